@@ -1,0 +1,66 @@
+package node
+
+import (
+	"github.com/replicad/replicad/replica"
+)
+
+// Status is what `replicad status --json` prints: one daemon's view, served as JSON on its admin socket at /status.
+type Status struct {
+	Version     string                  `json:"version"`
+	Cluster     replica.ClusterID       `json:"cluster"`
+	Node        replica.NodeName        `json:"node"`
+	Incarnation replica.NodeIncarnation `json:"incarnation"`
+	Session     replica.Session         `json:"session"`
+	Leader      replica.NodeName        `json:"leader"` // empty: none known
+	Term        uint64                  `json:"term"`
+	IsLeader    bool                    `json:"is_leader"`
+	Adopting    bool                    `json:"adopting"`
+	Nodes       []NodeStatus            `json:"nodes"`
+	Jobs        []JobStatus             `json:"jobs"`
+}
+
+// NodeStatus is one registered node.
+type NodeStatus struct {
+	Name    replica.NodeName `json:"name"`
+	Addr    string           `json:"addr"`
+	Voter   bool             `json:"voter"`
+	State   string           `json:"state"` // "alive", "unobserved" (daemon down, host up), "silent", "unknown"
+	Session replica.Session  `json:"session"`
+}
+
+// JobStatus is one job. The fields from Waiting on come from the leader and are empty elsewhere.
+type JobStatus struct {
+	Name      string             `json:"name"`
+	ID        replica.JobID      `json:"id"`
+	Phase     string             `json:"phase"`
+	Epoch     replica.Epoch      `json:"epoch"`
+	Position  replica.Position   `json:"position"`
+	Committed replica.Generation `json:"committed"`
+	Durable   replica.Generation `json:"durable"`
+	Copies    int                `json:"copies"`
+	Degraded  bool               `json:"degraded"`
+	Ranks     []RankStatus       `json:"ranks"`
+	EndReason string             `json:"end_reason,omitempty"`
+	Waiting   []string           `json:"waiting,omitempty"` // who holds up the next commit or plan, and why
+	Holdings  []Holding          `json:"holdings,omitempty"`
+}
+
+// RankStatus is one rank.
+type RankStatus struct {
+	Rank        replica.Rank        `json:"rank"`
+	Group       replica.GroupID     `json:"group"`
+	Node        replica.NodeName    `json:"node"`
+	Incarnation replica.Incarnation `json:"incarnation"`
+	PID         uint64              `json:"pid,omitempty"`
+	Live        replica.Step        `json:"live"`
+	State       string              `json:"state"` // "unclaimed", "alive", "stopped", "dead", "unobserved", "left"
+}
+
+// Holding says which node holds which generation of which part.
+type Holding struct {
+	Node       replica.NodeName   `json:"node"`
+	Part       string             `json:"part"`
+	Generation replica.Generation `json:"generation"`
+	Root       replica.Digest     `json:"root"`
+	Mirror     bool               `json:"mirror,omitempty"`
+}

@@ -1,0 +1,176 @@
+/* replicad.h: the contract between a training rank and the replicad daemon of its node.
+ *
+ * Plain C11: no threads, globals, constructors, signal handlers or stdio; nothing is allocated after rp_attach but in
+ * rp_join. Every function returns RP_OK (0) or a negative RP_E* code and, where it takes an rp_error, a text that names the
+ * value and the remedy. A call in a forked child returns RP_EFORK and touches nothing. Every blocking call has a deadline
+ * in nanoseconds from now (timeout_ns; < 0 is refused).
+ *
+ * Threads: a handle belongs to one thread, the training thread, except that ONE other thread, the worker, may call
+ * rp_capture, rp_notify and rp_reconnect, and any thread may call rp_cancel, rp_fenced and rp_committed.
+ *
+ * Life of a rank:
+ *   rp_open -> rp_register... -> rp_attach -> loop {
+ *     rp_join(&info)                      waits for an epoch that is not closed; tells where to start
+ *     info.action == RP_INIT: initialise and broadcast state, rp_seal_initial, rp_join again
+ *     info.action == RP_LOAD: rp_load copies the planned generation into the registered regions, verified
+ *     rp_ready                            acknowledges; returns when the epoch is opened (Resume)
+ *     per step S = info.step+1, ...:  forward/backward; rp_step_enter(S); update; rp_step_exit(S); worker: rp_capture
+ *     RP_EFENCED anywhere: stop collectives, go back to rp_join
+ *   } -> rp_leave -> rp_close
+ */
+#ifndef REPLICAD_H
+#define REPLICAD_H
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define RP_API __attribute__((visibility("default")))
+#else
+#define RP_API
+#endif
+
+#define RP_ABI_VERSION 1u
+
+/* Stable codes. */
+enum {
+	RP_OK = 0,
+	RP_EFENCED = -1,   /* the epoch is closed: go to rp_join */
+	RP_ECORRUPT = -2,  /* bytes do not hash to what was committed or planned */
+	RP_EAGAIN = -3,    /* not yet; call again */
+	RP_ETIMEOUT = -4,  /* the deadline passed */
+	RP_EGONE = -5,     /* the daemon is not there; training may go on, rp_reconnect */
+	RP_EFORK = -6,     /* handle of another process */
+	RP_EVERSION = -7,  /* daemon or caller speaks another version */
+	RP_EINVAL = -8,    /* bad argument; the text names it */
+	RP_EREFUSED = -9,  /* the daemon refused; the text says why and the remedy */
+	RP_ENOMEM = -10,   /* too little memory for the arena */
+	RP_ESYS = -11,     /* a system call failed; the text has its errno */
+	RP_ESTATE = -12,   /* call out of order */
+	RP_ESTOPPED = -13, /* the job has ended or this rank was superseded: exit */
+	RP_ECANCELED = -14 /* rp_cancel, or the slot was declared torn */
+};
+
+typedef struct rp_handle rp_handle;
+
+/* Text of the last failure of the call it is given to; always terminated. May be NULL. */
+typedef struct rp_error {
+	char text[512];
+} rp_error;
+
+typedef struct rp_options {
+	uint32_t struct_size;     /* sizeof(rp_options) */
+	uint32_t world;           /* ranks in the job */
+	const char *socket_path;  /* the daemon's unix socket; NULL: $REPLICAD_SOCKET */
+	const char *job;          /* job name; NULL: $REPLICAD_JOB */
+	const char *token;        /* job token; NULL: $REPLICAD_TOKEN, or none */
+	int32_t rank;             /* -1: $REPLICAD_RANK */
+	uint32_t group;           /* replica group of this rank */
+	int64_t timeout_ns;       /* for connecting */
+} rp_options;
+
+enum { RP_REPLICATED = 0, RP_PRIVATE = 1 };
+enum { RP_WINDOW = 0, RP_VOLATILE = 1, RP_FROZEN = 2 };
+enum { RP_IN_WINDOW = 1 }; /* flag: a private region that changes inside the optimizer window */
+enum { RP_U8 = 1, RP_I8, RP_I16, RP_I32, RP_I64, RP_F16, RP_BF16, RP_F32, RP_F64, RP_BOOL, RP_U16, RP_U32, RP_U64, RP_F8E4M3, RP_F8E5M2 };
+
+typedef struct rp_region {
+	uint32_t struct_size; /* sizeof(rp_region) */
+	uint8_t dtype, kind, cls, ndim;
+	uint32_t flags;
+	const char *name; /* 1..127 bytes, unique in the rank */
+	void *data;       /* live state; must stay mapped until rp_close */
+	uint64_t bytes;   /* product(shape) * size of dtype */
+	uint64_t shape[8];
+} rp_region;
+
+enum { RP_INIT = 1, RP_LOAD = 2, RP_GO = 3 };
+enum { RP_OWN_RAM = 1, RP_PEER_RAM = 2, RP_DURABLE = 3 };
+
+typedef struct rp_join_info {
+	uint32_t struct_size; /* sizeof(rp_join_info) */
+	uint32_t action;      /* RP_INIT or RP_LOAD */
+	uint64_t epoch;       /* the epoch this rank now works under */
+	uint64_t step;        /* T: state after this step is (to be) loaded; training goes on with T+1 */
+	uint64_t incarnation;
+	uint32_t source;      /* RP_OWN_RAM, RP_PEER_RAM, RP_DURABLE; 0 for RP_INIT */
+	uint32_t rank, world, group;
+	char job_uuid[40];
+} rp_join_info;
+
+RP_API uint32_t rp_abi_version(void);
+RP_API const char *rp_strerror(int code);
+
+RP_API int rp_open(const rp_options *opt, rp_handle **out, rp_error *err);
+/* Registers n regions, before rp_attach, in an order equal on all ranks of a group. */
+RP_API int rp_register(rp_handle *h, const rp_region *regions, size_t n, rp_error *err);
+/* Claims the rank, sends the geometry, maps and prefaults the arena. A claim refused because another live process holds the
+ * rank, or because the geometry is not the group's, is RP_EREFUSED with both values in the text. */
+RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err);
+/* Cancels and joins every capture of this handle, tells the daemon that the rank has stopped, and waits for the next order.
+ * Sets the handle's epoch. */
+RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_error *err);
+/* After RP_INIT: captures and seals the frozen area, replicated and private parts as (epoch, step); sets good. Then rp_join again. */
+RP_API int rp_seal_initial(rp_handle *h, rp_error *err);
+/* After RP_LOAD: copies the sealed parts into the live regions, verifying every chunk; sets good to {epoch, step}. */
+RP_API int rp_load(rp_handle *h, rp_error *err);
+/* Acknowledges the load; waits until the epoch is opened. RP_EFENCED if it was closed instead. */
+RP_API int rp_ready(rp_handle *h, int64_t timeout_ns, rp_error *err);
+
+/* The optimizer-step lock. enter: copies and seals the private part of `step`, waits up to timeout_ns for the capture of
+ * step-1 to leave the live state (then cancels it: a skipped capture), stores UPDATING, checks the fence. */
+RP_API int rp_step_enter(rp_handle *h, uint64_t step, int64_t timeout_ns, rp_error *err);
+enum { RP_NO_UPDATE = 1 }; /* exit flag: the step ran no update (overflow) */
+/* exit: stores UPDATED, copies volatile regions, arms the capture, stores IDLE. *armed tells whether rp_capture has work. */
+RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed, rp_error *err);
+/* Raises the good word to {epoch, step}: the update of `step` is complete and every communicator was found free of error afterwards. */
+RP_API int rp_set_good(rp_handle *h, uint64_t step);
+/* Freezes the good word: call at the first communicator error, before aborting anything. */
+RP_API int rp_freeze_good(rp_handle *h);
+
+/* Worker thread: copies and hashes the armed capture, seals it, tells the daemon. RP_EAGAIN if nothing is armed, RP_ECANCELED
+ * if cancelled. Needs good >= the captured step. */
+RP_API int rp_capture(rp_handle *h, rp_error *err);
+/* Worker thread: tells the daemon about a private part sealed by rp_step_enter. Cheap when there is none. */
+RP_API int rp_notify(rp_handle *h);
+/* Worker thread: after RP_EGONE, connects again and offers the arena back. */
+RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err);
+/* Any thread: makes a running capture end at the next chunk. */
+RP_API void rp_cancel(rp_handle *h);
+/* Any thread: 1 if the handle's epoch is closed. Reads one word. */
+RP_API int rp_fenced(const rp_handle *h);
+/* Any thread: the step last committed, as the daemon wrote it to the control page. */
+RP_API uint64_t rp_committed(const rp_handle *h);
+/* Pollable descriptor: readable when the daemon has sent something (a fence among others) or is gone. */
+RP_API int rp_fd(const rp_handle *h);
+
+/* Reports a fault of this rank (exception): the daemon proposes it; the epoch is closed. */
+RP_API int rp_fail(rp_handle *h, const char *text, rp_error *err);
+
+/* Rendezvous of the handle's epoch: a key-value store and a barrier, served through the daemon. Keys up to 255 bytes,
+ * values up to 32 KiB. rp_kv_get waits for the key. RP_EFENCED when the epoch closes meanwhile. */
+RP_API int rp_kv_set(rp_handle *h, const char *key, const void *value, size_t n, int64_t timeout_ns, rp_error *err);
+RP_API int rp_kv_get(rp_handle *h, const char *key, void *value, size_t *n /* in: room, out: size */, int64_t timeout_ns, rp_error *err);
+RP_API int rp_barrier(rp_handle *h, const char *name, uint32_t members, int64_t timeout_ns, rp_error *err);
+
+typedef struct rp_stats {
+	uint32_t struct_size; /* sizeof(rp_stats) */
+	uint32_t pad;
+	uint64_t captures, skipped, canceled; /* replicated parts */
+	uint64_t private_skipped;             /* private parts for which the ring had no free place */
+	uint64_t capture_bytes, capture_ns;   /* copy + hash, of finished captures */
+	uint64_t reconnects;
+} rp_stats;
+RP_API int rp_get_stats(const rp_handle *h, rp_stats *out);
+
+/* Says that the job is finished for this rank (no fault), then rp_close. */
+RP_API int rp_leave(rp_handle *h, int64_t timeout_ns, rp_error *err);
+RP_API void rp_close(rp_handle *h);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,147 @@
+package replica
+
+// Command is an entry of the replicated log. Each is refused, never half applied, when what it cites is not what is; a
+// repeated one is harmless.
+type Command interface{ command() }
+
+type (
+	// RegisterNode records a daemon's start, after adoption. A new Session voids the earlier session's pins.
+	RegisterNode struct {
+		Node Node `cbor:"1,keyasint"`
+	}
+	// CreateJob mints a job. Refused while a job of that name has not ended; ID must be new to this log.
+	CreateJob struct {
+		ID      JobID   `cbor:"1,keyasint"`
+		Name    string  `cbor:"2,keyasint"`
+		Layout  Layout  `cbor:"3,keyasint"`
+		Options Options `cbor:"4,keyasint"`
+		Copies  int     `cbor:"5,keyasint"`
+		// Opening from a durable generation adopts its job's UUID (in ID), lineage and highest epoch, and what was condemned.
+		Epoch     Epoch        `cbor:"6,keyasint"`
+		Lineage   Lineage      `cbor:"7,keyasint"`
+		Condemned []Generation `cbor:"8,keyasint"`
+		Durable   Generation   `cbor:"9,keyasint"`
+	}
+	// Begin mints the epoch in which ranks attach and seal their initial state.
+	Begin struct {
+		Job   JobID `cbor:"1,keyasint"`
+		Epoch Epoch `cbor:"2,keyasint"` // must be the next unused
+	}
+	// Claim takes a rank by compare-and-set on its incarnation.
+	Claim struct {
+		Job      JobID       `cbor:"1,keyasint"`
+		Rank     Rank        `cbor:"2,keyasint"`
+		Expect   Incarnation `cbor:"3,keyasint"`
+		Holder   Holder      `cbor:"4,keyasint"`
+		Group    GroupID     `cbor:"5,keyasint"` // as the process understands it; must be the layout's
+		Geometry Digest      `cbor:"6,keyasint"` // of its replicated part; must be its group's
+		Nonce    uint64      `cbor:"7,keyasint"` // chosen at random by the claimant: a repeated claim returns the same incarnation
+	}
+	// ReportFault closes the newest epoch, or joins the faults that did.
+	ReportFault struct {
+		Job   JobID `cbor:"1,keyasint"`
+		Fault Fault `cbor:"2,keyasint"`
+	}
+	// ApplyPlan creates the plan's epoch.
+	ApplyPlan struct {
+		Job  JobID `cbor:"1,keyasint"`
+		Plan Plan  `cbor:"2,keyasint"`
+	}
+	// Resume opens the planned epoch and commits its position.
+	Resume struct {
+		Job    JobID      `cbor:"1,keyasint"`
+		Epoch  Epoch      `cbor:"2,keyasint"`
+		Parts  []PartRoot `cbor:"3,keyasint"` // roots as loaded, and who holds them pinned
+		Copies int        `cbor:"4,keyasint"`
+	}
+	// Commit says that a generation is complete on the whole job.
+	Commit struct {
+		Job        JobID      `cbor:"1,keyasint"`
+		Position   Position   `cbor:"2,keyasint"`
+		Generation Generation `cbor:"3,keyasint"`
+		Parts      []PartRoot `cbor:"4,keyasint"`
+	}
+	// ReportDispute closes the epoch for differing roots.
+	ReportDispute struct {
+		Job     JobID   `cbor:"1,keyasint"`
+		Epoch   Epoch   `cbor:"2,keyasint"`
+		Dispute Dispute `cbor:"3,keyasint"`
+	}
+	// Condemn excludes a generation whose bytes are bad.
+	Condemn struct {
+		Job        JobID      `cbor:"1,keyasint"`
+		Generation Generation `cbor:"2,keyasint"`
+		Reason     string     `cbor:"3,keyasint"`
+	}
+	// SetCopies raises or lowers copies(p).
+	SetCopies struct {
+		Job    JobID `cbor:"1,keyasint"`
+		Copies int   `cbor:"2,keyasint"`
+	}
+	// SetMirrors moves mirrors outside a recovery.
+	SetMirrors struct {
+		Job          JobID        `cbor:"1,keyasint"`
+		Mirrors      [][]NodeName `cbor:"2,keyasint"`
+		GroupMirrors [][]NodeName `cbor:"3,keyasint"`
+	}
+	// SetCadence changes the cadence from a step on, at least now + 2c.
+	SetCadence struct {
+		Job     JobID   `cbor:"1,keyasint"`
+		Cadence Cadence `cbor:"2,keyasint"`
+	}
+	// BeginDurable names a committed generation to write and the writer of its marker.
+	BeginDurable struct {
+		Job   JobID        `cbor:"1,keyasint"`
+		Write DurableWrite `cbor:"2,keyasint"`
+	}
+	// EndDurable ends a durable write: its marker exists (Done), or it was given up.
+	EndDurable struct {
+		Job        JobID      `cbor:"1,keyasint"`
+		Generation Generation `cbor:"2,keyasint"`
+		Done       bool       `cbor:"3,keyasint"`
+	}
+	// Quarantine keeps a node out of a job until cleared.
+	Quarantine struct {
+		Job   JobID    `cbor:"1,keyasint"`
+		Node  NodeName `cbor:"2,keyasint"`
+		Clear bool     `cbor:"3,keyasint"`
+	}
+	// ProveLost records that a node's memory is gone: another boot id, or the operator's or scheduler's word.
+	ProveLost struct {
+		Job    JobID  `cbor:"1,keyasint"`
+		Holder Holder `cbor:"2,keyasint"`
+		Why    string `cbor:"3,keyasint"`
+	}
+	// EndJob ends a job: finished, or stopped with a reason. Its epoch is closed.
+	EndJob struct {
+		Job    JobID  `cbor:"1,keyasint"`
+		Reason string `cbor:"2,keyasint"`
+	}
+	// NewEra starts an era after an operator recovered a lost quorum: jobs go on from the union of lineages at Epoch, which
+	// is 1 + the highest epoch in any reachable log, fence word, arena or manifest.
+	NewEra struct {
+		Era      Era               `cbor:"1,keyasint"`
+		Epochs   map[JobID]Epoch   `cbor:"2,keyasint"`
+		Lineages map[JobID]Lineage `cbor:"3,keyasint"`
+	}
+)
+
+func (RegisterNode) command()  {}
+func (CreateJob) command()     {}
+func (Begin) command()         {}
+func (Claim) command()         {}
+func (ReportFault) command()   {}
+func (ApplyPlan) command()     {}
+func (Resume) command()        {}
+func (Commit) command()        {}
+func (ReportDispute) command() {}
+func (Condemn) command()       {}
+func (SetCopies) command()     {}
+func (SetMirrors) command()    {}
+func (SetCadence) command()    {}
+func (BeginDurable) command()  {}
+func (EndDurable) command()    {}
+func (Quarantine) command()    {}
+func (ProveLost) command()     {}
+func (EndJob) command()        {}
+func (NewEra) command()        {}

@@ -1,0 +1,197 @@
+package replica
+
+// Layout is which ranks a job has and who replicates whom. It is a field of the epoch: a plan may change it.
+type Layout struct {
+	World  uint32    `json:"world" cbor:"1,keyasint"`
+	Groups []GroupID `json:"groups" cbor:"2,keyasint"` // by rank: its replica group; groups are numbered 0..n-1 without a gap
+}
+
+// Options are fixed when a job is created; zero means the default in brackets.
+type Options struct {
+	MinCopies        int    `json:"min_copies" cbor:"1,keyasint"`         // nodes that must hold each part at a commit [2]
+	Cadence          Step   `json:"cadence" cbor:"2,keyasint"`            // a generation each so many steps [1]
+	Slots            int    `json:"slots" cbor:"3,keyasint"`              // replicated slots a rank, 2 to 4 [4]
+	ChunkBytes       uint32 `json:"chunk_bytes" cbor:"4,keyasint"`        // [4 MiB]
+	DurableEvery     Step   `json:"durable_every" cbor:"5,keyasint"`      // steps between durable generations; 0 = never
+	PrivateCap       uint64 `json:"private_cap" cbor:"6,keyasint"`        // bytes [64 MiB]
+	RequireVotes     bool   `json:"require_votes" cbor:"7,keyasint"`      // forbid plans from a sole producer
+	Replayable       bool   `json:"replayable" cbor:"8,keyasint"`         // runs are bit-exact: differing replays condemn
+	AllowShrink      bool   `json:"allow_shrink" cbor:"9,keyasint"`       // go on with fewer data-parallel replicas
+	CollectiveWindow bool   `json:"collective_window" cbor:"10,keyasint"` // a fence makes UPDATING torn at once
+	Nondeterministic []bool `json:"nondeterministic" cbor:"11,keyasint"`  // by group; nil: none
+}
+
+// JobPhase is where a job is between epochs.
+type JobPhase uint8
+
+// The phases of a job. Legal moves: Opening -> Planned -> Open -> Closed -> Planned -> Open ...; a fault moves Planned to
+// Closed and Opening to Begun-again (Opening with a new epoch); anything -> Ended.
+const (
+	Opening JobPhase = 1 // Begin minted Epoch; ranks attach and seal their initial state
+	Planned JobPhase = 2 // Plan created Epoch; ranks restore
+	Open    JobPhase = 3 // Resume opened Epoch; ranks train
+	Closed  JobPhase = 4 // a fault closed Epoch; faults, claims and acknowledgements are collected
+	Ended   JobPhase = 5
+)
+
+func (p JobPhase) String() string {
+	switch p {
+	case Opening:
+		return "opening"
+	case Planned:
+		return "planned"
+	case Open:
+		return "open"
+	case Closed:
+		return "closed"
+	case Ended:
+		return "ended"
+	}
+	return "invalid"
+}
+
+// Claimed is who holds a rank.
+type Claimed struct {
+	Incarnation     Incarnation     `json:"incarnation" cbor:"1,keyasint"` // 0: nobody yet
+	Node            NodeName        `json:"node" cbor:"2,keyasint"`
+	NodeIncarnation NodeIncarnation `json:"node_incarnation" cbor:"3,keyasint"`
+}
+
+// Holder names a node in one life of its memory.
+type Holder struct {
+	Node        NodeName        `json:"node" cbor:"1,keyasint"`
+	Incarnation NodeIncarnation `json:"incarnation" cbor:"2,keyasint"`
+}
+
+// PartRoot is a part of the committed generation: its root and who holds it pinned.
+type PartRoot struct {
+	Part    Part     `json:"part" cbor:"1,keyasint"`
+	Root    Digest   `json:"root" cbor:"2,keyasint"`
+	Holders []Holder `json:"holders" cbor:"3,keyasint"`
+}
+
+// Job is the replicated state of one job: what lock.Apply changes and everybody reads. Treat a value as immutable: Apply
+// replaces what it changes and never writes through a slice or map of an earlier value.
+type Job struct {
+	ID      JobID    `json:"id" cbor:"1,keyasint"`
+	Name    string   `json:"name" cbor:"2,keyasint"`
+	Era     Era      `json:"era" cbor:"3,keyasint"`
+	Layout  Layout   `json:"layout" cbor:"4,keyasint"`
+	Options Options  `json:"options" cbor:"5,keyasint"`
+	Phase   JobPhase `json:"phase" cbor:"6,keyasint"`
+
+	Epoch       Epoch   `json:"epoch" cbor:"7,keyasint"`        // newest minted
+	ClosedEpoch Epoch   `json:"closed_epoch" cbor:"8,keyasint"` // highest closed: what fence words are raised to
+	Lineage     Lineage `json:"lineage" cbor:"9,keyasint"`
+
+	Position  Position   `json:"position" cbor:"10,keyasint"`  // of the last commit or Resume
+	Committed Generation `json:"committed" cbor:"11,keyasint"` // the generation it names; zero before the first
+	Parts     []PartRoot `json:"parts" cbor:"12,keyasint"`     // of Committed
+	Copies    int        `json:"copies" cbor:"13,keyasint"`    // copies(p): pins each part needs at a commit
+
+	Ranks           []Claimed   `json:"ranks" cbor:"14,keyasint"`                    // by rank
+	NextIncarnation Incarnation `json:"next_incarnation" cbor:"15,keyasint"`         // the last one handed out
+	GroupGeometry   []Digest    `json:"group_geometry" cbor:"16,keyasint"`           // by group; zero until its first claim
+	Faults          []Fault     `json:"faults" cbor:"17,keyasint"`                   // of the newest closed epoch, until Resume
+	Plan            *Plan       `json:"plan,omitempty" cbor:"18,keyasint,omitempty"` // of Epoch, while Planned or Open
+
+	Disputed       []Dispute     `json:"disputed,omitempty" cbor:"19,keyasint,omitempty"`
+	Condemned      []Generation  `json:"condemned,omitempty" cbor:"20,keyasint,omitempty"`
+	Quarantined    []NodeName    `json:"quarantined,omitempty" cbor:"21,keyasint,omitempty"`
+	Mirrors        [][]NodeName  `json:"mirrors" cbor:"22,keyasint"`                           // by rank: nodes that mirror its private part (never its own)
+	GroupMirrors   [][]NodeName  `json:"group_mirrors,omitempty" cbor:"23,keyasint,omitempty"` // by group: nodes that mirror its replicated part
+	PlannedCadence []Cadence     `json:"cadences,omitempty" cbor:"24,keyasint,omitempty"`
+	Durable        Generation    `json:"durable" cbor:"25,keyasint"`                    // newest with a commit marker; zero: none
+	Writer         *DurableWrite `json:"writer,omitempty" cbor:"26,keyasint,omitempty"` // the durable write under way
+	Proved         []Holder      `json:"proved,omitempty" cbor:"27,keyasint,omitempty"` // memory proved lost by an operator, scheduler or another boot id
+	Degraded       bool          `json:"degraded" cbor:"28,keyasint"`                   // Copies below MinCopies
+	LastIndex      uint64        `json:"last_index" cbor:"29,keyasint"`                 // of the last entry that changed the job
+	EndReason      string        `json:"end_reason,omitempty" cbor:"30,keyasint,omitempty"`
+}
+
+// Dispute is two different roots actually reported for one generation of one group.
+type Dispute struct {
+	Group      GroupID    `json:"group" cbor:"1,keyasint"`
+	Generation Generation `json:"generation" cbor:"2,keyasint"`
+	Votes      []Vote     `json:"votes" cbor:"3,keyasint"`
+	Suspects   []Rank     `json:"suspects" cbor:"4,keyasint"` // the minority, or all where there is no majority
+}
+
+// Vote is the root that a producing rank reported.
+type Vote struct {
+	Rank Rank   `json:"rank" cbor:"1,keyasint"`
+	Root Digest `json:"root" cbor:"2,keyasint"`
+}
+
+// Cadence says that from step From on a generation is due each Every steps.
+type Cadence struct {
+	From  Step `json:"from" cbor:"1,keyasint"`
+	Every Step `json:"every" cbor:"2,keyasint"`
+}
+
+// DurableWrite names the generation being written and who writes the commit marker.
+type DurableWrite struct {
+	Generation Generation `json:"generation" cbor:"1,keyasint"`
+	Position   Position   `json:"position" cbor:"2,keyasint"`
+	Writer     NodeName   `json:"writer" cbor:"3,keyasint"`
+	Shards     []Shard    `json:"shards" cbor:"4,keyasint"`
+}
+
+// Shard says which node writes which part.
+type Shard struct {
+	Part Part     `json:"part" cbor:"1,keyasint"`
+	Node NodeName `json:"node" cbor:"2,keyasint"`
+	Root Digest   `json:"root" cbor:"3,keyasint"`
+}
+
+// Node is a node as it registered last.
+type Node struct {
+	Name        NodeName          `json:"name" cbor:"1,keyasint"`
+	Incarnation NodeIncarnation   `json:"incarnation" cbor:"2,keyasint"`
+	Session     Session           `json:"session" cbor:"3,keyasint"`
+	Boot        BootID            `json:"boot" cbor:"4,keyasint"`
+	Addr        string            `json:"addr" cbor:"5,keyasint"`                       // host:port of its QUIC endpoint
+	Labels      map[string]string `json:"labels,omitempty" cbor:"6,keyasint,omitempty"` // failure domains: "host", "rack", "zone"
+	Voter       bool              `json:"voter" cbor:"7,keyasint"`
+}
+
+// FaultKind is what was seen.
+type FaultKind uint8
+
+// Conditions (process and node death) are re-asserted while the incarnation holds the rank; events end with their epoch.
+const (
+	ProcessDead FaultKind = 1 // condition
+	NodeDead    FaultKind = 2 // condition
+	Exception   FaultKind = 3 // events from here on
+	Hang        FaultKind = 4
+	Torn        FaultKind = 5
+	BadDigest   FaultKind = 6
+	Health      FaultKind = 7
+	Drain       FaultKind = 8 // SIGTERM, drain
+	Silent      FaultKind = 9 // no acknowledgement within ack_timeout
+)
+
+func (k FaultKind) String() string {
+	names := [...]string{ProcessDead: "process-dead", NodeDead: "node-dead", Exception: "exception", Hang: "hang", Torn: "torn", BadDigest: "bad-digest", Health: "health", Drain: "drain", Silent: "silent"}
+	if k >= ProcessDead && int(k) < len(names) {
+		return names[k]
+	}
+	return "invalid"
+}
+
+// IsCondition tells whether the fault lasts while its incarnation holds the rank.
+func (k FaultKind) IsCondition() bool { return k == ProcessDead || k == NodeDead || k == Silent }
+
+// Fault is evidence against one incarnation of a rank, or of a node (Node set, Rank and Incarnation zero).
+type Fault struct {
+	Epoch           Epoch           `json:"epoch" cbor:"1,keyasint"` // the newest epoch its reporter knew
+	Kind            FaultKind       `json:"kind" cbor:"2,keyasint"`
+	Rank            Rank            `json:"rank" cbor:"3,keyasint"`
+	Incarnation     Incarnation     `json:"incarnation" cbor:"4,keyasint"`
+	Node            NodeName        `json:"node,omitempty" cbor:"5,keyasint,omitempty"`
+	NodeIncarnation NodeIncarnation `json:"node_incarnation,omitempty" cbor:"6,keyasint,omitempty"`
+	Detail          string          `json:"detail,omitempty" cbor:"7,keyasint,omitempty"`
+}
+
+// OfNode tells whether the fault's subject is a node.
+func (f Fault) OfNode() bool { return f.Node != "" }

@@ -1,0 +1,76 @@
+package replica
+
+// Candidate is the generation the leader wants to commit next. A daemon obeys the highest (Term, N).
+type Candidate struct {
+	Job        JobID      `cbor:"1,keyasint"`
+	Term       uint64     `cbor:"2,keyasint"` // Raft's
+	N          uint64     `cbor:"3,keyasint"` // rises within a term, as Position.Step does
+	Position   Position   `cbor:"4,keyasint"`
+	Generation Generation `cbor:"5,keyasint"`
+}
+
+// Compare orders candidates by (Term, N).
+func (c Candidate) Compare(o Candidate) int {
+	switch {
+	case c.Term == o.Term && c.N == o.N:
+		return 0
+	case c.Term < o.Term, c.Term == o.Term && c.N < o.N:
+		return -1
+	}
+	return 1
+}
+
+// Pinned is a daemon's answer to a candidate: what it holds sealed and pinned of it. Sent again with every change; parts add up.
+type Pinned struct {
+	Job        JobID      `cbor:"1,keyasint"`
+	Term       uint64     `cbor:"2,keyasint"`
+	N          uint64     `cbor:"3,keyasint"`
+	Generation Generation `cbor:"4,keyasint"`
+	Holder     Holder     `cbor:"5,keyasint"`
+	Session    Session    `cbor:"6,keyasint"` // pins of an older session of the node are void
+	Parts      []Held     `cbor:"7,keyasint"`
+}
+
+// Passed is the answer of a daemon whose rank is beyond the candidate without having captured it.
+type Passed struct {
+	Job     JobID        `cbor:"1,keyasint"`
+	Term    uint64       `cbor:"2,keyasint"`
+	N       uint64       `cbor:"3,keyasint"`
+	Holder  Holder       `cbor:"4,keyasint"`
+	Session Session      `cbor:"5,keyasint"`
+	Rank    Rank         `cbor:"6,keyasint"`
+	Live    Generation   `cbor:"7,keyasint"` // where the rank is now
+	Holds   []Generation `cbor:"8,keyasint"` // replicated parts sealed in its arena whose private part is there too
+}
+
+// RankReport is a daemon's account of one local rank.
+type RankReport struct {
+	Rank        Rank        `json:"rank" cbor:"1,keyasint"`
+	Incarnation Incarnation `json:"incarnation" cbor:"2,keyasint"`
+	Alive       bool        `json:"alive" cbor:"3,keyasint"`    // its process exists
+	Attached    bool        `json:"attached" cbor:"4,keyasint"` // its session is up (a live rank that has not re-attached is unobserved)
+	PID         uint64      `json:"pid" cbor:"5,keyasint"`
+	Live        Word        `json:"live" cbor:"6,keyasint"`     // step word
+	Good        Word        `json:"good" cbor:"7,keyasint"`     // good word
+	Settled     bool        `json:"settled" cbor:"8,keyasint"`  // nothing of it is UPDATING, UPDATED or COPYING any more
+	Stopped     bool        `json:"stopped" cbor:"9,keyasint"`  // waits in rp_join under a closed epoch
+	Whole       bool        `json:"whole" cbor:"10,keyasint"`   // IDLE with good = live: could be captured now
+	Initial     Epoch       `json:"initial" cbor:"11,keyasint"` // both parts sealed as (Initial, init)
+	Loaded      Epoch       `json:"loaded" cbor:"12,keyasint"`  // acknowledged its roots for the plan of this epoch
+	Left        bool        `json:"left" cbor:"13,keyasint"`    // said that it has finished
+}
+
+// NodeReport is a daemon's full account of one job, sent after each change that matters outside the hot path. The newest
+// (Session, Seq) of a node counts; it is level-triggered, so a lost one costs nothing.
+type NodeReport struct {
+	Job     JobID        `json:"job" cbor:"1,keyasint"`
+	Holder  Holder       `json:"holder" cbor:"2,keyasint"`
+	Session Session      `json:"session" cbor:"3,keyasint"`
+	Seq     uint64       `json:"seq" cbor:"4,keyasint"`
+	Fenced  Epoch        `json:"fenced" cbor:"5,keyasint"`  // the fence acknowledged for: raised in every arena of the job
+	Settled bool         `json:"settled" cbor:"6,keyasint"` // every local rank is; what was COPIED is sealed, the rest torn
+	Ranks   []RankReport `json:"ranks" cbor:"7,keyasint"`
+	Parts   []Held       `json:"parts" cbor:"8,keyasint"`  // every sealed part here, mirrors included
+	Offers  int          `json:"offers" cbor:"9,keyasint"` // processes that its launchers could still start
+	Spare   bool         `json:"spare" cbor:"10,keyasint"` // its launchers take only ranks lost elsewhere
+}
