@@ -1,0 +1,167 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Kind says what a frame's body is.
+type Kind uint8
+
+// Kinds and the ranges that packages take theirs from. A number keeps its meaning for ever.
+const (
+	KindCommand  Kind = 1 // an entry of the replicated log: see EncodeCommand
+	KindSnapshot Kind = 2 // of the replicated state machine
+	KindManifest Kind = 3 // a replica.Manifest
+
+	FirstTransfer   Kind = 16 // 16..31
+	FirstControl    Kind = 32 // 32..63
+	FirstKeeper     Kind = 64 // 64..79
+	FirstCheckpoint Kind = 80 // 80..95
+)
+
+// A frame is: magic u32, version u8, kind u8, reserved u16 (zero), length of the body u32, body, xxhash64 of all before it
+// u64; little-endian.
+const (
+	magic       = 0x31575052 // "RPW1"
+	version     = 1
+	headerBytes = 12
+	sumBytes    = 8
+)
+
+// ErrFrame marks bytes that are no valid frame or body of ours: cut short, changed, of another version, or beyond a limit.
+var ErrFrame = errors.New("bad frame")
+
+// Append appends one whole frame to dst, its body being v as core-deterministic CBOR.
+func Append(dst []byte, k Kind, v any) ([]byte, error) {
+	start := len(dst)
+	dst = binary.LittleEndian.AppendUint32(dst, magic)
+	dst = append(dst, version, byte(k), 0, 0, 0, 0, 0, 0)
+	buf := bytes.NewBuffer(dst)
+	if err := encoder.MarshalToBuffer(v, buf); err != nil {
+		return dst[:start], fmt.Errorf("encode %T as kind %d: %w", v, k, err)
+	}
+	dst = buf.Bytes()
+	n := len(dst) - start - headerBytes
+	if n > MaxBody {
+		return dst[:start], fmt.Errorf("encode %T as kind %d: body of %d bytes, at most %d", v, k, n, MaxBody)
+	}
+	binary.LittleEndian.PutUint32(dst[start+8:], uint32(n))
+	return binary.LittleEndian.AppendUint64(dst, xxhash.Sum64(dst[start:])), nil
+}
+
+// Decode reads exactly one whole frame of kind k into v.
+func Decode(frame []byte, k Kind, v any) error {
+	if len(frame) < headerBytes+sumBytes {
+		return fmt.Errorf("%w: %d bytes are too few", ErrFrame, len(frame))
+	}
+	got, n, err := parseHeader(frame[:headerBytes], MaxBody)
+	if err != nil {
+		return err
+	}
+	if got != k {
+		return fmt.Errorf("%w: kind %d, want %d", ErrFrame, got, k)
+	}
+	if want := headerBytes + int(n) + sumBytes; len(frame) != want {
+		return fmt.Errorf("%w: %d bytes, its header says %d", ErrFrame, len(frame), want)
+	}
+	end := headerBytes + int(n)
+	if err := checkSum(xxhash.Sum64(frame[:end]), frame[end:]); err != nil {
+		return err
+	}
+	return Unmarshal(frame[headerBytes:end], v)
+}
+
+// Write writes one frame with one call of w.Write.
+func Write(w io.Writer, k Kind, v any) error {
+	frame, err := Append(nil, k, v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(frame)
+	return err
+}
+
+// Read reads one frame whose body has at most max bytes and returns the body, its checksum compared. It returns io.EOF only
+// if the stream ends before the frame's first byte; an end inside it is io.ErrUnexpectedEOF.
+func Read(r io.Reader, max uint32) (Kind, []byte, error) {
+	var h [headerBytes]byte
+	if _, err := io.ReadFull(r, h[:]); err != nil {
+		return 0, nil, err
+	}
+	k, n, err := parseHeader(h[:], max)
+	if err != nil {
+		return 0, nil, err
+	}
+	body, err := readBody(r, int(n))
+	if err != nil {
+		return 0, nil, err
+	}
+	var sum [sumBytes]byte
+	if _, err := io.ReadFull(r, sum[:]); err != nil {
+		return 0, nil, inside(err)
+	}
+	var d xxhash.Digest
+	d.Reset()
+	_, _ = d.Write(h[:])
+	_, _ = d.Write(body)
+	if err := checkSum(d.Sum64(), sum[:]); err != nil {
+		return 0, nil, err
+	}
+	return k, body, nil
+}
+
+func parseHeader(h []byte, max uint32) (Kind, uint32, error) {
+	if m := binary.LittleEndian.Uint32(h); m != magic {
+		return 0, 0, fmt.Errorf("%w: magic %#08x, want %#08x", ErrFrame, m, uint32(magic))
+	}
+	if h[4] != version {
+		return 0, 0, fmt.Errorf("%w: version %d, this program reads %d", ErrFrame, h[4], version)
+	}
+	if h[6] != 0 || h[7] != 0 {
+		return 0, 0, fmt.Errorf("%w: reserved bytes %#02x %#02x are set", ErrFrame, h[6], h[7])
+	}
+	n := binary.LittleEndian.Uint32(h[8:])
+	if limit := min(max, MaxBody); n > limit {
+		return 0, 0, fmt.Errorf("%w: body of %d bytes, at most %d here", ErrFrame, n, limit)
+	}
+	return Kind(h[5]), n, nil
+}
+
+func checkSum(got uint64, sum []byte) error {
+	if want := binary.LittleEndian.Uint64(sum); got != want {
+		return fmt.Errorf("%w: checksum %#016x, the frame says %#016x", ErrFrame, got, want)
+	}
+	return nil
+}
+
+// readBody reads n bytes; a header that lies about n costs at most twice what really arrives.
+func readBody(r io.Reader, n int) ([]byte, error) {
+	body := make([]byte, 0, min(n, firstPiece))
+	for len(body) < n {
+		if len(body) == cap(body) {
+			grown := make([]byte, len(body), min(n, 2*cap(body)))
+			copy(grown, body)
+			body = grown
+		}
+		piece := body[len(body):cap(body)]
+		if _, err := io.ReadFull(r, piece); err != nil {
+			return nil, inside(err)
+		}
+		body = body[:cap(body)]
+	}
+	return body, nil
+}
+
+// inside turns an end of stream within a frame into the error that says so.
+func inside(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
