@@ -1,0 +1,211 @@
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	caFile      = "ca.pem"
+	caKeyFile   = "ca-key.pem"
+	gossipFile  = "gossip.key"
+	clusterFile = "cluster.id"
+
+	caLife   = 10 * 365 * 24 * time.Hour
+	nodeLife = 2 * 365 * 24 * time.Hour
+	skew     = time.Hour // clocks of nodes may be behind the issuer's by this much
+)
+
+// file is one credential to write.
+type file struct {
+	name string
+	mode os.FileMode
+	data []byte
+}
+
+// Init makes a new cluster's credentials in dir: ca.pem, ca-key.pem, gossip.key, cluster.id, and <node>.pem with
+// <node>-key.pem for each node. It refuses to overwrite any file, and leaves none of its own behind when it fails.
+func Init(dir string, nodes []replica.NodeName, now time.Time) error {
+	var cluster replica.ClusterID
+	rand.Read(cluster[:]) // never fails (crypto/rand)
+	cluster[6], cluster[8] = cluster[6]&0x0f|0x40, cluster[8]&0x3f|0x80
+	gossip := make([]byte, gossipKeyBytes)
+	rand.Read(gossip)
+
+	ca, certPEM, keyPEM, err := newCA(cluster, now)
+	if err != nil {
+		return fmt.Errorf("make cluster CA: %w", err)
+	}
+	files := []file{
+		{caFile, 0o644, certPEM},
+		{caKeyFile, 0o600, keyPEM},
+		{gossipFile, 0o600, []byte(hex.EncodeToString(gossip) + "\n")},
+		{clusterFile, 0o644, []byte(cluster.String() + "\n")},
+	}
+	more, err := nodeFiles(ca, cluster, nodes, now)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make directory for credentials: %w", err)
+	}
+	return writeNew(dir, append(files, more...))
+}
+
+// AddNodes issues certificates for more nodes with the CA that Init made in dir.
+func AddNodes(dir string, nodes []replica.NodeName, now time.Time) error {
+	caCert, err := readCA(filepath.Join(dir, caFile), now)
+	if err != nil {
+		return err
+	}
+	cluster, err := caName(caCert)
+	if err != nil {
+		return fmt.Errorf("CA %s: %w", filepath.Join(dir, caFile), err)
+	}
+	keyPath := filepath.Join(dir, caKeyFile)
+	keyPEM, err := readFile(keyPath, true)
+	if err != nil {
+		return err
+	}
+	pair, err := tls.X509KeyPair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caCert.Raw}), keyPEM)
+	if err != nil {
+		return fmt.Errorf("CA key %s: %w: it must be the one made together with %s", keyPath, err, caFile)
+	}
+	key, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok {
+		return fmt.Errorf("CA key %s: a %T can't sign", keyPath, pair.PrivateKey)
+	}
+	files, err := nodeFiles(authority{caCert, key}, cluster, nodes, now)
+	if err != nil {
+		return err
+	}
+	return writeNew(dir, files)
+}
+
+type authority struct {
+	cert *x509.Certificate
+	key  crypto.Signer
+}
+
+func newCA(cluster replica.ClusterID, now time.Time) (ca authority, certPEM, keyPEM []byte, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return ca, nil, nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber:          newSerial(),
+		Subject:               pkix.Name{CommonName: "replicad CA " + cluster.String()},
+		URIs:                  []*url.URL{caURI(cluster)},
+		NotBefore:             now.Add(-skew),
+		NotAfter:              now.Add(caLife),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		MaxPathLenZero:        true,
+	}
+	certPEM, keyPEM, err = sign(template, template, key, key)
+	if err != nil {
+		return ca, nil, nil, err
+	}
+	block, _ := pem.Decode(certPEM)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	return authority{cert, key}, certPEM, keyPEM, err
+}
+
+// nodeFiles issues a certificate and key for each node. A node is client and server alike.
+func nodeFiles(ca authority, cluster replica.ClusterID, nodes []replica.NodeName, now time.Time) ([]file, error) {
+	var files []file
+	for _, node := range nodes {
+		if err := replica.CheckName(string(node)); err != nil {
+			return nil, fmt.Errorf("node %w", err)
+		}
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return nil, fmt.Errorf("make key of node %q: %w", node, err)
+		}
+		notAfter := now.Add(nodeLife)
+		if notAfter.After(ca.cert.NotAfter) {
+			notAfter = ca.cert.NotAfter
+		}
+		certPEM, keyPEM, err := sign(&x509.Certificate{
+			SerialNumber:          newSerial(),
+			Subject:               pkix.Name{CommonName: string(node)},
+			URIs:                  []*url.URL{nodeURI(cluster, node)},
+			NotBefore:             now.Add(-skew),
+			NotAfter:              notAfter,
+			KeyUsage:              x509.KeyUsageDigitalSignature,
+			ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+			BasicConstraintsValid: true,
+		}, ca.cert, key, ca.key)
+		if err != nil {
+			return nil, fmt.Errorf("certificate of node %q: %w", node, err)
+		}
+		files = append(files, file{string(node) + ".pem", 0o644, certPEM}, file{string(node) + "-key.pem", 0o600, keyPEM})
+	}
+	return files, nil
+}
+
+func sign(template, parent *x509.Certificate, key, signer crypto.Signer) (certPEM, keyPEM []byte, err error) {
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		return nil, nil, err
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), nil
+}
+
+func newSerial() *big.Int {
+	b := make([]byte, 16)
+	rand.Read(b)
+	b[0] &= 0x7f // positive
+	return new(big.Int).SetBytes(b)
+}
+
+// writeNew writes files that must not exist yet: all of them, or none.
+func writeNew(dir string, files []file) (err error) {
+	var written []string
+	defer func() {
+		if err != nil {
+			for _, path := range written {
+				err = errors.Join(err, os.Remove(path))
+			}
+		}
+	}()
+	for _, f := range files {
+		path := filepath.Join(dir, f.name)
+		out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.mode)
+		if errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("%s exists already and is not overwritten: move it away or choose another directory", path)
+		}
+		if err != nil {
+			return fmt.Errorf("write credentials: %w", err)
+		}
+		written = append(written, path)
+		_, err = bytes.NewReader(f.data).WriteTo(out)
+		if err = errors.Join(err, out.Sync(), out.Close()); err != nil {
+			return fmt.Errorf("write %s: %w", path, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	gossipKeyBytes = 32
+	maxFile        = 1 << 20 // of any credential file: a mistaken path must not be read into memory whole
+)
+
+// Identity is a node's credentials.
+type Identity struct {
+	Cluster   replica.ClusterID
+	Node      replica.NodeName
+	GossipKey []byte    // 32 bytes
+	NotAfter  time.Time // when the node's certificate expires
+
+	cert  tls.Certificate
+	roots *x509.CertPool
+}
+
+// Load reads a node's credentials and checks that they belong together and are valid now. Each failure names the file and
+// what to do.
+func Load(ca, cert, key, gossip string) (*Identity, error) {
+	return load(ca, cert, key, gossip, time.Now())
+}
+
+func load(ca, cert, key, gossip string, now time.Time) (*Identity, error) {
+	caCert, err := readCA(ca, now)
+	if err != nil {
+		return nil, err
+	}
+	certPEM, err := readFile(cert, false)
+	if err != nil {
+		return nil, err
+	}
+	keyPEM, err := readFile(key, true)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s with key %s: %w: use the two files that `replicad pki` wrote for the same node", cert, key, err)
+	}
+	id := &Identity{cert: pair, roots: x509.NewCertPool(), NotAfter: pair.Leaf.NotAfter}
+	id.roots.AddCert(caCert)
+	if id.Cluster, id.Node, err = certName(pair.Leaf); err != nil {
+		return nil, fmt.Errorf("certificate %s: %w: use one that `replicad pki` made", cert, err)
+	}
+	if err := checkSigned(pair.Leaf, caCert, cert, ca, now); err != nil {
+		return nil, err
+	}
+	if id.GossipKey, err = readGossipKey(gossip); err != nil {
+		return nil, err
+	}
+	return id, nil
+}
+
+// checkSigned tells expiry and a CA of another cluster apart from other faults: they are what operators meet.
+func checkSigned(leaf, ca *x509.Certificate, certFile, caFile string, now time.Time) error {
+	cluster, name, err := certName(leaf)
+	if err != nil {
+		return err
+	}
+	caCluster, err := caName(ca)
+	if err != nil {
+		return fmt.Errorf("CA %s: %w: use the ca.pem that `replicad pki init` made", caFile, err)
+	}
+	if cluster != caCluster {
+		return fmt.Errorf("certificate %s is of cluster %v, CA %s of cluster %v: %w: take both from one `replicad pki` directory", certFile, cluster, caFile, caCluster, ErrForeign)
+	}
+	if now.After(leaf.NotAfter) {
+		return fmt.Errorf("certificate %s of node %q expired at %s: move it away and issue another with `replicad pki add`", certFile, name, leaf.NotAfter.Format(time.RFC3339))
+	}
+	if now.Before(leaf.NotBefore) {
+		return fmt.Errorf("certificate %s of node %q is valid only from %s, now is %s: set the clock", certFile, name, leaf.NotBefore.Format(time.RFC3339), now.Format(time.RFC3339))
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(ca)
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+			return fmt.Errorf("certificate %s against CA %s: %w: issue it again with `replicad pki add`", certFile, caFile, err)
+		}
+	}
+	return nil
+}
+
+func readCA(path string, now time.Time) (*x509.Certificate, error) {
+	b, err := readFile(path, false)
+	if err != nil {
+		return nil, err
+	}
+	block, rest := pem.Decode(b)
+	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, fmt.Errorf("CA %s: want exactly one PEM CERTIFICATE: use the ca.pem that `replicad pki init` made", path)
+	}
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("CA %s: %w: use the ca.pem that `replicad pki init` made", path, err)
+	}
+	if !c.IsCA {
+		return nil, fmt.Errorf("CA %s: the certificate is not a CA's: use the ca.pem that `replicad pki init` made", path)
+	}
+	if now.After(c.NotAfter) {
+		return nil, fmt.Errorf("CA %s expired at %s: make new credentials for all nodes with `replicad pki init`", path, c.NotAfter.Format(time.RFC3339))
+	}
+	return c, nil
+}
+
+func caName(c *x509.Certificate) (replica.ClusterID, error) {
+	if len(c.URIs) != 1 {
+		return replica.ClusterID{}, fmt.Errorf("the certificate has %d URI names, want one", len(c.URIs))
+	}
+	cluster, path, err := splitURI(c.URIs[0].String())
+	if err == nil && path != caPath {
+		err = fmt.Errorf("the certificate's name %.120q is not a CA's", c.URIs[0].String())
+	}
+	return cluster, err
+}
+
+func readGossipKey(path string) ([]byte, error) {
+	b, err := readFile(path, true)
+	if err != nil {
+		return nil, err
+	}
+	key, err := hex.DecodeString(string(bytes.TrimSpace(b)))
+	if err != nil || len(key) != gossipKeyBytes {
+		return nil, fmt.Errorf("gossip key %s: want %d hex digits: copy the gossip.key that `replicad pki init` made", path, 2*gossipKeyBytes)
+	}
+	return key, nil
+}
+
+// readFile reads one credential; a private one must not be readable by others.
+func readFile(path string, private bool) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%w: make it with `replicad pki init` or copy it from where that ran", err)
+		}
+		return nil, fmt.Errorf("%w: the daemon's user must be able to read it", err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file: name the credential file itself", path)
+	}
+	if private && st.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s holds a secret but has mode %04o: chmod 600 %s", path, st.Mode().Perm(), path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(b) > maxFile {
+		return nil, fmt.Errorf("%s is larger than %d bytes: it is not a credential file", path, maxFile)
+	}
+	return b, nil
+}
