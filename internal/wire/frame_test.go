@@ -29,7 +29,7 @@ func frameOf(t testing.TB, v any) []byte {
 func TestFrameRoundTrip(t *testing.T) {
 	for _, size := range []int{0, 1, firstPiece - 1, firstPiece, 3*firstPiece + 7} {
 		want := note{"x", bytes.Repeat([]byte{7}, size)}
-			frame := frameOf(t, want)
+		frame := frameOf(t, want)
 		var got note
 		if err := Decode(frame, KindManifest, &got); err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("size %d: Decode: %v", size, err)
