@@ -1,0 +1,163 @@
+package recovery
+
+import (
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Timing is how long recovery waits for whom.
+type Timing struct {
+	Collect     time.Duration // what fails together joins one plan; too long delays every recovery by as much
+	Settle      time.Duration // for a rank to leave the optimizer window and its copies; enforced by the daemons
+	Ack         time.Duration // for a daemon's acknowledgement of a fence; at least DaemonGrace, or an upgrade becomes a fault
+	Claim       time.Duration // for an offered rank to be claimed before another node is tried
+	HolderGrace time.Duration // for recorded holders not proved lost, before a committed step is given up or disk is read
+	ResumeGrace time.Duration // for mirrors to fetch T before the job resumes degraded
+	DaemonGrace time.Duration // a daemon's absence that is no evidence
+}
+
+// DefaultTiming is what runs unless configured.
+func DefaultTiming() Timing {
+	return Timing{
+		Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second,
+		HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second,
+	}
+}
+
+// Event is something that the driver of a Leader has learned.
+type Event interface{ event() }
+
+type (
+	// JobChanged carries the state machine after a change of the job or of a node. The values are immutable.
+	JobChanged struct {
+		Job   *replica.Job
+		Nodes map[replica.NodeName]replica.Node
+	}
+	// Report is a daemon's account of the job. It also says that its node is connected.
+	Report struct{ replica.NodeReport }
+	// Evidence is a fault that somebody saw. A zero Epoch means the newest; a zero NodeIncarnation the registered one.
+	Evidence struct{ replica.Fault }
+	// NodeUp says that a node's control stream is up.
+	NodeUp struct {
+		Holder  replica.Holder
+		Session replica.Session
+	}
+	// NodeGone says that a node's control stream is lost, which is no evidence of death.
+	NodeGone struct{ Node replica.NodeName }
+	// DurableFound answers ScanDurable: the complete and valid durable generations of the job.
+	DurableFound struct{ Generations []DurableGen }
+	// Outcome says what became of a proposal; nil: applied.
+	Outcome struct {
+		Cmd replica.Command
+		Err error
+	}
+	// Tick says only that time has passed.
+	Tick struct{}
+)
+
+// DurableGen is a generation that the durable tier holds complete, with the root of every part.
+type DurableGen struct {
+	Generation replica.Generation
+	Position   replica.Position
+	Parts      map[replica.Part]replica.Digest
+}
+
+func (JobChanged) event()   {}
+func (Report) event()       {}
+func (Evidence) event()     {}
+func (NodeUp) event()       {}
+func (NodeGone) event()     {}
+func (DurableFound) event() {}
+func (Outcome) event()      {}
+func (Tick) event()         {}
+
+// Effect is something that the driver has to do. All are idempotent.
+type Effect interface{ effect() }
+
+type (
+	// Propose proposes a command; its Outcome must be reported.
+	Propose struct{ Command replica.Command }
+	// Offer has Node's launcher start a process for Rank, which will claim it from incarnation Expect.
+	Offer struct {
+		Rank   replica.Rank
+		Expect replica.Incarnation
+		Node   replica.NodeName
+	}
+	// Capture has all survivors capture their live state, which stands whole at that generation.
+	Capture struct{ Generation replica.Generation }
+	// ScanDurable asks for DurableFound.
+	ScanDurable struct{}
+	// Note tells people what recovery does or waits for; Code is constant per kind of note.
+	Note struct {
+		Code   string
+		Text   string
+		Fields map[string]string
+	}
+)
+
+func (Propose) effect()     {}
+func (Offer) effect()       {}
+func (Capture) effect()     {}
+func (ScanDurable) effect() {}
+func (Note) effect()        {}
+
+// PlanInput is all that the planner knows.
+type PlanInput struct {
+	Job       *replica.Job
+	Nodes     map[replica.NodeName]replica.Node
+	Reports   map[replica.NodeName]replica.NodeReport // the latest of each node; one of an earlier session than Nodes' counts for nothing
+	Connected map[replica.NodeName]bool
+	// AwaySince says since when each node that does not answer has been missed; a node not in it has just been missed.
+	AwaySince map[replica.NodeName]time.Duration
+	Now       time.Duration
+	Grace     time.Duration // holder_grace
+	// Durable holds what a scan of the durable tier found; Scanned tells that one has ended since the epoch was closed.
+	Durable []DurableGen
+	Scanned bool
+}
+
+// VerdictKind is what the planner came to.
+type VerdictKind uint8
+
+// The kinds of verdicts.
+const (
+	Ready VerdictKind = 1
+	Wait  VerdictKind = 2
+	Stuck VerdictKind = 3
+)
+
+func (k VerdictKind) String() string {
+	switch k {
+	case Ready:
+		return "ready"
+	case Wait:
+		return "wait"
+	case Stuck:
+		return "stuck"
+	}
+	return "invalid"
+}
+
+// Why tells waits apart.
+type Why string
+
+// What a planner waits for.
+const (
+	ForRanks   Why = "ranks"   // ranks not claimed by a live incarnation, or not at rest
+	ForAcks    Why = "acks"    // daemons that have not acknowledged the fence
+	ForHolders Why = "holders" // recorded holders of the committed generation, for holder_grace
+	ForScan    Why = "scan"    // the durable tier has not been searched yet
+)
+
+// Verdict says whether there is a plan, or what it waits for, or why there can be none.
+type Verdict struct {
+	Kind    VerdictKind
+	Why     Why
+	Reason  string
+	WaitFor []replica.NodeName
+	Ranks   []replica.Rank // of a wait for ranks
+	Until   time.Duration  // of a wait for holders: when the planner goes on without them
+	Scan    bool           // the planner may read disk and has not seen what lies there
+	Final   bool           // of Stuck: no node that is away could change it
+}
