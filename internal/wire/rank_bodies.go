@@ -1,0 +1,356 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/replicad/replicad/replica"
+)
+
+var le = binary.LittleEndian
+
+// Hello is the body of MHello and MReattach.
+type Hello struct {
+	ABI        uint32
+	Rank       replica.Rank
+	World      uint32
+	Group      replica.GroupID
+	Nonce      uint64 // random: a claim sent twice is one claim
+	PID        uint64 // as the sender sees itself; trust the socket's credentials
+	Job, Token string // at most 63 bytes each
+}
+
+const helloBytes = 160
+
+// Append appends the body.
+func (h Hello) Append(dst []byte) []byte {
+	dst = le.AppendUint32(dst, h.ABI)
+	dst = le.AppendUint32(dst, uint32(h.Rank))
+	dst = le.AppendUint32(dst, h.World)
+	dst = le.AppendUint32(dst, uint32(h.Group))
+	dst = le.AppendUint64(dst, h.Nonce)
+	dst = le.AppendUint64(dst, h.PID)
+	return appendText(appendText(dst, h.Job, 64), h.Token, 64)
+}
+
+// ParseHello reads the body of MHello and MReattach.
+func ParseHello(b []byte) (h Hello, err error) {
+	if err := checkBody("hello", b, helloBytes); err != nil {
+		return h, err
+	}
+	h = Hello{ABI: le.Uint32(b), Rank: replica.Rank(le.Uint32(b[4:])), World: le.Uint32(b[8:]), Group: replica.GroupID(le.Uint32(b[12:])), Nonce: le.Uint64(b[16:]), PID: le.Uint64(b[24:])}
+	if h.World == 0 || h.World > replica.MaxRanks || uint32(h.Rank) >= h.World || uint32(h.Group) >= h.World {
+		return Hello{}, fmt.Errorf("hello: rank %d, group %d of a world of %d: want both below it, and it at most %d", h.Rank, h.Group, h.World, replica.MaxRanks)
+	}
+	if h.Job, err = parseText("hello: job", b[32:96]); err != nil {
+		return Hello{}, err
+	}
+	if h.Token, err = parseText("hello: token", b[96:160]); err != nil {
+		return Hello{}, err
+	}
+	return h, nil
+}
+
+// MaxRegionsPerMessage is how many region records fit a message.
+const MaxRegionsPerMessage = (MaxRankMessage - RankHeaderBytes - 8) / replica.RegionRecordBytes
+
+// AppendRegions appends the body of MRegions: a run of region records, the first of which is number first.
+func AppendRegions(dst []byte, first uint32, regions []replica.Region) []byte {
+	dst = le.AppendUint32(dst, first)
+	dst = le.AppendUint32(dst, uint32(len(regions)))
+	for _, r := range regions {
+		r.Offset = 0
+		dst = replica.AppendRegion(dst, r)
+	}
+	return dst
+}
+
+// ParseRegions reads the body of MRegions.
+func ParseRegions(b []byte) (first uint32, regions []replica.Region, err error) {
+	if len(b) < 8 {
+		return 0, nil, fmt.Errorf("regions: body of %d bytes, want at least 8", len(b))
+	}
+	first = le.Uint32(b)
+	n := le.Uint32(b[4:])
+	if n == 0 || n > MaxRegionsPerMessage || len(b) != 8+int(n)*replica.RegionRecordBytes {
+		return 0, nil, fmt.Errorf("regions: %d records in a body of %d bytes, want 1 to %d of %d bytes", n, len(b), MaxRegionsPerMessage, replica.RegionRecordBytes)
+	}
+	regions = make([]replica.Region, n)
+	for i := range regions {
+		at := 8 + i*replica.RegionRecordBytes
+		if regions[i], err = replica.ParseRegion(b[at : at+replica.RegionRecordBytes]); err != nil {
+			return 0, nil, fmt.Errorf("regions: record %d: %w", uint64(first)+uint64(i), err)
+		}
+		if regions[i].Offset != 0 {
+			return 0, nil, fmt.Errorf("regions: record %d (%q): offset %d, want 0: the daemon lays regions out", uint64(first)+uint64(i), regions[i].Name, regions[i].Offset)
+		}
+	}
+	return first, regions, nil
+}
+
+// AppendAttach appends the body of MAttach: how many regions were sent in all.
+func AppendAttach(dst []byte, regions uint32) []byte {
+	return le.AppendUint32(le.AppendUint32(dst, regions), 0)
+}
+
+// ParseAttach reads the body of MAttach.
+func ParseAttach(b []byte) (regions uint32, err error) {
+	if err := checkBody("attach", b, 8); err != nil {
+		return 0, err
+	}
+	return le.Uint32(b), parseZero("attach", b[4:])
+}
+
+// Sealed is the body of MSealed.
+type Sealed struct {
+	Kind       uint32 // 0 slot, 1 ring place, 2 frozen
+	Index      uint32
+	Word       replica.SlotWord // after sealing
+	Generation replica.Generation
+}
+
+// Append appends the body.
+func (s Sealed) Append(dst []byte) []byte {
+	dst = le.AppendUint32(le.AppendUint32(dst, s.Kind), s.Index)
+	return le.AppendUint64(le.AppendUint64(dst, uint64(s.Word)), uint64(s.Generation.Word()))
+}
+
+// ParseSealed reads the body of MSealed.
+func ParseSealed(b []byte) (s Sealed, err error) {
+	if err := checkBody("sealed", b, 24); err != nil {
+		return s, err
+	}
+	s = Sealed{Kind: le.Uint32(b), Index: le.Uint32(b[4:]), Word: replica.SlotWord(le.Uint64(b[8:]))}
+	if s.Kind > 2 || s.Index >= 16 || s.Word.State() != replica.SlotSealed {
+		return Sealed{}, fmt.Errorf("sealed: place kind %d index %d in state %v, want a sealed slot, ring place or frozen area", s.Kind, s.Index, s.Word.State())
+	}
+	s.Generation, err = parseGeneration("sealed", b[16:])
+	return s, err
+}
+
+// AppendStopped appends the body of MStopped: the live step word.
+func AppendStopped(dst []byte, live replica.Word) []byte { return le.AppendUint64(dst, uint64(live)) }
+
+// ParseStopped reads the body of MStopped.
+func ParseStopped(b []byte) (replica.Word, error) {
+	if err := checkBody("stopped", b, 8); err != nil {
+		return 0, err
+	}
+	return replica.Word(le.Uint64(b)), nil
+}
+
+// Loaded is the body of MLoaded.
+type Loaded struct {
+	Generation                  replica.Generation // origin's name of what was loaded
+	ReplicatedRoot, PrivateRoot replica.Digest
+}
+
+// Append appends the body.
+func (l Loaded) Append(dst []byte) []byte {
+	dst = le.AppendUint64(dst, uint64(l.Generation.Word()))
+	return append(append(dst, l.ReplicatedRoot[:]...), l.PrivateRoot[:]...)
+}
+
+// ParseLoaded reads the body of MLoaded.
+func ParseLoaded(b []byte) (l Loaded, err error) {
+	if err := checkBody("loaded", b, 40); err != nil {
+		return l, err
+	}
+	copy(l.ReplicatedRoot[:], b[8:])
+	copy(l.PrivateRoot[:], b[24:])
+	l.Generation, err = parseGeneration("loaded", b)
+	return l, err
+}
+
+// KV is the body of MKVSet, MKVGet and MBarrier.
+type KV struct {
+	Key     string
+	Value   []byte
+	Members uint32
+}
+
+// Append appends the body.
+func (k KV) Append(dst []byte) []byte {
+	dst = le.AppendUint32(dst, uint32(len(k.Key)))
+	dst = le.AppendUint32(dst, uint32(len(k.Value)))
+	dst = le.AppendUint32(dst, k.Members)
+	dst = le.AppendUint32(dst, 0)
+	return append(append(dst, k.Key...), k.Value...)
+}
+
+// ParseKV reads the body of MKVSet, MKVGet and MBarrier. The value is a copy.
+func ParseKV(b []byte) (k KV, err error) {
+	if len(b) < 16 {
+		return k, fmt.Errorf("kv: body of %d bytes, want at least 16", len(b))
+	}
+	nk, nv := le.Uint32(b), le.Uint32(b[4:])
+	if nk == 0 || nk > MaxKeyBytes || nv > MaxValueBytes || len(b) != 16+int(nk)+int(nv) {
+		return k, fmt.Errorf("kv: key of %d and value of %d bytes in a body of %d: want 1 to %d, and at most %d", nk, nv, len(b), MaxKeyBytes, MaxValueBytes)
+	}
+	if err := parseZero("kv", b[12:]); err != nil {
+		return k, err
+	}
+	return KV{Key: string(b[16 : 16+nk]), Value: append([]byte(nil), b[16+nk:]...), Members: le.Uint32(b[8:])}, nil
+}
+
+// Welcome is the body of MWelcome and MRunOK.
+type Welcome struct {
+	ABI        uint32
+	Rank       replica.Rank
+	Cluster    replica.ClusterID
+	Job        replica.JobID
+	Era        replica.Era
+	ChunkBytes uint32
+}
+
+// Append appends the body.
+func (w Welcome) Append(dst []byte) []byte {
+	dst = le.AppendUint32(le.AppendUint32(dst, w.ABI), uint32(w.Rank))
+	dst = append(append(dst, w.Cluster[:]...), w.Job[:]...)
+	return le.AppendUint32(le.AppendUint32(dst, uint32(w.Era)), w.ChunkBytes)
+}
+
+// ParseWelcome reads the body of MWelcome and MRunOK.
+func ParseWelcome(b []byte) (w Welcome, err error) {
+	if err := checkBody("welcome", b, 48); err != nil {
+		return w, err
+	}
+	w = Welcome{ABI: le.Uint32(b), Rank: replica.Rank(le.Uint32(b[4:])), Era: replica.Era(le.Uint32(b[40:])), ChunkBytes: le.Uint32(b[44:])}
+	copy(w.Cluster[:], b[8:])
+	copy(w.Job[:], b[24:])
+	return w, nil
+}
+
+// Attached is the body of MAttached.
+type Attached struct {
+	ArenaBytes  uint64
+	Incarnation replica.Incarnation
+	Slots, Ring uint32
+	Fence       replica.Epoch
+	Job         replica.JobID
+}
+
+// Append appends the body.
+func (a Attached) Append(dst []byte) []byte {
+	dst = le.AppendUint64(le.AppendUint64(dst, a.ArenaBytes), uint64(a.Incarnation))
+	dst = le.AppendUint32(le.AppendUint32(dst, a.Slots), a.Ring)
+	return append(le.AppendUint64(dst, uint64(a.Fence)), a.Job[:]...)
+}
+
+// ParseAttached reads the body of MAttached.
+func ParseAttached(b []byte) (a Attached, err error) {
+	if err := checkBody("attached", b, 48); err != nil {
+		return a, err
+	}
+	a = Attached{ArenaBytes: le.Uint64(b), Incarnation: replica.Incarnation(le.Uint64(b[8:])), Slots: le.Uint32(b[16:]), Ring: le.Uint32(b[20:]), Fence: replica.Epoch(le.Uint64(b[24:]))}
+	copy(a.Job[:], b[32:])
+	return a, nil
+}
+
+// Refused is the body of MRefused and MRunDone: a code (or exit code) and a text that says why and the remedy.
+type Refused struct {
+	Code int32
+	Text string // at most MaxRefusedText bytes
+}
+
+// MaxRefusedText caps the text of a refusal in bytes; longer ones are cut.
+const MaxRefusedText = 1024
+
+// Append appends the body.
+func (r Refused) Append(dst []byte) []byte {
+	dst = le.AppendUint32(le.AppendUint32(dst, uint32(r.Code)), 0)
+	return append(dst, r.Text[:min(len(r.Text), MaxRefusedText)]...)
+}
+
+// ParseRefused reads the body of MRefused and MRunDone.
+func ParseRefused(b []byte) (r Refused, err error) {
+	if len(b) < 8 || len(b) > 8+MaxRefusedText {
+		return r, fmt.Errorf("refused: body of %d bytes, want 8 to %d", len(b), 8+MaxRefusedText)
+	}
+	return Refused{Code: int32(le.Uint32(b)), Text: string(b[8:])}, parseZero("refused", b[4:])
+}
+
+// The actions of an Order (RP_ORDER_*).
+const (
+	OrderInit uint32 = 1
+	OrderLoad uint32 = 2
+	OrderGo   uint32 = 3
+	OrderStop uint32 = 4
+)
+
+// Order is the body of MOrder; the header's epoch is the one ordered.
+type Order struct {
+	Action                      uint32
+	Source                      replica.Tier // 0 unless Action is OrderLoad
+	Step                        replica.Step // T
+	Generation                  replica.Generation
+	Slot, Place                 uint32 // where the parts to load lie, sealed
+	ReplicatedRoot, PrivateRoot replica.Digest
+	Code                        int32 // OrderStop: CodeStopped
+	Text                        string
+}
+
+// Append appends the body.
+func (o Order) Append(dst []byte) []byte {
+	dst = le.AppendUint32(le.AppendUint32(dst, o.Action), uint32(o.Source))
+	dst = le.AppendUint64(le.AppendUint64(dst, uint64(o.Step)), uint64(o.Generation.Word()))
+	dst = le.AppendUint32(le.AppendUint32(dst, o.Slot), o.Place)
+	dst = append(append(dst, o.ReplicatedRoot[:]...), o.PrivateRoot[:]...)
+	dst = le.AppendUint32(le.AppendUint32(dst, uint32(o.Code)), 0)
+	return appendText(dst, o.Text, 64)
+}
+
+// ParseOrder reads the body of MOrder.
+func ParseOrder(b []byte) (o Order, err error) {
+	if err := checkBody("order", b, 136); err != nil {
+		return o, err
+	}
+	source := le.Uint32(b[4:])
+	o = Order{Action: le.Uint32(b), Source: replica.Tier(source), Step: replica.Step(le.Uint64(b[8:])), Slot: le.Uint32(b[24:]), Place: le.Uint32(b[28:]), Code: int32(le.Uint32(b[64:]))}
+	if o.Action < OrderInit || o.Action > OrderStop || source > uint32(replica.Disk) || o.Step > replica.MaxStep {
+		return Order{}, fmt.Errorf("order: action %d, source %d, step %d out of range", o.Action, source, o.Step)
+	}
+	copy(o.ReplicatedRoot[:], b[32:])
+	copy(o.PrivateRoot[:], b[48:])
+	if o.Generation, err = parseGeneration("order", b[16:]); err != nil {
+		return Order{}, err
+	}
+	if err = parseZero("order", b[68:]); err != nil {
+		return Order{}, err
+	}
+	o.Text, err = parseText("order", b[72:136])
+	return o, err
+}
+
+// AppendKVOK appends the body of MKVOK.
+func AppendKVOK(dst []byte, code int32) []byte {
+	return le.AppendUint32(le.AppendUint32(dst, uint32(code)), 0)
+}
+
+// ParseKVOK reads the body of MKVOK.
+func ParseKVOK(b []byte) (code int32, err error) {
+	if err := checkBody("kv ok", b, 8); err != nil {
+		return 0, err
+	}
+	return int32(le.Uint32(b)), parseZero("kv ok", b[4:])
+}
+
+// KVValue is the body of MKVValue.
+type KVValue struct {
+	Code  int32
+	Value []byte
+}
+
+// Append appends the body.
+func (v KVValue) Append(dst []byte) []byte {
+	dst = le.AppendUint32(le.AppendUint32(dst, uint32(v.Code)), uint32(len(v.Value)))
+	return append(dst, v.Value...)
+}
+
+// ParseKVValue reads the body of MKVValue. The value is a copy.
+func ParseKVValue(b []byte) (v KVValue, err error) {
+	if len(b) < 8 || len(b) > 8+MaxValueBytes || int(le.Uint32(b[4:])) != len(b)-8 {
+		return v, fmt.Errorf("kv value: body of %d bytes does not fit its length or the cap of %d", len(b), MaxValueBytes)
+	}
+	return KVValue{Code: int32(le.Uint32(b)), Value: append([]byte(nil), b[8:]...)}, nil
+}
