@@ -1,0 +1,185 @@
+// Package config is the daemon's configuration: a YAML file read strictly into one struct, defaults, and a validation that
+// reports every fault at once, each with the field, the value, what is wanted and the harm of a bad one.
+//
+// Nothing here opens a socket or looks at the machine, except that Load reads one file and Dev makes one directory. A Config
+// is plain data: WithDefaults returns a copy and never changes its receiver. It imports replica and the YAML library and
+// must not import any other package of this module.
+package config
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Config is one daemon's configuration. Fields without "default" must be set. Relative paths in a file count from the file's folder.
+type Config struct {
+	// Node names this node: 1 to 63 of a-z 0-9 - _ . It is in the node's certificate; two nodes of one name would be taken for one.
+	Node replica.NodeName `yaml:"node"`
+	// Addr is the host:port (UDP) on which this node listens and under which the other nodes reach it. A wildcard host can't be dialled.
+	Addr string `yaml:"addr"`
+	// GossipAddr is the host:port (UDP and TCP) of gossip; it must differ from Addr, both use UDP.
+	GossipAddr string `yaml:"gossip_addr"`
+
+	// Socket is the unix socket of local ranks and launchers. Default: run/ranks.sock in StateDir. At most 107 bytes.
+	Socket string `yaml:"socket"`
+	// AdminSocket is the unix socket of `replicad status` and `replicad job`. Default: run/admin.sock in StateDir.
+	AdminSocket string `yaml:"admin_socket"`
+	// KeeperSocket is the unix socket of the keeper, which holds the arenas while the daemon is away. Default: run/keeper.sock in StateDir.
+	// A different one after an upgrade means a different keeper: the warm mirrors stay with the old one.
+	KeeperSocket string `yaml:"keeper_socket"`
+
+	// StateDir holds the Raft log and the list of arenas; local disk, never a network file system or one shared between nodes.
+	StateDir string `yaml:"state_dir"`
+	// DurableDir holds the durable tier and must be the same file system on all nodes. Default: durable in StateDir, which suits one node only.
+	DurableDir string `yaml:"durable_dir"`
+
+	// PKI names the files made by `replicad pki init`.
+	PKI PKI `yaml:"pki"`
+
+	// Voters are the nodes that keep the Raft log: 1, 3 or 5, the same list on every node. A node that is not among them is a client of theirs.
+	Voters []Voter `yaml:"voters"`
+	// Seeds are gossip addresses (host:port) asked for the others at start and after a partition; needed as soon as there are two nodes.
+	Seeds []string `yaml:"seeds"`
+	// Labels name the node's failure domains ("host", "rack", "zone"). Without them mirrors are spread over nodes alone, so that
+	// one rack may hold every copy of a part.
+	Labels map[string]string `yaml:"labels"`
+
+	// JobToken, up to 63 printable bytes, must be shown by ranks and launchers. Default: none; the socket's mode (0600) is then the only guard.
+	JobToken string `yaml:"job_token"`
+	// MemoryMargin stays free on the host when arenas are reserved, e.g. 512MiB; 16MiB to 1TiB, default 256MiB. Too small: the kernel kills
+	// processes when a rank grows; too large: arenas are refused though there was room.
+	MemoryMargin Bytes `yaml:"memory_margin"`
+	// DurableKeep is how many complete durable generations of a job stay on disk, 1 to 1000, default 2. With 1, a shard that goes bad
+	// later leaves nothing to fall back to.
+	DurableKeep int `yaml:"durable_keep"`
+
+	Log    Log    `yaml:"log"`
+	Timing Timing `yaml:"timing"`
+	Raft   Raft   `yaml:"raft"`
+}
+
+// PKI names the files that are this node's identity.
+type PKI struct {
+	CA        string `yaml:"ca"`         // the cluster's CA certificate (ca.pem)
+	Cert      string `yaml:"cert"`       // this node's certificate (<node>.pem)
+	Key       string `yaml:"key"`        // its private key (<node>-key.pem), mode 0600
+	GossipKey string `yaml:"gossip_key"` // the cluster's gossip key (gossip.key), mode 0600
+}
+
+// Voter is a node that keeps the Raft log.
+type Voter struct {
+	Name replica.NodeName `yaml:"name"`
+	Addr string           `yaml:"addr"` // its `addr`
+}
+
+// Log says what the daemon writes to stderr, as JSON lines.
+type Log struct {
+	// Level is debug, info, warn or error; default info. At debug every report is a line: megabytes a minute. Above info the recovery timeline is lost.
+	Level string `yaml:"level"`
+}
+
+// Timing holds the protocol's delays. None of them decides safety: a bad value costs time or starts needless recoveries.
+type Timing struct {
+	// Collect gathers faults that belong together before a plan is made: 1ms to 5s, default 50ms.
+	Collect time.Duration `yaml:"collect"`
+	// Settle is what a rank gets to finish an optimizer window or a copy after a fence: 100ms to 10m, default 30s.
+	Settle time.Duration `yaml:"settle"`
+	// Ack is how long a plan waits for a daemon's acknowledgement before that is a fault: DaemonGrace to 10m, default 15s.
+	Ack time.Duration `yaml:"ack"`
+	// Claim is how long a lost rank's own node has to claim it before a spare may: 100ms to 10m, default 10s.
+	Claim time.Duration `yaml:"claim"`
+	// HolderGrace is how long a plan that would lose a committed step or read disk waits for holders not proved dead: 1s to 24h, default 60s.
+	HolderGrace time.Duration `yaml:"holder_grace"`
+	// ResumeGrace is how long Resume waits for the copies it owes before it goes on degraded: 100ms to 10m, default 10s.
+	ResumeGrace time.Duration `yaml:"resume_grace"`
+	// DaemonGrace is how long a daemon that is down on a live host is merely unobserved: 1s to 10m, default 10s.
+	DaemonGrace time.Duration `yaml:"daemon_grace"`
+	// StallAlarm is how long a node may hold commits up before it is alarmed: 1s to 24h, default 60s.
+	StallAlarm time.Duration `yaml:"stall_alarm"`
+	// ProbeInterval is the time between probes of a peer's data path: 10ms to 10s, default 200ms.
+	ProbeInterval time.Duration `yaml:"probe_interval"`
+	// SilentAfter is how long probes must go unanswered before a node counts as silent: 3 x ProbeInterval to 60s, default 1s.
+	SilentAfter time.Duration `yaml:"silent_after"`
+}
+
+// Raft holds Raft's timings. Lease <= Heartbeat <= Election is the library's own rule.
+type Raft struct {
+	// Heartbeat is how long a follower goes without hearing from the leader before it stands for election: 20ms to 60s, default 500ms.
+	Heartbeat time.Duration `yaml:"heartbeat"`
+	// Election is how long a candidate waits for votes: Heartbeat to 60s, default 500ms.
+	Election time.Duration `yaml:"election"`
+	// Lease is how long a leader leads without hearing from a majority: 10ms to Heartbeat, default 250ms.
+	Lease time.Duration `yaml:"lease"`
+	// Watchdog is how long a call of the log store may take before the leader hands over: Election to 60s, default 2s.
+	Watchdog time.Duration `yaml:"watchdog"`
+}
+
+// Default returns what a Config has where nothing is set. Paths that depend on StateDir are WithDefaults' to fill in.
+func Default() Config {
+	return Config{
+		MemoryMargin: 256 << 20,
+		DurableKeep:  2,
+		Log:          Log{Level: "info"},
+		Timing: Timing{
+			Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 15 * time.Second, Claim: 10 * time.Second,
+			HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second, StallAlarm: 60 * time.Second,
+			ProbeInterval: 200 * time.Millisecond, SilentAfter: time.Second,
+		},
+		Raft: Raft{Heartbeat: 500 * time.Millisecond, Election: 500 * time.Millisecond, Lease: 250 * time.Millisecond, Watchdog: 2 * time.Second},
+	}
+}
+
+// WithDefaults returns a copy in which zero fields have their defaults.
+func (c Config) WithDefaults() *Config {
+	out, d := c, Default()
+	out.Voters, out.Seeds, out.Labels = slices.Clone(c.Voters), slices.Clone(c.Seeds), maps.Clone(c.Labels)
+	setDefault(&out.MemoryMargin, d.MemoryMargin)
+	setDefault(&out.DurableKeep, d.DurableKeep)
+	setDefault(&out.Log.Level, d.Log.Level)
+	for i, f := range out.Timing.fields() {
+		setDefault(f, *d.Timing.fields()[i])
+	}
+	for i, f := range out.Raft.fields() {
+		setDefault(f, *d.Raft.fields()[i])
+	}
+	if c.StateDir != "" {
+		setDefault(&out.Socket, filepath.Join(c.StateDir, "run", "ranks.sock"))
+		setDefault(&out.AdminSocket, filepath.Join(c.StateDir, "run", "admin.sock"))
+		setDefault(&out.KeeperSocket, filepath.Join(c.StateDir, "run", "keeper.sock"))
+		setDefault(&out.DurableDir, filepath.Join(c.StateDir, "durable"))
+	}
+	return &out
+}
+
+// Host is the host part of Addr: where this node's ranks bind their own sockets. Empty if Addr is malformed.
+func (c *Config) Host() string {
+	host, _, err := splitAddr(c.Addr)
+	if err != nil {
+		return ""
+	}
+	return host
+}
+
+// IsVoter tells whether this node is among the voters.
+func (c *Config) IsVoter() bool {
+	return slices.ContainsFunc(c.Voters, func(v Voter) bool { return v.Name == c.Node })
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (t *Timing) fields() []*time.Duration {
+	return []*time.Duration{&t.Collect, &t.Settle, &t.Ack, &t.Claim, &t.HolderGrace, &t.ResumeGrace, &t.DaemonGrace, &t.StallAlarm, &t.ProbeInterval, &t.SilentAfter}
+}
+
+func (r *Raft) fields() []*time.Duration {
+	return []*time.Duration{&r.Heartbeat, &r.Election, &r.Lease, &r.Watchdog}
+}

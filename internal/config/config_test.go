@@ -1,0 +1,215 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/leakcheck"
+	"github.com/replicad/replicad/replica"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+// good is a valid configuration of one voter of three.
+func good() *Config {
+	return Config{
+		Node: "a", Addr: "10.0.0.1:7400", GossipAddr: "10.0.0.1:7401", StateDir: "/var/lib/replicad", DurableDir: "/mnt/durable",
+		PKI:    PKI{CA: "/p/ca.pem", Cert: "/p/a.pem", Key: "/p/a-key.pem", GossipKey: "/p/gossip.key"},
+		Voters: []Voter{{"a", "10.0.0.1:7400"}, {"b", "10.0.0.2:7400"}, {"c", "10.0.0.3:7400"}},
+		Seeds:  []string{"10.0.0.2:7401"}, Labels: map[string]string{"rack": "r1"},
+	}.WithDefaults()
+}
+
+func TestGoodIsValid(t *testing.T) {
+	if err := good().Validate(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEachBadField(t *testing.T) {
+	long := "/" + strings.Repeat("x", 107)
+	for _, tc := range []struct {
+		name  string
+		spoil func(*Config)
+		field string
+		value string
+	}{
+		{"no node", func(c *Config) { c.Node = "" }, "node", `""`},
+		{"node in capitals", func(c *Config) { c.Node = "A" }, "node", `"A"`},
+		{"no addr", func(c *Config) { c.Addr, c.Voters[0].Addr = "", "10.0.0.9:7400"; c.Node = "d" }, "addr", `""`},
+		{"addr without port", func(c *Config) { c.Addr = "10.0.0.1"; c.Node = "d" }, "addr", `"10.0.0.1"`},
+		{"addr with port 0", func(c *Config) { c.Addr = "10.0.0.1:0"; c.Node = "d" }, "addr", `"10.0.0.1:0"`},
+		{"addr with port 70000", func(c *Config) { c.Addr = "10.0.0.1:70000"; c.Node = "d" }, "addr", `"10.0.0.1:70000"`},
+		{"wildcard addr", func(c *Config) { c.Addr = "[::]:7400"; c.Node = "d" }, "addr", `"[::]:7400"`},
+		{"gossip addr", func(c *Config) { c.GossipAddr = "nowhere" }, "gossip_addr", `"nowhere"`},
+		{"gossip on addr", func(c *Config) { c.GossipAddr = c.Addr }, "gossip_addr", `"10.0.0.1:7400"`},
+		{"socket too long", func(c *Config) { c.Socket = long }, "socket", long},
+		{"admin socket too long", func(c *Config) { c.AdminSocket = long }, "admin_socket", "108"},
+		{"keeper socket too long", func(c *Config) { c.KeeperSocket = long }, "keeper_socket", "108"},
+		{"sockets equal", func(c *Config) { c.AdminSocket = c.Socket }, "admin_socket", "socket's"},
+		{"no state dir", func(c *Config) { c.StateDir = "" }, "state_dir", `""`},
+		{"no durable dir", func(c *Config) { c.DurableDir = "" }, "durable_dir", `""`},
+		{"no ca", func(c *Config) { c.PKI.CA = "" }, "pki.ca", "pki init"},
+		{"no cert", func(c *Config) { c.PKI.Cert = "" }, "pki.cert", "pki init"},
+		{"no key", func(c *Config) { c.PKI.Key = "" }, "pki.key", "pki init"},
+		{"no gossip key", func(c *Config) { c.PKI.GossipKey = "" }, "pki.gossip_key", "pki init"},
+		{"no voters", func(c *Config) { c.Voters = nil }, "voters", "0 voters"},
+		{"two voters", func(c *Config) { c.Voters = c.Voters[:2] }, "voters", "2 voters"},
+		{"voter twice", func(c *Config) { c.Voters[2].Name = "b" }, "voters[2].name", `"b"`},
+		{"voter without a name", func(c *Config) { c.Voters[2].Name = "" }, "voters[2].name", `""`},
+		{"voter's addr twice", func(c *Config) { c.Voters[2].Addr = c.Voters[1].Addr }, "voters[2].addr", `"10.0.0.2:7400"`},
+		{"voter's addr bad", func(c *Config) { c.Voters[1].Addr = "b" }, "voters[1].addr", `"b"`},
+		{"own voter's addr", func(c *Config) { c.Voters[0].Addr = "10.0.0.9:7400" }, "voters[0].addr", "this node's addr"},
+		{"no seeds", func(c *Config) { c.Seeds = nil }, "seeds", "none"},
+		{"bad seed", func(c *Config) { c.Seeds = []string{"10.0.0.2:7401", "x"} }, "seeds[1]", `"x"`},
+		{"too many seeds", func(c *Config) { c.Seeds = make([]string, 65) }, "seeds", "65"},
+		{"label key", func(c *Config) { c.Labels = map[string]string{"Rack": "1"} }, "labels.Rack", `"1"`},
+		{"label value", func(c *Config) { c.Labels = map[string]string{"rack": ""} }, "labels.rack", `""`},
+		{"token too long", func(c *Config) { c.JobToken = strings.Repeat("s", 64) }, "job_token", "64 bytes (not shown)"},
+		{"token with a blank", func(c *Config) { c.JobToken = "a b" }, "job_token", "3 bytes (not shown)"},
+		{"memory margin", func(c *Config) { c.MemoryMargin = 1 << 20 }, "memory_margin", "1MiB"},
+		{"durable keep", func(c *Config) { c.DurableKeep = -1 }, "durable_keep", "-1"},
+		{"log level", func(c *Config) { c.Log.Level = "loud" }, "log.level", `"loud"`},
+		{"collect", func(c *Config) { c.Timing.Collect = -1 }, "timing.collect", "-1ns"},
+		{"settle", func(c *Config) { c.Timing.Settle = time.Millisecond }, "timing.settle", "1ms"},
+		{"ack below daemon grace", func(c *Config) { c.Timing.Ack = 5 * time.Second }, "timing.ack", "5s"},
+		{"claim", func(c *Config) { c.Timing.Claim = time.Hour }, "timing.claim", "1h0m0s"},
+		{"holder grace", func(c *Config) { c.Timing.HolderGrace = time.Millisecond }, "timing.holder_grace", "1ms"},
+		{"resume grace", func(c *Config) { c.Timing.ResumeGrace = time.Hour }, "timing.resume_grace", "1h0m0s"},
+		{"daemon grace", func(c *Config) { c.Timing.DaemonGrace = time.Millisecond }, "timing.daemon_grace", "1ms"},
+		{"stall alarm", func(c *Config) { c.Timing.StallAlarm = time.Millisecond }, "timing.stall_alarm", "1ms"},
+		{"probe interval", func(c *Config) { c.Timing.ProbeInterval = time.Minute }, "timing.probe_interval", "1m0s"},
+		{"silent after", func(c *Config) { c.Timing.SilentAfter = 300 * time.Millisecond }, "timing.silent_after", "300ms"},
+		{"heartbeat", func(c *Config) { c.Raft.Heartbeat = time.Millisecond }, "raft.heartbeat", "1ms"},
+		{"election below heartbeat", func(c *Config) { c.Raft.Election = 100 * time.Millisecond }, "raft.election", "100ms"},
+		{"lease above heartbeat", func(c *Config) { c.Raft.Lease = time.Second }, "raft.lease", "1s"},
+		{"watchdog", func(c *Config) { c.Raft.Watchdog = 100 * time.Millisecond }, "raft.watchdog", "100ms"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := good()
+			tc.spoil(c)
+			err := c.Validate()
+			for _, e := range unjoin(err) {
+				var f *FieldError
+				if !errors.As(e, &f) {
+					t.Fatalf("%v is no *FieldError", e)
+				}
+				if f.Field == tc.field && strings.Contains(f.Error(), tc.value) {
+					if f.Want == "" || f.Harm == "" {
+						t.Errorf("%v names no remedy or no harm", f)
+					}
+					return
+				}
+			}
+			t.Errorf("no fault in %s with %s:\n%v", tc.field, tc.value, err)
+		})
+	}
+}
+
+func unjoin(err error) []error {
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
+		return j.Unwrap()
+	}
+	return nil
+}
+
+// TestEveryDurationIsChecked: a field that is added without a range would pass here unnoticed otherwise.
+func TestEveryDurationIsChecked(t *testing.T) {
+	for _, group := range []string{"Timing", "Raft"} {
+		typ := reflect.TypeOf(*good())
+		sf, _ := typ.FieldByName(group)
+		for i := range sf.Type.NumField() {
+			c := good()
+			reflect.ValueOf(c).Elem().FieldByName(group).Field(i).SetInt(-1)
+			name := strings.ToLower(group) + "." + sf.Type.Field(i).Tag.Get("yaml")
+			if err := c.Validate(); err == nil || !strings.Contains(err.Error(), name+": -1ns") {
+				t.Errorf("%s = -1ns is not refused: %v", name, err)
+			}
+		}
+	}
+}
+
+func TestAllFaultsTogether(t *testing.T) {
+	err := new(Config).Validate()
+	for _, field := range []string{"node", "addr", "gossip_addr", "socket", "state_dir", "pki.ca", "voters", "memory_margin", "timing.settle", "raft.election"} {
+		if !strings.Contains(err.Error(), field+":") {
+			t.Errorf("an empty configuration: nothing about %s in\n%v", field, err)
+		}
+	}
+	secret := good()
+	secret.JobToken = "geheim geheim"
+	if err := secret.Validate(); err == nil || strings.Contains(err.Error(), "geheim") {
+		t.Errorf("a bad token is shown or not refused: %v", err)
+	}
+}
+
+func TestDefaultsLeaveTheCallersValue(t *testing.T) {
+	c := Config{StateDir: "/s", Seeds: []string{"x"}, Labels: map[string]string{"a": "b"}, Voters: []Voter{{"a", "b"}}}
+	before := Config{StateDir: "/s", Seeds: []string{"x"}, Labels: map[string]string{"a": "b"}, Voters: []Voter{{"a", "b"}}}
+	d := c.WithDefaults()
+	d.Seeds[0], d.Labels["a"], d.Voters[0].Name = "y", "z", "q"
+	if !reflect.DeepEqual(c, before) {
+		t.Errorf("WithDefaults or its result changed the caller's value: %+v", c)
+	}
+	if d.Socket != "/s/run/ranks.sock" || d.DurableDir != "/s/durable" || d.Timing.HolderGrace != time.Minute {
+		t.Errorf("defaults are missing: %+v", d)
+	}
+	set := Config{Timing: Timing{Settle: time.Second}, MemoryMargin: 1 << 30}.WithDefaults()
+	if set.Timing.Settle != time.Second || set.MemoryMargin != 1<<30 {
+		t.Errorf("defaults overwrote what was set: %+v", set)
+	}
+}
+
+func TestHost(t *testing.T) {
+	if h := good().Host(); h != "10.0.0.1" {
+		t.Errorf("host %q", h)
+	}
+	if h := (&Config{Addr: "x"}).Host(); h != "" {
+		t.Errorf("host %q of a malformed address", h)
+	}
+}
+
+func TestDev(t *testing.T) {
+	dir, made := filepath.Join(t.TempDir(), "dev"), 0
+	makePKI := func(ids string, node replica.NodeName) error {
+		made++
+		if err := os.MkdirAll(ids, 0o700); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(ids, "ca.pem"), nil, 0o600)
+	}
+	for range 2 {
+		c, err := Dev(dir, makePKI)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !c.IsVoter() || c.StateDir != dir || c.Host() != "127.0.0.1" {
+			t.Errorf("%+v", c)
+		}
+	}
+	if made != 1 {
+		t.Errorf("the identity was made %d times", made)
+	}
+	if _, err := Dev(filepath.Join(dir, "x"), func(string, replica.NodeName) error { return errors.New("no entropy") }); err == nil || !strings.Contains(err.Error(), "no entropy") {
+		t.Errorf("a failing callback: %v", err)
+	}
+	if _, err := Dev(t.TempDir()+strings.Repeat("/long", 40), makePKI); err == nil || !strings.Contains(err.Error(), "socket") {
+		t.Errorf("a directory too deep for sockets: %v", err)
+	}
+}
+
+func TestDevDir(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", "/home/me/.local/state")
+	if d := DevDir(); d != "/home/me/.local/state/replicad-dev" {
+		t.Error(d)
+	}
+	t.Setenv("XDG_STATE_HOME", "")
+	if d := DevDir(); d != ".replicad-dev" {
+		t.Error(d)
+	}
+}

@@ -1,0 +1,224 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Limits of a configuration, and why.
+const (
+	maxSocketPath = 107 // sun_path has 108 bytes, one of them the terminator
+	maxTokenBytes = 63  // the hello message has 64 bytes, one of them the terminator
+	maxVoters     = 5   // more voters make commits slower and protect little more
+	maxSeeds      = 64
+	maxLabels     = 16 // they are registered in the Raft log
+	maxLabelBytes = 63
+)
+
+// FieldError says what is wrong with one field.
+type FieldError struct {
+	Field string // as in the file, e.g. "timing.ack"
+	Value string // what was found, quoted where it is text
+	Want  string // what is wanted
+	Harm  string // what would happen otherwise
+}
+
+func (e *FieldError) Error() string {
+	return fmt.Sprintf("%s: %s: want %s; %s", e.Field, e.Value, e.Want, e.Harm)
+}
+
+// Validate reports all faults, joined; each is a *FieldError. The receiver is not changed, so call it after WithDefaults.
+func (c *Config) Validate() error {
+	v := &faults{}
+	c.checkNames(v)
+	c.checkAddresses(v)
+	c.checkPaths(v)
+	c.checkVoters(v)
+	c.checkLimits(v)
+	c.Timing.check(v)
+	c.Raft.check(v)
+	return errors.Join(v.list...)
+}
+
+type faults struct{ list []error }
+
+func (f *faults) add(field, value, want, harm string) {
+	f.list = append(f.list, &FieldError{field, value, want, harm})
+}
+
+func (c *Config) checkNames(v *faults) {
+	if err := replica.CheckName(string(c.Node)); err != nil {
+		v.add("node", strconv.Quote(string(c.Node)), "1 to 63 of a-z, 0-9 and, inside, - _ .", "the name is in the node's certificate and in file names, and other nodes know it by it")
+	}
+	if len(c.JobToken) > maxTokenBytes || strings.ContainsFunc(c.JobToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		v.add("job_token", fmt.Sprintf("%d bytes (not shown)", len(c.JobToken)), fmt.Sprintf("at most %d printable ASCII characters without blanks", maxTokenBytes), "ranks send it in a field of fixed size, so no rank could ever show this one")
+	}
+	if len(c.Labels) > maxLabels {
+		v.add("labels", fmt.Sprintf("%d labels", len(c.Labels)), fmt.Sprintf("at most %d", maxLabels), "every node's labels are kept in the Raft log")
+	}
+	for _, key := range sortedKeys(c.Labels) {
+		if replica.CheckName(key) != nil || c.Labels[key] == "" || len(c.Labels[key]) > maxLabelBytes {
+			v.add("labels."+key, strconv.Quote(c.Labels[key]), fmt.Sprintf("a key of 1 to 63 of a-z 0-9 - _ . and a value of 1 to %d bytes", maxLabelBytes), "a failure domain that can't be told apart does not spread copies")
+		}
+	}
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
+		v.add("log.level", strconv.Quote(c.Log.Level), "debug, info, warn or error", "with another word it would be unclear what is left out of the log")
+	}
+}
+
+func (c *Config) checkAddresses(v *faults) {
+	dialled := "other nodes dial it, so it must name this host on the cluster's network"
+	checkAddr(v, "addr", c.Addr, dialled)
+	checkAddr(v, "gossip_addr", c.GossipAddr, dialled)
+	if c.Addr != "" && c.Addr == c.GossipAddr {
+		v.add("gossip_addr", strconv.Quote(c.GossipAddr), "another port than addr's", "both listen on UDP, so the second one to start would find its port in use")
+	}
+	if len(c.Seeds) > maxSeeds {
+		v.add("seeds", fmt.Sprintf("%d seeds", len(c.Seeds)), fmt.Sprintf("at most %d", maxSeeds), "every one is asked again and again after a partition")
+	}
+	for i, s := range c.Seeds {
+		checkAddr(v, fmt.Sprintf("seeds[%d]", i), s, "gossip asks it for the other nodes")
+	}
+	if len(c.Seeds) == 0 && (len(c.Voters) > 1 || len(c.Voters) == 1 && !c.IsVoter()) {
+		v.add("seeds", "none", "the gossip_addr of at least one other node, as soon as there are two nodes", "gossip would hear of nobody, so a dead node would be noticed by nobody's evidence but probes, and never rejoined after a partition")
+	}
+}
+
+func (c *Config) checkPaths(v *faults) {
+	files := []struct{ field, value, harm string }{
+		{"state_dir", c.StateDir, "a voter that loses its Raft log may not come back under its name"},
+		{"durable_dir", c.DurableDir, "when all memory of a group is lost there is nothing else to resume from"},
+		{"pki.ca", c.PKI.CA, "without it no peer can be told from a stranger; make it with `replicad pki init`"},
+		{"pki.cert", c.PKI.Cert, "without it no other node talks to this one; make it with `replicad pki init`"},
+		{"pki.key", c.PKI.Key, "without it the certificate proves nothing; make it with `replicad pki init`"},
+		{"pki.gossip_key", c.PKI.GossipKey, "without it gossip would be open to anyone; make it with `replicad pki init`"},
+	}
+	for _, f := range files {
+		if f.value == "" || strings.ContainsRune(f.value, 0) {
+			v.add(f.field, strconv.Quote(f.value), "a path", f.harm)
+		}
+	}
+	seen := map[string]string{}
+	for _, f := range []struct{ field, value string }{{"socket", c.Socket}, {"admin_socket", c.AdminSocket}, {"keeper_socket", c.KeeperSocket}} {
+		if f.value == "" || len(f.value) > maxSocketPath || strings.ContainsRune(f.value, 0) {
+			v.add(f.field, strconv.Quote(f.value), fmt.Sprintf("a path of 1 to %d bytes (this one has %d)", maxSocketPath, len(f.value)), "the kernel takes no longer ones for a unix socket; set a short path such as /run/replicad/ranks.sock")
+			continue
+		}
+		if other, ok := seen[filepath.Clean(f.value)]; ok {
+			v.add(f.field, strconv.Quote(f.value), "another path than "+other+"'s", "the second one to listen would find the socket in use")
+		}
+		seen[filepath.Clean(f.value)] = f.field
+	}
+}
+
+func (c *Config) checkVoters(v *faults) {
+	if n := len(c.Voters); n%2 == 0 || n > maxVoters {
+		v.add("voters", fmt.Sprintf("%d voters", n), "1, 3 or 5", "an even number survives no more failures than one less, and more than 5 slow every commit; with none there is no Raft")
+	}
+	names, addrs := map[replica.NodeName]bool{}, map[string]bool{}
+	for i, w := range c.Voters {
+		field := fmt.Sprintf("voters[%d]", i)
+		if replica.CheckName(string(w.Name)) != nil || names[w.Name] {
+			v.add(field+".name", strconv.Quote(string(w.Name)), "the name of a node, each once", "votes are counted by name, so one node would have two or none")
+		}
+		checkAddr(v, field+".addr", w.Addr, "the other nodes dial the voter there")
+		if addrs[w.Addr] && w.Addr != "" {
+			v.add(field+".addr", strconv.Quote(w.Addr), "an address that no other voter has", "two voters on one address are one, so a majority is counted that isn't there")
+		}
+		if w.Name == c.Node && w.Addr != c.Addr {
+			v.add(field+".addr", strconv.Quote(w.Addr), fmt.Sprintf("%q, this node's addr", c.Addr), "the other voters would dial an address on which this node does not listen")
+		}
+		names[w.Name], addrs[w.Addr] = true, true
+	}
+}
+
+func (c *Config) checkLimits(v *faults) {
+	if c.MemoryMargin < 16<<20 || c.MemoryMargin > 1<<40 {
+		v.add("memory_margin", c.MemoryMargin.String(), "16MiB to 1TiB", "too small a margin lets the kernel kill processes when a rank grows, too large a one refuses arenas for which there was room")
+	}
+	if c.DurableKeep < 1 || c.DurableKeep > 1000 {
+		v.add("durable_keep", strconv.Itoa(c.DurableKeep), "1 to 1000", "with none the last resort would be deleted as soon as it is written, and more than this fill a disk")
+	}
+}
+
+// span is the range of one duration.
+type span struct {
+	field    string
+	value    time.Duration
+	min, max time.Duration
+	harm     string
+}
+
+func (f *faults) spans(list []span) {
+	for _, s := range list {
+		if s.value < s.min || s.value > s.max {
+			f.add(s.field, s.value.String(), fmt.Sprintf("%v to %v", s.min, s.max), s.harm)
+		}
+	}
+}
+
+func (t *Timing) check(v *faults) {
+	const ms, sec, minute, day = time.Millisecond, time.Second, time.Minute, 24 * time.Hour
+	v.spans([]span{
+		{"timing.collect", t.Collect, ms, 5 * sec, "too short: what failed together takes several recoveries; too long: every recovery is later by as much"},
+		{"timing.settle", t.Settle, 100 * ms, 10 * minute, "too short: windows and copies that would have finished are torn and a step is lost; too long: a rank that hangs in its window holds recovery up"},
+		{"timing.ack", t.Ack, max(t.DaemonGrace, sec), 10 * minute, "shorter than daemon_grace a daemon that is merely restarting would become a fault; too long: a silent one holds every plan up"},
+		{"timing.claim", t.Claim, 100 * ms, 10 * minute, "too short: a rank moves to a spare though its own node, with warm memory, was about to restart it; too long: the spare waits"},
+		{"timing.holder_grace", t.HolderGrace, sec, day, "too short: committed steps are given up or disk is read although a holder was about to answer; too long: a job without one waits"},
+		{"timing.resume_grace", t.ResumeGrace, 100 * ms, 10 * minute, "too short: jobs go on with fewer copies than asked for; too long: a slow mirror holds the job up"},
+		{"timing.daemon_grace", t.DaemonGrace, sec, 10 * minute, "too short: an upgrade of the daemon counts as a fault; too long: a host whose daemon never comes back holds plans up"},
+		{"timing.stall_alarm", t.StallAlarm, sec, day, "too short: alarms in every slow step; too long: nobody hears that nothing has been committed for hours"},
+		{"timing.probe_interval", t.ProbeInterval, 10 * ms, 10 * sec, "too short: probes cost what training needs; too long: a dead node is noticed late"},
+		{"timing.silent_after", t.SilentAfter, 3 * t.ProbeInterval, minute, "shorter than three probes one lost packet looks like a dead node; too long: a dead node is noticed late"},
+	})
+}
+
+func (r *Raft) check(v *faults) {
+	const ms, minute = time.Millisecond, time.Minute
+	v.spans([]span{
+		{"raft.heartbeat", r.Heartbeat, 20 * ms, minute, "too short: a busy machine changes leaders without need; too long: nothing is committed or planned until the loss of a leader is noticed"},
+		{"raft.election", r.Election, max(r.Heartbeat, 20*ms), minute, "raft wants at least heartbeat; too long: split votes take as long to be repeated"},
+		{"raft.lease", r.Lease, 10 * ms, max(r.Heartbeat, 10*ms), "raft wants at most heartbeat; longer, a leader cut off from the majority would believe in itself after another was elected"},
+		{"raft.watchdog", r.Watchdog, max(r.Election, 20*ms), minute, "shorter than an election a slow fsync moves leadership in circles; too long: a leader with a stalled disk keeps leading and nothing is committed"},
+	})
+}
+
+func checkAddr(v *faults, field, addr, harm string) {
+	if _, _, err := splitAddr(addr); err != nil {
+		v.add(field, strconv.Quote(addr), err.Error(), harm)
+	}
+}
+
+// splitAddr's errors say what is wanted.
+func splitAddr(addr string) (host string, port uint16, err error) {
+	host, p, err := net.SplitHostPort(addr)
+	if err != nil || host == "" || strings.ContainsAny(host, " \t\r\n\x00/") {
+		return "", 0, errors.New("host:port, such as 10.0.0.1:7400")
+	}
+	n, err := strconv.ParseUint(p, 10, 16)
+	if err != nil || n == 0 {
+		return "", 0, errors.New("host:port with a port from 1 to 65535")
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		return "", 0, errors.New("an address that can be dialled, not the wildcard")
+	}
+	return host, uint16(n), nil
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
