@@ -12,7 +12,7 @@ type RunHello struct {
 	Capacity                                                   uint32            // processes it may run
 	Spare                                                      bool              // takes no rank unless one is lost elsewhere
 	Ranks                                                      []replica.Rank    // preferred ones
-	Groups                                                     []replica.GroupID // of each rank of the world; nil: not given
+	Groups                                                     []replica.GroupID // of each rank of the world (as many as World), or none
 	MinCopies, Cadence, Slots, ChunkBytes, DurableEvery, Flags uint32
 	Job, Token                                                 string // at most 63 bytes each
 }
@@ -24,7 +24,11 @@ const MaxRunWorld = (MaxRankMessage - RankHeaderBytes - runHelloBytes) / 8
 
 // Append appends the body.
 func (r RunHello) Append(dst []byte) []byte {
-	for _, v := range [...]uint32{r.ABI, r.World, r.Capacity, flag(r.Spare), uint32(len(r.Ranks)), flag(len(r.Groups) > 0), r.MinCopies, r.Cadence, r.Slots, r.ChunkBytes, r.DurableEvery, r.Flags} {
+	spare := uint32(0)
+	if r.Spare {
+		spare = 1
+	}
+	for _, v := range [...]uint32{r.ABI, r.World, r.Capacity, spare, uint32(len(r.Ranks)), uint32(len(r.Groups)), r.MinCopies, r.Cadence, r.Slots, r.ChunkBytes, r.DurableEvery, r.Flags} {
 		dst = le.AppendUint32(dst, v)
 	}
 	dst = appendText(appendText(dst, r.Job, 64), r.Token, 64)
@@ -44,10 +48,10 @@ func ParseRunHello(b []byte) (r RunHello, err error) {
 	}
 	r = RunHello{ABI: le.Uint32(b), World: le.Uint32(b[4:]), Capacity: le.Uint32(b[8:]), MinCopies: le.Uint32(b[24:]), Cadence: le.Uint32(b[28:]), Slots: le.Uint32(b[32:]), ChunkBytes: le.Uint32(b[36:]), DurableEvery: le.Uint32(b[40:]), Flags: le.Uint32(b[44:])}
 	spare, ranks, groups := le.Uint32(b[12:]), le.Uint32(b[16:]), le.Uint32(b[20:])
-	if r.World == 0 || r.World > MaxRunWorld || ranks > r.World || spare > 1 || groups > 1 {
-		return RunHello{}, fmt.Errorf("run hello: world of %d with %d preferred ranks, spare %d, groups %d: want a world of 1 to %d, no more ranks than that, and 0 or 1", r.World, ranks, spare, groups, MaxRunWorld)
+	if r.World == 0 || r.World > MaxRunWorld || ranks > r.World || spare > 1 || groups != 0 && groups != r.World {
+		return RunHello{}, fmt.Errorf("run hello: world of %d with %d preferred ranks, spare %d, groups %d: want a world of 1 to %d, no more ranks than that, spare 0 or 1, and no groups or one for each rank", r.World, ranks, spare, groups, MaxRunWorld)
 	}
-	if want := runHelloBytes + 4*int(ranks) + 4*int(groups*r.World); len(b) != want {
+	if want := runHelloBytes + 4*int(ranks) + 4*int(groups); len(b) != want {
 		return RunHello{}, fmt.Errorf("run hello: body of %d bytes, want %d for %d ranks and groups of a world of %d", len(b), want, ranks, r.World)
 	}
 	r.Spare = spare == 1
@@ -71,13 +75,6 @@ func ParseRunHello(b []byte) (r RunHello, err error) {
 		r.Groups, at = append(r.Groups, replica.GroupID(le.Uint32(at))), at[4:]
 	}
 	return r, nil
-}
-
-func flag(b bool) uint32 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // RunExited is the body of MRunExited.

@@ -1,0 +1,216 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/replicad/replicad/replica"
+)
+
+const goldenDir = "../../libreplicad/testdata"
+
+func golden(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(goldenDir, name+".bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// run of n bytes rising from first, as the golden vectors' identifiers are.
+func rising(first byte) (b [16]byte) {
+	for i := range b {
+		b[i] = first + byte(i)
+	}
+	return b
+}
+
+// reencode parses a body of the given type and appends it again; what comes of it must be the body.
+func reencode(typ uint16, body []byte) (any, []byte, error) {
+	again := func(v interface{ Append([]byte) []byte }, err error) (any, []byte, error) {
+		if err != nil {
+			return nil, nil, err
+		}
+		return v, v.Append(nil), nil
+	}
+	switch typ {
+	case MHello, MReattach:
+		v, err := ParseHello(body)
+		return again(v, err)
+	case MRegions:
+		first, regions, err := ParseRegions(body)
+		if err != nil {
+			return nil, nil, err
+		}
+		return regions, AppendRegions(nil, first, regions), nil
+	case MAttach:
+		n, err := ParseAttach(body)
+		return n, AppendAttach(nil, n), err
+	case MSealed:
+		v, err := ParseSealed(body)
+		return again(v, err)
+	case MStopped:
+		w, err := ParseStopped(body)
+		return w, AppendStopped(nil, w), err
+	case MLoaded:
+		v, err := ParseLoaded(body)
+		return again(v, err)
+	case MFail:
+		return string(body), body, nil
+	case MLeave, MBye, MFence:
+		return nil, nil, checkBody("empty", body, 0)
+	case MKVSet, MKVGet, MBarrier:
+		v, err := ParseKV(body)
+		return again(v, err)
+	case MRunHello:
+		v, err := ParseRunHello(body)
+		return again(v, err)
+	case MRunExited:
+		v, err := ParseRunExited(body)
+		return again(v, err)
+	case MWelcome, MRunOK:
+		v, err := ParseWelcome(body)
+		return again(v, err)
+	case MRefused, MRunDone:
+		v, err := ParseRefused(body)
+		return again(v, err)
+	case MAttached:
+		v, err := ParseAttached(body)
+		return again(v, err)
+	case MOrder:
+		v, err := ParseOrder(body)
+		return again(v, err)
+	case MKVOK:
+		c, err := ParseKVOK(body)
+		return c, AppendKVOK(nil, c), err
+	case MKVValue:
+		v, err := ParseKVValue(body)
+		return again(v, err)
+	case MRunStart:
+		v, err := ParseRunStart(body)
+		return again(v, err)
+	case MRunStop:
+		v, err := ParseRunStop(body)
+		return again(v, err)
+	}
+	return nil, nil, errors.New("unknown type")
+}
+
+var messageFiles = []string{"hello", "regions", "attach", "reattach", "sealed", "stopped", "loaded", "fail", "leave", "kv_set", "kv_get", "barrier",
+	"run_hello", "run_exited", "welcome", "refused", "attached", "fence", "order", "bye", "kv_ok", "kv_value", "run_ok", "run_start", "run_stop", "run_done"}
+
+// The vectors are written by C: every one must parse to the values its text names, and encode to the same bytes.
+func TestGoldenMessages(t *testing.T) {
+	for _, name := range messageFiles {
+		b := golden(t, name)
+		h, body, err := ParseRank(b)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if h.Request != 0x01020304 || h.Epoch != 7 || h.Incarnation != 1234605616436508552 {
+			t.Errorf("%s: header %+v", name, h)
+		}
+		_, out, err := reencode(h.Type, body)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := AppendRank(nil, h, out); !bytes.Equal(got, b) {
+			t.Errorf("%s: encodes to\n%x, want\n%x", name, got, b)
+		}
+	}
+}
+
+func TestGoldenValues(t *testing.T) {
+	hello := Hello{ABI: 1, Rank: 3, World: 4, Group: 1, Nonce: 18369614221190020847, PID: 4711, Job: "opticks", Token: "secret-token"}
+	for name, want := range map[string]any{
+		"hello":    hello,
+		"reattach": hello,
+		"sealed":   Sealed{Kind: 1, Index: 5, Word: 339, Generation: replica.Word(7696586332700).Generation()},
+		"kv_set":   KV{Key: "addr/3", Value: []byte("127.0.0.1:4000")},
+		"order": Order{Action: OrderLoad, Source: replica.PeerRAM, Step: 1234567, Generation: replica.Word(6597074704924).Generation(), Slot: 2, Place: 9,
+			ReplicatedRoot: rising(0x50), PrivateRoot: rising(0x70), Code: CodeStopped, Text: "why"},
+		"run_hello": RunHello{ABI: 1, World: 4, Capacity: 2, Ranks: []replica.Rank{0, 3}, Groups: []replica.GroupID{0, 1, 0, 1}, MinCopies: 2, Cadence: 1, Slots: 4,
+			ChunkBytes: 1 << 20, DurableEvery: 50, Job: "opticks", Token: "secret-token"},
+	} {
+		h, body, err := ParseRank(golden(t, name))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		got, _, err := reencode(h.Type, body)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v (%v)\nwant %+v", name, got, err, want)
+		}
+	}
+}
+
+func TestParseRankRefuses(t *testing.T) {
+	good := AppendRank(nil, RankHeader{Type: MHello, Request: 1, Epoch: 2, Incarnation: 3}, []byte("body"))
+	if _, _, err := ParseRank(good); err != nil {
+		t.Fatal(err)
+	}
+	for what, change := range map[string]func(b []byte) []byte{
+		"magic":     func(b []byte) []byte { b[0] ^= 1; return b },
+		"version":   func(b []byte) []byte { b[4] = 9; return b },
+		"length":    func(b []byte) []byte { b[8]++; return b },
+		"short":     func(b []byte) []byte { return b[:RankHeaderBytes-1] },
+		"truncated": func(b []byte) []byte { return b[:len(b)-1] },
+		"epoch":     func(b []byte) []byte { b[23] = 1; return b },
+		"too long":  func(b []byte) []byte { return append(b, make([]byte, MaxRankMessage)...) },
+	} {
+		if _, _, err := ParseRank(change(bytes.Clone(good))); err == nil {
+			t.Errorf("%s: not refused", what)
+		}
+	}
+	b := bytes.Clone(good)
+	b[4] = 9
+	_, _, err := ParseRank(b)
+	if v, ok := errors.AsType[*RankVersionError](err); !ok || v.Got != 9 {
+		t.Errorf("another version: %v", err)
+	}
+}
+
+func TestParseHelloRefuses(t *testing.T) {
+	good := Hello{ABI: 1, Rank: 3, World: 4, Group: 1, Job: "j"}
+	for what, b := range map[string][]byte{
+		"rank beyond world":  Hello{Rank: 4, World: 4}.Append(nil),
+		"group beyond world": Hello{World: 4, Group: 4}.Append(nil),
+		"no world":           Hello{}.Append(nil),
+		"unterminated job":   append(bytes.Replace(good.Append(nil)[:96], append([]byte("j"), make([]byte, 63)...), bytes.Repeat([]byte("j"), 64), 1), make([]byte, 64)...),
+		"junk after the end": func() []byte { b := good.Append(nil); b[40] = 'x'; return b }(),
+	} {
+		if _, err := ParseHello(b); err == nil {
+			t.Errorf("%s: not refused", what)
+		}
+	}
+	if h, err := ParseHello(Hello{World: 1, Job: strings.Repeat("j", 200)}.Append(nil)); err != nil || len(h.Job) != 63 {
+		t.Errorf("long job: %d bytes, %v", len(h.Job), err)
+	}
+}
+
+// Whatever a rank sends: no panic, and what is accepted has exactly one encoding.
+func FuzzRank(f *testing.F) {
+	for _, name := range messageFiles {
+		f.Add(golden(f, name))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, body, err := ParseRank(b)
+		if err != nil {
+			return
+		}
+		_, out, err := reencode(h.Type, body)
+		if err != nil {
+			return
+		}
+		if got := AppendRank(nil, h, out); !bytes.Equal(got, b) {
+			t.Fatalf("type %d: %x encodes to %x", h.Type, b, got)
+		}
+	})
+}
