@@ -37,8 +37,9 @@ const (
 	MKVGet    uint16 = 11
 	MBarrier  uint16 = 12
 	// launcher -> daemon
-	MRunHello  uint16 = 20
-	MRunExited uint16 = 21
+	MRunHello   uint16 = 20
+	MRunExited  uint16 = 21
+	MRunRunning uint16 = 22 // body: RunExited with Status 0
 	// daemon -> rank
 	MWelcome  uint16 = 64
 	MRefused  uint16 = 65

@@ -134,6 +134,7 @@ enum {
 	/* a launcher (replicad run) -> daemon */
 	RP_M_RUN_HELLO = 20, /* rp_run_hello; reply RP_M_RUN_OK or RP_M_REFUSED */
 	RP_M_RUN_EXITED = 21, /* rp_run_exited; no reply */
+	RP_M_RUN_RUNNING = 22, /* rp_run_exited with status 0: a process that runs already (after a reconnect, or when asked to start it again); no reply */
 	/* daemon -> rank */
 	RP_M_WELCOME = 64,  /* rp_welcome */
 	RP_M_REFUSED = 65,  /* i32 code, u32 0, text: why and the remedy */
