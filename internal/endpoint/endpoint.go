@@ -1,0 +1,262 @@
+package endpoint
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Class is what a connection is for: its ALPN name.
+type Class string
+
+// The classes.
+const (
+	Raft    Class = "replicad-raft/1"
+	Control Class = "replicad-control/1"
+	Bulk    Class = "replicad-bulk/1"
+)
+
+// Config is an Endpoint's; every field but Logf is required.
+type Config struct {
+	Addr      string      // host:port to bind, UDP
+	ServerTLS *tls.Config // its NextProtos must hold the classes served; a missing one is refused in the handshake
+	ClientTLS func(want replica.NodeName, alpn ...string) *tls.Config
+	PeerName  func(tls.ConnectionState) (replica.ClusterID, replica.NodeName, error)
+	ProbeKey  []byte               // shared by the cluster; a daemon without it looks silent
+	ResetKey  [32]byte             // fixed for the node across restarts: else peers learn of one only after the idle timeout
+	Logf      func(string, ...any) // rate-limited lines for the operator; nil: none
+}
+
+// Validate reports all faults.
+func (c Config) Validate() error {
+	var errs []error
+	if c.ServerTLS == nil || c.ClientTLS == nil || c.PeerName == nil {
+		errs = append(errs, errors.New("ServerTLS, ClientTLS and PeerName are required: without them peers have no identity"))
+	}
+	if len(c.ProbeKey) < 16 {
+		errs = append(errs, fmt.Errorf("ProbeKey has %d bytes, want at least 16: anyone could answer probes for a dead daemon", len(c.ProbeKey)))
+	}
+	if c.ResetKey == ([32]byte{}) {
+		errs = append(errs, errors.New("ResetKey is zero: anyone could reset connections"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("endpoint: %w", err)
+	}
+	return nil
+}
+
+// Endpoint is a node's UDP port.
+type Endpoint struct {
+	cfg      Config
+	udp      *net.UDPConn
+	tr       *quic.Transport
+	ln       *quic.Listener
+	handlers map[Class]func(context.Context, *Conn) // fixed when Run starts
+	refusals refusals
+	windows  windows
+	probed   atomic.Pointer[ProbeReply]
+
+	sent, received atomic.Uint64 // payload bytes of bulk streams
+
+	life context.Context // ends with Close
+	end  context.CancelCauseFunc
+	runs sync.WaitGroup // Run, the watchers of connections, the callbacks of failed handshakes
+
+	release func() error
+
+	mu      sync.Mutex // guards the rest
+	closed  bool
+	inbound map[replica.NodeName]int
+	conns   map[*Conn]struct{}
+}
+
+// Listen binds the port. Connections are accepted once Run runs.
+func Listen(cfg Config) (*Endpoint, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Logf == nil {
+		cfg.Logf = func(string, ...any) {}
+	}
+	udp, err := listenUDP(cfg.Addr, cfg.Logf)
+	if err != nil {
+		return nil, err
+	}
+	e := &Endpoint{
+		cfg: cfg, udp: udp,
+		handlers: make(map[Class]func(context.Context, *Conn)),
+		windows:  windows{byConn: make(map[*quic.Conn]uint64)},
+		inbound:  make(map[replica.NodeName]int),
+		conns:    make(map[*Conn]struct{}),
+	}
+	e.refusals.init(cfg)
+	e.life, e.end = context.WithCancelCause(context.Background())
+	// Gives up the socket without a word to anyone, once.
+	e.release = sync.OnceValue(func() error {
+		err := errors.Join(e.ln.Close(), e.tr.Close(), udp.Close())
+		e.runs.Wait()
+		return err
+	})
+	var attempts attemptRate
+	e.tr = &quic.Transport{
+		Conn:                udp,
+		ConnectionIDLength:  8,
+		StatelessResetKey:   (*quic.StatelessResetKey)(&cfg.ResetKey),
+		ConnContext:         e.watchHandshake,
+		VerifySourceAddress: func(net.Addr) bool { return !attempts.allow(time.Now()) },
+	}
+	if e.ln, err = e.tr.Listen(cfg.ServerTLS, e.settings()); err != nil {
+		udp.Close()
+		return nil, fmt.Errorf("listen on UDP %s: %w", cfg.Addr, err)
+	}
+	return e, nil
+}
+
+// Handle registers what serves connections of a class; before Run. fn owns the connection: it is closed when fn returns, and
+// fn's context ends with Run's.
+func (e *Endpoint) Handle(c Class, fn func(ctx context.Context, conn *Conn)) { e.handlers[c] = fn }
+
+// Run accepts connections and answers probes until ctx ends or Close is called (then it returns nil) or the socket fails. It
+// closes all connections and returns when every handler has.
+func (e *Endpoint) Run(ctx context.Context) error {
+	if !e.begin() {
+		return ErrClosed
+	}
+	defer e.runs.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.life, cancel)()
+
+	var g sync.WaitGroup
+	defer g.Wait()
+	defer e.closeAll(CodeShutdown, "the daemon is going down")
+	defer cancel()
+	g.Go(func() { e.answerProbes(ctx) })
+	for {
+		q, err := e.ln.Accept(ctx)
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, quic.ErrServerClosed) {
+				return nil
+			}
+			return fmt.Errorf("accept on UDP %s: %w", e.cfg.Addr, explain(err))
+		}
+		conn, err := e.admit(q)
+		if err != nil {
+			e.refusals.log(q.RemoteAddr(), "refused a connection: %v", err)
+			continue
+		}
+		g.Go(func() {
+			defer conn.Close("its handler ended")
+			e.handlers[conn.class](ctx, conn)
+		})
+	}
+}
+
+// admit names an accepted connection, or closes it with the reason.
+func (e *Endpoint) admit(q *quic.Conn) (*Conn, error) {
+	if a, ok := q.Context().Value(attemptKey{}).(*attempt); ok {
+		a.succeeded()
+	}
+	state := q.ConnectionState().TLS
+	conn := &Conn{ep: e, q: q, class: Class(state.NegotiatedProtocol), inbound: true}
+	var err error
+	if _, conn.peer, err = e.cfg.PeerName(state); err != nil {
+		conn.Refuse(CodeRefused, err.Error())
+		return nil, fmt.Errorf("peer %s: %w", q.RemoteAddr(), err)
+	}
+	if e.handlers[conn.class] == nil {
+		err = &CloseError{Code: CodeNoClass, Reason: fmt.Sprintf("this node does not serve %s", conn.class)}
+	} else {
+		err = e.add(conn)
+	}
+	if err != nil {
+		refusal := &CloseError{Code: CodeShutdown, Reason: err.Error()}
+		errors.As(err, &refusal)
+		conn.Refuse(refusal.Code, refusal.Reason)
+		return nil, fmt.Errorf("node %q at %s: %w", conn.peer, q.RemoteAddr(), err)
+	}
+	return conn, nil
+}
+
+// add keeps the connection in the book until it ends, and refuses it beyond the limits.
+func (e *Endpoint) add(c *Conn) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return ErrClosed
+	}
+	if c.inbound {
+		if len(e.conns) >= maxConns {
+			return &CloseError{Code: CodeTooMany, Reason: fmt.Sprintf("this node has %d connections, its limit", maxConns)}
+		}
+		if e.inbound[c.peer] >= maxConnsPerPeer {
+			return &CloseError{Code: CodeTooMany, Reason: fmt.Sprintf("node %q has %d connections here, its limit", c.peer, maxConnsPerPeer)}
+		}
+		e.inbound[c.peer]++
+	}
+	e.conns[c] = struct{}{}
+	e.runs.Add(1)
+	context.AfterFunc(c.q.Context(), func() {
+		defer e.runs.Done()
+		e.windows.giveBack(c.q)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.conns, c)
+		if c.inbound {
+			if e.inbound[c.peer]--; e.inbound[c.peer] == 0 {
+				delete(e.inbound, c.peer)
+			}
+		}
+	})
+	return nil
+}
+
+// begin counts one more thing that Close waits for, unless the endpoint is closed.
+func (e *Endpoint) begin() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	e.runs.Add(1)
+	return true
+}
+
+func (e *Endpoint) closeAll(code Code, reason string) {
+	e.mu.Lock()
+	conns := make([]*Conn, 0, len(e.conns))
+	for c := range e.conns {
+		conns = append(conns, c)
+	}
+	e.mu.Unlock()
+	var g sync.WaitGroup // closing waits for the connection's own goroutine
+	for _, c := range conns {
+		g.Go(func() { c.Refuse(code, reason) })
+	}
+	g.Wait()
+}
+
+// Moved counts the payload bytes of bulk streams: what replicas cost the network.
+func (e *Endpoint) Moved() (sent, received uint64) { return e.sent.Load(), e.received.Load() }
+
+// Addr is the bound UDP address.
+func (e *Endpoint) Addr() net.Addr { return e.udp.LocalAddr() }
+
+// Close tells all peers, releases the port and returns when Run and everything else has ended.
+func (e *Endpoint) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+	e.end(ErrClosed)
+	e.closeAll(CodeShutdown, "the daemon is going down")
+	return e.release()
+}
