@@ -1,0 +1,78 @@
+package launch
+
+import (
+	"errors"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// Exit statuses of a process that could not be started, as a shell has them.
+const (
+	statusCannotRun = 126
+	statusNotFound  = 127
+)
+
+// child is one running process of a rank. It leads a process group, so that what it started goes with it, and the kernel
+// kills it when the launcher dies: nobody would report its end then.
+type child struct {
+	rank replica.Rank
+	cmd  *exec.Cmd
+
+	// What is sent to it next, and when; zero: nothing.
+	nextAt  time.Time
+	nextSig syscall.Signal
+}
+
+type exited struct {
+	child  *child
+	status int32
+}
+
+// start must run on the thread that lives as long as the launcher: the parent-death signal is bound to it.
+func start(o Options, s wire.RunStart) (*child, error) {
+	cmd := exec.Command(o.Command[0], o.Command[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = o.environ(s), o.Stdout, o.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = o.Grace
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &child{rank: s.Rank, cmd: cmd}, nil
+}
+
+// wait returns the exit code, or 128 + signal, and ends what the process left behind in its group.
+func (c *child) wait() int32 {
+	_ = c.cmd.Wait() // its error repeats the state, or says that a grandchild kept the pipe of the output
+	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
+	ws, ok := c.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	switch {
+	case !ok:
+		return statusCannotRun
+	case ws.Signaled():
+		return 128 + int32(ws.Signal())
+	}
+	return int32(ws.ExitStatus())
+}
+
+func (c *child) pid() uint64 { return uint64(c.cmd.Process.Pid) }
+
+// signal sends sig now and arms SIGKILL for later.
+func (c *child) signal(sig syscall.Signal, killAt time.Time) {
+	_ = syscall.Kill(-c.cmd.Process.Pid, sig) // its end is noticed by wait, whatever this returns
+	if sig == syscall.SIGKILL {
+		c.nextAt = time.Time{}
+		return
+	}
+	c.nextAt, c.nextSig = killAt, syscall.SIGKILL
+}
+
+func startStatus(err error) int32 {
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, syscall.ENOENT) {
+		return statusNotFound
+	}
+	return statusCannotRun
+}

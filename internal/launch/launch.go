@@ -1,0 +1,305 @@
+// Package launch is `replicad run`: it offers the daemon of its node to run processes of a job's ranks, and runs those that the
+// daemon asks for. It decides nothing: a process that ends is reported, and the daemon says whether and where the rank runs again.
+//
+// While the daemon is away the processes go on; what ended meanwhile is reported after the reconnect, and what still runs is
+// named, so that a new daemon starts nothing twice. The launcher's end is its processes' end: each leads a process group
+// that is signalled as a whole, and dies with the launcher.
+//
+// Owner: the goroutine in Run owns every field of launcher; the link's goroutine and one goroutine for each process send it
+// what they see. Run returns when all of them have ended.
+//
+// It imports replica and internal/wire and must not import adaptors (session, shm, ...) or internal/node: it is a client.
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// Signaled, as the cause of a context, names the signal that is forwarded to the processes; without it they get SIGTERM.
+type Signaled struct{ Signal syscall.Signal }
+
+func (s Signaled) Error() string { return s.Signal.String() }
+
+// Run runs ranks until the daemon says that the job is done, ctx ends, or there is neither a daemon nor a process any more.
+// The code is the job's, or 128 + signal when ctx ended; on an error it is 1. No process of its own runs when it returns.
+func Run(ctx context.Context, o Options) (code int, err error) {
+	if err := o.Validate(); err != nil {
+		return 1, err
+	}
+	o = o.withDefaults()
+	// The parent-death signal of a child fires when the thread that started it ends, so that thread is held.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	linkCtx, closeLink := context.WithCancel(context.WithoutCancel(ctx))
+	l := &launcher{
+		opt: o, children: map[replica.Rank]*child{}, ended: map[replica.Rank]wire.RunExited{}, exits: make(chan exited),
+		link: &link{socket: o.Socket, hello: wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, o.hello().Append(nil)), events: make(chan linkEvent)},
+	}
+	l.wg.Go(func() { l.link.run(linkCtx) })
+	defer l.wg.Wait()
+	defer closeLink()
+	return l.loop(ctx)
+}
+
+type launcher struct {
+	opt  Options
+	link *link
+	wg   sync.WaitGroup
+
+	conn     *net.UnixConn                   // nil: the daemon is away
+	children map[replica.Rank]*child         // running ones
+	ended    map[replica.Rank]wire.RunExited // reported, and again after each reconnect until the rank is started anew
+	exits    chan exited
+
+	awayWith error     // why the daemon is away, said once
+	giveUpAt time.Time // zero: a daemon or a process is there
+
+	stopping bool // no process is started any more; the loop ends with the last one
+	code     int
+	err      error
+}
+
+// loop is the owner goroutine.
+func (l *launcher) loop(ctx context.Context) (int, error) {
+	done := ctx.Done()
+	l.giveUpAt = time.Now().Add(l.opt.Patience)
+	for !l.stopping || len(l.children) > 0 {
+		timer := time.NewTimer(l.untilNext(time.Now()))
+		select {
+		case e := <-l.link.events:
+			l.onLink(e)
+		case e := <-l.exits:
+			l.onExit(e)
+		case <-done:
+			done = nil
+			l.onSignal(context.Cause(ctx))
+		case now := <-timer.C:
+			l.onTime(now)
+		}
+		timer.Stop()
+	}
+	return l.code, l.err
+}
+
+func (l *launcher) onLink(e linkEvent) {
+	switch {
+	case e.conn != nil:
+		if l.awayWith != nil {
+			l.opt.Logf("the daemon on %s is back", l.opt.Socket)
+		}
+		l.conn, l.awayWith, l.giveUpAt = e.conn, nil, time.Time{}
+		for _, c := range l.children {
+			l.send(wire.MRunRunning, wire.RunExited{Rank: c.rank, PID: c.pid()})
+		}
+		for _, x := range l.ended {
+			l.send(wire.MRunExited, x)
+		}
+	case e.err != nil:
+		l.onAway(e.err)
+	default:
+		if err := l.onMessage(e.typ, e.body); err != nil {
+			l.opt.Logf("message %d of the daemon: %v", e.typ, err)
+		}
+	}
+}
+
+// onAway: the daemon is not there, or will not have us. Processes go on: no daemon's fault stops training.
+func (l *launcher) onAway(err error) {
+	var refused *refusedError
+	if errors.As(err, &refused) && (len(l.children) == 0 && refused.Code != wire.CodeAgain || refused.Code == wire.CodeStopped) {
+		l.stop(1, fmt.Errorf("job %q: %w", l.opt.Job, err), syscall.SIGTERM)
+		return
+	}
+	if l.awayWith == nil {
+		l.opt.Logf("no daemon on %s (%v); %d process(es) go on, connecting again", l.opt.Socket, err, len(l.children))
+	}
+	l.conn, l.awayWith = nil, err
+	l.startPatience()
+}
+
+// startPatience begins to count when neither a daemon nor a process is there.
+func (l *launcher) startPatience() {
+	if l.conn == nil && len(l.children) == 0 && l.giveUpAt.IsZero() && !l.stopping {
+		l.giveUpAt = time.Now().Add(l.opt.Patience)
+	}
+}
+
+func (l *launcher) onMessage(typ uint16, body []byte) error {
+	switch typ {
+	case wire.MRunStart:
+		s, err := wire.ParseRunStart(body)
+		if err != nil {
+			return err
+		}
+		l.onStart(s)
+	case wire.MRunStop:
+		s, err := wire.ParseRunStop(body)
+		if err != nil {
+			return err
+		}
+		l.onStop(s)
+	case wire.MRunDone:
+		d, err := wire.ParseRefused(body)
+		if err != nil {
+			return err
+		}
+		l.onDone(d)
+	default:
+		return errors.New("not one for launchers: ignored")
+	}
+	return nil
+}
+
+func (l *launcher) onStart(s wire.RunStart) {
+	if l.stopping {
+		return
+	}
+	if c := l.children[s.Rank]; c != nil {
+		l.send(wire.MRunRunning, wire.RunExited{Rank: c.rank, PID: c.pid()})
+		return
+	}
+	delete(l.ended, s.Rank)
+	if err := l.admit(s); err != nil {
+		l.opt.Logf("rank %d: %v", s.Rank, err)
+		l.report(wire.RunExited{Rank: s.Rank, Status: statusCannotRun})
+		return
+	}
+	c, err := start(l.opt, s)
+	if err != nil {
+		l.opt.Logf("rank %d: start %q: %v", s.Rank, l.opt.Command[0], err)
+		l.report(wire.RunExited{Rank: s.Rank, Status: startStatus(err)})
+		return
+	}
+	l.children[s.Rank] = c
+	l.giveUpAt = time.Time{}
+	l.wg.Go(func() { l.exits <- exited{c, c.wait()} })
+	l.opt.Logf("rank %d: process %d runs", s.Rank, c.pid())
+	l.send(wire.MRunRunning, wire.RunExited{Rank: c.rank, PID: c.pid()})
+}
+
+// admit tells why a start is refused: the daemon and this launcher disagree, so the daemon must hear of it.
+func (l *launcher) admit(s wire.RunStart) error {
+	switch {
+	case int(s.World) != l.opt.World || uint32(s.Rank) >= s.World:
+		return fmt.Errorf("the daemon's job has %d ranks, this launcher was given --world %d: use one number everywhere", s.World, l.opt.World)
+	case len(l.children) >= l.opt.Capacity:
+		return fmt.Errorf("%d processes run already, as many as --capacity allows", len(l.children))
+	}
+	return nil
+}
+
+func (l *launcher) onStop(s wire.RunStop) {
+	c := l.children[s.Rank]
+	if c == nil {
+		return
+	}
+	sig := syscall.Signal(s.Signal)
+	if sig <= 0 || sig > 64 {
+		sig = syscall.SIGTERM
+	}
+	l.opt.Logf("rank %d: the daemon stops process %d (%v)", s.Rank, c.pid(), sig)
+	c.signal(sig, time.Now().Add(l.opt.Grace))
+}
+
+// onDone: ranks of a finished job leave by themselves and get the grace for it; those of a stopped one are told to.
+func (l *launcher) onDone(d wire.Refused) {
+	code := int(d.Code)
+	if code < 0 || code > 255 {
+		code = 1
+	}
+	l.opt.Logf("job %q is done (%d): %s", l.opt.Job, code, d.Text)
+	if code != 0 {
+		l.stop(code, nil, syscall.SIGTERM)
+		return
+	}
+	l.stop(0, nil, 0)
+}
+
+func (l *launcher) onExit(e exited) {
+	delete(l.children, e.child.rank)
+	l.opt.Logf("rank %d: process %d ended with status %d", e.child.rank, e.child.pid(), e.status)
+	l.report(wire.RunExited{Rank: e.child.rank, Status: e.status, PID: e.child.pid()})
+	l.startPatience()
+}
+
+func (l *launcher) onSignal(cause error) {
+	s := Signaled{syscall.SIGTERM}
+	errors.As(cause, &s)
+	l.opt.Logf("%v: %d process(es) get it too, and SIGKILL after %v", s.Signal, len(l.children), l.opt.Grace)
+	l.stop(128+int(s.Signal), nil, s.Signal)
+}
+
+// stop starts nothing any more and ends the loop with the last process. The first verdict stands. With sig 0 processes get
+// the grace before SIGTERM.
+func (l *launcher) stop(code int, err error, sig syscall.Signal) {
+	if !l.stopping {
+		l.stopping, l.code, l.err, l.giveUpAt = true, code, err, time.Time{}
+	}
+	now := time.Now()
+	for _, c := range l.children {
+		if sig == 0 {
+			c.nextAt, c.nextSig = now.Add(l.opt.Grace), syscall.SIGTERM
+			continue
+		}
+		c.signal(sig, now.Add(l.opt.Grace))
+	}
+}
+
+func (l *launcher) onTime(now time.Time) {
+	for _, c := range l.children {
+		if !c.nextAt.IsZero() && !now.Before(c.nextAt) {
+			l.opt.Logf("rank %d: process %d has not ended: %v", c.rank, c.pid(), c.nextSig)
+			c.signal(c.nextSig, now.Add(l.opt.Grace))
+		}
+	}
+	if !l.giveUpAt.IsZero() && !now.Before(l.giveUpAt) {
+		err := l.awayWith
+		if err == nil {
+			err = errors.New("it does not answer")
+		}
+		l.stop(1, fmt.Errorf("no daemon on %s for %v: %w; start one with `replicad daemon`, or check --socket", l.opt.Socket, l.opt.Patience, err), 0)
+	}
+}
+
+// untilNext is the time to the next thing that onTime has to do.
+func (l *launcher) untilNext(now time.Time) time.Duration {
+	next := now.Add(time.Hour)
+	if !l.giveUpAt.IsZero() {
+		next = l.giveUpAt
+	}
+	for _, c := range l.children {
+		if !c.nextAt.IsZero() && c.nextAt.Before(next) {
+			next = c.nextAt
+		}
+	}
+	return max(next.Sub(now), 0)
+}
+
+// report tells the daemon of an end, now and after each reconnect until the rank is started anew.
+func (l *launcher) report(x wire.RunExited) {
+	l.ended[x.Rank] = x
+	l.send(wire.MRunExited, x)
+}
+
+// send writes to the daemon if it is there. A failed write closes the connection; the link then connects anew and all is said again.
+func (l *launcher) send(typ uint16, body wire.RunExited) {
+	if l.conn == nil {
+		return
+	}
+	if err := send(l.conn, typ, body.Append(nil)); err != nil {
+		l.opt.Logf("daemon on %s: %v", l.opt.Socket, err)
+		l.conn.Close()
+		l.conn = nil
+	}
+}

@@ -1,0 +1,514 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/leakcheck"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("LAUNCH_TEST") == "launcher" {
+		os.Exit(playLauncher(os.Args[1:]))
+	}
+	leakcheck.Main(m)
+}
+
+// patience bounds waits that fail the test when they run out; nothing asserts a time.
+const patience = 30 * time.Second
+
+// daemon is a fake one on a real socket.
+type daemon struct {
+	t    *testing.T
+	path string
+	ln   *net.UnixListener
+}
+
+func newDaemon(t *testing.T) *daemon {
+	d := &daemon{t: t, path: filepath.Join(t.TempDir(), "s")}
+	d.listen()
+	return d
+}
+
+func (d *daemon) listen() {
+	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: d.path, Net: "unixpacket"})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.ln = ln
+	d.t.Cleanup(func() { ln.Close() })
+}
+
+// peer is the daemon's end of one connection.
+type peer struct {
+	t    *testing.T
+	conn *net.UnixConn
+}
+
+// accept takes a connection and its hello.
+func (d *daemon) accept() (*peer, wire.RunHello) {
+	d.t.Helper()
+	_ = d.ln.SetDeadline(time.Now().Add(patience))
+	conn, err := d.ln.AcceptUnix()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { conn.Close() })
+	p := &peer{d.t, conn}
+	body := p.want(wire.MRunHello)
+	hello, err := wire.ParseRunHello(body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return p, hello
+}
+
+// welcome accepts a connection and says RUN_OK.
+func (d *daemon) welcome() *peer {
+	d.t.Helper()
+	p, _ := d.accept()
+	p.send(wire.MRunOK, wire.Welcome{ABI: wire.RankABI}.Append(nil))
+	return p
+}
+
+func (p *peer) send(typ uint16, body []byte) {
+	p.t.Helper()
+	if _, err := p.conn.Write(wire.AppendRank(nil, wire.RankHeader{Type: typ}, body)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *peer) start(r replica.Rank, world uint32) {
+	p.t.Helper()
+	p.send(wire.MRunStart, wire.RunStart{Rank: r, World: world}.Append(nil))
+}
+
+// want reads the next message, which must be of this type.
+func (p *peer) want(typ uint16) []byte {
+	p.t.Helper()
+	buf := make([]byte, wire.MaxRankMessage)
+	_ = p.conn.SetReadDeadline(time.Now().Add(patience))
+	n, err := p.conn.Read(buf)
+	if err != nil {
+		p.t.Fatalf("waiting for message %d: %v", typ, err)
+	}
+	h, body, err := wire.ParseRank(buf[:n])
+	if err != nil || h.Type != typ {
+		p.t.Fatalf("message %d (%v), want %d", h.Type, err, typ)
+	}
+	return body
+}
+
+func (p *peer) process(typ uint16) wire.RunExited {
+	p.t.Helper()
+	x, err := wire.ParseRunExited(p.want(typ))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return x
+}
+
+func (p *peer) running() wire.RunExited { p.t.Helper(); return p.process(wire.MRunRunning) }
+func (p *peer) exited() wire.RunExited  { p.t.Helper(); return p.process(wire.MRunExited) }
+
+func (p *peer) done(code int32, text string) {
+	p.t.Helper()
+	p.send(wire.MRunDone, wire.Refused{Code: code, Text: text}.Append(nil))
+}
+
+// job is a running Run.
+type job struct {
+	t      *testing.T
+	cancel context.CancelCauseFunc
+	ended  chan struct{}
+	code   int
+	err    error
+	log    *logger
+}
+
+func run(d *daemon, world int, script string, change ...func(*Options)) *job {
+	return runIn(d.t, d.path, world, script, change...)
+}
+
+func runIn(t *testing.T, path string, world int, script string, change ...func(*Options)) *job {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	j := &job{t: t, cancel: cancel, ended: make(chan struct{}), log: &logger{}}
+	o := Options{Socket: path, Job: "test", World: world, Command: []string{"sh", "-c", script}, Env: os.Environ(), Logf: j.log.printf}
+	for _, f := range change {
+		f(&o)
+	}
+	go func() {
+		defer close(j.ended)
+		j.code, j.err = Run(ctx, o)
+	}()
+	t.Cleanup(func() { cancel(Signaled{syscall.SIGKILL}); <-j.ended })
+	return j
+}
+
+func (j *job) wait() (int, error) {
+	j.t.Helper()
+	select {
+	case <-j.ended:
+		return j.code, j.err
+	case <-time.After(patience):
+		j.t.Fatalf("the launcher has not ended; it said:\n%s", j.log)
+		return 0, nil
+	}
+}
+
+type logger struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+func (l *logger) printf(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintf(&l.text, format+"\n", args...)
+}
+
+func (l *logger) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func alive(pid uint64) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !bytes.Contains(stat, []byte(") Z ")) // a zombie has ended
+}
+
+const forever = "while :; do sleep 100; done"
+
+func TestHelloAndEnvironment(t *testing.T) {
+	d, out := newDaemon(t), filepath.Join(t.TempDir(), "env")
+	t.Setenv("REPLICAD_RANK", "stale")
+	j := run(d, 4, "env > "+out, func(o *Options) {
+		o.Groups, o.Ranks, o.Token, o.Host = []replica.GroupID{0, 1, 0, 1}, []replica.Rank{0, 3}, "secret", "10.0.0.7"
+		o.MinCopies, o.Cadence, o.Slots, o.ChunkMB, o.DurableEvery = 3, 2, 4, 8, 50
+	})
+	p, h := d.accept()
+	want := wire.RunHello{ABI: wire.RankABI, World: 4, Capacity: 2, Ranks: []replica.Rank{0, 3}, Groups: []replica.GroupID{0, 1, 0, 1}, MinCopies: 3, Cadence: 2, Slots: 4, ChunkBytes: 8 << 20, DurableEvery: 50, Job: "test", Token: "secret"}
+	if fmt.Sprint(h) != fmt.Sprint(want) {
+		t.Errorf("hello %+v, want %+v", h, want)
+	}
+	p.send(wire.MRunOK, wire.Welcome{ABI: wire.RankABI}.Append(nil))
+	p.send(wire.MRunStart, wire.RunStart{Rank: 3, World: 4, Group: 1}.Append(nil))
+	r := p.running()
+	if x := p.exited(); x.Rank != 3 || x.Status != 0 || x.PID != r.PID {
+		t.Errorf("exit %+v of %+v", x, r)
+	}
+	env, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(env), "\n")
+	for _, want := range []string{"REPLICAD_SOCKET=" + d.path, "REPLICAD_JOB=test", "REPLICAD_TOKEN=secret", "REPLICAD_RANK=3", "REPLICAD_WORLD=4", "REPLICAD_GROUP=1", "REPLICAD_HOST=10.0.0.7"} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("%s is not in the environment:\n%s", want, env)
+		}
+	}
+	if strings.Contains(string(env), "stale") {
+		t.Errorf("a stale variable is inherited:\n%s", env)
+	}
+	p.done(0, "finished")
+	if code, err := j.wait(); code != 0 || err != nil {
+		t.Errorf("code %d, %v", code, err)
+	}
+}
+
+func TestStatuses(t *testing.T) {
+	for _, tc := range []struct {
+		script string
+		want   int32
+	}{{"exit 7", 7}, {"kill -9 $$", 128 + 9}, {"exit 0", 0}} {
+		d := newDaemon(t)
+		j := run(d, 1, tc.script)
+		p := d.welcome()
+		p.start(0, 1)
+		p.running()
+		if x := p.exited(); x.Status != tc.want {
+			t.Errorf("%q: status %d, want %d", tc.script, x.Status, tc.want)
+		}
+		p.done(3, "gave up")
+		if code, err := j.wait(); code != 3 || err != nil {
+			t.Errorf("%q: code %d, %v, want the job's", tc.script, code, err)
+		}
+	}
+}
+
+func TestNeverRestartsOnItsOwn(t *testing.T) {
+	d, log := newDaemon(t), filepath.Join(t.TempDir(), "log")
+	j := run(d, 2, "echo $REPLICAD_RANK >> "+log+"; exit 1")
+	p := d.welcome()
+	for _, r := range []replica.Rank{0, 1, 0} { // the daemon starts rank 0 again
+		p.start(r, 2)
+		p.running()
+		if x := p.exited(); x.Rank != r || x.Status != 1 {
+			t.Fatalf("exit %+v", x)
+		}
+	}
+	p.done(1, "restart budget used up")
+	j.wait()
+	if text, err := os.ReadFile(log); err != nil || string(text) != "0\n1\n0\n" {
+		t.Errorf("processes that ran: %q, %v; want exactly those that the daemon asked for", text, err)
+	}
+}
+
+func TestDaemonAway(t *testing.T) {
+	d, gate := newDaemon(t), filepath.Join(t.TempDir(), "gate")
+	if err := syscall.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j := run(d, 2, `[ $REPLICAD_RANK = 0 ] && { read x < `+gate+`; exit 5; }; `+forever)
+	p := d.welcome()
+	p.start(0, 2)
+	zero := p.running()
+	p.start(1, 2)
+	one := p.running()
+
+	d.ln.Close()
+	p.conn.Close()
+	// The daemon is away; rank 0 ends meanwhile. Opening the gate returns once the process reads from it.
+	f, err := os.OpenFile(gate, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	for alive(zero.PID) {
+		runtimeYield()
+	}
+	if !alive(one.PID) {
+		t.Error("a process ended because the daemon did")
+	}
+
+	for range 2 { // the same is said after each reconnect
+		_ = os.Remove(d.path)
+		d.listen()
+		p = d.welcome()
+		if r := p.running(); r != one {
+			t.Errorf("running %+v, want %+v", r, one)
+		}
+		if x := p.exited(); x.Rank != 0 || x.Status != 5 || x.PID != zero.PID {
+			t.Errorf("exit %+v of %+v", x, zero)
+		}
+		d.ln.Close()
+		p.conn.Close()
+	}
+
+	_ = os.Remove(d.path)
+	d.listen()
+	p = d.welcome()
+	p.running()
+	p.exited()
+	p.start(1, 2) // runs already: named, not started twice
+	if r := p.running(); r != one {
+		t.Errorf("rank 1 started twice: %+v, ran as %+v", r, one)
+	}
+	p.done(9, "stop")
+	if code, _ := j.wait(); code != 9 {
+		t.Errorf("code %d", code)
+	}
+	if alive(one.PID) {
+		t.Error("a process outlived the launcher")
+	}
+}
+
+// runtimeYield lets the processes watched in a polling loop run.
+func runtimeYield() { _, _ = os.Stat("/proc/self") }
+
+func TestStopOfOneRank(t *testing.T) {
+	d := newDaemon(t)
+	j := run(d, 2, forever)
+	p := d.welcome()
+	p.start(0, 2)
+	p.running()
+	p.start(1, 2)
+	p.running()
+	p.send(wire.MRunStop, wire.RunStop{Rank: 1, Signal: 9}.Append(nil))
+	if x := p.exited(); x.Rank != 1 || x.Status != 137 {
+		t.Errorf("exit %+v", x)
+	}
+	p.send(wire.MRunStop, wire.RunStop{Rank: 0}.Append(nil))
+	if x := p.exited(); x.Rank != 0 || x.Status != 143 {
+		t.Errorf("exit %+v, want SIGTERM's", x)
+	}
+	p.send(wire.MRunStop, wire.RunStop{Rank: 0, Signal: 9}.Append(nil)) // nobody runs: nothing happens
+	p.done(0, "")
+	if code, err := j.wait(); code != 0 || err != nil {
+		t.Errorf("code %d, %v", code, err)
+	}
+}
+
+func TestSignalsAreForwardedThenKilled(t *testing.T) {
+	d, ready := newDaemon(t), filepath.Join(t.TempDir(), "ready")
+	if err := syscall.Mkfifo(ready, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Rank 0 ends on SIGINT, rank 1 ignores it and leaves a child of its own behind.
+	script := `[ $REPLICAD_RANK = 0 ] && trap 'exit 44' INT || trap '' INT TERM; sleep 1000 & echo $! > ` + ready + `; while :; do sleep 0.01; done`
+	j := run(d, 2, script, func(o *Options) { o.Grace = 200 * time.Millisecond })
+	p := d.welcome()
+	var pids []uint64
+	for r := range replica.Rank(2) {
+		p.start(r, 2)
+		pids = append(pids, p.running().PID)
+		text, err := os.ReadFile(ready)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	j.cancel(Signaled{syscall.SIGINT})
+	got := map[replica.Rank]int32{}
+	for range 2 {
+		x := p.exited()
+		got[x.Rank] = x.Status
+	}
+	if got[0] != 44 || got[1] != 137 {
+		t.Errorf("statuses %v, want 44 (SIGINT handled) and 137 (killed after the grace)", got)
+	}
+	if code, err := j.wait(); code != 130 || err != nil {
+		t.Errorf("code %d, %v, want 130", code, err)
+	}
+	for _, pid := range pids {
+		for alive(pid) { // an orphan's end is seen by its reaper, not by us
+			runtimeYield()
+		}
+	}
+}
+
+func TestDoneGivesRanksTimeToEnd(t *testing.T) {
+	d, gate := newDaemon(t), filepath.Join(t.TempDir(), "gate")
+	if err := syscall.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j := run(d, 1, "read x < "+gate+"; exit 0", func(o *Options) { o.Grace = patience })
+	p := d.welcome()
+	p.start(0, 1)
+	p.running()
+	p.done(0, "finished")
+	f, err := os.OpenFile(gate, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if x := p.exited(); x.Status != 0 {
+		t.Errorf("a rank that was about to end has status %d", x.Status)
+	}
+	if code, err := j.wait(); code != 0 || err != nil {
+		t.Errorf("code %d, %v", code, err)
+	}
+}
+
+func TestWhatTheDaemonRefuses(t *testing.T) {
+	d := newDaemon(t)
+	j := run(d, 1, "exit 0")
+	p, _ := d.accept() // not yet: tried again
+	p.send(wire.MRefused, wire.Refused{Code: wire.CodeAgain, Text: "no quorum"}.Append(nil))
+	p, _ = d.accept()
+	p.send(wire.MRefused, wire.Refused{Code: wire.CodeRefused, Text: "wrong token: set --token"}.Append(nil))
+	if code, err := j.wait(); code != 1 || err == nil || !strings.Contains(err.Error(), "wrong token") {
+		t.Errorf("code %d, %v", code, err)
+	}
+}
+
+func TestRefusedWhileRanksRun(t *testing.T) {
+	d := newDaemon(t)
+	j := run(d, 1, forever)
+	p := d.welcome()
+	p.start(0, 1)
+	r := p.running()
+	p.conn.Close()
+	p, _ = d.accept()
+	p.send(wire.MRefused, wire.Refused{Code: wire.CodeVersion, Text: "another version"}.Append(nil))
+	p, _ = d.accept()
+	if !alive(r.PID) {
+		t.Error("a refusal of the daemon ended training")
+	}
+	p.send(wire.MRefused, wire.Refused{Code: wire.CodeStopped, Text: "the job has ended"}.Append(nil))
+	if code, err := j.wait(); code != 1 || err == nil || alive(r.PID) {
+		t.Errorf("code %d, %v, alive %v: a job that has ended keeps a process", code, err, alive(r.PID))
+	}
+}
+
+func TestStartThatCannotBe(t *testing.T) {
+	d := newDaemon(t)
+	j := run(d, 2, forever, func(o *Options) { o.Capacity = 1 })
+	p := d.welcome()
+	p.start(0, 3)
+	if x := p.exited(); x.Status != statusCannotRun || x.PID != 0 {
+		t.Errorf("a start for another world: %+v", x)
+	}
+	p.start(0, 2)
+	p.running()
+	p.start(1, 2)
+	if x := p.exited(); x.Rank != 1 || x.Status != statusCannotRun || x.PID != 0 {
+		t.Errorf("a start beyond the capacity: %+v", x)
+	}
+	p.send(99, nil) // unknown and malformed messages change nothing
+	p.send(wire.MRunStart, []byte{1})
+	p.done(4, "")
+	if code, _ := j.wait(); code != 4 {
+		t.Errorf("code %d", code)
+	}
+}
+
+func TestNoDaemon(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none")
+	j := runIn(t, path, 1, "exit 0", func(o *Options) { o.Patience = 100 * time.Millisecond })
+	code, err := j.wait()
+	if code != 1 || err == nil || !strings.Contains(err.Error(), path) || !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("code %d, %v", code, err)
+	}
+}
+
+// TestProcessesDieWithTheLauncher kills a launcher outright.
+func TestProcessesDieWithTheLauncher(t *testing.T) {
+	d := newDaemon(t)
+	cmd := exec.Command(os.Args[0], d.path)
+	cmd.Env = append(os.Environ(), "LAUNCH_TEST=launcher")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	p := d.welcome()
+	p.start(0, 1)
+	r := p.running()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); alive(r.PID); runtimeYield() {
+		if time.Now().After(deadline) {
+			t.Fatalf("process %d outlives its launcher", r.PID)
+		}
+	}
+}
+
+func playLauncher(args []string) int {
+	code, err := Run(context.Background(), Options{Socket: args[0], Job: "test", World: 1, Command: []string{"sleep", "1000"}})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return code
+}

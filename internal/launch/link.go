@@ -1,0 +1,143 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/replicad/replicad/internal/wire"
+)
+
+// The launcher's connection: how often it is tried again, and how long a daemon may take to answer or to read.
+const (
+	retryFirst  = 50 * time.Millisecond
+	retryLast   = time.Second
+	helloWait   = 10 * time.Second
+	sendTimeout = 5 * time.Second
+)
+
+// link keeps one connection to the daemon, connecting again for ever; its run goroutine owns it. What happens goes to
+// events, which blocks: the reader waits for the launcher, never the other way round.
+type link struct {
+	socket string
+	hello  []byte // the whole message
+	events chan linkEvent
+}
+
+// linkEvent is exactly one of: connected (conn), a message (typ and body), or not connected any more (err).
+type linkEvent struct {
+	conn *net.UnixConn
+	typ  uint16
+	body []byte
+	err  error
+}
+
+// refusedError is the daemon's answer to the hello.
+type refusedError struct{ wire.Refused }
+
+func (e *refusedError) Error() string { return "the daemon refused: " + e.Text }
+
+// run returns when ctx is done.
+func (l *link) run(ctx context.Context) {
+	delay := retryFirst
+	for ctx.Err() == nil {
+		up, err := l.once(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if up {
+			delay = retryFirst
+		}
+		if !l.emit(ctx, linkEvent{err: err}) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(delay):
+		}
+		delay = min(2*delay, retryLast)
+	}
+}
+
+// once connects and relays until the connection ends; up tells whether the daemon had accepted the hello.
+func (l *link) once(ctx context.Context) (up bool, err error) {
+	dialer := net.Dialer{Timeout: helloWait}
+	c, err := dialer.DialContext(ctx, "unixpacket", l.socket)
+	if err != nil {
+		return false, err
+	}
+	conn := c.(*net.UnixConn)
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if err := conn.SetDeadline(time.Now().Add(helloWait)); err != nil {
+		return false, err
+	}
+	if _, err := conn.Write(l.hello); err != nil {
+		return false, err
+	}
+	buf := make([]byte, wire.MaxRankMessage)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return up, fmt.Errorf("connection to the daemon: %w", err)
+		}
+		h, body, err := wire.ParseRank(buf[:n])
+		if err != nil {
+			return up, err
+		}
+		if !up {
+			if err := accepted(h, body); err != nil {
+				return false, err
+			}
+			if err := conn.SetDeadline(time.Time{}); err != nil {
+				return false, err
+			}
+			up = true
+			if !l.emit(ctx, linkEvent{conn: conn}) {
+				return true, ctx.Err()
+			}
+			continue
+		}
+		if !l.emit(ctx, linkEvent{typ: h.Type, body: append([]byte(nil), body...)}) {
+			return true, ctx.Err()
+		}
+	}
+}
+
+// accepted checks the reply to the hello.
+func accepted(h wire.RankHeader, body []byte) error {
+	switch h.Type {
+	case wire.MRunOK:
+		w, err := wire.ParseWelcome(body)
+		if err == nil && w.ABI != wire.RankABI {
+			err = fmt.Errorf("the daemon speaks version %d, this launcher %d: use one release of replicad", w.ABI, wire.RankABI)
+		}
+		return err
+	case wire.MRefused:
+		r, err := wire.ParseRefused(body)
+		if err != nil {
+			return err
+		}
+		return &refusedError{r}
+	}
+	return fmt.Errorf("the daemon answered the hello with message %d", h.Type)
+}
+
+func (l *link) emit(ctx context.Context, e linkEvent) bool {
+	select {
+	case l.events <- e:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func send(conn *net.UnixConn, typ uint16, body []byte) error {
+	if err := conn.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+		return err
+	}
+	_, err := conn.Write(wire.AppendRank(nil, wire.RankHeader{Type: typ}, body))
+	return err
+}

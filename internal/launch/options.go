@@ -1,0 +1,175 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// Options say which ranks to run, and how. Zero values of the job's own options mean the daemon's defaults.
+type Options struct {
+	Socket string // the daemon's socket for ranks
+	Token  string // its job token, if it asks for one
+	Host   string // address of this node for the ranks' own sockets; default 127.0.0.1
+
+	Job      string
+	World    int               // ranks in the job, everywhere
+	Groups   []replica.GroupID // replica group of each rank; nil: all in one
+	Ranks    []replica.Rank    // preferred ones
+	Spare    bool              // takes no rank unless one is lost elsewhere
+	Capacity int               // processes at the same time; default: as many as Ranks, else World
+
+	MinCopies, Cadence, Slots, ChunkMB, DurableEvery int // job options, where this launcher creates the job
+
+	Command []string // and its arguments
+	Env     []string // "NAME=value"; REPLICAD_* are replaced
+	Stdout  io.Writer
+	Stderr  io.Writer
+	Logf    func(format string, args ...any) // what the launcher itself has to say; nil: nothing
+
+	Grace    time.Duration // between SIGTERM and SIGKILL; default 10 s
+	Patience time.Duration // without a daemon and without a process, before giving up; default 60 s
+}
+
+// Limits that the rank protocol sets.
+const (
+	maxText    = 63 // a job name or token
+	maxChunkMB = 1 << 10
+)
+
+// withDefaults returns a copy with defaults filled in.
+func (o Options) withDefaults() Options {
+	if o.Capacity == 0 {
+		o.Capacity = o.World
+		if len(o.Ranks) > 0 {
+			o.Capacity = len(o.Ranks)
+		}
+	}
+	if o.Host == "" {
+		o.Host = "127.0.0.1"
+	}
+	if o.Grace == 0 {
+		o.Grace = 10 * time.Second
+	}
+	if o.Patience == 0 {
+		o.Patience = time.Minute
+	}
+	if o.Logf == nil {
+		o.Logf = func(string, ...any) {}
+	}
+	return o
+}
+
+// Validate reports all faults, joined.
+func (o Options) Validate() error {
+	var list []error
+	bad := func(format string, args ...any) { list = append(list, fmt.Errorf(format, args...)) }
+	if o.Socket == "" {
+		bad("no socket: give --config FILE or --socket PATH of this node's daemon")
+	}
+	if err := replica.CheckName(o.Job); err != nil {
+		bad("--job: %w", err)
+	}
+	if len(o.Token) > maxText {
+		bad("token of %d bytes: at most %d", len(o.Token), maxText)
+	}
+	if o.World < 1 || o.World > wire.MaxRunWorld {
+		bad("--world %d: want 1 to %d, the number of ranks in the job", o.World, wire.MaxRunWorld)
+	}
+	o.checkRanks(bad)
+	if o.Capacity < 0 || o.Capacity > max(o.World, 0) {
+		bad("--capacity %d: want 1 to --world %d", o.Capacity, o.World)
+	}
+	for _, f := range []struct {
+		flag     string
+		value    int
+		min, max int
+	}{{"--min-copies", o.MinCopies, 1, 64}, {"--cadence", o.Cadence, 1, 1 << 20}, {"--slots", o.Slots, 2, 4}, {"--chunk-mb", o.ChunkMB, 1, maxChunkMB}, {"--durable-every", o.DurableEvery, 1, 1 << 30}} {
+		if f.value != 0 && (f.value < f.min || f.value > f.max) {
+			bad("%s %d: want %d to %d, or 0 for the default", f.flag, f.value, f.min, f.max)
+		}
+	}
+	if len(o.Command) == 0 {
+		bad("no command: put it after --, as in `replicad run --job demo --world 1 -- python train.py`")
+	} else if _, err := exec.LookPath(o.Command[0]); err != nil {
+		bad("command %q: %w", o.Command[0], err)
+	}
+	return errors.Join(list...)
+}
+
+func (o Options) checkRanks(bad func(string, ...any)) {
+	if o.Spare && len(o.Ranks) > 0 {
+		bad("--spare with --ranks: a spare takes whatever rank is lost elsewhere, so it prefers none")
+	}
+	seen := map[replica.Rank]bool{}
+	for _, r := range o.Ranks {
+		if int(r) >= o.World || seen[r] {
+			bad("--ranks: %d is not below --world %d, or named twice", r, o.World)
+		}
+		seen[r] = true
+	}
+	if o.Groups == nil {
+		return
+	}
+	if len(o.Groups) != o.World {
+		bad("--groups names %d ranks, --world %d", len(o.Groups), o.World)
+	}
+	members := map[replica.GroupID]int{}
+	for _, g := range o.Groups {
+		members[g]++
+	}
+	for g := range len(members) {
+		if members[replica.GroupID(g)] == 0 {
+			bad("--groups: nobody is in group %d, but %d groups are named: number them 0, 1, 2 ... without a gap", g, len(members))
+			return
+		}
+	}
+}
+
+func (o Options) hello() wire.RunHello {
+	return wire.RunHello{
+		ABI: wire.RankABI, World: uint32(o.World), Capacity: uint32(o.Capacity), Spare: o.Spare, Ranks: o.Ranks, Groups: o.Groups,
+		MinCopies: uint32(o.MinCopies), Cadence: uint32(o.Cadence), Slots: uint32(o.Slots), ChunkBytes: uint32(o.ChunkMB) << 20, DurableEvery: uint32(o.DurableEvery),
+		Job: o.Job, Token: o.Token,
+	}
+}
+
+// environ is what a rank's process finds in its environment.
+func (o Options) environ(start wire.RunStart) []string {
+	env := make([]string, 0, len(o.Env)+7)
+	for _, e := range o.Env {
+		if !strings.HasPrefix(e, "REPLICAD_") {
+			env = append(env, e)
+		}
+	}
+	number := func(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
+	env = append(env, "REPLICAD_SOCKET="+o.Socket, "REPLICAD_JOB="+o.Job, "REPLICAD_RANK="+number(uint32(start.Rank)),
+		"REPLICAD_WORLD="+number(start.World), "REPLICAD_GROUP="+number(uint32(start.Group)), "REPLICAD_HOST="+o.Host)
+	if o.Token != "" {
+		env = append(env, "REPLICAD_TOKEN="+o.Token)
+	}
+	return env
+}
+
+// ParseList reads "0,3,5", as --ranks and --groups have it.
+func ParseList[T ~uint32](s string) ([]T, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var list []T
+	for field := range strings.SplitSeq(s, ",") {
+		n, err := strconv.ParseUint(strings.TrimSpace(field), 10, 32)
+		if err != nil || n >= replica.MaxRanks {
+			return nil, fmt.Errorf("%q in %q: want numbers from 0 to %d, separated by commas", field, s, replica.MaxRanks-1)
+		}
+		list = append(list, T(n))
+	}
+	return list, nil
+}
