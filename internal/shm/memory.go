@@ -1,0 +1,172 @@
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// TooLittleMemory says that an arena does not fit. Shared memory beyond a cgroup's limit is an OOM kill and not an error, so
+// this is found out before the pages are taken.
+type TooLittleMemory struct {
+	Need, Have uint64 // bytes; Have is what is left after Margin
+	Margin     uint64
+	Limit      string // what limits: a file of the cgroup, or /proc/meminfo
+}
+
+func (e *TooLittleMemory) Error() string {
+	return fmt.Sprintf("too little memory: need %d MiB, have %d MiB (%s, less a margin of %d MiB): use fewer slots or ranks on this node, a smaller state, or raise the limit of the daemon's cgroup",
+		(e.Need+1<<20-1)>>20, e.Have>>20, e.Limit, e.Margin>>20)
+}
+
+// memory tells where the kernel accounts for memory; a test gives roots of its own.
+type memory struct{ proc, cgroup string }
+
+func hostMemory() memory { return memory{"/proc", "/sys/fs/cgroup"} }
+
+// reserveStep is how much is reserved at a time: memory is looked at again before each piece, since others take it too.
+const reserveStep = 64 << 20
+
+// reserve allocates the first n bytes of f.
+func reserve(f *os.File, n, margin uint64, m memory) error {
+	for off := uint64(0); off < n; off += reserveStep {
+		if err := m.check(n-off, margin); err != nil {
+			return err
+		}
+		err := control(f, func(fd int) error {
+			for {
+				err := unix.Fallocate(fd, 0, int64(off), int64(min(reserveStep, n-off)))
+				if !errors.Is(err, unix.EINTR) {
+					return err
+				}
+			}
+		})
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM) {
+			return errors.Join(&TooLittleMemory{Need: n, Have: off, Margin: margin, Limit: "fallocate"}, err)
+		}
+		if err != nil {
+			return fmt.Errorf("reserve %d bytes at %d: %w", min(reserveStep, n-off), off, err)
+		}
+	}
+	return nil
+}
+
+// check tells whether need bytes can be taken with margin left.
+func (m memory) check(need, margin uint64) error {
+	have, limit, err := m.available()
+	if err != nil {
+		return err
+	}
+	left := have - min(have, margin)
+	if need > left {
+		return &TooLittleMemory{Need: need, Have: left, Margin: margin, Limit: limit}
+	}
+	return nil
+}
+
+// available is the least that the host and every cgroup above this process has left, and which of them that is.
+func (m memory) available() (have uint64, limit string, err error) {
+	info := filepath.Join(m.proc, "meminfo")
+	b, err := os.ReadFile(info)
+	if err != nil {
+		return 0, "", fmt.Errorf("free memory: %w", err)
+	}
+	kib, ok := field(b, "MemAvailable:")
+	if !ok || kib > math.MaxUint64>>10 {
+		return 0, "", fmt.Errorf("free memory: %s has no MemAvailable", info)
+	}
+	have, limit = kib<<10, info+" MemAvailable"
+	groups, err := os.ReadFile(filepath.Join(m.proc, "self/cgroup"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return 0, "", fmt.Errorf("free memory: %w", err)
+	}
+	for line := range strings.Lines(string(groups)) {
+		id, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		controllers, path, ok := strings.Cut(rest, ":")
+		if !ok {
+			continue
+		}
+		var roots []string
+		var kind accounting
+		switch {
+		case id == "0" && controllers == "":
+			roots, kind = []string{m.cgroup, filepath.Join(m.cgroup, "unified")}, accountingV2
+		case hasName(controllers, "memory"):
+			roots, kind = []string{filepath.Join(m.cgroup, "memory")}, accountingV1
+		}
+		for _, root := range roots {
+			if n, file, ok := kind.headroom(root, path); ok && n < have {
+				have, limit = n, file
+			}
+		}
+	}
+	return have, limit, nil
+}
+
+// accounting names the files of a cgroup version.
+type accounting struct{ limit, usage, inactive string }
+
+var (
+	accountingV1 = accounting{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}
+	accountingV2 = accounting{"memory.max", "memory.current", "inactive_file"}
+)
+
+// headroom is the least that a cgroup or one above it has left. Groups that don't show here (another namespace's) are skipped,
+// and so is one without a limit. Page cache that the kernel would give back counts as free; shared memory is not among it.
+func (k accounting) headroom(root, path string) (least uint64, file string, ok bool) {
+	for path = filepath.Clean("/" + path); ; path = filepath.Dir(path) {
+		dir := filepath.Join(root, path)
+		limit, okLimit := number(filepath.Join(dir, k.limit))
+		usage, okUsage := number(filepath.Join(dir, k.usage))
+		if okLimit && okUsage {
+			if b, err := os.ReadFile(filepath.Join(dir, "memory.stat")); err == nil {
+				cache, _ := field(b, k.inactive)
+				usage -= min(usage, cache)
+			}
+			if n := limit - min(limit, usage); !ok || n < least {
+				least, file, ok = n, filepath.Join(dir, k.limit), true
+			}
+		}
+		if path == "/" {
+			return least, file, ok
+		}
+	}
+}
+
+// number reads a file that holds one number; "max" is none.
+func number(file string) (uint64, bool) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(bytes.TrimSpace(b)), 10, 64)
+	return n, err == nil
+}
+
+// field finds "name number" among lines.
+func field(b []byte, name string) (uint64, bool) {
+	for line := range bytes.Lines(b) {
+		f := bytes.Fields(line)
+		if len(f) >= 2 && string(f[0]) == name {
+			n, err := strconv.ParseUint(string(f[1]), 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}
+
+func hasName(list, name string) bool {
+	for s := range strings.SplitSeq(list, ",") {
+		if s == name {
+			return true
+		}
+	}
+	return false
+}

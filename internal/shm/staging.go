@@ -1,0 +1,209 @@
+package shm
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Staging fills a place with a part that comes from elsewhere: a restore, or a mirror's copy. Put may be called from several
+// goroutines; Seal and Abort wait for those under way, and one of them ends it.
+type Staging struct {
+	a     *Arena
+	p     Place
+	count uint64
+	m     replica.Manifest
+
+	writes sync.WaitGroup // Puts under way; joined under no lock
+	mu     sync.Mutex     // guards have, left, ended
+	have   []bool
+	left   int
+	ended  bool
+}
+
+// Stage takes a FREE place for the part that m describes. Chunks whose bytes the arena has already, here from an interrupted
+// staging or sealed in another place, are rehashed now and count as there.
+func (a *Arena) Stage(p Place, m replica.Manifest) (*Staging, error) {
+	if !a.Has(p) {
+		return nil, a.fail(p, ErrNoPlace)
+	}
+	if err := a.fits(p, &m); err != nil {
+		return nil, a.fail(p, err)
+	}
+	w := a.Word(p)
+	if w.State() != replica.SlotFree || !a.swap(p, w, replica.PackSlot(w.Count(), replica.SlotCopying)) {
+		return nil, a.fail(p, fmt.Errorf("%w: %v, want FREE", ErrState, w.State()))
+	}
+	m.Chunks = slices.Clone(m.Chunks)
+	s := &Staging{a: a, p: p, count: w.Count(), m: m, have: make([]bool, len(m.Chunks)), left: len(m.Chunks)}
+	err := s.reuse()
+	if err == nil {
+		err = a.writeMeta(p, s.info(replica.Digest{})) // the digests say, after an interruption, what may be here
+	}
+	if err != nil {
+		s.Abort()
+		return nil, a.fail(p, err)
+	}
+	return s, nil
+}
+
+// fits tells whether the part can lie in the place, and is consistent in itself.
+func (a *Arena) fits(p Place, m *replica.Manifest) error {
+	_, n := a.span(p)
+	switch {
+	case m.Check() != nil:
+		return m.Check()
+	case m.Cluster != a.spec.Cluster || m.Job != a.spec.Job:
+		return fmt.Errorf("manifest of job %v of cluster %v", m.Job, m.Cluster)
+	case m.Part.Kind != p.PartKind():
+		return fmt.Errorf("can't hold the part %v", m.Part)
+	case m.Bytes != n || m.ChunkBytes != a.spec.ChunkBytes:
+		return fmt.Errorf("manifest of %v has %d bytes in chunks of %d, the place %d in chunks of %d", m.Part, m.Bytes, m.ChunkBytes, n, a.spec.ChunkBytes)
+	case m.Geometry != a.head.Geometry[m.Part.Kind]:
+		return fmt.Errorf("manifest of %v has geometry %v, the arena %v: the ranks of a group must register the same regions in the same order", m.Part, m.Geometry, a.head.Geometry[m.Part.Kind])
+	case m.Generation.IsZero() || m.Generation.Epoch > replica.MaxEpoch || m.Generation.Step > replica.MaxStep || m.Flags&^(replica.NoUpdate|replica.DaemonMade) != 0:
+		return fmt.Errorf("manifest of %v: generation %v, flags %#x", m.Part, m.Generation, uint32(m.Flags))
+	case Root(m) != m.Root:
+		return fmt.Errorf("manifest of %v has root %v, its digests make %v (%w)", m.Part, m.Root, Root(m), ErrCorrupt)
+	}
+	return nil
+}
+
+// reuse looks for chunks in what the place held last, by the digests in its old meta, which are no more than a hint, and in
+// sealed places of the same kind.
+func (s *Staging) reuse() error {
+	old := make([]byte, metaBytes+16*len(s.m.Chunks))
+	if _, err := s.a.file.ReadAt(old, int64(s.a.metaOf(s.p))); err != nil {
+		return err
+	}
+	off, n := s.a.span(s.p)
+	for i, want := range s.m.Chunks {
+		if replica.Digest(old[metaBytes+16*i:][:16]) != want {
+			continue
+		}
+		at, size := replica.ChunkSpan(i, n, s.m.ChunkBytes)
+		got, err := s.a.hashAt(off+at, size)
+		if err != nil {
+			return err
+		}
+		if got == want {
+			s.have[i] = true
+			s.left--
+		}
+	}
+	var buf []byte
+	for _, p := range s.a.Places() {
+		if p.Kind != s.p.Kind || p == s.p || s.left == 0 {
+			continue
+		}
+		info, err := s.a.Sealed(p)
+		if err != nil {
+			continue // it has nothing to offer
+		}
+		for i, want := range s.m.Chunks {
+			if s.have[i] || info.Digests[i] != want {
+				continue
+			}
+			if b, err := s.a.ReadChunk(p, info.Count, i, buf); err == nil {
+				buf = b
+				_ = s.Put(i, b) // a chunk that lies is fetched
+			}
+		}
+	}
+	return nil
+}
+
+// Have tells whether chunk i is there.
+func (s *Staging) Have(i int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return i >= 0 && i < len(s.have) && s.have[i]
+}
+
+// Put writes chunk i after checking its digest: ErrCorrupt if b is something else. A chunk that is there already is let be.
+func (s *Staging) Put(i int, b []byte) error {
+	if i < 0 || i >= len(s.m.Chunks) {
+		return s.a.fail(s.p, fmt.Errorf("no chunk %d among %d", i, len(s.m.Chunks)))
+	}
+	off, n := s.a.span(s.p)
+	at, size := replica.ChunkSpan(i, n, s.m.ChunkBytes)
+	if uint64(len(b)) != size {
+		return s.a.fail(s.p, fmt.Errorf("chunk %d of %d bytes, want %d: %w", i, len(b), size, ErrCorrupt))
+	}
+	if got := Hash(b); got != s.m.Chunks[i] {
+		return s.a.fail(s.p, fmt.Errorf("chunk %d of %v has digest %v, want %v: %w", i, s.m.Part, got, s.m.Chunks[i], ErrCorrupt))
+	}
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return s.a.fail(s.p, fmt.Errorf("%w: staging has ended", ErrState))
+	}
+	if s.have[i] {
+		s.mu.Unlock()
+		return nil
+	}
+	s.writes.Add(1)
+	s.mu.Unlock()
+	defer s.writes.Done()
+	if w := s.a.Word(s.p); w != s.word(replica.SlotCopying) {
+		return s.a.fail(s.p, fmt.Errorf("%w: %v in use %d, staging has use %d", ErrState, w.State(), w.Count(), s.count))
+	}
+	if _, err := s.a.file.WriteAt(b, int64(off+at)); err != nil {
+		return s.a.fail(s.p, fmt.Errorf("chunk %d: %w", i, err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.have[i] {
+		s.have[i] = true
+		s.left--
+	}
+	return nil
+}
+
+// Seal makes the part loadable under its origin's generation. A missing chunk is an error and leaves the staging as it was.
+func (s *Staging) Seal() error {
+	s.mu.Lock()
+	if s.ended || s.left > 0 {
+		defer s.mu.Unlock()
+		return s.a.fail(s.p, fmt.Errorf("%w: seal with %d of %d chunks missing, ended: %v", ErrState, s.left, len(s.have), s.ended))
+	}
+	s.ended = true
+	s.mu.Unlock()
+	s.writes.Wait()
+	if err := s.a.writeMeta(s.p, s.info(s.m.Root)); err != nil {
+		s.release()
+		return s.a.fail(s.p, err)
+	}
+	if !s.a.swap(s.p, s.word(replica.SlotCopying), s.word(replica.SlotCopied)) || !s.a.swap(s.p, s.word(replica.SlotCopied), s.word(replica.SlotSealed)) {
+		return s.a.fail(s.p, ErrChanged)
+	}
+	return nil
+}
+
+// Abort gives the place back, unless it was sealed. What arrived stays in it, for a later Stage to find.
+func (s *Staging) Abort() {
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return
+	}
+	s.ended = true
+	s.mu.Unlock()
+	s.writes.Wait()
+	s.release()
+}
+
+// release frees the place if it still is this staging's.
+func (s *Staging) release() {
+	if s.a.swap(s.p, s.word(replica.SlotCopying), s.word(replica.SlotTorn)) {
+		s.a.swap(s.p, s.word(replica.SlotTorn), replica.PackSlot(s.count+1, replica.SlotFree))
+	}
+}
+
+func (s *Staging) word(st replica.SlotState) replica.SlotWord { return replica.PackSlot(s.count, st) }
+
+func (s *Staging) info(root replica.Digest) Info {
+	return Info{Generation: s.m.Generation, Flags: s.m.Flags, Root: root, Bytes: s.m.Bytes, Rank: s.m.Rank, Incarnation: s.m.Incarnation, FrozenRoot: s.m.FrozenRoot, Digests: s.m.Chunks, Count: s.count}
+}
