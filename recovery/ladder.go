@@ -1,0 +1,99 @@
+package recovery
+
+import (
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Rung is how much of a job is started anew for a cause; every rung keeps the copies in memory.
+type Rung uint8
+
+// The ladder, lowest rung first. A rung that fails escalates to the next.
+const (
+	InProcess Rung = 1 // the process stays and joins the next epoch
+	Process   Rung = 2 // another process, on the same node while it offers one
+	Elsewhere Rung = 3 // another process on another node
+	WholeJob  Rung = 4 // every rank, from the durable tier
+)
+
+func (r Rung) String() string {
+	names := [...]string{InProcess: "in-process", Process: "process", Elsewhere: "replacement-node", WholeJob: "whole-job"}
+	if r >= InProcess && int(r) < len(names) {
+		return names[r]
+	}
+	return "none"
+}
+
+// ladder says which rung a cause takes first.
+var ladder = map[replica.FaultKind]Rung{
+	replica.Exception:   InProcess,
+	replica.Torn:        InProcess, // its sealed parts are whole; only the live state is not
+	replica.ProcessDead: Process,
+	replica.Hang:        Process,
+	replica.BadDigest:   Process,
+	replica.NodeDead:    Elsewhere,
+	replica.Silent:      Elsewhere,
+	replica.Health:      Elsewhere,
+	replica.Drain:       Elsewhere,
+}
+
+// FirstRung is the rung that a cause takes; a kind that this version does not know takes a new process.
+func FirstRung(k replica.FaultKind) Rung {
+	if r, ok := ladder[k]; ok {
+		return r
+	}
+	return Process
+}
+
+// Next is the rung after one that failed.
+func (r Rung) Next() Rung { return min(r+1, WholeJob) }
+
+// Budget bounds how often a job is recovered without getting anywhere. What comes back after a replay is the program's or
+// the data's fault, and requeuing it would only burn machines.
+type Budget struct {
+	Recoveries int           // without a new committed step, within Window
+	Window     time.Duration // older recoveries are forgotten
+}
+
+// DefaultBudget is what a Leader uses.
+func DefaultBudget() Budget { return Budget{Recoveries: 16, Window: 10 * time.Minute} }
+
+// Spent tells whether the recoveries, given by when they began and oldest first, use the budget up.
+func (b Budget) Spent(began []time.Duration, now time.Duration) bool {
+	n := 0
+	for _, at := range began {
+		if now-at <= b.Window {
+			n++
+		}
+	}
+	return n > b.Recoveries
+}
+
+// rungOf is the highest rung that the recorded faults ask for the present incarnation of a rank; 0 if none concerns it.
+func rungOf(j *replica.Job, r replica.Rank) Rung {
+	c, top := j.Ranks[r], Rung(0)
+	for _, f := range j.Faults {
+		ofRank := !f.OfNode() && f.Rank == r && f.Incarnation == c.Incarnation
+		ofNode := f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation
+		if ofRank || ofNode {
+			top = max(top, FirstRung(f.Kind))
+		}
+	}
+	return top
+}
+
+// vacant tells whether a rank needs a new claim: nobody holds it, or who does is lost or has to go.
+func vacant(j *replica.Job, r replica.Rank) bool {
+	return j.Ranks[r].Incarnation == 0 || rungOf(j, r) >= Process
+}
+
+// nodeFaulted tells whether a recorded fault names that life of the node.
+func nodeFaulted(j *replica.Job, h replica.Holder) bool {
+	for _, f := range j.Faults {
+		if f.OfNode() && f.Node == h.Node && f.NodeIncarnation == h.Incarnation {
+			return true
+		}
+	}
+	return false
+}

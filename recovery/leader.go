@@ -1,0 +1,237 @@
+package recovery
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// maxEvidence bounds the faults that wait to be recorded; what is dropped is seen again by whoever saw it.
+const maxEvidence = 4096
+
+// Leader is the recovery of one job on the Raft leader. One goroutine drives it.
+type Leader struct {
+	id     replica.JobID
+	term   uint64
+	t      Timing
+	budget Budget
+
+	// What it knows.
+	now      time.Duration
+	job      *replica.Job
+	nodes    map[replica.NodeName]replica.Node
+	reports  map[replica.Holder]replica.NodeReport // newest of each life of a node's memory
+	heard    map[replica.Holder]time.Duration      // when its last report came
+	up       map[replica.NodeName]bool
+	evidence map[faultKey]replica.Fault // accepted, not yet recorded
+
+	// What it has asked for.
+	pending map[string]time.Duration // proposals by name: when they may be made again
+	offers  map[replica.Rank]*offering
+	noted   map[string]string
+
+	// The recovery under way; begins with the epoch's closing and soft, as all of this.
+	closed    replica.Epoch // the closed epoch that the fields below are of
+	lastFault time.Duration
+	faults    int
+	away      map[replica.NodeName]time.Duration // since when missed
+	capture   capturing
+	durable   []DurableGen
+	scanned   bool
+	scanAt    time.Duration // when asked; negative: not
+	loaded    loading
+
+	recoveries []time.Duration // begun since the committed step last rose
+	committed  replica.Step
+
+	out  []Effect
+	wake time.Duration // negative: none
+}
+
+// NewLeader starts the recovery of a job in a Raft term, knowing nothing.
+func NewLeader(job replica.JobID, term uint64, t Timing) *Leader {
+	l := &Leader{id: job, term: term, t: t, budget: DefaultBudget(),
+		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), up: make(map[replica.NodeName]bool),
+		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]time.Duration),
+		offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1}
+	l.resetRecovery()
+	return l
+}
+
+// Term is the Raft term that the leader was made in.
+func (l *Leader) Term() uint64 { return l.term }
+
+// SetBudget replaces the default restart budget.
+func (l *Leader) SetBudget(b Budget) { l.budget = b }
+
+// Step takes one event in and returns what to do, in order. now is monotonic; an earlier one than before counts as equal.
+func (l *Leader) Step(now time.Duration, ev Event) []Effect {
+	l.now, l.out, l.wake = max(l.now, now), nil, -1
+	l.learn(ev)
+	if l.job != nil && l.job.Phase != replica.Ended {
+		l.decide()
+	}
+	return l.out
+}
+
+// Next is when the leader wants a Tick; ok is false while only other events matter.
+func (l *Leader) Next() (at time.Duration, ok bool) { return l.wake, l.wake >= 0 }
+
+func (l *Leader) learn(ev Event) {
+	switch ev := ev.(type) {
+	case JobChanged:
+		l.learnJob(ev)
+	case Report:
+		l.learnReport(ev.NodeReport)
+	case Evidence:
+		l.learnFault(ev.Fault)
+	case NodeUp:
+		l.up[ev.Holder.Node] = true
+	case NodeGone:
+		delete(l.up, ev.Node)
+		l.withdraw(ev.Node)
+	case DurableFound:
+		l.durable, l.scanned = ev.Generations, true
+	case Outcome:
+		l.learnOutcome(ev)
+	case Tick:
+	}
+}
+
+func (l *Leader) learnJob(ev JobChanged) {
+	if ev.Job == nil || ev.Job.ID != l.id || l.job != nil && ev.Job.LastIndex < l.job.LastIndex {
+		return
+	}
+	first := l.job == nil
+	l.job, l.nodes = ev.Job, ev.Nodes
+	for h := range l.reports {
+		// A life of a node's memory that was followed by a registered and reporting one says nothing more.
+		if n, ok := l.nodes[h.Node]; ok && n.Incarnation != h.Incarnation {
+			if _, reporting := l.reports[replica.Holder{Node: h.Node, Incarnation: n.Incarnation}]; reporting {
+				delete(l.reports, h)
+				delete(l.heard, h)
+			}
+		}
+	}
+	if l.job.Position.Step > l.committed {
+		l.committed, l.recoveries = l.job.Position.Step, nil
+	}
+	if l.job.ClosedEpoch != l.closed || first {
+		l.closed = l.job.ClosedEpoch
+		l.resetRecovery()
+		if !first {
+			l.recoveries = append(l.recoveries, l.now)
+		}
+	}
+	if len(l.job.Faults) != l.faults || first {
+		l.faults, l.lastFault = len(l.job.Faults), l.now
+	}
+	if l.job.Phase == replica.Open {
+		clear(l.offers)
+	}
+}
+
+func (l *Leader) resetRecovery() {
+	l.away, l.capture, l.durable, l.scanned, l.scanAt, l.loaded = make(map[replica.NodeName]time.Duration), capturing{}, nil, false, -1, loading{}
+}
+
+func (l *Leader) learnReport(r replica.NodeReport) {
+	if r.Job != l.id {
+		return
+	}
+	old, seen := l.reports[r.Holder]
+	if seen && (r.Session < old.Session || r.Session == old.Session && r.Seq < old.Seq) {
+		return
+	}
+	l.reports[r.Holder], l.heard[r.Holder] = r, l.now
+	l.up[r.Holder.Node] = true
+}
+
+func (l *Leader) learnOutcome(o Outcome) {
+	name := proposalName(o.Cmd)
+	if o.Err != nil {
+		l.pending[name] = l.now + max(l.t.Collect, time.Millisecond)
+		return
+	}
+	if f, ok := o.Cmd.(replica.ReportFault); ok {
+		delete(l.evidence, keyOf(f.Fault))
+	}
+}
+
+// decide looks at all that is known and asks for what is missing. It is a function of the present alone, so that order and
+// repetition of events don't matter.
+func (l *Leader) decide() {
+	for name, at := range l.pending {
+		if at <= l.now {
+			delete(l.pending, name)
+		}
+	}
+	l.assertFaults()
+	switch l.job.Phase {
+	case replica.Opening:
+		l.opening()
+	case replica.Closed:
+		l.closedEpoch()
+	case replica.Planned:
+		l.restoring()
+	case replica.Open:
+		l.training()
+	}
+}
+
+// propose makes a proposal unless it is under way.
+func (l *Leader) propose(c replica.Command) {
+	name := proposalName(c)
+	if at, ok := l.pending[name]; ok {
+		l.wakeAt(at)
+		return
+	}
+	l.pending[name] = l.now + max(l.t.Ack, time.Second)
+	l.wakeAt(l.pending[name])
+	l.out = append(l.out, Propose{c})
+}
+
+// proposalName tells proposals apart that may be outstanding together.
+func proposalName(c replica.Command) string {
+	switch c := c.(type) {
+	case replica.ReportFault:
+		return fmt.Sprintf("fault %v at %d", keyOf(c.Fault), c.Fault.Epoch)
+	case replica.ApplyPlan:
+		return fmt.Sprintf("plan %d on %d", c.Plan.Epoch, c.Plan.Cites)
+	case replica.Resume:
+		return fmt.Sprintf("resume %d", c.Epoch)
+	case replica.Begin:
+		return fmt.Sprintf("begin %d", c.Epoch)
+	case replica.SetCopies:
+		return fmt.Sprintf("copies %d", c.Copies)
+	}
+	return fmt.Sprintf("%T", c)
+}
+
+func (l *Leader) wakeAt(at time.Duration) {
+	if at > l.now && (l.wake < 0 || at < l.wake) {
+		l.wake = at
+	}
+}
+
+// note tells people something once, until it changes.
+func (l *Leader) note(code, text string, fields map[string]string) {
+	if l.noted[code] != text {
+		l.noted[code] = text
+		l.out = append(l.out, Note{code, text, fields})
+	}
+}
+
+// input is what the planner gets.
+func (l *Leader) input() PlanInput {
+	in := PlanInput{Job: l.job, Nodes: l.nodes, Reports: make(map[replica.NodeName]replica.NodeReport), Connected: maps.Clone(l.up),
+		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned}
+	for name, n := range l.nodes {
+		if r, ok := l.reports[replica.Holder{Node: name, Incarnation: n.Incarnation}]; ok {
+			in.Reports[name] = r
+		}
+	}
+	return in
+}

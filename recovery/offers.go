@@ -1,0 +1,174 @@
+package recovery
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// launcherPatience is how long a launcher that has just lost its process, or has just been started with ranks of its own,
+// may take to say what it can run, before its ranks are offered elsewhere.
+const launcherPatience = time.Second
+
+// offering is the search for a process for one vacant rank.
+type offering struct {
+	expect replica.Incarnation
+	since  time.Duration    // when the vacancy was first seen
+	node   replica.NodeName // the outstanding offer's; empty: none
+	at     time.Duration
+	tried  []replica.NodeName
+}
+
+// withdraw forgets offers to a node whose stream is lost: they may not have arrived.
+func (l *Leader) withdraw(n replica.NodeName) {
+	for _, o := range l.offers {
+		if o.node == n {
+			o.node = ""
+		}
+	}
+}
+
+// fillRanks offers every vacant rank to one node at a time, until somebody claims it.
+func (l *Leader) fillRanks() {
+	in := l.input()
+	for r := range l.job.Ranks {
+		rank := replica.Rank(r)
+		if !vacant(l.job, rank) {
+			delete(l.offers, rank)
+			continue
+		}
+		o := l.offers[rank]
+		if o == nil || o.expect != l.job.Ranks[r].Incarnation {
+			o = &offering{expect: l.job.Ranks[r].Incarnation, since: l.now}
+			l.offers[rank] = o
+		}
+		l.offer(&in, rank, o)
+	}
+}
+
+func (l *Leader) offer(in *PlanInput, r replica.Rank, o *offering) {
+	if o.node != "" {
+		if l.now < o.at+l.t.Claim {
+			l.wakeAt(o.at + l.t.Claim)
+			return
+		}
+		o.tried, o.node = append(o.tried, o.node), ""
+	}
+	n, ok := l.pickNode(in, r, o)
+	if !ok && len(o.tried) > 0 && l.now >= o.since+l.t.Claim {
+		o.tried = nil // everybody has had a turn
+		n, ok = l.pickNode(in, r, o)
+	}
+	if !ok {
+		l.wakeAt(o.since + launcherPatience)
+		l.wakeAt(o.since + l.t.Claim)
+		l.note("vacant", fmt.Sprintf("rank %d has nobody to run it: no node offers a process", r), map[string]string{"rank": fmt.Sprint(r)})
+		return
+	}
+	o.node, o.at = n, l.now
+	l.wakeAt(l.now + l.t.Claim)
+	l.out = append(l.out, Offer{Rank: r, Expect: o.expect, Node: n})
+}
+
+// pickNode picks the node to offer a rank to: the same node while its process alone is lost; then, in another failure domain
+// than the rest of its group where one is free, a spare that holds the shard, any spare, any node.
+func (l *Leader) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.NodeName, bool) {
+	home, rung := l.job.Ranks[r], rungOf(l.job, r)
+	if home.Incarnation != 0 && rung == Process && !slices.Contains(o.tried, home.Node) && l.now < o.since+l.t.Claim {
+		if _, connected := in.current(home.Node); connected && l.admissible(home.Node) {
+			if l.free(in, home.Node) > 0 {
+				return home.Node, true
+			}
+			if l.now < o.since+launcherPatience {
+				return "", false
+			}
+		}
+	}
+	first := home.Incarnation == 0
+	if first && l.now < o.since+launcherPatience {
+		return "", false
+	}
+	best, found := seat{}, false
+	for n := range in.Nodes {
+		rep, connected := in.current(n)
+		if !connected || !l.admissible(n) || l.free(in, n) < 1 || slices.Contains(o.tried, n) {
+			continue
+		}
+		if first && rep.Spare && l.now < o.since+l.t.Claim {
+			continue // spares take only what was lost elsewhere, or what nobody else takes
+		}
+		if rung >= Elsewhere && n == home.Node && in.Nodes[n].Incarnation == home.NodeIncarnation {
+			continue
+		}
+		if s := l.seat(in, r, n, rep); !found || s.better(best) {
+			best, found = s, true
+		}
+	}
+	return best.node, found
+}
+
+// admissible tells whether a node may be given ranks: nothing is held against it.
+func (l *Leader) admissible(n replica.NodeName) bool {
+	return !nodeFaulted(l.job, replica.Holder{Node: n, Incarnation: l.nodes[n].Incarnation}) && !slices.Contains(l.job.Quarantined, n)
+}
+
+// free is how many processes a node could still start beyond those it has been asked for.
+func (l *Leader) free(in *PlanInput, n replica.NodeName) int {
+	free := in.Reports[n].Offers
+	for _, o := range l.offers {
+		if o.node == n {
+			free--
+		}
+	}
+	return free
+}
+
+// seat is a node as the place for a rank.
+type seat struct {
+	node   replica.NodeName
+	shared int // failure domains in common with the rest of its group
+	class  int // 2: a spare that holds the shard, 1: a spare, 0: any
+	load   int // ranks of the job that it runs
+	weight uint64
+}
+
+func (s seat) better(o seat) bool {
+	return cmp.Or(cmp.Compare(o.shared, s.shared), cmp.Compare(s.class, o.class), cmp.Compare(o.load, s.load), cmp.Compare(s.weight, o.weight), cmp.Compare(s.node, o.node)) > 0
+}
+
+func (l *Leader) seat(in *PlanInput, r replica.Rank, n replica.NodeName, rep replica.NodeReport) seat {
+	group := l.job.Layout.Groups[r]
+	s := seat{node: n, weight: weigh(l.job.ID, replica.OfRank(r), n)}
+	var others []replica.NodeName
+	for m, c := range l.job.Ranks {
+		rank := replica.Rank(m)
+		switch {
+		case rank == r || vacant(l.job, rank) && (l.offers[rank] == nil || l.offers[rank].node == ""):
+			continue
+		case vacant(l.job, rank):
+			c.Node = l.offers[rank].node // where it is about to be
+		}
+		if c.Node == n {
+			s.load++
+		}
+		if l.job.Layout.Groups[m] == group {
+			others = append(others, c.Node)
+		}
+	}
+	s.shared = sharedDomains(in.Nodes, in.Nodes[n], others)
+	if slices.Contains(others, n) {
+		s.shared = 8 // one node is worse than any label
+	}
+	if rep.Spare {
+		s.class = 1
+		if slices.ContainsFunc(rep.Parts, func(h replica.Held) bool {
+			return h.Part == replica.OfGroup(group) && h.Generation == l.job.Committed
+		}) {
+			s.class = 2
+		}
+	}
+	return s
+}

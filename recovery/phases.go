@@ -1,0 +1,273 @@
+package recovery
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// opening has every rank claimed and its initial state sealed, and then plans the first epoch; or, where the job goes on
+// from a durable generation, plans as for any recovery.
+func (l *Leader) opening() {
+	if l.spent() {
+		return
+	}
+	if l.job.ClosedEpoch >= l.job.Epoch {
+		l.begin()
+		return
+	}
+	l.fillRanks()
+	l.missed()
+	l.plan()
+}
+
+// begin mints an epoch to attach under; what failed together is collected first.
+func (l *Leader) begin() {
+	if until := l.lastFault + l.t.Collect; l.faults > 0 && l.now < until {
+		l.wakeAt(until)
+		return
+	}
+	l.propose(replica.Begin{Job: l.id, Epoch: l.job.Epoch + 1})
+}
+
+// closedEpoch collects faults, acknowledgements and claims, and plans when there is nothing left to wait for.
+func (l *Leader) closedEpoch() {
+	if l.spent() {
+		return
+	}
+	if len(l.job.Lineage) == 0 {
+		l.begin() // no epoch was ever opened: its seals are not eligible, the initial state is sealed anew
+		return
+	}
+	l.missed()
+	l.revive()
+	l.fillRanks()
+	if until := l.lastFault + l.t.Collect; l.now < until {
+		l.wakeAt(until)
+		return
+	}
+	if l.captureLive() {
+		return
+	}
+	l.plan()
+}
+
+// spent ends the job when recoveries no longer get anywhere.
+func (l *Leader) spent() bool {
+	if !l.budget.Spent(l.recoveries, l.now) {
+		return false
+	}
+	last := "an unknown fault"
+	if n := len(l.job.Faults); n > 0 {
+		last = fmt.Sprintf("%v: %s", keyOf(l.job.Faults[n-1]), l.job.Faults[n-1].Detail)
+	}
+	l.propose(replica.EndJob{Job: l.id, Reason: fmt.Sprintf("do not requeue: recovered %d times without a step beyond %d; the last cause was %s",
+		len(l.recoveries), l.job.Position.Step, last)})
+	return true
+}
+
+// missed keeps account of since when each node has not answered.
+func (l *Leader) missed() {
+	in := l.input()
+	for n := range l.nodes {
+		if _, ok := in.answered(n); ok {
+			delete(l.away, n)
+		} else {
+			l.miss(n)
+		}
+	}
+}
+
+func (l *Leader) miss(n replica.NodeName) {
+	if _, ok := l.away[n]; !ok {
+		l.away[n] = l.now
+	}
+}
+
+// revive has a node that was taken for dead or silent, and has acknowledged the fence since, registered again, which ends
+// its fault: its ranks and copies are there.
+func (l *Leader) revive() {
+	in := l.input()
+	for _, f := range l.job.Faults {
+		h := replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}
+		if !f.OfNode() || !f.Kind.IsCondition() {
+			continue
+		}
+		if rep, ok := in.answered(f.Node); ok && rep.Holder == h && l.heard[h] > l.lastFault {
+			l.propose(replica.RegisterNode{Node: l.nodes[f.Node]})
+		}
+	}
+}
+
+// plan runs the planner and acts on its verdict.
+func (l *Leader) plan() {
+	in := l.input()
+	p, v := Plan(in)
+	if v.Scan {
+		l.scan()
+	}
+	switch {
+	case v.Kind == Ready:
+		l.propose(replica.ApplyPlan{Job: l.id, Plan: p})
+		return
+	case v.Kind == Stuck:
+		l.note("stuck", v.Reason, nil)
+		if v.Final {
+			l.propose(replica.EndJob{Job: l.id, Reason: v.Reason})
+		}
+		return
+	}
+	l.note("waiting", v.Reason, map[string]string{"why": string(v.Why)})
+	switch v.Why {
+	case ForAcks:
+		l.awaitAcks(&in, v.WaitFor)
+	case ForHolders:
+		for _, n := range v.WaitFor {
+			l.miss(n)
+		}
+		l.wakeAt(v.Until)
+	case ForRanks:
+		l.awaitRest(&in, v.Ranks)
+	}
+}
+
+// scan asks for the durable tier's contents, again if no answer came.
+func (l *Leader) scan() {
+	if l.scanned {
+		return
+	}
+	if until := l.scanAt + l.t.HolderGrace; l.scanAt >= 0 && l.now < until {
+		l.wakeAt(until)
+		return
+	}
+	l.scanAt = l.now
+	l.wakeAt(l.now + l.t.HolderGrace)
+	l.out = append(l.out, ScanDurable{})
+}
+
+// awaitAcks makes a fault of a node that has been silent for too long. One that has acknowledged the fence and still settles
+// is not silent: its ranks have settle_timeout.
+func (l *Leader) awaitAcks(in *PlanInput, names []replica.NodeName) {
+	for _, n := range names {
+		limit := l.t.Ack
+		if rep, ok := in.current(n); ok && rep.Fenced >= l.job.ClosedEpoch {
+			limit += l.t.Settle
+		}
+		l.miss(n)
+		if until := l.away[n] + limit; l.now < until {
+			l.wakeAt(until)
+			continue
+		}
+		l.learnFault(replica.Fault{Kind: replica.Silent, Node: n, NodeIncarnation: l.nodes[n].Incarnation, Detail: fmt.Sprintf("no acknowledgement of the fence of epoch %d within %v", l.job.ClosedEpoch, limit)})
+		l.assertFaults()
+	}
+}
+
+// awaitRest gives up on attached processes that don't come to rest: what they wait for went down with the epoch.
+func (l *Leader) awaitRest(in *PlanInput, ranks []replica.Rank) {
+	until := l.lastFault + l.t.Settle + l.t.Ack
+	if l.job.Phase != replica.Closed {
+		return
+	}
+	if l.now < until {
+		l.wakeAt(until)
+		return
+	}
+	for _, r := range ranks {
+		if rep, ok := in.rank(r); ok && !rep.Stopped {
+			l.learnFault(replica.Fault{Kind: replica.Hang, Rank: r, Incarnation: rep.Incarnation, Epoch: l.job.Epoch,
+				Detail: fmt.Sprintf("not at rest %v after the fault", l.t.Settle+l.t.Ack)})
+		}
+	}
+	l.assertFaults()
+}
+
+// capturing is a capture of the survivors' live state that was asked for.
+type capturing struct {
+	asked bool
+	gen   replica.Generation
+	at    time.Duration
+}
+
+// captureLive asks the survivors to capture their live state where all of them stand whole at one step that is newer than
+// the best eligible generation and would then be eligible (protocol section 6, settle), and waits for it for a while. No
+// daemon is obliged: one without a free slot doesn't capture.
+func (l *Leader) captureLive() (waiting bool) {
+	in := l.input()
+	if _, wait := in.waitForAcks(); wait {
+		return false
+	}
+	if !l.capture.asked {
+		g, ok := in.capturable()
+		if !ok {
+			return false
+		}
+		l.capture = capturing{asked: true, gen: g, at: l.now}
+		l.out = append(l.out, Capture{g})
+	}
+	until := l.capture.at + l.t.Ack
+	best, _, found := in.stock().newest(l.job)
+	if found && newer(best, l.capture.gen) <= 0 {
+		// Enough for the plan; a moment more spares the others a transfer.
+		until = l.capture.at + 20*l.t.Collect
+		if in.allCaptured(l.capture.gen) {
+			return false
+		}
+	}
+	l.wakeAt(until)
+	return l.now < until
+}
+
+// capturable is the step at which all survivors stand whole, if its capture would give a newer eligible generation.
+func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
+	j, st := in.Job, in.stock()
+	groups := make(map[replica.GroupID]bool)
+	for r := range j.Ranks {
+		rank := replica.Rank(r)
+		if vacant(j, rank) {
+			continue
+		}
+		rep, here := in.rank(rank)
+		live := rep.Live.Generation()
+		if !here || !rep.Whole || len(groups) > 0 && live != g {
+			return g, false
+		}
+		g = live
+		groups[j.Layout.Groups[r]] = true
+	}
+	if len(groups) == 0 || !eligible(j, g) {
+		return g, false
+	}
+	if best, _, found := st.newest(j); found && newer(g, best) >= 0 {
+		return g, false
+	}
+	for _, p := range parts(j.Layout) {
+		if len(st[g][p]) == 0 && !(p.Kind == replica.ReplicatedPart && groups[replica.GroupID(p.Index)]) {
+			return g, false
+		}
+	}
+	return g, true
+}
+
+// allCaptured tells whether every survivor holds its replicated part of g in its own arena.
+func (in *PlanInput) allCaptured(g replica.Generation) bool {
+	held := make(map[replica.Rank]bool)
+	for p, copies := range in.stock()[g] {
+		for _, c := range copies {
+			if p.Kind == replica.ReplicatedPart && !c.held.Mirror {
+				held[c.held.Rank] = true
+			}
+		}
+	}
+	return !slices.ContainsFunc(ranksOf(in.Job), func(r replica.Rank) bool { return !vacant(in.Job, r) && !held[r] })
+}
+
+func ranksOf(j *replica.Job) []replica.Rank {
+	out := make([]replica.Rank, len(j.Ranks))
+	for r := range out {
+		out[r] = replica.Rank(r)
+	}
+	return out
+}

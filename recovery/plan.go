@@ -1,0 +1,343 @@
+package recovery
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Plan decides at which generation a job resumes and where every part of it comes from, on sealed parts only. It returns
+// a plan only with a Ready verdict.
+func Plan(in PlanInput) (replica.Plan, Verdict) {
+	if v, waiting := in.waitForAcks(); waiting {
+		return replica.Plan{}, v
+	}
+	if in.Job.Phase == replica.Opening && len(in.Job.Lineage) == 0 {
+		return in.planOpening()
+	}
+	ch, v, settled := in.choose()
+	if !settled {
+		return replica.Plan{}, v
+	}
+	if ranks := in.unready(); len(ranks) > 0 {
+		return replica.Plan{}, Verdict{Kind: Wait, Why: ForRanks, Ranks: ranks, Reason: fmt.Sprintf("ranks %v are not yet claimed and at rest", ranks), Scan: v.Scan}
+	}
+	return in.write(ch), Verdict{Kind: Ready, Reason: ch.reason, Scan: v.Scan}
+}
+
+// Required are the nodes whose acknowledgement a plan of a closed epoch needs: those that hold a rank that is not lost, or
+// recorded parts; the unobserved too, but not those in a fault.
+func (in *PlanInput) Required() []replica.NodeName {
+	j, need := in.Job, make(map[replica.NodeName]bool)
+	for r, c := range j.Ranks {
+		if !vacant(j, replica.Rank(r)) {
+			need[c.Node] = true
+		}
+	}
+	for _, p := range j.Parts {
+		for _, h := range p.Holders {
+			if !slices.Contains(j.Proved, h) {
+				need[h.Node] = true
+			}
+		}
+	}
+	var out []replica.NodeName
+	for _, n := range slices.Sorted(maps.Keys(need)) {
+		node, known := in.Nodes[n]
+		if known && !nodeFaulted(j, replica.Holder{Node: n, Incarnation: node.Incarnation}) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+func (in *PlanInput) waitForAcks() (Verdict, bool) {
+	var missing []replica.NodeName
+	for _, n := range in.Required() {
+		if _, ok := in.answered(n); !ok {
+			missing = append(missing, n)
+		}
+	}
+	if len(missing) == 0 {
+		return Verdict{}, false
+	}
+	return Verdict{Kind: Wait, Why: ForAcks, WaitFor: missing,
+		Reason: fmt.Sprintf("no acknowledgement of the fence of epoch %d yet from %v", in.Job.ClosedEpoch, missing)}, true
+}
+
+// unready are the ranks that can't be given a plan: not claimed by a live incarnation, or not at rest under a closed epoch.
+func (in *PlanInput) unready() []replica.Rank {
+	var out []replica.Rank
+	for r := range in.Job.Ranks {
+		if rep, ok := in.rank(replica.Rank(r)); !ok || !rep.Stopped && !in.sealedInitial(rep) {
+			out = append(out, replica.Rank(r))
+		}
+	}
+	return out
+}
+
+func (in *PlanInput) sealedInitial(rep replica.RankReport) bool {
+	return in.Job.Phase == replica.Opening && rep.Initial == in.Job.Epoch
+}
+
+// rank is what the daemon of a rank's holder says of it, where the holder is neither lost nor silent and its process is
+// there and attached.
+func (in *PlanInput) rank(r replica.Rank) (replica.RankReport, bool) {
+	c := in.Job.Ranks[r]
+	rep, ok := in.current(c.Node)
+	if !ok || vacant(in.Job, r) {
+		return replica.RankReport{}, false
+	}
+	for _, rr := range rep.Ranks {
+		if rr.Rank == r && rr.Incarnation == c.Incarnation {
+			return rr, rr.Alive && rr.Attached
+		}
+	}
+	return replica.RankReport{}, false
+}
+
+// choice is a generation with all its parts.
+type choice struct {
+	gen    replica.Generation
+	lots   []lot
+	reason string
+}
+
+// choose picks the generation. Memory serves at once unless it would lose a committed step; else recorded holders that are
+// not proved lost are waited for, and then the newest generation is taken that memory and disk can assemble part by part.
+func (in *PlanInput) choose() (choice, Verdict, bool) {
+	j, st := in.Job, in.stock()
+	g, lots, found := st.newest(j)
+	if found && !j.Committed.IsZero() && g.Step >= j.Position.Step {
+		return choice{g, lots, in.freshReason(g)}, Verdict{}, true
+	}
+	why := in.lossReason(st)
+	disk := j.Options.DurableEvery > 0 || !j.Durable.IsZero()
+	scan := disk && !in.Scanned
+	if names, until := in.awaited(st); len(names) > 0 {
+		return choice{}, Verdict{Kind: Wait, Why: ForHolders, WaitFor: names, Until: until, Scan: scan,
+			Reason: fmt.Sprintf("%s; waiting for %v, recorded as holders and not proved lost", why, names)}, false
+	}
+	if scan {
+		return choice{}, Verdict{Kind: Wait, Why: ForScan, Scan: true, Reason: why + "; searching the durable tier"}, false
+	}
+	if c, ok := in.fromDisk(st, g, found); ok {
+		c.reason = why + "; " + c.reason
+		return c, Verdict{}, true
+	}
+	if found {
+		return choice{g, lots, fmt.Sprintf("%s; %v is the newest generation that memory holds whole, and the durable tier has none newer", why, g)}, Verdict{}, true
+	}
+	tail := "the durable tier is off"
+	if disk {
+		tail = "the durable tier has no valid one"
+	}
+	return choice{}, Verdict{Kind: Stuck, Final: len(in.unproved(st)) == 0, Reason: fmt.Sprintf("no generation can be assembled: %s; %s", why, tail)}, false
+}
+
+// fromDisk is the newest durable generation that is eligible and newer than what memory has, each part from memory where
+// a healthy holder is left.
+func (in *PlanInput) fromDisk(st stock, inMemory replica.Generation, found bool) (choice, bool) {
+	durable := slices.Clone(in.Durable)
+	slices.SortFunc(durable, func(a, b DurableGen) int { return newer(a.Generation, b.Generation) })
+	for _, d := range durable {
+		if found && newer(d.Generation, inMemory) >= 0 {
+			break // disk is never read for what memory has
+		}
+		if !eligible(in.Job, d.Generation) {
+			continue
+		}
+		lots, missing := st.assemble(in.Job, d.Generation, &d)
+		if len(missing) > 0 {
+			continue
+		}
+		n := 0
+		for _, l := range lots {
+			if len(l.copies) == 0 {
+				n++
+			}
+		}
+		return choice{d.Generation, lots, fmt.Sprintf("%v is the newest generation that memory and the durable tier can assemble, %d of %d parts from disk", d.Generation, n, len(lots))}, true
+	}
+	return choice{}, false
+}
+
+func (in *PlanInput) freshReason(g replica.Generation) string {
+	if ahead := g.Step - in.Job.Position.Step; ahead > 0 {
+		return fmt.Sprintf("%v is whole in memory, %d beyond the committed step", g, ahead)
+	}
+	return fmt.Sprintf("%v, the committed step, is the newest generation whole in memory", g)
+}
+
+// lossReason says which parts of the committed generation memory lacks.
+func (in *PlanInput) lossReason(st stock) string {
+	j := in.Job
+	if j.Committed.IsZero() {
+		return "nothing has been committed in this life of the job"
+	}
+	if !eligible(j, j.Committed) {
+		return fmt.Sprintf("the committed generation %v is condemned or disputed", j.Committed)
+	}
+	_, missing := st.assemble(j, j.Committed, nil)
+	names := make([]string, len(missing))
+	for i, p := range missing {
+		names[i] = p.String()
+	}
+	return fmt.Sprintf("memory lacks %s of the committed generation %v", strings.Join(names, ", "), j.Committed)
+}
+
+// unproved are the recorded holders (by the commit, and by placement: members and mirrors) of parts of the committed
+// generation that memory lacks, where nothing proves that they lost them: they have not answered since the fence, and
+// neither another kernel boot nor anybody's word says that their memory is gone.
+func (in *PlanInput) unproved(st stock) []replica.NodeName {
+	j, out := in.Job, make(map[replica.NodeName]bool)
+	if !eligible(j, j.Committed) {
+		return nil
+	}
+	_, missing := st.assemble(j, j.Committed, nil)
+	for _, part := range missing {
+		for _, h := range in.recorded(part) {
+			if _, ok := in.answered(h.Node); !ok && !slices.Contains(j.Proved, h) && !slices.Contains(j.Quarantined, h.Node) {
+				out[h.Node] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(out))
+}
+
+func (in *PlanInput) recorded(part replica.Part) []replica.Holder {
+	j := in.Job
+	var out []replica.Holder
+	for _, p := range j.Parts {
+		if p.Part == part {
+			out = append(out, p.Holders...)
+		}
+	}
+	member := func(r replica.Rank) {
+		if c := j.Ranks[r]; c.Incarnation != 0 {
+			out = append(out, replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation})
+		}
+	}
+	mirrors := func(names []replica.NodeName) {
+		for _, n := range names {
+			out = append(out, replica.Holder{Node: n, Incarnation: in.Nodes[n].Incarnation})
+		}
+	}
+	if part.Kind == replica.PrivatePart {
+		member(replica.Rank(part.Index))
+		mirrors(at(j.Mirrors, int(part.Index)))
+		return out
+	}
+	for _, r := range membersOf(j.Layout, replica.GroupID(part.Index)) {
+		member(r)
+	}
+	mirrors(at(j.GroupMirrors, int(part.Index)))
+	return out
+}
+
+// awaited are the unproved holders whose grace has not passed, and when the last of them will have had it.
+func (in *PlanInput) awaited(st stock) (names []replica.NodeName, until time.Duration) {
+	for _, n := range in.unproved(st) {
+		since, ok := in.AwaySince[n]
+		if !ok {
+			since = in.Now
+		}
+		if in.Now-since < in.Grace {
+			names, until = append(names, n), max(until, since+in.Grace)
+		}
+	}
+	return names, until
+}
+
+// write makes the plan of a choice.
+func (in *PlanInput) write(ch choice) replica.Plan {
+	j := in.Job
+	p := replica.Plan{Epoch: j.Epoch + 1, Cites: j.LastIndex, Generation: ch.gen, Layout: j.Layout, Ranks: slices.Clone(j.Ranks), Unvouched: unvouched(ch.lots), Reason: ch.reason}
+	if j.Phase == replica.Opening {
+		p.Epoch = j.Epoch // Begin minted it
+	}
+	if j.Position.Step > ch.gen.Step && !j.Committed.IsZero() {
+		p.StepsLost = j.Position.Step - ch.gen.Step
+	}
+	for _, l := range ch.lots {
+		p.Sources = append(p.Sources, in.source(l))
+	}
+	p.Mirrors, p.GroupMirrors = PlaceMirrors(Placement{Job: j.ID, Layout: j.Layout, Ranks: j.Ranks, Nodes: in.Nodes, Usable: in.usable(),
+		Copies: minCopies(j.Options), Mirrors: j.Mirrors, GroupMirrors: j.GroupMirrors})
+	return p
+}
+
+func (in *PlanInput) source(l lot) replica.Source {
+	s := replica.Source{Part: l.part, Root: l.root, Tier: replica.Disk}
+	if len(l.copies) > 0 {
+		s.Tier = replica.PeerRAM
+	}
+	own := make(map[replica.Rank]bool) // ranks whose node has it in their own arena
+	for _, c := range l.copies {
+		if !slices.Contains(s.Holders, c.holder) {
+			s.Holders = append(s.Holders, c.holder)
+		}
+		if r := c.held.Rank; !c.held.Mirror && int(r) < len(in.Job.Ranks) && in.Job.Ranks[r].Node == c.holder.Node {
+			own[r] = true
+		}
+	}
+	slices.SortFunc(s.Holders, func(a, b replica.Holder) int { return cmp.Compare(a.Node, b.Node) })
+	loaders := []replica.Rank{replica.Rank(l.part.Index)}
+	if l.part.Kind == replica.ReplicatedPart {
+		loaders = membersOf(in.Job.Layout, replica.GroupID(l.part.Index))
+	}
+	if !slices.ContainsFunc(loaders, func(r replica.Rank) bool { return !own[r] }) {
+		s.Tier = replica.OwnRAM
+	}
+	return s
+}
+
+// planOpening plans the first epoch, for which exactly (p, init) is eligible.
+func (in *PlanInput) planOpening() (replica.Plan, Verdict) {
+	var waiting []replica.Rank
+	for r := range in.Job.Ranks {
+		if rep, ok := in.rank(replica.Rank(r)); !ok || !in.sealedInitial(rep) {
+			waiting = append(waiting, replica.Rank(r))
+		}
+	}
+	if len(waiting) > 0 {
+		return replica.Plan{}, Verdict{Kind: Wait, Why: ForRanks, Ranks: waiting, Reason: fmt.Sprintf("ranks %v have not sealed their initial state", waiting)}
+	}
+	init := replica.Generation{Epoch: in.Job.Epoch}
+	st := in.stock()
+	if p, ok := st.disputed(in.Job, init); ok {
+		return replica.Plan{}, Verdict{Kind: Stuck, Final: true, Reason: fmt.Sprintf("the ranks of %v sealed different initial states: %s", p, st.roots(init, p))}
+	}
+	lots, missing := st.assemble(in.Job, init, nil)
+	if len(missing) > 0 {
+		return replica.Plan{}, Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", missing[0])}
+	}
+	plan := in.write(choice{init, lots, "opening: the initial state that every rank sealed"})
+	plan.Initial, plan.Unvouched = true, false
+	return plan, Verdict{Kind: Ready, Reason: plan.Reason}
+}
+
+// disputed finds a part of g for which different roots were reported.
+func (st stock) disputed(j *replica.Job, g replica.Generation) (replica.Part, bool) {
+	for _, p := range parts(j.Layout) {
+		if len(st[g][p]) > 0 {
+			if _, _, ok := agreedRoot(j, p, st[g][p]); !ok {
+				return p, true
+			}
+		}
+	}
+	return replica.Part{}, false
+}
+
+func (st stock) roots(g replica.Generation, p replica.Part) string {
+	var out []string
+	for _, c := range st[g][p] {
+		out = append(out, fmt.Sprintf("rank %d on %s: %v", c.held.Rank, c.holder.Node, c.held.Root))
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,158 @@
+package recovery
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// loading is how far the planned epoch has come.
+type loading struct {
+	epoch replica.Epoch
+	all   bool
+	at    time.Duration // when every rank had loaded
+}
+
+// restoring opens the planned epoch once every rank has loaded T and every part of T has copies(p) holders, or, after
+// resume_grace, with the holders there are.
+func (l *Leader) restoring() {
+	in, p := l.input(), l.job.Plan
+	if p == nil {
+		return
+	}
+	var loadingRanks []replica.Rank
+	for r := range l.job.Ranks {
+		if rep, ok := in.rank(replica.Rank(r)); !ok || rep.Loaded != p.Epoch {
+			loadingRanks = append(loadingRanks, replica.Rank(r))
+		}
+	}
+	if len(loadingRanks) > 0 {
+		l.loaded = loading{}
+		l.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", loadingRanks, p.Generation), map[string]string{"why": "loads"})
+		return
+	}
+	if l.loaded.epoch != p.Epoch {
+		l.loaded = loading{epoch: p.Epoch, all: true, at: l.now}
+	}
+	roots, fewest := in.held(p)
+	if fewest == 0 {
+		return // a report that names the loaded copies is still on its way
+	}
+	copies := in.copiesPossible()
+	if until := l.loaded.at + l.t.ResumeGrace; fewest < copies && l.now < until {
+		l.wakeAt(until)
+		l.note("waiting", fmt.Sprintf("some part of %v has %d of %d copies", p.Generation, fewest, copies), map[string]string{"why": "mirrors"})
+		return
+	}
+	l.propose(replica.Resume{Job: l.id, Epoch: p.Epoch, Parts: roots, Copies: min(copies, fewest)})
+}
+
+// held is who holds every part of a plan's generation under the plan's root now, and the fewest nodes that hold any.
+func (in *PlanInput) held(p *replica.Plan) (roots []replica.PartRoot, fewest int) {
+	fewest = len(in.Nodes)
+	usable := in.usable()
+	for _, src := range p.Sources {
+		pr := replica.PartRoot{Part: src.Part, Root: src.Root}
+		for n, ok := range usable {
+			rep := in.Reports[n]
+			if ok && !slices.Contains(in.Job.Proved, rep.Holder) && slices.ContainsFunc(rep.Parts, func(h replica.Held) bool {
+				return h.Part == src.Part && h.Generation == p.Generation && h.Root == src.Root
+			}) {
+				pr.Holders = append(pr.Holders, rep.Holder)
+			}
+		}
+		slices.SortFunc(pr.Holders, func(a, b replica.Holder) int { return cmp.Compare(a.Node, b.Node) })
+		roots, fewest = append(roots, pr), min(fewest, len(pr.Holders))
+	}
+	return roots, fewest
+}
+
+// copiesPossible is copies(p): min_copies, or as many nodes as can hold a copy if they are fewer.
+func (in *PlanInput) copiesPossible() int {
+	n := 0
+	for _, ok := range in.usable() {
+		if ok {
+			n++
+		}
+	}
+	return max(1, min(minCopies(in.Job.Options), n))
+}
+
+// training looks after redundancy while the job runs: mirrors move off nodes that are at fault, and copies(p) rises as
+// nodes join and falls when a fault removes one.
+func (l *Leader) training() {
+	in := l.input()
+	usable := in.usable()
+	if l.misplaced(&in) {
+		byRank, byGroup := PlaceMirrors(Placement{Job: l.id, Layout: l.job.Layout, Ranks: l.job.Ranks, Nodes: l.nodes, Usable: l.standing(usable),
+			Copies: minCopies(l.job.Options), Mirrors: l.job.Mirrors, GroupMirrors: l.job.GroupMirrors})
+		if !sameMirrors(byRank, l.job.Mirrors) || !sameMirrors(byGroup, l.job.GroupMirrors) {
+			l.propose(replica.SetMirrors{Job: l.id, Mirrors: byRank, GroupMirrors: byGroup})
+		}
+	}
+	want := minCopies(l.job.Options)
+	healthy := 0 // registered and not known to be lost: silence alone lowers nothing
+	for n, node := range l.nodes {
+		if !nodeFaulted(l.job, replica.Holder{Node: n, Incarnation: node.Incarnation}) && !slices.Contains(l.job.Quarantined, n) {
+			healthy++
+		}
+	}
+	switch possible := in.copiesPossible(); {
+	case l.job.Copies > max(1, min(want, healthy)):
+		l.propose(replica.SetCopies{Job: l.id, Copies: max(1, min(want, healthy))})
+	case l.job.Copies < possible && l.placed(possible):
+		l.propose(replica.SetCopies{Job: l.id, Copies: possible})
+	}
+}
+
+// misplaced tells whether a mirror lies on a node that has a fault against it or is gone for good, or is missing while a node
+// could take it.
+func (l *Leader) misplaced(in *PlanInput) bool {
+	bad := func(names []replica.NodeName) bool {
+		return slices.ContainsFunc(names, func(n replica.NodeName) bool {
+			_, known := l.nodes[n]
+			return !known || !l.admissible(n)
+		})
+	}
+	return slices.ContainsFunc(l.job.Mirrors, bad) || slices.ContainsFunc(l.job.GroupMirrors, bad) || !l.placed(in.copiesPossible())
+}
+
+// standing adds to the usable nodes those that mirror already and are merely away: a daemon's restart moves no mirror.
+func (l *Leader) standing(usable map[replica.NodeName]bool) map[replica.NodeName]bool {
+	for _, lists := range [][][]replica.NodeName{l.job.Mirrors, l.job.GroupMirrors} {
+		for _, names := range lists {
+			for _, n := range names {
+				if _, known := l.nodes[n]; known && l.admissible(n) {
+					usable[n] = true
+				}
+			}
+		}
+	}
+	return usable
+}
+
+// placed tells whether every part has a place on n nodes.
+func (l *Leader) placed(n int) bool {
+	for r := range l.job.Ranks {
+		if 1+len(at(l.job.Mirrors, r)) < n {
+			return false
+		}
+	}
+	for g := range l.job.Layout.NumGroups() {
+		nodes := make(map[replica.NodeName]bool)
+		for _, r := range membersOf(l.job.Layout, replica.GroupID(g)) {
+			nodes[l.job.Ranks[r].Node] = true
+		}
+		if len(nodes)+len(at(l.job.GroupMirrors, g)) < n {
+			return false
+		}
+	}
+	return true
+}
+
+func sameMirrors(a, b [][]replica.NodeName) bool {
+	return slices.EqualFunc(a, b, func(x, y []replica.NodeName) bool { return slices.Equal(x, y) })
+}

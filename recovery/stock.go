@@ -1,0 +1,232 @@
+package recovery
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// newer orders generations of one history: by step, then epoch.
+func newer(a, b replica.Generation) int {
+	return cmp.Or(cmp.Compare(b.Step, a.Step), cmp.Compare(b.Epoch, a.Epoch))
+}
+
+// eligible tells whether a generation may be resumed at, whoever holds it.
+func eligible(j *replica.Job, g replica.Generation) bool {
+	if !j.Lineage.Valid(g) || slices.Contains(j.Condemned, g) {
+		return false
+	}
+	for _, d := range j.Disputed {
+		// What was computed from a disputed state is no better than it.
+		if d.Generation.Epoch == g.Epoch && d.Generation.Step <= g.Step {
+			return false
+		}
+	}
+	return true
+}
+
+// parts lists the parts of every generation of a layout: one a group, then one a rank.
+func parts(l replica.Layout) []replica.Part {
+	groups := 0
+	for _, g := range l.Groups {
+		groups = max(groups, int(g)+1)
+	}
+	out := make([]replica.Part, 0, groups+len(l.Groups))
+	for g := range groups {
+		out = append(out, replica.OfGroup(replica.GroupID(g)))
+	}
+	for r := range l.Groups {
+		out = append(out, replica.OfRank(replica.Rank(r)))
+	}
+	return out
+}
+
+// current is the report of a node's registered session, if it is connected.
+func (in *PlanInput) current(n replica.NodeName) (replica.NodeReport, bool) {
+	rep, ok := in.Reports[n]
+	node, known := in.Nodes[n]
+	return rep, ok && known && in.Connected[n] && rep.Holder == replica.Holder{Node: n, Incarnation: node.Incarnation} && rep.Session == node.Session
+}
+
+// answered is the report of a node that has acknowledged the fence and settled: its account of sealed parts is whole.
+func (in *PlanInput) answered(n replica.NodeName) (replica.NodeReport, bool) {
+	rep, ok := in.current(n)
+	return rep, ok && rep.Fenced >= in.Job.ClosedEpoch && rep.Settled
+}
+
+// usable are the nodes that may take mirrors: they answer and nothing is held against them.
+func (in *PlanInput) usable() map[replica.NodeName]bool {
+	out := make(map[replica.NodeName]bool)
+	for n, node := range in.Nodes {
+		_, ok := in.current(n)
+		out[n] = ok && !nodeFaulted(in.Job, replica.Holder{Node: n, Incarnation: node.Incarnation}) && !slices.Contains(in.Job.Quarantined, n)
+	}
+	return out
+}
+
+// sealed is one sealed copy of a part.
+type sealed struct {
+	holder replica.Holder
+	held   replica.Held
+}
+
+// stock is who holds which part of which generation, by the nodes that answered. A node whose fault is recorded but that
+// answers now is a holder all the same: its memory is there, and every chunk is verified.
+type stock map[replica.Generation]map[replica.Part][]sealed
+
+func (in *PlanInput) stock() stock {
+	st := make(stock)
+	names := make([]replica.NodeName, 0, len(in.Nodes))
+	for n := range in.Nodes {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	for _, n := range names {
+		rep, ok := in.answered(n)
+		if !ok || slices.Contains(in.Job.Quarantined, n) || slices.Contains(in.Job.Proved, rep.Holder) {
+			continue
+		}
+		for _, h := range rep.Parts {
+			if st[h.Generation] == nil {
+				st[h.Generation] = make(map[replica.Part][]sealed)
+			}
+			st[h.Generation][h.Part] = append(st[h.Generation][h.Part], sealed{rep.Holder, h})
+		}
+	}
+	return st
+}
+
+// lot is one part of a generation as it can be had: under one root, from those holders.
+type lot struct {
+	part      replica.Part
+	root      replica.Digest
+	copies    []sealed // none: from disk
+	unvouched bool     // fewer than two producers speak for it, though the group has more
+}
+
+// settleRoot decides under which root the copies of a part are taken. known is the root that a commit or durable marker
+// named; without one the producing ranks must agree, and mirrors and daemon-made digests count only where no producer is left.
+func settleRoot(j *replica.Job, part replica.Part, copies []sealed, known replica.Digest) (lot, bool) {
+	l := lot{part: part, root: known}
+	if known.IsZero() {
+		root, voices, ok := agreedRoot(j, part, copies)
+		if !ok {
+			return l, false
+		}
+		l.root = root
+		l.unvouched = part.Kind == replica.ReplicatedPart && voices < 2 && len(membersOf(j.Layout, replica.GroupID(part.Index))) > 1
+	}
+	for _, c := range copies {
+		if c.held.Root == l.root {
+			l.copies = append(l.copies, c)
+		}
+	}
+	return l, len(l.copies) > 0
+}
+
+// agreedRoot is the root that all who speak for a part name, and how many ranks produced it.
+func agreedRoot(j *replica.Job, part replica.Part, copies []sealed) (root replica.Digest, voices int, ok bool) {
+	var speaking []sealed
+	for _, c := range copies {
+		if !c.held.Mirror && !c.held.DaemonMade {
+			speaking = append(speaking, c)
+		}
+	}
+	produced := len(speaking) > 0
+	if !produced {
+		speaking = slices.Clone(copies)
+	}
+	if len(speaking) == 0 {
+		return root, 0, false
+	}
+	slices.SortStableFunc(speaking, func(a, b sealed) int { return cmp.Compare(a.held.Rank, b.held.Rank) })
+	root = speaking[0].held.Root
+	// In a group that declared itself non-deterministic every member loads the lowest rank's state.
+	own := part.Kind == replica.ReplicatedPart && int(part.Index) < len(j.Options.Nondeterministic) && j.Options.Nondeterministic[part.Index]
+	for i, c := range speaking {
+		if c.held.Root != root && !own {
+			return root, 0, false
+		}
+		if produced && (i == 0 || c.held.Rank != speaking[i-1].held.Rank) {
+			voices++
+		}
+	}
+	return root, voices, true
+}
+
+func mapKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func membersOf(l replica.Layout, g replica.GroupID) []replica.Rank {
+	var out []replica.Rank
+	for r, group := range l.Groups {
+		if group == g {
+			out = append(out, replica.Rank(r))
+		}
+	}
+	return out
+}
+
+// committedRoot is the root of a part of the committed generation; zero if g is another.
+func committedRoot(j *replica.Job, g replica.Generation, part replica.Part) replica.Digest {
+	if g == j.Committed {
+		for _, p := range j.Parts {
+			if p.Part == part {
+				return p.Root
+			}
+		}
+	}
+	return replica.Digest{}
+}
+
+// assemble takes every part of g from memory, or from a durable generation where disk is given.
+func (st stock) assemble(j *replica.Job, g replica.Generation, disk *DurableGen) (lots []lot, missing []replica.Part) {
+	for _, part := range parts(j.Layout) {
+		known := committedRoot(j, g, part)
+		if disk != nil {
+			onDisk, ok := disk.Parts[part]
+			if !ok || onDisk.IsZero() || !known.IsZero() && known != onDisk {
+				missing = append(missing, part)
+				continue
+			}
+			known = onDisk
+		}
+		l, ok := settleRoot(j, part, st[g][part], known)
+		if !ok && disk == nil {
+			missing = append(missing, part)
+			continue
+		}
+		lots = append(lots, l)
+	}
+	return lots, missing
+}
+
+func unvouched(lots []lot) bool {
+	return slices.ContainsFunc(lots, func(l lot) bool { return l.unvouched })
+}
+
+// newest is the newest eligible generation that memory alone can assemble.
+func (st stock) newest(j *replica.Job) (replica.Generation, []lot, bool) {
+	gens := make([]replica.Generation, 0, len(st))
+	for g := range st {
+		gens = append(gens, g)
+	}
+	slices.SortFunc(gens, newer)
+	for _, g := range gens {
+		if !eligible(j, g) {
+			continue
+		}
+		lots, missing := st.assemble(j, g, nil)
+		if len(missing) == 0 && !(j.Options.RequireVotes && unvouched(lots)) {
+			return g, lots, true
+		}
+	}
+	return replica.Generation{}, nil, false
+}
