@@ -1,0 +1,190 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// fetch is one Fetch under way. mu guards report, errs and the start; the queue guards itself.
+type fetch struct {
+	key    Key
+	begin  func(replica.Manifest) (Sink, error)
+	cancel context.CancelCauseFunc // for what no other source can mend: begin or put failed
+
+	mu       sync.Mutex
+	started  bool
+	starting chan struct{} // closed once begin has returned
+	manifest replica.Manifest
+	sink     Sink
+	queue    *queue
+	report   Report
+	errs     map[replica.NodeName][]error
+}
+
+// errComplete ends the lanes that are still waiting when the last chunk was put.
+var errComplete = errors.New("transfer complete")
+
+// Fetch brings the part that k names from sources into the sink that begin returns. begin is called once, when a manifest
+// whose root is k.Root has arrived. Chunks come from all sources at once and are verified before Put; a source that fails
+// is set aside with its reason and the others finish. The error names every source that failed when none is left, or what
+// began or put could not do. Whatever was put stays put: a later Fetch with a sink that has it goes on from there.
+func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Manifest) (Sink, error)) (Report, error) {
+	lanes, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	f := &fetch{key: k, begin: begin, cancel: cancel, starting: make(chan struct{}), errs: make(map[replica.NodeName][]error)}
+	f.report.By, f.report.Failed = make(map[replica.NodeName]uint64), make(map[replica.NodeName]string)
+
+	var wg sync.WaitGroup
+	for _, s := range sources {
+		wg.Go(func() {
+			if err := f.source(lanes, s); err != nil {
+				f.setAside(s.Node, err)
+			}
+		})
+	}
+	wg.Wait()
+	return f.finish(ctx, context.Cause(lanes), len(sources))
+}
+
+// finish is what Fetch returns; no lane runs any more.
+func (f *fetch) finish(ctx context.Context, cause error, sources int) (Report, error) {
+	for node, errs := range f.errs {
+		texts := make([]string, len(errs))
+		for i, err := range errs {
+			texts[i] = reason(err)
+			if errors.Is(err, ErrCorrupt) && !slices.Contains(f.report.Corrupt, node) {
+				f.report.Corrupt = append(f.report.Corrupt, node)
+			}
+		}
+		f.report.Failed[node] = strings.Join(texts, "; ")
+	}
+	slices.Sort(f.report.Corrupt)
+	if cause == errComplete {
+		return f.report, nil
+	}
+	what := fmt.Sprintf("fetch %v %v for rank %d, epoch %d", f.key.Part, f.key.Generation, f.key.Rank, f.key.Epoch)
+	if cause != nil && ctx.Err() == nil {
+		return f.report, fmt.Errorf("%s: %w", what, cause)
+	}
+	all := make([]error, 0, len(f.errs)+1)
+	if cause != nil {
+		all = append(all, cause)
+	}
+	nodes := make([]replica.NodeName, 0, len(f.errs))
+	for node := range f.errs {
+		nodes = append(nodes, node)
+	}
+	slices.Sort(nodes)
+	for _, node := range nodes {
+		for _, err := range f.errs[node] {
+			all = append(all, fmt.Errorf("%s: %w", node, err))
+		}
+	}
+	return f.report, fmt.Errorf("%s: none of %d sources could finish it: %w", what, sources, errors.Join(all...))
+}
+
+// reason is err for people; a wrong digest carries the name of the fault it is evidence for.
+func reason(err error) string {
+	if errors.Is(err, ErrCorrupt) {
+		return replica.BadDigest.String() + ": " + err.Error()
+	}
+	return err.Error()
+}
+
+func (f *fetch) setAside(node replica.NodeName, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.errs[node] = append(f.errs[node], err)
+}
+
+// source pulls chunks over one lane until all are done; nil means that it was not at fault.
+func (f *fetch) source(ctx context.Context, s Source) error {
+	dialing, stop := context.WithTimeout(ctx, dialAfter)
+	l, err := s.Dial(dialing)
+	stop()
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("dial: %w", err)
+	}
+	defer l.Close()
+	err = retry(ctx, func() error { return f.lane(ctx, s.Node, l) })
+	return f.excuse(ctx, err)
+}
+
+// excuse forgives a source what it ran into because the fetch was already complete or given up. What the source did of
+// its own stays its fault, however late it is noticed.
+func (f *fetch) excuse(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	switch {
+	case cause == nil, errors.Is(err, ErrCorrupt):
+		return err
+	case errors.Is(err, cause), onlyInterrupted(err):
+		return nil
+	}
+	return err
+}
+
+// start calls begin for the first good manifest; the others wait for it and share its sink.
+func (f *fetch) start(ctx context.Context, m replica.Manifest) error {
+	f.mu.Lock()
+	first := !f.started
+	f.started = true
+	f.mu.Unlock()
+	if !first {
+		select {
+		case <-f.starting:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	sink, err := f.begin(m)
+	if err != nil {
+		err = fmt.Errorf("begin: %w", err)
+		f.cancel(err)
+		return err
+	}
+	var reused uint64
+	q := newQueue(len(m.Chunks), func(i int) bool {
+		have := sink.Have(i)
+		if have {
+			_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+			reused += n
+		}
+		return have
+	})
+	f.mu.Lock()
+	f.manifest, f.sink, f.queue, f.report.Reused = m, sink, q, reused
+	f.mu.Unlock()
+	close(f.starting)
+	return nil
+}
+
+// retry repeats try while the peer asks for patience.
+func retry(ctx context.Context, try func() error) error {
+	wait, waited := retryFirst, time.Duration(0)
+	for {
+		err := try()
+		if err == nil || !Retryable(err) || waited >= patience {
+			return err
+		}
+		pause := wait/2 + rand.N(wait) // many may have been refused at the same moment
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+		waited += pause
+		wait = min(2*wait, retryMost)
+	}
+}

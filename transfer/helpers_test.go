@@ -1,0 +1,192 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/replicad/replicad/internal/leakcheck"
+	"github.com/replicad/replicad/replica"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+// makePart makes a part of n seeded bytes in chunks of chunk bytes.
+func makePart(n int, chunk uint32) (Key, replica.Manifest, []byte) {
+	b := make([]byte, n)
+	rng := rand.New(rand.NewPCG(1, uint64(n)))
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	m := replica.Manifest{Cluster: replica.ClusterID{1}, Era: 1, Job: replica.JobID{2}, Part: replica.OfGroup(1),
+		Generation: replica.Generation{Epoch: 3, Step: 40}, Geometry: replica.Digest{9}, Bytes: uint64(n), ChunkBytes: chunk}
+	m.Chunks = make([]replica.Digest, replica.ChunkCount(m.Bytes, chunk))
+	for i := range m.Chunks {
+		off, n := replica.ChunkSpan(i, m.Bytes, chunk)
+		m.Chunks[i] = hash(b[off : off+n])
+	}
+	m.Root = hash(m.RootInput())
+	return Key{Cluster: m.Cluster, Era: 1, Job: m.Job, Epoch: 4, Part: m.Part, Generation: m.Generation, Root: m.Root, Rank: 1, Incarnation: 7}, m, b
+}
+
+// memStore serves one part; its hooks are nil or make it fail.
+type memStore struct {
+	m     replica.Manifest
+	b     []byte
+	open  func() error      // before anything else
+	chunk func(i int) error // before chunk i is read
+	bend  func(i int, b []byte)
+
+	mirror  *memSink // what a push goes into
+	accept  func() error
+	sealErr func(error) error
+}
+
+func (s *memStore) Open(replica.NodeName, Key) (Reader, error) {
+	if s.open != nil {
+		if err := s.open(); err != nil {
+			return nil, err
+		}
+	}
+	return &memReader{s}, nil
+}
+
+func (s *memStore) Accept(_ replica.NodeName, _ Key, m replica.Manifest) (Sink, func(error) error, error) {
+	if s.accept != nil {
+		if err := s.accept(); err != nil {
+			return nil, nil, err
+		}
+	}
+	return s.mirror, func(err error) error {
+		s.mirror.ended = append(s.mirror.ended, err)
+		if err == nil && s.sealErr != nil {
+			return s.sealErr(err)
+		}
+		return err
+	}, nil
+}
+
+type memReader struct{ s *memStore }
+
+func (r *memReader) Manifest() replica.Manifest { return r.s.m }
+func (r *memReader) Close()                     {}
+func (r *memReader) ReadChunk(i int, dst []byte) ([]byte, error) {
+	if r.s.chunk != nil {
+		if err := r.s.chunk(i); err != nil {
+			return nil, err
+		}
+	}
+	off, n := replica.ChunkSpan(i, r.s.m.Bytes, r.s.m.ChunkBytes)
+	copy(dst, r.s.b[off:off+n])
+	if r.s.bend != nil {
+		r.s.bend(i, dst[:n])
+	}
+	return dst[:n], nil
+}
+
+// memSink takes chunks; it fails the test when one is put twice or wrong.
+type memSink struct {
+	t    testing.TB
+	m    replica.Manifest
+	mu   sync.Mutex
+	b    []byte
+	have []bool
+	puts int
+	err  func(i int) error
+
+	ended []error // calls of a push's finish
+}
+
+func newSink(t testing.TB, m replica.Manifest) *memSink {
+	return &memSink{t: t, m: m, b: make([]byte, m.Bytes), have: make([]bool, len(m.Chunks))}
+}
+
+func (s *memSink) Have(i int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.have[i]
+}
+
+func (s *memSink) Put(i int, b []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		if err := s.err(i); err != nil {
+			return err
+		}
+	}
+	if s.have[i] || hash(b) != s.m.Chunks[i] {
+		s.t.Errorf("chunk %d was put twice or wrong", i)
+	}
+	off, _ := replica.ChunkSpan(i, s.m.Bytes, s.m.ChunkBytes)
+	copy(s.b[off:], b)
+	s.have[i] = true
+	s.puts++
+	return nil
+}
+
+func (s *memSink) check(want []byte) {
+	s.t.Helper()
+	if string(s.b) != string(want) {
+		s.t.Error("the part that arrived is not the one that was sent")
+	}
+}
+
+func (s *memSink) begin(m replica.Manifest) (Sink, error) {
+	if m.Root != s.m.Root {
+		return nil, errors.New("another part")
+	}
+	return s, nil
+}
+
+// pipeLane serves each stream it opens from a store over a net.Pipe; wrap may bend the server's end.
+type pipeLane struct {
+	peer replica.NodeName
+	st   Store
+	wrap func(net.Conn) net.Conn
+	ctx  context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+func newPipeLane(peer replica.NodeName, st Store, wrap func(net.Conn) net.Conn) *pipeLane {
+	l := &pipeLane{peer: peer, st: st, wrap: wrap}
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	return l
+}
+
+func (l *pipeLane) Open(context.Context) (net.Conn, error) {
+	here, there := net.Pipe()
+	if l.wrap != nil {
+		there = l.wrap(there)
+	}
+	l.wg.Go(func() { _ = Serve(l.ctx, "receiver", there, l.st) }) // what it returns is for a log
+	return here, nil
+}
+
+func (l *pipeLane) Peer() replica.NodeName { return l.peer }
+func (l *pipeLane) Close()                 { l.stop(); l.wg.Wait() }
+
+func source(name replica.NodeName, st Store) Source { return bentSource(name, st, nil) }
+
+func bentSource(name replica.NodeName, st Store, wrap func(net.Conn) net.Conn) Source {
+	return Source{Node: name, Dial: func(context.Context) (Lane, error) { return newPipeLane(name, st, wrap), nil }}
+}
+
+// hungConn swallows what is written after the first limit bytes: nothing arrives any more, and nobody says so.
+type hungConn struct {
+	net.Conn
+	left int
+}
+
+func (h *hungConn) Write(b []byte) (int, error) {
+	if len(b) > h.left {
+		h.left = 0
+		return len(b), nil
+	}
+	h.left -= len(b)
+	return h.Conn.Write(b)
+}

@@ -1,0 +1,154 @@
+package transfer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// lane runs one stream of a fetch: manifest first, then chunks until the queue is empty. It returns nil when there is
+// nothing left to bring.
+func (f *fetch) lane(ctx context.Context, node replica.NodeName, l Lane) error {
+	c, err := l.Open(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return fmt.Errorf("open stream: %w", err)
+	}
+	s := newStream(ctx, c, stallAfter)
+	defer s.end()
+	if err := wire.Write(s, kindFetch, f.key); err != nil {
+		return fmt.Errorf("ask: %w", err)
+	}
+	var m replica.Manifest
+	if err := readAnswer(s.r, wire.KindManifest, &m); err != nil {
+		return fmt.Errorf("manifest: %w", err)
+	}
+	if err := checkManifest(f.key, &m); err != nil {
+		return err
+	}
+	if err := f.start(ctx, m); err != nil {
+		return err
+	}
+	return f.pull(ctx, node, s)
+}
+
+// pull keeps up to window chunks asked for and takes them in order. A second goroutine writes the requests, so that neither
+// side can block the other whatever the transport buffers.
+func (f *fetch) pull(ctx context.Context, node replica.NodeName, s *stream) error {
+	requests := make(chan int, window)
+	var wg sync.WaitGroup
+	var writeErr error
+	wg.Go(func() { writeErr = writeRequests(s, requests) })
+
+	asked := make([]int, 0, window)
+	err := f.chunks(ctx, node, s, &asked, requests)
+	for _, i := range asked {
+		f.queue.giveBack(i)
+	}
+	close(requests)
+	if err != nil {
+		s.interrupt()
+	}
+	wg.Wait()
+	if onlyInterrupted(err) && writeErr != nil {
+		return fmt.Errorf("ask: %w", writeErr)
+	}
+	return err
+}
+
+// writeRequests ends when requests is closed, and interrupts the reader when it can't go on.
+func writeRequests(s *stream, requests <-chan int) (err error) {
+	var b [chunkHeaderBytes]byte
+	for i := range requests {
+		if err != nil {
+			continue
+		}
+		chunkHeader{op: opGet, index: uint32(i)}.put(b[:])
+		if _, err = s.Write(b[:]); err != nil {
+			s.interrupt()
+		}
+	}
+	return err
+}
+
+// chunks is the loop of pull; asked is what was requested and has not arrived.
+func (f *fetch) chunks(ctx context.Context, node replica.NodeName, s *stream, asked *[]int, requests chan<- int) error {
+	m := &f.manifest
+	buf := getBuffer(min(uint64(m.ChunkBytes), m.Bytes))
+	defer buf.free()
+	var header [chunkHeaderBytes]byte
+	for {
+		for len(*asked) < window {
+			i, ok := f.queue.take(ctx, len(*asked) == 0)
+			if !ok {
+				break
+			}
+			*asked = append(*asked, i)
+			requests <- i
+		}
+		if len(*asked) == 0 {
+			select {
+			case <-f.queue.done:
+				f.cancel(errComplete)
+				return nil
+			default:
+				return context.Cause(ctx)
+			}
+		}
+		i := (*asked)[0]
+		_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+		b := buf.bytes(n)
+		if err := readChunk(s, &header, i, b); err != nil {
+			return fmt.Errorf("chunk %d of %d: %w", i, len(m.Chunks), err)
+		}
+		if got := hash(b); got != m.Chunks[i] {
+			return fmt.Errorf("chunk %d of %d: %w: digest %v, want %v", i, len(m.Chunks), ErrCorrupt, got, m.Chunks[i])
+		}
+		*asked = append((*asked)[:0], (*asked)[1:]...)
+		if err := f.put(node, i, b); err != nil {
+			return err
+		}
+	}
+}
+
+// put hands a verified chunk to the sink unless another lane was first.
+func (f *fetch) put(node replica.NodeName, i int, b []byte) error {
+	if !f.queue.claim(i) {
+		return nil
+	}
+	if err := f.sink.Put(i, b); err != nil {
+		err = fmt.Errorf("put chunk %d: %w", i, err)
+		f.cancel(err) // no other source could mend it
+		return err
+	}
+	f.mu.Lock()
+	f.report.Bytes += uint64(len(b))
+	f.report.By[node] += uint64(len(b))
+	f.mu.Unlock()
+	if f.queue.finish() {
+		f.cancel(errComplete)
+	}
+	return nil
+}
+
+// readChunk reads the reply for chunk i, whose length is known from the manifest, into b.
+func readChunk(s *stream, scratch *[chunkHeaderBytes]byte, i int, b []byte) error {
+	h, err := readChunkHeader(s.r, scratch)
+	if err != nil {
+		return err
+	}
+	if h.op == opFail {
+		return readRefusal(s.r)
+	}
+	if h.op != opChunk || uint64(h.index) != uint64(i) || uint64(h.length) != uint64(len(b)) {
+		return fmt.Errorf("%w: reply op %d, chunk %d, %d bytes; want chunk %d, %d bytes", ErrProtocol, h.op, h.index, h.length, i, len(b))
+	}
+	_, err = io.ReadFull(s.r, b)
+	return err
+}

@@ -1,0 +1,28 @@
+package transfer
+
+import "time"
+
+// Limits and times, in one place. They bound what a peer can cost; none decides what is correct.
+const (
+	// window is how many chunks a lane asks for ahead: with one, the source idles for a round trip and a verification
+	// per chunk; more than two bought nothing measurable at 4 MiB and makes a dying lane return more.
+	window = 2
+	// stallAfter is how long a stream may bring no byte before it is set aside. Too short sets a busy source aside for a
+	// pause of its host; too long delays a recovery whose only other sources are slower.
+	stallAfter = 5 * time.Second
+	// hedgeAfter is how old a request must be before an idle lane asks for the same chunk too. It bounds what a slow last
+	// source costs without doubling the traffic of healthy ones.
+	hedgeAfter = 500 * time.Millisecond
+	// idleAfter is how long a served stream may be quiet between two requests: the receiver may be making room.
+	idleAfter = 30 * time.Second
+	// dialAfter bounds one attempt to reach a source.
+	dialAfter = 5 * time.Second
+	// Retries after NotYet and refusals: jittered, doubling between these, for at most patience.
+	retryFirst = 20 * time.Millisecond
+	retryMost  = time.Second
+	patience   = 15 * time.Second
+	// maxErrorText bounds what a peer's refusal may make us log, in bytes.
+	maxErrorText = 512
+	// maxRequest bounds the first frame of a fetch, in bytes; a push carries a manifest and may be as long as any frame.
+	maxRequest = 4 << 10
+)

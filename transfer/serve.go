@@ -1,0 +1,109 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// Serve answers one stream of an authenticated peer: one fetch or one push. It closes the stream and returns what went
+// wrong, for the log; a peer that has enough and hangs up is no error.
+func Serve(ctx context.Context, peer replica.NodeName, c net.Conn, st Store) error {
+	s := newStream(ctx, c, idleAfter)
+	defer s.end()
+	kind, body, err := wire.Read(s.r, wire.MaxBody)
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		return fmt.Errorf("serve %s: request: %w", peer, err)
+	}
+	switch kind {
+	case kindFetch:
+		err = serveFetch(s, peer, body, st)
+	case kindPush:
+		err = servePush(s, peer, body, st)
+	default:
+		err = fmt.Errorf("%w: request of kind %d", ErrProtocol, kind)
+	}
+	if err != nil {
+		return fmt.Errorf("serve %s: %w", peer, err)
+	}
+	return nil
+}
+
+func serveFetch(s *stream, peer replica.NodeName, body []byte, st Store) error {
+	var k Key
+	if len(body) > maxRequest {
+		return fmt.Errorf("%w: request of %d bytes", ErrProtocol, len(body))
+	}
+	if err := wire.Unmarshal(body, &k); err != nil {
+		return err
+	}
+	r, err := st.Open(peer, k)
+	if err != nil {
+		return answerError(s, err)
+	}
+	defer r.Close()
+	m := r.Manifest()
+	if err := wire.Write(s, wire.KindManifest, &m); err != nil {
+		return err
+	}
+	buf := getBuffer(min(uint64(m.ChunkBytes), m.Bytes))
+	defer buf.free()
+	var header [chunkHeaderBytes]byte
+	for {
+		h, err := readChunkHeader(s.r, &header)
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		if h.op != opGet || h.length != 0 || uint64(h.index) >= uint64(len(m.Chunks)) {
+			return fmt.Errorf("%w: request op %d for chunk %d of %d", ErrProtocol, h.op, h.index, len(m.Chunks))
+		}
+		if err := sendChunk(s, r, &m, int(h.index), buf); err != nil {
+			return err
+		}
+	}
+}
+
+// sendChunk reads chunk i and sends it. A chunk that can't be read any more is answered with a refusal that ends the stream.
+func sendChunk(s *stream, r Reader, m *replica.Manifest, i int, buf *buffer) error {
+	_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+	room := buf.bytes(n)
+	b, err := r.ReadChunk(i, room)
+	if err == nil && uint64(len(b)) != n {
+		err = fmt.Errorf("%d bytes, want %d", len(b), n)
+	}
+	if err != nil {
+		err = fmt.Errorf("read chunk %d: %w", i, err)
+		var fail [chunkHeaderBytes]byte
+		chunkHeader{op: opFail, index: uint32(i)}.put(fail[:])
+		if _, werr := s.Write(fail[:]); werr != nil {
+			return errors.Join(err, werr)
+		}
+		return answerError(s, err)
+	}
+	frame := buf.frame(n)
+	chunkHeader{op: opChunk, index: uint32(i), length: uint32(n)}.put(frame)
+	if n > 0 && &b[0] != &room[0] {
+		copy(room, b)
+	}
+	_, err = s.Write(frame)
+	return err
+}
+
+// answerError tells the peer why and returns err.
+func answerError(s *stream, err error) error {
+	if werr := wire.Write(s, kindError, refuse(err)); werr != nil {
+		return errors.Join(err, werr)
+	}
+	return err
+}

@@ -1,0 +1,95 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Key names what is asked for, by whom and under which epoch. A receiver of a request refuses an older epoch or
+// incarnation for good, and a newer one with ErrNotYet until it has read the state machine.
+type Key struct {
+	Cluster     replica.ClusterID   `cbor:"1,keyasint"`
+	Era         replica.Era         `cbor:"2,keyasint"`
+	Job         replica.JobID       `cbor:"3,keyasint"`
+	Epoch       replica.Epoch       `cbor:"4,keyasint"`
+	Part        replica.Part        `cbor:"5,keyasint"`
+	Generation  replica.Generation  `cbor:"6,keyasint"`
+	Root        replica.Digest      `cbor:"7,keyasint"`
+	Rank        replica.Rank        `cbor:"8,keyasint"`
+	Incarnation replica.Incarnation `cbor:"9,keyasint"` // for whom
+}
+
+// Reader reads one sealed part. One goroutine uses it.
+type Reader interface {
+	// Manifest is the part's; its root was checked when it was sealed or verified.
+	Manifest() replica.Manifest
+	// ReadChunk returns the bytes of chunk i, in dst where that is large enough: dst has the chunk's length. An error
+	// means that they can't be had any more; the stream ends with it.
+	ReadChunk(i int, dst []byte) ([]byte, error)
+	Close()
+}
+
+// Sink takes verified chunks.
+type Sink interface {
+	// Have tells whether chunk i is there already, rehashed by now. Called for each chunk before the first Put.
+	Have(i int) bool
+	// Put stores a chunk whose digest was checked. It does not keep b. Several goroutines may call it, each chunk once.
+	Put(i int, b []byte) error
+}
+
+// Store is what a daemon serves from and mirrors into. Both methods authorise: peer is the certificate's name, and the key
+// says for whom. Their errors reach the peer as one of this package's, by errors.Is.
+type Store interface {
+	// Open opens a sealed part for reading.
+	Open(peer replica.NodeName, k Key) (Reader, error)
+	// Accept takes a mirror push. The function is called exactly once: with nil when every chunk was put (seal), or with
+	// what went wrong (abort); what it returns is answered to the producer.
+	Accept(peer replica.NodeName, k Key, m replica.Manifest) (Sink, func(error) error, error)
+}
+
+// Stream is one bidirectional stream of a lane.
+type Stream = net.Conn
+
+// Lane is one connection that moves chunks: QUIC today. Streams of one lane share its fate.
+type Lane interface {
+	Open(ctx context.Context) (net.Conn, error)
+	Peer() replica.NodeName
+	Close()
+}
+
+// Source is one way to a holder. A node may be listed more than once, each a lane of its own.
+type Source struct {
+	Node replica.NodeName
+	Dial func(ctx context.Context) (Lane, error)
+}
+
+// Report says where a part came from.
+type Report struct {
+	Bytes   uint64                      // that arrived and were put
+	Reused  uint64                      // that the sink had
+	By      map[replica.NodeName]uint64 // Bytes by source
+	Failed  map[replica.NodeName]string // why a source was set aside
+	Corrupt []replica.NodeName          // those of Failed that sent bytes with a wrong digest: evidence for a BadDigest fault
+}
+
+// What a peer may answer. NotYet and Refused are worth another try; the others are final for that source.
+var (
+	ErrNotYet      = errors.New("not yet: the peer has not read that far")
+	ErrFenced      = errors.New("fenced: a newer epoch or incarnation exists")
+	ErrUnknownPart = errors.New("unknown part: the peer does not hold it")
+	ErrCorrupt     = errors.New("corrupt: bytes do not match their digest")
+	ErrRefused     = errors.New("refused: the peer is busy")
+	ErrPeer        = errors.New("the peer failed")
+	ErrProtocol    = errors.New("the peer broke the transfer protocol")
+	ErrStalled     = errors.New("stalled: no byte arrived in time")
+)
+
+// Retryable tells whether asking the same peer again may help.
+func Retryable(err error) bool { return errors.Is(err, ErrNotYet) || errors.Is(err, ErrRefused) }
+
+func hash(b []byte) replica.Digest { return xxh3.Hash128(b).Bytes() }
