@@ -1,0 +1,236 @@
+/* capture.c: the replicated part of a step, copied by the worker behind the next forward; the private part, copied by the training
+ * thread; and the notices to the daemon of what was sealed.
+ *
+ * A capture is armed by rp_step_exit, run by whoever moves it from ARMED to RUNNING, and over when it is NONE again. The training
+ * thread changes live state only while it is NONE. */
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+bool rpi_should_capture(uint64_t s, uint64_t committed, uint64_t candidate, uint64_t cadence, uint32_t slots) {
+	if (cadence == 0)
+		cadence = 1;
+	if (s % cadence)
+		return false;
+	if (slots <= 2)
+		return candidate ? s == candidate : s > committed;
+	if (candidate == 0 || s <= candidate)
+		return true;
+	return s % (cadence > 2 ? cadence : 2) == 0;
+}
+
+/* Copies the private part into a free ring place and seals it. Never waits: without a place it is skipped and counted. */
+int rpi_private(rp_handle *h, uint64_t generation, uint32_t flags) {
+	for (uint32_t i = 0; i < h->geo.ring; i++) {
+		rpi_place p = rpi_ring(h, i);
+		uint64_t word;
+		if (rpi_take(p, &word))
+			return rpi_fill(h, p, word, RPI_PART_PRIVATE, &h->private_part, generation, flags, NULL, 0, NULL);
+	}
+	atomic_fetch_add(&h->private_skipped, 1);
+	return RP_EAGAIN;
+}
+
+/* Copies the volatile regions into the staging place of this step; the tag says when they are whole. */
+void rpi_stage(rp_handle *h, uint64_t generation) {
+	unsigned k = RP_WORD_STEP(generation) % RP_STAGING;
+	uint8_t *to = h->arena + h->geo.staging_offset + k * h->geo.staging_stride;
+	atomic_store(&h->control->tag[k].word, 0);
+	for (uint32_t i = rpi_segment_at(&h->replicated, h->volatile_offset); i < h->replicated.count; i++) {
+		const rpi_segment *g = &h->replicated.segments[i];
+		memcpy(to + (g->offset - h->volatile_offset), g->data, g->bytes);
+	}
+	atomic_store(&h->control->tag[k].word, generation);
+}
+
+void rpi_arm(rp_handle *h, uint64_t generation, uint32_t flags, int *armed) {
+	uint64_t candidate = atomic_load(&h->control->candidate.word);
+	uint64_t named = RP_WORD_EPOCH(candidate) == RP_WORD_EPOCH(generation) ? RP_WORD_STEP(candidate) : 0; /* another epoch's names nothing here */
+	uint64_t committed = RP_WORD_STEP(atomic_load(&h->control->committed.word));
+	*armed = 0;
+	if (atomic_load(&h->capture) != RPI_NONE || !rpi_should_capture(RP_WORD_STEP(generation), committed, named, atomic_load(&h->control->cadence.word), h->geo.slots))
+		return;
+	h->armed_generation = generation;
+	h->armed_flags = flags;
+	atomic_fetch_add(&h->armed_number, 1);
+	atomic_store(&h->capture, RPI_ARMED);
+	*armed = 1;
+}
+
+static void over(rp_handle *h) {
+	atomic_store(&h->capture, RPI_NONE);
+	if (atomic_load(&h->capture_waiter))
+		syscall(SYS_futex, &h->capture, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+static void skip(rp_handle *h) {
+	atomic_store(&h->control->skipped.word, atomic_fetch_add(&h->skipped, 1) + 1);
+}
+
+/* One that this handle abandoned, else the lowest FREE one. */
+static bool pick(rp_handle *h, rpi_place *p, uint64_t *word) {
+	for (uint32_t i = 0; i < h->geo.slots; i++) {
+		*p = rpi_slot(h, i);
+		*word = h->abandoned[i];
+		h->abandoned[i] = 0;
+		if (*word && atomic_load(p->word) == *word)
+			return true;
+	}
+	for (uint32_t i = 0; i < h->geo.slots; i++) {
+		*p = rpi_slot(h, i);
+		if (rpi_take(*p, word))
+			return true;
+	}
+	return false;
+}
+
+static int copy_armed(rp_handle *h, rp_error *err) {
+	uint64_t generation = h->armed_generation, step = RP_WORD_STEP(generation);
+	unsigned k = step % RP_STAGING;
+	if (atomic_load(&h->control->tag[k].word) != generation)
+		return rpi_error(err, RP_ECANCELED, "the volatile regions of step %llu are no longer staged", (unsigned long long)step);
+	rpi_place p;
+	uint64_t word;
+	if (!pick(h, &p, &word)) {
+		skip(h);
+		return rpi_error(err, RP_ECANCELED, "no free slot: the capture of step %llu is skipped", (unsigned long long)step);
+	}
+	int64_t began = rpi_now();
+	int rc = rpi_fill(h, p, word, RPI_PART_REPLICATED, &h->staged[k], generation, h->armed_flags, h->frozen_root, atomic_load(&h->armed_number), err);
+	if (rc != RP_OK) {
+		if (atomic_load(p.word) == word)
+			h->abandoned[p.index] = word;
+		atomic_fetch_add(&h->canceled, 1);
+		return rc;
+	}
+	atomic_fetch_add(&h->capture_bytes, h->replicated.bytes);
+	atomic_fetch_add(&h->capture_ns, (uint64_t)(rpi_now() - began));
+	atomic_store(&h->control->captured.word, atomic_fetch_add(&h->captures, 1) + 1);
+	return RP_OK;
+}
+
+int rpi_capture_run(rp_handle *h, rp_error *err) {
+	uint32_t state = RPI_ARMED;
+	if (atomic_load(&h->capture) != RPI_ARMED || !atomic_compare_exchange_strong(&h->capture, &state, RPI_RUNNING))
+		return rpi_error(err, RP_EAGAIN, "no capture is armed");
+	if (!rpi_good(h, h->armed_generation)) {
+		atomic_store(&h->capture, RPI_ARMED); /* the device has not finished the step: not yet */
+		return rpi_error(err, RP_EAGAIN, "step %llu is not known to be good yet", (unsigned long long)RP_WORD_STEP(h->armed_generation));
+	}
+	int rc = copy_armed(h, err);
+	over(h);
+	return rc;
+}
+
+RP_API int rp_capture(rp_handle *h, rp_error *err) {
+	RPI_ENTER(h, err);
+	if (!h->control)
+		return rpi_error(err, RP_ESTATE, "rp_capture: before rp_attach");
+	int rc = rpi_capture_run(h, err);
+	if (rc != RP_OK)
+		return rc;
+	rc = rpi_flush(h, rpi_now());
+	return rc == RP_EGONE ? rpi_error(err, rc, "the capture is sealed, the daemon is gone: rp_reconnect") : RP_OK;
+}
+
+void rpi_capture_wait(rp_handle *h, int64_t deadline) {
+	uint32_t state;
+	while ((state = atomic_load(&h->capture)) != RPI_NONE) {
+		int64_t left = deadline - rpi_now();
+		bool hopeless = state == RPI_ARMED && atomic_load(&h->good_frozen) && !rpi_good(h, h->armed_generation);
+		if (left <= 0 || hopeless) {
+			if (state == RPI_ARMED && atomic_compare_exchange_strong(&h->capture, &state, RPI_NONE)) {
+				skip(h);
+				return;
+			}
+			if (state == RPI_RUNNING && atomic_load(&h->canceled_number) < atomic_load(&h->armed_number)) {
+				atomic_store(&h->canceled_number, atomic_load(&h->armed_number));
+				skip(h);
+			}
+			left = RPI_POLL_NS; /* at most one chunk of work is left */
+		}
+		struct timespec t = {left / 1000000000, left % 1000000000};
+		atomic_store(&h->capture_waiter, 1);
+		syscall(SYS_futex, &h->capture, FUTEX_WAIT_PRIVATE, state, &t, NULL, 0);
+		atomic_store(&h->capture_waiter, 0);
+	}
+}
+
+/* Before anything is loaded, and before user code runs again: nothing of this handle copies any more. An armed capture of good state
+ * is run here; what a cancelled one left half done can never be sealed. */
+void rpi_quiesce(rp_handle *h, int64_t deadline) {
+	if (rpi_now() < deadline)
+		rpi_capture_run(h, NULL);
+	if (atomic_load(&h->capture) == RPI_ARMED)
+		deadline = 0; /* not good: nobody will run it */
+	rpi_capture_wait(h, deadline);
+	for (uint32_t i = 0; i < h->geo.slots; i++) {
+		uint64_t w = h->abandoned[i];
+		h->abandoned[i] = 0;
+		if (w)
+			atomic_compare_exchange_strong(&h->control->slot[i].word, &w, RP_SLOT(RP_SLOT_COUNT(w), RP_TORN));
+	}
+}
+
+RP_API void rp_cancel(rp_handle *h) {
+	if (h && !rpi_forked(h))
+		atomic_store(&h->canceled_number, atomic_load(&h->armed_number));
+}
+
+static rpi_place noticed(const rp_handle *h, unsigned bit) {
+	if (bit < RP_MAX_SLOTS)
+		return rpi_slot(h, bit);
+	return bit < RP_MAX_SLOTS + RP_MAX_RING ? rpi_ring(h, bit - RP_MAX_SLOTS) : rpi_frozen(h);
+}
+
+int rpi_flush(rp_handle *h, int64_t deadline) {
+	if (atomic_load(&h->notices) == 0)
+		return RP_OK;
+	pthread_mutex_lock(&h->io);
+	bool gone = h->gone;
+	uint64_t connection = h->connections;
+	pthread_mutex_unlock(&h->io);
+	if (gone)
+		return RP_EGONE;
+	for (unsigned bit = 0; bit <= RP_MAX_SLOTS + RP_MAX_RING; bit++) {
+		if (!(atomic_fetch_and(&h->notices, ~(1u << bit)) & (1u << bit)))
+			continue;
+		rpi_place p = noticed(h, bit);
+		rp_sealed s = {.kind = (uint32_t)p.kind, .index = p.index, .word = atomic_load(p.word), .generation = p.meta->generation};
+		if (RP_SLOT_STATE(s.word) != RP_SEALED)
+			continue;
+		struct iovec body = {&s, sizeof s};
+		int rc = rpi_send_on(h, h->fd, RP_M_SEALED, 0, &body, 1, -1, deadline);
+		if (rc == RP_OK)
+			continue;
+		atomic_fetch_or(&h->notices, 1u << bit); /* told when the daemon takes messages again */
+		if (rc == RP_EGONE) {
+			pthread_mutex_lock(&h->io);
+			h->gone |= connection == h->connections;
+			pthread_mutex_unlock(&h->io);
+		}
+		return rc;
+	}
+	return RP_OK;
+}
+
+RP_API int rp_notify(rp_handle *h) {
+	if (!h)
+		return RP_EINVAL;
+	if (rpi_forked(h))
+		return RP_EFORK;
+	if (!h->control)
+		return RP_ESTATE;
+	int rc = rpi_flush(h, 0);
+	pthread_mutex_lock(&h->io);
+	if (!h->waiting) /* else the training thread reads */
+		rpi_pump(h);
+	if (h->gone)
+		rc = RP_EGONE;
+	pthread_mutex_unlock(&h->io);
+	return rc == RP_ETIMEOUT ? RP_EAGAIN : rc;
+}

@@ -1,0 +1,287 @@
+/* channel.c: datagrams to and from the daemon. Sending needs no lock (a datagram is whole or not there). Receiving is under io: whoever
+ * reads puts what it read where its reader looks; a thread that waits polls without the lock. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static int poll_until(int fd, short events, int64_t deadline, int64_t at_most) {
+	int64_t left = deadline - rpi_now();
+	if (left > at_most)
+		left = at_most;
+	if (left < 0)
+		left = 0;
+	struct pollfd p = {.fd = fd, .events = events};
+	return poll(&p, fd >= 0, (int)((left + 999999) / 1000000));
+}
+
+/* Tries until the deadline: a daemon that restarts is away for a moment. */
+int rpi_connect(const char *path, int64_t deadline, int *out, rp_error *err) {
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	memcpy(addr.sun_path, path, strlen(path));
+	for (;;) {
+		int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		if (fd < 0)
+			return rpi_system(err, "socket", errno);
+		int size = 1 << 20;
+		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+		if (connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0) {
+			*out = fd;
+			return RP_OK;
+		}
+		int number = errno;
+		close(fd);
+		if (number != ECONNREFUSED && number != ENOENT && number != EAGAIN && number != EINTR)
+			return rpi_error(err, RP_ESYS, "connect to %s: errno %d: is this the daemon's socket, and may this user use it?", path, number);
+		if (rpi_now() >= deadline)
+			return rpi_error(err, RP_EGONE, "connect to %s: %s: start the daemon of this node, or correct REPLICAD_SOCKET", path, number == ENOENT ? "no such socket" : "nobody answers");
+		poll_until(-1, 0, deadline, 20000000);
+	}
+}
+
+int rpi_send_on(rp_handle *h, int fd, uint16_t type, uint32_t request, struct iovec *body, int n, int pass, int64_t deadline) {
+	rp_header head = {.magic = RP_MESSAGE_MAGIC, .version = RP_MESSAGE_VERSION, .type = type, .length = sizeof head, .request = request, .epoch = atomic_load(&h->epoch), .incarnation = h->incarnation};
+	struct iovec iov[4] = {{&head, sizeof head}};
+	for (int i = 0; i < n; i++) {
+		iov[1 + i] = body[i];
+		head.length += (uint32_t)body[i].iov_len;
+	}
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)(1 + n)};
+	if (pass >= 0) {
+		memset(&control, 0, sizeof control);
+		m.msg_control = control.bytes, m.msg_controllen = sizeof control.bytes;
+		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+		c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &pass, sizeof pass);
+	}
+	for (;;) {
+		if (sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+			return RP_OK;
+		if (errno == EINTR)
+			continue;
+		if (errno != EAGAIN && errno != ENOBUFS)
+			return RP_EGONE;
+		if (rpi_now() >= deadline)
+			return RP_ETIMEOUT;
+		poll_until(fd, POLLOUT, deadline, RPI_POLL_NS);
+	}
+}
+
+int rpi_send(rp_handle *h, uint16_t type, uint32_t request, struct iovec *body, int n, int64_t deadline, rp_error *err) {
+	pthread_mutex_lock(&h->io);
+	bool gone = h->gone;
+	h->sent_on = h->connections;
+	pthread_mutex_unlock(&h->io);
+	int rc = gone ? RP_EGONE : rpi_send_on(h, h->fd, type, request, body, n, -1, deadline);
+	if (rc == RP_EGONE) {
+		pthread_mutex_lock(&h->io);
+		h->gone |= h->sent_on == h->connections;
+		pthread_mutex_unlock(&h->io);
+		return rpi_error(err, rc, "the daemon is gone from %s: rp_reconnect once it is back", h->path);
+	}
+	return rc == RP_OK ? rc : rpi_error(err, rc, "message %u was not taken by the daemon in time", type);
+}
+
+static void accept_order(rp_handle *h, const rp_header *head, const uint8_t *body, size_t n) {
+	rp_order o;
+	if (n != sizeof o || (head->incarnation && head->incarnation != h->incarnation))
+		return; /* an order to a former owner of the rank */
+	memcpy(&o, body, sizeof o);
+	o.text[sizeof o.text - 1] = 0;
+	switch (o.action) {
+	case RP_ORDER_STOP:
+		h->stopped = true;
+		h->stop = o;
+		break;
+	case RP_ORDER_GO:
+		if (head->epoch > h->go_epoch)
+			h->go_epoch = head->epoch;
+		break;
+	case RP_ORDER_INIT:
+	case RP_ORDER_LOAD:
+		if (head->epoch >= h->ordered_epoch) {
+			h->ordered = o;
+			h->ordered_epoch = head->epoch;
+		}
+	}
+}
+
+static bool accept_reply(rpi_reply *r, const rp_header *head, const uint8_t *body, size_t n, int *fd) {
+	if (r->request == 0 || head->request != r->request || r->type)
+		return false;
+	r->type = head->type;
+	r->length = (uint32_t)(n < r->room ? n : r->room);
+	memcpy(r->body, body, r->length);
+	r->fd = *fd;
+	*fd = -1;
+	return true;
+}
+
+void rpi_dispatch(rp_handle *h, const uint8_t *message, size_t n, int *fd) {
+	rp_header head;
+	if (n < sizeof head)
+		return;
+	memcpy(&head, message, sizeof head);
+	if (head.magic != RP_MESSAGE_MAGIC || head.version != RP_MESSAGE_VERSION || head.length != n)
+		return;
+	const uint8_t *body = message + sizeof head;
+	n -= sizeof head;
+	if (head.type == RP_M_ORDER)
+		accept_order(h, &head, body, n);
+	else if (head.request && !accept_reply(&h->reply, &head, body, n, fd))
+		accept_reply(&h->hand, &head, body, n, fd);
+}
+
+/* Reads one datagram: 1 if there was one, 0 if none is there, -1 if the other side is gone. */
+static int read_one(rp_handle *h, int from) {
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(8 * sizeof(int))];
+	} control;
+	struct iovec iov = {h->datagram, RP_MAX_MESSAGE};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+	ssize_t n;
+	do
+		n = recvmsg(from, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0 && errno == EAGAIN)
+		return 0;
+	if (n <= 0)
+		return -1;
+	int fd = -1;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t i = 0; CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; i++) {
+			int got;
+			memcpy(&got, CMSG_DATA(c) + i * sizeof got, sizeof got);
+			if (fd < 0)
+				fd = got;
+			else
+				close(got);
+		}
+	}
+	if (!(m.msg_flags & MSG_TRUNC))
+		rpi_dispatch(h, h->datagram, (size_t)n, &fd);
+	if (fd >= 0)
+		close(fd);
+	return 1;
+}
+
+void rpi_pump(rp_handle *h) {
+	for (int i = 0; i < 64 && !h->gone; i++) {
+		int rc = read_one(h, h->fd);
+		if (rc < 0)
+			h->gone = true;
+		if (rc <= 0)
+			return;
+	}
+}
+
+int rpi_wait(rp_handle *h, rpi_ready ready, const char *what, int64_t deadline, rp_error *err) {
+	pthread_mutex_lock(&h->io);
+	int rc;
+	for (;;) {
+		rpi_pump(h);
+		rc = ready(h);
+		if (rc != RP_EAGAIN)
+			break;
+		if (h->stopped)
+			rc = rpi_error(err, RP_ESTOPPED, "%s: stopped: %s", what, h->stop.text);
+		else if (h->gone || h->sent_on != h->connections)
+			rc = rpi_error(err, RP_EGONE, "%s: the daemon is gone from %s: rp_reconnect, then call again", what, h->path);
+		else if (rpi_now() >= deadline)
+			rc = rpi_error(err, RP_ETIMEOUT, "%s: no answer from the daemon in time", what);
+		if (rc != RP_EAGAIN)
+			break;
+		h->waiting = true;
+		pthread_mutex_unlock(&h->io);
+		poll_until(h->fd, POLLIN, deadline, RPI_POLL_NS);
+		pthread_mutex_lock(&h->io);
+		h->waiting = false;
+	}
+	pthread_mutex_unlock(&h->io);
+	return rc;
+}
+
+static int replied(rp_handle *h) {
+	if (h->reply.type)
+		return RP_OK;
+	uint64_t epoch = atomic_load(&h->epoch);
+	return epoch && atomic_load(&h->control->fence.word) >= epoch ? RP_EFENCED : RP_EAGAIN;
+}
+
+static int refused(const rpi_reply *r, rp_error *err) {
+	int32_t code = RP_EREFUSED;
+	if (r->length >= 8)
+		memcpy(&code, r->body, 4);
+	if (code >= 0 || code < RP_ECANCELED)
+		code = RP_EREFUSED;
+	int n = r->length > 8 ? (int)r->length - 8 : 0;
+	return rpi_error(err, code, "refused by the daemon: %.*s", n, n ? (const char *)r->body + 8 : "");
+}
+
+static int check_reply(const rpi_reply *r, uint16_t want, rp_error *err) {
+	if (r->type == RP_M_REFUSED)
+		return refused(r, err);
+	return r->type == want ? RP_OK : rpi_error(err, RP_EVERSION, "the daemon answered with message %u, want %u: daemon and libreplicad are of different versions", r->type, want);
+}
+
+int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t want, int64_t deadline, rp_error *err) {
+	pthread_mutex_lock(&h->io);
+	h->request = h->request % 0x7fffffff + 1;
+	h->reply.type = 0, h->reply.length = 0, h->reply.request = h->request;
+	pthread_mutex_unlock(&h->io);
+	int rc = rpi_send(h, type, h->request, body, n, deadline, err);
+	if (rc == RP_OK)
+		rc = rpi_wait(h, replied, "request", deadline, err);
+	pthread_mutex_lock(&h->io);
+	h->reply.request = 0;
+	if (rc == RP_OK)
+		rc = check_reply(&h->reply, want, err);
+	else if (rc == RP_EFENCED)
+		rpi_error(err, rc, "epoch %llu is closed: rp_join", (unsigned long long)atomic_load(&h->epoch));
+	pthread_mutex_unlock(&h->io);
+	return rc;
+}
+
+/* One request on a connection that nobody else reads yet. The reply is left in h->hand. */
+int rpi_handshake(rp_handle *h, int fd, uint16_t type, const void *body, size_t n, int pass, uint16_t want, int64_t deadline, rp_error *err) {
+	pthread_mutex_lock(&h->io);
+	h->hand.request = 0x80000000u | ++h->hands;
+	h->hand.type = 0, h->hand.fd = -1;
+	uint32_t request = h->hand.request;
+	pthread_mutex_unlock(&h->io);
+	struct iovec iov = {(void *)(uintptr_t)body, n};
+	int rc = rpi_send_on(h, fd, type, request, &iov, 1, pass, deadline);
+	while (rc == RP_OK) {
+		pthread_mutex_lock(&h->io);
+		int got = read_one(h, fd);
+		bool done = h->hand.type != 0;
+		pthread_mutex_unlock(&h->io);
+		if (done)
+			break;
+		if (got < 0)
+			rc = RP_EGONE;
+		else if (got == 0 && rpi_now() >= deadline)
+			rc = RP_ETIMEOUT;
+		else if (got == 0)
+			poll_until(fd, POLLIN, deadline, RPI_POLL_NS);
+	}
+	h->hand.request = 0;
+	if (rc == RP_EGONE)
+		return rpi_error(err, rc, "the daemon at %s hung up", h->path);
+	if (rc != RP_OK)
+		return rpi_error(err, rc, "the daemon at %s did not answer message %u in time", h->path, type);
+	return check_reply(&h->hand, want, err);
+}

@@ -1,0 +1,253 @@
+/* geometry.c: registered regions laid out in their areas (as replica.NewGeometry does), and the arena mapped and compared with
+ * them. Lengths and offsets of the arena are copied once and then checked; nothing else of its header is believed. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+static const uint8_t dtype_bytes[] = {0, 1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 2, 4, 8, 1, 1};
+
+static int check_region(const rp_region *r, size_t i, rp_error *err) {
+	if (r->struct_size != sizeof *r)
+		return rpi_error(err, RP_EVERSION, "region %zu: struct_size %u, want %zu: rebuild the caller against this replicad.h", i, r->struct_size, sizeof *r);
+	size_t n = r->name ? strnlen(r->name, 128) : 0;
+	if (n == 0 || n > 127)
+		return rpi_error(err, RP_EINVAL, "region %zu: want a name of 1 to 127 bytes", i);
+	for (size_t k = 0; k < n; k++)
+		if ((uint8_t)r->name[k] < 0x20 || r->name[k] == 0x7f)
+			return rpi_error(err, RP_EINVAL, "region %zu: control character at %zu of its name", i, k);
+	if (r->dtype == 0 || r->dtype >= sizeof dtype_bytes)
+		return rpi_error(err, RP_EINVAL, "region %s: unknown dtype %u", r->name, r->dtype);
+	if (r->kind > RP_PRIVATE || r->cls > RP_FROZEN || (r->flags & ~(uint32_t)RP_IN_WINDOW))
+		return rpi_error(err, RP_EINVAL, "region %s: unknown kind %u, class %u or flags %#x", r->name, r->kind, r->cls, r->flags);
+	if (r->kind == RP_PRIVATE && r->cls == RP_FROZEN)
+		return rpi_error(err, RP_EINVAL, "region %s: a frozen region is captured once for its whole group, so it can't be private: declare it replicated", r->name);
+	if (r->ndim > 8)
+		return rpi_error(err, RP_EINVAL, "region %s: %u dimensions, at most 8", r->name, r->ndim);
+	uint64_t bytes = dtype_bytes[r->dtype];
+	for (unsigned d = 0; d < r->ndim; d++)
+		if (__builtin_mul_overflow(bytes, r->shape[d], &bytes) || bytes > 1ull << 50)
+			return rpi_error(err, RP_EINVAL, "region %s: its shape overflows", r->name);
+	if (bytes != r->bytes)
+		return rpi_error(err, RP_EINVAL, "region %s: %llu bytes, but its shape and dtype have %llu", r->name, (unsigned long long)r->bytes, (unsigned long long)bytes);
+	if (bytes && !r->data)
+		return rpi_error(err, RP_EINVAL, "region %s: data is NULL", r->name);
+	return RP_OK;
+}
+
+static void put_record(uint8_t *rec, const rp_region *r) {
+	memset(rec, 0, RPI_RECORD);
+	memcpy(rec, r->name, strlen(r->name));
+	rec[128] = r->dtype, rec[129] = r->kind, rec[130] = r->cls, rec[131] = r->ndim;
+	memcpy(rec + 132, &r->flags, 4);
+	memcpy(rec + 136, &r->bytes, 8);
+	memcpy(rec + 144, r->shape, 8 * (size_t)r->ndim);
+}
+
+static uint64_t record_bytes(const uint8_t *rec) {
+	uint64_t n;
+	memcpy(&n, rec + 136, 8);
+	return n;
+}
+
+static int by_name(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+
+static int check_unique(const rp_region *regions, size_t n, rp_error *err) {
+	const char **names = malloc(n * sizeof *names);
+	if (!names)
+		return rpi_error(err, RP_ENOMEM, "no memory for %zu regions", n);
+	for (size_t i = 0; i < n; i++)
+		names[i] = regions[i].name;
+	qsort(names, n, sizeof *names, by_name);
+	int rc = RP_OK;
+	for (size_t i = 1; i < n && rc == RP_OK; i++)
+		if (strcmp(names[i - 1], names[i]) == 0)
+			rc = rpi_error(err, RP_EINVAL, "region %s is registered twice: names must be unique", names[i]);
+	free(names);
+	return rc;
+}
+
+/* Appends the regions of one kind and class to a layout, in order of registration, each aligned; sets their offsets. */
+static int place(rp_handle *h, rpi_layout *l, int kind, int cls, rp_error *err) {
+	for (uint32_t i = 0; i < h->regions; i++) {
+		uint8_t *rec = h->records + (size_t)i * RPI_RECORD;
+		if (rec[129] != kind || (cls >= 0 && rec[130] != cls))
+			continue;
+		uint64_t n = record_bytes(rec), at = l->bytes;
+		memcpy(rec + 208, &at, 8);
+		if (n)
+			l->segments[l->count++] = (rpi_segment){at, n, h->live[i]};
+		l->bytes = (at + n + RPI_ALIGN - 1) & ~(uint64_t)(RPI_ALIGN - 1);
+		if (l->bytes > 1ull << 60)
+			return rpi_error(err, RP_EINVAL, "region %s: the regions' sizes overflow", (char *)rec);
+	}
+	return RP_OK;
+}
+
+/* The geometry digest of a kind of part: the records of its regions, in order of registration. */
+static int digest_records(rp_handle *h, int part, rp_error *err) {
+	uint8_t *all = malloc((size_t)h->regions * RPI_RECORD);
+	if (!all)
+		return rpi_error(err, RP_ENOMEM, "no memory for %u region records", h->regions);
+	size_t n = 0;
+	for (uint32_t i = 0; i < h->regions; i++) {
+		const uint8_t *rec = h->records + (size_t)i * RPI_RECORD;
+		if ((rec[129] == RP_PRIVATE) == (part == RPI_PART_PRIVATE) && (part != RPI_PART_FROZEN || rec[130] == RP_FROZEN)) {
+			memcpy(all + n, rec, RPI_RECORD);
+			n += RPI_RECORD;
+		}
+	}
+	h->hash->digest(all, n, NULL, 0, h->geometry[part]);
+	free(all);
+	return RP_OK;
+}
+
+static int lay_out(rp_handle *h, rp_error *err) {
+	rpi_layout *all[] = {&h->replicated, &h->private_part, &h->frozen, &h->staged[0], &h->staged[1]};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		if (!(all[i]->segments = calloc(h->regions, sizeof *all[i]->segments)))
+			return rpi_error(err, RP_ENOMEM, "no memory for %u regions", h->regions);
+	int rc = place(h, &h->replicated, RP_REPLICATED, RP_WINDOW, err);
+	h->volatile_offset = h->replicated.bytes;
+	if (rc == RP_OK)
+		rc = place(h, &h->replicated, RP_REPLICATED, RP_VOLATILE, err);
+	h->volatile_bytes = h->replicated.bytes - h->volatile_offset;
+	if (rc == RP_OK)
+		rc = place(h, &h->private_part, RP_PRIVATE, -1, err);
+	if (rc == RP_OK)
+		rc = place(h, &h->frozen, RP_REPLICATED, RP_FROZEN, err);
+	for (int part = 0; part < 3 && rc == RP_OK; part++)
+		rc = digest_records(h, part, err);
+	return rc;
+}
+
+RP_API int rp_register(rp_handle *h, const rp_region *regions, size_t n, rp_error *err) {
+	RPI_ENTER(h, err);
+	if (atomic_load(&h->life) != RPI_OPEN || h->regions)
+		return rpi_error(err, RP_ESTATE, "rp_register: call it once, between rp_open and rp_attach");
+	if (n == 0 || n > 65536 || !regions)
+		return rpi_error(err, RP_EINVAL, "%zu regions: want 1 to 65536", n);
+	int rc = RP_OK;
+	for (size_t i = 0; i < n && rc == RP_OK; i++)
+		rc = check_region(&regions[i], i, err);
+	if (rc == RP_OK)
+		rc = check_unique(regions, n, err);
+	if (rc != RP_OK)
+		return rc;
+	h->records = malloc(n * RPI_RECORD);
+	h->live = malloc(n * sizeof *h->live);
+	if (!h->records || !h->live)
+		return rpi_error(err, RP_ENOMEM, "no memory for %zu regions", n);
+	h->regions = (uint32_t)n;
+	for (size_t i = 0; i < n; i++) {
+		put_record(h->records + i * RPI_RECORD, &regions[i]);
+		h->live[i] = regions[i].data;
+		h->private_in_window |= regions[i].kind == RP_PRIVATE && (regions[i].flags & RP_IN_WINDOW);
+	}
+	return lay_out(h, err);
+}
+
+static bool inside(const rp_control *c, uint64_t offset, uint64_t stride, uint64_t count, uint64_t need) {
+	uint64_t total;
+	return offset % RP_PAGE == 0 && need <= stride && !__builtin_mul_overflow(stride, count, &total) && total <= c->arena_bytes && offset <= c->arena_bytes - total;
+}
+
+static int check_header(const rp_handle *h, const rp_control *c, const rp_attached *a, uint64_t size, rp_error *err) {
+	if (c->magic != RP_ARENA_MAGIC || c->version != RP_ARENA_VERSION || c->header_bytes != RP_PAGE)
+		return rpi_error(err, RP_EVERSION, "arena: magic %#llx, version %u, header of %u bytes: daemon and libreplicad are of different versions", (unsigned long long)c->magic, c->version, c->header_bytes);
+	if (c->arena_bytes != size || a->arena_bytes != size)
+		return rpi_error(err, RP_ECORRUPT, "arena: header says %llu bytes, message %llu, descriptor %llu", (unsigned long long)c->arena_bytes, (unsigned long long)a->arena_bytes, (unsigned long long)size);
+	if (memcmp(c->job, h->welcome.job, 16) || c->rank != h->hello.rank || c->era != h->welcome.era)
+		return rpi_error(err, RP_EREFUSED, "arena: belongs to rank %u of another job or era; this is rank %u", c->rank, h->hello.rank);
+	if (c->flags & 1)
+		return rpi_error(err, RP_EREFUSED, "arena: it is a mirror, which only the daemon writes");
+	if (c->slots < 2 || c->slots > RP_MAX_SLOTS || c->ring < 1 || c->ring > RP_MAX_RING || c->staging != RP_STAGING || c->chunk_bytes == 0 || c->chunk_bytes > 1u << 30)
+		return rpi_error(err, RP_ECORRUPT, "arena: %u slots, %u ring places, %u staging places, chunks of %u bytes", c->slots, c->ring, c->staging, c->chunk_bytes);
+	if (c->replicated_bytes != h->replicated.bytes || c->private_bytes != h->private_part.bytes || c->frozen_bytes != h->frozen.bytes || c->volatile_bytes != h->volatile_bytes ||
+	    c->region_count != h->regions || memcmp(c->geometry_replicated, h->geometry[0], 16) || memcmp(c->geometry_private, h->geometry[1], 16) || memcmp(c->geometry_frozen, h->geometry[2], 16))
+		return rpi_error(err, RP_EREFUSED, "arena: laid out for %u regions (%llu replicated, %llu private bytes), registered are %u (%llu, %llu): register the same regions as before, or end the job", c->region_count,
+				 (unsigned long long)c->replicated_bytes, (unsigned long long)c->private_bytes, h->regions, (unsigned long long)h->replicated.bytes, (unsigned long long)h->private_part.bytes);
+	uint64_t big = h->replicated.bytes > h->frozen.bytes ? h->replicated.bytes : h->frozen.bytes;
+	uint64_t slot_meta = sizeof(rp_meta) + 16ull * rpi_chunks(big, c->chunk_bytes), ring_meta = sizeof(rp_meta) + 16ull * rpi_chunks(h->private_part.bytes, c->chunk_bytes);
+	bool ok = inside(c, c->meta_offset, c->slot_meta_stride, 1 + c->slots, slot_meta) && inside(c, c->meta_offset + c->slot_meta_stride * (1 + c->slots), c->ring_meta_stride, c->ring, ring_meta) &&
+		  inside(c, c->frozen_offset, c->frozen_bytes, 1, c->frozen_bytes) && inside(c, c->slot_offset, c->slot_stride, c->slots, c->replicated_bytes) &&
+		  inside(c, c->ring_offset, c->ring_stride, c->ring, c->private_bytes) && inside(c, c->staging_offset, c->staging_stride, c->staging, c->volatile_bytes) &&
+		  inside(c, c->regions_offset, RPI_RECORD, c->region_count, RPI_RECORD);
+	return ok ? RP_OK : rpi_error(err, RP_ECORRUPT, "arena: an area lies outside its %llu bytes", (unsigned long long)c->arena_bytes);
+}
+
+/* Maps every page now, so that the first captures cost what the later ones do. */
+static int prefault(uint8_t *p, size_t n, rp_error *err) {
+	while (madvise(p, n, MADV_POPULATE_WRITE) != 0) {
+		if (errno == EINTR || errno == EAGAIN)
+			continue;
+		if (errno != EINVAL)
+			return rpi_system(err, "prefault the arena", errno);
+		for (size_t i = 0; i < n; i += RP_PAGE)
+			__atomic_fetch_or(p + i, 0, __ATOMIC_RELAXED); /* a write that changes nothing, whatever the daemon does meanwhile */
+		break;
+	}
+	return RP_OK;
+}
+
+static void point_staging(rp_handle *h) {
+	for (unsigned k = 0; k < RP_STAGING; k++) {
+		rpi_layout *l = &h->staged[k];
+		l->count = h->replicated.count, l->bytes = h->replicated.bytes;
+		for (uint32_t i = 0; i < l->count; i++) {
+			l->segments[i] = h->replicated.segments[i];
+			if (l->segments[i].offset >= h->volatile_offset)
+				l->segments[i].data = h->arena + h->geo.staging_offset + k * h->geo.staging_stride + (l->segments[i].offset - h->volatile_offset);
+		}
+	}
+}
+
+int rpi_map(rp_handle *h, int fd, const rp_attached *a, rp_error *err) {
+	struct stat st;
+	if (fstat(fd, &st) != 0)
+		return rpi_system(err, "fstat the arena", errno);
+	int seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
+		return rpi_error(err, RP_EREFUSED, "arena: its size is not sealed, a truncation would kill this process: the daemon is not replicad's");
+	if (st.st_size < (off_t)RP_PAGE)
+		return rpi_error(err, RP_ECORRUPT, "arena: %lld bytes", (long long)st.st_size);
+	uint8_t *p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		return rpi_system(err, "map the arena", errno);
+	madvise(p, (size_t)st.st_size, MADV_DONTFORK);
+	madvise(p, (size_t)st.st_size, MADV_DONTDUMP);
+	memcpy(&h->geo, p, offsetof(rp_control, step)); /* the header only: once, then it is checked */
+	int rc = check_header(h, &h->geo, a, (uint64_t)st.st_size, err);
+	if (rc == RP_OK && memcmp(p + h->geo.regions_offset, h->records, (size_t)h->regions * RPI_RECORD) != 0)
+		rc = rpi_error(err, RP_EREFUSED, "arena: its region table is not what was registered: register the same regions as before, or end the job");
+	if (rc == RP_OK)
+		rc = prefault(p, (size_t)st.st_size, err);
+	if (rc != RP_OK) {
+		munmap(p, (size_t)st.st_size);
+		return rc;
+	}
+	h->arena = p, h->arena_bytes = (size_t)st.st_size, h->arena_fd = fd, h->control = (rp_control *)(void *)p;
+	point_staging(h);
+	return RP_OK;
+}
+
+void rpi_unmap(rp_handle *h) {
+	if (h->arena)
+		munmap(h->arena, h->arena_bytes);
+	if (h->arena_fd >= 0)
+		close(h->arena_fd);
+	rpi_layout *all[] = {&h->replicated, &h->private_part, &h->frozen, &h->staged[0], &h->staged[1]};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		free(all[i]->segments);
+	free(h->records);
+	free(h->live);
+}

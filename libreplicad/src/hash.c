@@ -1,0 +1,57 @@
+/* hash.c: XXH3-128 and the copy that goes with it, for any machine; and the choice between this and AVX2. */
+#include <string.h>
+
+#include "internal.h"
+#define XXH_INLINE_ALL
+#include "xxhash.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <emmintrin.h>
+static void rpi_stream(uint8_t *dst, const uint8_t *src, size_t n) {
+	size_t head = -(uintptr_t)dst & 15;
+	memcpy(dst, src, head);
+	dst += head, src += head, n -= head;
+	for (; n >= 64; dst += 64, src += 64, n -= 64) {
+		__m128i a = _mm_loadu_si128((const __m128i *)src), b = _mm_loadu_si128((const __m128i *)(src + 16));
+		__m128i c = _mm_loadu_si128((const __m128i *)(src + 32)), d = _mm_loadu_si128((const __m128i *)(src + 48));
+		_mm_stream_si128((__m128i *)dst, a);
+		_mm_stream_si128((__m128i *)(dst + 16), b);
+		_mm_stream_si128((__m128i *)(dst + 32), c);
+		_mm_stream_si128((__m128i *)(dst + 48), d);
+	}
+	memcpy(dst, src, n);
+	_mm_sfence(); /* non-temporal stores are not ordered by the compare-and-swap to COPIED */
+}
+#else
+#define rpi_stream memcpy
+#endif
+
+#define RPI_HASHER rpi_hasher_base
+#include "gather.h"
+
+uint32_t rpi_segment_at(const rpi_layout *l, uint64_t offset) {
+	uint32_t low = 0, high = l->count;
+	while (low < high) {
+		uint32_t mid = low + (high - low) / 2;
+		if (l->segments[mid].offset + l->segments[mid].bytes <= offset)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
+}
+
+/* Asked by cpuid rather than by the compiler's helper, whose library part has a constructor. */
+const rpi_hasher *rpi_hash(void) {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+	unsigned a, b, c, d;
+	if (__get_cpuid(1, &a, &b, &c, &d) && (c & bit_OSXSAVE) && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2)) {
+		unsigned low, high;
+		__asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+		if ((low & 6) == 6)
+			return &rpi_hasher_avx2;
+	}
+#endif
+	return &rpi_hasher_base;
+}

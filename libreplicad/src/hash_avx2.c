@@ -1,0 +1,33 @@
+/* hash_avx2.c: the inner loops for AVX2. GCC switches instruction sets within a file, so no file needs flags of its own; other
+ * compilers use hash.c's. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC target("avx2")
+#include <immintrin.h>
+#include <string.h>
+
+#include "internal.h"
+#define XXH_INLINE_ALL
+#define XXH_VECTOR 2 /* XXH_AVX2 */
+#include "xxhash.h"
+
+static void rpi_stream(uint8_t *dst, const uint8_t *src, size_t n) {
+	size_t head = -(uintptr_t)dst & 31;
+	memcpy(dst, src, head);
+	dst += head, src += head, n -= head;
+	for (; n >= 128; dst += 128, src += 128, n -= 128) {
+		__m256i a = _mm256_loadu_si256((const __m256i *)src), b = _mm256_loadu_si256((const __m256i *)(src + 32));
+		__m256i c = _mm256_loadu_si256((const __m256i *)(src + 64)), d = _mm256_loadu_si256((const __m256i *)(src + 96));
+		_mm256_stream_si256((__m256i *)dst, a);
+		_mm256_stream_si256((__m256i *)(dst + 32), b);
+		_mm256_stream_si256((__m256i *)(dst + 64), c);
+		_mm256_stream_si256((__m256i *)(dst + 96), d);
+	}
+	memcpy(dst, src, n);
+	_mm_sfence(); /* non-temporal stores are not ordered by the compare-and-swap to COPIED */
+}
+
+#define RPI_HASHER rpi_hasher_avx2
+#include "gather.h"
+#else
+typedef int rpi_no_avx2;
+#endif

@@ -1,0 +1,195 @@
+/* internal.h: the handle and what the files of this library ask of each other.
+ *
+ * Who owns what: the training thread owns every plain field; the worker shares with it the atomics of "capture" and "notices", and
+ * whatever "io" guards. The control page and the places are shared with the daemon as layout.h says.
+ * Invariant: a word of the control page is changed only by compare-and-swap from the value this handle last saw in it. */
+#ifndef RP_INTERNAL_H
+#define RP_INTERNAL_H
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "layout.h"
+#include "replicad.h"
+
+#pragma GCC visibility push(hidden)
+
+#define RPI_ALIGN 64u          /* of a region in its area */
+#define RPI_RECORD 256u        /* a region's record */
+#define RPI_POLL_NS 100000000  /* a waiting thread looks again this often: another thread may have read for it */
+#define RPI_MAX_KEY 255u
+#define RPI_MAX_VALUE 32768u
+
+/* A piece of a part and where it lives. Between segments lie zeros (alignment). */
+typedef struct {
+	uint64_t offset, bytes;
+	uint8_t *data;
+} rpi_segment;
+
+typedef struct {
+	rpi_segment *segments; /* by rising offset */
+	uint32_t count;
+	uint64_t bytes; /* of the part */
+} rpi_layout;
+
+enum { RPI_PART_REPLICATED = 0, RPI_PART_PRIVATE = 1, RPI_PART_FROZEN = 2 };
+enum { RPI_KIND_SLOT = 0, RPI_KIND_RING = 1, RPI_KIND_FROZEN = 2 };
+
+/* A slot, ring place or the frozen area of the mapped arena. */
+typedef struct {
+	int kind;
+	uint32_t index;
+	_Atomic uint64_t *word;
+	rp_meta *meta;
+	uint8_t *bytes;
+} rpi_place;
+
+typedef struct {
+	/* Gathers [offset, offset+n) of the part into dst (NULL: nowhere) and digests it, in one pass. */
+	void (*gather)(uint8_t *dst, const rpi_layout *l, uint64_t offset, uint64_t n, uint8_t digest[16]);
+	void (*digest)(const void *a, size_t an, const void *b, size_t bn, uint8_t digest[16]); /* of a then b */
+} rpi_hasher;
+
+/* Where the handle is in its life; see "Life of a rank" in replicad.h. */
+enum { RPI_OPEN, RPI_ATTACHED, RPI_INIT, RPI_LOAD, RPI_LOADED, RPI_READY };
+
+/* The state of the one capture a handle can have. */
+enum { RPI_NONE, RPI_ARMED, RPI_RUNNING };
+
+typedef struct {
+	uint32_t request; /* 0: nobody waits */
+	uint16_t type;    /* 0: not there yet */
+	uint32_t length;
+	uint32_t room;
+	uint8_t *body;
+	int fd; /* a descriptor that came along, or -1 */
+} rpi_reply;
+
+struct rp_handle {
+	/* identity */
+	uint32_t *mark; /* a page that is wiped in forked children, so that a call can tell without a system call */
+	pid_t pid;
+	rp_hello hello;
+	char path[108];
+	uint64_t incarnation;
+	rp_welcome welcome;
+	const rpi_hasher *hash;
+
+	/* geometry, fixed at rp_register */
+	uint8_t *records; /* RPI_RECORD each, offsets filled in */
+	void **live;      /* by region */
+	uint32_t regions;
+	bool private_in_window;
+	uint64_t volatile_offset, volatile_bytes;
+	uint8_t geometry[3][16];                     /* by kind of part */
+	rpi_layout replicated, private_part, frozen; /* live */
+	rpi_layout staged[RP_STAGING];               /* replicated, but volatile regions in a staging place */
+
+	/* arena */
+	rp_control *control;
+	uint8_t *arena;
+	size_t arena_bytes;
+	int arena_fd;
+	rp_control geo; /* copied once at attach and checked: what offsets come from. Its words are not used. */
+
+	/* the order being carried out */
+	_Atomic uint64_t epoch;
+	_Atomic int life;
+	rp_order order;
+	uint64_t initial_epoch; /* whose initial state this handle has sealed */
+
+	/* words as last seen */
+	uint64_t step, good;
+	_Atomic bool good_frozen;
+	uint8_t frozen_root[16]; /* of what was sealed or loaded; zeros where no region is frozen */
+
+	/* capture: armed by the training thread, run by the worker (or by rp_join) */
+	_Atomic uint32_t capture; /* RPI_NONE, _ARMED, _RUNNING; a futex */
+	_Atomic uint32_t capture_waiter;
+	_Atomic uint64_t armed_number, canceled_number; /* a capture ends when its number is cancelled */
+	uint64_t armed_generation;
+	uint32_t armed_flags;
+	uint64_t abandoned[RP_MAX_SLOTS]; /* COPYING words that a cancelled capture left, used again first; 0: none. Owned by whoever runs the capture. */
+	_Atomic uint32_t notices;   /* bit per place sealed but not told: slots 0.., ring 4.., frozen 20 */
+
+	/* stats */
+	_Atomic uint64_t captures, skipped, canceled, private_skipped, capture_bytes, capture_ns, reconnects;
+
+	/* the receive side and the connection; io guards them */
+	pthread_mutex_t io;
+	int fd;                 /* constant from rp_open to rp_close: a new connection is moved onto the number */
+	bool gone, waiting;     /* waiting: the training thread polls, others leave messages to it */
+	uint64_t connections, sent_on;
+	rpi_reply reply, hand;  /* to the training thread's request; to a handshake */
+	rp_order ordered;       /* newest INIT or LOAD */
+	uint64_t ordered_epoch, go_epoch;
+	bool stopped;
+	rp_order stop;
+	uint32_t request; /* training thread's */
+	uint32_t hands;
+	uint8_t *datagram; /* RP_MAX_MESSAGE */
+};
+
+/* errors.c */
+int rpi_error(rp_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int rpi_system(rp_error *err, const char *what, int number);
+bool rpi_forked(const rp_handle *h);
+int64_t rpi_now(void);
+int64_t rpi_deadline(int64_t timeout_ns); /* -1: refused */
+#define RPI_ENTER(h, err)                                                                                                    \
+	do {                                                                                                                 \
+		if (!(h))                                                                                                    \
+			return rpi_error(err, RP_EINVAL, "handle is NULL");                                                  \
+		if (rpi_forked(h))                                                                                           \
+			return rpi_error(err, RP_EFORK, "handle belongs to another process: open one of your own after fork"); \
+	} while (0)
+
+/* connect.c, channel.c */
+int rpi_connect(const char *path, int64_t deadline, int *out, rp_error *err);
+int rpi_send(rp_handle *h, uint16_t type, uint32_t request, struct iovec *body, int n, int64_t deadline, rp_error *err);
+int rpi_send_on(rp_handle *h, int fd, uint16_t type, uint32_t request, struct iovec *body, int n, int pass, int64_t deadline);
+int rpi_handshake(rp_handle *h, int fd, uint16_t type, const void *body, size_t n, int pass, uint16_t want, int64_t deadline, rp_error *err);
+int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t want, int64_t deadline, rp_error *err);
+typedef int (*rpi_ready)(rp_handle *h); /* RP_EAGAIN: not yet; called with io held */
+int rpi_wait(rp_handle *h, rpi_ready ready, const char *what, int64_t deadline, rp_error *err);
+void rpi_pump(rp_handle *h); /* io held */
+void rpi_dispatch(rp_handle *h, const uint8_t *message, size_t n, int *fd); /* io held; takes *fd (sets -1) where it keeps it */
+
+/* hash.c, hash_avx2.c */
+const rpi_hasher *rpi_hash(void);
+extern const rpi_hasher rpi_hasher_base, rpi_hasher_avx2;
+uint32_t rpi_segment_at(const rpi_layout *l, uint64_t offset); /* first segment that ends after offset */
+
+/* part.c */
+uint32_t rpi_chunks(uint64_t bytes, uint32_t chunk);
+void rpi_root(const rp_handle *h, int part, const rp_meta *m, uint8_t root[16]);
+rpi_place rpi_slot(const rp_handle *h, uint32_t i);
+rpi_place rpi_ring(const rp_handle *h, uint32_t i);
+rpi_place rpi_frozen(const rp_handle *h);
+/* Fills a place that this call or an abandoned capture took, seals it and notes it for rp_notify. number: of the capture (0: can't be
+ * cancelled). RP_ECANCELED if it was cancelled or TORN. word is the COPYING word. */
+int rpi_fill(rp_handle *h, rpi_place p, uint64_t word, int part, const rpi_layout *l, uint64_t generation, uint32_t flags, const uint8_t frozen_root[16], uint64_t number, rp_error *err);
+bool rpi_take(rpi_place p, uint64_t *word); /* FREE -> COPYING */
+bool rpi_good(const rp_handle *h, uint64_t generation);
+
+/* capture.c */
+bool rpi_should_capture(uint64_t s, uint64_t committed, uint64_t candidate, uint64_t cadence, uint32_t slots);
+int rpi_private(rp_handle *h, uint64_t generation, uint32_t flags);
+void rpi_stage(rp_handle *h, uint64_t generation);
+void rpi_arm(rp_handle *h, uint64_t generation, uint32_t flags, int *armed);
+void rpi_capture_wait(rp_handle *h, int64_t deadline); /* until nothing is armed or running; past the deadline cancels and joins */
+int rpi_capture_run(rp_handle *h, rp_error *err);
+int rpi_flush(rp_handle *h, int64_t deadline); /* sends notices */
+void rpi_quiesce(rp_handle *h, int64_t deadline); /* finishes or cancels, and joins, the capture; tears what was abandoned */
+
+/* words.c */
+bool rpi_set_step(rp_handle *h, uint64_t to);
+bool rpi_set_good(rp_handle *h, uint64_t to);
+
+/* geometry.c */
+int rpi_map(rp_handle *h, int fd, const rp_attached *a, rp_error *err);
+void rpi_unmap(rp_handle *h);
+
+#pragma GCC visibility pop
+#endif

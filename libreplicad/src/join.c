@@ -1,0 +1,108 @@
+/* join.c: between epochs. A rank stops, is told where to start, and is let go; or it leaves, or reports its own fault. */
+#include <stdio.h>
+#include <string.h>
+
+#include "internal.h"
+
+static int arguments(rp_handle *h, const char *call, int64_t timeout_ns, int64_t *deadline, rp_error *err) {
+	*deadline = rpi_deadline(timeout_ns);
+	if (*deadline < 0)
+		return rpi_error(err, RP_EINVAL, "%s: timeout %lld ns is negative", call, (long long)timeout_ns);
+	return h->control ? RP_OK : rpi_error(err, RP_ESTATE, "%s: before rp_attach", call);
+}
+
+/* An order counts if its epoch is open for loading, and if it is not the initialisation that this handle has done. */
+static int ordered(rp_handle *h) {
+	uint64_t epoch = h->ordered_epoch;
+	if (epoch == 0 || epoch <= atomic_load(&h->control->fence.word))
+		return RP_EAGAIN;
+	return h->ordered.action == RP_ORDER_INIT && h->initial_epoch == epoch ? RP_EAGAIN : RP_OK;
+}
+
+static void tell(const rp_handle *h, rp_join_info *info) {
+	const uint8_t *u = h->welcome.job;
+	info->action = h->order.action;
+	info->epoch = atomic_load(&h->epoch);
+	info->step = h->order.step;
+	info->incarnation = h->incarnation;
+	info->source = h->order.action == RP_ORDER_LOAD ? h->order.source : 0;
+	info->rank = h->hello.rank, info->world = h->hello.world, info->group = h->hello.group;
+	snprintf(info->job_uuid, sizeof info->job_uuid, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+}
+
+RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_error *err) {
+	RPI_ENTER(h, err);
+	int64_t deadline;
+	int rc = arguments(h, "rp_join", timeout_ns, &deadline, err);
+	if (rc != RP_OK)
+		return rc;
+	if (!info || info->struct_size != sizeof *info)
+		return rpi_error(err, RP_EVERSION, "rp_join: info's struct_size is not %zu: rebuild the caller against this replicad.h", sizeof *info);
+	atomic_store(&h->life, RPI_ATTACHED);
+	rpi_quiesce(h, deadline);
+	rc = rpi_flush(h, deadline);
+	uint64_t live = h->step;
+	struct iovec body = {&live, sizeof live};
+	if (rc == RP_OK || rc == RP_EGONE)
+		rc = rpi_send(h, RP_M_STOPPED, 0, &body, 1, deadline, err);
+	if (rc == RP_OK)
+		rc = rpi_wait(h, ordered, "rp_join", deadline, err);
+	if (rc != RP_OK)
+		return rc == RP_ETIMEOUT ? rpi_error(err, rc, "rp_join: no order for rank %u in time; the job waits for other ranks, or has no quorum: replicad status says for whom", h->hello.rank) : rc;
+	pthread_mutex_lock(&h->io);
+	h->order = h->ordered;
+	atomic_store(&h->epoch, h->ordered_epoch);
+	h->ordered_epoch = 0;
+	pthread_mutex_unlock(&h->io);
+	atomic_store(&h->life, h->order.action == RP_ORDER_INIT ? RPI_INIT : RPI_LOAD);
+	tell(h, info);
+	return RP_OK;
+}
+
+static int opened(rp_handle *h) {
+	uint64_t epoch = atomic_load(&h->epoch);
+	if (atomic_load(&h->control->fence.word) >= epoch)
+		return RP_EFENCED;
+	return h->go_epoch == epoch ? RP_OK : RP_EAGAIN;
+}
+
+RP_API int rp_ready(rp_handle *h, int64_t timeout_ns, rp_error *err) {
+	RPI_ENTER(h, err);
+	int64_t deadline;
+	int rc = arguments(h, "rp_ready", timeout_ns, &deadline, err);
+	if (rc == RP_OK && atomic_load(&h->life) != RPI_LOADED)
+		rc = rpi_error(err, RP_ESTATE, "rp_ready: call it after rp_load");
+	rp_loaded l = {.generation = h->order.generation};
+	memcpy(l.replicated_root, h->order.replicated_root, 16);
+	memcpy(l.private_root, h->order.private_root, 16);
+	struct iovec body = {&l, sizeof l};
+	if (rc == RP_OK)
+		rc = rpi_send(h, RP_M_LOADED, 0, &body, 1, deadline, err);
+	if (rc == RP_OK)
+		rc = rpi_wait(h, opened, "rp_ready", deadline, err);
+	if (rc == RP_OK)
+		atomic_store(&h->life, RPI_READY);
+	else if (rc == RP_EFENCED)
+		rpi_error(err, rc, "epoch %llu was closed before it was opened: rp_join", (unsigned long long)atomic_load(&h->epoch));
+	return rc;
+}
+
+RP_API int rp_fail(rp_handle *h, const char *text, rp_error *err) {
+	RPI_ENTER(h, err);
+	if (!h->control)
+		return rpi_error(err, RP_ESTATE, "rp_fail: before rp_attach");
+	size_t n = text ? strnlen(text, 4096) : 0;
+	struct iovec body = {(void *)(uintptr_t)text, n};
+	return rpi_send(h, RP_M_FAIL, 0, &body, 1, rpi_deadline(1000000000), err);
+}
+
+RP_API int rp_leave(rp_handle *h, int64_t timeout_ns, rp_error *err) {
+	RPI_ENTER(h, err);
+	int64_t deadline;
+	int rc = arguments(h, "rp_leave", timeout_ns, &deadline, err);
+	if (rc != RP_OK)
+		return rc;
+	rpi_quiesce(h, deadline);
+	rc = rpi_flush(h, deadline);
+	return rc == RP_OK || rc == RP_EGONE ? rpi_request(h, RP_M_LEAVE, NULL, 0, RP_M_BYE, deadline, err) : rc;
+}

@@ -1,0 +1,171 @@
+/* load.c: the state's way in and out between epochs: the initial state sealed, a sealed generation loaded. */
+#include <string.h>
+
+#include "internal.h"
+
+/* Takes a free place of a kind. The daemon frees places; none free is not this rank's to wait for. */
+static int take_any(rp_handle *h, int kind, rpi_place *p, uint64_t *word, rp_error *err) {
+	uint32_t n = kind == RPI_KIND_SLOT ? h->geo.slots : h->geo.ring;
+	for (uint32_t i = 0; i < n; i++) {
+		*p = kind == RPI_KIND_SLOT ? rpi_slot(h, i) : rpi_ring(h, i);
+		if (rpi_take(*p, word))
+			return RP_OK;
+	}
+	return rpi_error(err, RP_EAGAIN, "no free %s: the daemon frees one once the rank has stopped: call again", kind == RPI_KIND_SLOT ? "slot" : "ring place");
+}
+
+/* The frozen area is captured once. One that is sealed already (by an earlier process of this rank) must hold the same bytes. */
+static int seal_frozen(rp_handle *h, uint64_t generation, rp_error *err) {
+	memset(h->frozen_root, 0, sizeof h->frozen_root);
+	if (h->frozen.bytes == 0)
+		return RP_OK;
+	rpi_place p = rpi_frozen(h);
+	uint64_t word = atomic_load(p.word);
+	if (RP_SLOT_STATE(word) == RP_SEALED) {
+		uint8_t d[16];
+		for (uint32_t i = 0; i < p.meta->chunks && i < rpi_chunks(h->frozen.bytes, h->geo.chunk_bytes); i++) {
+			uint64_t at = (uint64_t)i * h->geo.chunk_bytes, left = h->frozen.bytes - at;
+			h->hash->gather(NULL, &h->frozen, at, left < h->geo.chunk_bytes ? left : h->geo.chunk_bytes, d);
+			if (memcmp(d, p.meta->digest[i], 16))
+				return rpi_error(err, RP_ECORRUPT, "frozen regions differ from those sealed before, in chunk %u: frozen regions never change; end the job or declare them window", i);
+		}
+	} else {
+		if (!rpi_take(p, &word))
+			return rpi_error(err, RP_EAGAIN, "the frozen area is in state %llu: the daemon frees it once its copies are joined: call again", (unsigned long long)RP_SLOT_STATE(word));
+		int rc = rpi_fill(h, p, word, RPI_PART_FROZEN, &h->frozen, generation, 0, NULL, 0, err);
+		if (rc != RP_OK)
+			return rc;
+	}
+	memcpy(h->frozen_root, p.meta->root, sizeof h->frozen_root);
+	return RP_OK;
+}
+
+static int set_words(rp_handle *h, uint64_t epoch, uint64_t step, rp_error *err) {
+	atomic_store(&h->good_frozen, false);
+	if (!rpi_set_good(h, RP_WORD(epoch, step, 0)) || !rpi_set_step(h, RP_WORD(epoch, step, RP_IDLE)))
+		return rpi_error(err, RP_ESTATE, "the good or step word was changed by somebody else: the arena has another owner, exit");
+	return RP_OK;
+}
+
+RP_API int rp_seal_initial(rp_handle *h, rp_error *err) {
+	RPI_ENTER(h, err);
+	if (atomic_load(&h->life) != RPI_INIT)
+		return rpi_error(err, RP_ESTATE, "rp_seal_initial: call it when rp_join says RP_INIT");
+	uint64_t epoch = atomic_load(&h->epoch), generation = RP_WORD(epoch, h->order.step, 0), word;
+	if (rp_fenced(h))
+		return rpi_error(err, RP_EFENCED, "epoch %llu is closed: rp_join", (unsigned long long)epoch);
+	int rc = set_words(h, epoch, h->order.step, err);
+	if (rc == RP_OK)
+		rc = seal_frozen(h, generation, err);
+	rpi_place p;
+	rpi_stage(h, generation);
+	if (rc == RP_OK)
+		rc = take_any(h, RPI_KIND_SLOT, &p, &word, err);
+	if (rc == RP_OK)
+		rc = rpi_fill(h, p, word, RPI_PART_REPLICATED, &h->staged[h->order.step % RP_STAGING], generation, 0, h->frozen_root, 0, err);
+	if (rc == RP_OK)
+		rc = take_any(h, RPI_KIND_RING, &p, &word, err);
+	if (rc == RP_OK)
+		rc = rpi_fill(h, p, word, RPI_PART_PRIVATE, &h->private_part, generation, 0, NULL, 0, err);
+	if (rc != RP_OK)
+		return rc;
+	h->initial_epoch = epoch;
+	atomic_store(&h->life, RPI_ATTACHED);
+	rpi_flush(h, 0); /* a daemon that is away reads the words when it is back */
+	return RP_OK;
+}
+
+static const char *const part_names[] = {"replicated part", "private part", "frozen area"};
+
+/* A sealed part, its meta copied once: what the arena says from here on is not asked again. */
+typedef struct {
+	rpi_place place;
+	uint64_t word;
+	rp_meta meta;
+	const rpi_layout *live;
+	int part;
+} source;
+
+static int open_source(rp_handle *h, rpi_place p, int part, const rpi_layout *live, const uint8_t *root, uint64_t generation, source *s, rp_error *err) {
+	const char *name = part_names[part];
+	*s = (source){.place = p, .word = atomic_load(p.word), .meta = *p.meta, .live = live, .part = part};
+	if (RP_SLOT_STATE(s->word) != RP_SEALED || s->meta.use_count != RP_SLOT_COUNT(s->word))
+		return rpi_error(err, RP_ECORRUPT, "%s: place %u is in state %llu, not sealed", name, p.index, (unsigned long long)RP_SLOT_STATE(s->word));
+	if (s->meta.bytes != live->bytes || s->meta.chunks != rpi_chunks(live->bytes, h->geo.chunk_bytes))
+		return rpi_error(err, RP_ECORRUPT, "%s: %llu bytes in %u chunks, registered are %llu", name, (unsigned long long)s->meta.bytes, s->meta.chunks, (unsigned long long)live->bytes);
+	if (part != RPI_PART_FROZEN && s->meta.generation != generation)
+		return rpi_error(err, RP_ECORRUPT, "%s: place %u holds epoch %llu step %llu, ordered is epoch %llu step %llu", name, p.index, (unsigned long long)RP_WORD_EPOCH(s->meta.generation),
+				 (unsigned long long)RP_WORD_STEP(s->meta.generation), (unsigned long long)RP_WORD_EPOCH(generation), (unsigned long long)RP_WORD_STEP(generation));
+	if (memcmp(s->meta.root, root, 16))
+		return rpi_error(err, RP_ECORRUPT, "%s: its root is not the plan's", name);
+	return RP_OK;
+}
+
+/* Hashes every chunk of a layout (the arena's bytes, or live ones) and compares chunks and root with what was sealed. */
+static int verify(rp_handle *h, const source *s, const rpi_layout *l, const char *where, rp_error *err) {
+	uint8_t d[16];
+	for (uint32_t i = 0; i < s->meta.chunks; i++) {
+		uint64_t at = (uint64_t)i * h->geo.chunk_bytes, left = l->bytes - at;
+		h->hash->gather(NULL, l, at, left < h->geo.chunk_bytes ? left : h->geo.chunk_bytes, d);
+		if (memcmp(d, s->place.meta->digest[i], 16))
+			return rpi_error(err, RP_ECORRUPT, "%s, %s: chunk %u does not hash to what was sealed", part_names[s->part], where, i);
+	}
+	/* The root goes over the digests just compared, the flags and sizes copied from the meta. */
+	rpi_root(h, s->part, s->place.meta, d);
+	if (memcmp(d, s->meta.root, 16))
+		return rpi_error(err, RP_ECORRUPT, "%s, %s: its chunks' digests do not hash to its root", part_names[s->part], where);
+	return atomic_load(s->place.word) == s->word ? RP_OK : rpi_error(err, RP_ECORRUPT, "%s: its place changed while it was loaded", part_names[s->part]);
+}
+
+static int verify_arena(rp_handle *h, const source *s, rp_error *err) {
+	rpi_segment whole = {0, s->live->bytes, s->place.bytes};
+	rpi_layout l = {&whole, s->live->bytes > 0, s->live->bytes};
+	return verify(h, s, &l, "sealed", err);
+}
+
+static void copy_out(const source *s) {
+	for (uint32_t i = 0; i < s->live->count; i++) {
+		const rpi_segment *g = &s->live->segments[i];
+		memcpy(g->data, s->place.bytes + g->offset, g->bytes);
+	}
+}
+
+/* Verified in the arena first, so that bad bytes cost no live state; then verified as copied, so that what counts as loaded is
+ * what lies in the regions. */
+static int load_parts(rp_handle *h, source *s, int n, rp_error *err) {
+	int rc = RP_OK;
+	for (int i = 0; i < n && rc == RP_OK; i++)
+		rc = verify_arena(h, &s[i], err);
+	for (int i = 0; i < n && rc == RP_OK; i++) {
+		copy_out(&s[i]);
+		rc = verify(h, &s[i], s[i].live, "copied", err);
+	}
+	return rc;
+}
+
+RP_API int rp_load(rp_handle *h, rp_error *err) {
+	RPI_ENTER(h, err);
+	if (atomic_load(&h->life) != RPI_LOAD)
+		return rpi_error(err, RP_ESTATE, "rp_load: call it when rp_join says RP_LOAD");
+	const rp_order *o = &h->order;
+	uint64_t epoch = atomic_load(&h->epoch);
+	if (o->slot >= h->geo.slots || o->place >= h->geo.ring)
+		return rpi_error(err, RP_EINVAL, "rp_load: the order names slot %u of %u, ring place %u of %u", o->slot, h->geo.slots, o->place, h->geo.ring);
+	source s[3];
+	int n = 2;
+	int rc = open_source(h, rpi_slot(h, o->slot), RPI_PART_REPLICATED, &h->replicated, o->replicated_root, o->generation, &s[0], err);
+	if (rc == RP_OK)
+		rc = open_source(h, rpi_ring(h, o->place), RPI_PART_PRIVATE, &h->private_part, o->private_root, o->generation, &s[1], err);
+	if (rc == RP_OK && h->frozen.bytes)
+		rc = open_source(h, rpi_frozen(h), RPI_PART_FROZEN, &h->frozen, s[0].meta.frozen_root, 0, &s[n++], err);
+	if (rc == RP_OK)
+		rc = load_parts(h, s, n, err);
+	if (rc != RP_OK)
+		return rc;
+	memcpy(h->frozen_root, s[0].meta.frozen_root, 16);
+	rpi_stage(h, RP_WORD(epoch, o->step, 0));
+	rc = set_words(h, epoch, o->step, err);
+	if (rc == RP_OK)
+		atomic_store(&h->life, RPI_LOADED);
+	return rc;
+}

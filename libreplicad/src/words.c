@@ -1,0 +1,108 @@
+/* words.c: the optimizer-step lock: step word, good word, fence. No system call, no message, no allocation. */
+#include "internal.h"
+
+bool rpi_set_step(rp_handle *h, uint64_t to) {
+	uint64_t seen = h->step;
+	if (!atomic_compare_exchange_strong(&h->control->step.word, &seen, to))
+		return false;
+	h->step = to;
+	return true;
+}
+
+bool rpi_set_good(rp_handle *h, uint64_t to) {
+	uint64_t seen = h->good;
+	if (!atomic_compare_exchange_strong(&h->control->good.word, &seen, to))
+		return false;
+	h->good = to;
+	return true;
+}
+
+static int lost_word(rp_handle *h, rp_error *err) {
+	uint64_t w = atomic_load(&h->control->step.word);
+	return rpi_error(err, RP_ESTATE, "the step word is epoch %llu step %llu, this handle left it at epoch %llu step %llu: the arena has another owner, exit",
+			 (unsigned long long)RP_WORD_EPOCH(w), (unsigned long long)RP_WORD_STEP(w), (unsigned long long)RP_WORD_EPOCH(h->step), (unsigned long long)RP_WORD_STEP(h->step));
+}
+
+RP_API int rp_fenced(const rp_handle *h) {
+	if (!h || rpi_forked(h) || !h->control)
+		return 0;
+	uint64_t epoch = atomic_load(&h->epoch);
+	return epoch && atomic_load(&h->control->fence.word) >= epoch;
+}
+
+RP_API uint64_t rp_committed(const rp_handle *h) {
+	return h && !rpi_forked(h) && h->control ? RP_WORD_STEP(atomic_load(&h->control->committed.word)) : 0;
+}
+
+static int out_of_order(rp_handle *h, const char *call, uint64_t step, rp_error *err) {
+	if (rp_fenced(h))
+		return rpi_error(err, RP_EFENCED, "epoch %llu is closed: rp_join", (unsigned long long)atomic_load(&h->epoch));
+	return rpi_error(err, RP_ESTATE, "%s(%llu): the handle is at step %llu, phase %llu%s", call, (unsigned long long)step, (unsigned long long)RP_WORD_STEP(h->step), (unsigned long long)RP_WORD_PHASE(h->step),
+			 atomic_load(&h->life) == RPI_READY ? "" : ", and rp_ready has not opened an epoch");
+}
+
+RP_API int rp_step_enter(rp_handle *h, uint64_t step, int64_t timeout_ns, rp_error *err) {
+	RPI_ENTER(h, err);
+	if (timeout_ns < 0)
+		return rpi_error(err, RP_EINVAL, "rp_step_enter: timeout %lld ns is negative", (long long)timeout_ns);
+	if (atomic_load(&h->life) != RPI_READY || h->step != RP_WORD(RP_WORD_EPOCH(h->step), step - 1, RP_IDLE) || step == 0)
+		return out_of_order(h, "rp_step_enter", step, err);
+	uint64_t epoch = atomic_load(&h->epoch), before = h->step;
+	if (atomic_load(&h->control->incarnation.word) > h->incarnation)
+		return rpi_error(err, RP_ESTOPPED, "rank %u was claimed by a newer incarnation: exit", h->hello.rank);
+	if (!h->private_in_window)
+		rpi_private(h, RP_WORD(epoch, step, 0), 0);
+	if (atomic_load(&h->capture) != RPI_NONE)
+		rpi_capture_wait(h, rpi_deadline(timeout_ns));
+	/* Invariant: the store comes before the load, in one order seen by all; so either the daemon's fence is seen here, or UPDATING
+	 * is seen by a daemon that has raised it. */
+	if (!rpi_set_step(h, RP_WORD(epoch, step, RP_UPDATING)))
+		return lost_word(h, err);
+	if (atomic_load(&h->control->fence.word) < epoch)
+		return RP_OK;
+	if (!rpi_set_step(h, before))
+		return lost_word(h, err);
+	return rpi_error(err, RP_EFENCED, "epoch %llu is closed: step %llu was not begun, rp_join", (unsigned long long)epoch, (unsigned long long)step);
+}
+
+RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed, rp_error *err) {
+	RPI_ENTER(h, err);
+	int ignored;
+	armed = armed ? armed : &ignored;
+	*armed = 0;
+	if (flags & ~(uint32_t)RP_NO_UPDATE)
+		return rpi_error(err, RP_EINVAL, "rp_step_exit: unknown flags %#x", flags);
+	uint64_t epoch = RP_WORD_EPOCH(h->step), generation = RP_WORD(epoch, step, 0);
+	if (atomic_load(&h->life) != RPI_READY || h->step != RP_WORD(epoch, step, RP_UPDATING))
+		return out_of_order(h, "rp_step_exit", step, err);
+	if (!rpi_set_step(h, RP_WORD(epoch, step, RP_UPDATED)))
+		return lost_word(h, err);
+	rpi_stage(h, generation);
+	if (h->private_in_window)
+		rpi_private(h, generation, 0);
+	rpi_arm(h, generation, flags, armed);
+	return rpi_set_step(h, RP_WORD(epoch, step, RP_IDLE)) ? RP_OK : lost_word(h, err);
+}
+
+RP_API int rp_set_good(rp_handle *h, uint64_t step) {
+	if (!h)
+		return RP_EINVAL;
+	if (rpi_forked(h))
+		return RP_EFORK;
+	uint64_t epoch = atomic_load(&h->epoch);
+	if (!h->control || atomic_load(&h->life) != RPI_READY || RP_WORD_EPOCH(h->step) != epoch || step > RP_WORD_STEP(h->step))
+		return RP_ESTATE;
+	if (atomic_load(&h->good_frozen))
+		return RP_ECANCELED;
+	uint64_t to = RP_WORD(epoch, step, 0);
+	return to <= h->good || rpi_set_good(h, to) ? RP_OK : RP_ESTATE;
+}
+
+RP_API int rp_freeze_good(rp_handle *h) {
+	if (!h)
+		return RP_EINVAL;
+	if (rpi_forked(h))
+		return RP_EFORK;
+	atomic_store(&h->good_frozen, true);
+	return RP_OK;
+}
