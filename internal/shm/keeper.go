@@ -1,0 +1,226 @@
+package shm
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// keeper holds descriptors by key. Its memory is the node's memory, so its incarnation is the node's.
+type keeper struct {
+	incarnation replica.NodeIncarnation
+	uid         int
+
+	mu      sync.Mutex // guards the rest
+	session replica.Session
+	held    map[string]*os.File
+	current *net.UnixConn // the daemon that started last: the only one served
+}
+
+// maxKeeperConns bounds connections: one daemon, and one that is going away.
+const maxKeeperConns = 8
+
+// RunKeeper holds descriptors for the daemons that dial socket, until ctx ends: then they are gone, and with them the arenas
+// that no rank maps. It serves the daemon that started last; an older one that is still connected is hung up on.
+func RunKeeper(ctx context.Context, socket string) error {
+	ln, err := listenKeeper(socket)
+	if err != nil {
+		return err
+	}
+	k := &keeper{uid: os.Geteuid(), held: make(map[string]*os.File)}
+	for k.incarnation == 0 {
+		var b [8]byte
+		_, _ = rand.Read(b[:])
+		k.incarnation = replica.NodeIncarnation(binary.LittleEndian.Uint64(b[:]))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var conns sync.WaitGroup
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+	defer func() {
+		cancel()
+		conns.Wait()
+		for _, f := range k.held {
+			_ = f.Close()
+		}
+		_ = ln.Close()
+	}()
+	room := make(chan struct{}, maxKeeperConns)
+	for {
+		c, err := ln.AcceptUnix()
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = c.Close()
+			}
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("keeper on %s: accept: %w", socket, err)
+		}
+		select {
+		case room <- struct{}{}:
+		default:
+			_ = c.Close()
+			continue
+		}
+		conns.Go(func() {
+			defer func() { <-room }()
+			defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+			defer c.Close()
+			k.serve(c)
+		})
+	}
+}
+
+// listenKeeper listens on the socket, which is the keeper's alone.
+func listenKeeper(socket string) (*net.UnixListener, error) {
+	if len(socket) > maxSocketPath {
+		return nil, fmt.Errorf("keeper socket %q is %d bytes long, the kernel takes %d: choose a shorter path", socket, len(socket), maxSocketPath)
+	}
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return nil, fmt.Errorf("keeper socket %s: %w: choose a directory that the daemon's user can write", socket, err)
+	}
+	addr := &net.UnixAddr{Name: socket, Net: "unixpacket"}
+	if c, err := net.DialUnix("unixpacket", nil, addr); err == nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("keeper socket %s is in use by a running keeper: one is enough for a node", socket)
+	} else if errors.Is(err, unix.ECONNREFUSED) {
+		if err := os.Remove(socket); err != nil {
+			return nil, fmt.Errorf("keeper socket %s is left over and can't be removed: %w", socket, err)
+		}
+	}
+	ln, err := net.ListenUnix("unixpacket", addr)
+	if err != nil {
+		return nil, fmt.Errorf("keeper socket %s: %w: choose a directory that the daemon's user can write", socket, err)
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		_ = ln.Close()
+		return nil, fmt.Errorf("keeper socket %s: %w", socket, err)
+	}
+	return ln, nil
+}
+
+const maxSocketPath = 107 // sun_path less its NUL
+
+// serve answers one daemon until it hangs up, breaks the rules, or another has started.
+func (k *keeper) serve(c *net.UnixConn) {
+	if uid, err := peerUID(c); err != nil || uid != k.uid && uid != 0 {
+		return
+	}
+	for {
+		m, f, err := receiveKeeper(c)
+		if err != nil {
+			return
+		}
+		if err := k.answer(c, m, f); err != nil {
+			return
+		}
+	}
+}
+
+// answer carries out one message; f is the keeper's from here on. An error ends the connection.
+func (k *keeper) answer(c *net.UnixConn, m keeperMessage, f *os.File) error {
+	if f != nil && m.typ != keepPut {
+		_ = f.Close()
+		return errors.New("a descriptor where none belongs")
+	}
+	items, refusal, err := k.apply(c, m, f)
+	if err != nil {
+		return err
+	}
+	_ = c.SetWriteDeadline(time.Now().Add(keeperTimeout))
+	for _, it := range items {
+		err = errors.Join(err, sendKeeper(c, keeperMessage{typ: keepItem, key: it.key}, it.file), it.file.Close())
+	}
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	done := keeperMessage{typ: keepDone, incarnation: k.incarnation, session: k.session, text: refusal}
+	k.mu.Unlock()
+	return sendKeeper(c, done, nil)
+}
+
+type item struct {
+	key  string
+	file *os.File
+}
+
+// apply changes what is held. The items are duplicates, for the caller to send and close.
+func (k *keeper) apply(c *net.UnixConn, m keeperMessage, f *os.File) (items []item, refusal string, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if m.typ == keepStart {
+		if k.current != nil && k.current != c {
+			_ = k.current.Close()
+		}
+		k.current = c
+		k.session++
+		return nil, "", nil
+	}
+	if k.current != c {
+		if f != nil {
+			_ = f.Close()
+		}
+		return nil, "", errors.New("not the daemon that started last")
+	}
+	switch m.typ {
+	case keepPut:
+		if f == nil || m.key == "" {
+			if f != nil {
+				_ = f.Close()
+			}
+			return nil, "", errors.New("put without a key or a descriptor")
+		}
+		if old, ok := k.held[m.key]; ok {
+			_ = old.Close()
+		} else if len(k.held) >= MaxKept {
+			_ = f.Close()
+			return nil, fmt.Sprintf("the keeper holds %d descriptors, its limit", MaxKept), nil
+		}
+		k.held[m.key] = f
+	case keepDrop:
+		if old, ok := k.held[m.key]; ok {
+			_ = old.Close()
+			delete(k.held, m.key)
+		}
+	case keepAll:
+		for key, f := range k.held {
+			d, err := duplicate(f)
+			if err != nil {
+				for _, it := range items {
+					_ = it.file.Close()
+				}
+				return nil, fmt.Sprintf("duplicate a descriptor: %v", err), nil
+			}
+			items = append(items, item{key, d})
+		}
+	default:
+		return nil, "", fmt.Errorf("unknown message type %d", m.typ)
+	}
+	return items, "", nil
+}
+
+func duplicate(f *os.File) (*os.File, error) {
+	var d int
+	err := control(f, func(fd int) (err error) {
+		d, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(d), f.Name()), nil
+}

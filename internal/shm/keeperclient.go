@@ -1,0 +1,131 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// keeperTimeout bounds one exchange with a keeper, which only ever looks up a map: a keeper that takes longer is stopped or broken.
+const keeperTimeout = 5 * time.Second
+
+// Keeper is a daemon's connection to its node's keeper. Safe for concurrent use; calls are served one after another.
+type Keeper struct {
+	socket      string
+	incarnation replica.NodeIncarnation
+	session     replica.Session
+
+	turn chan struct{} // capacity 1: held during an exchange
+	conn *net.UnixConn
+	once sync.Once
+}
+
+// DialKeeper connects and says that a daemon has started: the session number rises, and an older daemon loses its connection.
+func DialKeeper(ctx context.Context, socket string) (*Keeper, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unixpacket", socket)
+	if err != nil {
+		return nil, fmt.Errorf("keeper at %s: %w", socket, err)
+	}
+	k := &Keeper{socket: socket, conn: c.(*net.UnixConn), turn: make(chan struct{}, 1)}
+	if uid, err := peerUID(k.conn); err != nil || uid != os.Geteuid() && uid != 0 {
+		return nil, errors.Join(fmt.Errorf("keeper at %s runs as user %d, this daemon as %d: start both as the same user", socket, uid, os.Geteuid()), err, c.Close())
+	}
+	defer context.AfterFunc(ctx, k.Close)()
+	done, _, err := k.exchange(keeperMessage{typ: keepStart}, nil)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	k.incarnation, k.session = done.incarnation, done.session
+	return k, nil
+}
+
+// Incarnation is the node's: minted at random when its keeper started.
+func (k *Keeper) Incarnation() replica.NodeIncarnation { return k.incarnation }
+
+// Session counts daemon starts under this keeper, from 1; this connection's.
+func (k *Keeper) Session() replica.Session { return k.session }
+
+// Put has the keeper hold a duplicate of f under key, in place of what it held there. f stays the caller's.
+func (k *Keeper) Put(key string, f *os.File) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	_, _, err := k.exchange(keeperMessage{typ: keepPut, key: key}, f)
+	return err
+}
+
+// Drop has the keeper let go of what it holds under key, if anything.
+func (k *Keeper) Drop(key string) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	_, _, err := k.exchange(keeperMessage{typ: keepDrop, key: key}, nil)
+	return err
+}
+
+// All returns duplicates of everything the keeper holds. They are the caller's.
+func (k *Keeper) All() (map[string]*os.File, error) {
+	_, files, err := k.exchange(keeperMessage{typ: keepAll}, nil)
+	return files, err
+}
+
+// Close hangs up; what the keeper holds it goes on holding.
+func (k *Keeper) Close() { k.once.Do(func() { _ = k.conn.Close() }) }
+
+func checkKey(key string) error {
+	if key == "" || len(key) > MaxKey {
+		return fmt.Errorf("keeper key %q: want 1 to %d bytes", key, MaxKey)
+	}
+	for i := range len(key) {
+		if key[i] == 0 {
+			return fmt.Errorf("keeper key %q: NUL at %d", key, i)
+		}
+	}
+	return nil
+}
+
+// exchange sends one message and collects the reply.
+func (k *Keeper) exchange(m keeperMessage, f *os.File) (done keeperMessage, files map[string]*os.File, err error) {
+	k.turn <- struct{}{}
+	defer func() { <-k.turn }()
+	defer func() {
+		if err != nil {
+			for _, f := range files {
+				_ = f.Close()
+			}
+			files, err = nil, fmt.Errorf("keeper at %s: %w", k.socket, err)
+		}
+	}()
+	if err := k.conn.SetDeadline(time.Now().Add(keeperTimeout)); err != nil {
+		return done, nil, err
+	}
+	if err := sendKeeper(k.conn, m, f); err != nil {
+		return done, nil, err
+	}
+	files = make(map[string]*os.File)
+	for {
+		r, f, err := receiveKeeper(k.conn)
+		switch {
+		case err != nil:
+			return done, files, err
+		case r.typ == keepItem && f != nil && files[r.key] == nil && len(files) < MaxKept:
+			files[r.key] = f
+		case r.typ == keepDone && f == nil && r.text == "":
+			return r, files, nil
+		case r.typ == keepDone && f == nil:
+			return done, files, errors.New(r.text)
+		default:
+			if f != nil {
+				_ = f.Close()
+			}
+			return done, files, fmt.Errorf("unexpected reply of type %d", r.typ)
+		}
+	}
+}
