@@ -55,6 +55,7 @@ type Claimed struct {
 	Incarnation     Incarnation     `json:"incarnation" cbor:"1,keyasint"` // 0: nobody yet
 	Node            NodeName        `json:"node" cbor:"2,keyasint"`
 	NodeIncarnation NodeIncarnation `json:"node_incarnation" cbor:"3,keyasint"`
+	Nonce           uint64          `json:"nonce,omitempty" cbor:"4,keyasint,omitempty"` // of the Claim that took it: a repeated claim is recognised by it
 }
 
 // Holder names a node in one life of its memory.
@@ -153,6 +154,9 @@ type Node struct {
 	Addr        string            `json:"addr" cbor:"5,keyasint"`                       // host:port of its QUIC endpoint
 	Labels      map[string]string `json:"labels,omitempty" cbor:"6,keyasint,omitempty"` // failure domains: "host", "rack", "zone"
 	Voter       bool              `json:"voter" cbor:"7,keyasint"`
+	// Former lists the latest incarnations that were superseded: random numbers don't order, so a late duplicate of an old
+	// registration is recognised by them. The state machine fills it in.
+	Former []NodeIncarnation `json:"former,omitempty" cbor:"8,keyasint,omitempty"`
 }
 
 // FaultKind is what was seen.

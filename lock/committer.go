@@ -1,0 +1,269 @@
+package lock
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Effect is what the driver has to do next, in the order given: Announce or Propose.
+type Effect interface{ effect() }
+
+type (
+	// Announce sends a candidate to every node of the job, on the commit stream.
+	Announce struct{ Candidate replica.Candidate }
+	// Propose puts a command into the log; its outcome comes back through Outcome.
+	Propose struct{ Command replica.Command }
+)
+
+func (Announce) effect() {}
+func (Propose) effect()  {}
+
+// Committer is the leader's rule for one job in one term (protocol sections 5.1 to 5.3): it names candidates, counts pins,
+// and proposes the commit, the dispute, or another copies(p). It is soft state: a new leader makes its own, after its
+// barrier, and hears everything again. One goroutine owns it.
+//
+// Invariants: only pins of the current (term, n), of the registered incarnation and session of a node that is neither at
+// fault nor quarantined, count; no candidate is named while a proposal of its own is unresolved (refused is resolved);
+// n and, within an epoch, steps of candidates rise.
+type Committer struct {
+	term uint64
+	job  *replica.Job
+	node map[replica.NodeName]replica.Node
+
+	candidate replica.Candidate // N 0: none named yet
+	live      bool              // the candidate stands: it is of the open epoch and newer than the position
+	pins      map[replica.NodeName]*pins
+	passed    map[replica.Rank]replica.Passed // since the last commit, the latest of each rank
+	lapsed    bool                            // some rank passed the present candidate
+	failures  int                             // candidates that lapsed since the last commit
+
+	pending  []*proposal
+	refused  bool // a proposal was refused: look again only at something new
+	disputed []replica.Generation
+	waiting  []string
+}
+
+// pins is what one node answered to the present candidate. Parts add up.
+type pins struct {
+	holder  replica.Holder
+	session replica.Session
+	parts   []replica.Held
+}
+
+// proposal is a command whose outcome isn't known. Lost says that its caller gave up: read, then propose it again, since
+// commands are idempotent.
+type proposal struct {
+	command replica.Command
+	lost    bool
+}
+
+// NewCommitter begins a term, once its barrier has passed.
+func NewCommitter(term uint64) *Committer {
+	return &Committer{term: term, pins: map[replica.NodeName]*pins{}, passed: map[replica.Rank]replica.Passed{}}
+}
+
+// Candidate is the one that stands; nodes that connect later are told it again.
+func (c *Committer) Candidate() (replica.Candidate, bool) { return c.candidate, c.live }
+
+// Waiting says who holds the commit of the candidate up.
+func (c *Committer) Waiting() []string { return slices.Clone(c.waiting) }
+
+// Job tells what was applied: call it at the start of the term and after each change of the job or of the nodes.
+func (c *Committer) Job(j *replica.Job, nodes map[replica.NodeName]replica.Node) []Effect {
+	committed := c.job != nil && j.Position != c.job.Position
+	c.job, c.node, c.refused = j, nodes, false
+	if committed {
+		c.passed, c.failures = map[replica.Rank]replica.Passed{}, 0
+	}
+	if c.live && (j.Phase != replica.Open || c.candidate.Position.Epoch != j.Epoch || c.candidate.Position.Step <= j.Position.Step) {
+		c.live = false // a position at or after it, or a fault of its epoch
+	}
+	c.pending = slices.DeleteFunc(c.pending, func(p *proposal) bool { return c.applied(p.command) })
+	return c.next()
+}
+
+// applied tells whether the job shows that a proposal has taken effect.
+func (c *Committer) applied(cmd replica.Command) bool {
+	switch cmd := cmd.(type) {
+	case replica.Commit:
+		return c.job.Position == cmd.Position && c.job.Committed == cmd.Generation
+	case replica.SetCopies:
+		return c.job.Copies == cmd.Copies
+	case replica.ReportDispute:
+		return slices.ContainsFunc(c.job.Disputed, func(d replica.Dispute) bool {
+			return d.Group == cmd.Dispute.Group && d.Generation == cmd.Dispute.Generation
+		})
+	}
+	return false
+}
+
+// Pinned takes a node's answer. One of another candidate or of an older session is dropped.
+func (c *Committer) Pinned(p replica.Pinned) []Effect {
+	if !c.answers(p.Job, p.Term, p.N) || p.Generation != c.candidate.Generation {
+		return nil
+	}
+	known := c.pins[p.Holder.Node]
+	if known != nil && known.holder == p.Holder && p.Session < known.session {
+		return nil
+	}
+	if known == nil || known.holder != p.Holder || known.session != p.Session {
+		known = &pins{holder: p.Holder, session: p.Session}
+		c.pins[p.Holder.Node] = known
+	}
+	for _, h := range p.Parts {
+		if h.Generation == c.candidate.Generation && !slices.Contains(known.parts, h) {
+			known.parts = append(known.parts, h)
+		}
+	}
+	c.refused = false
+	return c.next()
+}
+
+// Passed takes the answer of a node whose rank is beyond the candidate: it can't be completed any more.
+func (c *Committer) Passed(p replica.Passed) []Effect {
+	if !c.answers(p.Job, p.Term, p.N) || int(p.Rank) >= len(c.job.Ranks) || !c.counts(p.Holder, p.Session) || c.job.Ranks[p.Rank].Node != p.Holder.Node || p.Live.Epoch != c.job.Epoch {
+		return nil
+	}
+	c.passed[p.Rank] = p
+	c.lapsed, c.refused = true, false
+	return c.next()
+}
+
+func (c *Committer) answers(job replica.JobID, term, n uint64) bool {
+	return c.job != nil && c.live && job == c.job.ID && term == c.term && n == c.candidate.N
+}
+
+// counts tells whether a node's answer counts now.
+func (c *Committer) counts(h replica.Holder, s replica.Session) bool {
+	return checkHolder(c.job, c.node, h) == nil && c.node[h.Node].Session == s
+}
+
+// Voided drops what a node answered: it registered anew, or it is at fault. It counts again once it answers again.
+func (c *Committer) Voided(node replica.NodeName) []Effect {
+	delete(c.pins, node)
+	for r, p := range c.passed {
+		if p.Holder.Node == node {
+			delete(c.passed, r)
+		}
+	}
+	return c.next()
+}
+
+// Outcome resolves a proposal: applied (err nil) or refused. Any other error means unknown: it is read back, and proposed
+// again with the next event if the job doesn't show it by then.
+func (c *Committer) Outcome(cmd replica.Command, err error) []Effect {
+	i := slices.IndexFunc(c.pending, func(p *proposal) bool { return sameProposal(p.command, cmd) })
+	if i < 0 {
+		return nil
+	}
+	var refused *Refused
+	if err != nil && !errors.As(err, &refused) {
+		c.pending[i].lost = true
+		return nil
+	}
+	c.pending = slices.Delete(c.pending, i, i+1)
+	c.refused = c.refused || err != nil
+	return c.next()
+}
+
+func sameProposal(a, b replica.Command) bool {
+	switch a := a.(type) {
+	case replica.Commit:
+		b, ok := b.(replica.Commit)
+		return ok && a.Position == b.Position
+	case replica.SetCopies:
+		_, ok := b.(replica.SetCopies)
+		return ok
+	case replica.ReportDispute:
+		b, ok := b.(replica.ReportDispute)
+		return ok && a.Dispute.Group == b.Dispute.Group && a.Dispute.Generation == b.Dispute.Generation
+	}
+	return false
+}
+
+func (c *Committer) propose(cmd replica.Command) []Effect {
+	c.pending = append(c.pending, &proposal{command: cmd})
+	return []Effect{Propose{cmd}}
+}
+
+// next does what the rules allow now.
+func (c *Committer) next() []Effect {
+	c.waiting = nil
+	if c.job == nil || c.job.Phase != replica.Open {
+		return nil
+	}
+	var out []Effect
+	for _, p := range c.pending {
+		if p.lost {
+			p.lost = false
+			out = append(out, Propose{p.command})
+		}
+	}
+	if len(c.pending) > 0 {
+		c.waiting = []string{"the outcome of a proposal"}
+		return out
+	}
+	if c.refused {
+		c.waiting = []string{"news after a refused proposal"}
+		return out
+	}
+	if n := c.possibleCopies(); n != c.job.Copies {
+		return append(out, c.propose(replica.SetCopies{Job: c.job.ID, Copies: n})...)
+	}
+	if c.live {
+		if cmd := c.tally(); cmd != nil {
+			return append(out, c.propose(cmd)...)
+		}
+	}
+	if !c.live || c.lapsed {
+		out = append(out, c.name()...)
+	}
+	return out
+}
+
+// name announces the next candidate: the first step due after the position; or, after some rank passed the last one, a later
+// generation that all who passed hold, else one k steps above the highest live step, k doubling with each failure until a
+// commit (protocol section 5.1).
+func (c *Committer) name() []Effect {
+	step := NextDue(c.job, c.job.Position.Step)
+	if c.live && c.lapsed {
+		c.failures++
+		step = c.later()
+	} else if len(c.passed) > 0 {
+		step = max(step, c.later())
+	}
+	if step > replica.MaxStep {
+		return nil
+	}
+	at := replica.Position{Epoch: c.job.Epoch, Step: step}
+	c.candidate = replica.Candidate{Job: c.job.ID, Term: c.term, N: c.candidate.N + 1, Position: at, Generation: replica.Generation(at)}
+	c.live, c.lapsed = true, false
+	c.pins = map[replica.NodeName]*pins{}
+	c.tally()
+	return []Effect{Announce{c.candidate}}
+}
+
+// later picks a candidate above the one that lapsed. What ranks hold in common is tried while they have not failed twice:
+// reports age, and a generation that others had skipped would only be passed again.
+func (c *Committer) later() replica.Step {
+	var common []replica.Step
+	var live replica.Step
+	first := true
+	for _, p := range c.passed {
+		live = max(live, p.Live.Step)
+		var holds []replica.Step
+		for _, g := range p.Holds {
+			if g.Epoch == c.job.Epoch && g.Step > c.candidate.Position.Step && (first || slices.Contains(common, g.Step)) {
+				holds = append(holds, g.Step)
+			}
+		}
+		common, first = holds, false
+	}
+	if len(common) > 0 && c.failures <= 2 {
+		return slices.Max(common)
+	}
+	k := replica.Step(2) << min(max(c.failures-1, 0), 20)
+	return NextDue(c.job, max(live+k, c.candidate.Position.Step+1)-1)
+}

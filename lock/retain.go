@@ -1,0 +1,198 @@
+package lock
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// ShouldCapture tells whether the replicated part of step s is to be captured (protocol section 4): the candidate always;
+// with only two slots nothing else. What the leader names next is normally the first step due after the committed one, so
+// that one counts as the candidate while none newer than the committed step is named. Any other capture is for freshness:
+// while something newer than C is uncommitted, multiples of max(c, 2) only. It is the twin of the rule in libreplicad.
+func ShouldCapture(s, committed, candidate, cadence replica.Step, slots int) bool {
+	c := max(cadence, 1)
+	if s <= committed {
+		return false
+	}
+	if candidate <= committed {
+		candidate = committed/c*c + c
+	}
+	if s == candidate {
+		return true
+	}
+	return slots > 2 && s%max(c, 2) == 0
+}
+
+// newestPrivate is how many private parts stay just for being the newest.
+const newestPrivate = 4
+
+// PlaceState is one place of an arena as its daemon sees it.
+type PlaceState struct {
+	Ring       bool // of the private ring; else a slot for replicated parts
+	Mirror     bool // of an arena that mirrors another node's rank
+	Index      int
+	State      replica.SlotState
+	Generation replica.Generation
+	Pinned     bool
+	Held       bool // a reader: durable writer or transfer
+	Dead       bool // every process that had the arena has exited or acknowledged the join
+}
+
+// RetainInput is what decides which places of one arena may be freed.
+type RetainInput struct {
+	Job       *replica.Job
+	Candidate replica.Generation // newest the leader named; zero: none known
+	Good      replica.Word       // of the arena's rank; zero where it has none (a mirror)
+	Slots     int                // replicated slots of the arena
+	Places    []PlaceState
+	// ResumePending says that some part of T has fewer than copies(p) pins. Previous is then the committed generation
+	// before it; where it isn't known any more, the newest one below T is kept in its stead.
+	ResumePending bool
+	Previous      replica.Generation
+}
+
+// Retain says which places may become FREE now, as indexes into Places (protocol section 4).
+//
+// Invariant: it never frees what is committed, the candidate, pinned or held by a reader, nor, while the job is Closed or
+// Planned, anything that could be eligible. TORN places are freed only when the copies into them can't go on.
+func Retain(in RetainInput) (free []int) {
+	r := newRetention(in)
+	for i, p := range in.Places {
+		switch p.State {
+		case replica.SlotTorn:
+			if p.Dead {
+				free = append(free, i)
+			}
+		case replica.SlotSealed:
+			if !p.Pinned && !p.Held && r.mayFree(p) {
+				free = append(free, i)
+			}
+		}
+	}
+	return free
+}
+
+// RetainForStaging says which places may be freed besides so that a restore finds need FREE ones among the slots (or, with
+// ring, in the private ring): once a plan exists anything but C, T, pinned and held, generations of other histories first,
+// then the oldest (protocol section 6, Restore). Before there is a plan nothing that could be eligible is given up.
+func RetainForStaging(in RetainInput, ring bool, need int) (free []int) {
+	var stale []int
+	for i, p := range in.Places {
+		if p.Ring != ring {
+			continue
+		}
+		switch {
+		case p.State == replica.SlotFree:
+			need--
+		case p.State == replica.SlotTorn && p.Dead:
+			free = append(free, i)
+			need--
+		case p.State == replica.SlotSealed && in.Job.Plan != nil && !p.Pinned && !p.Held &&
+			p.Generation != in.Job.Committed && p.Generation != in.Job.Plan.Generation && (in.Job.Phase != replica.Open || p.Generation != in.Candidate):
+			stale = append(stale, i)
+		}
+	}
+	slices.SortFunc(stale, func(a, b int) int {
+		ga, gb := in.Places[a].Generation, in.Places[b].Generation
+		va, vb := in.Job.Lineage.Valid(ga), in.Job.Lineage.Valid(gb)
+		if va != vb {
+			if va {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Or(ga.Compare(gb), cmp.Compare(a, b))
+	})
+	return append(free, stale[:min(max(need, 0), len(stale))]...)
+}
+
+// retention is what of one arena must stay.
+type retention struct {
+	in       RetainInput
+	ring     map[replica.Generation]bool // private parts to keep
+	fresh    replica.Generation          // newest replicated part that is newer than C and not the candidate
+	below    replica.Generation          // while Resume is pending: what stays of before T
+	good     replica.Generation          // where the rank is known to be
+	lifetime replica.Step                // steps for which a freshness slot is kept
+}
+
+func newRetention(in RetainInput) *retention {
+	j := in.Job
+	r := &retention{in: in, ring: map[replica.Generation]bool{}, good: in.Good.Generation(), below: in.Previous}
+	r.lifetime = 2 * max(CadenceAt(j, j.Position.Step), 2)
+	var private []replica.Generation
+	for _, p := range in.Places {
+		if p.State == replica.SlotFree || p.State == replica.SlotTorn {
+			continue
+		}
+		g := p.Generation
+		if p.Ring {
+			if p.State == replica.SlotSealed && j.Lineage.Valid(g) {
+				private = append(private, g)
+			}
+			continue
+		}
+		r.ring[g] = true
+		if p.State != replica.SlotSealed || !j.Lineage.Valid(g) {
+			continue
+		}
+		// A seal proves good at that step, also where the rank's own word isn't here.
+		if g.Compare(r.good) > 0 {
+			r.good = g
+		}
+		if g.Compare(j.Committed) > 0 && g != in.Candidate && g.Compare(r.fresh) > 0 {
+			r.fresh = g
+		}
+		if in.ResumePending && in.Previous.IsZero() && g.Compare(j.Committed) < 0 && g.Compare(r.below) > 0 {
+			r.below = g
+		}
+	}
+	r.ring[j.Committed], r.ring[in.Candidate] = true, true
+	if j.Plan != nil {
+		r.ring[j.Plan.Generation] = true
+	}
+	if in.ResumePending {
+		r.ring[r.below] = true
+	}
+	slices.SortFunc(private, func(a, b replica.Generation) int { return b.Compare(a) })
+	private = slices.Compact(private)
+	for _, g := range private[:min(newestPrivate, len(private))] {
+		r.ring[g] = true
+	}
+	return r
+}
+
+// mayFree decides on a SEALED place that nobody pins or reads.
+func (r *retention) mayFree(p PlaceState) bool {
+	j, g := r.in.Job, p.Generation
+	if g == j.Committed {
+		return false
+	}
+	switch j.Phase {
+	case replica.Ended:
+		return true
+	case replica.Opening: // what an opening sealed before it was closed is never eligible
+		return g.Epoch <= j.ClosedEpoch && !j.Lineage.Valid(g)
+	case replica.Closed, replica.Planned:
+		return false
+	}
+	if g == r.in.Candidate {
+		return false
+	}
+	if !j.Lineage.Valid(g) { // another history: never eligible again
+		return true
+	}
+	if p.Ring {
+		return !r.ring[g]
+	}
+	if g.Compare(j.Committed) < 0 {
+		return !r.in.ResumePending || g != r.below
+	}
+	named := r.in.Candidate.Epoch == j.Epoch && r.in.Candidate.Compare(j.Committed) > 0
+	if r.in.Slots <= 2 { // no freshness slots: only the candidate stays, or what will be it
+		return named
+	}
+	return g != r.fresh && r.good.Epoch == g.Epoch && r.good.Step >= g.Step+r.lifetime
+}

@@ -1,0 +1,185 @@
+package lock
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// tally counts the pins of the present candidate and returns the command they justify: the commit once every group and
+// every private part is complete, the dispute once a group's producers differ, else nil. It notes who is waited for.
+func (c *Committer) tally() replica.Command {
+	c.waiting = nil
+	holders := c.answered()
+	parts := make([]replica.PartRoot, 0, len(c.job.GroupGeometry)+len(c.job.Ranks))
+	complete := true
+	for g, members := range c.job.Layout.Members() {
+		part, dispute, ok := c.group(replica.GroupID(g), members, holders)
+		if dispute != nil {
+			return *dispute
+		}
+		parts, complete = append(parts, part), complete && ok
+	}
+	for r := range c.job.Ranks {
+		part, ok := c.private(replica.Rank(r), holders)
+		parts, complete = append(parts, part), complete && ok
+	}
+	if !complete || c.lapsed {
+		return nil
+	}
+	return replica.Commit{Job: c.job.ID, Position: c.candidate.Position, Generation: c.candidate.Generation, Parts: parts}
+}
+
+// answer is one node's pins of one part.
+type answer struct {
+	holder replica.Holder
+	held   replica.Held
+}
+
+// answered sorts the pins that count by part, in the order of nodes.
+func (c *Committer) answered() map[replica.Part][]answer {
+	by := map[replica.Part][]answer{}
+	for _, p := range c.pins {
+		if !c.counts(p.holder, p.session) {
+			continue
+		}
+		for _, h := range p.parts {
+			by[h.Part] = append(by[h.Part], answer{p.holder, h})
+		}
+	}
+	for _, a := range by {
+		slices.SortFunc(a, func(x, y answer) int { return strings.Compare(string(x.holder.Node), string(y.holder.Node)) })
+	}
+	return by
+}
+
+// group counts one group: every live member must have pinned, with one root; mirrors hold but never vote, and a digest made
+// by a daemon in a dead rank's name neither (protocol section 5.3).
+func (c *Committer) group(g replica.GroupID, members []replica.Rank, by map[replica.Part][]answer) (replica.PartRoot, *replica.ReportDispute, bool) {
+	part := replica.PartRoot{Part: replica.OfGroup(g)}
+	answers := by[part.Part]
+	var votes []replica.Vote
+	var missing []replica.Rank
+	live := 0
+	for _, r := range members {
+		claim := c.job.Ranks[r]
+		if claim.Incarnation == 0 || ClaimFaulted(c.job, r, claim, false) {
+			continue
+		}
+		live++
+		i := slices.IndexFunc(answers, func(a answer) bool { return produced(a, r, claim) })
+		if i < 0 {
+			missing = append(missing, r)
+		} else if !answers[i].held.DaemonMade {
+			votes = append(votes, replica.Vote{Rank: r, Root: answers[i].held.Root})
+		}
+	}
+	if !nondeterministic(c.job, g) && differ(votes) {
+		return part, c.dispute(g, votes, live), false
+	}
+	for _, r := range missing {
+		c.waiting = append(c.waiting, fmt.Sprintf("rank %d on node %s: %v not pinned", r, c.job.Ranks[r].Node, part.Part))
+	}
+	switch {
+	case len(votes) > 0: // in order of rank: of a non-deterministic group the lowest rank's root counts
+		part.Root = votes[0].Root
+	case len(answers) > 0:
+		part.Root = answers[0].held.Root
+	}
+	ok := len(missing) == 0 && c.gather(&part, answers)
+	if !nondeterministic(c.job, g) {
+		for _, a := range answers {
+			if !a.held.Mirror && a.held.Root != part.Root {
+				c.waiting = append(c.waiting, fmt.Sprintf("node %s: its %v has another root", a.holder.Node, part.Part))
+				ok = false
+			}
+		}
+	}
+	return part, nil, ok
+}
+
+// produced tells whether the answer is about rank r's own copy, from the node that runs it.
+func produced(a answer, r replica.Rank, claim replica.Claimed) bool {
+	return !a.held.Mirror && a.held.Rank == r && a.holder.Node == claim.Node
+}
+
+func differ(votes []replica.Vote) bool {
+	return slices.ContainsFunc(votes, func(v replica.Vote) bool { return v.Root != votes[0].Root })
+}
+
+// dispute reports differing roots once, as soon as the vote is decided: a root has a majority of the group's live members,
+// or all of them have voted.
+func (c *Committer) dispute(g replica.GroupID, votes []replica.Vote, live int) *replica.ReportDispute {
+	count := map[replica.Digest]int{}
+	decided := len(votes) == live
+	for _, v := range votes {
+		count[v.Root]++
+		decided = decided || 2*count[v.Root] > live
+	}
+	c.waiting = append(c.waiting, fmt.Sprintf("group %d: its ranks report different roots", g))
+	if !decided || slices.Contains(c.disputed, c.candidate.Generation) {
+		return nil
+	}
+	c.disputed = append(c.disputed, c.candidate.Generation)
+	return &replica.ReportDispute{Job: c.job.ID, Epoch: c.job.Epoch, Dispute: replica.Dispute{
+		Group: g, Generation: c.candidate.Generation, Votes: votes, Suspects: Suspects(votes),
+	}}
+}
+
+// private counts one rank's private part: its own node's root, and copies of that.
+func (c *Committer) private(r replica.Rank, by map[replica.Part][]answer) (replica.PartRoot, bool) {
+	part := replica.PartRoot{Part: replica.OfRank(r)}
+	answers, claim := by[part.Part], c.job.Ranks[r]
+	i := slices.IndexFunc(answers, func(a answer) bool { return produced(a, r, claim) })
+	if i < 0 {
+		c.waiting = append(c.waiting, fmt.Sprintf("rank %d on node %s: %v not pinned", r, claim.Node, part.Part))
+		return part, false
+	}
+	part.Root = answers[i].held.Root
+	return part, c.gather(&part, answers)
+}
+
+// gather names the distinct nodes that hold the part with its root, and tells whether they are enough.
+func (c *Committer) gather(part *replica.PartRoot, answers []answer) bool {
+	for _, a := range answers {
+		if a.held.Root == part.Root && !slices.Contains(part.Holders, a.holder) {
+			part.Holders = append(part.Holders, a.holder)
+		}
+	}
+	if len(part.Holders) < c.job.Copies {
+		c.waiting = append(c.waiting, fmt.Sprintf("%v: %d of %d copies", part.Part, len(part.Holders), c.job.Copies))
+		return false
+	}
+	return true
+}
+
+// possibleCopies is copies(p): min_copies, or as many nodes as can hold a part where they are fewer (protocol section 5.2):
+// for a private part its rank's node and mirrors, for a replicated part its members' nodes and mirrors.
+func (c *Committer) possibleCopies() int {
+	able := func(n replica.NodeName) bool {
+		return checkHolder(c.job, c.node, replica.Holder{Node: n, Incarnation: c.node[n].Incarnation}) == nil
+	}
+	can := func(lists ...[]replica.NodeName) int {
+		var nodes []replica.NodeName
+		for _, n := range slices.Concat(lists...) {
+			if !slices.Contains(nodes, n) && able(n) {
+				nodes = append(nodes, n)
+			}
+		}
+		return len(nodes)
+	}
+	n := c.job.Options.MinCopies
+	for r, claim := range c.job.Ranks {
+		n = min(n, can([]replica.NodeName{claim.Node}, c.job.Mirrors[r]))
+	}
+	for g, members := range c.job.Layout.Members() {
+		own := make([]replica.NodeName, len(members))
+		for i, r := range members {
+			own[i] = c.job.Ranks[r].Node
+		}
+		n = min(n, can(own, c.job.GroupMirrors[g]))
+	}
+	return max(n, 1)
+}

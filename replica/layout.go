@@ -1,0 +1,100 @@
+package replica
+
+import "fmt"
+
+// Check tells what is wrong with a layout: every rank in exactly one group, groups numbered from 0 without a gap.
+func (l Layout) Check() error {
+	if l.World == 0 || l.World > MaxRanks {
+		return fmt.Errorf("world of %d ranks: want 1 to %d", l.World, MaxRanks)
+	}
+	if len(l.Groups) != int(l.World) {
+		return fmt.Errorf("groups for %d ranks, but the world has %d: name one group for each rank", len(l.Groups), l.World)
+	}
+	seen := make([]bool, l.World)
+	n := 0
+	for r, g := range l.Groups {
+		if uint32(g) >= l.World {
+			return fmt.Errorf("rank %d is in group %d, but %d ranks have at most groups 0 to %d", r, g, l.World, l.World-1)
+		}
+		if !seen[g] {
+			seen[g] = true
+			n++
+		}
+	}
+	for g := range n {
+		if !seen[g] {
+			return fmt.Errorf("group %d has no rank, though there are %d groups: number them from 0 without a gap", g, n)
+		}
+	}
+	return nil
+}
+
+// NumGroups is the number of replica groups of a checked layout.
+func (l Layout) NumGroups() int {
+	n := 0
+	for _, g := range l.Groups {
+		n = max(n, int(g)+1)
+	}
+	return n
+}
+
+// Members are the ranks of each group, in rising order.
+func (l Layout) Members() [][]Rank {
+	m := make([][]Rank, l.NumGroups())
+	for r, g := range l.Groups {
+		m[g] = append(m[g], Rank(r))
+	}
+	return m
+}
+
+// Equal tells whether two layouts are the same.
+func (l Layout) Equal(o Layout) bool {
+	if l.World != o.World || len(l.Groups) != len(o.Groups) {
+		return false
+	}
+	for i, g := range l.Groups {
+		if o.Groups[i] != g {
+			return false
+		}
+	}
+	return true
+}
+
+// WithDefaults fills zero options with their defaults.
+func (o Options) WithDefaults() Options {
+	if o.MinCopies == 0 {
+		o.MinCopies = 2
+	}
+	if o.Cadence == 0 {
+		o.Cadence = 1
+	}
+	if o.Slots == 0 {
+		o.Slots = 4
+	}
+	if o.ChunkBytes == 0 {
+		o.ChunkBytes = DefaultChunkBytes
+	}
+	if o.PrivateCap == 0 {
+		o.PrivateCap = MaxPrivateBytes
+	}
+	return o
+}
+
+// Check tells what is wrong with options whose defaults were filled in, for a job of so many groups.
+func (o Options) Check(groups int) error {
+	switch {
+	case o.MinCopies < 1 || o.MinCopies > 16:
+		return fmt.Errorf("min_copies %d: want 1 to 16", o.MinCopies)
+	case o.Cadence < 1 || o.Cadence > 1<<20:
+		return fmt.Errorf("cadence %d: want 1 to %d steps", o.Cadence, 1<<20)
+	case o.Slots < 2 || o.Slots > 4:
+		return fmt.Errorf("slots %d: want 2 to 4", o.Slots)
+	case o.ChunkBytes < 4096 || o.ChunkBytes > 1<<30:
+		return fmt.Errorf("chunk_bytes %d: want 4096 to %d", o.ChunkBytes, 1<<30)
+	case o.DurableEvery > MaxStep:
+		return fmt.Errorf("durable_every %d: want at most %d steps", o.DurableEvery, MaxStep)
+	case len(o.Nondeterministic) != 0 && len(o.Nondeterministic) != groups:
+		return fmt.Errorf("nondeterministic is given for %d groups, but the layout has %d", len(o.Nondeterministic), groups)
+	}
+	return nil
+}
