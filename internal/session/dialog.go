@@ -1,0 +1,164 @@
+package session
+
+import (
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// fault ends a session: the peer broke the rules, and is told how.
+type fault struct {
+	request uint32
+	code    int32
+	err     error
+}
+
+func (f *fault) Error() string { return f.err.Error() }
+func (f *fault) Unwrap() error { return f.err }
+
+// dialog is what a session remembers between messages: pure, owned by the peer's reader.
+type dialog struct {
+	greeted  bool
+	launcher bool
+	regions  []replica.Region // of the geometry being sent
+}
+
+// take turns one message into an event; nil for one that is not complete yet. Descriptors that it keeps are removed from files.
+func (d *dialog) take(token string, p *Peer, b []byte, files *[]*os.File) (Event, error) {
+	h, body, err := wire.ParseRank(b)
+	if err != nil {
+		code := wire.CodeInvalid
+		if _, ok := errors.AsType[*wire.RankVersionError](err); ok {
+			code = wire.CodeVersion
+		}
+		return nil, &fault{code: code, err: err}
+	}
+	ev, err := d.event(token, p, h, body, files)
+	if err != nil {
+		if _, ok := errors.AsType[*fault](err); !ok {
+			err = &fault{request: h.Request, code: wire.CodeInvalid, err: err}
+		}
+		return nil, err
+	}
+	return ev, nil
+}
+
+func (d *dialog) event(token string, p *Peer, h wire.RankHeader, body []byte, files *[]*os.File) (Event, error) {
+	switch h.Type {
+	case wire.MHello, wire.MReattach, wire.MRunHello:
+		return d.greet(token, p, h, body, files)
+	}
+	if !d.greeted {
+		return nil, fmt.Errorf("message type %d before a hello", h.Type)
+	}
+	if d.launcher {
+		if h.Type != wire.MRunExited {
+			return nil, fmt.Errorf("message type %d from a launcher", h.Type)
+		}
+		v, err := wire.ParseRunExited(body)
+		return RunExited{p, v}, err
+	}
+	switch h.Type {
+	case wire.MRegions:
+		return nil, d.addRegions(body)
+	case wire.MAttach:
+		return d.attach(p, h, body)
+	case wire.MSealed:
+		v, err := wire.ParseSealed(body)
+		return Sealed{p, h, v}, err
+	case wire.MStopped:
+		v, err := wire.ParseStopped(body)
+		return Stopped{p, h, v}, err
+	case wire.MLoaded:
+		v, err := wire.ParseLoaded(body)
+		return Loaded{p, h, v}, err
+	case wire.MFail:
+		return Fail{p, h, string(body[:min(len(body), wire.MaxRefusedText)])}, nil
+	case wire.MLeave:
+		if len(body) != 0 {
+			return nil, fmt.Errorf("leave: body of %d bytes, want none", len(body))
+		}
+		return Leave{p, h}, nil
+	case wire.MKVSet, wire.MKVGet, wire.MBarrier:
+		v, err := wire.ParseKV(body)
+		return KV{p, h, h.Type, v}, err
+	}
+	return nil, fmt.Errorf("message type %d is not one that a rank sends", h.Type)
+}
+
+// greet takes the first message of a session.
+func (d *dialog) greet(token string, p *Peer, h wire.RankHeader, body []byte, files *[]*os.File) (Event, error) {
+	if d.greeted {
+		return nil, fmt.Errorf("a second hello on one connection: open another for another rank")
+	}
+	if h.Type == wire.MRunHello {
+		v, err := wire.ParseRunHello(body)
+		if err != nil {
+			return nil, err
+		}
+		if err := admit(token, v.ABI, v.Token, h.Request); err != nil {
+			return nil, err
+		}
+		d.greeted, d.launcher = true, true
+		p.launcher.Store(true)
+		return RunHello{p, h, v}, nil
+	}
+	v, err := wire.ParseHello(body)
+	if err != nil {
+		return nil, err
+	}
+	if err := admit(token, v.ABI, v.Token, h.Request); err != nil {
+		return nil, err
+	}
+	ev := Hello{Peer: p, Header: h, Hello: v}
+	if h.Type == wire.MReattach {
+		if len(*files) != 1 {
+			return nil, fmt.Errorf("reattach with %d descriptors, want the arena's", len(*files))
+		}
+		ev.File, *files = (*files)[0], nil
+	}
+	d.greeted = true
+	return ev, nil
+}
+
+// admit checks the version and the token of a hello.
+func admit(token string, abi uint32, got string, request uint32) error {
+	if abi != wire.RankABI {
+		return &fault{request, wire.CodeVersion, fmt.Errorf("library version %d, this daemon speaks %d: use the libreplicad that came with it", abi, wire.RankABI)}
+	}
+	if token != "" && subtle.ConstantTimeCompare([]byte(token), []byte(got)) != 1 {
+		return &fault{request, wire.CodeRefused, errors.New("the token is not the daemon's: set REPLICAD_TOKEN to the token of its configuration")}
+	}
+	return nil
+}
+
+// addRegions takes one run of region records; runs come in order.
+func (d *dialog) addRegions(body []byte) error {
+	first, regions, err := wire.ParseRegions(body)
+	if err != nil {
+		return err
+	}
+	if uint64(first) != uint64(len(d.regions)) || len(d.regions)+len(regions) > replica.MaxRegions {
+		return fmt.Errorf("regions %d and %d more after %d: want them in order, at most %d", first, len(regions), len(d.regions), replica.MaxRegions)
+	}
+	d.regions = append(d.regions, regions...)
+	return nil
+}
+
+// attach ends the geometry.
+func (d *dialog) attach(p *Peer, h wire.RankHeader, body []byte) (Event, error) {
+	n, err := wire.ParseAttach(body)
+	if err != nil {
+		return nil, err
+	}
+	if uint64(n) != uint64(len(d.regions)) {
+		return nil, fmt.Errorf("attach with %d regions, %d were sent", n, len(d.regions))
+	}
+	ev := Attach{p, h, d.regions}
+	d.regions = nil
+	return ev, nil
+}

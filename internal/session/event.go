@@ -1,0 +1,97 @@
+package session
+
+import (
+	"os"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// Event is what a peer said or a process did.
+type Event interface{ event() }
+
+type (
+	// Hello asks for a rank. With File it is a REATTACH that offers the rank's arena; the file is the receiver's to close.
+	Hello struct {
+		Peer   *Peer
+		Header wire.RankHeader
+		wire.Hello
+		File *os.File
+	}
+	// Attach brings the geometry: all regions that the rank registered, in order.
+	Attach struct {
+		Peer    *Peer
+		Header  wire.RankHeader
+		Regions []replica.Region
+	}
+	// Sealed says that the rank sealed a place.
+	Sealed struct {
+		Peer   *Peer
+		Header wire.RankHeader
+		wire.Sealed
+	}
+	// Stopped says that the rank's captures are joined and it waits for orders.
+	Stopped struct {
+		Peer   *Peer
+		Header wire.RankHeader
+		Live   replica.Word
+	}
+	// Loaded says that the state of the ordered epoch is in place.
+	Loaded struct {
+		Peer   *Peer
+		Header wire.RankHeader
+		wire.Loaded
+	}
+	// Fail is an exception in the rank.
+	Fail struct {
+		Peer   *Peer
+		Header wire.RankHeader
+		Text   string
+	}
+	// Leave says that the rank has finished; it expects MBye.
+	Leave struct {
+		Peer   *Peer
+		Header wire.RankHeader
+	}
+	// KV is a request to the rendezvous; Op is wire.MKVSet, MKVGet or MBarrier.
+	KV struct {
+		Peer   *Peer
+		Header wire.RankHeader
+		Op     uint16
+		wire.KV
+	}
+	// RunHello is a launcher's offer.
+	RunHello struct {
+		Peer   *Peer
+		Header wire.RankHeader
+		wire.RunHello
+	}
+	// RunExited says that a launcher's process has ended.
+	RunExited struct {
+		Peer *Peer
+		wire.RunExited
+	}
+	// Gone says that the session is over: io.EOF if the peer hung up, else why.
+	Gone struct {
+		Peer *Peer
+		Err  error
+	}
+	// Exited says that a watched process has exited.
+	Exited struct {
+		PID       int
+		StartTime uint64
+	}
+)
+
+func (Hello) event()     {}
+func (Attach) event()    {}
+func (Sealed) event()    {}
+func (Stopped) event()   {}
+func (Loaded) event()    {}
+func (Fail) event()      {}
+func (Leave) event()     {}
+func (KV) event()        {}
+func (RunHello) event()  {}
+func (RunExited) event() {}
+func (Gone) event()      {}
+func (Exited) event()    {}

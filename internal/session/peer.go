@@ -1,0 +1,223 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/replicad/replicad/internal/wire"
+)
+
+// ErrClosed says that a peer's session is over.
+var ErrClosed = errors.New("session is closed")
+
+// ErrSlow says that a peer was hung up on because it did not read.
+var ErrSlow = errors.New("peer does not read its messages")
+
+// Peer is one rank or launcher. Send and Close may be called from any goroutine and never block.
+type Peer struct {
+	conn     *net.UnixConn
+	id       uint64
+	pid, uid int
+	start    uint64
+	launcher atomic.Bool
+
+	mu     sync.Mutex // guards closed, cause and sending to out
+	closed bool
+	cause  error // why this side hung up
+	out    chan message
+}
+
+// message is one datagram on its way out; file is a duplicate that the writer closes.
+type message struct {
+	b    []byte
+	file *os.File
+}
+
+func newPeer(c *net.UnixConn, id uint64) (*Peer, error) {
+	var cred *unix.Ucred
+	err := control(c, func(fd int) (err error) {
+		cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("credentials of the peer: %w", err)
+	}
+	start, err := StartTime(int(cred.Pid))
+	if err != nil {
+		return nil, fmt.Errorf("process of the peer: %w", err)
+	}
+	return &Peer{conn: c, id: id, pid: int(cred.Pid), uid: int(cred.Uid), start: start, out: make(chan message, sendQueue)}, nil
+}
+
+// ID is unique in the server's life.
+func (p *Peer) ID() uint64 { return p.id }
+
+// PID is the process at the other end, from the socket's credentials.
+func (p *Peer) PID() int { return p.pid }
+
+// StartTime is field 22 of the process' /proc/pid/stat, in clock ticks since boot.
+func (p *Peer) StartTime() uint64 { return p.start }
+
+// UID is the process' user.
+func (p *Peer) UID() int { return p.uid }
+
+// Launcher tells whether the peer introduced itself by RUN_HELLO.
+func (p *Peer) Launcher() bool { return p.launcher.Load() }
+
+func (p *Peer) String() string { return fmt.Sprintf("peer %d (pid %d)", p.id, p.pid) }
+
+// Send queues one message. If the queue is full the peer is hung up on: ErrSlow.
+func (p *Peer) Send(h wire.RankHeader, body []byte) error { return p.SendFile(h, body, nil) }
+
+// SendFile queues one message with a descriptor; f stays the caller's.
+func (p *Peer) SendFile(h wire.RankHeader, body []byte, f *os.File) error {
+	if len(body) > wire.MaxRankMessage-wire.RankHeaderBytes {
+		return fmt.Errorf("%v: message of type %d with a body of %d bytes, at most %d", p, h.Type, len(body), wire.MaxRankMessage-wire.RankHeaderBytes)
+	}
+	m := message{b: wire.AppendRank(nil, h, body)}
+	if f != nil {
+		var err error
+		if m.file, err = duplicate(f); err != nil {
+			return fmt.Errorf("%v: duplicate the descriptor: %w", p, err)
+		}
+	}
+	err := p.enqueue(m)
+	if err != nil && m.file != nil {
+		_ = m.file.Close()
+	}
+	return err
+}
+
+func (p *Peer) enqueue(m message) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return fmt.Errorf("%v: %w", p, ErrClosed)
+	}
+	select {
+	case p.out <- m:
+		return nil
+	default:
+		p.closeLocked(ErrSlow)
+		_ = p.conn.Close()
+		return fmt.Errorf("%v: %w", p, ErrSlow)
+	}
+}
+
+// Refuse sends REFUSED in reply to request req. It does not end the session.
+func (p *Peer) Refuse(req uint32, code int32, text string) {
+	_ = p.Send(wire.RankHeader{Type: wire.MRefused, Request: req}, wire.Refused{Code: code, Text: text}.Append(nil)) // a peer that is gone needs no refusal
+}
+
+// Close ends the session once what is queued was written; a peer that does not take it in time loses it.
+func (p *Peer) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closeLocked(ErrClosed)
+}
+
+// hangUp ends the session at once.
+func (p *Peer) hangUp(cause error) {
+	p.mu.Lock()
+	p.closeLocked(cause)
+	p.mu.Unlock()
+	_ = p.conn.Close()
+}
+
+func (p *Peer) closeLocked(cause error) {
+	if !p.closed {
+		p.closed, p.cause = true, cause
+		_ = p.conn.SetWriteDeadline(time.Now().Add(farewell))
+		close(p.out)
+	}
+}
+
+// why is the reason for the end of the session: this side's if it hung up, else what the reader met.
+func (p *Peer) why(read error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if errors.Is(read, net.ErrClosed) && p.cause != nil {
+		return p.cause
+	}
+	return read
+}
+
+// write sends what is queued until the queue is closed, then closes the connection.
+func (p *Peer) write() {
+	broken := false
+	for m := range p.out {
+		if !broken {
+			broken = p.transmit(m) != nil
+		}
+		if m.file != nil {
+			_ = m.file.Close()
+		}
+		if broken {
+			_ = p.conn.Close() // ends the reader, which closes the queue
+		}
+	}
+	_ = p.conn.Close()
+}
+
+func (p *Peer) transmit(m message) error {
+	if m.file == nil {
+		_, err := p.conn.Write(m.b)
+		return err
+	}
+	return control(m.file, func(fd int) error {
+		_, _, err := p.conn.WriteMsgUnix(m.b, unix.UnixRights(fd), nil)
+		return err
+	})
+}
+
+// maxRights bounds the descriptors taken in with a message; the kernel drops what has no room.
+const maxRights = 4
+
+// receive reads one datagram into buf, with the descriptors that came along. They are the caller's even beside an error.
+func (p *Peer) receive(buf []byte) ([]byte, []*os.File, error) {
+	oob := make([]byte, unix.CmsgSpace(4*maxRights))
+	n, oobn, flags, _, err := p.conn.ReadMsgUnix(buf, oob)
+	files := rights(oob[:oobn])
+	if errors.Is(err, unix.ECONNRESET) {
+		err = io.EOF // it hung up with messages of ours unread
+	}
+	if err != nil {
+		return nil, files, err
+	}
+	if flags&unix.MSG_TRUNC != 0 {
+		return nil, files, &fault{code: wire.CodeInvalid, err: fmt.Errorf("message longer than %d bytes", wire.MaxRankMessage)}
+	}
+	return buf[:n], files, nil
+}
+
+// rights takes every descriptor out of control data.
+func rights(oob []byte) (files []*os.File) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	for i := range msgs {
+		fds, err := unix.ParseUnixRights(&msgs[i])
+		if err != nil {
+			continue
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "received"))
+		}
+	}
+	return files
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}

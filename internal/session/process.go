@@ -1,0 +1,193 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// process names one life of a pid.
+type process struct {
+	pid   int
+	start uint64
+}
+
+// Watch announces the end of a process by one Exited event, at once if it is gone already or the pid is another's by now. A
+// process that is watched is not watched twice.
+func (s *Server) Watch(pid int, start uint64) error {
+	who := process{pid, start}
+	s.mu.Lock()
+	_, known := s.watched[who]
+	full := len(s.watched) >= maxWatched
+	if !known && !full {
+		s.watched[who] = struct{}{}
+	}
+	s.mu.Unlock()
+	if known {
+		return nil
+	}
+	if full {
+		return fmt.Errorf("watch process %d: %d are watched, the limit", pid, maxWatched)
+	}
+	f, err := openProcess(pid, start)
+	if err != nil && !errors.Is(err, os.ErrProcessDone) {
+		s.unwatch(who)
+		return fmt.Errorf("watch process %d: %w", pid, err)
+	}
+	if !s.start(func() { s.await(who, f) }) {
+		s.unwatch(who)
+		if f != nil {
+			_ = f.Close()
+		}
+		return fmt.Errorf("watch process %d: %w", pid, errServerEnded)
+	}
+	return nil
+}
+
+func (s *Server) unwatch(who process) {
+	s.mu.Lock()
+	delete(s.watched, who)
+	s.mu.Unlock()
+}
+
+// await waits for a process' end on its pidfd; a nil f has ended.
+func (s *Server) await(who process, f *os.File) {
+	defer s.unwatch(who)
+	if f != nil {
+		defer f.Close()
+		defer context.AfterFunc(s.ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })()
+		gone := false
+		for !gone {
+			c, err := f.SyscallConn()
+			if err == nil {
+				err = c.Read(func(fd uintptr) bool { gone = exited(int(fd)); return gone })
+			}
+			// Only its end may be announced as its end; whatever else the poller met is tried again.
+			if s.ctx.Err() != nil || err != nil && !s.pause(100*time.Millisecond) {
+				return
+			}
+		}
+	}
+	s.emit(Exited{who.pid, who.start})
+}
+
+// exited tells whether the process of a pidfd has ended.
+func exited(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0
+}
+
+// openProcess opens a pidfd, non-blocking so that the runtime's poller waits on it. os.ErrProcessDone if the process has ended
+// or the pid belongs to another one.
+func openProcess(pid int, start uint64) (*os.File, error) {
+	if pid <= 0 {
+		return nil, os.ErrProcessDone
+	}
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, os.ErrProcessDone
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pidfd_open: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	// The pid was this process' at some moment after the pidfd was opened, so the pidfd is of this process or its end is seen.
+	if now, err := StartTime(pid); err != nil || now != start || exited(fd) {
+		_ = f.Close()
+		if err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return nil, err
+		}
+		return nil, os.ErrProcessDone
+	}
+	return f, nil
+}
+
+// Alive tells whether the process that had this pid at this start time still runs; one that waits to be reaped does not.
+func Alive(pid int, start uint64) bool {
+	f, err := openProcess(pid, start)
+	if err == nil {
+		_ = f.Close()
+	}
+	return !errors.Is(err, os.ErrProcessDone) // what can't be found out is no death
+}
+
+// Kill ends that process by SIGKILL, and no other that may have its pid by now. One that has ended is no error.
+func Kill(pid int, start uint64) error {
+	f, err := openProcess(pid, start)
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	defer f.Close()
+	err = control(f, func(fd int) error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) })
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// StartTime is when a process started, in clock ticks since boot (field 22 of /proc/pid/stat): with the pid it names one
+// process. os.ErrProcessDone if there is none.
+func StartTime(pid int) (uint64, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return 0, os.ErrProcessDone
+	}
+	if err != nil {
+		return 0, fmt.Errorf("start time of process %d: %w", pid, err)
+	}
+	return parseStartTime(b)
+}
+
+// parseStartTime reads field 22. The command name before it may hold anything, parentheses and spaces too.
+func parseStartTime(stat []byte) (uint64, error) {
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 20 { // the first one here is field 3
+		return 0, fmt.Errorf("process status with %d fields after the name, want 20", len(fields))
+	}
+	n, err := strconv.ParseUint(string(fields[19]), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("process status: start time: %w", err)
+	}
+	return n, nil
+}
+
+// control runs fn on a descriptor, which can't be closed meanwhile.
+func control(c syscall.Conn, fn func(fd int) error) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	if err := raw.Control(func(fd uintptr) { inner = fn(int(fd)) }); err != nil {
+		return err
+	}
+	return inner
+}
+
+func duplicate(f *os.File) (*os.File, error) {
+	var d int
+	err := control(f, func(fd int) (err error) {
+		d, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(d), f.Name()), nil
+}
+
+// retryAccept tells whether accepting failed for want of descriptors or memory, which passes.
+func retryAccept(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ECONNABORTED)
+}
