@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -88,7 +89,21 @@ func vacant(j *replica.Job, r replica.Rank) bool {
 	return j.Ranks[r].Incarnation == 0 || rungOf(j, r) >= Process
 }
 
-// nodeFaulted tells whether a recorded fault names that life of the node.
+// holderFaulted tells whether a node's copies don't count: it is dead or silent, or holds no rank and has any fault. The
+// state machine refuses plans and commits that name such a holder.
+func holderFaulted(j *replica.Job, h replica.Holder) bool {
+	holdsRank := slices.ContainsFunc(j.Ranks, func(c replica.Claimed) bool {
+		return c.Incarnation != 0 && c.Node == h.Node && c.NodeIncarnation == h.Incarnation
+	})
+	for _, f := range j.Faults {
+		if f.OfNode() && f.Node == h.Node && f.NodeIncarnation == h.Incarnation && (f.Kind.IsCondition() || !holdsRank) {
+			return true
+		}
+	}
+	return false
+}
+
+// nodeFaulted tells whether a recorded fault, of whatever kind, names that life of the node.
 func nodeFaulted(j *replica.Job, h replica.Holder) bool {
 	for _, f := range j.Faults {
 		if f.OfNode() && f.Node == h.Node && f.NodeIncarnation == h.Incarnation {

@@ -169,6 +169,7 @@ func (l *Leader) decide() {
 		}
 	}
 	l.assertFaults()
+	l.revive()
 	switch l.job.Phase {
 	case replica.Opening:
 		l.opening()

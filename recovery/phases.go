@@ -37,12 +37,7 @@ func (l *Leader) closedEpoch() {
 	if l.spent() {
 		return
 	}
-	if len(l.job.Lineage) == 0 {
-		l.begin() // no epoch was ever opened: its seals are not eligible, the initial state is sealed anew
-		return
-	}
 	l.missed()
-	l.revive()
 	l.fillRanks()
 	if until := l.lastFault + l.t.Collect; l.now < until {
 		l.wakeAt(until)
@@ -95,7 +90,7 @@ func (l *Leader) revive() {
 		if !f.OfNode() || !f.Kind.IsCondition() {
 			continue
 		}
-		if rep, ok := in.answered(f.Node); ok && rep.Holder == h && l.heard[h] > l.lastFault {
+		if rep, ok := in.acknowledged(f.Node); ok && rep.Holder == h && l.heard[h] > l.lastFault {
 			l.propose(replica.RegisterNode{Node: l.nodes[f.Node]})
 		}
 	}

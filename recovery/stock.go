@@ -19,7 +19,7 @@ func eligible(j *replica.Job, g replica.Generation) bool {
 	}
 	for _, d := range j.Disputed {
 		// What was computed from a disputed state is no better than it.
-		if d.Generation.Epoch == g.Epoch && d.Generation.Step <= g.Step {
+		if d.Generation.Step <= g.Step && (d.Generation.Epoch == j.Epoch || j.Lineage.Valid(d.Generation)) {
 			return false
 		}
 	}
@@ -49,10 +49,17 @@ func (in *PlanInput) current(n replica.NodeName) (replica.NodeReport, bool) {
 	return rep, ok && known && in.Connected[n] && rep.Holder == replica.Holder{Node: n, Incarnation: node.Incarnation} && rep.Session == node.Session
 }
 
-// answered is the report of a node that has acknowledged the fence and settled: its account of sealed parts is whole.
-func (in *PlanInput) answered(n replica.NodeName) (replica.NodeReport, bool) {
+// acknowledged is the report of a node that has raised the fence and settled: its account of sealed parts is whole.
+func (in *PlanInput) acknowledged(n replica.NodeName) (replica.NodeReport, bool) {
 	rep, ok := in.current(n)
 	return rep, ok && rep.Fenced >= in.Job.ClosedEpoch && rep.Settled
+}
+
+// answered is the report of a node that acknowledged and whose word counts. One that was taken for dead or silent and
+// acknowledges now first has its fault ended (see Leader.revive): until then it is neither a holder nor proved to be none.
+func (in *PlanInput) answered(n replica.NodeName) (replica.NodeReport, bool) {
+	rep, ok := in.acknowledged(n)
+	return rep, ok && !holderFaulted(in.Job, rep.Holder)
 }
 
 // usable are the nodes that may take mirrors: they answer and nothing is held against them.
@@ -71,8 +78,7 @@ type sealed struct {
 	held   replica.Held
 }
 
-// stock is who holds which part of which generation, by the nodes that answered. A node whose fault is recorded but that
-// answers now is a holder all the same: its memory is there, and every chunk is verified.
+// stock is who holds which part of which generation, by the nodes that answered.
 type stock map[replica.Generation]map[replica.Part][]sealed
 
 func (in *PlanInput) stock() stock {
