@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// Limits of a call on the admin socket.
+const (
+	adminTimeout  = 30 * time.Second
+	maxAdminReply = 64 << 20
+)
+
+// admin names the admin socket: by itself or through the configuration.
+type admin struct {
+	target
+	socket string
+}
+
+func (a *admin) addFlags(cmd *cobra.Command) {
+	a.target.addFlags(cmd)
+	cmd.Flags().StringVar(&a.socket, "socket", "", "admin `SOCKET` of the daemon, instead of --config")
+}
+
+// call does one request and returns the body of a successful reply.
+func (a *admin) call(ctx context.Context, method, path string) ([]byte, error) {
+	socket := a.socket
+	if socket == "" {
+		c, err := a.load(noDevCluster)
+		if err != nil {
+			return nil, err
+		}
+		socket = c.AdminSocket
+	}
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}
+	req, err := http.NewRequestWithContext(ctx, method, "http://replicad"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return nil, coded(exitNobody, fmt.Errorf("no daemon answers on %s: %w (start one with `replicad daemon`, or name its socket with --socket)", socket, err))
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAdminReply+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("daemon on %s: %w", socket, err)
+	case len(body) > maxAdminReply:
+		return nil, fmt.Errorf("daemon on %s: a reply of more than %d bytes", socket, maxAdminReply)
+	case resp.StatusCode/100 != 2:
+		return nil, fmt.Errorf("daemon on %s: %s: %s", socket, resp.Status, strings.TrimSpace(string(body)))
+	}
+	return body, nil
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/replica"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+)
+
+func newDaemon(std stdio) *cobra.Command {
+	var t target
+	var bootstrap bool
+	cmd := &cobra.Command{
+		Use:   "daemon",
+		Short: "Run this node's daemon",
+		Long: "Runs the daemon of this node until SIGINT or SIGTERM; its log is JSON lines on stderr. If no keeper answers on keeper_socket one\n" +
+			"is started, which stays when the daemon ends: it holds the memory of the ranks.\n\n" +
+			"A cluster's very first start is with --bootstrap, once, on one or all of its voters. A voter whose log is empty and that is\n" +
+			"started without it refuses to vote: it has lost its disk, and comes back under a new name.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := t.load(func(dir string, name replica.NodeName) error {
+				return pki.Init(dir, []replica.NodeName{name}, time.Now())
+			})
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+				return coded(exitConfig, fmt.Errorf("state_dir: %w", err))
+			}
+			pid, err := ensureKeeper(cmd.Context(), c.KeeperSocket, filepath.Join(c.StateDir, "keeper.log"), std.err)
+			if err != nil {
+				return err
+			}
+			if pid != 0 {
+				log := zerolog.New(std.err).With().Str("time", time.Now().Format(time.RFC3339Nano)).Logger()
+				log.Info().Str("event", "keeper_started").Int("pid", pid).Str("socket", c.KeeperSocket).Msg("no keeper answered, so one was started; it stays when the daemon ends and holds the ranks' memory until it gets SIGTERM")
+			}
+			return servedUntil(cmd.Context(), node.Run(cmd.Context(), c, node.Options{Version: versionText(), Stderr: std.err, Bootstrap: bootstrap || t.dev}))
+		},
+	}
+	t.addFlags(cmd)
+	cmd.Flags().BoolVar(&bootstrap, "bootstrap", false, "start a new cluster with the configured voters (only the very first time)")
+	return cmd
+}

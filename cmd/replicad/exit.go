@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/replicad/replicad/internal/launch"
+)
+
+// The exit codes, for scripts. `replicad run` ends with the job's own code instead of 0; ended by a signal, verbs end with
+// 128 + its number, but for daemon and keeper, whose regular end that is.
+const (
+	exitOK     = 0
+	exitFailed = 1 // it was tried and failed; `replicad demo`: the weights differ or a fault was not survived
+	exitUsage  = 2 // wrong flags or arguments: nothing was tried
+	exitConfig = 3 // the configuration or the identity is missing or wrong: nothing was tried
+	exitNobody = 4 // no daemon answers on the socket
+)
+
+const exitCodesHelp = `Exit codes: 0 done; 1 failed; 2 wrong flags or arguments; 3 configuration or identity missing or wrong;
+4 no daemon answers; 128 + n ended by signal n (daemon and keeper: 0). ` + "`replicad run`" + ` ends with the job's own code.`
+
+// codedError carries the exit code of an error.
+type codedError struct {
+	code int
+	err  error // nil: what there is to say has been said
+}
+
+func (e *codedError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *codedError) Unwrap() error { return e.err }
+
+func coded(code int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &codedError{code, err}
+}
+
+// servedUntil makes the end that a signal asked for the regular one: daemon and keeper are meant to be ended by SIGTERM.
+func servedUntil(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// exitCode maps an error to the process's exit code.
+func exitCode(ctx context.Context, err error) int {
+	var c *codedError
+	var s launch.Signaled
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &c):
+		return c.code
+	case errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &s):
+		return 128 + int(s.Signal)
+	}
+	return exitFailed
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/spf13/cobra"
+)
+
+const (
+	keeperStart = 10 * time.Second      // within which a new keeper must answer
+	keeperPoll  = 10 * time.Millisecond // how often it is looked for
+)
+
+func newKeeper(std stdio) *cobra.Command {
+	var socket, logFile string
+	var detach bool
+	cmd := &cobra.Command{
+		Use:   "keeper --socket PATH",
+		Short: "Hold the memory of this node's ranks while its daemon is away",
+		Long: "Holds the descriptors of arenas, so that a daemon that was restarted or killed finds them warm. `replicad daemon` starts one\n" +
+			"if none answers; it stays when the daemon ends, and its own end gives the memory back.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if socket == "" {
+				return coded(exitUsage, fmt.Errorf("no socket: give --socket PATH, the daemon's keeper_socket"))
+			}
+			if detach {
+				pid, err := detachKeeper(cmd.Context(), socket, logFile)
+				if err == nil {
+					_, err = fmt.Fprintln(std.out, pid)
+				}
+				return err
+			}
+			return servedUntil(cmd.Context(), shm.RunKeeper(cmd.Context(), socket))
+		},
+	}
+	cmd.Flags().StringVar(&socket, "socket", "", "unix socket `PATH` to listen on")
+	cmd.Flags().BoolVar(&detach, "detach", false, "start it in a session of its own, print its process id and return once it answers")
+	cmd.Flags().StringVar(&logFile, "log", "", "with --detach: `FILE` for what it has to say")
+	return cmd
+}
+
+// detachKeeper starts a keeper that is nobody's child once this process ends: it must outlive the daemon and its terminal.
+func detachKeeper(ctx context.Context, socket, logFile string) (pid int, err error) {
+	if logFile == "" {
+		logFile = os.DevNull
+	}
+	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return 0, fmt.Errorf("keeper's log: %w", err)
+	}
+	defer log.Close()
+	self, err := os.Executable()
+	if err != nil {
+		return 0, fmt.Errorf("keeper: %w", err)
+	}
+	cmd := exec.Command(self, "keeper", "--socket", socket)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("keeper: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, keeperStart)
+	defer cancel()
+	for !answers(socket) {
+		if state := exitedState(cmd.Process.Pid); state != "" {
+			return 0, fmt.Errorf("keeper on %s ended at once (%s): see %s", socket, state, logFile)
+		}
+		select {
+		case <-ctx.Done():
+			_ = cmd.Process.Kill()
+			return 0, fmt.Errorf("keeper on %s does not answer: %w: see %s", socket, context.Cause(ctx), logFile)
+		case <-time.After(keeperPoll):
+		}
+	}
+	return cmd.Process.Pid, nil
+}
+
+// exitedState reaps the process if it has ended and says how; empty while it runs.
+func exitedState(pid int) string {
+	var ws syscall.WaitStatus
+	if got, err := syscall.Wait4(pid, &ws, syscall.WNOHANG, nil); err != nil || got != pid {
+		return ""
+	}
+	if ws.Signaled() {
+		return ws.Signal().String()
+	}
+	return "status " + strconv.Itoa(ws.ExitStatus())
+}
+
+// answers tells whether someone listens there; a connection that says nothing means nothing to a keeper.
+func answers(socket string) bool {
+	conn, err := net.DialTimeout("unixpacket", socket, time.Second)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+// ensureKeeper starts a keeper if none answers, through a process in between, so that the keeper is not the daemon's child and
+// leaves nothing to reap. pid is 0 if one was there.
+func ensureKeeper(ctx context.Context, socket, logFile string, stderr io.Writer) (pid int, err error) {
+	if answers(socket) {
+		return 0, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return 0, fmt.Errorf("keeper's socket: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return 0, fmt.Errorf("keeper: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, self, "keeper", "--detach", "--socket", socket, "--log", logFile)
+	cmd.Stderr = stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return 0, fmt.Errorf("start a keeper on %s: %w", socket, err)
+	}
+	pid, err = strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil {
+		return 0, fmt.Errorf("start a keeper on %s: it said %.80q instead of its process id", socket, out)
+	}
+	return pid, nil
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/internal/leakcheck"
+)
+
+// TestMain lets the test binary be replicad where a verb starts its own program again.
+func TestMain(m *testing.M) {
+	if os.Getenv("CMD_TEST") == "replicad" {
+		main()
+	}
+	leakcheck.Main(m)
+}
+
+// try runs a verb in process.
+func try(t *testing.T, args ...string) (code int, out, errout string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = run(t.Context(), args, stdio{strings.NewReader(""), &o, &e})
+	return code, o.String(), e.String()
+}
+
+func TestWrongUse(t *testing.T) {
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "none.yaml")
+	for _, tc := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"stat", exitUsage, "did you mean status"},
+		{"fly", exitUsage, `unknown verb "fly"`},
+		{"--fly", exitUsage, "--fly"},
+		{"status extra", exitUsage, "status"},
+		{"status --jsn", exitUsage, "--jsn"},
+		{"status --config x --dev", exitUsage, "config"},
+		{"status --config " + missing, exitConfig, missing},
+		{"status --socket " + dir + "/none.sock", exitNobody, dir + "/none.sock"},
+		{"job", exitOK, ""},
+		{"job fly", exitUsage, `unknown verb "fly"`},
+		{"job end", exitUsage, "job end"},
+		{"job end Bad_Name!", exitUsage, "Bad_Name!"},
+		{"pki init", exitUsage, "pki init"},
+		{"pki init NODE", exitUsage, "NODE"},
+		{"pki add --dir " + dir + " a", exitConfig, dir},
+		{"config check", exitUsage, "config check"},
+		{"config check " + missing, exitConfig, missing},
+		{"daemon --config " + missing, exitConfig, missing},
+		{"keeper", exitUsage, "--socket"},
+		{"version 2", exitUsage, "version"},
+		{"run --job j --world 1", exitUsage, "run"},
+		{"run --config " + missing + " --job j --world 1 -- true", exitConfig, missing},
+		{"run --socket s --job J --world 0 -- true", exitUsage, "--world 0"},
+		{"run --socket s --job j --world 2 --groups 0,x -- true", exitUsage, `"x"`},
+		{"run --socket s --job j --world 1 -- no-such-program", exitUsage, "no-such-program"},
+	} {
+		code, _, errout := try(t, strings.Fields(tc.args)...)
+		if code != tc.code || !strings.Contains(errout, tc.says) {
+			t.Errorf("replicad %s: code %d, want %d with %q:\n%s", tc.args, code, tc.code, tc.says, errout)
+		}
+	}
+}
+
+func TestHelpTellsTheExitCodes(t *testing.T) {
+	code, out, _ := try(t, "--help")
+	if code != exitOK || !strings.Contains(out, "Exit codes") {
+		t.Errorf("code %d:\n%s", code, out)
+	}
+	for _, v := range verbs(stdio{}) {
+		if !strings.Contains(out, v.Short) {
+			t.Errorf("nothing about %s in\n%s", v.Name(), out)
+		}
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(launch.Signaled{Signal: syscall.SIGINT})
+	for _, tc := range []struct {
+		err  error
+		want int
+	}{{nil, 0}, {errors.New("x"), exitFailed}, {coded(exitConfig, errors.New("x")), exitConfig}, {&codedError{77, nil}, 77}, {ctx.Err(), 130}} {
+		if got := exitCode(ctx, tc.err); got != tc.want {
+			t.Errorf("%v: %d, want %d", tc.err, got, tc.want)
+		}
+	}
+	if err := servedUntil(ctx, ctx.Err()); err != nil {
+		t.Errorf("the end that a signal asked for is an error: %v", err)
+	}
+	if err := servedUntil(t.Context(), context.Canceled); err == nil {
+		t.Error("an end that nobody asked for is none")
+	}
+}
+
+func TestVersion(t *testing.T) {
+	code, out, _ := try(t, "version")
+	if code != exitOK || !strings.HasPrefix(out, "replicad ") || !strings.Contains(out, "go1.") {
+		t.Errorf("code %d: %q", code, out)
+	}
+}
+
+func TestConfigCheck(t *testing.T) {
+	if code, out, errout := try(t, "config", "check", "../../docs/replicad.yaml"); code != exitOK || !strings.Contains(out, "node a on 10.0.0.1:7400 is a voter (3 voter(s))") {
+		t.Errorf("code %d: %s%s", code, out, errout)
+	}
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(bad, []byte("node: A\ndurable_keep: -1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errout := try(t, "config", "check", bad); code != exitConfig || !strings.Contains(errout, "node:") || !strings.Contains(errout, "durable_keep:") {
+		t.Errorf("code %d: %s", code, errout)
+	}
+}
+
+func TestPKI(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pki")
+	if code, out, errout := try(t, "pki", "init", "--dir", dir, "a", "b"); code != exitOK || !strings.Contains(out, "2 node(s)") {
+		t.Fatalf("code %d: %s%s", code, out, errout)
+	}
+	if code, _, errout := try(t, "pki", "add", "--dir", dir, "c"); code != exitOK {
+		t.Fatalf("code %d: %s", code, errout)
+	}
+	for _, f := range []string{"ca.pem", "gossip.key", "a.pem", "b-key.pem", "c.pem"} {
+		if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
+			t.Error(err)
+		}
+	}
+	if code, _, errout := try(t, "pki", "init", "--dir", dir, "a"); code != exitConfig || !strings.Contains(errout, dir) {
+		t.Errorf("init over an identity: code %d: %s", code, errout)
+	}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+func TestRunEndsWithTheJobsCode(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	hello := make(chan wire.RunHello, 1)
+	go func() {
+		conn, err := ln.Accept()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		buf := make([]byte, wire.MaxRankMessage)
+		n, err := conn.Read(buf)
+		if err != nil {
+			t.Error(err)
+		}
+		_, body, err := wire.ParseRank(buf[:n])
+		if err != nil {
+			t.Error(err)
+		}
+		h, err := wire.ParseRunHello(body)
+		if err != nil {
+			t.Error(err)
+		}
+		hello <- h
+		for _, m := range []struct {
+			typ  uint16
+			body []byte
+		}{{wire.MRunOK, wire.Welcome{ABI: wire.RankABI}.Append(nil)}, {wire.MRunDone, wire.Refused{Code: 7, Text: "do not requeue"}.Append(nil)}} {
+			if _, err := conn.Write(wire.AppendRank(nil, wire.RankHeader{Type: m.typ}, m.body)); err != nil {
+				t.Error(err)
+			}
+		}
+		_, _ = conn.Read(buf) // until the launcher leaves
+	}()
+	code, _, errout := try(t, "run", "--socket", socket, "--token", "t", "--job", "lm", "--world", "4", "--groups", "0,1,0,1", "--ranks", "1,3", "--slots", "3", "--", "sh", "-c", "--flags of the command", "--job")
+	if code != 7 || !strings.Contains(errout, "do not requeue") {
+		t.Errorf("code %d: %s", code, errout)
+	}
+	if h := <-hello; h.Job != "lm" || h.Token != "t" || h.World != 4 || h.Capacity != 2 || h.Slots != 3 || !slices.Equal(h.Groups, []replica.GroupID{0, 1, 0, 1}) {
+		t.Errorf("hello %+v", h)
+	}
+}
+
+func TestRunTakesWhatTheConfigurationSays(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	c, err := config.Load("../../docs/replicad.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.JobToken = "secret"
+	if err := c.Write(path); err != nil {
+		t.Fatal(err)
+	}
+	f := runFlags{target: target{file: path}, opt: launch.Options{Job: "lm", World: 1}}
+	o, err := f.options([]string{"true"}, stdio{})
+	if err != nil || o.Socket != c.Socket || o.Token != "secret" || o.Host != "10.0.0.1" {
+		t.Errorf("%+v, %v", o, err)
+	}
+	f.opt.Host = "10.9.9.9"
+	if o, err = f.options([]string{"true"}, stdio{}); err != nil || o.Host != "10.9.9.9" {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// stopKeeper ends a keeper that this test started and is nobody's child.
+func stopKeeper(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEnsureKeeper(t *testing.T) {
+	t.Setenv("CMD_TEST", "replicad")
+	dir := t.TempDir()
+	socket, log := filepath.Join(dir, "run", "k.sock"), filepath.Join(dir, "keeper.log")
+	var errout strings.Builder
+	pid, err := ensureKeeper(t.Context(), socket, log, &errout)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, errout.String())
+	}
+	defer stopKeeper(t, pid)
+	if pid == 0 || !answers(socket) {
+		t.Fatalf("keeper %d does not answer", pid)
+	}
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// After the command's name: state, parent, process group, session.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if fields[1] == strconv.Itoa(os.Getpid()) || fields[3] != strconv.Itoa(pid) {
+		t.Errorf("keeper %d has parent %s and session %s: it would end with the daemon or its terminal", pid, fields[1], fields[3])
+	}
+	if again, err := ensureKeeper(t.Context(), socket, log, &errout); again != 0 || err != nil {
+		t.Errorf("a second keeper %d, %v", again, err)
+	}
+}
+
+func TestKeeperThatCannotStart(t *testing.T) {
+	t.Setenv("CMD_TEST", "replicad")
+	dir := t.TempDir()
+	socket := filepath.Join(dir, strings.Repeat("x", 120))
+	var errout strings.Builder
+	pid, err := ensureKeeper(t.Context(), socket, filepath.Join(dir, "log"), &errout)
+	if err == nil {
+		stopKeeper(t, pid)
+	}
+	if err == nil || !strings.Contains(err.Error(), socket) || !strings.Contains(errout.String(), "ended at once") {
+		t.Errorf("%v\n%s", err, errout.String())
+	}
+}

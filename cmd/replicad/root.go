@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// stdio is where a verb reads and writes, so that tests can run it in process.
+type stdio struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// run is the whole program but for the process around it.
+func run(ctx context.Context, args []string, std stdio) int {
+	root, began := newRoot(std), false
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { // flags and arguments have been read
+		err := cmd.ValidateFlagGroups()
+		began = err == nil
+		return err
+	}
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil && !began {
+		err = coded(exitUsage, fmt.Errorf("%w (see `%s --help`)", err, cmd.CommandPath()))
+	}
+	if err != nil && err.Error() != "" {
+		fmt.Fprintf(std.err, "replicad: %v\n", err)
+	}
+	return exitCode(ctx, err)
+}
+
+func newRoot(std stdio) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "replicad",
+		Short: "Training state kept alive in the memory of other nodes",
+		Long: "replicad keeps the training state of a job's ranks mirrored in host memory, agrees through Raft on the last step that\n" +
+			"is complete on the whole job, and brings a lost rank or node back from the copies.\n\n" + exitCodesHelp,
+		SilenceUsage: true, SilenceErrors: true,
+		Args: unknownVerb,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetIn(std.in)
+	root.SetOut(std.out)
+	root.SetErr(std.err)
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(verbs(std)...)
+	return root
+}
+
+func unknownVerb(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return fmt.Errorf("unknown verb %q: did you mean %s?", args[0], strings.Join(near, " or "))
+	}
+	return fmt.Errorf("unknown verb %q", args[0])
+}
+
+// group is a verb that only has verbs of its own.
+func group(use, short string, verbs ...*cobra.Command) *cobra.Command {
+	g := &cobra.Command{Use: use, Short: short, Args: unknownVerb, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	g.AddCommand(verbs...)
+	return g
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/replica"
+	"github.com/spf13/cobra"
+)
+
+// runFlags are the flags of `replicad run` that are not launch.Options as they stand.
+type runFlags struct {
+	target
+	opt           launch.Options
+	ranks, groups string
+}
+
+func newRun(std stdio) *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run --job NAME --world N [flags] -- COMMAND [ARGUMENT...]",
+		Short: "Run ranks of a job on this node, as its daemon asks for them",
+		Long: "Runs COMMAND for each rank that this node's daemon wants here, with REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN, REPLICAD_RANK,\n" +
+			"REPLICAD_WORLD, REPLICAD_GROUP and REPLICAD_HOST in its environment. A process that dies is started again when the daemon\n" +
+			"says so; the others keep running. With --spare it waits until a rank is lost elsewhere.\n\n" +
+			"SIGINT and SIGTERM are passed on; what has not ended 10 s later is killed. The exit code is the job's.",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opt, err := f.options(args, std)
+			if err != nil {
+				return err
+			}
+			code, err := launch.Run(cmd.Context(), opt)
+			if code != 0 || err != nil {
+				return &codedError{code, err}
+			}
+			return nil
+		},
+	}
+	f.target.addFlags(cmd)
+	flags, o := cmd.Flags(), &f.opt
+	flags.SetInterspersed(false)
+	flags.StringVar(&o.Socket, "socket", "", "the daemon's `SOCKET` for ranks, instead of --config")
+	flags.StringVar(&o.Token, "token", "", "the daemon's job token (with --socket)")
+	flags.StringVar(&o.Host, "host", "", "`ADDRESS` of this node for the ranks' own sockets (default: the host of the daemon's addr)")
+	flags.StringVar(&o.Job, "job", "", "`NAME` of the job")
+	flags.IntVar(&o.World, "world", 0, "ranks in the job, on all nodes")
+	flags.StringVar(&f.groups, "groups", "", "replica group of each rank, as `0,1,0,1` (default: all in one)")
+	flags.StringVar(&f.ranks, "ranks", "", "ranks this node would rather run, as `0,3`")
+	flags.BoolVar(&o.Spare, "spare", false, "take no rank unless one is lost elsewhere")
+	flags.IntVar(&o.Capacity, "capacity", 0, "processes at the same time (default: as many as --ranks, else --world)")
+	flags.IntVar(&o.MinCopies, "min-copies", 0, "nodes that must hold each part before a step is committed (default 2)")
+	flags.IntVar(&o.Cadence, "cadence", 0, "steps between generations (default 1)")
+	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default 4)")
+	flags.IntVar(&o.ChunkMB, "chunk-mb", 0, "chunk size in MiB (default 4)")
+	flags.IntVar(&o.DurableEvery, "durable-every", 0, "steps between generations written to disk (default: none)")
+	return cmd
+}
+
+// options are those of the flags, with the socket, token and host of the configuration where no flag says otherwise.
+func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
+	o := f.opt
+	var badRanks, badGroups error
+	o.Ranks, badRanks = launch.ParseList[replica.Rank](f.ranks)
+	o.Groups, badGroups = launch.ParseList[replica.GroupID](f.groups)
+	if err := errors.Join(badRanks, badGroups); err != nil {
+		return o, coded(exitUsage, err)
+	}
+	if o.Socket == "" {
+		c, err := f.load(noDevCluster)
+		if err != nil {
+			return o, err
+		}
+		o.Socket = c.Socket
+		if o.Token == "" {
+			o.Token = c.JobToken
+		}
+		if o.Host == "" {
+			o.Host = c.Host()
+		}
+	}
+	o.Command, o.Env, o.Stdout, o.Stderr = args, os.Environ(), std.out, std.err
+	o.Logf = func(format string, args ...any) { fmt.Fprintf(std.err, "replicad run: "+format+"\n", args...) }
+	return o, coded(exitUsage, o.Validate())
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/replicad/replicad/internal/node"
+	"github.com/spf13/cobra"
+)
+
+func newStatus(std stdio) *cobra.Command {
+	var a admin
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Who is alive, epoch, committed step, and which node holds which generation of which part",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			body, err := a.call(cmd.Context(), http.MethodGet, "/status")
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				var out bytes.Buffer
+				if err := json.Indent(&out, bytes.TrimSpace(body), "", "  "); err != nil {
+					return fmt.Errorf("status: %w", err)
+				}
+				out.WriteByte('\n')
+				_, err = out.WriteTo(std.out)
+				return err
+			}
+			var s node.Status
+			if err := json.Unmarshal(body, &s); err != nil {
+				return fmt.Errorf("status: %w (are this program and the daemon of one release?)", err)
+			}
+			return printStatus(std.out, s)
+		},
+	}
+	a.addFlags(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON, for programs")
+	return cmd
+}

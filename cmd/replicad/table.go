@@ -1,0 +1,149 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/replica"
+)
+
+// maxGenerations is how many generations of a part the table shows, newest first; --json has them all.
+const maxGenerations = 4
+
+// printStatus writes the status for people.
+func printStatus(w io.Writer, s node.Status) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	leader := string(s.Leader)
+	if leader == "" {
+		leader = "none known: nothing is committed or planned until there is one"
+	}
+	fmt.Fprintf(t, "cluster\t%v\n", s.Cluster)
+	fmt.Fprintf(t, "asked\t%s (incarnation %d, session %d, %s)\n", s.Node, s.Incarnation, s.Session, s.Version)
+	fmt.Fprintf(t, "leader\t%s (term %d)\n", leader, s.Term)
+	if s.Adopting {
+		fmt.Fprintf(t, "adopting\tthis daemon is still taking back the arenas of its ranks\n")
+	}
+	fmt.Fprintf(t, "\nNODE\tSTATE\tROLE\tSESSION\tADDRESS\n")
+	for _, n := range s.Nodes {
+		role := "client"
+		if n.Voter {
+			role = "voter"
+		}
+		if n.Name == s.Leader {
+			role = "leader"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", n.Name, n.State, role, n.Session, n.Addr)
+	}
+	if len(s.Jobs) == 0 {
+		fmt.Fprintf(t, "\nno jobs\n")
+	}
+	for _, j := range s.Jobs {
+		printJob(t, s, j)
+	}
+	return t.Flush()
+}
+
+func printJob(t io.Writer, s node.Status, j node.JobStatus) {
+	fmt.Fprintf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, j.Phase, j.Epoch, j.ID)
+	fmt.Fprintf(t, "committed\tstep %d, as generation %v\n", j.Position.Step, generation(j.Committed))
+	fmt.Fprintf(t, "durable\t%s\n", generation(j.Durable))
+	copies := fmt.Sprintf("%d", j.Copies)
+	if j.Degraded {
+		copies += " (degraded: fewer than min_copies)"
+	}
+	fmt.Fprintf(t, "copies\t%s\n", copies)
+	if j.EndReason != "" {
+		fmt.Fprintf(t, "ended\t%s\n", j.EndReason)
+	}
+	for _, w := range j.Waiting {
+		fmt.Fprintf(t, "waiting\t%s\n", w)
+	}
+	fmt.Fprintf(t, "\nRANK\tGROUP\tSTATE\tNODE\tSTEP\tPID\tINCARNATION\n")
+	for _, r := range j.Ranks {
+		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t%d\t%s\t%d\n", r.Rank, r.Group, r.State, dash(string(r.Node)), r.Live, dash(zeroIsEmpty(r.PID)), r.Incarnation)
+	}
+	if len(j.Holdings) == 0 {
+		if s.Leader != "" && !s.IsLeader {
+			fmt.Fprintf(t, "\nwho holds what: ask the leader, %s\n", s.Leader)
+		}
+		return
+	}
+	fmt.Fprintf(t, "\nPART\tGENERATION\tROOT\tHELD BY (* mirror)\n")
+	for _, row := range holdingRows(j.Holdings) {
+		fmt.Fprintf(t, "%s\t%v\t%.8s\t%s\n", row.part, row.generation, row.root, strings.Join(row.nodes, " "))
+	}
+}
+
+type holdingRow struct {
+	part       string
+	generation replica.Generation
+	root       string
+	nodes      []string
+}
+
+// holdingRows gathers who holds the same bytes, newest generations first within a part; groups come before private parts.
+func holdingRows(list []node.Holding) []holdingRow {
+	type key struct {
+		part       string
+		generation replica.Generation
+		root       replica.Digest
+	}
+	nodes := map[key][]string{}
+	for _, h := range list {
+		name := string(h.Node)
+		if h.Mirror {
+			name += "*"
+		}
+		k := key{h.Part, h.Generation, h.Root}
+		nodes[k] = append(nodes[k], name)
+	}
+	var rows []holdingRow
+	for k, names := range nodes {
+		slices.Sort(names)
+		rows = append(rows, holdingRow{k.part, k.generation, k.root.String(), slices.Compact(names)})
+	}
+	slices.SortFunc(rows, func(a, b holdingRow) int {
+		return cmp.Or(comparePart(a.part, b.part), b.generation.Compare(a.generation), cmp.Compare(a.root, b.root))
+	})
+	shown, last, seen := rows[:0], "", map[replica.Generation]bool{}
+	for _, r := range rows {
+		if r.part != last {
+			last, seen = r.part, map[replica.Generation]bool{}
+		}
+		if seen[r.generation] = true; len(seen) <= maxGenerations {
+			shown = append(shown, r)
+		}
+	}
+	return shown
+}
+
+// comparePart orders "group 2" before "group 10" before "private 0".
+func comparePart(a, b string) int {
+	return cmp.Or(cmp.Compare(strings.Fields(a + " ?")[0], strings.Fields(b + " ?")[0]), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+}
+
+func generation(g replica.Generation) string {
+	if g.IsZero() {
+		return "none yet"
+	}
+	return g.String()
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func zeroIsEmpty(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
+}
