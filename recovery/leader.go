@@ -3,6 +3,7 @@ package recovery
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -35,7 +36,7 @@ type Leader struct {
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
 	closed    replica.Epoch // the closed epoch that the fields below are of
 	lastFault time.Duration
-	faults    int
+	faults    []replica.Fault // recorded when last looked
 	away      map[replica.NodeName]time.Duration // since when missed
 	capture   capturing
 	durable   []DurableGen
@@ -125,9 +126,10 @@ func (l *Leader) learnJob(ev JobChanged) {
 			l.recoveries = append(l.recoveries, l.now)
 		}
 	}
-	if len(l.job.Faults) != l.faults || first {
-		l.faults, l.lastFault = len(l.job.Faults), l.now
+	if first || slices.ContainsFunc(l.job.Faults, func(f replica.Fault) bool { return !slices.Contains(l.faults, f) }) {
+		l.lastFault = l.now
 	}
+	l.faults = l.job.Faults
 	if l.job.Phase == replica.Open {
 		clear(l.offers)
 	}

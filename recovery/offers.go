@@ -34,6 +34,7 @@ func (l *Leader) withdraw(n replica.NodeName) {
 // fillRanks offers every vacant rank to one node at a time, until somebody claims it.
 func (l *Leader) fillRanks() {
 	in := l.input()
+	var idle []replica.Rank
 	for r := range l.job.Ranks {
 		rank := replica.Rank(r)
 		if !vacant(l.job, rank) {
@@ -45,15 +46,21 @@ func (l *Leader) fillRanks() {
 			o = &offering{expect: l.job.Ranks[r].Incarnation, since: l.now}
 			l.offers[rank] = o
 		}
-		l.offer(&in, rank, o)
+		if !l.offer(&in, rank, o) {
+			idle = append(idle, rank)
+		}
+	}
+	if len(idle) > 0 {
+		l.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", idle), nil)
 	}
 }
 
-func (l *Leader) offer(in *PlanInput, r replica.Rank, o *offering) {
+// offer makes sure that an offer of the rank is out; false if there is nobody to make it to.
+func (l *Leader) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 	if o.node != "" {
 		if l.now < o.at+l.t.Claim {
 			l.wakeAt(o.at + l.t.Claim)
-			return
+			return true
 		}
 		o.tried, o.node = append(o.tried, o.node), ""
 	}
@@ -65,12 +72,12 @@ func (l *Leader) offer(in *PlanInput, r replica.Rank, o *offering) {
 	if !ok {
 		l.wakeAt(o.since + launcherPatience)
 		l.wakeAt(o.since + l.t.Claim)
-		l.note("vacant", fmt.Sprintf("rank %d has nobody to run it: no node offers a process", r), map[string]string{"rank": fmt.Sprint(r)})
-		return
+		return l.now < o.since+launcherPatience
 	}
 	o.node, o.at = n, l.now
 	l.wakeAt(l.now + l.t.Claim)
 	l.out = append(l.out, Offer{Rank: r, Expect: o.expect, Node: n})
+	return true
 }
 
 // pickNode picks the node to offer a rank to: the same node while its process alone is lost; then, in another failure domain

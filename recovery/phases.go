@@ -25,7 +25,7 @@ func (l *Leader) opening() {
 
 // begin mints an epoch to attach under; what failed together is collected first.
 func (l *Leader) begin() {
-	if until := l.lastFault + l.t.Collect; l.faults > 0 && l.now < until {
+	if until := l.lastFault + l.t.Collect; len(l.faults) > 0 && l.now < until {
 		l.wakeAt(until)
 		return
 	}

@@ -1,0 +1,288 @@
+package recovery_test
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+var rewrite = flag.Bool("rewrite", false, "rewrite the expected output in testdata")
+
+// TestTranscripts runs testdata/*.txt: a line that begins with "> " is a command to the world, "#" a comment, and what
+// follows a command is what the leader did about it.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			was, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := play(t, string(was))
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(was) {
+				t.Errorf("differs from %s (run with -rewrite and look at the diff):\n%s", file, got)
+			}
+		})
+	}
+}
+
+func play(t *testing.T, text string) string {
+	w, out := newWorld(), &strings.Builder{}
+	sc := bufio.NewScanner(strings.NewReader(text))
+	for sc.Scan() {
+		line := sc.Text()
+		if strings.HasPrefix(line, "#") || line == "" {
+			fmt.Fprintln(out, line)
+			continue
+		}
+		cmd, ok := strings.CutPrefix(line, "> ")
+		if !ok {
+			continue
+		}
+		fmt.Fprintln(out, line)
+		w.said = nil
+		err := w.command(strings.Fields(cmd))
+		if err == nil && w.leader != nil {
+			err = w.settle()
+		}
+		for _, s := range w.said {
+			fmt.Fprintln(out, "  "+s)
+		}
+		if err != nil {
+			fmt.Fprintln(out, "  error: "+err.Error())
+		}
+	}
+	return out.String()
+}
+
+// args reads key=value words.
+func args(words []string) map[string]string {
+	m := map[string]string{}
+	for _, word := range words {
+		k, v, _ := strings.Cut(word, "=")
+		m[k] = v
+	}
+	return m
+}
+
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil && s != "" {
+		panic(err)
+	}
+	return n
+}
+
+func (w *world) process(r string) *process {
+	rank := replica.Rank(number(r))
+	return w.nodes[w.state().Ranks[rank].Node].procs[rank]
+}
+
+func generation(s string) replica.Generation {
+	e, st, _ := strings.Cut(s, ",")
+	return replica.Generation{Epoch: replica.Epoch(number(e)), Step: replica.Step(number(st))}
+}
+
+func ranks(s string) (out []replica.Rank) {
+	for _, r := range strings.Split(s, ",") {
+		out = append(out, replica.Rank(number(r)))
+	}
+	return out
+}
+
+func (w *world) command(f []string) error {
+	a := args(f[1:])
+	switch f[0] {
+	case "node": // node NAME offers=N [spare] [rack=R]
+		labels := map[string]string{}
+		if a["rack"] != "" {
+			labels["rack"] = a["rack"]
+		}
+		_, spare := a["spare"]
+		w.addNode(replica.NodeName(f[1]), number(a["offers"]), spare, labels)
+	case "job": // job groups=0,1,0,1 [durable] [copies=N] [votes]
+		var groups []replica.GroupID
+		for _, g := range strings.Split(a["groups"], ",") {
+			groups = append(groups, replica.GroupID(number(g)))
+		}
+		o := replica.Options{MinCopies: number(a["copies"]), DurableEvery: replica.Step(number(a["durable"]))}
+		_, o.RequireVotes = a["votes"]
+		w.create(groups, o)
+	case "start": // start RANK NODE
+		return w.start(replica.Rank(number(f[1])), replica.NodeName(f[2]))
+	case "steps": // steps N [uncommitted]
+		_, open := a["uncommitted"]
+		for range number(f[1]) {
+			if err := w.step(!open); err != nil {
+				return err
+			}
+		}
+		w.status()
+	case "kill": // kill RANK: its process dies
+		p := w.process(f[1])
+		p.alive = false
+		for _, d := range w.nodes {
+			if d.procs[replica.Rank(number(f[1]))] == p {
+				d.offers++ // its launcher could start it again
+			}
+		}
+	case "at": // at RANKS EPOCH,STEP [busy] [torn] [unsealed]: where these ranks are now
+		g := generation(f[2])
+		_, busy := a["busy"]
+		_, torn := a["torn"]
+		_, unsealed := a["unsealed"]
+		for _, r := range ranks(f[1]) {
+			p := w.process(fmt.Sprint(r))
+			p.live, p.busy, p.torn, p.stopped = g, busy, torn, false
+			w.seal(r, g, replica.PrivatePart)
+			if !busy && !torn && !unsealed {
+				w.seal(r, g, replica.ReplicatedPart)
+			}
+		}
+	case "private": // private RANKS EPOCH,STEP: they have begun the step, no more
+		for _, r := range ranks(f[1]) {
+			w.seal(r, generation(f[2]), replica.PrivatePart)
+		}
+	case "leave-window": // leave-window RANKS: they finish their update and seal it
+		for _, r := range ranks(f[1]) {
+			p := w.process(fmt.Sprint(r))
+			p.busy = false
+			w.seal(r, p.live, replica.ReplicatedPart)
+		}
+	case "die": // die NODES: they fall silent, with all that is on them; the probes agree after 1 s
+		for _, n := range strings.Split(f[1], ",") {
+			w.dieNode(replica.NodeName(n))
+		}
+		if _, quiet := a["unnoticed"]; !quiet {
+			for _, n := range strings.Split(f[1], ",") {
+				d := w.nodes[replica.NodeName(n)]
+				w.queue = append(w.queue, recovery.Evidence{Fault: replica.Fault{Kind: replica.NodeDead, Node: d.holder.Node, NodeIncarnation: d.holder.Incarnation}})
+			}
+		}
+	case "boot": // boot NODES: they come back with empty memory
+		for _, n := range strings.Split(f[1], ",") {
+			w.boot(replica.NodeName(n))
+		}
+	case "daemon-down":
+		w.stopDaemon(replica.NodeName(f[1]))
+	case "daemon-up": // the same memory, another session
+		w.startDaemon(replica.NodeName(f[1]))
+	case "cut": // the control stream is lost
+		w.stopDaemon(replica.NodeName(f[1]))
+	case "join":
+		w.connect(replica.NodeName(f[1]))
+	case "evidence": // evidence KIND rank=R [inc=I] epoch=E
+		kinds := map[string]replica.FaultKind{"exception": replica.Exception, "hang": replica.Hang, "health": replica.Health, "torn": replica.Torn}
+		r := replica.Rank(number(a["rank"]))
+		inc := w.state().Ranks[r].Incarnation
+		if a["inc"] != "" {
+			inc = replica.Incarnation(number(a["inc"]))
+		}
+		w.queue = append(w.queue, recovery.Evidence{Fault: replica.Fault{Kind: kinds[f[1]], Rank: r, Incarnation: inc, Epoch: replica.Epoch(number(a["epoch"]))}})
+	case "holds": // holds NODE PART EPOCH,STEP [mirror] [bad] [by=RANK]: add a sealed part
+		w.addPart(f, a)
+	case "drop": // drop NODE EPOCH,STEP [part]: free a sealed part
+		g := generation(f[2])
+		d := w.nodes[replica.NodeName(f[1])]
+		d.parts = slices.DeleteFunc(d.parts, func(h replica.Held) bool {
+			return h.Generation == g && (len(f) < 4 || h.Part == part(f[3]))
+		})
+	case "durable": // durable EPOCH,STEP: the durable tier has it
+		w.addDurable(generation(f[1]))
+	case "no-slot":
+		w.nodes[replica.NodeName(f[1])].noSlot = true
+	case "no-offers":
+		w.hold[replica.NodeName(f[1])] = true
+	case "block": // block RANKS: they don't load what is planned
+		for _, r := range ranks(f[1]) {
+			w.process(fmt.Sprint(r)).blocked = true
+		}
+	case "unblock":
+		for _, r := range ranks(f[1]) {
+			w.process(fmt.Sprint(r)).blocked = false
+		}
+	case "condemn":
+		w.apply(replica.Condemn{Job: w.job, Generation: generation(f[1]), Reason: "test"})
+	case "prove": // the operator says that a node's memory is gone
+		w.apply(replica.ProveLost{Job: w.job, Holder: w.nodes[replica.NodeName(f[1])].holder, Why: "operator"})
+	case "new-leader":
+		w.newLeader()
+	case "wait":
+		d, err := time.ParseDuration(f[1])
+		if err != nil {
+			return err
+		}
+		return w.wait(d)
+	case "status":
+		w.status()
+	default:
+		return fmt.Errorf("unknown command %q", f[0])
+	}
+	return nil
+}
+
+func (w *world) dieNode(n replica.NodeName) {
+	d := w.nodes[n]
+	for _, p := range d.procs {
+		p.alive = false
+	}
+	d.up = false
+	w.queue = append(w.queue, recovery.NodeGone{Node: n})
+}
+
+func part(s string) replica.Part {
+	i := uint32(number(s[1:]))
+	if s[0] == 'g' {
+		return replica.OfGroup(replica.GroupID(i))
+	}
+	return replica.OfRank(replica.Rank(i))
+}
+
+func (w *world) addPart(f []string, a map[string]string) {
+	p, g := part(f[2]), generation(f[3])
+	h := replica.Held{Part: p, Generation: g, Root: root(p, g), Rank: replica.Rank(number(a["by"]))}
+	_, h.Mirror = a["mirror"]
+	if _, bad := a["bad"]; bad {
+		h.Root[0] ^= 0xff
+	}
+	d := w.nodes[replica.NodeName(f[1])]
+	d.parts = append(d.parts, h)
+}
+
+func (w *world) addDurable(g replica.Generation) {
+	d := recovery.DurableGen{Generation: g, Position: replica.Position(g), Parts: map[replica.Part]replica.Digest{}}
+	j := w.state()
+	for i := range j.Layout.NumGroups() {
+		d.Parts[replica.OfGroup(replica.GroupID(i))] = root(replica.OfGroup(replica.GroupID(i)), g)
+	}
+	for r := range j.Ranks {
+		d.Parts[replica.OfRank(replica.Rank(r))] = root(replica.OfRank(replica.Rank(r)), g)
+	}
+	w.disk = append(w.disk, d)
+}
+
+func (w *world) status() {
+	j := w.state()
+	var on []string
+	for r, c := range j.Ranks {
+		on = append(on, fmt.Sprintf("%d@%s", r, c.Node))
+	}
+	w.say("%v: epoch %d (closed %d), position %v, committed %v, copies %d, ranks %s, lineage %v", j.Phase, j.Epoch, j.ClosedEpoch, j.Position, j.Committed, j.Copies, strings.Join(on, " "), j.Lineage)
+}

@@ -1,0 +1,519 @@
+package recovery_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// world is a cluster in one goroutine: the real state machine, the real Leader, and daemons that do what protocol says, as
+// far as recovery can tell. Time is a number.
+type world struct {
+	st     *lock.State
+	index  uint64
+	now    time.Duration
+	timing recovery.Timing
+	term   uint64
+	leader *recovery.Leader
+	job    replica.JobID
+	nodes  map[replica.NodeName]*daemon
+	disk   []recovery.DurableGen
+	scans  int
+	queue  []recovery.Event
+	said   []string // effects and changes, for transcripts
+	nonce  uint64
+	hold   map[replica.NodeName]bool // nodes that take no offers
+	lag    bool                      // daemons react only when told to
+}
+
+// daemon is a node: its memory, and the processes it runs.
+type daemon struct {
+	holder  replica.Holder
+	session replica.Session
+	boot    byte
+	up      bool // connected
+	seq     uint64
+	offers  int
+	spare   bool
+	labels  map[string]string
+	procs   map[replica.Rank]*process
+	parts   []replica.Held
+	fenced  replica.Epoch
+	noSlot  bool // can't capture at a fault
+}
+
+type process struct {
+	inc      replica.Incarnation
+	alive    bool
+	live     replica.Generation
+	busy     bool // in the optimizer window
+	torn     bool // live state is not whole
+	stopped  bool
+	initial  replica.Epoch
+	loaded   replica.Epoch
+	stuck    bool // never comes to rest
+	blocked  bool // does not load
+	detached bool
+}
+
+func newWorld() *world {
+	w := &world{st: lock.New(replica.ClusterID{1}), timing: recovery.DefaultTiming(), job: replica.JobID{7}, nodes: map[replica.NodeName]*daemon{}, hold: map[replica.NodeName]bool{}, term: 1}
+	return w
+}
+
+func (w *world) state() *replica.Job { return w.st.View().Jobs[w.job] }
+
+func (w *world) apply(c replica.Command) lock.Outcome {
+	w.index++
+	out := w.st.Apply(w.index, c)
+	if out.Changed {
+		w.tell()
+	}
+	return out
+}
+
+func (w *world) tell() {
+	if j := w.state(); j != nil {
+		w.queue = append(w.queue, recovery.JobChanged{Job: j, Nodes: w.st.View().Nodes})
+	}
+}
+
+func (w *world) say(format string, args ...any) {
+	w.said = append(w.said, fmt.Sprintf(format, args...))
+}
+
+func (w *world) addNode(name replica.NodeName, offers int, spare bool, labels map[string]string) {
+	w.nodes[name] = &daemon{holder: replica.Holder{Node: name}, offers: offers, spare: spare, labels: labels, procs: map[replica.Rank]*process{}}
+	w.boot(name)
+}
+
+// boot starts a node with empty memory.
+func (w *world) boot(name replica.NodeName) {
+	d := w.nodes[name]
+	w.nonce++
+	d.holder.Incarnation, d.session, d.boot = replica.NodeIncarnation(w.nonce), 0, byte(w.nonce)
+	d.offers += len(d.procs)
+	d.parts, d.procs, d.fenced = nil, map[replica.Rank]*process{}, 0
+	w.startDaemon(name)
+}
+
+// startDaemon starts a daemon over the memory that is there.
+func (w *world) startDaemon(name replica.NodeName) {
+	d := w.nodes[name]
+	d.session++
+	d.up = true
+	w.apply(replica.RegisterNode{Node: replica.Node{Name: name, Incarnation: d.holder.Incarnation, Session: d.session, Boot: replica.BootID{d.boot}, Labels: d.labels}})
+	w.queue = append(w.queue, recovery.NodeUp{Holder: d.holder, Session: d.session})
+}
+
+func (w *world) stopDaemon(name replica.NodeName) {
+	w.nodes[name].up = false
+	w.queue = append(w.queue, recovery.NodeGone{Node: name})
+}
+
+func (w *world) connect(name replica.NodeName) {
+	d := w.nodes[name]
+	d.up = true
+	w.queue = append(w.queue, recovery.NodeUp{Holder: d.holder, Session: d.session})
+}
+
+func (w *world) newLeader() {
+	w.term++
+	w.leader, w.queue = recovery.NewLeader(w.job, w.term, w.timing), nil
+	w.tell()
+	for _, n := range w.names() {
+		if d := w.nodes[n]; d.up {
+			w.queue = append(w.queue, recovery.NodeUp{Holder: d.holder, Session: d.session})
+		}
+	}
+}
+
+func (w *world) create(groups []replica.GroupID, o replica.Options) {
+	w.apply(replica.CreateJob{ID: w.job, Name: "job", Layout: replica.Layout{World: uint32(len(groups)), Groups: groups}, Options: o})
+	w.newLeader()
+}
+
+func (w *world) names() []replica.NodeName { return slices.Sorted(maps.Keys(w.nodes)) }
+
+func (w *world) start(r replica.Rank, n replica.NodeName) error {
+	j, d := w.state(), w.nodes[n]
+	w.nonce++
+	out := w.apply(replica.Claim{Job: w.job, Rank: r, Expect: j.Ranks[r].Incarnation, Holder: d.holder, Group: j.Layout.Groups[r], Geometry: replica.Digest{9}, Nonce: w.nonce})
+	if out.Err != nil {
+		return out.Err
+	}
+	for _, other := range w.nodes { // superseded incarnations are killed
+		if p := other.procs[r]; p != nil && other.up {
+			delete(other.procs, r)
+			other.offers++
+		}
+	}
+	d.offers--
+	d.procs[r] = &process{inc: out.Incarnation, alive: true, stopped: true}
+	return nil
+}
+
+// root is what a part of a generation hashes to.
+func root(p replica.Part, g replica.Generation) (d replica.Digest) {
+	h := sha256.Sum256([]byte(fmt.Sprint(p, g)))
+	copy(d[:], h[:])
+	return d
+}
+
+func (d *daemon) hold(p replica.Part, g replica.Generation, r replica.Rank, mirror bool) {
+	h := replica.Held{Part: p, Generation: g, Root: root(p, g), Rank: r, Mirror: mirror}
+	if !slices.Contains(d.parts, h) {
+		d.parts = append(d.parts, h)
+	}
+}
+
+// seal seals the replicated or private part of a rank, and mirrors the latter.
+func (w *world) seal(r replica.Rank, g replica.Generation, k replica.PartKind) {
+	j := w.state()
+	d := w.nodes[j.Ranks[r].Node]
+	if k == replica.ReplicatedPart {
+		group := j.Layout.Groups[r]
+		d.hold(replica.OfGroup(group), g, r, false)
+		for _, m := range j.GroupMirrors[group] {
+			if w.nodes[m].up {
+				w.nodes[m].hold(replica.OfGroup(group), g, r, true)
+			}
+		}
+		return
+	}
+	d.hold(replica.OfRank(r), g, r, false)
+	for _, m := range j.Mirrors[r] {
+		if w.nodes[m].up {
+			w.nodes[m].hold(replica.OfRank(r), g, r, true)
+		}
+	}
+}
+
+// holders finds who of the connected nodes holds a part.
+func (w *world) holders(p replica.Part, g replica.Generation) (out []replica.Holder) {
+	j := w.state()
+	for _, n := range w.names() {
+		d := w.nodes[n]
+		if d.up && !lock.HolderFaulted(j, d.holder) && slices.ContainsFunc(d.parts, func(h replica.Held) bool { return h.Part == p && h.Generation == g }) {
+			out = append(out, d.holder)
+		}
+	}
+	return out
+}
+
+// commit commits a generation if enough nodes hold it.
+func (w *world) commit(g replica.Generation) error {
+	j := w.state()
+	c := replica.Commit{Job: w.job, Position: replica.Position(g), Generation: g}
+	for i := range j.Layout.NumGroups() {
+		p := replica.OfGroup(replica.GroupID(i))
+		c.Parts = append(c.Parts, replica.PartRoot{Part: p, Root: root(p, g), Holders: w.holders(p, g)})
+	}
+	for r := range j.Ranks {
+		p := replica.OfRank(replica.Rank(r))
+		c.Parts = append(c.Parts, replica.PartRoot{Part: p, Root: root(p, g), Holders: w.holders(p, g)})
+	}
+	if out := w.apply(c); out.Err != nil {
+		return out.Err
+	}
+	w.retain(2)
+	return nil
+}
+
+// retain frees what is older than the committed generation and the newest n steps before it.
+func (w *world) retain(n replica.Step) {
+	j := w.state()
+	for _, d := range w.nodes {
+		d.parts = slices.DeleteFunc(d.parts, func(h replica.Held) bool {
+			return h.Generation != j.Committed && h.Generation.Step+n <= j.Position.Step
+		})
+	}
+}
+
+// step has every rank train one step; whoever is asked for seals and commits.
+func (w *world) step(commit bool) error {
+	j := w.state()
+	if j.Phase != replica.Open {
+		return fmt.Errorf("job is %v", j.Phase)
+	}
+	var g replica.Generation
+	for r, c := range j.Ranks {
+		p := w.nodes[c.Node].procs[replica.Rank(r)]
+		if p == nil || !p.alive || p.stopped || p.busy {
+			return fmt.Errorf("rank %d does not step", r)
+		}
+		p.live.Epoch, p.live.Step = j.Epoch, p.live.Step+1
+		g = p.live
+	}
+	for r := range j.Ranks {
+		w.seal(replica.Rank(r), g, replica.PrivatePart)
+		w.seal(replica.Rank(r), g, replica.ReplicatedPart)
+	}
+	if commit {
+		return w.commit(g)
+	}
+	return nil
+}
+
+// react lets a daemon do what the state machine asks of it.
+func (w *world) react(n replica.NodeName) {
+	j, d := w.state(), w.nodes[n]
+	if j == nil || !d.up {
+		return
+	}
+	d.fenced = max(d.fenced, j.ClosedEpoch)
+	for _, r := range slices.Sorted(maps.Keys(d.procs)) {
+		p := d.procs[r]
+		if j.Ranks[r].Incarnation != p.inc {
+			delete(d.procs, r) // superseded
+			d.offers++
+			continue
+		}
+		if !p.alive {
+			continue
+		}
+		switch {
+		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0:
+			p.initial, p.live = j.Epoch, replica.Generation{Epoch: j.Epoch}
+			d.hold(replica.OfGroup(j.Layout.Groups[r]), p.live, r, false)
+			d.hold(replica.OfRank(r), p.live, r, false)
+		case j.ClosedEpoch >= j.Epoch && !p.stuck && !p.busy:
+			p.stopped = true
+		case j.Phase == replica.Planned && p.loaded != j.Epoch && !p.blocked:
+			w.load(d, r, p, j.Plan)
+		case j.Phase == replica.Open && p.loaded == j.Epoch:
+			p.stopped = false
+		}
+	}
+	if j.Phase == replica.Planned {
+		w.fetchMirrors(n, d, j.Plan)
+	}
+}
+
+func (w *world) available(s replica.Source, g replica.Generation) bool {
+	if s.Tier == replica.Disk {
+		return true
+	}
+	for _, h := range s.Holders {
+		d := w.nodes[h.Node]
+		if d.up && d.holder == h && slices.ContainsFunc(d.parts, func(x replica.Held) bool { return x.Part == s.Part && x.Generation == g && x.Root == s.Root }) {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) load(d *daemon, r replica.Rank, p *process, plan *replica.Plan) {
+	group, _ := plan.Source(replica.OfGroup(plan.Layout.Groups[r]))
+	own, _ := plan.Source(replica.OfRank(r))
+	if !w.available(group, plan.Generation) || !w.available(own, plan.Generation) {
+		return
+	}
+	d.hold(group.Part, plan.Generation, r, false)
+	d.hold(own.Part, plan.Generation, r, false)
+	p.live, p.loaded, p.torn = replica.Generation{Epoch: plan.Epoch, Step: plan.Generation.Step}, plan.Epoch, false
+}
+
+func (w *world) fetchMirrors(n replica.NodeName, d *daemon, plan *replica.Plan) {
+	fetch := func(p replica.Part, r replica.Rank, names []replica.NodeName) {
+		if s, ok := plan.Source(p); ok && slices.Contains(names, n) {
+			loaded := false // the rank's own node may have staged it meanwhile
+			for _, o := range w.nodes {
+				loaded = loaded || o.up && slices.ContainsFunc(o.parts, func(x replica.Held) bool { return x.Part == p && x.Generation == plan.Generation })
+			}
+			if loaded || w.available(s, plan.Generation) {
+				d.hold(p, plan.Generation, r, true)
+			}
+		}
+	}
+	for r, names := range plan.Mirrors {
+		fetch(replica.OfRank(replica.Rank(r)), replica.Rank(r), names)
+	}
+	for g, names := range plan.GroupMirrors {
+		fetch(replica.OfGroup(replica.GroupID(g)), 0, names)
+	}
+}
+
+func (w *world) report(n replica.NodeName) replica.NodeReport {
+	d := w.nodes[n]
+	d.seq++
+	rep := replica.NodeReport{Job: w.job, Holder: d.holder, Session: d.session, Seq: d.seq, Fenced: d.fenced, Settled: true, Parts: slices.Clone(d.parts), Offers: d.offers, Spare: d.spare}
+	if w.hold[n] {
+		rep.Offers = 0
+	}
+	for _, r := range slices.Sorted(maps.Keys(d.procs)) {
+		p := d.procs[r]
+		phase := replica.Idle
+		if p.busy {
+			phase, rep.Settled = replica.Updating, rep.Settled && !p.alive
+		}
+		rep.Ranks = append(rep.Ranks, replica.RankReport{Rank: r, Incarnation: p.inc, Alive: p.alive, Attached: p.alive && !p.detached, PID: uint64(p.inc),
+			Live: replica.PackWord(p.live.Epoch, p.live.Step, phase), Good: p.live.Word(), Settled: !p.busy, Stopped: p.stopped && p.alive, Whole: p.alive && !p.busy && !p.torn,
+			Initial: p.initial, Loaded: p.loaded})
+	}
+	return rep
+}
+
+// settle lets everybody react until nothing changes any more, without time passing.
+func (w *world) settle() error {
+	for range 200 {
+		before := w.index
+		n := len(w.queue)
+		w.drain()
+		if !w.lag {
+			for _, name := range w.names() {
+				w.react(name)
+				if w.nodes[name].up {
+					w.queue = append(w.queue, recovery.Report{NodeReport: w.report(name)})
+				}
+			}
+		}
+		w.drain()
+		if w.index == before && n == 0 && len(w.queue) == 0 {
+			return nil
+		}
+	}
+	return errors.New("no rest after 200 rounds: leader and state machine disagree for ever")
+}
+
+func (w *world) drain() {
+	for len(w.queue) > 0 {
+		ev := w.queue[0]
+		w.queue = w.queue[1:]
+		w.feed(ev)
+	}
+}
+
+func (w *world) feed(ev recovery.Event) {
+	if w.leader == nil {
+		return
+	}
+	for _, e := range w.leader.Step(w.now, ev) {
+		w.carryOut(e)
+	}
+}
+
+func (w *world) carryOut(e recovery.Effect) {
+	switch e := e.(type) {
+	case recovery.Propose:
+		out := w.apply(e.Command)
+		w.say("propose %s%s", describe(e.Command), refusal(out.Err))
+		w.queue = append(w.queue, recovery.Outcome{Cmd: e.Command, Err: out.Err})
+	case recovery.Offer:
+		w.say("offer rank %d (from incarnation %d) to %s", e.Rank, e.Expect, e.Node)
+		if d := w.nodes[e.Node]; d.up && !w.hold[e.Node] && d.offers > 0 {
+			if p := d.procs[e.Rank]; p != nil {
+				delete(d.procs, e.Rank)
+				d.offers++
+			}
+			if err := w.start(e.Rank, e.Node); err != nil {
+				w.say("  claim refused: %v", err)
+			}
+		}
+	case recovery.Capture:
+		w.say("capture %v", e.Generation)
+		for _, d := range w.nodes {
+			for r, p := range d.procs {
+				if d.up && p.alive && !p.torn && p.live == e.Generation && !d.noSlot {
+					d.hold(replica.OfGroup(w.state().Layout.Groups[r]), e.Generation, r, false)
+				}
+			}
+		}
+	case recovery.ScanDurable:
+		w.scans++
+		w.say("scan the durable tier")
+		w.queue = append(w.queue, recovery.DurableFound{Generations: w.disk})
+	case recovery.Note:
+		w.say("%s: %s", e.Code, e.Text)
+	}
+}
+
+// wait lets time pass, waking the leader when it asked to be.
+func (w *world) wait(d time.Duration) error {
+	end := w.now + d
+	for {
+		if err := w.settle(); err != nil {
+			return err
+		}
+		at, ok := w.leader.Next()
+		if !ok || at > end {
+			w.now = end
+			w.feed(recovery.Tick{})
+			return w.settle()
+		}
+		if at <= w.now {
+			return fmt.Errorf("the leader asks for a tick at %v, which is not after %v", at, w.now)
+		}
+		w.now = at
+		w.feed(recovery.Tick{})
+	}
+}
+
+func refusal(err error) string {
+	if err == nil {
+		return ""
+	}
+	return " -> refused: " + err.Error()
+}
+
+func describe(c replica.Command) string {
+	switch c := c.(type) {
+	case replica.ReportFault:
+		if c.Fault.OfNode() {
+			return fmt.Sprintf("fault in epoch %d: %v of node %s", c.Fault.Epoch, c.Fault.Kind, c.Fault.Node)
+		}
+		return fmt.Sprintf("fault in epoch %d: %v of rank %d incarnation %d", c.Fault.Epoch, c.Fault.Kind, c.Fault.Rank, c.Fault.Incarnation)
+	case replica.ApplyPlan:
+		return "plan " + describePlan(c.Plan)
+	case replica.Resume:
+		var thin []string
+		for _, p := range c.Parts {
+			if len(p.Holders) < 2 {
+				thin = append(thin, p.Part.String())
+			}
+		}
+		s := fmt.Sprintf("resume %d with %d copies", c.Epoch, c.Copies)
+		if len(thin) > 0 {
+			s += ", one holder only: " + strings.Join(thin, ", ")
+		}
+		return s
+	case replica.Begin:
+		return fmt.Sprintf("begin %d", c.Epoch)
+	case replica.SetCopies:
+		return fmt.Sprintf("copies %d", c.Copies)
+	case replica.SetMirrors:
+		return fmt.Sprintf("mirrors %v groups %v", c.Mirrors, c.GroupMirrors)
+	case replica.EndJob:
+		return "end: " + c.Reason
+	case replica.RegisterNode:
+		return "register " + string(c.Node.Name)
+	}
+	return fmt.Sprintf("%T", c)
+}
+
+func describePlan(p replica.Plan) string {
+	s := fmt.Sprintf("%d: T = %v", p.Epoch, p.Generation)
+	if p.StepsLost > 0 {
+		s += fmt.Sprintf(", %d steps lost", p.StepsLost)
+	}
+	if p.Unvouched {
+		s += ", unvouched"
+	}
+	s += "; " + p.Reason
+	for _, src := range p.Sources {
+		var names []string
+		for _, h := range src.Holders {
+			names = append(names, string(h.Node))
+		}
+		s += fmt.Sprintf("\n    %v: %v %s", src.Part, src.Tier, strings.Join(names, " "))
+	}
+	return s + fmt.Sprintf("\n    mirrors %v groups %v", p.Mirrors, p.GroupMirrors)
+}
