@@ -6,7 +6,8 @@
  * in nanoseconds from now (timeout_ns; < 0 is refused).
  *
  * Threads: a handle belongs to one thread, the training thread, except that ONE other thread, the worker, may call
- * rp_capture, rp_notify and rp_reconnect, and any thread may call rp_cancel, rp_fenced and rp_committed.
+ * rp_capture, rp_notify and rp_reconnect, and any thread may call rp_cancel, rp_fenced and rp_committed. A further thread that
+ * polls rp_fd may call rp_notify and rp_reconnect beside the worker, so that a slow daemon delays no capture.
  *
  * Life of a rank:
  *   rp_open -> rp_register... -> rp_attach -> loop {
@@ -134,9 +135,11 @@ RP_API int rp_freeze_good(rp_handle *h);
 /* Worker thread: copies and hashes the armed capture, seals it, tells the daemon. RP_EAGAIN if nothing is armed, RP_ECANCELED
  * if cancelled. Needs good >= the captured step. */
 RP_API int rp_capture(rp_handle *h, rp_error *err);
-/* Worker thread: tells the daemon about a private part sealed by rp_step_enter. Cheap when there is none. */
+/* Worker thread: tells the daemon about a private part sealed by rp_step_enter, and takes in what the daemon has sent. Cheap when
+ * there is none. RP_EGONE when the daemon hung up. */
 RP_API int rp_notify(rp_handle *h);
-/* Worker thread: after RP_EGONE, connects again and offers the arena back. */
+/* Worker thread: after RP_EGONE, connects again and offers the arena back. RP_EGONE at once if nobody listens yet: try again later.
+ * RP_ESTOPPED if the rank has another owner. */
 RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err);
 /* Any thread: makes a running capture end at the next chunk. */
 RP_API void rp_cancel(rp_handle *h);

@@ -21,7 +21,7 @@ static int poll_until(int fd, short events, int64_t deadline, int64_t at_most) {
 	return poll(&p, fd >= 0, (int)((left + 999999) / 1000000));
 }
 
-/* Tries until the deadline: a daemon that restarts is away for a moment. */
+/* Tries until the deadline: a daemon that restarts is away for a moment. A deadline that has passed allows one try. */
 int rpi_connect(const char *path, int64_t deadline, int *out, rp_error *err) {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	memcpy(addr.sun_path, path, strlen(path));
@@ -278,7 +278,9 @@ int rpi_handshake(rp_handle *h, int fd, uint16_t type, const void *body, size_t 
 		else if (got == 0)
 			poll_until(fd, POLLIN, deadline, RPI_POLL_NS);
 	}
+	pthread_mutex_lock(&h->io);
 	h->hand.request = 0;
+	pthread_mutex_unlock(&h->io);
 	if (rc == RP_EGONE)
 		return rpi_error(err, rc, "the daemon at %s hung up", h->path);
 	if (rc != RP_OK)

@@ -51,13 +51,13 @@ RP_API int rp_seal_initial(rp_handle *h, rp_error *err) {
 	RPI_ENTER(h, err);
 	if (atomic_load(&h->life) != RPI_INIT)
 		return rpi_error(err, RP_ESTATE, "rp_seal_initial: call it when rp_join says RP_INIT");
-	uint64_t epoch = atomic_load(&h->epoch), generation = RP_WORD(epoch, h->order.step, 0), word;
+	uint64_t epoch = atomic_load(&h->epoch), generation = RP_WORD(epoch, h->order.step, 0), word = 0;
 	if (rp_fenced(h))
 		return rpi_error(err, RP_EFENCED, "epoch %llu is closed: rp_join", (unsigned long long)epoch);
 	int rc = set_words(h, epoch, h->order.step, err);
 	if (rc == RP_OK)
 		rc = seal_frozen(h, generation, err);
-	rpi_place p;
+	rpi_place p = {0};
 	rpi_stage(h, generation);
 	if (rc == RP_OK)
 		rc = take_any(h, RPI_KIND_SLOT, &p, &word, err);

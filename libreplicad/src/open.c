@@ -228,7 +228,7 @@ RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	if (!gone)
 		return RP_OK;
 	int fd;
-	int rc = rpi_connect(h->path, deadline, &fd, err);
+	int rc = rpi_connect(h->path, 0, &fd, err);
 	if (rc != RP_OK)
 		return rc;
 	rc = rpi_handshake(h, fd, RP_M_REATTACH, &h->hello, sizeof h->hello, h->arena_fd, RP_M_ATTACHED, deadline, err);

@@ -1,0 +1,114 @@
+//go:build cgo
+
+package libreplicad
+
+// #include <stdlib.h>
+// #include "gocall.h"
+import "C"
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Action is what Join tells a rank to do.
+type Action uint32
+
+// The actions: initialise the state and seal it, or load it.
+const (
+	Init Action = C.RP_INIT
+	Load Action = C.RP_LOAD
+)
+
+func (a Action) String() string {
+	switch a {
+	case Init:
+		return "init"
+	case Load:
+		return "load"
+	}
+	return "invalid"
+}
+
+// Source is where the state to load comes from.
+type Source uint32
+
+// The sources, nearest first.
+const (
+	OwnRAM  Source = C.RP_OWN_RAM
+	PeerRAM Source = C.RP_PEER_RAM
+	Durable Source = C.RP_DURABLE
+)
+
+func (s Source) String() string {
+	switch s {
+	case 0:
+		return "none"
+	case OwnRAM:
+		return "own-ram"
+	case PeerRAM:
+		return "peer-ram"
+	case Durable:
+		return "durable"
+	}
+	return "invalid"
+}
+
+// Order is where a rank starts.
+type Order struct {
+	Action      Action
+	Epoch       replica.Epoch // the rank now works under it
+	Step        replica.Step  // the state after it is (to be) in place; training goes on with the next
+	Incarnation replica.Incarnation
+	Source      Source // of a Load
+	Rank        replica.Rank
+	World       uint32
+	Group       replica.GroupID
+	Job         replica.JobID
+}
+
+// Join stops the rank (captures end, the daemon is told) and waits for the next order. It is called first, after every
+// ErrFenced, and after SealInitial.
+func (s *Session) Join(ctx context.Context) (Order, error) {
+	info := (*C.rp_join_info)(C.calloc(1, C.sizeof_rp_join_info))
+	defer C.free(unsafe.Pointer(info))
+	info.struct_size = C.sizeof_rp_join_info
+	if err := s.waiting(ctx, "join", func(ns C.int64_t) C.int { return C.rp_join(s.h, info, ns, &s.call.error) }); err != nil {
+		return Order{}, err
+	}
+	job, err := replica.ParseUUID(C.GoString(&info.job_uuid[0]))
+	if err != nil {
+		return Order{}, err
+	}
+	s.frozen = false
+	s.renewFence()
+	return Order{Action: Action(info.action), Epoch: replica.Epoch(info.epoch), Step: replica.Step(info.step), Incarnation: replica.Incarnation(info.incarnation),
+		Source: Source(info.source), Rank: replica.Rank(info.rank), World: uint32(info.world), Group: replica.GroupID(info.group), Job: job}, nil
+}
+
+// SealInitial captures and seals the initial state, after Init; Join again afterwards.
+func (s *Session) SealInitial(ctx context.Context) error {
+	return s.waiting(ctx, "seal initial state", func(C.int64_t) C.int { return C.rp_seal_initial(s.h, &s.call.error) })
+}
+
+// Load copies the ordered generation into the live state, every chunk verified.
+func (s *Session) Load() error { return failure("load", C.rp_load(s.h, &s.call.error), s.call) }
+
+// Ready acknowledges the load and waits until the epoch is opened.
+func (s *Session) Ready(ctx context.Context) error {
+	return s.waiting(ctx, "ready", func(ns C.int64_t) C.int { return C.rp_ready(s.h, ns, &s.call.error) })
+}
+
+// Fail reports a fault of this rank, an exception: the epoch will be closed.
+func (s *Session) Fail(text string) error {
+	t := C.CString(text)
+	defer C.free(unsafe.Pointer(t))
+	return failure("fail", C.rp_fail(s.h, t, &s.call.error), s.call)
+}
+
+// Leave says that the job is finished for this rank; then Close.
+func (s *Session) Leave(ctx context.Context) error {
+	return s.waiting(ctx, "leave", func(ns C.int64_t) C.int { return C.rp_leave(s.h, ns, &s.call.error) })
+}
