@@ -1,0 +1,145 @@
+package importwall
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The pure packages: event in, new state and effects out.
+var (
+	pure = []string{"replica", "lock", "recovery"}
+	// What none of them imports.
+	impure = []string{"net", "os", "sync", "sync/atomic", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog", "context", "unsafe", "syscall"}
+	// What of package time is no clock.
+	timeWithoutClock = []string{"Duration", "Nanosecond", "Microsecond", "Millisecond", "Second", "Minute", "Hour"}
+)
+
+func TestPurePackages(t *testing.T) {
+	for _, p := range packages(t) {
+		if !slices.Contains(pure, p.name()) {
+			continue
+		}
+		for _, name := range p.GoFiles {
+			path := filepath.Join(p.Dir, name)
+			src, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, complaint := range impurities(t, path, string(src), p.name() == "replica") {
+				t.Error(complaint)
+			}
+		}
+	}
+}
+
+// impurities names what a pure package's file must not have.
+func impurities(t *testing.T, path, src string, noTime bool) (list []string) {
+	t.Helper()
+	fset := token.NewFileSet()
+	file, err := parser.ParseFile(fset, path, src, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := func(pos token.Pos, format string, args ...any) {
+		list = append(list, fmt.Sprintf("%v: %s", fset.Position(pos), fmt.Sprintf(format, args...)))
+	}
+	for _, spec := range file.Imports {
+		name, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(impure, name) || noTime && name == "time" {
+			bad(spec.Pos(), "a pure package imports %s", name)
+		}
+		if spec.Name != nil && name == "time" {
+			bad(spec.Pos(), "time under another name hides the clock from this check")
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			bad(n.Pos(), "a pure package starts a goroutine")
+		case *ast.SelectStmt, *ast.SendStmt:
+			bad(n.Pos(), "a pure package waits or sends")
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && !slices.Contains(timeWithoutClock, n.Sel.Name) {
+				bad(n.Pos(), "a pure package uses time.%s", n.Sel.Name)
+			}
+		}
+		return true
+	})
+	return list
+}
+
+// TestImpuritiesAreSeen shows that the check can fail.
+func TestImpuritiesAreSeen(t *testing.T) {
+	for src, want := range map[string]string{
+		`import "fmt"; var _ = fmt.Sprint`:                     "",
+		`import "time"; var _ time.Duration = time.Second`:     "",
+		`import "time"; var _ = time.Now`:                      "time.Now",
+		`import t "time"; var _ = t.Now`:                       "another name",
+		`import "os"; var _ = os.Args`:                         "imports os",
+		`import "math/rand/v2"; var _ = rand.Int`:              "imports math/rand/v2",
+		`func f() { go f() }`:                                  "goroutine",
+		`func f(c chan int) { select { case <-c: default: } }`: "waits",
+	} {
+		got := strings.Join(impurities(t, "x.go", "package x\n"+src, false), "\n")
+		if (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", src, got, want)
+		}
+	}
+	if got := impurities(t, "x.go", "package x\nimport \"time\"\nvar _ time.Duration", true); len(got) != 1 {
+		t.Errorf("package replica may import time: %q", got)
+	}
+}
+
+// TestPackageComments: every package says what it is for.
+func TestPackageComments(t *testing.T) {
+	for _, p := range packages(t) {
+		var comments []string
+		for _, name := range slices.Concat(p.GoFiles, p.CgoFiles) {
+			file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if file.Doc != nil {
+				comments = append(comments, commentFault(file.Name.Name, filepath.Base(p.Dir), file.Doc.Text()))
+			}
+		}
+		if len(comments) != 1 || comments[0] != "" {
+			t.Errorf("%s: want one package comment, there are %d: %q", p.name(), len(comments), comments)
+		}
+	}
+}
+
+// commentFault says what is wrong with a package comment.
+func commentFault(name, dir, text string) string {
+	want := "Package " + name + " "
+	if name == "main" {
+		want = "Command " + dir + " "
+	}
+	if !strings.HasPrefix(text, want) || len(text) < 60 {
+		return fmt.Sprintf("want %q and a sentence, not %.60q", want, text)
+	}
+	return ""
+}
+
+func TestCommentFaultsAreSeen(t *testing.T) {
+	sentence := "does one thing, owns this and must not import that, for a reason."
+	for _, tc := range []struct{ name, dir, text, want string }{
+		{"wire", "wire", "Package wire " + sentence, ""}, {"main", "replicad", "Command replicad " + sentence, ""},
+		{"wire", "wire", "Package wires " + sentence, "Package wire "}, {"main", "replicad", "Package main " + sentence, "Command replicad "}, {"wire", "wire", "Package wire is.", "a sentence"},
+	} {
+		if got := commentFault(tc.name, tc.dir, tc.text); (tc.want == "") != (got == "") || !strings.Contains(got, tc.want) {
+			t.Errorf("%q: %q, want %q", tc.text, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package importwall
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/replicad/replicad"
+
+// wall is what one package may import beside the standard library.
+type wall struct {
+	layer int      // it imports only from layers below its own
+	own   []string // packages of this module; nil: whatever lies below
+	third []string // packages of others, each with what lies below it
+}
+
+// side marks packages beside the layers: nothing of the program imports them.
+const side = 9
+
+// walls is docs/design.md's table of layers.
+var walls = map[string]wall{
+	"replica": {0, []string{}, nil},
+
+	"lock":            {1, []string{"replica"}, nil},
+	"recovery":        {1, []string{"replica"}, nil},
+	"internal/wire":   {1, []string{"replica"}, []string{"github.com/cespare/xxhash/v2", "github.com/fxamacker/cbor/v2"}},
+	"internal/config": {1, []string{"replica"}, []string{"github.com/goccy/go-yaml"}},
+
+	"internal/session":    {2, []string{"replica", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
+	"internal/rendezvous": {2, []string{"replica", "internal/wire"}, nil},
+	"internal/consensus":  {2, []string{"replica", "lock", "internal/wire"}, []string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/go-hclog", "go.etcd.io/bbolt"}},
+	"internal/checkpoint": {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
+	"internal/shm":        {2, []string{"replica"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
+	"internal/pki":        {2, []string{"replica"}, []string{"github.com/google/uuid"}},
+	"internal/endpoint":   {2, []string{"replica"}, []string{"github.com/quic-go/quic-go", "golang.org/x/sys/unix"}},
+	"membership":          {2, []string{"replica"}, []string{"github.com/hashicorp/memberlist"}},
+	"transfer":            {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "github.com/quic-go/quic-go", "golang.org/x/sync"}},
+
+	"internal/node":   {3, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix", "golang.org/x/sync"}},
+	"internal/launch": {3, []string{"replica", "internal/wire"}, nil},
+	"internal/demo":   {4, []string{"replica", "internal/config", "internal/pki", "internal/node"}, []string{"golang.org/x/sys/unix", "golang.org/x/term", "golang.org/x/sync"}},
+
+	"cmd/replicad": {5, nil, []string{"github.com/spf13/cobra", "github.com/rs/zerolog"}},
+
+	"libreplicad":                {side, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
+	"examples/textlm":            {side, []string{"libreplicad", "examples/textlm/collective", "examples/textlm/data", "examples/textlm/model"}, nil},
+	"examples/textlm/collective": {side, []string{}, []string{"golang.org/x/sys/unix"}},
+	"examples/textlm/data":       {side, []string{}, nil},
+	"examples/textlm/model":      {side, []string{}, []string{"golang.org/x/sys/unix"}},
+	"internal/leakcheck":         {side, []string{}, nil},
+	"internal/importwall":        {side, []string{}, nil},
+}
+
+// pkg is what the go command says of a package.
+type pkg struct {
+	ImportPath, Dir                                       string
+	GoFiles, CgoFiles, TestGoFiles, XTestGoFiles, Imports []string
+	Error                                                 *struct{ Err string }
+}
+
+func (p pkg) name() string { return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/") }
+
+// packages lists the module, once for all tests: a package is nothing but its files, so nothing is built for it.
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,CgoFiles,TestGoFiles,XTestGoFiles,Imports,Error", module+"/...")
+	cmd.Stderr = os.Stderr
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var list []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+	if len(list) < 5 {
+		t.Fatalf("the go command lists %d packages: the walls would hold nothing", len(list))
+	}
+	return list
+}
+
+func TestWalls(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, complaint := range breaches(walls, p) {
+			t.Error(complaint)
+		}
+	}
+}
+
+// breaches names the imports of p that the walls forbid.
+func breaches(walls map[string]wall, p pkg) (list []string) {
+	bad := func(format string, args ...any) { list = append(list, p.name()+": "+fmt.Sprintf(format, args...)) }
+	if p.Error != nil {
+		bad("%s", p.Error.Err)
+	}
+	w, ok := walls[p.name()]
+	if !ok {
+		bad("is not in the table of walls: enter it with its layer")
+		return list
+	}
+	for _, path := range p.Imports {
+		own, isOwn := strings.CutPrefix(path, module+"/")
+		switch {
+		case isOwn:
+			below, known := walls[own]
+			switch {
+			case w.own != nil && !slices.Contains(w.own, own):
+				bad("imports %s; it may import %v", own, w.own)
+			case known && w.layer != side && below.layer >= w.layer:
+				bad("is in layer %d and imports %s, which is in layer %d: imports point down, never sideways", w.layer, own, below.layer)
+			}
+		case strings.Contains(strings.SplitN(path, "/", 2)[0], "."):
+			if !slices.ContainsFunc(w.third, func(t string) bool { return path == t || strings.HasPrefix(path, t+"/") }) {
+				bad("imports %s; of others it may import %v", path, w.third)
+			}
+		}
+	}
+	return list
+}
+
+// TestWallsHold shows that the check can fail.
+func TestWallsHold(t *testing.T) {
+	law := map[string]wall{"low": {0, nil, nil}, "a": {1, nil, []string{"example.org/x"}}, "b": {1, nil, nil}, "c": {1, []string{}, nil}, "top": {2, nil, nil}, "tool": {side, []string{"top"}, nil}}
+	for _, tc := range []struct {
+		from, to string
+		want     string
+	}{
+		{"a", module + "/low", ""}, {"a", "fmt", ""}, {"a", "example.org/x/y", ""}, {"top", module + "/b", ""}, {"tool", module + "/top", ""},
+		{"a", module + "/b", "sideways"}, {"a", module + "/top", "sideways"}, {"c", module + "/low", "may import []"},
+		{"a", "example.org/xy", "may import"}, {"b", "example.org/x", "may import"}, {"top", module + "/tool", "sideways"}, {"new", "fmt", "not in the table"},
+	} {
+		got := strings.Join(breaches(law, pkg{ImportPath: module + "/" + tc.from, Imports: []string{tc.to}}), "\n")
+		if (tc.want == "") != (got == "") || !strings.Contains(got, tc.want) {
+			t.Errorf("%s imports %s: %q, want %q", tc.from, tc.to, got, tc.want)
+		}
+	}
+}
+
+// TestLayersOfTheTable: no two adaptors know each other, and what the table allows points down.
+func TestLayersOfTheTable(t *testing.T) {
+	for name, w := range walls {
+		for _, own := range w.own {
+			below, known := walls[own]
+			if !known || w.layer != side && below.layer >= w.layer {
+				t.Errorf("%s (layer %d) is allowed %s (known %v, layer %d)", name, w.layer, own, known, below.layer)
+			}
+		}
+	}
+}
+
+// TestDaemonBuildsWithoutCgo: the daemon runs on any Linux host, whatever C library it has.
+func TestDaemonBuildsWithoutCgo(t *testing.T) {
+	cmd := exec.Command("go", "build", "-o", os.DevNull, module+"/cmd/replicad")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
