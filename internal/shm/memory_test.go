@@ -1,0 +1,98 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const mib = 1 << 20
+
+// fakeMemory writes a /proc and a cgroup tree; files are relative to the temporary directory.
+func fakeMemory(t *testing.T, files map[string]string) memory {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return memory{filepath.Join(dir, "proc"), filepath.Join(dir, "cgroup")}
+}
+
+func TestAvailableMemory(t *testing.T) {
+	meminfo := "MemTotal: 4096000 kB\nMemFree: 1 kB\nMemAvailable: 1024000 kB\n" // 1000 MiB
+	n := func(m int) string { return fmt.Sprintf("%d\n", m*mib) }
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  uint64
+		limit string
+	}{
+		{"host alone", map[string]string{"proc/meminfo": meminfo}, 1000, "meminfo"},
+		{"no limit", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a\n", "cgroup/a/memory.max": "max\n", "cgroup/a/memory.current": n(10)}, 1000, "meminfo"},
+		{"v2", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a/b\n", "cgroup/a/b/memory.max": n(500), "cgroup/a/b/memory.current": n(300)}, 200, "a/b/memory.max"},
+		{"v2, cache is free", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a\n", "cgroup/a/memory.max": n(500), "cgroup/a/memory.current": n(300),
+			"cgroup/a/memory.stat": "anon 1\ninactive_file " + n(100) + "active_file 5\n"}, 300, "a/memory.max"},
+		{"v2, parent is tighter", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a/b\n", "cgroup/a/b/memory.max": n(500), "cgroup/a/b/memory.current": n(100),
+			"cgroup/a/memory.max": n(600), "cgroup/a/memory.current": n(550)}, 50, "a/memory.max"},
+		{"v2, another namespace's path", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/../../x\n", "cgroup/memory.max": n(70), "cgroup/memory.current": n(50)}, 20, "memory.max"},
+		{"v2 beyond its limit", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a\n", "cgroup/a/memory.max": n(70), "cgroup/a/memory.current": n(80)}, 0, "a/memory.max"},
+		{"v1", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/a\n", "cgroup/memory/a/memory.limit_in_bytes": n(500), "cgroup/memory/a/memory.usage_in_bytes": n(300),
+			"cgroup/memory/a/memory.stat": "inactive_file 1\ntotal_inactive_file " + n(50)}, 250, "memory.limit_in_bytes"},
+		{"v1 without a limit", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "4:hugetlb,memory:/\n", "cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n", "cgroup/memory/memory.usage_in_bytes": n(300)}, 1000, "meminfo"},
+		{"hybrid", map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "4:memory:/a\n0::/b\n", "cgroup/memory/a/memory.limit_in_bytes": n(500), "cgroup/memory/a/memory.usage_in_bytes": n(300),
+			"cgroup/unified/b/memory.max": n(30), "cgroup/unified/b/memory.current": n(10)}, 20, "unified/b/memory.max"},
+	} {
+		m := fakeMemory(t, c.files)
+		have, limit, err := m.available()
+		if err != nil || have != c.want*mib || !strings.Contains(limit, c.limit) {
+			t.Errorf("%s: %d MiB by %s (%v), want %d by %s", c.name, have/mib, limit, err, c.want, c.limit)
+		}
+	}
+	if _, _, err := fakeMemory(t, map[string]string{"proc/meminfo": "MemTotal: 5 kB\n"}).available(); err == nil {
+		t.Error("no MemAvailable: no error")
+	}
+}
+
+func TestTooLittleMemory(t *testing.T) {
+	m := fakeMemory(t, map[string]string{"proc/meminfo": "MemAvailable: 204800 kB\n"}) // 200 MiB
+	f, err := newMemfd("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	err = reserve(f, 101*mib, 100*mib, m)
+	e, ok := errors.AsType[*TooLittleMemory](err)
+	if !ok || e.Need != 101*mib || e.Have != 100*mib {
+		t.Fatalf("%v", err)
+	}
+	for _, want := range []string{"101 MiB", "100 MiB", "meminfo", "fewer slots", "cgroup"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %q", err, want)
+		}
+	}
+	if st, err := f.Stat(); err != nil || st.Size() != 0 {
+		t.Errorf("%d bytes were taken before the check: %v", st.Size(), err)
+	}
+	if err := reserve(f, 70*mib, 100*mib, m); err != nil { // in two pieces
+		t.Error(err)
+	}
+	if st, err := f.Stat(); err != nil || st.Size() != 70*mib {
+		t.Errorf("reserved %d bytes: %v", st.Size(), err)
+	}
+	s := testSpec(t)
+	s.Margin = 1 << 60
+	if _, err := Create(s); err == nil {
+		t.Error("an arena was made with no memory to spare")
+	} else if _, ok := errors.AsType[*TooLittleMemory](err); !ok {
+		t.Error(err)
+	}
+}
