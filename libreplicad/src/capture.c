@@ -11,16 +11,15 @@
 
 #include "internal.h"
 
+/* The twin of lock.ShouldCapture: the candidate always (while none newer than the committed step is named: the first step due after
+ * it), and nothing else with two slots; with more, for freshness, multiples of max(c, 2), so that no slot the candidate needs is taken. */
 bool rpi_should_capture(uint64_t s, uint64_t committed, uint64_t candidate, uint64_t cadence, uint32_t slots) {
-	if (cadence == 0)
-		cadence = 1;
-	if (s % cadence)
+	uint64_t c = cadence > 1 ? cadence : 1;
+	if (s <= committed)
 		return false;
-	if (slots <= 2)
-		return candidate ? s == candidate : s > committed;
-	if (candidate == 0 || s <= candidate)
-		return true;
-	return s % (cadence > 2 ? cadence : 2) == 0;
+	if (candidate <= committed)
+		candidate = committed / c * c + c;
+	return s == candidate || (slots > 2 && s % (c > 2 ? c : 2) == 0);
 }
 
 /* Copies the private part into a free ring place and seals it. Never waits: without a place it is skipped and counted. */
@@ -48,11 +47,12 @@ void rpi_stage(rp_handle *h, uint64_t generation) {
 }
 
 void rpi_arm(rp_handle *h, uint64_t generation, uint32_t flags, int *armed) {
-	uint64_t candidate = atomic_load(&h->control->candidate.word);
-	uint64_t named = RP_WORD_EPOCH(candidate) == RP_WORD_EPOCH(generation) ? RP_WORD_STEP(candidate) : 0; /* another epoch's names nothing here */
-	uint64_t committed = RP_WORD_STEP(atomic_load(&h->control->committed.word));
+	/* What another epoch committed or named says nothing here: this one began at the order's step. */
+	uint64_t epoch = RP_WORD_EPOCH(generation), candidate = atomic_load(&h->control->candidate.word), committed = atomic_load(&h->control->committed.word);
+	uint64_t named = RP_WORD_EPOCH(candidate) == epoch ? RP_WORD_STEP(candidate) : 0;
+	uint64_t done = RP_WORD_EPOCH(committed) == epoch ? RP_WORD_STEP(committed) : h->order.step;
 	*armed = 0;
-	if (atomic_load(&h->capture) != RPI_NONE || !rpi_should_capture(RP_WORD_STEP(generation), committed, named, atomic_load(&h->control->cadence.word), h->geo.slots))
+	if (atomic_load(&h->capture) != RPI_NONE || !rpi_should_capture(RP_WORD_STEP(generation), done, named, atomic_load(&h->control->cadence.word), h->geo.slots))
 		return;
 	h->armed_generation = generation;
 	h->armed_flags = flags;

@@ -190,7 +190,7 @@ typedef struct rp_loaded {
 } rp_loaded;
 _Static_assert(sizeof(rp_loaded) == 40, "loaded");
 
-enum { RP_ORDER_INIT = 1, RP_ORDER_LOAD = 2, RP_ORDER_GO = 3, RP_ORDER_STOP = 4 };
+enum { RP_ORDER_INIT = 1, RP_ORDER_LOAD = 2, RP_ORDER_GO = 3, RP_ORDER_STOP = 4, RP_ORDER_CAPTURE = 5 /* a rank that waits in rp_join: seal the live state as `generation`, wait on */ };
 typedef struct rp_order {
 	uint32_t action;  /* RP_ORDER_* ; header.epoch = the epoch ordered */
 	uint32_t source;  /* RP_OWN_RAM... */
