@@ -1,0 +1,66 @@
+# The commands of this repository. `make test` and `make demo` do their own set-up; both need git, make, gcc and Go, nothing else.
+# Warnings of the compilers and linters are errors; nothing here needs root or a network beside Go's module proxy.
+
+SHELL      := bash
+.SHELLFLAGS := -euo pipefail -c
+GO         ?= go
+BIN        := $(CURDIR)/bin
+VERSION    := $(shell git describe --always --dirty --tags 2>/dev/null || echo unknown)
+# The linker is told the version: asking git from within go build fails in a clone that another user owns.
+GOBUILD    := $(GO) build -buildvcs=false -trimpath
+FUZZTIME   ?= 20s
+RUNS       ?= 20
+DEMO       ?=
+
+.PHONY: help build set-up check unit c-test demo-test test demo soak bench fuzz clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
+
+set-up: ## look for the tools, fetch the modules
+	@for tool in git gcc $(GO); do command -v $$tool >/dev/null || { echo "make: $$tool is missing (Debian: apt install git make gcc; Go: https://go.dev/dl)" >&2; exit 1; }; done
+	$(GO) mod download
+
+build: set-up ## the programs and the C library, in bin/
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 $(GOBUILD) -ldflags "-X main.version=$(VERSION)" -o $(BIN)/replicad ./cmd/replicad
+	CGO_ENABLED=1 $(GOBUILD) -o $(BIN)/textlm ./examples/textlm
+	$(MAKE) --no-print-directory -C libreplicad lib OUT=$(BIN)
+
+check: set-up ## format, vet, staticcheck, tidy module file
+	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "not formatted (run gofmt -w):" $$bad >&2; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) mod tidy -diff
+
+unit: set-up ## all Go tests, with the race detector, in random order
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -vet=off -timeout 8m ./...
+
+c-test: ## libreplicad's own tests, under address and undefined-behaviour sanitizers
+	$(MAKE) --no-print-directory -C libreplicad c-test
+
+demo-test: build ## the demo's scenario with the normal binaries
+	$(BIN)/replicad demo $(DEMO)
+
+test: build check unit c-test demo-test ## everything that must pass
+	@echo "make test: passed"
+
+demo: build ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="..."
+	$(BIN)/replicad demo $(DEMO)
+
+soak: build ## RUNS demos with random fault times; ends at the first that fails or leaves a process behind
+	.ci/soak $(RUNS) $(BIN) $(DEMO)
+
+bench: build ## every benchmark, one package at a time
+	CGO_ENABLED=1 $(GO) test -p 1 -run '^$$' -bench . -benchmem -timeout 30m ./...
+
+fuzz: set-up ## every fuzz target for FUZZTIME
+	@CGO_ENABLED=1 $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | while read -r pkg; do \
+		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "fuzz: $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done
+
+clean: ## remove what was built
+	rm -rf $(BIN)
+	$(MAKE) --no-print-directory -C libreplicad clean
