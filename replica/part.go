@@ -70,6 +70,8 @@ type Manifest struct {
 	Root        Digest       `json:"root" cbor:"14,keyasint"`
 	Lineage     Lineage      `json:"lineage" cbor:"15,keyasint"`
 	Condemned   []Generation `json:"condemned" cbor:"16,keyasint"`
+	// Regions are the part's: what Geometry is the digest of. A mirror lays its arena out by them.
+	Regions []Region `json:"regions,omitempty" cbor:"17,keyasint,omitempty"`
 }
 
 // ChunkCount is the number of chunks of size chunk that bytes fill.

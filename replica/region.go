@@ -252,10 +252,19 @@ func ParseRegion(rec []byte) (Region, error) {
 // Ranks of a group must agree on the replicated one (which covers frozen regions too).
 func (g Geometry) DigestInput(k PartKind) []byte {
 	var b []byte
-	for _, r := range g.Regions {
-		if (r.Kind == Private) == (k == PrivatePart) && (k != FrozenPart || r.Class == Frozen) {
-			b = AppendRegion(b, r)
-		}
+	for _, r := range g.Of(k) {
+		b = AppendRegion(b, r)
 	}
 	return b
+}
+
+// Of lists the regions that a kind of part's geometry digest covers.
+func (g Geometry) Of(k PartKind) []Region {
+	var out []Region
+	for _, r := range g.Regions {
+		if (r.Kind == Private) == (k == PrivatePart) && (k != FrozenPart || r.Class == Frozen) {
+			out = append(out, r)
+		}
+	}
+	return out
 }

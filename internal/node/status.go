@@ -17,6 +17,9 @@ type Status struct {
 	Adopting    bool                    `json:"adopting"`
 	Nodes       []NodeStatus            `json:"nodes"`
 	Jobs        []JobStatus             `json:"jobs"`
+	// From the seal of a replicated part on this node to the news of its commit, in microseconds, over the newest 1,024.
+	CommitLagP50US int64 `json:"commit_lag_p50_us"`
+	CommitLagP99US int64 `json:"commit_lag_p99_us"`
 }
 
 // NodeStatus is one registered node.

@@ -56,10 +56,13 @@ func (d *dialog) event(token string, p *Peer, h wire.RankHeader, body []byte, fi
 		return nil, fmt.Errorf("message type %d before a hello", h.Type)
 	}
 	if d.launcher {
-		if h.Type != wire.MRunExited {
+		if h.Type != wire.MRunExited && h.Type != wire.MRunRunning {
 			return nil, fmt.Errorf("message type %d from a launcher", h.Type)
 		}
 		v, err := wire.ParseRunExited(body)
+		if h.Type == wire.MRunRunning {
+			return RunRunning{p, v}, err
+		}
 		return RunExited{p, v}, err
 	}
 	switch h.Type {

@@ -71,6 +71,11 @@ type (
 		Peer *Peer
 		wire.RunExited
 	}
+	// RunRunning says, after a launcher connected again, that it runs a process already.
+	RunRunning struct {
+		Peer *Peer
+		wire.RunExited
+	}
 	// Gone says that the session is over: io.EOF if the peer hung up, else why.
 	Gone struct {
 		Peer *Peer
@@ -83,15 +88,16 @@ type (
 	}
 )
 
-func (Hello) event()     {}
-func (Attach) event()    {}
-func (Sealed) event()    {}
-func (Stopped) event()   {}
-func (Loaded) event()    {}
-func (Fail) event()      {}
-func (Leave) event()     {}
-func (KV) event()        {}
-func (RunHello) event()  {}
-func (RunExited) event() {}
-func (Gone) event()      {}
-func (Exited) event()    {}
+func (Hello) event()      {}
+func (Attach) event()     {}
+func (Sealed) event()     {}
+func (Stopped) event()    {}
+func (Loaded) event()     {}
+func (Fail) event()       {}
+func (Leave) event()      {}
+func (KV) event()         {}
+func (RunHello) event()   {}
+func (RunExited) event()  {}
+func (RunRunning) event() {}
+func (Gone) event()       {}
+func (Exited) event()     {}

@@ -272,10 +272,11 @@ func ParseRefused(b []byte) (r Refused, err error) {
 
 // The actions of an Order (RP_ORDER_*).
 const (
-	OrderInit uint32 = 1
-	OrderLoad uint32 = 2
-	OrderGo   uint32 = 3
-	OrderStop uint32 = 4
+	OrderInit    uint32 = 1
+	OrderLoad    uint32 = 2
+	OrderGo      uint32 = 3
+	OrderStop    uint32 = 4
+	OrderCapture uint32 = 5 // of a stopped rank: seal the live state as Generation, then wait on
 )
 
 // Order is the body of MOrder; the header's epoch is the one ordered.
@@ -307,7 +308,7 @@ func ParseOrder(b []byte) (o Order, err error) {
 	}
 	source := le.Uint32(b[4:])
 	o = Order{Action: le.Uint32(b), Source: replica.Tier(source), Step: replica.Step(le.Uint64(b[8:])), Slot: le.Uint32(b[24:]), Place: le.Uint32(b[28:]), Code: int32(le.Uint32(b[64:]))}
-	if o.Action < OrderInit || o.Action > OrderStop || source > uint32(replica.Disk) || o.Step > replica.MaxStep {
+	if o.Action < OrderInit || o.Action > OrderCapture || source > uint32(replica.Disk) || o.Step > replica.MaxStep {
 		return Order{}, fmt.Errorf("order: action %d, source %d, step %d out of range", o.Action, source, o.Step)
 	}
 	copy(o.ReplicatedRoot[:], b[32:])

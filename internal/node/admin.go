@@ -1,0 +1,189 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// statusTimeout bounds how long status waits for the leader before it answers with what this node knows alone.
+const statusTimeout = 500 * time.Millisecond
+
+// admin serves the operator's socket: status, and ending a job. HTTP over a unix socket of mode 0600.
+type admin struct {
+	m       *member
+	probes  *prober
+	base    func() Status // what this daemon knows of itself and of Raft
+	voter   bool
+	version string
+}
+
+func listenAdmin(path string) (net.Listener, error) {
+	if c, err := net.Dial("unix", path); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("admin socket %s: another daemon answers on it: stop that one, or give this node its own admin_socket", path)
+	}
+	os.Remove(path) //nolint:errcheck // a stale socket; a failure shows in Listen
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("admin socket %s: %w: is its directory there and writable?", path, err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("admin socket %s: %w", path, err)
+	}
+	return l, nil
+}
+
+func (a *admin) serve(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(a.status(r.Context())) //nolint:errcheck // the caller went away
+	})
+	mux.HandleFunc("POST /job/{name}/end", func(w http.ResponseWriter, r *http.Request) {
+		reason := r.FormValue("reason")
+		if reason == "" {
+			reason = "ended by the operator"
+		}
+		name, known := r.PathValue("name"), false
+		if !a.m.do(r.Context(), func() {
+			if known = a.m.jobNamed(name) != nil && a.m.link != nil; known {
+				a.m.send(kindEnd, endRequest{name, reason})
+			}
+		}) || !known {
+			http.Error(w, fmt.Sprintf("no running job %q is known here, or no leader is: see replicad status", name), http.StatusNotFound)
+			return
+		}
+		fmt.Fprintln(w, "asked the leader to end job", name)
+	})
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second, MaxHeaderBytes: 64 << 10}
+	stop := context.AfterFunc(ctx, func() { s.Close() })
+	defer stop()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("admin socket: %w", err)
+	}
+	return nil
+}
+
+// status asks the leader for the whole picture, and falls back to this node's own.
+func (a *admin) status(ctx context.Context) Status {
+	st := a.base()
+	answer := make(chan []byte, 1)
+	asked := false
+	a.m.do(ctx, func() {
+		st.Adopting = len(a.m.awaited) > 0
+		for name, n := range a.m.nodes {
+			state := a.probes.state(name)
+			if name == a.m.self.Name {
+				state = "alive"
+			}
+			st.Nodes = append(st.Nodes, NodeStatus{Name: name, Addr: n.Addr, Voter: n.Voter, State: state, Session: n.Session})
+		}
+		for _, lj := range a.m.jobs {
+			st.Jobs = append(st.Jobs, jobStatus(lj.job, nil))
+		}
+		if a.m.link != nil {
+			asked = true
+			id := a.m.nextRequest()
+			a.m.statuses[id] = answer
+			a.m.send(kindStatus, statusRequest{id})
+		}
+	})
+	st.CommitLagP50US, st.CommitLagP99US = lagUS(a.m.log)
+	if asked {
+		select {
+		case b := <-answer:
+			var jobs []JobStatus
+			if err := json.Unmarshal(b, &jobs); err == nil {
+				st.Jobs = jobs
+			}
+		case <-time.After(statusTimeout):
+		case <-ctx.Done():
+		}
+	}
+	slices.SortFunc(st.Nodes, func(x, y NodeStatus) int { return compareStrings(string(x.Name), string(y.Name)) })
+	slices.SortFunc(st.Jobs, func(x, y JobStatus) int { return compareStrings(x.ID.String(), y.ID.String()) })
+	return st
+}
+
+func lagUS(j *journal) (p50, p99 int64) {
+	a, b := j.lag()
+	return a.Microseconds(), b.Microseconds()
+}
+
+// status is the leader's part of the picture: jobs with their holdings and what they wait for.
+func (l *leader) status() []JobStatus {
+	out := []JobStatus{}
+	for _, led := range l.jobs {
+		s := jobStatus(led.job, led.reports)
+		if led.job.Phase == replica.Open {
+			s.Waiting = led.committer.Waiting()
+		}
+		if led.job.Phase != replica.Open && led.job.Phase != replica.Ended {
+			for code, text := range led.notes {
+				s.Waiting = append(s.Waiting, code+": "+text)
+			}
+			slices.Sort(s.Waiting)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func jobStatus(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {
+	s := JobStatus{Name: job.Name, ID: job.ID, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
+		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}}
+	for r, c := range job.Ranks {
+		rs := RankStatus{Rank: replica.Rank(r), Node: c.Node, Incarnation: c.Incarnation, State: "unobserved"}
+		if r < len(job.Layout.Groups) {
+			rs.Group = job.Layout.Groups[r]
+		}
+		if c.Incarnation == 0 {
+			rs.State = "unclaimed"
+		}
+		for _, rr := range reports[c.Node].Ranks {
+			if rr.Rank == rs.Rank && rr.Incarnation == c.Incarnation {
+				rs.PID, rs.Live, rs.State = rr.PID, rr.Live.Step(), rankState(rr)
+			}
+		}
+		s.Ranks = append(s.Ranks, rs)
+	}
+	for node, rep := range reports {
+		for _, h := range rep.Parts {
+			s.Holdings = append(s.Holdings, Holding{Node: node, Part: h.Part.String(), Generation: h.Generation, Root: h.Root, Mirror: h.Mirror})
+		}
+	}
+	slices.SortFunc(s.Holdings, func(a, b Holding) int {
+		if c := compareStrings(a.Part, b.Part); c != 0 {
+			return c
+		}
+		if c := a.Generation.Compare(b.Generation); c != 0 {
+			return c
+		}
+		return compareStrings(string(a.Node), string(b.Node))
+	})
+	return s
+}
+
+func rankState(r replica.RankReport) string {
+	switch {
+	case r.Left:
+		return "left"
+	case !r.Alive:
+		return "dead"
+	case !r.Attached:
+		return "unobserved"
+	case r.Stopped:
+		return "stopped"
+	}
+	return "alive"
+}

@@ -1,0 +1,262 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+)
+
+// arenaList is on disk what a daemon that starts again must get back, from the keeper or from the ranks, before it speaks
+// for its node.
+type arenaList struct {
+	Magic   string       `json:"magic"`
+	Version int          `json:"version"`
+	Arenas  []arenaEntry `json:"arenas"`
+}
+
+type arenaEntry struct {
+	Key    string        `json:"key"`
+	Job    replica.JobID `json:"job"`
+	Rank   replica.Rank  `json:"rank"`
+	Mirror bool          `json:"mirror,omitempty"`
+	PID    int           `json:"pid,omitempty"`
+	Start  uint64        `json:"start,omitempty"`
+}
+
+const (
+	arenaListMagic   = "replicad-arenas"
+	arenaListVersion = 1
+	arenaListCap     = 64 << 20 // bytes
+)
+
+func (m *member) arenaListPath() string { return filepath.Join(m.cfg.StateDir, "arenas.json") }
+
+// saveArenas writes the list, fsynced and renamed.
+func (m *member) saveArenas() {
+	list := arenaList{Magic: arenaListMagic, Version: arenaListVersion, Arenas: []arenaEntry{}}
+	for id, lj := range m.jobs {
+		for r, lr := range lj.ranks {
+			list.Arenas = append(list.Arenas, arenaEntry{Key: lr.arena.key, Job: id, Rank: r, PID: lr.pid, Start: lr.start})
+		}
+		for _, a := range lj.retired {
+			list.Arenas = append(list.Arenas, arenaEntry{Key: a.key, Job: id, Rank: a.Spec().Rank})
+		}
+		for r, mi := range lj.mirrors {
+			if mi.arena != nil {
+				list.Arenas = append(list.Arenas, arenaEntry{Key: mi.arena.key, Job: id, Rank: r, Mirror: true})
+			}
+		}
+	}
+	slices.SortFunc(list.Arenas, func(a, b arenaEntry) int { return compareStrings(a.Key, b.Key) })
+	b, err := json.MarshalIndent(list, "", " ")
+	if err == nil {
+		err = writeFileSync(m.arenaListPath(), b)
+	}
+	if err != nil {
+		m.log.failed("state", "save the list of arenas", err.Error())
+	}
+}
+
+func compareStrings(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// writeFileSync replaces a file so that a crash leaves the old or the new one.
+func writeFileSync(path string, b []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // renamed away when all went well
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func (m *member) loadArenas() (arenaList, error) {
+	var list arenaList
+	f, err := os.Open(m.arenaListPath())
+	if errors.Is(err, os.ErrNotExist) {
+		return list, nil
+	}
+	if err != nil {
+		return list, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || st.Size() > arenaListCap {
+		return list, fmt.Errorf("%s: not a list of arenas (too large)", m.arenaListPath())
+	}
+	if err := json.NewDecoder(f).Decode(&list); err != nil || list.Magic != arenaListMagic || list.Version != arenaListVersion {
+		return list, fmt.Errorf("%s is not a list of arenas of this version: remove it if no rank of this node is alive (%w)", m.arenaListPath(), errors.Join(err, errors.New("magic or version")))
+	}
+	return list, nil
+}
+
+// adopt takes back what the keeper holds, before the member runs. Ranks that live re-attach on their own; until every
+// listed arena is back, or its process is gone, the node says that it is adopting, which counts as silence.
+func (m *member) adopt() error {
+	list, err := m.loadArenas()
+	if err != nil {
+		return err
+	}
+	files, err := m.keeper.All()
+	if err != nil {
+		return fmt.Errorf("adopt arenas from the keeper at %s: %w", m.cfg.KeeperSocket, err)
+	}
+	listed := map[string]arenaEntry{}
+	for _, e := range list.Arenas {
+		listed[e.Key] = e
+	}
+	for key, f := range files {
+		a, err := shm.Adopt(f)
+		if err != nil {
+			m.log.failed("adopt", key, err.Error())
+			f.Close()
+			m.keeper.Drop(key) //nolint:errcheck // garbage either way
+			continue
+		}
+		ref := newArenaRef(a, key)
+		m.orphans = append(m.orphans, ref)
+		delete(listed, key)
+	}
+	for key, e := range listed {
+		if e.PID != 0 && session.Alive(e.PID, e.Start) {
+			m.awaited = append(m.awaited, e)
+		} else {
+			m.log.note2(nil, "arena_lost", fmt.Sprintf("arena %s came back neither from the keeper nor from a live process", key))
+		}
+	}
+	m.awaitedSince = time.Now()
+	return nil
+}
+
+// adopting tells whether an arena may still come back from a live rank.
+func (m *member) adopting() bool {
+	m.awaited = slices.DeleteFunc(m.awaited, func(e arenaEntry) bool { return !session.Alive(e.PID, e.Start) })
+	return len(m.awaited) > 0
+}
+
+// adoptOffered takes an arena that a live rank offers, where the keeper had lost it.
+func (m *member) adoptOffered(ev session.Hello) bool {
+	i := slices.IndexFunc(m.awaited, func(e arenaEntry) bool { return e.PID == ev.Peer.PID() && e.Start == ev.Peer.StartTime() })
+	if i < 0 {
+		return false
+	}
+	file, err := dupFile(ev.File)
+	if err != nil {
+		return false
+	}
+	a, err := shm.Adopt(file)
+	if err != nil {
+		file.Close()
+		m.log.failed("adopt", m.awaited[i].Key, err.Error())
+		return false
+	}
+	ref := newArenaRef(a, m.awaited[i].Key)
+	if err := m.keep(ref); err != nil {
+		m.log.failed("adopt", ref.key, err.Error())
+	}
+	m.awaited = slices.Delete(m.awaited, i, i+1)
+	m.orphans = append(m.orphans, ref)
+	m.claimOrphans()
+	for _, lj := range m.jobs {
+		for _, lr := range lj.ranks {
+			if lr.arena == ref {
+				m.attachAgain(lj, lr, ev)
+				return true
+			}
+		}
+	}
+	return true
+}
+
+// claimOrphans gives adopted arenas to their jobs, once those are known.
+func (m *member) claimOrphans() {
+	rest := m.orphans[:0]
+	for _, ref := range m.orphans {
+		lj := m.jobs[ref.Spec().Job]
+		switch {
+		case lj == nil && !m.informed:
+			rest = append(rest, ref)
+		case lj == nil || lj.job.Phase == replica.Ended:
+			m.forget(ref)
+		case ref.Spec().Mirror:
+			lj.mirrors[ref.Spec().Rank] = &mirror{rank: ref.Spec().Rank, arena: ref}
+		default:
+			m.adoptRank(lj, ref)
+		}
+	}
+	m.orphans = rest
+}
+
+func (m *member) adoptRank(lj *localJob, ref *arenaRef) {
+	inc, pid, start := ref.Owner()
+	rank := ref.Spec().Rank
+	if old := lj.ranks[rank]; old != nil {
+		if old.incarnation >= inc {
+			lj.retired = append(lj.retired, ref)
+			return
+		}
+		lj.retired = append(lj.retired, old.arena)
+	}
+	lr := &localRank{rank: rank, incarnation: inc, arena: ref, pid: int(pid), start: start, alive: true, sealedAt: map[replica.Generation]time.Time{}}
+	lj.ranks[rank] = lr
+	lj.fenced = max(lj.fenced, 0)
+	if good := ref.Good(); lj.job.Plan != nil && good.Epoch() == lj.job.Plan.Epoch {
+		lr.loaded = good.Epoch() // a rank sets good to {p, T} when it has loaded
+	}
+	m.checkInitial(lj, lr)
+	m.log.adopted(lj.job, lr, session.Alive(int(pid), start))
+	if err := m.sessions.Watch(int(pid), start); err != nil {
+		m.log.failed("watch", ref.key, err.Error())
+	}
+	if !session.Alive(int(pid), start) {
+		m.rankDied(lj, lr)
+	}
+}
+
+func dupFile(f *os.File) (*os.File, error) {
+	fd, err := dupCloexec(f)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate the arena's descriptor: %w", err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// awaitAdoption returns once no arena can come back any more that has not.
+func (m *member) awaitAdoption(ctx context.Context) error {
+	for {
+		waiting := true
+		if !m.do(ctx, func() { waiting = m.adopting() }) {
+			return context.Cause(ctx)
+		}
+		if !waiting {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(adoptionPoll):
+		}
+	}
+}
+
+const adoptionPoll = 20 * time.Millisecond

@@ -1,0 +1,173 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// shardWritten is the end of writing one shard.
+type shardWritten shardReport
+
+// markerWritten is the end of writing a commit marker.
+type markerWritten markedReport
+
+// durableHold tells whether a generation must stay for the durable writer: the one being written, and one that is due
+// until the write is named or given up.
+func (m *member) durableHold(lj *localJob, g replica.Generation) bool {
+	if w := lj.job.Writer; w != nil {
+		return w.Generation == g
+	}
+	every := lj.job.Options.DurableEvery
+	return durableDue(lj.job, g) && lj.job.Phase == replica.Open && g.Step+max(every/4, 1) > lj.job.Committed.Step
+}
+
+// durable writes the shards that the durable write under way wants from this node.
+func (m *member) durable(lj *localJob) {
+	w := lj.job.Writer
+	if w == nil {
+		clear(lj.written)
+		clear(lj.writing)
+		return
+	}
+	for _, s := range w.Shards {
+		if s.Node != m.self.Name || lj.writing[s.Part] {
+			continue
+		}
+		lj.writing[s.Part] = true
+		r := shardReport{Job: lj.job.ID, Generation: w.Generation, Part: s.Part}
+		reader, frozen, regions, err := m.shardSource(lj, w.Generation, s)
+		if m.store == nil {
+			err = errors.New("this node has no durable_dir")
+		}
+		if err != nil {
+			r.Failed = err.Error()
+			m.shardWritten(shardWritten(r))
+			continue
+		}
+		name := lj.job.Name
+		m.spawn(func(ctx context.Context) memberEvent {
+			defer reader.Close()
+			var fr *checkpoint.Frozen
+			if frozen != nil {
+				defer frozen.Close()
+				fr = &checkpoint.Frozen{Manifest: frozen.Manifest(), Regions: regions, Read: frozen.ReadChunk}
+			}
+			info, err := m.store.WriteShard(ctx, name, reader.Manifest(), regions, fr, reader.ReadChunk)
+			if err != nil {
+				r.Failed = err.Error()
+			}
+			r.Info = info
+			return shardWritten(r)
+		})
+	}
+}
+
+// shardSource holds what a shard is written from.
+func (m *member) shardSource(lj *localJob, g replica.Generation, s replica.Shard) (reader, frozen *arenaReader, regions []replica.Region, err error) {
+	at, ok := lj.find(nil, s.Part, g, s.Root)
+	if !ok {
+		return nil, nil, nil, fmt.Errorf("%v of generation %v is not held here any more", s.Part, g)
+	}
+	if reader, err = m.reader(lj, at); err != nil {
+		return nil, nil, nil, err
+	}
+	if !at.info.FrozenRoot.IsZero() {
+		f, ok := lj.find(at.arena, replica.Part{Kind: replica.FrozenPart, Index: s.Part.Index}, g, at.info.FrozenRoot)
+		if !ok {
+			reader.Close()
+			return nil, nil, nil, fmt.Errorf("the frozen part of %v is not held here", s.Part)
+		}
+		if frozen, err = m.reader(lj, f); err != nil {
+			reader.Close()
+			return nil, nil, nil, err
+		}
+	}
+	return reader, frozen, at.arena.Geometry().Regions, nil
+}
+
+func (m *member) shardWritten(ev shardWritten) {
+	lj := m.jobs[ev.Job]
+	if lj == nil || lj.job.Writer == nil || lj.job.Writer.Generation != ev.Generation {
+		return
+	}
+	lj.written[ev.Part] = shardReport(ev)
+	m.send(kindShard, shardReport(ev))
+}
+
+// writeMarker writes the commit marker: the write that makes the generation exist.
+func (m *member) writeMarker(o markerOrder) {
+	lj := m.jobs[o.Job]
+	if lj == nil || lj.job.Writer == nil || lj.job.Writer.Generation != o.Generation || m.store == nil {
+		return
+	}
+	job := lj.job
+	mark := checkpoint.Marker{JobName: job.Name, Job: job.ID, Generation: o.Generation, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned, Geometries: job.GroupGeometry}
+	for _, s := range o.Shards {
+		mark.Shards = append(mark.Shards, s.Info)
+	}
+	keep := m.cfg.DurableKeep
+	m.spawn(func(ctx context.Context) memberEvent {
+		ev := markerWritten{Job: o.Job, Generation: o.Generation}
+		if err := m.store.WriteMarker(ctx, mark); err != nil {
+			ev.Failed = err.Error()
+		} else if err := m.store.Prune(job.Name, job.ID, keep); err != nil {
+			m.log.failed("durable", "prune job "+job.Name, err.Error())
+		}
+		return ev
+	})
+}
+
+// fromDisk reads a part of the plan from the durable tier, every chunk verified, into the sink.
+func (f *fetcher) fromDisk(part replica.Part, src replica.Source, begin func(replica.Manifest) (transfer.Sink, error)) (transfer.Report, error) {
+	var report transfer.Report
+	if f.m.store == nil {
+		return report, errors.New("the plan reads the durable tier and this node has no durable_dir")
+	}
+	found, _, err := f.m.store.Find(f.job.Name, f.job.ID)
+	if err != nil {
+		return report, err
+	}
+	for _, g := range found {
+		if g.Marker.Generation != f.plan.Generation {
+			continue
+		}
+		r, err := f.m.store.OpenShard(g, part)
+		if err != nil {
+			return report, err
+		}
+		defer r.Close()
+		man := r.Manifest()
+		if man.Root != src.Root || shm.Root(&man) != src.Root {
+			return report, fmt.Errorf("durable %v of generation %v has root %v, the plan names %v", part, f.plan.Generation, man.Root, src.Root)
+		}
+		sink, err := begin(man)
+		if err != nil {
+			return report, err
+		}
+		buf := make([]byte, man.ChunkBytes)
+		for i := range man.Chunks {
+			if sink.Have(i) {
+				_, n := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
+				report.Reused += n
+				continue
+			}
+			b, err := r.ReadChunk(i, buf)
+			if err == nil {
+				err = sink.Put(i, b)
+			}
+			if err != nil {
+				return report, fmt.Errorf("durable %v, chunk %d: %w", part, i, err)
+			}
+			report.Bytes += uint64(len(b))
+		}
+		report.By = map[replica.NodeName]uint64{"disk": report.Bytes}
+		return report, nil
+	}
+	return report, fmt.Errorf("generation %v is not in the durable tier any more", f.plan.Generation)
+}

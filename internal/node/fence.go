@@ -1,0 +1,221 @@
+package node
+
+import (
+	"time"
+
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// fence raises every local fence word to the job's closed epoch, before anyone is told or anything is aborted.
+func (m *member) fence(lj *localJob) {
+	closed := lj.job.ClosedEpoch
+	if lj.job.Phase == replica.Ended {
+		closed = max(closed, lj.job.Epoch)
+	}
+	if closed <= lj.fenced {
+		return
+	}
+	for _, lr := range lj.ranks {
+		lr.arena.RaiseFence(closed)
+	}
+	lj.fenced = closed
+	lj.settleBy = time.Now().Add(m.cfg.Timing.Settle)
+	for _, lr := range lj.ranks {
+		if lr.peer != nil {
+			lr.peer.Send(wire.RankHeader{Type: wire.MFence, Epoch: closed, Incarnation: lr.incarnation}, nil) //nolint:errcheck // the word says it too; a dead peer is Gone
+		}
+		if lr.restore != nil && lr.restore.epoch <= closed {
+			lr.restore.cancel()
+			lr.restore = nil
+		}
+	}
+	m.fenceKV(lj.job.ID, closed)
+}
+
+// settle finishes what dead ranks left and tears what live ones do not finish in time; true while something is awaited.
+func (m *member) settle(lj *localJob) bool {
+	if lj.job.Phase != replica.Closed || lj.fenced < lj.job.ClosedEpoch {
+		return false
+	}
+	waiting := false
+	for _, lr := range lj.ranks {
+		if lr.settled() {
+			continue
+		}
+		waiting = true
+		if lr.alive && time.Now().After(lj.settleBy) {
+			m.log.rankNote(lj.job, lr.rank, "settle_timeout", "did not leave its step in time: torn; the process is killed so that another can take the rank")
+			for _, p := range lr.arena.Places() {
+				lr.arena.Tear(p)
+			}
+			session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
+		}
+	}
+	return waiting
+}
+
+// rankDied handles the exit of a rank's process: what was being copied is torn, what was COPIED is hashed and sealed in
+// its name, its step word stays readable.
+func (m *member) rankDied(lj *localJob, lr *localRank) {
+	if !lr.alive {
+		return
+	}
+	lr.alive, lr.peer, lr.stopped = false, nil, false
+	word := lr.arena.Step()
+	m.log.rankDied(lj.job, lr, word)
+	if lr.restore != nil {
+		lr.restore.cancel()
+		lr.restore = nil
+	}
+	for _, p := range lr.arena.Places() {
+		switch lr.arena.Word(p).State() {
+		case replica.SlotCopying:
+			lr.arena.Tear(p)
+			lr.arena.Free(p)
+		case replica.SlotTorn:
+			lr.arena.Free(p)
+		case replica.SlotCopied:
+			m.finish(lj, lr, p)
+		}
+	}
+	if !lr.left && lj.job.Phase != replica.Ended {
+		m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "process exited in " + word.Phase().String()}})
+	}
+	m.reconcile(lj)
+	m.serveAttaching()
+}
+
+// finished is the end of hashing a COPIED part in a dead rank's name.
+type finished struct {
+	job   replica.JobID
+	rank  replica.Rank
+	arena *arenaRef
+	place shm.Place
+	err   error
+}
+
+// finish hashes and seals a COPIED place of a dead rank, beside the member.
+func (m *member) finish(lj *localJob, lr *localRank, p shm.Place) {
+	lr.finishing++
+	a := lr.arena
+	a.hold(p)
+	ev := finished{job: lj.job.ID, rank: lr.rank, arena: a, place: p}
+	m.work.Go(func() {
+		ev.err = a.Finish(p)
+		m.post(ev)
+	})
+}
+
+func (m *member) finishedPart(ev finished) {
+	ev.arena.release(ev.place)
+	lj := m.jobs[ev.job]
+	if lj == nil {
+		return
+	}
+	if ev.err != nil {
+		m.log.failed("finish", ev.arena.key, ev.err.Error())
+		ev.arena.Tear(ev.place)
+		ev.arena.Free(ev.place)
+	}
+	if lr := lj.ranks[ev.rank]; lr != nil && lr.arena == ev.arena {
+		lr.finishing--
+		if ev.err == nil {
+			m.sealed(lj, lr, ev.place)
+		}
+	}
+	m.reconcile(lj)
+	m.serveAttaching()
+}
+
+// supersede stops ranks whose claim a newer incarnation took over: their arenas stay as holders, their processes go (P3).
+func (m *member) supersede(lj *localJob) {
+	for r, lr := range lj.ranks {
+		c := replica.Claimed{}
+		if int(r) < len(lj.job.Ranks) {
+			c = lj.job.Ranks[r]
+		}
+		if c.Incarnation <= lr.incarnation && lj.job.Phase != replica.Ended {
+			continue
+		}
+		if lj.job.Phase == replica.Ended {
+			m.stopRank(lj, lr, "the job has ended: "+lj.job.EndReason)
+			if !lr.alive {
+				delete(lj.ranks, r)
+				m.forget(lr.arena)
+			}
+			continue
+		}
+		m.stopRank(lj, lr, "superseded by a newer incarnation of the rank")
+		if lr.alive {
+			session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
+			continue                       // its exit comes as an event, and its arena is retired then
+		}
+		delete(lj.ranks, r)
+		lj.retired = append(lj.retired, lr.arena)
+	}
+	if lj.job.Phase == replica.Ended {
+		for r, mi := range lj.mirrors {
+			delete(lj.mirrors, r)
+			m.forget(mi.arena)
+		}
+		for _, a := range lj.retired {
+			m.forget(a)
+		}
+		lj.retired = nil
+	}
+	if lj.job.Phase == replica.Open {
+		keep := lj.retired[:0]
+		for _, a := range lj.retired {
+			if lj.useful(a) {
+				keep = append(keep, a)
+			} else {
+				m.forget(a)
+			}
+		}
+		lj.retired = keep
+	}
+}
+
+// useful tells whether a retired arena still holds a part as new as the committed generation.
+func (lj *localJob) useful(a *arenaRef) bool {
+	for _, p := range a.Places() {
+		if info, err := a.Sealed(p); err == nil && info.Generation.Step >= lj.job.Committed.Step && p.Kind != shm.Frozen {
+			return true
+		}
+	}
+	return false
+}
+
+// stopRank tells a rank to exit: once.
+func (m *member) stopRank(lj *localJob, lr *localRank, why string) {
+	key := orderKey{lj.job.Epoch, wire.OrderStop}
+	if lr.peer == nil || lr.ordered == key {
+		return
+	}
+	lr.ordered = key
+	if lr.leaveTo != 0 && lj.job.Phase == replica.Ended {
+		lr.peer.Send(wire.RankHeader{Type: wire.MBye, Request: lr.leaveTo, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}, nil) //nolint:errcheck // a dead peer is Gone
+		return
+	}
+	m.sendOrder(lr, lj.job.Epoch, wire.Order{Action: wire.OrderStop, Code: wire.CodeStopped, Text: why})
+}
+
+// peersLost turns a rank that stopped under an open epoch, for want of its peers, into evidence where nothing else
+// explains it: what really failed is found much sooner.
+func (m *member) peersLost(lj *localJob) {
+	if lj.job.Phase != replica.Open {
+		return
+	}
+	for _, lr := range lj.ranks {
+		if lr.alive && lr.stopped && lr.loaded == lj.job.Epoch && time.Since(lr.stoppedAt) > peersLostAfter {
+			lr.stoppedAt = time.Now()
+			m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: lj.job.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "stopped under an open epoch and no other fault explains it"}})
+		}
+	}
+}
+
+const peersLostAfter = 5 * time.Second

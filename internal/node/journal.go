@@ -1,0 +1,218 @@
+package node
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// journal turns what happens into log lines: JSON, a constant message, fields for data, never tensor bytes. Field "event"
+// names the kind for programs that read along (the demo does).
+type journal struct {
+	z  zerolog.Logger
+	mu sync.Mutex // guards lags
+	// lags are the newest commit lags seen here, from the seal of a local replicated part to the news of its commit.
+	lags []time.Duration
+}
+
+const keptLags = 1024
+
+func newJournal(w io.Writer, level string, node replica.NodeName) (*journal, error) {
+	lv, err := zerolog.ParseLevel(level)
+	if err != nil {
+		return nil, fmt.Errorf("log level %q: %w", level, err)
+	}
+	zerolog.TimeFieldFormat = time.RFC3339Nano
+	return &journal{z: zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()}, nil
+}
+
+func (j *journal) event(name string) *zerolog.Event { return j.z.Info().Str("event", name) }
+
+func (j *journal) ready(n replica.Node) {
+	j.event("daemon_ready").Str("node", string(n.Name)).Uint64("incarnation", uint64(n.Incarnation)).Uint64("session", uint64(n.Session)).Str("addr", n.Addr).Msg("daemon ready")
+}
+
+func (j *journal) leader(term uint64) {
+	j.event("leader").Uint64("term", term).Msg("this node leads")
+}
+
+func (j *journal) linked(leader replica.NodeName, term uint64) {
+	j.event("linked").Str("leader", string(leader)).Uint64("term", term).Msg("linked to the leader")
+}
+
+func (j *journal) unlinked(err error) {
+	j.event("unlinked").AnErr("cause", err).Msg("link to the leader lost")
+}
+
+func jobEvent(e *zerolog.Event, job *replica.Job) *zerolog.Event {
+	if job == nil {
+		return e
+	}
+	return e.Str("job", job.Name).Uint64("epoch", uint64(job.Epoch))
+}
+
+// jobChanged logs, on the leader, what the difference of two applied states means.
+func (j *journal) jobChanged(was, is *replica.Job, pinnedAt time.Time) {
+	if was == nil {
+		j.event("job_created").Str("job", is.Name).Str("id", is.ID.String()).Uint32("world", is.Layout.World).Str("phase", is.Phase.String()).Msg("job known")
+		return
+	}
+	for _, f := range is.Faults {
+		if !slices.Contains(was.Faults, f) {
+			e := jobEvent(j.event("fault"), is).Uint64("fault_epoch", uint64(f.Epoch)).Str("kind", f.Kind.String()).Str("detail", f.Detail)
+			if f.OfNode() {
+				e = e.Str("node", string(f.Node))
+			} else {
+				e = e.Uint32("rank", uint32(f.Rank)).Uint64("incarnation", uint64(f.Incarnation))
+				if int(f.Rank) < len(is.Ranks) {
+					e = e.Str("node", string(is.Ranks[f.Rank].Node))
+				}
+			}
+			e.Msg("fault recorded; epoch closed")
+		}
+	}
+	for r, c := range is.Ranks {
+		if r < len(was.Ranks) && was.Ranks[r] != c {
+			jobEvent(j.event("rank_claimed"), is).Int("rank", r).Uint64("incarnation", uint64(c.Incarnation)).Str("node", string(c.Node)).Msg("rank claimed")
+		}
+	}
+	if is.Plan != nil && (was.Plan == nil || was.Plan.Epoch != is.Plan.Epoch) {
+		p := is.Plan
+		jobEvent(j.event("planned"), is).Uint64("step", uint64(p.Generation.Step)).Str("generation", p.Generation.String()).Str("tier", p.Tier().String()).
+			Str("reason", p.Reason).Uint64("steps_lost", uint64(p.StepsLost)).Bool("unvouched", p.Unvouched).Bool("initial", p.Initial).Msg("plan applied")
+	}
+	if is.Phase == replica.Open && (was.Phase != replica.Open || was.Epoch != is.Epoch) {
+		jobEvent(j.event("resumed"), is).Uint64("step", uint64(is.Position.Step)).Bool("degraded", is.Degraded).Msg("epoch opened")
+	} else if is.Position != was.Position {
+		e := jobEvent(j.event("committed"), is).Uint64("step", uint64(is.Position.Step))
+		if !pinnedAt.IsZero() {
+			e = e.Int64("lag_us", time.Since(pinnedAt).Microseconds())
+		}
+		e.Msg("step committed")
+	}
+	if is.Durable != was.Durable {
+		jobEvent(j.event("durable"), is).Uint64("step", uint64(is.Durable.Step)).Msg("durable generation complete")
+	}
+	if is.Copies != was.Copies {
+		jobEvent(j.event("copies"), is).Int("copies", is.Copies).Bool("degraded", is.Degraded).Msg("copies changed")
+	}
+	if is.Phase == replica.Ended && was.Phase != replica.Ended {
+		jobEvent(j.event("ended"), is).Str("reason", is.EndReason).Msg("job ended")
+	}
+}
+
+func (j *journal) fenced(job *replica.Job) {
+	jobEvent(j.event("fenced"), job).Uint64("closed", uint64(job.ClosedEpoch)).Msg("every survivor fenced and settled")
+}
+
+func (j *journal) offered(job *replica.Job, r replica.Rank, n replica.NodeName) {
+	jobEvent(j.event("offered"), job).Uint32("rank", uint32(r)).Str("node", string(n)).Msg("rank offered")
+}
+
+func (j *journal) note(job *replica.Job, n recovery.Note) {
+	e := jobEvent(j.event("note"), job).Str("code", n.Code).Str("text", n.Text)
+	for k, v := range n.Fields {
+		e = e.Str("note_"+k, v)
+	}
+	e.Msg("recovery note")
+}
+
+func (j *journal) note2(job *replica.Job, code, text string) {
+	jobEvent(j.event("note"), job).Str("code", code).Str("text", text).Msg("note")
+}
+
+func (j *journal) nodeState(n replica.NodeName, state string) {
+	j.event("node_state").Str("node", string(n)).Str("state", state).Msg("node state")
+}
+
+func (j *journal) skipped(job *replica.Job, path, reason string) {
+	jobEvent(j.event("durable_skipped"), job).Str("path", path).Str("reason", reason).Msg("durable generation skipped")
+}
+
+func (j *journal) refused(c replica.Command, err error) {
+	j.z.Debug().Str("event", "refused").Str("command", fmt.Sprintf("%T", c)).Err(err).Msg("proposal refused")
+}
+
+func (j *journal) failed(what, subject, why string) {
+	j.z.Warn().Str("event", "failed").Str("what", what).Str("subject", subject).Str("why", why).Msg("failed")
+}
+
+func (j *journal) claimed(job *replica.Job, lr *localRank, n replica.NodeName) {
+	jobEvent(j.event("claimed"), job).Uint32("rank", uint32(lr.rank)).Uint64("incarnation", uint64(lr.incarnation)).Str("node", string(n)).Int("pid", lr.pid).Msg("rank attached")
+}
+
+func (j *journal) reattached(job *replica.Job, lr *localRank) {
+	jobEvent(j.event("reattached"), job).Uint32("rank", uint32(lr.rank)).Int("pid", lr.pid).Msg("rank attached again")
+}
+
+func (j *journal) adopted(job *replica.Job, lr *localRank, alive bool) {
+	jobEvent(j.event("adopted"), job).Uint32("rank", uint32(lr.rank)).Int("pid", lr.pid).Bool("alive", alive).Msg("arena adopted")
+}
+
+func (j *journal) rankDied(job *replica.Job, lr *localRank, w replica.Word) {
+	jobEvent(j.event("rank_died"), job).Uint32("rank", uint32(lr.rank)).Int("pid", lr.pid).Uint64("step", uint64(w.Step())).Str("phase", w.Phase().String()).Bool("left", lr.left).Msg("rank's process exited")
+}
+
+func (j *journal) rankNote(job *replica.Job, r replica.Rank, code, text string) {
+	jobEvent(j.event("note"), job).Uint32("rank", uint32(r)).Str("code", code).Str("text", text).Msg("note")
+}
+
+func (j *journal) refusedRank(job string, r replica.Rank, pid int, why string) {
+	j.event("rank_refused").Str("job", job).Uint32("rank", uint32(r)).Int("pid", pid).Str("why", why).Msg("rank refused")
+}
+
+func (j *journal) exited(job string, r replica.Rank, pid uint64, status int32) {
+	j.event("process_exited").Str("job", job).Uint32("rank", uint32(r)).Uint64("pid", pid).Int32("status", status).Msg("launcher's process exited")
+}
+
+func (j *journal) moved(job *replica.Job, r replica.Rank, part replica.Part, epoch replica.Epoch, rep transfer.Report, tier replica.Tier, took time.Duration) {
+	by := zerolog.Dict()
+	for n, b := range rep.By {
+		by = by.Uint64(string(n), b)
+	}
+	e := j.event("moved").Str("job", job.Name).Uint64("epoch", uint64(epoch)).Uint32("rank", uint32(r)).Str("part", part.String()).Str("tier", tier.String()).
+		Uint64("bytes", rep.Bytes).Uint64("reused", rep.Reused).Dict("by", by).Int64("took_us", took.Microseconds())
+	for n, why := range rep.Failed {
+		e = e.Str("set_aside_"+string(n), why)
+	}
+	e.Msg("part moved")
+}
+
+func (j *journal) verified(job *replica.Job, r replica.Rank, part replica.Part, epoch replica.Epoch) {
+	j.event("verified").Str("job", job.Name).Uint64("epoch", uint64(epoch)).Uint32("rank", uint32(r)).Str("part", part.String()).Msg("part verified against the plan's root")
+}
+
+func (j *journal) pushFailed(k transfer.Key, to replica.NodeName, err error) {
+	j.z.Debug().Str("event", "mirror_failed").Str("part", k.Part.String()).Str("generation", k.Generation.String()).Str("node", string(to)).Err(err).Msg("private part not mirrored")
+}
+
+// commitLag keeps a figure for status and logs it.
+func (j *journal) commitLag(job *replica.Job, lag time.Duration) {
+	j.mu.Lock()
+	if len(j.lags) == keptLags {
+		j.lags = append(j.lags[:0], j.lags[1:]...)
+	}
+	j.lags = append(j.lags, lag)
+	j.mu.Unlock()
+	jobEvent(j.event("commit_seen"), job).Uint64("step", uint64(job.Position.Step)).Int64("lag_us", lag.Microseconds()).Msg("commit seen")
+}
+
+// lag returns the p50 and p99 of the newest commit lags.
+func (j *journal) lag() (p50, p99 time.Duration) {
+	j.mu.Lock()
+	s := slices.Clone(j.lags)
+	j.mu.Unlock()
+	if len(s) == 0 {
+		return 0, 0
+	}
+	slices.Sort(s)
+	return s[len(s)/2], s[len(s)*99/100]
+}

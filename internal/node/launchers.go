@@ -1,0 +1,209 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// launcher is a `replicad run` on this node. It runs a process per rank that the daemon names, and tells of its end.
+type launcher struct {
+	peer     *session.Peer
+	request  uint32
+	hello    wire.RunHello
+	running  map[replica.Rank]bool
+	retryAt  map[replica.Rank]time.Time // of a rank whose process ended before it claimed anything
+	tries    map[replica.Rank]int
+	creating bool
+	accepted bool
+	done     bool
+}
+
+// startTries is how often a process that ends before it attaches is started again.
+const startTries = 5
+
+func (l *launcher) createRequest(id uint64) createRequest {
+	h := l.hello
+	groups := h.Groups
+	if len(groups) == 0 {
+		groups = make([]replica.GroupID, h.World) // one group: plain data parallelism
+	}
+	return createRequest{ID: id, Name: h.Job, Layout: replica.Layout{World: h.World, Groups: groups},
+		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery)}}
+}
+
+func (m *member) runHello(ev session.RunHello) {
+	l := &launcher{peer: ev.Peer, request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]bool{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}}
+	m.launchers[ev.Peer.ID()] = l
+	if err := replica.CheckName(l.hello.Job); err != nil {
+		m.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
+		return
+	}
+	m.serveLauncher(l)
+}
+
+func (m *member) refuseLauncher(l *launcher, code int32, text string) {
+	l.peer.Refuse(l.request, code, text)
+	delete(m.launchers, l.peer.ID())
+}
+
+// launching tells whether a launcher here waits for the job to be created.
+func (m *member) launching(job string) bool {
+	for _, l := range m.launchers {
+		if l.hello.Job == job && !l.done {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *member) created(l *launcher, refused string) {
+	l.creating = false
+	if refused != "" {
+		m.refuseLauncher(l, wire.CodeRefused, refused)
+		return
+	}
+	m.serveLauncher(l)
+}
+
+func (m *member) serveLaunchers() {
+	for _, l := range m.launchers {
+		m.serveLauncher(l)
+	}
+}
+
+// serveLauncher brings a launcher to its job: creates that, accepts the launcher, starts the ranks it prefers while the job opens.
+func (m *member) serveLauncher(l *launcher) {
+	if !m.informed || l.done {
+		return
+	}
+	lj := m.jobNamed(l.hello.Job)
+	if lj == nil {
+		if l.accepted {
+			m.launcherDone(l)
+			return
+		}
+		if !l.creating {
+			l.creating = true
+			id := m.nextRequest()
+			m.creates[id] = l
+			m.send(kindCreate, l.createRequest(id))
+		}
+		return
+	}
+	job := lj.job
+	if !l.accepted {
+		if want := l.createRequest(0).Layout; job.Layout.World != want.World || len(l.hello.Groups) > 0 && !slices.Equal(job.Layout.Groups, want.Groups) {
+			m.refuseLauncher(l, wire.CodeRefused, fmt.Sprintf("job %q runs with %d ranks in groups %v, not %d in %v: end it (replicad job end %s) or use another name", job.Name, job.Layout.World, job.Layout.Groups, want.World, want.Groups, job.Name))
+			return
+		}
+		l.accepted = true
+		l.peer.Send(wire.RankHeader{Type: wire.MRunOK, Request: l.request, Epoch: job.Epoch}, wire.Welcome{ABI: wire.RankABI, Cluster: m.cluster, Job: job.ID, Era: m.era, ChunkBytes: chunkBytes(job)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+	}
+	if job.Phase != replica.Opening || l.hello.Spare {
+		return
+	}
+	for _, r := range l.hello.Ranks {
+		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && !l.running[r] && time.Now().After(l.retryAt[r]) && l.tries[r] < startTries {
+			m.startRank(lj, l, r)
+		}
+	}
+}
+
+func (m *member) startRank(lj *localJob, l *launcher, r replica.Rank) {
+	l.running[r] = true
+	l.peer.Send(wire.RankHeader{Type: wire.MRunStart, Epoch: lj.job.Epoch}, wire.RunStart{Rank: r, World: lj.job.Layout.World, Group: lj.group(r)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+}
+
+// offered starts a process for a rank that lost its own, as the leader asks.
+func (m *member) offered(o offer) {
+	lj := m.jobs[o.Job]
+	if lj == nil || int(o.Rank) >= len(lj.job.Ranks) || lj.job.Ranks[o.Rank].Incarnation != o.Expect {
+		return
+	}
+	for _, l := range m.launchers {
+		if l.hello.Job == lj.job.Name && l.running[o.Rank] {
+			return // on its way already
+		}
+	}
+	for _, l := range m.launchers {
+		if l.accepted && l.hello.Job == lj.job.Name && l.free() > 0 {
+			m.startRank(lj, l, o.Rank)
+			m.report(lj)
+			return
+		}
+	}
+}
+
+func (l *launcher) free() int { return int(l.hello.Capacity) - len(l.running) }
+
+// offers counts the processes that this node could still start for a job.
+func (m *member) offers(job *replica.Job) (n int, spare bool) {
+	spare = true
+	for _, l := range m.launchers {
+		if l.accepted && l.hello.Job == job.Name {
+			n += max(0, l.free())
+			spare = spare && l.hello.Spare
+		}
+	}
+	return n, spare && n > 0
+}
+
+func (m *member) runRunning(p *session.Peer, rank replica.Rank) {
+	if l := m.launchers[p.ID()]; l != nil {
+		l.running[rank] = true
+	}
+}
+
+func (m *member) runExited(ev session.RunExited) {
+	l := m.launchers[ev.Peer.ID()]
+	if l == nil {
+		return
+	}
+	r := ev.RunExited.Rank
+	delete(l.running, r)
+	m.log.exited(l.hello.Job, r, ev.RunExited.PID, ev.RunExited.Status)
+	lj := m.jobNamed(l.hello.Job)
+	if lj == nil {
+		m.serveLauncher(l)
+		return
+	}
+	if lr := lj.ranks[r]; lr != nil && uint64(lr.pid) == ev.RunExited.PID {
+		m.rankDied(lj, lr)
+	} else {
+		l.tries[r]++
+		l.retryAt[r] = time.Now().Add(time.Second)
+		if l.tries[r] >= startTries && lj.job.Phase == replica.Opening {
+			m.send(kindEnd, endRequest{lj.job.Name, fmt.Sprintf("rank %d ended %d times before it attached, the last time with status %d", r, l.tries[r], ev.RunExited.Status)})
+		}
+	}
+	m.report(lj)
+}
+
+// launcherGone forgets a launcher; its processes are found by their own sessions.
+func (m *member) launcherGone(l *launcher) {
+	delete(m.launchers, l.peer.ID())
+	for _, lj := range m.jobs {
+		if lj.job.Name == l.hello.Job {
+			m.report(lj)
+		}
+	}
+}
+
+// launcherDone tells a launcher how its job ended: 0 finished, 1 stopped.
+func (m *member) launcherDone(l *launcher) {
+	for _, lj := range m.jobs {
+		if lj.job.Name == l.hello.Job && lj.job.Phase == replica.Ended {
+			code := int32(1)
+			if lj.job.EndReason == jobFinished {
+				code = 0
+			}
+			l.done = true
+			l.peer.Send(wire.RankHeader{Type: wire.MRunDone, Epoch: lj.job.Epoch}, wire.Refused{Code: code, Text: lj.job.EndReason}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+		}
+	}
+}

@@ -1,0 +1,689 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/rendezvous"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	leaderQueue    = 4096            // events waiting for the leader; links block beyond it, which stops their readers
+	proposals      = 64              // commands on their way at once; one more waits for its turn
+	proposeTimeout = 5 * time.Second // after it the outcome is unknown, and is read from the state
+)
+
+// leader is the Raft leader's side of every job. Its goroutine (run) owns all fields below the line; links and proposals
+// reach it through in.
+type leader struct {
+	cons    *consensus.Node
+	cluster replica.ClusterID
+	version string
+	timing  recovery.Timing
+	store   *checkpoint.Store // nil: no durable tier on this node
+	log     *journal
+	start   time.Time
+	in      chan any
+	ended   chan struct{} // closed when run has returned: posts are dropped from then on
+	work    sync.WaitGroup
+	slots   chan struct{}
+
+	// Owned by run.
+	active     bool
+	term       uint64
+	view       lock.View
+	links      map[replica.NodeName]*nodeLink
+	jobs       map[replica.JobID]*ledJob
+	suspicions map[replica.Holder]*suspicion
+	kv         *rendezvous.Store
+}
+
+// nodeLink is a registered node's link.
+type nodeLink struct {
+	*link
+	node replica.Node
+}
+
+// ledJob is the soft state of one job.
+type ledJob struct {
+	job       *replica.Job
+	committer *lock.Committer
+	recovery  *recovery.Leader
+	candidate replica.Candidate
+	reports   map[replica.NodeName]replica.NodeReport
+	fenced    replica.Epoch // logged as fenced
+	pinnedAt  time.Time     // when the newest pin of the candidate arrived
+	notes     map[string]string
+	shards    map[replica.Part]shardReport
+	writeFrom time.Time
+	ending    bool
+}
+
+// suspicion collects the witnesses against a node.
+type suspicion struct {
+	witness map[replica.NodeName]time.Duration
+	base    map[replica.JobID]replica.Step
+}
+
+// witnessFresh is how long a witness's word counts; members repeat it each probe interval.
+const witnessFresh = 1500 * time.Millisecond
+
+type (
+	leaderLinkUp   struct{ *nodeLink }
+	leaderLinkDown struct {
+		*nodeLink
+		err error
+	}
+	nodeMessage struct {
+		from *nodeLink
+		msg  any
+	}
+	proposalOutcome struct {
+		job  replica.JobID
+		cmd  replica.Command
+		out  lock.Outcome
+		err  error
+		done func(lock.Outcome, error) // nil: nobody waits
+		rule origin
+	}
+	scanned struct {
+		job   replica.JobID
+		found []recovery.DurableGen
+	}
+)
+
+// origin says which rule proposed a command, and so who learns its outcome.
+type origin uint8
+
+const (
+	fromDriver origin = iota
+	fromCommitter
+	fromRecovery
+)
+
+func newLeader(cons *consensus.Node, cluster replica.ClusterID, version string, timing recovery.Timing, store *checkpoint.Store, log *journal) *leader {
+	return &leader{cons: cons, cluster: cluster, version: version, timing: timing, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
+		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New()}
+}
+
+// serve handles one link from hello to its end, in the caller's goroutine.
+func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn) {
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(linkHandshake)) //nolint:errcheck // a dead stream fails what follows
+	k, body, err := wire.Read(conn, maxLinkFrame)
+	if err != nil || k != kindLinkHello {
+		return
+	}
+	h, err := decode[linkHello](body)
+	if err != nil || h.Node.Name != peer || h.Cluster != l.cluster {
+		wire.Write(conn, kindWelcome, welcome{Reason: fmt.Sprintf("hello of node %q, cluster %s on a connection of node %q, cluster %s", h.Node.Name, h.Cluster, peer, l.cluster)}) //nolint:errcheck // refused anyway
+		return
+	}
+	name, addr, _, self := l.cons.Leadership()
+	if !self {
+		wire.Write(conn, kindWelcome, welcome{Reason: "not the leader", Leader: name, Address: addr}) //nolint:errcheck // the node asks the next voter
+		return
+	}
+	if err := l.register(ctx, h.Node); err != nil {
+		wire.Write(conn, kindWelcome, welcome{Reason: err.Error()}) //nolint:errcheck // the node comes again
+		return
+	}
+	conn.SetDeadline(time.Time{}) //nolint:errcheck // as above
+	n := &nodeLink{link: newLink(conn), node: h.Node}
+	l.post(leaderLinkUp{n})
+	err = n.run(ctx, func(kind wire.Kind, body []byte) error {
+		msg, err := decodeFromNode(kind, body)
+		if err != nil {
+			return fmt.Errorf("message %d from node %s: %w", kind, peer, err)
+		}
+		l.post(nodeMessage{n, msg})
+		return nil
+	})
+	l.post(leaderLinkDown{n, err})
+}
+
+// register records the node as it is now; what it says afterwards is judged by that entry.
+func (l *leader) register(ctx context.Context, n replica.Node) error {
+	if have, ok := l.cons.State().Nodes[n.Name]; ok && have.Incarnation == n.Incarnation && have.Session == n.Session && have.Addr == n.Addr && have.Boot == n.Boot && have.Voter == n.Voter && maps.Equal(have.Labels, n.Labels) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, linkHandshake)
+	defer cancel()
+	_, out, err := l.cons.Propose(ctx, replica.RegisterNode{Node: n})
+	if err == nil {
+		err = out.Err
+	}
+	if err != nil {
+		return fmt.Errorf("register node %s, session %d: %w", n.Name, n.Session, err)
+	}
+	return nil
+}
+
+// run owns the leader's state until ctx ends; then it closes every link and waits for what it started.
+func (l *leader) run(ctx context.Context) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			l.resign(context.Cause(ctx))
+			close(l.ended)
+			l.work.Wait()
+			return
+		case <-l.cons.Changes():
+			l.refresh(ctx)
+		case ev := <-l.in:
+			l.refresh(ctx)
+			l.handle(ctx, ev)
+		case <-tick.C:
+			l.refresh(ctx)
+			l.tick(ctx)
+		}
+	}
+}
+
+// post hands an event to run; it blocks while the queue is full, and drops the event once run has returned.
+func (l *leader) post(ev any) {
+	select {
+	case l.in <- ev:
+	case <-l.ended:
+	}
+}
+
+func (l *leader) now() time.Duration { return time.Since(l.start) }
+
+// refresh follows Raft: leadership first, then what was applied since.
+func (l *leader) refresh(ctx context.Context) {
+	_, _, term, self := l.cons.Leadership()
+	if self != l.active || self && term != l.term {
+		l.resign(errors.New("leadership moved"))
+		l.active, l.term = self, term
+		if self {
+			l.log.leader(term)
+		}
+	}
+	if !l.active {
+		return
+	}
+	v := l.cons.State()
+	if v.Index == l.view.Index && l.view.Jobs != nil {
+		return
+	}
+	before := l.view
+	l.view = v
+	l.follow(ctx, before)
+}
+
+// resign forgets all soft state; nodes bring it again to whoever leads next.
+func (l *leader) resign(why error) {
+	for _, n := range l.links {
+		n.close(why)
+	}
+	clear(l.links)
+	clear(l.jobs)
+	clear(l.suspicions)
+	l.kv = rendezvous.New()
+	l.view = lock.View{}
+	l.active = false
+}
+
+// follow tells rules and nodes what changed between two applied states.
+func (l *leader) follow(ctx context.Context, before lock.View) {
+	full := !maps.EqualFunc(before.Nodes, l.view.Nodes, func(a, b replica.Node) bool {
+		return a.Incarnation == b.Incarnation && a.Session == b.Session && a.Addr == b.Addr
+	})
+	var short []progress
+	for id, job := range l.view.Jobs {
+		led := l.jobs[id]
+		if led == nil {
+			led = &ledJob{committer: lock.NewCommitter(l.term), recovery: recovery.NewLeader(id, l.term, l.timing), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
+			l.jobs[id] = led
+			for _, n := range l.links {
+				l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: holderOf(n.node), Session: n.node.Session})
+			}
+		}
+		if was := led.job; was != job {
+			led.job = job
+			if was != nil && onlyCommitted(was, job) {
+				short = append(short, progress{id, job.LastIndex, job.Position, job.Committed})
+			} else {
+				full = true
+			}
+			l.log.jobChanged(was, job, led.pinnedAt)
+			if was == nil || was.Epoch != job.Epoch || was.ClosedEpoch != job.ClosedEpoch {
+				l.kv.Advance(id, job.ClosedEpoch+1)
+			}
+		}
+	}
+	if full { // nodes first: what the rules send afterwards must find them informed
+		for _, n := range l.links {
+			n.send(kindView, l.viewMessage())
+		}
+	} else {
+		for _, p := range short {
+			for _, n := range l.links {
+				n.send(kindProgress, p)
+			}
+		}
+	}
+	for id, led := range l.jobs {
+		job, ok := l.view.Jobs[id]
+		if !ok {
+			delete(l.jobs, id)
+			continue
+		}
+		if old := before.Jobs[id]; old == job && maps.Equal(sessions(before), sessions(l.view)) {
+			continue
+		}
+		l.commitEffects(ctx, id, led, led.committer.Job(job, l.view.Nodes))
+		l.recoverStep(ctx, id, led, recovery.JobChanged{Job: job, Nodes: l.view.Nodes})
+		l.durable(ctx, led)
+	}
+}
+
+// onlyCommitted tells whether a commit is all that happened: the once-a-step case, sent in short form.
+func onlyCommitted(was, is *replica.Job) bool {
+	return was.Phase == replica.Open && is.Phase == replica.Open && was.Epoch == is.Epoch && was.Position != is.Position && was.Copies == is.Copies &&
+		was.Durable == is.Durable && (was.Writer == nil) == (is.Writer == nil) && len(was.Condemned) == len(is.Condemned) && slices.Equal(was.Ranks, is.Ranks)
+}
+
+func sessions(v lock.View) map[replica.NodeName]replica.Session {
+	m := make(map[replica.NodeName]replica.Session, len(v.Nodes))
+	for name, n := range v.Nodes {
+		m[name] = n.Session
+	}
+	return m
+}
+
+func holderOf(n replica.Node) replica.Holder {
+	return replica.Holder{Node: n.Name, Incarnation: n.Incarnation}
+}
+
+func (l *leader) viewMessage() view {
+	v := view{Index: l.view.Index, Term: l.term, Era: l.view.Era, Nodes: l.view.Nodes}
+	for _, j := range l.view.Jobs {
+		v.Jobs = append(v.Jobs, j)
+	}
+	return v
+}
+
+func (l *leader) handle(ctx context.Context, ev any) {
+	switch ev := ev.(type) {
+	case leaderLinkUp:
+		l.linkUp(ctx, ev.nodeLink)
+	case leaderLinkDown:
+		if l.links[ev.node.Name] == ev.nodeLink {
+			delete(l.links, ev.node.Name)
+			for id, led := range l.jobs {
+				l.commitEffects(ctx, id, led, led.committer.Voided(ev.node.Name))
+				l.recoverStep(ctx, id, led, recovery.NodeGone{Node: ev.node.Name})
+			}
+		}
+	case nodeMessage:
+		if l.active && l.links[ev.from.node.Name] == ev.from {
+			l.message(ctx, ev.from, ev.msg)
+		}
+	case proposalOutcome:
+		l.outcome(ctx, ev)
+	case scanned:
+		if led := l.jobs[ev.job]; led != nil {
+			l.recoverStep(ctx, ev.job, led, recovery.DurableFound{Generations: ev.found})
+		}
+	}
+}
+
+func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
+	if !l.active {
+		n.close(errors.New("not the leader"))
+		return
+	}
+	if old := l.links[n.node.Name]; old != nil {
+		old.close(errors.New("superseded by a newer link of the node"))
+	}
+	l.links[n.node.Name] = n
+	delete(l.suspicions, holderOf(n.node))
+	n.send(kindWelcome, welcome{OK: true, Term: l.term, Era: l.view.Era})
+	n.send(kindView, l.viewMessage())
+	for id, led := range l.jobs {
+		if led.candidate.Job == id && led.job.Phase == replica.Open {
+			n.send(kindCandidate, led.candidate)
+		}
+		l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: holderOf(n.node), Session: n.node.Session})
+	}
+}
+
+// message handles what a registered node says.
+func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
+	name := from.node.Name
+	switch m := msg.(type) {
+	case replica.NodeReport:
+		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
+			led.reports[name] = m
+			l.recoverStep(ctx, m.Job, led, recovery.Report{NodeReport: m})
+			l.fenced(led)
+			l.finished(ctx, led)
+		}
+	case replica.Pinned:
+		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
+			led.pinnedAt = time.Now()
+			l.commitEffects(ctx, m.Job, led, led.committer.Pinned(m))
+		}
+	case replica.Passed:
+		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
+			l.commitEffects(ctx, m.Job, led, led.committer.Passed(m))
+		}
+	case evidence:
+		if led := l.jobs[m.Job]; led != nil {
+			l.recoverStep(ctx, m.Job, led, recovery.Evidence{Fault: m.Fault})
+		}
+	case suspect:
+		l.suspect(ctx, name, m)
+	case claimRequest:
+		l.propose(ctx, m.Claim.Job, m.Claim, fromDriver, func(out lock.Outcome, err error) {
+			r := claimReply{ID: m.ID, Incarnation: out.Incarnation}
+			if err == nil {
+				err = out.Err
+			} else {
+				r.Retry = true
+			}
+			if err != nil {
+				r.Refused = err.Error()
+			}
+			from.send(kindClaimReply, r)
+		})
+	case createRequest:
+		l.create(ctx, from, m)
+	case kvRequest:
+		l.rendezvous(from, m)
+	case shardReport:
+		l.shard(ctx, m)
+	case markedReport:
+		if led := l.jobs[m.Job]; led != nil && led.job.Writer != nil && led.job.Writer.Generation == m.Generation {
+			if m.Failed != "" {
+				l.log.failed("durable", "commit marker of generation "+m.Generation.String(), m.Failed)
+			}
+			l.propose(ctx, m.Job, replica.EndDurable{Job: m.Job, Generation: m.Generation, Done: m.Failed == ""}, fromDriver, nil)
+		}
+	case endRequest:
+		if job, ok := l.view.JobByName(m.Name); ok {
+			l.propose(ctx, job.ID, replica.EndJob{Job: job.ID, Reason: m.Reason}, fromDriver, nil)
+		}
+	case statusRequest:
+		b, err := json.Marshal(l.status())
+		if err == nil {
+			from.send(kindStatusReply, statusReply{m.ID, b})
+		}
+	}
+}
+
+// propose hands a command to Raft in a goroutine of its own; the outcome comes back as an event, so rules see outcomes
+// and changes in the order of this goroutine.
+func (l *leader) propose(ctx context.Context, job replica.JobID, c replica.Command, rule origin, done func(lock.Outcome, error)) {
+	l.work.Go(func() {
+		l.slots <- struct{}{}
+		pctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+		_, out, err := l.cons.Propose(pctx, c)
+		cancel()
+		<-l.slots
+		l.post(proposalOutcome{job, c, out, err, done, rule})
+	})
+}
+
+func (l *leader) outcome(ctx context.Context, o proposalOutcome) {
+	if o.done != nil {
+		o.done(o.out, o.err)
+	}
+	err := o.err
+	if err == nil {
+		err = o.out.Err
+	}
+	if err != nil {
+		l.log.refused(o.cmd, err)
+	}
+	led := l.jobs[o.job]
+	if led == nil || !l.active {
+		return
+	}
+	switch o.rule {
+	case fromCommitter:
+		l.commitEffects(ctx, o.job, led, led.committer.Outcome(o.cmd, err))
+	case fromRecovery:
+		l.recoverStep(ctx, o.job, led, recovery.Outcome{Cmd: o.cmd, Err: err})
+	}
+	if _, ok := o.cmd.(replica.EndJob); ok && err != nil {
+		led.ending = false
+	}
+}
+
+func (l *leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJob, effects []lock.Effect) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case lock.Announce:
+			led.candidate = e.Candidate
+			for _, n := range l.links {
+				n.send(kindCandidate, e.Candidate)
+			}
+		case lock.Propose:
+			l.propose(ctx, id, e.Command, fromCommitter, nil)
+		}
+	}
+}
+
+func (l *leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob, ev recovery.Event) {
+	for _, e := range led.recovery.Step(l.now(), ev) {
+		switch e := e.(type) {
+		case recovery.Propose:
+			l.propose(ctx, id, e.Command, fromRecovery, nil)
+		case recovery.Offer:
+			if n := l.links[e.Node]; n != nil {
+				l.log.offered(led.job, e.Rank, e.Node)
+				n.send(kindOffer, offer{id, e.Rank, e.Expect})
+			}
+		case recovery.Capture:
+			for _, n := range l.links {
+				n.send(kindCapture, captureOrder{id, e.Generation})
+			}
+		case recovery.ScanDurable:
+			l.scan(led.job)
+		case recovery.Note:
+			if led.notes[e.Code] != e.Text {
+				led.notes[e.Code] = e.Text
+				l.log.note(led.job, e)
+			}
+		}
+	}
+}
+
+func (l *leader) tick(ctx context.Context) {
+	if !l.active {
+		return
+	}
+	now := l.now()
+	for id, led := range l.jobs {
+		if at, ok := led.recovery.Next(); ok && at <= now {
+			l.recoverStep(ctx, id, led, recovery.Tick{})
+		}
+		l.durable(ctx, led)
+	}
+}
+
+// create mints a job for a launcher, once: the same name with the same layout is the same job.
+func (l *leader) create(ctx context.Context, from *nodeLink, m createRequest) {
+	if job, ok := l.view.JobByName(m.Name); ok {
+		r := createReply{ID: m.ID}
+		if job.Layout.World != m.Layout.World || !slices.Equal(job.Layout.Groups, m.Layout.Groups) {
+			r.Refused = fmt.Sprintf("job %q runs with %d ranks in groups %v, not %d in %v: end it (replicad job end %s) or use another name", m.Name, job.Layout.World, job.Layout.Groups, m.Layout.World, m.Layout.Groups, m.Name)
+		}
+		from.send(kindCreateReply, r)
+		return
+	}
+	var id replica.JobID
+	rand.Read(id[:]) //nolint:errcheck // never fails
+	copies := max(1, min(max(m.Options.MinCopies, 2), len(l.view.Nodes)))
+	l.propose(ctx, id, replica.CreateJob{ID: id, Name: m.Name, Layout: m.Layout, Options: m.Options, Copies: copies}, fromDriver, func(out lock.Outcome, err error) {
+		r := createReply{ID: m.ID}
+		if err == nil {
+			err = out.Err
+		}
+		if err != nil {
+			if _, ok := l.cons.State().JobByName(m.Name); !ok { // two launchers may have asked at once
+				r.Refused = err.Error()
+			}
+		}
+		from.send(kindCreateReply, r)
+	})
+}
+
+// rendezvous serves the ranks' key-value store and barrier: soft state that clients send again to the next leader.
+func (l *leader) rendezvous(from *nodeLink, m kvRequest) {
+	reply := func(r kvReply) { r.ID = m.ID; from.send(kindKVReply, r) }
+	led := l.jobs[m.Job]
+	if led == nil || led.job.Phase == replica.Ended || m.Epoch <= led.job.ClosedEpoch {
+		reply(kvReply{Fenced: true})
+		return
+	}
+	var err error
+	switch m.Op {
+	case kvSet:
+		if err = l.kv.Set(m.Job, m.Epoch, m.Key, m.Value); err == nil {
+			reply(kvReply{})
+		}
+	case kvGet:
+		err = l.kv.Wait(m.Job, m.Epoch, m.Key, fmt.Sprintf("%s/%d", from.node.Name, m.ID), func(v []byte) { reply(kvReply{Value: v}) })
+	case kvBarrier:
+		err = l.kv.Barrier(m.Job, m.Epoch, m.Key, fmt.Sprint(m.Rank), m.Members, func() { reply(kvReply{}) })
+	default:
+		err = fmt.Errorf("unknown rendezvous operation %d", m.Op)
+	}
+	if err != nil {
+		reply(kvReply{Refused: err.Error()})
+	}
+}
+
+// suspect counts a witness. A node is dead when two nodes (or all others, where there are fewer) find it silent on gossip
+// and on the data path, and none of its jobs made a step since: protocol section 6, evidence.
+func (l *leader) suspect(ctx context.Context, from replica.NodeName, m suspect) {
+	n, ok := l.view.Nodes[m.Target.Node]
+	if !ok || n.Incarnation != m.Target.Incarnation || l.links[m.Target.Node] != nil && from == m.Target.Node {
+		return
+	}
+	s := l.suspicions[m.Target]
+	if s == nil {
+		s = &suspicion{witness: map[replica.NodeName]time.Duration{}, base: map[replica.JobID]replica.Step{}}
+		l.suspicions[m.Target] = s
+	}
+	for job, live := range m.Live {
+		base, seen := s.base[job]
+		if led := l.jobs[job]; led != nil && led.job.Phase == replica.Open && seen && live > base+1 {
+			clear(s.witness) // the job passes steps: its ranks there are alive, whatever is silent
+			s.base[job] = live
+		} else if !seen {
+			s.base[job] = live
+		}
+	}
+	s.witness[from] = l.now()
+	count := 0
+	for _, at := range s.witness {
+		if l.now()-at <= witnessFresh {
+			count++
+		}
+	}
+	others := 0
+	for name := range l.links {
+		if name != m.Target.Node {
+			others++
+		}
+	}
+	if count < min(2, max(1, others)) {
+		return
+	}
+	l.log.nodeState(m.Target.Node, "silent")
+	for id, led := range l.jobs {
+		if led.job.Phase != replica.Ended {
+			l.recoverStep(ctx, id, led, recovery.Evidence{Fault: replica.Fault{Epoch: led.job.Epoch, Kind: replica.NodeDead, Node: m.Target.Node, NodeIncarnation: m.Target.Incarnation,
+				Detail: fmt.Sprintf("silent on gossip and on the data path for %d nodes", count)}})
+		}
+	}
+}
+
+// fenced logs, once per closed epoch, that every surviving daemon has acknowledged the fence and settled.
+func (l *leader) fenced(led *ledJob) {
+	if led.job.Phase != replica.Closed || led.fenced == led.job.ClosedEpoch {
+		return
+	}
+	dead := map[replica.Holder]bool{}
+	for _, f := range led.job.Faults {
+		if f.OfNode() {
+			dead[replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}] = true
+		}
+	}
+	for _, c := range led.job.Ranks {
+		h := replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}
+		if r, ok := led.reports[c.Node]; c.Incarnation != 0 && !dead[h] && (!ok || r.Fenced < led.job.ClosedEpoch || !r.Settled) {
+			return
+		}
+	}
+	led.fenced = led.job.ClosedEpoch
+	l.log.fenced(led.job)
+}
+
+// finished ends a job once every rank has said that it is done.
+func (l *leader) finished(ctx context.Context, led *ledJob) {
+	if led.ending || led.job.Phase != replica.Open {
+		return
+	}
+	left := 0
+	for _, r := range led.reports {
+		for _, rank := range r.Ranks {
+			if int(rank.Rank) < len(led.job.Ranks) && rank.Left && led.job.Ranks[rank.Rank].Incarnation == rank.Incarnation {
+				left++
+			}
+		}
+	}
+	if left == len(led.job.Ranks) {
+		led.ending = true
+		l.propose(ctx, led.job.ID, replica.EndJob{Job: led.job.ID, Reason: jobFinished}, fromDriver, nil)
+	}
+}
+
+// jobFinished is the reason of a job whose ranks all left; launchers exit 0 on it.
+const jobFinished = "finished"
+
+func (l *leader) scan(job *replica.Job) {
+	if l.store == nil {
+		l.work.Go(func() { l.post(scanned{job: job.ID}) })
+		return
+	}
+	l.work.Go(func() {
+		found, skipped, err := l.store.Find(job.Name, job.ID)
+		if err != nil {
+			l.log.failed("durable", "scan for job "+job.Name, err.Error())
+		}
+		for _, s := range skipped {
+			l.log.skipped(job, s.Path, s.Reason)
+		}
+		ev := scanned{job: job.ID}
+		for _, f := range found {
+			g := recovery.DurableGen{Generation: f.Marker.Generation, Position: f.Marker.Position, Parts: map[replica.Part]replica.Digest{}}
+			for _, s := range f.Marker.Shards {
+				g.Parts[s.Part] = s.Root
+			}
+			ev.found = append(ev.found, g)
+		}
+		l.post(ev)
+	})
+}

@@ -1,0 +1,90 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// durableTimeout bounds one durable write; one that takes longer is given up and tried with a later generation.
+const durableTimeout = 2 * time.Minute
+
+// durableDue tells whether generation g, just committed, is one that the durable tier wants. Nodes use it too: they hold
+// such a generation until its write is named (retain.go).
+func durableDue(job *replica.Job, g replica.Generation) bool {
+	every := job.Options.DurableEvery
+	return every > 0 && g.Step > 0 && g.Step%every == 0 && g.Step > job.Durable.Step
+}
+
+// durable drives the durable write of a job: names one when it is due, orders the marker when every shard is fsynced,
+// gives up what takes too long. Off the training path; captures go on meanwhile.
+func (l *leader) durable(ctx context.Context, led *ledJob) {
+	job := led.job
+	if job.Writer == nil {
+		led.shards = nil
+		if job.Phase == replica.Open && durableDue(job, job.Committed) && time.Since(led.writeFrom) > 100*time.Millisecond {
+			led.writeFrom = time.Now()
+			l.propose(ctx, job.ID, replica.BeginDurable{Job: job.ID, Write: planShards(job)}, fromDriver, nil)
+		}
+		return
+	}
+	if led.shards == nil {
+		led.shards, led.writeFrom = map[replica.Part]shardReport{}, time.Now()
+	}
+	if time.Since(led.writeFrom) > durableTimeout {
+		led.writeFrom = time.Now()
+		l.propose(ctx, job.ID, replica.EndDurable{Job: job.ID, Generation: job.Writer.Generation}, fromDriver, nil)
+	}
+}
+
+// planShards names for each part of the committed generation a node that writes it, the producer's own where it holds it.
+func planShards(job *replica.Job) replica.DurableWrite {
+	w := replica.DurableWrite{Generation: job.Committed, Position: job.Position}
+	for _, p := range job.Parts {
+		s := replica.Shard{Part: p.Part, Root: p.Root}
+		for r, c := range job.Ranks {
+			mine := p.Part == replica.OfRank(replica.Rank(r)) || p.Part == replica.OfGroup(job.Layout.Groups[r])
+			for _, h := range p.Holders {
+				if s.Node == "" && mine && h.Node == c.Node && h.Incarnation == c.NodeIncarnation {
+					s.Node = c.Node
+				}
+			}
+		}
+		if s.Node == "" && len(p.Holders) > 0 {
+			s.Node = p.Holders[0].Node
+		}
+		w.Shards = append(w.Shards, s)
+		if w.Writer == "" {
+			w.Writer = s.Node
+		}
+	}
+	return w
+}
+
+func (l *leader) shard(ctx context.Context, m shardReport) {
+	led := l.jobs[m.Job]
+	if led == nil || led.job.Writer == nil || led.job.Writer.Generation != m.Generation {
+		return
+	}
+	if led.shards == nil {
+		led.shards, led.writeFrom = map[replica.Part]shardReport{}, time.Now()
+	}
+	if m.Failed != "" {
+		l.log.failed("durable", "shard "+m.Part.String()+" of generation "+m.Generation.String(), m.Failed)
+		l.propose(ctx, m.Job, replica.EndDurable{Job: m.Job, Generation: m.Generation}, fromDriver, nil)
+		return
+	}
+	led.shards[m.Part] = m
+	order := markerOrder{Job: m.Job, Generation: m.Generation}
+	for _, s := range led.job.Writer.Shards {
+		have, ok := led.shards[s.Part]
+		if !ok {
+			return
+		}
+		order.Shards = append(order.Shards, have)
+	}
+	if n := l.links[led.job.Writer.Writer]; n != nil {
+		n.send(kindMarker, order)
+	}
+}

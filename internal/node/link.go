@@ -1,0 +1,241 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	linkQueue     = 1024            // frames waiting to be written on a link; one that is full is closed, and opened anew
+	linkHandshake = 2 * time.Second // for hello and welcome; a leader that registers a node writes one log entry meanwhile
+	linkWrite     = 3 * time.Second // for one frame
+)
+
+var errLinkFull = errors.New("link: the other end does not read")
+
+// link is one end of the stream between a node and the leader: a bounded queue to its writer, and a reader that hands
+// decoded messages on. send never blocks its caller.
+type link struct {
+	conn net.Conn
+	out  chan []byte
+	once sync.Once
+	down chan struct{}
+	err  error // why it went down; read after down is closed
+}
+
+func newLink(conn net.Conn) *link {
+	return &link{conn: conn, out: make(chan []byte, linkQueue), down: make(chan struct{})}
+}
+
+// send queues a message; a link whose queue is full is closed: the node links again and gets the whole state.
+func (l *link) send(k wire.Kind, v any) {
+	frame, err := wire.Append(nil, k, v)
+	if err != nil {
+		l.close(fmt.Errorf("encode message %d: %w", k, err))
+		return
+	}
+	select {
+	case l.out <- frame:
+	default:
+		l.close(errLinkFull)
+	}
+}
+
+func (l *link) close(err error) {
+	l.once.Do(func() {
+		l.err = err
+		close(l.down)
+		l.conn.Close()
+	})
+}
+
+// run reads until the link is down; handle decodes and passes on. It returns why the link went down, after its writer ended.
+func (l *link) run(ctx context.Context, handle func(wire.Kind, []byte) error) error {
+	stop := context.AfterFunc(ctx, func() { l.close(context.Cause(ctx)) })
+	defer stop()
+	var writer sync.WaitGroup
+	writer.Go(l.write)
+	for {
+		k, body, err := wire.Read(l.conn, maxLinkFrame)
+		if err == nil {
+			err = handle(k, body)
+		}
+		if err != nil {
+			l.close(err)
+			break
+		}
+	}
+	writer.Wait()
+	return l.err
+}
+
+func (l *link) write() {
+	for {
+		select {
+		case <-l.down:
+			return
+		case frame := <-l.out:
+			l.conn.SetWriteDeadline(time.Now().Add(linkWrite)) //nolint:errcheck // a dead stream fails the write
+			if _, err := l.conn.Write(frame); err != nil {
+				l.close(fmt.Errorf("write: %w", err))
+				return
+			}
+		}
+	}
+}
+
+// decode reads a message's body into a new T.
+func decode[T any](body []byte) (T, error) {
+	var v T
+	err := wire.Unmarshal(body, &v)
+	return v, err
+}
+
+// dialer opens a stream to a node for the linker: over the endpoint, or a pipe where the leader is this node.
+type dialer func(ctx context.Context, node replica.NodeName, addr string) (net.Conn, error)
+
+// linker keeps one link to whoever leads, for the member. It has one goroutine, run.
+type linker struct {
+	hello  func() linkHello
+	self   func() (leader replica.NodeName, addr string) // what this node's own Raft says; empty: nothing
+	voters []voterAddr
+	dial   dialer
+	post   func(memberEvent) // blocks; false once the member has ended
+}
+
+type voterAddr struct {
+	name replica.NodeName
+	addr string
+}
+
+// run links, again and again, until ctx ends. Targets: the leader that was named last, else the voters in turn.
+func (k *linker) run(ctx context.Context) {
+	hint := voterAddr{}
+	for turn := 0; ctx.Err() == nil; turn++ {
+		target := hint
+		if target.addr == "" {
+			if name, addr := k.self(); addr != "" {
+				target = voterAddr{name, addr}
+			} else {
+				target = k.voters[turn%len(k.voters)]
+			}
+		}
+		w, err := k.once(ctx, target)
+		hint = voterAddr{}
+		if err == nil && !w.OK && w.Address != "" && w.Leader != target.name {
+			hint = voterAddr{w.Leader, w.Address}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(linkRetry(turn)):
+		}
+	}
+}
+
+// linkRetry is 20 to 60 ms, spread so that nodes don't come all at once.
+func linkRetry(turn int) time.Duration {
+	return 20*time.Millisecond + time.Duration(turn*7%5)*10*time.Millisecond
+}
+
+// once runs one link until it goes down; err is nil where the far end answered the hello.
+func (k *linker) once(ctx context.Context, target voterAddr) (welcome, error) {
+	dialCtx, cancel := context.WithTimeout(ctx, linkHandshake)
+	defer cancel()
+	conn, err := k.dial(dialCtx, target.name, target.addr)
+	if err != nil {
+		return welcome{}, fmt.Errorf("link to %s at %s: %w", target.name, target.addr, err)
+	}
+	l := newLink(conn)
+	defer l.close(nil)
+	conn.SetDeadline(time.Now().Add(linkHandshake)) //nolint:errcheck // a dead stream fails what follows
+	if err := wire.Write(conn, kindLinkHello, k.hello()); err != nil {
+		return welcome{}, fmt.Errorf("link to %s: hello: %w", target.name, err)
+	}
+	kind, body, err := wire.Read(conn, maxLinkFrame)
+	if err != nil {
+		return welcome{}, fmt.Errorf("link to %s: welcome: %w", target.name, err)
+	}
+	if kind != kindWelcome {
+		return welcome{}, fmt.Errorf("link to %s: message %d instead of a welcome", target.name, kind)
+	}
+	w, err := decode[welcome](body)
+	if err != nil || !w.OK {
+		return w, err
+	}
+	conn.SetDeadline(time.Time{}) //nolint:errcheck // as above
+	k.post(linkUp{link: l, welcome: w, leader: target.name})
+	err = l.run(ctx, func(kind wire.Kind, body []byte) error {
+		ev, err := decodeFromLeader(kind, body)
+		if err != nil {
+			return fmt.Errorf("message %d from leader %s: %w", kind, target.name, err)
+		}
+		k.post(fromLeader{link: l, msg: ev})
+		return nil
+	})
+	k.post(linkDown{link: l, err: err})
+	return w, nil
+}
+
+func decodeFromLeader(kind wire.Kind, body []byte) (any, error) {
+	switch kind {
+	case kindView:
+		return decode[view](body)
+	case kindProgress:
+		return decode[progress](body)
+	case kindCandidate:
+		return decode[replica.Candidate](body)
+	case kindOffer:
+		return decode[offer](body)
+	case kindCapture:
+		return decode[captureOrder](body)
+	case kindClaimReply:
+		return decode[claimReply](body)
+	case kindCreateReply:
+		return decode[createReply](body)
+	case kindKVReply:
+		return decode[kvReply](body)
+	case kindMarker:
+		return decode[markerOrder](body)
+	case kindStatusReply:
+		return decode[statusReply](body)
+	}
+	return nil, fmt.Errorf("unknown kind")
+}
+
+func decodeFromNode(kind wire.Kind, body []byte) (any, error) {
+	switch kind {
+	case kindReport:
+		return decode[replica.NodeReport](body)
+	case kindPinned:
+		return decode[replica.Pinned](body)
+	case kindPassed:
+		return decode[replica.Passed](body)
+	case kindEvidence:
+		return decode[evidence](body)
+	case kindClaim:
+		return decode[claimRequest](body)
+	case kindCreate:
+		return decode[createRequest](body)
+	case kindKV:
+		return decode[kvRequest](body)
+	case kindSuspect:
+		return decode[suspect](body)
+	case kindShard:
+		return decode[shardReport](body)
+	case kindMarked:
+		return decode[markedReport](body)
+	case kindEnd:
+		return decode[endRequest](body)
+	case kindStatus:
+		return decode[statusRequest](body)
+	}
+	return nil, fmt.Errorf("unknown kind")
+}

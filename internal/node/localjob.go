@@ -1,0 +1,223 @@
+package node
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+)
+
+// localJob is this node's part of a job. Owned by the member.
+type localJob struct {
+	job       *replica.Job
+	candidate replica.Candidate
+	answered  map[replica.Part]bool // parts pinned and reported for candidate
+	passed    map[replica.Rank]bool // ranks that said Passed to candidate
+	ranks     map[replica.Rank]*localRank
+	retired   []*arenaRef              // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
+	mirrors   map[replica.Rank]*mirror // private parts held for other nodes' ranks
+	fenced    replica.Epoch            // fence words raised to
+	settleBy  time.Time                // after it, what is unfinished is torn
+	seq       uint64
+	reported  replica.NodeReport // as sent last, to send only changes
+	written   map[replica.Part]shardReport
+	writing   map[replica.Part]bool
+	fetching  map[replica.Rank]replica.Epoch // mirrors being fetched for a plan
+}
+
+func newLocalJob(job *replica.Job) *localJob {
+	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]bool{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Rank]*mirror{},
+		written: map[replica.Part]shardReport{}, writing: map[replica.Part]bool{}, fetching: map[replica.Rank]replica.Epoch{}}
+}
+
+// localRank is a rank whose claim this node holds, or held. Owned by the member.
+type localRank struct {
+	rank        replica.Rank
+	incarnation replica.Incarnation
+	arena       *arenaRef
+	peer        *session.Peer // nil: not attached now
+	pid         int
+	start       uint64
+	alive       bool
+	finishing   int           // places whose COPIED bytes are being hashed in the dead rank's name
+	stopped     bool          // waits in rp_join: captures joined
+	stoppedAt   time.Time     // since when
+	initial     replica.Epoch // sealed both parts as (initial, init)
+	loaded      replica.Epoch // acknowledged its roots for the plan of this epoch
+	left        bool          // said that it has finished
+	leaveTo     uint32        // request to answer with BYE once the job has ended
+	ordered     orderKey      // the last order sent, so that orders can be derived again and again
+	restore     *restore      // of the newest plan
+	sealedAt    map[replica.Generation]time.Time
+}
+
+// arenaRef counts who reads an arena besides the member, so that it is unmapped only after the last. Owned by the member;
+// holds are taken and given back on its goroutine.
+type arenaRef struct {
+	*shm.Arena
+	key    string
+	held   map[shm.Place]int // readers: a held place is never freed
+	users  int
+	closed bool
+}
+
+func newArenaRef(a *shm.Arena, key string) *arenaRef {
+	return &arenaRef{Arena: a, key: key, held: map[shm.Place]int{}}
+}
+
+func (a *arenaRef) hold(p shm.Place) { a.held[p]++; a.users++ }
+
+func (a *arenaRef) release(p shm.Place) {
+	if a.held[p]--; a.held[p] == 0 {
+		delete(a.held, p)
+	}
+	a.users--
+	if a.closed && a.users == 0 {
+		a.Close() //nolint:errcheck // unmapping; nothing is lost
+	}
+}
+
+// drop unmaps now, or when the last reader lets go.
+func (a *arenaRef) drop() {
+	a.closed = true
+	if a.users == 0 {
+		a.Close() //nolint:errcheck // as above
+	}
+}
+
+func (lj *localJob) group(r replica.Rank) replica.GroupID {
+	if int(r) < len(lj.job.Layout.Groups) {
+		return lj.job.Layout.Groups[r]
+	}
+	return 0
+}
+
+// part names what lies in a kind of place of rank r's arena.
+func (lj *localJob) part(k shm.PlaceKind, r replica.Rank) replica.Part {
+	switch k {
+	case shm.Slot:
+		return replica.OfGroup(lj.group(r))
+	case shm.Ring:
+		return replica.OfRank(r)
+	}
+	return replica.FrozenOf(lj.group(r))
+}
+
+// located is a sealed part in some local arena.
+type located struct {
+	arena *arenaRef
+	place shm.Place
+	info  shm.Info
+	held  replica.Held
+}
+
+// parts lists every sealed part held here: own ranks', retired ones', mirrors'.
+func (lj *localJob) parts() []located {
+	var out []located
+	add := func(a *arenaRef, r replica.Rank, isMirror bool) {
+		for _, p := range a.Places() {
+			if a.Word(p).State() != replica.SlotSealed {
+				continue
+			}
+			info, err := a.Sealed(p)
+			if err != nil {
+				continue // freed meanwhile, or garbage: not held
+			}
+			out = append(out, located{a, p, info, replica.Held{Part: lj.part(p.Kind, r), Generation: info.Generation, Root: info.Root, Mirror: isMirror, DaemonMade: info.Flags&replica.DaemonMade != 0, Rank: r}})
+		}
+	}
+	for r, lr := range lj.ranks {
+		if lr.arena != nil {
+			add(lr.arena, r, false)
+		}
+	}
+	for _, a := range lj.retired {
+		add(a, a.Spec().Rank, false)
+	}
+	for r, mi := range lj.mirrors {
+		if mi.arena != nil {
+			add(mi.arena, r, true)
+		}
+	}
+	return out
+}
+
+// find locates a part by generation and root, in arena first if it is there; frozen parts are found by root alone.
+func (lj *localJob) find(first *arenaRef, part replica.Part, g replica.Generation, root replica.Digest) (located, bool) {
+	var best located
+	ok := false
+	for _, l := range lj.parts() {
+		if l.held.Part == part && l.info.Root == root && (part.Kind == replica.FrozenPart || l.info.Generation == g) && (!ok || l.arena == first) {
+			best, ok = l, true
+		}
+	}
+	return best, ok
+}
+
+// report sends the node's full account of a job when it changed, or when one is due.
+func (m *member) report(lj *localJob) {
+	if m.link == nil {
+		return
+	}
+	r := replica.NodeReport{Job: lj.job.ID, Holder: m.holder(), Session: m.self.Session, Fenced: lj.fenced, Settled: true}
+	for _, lr := range lj.ranks {
+		a := lr.arena
+		rr := replica.RankReport{Rank: lr.rank, Incarnation: lr.incarnation, Alive: lr.alive, Attached: lr.peer != nil, PID: uint64(lr.pid), Live: a.Step(), Good: a.Good(),
+			Settled: lr.settled(), Stopped: lr.stopped && lr.alive, Initial: lr.initial, Loaded: lr.loaded, Left: lr.left}
+		rr.Whole = rr.Live.Phase() == replica.Idle && rr.Good.Generation() == rr.Live.Generation() && rr.Stopped
+		r.Settled = r.Settled && rr.Settled
+		r.Ranks = append(r.Ranks, rr)
+	}
+	for _, l := range lj.parts() {
+		if l.held.Part.Kind != replica.FrozenPart {
+			r.Parts = append(r.Parts, l.held)
+		}
+	}
+	r.Offers, r.Spare = m.offers(lj.job)
+	sortReport(&r)
+	r.Seq = lj.reported.Seq
+	if reflect.DeepEqual(r, lj.reported) {
+		return
+	}
+	lj.seq++
+	r.Seq = lj.seq
+	lj.reported = r
+	m.send(kindReport, r)
+}
+
+func (m *member) holder() replica.Holder { return holderOf(m.self) }
+
+// settled tells whether nothing of the rank moves any more: it waits in rp_join with its captures joined, or it is dead
+// with every place sealed, torn or free.
+func (lr *localRank) settled() bool {
+	if lr.alive {
+		return lr.stopped
+	}
+	return lr.finishing == 0
+}
+
+// reconcile brings everything local in line with the job's replicated state. It is idempotent; every view calls it, and
+// whatever happens locally that could make an order, a restore or a pin possible.
+func (m *member) reconcile(lj *localJob) {
+	m.fence(lj)
+	m.supersede(lj)
+	m.restoreAll(lj)
+	m.fetchMirrors(lj)
+	m.order(lj)
+	m.durable(lj)
+	m.answerCandidate(lj)
+	m.retain(lj)
+	m.report(lj)
+}
+
+// sortReport puts a report in one order, so that equal ones compare equal.
+func sortReport(r *replica.NodeReport) {
+	slices.SortFunc(r.Ranks, func(a, b replica.RankReport) int { return int(a.Rank) - int(b.Rank) })
+	slices.SortFunc(r.Parts, func(a, b replica.Held) int {
+		return cmp.Or(cmp.Compare(a.Part.Kind, b.Part.Kind), cmp.Compare(a.Part.Index, b.Part.Index), a.Generation.Compare(b.Generation), cmp.Compare(a.Rank, b.Rank))
+	})
+}

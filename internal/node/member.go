@@ -1,0 +1,294 @@
+package node
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	memberQueue = 4096                   // events waiting for the member; producers block beyond it
+	busyTick    = 5 * time.Millisecond   // while something local is awaited that sends no event (words of a rank)
+	idleTick    = 200 * time.Millisecond // reports and housekeeping
+	reportEvery = time.Second            // a report is sent at least so often, so that status is fresh anywhere
+)
+
+// member is this node's side of every job. Its goroutine (run) owns all fields below the line; everybody else posts events.
+type member struct {
+	cfg      *config.Config
+	cluster  replica.ClusterID
+	self     replica.Node // as registered; Session and Incarnation from the keeper
+	log      *journal
+	sessions *session.Server
+	keeper   *shm.Keeper
+	endpoint *endpoint.Endpoint
+	store    *checkpoint.Store // nil: no durable tier here
+	in       chan memberEvent
+	ended    chan struct{}
+	work     sync.WaitGroup // everything that takes time; waited for by run
+
+	// Owned by run.
+	ctx          context.Context // run's: for what it starts
+	link         *link           // nil while no leader is known
+	era          replica.Era
+	nodes        map[replica.NodeName]replica.Node
+	informed     bool // a view came since start: jobs can be judged
+	jobs         map[replica.JobID]*localJob
+	attaching    map[uint64]*attaching // by session peer
+	launchers    map[uint64]*launcher  // by session peer
+	awaited      []arenaEntry          // arenas that only a live rank can bring back
+	awaitedSince time.Time
+	orphans      []*arenaRef // adopted before their job is known
+	requests     uint64      // last request id
+	claims       map[uint64]*attaching
+	creates      map[uint64]*launcher
+	kvs          map[uint64]*kvPending
+	statuses     map[uint64]chan<- []byte
+	pushers      map[replica.NodeName]*pusher
+	lastReport   time.Time
+}
+
+// memberEvent is anything that happens to the member.
+type memberEvent any
+
+type (
+	linkUp struct {
+		link    *link
+		welcome welcome
+		leader  replica.NodeName
+	}
+	linkDown struct {
+		link *link
+		err  error
+	}
+	fromLeader struct {
+		link *link
+		msg  any
+	}
+	// call runs a function on the member's goroutine: how transfers and the admin socket read and change its state.
+	call struct {
+		fn   func()
+		done chan struct{}
+	}
+)
+
+func (m *member) init() {
+	m.in, m.ended = make(chan memberEvent, memberQueue), make(chan struct{})
+	m.jobs, m.attaching, m.launchers = map[replica.JobID]*localJob{}, map[uint64]*attaching{}, map[uint64]*launcher{}
+	m.claims, m.creates, m.kvs, m.statuses = map[uint64]*attaching{}, map[uint64]*launcher{}, map[uint64]*kvPending{}, map[uint64]chan<- []byte{}
+	m.pushers, m.nodes = map[replica.NodeName]*pusher{}, map[replica.NodeName]replica.Node{}
+}
+
+// post hands an event to run; it blocks while the queue is full, and drops the event once run has returned.
+func (m *member) post(ev memberEvent) {
+	select {
+	case m.in <- ev:
+	case <-m.ended:
+	}
+}
+
+// do runs fn on the member's goroutine and waits for it; false when ctx or the member ended first.
+func (m *member) do(ctx context.Context, fn func()) bool {
+	c := call{fn, make(chan struct{})}
+	select {
+	case m.in <- c:
+	case <-m.ended:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+	select {
+	case <-c.done:
+		return true
+	case <-m.ended:
+		return false
+	}
+}
+
+// spawn runs fn beside the member; its result comes back as an event.
+func (m *member) spawn(fn func(ctx context.Context) memberEvent) {
+	ctx := m.ctx
+	m.work.Go(func() {
+		if ev := fn(ctx); ev != nil {
+			m.post(ev)
+		}
+	})
+}
+
+// run owns the member's state until ctx ends, then waits for what it started.
+func (m *member) run(ctx context.Context) {
+	m.ctx = ctx
+	timer := time.NewTimer(idleTick)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			close(m.ended)
+			m.work.Wait()
+			return
+		case ev := <-m.in:
+			m.handle(ev)
+		case ev := <-m.sessions.Events():
+			m.handleSession(ev)
+		case <-timer.C:
+			timer.Reset(m.tick())
+		}
+	}
+}
+
+func (m *member) handle(ev memberEvent) {
+	switch ev := ev.(type) {
+	case call:
+		ev.fn()
+		close(ev.done)
+	case linkUp:
+		m.link = ev.link
+		m.lastReport = time.Time{}
+		m.log.linked(ev.leader, ev.welcome.Term)
+		m.resend()
+	case linkDown:
+		if m.link == ev.link {
+			m.link = nil
+			m.log.unlinked(ev.err)
+		}
+	case fromLeader:
+		if m.link == ev.link {
+			m.leaderSays(ev.msg)
+		}
+	case arenaReady:
+		m.arenaReady(ev)
+	case finished:
+		m.finishedPart(ev)
+	case restored:
+		m.restored(ev)
+	case mirrored:
+		m.mirrored(ev)
+	case shardWritten:
+		m.shardWritten(ev)
+	case markerWritten:
+		m.send(kindMarked, markedReport(ev))
+	}
+}
+
+// send says something to the leader; without a link it is dropped: resend repeats what still matters.
+func (m *member) send(k wire.Kind, v any) {
+	if m.link != nil {
+		m.link.send(k, v)
+	}
+}
+
+func (m *member) nextRequest() uint64 {
+	m.requests++
+	return m.requests
+}
+
+func (m *member) leaderSays(msg any) {
+	switch msg := msg.(type) {
+	case view:
+		m.viewed(msg)
+	case progress:
+		if lj := m.jobs[msg.Job]; lj != nil {
+			m.progressed(lj, msg)
+		}
+	case replica.Candidate:
+		if lj := m.jobs[msg.Job]; lj != nil && msg.Compare(lj.candidate) > 0 {
+			m.newCandidate(lj, msg)
+		}
+	case offer:
+		m.offered(msg)
+	case captureOrder:
+		if lj := m.jobs[msg.Job]; lj != nil {
+			m.captureNow(lj, msg.Generation)
+		}
+	case claimReply:
+		m.claimReplied(msg)
+	case createReply:
+		if l := m.creates[msg.ID]; l != nil {
+			delete(m.creates, msg.ID)
+			m.created(l, msg.Refused)
+		}
+	case kvReply:
+		m.kvReplied(msg)
+	case markerOrder:
+		m.writeMarker(msg)
+	case statusReply:
+		if ch := m.statuses[msg.ID]; ch != nil {
+			delete(m.statuses, msg.ID)
+			ch <- msg.JSON // buffered for its one answer
+		}
+	}
+}
+
+// viewed takes over the leader's state and brings everything local in line with it.
+func (m *member) viewed(v view) {
+	m.era, m.nodes, m.informed = v.Era, v.Nodes, true
+	for _, job := range v.Jobs {
+		lj := m.jobs[job.ID]
+		if lj == nil {
+			lj = newLocalJob(job)
+			m.jobs[job.ID] = lj
+		}
+		if job.LastIndex >= lj.job.LastIndex {
+			lj.job = job
+		}
+	}
+	m.claimOrphans()
+	for _, lj := range m.jobs {
+		m.reconcile(lj)
+	}
+	m.serveLaunchers()
+	m.serveAttaching()
+}
+
+// resend repeats to a new leader whatever waits for an answer.
+func (m *member) resend() {
+	for id, a := range m.claims {
+		m.send(kindClaim, claimRequest{id, a.claim})
+	}
+	for id, l := range m.creates {
+		m.send(kindCreate, l.createRequest(id))
+	}
+	for id, k := range m.kvs {
+		m.send(kindKV, k.request(id))
+	}
+	for _, lj := range m.jobs {
+		lj.reported = replica.NodeReport{}
+		for _, s := range lj.written {
+			m.send(kindShard, s)
+		}
+		m.report(lj)
+		m.answerCandidate(lj)
+	}
+}
+
+// tick does what no event announces, and says when it wants to be called again.
+func (m *member) tick() time.Duration {
+	next := idleTick
+	due := time.Since(m.lastReport) >= reportEvery
+	for _, lj := range m.jobs {
+		if m.settle(lj) {
+			next = busyTick
+		}
+		m.peersLost(lj)
+		m.retryRestores(lj)
+		if lj.job.Phase == replica.Open {
+			m.answerCandidate(lj)
+		}
+		if due {
+			m.report(lj)
+		}
+	}
+	if due {
+		m.lastReport = time.Now()
+	}
+	m.serveLaunchers()
+	return next
+}

@@ -1,0 +1,180 @@
+package node
+
+import (
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// Frames of the control class (kinds 32 to 63). A link is one stream that a node opens to the leader.
+const (
+	kindLinkHello   wire.Kind = 32 // node -> leader, first
+	kindWelcome     wire.Kind = 33 // leader -> node, first
+	kindReport      wire.Kind = 34 // replica.NodeReport
+	kindPinned      wire.Kind = 35 // replica.Pinned
+	kindPassed      wire.Kind = 36 // replica.Passed
+	kindEvidence    wire.Kind = 37
+	kindClaim       wire.Kind = 38
+	kindCreate      wire.Kind = 39
+	kindKV          wire.Kind = 40
+	kindSuspect     wire.Kind = 41
+	kindShard       wire.Kind = 42
+	kindEnd         wire.Kind = 43
+	kindStatus      wire.Kind = 44
+	kindMarked      wire.Kind = 45
+	kindView        wire.Kind = 48 // leader -> node from here on
+	kindProgress    wire.Kind = 49
+	kindCandidate   wire.Kind = 50 // replica.Candidate
+	kindOffer       wire.Kind = 51
+	kindCapture     wire.Kind = 52
+	kindClaimReply  wire.Kind = 53
+	kindCreateReply wire.Kind = 54
+	kindKVReply     wire.Kind = 55
+	kindMarker      wire.Kind = 56
+	kindStatusReply wire.Kind = 57
+)
+
+// maxLinkFrame caps a frame on a link, in bytes: a view of 80,000 ranks is below it.
+const maxLinkFrame = 16 << 20
+
+type linkHello struct {
+	Cluster replica.ClusterID `cbor:"1,keyasint"`
+	Node    replica.Node      `cbor:"2,keyasint"`
+}
+
+// welcome answers a hello. Leader is set where the answerer does not lead: try there.
+type welcome struct {
+	OK      bool             `cbor:"1,keyasint"`
+	Reason  string           `cbor:"2,keyasint"`
+	Leader  replica.NodeName `cbor:"3,keyasint"`
+	Address string           `cbor:"4,keyasint"`
+	Term    uint64           `cbor:"5,keyasint"`
+	Era     replica.Era      `cbor:"6,keyasint"`
+}
+
+type evidence struct {
+	Job   replica.JobID `cbor:"1,keyasint"`
+	Fault replica.Fault `cbor:"2,keyasint"`
+}
+
+type claimRequest struct {
+	ID    uint64        `cbor:"1,keyasint"`
+	Claim replica.Claim `cbor:"2,keyasint"`
+}
+
+type claimReply struct {
+	ID          uint64              `cbor:"1,keyasint"`
+	Incarnation replica.Incarnation `cbor:"2,keyasint"`
+	Refused     string              `cbor:"3,keyasint"`
+	Retry       bool                `cbor:"4,keyasint"` // refused for what may change: ask again after the next view
+}
+
+type createRequest struct {
+	ID      uint64          `cbor:"1,keyasint"`
+	Name    string          `cbor:"2,keyasint"`
+	Layout  replica.Layout  `cbor:"3,keyasint"`
+	Options replica.Options `cbor:"4,keyasint"`
+}
+
+type createReply struct {
+	ID      uint64 `cbor:"1,keyasint"`
+	Refused string `cbor:"2,keyasint"`
+}
+
+// kvOp is a rendezvous request of a rank.
+type kvOp uint8
+
+const (
+	kvSet kvOp = iota + 1
+	kvGet
+	kvBarrier
+)
+
+type kvRequest struct {
+	ID      uint64        `cbor:"1,keyasint"`
+	Op      kvOp          `cbor:"2,keyasint"`
+	Job     replica.JobID `cbor:"3,keyasint"`
+	Epoch   replica.Epoch `cbor:"4,keyasint"`
+	Key     string        `cbor:"5,keyasint"`
+	Value   []byte        `cbor:"6,keyasint"`
+	Members int           `cbor:"7,keyasint"`
+	Rank    replica.Rank  `cbor:"8,keyasint"`
+}
+
+type kvReply struct {
+	ID      uint64 `cbor:"1,keyasint"`
+	Value   []byte `cbor:"2,keyasint"`
+	Fenced  bool   `cbor:"3,keyasint"`
+	Refused string `cbor:"4,keyasint"`
+}
+
+// suspect is one witness's word that a node is silent on gossip and on the data path. Live is how far the witness's own
+// ranks are: a job that makes steps has no dead node.
+type suspect struct {
+	Target replica.Holder                 `cbor:"1,keyasint"`
+	Live   map[replica.JobID]replica.Step `cbor:"2,keyasint"`
+}
+
+// shardReport says that a shard of the durable write under way is fsynced, or why not.
+type shardReport struct {
+	Job        replica.JobID        `cbor:"1,keyasint"`
+	Generation replica.Generation   `cbor:"2,keyasint"`
+	Part       replica.Part         `cbor:"3,keyasint"`
+	Info       checkpoint.ShardInfo `cbor:"4,keyasint"`
+	Failed     string               `cbor:"5,keyasint"`
+}
+
+// markerOrder asks the writer to write the commit marker; markedReport is its answer.
+type markerOrder struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Generation replica.Generation `cbor:"2,keyasint"`
+	Shards     []shardReport      `cbor:"3,keyasint"`
+}
+
+type markedReport struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Generation replica.Generation `cbor:"2,keyasint"`
+	Failed     string             `cbor:"3,keyasint"`
+}
+
+type endRequest struct {
+	Name   string `cbor:"1,keyasint"`
+	Reason string `cbor:"2,keyasint"`
+}
+
+type statusRequest struct {
+	ID uint64 `cbor:"1,keyasint"`
+}
+
+type statusReply struct {
+	ID   uint64 `cbor:"1,keyasint"`
+	JSON []byte `cbor:"2,keyasint"`
+}
+
+// view is the replicated state as the leader has applied it.
+type view struct {
+	Index uint64                            `cbor:"1,keyasint"`
+	Term  uint64                            `cbor:"2,keyasint"`
+	Era   replica.Era                       `cbor:"3,keyasint"`
+	Nodes map[replica.NodeName]replica.Node `cbor:"4,keyasint"`
+	Jobs  []*replica.Job                    `cbor:"5,keyasint"`
+}
+
+// progress is what a commit changed: the short form of a view, once a step.
+type progress struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Index      uint64             `cbor:"2,keyasint"`
+	Position   replica.Position   `cbor:"3,keyasint"`
+	Generation replica.Generation `cbor:"4,keyasint"`
+}
+
+type offer struct {
+	Job    replica.JobID       `cbor:"1,keyasint"`
+	Rank   replica.Rank        `cbor:"2,keyasint"`
+	Expect replica.Incarnation `cbor:"3,keyasint"`
+}
+
+type captureOrder struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Generation replica.Generation `cbor:"2,keyasint"`
+}

@@ -1,0 +1,397 @@
+package node
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/membership"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// Options are a daemon's besides its configuration.
+type Options struct {
+	Version   string
+	Stderr    io.Writer // of the log
+	Bootstrap bool      // this start creates the cluster
+}
+
+// maxServes bounds transfers served at once, in all and to one node; a further one is asked to come again.
+const (
+	maxServes        = 32
+	maxServesPerPeer = 16
+)
+
+// daemon is what Run wires together, in the order it is started.
+type daemon struct {
+	cfg      *config.Config
+	opt      Options
+	log      *journal
+	id       *pki.Identity
+	self     replica.Node
+	keeper   *shm.Keeper
+	sessions *session.Server
+	endpoint *endpoint.Endpoint
+	layer    *raftLayer
+	cons     *consensus.Node // nil on a node that doesn't vote, or whose log did not open
+	gossip   *membership.Gossip
+	store    *checkpoint.Store
+	member   *member
+	leader   *leader
+	prober   *prober
+	admin    net.Listener
+	closers  []func()
+}
+
+// Run runs the daemon of a node until ctx ends. What can't start is an error that names it and the remedy; what was
+// started by then is stopped again. Nothing of the ranks' memory is lost by stopping: the keeper holds it.
+func Run(ctx context.Context, cfg *config.Config, opt Options) error {
+	log, err := newJournal(opt.Stderr, cfg.Log.Level, cfg.Node)
+	if err != nil {
+		return err
+	}
+	d := &daemon{cfg: cfg, opt: opt, log: log}
+	defer d.close()
+	if err := d.open(ctx); err != nil {
+		return err
+	}
+	return d.run(ctx)
+}
+
+func (d *daemon) close() {
+	for i := len(d.closers) - 1; i >= 0; i-- {
+		d.closers[i]()
+	}
+	d.closers = nil
+}
+
+func (d *daemon) onClose(fn func()) { d.closers = append(d.closers, fn) }
+
+// open acquires everything that can fail, in dependency order: identity, disk, keeper, sockets, ports, log.
+func (d *daemon) open(ctx context.Context) (err error) {
+	c := d.cfg
+	if d.id, err = pki.Load(c.PKI.CA, c.PKI.Cert, c.PKI.Key, c.PKI.GossipKey); err != nil {
+		return err
+	}
+	if d.id.Node != c.Node {
+		return fmt.Errorf("certificate %s is of node %q, the configuration of node %q: use that node's own certificate", c.PKI.Cert, d.id.Node, c.Node)
+	}
+	if err := d.openState(); err != nil {
+		return err
+	}
+	if d.keeper, err = shm.DialKeeper(ctx, c.KeeperSocket); err != nil {
+		return err
+	}
+	d.onClose(d.keeper.Close)
+	if d.sessions, err = session.Listen(session.Config{Path: c.Socket, Token: c.JobToken}); err != nil {
+		return err
+	}
+	d.onClose(d.sessions.Close)
+	if d.admin, err = listenAdmin(c.AdminSocket); err != nil {
+		return err
+	}
+	d.onClose(func() { d.admin.Close() })
+	if c.DurableDir != "" {
+		if d.store, err = checkpoint.Open(c.DurableDir); err != nil {
+			return err
+		}
+	}
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	d.self = replica.Node{Name: c.Node, Incarnation: d.keeper.Incarnation(), Session: d.keeper.Session(), Boot: boot, Addr: c.Addr, Labels: c.Labels, Voter: c.IsVoter()}
+	if err := d.openNetwork(); err != nil {
+		return err
+	}
+	return d.build()
+}
+
+// stateMark is state_dir/node.json: whose directory it is. A directory of another cluster or node is refused.
+type stateMark struct {
+	Magic   string            `json:"magic"`
+	Version int               `json:"version"`
+	Cluster replica.ClusterID `json:"cluster"`
+	Node    replica.NodeName  `json:"node"`
+}
+
+func (d *daemon) openState() error {
+	dir := d.cfg.StateDir
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("state_dir %s: %w: give the daemon a directory it may write", dir, err)
+	}
+	path := filepath.Join(dir, "node.json")
+	want := stateMark{Magic: "replicad-node", Version: 1, Cluster: d.id.Cluster, Node: d.cfg.Node}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		b, _ := json.Marshal(want)
+		if err := writeFileSync(path, b); err != nil {
+			return fmt.Errorf("state_dir %s: %w: is it writable, and its disk not full?", dir, err)
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("state_dir %s: %w", dir, err)
+	}
+	var have stateMark
+	if err := json.Unmarshal(b, &have); err != nil || have != want {
+		return fmt.Errorf("state_dir %s belongs to node %q of cluster %s (version %d), this is node %q of cluster %s: use its own directory, or an empty one", dir, have.Node, have.Cluster, have.Version, want.Node, want.Cluster)
+	}
+	probe, err := os.CreateTemp(dir, ".writable-*")
+	if err != nil {
+		return fmt.Errorf("state_dir %s: %w: the daemon must be able to write there", dir, err)
+	}
+	probe.Close()
+	return os.Remove(probe.Name())
+}
+
+func bootID() (replica.BootID, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return replica.BootID{}, fmt.Errorf("kernel boot id: %w", err)
+	}
+	id, err := replica.ParseUUID(strings.TrimSpace(string(b)))
+	return replica.BootID(id), err
+}
+
+func (d *daemon) openNetwork() (err error) {
+	c := d.cfg
+	reset := sha256.Sum256(append([]byte("replicad stateless reset "+string(c.Node)+" "), d.id.GossipKey...))
+	d.endpoint, err = endpoint.Listen(endpoint.Config{Addr: c.Addr, ServerTLS: d.id.ServerTLS(string(endpoint.Raft), string(endpoint.Control), string(endpoint.Bulk)), ClientTLS: d.id.ClientTLS, PeerName: pki.PeerName,
+		ProbeKey: d.id.GossipKey, ResetKey: reset, Logf: func(f string, args ...any) { d.log.failed("endpoint", c.Addr, fmt.Sprintf(f, args...)) }})
+	if err != nil {
+		return err
+	}
+	d.onClose(func() { d.endpoint.Close() })
+	d.endpoint.SetProbeReply(endpoint.ProbeReply{Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Adopting: true, Boot: d.self.Boot})
+	if err := d.openRaft(); err != nil {
+		return err
+	}
+	d.gossip, err = membership.Start(membership.Config{Name: c.Node, Incarnation: d.self.Incarnation, Addr: c.GossipAddr, Cluster: d.id.Cluster, Key: d.id.GossipKey, Seeds: c.Seeds, QUICAddr: c.Addr,
+		Logger: log.New(logWriter{d.log, "gossip"}, "", 0)})
+	if err != nil {
+		return err
+	}
+	d.onClose(func() { d.gossip.Close() })
+	return nil
+}
+
+// openRaft starts the voter. One whose log does not open, or is empty though the cluster exists, runs as a client: sessions
+// and the data plane start without it.
+func (d *daemon) openRaft() error {
+	c := d.cfg
+	if !c.IsVoter() {
+		return nil
+	}
+	var voters []consensus.Voter
+	var names []replica.NodeName
+	for _, v := range c.Voters {
+		voters = append(voters, consensus.Voter{Name: v.Name, Addr: v.Addr})
+		names = append(names, v.Name)
+	}
+	d.layer = newRaftLayer(d.endpoint, names)
+	d.endpoint.Handle(endpoint.Raft, d.layer.accept)
+	var err error
+	d.cons, err = consensus.Start(consensus.Config{ID: c.Node, Addr: c.Addr, Dir: filepath.Join(c.StateDir, "raft"), Voters: voters, Bootstrap: d.opt.Bootstrap, Layer: d.layer, Cluster: d.id.Cluster,
+		Heartbeat: c.Raft.Heartbeat, Election: c.Raft.Election, Lease: c.Raft.Lease, WatchdogAfter: c.Raft.Watchdog,
+		Logger: consensus.NewLogger(func(bad bool, msg string, args ...any) { d.log.failed("raft", msg, fmt.Sprint(args...)) })})
+	if err != nil {
+		d.log.failed("raft", "this voter runs as a client", err.Error())
+		d.cons = nil
+		return nil
+	}
+	d.onClose(func() { d.cons.Close() })
+	return nil
+}
+
+// build makes the two owners and joins them to what they need.
+func (d *daemon) build() error {
+	c := d.cfg
+	d.member = &member{cfg: c, cluster: d.id.Cluster, self: d.self, log: d.log, sessions: d.sessions, keeper: d.keeper, endpoint: d.endpoint, store: d.store}
+	d.member.init()
+	if err := d.member.adopt(); err != nil {
+		return err
+	}
+	d.prober = &prober{m: d.member, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, peers: map[replica.NodeName]peerState{}}
+	timing := recovery.Timing{Collect: c.Timing.Collect, Settle: c.Timing.Settle, Ack: c.Timing.Ack, Claim: c.Timing.Claim, HolderGrace: c.Timing.HolderGrace, ResumeGrace: c.Timing.ResumeGrace, DaemonGrace: c.Timing.DaemonGrace}
+	if d.cons != nil {
+		d.leader = newLeader(d.cons, d.id.Cluster, d.opt.Version, timing, d.store, d.log)
+	}
+	d.endpoint.Handle(endpoint.Control, d.serveControl)
+	limited := transfer.Limit(store{d.member, context.Background()}, maxServes, maxServesPerPeer)
+	d.endpoint.Handle(endpoint.Bulk, func(ctx context.Context, conn *endpoint.Conn) { serveBulk(ctx, conn, limited) })
+	return nil
+}
+
+// serveControl serves a control-class connection: each stream is a link to this node as leader.
+func (d *daemon) serveControl(ctx context.Context, conn *endpoint.Conn) {
+	if d.leader == nil {
+		conn.Close("this node does not vote and never leads: link to a voter")
+		return
+	}
+	var links sync.WaitGroup
+	defer links.Wait()
+	for {
+		s, err := conn.Accept(ctx)
+		if err != nil {
+			return
+		}
+		links.Go(func() { d.leader.serve(ctx, conn.Peer(), s) })
+	}
+}
+
+func serveBulk(ctx context.Context, conn *endpoint.Conn, st transfer.Store) {
+	var serves sync.WaitGroup
+	defer serves.Wait()
+	for {
+		s, err := conn.Accept(ctx)
+		if err != nil {
+			return
+		}
+		serves.Go(func() {
+			defer s.Close()
+			transfer.Serve(ctx, conn.Peer(), s, st) //nolint:errcheck // the peer sees it, and says so where it matters
+		})
+	}
+}
+
+// run runs every part until ctx ends or one fails, then waits for all: the members of the group end with its context, the
+// member before the leader and the endpoint, so that what it still says finds listeners.
+func (d *daemon) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var parts sync.WaitGroup
+	start := func(name string, fn func(context.Context) error) {
+		parts.Go(func() {
+			if err := fn(ctx); err != nil && ctx.Err() == nil {
+				cancel(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	start("endpoint", d.endpoint.Run)
+	start("sessions", d.sessions.Run)
+	start("gossip", d.gossip.Run)
+	if d.leader != nil {
+		start("leader", func(ctx context.Context) error { d.leader.run(ctx); return nil })
+	}
+	start("member", func(ctx context.Context) error { d.member.run(ctx); return nil })
+	start("adoption", d.speak)
+	start("prober", func(ctx context.Context) error { d.prober.run(ctx); return nil })
+	a := &admin{m: d.member, probes: d.prober, base: d.baseStatus, version: d.opt.Version}
+	start("admin", func(ctx context.Context) error { return a.serve(ctx, d.admin) })
+	parts.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// speak waits until adoption is over, then answers probes as itself and links to the leader: until then this node counts as
+// silent, because what it would say of its memory would not be true.
+func (d *daemon) speak(ctx context.Context) error {
+	if err := d.member.awaitAdoption(ctx); err != nil {
+		return nil //nolint:nilerr // the daemon is stopping
+	}
+	d.endpoint.SetProbeReply(endpoint.ProbeReply{Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Boot: d.self.Boot})
+	d.log.ready(d.self)
+	k := &linker{hello: func() linkHello { return linkHello{d.id.Cluster, d.self} }, self: d.raftLeader, dial: d.dialLink, post: d.member.post}
+	for _, v := range d.cfg.Voters {
+		k.voters = append(k.voters, voterAddr{v.Name, v.Addr})
+	}
+	k.run(ctx)
+	return nil
+}
+
+func (d *daemon) raftLeader() (replica.NodeName, string) {
+	if d.cons == nil {
+		return "", ""
+	}
+	name, addr, _, _ := d.cons.Leadership()
+	return name, addr
+}
+
+// dialLink opens a control stream to a voter, or a pipe where that is this node.
+func (d *daemon) dialLink(ctx context.Context, name replica.NodeName, addr string) (net.Conn, error) {
+	if name == d.cfg.Node {
+		if d.leader == nil {
+			return nil, errors.New("this node's voter did not start")
+		}
+		near, far := net.Pipe()
+		d.member.work.Go(func() { d.leader.serve(d.member.ctx, name, far) })
+		return near, nil
+	}
+	conn, err := d.endpoint.Dial(ctx, addr, name, endpoint.Control)
+	if err != nil {
+		return nil, err
+	}
+	s, err := conn.Open(ctx)
+	if err != nil {
+		conn.Close("no stream")
+		return nil, err
+	}
+	return linkConn{s, conn}, nil
+}
+
+// linkConn closes the connection with its one stream.
+type linkConn struct {
+	net.Conn
+	conn *endpoint.Conn
+}
+
+func (c linkConn) Close() error {
+	err := c.Conn.Close()
+	c.conn.Close("link closed")
+	return err
+}
+
+func (d *daemon) baseStatus() Status {
+	s := Status{Version: d.opt.Version, Cluster: d.id.Cluster, Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Jobs: []JobStatus{}, Nodes: []NodeStatus{}}
+	if d.cons != nil {
+		s.Leader, _, s.Term, s.IsLeader = d.cons.Leadership()
+	}
+	return s
+}
+
+// logWriter turns a library's log lines into ours.
+type logWriter struct {
+	log  *journal
+	what string
+}
+
+func (w logWriter) Write(b []byte) (int, error) {
+	w.log.z.Debug().Str("event", "library").Str("what", w.what).Str("text", strings.TrimSpace(string(b))).Msg("library log")
+	return len(b), nil
+}
+
+func dupCloexec(f *os.File) (int, error) {
+	var fd int
+	var err error
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	if cerr := rc.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil {
+		return -1, cerr
+	}
+	return fd, err
+}

@@ -1,0 +1,216 @@
+package node
+
+import (
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+)
+
+// sealed follows a place that became SEALED: a private part goes to its mirrors at once, what the leader wants to commit
+// next is pinned.
+func (m *member) sealed(lj *localJob, lr *localRank, p shm.Place) {
+	info, err := lr.arena.Sealed(p)
+	if err != nil {
+		return // freed or torn meanwhile: the word is the truth, the message only a wake-up
+	}
+	if p.Kind == shm.Ring {
+		m.mirror(lj, lr, p, info)
+	}
+	if p.Kind == shm.Slot {
+		lr.sealedAt[info.Generation] = time.Now()
+	}
+	m.checkInitial(lj, lr)
+	if lj.job.Phase == replica.Open {
+		m.answerCandidate(lj)
+		m.retain(lj)
+	} else {
+		m.reconcile(lj)
+	}
+}
+
+// checkInitial notes that a rank has sealed both parts of (epoch, init).
+func (m *member) checkInitial(lj *localJob, lr *localRank) {
+	if lj.job.Phase != replica.Opening || lr.initial == lj.job.Epoch {
+		return
+	}
+	var slot, ring bool
+	for _, p := range lr.arena.Places() {
+		if info, err := lr.arena.Sealed(p); err == nil && info.Generation.Epoch == lj.job.Epoch {
+			slot, ring = slot || p.Kind == shm.Slot, ring || p.Kind == shm.Ring
+		}
+	}
+	if slot && ring {
+		lr.initial = lj.job.Epoch
+		m.report(lj)
+	}
+}
+
+// newCandidate obeys a newer candidate: every pin of an older one is let go.
+func (m *member) newCandidate(lj *localJob, c replica.Candidate) {
+	lj.candidate = c
+	clear(lj.answered)
+	clear(lj.passed)
+	for _, lr := range lj.ranks {
+		lr.arena.SetCandidate(c.Position)
+	}
+	for _, l := range lj.parts() {
+		if l.info.PinN != 0 && (l.info.PinTerm != c.Term || l.info.PinN != c.N) {
+			l.arena.Unpin(l.place)
+		}
+	}
+	m.answerCandidate(lj)
+	m.retain(lj)
+}
+
+// answerCandidate pins what is held sealed of the candidate and says so, or says that a rank has passed it.
+func (m *member) answerCandidate(lj *localJob) {
+	c := lj.candidate
+	if m.link == nil || c.N == 0 || lj.job.Phase != replica.Open || c.Generation.Epoch != lj.job.Position.Epoch || c.Position.Step <= lj.job.Position.Step {
+		return
+	}
+	var fresh []replica.Held
+	all := lj.parts()
+	for _, l := range all {
+		if l.info.Generation != c.Generation || l.held.Part.Kind == replica.FrozenPart || lj.answered[pinKey(l)] {
+			continue
+		}
+		l.arena.Pin(l.place, c.Term, c.N)
+		if now, err := l.arena.Sealed(l.place); err != nil || now.Generation != c.Generation {
+			continue
+		}
+		lj.answered[pinKey(l)] = true
+		fresh = append(fresh, l.held)
+	}
+	if len(fresh) > 0 {
+		m.send(kindPinned, replica.Pinned{Job: lj.job.ID, Term: c.Term, N: c.N, Generation: c.Generation, Holder: m.holder(), Session: m.self.Session, Parts: fresh})
+	}
+	for r, lr := range lj.ranks {
+		if lr.alive && !lj.passed[r] && lr.passedBy(c.Generation) {
+			lj.passed[r] = true
+			m.send(kindPassed, replica.Passed{Job: lj.job.ID, Term: c.Term, N: c.N, Holder: m.holder(), Session: m.self.Session, Rank: r, Live: lr.arena.Step().Generation(), Holds: lr.holds()})
+		}
+	}
+}
+
+// pinKey tells two ranks' copies of one group part on this node apart: each is a vote.
+func pinKey(l located) replica.Part {
+	if l.held.Part.Kind == replica.ReplicatedPart && !l.held.Mirror {
+		return replica.Part{Kind: 0x80, Index: uint32(l.held.Rank)}
+	}
+	return l.held.Part
+}
+
+// passedBy tells whether the rank is beyond generation g and no place of its arena has or gets it. step_enter(S+1) waits
+// for the copy of S, so a live step beyond g's means that its capture is over.
+func (lr *localRank) passedBy(g replica.Generation) bool {
+	live := lr.arena.Step()
+	if live.Epoch() != g.Epoch || live.Step() <= g.Step {
+		return false
+	}
+	for _, p := range lr.arena.Places() {
+		if p.Kind != shm.Slot {
+			continue
+		}
+		switch lr.arena.Word(p).State() {
+		case replica.SlotCopying, replica.SlotCopied:
+			return false // perhaps this very one; it is SEALED or gone in a moment
+		case replica.SlotSealed:
+			if info, err := lr.arena.Sealed(p); err != nil || info.Generation == g {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// holds lists the generations whose replicated and private part are both sealed in the rank's arena.
+func (lr *localRank) holds() []replica.Generation {
+	var slots, rings []replica.Generation
+	for _, p := range lr.arena.Places() {
+		if info, err := lr.arena.Sealed(p); err == nil {
+			switch p.Kind {
+			case shm.Slot:
+				slots = append(slots, info.Generation)
+			case shm.Ring:
+				rings = append(rings, info.Generation)
+			}
+		}
+	}
+	slots = slices.DeleteFunc(slots, func(g replica.Generation) bool { return !slices.Contains(rings, g) })
+	slices.SortFunc(slots, replica.Generation.Compare)
+	return slots
+}
+
+// progressed follows a commit: the once-a-step path.
+func (m *member) progressed(lj *localJob, p progress) {
+	if p.Index < lj.job.LastIndex {
+		return
+	}
+	next := *lj.job
+	next.LastIndex, next.Position, next.Committed = p.Index, p.Position, p.Generation
+	lj.job = &next
+	for _, lr := range lj.ranks {
+		lr.arena.SetCommitted(p.Position)
+		if at, ok := lr.sealedAt[p.Generation]; ok {
+			m.log.commitLag(lj.job, time.Since(at))
+		}
+		for g := range lr.sealedAt {
+			if g.Step <= p.Generation.Step {
+				delete(lr.sealedAt, g)
+			}
+		}
+	}
+	m.retain(lj)
+}
+
+// retain frees every place that protocol section 4 allows to be freed now.
+func (m *member) retain(lj *localJob) {
+	for _, lr := range lj.ranks {
+		m.retainArena(lj, lr.arena, false, !lr.alive || lr.stopped, lr.arena.Good())
+	}
+	for _, mi := range lj.mirrors {
+		if mi.arena != nil {
+			m.retainArena(lj, mi.arena, true, true, 0)
+		}
+	}
+}
+
+func (m *member) retainArena(lj *localJob, a *arenaRef, isMirror, dead bool, good replica.Word) {
+	in, places := m.placeStates(lj, a, isMirror, dead)
+	in.Good = good
+	for _, i := range lock.Retain(in) {
+		a.Free(places[i])
+	}
+}
+
+// placeStates describes an arena's slots and ring to lock's rules.
+func (m *member) placeStates(lj *localJob, a *arenaRef, isMirror, dead bool) (lock.RetainInput, []shm.Place) {
+	in := lock.RetainInput{Job: lj.job, Candidate: lj.candidate.Generation, Slots: int(a.Header().Slots), ResumePending: lj.resumePending()}
+	var places []shm.Place
+	for _, p := range a.Places() {
+		if p.Kind == shm.Frozen {
+			continue
+		}
+		s := lock.PlaceState{Ring: p.Kind == shm.Ring, Mirror: isMirror, Index: p.Index, State: a.Word(p).State(), Held: a.held[p] > 0, Dead: dead}
+		if s.State == replica.SlotSealed {
+			info, err := a.Sealed(p)
+			if err != nil {
+				continue
+			}
+			s.Generation = info.Generation
+			s.Pinned = info.PinN != 0 && info.PinN == lj.candidate.N && info.PinTerm == lj.candidate.Term
+			s.Held = s.Held || m.durableHold(lj, info.Generation)
+		}
+		in.Places = append(in.Places, s)
+		places = append(places, p)
+	}
+	return in, places
+}
+
+// resumePending tells whether the previous committed generation must stay: T has not got all its copies yet.
+func (lj *localJob) resumePending() bool {
+	return lj.job.Phase != replica.Open
+}

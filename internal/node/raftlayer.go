@@ -1,0 +1,104 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+
+	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/replica"
+)
+
+// raftLayer carries Raft between voters over raft-class connections: one connection to each voter, a stream for each of
+// raft's. Only voters get in.
+type raftLayer struct {
+	endpoint *endpoint.Endpoint
+	voters   []replica.NodeName
+	streams  chan net.Conn
+	closed   chan struct{}
+	once     sync.Once
+
+	mu    sync.Mutex // guards conns; not held across a dial
+	conns map[replica.NodeName]*endpoint.Conn
+}
+
+var errLayerClosed = errors.New("raft layer closed")
+
+func newRaftLayer(e *endpoint.Endpoint, voters []replica.NodeName) *raftLayer {
+	return &raftLayer{endpoint: e, voters: voters, streams: make(chan net.Conn), closed: make(chan struct{}), conns: map[replica.NodeName]*endpoint.Conn{}}
+}
+
+// accept serves one raft-class connection.
+func (l *raftLayer) accept(ctx context.Context, c *endpoint.Conn) {
+	if !slices.Contains(l.voters, c.Peer()) {
+		c.Close(fmt.Sprintf("node %s is no voter: raft is for voters", c.Peer()))
+		return
+	}
+	for {
+		s, err := c.Accept(ctx)
+		if err != nil {
+			return
+		}
+		select {
+		case l.streams <- s:
+		case <-l.closed:
+			s.Close()
+			return
+		case <-ctx.Done():
+			s.Close()
+			return
+		}
+	}
+}
+
+func (l *raftLayer) Accept() (net.Conn, error) {
+	select {
+	case s := <-l.streams:
+		return s, nil
+	case <-l.closed:
+		return nil, errLayerClosed
+	}
+}
+
+func (l *raftLayer) Dial(ctx context.Context, addr string, name replica.NodeName) (net.Conn, error) {
+	l.mu.Lock()
+	c := l.conns[name]
+	l.mu.Unlock()
+	if c != nil {
+		select {
+		case <-c.Done():
+		default:
+			if s, err := c.Open(ctx); err == nil {
+				return s, nil
+			}
+		}
+	}
+	c, err := l.endpoint.Dial(ctx, addr, name, endpoint.Raft)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	if old := l.conns[name]; old != nil {
+		select {
+		case <-old.Done():
+		default: // another stream's dial was first: both live until they end
+		}
+	}
+	l.conns[name] = c
+	l.mu.Unlock()
+	s, err := c.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (l *raftLayer) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *raftLayer) Addr() net.Addr { return l.endpoint.Addr() }

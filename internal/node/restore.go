@@ -1,0 +1,314 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// orderKey names an order, so that deriving it again does not send it again.
+type orderKey struct {
+	epoch  replica.Epoch
+	action uint32
+}
+
+// restore brings the planned parts of one rank into its arena. Owned by the member; the work runs beside it.
+type restore struct {
+	epoch   replica.Epoch
+	cancel  context.CancelFunc
+	running bool
+	done    bool
+	slot    shm.Place
+	ring    shm.Place
+	tier    replica.Tier
+	retryAt time.Time
+}
+
+// restored is the end of a restore.
+type restored struct {
+	job   replica.JobID
+	rank  replica.Rank
+	epoch replica.Epoch
+	slot  shm.Place
+	ring  shm.Place
+	tier  replica.Tier
+	err   error
+}
+
+const restoreRetry = 200 * time.Millisecond
+
+// order derives and sends the order each attached rank needs now.
+func (m *member) order(lj *localJob) {
+	job := lj.job
+	for r, lr := range lj.ranks {
+		if lr.peer == nil || job.Phase == replica.Ended || lr.superseded(job) {
+			continue
+		}
+		switch {
+		case job.Phase == replica.Opening && lr.stopped && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
+			m.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderInit})
+		case job.Phase == replica.Planned && job.Plan != nil && lr.stopped && lr.loaded != job.Epoch && lr.restore != nil && lr.restore.epoch == job.Epoch && lr.restore.done:
+			group, _ := job.Plan.Source(replica.OfGroup(lj.group(r)))
+			private, _ := job.Plan.Source(replica.OfRank(r))
+			m.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderLoad, Source: lr.restore.tier, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation,
+				Slot: uint32(lr.restore.slot.Index), Place: uint32(lr.restore.ring.Index), ReplicatedRoot: group.Root, PrivateRoot: private.Root})
+		case job.Phase == replica.Open && lr.loaded == job.Epoch:
+			if m.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderGo, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation}) {
+				lr.stopped = false
+			}
+		}
+	}
+}
+
+func (m *member) orderOnce(lr *localRank, epoch replica.Epoch, o wire.Order) bool {
+	key := orderKey{epoch, o.Action}
+	if lr.ordered == key {
+		return false
+	}
+	lr.ordered = key
+	m.sendOrder(lr, epoch, o)
+	return true
+}
+
+func (m *member) sendOrder(lr *localRank, epoch replica.Epoch, o wire.Order) {
+	if lr.peer != nil {
+		lr.peer.Send(wire.RankHeader{Type: wire.MOrder, Epoch: epoch, Incarnation: lr.incarnation}, o.Append(nil)) //nolint:errcheck // a dead peer is Gone
+	}
+}
+
+// loaded checks a rank's acknowledgement against the plan.
+func (m *member) loaded(lj *localJob, lr *localRank, ev session.Loaded) {
+	job := lj.job
+	if job.Phase != replica.Planned || job.Plan == nil || ev.Header.Epoch != job.Epoch {
+		return // of an epoch closed meanwhile
+	}
+	group, _ := job.Plan.Source(replica.OfGroup(lj.group(lr.rank)))
+	private, _ := job.Plan.Source(replica.OfRank(lr.rank))
+	if ev.Loaded.ReplicatedRoot != group.Root || ev.Loaded.PrivateRoot != private.Root || ev.Loaded.Generation != job.Plan.Generation {
+		m.send(kindEvidence, evidence{job.ID, replica.Fault{Epoch: job.Epoch, Kind: replica.BadDigest, Rank: lr.rank, Incarnation: lr.incarnation,
+			Detail: fmt.Sprintf("loaded %v with roots %v and %v; the plan names %v, %v and %v", ev.Loaded.Generation, ev.Loaded.ReplicatedRoot, ev.Loaded.PrivateRoot, job.Plan.Generation, group.Root, private.Root)}})
+		return
+	}
+	lr.loaded = job.Epoch
+	m.reconcile(lj)
+}
+
+// restoreAll starts what the plan needs and has not started.
+func (m *member) restoreAll(lj *localJob) {
+	job := lj.job
+	if job.Phase != replica.Planned || job.Plan == nil || job.Plan.Epoch != job.Epoch {
+		return
+	}
+	for r, lr := range lj.ranks {
+		if !lr.alive || !lr.stopped || lr.superseded(job) || lr.finishing > 0 || lr.restore != nil && lr.restore.epoch == job.Epoch && (lr.restore.running || lr.restore.done || time.Now().Before(lr.restore.retryAt)) {
+			continue
+		}
+		ctx, cancel := context.WithCancel(m.ctx)
+		lr.restore = &restore{epoch: job.Epoch, cancel: cancel, running: true}
+		lj, lr, plan := lj, lr, job.Plan
+		m.spawn(func(context.Context) memberEvent {
+			defer cancel()
+			ev := restored{job: job.ID, rank: r, epoch: plan.Epoch}
+			ev.slot, ev.ring, ev.tier, ev.err = m.restore(ctx, lj, lr, plan)
+			return ev
+		})
+	}
+}
+
+// retryRestores starts again what failed: its sources may be back, and a source that is dead brings a new plan.
+func (m *member) retryRestores(lj *localJob) {
+	for _, lr := range lj.ranks {
+		if r := lr.restore; r != nil && !r.running && !r.done && time.Now().After(r.retryAt) {
+			m.restoreAll(lj)
+			m.fetchMirrors(lj)
+			return
+		}
+	}
+	if lj.job.Phase == replica.Planned {
+		m.fetchMirrors(lj)
+	}
+}
+
+func (m *member) restored(ev restored) {
+	lj := m.jobs[ev.job]
+	if lj == nil {
+		return
+	}
+	lr := lj.ranks[ev.rank]
+	if lr == nil || lr.restore == nil || lr.restore.epoch != ev.epoch {
+		return
+	}
+	lr.restore.running = false
+	if ev.err != nil {
+		lr.restore.retryAt = time.Now().Add(restoreRetry)
+		if !errors.Is(ev.err, context.Canceled) {
+			m.log.failed("restore", fmt.Sprintf("rank %d, epoch %d", ev.rank, ev.epoch), ev.err.Error())
+		}
+		return
+	}
+	lr.restore.done, lr.restore.slot, lr.restore.ring, lr.restore.tier = true, ev.slot, ev.ring, ev.tier
+	m.reconcile(lj)
+}
+
+// restore makes the group's part (with its frozen one) and the rank's private part of the plan lie sealed in the rank's
+// arena. It runs beside the member and reaches its state only through do.
+func (m *member) restore(ctx context.Context, lj *localJob, lr *localRank, plan *replica.Plan) (slot, ring shm.Place, tier replica.Tier, err error) {
+	var job *replica.Job
+	var group replica.GroupID
+	if !m.do(ctx, func() { job, group = lj.job, lj.group(lr.rank) }) {
+		return slot, ring, 0, context.Cause(ctx)
+	}
+	f := fetcher{m: m, lj: lj, job: job, plan: plan, rank: lr.rank, incarnation: lr.incarnation, tier: replica.OwnRAM}
+	if slot, err = f.ensure(ctx, lr.arena, shm.Slot, replica.OfGroup(group)); err != nil {
+		return slot, ring, 0, err
+	}
+	if ring, err = f.ensure(ctx, lr.arena, shm.Ring, replica.OfRank(lr.rank)); err != nil {
+		return slot, ring, 0, err
+	}
+	return slot, ring, f.tier, nil
+}
+
+// fetcher brings parts of one plan into one arena.
+type fetcher struct {
+	m           *member
+	lj          *localJob
+	job         *replica.Job
+	plan        *replica.Plan
+	rank        replica.Rank // for whom
+	incarnation replica.Incarnation
+	tier        replica.Tier // the farthest that was needed
+}
+
+// ensure returns the place of a part in arena, fetching it where it is not there.
+func (f *fetcher) ensure(ctx context.Context, arena *arenaRef, kind shm.PlaceKind, part replica.Part) (shm.Place, error) {
+	src, ok := f.plan.Source(part)
+	if !ok {
+		return shm.Place{}, fmt.Errorf("plan of epoch %d has no source for %v", f.plan.Epoch, part)
+	}
+	var have located
+	var found bool
+	if !f.m.do(ctx, func() {
+		have, found = f.lj.find(arena, part, f.plan.Generation, src.Root)
+		found = found && have.arena == arena
+	}) {
+		return shm.Place{}, context.Cause(ctx)
+	}
+	if found {
+		if err := f.frozen(ctx, arena, have.info.FrozenRoot, src, part); err != nil {
+			return shm.Place{}, err
+		}
+		f.m.log.verified(f.job, f.rank, part, f.plan.Epoch)
+		return have.place, nil
+	}
+	place, m, err := f.fetch(ctx, arena, kind, part, src)
+	if err != nil {
+		return shm.Place{}, fmt.Errorf("fetch %v of generation %v: %w", part, f.plan.Generation, err)
+	}
+	if err := f.frozen(ctx, arena, m.FrozenRoot, src, part); err != nil {
+		return shm.Place{}, err
+	}
+	f.m.log.verified(f.job, f.rank, part, f.plan.Epoch)
+	return place, nil
+}
+
+// frozen brings the frozen part that a replicated part's root binds.
+func (f *fetcher) frozen(ctx context.Context, arena *arenaRef, root replica.Digest, src replica.Source, part replica.Part) error {
+	if part.Kind != replica.ReplicatedPart || root.IsZero() {
+		return nil
+	}
+	frozen := replica.Part{Kind: replica.FrozenPart, Index: part.Index}
+	if info, err := arena.Sealed(shm.Place{Kind: shm.Frozen}); err == nil && info.Root == root {
+		return nil
+	}
+	src.Part, src.Root = frozen, root
+	if _, _, err := f.fetch(ctx, arena, shm.Frozen, frozen, src); err != nil {
+		return fmt.Errorf("fetch %v: %w", frozen, err)
+	}
+	return nil
+}
+
+// fetch moves a part into a staging place of arena, from every healthy holder or from disk, and seals it under the plan's root.
+func (f *fetcher) fetch(ctx context.Context, arena *arenaRef, kind shm.PlaceKind, part replica.Part, src replica.Source) (shm.Place, replica.Manifest, error) {
+	began := time.Now()
+	f.tier = max(f.tier, min(src.Tier, replica.Disk), replica.PeerRAM)
+	var staging *shm.Staging
+	var place shm.Place
+	var manifest replica.Manifest
+	begin := func(m replica.Manifest) (transfer.Sink, error) {
+		var err error
+		manifest = m
+		if !f.m.do(ctx, func() { place, staging, err = f.m.stage(f.lj, arena, kind, m) }) {
+			return nil, context.Cause(ctx)
+		}
+		return staging, err
+	}
+	var report transfer.Report
+	var err error
+	if src.Tier == replica.Disk {
+		report, err = f.fromDisk(part, src, begin)
+	} else {
+		key := transfer.Key{Cluster: f.m.cluster, Era: f.job.Era, Job: f.job.ID, Epoch: f.plan.Epoch, Part: part, Generation: f.plan.Generation, Root: src.Root, Rank: f.rank, Incarnation: f.incarnation}
+		report, err = transfer.Fetch(ctx, key, f.m.sources(ctx, src.Holders), begin)
+	}
+	if staging == nil {
+		return place, manifest, errors.Join(err, errors.New("no source gave a manifest"))
+	}
+	if err == nil {
+		err = staging.Seal()
+	}
+	if err != nil {
+		staging.Abort()
+		f.m.do(ctx, func() { arena.Free(place) })
+		return place, manifest, err
+	}
+	f.m.log.moved(f.job, f.rank, part, f.plan.Epoch, report, src.Tier, time.Since(began))
+	return place, manifest, nil
+}
+
+// stage takes a free place for a part that is to be written by the daemon; where none is free, the oldest one that is
+// neither C nor T gives way.
+func (m *member) stage(lj *localJob, arena *arenaRef, kind shm.PlaceKind, manifest replica.Manifest) (shm.Place, *shm.Staging, error) {
+	for try := 0; ; try++ {
+		for _, p := range arena.Places() {
+			if p.Kind != kind {
+				continue
+			}
+			if kind == shm.Frozen && arena.Word(p).State() != replica.SlotFree {
+				arena.Free(p)
+			}
+			if arena.Word(p).State() == replica.SlotFree {
+				s, err := arena.Stage(p, manifest)
+				return p, s, err
+			}
+		}
+		in, places := m.placeStates(lj, arena, arena.Spec().Mirror, true)
+		freed := false
+		for _, i := range lock.RetainForStaging(in, kind == shm.Ring, 1) {
+			freed = arena.Free(places[i]) || freed
+		}
+		if !freed || try > 2 {
+			return shm.Place{}, nil, fmt.Errorf("no place of arena %s can be freed to stage %v of generation %v", arena.key, manifest.Part, manifest.Generation)
+		}
+	}
+}
+
+// captureNow asks local ranks to capture their live state as generation g: they all stand whole at it, and it would then
+// be eligible (protocol section 6, settle).
+func (m *member) captureNow(lj *localJob, g replica.Generation) {
+	if lj.job.Phase != replica.Closed {
+		return
+	}
+	for _, lr := range lj.ranks {
+		if lr.alive && lr.stopped && lr.arena.Step().Generation() == g && lr.arena.Good().Generation() == g {
+			m.sendOrder(lr, lj.job.ClosedEpoch, wire.Order{Action: wire.OrderCapture, Step: g.Step, Generation: g})
+		}
+	}
+}

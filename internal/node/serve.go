@@ -1,0 +1,149 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// arenaReader reads a sealed place for a transfer or the durable writer. The place is held until Close.
+type arenaReader struct {
+	m        *member
+	at       located
+	manifest replica.Manifest
+	closed   bool
+}
+
+func (r *arenaReader) Manifest() replica.Manifest { return r.manifest }
+
+func (r *arenaReader) ReadChunk(i int, dst []byte) ([]byte, error) {
+	return r.at.arena.ReadChunk(r.at.place, r.at.info.Count, i, dst)
+}
+
+func (r *arenaReader) Close() {
+	if !r.closed {
+		r.closed = true
+		r.m.post(call{func() { r.at.arena.release(r.at.place) }, make(chan struct{})})
+	}
+}
+
+// reader opens a located part for reading. On the member's goroutine.
+func (m *member) reader(lj *localJob, at located) (*arenaReader, error) {
+	man, err := at.arena.Manifest(at.place, at.held.Part)
+	if err != nil {
+		return nil, err
+	}
+	man.Lineage, man.Condemned = lj.job.Lineage, lj.job.Condemned
+	man.Regions = at.arena.Geometry().Of(at.held.Part.Kind)
+	at.arena.hold(at.place)
+	return &arenaReader{m: m, at: at, manifest: man}, nil
+}
+
+// store answers other nodes' transfers: what this node holds, and the private parts it mirrors. Each stream names what it
+// wants by job, epoch and incarnation; the check is made here, at the place that acts.
+type store struct {
+	m   *member
+	ctx context.Context
+}
+
+func (s store) check(k transfer.Key) (*localJob, error) {
+	lj := s.m.jobs[k.Job]
+	switch {
+	case k.Cluster != s.m.cluster:
+		return nil, fmt.Errorf("%w: cluster %s, this is %s", transfer.ErrRefused, k.Cluster, s.m.cluster)
+	case lj == nil || k.Epoch > lj.job.Epoch || k.Era > s.m.era:
+		return nil, transfer.ErrNotYet
+	case k.Era < s.m.era || lj.job.Phase == replica.Ended || k.Epoch <= lj.job.ClosedEpoch:
+		return nil, fmt.Errorf("%w: epoch %d of job %s is closed", transfer.ErrFenced, k.Epoch, lj.job.Name)
+	case int(k.Rank) >= len(lj.job.Ranks) || k.Incarnation != lj.job.Ranks[k.Rank].Incarnation:
+		return nil, fmt.Errorf("%w: incarnation %d does not hold rank %d", transfer.ErrFenced, k.Incarnation, k.Rank)
+	}
+	return lj, nil
+}
+
+// Open serves a fetch of a part that is sealed here.
+func (s store) Open(peer replica.NodeName, k transfer.Key) (r transfer.Reader, err error) {
+	if !s.m.do(s.ctx, func() {
+		var lj *localJob
+		if lj, err = s.check(k); err != nil {
+			return
+		}
+		if peer != lj.job.Ranks[k.Rank].Node && !(lj.job.Plan != nil && int(k.Rank) < len(lj.job.Plan.Mirrors) && contains(lj.job.Plan.Mirrors[k.Rank], peer)) {
+			err = fmt.Errorf("%w: node %s neither holds nor mirrors rank %d", transfer.ErrRefused, peer, k.Rank)
+			return
+		}
+		at, ok := lj.find(nil, k.Part, k.Generation, k.Root)
+		if !ok {
+			err = fmt.Errorf("%w: %v of generation %v with root %v is not here", transfer.ErrUnknownPart, k.Part, k.Generation, k.Root)
+			return
+		}
+		r, err = s.m.reader(lj, at)
+	}) {
+		return nil, context.Canceled
+	}
+	return r, err
+}
+
+// Accept takes a private part to mirror.
+func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifest) (sink transfer.Sink, done func(error) error, err error) {
+	var lj *localJob
+	var arena *arenaRef
+	var place shm.Place
+	var staging *shm.Staging
+	if !s.m.do(s.ctx, func() {
+		if lj, err = s.check(k); err != nil {
+			return
+		}
+		if k.Part != replica.OfRank(k.Rank) || peer != lj.job.Ranks[k.Rank].Node {
+			err = fmt.Errorf("%w: %v from node %s, which does not hold rank %d", transfer.ErrRefused, k.Part, peer, k.Rank)
+			return
+		}
+		if arena, err = s.m.mirrorArena(lj, k.Rank, man); err == nil {
+			place, staging, err = s.m.stage(lj, arena, shm.Ring, man)
+		}
+	}) {
+		return nil, nil, context.Canceled
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return staging, func(err error) error {
+		if err == nil {
+			err = staging.Seal()
+		}
+		if err != nil {
+			staging.Abort()
+			s.m.do(s.ctx, func() { arena.Free(place) })
+			return err
+		}
+		s.m.post(mirrored{lj.job.ID, k.Rank})
+		return nil
+	}, nil
+}
+
+// localLane serves this node's own parts to its own fetches: two ranks of a group on one node.
+type localLane struct{ m *member }
+
+func (l *localLane) Peer() replica.NodeName { return l.m.self.Name }
+func (l *localLane) Close()                 {}
+func (l *localLane) Open(ctx context.Context) (transfer.Stream, error) {
+	near, far := net.Pipe()
+	l.m.work.Go(func() {
+		defer far.Close()
+		transfer.Serve(l.m.ctx, l.m.self.Name, far, store{l.m, l.m.ctx}) //nolint:errcheck // the near end sees it
+	})
+	return near, nil
+}
+
+func contains(nodes []replica.NodeName, n replica.NodeName) bool {
+	for _, have := range nodes {
+		if have == n {
+			return true
+		}
+	}
+	return false
+}

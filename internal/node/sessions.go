@@ -1,0 +1,450 @@
+package node
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// attaching is a process on its way from HELLO to its arena. It waits where waiting helps (no leader, the rank's fault
+// not applied yet) and is refused where it does not.
+type attaching struct {
+	peer     *session.Peer
+	hello    wire.Hello
+	helloReq uint32
+	attach   uint32 // request of ATTACH; 0: not sent yet
+	welcomed bool
+	geometry replica.Geometry
+	request  uint64 // of the claim under way; 0: none
+	claim    replica.Claim
+	creating bool // its arena is being made
+	granted  replica.Incarnation
+}
+
+func (m *member) handleSession(ev session.Event) {
+	switch ev := ev.(type) {
+	case session.Hello:
+		if ev.File != nil {
+			m.reattach(ev)
+			return
+		}
+		a := &attaching{peer: ev.Peer, hello: ev.Hello, helloReq: ev.Header.Request}
+		m.attaching[ev.Peer.ID()] = a
+		m.advance(a)
+	case session.Attach:
+		a := m.attaching[ev.Peer.ID()]
+		if a == nil || !a.welcomed {
+			ev.Peer.Refuse(ev.Header.Request, wire.CodeState, "attach before hello was answered")
+			return
+		}
+		g, err := replica.NewGeometry(ev.Regions)
+		if err != nil {
+			m.refuse(a, ev.Header.Request, wire.CodeInvalid, err.Error())
+			return
+		}
+		a.geometry, a.attach = g, ev.Header.Request
+		m.advance(a)
+	case session.Sealed:
+		if lj, lr := m.rankOf(ev.Peer); lr != nil {
+			m.sealed(lj, lr, shm.Place{Kind: shm.PlaceKind(ev.Sealed.Kind), Index: int(ev.Sealed.Index)})
+		}
+	case session.Stopped:
+		if lj, lr := m.rankOf(ev.Peer); lr != nil {
+			if !lr.stopped {
+				lr.stopped, lr.stoppedAt = true, time.Now()
+			}
+			m.freeTorn(lr)
+			lr.ordered = orderKey{}
+			m.reconcile(lj)
+		}
+	case session.Loaded:
+		if lj, lr := m.rankOf(ev.Peer); lr != nil {
+			m.loaded(lj, lr, ev)
+		}
+	case session.Fail:
+		if lj, lr := m.rankOf(ev.Peer); lr != nil {
+			m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: ev.Text}})
+		}
+	case session.Leave:
+		if lj, lr := m.rankOf(ev.Peer); lr != nil {
+			lr.left, lr.leaveTo = true, ev.Header.Request
+			m.reconcile(lj)
+		}
+	case session.KV:
+		m.kv(ev)
+	case session.RunHello:
+		m.runHello(ev)
+	case session.RunExited:
+		m.runExited(ev)
+	case session.RunRunning:
+		m.runRunning(ev.Peer, ev.RunExited.Rank)
+	case session.Gone:
+		m.peerGone(ev.Peer)
+	case session.Exited:
+		for _, lj := range m.jobs {
+			for _, lr := range lj.ranks {
+				if lr.pid == ev.PID && lr.start == ev.StartTime {
+					m.rankDied(lj, lr)
+					return
+				}
+			}
+		}
+	}
+}
+
+func (m *member) refuse(a *attaching, req uint32, c int32, text string) {
+	m.log.refusedRank(a.hello.Job, a.hello.Rank, a.peer.PID(), text)
+	a.peer.Refuse(req, c, text)
+	delete(m.attaching, a.peer.ID())
+	delete(m.claims, a.request)
+}
+
+// serveAttaching tries again whoever waits, after anything that may have cleared the way.
+func (m *member) serveAttaching() {
+	for _, a := range m.attaching {
+		m.advance(a)
+	}
+}
+
+// advance takes a process as far towards its arena as the job's state allows now.
+func (m *member) advance(a *attaching) {
+	req := a.helloReq
+	if a.attach != 0 {
+		req = a.attach
+	}
+	if a.hello.ABI != wire.RankABI {
+		m.refuse(a, req, wire.CodeVersion, fmt.Sprintf("libreplicad speaks version %d of the rank protocol, this daemon %d: use the library of this daemon's release", a.hello.ABI, wire.RankABI))
+		return
+	}
+	if !m.informed {
+		return // no leader reached since start: nothing can be judged
+	}
+	lj := m.jobNamed(a.hello.Job)
+	if lj == nil {
+		if m.launching(a.hello.Job) {
+			return // a launcher here is creating it
+		}
+		m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("no job %q: start it with `replicad run --job %s ...`", a.hello.Job, a.hello.Job))
+		return
+	}
+	job := lj.job
+	rank := replica.Rank(a.hello.Rank)
+	if uint32(rank) >= job.Layout.World || a.hello.World != job.Layout.World || a.hello.Group != job.Layout.Groups[rank] {
+		want := "none"
+		if uint32(rank) < job.Layout.World {
+			want = fmt.Sprint(job.Layout.Groups[rank])
+		}
+		m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("rank %d of %d in group %d: job %q has %d ranks, and that rank's group is %s", rank, a.hello.World, a.hello.Group, job.Name, job.Layout.World, want))
+		return
+	}
+	if lr := lj.ranks[rank]; lr != nil && lr.alive {
+		if lr.pid == a.peer.PID() && lr.start == a.peer.StartTime() {
+			m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("process %d has attached as rank %d of job %q already: use one handle", lr.pid, rank, job.Name))
+			return
+		}
+		if !lr.superseded(job) {
+			m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("rank %d of job %q is held by live process %d on this node: stop it first, or start another rank", rank, job.Name, lr.pid))
+		}
+		return
+	}
+	if c := job.Ranks[rank]; c.Incarnation != 0 && c.Node != m.self.Name && !faulted(job, rank) {
+		m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("rank %d of job %q is held by incarnation %d on node %s: it is not free", rank, job.Name, c.Incarnation, c.Node))
+		return
+	}
+	if !a.welcomed {
+		a.welcomed = true
+		a.peer.Send(wire.RankHeader{Type: wire.MWelcome, Request: a.helloReq}, //nolint:errcheck // a dead peer is Gone
+			wire.Welcome{ABI: wire.RankABI, Rank: a.hello.Rank, Cluster: m.cluster, Job: job.ID, Era: m.era, ChunkBytes: chunkBytes(job)}.Append(nil))
+		return
+	}
+	m.claimFor(lj, a)
+}
+
+// superseded tells whether a newer incarnation holds the rank.
+func (lr *localRank) superseded(job *replica.Job) bool {
+	return job.Ranks[lr.rank].Incarnation > lr.incarnation
+}
+
+// claimFor asks Raft for the rank, where it can be had now.
+func (m *member) claimFor(lj *localJob, a *attaching) {
+	job, rank := lj.job, replica.Rank(a.hello.Rank)
+	if a.attach == 0 || a.request != 0 || a.creating || job.Epoch == 0 || job.Epoch <= job.ClosedEpoch && job.Phase == replica.Opening {
+		return
+	}
+	if job.Phase != replica.Opening && job.Phase != replica.Closed || job.Ranks[rank].Incarnation != 0 && !faulted(job, rank) {
+		return // the fault that frees the rank is on its way
+	}
+	if lr := lj.ranks[rank]; lr != nil && lr.finishing > 0 {
+		return // the arena is still being read in the dead process's name
+	}
+	if a.geometry.PrivateBytes > privateCap(job) {
+		big := slices.MaxFunc(a.geometry.Regions, func(x, y replica.Region) int {
+			return int(int64(x.Bytes)*int64(x.Kind)) - int(int64(y.Bytes)*int64(y.Kind))
+		})
+		m.refuse(a, a.attach, wire.CodeRefused, fmt.Sprintf("private regions have %d bytes, the cap is %d; the largest is %q with %d: make it replicated if it is equal across the group, or raise the job's private cap",
+			a.geometry.PrivateBytes, privateCap(job), big.Name, big.Bytes))
+		return
+	}
+	a.request = m.nextRequest()
+	a.claim = replica.Claim{Job: job.ID, Rank: rank, Expect: job.Ranks[rank].Incarnation, Holder: m.holder(), Group: replica.GroupID(a.hello.Group), Geometry: shm.GeometryDigest(a.geometry, replica.ReplicatedPart), Nonce: claimNonce(a.hello.Nonce)}
+	m.claims[a.request] = a
+	m.send(kindClaim, claimRequest{a.request, a.claim})
+}
+
+func claimNonce(n uint64) uint64 {
+	if n == 0 {
+		var b [8]byte
+		rand.Read(b[:]) //nolint:errcheck // never fails
+		n = binary.LittleEndian.Uint64(b[:])
+	}
+	return n
+}
+
+func faulted(job *replica.Job, rank replica.Rank) bool {
+	c := job.Ranks[rank]
+	for _, f := range job.Faults {
+		if f.Kind.IsCondition() && (!f.OfNode() && f.Rank == rank && f.Incarnation == c.Incarnation || f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *member) claimReplied(r claimReply) {
+	a := m.claims[r.ID]
+	if a == nil {
+		return
+	}
+	delete(m.claims, r.ID)
+	a.request = 0
+	lj := m.jobs[a.claim.Job]
+	if m.attaching[a.peer.ID()] != a || lj == nil {
+		return // the process is gone; its claim is judged dead by the report without it
+	}
+	if r.Refused != "" {
+		if !r.Retry {
+			m.refuse(a, a.attach, wire.CodeRefused, r.Refused)
+		}
+		return // another view is coming, and with it another try
+	}
+	a.granted = r.Incarnation
+	m.makeArena(lj, a)
+}
+
+// arenaReady is the end of making an arena.
+type arenaReady struct {
+	attaching *attaching
+	job       replica.JobID
+	arena     *shm.Arena
+	err       error
+}
+
+// makeArena passes on the arena of the rank's dead predecessor where it fits, and makes a fresh one beside the member where not.
+func (m *member) makeArena(lj *localJob, a *attaching) {
+	rank := replica.Rank(a.hello.Rank)
+	if lr := lj.ranks[rank]; lr != nil {
+		if sameGeometry(lr.arena.Geometry(), a.geometry) {
+			m.handOut(lj, a, lr.arena)
+			return
+		}
+		lj.retired = append(lj.retired, lr.arena)
+		delete(lj.ranks, rank)
+	}
+	a.creating = true
+	job := lj.job
+	slots := job.Options.Slots
+	if slots == 0 {
+		slots = 4
+	}
+	spec := shm.Spec{Cluster: m.cluster, Era: m.era, Job: job.ID, Rank: rank, Geometry: a.geometry, ChunkBytes: chunkBytes(job), Slots: slots, Margin: uint64(m.cfg.MemoryMargin)}
+	ev := arenaReady{attaching: a, job: job.ID}
+	m.work.Go(func() {
+		ev.arena, ev.err = shm.Create(spec)
+		m.post(ev)
+	})
+}
+
+func (m *member) arenaReady(ev arenaReady) {
+	a, lj := ev.attaching, m.jobs[ev.job]
+	a.creating = false
+	if ev.err != nil {
+		if m.attaching[a.peer.ID()] == a {
+			m.refuse(a, a.attach, wire.CodeNoMemory, ev.err.Error())
+		}
+		return
+	}
+	if m.attaching[a.peer.ID()] != a || lj == nil {
+		ev.arena.Close() //nolint:errcheck // never handed out
+		return
+	}
+	ref := newArenaRef(ev.arena, arenaKey(ev.job, a.granted, replica.Rank(a.hello.Rank), false))
+	if err := m.keep(ref); err != nil {
+		ref.drop()
+		m.refuse(a, a.attach, wire.CodeSystem, err.Error())
+		return
+	}
+	m.handOut(lj, a, ref)
+}
+
+// handOut gives the arena to its process. The list on disk comes first: a daemon that starts again must know whom to wait for.
+func (m *member) handOut(lj *localJob, a *attaching, ref *arenaRef) {
+	delete(m.attaching, a.peer.ID())
+	rank := replica.Rank(a.hello.Rank)
+	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), alive: true, sealedAt: map[replica.Generation]time.Time{}}
+	lj.ranks[rank] = lr
+	ref.SetOwner(a.granted, uint64(lr.pid), lr.start)
+	ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
+	ref.SetCommitted(lj.job.Position)
+	ref.SetCandidate(lj.candidate.Position)
+	ref.SetCadence(cadence(lj.job))
+	m.saveArenas()
+	h := wire.RankHeader{Type: wire.MAttached, Request: a.attach, Epoch: lj.job.Epoch, Incarnation: a.granted}
+	hd := ref.Header()
+	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: a.granted, Slots: hd.Slots, Ring: hd.Ring, Fence: lj.fenced, Job: lj.job.ID}.Append(nil)
+	if err := a.peer.SendFile(h, body, ref.File()); err != nil {
+		m.log.failed("attach", ref.key, err.Error())
+	}
+	m.log.claimed(lj.job, lr, m.self.Name)
+	if err := m.sessions.Watch(lr.pid, lr.start); err != nil {
+		m.log.failed("watch", ref.key, err.Error())
+	}
+	m.reconcile(lj)
+}
+
+// reattach takes back a rank whose daemon was away.
+func (m *member) reattach(ev session.Hello) {
+	defer ev.File.Close()
+	for _, lj := range m.jobs {
+		for _, lr := range lj.ranks {
+			if lr.pid == ev.Peer.PID() && lr.start == ev.Peer.StartTime() && lr.rank == ev.Hello.Rank && lj.job.Name == ev.Hello.Job {
+				m.attachAgain(lj, lr, ev)
+				return
+			}
+		}
+	}
+	if m.adoptOffered(ev) {
+		return
+	}
+	ev.Peer.Refuse(ev.Header.Request, wire.CodeStopped, fmt.Sprintf("no arena of job %q, rank %d belongs to process %d here: the rank was taken over or the job has ended", ev.Hello.Job, ev.Hello.Rank, ev.Peer.PID()))
+}
+
+func (m *member) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
+	lr.peer, lr.alive, lr.ordered = ev.Peer, true, orderKey{}
+	hd := lr.arena.Header()
+	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: lr.incarnation, Slots: hd.Slots, Ring: hd.Ring, Fence: lr.arena.Fence(), Job: lj.job.ID}.Append(nil)
+	ev.Peer.Send(wire.RankHeader{Type: wire.MAttached, Request: ev.Header.Request, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}, body) //nolint:errcheck // a dead peer is Gone
+	m.log.reattached(lj.job, lr)
+	m.reconcile(lj)
+}
+
+// peerGone is a lost session: of a live process until its exit is seen.
+func (m *member) peerGone(p *session.Peer) {
+	if a := m.attaching[p.ID()]; a != nil {
+		delete(m.attaching, p.ID())
+		delete(m.claims, a.request)
+		return
+	}
+	if l := m.launchers[p.ID()]; l != nil {
+		m.launcherGone(l)
+		return
+	}
+	if lj, lr := m.rankOf(p); lr != nil {
+		lr.peer = nil
+		m.report(lj)
+	}
+}
+
+func (m *member) rankOf(p *session.Peer) (*localJob, *localRank) {
+	for _, lj := range m.jobs {
+		for _, lr := range lj.ranks {
+			if lr.peer == p {
+				return lj, lr
+			}
+		}
+	}
+	return nil, nil
+}
+
+func (m *member) jobNamed(name string) *localJob {
+	for _, lj := range m.jobs {
+		if lj.job.Name == name && lj.job.Phase != replica.Ended {
+			return lj
+		}
+	}
+	return nil
+}
+
+// freeTorn frees places that were torn, once the handle has joined its copies.
+func (m *member) freeTorn(lr *localRank) {
+	for _, p := range lr.arena.Places() {
+		if lr.arena.Word(p).State() == replica.SlotTorn {
+			lr.arena.Free(p)
+		}
+	}
+}
+
+func sameGeometry(a, b replica.Geometry) bool {
+	return shm.GeometryDigest(a, replica.ReplicatedPart) == shm.GeometryDigest(b, replica.ReplicatedPart) && shm.GeometryDigest(a, replica.PrivatePart) == shm.GeometryDigest(b, replica.PrivatePart)
+}
+
+func chunkBytes(job *replica.Job) uint32 {
+	if job.Options.ChunkBytes != 0 {
+		return job.Options.ChunkBytes
+	}
+	return replica.DefaultChunkBytes
+}
+
+func privateCap(job *replica.Job) uint64 {
+	if job.Options.PrivateCap != 0 {
+		return job.Options.PrivateCap
+	}
+	return replica.MaxPrivateBytes
+}
+
+// cadence is the job's c now.
+func cadence(job *replica.Job) replica.Step {
+	c := max(job.Options.Cadence, 1)
+	for _, p := range job.PlannedCadence {
+		if p.From <= job.Position.Step+1 {
+			c = p.Every
+		}
+	}
+	return c
+}
+
+func arenaKey(job replica.JobID, inc replica.Incarnation, rank replica.Rank, isMirror bool) string {
+	kind := "rank"
+	if isMirror {
+		kind = "mirror"
+	}
+	return fmt.Sprintf("%s-%s-%d-%d", job, kind, rank, inc)
+}
+
+// keep parks an arena's descriptor in the keeper.
+func (m *member) keep(ref *arenaRef) error {
+	if err := m.keeper.Put(ref.key, ref.File()); err != nil {
+		return fmt.Errorf("park arena %s in the keeper: %w", ref.key, err)
+	}
+	return nil
+}
+
+// forget gives up an arena: keeper, list, map.
+func (m *member) forget(ref *arenaRef) {
+	if ref == nil {
+		return
+	}
+	if err := m.keeper.Drop(ref.key); err != nil {
+		m.log.failed("keeper", ref.key, err.Error())
+	}
+	ref.drop()
+	m.saveArenas()
+}
