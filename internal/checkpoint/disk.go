@@ -1,0 +1,145 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+)
+
+// disk is what a Store changes files through, so that tests can make any step of it fail. Names are slash-separated and
+// relative to the store's directory.
+type disk interface {
+	mkdir(name string) error // one level; an existing directory is no error
+	create(name string) (file, error)
+	rename(from, to string) error
+	link(from, to string) error // fails where to exists
+	remove(name string) error
+	syncDir(name string) error
+}
+
+type file interface {
+	io.Writer
+	Sync() error
+	Close() error
+}
+
+// rooted is the real disk.
+type rooted struct{ *os.Root }
+
+func (r rooted) mkdir(name string) error {
+	if err := r.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+func (r rooted) create(name string) (file, error) {
+	return r.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+func (r rooted) rename(from, to string) error { return r.Rename(from, to) }
+func (r rooted) link(from, to string) error   { return r.Link(from, to) }
+func (r rooted) remove(name string) error     { return r.Remove(name) }
+
+func (r rooted) syncDir(name string) error {
+	d, err := r.Root.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// explain adds the remedy to what a disk says.
+func (s *Store) explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%w: free space in %s, or write durable generations less often", err, s.dir)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("%w: make %s writable for this user", err, s.dir)
+	}
+	return err
+}
+
+// makeDirs makes a directory and what is missing above it. Each is synced into its parent, also one that was there: its
+// maker may have died before that.
+func (s *Store) makeDirs(name string) error {
+	parts := strings.Split(name, "/")
+	for i := range parts {
+		dir := path.Join(parts[:i+1]...)
+		if err := s.disk.mkdir(dir); err != nil {
+			return err
+		}
+		if err := s.disk.syncDir(path.Dir(dir)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFile makes name from what write writes: temporary name, sync, then place puts it there, then the directory is synced.
+func (s *Store) writeFile(name string, place func(from, to string) error, write func(io.Writer) error) (err error) {
+	dir, base := path.Split(name)
+	dir = path.Clean(dir)
+	temp := path.Join(dir, tempPrefix+base+"-"+s.tag())
+	f, err := s.disk.create(temp)
+	if err != nil {
+		return err
+	}
+	closed := false
+	defer func() {
+		if !closed {
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			_ = s.disk.remove(temp) // Prune removes it otherwise
+		}
+	}()
+	if err := write(f); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	closed = true
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := place(temp, name); err != nil {
+		return err
+	}
+	return s.disk.syncDir(dir)
+}
+
+// linkOnce places a file where none may be.
+func (s *Store) linkOnce(from, to string) error {
+	if err := s.disk.link(from, to); err != nil {
+		return err
+	}
+	return s.disk.remove(from)
+}
+
+// readFile reads a small file whole; a longer one than most is refused before it is read.
+func (s *Store) readFile(name string, most int64) ([]byte, error) {
+	f, err := s.root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() || st.Size() > most {
+		return nil, fmt.Errorf("%s: %v of %d bytes, want a file of at most %d", name, st.Mode(), st.Size(), most)
+	}
+	b := make([]byte, st.Size())
+	_, err = io.ReadFull(f, b)
+	return b, err
+}

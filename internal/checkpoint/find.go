@@ -1,0 +1,133 @@
+package checkpoint
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Found is a durable generation whose marker is valid and whose files are all there.
+type Found struct {
+	Marker
+	Path    string    // of the generation's directory
+	Written time.Time // of the marker
+}
+
+// Skipped is a directory that Find passed over.
+type Skipped struct {
+	Path   string
+	Reason string
+}
+
+// Find lists the durable generations of a job, newest position first, and what it skipped and why. With a zero job it
+// lists every job that had the name, the one committed last first.
+func (s *Store) Find(jobName string, job replica.JobID) (found []Found, skipped []Skipped, err error) {
+	if err := replica.CheckName(jobName); err != nil {
+		return nil, nil, err
+	}
+	jobs := []replica.JobID{job}
+	if job == (replica.JobID{}) {
+		if jobs, skipped, err = s.jobs(jobName); err != nil {
+			return nil, nil, fmt.Errorf("find durable generations of job %s in %s: %w", jobName, s.dir, err)
+		}
+	}
+	var lists [][]Found
+	for _, job := range jobs {
+		list, skip, err := s.findJob(jobName, job)
+		if err != nil {
+			return nil, nil, fmt.Errorf("find durable generations of job %s in %s: %w", jobName, s.dir, err)
+		}
+		skipped = append(skipped, skip...)
+		if len(list) > 0 {
+			lists = append(lists, list)
+		}
+	}
+	slices.SortStableFunc(lists, func(a, b []Found) int { return newest(b).Compare(newest(a)) })
+	return slices.Concat(lists...), skipped, nil
+}
+
+func newest(list []Found) (t time.Time) {
+	for _, f := range list {
+		if f.Written.After(t) {
+			t = f.Written
+		}
+	}
+	return t
+}
+
+// jobs lists the jobs that had a name.
+func (s *Store) jobs(jobName string) (jobs []replica.JobID, skipped []Skipped, err error) {
+	entries, err := s.readDir(jobName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range entries {
+		id, err := replica.ParseUUID(e.Name())
+		if job := replica.JobID(id); err == nil && job.String() == e.Name() && e.IsDir() {
+			jobs = append(jobs, job)
+			continue
+		}
+		skipped = append(skipped, Skipped{path.Join(jobName, e.Name()), "not the directory of a job"})
+	}
+	return jobs, skipped, nil
+}
+
+// findJob lists one job's generations, newest position first.
+func (s *Store) findJob(jobName string, job replica.JobID) (found []Found, skipped []Skipped, err error) {
+	dir, err := jobDir(jobName, job)
+	if err != nil {
+		return nil, nil, err
+	}
+	entries, err := s.readDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range entries {
+		if e.Name() == frozenDir || strings.HasPrefix(e.Name(), tempPrefix) {
+			continue
+		}
+		where := path.Join(dir, e.Name())
+		if _, ok := parseGeneration(e.Name()); !ok || !e.IsDir() {
+			skipped = append(skipped, Skipped{where, "not the directory of a generation"})
+			continue
+		}
+		m, err := s.readMarker(jobName, job, e.Name())
+		if err == nil {
+			err = s.complete(dir, m)
+		}
+		if err != nil {
+			skipped = append(skipped, Skipped{where, err.Error()})
+			continue
+		}
+		f := Found{Marker: *m, Path: where}
+		if st, err := s.root.Stat(path.Join(where, markerName)); err == nil {
+			f.Written = st.ModTime()
+		}
+		found = append(found, f)
+	}
+	slices.SortFunc(found, func(a, b Found) int {
+		return cmp.Or(cmp.Compare(b.Position.Epoch, a.Position.Epoch), cmp.Compare(b.Position.Step, a.Position.Step), b.Generation.Compare(a.Generation))
+	})
+	return found, skipped, nil
+}
+
+// parseGeneration reads a directory's name, in exactly the form that is written.
+func parseGeneration(name string) (g replica.Generation, ok bool) {
+	if n, err := fmt.Sscanf(name, "%d-%d", &g.Epoch, &g.Step); n != 2 || err != nil {
+		return g, false
+	}
+	return g, generationDir(g) == name && g.Epoch <= replica.MaxEpoch && g.Step <= replica.MaxStep
+}

@@ -1,0 +1,13 @@
+package checkpoint
+
+// Limits of what is read from disk.
+const (
+	// maxHeader bounds a safetensors header, in bytes: 65,536 regions with short names fit.
+	maxHeader = 4 << 20
+	// maxManifest and maxMarker bound the frames beside the shards, in bytes. A marker lists every part of a job: some
+	// 150 bytes each.
+	maxManifest = 64 << 20
+	maxMarker   = 64 << 20
+	// maxEntries bounds how many names a directory may have before it is taken for something else than ours.
+	maxEntries = 1 << 20
+)

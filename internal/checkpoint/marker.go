@@ -1,0 +1,190 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// Marker commits a durable generation: everything that opening a job from it needs.
+type Marker struct {
+	Version    uint32               `json:"version" cbor:"1,keyasint"` // set by WriteMarker
+	JobName    string               `json:"job_name" cbor:"2,keyasint"`
+	Job        replica.JobID        `json:"job" cbor:"3,keyasint"`
+	Generation replica.Generation   `json:"generation" cbor:"4,keyasint"`
+	Position   replica.Position     `json:"position" cbor:"5,keyasint"`
+	Layout     replica.Layout       `json:"layout" cbor:"6,keyasint"`
+	Options    replica.Options      `json:"options" cbor:"7,keyasint"`
+	Lineage    replica.Lineage      `json:"lineage" cbor:"8,keyasint"`
+	Condemned  []replica.Generation `json:"condemned" cbor:"9,keyasint"`
+	Shards     []ShardInfo          `json:"shards" cbor:"10,keyasint"`
+	Geometries []replica.Digest     `json:"geometries" cbor:"11,keyasint"` // by group, of the replicated part
+}
+
+// Shard finds a part's shard.
+func (m *Marker) Shard(p replica.Part) (ShardInfo, bool) {
+	for _, s := range m.Shards {
+		if s.Part == p {
+			return s, true
+		}
+	}
+	return ShardInfo{}, false
+}
+
+// flatten lists shards that were written along by themselves, each file once.
+func flatten(shards []ShardInfo) []ShardInfo {
+	var out []ShardInfo
+	seen := make(map[replica.Part]bool)
+	add := func(s ShardInfo) {
+		s.Frozen = nil
+		if !seen[s.Part] {
+			seen[s.Part] = true
+			out = append(out, s)
+		}
+	}
+	for _, s := range shards {
+		if s.Frozen != nil {
+			add(*s.Frozen)
+		}
+		add(s)
+	}
+	return out
+}
+
+// check tells whether the marker lists every part of its layout once, each under its own name.
+func (m *Marker) check() error {
+	if err := replica.CheckName(m.JobName); err != nil {
+		return err
+	}
+	if len(m.Layout.Groups) != int(m.Layout.World) || m.Layout.World == 0 || m.Layout.World > replica.MaxRanks {
+		return fmt.Errorf("layout of %d ranks lists %d", m.Layout.World, len(m.Layout.Groups))
+	}
+	have := make(map[replica.Part]bool, len(m.Shards))
+	for _, s := range m.Shards {
+		if have[s.Part] {
+			return fmt.Errorf("%v is listed twice", s.Part)
+		}
+		have[s.Part] = true
+		named := replica.Manifest{Part: s.Part, Generation: m.Generation, Root: s.Root}
+		if s.Part.Kind > replica.FrozenPart || s.File != shardName(&named)+shardExt {
+			return fmt.Errorf("%v has file %q, want %q", s.Part, s.File, shardName(&named)+shardExt)
+		}
+	}
+	for rank, group := range m.Layout.Groups {
+		for _, p := range []replica.Part{replica.OfGroup(group), replica.OfRank(replica.Rank(rank))} {
+			if !have[p] {
+				return fmt.Errorf("no shard of %v", p)
+			}
+		}
+	}
+	return nil
+}
+
+// complete tells whether every file that the marker lists is there with its length and a manifest that hashes to its root.
+func (s *Store) complete(dir string, m *Marker) error {
+	for _, info := range m.Shards {
+		st, err := s.root.Stat(path.Join(dir, info.File))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("shard %s is missing", info.File)
+		case err != nil:
+			return err
+		case !st.Mode().IsRegular() || uint64(st.Size()) != info.Bytes:
+			return fmt.Errorf("shard %s has %d bytes, the marker says %d", info.File, st.Size(), info.Bytes)
+		}
+		rec, err := s.readSide(dir, info)
+		if err != nil {
+			return fmt.Errorf("manifest of shard %s: %w", info.File, err)
+		}
+		if rec.Manifest.Job != m.Job || info.Part.Kind != replica.FrozenPart && rec.Manifest.Generation != m.Generation {
+			return fmt.Errorf("manifest of shard %s is of job %v, generation %v", info.File, rec.Manifest.Job, rec.Manifest.Generation)
+		}
+		if f := rec.Manifest.FrozenRoot; !f.IsZero() && !m.hasFrozen(f) {
+			return fmt.Errorf("shard %s needs the frozen part %v, which the marker does not list", info.File, f)
+		}
+	}
+	return nil
+}
+
+func (m *Marker) hasFrozen(root replica.Digest) bool {
+	for _, s := range m.Shards {
+		if s.Part.Kind == replica.FrozenPart && s.Root == root {
+			return true
+		}
+	}
+	return false
+}
+
+// WriteMarker commits a generation whose shards are all written. It is the last step; a generation gets one marker, once:
+// writing the same again is no error, another is ErrCommitted.
+func (s *Store) WriteMarker(ctx context.Context, m Marker) error {
+	m.Version, m.Shards = recordVersion, flatten(m.Shards)
+	fail := func(err error) error {
+		return fmt.Errorf("commit marker of job %s, generation %v: %w", m.JobName, m.Generation, s.explain(err))
+	}
+	if err := m.check(); err != nil {
+		return fail(err)
+	}
+	dir, err := jobDir(m.JobName, m.Job)
+	if err != nil {
+		return fail(err)
+	}
+	if err := s.complete(dir, &m); err != nil {
+		return fail(err)
+	}
+	if err := ctx.Err(); err != nil {
+		return fail(context.Cause(ctx))
+	}
+	frame, err := wire.Append(nil, kindMarker, &m)
+	if err != nil {
+		return fail(err)
+	}
+	name := path.Join(dir, generationDir(m.Generation), markerName)
+	err = s.writeFile(name, s.linkOnce, func(w io.Writer) error {
+		_, err := w.Write(frame)
+		return err
+	})
+	if errors.Is(err, fs.ErrExist) {
+		there, rerr := s.readFile(name, maxMarker)
+		if rerr == nil && bytes.Equal(there, frame) {
+			return nil
+		}
+		return fail(fmt.Errorf("%s %w", name, ErrCommitted))
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// readMarker reads the marker of a generation's directory and checks that it belongs there.
+func (s *Store) readMarker(jobName string, job replica.JobID, gen string) (*Marker, error) {
+	b, err := s.readFile(path.Join(jobName, job.String(), gen, markerName), maxMarker)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.New("no commit marker: it was never finished")
+	}
+	if err != nil {
+		return nil, err
+	}
+	var m Marker
+	if err := wire.Decode(b, kindMarker, &m); err != nil {
+		return nil, fmt.Errorf("commit marker: %w", err)
+	}
+	if m.Version != recordVersion {
+		return nil, fmt.Errorf("commit marker of version %d, this program reads %d", m.Version, recordVersion)
+	}
+	if m.JobName != jobName || m.Job != job || generationDir(m.Generation) != gen {
+		return nil, fmt.Errorf("commit marker is of job %s (%v), generation %v", m.JobName, m.Job, m.Generation)
+	}
+	if err := m.check(); err != nil {
+		return nil, fmt.Errorf("commit marker: %w", err)
+	}
+	return &m, nil
+}

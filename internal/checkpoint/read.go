@@ -1,0 +1,196 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"sync"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// ShardReader reads one shard as the part it was written from. Several goroutines may call ReadChunk.
+type ShardReader interface {
+	Manifest() replica.Manifest
+	Regions() []replica.Region
+	// ReadChunk reads chunk i into dst, grown if it is too short, and checks it against its digest.
+	ReadChunk(i int, dst []byte) ([]byte, error)
+	Close()
+}
+
+type shard struct {
+	rec   *sideRecord
+	l     layout
+	f     *os.File
+	name  string
+	data  uint64 // where the tensors' bytes begin
+	close func()
+}
+
+// OpenShard opens a part of a durable generation. Its header must be the one that its manifest makes; bytes are checked as
+// they are read. While it is open, Prune keeps the generation.
+func (s *Store) OpenShard(f Found, part replica.Part) (ShardReader, error) {
+	sh, err := s.openShard(f, part)
+	if err != nil {
+		return nil, fmt.Errorf("open shard %v of durable generation %v: %w", part, f.Generation, s.explain(err))
+	}
+	return sh, nil
+}
+
+func (s *Store) openShard(f Found, part replica.Part) (_ *shard, err error) {
+	dir, err := jobDir(f.JobName, f.Job)
+	if err != nil {
+		return nil, err
+	}
+	info, ok := f.Shard(part)
+	if !ok {
+		return nil, errors.New("the marker does not list it")
+	}
+	s.hold(f.Path, 1)
+	defer func() {
+		if err != nil {
+			s.hold(f.Path, -1)
+		}
+	}()
+	rec, err := s.readSide(dir, info)
+	if err != nil {
+		return nil, err
+	}
+	l, err := newLayout(&rec.Manifest, rec.Regions)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	name := path.Join(dir, info.File)
+	file, err := s.root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	sh := &shard{rec: rec, l: l, f: file, name: name}
+	if err := sh.readHeader(info); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w: %w", name, ErrCorrupt, err), file.Close())
+	}
+	sh.close = sync.OnceFunc(func() {
+		_ = file.Close() // it was only read
+		s.hold(f.Path, -1)
+	})
+	return sh, nil
+}
+
+// hold counts the open shards of a generation.
+func (s *Store) hold(path string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reading[path] += n; s.reading[path] == 0 {
+		delete(s.reading, path)
+	}
+}
+
+func (sh *shard) readHeader(info ShardInfo) error {
+	st, err := sh.f.Stat()
+	if err != nil {
+		return err
+	}
+	if uint64(st.Size()) != info.Bytes || st.Size() < 8 {
+		return fmt.Errorf("%d bytes, the marker says %d", st.Size(), info.Bytes)
+	}
+	var length [8]byte
+	if _, err := sh.f.ReadAt(length[:], 0); err != nil {
+		return err
+	}
+	n, err := headerLength(length)
+	if err != nil {
+		return err
+	}
+	if n > info.Bytes-8 {
+		return badFormat("header of %d bytes in a file of %d", n, info.Bytes)
+	}
+	b := make([]byte, n)
+	if _, err := sh.f.ReadAt(b, 8); err != nil {
+		return err
+	}
+	h, err := parseHeader(b, info.Bytes-8-n)
+	if err != nil {
+		return err
+	}
+	sh.data = h.size
+	if h.metadata["root"] != info.Root.String() {
+		return fmt.Errorf("header is of root %q, want %v", h.metadata["root"], info.Root)
+	}
+	return sh.l.matches(h)
+}
+
+func (sh *shard) Manifest() replica.Manifest { return sh.rec.Manifest }
+func (sh *shard) Regions() []replica.Region  { return sh.rec.Regions }
+func (sh *shard) Close()                     { sh.close() }
+
+func (sh *shard) ReadChunk(i int, dst []byte) ([]byte, error) {
+	m := &sh.rec.Manifest
+	if i < 0 || i >= len(m.Chunks) {
+		return nil, fmt.Errorf("%s: chunk %d of %d", sh.name, i, len(m.Chunks))
+	}
+	off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+	if uint64(cap(dst)) < n {
+		dst = make([]byte, n)
+	}
+	dst = dst[:n]
+	first := int64(-1) // where in the file the chunk begins, for the error
+	err := sh.l.spans(off, n, func(from, to, at uint64, gap bool) error {
+		if gap {
+			clear(dst[from:to])
+			return nil
+		}
+		if first < 0 {
+			first = int64(sh.data + at)
+		}
+		if got, err := sh.f.ReadAt(dst[from:to], int64(sh.data+at)); err != nil {
+			if errors.Is(err, io.EOF) {
+				return fmt.Errorf("%w: it ends after %d bytes of %d at offset %d", ErrCorrupt, got, to-from, sh.data+at)
+			}
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: chunk %d: %w", sh.name, i, err)
+	}
+	if got := hash(dst); got != m.Chunks[i] {
+		return nil, fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", sh.name, i, max(first, 0), ErrCorrupt, got, m.Chunks[i])
+	}
+	return dst, nil
+}
+
+// Verify reads a durable generation whole: every chunk against its digest, and every file against the marker's.
+func (s *Store) Verify(f Found) error {
+	for _, info := range f.Shards {
+		if err := s.verify(f, info); err != nil {
+			return fmt.Errorf("verify durable generation %v of job %s: %w", f.Generation, f.JobName, err)
+		}
+	}
+	return nil
+}
+
+func (s *Store) verify(f Found, info ShardInfo) error {
+	sh, err := s.openShard(f, info.Part)
+	if err != nil {
+		return err
+	}
+	defer sh.Close()
+	var buf []byte
+	for i := range sh.rec.Manifest.Chunks {
+		if buf, err = sh.ReadChunk(i, buf[:cap(buf)]); err != nil {
+			return err
+		}
+	}
+	h := xxh3.New()
+	if _, err := io.Copy(h, io.NewSectionReader(sh.f, 0, int64(info.Bytes))); err != nil {
+		return fmt.Errorf("%s: %w", sh.name, err)
+	}
+	if got := replica.Digest(h.Sum128().Bytes()); got != info.Digest {
+		return fmt.Errorf("%s: %w: file digest %v, the marker says %v", sh.name, ErrCorrupt, got, info.Digest)
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// tensor is an entry of a safetensors header; begin and end count from the end of the header.
+type tensor struct {
+	name       string
+	dtype      replica.DType
+	shape      []uint64
+	begin, end uint64
+}
+
+// header is a parsed safetensors header: tensors in order of their bytes.
+type header struct {
+	metadata map[string]string
+	tensors  []tensor
+	size     uint64 // of the length field and header together: where the data begins
+}
+
+var errFormat = errors.New("not a safetensors file that replicad accepts")
+
+func badFormat(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errFormat, fmt.Sprintf(format, args...))
+}
+
+// headerLength reads the first 8 bytes.
+func headerLength(b [8]byte) (uint64, error) {
+	n := binary.LittleEndian.Uint64(b[:])
+	if n < 2 || n > maxHeader {
+		return 0, badFormat("header of %d bytes, want 2 to %d", n, maxHeader)
+	}
+	return n, nil
+}
+
+// parseHeader reads the header's JSON strictly; data is the length of what follows it. Refused are: duplicate keys,
+// unknown fields and types, shapes whose product overflows or is not what the offsets say, holes, overlaps (of empty
+// tensors too), bytes that belong to no tensor, and metadata that is not string to string.
+func parseHeader(b []byte, data uint64) (*header, error) {
+	if len(b) < 2 || len(b) > maxHeader || b[0] != '{' {
+		return nil, badFormat("header of %d bytes does not begin with {", len(b))
+	}
+	if !utf8.Valid(b) || !json.Valid(b) {
+		return nil, badFormat("header is not JSON in UTF-8")
+	}
+	if trimmed := bytes.TrimRight(b, " "); trimmed[len(trimmed)-1] != '}' {
+		return nil, badFormat("header ends in something else than spaces")
+	}
+	p := parser{json.NewDecoder(bytes.NewReader(b))}
+	p.UseNumber()
+	h := &header{size: 8 + uint64(len(b))}
+	err := p.object(func(key string) error {
+		if key == "__metadata__" {
+			h.metadata = make(map[string]string)
+			return p.object(func(k string) error {
+				v, err := p.text()
+				h.metadata[k] = v
+				return err
+			})
+		}
+		if len(h.tensors) >= replica.MaxRegions {
+			return badFormat("more than %d tensors", replica.MaxRegions)
+		}
+		t, err := p.tensor(key)
+		h.tensors = append(h.tensors, t)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return h, h.check(data)
+}
+
+// check compares shapes with offsets, and offsets with each other and the file.
+func (h *header) check(data uint64) error {
+	slices.SortStableFunc(h.tensors, func(a, b tensor) int {
+		if a.begin != b.begin {
+			return cmpUint(a.begin, b.begin)
+		}
+		return cmpUint(a.end, b.end)
+	})
+	at := uint64(0)
+	for _, t := range h.tensors {
+		n, ok := t.bytes()
+		if !ok {
+			return badFormat("tensor %q: shape %v overflows", t.name, t.shape)
+		}
+		if t.end < t.begin || t.end-t.begin != n {
+			return badFormat("tensor %q: offsets [%d, %d], but shape %v of %v has %d bytes", t.name, t.begin, t.end, t.shape, t.dtype, n)
+		}
+		if t.begin != at {
+			return badFormat("tensor %q begins at %d, the one before ends at %d", t.name, t.begin, at)
+		}
+		at = t.end
+	}
+	if at != data {
+		return badFormat("tensors end at %d, the file has %d bytes of data", at, data)
+	}
+	return nil
+}
+
+func (t tensor) bytes() (uint64, bool) {
+	n := t.dtype.Size()
+	for _, d := range t.shape {
+		if d != 0 && n > (1<<62)/d {
+			return 0, false
+		}
+		n *= d
+	}
+	return n, true
+}
+
+func cmpUint(a, b uint64) int {
+	if a < b {
+		return -1
+	}
+	return 1
+}
+
+// parser reads exactly the shapes that a header may have.
+type parser struct{ *json.Decoder }
+
+func (p parser) delim(want json.Delim) error {
+	tok, err := p.Token()
+	if err != nil {
+		return badFormat("%v", err)
+	}
+	if tok != want {
+		return badFormat("%v where %v belongs", tok, want)
+	}
+	return nil
+}
+
+// object calls field for each key, which must read the value. Duplicate keys are refused.
+func (p parser) object(field func(key string) error) error {
+	if err := p.delim('{'); err != nil {
+		return err
+	}
+	seen := make(map[string]bool)
+	for p.More() {
+		key, err := p.text()
+		if err != nil {
+			return err
+		}
+		if seen[key] {
+			return badFormat("key %q is there twice", key)
+		}
+		seen[key] = true
+		if err := field(key); err != nil {
+			return err
+		}
+	}
+	return p.delim('}')
+}
+
+func (p parser) text() (string, error) {
+	tok, err := p.Token()
+	if err != nil {
+		return "", badFormat("%v", err)
+	}
+	s, ok := tok.(string)
+	if !ok {
+		return "", badFormat("%v where a string belongs", tok)
+	}
+	return s, nil
+}
+
+func (p parser) numbers(most int) ([]uint64, error) {
+	if err := p.delim('['); err != nil {
+		return nil, err
+	}
+	list := []uint64{}
+	for p.More() {
+		tok, err := p.Token()
+		if err != nil {
+			return nil, badFormat("%v", err)
+		}
+		num, ok := tok.(json.Number)
+		if !ok {
+			return nil, badFormat("%v where a number belongs", tok)
+		}
+		n, err := strconv.ParseUint(num.String(), 10, 64)
+		if err != nil {
+			return nil, badFormat("number %v: want an integer from 0 to 2^64-1", num)
+		}
+		if len(list) == most {
+			return nil, badFormat("more than %d numbers in a list", most)
+		}
+		list = append(list, n)
+	}
+	return list, p.delim(']')
+}
+
+func (p parser) tensor(name string) (tensor, error) {
+	t := tensor{name: name}
+	var offsets []uint64
+	err := p.object(func(key string) (err error) {
+		switch key {
+		case "dtype":
+			var s string
+			if s, err = p.text(); err == nil {
+				if t.dtype, err = replica.ParseDType(s); err != nil {
+					err = badFormat("tensor %q: %v", name, err)
+				}
+			}
+		case "shape":
+			t.shape, err = p.numbers(replica.MaxDims)
+		case "data_offsets":
+			offsets, err = p.numbers(2)
+		default:
+			err = badFormat("tensor %q: unknown field %q", name, key)
+		}
+		return err
+	})
+	if err != nil {
+		return t, err
+	}
+	if t.dtype == 0 || t.shape == nil || len(offsets) != 2 {
+		return t, badFormat("tensor %q: dtype, shape and two data_offsets are needed", name)
+	}
+	t.begin, t.end = offsets[0], offsets[1]
+	return t, nil
+}
+
+// appendHeader makes length field and header, padded so that the data begins at a multiple of 64 bytes.
+func appendHeader(metadata map[string]string, tensors []tensor) ([]byte, error) {
+	var b bytes.Buffer
+	b.Write(make([]byte, 8))
+	b.WriteString(`{"__metadata__":`)
+	meta, err := json.Marshal(metadata) // keys sorted: equal parts make equal files
+	if err != nil {
+		return nil, err
+	}
+	b.Write(meta)
+	for _, t := range tensors {
+		name, err := json.Marshal(t.name)
+		if err != nil {
+			return nil, err
+		}
+		shape, err := json.Marshal(append([]uint64{}, t.shape...))
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&b, `,%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, t.dtype, shape, t.begin, t.end)
+	}
+	b.WriteByte('}')
+	for b.Len()%64 != 0 {
+		b.WriteByte(' ')
+	}
+	out := b.Bytes()
+	if len(out)-8 > maxHeader {
+		return nil, fmt.Errorf("safetensors header of %d bytes for %d regions, at most %d: use fewer regions or shorter names", len(out)-8, len(tensors), maxHeader)
+	}
+	binary.LittleEndian.PutUint64(out, uint64(len(out)-8))
+	return out, nil
+}

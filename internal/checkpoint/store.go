@@ -1,0 +1,311 @@
+package checkpoint
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"sync"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// Kinds of this package's frames.
+const (
+	kindManifest = wire.FirstCheckpoint + 0
+	kindMarker   = wire.FirstCheckpoint + 1
+)
+
+const (
+	tempPrefix = ".tmp-"
+	markerName = "COMMIT"
+	frozenDir  = "frozen"
+)
+
+var (
+	// ErrCorrupt marks bytes on disk that are not what was written.
+	ErrCorrupt = errors.New("corrupt")
+	// ErrCommitted marks a second, different marker for a generation.
+	ErrCommitted = errors.New("already has another commit marker")
+)
+
+// Store is one durable directory. mu guards reading.
+type Store struct {
+	dir  string
+	root *os.Root
+	disk disk
+
+	mu      sync.Mutex
+	reading map[string]int // generation directories with open shards
+}
+
+// ShardInfo is what the marker says of a shard.
+type ShardInfo struct {
+	Part   replica.Part   `json:"part" cbor:"1,keyasint"`
+	File   string         `json:"file" cbor:"2,keyasint"` // below the job's directory
+	Bytes  uint64         `json:"bytes" cbor:"3,keyasint"`
+	Root   replica.Digest `json:"root" cbor:"4,keyasint"`
+	Digest replica.Digest `json:"digest" cbor:"5,keyasint"` // of the file
+	// Frozen is the frozen part that was written along; WriteMarker lists it by itself.
+	Frozen *ShardInfo `json:"frozen,omitempty" cbor:"6,keyasint,omitempty"`
+}
+
+// Frozen is the frozen part of a group, given along with its replicated part; it is written unless it is there already.
+type Frozen struct {
+	Manifest replica.Manifest
+	Regions  []replica.Region
+	Read     func(i int, dst []byte) ([]byte, error)
+}
+
+// sideRecord is the manifest file beside a shard.
+type sideRecord struct {
+	Version  uint32           `cbor:"1,keyasint"`
+	Manifest replica.Manifest `cbor:"2,keyasint"`
+	Regions  []replica.Region `cbor:"3,keyasint"`
+	Bytes    uint64           `cbor:"4,keyasint"` // of the shard's file
+	Digest   replica.Digest   `cbor:"5,keyasint"` // of the shard's file
+}
+
+const recordVersion = 1
+
+// Open opens a durable directory, which must exist and be writable.
+func Open(dir string) (*Store, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("durable directory: %w: make the directory, or set durable_dir to one that every node shares", err)
+	}
+	s := &Store{dir: dir, root: root, disk: rooted{root}, reading: make(map[string]int)}
+	probe := tempPrefix + "probe-" + s.tag()
+	err = func() error {
+		f, err := s.disk.create(probe)
+		if err != nil {
+			return err
+		}
+		_, werr := f.Write([]byte("writable"))
+		return errors.Join(werr, f.Sync(), f.Close(), s.disk.remove(probe))
+	}()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("durable directory %s: %w", dir, s.explain(err)), root.Close())
+	}
+	return s, nil
+}
+
+// Close closes the directory. Open shards stay readable.
+func (s *Store) Close() error { return s.root.Close() }
+
+// tag tells one writer's temporary files from another's.
+func (s *Store) tag() string { return strings.ToLower(rand.Text()[:12]) }
+
+func jobDir(jobName string, job replica.JobID) (string, error) {
+	if err := replica.CheckName(jobName); err != nil {
+		return "", err
+	}
+	return path.Join(jobName, job.String()), nil
+}
+
+func generationDir(g replica.Generation) string { return fmt.Sprintf("%d-%d", g.Epoch, g.Step) }
+
+// shardName is a shard's path below its job's directory, without the extension.
+func shardName(m *replica.Manifest) string {
+	switch m.Part.Kind {
+	case replica.FrozenPart:
+		return path.Join(frozenDir, m.Root.String())
+	case replica.PrivatePart:
+		return path.Join(generationDir(m.Generation), fmt.Sprintf("private-%d", m.Part.Index))
+	}
+	return path.Join(generationDir(m.Generation), fmt.Sprintf("group-%d", m.Part.Index))
+}
+
+const (
+	shardExt = ".safetensors"
+	sideExt  = ".manifest"
+)
+
+// WriteShard writes one part. read gives its chunks; regions are all of the rank's, as at attach. Writing the same part
+// again replaces it by the same bytes. A frozen part, where given, is written first, once for all generations.
+func (s *Store) WriteShard(ctx context.Context, jobName string, m replica.Manifest, regions []replica.Region, frozen *Frozen, read func(i int, dst []byte) ([]byte, error)) (ShardInfo, error) {
+	var along *ShardInfo
+	if frozen != nil {
+		if frozen.Manifest.Part.Kind != replica.FrozenPart || frozen.Manifest.Root != m.FrozenRoot {
+			return ShardInfo{}, fmt.Errorf("write shard %v %v: its manifest wants frozen root %v, given is %v %v", m.Part, m.Generation, m.FrozenRoot, frozen.Manifest.Part, frozen.Manifest.Root)
+		}
+		info, err := s.WriteShard(ctx, jobName, frozen.Manifest, frozen.Regions, nil, frozen.Read)
+		if err != nil {
+			return ShardInfo{}, err
+		}
+		along = &info
+	}
+	info, err := s.writeShard(ctx, jobName, &m, regions, read)
+	if err != nil {
+		return ShardInfo{}, fmt.Errorf("write shard %v %v of job %s: %w", m.Part, m.Generation, jobName, s.explain(err))
+	}
+	info.Frozen = along
+	return info, nil
+}
+
+func (s *Store) writeShard(ctx context.Context, jobName string, m *replica.Manifest, regions []replica.Region, read func(int, []byte) ([]byte, error)) (ShardInfo, error) {
+	dir, err := jobDir(jobName, m.Job)
+	if err != nil {
+		return ShardInfo{}, err
+	}
+	if err := m.Check(); err != nil {
+		return ShardInfo{}, err
+	}
+	if got := hash(m.RootInput()); got != m.Root {
+		return ShardInfo{}, fmt.Errorf("manifest says root %v and hashes to %v", m.Root, got)
+	}
+	l, err := newLayout(m, regions)
+	if err != nil {
+		return ShardInfo{}, err
+	}
+	name := shardName(m)
+	info := ShardInfo{Part: m.Part, File: name + shardExt, Root: m.Root}
+	if m.Part.Kind == replica.FrozenPart {
+		if rec, err := s.readSide(dir, info); err == nil && s.hasSize(path.Join(dir, info.File), rec.Bytes) {
+			info.Bytes, info.Digest = rec.Bytes, rec.Digest
+			return info, nil
+		}
+	}
+	full := path.Join(dir, name)
+	if err := s.makeDirs(path.Dir(full)); err != nil {
+		return ShardInfo{}, err
+	}
+	s.removeTemps(path.Dir(full), path.Base(full)+".")
+	head, err := appendHeader(metadata(m), l.tensors)
+	if err != nil {
+		return ShardInfo{}, err
+	}
+	info.Bytes = uint64(len(head)) + l.size()
+	err = s.writeFile(full+shardExt, s.disk.rename, func(w io.Writer) error {
+		h := xxh3.New()
+		if err := writeTensors(ctx, io.MultiWriter(w, h), head, m, l, read); err != nil {
+			return err
+		}
+		info.Digest = h.Sum128().Bytes()
+		return nil
+	})
+	if err != nil {
+		return ShardInfo{}, err
+	}
+	rec := sideRecord{recordVersion, *m, regions, info.Bytes, info.Digest}
+	return info, s.writeFile(full+sideExt, s.disk.rename, func(w io.Writer) error { return wire.Write(w, kindManifest, &rec) })
+}
+
+// metadata names the part; nothing in it depends on who produced it, so that equal parts make equal files.
+func metadata(m *replica.Manifest) map[string]string {
+	return map[string]string{
+		"format":     "replicad",
+		"version":    fmt.Sprint(recordVersion),
+		"job":        m.Job.String(),
+		"part":       m.Part.String(),
+		"generation": m.Generation.String(),
+		"root":       m.Root.String(),
+	}
+}
+
+// writeTensors writes header and data chunk by chunk. Each chunk is checked on the way: what could not be read back as the
+// manifest says is not written at all.
+func writeTensors(ctx context.Context, w io.Writer, head []byte, m *replica.Manifest, l layout, read func(int, []byte) ([]byte, error)) error {
+	if _, err := w.Write(head); err != nil {
+		return err
+	}
+	buf := make([]byte, min(uint64(m.ChunkBytes), m.Bytes))
+	for i := range m.Chunks {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+		b, err := read(i, buf[:n])
+		if err != nil {
+			return fmt.Errorf("read chunk %d: %w", i, err)
+		}
+		if got := hash(b); uint64(len(b)) != n || got != m.Chunks[i] {
+			return fmt.Errorf("read chunk %d: %w: %d bytes with digest %v, want %d with %v", i, ErrCorrupt, len(b), got, n, m.Chunks[i])
+		}
+		err = l.spans(off, n, func(from, to, _ uint64, gap bool) error {
+			if gap {
+				return checkGap(off+from, b[from:to])
+			}
+			_, err := w.Write(b[from:to])
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkGap refuses bytes between regions that are not zero: the shard leaves them out.
+func checkGap(at uint64, b []byte) error {
+	for i, c := range b {
+		if c != 0 {
+			return fmt.Errorf("byte %d lies between regions and is %#02x, not zero: the part can't be written as tensors", at+uint64(i), c)
+		}
+	}
+	return nil
+}
+
+// readSide reads and checks the manifest beside a shard: it must hash to the root that info names.
+func (s *Store) readSide(dir string, info ShardInfo) (*sideRecord, error) {
+	name := path.Join(dir, strings.TrimSuffix(info.File, shardExt)+sideExt)
+	b, err := s.readFile(name, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	var rec sideRecord
+	if err := wire.Decode(b, kindManifest, &rec); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", name, ErrCorrupt, err)
+	}
+	m := &rec.Manifest
+	if rec.Version != recordVersion {
+		return nil, fmt.Errorf("%s: version %d, this program reads %d", name, rec.Version, recordVersion)
+	}
+	if err := m.Check(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", name, ErrCorrupt, err)
+	}
+	if got := hash(m.RootInput()); got != info.Root || m.Root != info.Root || m.Part != info.Part {
+		return nil, fmt.Errorf("%s: %w: it is of %v, says root %v and hashes to %v; want %v, %v", name, ErrCorrupt, m.Part, m.Root, got, info.Part, info.Root)
+	}
+	return &rec, nil
+}
+
+func (s *Store) hasSize(name string, n uint64) bool {
+	st, err := s.root.Stat(name)
+	return err == nil && st.Mode().IsRegular() && uint64(st.Size()) == n
+}
+
+// removeTemps removes leftovers of writers that died: temporary files in dir whose name goes on with base.
+func (s *Store) removeTemps(dir, base string) {
+	entries, err := s.readDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tempPrefix+base) {
+			_ = s.disk.remove(path.Join(dir, e.Name())) // a leftover costs space, not correctness
+		}
+	}
+}
+
+// readDir lists a directory, capped.
+func (s *Store) readDir(name string) ([]fs.DirEntry, error) {
+	d, err := s.root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	entries, err := d.ReadDir(maxEntries)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return entries, err
+}
