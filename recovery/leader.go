@@ -36,7 +36,7 @@ type Leader struct {
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
 	closed    replica.Epoch // the closed epoch that the fields below are of
 	lastFault time.Duration
-	faults    []replica.Fault // recorded when last looked
+	faults    []replica.Fault                    // recorded when last looked
 	away      map[replica.NodeName]time.Duration // since when missed
 	capture   capturing
 	durable   []DurableGen

@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -226,7 +225,10 @@ func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 		}
 		rep, here := in.rank(rank)
 		live := rep.Live.Generation()
-		if !here || !rep.Whole || len(groups) > 0 && live != g {
+		switch {
+		case here && !survivor(rep):
+			continue
+		case !here || !rep.Whole || len(groups) > 0 && live != g:
 			return g, false
 		}
 		g = live
@@ -235,7 +237,12 @@ func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 	if len(groups) == 0 || !eligible(j, g) {
 		return g, false
 	}
-	if best, _, found := st.newest(j); found && newer(g, best) >= 0 {
+	best, _, found := st.newest(j)
+	if found && newer(g, best) >= 0 {
+		return g, false
+	}
+	// A capture goes into a slot that holds neither of these.
+	if kept := map[replica.Generation]bool{j.Committed: true, best: true}; len(kept) >= max(2, j.Options.Slots) {
 		return g, false
 	}
 	for _, p := range parts(j.Layout) {
@@ -245,6 +252,9 @@ func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 	}
 	return g, true
 }
+
+// survivor tells whether a process has state of an opened epoch; one that claimed its rank since the fault has none yet.
+func survivor(rep replica.RankReport) bool { return rep.Loaded != 0 && rep.Loaded == rep.Live.Epoch() }
 
 // allCaptured tells whether every survivor holds its replicated part of g in its own arena.
 func (in *PlanInput) allCaptured(g replica.Generation) bool {
@@ -256,13 +266,11 @@ func (in *PlanInput) allCaptured(g replica.Generation) bool {
 			}
 		}
 	}
-	return !slices.ContainsFunc(ranksOf(in.Job), func(r replica.Rank) bool { return !vacant(in.Job, r) && !held[r] })
-}
-
-func ranksOf(j *replica.Job) []replica.Rank {
-	out := make([]replica.Rank, len(j.Ranks))
-	for r := range out {
-		out[r] = replica.Rank(r)
+	for r := range in.Job.Ranks {
+		rep, here := in.rank(replica.Rank(r))
+		if here && survivor(rep) && !held[rep.Rank] {
+			return false
+		}
 	}
-	return out
+	return true
 }
