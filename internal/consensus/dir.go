@@ -1,0 +1,125 @@
+package consensus
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	ownerFile = "owner.json"
+	logFile   = "raft.db"
+)
+
+// owner says whose directory it is. It is written before the log and never changed.
+type owner struct {
+	Format  int               `json:"format"`
+	Cluster replica.ClusterID `json:"cluster"`
+	Node    replica.NodeName  `json:"node"`
+}
+
+// claimDir checks that dir is this node's, or makes it so if it is empty.
+func claimDir(cfg Config) error {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return fmt.Errorf("Raft directory %s: %w: make it writable by the daemon's user or configure another", cfg.Dir, err)
+	}
+	path := filepath.Join(cfg.Dir, ownerFile)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(cfg.Dir, logFile)); err == nil {
+			return fmt.Errorf("%w: %s has a %s and no %s: restore the file or move the directory away and let the node join under a new name", ErrCorrupt, cfg.Dir, logFile, ownerFile)
+		}
+		if err := writeOwner(cfg.Dir, owner{1, cfg.Cluster, cfg.ID}); err != nil {
+			return fmt.Errorf("Raft directory %s: %w: make it writable by the daemon's user or configure another", cfg.Dir, err)
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("Raft directory %s: %w: make it readable by the daemon's user", cfg.Dir, err)
+	}
+	var o owner
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil || o.Format != 1 {
+		return fmt.Errorf("%w: %s (format %d, %v): move the directory away and let the node join under a new name", ErrCorrupt, path, o.Format, err)
+	}
+	if o.Cluster != cfg.Cluster || o.Node != cfg.ID {
+		return fmt.Errorf("%w: %s is of node %q of cluster %v, this is node %q of cluster %v: configure this node's own directory or move that one away",
+			ErrForeignDir, cfg.Dir, o.Node, o.Cluster, cfg.ID, cfg.Cluster)
+	}
+	return nil
+}
+
+// writeOwner leaves the whole file or none, whenever the power fails.
+func writeOwner(dir string, o owner) error {
+	b, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ownerFile+".new-")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	if err := os.Rename(f.Name(), filepath.Join(dir, ownerFile)); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// openLog opens the log, which is the stable store too, and the snapshots.
+func openLog(cfg Config) (log *raftboltdb.BoltStore, snaps *raft.FileSnapshotStore, err error) {
+	path := filepath.Join(cfg.Dir, logFile)
+	err = guarded(path, func() error {
+		log, err = raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: &bbolt.Options{Timeout: lockTimeout, NoFreelistSync: true}})
+		return err
+	})
+	switch {
+	case errors.Is(err, bbolt.ErrTimeout):
+		return nil, nil, fmt.Errorf("Raft log %s is in use by another process: stop that daemon first", path)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, bbolt.ErrDatabaseReadOnly):
+		return nil, nil, fmt.Errorf("Raft log %s: %w: make it writable by the daemon's user", path, err)
+	case errors.Is(err, ErrCorrupt):
+		return nil, nil, err
+	case err != nil:
+		return nil, nil, damaged(path, err)
+	}
+	snaps, err = raft.NewFileSnapshotStoreWithLogger(cfg.Dir, retainSnapshots, cfg.Logger)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("Raft snapshots in %s: %w: make it writable by the daemon's user", cfg.Dir, err), log.Close())
+	}
+	return log, snaps, nil
+}
+
+func damaged(path string, cause any) error {
+	return fmt.Errorf("%w: %s: %v: move the directory away and let the node join under a new name; its log can't be trusted any more", ErrCorrupt, path, cause)
+}
+
+// guarded runs fn, which reads the log: bbolt and raft panic, or fault on a truncated map, where it is damaged.
+func guarded(path string, fn func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = damaged(path, p)
+		}
+	}()
+	return fn()
+}

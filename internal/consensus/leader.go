@@ -1,0 +1,137 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Leadership tells who leads in which term. isSelf: this node does, has applied all that was committed before its term, and
+// can write its log.
+func (n *Node) Leadership() (leader replica.NodeName, addr string, term uint64, isSelf bool) {
+	_, id := n.raft.LeaderWithID()
+	term = n.raft.CurrentTerm()
+	isSelf = n.raft.State() == raft.Leader && n.ready.Load() == term && n.raft.CurrentTerm() == term && !n.dog.stuck() && n.fsm.failure() == nil
+	return replica.NodeName(id), n.addrOf(id), term, isSelf
+}
+
+// addrOf is a voter's address as configured; empty if it is not known.
+func (n *Node) addrOf(id raft.ServerID) string {
+	to, err := n.ServerAddr(id)
+	if err != nil {
+		return ""
+	}
+	_, addr, _ := strings.Cut(string(to), "@")
+	return addr
+}
+
+// watch reacts to leadership edges, leaders seen elsewhere, and the watchdog, until Close.
+func (n *Node) watch() {
+	for {
+		select {
+		case <-n.ctx.Done():
+			return
+		case leads := <-n.notify:
+			if leads {
+				n.takeOver()
+			}
+			n.poke()
+		case <-n.seen:
+			n.poke()
+		case what := <-n.dog.slow:
+			if n.raft.State() == raft.Leader {
+				n.handOver(what)
+			}
+		case <-n.dog.freed:
+			n.streams.mute(false)
+			n.poke()
+		}
+	}
+}
+
+// takeOver waits for the barrier of this leadership, after which isSelf is true. A term has one leader, once, so the term is
+// enough to tell this leadership from others.
+func (n *Node) takeOver() {
+	term := n.raft.CurrentTerm()
+	leads := func() bool {
+		return n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term && n.ctx.Err() == nil
+	}
+	_ = n.upkeep.call(n.ctx, func() { // refused only when the node closes
+		for leads() {
+			if err := n.raft.Barrier(n.cfg.Election).Error(); err == nil && leads() {
+				for old := n.ready.Load(); old < term && !n.ready.CompareAndSwap(old, term); old = n.ready.Load() {
+				}
+				n.poke()
+				return
+			}
+			select { // a transfer that is under way refuses barriers at once
+			case <-time.After(n.cfg.Heartbeat / 10):
+			case <-n.ctx.Done():
+			}
+		}
+	})
+}
+
+// handOver gives leadership up. Raft's main loop does it, unless that is what hangs in the log write: then this node's
+// streams are muted until the write returns, and the others elect a leader because they hear none.
+func (n *Node) handOver(what string) {
+	if n.dog.stuck() {
+		n.cfg.Logger.Error("this leader can't write its log and falls silent, so that another is elected: check the disk of the Raft directory", "dir", n.cfg.Dir, "for", n.dog.after)
+		n.streams.mute(true)
+		if !n.dog.stuck() { // freed before it was muted: nobody else would undo it
+			n.streams.mute(false)
+		}
+		n.poke()
+	} else {
+		n.cfg.Logger.Warn("leadership is handed over: "+what+" took too long", "limit", n.dog.after)
+	}
+	_ = n.upkeep.call(n.ctx, func() {
+		if err := n.raft.LeadershipTransfer().Error(); err != nil {
+			n.cfg.Logger.Warn("leadership was not handed over", "error", err)
+		}
+	})
+}
+
+// Transfer hands leadership to the most up-to-date voter.
+func (n *Node) Transfer() error {
+	limit := 2 * n.cfg.Election
+	ctx, cancel := context.WithTimeoutCause(n.ctx, limit, fmt.Errorf("no result within %v", limit))
+	defer cancel()
+	return n.await(ctx, "transfer leadership", func(time.Duration) error { return n.raft.LeadershipTransfer().Error() })
+}
+
+// AddVoter lets a new node vote; it starts with Join. Only the leader can.
+func (n *Node) AddVoter(ctx context.Context, v Voter) error {
+	return n.await(ctx, fmt.Sprintf("add voter %q", v.Name), func(d time.Duration) error {
+		return n.raft.AddVoter(raft.ServerID(v.Name), raft.ServerAddress(v.Addr), 0, d).Error()
+	})
+}
+
+// RemoveVoter takes a voter out for good: its name must not be used again.
+func (n *Node) RemoveVoter(ctx context.Context, name replica.NodeName) error {
+	return n.await(ctx, fmt.Sprintf("remove voter %q", name), func(d time.Duration) error {
+		return n.raft.RemoveServer(raft.ServerID(name), 0, d).Error()
+	})
+}
+
+// await calls raft and waits for its answer until ctx ends.
+func (n *Node) await(ctx context.Context, what string, fn func(enqueue time.Duration) error) error {
+	done := make(chan error, 1)
+	if err := n.upkeep.call(ctx, func() { done <- fn(n.enqueueTimeout(ctx)) }); err != nil {
+		return fmt.Errorf("%s: %w: %w", what, ErrBusy, err)
+	}
+	select {
+	case err := <-done:
+		if err := n.outcome(err); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w: %w", what, ErrUnknown, context.Cause(ctx))
+	}
+}

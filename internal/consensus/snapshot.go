@@ -1,0 +1,94 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+)
+
+// snapshotVersion is that of the state machine's contents; the frame around them has its own.
+const snapshotVersion = 1
+
+type snapshot struct {
+	Version uint32    `cbor:"1,keyasint"`
+	View    lock.View `cbor:"2,keyasint"`
+}
+
+func encodeSnapshot(v lock.View) ([]byte, error) {
+	b, err := wire.Append(nil, wire.KindSnapshot, snapshot{snapshotVersion, v})
+	if err != nil {
+		return nil, fmt.Errorf("snapshot of entry %d: %w", v.Index, err)
+	}
+	return b, nil
+}
+
+// decodeSnapshot reads a snapshot of the given cluster. What it lets through, the state machine may index without looking.
+func decodeSnapshot(b []byte, cluster replica.ClusterID) (lock.View, error) {
+	var s snapshot
+	if err := wire.Decode(b, wire.KindSnapshot, &s); err != nil {
+		return lock.View{}, fmt.Errorf("snapshot: %w", err)
+	}
+	if s.Version != snapshotVersion {
+		return lock.View{}, fmt.Errorf("snapshot of version %d: this program reads %d", s.Version, snapshotVersion)
+	}
+	if s.View.Cluster != cluster {
+		return lock.View{}, fmt.Errorf("%w: snapshot of cluster %v, this is cluster %v", ErrForeignDir, s.View.Cluster, cluster)
+	}
+	if err := checkView(s.View); err != nil {
+		return lock.View{}, fmt.Errorf("snapshot of entry %d: %w", s.View.Index, err)
+	}
+	return s.View, nil
+}
+
+func checkView(v lock.View) error {
+	var errs []error
+	if v.Era == 0 {
+		errs = append(errs, errors.New("era 0"))
+	}
+	for name, n := range v.Nodes {
+		if err := replica.CheckName(string(name)); err != nil || n.Name != name {
+			errs = append(errs, fmt.Errorf("node %q recorded as %q", n.Name, name))
+		}
+	}
+	for id, j := range v.Jobs {
+		if j == nil || j.ID != id {
+			errs = append(errs, fmt.Errorf("job %v is recorded wrongly", id))
+			continue
+		}
+		if err := checkJob(v, j); err != nil {
+			errs = append(errs, fmt.Errorf("job %q (%v): %w", j.Name, id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func checkJob(v lock.View, j *replica.Job) error {
+	groups := groupsOf(j.Layout)
+	switch {
+	case replica.CheckName(j.Name) != nil:
+		return errors.New("bad name")
+	case j.LastIndex > v.Index:
+		return fmt.Errorf("changed by entry %d, later than the snapshot", j.LastIndex)
+	case j.Layout.World == 0 || j.Layout.World > replica.MaxRanks || len(j.Layout.Groups) != int(j.Layout.World):
+		return fmt.Errorf("world of %d ranks with %d group numbers", j.Layout.World, len(j.Layout.Groups))
+	case groups > len(j.Layout.Groups):
+		return fmt.Errorf("%d groups of %d ranks", groups, j.Layout.World)
+	case j.Phase < replica.Opening || j.Phase > replica.Ended:
+		return fmt.Errorf("phase %d", j.Phase)
+	case j.ClosedEpoch > j.Epoch || j.Epoch > replica.MaxEpoch:
+		return fmt.Errorf("epoch %d, closed %d", j.Epoch, j.ClosedEpoch)
+	}
+	return nil
+}
+
+// groupsOf is 1 + the highest group number.
+func groupsOf(l replica.Layout) int {
+	n := 0
+	for _, g := range l.Groups {
+		n = max(n, int(g)+1)
+	}
+	return n
+}
