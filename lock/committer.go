@@ -39,6 +39,7 @@ type Committer struct {
 	lapsed    bool                            // some rank passed the present candidate
 	failures  int                             // candidates that lapsed since the last commit
 
+	possible int // copies(p) as the nodes allow
 	pending  []*proposal
 	refused  bool // a proposal was refused: look again only at something new
 	disputed []replica.Generation
@@ -74,6 +75,7 @@ func (c *Committer) Waiting() []string { return slices.Clone(c.waiting) }
 func (c *Committer) Job(j *replica.Job, nodes map[replica.NodeName]replica.Node) []Effect {
 	committed := c.job != nil && j.Position != c.job.Position
 	c.job, c.node, c.refused = j, nodes, false
+	c.possible = c.possibleCopies()
 	if committed {
 		c.passed, c.failures = map[replica.Rank]replica.Passed{}, 0
 	}
@@ -209,8 +211,8 @@ func (c *Committer) next() []Effect {
 		c.waiting = []string{"news after a refused proposal"}
 		return out
 	}
-	if n := c.possibleCopies(); n != c.job.Copies {
-		return append(out, c.propose(replica.SetCopies{Job: c.job.ID, Copies: n})...)
+	if c.possible != c.job.Copies {
+		return append(out, c.propose(replica.SetCopies{Job: c.job.ID, Copies: c.possible})...)
 	}
 	if c.live {
 		if cmd := c.tally(); cmd != nil {
@@ -231,8 +233,6 @@ func (c *Committer) name() []Effect {
 	if c.live && c.lapsed {
 		c.failures++
 		step = c.later()
-	} else if len(c.passed) > 0 {
-		step = max(step, c.later())
 	}
 	if step > replica.MaxStep {
 		return nil

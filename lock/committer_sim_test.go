@@ -1,0 +1,323 @@
+package lock
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// commitSim is a job of one rank on each of three nodes, whose daemons answer the leader's candidates over links that lose
+// and reorder, while ranks train, daemons restart and leaders change. Every entry of the log that commits is held against
+// what the nodes hold at that moment.
+type commitSim struct {
+	t       *testing.T
+	rng     *rand.Rand
+	state   *State
+	index   uint64
+	job     replica.JobID
+	term    uint64
+	leader  *Committer
+	nodes   map[replica.NodeName]*simNode
+	order   []replica.NodeName
+	queue   []replica.Command // proposed, not applied
+	calm    bool              // nothing is lost any more
+	commits int
+}
+
+// simNode is a daemon with its rank's arena and the mirror of another's private part.
+type simNode struct {
+	name    replica.NodeName
+	rank    replica.Rank
+	session replica.Session
+	step    replica.Step
+	cand    replica.Candidate
+	slots   []PlaceState
+	ring    []PlaceState
+	mirror  []PlaceState
+	of      replica.Rank // whose private part it mirrors
+}
+
+func newCommitSim(t *testing.T, seed uint64, slots int, cadence replica.Step) *commitSim {
+	s := &commitSim{t: t, rng: rand.New(rand.NewPCG(seed, 7)), state: New(replica.ClusterID{1}), job: replica.JobID{1}, nodes: map[replica.NodeName]*simNode{}, order: []replica.NodeName{"a", "b", "c"}}
+	world := newWorld()
+	var out strings.Builder
+	setup := fmt.Sprintf("node a\nnode b\nnode c\njob lm groups=0,0,1 min=2 slots=%d cadence=%d\nbegin 1\nclaim 0 a\nclaim 1 b\nclaim 2 c\nloaded all 0\nseal all 0\nprivate all 0\nplan init\nresume copies=1", slots, cadence)
+	for _, line := range strings.Split(setup, "\n") {
+		if err := world.run(line, &out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.state, s.index = world.state, world.index
+	s.must(replica.SetMirrors{Job: s.job, Mirrors: [][]replica.NodeName{{"b"}, {"c"}, {"a"}}, GroupMirrors: [][]replica.NodeName{nil, {"b"}}})
+	for i, n := range s.order {
+		node := &simNode{name: n, rank: replica.Rank(i), session: 1, of: replica.Rank((i + 2) % 3)}
+		node.slots, node.ring, node.mirror = places(slots, false, false), places(12, true, false), places(12, true, true)
+		s.nodes[n] = node
+		for _, list := range [][]PlaceState{node.slots, node.ring, node.mirror} {
+			list[0].State, list[0].Generation = replica.SlotSealed, s.at().Committed
+		}
+	}
+	s.elect()
+	return s
+}
+
+func places(n int, ring, mirror bool) []PlaceState {
+	out := make([]PlaceState, n)
+	for i := range out {
+		out[i] = PlaceState{Ring: ring, Mirror: mirror, Index: i}
+	}
+	return out
+}
+
+func (s *commitSim) at() *replica.Job { return s.state.View().Jobs[s.job] }
+
+func (s *commitSim) must(c replica.Command) {
+	s.index++
+	if o := s.state.Apply(s.index, c); o.Err != nil {
+		s.t.Fatalf("%T: %v", c, o.Err)
+	}
+}
+
+// elect starts a term: what was proposed is applied or lost, then the barrier passes and the new leader begins afresh.
+func (s *commitSim) elect() {
+	for _, c := range s.queue {
+		if s.rng.IntN(2) == 0 {
+			_ = s.apply(c)
+		}
+	}
+	s.queue = nil
+	s.term++
+	s.leader = NewCommitter(s.term)
+	s.do(s.leader.Job(s.at(), s.state.View().Nodes))
+}
+
+// do carries out effects: announcements reach some nodes, proposals wait their turn in the log.
+func (s *commitSim) do(effects []Effect) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case Announce:
+			for _, c := range s.queue { // a repetition of what was applied changes nothing and may be under way
+				if c, ok := c.(replica.Commit); ok && c.Position.Step > s.at().Position.Step {
+					s.t.Fatalf("candidate %v named while the commit of %v is unresolved", e.Candidate.Generation, c.Position)
+				}
+			}
+			for _, n := range s.order {
+				if s.calm || s.rng.IntN(4) > 0 {
+					s.nodes[n].hear(e.Candidate)
+				}
+			}
+		case Propose:
+			s.queue = append(s.queue, e.Command)
+		}
+	}
+}
+
+// apply puts a command into the log and checks a commit against the nodes' memory.
+func (s *commitSim) apply(c replica.Command) error {
+	s.index++
+	o := s.state.Apply(s.index, c)
+	if commit, ok := c.(replica.Commit); ok && o.Changed {
+		s.commits++
+		for _, p := range commit.Parts {
+			for _, h := range p.Holders {
+				if !s.nodes[h.Node].holds(s, p.Part, commit.Generation) {
+					s.t.Fatalf("commit of %v counts %v on node %s, which does not hold it", commit.Generation, p.Part, h.Node)
+				}
+			}
+		}
+	}
+	return o.Err
+}
+
+func sealed(list []PlaceState, g replica.Generation) *PlaceState {
+	for i := range list {
+		if list[i].State == replica.SlotSealed && list[i].Generation == g {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+func (n *simNode) holds(s *commitSim, p replica.Part, g replica.Generation) bool {
+	if p.Kind == replica.ReplicatedPart {
+		own := s.at().Layout.Groups[n.rank] == replica.GroupID(p.Index)
+		twin := n.name == "b" && p.Index == 1 // b mirrors group 1 by reading c's slots over the wire
+		return own && sealed(n.slots, g) != nil || twin && sealed(s.nodes["c"].slots, g) != nil
+	}
+	return replica.Rank(p.Index) == n.rank && sealed(n.ring, g) != nil || replica.Rank(p.Index) == n.of && sealed(n.mirror, g) != nil
+}
+
+func (n *simNode) hear(c replica.Candidate) {
+	if c.Compare(n.cand) <= 0 {
+		return
+	}
+	n.cand = c
+	for _, list := range [][]PlaceState{n.slots, n.ring, n.mirror} {
+		for i := range list {
+			list[i].Pinned = list[i].State == replica.SlotSealed && list[i].Generation == c.Generation
+		}
+	}
+}
+
+// train lets the rank make one step, as the C rules do: private part first, then perhaps the replicated one.
+func (s *commitSim) train(n *simNode) {
+	j := s.at()
+	n.step++
+	g := replica.Generation{Epoch: j.Epoch, Step: n.step}
+	s.free(n)
+	seal := func(list []PlaceState, node *simNode) {
+		for i := range list {
+			if list[i].State == replica.SlotFree {
+				list[i].State, list[i].Generation, list[i].Pinned = replica.SlotSealed, g, g == node.cand.Generation
+				return
+			}
+		}
+	}
+	seal(n.ring, n)
+	for _, m := range s.nodes {
+		if m.of == n.rank {
+			s.free(m)
+			seal(m.mirror, m)
+		}
+	}
+	var candidate replica.Step
+	if n.cand.Position.Epoch == j.Epoch {
+		candidate = n.cand.Position.Step
+	}
+	skip := !s.calm && s.rng.IntN(8) == 0 // under pressure
+	if !skip && ShouldCapture(n.step, j.Position.Step, candidate, j.Options.Cadence, len(n.slots)) {
+		seal(n.slots, n)
+	}
+}
+
+func (s *commitSim) free(n *simNode) {
+	j := s.at()
+	own := slices.Concat(n.slots, n.ring)
+	in := RetainInput{Job: j, Candidate: n.cand.Generation, Good: replica.PackWord(j.Epoch, n.step, 0), Slots: len(n.slots), Places: own}
+	for _, i := range Retain(in) {
+		if i < len(n.slots) {
+			n.slots[i] = PlaceState{Index: i}
+		} else {
+			n.ring[i-len(n.slots)] = PlaceState{Ring: true, Index: i - len(n.slots)}
+		}
+	}
+	in.Good, in.Slots, in.Places = 0, 0, n.mirror
+	for _, i := range Retain(in) {
+		n.mirror[i] = PlaceState{Ring: true, Mirror: true, Index: i}
+	}
+}
+
+// answer is what a daemon says about the candidate it obeys.
+func (s *commitSim) answer(n *simNode) []Effect {
+	j, c := s.at(), n.cand
+	if c.N == 0 {
+		return nil
+	}
+	h := replica.Holder{Node: n.name, Incarnation: 1}
+	group := replica.OfGroup(j.Layout.Groups[n.rank])
+	pinned := replica.Pinned{Job: s.job, Term: c.Term, N: c.N, Generation: c.Generation, Holder: h, Session: n.session}
+	say := func(p replica.Part, list []PlaceState, mirror bool, r replica.Rank) {
+		if pl := sealed(list, c.Generation); pl != nil {
+			pl.Pinned = true
+			pinned.Parts = append(pinned.Parts, replica.Held{Part: p, Generation: c.Generation, Root: rootOf(p, c.Generation.Step), Mirror: mirror, Rank: r})
+		}
+	}
+	// A producer pushes what it has pinned again to a mirror that has freed it.
+	producer := s.nodes[s.order[n.of]]
+	if sealed(producer.ring, c.Generation) != nil && producer.cand == c && sealed(n.mirror, c.Generation) == nil {
+		s.free(n)
+		if i := slices.IndexFunc(n.mirror, func(p PlaceState) bool { return p.State == replica.SlotFree }); i >= 0 {
+			n.mirror[i].State, n.mirror[i].Generation = replica.SlotSealed, c.Generation
+		}
+	}
+	say(group, n.slots, false, n.rank)
+	say(replica.OfRank(n.rank), n.ring, false, n.rank)
+	say(replica.OfRank(n.of), n.mirror, true, n.of)
+	if n.name == "b" && s.nodes["c"].cand == c {
+		say(replica.OfGroup(1), s.nodes["c"].slots, true, 2)
+	}
+	out := s.leader.Pinned(pinned)
+	s.do(out)
+	if c.Position.Epoch == j.Epoch && n.step > c.Position.Step && (sealed(n.slots, c.Generation) == nil || sealed(n.ring, c.Generation) == nil) {
+		p := replica.Passed{Job: s.job, Term: c.Term, N: c.N, Holder: h, Session: n.session, Rank: n.rank, Live: replica.Generation{Epoch: j.Epoch, Step: n.step}}
+		for _, pl := range n.slots {
+			if pl.State == replica.SlotSealed && sealed(n.ring, pl.Generation) != nil {
+				p.Holds = append(p.Holds, pl.Generation)
+			}
+		}
+		s.do(s.leader.Passed(p))
+	}
+	return nil
+}
+
+// step makes one random event happen.
+func (s *commitSim) step() {
+	n := s.nodes[s.order[s.rng.IntN(3)]]
+	switch e := s.rng.IntN(20); {
+	case e < 6: // ranks meet in collectives: nobody is two steps ahead
+		for _, o := range s.nodes {
+			if o.step < n.step {
+				n = o
+			}
+		}
+		s.train(n)
+	case e < 12:
+		s.answer(n)
+	case e < 17:
+		if len(s.queue) > 0 {
+			c := s.queue[0]
+			s.queue = s.queue[1:]
+			err := s.apply(c)
+			if !s.calm && s.rng.IntN(6) == 0 {
+				err = errors.New("reply lost")
+			}
+			before := s.leader
+			if s.rng.IntN(2) == 0 { // the outcome and the change come in either order
+				s.do(before.Outcome(c, err))
+				s.do(before.Job(s.at(), s.state.View().Nodes))
+			} else {
+				s.do(before.Job(s.at(), s.state.View().Nodes))
+				s.do(before.Outcome(c, err))
+			}
+		}
+	case e < 18:
+		if c, ok := s.leader.Candidate(); ok {
+			n.hear(c)
+		}
+	case !s.calm && s.rng.IntN(6) == 0:
+		s.elect()
+	case !s.calm && s.rng.IntN(6) == 0: // the daemon restarts; its arenas and the pins in them stay
+		n.session++
+		s.must(replica.RegisterNode{Node: replica.Node{Name: n.name, Incarnation: 1, Session: n.session, Boot: replica.BootID{1}}})
+		s.do(s.leader.Voided(n.name))
+		s.do(s.leader.Job(s.at(), s.state.View().Nodes))
+	}
+}
+
+func TestCommitterSimulation(t *testing.T) {
+	for _, slots := range []int{2, 3, 4} {
+		for cadence := replica.Step(1); cadence <= 3; cadence++ {
+			t.Run(fmt.Sprintf("slots=%d cadence=%d", slots, cadence), func(t *testing.T) {
+				for seed := range uint64(15) {
+					s := newCommitSim(t, seed, slots, cadence)
+					for range 1500 {
+						s.step()
+					}
+					s.calm = true
+					before := s.commits
+					for range 2500 {
+						s.step()
+					}
+					if s.commits-before < 5 {
+						t.Fatalf("seed %d: %d commits in calm, %d before: position %v, candidate %v, waiting for %v", seed, s.commits-before, before, s.at().Position, s.leader.candidate, s.leader.Waiting())
+					}
+				}
+			})
+		}
+	}
+}
