@@ -1,0 +1,194 @@
+package session
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+func region(name string) replica.Region {
+	return replica.Region{Name: name, DType: replica.F32, Shape: []uint64{4}, Bytes: 16}
+}
+
+func TestEvents(t *testing.T) {
+	s := serve(t, Config{})
+	c, p := greeted(t, s)
+	regions := []replica.Region{region("a"), region("b"), region("c")}
+	c.send(wire.MRegions, wire.AppendRegions(nil, 0, regions[:2]))
+	c.send(wire.MRegions, wire.AppendRegions(nil, 2, regions[2:]))
+	c.send(wire.MAttach, wire.AppendAttach(nil, 3))
+	if ev := next[Attach](t, s); ev.Peer != p || ev.Header.Request != 9 || !reflect.DeepEqual(ev.Regions, regions) {
+		t.Errorf("%+v", ev)
+	}
+	sealed := wire.Sealed{Kind: 1, Index: 2, Word: replica.PackSlot(5, replica.SlotSealed), Generation: replica.Generation{Epoch: 3, Step: 4}}
+	c.send(wire.MSealed, sealed.Append(nil))
+	if ev := next[Sealed](t, s); ev.Sealed != sealed {
+		t.Errorf("%+v", ev)
+	}
+	c.send(wire.MStopped, wire.AppendStopped(nil, 77))
+	if ev := next[Stopped](t, s); ev.Live != 77 {
+		t.Errorf("%+v", ev)
+	}
+	loaded := wire.Loaded{Generation: replica.Generation{Epoch: 1, Step: 2}, PrivateRoot: replica.Digest{3}}
+	c.send(wire.MLoaded, loaded.Append(nil))
+	if ev := next[Loaded](t, s); ev.Loaded != loaded {
+		t.Errorf("%+v", ev)
+	}
+	c.send(wire.MFail, []byte("boom"))
+	if ev := next[Fail](t, s); ev.Text != "boom" {
+		t.Errorf("%+v", ev)
+	}
+	kv := wire.KV{Key: "k", Value: []byte("v"), Members: 2}
+	for _, op := range []uint16{wire.MKVSet, wire.MKVGet, wire.MBarrier} {
+		c.send(op, kv.Append(nil))
+		if ev := next[KV](t, s); ev.Op != op || ev.Key != "k" || string(ev.Value) != "v" || ev.Members != 2 {
+			t.Errorf("%+v", ev)
+		}
+	}
+	c.send(wire.MLeave, nil)
+	next[Leave](t, s)
+}
+
+func TestLauncher(t *testing.T) {
+	s := serve(t, Config{Token: "secret"})
+	c := dial(t, s)
+	hello := wire.RunHello{ABI: wire.RankABI, World: 2, Capacity: 1, Ranks: []replica.Rank{1}, Groups: []replica.GroupID{0, 1}, Job: "job", Token: "secret"}
+	c.send(wire.MRunHello, hello.Append(nil))
+	ev := next[RunHello](t, s)
+	if !ev.Peer.Launcher() || !reflect.DeepEqual(ev.RunHello, hello) || ev.Ranks[0] != 1 {
+		t.Errorf("%+v", ev)
+	}
+	gone := wire.RunExited{Rank: 1, Status: 137, PID: 9}
+	c.send(wire.MRunExited, gone.Append(nil))
+	if ev := next[RunExited](t, s); ev.RunExited != gone {
+		t.Errorf("%+v", ev)
+	}
+	c.send(wire.MLeave, nil)
+	c.refused(wire.CodeInvalid)
+	next[Gone](t, s)
+}
+
+// Each breach ends the session with a refusal that names it; the daemon hears of it only if the peer had introduced itself.
+func TestRefusals(t *testing.T) {
+	msg := func(typ uint16, body []byte) []byte {
+		return wire.AppendRank(nil, wire.RankHeader{Type: typ, Request: 9}, body)
+	}
+	hello := func(change func(h *wire.Hello)) []byte {
+		h := testHello()
+		h.Token = "secret"
+		change(&h)
+		return msg(wire.MHello, h.Append(nil))
+	}
+	ok := hello(func(*wire.Hello) {})
+	regions := msg(wire.MRegions, wire.AppendRegions(nil, 0, []replica.Region{region("a")}))
+	for _, c := range []struct {
+		name string
+		send [][]byte
+		code int32
+		says string
+	}{
+		{"garbage", [][]byte{bytes.Repeat([]byte{7}, 100)}, wire.CodeInvalid, "magic"},
+		{"one byte", [][]byte{{1}}, wire.CodeInvalid, "1 bytes"},
+		{"too long", [][]byte{make([]byte, wire.MaxRankMessage+1)}, wire.CodeInvalid, "65536"},
+		{"version", [][]byte{func() []byte { b := bytes.Clone(ok); b[4] = 9; return b }()}, wire.CodeVersion, "libreplicad"},
+		{"library version", [][]byte{hello(func(h *wire.Hello) { h.ABI = 9 })}, wire.CodeVersion, "libreplicad"},
+		{"no token", [][]byte{hello(func(h *wire.Hello) { h.Token = "" })}, wire.CodeRefused, "REPLICAD_TOKEN"},
+		{"wrong token", [][]byte{hello(func(h *wire.Hello) { h.Token = "secreT" })}, wire.CodeRefused, "REPLICAD_TOKEN"},
+		{"launcher without token", [][]byte{msg(wire.MRunHello, wire.RunHello{ABI: 1, World: 1, Job: "j"}.Append(nil))}, wire.CodeRefused, "REPLICAD_TOKEN"},
+		{"rank beyond the world", [][]byte{hello(func(h *wire.Hello) { h.Rank = 4 })}, wire.CodeInvalid, "rank 4"},
+		{"no hello", [][]byte{regions}, wire.CodeInvalid, "before a hello"},
+		{"two hellos", [][]byte{ok, ok}, wire.CodeInvalid, "second hello"},
+		{"hello, then launcher", [][]byte{ok, msg(wire.MRunHello, wire.RunHello{ABI: 1, World: 1}.Append(nil))}, wire.CodeInvalid, "second hello"},
+		{"unknown type", [][]byte{ok, msg(99, nil)}, wire.CodeInvalid, "99"},
+		{"the daemon's own type", [][]byte{ok, msg(wire.MOrder, wire.Order{Action: 1}.Append(nil))}, wire.CodeInvalid, "type 68"},
+		{"a launcher's type", [][]byte{ok, msg(wire.MRunExited, wire.RunExited{}.Append(nil))}, wire.CodeInvalid, "type 21"},
+		{"regions with a gap", [][]byte{ok, regions, msg(wire.MRegions, wire.AppendRegions(nil, 2, []replica.Region{region("b")}))}, wire.CodeInvalid, "in order"},
+		{"regions again", [][]byte{ok, regions, regions}, wire.CodeInvalid, "in order"},
+		{"regions missing", [][]byte{ok, regions, msg(wire.MAttach, wire.AppendAttach(nil, 2))}, wire.CodeInvalid, "1 were sent"},
+		{"short body", [][]byte{ok, msg(wire.MSealed, make([]byte, 23))}, wire.CodeInvalid, "23 bytes"},
+		{"leave with a body", [][]byte{ok, msg(wire.MLeave, []byte{1})}, wire.CodeInvalid, "leave"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := serve(t, Config{Token: "secret"})
+			cl := dial(t, s)
+			for _, b := range c.send {
+				cl.sendRaw(b)
+			}
+			if r := cl.refused(c.code); !strings.Contains(r.Text, c.says) {
+				t.Errorf("%q does not say %q", r.Text, c.says)
+			}
+			if len(c.send) > 1 {
+				next[Hello](t, s)
+				if g := next[Gone](t, s); g.Err == nil || !strings.Contains(g.Err.Error(), c.says) {
+					t.Errorf("gone %v", g.Err)
+				}
+			}
+			if n := len(s.Events()); n != 0 {
+				t.Errorf("%d events more", n)
+			}
+		})
+	}
+}
+
+func TestRegionsAreCapped(t *testing.T) {
+	var d dialog
+	many := make([]replica.Region, wire.MaxRegionsPerMessage)
+	for i := range many {
+		many[i] = region("a")
+	}
+	for {
+		err := d.addRegions(wire.AppendRegions(nil, uint32(len(d.regions)), many))
+		if len(d.regions) > replica.MaxRegions {
+			t.Fatalf("%d regions taken", len(d.regions))
+		}
+		if err != nil {
+			break
+		}
+	}
+}
+
+// Whatever messages come, in whatever order: no panic, and nothing passes before a hello.
+func FuzzDialog(f *testing.F) {
+	hello := wire.AppendRank(nil, wire.RankHeader{Type: wire.MHello}, testHello().Append(nil))
+	names, err := filepath.Glob("../../libreplicad/testdata/*.bin")
+	if err != nil || len(names) == 0 {
+		f.Fatal(names, err)
+	}
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(hello, b)
+		f.Add(b, b)
+	}
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		var d dialog
+		for i, b := range [][]byte{first, second} {
+			var files []*os.File
+			ev, err := d.take("", &Peer{}, b, &files)
+			if err != nil {
+				return
+			}
+			if i == 0 {
+				switch ev.(type) {
+				case Hello, RunHello:
+				default:
+					t.Fatalf("%T passed before a hello", ev)
+				}
+			}
+			if i == 1 && ev != nil {
+				switch ev.(type) {
+				case Hello, RunHello:
+					t.Fatalf("a second %T", ev)
+				}
+			}
+		}
+	})
+}

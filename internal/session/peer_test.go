@@ -1,0 +1,340 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/replicad/replicad/internal/wire"
+)
+
+// patience is how long an event that must come may take before the test gives up.
+const patience = 10 * time.Second
+
+// serve runs a server until the test ends.
+func serve(t *testing.T, cfg Config) *Server {
+	t.Helper()
+	if cfg.Path == "" {
+		cfg.Path = filepath.Join(t.TempDir(), "d.sock")
+	}
+	s, err := Listen(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// next takes the next event, which must be an E.
+func next[E Event](t *testing.T, s *Server) E {
+	t.Helper()
+	select {
+	case ev := <-s.Events():
+		e, ok := ev.(E)
+		if !ok {
+			t.Fatalf("event %T %+v, want %T", ev, ev, e)
+		}
+		return e
+	case <-time.After(patience):
+		var e E
+		t.Fatalf("no event, want %T", e)
+		return e
+	}
+}
+
+// testClient is a rank as bytes: it can send anything.
+type testClient struct {
+	t *testing.T
+	c *net.UnixConn
+}
+
+func dial(t *testing.T, s *Server) *testClient {
+	t.Helper()
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.cfg.Path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return &testClient{t, c}
+}
+
+func (c *testClient) send(typ uint16, body []byte, files ...*os.File) {
+	c.t.Helper()
+	c.sendRaw(wire.AppendRank(nil, wire.RankHeader{Type: typ, Request: 9, Epoch: 3, Incarnation: 4}, body), files...)
+}
+
+func (c *testClient) sendRaw(b []byte, files ...*os.File) {
+	c.t.Helper()
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.Fd()))
+	}
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	if _, _, err := c.c.WriteMsgUnix(b, oob, nil); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// receive reads one message; io.EOF if the daemon hung up.
+func (c *testClient) receive() (wire.RankHeader, []byte, []*os.File, error) {
+	c.t.Helper()
+	b, oob := make([]byte, wire.MaxRankMessage), make([]byte, 64)
+	n, oobn, _, _, err := c.c.ReadMsgUnix(b, oob)
+	if errors.Is(err, unix.ECONNRESET) {
+		err = io.EOF
+	}
+	if err != nil {
+		return wire.RankHeader{}, nil, nil, err
+	}
+	h, body, err := wire.ParseRank(b[:n])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return h, body, rights(oob[:oobn]), nil
+}
+
+// refused expects REFUSED and then the end.
+func (c *testClient) refused(code int32) wire.Refused {
+	c.t.Helper()
+	h, body, _, err := c.receive()
+	if err != nil || h.Type != wire.MRefused {
+		c.t.Fatalf("message type %d: %v, want REFUSED", h.Type, err)
+	}
+	r, err := wire.ParseRefused(body)
+	if err != nil || r.Code != code {
+		c.t.Errorf("refused with %+v (%v), want code %d", r, err, code)
+	}
+	if _, _, _, err := c.receive(); !errors.Is(err, io.EOF) {
+		c.t.Errorf("after the refusal: %v, want the end", err)
+	}
+	return r
+}
+
+func testHello() wire.Hello {
+	return wire.Hello{ABI: wire.RankABI, Rank: 1, World: 4, Group: 1, Nonce: 5, PID: uint64(os.Getpid()), Job: "job"}
+}
+
+// greeted is a rank that has said hello.
+func greeted(t *testing.T, s *Server) (*testClient, *Peer) {
+	t.Helper()
+	c := dial(t, s)
+	c.send(wire.MHello, testHello().Append(nil))
+	return c, next[Hello](t, s).Peer
+}
+
+func TestHelloTellsWhoItIs(t *testing.T) {
+	s := serve(t, Config{})
+	c := dial(t, s)
+	c.send(wire.MHello, testHello().Append(nil))
+	ev := next[Hello](t, s)
+	start, err := StartTime(os.Getpid())
+	if err != nil || start == 0 {
+		t.Fatal(err)
+	}
+	p := ev.Peer
+	if ev.Hello != testHello() || ev.Header.Request != 9 || ev.Header.Epoch != 3 || ev.Header.Incarnation != 4 || ev.File != nil {
+		t.Errorf("event %+v", ev)
+	}
+	if p.PID() != os.Getpid() || p.UID() != os.Getuid() || p.StartTime() != start || p.Launcher() || p.ID() == 0 {
+		t.Errorf("peer %v uid %d start %d", p, p.UID(), p.StartTime())
+	}
+	if err := p.Send(wire.RankHeader{Type: wire.MWelcome, Request: 9}, wire.Welcome{Rank: 1}.Append(nil)); err != nil {
+		t.Error(err)
+	}
+	if h, body, _, err := c.receive(); err != nil || h.Type != wire.MWelcome || h.Request != 9 || len(body) != 48 {
+		t.Errorf("%+v: %v", h, err)
+	}
+	_ = c.c.Close()
+	if g := next[Gone](t, s); g.Peer != p || !errors.Is(g.Err, io.EOF) {
+		t.Errorf("gone %+v", g)
+	}
+	if err := p.Send(wire.RankHeader{Type: wire.MFence}, nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("sent to a peer that is gone: %v", err)
+	}
+}
+
+func TestDescriptors(t *testing.T) {
+	s := serve(t, Config{})
+	c := dial(t, s)
+	f, err := os.CreateTemp(t.TempDir(), "arena")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("arena"); err != nil {
+		t.Fatal(err)
+	}
+	c.send(wire.MReattach, testHello().Append(nil), f)
+	ev := next[Hello](t, s)
+	b := make([]byte, 5)
+	if ev.File == nil {
+		t.Fatal("no descriptor")
+	}
+	if _, err := ev.File.ReadAt(b, 0); err != nil || string(b) != "arena" {
+		t.Errorf("%q: %v", b, err)
+	}
+	if err := ev.Peer.SendFile(wire.RankHeader{Type: wire.MAttached}, wire.Attached{}.Append(nil), ev.File); err != nil {
+		t.Error(err)
+	}
+	_ = ev.File.Close() // what was queued has its own
+	_, _, files, err := c.receive()
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%d descriptors: %v", len(files), err)
+	}
+	defer files[0].Close()
+	if _, err := files[0].ReadAt(b, 0); err != nil || string(b) != "arena" {
+		t.Errorf("%q: %v", b, err)
+	}
+
+	// What nobody asked for is closed: the pipe ends when the last copy of its writing end is gone.
+	c2, _ := greeted(t, s)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	c2.send(wire.MStopped, wire.AppendStopped(nil, 5), w, w, w)
+	next[Stopped](t, s)
+	c2.send(wire.MStopped, wire.AppendStopped(nil, 6), w, w, w, w, w, w, w, w, w) // more than there is room for
+	next[Stopped](t, s)
+	_ = w.Close()
+	if err := r.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Read(b); !errors.Is(err, io.EOF) {
+		t.Errorf("the daemon kept a descriptor: %v", err)
+	}
+	for _, n := range []int{0, 2} {
+		c := dial(t, s)
+		c.send(wire.MReattach, testHello().Append(nil), []*os.File{f, f}[:n]...)
+		c.refused(wire.CodeInvalid)
+	}
+}
+
+// A peer that never reads is hung up on; neither the sender nor another peer waits for it.
+func TestPeerThatDoesNotRead(t *testing.T) {
+	s := serve(t, Config{})
+	slow, p := greeted(t, s)
+	body := make([]byte, 32<<10)
+	var err error
+	for i := 0; err == nil; i++ {
+		if i > 100000 {
+			t.Fatal("never full")
+		}
+		err = p.Send(wire.RankHeader{Type: wire.MFence}, body)
+	}
+	if !errors.Is(err, ErrSlow) {
+		t.Fatal(err)
+	}
+	if g := next[Gone](t, s); g.Peer != p || !errors.Is(g.Err, ErrSlow) {
+		t.Errorf("gone %+v", g)
+	}
+	other, q := greeted(t, s)
+	if err := q.Send(wire.RankHeader{Type: wire.MBye}, nil); err != nil {
+		t.Error(err)
+	}
+	if h, _, _, err := other.receive(); err != nil || h.Type != wire.MBye {
+		t.Errorf("%+v: %v", h, err)
+	}
+	_ = slow
+}
+
+// What was queued before Close arrives, in order, and then the end.
+func TestCloseSendsWhatIsQueued(t *testing.T) {
+	s := serve(t, Config{})
+	c, p := greeted(t, s)
+	for i := range uint32(100) {
+		if err := p.Send(wire.RankHeader{Type: wire.MFence, Request: i}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Refuse(100, wire.CodeRefused, "the rank is held by another process")
+	p.Close()
+	for i := range uint32(100) {
+		if h, _, _, err := c.receive(); err != nil || h.Request != i {
+			t.Fatalf("message %d: %+v: %v", i, h, err)
+		}
+	}
+	c.refused(wire.CodeRefused)
+	if g := next[Gone](t, s); !errors.Is(g.Err, ErrClosed) {
+		t.Errorf("gone %+v", g)
+	}
+}
+
+func TestTooManyPeers(t *testing.T) {
+	s := serve(t, Config{MaxPeers: 2})
+	_, _ = greeted(t, s)
+	c2, p2 := greeted(t, s)
+	dial(t, s).refused(wire.CodeRefused)
+	_ = c2.c.Close()
+	if g := next[Gone](t, s); g.Peer != p2 {
+		t.Errorf("gone %v", g.Peer)
+	}
+	greeted(t, s)
+}
+
+func TestRunHangsUpAtItsEnd(t *testing.T) {
+	s, err := Listen(Config{Path: filepath.Join(t.TempDir(), "d.sock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	c, p := greeted(t, s)
+	flood := dial(t, s) // its reader blocks on a full event queue
+	flood.send(wire.MHello, testHello().Append(nil))
+	for i := range eventQueue * 2 {
+		if _, err := flood.c.Write(wire.AppendRank(nil, wire.RankHeader{Type: wire.MStopped}, wire.AppendStopped(nil, 1))); err != nil {
+			t.Fatal(i, err)
+		}
+		if len(s.events) == cap(s.events) {
+			break
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, _, _, err := c.receive(); !errors.Is(err, io.EOF) {
+		t.Errorf("the session outlived the server: %v", err)
+	}
+	if err := p.Send(wire.RankHeader{Type: wire.MFence}, nil); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	if err := s.Watch(os.Getpid(), 1); err == nil {
+		t.Error("watched after the end")
+	}
+	if _, err := os.Stat(s.cfg.Path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is left over: %v", err)
+	}
+	s.Close()
+}
+
+func TestPeerString(t *testing.T) {
+	if got := fmt.Sprint(&Peer{id: 3, pid: 4}); got != "peer 3 (pid 4)" {
+		t.Error(got)
+	}
+}
