@@ -15,12 +15,13 @@ import (
 
 func newDaemon(std stdio) *cobra.Command {
 	var t target
-	var bootstrap bool
+	var bootstrap, waitKeeper bool
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "Run this node's daemon",
 		Long: "Runs the daemon of this node until SIGINT or SIGTERM; its log is JSON lines on stderr. If no keeper answers on keeper_socket one\n" +
-			"is started, which stays when the daemon ends: it holds the memory of the ranks.\n\n" +
+			"is started, which stays when the daemon ends: it holds the memory of the ranks. Where the keeper is a service of its own, give\n" +
+			"--wait-keeper, or the two would race for the socket at boot.\n\n" +
 			"A cluster's very first start is with --bootstrap, once, on one or all of its voters. A voter whose log is empty and that is\n" +
 			"started without it refuses to vote: it has lost its disk, and comes back under a new name.",
 		Args: cobra.NoArgs,
@@ -34,7 +35,12 @@ func newDaemon(std stdio) *cobra.Command {
 			if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 				return coded(exitConfig, fmt.Errorf("state_dir: %w", err))
 			}
-			pid, err := ensureKeeper(cmd.Context(), c.KeeperSocket, filepath.Join(c.StateDir, "keeper.log"), std.err)
+			var pid int
+			if waitKeeper {
+				err = awaitKeeper(cmd.Context(), c.KeeperSocket)
+			} else {
+				pid, err = ensureKeeper(cmd.Context(), c.KeeperSocket, filepath.Join(c.StateDir, "keeper.log"), std.err)
+			}
 			if err != nil {
 				return err
 			}
@@ -46,6 +52,7 @@ func newDaemon(std stdio) *cobra.Command {
 		},
 	}
 	t.addFlags(cmd)
+	cmd.Flags().BoolVar(&waitKeeper, "wait-keeper", false, "start no keeper but wait for one that something else starts, such as a service of its own")
 	cmd.Flags().BoolVar(&bootstrap, "bootstrap", false, "start a new cluster with the configured voters (only the very first time)")
 	return cmd
 }

@@ -109,6 +109,20 @@ func answers(socket string) bool {
 	return true
 }
 
+// awaitKeeper waits for a keeper that something else starts.
+func awaitKeeper(ctx context.Context, socket string) error {
+	ctx, cancel := context.WithTimeout(ctx, keeperStart)
+	defer cancel()
+	for !answers(socket) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no keeper answers on %s: %w (start `replicad keeper --socket %s`, or leave out --wait-keeper)", socket, context.Cause(ctx), socket)
+		case <-time.After(keeperPoll):
+		}
+	}
+	return nil
+}
+
 // ensureKeeper starts a keeper if none answers, through a process in between, so that the keeper is not the daemon's child and
 // leaves nothing to reap. pid is 0 if one was there.
 func ensureKeeper(ctx context.Context, socket, logFile string, stderr io.Writer) (pid int, err error) {

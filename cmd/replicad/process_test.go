@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net"
 	"os"
 	"path/filepath"
@@ -115,8 +116,20 @@ func TestEnsureKeeper(t *testing.T) {
 	if fields[1] == strconv.Itoa(os.Getpid()) || fields[3] != strconv.Itoa(pid) {
 		t.Errorf("keeper %d has parent %s and session %s: it would end with the daemon or its terminal", pid, fields[1], fields[3])
 	}
+	if err := awaitKeeper(t.Context(), socket); err != nil {
+		t.Errorf("waiting for the keeper that is there: %v", err)
+	}
 	if again, err := ensureKeeper(t.Context(), socket, log, &errout); again != 0 || err != nil {
 		t.Errorf("a second keeper %d, %v", again, err)
+	}
+}
+
+func TestNoKeeper(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(launch.Signaled{Signal: syscall.SIGTERM})
+	socket := filepath.Join(t.TempDir(), "none")
+	if err := awaitKeeper(ctx, socket); err == nil || !strings.Contains(err.Error(), socket) {
+		t.Errorf("a keeper that nobody started: %v", err)
 	}
 }
 

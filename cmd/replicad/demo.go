@@ -1,0 +1,44 @@
+package main
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/replicad/replicad/internal/demo"
+	"github.com/spf13/cobra"
+)
+
+func newDemo(std stdio) *cobra.Command {
+	var o demo.Options
+	var faults string
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Train on four nodes on this machine, break things, and compare with an undisturbed run",
+		Long: "Trains a small language model on four nodes on this machine, kills ranks, a daemon, whole nodes and every holder of a replica group\n" +
+			"while it trains, and compares the final weights, bit by bit, with those of an undisturbed run. Exit code 1 if they differ.\n\n" +
+			"Faults, in the order in which they come unless --faults says otherwise: " + strings.Join(demo.AllFaults(), ", ") + ".",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if faults != "" {
+				o.Faults = strings.Split(faults, ",")
+			}
+			if cmd.Flags().Changed("faults") && faults == "" {
+				return coded(exitUsage, errors.New("--faults: name at least one, or give --no-faults"))
+			}
+			return demo.Run(cmd.Context(), o, std.out, std.err)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&faults, "faults", "", "`LIST` of faults to inject, in order, separated by commas (default: all)")
+	flags.BoolVar(&o.NoFaults, "no-faults", false, "train undisturbed")
+	flags.IntVar(&o.Steps, "steps", 0, "optimizer steps (default 1500)")
+	flags.IntVar(&o.StateMB, "state-mb", 0, "`MiB` added to each rank's state, to see larger transfers")
+	flags.Uint64Var(&o.Seed, "seed", 0, "of training and of the moments of the faults (default: drawn, and printed)")
+	flags.DurationVar(&o.Pace, "pace", 0, "shortest time of a step (default 20ms)")
+	flags.StringVar(&o.ReportDir, "report", "", "`DIR` for report.html and report.json")
+	flags.StringVar(&o.Dir, "dir", "", "`DIR` for sockets, state and logs (default: a temporary one)")
+	flags.BoolVar(&o.Keep, "keep", false, "leave --dir behind")
+	flags.StringVar(&o.Trainer, "trainer", "", "`PROGRAM` of the ranks (default: textlm beside this program)")
+	flags.BoolVar(&o.Plain, "plain", false, "plain lines even on a terminal")
+	return cmd
+}
