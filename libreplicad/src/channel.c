@@ -214,7 +214,9 @@ int rpi_wait(rp_handle *h, rpi_ready ready, const char *what, int64_t deadline, 
 	return rc;
 }
 
-static int replied(rp_handle *h) {
+static int replied(rp_handle *h) { return h->reply.type ? RP_OK : RP_EAGAIN; }
+
+static int replied_in_epoch(rp_handle *h) {
 	if (h->reply.type)
 		return RP_OK;
 	uint64_t epoch = atomic_load(&h->epoch);
@@ -244,7 +246,7 @@ int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t
 	pthread_mutex_unlock(&h->io);
 	int rc = rpi_send(h, type, h->request, body, n, deadline, err);
 	if (rc == RP_OK)
-		rc = rpi_wait(h, replied, "request", deadline, err);
+		rc = rpi_wait(h, type == RP_M_LEAVE ? replied : replied_in_epoch, "request", deadline, err); /* a rank may leave whatever its epoch */
 	pthread_mutex_lock(&h->io);
 	h->reply.request = 0;
 	if (rc == RP_OK)

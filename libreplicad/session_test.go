@@ -1,0 +1,270 @@
+package libreplicad_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/libreplicad"
+	"github.com/replicad/replicad/replica"
+)
+
+const patience = 20 * time.Second
+
+func sealedAs(kind uint32, g replica.Generation) func(session.Sealed) bool {
+	return func(s session.Sealed) bool { return s.Kind == kind && s.Generation == g }
+}
+
+// What C seals the daemon's own code must find whole: digests, root, geometry, frozen root.
+func TestSealedByCIsWholeToTheDaemon(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	for step := replica.Step(1); step <= 2; step++ {
+		must(t, r.StepEnter(step, patience))
+		r.fill(float32(step) * 10)
+		must(t, r.StepExit(step, 0))
+	}
+	g := replica.Generation{Epoch: 1, Step: 2}
+	slot := await(d, sealedAs(0, g))
+	place := shm.Place{Kind: shm.Slot, Index: int(slot.Index)}
+	for _, p := range []shm.Place{place, {Kind: shm.Slot}, {Kind: shm.Ring}, {Kind: shm.Frozen}} {
+		if err := d.arena.Verify(p); err != nil {
+			t.Errorf("%v: %v", p, err)
+		}
+	}
+	info, err := d.arena.Sealed(place)
+	must(t, err)
+	frozen, err := d.arena.Sealed(shm.Place{Kind: shm.Frozen})
+	must(t, err)
+	if info.FrozenRoot != frozen.Root || info.Rank != 2 || info.Incarnation != incarnation {
+		t.Errorf("slot %+v, frozen root %v", info, frozen.Root)
+	}
+	if w := d.arena.Step(); w != replica.PackWord(1, 2, replica.Idle) {
+		t.Errorf("step word %v %v", w.Generation(), w.Phase())
+	}
+	if w := d.arena.Good(); w.Generation() != g {
+		t.Errorf("good word %v", w.Generation())
+	}
+}
+
+// A restart in the same process: the state goes back to what was sealed, whatever became of it meanwhile.
+func TestFenceThenLoad(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	must(t, r.StepEnter(1, patience))
+	r.fill(10)
+	must(t, r.StepExit(1, 0))
+	slot := await(d, sealedAs(0, replica.Generation{Epoch: 1, Step: 1}))
+	must(t, r.StepEnter(2, patience))
+	r.fill(20)
+	must(t, r.StepExit(2, 0))
+	await(d, sealedAs(1, replica.Generation{Epoch: 1, Step: 2}))
+
+	fence := r.Fence()
+	d.fence(1)
+	<-fence
+	if !r.Fenced() {
+		t.Fatal("the fence channel is closed and Fenced says no")
+	}
+	if err := r.StepEnter(3, patience); !errors.Is(err, libreplicad.ErrFenced) {
+		t.Fatalf("step entered after the fence: %v", err)
+	}
+	if w := d.arena.Step(); w != replica.PackWord(1, 2, replica.Idle) {
+		t.Fatalf("step word after backing out: %v %v", w.Generation(), w.Phase())
+	}
+	r.fill(-1)
+	ring := ringOf(t, d, replica.Generation{Epoch: 1, Step: 1})
+	d.orders(2, d.load(int(slot.Index), ring, 1))
+	r.load(t, 2, 1)
+	if r.weight[3] != 13 || r.scale[16] != 20 || r.rng[0] != 1 {
+		t.Fatalf("loaded weight %v, scale %v, rng %v", r.weight[3], r.scale[16], r.rng[0])
+	}
+	select {
+	case <-r.Fence():
+		t.Fatal("the new epoch's fence is closed")
+	default:
+	}
+	must(t, r.StepEnter(2, patience))
+	must(t, r.StepExit(2, 0))
+}
+
+func ringOf(t *testing.T, d *testDaemon, g replica.Generation) int {
+	t.Helper()
+	for i := range d.arena.Spec().Ring {
+		if info, err := d.arena.Sealed(shm.Place{Kind: shm.Ring, Index: i}); err == nil && info.Generation == g {
+			return i
+		}
+	}
+	t.Fatalf("no private part of %v is sealed", g)
+	return 0
+}
+
+func TestLoadRefusesOtherBytes(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	d.fence(1)
+	o := d.load(0, 0, 0)
+	o.ReplicatedRoot[5] ^= 1
+	d.orders(2, o)
+	_, err := r.Join(t.Context())
+	must(t, err)
+	r.weight[7] = 99
+	if err := r.Load(); !errors.Is(err, libreplicad.ErrCorrupt) {
+		t.Fatalf("loaded under another root: %v", err)
+	}
+	if r.weight[7] != 99 {
+		t.Error("live state was touched before the bytes were verified")
+	}
+	if err := r.Ready(t.Context()); !errors.Is(err, libreplicad.ErrState) {
+		t.Errorf("ready without a load: %v", err)
+	}
+}
+
+func TestFrozenGoodSealsNothing(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	must(t, r.StepEnter(1, patience))
+	r.FreezeGood()
+	must(t, r.StepExit(1, 0))
+	must(t, r.StepEnter(2, patience)) // does not wait for a capture that can't come
+	for _, p := range d.arena.Places() {
+		if info, err := d.arena.Sealed(p); err == nil && p.Kind == shm.Slot && info.Generation.Step == 1 {
+			t.Fatalf("%v holds a step that is not known to be good", p)
+		}
+	}
+	if d.arena.Good().Step() != 0 {
+		t.Fatalf("good word %v", d.arena.Good().Generation())
+	}
+}
+
+// Training does not notice that the daemon is away; what was sealed meanwhile is told afterwards.
+func TestDaemonComesBack(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	d.halt()
+	must(t, r.StepEnter(1, patience))
+	r.fill(5)
+	must(t, r.StepExit(1, 0))
+	must(t, r.StepEnter(2, patience))
+	must(t, r.StepExit(2, 0))
+	d.start()
+	await(d, sealedAs(0, replica.Generation{Epoch: 1, Step: 1}))
+	await(d, sealedAs(1, replica.Generation{Epoch: 1, Step: 2}))
+	if s := r.Stats(); s.Reconnects != 1 {
+		t.Errorf("%d reconnects", s.Reconnects)
+	}
+	must(t, r.KVSet(t.Context(), "a", []byte("b")))
+}
+
+func TestRendezvous(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	big := slices.Repeat([]byte{7}, libreplicad.MaxValueBytes)
+	must(t, r.KVSet(t.Context(), "big", big))
+	got, err := r.KVGet(t.Context(), "big")
+	must(t, err)
+	if !slices.Equal(got, big) {
+		t.Error("another value came back")
+	}
+	must(t, r.Barrier(t.Context(), "up", 4))
+
+	// A get of a key that is not there waits, and ends with the epoch.
+	var fenced error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, fenced = r.KVGet(context.Background(), "missing")
+	}()
+	await(d, func(session.KV) bool { return true })
+	d.fence(1)
+	<-done
+	if !errors.Is(fenced, libreplicad.ErrFenced) {
+		t.Errorf("get ended with %v", fenced)
+	}
+	must(t, r.Leave(t.Context()))
+}
+
+func TestRefusals(t *testing.T) {
+	d := newDaemon(t)
+	r := newRank(t, d)
+	d.refuse = "rank 2 is held by process 77: wait for it to exit"
+	var e *libreplicad.Error
+	if err := r.Attach(t.Context()); !errors.Is(err, libreplicad.ErrRefused) || !errors.As(err, &e) || e.Text != "refused by the daemon: rank 2 is held by process 77: wait for it to exit" {
+		t.Fatalf("attach: %v", err)
+	}
+	must(t, r.Attach(t.Context())) // the same handle may try again
+
+	t.Run("other geometry", func(t *testing.T) {
+		o := newRank(t, d)
+		o.Close()
+		m, err := libreplicad.Alloc(64)
+		must(t, err)
+		s, err := libreplicad.Open(t.Context(), libreplicad.Options{Socket: d.path, Job: "opticks", Rank: 2, World: 4})
+		must(t, err)
+		defer s.Close()
+		must(t, s.Register(libreplicad.Region{Name: "weight", DType: replica.F32, Data: m}))
+		if err := s.Attach(t.Context()); !errors.Is(err, libreplicad.ErrRefused) {
+			t.Errorf("attached to an arena of another geometry: %v", err)
+		}
+	})
+	t.Run("region", func(t *testing.T) {
+		m, err := libreplicad.Alloc(64)
+		must(t, err)
+		s, err := libreplicad.Open(t.Context(), libreplicad.Options{Socket: d.path, Job: "opticks", Rank: 2, World: 4})
+		must(t, err)
+		defer s.Close()
+		for _, bad := range []libreplicad.Region{
+			{Name: "", DType: replica.F32, Data: m},
+			{Name: "a\x01", DType: replica.F32, Data: m},
+			{Name: "a", DType: 99, Data: m},
+			{Name: "a", DType: replica.F32},
+			{Name: "a", DType: replica.F32, Shape: []uint64{3}, Data: m},
+			{Name: "a", DType: replica.F32, Kind: replica.Private, Class: replica.Frozen, Data: m},
+		} {
+			if err := s.Register(bad); !errors.Is(err, libreplicad.ErrInvalid) {
+				t.Errorf("registered %+v: %v", bad, err)
+			}
+		}
+		two := libreplicad.Region{Name: "a", DType: replica.F32, Data: m}
+		if err := s.Register(two, two); !errors.Is(err, libreplicad.ErrInvalid) {
+			t.Errorf("registered one name twice: %v", err)
+		}
+	})
+	t.Run("no daemon", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		defer cancel()
+		if _, err := libreplicad.Open(ctx, libreplicad.Options{Socket: d.path + ".none", Job: "opticks", Rank: 2, World: 4}); !errors.Is(err, libreplicad.ErrGone) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("open: %v", err)
+		}
+	})
+}
+
+func TestStopped(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	d.fence(1)
+	d.orders(2, wire.Order{Action: wire.OrderStop, Code: wire.CodeStopped, Text: "job ended"})
+	if _, err := r.Join(t.Context()); !errors.Is(err, libreplicad.ErrStopped) {
+		t.Fatalf("join: %v", err)
+	}
+}
+
+// The words of a step cost no allocation.
+func TestStepAllocatesNothing(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	step := replica.Step(0)
+	if n := testing.AllocsPerRun(20, func() {
+		step++
+		if r.StepEnter(step, patience) != nil || r.StepExit(step, 0) != nil {
+			t.Error("a step failed")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a step", n)
+	}
+}
