@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -56,13 +57,14 @@ func (f *fetch) pull(ctx context.Context, node replica.NodeName, s *stream) erro
 		s.interrupt()
 	}
 	wg.Wait()
-	if onlyInterrupted(err) && writeErr != nil {
-		return fmt.Errorf("ask: %w", writeErr)
+	if errors.Is(err, ErrStalled) && writeErr != nil {
+		return fmt.Errorf("ask: %w (%w)", writeErr, err)
 	}
 	return err
 }
 
-// writeRequests ends when requests is closed, and interrupts the reader when it can't go on.
+// writeRequests ends when requests is closed. It leaves the reader alone when it can't go on: the peer may have said why,
+// and if not, the reader ends by itself.
 func writeRequests(s *stream, requests <-chan int) (err error) {
 	var b [chunkHeaderBytes]byte
 	for i := range requests {
@@ -70,9 +72,7 @@ func writeRequests(s *stream, requests <-chan int) (err error) {
 			continue
 		}
 		chunkHeader{op: opGet, index: uint32(i)}.put(b[:])
-		if _, err = s.Write(b[:]); err != nil {
-			s.interrupt()
-		}
+		_, err = s.Write(b[:])
 	}
 	return err
 }

@@ -46,11 +46,7 @@ func push(ctx context.Context, l Lane, k Key, r Reader) error {
 	// The answer may come at any time: a refusal in the middle must stop the sending, also where nothing is buffered.
 	var wg sync.WaitGroup
 	var sendErr error
-	wg.Go(func() {
-		if sendErr = sendWanted(s, r, &m, w.Chunks); sendErr != nil {
-			s.interrupt()
-		}
-	})
+	wg.Go(func() { sendErr = sendWanted(s, r, &m, w.Chunks) })
 	var d done
 	err = readAnswer(s.r, kindDone, &d)
 	if err == nil && d.Root != k.Root {
@@ -58,8 +54,8 @@ func push(ctx context.Context, l Lane, k Key, r Reader) error {
 	}
 	s.interrupt() // whatever the answer is, nothing more needs to be sent
 	wg.Wait()
-	if err != nil && onlyInterrupted(err) && sendErr != nil {
-		return sendErr
+	if err != nil && sendErr != nil && !onlyInterrupted(sendErr) {
+		return fmt.Errorf("%w (sending: %w)", err, sendErr)
 	}
 	return err
 }

@@ -1,0 +1,132 @@
+package transfer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// scriptConn reads a script and keeps what is written.
+type scriptConn struct {
+	net.Conn // nil: nothing else is called
+	in       *bytes.Reader
+	out      bytes.Buffer
+}
+
+func (s *scriptConn) Read(b []byte) (int, error)       { return s.in.Read(b) }
+func (s *scriptConn) Write(b []byte) (int, error)      { return s.out.Write(b) }
+func (s *scriptConn) Close() error                     { return nil }
+func (s *scriptConn) SetDeadline(time.Time) error      { return nil }
+func (s *scriptConn) SetReadDeadline(time.Time) error  { return nil }
+func (s *scriptConn) SetWriteDeadline(time.Time) error { return nil }
+
+// FuzzServe lets a peer say anything to a daemon. It must not panic, must put nothing that is not the manifest's, and must
+// end each accepted push exactly once.
+func FuzzServe(f *testing.F) {
+	k, m, b := makePart(3000, 1024)
+	var get [chunkHeaderBytes]byte
+	chunkHeader{op: opGet, index: 2}.put(get[:])
+	fetch, err := wire.Append(nil, kindFetch, k)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(append(bytes.Clone(fetch), get[:]...))
+	push, err := wire.Append(nil, kindPush, pushRequest{k, m})
+	if err != nil {
+		f.Fatal(err)
+	}
+	for i := range m.Chunks {
+		off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+		chunkHeader{op: opChunk, index: uint32(i), length: uint32(n)}.put(get[:])
+		push = append(append(push, get[:]...), b[off:off+n]...)
+	}
+	f.Add(push)
+	f.Add(push[:len(push)-1])
+	f.Fuzz(func(t *testing.T, in []byte) {
+		st := &anySink{memStore: memStore{m: m, b: b}, t: t}
+		err := Serve(context.Background(), "peer", &scriptConn{in: bytes.NewReader(in)}, st)
+		if st.accepted != st.ended {
+			t.Fatalf("accepted %d, ended %d: %v", st.accepted, st.ended, err)
+		}
+	})
+}
+
+// anySink accepts any push whose manifest passed, up to a size that a fuzzer can't turn into a slow test.
+type anySink struct {
+	memStore
+	t               *testing.T
+	accepted, ended int
+}
+
+func (s *anySink) Accept(_ replica.NodeName, _ Key, m replica.Manifest) (Sink, func(error) error, error) {
+	if m.Bytes > 1<<20 {
+		return nil, nil, errors.New("too large here")
+	}
+	s.accepted++
+	sink := newSink(s.t, m)
+	return sink, func(err error) error {
+		s.ended++
+		for i, have := range sink.have {
+			if err == nil && !have {
+				s.t.Errorf("sealed without chunk %d", i)
+			}
+		}
+		return err
+	}, nil
+}
+
+// FuzzFetch lets a source say anything to a receiver.
+func FuzzFetch(f *testing.F) {
+	k, m, b := makePart(3000, 1024)
+	good, err := wire.Append(nil, wire.KindManifest, m)
+	if err != nil {
+		f.Fatal(err)
+	}
+	var head [chunkHeaderBytes]byte
+	for i := range m.Chunks {
+		off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+		chunkHeader{op: opChunk, index: uint32(i), length: uint32(n)}.put(head[:])
+		good = append(append(good, head[:]...), b[off:off+n]...)
+	}
+	f.Add(good)
+	f.Add(good[:len(good)/2])
+	failed := bytes.Clone(good[:len(good)-int(m.Bytes)-3*chunkHeaderBytes])
+	chunkHeader{op: opFail}.put(head[:])
+	failed = append(failed, head[:]...)
+	if failed, err = wire.Append(failed, kindError, refuse(ErrUnknownPart)); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(failed)
+	f.Fuzz(func(t *testing.T, in []byte) {
+		sink := newSink(t, m)
+		l := &scriptLane{in: in}
+		rep, err := Fetch(context.Background(), k, []Source{{"n1", func(context.Context) (Lane, error) { return l, nil }}}, sink.begin)
+		if err == nil {
+			sink.check(b)
+		} else if rep.Failed["n1"] == "" {
+			t.Errorf("failed without a reason: %v", err)
+		}
+	})
+}
+
+type scriptLane struct {
+	in     []byte
+	opened bool
+}
+
+func (l *scriptLane) Open(context.Context) (net.Conn, error) {
+	if l.opened { // a refusal in the script is retried once; then it is over
+		return nil, io.ErrClosedPipe
+	}
+	l.opened = true
+	return &scriptConn{in: bytes.NewReader(l.in)}, nil
+}
+func (l *scriptLane) Peer() replica.NodeName { return "n1" }
+func (l *scriptLane) Close()                 {}

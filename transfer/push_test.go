@@ -1,0 +1,143 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/replicad/replicad/replica"
+)
+
+func push1(t *testing.T, st *memStore, k Key, r Reader) error {
+	t.Helper()
+	l := newPipeLane("mirror", st, nil)
+	defer l.Close()
+	return Push(t.Context(), l, k, r)
+}
+
+func TestPush(t *testing.T) {
+	for _, size := range []int{0, 1, 4 * kib, 100*kib + 13} {
+		k, m, b := makePart(size, 4*kib)
+		mirror := &memStore{mirror: newSink(t, m)}
+		have := 0
+		for i := range m.Chunks { // every third is there
+			if i%3 == 0 {
+				off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+				copy(mirror.mirror.b[off:], b[off:off+n])
+				mirror.mirror.have[i] = true
+				have++
+			}
+		}
+		if err := push1(t, mirror, k, &memReader{&memStore{m: m, b: b}}); err != nil {
+			t.Fatalf("size %d: %v", size, err)
+		}
+		mirror.mirror.check(b)
+		if mirror.mirror.puts != len(m.Chunks)-have || len(mirror.mirror.ended) != 1 || mirror.mirror.ended[0] != nil {
+			t.Errorf("size %d: %d puts, ended %v", size, mirror.mirror.puts, mirror.mirror.ended)
+		}
+	}
+}
+
+func TestPushFails(t *testing.T) {
+	k, m, b := makePart(64*kib, 4*kib)
+	full, freed := errors.New("no room"), errors.New("slot was freed")
+	good := &memStore{m: m, b: b}
+	for name, c := range map[string]struct {
+		mirror func(*memStore)
+		from   *memStore
+		key    func(*Key)
+		want   error
+		text   string
+		aborts int
+	}{
+		"refused":  {mirror: func(s *memStore) { s.accept = func() error { return ErrFenced } }, want: ErrFenced},
+		"put":      {mirror: func(s *memStore) { s.mirror.err = func(i int) error { return full } }, want: ErrPeer, text: "no room", aborts: 1},
+		"seal":     {mirror: func(s *memStore) { s.sealErr = func(error) error { return full } }, want: ErrPeer, text: "no room", aborts: 1},
+		"corrupt":  {from: &memStore{m: m, b: b, bend: func(i int, b []byte) { b[0] ^= byte(i) }}, want: ErrCorrupt, text: "chunk 1 ", aborts: 1},
+		"freed":    {from: &memStore{m: m, b: b, chunk: func(i int) error { return freed }}, want: freed, aborts: 1},
+		"bad root": {key: func(k *Key) { k.Root[0] ^= 1 }, want: ErrCorrupt},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mirror, from, k := &memStore{mirror: newSink(t, m)}, good, k
+			if c.mirror != nil {
+				c.mirror(mirror)
+			}
+			if c.from != nil {
+				from = c.from
+			}
+			if c.key != nil {
+				c.key(&k)
+			}
+			err := push1(t, mirror, k, &memReader{from})
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "to mirror") {
+				t.Errorf("got %v, want %v %q", err, c.want, c.text)
+			}
+			if ended := mirror.mirror.ended; len(ended) != c.aborts {
+				t.Errorf("ended with %v, want %d calls", ended, c.aborts)
+			}
+		})
+	}
+}
+
+func TestPushIsRetriedAndCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, m, b := makePart(16*kib, 4*kib)
+		asked := 0
+		mirror := &memStore{mirror: newSink(t, m), accept: func() error {
+			if asked++; asked < 3 {
+				return fmt.Errorf("%w: epoch 4", ErrNotYet)
+			}
+			return nil
+		}}
+		if err := push1(t, mirror, k, &memReader{&memStore{m: m, b: b}}); err != nil || asked != 3 {
+			t.Fatalf("asked %d times, %v", asked, err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		why := errors.New("the generation was freed")
+		hung := &memStore{mirror: newSink(t, m)}
+		hung.mirror.err = func(int) error { cancel(why); return nil }
+		l := newPipeLane("mirror", hung, func(c net.Conn) net.Conn { return &hungConn{Conn: c, left: 40} }) // the answer never comes
+		defer l.Close()
+		if err := Push(ctx, l, k, &memReader{&memStore{m: m, b: b}}); !errors.Is(err, why) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestLimit(t *testing.T) {
+	_, m, b := makePart(16*kib, 4*kib)
+	inner := &memStore{m: m, b: b, mirror: newSink(t, m)}
+	st := Limit(inner, 3, 2)
+	open := func(peer replica.NodeName, want error) Reader {
+		t.Helper()
+		r, err := st.Open(peer, Key{})
+		if !errors.Is(err, want) {
+			t.Fatalf("%s: got %v, want %v", peer, err, want)
+		}
+		return r
+	}
+	a := open("a", nil)
+	open("a", nil)
+	open("a", ErrRefused) // of one peer
+	_, finish, err := st.Accept("b", Key{}, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open("c", ErrRefused) // of all
+	if err := finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	inner.open = func() error { return ErrUnknownPart }
+	open("c", ErrUnknownPart) // what fails takes no place
+	inner.open = nil
+	open("c", nil)
+	open("d", ErrRefused)
+	a.Close()
+	a.Close() // counts once
+	open("d", nil)
+	open("e", ErrRefused)
+}
