@@ -1,0 +1,185 @@
+package lock
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/replicad/replicad/replica"
+)
+
+func TestShouldCapture(t *testing.T) {
+	for _, c := range []struct {
+		s, committed, candidate, cadence replica.Step
+		slots                            int
+		want                             bool
+	}{
+		{11, 10, 11, 1, 2, true},
+		{12, 10, 11, 1, 2, false}, // with two slots only the candidate
+		{12, 10, 11, 1, 4, true},  // freshness: multiples of max(c, 2)
+		{13, 10, 11, 1, 4, false},
+		{10, 10, 0, 1, 4, false},
+		{11, 10, 0, 1, 2, true}, // not named yet, but it is what comes next
+		{11, 10, 9, 1, 2, true},
+		{12, 10, 0, 1, 2, false},
+		{12, 10, 0, 3, 2, true},
+		{14, 10, 0, 3, 4, false},
+		{15, 10, 12, 3, 4, true},
+		{17, 10, 17, 3, 4, true}, // whatever the leader names
+		{5, 3, 0, 0, 4, false},
+	} {
+		if got := ShouldCapture(c.s, c.committed, c.candidate, c.cadence, c.slots); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+func gen(e replica.Epoch, s replica.Step) replica.Generation {
+	return replica.Generation{Epoch: e, Step: s}
+}
+
+func slotOf(g replica.Generation) PlaceState {
+	return PlaceState{State: replica.SlotSealed, Generation: g}
+}
+
+func ringOf(g replica.Generation) PlaceState {
+	return PlaceState{State: replica.SlotSealed, Generation: g, Ring: true}
+}
+
+func openJob() *replica.Job {
+	return &replica.Job{
+		Phase: replica.Open, Epoch: 3, ClosedEpoch: 2, Lineage: replica.Lineage{{Epoch: 1, Start: 0}, {Epoch: 3, Start: 10}}, Options: replica.Options{Cadence: 1},
+		Position: replica.Position{Epoch: 3, Step: 20}, Committed: gen(3, 20), Plan: &replica.Plan{Generation: gen(1, 10)},
+	}
+}
+
+func TestRetainSlots(t *testing.T) {
+	with := func(p PlaceState, change func(*PlaceState)) PlaceState { change(&p); return p }
+	good := func(s replica.Step) replica.Word { return replica.PackWord(3, s, 0) }
+	for name, c := range map[string]struct {
+		in   RetainInput
+		want []int
+	}{
+		"older than C goes, C and the candidate stay": {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: good(21), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 21)), slotOf(gen(3, 18)), slotOf(gen(1, 10))}}, []int{2, 3}},
+		"pinned and held stay": {RetainInput{Candidate: gen(3, 21), Slots: 4, Places: []PlaceState{
+			with(slotOf(gen(3, 18)), func(p *PlaceState) { p.Pinned = true }), with(slotOf(gen(3, 18)), func(p *PlaceState) { p.Held = true })}}, nil},
+		"another history goes": {RetainInput{Slots: 4, Places: []PlaceState{slotOf(gen(1, 12)), slotOf(gen(2, 5))}}, []int{0, 1}},
+		"torn only once joined": {RetainInput{Slots: 4, Places: []PlaceState{
+			{State: replica.SlotTorn}, {State: replica.SlotTorn, Dead: true}, {State: replica.SlotCopying, Dead: true}, {State: replica.SlotCopied, Dead: true}, {State: replica.SlotFree}}}, []int{1}},
+		"freshness stays for 2 max(c, 2) steps":           {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: good(25), Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
+		"and goes once good has reached that":             {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: good(26), Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, []int{0}},
+		"good of another epoch proves nothing":            {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: replica.PackWord(1, 90, 0), Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
+		"a mirror learns good from newer seals":           {RetainInput{Candidate: gen(3, 21), Slots: 4, Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 26))}}, []int{0}},
+		"the newest fresh one stays":                      {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: good(90), Places: []PlaceState{slotOf(gen(3, 22))}}, nil},
+		"two slots keep no freshness":                     {RetainInput{Candidate: gen(3, 24), Slots: 2, Good: good(22), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22))}}, []int{1}},
+		"two slots keep what will be the candidate":       {RetainInput{Slots: 2, Good: good(21), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 21))}}, nil},
+		"an old leader's candidate names nothing":         {RetainInput{Candidate: gen(1, 9), Slots: 2, Good: good(21), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 21))}}, nil},
+		"previous C stays while T lacks copies":           {RetainInput{Slots: 4, ResumePending: true, Previous: gen(1, 8), Places: []PlaceState{slotOf(gen(1, 8)), slotOf(gen(1, 9))}}, []int{1}},
+		"unknown, then the newest below T":                {RetainInput{Slots: 4, ResumePending: true, Places: []PlaceState{slotOf(gen(1, 8)), slotOf(gen(1, 9)), slotOf(gen(1, 12))}}, []int{0, 2}},
+		"a previous C of another history is not eligible": {RetainInput{Slots: 4, ResumePending: true, Previous: gen(1, 12), Places: []PlaceState{slotOf(gen(1, 12))}}, []int{0}},
+	} {
+		c.in.Job = openJob()
+		if got := Retain(c.in); !slices.Equal(got, c.want) {
+			t.Errorf("%s: frees %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestRetainRing(t *testing.T) {
+	in := RetainInput{Job: openJob(), Candidate: gen(3, 25), Slots: 4, Good: replica.PackWord(3, 30, 0)}
+	in.Places = []PlaceState{slotOf(gen(3, 22)), {State: replica.SlotCopying, Generation: gen(3, 24)}}
+	for _, g := range []replica.Generation{gen(1, 10), gen(3, 20), gen(3, 21), gen(3, 22), gen(3, 23), gen(3, 24), gen(3, 25), gen(3, 26), gen(3, 27), gen(3, 28), gen(3, 29), gen(3, 30), gen(1, 11)} {
+		in.Places = append(in.Places, ringOf(g))
+	}
+	var left []replica.Generation
+	free := Retain(in)
+	for i, p := range in.Places {
+		if p.Ring && !slices.Contains(free, i) {
+			left = append(left, p.Generation)
+		}
+	}
+	// T, C, what the slots hold or copy, the candidate, the newest four.
+	want := []replica.Generation{gen(1, 10), gen(3, 20), gen(3, 22), gen(3, 24), gen(3, 25), gen(3, 27), gen(3, 28), gen(3, 29), gen(3, 30)}
+	if !slices.Equal(left, want) {
+		t.Errorf("private parts left: %v, want %v", left, want)
+	}
+}
+
+// TestRetainPhases: while a job is Closed or Planned nothing that could be eligible goes; what a closed opening sealed does.
+func TestRetainPhases(t *testing.T) {
+	in := RetainInput{Candidate: gen(3, 21), Slots: 4, Good: replica.PackWord(3, 90, 0), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 18)), slotOf(gen(1, 12)), ringOf(gen(3, 2))}}
+	for _, p := range []replica.JobPhase{replica.Closed, replica.Planned} {
+		in.Job = openJob()
+		in.Job.Phase = p
+		if got := Retain(in); got != nil {
+			t.Errorf("%v: frees %v", p, got)
+		}
+	}
+	in.Job = &replica.Job{Phase: replica.Opening, Epoch: 3, ClosedEpoch: 2}
+	in.Places = []PlaceState{slotOf(gen(2, 0)), slotOf(gen(3, 0)), ringOf(gen(2, 0)), ringOf(gen(3, 0))}
+	if got := Retain(in); !slices.Equal(got, []int{0, 2}) {
+		t.Errorf("opening: frees %v, want the closed epoch's", got)
+	}
+	in.Job.ClosedEpoch = 3
+	if got := Retain(in); len(got) != 4 {
+		t.Errorf("opening closed: frees %v, want all: the next Begin mints another epoch", got)
+	}
+}
+
+func TestRetainForStaging(t *testing.T) {
+	// All slots full when a restore starts: C = 0, the twin with 0, 1, 2 survives, T = 2.
+	j := &replica.Job{Phase: replica.Planned, Epoch: 2, ClosedEpoch: 1, Lineage: replica.Lineage{{Epoch: 1, Start: 0}}, Committed: gen(1, 0), Plan: &replica.Plan{Epoch: 2, Generation: gen(1, 2)}}
+	in := RetainInput{Job: j, Slots: 4, Places: []PlaceState{slotOf(gen(1, 0)), slotOf(gen(1, 3)), slotOf(gen(1, 1)), slotOf(gen(1, 2)), ringOf(gen(1, 1))}}
+	for need, want := range [][]int{nil, {2}, {2, 1}, {2, 1}} {
+		if got := RetainForStaging(in, false, need); !slices.Equal(got, want) {
+			t.Errorf("%d needed: frees %v, want %v: oldest first, never C or T", need, got, want)
+		}
+	}
+	if got := RetainForStaging(in, true, 1); !slices.Equal(got, []int{4}) {
+		t.Errorf("ring: frees %v", got)
+	}
+	in.Places = append(in.Places, PlaceState{State: replica.SlotFree}, PlaceState{State: replica.SlotTorn, Dead: true})
+	if got := RetainForStaging(in, false, 2); !slices.Equal(got, []int{6}) {
+		t.Errorf("one free, one torn: frees %v", got)
+	}
+	j.Phase, j.Plan, in.Places = replica.Closed, nil, in.Places[:4]
+	if got := RetainForStaging(in, false, 4); got != nil {
+		t.Errorf("without a plan: frees %v", got)
+	}
+}
+
+// TestRetainNever holds Retain and RetainForStaging against what they must never free, on random arenas.
+func TestRetainNever(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	freed := 0
+	for range 20000 {
+		j := openJob()
+		j.Phase = replica.JobPhase(rng.IntN(3) + 2)
+		if j.Phase == replica.Closed {
+			j.Plan = nil
+		}
+		in := RetainInput{Job: j, Slots: rng.IntN(3) + 2, Candidate: gen(3, replica.Step(20+rng.IntN(4))), Good: replica.PackWord(3, replica.Step(20+rng.IntN(10)), 0), ResumePending: rng.IntN(2) == 0}
+		for range 8 {
+			in.Places = append(in.Places, PlaceState{Ring: rng.IntN(2) == 0, State: replica.SlotState(rng.IntN(5)), Generation: gen(replica.Epoch(rng.IntN(3)+1), replica.Step(rng.IntN(24))),
+				Pinned: rng.IntN(5) == 0, Held: rng.IntN(5) == 0, Dead: rng.IntN(2) == 0})
+		}
+		staging := RetainForStaging(in, rng.IntN(2) == 0, rng.IntN(4))
+		for n, free := range [][]int{Retain(in), staging} {
+			freed += len(free)
+			for _, i := range free {
+				p := in.Places[i]
+				switch {
+				case p.State == replica.SlotTorn && p.Dead:
+				case p.State != replica.SlotSealed, p.Pinned, p.Held, p.Generation == j.Committed,
+					p.Generation == in.Candidate && j.Phase == replica.Open,
+					n == 0 && j.Phase != replica.Open,
+					n == 1 && (j.Plan == nil || p.Generation == j.Plan.Generation):
+					t.Fatalf("rule %d frees %+v in phase %v, candidate %v", n, p, j.Phase, in.Candidate)
+				}
+			}
+		}
+	}
+	if freed < 10000 {
+		t.Errorf("only %d places freed", freed)
+	}
+}
