@@ -88,9 +88,9 @@ type Timing struct {
 	Collect time.Duration `yaml:"collect"`
 	// Settle is what a rank gets to finish an optimizer window or a copy after a fence: 100ms to 10m, default 30s.
 	Settle time.Duration `yaml:"settle"`
-	// Ack is how long a plan waits for a daemon's acknowledgement before that is a fault: DaemonGrace to 10m, default 15s.
+	// Ack is how long a plan waits for a daemon's acknowledgement before that is a fault: DaemonGrace to 10m, default 10s.
 	Ack time.Duration `yaml:"ack"`
-	// Claim is how long a lost rank's own node has to claim it before a spare may: 100ms to 10m, default 10s.
+	// Claim is how long a lost rank's own node has to claim it before a spare may: 100ms to 10m, default 15s.
 	Claim time.Duration `yaml:"claim"`
 	// HolderGrace is how long a plan that would lose a committed step or read disk waits for holders not proved dead: 1s to 24h, default 60s.
 	HolderGrace time.Duration `yaml:"holder_grace"`
@@ -125,7 +125,7 @@ func Default() Config {
 		DurableKeep:  2,
 		Log:          Log{Level: "info"},
 		Timing: Timing{
-			Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 15 * time.Second, Claim: 10 * time.Second,
+			Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second,
 			HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second, StallAlarm: 60 * time.Second,
 			ProbeInterval: 200 * time.Millisecond, SilentAfter: time.Second,
 		},
