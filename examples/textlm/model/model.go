@@ -5,8 +5,7 @@
 // dropout and shuffling.
 //
 // Everything is float32 (sums of squares float64) in a fixed order of summation: equal state and equal batches give equal
-// bits. A Model is used by one goroutine. It knows nothing of replicad or of sockets; it imports only the standard library
-// and x/sys for memory outside the Go heap.
+// bits. A Model is used by one goroutine. It knows nothing of replicad or of sockets and imports only the standard library.
 package model
 
 import (
@@ -93,20 +92,22 @@ type Model struct {
 }
 
 // New makes the state of one rank and initialises it; what replicad loads later overwrites it.
-func New(cfg Config, tokens []uint8) (*Model, error) {
+func New(cfg Config, tokens []uint8, alloc Alloc) (*Model, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
 	if len(tokens) <= cfg.Context || len(tokens)-cfg.Context < cfg.Batch*cfg.Replicas {
 		return nil, errors.New("model: the text is shorter than one batch")
 	}
-	m := &Model{cfg: cfg, tokens: tokens}
-	m.allocate()
+	m := &Model{State: State{alloc: alloc}, cfg: cfg, tokens: tokens}
+	if err := m.allocate(); err != nil {
+		return nil, err
+	}
 	m.initialise()
 	return m, nil
 }
 
-func (m *Model) allocate() {
+func (m *Model) allocate() error {
 	c := m.cfg
 	units, in := c.Hidden/c.Shards, c.Context*c.Embed
 	sizes := []int{c.Vocab * c.Embed, units * in, units, c.Vocab * units, c.Vocab}
@@ -114,17 +115,31 @@ func (m *Model) allocate() {
 	for _, n := range sizes {
 		total += n
 	}
-	m.weights = m.f32("weights", Replicated, Window, total)
-	m.moment1 = m.f32("adam.m", Replicated, Window, total)
-	m.moment2 = m.f32("adam.v", Replicated, Window, total)
-	m.stepCount = m.u64("schedule.step", Replicated, Window, 1)
-	if c.PadBytes > 0 {
-		m.pad = m.u64("padding", Replicated, Window, (c.PadBytes+7)/8)
+	var fault error
+	f32 := func(name string, k Kind, cl Class, shape ...int) []float32 {
+		x, err := m.f32(name, k, cl, shape...)
+		fault = errors.Join(fault, err)
+		return x
 	}
-	m.running = m.f32("running", Replicated, Volatile, 2, units)
-	m.positions = m.f32("positions", Replicated, Frozen, c.Context, c.Embed)
-	m.rng = m.u64("rng", Private, Volatile, 4)
-	m.sampler = m.u64("sampler", Private, Volatile, samplerWords)
+	u64 := func(name string, k Kind, cl Class, n int) []uint64 {
+		x, err := m.u64(name, k, cl, n)
+		fault = errors.Join(fault, err)
+		return x
+	}
+	m.weights = f32("weights", Replicated, Window, total)
+	m.moment1 = f32("adam.m", Replicated, Window, total)
+	m.moment2 = f32("adam.v", Replicated, Window, total)
+	m.stepCount = u64("schedule.step", Replicated, Window, 1)
+	if c.PadBytes > 0 {
+		m.pad = u64("padding", Replicated, Window, (c.PadBytes+7)/8)
+	}
+	m.running = f32("running", Replicated, Volatile, 2, units)
+	m.positions = f32("positions", Replicated, Frozen, c.Context, c.Embed)
+	m.rng = u64("rng", Private, Volatile, 4)
+	m.sampler = u64("sampler", Private, Volatile, samplerWords)
+	if fault != nil {
+		return fault
+	}
 
 	m.grads = make([]float32, total+1)
 	views := func(flat []float32) (v [5][]float32) {
@@ -142,6 +157,7 @@ func (m *Model) allocate() {
 	m.mask, m.dHidden = make([]float32, c.Batch*units), make([]float32, units)
 	m.logits = make([]float32, c.Batch*c.Vocab)
 	m.stats = make([]float32, 2*units)
+	return nil
 }
 
 func (m *Model) initialise() {

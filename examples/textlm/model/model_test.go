@@ -31,11 +31,10 @@ func tiny() Config {
 
 func newModel(t *testing.T, c Config) *Model {
 	t.Helper()
-	m, err := New(c, text(400))
+	m, err := New(c, text(400), Heap)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(m.Close)
 	return m
 }
 
@@ -306,8 +305,7 @@ func TestConfigFaultsAreNamed(t *testing.T) {
 	} {
 		c := tiny()
 		change(&c)
-		if m, err := New(c, text(400)); err == nil {
-			m.Close()
+		if _, err := New(c, text(400), Heap); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
@@ -321,11 +319,10 @@ func BenchmarkStep(b *testing.B) {
 	for i := range tokens {
 		tokens[i] = uint8(i * 31 % 93)
 	}
-	m, err := New(c, tokens)
+	m, err := New(c, tokens, Heap)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer m.Close()
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := m.Backprop(single, nil); err != nil {

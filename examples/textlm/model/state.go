@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // Kind and class of a region, as replicad's protocol names them.
@@ -29,8 +27,7 @@ const (
 	U64 DType = 3
 )
 
-// Region is one named piece of the training state. Data lies outside the Go heap and stays where it is until State.Close,
-// so that C may keep its address.
+// Region is one named piece of the training state. Data is memory of the caller's (see Alloc) and stays where it is.
 type Region struct {
 	Name  string
 	DType DType
@@ -43,43 +40,43 @@ type Region struct {
 // State is everything that a resumed run needs, and nothing else: whatever is not in here is recomputed each step.
 type State struct {
 	Regions []Region
-	maps    [][]byte
+	alloc   Alloc
+}
+
+// Alloc gives zeroed memory for a region, aligned to 8 bytes. A library that keeps the address of live state, as replicad's
+// C client does, wants it outside the Go heap.
+type Alloc func(name string, bytes int) ([]byte, error)
+
+// Heap is ordinary memory.
+func Heap(_ string, bytes int) ([]byte, error) {
+	words := make([]uint64, (bytes+7)/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), bytes), nil
 }
 
 // f32 adds a region of float32 and returns it as a slice of them.
-func (s *State) f32(name string, k Kind, c Class, shape ...int) []float32 {
-	b := s.add(name, F32, 4, k, c, shape)
-	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+func (s *State) f32(name string, k Kind, c Class, shape ...int) ([]float32, error) {
+	b, err := s.add(name, F32, 4, k, c, shape)
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4), err
 }
 
-func (s *State) u64(name string, k Kind, c Class, n int) []uint64 {
-	b := s.add(name, U64, 8, k, c, []int{n})
-	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(b))), n)
+func (s *State) u64(name string, k Kind, c Class, n int) ([]uint64, error) {
+	b, err := s.add(name, U64, 8, k, c, []int{n})
+	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/8), err
 }
 
-// add maps zeroed pages for one region. It panics when the kernel has none left: there is no training without state.
-func (s *State) add(name string, t DType, size int, k Kind, c Class, shape []int) []byte {
+func (s *State) add(name string, t DType, size int, k Kind, c Class, shape []int) ([]byte, error) {
 	n := size
 	dims := make([]uint64, len(shape))
 	for i, d := range shape {
 		n *= d
 		dims[i] = uint64(d)
 	}
-	m, err := unix.Mmap(-1, 0, max(n, 1), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	b, err := s.alloc(name, n)
 	if err != nil {
-		panic(fmt.Sprintf("model: map %d bytes for region %q: %v", n, name, err))
+		return nil, fmt.Errorf("model: %d bytes for region %q: %w", n, name, err)
 	}
-	s.maps = append(s.maps, m)
-	s.Regions = append(s.Regions, Region{Name: name, DType: t, Kind: k, Class: c, Shape: dims, Data: m[:n]})
-	return m[:n]
-}
-
-// Close unmaps everything; nobody may use the model or its regions afterwards.
-func (s *State) Close() {
-	for _, m := range s.maps {
-		_ = unix.Munmap(m) // of exactly what Mmap gave: it can't fail
-	}
-	s.maps, s.Regions = nil, nil
+	s.Regions = append(s.Regions, Region{Name: name, DType: t, Kind: k, Class: c, Shape: dims, Data: b})
+	return b, nil
 }
 
 // Digest is the SHA-256 over the regions that want selects: their names and bytes, in order.
