@@ -1,0 +1,333 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// How long the driver waits for things that should take far less.
+const (
+	patienceStart   = 30 * time.Second
+	patienceHealth  = 60 * time.Second
+	patienceRecover = 60 * time.Second
+	patienceDurable = 120 * time.Second // holder_grace is 60 s, should the proof of loss not come
+	downtimeDaemon  = 400 * time.Millisecond
+	downtimeGroup   = 2500 * time.Millisecond
+	downtimeNode    = 2 * time.Second
+)
+
+// before is the job at the moment of an injection.
+type before struct {
+	epoch     uint64
+	committed uint64
+	joins     int // of all ranks
+	pids      map[int]int
+	leader    string
+}
+
+// inject carries out one fault, waits until the job has recovered from it, and returns its row.
+func (d *driver) inject(ctx context.Context, kind string) (Fault, error) {
+	switch kind {
+	case RankForward:
+		return d.killRank(ctx, kind, "forward")
+	case RankWindow:
+		return d.killRank(ctx, kind, "window")
+	case Daemon:
+		return d.killDaemon(ctx)
+	case NodeLoss:
+		return d.killNodes(ctx, kind, d.ordinaryNode())
+	case LeaderLoss:
+		return d.killNodes(ctx, kind, []string{d.leader()})
+	}
+	return d.killNodes(ctx, GroupLoss, d.groupHolders())
+}
+
+// killRank has a rank stop itself at the wanted place, and kills it there.
+func (d *driver) killRank(ctx context.Context, kind, phase string) (Fault, error) {
+	rank := d.rng.IntN(world)
+	_, step := d.latest()
+	file := filepath.Join(d.cluster.faultDir(), fmt.Sprintf("stop-%d", rank))
+	if err := os.WriteFile(file+".new", fmt.Appendf(nil, "%d %s\n", step+1+uint64(d.rng.IntN(5)), phase), 0o600); err != nil {
+		return Fault{}, fmt.Errorf("fault %s: %w", kind, err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		return Fault{}, fmt.Errorf("fault %s: %w", kind, err)
+	}
+	var pid int
+	var at uint64
+	err := d.await(ctx, patienceStart, fmt.Sprintf("rank %d to stop itself in %s", rank, phase), func() bool {
+		r := d.journal.ranks[rank]
+		if r == nil || r.stopped != phase {
+			return false
+		}
+		pid, at = r.pid, r.stoppedStep
+		return true
+	})
+	if e := os.Remove(file); err == nil && e != nil { // or its replacement would stop as well
+		err = fmt.Errorf("fault %s: %w", kind, e)
+	}
+	if err != nil {
+		return Fault{}, err
+	}
+	// Its peers go as far as they can without it, so that the kill finds the whole job waiting.
+	was := d.now()
+	f := Fault{Kind: kind, target: fmt.Sprintf("rank %d, step %d", rank, at), at: time.Now(), step: at}
+	d.say("SIGKILL rank %d (pid %d) in %s of step %d", rank, pid, phase, at)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return f, fmt.Errorf("fault %s: kill pid %d: %w", kind, pid, err)
+	}
+	return f, d.awaitResume(ctx, &f, was, patienceRecover)
+}
+
+// killDaemon takes a daemon away under its ranks and brings it back: training must not notice.
+func (d *driver) killDaemon(ctx context.Context) (Fault, error) {
+	name := d.nodeWithRanks()
+	n := d.cluster.node(name)
+	was := d.now()
+	_, step := d.latest()
+	f := Fault{Kind: Daemon, target: name, at: time.Now(), step: step, From: fromOwnRAM, epoch: was.epoch}
+	d.say("SIGKILL the daemon of %s (pid %d); its ranks go on", name, n.daemon.pid())
+	n.daemon.kill()
+	// It comes back after a moment in which training goes on; the wait is on steps, which the job must keep making.
+	goal := step + 5
+	err := d.await(ctx, patienceRecover, fmt.Sprintf("training to pass step %d while the daemon of %s is away", goal, name), func() bool {
+		_, s := d.journal.latestLocked()
+		return s >= goal
+	})
+	if err != nil {
+		return f, err
+	}
+	if err := d.pause(ctx, downtimeDaemon-time.Since(f.at)); err != nil {
+		return f, err
+	}
+	if err := d.cluster.startDaemon(n); err != nil {
+		return f, err
+	}
+	f.away = time.Since(f.at)
+	_, live := d.latest()
+	var caughtUp time.Time
+	err = d.await(ctx, patienceRecover, fmt.Sprintf("commits to catch up with step %d after the daemon of %s came back", live, name), func() bool {
+		for _, c := range slices.Backward(d.journal.commits) {
+			if c.step < live {
+				break
+			}
+			caughtUp = c.at
+		}
+		return !caughtUp.IsZero()
+	})
+	if err != nil {
+		return f, err
+	}
+	f.Resumed = new(float64(caughtUp.Sub(f.at).Microseconds()) / 1000)
+	is := d.now()
+	switch {
+	case is.epoch != was.epoch:
+		return f, fmt.Errorf("daemon fault: epoch %d became %d: training noticed that a daemon restarted", was.epoch, is.epoch)
+	case !maps.Equal(is.pids, was.pids):
+		return f, fmt.Errorf("daemon fault: process ids by rank were %v and are %v", was.pids, is.pids)
+	case is.joins != was.joins:
+		return f, fmt.Errorf("daemon fault: a rank was sent back to join (%d joins, before %d)", is.joins, was.joins)
+	}
+	f.Reason = fmt.Sprintf("training did not notice: epoch %d, process ids and open calls kept; commits caught up at step %d", was.epoch, live)
+	return f, nil
+}
+
+// killNodes kills everything on some nodes at once and brings them back empty.
+func (d *driver) killNodes(ctx context.Context, kind string, names []string) (Fault, error) {
+	was := d.now()
+	_, step := d.latest()
+	f := Fault{Kind: kind, target: strings.Join(names, "+"), step: step}
+	hadRanks := d.hostsRanks(names)
+	d.say("kill %s: keeper, daemon, launcher and ranks; its addresses fall silent", f.target)
+	f.at = time.Now()
+	for _, name := range names {
+		if err := d.cluster.kill(d.cluster.node(name)); err != nil {
+			return f, fmt.Errorf("fault %s: %w", kind, err)
+		}
+	}
+	patience := patienceRecover
+	if kind == GroupLoss {
+		// Nobody can be asked for the group's state: only its nodes, back with empty memory, prove that it is gone.
+		patience = patienceDurable
+		if err := d.pause(ctx, downtimeGroup-time.Since(f.at)); err != nil {
+			return f, err
+		}
+		if err := d.reviveAll(&f, names); err != nil {
+			return f, err
+		}
+	}
+	var err error
+	if hadRanks {
+		err = d.awaitResume(ctx, &f, was, patience)
+	} else {
+		err = d.awaitCommits(ctx, &f, was)
+	}
+	if err == nil && kind != GroupLoss {
+		if err = d.pause(ctx, downtimeNode-time.Since(f.at)); err == nil {
+			err = d.reviveAll(&f, names)
+		}
+	}
+	return f, err
+}
+
+func (d *driver) reviveAll(f *Fault, names []string) error {
+	for _, name := range names {
+		if err := d.cluster.revive(d.cluster.node(name)); err != nil {
+			return fmt.Errorf("fault %s: %w", f.Kind, err)
+		}
+	}
+	f.away = time.Since(f.at)
+	d.say("%s is back with an empty memory after %.1f s", f.target, f.away.Seconds())
+	return nil
+}
+
+// awaitResume waits until every rank has made a step in an epoch that was opened after the injection, and measures.
+func (d *driver) awaitResume(ctx context.Context, f *Fault, was before, patience time.Duration) error {
+	var epoch uint64
+	var resumed, first time.Time
+	err := d.await(ctx, patience, fmt.Sprintf("all ranks to make a step after fault %s (%s), in an epoch after %d", f.Kind, f.target, was.epoch), func() bool {
+		epoch, resumed = was.epoch, time.Time{}
+		for _, e := range d.journal.log {
+			if e.Event == "resumed" && e.Epoch > epoch && !e.Time.Before(f.at) {
+				epoch, resumed = e.Epoch, e.Time
+			}
+		}
+		first = time.Time{}
+		n := 0
+		for _, r := range d.journal.ranks {
+			if r.epoch == epoch && epoch > was.epoch {
+				n++
+				if r.firstInEpoch.After(first) {
+					first = r.firstInEpoch
+				}
+			}
+		}
+		return n == world && !resumed.IsZero()
+	})
+	if err != nil {
+		return err
+	}
+	var events []logEvent
+	d.journal.view(func() { events = slices.Clone(d.journal.log) })
+	end := first
+	if resumed.After(end) {
+		end = resumed
+	}
+	measure(f, events, was.committed, end)
+	f.firstStep = new(float64(first.Sub(f.at).Microseconds()) / 1000)
+	switch {
+	case f.From != fromDurable && f.StepsLost > 0:
+		return fmt.Errorf("fault %s: resumed %d steps below the committed step %d without having read the disk (%s)", f.Kind, f.StepsLost, was.committed, f.Reason)
+	case f.Kind == GroupLoss && f.From != fromDurable:
+		return fmt.Errorf("fault %s: every holder was killed, and yet the state came from %s (%s)", f.Kind, f.From, f.Reason)
+	case f.Kind != GroupLoss && f.From == fromDurable:
+		return fmt.Errorf("fault %s: the disk was read though memory could serve (%s)", f.Kind, f.Reason)
+	}
+	return nil
+}
+
+// awaitCommits waits for a commit under a new leader, where the lost leader held no rank.
+func (d *driver) awaitCommits(ctx context.Context, f *Fault, was before) error {
+	_, live := d.latest()
+	var at time.Time
+	err := d.await(ctx, patienceRecover, fmt.Sprintf("commits to pass step %d after %s was lost", live, f.target), func() bool {
+		n := len(d.journal.commits)
+		if n == 0 || d.journal.commits[n-1].step <= live || d.journal.commits[n-1].at.Before(f.at) {
+			return false
+		}
+		at = d.journal.commits[n-1].at
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for _, e := range d.events() {
+		if e.Event == "leader" && e.Time.After(f.at) && f.Detected == nil {
+			f.Detected = new(float64(e.Time.Sub(f.at).Microseconds()) / 1000)
+		}
+	}
+	f.From, f.epoch = fromOwnRAM, was.epoch
+	f.Resumed = new(float64(at.Sub(f.at).Microseconds()) / 1000)
+	f.Reason = "it held no rank: training did not notice, commits went on under the new leader"
+	return nil
+}
+
+// nodeWithRanks is a random node that runs ranks.
+func (d *driver) nodeWithRanks() string {
+	names := d.rankNodes()
+	return names[d.rng.IntN(len(names))]
+}
+
+// ordinaryNode is a random node that runs ranks and does not lead, where there is one.
+func (d *driver) ordinaryNode() []string {
+	names := slices.DeleteFunc(d.rankNodes(), func(n string) bool { return n == d.leader() })
+	if len(names) == 0 {
+		names = d.rankNodes()
+	}
+	return []string{names[d.rng.IntN(len(names))]}
+}
+
+// rankNodes are the nodes that run ranks now, in order.
+func (d *driver) rankNodes() (names []string) {
+	d.journal.view(func() {
+		for _, r := range d.journal.ranks {
+			if !slices.Contains(names, r.node) {
+				names = append(names, r.node)
+			}
+		}
+	})
+	slices.Sort(names)
+	return names
+}
+
+func (d *driver) hostsRanks(names []string) bool {
+	return slices.ContainsFunc(d.rankNodes(), func(n string) bool { return slices.Contains(names, n) })
+}
+
+// groupHolders are all nodes that hold parts of one group: where its ranks run, and who mirrors it. Of the two groups the
+// one whose loss leaves more voters is taken, so that the figures are those of the data and not of a lost quorum.
+func (d *driver) groupHolders() (best []string) {
+	fewest := len(d.cluster.nodes) + 1
+	for group := range 2 {
+		var holders []string
+		add := func(n string) {
+			if !slices.Contains(holders, n) && d.cluster.node(n) != nil {
+				holders = append(holders, n)
+			}
+		}
+		d.journal.view(func() {
+			for r, s := range d.journal.ranks {
+				if r%2 == group {
+					add(s.node)
+				}
+			}
+			for _, s := range d.journal.status {
+				if j := s.job(); j != nil {
+					for _, h := range j.Holdings {
+						if h.Part == fmt.Sprintf("group %d", group) {
+							add(h.Node)
+						}
+					}
+				}
+			}
+		})
+		voters := 0
+		for _, n := range holders {
+			if d.cluster.node(n).voter {
+				voters++
+			}
+		}
+		if voters < fewest {
+			fewest, best = voters, holders
+		}
+	}
+	slices.Sort(best)
+	return best
+}
