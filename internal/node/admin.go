@@ -81,6 +81,11 @@ func (a *admin) status(ctx context.Context) Status {
 	asked := false
 	a.m.do(ctx, func() {
 		st.Adopting = len(a.m.awaited) > 0
+		if a.m.link != nil {
+			st.Leader, st.Term = a.m.leader, a.m.term
+		} else if !st.IsLeader {
+			st.Leader = ""
+		}
 		for name, n := range a.m.nodes {
 			state := a.probes.state(name)
 			if name == a.m.self.Name {

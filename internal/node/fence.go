@@ -19,13 +19,16 @@ func (m *member) fence(lj *localJob) {
 	if closed <= lj.fenced {
 		return
 	}
+	ended := lj.job.Phase == replica.Ended // a rank that left then waits for BYE alone
 	for _, lr := range lj.ranks {
-		lr.arena.RaiseFence(closed)
+		if !ended || !lr.left {
+			lr.arena.RaiseFence(closed)
+		}
 	}
 	lj.fenced = closed
 	lj.settleBy = time.Now().Add(m.cfg.Timing.Settle)
 	for _, lr := range lj.ranks {
-		if lr.peer != nil {
+		if lr.peer != nil && (!ended || !lr.left) {
 			lr.peer.Send(wire.RankHeader{Type: wire.MFence, Epoch: closed, Incarnation: lr.incarnation}, nil) //nolint:errcheck // the word says it too; a dead peer is Gone
 		}
 		if lr.restore != nil && lr.restore.epoch <= closed {

@@ -36,8 +36,10 @@ type member struct {
 	work     sync.WaitGroup // everything that takes time; waited for by run
 
 	// Owned by run.
-	ctx          context.Context // run's: for what it starts
-	link         *link           // nil while no leader is known
+	ctx          context.Context  // run's: for what it starts
+	link         *link            // nil while no leader is known
+	leader       replica.NodeName // of link
+	term         uint64
 	era          replica.Era
 	nodes        map[replica.NodeName]replica.Node
 	informed     bool // a view came since start: jobs can be judged
@@ -150,7 +152,7 @@ func (m *member) handle(ev memberEvent) {
 		ev.fn()
 		close(ev.done)
 	case linkUp:
-		m.link = ev.link
+		m.link, m.leader, m.term = ev.link, ev.leader, ev.welcome.Term
 		m.lastReport = time.Time{}
 		m.log.linked(ev.leader, ev.welcome.Term)
 		m.resend()

@@ -63,6 +63,7 @@ func (m *member) handleSession(ev session.Event) {
 				lr.stopped, lr.stoppedAt = true, time.Now()
 			}
 			m.freeTorn(lr)
+			lr.left, lr.leaveTo = false, 0 // a fault before all have left brings it back
 			lr.ordered = orderKey{}
 			m.reconcile(lj)
 		}

@@ -126,6 +126,18 @@ int rpi_capture_run(rp_handle *h, rp_error *err) {
 	return rc;
 }
 
+/* The training thread, stopped in rp_join: seals the live state as generation, if that is what it is: whole, good, its volatile
+ * regions still staged. */
+void rpi_capture_live(rp_handle *h, uint64_t generation) {
+	if (h->step != RP_WORD(RP_WORD_EPOCH(generation), RP_WORD_STEP(generation), RP_IDLE) || !rpi_good(h, generation) || atomic_load(&h->capture) != RPI_NONE)
+		return;
+	h->armed_generation = generation;
+	h->armed_flags = h->exit_flags;
+	atomic_fetch_add(&h->armed_number, 1);
+	atomic_store(&h->capture, RPI_ARMED);
+	rpi_capture_run(h, NULL);
+}
+
 RP_API int rp_capture(rp_handle *h, rp_error *err) {
 	RPI_ENTER(h, err);
 	if (!h->control)

@@ -107,6 +107,9 @@ static void accept_order(rp_handle *h, const rp_header *head, const uint8_t *bod
 		if (head->epoch > h->go_epoch)
 			h->go_epoch = head->epoch;
 		break;
+	case RP_ORDER_CAPTURE:
+		h->capture_ordered = o.generation;
+		break;
 	case RP_ORDER_INIT:
 	case RP_ORDER_LOAD:
 		if (head->epoch >= h->ordered_epoch) {
@@ -214,8 +217,6 @@ int rpi_wait(rp_handle *h, rpi_ready ready, const char *what, int64_t deadline, 
 	return rc;
 }
 
-static int replied(rp_handle *h) { return h->reply.type ? RP_OK : RP_EAGAIN; }
-
 static int replied_in_epoch(rp_handle *h) {
 	if (h->reply.type)
 		return RP_OK;
@@ -246,7 +247,7 @@ int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t
 	pthread_mutex_unlock(&h->io);
 	int rc = rpi_send(h, type, h->request, body, n, deadline, err);
 	if (rc == RP_OK)
-		rc = rpi_wait(h, type == RP_M_LEAVE ? replied : replied_in_epoch, "request", deadline, err); /* a rank may leave whatever its epoch */
+		rc = rpi_wait(h, replied_in_epoch, "request", deadline, err); /* a rank that leaves, too: a fault before all have left needs it again */
 	pthread_mutex_lock(&h->io);
 	h->reply.request = 0;
 	if (rc == RP_OK)

@@ -109,7 +109,7 @@ struct rp_handle {
 	_Atomic uint32_t capture_waiter;
 	_Atomic uint64_t armed_number, canceled_number; /* a capture ends when its number is cancelled */
 	uint64_t armed_generation;
-	uint32_t armed_flags;
+	uint32_t armed_flags, exit_flags; /* of the capture; of the last step_exit */
 	uint64_t abandoned[RP_MAX_SLOTS]; /* COPYING words that a cancelled capture left, used again first; 0: none. Owned by whoever runs the capture. */
 	_Atomic uint32_t notices;   /* bit per place sealed but not told: slots 0.., ring 4.., frozen 20 */
 
@@ -124,6 +124,7 @@ struct rp_handle {
 	rpi_reply reply, hand;  /* to the training thread's request; to a handshake */
 	rp_order ordered;       /* newest INIT or LOAD */
 	uint64_t ordered_epoch, go_epoch;
+	uint64_t capture_ordered; /* generation whose live state is to be sealed while the rank waits in rp_join; 0: none */
 	bool stopped;
 	rp_order stop;
 	uint32_t request; /* training thread's */
@@ -180,6 +181,7 @@ void rpi_stage(rp_handle *h, uint64_t generation);
 void rpi_arm(rp_handle *h, uint64_t generation, uint32_t flags, int *armed);
 void rpi_capture_wait(rp_handle *h, int64_t deadline); /* until nothing is armed or running; past the deadline cancels and joins */
 int rpi_capture_run(rp_handle *h, rp_error *err);
+void rpi_capture_live(rp_handle *h, uint64_t generation);
 int rpi_flush(rp_handle *h, int64_t deadline); /* sends notices */
 void rpi_quiesce(rp_handle *h, int64_t deadline); /* finishes or cancels, and joins, the capture; tears what was abandoned */
 

@@ -14,6 +14,8 @@ static int arguments(rp_handle *h, const char *call, int64_t timeout_ns, int64_t
 /* An order counts if its epoch is open for loading, and if it is not the initialisation that this handle has done. */
 static int ordered(rp_handle *h) {
 	uint64_t epoch = h->ordered_epoch;
+	if (h->capture_ordered)
+		return RP_OK;
 	if (epoch == 0 || epoch <= atomic_load(&h->control->fence.word))
 		return RP_EAGAIN;
 	return h->ordered.action == RP_ORDER_INIT && h->initial_epoch == epoch ? RP_EAGAIN : RP_OK;
@@ -28,6 +30,24 @@ static void tell(const rp_handle *h, rp_join_info *info) {
 	info->source = h->order.action == RP_ORDER_LOAD ? h->order.source : 0;
 	info->rank = h->hello.rank, info->world = h->hello.world, info->group = h->hello.group;
 	snprintf(info->job_uuid, sizeof info->job_uuid, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+}
+
+/* Waits for INIT or LOAD. Meanwhile the daemon may want the live state sealed: all survivors stand whole at one step that no slot
+ * holds, and with it that step can be resumed (protocol section 6, settle). Best effort: the daemon sees whether it was sealed. */
+static int await_order(rp_handle *h, int64_t deadline, rp_error *err) {
+	for (;;) {
+		int rc = rpi_wait(h, ordered, "rp_join", deadline, err);
+		if (rc != RP_OK)
+			return rc;
+		pthread_mutex_lock(&h->io);
+		uint64_t generation = h->capture_ordered;
+		h->capture_ordered = 0;
+		pthread_mutex_unlock(&h->io);
+		if (!generation)
+			return RP_OK;
+		rpi_capture_live(h, generation);
+		rpi_flush(h, deadline);
+	}
 }
 
 RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_error *err) {
@@ -46,7 +66,7 @@ RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_erro
 	if (rc == RP_OK || rc == RP_EGONE)
 		rc = rpi_send(h, RP_M_STOPPED, 0, &body, 1, deadline, err);
 	if (rc == RP_OK)
-		rc = rpi_wait(h, ordered, "rp_join", deadline, err);
+		rc = await_order(h, deadline, err);
 	if (rc != RP_OK)
 		return rc == RP_ETIMEOUT ? rpi_error(err, rc, "rp_join: no order for rank %u in time; the job waits for other ranks, or has no quorum: replicad status says for whom", h->hello.rank) : rc;
 	pthread_mutex_lock(&h->io);

@@ -80,6 +80,7 @@ RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed,
 	rpi_stage(h, generation);
 	if (h->private_in_window)
 		rpi_private(h, generation, 0);
+	h->exit_flags = flags;
 	rpi_arm(h, generation, flags, armed);
 	return rpi_set_step(h, RP_WORD(epoch, step, RP_IDLE)) ? RP_OK : lost_word(h, err);
 }
