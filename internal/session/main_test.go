@@ -1,6 +1,7 @@
 package session
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"testing"
@@ -8,12 +9,25 @@ import (
 	"github.com/replicad/replicad/internal/leakcheck"
 )
 
-// envIdle makes the test binary a process that does nothing until its input ends.
-const envIdle = "SESSION_TEST_IDLE"
+// The test binary runs again as another process where one of these is set.
+const (
+	envIdle = "SESSION_TEST_IDLE" // does nothing until its input ends
+	EnvRank = "SESSION_TEST_RANK" // is a rank at this socket
+)
+
+// RankProcess is that rank; set by the tests that link libreplicad.
+var RankProcess func(socket string) error
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envIdle) != "" {
 		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}
+	if socket := os.Getenv(EnvRank); socket != "" {
+		if err := RankProcess(socket); err != nil {
+			fmt.Fprintln(os.Stderr, "rank:", err)
+			os.Exit(1)
+		}
 		os.Exit(0)
 	}
 	leakcheck.Main(m)

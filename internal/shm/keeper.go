@@ -17,8 +17,10 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// keeper holds descriptors by key. Its memory is the node's memory, so its incarnation is the node's.
-type keeper struct {
+// KeeperServer holds descriptors by key. Its memory is the node's memory, so its incarnation is the node's.
+type KeeperServer struct {
+	socket      string
+	ln          *net.UnixListener
 	incarnation replica.NodeIncarnation
 	uid         int
 
@@ -31,23 +33,37 @@ type keeper struct {
 // maxKeeperConns bounds connections: one daemon, and one that is going away.
 const maxKeeperConns = 8
 
-// RunKeeper holds descriptors for the daemons that dial socket, until ctx ends: then they are gone, and with them the arenas
-// that no rank maps. It serves the daemon that started last; an older one that is still connected is hung up on.
+// RunKeeper is ListenKeeper and Run: a keeper process' whole life.
 func RunKeeper(ctx context.Context, socket string) error {
-	ln, err := listenKeeper(socket)
+	k, err := ListenKeeper(socket)
 	if err != nil {
 		return err
 	}
-	k := &keeper{uid: os.Geteuid(), held: make(map[string]*os.File)}
+	return k.Run(ctx)
+}
+
+// ListenKeeper takes the socket and mints the incarnation. Daemons can dial from now on; they are served once Run is called.
+func ListenKeeper(socket string) (*KeeperServer, error) {
+	ln, err := listenKeeper(socket)
+	if err != nil {
+		return nil, err
+	}
+	k := &KeeperServer{socket: socket, ln: ln, uid: os.Geteuid(), held: make(map[string]*os.File)}
 	for k.incarnation == 0 {
 		var b [8]byte
 		_, _ = rand.Read(b[:])
 		k.incarnation = replica.NodeIncarnation(binary.LittleEndian.Uint64(b[:]))
 	}
+	return k, nil
+}
+
+// Run holds descriptors for the daemons that dial, until ctx ends: then they are gone, and with them the arenas that no rank
+// maps. It serves the daemon that started last; an older one that is still connected is hung up on.
+func (k *KeeperServer) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var conns sync.WaitGroup
-	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = k.ln.Close() })
 	defer stop()
 	defer func() {
 		cancel()
@@ -55,11 +71,11 @@ func RunKeeper(ctx context.Context, socket string) error {
 		for _, f := range k.held {
 			_ = f.Close()
 		}
-		_ = ln.Close()
+		_ = k.ln.Close()
 	}()
 	room := make(chan struct{}, maxKeeperConns)
 	for {
-		c, err := ln.AcceptUnix()
+		c, err := k.ln.AcceptUnix()
 		if ctx.Err() != nil {
 			if err == nil {
 				_ = c.Close()
@@ -67,7 +83,7 @@ func RunKeeper(ctx context.Context, socket string) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("keeper on %s: accept: %w", socket, err)
+			return fmt.Errorf("keeper on %s: accept: %w", k.socket, err)
 		}
 		select {
 		case room <- struct{}{}:
@@ -115,7 +131,7 @@ func listenKeeper(socket string) (*net.UnixListener, error) {
 const maxSocketPath = 107 // sun_path less its NUL
 
 // serve answers one daemon until it hangs up, breaks the rules, or another has started.
-func (k *keeper) serve(c *net.UnixConn) {
+func (k *KeeperServer) serve(c *net.UnixConn) {
 	if uid, err := peerUID(c); err != nil || uid != k.uid && uid != 0 {
 		return
 	}
@@ -131,7 +147,7 @@ func (k *keeper) serve(c *net.UnixConn) {
 }
 
 // answer carries out one message; f is the keeper's from here on. An error ends the connection.
-func (k *keeper) answer(c *net.UnixConn, m keeperMessage, f *os.File) error {
+func (k *KeeperServer) answer(c *net.UnixConn, m keeperMessage, f *os.File) error {
 	if f != nil && m.typ != keepPut {
 		_ = f.Close()
 		return errors.New("a descriptor where none belongs")
@@ -159,7 +175,7 @@ type item struct {
 }
 
 // apply changes what is held. The items are duplicates, for the caller to send and close.
-func (k *keeper) apply(c *net.UnixConn, m keeperMessage, f *os.File) (items []item, refusal string, err error) {
+func (k *KeeperServer) apply(c *net.UnixConn, m keeperMessage, f *os.File) (items []item, refusal string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if m.typ == keepStart {

@@ -36,6 +36,16 @@ func startProcess(t *testing.T, env, socket string) (*exec.Cmd, *bufio.Reader) {
 	return cmd, bufio.NewReader(out)
 }
 
+// runTestKeeper says when it can be dialled.
+func runTestKeeper(ctx context.Context, socket string) error {
+	k, err := ListenKeeper(socket)
+	if err != nil {
+		return err
+	}
+	fmt.Println("listening")
+	return k.Run(ctx)
+}
+
 // runTestDaemon is a daemon with one arena that is full of work when it is killed: it never returns.
 func runTestDaemon(ctx context.Context, socket string) error {
 	k, err := DialKeeper(ctx, socket)
@@ -84,36 +94,28 @@ func inProcessKeeper(t *testing.T) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "keeper.sock")
 	ctx, cancel := context.WithCancel(context.Background())
+	k, err := ListenKeeper(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
 	done := make(chan error, 1)
-	go func() { done <- RunKeeper(ctx, socket) }()
+	go func() { done <- k.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	waitForSocket(t, socket)
 	return socket
-}
-
-// waitForSocket returns once somebody listens: a connection is the event.
-func waitForSocket(t *testing.T, socket string) {
-	t.Helper()
-	for range 100000 {
-		c, err := net.Dial("unixpacket", socket)
-		if err == nil {
-			_ = c.Close()
-			return
-		}
-	}
-	t.Fatalf("nobody listens on %s", socket)
 }
 
 // The arenas of a daemon that is killed outright come back from the keeper, warm, to the next one.
 func TestAdoptAfterDaemonWasKilled(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "keeper.sock")
-	keeperCmd, _ := startProcess(t, envKeeper, socket)
-	waitForSocket(t, socket)
+	keeperCmd, ready := startProcess(t, envKeeper, socket)
+	if line, err := ready.ReadString('\n'); err != nil {
+		t.Fatal(line, err)
+	}
 	daemon, out := startProcess(t, envDaemon, socket)
 	line, err := out.ReadString('\n')
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	for env, run := range map[string]func(ctx context.Context, socket string) error{envKeeper: RunKeeper, envDaemon: runTestDaemon} {
+	for env, run := range map[string]func(ctx context.Context, socket string) error{envKeeper: runTestKeeper, envDaemon: runTestDaemon} {
 		if socket := os.Getenv(env); socket != "" {
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 			err := run(ctx, socket)
