@@ -1,0 +1,213 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Config is a Gossip's.
+type Config struct {
+	Name        replica.NodeName
+	Incarnation replica.NodeIncarnation
+	Addr        string // host:port to bind, UDP and TCP
+	Cluster     replica.ClusterID
+	Key         []byte      // 32 bytes, the cluster's: whoever has it can make any node look alive or dead
+	Seeds       []string    // host:port of some other nodes' gossip; forgotten partitions heal only through them
+	QUICAddr    string      // host:port of this node's endpoint, as others dial it
+	Logger      *log.Logger // nil: none; see NewLogger
+}
+
+const (
+	keyBytes      = 32
+	rejoinEvery   = 5 * time.Second
+	rejoinAtOnce  = 3 // addresses tried in one round: a dead one costs streamTimeout
+	streamTimeout = 2 * time.Second
+	leaveTimeout  = 300 * time.Millisecond
+)
+
+// Validate reports all faults.
+func (c Config) Validate() error {
+	var errs []error
+	if err := replica.CheckName(string(c.Name)); err != nil {
+		errs = append(errs, fmt.Errorf("Name: %w", err))
+	}
+	if c.Cluster == (replica.ClusterID{}) {
+		errs = append(errs, errors.New("Cluster is zero: clusters could merge"))
+	}
+	if len(c.Key) != keyBytes {
+		errs = append(errs, fmt.Errorf("Key has %d bytes, want %d", len(c.Key), keyBytes))
+	}
+	if err := checkAddr(c.QUICAddr); err != nil {
+		errs = append(errs, fmt.Errorf("QUICAddr: %w", err))
+	}
+	for _, s := range c.Seeds {
+		if err := checkAddr(s); err != nil {
+			errs = append(errs, fmt.Errorf("Seeds: %w", err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("membership: %w", err)
+	}
+	return nil
+}
+
+// Gossip is this node's part in the gossip.
+type Gossip struct {
+	cfg  Config
+	book *book
+	list *memberlist.Memberlist
+
+	life  context.Context // ends with Close
+	end   context.CancelFunc
+	runs  sync.WaitGroup
+	mu    sync.Mutex // guards ended, so that no Run begins once Close waits
+	ended bool
+	close func() error
+}
+
+// Start binds the ports and takes part. Others are looked for once Run runs.
+func Start(cfg Config) (*Gossip, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = log.New(io.Discard, "", 0)
+	}
+	g := &Gossip{cfg: cfg, book: newBook(cfg.Name, cfg.Logger)}
+	if err := g.book.say(meta{incarnation: cfg.Incarnation, addr: cfg.QUICAddr}); err != nil {
+		return nil, fmt.Errorf("membership: %w", err)
+	}
+	conf, err := g.settings()
+	if err != nil {
+		return nil, err
+	}
+	g.list, err = memberlist.Create(conf)
+	if err != nil {
+		if strings.Contains(err.Error(), "address already in use") { // memberlist drops the cause
+			return nil, fmt.Errorf("gossip address %s is in use (UDP or TCP): another daemon or program has it: stop that one or configure another address: %w", cfg.Addr, err)
+		}
+		return nil, fmt.Errorf("gossip on %s: %w", cfg.Addr, err)
+	}
+	g.life, g.end = context.WithCancel(context.Background())
+	g.close = sync.OnceValue(func() error { return g.shutdown(true) })
+	return g, nil
+}
+
+// settings follow the measurements for fast suspicion without flapping: about 1.1 s at 64 nodes.
+func (g *Gossip) settings() (*memberlist.Config, error) {
+	bind, err := net.ResolveTCPAddr("tcp", g.cfg.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("gossip address %q: %w: want host:port of this node", g.cfg.Addr, err)
+	}
+	c := memberlist.DefaultLANConfig()
+	c.Name = string(g.cfg.Name)
+	c.BindAddr, c.BindPort, c.AdvertisePort = "0.0.0.0", bind.Port, bind.Port
+	if bind.IP != nil {
+		c.BindAddr = bind.IP.String()
+	}
+	if bind.IP == nil || bind.IP.IsUnspecified() {
+		// Bound to all addresses: tell others the one that they reach the endpoint by.
+		if host, _, err := net.SplitHostPort(g.cfg.QUICAddr); err == nil && net.ParseIP(host) != nil && !net.ParseIP(host).IsUnspecified() {
+			c.AdvertiseAddr = host
+		}
+	}
+	c.Label, c.SecretKey = g.cfg.Cluster.String(), g.cfg.Key
+	c.GossipVerifyIncoming, c.GossipVerifyOutgoing, c.SkipInboundLabelCheck = true, true, false
+	c.EnableCompression = false // a decompression bomb for no gain
+	c.ProbeInterval, c.ProbeTimeout = 200*time.Millisecond, 100*time.Millisecond
+	c.SuspicionMult, c.SuspicionMaxTimeoutMult, c.IndirectChecks = 3, 3, 3
+	c.AwarenessMaxMultiplier = 8
+	c.TCPTimeout = streamTimeout
+	c.UDPBufferSize = 1400
+	c.HandoffQueueDepth = 4096
+	c.DeadNodeReclaimTime = time.Millisecond // a dead node's name may come back at another address at once
+	c.RequireNodeNames = false               // seeds are addresses
+	c.DelegateProtocolMin, c.DelegateProtocolMax, c.DelegateProtocolVersion = 1, 1, 1
+	c.Delegate, c.Events, c.Alive, c.Conflict = g.book, g.book, g.book, g.book
+	c.Logger, c.LogOutput = g.cfg.Logger, nil
+	return c, nil
+}
+
+// Events are hints of changes, this node's own included; see the package comment.
+func (g *Gossip) Events() <-chan Event { return g.book.events }
+
+// Dropped counts events that found the queue full.
+func (g *Gossip) Dropped() uint64 { return g.book.dropped.Load() }
+
+// Members is everybody known, by name, this node included; those that are not Alive too.
+func (g *Gossip) Members() []Member { return g.book.list() }
+
+// Addr is the bound gossip address.
+func (g *Gossip) Addr() string { return g.list.LocalNode().Address() }
+
+// Run looks for seeds and lost members that are not alive here, at once and then every few seconds, until ctx ends or Close
+// is called. memberlist alone forgets the dead, so a partition longer than its memory would never heal.
+func (g *Gossip) Run(ctx context.Context) error {
+	g.mu.Lock()
+	if g.ended {
+		g.mu.Unlock()
+		return nil
+	}
+	g.runs.Add(1)
+	g.mu.Unlock()
+	defer g.runs.Done()
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(g.life, cancel)()
+	for {
+		g.rejoin(ctx)
+		// Jittered, so that nodes cut off together don't come back in step.
+		wait := time.NewTimer(rejoinEvery/2 + rand.N(rejoinEvery))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return nil
+		case <-wait.C:
+		}
+	}
+}
+
+func (g *Gossip) rejoin(ctx context.Context) {
+	addrs := g.book.absent(g.cfg.Seeds)
+	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	for _, addr := range addrs[:min(len(addrs), rejoinAtOnce)] {
+		if ctx.Err() != nil {
+			return
+		}
+		if _, err := g.list.Join([]string{addr}); err != nil {
+			g.cfg.Logger.Printf("[DEBUG] memberlist: rejoin %s: %v", addr, err)
+		}
+	}
+}
+
+// Close tells the others that this node goes down, and ends the gossip. It is idempotent and waits for Run.
+func (g *Gossip) Close() error { return g.close() }
+
+// shutdown without a farewell is what a crash looks like to the others.
+func (g *Gossip) shutdown(farewell bool) error {
+	g.mu.Lock()
+	g.ended = true
+	g.mu.Unlock()
+	g.end()
+	g.runs.Wait()
+	if farewell {
+		// Best effort: those whom it does not reach suspect this node, which is true as well.
+		_ = g.book.say(meta{incarnation: g.cfg.Incarnation, addr: g.cfg.QUICAddr, leaving: true})
+		_ = g.list.UpdateNode(leaveTimeout)
+		_ = g.list.Leave(leaveTimeout)
+	}
+	return g.list.Shutdown()
+}
