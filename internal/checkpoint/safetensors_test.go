@@ -1,0 +1,166 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// hostile samples, with the data length each pretends to.
+var hostile = map[string]struct {
+	json string
+	data uint64
+}{
+	"not an object":          {`[]`, 0},
+	"leading space":          {` {}`, 0},
+	"trailing bytes":         {`{} x`, 0},
+	"trailing newline":       {"{}\n", 0},
+	"invalid UTF-8":          {"{\"\xff\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", 1},
+	"shape wraps to 4":       {`{"a":{"dtype":"U8","shape":[4194305,4194305,211106198978564],"data_offsets":[0,4]}}`, 4},
+	"shape wraps by dtype":   {`{"a":{"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]}}`, 4},
+	"end before begin":       {`{"a":{"dtype":"U8","shape":[0],"data_offsets":[4,0]}}`, 4},
+	"negative offset":        {`{"a":{"dtype":"U8","shape":[1],"data_offsets":[-1,0]}}`, 1},
+	"fractional offset":      {`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1.0]}}`, 1},
+	"exponent":               {`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1e0]}}`, 1},
+	"offset beyond 64 bits":  {`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,18446744073709551617]}}`, 1},
+	"shorter than its shape": {`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4},
+	"longer than its shape":  {`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,8]}}`, 8},
+	"hole":                   {`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}`, 3},
+	"hole at the start":      {`{"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 2},
+	"overlap":                {`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}`, 3},
+	"same bytes twice":       {`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`, 2},
+	"empty one inside":       {`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}}`, 2},
+	"empty one beyond":       {`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[0],"data_offsets":[9,9]}}`, 2},
+	"bytes of nobody":        {`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`, 3},
+	"data is missing":        {`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`, 1},
+	"duplicate tensor":       {`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 2},
+	"duplicate by escape":    {`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"\u0061":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 2},
+	"duplicate field":        {`{"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1},
+	"duplicate metadata":     {`{"__metadata__":{"k":"1","k":"2"}}`, 0},
+	"metadata not a string":  {`{"__metadata__":{"k":1}}`, 0},
+	"metadata null":          {`{"__metadata__":null}`, 0},
+	"nested metadata":        {`{"__metadata__":{"k":{"l":"m"}}}`, 0},
+	"unknown dtype":          {`{"a":{"dtype":"F31","shape":[],"data_offsets":[0,4]}}`, 4},
+	"unknown field":          {`{"a":{"dtype":"U8","shape":[],"data_offsets":[0,1],"x":0}}`, 1},
+	"case of a field":        {`{"a":{"Dtype":"U8","shape":[],"data_offsets":[0,1]}}`, 1},
+	"no shape":               {`{"a":{"dtype":"U8","data_offsets":[0,1]}}`, 1},
+	"null shape":             {`{"a":{"dtype":"U8","shape":null,"data_offsets":[0,1]}}`, 1},
+	"three offsets":          {`{"a":{"dtype":"U8","shape":[],"data_offsets":[0,1,2]}}`, 1},
+	"one offset":             {`{"a":{"dtype":"U8","shape":[],"data_offsets":[0]}}`, 1},
+	"nine dimensions":        {`{"a":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}}`, 1},
+	"tensor is a list":       {`{"a":[1]}`, 0},
+	"two values":             {`{}{}`, 0},
+}
+
+func TestHostileHeaders(t *testing.T) {
+	for name, c := range hostile {
+		if h, err := parseHeader([]byte(c.json), c.data); !errors.Is(err, errFormat) {
+			t.Errorf("%s: parsed as %+v, %v", name, h, err)
+		}
+	}
+	var bloat strings.Builder
+	bloat.WriteByte('{')
+	for i := range 100_000 {
+		fmt.Fprintf(&bloat, `"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},`, i)
+	}
+	bloat.WriteString(`"z":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`)
+	if _, err := parseHeader([]byte(bloat.String()), 0); !errors.Is(err, errFormat) {
+		t.Errorf("100,001 entries in %d bytes: %v", bloat.Len(), err)
+	}
+	for _, n := range []uint64{0, 1, maxHeader + 1, 1 << 63} {
+		var b [8]byte
+		binary.LittleEndian.PutUint64(b[:], n)
+		if _, err := headerLength(b); !errors.Is(err, errFormat) {
+			t.Errorf("header of %d bytes: %v", n, err)
+		}
+	}
+}
+
+func TestGoodHeaders(t *testing.T) {
+	for text, data := range map[string]uint64{
+		`{}`:                         0,
+		`{"__metadata__":{"a":"b"}}`: 0,
+		`{"b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}  `:                                                      6,
+		`{"a":{"dtype":"U8","shape":[0,7],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"c":{"dtype":"F64","shape":[0],"data_offsets":[1,1]}}`: 1,
+		`{"data_offsets":{"shape":[1],"data_offsets":[0,2],"dtype":"BF16"}}`:                                                                                               2,
+	} {
+		if _, err := parseHeader([]byte(text), data); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func FuzzHeader(f *testing.F) {
+	for _, c := range hostile {
+		f.Add([]byte(c.json), c.data)
+	}
+	f.Add([]byte(`{"__metadata__":{"k":"v"},"b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}} `), uint64(6))
+	f.Fuzz(func(t *testing.T, b []byte, data uint64) {
+		h, err := parseHeader(b, data)
+		if err != nil {
+			return
+		}
+		again, err := appendHeader(h.metadata, h.tensors)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h2, err := parseHeader(again[8:], data)
+		if err != nil {
+			t.Fatalf("%s is written as %s, which is refused: %v", b, again[8:], err)
+		}
+		if len(h.tensors) != len(h2.tensors) || len(h.tensors) > 0 && !reflect.DeepEqual(h.tensors, h2.tensors) {
+			t.Fatalf("%+v came back as %+v", h.tensors, h2.tensors)
+		}
+	})
+}
+
+var writeGolden = flag.Bool("write-golden", false, "write the golden generation if it doesn't exist yet; existing files are never changed")
+
+// TestGolden reads a generation that an earlier program wrote.
+func TestGolden(t *testing.T) {
+	g, gen := testRegions(t), replica.Generation{Epoch: 3, Step: 1234}
+	golden := filepath.Join("testdata", "v1")
+	if _, err := os.Stat(golden); *writeGolden && errors.Is(err, os.ErrNotExist) {
+		if err := os.MkdirAll(golden, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := writeGeneration(t.Context(), open(t, golden), g, gen); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir() // Open writes a probe: not into the source tree
+	if err := os.CopyFS(dir, os.DirFS(golden)); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, dir)
+	found, skipped := find(t, s, job)
+	if len(found) != 1 || len(skipped) != 0 || found[0].Generation != gen {
+		t.Fatalf("found %v, skipped %v", found, skipped)
+	}
+	checkWhole(t, s, g, found[0])
+
+	// And this program writes the same bytes.
+	fresh := open(t, t.TempDir())
+	if err := writeGeneration(t.Context(), fresh, g, gen); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"group-0.safetensors", "private-1.safetensors"} {
+		was, err := os.ReadFile(filepath.Join(dir, found[0].Path, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		is, err := os.ReadFile(filepath.Join(fresh.dir, found[0].Path, name))
+		if err != nil || !bytes.Equal(was, is) {
+			t.Errorf("%s is written differently now: %v", name, err)
+		}
+	}
+}
