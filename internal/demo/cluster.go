@@ -167,7 +167,7 @@ func (c *cluster) startKeeper(n *node) (err error) {
 
 // startDaemon bootstraps a voter at its first start alone: one whose log was lost must not invent a cluster.
 func (c *cluster) startDaemon(n *node) (err error) {
-	args := []string{"daemon", "--config", n.config}
+	args := []string{"daemon", "--wait-keeper", "--config", n.config}
 	if n.voter && n.started == 0 {
 		args = append(args, "--bootstrap")
 	}

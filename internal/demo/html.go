@@ -87,7 +87,7 @@ func (s *svg) picture(label string, w, h float64) template.HTML {
 // The loss curve's place in its picture.
 const (
 	wide, high               = 960.0, 330.0
-	left, right, top, bottom = 52.0, 12.0, 34.0, 34.0
+	left, right, top, bottom = 46.0, 26.0, 34.0, 34.0
 )
 
 // curve draws the loss of both runs over steps, and where the faults were.
@@ -166,10 +166,15 @@ func timeline(faults []Fault) template.HTML {
 	x := func(ms float64) float64 { return name + (wide-name-70)*math.Sqrt(max(ms, 0)/longest) }
 	height := pad + rowHigh*float64(len(faults)) + 8
 	var s svg
+	labelled := -100.0
 	for _, t := range []float64{0, 10, 50, 100, 250, 500, 1000, 2000, 5000, 10000, 20000, 60000, 120000} {
-		if t <= longest {
-			s.line("grid", x(t), pad-8, x(t), height-6)
-			s.text("tick mid", x(t), pad-14, strings.TrimSuffix(time.Duration(t*1e6).String(), "0s"))
+		if t > longest {
+			break
+		}
+		s.line("grid", x(t), pad-8, x(t), height-6)
+		if x(t)-labelled > 48 {
+			s.text("tick mid", x(t), pad-14, time.Duration(t*1e6).String())
+			labelled = x(t)
 		}
 	}
 	for i, f := range faults {
