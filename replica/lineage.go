@@ -9,8 +9,8 @@ type Opened struct {
 // Lineage lists every opened epoch, in rising order: the job's one history.
 type Lineage []Opened
 
-// Valid tells whether g is of this history: its epoch was opened, it is not before that epoch's start, and no later epoch
-// started below it. Others are never eligible.
+// Valid tells whether g is of this history: its epoch was opened, and no later epoch started below it (protocol section 2).
+// Others are never eligible.
 func (l Lineage) Valid(g Generation) bool {
 	opened := false
 	for _, o := range l {
