@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -50,6 +52,9 @@ func (a *admin) call(ctx context.Context, method, path string) ([]byte, error) {
 		return nil, err
 	}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err // without the address that only names the socket to the HTTP client
+	}
 	if err != nil {
 		return nil, coded(exitNobody, fmt.Errorf("no daemon answers on %s: %w (start one with `replicad daemon`, or name its socket with --socket)", socket, err))
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/node"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
@@ -32,8 +33,8 @@ func newDaemon(std stdio) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
-				return coded(exitConfig, fmt.Errorf("state_dir: %w", err))
+			if err := makeDirs(c); err != nil {
+				return coded(exitConfig, err)
 			}
 			var pid int
 			if waitKeeper {
@@ -55,4 +56,18 @@ func newDaemon(std stdio) *cobra.Command {
 	cmd.Flags().BoolVar(&waitKeeper, "wait-keeper", false, "start no keeper but wait for one that something else starts, such as a service of its own")
 	cmd.Flags().BoolVar(&bootstrap, "bootstrap", false, "start a new cluster with the configured voters (only the very first time)")
 	return cmd
+}
+
+// makeDirs makes the folders that are this node's own. A durable_dir elsewhere is not made: it is a mount point, and a folder in
+// its place would be a durable tier that no other node sees.
+func makeDirs(c *config.Config) error {
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	if own := filepath.Join(c.StateDir, "durable"); filepath.Clean(c.DurableDir) == own {
+		if err := os.MkdirAll(own, 0o700); err != nil {
+			return fmt.Errorf("durable_dir: %w", err)
+		}
+	}
+	return nil
 }

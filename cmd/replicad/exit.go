@@ -44,22 +44,28 @@ func coded(code int, err error) error {
 
 // servedUntil makes the end that a signal asked for the regular one: daemon and keeper are meant to be ended by SIGTERM.
 func servedUntil(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+	if _, ok := endedBySignal(ctx, err); ok {
 		return nil
 	}
 	return err
 }
 
+// endedBySignal tells whether err is the end that a signal asked for, and which one: err is the context's own error, or its cause.
+func endedBySignal(ctx context.Context, err error) (s launch.Signaled, ok bool) {
+	ok = errors.As(context.Cause(ctx), &s) && (errors.Is(err, context.Canceled) || errors.As(err, new(launch.Signaled)))
+	return s, ok
+}
+
 // exitCode maps an error to the process's exit code.
 func exitCode(ctx context.Context, err error) int {
 	var c *codedError
-	var s launch.Signaled
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &c):
 		return c.code
-	case errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &s):
+	}
+	if s, ok := endedBySignal(ctx, err); ok {
 		return 128 + int(s.Signal)
 	}
 	return exitFailed

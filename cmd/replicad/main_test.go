@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,13 +90,18 @@ func TestExitCode(t *testing.T) {
 	for _, tc := range []struct {
 		err  error
 		want int
-	}{{nil, 0}, {errors.New("x"), exitFailed}, {coded(exitConfig, errors.New("x")), exitConfig}, {&codedError{77, nil}, 77}, {ctx.Err(), 130}} {
+	}{{nil, 0}, {errors.New("x"), exitFailed}, {coded(exitConfig, errors.New("x")), exitConfig}, {&codedError{77, nil}, 77}, {ctx.Err(), 130}, {fmt.Errorf("while it ran: %w", context.Cause(ctx)), 130}} {
 		if got := exitCode(ctx, tc.err); got != tc.want {
 			t.Errorf("%v: %d, want %d", tc.err, got, tc.want)
 		}
 	}
-	if err := servedUntil(ctx, ctx.Err()); err != nil {
-		t.Errorf("the end that a signal asked for is an error: %v", err)
+	for _, end := range []error{nil, ctx.Err(), context.Cause(ctx)} {
+		if err := servedUntil(ctx, end); err != nil {
+			t.Errorf("the end that a signal asked for is an error: %v", err)
+		}
+	}
+	if err := servedUntil(ctx, errors.New("disk full")); err == nil {
+		t.Error("a failure while it ended is none")
 	}
 	if err := servedUntil(t.Context(), context.Canceled); err == nil {
 		t.Error("an end that nobody asked for is none")

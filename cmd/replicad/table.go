@@ -50,7 +50,11 @@ func printStatus(w io.Writer, s node.Status) error {
 
 func printJob(t io.Writer, s node.Status, j node.JobStatus) {
 	fmt.Fprintf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, j.Phase, j.Epoch, j.ID)
-	fmt.Fprintf(t, "committed\tstep %d, as generation %v\n", j.Position.Step, generation(j.Committed))
+	committed := "none yet"
+	if !j.Committed.IsZero() {
+		committed = fmt.Sprintf("step %d, as generation %v", j.Position.Step, j.Committed)
+	}
+	fmt.Fprintf(t, "committed\t%s\n", committed)
 	fmt.Fprintf(t, "durable\t%s\n", generation(j.Durable))
 	copies := fmt.Sprintf("%d", j.Copies)
 	if j.Degraded {

@@ -50,7 +50,7 @@ var walls = map[string]wall{
 	"cmd/replicad": {5, nil, []string{"github.com/spf13/cobra", "github.com/rs/zerolog"}},
 
 	"libreplicad":                {side, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
-	"examples/textlm":            {side, []string{"libreplicad", "examples/textlm/collective", "examples/textlm/data", "examples/textlm/model"}, nil},
+	"examples/textlm":            {side, []string{"replica", "libreplicad", "examples/textlm/collective", "examples/textlm/data", "examples/textlm/model"}, nil},
 	"examples/textlm/collective": {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"examples/textlm/data":       {side, []string{}, nil},
 	"examples/textlm/model":      {side, []string{}, []string{"golang.org/x/sys/unix"}},
