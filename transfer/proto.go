@@ -183,7 +183,8 @@ func checkManifest(k Key, m *replica.Manifest) error {
 	if got := hash(m.RootInput()); got != k.Root || m.Root != k.Root {
 		return fmt.Errorf("%w: manifest of %v %v says root %v and hashes to %v, want %v", ErrCorrupt, k.Part, k.Generation, m.Root, got, k.Root)
 	}
-	if m.Cluster != k.Cluster || m.Job != k.Job || m.Part != k.Part || m.Generation != k.Generation {
+	sameGeneration := m.Generation == k.Generation || k.Part.Kind == replica.FrozenPart // captured once, under the first generation's name
+	if m.Cluster != k.Cluster || m.Job != k.Job || m.Part != k.Part || !sameGeneration {
 		return fmt.Errorf("%w: manifest is of job %v, %v %v, want job %v, %v %v", ErrCorrupt, m.Job, m.Part, m.Generation, k.Job, k.Part, k.Generation)
 	}
 	return nil

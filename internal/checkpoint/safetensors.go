@@ -234,6 +234,9 @@ func (p parser) tensor(name string) (tensor, error) {
 
 // appendHeader makes length field and header, padded so that the data begins at a multiple of 64 bytes.
 func appendHeader(metadata map[string]string, tensors []tensor) ([]byte, error) {
+	if metadata == nil {
+		metadata = map[string]string{} // null would not be read back
+	}
 	var b bytes.Buffer
 	b.Write(make([]byte, 8))
 	b.WriteString(`{"__metadata__":`)
