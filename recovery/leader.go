@@ -90,6 +90,7 @@ func (l *Leader) learn(ev Event) {
 		l.learnFault(ev.Fault)
 	case NodeUp:
 		l.up[ev.Holder.Node] = true
+		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer
 	case NodeGone:
 		delete(l.up, ev.Node)
 		l.withdraw(ev.Node)
@@ -102,10 +103,15 @@ func (l *Leader) learn(ev Event) {
 }
 
 func (l *Leader) learnJob(ev JobChanged) {
-	if ev.Job == nil || ev.Job.ID != l.id || l.job != nil && ev.Job.LastIndex < l.job.LastIndex {
+	if ev.Job == nil || ev.Job.ID != l.id || l.job != nil && (ev.Job.LastIndex < l.job.LastIndex || olderNodes(ev.Nodes, l.nodes)) {
 		return
 	}
 	first := l.job == nil
+	for name, n := range ev.Nodes {
+		if was := l.nodes[name]; was.Incarnation != n.Incarnation || was.Session != n.Session {
+			delete(l.away, name)
+		}
+	}
 	l.job, l.nodes = ev.Job, ev.Nodes
 	for h := range l.reports {
 		// A life of a node's memory that was followed by a registered and reporting one says nothing more.
@@ -133,6 +139,17 @@ func (l *Leader) learnJob(ev JobChanged) {
 	if l.job.Phase == replica.Open {
 		clear(l.offers)
 	}
+}
+
+// olderNodes tells whether a view of the nodes is from before another: a node's session or life in it was superseded.
+func olderNodes(view, than map[replica.NodeName]replica.Node) bool {
+	for name, n := range than {
+		v, known := view[name]
+		if !known || v.Incarnation == n.Incarnation && v.Session < n.Session || slices.Contains(n.Former, v.Incarnation) {
+			return true
+		}
+	}
+	return false
 }
 
 func (l *Leader) resetRecovery() {

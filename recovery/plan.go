@@ -137,7 +137,7 @@ func (in *PlanInput) choose() (choice, Verdict, bool) {
 	if disk {
 		tail = "the durable tier has no valid one"
 	}
-	return choice{}, Verdict{Kind: Stuck, Final: len(in.unproved(st)) == 0, Reason: fmt.Sprintf("no generation can be assembled: %s; %s", why, tail)}, false
+	return choice{}, Verdict{Kind: Stuck, Final: len(in.unproved(st)) == 0 && in.allAnswered(), Reason: fmt.Sprintf("no generation can be assembled: %s; %s", why, tail)}, false
 }
 
 // fromDisk is the newest durable generation that is eligible and newer than what memory has, each part from memory where
@@ -252,6 +252,17 @@ func (in *PlanInput) awaited(st stock) (names []replica.NodeName, until time.Dur
 		}
 	}
 	return names, until
+}
+
+// allAnswered tells whether no node is away: one that is might hold what was never recorded of it.
+func (in *PlanInput) allAnswered() bool {
+	for n, node := range in.Nodes {
+		h := replica.Holder{Node: n, Incarnation: node.Incarnation}
+		if _, ok := in.answered(n); !ok && !slices.Contains(in.Job.Proved, h) && !slices.Contains(in.Job.Quarantined, n) {
+			return false
+		}
+	}
+	return true
 }
 
 // write makes the plan of a choice.

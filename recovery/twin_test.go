@@ -365,6 +365,11 @@ func twin(in recovery.PlanInput) string {
 			}
 		}
 	}
+	for n, node := range in.Nodes { // whoever is away might hold something
+		if !(twinAcked(in, n) && !twinFaulted(in, n)) && !slices.Contains(j.Quarantined, n) && !slices.Contains(j.Proved, replica.Holder{Node: n, Incarnation: node.Incarnation}) {
+			proved = false
+		}
+	}
 	return fmt.Sprint("stuck  false ", proved)
 }
 
