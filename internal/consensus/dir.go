@@ -89,6 +89,9 @@ func writeOwner(dir string, o owner) error {
 func openLog(cfg Config) (log *raftboltdb.BoltStore, snaps *raft.FileSnapshotStore, err error) {
 	path := filepath.Join(cfg.Dir, logFile)
 	err = guarded(path, func() error {
+		if err := checkLogFile(path); err != nil {
+			return err
+		}
 		log, err = raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: &bbolt.Options{Timeout: lockTimeout, NoFreelistSync: true}})
 		return err
 	})

@@ -76,6 +76,10 @@ func checkJob(v lock.View, j *replica.Job) error {
 		return fmt.Errorf("world of %d ranks with %d group numbers", j.Layout.World, len(j.Layout.Groups))
 	case groups > len(j.Layout.Groups):
 		return fmt.Errorf("%d groups of %d ranks", groups, j.Layout.World)
+	case len(j.Ranks) != len(j.Layout.Groups):
+		return fmt.Errorf("%d ranks recorded of %d", len(j.Ranks), j.Layout.World)
+	case len(j.GroupGeometry) != groups:
+		return fmt.Errorf("geometry of %d groups, the layout has %d", len(j.GroupGeometry), groups)
 	case j.Phase < replica.Opening || j.Phase > replica.Ended:
 		return fmt.Errorf("phase %d", j.Phase)
 	case j.ClosedEpoch > j.Epoch || j.Epoch > replica.MaxEpoch:
