@@ -185,9 +185,12 @@ type capturing struct {
 	at    time.Duration
 }
 
+// captureStart is how long the survivors may take to begin a capture. Once they copy, their daemons are not settled, and the
+// plan waits for that; one without a free slot never begins.
+const captureStart = 500 * time.Millisecond
+
 // captureLive asks the survivors to capture their live state where all of them stand whole at one step that is newer than
-// the best eligible generation and would then be eligible (protocol section 6, settle), and waits for it for a while. No
-// daemon is obliged: one without a free slot doesn't capture.
+// the best eligible generation and would then be eligible (protocol section 6, settle), and waits for them to begin.
 func (l *Leader) captureLive() (waiting bool) {
 	in := l.input()
 	if _, wait := in.waitForAcks(); wait {
@@ -201,15 +204,11 @@ func (l *Leader) captureLive() (waiting bool) {
 		l.capture = capturing{asked: true, gen: g, at: l.now}
 		l.out = append(l.out, Capture{g})
 	}
-	until := l.capture.at + l.t.Ack
 	best, _, found := in.stock().newest(l.job)
-	if found && newer(best, l.capture.gen) <= 0 {
-		// Enough for the plan; a moment more spares the others a transfer.
-		until = l.capture.at + 20*l.t.Collect
-		if in.allCaptured(l.capture.gen) {
-			return false
-		}
+	if found && newer(best, l.capture.gen) <= 0 && in.allCaptured(l.capture.gen) {
+		return false
 	}
+	until := l.capture.at + captureStart
 	l.wakeAt(until)
 	return l.now < until
 }
@@ -217,7 +216,7 @@ func (l *Leader) captureLive() (waiting bool) {
 // capturable is the step at which all survivors stand whole, if its capture would give a newer eligible generation.
 func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 	j, st := in.Job, in.stock()
-	groups := make(map[replica.GroupID]bool)
+	groups := make(map[replica.GroupID]int) // survivors of each
 	for r := range j.Ranks {
 		rank := replica.Rank(r)
 		if vacant(j, rank) {
@@ -228,11 +227,11 @@ func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 		switch {
 		case here && !survivor(rep):
 			continue
-		case !here || !rep.Whole || len(groups) > 0 && live != g:
+		case !here || !rep.Whole || !rep.Stopped || len(groups) > 0 && live != g:
 			return g, false
 		}
 		g = live
-		groups[j.Layout.Groups[r]] = true
+		groups[j.Layout.Groups[r]]++
 	}
 	if len(groups) == 0 || !eligible(j, g) {
 		return g, false
@@ -246,7 +245,14 @@ func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 		return g, false
 	}
 	for _, p := range parts(j.Layout) {
-		if len(st[g][p]) == 0 && !(p.Kind == replica.ReplicatedPart && groups[replica.GroupID(p.Index)]) {
+		group, survivors := replica.GroupID(p.Index), 0
+		if p.Kind == replica.ReplicatedPart {
+			survivors = groups[group]
+			if j.Options.RequireVotes && survivors < min(2, len(membersOf(j.Layout, group))) {
+				return g, false
+			}
+		}
+		if len(st[g][p]) == 0 && survivors == 0 {
 			return g, false
 		}
 	}
