@@ -149,6 +149,20 @@ func TestManifestMustBeTheOneAsked(t *testing.T) {
 	}
 }
 
+// TestFrozenPartKeepsItsGeneration: it was captured once, before the generation that is restored.
+func TestFrozenPartKeepsItsGeneration(t *testing.T) {
+	k, m, b := makePart(16*kib, 4*kib)
+	m.Part = replica.FrozenOf(1)
+	m.Root = hash(m.RootInput())
+	k.Part, k.Root = m.Part, m.Root
+	k.Generation.Step += 94
+	sink := newSink(t, m)
+	if _, err := Fetch(t.Context(), k, []Source{source("n1", &memStore{m: m, b: b})}, sink.begin); err != nil {
+		t.Fatal(err)
+	}
+	sink.check(b)
+}
+
 func TestAllFail(t *testing.T) {
 	k, m, b := makePart(16*kib, 4*kib)
 	sources := []Source{
