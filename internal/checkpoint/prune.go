@@ -90,6 +90,7 @@ func (s *Store) removeFrozen(dir string) error {
 	}
 	for _, e := range frozen {
 		root := strings.TrimSuffix(strings.TrimSuffix(e.Name(), shardExt), sideExt)
+		root = root[strings.LastIndexByte(root, '-')+1:] // of group-<index>-<root>
 		if !slices.Contains(needed, root) {
 			if err := s.disk.remove(path.Join(dir, frozenDir, e.Name())); err != nil {
 				return err

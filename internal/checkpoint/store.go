@@ -117,7 +117,8 @@ func generationDir(g replica.Generation) string { return fmt.Sprintf("%d-%d", g.
 func shardName(m *replica.Manifest) string {
 	switch m.Part.Kind {
 	case replica.FrozenPart:
-		return path.Join(frozenDir, m.Root.String())
+		// Two groups may hold equal frozen parts: each file has one writer, so that nobody removes another's temporary file.
+		return path.Join(frozenDir, fmt.Sprintf("group-%d-%s", m.Part.Index, m.Root))
 	case replica.PrivatePart:
 		return path.Join(generationDir(m.Generation), fmt.Sprintf("private-%d", m.Part.Index))
 	}
