@@ -25,7 +25,8 @@ build: set-up ## the programs and the C library, in bin/
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GOBUILD) -ldflags "-X main.version=$(VERSION)" -o $(BIN)/replicad ./cmd/replicad
 	CGO_ENABLED=1 $(GOBUILD) -o $(BIN)/textlm ./examples/textlm
-	$(MAKE) --no-print-directory -C libreplicad lib OUT=$(BIN)
+	$(MAKE) --no-print-directory -C libreplicad lib
+	cp libreplicad/build/libreplicad.so libreplicad/build/libreplicad.a $(BIN)/
 
 check: set-up ## format, vet, staticcheck, tidy module file
 	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "not formatted (run gofmt -w):" $$bad >&2; exit 1; }
