@@ -66,33 +66,22 @@ func checkView(v lock.View) error {
 }
 
 func checkJob(v lock.View, j *replica.Job) error {
-	groups := groupsOf(j.Layout)
+	if err := j.Layout.Check(); err != nil {
+		return err
+	}
 	switch {
 	case replica.CheckName(j.Name) != nil:
 		return errors.New("bad name")
 	case j.LastIndex > v.Index:
 		return fmt.Errorf("changed by entry %d, later than the snapshot", j.LastIndex)
-	case j.Layout.World == 0 || j.Layout.World > replica.MaxRanks || len(j.Layout.Groups) != int(j.Layout.World):
-		return fmt.Errorf("world of %d ranks with %d group numbers", j.Layout.World, len(j.Layout.Groups))
-	case groups > len(j.Layout.Groups):
-		return fmt.Errorf("%d groups of %d ranks", groups, j.Layout.World)
 	case len(j.Ranks) != len(j.Layout.Groups):
 		return fmt.Errorf("%d ranks recorded of %d", len(j.Ranks), j.Layout.World)
-	case len(j.GroupGeometry) != groups:
-		return fmt.Errorf("geometry of %d groups, the layout has %d", len(j.GroupGeometry), groups)
+	case len(j.GroupGeometry) != j.Layout.NumGroups():
+		return fmt.Errorf("geometry of %d groups, the layout has %d", len(j.GroupGeometry), j.Layout.NumGroups())
 	case j.Phase < replica.Opening || j.Phase > replica.Ended:
 		return fmt.Errorf("phase %d", j.Phase)
 	case j.ClosedEpoch > j.Epoch || j.Epoch > replica.MaxEpoch:
 		return fmt.Errorf("epoch %d, closed %d", j.Epoch, j.ClosedEpoch)
 	}
 	return nil
-}
-
-// groupsOf is 1 + the highest group number.
-func groupsOf(l replica.Layout) int {
-	n := 0
-	for _, g := range l.Groups {
-		n = max(n, int(g)+1)
-	}
-	return n
 }

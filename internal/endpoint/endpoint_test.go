@@ -415,6 +415,7 @@ func TestRestartIsSeenAtOnce(t *testing.T) {
 	if _, err := ask(ctx, conn, "y"); !errors.Is(err, ErrReset) {
 		t.Errorf("the next use of the old connection gives %v", err)
 	}
+	<-conn.Done()
 	if err := conn.Err(); !errors.Is(err, ErrReset) {
 		t.Errorf("the old connection ended with %v", err)
 	}
