@@ -389,3 +389,18 @@ func TestCommitterCadence(t *testing.T) {
 		}
 	}
 }
+
+// TestCommitterEveryMember: enough copies are not enough: every live member of a group has to have pinned its replicated
+// part, or its vote would be missing.
+func TestCommitterEveryMember(t *testing.T) {
+	b := newBench(t, "0,0,0", "min=2")
+	c := b.start()
+	b.pin(c, 0)
+	b.pin(c, 1)
+	if e := b.pin(c, 2, func(p *replica.Pinned) { p.Parts = p.Parts[1:] }); len(e) != 0 {
+		t.Fatalf("committed though rank 2 pinned only its private part: %v", e)
+	}
+	if _, ok := proposed[replica.Commit](b.pin(c, 2)); !ok {
+		t.Fatalf("parts add up; waiting for %v", b.c.Waiting())
+	}
+}
