@@ -27,6 +27,7 @@ build: set-up ## the programs and the C library, in bin/
 	CGO_ENABLED=1 $(GOBUILD) -o $(BIN)/textlm ./examples/textlm
 	$(MAKE) --no-print-directory -C libreplicad lib
 	cp libreplicad/build/libreplicad.so libreplicad/build/libreplicad.a $(BIN)/
+	ln -sf libreplicad.so $(BIN)/libreplicad.so.1
 
 check: set-up ## format, vet, staticcheck, tidy module file
 	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "not formatted (run gofmt -w):" $$bad >&2; exit 1; }
