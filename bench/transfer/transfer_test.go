@@ -1,7 +1,3 @@
-// Package transfer_test measures how fast a part moves: over net.Pipe (the cost of transfer itself), TCP and QUIC, beside
-// plain TCP that neither hashes nor copies into place. Only ratios of one run count:
-//
-//	go test ./bench/transfer -bench . -run xxx -benchtime 5x
 package transfer_test
 
 import (

@@ -54,6 +54,7 @@ var walls = map[string]wall{
 	"examples/textlm/collective": {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"examples/textlm/data":       {side, []string{}, nil},
 	"examples/textlm/model":      {side, []string{}, []string{"golang.org/x/sys/unix"}},
+	"bench/transfer":             {side, []string{}, nil},
 	"internal/leakcheck":         {side, []string{}, nil},
 	"internal/importwall":        {side, []string{}, nil},
 }
