@@ -12,7 +12,6 @@ import (
 // loading is how far the planned epoch has come.
 type loading struct {
 	epoch replica.Epoch
-	all   bool
 	at    time.Duration // when every rank had loaded
 }
 
@@ -35,7 +34,7 @@ func (l *Leader) restoring() {
 		return
 	}
 	if l.loaded.epoch != p.Epoch {
-		l.loaded = loading{epoch: p.Epoch, all: true, at: l.now}
+		l.loaded = loading{epoch: p.Epoch, at: l.now}
 	}
 	roots, fewest := in.held(p)
 	if fewest == 0 {

@@ -161,15 +161,6 @@ func agreedRoot(j *replica.Job, part replica.Part, copies []sealed) (root replic
 	return root, voices, true
 }
 
-func mapKeys[K cmp.Ordered, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
 func membersOf(l replica.Layout, g replica.GroupID) []replica.Rank {
 	var out []replica.Rank
 	for r, group := range l.Groups {
