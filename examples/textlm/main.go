@@ -1,4 +1,4 @@
-// Textlm trains a small character model on Newton's Opticks and shows how replicad goes under a training loop.
+// Command textlm trains a small character model on Newton's Opticks and shows how replicad goes under a training loop.
 //
 //	replicad run --job NAME --world 4 --groups 0,1,0,1 -- textlm       four ranks: two replicas of a model in two shards
 //	textlm --baseline                                                  the same training in one process, without replicad

@@ -83,7 +83,24 @@ func (d *driver) killRank(ctx context.Context, kind, phase string) (Fault, error
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return f, fmt.Errorf("fault %s: kill pid %d: %w", kind, pid, err)
 	}
-	return f, d.awaitResume(ctx, &f, was, patienceRecover)
+	if err := d.awaitResume(ctx, &f, was, patienceRecover); err != nil {
+		return f, err
+	}
+	return f, d.checkStepWord(kind, rank, f.at)
+}
+
+// checkStepWord sees that the word which outlived the rank says where it died.
+func (d *driver) checkStepWord(kind string, rank int, at time.Time) error {
+	want := map[string]string{RankForward: "IDLE", RankWindow: "UPDATING"}[kind]
+	for _, e := range d.events() {
+		if e.Event == "rank_died" && e.Rank == rank && !e.Time.Before(at) {
+			if e.Phase != want {
+				return fmt.Errorf("fault %s: the step word that survives rank %d reads %s, want %s", kind, rank, e.Phase, want)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("fault %s: no daemon logged the death of rank %d and its step word", kind, rank)
 }
 
 // killDaemon takes a daemon away under its ranks and brings it back: training must not notice.

@@ -19,6 +19,11 @@ type logEvent struct {
 	Kind      string            `json:"kind"`
 	Detail    string            `json:"detail"`
 	State     string            `json:"state"`
+	Text      string            `json:"text"`
+	What      string            `json:"what"`
+	Why       string            `json:"why"`
+	Rank      int               `json:"rank"`
+	Phase     string            `json:"phase"`
 	Epoch     uint64            `json:"epoch"`
 	Step      uint64            `json:"step"`
 	Term      uint64            `json:"term"`
@@ -228,7 +233,12 @@ func (j *journal) summary() string {
 	}
 	b.WriteString(" last events:")
 	for _, e := range j.log[max(0, len(j.log)-8):] {
-		fmt.Fprintf(&b, "\n    %s %s: %s %s%s epoch %d step %d %s%s", e.Time.Format("15:04:05.000"), e.from, e.Event, e.Kind, e.State, e.Epoch, e.Step, e.Detail, e.Reason)
+		fmt.Fprintf(&b, "\n    %s %s: %s epoch %d step %d", e.Time.Format("15:04:05.000"), e.from, e.Event, e.Epoch, e.Step)
+		for _, word := range []string{e.Kind, e.State, e.Phase, e.What, e.Text, e.Why, e.Detail, e.Reason} {
+			if word != "" {
+				fmt.Fprintf(&b, " %.200s", word)
+			}
+		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(j.status)) {
 		fmt.Fprintf(&b, "\n    status of %s: %s", n, j.status[n].brief())
