@@ -41,20 +41,20 @@ const (
 func (c Config) Validate() error {
 	var errs []error
 	if err := replica.CheckName(string(c.Name)); err != nil {
-		errs = append(errs, fmt.Errorf("Name: %w", err))
+		errs = append(errs, fmt.Errorf("name: %w", err))
 	}
 	if c.Cluster == (replica.ClusterID{}) {
-		errs = append(errs, errors.New("Cluster is zero: clusters could merge"))
+		errs = append(errs, errors.New("cluster is zero: clusters could merge"))
 	}
 	if len(c.Key) != keyBytes {
-		errs = append(errs, fmt.Errorf("Key has %d bytes, want %d", len(c.Key), keyBytes))
+		errs = append(errs, fmt.Errorf("gossip key has %d bytes, want %d", len(c.Key), keyBytes))
 	}
 	if err := checkAddr(c.QUICAddr); err != nil {
-		errs = append(errs, fmt.Errorf("QUICAddr: %w", err))
+		errs = append(errs, fmt.Errorf("QUIC address: %w", err))
 	}
 	for _, s := range c.Seeds {
 		if err := checkAddr(s); err != nil {
-			errs = append(errs, fmt.Errorf("Seeds: %w", err))
+			errs = append(errs, fmt.Errorf("seeds: %w", err))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -192,7 +192,7 @@ func TestStartRefuses(t *testing.T) {
 		"address in use": {func(c *Config) { c.Addr = a.Addr() }, []string{a.Addr(), "in use", "another address"}},
 		"bad address":    {func(c *Config) { c.Addr = "nowhere" }, []string{"nowhere", "host:port"}},
 		"all at once": {func(c *Config) { c.Name, c.Key, c.QUICAddr, c.Cluster = "../b", nil, "b", replica.ClusterID{} },
-			[]string{"../b", "Key has 0 bytes", "QUICAddr", "Cluster"}},
+			[]string{"../b", "key has 0 bytes", "QUIC address", "cluster is zero"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := good

@@ -32,7 +32,7 @@ type owner struct {
 // claimDir checks that dir is this node's, or makes it so if it is empty.
 func claimDir(cfg Config) error {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return fmt.Errorf("Raft directory %s: %w: make it writable by the daemon's user or configure another", cfg.Dir, err)
+		return fmt.Errorf("raft directory %s: %w: make it writable by the daemon's user or configure another", cfg.Dir, err)
 	}
 	path := filepath.Join(cfg.Dir, ownerFile)
 	b, err := os.ReadFile(path)
@@ -41,12 +41,12 @@ func claimDir(cfg Config) error {
 			return fmt.Errorf("%w: %s has a %s and no %s: restore the file or move the directory away and let the node join under a new name", ErrCorrupt, cfg.Dir, logFile, ownerFile)
 		}
 		if err := writeOwner(cfg.Dir, owner{1, cfg.Cluster, cfg.ID}); err != nil {
-			return fmt.Errorf("Raft directory %s: %w: make it writable by the daemon's user or configure another", cfg.Dir, err)
+			return fmt.Errorf("raft directory %s: %w: make it writable by the daemon's user or configure another", cfg.Dir, err)
 		}
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("Raft directory %s: %w: make it readable by the daemon's user", cfg.Dir, err)
+		return fmt.Errorf("raft directory %s: %w: make it readable by the daemon's user", cfg.Dir, err)
 	}
 	var o owner
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -97,9 +97,9 @@ func openLog(cfg Config) (log *raftboltdb.BoltStore, snaps *raft.FileSnapshotSto
 	})
 	switch {
 	case errors.Is(err, bbolt.ErrTimeout):
-		return nil, nil, fmt.Errorf("Raft log %s is in use by another process: stop that daemon first", path)
+		return nil, nil, fmt.Errorf("raft log %s is in use by another process: stop that daemon first", path)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, bbolt.ErrDatabaseReadOnly):
-		return nil, nil, fmt.Errorf("Raft log %s: %w: make it writable by the daemon's user", path, err)
+		return nil, nil, fmt.Errorf("raft log %s: %w: make it writable by the daemon's user", path, err)
 	case errors.Is(err, ErrCorrupt):
 		return nil, nil, err
 	case err != nil:
@@ -107,7 +107,7 @@ func openLog(cfg Config) (log *raftboltdb.BoltStore, snaps *raft.FileSnapshotSto
 	}
 	snaps, err = raft.NewFileSnapshotStoreWithLogger(cfg.Dir, retainSnapshots, cfg.Logger)
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("Raft snapshots in %s: %w: make it writable by the daemon's user", cfg.Dir, err), log.Close())
+		return nil, nil, errors.Join(fmt.Errorf("raft snapshots in %s: %w: make it writable by the daemon's user", cfg.Dir, err), log.Close())
 	}
 	return log, snaps, nil
 }

@@ -17,11 +17,11 @@ var (
 	// ErrBusy: nothing was proposed, the leader could not take it in time.
 	ErrBusy = errors.New("leader is busy")
 	// ErrEmptyLog: this voter has no log. What it promised before is lost, so it must not vote under its old name.
-	ErrEmptyLog = errors.New("empty Raft log")
+	ErrEmptyLog = errors.New("empty raft log")
 	// ErrForeignDir: the data directory belongs to another cluster or node.
-	ErrForeignDir = errors.New("Raft directory of another cluster or node")
+	ErrForeignDir = errors.New("raft directory of another cluster or node")
 	// ErrCorrupt: the data directory can't be read.
-	ErrCorrupt = errors.New("Raft directory is damaged")
+	ErrCorrupt = errors.New("raft directory is damaged")
 	// ErrHalted: the log holds an entry that this program can't read.
 	ErrHalted = errors.New("state machine halted")
 	// ErrClosed: the node is closed.

@@ -124,7 +124,7 @@ func (n *Node) run(log raft.LogStore, stable raft.StableStore, snaps raft.Snapsh
 	})
 	r, err := raft.NewRaft(n.cfg.raft(n.notify), n.fsm, log, stable, snaps, trans)
 	if err != nil {
-		return errors.Join(fmt.Errorf("Raft in %s: %w", n.cfg.Dir, err), trans.Close())
+		return errors.Join(fmt.Errorf("raft in %s: %w", n.cfg.Dir, err), trans.Close())
 	}
 	n.raft = r
 	n.running.Store(r)

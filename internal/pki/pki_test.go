@@ -162,7 +162,7 @@ func TestLoadChecksTime(t *testing.T) {
 }
 
 // handshake runs one connection between the two configurations and returns each end's error.
-func handshake(t *testing.T, client, server *tls.Config) (clientErr, serverErr error, seen tls.ConnectionState) {
+func handshake(t *testing.T, client, server *tls.Config) (seen tls.ConnectionState, clientErr, serverErr error) {
 	t.Helper()
 	c, s := net.Pipe()
 	defer c.Close()
@@ -183,7 +183,7 @@ func handshake(t *testing.T, client, server *tls.Config) (clientErr, serverErr e
 	}
 	c.Close()
 	serverErr = <-done
-	return clientErr, serverErr, ts.ConnectionState()
+	return ts.ConnectionState(), clientErr, serverErr
 }
 
 func TestHandshake(t *testing.T) {
@@ -191,22 +191,22 @@ func TestHandshake(t *testing.T) {
 	a, b := mustLoad(t, dir, "a"), mustLoad(t, dir, "b")
 	foreign := mustLoad(t, initDir(t, "a"), "a")
 
-	cErr, sErr, cs := handshake(t, a.ClientTLS("b", "p"), b.ServerTLS("p"))
+	cs, cErr, sErr := handshake(t, a.ClientTLS("b", "p"), b.ServerTLS("p"))
 	if cErr != nil || sErr != nil {
 		t.Fatalf("same cluster: client %v, server %v", cErr, sErr)
 	}
 	if cluster, name, err := PeerName(cs); cluster != a.Cluster || name != "a" || err != nil {
 		t.Errorf("the server sees %v %q %v", cluster, name, err)
 	}
-	if cErr, _, _ := handshake(t, a.ClientTLS("", "p"), b.ServerTLS("p")); cErr != nil {
+	if _, cErr, _ := handshake(t, a.ClientTLS("", "p"), b.ServerTLS("p")); cErr != nil {
 		t.Errorf("any node wanted: %v", cErr)
 	}
 
-	cErr, sErr, _ = handshake(t, a.ClientTLS("a", "p"), b.ServerTLS("p"))
+	_, cErr, sErr = handshake(t, a.ClientTLS("a", "p"), b.ServerTLS("p"))
 	wantError(t, cErr, `node "b"`, `want "a"`)
 	wantError(t, sErr)
 
-	cErr, sErr, _ = handshake(t, foreign.ClientTLS("b", "p"), b.ServerTLS("p"))
+	_, cErr, sErr = handshake(t, foreign.ClientTLS("b", "p"), b.ServerTLS("p"))
 	wantError(t, cErr, b.Cluster.String(), foreign.Cluster.String())
 	wantError(t, sErr)
 	if !errors.Is(cErr, ErrForeign) {
@@ -216,18 +216,18 @@ func TestHandshake(t *testing.T) {
 	// A client that does not mind who the server is, as an attacker would.
 	reckless := foreign.ClientTLS("b", "p")
 	reckless.VerifyConnection = nil
-	cErr, sErr, _ = handshake(t, reckless, b.ServerTLS("p"))
+	_, cErr, sErr = handshake(t, reckless, b.ServerTLS("p"))
 	wantError(t, cErr)
 	wantError(t, sErr, "unknown authority")
 
 	reckless.GetClientCertificate = nil
-	cErr, sErr, _ = handshake(t, reckless, b.ServerTLS("p"))
+	_, cErr, sErr = handshake(t, reckless, b.ServerTLS("p"))
 	wantError(t, cErr, "certificate required")
 	wantError(t, sErr, "certificate")
 
 	old := a.ClientTLS("b", "p")
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-	_, sErr, _ = handshake(t, old, b.ServerTLS("p"))
+	_, _, sErr = handshake(t, old, b.ServerTLS("p"))
 	wantError(t, sErr, "version")
 }
 
@@ -260,9 +260,9 @@ func TestForgedCluster(t *testing.T) {
 	if forged.cert, err = tls.X509KeyPair(files[0].data, files[1].data); err != nil {
 		t.Fatal(err)
 	}
-	cErr, _, _ := handshake(t, a.ClientTLS("a", "p"), forged.ServerTLS("p"))
+	_, cErr, _ := handshake(t, a.ClientTLS("a", "p"), forged.ServerTLS("p"))
 	wantError(t, cErr, replica.ClusterID{1}.String())
-	_, sErr, _ := handshake(t, forged.ClientTLS("a", "p"), a.ServerTLS("p"))
+	_, _, sErr := handshake(t, forged.ClientTLS("a", "p"), a.ServerTLS("p"))
 	wantError(t, sErr, replica.ClusterID{1}.String())
 }
 
