@@ -175,16 +175,11 @@ func (m *member) adoptOffered(ev session.Hello) bool {
 		m.log.failed("adopt", ref.key, err.Error())
 	}
 	m.awaited = slices.Delete(m.awaited, i, i+1)
+	inc, _, _ := ref.Owner()
+	ref.peer = ev.Peer
+	m.attached(ev.Peer, ev.Header.Request, ref, inc, 0)
 	m.orphans = append(m.orphans, ref)
 	m.claimOrphans()
-	for _, lj := range m.jobs {
-		for _, lr := range lj.ranks {
-			if lr.arena == ref {
-				m.attachAgain(lj, lr, ev)
-				return true
-			}
-		}
-	}
 	return true
 }
 
@@ -217,7 +212,7 @@ func (m *member) adoptRank(lj *localJob, ref *arenaRef) {
 		}
 		lj.retired = append(lj.retired, old.arena)
 	}
-	lr := &localRank{rank: rank, incarnation: inc, arena: ref, pid: int(pid), start: start, alive: true, sealedAt: map[replica.Generation]time.Time{}}
+	lr := &localRank{rank: rank, incarnation: inc, arena: ref, pid: int(pid), start: start, alive: true, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
 	lj.fenced = max(lj.fenced, 0)
 	if good := ref.Good(); lj.job.Plan != nil && good.Epoch() == lj.job.Plan.Epoch {

@@ -191,7 +191,7 @@ func (j *journal) verified(job *replica.Job, r replica.Rank, part replica.Part, 
 }
 
 func (j *journal) pushFailed(k transfer.Key, to replica.NodeName, err error) {
-	j.z.Debug().Str("event", "mirror_failed").Str("part", k.Part.String()).Str("generation", k.Generation.String()).Str("node", string(to)).Err(err).Msg("private part not mirrored")
+	j.z.Warn().Str("event", "mirror_failed").Str("part", k.Part.String()).Str("generation", k.Generation.String()).Str("node", string(to)).Err(err).Msg("private part not mirrored")
 }
 
 // commitLag keeps a figure for status and logs it.

@@ -380,10 +380,12 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case replica.Pinned:
 		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
 			led.pinnedAt = time.Now()
+			l.log.z.Debug().Str("event", "pinned").Str("node", string(name)).Uint64("n", m.N).Str("generation", m.Generation.String()).Int("parts", len(m.Parts)).Msg("pins")
 			l.commitEffects(ctx, m.Job, led, led.committer.Pinned(m))
 		}
 	case replica.Passed:
 		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
+			l.log.z.Debug().Str("event", "passed").Str("node", string(name)).Uint64("n", m.N).Uint32("rank", uint32(m.Rank)).Str("live", m.Live.String()).Str("holds", fmt.Sprint(m.Holds)).Msg("rank passed the candidate")
 			l.commitEffects(ctx, m.Job, led, led.committer.Passed(m))
 		}
 	case evidence:
@@ -474,6 +476,7 @@ func (l *leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJo
 		switch e := e.(type) {
 		case lock.Announce:
 			led.candidate = e.Candidate
+			l.log.z.Debug().Str("event", "candidate").Uint64("term", e.Candidate.Term).Uint64("n", e.Candidate.N).Str("generation", e.Candidate.Generation.String()).Msg("candidate named")
 			for _, n := range l.links {
 				n.send(kindCandidate, e.Candidate)
 			}

@@ -13,20 +13,21 @@ import (
 
 // localJob is this node's part of a job. Owned by the member.
 type localJob struct {
-	job       *replica.Job
-	candidate replica.Candidate
-	answered  map[replica.Part]bool // parts pinned and reported for candidate
-	passed    map[replica.Rank]bool // ranks that said Passed to candidate
-	ranks     map[replica.Rank]*localRank
-	retired   []*arenaRef              // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
-	mirrors   map[replica.Rank]*mirror // private parts held for other nodes' ranks
-	fenced    replica.Epoch            // fence words raised to
-	settleBy  time.Time                // after it, what is unfinished is torn
-	seq       uint64
-	reported  replica.NodeReport // as sent last, to send only changes
-	written   map[replica.Part]shardReport
-	writing   map[replica.Part]bool
-	fetching  map[replica.Rank]replica.Epoch // mirrors being fetched for a plan
+	job         *replica.Job
+	candidate   replica.Candidate
+	candidateAt time.Time
+	answered    map[replica.Part]bool // parts pinned and reported for candidate
+	passed      map[replica.Rank]bool // ranks that said Passed to candidate
+	ranks       map[replica.Rank]*localRank
+	retired     []*arenaRef              // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
+	mirrors     map[replica.Rank]*mirror // private parts held for other nodes' ranks
+	fenced      replica.Epoch            // fence words raised to
+	settleBy    time.Time                // after it, what is unfinished is torn
+	seq         uint64
+	reported    replica.NodeReport // as sent last, to send only changes
+	written     map[replica.Part]shardReport
+	writing     map[replica.Part]bool
+	fetching    map[replica.Rank]replica.Epoch // mirrors being fetched for a plan
 }
 
 func newLocalJob(job *replica.Job) *localJob {
@@ -47,12 +48,14 @@ type localRank struct {
 	stopped     bool          // waits in rp_join: captures joined
 	stoppedAt   time.Time     // since when
 	initial     replica.Epoch // sealed both parts as (initial, init)
+	gone        replica.Epoch // let go in this epoch
 	loaded      replica.Epoch // acknowledged its roots for the plan of this epoch
 	left        bool          // said that it has finished
 	leaveTo     uint32        // request to answer with BYE once the job has ended
 	ordered     orderKey      // the last order sent, so that orders can be derived again and again
 	restore     *restore      // of the newest plan
 	sealedAt    map[replica.Generation]time.Time
+	pushed      map[pushKey]pushState // of the newest private parts
 }
 
 // arenaRef counts who reads an arena besides the member, so that it is unmapped only after the last. Owned by the member;
@@ -63,6 +66,7 @@ type arenaRef struct {
 	held   map[shm.Place]int // readers: a held place is never freed
 	users  int
 	closed bool
+	peer   *session.Peer // of a rank that came back before its job was known
 }
 
 func newArenaRef(a *shm.Arena, key string) *arenaRef {

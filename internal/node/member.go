@@ -173,6 +173,8 @@ func (m *member) handle(ev memberEvent) {
 		m.restored(ev)
 	case mirrored:
 		m.mirrored(ev)
+	case pushEnded:
+		m.pushEnded(ev)
 	case shardWritten:
 		m.shardWritten(ev)
 	case markerWritten:
@@ -283,6 +285,7 @@ func (m *member) tick() time.Duration {
 		m.retryRestores(lj)
 		if lj.job.Phase == replica.Open {
 			m.answerCandidate(lj)
+			m.mirrorAgain(lj)
 		}
 		if due {
 			m.report(lj)

@@ -33,15 +33,73 @@ type pusher struct {
 	queue chan push
 }
 
+// pushKey is one part sent to one mirror; pushState is what is known of it there.
+type pushKey struct {
+	node       replica.NodeName
+	generation replica.Generation
+}
+
+type pushState struct {
+	sent time.Time
+	done bool
+}
+
+// pushed is the end of a push.
+type pushEnded struct {
+	job  replica.JobID
+	rank replica.Rank
+	key  pushKey
+	err  error
+}
+
+// pushAgain is how long a mirror's answer may take before the candidate's part is sent again.
+const pushAgain = 150 * time.Millisecond
+
+func (m *member) pushEnded(ev pushEnded) {
+	lj := m.jobs[ev.job]
+	if lj == nil || lj.ranks[ev.rank] == nil {
+		return
+	}
+	lr := lj.ranks[ev.rank]
+	if ev.err == nil {
+		lr.pushed[ev.key] = pushState{lr.pushed[ev.key].sent, true}
+	}
+	for k := range lr.pushed {
+		if k.generation.Step < lj.job.Committed.Step {
+			delete(lr.pushed, k)
+		}
+	}
+}
+
+// mirrorAgain sends the private parts that a commit waits for to their mirrors once more, acknowledged or not: a push may have
+// met a daemon that was away, this daemon may have been when they were sealed, or the mirror has freed what it had.
+func (m *member) mirrorAgain(lj *localJob) {
+	if lj.job.Phase != replica.Open || time.Since(lj.candidateAt) < pushAgain || lj.candidate.Generation.Epoch != lj.job.Position.Epoch {
+		return
+	}
+	for _, lr := range lj.ranks {
+		for _, p := range lr.arena.Places() {
+			if p.Kind != shm.Ring {
+				continue
+			}
+			if info, err := lr.arena.Sealed(p); err == nil && info.Generation == lj.candidate.Generation {
+				m.mirror(lj, lr, p, info, true)
+			}
+		}
+	}
+}
+
 // mirror sends a just sealed private part to the nodes that mirror it: every step, before the update it belongs to ends.
-func (m *member) mirror(lj *localJob, lr *localRank, p shm.Place, info shm.Info) {
+func (m *member) mirror(lj *localJob, lr *localRank, p shm.Place, info shm.Info, again bool) {
 	if int(lr.rank) >= len(lj.job.Mirrors) {
 		return
 	}
 	for _, node := range lj.job.Mirrors[lr.rank] {
-		if node == m.self.Name {
+		pk := pushKey{node, info.Generation}
+		if st := lr.pushed[pk]; node == m.self.Name || st.done && !again || time.Since(st.sent) < pushAgain {
 			continue
 		}
+		lr.pushed[pk] = pushState{sent: time.Now()}
 		k := transfer.Key{Cluster: m.cluster, Era: lj.job.Era, Job: lj.job.ID, Epoch: lj.job.Epoch, Part: replica.OfRank(lr.rank), Generation: info.Generation, Root: info.Root, Rank: lr.rank, Incarnation: lr.incarnation}
 		r, err := m.reader(lj, located{lr.arena, p, info, replica.Held{Part: k.Part, Rank: lr.rank}})
 		if err != nil {
@@ -100,6 +158,7 @@ func (m *member) runPusher(ctx context.Context, pu *pusher) {
 			if err != nil && ctx.Err() == nil {
 				m.log.pushFailed(p.key, pu.node, err)
 			}
+			m.post(pushEnded{p.key.Job, p.key.Rank, pushKey{pu.node, p.key.Generation}, err})
 		}
 	}
 }

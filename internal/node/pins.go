@@ -17,7 +17,7 @@ func (m *member) sealed(lj *localJob, lr *localRank, p shm.Place) {
 		return // freed or torn meanwhile: the word is the truth, the message only a wake-up
 	}
 	if p.Kind == shm.Ring {
-		m.mirror(lj, lr, p, info)
+		m.mirror(lj, lr, p, info, false)
 	}
 	if p.Kind == shm.Slot {
 		lr.sealedAt[info.Generation] = time.Now()
@@ -50,7 +50,7 @@ func (m *member) checkInitial(lj *localJob, lr *localRank) {
 
 // newCandidate obeys a newer candidate: every pin of an older one is let go.
 func (m *member) newCandidate(lj *localJob, c replica.Candidate) {
-	lj.candidate = c
+	lj.candidate, lj.candidateAt = c, time.Now()
 	clear(lj.answered)
 	clear(lj.passed)
 	for _, lr := range lj.ranks {

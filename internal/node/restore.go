@@ -60,22 +60,20 @@ func (m *member) order(lj *localJob) {
 			private, _ := job.Plan.Source(replica.OfRank(r))
 			m.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderLoad, Source: lr.restore.tier, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation,
 				Slot: uint32(lr.restore.slot.Index), Place: uint32(lr.restore.ring.Index), ReplicatedRoot: group.Root, PrivateRoot: private.Root})
-		case job.Phase == replica.Open && lr.loaded == job.Epoch:
-			if m.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderGo, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation}) {
-				lr.stopped = false
-			}
+		case job.Phase == replica.Open && lr.loaded == job.Epoch && lr.gone != job.Epoch:
+			// Once an epoch: a rank that stops again under it waits for the fault that made it stop.
+			lr.gone, lr.stopped = job.Epoch, false
+			m.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderGo, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation})
 		}
 	}
 }
 
-func (m *member) orderOnce(lr *localRank, epoch replica.Epoch, o wire.Order) bool {
+func (m *member) orderOnce(lr *localRank, epoch replica.Epoch, o wire.Order) {
 	key := orderKey{epoch, o.Action}
-	if lr.ordered == key {
-		return false
+	if lr.ordered != key {
+		lr.ordered = key
+		m.sendOrder(lr, epoch, o)
 	}
-	lr.ordered = key
-	m.sendOrder(lr, epoch, o)
-	return true
 }
 
 func (m *member) sendOrder(lr *localRank, epoch replica.Epoch, o wire.Order) {

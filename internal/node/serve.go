@@ -102,6 +102,10 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 			err = fmt.Errorf("%w: %v from node %s, which does not hold rank %d", transfer.ErrRefused, k.Part, peer, k.Rank)
 			return
 		}
+		if _, held := lj.find(nil, k.Part, k.Generation, k.Root); held {
+			sink = heldSink{}
+			return
+		}
 		if arena, err = s.m.mirrorArena(lj, k.Rank, man); err == nil {
 			place, staging, err = s.m.stage(lj, arena, shm.Ring, man)
 		}
@@ -110,6 +114,10 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 	}
 	if err != nil {
 		return nil, nil, err
+	}
+	if sink != nil {
+		s.m.post(mirrored{lj.job.ID, k.Rank})
+		return sink, func(err error) error { return err }, nil
 	}
 	return staging, func(err error) error {
 		if err == nil {
@@ -138,6 +146,12 @@ func (l *localLane) Open(ctx context.Context) (transfer.Stream, error) {
 	})
 	return near, nil
 }
+
+// heldSink answers a push of what is here already.
+type heldSink struct{}
+
+func (heldSink) Have(int) bool         { return true }
+func (heldSink) Put(int, []byte) error { return nil }
 
 func contains(nodes []replica.NodeName, n replica.NodeName) bool {
 	for _, have := range nodes {

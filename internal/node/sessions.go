@@ -260,6 +260,14 @@ func (m *member) makeArena(lj *localJob, a *attaching) {
 		lj.retired = append(lj.retired, lr.arena)
 		delete(lj.ranks, rank)
 	}
+	for i, ref := range lj.retired { // retired since the view of this very claim came before its answer
+		_, pid, start := ref.Owner()
+		if ref.Spec().Rank == rank && sameGeometry(ref.Geometry(), a.geometry) && !session.Alive(int(pid), start) {
+			lj.retired = slices.Delete(lj.retired, i, i+1)
+			m.handOut(lj, a, ref)
+			return
+		}
+	}
 	a.creating = true
 	job := lj.job
 	slots := job.Options.Slots
@@ -300,7 +308,7 @@ func (m *member) arenaReady(ev arenaReady) {
 func (m *member) handOut(lj *localJob, a *attaching, ref *arenaRef) {
 	delete(m.attaching, a.peer.ID())
 	rank := replica.Rank(a.hello.Rank)
-	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), alive: true, sealedAt: map[replica.Generation]time.Time{}}
+	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), alive: true, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
 	ref.SetOwner(a.granted, uint64(lr.pid), lr.start)
 	ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
@@ -332,6 +340,13 @@ func (m *member) reattach(ev session.Hello) {
 			}
 		}
 	}
+	for _, ref := range m.orphans { // no leader reached yet: a live rank is taken back all the same (P7)
+		if inc, pid, start := ref.Owner(); int(pid) == ev.Peer.PID() && start == ev.Peer.StartTime() && ref.Spec().Rank == ev.Hello.Rank {
+			ref.peer = ev.Peer
+			m.attached(ev.Peer, ev.Header.Request, ref, inc, 0)
+			return
+		}
+	}
 	if m.adoptOffered(ev) {
 		return
 	}
@@ -340,11 +355,16 @@ func (m *member) reattach(ev session.Hello) {
 
 func (m *member) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
 	lr.peer, lr.alive, lr.ordered = ev.Peer, true, orderKey{}
-	hd := lr.arena.Header()
-	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: lr.incarnation, Slots: hd.Slots, Ring: hd.Ring, Fence: lr.arena.Fence(), Job: lj.job.ID}.Append(nil)
-	ev.Peer.Send(wire.RankHeader{Type: wire.MAttached, Request: ev.Header.Request, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}, body) //nolint:errcheck // a dead peer is Gone
+	m.attached(ev.Peer, ev.Header.Request, lr.arena, lr.incarnation, lj.job.Epoch)
 	m.log.reattached(lj.job, lr)
 	m.reconcile(lj)
+}
+
+// attached answers a rank that came back: it has the descriptor already.
+func (m *member) attached(p *session.Peer, request uint32, ref *arenaRef, inc replica.Incarnation, epoch replica.Epoch) {
+	hd := ref.Header()
+	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: inc, Slots: hd.Slots, Ring: hd.Ring, Fence: ref.Fence(), Job: ref.Spec().Job}.Append(nil)
+	p.Send(wire.RankHeader{Type: wire.MAttached, Request: request, Epoch: epoch, Incarnation: inc}, body) //nolint:errcheck // a dead peer is Gone
 }
 
 // peerGone is a lost session: of a live process until its exit is seen.
@@ -357,6 +377,11 @@ func (m *member) peerGone(p *session.Peer) {
 	if l := m.launchers[p.ID()]; l != nil {
 		m.launcherGone(l)
 		return
+	}
+	for _, ref := range m.orphans {
+		if ref.peer == p {
+			ref.peer = nil
+		}
 	}
 	if lj, lr := m.rankOf(p); lr != nil {
 		lr.peer = nil
