@@ -36,6 +36,7 @@ type options struct {
 	world       int // of the baseline
 	pace        time.Duration
 	faultDir    string
+	tune        func(*model.Config) // nil but in tests: another size
 }
 
 // run is main without globals. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this rank was superseded or its job ended.
@@ -83,5 +84,8 @@ func newModel(o options, rank, world int, alloc model.Alloc) (*model.Model, erro
 	cfg.Seed, cfg.Steps, cfg.Vocab, cfg.PadBytes = o.seed, o.steps, corpus.Vocab, o.stateMB<<20
 	cfg.Shards, cfg.Shard = o.shards, rank%o.shards
 	cfg.Replicas, cfg.Replica = world/o.shards, rank/o.shards
+	if o.tune != nil {
+		o.tune(&cfg)
+	}
 	return model.New(cfg, corpus.Tokens, alloc)
 }

@@ -29,7 +29,6 @@ type before struct {
 	committed uint64
 	joins     int // of all ranks
 	pids      map[int]int
-	leader    string
 }
 
 // inject carries out one fault, waits until the job has recovered from it, and returns its row.

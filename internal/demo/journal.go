@@ -105,10 +105,10 @@ func (j *journal) touchLocked() {
 	j.changed = make(chan struct{})
 }
 
-// addLog takes a line of a daemon's log; what is not an event is only in the log file.
+// addLog takes a line of a daemon's log. What is not an event, or only what a library says, is in the log file alone.
 func (j *journal) addLog(node string, line []byte) {
 	e := logEvent{from: node}
-	if json.Unmarshal(line, &e) != nil || e.Event == "" || e.Time.IsZero() {
+	if json.Unmarshal(line, &e) != nil || e.Event == "" || e.Event == "library" || e.Time.IsZero() {
 		return
 	}
 	j.mu.Lock()

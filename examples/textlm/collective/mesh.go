@@ -50,13 +50,12 @@ type Mesh struct {
 }
 
 type peer struct {
-	rank     int
-	conn     net.Conn
-	in       chan []byte // received vectors; the reader blocks when it is full
-	free     chan []byte // buffers for the reader
-	sent     uint64      // messages so far
-	received uint64
-	head     [headBytes]byte
+	rank int
+	conn net.Conn
+	in   chan []byte // received vectors; the reader blocks when it is full
+	free chan []byte // buffers for the reader
+	sent uint64      // messages so far
+	head [headBytes]byte
 }
 
 // Connect meets the other ranks: it accepts those above on ln and dials those below at addr(rank), which may wait for the
