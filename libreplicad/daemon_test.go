@@ -92,6 +92,10 @@ func (d *testDaemon) handle(ev session.Event) {
 		body := wire.Welcome{ABI: wire.RankABI, Rank: ev.Rank, Cluster: testCluster, Job: testJob, Era: 1, ChunkBytes: testChunk}.Append(nil)
 		if ev.File != nil {
 			_ = ev.File.Close()
+			if d.refuse != "" {
+				ev.Peer.Refuse(ev.Header.Request, wire.CodeStopped, d.refuse)
+				return
+			}
 			h.Type = wire.MAttached
 			body = d.attached().Append(nil)
 		}

@@ -172,6 +172,7 @@ func TestRendezvous(t *testing.T) {
 		t.Error("another value came back")
 	}
 	must(t, r.Barrier(t.Context(), "up", 4))
+	must(t, r.Leave(t.Context()))
 
 	// A get of a key that is not there waits, and ends with the epoch.
 	var fenced error
@@ -186,7 +187,10 @@ func TestRendezvous(t *testing.T) {
 	if !errors.Is(fenced, libreplicad.ErrFenced) {
 		t.Errorf("get ended with %v", fenced)
 	}
-	must(t, r.Leave(t.Context()))
+	// A fault before all ranks have left needs those back that have.
+	if err := r.Leave(t.Context()); !errors.Is(err, libreplicad.ErrFenced) {
+		t.Errorf("left a closed epoch: %v", err)
+	}
 }
 
 func TestRefusals(t *testing.T) {
@@ -251,6 +255,50 @@ func TestStopped(t *testing.T) {
 	d.orders(2, wire.Order{Action: wire.OrderStop, Code: wire.CodeStopped, Text: "job ended"})
 	if _, err := r.Join(t.Context()); !errors.Is(err, libreplicad.ErrStopped) {
 		t.Fatalf("join: %v", err)
+	}
+}
+
+// A rank that the daemon does not take back is woken and told to exit.
+func TestSuperseded(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	fence := r.Fence()
+	d.halt()
+	d.refuse = "rank 2 was claimed anew"
+	d.start()
+	<-fence
+	if _, err := r.Join(t.Context()); !errors.Is(err, libreplicad.ErrStopped) {
+		t.Fatalf("join: %v", err)
+	}
+	if err := r.KVSet(t.Context(), "k", nil); !errors.Is(err, libreplicad.ErrStopped) {
+		t.Fatalf("set: %v", err)
+	}
+}
+
+// The settle rule may ask ranks that stopped to seal the live state they stand at.
+func TestCaptureWhileStopped(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	d.arena.SetCadence(100) // no capture of its own
+	must(t, r.StepEnter(1, patience))
+	r.fill(10)
+	must(t, r.StepExit(1, 0))
+	d.fence(1)
+	g := replica.Generation{Epoch: 1, Step: 1}
+	d.orders(1, wire.Order{Action: wire.OrderCapture, Generation: g})
+	joined := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, err := r.Join(ctx)
+		joined <- err
+	}()
+	slot := await(d, sealedAs(0, g))
+	if err := d.arena.Verify(shm.Place{Kind: shm.Slot, Index: int(slot.Index)}); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-joined; !errors.Is(err, context.Canceled) {
+		t.Errorf("join: %v", err)
 	}
 }
 

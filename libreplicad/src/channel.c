@@ -79,9 +79,11 @@ int rpi_send_on(rp_handle *h, int fd, uint16_t type, uint32_t request, struct io
 
 int rpi_send(rp_handle *h, uint16_t type, uint32_t request, struct iovec *body, int n, int64_t deadline, rp_error *err) {
 	pthread_mutex_lock(&h->io);
-	bool gone = h->gone;
+	bool gone = h->gone, stopped = h->stopped;
 	h->sent_on = h->connections;
 	pthread_mutex_unlock(&h->io);
+	if (stopped)
+		return rpi_error(err, RP_ESTOPPED, "stopped: %s", h->stop.text);
 	int rc = gone ? RP_EGONE : rpi_send_on(h, h->fd, type, request, body, n, -1, deadline);
 	if (rc == RP_EGONE) {
 		pthread_mutex_lock(&h->io);

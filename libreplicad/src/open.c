@@ -1,6 +1,7 @@
 /* open.c: a handle's birth, the claim of its rank, the way back to a daemon that was away, and its end. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -214,6 +215,15 @@ RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	return RP_OK;
 }
 
+/* Final for the handle: every call that would wait for the daemon says so from now on. */
+static void stop(rp_handle *h, const char *why) {
+	pthread_mutex_lock(&h->io);
+	if (!h->stopped)
+		snprintf(h->stop.text, sizeof h->stop.text, "%s", why);
+	h->stopped = true;
+	pthread_mutex_unlock(&h->io);
+}
+
 RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	RPI_ENTER(h, err);
 	int64_t deadline = rpi_deadline(timeout_ns);
@@ -233,13 +243,17 @@ RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 		return rc;
 	rc = rpi_handshake(h, fd, RP_M_REATTACH, &h->hello, sizeof h->hello, h->arena_fd, RP_M_ATTACHED, deadline, err);
 	rp_attached a = {0};
+	if (rc == RP_ESTOPPED)
+		stop(h, "the daemon refused to take the rank back");
 	if (rc == RP_OK) {
 		if (h->hand.fd >= 0)
 			close(h->hand.fd); /* the arena is mapped already */
 		if (h->hand.length == sizeof a)
 			memcpy(&a, h->hand.body, sizeof a);
-		if (a.incarnation != h->incarnation)
+		if (a.incarnation != h->incarnation) {
+			stop(h, "the rank belongs to a newer incarnation");
 			rc = rpi_error(err, RP_ESTOPPED, "rank %u now belongs to incarnation %llu, this handle is %llu: exit", h->hello.rank, (unsigned long long)a.incarnation, (unsigned long long)h->incarnation);
+		}
 	}
 	if (rc == RP_OK) {
 		/* Onto the old number, so that rp_fd stays what it was. */

@@ -1,0 +1,86 @@
+/* harness.h: what the C tests share: checks that end the test program, the list of tests, and a daemon in a thread. */
+#ifndef RP_TEST_HARNESS_H
+#define RP_TEST_HARNESS_H
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../src/internal.h"
+
+#define CHECK(cond)                                                                          \
+	do {                                                                                 \
+		if (!(cond)) {                                                               \
+			fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #cond);   \
+			abort();                                                             \
+		}                                                                            \
+	} while (0)
+
+#define SAME(got, want)                                                                                                                  \
+	do {                                                                                                                             \
+		long long g_ = (long long)(got), w_ = (long long)(want);                                                                 \
+		if (g_ != w_) {                                                                                                          \
+			fprintf(stderr, "%s:%d: %s is %lld, want %s = %lld\n", __FILE__, __LINE__, #got, g_, #want, w_);                 \
+			abort();                                                                                                         \
+		}                                                                                                                        \
+	} while (0)
+
+#define OK(call)                                                                                                     \
+	do {                                                                                                         \
+		int rc_ = (call);                                                                                    \
+		if (rc_ != RP_OK) {                                                                                  \
+			fprintf(stderr, "%s:%d: %s: %d %s\n", __FILE__, __LINE__, #call, rc_, failure.text);         \
+			abort();                                                                                     \
+		}                                                                                                    \
+	} while (0)
+
+extern rp_error failure;
+enum { second = 1000000000 };
+
+/* The daemon's side: answers on a socket in a thread, owns the arena. Fields are set before the rank asks. */
+typedef struct {
+	char path[100];
+	int listener, connection, memfd;
+	pthread_t thread;
+	uint32_t chunk, slots, ring;
+	uint8_t *records;
+	uint32_t regions;
+	rp_control *control;
+	uint8_t *arena;
+	size_t bytes;
+	const rp_handle *geometry; /* whose laid out regions the arena is for */
+	rp_order order;
+	uint64_t epoch; /* of the order; 0: none yet */
+	int refuse;     /* code for the next attach */
+	_Atomic unsigned sealed, stopped;
+	rp_sealed last;
+} fake;
+
+void fake_start(fake *f);
+void fake_stop(fake *f);
+void fake_hang_up(fake *f);
+void fake_order(fake *f, uint64_t epoch, uint32_t action, uint64_t step, uint32_t slot, uint32_t place);
+void fake_send(fake *f, uint16_t type, uint64_t epoch, uint32_t request, const void *body, size_t n);
+
+/* A rank with a region of each class, brought to step 0 of epoch 1. */
+typedef struct {
+	fake daemon;
+	rp_handle *h;
+	float *weight, *scale, *base;
+	uint64_t rng[4];
+	size_t weights;
+} rank;
+void rank_open(rank *r, fake *f, size_t weights, uint32_t rng_flags);
+void rank_start(rank *r, size_t weights);
+void rank_end(rank *r);
+int rank_join(rank *r, rp_join_info *info);
+
+/* Whether what lies in a place hashes to its meta: COPIED or SEALED. */
+bool whole(const rp_handle *h, rpi_place p, int part, bool sealed);
+
+typedef struct {
+	const char *name;
+	void (*run)(void);
+} test;
+extern const test words_tests[], capture_tests[], process_tests[], bytes_tests[];
+#endif

@@ -1,0 +1,19 @@
+/* main.c: runs every test, or those whose name contains the argument. Run in libreplicad/. */
+#include "harness.h"
+
+rp_error failure;
+
+int main(int argc, char **argv) {
+	const test *const lists[] = {bytes_tests, words_tests, capture_tests, process_tests};
+	int n = 0;
+	for (size_t l = 0; l < sizeof lists / sizeof *lists; l++)
+		for (const test *t = lists[l]; t->name; t++) {
+			if (argc > 1 && !strstr(t->name, argv[1]))
+				continue;
+			fprintf(stderr, "  %s\n", t->name);
+			t->run();
+			n++;
+		}
+	fprintf(stderr, "%d C tests passed\n", n);
+	return n ? 0 : 1;
+}

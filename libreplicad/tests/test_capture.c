@@ -1,0 +1,237 @@
+/* test_capture.c: captures by a worker thread, cancelled, torn, without a slot; loads that must refuse. */
+#include <sched.h>
+
+#include "harness.h"
+
+static void step(rank *r, uint64_t s, int *armed) {
+	OK(rp_step_enter(r->h, s, 0, &failure)); /* no worker runs beside: what is still armed is skipped */
+	for (size_t i = 0; i < r->weights; i++)
+		r->weight[i] = (float)(s * 1000 + i);
+	r->scale[0] = (float)s;
+	r->rng[0] = s;
+	OK(rp_set_good(r->h, s));
+	OK(rp_step_exit(r->h, s, 0, armed, &failure));
+}
+
+static uint64_t state(const rank *r, uint32_t slot) { return RP_SLOT_STATE(atomic_load(&r->daemon.control->slot[slot].word)); }
+
+/* Volatile regions belong to the step though they change before the worker comes. */
+static void takes_volatile_from_staging(void) {
+	rank r;
+	int armed;
+	rank_start(&r, 5000);
+	step(&r, 1, &armed);
+	SAME(armed, 1);
+	r.scale[0] = 77, r.rng[0] = 77;
+	OK(rp_capture(r.h, &failure));
+	rpi_place p = rpi_slot(r.h, 1); /* the lowest free one: 0 holds the initial state */
+	SAME(state(&r, 1), RP_SEALED);
+	CHECK(whole(r.h, p, RPI_PART_REPLICATED, true));
+	SAME(p.meta->generation, RP_WORD(1, 1, 0));
+	float scale, weight;
+	memcpy(&scale, p.bytes + r.h->volatile_offset, 4);
+	memcpy(&weight, p.bytes + 4 * 4999, 4);
+	CHECK(scale == 1 && weight == 5999);
+	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
+	rank_end(&r);
+}
+
+static void needs_good(void) {
+	rank r;
+	int armed;
+	rank_start(&r, 100);
+	OK(rp_step_enter(r.h, 1, 0, &failure));
+	OK(rp_step_exit(r.h, 1, 0, &armed, &failure));
+	SAME(armed, 1);
+	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
+	SAME(state(&r, 1), RP_FREE);
+	OK(rp_set_good(r.h, 1));
+	OK(rp_capture(r.h, &failure));
+	SAME(state(&r, 1), RP_SEALED);
+	rank_end(&r);
+}
+
+static void without_a_slot_skips(void) {
+	rank r;
+	rank_start(&r, 100);
+	for (uint32_t i = 1; i < 4; i++)
+		atomic_store(&r.daemon.control->slot[i].word, RP_SLOT(0, RP_SEALED));
+	step(&r, 1, NULL);
+	SAME(rp_capture(r.h, &failure), RP_ECANCELED);
+	rp_stats st = {.struct_size = sizeof st};
+	OK(rp_get_stats(r.h, &st));
+	SAME(st.skipped, 1);
+	SAME(atomic_load(&r.daemon.control->skipped.word), 1);
+	step(&r, 2, NULL);
+	atomic_store(&r.daemon.control->slot[2].word, RP_SLOT(1, RP_FREE));
+	OK(rp_capture(r.h, &failure));
+	SAME(rpi_slot(r.h, 2).meta->generation, RP_WORD(1, 2, 0));
+	rank_end(&r);
+}
+
+static void private_ring_full(void) {
+	rank r;
+	rank_start(&r, 100);
+	for (uint64_t s = 1; s <= 9; s++)
+		step(&r, s, NULL);
+	rp_stats st = {.struct_size = sizeof st};
+	OK(rp_get_stats(r.h, &st));
+	SAME(st.private_skipped, 2); /* 8 places: the initial state's and steps 1 to 7 */
+	rank_end(&r);
+}
+
+static void in_window_private_is_sealed_at_exit(void) {
+	rank r = {0};
+	rp_join_info info;
+	r.daemon = (fake){.chunk = 4096, .slots = 4, .ring = 8};
+	fake_start(&r.daemon);
+	rank_open(&r, &r.daemon, 100, RP_IN_WINDOW);
+	OK(rp_attach(r.h, 20ll * second, &failure));
+	fake_order(&r.daemon, 1, RP_ORDER_INIT, 0, 0, 0);
+	OK(rank_join(&r, &info));
+	OK(rp_seal_initial(r.h, &failure));
+	fake_order(&r.daemon, 1, RP_ORDER_LOAD, 0, 0, 0);
+	OK(rank_join(&r, &info));
+	OK(rp_load(r.h, &failure));
+	OK(rp_ready(r.h, 20ll * second, &failure));
+	OK(rp_step_enter(r.h, 1, 0, &failure));
+	SAME(RP_SLOT_STATE(atomic_load(&r.daemon.control->place[1].word)), RP_FREE);
+	r.rng[0] = 42;
+	OK(rp_step_exit(r.h, 1, 0, NULL, &failure));
+	SAME(RP_SLOT_STATE(atomic_load(&r.daemon.control->place[1].word)), RP_SEALED);
+	uint64_t rng;
+	memcpy(&rng, rpi_ring(r.h, 1).bytes, 8);
+	SAME(rng, 42);
+	rank_end(&r);
+}
+
+typedef struct {
+	rank *r;
+	_Atomic int stop;
+} worker;
+
+static void *work(void *arg) {
+	worker *w = arg;
+	while (!atomic_load(&w->stop))
+		if (rp_capture(w->r->h, NULL) == RP_EAGAIN)
+			sched_yield();
+	return NULL;
+}
+
+/* Whatever the daemon tears and frees while a worker copies, and however often captures are cancelled: what is SEALED is whole. */
+static void torn_while_copying(void) {
+	rank r;
+	rank_start(&r, 200000);
+	worker w = {.r = &r};
+	pthread_t t;
+	CHECK(pthread_create(&t, NULL, work, &w) == 0);
+	unsigned seed = 1, sealed = 0, torn = 0;
+	for (uint64_t s = 1; sealed < 50 || torn < 20; s++) {
+		CHECK(s < 100000);
+		OK(rp_step_enter(r.h, s, rand_r(&seed) % 3 ? 20ll * second : 0, &failure));
+		for (size_t i = 0; i < r.weights; i += 512)
+			r.weight[i] = (float)s;
+		OK(rp_set_good(r.h, s));
+		OK(rp_step_exit(r.h, s, 0, NULL, &failure));
+		bool tear = rand_r(&seed) % 2;
+		do { /* until the capture is over; in every second step the daemon declares it torn as soon as it sees it */
+			for (uint32_t i = 1; i < 4 && tear; i++) {
+				uint64_t seen = atomic_load(&r.daemon.control->slot[i].word);
+				if (RP_SLOT_STATE(seen) == RP_COPYING || RP_SLOT_STATE(seen) == RP_COPIED)
+					torn += atomic_compare_exchange_strong(&r.daemon.control->slot[i].word, &seen, RP_SLOT(RP_SLOT_COUNT(seen), RP_TORN));
+			}
+		} while (atomic_load(&r.h->capture) != RPI_NONE);
+		for (uint32_t i = 1; i < 4; i++) {
+			uint64_t seen = atomic_load(&r.daemon.control->slot[i].word);
+			if (RP_SLOT_STATE(seen) != RP_SEALED)
+				continue;
+			CHECK(whole(r.h, rpi_slot(r.h, i), RPI_PART_REPLICATED, true));
+			sealed++;
+			atomic_store(&r.daemon.control->slot[i].word, RP_SLOT(RP_SLOT_COUNT(seen) + 1, RP_FREE));
+		}
+		/* TORN is freed only once the copy is joined: the next step_enter does that. */
+		OK(rp_step_enter(r.h, ++s, 20ll * second, &failure));
+		for (uint32_t i = 1; i < 4; i++) {
+			uint64_t seen = atomic_load(&r.daemon.control->slot[i].word);
+			if (RP_SLOT_STATE(seen) == RP_TORN)
+				atomic_store(&r.daemon.control->slot[i].word, RP_SLOT(RP_SLOT_COUNT(seen) + 1, RP_FREE));
+		}
+		OK(rp_set_good(r.h, s));
+		OK(rp_step_exit(r.h, s, 0, NULL, &failure));
+	}
+	atomic_store(&w.stop, 1);
+	pthread_join(t, NULL);
+	fprintf(stderr, "    %u sealed, %u torn\n", sealed, torn);
+	rank_end(&r);
+}
+
+/* A cancelled capture leaves its slot COPYING for the same handle; at the next join it is TORN for the daemon. */
+static void cancelled_slot(void) {
+	rank r;
+	rank_start(&r, 5000);
+	step(&r, 1, NULL);
+	rp_cancel(r.h);
+	SAME(rp_capture(r.h, &failure), RP_ECANCELED);
+	SAME(state(&r, 1), RP_COPYING);
+	step(&r, 2, NULL);
+	OK(rp_capture(r.h, &failure));
+	SAME(state(&r, 1), RP_SEALED);
+	SAME(rpi_slot(r.h, 1).meta->generation, RP_WORD(1, 2, 0));
+	step(&r, 3, NULL);
+	step(&r, 4, NULL);
+	rp_cancel(r.h);
+	SAME(rp_capture(r.h, &failure), RP_ECANCELED);
+	SAME(state(&r, 2), RP_COPYING);
+	atomic_store(&r.daemon.control->fence.word, 1);
+	fake_order(&r.daemon, 2, RP_ORDER_LOAD, 0, 0, 0);
+	rp_join_info info;
+	OK(rank_join(&r, &info));
+	SAME(state(&r, 2), RP_TORN);
+	rank_end(&r);
+}
+
+/* A joining rank lets its last capture be: armed and good, it is finished before the daemon hears STOPPED. */
+static void join_finishes_the_capture(void) {
+	rank r;
+	rank_start(&r, 5000);
+	step(&r, 1, NULL);
+	atomic_store(&r.daemon.control->fence.word, 1);
+	fake_order(&r.daemon, 2, RP_ORDER_LOAD, 0, 0, 0);
+	rp_join_info info;
+	OK(rank_join(&r, &info));
+	SAME(state(&r, 1), RP_SEALED);
+	SAME(r.daemon.last.generation, RP_WORD(1, 1, 0));
+	OK(rp_load(r.h, &failure));
+	CHECK(r.weight[1] == 0 && r.scale[0] == 0 && r.rng[0] == 0);
+	SAME(atomic_load(&r.daemon.control->good.word), RP_WORD(2, 0, 0));
+	SAME(atomic_load(&r.daemon.control->step.word), RP_WORD(2, 0, RP_IDLE));
+	rank_end(&r);
+}
+
+static void load_refuses(void) {
+	rank r;
+	rp_join_info info;
+	rank_start(&r, 5000);
+	step(&r, 1, NULL);
+	OK(rp_capture(r.h, &failure));
+	uint8_t *at[] = {rpi_slot(r.h, 0).bytes + 777, rpi_ring(r.h, 0).bytes + 3, rpi_frozen(r.h).bytes + 1, (uint8_t *)rpi_slot(r.h, 0).meta->digest[2], (uint8_t *)&rpi_slot(r.h, 0).meta->flags, (uint8_t *)&rpi_slot(r.h, 0).meta->generation};
+	for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+		atomic_store(&r.daemon.control->fence.word, 1 + i);
+		fake_order(&r.daemon, 2 + i, RP_ORDER_LOAD, 0, 0, 0);
+		r.daemon.order.generation = RP_WORD(1, 0, 0);
+		OK(rank_join(&r, &info));
+		*at[i] ^= 1;
+		r.weight[5] = -5;
+		SAME(rp_load(r.h, &failure), RP_ECORRUPT);
+		CHECK(r.weight[5] == -5); /* bad bytes cost no live state */
+		SAME(rp_ready(r.h, 0, &failure), RP_ESTATE);
+		SAME(atomic_load(&r.daemon.control->good.word), RP_WORD(1, 1, 0));
+		*at[i] ^= 1;
+	}
+	OK(rp_load(r.h, &failure));
+	rank_end(&r);
+}
+
+const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"needs good", needs_good}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
+			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"cancelled slot", cancelled_slot},
+			      {"join finishes the capture", join_finishes_the_capture}, {"load refuses", load_refuses}, {0}};

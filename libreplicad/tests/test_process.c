@@ -1,0 +1,130 @@
+/* test_process.c: forks, kills, and a daemon that goes away. */
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "harness.h"
+
+static void child_touches_nothing(void) {
+	rank r;
+	rank_start(&r, 100);
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		rp_error e;
+		rp_join_info info = {.struct_size = sizeof info};
+		size_t n = 0;
+		int armed;
+		bool ok = rp_step_enter(r.h, 1, 0, &e) == RP_EFORK && rp_step_exit(r.h, 1, 0, &armed, &e) == RP_EFORK && rp_join(r.h, &info, 0, &e) == RP_EFORK && rp_load(r.h, &e) == RP_EFORK &&
+			  rp_ready(r.h, 0, &e) == RP_EFORK && rp_capture(r.h, &e) == RP_EFORK && rp_notify(r.h) == RP_EFORK && rp_reconnect(r.h, 0, &e) == RP_EFORK && rp_seal_initial(r.h, &e) == RP_EFORK &&
+			  rp_set_good(r.h, 1) == RP_EFORK && rp_freeze_good(r.h) == RP_EFORK && rp_kv_set(r.h, "k", "v", 1, 0, &e) == RP_EFORK && rp_kv_get(r.h, "k", NULL, &n, 0, &e) == RP_EFORK &&
+			  rp_barrier(r.h, "b", 1, 0, &e) == RP_EFORK && rp_fail(r.h, "x", &e) == RP_EFORK && rp_leave(r.h, 0, &e) == RP_EFORK && rp_attach(r.h, 0, &e) == RP_EFORK && rp_fenced(r.h) == 0 &&
+			  rp_committed(r.h) == 0 && rp_fd(r.h) == -1;
+		rp_cancel(r.h);
+		rp_close(r.h);
+		/* The arena is not mapped here: msync of it fails. */
+		_exit(ok && msync(r.h->arena, RP_PAGE, MS_ASYNC) != 0 ? 0 : 1);
+	}
+	int status;
+	CHECK(waitpid(pid, &status, 0) == pid);
+	SAME(status, 0);
+	OK(rp_step_enter(r.h, 1, 0, &failure)); /* the parent goes on */
+	rank_end(&r);
+}
+
+/* The child is killed at seeded moments while it trains and copies. Its words and places are then all that is left: what is SEALED
+ * is whole, and what is COPIED could be sealed by the daemon. */
+static void killed_while_copying(void) {
+	rank r;
+	rank_start(&r, 300000);
+	unsigned seed = 7, at[5] = {0};
+	for (int round = 0; round < 25; round++) {
+		fflush(NULL);
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (pid == 0) {
+			rank c = {0};
+			rp_join_info info;
+			rank_open(&c, &r.daemon, r.weights, 0);
+			bool ok = rp_attach(c.h, 20ll * second, NULL) == RP_OK && rank_join(&c, &info) == RP_OK && rp_load(c.h, NULL) == RP_OK && rp_ready(c.h, 20ll * second, NULL) == RP_OK;
+			for (uint64_t s = 1; ok; s++) {
+				ok = rp_step_enter(c.h, s, 0, NULL) == RP_OK && rp_set_good(c.h, s) == RP_OK && rp_step_exit(c.h, s, 0, NULL, NULL) == RP_OK;
+				rp_capture(c.h, NULL);
+				for (uint32_t i = 1; i < 4; i++) { /* the daemon's part: keeps slots coming */
+					uint64_t w = atomic_load(&r.daemon.control->slot[i].word);
+					if (RP_SLOT_STATE(w) == RP_SEALED)
+						atomic_compare_exchange_strong(&r.daemon.control->slot[i].word, &w, RP_SLOT(RP_SLOT_COUNT(w) + 1, RP_FREE));
+				}
+			}
+			_exit(1);
+		}
+		struct timespec t = {0, 2000000 + rand_r(&seed) % 20000000};
+		nanosleep(&t, NULL);
+		CHECK(kill(pid, SIGKILL) == 0);
+		int status;
+		CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+		for (uint32_t i = 1; i < 4; i++) {
+			rpi_place p = rpi_slot(r.h, i);
+			uint64_t w = atomic_load(p.word);
+			at[RP_SLOT_STATE(w)]++;
+			if (RP_SLOT_STATE(w) == RP_COPIED || RP_SLOT_STATE(w) == RP_SEALED) {
+				CHECK(whole(r.h, p, RPI_PART_REPLICATED, RP_SLOT_STATE(w) == RP_SEALED));
+				CHECK(rpi_good(r.h, p.meta->generation));
+			}
+			atomic_store(p.word, RP_SLOT(RP_SLOT_COUNT(w) + 1, RP_FREE));
+		}
+		for (uint32_t i = 1; i < 8; i++) {
+			rpi_place p = rpi_ring(r.h, i);
+			uint64_t w = atomic_load(p.word);
+			CHECK(RP_SLOT_STATE(w) != RP_SEALED || whole(r.h, p, RPI_PART_PRIVATE, true));
+			atomic_store(p.word, RP_SLOT(RP_SLOT_COUNT(w) + 1, RP_FREE));
+		}
+		CHECK(whole(r.h, rpi_slot(r.h, 0), RPI_PART_REPLICATED, true)); /* what was committed is intact */
+	}
+	fprintf(stderr, "    found free %u, copying %u, copied %u, sealed %u\n", at[0], at[1], at[2], at[3]);
+	CHECK(at[RP_COPYING] + at[RP_COPIED] > 0);
+	rank_end(&r);
+}
+
+static void daemon_goes_away(void) {
+	rank r;
+	rank_start(&r, 100);
+	fake_hang_up(&r.daemon);
+	OK(rp_step_enter(r.h, 1, 0, &failure));
+	OK(rp_set_good(r.h, 1));
+	OK(rp_step_exit(r.h, 1, 0, NULL, &failure));
+	SAME(rp_capture(r.h, &failure), RP_EGONE);
+	SAME(RP_SLOT_STATE(atomic_load(&r.daemon.control->slot[1].word)), RP_SEALED);
+	SAME(rp_notify(r.h), RP_EGONE);
+	SAME(rp_reconnect(r.h, 0, &failure), RP_EGONE);
+	SAME(rp_kv_set(r.h, "k", "v", 1, second, &failure), RP_EGONE);
+	unsigned before = atomic_load(&r.daemon.sealed);
+	fake_start(&r.daemon);
+	int fd = rp_fd(r.h);
+	OK(rp_reconnect(r.h, 20ll * second, &failure));
+	SAME(rp_fd(r.h), fd);
+	OK(rp_notify(r.h));
+	OK(rp_kv_set(r.h, "k", "v", 1, 20ll * second, &failure)); /* answered after what was sent before it */
+	SAME(atomic_load(&r.daemon.sealed), before + 2);
+	OK(rp_step_enter(r.h, 2, 0, &failure));
+	rank_end(&r);
+}
+
+static void refused_then_attached(void) {
+	rank r = {0};
+	r.daemon = (fake){.chunk = 4096, .slots = 2, .ring = 4, .refuse = RP_EAGAIN};
+	fake_start(&r.daemon);
+	rank_open(&r, &r.daemon, 100, 0);
+	SAME(rp_step_enter(r.h, 1, 0, &failure), RP_ESTATE);
+	SAME(rp_attach(r.h, 20ll * second, &failure), RP_EAGAIN);
+	CHECK(strcmp(failure.text, "refused by the daemon: no.") == 0);
+	OK(rp_attach(r.h, 20ll * second, &failure));
+	SAME(rp_attach(r.h, 0, &failure), RP_ESTATE);
+	rp_join_info info = {.struct_size = sizeof info};
+	SAME(rp_join(r.h, &info, 1000000, &failure), RP_ETIMEOUT);
+	rank_end(&r);
+}
+
+const test process_tests[] = {{"child touches nothing", child_touches_nothing}, {"killed while copying", killed_while_copying}, {"daemon goes away", daemon_goes_away}, {"refused then attached", refused_then_attached}, {0}};
