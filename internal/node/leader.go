@@ -158,7 +158,7 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 
 // register records the node as it is now; what it says afterwards is judged by that entry.
 func (l *leader) register(ctx context.Context, n replica.Node) error {
-	if have, ok := l.cons.State().Nodes[n.Name]; ok && have.Incarnation == n.Incarnation && have.Session == n.Session && have.Addr == n.Addr && have.Boot == n.Boot && have.Voter == n.Voter && maps.Equal(have.Labels, n.Labels) {
+	if have, ok := l.cons.State().Nodes[n.Name]; ok && sameNode(have, n) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, linkHandshake)
@@ -243,9 +243,8 @@ func (l *leader) resign(why error) {
 
 // follow tells rules and nodes what changed between two applied states.
 func (l *leader) follow(ctx context.Context, before lock.View) {
-	full := !maps.EqualFunc(before.Nodes, l.view.Nodes, func(a, b replica.Node) bool {
-		return a.Incarnation == b.Incarnation && a.Session == b.Session && a.Addr == b.Addr
-	})
+	nodesChanged := !maps.EqualFunc(before.Nodes, l.view.Nodes, sameNode)
+	full := nodesChanged
 	var short []progress
 	for id, job := range l.view.Jobs {
 		led := l.jobs[id]
@@ -286,7 +285,7 @@ func (l *leader) follow(ctx context.Context, before lock.View) {
 			delete(l.jobs, id)
 			continue
 		}
-		if old := before.Jobs[id]; old == job && maps.Equal(sessions(before), sessions(l.view)) {
+		if before.Jobs[id] == job && !nodesChanged {
 			continue
 		}
 		l.commitEffects(ctx, id, led, led.committer.Job(job, l.view.Nodes))
@@ -301,12 +300,9 @@ func onlyCommitted(was, is *replica.Job) bool {
 		was.Durable == is.Durable && (was.Writer == nil) == (is.Writer == nil) && len(was.Condemned) == len(is.Condemned) && slices.Equal(was.Ranks, is.Ranks)
 }
 
-func sessions(v lock.View) map[replica.NodeName]replica.Session {
-	m := make(map[replica.NodeName]replica.Session, len(v.Nodes))
-	for name, n := range v.Nodes {
-		m[name] = n.Session
-	}
-	return m
+// sameNode tells whether two registrations are of one life and session of a node, reached the same way.
+func sameNode(a, b replica.Node) bool {
+	return a.Incarnation == b.Incarnation && a.Session == b.Session && a.Addr == b.Addr && a.Boot == b.Boot && a.Voter == b.Voter && maps.Equal(a.Labels, b.Labels)
 }
 
 func holderOf(n replica.Node) replica.Holder {

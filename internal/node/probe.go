@@ -14,6 +14,7 @@ import (
 // peerState is what this node has seen of another on the data path.
 type peerState struct {
 	silentSince time.Time // zero: the last probe was answered, or refused
+	incarnation replica.NodeIncarnation
 	refused     bool      // its host answers, its daemon does not: unobserved, not dead
 	answered    time.Time
 }
@@ -78,7 +79,7 @@ func (p *prober) round(ctx context.Context) {
 		p.mu.Lock()
 		s := p.peers[name]
 		p.mu.Unlock()
-		if gone[name] && !s.silentSince.IsZero() && time.Since(s.silentSince) >= p.silent {
+		if gone[name] && s.incarnation == n.Incarnation && !s.silentSince.IsZero() && time.Since(s.silentSince) >= p.silent {
 			target := suspect{Target: holderOf(n), Live: live}
 			p.m.do(ctx, func() { p.m.send(kindSuspect, target) })
 		}
@@ -93,9 +94,12 @@ func (p *prober) probe(ctx context.Context, name replica.NodeName, n replica.Nod
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.peers[name]
+	if s.incarnation != n.Incarnation { // another life of the node: what the last one failed to answer says nothing of it
+		s = peerState{incarnation: n.Incarnation}
+	}
 	switch {
 	case err == nil && !reply.Adopting && reply.Node == name:
-		s = peerState{answered: time.Now()}
+		s = peerState{incarnation: n.Incarnation, answered: time.Now()}
 	case errors.Is(err, endpoint.ErrRefused):
 		s.refused, s.silentSince = true, time.Time{}
 	default:
