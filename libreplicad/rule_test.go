@@ -1,6 +1,10 @@
 package libreplicad
 
 import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/replicad/replicad/internal/leakcheck"
@@ -25,5 +29,25 @@ func TestShouldCaptureIsLocks(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// The golden list names what the header declares; make abi-check compares the built library with the same list.
+func TestHeaderDeclaresTheABI(t *testing.T) {
+	header, err := sources.ReadFile("include/replicad.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden, err := os.ReadFile("tests/abi.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var declared []string
+	for _, m := range regexp.MustCompile(`(?m)^RP_API .*?\b(rp_[a-z_]+)\(`).FindAllSubmatch(header, -1) {
+		declared = append(declared, string(m[1]))
+	}
+	slices.Sort(declared)
+	if want := strings.Fields(string(golden)); !slices.Equal(declared, want) {
+		t.Errorf("header declares\n%v\nthe golden list has\n%v", declared, want)
 	}
 }

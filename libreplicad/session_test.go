@@ -196,7 +196,9 @@ func TestRendezvous(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	d := newDaemon(t)
 	r := newRank(t, d)
+	d.mu.Lock()
 	d.refuse = "rank 2 is held by process 77: wait for it to exit"
+	d.mu.Unlock()
 	var e *libreplicad.Error
 	if err := r.Attach(t.Context()); !errors.Is(err, libreplicad.ErrRefused) || !errors.As(err, &e) || e.Text != "refused by the daemon: rank 2 is held by process 77: wait for it to exit" {
 		t.Fatalf("attach: %v", err)

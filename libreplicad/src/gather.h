@@ -3,8 +3,14 @@
  *
  * A piece is digested first, which brings it into the cache, and copied from there with stores that don't evict it: one pass over
  * memory. 64 KiB won on the machines measured (bench/words_and_capture). */
+#ifndef RPI_PIECE
 #define RPI_PIECE 65536u
-#define RPI_STREAM_FROM 4096u /* shorter copies stay in the cache: somebody reads them soon */
+#endif
+#ifdef RPI_PLAIN
+enum { stream_from = 1 << 30 };
+#else
+enum { stream_from = 4096 }; /* shorter copies stay in the cache: somebody reads them soon */
+#endif
 
 static const uint8_t rpi_zeros[RPI_ALIGN];
 
@@ -19,7 +25,7 @@ static void gather_run(XXH3_state_t *s, uint8_t *dst, const uint8_t *src, uint64
 		size_t piece = n < RPI_PIECE ? n : RPI_PIECE;
 		XXH3_128bits_update(s, src, piece);
 		if (dst) {
-			if (piece < RPI_STREAM_FROM)
+			if (piece < stream_from)
 				memcpy(dst, src, piece);
 			else
 				rpi_stream(dst, src, piece);
