@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,14 +16,14 @@ import (
 func baseline(ctx context.Context, o options, stdout io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	kv, done := newKV(ctx), &progress{steps: make([]replica.Step, o.world)}
+	kv := newKV(ctx)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for rank := range o.world {
 		wg.Go(func() {
 			m, err := newModel(o, rank, o.world, model.Heap)
 			if err == nil {
-				t := &trainer{Rank: &solo{kv: kv, done: done, rank: rank}, model: m, rank: rank, world: o.world, host: "127.0.0.1", opt: o, out: newEvents(stdout, &mu, rank)}
+				t := &trainer{Rank: &solo{kv: kv}, model: m, rank: rank, world: o.world, host: "127.0.0.1", opt: o, out: newEvents(stdout, &mu, rank)}
 				t.out.emit(event{Event: "start"})
 				err = t.train(ctx)
 			}
@@ -40,28 +39,7 @@ func baseline(ctx context.Context, o options, stdout io.Writer) error {
 // solo is a Rank without replicad: nothing is kept, so a lost peer ends the run.
 type solo struct {
 	kv     *kv
-	done   *progress
-	rank   int
 	joined int
-}
-
-// progress is the last good step of each rank of this process.
-type progress struct {
-	mu    sync.Mutex
-	steps []replica.Step
-}
-
-func (p *progress) set(rank int, step replica.Step) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.steps[rank] = step
-}
-
-// least is the step that all ranks have completed.
-func (p *progress) least() replica.Step {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Min(p.steps)
 }
 
 func (s *solo) Join(context.Context) (libreplicad.Order, error) {
@@ -75,20 +53,15 @@ func (s *solo) Join(context.Context) (libreplicad.Order, error) {
 	return libreplicad.Order{Action: action, Epoch: 1}, nil
 }
 
-func (s *solo) StepExit(step replica.Step, _ replica.PartFlags) error {
-	s.done.set(s.rank, step)
-	return nil
-}
-
-func (s *solo) SealInitial(context.Context) error           { return nil }
-func (s *solo) Load() error                                 { return nil }
-func (s *solo) Ready(context.Context) error                 { return nil }
-func (s *solo) StepEnter(replica.Step, time.Duration) error { return nil }
-func (s *solo) FreezeGood()                                 {}
-func (s *solo) Fail(string) error                           { return nil }
-func (s *solo) Fence() <-chan struct{}                      { return s.kv.ctx.Done() }
-func (s *solo) Committed() replica.Step                     { return s.done.least() }
-func (s *solo) Leave(context.Context) error                 { return nil }
+func (s *solo) SealInitial(context.Context) error              { return nil }
+func (s *solo) Load() error                                    { return nil }
+func (s *solo) Ready(context.Context) error                    { return nil }
+func (s *solo) StepEnter(replica.Step, time.Duration) error    { return nil }
+func (s *solo) StepExit(replica.Step, replica.PartFlags) error { return nil }
+func (s *solo) FreezeGood()                                    {}
+func (s *solo) Fail(string) error                              { return nil }
+func (s *solo) Fence() <-chan struct{}                         { return s.kv.ctx.Done() }
+func (s *solo) Leave(context.Context) error                    { return nil }
 
 func (s *solo) KVSet(_ context.Context, key string, value []byte) error {
 	s.kv.set(key, value)

@@ -28,7 +28,6 @@ type Rank interface {
 	FreezeGood()
 	Fail(text string) error
 	Fence() <-chan struct{}
-	Committed() replica.Step
 
 	KVSet(ctx context.Context, key string, value []byte) error
 	KVGet(ctx context.Context, key string) ([]byte, error)
@@ -45,7 +44,7 @@ type trainer struct {
 	out         *events
 }
 
-// train is the whole life of a rank: join an epoch, train in it until it is closed or the last step is committed, join the next.
+// train is the whole life of a rank: join an epoch, train in it until it is closed or the last step is done, join the next.
 func (t *trainer) train(ctx context.Context) error {
 	for {
 		order, err := t.join(ctx)
@@ -97,7 +96,7 @@ func (t *trainer) join(ctx context.Context) (order libreplicad.Order, err error)
 	}
 }
 
-// epoch trains from order on until the last step is committed. Any error ends the epoch for this rank.
+// epoch trains from order on until every rank has done the last step. Any error ends the epoch for this rank.
 func (t *trainer) epoch(ctx context.Context, order libreplicad.Order) error {
 	mesh, err := t.meet(ctx, order)
 	if err != nil {
@@ -131,19 +130,18 @@ func (t *trainer) epoch(ctx context.Context, order libreplicad.Order) error {
 		t.out.emit(event{Event: "step", Epoch: uint64(order.Epoch), Step: uint64(step), Loss: &loss})
 		pace.wait()
 	}
-	return t.awaitCommit()
+	return t.finish(ctx)
 }
 
-// awaitCommit keeps the rank in its place until the last step can't be lost any more. Peers may leave before it: only a
-// closed epoch, not a closed connection, means that there is work left.
-func (t *trainer) awaitCommit() error {
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for fence := t.Fence(); uint64(t.Committed()) < t.opt.steps; {
-		select {
-		case <-fence:
-			return libreplicad.ErrFenced
-		case <-tick.C:
+// finish waits until every rank has done the last step: until then a closed connection would look like a lost peer. What comes
+// after is Leave's: a fault before every rank has left brings the work back.
+func (t *trainer) finish(ctx context.Context) error {
+	if err := t.KVSet(ctx, "done/"+strconv.Itoa(t.rank), []byte("done")); err != nil {
+		return err
+	}
+	for r := range t.world {
+		if _, err := t.KVGet(ctx, "done/"+strconv.Itoa(r)); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -96,7 +96,7 @@ func TestResumeNoticesAForgottenRegion(t *testing.T) {
 // on from two steps before (or the start).
 func trainAll(t *testing.T, o options, out *bytes.Buffer, fence uint64, forgotten ...string) {
 	t.Helper()
-	kv, done := newKV(t.Context()), &progress{steps: make([]replica.Step, o.world)}
+	kv := newKV(t.Context())
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for rank := range o.world {
@@ -106,7 +106,7 @@ func trainAll(t *testing.T, o options, out *bytes.Buffer, fence uint64, forgotte
 				t.Error(err)
 				return
 			}
-			r := &memory{solo: solo{kv: kv, done: done, rank: rank}, model: m, fenceAt: fence, forgotten: forgotten, saved: map[uint64]map[string][]byte{}}
+			r := &memory{solo: solo{kv: kv}, model: m, fenceAt: fence, forgotten: forgotten, saved: map[uint64]map[string][]byte{}}
 			tr := &trainer{Rank: r, model: m, rank: rank, world: o.world, host: "127.0.0.1", opt: o, out: newEvents(out, &mu, rank)}
 			if err := tr.train(t.Context()); err != nil {
 				t.Errorf("rank %d: %v", rank, err)

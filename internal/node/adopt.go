@@ -50,10 +50,8 @@ func (m *member) saveArenas() {
 		for _, a := range lj.retired {
 			list.Arenas = append(list.Arenas, arenaEntry{Key: a.key, Job: id, Rank: a.Spec().Rank})
 		}
-		for r, mi := range lj.mirrors {
-			if mi.arena != nil {
-				list.Arenas = append(list.Arenas, arenaEntry{Key: mi.arena.key, Job: id, Rank: r, Mirror: true})
-			}
+		for _, mi := range lj.mirrors {
+			list.Arenas = append(list.Arenas, arenaEntry{Key: mi.arena.key, Job: id, Rank: mi.rank, Mirror: true})
 		}
 	}
 	slices.SortFunc(list.Arenas, func(a, b arenaEntry) int { return compareStrings(a.Key, b.Key) })
@@ -194,7 +192,7 @@ func (m *member) claimOrphans() {
 		case lj == nil || lj.job.Phase == replica.Ended:
 			m.forget(ref)
 		case ref.Spec().Mirror:
-			lj.mirrors[ref.Spec().Rank] = &mirror{rank: ref.Spec().Rank, arena: ref}
+			lj.mirrors[lj.mirrorKey(ref.Spec())] = &mirror{lj.mirrorKey(ref.Spec()), ref.Spec().Rank, ref}
 		default:
 			m.adoptRank(lj, ref)
 		}

@@ -161,8 +161,8 @@ func (m *member) supersede(lj *localJob) {
 		lj.retired = append(lj.retired, lr.arena)
 	}
 	if lj.job.Phase == replica.Ended {
-		for r, mi := range lj.mirrors {
-			delete(lj.mirrors, r)
+		for key, mi := range lj.mirrors {
+			delete(lj.mirrors, key)
 			m.forget(mi.arena)
 		}
 		for _, a := range lj.retired {

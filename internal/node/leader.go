@@ -46,6 +46,7 @@ type leader struct {
 	active     bool
 	term       uint64
 	view       lock.View
+	beaten     time.Duration // when the links last got a beat
 	links      map[replica.NodeName]*nodeLink
 	jobs       map[replica.JobID]*ledJob
 	suspicions map[replica.Holder]*suspicion
@@ -512,6 +513,12 @@ func (l *leader) tick(ctx context.Context) {
 		return
 	}
 	now := l.now()
+	if now-l.beaten >= linkBeat {
+		l.beaten = now
+		for _, n := range l.links {
+			n.send(kindBeat, beat{})
+		}
+	}
 	for id, led := range l.jobs {
 		if at, ok := led.recovery.Next(); ok && at <= now {
 			l.recoverStep(ctx, id, led, recovery.Tick{})

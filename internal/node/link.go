@@ -13,12 +13,17 @@ import (
 )
 
 const (
-	linkQueue     = 1024            // frames waiting to be written on a link; one that is full is closed, and opened anew
-	linkHandshake = 2 * time.Second // for hello and welcome; a leader that registers a node writes one log entry meanwhile
-	linkWrite     = 3 * time.Second // for one frame
+	linkQueue     = 1024                   // frames waiting to be written on a link; one that is full is closed, and opened anew
+	linkHandshake = 2 * time.Second        // for hello and welcome; a leader that registers a node writes one log entry meanwhile
+	linkWrite     = 3 * time.Second        // for one frame
+	linkBeat      = 200 * time.Millisecond // the leader says something at least so often
+	linkSilent    = time.Second            // without a word the node looks for a leader elsewhere: QUIC would take three times as long to notice
 )
 
-var errLinkFull = errors.New("link: the other end does not read")
+var (
+	errLinkFull     = errors.New("link: the other end does not read")
+	errLeaderSilent = errors.New("link: no word from the leader")
+)
 
 // link is one end of the stream between a node and the leader: a bounded queue to its writer, and a reader that hands
 // decoded messages on. send never blocks its caller.
@@ -172,7 +177,13 @@ func (k *linker) once(ctx context.Context, target voterAddr) (welcome, error) {
 	}
 	conn.SetDeadline(time.Time{}) //nolint:errcheck // as above
 	k.post(linkUp{link: l, welcome: w, leader: target.name})
+	quiet := time.AfterFunc(linkSilent, func() { l.close(errLeaderSilent) })
+	defer quiet.Stop()
 	err = l.run(ctx, func(kind wire.Kind, body []byte) error {
+		quiet.Reset(linkSilent)
+		if kind == kindBeat {
+			return nil
+		}
 		ev, err := decodeFromLeader(kind, body)
 		if err != nil {
 			return fmt.Errorf("message %d from leader %s: %w", kind, target.name, err)

@@ -20,19 +20,19 @@ type localJob struct {
 	passed      map[replica.Rank]bool // ranks that said Passed to candidate
 	ranks       map[replica.Rank]*localRank
 	retired     []*arenaRef              // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
-	mirrors     map[replica.Rank]*mirror // private parts held for other nodes' ranks
+	mirrors     map[replica.Part]*mirror // parts held for other nodes' ranks
 	fenced      replica.Epoch            // fence words raised to
 	settleBy    time.Time                // after it, what is unfinished is torn
 	seq         uint64
 	reported    replica.NodeReport // as sent last, to send only changes
 	written     map[replica.Part]shardReport
 	writing     map[replica.Part]bool
-	fetching    map[replica.Rank]replica.Epoch // mirrors being fetched for a plan
+	fetching    map[replica.Part]fetchState // mirrors being fetched for a plan
 }
 
 func newLocalJob(job *replica.Job) *localJob {
-	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]bool{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Rank]*mirror{},
-		written: map[replica.Part]shardReport{}, writing: map[replica.Part]bool{}, fetching: map[replica.Rank]replica.Epoch{}}
+	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]bool{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{},
+		written: map[replica.Part]shardReport{}, writing: map[replica.Part]bool{}, fetching: map[replica.Part]fetchState{}}
 }
 
 // localRank is a rank whose claim this node holds, or held. Owned by the member.
@@ -142,10 +142,8 @@ func (lj *localJob) parts() []located {
 	for _, a := range lj.retired {
 		add(a, a.Spec().Rank, false)
 	}
-	for r, mi := range lj.mirrors {
-		if mi.arena != nil {
-			add(mi.arena, r, true)
-		}
+	for _, mi := range lj.mirrors {
+		add(mi.arena, mi.rank, true)
 	}
 	return out
 }
@@ -177,7 +175,7 @@ func (m *member) report(lj *localJob) {
 		r.Ranks = append(r.Ranks, rr)
 	}
 	for _, l := range lj.parts() {
-		if l.held.Part.Kind != replica.FrozenPart {
+		if l.held.Part.Kind != replica.FrozenPart && l.whole() {
 			r.Parts = append(r.Parts, l.held)
 		}
 	}

@@ -173,6 +173,8 @@ func (m *member) handle(ev memberEvent) {
 		m.restored(ev)
 	case mirrored:
 		m.mirrored(ev)
+	case mirrorFetched:
+		m.mirrorFetched(ev)
 	case pushEnded:
 		m.pushEnded(ev)
 	case shardWritten:

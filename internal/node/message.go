@@ -32,6 +32,7 @@ const (
 	kindKVReply     wire.Kind = 55
 	kindMarker      wire.Kind = 56
 	kindStatusReply wire.Kind = 57
+	kindBeat        wire.Kind = 58 // the leader is there
 )
 
 // maxLinkFrame caps a frame on a link, in bytes: a view of 80,000 ranks is below it.
@@ -51,6 +52,8 @@ type welcome struct {
 	Term    uint64           `cbor:"5,keyasint"`
 	Era     replica.Era      `cbor:"6,keyasint"`
 }
+
+type beat struct{}
 
 type evidence struct {
 	Job   replica.JobID `cbor:"1,keyasint"`

@@ -16,9 +16,7 @@ func (m *member) sealed(lj *localJob, lr *localRank, p shm.Place) {
 	if err != nil {
 		return // freed or torn meanwhile: the word is the truth, the message only a wake-up
 	}
-	if p.Kind == shm.Ring {
-		m.mirror(lj, lr, p, info, false)
-	}
+	m.mirror(lj, lr, p, info, false)
 	if p.Kind == shm.Slot {
 		lr.sealedAt[info.Generation] = time.Now()
 	}
@@ -74,7 +72,7 @@ func (m *member) answerCandidate(lj *localJob) {
 	var fresh []replica.Held
 	all := lj.parts()
 	for _, l := range all {
-		if l.info.Generation != c.Generation || l.held.Part.Kind == replica.FrozenPart || lj.answered[pinKey(l)] {
+		if l.info.Generation != c.Generation || l.held.Part.Kind == replica.FrozenPart || lj.answered[pinKey(l)] || !l.whole() {
 			continue
 		}
 		l.arena.Pin(l.place, c.Term, c.N)
@@ -172,9 +170,7 @@ func (m *member) retain(lj *localJob) {
 		m.retainArena(lj, lr.arena, false, !lr.alive || lr.stopped, lr.arena.Good())
 	}
 	for _, mi := range lj.mirrors {
-		if mi.arena != nil {
-			m.retainArena(lj, mi.arena, true, true, 0)
-		}
+		m.retainArena(lj, mi.arena, true, true, 0)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 type peerState struct {
 	silentSince time.Time // zero: the last probe was answered, or refused
 	incarnation replica.NodeIncarnation
-	refused     bool      // its host answers, its daemon does not: unobserved, not dead
+	refused     bool // its host answers, its daemon does not: unobserved, not dead
 	answered    time.Time
 }
 

@@ -206,7 +206,7 @@ func (f *fetcher) ensure(ctx context.Context, arena *arenaRef, kind shm.PlaceKin
 		f.m.log.verified(f.job, f.rank, part, f.plan.Epoch)
 		return have.place, nil
 	}
-	place, m, err := f.fetch(ctx, arena, kind, part, src)
+	_, place, m, err := f.fetch(ctx, func(replica.Manifest) (*arenaRef, error) { return arena, nil }, kind, part, src)
 	if err != nil {
 		return shm.Place{}, fmt.Errorf("fetch %v of generation %v: %w", part, f.plan.Generation, err)
 	}
@@ -227,37 +227,39 @@ func (f *fetcher) frozen(ctx context.Context, arena *arenaRef, root replica.Dige
 		return nil
 	}
 	src.Part, src.Root = frozen, root
-	if _, _, err := f.fetch(ctx, arena, shm.Frozen, frozen, src); err != nil {
+	if _, _, _, err := f.fetch(ctx, func(replica.Manifest) (*arenaRef, error) { return arena, nil }, shm.Frozen, frozen, src); err != nil {
 		return fmt.Errorf("fetch %v: %w", frozen, err)
 	}
 	return nil
 }
 
-// fetch moves a part into a staging place of arena, from every healthy holder or from disk, and seals it under the plan's root.
-func (f *fetcher) fetch(ctx context.Context, arena *arenaRef, kind shm.PlaceKind, part replica.Part, src replica.Source) (shm.Place, replica.Manifest, error) {
+// fetch moves a part into a staging place of the arena that into names, from every healthy holder or from disk, and seals it
+// under the plan's root. into is called on the member's goroutine.
+func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arenaRef, error), kind shm.PlaceKind, part replica.Part, src replica.Source) (arena *arenaRef, place shm.Place, manifest replica.Manifest, err error) {
 	began := time.Now()
 	f.tier = max(f.tier, min(src.Tier, replica.Disk), replica.PeerRAM)
 	var staging *shm.Staging
-	var place shm.Place
-	var manifest replica.Manifest
 	begin := func(m replica.Manifest) (transfer.Sink, error) {
 		var err error
 		manifest = m
-		if !f.m.do(ctx, func() { place, staging, err = f.m.stage(f.lj, arena, kind, m) }) {
+		if !f.m.do(ctx, func() {
+			if arena, err = into(m); err == nil {
+				place, staging, err = f.m.stage(f.lj, arena, kind, m)
+			}
+		}) {
 			return nil, context.Cause(ctx)
 		}
 		return staging, err
 	}
 	var report transfer.Report
-	var err error
 	if src.Tier == replica.Disk {
 		report, err = f.fromDisk(part, src, begin)
 	} else {
 		key := transfer.Key{Cluster: f.m.cluster, Era: f.job.Era, Job: f.job.ID, Epoch: f.plan.Epoch, Part: part, Generation: f.plan.Generation, Root: src.Root, Rank: f.rank, Incarnation: f.incarnation}
-		report, err = transfer.Fetch(ctx, key, f.m.sources(ctx, src.Holders), begin)
+		report, err = transfer.Fetch(ctx, key, f.m.sources(src.Holders), begin)
 	}
 	if staging == nil {
-		return place, manifest, errors.Join(err, errors.New("no source gave a manifest"))
+		return nil, place, manifest, errors.Join(err, errors.New("no source gave a manifest that could be staged"))
 	}
 	if err == nil {
 		err = staging.Seal()
@@ -265,10 +267,10 @@ func (f *fetcher) fetch(ctx context.Context, arena *arenaRef, kind shm.PlaceKind
 	if err != nil {
 		staging.Abort()
 		f.m.do(ctx, func() { arena.Free(place) })
-		return place, manifest, err
+		return nil, place, manifest, err
 	}
-	f.m.log.moved(f.job, f.rank, part, f.plan.Epoch, report, src.Tier, time.Since(began))
-	return place, manifest, nil
+	f.m.log.moved(f.job, f.rank, part, f.plan.Epoch, report, max(src.Tier, replica.PeerRAM), time.Since(began))
+	return arena, place, manifest, nil
 }
 
 // stage takes a free place for a part that is to be written by the daemon; where none is free, the oldest one that is

@@ -65,6 +65,12 @@ func (s store) check(k transfer.Key) (*localJob, error) {
 	return lj, nil
 }
 
+// mirrorsPlanned tells whether the plan has a node mirror a rank's private part or its group's.
+func (lj *localJob) mirrorsPlanned(r replica.Rank, n replica.NodeName) bool {
+	p, g := lj.job.Plan, int(lj.group(r))
+	return p != nil && (int(r) < len(p.Mirrors) && contains(p.Mirrors[r], n) || g < len(p.GroupMirrors) && contains(p.GroupMirrors[g], n))
+}
+
 // Open serves a fetch of a part that is sealed here.
 func (s store) Open(peer replica.NodeName, k transfer.Key) (r transfer.Reader, err error) {
 	if !s.m.do(s.ctx, func() {
@@ -72,7 +78,7 @@ func (s store) Open(peer replica.NodeName, k transfer.Key) (r transfer.Reader, e
 		if lj, err = s.check(k); err != nil {
 			return
 		}
-		if peer != lj.job.Ranks[k.Rank].Node && !(lj.job.Plan != nil && int(k.Rank) < len(lj.job.Plan.Mirrors) && contains(lj.job.Plan.Mirrors[k.Rank], peer)) {
+		if peer != lj.job.Ranks[k.Rank].Node && !lj.mirrorsPlanned(k.Rank, peer) {
 			err = fmt.Errorf("%w: node %s neither holds nor mirrors rank %d", transfer.ErrRefused, peer, k.Rank)
 			return
 		}
@@ -88,7 +94,7 @@ func (s store) Open(peer replica.NodeName, k transfer.Key) (r transfer.Reader, e
 	return r, err
 }
 
-// Accept takes a private part to mirror.
+// Accept takes a part to mirror from the node of the rank that made it.
 func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifest) (sink transfer.Sink, done func(error) error, err error) {
 	var lj *localJob
 	var arena *arenaRef
@@ -98,7 +104,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 		if lj, err = s.check(k); err != nil {
 			return
 		}
-		if k.Part != replica.OfRank(k.Rank) || peer != lj.job.Ranks[k.Rank].Node {
+		if k.Part != lj.part(placeKind(k.Part), k.Rank) || peer != lj.job.Ranks[k.Rank].Node {
 			err = fmt.Errorf("%w: %v from node %s, which does not hold rank %d", transfer.ErrRefused, k.Part, peer, k.Rank)
 			return
 		}
@@ -107,7 +113,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 			return
 		}
 		if arena, err = s.m.mirrorArena(lj, k.Rank, man); err == nil {
-			place, staging, err = s.m.stage(lj, arena, shm.Ring, man)
+			place, staging, err = s.m.stage(lj, arena, placeKind(k.Part), man)
 		}
 	}) {
 		return nil, nil, context.Canceled
@@ -116,7 +122,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 		return nil, nil, err
 	}
 	if sink != nil {
-		s.m.post(mirrored{lj.job.ID, k.Rank})
+		s.m.post(mirrored{lj.job.ID})
 		return sink, func(err error) error { return err }, nil
 	}
 	return staging, func(err error) error {
@@ -128,7 +134,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 			s.m.do(s.ctx, func() { arena.Free(place) })
 			return err
 		}
-		s.m.post(mirrored{lj.job.ID, k.Rank})
+		s.m.post(mirrored{lj.job.ID})
 		return nil
 	}, nil
 }

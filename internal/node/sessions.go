@@ -270,11 +270,7 @@ func (m *member) makeArena(lj *localJob, a *attaching) {
 	}
 	a.creating = true
 	job := lj.job
-	slots := job.Options.Slots
-	if slots == 0 {
-		slots = 4
-	}
-	spec := shm.Spec{Cluster: m.cluster, Era: m.era, Job: job.ID, Rank: rank, Geometry: a.geometry, ChunkBytes: chunkBytes(job), Slots: slots, Margin: uint64(m.cfg.MemoryMargin)}
+	spec := shm.Spec{Cluster: m.cluster, Era: m.era, Job: job.ID, Rank: rank, Geometry: a.geometry, ChunkBytes: chunkBytes(job), Slots: slotsOf(job), Margin: uint64(m.cfg.MemoryMargin)}
 	ev := arenaReady{attaching: a, job: job.ID}
 	m.work.Go(func() {
 		ev.arena, ev.err = shm.Create(spec)
@@ -427,6 +423,14 @@ func chunkBytes(job *replica.Job) uint32 {
 		return job.Options.ChunkBytes
 	}
 	return replica.DefaultChunkBytes
+}
+
+// slotsOf is how many replicated parts each arena of the job holds.
+func slotsOf(job *replica.Job) int {
+	if job.Options.Slots != 0 {
+		return job.Options.Slots
+	}
+	return 4
 }
 
 func privateCap(job *replica.Job) uint64 {

@@ -1,0 +1,246 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// pushQueue bounds what waits for one mirror node: beyond it the oldest is dropped, since only the newest can be committed.
+const pushQueue = 64
+
+// push is one sealed part on its way to a mirror.
+type push struct {
+	key    transfer.Key
+	reader transfer.Reader
+}
+
+// pusher streams parts to one node, in order, over one lane of its own. Its goroutine ends with the member.
+type pusher struct {
+	node  replica.NodeName
+	queue chan push
+}
+
+// pushKey is one part sent to one mirror; pushState is what is known of it there.
+type pushKey struct {
+	node       replica.NodeName
+	part       replica.Part
+	generation replica.Generation
+}
+
+type pushState struct {
+	sent time.Time
+	done bool
+}
+
+// pushed is the end of a push.
+type pushEnded struct {
+	job  replica.JobID
+	rank replica.Rank
+	key  pushKey
+	err  error
+}
+
+// pushAgain is how long a mirror's answer may take before the candidate's part is sent again.
+const pushAgain = 150 * time.Millisecond
+
+func (m *member) pushEnded(ev pushEnded) {
+	lj := m.jobs[ev.job]
+	if lj == nil || lj.ranks[ev.rank] == nil {
+		return
+	}
+	lr := lj.ranks[ev.rank]
+	if ev.err == nil {
+		lr.pushed[ev.key] = pushState{lr.pushed[ev.key].sent, true}
+	}
+	for k := range lr.pushed {
+		if k.generation.Step < lj.job.Committed.Step && k.part.Kind != replica.FrozenPart {
+			delete(lr.pushed, k)
+		}
+	}
+}
+
+// mirrorAgain sends the parts that a commit waits for to their mirrors once more, acknowledged or not: a push may have met a
+// daemon that was away, this daemon may have been when they were sealed, or the mirror has freed what it had.
+func (m *member) mirrorAgain(lj *localJob) {
+	if lj.job.Phase != replica.Open || time.Since(lj.candidateAt) < pushAgain || lj.candidate.Generation.Epoch != lj.job.Position.Epoch {
+		return
+	}
+	for _, lr := range lj.ranks {
+		for _, p := range lr.arena.Places() {
+			if info, err := lr.arena.Sealed(p); err == nil && info.Generation == lj.candidate.Generation {
+				m.mirror(lj, lr, p, info, true)
+			}
+		}
+	}
+}
+
+// mirrorsOf names the nodes that mirror what lies in a kind of place of a rank's arena. A group's part is sent by its lowest
+// rank alone.
+func (lj *localJob) mirrorsOf(k shm.PlaceKind, r replica.Rank) []replica.NodeName {
+	job, g := lj.job, lj.group(r)
+	switch {
+	case k == shm.Ring && int(r) < len(job.Mirrors):
+		return job.Mirrors[r]
+	case k == shm.Slot && int(g) < len(job.GroupMirrors) && lj.speaker(g) == r:
+		return job.GroupMirrors[g]
+	}
+	return nil
+}
+
+// speaker is the lowest rank of a group.
+func (lj *localJob) speaker(g replica.GroupID) replica.Rank {
+	for r, have := range lj.job.Layout.Groups {
+		if have == g {
+			return replica.Rank(r)
+		}
+	}
+	return 0
+}
+
+// mirror sends a just sealed part to the nodes that mirror it: private parts every step, before the update they belong to
+// ends; replicated parts of a group that has too few nodes of its own, with the frozen part that they bind.
+func (m *member) mirror(lj *localJob, lr *localRank, p shm.Place, info shm.Info, again bool) {
+	for _, node := range lj.mirrorsOf(p.Kind, lr.rank) {
+		if node == m.self.Name {
+			continue
+		}
+		m.pushTo(node, lj, lr, p, info, again)
+		if frozen := (shm.Place{Kind: shm.Frozen}); p.Kind == shm.Slot && !info.FrozenRoot.IsZero() {
+			if fi, err := lr.arena.Sealed(frozen); err == nil {
+				m.pushTo(node, lj, lr, frozen, fi, again)
+			}
+		}
+	}
+}
+
+func (m *member) pushTo(node replica.NodeName, lj *localJob, lr *localRank, p shm.Place, info shm.Info, again bool) {
+	pk := pushKey{node, lj.part(p.Kind, lr.rank), info.Generation}
+	if st := lr.pushed[pk]; st.done && !again || time.Since(st.sent) < pushAgain {
+		return
+	}
+	lr.pushed[pk] = pushState{sent: time.Now()}
+	k := transfer.Key{Cluster: m.cluster, Era: lj.job.Era, Job: lj.job.ID, Epoch: lj.job.Epoch, Part: pk.part, Generation: info.Generation, Root: info.Root, Rank: lr.rank, Incarnation: lr.incarnation}
+	r, err := m.reader(lj, located{lr.arena, p, info, replica.Held{Part: k.Part, Rank: lr.rank}})
+	if err != nil {
+		return
+	}
+	pu := m.pushers[node]
+	if pu == nil {
+		pu = &pusher{node: node, queue: make(chan push, pushQueue)}
+		m.pushers[node] = pu
+		m.spawn(func(ctx context.Context) memberEvent { m.runPusher(ctx, pu); return nil })
+	}
+	select {
+	case pu.queue <- push{k, r}:
+	default: // the mirror is behind: only the newest can still be committed
+		select {
+		case old := <-pu.queue:
+			old.reader.Close()
+		default:
+		}
+		select {
+		case pu.queue <- push{k, r}:
+		default:
+			r.Close()
+		}
+	}
+}
+
+func (m *member) runPusher(ctx context.Context, pu *pusher) {
+	var lane transfer.Lane
+	defer func() {
+		if lane != nil {
+			lane.Close()
+		}
+		for {
+			select {
+			case p := <-pu.queue:
+				p.reader.Close()
+			default:
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case p := <-pu.queue:
+			err := errors.New("not tried")
+			for try := 0; try < 2 && err != nil && ctx.Err() == nil; try++ { // a lane that broke since the last step is opened anew
+				if lane == nil {
+					if lane, err = m.dialLane(ctx, pu.node); err != nil {
+						lane = nil
+						break
+					}
+				}
+				if err = m.pushOne(ctx, lane, p); err != nil && !errors.Is(err, transfer.ErrFenced) && !errors.Is(err, transfer.ErrNotYet) {
+					lane.Close()
+					lane = nil
+				}
+			}
+			p.reader.Close()
+			if err != nil && ctx.Err() == nil {
+				m.log.pushFailed(p.key, pu.node, err)
+			}
+			m.post(pushEnded{p.key.Job, p.key.Rank, pushKey{pu.node, p.key.Part, p.key.Generation}, err})
+		}
+	}
+}
+
+func (m *member) pushOne(ctx context.Context, lane transfer.Lane, p push) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	return transfer.Push(ctx, lane, p.key, p.reader)
+}
+
+// bulkLane is a lane over a bulk-class QUIC connection.
+type bulkLane struct{ *endpoint.Conn }
+
+func (l bulkLane) Open(ctx context.Context) (transfer.Stream, error) {
+	s, err := l.Conn.Open(ctx)
+	if err != nil {
+		return nil, err // a nil *Stream in an interface would not be nil
+	}
+	return s, nil
+}
+func (l bulkLane) Close() { l.Conn.Close("lane done") }
+
+func (m *member) dialLane(ctx context.Context, node replica.NodeName) (transfer.Lane, error) {
+	var n replica.Node
+	var ok bool
+	if !m.do(ctx, func() { n, ok = m.nodes[node] }) {
+		return nil, context.Cause(ctx)
+	}
+	if !ok {
+		return nil, fmt.Errorf("node %s is not registered", node)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	c, err := m.endpoint.Dial(ctx, n.Addr, node, endpoint.Bulk)
+	if err != nil {
+		return nil, err
+	}
+	return bulkLane{c}, nil
+}
+
+// sources makes a transfer source of each holder that answers; this node's own other arenas are read over a pipe.
+func (m *member) sources(holders []replica.Holder) []transfer.Source {
+	var out []transfer.Source
+	for _, h := range holders {
+		out = append(out, transfer.Source{Node: h.Node, Dial: func(ctx context.Context) (transfer.Lane, error) {
+			if h.Node == m.self.Name {
+				return &localLane{m: m}, nil
+			}
+			return m.dialLane(ctx, h.Node)
+		}})
+	}
+	return out
+}
