@@ -40,5 +40,9 @@ func newDemo(std stdio) *cobra.Command {
 	flags.BoolVar(&o.Keep, "keep", false, "leave --dir behind")
 	flags.StringVar(&o.Trainer, "trainer", "", "`PROGRAM` of the ranks (default: textlm beside this program)")
 	flags.BoolVar(&o.Plain, "plain", false, "plain lines even on a terminal")
+	flags.StringVar(&o.LogLevel, "log-level", "", "`LEVEL` of the daemons' logs: info or debug, with --keep (default info)")
+	if err := flags.MarkHidden("log-level"); err != nil {
+		panic(err) // the flag is defined a line above
+	}
 	return cmd
 }

@@ -136,7 +136,7 @@ func (c *cluster) configOf(n *node) string {
 	w("node: %s\naddr: %s:%d\ngossip_addr: %s:%d", n.name, n.ip, quicPort, n.ip, gossipPort)
 	w("state_dir: %q\ndurable_dir: %q", n.dir, filepath.Join(c.dir, "durable"))
 	w("pki:\n  ca: %q\n  cert: %q\n  key: %q\n  gossip_key: %q", filepath.Join(ids, "ca.pem"), filepath.Join(ids, n.name+".pem"), filepath.Join(ids, n.name+"-key.pem"), filepath.Join(ids, "gossip.key"))
-	w("labels:\n  host: %s\nmemory_margin: 64MiB\nlog:\n  level: debug\nvoters:", n.name)
+	w("labels:\n  host: %s\nmemory_margin: 64MiB\nlog:\n  level: %s\nvoters:", n.name, c.opt.LogLevel)
 	for _, v := range c.nodes {
 		if v.voter {
 			w("  - name: %s\n    addr: %s:%d", v.name, v.ip, quicPort)

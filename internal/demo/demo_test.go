@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/leakcheck"
 )
 
@@ -241,13 +242,32 @@ func TestJournalCountsRepeatedAndDifferingSteps(t *testing.T) {
 }
 
 func TestOptionsReportAllFaults(t *testing.T) {
-	_, err := Options{Faults: []string{"node", "meteor"}, NoFaults: true, Steps: 3, StateMB: -1, Trainer: "/nonexistent"}.withDefaults()
+	_, err := Options{Faults: []string{"node", "meteor"}, NoFaults: true, Steps: 3, StateMB: -1, Trainer: "/nonexistent", LogLevel: "warn"}.withDefaults()
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"--no-faults", "meteor", "--steps 3", "--state-mb -1", "/nonexistent"} {
+	for _, want := range []string{"--no-faults", "meteor", "--steps 3", "--state-mb -1", "/nonexistent", `--log-level "warn"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not name %s: %v", want, err)
+		}
+	}
+}
+
+func TestConfigurationsAreValidAndLogAtInfo(t *testing.T) {
+	for asked, want := range map[string]string{"": "info", "debug": "debug"} {
+		o, err := Options{Trainer: os.Args[0], LogLevel: asked}.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := newCluster(o, t.TempDir(), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.release()
+		for _, n := range c.nodes {
+			if got, err := config.Load(n.config); err != nil || got.Log.Level != want {
+				t.Errorf("node %s, asked for %q: %v, want log level %s", n.name, asked, err, want)
+			}
 		}
 	}
 }

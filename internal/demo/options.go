@@ -43,6 +43,8 @@ type Options struct {
 	Trainer string        // textlm [beside Program]
 	Pace    time.Duration // shortest step, which stands for a larger model [20 ms]
 	Plain   bool          // no live view though stdout is a terminal
+
+	LogLevel string // of the daemons' logs in Dir: debug or info; above info the timeline would have no events [info]
 }
 
 // withDefaults returns a copy that is complete and checked; all faults are reported together.
@@ -74,6 +76,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.StateMB < 0 || o.StateMB > 1<<16 {
 		list = append(list, fmt.Errorf("--state-mb %d: want 0 to %d MiB a rank", o.StateMB, 1<<16))
+	}
+	if o.LogLevel == "" {
+		o.LogLevel = "info"
+	}
+	if o.LogLevel != "info" && o.LogLevel != "debug" {
+		list = append(list, fmt.Errorf("--log-level %q: want info or debug; with less, the table of faults could not be made from the logs", o.LogLevel))
 	}
 	if o.Program == "" {
 		self, err := os.Executable()
