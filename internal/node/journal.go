@@ -129,6 +129,24 @@ func (j *journal) note2(job *replica.Job, code, text string) {
 	jobEvent(j.event("note"), job).Str("code", code).Str("text", text).Msg("note")
 }
 
+// raft passes on what the library warns of: elections and lost peers among them, which are no failures.
+func (j *journal) raft(bad bool, msg string, args ...any) {
+	level := zerolog.InfoLevel
+	if bad {
+		level = zerolog.WarnLevel
+	}
+	e := j.z.WithLevel(level).Str("event", "raft").Str("text", msg)
+	for i := 0; i+1 < len(args); i += 2 {
+		e = e.Str(fmt.Sprint("raft_", args[i]), fmt.Sprint(args[i+1]))
+	}
+	e.Msg("raft")
+}
+
+// stalled is the stall alarm: training goes on and no step is committed.
+func (j *journal) stalled(job *replica.Job, since time.Duration, waiting []string) {
+	jobEvent(j.z.Warn().Str("event", "stalled"), job).Uint64("step", uint64(job.Position.Step)).Dur("since_ms", since).Strs("waiting", waiting).Msg("no commit for longer than stall_alarm")
+}
+
 func (j *journal) nodeState(n replica.NodeName, state string) {
 	j.event("node_state").Str("node", string(n)).Str("state", state).Msg("node state")
 }

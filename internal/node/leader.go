@@ -32,8 +32,8 @@ const (
 type leader struct {
 	cons    *consensus.Node
 	cluster replica.ClusterID
-	version string
 	timing  recovery.Timing
+	alarm   time.Duration     // without a commit while training goes on
 	store   *checkpoint.Store // nil: no durable tier on this node
 	log     *journal
 	start   time.Time
@@ -71,11 +71,13 @@ type ledJob struct {
 	notes     map[string]string
 	shards    map[replica.Part]shardReport
 	writeFrom time.Time
+	moved     time.Duration // when the position last changed, or the stall alarm last rang
 	ending    bool
 }
 
 // suspicion collects the witnesses against a node.
 type suspicion struct {
+	logged  bool
 	witness map[replica.NodeName]time.Duration
 	base    map[replica.JobID]replica.Step
 }
@@ -116,8 +118,8 @@ const (
 	fromRecovery
 )
 
-func newLeader(cons *consensus.Node, cluster replica.ClusterID, version string, timing recovery.Timing, store *checkpoint.Store, log *journal) *leader {
-	return &leader{cons: cons, cluster: cluster, version: version, timing: timing, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
+func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm time.Duration, store *checkpoint.Store, log *journal) *leader {
+	return &leader{cons: cons, cluster: cluster, timing: timing, alarm: alarm, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New()}
 }
 
@@ -258,6 +260,9 @@ func (l *leader) follow(ctx context.Context, before lock.View) {
 		}
 		if was := led.job; was != job {
 			led.job = job
+			if was == nil || was.Position != job.Position {
+				led.moved = l.now()
+			}
 			if was != nil && onlyCommitted(was, job) {
 				short = append(short, progress{id, job.LastIndex, job.Position, job.Committed})
 			} else {
@@ -524,6 +529,10 @@ func (l *leader) tick(ctx context.Context) {
 			l.recoverStep(ctx, id, led, recovery.Tick{})
 		}
 		l.durable(ctx, led)
+		if led.job.Phase == replica.Open && now-led.moved > l.alarm && l.alarm > 0 {
+			l.log.stalled(led.job, now-led.moved, led.committer.Waiting())
+			led.moved = now
+		}
 	}
 }
 
@@ -617,7 +626,10 @@ func (l *leader) suspect(ctx context.Context, from replica.NodeName, m suspect) 
 	if count < min(2, max(1, others)) {
 		return
 	}
-	l.log.nodeState(m.Target.Node, "silent")
+	if !s.logged {
+		s.logged = true
+		l.log.nodeState(m.Target.Node, "silent")
+	}
 	for id, led := range l.jobs {
 		if led.job.Phase != replica.Ended {
 			l.recoverStep(ctx, id, led, recovery.Evidence{Fault: replica.Fault{Epoch: led.job.Epoch, Kind: replica.NodeDead, Node: m.Target.Node, NodeIncarnation: m.Target.Incarnation,

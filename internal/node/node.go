@@ -214,7 +214,7 @@ func (d *daemon) openRaft() error {
 	var err error
 	d.cons, err = consensus.Start(consensus.Config{ID: c.Node, Addr: c.Addr, Dir: filepath.Join(c.StateDir, "raft"), Voters: voters, Bootstrap: d.opt.Bootstrap, Layer: d.layer, Cluster: d.id.Cluster,
 		Heartbeat: c.Raft.Heartbeat, Election: c.Raft.Election, Lease: c.Raft.Lease, WatchdogAfter: c.Raft.Watchdog,
-		Logger: consensus.NewLogger(func(bad bool, msg string, args ...any) { d.log.failed("raft", msg, fmt.Sprint(args...)) })})
+		Logger: consensus.NewLogger(d.log.raft)})
 	if err != nil {
 		d.log.failed("raft", "this voter runs as a client", err.Error())
 		d.cons = nil
@@ -235,7 +235,7 @@ func (d *daemon) build() error {
 	d.prober = &prober{m: d.member, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, peers: map[replica.NodeName]peerState{}}
 	timing := recovery.Timing{Collect: c.Timing.Collect, Settle: c.Timing.Settle, Ack: c.Timing.Ack, Claim: c.Timing.Claim, HolderGrace: c.Timing.HolderGrace, ResumeGrace: c.Timing.ResumeGrace, DaemonGrace: c.Timing.DaemonGrace}
 	if d.cons != nil {
-		d.leader = newLeader(d.cons, d.id.Cluster, d.opt.Version, timing, d.store, d.log)
+		d.leader = newLeader(d.cons, d.id.Cluster, timing, c.Timing.StallAlarm, d.store, d.log)
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
 	limited := transfer.Limit(store{d.member, context.Background()}, maxServes, maxServesPerPeer)
