@@ -186,7 +186,7 @@ func (m *member) supersede(lj *localJob) {
 // useful tells whether a retired arena still holds a part as new as the committed generation.
 func (lj *localJob) useful(a *arenaRef) bool {
 	for _, p := range a.Places() {
-		if info, err := a.Sealed(p); err == nil && info.Generation.Step >= lj.job.Committed.Step && p.Kind != shm.Frozen {
+		if info, err := a.sealed(p); err == nil && info.Generation.Step >= lj.job.Committed.Step && p.Kind != shm.Frozen {
 			return true
 		}
 	}

@@ -64,13 +64,45 @@ type arenaRef struct {
 	*shm.Arena
 	key    string
 	held   map[shm.Place]int // readers: a held place is never freed
+	seen   map[shm.Place]seenPlace
 	users  int
 	closed bool
 	peer   *session.Peer // of a rank that came back before its job was known
 }
 
 func newArenaRef(a *shm.Arena, key string) *arenaRef {
-	return &arenaRef{Arena: a, key: key, held: map[shm.Place]int{}}
+	return &arenaRef{Arena: a, key: key, held: map[shm.Place]int{}, seen: map[shm.Place]seenPlace{}}
+}
+
+// seenPlace is what was read of a sealed place. A sealed place doesn't change until its word does, so it is read and checked
+// once, not at every look (there are dozens of looks a step).
+type seenPlace struct {
+	word replica.SlotWord
+	info shm.Info
+}
+
+// sealed describes a sealed place: as Arena.Sealed does, from memory where its word is the one last seen. The member alone
+// writes pins, through pin and unpin.
+func (a *arenaRef) sealed(p shm.Place) (shm.Info, error) {
+	w := a.Word(p)
+	if s, ok := a.seen[p]; ok && s.word == w && w.State() == replica.SlotSealed {
+		return s.info, nil
+	}
+	info, err := a.Sealed(p)
+	if err == nil {
+		a.seen[p] = seenPlace{w, info}
+	} else {
+		delete(a.seen, p)
+	}
+	return info, err
+}
+
+func (a *arenaRef) pin(p shm.Place, term, n uint64) {
+	a.Pin(p, term, n)
+	if s, ok := a.seen[p]; ok {
+		s.info.PinTerm, s.info.PinN = term, n
+		a.seen[p] = s
+	}
 }
 
 func (a *arenaRef) hold(p shm.Place) { a.held[p]++; a.users++ }
@@ -127,7 +159,7 @@ func (lj *localJob) parts() []located {
 			if a.Word(p).State() != replica.SlotSealed {
 				continue
 			}
-			info, err := a.Sealed(p)
+			info, err := a.sealed(p)
 			if err != nil {
 				continue // freed meanwhile, or garbage: not held
 			}

@@ -85,7 +85,7 @@ func (l located) whole() bool {
 	if !l.held.Mirror || l.info.FrozenRoot.IsZero() {
 		return true
 	}
-	f, err := l.arena.Sealed(shm.Place{Kind: shm.Frozen})
+	f, err := l.arena.sealed(shm.Place{Kind: shm.Frozen})
 	return err == nil && f.Root == l.info.FrozenRoot
 }
 

@@ -12,7 +12,7 @@ import (
 // sealed follows a place that became SEALED: a private part goes to its mirrors at once, what the leader wants to commit
 // next is pinned.
 func (m *member) sealed(lj *localJob, lr *localRank, p shm.Place) {
-	info, err := lr.arena.Sealed(p)
+	info, err := lr.arena.sealed(p)
 	if err != nil {
 		return // freed or torn meanwhile: the word is the truth, the message only a wake-up
 	}
@@ -36,7 +36,7 @@ func (m *member) checkInitial(lj *localJob, lr *localRank) {
 	}
 	var slot, ring bool
 	for _, p := range lr.arena.Places() {
-		if info, err := lr.arena.Sealed(p); err == nil && info.Generation.Epoch == lj.job.Epoch {
+		if info, err := lr.arena.sealed(p); err == nil && info.Generation.Epoch == lj.job.Epoch {
 			slot, ring = slot || p.Kind == shm.Slot, ring || p.Kind == shm.Ring
 		}
 	}
@@ -56,7 +56,7 @@ func (m *member) newCandidate(lj *localJob, c replica.Candidate) {
 	}
 	for _, l := range lj.parts() {
 		if l.info.PinN != 0 && (l.info.PinTerm != c.Term || l.info.PinN != c.N) {
-			l.arena.Unpin(l.place)
+			l.arena.pin(l.place, 0, 0)
 		}
 	}
 	m.answerCandidate(lj)
@@ -75,8 +75,8 @@ func (m *member) answerCandidate(lj *localJob) {
 		if l.info.Generation != c.Generation || l.held.Part.Kind == replica.FrozenPart || lj.answered[pinKey(l)] || !l.whole() {
 			continue
 		}
-		l.arena.Pin(l.place, c.Term, c.N)
-		if now, err := l.arena.Sealed(l.place); err != nil || now.Generation != c.Generation {
+		l.arena.pin(l.place, c.Term, c.N)
+		if now, err := l.arena.sealed(l.place); err != nil || now.Generation != c.Generation {
 			continue
 		}
 		lj.answered[pinKey(l)] = true
@@ -116,7 +116,7 @@ func (lr *localRank) passedBy(g replica.Generation) bool {
 		case replica.SlotCopying, replica.SlotCopied:
 			return false // perhaps this very one; it is SEALED or gone in a moment
 		case replica.SlotSealed:
-			if info, err := lr.arena.Sealed(p); err != nil || info.Generation == g {
+			if info, err := lr.arena.sealed(p); err != nil || info.Generation == g {
 				return false
 			}
 		}
@@ -128,7 +128,7 @@ func (lr *localRank) passedBy(g replica.Generation) bool {
 func (lr *localRank) holds() []replica.Generation {
 	var slots, rings []replica.Generation
 	for _, p := range lr.arena.Places() {
-		if info, err := lr.arena.Sealed(p); err == nil {
+		if info, err := lr.arena.sealed(p); err == nil {
 			switch p.Kind {
 			case shm.Slot:
 				slots = append(slots, info.Generation)
@@ -192,7 +192,7 @@ func (m *member) placeStates(lj *localJob, a *arenaRef, isMirror, dead bool) (lo
 		}
 		s := lock.PlaceState{Ring: p.Kind == shm.Ring, Mirror: isMirror, Index: p.Index, State: a.Word(p).State(), Held: a.held[p] > 0, Dead: dead}
 		if s.State == replica.SlotSealed {
-			info, err := a.Sealed(p)
+			info, err := a.sealed(p)
 			if err != nil {
 				continue
 			}

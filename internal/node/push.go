@@ -74,7 +74,7 @@ func (m *member) mirrorAgain(lj *localJob) {
 	}
 	for _, lr := range lj.ranks {
 		for _, p := range lr.arena.Places() {
-			if info, err := lr.arena.Sealed(p); err == nil && info.Generation == lj.candidate.Generation {
+			if info, err := lr.arena.sealed(p); err == nil && info.Generation == lj.candidate.Generation {
 				m.mirror(lj, lr, p, info, true)
 			}
 		}
@@ -113,7 +113,7 @@ func (m *member) mirror(lj *localJob, lr *localRank, p shm.Place, info shm.Info,
 		}
 		m.pushTo(node, lj, lr, p, info, again)
 		if frozen := (shm.Place{Kind: shm.Frozen}); p.Kind == shm.Slot && !info.FrozenRoot.IsZero() {
-			if fi, err := lr.arena.Sealed(frozen); err == nil {
+			if fi, err := lr.arena.sealed(frozen); err == nil {
 				m.pushTo(node, lj, lr, frozen, fi, again)
 			}
 		}
