@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -36,20 +38,11 @@ func newDaemon(std stdio) *cobra.Command {
 			if err := makeDirs(c); err != nil {
 				return coded(exitConfig, err)
 			}
-			var pid int
-			if waitKeeper {
-				err = awaitKeeper(cmd.Context(), c.KeeperSocket)
-			} else {
-				pid, err = ensureKeeper(cmd.Context(), c.KeeperSocket, filepath.Join(c.StateDir, "keeper.log"), std.err)
+			if _, err := node.Identity(c); err != nil {
+				return coded(exitConfig, err)
 			}
-			if err != nil {
-				return err
-			}
-			if pid != 0 {
-				log := zerolog.New(std.err).With().Str("time", time.Now().Format(time.RFC3339Nano)).Logger()
-				log.Info().Str("event", "keeper_started").Int("pid", pid).Str("socket", c.KeeperSocket).Msg("no keeper answered, so one was started; it stays when the daemon ends and holds the ranks' memory until it gets SIGTERM")
-			}
-			return servedUntil(cmd.Context(), node.Run(cmd.Context(), c, node.Options{Version: versionText(), Stderr: std.err, Bootstrap: bootstrap || t.dev}))
+			keeper := func(ctx context.Context) (undo func(), err error) { return startKeeper(ctx, c, waitKeeper, std.err) }
+			return servedUntil(cmd.Context(), node.Run(cmd.Context(), c, node.Options{Version: versionText(), Stderr: std.err, Bootstrap: bootstrap || t.dev, Keeper: keeper}))
 		},
 	}
 	t.addFlags(cmd)
@@ -58,15 +51,33 @@ func newDaemon(std stdio) *cobra.Command {
 	return cmd
 }
 
+// startKeeper waits for the keeper or starts one if none answers. A daemon that does not come up takes its own back: it holds nothing yet.
+func startKeeper(ctx context.Context, c *config.Config, wait bool, stderr io.Writer) (undo func(), err error) {
+	if wait {
+		return func() {}, awaitKeeper(ctx, c.KeeperSocket)
+	}
+	pid, err := ensureKeeper(ctx, c.KeeperSocket, filepath.Join(c.StateDir, "keeper.log"), stderr)
+	if err != nil || pid == 0 {
+		return func() {}, err
+	}
+	log := zerolog.New(stderr).With().Str("time", time.Now().Format(time.RFC3339Nano)).Logger()
+	log.Info().Str("event", "keeper_started").Int("pid", pid).Str("socket", c.KeeperSocket).Msg("no keeper answered, so one was started; it stays when the daemon ends and holds the ranks' memory until it gets SIGTERM")
+	return func() {
+		if err := endKeeper(pid, c.KeeperSocket); err != nil {
+			log.Warn().Str("event", "keeper_left").Int("pid", pid).Err(err).Msg("the keeper that was started does not end: send it SIGTERM")
+		}
+	}, nil
+}
+
 // makeDirs makes the folders that are this node's own. A durable_dir elsewhere is not made: it is a mount point, and a folder in
 // its place would be a durable tier that no other node sees.
 func makeDirs(c *config.Config) error {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
-		return fmt.Errorf("state_dir: %w", err)
+		return fmt.Errorf("state_dir %s: %w: give the daemon a directory that it may write", c.StateDir, err)
 	}
 	if own := filepath.Join(c.StateDir, "durable"); filepath.Clean(c.DurableDir) == own {
 		if err := os.MkdirAll(own, 0o700); err != nil {
-			return fmt.Errorf("durable_dir: %w", err)
+			return fmt.Errorf("durable_dir %s: %w: give the daemon a directory that it may write", own, err)
 		}
 	}
 	return nil

@@ -75,7 +75,7 @@ func detachKeeper(ctx context.Context, socket, logFile string) (pid int, err err
 	defer cancel()
 	for !answers(socket) {
 		if state := exitedState(cmd.Process.Pid); state != "" {
-			return 0, fmt.Errorf("keeper on %s ended at once (%s): see %s", socket, state, logFile)
+			return 0, fmt.Errorf("keeper on %s ended at once (%s): %s", socket, state, lastLine(logFile))
 		}
 		select {
 		case <-ctx.Done():
@@ -97,6 +97,38 @@ func exitedState(pid int) string {
 		return ws.Signal().String()
 	}
 	return "status " + strconv.Itoa(ws.ExitStatus())
+}
+
+// lastLine is what the keeper said last, or where to look for it.
+func lastLine(log string) string {
+	const most = 4096
+	f, err := os.Open(log)
+	if err != nil {
+		return "see " + log
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.Size() > most {
+		_, _ = f.Seek(-most, io.SeekEnd) // from the start it is as well
+	}
+	b, _ := io.ReadAll(io.LimitReader(f, most)) // what could be read is better than nothing
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	if said := strings.TrimPrefix(lines[len(lines)-1], "replicad: "); said != "" {
+		return said
+	}
+	return "see " + log
+}
+
+// endKeeper ends a keeper and waits until nobody answers.
+func endKeeper(pid int, socket string) error {
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop keeper %d: %w", pid, err)
+	}
+	for end := time.Now().Add(keeperStart); answers(socket); time.Sleep(keeperPoll) {
+		if time.Now().After(end) {
+			return fmt.Errorf("keeper %d still answers on %s %v after SIGTERM", pid, socket, keeperStart)
+		}
+	}
+	return nil
 }
 
 // answers tells whether someone listens there; a connection that says nothing means nothing to a keeper.
@@ -140,7 +172,7 @@ func ensureKeeper(ctx context.Context, socket, logFile string, stderr io.Writer)
 	cmd.Stderr = stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return 0, fmt.Errorf("start a keeper on %s: %w", socket, err)
+		return 0, fmt.Errorf("start a keeper on %s: %w: what it said is above", socket, err)
 	}
 	pid, err = strconv.Atoi(strings.TrimSpace(string(out)))
 	if err != nil {

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -31,10 +33,16 @@ func listenAdmin(path string) (net.Listener, error) {
 		c.Close()
 		return nil, fmt.Errorf("admin socket %s: another daemon answers on it: stop that one, or give this node its own admin_socket", path)
 	}
+	if st, err := os.Lstat(path); err == nil && st.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf("admin socket %s: something else lies there: move it, or choose another admin_socket", path)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("admin socket %s: %w: make its directory, or choose an admin_socket where this user can write", path, err)
+	}
 	os.Remove(path) //nolint:errcheck // a stale socket; a failure shows in Listen
 	l, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("admin socket %s: %w: is its directory there and writable?", path, err)
+		return nil, fmt.Errorf("admin socket %s: %w: choose an admin_socket where this user can write", path, err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()

@@ -34,6 +34,9 @@ type Options struct {
 	Version   string
 	Stderr    io.Writer // of the log
 	Bootstrap bool      // this start creates the cluster
+	// Keeper makes sure that a keeper answers; undo takes back what it started, should the daemon not start. nil: there is one.
+	// It is called once this daemon holds the ranks' socket: nobody else starts this node's keeper then.
+	Keeper func(context.Context) (undo func(), err error)
 }
 
 // maxServes bounds transfers served at once, in all and to one node; a further one is asked to come again.
@@ -87,22 +90,16 @@ func (d *daemon) close() {
 
 func (d *daemon) onClose(fn func()) { d.closers = append(d.closers, fn) }
 
-// open acquires everything that can fail, in dependency order: identity, disk, keeper, sockets, ports, log.
+// open acquires everything that can fail, in dependency order: identity, disk, sockets, keeper, ports, log.
+// A second daemon of a node fails at the sockets: dialling the keeper would take it away from the first.
 func (d *daemon) open(ctx context.Context) (err error) {
 	c := d.cfg
-	if d.id, err = pki.Load(c.PKI.CA, c.PKI.Cert, c.PKI.Key, c.PKI.GossipKey); err != nil {
+	if d.id, err = Identity(c); err != nil {
 		return err
-	}
-	if d.id.Node != c.Node {
-		return fmt.Errorf("certificate %s is of node %q, the configuration of node %q: use that node's own certificate", c.PKI.Cert, d.id.Node, c.Node)
 	}
 	if err := d.openState(); err != nil {
 		return err
 	}
-	if d.keeper, err = shm.DialKeeper(ctx, c.KeeperSocket); err != nil {
-		return err
-	}
-	d.onClose(d.keeper.Close)
 	if d.sessions, err = session.Listen(session.Config{Path: c.Socket, Token: c.JobToken}); err != nil {
 		return err
 	}
@@ -116,15 +113,49 @@ func (d *daemon) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	undo, err := d.openKeeper(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			undo()
+		}
+	}()
 	boot, err := bootID()
 	if err != nil {
 		return err
 	}
 	d.self = replica.Node{Name: c.Node, Incarnation: d.keeper.Incarnation(), Session: d.keeper.Session(), Boot: boot, Addr: c.Addr, Labels: c.Labels, Voter: c.IsVoter()}
-	if err := d.openNetwork(); err != nil {
+	if err = d.openNetwork(); err != nil {
 		return err
 	}
 	return d.build()
+}
+
+// Identity loads the node's credentials and checks that they are this node's.
+func Identity(c *config.Config) (*pki.Identity, error) {
+	id, err := pki.Load(c.PKI.CA, c.PKI.Cert, c.PKI.Key, c.PKI.GossipKey)
+	if err == nil && id.Node != c.Node {
+		err = fmt.Errorf("certificate %s is of node %q, the configuration of node %q: use that node's own certificate", c.PKI.Cert, id.Node, c.Node)
+	}
+	return id, err
+}
+
+// openKeeper dials the keeper, where that is wanted after it was started.
+func (d *daemon) openKeeper(ctx context.Context) (undo func(), err error) {
+	undo = func() {}
+	if d.opt.Keeper != nil {
+		if undo, err = d.opt.Keeper(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if d.keeper, err = shm.DialKeeper(ctx, d.cfg.KeeperSocket); err != nil {
+		undo()
+		return nil, err
+	}
+	d.onClose(d.keeper.Close)
+	return undo, nil
 }
 
 // stateMark is state_dir/node.json: whose directory it is. A directory of another cluster or node is refused.

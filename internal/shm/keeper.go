@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -109,13 +110,20 @@ func listenKeeper(socket string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("keeper socket %s: %w: choose a directory that the daemon's user can write", socket, err)
 	}
 	addr := &net.UnixAddr{Name: socket, Net: "unixpacket"}
-	if c, err := net.DialUnix("unixpacket", nil, addr); err == nil {
+	c, err := net.DialUnix("unixpacket", nil, addr)
+	switch {
+	case err == nil:
 		_ = c.Close()
 		return nil, fmt.Errorf("keeper socket %s is in use by a running keeper: one is enough for a node", socket)
-	} else if errors.Is(err, unix.ECONNREFUSED) {
+	case errors.Is(err, unix.ECONNREFUSED):
+		if st, err := os.Lstat(socket); err != nil || st.Mode().Type() != fs.ModeSocket {
+			return nil, fmt.Errorf("keeper socket %s: something else lies there: move it, or choose another path", socket)
+		}
 		if err := os.Remove(socket); err != nil {
 			return nil, fmt.Errorf("keeper socket %s is left over and can't be removed: %w", socket, err)
 		}
+	case !errors.Is(err, unix.ENOENT):
+		return nil, fmt.Errorf("keeper socket %s: %w: something else lies there: move it, or choose another path", socket, err)
 	}
 	ln, err := net.ListenUnix("unixpacket", addr)
 	if err != nil {
