@@ -1,0 +1,258 @@
+//go:build cgo
+
+package trouble_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long an event may take before its test fails; nothing is asserted about times below it.
+const patience = 30 * time.Second
+
+// spawns are run on one thread that lives as long as the tests: the kernel kills a child when the thread that started it ends.
+var spawns = make(chan func())
+
+func startSpawner() {
+	go func() {
+		runtime.LockOSThread()
+		for f := range spawns {
+			f()
+		}
+	}()
+}
+
+// process is a program under test. Its output is kept, line by line.
+type process struct {
+	t    *testing.T
+	name string
+	cmd  *exec.Cmd
+	gone chan struct{} // closed once it has been waited for and its output was read
+
+	mu    sync.Mutex // guards what follows
+	lines []line
+	more  chan struct{} // closed and renewed with each line
+}
+
+// line is a line of output; fields is nil where it is not a JSON object.
+type line struct {
+	text   string
+	fields fields
+}
+
+type fields map[string]any
+
+// is tells whether the line is the event, with these further fields.
+func (l line) is(event string, want fields) bool {
+	if l.fields["event"] != event {
+		return false
+	}
+	for k, v := range want {
+		switch v := v.(type) {
+		case int:
+			if l.fields[k] != float64(v) {
+				return false
+			}
+		case string:
+			if s, ok := l.fields[k].(string); !ok || !strings.Contains(s, v) {
+				return false
+			}
+		default:
+			if l.fields[k] != v {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// spawn starts a program in a process group of its own; it is killed at the end of the test.
+func spawn(t *testing.T, name string, env []string, program string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, name: name, cmd: exec.Command(program, args...), gone: make(chan struct{}), more: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stdout, p.cmd.Stderr = w, w
+	started := make(chan error)
+	spawns <- func() { started <- p.cmd.Start() }
+	err = <-started
+	w.Close()
+	if err != nil {
+		r.Close()
+		t.Fatalf("start %s: %v", name, err)
+	}
+	read := make(chan struct{})
+	go func() { defer close(read); p.read(r) }()
+	go func() {
+		_ = p.cmd.Wait() // its error repeats the state
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		<-read
+		close(p.gone)
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if p.saw(func(l line) bool { return strings.Contains(l.text, "DATA RACE") || strings.Contains(l.text, "panic:") }) {
+			t.Errorf("%s has a data race or panicked", p.name)
+		}
+		if t.Failed() {
+			t.Logf("last lines of %s:\n%s", p.name, p.tail(25))
+		}
+	})
+	return p
+}
+
+func (p *process) read(r io.ReadCloser) {
+	defer r.Close()
+	in := bufio.NewReader(r)
+	for {
+		text, err := in.ReadString('\n')
+		if text != "" {
+			l := line{text: strings.TrimSuffix(text, "\n")}
+			_ = json.Unmarshal([]byte(text), &l.fields) // plain lines have no fields
+			p.mu.Lock()
+			p.lines = append(p.lines, l)
+			close(p.more)
+			p.more = make(chan struct{})
+			p.mu.Unlock()
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// scan looks for a line from index from on. more is closed when there are further ones.
+func (p *process) scan(from int, match func(line) bool) (at int, found bool, more <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := from; i < len(p.lines); i++ {
+		if match(p.lines[i]) {
+			return i, true, nil
+		}
+	}
+	return len(p.lines), false, p.more
+}
+
+func (p *process) saw(match func(line) bool) bool {
+	_, found, _ := p.scan(0, match)
+	return found
+}
+
+// mark is the place in the output after which awaitFrom looks.
+func (p *process) mark() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.lines)
+}
+
+// await waits for an event in the output.
+func (p *process) await(event string, want fields) line {
+	p.t.Helper()
+	return p.awaitFrom(0, event, want)
+}
+
+func (p *process) awaitFrom(from int, event string, want fields) line {
+	p.t.Helper()
+	return p.awaitLine(from, event, func(l line) bool { return l.is(event, want) })
+}
+
+// awaitText waits for a line that holds text.
+func (p *process) awaitText(text string) line {
+	p.t.Helper()
+	return p.awaitLine(0, text, func(l line) bool { return strings.Contains(l.text, text) })
+}
+
+func (p *process) awaitLine(from int, what string, match func(line) bool) line {
+	p.t.Helper()
+	end := time.After(patience)
+	for {
+		at, found, more := p.scan(from, match)
+		if found {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return p.lines[at]
+		}
+		from = at
+		select {
+		case <-more:
+		case <-p.gone:
+			if _, found, _ := p.scan(from, match); !found {
+				p.t.Fatalf("%s ended (%v) without %q", p.name, p.cmd.ProcessState, what)
+			}
+		case <-end:
+			p.t.Fatalf("%s did not say %q", p.name, what)
+		}
+	}
+}
+
+// exit waits for the end of the program and returns its exit code; -1 if a signal ended it.
+func (p *process) exit() int {
+	p.t.Helper()
+	select {
+	case <-p.gone:
+	case <-time.After(patience):
+		p.t.Fatalf("%s does not end", p.name)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func (p *process) running() bool {
+	select {
+	case <-p.gone:
+		return false
+	default:
+		return true
+	}
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.t.Fatalf("%v to %s: %v", s, p.name, err)
+	}
+}
+
+// kill ends the program and all of its group, and waits for it.
+func (p *process) kill() {
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // gone already is as good
+	<-p.gone
+}
+
+func (p *process) output() string { return p.tail(1 << 30) }
+
+func (p *process) tail(n int) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var b strings.Builder
+	for _, l := range p.lines[max(0, len(p.lines)-n):] {
+		b.WriteString(l.text + "\n")
+	}
+	return b.String()
+}
+
+// says fails the test unless the program's output has every one of these.
+func (p *process) says(want ...string) {
+	p.t.Helper()
+	out := p.output()
+	for _, w := range want {
+		if !strings.Contains(out, w) {
+			p.t.Errorf("%s does not say %q:\n%s", p.name, w, out)
+		}
+	}
+}

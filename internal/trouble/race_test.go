@@ -1,0 +1,5 @@
+//go:build race
+
+package trouble_test
+
+const raceEnabled = true

@@ -1,0 +1,200 @@
+//go:build cgo
+
+package trouble_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/replicad/replicad/libreplicad"
+	"github.com/replicad/replicad/replica"
+)
+
+// rankMode is the environment variable that makes the test binary a rank; its value is a rankSpec.
+const rankMode = "TROUBLE_RANK"
+
+// rankSpec says what kind of rank.
+type rankSpec struct {
+	Steps    int           // then it leaves; 0: never
+	Floats   int           // of weights; 0: 1000
+	Pace     time.Duration // from step to step; 0: 2 ms
+	Twice    bool          // a second session is opened in the same process
+	Stubborn bool          // SIGTERM is ignored
+	Patience time.Duration // for open and attach; 0: the tests'
+}
+
+func (s rankSpec) env() []string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // plain data
+	}
+	return []string{rankMode + "=" + string(b)}
+}
+
+// trainer is a rank whose weights are all equal to the step they are of.
+type trainer struct {
+	*libreplicad.Session
+	spec        rankSpec
+	rank, world int
+	weights     []float32
+	moved       []uint64
+}
+
+// rankMain trains. What happens is a JSON line on standard output, as the daemon's log is.
+func rankMain() int {
+	t := &trainer{rank: envInt("REPLICAD_RANK"), world: envInt("REPLICAD_WORLD")}
+	if err := json.Unmarshal([]byte(os.Getenv(rankMode)), &t.spec); err != nil {
+		t.say("error", fields{"text": err.Error()})
+		return 2
+	}
+	if t.spec.Stubborn {
+		signal.Ignore(syscall.SIGTERM)
+	}
+	if t.spec.Floats == 0 {
+		t.spec.Floats = 1000
+	}
+	if t.spec.Pace == 0 {
+		t.spec.Pace = 2 * time.Millisecond
+	}
+	if t.spec.Patience == 0 {
+		t.spec.Patience = patience
+	}
+	err := t.train(context.Background())
+	if e := new(libreplicad.Error); errors.As(err, &e) {
+		t.say("error", fields{"code": e.Code, "text": err.Error()})
+	} else if err != nil {
+		t.say("error", fields{"text": err.Error()})
+	}
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, libreplicad.ErrStopped):
+		return 3
+	}
+	return 1
+}
+
+func envInt(name string) int {
+	n, err := strconv.Atoi(os.Getenv(name))
+	if err != nil {
+		fmt.Printf("%s: %v\n", name, err)
+	}
+	return n
+}
+
+func (t *trainer) say(event string, more fields) {
+	f := fields{"event": event, "rank": t.rank, "pid": os.Getpid()}
+	for k, v := range more {
+		f[k] = v
+	}
+	b, err := json.Marshal(f)
+	if err != nil {
+		panic(err) // plain data
+	}
+	_, _ = os.Stdout.Write(append(b, '\n')) // nobody listens: SIGPIPE ends the rank
+}
+
+// open registers one window, one private and one volatile region, and attaches.
+func (t *trainer) open(ctx context.Context) (*libreplicad.Session, []float32, []uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.spec.Patience)
+	defer cancel()
+	s, err := libreplicad.Open(ctx, libreplicad.Options{Rank: -1, World: uint32(t.world), Group: replica.GroupID(envInt("REPLICAD_GROUP"))})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	w, weights, err := libreplicad.AllocFloat32s(t.spec.Floats)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	p, moved, err := libreplicad.AllocUint64s(8)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if err := s.Register(
+		libreplicad.Region{Name: "weights", DType: replica.F32, Kind: replica.Replicated, Class: replica.Window, Data: w},
+		libreplicad.Region{Name: "moved", DType: replica.U64, Kind: replica.Private, Class: replica.Volatile, Data: p}); err != nil {
+		return nil, nil, nil, err
+	}
+	return s, weights, moved, s.Attach(ctx)
+}
+
+func (t *trainer) train(ctx context.Context) (err error) {
+	if t.Session, t.weights, t.moved, err = t.open(ctx); err != nil {
+		return err
+	}
+	t.say("attached", nil)
+	if t.spec.Twice {
+		_, _, _, err := t.open(ctx)
+		t.say("second", fields{"text": fmt.Sprint(err), "refused": errors.Is(err, libreplicad.ErrRefused)})
+	}
+	for {
+		err := t.epoch(ctx)
+		if !errors.Is(err, libreplicad.ErrFenced) {
+			return err
+		}
+		t.say("fenced", nil)
+	}
+}
+
+// epoch joins and trains until the last step or the fence.
+func (t *trainer) epoch(ctx context.Context) error {
+	o, err := t.Join(ctx)
+	if err != nil {
+		return err
+	}
+	if o.Action == libreplicad.Init {
+		t.fill(0)
+		if err := t.SealInitial(ctx); err != nil {
+			return err
+		}
+		return t.epoch(ctx)
+	}
+	if err := t.Load(); err != nil {
+		return err
+	}
+	for i, v := range t.weights {
+		if v != float32(o.Step) || t.moved[0] != uint64(o.Step) {
+			return fmt.Errorf("weight %d is %v and the private counter %d after a load of step %d", i, v, t.moved[0], o.Step)
+		}
+	}
+	t.say("loaded", fields{"step": o.Step, "source": o.Source.String(), "epoch": o.Epoch, "job": o.Job.String()})
+	if err := t.Ready(ctx); err != nil {
+		return err
+	}
+	tick := time.NewTicker(t.spec.Pace)
+	defer tick.Stop()
+	for step := o.Step + 1; t.spec.Steps == 0 || int(step) <= t.spec.Steps; step++ {
+		<-tick.C
+		if t.world > 1 {
+			if err := t.Barrier(ctx, fmt.Sprintf("step %d", step), uint32(t.world)); err != nil {
+				return err
+			}
+		}
+		t.moved[0] = uint64(step)
+		if err := t.StepEnter(step, patience); err != nil {
+			return err
+		}
+		t.fill(step)
+		if err := t.StepExit(step, 0); err != nil {
+			return err
+		}
+		t.say("step", fields{"step": step, "epoch": o.Epoch})
+	}
+	err = t.Leave(ctx)
+	t.say("left", fields{"text": fmt.Sprint(err)})
+	return err
+}
+
+func (t *trainer) fill(step replica.Step) {
+	t.moved[0] = uint64(step)
+	for i := range t.weights {
+		t.weights[i] = float32(step)
+	}
+}
