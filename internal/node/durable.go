@@ -17,14 +17,13 @@ type shardWritten shardReport
 // markerWritten is the end of writing a commit marker.
 type markerWritten markedReport
 
-// durableHold tells whether a generation must stay for the durable writer: the one being written, and one that is due
-// until the write is named or given up.
-func (m *member) durableHold(lj *localJob, g replica.Generation) bool {
-	if w := lj.job.Writer; w != nil {
+// durableHold tells whether a generation must stay for the durable writer: the one being written, and a committed one that is
+// due until its write is named or given up. What is not committed is never held: held slots would keep the candidate out.
+func durableHold(job *replica.Job, g replica.Generation) bool {
+	if w := job.Writer; w != nil {
 		return w.Generation == g
 	}
-	every := lj.job.Options.DurableEvery
-	return durableDue(lj.job, g) && lj.job.Phase == replica.Open && g.Step+max(every/4, 1) > lj.job.Committed.Step
+	return job.Phase == replica.Open && durableDue(job, g) && g.Step <= job.Committed.Step && g.Step+max(job.Options.DurableEvery/4, 1) > job.Committed.Step
 }
 
 // durable writes the shards that the durable write under way wants from this node.

@@ -198,7 +198,7 @@ func (m *member) placeStates(lj *localJob, a *arenaRef, isMirror, dead bool) (lo
 			}
 			s.Generation = info.Generation
 			s.Pinned = info.PinN != 0 && info.PinN == lj.candidate.N && info.PinTerm == lj.candidate.Term
-			s.Held = s.Held || m.durableHold(lj, info.Generation)
+			s.Held = s.Held || durableHold(lj.job, info.Generation)
 		}
 		in.Places = append(in.Places, s)
 		places = append(places, p)
