@@ -18,6 +18,7 @@ type launcher struct {
 	running  map[replica.Rank]bool
 	retryAt  map[replica.Rank]time.Time // of a rank whose process ended before it claimed anything
 	tries    map[replica.Rank]int
+	refused  map[replica.Rank]string // why its process got no arena, the last time
 	creating bool
 	accepted bool
 	done     bool
@@ -37,7 +38,7 @@ func (l *launcher) createRequest(id uint64) createRequest {
 }
 
 func (m *member) runHello(ev session.RunHello) {
-	l := &launcher{peer: ev.Peer, request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]bool{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}}
+	l := &launcher{peer: ev.Peer, request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]bool{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}, refused: map[replica.Rank]string{}}
 	m.launchers[ev.Peer.ID()] = l
 	if err := replica.CheckName(l.hello.Job); err != nil {
 		m.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
@@ -178,7 +179,11 @@ func (m *member) runExited(ev session.RunExited) {
 		l.tries[r]++
 		l.retryAt[r] = time.Now().Add(time.Second)
 		if l.tries[r] >= startTries && lj.job.Phase == replica.Opening {
-			m.send(kindEnd, endRequest{lj.job.Name, fmt.Sprintf("rank %d ended %d times before it attached, the last time with status %d", r, l.tries[r], ev.RunExited.Status)})
+			why := fmt.Sprintf("rank %d ended %d times before it attached, the last time with status %d", r, l.tries[r], ev.RunExited.Status)
+			if text := l.refused[r]; text != "" {
+				why += ": " + text
+			}
+			m.send(kindEnd, endRequest{lj.job.Name, why})
 		}
 	}
 	m.report(lj)

@@ -206,6 +206,7 @@ func (m *member) report(lj *localJob) {
 		r.Settled = r.Settled && rr.Settled
 		r.Ranks = append(r.Ranks, rr)
 	}
+	r.Ranks = append(r.Ranks, m.orphaned(lj)...)
 	for _, l := range lj.parts() {
 		if l.held.Part.Kind != replica.FrozenPart && l.whole() {
 			r.Parts = append(r.Parts, l.held)
@@ -221,6 +222,21 @@ func (m *member) report(lj *localJob) {
 	r.Seq = lj.seq
 	lj.reported = r
 	m.send(kindReport, r)
+}
+
+// orphaned are the claims of this node that no process of it has: it went, or was refused its arena, between the two, or
+// the daemon was away then. Nobody else would ever report their deaths.
+func (m *member) orphaned(lj *localJob) (dead []replica.RankReport) {
+	for r, c := range lj.job.Ranks {
+		rank := replica.Rank(r)
+		if c.Incarnation == 0 || c.Node != m.self.Name || c.NodeIncarnation != m.self.Incarnation || m.claiming(lj, rank) {
+			continue
+		}
+		if lr := lj.ranks[rank]; lr == nil || lr.incarnation < c.Incarnation {
+			dead = append(dead, replica.RankReport{Rank: rank, Incarnation: c.Incarnation, Settled: true})
+		}
+	}
+	return dead
 }
 
 func (m *member) holder() replica.Holder { return holderOf(m.self) }
@@ -250,7 +266,9 @@ func (m *member) reconcile(lj *localJob) {
 
 // sortReport puts a report in one order, so that equal ones compare equal.
 func sortReport(r *replica.NodeReport) {
-	slices.SortFunc(r.Ranks, func(a, b replica.RankReport) int { return int(a.Rank) - int(b.Rank) })
+	slices.SortFunc(r.Ranks, func(a, b replica.RankReport) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Incarnation, b.Incarnation))
+	})
 	slices.SortFunc(r.Parts, func(a, b replica.Held) int {
 		return cmp.Or(cmp.Compare(a.Part.Kind, b.Part.Kind), cmp.Compare(a.Part.Index, b.Part.Index), a.Generation.Compare(b.Generation), cmp.Compare(a.Rank, b.Rank))
 	})

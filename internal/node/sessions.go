@@ -3,8 +3,8 @@ package node
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
-
 	"slices"
 	"time"
 
@@ -104,6 +104,11 @@ func (m *member) handleSession(ev session.Event) {
 
 func (m *member) refuse(a *attaching, req uint32, c int32, text string) {
 	m.log.refusedRank(a.hello.Job, a.hello.Rank, a.peer.PID(), text)
+	for _, l := range m.launchers {
+		if l.hello.Job == a.hello.Job {
+			l.refused[a.hello.Rank] = text
+		}
+	}
 	a.peer.Refuse(req, c, text)
 	delete(m.attaching, a.peer.ID())
 	delete(m.claims, a.request)
@@ -168,6 +173,16 @@ func (m *member) advance(a *attaching) {
 		return
 	}
 	m.claimFor(lj, a)
+}
+
+// claiming tells whether a process of this node is on its way from a claim of the rank to its arena.
+func (m *member) claiming(lj *localJob, rank replica.Rank) bool {
+	for _, a := range m.attaching {
+		if a.hello.Job == lj.job.Name && replica.Rank(a.hello.Rank) == rank && (a.request != 0 || a.creating) {
+			return true
+		}
+	}
+	return false
 }
 
 // superseded tells whether a newer incarnation holds the rank.
@@ -282,9 +297,15 @@ func (m *member) arenaReady(ev arenaReady) {
 	a, lj := ev.attaching, m.jobs[ev.job]
 	a.creating = false
 	if ev.err != nil {
-		if m.attaching[a.peer.ID()] == a {
-			m.refuse(a, a.attach, wire.CodeNoMemory, ev.err.Error())
+		if m.attaching[a.peer.ID()] != a || lj == nil {
+			return
 		}
+		code := int32(wire.CodeSystem)
+		if errors.As(ev.err, new(*shm.TooLittleMemory)) {
+			code = wire.CodeNoMemory
+		}
+		m.refuse(a, a.attach, code, ev.err.Error())
+		m.send(kindEvidence, evidence{ev.job, replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: replica.Rank(a.hello.Rank), Incarnation: a.granted, Detail: ev.err.Error()}})
 		return
 	}
 	if m.attaching[a.peer.ID()] != a || lj == nil {

@@ -22,7 +22,7 @@ type TooLittleMemory struct {
 }
 
 func (e *TooLittleMemory) Error() string {
-	return fmt.Sprintf("too little memory: need %d MiB, have %d MiB (%s, less a margin of %d MiB): use fewer slots or ranks on this node, a smaller state, or raise the limit of the daemon's cgroup",
+	return fmt.Sprintf("too little memory: need %d MiB, have %d MiB (%s, less a margin of %d MiB): use fewer slots or ranks on this node, a smaller state, a smaller memory_margin, or raise the limit of the daemon's cgroup",
 		(e.Need+1<<20-1)>>20, e.Have>>20, e.Limit, e.Margin>>20)
 }
 
