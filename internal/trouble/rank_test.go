@@ -25,6 +25,7 @@ type rankSpec struct {
 	Steps    int           // then it leaves; 0: never
 	Floats   int           // of weights; 0: 1000
 	Pace     time.Duration // from step to step; 0: 2 ms
+	Token    string
 	Twice    bool          // a second session is opened in the same process
 	Stubborn bool          // SIGTERM is ignored
 	Patience time.Duration // for open and attach; 0: the tests'
@@ -105,7 +106,7 @@ func (t *trainer) say(event string, more fields) {
 func (t *trainer) open(ctx context.Context) (*libreplicad.Session, []float32, []uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.spec.Patience)
 	defer cancel()
-	s, err := libreplicad.Open(ctx, libreplicad.Options{Rank: -1, World: uint32(t.world), Group: replica.GroupID(envInt("REPLICAD_GROUP"))})
+	s, err := libreplicad.Open(ctx, libreplicad.Options{Rank: -1, Token: t.spec.Token, World: uint32(t.world), Group: replica.GroupID(envInt("REPLICAD_GROUP"))})
 	if err != nil {
 		return nil, nil, nil, err
 	}

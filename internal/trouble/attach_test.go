@@ -1,0 +1,78 @@
+//go:build cgo
+
+package trouble_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/libreplicad"
+)
+
+// TestRankIsRefused: what a rank may not have is refused with the reason and the remedy, and whoever has it goes on.
+func TestRankIsRefused(t *testing.T) {
+	t.Parallel()
+	n := one(t, func(c *config.Config) { c.JobToken = "right" })
+	spare := []string{"--spare"} // creates the job and starts nothing: ranks are started one by one here
+	n.run("pair", 2, rankSpec{}, spare...)
+	n.daemon.await("job_created", fields{"job": "pair"})
+	good := rankSpec{Token: "right"}
+	first := n.rank("pair", 0, 2, 0, rankSpec{Token: "right", Twice: true})
+	second := first.await("second", nil)
+	contains(t, second.text, `"refused":true`, "has attached as rank 0", `job \"pair\"`, "use one handle")
+
+	for _, tc := range []struct {
+		name               string
+		rank, world, group int
+		job                string
+		spec               rankSpec
+		says               []string
+	}{
+		{"a live rank", 0, 2, 0, "pair", good, []string{`rank 0 of job \"pair\" is held by live process`, "stop it first"}},
+		{"another geometry than the group's", 1, 2, 0, "pair", rankSpec{Token: "right", Floats: 999}, []string{"geometry", "same regions in the same order"}},
+		{"another world", 1, 3, 0, "pair", good, []string{"rank 1 of 3", "has 2 ranks"}},
+		{"a rank beyond the world", 2, 3, 0, "pair", good, []string{"rank 2 of 3", "has 2 ranks"}},
+		{"another group", 1, 2, 1, "pair", good, []string{"rank 1 of 2 in group 1", "that rank's group is 0"}},
+		{"no such job", 0, 1, 0, "other", good, []string{`no job \"other\"`, "replicad run --job other"}},
+		{"another token", 1, 2, 0, "pair", rankSpec{Token: "wrong"}, []string{"token", "REPLICAD_TOKEN"}},
+	} {
+		r := n.rank(tc.job, tc.rank, tc.world, tc.group, tc.spec)
+		l := r.await("error", nil)
+		if code := r.exit(); code != 1 || l.fields["code"] != float64(libreplicad.ErrRefused.Code) {
+			t.Errorf("%s: exit code %d, %s", tc.name, code, l.text)
+		}
+		contains(t, l.text, tc.says...)
+	}
+	if !first.running() {
+		t.Fatal("rank 0 is gone")
+	}
+	n.rank("pair", 1, 2, 0, good).await("step", fields{"step": 5})
+	first.await("step", fields{"step": 5})
+}
+
+// TestTooLittleMemory: a rank whose arena does not fit is told so in figures, the job ends with that reason, and daemon and
+// other jobs go on.
+func TestTooLittleMemory(t *testing.T) {
+	t.Parallel()
+	n := one(t, func(c *config.Config) { c.MemoryMargin = 1 << 40 })
+	l := n.run("large", 1, rankSpec{})
+	e := l.await("error", nil)
+	if e.fields["code"] != float64(libreplicad.ErrNoMemory.Code) {
+		t.Error(e.text)
+	}
+	contains(t, e.text, "too little memory: need ", "have 0 MiB", "margin of 1048576 MiB", "memory_margin")
+	if code := l.exit(); code != 1 {
+		t.Errorf("code %d", code)
+	}
+	l.says(`job "large" is done (1)`, "rank 0 ended 5 times", "status 1: arena of rank 0")
+	if j := n.status().job("large"); j.Phase != "ended" || !strings.Contains(j.EndReason, "too little memory") {
+		t.Errorf("%+v", j)
+	}
+
+	n.daemon.kill()
+	n.cfg.MemoryMargin = 16 << 20
+	n.write()
+	n.start()
+	n.run("large", 1, rankSpec{}).await("step", fields{"step": 5})
+}
