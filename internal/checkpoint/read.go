@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -163,17 +164,19 @@ func (sh *shard) ReadChunk(i int, dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// Verify reads a durable generation whole: every chunk against its digest, and every file against the marker's.
-func (s *Store) Verify(f Found) error {
+// Verify reads a durable generation whole, until ctx ends: every chunk against its digest, and every file against the marker's.
+func (s *Store) Verify(ctx context.Context, f Found) error {
 	for _, info := range f.Shards {
-		if err := s.verify(f, info); err != nil {
+		if err := s.verify(ctx, f, info); err != nil {
 			return fmt.Errorf("verify durable generation %v of job %s: %w", f.Generation, f.JobName, err)
 		}
 	}
 	return nil
 }
 
-func (s *Store) verify(f Found, info ShardInfo) error {
+const verifyStep = 64 << 20 // bytes between two looks at the context
+
+func (s *Store) verify(ctx context.Context, f Found, info ShardInfo) error {
 	sh, err := s.openShard(f, info.Part)
 	if err != nil {
 		return err
@@ -181,13 +184,24 @@ func (s *Store) verify(f Found, info ShardInfo) error {
 	defer sh.Close()
 	var buf []byte
 	for i := range sh.rec.Manifest.Chunks {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if buf, err = sh.ReadChunk(i, buf[:cap(buf)]); err != nil {
 			return err
 		}
 	}
 	h := xxh3.New()
-	if _, err := io.Copy(h, io.NewSectionReader(sh.f, 0, int64(info.Bytes))); err != nil {
-		return fmt.Errorf("%s: %w", sh.name, err)
+	file := io.NewSectionReader(sh.f, 0, int64(info.Bytes))
+	for ctx.Err() == nil {
+		if _, err := io.CopyN(h, file, verifyStep); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", sh.name, err)
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	if got := replica.Digest(h.Sum128().Bytes()); got != info.Digest {
 		return fmt.Errorf("%s: %w: file digest %v, the marker says %v", sh.name, ErrCorrupt, got, info.Digest)

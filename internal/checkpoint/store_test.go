@@ -157,7 +157,7 @@ func checkWhole(t testing.TB, s *Store, g replica.Geometry, f Found) {
 		r.Close()
 		r.Close() // idempotent
 	}
-	if err := s.Verify(f); err != nil {
+	if err := s.Verify(t.Context(), f); err != nil {
 		t.Error(err)
 	}
 }
@@ -314,7 +314,7 @@ func TestDamage(t *testing.T) {
 				if filepath.Ext(name) != shardExt || !strings.HasPrefix(how, "flip") {
 					t.Errorf("%s %s: found", filepath.Base(name), how)
 				}
-				if err := s.Verify(found[0]); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), filepath.Base(name)) {
+				if err := s.Verify(t.Context(), found[0]); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), filepath.Base(name)) {
 					t.Errorf("%s %s: Verify: %v", filepath.Base(name), how, err)
 				}
 			} else if len(skipped) != 1 || skipped[0].Reason == "" || !strings.HasSuffix(skipped[0].Path, "1-4") {

@@ -503,7 +503,7 @@ func (l *leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 				n.send(kindCapture, captureOrder{id, e.Generation})
 			}
 		case recovery.ScanDurable:
-			l.scan(led.job)
+			l.scan(ctx, led.job)
 		case recovery.Note:
 			if led.notes[e.Code] != e.Text {
 				led.notes[e.Code] = e.Text
@@ -680,28 +680,3 @@ func (l *leader) finished(ctx context.Context, led *ledJob) {
 
 // jobFinished is the reason of a job whose ranks all left; launchers exit 0 on it.
 const jobFinished = "finished"
-
-func (l *leader) scan(job *replica.Job) {
-	if l.store == nil {
-		l.work.Go(func() { l.post(scanned{job: job.ID}) })
-		return
-	}
-	l.work.Go(func() {
-		found, skipped, err := l.store.Find(job.Name, job.ID)
-		if err != nil {
-			l.log.failed("durable", "scan for job "+job.Name, err.Error())
-		}
-		for _, s := range skipped {
-			l.log.skipped(job, s.Path, s.Reason)
-		}
-		ev := scanned{job: job.ID}
-		for _, f := range found {
-			g := recovery.DurableGen{Generation: f.Marker.Generation, Position: f.Marker.Position, Parts: map[replica.Part]replica.Digest{}}
-			for _, s := range f.Marker.Shards {
-				g.Parts[s.Part] = s.Root
-			}
-			ev.found = append(ev.found, g)
-		}
-		l.post(ev)
-	})
-}

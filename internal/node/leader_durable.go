@@ -2,8 +2,10 @@ package node
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -87,4 +89,43 @@ func (l *leader) shard(ctx context.Context, m shardReport) {
 	if n := l.links[led.job.Writer.Writer]; n != nil {
 		n.send(kindMarker, order)
 	}
+}
+
+// scan looks for what the durable tier can serve, beside the leader.
+func (l *leader) scan(ctx context.Context, job *replica.Job) {
+	l.work.Go(func() {
+		ev := scanned{job: job.ID}
+		if l.store != nil {
+			ev.found = l.durableFound(ctx, job)
+		}
+		l.post(ev)
+	})
+}
+
+// durableFound lists the job's complete durable generations. The newest that the job may resume from has been read whole: a
+// plan that names damaged bytes could only fail, again and again. Older ones are read should they become the newest.
+func (l *leader) durableFound(ctx context.Context, job *replica.Job) (out []recovery.DurableGen) {
+	found, skipped, err := l.store.Find(job.Name, job.ID)
+	if err != nil {
+		l.log.failed("durable", "scan for job "+job.Name, err.Error())
+	}
+	for _, s := range skipped {
+		l.log.skipped(job, s.Path, s.Reason)
+	}
+	read := false
+	for _, f := range found {
+		if !read && job.Lineage.Valid(f.Generation) && !slices.Contains(job.Condemned, f.Generation) {
+			if err := l.store.Verify(ctx, f); err != nil {
+				l.log.skipped(job, f.Path, err.Error())
+				continue
+			}
+			read = true
+		}
+		g := recovery.DurableGen{Generation: f.Generation, Position: f.Position, Parts: map[replica.Part]replica.Digest{}}
+		for _, s := range f.Shards {
+			g.Parts[s.Part] = s.Root
+		}
+		out = append(out, g)
+	}
+	return out
 }
