@@ -1,0 +1,115 @@
+//go:build cgo
+
+package trouble_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/replica"
+)
+
+// TestDamagedDurableShards: the whole job is lost but for the durable tier, and its newest generation, or every one, is damaged.
+func TestDamagedDurableShards(t *testing.T) {
+	truncate := func(t *testing.T, file string) {
+		if err := os.Truncate(file, size(t, file)-1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		name   string
+		part   replica.Part
+		damage func(t *testing.T, file string)
+		all    bool
+		reason string
+	}{
+		{"truncated", replica.OfGroup(0), truncate, false, "bytes, the marker says"},
+		{"bit flipped", replica.OfGroup(0), flip, false, "chunk 0 at offset"},
+		{"bit flipped in a private part", replica.OfRank(0), flip, false, "chunk 0 at offset"},
+		{"missing", replica.OfRank(0), remove, false, "is missing"},
+		{"every generation damaged", replica.OfGroup(0), flip, true, "chunk 0 at offset"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			n := one(t)
+			durable := []string{"--durable-every", "5"}
+			l := n.run("job", 1, rankSpec{}, durable...)
+			for range 3 {
+				n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
+			}
+			l.kill()
+			n.die()
+			found := generations(t, n)
+			damaged := found[:1]
+			if tc.all {
+				damaged = found
+			}
+			for _, f := range damaged {
+				info, _ := f.Shard(tc.part)
+				tc.damage(t, filepath.Join(n.cfg.DurableDir, filepath.Dir(f.Path), info.File))
+			}
+
+			n.start()
+			l = n.run("job", 1, rankSpec{}, durable...)
+			for _, f := range damaged {
+				info, _ := f.Shard(tc.part)
+				s := n.daemon.await("durable_skipped", fields{"path": f.Path, "reason": tc.reason})
+				contains(t, s.text, filepath.Base(info.File))
+				t.Log(s.text)
+			}
+			if tc.all {
+				e := n.daemon.await("ended", nil)
+				t.Log(e.text, l.exit(), l.output())
+				return
+			}
+			o := l.await("loaded", nil)
+			if o.fields["step"] != float64(found[1].Position.Step) || o.fields["source"] != "durable" {
+				t.Errorf("want step %d of the durable tier: %s", found[1].Position.Step, o.text)
+			}
+			l.await("step", fields{"step": int(found[1].Position.Step) + 3})
+		})
+	}
+}
+
+// generations are the complete durable ones, newest first.
+func generations(t *testing.T, n *node) []checkpoint.Found {
+	t.Helper()
+	s, err := checkpoint.Open(n.cfg.DurableDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, _, err := s.Find("job", replica.JobID{})
+	if err != nil || len(found) < 2 {
+		t.Fatalf("%d durable generations, want at least 2: %v", len(found), err)
+	}
+	return found
+}
+
+func size(t *testing.T, file string) int64 {
+	t.Helper()
+	st, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Size()
+}
+
+// flip turns one bit of the last byte over, which is a tensor's.
+func flip(t *testing.T, file string) {
+	t.Helper()
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b, at := make([]byte, 1), size(t, file)-1
+	if _, err := f.ReadAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 1
+	if _, err := f.WriteAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+}
