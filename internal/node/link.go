@@ -120,21 +120,23 @@ type voterAddr struct {
 	addr string
 }
 
-// run links, again and again, until ctx ends. Targets: the leader that was named last, else the voters in turn.
+// run links, again and again, until ctx ends. Targets: the leader that this node's own Raft names, else the voters in turn; a
+// redirect is followed at once, but no redirect's redirect: while leadership moves voters may name each other.
 func (k *linker) run(ctx context.Context) {
-	hint := voterAddr{}
+	hint, next := voterAddr{}, 0
 	for turn := 0; ctx.Err() == nil; turn++ {
-		target := hint
-		if target.addr == "" {
+		target, redirected := hint, hint.addr != ""
+		hint = voterAddr{}
+		if !redirected {
 			if name, addr := k.self(); addr != "" {
 				target = voterAddr{name, addr}
 			} else {
-				target = k.voters[turn%len(k.voters)]
+				target = k.voters[next%len(k.voters)]
+				next++
 			}
 		}
 		w, err := k.once(ctx, target)
-		hint = voterAddr{}
-		if err == nil && !w.OK && w.Address != "" && w.Leader != target.name {
+		if err == nil && !w.OK && w.Address != "" && w.Leader != target.name && !redirected {
 			hint = voterAddr{w.Leader, w.Address}
 			continue
 		}

@@ -1,0 +1,350 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+func TestFullLinkClosesAndNeverBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		l := newLink(near)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- l.run(t.Context(), func(wire.Kind, []byte) error { return nil })
+		}()
+		began := time.Now()
+		for i := range linkQueue + 10 { // nobody reads: one may be with the writer, the others queue
+			l.send(kindStatus, statusRequest{uint64(i)})
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("send blocked for %v", took)
+		}
+		if err := <-ended; !errors.Is(err, errLinkFull) {
+			t.Errorf("the link went down with %v, want %v", err, errLinkFull)
+		}
+		if took := time.Since(began); took >= linkWrite {
+			t.Errorf("a full link stood for %v", took)
+		}
+		l.send(kindStatus, statusRequest{}) // of a link that is down: dropped
+	})
+}
+
+func TestFarEndThatStopsReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		l := newLink(near)
+		began := time.Now()
+		l.send(kindStatus, statusRequest{1})
+		err := l.run(t.Context(), func(wire.Kind, []byte) error { return nil })
+		if took := time.Since(began); err == nil || took != linkWrite {
+			t.Errorf("down after %v with %v, want %v", took, err, linkWrite)
+		}
+	})
+}
+
+func TestLinkEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		l := newLink(near)
+		ended := make(chan error, 1)
+		go func() { ended <- l.run(ctx, func(wire.Kind, []byte) error { return nil }) }()
+		synctest.Wait()
+		why := errors.New("the daemon stops")
+		cancel(why)
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, why) {
+				t.Errorf("ended with %v, want %v", err, why)
+			}
+		default:
+			t.Fatal("the link outlives its context")
+		}
+	})
+}
+
+func TestLinkEndsWithWhatItCantRead(t *testing.T) {
+	why := errors.New("no such message")
+	for what, send := range map[string]func(net.Conn){
+		"a message that its owner refuses": func(c net.Conn) { wire.Write(c, kindBeat, beat{}) },
+		"garbage":                          func(c net.Conn) { c.Write([]byte(strings.Repeat("garbage ", 8))) },
+		"hanging up":                       func(c net.Conn) { c.Close() },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			near, far := net.Pipe()
+			defer far.Close()
+			l := newLink(near)
+			go send(far)
+			if err := l.run(t.Context(), func(wire.Kind, []byte) error { return why }); err == nil {
+				t.Errorf("%s ends a link without a reason", what)
+			}
+		})
+	}
+}
+
+// voters is a cluster for a linker: what each says to a hello is its test's to choose.
+type voters struct {
+	t     *testing.T
+	links sync.WaitGroup
+
+	mu    sync.Mutex // guards dials
+	dials []replica.NodeName
+	limit int // dials after which the test is over
+	stop  context.CancelCauseFunc
+
+	answer func(n replica.NodeName) (welcome, func(ctx context.Context, c net.Conn)) // then: what it does with a link it took
+}
+
+var errDials = errors.New("dialled too often")
+
+// dial counts; it refuses a node that has no answer.
+func (v *voters) dial(ctx context.Context, n replica.NodeName, addr string) (net.Conn, error) {
+	v.mu.Lock()
+	v.dials = append(v.dials, n)
+	over := len(v.dials) >= v.limit
+	v.mu.Unlock()
+	if over {
+		v.stop(errDials)
+		return nil, errDials
+	}
+	if want := addrOf(n); addr != want {
+		v.t.Errorf("node %s dialled at %s, want %s", n, addr, want)
+	}
+	w, then := v.answer(n)
+	if w == (welcome{}) {
+		return nil, fmt.Errorf("nobody at %s", addr)
+	}
+	near, far := net.Pipe()
+	v.links.Go(func() {
+		defer far.Close()
+		k, b, err := wire.Read(far, maxLinkFrame)
+		if err != nil || k != kindLinkHello {
+			v.t.Errorf("node %s reads kind %d (%v), want a hello", n, k, err)
+			return
+		}
+		if h, err := decode[linkHello](b); err != nil || h.Node.Name != "me" {
+			v.t.Errorf("node %s reads a hello of %+v: %v", n, h, err)
+		}
+		if wire.Write(far, kindWelcome, w) == nil && then != nil {
+			then(ctx, far)
+		}
+	})
+	return near, nil
+}
+
+func addrOf(n replica.NodeName) string { return string(n) + ":7000" }
+
+func redirect(to replica.NodeName) welcome {
+	return welcome{Reason: "not the leader", Leader: to, Address: addrOf(to)}
+}
+
+// run runs a linker against the voters for so long, or until the limit of dials, and returns what the member was told.
+func (v *voters) run(limit int, names []replica.NodeName, self func() (replica.NodeName, string), forSoLong time.Duration) (told []memberEvent) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	timer := time.AfterFunc(forSoLong, func() { cancel(nil) })
+	defer timer.Stop()
+	v.limit, v.stop = limit, cancel
+	if self == nil {
+		self = func() (replica.NodeName, string) { return "", "" }
+	}
+	k := &linker{hello: func() linkHello { return linkHello{Node: replica.Node{Name: "me"}} }, self: self, dial: v.dial,
+		post: func(ev memberEvent) { told = append(told, ev) }}
+	for _, n := range names {
+		k.voters = append(k.voters, voterAddr{n, addrOf(n)})
+	}
+	k.run(ctx)
+	v.links.Wait()
+	if errors.Is(context.Cause(ctx), errDials) {
+		v.t.Errorf("%d dials: the last of them %v", len(v.dials), v.dials[max(0, len(v.dials)-8):])
+	}
+	return told
+}
+
+var abc = []replica.NodeName{"a", "b", "c"}
+
+func TestLinkerFollowsARedirect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+			if n == "c" {
+				return welcome{OK: true, Term: 4}, func(ctx context.Context, c net.Conn) {
+					wire.Write(c, kindCreateReply, createReply{ID: 9})
+					wire.Read(c, maxLinkFrame) // until the node hangs up
+				}
+			}
+			return redirect("c"), nil
+		}}
+		told := v.run(100, abc, nil, linkSilent/2)
+		if !slices.Equal(v.dials, []replica.NodeName{"a", "c"}) {
+			t.Errorf("dialled %v, want a and then c", v.dials)
+		}
+		if len(told) != 3 {
+			t.Fatalf("told %v", told)
+		}
+		up, _ := told[0].(linkUp)
+		said, _ := told[1].(fromLeader)
+		down, _ := told[2].(linkDown)
+		if up.leader != "c" || up.welcome.Term != 4 || up.link == nil || said.link != up.link || said.msg != (createReply{ID: 9}) || down.link != up.link || down.err == nil {
+			t.Errorf("told %+v, %+v, %+v", up, said, down)
+		}
+	})
+}
+
+func TestLinkerGoesRoundTheVoters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+			if n == "b" {
+				return welcome{Reason: "not the leader, and it knows none"}, nil
+			}
+			return welcome{}, nil
+		}}
+		told := v.run(1000, abc, nil, time.Second)
+		if len(told) != 0 {
+			t.Errorf("no link came up, and the member was told %v", told)
+		}
+		for i, n := range v.dials {
+			if n != abc[i%3] {
+				t.Fatalf("dialled %v, want the voters in turn", v.dials)
+			}
+		}
+		if n := len(v.dials); n < 10 || n > 60 {
+			t.Errorf("%d dials in a second, want 16 to 50", n)
+		}
+	})
+}
+
+// What this node's own Raft says comes before the round.
+func TestLinkerAsksItsOwnRaft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &voters{t: t, answer: func(replica.NodeName) (welcome, func(context.Context, net.Conn)) { return welcome{}, nil }}
+		v.run(1000, abc, func() (replica.NodeName, string) { return "b", addrOf("b") }, 200*time.Millisecond)
+		if len(v.dials) < 2 || slices.ContainsFunc(v.dials, func(n replica.NodeName) bool { return n != "b" }) {
+			t.Errorf("dialled %v, want b alone", v.dials)
+		}
+	})
+}
+
+// While leadership moves two voters may each take the other for the leader, or one that is down be named by all.
+func TestLinkerNeverSpins(t *testing.T) {
+	for what, answer := range map[string]func(n replica.NodeName) welcome{
+		"each names the other": func(n replica.NodeName) welcome {
+			return redirect(map[replica.NodeName]replica.NodeName{"a": "b", "b": "a", "c": "a"}[n])
+		},
+		"in a circle": func(n replica.NodeName) welcome {
+			return redirect(map[replica.NodeName]replica.NodeName{"a": "b", "b": "c", "c": "a"}[n])
+		},
+		"itself": redirect,
+		"one that is down": func(n replica.NodeName) welcome {
+			if n == "c" {
+				return welcome{}
+			}
+			return redirect("c")
+		},
+		"a link that ends at once": func(n replica.NodeName) welcome { return welcome{OK: true} },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) { return answer(n), nil }}
+				v.run(120, abc, nil, time.Second) // at most two dials each 20 ms
+				tried := map[replica.NodeName]bool{}
+				for _, n := range v.dials {
+					tried[n] = true
+				}
+				if len(tried) < 3 {
+					t.Errorf("only %v were tried in %d dials", tried, len(v.dials))
+				}
+			})
+		})
+	}
+}
+
+// A leader that says nothing is left after linkSilent; a beat is a word.
+func TestSilentLeaderIsLeft(t *testing.T) {
+	for _, beats := range []int{0, 3, 25} {
+		synctest.Test(t, func(t *testing.T) {
+			v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+				return welcome{OK: true}, func(_ context.Context, c net.Conn) {
+					for range beats {
+						time.Sleep(linkBeat)
+						if wire.Write(c, kindBeat, beat{}) != nil {
+							return
+						}
+					}
+					wire.Read(c, maxLinkFrame)
+				}
+			}}
+			began := time.Now()
+			var down time.Duration
+			lasts := time.Duration(beats)*linkBeat + linkSilent
+			told := v.run(100, []replica.NodeName{"a"}, nil, lasts+linkSilent/2)
+			for _, ev := range told {
+				if ev, ok := ev.(linkDown); ok && down == 0 {
+					down = time.Since(began)
+					if !errors.Is(ev.err, errLeaderSilent) {
+						t.Errorf("after %d beats the link went down with %v, want %v", beats, ev.err, errLeaderSilent)
+					}
+				}
+			}
+			if down == 0 {
+				t.Errorf("after %d beats the silent leader was not left", beats)
+			}
+			if n := len(v.dials); n != 2 {
+				t.Errorf("after %d beats: %d dials in %v, want one, and another %v after the last word", beats, n, lasts+linkSilent/2, linkSilent)
+			}
+		})
+	}
+}
+
+func TestNoLinkWithoutAWelcome(t *testing.T) {
+	for what, far := range map[string]func(c net.Conn){
+		"another message":    func(c net.Conn) { wire.Write(c, kindBeat, beat{}) },
+		"a broken welcome":   func(c net.Conn) { wire.Write(c, kindWelcome, "yes") },
+		"nothing":            func(c net.Conn) { wire.Read(c, maxLinkFrame) },
+		"nothing, hangs up":  func(c net.Conn) {},
+		"not even a hearing": nil,
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var links sync.WaitGroup
+				k := &linker{hello: func() linkHello { return linkHello{} }, post: func(ev memberEvent) { t.Errorf("the member is told %+v", ev) }}
+				k.dial = func(ctx context.Context, _ replica.NodeName, _ string) (net.Conn, error) {
+					if far == nil {
+						<-ctx.Done()
+						return nil, context.Cause(ctx)
+					}
+					near, c := net.Pipe()
+					links.Go(func() {
+						defer c.Close()
+						if _, _, err := wire.Read(c, maxLinkFrame); err == nil {
+							far(c)
+						}
+					})
+					return near, nil
+				}
+				began := time.Now()
+				_, err := k.once(t.Context(), voterAddr{"a", addrOf("a")})
+				if took := time.Since(began); err == nil || took > linkHandshake {
+					t.Errorf("%v after %v, want an error after at most %v", err, took, linkHandshake)
+				} else if !strings.Contains(err.Error(), "a") {
+					t.Errorf("error %q names no node", err)
+				}
+				links.Wait()
+			})
+		})
+	}
+}
