@@ -200,8 +200,9 @@ func (t *trainer) patiently(ctx context.Context, call func(context.Context) erro
 	for {
 		short, cancel := context.WithTimeout(ctx, 5*time.Second)
 		err := call(short)
+		patient := short.Err() != nil && ctx.Err() == nil // before cancel, which sets it too
 		cancel()
-		if err == nil || ctx.Err() != nil || short.Err() == nil {
+		if err == nil || !patient {
 			return err
 		}
 		t.out.emit(event{Event: "waiting", Text: err.Error()})

@@ -34,7 +34,7 @@ type before struct {
 // inject carries out one fault, waits until the job has recovered from it, and returns its row.
 func (d *driver) inject(ctx context.Context, kind string) (Fault, error) {
 	switch kind {
-	case RankForward:
+	case RankForward, RankAgain:
 		return d.killRank(ctx, kind, "forward")
 	case RankWindow:
 		return d.killRank(ctx, kind, "window")
@@ -82,15 +82,39 @@ func (d *driver) killRank(ctx context.Context, kind, phase string) (Fault, error
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return f, fmt.Errorf("fault %s: kill pid %d: %w", kind, pid, err)
 	}
+	if kind == RankAgain {
+		if err := d.killAnother(ctx, &f, rank, was); err != nil {
+			return f, err
+		}
+	}
 	if err := d.awaitResume(ctx, &f, was, patienceRecover); err != nil {
 		return f, err
 	}
 	return f, d.checkStepWord(kind, rank, f.at)
 }
 
+// killAnother waits for the plan that answers the first death and kills another rank while it is carried out: that plan's epoch
+// never opens, or is closed at once, and the job has to come back all the same.
+func (d *driver) killAnother(ctx context.Context, f *Fault, first int, was before) error {
+	other := (first + 1 + d.rng.IntN(world-1)) % world
+	err := d.await(ctx, patienceRecover, fmt.Sprintf("a plan for the death of rank %d", first), func() bool {
+		return slices.ContainsFunc(d.journal.log, func(e logEvent) bool { return e.Event == "planned" && e.Epoch > was.epoch })
+	})
+	if err != nil {
+		return err
+	}
+	pid := was.pids[other]
+	d.say("SIGKILL rank %d (pid %d) while that plan is carried out", other, pid)
+	f.target += fmt.Sprintf(", then rank %d", other)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("fault %s: kill pid %d: %w", f.Kind, pid, err)
+	}
+	return nil
+}
+
 // checkStepWord sees that the word which outlived the rank says where it died.
 func (d *driver) checkStepWord(kind string, rank int, at time.Time) error {
-	want := map[string]string{RankForward: "IDLE", RankWindow: "UPDATING"}[kind]
+	want := map[string]string{RankForward: "IDLE", RankAgain: "IDLE", RankWindow: "UPDATING"}[kind]
 	for _, e := range d.events() {
 		if e.Event == "rank_died" && e.Rank == rank && !e.Time.Before(at) {
 			if e.Phase != want {

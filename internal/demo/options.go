@@ -20,6 +20,7 @@ const (
 	NodeLoss    = "node"         // kill everything on a node; it falls silent
 	LeaderLoss  = "leader"       // the same for the node that leads Raft
 	GroupLoss   = "group"        // the same for every holder of one replica group at once
+	RankAgain   = "rank-again"   // SIGKILL a rank in mid-forward and, once the plan for that is applied, another; not in the default
 )
 
 // AllFaults is what a demo injects by default.
@@ -67,8 +68,8 @@ func (o Options) withDefaults() (Options, error) {
 		o.Faults = AllFaults()
 	}
 	for _, f := range o.Faults {
-		if !slices.Contains(AllFaults(), f) {
-			list = append(list, fmt.Errorf("--faults %q: want some of %s", f, strings.Join(AllFaults(), ",")))
+		if known := append(AllFaults(), RankAgain); !slices.Contains(known, f) {
+			list = append(list, fmt.Errorf("--faults %q: want some of %s", f, strings.Join(known, ",")))
 		}
 	}
 	if o.Steps < 20 || o.Steps > 1<<30 {

@@ -17,13 +17,11 @@ type shardWritten shardReport
 // markerWritten is the end of writing a commit marker.
 type markerWritten markedReport
 
-// durableHold tells whether a generation must stay for the durable writer: the one being written, and a committed one that is
-// due until its write is named or given up. What is not committed is never held: held slots would keep the candidate out.
+// durableHold tells whether a generation must stay for the durable writer: the one being written. A write names the committed
+// generation, which stays of itself until the news of the next commit, and the news of the write comes before that. Nothing
+// else is held: held slots would keep the candidate out.
 func durableHold(job *replica.Job, g replica.Generation) bool {
-	if w := job.Writer; w != nil {
-		return w.Generation == g
-	}
-	return job.Phase == replica.Open && durableDue(job, g) && g.Step <= job.Committed.Step && g.Step+max(job.Options.DurableEvery/4, 1) > job.Committed.Step
+	return job.Writer != nil && job.Writer.Generation == g
 }
 
 // durable writes the shards that the durable write under way wants from this node.

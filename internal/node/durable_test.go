@@ -8,25 +8,31 @@ import (
 
 // An uncommitted generation that would be due once committed used to be held: with commits out for a while such generations
 // took every slot, no candidate found one, and commits never came back.
-func TestDurableHoldsOnlyWhatIsCommitted(t *testing.T) {
-	job := &replica.Job{Phase: replica.Open, Options: replica.Options{DurableEvery: 50}, Committed: replica.Generation{Epoch: 1, Step: 100}}
+func TestDurableHoldsOnlyWhatIsWritten(t *testing.T) {
+	at := func(s replica.Step) replica.Generation { return replica.Generation{Epoch: 1, Step: s} }
+	job := &replica.Job{Phase: replica.Open, Options: replica.Options{DurableEvery: 50}, Committed: at(100)}
+	for _, s := range []replica.Step{50, 99, 100, 150} {
+		if durableHold(job, at(s)) {
+			t.Errorf("step %d is held and nothing is being written", s)
+		}
+	}
+	job.Writer = &replica.DurableWrite{Generation: at(50)}
+	for s, want := range map[replica.Step]bool{50: true, 99: false, 100: false, 150: false} {
+		if got := durableHold(job, at(s)); got != want {
+			t.Errorf("step %d: held %v, want %v while 50 is written", s, got, want)
+		}
+	}
+}
+
+// Commits may skip the multiples of durable_every; under load they often do.
+func TestDurableDueAfterAMultipleWasPassed(t *testing.T) {
 	for _, c := range []struct {
-		step, durable replica.Step
-		writer        *replica.DurableWrite
-		want          bool
-	}{
-		{step: 100, want: true},
-		{step: 150, want: false},               // due one day, not committed
-		{step: 99, want: false},                // never due
-		{step: 50, want: false},                // its time is over
-		{step: 100, durable: 100, want: false}, // written
-		{step: 100, writer: &replica.DurableWrite{Generation: replica.Generation{Epoch: 1, Step: 50}}, want: false},
-		{step: 50, writer: &replica.DurableWrite{Generation: replica.Generation{Epoch: 1, Step: 50}}, want: true},
-	} {
-		j := *job
-		j.Durable.Step, j.Writer = c.durable, c.writer
-		if got := durableHold(&j, replica.Generation{Epoch: 1, Step: c.step}); got != c.want {
-			t.Errorf("step %d, committed 100, durable %d, writer %v: held %v, want %v", c.step, c.durable, c.writer, got, c.want)
+		every, committed, durable replica.Step
+		want                      bool
+	}{{0, 100, 0, false}, {50, 49, 0, false}, {50, 50, 0, true}, {50, 53, 0, true}, {50, 99, 53, false}, {50, 101, 53, true}, {50, 100, 100, false}} {
+		job := &replica.Job{Options: replica.Options{DurableEvery: c.every}, Committed: replica.Generation{Epoch: 1, Step: c.committed}, Durable: replica.Generation{Step: c.durable}}
+		if got := durableDue(job); got != c.want {
+			t.Errorf("every %d, committed %d, durable %d: due %v, want %v", c.every, c.committed, c.durable, got, c.want)
 		}
 	}
 }

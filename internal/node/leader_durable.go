@@ -9,14 +9,17 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// durableTimeout bounds one durable write; one that takes longer is given up and tried with a later generation.
-const durableTimeout = 2 * time.Minute
+const (
+	durableTimeout = 2 * time.Minute        // for one durable write; one that takes longer is given up and tried with a later generation
+	durableAbsence = 5 * time.Second        // for a node that is to write a shard and is not linked
+	durableRetry   = 100 * time.Millisecond // between tries: the committed generation may move on while a write is being named
+)
 
-// durableDue tells whether generation g, just committed, is one that the durable tier wants. Nodes use it too: they hold
-// such a generation until its write is named (retain.go).
-func durableDue(job *replica.Job, g replica.Generation) bool {
+// durableDue tells whether the committed generation is to be written: it is the first past a multiple of durable_every that
+// the durable tier does not have. Commits may skip steps, so it need not be the multiple itself.
+func durableDue(job *replica.Job) bool {
 	every := job.Options.DurableEvery
-	return every > 0 && g.Step > 0 && g.Step%every == 0 && g.Step > job.Durable.Step
+	return every > 0 && job.Committed.Step/every > job.Durable.Step/every
 }
 
 // durable drives the durable write of a job: names one when it is due, orders the marker when every shard is fsynced,
@@ -25,7 +28,7 @@ func (l *leader) durable(ctx context.Context, led *ledJob) {
 	job := led.job
 	if job.Writer == nil {
 		led.shards = nil
-		if job.Phase == replica.Open && durableDue(job, job.Committed) && time.Since(led.writeFrom) > 100*time.Millisecond {
+		if job.Phase == replica.Open && durableDue(job) && time.Since(led.writeFrom) > durableRetry {
 			led.writeFrom = time.Now()
 			l.propose(ctx, job.ID, replica.BeginDurable{Job: job.ID, Write: planShards(job)}, fromDriver, nil)
 		}
@@ -34,7 +37,8 @@ func (l *leader) durable(ctx context.Context, led *ledJob) {
 	if led.shards == nil {
 		led.shards, led.writeFrom = map[replica.Part]shardReport{}, time.Now()
 	}
-	if time.Since(led.writeFrom) > durableTimeout {
+	absent := slices.ContainsFunc(job.Writer.Shards, func(s replica.Shard) bool { return l.links[s.Node] == nil })
+	if since := time.Since(led.writeFrom); since > durableTimeout || absent && since > durableAbsence {
 		led.writeFrom = time.Now()
 		l.propose(ctx, job.ID, replica.EndDurable{Job: job.ID, Generation: job.Writer.Generation}, fromDriver, nil)
 	}
