@@ -12,6 +12,8 @@ FUZZTIME   ?= 20s
 RUNS       ?= 20
 DEMO       ?=
 
+# One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
+.NOTPARALLEL:
 .PHONY: help build set-up check unit c-test demo-test test demo soak bench fuzz clean
 
 help: ## this list
@@ -30,7 +32,7 @@ build: set-up ## the programs and the C library, in bin/
 	ln -sf libreplicad.so $(BIN)/libreplicad.so.1
 
 check: set-up ## format, vet, staticcheck, tidy module file
-	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "not formatted (run gofmt -w):" $$bad >&2; exit 1; }
+	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); [ -z "$$bad" ] || { echo "not formatted (run gofmt -w):" $$bad >&2; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) mod tidy -diff
