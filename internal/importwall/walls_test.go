@@ -38,14 +38,14 @@ var walls = map[string]wall{
 	"internal/consensus":  {2, []string{"replica", "lock", "internal/wire"}, []string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/go-hclog", "go.etcd.io/bbolt"}},
 	"internal/checkpoint": {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/shm":        {2, []string{"replica"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
-	"internal/pki":        {2, []string{"replica"}, []string{"github.com/google/uuid"}},
+	"internal/pki":        {2, []string{"replica"}, nil},
 	"internal/endpoint":   {2, []string{"replica"}, []string{"github.com/quic-go/quic-go", "golang.org/x/sys/unix"}},
 	"membership":          {2, []string{"replica"}, []string{"github.com/hashicorp/memberlist"}},
-	"transfer":            {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "github.com/quic-go/quic-go", "golang.org/x/sync"}},
+	"transfer":            {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "github.com/quic-go/quic-go"}},
 
-	"internal/node":   {3, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix", "golang.org/x/sync"}},
+	"internal/node":   {3, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch": {3, []string{"replica", "internal/wire"}, nil},
-	"internal/demo":   {4, []string{"replica", "internal/config", "internal/pki", "internal/node"}, []string{"golang.org/x/sys/unix", "golang.org/x/term", "golang.org/x/sync"}},
+	"internal/demo":   {4, []string{"replica", "internal/config", "internal/pki", "internal/node"}, []string{"golang.org/x/sys/unix", "golang.org/x/term"}},
 
 	"cmd/replicad": {5, nil, []string{"github.com/spf13/cobra", "github.com/rs/zerolog"}},
 
