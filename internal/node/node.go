@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -64,6 +64,8 @@ type daemon struct {
 	prober   *prober
 	admin    net.Listener
 	closers  []func()
+
+	unreached map[replica.NodeName]time.Time // voters that could not be dialled, and when that was logged; the linker's
 }
 
 // Run runs the daemon of a node until ctx ends. What can't start is an error that names it and the remedy; what was
@@ -73,7 +75,7 @@ func Run(ctx context.Context, cfg *config.Config, opt Options) error {
 	if err != nil {
 		return err
 	}
-	d := &daemon{cfg: cfg, opt: opt, log: log}
+	d := &daemon{cfg: cfg, opt: opt, log: log, unreached: map[replica.NodeName]time.Time{}}
 	defer d.close()
 	if err := d.open(ctx); err != nil {
 		return err
@@ -219,7 +221,7 @@ func (d *daemon) openNetwork() (err error) {
 		return err
 	}
 	d.gossip, err = membership.Start(membership.Config{Name: c.Node, Incarnation: d.self.Incarnation, Addr: c.GossipAddr, Cluster: d.id.Cluster, Key: d.id.GossipKey, Seeds: c.Seeds, QUICAddr: c.Addr,
-		Logger: log.New(logWriter{d.log, "gossip"}, "", 0)})
+		Logger: membership.NewLogger(newGossipLog(d.log, c.GossipAddr).line)})
 	if err != nil {
 		return err
 	}
@@ -373,8 +375,13 @@ func (d *daemon) dialLink(ctx context.Context, name replica.NodeName, addr strin
 	}
 	conn, err := d.endpoint.Dial(ctx, addr, name, endpoint.Control)
 	if err != nil {
+		if time.Since(d.unreached[name]) > unreachedEvery {
+			d.unreached[name] = time.Now()
+			d.log.failed("link", fmt.Sprintf("voter %s at %s", name, addr), err.Error())
+		}
 		return nil, err
 	}
+	delete(d.unreached, name)
 	s, err := conn.Open(ctx)
 	if err != nil {
 		conn.Close("no stream")
@@ -382,6 +389,9 @@ func (d *daemon) dialLink(ctx context.Context, name replica.NodeName, addr strin
 	}
 	return linkConn{s, conn}, nil
 }
+
+// unreachedEvery spaces the lines about one voter that can't be linked to.
+const unreachedEvery = 30 * time.Second
 
 // linkConn closes the connection with its one stream.
 type linkConn struct {
@@ -401,17 +411,6 @@ func (d *daemon) baseStatus() Status {
 		s.Leader, _, s.Term, s.IsLeader = d.cons.Leadership()
 	}
 	return s
-}
-
-// logWriter turns a library's log lines into ours.
-type logWriter struct {
-	log  *journal
-	what string
-}
-
-func (w logWriter) Write(b []byte) (int, error) {
-	w.log.z.Debug().Str("event", "library").Str("what", w.what).Str("text", strings.TrimSpace(string(b))).Msg("library log")
-	return len(b), nil
 }
 
 func dupCloexec(f *os.File) (int, error) {

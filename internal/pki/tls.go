@@ -61,7 +61,7 @@ func (id *Identity) checkCluster(cs tls.ConnectionState) (replica.NodeName, erro
 }
 
 func (id *Identity) foreign(cluster replica.ClusterID, name replica.NodeName) error {
-	return fmt.Errorf("%w: node %q of cluster %v, this is cluster %v", ErrForeign, name, cluster, id.Cluster)
+	return fmt.Errorf("%w: node %q of cluster %v, this is cluster %v: give both credentials of one `replicad pki`, or correct the address", ErrForeign, name, cluster, id.Cluster)
 }
 
 // verifyChain checks the peer's certificate against the cluster's CA and the present time. The error of a chain that does not
