@@ -93,9 +93,8 @@ func (m *member) handleSession(ev session.Event) {
 	case session.Exited:
 		for _, lj := range m.jobs {
 			for _, lr := range lj.ranks {
-				if lr.pid == ev.PID && lr.start == ev.StartTime {
+				if lr.pid == ev.PID && lr.start == ev.StartTime { // one process may hold several ranks, of several jobs
 					m.rankDied(lj, lr)
-					return
 				}
 			}
 		}
