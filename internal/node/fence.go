@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/replicad/replicad/internal/session"
@@ -59,6 +60,24 @@ func (m *member) settle(lj *localJob) bool {
 		}
 	}
 	return waiting
+}
+
+// reap kills ranks of an ended job that were told to stop and did not in time: one that sleeps would hold its memory for
+// ever. A rank that said that it has finished may take its time.
+func (m *member) reap(lj *localJob) {
+	if lj.job.Phase != replica.Ended {
+		return
+	}
+	if lj.stopBy.IsZero() {
+		lj.stopBy = time.Now().Add(m.cfg.Timing.Settle)
+	}
+	for _, lr := range lj.ranks {
+		if lr.alive && !lr.left && !lr.killed && time.Now().After(lj.stopBy) {
+			lr.killed = true
+			m.log.rankNote(lj.job, lr.rank, "stop_timeout", fmt.Sprintf("process %d was told %v ago that its job has ended and is still there: killed", lr.pid, m.cfg.Timing.Settle))
+			session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
+		}
+	}
 }
 
 // rankDied handles the exit of a rank's process: what was being copied is torn, what was COPIED is hashed and sealed in

@@ -23,6 +23,7 @@ type localJob struct {
 	mirrors     map[replica.Part]*mirror // parts held for other nodes' ranks
 	fenced      replica.Epoch            // fence words raised to
 	settleBy    time.Time                // after it, what is unfinished is torn
+	stopBy      time.Time                // after it, ranks that did not stop at the end of the job are killed
 	seq         uint64
 	reported    replica.NodeReport // as sent last, to send only changes
 	written     map[replica.Part]shardReport
@@ -51,6 +52,7 @@ type localRank struct {
 	gone        replica.Epoch // let go in this epoch
 	loaded      replica.Epoch // acknowledged its roots for the plan of this epoch
 	left        bool          // said that it has finished
+	killed      bool          // by reap
 	leaveTo     uint32        // request to answer with BYE once the job has ended
 	ordered     orderKey      // the last order sent, so that orders can be derived again and again
 	restore     *restore      // of the newest plan

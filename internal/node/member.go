@@ -267,6 +267,8 @@ func (m *member) resend() {
 	}
 	for _, lj := range m.jobs {
 		lj.reported = replica.NodeReport{}
+		clear(lj.answered) // with the link the leader lost this node's pins
+		clear(lj.passed)
 		for _, s := range lj.written {
 			m.send(kindShard, s)
 		}
@@ -283,6 +285,7 @@ func (m *member) tick() time.Duration {
 		if m.settle(lj) {
 			next = busyTick
 		}
+		m.reap(lj)
 		m.peersLost(lj)
 		m.retryRestores(lj)
 		if lj.job.Phase == replica.Open {

@@ -83,7 +83,7 @@ int rpi_send(rp_handle *h, uint16_t type, uint32_t request, struct iovec *body, 
 	h->sent_on = h->connections;
 	pthread_mutex_unlock(&h->io);
 	if (stopped)
-		return rpi_error(err, RP_ESTOPPED, "stopped: %s", h->stop.text);
+		return rpi_error(err, RP_ESTOPPED, "stopped: %s", h->why);
 	int rc = gone ? RP_EGONE : rpi_send_on(h, h->fd, type, request, body, n, -1, deadline);
 	if (rc == RP_EGONE) {
 		pthread_mutex_lock(&h->io);
@@ -103,7 +103,7 @@ static void accept_order(rp_handle *h, const rp_header *head, const uint8_t *bod
 	switch (o.action) {
 	case RP_ORDER_STOP:
 		h->stopped = true;
-		h->stop = o;
+		memcpy(h->why, o.text, sizeof o.text);
 		break;
 	case RP_ORDER_GO:
 		if (head->epoch > h->go_epoch)
@@ -202,7 +202,7 @@ int rpi_wait(rp_handle *h, rpi_ready ready, const char *what, int64_t deadline, 
 		if (rc != RP_EAGAIN)
 			break;
 		if (h->stopped)
-			rc = rpi_error(err, RP_ESTOPPED, "%s: stopped: %s", what, h->stop.text);
+			rc = rpi_error(err, RP_ESTOPPED, "%s: stopped: %s", what, h->why);
 		else if (h->gone || h->sent_on != h->connections)
 			rc = rpi_error(err, RP_EGONE, "%s: the daemon is gone from %s: rp_reconnect, then call again", what, h->path);
 		else if (rpi_now() >= deadline)

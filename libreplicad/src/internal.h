@@ -126,7 +126,7 @@ struct rp_handle {
 	uint64_t ordered_epoch, go_epoch;
 	uint64_t capture_ordered; /* generation whose live state is to be sealed while the rank waits in rp_join; 0: none */
 	bool stopped;
-	rp_order stop;
+	char why[256]; /* it was stopped */
 	uint32_t request; /* training thread's */
 	uint32_t hands;
 	uint8_t *datagram; /* RP_MAX_MESSAGE */

@@ -219,7 +219,7 @@ RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 static void stop(rp_handle *h, const char *why) {
 	pthread_mutex_lock(&h->io);
 	if (!h->stopped)
-		snprintf(h->stop.text, sizeof h->stop.text, "%s", why);
+		snprintf(h->why, sizeof h->why, "%.*s", (int)sizeof h->why - 1, why);
 	h->stopped = true;
 	pthread_mutex_unlock(&h->io);
 }
@@ -244,7 +244,7 @@ RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	rc = rpi_handshake(h, fd, RP_M_REATTACH, &h->hello, sizeof h->hello, h->arena_fd, RP_M_ATTACHED, deadline, err);
 	rp_attached a = {0};
 	if (rc == RP_ESTOPPED)
-		stop(h, "the daemon refused to take the rank back");
+		stop(h, err ? err->text : "the daemon refused to take the rank back");
 	if (rc == RP_OK) {
 		if (h->hand.fd >= 0)
 			close(h->hand.fd); /* the arena is mapped already */
