@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // patience is how long an event may take before its test fails; nothing is asserted about times below it.
@@ -254,5 +256,14 @@ func (p *process) says(want ...string) {
 		if !strings.Contains(out, w) {
 			p.t.Errorf("%s does not say %q:\n%s", p.name, w, out)
 		}
+	}
+}
+
+// awaitStopped waits until SIGSTOP has taken hold of a process.
+func awaitStopped(t *testing.T, pid int) {
+	t.Helper()
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
+		t.Fatalf("wait for process %d to stop: %v", pid, err)
 	}
 }
