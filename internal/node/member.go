@@ -269,6 +269,8 @@ func (m *member) resend() {
 		lj.reported = replica.NodeReport{}
 		clear(lj.answered) // with the link the leader lost this node's pins
 		clear(lj.passed)
+		clear(lj.answered) // with the link the leader lost this node's pins
+		clear(lj.passed)
 		for _, s := range lj.written {
 			m.send(kindShard, s)
 		}

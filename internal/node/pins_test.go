@@ -1,0 +1,445 @@
+package node
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+)
+
+func candidate(n uint64, s replica.Step) replica.Candidate {
+	return replica.Candidate{Job: testJob, Term: 9, N: n, Position: replica.Position{Epoch: 3, Step: s}, Generation: gen(3, s)}
+}
+
+// pins lists what of an arena is pinned, as the arena's own header has it.
+func pins(t *testing.T, a *arenaRef) map[shm.Place][2]uint64 {
+	t.Helper()
+	out := map[shm.Place][2]uint64{}
+	for _, p := range a.Places() {
+		if a.Word(p).State() != replica.SlotSealed {
+			continue
+		}
+		info, err := a.Sealed(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.PinN != 0 {
+			out[p] = [2]uint64{info.PinTerm, info.PinN}
+		}
+	}
+	return out
+}
+
+// partsOf lists what was pinned, in a fixed order.
+func partsOf(answers []replica.Pinned) (out []replica.Held) {
+	for _, a := range answers {
+		out = append(out, a.Parts...)
+	}
+	r := replica.NodeReport{Parts: out}
+	sortReport(&r)
+	return r.Parts
+}
+
+func TestCandidatePinsItsGenerationAlone(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(newJob())
+	lr := d.attach(lj, 0)
+	for i, s := range []replica.Step{5, 6, 7} {
+		d.both(lr.arena, i, gen(3, s))
+	}
+	d.seal(lr.arena, slot(3), gen(1, 6), 60) // of another epoch: the same step of another history
+	other := d.mirrorOf(lj, replica.OfRank(1), 1, false)
+	d.seal(other, ring(4), gen(3, 6), 61)
+	d.seal(other, ring(5), gen(3, 7), 71)
+	d.live(lr, 3, 8, replica.Idle)
+
+	d.leaderSays(candidate(1, 6))
+	if lr.arena.Candidate() != replica.PackWord(3, 6, 0) {
+		t.Errorf("the rank is told candidate %v", lr.arena.Candidate())
+	}
+	answers := only[replica.Pinned](d.says())
+	if len(answers) != 1 || answers[0].Job != testJob || answers[0].Term != 9 || answers[0].N != 1 || answers[0].Generation != gen(3, 6) || answers[0].Holder != (replica.Holder{Node: "n1", Incarnation: 11}) || answers[0].Session != 3 {
+		t.Fatalf("answered %+v", answers)
+	}
+	root := func(a *arenaRef, p shm.Place) replica.Digest { i, _ := a.Sealed(p); return i.Root }
+	want := []replica.Held{
+		{Part: replica.OfGroup(0), Generation: gen(3, 6), Root: root(lr.arena, slot(1)), Rank: 0},
+		{Part: replica.OfRank(0), Generation: gen(3, 6), Root: root(lr.arena, ring(1)), Rank: 0},
+		{Part: replica.OfRank(1), Generation: gen(3, 6), Root: root(other, ring(4)), Mirror: true, Rank: 1},
+	}
+	if got := partsOf(answers); !reflect.DeepEqual(got, want) {
+		t.Errorf("pinned %+v, want %+v", got, want)
+	}
+	p := [2]uint64{9, 1}
+	if got := pins(t, lr.arena); !reflect.DeepEqual(got, map[shm.Place][2]uint64{slot(1): p, ring(1): p}) {
+		t.Errorf("pins in the rank's arena: %v", got)
+	}
+	if got := pins(t, other); !reflect.DeepEqual(got, map[shm.Place][2]uint64{ring(4): p}) {
+		t.Errorf("pins in the mirror: %v", got)
+	}
+
+	d.answerCandidate(lj)
+	d.leaderSays(candidate(1, 6)) // heard again
+	if again := d.says(); len(again) != 0 {
+		t.Errorf("answered again: %+v", again)
+	}
+
+	d.leaderSays(candidate(2, 7))
+	p = [2]uint64{9, 2}
+	if got := pins(t, lr.arena); !reflect.DeepEqual(got, map[shm.Place][2]uint64{slot(2): p, ring(2): p}) {
+		t.Errorf("after the next candidate the pins are %v", got)
+	}
+	if got := pins(t, other); !reflect.DeepEqual(got, map[shm.Place][2]uint64{ring(5): p}) {
+		t.Errorf("after the next candidate the mirror's pins are %v", got)
+	}
+	if got := partsOf(only[replica.Pinned](d.says())); len(got) != 3 || got[0].Generation != gen(3, 7) {
+		t.Errorf("pinned %+v", got)
+	}
+	d.leaderSays(candidate(1, 6)) // an older one changes nothing
+	if got := pins(t, lr.arena); len(got) != 2 || lj.candidate.N != 2 || len(d.says()) != 0 {
+		t.Errorf("an older candidate is obeyed: %v", got)
+	}
+}
+
+// Parts are answered as they are sealed, each once.
+func TestCandidateAnsweredPartByPart(t *testing.T) {
+	d := newDesk(t)
+	job := newJob()
+	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
+	lj := d.put(job)
+	a, b := d.attach(lj, 0), d.attach(lj, 1)
+	d.leaderSays(candidate(1, 6))
+	if said := only[replica.Pinned](d.says()); len(said) != 0 {
+		t.Errorf("pinned %+v with nothing sealed", said)
+	}
+	for i, c := range []struct {
+		lr   *localRank
+		p    shm.Place
+		want replica.Part
+	}{{a, ring(0), replica.OfRank(0)}, {b, ring(0), replica.OfRank(1)}, {b, slot(0), replica.OfGroup(0)}, {a, slot(1), replica.OfGroup(0)}} {
+		d.seal(c.lr.arena, c.p, gen(3, 6), 6)
+		d.sealed(lj, c.lr, c.p)
+		got := partsOf(only[replica.Pinned](d.says()))
+		if len(got) != 1 || got[0].Part != c.want || got[0].Rank != c.lr.rank || got[0].Mirror {
+			t.Errorf("seal %d of %v by rank %d is answered by %+v: each rank's copy is a vote", i, c.want, c.lr.rank, got)
+		}
+	}
+}
+
+func TestNothingPinnedOutsideAnOpenEpoch(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(*replica.Job)
+		cand   replica.Candidate
+		linked bool
+	}{
+		"closed":               {func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Closed, 3 }, candidate(1, 6), true},
+		"planned":              {func(j *replica.Job) { j.Phase = replica.Planned }, candidate(1, 6), true},
+		"of another epoch":     {func(j *replica.Job) { j.Position.Epoch = 4 }, candidate(1, 6), true},
+		"not beyond the C":     {func(j *replica.Job) { j.Position.Step = 6 }, candidate(1, 6), true},
+		"no leader":            {func(j *replica.Job) {}, candidate(1, 6), false},
+		"no candidate":         {func(j *replica.Job) {}, replica.Candidate{Job: testJob}, true},
+		"control: it would do": {func(j *replica.Job) {}, candidate(1, 6), true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			d := newDesk(t)
+			job := newJob()
+			lj := d.put(job)
+			lr := d.attach(lj, 0)
+			d.both(lr.arena, 0, gen(3, 6))
+			d.live(lr, 3, 9, replica.Idle)
+			c.change(job)
+			l := d.link
+			if !c.linked {
+				d.link = nil
+			}
+			lj.candidate = c.cand
+			d.answerCandidate(lj)
+			d.link = l
+			control := c.linked && job.Position.Step == 5 && job.Position.Epoch == 3 && job.Phase == replica.Open && c.cand.N != 0
+			if got := pins(t, lr.arena); (len(got) != 0) != control || (len(d.says()) != 0) != control {
+				t.Errorf("pins %v, want any: %v", got, control)
+			}
+		})
+	}
+}
+
+// Pins of a node whose link was lost are void at the leader until it answers again: a new link must bring them again, also
+// where the leader, its term and the candidate are the same as before.
+func TestNewLinkAnswersTheCandidateAgain(t *testing.T) {
+	d := newDesk(t)
+	job := newJob()
+	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
+	lj := d.put(job)
+	holds, passed := d.attach(lj, 0), d.attach(lj, 1)
+	d.both(holds.arena, 0, gen(3, 6))
+	d.live(passed, 3, 9, replica.Idle)
+	d.leaderSays(candidate(1, 6))
+	first := d.says()
+	if len(only[replica.Pinned](first)) != 1 || len(only[replica.Passed](first)) != 1 {
+		t.Fatalf("answered %+v", first)
+	}
+	d.handle(linkDown{link: d.link})
+	d.connect()
+	up := d.link
+	d.link = nil
+	d.handle(linkUp{link: up, leader: "n2", welcome: welcome{OK: true, Term: 9}})
+	d.handle(fromLeader{up, candidate(1, 6)})
+	again := d.says()
+	if !reflect.DeepEqual(partsOf(only[replica.Pinned](again)), partsOf(only[replica.Pinned](first))) {
+		t.Errorf("over the new link it pins %+v, want what it had pinned: %+v", only[replica.Pinned](again), only[replica.Pinned](first))
+	}
+	if !reflect.DeepEqual(only[replica.Passed](again), only[replica.Passed](first)) {
+		t.Errorf("over the new link it says passed %+v, want %+v", only[replica.Passed](again), only[replica.Passed](first))
+	}
+	if len(only[replica.NodeReport](again)) != 1 {
+		t.Error("no report goes over the new link")
+	}
+}
+
+// passedBy over every state of a slot: the rank is beyond a generation when its live step is and no slot has or may get it.
+func TestPassedBy(t *testing.T) {
+	g := gen(3, 6)
+	type held struct {
+		state replica.SlotState
+		g     replica.Generation
+	}
+	beyond := replica.PackWord(3, 7, replica.Idle)
+	for _, c := range []struct {
+		what  string
+		live  replica.Word
+		slots []held
+		rings []held
+		want  bool
+	}{
+		{"nothing captured", beyond, nil, nil, true},
+		{"live at it", replica.PackWord(3, 6, replica.Idle), nil, nil, false},
+		{"live inside it", replica.PackWord(3, 6, replica.Updating), nil, nil, false},
+		{"live before it", replica.PackWord(3, 5, replica.Updated), nil, nil, false},
+		{"live inside the next step", replica.PackWord(3, 7, replica.Updating), nil, nil, true},
+		{"live in another epoch", replica.PackWord(4, 7, replica.Idle), nil, nil, false},
+		{"sealed", beyond, []held{{replica.SlotSealed, g}}, nil, false},
+		{"another sealed", beyond, []held{{replica.SlotSealed, gen(3, 5)}, {replica.SlotSealed, gen(3, 7)}}, nil, true},
+		{"its step of another epoch sealed", beyond, []held{{replica.SlotSealed, gen(1, 6)}}, nil, true},
+		{"copying", beyond, []held{{replica.SlotCopying, g}}, nil, false},
+		{"copying something, which is not known", beyond, []held{{replica.SlotSealed, gen(3, 5)}, {replica.SlotCopying, gen(3, 7)}}, nil, false},
+		{"copied", beyond, []held{{replica.SlotCopied, g}}, nil, false},
+		{"torn", beyond, []held{{replica.SlotTorn, g}}, nil, true},
+		{"only the private part", beyond, nil, []held{{replica.SlotSealed, g}}, true},
+		{"a private part on its way", beyond, nil, []held{{replica.SlotCopying, g}}, true},
+	} {
+		d := newDesk(t)
+		lj := d.put(newJob())
+		lr := d.attach(lj, 0)
+		put := func(p shm.Place, h held) {
+			if h.state == replica.SlotCopying {
+				d.stage(lr.arena, p, h.g, 1)
+				return
+			}
+			d.seal(lr.arena, p, h.g, 1)
+			if h.state != replica.SlotSealed {
+				d.setState(lr.arena, p, h.state)
+			}
+		}
+		for i, h := range c.slots {
+			put(slot(i), h)
+		}
+		for i, h := range c.rings {
+			put(ring(i), h)
+		}
+		d.write(lr.arena, atStep, uint64(c.live))
+		if got := lr.passedBy(g); got != c.want {
+			t.Errorf("%s: passed %v, want %v", c.what, got, c.want)
+		}
+	}
+}
+
+// Passed is said once for a candidate, by live ranks, with the generations that are whole.
+func TestPassedIsSaidOnce(t *testing.T) {
+	d := newDesk(t)
+	job := newJob()
+	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
+	lj := d.put(job)
+	lr, dead := d.attach(lj, 0), d.attach(lj, 1)
+	dead.alive = false
+	d.live(dead, 3, 9, replica.Idle)
+	d.live(lr, 3, 9, replica.Updating)
+	d.both(lr.arena, 0, gen(3, 8))
+	d.both(lr.arena, 1, gen(3, 5))
+	d.seal(lr.arena, slot(2), gen(3, 9), 9) // its private part is not there
+	d.leaderSays(candidate(1, 6))
+	d.answerCandidate(lj)
+	said := only[replica.Passed](d.says())
+	if len(said) != 1 || said[0].Rank != 0 || said[0].N != 1 || said[0].Term != 9 || said[0].Live != gen(3, 9) || !slices.Equal(said[0].Holds, []replica.Generation{gen(3, 5), gen(3, 8)}) {
+		t.Fatalf("said %+v", said)
+	}
+	d.leaderSays(candidate(2, 7))
+	if said := only[replica.Passed](d.says()); len(said) != 1 || said[0].N != 2 {
+		t.Errorf("of the next candidate it says %+v", said)
+	}
+}
+
+// retain never frees the committed generation, the candidate, or what somebody reads, and frees the rest in time.
+func TestRetain(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(newJob())
+	lr := d.attach(lj, 0)
+	a := lr.arena
+	d.both(a, 0, gen(3, 5)) // C
+	d.both(a, 1, gen(3, 6)) // the candidate
+	d.both(a, 2, gen(3, 3)) // old, read by a transfer
+	d.both(a, 3, gen(3, 2)) // old
+	d.live(lr, 3, 20, replica.Idle)
+	lj.candidate = candidate(1, 6)
+	a.hold(slot(2))
+	free := func() (out []int) {
+		for i := range 4 {
+			if a.Word(slot(i)).State() == replica.SlotFree {
+				out = append(out, i)
+			}
+		}
+		return out
+	}
+	d.retain(lj)
+	if got := free(); !slices.Equal(got, []int{3}) {
+		t.Errorf("slots %v are freed, want the old one that nobody reads", got)
+	}
+	if got := a.Word(ring(0)).State(); got != replica.SlotSealed {
+		t.Errorf("the committed private part is %v", got)
+	}
+	a.release(slot(2))
+	d.retain(lj)
+	if got := free(); !slices.Equal(got, []int{2, 3}) {
+		t.Errorf("slots %v are freed once the reader is gone", got)
+	}
+
+	// The commit moves on: what was C may go, what was the candidate is C.
+	lj.candidate = candidate(2, 7)
+	d.leaderSays(progress{Job: testJob, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: gen(3, 6)})
+	if lj.job.Committed != gen(3, 6) || lj.job.LastIndex != 11 || a.Committed() != replica.PackWord(3, 6, 0) {
+		t.Errorf("committed %v, index %d, the rank is told %v", lj.job.Committed, lj.job.LastIndex, a.Committed())
+	}
+	if got := free(); !slices.Equal(got, []int{0, 2, 3}) {
+		t.Errorf("slots %v are free, want the committed one to stay alone", got)
+	}
+	d.leaderSays(progress{Job: testJob, Index: 9, Position: replica.Position{Epoch: 3, Step: 5}, Generation: gen(3, 5)})
+	if lj.job.Committed != gen(3, 6) {
+		t.Error("older news of a commit are believed")
+	}
+}
+
+// While an epoch is closed or planned, nothing that may be eligible is freed, whoever holds it.
+func TestRetainInRecovery(t *testing.T) {
+	for _, phase := range []replica.JobPhase{replica.Closed, replica.Planned} {
+		d := newDesk(t)
+		lj := d.put(changed(newJob(), func(j *replica.Job) { j.Phase, j.ClosedEpoch = phase, 3 }))
+		lr := d.attach(lj, 0)
+		mirror := d.mirrorOf(lj, replica.OfRank(1), 1, false)
+		d.live(lr, 3, 20, replica.Idle)
+		for i, s := range []replica.Step{2, 3, 5, 6} {
+			d.both(lr.arena, i, gen(3, s))
+			d.seal(mirror, ring(i), gen(3, s), 9)
+		}
+		lr.alive = false
+		d.retain(lj)
+		for _, a := range []*arenaRef{lr.arena, mirror} {
+			for _, p := range a.Places() {
+				if i, err := a.Sealed(p); p.Index < 4 && err != nil {
+					t.Errorf("%v: %v of %v was freed: %v", phase, p, a, err)
+				} else if err == nil && i.Count != 0 {
+					t.Errorf("%v: %v of %v was used again", phase, p, a)
+				}
+			}
+		}
+	}
+}
+
+// TORN places are freed when the copies into them can't go on: of the dead, or of who waits in join.
+func TestRetainTorn(t *testing.T) {
+	for what, c := range map[string]struct {
+		alive, stopped bool
+		want           replica.SlotState
+	}{"alive": {true, false, replica.SlotTorn}, "stopped": {true, true, replica.SlotFree}, "dead": {false, false, replica.SlotFree}} {
+		d := newDesk(t)
+		lj := d.put(newJob())
+		lr := d.attach(lj, 0)
+		lr.alive, lr.stopped = c.alive, c.stopped
+		d.setState(lr.arena, slot(1), replica.SlotTorn)
+		d.retain(lj)
+		if got := lr.arena.Word(slot(1)).State(); got != c.want {
+			t.Errorf("%s: a torn slot is %v, want %v", what, got, c.want)
+		}
+	}
+}
+
+// A generation that the durable writer is to read stays, whatever commits meanwhile.
+func TestRetainKeepsWhatIsBeingWritten(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(changed(newJob(), func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: gen(3, 3)} }))
+	lr := d.attach(lj, 0)
+	d.both(lr.arena, 0, gen(3, 3))
+	d.both(lr.arena, 1, gen(3, 4))
+	d.live(lr, 3, 20, replica.Idle)
+	d.retain(lj)
+	if w, o := lr.arena.Word(slot(0)).State(), lr.arena.Word(slot(1)).State(); w != replica.SlotSealed || o != replica.SlotFree {
+		t.Errorf("what is being written is %v, another old one %v", w, o)
+	}
+	lj.job = changed(lj.job, func(j *replica.Job) { j.Writer = nil })
+	d.retain(lj)
+	if w := lr.arena.Word(slot(0)).State(); w != replica.SlotFree {
+		t.Errorf("after the write its slot is %v", w)
+	}
+}
+
+// The lag of a commit is measured once, from the seal here.
+func TestCommitLag(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(newJob())
+	lr := d.attach(lj, 0)
+	d.both(lr.arena, 0, gen(3, 6))
+	d.sealed(lj, lr, slot(0))
+	if len(lr.sealedAt) != 1 {
+		t.Fatalf("%d seals are remembered", len(lr.sealedAt))
+	}
+	lr.sealedAt[gen(3, 7)] = time.Now()
+	for range 2 {
+		d.leaderSays(progress{Job: testJob, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: gen(3, 6)})
+	}
+	if n := d.log.count(`"event":"commit_seen"`); n != 1 || len(lr.sealedAt) != 1 {
+		t.Errorf("the commit was seen %d times; %d seals are remembered", n, len(lr.sealedAt))
+	}
+	if p50, p99 := d.member.log.lag(); p50 <= 0 || p99 < p50 {
+		t.Errorf("lag %v, %v", p50, p99)
+	}
+}
+
+// Both parts of (epoch, init) sealed: said once, and only while the job opens.
+func TestInitialSeal(t *testing.T) {
+	for _, c := range []struct {
+		phase      replica.JobPhase
+		slot, ring replica.Epoch
+		want       replica.Epoch
+	}{{replica.Opening, 3, 3, 3}, {replica.Opening, 3, 0, 0}, {replica.Opening, 0, 3, 0}, {replica.Opening, 3, 1, 0}, {replica.Opening, 1, 1, 0}, {replica.Closed, 3, 3, 0}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			d := newDesk(t)
+			lj := d.put(changed(newJob(), func(j *replica.Job) { j.Phase, j.Plan = c.phase, nil }))
+			lr := d.attach(lj, 0)
+			if c.slot != 0 {
+				d.seal(lr.arena, slot(0), gen(c.slot, 0), 1)
+			}
+			if c.ring != 0 {
+				d.seal(lr.arena, ring(0), gen(c.ring, 0), 1)
+			}
+			d.checkInitial(lj, lr)
+			if lr.initial != c.want {
+				t.Errorf("initial %d, want %d", lr.initial, c.want)
+			}
+			if said := only[replica.NodeReport](d.says()); (len(said) == 1 && said[0].Ranks[0].Initial == c.want) != (c.want != 0) {
+				t.Errorf("reported %+v", said)
+			}
+		})
+	}
+}
