@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -137,7 +139,11 @@ func (j *journal) raft(bad bool, msg string, args ...any) {
 	}
 	e := j.z.WithLevel(level).Str("event", "raft").Str("text", msg)
 	for i := 0; i+1 < len(args); i += 2 {
-		e = e.Str(fmt.Sprint("raft_", args[i]), fmt.Sprint(args[i+1]))
+		value := fmt.Sprint(args[i+1])
+		e = e.Str(fmt.Sprint("raft_", args[i]), value)
+		if strings.Contains(value, unix.ENOSPC.Error()) {
+			e = e.Str("remedy", "free space in state_dir: until then no step is committed here, while training goes on")
+		}
 	}
 	e.Msg("raft")
 }
