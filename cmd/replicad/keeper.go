@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -118,17 +120,30 @@ func lastLine(log string) string {
 	return "see " + log
 }
 
-// endKeeper ends a keeper and waits until nobody answers.
+// endKeeper ends a keeper and waits until its process is gone: it may linger after it has closed its socket.
 func endKeeper(pid int, socket string) error {
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop keeper %d: %w", pid, err)
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil // ended by itself
 	}
-	for end := time.Now().Add(keeperStart); answers(socket); time.Sleep(keeperPoll) {
-		if time.Now().After(end) {
-			return fmt.Errorf("keeper %d still answers on %s %v after SIGTERM", pid, socket, keeperStart)
+	if err == nil {
+		defer unix.Close(fd)
+		err = unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0)
+	}
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("stop keeper %d on %s: %w", pid, socket, err)
+	}
+	for end := time.Now().Add(keeperStart); ; {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, max(int(time.Until(end)/time.Millisecond), 0))
+		switch {
+		case err == nil && n > 0:
+			return nil
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("wait for the end of keeper %d on %s: %w", pid, socket, err)
+		case time.Now().After(end):
+			return fmt.Errorf("keeper %d on %s still runs %v after SIGTERM", pid, socket, keeperStart)
 		}
 	}
-	return nil
 }
 
 // answers tells whether someone listens there; a connection that says nothing means nothing to a keeper.

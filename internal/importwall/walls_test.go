@@ -47,7 +47,7 @@ var walls = map[string]wall{
 	"internal/launch": {3, []string{"replica", "internal/wire"}, nil},
 	"internal/demo":   {4, []string{"replica", "internal/config", "internal/pki", "internal/node"}, []string{"golang.org/x/sys/unix", "golang.org/x/term"}},
 
-	"cmd/replicad": {5, nil, []string{"github.com/spf13/cobra", "github.com/rs/zerolog"}},
+	"cmd/replicad": {5, nil, []string{"github.com/spf13/cobra", "github.com/rs/zerolog", "golang.org/x/sys/unix"}},
 
 	"libreplicad":                {side, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"examples/textlm":            {side, []string{"replica", "libreplicad", "examples/textlm/collective", "examples/textlm/data", "examples/textlm/model"}, nil},
