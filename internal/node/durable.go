@@ -77,11 +77,11 @@ func (m *member) shardSource(lj *localJob, g replica.Generation, s replica.Shard
 	if !at.info.FrozenRoot.IsZero() {
 		f, ok := lj.find(at.arena, replica.Part{Kind: replica.FrozenPart, Index: s.Part.Index}, g, at.info.FrozenRoot)
 		if !ok {
-			reader.Close()
+			reader.drop()
 			return nil, nil, nil, fmt.Errorf("the frozen part of %v is not held here", s.Part)
 		}
 		if frozen, err = m.reader(lj, f); err != nil {
-			reader.Close()
+			reader.drop()
 			return nil, nil, nil, err
 		}
 	}

@@ -180,6 +180,7 @@ func (m *member) supersede(lj *localJob) {
 		lj.retired = append(lj.retired, lr.arena)
 	}
 	if lj.job.Phase == replica.Ended {
+		m.endPushers(lj.job.ID)
 		for key, mi := range lj.mirrors {
 			delete(lj.mirrors, key)
 			m.forget(mi.arena)

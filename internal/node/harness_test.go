@@ -193,7 +193,7 @@ func newJob() *replica.Job {
 		Options: replica.Options{MinCopies: 2, Cadence: 1, Slots: 4, ChunkBytes: 4096}.WithDefaults(), Phase: replica.Open, Epoch: 3, ClosedEpoch: 2,
 		Lineage: replica.Lineage{{Epoch: 1, Start: 0}, {Epoch: 3, Start: 4}}, Position: replica.Position{Epoch: 3, Step: 5}, Committed: gen(3, 5), Copies: 2,
 		Ranks:   []replica.Claimed{{Incarnation: 4, Node: "n1", NodeIncarnation: 11}, {Incarnation: 5, Node: "n2", NodeIncarnation: 22}},
-		Mirrors: [][]replica.NodeName{{"n2"}, {"n1"}}, LastIndex: 10, Plan: &replica.Plan{Epoch: 3, Generation: gen(1, 4)}}
+		Mirrors: [][]replica.NodeName{{"n2"}, {"n1"}}, GroupMirrors: [][]replica.NodeName{nil}, GroupGeometry: []replica.Digest{{1}}, LastIndex: 10, Plan: &replica.Plan{Epoch: 3, Generation: gen(1, 4)}}
 }
 
 func gen(e replica.Epoch, s replica.Step) replica.Generation {

@@ -382,7 +382,7 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case replica.Pinned:
 		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
 			led.pinnedAt = time.Now()
-			l.log.z.Debug().Str("event", "pinned").Str("node", string(name)).Uint64("n", m.N).Str("generation", m.Generation.String()).Int("parts", len(m.Parts)).Msg("pins")
+			l.log.z.Debug().Str("event", "pinned").Str("node", string(name)).Uint64("n", m.N).Str("generation", m.Generation.String()).Str("parts", fmt.Sprint(m.Parts)).Msg("pins")
 			l.commitEffects(ctx, m.Job, led, led.committer.Pinned(m))
 		}
 	case replica.Passed:
@@ -603,7 +603,7 @@ func (l *leader) suspect(ctx context.Context, from replica.NodeName, m suspect) 
 	}
 	for job, live := range m.Live {
 		base, seen := s.base[job]
-		if led := l.jobs[job]; led != nil && led.job.Phase == replica.Open && seen && live > base+1 {
+		if led := l.jobs[job]; led != nil && led.job.Phase == replica.Open && holdsRank(led.job, m.Target) && seen && live > base+1 {
 			clear(s.witness) // the job passes steps: its ranks there are alive, whatever is silent
 			s.base[job] = live
 		} else if !seen {
@@ -636,6 +636,12 @@ func (l *leader) suspect(ctx context.Context, from replica.NodeName, m suspect) 
 				Detail: fmt.Sprintf("silent on gossip and on the data path for %d nodes", count)}})
 		}
 	}
+}
+
+func holdsRank(job *replica.Job, h replica.Holder) bool {
+	return slices.ContainsFunc(job.Ranks, func(c replica.Claimed) bool {
+		return c.Incarnation != 0 && c.Node == h.Node && c.NodeIncarnation == h.Incarnation
+	})
 }
 
 // fenced logs, once per closed epoch, that every surviving daemon has acknowledged the fence and settled.

@@ -54,7 +54,7 @@ type member struct {
 	creates      map[uint64]*launcher
 	kvs          map[uint64]*kvPending
 	statuses     map[uint64]chan<- []byte
-	pushers      map[replica.NodeName]*pusher
+	pushers      map[pusherKey]*pusher
 	lastReport   time.Time
 }
 
@@ -86,7 +86,7 @@ func (m *member) init() {
 	m.in, m.ended = make(chan memberEvent, memberQueue), make(chan struct{})
 	m.jobs, m.attaching, m.launchers = map[replica.JobID]*localJob{}, map[uint64]*attaching{}, map[uint64]*launcher{}
 	m.claims, m.creates, m.kvs, m.statuses = map[uint64]*attaching{}, map[uint64]*launcher{}, map[uint64]*kvPending{}, map[uint64]chan<- []byte{}
-	m.pushers, m.nodes = map[replica.NodeName]*pusher{}, map[replica.NodeName]replica.Node{}
+	m.pushers, m.nodes = map[pusherKey]*pusher{}, map[replica.NodeName]replica.Node{}
 }
 
 // post hands an event to run; it blocks while the queue is full, and drops the event once run has returned.
@@ -267,8 +267,6 @@ func (m *member) resend() {
 	}
 	for _, lj := range m.jobs {
 		lj.reported = replica.NodeReport{}
-		clear(lj.answered) // with the link the leader lost this node's pins
-		clear(lj.passed)
 		clear(lj.answered) // with the link the leader lost this node's pins
 		clear(lj.passed)
 		for _, s := range lj.written {

@@ -37,6 +37,9 @@ func (m *member) mirrorArena(lj *localJob, rank replica.Rank, man replica.Manife
 	if man.Part.Kind == replica.PrivatePart && man.Bytes > privateCap(lj.job) {
 		return nil, fmt.Errorf("private part of rank %d has %d bytes, the cap is %d", rank, man.Bytes, privateCap(lj.job))
 	}
+	if man.Part.Kind == replica.ReplicatedPart && man.Geometry != lj.job.GroupGeometry[man.Part.Index] {
+		return nil, fmt.Errorf("mirror of %v: its manifest has geometry %v, the group has %v: the ranks of a group must register the same regions in the same order", man.Part, man.Geometry, lj.job.GroupGeometry[man.Part.Index])
+	}
 	g, err := replica.NewGeometry(man.Regions)
 	if err != nil {
 		return nil, fmt.Errorf("mirror of %v: %w", man.Part, err)

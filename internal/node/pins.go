@@ -101,27 +101,31 @@ func pinKey(l located) replica.Part {
 	return l.held.Part
 }
 
-// passedBy tells whether the rank is beyond generation g and no place of its arena has or gets it. step_enter(S+1) waits
-// for the copy of S, so a live step beyond g's means that its capture is over.
+// passedBy tells whether the rank is beyond generation g and its arena lacks, and will not get, one of g's two parts. The
+// private part is copied at step_enter(S), and step_enter(S+1) waits for the copy of S, so a live step beyond g's means that
+// both captures are over.
 func (lr *localRank) passedBy(g replica.Generation) bool {
 	live := lr.arena.Step()
 	if live.Epoch() != g.Epoch || live.Step() <= g.Step {
 		return false
 	}
+	has := map[shm.PlaceKind]bool{}
 	for _, p := range lr.arena.Places() {
-		if p.Kind != shm.Slot {
+		if p.Kind == shm.Frozen {
 			continue
 		}
 		switch lr.arena.Word(p).State() {
 		case replica.SlotCopying, replica.SlotCopied:
-			return false // perhaps this very one; it is SEALED or gone in a moment
+			if p.Kind == shm.Slot {
+				return false // perhaps this very one; it is SEALED or gone in a moment
+			}
 		case replica.SlotSealed:
-			if info, err := lr.arena.sealed(p); err != nil || info.Generation == g {
-				return false
+			if info, err := lr.arena.sealed(p); err == nil && info.Generation == g {
+				has[p.Kind] = true
 			}
 		}
 	}
-	return true
+	return !has[shm.Slot] || !has[shm.Ring]
 }
 
 // holds lists the generations whose replicated and private part are both sealed in the rank's arena.

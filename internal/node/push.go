@@ -12,19 +12,29 @@ import (
 	"github.com/replicad/replicad/transfer"
 )
 
-// pushQueue bounds what waits for one mirror node: beyond it the oldest is dropped, since only the newest can be committed.
-const pushQueue = 64
+// pushQueue bounds what of one rank waits for one mirror: beyond it the oldest is dropped, since only the newest can be
+// committed. What waits holds its place, so a longer queue to a mirror that is away would fill the private ring.
+const pushQueue = 3
 
 // push is one sealed part on its way to a mirror.
 type push struct {
 	key    transfer.Key
-	reader transfer.Reader
+	reader *arenaReader
 }
 
-// pusher streams parts to one node, in order, over one lane of its own. Its goroutine ends with the member.
+// pusher streams one rank's parts to one node, in order, over one lane of its own. Its goroutine ends with the job here, or
+// with the member.
 type pusher struct {
-	node  replica.NodeName
-	queue chan push
+	node   replica.NodeName
+	queue  chan push
+	cancel context.CancelFunc
+}
+
+// pusherKey says whose parts go where.
+type pusherKey struct {
+	node replica.NodeName
+	job  replica.JobID
+	rank replica.Rank
 }
 
 // pushKey is one part sent to one mirror; pushState is what is known of it there.
@@ -56,6 +66,7 @@ func (m *member) pushEnded(ev pushEnded) {
 		return
 	}
 	lr := lj.ranks[ev.rank]
+	m.log.z.Debug().Str("event", "pushed").Str("part", ev.key.part.String()).Str("generation", ev.key.generation.String()).Str("node", string(ev.key.node)).Err(ev.err).Msg("part pushed to a mirror")
 	if ev.err == nil {
 		lr.pushed[ev.key] = pushState{lr.pushed[ev.key].sent, true}
 	}
@@ -77,6 +88,16 @@ func (m *member) mirrorAgain(lj *localJob) {
 			if info, err := lr.arena.sealed(p); err == nil && info.Generation == lj.candidate.Generation {
 				m.mirror(lj, lr, p, info, true)
 			}
+		}
+	}
+}
+
+// endPushers ends what streams parts of a job that has ended.
+func (m *member) endPushers(job replica.JobID) {
+	for k, pu := range m.pushers {
+		if k.job == job {
+			pu.cancel()
+			delete(m.pushers, k)
 		}
 	}
 }
@@ -107,6 +128,9 @@ func (lj *localJob) speaker(g replica.GroupID) replica.Rank {
 // mirror sends a just sealed part to the nodes that mirror it: private parts every step, before the update they belong to
 // ends; replicated parts of a group that has too few nodes of its own, with the frozen part that they bind.
 func (m *member) mirror(lj *localJob, lr *localRank, p shm.Place, info shm.Info, again bool) {
+	if p.Kind == shm.Slot && lj.candidate.N != 0 && info.Generation != lj.candidate.Generation {
+		return // for freshness: only a candidate is worth the bytes, and the slot that a slow mirror would hold
+	}
 	for _, node := range lj.mirrorsOf(p.Kind, lr.rank) {
 		if node == m.self.Name {
 			continue
@@ -131,24 +155,23 @@ func (m *member) pushTo(node replica.NodeName, lj *localJob, lr *localRank, p sh
 	if err != nil {
 		return
 	}
-	pu := m.pushers[node]
+	pu := m.pushers[pusherKey{node, lj.job.ID, lr.rank}]
 	if pu == nil {
-		pu = &pusher{node: node, queue: make(chan push, pushQueue)}
-		m.pushers[node] = pu
-		m.spawn(func(ctx context.Context) memberEvent { m.runPusher(ctx, pu); return nil })
+		ctx, cancel := context.WithCancel(m.ctx)
+		pu = &pusher{node: node, queue: make(chan push, pushQueue), cancel: cancel}
+		m.pushers[pusherKey{node, lj.job.ID, lr.rank}] = pu
+		m.work.Go(func() { defer cancel(); m.runPusher(ctx, pu) })
 	}
-	select {
-	case pu.queue <- push{k, r}:
-	default: // the mirror is behind: only the newest can still be committed
-		select {
-		case old := <-pu.queue:
-			old.reader.Close()
-		default:
-		}
+	for {
 		select {
 		case pu.queue <- push{k, r}:
+			return
+		default: // the mirror is behind
+		}
+		select {
+		case old := <-pu.queue:
+			old.reader.drop()
 		default:
-			r.Close()
 		}
 	}
 }

@@ -24,6 +24,14 @@ func (r *arenaReader) ReadChunk(i int, dst []byte) ([]byte, error) {
 	return r.at.arena.ReadChunk(r.at.place, r.at.info.Count, i, dst)
 }
 
+// drop is Close on the member's goroutine, which must not wait for its own queue.
+func (r *arenaReader) drop() {
+	if !r.closed {
+		r.closed = true
+		r.at.arena.release(r.at.place)
+	}
+}
+
 func (r *arenaReader) Close() {
 	if !r.closed {
 		r.closed = true

@@ -1,0 +1,567 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// lonely is the network of a cluster of one voter: nobody to dial, nobody who dials.
+type lonely struct {
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *lonely) Dial(context.Context, string, replica.NodeName) (net.Conn, error) {
+	return nil, errors.New("nobody there")
+}
+func (l *lonely) Accept() (net.Conn, error) { <-l.closed; return nil, net.ErrClosed }
+func (l *lonely) Close() error              { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *lonely) Addr() net.Addr            { return &net.UDPAddr{} }
+
+// A chair is a leader whose goroutine is the test. What it proposes goes to a log of its own, which knows none of the jobs
+// and refuses: the proposals are what is looked at.
+type chair struct {
+	*leader
+	t   *testing.T
+	log *lines
+}
+
+func newChair(t *testing.T) *chair {
+	t.Helper()
+	cons, err := consensus.Start(consensus.Config{ID: "n1", Addr: "n1:7000", Dir: t.TempDir(), Voters: []consensus.Voter{{Name: "n1", Addr: "n1:7000"}}, Bootstrap: true,
+		Layer: &lonely{closed: make(chan struct{})}, Cluster: testCluster, Heartbeat: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cons.Close() })
+	c := &chair{t: t, log: &lines{}}
+	c.leader = newLeader(cons, testCluster, recovery.DefaultTiming(), time.Minute, nil, newTestJournal(t, c.log))
+	c.active, c.term = true, 7
+	c.view = lock.View{Index: 10, Cluster: testCluster, Era: 1, Nodes: map[replica.NodeName]replica.Node{}, Jobs: map[replica.JobID]*replica.Job{}}
+	return c
+}
+
+// node registers and links one; its link is read by says.
+func (c *chair) node(name replica.NodeName, inc replica.NodeIncarnation) *nodeLink {
+	n := replica.Node{Name: name, Incarnation: inc, Session: 1}
+	c.view.Nodes[name] = n
+	near, far := net.Pipe()
+	c.t.Cleanup(func() { near.Close(); far.Close() })
+	l := &nodeLink{newLink(near), n}
+	c.links[name] = l
+	return l
+}
+
+// knows makes the leader know a job, as from its log.
+func (c *chair) knows(job *replica.Job) *ledJob {
+	led := c.jobs[job.ID]
+	if led == nil {
+		led = &ledJob{committer: lock.NewCommitter(c.term), recovery: recovery.NewLeader(job.ID, c.term, c.timing), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
+		c.jobs[job.ID] = led
+	}
+	led.job, c.view.Jobs[job.ID] = job, job
+	c.recoverStep(c.t.Context(), job.ID, led, recovery.JobChanged{Job: job, Nodes: c.view.Nodes})
+	return led
+}
+
+// proposed waits for what was proposed since and returns it.
+func (c *chair) proposed() (cmds []replica.Command) {
+	c.work.Wait()
+	for {
+		select {
+		case ev := <-c.in:
+			if o, ok := ev.(proposalOutcome); ok {
+				cmds = append(cmds, o.cmd)
+			}
+		default:
+			return cmds
+		}
+	}
+}
+
+func proposalsOf[T replica.Command](c *chair) (out []T) {
+	c.t.Helper()
+	for _, cmd := range c.proposed() {
+		if v, ok := cmd.(T); ok {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// dead lists the nodes that it proposes to declare dead.
+func (c *chair) dead() (nodes []replica.Holder) {
+	c.t.Helper()
+	for _, f := range proposalsOf[replica.ReportFault](c) {
+		if f.Fault.Kind == replica.NodeDead {
+			nodes = append(nodes, replica.Holder{Node: f.Fault.Node, Incarnation: f.Fault.NodeIncarnation})
+		}
+	}
+	return nodes
+}
+
+// told takes the messages sent to a node.
+func told(t *testing.T, l *nodeLink) (msgs []any) {
+	t.Helper()
+	for {
+		select {
+		case frame := <-l.out:
+			k, b, err := wire.Read(bytes.NewReader(frame), maxLinkFrame)
+			var msg any
+			if err == nil && k == kindWelcome {
+				msg, err = decode[welcome](b)
+			} else if err == nil {
+				msg, err = decodeFromLeader(k, b)
+			}
+			if err != nil {
+				t.Fatalf("kind %d: %v", k, err)
+			}
+			msgs = append(msgs, msg)
+		default:
+			return msgs
+		}
+	}
+}
+
+// pass lets time go by.
+func (c *chair) pass(d time.Duration) { c.start = c.start.Add(-d) }
+
+func (c *chair) hears(from replica.NodeName, target replica.Holder, live replica.Step) {
+	c.suspect(c.t.Context(), from, suspect{Target: target, Live: map[replica.JobID]replica.Step{testJob: live}})
+}
+
+var silentNode = replica.Holder{Node: "n2", Incarnation: 22}
+
+// four nodes are linked, and n2 holds rank 1 of the job.
+func suspicious(t *testing.T) *chair {
+	c := newChair(t)
+	for i, n := range []replica.NodeName{"n1", "n2", "n3", "n4"} {
+		c.node(n, replica.NodeIncarnation(11*(i+1)))
+	}
+	c.knows(newJob())
+	c.proposed()
+	return c
+}
+
+func TestTwoWitnesses(t *testing.T) {
+	c := suspicious(t)
+	for range 3 { // one that insists is one
+		c.hears("n1", silentNode, 6)
+		if dead := c.dead(); len(dead) != 0 {
+			t.Fatalf("%v is dead on the word of one node of three", dead)
+		}
+	}
+	c.hears("n3", silentNode, 6)
+	if dead := c.dead(); !slices.Equal(dead, []replica.Holder{silentNode}) {
+		t.Errorf("on the word of two nodes %v are dead, want %v", dead, silentNode)
+	}
+	if n := c.log.count(`"event":"node_state"`); n != 1 {
+		t.Errorf("its state is logged %d times", n)
+	}
+}
+
+// A witness's word expires.
+func TestWitnessExpires(t *testing.T) {
+	c := suspicious(t)
+	c.hears("n1", silentNode, 6)
+	c.pass(witnessFresh + time.Millisecond)
+	c.hears("n3", silentNode, 6)
+	if dead := c.dead(); len(dead) != 0 {
+		t.Fatalf("%v is dead on one old word and one new", dead)
+	}
+	c.pass(witnessFresh / 2)
+	c.hears("n4", silentNode, 6)
+	if dead := c.dead(); len(dead) != 1 {
+		t.Errorf("%v are dead on two words that are fresh", dead)
+	}
+}
+
+// Where there are fewer than two others, all of them are enough.
+func TestWitnessesOfASmallCluster(t *testing.T) {
+	c := newChair(t)
+	c.node("n1", 11)
+	c.node("n2", 22)
+	c.knows(newJob())
+	c.proposed()
+	c.hears("n1", silentNode, 6)
+	if dead := c.dead(); len(dead) != 1 {
+		t.Errorf("%v are dead on the word of the only other node", dead)
+	}
+}
+
+// Another life of the node, a node that nobody registered, and the node's own word count for nothing.
+func TestSuspicionIsOfOneLife(t *testing.T) {
+	c := suspicious(t)
+	for _, target := range []replica.Holder{{Node: "n2", Incarnation: 23}, {Node: "n9", Incarnation: 22}, {Node: "n2"}} {
+		c.hears("n1", target, 6)
+		c.hears("n3", target, 6)
+	}
+	c.hears("n1", silentNode, 6)
+	c.hears("n2", silentNode, 6)
+	if dead := c.dead(); len(dead) != 0 {
+		t.Errorf("%v are dead", dead)
+	}
+	if len(c.suspicions) != 1 {
+		t.Errorf("%d suspicions are kept, want that of the registered life", len(c.suspicions))
+	}
+}
+
+// Silence is no fault while the job passes steps: the node's ranks take part in each.
+func TestStepsClearASuspicion(t *testing.T) {
+	c := suspicious(t)
+	step := replica.Step(6)
+	for range 5 {
+		c.hears("n1", silentNode, step)
+		c.hears("n3", silentNode, step+2)
+		step += 4
+	}
+	if dead := c.dead(); len(dead) != 0 {
+		t.Fatalf("%v is dead though the job passes steps", dead)
+	}
+	c.hears("n1", silentNode, step-1) // one step more may have been under way
+	c.hears("n3", silentNode, step-1)
+	if dead := c.dead(); len(dead) != 1 {
+		t.Errorf("%v are dead after the job stood still", dead)
+	}
+}
+
+// Only the steps of the node's own ranks speak for it: another job's say nothing, nor do those of a job that it only mirrors.
+func TestStepsOfOthersClearNothing(t *testing.T) {
+	for what, change := range map[string]func(*replica.Job){
+		"it has no part":     func(j *replica.Job) { j.Mirrors = nil },
+		"it mirrors":         func(j *replica.Job) { j.Mirrors = [][]replica.NodeName{{"n2"}, {"n2"}} },
+		"of its former life": func(j *replica.Job) { j.Ranks[1] = replica.Claimed{Incarnation: 5, Node: "n2", NodeIncarnation: 21} },
+	} {
+		c := suspicious(t)
+		other := newJob()
+		other.ID, other.Name = replica.JobID{0x0c}, "other"
+		other.Ranks = []replica.Claimed{{Incarnation: 4, Node: "n3", NodeIncarnation: 33}, {Incarnation: 5, Node: "n4", NodeIncarnation: 44}}
+		change(other)
+		c.knows(other)
+		c.proposed()
+		for i, from := range []replica.NodeName{"n3", "n4", "n3", "n4"} {
+			c.suspect(t.Context(), from, suspect{Target: silentNode, Live: map[replica.JobID]replica.Step{testJob: 6, other.ID: replica.Step(100 * i)}})
+		}
+		if dead := c.dead(); !slices.Contains(dead, silentNode) {
+			t.Errorf("n2 is not dead while another job, in which %s, passes steps", what)
+		}
+	}
+}
+
+// A node that links again is not suspected for what was said before.
+func TestLinkClearsASuspicion(t *testing.T) {
+	c := suspicious(t)
+	c.hears("n1", silentNode, 6)
+	n := c.links["n2"]
+	near, far := net.Pipe()
+	defer near.Close()
+	defer far.Close()
+	c.linkUp(t.Context(), &nodeLink{newLink(near), n.node})
+	c.hears("n3", silentNode, 6)
+	if dead := c.dead(); len(dead) != 0 {
+		t.Errorf("%v is dead on a word from before it linked", dead)
+	}
+}
+
+// A new link of a node takes the place of the old one, is welcomed, and hears the state and the candidate.
+func TestLinkUp(t *testing.T) {
+	c := newChair(t)
+	old := c.node("n2", 22)
+	led := c.knows(newJob())
+	led.candidate = candidate(1, 6)
+	near, far := net.Pipe()
+	defer near.Close()
+	defer far.Close()
+	n := &nodeLink{newLink(near), old.node}
+	c.handle(t.Context(), leaderLinkUp{n})
+	select {
+	case <-old.down:
+	default:
+		t.Error("the node's old link is kept open")
+	}
+	msgs := told(t, n)
+	if len(msgs) != 3 {
+		t.Fatalf("it is told %+v", msgs)
+	}
+	w, _ := msgs[0].(welcome)
+	v, _ := msgs[1].(view)
+	if !w.OK || w.Term != 7 || w.Era != 1 || len(v.Jobs) != 1 || !reflect.DeepEqual(v.Jobs[0], led.job) || v.Index != 10 || v.Term != 7 || msgs[2] != candidate(1, 6) {
+		t.Errorf("it is told %+v", msgs)
+	}
+	c.handle(t.Context(), leaderLinkDown{nodeLink: old}) // late news
+	if c.links["n2"] != n {
+		t.Error("the end of the old link takes the new one away")
+	}
+	c.active = false
+	c.handle(t.Context(), leaderLinkUp{&nodeLink{newLink(near), old.node}})
+	if c.links["n2"] != n {
+		t.Error("who does not lead takes a link")
+	}
+}
+
+// Only what the registered life and session of the linked node says counts.
+func TestReportsOfOthersAreDropped(t *testing.T) {
+	c := newChair(t)
+	n := c.node("n2", 22)
+	led := c.knows(newJob())
+	good := replica.NodeReport{Job: testJob, Holder: silentNode, Session: 1, Seq: 1}
+	for what, r := range map[string]replica.NodeReport{
+		"of another node":    {Job: testJob, Holder: replica.Holder{Node: "n3", Incarnation: 22}, Session: 1},
+		"of another life":    {Job: testJob, Holder: replica.Holder{Node: "n2", Incarnation: 21}, Session: 1},
+		"of another session": {Job: testJob, Holder: silentNode, Session: 2},
+		"of no job":          {Job: replica.JobID{1}, Holder: silentNode, Session: 1},
+	} {
+		c.handle(t.Context(), nodeMessage{n, r})
+		if len(led.reports) != 0 {
+			t.Errorf("a report %s is taken", what)
+		}
+	}
+	c.handle(t.Context(), nodeMessage{&nodeLink{n.link, n.node}, good})
+	if len(led.reports) != 0 {
+		t.Error("a report over a link that was superseded is taken")
+	}
+	c.handle(t.Context(), nodeMessage{n, good})
+	if len(led.reports) != 1 {
+		t.Error("a good report is not taken")
+	}
+}
+
+func TestFencedIsLoggedOnce(t *testing.T) {
+	c := newChair(t)
+	led := c.knows(newJob())
+	say := func(name replica.NodeName, e replica.Epoch, settled bool) {
+		led.reports[name] = replica.NodeReport{Job: testJob, Fenced: e, Settled: settled}
+		c.fenced(led)
+	}
+	logged := func() int { return c.log.count(`"event":"fenced"`) }
+	say("n1", 3, true)
+	say("n2", 3, true)
+	if logged() != 0 {
+		t.Error("an open epoch is fenced")
+	}
+	led.job = closed(led.job)
+	clear(led.reports)
+	for i, s := range []struct {
+		node    replica.NodeName
+		fenced  replica.Epoch
+		settled bool
+	}{{"n1", 3, true}, {"n2", 2, true}, {"n2", 3, false}} {
+		if say(s.node, s.fenced, s.settled); logged() != 0 {
+			t.Fatalf("fenced after report %d", i)
+		}
+	}
+	say("n2", 3, true)
+	say("n2", 3, true)
+	if logged() != 1 {
+		t.Errorf("fenced is logged %d times", logged())
+	}
+
+	led.fenced = 0
+	delete(led.reports, "n2")
+	if c.fenced(led); logged() != 1 {
+		t.Error("fenced without a word from n2")
+	}
+	led.job = changed(led.job, func(j *replica.Job) {
+		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.NodeDead, Node: "n2", NodeIncarnation: 21}}
+	})
+	if c.fenced(led); logged() != 1 {
+		t.Error("fenced though another life of n2 is at fault")
+	}
+	led.job = changed(led.job, func(j *replica.Job) {
+		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.NodeDead, Node: "n2", NodeIncarnation: 22}}
+	})
+	if c.fenced(led); logged() != 2 {
+		t.Error("a dead node holds the fence up")
+	}
+}
+
+func TestJobEndsWhenAllHaveLeft(t *testing.T) {
+	c := newChair(t)
+	led := c.knows(newJob())
+	c.proposed()
+	left := func(rank replica.Rank, inc replica.Incarnation, left bool) {
+		led.reports[map[replica.Rank]replica.NodeName{0: "n1", 1: "n2"}[rank]] = replica.NodeReport{Ranks: []replica.RankReport{{Rank: rank, Incarnation: inc, Left: left}}}
+		c.finished(t.Context(), led)
+	}
+	left(0, 4, true)
+	left(1, 5, false)
+	left(1, 6, true) // another incarnation
+	left(1, 3, true)
+	if ends := proposalsOf[replica.EndJob](c); len(ends) != 0 || led.ending {
+		t.Fatalf("ended by %+v", ends)
+	}
+	led.job = closed(led.job)
+	left(1, 5, true)
+	if ends := proposalsOf[replica.EndJob](c); len(ends) != 0 {
+		t.Fatalf("a closed epoch is ended by %+v", ends)
+	}
+	led.job = newJob()
+	left(1, 5, true)
+	left(1, 5, true)
+	if ends := proposalsOf[replica.EndJob](c); len(ends) != 1 || ends[0].Job != testJob || ends[0].Reason != jobFinished {
+		t.Errorf("ended by %+v, want once as finished", ends)
+	}
+	c.outcome(t.Context(), proposalOutcome{job: testJob, cmd: replica.EndJob{Job: testJob}, err: errors.New("leadership lost")})
+	c.finished(t.Context(), led)
+	if ends := proposalsOf[replica.EndJob](c); len(ends) != 1 {
+		t.Errorf("a proposal that was lost is made again %d times", len(ends))
+	}
+}
+
+func TestPlanShards(t *testing.T) {
+	h := func(n replica.NodeName, i replica.NodeIncarnation) replica.Holder {
+		return replica.Holder{Node: n, Incarnation: i}
+	}
+	job := newJob()
+	job.Layout = replica.Layout{World: 3, Groups: []replica.GroupID{0, 1, 1}}
+	job.Ranks = append(job.Ranks, replica.Claimed{Incarnation: 6, Node: "n3", NodeIncarnation: 33})
+	job.Parts = []replica.PartRoot{
+		{Part: replica.OfGroup(0), Root: replica.Digest{1}, Holders: []replica.Holder{h("n3", 33), h("n1", 11)}},                 // its producer holds it
+		{Part: replica.OfGroup(1), Root: replica.Digest{2}, Holders: []replica.Holder{h("n1", 11), h("n3", 33)}},                 // its second producer does
+		{Part: replica.OfRank(0), Root: replica.Digest{3}, Holders: []replica.Holder{h("n2", 22), h("n1", 10)}},                  // a former life of its producer did
+		{Part: replica.OfRank(1), Root: replica.Digest{4}, Holders: []replica.Holder{h("n1", 11), h("n3", 33), h("n2", 22)}},     // the others mirror it
+		{Part: replica.OfRank(2), Root: replica.Digest{5}, Holders: []replica.Holder{h("n3", 33), h("n1", 11), h("n2", 22)}[:1]}, // it alone
+	}
+	w := planShards(job)
+	want := replica.DurableWrite{Generation: job.Committed, Position: job.Position, Writer: "n1", Shards: []replica.Shard{
+		{Part: replica.OfGroup(0), Node: "n1", Root: replica.Digest{1}}, {Part: replica.OfGroup(1), Node: "n3", Root: replica.Digest{2}}, {Part: replica.OfRank(0), Node: "n2", Root: replica.Digest{3}},
+		{Part: replica.OfRank(1), Node: "n2", Root: replica.Digest{4}}, {Part: replica.OfRank(2), Node: "n3", Root: replica.Digest{5}}}}
+	if !reflect.DeepEqual(w, want) {
+		t.Errorf("planned %+v, want %+v", w, want)
+	}
+}
+
+// The marker is ordered when the last shard is fsynced, from the writer, with all of them in the order of the plan; a shard
+// that failed ends the write.
+func TestMarkerFollowsTheLastShard(t *testing.T) {
+	c := newChair(t)
+	n1, n2 := c.node("n1", 11), c.node("n2", 22)
+	parts := []replica.Part{replica.OfGroup(0), replica.OfRank(0), replica.OfRank(1)}
+	led := c.knows(changed(newJob(), func(j *replica.Job) {
+		j.Writer = &replica.DurableWrite{Generation: gen(3, 5), Writer: "n2"}
+		for _, p := range parts {
+			j.Writer.Shards = append(j.Writer.Shards, replica.Shard{Part: p, Node: "n1"})
+		}
+	}))
+	c.proposed()
+	say := func(p replica.Part, g replica.Generation) {
+		c.shard(t.Context(), shardReport{Job: testJob, Generation: g, Part: p, Info: checkpoint.ShardInfo{Part: p}})
+	}
+	say(parts[2], gen(3, 5))
+	say(parts[0], gen(3, 5))
+	say(parts[1], gen(3, 4)) // of an earlier write
+	say(parts[0], gen(3, 5))
+	if orders := told(t, n2); len(orders) != 0 {
+		t.Fatalf("ordered %+v before all shards are written", orders)
+	}
+	say(parts[1], gen(3, 5))
+	orders := only[markerOrder](told(t, n2))
+	if len(orders) != 1 || orders[0].Generation != gen(3, 5) || len(orders[0].Shards) != 3 {
+		t.Fatalf("ordered %+v", orders)
+	}
+	for i, s := range orders[0].Shards {
+		if s.Part != parts[i] {
+			t.Errorf("shard %d is %v, want %v", i, s.Part, parts[i])
+		}
+	}
+	if orders := told(t, n1); len(orders) != 0 {
+		t.Errorf("who is not the writer is told %+v", orders)
+	}
+	if ends := proposalsOf[replica.EndDurable](c); len(ends) != 0 {
+		t.Errorf("proposed %+v", ends)
+	}
+	c.shard(t.Context(), shardReport{Job: testJob, Generation: gen(3, 5), Part: parts[0], Failed: "disk full"})
+	if ends := proposalsOf[replica.EndDurable](c); len(ends) != 1 || ends[0].Done || ends[0].Generation != gen(3, 5) {
+		t.Errorf("after a shard failed it proposes %+v", ends)
+	}
+	for _, m := range []markedReport{{Job: testJob, Generation: gen(3, 5)}, {Job: testJob, Generation: gen(3, 5), Failed: "disk full"}, {Job: testJob, Generation: gen(3, 4)}} {
+		c.message(t.Context(), n2, m)
+		ends := proposalsOf[replica.EndDurable](c)
+		if m.Generation != led.job.Writer.Generation {
+			if len(ends) != 0 {
+				t.Errorf("the marker of an earlier write is answered by %+v", ends)
+			}
+		} else if len(ends) != 1 || ends[0].Done != (m.Failed == "") {
+			t.Errorf("%+v is answered by %+v", m, ends)
+		}
+	}
+}
+
+// The short form of news is for what it can carry: a commit and nothing else. Anything more goes as a full view.
+func TestShortNewsOfACommitAlone(t *testing.T) {
+	was := newJob()
+	commit := func(j *replica.Job) {
+		j.Position, j.Committed = replica.Position{Epoch: 3, Step: 6}, gen(3, 6)
+		j.Parts = []replica.PartRoot{{Part: replica.OfGroup(0), Root: replica.Digest{6}}}
+	}
+	if !onlyCommitted(was, changed(was, commit)) {
+		t.Error("a commit alone is not told in short")
+	}
+	if onlyCommitted(was, changed(was, func(*replica.Job) {})) {
+		t.Error("no commit is told as one")
+	}
+	carried := []string{"Position", "Committed", "Parts", "LastIndex"}
+	n := uint64(50)
+	for i := range reflect.TypeFor[replica.Job]().NumField() {
+		field := reflect.TypeFor[replica.Job]().Field(i).Name
+		if slices.Contains(carried, field) {
+			continue
+		}
+		is := changed(was, commit)
+		fill(reflect.ValueOf(is).Elem().Field(i), &n)
+		if onlyCommitted(was, is) {
+			t.Errorf("a commit beside a change of %s is told in short: the nodes never hear of it", field)
+		}
+	}
+}
+
+// News go out in the form that fits them.
+func TestFollowTellsNodes(t *testing.T) {
+	c := newChair(t)
+	n := c.node("n2", 22)
+	job := newJob()
+	before := c.view
+	next := func(j *replica.Job) {
+		before = c.view
+		c.view.Index++
+		c.view.Jobs = map[replica.JobID]*replica.Job{j.ID: j}
+		c.leader.follow(t.Context(), before)
+		job = j
+	}
+	forms := func() (views, short int) {
+		msgs := told(t, n)
+		return len(only[view](msgs)), len(only[progress](msgs))
+	}
+	next(job)
+	if views, short := forms(); views != 1 || short != 0 {
+		t.Errorf("a new job is told by %d views and %d short news", views, short)
+	}
+	next(changed(job, func(j *replica.Job) { j.Position.Step, j.Committed.Step = 6, 6 }))
+	if views, short := forms(); views != 0 || short != 1 {
+		t.Errorf("a commit is told by %d views and %d short news", views, short)
+	}
+	next(changed(job, func(j *replica.Job) {
+		j.Position.Step, j.Committed.Step, j.Mirrors = 7, 7, [][]replica.NodeName{{"n3"}, {"n1"}}
+	}))
+	if views, short := forms(); views != 1 {
+		t.Errorf("a commit with other mirrors is told by %d views and %d short news", views, short)
+	}
+	next(closed(job))
+	if views, short := forms(); views != 1 || short != 0 {
+		t.Errorf("a fault is told by %d views and %d short news", views, short)
+	}
+}
