@@ -128,7 +128,7 @@ func (d *driver) result(faults []Fault, calm *journal, got, want [world][3]strin
 	r.digest = hex.EncodeToString(sum.Sum(nil))
 	d.journal.view(func() {
 		r.loss = d.journal.loss
-		r.Figures = figures(faults, d.journal.commits, d.journal.repeats, time.Since(began), trained, d.opt.Steps)
+		r.Figures = figures(faults, d.journal.commits, d.journal.lags, d.journal.repeats, time.Since(began), trained, d.opt.Steps)
 	})
 	calm.view(func() { r.baseline = calm.loss })
 	return r

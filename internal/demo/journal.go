@@ -72,9 +72,8 @@ type rankState struct {
 
 // commit is one committed step.
 type commit struct {
-	at        time.Time
-	step      uint64
-	lagMicros float64
+	at   time.Time
+	step uint64
 }
 
 // journal is all that the processes have said. Readers of their output add to it; everybody else looks at it through view or
@@ -86,6 +85,7 @@ type journal struct {
 	dropped int
 	ranks   map[int]*rankState
 	commits []commit
+	lags    map[uint64]float64 // by step: us from the last seal of a replicated part to the news of the commit at its daemon
 	loss    map[uint64]float64
 	trained map[uint64]uint64  // by step: the newest epoch in which it was trained
 	repeats int                // steps that were trained again
@@ -96,7 +96,7 @@ type journal struct {
 const maxEvents = 200_000
 
 func newJournal() *journal {
-	return &journal{changed: make(chan struct{}), ranks: map[int]*rankState{}, loss: map[uint64]float64{}, trained: map[uint64]uint64{}, status: map[string]*status{}}
+	return &journal{changed: make(chan struct{}), ranks: map[int]*rankState{}, lags: map[uint64]float64{}, loss: map[uint64]float64{}, trained: map[uint64]uint64{}, status: map[string]*status{}}
 }
 
 // touchLocked wakes who waits for a change.
@@ -113,11 +113,16 @@ func (j *journal) addLog(node string, line []byte) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if e.Event == "committed" {
-		j.commits = append(j.commits, commit{e.Time, e.Step, e.LagMicros})
-	} else if len(j.log) < maxEvents {
+	switch {
+	case e.Event == "committed":
+		j.commits = append(j.commits, commit{e.Time, e.Step})
+	case e.Event == "commit_seen": // each rank's daemon counts from its own seal: the shortest is from the last
+		if lag, ok := j.lags[e.Step]; !ok || e.LagMicros < lag {
+			j.lags[e.Step] = e.LagMicros
+		}
+	case len(j.log) < maxEvents:
 		j.log = append(j.log, e)
-	} else {
+	default:
 		j.dropped++
 	}
 	j.touchLocked()

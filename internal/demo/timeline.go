@@ -138,10 +138,10 @@ func figure(name, unit string, value, limit float64) Figure {
 var recoveryLimits = map[string]float64{RankForward: 500, RankWindow: 500, NodeLoss: 2000, LeaderLoss: 2000}
 
 // figures are the numbers of a run.
-func figures(faults []Fault, commits []commit, repeats int, took, trained time.Duration, steps int) []Figure {
-	lags := make([]float64, 0, len(commits))
-	for _, c := range commits {
-		lags = append(lags, c.lagMicros/1000)
+func figures(faults []Fault, commits []commit, lagMicros map[uint64]float64, repeats int, took, trained time.Duration, steps int) []Figure {
+	lags := make([]float64, 0, len(lagMicros))
+	for _, l := range lagMicros {
+		lags = append(lags, l/1000)
 	}
 	list := []Figure{
 		figure("commit lag from the last seal, p50, while training", "ms", quantile(lags, 0.5), 0),

@@ -96,7 +96,7 @@ func (j *journal) jobChanged(was, is *replica.Job, pinnedAt time.Time) {
 	} else if is.Position != was.Position {
 		e := jobEvent(j.event("committed"), is).Uint64("step", uint64(is.Position.Step))
 		if !pinnedAt.IsZero() {
-			e = e.Int64("lag_us", time.Since(pinnedAt).Microseconds())
+			e = e.Int64("since_pin_us", time.Since(pinnedAt).Microseconds())
 		}
 		e.Msg("step committed")
 	}
