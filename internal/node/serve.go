@@ -62,7 +62,7 @@ func (s store) check(k transfer.Key) (*localJob, error) {
 	lj := s.m.jobs[k.Job]
 	switch {
 	case k.Cluster != s.m.cluster:
-		return nil, fmt.Errorf("%w: cluster %s, this is %s", transfer.ErrRefused, k.Cluster, s.m.cluster)
+		return nil, fmt.Errorf("a part of cluster %s, this is %s", k.Cluster, s.m.cluster)
 	case lj == nil || k.Epoch > lj.job.Epoch || k.Era > s.m.era:
 		return nil, transfer.ErrNotYet
 	case k.Era < s.m.era || lj.job.Phase == replica.Ended || k.Epoch <= lj.job.ClosedEpoch:
@@ -113,7 +113,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 			return
 		}
 		if k.Part != lj.part(placeKind(k.Part), k.Rank) || peer != lj.job.Ranks[k.Rank].Node {
-			err = fmt.Errorf("%w: %v from node %s, which does not hold rank %d", transfer.ErrRefused, k.Part, peer, k.Rank)
+			err = fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, peer, lj.part(placeKind(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
 			return
 		}
 		if _, held := lj.find(nil, k.Part, k.Generation, k.Root); held {
