@@ -107,6 +107,15 @@ func newCluster(t *testing.T, names ...replica.NodeName) *cluster {
 
 func (c *cluster) pki(file string) string { return filepath.Join(c.dir, "pki", file) }
 
+// voters leaves the vote to the first nodes; the others are clients of theirs.
+func (c *cluster) voters(k int) {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		n.cfg.Voters = n.cfg.Voters[:k]
+		n.write()
+	}
+}
+
 // one starts a cluster of one node.
 func one(t *testing.T, change ...func(*config.Config)) *node {
 	t.Helper()
@@ -174,11 +183,13 @@ type statusJob struct {
 	Name, ID, Phase string
 	EndReason       string `json:"end_reason"`
 	Waiting         []string
+	Epoch           replica.Epoch
 	Position        struct{ Step int }
 	Durable         struct{ Step int }
 	Ranks           []struct {
-		Rank, PID int
-		State     string
+		Rank, PID   int
+		Incarnation replica.Incarnation
+		State       string
 	}
 }
 
