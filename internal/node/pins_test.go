@@ -200,7 +200,8 @@ func TestNewLinkAnswersTheCandidateAgain(t *testing.T) {
 	}
 }
 
-// passedBy over every state of a slot: the rank is beyond a generation when its live step is and no slot has or may get it.
+// passedBy over every state of the places: the rank is beyond a generation when its live step is and one of the two parts is
+// not there and will not come.
 func TestPassedBy(t *testing.T) {
 	g := gen(3, 6)
 	type held struct {
@@ -221,7 +222,10 @@ func TestPassedBy(t *testing.T) {
 		{"live before it", replica.PackWord(3, 5, replica.Updated), nil, nil, false},
 		{"live inside the next step", replica.PackWord(3, 7, replica.Updating), nil, nil, true},
 		{"live in another epoch", replica.PackWord(4, 7, replica.Idle), nil, nil, false},
-		{"sealed", beyond, []held{{replica.SlotSealed, g}}, nil, false},
+		{"both parts sealed", beyond, []held{{replica.SlotSealed, gen(3, 5)}, {replica.SlotSealed, g}}, []held{{replica.SlotSealed, gen(3, 5)}, {replica.SlotSealed, g}}, false},
+		{"only the replicated part", beyond, []held{{replica.SlotSealed, g}}, nil, true},
+		{"the private part of another step", beyond, []held{{replica.SlotSealed, g}}, []held{{replica.SlotSealed, gen(3, 5)}, {replica.SlotSealed, gen(1, 6)}}, true},
+		{"the private part torn", beyond, []held{{replica.SlotSealed, g}}, []held{{replica.SlotTorn, g}}, true},
 		{"another sealed", beyond, []held{{replica.SlotSealed, gen(3, 5)}, {replica.SlotSealed, gen(3, 7)}}, nil, true},
 		{"its step of another epoch sealed", beyond, []held{{replica.SlotSealed, gen(1, 6)}}, nil, true},
 		{"copying", beyond, []held{{replica.SlotCopying, g}}, nil, false},
@@ -229,6 +233,7 @@ func TestPassedBy(t *testing.T) {
 		{"copied", beyond, []held{{replica.SlotCopied, g}}, nil, false},
 		{"torn", beyond, []held{{replica.SlotTorn, g}}, nil, true},
 		{"only the private part", beyond, nil, []held{{replica.SlotSealed, g}}, true},
+		{"both parts, and the next copying", beyond, []held{{replica.SlotSealed, g}, {replica.SlotCopying, gen(3, 7)}}, []held{{replica.SlotSealed, g}}, false},
 		{"a private part on its way", beyond, nil, []held{{replica.SlotCopying, g}}, true},
 	} {
 		d := newDesk(t)
