@@ -1,0 +1,74 @@
+package node
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// The short form of news is for what it can carry: a commit and nothing else. Anything more goes as a full view.
+func TestShortNewsOfACommitAlone(t *testing.T) {
+	was := newJob()
+	commit := func(j *replica.Job) {
+		j.Position, j.Committed = replica.Position{Epoch: 3, Step: 6}, gen(3, 6)
+		j.Parts = []replica.PartRoot{{Part: replica.OfGroup(0), Root: replica.Digest{6}}}
+	}
+	if !onlyCommitted(was, changed(was, commit)) {
+		t.Error("a commit alone is not told in short")
+	}
+	if onlyCommitted(was, changed(was, func(*replica.Job) {})) {
+		t.Error("no commit is told as one")
+	}
+	carried := []string{"Position", "Committed", "Parts", "LastIndex"}
+	n := uint64(50)
+	for i := range reflect.TypeFor[replica.Job]().NumField() {
+		field := reflect.TypeFor[replica.Job]().Field(i).Name
+		if slices.Contains(carried, field) {
+			continue
+		}
+		is := changed(was, commit)
+		fill(reflect.ValueOf(is).Elem().Field(i), &n)
+		if onlyCommitted(was, is) {
+			t.Errorf("a commit beside a change of %s is told in short: the nodes never hear of it", field)
+		}
+	}
+}
+
+// News go out in the form that fits them.
+func TestFollowTellsNodes(t *testing.T) {
+	c := newChair(t)
+	n := c.node("n2", 22)
+	job := newJob()
+	before := c.view
+	next := func(j *replica.Job) {
+		before = c.view
+		c.view.Index++
+		c.view.Jobs = map[replica.JobID]*replica.Job{j.ID: j}
+		c.leader.follow(t.Context(), before)
+		job = j
+	}
+	forms := func() (views, short int) {
+		msgs := told(t, n)
+		return len(only[view](msgs)), len(only[progress](msgs))
+	}
+	next(job)
+	if views, short := forms(); views != 1 || short != 0 {
+		t.Errorf("a new job is told by %d views and %d short news", views, short)
+	}
+	next(changed(job, func(j *replica.Job) { j.Position.Step, j.Committed.Step = 6, 6 }))
+	if views, short := forms(); views != 0 || short != 1 {
+		t.Errorf("a commit is told by %d views and %d short news", views, short)
+	}
+	next(changed(job, func(j *replica.Job) {
+		j.Position.Step, j.Committed.Step, j.Mirrors = 7, 7, [][]replica.NodeName{{"n3"}, {"n1"}}
+	}))
+	if views, short := forms(); views != 1 {
+		t.Errorf("a commit with other mirrors is told by %d views and %d short news", views, short)
+	}
+	next(closed(job))
+	if views, short := forms(); views != 1 || short != 0 {
+		t.Errorf("a fault is told by %d views and %d short news", views, short)
+	}
+}
