@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "trouble-bin-")
 	if err == nil {
 		replicad = filepath.Join(dir, "replicad")
-		err = build("../../cmd/replicad", replicad)
+		err = build("../../cmd/replicad", replicad, raceEnabled)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "trouble:", err)
@@ -39,10 +39,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// build makes a program, with the race detector where the tests have it.
-func build(pkg, to string) error {
+// build makes a program.
+func build(pkg, to string, race bool) error {
 	args := []string{"build", "-buildvcs=false", "-o", to}
-	if raceEnabled {
+	if race {
 		args = append(args, "-race")
 	}
 	out, err := exec.Command("go", append(args, pkg)...).CombinedOutput()

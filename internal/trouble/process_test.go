@@ -172,10 +172,13 @@ func (p *process) awaitFrom(from int, event string, want fields) line {
 	return p.awaitLine(from, event, func(l line) bool { return l.is(event, want) })
 }
 
-// awaitText waits for a line that holds text.
-func (p *process) awaitText(text string) line {
+// awaitText waits for a line that holds text, and returns its place.
+func (p *process) awaitText(from int, text string) int {
 	p.t.Helper()
-	return p.awaitLine(0, text, func(l line) bool { return strings.Contains(l.text, text) })
+	match := func(l line) bool { return strings.Contains(l.text, text) }
+	p.awaitLine(from, text, match)
+	at, _, _ := p.scan(from, match)
+	return at
 }
 
 func (p *process) awaitLine(from int, what string, match func(line) bool) line {
