@@ -119,6 +119,14 @@ func (a *arenaRef) release(p shm.Place) {
 	}
 }
 
+// freeTorn gives a torn place back, after a staging that could not. One that the staging gave back itself may have been
+// taken and sealed again by now, and counted on.
+func (a *arenaRef) freeTorn(p shm.Place) {
+	if a.Word(p).State() == replica.SlotTorn {
+		a.Free(p)
+	}
+}
+
 // drop unmaps now, or when the last reader lets go.
 func (a *arenaRef) drop() {
 	a.closed = true

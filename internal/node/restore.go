@@ -266,7 +266,7 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arena
 	}
 	if err != nil {
 		staging.Abort()
-		f.m.do(ctx, func() { arena.Free(place) })
+		f.m.do(ctx, func() { arena.freeTorn(place) })
 		return nil, place, manifest, err
 	}
 	f.m.log.moved(f.job, f.rank, part, f.plan.Epoch, report, max(src.Tier, replica.PeerRAM), time.Since(began))

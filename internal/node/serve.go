@@ -139,7 +139,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 		}
 		if err != nil {
 			staging.Abort()
-			s.m.do(s.ctx, func() { arena.Free(place) })
+			s.m.do(s.ctx, func() { arena.freeTorn(place) })
 			return err
 		}
 		s.m.post(mirrored{lj.job.ID})
