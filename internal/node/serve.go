@@ -130,7 +130,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 		return nil, nil, err
 	}
 	if sink != nil {
-		s.m.post(mirrored{lj.job.ID})
+		s.m.post(mirrored{k.Job})
 		return sink, func(err error) error { return err }, nil
 	}
 	return staging, func(err error) error {
@@ -142,7 +142,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 			s.m.do(s.ctx, func() { arena.freeTorn(place) })
 			return err
 		}
-		s.m.post(mirrored{lj.job.ID})
+		s.m.post(mirrored{k.Job})
 		return nil
 	}, nil
 }
