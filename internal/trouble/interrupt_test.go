@@ -19,7 +19,7 @@ func TestCtrlCEndsTheDemo(t *testing.T) {
 	t.Parallel()
 	bin := shortDir(t)
 	program := filepath.Join(bin, "replicad")
-	if err := errors.Join(os.Link(replicad, program), build("../../examples/textlm", filepath.Join(bin, "textlm"), false)); err != nil {
+	if err := errors.Join(build("../../cmd/replicad", program, false, false), build("../../examples/textlm", filepath.Join(bin, "textlm"), false, true)); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {

@@ -3,10 +3,12 @@
 package trouble_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/replicad/replicad/internal/leakcheck"
@@ -22,11 +24,16 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "trouble-bin-")
 	if err == nil {
 		replicad = filepath.Join(dir, "replicad")
-		err = build("../../cmd/replicad", replicad, raceEnabled)
+		err = build("../../cmd/replicad", replicad, raceEnabled, false)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "trouble:", err)
+		_ = os.RemoveAll(dir) // a temporary directory
 		os.Exit(1)
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", fmt.Sprint(2*runtime.GOMAXPROCS(0))); err != nil { // they wait most of the time
+		panic(err) // there is such a flag
 	}
 	startSpawner()
 	before := leakcheck.Running()
@@ -39,13 +46,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// build makes a program.
-func build(pkg, to string, race bool) error {
-	args := []string{"build", "-buildvcs=false", "-o", to}
+// build makes a program; without the race detector as `make build` does, whose objects are in the cache.
+func build(pkg, to string, race, cgo bool) error {
+	args, env := []string{"build", "-buildvcs=false", "-o", to, "-trimpath"}, "CGO_ENABLED=0"
 	if race {
-		args = append(args, "-race")
+		args = append(args[:len(args)-1], "-race")
 	}
-	out, err := exec.Command("go", append(args, pkg)...).CombinedOutput()
+	if cgo || race {
+		env = "CGO_ENABLED=1"
+	}
+	cmd := exec.Command("go", append(args, pkg)...)
+	cmd.Env = append(os.Environ(), env)
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}

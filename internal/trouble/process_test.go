@@ -107,8 +107,8 @@ func spawn(t *testing.T, name string, env []string, program string, args ...stri
 	}()
 	t.Cleanup(func() {
 		p.kill()
-		if p.saw(func(l line) bool { return strings.Contains(l.text, "DATA RACE") || strings.Contains(l.text, "panic:") }) {
-			t.Errorf("%s has a data race or panicked", p.name)
+		if at, bad, _ := p.scan(0, func(l line) bool { return strings.Contains(l.text, "DATA RACE") || strings.HasPrefix(l.text, "panic:") }); bad {
+			t.Errorf("%s has a data race or panicked:\n%s", p.name, p.text(at, at+60))
 		}
 		if t.Failed() {
 			t.Logf("last lines of %s:\n%s", p.name, p.tail(25))
@@ -242,10 +242,16 @@ func (p *process) kill() {
 func (p *process) output() string { return p.tail(1 << 30) }
 
 func (p *process) tail(n int) string {
+	at := p.mark()
+	return p.text(max(0, at-n), at)
+}
+
+// text is the lines from one index to before another.
+func (p *process) text(from, to int) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var b strings.Builder
-	for _, l := range p.lines[max(0, len(p.lines)-n):] {
+	for _, l := range p.lines[from:min(to, len(p.lines))] {
 		b.WriteString(l.text + "\n")
 	}
 	return b.String()

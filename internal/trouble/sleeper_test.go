@@ -22,7 +22,7 @@ func TestNameUsedAgain(t *testing.T) {
 		name    string
 		restart bool // the daemon is killed and started again meanwhile
 		says    string
-	}{{"daemon stays", false, "the job has ended: asleep"}, {"daemon restarted", true, "the rank was taken over or the job has ended"}} {
+	}{{"daemon stays", false, "the job has ended: asleep"}, {"daemon restarted", true, "the job has ended"}} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			n := one(t)
