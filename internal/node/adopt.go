@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,20 +91,35 @@ func writeFileSync(path string, b []byte) error {
 }
 
 func (m *member) loadArenas() (arenaList, error) {
-	var list arenaList
-	f, err := os.Open(m.arenaListPath())
+	path := m.arenaListPath()
+	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return list, nil
+		return arenaList{}, nil
 	}
 	if err != nil {
-		return list, err
+		return arenaList{}, err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || st.Size() > arenaListCap {
-		return list, fmt.Errorf("%s: not a list of arenas (too large)", m.arenaListPath())
+	b, err := io.ReadAll(io.LimitReader(f, arenaListCap+1))
+	if err != nil {
+		return arenaList{}, err
 	}
-	if err := json.NewDecoder(f).Decode(&list); err != nil || list.Magic != arenaListMagic || list.Version != arenaListVersion {
-		return list, fmt.Errorf("%s is not a list of arenas of this version: remove it if no rank of this node is alive (%w)", m.arenaListPath(), errors.Join(err, errors.New("magic or version")))
+	list, err := parseArenas(b)
+	if err != nil {
+		return arenaList{}, fmt.Errorf("%s: %w: remove it if no rank of this node is alive", path, err)
+	}
+	return list, nil
+}
+
+func parseArenas(b []byte) (list arenaList, err error) {
+	if len(b) > arenaListCap {
+		return arenaList{}, fmt.Errorf("not a list of arenas: more than %d MiB", arenaListCap>>20)
+	}
+	if err := json.Unmarshal(b, &list); err != nil {
+		return arenaList{}, fmt.Errorf("not a list of arenas: %w", err)
+	}
+	if list.Magic != arenaListMagic || list.Version != arenaListVersion {
+		return arenaList{}, fmt.Errorf("magic %q, version %d: want a list of arenas of version %d", list.Magic, list.Version, arenaListVersion)
 	}
 	return list, nil
 }

@@ -1,0 +1,77 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/replica"
+)
+
+// A state directory belongs to one node of one cluster, from the first start on.
+func TestStateDirectoryIsOneNodes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	open := func(cluster replica.ClusterID, node replica.NodeName) error {
+		d := &daemon{cfg: &config.Config{Node: node, StateDir: dir}, id: &pki.Identity{Cluster: cluster, Node: node}}
+		return d.openState()
+	}
+	for start := range 3 {
+		if err := open(testCluster, "n1"); err != nil {
+			t.Fatalf("start %d: %v", start+1, err)
+		}
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || left[0].Name() != "node.json" {
+		t.Errorf("the directory holds %v: %v", left, err)
+	}
+	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("the directory is open to others: %v, %v", st.Mode(), err)
+	}
+	mark := filepath.Join(dir, "node.json")
+	good, err := os.ReadFile(mark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(what string, err error, texts ...string) {
+		t.Helper()
+		if err == nil {
+			t.Errorf("%s is opened", what)
+			return
+		}
+		for _, text := range append(texts, dir) {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: error %q does not say %q", what, err, text)
+			}
+		}
+	}
+	refused("another node's directory", open(testCluster, "n2"), `"n1"`, `"n2"`, "use its own directory")
+	other := testCluster
+	other[5]++
+	refused("another cluster's directory", open(other, "n1"), testCluster.String(), other.String(), "use its own directory")
+	for what, b := range map[string]string{
+		"garbage":              "garbage",
+		"nothing":              "",
+		"another version's":    strings.Replace(string(good), `"version":1`, `"version":2`, 1),
+		"another program's":    strings.Replace(string(good), "replicad-node", "somebody", 1),
+		"good with more to it": string(good) + "{}",
+	} {
+		if err := os.WriteFile(mark, []byte(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		refused("a directory whose mark is "+what, open(testCluster, "n1"))
+		if now, err := os.ReadFile(mark); err != nil || string(now) != b {
+			t.Errorf("the mark of %s was changed to %q: %v", what, now, err)
+		}
+	}
+	if err := os.WriteFile(mark, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(testCluster, "n1"); err != nil {
+		t.Errorf("its own directory: %v", err)
+	}
+	dir = filepath.Join(mark, "below a file")
+	refused("a place where no directory can be", open(testCluster, "n1"), "give the daemon a directory it may write")
+}
