@@ -185,9 +185,7 @@ func (m *member) adoptOffered(ev session.Hello) bool {
 		return false
 	}
 	ref := newArenaRef(a, m.awaited[i].Key)
-	if err := m.keep(ref); err != nil {
-		m.log.failed("adopt", ref.key, err.Error())
-	}
+	m.keep(ref)
 	m.awaited = slices.Delete(m.awaited, i, i+1)
 	inc, _, _ := ref.Owner()
 	ref.peer = ev.Peer
@@ -197,8 +195,10 @@ func (m *member) adoptOffered(ev session.Hello) bool {
 	return true
 }
 
-// claimOrphans gives adopted arenas to their jobs, once those are known.
+// claimOrphans gives adopted arenas to their jobs, once those are known. Deaths are looked at last: one has the job fenced and
+// reported, and until all are in their places arenas would miss the fence, and live ranks be reported as gone.
 func (m *member) claimOrphans() {
+	var adopted []*localRank
 	rest := m.orphans[:0]
 	for _, ref := range m.orphans {
 		lj := m.jobs[ref.Spec().Job]
@@ -210,34 +210,47 @@ func (m *member) claimOrphans() {
 		case ref.Spec().Mirror:
 			lj.mirrors[lj.mirrorKey(ref.Spec())] = &mirror{lj.mirrorKey(ref.Spec()), ref.Spec().Rank, ref}
 		default:
-			m.adoptRank(lj, ref)
+			if lr := m.adoptRank(lj, ref); lr != nil {
+				adopted = append(adopted, lr)
+			}
 		}
 	}
 	m.orphans = rest
+	for _, lr := range adopted {
+		if lj := m.jobs[lr.arena.Spec().Job]; lj.ranks[lr.rank] == lr { // else a newer one of the rank came behind it
+			m.adoptedRank(lj, lr)
+		}
+	}
 }
 
-func (m *member) adoptRank(lj *localJob, ref *arenaRef) {
+// adoptRank puts an arena in its rank's place; nil where that is taken by a newer one.
+func (m *member) adoptRank(lj *localJob, ref *arenaRef) *localRank {
 	inc, pid, start := ref.Owner()
 	rank := ref.Spec().Rank
 	if old := lj.ranks[rank]; old != nil {
 		if old.incarnation >= inc {
 			lj.retired = append(lj.retired, ref)
-			return
+			return nil
 		}
 		lj.retired = append(lj.retired, old.arena)
 	}
 	lr := &localRank{rank: rank, incarnation: inc, arena: ref, pid: int(pid), start: start, alive: true, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
-	lj.fenced = max(lj.fenced, 0)
+	ref.RaiseFence(lj.fenced)
 	if good := ref.Good(); lj.job.Plan != nil && good.Epoch() == lj.job.Plan.Epoch {
 		lr.loaded = good.Epoch() // a rank sets good to {p, T} when it has loaded
 	}
+	return lr
+}
+
+func (m *member) adoptedRank(lj *localJob, lr *localRank) {
 	m.checkInitial(lj, lr)
-	m.log.adopted(lj.job, lr, session.Alive(int(pid), start))
-	if err := m.sessions.Watch(int(pid), start); err != nil {
-		m.log.failed("watch", ref.key, err.Error())
+	alive := session.Alive(lr.pid, lr.start)
+	m.log.adopted(lj.job, lr, alive)
+	if err := m.sessions.Watch(lr.pid, lr.start); err != nil {
+		m.log.failed("watch", lr.arena.key, err.Error())
 	}
-	if !session.Alive(int(pid), start) {
+	if !alive {
 		m.rankDied(lj, lr)
 	}
 }
