@@ -56,6 +56,7 @@ func newRun(std stdio) *cobra.Command {
 	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default 4)")
 	flags.IntVar(&o.ChunkMB, "chunk-mb", 0, "chunk size in MiB (default 4)")
 	flags.IntVar(&o.DurableEvery, "durable-every", 0, "steps between generations written to disk (default: none)")
+	flags.BoolVar(&o.Resume, "resume", false, "if the job does not run yet, go on from the newest durable generation of its name, where there is one")
 	return cmd
 }
 

@@ -26,7 +26,9 @@ type Options struct {
 	Spare    bool              // takes no rank unless one is lost elsewhere
 	Capacity int               // processes at the same time; default: as many as Ranks, else World
 
-	MinCopies, Cadence, Slots, ChunkMB, DurableEvery int // job options, where this launcher creates the job
+	// Job options, where this launcher creates the job. Resume: it goes on from the newest durable generation of that name.
+	MinCopies, Cadence, Slots, ChunkMB, DurableEvery int
+	Resume                                           bool
 
 	Command []string // and its arguments
 	Env     []string // "NAME=value"; REPLICAD_* are replaced
@@ -134,8 +136,13 @@ func (o Options) checkRanks(bad func(string, ...any)) {
 }
 
 func (o Options) hello() wire.RunHello {
+	flags := uint32(0)
+	if o.Resume {
+		flags |= wire.RunResume
+	}
 	return wire.RunHello{
-		ABI: wire.RankABI, World: uint32(o.World), Capacity: uint32(o.Capacity), Spare: o.Spare, Ranks: o.Ranks, Groups: o.Groups,
+		Flags: flags,
+		ABI:   wire.RankABI, World: uint32(o.World), Capacity: uint32(o.Capacity), Spare: o.Spare, Ranks: o.Ranks, Groups: o.Groups,
 		MinCopies: uint32(o.MinCopies), Cadence: uint32(o.Cadence), Slots: uint32(o.Slots), ChunkBytes: uint32(o.ChunkMB) << 20, DurableEvery: uint32(o.DurableEvery),
 		Job: o.Job, Token: o.Token,
 	}

@@ -34,7 +34,7 @@ func (l *launcher) createRequest(id uint64) createRequest {
 		groups = make([]replica.GroupID, h.World) // one group: plain data parallelism
 	}
 	return createRequest{ID: id, Name: h.Job, Layout: replica.Layout{World: h.World, Groups: groups},
-		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery)}}
+		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery)}, Resume: h.Flags&wire.RunResume != 0}
 }
 
 func (m *member) runHello(ev session.RunHello) {

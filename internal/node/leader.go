@@ -344,6 +344,14 @@ func (l *leader) handle(ctx context.Context, ev any) {
 		}
 	case proposalOutcome:
 		l.outcome(ctx, ev)
+	case adopt:
+		if ev.refused != "" {
+			ev.from.send(kindCreateReply, createReply{ID: ev.request.ID, Refused: ev.refused})
+		} else if _, ok := l.view.JobByName(ev.request.Name); ok {
+			ev.from.send(kindCreateReply, createReply{ID: ev.request.ID}) // another launcher was first
+		} else {
+			l.mint(ctx, ev.from, ev.request, ev.command)
+		}
 	case scanned:
 		if led := l.jobs[ev.job]; led != nil {
 			l.recoverStep(ctx, ev.job, led, recovery.DurableFound{Generations: ev.found})
@@ -549,10 +557,53 @@ func (l *leader) create(ctx context.Context, from *nodeLink, m createRequest) {
 		from.send(kindCreateReply, r)
 		return
 	}
-	var id replica.JobID
-	rand.Read(id[:]) //nolint:errcheck // never fails
-	copies := max(1, min(max(m.Options.MinCopies, 2), len(l.view.Nodes)))
-	l.propose(ctx, id, replica.CreateJob{ID: id, Name: m.Name, Layout: m.Layout, Options: m.Options, Copies: copies}, fromDriver, func(out lock.Outcome, err error) {
+	if m.Resume && l.store != nil {
+		l.work.Go(func() { l.post(l.adoptable(from, m)) })
+		return
+	}
+	l.mint(ctx, from, m, replica.CreateJob{})
+}
+
+// adopt is the end of looking for a durable generation to open a job from.
+type adopt struct {
+	from    *nodeLink
+	request createRequest
+	command replica.CreateJob // ID zero: there is none, the job starts afresh
+	refused string
+}
+
+// adoptable looks for the newest durable generation of a job's name: its UUID, epochs and lineage are taken over (protocol
+// section 5.4). One of another layout is refused, not passed over: starting afresh would be a silent loss.
+func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
+	a := adopt{from: from, request: m}
+	found, skipped, err := l.store.Find(m.Name, replica.JobID{})
+	for _, s := range skipped {
+		l.log.skipped(nil, s.Path, s.Reason)
+	}
+	switch {
+	case err != nil:
+		a.refused = fmt.Sprintf("resume job %q from the durable tier: %v", m.Name, err)
+	case len(found) == 0:
+		l.log.note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
+	case found[0].Layout.World != m.Layout.World || !slices.Equal(found[0].Layout.Groups, m.Layout.Groups):
+		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %d ranks in groups %v, not %d in %v: start it with that layout, or without --resume", m.Name, found[0].Generation, found[0].Path,
+			found[0].Layout.World, found[0].Layout.Groups, m.Layout.World, m.Layout.Groups)
+	default:
+		f := found[0]
+		a.command = replica.CreateJob{ID: f.Job, Epoch: max(f.Lineage.Last().Epoch, f.Generation.Epoch), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation}
+		l.log.note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", m.Name, f.Generation, f.Path))
+	}
+	return a
+}
+
+// mint creates the job, under the adopted identity where there is one.
+func (l *leader) mint(ctx context.Context, from *nodeLink, m createRequest, c replica.CreateJob) {
+	if c.ID == (replica.JobID{}) {
+		rand.Read(c.ID[:]) //nolint:errcheck // never fails
+	}
+	c.Name, c.Layout, c.Options = m.Name, m.Layout, m.Options
+	c.Copies = max(1, min(m.Options.WithDefaults().MinCopies, len(l.view.Nodes)))
+	l.propose(ctx, c.ID, c, fromDriver, func(out lock.Outcome, err error) {
 		r := createReply{ID: m.ID}
 		if err == nil {
 			err = out.Err

@@ -77,6 +77,7 @@ type createRequest struct {
 	Name    string          `cbor:"2,keyasint"`
 	Layout  replica.Layout  `cbor:"3,keyasint"`
 	Options replica.Options `cbor:"4,keyasint"`
+	Resume  bool            `cbor:"5,keyasint"` // from the newest durable generation of that name
 }
 
 type createReply struct {

@@ -56,10 +56,7 @@ func (m *member) mirrorArena(lj *localJob, rank replica.Rank, man replica.Manife
 		return nil, fmt.Errorf("mirror of %v: %w", man.Part, err)
 	}
 	ref := newArenaRef(a, arenaKey(lj.job.ID, randomIncarnation(), rank, true))
-	if err := m.keep(ref); err != nil {
-		ref.drop()
-		return nil, err
-	}
+	m.keep(ref)
 	if mi != nil {
 		m.forget(mi.arena)
 	}

@@ -111,7 +111,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	}
 	d.onClose(func() { d.admin.Close() })
 	if c.DurableDir != "" {
-		if d.store, err = checkpoint.Open(c.DurableDir); err != nil {
+		d.store, err = checkpoint.Open(c.DurableDir)
+		if errors.Is(err, unix.ENOSPC) { // memory serves without it, and this node's ranks need their daemon
+			d.log.failed("durable", "this daemon runs without its durable tier", err.Error())
+		} else if err != nil {
 			return err
 		}
 	}

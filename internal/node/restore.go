@@ -53,7 +53,7 @@ func (m *member) order(lj *localJob) {
 			continue
 		}
 		switch {
-		case job.Phase == replica.Opening && lr.stopped && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
+		case job.Phase == replica.Opening && !adopted(job) && lr.stopped && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
 			m.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderInit})
 		case job.Phase == replica.Planned && job.Plan != nil && lr.stopped && lr.loaded != job.Epoch && lr.restore != nil && lr.restore.epoch == job.Epoch && lr.restore.done:
 			group, _ := job.Plan.Source(replica.OfGroup(lj.group(r)))
@@ -66,6 +66,11 @@ func (m *member) order(lj *localJob) {
 			m.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderGo, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation})
 		}
 	}
+}
+
+// adopted tells whether a job opens from a durable generation: nobody initialises anything then.
+func adopted(job *replica.Job) bool {
+	return job.Committed.IsZero() && !job.Durable.IsZero()
 }
 
 func (m *member) orderOnce(lr *localRank, epoch replica.Epoch, o wire.Order) {

@@ -312,11 +312,7 @@ func (m *member) arenaReady(ev arenaReady) {
 		return
 	}
 	ref := newArenaRef(ev.arena, arenaKey(ev.job, a.granted, replica.Rank(a.hello.Rank), false))
-	if err := m.keep(ref); err != nil {
-		ref.drop()
-		m.refuse(a, a.attach, wire.CodeSystem, err.Error())
-		return
-	}
+	m.keep(ref)
 	m.handOut(lj, a, ref)
 }
 
@@ -479,12 +475,12 @@ func arenaKey(job replica.JobID, inc replica.Incarnation, rank replica.Rank, isM
 	return fmt.Sprintf("%s-%s-%d-%d", job, kind, rank, inc)
 }
 
-// keep parks an arena's descriptor in the keeper.
-func (m *member) keep(ref *arenaRef) error {
+// keep parks an arena's descriptor in the keeper. Where that is gone the arena lives on in the daemon and in its rank: less
+// survives the daemon's death then, which is no reason to turn a rank away.
+func (m *member) keep(ref *arenaRef) {
 	if err := m.keeper.Put(ref.key, ref.File()); err != nil {
-		return fmt.Errorf("park arena %s in the keeper: %w", ref.key, err)
+		m.log.failed("keeper", "park arena "+ref.key, err.Error())
 	}
-	return nil
 }
 
 // forget gives up an arena: keeper, list, map.

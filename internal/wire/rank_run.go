@@ -6,6 +6,9 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// RunResume is a flag of RunHello: the job, where it is created by this, goes on from the newest durable generation of its name.
+const RunResume uint32 = 1
+
 // RunHello is the body of MRunHello: what a launcher offers. The options after Groups take effect where it creates the job; 0: default.
 type RunHello struct {
 	ABI, World                                                 uint32
