@@ -24,7 +24,6 @@ type admin struct {
 	m       *member
 	probes  *prober
 	base    func() Status // what this daemon knows of itself and of Raft
-	voter   bool
 	version string
 }
 
