@@ -23,7 +23,7 @@ type peerState struct {
 // goroutine owns peers; at says what others may read.
 type prober struct {
 	m        *member
-	gossip   *membership.Gossip
+	gossip   interface{ Members() []membership.Member }
 	interval time.Duration
 	silent   time.Duration
 	mu       sync.Mutex // guards peers

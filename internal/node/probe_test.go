@@ -1,0 +1,158 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/membership"
+	"github.com/replicad/replicad/replica"
+)
+
+// port is an endpoint that nobody connects to; probes need no identity but their key.
+func port(t *testing.T) *endpoint.Endpoint {
+	t.Helper()
+	e, err := endpoint.Listen(endpoint.Config{Addr: "127.0.0.1:0", ServerTLS: &tls.Config{}, ClientTLS: func(replica.NodeName, ...string) *tls.Config { return nil }, ProbeKey: make([]byte, 32), ResetKey: [32]byte{1},
+		PeerName: func(tls.ConnectionState) (c replica.ClusterID, n replica.NodeName, err error) { return c, n, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { e.Run(ctx) }) //nolint:errcheck // it ends with ctx
+	t.Cleanup(func() { cancel(); running.Wait(); e.Close() })
+	return e
+}
+
+// book is what gossip says.
+type book []membership.Member
+
+func (b book) Members() []membership.Member { return b }
+
+// A host that answers, and what may be at its address: a daemon, nobody, or silence.
+type host struct {
+	*endpoint.Endpoint
+	silent, closed string
+}
+
+func newHost(t *testing.T) host {
+	t.Helper()
+	hole, err := net.ListenPacket("udp", "127.0.0.1:0") // takes what comes and answers nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { hole.Close() })
+	gone, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	return host{port(t), hole.LocalAddr().String(), gone.LocalAddr().String()}
+}
+
+func newProber(d *desk, t *testing.T) *prober {
+	d.endpoint = port(t)
+	return &prober{m: d.member, gossip: book{}, interval: 50 * time.Millisecond, silent: time.Hour, peers: map[replica.NodeName]peerState{}}
+}
+
+// What a probe meets, one after the other, and what the node counts as after it.
+func TestProbeStates(t *testing.T) {
+	d := newDesk(t)
+	p, h := newProber(d, t), newHost(t)
+	probe := func(addr string, inc replica.NodeIncarnation) {
+		p.probe(t.Context(), "n2", replica.Node{Name: "n2", Addr: addr, Incarnation: inc})
+	}
+	answers := func(r endpoint.ProbeReply) string { h.SetProbeReply(r); return h.Addr().String() }
+	good := endpoint.ProbeReply{Node: "n2", Incarnation: 22}
+	state := func(what, want string, silence bool) {
+		t.Helper()
+		p.mu.Lock()
+		s := p.peers["n2"]
+		p.mu.Unlock()
+		if got := p.state("n2"); got != want || s.silentSince.IsZero() == silence {
+			t.Errorf("after %s: %s, silent since %v; want %s, silent %v", what, got, s.silentSince, want, silence)
+		}
+	}
+	if got := p.state("n2"); got != "unknown" {
+		t.Errorf("a node that was never probed is %s", got)
+	}
+	probe(answers(good), 22)
+	state("an answer", "alive", false)
+	probe(h.silent, 22)
+	state("silence that has not lasted", "alive", true)
+	since := p.peers["n2"].silentSince
+	probe(h.silent, 22)
+	if got := p.peers["n2"].silentSince; !got.Equal(since) {
+		t.Errorf("the silence that began at %v is said to have begun at %v", since, got)
+	}
+	p.silent = 0
+	state("silence that has lasted", "silent", true)
+	probe(h.closed, 22)
+	state("a refusal: its host answers", "unobserved", false)
+	probe(h.silent, 22)
+	state("silence after a refusal", "silent", true)
+	probe(answers(good), 22)
+	state("an answer after silence", "alive", false)
+	adopting := good
+	adopting.Adopting = true
+	probe(answers(adopting), 22)
+	state("an answer of a daemon that is adopting, which counts as silence", "silent", true)
+	probe(answers(good), 22)
+	other := good
+	other.Node = "n3"
+	probe(answers(other), 22)
+	state("an answer of another node at its address", "silent", true)
+	since = p.peers["n2"].silentSince
+	probe(h.silent, 23)
+	state("silence of another life of the node", "silent", true)
+	if s := p.peers["n2"]; s.incarnation != 23 || !s.silentSince.After(since) {
+		t.Errorf("what its last life failed to answer counts for the next: %+v", s)
+	}
+}
+
+// The leader is told of a node that gossip gave up and whose data path has been silent for long enough, and of no other.
+func TestSuspicionIsSpoken(t *testing.T) {
+	d := newDesk(t)
+	p, h := newProber(d, t), newHost(t)
+	lj := d.put(newJob())
+	d.live(d.attach(lj, 0), 3, 7, replica.Updating)
+	gone := func(n replica.NodeName) book { return book{{Name: "n3", Alive: true}, {Name: n, Alive: false}} }
+	for what, c := range map[string]struct {
+		addr   string
+		gossip book
+		silent time.Duration
+		rounds int
+		want   int
+	}{
+		"silent, and gossip gave it up": {h.silent, gone("n2"), 0, 1, 1},
+		"said again each round":         {h.silent, gone("n2"), 0, 3, 3},
+		"silent, gossip sees it":        {h.silent, gone("n3"), 0, 2, 0},
+		"silent, gossip knows nothing":  {h.silent, nil, 0, 2, 0},
+		"not silent for long":           {h.silent, gone("n2"), time.Hour, 2, 0},
+		"its daemon is down":            {h.closed, gone("n2"), 0, 2, 0},
+		"it answers":                    {h.Addr().String(), gone("n2"), 0, 2, 0},
+	} {
+		h.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 22})
+		d.nodes = map[replica.NodeName]replica.Node{"n1": {Name: "n1", Addr: h.silent}, "n2": {Name: "n2", Incarnation: 22, Addr: c.addr}}
+		p.gossip, p.silent, p.peers = c.gossip, c.silent, map[replica.NodeName]peerState{}
+		for range c.rounds {
+			d.serves(func() { p.round(d.ctx) })
+		}
+		said := only[suspect](d.says())
+		if len(said) != c.want {
+			t.Errorf("%s: said %+v, want %d", what, said, c.want)
+		}
+		for _, s := range said {
+			if s.Target != silentNode || len(s.Live) != 1 || s.Live[testJob] != 7 {
+				t.Errorf("%s: said %+v", what, s)
+			}
+		}
+		if p.state("n1") != "unknown" {
+			t.Errorf("%s: it probes itself", what)
+		}
+	}
+}
