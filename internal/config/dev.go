@@ -35,7 +35,7 @@ func Dev(dir string, makePKI func(dir string, node replica.NodeName) error) (*Co
 	file := func(name string) string { return filepath.Join(ids, name) }
 	if _, err := os.Stat(file("ca.pem")); errors.Is(err, fs.ErrNotExist) {
 		if err := makePKI(ids, DevNode); err != nil {
-			return nil, fmt.Errorf("dev identity in %s: %w", ids, err)
+			return nil, fmt.Errorf("dev identity in %s: %w (set XDG_STATE_HOME to a folder with room that you may write)", ids, err)
 		}
 	} else if err != nil {
 		return nil, fmt.Errorf("dev identity: %w", err)

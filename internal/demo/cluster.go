@@ -92,7 +92,7 @@ func newCluster(opt Options, dir string, spawn *spawner, j *journal) (*cluster, 
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("demo: %w", err), claim.Close())
+		return nil, errors.Join(fmt.Errorf("demo directory: %w (TMPDIR or --dir choose a folder with room)", err), claim.Close())
 	}
 	return c, nil
 }

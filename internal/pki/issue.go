@@ -204,7 +204,7 @@ func writeNew(dir string, files []file) (err error) {
 		written = append(written, path)
 		_, err = bytes.NewReader(f.data).WriteTo(out)
 		if err = errors.Join(err, out.Sync(), out.Close()); err != nil {
-			return fmt.Errorf("write %s: %w", path, err)
+			return fmt.Errorf("credentials: %w", err)
 		}
 	}
 	return nil
