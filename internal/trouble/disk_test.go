@@ -46,3 +46,14 @@ func TestDurableDirFillsUp(t *testing.T) {
 		t.Error("training was disturbed")
 	}
 }
+
+// TestDurableDirIsFull: a daemon that starts while its durable tier has no room says so and serves without it; ranks are
+// worth more than the last resort.
+func TestDurableDirIsFull(t *testing.T) {
+	t.Parallel()
+	n := one(t, func(c *config.Config) { c.DurableDir = full(t, tmpfs(t, "64k")) })
+	f := n.daemon.await("failed", fields{"what": "durable"})
+	contains(t, f.text, n.cfg.DurableDir, "no space left on device", "free space in")
+	n.run("job", 1, rankSpec{}, "--durable-every", "5").await("step", fields{"step": 20})
+	n.daemon.awaitFrom(n.daemon.mark(), "commit_seen", nil)
+}

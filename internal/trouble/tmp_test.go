@@ -32,7 +32,7 @@ func TestTemporaryDirectory(t *testing.T) {
 			}
 			p.says(append(tc.says, dir)...)
 			if left := processesOf(t, dir); len(left) > 0 {
-				t.Errorf("left running: %q", left)
+				t.Errorf("processes %v are left", left)
 			}
 			entries, err := os.ReadDir(dir)
 			if err != nil {
