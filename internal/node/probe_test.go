@@ -54,9 +54,17 @@ func newHost(t *testing.T) host {
 	return host{port(t), hole.LocalAddr().String(), gone.LocalAddr().String()}
 }
 
+// patienceWith is how long a probe of addr may take: what is silent must be waited out.
+func (h host) patienceWith(addr string) time.Duration {
+	if addr == h.silent {
+		return 20 * time.Millisecond
+	}
+	return patience
+}
+
 func newProber(d *desk, t *testing.T) *prober {
 	d.endpoint = port(t)
-	return &prober{m: d.member, gossip: book{}, interval: 50 * time.Millisecond, silent: time.Hour, peers: map[replica.NodeName]peerState{}}
+	return &prober{m: d.member, gossip: book{}, silent: time.Hour, peers: map[replica.NodeName]peerState{}}
 }
 
 // What a probe meets, one after the other, and what the node counts as after it.
@@ -64,6 +72,7 @@ func TestProbeStates(t *testing.T) {
 	d := newDesk(t)
 	p, h := newProber(d, t), newHost(t)
 	probe := func(addr string, inc replica.NodeIncarnation) {
+		p.interval = h.patienceWith(addr)
 		p.probe(t.Context(), "n2", replica.Node{Name: "n2", Addr: addr, Incarnation: inc})
 	}
 	answers := func(r endpoint.ProbeReply) string { h.SetProbeReply(r); return h.Addr().String() }
@@ -138,6 +147,7 @@ func TestSuspicionIsSpoken(t *testing.T) {
 	} {
 		h.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 22})
 		d.nodes = map[replica.NodeName]replica.Node{"n1": {Name: "n1", Addr: h.silent}, "n2": {Name: "n2", Incarnation: 22, Addr: c.addr}}
+		p.interval = h.patienceWith(c.addr)
 		p.gossip, p.silent, p.peers = c.gossip, c.silent, map[replica.NodeName]peerState{}
 		for range c.rounds {
 			d.serves(func() { p.round(d.ctx) })
