@@ -557,7 +557,11 @@ func (l *leader) create(ctx context.Context, from *nodeLink, m createRequest) {
 		from.send(kindCreateReply, r)
 		return
 	}
-	if m.Resume && l.store != nil {
+	if m.Resume && l.store == nil { // starting afresh would be a silent loss
+		from.send(kindCreateReply, createReply{ID: m.ID, Refused: fmt.Sprintf("resume job %q: the leader runs without its durable tier, its log says why: mend that and start its daemon again, or leave out --resume", m.Name)})
+		return
+	}
+	if m.Resume {
 		l.work.Go(func() { l.post(l.adoptable(from, m)) })
 		return
 	}
