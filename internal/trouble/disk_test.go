@@ -56,4 +56,10 @@ func TestDurableDirIsFull(t *testing.T) {
 	contains(t, f.text, n.cfg.DurableDir, "no space left on device", "free space in")
 	n.run("job", 1, rankSpec{}, "--durable-every", "5").await("step", fields{"step": 20})
 	n.daemon.awaitFrom(n.daemon.mark(), "commit_seen", nil)
+
+	l := n.run("other", 1, rankSpec{}, "--resume")
+	if code := l.exit(); code != 1 {
+		t.Errorf("resuming without a durable tier: code %d", code)
+	}
+	l.says(`resume job "other"`, "without its durable tier", "leave out --resume")
 }

@@ -77,6 +77,31 @@ func TestDamagedDurableShards(t *testing.T) {
 	}
 }
 
+// TestResumePassesOverDamage: a cluster that lost its state opens a job from the durable tier, whose newest generation is damaged.
+func TestResumePassesOverDamage(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
+	for range 3 {
+		n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
+	}
+	l.kill()
+	n.die()
+	found := generations(t, n)
+	info, _ := found[0].Shard(replica.OfGroup(0))
+	flip(t, filepath.Join(n.cfg.DurableDir, filepath.Dir(found[0].Path), info.File))
+
+	if err := os.RemoveAll(n.cfg.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	n.started = false // so that it is bootstrapped again
+	n.start()
+	l = n.run("job", 1, rankSpec{}, "--resume")
+	n.daemon.await("durable_skipped", fields{"path": found[0].Path, "reason": "chunk 0 at offset"})
+	l.await("loaded", fields{"step": int(found[1].Position.Step), "source": "durable"})
+	l.await("step", fields{"step": int(found[1].Position.Step) + 3})
+}
+
 // generations are the complete durable ones, newest first.
 func generations(t *testing.T, n *node) []checkpoint.Found {
 	t.Helper()
