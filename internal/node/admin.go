@@ -85,7 +85,7 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 func (a *admin) status(ctx context.Context) Status {
 	st := a.base()
 	answer := make(chan []byte, 1)
-	asked := false
+	var asked uint64 // the request to the leader; 0: none
 	a.m.do(ctx, func() {
 		st.Adopting = len(a.m.awaited) > 0
 		if a.m.link != nil {
@@ -104,14 +104,13 @@ func (a *admin) status(ctx context.Context) Status {
 			st.Jobs = append(st.Jobs, jobStatus(lj.job, nil))
 		}
 		if a.m.link != nil {
-			asked = true
-			id := a.m.nextRequest()
-			a.m.statuses[id] = answer
-			a.m.send(kindStatus, statusRequest{id})
+			asked = a.m.nextRequest()
+			a.m.statuses[asked] = answer
+			a.m.send(kindStatus, statusRequest{asked})
 		}
 	})
 	st.CommitLagP50US, st.CommitLagP99US = lagUS(a.m.log)
-	if asked {
+	if asked != 0 {
 		select {
 		case b := <-answer:
 			var jobs []JobStatus
@@ -121,6 +120,7 @@ func (a *admin) status(ctx context.Context) Status {
 		case <-time.After(statusTimeout):
 		case <-ctx.Done():
 		}
+		a.m.do(context.WithoutCancel(ctx), func() { delete(a.m.statuses, asked) })
 	}
 	slices.SortFunc(st.Nodes, func(x, y NodeStatus) int { return compareStrings(string(x.Name), string(y.Name)) })
 	slices.SortFunc(st.Jobs, func(x, y JobStatus) int { return compareStrings(x.ID.String(), y.ID.String()) })

@@ -1,0 +1,82 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// status asks the daemon, whose member is the test; the leader answers what answer says, or nothing.
+func (d *desk) status(answer []JobStatus) Status {
+	d.t.Helper()
+	a := &admin{m: d.member, probes: newProber(d, d.t), base: func() Status { return Status{Node: "n1"} }}
+	var st Status
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(d.ctx)
+	defer cancel()
+	d.work.Go(func() { defer close(done); st = a.status(ctx) })
+	for {
+		select {
+		case <-done:
+			return st
+		case ev := <-d.in:
+			d.handle(ev)
+			if d.link == nil {
+				continue
+			}
+			for _, q := range only[statusRequest](d.says()) {
+				if answer != nil {
+					b, err := json.Marshal(answer)
+					if err != nil {
+						d.t.Fatal(err)
+					}
+					d.leaderSays(statusReply{q.ID, b})
+				} else if q.ID%2 == 0 {
+					cancel() // who asked has gone
+				}
+			}
+		}
+	}
+}
+
+// Status is the leader's picture where it answers, else this node's own; a request that got no answer is not kept.
+func TestStatus(t *testing.T) {
+	d := newDesk(t)
+	d.put(newJob())
+	st := d.status([]JobStatus{{Name: "job", Phase: "open", Waiting: []string{"node n2"}}})
+	if len(st.Jobs) != 1 || len(st.Jobs[0].Waiting) != 1 || len(st.Nodes) != 3 || st.Nodes[0].Name != "n1" || st.Nodes[0].State != "alive" || st.Nodes[1].State != "unknown" {
+		t.Errorf("status %+v", st)
+	}
+	for range 2 {
+		if st = d.status(nil); len(st.Jobs) != 1 || len(st.Jobs[0].Waiting) != 0 || st.Jobs[0].Position != (replica.Position{Epoch: 3, Step: 5}) || len(st.Jobs[0].Ranks) != 2 {
+			t.Errorf("without the leader: %+v", st)
+		}
+	}
+	if len(d.statuses) != 0 {
+		t.Errorf("%d requests are kept that nobody waits for", len(d.statuses))
+	}
+	d.link = nil
+	if st = d.status(nil); st.Leader != "" || len(st.Jobs) != 1 {
+		t.Errorf("without a link: %+v", st)
+	}
+}
+
+func TestRankStates(t *testing.T) {
+	job := newJob()
+	job.Layout.World, job.Layout.Groups = 3, []replica.GroupID{0, 0, 0}
+	job.Ranks = append(job.Ranks, replica.Claimed{})
+	for want, r := range map[string]replica.RankReport{
+		"left": {Left: true, Alive: true, Attached: true, Stopped: true}, "dead": {Stopped: true}, "unobserved": {Alive: true}, "stopped": {Alive: true, Attached: true, Stopped: true}, "alive": {Alive: true, Attached: true},
+	} {
+		r.Incarnation, r.PID, r.Live = 4, 4711, replica.PackWord(3, 6, replica.Updating)
+		s := jobStatus(job, map[replica.NodeName]replica.NodeReport{"n1": {Ranks: []replica.RankReport{{Incarnation: 3}, r}}})
+		if got := s.Ranks[0]; got.State != want || got.PID != 4711 || got.Live != 6 {
+			t.Errorf("rank 0 is %+v, want %s", got, want)
+		}
+		if s.Ranks[1].State != "unobserved" || s.Ranks[2].State != "unclaimed" {
+			t.Errorf("the others are %s and %s", s.Ranks[1].State, s.Ranks[2].State)
+		}
+	}
+}
