@@ -52,11 +52,12 @@ func (m *member) settle(lj *localJob) bool {
 		}
 		waiting = true
 		if lr.alive && time.Now().After(lj.settleBy) {
-			m.log.rankNote(lj.job, lr.rank, "settle_timeout", "did not leave its step in time: torn; the process is killed so that another can take the rank")
+			m.log.rankNote(lj.job, lr.rank, "settle_timeout", "did not come to rest in time: what it had not finished is torn; the plan waits for it, and recovery takes it for hung in the end")
 			for _, p := range lr.arena.Places() {
 				lr.arena.Tear(p)
 			}
-			session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
+			lr.torn = lj.job.ClosedEpoch
+			m.report(lj)
 		}
 	}
 	return waiting
@@ -94,6 +95,9 @@ func (m *member) rankDied(lj *localJob, lr *localRank) {
 		lr.restore = nil
 	}
 	for _, p := range lr.arena.Places() {
+		if lr.arena.staged[p] {
+			continue // a chunk may still be on its way in
+		}
 		switch lr.arena.Word(p).State() {
 		case replica.SlotCopying:
 			lr.arena.Tear(p)

@@ -47,6 +47,7 @@ type leader struct {
 	active     bool
 	term       uint64
 	view       lock.View
+	looked     time.Duration // when the committers were last asked without an event
 	beaten     time.Duration // when the links last got a beat
 	links      map[replica.NodeName]*nodeLink
 	jobs       map[replica.JobID]*ledJob
@@ -82,6 +83,9 @@ type suspicion struct {
 	witness map[replica.NodeName]time.Duration
 	base    map[replica.JobID]replica.Step
 }
+
+// commitLook is how often committers are asked again without an event.
+const commitLook = 200 * time.Millisecond
 
 // witnessFresh is how long a witness's word counts; members repeat it each probe interval.
 const witnessFresh = 1500 * time.Millisecond
@@ -401,13 +405,17 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 			l.log.z.Debug().Str("event", "passed").Str("node", string(name)).Uint64("n", m.N).Uint32("rank", uint32(m.Rank)).Str("live", m.Live.String()).Str("holds", fmt.Sprint(m.Holds)).Msg("rank passed the candidate")
 			l.commitEffects(ctx, m.Job, led, led.committer.Passed(m))
 		}
-	case evidence:
-		if led := l.jobs[m.Job]; led != nil {
+	case evidence: // a node speaks for its own ranks alone; what it thinks of other nodes goes through suspect
+		if led := l.jobs[m.Job]; led != nil && !m.Fault.OfNode() && int(m.Fault.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Fault.Rank].Node == name {
 			l.recoverStep(ctx, m.Job, led, recovery.Evidence{Fault: m.Fault})
 		}
 	case suspect:
 		l.suspect(ctx, name, m)
 	case claimRequest:
+		if m.Claim.Holder != holderOf(from.node) {
+			from.send(kindClaimReply, claimReply{ID: m.ID, Refused: fmt.Sprintf("a claim for node %s on the link of node %s", m.Claim.Holder.Node, name)})
+			return
+		}
 		l.propose(ctx, m.Claim.Job, m.Claim, fromDriver, func(out lock.Outcome, err error) {
 			r := claimReply{ID: m.ID, Incarnation: out.Incarnation}
 			if err == nil {
@@ -425,9 +433,9 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case kvRequest:
 		l.rendezvous(from, m)
 	case shardReport:
-		l.shard(ctx, m)
+		l.shard(ctx, name, m)
 	case markedReport:
-		if led := l.jobs[m.Job]; led != nil && led.job.Writer != nil && led.job.Writer.Generation == m.Generation {
+		if led := l.jobs[m.Job]; led != nil && led.job.Writer != nil && led.job.Writer.Generation == m.Generation && led.job.Writer.Writer == name {
 			if m.Failed != "" {
 				l.log.failed("durable", "commit marker of generation "+m.Generation.String(), m.Failed)
 			}
@@ -535,7 +543,14 @@ func (l *leader) tick(ctx context.Context) {
 			n.send(kindBeat, beat{})
 		}
 	}
+	again := now-l.looked >= commitLook
+	if again {
+		l.looked = now
+	}
 	for id, led := range l.jobs {
+		if again && led.job.Phase == replica.Open { // an outcome that stayed unknown brings no event of its own
+			l.commitEffects(ctx, id, led, led.committer.Job(led.job, l.view.Nodes))
+		}
 		if at, ok := led.recovery.Next(); ok && at <= now {
 			l.recoverStep(ctx, id, led, recovery.Tick{})
 		}
@@ -675,13 +690,7 @@ func (l *leader) suspect(ctx context.Context, from replica.NodeName, m suspect) 
 			count++
 		}
 	}
-	others := 0
-	for name := range l.links {
-		if name != m.Target.Node {
-			others++
-		}
-	}
-	if count < min(2, max(1, others)) {
+	if count < min(2, max(1, l.couldWitness(m.Target.Node))) {
 		return
 	}
 	if !s.logged {
@@ -700,6 +709,24 @@ func holdsRank(job *replica.Job, h replica.Holder) bool {
 	return slices.ContainsFunc(job.Ranks, func(c replica.Claimed) bool {
 		return c.Incarnation != 0 && c.Node == h.Node && c.NodeIncarnation == h.Incarnation
 	})
+}
+
+// couldWitness counts the registered nodes besides one that no job holds for dead or silent. Links don't count: a leader that
+// was just elected has hardly any, and one node's word must not be enough then.
+func (l *leader) couldWitness(except replica.NodeName) int {
+	n := 0
+	for name, node := range l.view.Nodes {
+		faulted := false
+		for _, led := range l.jobs {
+			faulted = faulted || slices.ContainsFunc(led.job.Faults, func(f replica.Fault) bool {
+				return f.OfNode() && f.Kind.IsCondition() && f.Node == name && f.NodeIncarnation == node.Incarnation
+			})
+		}
+		if name != except && !faulted {
+			n++
+		}
+	}
+	return n
 }
 
 // fenced logs, once per closed epoch, that every surviving daemon has acknowledged the fence and settled.

@@ -68,10 +68,13 @@ func planShards(job *replica.Job) replica.DurableWrite {
 	return w
 }
 
-func (l *leader) shard(ctx context.Context, m shardReport) {
+func (l *leader) shard(ctx context.Context, from replica.NodeName, m shardReport) {
 	led := l.jobs[m.Job]
 	if led == nil || led.job.Writer == nil || led.job.Writer.Generation != m.Generation {
 		return
+	}
+	if !slices.ContainsFunc(led.job.Writer.Shards, func(s replica.Shard) bool { return s.Part == m.Part && s.Node == from }) {
+		return // not this node's shard to write
 	}
 	if led.shards == nil {
 		led.shards, led.writeFrom = map[replica.Part]shardReport{}, time.Now()

@@ -459,7 +459,7 @@ func TestMarkerFollowsTheLastShard(t *testing.T) {
 	}))
 	c.proposed()
 	say := func(p replica.Part, g replica.Generation) {
-		c.shard(t.Context(), shardReport{Job: testJob, Generation: g, Part: p, Info: checkpoint.ShardInfo{Part: p}})
+		c.shard(t.Context(), "n1", shardReport{Job: testJob, Generation: g, Part: p, Info: checkpoint.ShardInfo{Part: p}})
 	}
 	say(parts[2], gen(3, 5))
 	say(parts[0], gen(3, 5))
@@ -484,7 +484,7 @@ func TestMarkerFollowsTheLastShard(t *testing.T) {
 	if ends := proposalsOf[replica.EndDurable](c); len(ends) != 0 {
 		t.Errorf("proposed %+v", ends)
 	}
-	c.shard(t.Context(), shardReport{Job: testJob, Generation: gen(3, 5), Part: parts[0], Failed: "disk full"})
+	c.shard(t.Context(), "n1", shardReport{Job: testJob, Generation: gen(3, 5), Part: parts[0], Failed: "disk full"})
 	if ends := proposalsOf[replica.EndDurable](c); len(ends) != 1 || ends[0].Done || ends[0].Generation != gen(3, 5) {
 		t.Errorf("after a shard failed it proposes %+v", ends)
 	}

@@ -15,6 +15,8 @@ import (
 const (
 	linkQueue     = 1024                   // frames waiting to be written on a link; one that is full is closed, and opened anew
 	linkHandshake = 2 * time.Second        // for hello and welcome; a leader that registers a node writes one log entry meanwhile
+	linkDial      = 500 * time.Millisecond // to connect: a dead node must not cost more than the next voter's answer
+	linkShun      = 2 * time.Second        // for which a voter whose link just went down is not the first to be asked
 	linkWrite     = 3 * time.Second        // for one frame
 	linkBeat      = 200 * time.Millisecond // the leader says something at least so often
 	linkSilent    = time.Second            // without a word the node looks for a leader elsewhere: QUIC would take three times as long to notice
@@ -124,18 +126,26 @@ type voterAddr struct {
 // redirect is followed at once, but no redirect's redirect: while leadership moves voters may name each other.
 func (k *linker) run(ctx context.Context) {
 	hint, next := voterAddr{}, 0
+	lost, lostAt := replica.NodeName(""), time.Time{}
 	for turn := 0; ctx.Err() == nil; turn++ {
 		target, redirected := hint, hint.addr != ""
 		hint = voterAddr{}
 		if !redirected {
-			if name, addr := k.self(); addr != "" {
+			shunned := func(n replica.NodeName) bool { return n == lost && time.Since(lostAt) < linkShun }
+			if name, addr := k.self(); addr != "" && !shunned(name) {
 				target = voterAddr{name, addr}
 			} else {
+				if shunned(k.voters[next%len(k.voters)].name) {
+					next++
+				}
 				target = k.voters[next%len(k.voters)]
 				next++
 			}
 		}
 		w, err := k.once(ctx, target)
+		if err == nil && w.OK {
+			lost, lostAt = target.name, time.Now()
+		}
 		if err == nil && !w.OK && w.Address != "" && w.Leader != target.name && !redirected {
 			hint = voterAddr{w.Leader, w.Address}
 			continue
@@ -154,7 +164,7 @@ func linkRetry(turn int) time.Duration {
 
 // once runs one link until it goes down; err is nil where the far end answered the hello.
 func (k *linker) once(ctx context.Context, target voterAddr) (welcome, error) {
-	dialCtx, cancel := context.WithTimeout(ctx, linkHandshake)
+	dialCtx, cancel := context.WithTimeout(ctx, linkDial)
 	defer cancel()
 	conn, err := k.dial(dialCtx, target.name, target.addr)
 	if err != nil {

@@ -48,6 +48,7 @@ type localRank struct {
 	finishing   int           // places whose COPIED bytes are being hashed in the dead rank's name
 	stopped     bool          // waits in rp_join: captures joined
 	stoppedAt   time.Time     // since when
+	torn        replica.Epoch // closed epoch at whose settle timeout its unfinished places were torn
 	initial     replica.Epoch // sealed both parts as (initial, init)
 	gone        replica.Epoch // let go in this epoch
 	loaded      replica.Epoch // acknowledged its roots for the plan of this epoch
@@ -67,13 +68,14 @@ type arenaRef struct {
 	key    string
 	held   map[shm.Place]int // readers: a held place is never freed
 	seen   map[shm.Place]seenPlace
+	staged map[shm.Place]bool // the daemon itself writes there: torn and freed by that alone, even when the rank dies
 	users  int
 	closed bool
 	peer   *session.Peer // of a rank that came back before its job was known
 }
 
 func newArenaRef(a *shm.Arena, key string) *arenaRef {
-	return &arenaRef{Arena: a, key: key, held: map[shm.Place]int{}, seen: map[shm.Place]seenPlace{}}
+	return &arenaRef{Arena: a, key: key, held: map[shm.Place]int{}, seen: map[shm.Place]seenPlace{}, staged: map[shm.Place]bool{}}
 }
 
 // seenPlace is what was read of a sealed place. A sealed place doesn't change until its word does, so it is read and checked
@@ -97,6 +99,12 @@ func (a *arenaRef) sealed(p shm.Place) (shm.Info, error) {
 		delete(a.seen, p)
 	}
 	return info, err
+}
+
+// unstage ends a staging that was sealed or aborted; what it left torn is freed.
+func (a *arenaRef) unstage(p shm.Place) {
+	delete(a.staged, p)
+	a.freeTorn(p)
 }
 
 func (a *arenaRef) pin(p shm.Place, term, n uint64) {
@@ -251,11 +259,11 @@ func (m *member) orphaned(lj *localJob) (dead []replica.RankReport) {
 
 func (m *member) holder() replica.Holder { return holderOf(m.self) }
 
-// settled tells whether nothing of the rank moves any more: it waits in rp_join with its captures joined, or it is dead
-// with every place sealed, torn or free.
+// settled tells whether nothing of the rank can be sealed any more: it waits in rp_join with its captures joined, or what it
+// had not finished in time was torn, or it is dead with every place sealed, torn or free.
 func (lr *localRank) settled() bool {
 	if lr.alive {
-		return lr.stopped
+		return lr.stopped || lr.torn != 0 && lr.torn >= lr.arena.Fence()
 	}
 	return lr.finishing == 0
 }

@@ -204,7 +204,7 @@ func (f *fetcher) ensure(ctx context.Context, arena *arenaRef, kind shm.PlaceKin
 	}) {
 		return shm.Place{}, context.Cause(ctx)
 	}
-	if found {
+	if found && f.rehash(ctx, arena, have.place) {
 		if err := f.frozen(ctx, arena, have.info.FrozenRoot, src, part); err != nil {
 			return shm.Place{}, err
 		}
@@ -222,13 +222,32 @@ func (f *fetcher) ensure(ctx context.Context, arena *arenaRef, kind shm.PlaceKin
 	return place, nil
 }
 
+// rehash reads a sealed place whole and compares every digest: what is in memory already counts only if it is rehashed now
+// (protocol section 6, Restore). Where a bit has flipped the place is given up, so that a good copy can be fetched into one.
+func (f *fetcher) rehash(ctx context.Context, arena *arenaRef, p shm.Place) bool {
+	if !f.m.do(ctx, func() { arena.hold(p) }) {
+		return false
+	}
+	err := arena.Verify(p)
+	f.m.do(f.m.ctx, func() {
+		arena.release(p)
+		if err != nil {
+			arena.Free(p)
+		}
+	})
+	if err != nil {
+		f.m.log.failed("digest", arena.key, fmt.Sprintf("%v: given up, it is fetched from another holder", err))
+	}
+	return err == nil
+}
+
 // frozen brings the frozen part that a replicated part's root binds.
 func (f *fetcher) frozen(ctx context.Context, arena *arenaRef, root replica.Digest, src replica.Source, part replica.Part) error {
 	if part.Kind != replica.ReplicatedPart || root.IsZero() {
 		return nil
 	}
 	frozen := replica.Part{Kind: replica.FrozenPart, Index: part.Index}
-	if info, err := arena.Sealed(shm.Place{Kind: shm.Frozen}); err == nil && info.Root == root {
+	if info, err := arena.Sealed(shm.Place{Kind: shm.Frozen}); err == nil && info.Root == root && f.rehash(ctx, arena, shm.Place{Kind: shm.Frozen}) {
 		return nil
 	}
 	src.Part, src.Root = frozen, root
@@ -271,7 +290,9 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arena
 	}
 	if err != nil {
 		staging.Abort()
-		f.m.do(ctx, func() { arena.freeTorn(place) })
+	}
+	f.m.do(f.m.ctx, func() { arena.unstage(place) }) // whatever became of ctx
+	if err != nil {
 		return nil, place, manifest, err
 	}
 	f.m.log.moved(f.job, f.rank, part, f.plan.Epoch, report, max(src.Tier, replica.PeerRAM), time.Since(began))
@@ -291,6 +312,9 @@ func (m *member) stage(lj *localJob, arena *arenaRef, kind shm.PlaceKind, manife
 			}
 			if arena.Word(p).State() == replica.SlotFree {
 				s, err := arena.Stage(p, manifest)
+				if err == nil {
+					arena.staged[p] = true
+				}
 				return p, s, err
 			}
 		}

@@ -116,6 +116,14 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 			err = fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, peer, lj.part(placeKind(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
 			return
 		}
+		kind := placeKind(k.Part)
+		if kind == shm.Frozen {
+			kind = shm.Slot // it goes where the parts go that bind it
+		}
+		if !contains(lj.mirrorsOf(kind, k.Rank), s.m.self.Name) {
+			err = fmt.Errorf("%w: node %s is not to mirror %v, as far as it has read", transfer.ErrNotYet, s.m.self.Name, k.Part)
+			return
+		}
 		if _, held := lj.find(nil, k.Part, k.Generation, k.Root); held {
 			sink = heldSink{}
 			return
@@ -139,7 +147,9 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 		}
 		if err != nil {
 			staging.Abort()
-			s.m.do(s.ctx, func() { arena.freeTorn(place) })
+		}
+		s.m.do(s.ctx, func() { arena.unstage(place) })
+		if err != nil {
 			return err
 		}
 		s.m.post(mirrored{k.Job})
