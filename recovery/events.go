@@ -47,6 +47,8 @@ type (
 	NodeGone struct{ Node replica.NodeName }
 	// DurableFound answers ScanDurable: the complete and valid durable generations of the job.
 	DurableFound struct{ Generations []DurableGen }
+	// DurableUnread answers ScanDurable too: the durable tier could not be searched, so nobody knows what lies there.
+	DurableUnread struct{ Why string }
 	// Outcome says what became of a proposal; nil: applied.
 	Outcome struct {
 		Cmd replica.Command
@@ -63,14 +65,15 @@ type DurableGen struct {
 	Parts      map[replica.Part]replica.Digest
 }
 
-func (JobChanged) event()   {}
-func (Report) event()       {}
-func (Evidence) event()     {}
-func (NodeUp) event()       {}
-func (NodeGone) event()     {}
-func (DurableFound) event() {}
-func (Outcome) event()      {}
-func (Tick) event()         {}
+func (JobChanged) event()    {}
+func (Report) event()        {}
+func (Evidence) event()      {}
+func (NodeUp) event()        {}
+func (NodeGone) event()      {}
+func (DurableFound) event()  {}
+func (DurableUnread) event() {}
+func (Outcome) event()       {}
+func (Tick) event()          {}
 
 // Effect is something that the driver has to do. All are idempotent.
 type Effect interface{ effect() }
@@ -113,8 +116,10 @@ type PlanInput struct {
 	Now       time.Duration
 	Grace     time.Duration // holder_grace
 	// Durable holds what a scan of the durable tier found; Scanned tells that one has ended since the epoch was closed.
+	// Unread says why the latest scan could not be made, where none has ended.
 	Durable []DurableGen
 	Scanned bool
+	Unread  string
 }
 
 // VerdictKind is what the planner came to.

@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -41,7 +42,8 @@ type Leader struct {
 	capture   capturing
 	durable   []DurableGen
 	scanned   bool
-	scanAt    time.Duration // when asked; negative: not
+	unread    string        // why the durable tier could not be searched, the last time
+	scanNext  time.Duration // not before it is asked for again
 	loaded    loading
 
 	recoveries []time.Duration // begun since the committed step last rose
@@ -95,7 +97,9 @@ func (l *Leader) learn(ev Event) {
 		delete(l.up, ev.Node)
 		l.withdraw(ev.Node)
 	case DurableFound:
-		l.durable, l.scanned = ev.Generations, true
+		l.durable, l.scanned, l.unread = ev.Generations, true, ""
+	case DurableUnread:
+		l.unread, l.scanNext = cmp.Or(ev.Why, "no reason was given"), l.now+scanRetry
 	case Outcome:
 		l.learnOutcome(ev)
 	case Tick:
@@ -153,7 +157,7 @@ func olderNodes(view, than map[replica.NodeName]replica.Node) bool {
 }
 
 func (l *Leader) resetRecovery() {
-	l.away, l.capture, l.durable, l.scanned, l.scanAt, l.loaded = make(map[replica.NodeName]time.Duration), capturing{}, nil, false, -1, loading{}
+	l.away, l.capture, l.durable, l.scanned, l.unread, l.scanNext, l.loaded = make(map[replica.NodeName]time.Duration), capturing{}, nil, false, "", 0, loading{}
 }
 
 func (l *Leader) learnReport(r replica.NodeReport) {
@@ -247,7 +251,7 @@ func (l *Leader) note(code, text string, fields map[string]string) {
 // input is what the planner gets.
 func (l *Leader) input() PlanInput {
 	in := PlanInput{Job: l.job, Nodes: l.nodes, Reports: make(map[replica.NodeName]replica.NodeReport), Connected: maps.Clone(l.up),
-		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned}
+		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned, Unread: l.unread}
 	for name, n := range l.nodes {
 		if r, ok := l.reports[replica.Holder{Node: name, Incarnation: n.Incarnation}]; ok {
 			in.Reports[name] = r

@@ -127,17 +127,21 @@ func (l *Leader) plan() {
 	}
 }
 
-// scan asks for the durable tier's contents, again if no answer came.
+// scanRetry is how long after a scan of the durable tier that failed the next one is asked for: what ails a disk or a mount
+// takes a person, and each try costs the file system.
+const scanRetry = 5 * time.Second
+
+// scan asks for the durable tier's contents, again if no answer came or it could not be read.
 func (l *Leader) scan() {
 	if l.scanned {
 		return
 	}
-	if until := l.scanAt + l.t.HolderGrace; l.scanAt >= 0 && l.now < until {
-		l.wakeAt(until)
+	if l.now < l.scanNext {
+		l.wakeAt(l.scanNext)
 		return
 	}
-	l.scanAt = l.now
-	l.wakeAt(l.now + l.t.HolderGrace)
+	l.scanNext = l.now + l.t.HolderGrace
+	l.wakeAt(l.scanNext)
 	l.out = append(l.out, ScanDurable{})
 }
 

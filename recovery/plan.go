@@ -123,21 +123,40 @@ func (in *PlanInput) choose() (choice, Verdict, bool) {
 		return choice{}, Verdict{Kind: Wait, Why: ForHolders, WaitFor: names, Until: until, Scan: scan,
 			Reason: fmt.Sprintf("%s; waiting for %v, recorded as holders and not proved lost", why, names)}, false
 	}
-	if scan {
+	if scan && in.Unread == "" {
 		return choice{}, Verdict{Kind: Wait, Why: ForScan, Scan: true, Reason: why + "; searching the durable tier"}, false
+	}
+	if scan && in.diskMayServe(g, found) {
+		return choice{}, Verdict{Kind: Wait, Why: ForScan, Scan: true, Reason: fmt.Sprintf("%s; the durable tier can't be read, it is tried again: %s", why, in.Unread)}, false
 	}
 	if c, ok := in.fromDisk(st, g, found); ok {
 		c.reason = why + "; " + c.reason
 		return c, Verdict{}, true
 	}
-	if found {
-		return choice{g, lots, fmt.Sprintf("%s; %v is the newest generation that memory holds whole, and the durable tier has none newer", why, g)}, Verdict{}, true
+	tail := "the durable tier has none newer"
+	if scan {
+		tail = "nothing newer was written to the durable tier, which can't be read: " + in.Unread
 	}
-	tail := "the durable tier is off"
-	if disk {
+	if found {
+		return choice{g, lots, fmt.Sprintf("%s; %v is the newest generation that memory holds whole, and %s", why, g, tail)}, Verdict{}, true
+	}
+	switch {
+	case !disk:
+		tail = "the durable tier is off"
+	case !scan:
 		tail = "the durable tier has no valid one"
 	}
 	return choice{}, Verdict{Kind: Stuck, Final: len(in.unproved(st)) == 0 && in.allAnswered(), Reason: fmt.Sprintf("no generation can be assembled: %s; %s", why, tail)}, false
+}
+
+// diskMayServe tells whether the durable tier may hold what memory does not, by what is recorded of it: something newer than
+// memory has was written, or was being written. While that can't be read, nobody may say that it is lost.
+func (in *PlanInput) diskMayServe(inMemory replica.Generation, found bool) bool {
+	written := in.Job.Durable
+	if w := in.Job.Writer; w != nil && newer(w.Generation, written) < 0 {
+		written = w.Generation
+	}
+	return !written.IsZero() && (!found || newer(written, inMemory) < 0)
 }
 
 // fromDisk is the newest durable generation that is eligible and newer than what memory has, each part from memory where

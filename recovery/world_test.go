@@ -26,6 +26,7 @@ type world struct {
 	job    replica.JobID
 	nodes  map[replica.NodeName]*daemon
 	disk   []recovery.DurableGen
+	unread string // why the durable tier can't be searched
 	scans  int
 	queue  []recovery.Event
 	said   []string // effects and changes, for transcripts
@@ -433,6 +434,10 @@ func (w *world) carryOut(e recovery.Effect) {
 	case recovery.ScanDurable:
 		w.scans++
 		w.say("scan the durable tier")
+		if w.unread != "" {
+			w.queue = append(w.queue, recovery.DurableUnread{Why: w.unread})
+			break
+		}
 		w.queue = append(w.queue, recovery.DurableFound{Generations: w.disk})
 	case recovery.Note:
 		w.say("%s: %s", e.Code, e.Text)
