@@ -1,0 +1,137 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+)
+
+// onlyCommitted tells whether a commit is all that happened: the once-a-step case, sent in short form. Several entries may
+// have been applied since; what a commit does not touch is shared by both values, so that comparing costs little.
+func onlyCommitted(was, is *replica.Job) bool {
+	told := *was
+	told.LastIndex, told.Position, told.Committed, told.Parts = is.LastIndex, is.Position, is.Committed, is.Parts
+	return was.Phase == replica.Open && was.Position != is.Position && reflect.DeepEqual(&told, is)
+}
+
+// create mints a job for a launcher, once: the same name with the same layout is the same job.
+func (l *leader) create(ctx context.Context, from *nodeLink, m createRequest) {
+	if job, ok := l.view.JobByName(m.Name); ok {
+		r := createReply{ID: m.ID}
+		if job.Layout.World != m.Layout.World || !slices.Equal(job.Layout.Groups, m.Layout.Groups) {
+			r.Refused = fmt.Sprintf("job %q runs with %d ranks in groups %v, not %d in %v: end it (replicad job end %s) or use another name", m.Name, job.Layout.World, job.Layout.Groups, m.Layout.World, m.Layout.Groups, m.Name)
+		}
+		from.send(kindCreateReply, r)
+		return
+	}
+	if m.Resume && l.store == nil { // starting afresh would be a silent loss
+		from.send(kindCreateReply, createReply{ID: m.ID, Refused: fmt.Sprintf("resume job %q: the leader runs without its durable tier, its log says why: mend that and start its daemon again, or leave out --resume", m.Name)})
+		return
+	}
+	if m.Resume {
+		l.work.Go(func() { l.post(l.adoptable(from, m)) })
+		return
+	}
+	l.mint(ctx, from, m, replica.CreateJob{})
+}
+
+// adopt is the end of looking for a durable generation to open a job from.
+type adopt struct {
+	from    *nodeLink
+	request createRequest
+	command replica.CreateJob // ID zero: there is none, the job starts afresh
+	refused string
+}
+
+// adoptable looks for the newest durable generation of a job's name: its UUID, epochs and lineage are taken over (protocol
+// section 5.4). One of another layout is refused, not passed over: starting afresh would be a silent loss.
+func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
+	a := adopt{from: from, request: m}
+	found, skipped, err := l.store.Find(m.Name, replica.JobID{})
+	for _, s := range skipped {
+		l.log.skipped(nil, s.Path, s.Reason)
+	}
+	switch {
+	case err != nil:
+		a.refused = fmt.Sprintf("resume job %q from the durable tier: %v", m.Name, err)
+	case len(found) == 0:
+		l.log.note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
+	case found[0].Layout.World != m.Layout.World || !slices.Equal(found[0].Layout.Groups, m.Layout.Groups):
+		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %d ranks in groups %v, not %d in %v: start it with that layout, or without --resume", m.Name, found[0].Generation, found[0].Path,
+			found[0].Layout.World, found[0].Layout.Groups, m.Layout.World, m.Layout.Groups)
+	default:
+		f := found[0]
+		a.command = replica.CreateJob{ID: f.Job, Epoch: max(f.Lineage.Last().Epoch, f.Generation.Epoch), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation}
+		l.log.note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", m.Name, f.Generation, f.Path))
+	}
+	return a
+}
+
+// mint creates the job, under the adopted identity where there is one.
+func (l *leader) mint(ctx context.Context, from *nodeLink, m createRequest, c replica.CreateJob) {
+	if c.ID == (replica.JobID{}) {
+		rand.Read(c.ID[:]) //nolint:errcheck // never fails
+	}
+	c.Name, c.Layout, c.Options = m.Name, m.Layout, m.Options
+	c.Copies = max(1, min(m.Options.WithDefaults().MinCopies, len(l.view.Nodes)))
+	l.propose(ctx, c.ID, c, fromDriver, func(out lock.Outcome, err error) {
+		r := createReply{ID: m.ID}
+		if err == nil {
+			err = out.Err
+		}
+		if err != nil {
+			if _, ok := l.cons.State().JobByName(m.Name); !ok { // two launchers may have asked at once
+				r.Refused = err.Error()
+			}
+		}
+		from.send(kindCreateReply, r)
+	})
+}
+
+// fenced logs, once per closed epoch, that every surviving daemon has acknowledged the fence and settled.
+func (l *leader) fenced(led *ledJob) {
+	if led.job.Phase != replica.Closed || led.fenced == led.job.ClosedEpoch {
+		return
+	}
+	dead := map[replica.Holder]bool{}
+	for _, f := range led.job.Faults {
+		if f.OfNode() {
+			dead[replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}] = true
+		}
+	}
+	for _, c := range led.job.Ranks {
+		h := replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}
+		if r, ok := led.reports[c.Node]; c.Incarnation != 0 && !dead[h] && (!ok || r.Fenced < led.job.ClosedEpoch || !r.Settled) {
+			return
+		}
+	}
+	led.fenced = led.job.ClosedEpoch
+	l.log.fenced(led.job)
+}
+
+// finished ends a job once every rank has said that it is done.
+func (l *leader) finished(ctx context.Context, led *ledJob) {
+	if led.ending || led.job.Phase != replica.Open {
+		return
+	}
+	left := 0
+	for _, r := range led.reports {
+		for _, rank := range r.Ranks {
+			if int(rank.Rank) < len(led.job.Ranks) && rank.Left && led.job.Ranks[rank.Rank].Incarnation == rank.Incarnation {
+				left++
+			}
+		}
+	}
+	if left == len(led.job.Ranks) {
+		led.ending = true
+		l.propose(ctx, led.job.ID, replica.EndJob{Job: led.job.ID, Reason: jobFinished}, fromDriver, nil)
+	}
+}
+
+// jobFinished is the reason of a job whose ranks all left; launchers exit 0 on it.
+const jobFinished = "finished"

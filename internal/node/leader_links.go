@@ -1,0 +1,202 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"time"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// serve handles one link from hello to its end, in the caller's goroutine.
+func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn) {
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(linkHandshake)) //nolint:errcheck // a dead stream fails what follows
+	k, body, err := wire.Read(conn, maxLinkFrame)
+	if err != nil || k != kindLinkHello {
+		return
+	}
+	h, err := decode[linkHello](body)
+	if err != nil || h.Node.Name != peer || h.Cluster != l.cluster {
+		wire.Write(conn, kindWelcome, welcome{Reason: fmt.Sprintf("hello of node %q, cluster %s on a connection of node %q, cluster %s", h.Node.Name, h.Cluster, peer, l.cluster)}) //nolint:errcheck // refused anyway
+		return
+	}
+	name, addr, _, self := l.cons.Leadership()
+	if !self {
+		wire.Write(conn, kindWelcome, welcome{Reason: "not the leader", Leader: name, Address: addr}) //nolint:errcheck // the node asks the next voter
+		return
+	}
+	if err := l.register(ctx, h.Node); err != nil {
+		wire.Write(conn, kindWelcome, welcome{Reason: err.Error()}) //nolint:errcheck // the node comes again
+		return
+	}
+	conn.SetDeadline(time.Time{}) //nolint:errcheck // as above
+	n := &nodeLink{link: newLink(conn), node: h.Node}
+	l.post(leaderLinkUp{n})
+	err = n.run(ctx, func(kind wire.Kind, body []byte) error {
+		msg, err := decodeFromNode(kind, body)
+		if err != nil {
+			return fmt.Errorf("message %d from node %s: %w", kind, peer, err)
+		}
+		l.post(nodeMessage{n, msg})
+		return nil
+	})
+	l.post(leaderLinkDown{n, err})
+}
+
+// register records the node as it is now; what it says afterwards is judged by that entry.
+func (l *leader) register(ctx context.Context, n replica.Node) error {
+	if have, ok := l.cons.State().Nodes[n.Name]; ok && sameNode(have, n) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, linkHandshake)
+	defer cancel()
+	_, out, err := l.cons.Propose(ctx, replica.RegisterNode{Node: n})
+	if err == nil {
+		err = out.Err
+	}
+	if err != nil {
+		return fmt.Errorf("register node %s, session %d: %w", n.Name, n.Session, err)
+	}
+	return nil
+}
+
+// sameNode tells whether two registrations are of one life and session of a node, reached the same way.
+func sameNode(a, b replica.Node) bool {
+	return a.Incarnation == b.Incarnation && a.Session == b.Session && a.Addr == b.Addr && a.Boot == b.Boot && a.Voter == b.Voter && maps.Equal(a.Labels, b.Labels)
+}
+
+func holderOf(n replica.Node) replica.Holder {
+	return replica.Holder{Node: n.Name, Incarnation: n.Incarnation}
+}
+
+func (l *leader) viewMessage() view {
+	v := view{Index: l.view.Index, Term: l.term, Era: l.view.Era, Nodes: l.view.Nodes}
+	for _, j := range l.view.Jobs {
+		v.Jobs = append(v.Jobs, j)
+	}
+	return v
+}
+
+func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
+	if !l.active {
+		n.close(errors.New("not the leader"))
+		return
+	}
+	if old := l.links[n.node.Name]; old != nil {
+		old.close(errors.New("superseded by a newer link of the node"))
+	}
+	l.links[n.node.Name] = n
+	delete(l.suspicions, holderOf(n.node))
+	n.send(kindWelcome, welcome{OK: true, Term: l.term, Era: l.view.Era})
+	n.send(kindView, l.viewMessage())
+	for id, led := range l.jobs {
+		if led.candidate.Job == id && led.job.Phase == replica.Open {
+			n.send(kindCandidate, led.candidate)
+		}
+		l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: holderOf(n.node), Session: n.node.Session})
+	}
+}
+
+// message handles what a registered node says.
+func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
+	name := from.node.Name
+	switch m := msg.(type) {
+	case replica.NodeReport:
+		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
+			led.reports[name] = m
+			l.recoverStep(ctx, m.Job, led, recovery.Report{NodeReport: m})
+			l.fenced(led)
+			l.finished(ctx, led)
+		}
+	case replica.Pinned:
+		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
+			led.pinnedAt = time.Now()
+			l.log.z.Debug().Str("event", "pinned").Str("node", string(name)).Uint64("n", m.N).Str("generation", m.Generation.String()).Str("parts", fmt.Sprint(m.Parts)).Msg("pins")
+			l.commitEffects(ctx, m.Job, led, led.committer.Pinned(m))
+		}
+	case replica.Passed:
+		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
+			l.log.z.Debug().Str("event", "passed").Str("node", string(name)).Uint64("n", m.N).Uint32("rank", uint32(m.Rank)).Str("live", m.Live.String()).Str("holds", fmt.Sprint(m.Holds)).Msg("rank passed the candidate")
+			l.commitEffects(ctx, m.Job, led, led.committer.Passed(m))
+		}
+	case evidence: // a node speaks for its own ranks alone; what it thinks of other nodes goes through suspect
+		if led := l.jobs[m.Job]; led != nil && !m.Fault.OfNode() && int(m.Fault.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Fault.Rank].Node == name {
+			l.recoverStep(ctx, m.Job, led, recovery.Evidence{Fault: m.Fault})
+		}
+	case suspect:
+		l.suspect(ctx, name, m)
+	case claimRequest:
+		if m.Claim.Holder != holderOf(from.node) {
+			from.send(kindClaimReply, claimReply{ID: m.ID, Refused: fmt.Sprintf("a claim for node %s on the link of node %s", m.Claim.Holder.Node, name)})
+			return
+		}
+		l.propose(ctx, m.Claim.Job, m.Claim, fromDriver, func(out lock.Outcome, err error) {
+			r := claimReply{ID: m.ID, Incarnation: out.Incarnation}
+			if err == nil {
+				err = out.Err
+			} else {
+				r.Retry = true
+			}
+			if err != nil {
+				r.Refused = err.Error()
+			}
+			from.send(kindClaimReply, r)
+		})
+	case createRequest:
+		l.create(ctx, from, m)
+	case kvRequest:
+		l.rendezvous(from, m)
+	case shardReport:
+		l.shard(ctx, name, m)
+	case markedReport:
+		if led := l.jobs[m.Job]; led != nil && led.job.Writer != nil && led.job.Writer.Generation == m.Generation && led.job.Writer.Writer == name {
+			if m.Failed != "" {
+				l.log.failed("durable", "commit marker of generation "+m.Generation.String(), m.Failed)
+			}
+			l.propose(ctx, m.Job, replica.EndDurable{Job: m.Job, Generation: m.Generation, Done: m.Failed == ""}, fromDriver, nil)
+		}
+	case endRequest:
+		if job, ok := l.view.JobByName(m.Name); ok {
+			l.propose(ctx, job.ID, replica.EndJob{Job: job.ID, Reason: m.Reason}, fromDriver, nil)
+		}
+	case statusRequest:
+		b, err := json.Marshal(l.status())
+		if err == nil {
+			from.send(kindStatusReply, statusReply{m.ID, b})
+		}
+	}
+}
+
+// rendezvous serves the ranks' key-value store and barrier: soft state that clients send again to the next leader.
+func (l *leader) rendezvous(from *nodeLink, m kvRequest) {
+	reply := func(r kvReply) { r.ID = m.ID; from.send(kindKVReply, r) }
+	led := l.jobs[m.Job]
+	if led == nil || led.job.Phase == replica.Ended || m.Epoch <= led.job.ClosedEpoch {
+		reply(kvReply{Fenced: true})
+		return
+	}
+	var err error
+	switch m.Op {
+	case kvSet:
+		if err = l.kv.Set(m.Job, m.Epoch, m.Key, m.Value); err == nil {
+			reply(kvReply{})
+		}
+	case kvGet:
+		err = l.kv.Wait(m.Job, m.Epoch, m.Key, fmt.Sprintf("%s/%d", from.node.Name, m.ID), func(v []byte) { reply(kvReply{Value: v}) })
+	case kvBarrier:
+		err = l.kv.Barrier(m.Job, m.Epoch, m.Key, fmt.Sprint(m.Rank), m.Members, func() { reply(kvReply{}) })
+	default:
+		err = fmt.Errorf("unknown rendezvous operation %d", m.Op)
+	}
+	if err != nil {
+		reply(kvReply{Refused: err.Error()})
+	}
+}
