@@ -131,11 +131,14 @@ static void copy_out(const source *s) {
 }
 
 /* Verified in the arena first, so that bad bytes cost no live state; then verified as copied, so that what counts as loaded is
- * what lies in the regions. */
+ * what lies in the regions. From the first copied byte on, live state is no step's until the load has succeeded, and without
+ * its staging tag no step can be sealed. */
 static int load_parts(rp_handle *h, source *s, int n, rp_error *err) {
 	int rc = RP_OK;
 	for (int i = 0; i < n && rc == RP_OK; i++)
 		rc = verify_arena(h, &s[i], err);
+	for (unsigned k = 0; k < RP_STAGING && rc == RP_OK; k++)
+		atomic_store(&h->control->tag[k].word, 0);
 	for (int i = 0; i < n && rc == RP_OK; i++) {
 		copy_out(&s[i]);
 		rc = verify(h, &s[i], s[i].live, "copied", err);

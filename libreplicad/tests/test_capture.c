@@ -232,6 +232,51 @@ static void load_refuses(void) {
 	rank_end(&r);
 }
 
+static const rpi_hasher *honest;
+static const rpi_layout *broken;
+
+/* Hashes what lies in broken as if the memory had not kept it. */
+static void broken_gather(uint8_t *dst, const rpi_layout *l, uint64_t at, uint64_t n, uint8_t digest[16]) {
+	honest->gather(dst, l, at, n, digest);
+	digest[0] ^= l == broken;
+}
+
+/* A load that fails once bytes lie in live state leaves nothing that may be sealed as the step that lay there before; one that fails
+ * before leaves that step whole. */
+static void failed_load_is_not_sealed(void) {
+	rank r;
+	rp_join_info info;
+	rank_start(&r, 5000);
+	step(&r, 1, NULL);
+	OK(rp_capture(r.h, &failure));
+	atomic_store(&r.daemon.control->fence.word, 1);
+	fake_order(&r.daemon, 2, RP_ORDER_LOAD, 0, 0, 0);
+	OK(rank_join(&r, &info));
+	rpi_slot(r.h, 0).bytes[777] ^= 1;
+	SAME(rp_load(r.h, &failure), RP_ECORRUPT);
+	rpi_slot(r.h, 0).bytes[777] ^= 1;
+	rpi_capture_live(r.h, RP_WORD(1, 1, 0));
+	SAME(state(&r, 2), RP_SEALED);
+	CHECK(whole(r.h, rpi_slot(r.h, 2), RPI_PART_REPLICATED, true));
+
+	honest = r.h->hash, broken = &r.h->replicated;
+	rpi_hasher h = {.gather = broken_gather, .digest = honest->digest};
+	r.h->hash = &h;
+	r.weight[5] = -5;
+	SAME(rp_load(r.h, &failure), RP_ECORRUPT);
+	CHECK(r.weight[5] == 0); /* overwritten */
+	r.h->hash = honest;
+	rpi_capture_live(r.h, RP_WORD(1, 1, 0));
+	SAME(state(&r, 3), RP_FREE);
+	for (unsigned k = 0; k < RP_STAGING; k++)
+		SAME(atomic_load(&r.daemon.control->tag[k].word), 0);
+
+	OK(rp_load(r.h, &failure));
+	OK(rp_ready(r.h, 20ll * second, &failure));
+	OK(rp_step_enter(r.h, 1, 0, &failure));
+	rank_end(&r);
+}
+
 const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"needs good", needs_good}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
 			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"cancelled slot", cancelled_slot},
-			      {"join finishes the capture", join_finishes_the_capture}, {"load refuses", load_refuses}, {0}};
+			      {"join finishes the capture", join_finishes_the_capture}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed}, {0}};
