@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -250,6 +251,60 @@ func TestKeeperServesTheNewestDaemon(t *testing.T) {
 	if err := young.Drop("a"); err != nil {
 		t.Error(err)
 	}
+}
+
+// A daemon that asks nothing of its keeper learns all the same that it has gone: killed, or taken over by another daemon.
+func TestKeeperDone(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "keeper.sock")
+	cmd, ready := startProcess(t, envKeeper, socket)
+	if line, err := ready.ReadString('\n'); err != nil {
+		t.Fatal(line, err)
+	}
+	dial := func() *Keeper {
+		k, err := DialKeeper(context.Background(), socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(k.Close)
+		return k
+	}
+	gone := func(what string, k *Keeper) {
+		select {
+		case <-k.Done():
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s is not noticed", what)
+		}
+	}
+	stays := func(what string, k *Keeper) {
+		if err := k.Drop("none"); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-k.Done():
+			t.Fatalf("%s is taken for the keeper's end", what)
+		default:
+		}
+	}
+	old := dial()
+	stays("nothing", old)
+	young := dial()
+	gone("a newer daemon", old)
+	for range 100 {
+		stays("an answer", young)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	gone("the keeper's death", young)
+	if _, err := young.All(); err == nil {
+		t.Error("a dead keeper answers")
+	}
+	closed, err := DialKeeper(context.Background(), inProcessKeeper(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	gone("the close", closed)
 }
 
 // Whoever breaks the keeper's rules is hung up on, and what the keeper holds stays.

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/replicad/replicad/replica"
 )
 
@@ -24,6 +26,9 @@ type Keeper struct {
 	turn chan struct{} // capacity 1: held during an exchange
 	conn *net.UnixConn
 	once sync.Once
+
+	watched *os.File      // conn's socket once more: watching it leaves what is read from conn alone
+	done    chan struct{} // closed by the watch, which Close waits for
 }
 
 // DialKeeper connects and says that a daemon has started: the session number rises, and an older daemon loses its connection.
@@ -37,10 +42,14 @@ func DialKeeper(ctx context.Context, socket string) (*Keeper, error) {
 	if uid, err := peerUID(k.conn); err != nil || uid != os.Geteuid() && uid != 0 {
 		return nil, errors.Join(fmt.Errorf("keeper at %s runs as user %d, this daemon as %d: start both as the same user", socket, uid, os.Geteuid()), err, c.Close())
 	}
+	if err := k.watch(); err != nil {
+		return nil, errors.Join(fmt.Errorf("keeper at %s: %w", socket, err), c.Close())
+	}
 	defer context.AfterFunc(ctx, k.Close)()
 	done, _, err := k.exchange(keeperMessage{typ: keepStart}, nil)
 	if err != nil {
-		return nil, errors.Join(err, c.Close())
+		k.Close()
+		return nil, err
 	}
 	k.incarnation, k.session = done.incarnation, done.session
 	return k, nil
@@ -76,8 +85,49 @@ func (k *Keeper) All() (map[string]*os.File, error) {
 	return files, err
 }
 
+// Done is closed when the keeper has gone, or has hung up, and by Close.
+func (k *Keeper) Done() <-chan struct{} { return k.done }
+
 // Close hangs up; what the keeper holds it goes on holding.
-func (k *Keeper) Close() { k.once.Do(func() { _ = k.conn.Close() }) }
+func (k *Keeper) Close() {
+	k.once.Do(func() {
+		_ = k.conn.Close()
+		_ = k.watched.Close()
+		<-k.done
+	})
+}
+
+// watch has done closed when the other end has gone. Nothing tells of that otherwise until the next call, which may be hours away.
+func (k *Keeper) watch() error {
+	raw, err := k.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var fd int
+	var inner error
+	if err := raw.Control(func(c uintptr) { fd, inner = unix.FcntlInt(c, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
+		return err
+	}
+	if inner != nil {
+		return fmt.Errorf("duplicate the connection: %w", inner)
+	}
+	k.watched, k.done = os.NewFile(uintptr(fd), k.socket), make(chan struct{})
+	if raw, err = k.watched.SyscallConn(); err != nil {
+		return errors.Join(err, k.watched.Close())
+	}
+	go func() {
+		defer close(k.done)
+		_ = raw.Read(hungUp) // ends with the other end, or with Close
+	}()
+	return nil
+}
+
+// hungUp tells whether the other end of a connection has gone, whatever of its replies still waits to be read.
+func hungUp(fd uintptr) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0
+}
 
 func checkKey(key string) error {
 	if key == "" || len(key) > MaxKey {
