@@ -2,12 +2,14 @@ package checkpoint
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -16,14 +18,39 @@ import (
 // Found is a durable generation whose marker is valid and whose files are all there.
 type Found struct {
 	Marker
-	Path    string    // of the generation's directory
-	Written time.Time // of the marker
+	Path    string            // of the generation's directory
+	Written time.Time         // of the marker
+	Cluster replica.ClusterID // whose parts these are: nodes of another can't stage them
 }
 
 // Skipped is a directory that Find passed over.
 type Skipped struct {
 	Path   string
 	Reason string
+	Why    SkipKind
+}
+
+// SkipKind tells apart why a directory was passed over.
+type SkipKind uint8
+
+// The kinds of what is passed over.
+const (
+	Stray      SkipKind = iota // nothing of this package's
+	Unfinished                 // a generation without its commit marker
+	Damaged                    // a generation that was committed and isn't whole any more, or not of this version
+	Unreadable                 // the disk refused to read it: what it holds is not known
+)
+
+// SkipKindOf tells why a generation is passed over whose reading failed with err.
+func SkipKindOf(err error) SkipKind {
+	var errno syscall.Errno
+	switch {
+	case errors.Is(err, errUnfinished):
+		return Unfinished
+	case errors.As(err, &errno) && errno != syscall.ENOENT, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return Unreadable
+	}
+	return Damaged
 }
 
 // Find lists the durable generations of a job, newest position first, and what it skipped and why. With a zero job it
@@ -77,7 +104,7 @@ func (s *Store) jobs(jobName string) (jobs []replica.JobID, skipped []Skipped, e
 			jobs = append(jobs, job)
 			continue
 		}
-		skipped = append(skipped, Skipped{path.Join(jobName, e.Name()), "not the directory of a job"})
+		skipped = append(skipped, Skipped{path.Join(jobName, e.Name()), "not the directory of a job", Stray})
 	}
 	return jobs, skipped, nil
 }
@@ -101,18 +128,19 @@ func (s *Store) findJob(jobName string, job replica.JobID) (found []Found, skipp
 		}
 		where := path.Join(dir, e.Name())
 		if _, ok := parseGeneration(e.Name()); !ok || !e.IsDir() {
-			skipped = append(skipped, Skipped{where, "not the directory of a generation"})
+			skipped = append(skipped, Skipped{where, "not the directory of a generation", Stray})
 			continue
 		}
 		m, err := s.readMarker(jobName, job, e.Name())
+		var cluster replica.ClusterID
 		if err == nil {
-			err = s.complete(dir, m)
+			cluster, err = s.complete(dir, m)
 		}
 		if err != nil {
-			skipped = append(skipped, Skipped{where, err.Error()})
+			skipped = append(skipped, Skipped{where, err.Error(), SkipKindOf(err)})
 			continue
 		}
-		f := Found{Marker: *m, Path: where}
+		f := Found{Marker: *m, Path: where, Cluster: cluster}
 		if st, err := s.root.Stat(path.Join(where, markerName)); err == nil {
 			f.Written = st.ModTime()
 		}

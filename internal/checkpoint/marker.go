@@ -87,30 +87,36 @@ func (m *Marker) check() error {
 	return nil
 }
 
-// complete tells whether every file that the marker lists is there with its length and a manifest that hashes to its root.
-func (s *Store) complete(dir string, m *Marker) error {
-	for _, info := range m.Shards {
+// complete tells whether every file that the marker lists is there with its length and a manifest that hashes to its root, all
+// of one cluster, which it returns.
+func (s *Store) complete(dir string, m *Marker) (cluster replica.ClusterID, err error) {
+	for i, info := range m.Shards {
 		st, err := s.root.Stat(path.Join(dir, info.File))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("shard %s is missing", info.File)
+			return cluster, fmt.Errorf("shard %s is missing", info.File)
 		case err != nil:
-			return err
+			return cluster, err
 		case !st.Mode().IsRegular() || uint64(st.Size()) != info.Bytes:
-			return fmt.Errorf("shard %s has %d bytes, the marker says %d", info.File, st.Size(), info.Bytes)
+			return cluster, fmt.Errorf("shard %s has %d bytes, the marker says %d", info.File, st.Size(), info.Bytes)
 		}
 		rec, err := s.readSide(dir, info)
 		if err != nil {
-			return fmt.Errorf("manifest of shard %s: %w", info.File, err)
+			return cluster, fmt.Errorf("manifest of shard %s: %w", info.File, err)
 		}
 		if rec.Manifest.Job != m.Job || info.Part.Kind != replica.FrozenPart && rec.Manifest.Generation != m.Generation {
-			return fmt.Errorf("manifest of shard %s is of job %v, generation %v", info.File, rec.Manifest.Job, rec.Manifest.Generation)
+			return cluster, fmt.Errorf("manifest of shard %s is of job %v, generation %v", info.File, rec.Manifest.Job, rec.Manifest.Generation)
+		}
+		if i == 0 {
+			cluster = rec.Manifest.Cluster
+		} else if rec.Manifest.Cluster != cluster {
+			return cluster, fmt.Errorf("manifest of shard %s is of cluster %v, others are of cluster %v", info.File, rec.Manifest.Cluster, cluster)
 		}
 		if f := rec.Manifest.FrozenRoot; !f.IsZero() && !m.hasFrozen(f) {
-			return fmt.Errorf("shard %s needs the frozen part %v, which the marker does not list", info.File, f)
+			return cluster, fmt.Errorf("shard %s needs the frozen part %v, which the marker does not list", info.File, f)
 		}
 	}
-	return nil
+	return cluster, nil
 }
 
 func (m *Marker) hasFrozen(root replica.Digest) bool {
@@ -136,7 +142,7 @@ func (s *Store) WriteMarker(ctx context.Context, m Marker) error {
 	if err != nil {
 		return fail(err)
 	}
-	if err := s.complete(dir, &m); err != nil {
+	if _, err := s.complete(dir, &m); err != nil {
 		return fail(err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -164,11 +170,13 @@ func (s *Store) WriteMarker(ctx context.Context, m Marker) error {
 	return nil
 }
 
+var errUnfinished = errors.New("no commit marker: it was never finished")
+
 // readMarker reads the marker of a generation's directory and checks that it belongs there.
 func (s *Store) readMarker(jobName string, job replica.JobID, gen string) (*Marker, error) {
 	b, err := s.readFile(path.Join(jobName, job.String(), gen, markerName), maxMarker)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.New("no commit marker: it was never finished")
+		return nil, errUnfinished
 	}
 	if err != nil {
 		return nil, err

@@ -98,6 +98,9 @@ func Open(dir string) (*Store, error) {
 	return s, nil
 }
 
+// Dir is the directory, as it was given to Open.
+func (s *Store) Dir() string { return s.dir }
+
 // Close closes the directory. Open shards stay readable.
 func (s *Store) Close() error { return s.root.Close() }
 
