@@ -2,9 +2,12 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -101,29 +104,27 @@ func (l *leader) shard(ctx context.Context, from replica.NodeName, m shardReport
 // scan looks for what the durable tier can serve, beside the leader.
 func (l *leader) scan(ctx context.Context, job *replica.Job) {
 	l.work.Go(func() {
-		ev := scanned{job: job.ID}
-		if l.store != nil {
-			ev.found = l.durableFound(ctx, job)
-		}
-		l.post(ev)
+		found, err := l.durableFound(ctx, job)
+		l.post(scanned{job.ID, found, err})
 	})
 }
 
 // durableFound lists the job's complete durable generations. The newest that the job may resume from has been read whole: a
-// plan that names damaged bytes could only fail, again and again. Older ones are read should they become the newest.
-func (l *leader) durableFound(ctx context.Context, job *replica.Job) (out []recovery.DurableGen) {
+// plan that names damaged bytes could only fail, again and again. Older ones are read should they become the newest. An error
+// says that what lies there is not known: an empty list is as good as the end of the job.
+func (l *leader) durableFound(ctx context.Context, job *replica.Job) (out []recovery.DurableGen, err error) {
+	if l.store == nil {
+		return nil, errors.New("the leader runs without its durable tier: set durable_dir there, or see in its log why it was not opened, and start its daemon again")
+	}
 	found, skipped, err := l.store.Find(job.Name, job.ID)
 	if err != nil {
-		l.log.failed("durable", "scan for job "+job.Name, err.Error())
-	}
-	for _, s := range skipped {
-		l.log.skipped(job, s.Path, s.Reason)
+		return nil, err
 	}
 	read := false
 	for _, f := range found {
 		if !read && job.Lineage.Valid(f.Generation) && !slices.Contains(job.Condemned, f.Generation) {
 			if err := l.store.Verify(ctx, f); err != nil {
-				l.log.skipped(job, f.Path, err.Error())
+				skipped = append(skipped, checkpoint.Skipped{Path: f.Path, Reason: err.Error(), Why: checkpoint.SkipKindOf(err)})
 				continue
 			}
 			read = true
@@ -134,5 +135,29 @@ func (l *leader) durableFound(ctx context.Context, job *replica.Job) (out []reco
 		}
 		out = append(out, g)
 	}
-	return out
+	if !read {
+		if err := notKnown(l.store.Dir(), job, found, skipped); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range skipped {
+		l.log.skipped(job, s.Path, s.Reason)
+	}
+	return out, nil
+}
+
+// notKnown tells whether a search that found nothing to resume from did not see what was written: the disk refused to read it,
+// or another file system lies at its place.
+func notKnown(dir string, job *replica.Job, found []checkpoint.Found, skipped []checkpoint.Skipped) error {
+	seen := len(found) > 0
+	for _, s := range skipped {
+		if s.Why == checkpoint.Unreadable {
+			return fmt.Errorf("durable generation %s: %s", s.Path, s.Reason)
+		}
+		seen = seen || s.Why == checkpoint.Damaged
+	}
+	if !seen && !job.Durable.IsZero() {
+		return fmt.Errorf("%s has nothing of the job, though durable generation %v was written: mount it, or end the job (replicad job end %s)", dir, job.Durable, job.Name)
+	}
+	return nil
 }

@@ -1,0 +1,132 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/replica"
+	"github.com/zeebo/xxh3"
+)
+
+// shelf gives the leader a durable tier.
+func (c *chair) shelf() string {
+	c.t.Helper()
+	dir := c.t.TempDir()
+	s, err := checkpoint.Open(dir)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { s.Close() })
+	c.store = s
+	return dir
+}
+
+// writes puts a durable generation of a job of one rank on the shelf.
+func (c *chair) writes(name string, cluster replica.ClusterID, id replica.JobID, g replica.Generation) {
+	c.t.Helper()
+	regions := testGeometry(c.t, false)
+	m := checkpoint.Marker{JobName: name, Job: id, Generation: g, Position: replica.Position(g), Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Lineage: replica.Lineage{{Epoch: 1}}}
+	for _, p := range []replica.Part{replica.OfGroup(0), replica.OfRank(0)} {
+		b := make([]byte, map[replica.PartKind]uint64{replica.ReplicatedPart: regions.ReplicatedBytes, replica.PrivatePart: regions.PrivateBytes}[p.Kind])
+		man := replica.Manifest{Cluster: cluster, Era: 1, Job: id, Part: p, Generation: g, Incarnation: 1, Geometry: xxh3.Hash128(regions.DigestInput(p.Kind)).Bytes(),
+			Bytes: uint64(len(b)), ChunkBytes: 4096, Lineage: m.Lineage}
+		for i := range replica.ChunkCount(man.Bytes, man.ChunkBytes) {
+			off, n := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
+			man.Chunks = append(man.Chunks, xxh3.Hash128(b[off:off+n]).Bytes())
+		}
+		man.Root = xxh3.Hash128(man.RootInput()).Bytes()
+		info, err := c.store.WriteShard(c.t.Context(), name, man, regions.Regions, nil, func(i int, dst []byte) ([]byte, error) {
+			clear(dst)
+			return dst, nil
+		})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		m.Shards = append(m.Shards, info)
+	}
+	if err := c.store.WriteMarker(c.t.Context(), m); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// lost is a job whose whole memory is gone and whose log says that a generation was written to the durable tier.
+func lost() *replica.Job {
+	return closed(changed(newJob(), func(j *replica.Job) {
+		j.Layout, j.Ranks, j.Mirrors = replica.Layout{World: 1, Groups: []replica.GroupID{0}}, make([]replica.Claimed, 1), make([][]replica.NodeName, 1)
+		j.Options.DurableEvery, j.Durable, j.Parts = 5, gen(1, 4), nil
+	}))
+}
+
+// What lies in a durable tier that can't be read nobody knows: the job is not ended, and status says what it waits for.
+func TestUnreadDurableTierEndsNoJob(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		spoil func(t *testing.T, c *chair)
+		says  string
+	}{
+		{"none", func(*testing.T, *chair) {}, "the leader runs without its durable tier"},
+		{"unreadable", func(t *testing.T, c *chair) {
+			if err := os.WriteFile(filepath.Join(c.shelf(), "job"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "not a directory"},
+		{"shard unreadable", func(t *testing.T, c *chair) {
+			dir := c.shelf()
+			c.writes("job", testCluster, testJob, gen(1, 4))
+			shard := filepath.Join(dir, "job", testJob.String(), "1-4", "COMMIT")
+			if err := os.Remove(shard); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink("COMMIT", shard); err != nil { // too many levels of symbolic links
+				t.Fatal(err)
+			}
+		}, "durable generation job/" + testJob.String() + "/1-4: "},
+		{"not mounted", func(t *testing.T, c *chair) { c.shelf() }, "has nothing of the job, though durable generation " + gen(1, 4).String() + " was written: mount it"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newChair(t)
+			c.timing.Collect = 0 // nothing fails together here
+			tc.spoil(t, c)
+			c.knows(lost())
+			c.settle()
+			if st := c.status(); len(st) != 1 || !strings.Contains(strings.Join(st[0].Waiting, "\n"), "the durable tier can't be read, it is tried again: ") || !strings.Contains(strings.Join(st[0].Waiting, "\n"), tc.says) {
+				t.Errorf("status says it waits for %q, want %q", st[0].Waiting, tc.says)
+			}
+			if ends := proposalsOf[replica.EndJob](c); len(ends) != 0 {
+				t.Errorf("it is ended: %s", ends[0].Reason)
+			}
+		})
+	}
+}
+
+// A tier that was read and has the job's generation only damaged is another matter: waiting mends nothing.
+func TestDamagedDurableTierEndsTheJob(t *testing.T) {
+	c := newChair(t)
+	dir := c.shelf()
+	c.writes("job", testCluster, testJob, gen(1, 4))
+	if err := os.Remove(filepath.Join(dir, "job", testJob.String(), "1-4", "group-0.safetensors")); err != nil {
+		t.Fatal(err)
+	}
+	led := c.knows(lost())
+	found, err := c.durableFound(t.Context(), led.job)
+	if err != nil || len(found) != 0 {
+		t.Errorf("found %v, %v", found, err)
+	}
+	if n := c.log.count("durable_skipped"); n != 1 {
+		t.Errorf("%d skipped generations are logged", n)
+	}
+}
+
+// settle lets the leader handle what its goroutines brought, but for outcomes.
+func (c *chair) settle() {
+	c.t.Helper()
+	c.work.Wait()
+	for range len(c.in) {
+		if ev, ok := (<-c.in).(scanned); ok {
+			c.handle(c.t.Context(), ev)
+		}
+	}
+}
