@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -49,18 +50,26 @@ type adopt struct {
 }
 
 // adoptable looks for the newest durable generation of a job's name: its UUID, epochs and lineage are taken over (protocol
-// section 5.4). One of another layout is refused, not passed over: starting afresh would be a silent loss.
+// section 5.4). One of another layout or cluster is refused, not passed over, and so is a name whose every finished generation
+// is damaged: starting afresh would be a silent loss.
 func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
 	a := adopt{from: from, request: m}
 	found, skipped, err := l.store.Find(m.Name, replica.JobID{})
 	for _, s := range skipped {
 		l.log.skipped(nil, s.Path, s.Reason)
 	}
+	finished := slices.IndexFunc(skipped, func(s checkpoint.Skipped) bool { return s.Why == checkpoint.Damaged || s.Why == checkpoint.Unreadable })
 	switch {
 	case err != nil:
 		a.refused = fmt.Sprintf("resume job %q from the durable tier: %v", m.Name, err)
+	case len(found) == 0 && finished >= 0:
+		s := skipped[finished]
+		a.refused = fmt.Sprintf("resume job %q: no durable generation in %s can be used; %s: %s: bring back what is damaged, or leave out --resume to start afresh", m.Name, l.store.Dir(), s.Path, s.Reason)
 	case len(found) == 0:
 		l.log.note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
+	case found[0].Cluster != l.cluster: // its parts can't be staged here
+		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
+			found[0].Generation, found[0].Path, found[0].Cluster, l.cluster)
 	case found[0].Layout.World != m.Layout.World || !slices.Equal(found[0].Layout.Groups, m.Layout.Groups):
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %d ranks in groups %v, not %d in %v: start it with that layout, or without --resume", m.Name, found[0].Generation, found[0].Path,
 			found[0].Layout.World, found[0].Layout.Groups, m.Layout.World, m.Layout.Groups)

@@ -1,0 +1,66 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// What --resume does with what it finds under the job's name: only where nothing was ever finished may the job start afresh.
+func TestResumeAdoptsOrRefuses(t *testing.T) {
+	spoil := func(name string, change func(string) error) func(*testing.T, *chair, string) {
+		return func(t *testing.T, c *chair, dir string) {
+			c.writes("job", testCluster, testJob, gen(1, 4))
+			if err := change(filepath.Join(dir, "job", testJob.String(), "1-4", name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	other := replica.ClusterID{0xc2}
+	for _, tc := range []struct {
+		name  string
+		spoil func(t *testing.T, c *chair, dir string)
+		adopt replica.Generation
+		says  []string // of the refusal; neither adopted nor refused: afresh
+	}{
+		{"nothing there", func(*testing.T, *chair, string) {}, replica.Generation{}, nil},
+		{"whole", func(_ *testing.T, c *chair, _ string) { c.writes("job", testCluster, testJob, gen(1, 4)) }, gen(1, 4), nil},
+		{"never finished", spoil("COMMIT", os.Remove), replica.Generation{}, nil},
+		{"never finished, beside a stray file", func(t *testing.T, c *chair, dir string) {
+			spoil("COMMIT", os.Remove)(t, c, dir)
+			if err := os.WriteFile(filepath.Join(dir, "job", "notes.txt"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, replica.Generation{}, nil},
+		{"damaged", spoil("group-0.safetensors", os.Remove), replica.Generation{}, []string{"job/" + testJob.String() + "/1-4", "group-0.safetensors is missing", "--resume"}},
+		{"unreadable", spoil("COMMIT", func(name string) error {
+			if err := os.Remove(name); err != nil {
+				return err
+			}
+			return os.Symlink("COMMIT", name)
+		}), replica.Generation{}, []string{"too many levels of symbolic links", "--resume"}},
+		{"the newest damaged", func(t *testing.T, c *chair, dir string) {
+			c.writes("job", testCluster, testJob, gen(1, 3))
+			spoil("group-0.safetensors", os.Remove)(t, c, dir)
+		}, gen(1, 3), nil},
+		{"of another cluster", func(_ *testing.T, c *chair, _ string) { c.writes("job", other, testJob, gen(1, 4)) }, replica.Generation{},
+			[]string{"1-4", "is of cluster " + other.String(), "this is " + testCluster.String(), "--resume"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newChair(t)
+			tc.spoil(t, c, c.shelf())
+			a := c.adoptable(nil, createRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true})
+			if a.command.Durable != tc.adopt || (a.refused != "") != (tc.says != nil) {
+				t.Errorf("adopts %v, want %v; refused: %q", a.command.Durable, tc.adopt, a.refused)
+			}
+			for _, text := range tc.says {
+				if !strings.Contains(a.refused, text) {
+					t.Errorf("%q does not say %q", a.refused, text)
+				}
+			}
+		})
+	}
+}
