@@ -33,6 +33,14 @@ type arenaEntry struct {
 	Start  uint64        `json:"start,omitempty"`
 }
 
+// owner is the process that has an adopted rank's arena. The arena's page names one too, but that is the rank's own word: one that
+// lies must not have another process killed in its place.
+type owner struct {
+	pid    int
+	start  uint64
+	proven bool // by the list on disk, or by the kernel when it attached again
+}
+
 const (
 	arenaListMagic   = "replicad-arenas"
 	arenaListVersion = 1
@@ -46,6 +54,9 @@ func (m *member) saveArenas() {
 	list := arenaList{Magic: arenaListMagic, Version: arenaListVersion, Arenas: []arenaEntry{}}
 	for id, lj := range m.jobs {
 		for r, lr := range lj.ranks {
+			if lr.unproven {
+				continue // listed it would count as proven
+			}
 			list.Arenas = append(list.Arenas, arenaEntry{Key: lr.arena.key, Job: id, Rank: r, PID: lr.pid, Start: lr.start})
 		}
 		for _, a := range lj.retired {
@@ -148,6 +159,8 @@ func (m *member) adopt() error {
 			continue
 		}
 		ref := newArenaRef(a, key)
+		e, known := listed[key]
+		ref.owner = m.ownerOf(ref, e, known)
 		m.orphans = append(m.orphans, ref)
 		delete(listed, key)
 	}
@@ -160,6 +173,23 @@ func (m *member) adopt() error {
 	}
 	m.awaitedSince = time.Now()
 	return nil
+}
+
+// ownerOf is the process that the list names, where it knows the arena, else the one that the arena's page names.
+func (m *member) ownerOf(ref *arenaRef, e arenaEntry, listed bool) owner {
+	_, pid, start := ref.Owner()
+	named := owner{pid: int(pid), start: start}
+	if ref.Spec().Mirror {
+		return named // the daemon's own: no rank writes there
+	}
+	if !listed {
+		m.log.failed("adopt", ref.key, fmt.Sprintf("not in the list of arenas: process %d, which the arena itself names, is watched, and never killed before it has attached again: end it yourself if it must go", pid))
+		return named
+	}
+	if e.PID != 0 && (e.PID != named.pid || e.Start != start) { // 0: that of a retired one, which has ended
+		m.log.failed("adopt", ref.key, fmt.Sprintf("the arena names process %d (started at %d), the list of arenas process %d (started at %d): the list counts", pid, start, e.PID, e.Start))
+	}
+	return owner{e.PID, e.Start, true}
 }
 
 // adopting tells whether an arena may still come back from a live rank.
@@ -188,7 +218,7 @@ func (m *member) adoptOffered(ev session.Hello) bool {
 	m.keep(ref)
 	m.awaited = slices.Delete(m.awaited, i, i+1)
 	inc, _, _ := ref.Owner()
-	ref.peer = ev.Peer
+	ref.peer, ref.owner = ev.Peer, owner{ev.Peer.PID(), ev.Peer.StartTime(), true}
 	m.attached(ev.Peer, ev.Header.Request, ref, inc, 0)
 	m.orphans = append(m.orphans, ref)
 	m.claimOrphans()
@@ -216,6 +246,9 @@ func (m *member) claimOrphans() {
 		}
 	}
 	m.orphans = rest
+	if len(adopted) > 0 {
+		m.saveArenas() // with those that attached again meanwhile
+	}
 	for _, lr := range adopted {
 		if lj := m.jobs[lr.arena.Spec().Job]; lj.ranks[lr.rank] == lr { // else a newer one of the rank came behind it
 			m.adoptedRank(lj, lr)
@@ -225,7 +258,7 @@ func (m *member) claimOrphans() {
 
 // adoptRank puts an arena in its rank's place; nil where that is taken by a newer one.
 func (m *member) adoptRank(lj *localJob, ref *arenaRef) *localRank {
-	inc, pid, start := ref.Owner()
+	inc, _, _ := ref.Owner()
 	rank := ref.Spec().Rank
 	if old := lj.ranks[rank]; old != nil {
 		if old.incarnation >= inc {
@@ -234,7 +267,7 @@ func (m *member) adoptRank(lj *localJob, ref *arenaRef) *localRank {
 		}
 		lj.retired = append(lj.retired, old.arena)
 	}
-	lr := &localRank{rank: rank, incarnation: inc, arena: ref, pid: int(pid), start: start, alive: true, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
+	lr := &localRank{rank: rank, incarnation: inc, arena: ref, pid: ref.owner.pid, start: ref.owner.start, unproven: !ref.owner.proven, alive: true, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
 	ref.RaiseFence(lj.fenced)
 	if good := ref.Good(); lj.job.Plan != nil && good.Epoch() == lj.job.Plan.Epoch {

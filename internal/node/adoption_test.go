@@ -3,8 +3,11 @@ package node
 import (
 	"os"
 	"testing"
+	"time"
 
+	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -159,5 +162,100 @@ func TestAdoptionAwaitsLiveRanks(t *testing.T) {
 	p.cmd.Wait() //nolint:errcheck // it ended with its input
 	if d.adopting() || len(d.awaited) != 0 {
 		t.Error("awaits the arena of a process that is gone")
+	}
+}
+
+// A rank may write anything into its arena's page, another process's pid too. Whom its rank's end costs is the list's word; where
+// the list is lost, nobody's, until the kernel says who attached again.
+func TestPageDoesNotSayWhomToKill(t *testing.T) {
+	for what, c := range map[string]struct{ listed, superseded bool }{"listed, superseded": {true, true}, "listed, ended": {true, false}, "list lost, superseded": {false, true}, "list lost, ended": {false, false}} {
+		d := newDesk(t)
+		job := newJob()
+		lr := d.attach(d.put(job), 0)
+		rank, victim := d.process(), d.process()
+		lr.pid, lr.start = rank.pid, rank.start
+		d.saveArenas()
+		lr.arena.SetOwner(4, uint64(victim.pid), victim.start)
+		if !c.listed {
+			lr.unproven = true
+		}
+		d.restart()
+		d.leaderSays(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+		lj := d.jobs[testJob]
+		back := lj.ranks[0]
+		want := victim
+		if c.listed {
+			want = rank
+		}
+		if back == nil || !back.alive || back.pid != want.pid || back.start != want.start || back.unproven == c.listed {
+			t.Fatalf("%s: adopted as %+v, want process %d", what, back, want.pid)
+		}
+		if n := d.log.count(back.arena.key + `","why"`); n != 1 {
+			t.Errorf("%s: the disagreement is told %d times", what, n)
+		}
+		if c.superseded {
+			lj.job = changed(closed(job), func(j *replica.Job) {
+				j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n3", NodeIncarnation: 33}, j.Ranks[1]}
+			})
+		} else {
+			lj.job = changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, jobFinished })
+			lj.stopBy = time.Now().Add(-time.Second)
+		}
+		d.supersede(lj)
+		d.reap(lj)
+		if !session.Alive(victim.pid, victim.start) {
+			t.Errorf("%s: a process that the page named was killed", what)
+		}
+		if c.listed {
+			rank.cmd.Wait() //nolint:errcheck // killed
+		} else if !session.Alive(rank.pid, rank.start) || back.killed {
+			t.Errorf("%s: somebody was killed", what)
+		}
+		victim.in.Close() // its end is the rank's, as far as anybody can tell
+		if !c.listed {
+			d.until("the end of the process that is watched", func() bool { return !back.alive })
+		}
+	}
+}
+
+// A rank whose list entry was lost is known for good once its process has attached again, before or after its job was known.
+func TestAttachedAgainIsProven(t *testing.T) {
+	for what, informed := range map[string]bool{"after the leader was heard": true, "before": false} {
+		d := newDesk(t)
+		job := newJob()
+		lr := d.attach(d.put(job), 0)
+		p, r := d.session(0)
+		lr.unproven = true // so that it isn't listed
+		lr.arena.SetOwner(4, uint64(p.PID()), p.StartTime())
+		d.restart()
+		tell := func() {
+			d.leaderSays(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+		}
+		if informed {
+			tell()
+			if lr := d.jobs[testJob].ranks[0]; lr == nil || !lr.unproven {
+				t.Fatalf("%s: taken back as %+v", what, lr)
+			}
+		}
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 8}, Hello: wire.Hello{Rank: 0, Job: "job"}, File: f})
+		if h, _ := r.reads(); h.Type != wire.MAttached {
+			t.Errorf("%s: answered by message %d", what, h.Type)
+		}
+		if !informed {
+			tell()
+		}
+		back := d.jobs[testJob].ranks[0]
+		if back == nil || back.unproven || back.peer != p {
+			t.Errorf("%s: then %+v", what, back)
+		}
+		list, err := d.loadArenas()
+		if err != nil || len(list.Arenas) != 1 || list.Arenas[0].PID != p.PID() || list.Arenas[0].Start != p.StartTime() {
+			t.Errorf("%s: the list has %+v, %v", what, list.Arenas, err)
+		}
+		back.pid, back.alive = -1, false // the cleanup of the test must not meet this process
 	}
 }

@@ -73,7 +73,7 @@ func (m *member) reap(lj *localJob) {
 		lj.stopBy = time.Now().Add(m.cfg.Timing.Settle)
 	}
 	for _, lr := range lj.ranks {
-		if lr.alive && !lr.left && !lr.killed && time.Now().After(lj.stopBy) {
+		if lr.alive && !lr.left && !lr.killed && !lr.unproven && time.Now().After(lj.stopBy) {
 			lr.killed = true
 			m.log.rankNote(lj.job, lr.rank, "stop_timeout", fmt.Sprintf("process %d was told %v ago that its job has ended and is still there: killed", lr.pid, m.cfg.Timing.Settle))
 			session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
@@ -177,8 +177,10 @@ func (m *member) supersede(lj *localJob) {
 		}
 		m.stopRank(lj, lr, "superseded by a newer incarnation of the rank")
 		if lr.alive {
-			session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
-			continue                       // its exit comes as an event, and its arena is retired then
+			if !lr.unproven {
+				session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
+			}
+			continue // its exit comes as an event, and its arena is retired then
 		}
 		delete(lj.ranks, r)
 		lj.retired = append(lj.retired, lr.arena)

@@ -45,6 +45,7 @@ type localRank struct {
 	pid         int
 	start       uint64
 	alive       bool
+	unproven    bool          // pid and start are the rank's own word: watched, never killed
 	finishing   int           // places whose COPIED bytes are being hashed in the dead rank's name
 	stopped     bool          // waits in rp_join: captures joined
 	stoppedAt   time.Time     // since when
@@ -72,6 +73,7 @@ type arenaRef struct {
 	users  int
 	closed bool
 	peer   *session.Peer // of a rank that came back before its job was known
+	owner  owner         // from adoption until the job is known
 }
 
 func newArenaRef(a *shm.Arena, key string) *arenaRef {

@@ -353,8 +353,9 @@ func (m *member) reattach(ev session.Hello) {
 		}
 	}
 	for _, ref := range m.orphans { // no leader reached yet: a live rank is taken back all the same (P7)
-		if inc, pid, start := ref.Owner(); int(pid) == ev.Peer.PID() && start == ev.Peer.StartTime() && ref.Spec().Rank == ev.Hello.Rank {
-			ref.peer = ev.Peer
+		if ref.owner.pid == ev.Peer.PID() && ref.owner.start == ev.Peer.StartTime() && ref.Spec().Rank == ev.Hello.Rank {
+			inc, _, _ := ref.Owner()
+			ref.peer, ref.owner.proven = ev.Peer, true
 			m.attached(ev.Peer, ev.Header.Request, ref, inc, 0)
 			return
 		}
@@ -367,6 +368,10 @@ func (m *member) reattach(ev session.Hello) {
 
 func (m *member) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
 	lr.peer, lr.alive, lr.ordered = ev.Peer, true, orderKey{}
+	if lr.unproven {
+		lr.unproven = false
+		m.saveArenas()
+	}
 	m.attached(ev.Peer, ev.Header.Request, lr.arena, lr.incarnation, lj.job.Epoch)
 	m.log.reattached(lj.job, lr)
 	m.reconcile(lj)
