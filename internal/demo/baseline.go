@@ -22,7 +22,7 @@ func undisturbed(ctx context.Context, opt Options, dir string, spawn *spawner, j
 				n++
 			}
 		}
-		return n == world || !p.running()
+		return n == world || p.spent()
 	})
 	if err != nil {
 		return digests, err

@@ -36,6 +36,7 @@ type process struct {
 	name string
 	cmd  *exec.Cmd
 	gone chan struct{} // closed when it has been waited for
+	read chan struct{} // closed when both its streams have been read to their ends
 	tail tail
 	ends []*os.File // our ends of its pipes
 }
@@ -58,7 +59,7 @@ func (s *spawner) start(name, log string, env []string, onOut, onErr func(line [
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	p := &process{name: name, cmd: exec.Command(program, args...), gone: make(chan struct{})}
+	p := &process{name: name, cmd: exec.Command(program, args...), gone: make(chan struct{}), read: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	outR, outW, err1 := os.Pipe()
@@ -107,7 +108,7 @@ func (s *spawner) follow(p *process, logFile, outR, errR *os.File, onOut, onErr 
 	}
 	streams.Go(func() { read(outR, onOut) })
 	streams.Go(func() { read(errR, onErr) })
-	s.wg.Go(func() { streams.Wait(); _ = outR.Close(); _ = errR.Close(); _ = logFile.Close() })
+	s.wg.Go(func() { streams.Wait(); close(p.read); _ = outR.Close(); _ = errR.Close(); _ = logFile.Close() })
 	s.wg.Go(func() { _ = p.cmd.Wait(); close(p.gone) })
 }
 
@@ -135,6 +136,16 @@ func eachLine(r io.Reader, fn func(line []byte)) {
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// spent tells whether the process has ended and all that it said was taken in: its exit alone may be seen before its last words.
+func (p *process) spent() bool {
+	select {
+	case <-p.read:
+		return !p.running()
+	default:
+		return false
+	}
+}
 
 func (p *process) running() bool {
 	select {
