@@ -3,12 +3,16 @@ package node
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -94,6 +98,31 @@ func TestFilesAreReplacedWhole(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// A file counts as written once its directory is on disk too: one that can't be opened for that, though files can be put there, is
+// an error.
+func TestDirectoryIsSynced(t *testing.T) {
+	dir, err := os.MkdirTemp("", "rn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Chmod(dir, 0o700); os.RemoveAll(dir) })
+	if os.Geteuid() == 0 { // whom no mode stops: another user's files are then this thread's limit
+		const nobody = 65534
+		runtime.LockOSThread() // and never unlocked: the thread ends with the test
+		if err := errors.Join(os.Chown(dir, nobody, nobody), unix.Setfsuid(nobody)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for mode, want := range map[os.FileMode]bool{0o700: true, 0o300: false} {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := writeFileSync(filepath.Join(dir, "list"), []byte("new")); (err == nil) != want {
+			t.Errorf("mode %v: written: %v", mode, err)
+		}
 	}
 }
 
