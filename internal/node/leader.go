@@ -66,7 +66,9 @@ type ledJob struct {
 	notes     map[string]string
 	shards    map[replica.Part]shardReport
 	writeFrom time.Time
-	moved     time.Duration // when the position last changed, or the stall alarm last rang
+	writing   replica.Generation // by the newest durable write that was seen
+	failing   time.Duration      // how long after a durable write that failed the next one begins; zero: the last one succeeded
+	moved     time.Duration      // when the position last changed, or the stall alarm last rang
 	ending    bool
 }
 

@@ -15,7 +15,10 @@ import (
 const (
 	durableTimeout = 2 * time.Minute        // for one durable write; one that takes longer is given up and tried with a later generation
 	durableAbsence = 5 * time.Second        // for a node that is to write a shard and is not linked
-	durableRetry   = 100 * time.Millisecond // between tries: the committed generation may move on while a write is being named
+	durableRetry   = 100 * time.Millisecond // between tries to name a write: the committed generation may move on meanwhile
+
+	durableBackoff    = time.Second // after the first write that failed
+	durableBackoffMax = time.Minute
 )
 
 // durableDue tells whether the committed generation is to be written: it is the first past a multiple of durable_every that
@@ -30,13 +33,14 @@ func durableDue(job *replica.Job) bool {
 func (l *leader) durable(ctx context.Context, led *ledJob) {
 	job := led.job
 	if job.Writer == nil {
-		led.shards = nil
-		if job.Phase == replica.Open && durableDue(job) && time.Since(led.writeFrom) > durableRetry {
+		led.wrote()
+		if job.Phase == replica.Open && durableDue(job) && time.Since(led.writeFrom) > max(durableRetry, led.failing) {
 			led.writeFrom = time.Now()
 			l.propose(ctx, job.ID, replica.BeginDurable{Job: job.ID, Write: planShards(job)}, fromDriver, nil)
 		}
 		return
 	}
+	led.writing = job.Writer.Generation
 	if led.shards == nil {
 		led.shards, led.writeFrom = map[replica.Part]shardReport{}, time.Now()
 	}
@@ -45,6 +49,20 @@ func (l *leader) durable(ctx context.Context, led *ledJob) {
 		led.writeFrom = time.Now()
 		l.propose(ctx, job.ID, replica.EndDurable{Job: job.ID, Generation: job.Writer.Generation}, fromDriver, nil)
 	}
+}
+
+// wrote takes note of a durable write that is over. After one that failed the next waits, longer each time: what ails a disk
+// takes a person, and each try writes the shards again.
+func (led *ledJob) wrote() {
+	led.shards = nil
+	switch {
+	case led.writing.IsZero():
+	case led.writing == led.job.Durable:
+		led.failing = 0
+	default:
+		led.failing, led.writeFrom = min(max(2*led.failing, durableBackoff), durableBackoffMax), time.Now()
+	}
+	led.writing = replica.Generation{}
 }
 
 // planShards names for each part of the committed generation a node that writes it, the producer's own where it holds it.

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/replica"
@@ -128,5 +129,49 @@ func (c *chair) settle() {
 		if ev, ok := (<-c.in).(scanned); ok {
 			c.handle(c.t.Context(), ev)
 		}
+	}
+}
+
+// A write that fails is tried again after a while that grows, per job, until one succeeds: what ails a disk takes a person, and
+// each try writes the shards again.
+func TestFailedDurableWritesBackOff(t *testing.T) {
+	c := newChair(t)
+	job := changed(newJob(), func(j *replica.Job) {
+		j.Options.DurableEvery, j.Committed, j.Position = 5, gen(3, 9), replica.Position{Epoch: 3, Step: 9}
+	})
+	led := c.knows(job)
+	look := func(j *replica.Job) {
+		led.job = j
+		c.durable(t.Context(), led)
+	}
+	begun := func() int { return len(proposalsOf[replica.BeginDurable](c)) }
+	fail := func() {
+		look(changed(led.job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: j.Committed} }))
+		look(changed(led.job, func(j *replica.Job) { j.Writer = nil }))
+	}
+	if look(job); begun() != 1 {
+		t.Fatal("no write is begun though one is due")
+	}
+	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		fail()
+		if led.failing != want*time.Second {
+			t.Fatalf("tried again after %v, want %v", led.failing, want*time.Second)
+		}
+	}
+	if look(led.job); begun() != 0 {
+		t.Error("a write is begun right after the eighth one that failed")
+	}
+	led.writeFrom = time.Now().Add(-time.Hour)
+	if look(led.job); begun() != 1 {
+		t.Error("no write is begun an hour after one failed")
+	}
+	look(changed(led.job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: j.Committed} }))
+	look(changed(led.job, func(j *replica.Job) { j.Writer, j.Durable = nil, j.Committed }))
+	if led.failing != 0 {
+		t.Errorf("after a write that succeeded the next one waits %v", led.failing)
+	}
+	led.job = changed(led.job, func(j *replica.Job) { j.Committed, j.Position.Step = gen(3, 15), 15 })
+	if fail(); led.failing != time.Second {
+		t.Errorf("the next failure is followed by %v", led.failing)
 	}
 }
