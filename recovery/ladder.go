@@ -57,6 +57,9 @@ type Budget struct {
 	Window     time.Duration // older recoveries are forgotten
 }
 
+// DoNotRequeue begins the reason of a job that ended because starting it again would only end the same way.
+const DoNotRequeue = "do not requeue: "
+
 // DefaultBudget is what a Leader uses.
 func DefaultBudget() Budget { return Budget{Recoveries: 16, Window: 10 * time.Minute} }
 

@@ -57,7 +57,7 @@ func (l *Leader) spent() bool {
 	if n := len(l.job.Faults); n > 0 {
 		last = fmt.Sprintf("%v: %s", keyOf(l.job.Faults[n-1]), l.job.Faults[n-1].Detail)
 	}
-	l.propose(replica.EndJob{Job: l.id, Reason: fmt.Sprintf("do not requeue: recovered %d times without a step beyond %d; the last cause was %s",
+	l.propose(replica.EndJob{Job: l.id, Reason: DoNotRequeue + fmt.Sprintf("recovered %d times without a step beyond %d; the last cause was %s",
 		len(l.recoveries), l.job.Position.Step, last)})
 	return true
 }

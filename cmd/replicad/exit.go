@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/internal/node"
 )
 
 // The exit codes, for scripts. `replicad run` ends with the job's own code instead of 0; ended by a signal, verbs end with
@@ -15,10 +16,13 @@ const (
 	exitUsage  = 2 // wrong flags or arguments: nothing was tried
 	exitConfig = 3 // the configuration or the identity is missing or wrong: nothing was tried
 	exitNobody = 4 // no daemon answers on the socket
+
+	exitDoNotRequeue = node.ExitDoNotRequeue // of `replicad run`: the job ended, and starting it again would only end the same way
 )
 
 const exitCodesHelp = `Exit codes: 0 done; 1 failed; 2 wrong flags or arguments; 3 configuration or identity missing or wrong;
-4 no daemon answers; 128 + n ended by signal n (daemon and keeper: 0). ` + "`replicad run`" + ` ends with the job's own code.`
+4 no daemon answers; 128 + n ended by signal n (daemon and keeper: 0). ` + "`replicad run`" + ` ends with the job's own code: 0 finished;
+1 stopped, or ended by ` + "`job end`" + `; 5 given up after too many recoveries without a new step: do not requeue.`
 
 // codedError carries the exit code of an error.
 type codedError struct {

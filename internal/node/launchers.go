@@ -3,10 +3,12 @@ package node
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -199,13 +201,19 @@ func (m *member) launcherGone(l *launcher) {
 	}
 }
 
-// launcherDone tells a launcher how its job ended: 0 finished, 1 stopped.
+// ExitDoNotRequeue is the exit code of `replicad run` where its job ended and starting it again would only end the same way.
+const ExitDoNotRequeue = 5
+
+// launcherDone tells a launcher how its job ended: 0 finished, 1 stopped, ExitDoNotRequeue.
 func (m *member) launcherDone(l *launcher) {
 	for _, lj := range m.jobs {
 		if lj.job.Name == l.hello.Job && lj.job.Phase == replica.Ended {
 			code := int32(1)
-			if lj.job.EndReason == jobFinished {
+			switch reason := lj.job.EndReason; {
+			case reason == jobFinished:
 				code = 0
+			case strings.HasPrefix(reason, recovery.DoNotRequeue):
+				code = ExitDoNotRequeue
 			}
 			l.done = true
 			l.peer.Send(wire.RankHeader{Type: wire.MRunDone, Epoch: lj.job.Epoch}, wire.Refused{Code: code, Text: lj.job.EndReason}.Append(nil)) //nolint:errcheck // a dead peer is Gone
