@@ -49,9 +49,14 @@ const (
 
 func (m *member) arenaListPath() string { return filepath.Join(m.cfg.StateDir, "arenas.json") }
 
-// saveArenas writes the list, fsynced and renamed.
+// saveArenas writes the list, fsynced and renamed. What has not found its place yet is on it as before.
 func (m *member) saveArenas() {
-	list := arenaList{Magic: arenaListMagic, Version: arenaListVersion, Arenas: []arenaEntry{}}
+	list := arenaList{Magic: arenaListMagic, Version: arenaListVersion, Arenas: append([]arenaEntry{}, m.awaited...)}
+	for _, ref := range m.orphans {
+		if s := ref.Spec(); s.Mirror || ref.owner.proven {
+			list.Arenas = append(list.Arenas, arenaEntry{Key: ref.key, Job: s.Job, Rank: s.Rank, Mirror: s.Mirror, PID: ref.owner.pid, Start: ref.owner.start})
+		}
+	}
 	for id, lj := range m.jobs {
 		for r, lr := range lj.ranks {
 			if lr.unproven {
@@ -189,11 +194,11 @@ func (m *member) adopt() error {
 
 // ownerOf is the process that the list names, where it knows the arena, else the one that the arena's page names.
 func (m *member) ownerOf(ref *arenaRef, e arenaEntry, listed bool) owner {
+	if ref.Spec().Mirror {
+		return owner{} // the daemon's own
+	}
 	_, pid, start := ref.Owner()
 	named := owner{pid: int(pid), start: start}
-	if ref.Spec().Mirror {
-		return named // the daemon's own: no rank writes there
-	}
 	if !listed {
 		m.log.failed("adopt", ref.key, fmt.Sprintf("not in the list of arenas: process %d, which the arena itself names, is watched, and never killed before it has attached again: end it yourself if it must go", pid))
 		return named
@@ -241,14 +246,14 @@ func (m *member) adoptOffered(ev session.Hello) bool {
 // reported, and until all are in their places arenas would miss the fence, and live ranks be reported as gone.
 func (m *member) claimOrphans() {
 	var adopted []*localRank
-	rest := m.orphans[:0]
+	var rest, unwanted []*arenaRef
 	for _, ref := range m.orphans {
 		lj := m.jobs[ref.Spec().Job]
 		switch {
 		case lj == nil && !m.informed:
 			rest = append(rest, ref)
 		case lj == nil || lj.job.Phase == replica.Ended:
-			m.forget(ref)
+			unwanted = append(unwanted, ref)
 		case ref.Spec().Mirror:
 			lj.mirrors[lj.mirrorKey(ref.Spec())] = &mirror{lj.mirrorKey(ref.Spec()), ref.Spec().Rank, ref}
 		default:
@@ -258,6 +263,9 @@ func (m *member) claimOrphans() {
 		}
 	}
 	m.orphans = rest
+	for _, ref := range unwanted { // once all the others are where the list is made from
+		m.forget(ref)
+	}
 	if len(adopted) > 0 {
 		m.saveArenas() // with those that attached again meanwhile
 	}

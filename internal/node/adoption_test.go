@@ -2,6 +2,7 @@ package node
 
 import (
 	"os"
+	"reflect"
 	"testing"
 	"time"
 
@@ -257,5 +258,34 @@ func TestAttachedAgainIsProven(t *testing.T) {
 			t.Errorf("%s: the list has %+v, %v", what, list.Arenas, err)
 		}
 		back.pid, back.alive = -1, false // the cleanup of the test must not meet this process
+	}
+}
+
+// What has not found its place yet stays on the list: a daemon that dies again before it has must not take it for lost, nor its
+// rank for unknown.
+func TestListKeepsWhatIsNotPlaced(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(newJob())
+	orphan, awaited, p := d.attach(lj, 0), d.attach(lj, 1), d.process()
+	d.arena(shm.Spec{Rank: 1, Geometry: testGeometry(t, false)}) // not listed
+	d.mirrorOf(lj, replica.OfRank(1), 1, false)
+	for _, lr := range []*localRank{orphan, awaited} {
+		lr.pid, lr.start = p.pid, p.start
+		lr.arena.SetOwner(4, uint64(p.pid), p.start)
+	}
+	if err := d.keeper.Drop(awaited.arena.key); err != nil {
+		t.Fatal(err)
+	}
+	d.restart()
+	if len(d.orphans) != 3 || len(d.awaited) != 1 {
+		t.Fatalf("%d orphans, %d awaited", len(d.orphans), len(d.awaited))
+	}
+	before, err := d.loadArenas()
+	if err != nil || len(before.Arenas) != 3 {
+		t.Fatalf("the list is %+v, %v", before, err)
+	}
+	d.saveArenas()
+	if after, err := d.loadArenas(); err != nil || !reflect.DeepEqual(after, before) {
+		t.Errorf("of %+v the list keeps %+v, %v", before, after, err)
 	}
 }
