@@ -245,10 +245,7 @@ func (l *leader) handle(ctx context.Context, ev any) {
 	case leaderLinkDown:
 		if l.links[ev.node.Name] == ev.nodeLink {
 			delete(l.links, ev.node.Name)
-			for id, led := range l.jobs {
-				l.commitEffects(ctx, id, led, led.committer.Voided(ev.node.Name))
-				l.recoverStep(ctx, id, led, recovery.NodeGone{Node: ev.node.Name})
-			}
+			l.lost(ctx, ev.node.Name)
 		}
 	case nodeMessage:
 		if l.active && l.links[ev.from.node.Name] == ev.from {

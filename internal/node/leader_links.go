@@ -85,6 +85,14 @@ func (l *leader) viewMessage() view {
 	return v
 }
 
+// lost tells the rules that a node's link is gone, which is no evidence of its death.
+func (l *leader) lost(ctx context.Context, name replica.NodeName) {
+	for id, led := range l.jobs {
+		l.commitEffects(ctx, id, led, led.committer.Voided(name))
+		l.recoverStep(ctx, id, led, recovery.NodeGone{Node: name})
+	}
+}
+
 func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
 	if !l.active {
 		n.close(errors.New("not the leader"))
@@ -92,6 +100,7 @@ func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
 	}
 	if old := l.links[n.node.Name]; old != nil {
 		old.close(errors.New("superseded by a newer link of the node"))
+		l.lost(ctx, n.node.Name) // what was sent on it may not have arrived: an offer would be waited for until claim_timeout
 	}
 	l.links[n.node.Name] = n
 	delete(l.suspicions, holderOf(n.node))
