@@ -142,3 +142,32 @@ func flip(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 }
+
+// TestDurableDirIsNotMounted: memory is lost while the durable tier is not there. The job waits and says for what, and goes on
+// from the tier once it is.
+func TestDurableDirIsNotMounted(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	durable := []string{"--durable-every", "5"}
+	l := n.run("job", 1, rankSpec{}, durable...)
+	for range 2 {
+		n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
+	}
+	l.kill()
+	n.die()
+	newest := generations(t, n)[0]
+	there, away := filepath.Join(n.cfg.DurableDir, "job"), filepath.Join(n.cfg.DurableDir, "away")
+	if err := os.Rename(there, away); err != nil {
+		t.Fatal(err)
+	}
+
+	n.start()
+	l = n.run("job", 1, rankSpec{}, durable...)
+	const why = "the durable tier can't be read, it is tried again: "
+	contains(t, n.daemon.await("note", fields{"code": "waiting", "text": why}).text, "mount it")
+	contains(t, strings.Join(n.status().job("job").Waiting, "\n"), why)
+	if err := os.Rename(away, there); err != nil {
+		t.Fatal(err)
+	}
+	l.await("loaded", fields{"step": int(newest.Position.Step), "source": "durable"})
+}
