@@ -28,6 +28,9 @@ func printStatus(w io.Writer, s node.Status) error {
 	if s.Adopting {
 		fmt.Fprintf(t, "adopting\tthis daemon is still taking back the arenas of its ranks\n")
 	}
+	if s.KeeperLost {
+		fmt.Fprintf(t, "keeper\tgone: restart this daemon when convenient: until then its ranks' memory does not survive it\n")
+	}
 	fmt.Fprintf(t, "\nNODE\tSTATE\tROLE\tSESSION\tADDRESS\n")
 	for _, n := range s.Nodes {
 		role := "client"

@@ -87,7 +87,7 @@ func (a *admin) status(ctx context.Context) Status {
 	answer := make(chan []byte, 1)
 	var asked uint64 // the request to the leader; 0: none
 	a.m.do(ctx, func() {
-		st.Adopting = len(a.m.awaited) > 0
+		st.Adopting, st.KeeperLost = len(a.m.awaited) > 0, a.m.keeperLost
 		if a.m.link != nil {
 			st.Leader, st.Term = a.m.leader, a.m.term
 		} else if !st.IsLeader {

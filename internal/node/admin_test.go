@@ -3,8 +3,12 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -60,6 +64,68 @@ func TestStatus(t *testing.T) {
 	d.link = nil
 	if st = d.status(nil); st.Leader != "" || len(st.Jobs) != 1 {
 		t.Errorf("without a link: %+v", st)
+	}
+}
+
+// The daemon notices that its keeper has gone though it asks it for nothing; it says so, and goes on.
+func TestLostKeeper(t *testing.T) {
+	d := newDesk(t)
+	d.put(newJob())
+	d.link = nil // nobody to be asked
+	dir, err := os.MkdirTemp("", "rn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	server, err := shm.ListenKeeper(filepath.Join(dir, "k.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	life, kill := context.WithCancel(d.ctx)
+	dead := make(chan error, 1)
+	go func() { dead <- server.Run(life) }()
+	defer func() {
+		kill()
+		if err := <-dead; err != nil {
+			t.Error(err)
+		}
+	}()
+	if d.keeper, err = shm.DialKeeper(d.ctx, filepath.Join(dir, "k.sock")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.keeper.Close)
+
+	running, stop := context.WithCancel(d.ctx)
+	over := make(chan struct{})
+	go func() { defer close(over); d.run(running) }()
+	defer func() {
+		stop()
+		<-over
+		d.ended = make(chan struct{}) // the desk's cleanup closes it once more
+	}()
+	a := &admin{m: d.member, probes: newProber(d, t), base: func() Status { return Status{} }}
+	lost := func() (lost bool) {
+		d.do(running, func() { lost = d.keeperLost })
+		return lost
+	}
+	if lost() || a.status(d.ctx).KeeperLost {
+		t.Error("a keeper that answers is taken for lost")
+	}
+	kill()
+	for late := time.After(patience); !lost(); {
+		select {
+		case <-late:
+			t.Fatal("nobody noticed")
+		default:
+		}
+	}
+	if st := a.status(d.ctx); !st.KeeperLost || len(st.Jobs) != 1 {
+		t.Errorf("status %+v", st)
+	}
+	for _, want := range []string{`"level":"error"`, `"event":"keeper"`, "restart the daemon when convenient"} {
+		if n := d.log.count(want); n != 1 {
+			t.Errorf("%s is logged %d times", want, n)
+		}
 	}
 }
 

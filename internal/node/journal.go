@@ -169,6 +169,11 @@ func (j *journal) failed(what, subject, why string) {
 	j.z.Warn().Str("event", "failed").Str("what", what).Str("subject", subject).Str("why", why).Msg("failed")
 }
 
+func (j *journal) keeperLost(socket string) {
+	j.z.Error().Str("event", "keeper").Str("subject", socket).Str("remedy", "restart the daemon when convenient: until then ranks' memory does not survive it").
+		Msg("the keeper has gone, or serves another daemon; training goes on")
+}
+
 func (j *journal) claimed(job *replica.Job, lr *localRank, n replica.NodeName) {
 	jobEvent(j.event("claimed"), job).Uint32("rank", uint32(lr.rank)).Uint64("incarnation", uint64(lr.incarnation)).Str("node", string(n)).Int("pid", lr.pid).Msg("rank attached")
 }

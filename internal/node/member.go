@@ -56,6 +56,7 @@ type member struct {
 	statuses     map[uint64]chan<- []byte
 	pushers      map[pusherKey]*pusher
 	lastReport   time.Time
+	keeperLost   bool // the keeper has gone: not replaced, because another one's node would be another
 }
 
 // memberEvent is anything that happens to the member.
@@ -71,6 +72,7 @@ type (
 		link *link
 		err  error
 	}
+	keeperGone struct{}
 	fromLeader struct {
 		link *link
 		msg  any
@@ -128,6 +130,7 @@ func (m *member) spawn(fn func(ctx context.Context) memberEvent) {
 // run owns the member's state until ctx ends, then waits for what it started.
 func (m *member) run(ctx context.Context) {
 	m.ctx = ctx
+	m.watchKeeper()
 	timer := time.NewTimer(idleTick)
 	defer timer.Stop()
 	for {
@@ -165,6 +168,9 @@ func (m *member) handle(ev memberEvent) {
 		if m.link == ev.link {
 			m.leaderSays(ev.msg)
 		}
+	case keeperGone:
+		m.keeperLost = true
+		m.log.keeperLost(m.cfg.KeeperSocket)
 	case arenaReady:
 		m.arenaReady(ev)
 	case finished:
@@ -182,6 +188,18 @@ func (m *member) handle(ev memberEvent) {
 	case markerWritten:
 		m.send(kindMarked, markedReport(ev))
 	}
+}
+
+// watchKeeper has the member told when its keeper goes, whether it asks the keeper for anything or not.
+func (m *member) watchKeeper() {
+	m.spawn(func(ctx context.Context) memberEvent {
+		select {
+		case <-m.keeper.Done():
+			return keeperGone{}
+		case <-ctx.Done():
+			return nil
+		}
+	})
 }
 
 // send says something to the leader; without a link it is dropped: resend repeats what still matters.

@@ -15,6 +15,7 @@ type Status struct {
 	Term        uint64                  `json:"term"`
 	IsLeader    bool                    `json:"is_leader"`
 	Adopting    bool                    `json:"adopting"`
+	KeeperLost  bool                    `json:"keeper_lost"` // until a restart, ranks' memory does not survive this daemon
 	Nodes       []NodeStatus            `json:"nodes"`
 	Jobs        []JobStatus             `json:"jobs"`
 	// From the seal of a replicated part on this node to the news of its commit, in microseconds, over the newest 1,024.
