@@ -23,6 +23,7 @@ type launcher struct {
 	refused  map[replica.Rank]string // why its process got no arena, the last time
 	creating bool
 	accepted bool
+	job      replica.JobID // that it was accepted for: a name may be used again
 	done     bool
 }
 
@@ -104,7 +105,7 @@ func (m *member) serveLauncher(l *launcher) {
 			m.refuseLauncher(l, wire.CodeRefused, fmt.Sprintf("job %q runs with %d ranks in groups %v, not %d in %v: end it (replicad job end %s) or use another name", job.Name, job.Layout.World, job.Layout.Groups, want.World, want.Groups, job.Name))
 			return
 		}
-		l.accepted = true
+		l.accepted, l.job = true, job.ID
 		l.peer.Send(wire.RankHeader{Type: wire.MRunOK, Request: l.request, Epoch: job.Epoch}, wire.Welcome{ABI: wire.RankABI, Cluster: m.cluster, Job: job.ID, Era: m.era, ChunkBytes: chunkBytes(job)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 	}
 	if job.Phase != replica.Opening || l.hello.Spare {
@@ -207,7 +208,7 @@ const ExitDoNotRequeue = 5
 // launcherDone tells a launcher how its job ended: 0 finished, 1 stopped, ExitDoNotRequeue.
 func (m *member) launcherDone(l *launcher) {
 	for _, lj := range m.jobs {
-		if lj.job.Name == l.hello.Job && lj.job.Phase == replica.Ended {
+		if lj.job.ID == l.job && lj.job.Phase == replica.Ended {
 			code := int32(1)
 			switch reason := lj.job.EndReason; {
 			case reason == jobFinished:
