@@ -19,7 +19,7 @@ func TestLauncherLearnsHowItsJobEnded(t *testing.T) {
 	} {
 		d := newDesk(t)
 		peer, end := d.session(0)
-		l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: testJob, job: testJob}
+		l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: testJob}
 		d.put(changed(newJob(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, reason }))
 		d.serveLauncher(l)
 		h, body := end.reads()
