@@ -295,6 +295,10 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arena
 	if err != nil {
 		return nil, place, manifest, err
 	}
+	if local := report.By[f.m.self.Name]; local > 0 { // from another rank's arena on this node: nothing crossed the network
+		report.Bytes -= local
+		delete(report.By, f.m.self.Name)
+	}
 	f.m.log.moved(f.job, f.rank, part, f.plan.Epoch, report, max(src.Tier, replica.PeerRAM), time.Since(began))
 	return arena, place, manifest, nil
 }
