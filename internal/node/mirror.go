@@ -21,6 +21,14 @@ type mirror struct {
 	arena *arenaRef
 }
 
+// laidOutAsGroup refuses a replicated part whose geometry is not its group's.
+func laidOutAsGroup(job *replica.Job, man replica.Manifest) error {
+	if man.Part.Kind == replica.ReplicatedPart && man.Geometry != job.GroupGeometry[man.Part.Index] {
+		return fmt.Errorf("mirror of %v: its manifest has geometry %v, the group has %v: the ranks of a group must register the same regions in the same order", man.Part, man.Geometry, job.GroupGeometry[man.Part.Index])
+	}
+	return nil
+}
+
 // mirrorArena returns the arena for a mirrored part, made to its size. On the member's goroutine.
 func (m *member) mirrorArena(lj *localJob, rank replica.Rank, man replica.Manifest) (*arenaRef, error) {
 	key := man.Part
@@ -37,8 +45,8 @@ func (m *member) mirrorArena(lj *localJob, rank replica.Rank, man replica.Manife
 	if man.Part.Kind == replica.PrivatePart && man.Bytes > privateCap(lj.job) {
 		return nil, fmt.Errorf("private part of rank %d has %d bytes, the cap is %d", rank, man.Bytes, privateCap(lj.job))
 	}
-	if man.Part.Kind == replica.ReplicatedPart && man.Geometry != lj.job.GroupGeometry[man.Part.Index] {
-		return nil, fmt.Errorf("mirror of %v: its manifest has geometry %v, the group has %v: the ranks of a group must register the same regions in the same order", man.Part, man.Geometry, lj.job.GroupGeometry[man.Part.Index])
+	if err := laidOutAsGroup(lj.job, man); err != nil {
+		return nil, err
 	}
 	g, err := replica.NewGeometry(man.Regions)
 	if err != nil {

@@ -116,6 +116,9 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 			err = fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, peer, lj.part(placeKind(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
 			return
 		}
+		if err = laidOutAsGroup(lj.job, man); err != nil {
+			return
+		}
 		kind := placeKind(k.Part)
 		if kind == shm.Frozen {
 			kind = shm.Slot // it goes where the parts go that bind it

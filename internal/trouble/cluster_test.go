@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -45,6 +46,8 @@ func nextHost() string {
 // freePort finds a port of host that is free for UDP and TCP.
 func freePort(t *testing.T, host string) string {
 	t.Helper()
+	given.Lock()
+	defer given.Unlock()
 	for range 100 {
 		l, err := net.Listen("tcp", host+":0")
 		if err != nil {
@@ -55,12 +58,21 @@ func freePort(t *testing.T, host string) string {
 		l.Close()
 		if err == nil {
 			u.Close()
-			return addr
+			if !given.addrs[addr] { // the kernel may name a port again that nobody has bound yet
+				given.addrs[addr] = true
+				return addr
+			}
 		}
 	}
 	t.Fatalf("no free port on %s", host)
 	return ""
 }
+
+// given are the addresses that freePort has returned.
+var given = struct {
+	sync.Mutex
+	addrs map[string]bool
+}{addrs: map[string]bool{}}
 
 // shortDir is a directory whose path leaves room for the names of sockets.
 func shortDir(t *testing.T) string {
