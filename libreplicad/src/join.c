@@ -122,6 +122,9 @@ RP_API int rp_leave(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	int rc = arguments(h, "rp_leave", timeout_ns, &deadline, err);
 	if (rc != RP_OK)
 		return rc;
+	uint64_t epoch = atomic_load(&h->epoch);
+	if (epoch && atomic_load(&h->control->fence.word) >= epoch)
+		return rpi_error(err, RP_EFENCED, "epoch %llu is closed: rp_join", (unsigned long long)epoch);
 	rpi_quiesce(h, deadline);
 	rc = rpi_flush(h, deadline);
 	return rc == RP_OK || rc == RP_EGONE ? rpi_request(h, RP_M_LEAVE, NULL, 0, RP_M_BYE, deadline, err) : rc;
