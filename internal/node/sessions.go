@@ -395,6 +395,11 @@ func (m *member) peerGone(p *session.Peer) {
 		m.launcherGone(l)
 		return
 	}
+	for id, k := range m.kvs {
+		if k.peer == p { // nobody waits for the answer
+			delete(m.kvs, id)
+		}
+	}
 	for _, ref := range m.orphans {
 		if ref.peer == p {
 			ref.peer = nil
@@ -429,9 +434,7 @@ func (m *member) jobNamed(name string) *localJob {
 // freeTorn frees places that were torn, once the handle has joined its copies.
 func (m *member) freeTorn(lr *localRank) {
 	for _, p := range lr.arena.Places() {
-		if lr.arena.Word(p).State() == replica.SlotTorn {
-			lr.arena.Free(p)
-		}
+		lr.arena.freeTorn(p)
 	}
 }
 
