@@ -108,6 +108,14 @@ func (s *Session) Fail(text string) error {
 	return failure("fail", C.rp_fail(s.h, t, &s.call.error), s.call)
 }
 
+// Reject says, between Load and Ready, that the loaded state is bad although every digest is right (values that are not
+// finite, say): its generation is condemned for good and the job goes back to an older one. Join next.
+func (s *Session) Reject(text string) error {
+	t := C.CString(text)
+	defer C.free(unsafe.Pointer(t))
+	return failure("reject", C.rp_reject(s.h, t, &s.call.error), s.call)
+}
+
 // Leave says that the job is finished for this rank; then Close.
 func (s *Session) Leave(ctx context.Context) error {
 	return s.waiting(ctx, "leave", func(ns C.int64_t) C.int { return C.rp_leave(s.h, ns, &s.call.error) })

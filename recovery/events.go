@@ -38,6 +38,14 @@ type (
 	Report struct{ replica.NodeReport }
 	// Evidence is a fault that somebody saw. A zero Epoch means the newest; a zero NodeIncarnation the registered one.
 	Evidence struct{ replica.Fault }
+	// Rejected is a rank's word that the state it was given to load is bad although its digests are right: values that are
+	// not finite, say. It counts while the epoch is planned.
+	Rejected struct {
+		Epoch       replica.Epoch
+		Rank        replica.Rank
+		Incarnation replica.Incarnation
+		Why         string
+	}
 	// NodeUp says that a node's control stream is up.
 	NodeUp struct {
 		Holder  replica.Holder
@@ -68,6 +76,7 @@ type DurableGen struct {
 func (JobChanged) event()    {}
 func (Report) event()        {}
 func (Evidence) event()      {}
+func (Rejected) event()      {}
 func (NodeUp) event()        {}
 func (NodeGone) event()      {}
 func (DurableFound) event()  {}

@@ -134,7 +134,9 @@ func (l *Leader) recorded(f replica.Fault) bool {
 		// A node's fault covers the deaths of the ranks on it.
 		covered := g.OfNode() && !f.OfNode() && g.Kind.IsCondition() && int(f.Rank) < len(l.job.Ranks) &&
 			l.job.Ranks[f.Rank].Node == g.Node && l.job.Ranks[f.Rank].NodeIncarnation == g.NodeIncarnation
-		return same && (g.Kind == f.Kind || g.Kind.IsCondition() && f.Kind.IsCondition()) || covered
+		// An event belongs to its epoch: the same one in the next is another (lock.reportFault).
+		again := g.Kind == f.Kind && (f.Kind.IsCondition() || g.Epoch == f.Epoch)
+		return same && (again || g.Kind.IsCondition() && f.Kind.IsCondition()) || covered
 	})
 }
 

@@ -33,6 +33,8 @@ type Leader struct {
 	pending map[string]time.Duration // proposals by name: when they may be made again
 	offers  map[replica.Rank]*offering
 	noted   map[string]string
+	failed  map[replica.Generation]map[replica.Incarnation]bool // who could not load it
+	blamed  map[replica.Generation]string                       // to be condemned, and why
 
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
 	closed    replica.Epoch // the closed epoch that the fields below are of
@@ -58,7 +60,8 @@ func NewLeader(job replica.JobID, term uint64, t Timing) *Leader {
 	l := &Leader{id: job, term: term, t: t, budget: DefaultBudget(),
 		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), up: make(map[replica.NodeName]bool),
 		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]time.Duration),
-		offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1}
+		offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1,
+		failed: make(map[replica.Generation]map[replica.Incarnation]bool), blamed: make(map[replica.Generation]string)}
 	l.resetRecovery()
 	return l
 }
@@ -89,7 +92,10 @@ func (l *Leader) learn(ev Event) {
 	case Report:
 		l.learnReport(ev.NodeReport)
 	case Evidence:
+		l.learnLoadFailure(ev.Fault)
 		l.learnFault(ev.Fault)
+	case Rejected:
+		l.learnRejected(ev)
 	case NodeUp:
 		l.up[ev.Holder.Node] = true
 		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer
@@ -192,6 +198,7 @@ func (l *Leader) decide() {
 		}
 	}
 	l.assertFaults()
+	l.condemn()
 	l.revive()
 	switch l.job.Phase {
 	case replica.Opening:
@@ -228,6 +235,8 @@ func proposalName(c replica.Command) string {
 		return fmt.Sprintf("resume %d", c.Epoch)
 	case replica.Begin:
 		return fmt.Sprintf("begin %d", c.Epoch)
+	case replica.Condemn:
+		return fmt.Sprintf("condemn %v", c.Generation)
 	case replica.SetCopies:
 		return fmt.Sprintf("copies %d", c.Copies)
 	}

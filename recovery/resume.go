@@ -19,7 +19,7 @@ type loading struct {
 // resume_grace, with the holders there are.
 func (l *Leader) restoring() {
 	in, p := l.input(), l.job.Plan
-	if p == nil {
+	if p == nil || l.badCopies(&in, p) {
 		return
 	}
 	var loadingRanks []replica.Rank

@@ -218,6 +218,18 @@ func (w *world) command(f []string) error {
 		for _, r := range ranks(f[1]) {
 			w.process(fmt.Sprint(r)).blocked = false
 		}
+	case "rot": // rot NODE EPOCH,STEP PART: a bit of that copy flips, unnoticed until it is read
+		p, g := part(f[3]), generation(f[2])
+		d := w.nodes[replica.NodeName(f[1])]
+		d.rotten = append(d.rotten, replica.Held{Part: p, Generation: g, Root: root(p, g)})
+	case "disk-rot": // disk-rot EPOCH,STEP: its shards fail their digests when they are read
+		w.diskBad = append(w.diskBad, generation(f[1]))
+	case "reject": // reject RANK TEXT: it finds what it loaded bad
+		r := replica.Rank(number(f[1]))
+		w.queue = append(w.queue, recovery.Rejected{Epoch: w.state().Epoch, Rank: r, Incarnation: w.state().Ranks[r].Incarnation, Why: strings.Join(f[2:], " ")})
+	case "misload": // misload RANK: it loads other bytes than planned
+		r := replica.Rank(number(f[1]))
+		w.queue = append(w.queue, recovery.Evidence{Fault: replica.Fault{Epoch: w.state().Epoch, Kind: replica.BadDigest, Rank: r, Incarnation: w.state().Ranks[r].Incarnation, Detail: "loaded other bytes"}})
 	case "condemn":
 		w.apply(replica.Condemn{Job: w.job, Generation: generation(f[1]), Reason: "test"})
 	case "prove": // the operator says that a node's memory is gone

@@ -17,22 +17,23 @@ import (
 // world is a cluster in one goroutine: the real state machine, the real Leader, and daemons that do what protocol says, as
 // far as recovery can tell. Time is a number.
 type world struct {
-	st     *lock.State
-	index  uint64
-	now    time.Duration
-	timing recovery.Timing
-	term   uint64
-	leader *recovery.Leader
-	job    replica.JobID
-	nodes  map[replica.NodeName]*daemon
-	disk   []recovery.DurableGen
-	unread string // why the durable tier can't be searched
-	scans  int
-	queue  []recovery.Event
-	said   []string // effects and changes, for transcripts
-	nonce  uint64
-	hold   map[replica.NodeName]bool // nodes that take no offers
-	onPlan func(*replica.Job)        // called when a plan was applied
+	st      *lock.State
+	index   uint64
+	now     time.Duration
+	timing  recovery.Timing
+	term    uint64
+	leader  *recovery.Leader
+	job     replica.JobID
+	nodes   map[replica.NodeName]*daemon
+	disk    []recovery.DurableGen
+	unread  string // why the durable tier can't be searched
+	scans   int
+	diskBad []replica.Generation // durable generations whose shards fail their digests when they are read
+	queue   []recovery.Event
+	said    []string // effects and changes, for transcripts
+	nonce   uint64
+	hold    map[replica.NodeName]bool // nodes that take no offers
+	onPlan  func(*replica.Job)        // called when a plan was applied
 }
 
 // daemon is a node: its memory, and the processes it runs.
@@ -48,7 +49,10 @@ type daemon struct {
 	procs   map[replica.Rank]*process
 	parts   []replica.Held
 	fenced  replica.Epoch
-	noSlot  bool // can't capture at a fault
+	noSlot  bool           // can't capture at a fault
+	rotten  []replica.Held // copies whose bytes have flipped, unnoticed
+	bad     []replica.Held // and noticed
+	badDisk []replica.Held // durable parts that failed their digest here
 }
 
 type process struct {
@@ -301,9 +305,26 @@ func (w *world) react(n replica.NodeName) {
 	}
 }
 
+// touch has every copy of a planned part read: what has rotted is noticed, given up and named.
+func (w *world) touch(s replica.Source, g replica.Generation) {
+	is := func(h replica.Held) bool { return h.Part == s.Part && h.Generation == g && h.Root == s.Root }
+	for _, d := range w.nodes {
+		for _, h := range d.rotten {
+			if is(h) && d.up {
+				d.parts = slices.DeleteFunc(d.parts, is)
+				d.bad = append(d.bad, h)
+			}
+		}
+		if d.up {
+			d.rotten = slices.DeleteFunc(d.rotten, is)
+		}
+	}
+}
+
 func (w *world) available(s replica.Source, g replica.Generation) bool {
+	w.touch(s, g)
 	if s.Tier == replica.Disk {
-		return true
+		return !slices.Contains(w.diskBad, g)
 	}
 	for _, h := range s.Holders {
 		d := w.nodes[h.Node]
@@ -317,6 +338,13 @@ func (w *world) available(s replica.Source, g replica.Generation) bool {
 func (w *world) load(d *daemon, r replica.Rank, p *process, plan *replica.Plan) {
 	group, _ := plan.Source(replica.OfGroup(plan.Layout.Groups[r]))
 	own, _ := plan.Source(replica.OfRank(r))
+	for _, s := range []replica.Source{group, own} {
+		if s.Tier == replica.Disk && slices.Contains(w.diskBad, plan.Generation) {
+			if h := (replica.Held{Part: s.Part, Generation: plan.Generation, Root: s.Root, Rank: r}); !slices.Contains(d.badDisk, h) {
+				d.badDisk = append(d.badDisk, h)
+			}
+		}
+	}
 	if !w.available(group, plan.Generation) || !w.available(own, plan.Generation) {
 		return
 	}
@@ -348,7 +376,7 @@ func (w *world) fetchMirrors(n replica.NodeName, d *daemon, plan *replica.Plan) 
 func (w *world) report(n replica.NodeName) replica.NodeReport {
 	d := w.nodes[n]
 	d.seq++
-	rep := replica.NodeReport{Job: w.job, Holder: d.holder, Session: d.session, Seq: d.seq, Fenced: d.fenced, Settled: true, Parts: slices.Clone(d.parts), Offers: d.offers, Spare: d.spare}
+	rep := replica.NodeReport{Job: w.job, Holder: d.holder, Session: d.session, Seq: d.seq, Fenced: d.fenced, Settled: true, Parts: slices.Clone(d.parts), Offers: d.offers, Spare: d.spare, Bad: slices.Clone(d.bad), BadDisk: slices.Clone(d.badDisk)}
 	if w.hold[n] {
 		rep.Offers = 0
 	}
@@ -495,6 +523,8 @@ func describe(c replica.Command) string {
 		return s
 	case replica.Begin:
 		return fmt.Sprintf("begin %d", c.Epoch)
+	case replica.Condemn:
+		return fmt.Sprintf("condemn %v: %s", c.Generation, c.Reason)
 	case replica.SetCopies:
 		return fmt.Sprintf("copies %d", c.Copies)
 	case replica.SetMirrors:

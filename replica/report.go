@@ -73,4 +73,8 @@ type NodeReport struct {
 	Parts   []Held       `json:"parts" cbor:"8,keyasint"`  // every sealed part here, mirrors included
 	Offers  int          `json:"offers" cbor:"9,keyasint"` // processes that its launchers could still start
 	Spare   bool         `json:"spare" cbor:"10,keyasint"` // its launchers take only ranks lost elsewhere
+	// Bad lists the copies here that failed their digest since the job last ran, and were given up.
+	Bad []Held `json:"bad,omitempty" cbor:"11,keyasint,omitempty"`
+	// BadDisk lists the durable parts that failed their digest when this node read them for the newest plan.
+	BadDisk []Held `json:"bad_disk,omitempty" cbor:"12,keyasint,omitempty"`
 }

@@ -19,7 +19,10 @@ import (
 // statusTimeout bounds how long status waits for the leader before it answers with what this node knows alone.
 const statusTimeout = 500 * time.Millisecond
 
-// admin serves the operator's socket: status, and ending a job. HTTP over a unix socket of mode 0600.
+// lostTimeout is how long the word that a node is lost may take to be recorded.
+const lostTimeout = 2 * proposeTimeout
+
+// admin serves the operator's socket: status, ending a job, and the word that a node is lost. HTTP over a unix socket of mode 0600.
 type admin struct {
 	m       *member
 	probes  *prober
@@ -72,6 +75,23 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 		}
 		fmt.Fprintln(w, "asked the leader to end job", name)
 	})
+	mux.HandleFunc("POST /node/{name}/lost", func(w http.ResponseWriter, r *http.Request) {
+		name := r.PathValue("name")
+		var answer lostReply
+		ok, err := a.ask(r.Context(), lostTimeout, &answer, func(id uint64) {
+			a.m.send(kindLost, lostRequest{id, replica.NodeName(name), r.FormValue("why")})
+		})
+		switch {
+		case !ok:
+			http.Error(w, fmt.Sprintf("no leader answered: whether node %s is recorded as lost is not known; ask again once replicad status names a leader", name), http.StatusServiceUnavailable)
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		case answer.Refused != "":
+			http.Error(w, answer.Refused, http.StatusConflict)
+		default:
+			fmt.Fprintf(w, "the memory of node %s (incarnation %d) is recorded as lost in %d jobs\n", name, answer.Incarnation, answer.Jobs)
+		}
+	})
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second, MaxHeaderBytes: 64 << 10}
 	stop := context.AfterFunc(ctx, func() { s.Close() })
 	defer stop()
@@ -81,11 +101,33 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
+// ask sends the leader a question under a new number and waits for the JSON of its answer; false: none came.
+func (a *admin) ask(ctx context.Context, patience time.Duration, into any, send func(id uint64)) (answered bool, err error) {
+	answer := make(chan []byte, 1)
+	var id uint64 // 0: no leader
+	a.m.do(ctx, func() {
+		if a.m.link != nil {
+			id = a.m.nextRequest()
+			a.m.statuses[id] = answer
+			send(id)
+		}
+	})
+	if id == 0 {
+		return false, nil
+	}
+	defer a.m.do(context.WithoutCancel(ctx), func() { delete(a.m.statuses, id) })
+	select {
+	case b := <-answer:
+		return true, json.Unmarshal(b, into)
+	case <-time.After(patience):
+	case <-ctx.Done():
+	}
+	return false, nil
+}
+
 // status asks the leader for the whole picture, and falls back to this node's own.
 func (a *admin) status(ctx context.Context) Status {
 	st := a.base()
-	answer := make(chan []byte, 1)
-	var asked uint64 // the request to the leader; 0: none
 	a.m.do(ctx, func() {
 		st.Adopting, st.KeeperLost = len(a.m.awaited) > 0, a.m.keeperLost
 		if a.m.link != nil {
@@ -103,24 +145,11 @@ func (a *admin) status(ctx context.Context) Status {
 		for _, lj := range a.m.jobs {
 			st.Jobs = append(st.Jobs, jobStatus(lj.job, nil))
 		}
-		if a.m.link != nil {
-			asked = a.m.nextRequest()
-			a.m.statuses[asked] = answer
-			a.m.send(kindStatus, statusRequest{asked})
-		}
 	})
 	st.CommitLagP50US, st.CommitLagP99US = lagUS(a.m.log)
-	if asked != 0 {
-		select {
-		case b := <-answer:
-			var jobs []JobStatus
-			if err := json.Unmarshal(b, &jobs); err == nil {
-				st.Jobs = jobs
-			}
-		case <-time.After(statusTimeout):
-		case <-ctx.Done():
-		}
-		a.m.do(context.WithoutCancel(ctx), func() { delete(a.m.statuses, asked) })
+	var jobs []JobStatus
+	if ok, err := a.ask(ctx, statusTimeout, &jobs, func(id uint64) { a.m.send(kindStatus, statusRequest{id}) }); ok && err == nil {
+		st.Jobs = jobs
 	}
 	slices.SortFunc(st.Nodes, func(x, y NodeStatus) int { return compareStrings(string(x.Name), string(y.Name)) })
 	slices.SortFunc(st.Jobs, func(x, y JobStatus) int { return compareStrings(x.ID.String(), y.ID.String()) })

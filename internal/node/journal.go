@@ -119,6 +119,16 @@ func (j *journal) offered(job *replica.Job, r replica.Rank, n replica.NodeName) 
 	jobEvent(j.event("offered"), job).Uint32("rank", uint32(r)).Str("node", string(n)).Msg("rank offered")
 }
 
+// excluded logs what was taken out of a job's history for good, and on whose word.
+func (j *journal) excluded(job *replica.Job, c replica.Command) {
+	switch c := c.(type) {
+	case replica.Condemn:
+		jobEvent(j.z.Warn().Str("event", "condemned"), job).Str("generation", c.Generation.String()).Str("reason", c.Reason).Msg("generation condemned: its bytes are bad")
+	case replica.ProveLost:
+		jobEvent(j.z.Warn().Str("event", "proved_lost"), job).Str("node", string(c.Holder.Node)).Str("reason", c.Why).Msg("memory of the node recorded as lost")
+	}
+}
+
 func (j *journal) note(job *replica.Job, n recovery.Note) {
 	e := jobEvent(j.event("note"), job).Str("code", n.Code).Str("text", n.Text)
 	for k, v := range n.Fields {

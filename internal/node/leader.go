@@ -300,6 +300,9 @@ func (l *leader) outcome(ctx context.Context, o proposalOutcome) {
 	if led == nil || !l.active {
 		return
 	}
+	if err == nil {
+		l.log.excluded(led.job, o.cmd)
+	}
 	switch o.rule {
 	case fromCommitter:
 		l.commitEffects(ctx, o.job, led, led.committer.Outcome(o.cmd, err))

@@ -140,6 +140,14 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if led := l.jobs[m.Job]; led != nil && !m.Fault.OfNode() && int(m.Fault.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Fault.Rank].Node == name {
 			l.recoverStep(ctx, m.Job, led, recovery.Evidence{Fault: m.Fault})
 		}
+	case rejected:
+		if led := l.jobs[m.Job]; led != nil && int(m.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Rank].Node == name {
+			l.recoverStep(ctx, m.Job, led, recovery.Rejected{Epoch: m.Epoch, Rank: m.Rank, Incarnation: m.Incarnation, Why: m.Why})
+		}
+	case corruptCopy:
+		if to := l.links[m.Node]; to != nil {
+			to.send(kindRecheck, m)
+		}
 	case suspect:
 		l.suspect(ctx, name, m)
 	case claimRequest:
@@ -176,6 +184,8 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if job, ok := l.view.JobByName(m.Name); ok {
 			l.propose(ctx, job.ID, replica.EndJob{Job: job.ID, Reason: m.Reason}, fromDriver, nil)
 		}
+	case lostRequest:
+		l.lostForGood(ctx, from, m)
 	case statusRequest:
 		b, err := json.Marshal(l.status())
 		if err == nil {

@@ -69,8 +69,9 @@ func holdsRank(job *replica.Job, h replica.Holder) bool {
 	})
 }
 
-// couldWitness counts the registered nodes besides one that no job holds for dead or silent. Links don't count: a leader that
-// was just elected has hardly any, and one node's word must not be enough then.
+// couldWitness counts the registered nodes besides one that no job holds for dead or silent, and that nobody has just found
+// silent: of nodes that fall together none can speak against another. Links don't count: a leader that was just elected has
+// hardly any, and one node's word must not be enough then.
 func (l *leader) couldWitness(except replica.NodeName) int {
 	n := 0
 	for name, node := range l.view.Nodes {
@@ -80,9 +81,23 @@ func (l *leader) couldWitness(except replica.NodeName) int {
 				return f.OfNode() && f.Kind.IsCondition() && f.Node == name && f.NodeIncarnation == node.Incarnation
 			})
 		}
-		if name != except && !faulted {
+		if name != except && !faulted && !l.suspected(holderOf(node)) {
 			n++
 		}
 	}
 	return n
+}
+
+// suspected tells whether somebody's word against a node still counts.
+func (l *leader) suspected(h replica.Holder) bool {
+	s := l.suspicions[h]
+	if s == nil {
+		return false
+	}
+	for _, at := range s.witness {
+		if l.now()-at <= witnessFresh {
+			return true
+		}
+	}
+	return false
 }

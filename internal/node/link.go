@@ -219,6 +219,8 @@ func decodeFromLeader(kind wire.Kind, body []byte) (any, error) {
 		return decode[offer](body)
 	case kindCapture:
 		return decode[captureOrder](body)
+	case kindRecheck:
+		return decode[corruptCopy](body)
 	case kindClaimReply:
 		return decode[claimReply](body)
 	case kindCreateReply:
@@ -243,6 +245,10 @@ func decodeFromNode(kind wire.Kind, body []byte) (any, error) {
 		return decode[replica.Passed](body)
 	case kindEvidence:
 		return decode[evidence](body)
+	case kindReject:
+		return decode[rejected](body)
+	case kindCorrupt:
+		return decode[corruptCopy](body)
 	case kindClaim:
 		return decode[claimRequest](body)
 	case kindCreate:
@@ -257,6 +263,8 @@ func decodeFromNode(kind wire.Kind, body []byte) (any, error) {
 		return decode[markedReport](body)
 	case kindEnd:
 		return decode[endRequest](body)
+	case kindLost:
+		return decode[lostRequest](body)
 	case kindStatus:
 		return decode[statusRequest](body)
 	}

@@ -29,6 +29,8 @@ type localJob struct {
 	written     map[replica.Part]shardReport
 	writing     map[replica.Part]bool
 	fetching    map[replica.Part]fetchState // mirrors being fetched for a plan
+	bad         []replica.Held              // copies here that failed their digest since the job last ran
+	badDisk     []replica.Held              // and durable parts, when they were read here
 }
 
 func newLocalJob(job *replica.Job) *localJob {
@@ -53,6 +55,7 @@ type localRank struct {
 	initial     replica.Epoch // sealed both parts as (initial, init)
 	gone        replica.Epoch // let go in this epoch
 	loaded      replica.Epoch // acknowledged its roots for the plan of this epoch
+	rejected    replica.Epoch // said that what it loaded in this epoch is bad: it is not given it again
 	left        bool          // said that it has finished
 	killed      bool          // by reap
 	leaveTo     uint32        // request to answer with BYE once the job has ended
@@ -232,6 +235,10 @@ func (m *member) report(lj *localJob) {
 			r.Parts = append(r.Parts, l.held)
 		}
 	}
+	if lj.job.Phase == replica.Open {
+		lj.bad, lj.badDisk = nil, nil
+	}
+	r.Bad, r.BadDisk = slices.Clone(lj.bad), slices.Clone(lj.badDisk)
 	r.Offers, r.Spare = m.offers(lj.job)
 	sortReport(&r)
 	r.Seq = lj.reported.Seq

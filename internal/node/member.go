@@ -232,6 +232,10 @@ func (m *member) leaderSays(msg any) {
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.captureNow(lj, msg.Generation)
 		}
+	case corruptCopy:
+		if lj := m.jobs[msg.Job]; lj != nil {
+			m.recheck(lj, msg)
+		}
 	case claimReply:
 		m.claimReplied(msg)
 	case createReply:

@@ -22,6 +22,10 @@ const (
 	kindEnd         wire.Kind = 43
 	kindStatus      wire.Kind = 44
 	kindMarked      wire.Kind = 45
+	kindCorrupt     wire.Kind = 46 // corruptCopy
+	kindReject      wire.Kind = 47
+	kindLost        wire.Kind = 60 // node -> leader; answered by kindStatusReply
+	kindRecheck     wire.Kind = 59 // corruptCopy: read it again
 	kindView        wire.Kind = 48 // leader -> node from here on
 	kindProgress    wire.Kind = 49
 	kindCandidate   wire.Kind = 50 // replica.Candidate
@@ -54,6 +58,22 @@ type welcome struct {
 }
 
 type beat struct{}
+
+// lostRequest is the operator's word that a node's memory is gone.
+type lostRequest struct {
+	ID   uint64           `cbor:"1,keyasint"`
+	Node replica.NodeName `cbor:"2,keyasint"`
+	Why  string           `cbor:"3,keyasint"`
+}
+
+// rejected is a rank's word against the state it was given to load.
+type rejected struct {
+	Job         replica.JobID       `cbor:"1,keyasint"`
+	Epoch       replica.Epoch       `cbor:"2,keyasint"`
+	Rank        replica.Rank        `cbor:"3,keyasint"`
+	Incarnation replica.Incarnation `cbor:"4,keyasint"`
+	Why         string              `cbor:"5,keyasint"`
+}
 
 type evidence struct {
 	Job   replica.JobID `cbor:"1,keyasint"`

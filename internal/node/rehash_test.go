@@ -18,7 +18,7 @@ func TestAFlippedBitIsNotTakenForPresent(t *testing.T) {
 	h := lr.arena.Header()
 	at := int64(h.SlotOffset + h.SlotStride + 17) // in slot 1
 	d.write(lr.arena, at, d.word(lr.arena, at)^1)
-	f := fetcher{m: d.member, lj: lj, job: lj.job, rank: 0}
+	f := fetcher{m: d.member, lj: lj, job: lj.job, plan: &replica.Plan{Epoch: 4, Generation: gen(3, 4)}, rank: 0}
 	for _, c := range []struct {
 		place shm.Place
 		good  bool
@@ -26,7 +26,7 @@ func TestAFlippedBitIsNotTakenForPresent(t *testing.T) {
 	}{{slot(0), true, replica.SlotSealed}, {slot(1), false, replica.SlotFree}} {
 		got := make(chan bool, 1)
 		go func() {
-			got <- f.rehash(t.Context(), lr.arena, c.place)
+			got <- f.rehash(t.Context(), lr.arena, c.place, replica.Source{Part: replica.OfGroup(0), Root: replica.Digest{9}})
 			d.do(t.Context(), func() {}) // an event, for until to look again
 		}()
 		var good bool

@@ -55,7 +55,7 @@ func (m *member) order(lj *localJob) {
 		switch {
 		case job.Phase == replica.Opening && !adopted(job) && lr.stopped && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
 			m.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderInit})
-		case job.Phase == replica.Planned && job.Plan != nil && lr.stopped && lr.loaded != job.Epoch && lr.restore != nil && lr.restore.epoch == job.Epoch && lr.restore.done:
+		case job.Phase == replica.Planned && job.Plan != nil && lr.stopped && lr.loaded != job.Epoch && lr.rejected != job.Epoch && lr.restore != nil && lr.restore.epoch == job.Epoch && lr.restore.done:
 			group, _ := job.Plan.Source(replica.OfGroup(lj.group(r)))
 			private, _ := job.Plan.Source(replica.OfRank(r))
 			m.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderLoad, Source: lr.restore.tier, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation,
@@ -204,7 +204,7 @@ func (f *fetcher) ensure(ctx context.Context, arena *arenaRef, kind shm.PlaceKin
 	}) {
 		return shm.Place{}, context.Cause(ctx)
 	}
-	if found && f.rehash(ctx, arena, have.place) {
+	if found && f.rehash(ctx, arena, have.place, src) {
 		if err := f.frozen(ctx, arena, have.info.FrozenRoot, src, part); err != nil {
 			return shm.Place{}, err
 		}
@@ -222,23 +222,11 @@ func (f *fetcher) ensure(ctx context.Context, arena *arenaRef, kind shm.PlaceKin
 	return place, nil
 }
 
-// rehash reads a sealed place whole and compares every digest: what is in memory already counts only if it is rehashed now
-// (protocol section 6, Restore). Where a bit has flipped the place is given up, so that a good copy can be fetched into one.
-func (f *fetcher) rehash(ctx context.Context, arena *arenaRef, p shm.Place) bool {
-	if !f.m.do(ctx, func() { arena.hold(p) }) {
-		return false
-	}
-	err := arena.Verify(p)
-	f.m.do(f.m.ctx, func() {
-		arena.release(p)
-		if err != nil {
-			arena.Free(p)
-		}
-	})
-	if err != nil {
-		f.m.log.failed("digest", arena.key, fmt.Sprintf("%v: given up, it is fetched from another holder", err))
-	}
-	return err == nil
+// rehash reads a sealed place whole: what is in memory already counts only if it is rehashed now (protocol section 6,
+// Restore). Where a bit has flipped the place is given up, so that a good copy can be fetched into one; of is the planned
+// part that then can't be had from here.
+func (f *fetcher) rehash(ctx context.Context, arena *arenaRef, p shm.Place, of replica.Source) bool {
+	return f.m.verify(ctx, f.lj, arena, p, replica.Held{Part: of.Part, Generation: f.plan.Generation, Root: of.Root, Rank: f.rank})
 }
 
 // frozen brings the frozen part that a replicated part's root binds.
@@ -247,7 +235,7 @@ func (f *fetcher) frozen(ctx context.Context, arena *arenaRef, root replica.Dige
 		return nil
 	}
 	frozen := replica.Part{Kind: replica.FrozenPart, Index: part.Index}
-	if info, err := arena.Sealed(shm.Place{Kind: shm.Frozen}); err == nil && info.Root == root && f.rehash(ctx, arena, shm.Place{Kind: shm.Frozen}) {
+	if info, err := arena.Sealed(shm.Place{Kind: shm.Frozen}); err == nil && info.Root == root && f.rehash(ctx, arena, shm.Place{Kind: shm.Frozen}, src) {
 		return nil
 	}
 	src.Part, src.Root = frozen, root
@@ -277,10 +265,15 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arena
 	}
 	var report transfer.Report
 	if src.Tier == replica.Disk {
-		report, err = f.fromDisk(part, src, begin)
+		if report, err = f.fromDisk(part, src, begin); badDisk(err) {
+			f.m.do(f.m.ctx, func() {
+				f.m.spoiled(f.lj, &f.lj.badDisk, f.lj.planned(part, f.plan.Generation, src.Root, f.rank))
+			})
+		}
 	} else {
 		key := transfer.Key{Cluster: f.m.cluster, Era: f.job.Era, Job: f.job.ID, Epoch: f.plan.Epoch, Part: part, Generation: f.plan.Generation, Root: src.Root, Rank: f.rank, Incarnation: f.incarnation}
 		report, err = transfer.Fetch(ctx, key, f.m.sources(src.Holders), begin)
+		f.corrupt(part, src.Root, report.Corrupt)
 	}
 	if staging == nil {
 		return nil, place, manifest, errors.Join(err, errors.New("no source gave a manifest that could be staged"))

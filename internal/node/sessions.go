@@ -75,6 +75,11 @@ func (m *member) handleSession(ev session.Event) {
 		if lj, lr := m.rankOf(ev.Peer); lr != nil {
 			m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: ev.Text}})
 		}
+	case session.Reject:
+		if lj, lr := m.rankOf(ev.Peer); lr != nil {
+			lr.rejected = ev.Header.Epoch
+			m.send(kindReject, rejected{lj.job.ID, ev.Header.Epoch, lr.rank, lr.incarnation, ev.Text})
+		}
 	case session.Leave:
 		if lj, lr := m.rankOf(ev.Peer); lr != nil {
 			lr.left, lr.leaveTo = true, ev.Header.Request

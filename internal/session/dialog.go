@@ -81,6 +81,8 @@ func (d *dialog) event(token string, p *Peer, h wire.RankHeader, body []byte, fi
 		return Loaded{p, h, v}, err
 	case wire.MFail:
 		return Fail{p, h, string(body[:min(len(body), wire.MaxRefusedText)])}, nil
+	case wire.MReject:
+		return Reject{p, h, string(body[:min(len(body), wire.MaxRefusedText)])}, nil
 	case wire.MLeave:
 		if len(body) != 0 {
 			return nil, fmt.Errorf("leave: body of %d bytes, want none", len(body))

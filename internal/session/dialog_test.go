@@ -44,6 +44,10 @@ func TestEvents(t *testing.T) {
 	if ev := next[Fail](t, s); ev.Text != "boom" {
 		t.Errorf("%+v", ev)
 	}
+	c.send(wire.MReject, []byte("NaN"))
+	if ev := next[Reject](t, s); ev.Text != "NaN" {
+		t.Errorf("%+v", ev)
+	}
 	kv := wire.KV{Key: "k", Value: []byte("v"), Members: 2}
 	for _, op := range []uint16{wire.MKVSet, wire.MKVGet, wire.MBarrier} {
 		c.send(op, kv.Append(nil))

@@ -48,6 +48,12 @@ type (
 		Header wire.RankHeader
 		Text   string
 	}
+	// Reject is a rank's word that the state it was given to load is bad although it hashes right.
+	Reject struct {
+		Peer   *Peer
+		Header wire.RankHeader
+		Text   string
+	}
 	// Leave says that the rank has finished; it expects MBye.
 	Leave struct {
 		Peer   *Peer
@@ -93,6 +99,7 @@ func (Attach) event()     {}
 func (Sealed) event()     {}
 func (Stopped) event()    {}
 func (Loaded) event()     {}
+func (Reject) event()     {}
 func (Fail) event()       {}
 func (Leave) event()      {}
 func (KV) event()         {}

@@ -28,6 +28,7 @@ type rankSpec struct {
 	Token    string
 	Twice    bool          // a second session is opened in the same process
 	Stubborn bool          // SIGTERM is ignored
+	Reject   bool          // a process that did not begin the job rejects the first state it is given
 	Patience time.Duration // for open and attach; 0: the tests'
 }
 
@@ -46,6 +47,7 @@ type trainer struct {
 	rank, world int
 	weights     []float32
 	moved       []uint64
+	began       bool
 }
 
 // rankMain trains. What happens is a JSON line on standard output, as the daemon's log is.
@@ -151,6 +153,7 @@ func (t *trainer) epoch(ctx context.Context) error {
 		return err
 	}
 	if o.Action == libreplicad.Init {
+		t.began = true
 		t.fill(0)
 		if err := t.SealInitial(ctx); err != nil {
 			return err
@@ -159,6 +162,14 @@ func (t *trainer) epoch(ctx context.Context) error {
 	}
 	if err := t.Load(); err != nil {
 		return err
+	}
+	if t.spec.Reject && !t.began {
+		t.began = true
+		t.say("rejects", fields{"step": o.Step})
+		if err := t.Reject("a NaN in weights"); err != nil {
+			return err
+		}
+		return t.epoch(ctx)
 	}
 	for i, v := range t.weights {
 		if v != float32(o.Step) || t.moved[0] != uint64(o.Step) {

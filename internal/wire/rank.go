@@ -36,6 +36,7 @@ const (
 	MKVSet    uint16 = 10
 	MKVGet    uint16 = 11
 	MBarrier  uint16 = 12
+	MReject   uint16 = 13
 	// launcher -> daemon
 	MRunHello   uint16 = 20
 	MRunExited  uint16 = 21

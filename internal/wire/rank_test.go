@@ -61,7 +61,7 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 	case MLoaded:
 		v, err := ParseLoaded(body)
 		return again(v, err)
-	case MFail:
+	case MFail, MReject:
 		return string(body), body, nil
 	case MLeave, MBye, MFence:
 		return nil, nil, checkBody("empty", body, 0)

@@ -152,6 +152,9 @@ RP_API int rp_fd(const rp_handle *h);
 
 /* Reports a fault of this rank (exception): the daemon proposes it; the epoch is closed. */
 RP_API int rp_fail(rp_handle *h, const char *text, rp_error *err);
+/* Between rp_load and rp_ready: the state just loaded is bad although every digest is right (values that are not finite, say).
+ * Its generation is condemned, for good, and the job goes back to an older one: rp_join next. RP_ESTATE at any other time. */
+RP_API int rp_reject(rp_handle *h, const char *text, rp_error *err);
 
 /* Rendezvous of the handle's epoch: a key-value store and a barrier, served through the daemon. Keys up to 255 bytes,
  * values up to 32 KiB. rp_kv_get waits for the key. RP_EFENCED when the epoch closes meanwhile. */

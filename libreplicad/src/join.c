@@ -116,6 +116,15 @@ RP_API int rp_fail(rp_handle *h, const char *text, rp_error *err) {
 	return rpi_send(h, RP_M_FAIL, 0, &body, 1, rpi_deadline(1000000000), err);
 }
 
+RP_API int rp_reject(rp_handle *h, const char *text, rp_error *err) {
+	RPI_ENTER(h, err);
+	if (atomic_load(&h->life) != RPI_LOADED)
+		return rpi_error(err, RP_ESTATE, "rp_reject: call it between rp_load and rp_ready");
+	size_t n = text ? strnlen(text, 4096) : 0;
+	struct iovec body = {(void *)(uintptr_t)text, n};
+	return rpi_send(h, RP_M_REJECT, 0, &body, 1, rpi_deadline(1000000000), err);
+}
+
 RP_API int rp_leave(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	RPI_ENTER(h, err);
 	int64_t deadline;

@@ -222,6 +222,12 @@ static void from_rank(void) {
 	fprintf(text, "text %s\n", why);
 	sent();
 
+	message("reject", RP_M_REJECT);
+	const char *bad = "embedding.weight holds a NaN";
+	add(bad, strlen(bad));
+	fprintf(text, "text %s\n", bad);
+	sent();
+
 	plain("leave", RP_M_LEAVE);
 	kv("kv_set", RP_M_KV_SET, "addr/3", "127.0.0.1:4000", 0);
 	kv("kv_get", RP_M_KV_GET, "addr/3", "", 0);

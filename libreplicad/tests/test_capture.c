@@ -228,7 +228,9 @@ static void load_refuses(void) {
 		SAME(atomic_load(&r.daemon.control->good.word), RP_WORD(1, 1, 0));
 		*at[i] ^= 1;
 	}
+	SAME(rp_reject(r.h, "NaN", &failure), RP_ESTATE); /* nothing was loaded that could be bad */
 	OK(rp_load(r.h, &failure));
+	OK(rp_reject(r.h, "NaN", &failure));
 	rank_end(&r);
 }
 

@@ -1,0 +1,111 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// A copy whose bytes no longer hash to its digest is given up where it lies and named in the node's report; recovery decides
+// what follows (recovery/condemn.go). A node that was sent bad bytes says so to the leader, which has the sender read its
+// copies again: the wire may be at fault as well.
+
+// maxBad bounds what is reported of a job; what is dropped is found bad again when it is read.
+const maxBad = 64
+
+// corruptCopy names a copy that arrived corrupt, to the leader; and, passed on, the copy that Node is to read again.
+type corruptCopy struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Part       replica.Part       `cbor:"2,keyasint"`
+	Generation replica.Generation `cbor:"3,keyasint"`
+	Root       replica.Digest     `cbor:"4,keyasint"`
+	Node       replica.NodeName   `cbor:"5,keyasint"`
+}
+
+// spoiled takes down in a list of the job's that a copy was found bad here. On the member's goroutine.
+func (m *member) spoiled(lj *localJob, list *[]replica.Held, h replica.Held) {
+	if slices.Contains(*list, h) {
+		return
+	}
+	if len(*list) >= maxBad {
+		*list = (*list)[1:]
+	}
+	*list = append(*list, h)
+	m.report(lj)
+}
+
+// planned is the part of the newest plan that is lost with a copy: a group's part where its frozen one is, which no plan
+// names. On the member's goroutine.
+func (lj *localJob) planned(p replica.Part, g replica.Generation, root replica.Digest, r replica.Rank) replica.Held {
+	h := replica.Held{Part: p, Generation: g, Root: root, Rank: r}
+	if p.Kind == replica.FrozenPart && lj.job.Plan != nil {
+		if src, ok := lj.job.Plan.Source(replica.OfGroup(replica.GroupID(p.Index))); ok {
+			h.Part, h.Root = src.Part, src.Root
+		}
+	}
+	return h
+}
+
+// recheck reads every copy of a part that lies here again, and gives up those that fail. On the member's goroutine.
+func (m *member) recheck(lj *localJob, c corruptCopy) {
+	for _, l := range lj.parts() {
+		if l.held.Part != c.Part || l.info.Root != c.Root || c.Part.Kind != replica.FrozenPart && l.info.Generation != c.Generation {
+			continue
+		}
+		of := lj.planned(c.Part, c.Generation, c.Root, l.held.Rank)
+		m.spawn(func(ctx context.Context) memberEvent {
+			m.verify(ctx, lj, l.arena, l.place, of)
+			return nil
+		})
+	}
+}
+
+// verify reads a sealed place whole and compares every digest; one that fails is freed and reported. Beside the member.
+func (m *member) verify(ctx context.Context, lj *localJob, arena *arenaRef, p shm.Place, held replica.Held) bool {
+	sealed := false
+	if !m.do(ctx, func() {
+		if sealed = arena.Word(p).State() == replica.SlotSealed; sealed {
+			arena.hold(p)
+		}
+	}) || !sealed {
+		return false
+	}
+	err := arena.Verify(p)
+	m.do(m.ctx, func() {
+		arena.release(p)
+		if err != nil {
+			arena.Free(p)
+			m.spoiled(lj, &lj.bad, held)
+		}
+	})
+	if err != nil {
+		m.log.failed("digest", arena.key, fmt.Sprintf("%v: given up, it is fetched from another holder", err))
+	}
+	return err == nil
+}
+
+// corrupt passes on which holders sent bytes that do not hash to their digests. Beside the member.
+func (f *fetcher) corrupt(part replica.Part, root replica.Digest, nodes []replica.NodeName) {
+	f.m.do(f.m.ctx, func() {
+		for _, n := range nodes {
+			c := corruptCopy{Job: f.job.ID, Part: part, Generation: f.plan.Generation, Root: root, Node: n}
+			f.m.log.failed("digest", string(n), fmt.Sprintf("%v of generation %v arrived corrupt: that node is asked to read its copy again", part, f.plan.Generation))
+			if n == f.m.self.Name {
+				f.m.recheck(f.lj, c)
+			} else {
+				f.m.send(kindCorrupt, c)
+			}
+		}
+	})
+}
+
+// badDisk tells whether a durable shard could be read and is bad, as opposed to one that can't be read now.
+func badDisk(err error) bool {
+	return errors.Is(err, checkpoint.ErrCorrupt) || errors.Is(err, transfer.ErrCorrupt) || errors.Is(err, shm.ErrCorrupt)
+}
