@@ -59,6 +59,7 @@ func (m *member) newCandidate(lj *localJob, c replica.Candidate) {
 			l.arena.pin(l.place, 0, 0)
 		}
 	}
+	m.mirrorCandidate(lj, false)
 	m.answerCandidate(lj)
 	m.retain(lj)
 }

@@ -105,6 +105,27 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 	}
 }
 
+// A group's part that was sealed before its generation became the candidate was not sent to its mirror then, and waited for
+// the tick that sends things again: commits came every 200 ms, however short the steps.
+func TestCandidateSealedBeforeIsMirrored(t *testing.T) {
+	d := newDesk(t)
+	job := newJob()
+	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
+	lj := d.put(job)
+	lr := d.attach(lj, 0)
+	d.leaderSays(candidate(1, 5))
+	info := d.seal(lr.arena, slot(1), gen(3, 6), 60)
+	d.sealed(lj, lr, slot(1))
+	k := pushKey{"n2", replica.OfGroup(0), gen(3, 6)}
+	if _, sent := lr.pushed[k]; sent {
+		t.Fatal("what no candidate names is sent")
+	}
+	d.leaderSays(candidate(2, 6))
+	if _, sent := lr.pushed[k]; !sent {
+		t.Errorf("%v with root %v is the candidate and is not sent", k, info.Root)
+	}
+}
+
 // Parts are answered as they are sealed, each once.
 func TestCandidateAnsweredPartByPart(t *testing.T) {
 	d := newDesk(t)

@@ -83,10 +83,16 @@ func (m *member) mirrorAgain(lj *localJob) {
 	if lj.job.Phase != replica.Open || time.Since(lj.candidateAt) < pushAgain || lj.candidate.Generation.Epoch != lj.job.Position.Epoch {
 		return
 	}
+	m.mirrorCandidate(lj, true)
+}
+
+// mirrorCandidate sends what is sealed of the candidate to its mirrors: a replicated part that was sealed before its
+// generation became the candidate has not been sent yet.
+func (m *member) mirrorCandidate(lj *localJob, again bool) {
 	for _, lr := range lj.ranks {
 		for _, p := range lr.arena.Places() {
 			if info, err := lr.arena.sealed(p); err == nil && info.Generation == lj.candidate.Generation {
-				m.mirror(lj, lr, p, info, true)
+				m.mirror(lj, lr, p, info, again)
 			}
 		}
 	}
