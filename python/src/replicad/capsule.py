@@ -1,0 +1,189 @@
+"""Small state without pickle: a tree of plain values, tensors and arrays as one run of bytes.
+
+Layout (little-endian): ``RPCAP001``, u64 length of a JSON text, the JSON text, padding to 64 bytes, the bytes of the blobs,
+each at a multiple of 64. In the JSON a plain dict with string keys, a list, a string, a bool, None, an int and a finite float
+stand for themselves; everything else is an object with the one key ``$``::
+
+    {"$": "tuple", "v": [...]}       {"$": "dict", "v": [[key, value], ...]}     {"$": "float", "v": "inf"}
+    {"$": "counter", "v": [...]}     {"$": "bytes", "at": 0, "n": 3}             {"$": "int", "v": "123456789012345678901"}
+    {"$": "tensor" | "array", "dtype": "float32", "shape": [2, 3], "at": 64, "n": 24}
+
+Nothing executes on load, lengths are checked before anything is allocated, and what is not in this list is refused with its
+path (:class:`replicad.errors.Unsupported`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import sys
+from collections import Counter, OrderedDict
+from typing import Any
+
+from .errors import Corrupt, Unsupported
+
+__all__ = ["pack", "unpack"]
+
+MAGIC = b"RPCAP001"
+ALIGN = 64
+MAX_DEPTH = 64
+
+
+def _padded(n: int) -> int:
+    return (n + ALIGN - 1) // ALIGN * ALIGN
+
+
+class _Packer:
+    def __init__(self) -> None:
+        self.blobs: list[bytes] = []
+        self.at = 0
+
+    def blob(self, b: bytes) -> dict[str, int]:
+        at = self.at
+        self.blobs.append(b + bytes(_padded(len(b)) - len(b)))
+        self.at += _padded(len(b))
+        return {"at": at, "n": len(b)}
+
+    def value(self, v: Any, path: str, depth: int = 0) -> Any:
+        if depth > MAX_DEPTH:
+            raise Unsupported(f"{path}: nested deeper than {MAX_DEPTH}: does it contain itself?")
+        if v is None or isinstance(v, (bool, str)):
+            return str(v) if isinstance(v, str) else v
+        if type(v) is int:
+            return v if -(2**53) < v < 2**53 else {"$": "int", "v": str(v)}
+        if type(v) is float:
+            return v if math.isfinite(v) else {"$": "float", "v": repr(v)}
+        if isinstance(v, Counter):
+            return {"$": "counter", "v": self.pairs(v, path, depth)}
+        if type(v) in (dict, OrderedDict) or hasattr(v, "_metadata") and isinstance(v, dict):
+            if all(type(k) is str for k in v) and "$" not in v:
+                return {k: self.value(x, f"{path}.{k}", depth + 1) for k, x in v.items()}
+            return {"$": "dict", "v": self.pairs(v, path, depth)}
+        if type(v) is list:
+            return [self.value(x, f"{path}[{i}]", depth + 1) for i, x in enumerate(v)]
+        if type(v) is tuple:
+            return {"$": "tuple", "v": [self.value(x, f"{path}[{i}]", depth + 1) for i, x in enumerate(v)]}
+        if isinstance(v, (bytes, bytearray)):
+            raise Unsupported(f"{path}: {len(v)} bytes of an unknown format: wrap them in replicad.Opaque if loading them is safe")
+        if isinstance(v, Opaque):
+            return {"$": "bytes"} | self.blob(bytes(v))
+        return self.other(v, path)
+
+    def pairs(self, v: dict[Any, Any], path: str, depth: int) -> list[Any]:
+        out = []
+        for k, x in v.items():
+            if type(k) not in (str, int, bool, float, tuple, type(None)):
+                raise Unsupported(f"{path}: a key of type {type(k).__name__}: use strings or numbers")
+            out.append([self.value(k, f"{path} key", depth + 1), self.value(x, f"{path}[{k!r}]", depth + 1)])
+        return out
+
+    def other(self, v: Any, path: str) -> Any:
+        torch, np = sys.modules.get("torch"), sys.modules.get("numpy")
+        if torch is not None and isinstance(v, torch.Tensor):
+            if v.layout != torch.strided or v.is_quantized or type(v) not in (torch.Tensor, torch.nn.Parameter):
+                raise Unsupported(f"{path}: a tensor of type {type(v).__name__}, layout {v.layout}: register its inner tensors")
+            flat = v.detach().to("cpu").contiguous().reshape(-1)
+            raw = bytes(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
+            return {"$": "tensor", "dtype": str(v.dtype).removeprefix("torch."), "shape": list(v.shape)} | self.blob(raw)
+        if np is not None and isinstance(v, (np.ndarray, np.generic)) and v.dtype.kind in "biufc":
+            kind = "array" if isinstance(v, np.ndarray) else "scalar"
+            return {"$": kind, "dtype": v.dtype.str, "shape": list(v.shape)} | self.blob(v.tobytes())
+        raise Unsupported(
+            f"{path}: {type(v).__module__}.{type(v).__qualname__} can't be kept without pickle: "
+            "give it a state_dict of plain values and tensors, or leave it out and rebuild it"
+        )
+
+
+class Opaque(bytes):
+    """Bytes that a user vouches for: loading them executes nothing."""
+
+
+def pack(tree: Any, path: str = "state") -> bytes:
+    """Encodes a tree; :class:`Unsupported` names the path of what can't be."""
+    p = _Packer()
+    text = json.dumps(p.value(tree, path), separators=(",", ":"), allow_nan=False).encode()
+    head = MAGIC + struct.pack("<Q", len(text)) + text
+    return head + bytes(_padded(len(head)) - len(head)) + b"".join(p.blobs)
+
+
+class _Unpacker:
+    def __init__(self, blobs: memoryview) -> None:
+        self.blobs = blobs
+
+    def blob(self, v: dict[str, Any]) -> memoryview:
+        at, n = v.get("at"), v.get("n")
+        if type(at) is not int or type(n) is not int or at < 0 or n < 0 or at + n > len(self.blobs):
+            raise Corrupt(f"capsule: a blob at {at!r} of {n!r} bytes in {len(self.blobs)}")
+        return self.blobs[at : at + n]
+
+    def value(self, v: Any, depth: int = 0) -> Any:
+        if depth > 2 * MAX_DEPTH:
+            raise Corrupt(f"capsule: nested deeper than {2 * MAX_DEPTH}")
+        if isinstance(v, list):
+            return [self.value(x, depth + 1) for x in v]
+        if not isinstance(v, dict):
+            return v
+        kind = v.get("$")
+        if kind is None:
+            return {k: self.value(x, depth + 1) for k, x in v.items()}
+        inner = v.get("v")
+        if kind in ("dict", "counter", "tuple"):
+            if not isinstance(inner, list):
+                raise Corrupt(f"capsule: a {kind} of {type(inner).__name__}")
+            items = [self.value(x, depth + 1) for x in inner]
+            if kind == "tuple":
+                return tuple(items)
+            if not all(isinstance(x, list) and len(x) == 2 for x in items):
+                raise Corrupt(f"capsule: a {kind} whose items are not pairs")
+            try:
+                return Counter(dict(items)) if kind == "counter" else dict(items)
+            except TypeError as err:
+                raise Corrupt(f"capsule: a {kind} with a key that can't be one: {err}") from None
+        if kind in ("int", "float"):
+            try:
+                return int(inner) if kind == "int" else float(inner)
+            except (TypeError, ValueError):
+                raise Corrupt(f"capsule: {kind} {inner!r}") from None
+        if kind == "bytes":
+            return Opaque(self.blob(v))
+        return self.array(kind, v)
+
+    def array(self, kind: Any, v: dict[str, Any]) -> Any:
+        dtype, shape, b = v.get("dtype"), v.get("shape"), self.blob(v)
+        if not isinstance(dtype, str) or not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
+            raise Corrupt(f"capsule: a {kind} of dtype {dtype!r} and shape {shape!r}")
+        if kind == "tensor":
+            import torch
+
+            t = getattr(torch, dtype, None)
+            if not isinstance(t, torch.dtype) or math.prod(shape) * t.itemsize != len(b):
+                raise Corrupt(f"capsule: a tensor of dtype {dtype!r} and shape {shape} in {len(b)} bytes")
+            return torch.frombuffer(bytearray(b), dtype=t).reshape(shape) if len(b) else torch.empty(shape, dtype=t)
+        if kind in ("array", "scalar"):
+            import numpy as np
+
+            try:
+                d = np.dtype(dtype)
+            except TypeError:
+                raise Corrupt(f"capsule: an array of dtype {dtype!r}") from None
+            if d.kind not in "biufc" or math.prod(shape) * d.itemsize != len(b):
+                raise Corrupt(f"capsule: an array of dtype {dtype!r} and shape {shape} in {len(b)} bytes")
+            a = np.frombuffer(bytes(b), dtype=d).reshape(shape)
+            return a.copy() if kind == "array" else a[()]
+        raise Corrupt(f"capsule: unknown kind {kind!r}")
+
+
+def unpack(b: bytes | bytearray | memoryview) -> Any:
+    """Decodes what :func:`pack` made; :class:`Corrupt` for anything else. Bytes after the last blob are ignored."""
+    b = memoryview(b).cast("B")
+    if len(b) < 16 or bytes(b[:8]) != MAGIC:
+        raise Corrupt(f"capsule: {len(b)} bytes that begin with {bytes(b[:8])!r}, want {MAGIC!r}")
+    (n,) = struct.unpack("<Q", b[8:16])
+    if n > len(b) - 16:
+        raise Corrupt(f"capsule: a text of {n} bytes in {len(b)}")
+    try:
+        tree = json.loads(bytes(b[16 : 16 + n]))
+    except (ValueError, RecursionError) as err:
+        raise Corrupt(f"capsule: {err}") from None
+    return _Unpacker(b[min(_padded(16 + n), len(b)) :]).value(tree)

@@ -1,0 +1,471 @@
+"""One rank's session with the daemon of its node: the C client with threads around it, and no knowledge of torch.
+
+Most programs use :class:`replicad.Session`, which is built on this. Use :class:`Rank` to put replicad under something that
+is not PyTorch: register any memory that supports the buffer protocol, and follow the life of a rank::
+
+    rank = Rank.open()
+    rank.register([Region("weights", memory, dtype="float32")])
+    rank.attach()
+    while True:
+        order = rank.join()
+        if order.initialise:
+            fill(memory); rank.seal_initial(); continue
+        rank.load(); rank.ready()
+        try:
+            for step in itertools.count(order.step + 1): ...
+        except Fenced:
+            continue
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import os
+import select
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _native as n
+from .errors import Error, Fenced, Fork, Gone, Invalid, SessionState, Signal, Stopped, Timeout
+
+__all__ = ["Order", "Rank", "Region", "Stats"]
+
+#: A C call waits no longer than this, in seconds, before Python looks at signals and deadlines again.
+SLICE = 0.1
+#: How long the watcher waits between tries to find a daemon that went away, and for its answer, in seconds.
+RETRY, ANSWER = 0.02, 2.0
+
+
+@dataclass(frozen=True)
+class Region:
+    """A named piece of live state.
+
+    ``address`` points to ``nbytes`` bytes that stay where they are until the rank is closed; ``keep`` holds whatever owns
+    them. ``shape`` is in elements of ``dtype`` (a name that torch and numpy share); their product times the element size is
+    ``nbytes``. ``private`` state differs from rank to rank of a group, the rest is equal on all of them. ``changes`` says
+    when the bytes may change: in the optimizer ``"window"`` alone, ``"any"`` time between two windows as well, or ``"never"``.
+    A private region that changes inside the window is sealed when it closes.
+    """
+
+    name: str
+    address: int
+    nbytes: int
+    dtype: str = "uint8"
+    shape: tuple[int, ...] = ()
+    private: bool = False
+    changes: str = "window"
+    keep: Any = field(default=None, repr=False, compare=False)
+
+    def fill(self, r: n.Region) -> bytes:
+        name = self.name.encode()
+        if not 0 < len(name) <= n.MAX_NAME:
+            raise Invalid(f"region {self.name!r}: a name has 1 to {n.MAX_NAME} bytes")
+        if self.dtype not in n.DTYPES:
+            raise Invalid(f"region {self.name!r}: unknown dtype {self.dtype!r}: one of {', '.join(n.DTYPES)}")
+        classes = {"window": n.WINDOW, "any": n.VOLATILE, "never": n.FROZEN}
+        if self.changes not in classes:
+            raise Invalid(f"region {self.name!r}: changes={self.changes!r}: want one of {', '.join(classes)}")
+        shape = self.shape if len(self.shape) <= n.MAX_DIMS else (self.nbytes // _size(self.dtype),)
+        r.struct_size, r.dtype, r.ndim = c.sizeof(n.Region), n.DTYPES[self.dtype], len(shape)
+        r.kind = n.PRIVATE if self.private else n.REPLICATED
+        r.cls = n.VOLATILE if self.private and self.changes != "never" else classes[self.changes]
+        r.flags = n.IN_WINDOW if self.private and self.changes == "window" else 0
+        r.name, r.data, r.bytes = name, self.address, self.nbytes
+        for i, size in enumerate(shape):
+            r.shape[i] = size
+        return name
+
+
+def _size(dtype: str) -> int:
+    return {"bool": 1, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}.get(dtype) or int("".join(filter(str.isdigit, dtype))) // 8
+
+
+@dataclass(frozen=True)
+class Order:
+    """Where a rank starts in an epoch."""
+
+    initialise: bool  #: initialise the state and seal it, then join again; else load it
+    epoch: int
+    step: int  #: the state after this step is (to be) in place; training goes on with the next
+    incarnation: int
+    source: str  #: "own-ram", "peer-ram", "durable", or "fresh"
+    rank: int
+    world: int
+    group: int
+    job: uuid.UUID
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a rank has done: replicated parts captured, skipped and cancelled, and the cost of those captured."""
+
+    captures: int
+    skipped: int
+    canceled: int
+    private_skipped: int
+    capture_bytes: int
+    capture_seconds: float
+    reconnects: int
+
+
+class Rank:
+    """A handle of the C client.
+
+    Calls of the training thread are serialised by a lock, so a rendezvous may be asked from another thread; none of them
+    waits longer than a tenth of a second inside C. Two threads belong to an attached rank: the worker copies armed captures
+    (outside the GIL), the watcher takes in what the daemon sends, sees the fence, and finds a daemon that went away.
+    """
+
+    def __init__(self, handle: c.c_void_p, pid: int) -> None:
+        self._lib = n.library()
+        self._h = handle
+        self._pid = pid
+        self._lock = threading.RLock()
+        self._text = n.ErrorText()
+        self._armed = c.c_int()
+        self._keep: list[Any] = []
+        self._wake = threading.Event()
+        self._back = threading.Event()
+        self._quit = threading.Event()
+        self._stop: int | None = None
+        self._threads: list[threading.Thread] = []
+        self._fence = threading.Event()
+        self._fence_lock = threading.Lock()
+        self._on_fence: list[Callable[[], None]] = []
+        self._before_capture: Callable[[], None] | None = None
+        self._frozen = False
+        self._closed = False
+        _ranks.add(self)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        socket: str | None = None,
+        job: str | None = None,
+        token: str | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        group: int | None = None,
+        timeout: float = 60.0,
+    ) -> Rank:
+        """Connects to the daemon, waiting up to ``timeout`` seconds for it to appear.
+
+        What is None comes from the environment that ``replicad run`` sets: REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN,
+        REPLICAD_RANK, REPLICAD_WORLD and REPLICAD_GROUP.
+        """
+        o = n.Options(struct_size=c.sizeof(n.Options))
+        o.socket_path, o.job, o.token = (_bytes(v) for v in (socket, job, token))
+        o.rank = _number("rank", "REPLICAD_RANK", rank)
+        o.world = _number("world", "REPLICAD_WORLD", world)
+        o.group = _number("group", "REPLICAD_GROUP", group)
+        if not (socket or os.environ.get("REPLICAD_SOCKET")):
+            raise Invalid("no daemon is named: start this program with `replicad run`, or set REPLICAD_SOCKET to the daemon's socket for ranks")
+        lib, handle, text = n.library(), c.c_void_p(), n.ErrorText()
+        end = time.monotonic() + timeout
+        while True:
+            o.timeout_ns = int(SLICE * 1e9)
+            code = lib.rp_open(c.byref(o), c.byref(handle), c.byref(text))
+            if code == n.OK:
+                return cls(handle, os.getpid())
+            if code not in (n.EGONE, n.ETIMEOUT, n.EAGAIN) or time.monotonic() >= end:
+                raise n.failure("open", code, text)
+            time.sleep(RETRY)
+
+    def register(self, regions: Iterable[Region]) -> None:
+        """Names the live state, before :meth:`attach`, in an order equal on all ranks of a group."""
+        regions = list(regions)
+        table = (n.Region * len(regions))()
+        names = [r.fill(table[i]) for i, r in enumerate(regions)]
+        self._check(self._lib.rp_register(self._handle(), table, len(regions), c.byref(self._text)), "register")
+        self._keep.extend((names, [r.keep for r in regions]))
+
+    def attach(self, timeout: float = 120.0) -> None:
+        """Claims the rank and maps its arena."""
+        self._wait("attach", lambda ns: self._lib.rp_attach(self._h, ns, c.byref(self._text)), timeout)
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        for target, name in ((_work, "replicad-worker"), (_watch, "replicad-watcher")):
+            t = threading.Thread(target=target, args=(self,), name=name, daemon=True)
+            t.start()
+            self._threads.append(t)
+
+    def join(self, timeout: float | None = None) -> Order:
+        """Stops the rank and waits for the next order: first of all, after every :class:`Fenced`, and after
+        :meth:`seal_initial`. Captures under way end; a healthy live state that is needed is captured here."""
+        info = n.JoinInfo(struct_size=c.sizeof(n.JoinInfo))
+        self._wait("join", lambda ns: self._lib.rp_join(self._h, c.byref(info), ns, c.byref(self._text)), timeout)
+        self._frozen = False
+        with self._fence_lock:
+            self._fence.clear()
+            self._on_fence.clear()
+        self._look_at_fence()
+        return Order(
+            info.action == n.INIT, info.epoch, info.step, info.incarnation, n.SOURCES[info.source], info.rank, info.world, info.group,
+            uuid.UUID(info.job_uuid.decode()),
+        )  # fmt: skip
+
+    def seal_initial(self) -> None:
+        """Captures and seals the initial state."""
+        self._wait("seal the initial state", lambda ns: self._lib.rp_seal_initial(self._h, c.byref(self._text)), None)
+
+    def load(self) -> None:
+        """Copies the ordered generation into the registered memory; every chunk is verified first."""
+        with self._lock:
+            self._check(self._lib.rp_load(self._handle(), c.byref(self._text)), "load")
+
+    def reject(self, why: str) -> None:
+        """Says, between :meth:`load` and :meth:`ready`, that the loaded values are bad though every digest is right."""
+        with self._lock:
+            self._check(self._lib.rp_reject(self._handle(), why.encode()[:4000], c.byref(self._text)), "reject")
+
+    def ready(self, timeout: float | None = None) -> None:
+        """Acknowledges the load; returns when the epoch is opened."""
+        self._wait("ready", lambda ns: self._lib.rp_ready(self._h, ns, c.byref(self._text)), timeout)
+
+    def fail(self, text: str) -> None:
+        """Reports a fault of this rank: its epoch is closed."""
+        with self._lock:
+            self._check(self._lib.rp_fail(self._handle(), text.encode(errors="replace")[:4000], c.byref(self._text)), "fail")
+
+    def leave(self, timeout: float | None = None) -> None:
+        """Says that the job is finished for this rank; returns when it is for all."""
+        self._wait("leave", lambda ns: self._lib.rp_leave(self._h, ns, c.byref(self._text)), timeout)
+
+    def close(self) -> None:
+        """Ends the threads and the handle. It doesn't say that the rank has finished: that is :meth:`leave`."""
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        self._quit.set()
+        self._wake.set()
+        if self._stop is not None:
+            self._lib.rp_cancel(self._h)
+            os.eventfd_write(self._stop, 1)
+            for t in self._threads:
+                t.join()
+            os.close(self._stop)
+        with self._lock:
+            self._lib.rp_close(self._h)
+            self._h = c.c_void_p()
+        self._keep.clear()
+
+    def __enter__(self) -> Rank:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def step_enter(self, step: int, timeout: float = 30.0) -> None:
+        """Opens the optimizer window of ``step``; waits up to ``timeout`` seconds for the capture of the step before to
+        leave the live state, and cancels it then. :class:`Fenced`: the step was not begun."""
+        with self._lock:
+            code = self._lib.rp_step_enter(self._handle(), step, int(timeout * 1e9), c.byref(self._text))
+            self._wake.set()
+            self._check(code, f"enter step {step}")
+
+    def step_exit(self, step: int, *, updated: bool = True, good: bool = True) -> None:
+        """Closes the window and starts the capture behind the next forward. ``good``: the update is complete and no
+        communicator has failed; where that is known only later (CUDA), :meth:`set_good` follows."""
+        with self._lock:
+            h = self._handle()
+            if good and not self._frozen:
+                self._check(self._lib.rp_set_good(h, step), f"exit step {step}")
+            code = self._lib.rp_step_exit(h, step, 0 if updated else n.NO_UPDATE, c.byref(self._armed), c.byref(self._text))
+            self._wake.set()
+            self._check(code, f"exit step {step}")
+
+    def set_good(self, step: int) -> None:
+        """Says that the update of ``step`` is complete and every communicator was found free of error afterwards."""
+        if not self._frozen:
+            self._check(self._lib.rp_set_good(self._handle(), step), f"step {step} is good")
+            self._wake.set()
+
+    def freeze_good(self) -> None:
+        """Stops the good word until the next load: at the first communicator error, before anything is aborted."""
+        self._frozen = True
+        self._lib.rp_freeze_good(self._handle())
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the rank's epoch is closed. Any thread may ask; it reads one word."""
+        return self._pid == os.getpid() and bool(self._lib.rp_fenced(self._h))
+
+    @property
+    def committed(self) -> int:
+        """The step last committed. Any thread may ask."""
+        return int(self._lib.rp_committed(self._handle()))
+
+    def on_fence(self, call: Callable[[], None]) -> None:
+        """Has ``call`` called once when the epoch that :meth:`join` named last is closed; at once if it is. On the
+        watcher's thread: it must be short and must not raise."""
+        with self._fence_lock:
+            if not self._fence.is_set():
+                self._on_fence.append(call)
+                return
+        call()
+
+    def wait_fence(self, timeout: float | None = None) -> bool:
+        """Waits until the epoch is closed; False after ``timeout`` seconds."""
+        return self._fence.wait(timeout)
+
+    def stats(self) -> Stats:
+        """What the rank has done so far."""
+        s = n.Stats(struct_size=c.sizeof(n.Stats))
+        self._lib.rp_get_stats(self._handle(), c.byref(s))
+        return Stats(s.captures, s.skipped, s.canceled, s.private_skipped, s.capture_bytes, s.capture_ns / 1e9, s.reconnects)
+
+    # -- rendezvous ---------------------------------------------------------------------------------------------------
+
+    def kv_set(self, key: str, value: bytes, timeout: float | None = None) -> None:
+        """Sets a key of the epoch's rendezvous; at most 32 KiB."""
+        self._wait(f"set {key!r}", lambda ns: self._lib.rp_kv_set(self._h, key.encode(), value, len(value), ns, c.byref(self._text)), timeout)
+
+    def kv_get(self, key: str, timeout: float | None = None) -> bytes:
+        """Waits for a key of the epoch's rendezvous."""
+        room, size = c.create_string_buffer(n.MAX_VALUE), c.c_size_t()
+
+        def call(ns: int) -> int:
+            size.value = n.MAX_VALUE
+            return int(self._lib.rp_kv_get(self._h, key.encode(), room, c.byref(size), ns, c.byref(self._text)))
+
+        self._wait(f"get {key!r}", call, timeout)
+        return room.raw[: size.value]
+
+    def barrier(self, name: str, members: int, timeout: float | None = None) -> None:
+        """Waits until that many ranks came to the barrier in this epoch."""
+        self._wait(f"barrier {name!r}", lambda ns: self._lib.rp_barrier(self._h, name.encode(), members, ns, c.byref(self._text)), timeout)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _handle(self) -> c.c_void_p:
+        if self._pid != os.getpid():
+            raise Fork(f"this session belongs to process {self._pid}, this is {os.getpid()}: data-loader workers and other children must not use it")
+        if self._closed:
+            raise SessionState("the session is closed")
+        return self._h
+
+    def _check(self, code: int, op: str) -> None:
+        if code != n.OK:
+            raise n.failure(op, code, self._text)
+
+    def _wait(self, op: str, call: Callable[[int], int], timeout: float | None) -> None:
+        """Calls until it says something other than "not in time"; a daemon that is away may come back."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                self._handle()
+                self._text.text = b""
+                code = call(int(SLICE * 1e9))
+                if code == n.OK:
+                    return
+                err = n.failure(op, code, self._text)
+            if code not in (n.ETIMEOUT, n.EAGAIN, n.EGONE):
+                raise err
+            if end is not None and time.monotonic() >= end:
+                raise err
+            if code != n.ETIMEOUT:
+                self._back.wait(RETRY)
+                self._back.clear()
+
+    def _look_at_fence(self) -> None:
+        if self.fenced:
+            self._cut()
+
+    def _cut(self) -> None:
+        with self._fence_lock:
+            if self._fence.is_set():
+                return
+            self._fence.set()
+            calls, self._on_fence = self._on_fence, []
+        for call in calls:
+            call()
+
+
+def _work(rank: Rank) -> None:
+    """The worker: runs armed captures and tells the daemon what was sealed. A capture that ends without a seal is counted."""
+    text = n.ErrorText()
+    while True:
+        rank._wake.wait()
+        rank._wake.clear()
+        if rank._quit.is_set():
+            return
+        rank._lib.rp_notify(rank._h)
+        if before := rank._before_capture:
+            before()
+        if rank._lib.rp_capture(rank._h, c.byref(text)) == n.OK:
+            rank._look_at_fence()
+
+
+def _watch(rank: Rank) -> None:
+    """The watcher: takes in what the daemon sends, sees the fence, and finds the daemon again."""
+    text, stop = n.ErrorText(), rank._stop
+    assert stop is not None
+
+    def readable(seconds: float | None, daemon: bool = True) -> bool:
+        fds = [stop, rank._lib.rp_fd(rank._h)] if daemon else [stop]
+        poll = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        poll.poll(None if seconds is None else seconds * 1000)
+        return not rank._quit.is_set()
+
+    while readable(None):
+        code = rank._lib.rp_notify(rank._h)
+        rank._look_at_fence()
+        while code == n.EGONE:
+            code = rank._lib.rp_reconnect(rank._h, int(ANSWER * 1e9), c.byref(text))
+            rank._look_at_fence()
+            if code == n.OK:
+                rank._wake.set()  # notices that waited
+                rank._back.set()
+                break
+            if code == n.ESTOPPED:
+                rank._cut()  # superseded: the trainer finds out in its next call
+                return
+            if not readable(RETRY, daemon=False):
+                return
+            code = n.EGONE
+        if not readable(0.001, daemon=False):  # the training thread may be reading itself; it is let go first
+            return
+
+
+_ranks: weakref.WeakSet[Rank] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """In a child: the parent's sessions are the parent's. The child's copies of their threads do not exist."""
+    for rank in list(_ranks):
+        rank._lock = threading.RLock()
+        rank._fence_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _bytes(v: str | None) -> bytes | None:
+    return None if v is None else v.encode()
+
+
+def _number(what: str, variable: str, given: int | None) -> int:
+    if given is not None:
+        return given
+    text = os.environ.get(variable, "")
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise Invalid(f"{what}: {variable}={text!r} is not a number: start this program with `replicad run`, which sets it, or pass {what}=")
+    return number
+
+
+__all__ += ["Error", "Fenced", "Gone", "Signal", "Stopped", "Timeout"]
