@@ -1,0 +1,70 @@
+"""replicad: a training job that survives the loss of processes, daemons and nodes, from its peers' memory.
+
+:class:`Session` goes under a PyTorch loop; :class:`Rank` under anything else. Importing this package imports no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .capsule import Opaque
+from .errors import (
+    Again,
+    Canceled,
+    Corrupt,
+    Error,
+    Fenced,
+    Fork,
+    Gone,
+    Invalid,
+    Mismatch,
+    NoMemory,
+    Refused,
+    SessionState,
+    Stopped,
+    System,
+    Timeout,
+    Unsupported,
+    Version,
+)
+from .rank import Order, Rank, Region, Stats
+
+if TYPE_CHECKING:
+    from .session import Resumed, Session
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Again",
+    "Canceled",
+    "Corrupt",
+    "Error",
+    "Fenced",
+    "Fork",
+    "Gone",
+    "Invalid",
+    "Mismatch",
+    "NoMemory",
+    "Opaque",
+    "Order",
+    "Rank",
+    "Refused",
+    "Region",
+    "Resumed",
+    "Session",
+    "SessionState",
+    "Stats",
+    "Stopped",
+    "System",
+    "Timeout",
+    "Unsupported",
+    "Version",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Resumed", "Session"):
+        from . import session
+
+        return getattr(session, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
