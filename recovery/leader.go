@@ -34,11 +34,12 @@ type Leader struct {
 	offers  map[replica.Rank]*offering
 	noted   map[string]string
 
+	away map[replica.NodeName]time.Duration // since when missed
+
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
 	closed    replica.Epoch // the closed epoch that the fields below are of
 	lastFault time.Duration
-	faults    []replica.Fault                    // recorded when last looked
-	away      map[replica.NodeName]time.Duration // since when missed
+	faults    []replica.Fault // recorded when last looked
 	capture   capturing
 	durable   []DurableGen
 	scanned   bool
@@ -57,9 +58,8 @@ type Leader struct {
 func NewLeader(job replica.JobID, term uint64, t Timing) *Leader {
 	l := &Leader{id: job, term: term, t: t, budget: DefaultBudget(),
 		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), up: make(map[replica.NodeName]bool),
-		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]time.Duration),
+		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]time.Duration), away: make(map[replica.NodeName]time.Duration),
 		offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1}
-	l.resetRecovery()
 	return l
 }
 
@@ -157,7 +157,8 @@ func olderNodes(view, than map[replica.NodeName]replica.Node) bool {
 }
 
 func (l *Leader) resetRecovery() {
-	l.away, l.capture, l.durable, l.scanned, l.unread, l.scanNext, l.loaded = make(map[replica.NodeName]time.Duration), capturing{}, nil, false, "", 0, loading{}
+	l.capture, l.durable, l.scanned, l.unread, l.scanNext, l.loaded = capturing{}, nil, false, "", 0, loading{}
+	maps.DeleteFunc(l.away, func(n replica.NodeName, _ time.Duration) bool { return l.involved(n) }) // they have their time from each fence on
 }
 
 func (l *Leader) learnReport(r replica.NodeReport) {
@@ -191,6 +192,7 @@ func (l *Leader) decide() {
 			delete(l.pending, name)
 		}
 	}
+	l.missed()
 	l.assertFaults()
 	l.revive()
 	switch l.job.Phase {

@@ -30,26 +30,21 @@ func Plan(in PlanInput) (replica.Plan, Verdict) {
 	return in.write(ch), Verdict{Kind: Ready, Reason: ch.reason, Scan: v.Scan}
 }
 
-// Required are the nodes whose acknowledgement a plan of a closed epoch needs: those that hold a rank that is not lost, or
-// recorded parts; the unobserved too, but not those in a fault.
+// Required are the nodes whose acknowledgement a plan needs: every registered one outside the fault set, the unobserved too.
+// Any of them may hold a mirror that was finished after the last commit, of which nothing is recorded. One whose memory is
+// proved lost holds nothing, and of an initial state only the ranks' nodes do: these matter for their ranks alone.
 func (in *PlanInput) Required() []replica.NodeName {
-	j, need := in.Job, make(map[replica.NodeName]bool)
+	j, runs := in.Job, make(map[replica.NodeName]bool)
 	for r, c := range j.Ranks {
 		if !vacant(j, replica.Rank(r)) {
-			need[c.Node] = true
-		}
-	}
-	for _, p := range j.Parts {
-		for _, h := range p.Holders {
-			if !slices.Contains(j.Proved, h) {
-				need[h.Node] = true
-			}
+			runs[c.Node] = true
 		}
 	}
 	var out []replica.NodeName
-	for _, n := range slices.Sorted(maps.Keys(need)) {
-		node, known := in.Nodes[n]
-		if known && !nodeFaulted(j, replica.Holder{Node: n, Incarnation: node.Incarnation}) {
+	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
+		h := replica.Holder{Node: n, Incarnation: in.Nodes[n].Incarnation}
+		mayHold := len(j.Lineage) > 0 && !slices.Contains(j.Proved, h)
+		if (runs[n] || mayHold) && !nodeFaulted(j, h) {
 			out = append(out, n)
 		}
 	}

@@ -362,6 +362,11 @@ func (w *world) report(n replica.NodeName) replica.NodeReport {
 			Live: replica.PackWord(p.live.Epoch, p.live.Step, phase), Good: p.live.Word(), Settled: !p.busy, Stopped: p.stopped && p.alive, Whole: p.alive && !p.busy && !p.torn,
 			Initial: p.initial, Loaded: p.loaded})
 	}
+	for r, c := range w.state().Ranks { // claims of this life of the node that no process of it has: nobody else reports their deaths
+		if p := d.procs[replica.Rank(r)]; c.Incarnation != 0 && c.Node == n && c.NodeIncarnation == d.holder.Incarnation && (p == nil || p.inc < c.Incarnation) {
+			rep.Ranks = append(rep.Ranks, replica.RankReport{Rank: replica.Rank(r), Incarnation: c.Incarnation, Settled: true})
+		}
+	}
 	return rep
 }
 
