@@ -46,6 +46,7 @@ type Leader struct {
 	unread    string        // why the durable tier could not be searched, the last time
 	scanNext  time.Duration // not before it is asked for again
 	loaded    loading
+	naming    naming
 
 	recoveries []time.Duration // begun since the committed step last rose
 	committed  replica.Step
@@ -93,6 +94,7 @@ func (l *Leader) learn(ev Event) {
 	case NodeUp:
 		l.up[ev.Holder.Node] = true
 		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer
+		l.askAgain(ev.Holder.Node)
 	case NodeGone:
 		delete(l.up, ev.Node)
 		l.withdraw(ev.Node)
@@ -100,6 +102,8 @@ func (l *Leader) learn(ev Event) {
 		l.durable, l.scanned, l.unread = ev.Generations, true, ""
 	case DurableUnread:
 		l.unread, l.scanNext = cmp.Or(ev.Why, "no reason was given"), l.now+scanRetry
+	case Regions:
+		l.learnRegions(ev.RegionReport)
 	case Outcome:
 		l.learnOutcome(ev)
 	case Tick:

@@ -108,6 +108,14 @@ func (l *Leader) plan() {
 		l.propose(replica.ApplyPlan{Job: l.id, Plan: p})
 		return
 	case v.Kind == Stuck:
+		if v.dispute != nil {
+			regions, done := l.nameRegions(v.dispute)
+			if !done {
+				l.note("waiting", v.Reason+"; the two daemons compare its regions", map[string]string{"why": "regions"})
+				return
+			}
+			v.Reason += fmt.Sprintf(": %s; remedy: broadcast the state of one rank of the group to the others before seal_initial; roots: %s", regions, v.dispute.roots)
+		}
 		l.note("stuck", v.Reason, nil)
 		if v.Final {
 			l.propose(replica.EndJob{Job: l.id, Reason: v.Reason})

@@ -335,8 +335,8 @@ func (in *PlanInput) planOpening() (replica.Plan, Verdict) {
 	}
 	init := replica.Generation{Epoch: in.Job.Epoch}
 	st := in.stock()
-	if p, ok := st.disputed(in.Job, init); ok {
-		return replica.Plan{}, Verdict{Kind: Stuck, Final: true, Reason: fmt.Sprintf("the ranks of %v sealed different initial states: %s", p, st.roots(init, p))}
+	if d := st.disputed(in.Job, init); d != nil {
+		return replica.Plan{}, Verdict{Kind: Stuck, Final: true, Reason: d.String(), dispute: d}
 	}
 	lots, missing := st.assemble(in.Job, init, nil)
 	if len(missing) > 0 {
@@ -347,16 +347,22 @@ func (in *PlanInput) planOpening() (replica.Plan, Verdict) {
 	return plan, Verdict{Kind: Ready, Reason: plan.Reason}
 }
 
-// disputed finds a part of g for which different roots were reported.
-func (st stock) disputed(j *replica.Job, g replica.Generation) (replica.Part, bool) {
+// disputed finds a part of g that its producers sealed under different roots.
+func (st stock) disputed(j *replica.Job, g replica.Generation) *dispute {
 	for _, p := range parts(j.Layout) {
-		if len(st[g][p]) > 0 {
-			if _, _, ok := agreedRoot(j, p, st[g][p]); !ok {
-				return p, true
-			}
+		copies := st[g][p]
+		if len(copies) == 0 {
+			continue
 		}
+		if _, _, ok := agreedRoot(j, p, copies); ok {
+			continue
+		}
+		speaking := speakers(copies)
+		first := speaking[0]
+		other := slices.IndexFunc(speaking, func(s sealed) bool { return s.held.Root != first.held.Root })
+		return &dispute{part: p, gen: g, between: [2]sealed{first, speaking[other]}, roots: st.roots(g, p)}
 	}
-	return replica.Part{}, false
+	return nil
 }
 
 func (st stock) roots(g replica.Generation, p replica.Part) string {

@@ -49,6 +49,8 @@ type daemon struct {
 	parts   []replica.Held
 	fenced  replica.Epoch
 	noSlot  bool // can't capture at a fault
+	mute    bool // never says what its regions hash to
+	cannot  string
 }
 
 type process struct {
@@ -444,6 +446,15 @@ func (w *world) carryOut(e recovery.Effect) {
 			break
 		}
 		w.queue = append(w.queue, recovery.DurableFound{Generations: w.disk})
+	case recovery.AskRegions:
+		w.say("ask %s for the regions of %v of %v, rank %d", e.Node, e.Part, e.Generation, e.Rank)
+		if d := w.nodes[e.Node]; d.up && !d.mute {
+			r := replica.RegionReport{Job: w.job, Generation: e.Generation, Part: e.Part, Rank: e.Rank, Root: e.Root, Failed: d.cannot}
+			if r.Failed == "" { // what differs is in the second one
+				r.Regions = []replica.RegionDigest{{Name: "model.wpe", Digest: replica.Digest{1}}, {Name: "model.wte", Digest: e.Root}}
+			}
+			w.queue = append(w.queue, recovery.Regions{RegionReport: r})
+		}
 	case recovery.Note:
 		w.say("%s: %s", e.Code, e.Text)
 	}

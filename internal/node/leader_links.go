@@ -140,6 +140,10 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if led := l.jobs[m.Job]; led != nil && !m.Fault.OfNode() && int(m.Fault.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Fault.Rank].Node == name {
 			l.recoverStep(ctx, m.Job, led, recovery.Evidence{Fault: m.Fault})
 		}
+	case replica.RegionReport: // of its own ranks alone, as evidence
+		if led := l.jobs[m.Job]; led != nil && int(m.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Rank].Node == name {
+			l.recoverStep(ctx, m.Job, led, recovery.Regions{RegionReport: m})
+		}
 	case suspect:
 		l.suspect(ctx, name, m)
 	case claimRequest:

@@ -229,6 +229,8 @@ func decodeFromLeader(kind wire.Kind, body []byte) (any, error) {
 		return decode[markerOrder](body)
 	case kindStatusReply:
 		return decode[statusReply](body)
+	case kindAskRegions:
+		return decode[regionsOrder](body)
 	}
 	return nil, fmt.Errorf("unknown kind")
 }
@@ -259,6 +261,8 @@ func decodeFromNode(kind wire.Kind, body []byte) (any, error) {
 		return decode[endRequest](body)
 	case kindStatus:
 		return decode[statusRequest](body)
+	case kindRegions:
+		return decode[replica.RegionReport](body)
 	}
 	return nil, fmt.Errorf("unknown kind")
 }

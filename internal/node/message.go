@@ -22,6 +22,7 @@ const (
 	kindEnd         wire.Kind = 43
 	kindStatus      wire.Kind = 44
 	kindMarked      wire.Kind = 45
+	kindRegions     wire.Kind = 47 // replica.RegionReport
 	kindView        wire.Kind = 48 // leader -> node from here on
 	kindProgress    wire.Kind = 49
 	kindCandidate   wire.Kind = 50 // replica.Candidate
@@ -33,6 +34,7 @@ const (
 	kindMarker      wire.Kind = 56
 	kindStatusReply wire.Kind = 57
 	kindBeat        wire.Kind = 58 // the leader is there
+	kindAskRegions  wire.Kind = 63
 )
 
 // maxLinkFrame caps a frame on a link, in bytes: a view of 80,000 ranks is below it.

@@ -44,6 +44,7 @@ func samples() []sample {
 		of[markedReport](kindMarked, decodeFromNode),
 		of[endRequest](kindEnd, decodeFromNode),
 		of[statusRequest](kindStatus, decodeFromNode),
+		of[replica.RegionReport](kindRegions, decodeFromNode),
 
 		of[view](kindView, decodeFromLeader),
 		of[progress](kindProgress, decodeFromLeader),
@@ -55,6 +56,7 @@ func samples() []sample {
 		of[kvReply](kindKVReply, decodeFromLeader),
 		of[markerOrder](kindMarker, decodeFromLeader),
 		of[statusReply](kindStatusReply, decodeFromLeader),
+		of[regionsOrder](kindAskRegions, decodeFromLeader),
 	}
 }
 
