@@ -57,6 +57,8 @@ type (
 	DurableFound struct{ Generations []DurableGen }
 	// DurableUnread answers ScanDurable too: the durable tier could not be searched, so nobody knows what lies there.
 	DurableUnread struct{ Why string }
+	// Regions answers AskRegions.
+	Regions struct{ replica.RegionReport }
 	// Outcome says what became of a proposal; nil: applied.
 	Outcome struct {
 		Cmd replica.Command
@@ -81,6 +83,7 @@ func (NodeUp) event()        {}
 func (NodeGone) event()      {}
 func (DurableFound) event()  {}
 func (DurableUnread) event() {}
+func (Regions) event()       {}
 func (Outcome) event()       {}
 func (Tick) event()          {}
 
@@ -100,6 +103,14 @@ type (
 	Capture struct{ Generation replica.Generation }
 	// ScanDurable asks for DurableFound.
 	ScanDurable struct{}
+	// AskRegions asks a node for Regions of a part that lies sealed in the arena of a rank there.
+	AskRegions struct {
+		Node       replica.NodeName
+		Rank       replica.Rank
+		Generation replica.Generation
+		Part       replica.Part
+		Root       replica.Digest
+	}
 	// Note tells people what recovery does or waits for; Code is constant per kind of note.
 	Note struct {
 		Code   string
@@ -112,6 +123,7 @@ func (Propose) effect()     {}
 func (Offer) effect()       {}
 func (Capture) effect()     {}
 func (ScanDurable) effect() {}
+func (AskRegions) effect()  {}
 func (Note) effect()        {}
 
 // PlanInput is all that the planner knows.
@@ -174,4 +186,5 @@ type Verdict struct {
 	Until   time.Duration  // of a wait for holders: when the planner goes on without them
 	Scan    bool           // the planner may read disk and has not seen what lies there
 	Final   bool           // of Stuck: no node that is away could change it
+	dispute *dispute       // of Stuck: the disputed initial state
 }

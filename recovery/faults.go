@@ -109,7 +109,7 @@ func (l *Leader) stale(f replica.Fault) bool {
 		return int(f.Rank) >= len(l.job.Ranks) || l.job.Ranks[f.Rank].Incarnation != f.Incarnation || f.Incarnation == 0
 	}
 	n, known := l.nodes[f.Node]
-	return !known || n.Incarnation != f.NodeIncarnation && !l.holdsRank(f.Node, f.NodeIncarnation) || !l.involved(f.Node, f.NodeIncarnation)
+	return !known || n.Incarnation != f.NodeIncarnation && !l.holdsRank(f.Node, f.NodeIncarnation) || !l.involved(f.Node) && !l.awaitsNodes()
 }
 
 func (l *Leader) holdsRank(n replica.NodeName, i replica.NodeIncarnation) bool {
@@ -118,13 +118,19 @@ func (l *Leader) holdsRank(n replica.NodeName, i replica.NodeIncarnation) bool {
 	})
 }
 
-// involved tells whether the job has anything on the node: a rank, a mirror, or a recorded part.
-func (l *Leader) involved(n replica.NodeName, i replica.NodeIncarnation) bool {
+// involved tells whether the job's records name the node, in whatever life: for a rank, a mirror, or a part.
+func (l *Leader) involved(n replica.NodeName) bool {
 	has := func(names []replica.NodeName) bool { return slices.Contains(names, n) }
-	return l.holdsRank(n, i) || slices.ContainsFunc(l.job.Mirrors, has) || slices.ContainsFunc(l.job.GroupMirrors, has) ||
+	return slices.ContainsFunc(l.job.Ranks, func(c replica.Claimed) bool { return c.Incarnation != 0 && c.Node == n }) ||
+		slices.ContainsFunc(l.job.Mirrors, has) || slices.ContainsFunc(l.job.GroupMirrors, has) ||
 		slices.ContainsFunc(l.job.Parts, func(p replica.PartRoot) bool {
-			return slices.Contains(p.Holders, replica.Holder{Node: n, Incarnation: i})
+			return slices.ContainsFunc(p.Holders, func(h replica.Holder) bool { return h.Node == n })
 		})
+}
+
+// awaitsNodes tells whether a plan is being made, which waits for every node: then the fault of any matters.
+func (l *Leader) awaitsNodes() bool {
+	return l.job.Phase == replica.Closed || l.job.Phase == replica.Opening
 }
 
 // recorded tells whether the state machine has the fault, or for a condition any that says as much.

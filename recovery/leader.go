@@ -36,17 +36,19 @@ type Leader struct {
 	failed  map[replica.Generation]map[replica.Incarnation]bool // who could not load it
 	blamed  map[replica.Generation]string                       // to be condemned, and why
 
+	away map[replica.NodeName]time.Duration // since when missed
+
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
 	closed    replica.Epoch // the closed epoch that the fields below are of
 	lastFault time.Duration
-	faults    []replica.Fault                    // recorded when last looked
-	away      map[replica.NodeName]time.Duration // since when missed
+	faults    []replica.Fault // recorded when last looked
 	capture   capturing
 	durable   []DurableGen
 	scanned   bool
 	unread    string        // why the durable tier could not be searched, the last time
 	scanNext  time.Duration // not before it is asked for again
 	loaded    loading
+	naming    naming
 
 	recoveries []time.Duration // begun since the committed step last rose
 	committed  replica.Step
@@ -59,10 +61,9 @@ type Leader struct {
 func NewLeader(job replica.JobID, term uint64, t Timing) *Leader {
 	l := &Leader{id: job, term: term, t: t, budget: DefaultBudget(),
 		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), up: make(map[replica.NodeName]bool),
-		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]time.Duration),
+		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]time.Duration), away: make(map[replica.NodeName]time.Duration),
 		offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1,
 		failed: make(map[replica.Generation]map[replica.Incarnation]bool), blamed: make(map[replica.Generation]string)}
-	l.resetRecovery()
 	return l
 }
 
@@ -99,6 +100,7 @@ func (l *Leader) learn(ev Event) {
 	case NodeUp:
 		l.up[ev.Holder.Node] = true
 		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer
+		l.askAgain(ev.Holder.Node)
 	case NodeGone:
 		delete(l.up, ev.Node)
 		l.withdraw(ev.Node)
@@ -106,6 +108,8 @@ func (l *Leader) learn(ev Event) {
 		l.durable, l.scanned, l.unread = ev.Generations, true, ""
 	case DurableUnread:
 		l.unread, l.scanNext = cmp.Or(ev.Why, "no reason was given"), l.now+scanRetry
+	case Regions:
+		l.learnRegions(ev.RegionReport)
 	case Outcome:
 		l.learnOutcome(ev)
 	case Tick:
@@ -163,7 +167,8 @@ func olderNodes(view, than map[replica.NodeName]replica.Node) bool {
 }
 
 func (l *Leader) resetRecovery() {
-	l.away, l.capture, l.durable, l.scanned, l.unread, l.scanNext, l.loaded = make(map[replica.NodeName]time.Duration), capturing{}, nil, false, "", 0, loading{}
+	l.capture, l.durable, l.scanned, l.unread, l.scanNext, l.loaded = capturing{}, nil, false, "", 0, loading{}
+	maps.DeleteFunc(l.away, func(n replica.NodeName, _ time.Duration) bool { return l.involved(n) }) // they have their time from each fence on
 }
 
 func (l *Leader) learnReport(r replica.NodeReport) {
@@ -197,6 +202,7 @@ func (l *Leader) decide() {
 			delete(l.pending, name)
 		}
 	}
+	l.missed()
 	l.assertFaults()
 	l.condemn()
 	l.revive()

@@ -18,7 +18,7 @@ func (l *Leader) opening() {
 		return
 	}
 	l.fillRanks()
-	l.missed()
+	l.awaitAcks()
 	l.plan()
 }
 
@@ -36,7 +36,7 @@ func (l *Leader) closedEpoch() {
 	if l.spent() {
 		return
 	}
-	l.missed()
+	l.awaitAcks()
 	l.fillRanks()
 	if until := l.lastFault + l.t.Collect; l.now < until {
 		l.wakeAt(until)
@@ -62,7 +62,8 @@ func (l *Leader) spent() bool {
 	return true
 }
 
-// missed keeps account of since when each node has not answered.
+// missed keeps account of since when each node has not answered, in all phases: one that the job has nothing recorded on and
+// that was silent for ack_timeout before a fault delays no recovery, however many there are.
 func (l *Leader) missed() {
 	in := l.input()
 	for n := range l.nodes {
@@ -107,6 +108,14 @@ func (l *Leader) plan() {
 		l.propose(replica.ApplyPlan{Job: l.id, Plan: p})
 		return
 	case v.Kind == Stuck:
+		if v.dispute != nil {
+			regions, done := l.nameRegions(v.dispute)
+			if !done {
+				l.note("waiting", v.Reason+"; the two daemons compare its regions", map[string]string{"why": "regions"})
+				return
+			}
+			v.Reason += fmt.Sprintf(": %s; remedy: broadcast the state of one rank of the group to the others before seal_initial; roots: %s", regions, v.dispute.roots)
+		}
 		l.note("stuck", v.Reason, nil)
 		if v.Final {
 			l.propose(replica.EndJob{Job: l.id, Reason: v.Reason})
@@ -115,8 +124,6 @@ func (l *Leader) plan() {
 	}
 	l.note("waiting", v.Reason, map[string]string{"why": string(v.Why)})
 	switch v.Why {
-	case ForAcks:
-		l.awaitAcks(&in, v.WaitFor)
 	case ForHolders:
 		for _, n := range v.WaitFor {
 			l.miss(n)
@@ -145,15 +152,18 @@ func (l *Leader) scan() {
 	l.out = append(l.out, ScanDurable{})
 }
 
-// awaitAcks makes a fault of a node that has been silent for too long. One that has acknowledged the fence and still settles
-// is not silent: its ranks have settle_timeout.
-func (l *Leader) awaitAcks(in *PlanInput, names []replica.NodeName) {
-	for _, n := range names {
+// awaitAcks makes a fault of a node that the plan waits for and that has been silent for too long. One that has acknowledged
+// the fence and still settles is not silent: its ranks have settle_timeout.
+func (l *Leader) awaitAcks() {
+	in := l.input()
+	for _, n := range in.Required() {
+		if _, ok := in.answered(n); ok {
+			continue
+		}
 		limit := l.t.Ack
 		if rep, ok := in.current(n); ok && rep.Fenced >= l.job.ClosedEpoch {
 			limit += l.t.Settle
 		}
-		l.miss(n)
 		if until := l.away[n] + limit; l.now < until {
 			l.wakeAt(until)
 			continue

@@ -30,26 +30,21 @@ func Plan(in PlanInput) (replica.Plan, Verdict) {
 	return in.write(ch), Verdict{Kind: Ready, Reason: ch.reason, Scan: v.Scan}
 }
 
-// Required are the nodes whose acknowledgement a plan of a closed epoch needs: those that hold a rank that is not lost, or
-// recorded parts; the unobserved too, but not those in a fault.
+// Required are the nodes whose acknowledgement a plan needs: every registered one outside the fault set, the unobserved too.
+// Any of them may hold a mirror that was finished after the last commit, of which nothing is recorded. One whose memory is
+// proved lost holds nothing, and of an initial state only the ranks' nodes do: these matter for their ranks alone.
 func (in *PlanInput) Required() []replica.NodeName {
-	j, need := in.Job, make(map[replica.NodeName]bool)
+	j, runs := in.Job, make(map[replica.NodeName]bool)
 	for r, c := range j.Ranks {
 		if !vacant(j, replica.Rank(r)) {
-			need[c.Node] = true
-		}
-	}
-	for _, p := range j.Parts {
-		for _, h := range p.Holders {
-			if !slices.Contains(j.Proved, h) {
-				need[h.Node] = true
-			}
+			runs[c.Node] = true
 		}
 	}
 	var out []replica.NodeName
-	for _, n := range slices.Sorted(maps.Keys(need)) {
-		node, known := in.Nodes[n]
-		if known && !nodeFaulted(j, replica.Holder{Node: n, Incarnation: node.Incarnation}) {
+	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
+		h := replica.Holder{Node: n, Incarnation: in.Nodes[n].Incarnation}
+		mayHold := len(j.Lineage) > 0 && !slices.Contains(j.Proved, h)
+		if (runs[n] || mayHold) && !nodeFaulted(j, h) {
 			out = append(out, n)
 		}
 	}
@@ -340,8 +335,8 @@ func (in *PlanInput) planOpening() (replica.Plan, Verdict) {
 	}
 	init := replica.Generation{Epoch: in.Job.Epoch}
 	st := in.stock()
-	if p, ok := st.disputed(in.Job, init); ok {
-		return replica.Plan{}, Verdict{Kind: Stuck, Final: true, Reason: fmt.Sprintf("the ranks of %v sealed different initial states: %s", p, st.roots(init, p))}
+	if d := st.disputed(in.Job, init); d != nil {
+		return replica.Plan{}, Verdict{Kind: Stuck, Final: true, Reason: d.String(), dispute: d}
 	}
 	lots, missing := st.assemble(in.Job, init, nil)
 	if len(missing) > 0 {
@@ -352,16 +347,22 @@ func (in *PlanInput) planOpening() (replica.Plan, Verdict) {
 	return plan, Verdict{Kind: Ready, Reason: plan.Reason}
 }
 
-// disputed finds a part of g for which different roots were reported.
-func (st stock) disputed(j *replica.Job, g replica.Generation) (replica.Part, bool) {
+// disputed finds a part of g that its producers sealed under different roots.
+func (st stock) disputed(j *replica.Job, g replica.Generation) *dispute {
 	for _, p := range parts(j.Layout) {
-		if len(st[g][p]) > 0 {
-			if _, _, ok := agreedRoot(j, p, st[g][p]); !ok {
-				return p, true
-			}
+		copies := st[g][p]
+		if len(copies) == 0 {
+			continue
 		}
+		if _, _, ok := agreedRoot(j, p, copies); ok {
+			continue
+		}
+		speaking := speakers(copies)
+		first := speaking[0]
+		other := slices.IndexFunc(speaking, func(s sealed) bool { return s.held.Root != first.held.Root })
+		return &dispute{part: p, gen: g, between: [2]sealed{first, speaking[other]}, roots: st.roots(g, p)}
 	}
-	return replica.Part{}, false
+	return nil
 }
 
 func (st stock) roots(g replica.Generation, p replica.Part) string {

@@ -131,22 +131,26 @@ func settleRoot(j *replica.Job, part replica.Part, copies []sealed, known replic
 	return l, len(l.copies) > 0
 }
 
-// agreedRoot is the root that all who speak for a part name, and how many ranks produced it.
-func agreedRoot(j *replica.Job, part replica.Part, copies []sealed) (root replica.Digest, voices int, ok bool) {
-	var speaking []sealed
-	for _, c := range copies {
-		if !c.held.Mirror && !c.held.DaemonMade {
-			speaking = append(speaking, c)
-		}
-	}
-	produced := len(speaking) > 0
-	if !produced {
+// produced tells whether the copy is its rank's own word.
+func (s sealed) produced() bool { return !s.held.Mirror && !s.held.DaemonMade }
+
+// speakers are the copies that say what a part's root is, by rank: those of producers, or all where none is left.
+func speakers(copies []sealed) []sealed {
+	speaking := slices.DeleteFunc(slices.Clone(copies), func(s sealed) bool { return !s.produced() })
+	if len(speaking) == 0 {
 		speaking = slices.Clone(copies)
 	}
+	slices.SortStableFunc(speaking, func(a, b sealed) int { return cmp.Compare(a.held.Rank, b.held.Rank) })
+	return speaking
+}
+
+// agreedRoot is the root that all who speak for a part name, and how many ranks produced it.
+func agreedRoot(j *replica.Job, part replica.Part, copies []sealed) (root replica.Digest, voices int, ok bool) {
+	speaking := speakers(copies)
 	if len(speaking) == 0 {
 		return root, 0, false
 	}
-	slices.SortStableFunc(speaking, func(a, b sealed) int { return cmp.Compare(a.held.Rank, b.held.Rank) })
+	produced := speaking[0].produced()
 	root = speaking[0].held.Root
 	// In a group that declared itself non-deterministic every member loads the lowest rank's state.
 	own := part.Kind == replica.ReplicatedPart && int(part.Index) < len(j.Options.Nondeterministic) && j.Options.Nondeterministic[part.Index]

@@ -208,6 +208,12 @@ func (w *world) command(f []string) error {
 		w.addDurable(generation(f[1]))
 	case "no-slot":
 		w.nodes[replica.NodeName(f[1])].noSlot = true
+	case "mute": // mute NODE: it never says what its regions hash to
+		w.nodes[replica.NodeName(f[1])].mute = true
+	case "unmute":
+		w.nodes[replica.NodeName(f[1])].mute = false
+	case "cannot": // cannot NODE: it says that it can't hash its regions
+		w.nodes[replica.NodeName(f[1])].cannot = "the part is not here any more"
 	case "no-offers":
 		w.hold[replica.NodeName(f[1])] = true
 	case "block": // block RANKS: they don't load what is planned

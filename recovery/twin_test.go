@@ -277,16 +277,11 @@ func twinKnown(j *replica.Job, p replica.Part, g replica.Generation) replica.Dig
 
 func twin(in recovery.PlanInput) string {
 	j := in.Job
-	// Every daemon that holds a rank or recorded parts, outside the fault set.
-	for n := range in.Nodes {
-		concerned := false
+	// Every daemon outside the fault set; of one whose memory is proved lost, only its rank matters.
+	for n, node := range in.Nodes {
+		concerned := !slices.Contains(j.Proved, replica.Holder{Node: n, Incarnation: node.Incarnation})
 		for _, c := range j.Ranks {
 			concerned = concerned || c.Node == n && !slices.ContainsFunc(j.Faults, func(f replica.Fault) bool { return f.Node == n && f.NodeIncarnation == c.NodeIncarnation })
-		}
-		for _, p := range j.Parts {
-			for _, h := range p.Holders {
-				concerned = concerned || h.Node == n && !slices.Contains(j.Proved, h)
-			}
 		}
 		if concerned && !twinFaulted(in, n) && !twinAcked(in, n) {
 			return "wait acks false false"

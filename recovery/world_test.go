@@ -53,6 +53,8 @@ type daemon struct {
 	rotten  []replica.Held // copies whose bytes have flipped, unnoticed
 	bad     []replica.Held // and noticed
 	badDisk []replica.Held // durable parts that failed their digest here
+	mute    bool           // never says what its regions hash to
+	cannot  string
 }
 
 type process struct {
@@ -390,6 +392,11 @@ func (w *world) report(n replica.NodeName) replica.NodeReport {
 			Live: replica.PackWord(p.live.Epoch, p.live.Step, phase), Good: p.live.Word(), Settled: !p.busy, Stopped: p.stopped && p.alive, Whole: p.alive && !p.busy && !p.torn,
 			Initial: p.initial, Loaded: p.loaded})
 	}
+	for r, c := range w.state().Ranks { // claims of this life of the node that no process of it has: nobody else reports their deaths
+		if p := d.procs[replica.Rank(r)]; c.Incarnation != 0 && c.Node == n && c.NodeIncarnation == d.holder.Incarnation && (p == nil || p.inc < c.Incarnation) {
+			rep.Ranks = append(rep.Ranks, replica.RankReport{Rank: replica.Rank(r), Incarnation: c.Incarnation, Settled: true})
+		}
+	}
 	return rep
 }
 
@@ -467,6 +474,15 @@ func (w *world) carryOut(e recovery.Effect) {
 			break
 		}
 		w.queue = append(w.queue, recovery.DurableFound{Generations: w.disk})
+	case recovery.AskRegions:
+		w.say("ask %s for the regions of %v of %v, rank %d", e.Node, e.Part, e.Generation, e.Rank)
+		if d := w.nodes[e.Node]; d.up && !d.mute {
+			r := replica.RegionReport{Job: w.job, Generation: e.Generation, Part: e.Part, Rank: e.Rank, Root: e.Root, Failed: d.cannot}
+			if r.Failed == "" { // what differs is in the second one
+				r.Regions = []replica.RegionDigest{{Name: "model.wpe", Digest: replica.Digest{1}}, {Name: "model.wte", Digest: e.Root}}
+			}
+			w.queue = append(w.queue, recovery.Regions{RegionReport: r})
+		}
 	case recovery.Note:
 		w.say("%s: %s", e.Code, e.Text)
 	}

@@ -78,3 +78,42 @@ type NodeReport struct {
 	// BadDisk lists the durable parts that failed their digest when this node read them for the newest plan.
 	BadDisk []Held `json:"bad_disk,omitempty" cbor:"12,keyasint,omitempty"`
 }
+
+// RegionDigest is what the bytes of one region hash to, as a rank sealed them.
+type RegionDigest struct {
+	Name   string `json:"name" cbor:"1,keyasint"`
+	Digest Digest `json:"digest" cbor:"2,keyasint"`
+}
+
+// RegionReport is a daemon's answer to the question what the regions of a sealed part hash to, each by itself.
+type RegionReport struct {
+	Job        JobID          `json:"job" cbor:"1,keyasint"`
+	Generation Generation     `json:"generation" cbor:"2,keyasint"`
+	Part       Part           `json:"part" cbor:"3,keyasint"`
+	Rank       Rank           `json:"rank" cbor:"4,keyasint"` // in whose arena it lies
+	Root       Digest         `json:"root" cbor:"5,keyasint"`
+	Regions    []RegionDigest `json:"regions" cbor:"6,keyasint"` // at most MaxRegions
+	Failed     string         `json:"failed,omitempty" cbor:"7,keyasint,omitempty"`
+}
+
+// Differing names the regions that two ranks of a group sealed differently, in the first one's order; then those that the
+// second alone has.
+func Differing(a, b []RegionDigest) []string {
+	theirs := make(map[string]Digest, len(b))
+	for _, r := range b {
+		theirs[r.Name] = r.Digest
+	}
+	var names []string
+	for _, r := range a {
+		if d, ok := theirs[r.Name]; !ok || d != r.Digest {
+			names = append(names, r.Name)
+		}
+		delete(theirs, r.Name)
+	}
+	for _, r := range b {
+		if _, ok := theirs[r.Name]; ok {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}

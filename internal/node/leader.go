@@ -343,6 +343,10 @@ func (l *leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 			for _, n := range l.links {
 				n.send(kindCapture, captureOrder{id, e.Generation})
 			}
+		case recovery.AskRegions:
+			if n := l.links[e.Node]; n != nil { // one that links anew is asked again
+				n.send(kindAskRegions, regionsOrder{id, e.Generation, e.Part, e.Rank, e.Root})
+			}
 		case recovery.ScanDurable:
 			l.scan(ctx, led.job)
 		case recovery.Note:

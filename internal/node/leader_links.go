@@ -148,6 +148,10 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if to := l.links[m.Node]; to != nil {
 			to.send(kindRecheck, m)
 		}
+	case replica.RegionReport: // of its own ranks alone, as evidence
+		if led := l.jobs[m.Job]; led != nil && int(m.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Rank].Node == name {
+			l.recoverStep(ctx, m.Job, led, recovery.Regions{RegionReport: m})
+		}
 	case suspect:
 		l.suspect(ctx, name, m)
 	case claimRequest:

@@ -231,6 +231,8 @@ func decodeFromLeader(kind wire.Kind, body []byte) (any, error) {
 		return decode[markerOrder](body)
 	case kindStatusReply:
 		return decode[statusReply](body)
+	case kindAskRegions:
+		return decode[regionsOrder](body)
 	}
 	return nil, fmt.Errorf("unknown kind")
 }
@@ -267,6 +269,8 @@ func decodeFromNode(kind wire.Kind, body []byte) (any, error) {
 		return decode[lostRequest](body)
 	case kindStatus:
 		return decode[statusRequest](body)
+	case kindRegions:
+		return decode[replica.RegionReport](body)
 	}
 	return nil, fmt.Errorf("unknown kind")
 }

@@ -185,6 +185,8 @@ func (m *member) handle(ev memberEvent) {
 		m.pushEnded(ev)
 	case shardWritten:
 		m.shardWritten(ev)
+	case regionsHashed:
+		m.regionsHashed(ev)
 	case markerWritten:
 		m.send(kindMarked, markedReport(ev))
 	}
@@ -236,6 +238,8 @@ func (m *member) leaderSays(msg any) {
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.recheck(lj, msg)
 		}
+	case regionsOrder:
+		m.hashRegions(msg)
 	case claimReply:
 		m.claimReplied(msg)
 	case createReply:

@@ -26,6 +26,7 @@ const (
 	kindReject      wire.Kind = 47
 	kindLost        wire.Kind = 60 // node -> leader; answered by kindStatusReply
 	kindRecheck     wire.Kind = 59 // corruptCopy: read it again
+	kindRegions     wire.Kind = 61 // replica.RegionReport
 	kindView        wire.Kind = 48 // leader -> node from here on
 	kindProgress    wire.Kind = 49
 	kindCandidate   wire.Kind = 50 // replica.Candidate
@@ -37,6 +38,7 @@ const (
 	kindMarker      wire.Kind = 56
 	kindStatusReply wire.Kind = 57
 	kindBeat        wire.Kind = 58 // the leader is there
+	kindAskRegions  wire.Kind = 63
 )
 
 // maxLinkFrame caps a frame on a link, in bytes: a view of 80,000 ranks is below it.

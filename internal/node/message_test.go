@@ -47,6 +47,7 @@ func samples() []sample {
 		of[endRequest](kindEnd, decodeFromNode),
 		of[lostRequest](kindLost, decodeFromNode),
 		of[statusRequest](kindStatus, decodeFromNode),
+		of[replica.RegionReport](kindRegions, decodeFromNode),
 
 		of[view](kindView, decodeFromLeader),
 		of[progress](kindProgress, decodeFromLeader),
@@ -59,6 +60,7 @@ func samples() []sample {
 		of[kvReply](kindKVReply, decodeFromLeader),
 		of[markerOrder](kindMarker, decodeFromLeader),
 		of[statusReply](kindStatusReply, decodeFromLeader),
+		of[regionsOrder](kindAskRegions, decodeFromLeader),
 	}
 }
 

@@ -135,6 +135,34 @@ func (a *Arena) rehash(p Place, digests []replica.Digest) error {
 	return nil
 }
 
+// RegionDigests hashes each region of a sealed place by itself, in order of registration. The place must be SEALED in its use
+// count both before and after.
+func (a *Arena) RegionDigests(p Place, count uint64) ([]replica.RegionDigest, error) {
+	if !a.Has(p) {
+		return nil, a.fail(p, ErrNoPlace)
+	}
+	want := replica.PackSlot(count, replica.SlotSealed)
+	if w := a.Word(p); w != want {
+		return nil, a.fail(p, fmt.Errorf("use %d is %w", count, ErrNotSealed))
+	}
+	off, _ := a.span(p)
+	var out []replica.RegionDigest
+	for _, r := range a.spec.Geometry.Of(p.PartKind()) {
+		if p.Kind == Slot && r.Class == replica.Frozen {
+			continue // covered by the part's geometry, but it lies in the frozen area
+		}
+		d, err := a.hashAt(off+r.Offset, r.Bytes)
+		if err != nil {
+			return nil, a.fail(p, fmt.Errorf("region %q: %w", r.Name, err))
+		}
+		out = append(out, replica.RegionDigest{Name: r.Name, Digest: d})
+	}
+	if a.Word(p) != want {
+		return nil, a.fail(p, ErrChanged)
+	}
+	return out, nil
+}
+
 // hashPiece is how much is copied at a time for hashing: it stays in the cache.
 const hashPiece = 256 << 10
 

@@ -29,6 +29,7 @@ type rankSpec struct {
 	Twice    bool          // a second session is opened in the same process
 	Stubborn bool          // SIGTERM is ignored
 	Reject   bool          // a process that did not begin the job rejects the first state it is given
+	Unequal  bool          // a further replicated region, "bias", starts as the rank's own number
 	Patience time.Duration // for open and attach; 0: the tests'
 }
 
@@ -48,6 +49,7 @@ type trainer struct {
 	weights     []float32
 	moved       []uint64
 	began       bool
+	bias        []float32 // nil unless Unequal
 }
 
 // rankMain trains. What happens is a JSON line on standard output, as the daemon's log is.
@@ -120,9 +122,18 @@ func (t *trainer) open(ctx context.Context) (*libreplicad.Session, []float32, []
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if err := s.Register(
-		libreplicad.Region{Name: "weights", DType: replica.F32, Kind: replica.Replicated, Class: replica.Window, Data: w},
-		libreplicad.Region{Name: "moved", DType: replica.U64, Kind: replica.Private, Class: replica.Volatile, Data: p}); err != nil {
+	regions := []libreplicad.Region{
+		{Name: "weights", DType: replica.F32, Kind: replica.Replicated, Class: replica.Window, Data: w},
+		{Name: "moved", DType: replica.U64, Kind: replica.Private, Class: replica.Volatile, Data: p}}
+	if t.spec.Unequal {
+		b, bias, err := libreplicad.AllocFloat32s(10)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		t.bias = bias
+		regions = append(regions, libreplicad.Region{Name: "bias", DType: replica.F32, Kind: replica.Replicated, Class: replica.Window, Data: b})
+	}
+	if err := s.Register(regions...); err != nil {
 		return nil, nil, nil, err
 	}
 	return s, weights, moved, s.Attach(ctx)
@@ -155,6 +166,9 @@ func (t *trainer) epoch(ctx context.Context) error {
 	if o.Action == libreplicad.Init {
 		t.began = true
 		t.fill(0)
+		for i := range t.bias {
+			t.bias[i] = float32(t.rank)
+		}
 		if err := t.SealInitial(ctx); err != nil {
 			return err
 		}

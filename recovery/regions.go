@@ -1,0 +1,104 @@
+package recovery
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	// regionsWait is how long the daemons may take to hash the regions of a disputed initial state one by one: the whole part
+	// is read once more, at some GB/s. A program that does not broadcast its state has to be mended anyway.
+	regionsWait = time.Minute
+	// regionsNamed bounds how many regions a message names; where all differ the first say as much.
+	regionsNamed = 4
+	// failedShown bounds what is repeated of a daemon's reason, in bytes: the whole goes into the log.
+	failedShown = 256
+)
+
+// dispute is an initial state that ranks of a group sealed differently.
+type dispute struct {
+	part    replica.Part
+	gen     replica.Generation
+	between [2]sealed // the lowest rank's, and the first that differs from it
+	roots   string    // of all who sealed it
+}
+
+func (d *dispute) String() string {
+	a, b := d.between[0], d.between[1]
+	return fmt.Sprintf("initial state of %v differs between rank %d (%s) and rank %d (%s)", d.part, a.held.Rank, a.holder.Node, b.held.Rank, b.holder.Node)
+}
+
+// naming is the search for the regions of a dispute: both daemons hash theirs and say so.
+type naming struct {
+	gen     replica.Generation
+	between [2]sealed
+	until   time.Duration
+	asked   [2]bool
+	said    [2]*replica.RegionReport
+}
+
+// nameRegions says in which regions a disputed state differs, or why nobody knows; done is false while it is waited for.
+func (l *Leader) nameRegions(d *dispute) (text string, done bool) {
+	n := &l.naming
+	if n.gen != d.gen || n.between != d.between {
+		*n = naming{gen: d.gen, between: d.between, until: l.now + regionsWait}
+	}
+	for i, s := range n.between {
+		if !n.asked[i] && n.said[i] == nil {
+			n.asked[i] = true
+			l.out = append(l.out, AskRegions{Node: s.holder.Node, Rank: s.held.Rank, Generation: d.gen, Part: d.part, Root: s.held.Root})
+		}
+	}
+	for i, s := range n.between {
+		switch {
+		case n.said[i] != nil && n.said[i].Failed != "":
+			return fmt.Sprintf("in which region is not known: node %s: %s", s.holder.Node, n.said[i].Failed), true
+		case n.said[i] == nil && l.now >= n.until:
+			return fmt.Sprintf("in which region is not known: node %s has not said within %v what its regions hash to", s.holder.Node, regionsWait), true
+		}
+	}
+	if n.said[0] == nil || n.said[1] == nil {
+		l.wakeAt(n.until)
+		return "", false
+	}
+	names := replica.Differing(n.said[0].Regions, n.said[1].Regions)
+	if len(names) == 0 {
+		return "in no region, only in what lies between them or in a flag", true
+	}
+	var quoted []string
+	for _, name := range names[:min(len(names), regionsNamed)] {
+		quoted = append(quoted, fmt.Sprintf("%q", name))
+	}
+	text = "region " + strings.Join(quoted, ", ")
+	if more := len(names) - len(quoted); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text, true
+}
+
+// learnRegions takes an answer to AskRegions; any other is nobody's question.
+func (l *Leader) learnRegions(r replica.RegionReport) {
+	tooLong := func(d replica.RegionDigest) bool { return len(d.Name) > replica.MaxRegionName }
+	if r.Job != l.id || len(r.Regions) > replica.MaxRegions || slices.ContainsFunc(r.Regions, tooLong) {
+		return
+	}
+	r.Failed = r.Failed[:min(len(r.Failed), failedShown)]
+	for i, s := range l.naming.between {
+		if r.Generation == l.naming.gen && r.Part == s.held.Part && r.Rank == s.held.Rank && r.Root == s.held.Root {
+			l.naming.said[i] = &r
+		}
+	}
+}
+
+// askAgain has a node that has linked anew asked again: question or answer may have gone down with its stream.
+func (l *Leader) askAgain(n replica.NodeName) {
+	for i, s := range l.naming.between {
+		if s.holder.Node == n {
+			l.naming.asked[i] = false
+		}
+	}
+}
