@@ -64,10 +64,10 @@ class _Packer:
             return [self.value(x, f"{path}[{i}]", depth + 1) for i, x in enumerate(v)]
         if type(v) is tuple:
             return {"$": "tuple", "v": [self.value(x, f"{path}[{i}]", depth + 1) for i, x in enumerate(v)]}
-        if isinstance(v, (bytes, bytearray)):
-            raise Unsupported(f"{path}: {len(v)} bytes of an unknown format: wrap them in replicad.Opaque if loading them is safe")
         if isinstance(v, Opaque):
             return {"$": "bytes"} | self.blob(bytes(v))
+        if isinstance(v, (bytes, bytearray)):
+            raise Unsupported(f"{path}: {len(v)} bytes of an unknown format: wrap them in replicad.Opaque if loading them is safe")
         return self.other(v, path)
 
     def pairs(self, v: dict[Any, Any], path: str, depth: int) -> list[Any]:
