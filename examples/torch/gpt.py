@@ -1,0 +1,216 @@
+"""Trains a small GPT on Newton's Opticks with data parallelism, under replicad.
+
+    replicad run --job gpt --world 2 -- python gpt.py            two ranks, each with the whole model
+    python gpt.py --baseline --world 2                           the same training without replicad
+
+What replicad needs is marked with (1) to (4). Everything else is a plain PyTorch program: dropout, AdamW, a cosine schedule with
+warm-up, gradient clipping, two micro-batches a step, a shuffled loader with workers. Standard output carries one JSON object
+a line, for the demo and the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import replicad
+from replicad.data import Loader
+from replicad.store import init_process_group
+
+TEXT = Path(__file__).resolve().parent.parent / "textlm" / "data" / "opticks.txt"
+
+
+class Text(torch.utils.data.Dataset):
+    """Runs of characters, each with its successor as target."""
+
+    def __init__(self, length: int) -> None:
+        raw = TEXT.read_bytes()
+        self.alphabet = sorted(set(raw))
+        number = {b: i for i, b in enumerate(self.alphabet)}
+        self.tokens = torch.tensor([number[b] for b in raw], dtype=torch.int64)
+        self.length = length
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.length
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        run = self.tokens[i * self.length : (i + 1) * self.length + 1]
+        return run[:-1], run[1:]
+
+
+class Block(nn.Module):
+    """A transformer block."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, w = x.shape
+        q, k, v = (p.view(b, t, self.heads, w // self.heads).transpose(1, 2) for p in self.qkv(self.norm1(x)).chunk(3, dim=-1))
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0)
+        x = x + F.dropout(self.out(a.transpose(1, 2).reshape(b, t, w)), self.dropout, self.training)
+        return x + self.mlp(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """A small decoder-only transformer over characters."""
+
+    def __init__(self, vocabulary: int, length: int, width: int, layers: int, heads: int = 4, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight  # tied
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = self.tokens(x) + self.places.weight[: x.shape[1]]
+        for block in self.blocks:
+            h = block(h)
+        return F.cross_entropy(self.head(self.norm(h)).flatten(0, 1), y.flatten())
+
+
+def arguments() -> argparse.Namespace:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--steps", type=int, default=200)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--width", type=int, default=64)
+    p.add_argument("--layers", type=int, default=2)
+    p.add_argument("--length", type=int, default=64, help="characters of context")
+    p.add_argument("--batch", type=int, default=8, help="samples of a micro-batch")
+    p.add_argument("--micro", type=int, default=2, help="micro-batches of a step")
+    p.add_argument("--workers", type=int, default=1, help="processes that load data")
+    p.add_argument("--pace", type=float, default=0.0, help="shortest time of a step in seconds: stands for a larger model")
+    p.add_argument("--baseline", action="store_true", help="train without replicad, one process a rank")
+    p.add_argument("--world", type=int, default=2, help="ranks of the baseline")
+    return p.parse_args()
+
+
+class Events:
+    """JSON lines on standard output, each in one write."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __call__(self, event: str, **more: Any) -> None:
+        line = {"t": time.time_ns(), "rank": self.rank, "pid": os.getpid(), "event": event, **more}
+        os.write(1, json.dumps(line).encode() + b"\n")
+
+
+def digest(state: dict[str, Any]) -> str:
+    h = hashlib.sha256()
+    for name, t in sorted(state.items()):
+        h.update(name.encode())
+        h.update(t.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if t.numel() else b"")
+    return h.hexdigest()
+
+
+def main() -> None:
+    args = arguments()
+    if args.baseline:
+        baseline(args)
+        return
+    train(args, int(os.environ["REPLICAD_RANK"]), int(os.environ["REPLICAD_WORLD"]), replicated=True)
+
+
+def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(args.seed)
+    emit = Events(rank)
+    emit("start")
+    text = Text(args.length)
+    model = GPT(len(text.alphabet), args.length, args.width, args.layers)
+    torch.manual_seed(args.seed * 1000 + rank)  # dropout differs from rank to rank
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / 20, 0.5 + 0.5 * math.cos(math.pi * min(s / args.steps, 1))))
+    loader = Loader(text, args.batch, seed=args.seed, rank=rank, world=world, num_workers=args.workers)
+
+    start, session = 0, None
+    if replicated:
+        session = replicad.Session(model=model, optimizer=optimizer, scheduler=schedule, data=loader)  # (1)
+        start = session.resume()  # (2)
+        emit("joined", action="load", epoch=start.epoch, step=int(start), source=start.source)
+        init_process_group(session)  # (3)
+        emit("ready", epoch=start.epoch, step=int(start))
+    ddp = DistributedDataParallel(model)
+    batches = loader.endless()
+    for step in range(start + 1, args.steps + 1):
+        began = time.monotonic()
+        optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for micro in range(args.micro):
+            x, y = next(batches)
+            with nullcontext() if micro == args.micro - 1 else ddp.no_sync():
+                loss = ddp(x, y) / args.micro
+                loss.backward()
+            total += float(loss.detach())
+            stop_at(emit, step, "forward")
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        with session.step() if session else nullcontext():  # (4)
+            stop_at(emit, step, "window")
+            optimizer.step()
+            schedule.step()
+        emit("step", epoch=session.order.epoch if session else 0, step=step, loss=total)
+        if (left := args.pace - (time.monotonic() - began)) > 0:
+            time.sleep(left)
+    weights = digest(model.state_dict())
+    moments = digest({f"{i}.{k}": v for i, s in optimizer.state_dict()["state"].items() for k, v in s.items()})
+    drawn = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
+    emit("done", step=args.steps, digest=weights, state_digest=moments, private_digest=drawn)
+    batches.close()
+    if session:
+        session.leave()
+        session.close()
+    dist.destroy_process_group()
+
+
+def stop_at(emit: Events, step: int, phase: str) -> None:
+    """The demo's handle for faults: where the file stop-RANK in TEXTLM_FAULT_DIR says "STEP PHASE", the rank says that it
+    stopped, at the first step from STEP on, and never goes on: it is to be killed there."""
+    where = os.environ.get("TEXTLM_FAULT_DIR")
+    if not where:
+        return
+    try:
+        at, wanted = Path(where, f"stop-{emit.rank}").read_text().split()
+    except (FileNotFoundError, ValueError):
+        return
+    if wanted == phase and step >= int(at):
+        emit("stopped", phase=phase, step=step)
+        while True:
+            time.sleep(3600)
+
+
+def baseline(args: argparse.Namespace) -> None:
+    """One process a rank, as torchrun would start them."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as d:
+        children = torch.multiprocessing.start_processes(_baseline_rank, (args, f"file://{d}/store"), nprocs=args.world, start_method="spawn", join=False)
+        while not children.join():
+            pass
+
+
+def _baseline_rank(rank: int, args: argparse.Namespace, url: str) -> None:
+    dist.init_process_group("gloo", init_method=url, rank=rank, world_size=args.world)
+    train(args, rank, args.world, replicated=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""A data loader that goes on exactly where it was: at the batch after the last one that was used, with the same samples, in the
+same order, augmented by the same random numbers, whatever its workers had fetched ahead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from . import rng
+from .errors import Invalid, Mismatch
+
+__all__ = ["Loader"]
+
+
+def _number(*parts: Any) -> int:
+    """A 63-bit number that depends on all of these and on nothing else."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "little") >> 1
+
+
+class _Seeded(Dataset[Any]):
+    """A dataset whose every item begins with generators that depend on (seed, epoch, index) alone: what it draws does not
+    depend on which worker fetches it, or on what that worker fetched before."""
+
+    def __init__(self, dataset: Any, seed: int, here: bool) -> None:
+        self.dataset, self.seed, self.here = dataset, seed, here
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, at: tuple[int, int]) -> Any:
+        epoch, index = at
+        if self.here:  # in the training process: its own generators are put back
+            with rng.preserved():
+                return self._item(epoch, index)
+        return self._item(epoch, index)
+
+    def _item(self, epoch: int, index: int) -> Any:
+        n = _number(self.seed, "item", epoch, index)
+        random.seed(n)
+        torch.default_generator.manual_seed(n)
+        if np := sys.modules.get("numpy"):
+            np.random.seed(n % 2**32)
+        return self.dataset[index]
+
+
+class _Batches(Sampler[list[tuple[int, int]]]):
+    """The rest of an epoch, from a batch on."""
+
+    def __init__(self, loader: Loader, epoch: int, first: int) -> None:
+        self.loader, self.epoch, self.first = loader, epoch, first
+
+    def __len__(self) -> int:
+        return len(self.loader) - self.first
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        lo, order = self.loader, self.loader._order(self.epoch)
+        for b in range(self.first, len(lo)):
+            start = (b * lo.world + lo.rank) * lo.batch_size
+            yield [(self.epoch, i) for i in order[start : start + lo.batch_size]]
+
+
+class Loader:
+    """Batches of a map-style dataset for one of ``world`` data-parallel ranks, shuffled by (seed, epoch).
+
+    Register it as ``data=`` of a :class:`replicad.Session`. ``for batch in loader`` gives the rest of the present epoch and
+    moves to the next; ``loader.endless()`` goes on for ever. A batch counts as used when it was handed out. Each batch has
+    ``batch_size`` samples of this rank; what doesn't fill a batch on every rank is left out of the epoch.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        shuffle: bool = True,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if batch_size < 1 or not 0 <= rank < world or len(dataset) < batch_size * world:
+            raise Invalid(f"loader: batches of {batch_size} for rank {rank} of {world} from {len(dataset)} samples: want at least one whole batch for every rank")
+        self.dataset, self.batch_size, self.seed, self.rank, self.world, self.shuffle = dataset, batch_size, seed, rank, world, shuffle
+        self.options = {"num_workers": num_workers, "collate_fn": collate_fn, **options}
+        self.epoch = 0
+        self.used = 0  # batches of this epoch
+        self._life = 0
+
+    def __len__(self) -> int:
+        return len(self.dataset) // (self.batch_size * self.world)
+
+    def _order(self, epoch: int) -> list[int]:
+        if not self.shuffle:
+            return list(range(len(self.dataset)))
+        g = torch.Generator().manual_seed(_number(self.seed, "order", epoch))
+        return torch.randperm(len(self.dataset), generator=g).tolist()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._life += 1
+        life, here = self._life, self.options["num_workers"] == 0
+        source = DataLoader(
+            _Seeded(self.dataset, self.seed, here),
+            batch_sampler=_Batches(self, self.epoch, self.used),
+            generator=torch.Generator().manual_seed(_number(self.seed, "workers", self.epoch)),
+            **self.options,
+        )
+        for batch in source:
+            if self._life != life:
+                return  # another iterator was made, or the state was loaded: this one's batches are no longer the next
+            self.used += 1
+            yield batch
+        if self._life == life:
+            self.epoch, self.used = self.epoch + 1, 0
+
+    def endless(self) -> Iterator[Any]:
+        """Batch after batch, epoch after epoch."""
+        while True:
+            yield from self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, and of what."""
+        return {"epoch": self.epoch, "used": self.used, "of": [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes to where a loader of the same kind was."""
+        of = [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle]
+        if state["of"] != of:
+            raise Mismatch(f"the state is of a loader with seed, world, batch size, samples, shuffle = {state['of']}, this one has {of}")
+        self.epoch, self.used = state["epoch"], state["used"]
+        self._life += 1

@@ -1,0 +1,94 @@
+"""A ``torch.distributed.Store`` that the daemons serve, so that no rank's death takes the rendezvous along; and process groups
+made over it, fresh for each epoch.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from .errors import Error, Fenced, Timeout
+from .rank import Rank
+
+__all__ = ["Store", "init_process_group"]
+
+#: As torch's own stores.
+DEFAULT_TIMEOUT = timedelta(seconds=300)
+
+
+class Store(dist.Store):
+    """Keys of one epoch of the job, under a prefix. Values are at most 32 KiB. Every call raises
+    :class:`replicad.Fenced` once the epoch is closed."""
+
+    def __init__(self, rank: Rank, prefix: str = "torch", timeout: timedelta = DEFAULT_TIMEOUT) -> None:
+        super().__init__()
+        self._rank, self._prefix, self._timeout = rank, prefix, timeout
+
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}/{key}"
+
+    def set(self, key: str, value: Any) -> None:
+        """Sets a key."""
+        self._rank.kv_set(self._key(key), value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """Waits for a key, up to the store's timeout."""
+        try:
+            return self._rank.kv_get(self._key(key), self._timeout.total_seconds())
+        except Timeout as err:
+            raise dist.DistStoreError(f"wait timeout after {self._timeout.total_seconds()} s for key {key!r}: {err}") from None
+
+    def add(self, key: str, value: int) -> int:
+        """Adds to a counter and returns its new value."""
+        return self._rank.kv_add(self._key(key), value)
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all keys are set."""
+        return all(self._rank.kv_check(self._key(k)) for k in keys)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Waits for keys."""
+        seconds = (timeout or self._timeout).total_seconds()
+        for key in keys:
+            try:
+                self._rank.kv_get(self._key(key), seconds)
+            except Timeout as err:
+                raise dist.DistStoreError(f"wait timeout after {seconds} s for key {key!r}: {err}") from None
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Sets a key that has the expected value, or is missing where nothing is expected; returns what it has then."""
+        return self._rank.kv_compare_set(self._key(key), expected.encode(), desired.encode())
+
+    def delete_key(self, key: str) -> bool:
+        """Removes a key; whether it was there."""
+        return self._rank.kv_delete(self._key(key))
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long get and wait wait from now on."""
+        self._timeout = timeout
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long get and wait wait."""
+        return self._timeout
+
+    def clone(self) -> Store:
+        """A store of the same keys."""
+        return Store(self._rank, self._prefix, self._timeout)
+
+
+def init_process_group(session: Any, backend: str = "gloo", **options: Any) -> None:
+    """``torch.distributed.init_process_group`` over the daemons' store, for the epoch that ``session.resume()`` named. A
+    group of an earlier epoch is destroyed first."""
+    rank: Rank = session.rank
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    order = session.order
+    try:
+        dist.init_process_group(backend, store=Store(rank, f"pg/{order.epoch}"), rank=order.rank, world_size=order.world, **options)
+    except (Error, RuntimeError) as err:
+        if rank.fenced:
+            raise Fenced(f"while the process group of epoch {order.epoch} was made: {err}") from err
+        raise
