@@ -16,7 +16,7 @@ const (
 	linkQueue     = 1024                   // frames waiting to be written on a link; one that is full is closed, and opened anew
 	linkHandshake = 2 * time.Second        // for hello and welcome; a leader that registers a node writes one log entry meanwhile
 	linkDial      = 500 * time.Millisecond // to connect: a dead node must not cost more than the next voter's answer
-	linkShun      = 2 * time.Second        // for which a voter whose link just went down is not the first to be asked, and gets linkGlance
+	linkShun      = 2 * time.Second        // for which a voter whose link just went down is not the first to be asked, and has linkGlance
 	linkGlance    = 100 * time.Millisecond // to connect to it: it may be there still, but mostly it is dead
 	linkLook      = 20 * time.Millisecond  // between two looks at what this node's own Raft says
 	linkWrite     = 3 * time.Second        // for one frame
@@ -127,7 +127,7 @@ type voterAddr struct {
 
 // run links, again and again, until ctx ends. Targets: the leader that this node's own Raft names, else the voters in turn; a
 // redirect is followed at once, but no redirect's redirect: while leadership moves voters may name each other. The one whose
-// link was lost comes in its turn only, whoever still names it: where it died the others learn that later than this node.
+// link was lost is given a glance only, whoever still names it: where it died the others learn that later than this node.
 func (k *linker) run(ctx context.Context) {
 	hint, next := voterAddr{}, 0
 	lost, lostAt := replica.NodeName(""), time.Time{}
@@ -151,7 +151,7 @@ func (k *linker) run(ctx context.Context) {
 		if err == nil && w.OK {
 			lost, lostAt = target.name, time.Now()
 		}
-		if err == nil && !w.OK && w.Address != "" && w.Leader != target.name && !redirected && !shunned(w.Leader) {
+		if err == nil && !w.OK && w.Address != "" && w.Leader != target.name && !redirected {
 			hint = voterAddr{w.Leader, w.Address}
 			continue
 		}

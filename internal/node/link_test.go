@@ -387,6 +387,7 @@ func TestADeadLeaderIsNamedAWhileLonger(t *testing.T) {
 			return v.dial(ctx, n, addr)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
+		defer time.AfterFunc(2*knownAt, func() { cancel(nil) }).Stop()
 		v.limit, v.stop = 100, cancel
 		k := &linker{hello: func() linkHello { return linkHello{Node: replica.Node{Name: "me"}} }, dial: dial,
 			self: func() (replica.NodeName, string, uint64) { return "c", addrOf("c"), 4 }, voters: []voterAddr{{"a", addrOf("a")}, {"b", addrOf("b")}, {"c", addrOf("c")}},
@@ -404,7 +405,7 @@ func TestADeadLeaderIsNamedAWhileLonger(t *testing.T) {
 	})
 }
 
-// A leader that was only slow is found again though everybody's word for it is shunned: it comes in its turn.
+// A leader that was only slow is found again at once.
 func TestALostLeaderThatLivesIsFoundAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
