@@ -38,17 +38,19 @@ func FuzzServe(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(append(bytes.Clone(fetch), get[:]...))
-	push, err := wire.Append(nil, kindPush, pushRequest{k, m})
-	if err != nil {
-		f.Fatal(err)
+	for _, kind := range []wire.Kind{kindPush, kindPushWhole} {
+		push, err := wire.Append(nil, kind, pushRequest{k, m})
+		if err != nil {
+			f.Fatal(err)
+		}
+		for i := range m.Chunks {
+			off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+			chunkHeader{op: opChunk, index: uint32(i), length: uint32(n)}.put(get[:])
+			push = append(append(push, get[:]...), b[off:off+n]...)
+		}
+		f.Add(push)
+		f.Add(push[:len(push)-1])
 	}
-	for i := range m.Chunks {
-		off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
-		chunkHeader{op: opChunk, index: uint32(i), length: uint32(n)}.put(get[:])
-		push = append(append(push, get[:]...), b[off:off+n]...)
-	}
-	f.Add(push)
-	f.Add(push[:len(push)-1])
 	f.Fuzz(func(t *testing.T, in []byte) {
 		st := &anySink{memStore: memStore{m: m, b: b}, t: t}
 		err := Serve(context.Background(), "peer", &scriptConn{in: bytes.NewReader(in)}, st)

@@ -22,6 +22,9 @@ const (
 	retryFirst = 20 * time.Millisecond
 	retryMost  = time.Second
 	patience   = 15 * time.Second
+	// pushWhole is up to how many bytes a part is pushed without asking first what the mirror lacks. Every commit waits for the
+	// private parts, which are kilobytes: the question would cost a round trip, and the answer is mostly "all of it".
+	pushWhole = 64 << 10
 	// maxErrorText bounds what a peer's refusal may make us log, in bytes.
 	maxErrorText = 512
 	// maxRequest bounds the first frame of a fetch, in bytes; a push carries a manifest and may be as long as any frame.

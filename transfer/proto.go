@@ -11,13 +11,15 @@ import (
 )
 
 // Frames of a stream. A fetch: kindFetch -> KindManifest or kindError, then chunk headers both ways. A push: kindPush ->
-// kindWant or kindError, then chunk headers with bytes, then <- kindDone or kindError.
+// kindWant or kindError, then chunk headers with bytes, then <- kindDone or kindError. A small push: kindPushWhole, at once all
+// chunk headers with bytes, then <- kindDone or kindError.
 const (
-	kindFetch = wire.FirstTransfer + 0
-	kindPush  = wire.FirstTransfer + 1
-	kindWant  = wire.FirstTransfer + 2
-	kindDone  = wire.FirstTransfer + 3
-	kindError = wire.FirstTransfer + 4
+	kindFetch     = wire.FirstTransfer + 0
+	kindPush      = wire.FirstTransfer + 1
+	kindWant      = wire.FirstTransfer + 2
+	kindDone      = wire.FirstTransfer + 3
+	kindError     = wire.FirstTransfer + 4
+	kindPushWhole = wire.FirstTransfer + 5
 )
 
 type pushRequest struct {

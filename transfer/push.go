@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/replicad/replicad/internal/wire"
@@ -12,7 +13,7 @@ import (
 )
 
 // Push brings a sealed part to a mirror and returns nil once the mirror has verified and sealed it. Chunks that the mirror
-// has are not sent. A mirror that is busy or behind is asked again for a while.
+// has are not sent, unless the part is small. A mirror that is busy or behind is asked again for a while.
 func Push(ctx context.Context, l Lane, k Key, r Reader) error {
 	err := retry(ctx, func() error { return push(ctx, l, k, r) })
 	if err != nil {
@@ -32,21 +33,15 @@ func push(ctx context.Context, l Lane, k Key, r Reader) error {
 	s := newStream(ctx, c, idleAfter) // the mirror may have to make room first
 	defer s.end()
 	m := r.Manifest()
-	if err := wire.Write(s, kindPush, &pushRequest{k, m}); err != nil {
+	wanted, err := offer(s, k, &m)
+	if err != nil {
 		return err
-	}
-	var w want
-	if err := readAnswer(s.r, kindWant, &w); err != nil {
-		return err
-	}
-	if len(w.Chunks) != (len(m.Chunks)+7)/8 {
-		return fmt.Errorf("%w: wants %d bytes of bits for %d chunks", ErrProtocol, len(w.Chunks), len(m.Chunks))
 	}
 	s.limit = stallAfter
 	// The answer may come at any time: a refusal in the middle must stop the sending, also where nothing is buffered.
 	var wg sync.WaitGroup
 	var sendErr error
-	wg.Go(func() { sendErr = sendWanted(s, r, &m, w.Chunks) })
+	wg.Go(func() { sendErr = sendWanted(s, r, &m, wanted) })
 	var d done
 	err = readAnswer(s.r, kindDone, &d)
 	if err == nil && d.Root != k.Root {
@@ -58,6 +53,24 @@ func push(ctx context.Context, l Lane, k Key, r Reader) error {
 		return fmt.Errorf("%w (sending: %w)", err, sendErr)
 	}
 	return err
+}
+
+// offer asks for the part to be taken and returns the chunks to send: those that the mirror wants, or all of a small part.
+func offer(s *stream, k Key, m *replica.Manifest) (bits []byte, err error) {
+	if m.Bytes <= pushWhole {
+		return slices.Repeat([]byte{0xff}, (len(m.Chunks)+7)/8), wire.Write(s, kindPushWhole, &pushRequest{k, *m})
+	}
+	if err := wire.Write(s, kindPush, &pushRequest{k, *m}); err != nil {
+		return nil, err
+	}
+	var w want
+	if err := readAnswer(s.r, kindWant, &w); err != nil {
+		return nil, err
+	}
+	if len(w.Chunks) != (len(m.Chunks)+7)/8 {
+		return nil, fmt.Errorf("%w: wants %d bytes of bits for %d chunks", ErrProtocol, len(w.Chunks), len(m.Chunks))
+	}
+	return w.Chunks, nil
 }
 
 func sendWanted(s *stream, r Reader, m *replica.Manifest, bits []byte) error {
@@ -74,7 +87,7 @@ func sendWanted(s *stream, r Reader, m *replica.Manifest, bits []byte) error {
 	return nil
 }
 
-func servePush(s *stream, peer replica.NodeName, body []byte, st Store) error {
+func servePush(s *stream, peer replica.NodeName, whole bool, body []byte, st Store) error {
 	var req pushRequest
 	if err := wire.Unmarshal(body, &req); err != nil {
 		return err
@@ -88,28 +101,31 @@ func servePush(s *stream, peer replica.NodeName, body []byte, st Store) error {
 		return answerError(s, err)
 	}
 	s.limit = stallAfter // from here on the producer has no reason to pause
-	if err := finish(receive(s, sink, &m)); err != nil {
+	if err := finish(receive(s, sink, whole, &m)); err != nil {
 		return answerError(s, err)
 	}
 	return wire.Write(s, kindDone, done{m.Root})
 }
 
-// receive says what is wanted and takes it.
-func receive(s *stream, sink Sink, m *replica.Manifest) error {
-	w := want{make([]byte, (len(m.Chunks)+7)/8)}
+// receive says what is wanted, unless everything comes unasked, and takes it. What comes though the sink has it is dropped.
+func receive(s *stream, sink Sink, whole bool, m *replica.Manifest) error {
+	lacks := make([]byte, (len(m.Chunks)+7)/8)
 	for i := range m.Chunks {
 		if !sink.Have(i) {
-			w.Chunks[i/8] |= 1 << (i % 8)
+			lacks[i/8] |= 1 << (i % 8)
 		}
 	}
-	if err := wire.Write(s, kindWant, &w); err != nil {
-		return err
+	if !whole {
+		if err := wire.Write(s, kindWant, &want{lacks}); err != nil {
+			return err
+		}
 	}
 	buf := getBuffer(min(uint64(m.ChunkBytes), m.Bytes))
 	defer buf.free()
 	var header [chunkHeaderBytes]byte
 	for i := range m.Chunks {
-		if w.Chunks[i/8]&(1<<(i%8)) == 0 {
+		lacking := lacks[i/8]&(1<<(i%8)) != 0
+		if !whole && !lacking {
 			continue
 		}
 		_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
@@ -122,6 +138,9 @@ func receive(s *stream, sink Sink, m *replica.Manifest) error {
 		}
 		if got := hash(b); got != m.Chunks[i] {
 			return fmt.Errorf("chunk %d of %d: %w: digest %v, want %v", i, len(m.Chunks), ErrCorrupt, got, m.Chunks[i])
+		}
+		if !lacking {
+			continue
 		}
 		if err := sink.Put(i, b); err != nil {
 			return fmt.Errorf("put chunk %d: %w", i, err)

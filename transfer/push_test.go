@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
+	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -42,8 +45,51 @@ func TestPush(t *testing.T) {
 	}
 }
 
+// A small part comes with the request; of a larger one the mirror is asked first what it lacks.
+func TestSmallPartsAreSentUnasked(t *testing.T) {
+	for size, want := range map[int]wire.Kind{4 * kib: kindPushWhole, pushWhole: kindPushWhole, pushWhole + 1: kindPush} {
+		k, m, b := makePart(size, 4*kib)
+		near, far := net.Pipe()
+		var mirror sync.WaitGroup
+		mirror.Go(func() {
+			defer far.Close()
+			kind, _, err := wire.Read(far, wire.MaxBody)
+			if err != nil || kind != want {
+				t.Errorf("%d bytes: request %d (%v), want %d", size, kind, err, want)
+			}
+			if kind != kindPushWhole {
+				return
+			}
+			if n, err := io.CopyN(io.Discard, far, int64(size+len(m.Chunks)*chunkHeaderBytes)); err != nil { // and no word has been said to it
+				t.Errorf("%d bytes: %d came: %v", size, n, err)
+			}
+			if err := wire.Write(far, kindDone, done{m.Root}); err != nil {
+				t.Error(err)
+			}
+		})
+		err := push(t.Context(), oneStream{near}, k, &memReader{&memStore{m: m, b: b}})
+		if (err == nil) != (want == kindPushWhole) {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		mirror.Wait()
+	}
+}
+
+// oneStream is a lane whose stream the test made.
+type oneStream struct{ net.Conn }
+
+func (l oneStream) Peer() replica.NodeName               { return "mirror" }
+func (l oneStream) Open(context.Context) (Stream, error) { return l.Conn, nil }
+func (l oneStream) Close()                               {}
+
 func TestPushFails(t *testing.T) {
-	k, m, b := makePart(64*kib, 4*kib)
+	for _, size := range []int{pushWhole, pushWhole + 4*kib} {
+		testPushFails(t, size)
+	}
+}
+
+func testPushFails(t *testing.T, size int) {
+	k, m, b := makePart(size, 4*kib)
 	full, freed := errors.New("no room"), errors.New("slot was freed")
 	good := &memStore{m: m, b: b}
 	for name, c := range map[string]struct {
@@ -61,7 +107,7 @@ func TestPushFails(t *testing.T) {
 		"freed":    {from: &memStore{m: m, b: b, chunk: func(i int) error { return freed }}, want: freed, aborts: 1},
 		"bad root": {key: func(k *Key) { k.Root[0] ^= 1 }, want: ErrCorrupt},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s of %d bytes", name, size), func(t *testing.T) {
 			mirror, from, k := &memStore{mirror: newSink(t, m)}, good, k
 			if c.mirror != nil {
 				c.mirror(mirror)
@@ -100,7 +146,7 @@ func TestPushIsRetriedAndCancelled(t *testing.T) {
 		why := errors.New("the generation was freed")
 		hung := &memStore{mirror: newSink(t, m)}
 		hung.mirror.err = func(int) error { cancel(why); return nil }
-		l := newPipeLane("mirror", hung, func(c net.Conn) net.Conn { return &hungConn{Conn: c, left: 40} }) // the answer never comes
+		l := newPipeLane("mirror", hung, func(c net.Conn) net.Conn { return &hungConn{Conn: c, left: 2} }) // the answer never comes whole
 		defer l.Close()
 		if err := Push(ctx, l, k, &memReader{&memStore{m: m, b: b}}); !errors.Is(err, why) {
 			t.Errorf("got %v", err)

@@ -26,8 +26,8 @@ func Serve(ctx context.Context, peer replica.NodeName, c net.Conn, st Store) err
 	switch kind {
 	case kindFetch:
 		err = serveFetch(s, peer, body, st)
-	case kindPush:
-		err = servePush(s, peer, body, st)
+	case kindPush, kindPushWhole:
+		err = servePush(s, peer, kind == kindPushWhole, body, st)
 	default:
 		err = fmt.Errorf("%w: request of kind %d", ErrProtocol, kind)
 	}

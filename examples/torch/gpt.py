@@ -118,7 +118,7 @@ def digest(state: dict[str, Any]) -> str:
     h = hashlib.sha256()
     for name, t in sorted(state.items()):
         h.update(name.encode())
-        h.update(t.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if t.numel() else b"")
+        h.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b"")
     return h.hexdigest()
 
 

@@ -108,11 +108,11 @@ type Timing struct {
 
 // Raft holds Raft's timings. Lease <= Heartbeat <= Election is the library's own rule.
 type Raft struct {
-	// Heartbeat is how long a follower goes without hearing from the leader before it stands for election: 20ms to 60s, default 600ms.
+	// Heartbeat is how long a follower goes without hearing from the leader before it stands for election: 20ms to 60s, default 400ms.
 	Heartbeat time.Duration `yaml:"heartbeat"`
-	// Election is how long a candidate waits for votes: Heartbeat to 60s, default 600ms.
+	// Election is how long a candidate waits for votes: Heartbeat to 60s, default 400ms.
 	Election time.Duration `yaml:"election"`
-	// Lease is how long a leader leads without hearing from a majority: 10ms to Heartbeat, default 500ms.
+	// Lease is how long a leader leads without hearing from a majority: 10ms to Heartbeat, default 400ms.
 	Lease time.Duration `yaml:"lease"`
 	// Watchdog is how long a call of the log store may take before the leader hands over: Election to 60s, default 2s.
 	Watchdog time.Duration `yaml:"watchdog"`
@@ -129,7 +129,7 @@ func Default() Config {
 			HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second, StallAlarm: 60 * time.Second,
 			ProbeInterval: 200 * time.Millisecond, SilentAfter: time.Second,
 		},
-		Raft: Raft{Heartbeat: 600 * time.Millisecond, Election: 600 * time.Millisecond, Lease: 500 * time.Millisecond, Watchdog: 2 * time.Second},
+		Raft: Raft{Heartbeat: 400 * time.Millisecond, Election: 400 * time.Millisecond, Lease: 400 * time.Millisecond, Watchdog: 2 * time.Second},
 	}
 }
 

@@ -16,7 +16,9 @@ const (
 	linkQueue     = 1024                   // frames waiting to be written on a link; one that is full is closed, and opened anew
 	linkHandshake = 2 * time.Second        // for hello and welcome; a leader that registers a node writes one log entry meanwhile
 	linkDial      = 500 * time.Millisecond // to connect: a dead node must not cost more than the next voter's answer
-	linkShun      = 2 * time.Second        // for which a voter whose link just went down is not the first to be asked
+	linkShun      = 2 * time.Second        // for which a voter whose link just went down is not the first to be asked, and has linkGlance
+	linkGlance    = 100 * time.Millisecond // to connect to it: it may be there still, but mostly it is dead
+	linkLook      = 20 * time.Millisecond  // between two looks at what this node's own Raft says
 	linkWrite     = 3 * time.Second        // for one frame
 	linkBeat      = 200 * time.Millisecond // the leader says something at least so often
 	linkSilent    = time.Second            // without a word the node looks for a leader elsewhere: QUIC would take three times as long to notice
@@ -25,6 +27,7 @@ const (
 var (
 	errLinkFull     = errors.New("link: the other end does not read")
 	errLeaderSilent = errors.New("link: no word from the leader")
+	errLeaderMoved  = errors.New("link: this node's Raft follows another leader")
 )
 
 // link is one end of the stream between a node and the leader: a bounded queue to its writer, and a reader that hands
@@ -111,7 +114,7 @@ type dialer func(ctx context.Context, node replica.NodeName, addr string) (net.C
 // linker keeps one link to whoever leads, for the member. It has one goroutine, run.
 type linker struct {
 	hello  func() linkHello
-	self   func() (leader replica.NodeName, addr string) // what this node's own Raft says; empty: nothing
+	self   func() (leader replica.NodeName, addr string, term uint64) // what this node's own Raft says; empty: nothing
 	voters []voterAddr
 	dial   dialer
 	post   func(memberEvent) // blocks; false once the member has ended
@@ -123,26 +126,28 @@ type voterAddr struct {
 }
 
 // run links, again and again, until ctx ends. Targets: the leader that this node's own Raft names, else the voters in turn; a
-// redirect is followed at once, but no redirect's redirect: while leadership moves voters may name each other.
+// redirect is followed at once, but no redirect's redirect: while leadership moves voters may name each other. The one whose
+// link was lost is given a glance only, whoever still names it: where it died the others learn that later than this node.
 func (k *linker) run(ctx context.Context) {
 	hint, next := voterAddr{}, 0
 	lost, lostAt := replica.NodeName(""), time.Time{}
+	shunned := func(n replica.NodeName) bool { return n == lost && time.Since(lostAt) < linkShun }
 	for turn := 0; ctx.Err() == nil; turn++ {
 		target, redirected := hint, hint.addr != ""
 		hint = voterAddr{}
 		if !redirected {
-			shunned := func(n replica.NodeName) bool { return n == lost && time.Since(lostAt) < linkShun }
-			if name, addr := k.self(); addr != "" && !shunned(name) {
+			if name, addr, _ := k.self(); addr != "" && !shunned(name) {
 				target = voterAddr{name, addr}
 			} else {
-				if shunned(k.voters[next%len(k.voters)].name) {
-					next++
-				}
 				target = k.voters[next%len(k.voters)]
 				next++
 			}
 		}
-		w, err := k.once(ctx, target)
+		patience := linkDial
+		if shunned(target.name) {
+			patience = linkGlance
+		}
+		w, err := k.once(ctx, target, patience)
 		if err == nil && w.OK {
 			lost, lostAt = target.name, time.Now()
 		}
@@ -163,8 +168,8 @@ func linkRetry(turn int) time.Duration {
 }
 
 // once runs one link until it goes down; err is nil where the far end answered the hello.
-func (k *linker) once(ctx context.Context, target voterAddr) (welcome, error) {
-	dialCtx, cancel := context.WithTimeout(ctx, linkDial)
+func (k *linker) once(ctx context.Context, target voterAddr, patience time.Duration) (welcome, error) {
+	dialCtx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, err := k.dial(dialCtx, target.name, target.addr)
 	if err != nil {
@@ -191,6 +196,9 @@ func (k *linker) once(ctx context.Context, target voterAddr) (welcome, error) {
 	k.post(linkUp{link: l, welcome: w, leader: target.name})
 	quiet := time.AfterFunc(linkSilent, func() { l.close(errLeaderSilent) })
 	defer quiet.Stop()
+	var looking sync.WaitGroup
+	defer looking.Wait() // it ends with the link
+	looking.Go(func() { k.leaveFormer(l, target.name, w.Term) })
 	err = l.run(ctx, func(kind wire.Kind, body []byte) error {
 		quiet.Reset(linkSilent)
 		if kind == kindBeat {
@@ -205,6 +213,24 @@ func (k *linker) once(ctx context.Context, target voterAddr) (welcome, error) {
 	})
 	k.post(linkDown{link: l, err: err})
 	return w, nil
+}
+
+// leaveFormer closes a link once this node's own Raft follows another leader of a later term: a voter knows that before the
+// silence of the former one has lasted.
+func (k *linker) leaveFormer(l *link, leader replica.NodeName, term uint64) {
+	look := time.NewTicker(linkLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-l.down:
+			return
+		case <-look.C:
+			if name, _, now := k.self(); name != "" && name != leader && now > term {
+				l.close(errLeaderMoved)
+				return
+			}
+		}
+	}
 }
 
 func decodeFromLeader(kind wire.Kind, body []byte) (any, error) {

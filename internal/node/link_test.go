@@ -155,13 +155,13 @@ func redirect(to replica.NodeName) welcome {
 }
 
 // run runs a linker against the voters for so long, or until the limit of dials, and returns what the member was told.
-func (v *voters) run(limit int, names []replica.NodeName, self func() (replica.NodeName, string), forSoLong time.Duration) (told []memberEvent) {
+func (v *voters) run(limit int, names []replica.NodeName, self func() (replica.NodeName, string, uint64), forSoLong time.Duration) (told []memberEvent) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	timer := time.AfterFunc(forSoLong, func() { cancel(nil) })
 	defer timer.Stop()
 	v.limit, v.stop = limit, cancel
 	if self == nil {
-		self = func() (replica.NodeName, string) { return "", "" }
+		self = func() (replica.NodeName, string, uint64) { return "", "", 0 }
 	}
 	k := &linker{hello: func() linkHello { return linkHello{Node: replica.Node{Name: "me"}} }, self: self, dial: v.dial,
 		post: func(ev memberEvent) { told = append(told, ev) }}
@@ -175,6 +175,9 @@ func (v *voters) run(limit int, names []replica.NodeName, self func() (replica.N
 	}
 	return told
 }
+
+// linkRetryMost is the longest that linkRetry says.
+const linkRetryMost = 60 * time.Millisecond
 
 var abc = []replica.NodeName{"a", "b", "c"}
 
@@ -232,7 +235,7 @@ func TestLinkerGoesRoundTheVoters(t *testing.T) {
 func TestLinkerAsksItsOwnRaft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &voters{t: t, answer: func(replica.NodeName) (welcome, func(context.Context, net.Conn)) { return welcome{}, nil }}
-		v.run(1000, abc, func() (replica.NodeName, string) { return "b", addrOf("b") }, 200*time.Millisecond)
+		v.run(1000, abc, func() (replica.NodeName, string, uint64) { return "b", addrOf("b"), 1 }, 200*time.Millisecond)
 		if len(v.dials) < 2 || slices.ContainsFunc(v.dials, func(n replica.NodeName) bool { return n != "b" }) {
 			t.Errorf("dialled %v, want b alone", v.dials)
 		}
@@ -310,6 +313,121 @@ func TestSilentLeaderIsLeft(t *testing.T) {
 	}
 }
 
+// A voter hears of a new leader from its own Raft, long before the old link's silence has lasted. What its Raft still says of an
+// earlier term, or of the same one, must not cost a good link.
+func TestOwnRaftEndsTheFormerLeadersLink(t *testing.T) {
+	const moves = linkSilent / 4
+	for what, c := range map[string]struct {
+		leader replica.NodeName
+		term   uint64
+		leaves bool
+	}{
+		"another leader, a later term":   {"b", 5, true},
+		"another leader, the same term":  {"b", 4, false},
+		"another leader, an earlier one": {"b", 3, false},
+		"the same leader, a later term":  {"a", 5, false},
+		"no leader, a later term":        {"", 5, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+					term := uint64(4)
+					if n == "b" {
+						term = 5
+					}
+					return welcome{OK: true, Term: term}, func(_ context.Context, c net.Conn) { wire.Read(c, maxLinkFrame) }
+				}}
+				began := time.Now()
+				told := v.run(100, abc, func() (replica.NodeName, string, uint64) {
+					if time.Since(began) < moves {
+						return "a", addrOf("a"), 4
+					}
+					return c.leader, addrOf(c.leader), c.term
+				}, linkSilent-linkLook)
+				left := slices.ContainsFunc(told, func(ev memberEvent) bool {
+					down, ok := ev.(linkDown)
+					return ok && errors.Is(down.err, errLeaderMoved)
+				})
+				want := []replica.NodeName{"a"}
+				if c.leaves {
+					want = append(want, "b")
+				}
+				if left != c.leaves || !slices.Equal(v.dials, want) {
+					t.Errorf("left %v, dialled %v; want %v, %v", left, v.dials, c.leaves, want)
+				}
+			})
+		})
+	}
+}
+
+// The leader has died, and for a while both others still name it: its address takes connections and answers none. It must not
+// cost more than a glance at each turn, and the first who follows the new leader is followed.
+func TestADeadLeaderIsNamedAWhileLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		const diesAt, knownAt = linkBeat, linkBeat + linkSilent + 200*time.Millisecond
+		v := &voters{t: t}
+		v.answer = func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+			switch at := time.Since(began); {
+			case n == "c" && at < diesAt:
+				return welcome{OK: true, Term: 4}, func(_ context.Context, c net.Conn) { wire.Read(c, maxLinkFrame) }
+			case at < knownAt:
+				return redirect("c"), nil
+			case n == "b":
+				return welcome{OK: true, Term: 5}, func(_ context.Context, c net.Conn) { wire.Read(c, maxLinkFrame) }
+			}
+			return redirect("b"), nil
+		}
+		var linked time.Duration
+		dial := func(ctx context.Context, n replica.NodeName, addr string) (net.Conn, error) {
+			if n == "c" && time.Since(began) >= diesAt {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			}
+			return v.dial(ctx, n, addr)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer time.AfterFunc(2*knownAt, func() { cancel(nil) }).Stop()
+		v.limit, v.stop = 100, cancel
+		k := &linker{hello: func() linkHello { return linkHello{Node: replica.Node{Name: "me"}} }, dial: dial,
+			self: func() (replica.NodeName, string, uint64) { return "c", addrOf("c"), 4 }, voters: []voterAddr{{"a", addrOf("a")}, {"b", addrOf("b")}, {"c", addrOf("c")}},
+			post: func(ev memberEvent) {
+				if up, ok := ev.(linkUp); ok && up.leader == "b" {
+					linked = time.Since(began)
+					cancel(nil)
+				}
+			}}
+		k.run(ctx)
+		v.links.Wait()
+		if worst := knownAt + linkGlance + 2*linkRetryMost; linked == 0 || linked > worst {
+			t.Errorf("linked to the new leader after %v, which was known after %v; want at most %v", linked, knownAt, worst)
+		}
+	})
+}
+
+// A leader that was only slow is found again at once.
+func TestALostLeaderThatLivesIsFoundAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var links []time.Duration
+		v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+			if n != "c" {
+				return redirect("c"), nil
+			}
+			links = append(links, time.Since(began))
+			return welcome{OK: true, Term: 4}, func(_ context.Context, c net.Conn) {
+				if len(links) > 1 {
+					wire.Read(c, maxLinkFrame)
+				}
+			}
+		}}
+		v.run(100, abc, func() (replica.NodeName, string, uint64) { return "c", addrOf("c"), 4 }, linkSilent/2)
+		if len(links) < 2 || links[1] > 4*linkRetryMost {
+			t.Errorf("linked after %v, want again within a round of the voters", links)
+		}
+	})
+}
+
 func TestNoLinkWithoutAWelcome(t *testing.T) {
 	for what, far := range map[string]func(c net.Conn){
 		"another message":    func(c net.Conn) { wire.Write(c, kindBeat, beat{}) },
@@ -337,7 +455,7 @@ func TestNoLinkWithoutAWelcome(t *testing.T) {
 					return near, nil
 				}
 				began := time.Now()
-				_, err := k.once(t.Context(), voterAddr{"a", addrOf("a")})
+				_, err := k.once(t.Context(), voterAddr{"a", addrOf("a")}, linkDial)
 				if took := time.Since(began); err == nil || took > linkHandshake {
 					t.Errorf("%v after %v, want an error after at most %v", err, took, linkHandshake)
 				} else if !strings.Contains(err.Error(), "a") {

@@ -56,7 +56,8 @@ type member struct {
 	statuses     map[uint64]chan<- []byte
 	pushers      map[pusherKey]*pusher
 	lastReport   time.Time
-	keeperLost   bool // the keeper has gone: not replaced, because another one's node would be another
+	suspects     []suspect // what the last round of probes gave cause for
+	keeperLost   bool      // the keeper has gone: not replaced, because another one's node would be another
 }
 
 // memberEvent is anything that happens to the member.
@@ -211,6 +212,15 @@ func (m *member) send(k wire.Kind, v any) {
 	}
 }
 
+// suspected tells the leader which nodes the last round of probes gave cause to suspect. A leader that comes meanwhile is told
+// too (resend): where the lost node led, a witness's word waits for its successor, not for the next round.
+func (m *member) suspected(s []suspect) {
+	m.suspects = s
+	for _, s := range s {
+		m.send(kindSuspect, s)
+	}
+}
+
 func (m *member) nextRequest() uint64 {
 	m.requests++
 	return m.requests
@@ -290,6 +300,9 @@ func (m *member) resend() {
 	}
 	for id, k := range m.kvs {
 		m.send(kindKV, k.request(id))
+	}
+	for _, s := range m.suspects {
+		m.send(kindSuspect, s)
 	}
 	for _, lj := range m.jobs {
 		lj.reported = replica.NodeReport{}

@@ -358,12 +358,12 @@ func (d *daemon) speak(ctx context.Context) error {
 	return nil
 }
 
-func (d *daemon) raftLeader() (replica.NodeName, string) {
+func (d *daemon) raftLeader() (replica.NodeName, string, uint64) {
 	if d.cons == nil {
-		return "", ""
+		return "", "", 0
 	}
-	name, addr, _, _ := d.cons.Leadership()
-	return name, addr
+	name, addr, term, _ := d.cons.Leadership()
+	return name, addr, term
 }
 
 // dialLink opens a control stream to a voter, or a pipe where that is this node.

@@ -75,15 +75,16 @@ func (p *prober) round(ctx context.Context) {
 			gone[mem.Name] = true
 		}
 	}
+	var suspects []suspect
 	for name, n := range nodes {
 		p.mu.Lock()
 		s := p.peers[name]
 		p.mu.Unlock()
 		if gone[name] && s.incarnation == n.Incarnation && !s.silentSince.IsZero() && time.Since(s.silentSince) >= p.silent {
-			target := suspect{Target: holderOf(n), Live: live}
-			p.m.do(ctx, func() { p.m.send(kindSuspect, target) })
+			suspects = append(suspects, suspect{Target: holderOf(n), Live: live})
 		}
 	}
+	p.m.do(ctx, func() { p.m.suspected(suspects) })
 }
 
 func (p *prober) probe(ctx context.Context, name replica.NodeName, n replica.Node) {

@@ -166,3 +166,29 @@ func TestSuspicionIsSpoken(t *testing.T) {
 		}
 	}
 }
+
+// Where the lost node led, its successor is told at once whom this node suspects; of one that answers again, nothing.
+func TestSuspicionIsSaidToTheNextLeader(t *testing.T) {
+	d := newDesk(t)
+	p, h := newProber(d, t), newHost(t)
+	d.put(newJob())
+	p.silent, p.gossip = 0, book{{Name: "n2", Alive: false}}
+	next := func(addr string) (said []suspect) {
+		t.Helper()
+		h.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 22})
+		d.nodes = map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22, Addr: addr}}
+		p.interval = h.patienceWith(addr)
+		d.handle(linkDown{link: d.link})
+		d.serves(func() { p.round(d.ctx) })
+		near, far := net.Pipe()
+		t.Cleanup(func() { near.Close(); far.Close() })
+		d.handle(linkUp{link: newLink(near), leader: "n3", welcome: welcome{OK: true, Term: 10}})
+		return only[suspect](d.says())
+	}
+	if said := next(h.silent); len(said) != 1 || said[0].Target != silentNode {
+		t.Errorf("a new leader is told %+v, want the node that is silent", said)
+	}
+	if said := next(h.Addr().String()); len(said) != 0 {
+		t.Errorf("a new leader is told %+v of a node that answers again", said)
+	}
+}

@@ -151,12 +151,13 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 		if err != nil {
 			staging.Abort()
 		}
-		s.m.do(s.ctx, func() { arena.unstage(place) })
-		if err != nil {
-			return err
-		}
-		s.m.post(mirrored{k.Job})
-		return nil
+		s.m.do(s.ctx, func() {
+			arena.unstage(place)
+			if err == nil { // a commit may wait for this part: it is pinned in the same turn
+				s.m.mirrored(mirrored{k.Job})
+			}
+		})
+		return err
 	}, nil
 }
 
