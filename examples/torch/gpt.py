@@ -98,6 +98,8 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--micro", type=int, default=2, help="micro-batches of a step")
     p.add_argument("--workers", type=int, default=1, help="processes that load data")
     p.add_argument("--pace", type=float, default=0.0, help="shortest time of a step in seconds: stands for a larger model")
+    p.add_argument("--inprocess", action="store_true", help="survive the loss of others in this process")
+    p.add_argument("--trace", help="file for a JSON line a phase of each recovery in process")
     p.add_argument("--baseline", action="store_true", help="train without replicad, one process a rank")
     p.add_argument("--world", type=int, default=2, help="ranks of the baseline")
     return p.parse_args()
@@ -142,13 +144,28 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / 20, 0.5 + 0.5 * math.cos(math.pi * min(s / args.steps, 1))))
     loader = Loader(text, args.batch, seed=args.seed, rank=rank, world=world, num_workers=args.workers)
 
-    start, session = 0, None
-    if replicated:
-        session = replicad.Session(model=model, optimizer=optimizer, scheduler=schedule, data=loader)  # (1)
-        start = session.resume()  # (2)
-        emit("joined", action="load", epoch=start.epoch, step=int(start), source=start.source)
-        init_process_group(session)  # (3)
-        emit("ready", epoch=start.epoch, step=int(start))
+    if not replicated:
+        steps(args, emit, model, optimizer, schedule, loader, None, 0)
+        report(args, emit, model, optimizer)
+        dist.destroy_process_group()
+        return
+    with replicad.Session(model=model, optimizer=optimizer, scheduler=schedule, data=loader) as session:  # (1)
+
+        @replicad.inprocess.wrap(session, enabled=args.inprocess, trace=args.trace)
+        def block(_: Any) -> None:
+            start = session.resume()  # (2)
+            emit("joined", action="load", epoch=start.epoch, step=int(start), source=start.source)
+            init_process_group(session)  # (3)
+            emit("ready", epoch=start.epoch, step=int(start))
+            steps(args, emit, model, optimizer, schedule, loader, session, start)
+            report(args, emit, model, optimizer)
+            session.leave()
+
+        block()
+        dist.destroy_process_group()
+
+
+def steps(args: argparse.Namespace, emit: Events, model: GPT, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None, start: int) -> None:
     ddp = DistributedDataParallel(model)
     batches = loader.endless()
     for step in range(start + 1, args.steps + 1):
@@ -170,15 +187,14 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> 
         emit("step", epoch=session.order.epoch if session else 0, step=step, loss=total)
         if (left := args.pace - (time.monotonic() - began)) > 0:
             time.sleep(left)
+    batches.close()
+
+
+def report(args: argparse.Namespace, emit: Events, model: GPT, optimizer: Any) -> None:
     weights = digest(model.state_dict())
     moments = digest({f"{i}.{k}": v for i, s in optimizer.state_dict()["state"].items() for k, v in s.items()})
     drawn = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
     emit("done", step=args.steps, digest=weights, state_digest=moments, private_digest=drawn)
-    batches.close()
-    if session:
-        session.leave()
-        session.close()
-    dist.destroy_process_group()
 
 
 def stop_at(emit: Events, step: int, phase: str) -> None:

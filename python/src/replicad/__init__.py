@@ -67,4 +67,8 @@ def __getattr__(name: str) -> Any:
         from . import session
 
         return getattr(session, name)
+    if name in ("data", "inprocess", "rng", "store"):
+        import importlib
+
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -75,7 +76,7 @@ class Session:
         if _open is not None and not _open._closed and _open._pid == os.getpid():
             raise SessionState("a session is open in this process already: close it first; one rank has one session")
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = self._left = False
         self._models = _by_name("model", model)
         self._optimizers = _by_name("optim", optimizer)
         self._schedulers = _by_name("scheduler", scheduler)
@@ -84,6 +85,8 @@ class Session:
         self._extra = dict(extra or {})
         self._keep_rng = keep_rng
         self._inside = False
+        self._entering = False
+        self._resumed = threading.Event()  # an epoch is open for the training thread
         self._at = -1  # the step whose state is live; -1 before resume
         self._fresh = False
         for what in (self._schedulers, self._scalers, self._data, self._extra):
@@ -149,6 +152,7 @@ class Session:
         self._check()
         if self._inside:
             raise SessionState("resume inside of a step: leave the step first")
+        self._resumed.clear()
         if self._at < 0:
             self._attach()
         while True:
@@ -172,6 +176,7 @@ class Session:
         self._at, self._fresh = order.step, False
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
         self.order = order
+        self._resumed.set()
         return Resumed(order, source)
 
     def _attach(self) -> None:
@@ -204,9 +209,13 @@ class Session:
         if self._at < 0:
             raise SessionState("a step before resume: call session.resume() first")
         step = self._at + 1
-        self._before.write()
-        self._rank.step_enter(step, timeout)
-        self._inside = True
+        self._entering = True
+        try:
+            self._before.write()
+            self._rank.step_enter(step, timeout)
+            self._inside = True
+        finally:
+            self._entering = False
         try:
             yield step
             self._shared.write()
@@ -232,7 +241,9 @@ class Session:
     def leave(self, timeout: float | None = None) -> None:
         """Says that training is done; returns when it is on every rank. :class:`Fenced` when one was lost before that."""
         self._check()
-        self._rank.leave(timeout)
+        if not self._left:
+            self._rank.leave(timeout)
+            self._left = True
 
     def close(self) -> None:
         """Ends the session. The daemon keeps the state: a rank that didn't leave is missed, and started again."""
@@ -250,6 +261,11 @@ class Session:
         if kind is None and not self._closed:
             self.leave()
         self.close()
+
+    def _in_step(self) -> bool:
+        """Whether the training thread is between the beginning of step() and the start of its capture: no restart is raised
+        there."""
+        return self._inside or self._entering
 
     def _check(self) -> None:
         self._rank._handle()  # another process, or closed

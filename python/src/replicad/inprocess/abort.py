@@ -1,0 +1,92 @@
+"""What has to be taken down so that a blocked training thread comes back, and so that nothing of the old epoch goes on."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from .parts import Part, live
+
+__all__ = ["AbortDataLoaders", "AbortProcessGroups", "AsyncSavers", "Part", "TransformerEngineAbort", "default_abort"]
+
+
+class AbortDataLoaders:
+    """Ends the worker processes of every live ``DataLoader`` iterator."""
+
+    def __call__(self) -> None:
+        loader = sys.modules.get("torch.utils.data.dataloader")
+        if loader is None:
+            return
+        for iterator in live(loader._MultiProcessingDataLoaderIter):
+            iterator._shutdown_workers()
+
+
+class AbortProcessGroups:
+    """Ends every process group of torch.distributed.
+
+    NCCL groups are aborted, which frees a thread that is blocked in a collective, and then destroyed. A Gloo group is destroyed:
+    that closes its connections, so that peers blocked in a collective with this rank raise; it can't free this rank's own
+    thread, which is freed by the peers doing the same, or killed by the daemon where none does. Each group has ``timeout``
+    seconds.
+    """
+
+    def __init__(self, timeout: float = 30.0) -> None:
+        self.timeout = timeout
+
+    def __call__(self) -> None:
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return
+        dist = torch.distributed
+        c10d = dist.distributed_c10d
+        groups = [(g, c10d._world.pg_map.get(g, ("",))[0]) for g in list(c10d._world.pg_map)]
+        threads = [threading.Thread(target=self._abort, args=(g,), daemon=True) for g, backend in groups if "nccl" in str(backend)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(self.timeout)
+        if any(t.is_alive() for t in threads):
+            raise TimeoutError(f"a NCCL group was not aborted within {self.timeout} s")
+        dist.destroy_process_group()
+
+    @staticmethod
+    def _abort(group: Any) -> None:
+        import torch
+
+        backend = group._get_backend(torch.device("cuda"))
+        for attempt in ("abort", "_abort"):
+            if hasattr(backend, attempt):
+                getattr(backend, attempt)()
+                return
+
+
+class AsyncSavers:
+    """Ends asynchronous checkpoint writers of torch.distributed.checkpoint and Megatron that are under way: what they write is
+    of an epoch that is over, and a partial checkpoint is never marked complete."""
+
+    def __call__(self) -> None:
+        if mod := sys.modules.get("torch.distributed.checkpoint._async_process_executor"):
+            process = getattr(mod, "_CHECKPOINT_PROCESS", None)
+            if process is not None:
+                mod._CHECKPOINT_PROCESS = None
+                process.process.kill()
+        if mod := sys.modules.get("megatron.training.async_utils"):
+            if (queue := getattr(mod, "_async_calls_queue", None)) is not None:
+                queue.close()
+
+
+class TransformerEngineAbort:
+    """Destroys TransformerEngine's user buffers and resets its FP8 state, where it is loaded."""
+
+    def __call__(self) -> None:
+        if te := sys.modules.get("transformer_engine.pytorch"):
+            if hasattr(te, "module") and hasattr(te.module.base, "destroy_ub"):
+                te.module.base.destroy_ub()
+        if fp8 := sys.modules.get("transformer_engine.pytorch.fp8"):
+            fp8.FP8GlobalStateManager.reset()
+
+
+def default_abort() -> list[Part]:
+    """Data loaders, process groups, asynchronous savers, TransformerEngine."""
+    return [AbortDataLoaders(), AbortProcessGroups(), AsyncSavers(), TransformerEngineAbort()]

@@ -1,0 +1,76 @@
+"""What is cleaned up once nothing of the old epoch runs any more: idempotent, in order, without touching registered state."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any
+
+from .parts import Part, live
+
+__all__ = ["CollectGarbage", "DropCaches", "DropReducers", "LightningCleanup", "MegatronCleanup", "default_finalize"]
+
+
+class DropReducers:
+    """Takes DDP's gradient hooks off parameters and frees the reducer with its buckets, so that the model can be wrapped anew."""
+
+    def __call__(self) -> None:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return
+        for ddp in live(torch.nn.parallel.DistributedDataParallel):
+            if getattr(ddp, "reducer", None) is not None:
+                ddp.reducer._remove_autograd_hooks()
+                ddp.reducer = ddp.logger = None
+                for p in ddp.module.parameters():
+                    p.grad = None  # a gradient may be a view of a bucket
+
+
+class DropCaches:
+    """Empties torch's caches of device memory and of compiled code's shapes of the old groups."""
+
+    def __call__(self) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+
+
+class LightningCleanup:
+    """Takes the trainer off Lightning modules, whose loops hold process groups and loaders."""
+
+    def __call__(self) -> None:
+        for name in ("lightning.pytorch", "pytorch_lightning"):
+            if (pl := sys.modules.get(name)) is None:
+                continue
+            for module in live(pl.LightningModule):
+                module._trainer = None
+
+
+class MegatronCleanup:
+    """Destroys Megatron's global and parallel state, where it is loaded."""
+
+    def __call__(self) -> None:
+        for module, functions in (
+            ("megatron.core.parallel_state", ("destroy_model_parallel",)),
+            ("megatron.core.num_microbatches_calculator", ("destroy_num_microbatches_calculator",)),
+            ("megatron.core.rerun_state_machine", ("destroy_rerun_state_machine",)),
+            ("megatron.training.global_vars", ("destroy_global_vars",)),
+        ):
+            mod: Any = sys.modules.get(module)
+            for f in functions:
+                if mod is not None and hasattr(mod, f):
+                    getattr(mod, f)()
+
+
+class CollectGarbage:
+    """Collects until nothing more is found: cycles hold process groups, workers and device memory."""
+
+    def __call__(self) -> None:
+        for _ in range(10):
+            if gc.collect() == 0:
+                return
+
+
+def default_finalize() -> list[Part]:
+    """DDP reducers, Lightning, Megatron, garbage, caches."""
+    return [DropReducers(), LightningCleanup(), MegatronCleanup(), CollectGarbage(), DropCaches()]

@@ -1,0 +1,46 @@
+"""Ordered lists of things to do between two runs of a block: all are done, whatever some of them raise."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+log = logging.getLogger("replicad.inprocess")
+
+__all__ = ["Part", "live", "run_all"]
+
+
+class Part(Protocol):
+    """One thing to do. It may be called any number of times, also where there is nothing to do."""
+
+    def __call__(self) -> None: ...
+
+
+def name(part: Callable[[], None]) -> str:
+    """What a part is called in logs and traces."""
+    return getattr(part, "__name__", None) or type(part).__name__
+
+
+def run_all(parts: Iterable[Part], trace: Callable[[str, float], None]) -> list[tuple[str, BaseException]]:
+    """Runs every part in order and returns what they raised, by name. ``trace(name, seconds)`` is told of each."""
+    errors: list[tuple[str, BaseException]] = []
+    for part in parts:
+        began = time.monotonic()
+        try:
+            part()
+        except Exception as err:
+            log.warning("replicad: %s: %s: %s", name(part), type(err).__name__, err)
+            errors.append((name(part), err))
+        trace(name(part), time.monotonic() - began)
+    return errors
+
+
+def live(kind: type) -> Iterator[Any]:
+    """Every live object of a class that the garbage collector follows. It asks the type, not the object: an object's
+    ``__class__`` may be a property that warns, raises or does work."""
+    for obj in gc.get_objects():
+        if issubclass(type(obj), kind):
+            yield obj

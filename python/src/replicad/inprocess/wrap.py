@@ -1,0 +1,232 @@
+"""The loop around a re-executable block, and the thread that interrupts it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ..errors import Error, Fenced, Signal, Stopped
+from .abort import default_abort
+from .finalize import default_finalize
+from .health import Unhealthy, default_health
+from .parts import Part, run_all
+
+__all__ = ["Call", "Restart", "wrap"]
+
+log = logging.getLogger("replicad.inprocess")
+T = TypeVar("T")
+
+
+class Restart(Signal):
+    """Raised in the training thread when the epoch is closed: the block ends and runs again."""
+
+
+class Call:
+    """What a block may ask of its wrapper."""
+
+    def __init__(self) -> None:
+        self.runs = 0  #: how often the block was begun
+        self.own_faults = 0  #: how often it ended by an exception of its own
+        self.last: BaseException | None = None  #: why it ended last
+
+
+class Trace:
+    """A JSON line for each phase, for profiling."""
+
+    def __init__(self, path: str | None) -> None:
+        self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115
+
+    def __call__(self, event: str, **more: Any) -> None:
+        if self._file:
+            self._file.write(json.dumps({"t": time.time_ns(), "pid": os.getpid(), "event": event, **more}) + "\n")
+
+
+class Interrupter:
+    """One run's fault thread: once the epoch is closed it raises :class:`Restart` in the training thread, before anything is
+    aborted, and again until the thread has come back. An exception can't be delivered to a thread that is blocked in C, so
+    the process groups are aborted next, and a thread that has not come back by ``hard`` seconds is ended with the process:
+    the daemon starts another, and the arena stays.
+
+    Inside of the optimizer step nothing is raised: the step ends, and its capture begins, first.
+    """
+
+    def __init__(self, session: Any, free: Sequence[Part], soft: float, hard: float, trace: Trace) -> None:
+        self._session, self._free, self._soft, self._hard, self._trace = session, free, soft, hard, trace
+        self._target = threading.get_ident()
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="replicad-faults", daemon=True)
+
+    def __enter__(self) -> Interrupter:
+        self._session._resumed.clear()
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            if self._session._resumed.wait(0.1) and self._session.rank.wait_fence(0.1):
+                self._trace("fenced")
+                self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Until the thread has left the block, or joins the next epoch by itself."""
+        began, freed = time.monotonic(), False
+        while not self._over.is_set() and self._session._resumed.is_set():
+            waited = time.monotonic() - began
+            if waited > self._hard:
+                log.error("replicad: the training thread did not come back within %.0f s: this process ends", self._hard)
+                self._trace("killed", after=waited)
+                os.kill(os.getpid(), signal.SIGKILL)
+            with self._lock:
+                if not self._over.is_set() and not self._session._in_step():
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), ctypes.py_object(Restart))
+            if not freed and waited > self._soft and not self._session._in_step():
+                freed = True
+                self._session.rank.freeze_good()
+                run_all(self._free, lambda what, s: self._trace("free", part=what, seconds=s))
+            self._over.wait(0.05 if waited < 1 else 0.5)
+
+    def __exit__(self, *_: object) -> None:
+        while True:
+            try:
+                with self._lock:
+                    self._over.set()
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), None)
+                self._thread.join()
+                return
+            except Restart:
+                continue  # it was on its way already
+
+
+def wrap(
+    session: Any,
+    *,
+    enabled: bool = True,
+    abort: Sequence[Part] | None = None,
+    finalize: Sequence[Part] | None = None,
+    health: Sequence[Part] | None = None,
+    peer_grace: float = 5.0,
+    soft: float = 1.0,
+    hard: float = 60.0,
+    trace: str | None = None,
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """A decorator for a block that is run again in every epoch, until it returns.
+
+    ``abort`` is what is taken down when the block ends early, ``finalize`` what is cleaned up after that, ``health`` what must
+    hold for the process to go on; each replaces the default list. An error of a collective is a peer's fault if the epoch is
+    closed within ``peer_grace`` seconds; any other exception is this rank's own, and reported. ``soft`` seconds after the
+    epoch was closed a training thread that is still blocked has its process groups aborted; after ``hard`` seconds the
+    process ends. ``trace`` names a file for a JSON line a phase. ``enabled=False`` runs the block once, as it is.
+    """
+
+    def decorate(fn: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(fn)
+        def run(*args: Any, **kwargs: Any) -> T:
+            call = Call()
+            if not enabled:
+                return fn(call, *args, **kwargs)
+            down = list(default_abort() if abort is None else abort)
+            clean = list(default_finalize() if finalize is None else finalize)
+            sane = list(default_health() if health is None else health)
+            to = Trace(trace)
+            gc.collect()
+            gc.freeze()  # what was there before the first run is not looked through again at each restart
+            try:
+                with _unraisable():
+                    while True:
+                        done, value = _once(session, fn, call, args, kwargs, down, peer_grace, soft, hard, to)
+                        if done:
+                            return value  # type: ignore[return-value]
+                        run_all(clean, lambda what, s: to("finalize", part=what, seconds=s))
+                        if errors := run_all(sane, lambda what, s: to("health", part=what, seconds=s)):
+                            raise Unhealthy("; ".join(f"{n}: {e}" for n, e in errors)) from errors[0][1]
+                        to("again", runs=call.runs)
+            finally:
+                gc.unfreeze()
+
+        return run
+
+    return decorate
+
+
+def _once(
+    session: Any,
+    fn: Callable[..., T],
+    call: Call,
+    args: Any,
+    kwargs: Any,
+    down: Sequence[Part],
+    peer_grace: float,
+    soft: float,
+    hard: float,
+    trace: Trace,
+) -> tuple[bool, T | None]:
+    """Runs the block once; (True, its value) when it returned."""
+    call.runs += 1
+    trace("run", runs=call.runs)
+    try:
+        with Interrupter(session, down, soft, hard, trace):
+            return True, fn(call, *args, **kwargs)
+    except Stopped:
+        raise
+    except (Restart, Fenced) as err:
+        reason: BaseException = err
+    except Exception as err:
+        reason = err
+    rank = session.rank
+    rank.freeze_good()
+    trace("ended", reason=f"{type(reason).__name__}: {reason}"[:400])
+    peers = isinstance(reason, Signal) or _of_a_collective(reason) and rank.wait_fence(peer_grace)
+    if not peers and not rank.fenced:
+        call.own_faults += 1
+        try:
+            rank.fail("".join(traceback.format_exception_only(reason)).strip())
+        except Error as err:
+            log.warning("replicad: the daemon did not hear of this fault: %s", err)
+    call.last = reason.with_traceback(None) if isinstance(reason, Signal) else reason
+    if reason.__traceback__ is not None:
+        traceback.clear_frames(reason.__traceback__)  # they hold loaders, groups and tensors of the old epoch
+    run_all(down, lambda what, s: trace("abort", part=what, seconds=s))
+    return False, None
+
+
+def _of_a_collective(err: BaseException) -> bool:
+    """Whether an exception is a communicator's: a peer may be gone."""
+    torch = sys.modules.get("torch")
+    dist = getattr(torch, "distributed", None)
+    kinds = tuple(k for k in (getattr(dist, n, None) for n in ("DistError", "DistBackendError", "DistNetworkError")) if k)
+    seen: BaseException | None = err
+    while seen is not None:
+        if kinds and isinstance(seen, kinds):
+            return True
+        if isinstance(seen, RuntimeError) and any(w in str(seen) for w in ("gloo", "NCCL", "Connection closed by peer", "Connection reset", "Broken pipe", "ProcessGroup")):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+class _unraisable:
+    """A :class:`Restart` that lands in a destructor or a callback is not lost: the fault thread raises it again."""
+
+    def __enter__(self) -> None:
+        self._before = sys.unraisablehook
+
+        def hook(info: Any) -> None:
+            if not isinstance(info.exc_value, Restart):
+                self._before(info)
+
+        sys.unraisablehook = hook
+
+    def __exit__(self, *_: object) -> None:
+        sys.unraisablehook = self._before
