@@ -171,6 +171,41 @@ func TestGoneBeforeItsArena(t *testing.T) {
 	}
 }
 
+// A process that registers another state than it would have to load used to be given a fresh arena, into which nothing could
+// ever be restored: it waited for ever. It is refused, and told by name what differs.
+func TestOtherStateIsRefused(t *testing.T) {
+	for what, change := range map[string]func([]replica.Region){
+		`rank 0 registers another geometry than its own state has: "rng" has shape [200], had [100]`: func(r []replica.Region) {
+			r[1].Shape, r[1].Bytes = []uint64{200}, 200
+		},
+		`rank 0 registers another geometry than the state of group 0 has: "bias" is extra; "weight" is missing`: func(r []replica.Region) {
+			r[0].Name = "bias"
+		},
+	} {
+		d := newDesk(t)
+		lj := d.put(changed(closed(newJob()), func(j *replica.Job) {
+			j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
+		}))
+		old := d.attach(lj, 0)
+		lj.job.GroupGeometry = []replica.Digest{shm.GeometryDigest(old.arena.Geometry(), replica.ReplicatedPart)}
+		d.both(old.arena, 0, gen(3, 5))
+		d.rankDied(lj, old)
+		p, r := d.hello(nil)
+		r.reads() // the welcome
+		d.says()
+		regions := testGeometry(t, false).Regions
+		change(regions)
+		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: regions})
+		if claims := only[claimRequest](d.says()); len(claims) != 0 {
+			t.Errorf("%s: claimed %+v", what, claims)
+		}
+		h, body := r.reads()
+		if h.Type != wire.MRefused || !strings.Contains(string(body), what) {
+			t.Errorf("answered %d %q, want a refusal with %q", h.Type, body, what)
+		}
+	}
+}
+
 // The arena of the dead predecessor passes on where the geometry is the same; else it is kept as a holder beside a fresh one.
 // The view of the claim may come before the answer to it.
 func TestArenaPassesOn(t *testing.T) {
@@ -189,6 +224,9 @@ func TestArenaPassesOn(t *testing.T) {
 		regions := testGeometry(t, false).Regions
 		if !same {
 			regions[1].Shape, regions[1].Bytes = []uint64{200}, 200
+		}
+		if !same {
+			lj.job = changed(lj.job, func(j *replica.Job) { j.Lineage = nil }) // nothing was resumed yet: there is no state that it would have to fit
 		}
 		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: regions})
 		claims := only[claimRequest](d.says())
