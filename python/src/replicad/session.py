@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import threading
@@ -21,6 +22,8 @@ import torch
 from . import rng
 from .errors import Corrupt, Error, Fenced, Mismatch, Refused, SessionState
 from .rank import Order, Rank, Stats
+from .watch import Watch
+from .staging import Staging
 from .state import Capsule, Leaf, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
 
 __all__ = ["Resumed", "Session"]
@@ -52,7 +55,9 @@ class Session:
     ``model``, ``optimizer``, ``scheduler`` and ``scaler`` may each be one object, a list or a dict by name. ``data`` is
     what says which samples come next (a sampler or loader with ``state_dict``). ``extra`` holds further objects with
     ``state_dict`` and ``load_state_dict``. ``shared_buffers(name)`` says which buffers are equal on all ranks of the replica
-    group; the others are kept for each rank. Who the rank is comes from the environment that ``replicad run`` sets, unless
+    group; the others are kept for each rank. ``debug`` hashes every tensor at the end of a step and the beginning of the next, and
+    names what changed between. ``staging`` puts host memory between host tensors and the arena, as device tensors always have
+    it: it costs a copy, and lets :meth:`rebind` put a model that was made anew in the old one's place. Who the rank is comes from the environment that ``replicad run`` sets, unless
     given.
     """
 
@@ -67,6 +72,8 @@ class Session:
         extra: Mapping[str, Any] | None = None,
         shared_buffers: Callable[[str], bool] = lambda name: False,
         keep_rng: bool = True,
+        debug: bool = False,
+        staging: bool = False,
         rank: int | None = None,
         world: int | None = None,
         group: int | None = None,
@@ -87,28 +94,69 @@ class Session:
         self._inside = False
         self._entering = False
         self._resumed = threading.Event()  # an epoch is open for the training thread
+        self._at_exit = -1  # the step that the worker may copy
         self._at = -1  # the step whose state is live; -1 before resume
         self._fresh = False
         for what in (self._schedulers, self._scalers, self._data, self._extra):
             for name, obj in what.items():
                 if not (callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None))):
                     raise SessionState(f"{name}: {type(obj).__name__} has no state_dict and load_state_dict: give it both, or leave it out")
-        self._names = {id(p): f"{m}.{k}" for m, model in self._models.items() for k, p in _parameters(model)}
-        self._leaves: list[Leaf] = []
-        for name, m in self._models.items():
-            self._leaves += model_leaves(name, m, shared_buffers)
-        for name, o in self._optimizers.items():
-            materialise(o)
-            self._leaves += optimizer_leaves(name, o, self._names)
+        self._shared_buffers = shared_buffers
+        self._names: dict[int, str] = {}
+        self._leaves = self._find_leaves()
+        self._staging = Staging(self._leaves, staging)
+        self._sort_objects()
+        self._shared = Capsule("replicad.shared", False, "any", self._read_shared)
+        self._before = Capsule("replicad.own", True, "any", self._read_before)
+        self._after = Capsule("replicad.own.window", True, "window", self._read_after) if self._own_objects else None
+        self._watch = Watch(self._named_values, self._drawn, self._leaves, debug)
+        self._hooks: list[Any] = []
+        self._hook()
+        self._rank = Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
+        _open = self
+
+    def _sort_objects(self) -> None:
         # A plateau scheduler sees a metric that may be the rank's own.
         own = {k: s for k, s in self._schedulers.items() if isinstance(s, torch.optim.lr_scheduler.ReduceLROnPlateau)}
         self._shared_objects = {k: s for k, s in (self._schedulers | self._scalers).items() if k not in own}
         self._own_objects = own | self._extra
-        self._shared = Capsule("replicad.shared", False, "any", self._read_shared)
-        self._before = Capsule("replicad.own", True, "any", self._read_before)
-        self._after = Capsule("replicad.own.window", True, "window", self._read_after) if self._own_objects else None
-        self._rank = Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
-        _open = self
+
+    def _hook(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = [m.register_forward_pre_hook(self._on_forward) for m in self._models.values() if isinstance(m, torch.nn.Module)]
+
+    def _find_leaves(self) -> list[Leaf]:
+        self._names = {id(p): f"{m}.{k}" for m, model in self._models.items() for k, p in _parameters(model)}
+        leaves: list[Leaf] = []
+        for name, m in self._models.items():
+            leaves += model_leaves(name, m, self._shared_buffers)
+        for name, o in self._optimizers.items():
+            materialise(o)
+            leaves += optimizer_leaves(name, o, self._names)
+        return leaves
+
+    def rebind(self, *, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None, data: Any = None, extra: Mapping[str, Any] | None = None) -> None:
+        """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was
+        made with; call :meth:`resume` next. Models and optimizers need a session with ``staging=True``, or device tensors."""
+        self._check()
+        for kind, given, at in (("model", model, "_models"), ("optim", optimizer, "_optimizers"), ("scheduler", scheduler, "_schedulers"), ("scaler", scaler, "_scalers"), ("data", data, "_data")):
+            if given is None:
+                continue
+            new, old = _by_name(kind, given), getattr(self, at)
+            if new.keys() != old.keys():
+                raise Mismatch(f"rebind: the session has {', '.join(old) or 'nothing'}, this is {', '.join(new) or 'nothing'}")
+            setattr(self, at, new)
+        if extra is not None:
+            self._extra = dict(extra)
+        self._sort_objects()
+        if model is not None or optimizer is not None:
+            if not self._staging or len(self._staging.leaves) != len(self._leaves):
+                raise SessionState("rebind: tensors of this session are registered where they lie: make it with staging=True, or keep model and optimizer outside of the block")
+            self._leaves = self._find_leaves()
+            self._staging.bind(self._leaves)
+            self._hook()
+        self._watch.leaves(self._leaves)
 
     # -- what the capsules hold -----------------------------------------------------------------------------------------
 
@@ -123,6 +171,20 @@ class Session:
 
     def _read_after(self) -> Any:
         return {k: o.state_dict() for k, o in self._own_objects.items()}
+
+    def _values(self) -> Any:
+        return self._read_shared(), self._read_after()
+
+    def _named_values(self) -> Any:
+        shared, own = self._values()
+        return {**shared["optim"], **shared["objects"], **own}
+
+    def _drawn(self) -> Any:
+        return rng.get() if self._keep_rng else None
+
+    def _on_forward(self, *_: Any) -> None:
+        if self._at >= 0 and self._pid == os.getpid():
+            self._watch.forward()
 
     def _apply(self) -> None:
         """Gives what was loaded into the capsules to the objects."""
@@ -153,17 +215,22 @@ class Session:
         if self._inside:
             raise SessionState("resume inside of a step: leave the step first")
         self._resumed.clear()
+        self._watch.reset()
         if self._at < 0:
             self._attach()
+        else:
+            self._settle_stages()
         while True:
             try:
                 order = self._rank.join(timeout)
                 if order.initialise:
                     self._write_all()
+                    self._staging.all()
                     self._rank.seal_initial()
                     self._fresh = True
                     continue
                 self._rank.load()
+                self._staging.back(order.step)
                 self._apply()
                 self._rank.ready(timeout)
             except Fenced:
@@ -173,17 +240,43 @@ class Session:
                 continue
             break
         source = "fresh" if self._fresh and order.step == 0 else order.source
-        self._at, self._fresh = order.step, False
+        self._at = self._at_exit = order.step
+        self._fresh = False
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
         self.order = order
         self._resumed.set()
         return Resumed(order, source)
 
+    def _settle_stages(self) -> None:
+        """Before the rank stops: the daemon may ask for a copy of the live state, which is taken from the stages."""
+        if self._staging and self._staging.step != self._at:
+            try:
+                self._staging.mark()
+                self._staging.window(self._at)
+                if self._staging.on_device:
+                    self._rank.set_good(self._at)
+            except (RuntimeError, Error) as err:  # the device is gone: what it held can't be vouched for
+                log.warning("replicad: the state of step %d can't be read from the device: %s", self._at, err)
+                self._rank.freeze_good()
+
+    def _before_capture(self) -> None:
+        """On the worker's thread, before what is armed is copied."""
+        step = self._at_exit
+        if self._staging and step > self._staging.step:
+            self._staging.window(step)
+            if self._staging.on_device:
+                try:
+                    self._rank.set_good(step)
+                except Error:
+                    pass  # frozen meanwhile, or in the next epoch: the capture is not to be
+
     def _attach(self) -> None:
-        table = regions(self._leaves)
+        table = regions(self._staging.leaves)
         table += [c.region for c in (self._shared, self._before, self._after) if c is not None]
         try:
             self._rank.register(table)
+            if self._staging:
+                self._rank._before_capture = self._before_capture
             self._rank.attach()
         except Refused as err:
             if "geometry" in str(err):
@@ -211,18 +304,24 @@ class Session:
         step = self._at + 1
         self._entering = True
         try:
+            self._watch.entered(step)
             self._before.write()
+            self._staging.small()
             self._rank.step_enter(step, timeout)
             self._inside = True
         finally:
             self._entering = False
         try:
             yield step
-            self._shared.write()
+            values = self._values()
+            self._shared.write(values[0])
             if self._after is not None:
-                self._after.write()
-            self._rank.step_exit(step, updated=updated)
+                self._after.write(values[1])
+            self._staging.mark()
+            self._at_exit = step
+            self._rank.step_exit(step, updated=updated, good=not self._staging.on_device)
             self._at = step
+            self._watch.exited(step, copy.deepcopy({**values[0]["optim"], **values[0]["objects"], **values[1]}))
         except BaseException as err:
             if self._at != step:
                 self._rank.freeze_good()
@@ -250,6 +349,8 @@ class Session:
         global _open
         if not self._closed and self._pid == os.getpid():
             self._closed = True
+            for hook in self._hooks:
+                hook.remove()
             self._rank.close()
             if _open is self:
                 _open = None
@@ -281,6 +382,11 @@ class Session:
     def at(self) -> int:
         """The step whose state is live."""
         return self._at
+
+    @property
+    def noticed(self) -> dict[str, str]:
+        """What was seen to change outside of its time, by name, with what to do about it."""
+        return self._watch.seen
 
     @property
     def committed(self) -> int:

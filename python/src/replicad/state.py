@@ -197,9 +197,9 @@ class Capsule:
         self.used = 0
         self._put(first)
 
-    def write(self) -> None:
-        """Packs what is true now."""
-        self._put(capsule.pack(self.read(), self.name))
+    def write(self, *now: Any) -> None:
+        """Packs what is true now, or what the caller has just read."""
+        self._put(capsule.pack(now[0] if now else self.read(), self.name))
 
     def _put(self, b: bytes) -> None:
         if len(b) + 8 > self.room:

@@ -1,0 +1,126 @@
+"""Host memory between device tensors and the arena.
+
+The C client copies from host memory. A tensor that lies on a device gets a pinned host tensor, its stage, which is what is
+registered. At the end of a step the worker copies device to stage on a stream of its own, behind the next forward and backward,
+and then stage to arena; the next optimizer step waits until both are done. What may change between steps is small and is copied
+at once. After a load the stages are copied back.
+
+With ``always`` host tensors are staged too: then the registered memory does not depend on which tensors are live, and a model that
+is made anew in the same process can take the place of the old one (:meth:`replicad.Session.rebind`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .state import Leaf
+
+__all__ = ["Staging"]
+
+
+class Staging:
+    """The stages of a session, in the order of its leaves."""
+
+    def __init__(self, leaves: Iterable[Leaf], always: bool) -> None:
+        self.leaves: list[Leaf] = []  # what to register: stages, and host tensors that need none
+        self._live: list[Leaf] = []
+        self._stage: list[torch.Tensor] = []
+        self._streams: dict[torch.device, Any] = {}
+        self._events: list[Any] = []
+        self.step = -1  # the step whose window tensors the stages hold
+        for leaf in leaves:
+            t = leaf.local
+            if t.device.type == "cpu" and not always:
+                self.leaves.append(leaf)
+                continue
+            pinned = t.device.type == "cuda"
+            stage = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu", pin_memory=pinned)
+            self._live.append(leaf)
+            self._stage.append(stage)
+            self.leaves.append(replace(leaf, tensor=stage))
+
+    def __bool__(self) -> bool:
+        return bool(self._live)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the end of a step on the host is not its end on the device."""
+        return any(x.local.device.type == "cuda" for x in self._live)
+
+    def bind(self, leaves: Sequence[Leaf]) -> None:
+        """Other tensors take the place of those that are staged: of the same names, shapes and types."""
+        by_name = {x.name: x for x in leaves}
+        for i, old in enumerate(self._live):
+            new = by_name.get(old.name)
+            if new is None or new.local.shape != old.local.shape or new.local.dtype != old.local.dtype:
+                from .errors import Mismatch
+
+                what = "is missing" if new is None else f"is {new.local.dtype} {tuple(new.local.shape)}, was {old.local.dtype} {tuple(old.local.shape)}"
+                raise Mismatch(f"{old.name} {what}: rebind takes the model and optimizer that the session was made with, made anew")
+            self._live[i] = new
+
+    def _copy(self, changes: tuple[str, ...], to_stage: bool) -> None:
+        with torch.no_grad():
+            for leaf, stage in zip(self._live, self._stage, strict=True):
+                if leaf.changes in changes:
+                    if to_stage:
+                        stage.copy_(leaf.local, non_blocking=stage.is_pinned())
+                    else:
+                        leaf.local.copy_(stage, non_blocking=stage.is_pinned())
+
+    def _wait(self) -> None:
+        for device in {x.local.device for x in self._live if x.local.device.type == "cuda"}:
+            torch.cuda.synchronize(device)
+
+    def all(self) -> None:
+        """Copies everything to the stages, now: before the initial state is sealed."""
+        self._copy(("window", "any", "never"), True)
+        self._wait()
+
+    def small(self) -> None:
+        """Copies what may change at any time to the stages, now."""
+        if any(x.changes == "any" for x in self._live):
+            self._copy(("any",), True)
+            self._wait()
+
+    def mark(self) -> None:
+        """The step has ended on the host: what was launched so far is what :meth:`window` has to wait for."""
+        self._events = []
+        for device in {x.local.device for x in self._live if x.local.device.type == "cuda"}:
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(device))
+            self._events.append((device, event))
+
+    def window(self, step: int) -> None:
+        """Copies the window tensors of a step to the stages, on the worker's thread and streams of its own; returns when they
+        are there."""
+        for device, event in self._events:
+            stream = self._streams.get(device)
+            if stream is None:
+                stream = self._streams[device] = torch.cuda.Stream(device)
+            stream.wait_event(event)
+        if self._events:
+            with torch.no_grad():
+                for leaf, stage in zip(self._live, self._stage, strict=True):
+                    if leaf.changes == "window":
+                        stream = self._streams.get(leaf.local.device)
+                        if stream is None:
+                            stage.copy_(leaf.local)
+                            continue
+                        with torch.cuda.stream(stream):
+                            stage.copy_(leaf.local, non_blocking=True)
+            for device, _ in self._events:
+                self._streams[device].synchronize()
+        else:
+            self._copy(("window",), True)
+        self.step = step
+
+    def back(self, step: int) -> None:
+        """Copies everything that was loaded from the stages to the live tensors."""
+        self._copy(("window", "any", "never"), False)
+        self._wait()
+        self.step = step

@@ -1,0 +1,101 @@
+"""Noticing state that changes when its class says that it does not: such a change is not in the copy that a restart loads."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from .state import Leaf
+
+__all__ = ["Watch", "differences"]
+
+log = logging.getLogger("replicad")
+
+
+def differences(a: Any, b: Any, path: str) -> Iterator[str]:
+    """The paths at which two trees of plain values and tensors differ."""
+    if type(a) is not type(b):
+        yield path
+    elif isinstance(a, dict):
+        for k in [*a, *(k for k in b if k not in a)]:
+            at = f"{path}.{k}" if path else str(k)
+            if k in a and k in b:
+                yield from differences(a[k], b[k], at)
+            else:
+                yield at
+    elif isinstance(a, (list, tuple)):
+        if len(a) != len(b):
+            yield path
+        else:
+            for i, (x, y) in enumerate(zip(a, b, strict=True)):
+                yield from differences(x, y, f"{path}[{i}]")
+    elif isinstance(a, torch.Tensor):
+        if a.dtype != b.dtype or a.shape != b.shape or not torch.equal(a, b):
+            yield path
+    elif hasattr(a, "dtype") and hasattr(a, "tobytes"):
+        if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
+            yield path
+    elif a != b and not (a != a and b != b):  # two NaN are no difference
+        yield path
+
+
+class Watch:
+    """Looks at small state from the end of a step to the next forward and, in debug mode, at every tensor.
+
+    ``values`` and ``draws`` read what was captured at the end of a step: values that belong to the step, and generators. What
+    changed is named once, in a warning, and kept in ``seen``.
+    """
+
+    def __init__(self, values: Callable[[], Any], draws: Callable[[], Any], leaves: Iterable[Leaf], debug: bool) -> None:
+        self._values, self._draws = values, draws
+        self._debug = debug
+        self.leaves(leaves)
+        self._at_exit: tuple[int, Any, Any] | None = None
+        self._digests: dict[str, bytes]
+        self.seen: dict[str, str] = {}
+
+    def leaves(self, leaves: Iterable[Leaf]) -> None:
+        """The tensors to hash in debug mode."""
+        self._leaves = [x for x in leaves if x.changes != "any"] if self._debug else []
+        self._digests = {}
+
+    def reset(self) -> None:
+        """State was loaded, or is about to be: what was seen before says nothing about it."""
+        self._at_exit, self._digests = None, {}
+
+    def exited(self, step: int, values: Any) -> None:
+        """A step has ended; ``values`` is what its copy holds."""
+        self._at_exit = (step, values, self._draws())
+        self._digests = {x.name: _digest(x.local) for x in self._leaves}
+
+    def forward(self) -> None:
+        """The next forward begins."""
+        if self._at_exit is None:
+            return
+        step, values, draws = self._at_exit
+        self._at_exit = None
+        for path in differences(values, self._values(), ""):
+            self._say(path, f"{path} changed between the end of step {step} and the next forward: a restart from step {step} would not have the change; do it inside `with session.step()`")
+        for path in differences(draws, self._draws(), "rng"):
+            self._say(path, f"{path}: random numbers were drawn between the end of step {step} and the next forward; unless a restart from step {step} draws them again (as loading the next batch does), put what draws them (an evaluation?) into `with replicad.rng.preserved()`")
+
+    def entered(self, step: int) -> None:
+        """The next step begins: window and frozen tensors must be what they were."""
+        for x in self._leaves:
+            if self._digests and _digest(x.local) != self._digests[x.name]:
+                when = "never" if x.changes == "never" else "only inside `with session.step()`"
+                self._say(x.name, f"{x.name} changed between steps {step - 1} and {step}, though it is taken to change {when}: the copy of step {step - 1} may be torn")
+
+    def _say(self, name: str, text: str) -> None:
+        if name not in self.seen:
+            self.seen[name] = text
+            log.warning("replicad: %s", text)
+
+
+def _digest(t: torch.Tensor) -> bytes:
+    flat = t.detach().cpu().contiguous().reshape(-1)
+    return hashlib.blake2b(flat.view(torch.uint8).numpy(), digest_size=16).digest() if flat.numel() else b""
