@@ -32,6 +32,8 @@ from .rank import Order, Rank, Region, Stats
 if TYPE_CHECKING:
     from .session import Resumed, Session
 
+connect = Rank.open
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "Timeout",
     "Unsupported",
     "Version",
+    "connect",
 ]
 
 

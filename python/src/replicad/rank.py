@@ -121,10 +121,11 @@ class Rank:
     (outside the GIL), the watcher takes in what the daemon sends, sees the fence, and finds a daemon that went away.
     """
 
-    def __init__(self, handle: c.c_void_p, pid: int) -> None:
+    def __init__(self, handle: c.c_void_p, pid: int, number: int, world: int, group: int) -> None:
         self._lib = n.library()
         self._h = handle
         self._pid = pid
+        self.number, self.world, self.group = number, world, group  #: which rank, of how many, in which replica group
         self._lock = threading.RLock()
         self._text = n.ErrorText()
         self._armed = c.c_int()
@@ -174,7 +175,7 @@ class Rank:
             o.timeout_ns = int(SLICE * 1e9)
             code = lib.rp_open(c.byref(o), c.byref(handle), c.byref(text))
             if code == n.OK:
-                return cls(handle, os.getpid())
+                return cls(handle, os.getpid(), o.rank, o.world, o.group)
             if code not in (n.EGONE, n.ETIMEOUT, n.EAGAIN) or time.monotonic() >= end:
                 raise n.failure("open", code, text)
             time.sleep(RETRY)
@@ -399,7 +400,7 @@ def _work(rank: Rank) -> None:
         if rank._quit.is_set():
             return
         rank._lib.rp_notify(rank._h)
-        if before := rank._before_capture:
+        if (before := rank._before_capture) and rank._armed.value:
             before()
         if rank._lib.rp_capture(rank._h, c.byref(text)) == n.OK:
             rank._look_at_fence()

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from . import rng
-from .errors import Corrupt, Error, Fenced, Mismatch, Refused, SessionState
+from .errors import Corrupt, Error, Fenced, Mismatch, Refused, SessionState, Timeout
 from .rank import Order, Rank, Stats
 from .watch import Watch
 from .staging import Staging
@@ -46,6 +46,38 @@ class Resumed(int):
         return f"step {int(self)} from {self.source}, epoch {self.epoch}"
 
 
+class _Joining(threading.Thread):
+    """Waits for the next order beside the training thread."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(name="replicad-joining", daemon=True)
+        self._to, self._got, self._order, self._error = rank, threading.Event(), None, None
+
+    _order: Order | None
+    _error: BaseException | None
+
+    def run(self) -> None:
+        while True:
+            try:
+                self._order = self._to.join(None)
+            except Fenced:
+                continue
+            except BaseException as err:
+                self._error = err
+            self._got.set()
+            return
+
+    def order(self, timeout: float | None) -> Order:
+        """The order, or what the wait for it ended in."""
+        if not self._got.wait(timeout):
+            raise Timeout("resume: no order yet; the job waits for other ranks, or has no quorum: replicad status says for whom")
+        self.join()
+        if self._error is not None:
+            raise self._error
+        assert self._order is not None
+        return self._order
+
+
 _open: Session | None = None
 
 
@@ -56,7 +88,7 @@ class Session:
     what says which samples come next (a sampler or loader with ``state_dict``). ``extra`` holds further objects with
     ``state_dict`` and ``load_state_dict``. ``shared_buffers(name)`` says which buffers are equal on all ranks of the replica
     group; the others are kept for each rank. ``debug`` hashes every tensor at the end of a step and the beginning of the next, and
-    names what changed between. ``staging`` puts host memory between host tensors and the arena, as device tensors always have
+    names what changed between. ``connection`` is what :func:`replicad.connect` returned, where it was needed before. ``staging`` puts host memory between host tensors and the arena, as device tensors always have
     it: it costs a copy, and lets :meth:`rebind` put a model that was made anew in the old one's place. Who the rank is comes from the environment that ``replicad run`` sets, unless
     given.
     """
@@ -74,6 +106,7 @@ class Session:
         keep_rng: bool = True,
         debug: bool = False,
         staging: bool = False,
+        connection: Rank | None = None,
         rank: int | None = None,
         world: int | None = None,
         group: int | None = None,
@@ -93,6 +126,7 @@ class Session:
         self._keep_rng = keep_rng
         self._inside = False
         self._entering = False
+        self._joining: _Joining | None = None
         self._resumed = threading.Event()  # an epoch is open for the training thread
         self._at_exit = -1  # the step that the worker may copy
         self._at = -1  # the step whose state is live; -1 before resume
@@ -112,7 +146,7 @@ class Session:
         self._watch = Watch(self._named_values, self._drawn, self._leaves, debug)
         self._hooks: list[Any] = []
         self._hook()
-        self._rank = Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
+        self._rank = connection or Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
         _open = self
 
     def _sort_objects(self) -> None:
@@ -215,14 +249,14 @@ class Session:
         if self._inside:
             raise SessionState("resume inside of a step: leave the step first")
         self._resumed.clear()
-        self._watch.reset()
         if self._at < 0:
             self._attach()
-        else:
+        elif self._joining is None:
             self._settle_stages()
+        self._watch.reset()
         while True:
             try:
-                order = self._rank.join(timeout)
+                order = self._next_order(timeout)
                 if order.initialise:
                     self._write_all()
                     self._staging.all()
@@ -246,6 +280,34 @@ class Session:
         self.order = order
         self._resumed.set()
         return Resumed(order, source)
+
+    def rest(self) -> None:
+        """Says that this rank has stopped, without waiting for what comes next: the daemons plan the next epoch, and copy live
+        state that is worth it, while this process takes down what hung on the last one. :meth:`resume` goes on from there.
+
+        The registered tensors must not change until resume. Called by :mod:`replicad.inprocess`.
+        """
+        if self._joining is not None or self._at < 0:
+            return
+        self._resumed.clear()
+        self._settle_stages()
+        self._joining = joining = _Joining(self._rank)
+        joining.start()
+
+    def _next_order(self, timeout: float | None) -> Order:
+        joining, self._joining = self._joining, None
+        if joining is None:
+            return self._rank.join(timeout)
+        try:
+            return joining.order(timeout)
+        except Timeout:
+            self._joining = joining
+            raise
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an epoch is open for this rank, as far as it knows."""
+        return self._resumed.is_set() and not self._rank.fenced
 
     def _settle_stages(self) -> None:
         """Before the rank stops: the daemon may ask for a copy of the live state, which is taken from the stages."""

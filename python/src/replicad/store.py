@@ -4,15 +4,21 @@ made over it, fresh for each epoch.
 
 from __future__ import annotations
 
+import hashlib
+import time
+import uuid
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from .errors import Error, Fenced, Timeout
 from .rank import Rank
 
-__all__ = ["Store", "init_process_group"]
+if TYPE_CHECKING:
+    from .session import Session
+
+__all__ = ["Store", "init_process_group", "meet"]
 
 #: As torch's own stores.
 DEFAULT_TIMEOUT = timedelta(seconds=300)
@@ -79,16 +85,52 @@ class Store(dist.Store):
         return Store(self._rank, self._prefix, self._timeout)
 
 
-def init_process_group(session: Any, backend: str = "gloo", **options: Any) -> None:
-    """``torch.distributed.init_process_group`` over the daemons' store, for the epoch that ``session.resume()`` named. A
-    group of an earlier epoch is destroyed first."""
-    rank: Rank = session.rank
+def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:
+    """Waits until all ranks of the job are here for the epoch that is to come, before it has been planned: new processes that
+    have not attached yet, and survivors of the epoch that was closed. Returns a name that this gathering alone has, and the
+    epoch.
+
+    Each process writes a number of its own under its rank, reads all of them, and comes to a barrier that is named after them
+    all. A process that dies before the barrier is replaced by one that writes another number, which the others read when they
+    look again. One that dies after it is missed by whatever is built on the gathering.
+    """
+    end, me = time.monotonic() + timeout, uuid.uuid4().hex
+    while True:
+        try:
+            epoch = rank.scope()
+            rank.kv_set(f"meet/{rank.number}", me.encode())
+            ids = [rank.kv_get(f"meet/{r}", LOOK) for r in range(rank.world)]
+            name = hashlib.sha256(b",".join(ids)).hexdigest()[:16]
+            rank.barrier(f"meet/{name}", rank.world, LOOK)
+            return name, epoch
+        except (Fenced, Timeout) as err:
+            if time.monotonic() >= end:
+                raise Timeout(f"not all {rank.world} ranks came together within {timeout} s: {err}") from None
+
+
+#: How long a gathering is waited for before the numbers are read again, in seconds.
+LOOK = 2.0
+
+
+def init_process_group(over: Session | Rank, backend: str = "gloo", **options: Any) -> None:
+    """``torch.distributed.init_process_group`` over the daemons' store. A group of an earlier epoch is destroyed first.
+
+    After ``session.resume()`` the group is of the session's epoch. Before it (with what :func:`replicad.connect` returned,
+    where the model is sharded before its state can be registered, or in a block that is run again) all ranks meet for the
+    epoch that is to come.
+    """
+    rank = over if isinstance(over, Rank) else over.rank
     if dist.is_initialized():
         dist.destroy_process_group()
-    order = session.order
+    joined = None if isinstance(over, Rank) or not over.resumed else over.order
+    if joined is not None:
+        prefix, what = f"pg/{joined.epoch}", f"epoch {joined.epoch}"
+    else:
+        name, epoch = meet(rank)
+        prefix, what = f"pg/{name}", f"the coming epoch {epoch}"
     try:
-        dist.init_process_group(backend, store=Store(rank, f"pg/{order.epoch}"), rank=order.rank, world_size=order.world, **options)
+        dist.init_process_group(backend, store=Store(rank, prefix), rank=rank.number, world_size=rank.world, **options)
     except (Error, RuntimeError) as err:
-        if rank.fenced:
-            raise Fenced(f"while the process group of epoch {order.epoch} was made: {err}") from err
+        if joined is not None and rank.fenced:
+            raise Fenced(f"while the process group of {what} was made: {err}") from err
         raise

@@ -197,6 +197,7 @@ def _once(
     call.last = reason.with_traceback(None) if isinstance(reason, Signal) else reason
     if reason.__traceback__ is not None:
         traceback.clear_frames(reason.__traceback__)  # they hold loaders, groups and tensors of the old epoch
+    session.rest()
     run_all(down, lambda what, s: trace("abort", part=what, seconds=s))
     return False, None
 
