@@ -30,6 +30,7 @@ var walls = map[string]wall{
 
 	"lock":            {1, []string{"replica"}, nil},
 	"recovery":        {1, []string{"replica"}, nil},
+	"rng":             {1, []string{"replica"}, nil},
 	"internal/wire":   {1, []string{"replica"}, []string{"github.com/cespare/xxhash/v2", "github.com/fxamacker/cbor/v2"}},
 	"internal/config": {1, []string{"replica"}, []string{"github.com/goccy/go-yaml"}},
 

@@ -1,72 +1,75 @@
-"""Random number generators of a process: python, numpy (legacy), torch CPU, every CUDA device, Megatron's tracker, and any
-generator that is added by name. States are plain bytes and numbers; ``get`` and ``set`` are exact inverses.
+"""Random number generators of a process: python's, numpy's legacy one, torch's of the CPU and of every CUDA device, Megatron's
+tracker, and any generator that is added by name (:func:`add`). States are plain bytes (:mod:`replicad.rngcodec`); :func:`get`
+and :func:`set` are exact inverses.
+
+numpy, torch and Megatron count once something else has imported them; this module imports none of them. CUDA's generators count
+once CUDA is initialised.
 """
 
 from __future__ import annotations
 
+import ctypes
 import random
-import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from . import rngcodec as codec
 from .capsule import Opaque
-from .errors import Invalid
+from .errors import Invalid, Mismatch, Unsupported
+from .rngcodec import CUDA, MEGATRON, NAMED, NUMPY, PYTHON, TORCH, Record
 
-__all__ = ["get", "preserved", "set"]
+__all__ = ["add", "get", "preserved", "remove", "set"]
 
-_MT_WORDS = 625
+_named: dict[str, tuple[int, Any]] = {}  # layout and generator by name
 
 
-def get() -> dict[str, Any]:
-    """The state of every generator whose library is loaded."""
-    version, words, gauss = random.getstate()
-    out: dict[str, Any] = {"python": {"version": version, "words": Opaque(struct.pack(f"<{len(words)}I", *words)), "gauss": gauss}}
+def add(name: str, generator: Any) -> None:
+    """Keeps a generator of the program's own too: a ``random.Random``, a numpy ``Generator``, ``BitGenerator`` or
+    ``RandomState``, or a ``torch.Generator`` of the CPU or a CUDA device. Add it before ``session.resume()``: a state and
+    a process whose names differ do not fit.
+    """
+    _check_name(name)
+    layout, inner = _classify(name, generator)
+    if name in _named and _named[name][1] is not inner:
+        raise Invalid(f"the generator {name!r} is another one already: remove it first, or choose another name")
+    _named[name] = layout, inner
+
+
+def remove(name: str) -> None:
+    """Forgets a generator that was added."""
+    if _named.pop(name, None) is None:
+        raise Invalid(f"no generator {name!r} was added; there are {sorted(_named)}")
+
+
+def get() -> Opaque:
+    """The state of every generator. :class:`Unsupported` for one that :func:`set` could not take back."""
+    records = [_record(PYTHON, codec.L_PYTHON, "", random)]
     if np := sys.modules.get("numpy"):
-        kind, keys, pos, has, cached = np.random.get_state()
-        out["numpy"] = {"kind": kind, "keys": Opaque(keys.astype("<u4").tobytes()), "pos": int(pos), "has_gauss": int(has), "gauss": float(cached)}
+        records.append(_record(NUMPY, codec.L_RANDOM_STATE, "", np.random))
     if torch := sys.modules.get("torch"):
-        out["torch"] = Opaque(torch.get_rng_state().numpy().tobytes())
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            out["cuda"] = [Opaque(s.numpy().tobytes()) for s in torch.cuda.get_rng_state_all()]
+        records.append(_record(TORCH, codec.L_TORCH_CPU, "", torch.default_generator))
+        if torch.cuda.is_initialized():
+            for i, g in enumerate(torch.cuda.default_generators):
+                records.append(_record(CUDA, codec.L_TORCH_CUDA, str(i), g))
     if tracker := _megatron():
-        out["megatron"] = {name: Opaque(s.cpu().numpy().tobytes()) for name, s in tracker.get_states().items()}
-    return out
+        states = tracker.get_states()
+        for name in _ordered(states):
+            _check_name(name)
+            records.append(_record(MEGATRON, codec.L_TORCH_CUDA, name, states[name]))
+    for name in _ordered(_named):
+        layout, g = _named[name]
+        records.append(_record(NAMED, layout, name, g))
+    return Opaque(codec.pack(records))
 
 
-def set(state: dict[str, Any]) -> None:
-    """Puts every generator back to where :func:`get` found it. What is not of the known layout is refused before anything
-    is changed."""
-    py = state["python"]
-    words = bytes(py["words"])
-    if len(words) != 4 * _MT_WORDS or not 0 <= struct.unpack("<I", words[-4:])[0] <= 624:
-        raise Invalid(f"python's generator: {len(words)} bytes of state, want {4 * _MT_WORDS} of a Mersenne twister")
-    if (np := sys.modules.get("numpy")) and (s := state.get("numpy")):
-        if s["kind"] != "MT19937" or len(s["keys"]) != 4 * 624 or not 0 <= s["pos"] <= 624:
-            raise Invalid(f"numpy's generator: {s['kind']} with {len(s['keys'])} bytes at {s['pos']}, want MT19937 with 2496 bytes")
-        np.random.set_state((s["kind"], np.frombuffer(bytes(s["keys"]), "<u4"), s["pos"], s["has_gauss"], s["gauss"]))
-    if (torch := sys.modules.get("torch")) and "torch" in state:
-        torch.set_rng_state(_tensor(torch, state["torch"]))
-        cuda = state.get("cuda", [])
-        if cuda and torch.cuda.is_available():
-            if len(cuda) != torch.cuda.device_count():
-                raise Invalid(f"the state has generators of {len(cuda)} CUDA devices, this process sees {torch.cuda.device_count()}")
-            torch.cuda.set_rng_state_all([_tensor(torch, b) for b in cuda])
-        if (tracker := _megatron()) and "megatron" in state:
-            tracker.set_states({name: _tensor(torch, b) for name, b in state["megatron"].items()})
-    random.setstate((py["version"], struct.unpack(f"<{_MT_WORDS}I", words), py["gauss"]))
-
-
-def _tensor(torch: Any, b: bytes) -> Any:
-    return torch.frombuffer(bytearray(b), dtype=torch.uint8)
-
-
-def _megatron() -> Any:
-    for name in ("megatron.core.tensor_parallel.random", "megatron.core.tensor_parallel"):
-        if (mod := sys.modules.get(name)) and hasattr(mod, "get_cuda_rng_tracker"):
-            return mod.get_cuda_rng_tracker()
-    return None
+def set(state: bytes | bytearray | memoryview) -> None:
+    """Puts every generator back to where :func:`get` found it. Everything is checked before anything is changed:
+    :class:`Corrupt` for bytes that are no such states, :class:`Mismatch` where this process has other generators, each
+    naming the generator. A library that was loaded only after :func:`get` stays as it is.
+    """
+    _set(state, strict=True)
 
 
 @contextmanager
@@ -76,4 +79,247 @@ def preserved() -> Iterator[None]:
     try:
         yield
     finally:
-        set(before)
+        _set(before, strict=False)  # one that was added inside had no state before
+
+
+def _set(state: bytes | bytearray | memoryview, strict: bool) -> None:
+    if not isinstance(state, (bytes, bytearray, memoryview)):
+        raise Invalid(f"generator states are the bytes of rng.get(), not a {type(state).__name__}")
+    records = codec.parse(bytes(state))
+    todo = [_restorer(r) for r in records if r.place not in (CUDA, MEGATRON)]
+    if devices := [r for r in records if r.place == CUDA]:
+        todo.append(_cuda_restorer(devices))
+    if tracked := [r for r in records if r.place == MEGATRON]:
+        todo.append(_megatron_restorer(tracked))
+    if strict and (missing := _named.keys() - {r.name for r in records if r.place == NAMED}):
+        raise Mismatch(f"the state has nothing of the generators {sorted(missing)}: it was taken before they were added")
+    for restore in todo:
+        restore()
+
+
+# -- which live generator a record is of ------------------------------------------------------------------------------------
+
+
+def _record(place: int, layout: int, name: str, g: Any) -> Record:
+    payload = _READ[layout](g)
+    if what := codec.fault(layout, payload):
+        raise Unsupported(f"{codec.where(place, name)} is in a state that can't be kept: {what}: seed it anew")
+    return Record(place, layout, name, payload)
+
+
+def _restorer(r: Record) -> Callable[[], None]:
+    who = codec.where(r.place, r.name)
+    if r.place == PYTHON:
+        g: Any = random
+    elif r.place in (NUMPY, TORCH):
+        library = "numpy" if r.place == NUMPY else "torch"
+        if (module := sys.modules.get(library)) is None:
+            raise Mismatch(f"{who}: the state has it, but {library} is not loaded here: import {library} before")
+        g = module.random if r.place == NUMPY else module.default_generator
+    elif r.name not in _named:
+        raise Mismatch(f"{who}: the state has it, but it is not here: replicad.rng.add({r.name!r}, ...) before")
+    else:
+        layout, g = _named[r.name]
+        if layout != r.layout:
+            raise Mismatch(f"{who}: the state is of {codec.LAYOUTS[r.layout][0]}, the generator here is {codec.LAYOUTS[layout][0]}")
+    if r.layout == codec.L_RANDOM_STATE:
+        _legacy(g, who)
+    return lambda: _WRITE[r.layout](g, r.payload)
+
+
+def _cuda_restorer(records: list[Record]) -> Callable[[], None]:
+    torch = sys.modules.get("torch")
+    n = torch.cuda.device_count() if torch is not None else 0
+    if torch is None or n != len(records):
+        raise Mismatch(f"the state has generators of {len(records)} CUDA devices, this process sees {n}: give it as many (CUDA_VISIBLE_DEVICES)")
+
+    def restore() -> None:
+        for i, r in enumerate(records):
+            torch.cuda.set_rng_state(_tensor(r.payload), i)  # waits for CUDA's initialisation where that is to come
+
+    return restore
+
+
+def _megatron_restorer(records: list[Record]) -> Callable[[], None]:
+    tracker = _megatron()
+    if tracker is None:
+        raise Mismatch(f"{codec.where(MEGATRON, records[0].name)}: the state has it, but Megatron's tracker is not loaded here: import megatron.core before")
+    here = tracker.get_states()
+    # Where CUDA graphs are captured the tracker holds generators that graphs refer to: those stay, and are set.
+    if held := {k for k, s in here.items() if _is_generator(s)}:
+        if held != {r.name for r in records}:
+            raise Mismatch(f"the state has Megatron's generators {[r.name for r in records]}, the tracker here {sorted(held)}")
+
+    def restore() -> None:
+        if not held:
+            tracker.set_states({r.name: _tensor(r.payload) for r in records})
+        for r in records if held else ():
+            here[r.name].set_state(_tensor(r.payload))
+
+    return restore
+
+
+def _megatron() -> Any:
+    for name in ("megatron.core.tensor_parallel.random", "megatron.core.tensor_parallel"):
+        if (mod := sys.modules.get(name)) and hasattr(mod, "get_cuda_rng_tracker"):
+            return mod.get_cuda_rng_tracker()
+    return None
+
+
+def _classify(name: str, g: Any) -> tuple[int, Any]:
+    if isinstance(g, random.Random) and type(g).getstate is random.Random.getstate:
+        return codec.L_PYTHON, g
+    if _is_generator(g):
+        if g.device.type in ("cpu", "cuda"):
+            return (codec.L_TORCH_CPU if g.device.type == "cpu" else codec.L_TORCH_CUDA), g
+        raise Unsupported(f"the generator {name!r} is of device {g.device}: only those of the CPU and of CUDA devices can be kept")
+    if np := sys.modules.get("numpy"):
+        if type(g) is np.random.RandomState:
+            _legacy(g, f"the generator {name!r}")
+            return codec.L_RANDOM_STATE, g
+        bits = g.bit_generator if isinstance(g, np.random.Generator) else g
+        for layout in _BIT_GENERATORS:
+            if type(bits) is getattr(np.random, codec.LAYOUTS[layout][0], None):
+                return layout, bits
+    raise Unsupported(
+        f"the generator {name!r} is a {type(g).__module__}.{type(g).__qualname__}: only random.Random, numpy's "
+        f"{', '.join(codec.LAYOUTS[k][0] for k in _BIT_GENERATORS)} and RandomState, and torch.Generator can be kept"
+    )
+
+
+def _is_generator(g: Any) -> bool:
+    return (torch := sys.modules.get("torch")) is not None and isinstance(g, torch.Generator)
+
+
+def _check_name(name: Any) -> None:
+    try:
+        if isinstance(name, str) and 1 <= len(name.encode()) <= codec.MAX_NAME:
+            return
+    except UnicodeEncodeError:
+        pass
+    raise Invalid(f"the generator {name!r}: a name has 1 to {codec.MAX_NAME} bytes of UTF-8")
+
+
+def _ordered(names: dict[str, Any]) -> list[str]:
+    return sorted(names, key=lambda name: str(name).encode(errors="replace"))
+
+
+# -- live generators to payloads and back -----------------------------------------------------------------------------------
+
+
+def _read_python(g: Any) -> bytes:
+    version, words, gauss = g.getstate()
+    if version != 3:
+        raise Unsupported(f"python's generators have states of version {version}, only 3 is known")
+    return codec.MT_GAUSS.pack(*words, gauss is not None, 0.0 if gauss is None else gauss)
+
+
+def _write_python(g: Any, p: bytes) -> None:
+    *words, has, gauss = codec.MT_GAUSS.unpack(p)
+    g.setstate((3, tuple(words), gauss if has else None))
+
+
+def _legacy(g: Any, who: str) -> dict[str, Any]:
+    s: dict[str, Any] = g.get_state(legacy=False)
+    if s["bit_generator"] != "MT19937":
+        raise Unsupported(f"{who} runs on {s['bit_generator']}: only MT19937 can be kept below the legacy interface: use numpy.random.Generator and replicad.rng.add")
+    return s
+
+
+def _read_random_state(g: Any) -> bytes:
+    s = _legacy(g, "numpy's legacy generator")
+    inner, has = s["state"], s["has_gauss"]
+    return inner["key"].tobytes() + codec._AFTER_WORDS.pack(inner["pos"], has, s["gauss"] if has else 0.0)
+
+
+def _write_random_state(g: Any, p: bytes) -> None:
+    pos, has, gauss = codec._AFTER_WORDS.unpack_from(p, 2496)
+    g.set_state(("MT19937", _words(p), pos, has, gauss))
+
+
+def _words(p: bytes) -> Any:
+    return sys.modules["numpy"].frombuffer(p, "<u4", 624)
+
+
+def _read_mt19937(g: Any) -> bytes:
+    inner = g.state["state"]
+    return bytes(inner["key"].tobytes() + int(inner["pos"]).to_bytes(4, "little"))
+
+
+def _write_mt19937(g: Any, p: bytes) -> None:
+    g.state = {"bit_generator": "MT19937", "state": {"key": _words(p), "pos": int.from_bytes(p[2496:], "little")}}
+
+
+def _read_pcg64(g: Any) -> bytes:
+    s = g.state
+    inner = s["state"]
+    return codec.PCG.pack(inner["state"].to_bytes(16, "little"), inner["inc"].to_bytes(16, "little"), s["has_uint32"], s["uinteger"])
+
+
+def _write_pcg64(g: Any, p: bytes) -> None:
+    state, inc, has, half = codec.PCG.unpack(p)
+    inner = {"state": int.from_bytes(state, "little"), "inc": int.from_bytes(inc, "little")}
+    g.state = {"bit_generator": type(g).__name__, "state": inner, "has_uint32": has, "uinteger": half}
+
+
+def _read_philox(g: Any) -> bytes:
+    s = g.state
+    inner = s["state"]
+    return codec.PHILOX.pack(*inner["counter"].tolist(), *inner["key"].tolist(), *s["buffer"].tolist(), s["buffer_pos"], s["has_uint32"], s["uinteger"])
+
+
+def _write_philox(g: Any, p: bytes) -> None:
+    *w, pos, has, half = codec.PHILOX.unpack(p)
+    array = sys.modules["numpy"].array
+    inner = {"counter": array(w[:4], "u8"), "key": array(w[4:6], "u8")}
+    g.state = {"bit_generator": "Philox", "state": inner, "buffer": array(w[6:], "u8"), "buffer_pos": pos, "has_uint32": has, "uinteger": half}
+
+
+def _read_sfc64(g: Any) -> bytes:
+    s = g.state
+    return codec.SFC.pack(*s["state"]["state"].tolist(), s["has_uint32"], s["uinteger"])
+
+
+def _write_sfc64(g: Any, p: bytes) -> None:
+    *w, has, half = codec.SFC.unpack(p)
+    g.state = {"bit_generator": "SFC64", "state": {"state": sys.modules["numpy"].array(w, "u8")}, "has_uint32": has, "uinteger": half}
+
+
+def _read_torch(g: Any) -> bytes:
+    t = g.get_state() if hasattr(g, "get_state") else g.cpu().contiguous()  # Megatron's tracker holds tensors
+    return ctypes.string_at(t.data_ptr(), t.numel() * t.element_size())  # without numpy, and without a walk over the elements
+
+
+def _write_torch(g: Any, p: bytes) -> None:
+    g.set_state(_tensor(p))
+
+
+def _tensor(p: bytes) -> Any:
+    torch = sys.modules["torch"]
+    return torch.frombuffer(bytearray(p), dtype=torch.uint8)
+
+
+_BIT_GENERATORS = (codec.L_PCG64, codec.L_PCG64DXSM, codec.L_PHILOX, codec.L_SFC64, codec.L_MT19937)
+
+_READ: dict[int, Callable[[Any], bytes]] = {
+    codec.L_PYTHON: _read_python,
+    codec.L_RANDOM_STATE: _read_random_state,
+    codec.L_MT19937: _read_mt19937,
+    codec.L_PCG64: _read_pcg64,
+    codec.L_PCG64DXSM: _read_pcg64,
+    codec.L_PHILOX: _read_philox,
+    codec.L_SFC64: _read_sfc64,
+    codec.L_TORCH_CPU: _read_torch,
+    codec.L_TORCH_CUDA: _read_torch,
+}
+_WRITE: dict[int, Callable[[Any, bytes], None]] = {
+    codec.L_PYTHON: _write_python,
+    codec.L_RANDOM_STATE: _write_random_state,
+    codec.L_MT19937: _write_mt19937,
+    codec.L_PCG64: _write_pcg64,
+    codec.L_PCG64DXSM: _write_pcg64,
+    codec.L_PHILOX: _write_philox,
+    codec.L_SFC64: _write_sfc64,
+    codec.L_TORCH_CPU: _write_torch,
+    codec.L_TORCH_CUDA: _write_torch,
+}
