@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"context"
+	"time"
 	"unsafe"
 
 	"github.com/replicad/replicad/replica"
@@ -114,6 +115,11 @@ func (s *Session) Reject(text string) error {
 	t := C.CString(text)
 	defer C.free(unsafe.Pointer(t))
 	return failure("reject", C.rp_reject(s.h, t, &s.call.error), s.call)
+}
+
+// Pause says that the rank will stand still for at most so long, on purpose, so that it is not taken for a hang; 0 ends it.
+func (s *Session) Pause(most time.Duration) error {
+	return failure("pause", C.rp_pause(s.h, C.int64_t(most), &s.call.error), s.call)
 }
 
 // Leave says that the job is finished for this rank; then Close.

@@ -84,6 +84,7 @@ func (in *PlanInput) copiesPossible() int {
 // nodes join and falls when a fault removes one.
 func (l *Leader) training() {
 	in := l.input()
+	l.hang(&in)
 	usable := in.usable()
 	if l.misplaced(&in) {
 		byRank, byGroup := PlaceMirrors(Placement{Job: l.id, Layout: l.job.Layout, Ranks: l.job.Ranks, Nodes: l.nodes, Usable: l.standing(usable),

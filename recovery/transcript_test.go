@@ -236,6 +236,10 @@ func (w *world) command(f []string) error {
 	case "misload": // misload RANK: it loads other bytes than planned
 		r := replica.Rank(number(f[1]))
 		w.queue = append(w.queue, recovery.Evidence{Fault: replica.Fault{Epoch: w.state().Epoch, Kind: replica.BadDigest, Rank: r, Incarnation: w.state().Ranks[r].Incarnation, Detail: "loaded other bytes"}})
+	case "hung": // hung RANKS: they stand still for longer than they may; their daemons kill those that are found to hang
+		for _, r := range ranks(f[1]) {
+			w.process(fmt.Sprint(r)).hung = true
+		}
 	case "condemn":
 		w.apply(replica.Condemn{Job: w.job, Generation: generation(f[1]), Reason: "test"})
 	case "prove": // the operator says that a node's memory is gone

@@ -69,6 +69,8 @@ type process struct {
 	stuck    bool // never comes to rest
 	blocked  bool // does not load
 	detached bool
+	hung     bool // stands still for longer than it may
+	phase    replica.Phase
 }
 
 func newWorld() *world {
@@ -286,6 +288,12 @@ func (w *world) react(n replica.NodeName) {
 			d.offers++
 			continue
 		}
+		if p.alive && slices.ContainsFunc(j.Faults, func(f replica.Fault) bool {
+			return f.Kind == replica.Hang && !f.OfNode() && f.Rank == r && f.Incarnation == p.inc
+		}) {
+			p.alive = false // killed
+			d.offers++
+		}
 		if !p.alive {
 			continue
 		}
@@ -384,13 +392,13 @@ func (w *world) report(n replica.NodeName) replica.NodeReport {
 	}
 	for _, r := range slices.Sorted(maps.Keys(d.procs)) {
 		p := d.procs[r]
-		phase := replica.Idle
+		phase := p.phase
 		if p.busy {
 			phase, rep.Settled = replica.Updating, rep.Settled && !p.alive
 		}
 		rep.Ranks = append(rep.Ranks, replica.RankReport{Rank: r, Incarnation: p.inc, Alive: p.alive, Attached: p.alive && !p.detached, PID: uint64(p.inc),
 			Live: replica.PackWord(p.live.Epoch, p.live.Step, phase), Good: p.live.Word(), Settled: !p.busy, Stopped: p.stopped && p.alive, Whole: p.alive && !p.busy && !p.torn,
-			Initial: p.initial, Loaded: p.loaded})
+			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive})
 	}
 	for r, c := range w.state().Ranks { // claims of this life of the node that no process of it has: nobody else reports their deaths
 		if p := d.procs[replica.Rank(r)]; c.Incarnation != 0 && c.Node == n && c.NodeIncarnation == d.holder.Incarnation && (p == nil || p.inc < c.Incarnation) {

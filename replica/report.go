@@ -50,14 +50,15 @@ type RankReport struct {
 	Alive       bool        `json:"alive" cbor:"3,keyasint"`    // its process exists
 	Attached    bool        `json:"attached" cbor:"4,keyasint"` // its session is up (a live rank that has not re-attached is unobserved)
 	PID         uint64      `json:"pid" cbor:"5,keyasint"`
-	Live        Word        `json:"live" cbor:"6,keyasint"`     // step word
-	Good        Word        `json:"good" cbor:"7,keyasint"`     // good word
-	Settled     bool        `json:"settled" cbor:"8,keyasint"`  // nothing of it is UPDATING, UPDATED or COPYING any more
-	Stopped     bool        `json:"stopped" cbor:"9,keyasint"`  // waits in rp_join under a closed epoch
-	Whole       bool        `json:"whole" cbor:"10,keyasint"`   // IDLE with good = live: could be captured now
-	Initial     Epoch       `json:"initial" cbor:"11,keyasint"` // both parts sealed as (Initial, init)
-	Loaded      Epoch       `json:"loaded" cbor:"12,keyasint"`  // acknowledged its roots for the plan of this epoch
-	Left        bool        `json:"left" cbor:"13,keyasint"`    // said that it has finished
+	Live        Word        `json:"live" cbor:"6,keyasint"`                      // step word
+	Good        Word        `json:"good" cbor:"7,keyasint"`                      // good word
+	Settled     bool        `json:"settled" cbor:"8,keyasint"`                   // nothing of it is UPDATING, UPDATED or COPYING any more
+	Stopped     bool        `json:"stopped" cbor:"9,keyasint"`                   // waits in rp_join under a closed epoch
+	Whole       bool        `json:"whole" cbor:"10,keyasint"`                    // IDLE with good = live: could be captured now
+	Initial     Epoch       `json:"initial" cbor:"11,keyasint"`                  // both parts sealed as (Initial, init)
+	Loaded      Epoch       `json:"loaded" cbor:"12,keyasint"`                   // acknowledged its roots for the plan of this epoch
+	Left        bool        `json:"left" cbor:"13,keyasint"`                     // said that it has finished
+	Hung        bool        `json:"hung,omitempty" cbor:"14,keyasint,omitempty"` // stands still for longer than it may
 }
 
 // NodeReport is a daemon's full account of one job, sent after each change that matters outside the hot path. The newest

@@ -100,6 +100,12 @@ type Timing struct {
 	DaemonGrace time.Duration `yaml:"daemon_grace"`
 	// StallAlarm is how long a node may hold commits up before it is alarmed: 1s to 24h, default 60s.
 	StallAlarm time.Duration `yaml:"stall_alarm"`
+	// HangFactor times the longest of a rank's last eight steps is how long it may stand still: 2 to 1000, default 10.
+	HangFactor int `yaml:"hang_factor"`
+	// HangLeast is how long a rank may stand still at least: 1s to 24h, default 60s.
+	HangLeast time.Duration `yaml:"hang_least"`
+	// HangFirst is how long it may until it has made two steps in an epoch: HangLeast to 24h, default 30m.
+	HangFirst time.Duration `yaml:"hang_first"`
 	// ProbeInterval is the time between probes of a peer's data path: 10ms to 10s, default 200ms.
 	ProbeInterval time.Duration `yaml:"probe_interval"`
 	// SilentAfter is how long probes must go unanswered before a node counts as silent: 3 x ProbeInterval to 60s, default 1s.
@@ -128,6 +134,7 @@ func Default() Config {
 			Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second,
 			HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second, StallAlarm: 60 * time.Second,
 			ProbeInterval: 200 * time.Millisecond, SilentAfter: time.Second,
+			HangFactor: 10, HangLeast: time.Minute, HangFirst: 30 * time.Minute,
 		},
 		Raft: Raft{Heartbeat: 400 * time.Millisecond, Election: 400 * time.Millisecond, Lease: 400 * time.Millisecond, Watchdog: 2 * time.Second},
 	}
@@ -140,6 +147,7 @@ func (c Config) WithDefaults() *Config {
 	setDefault(&out.MemoryMargin, d.MemoryMargin)
 	setDefault(&out.DurableKeep, d.DurableKeep)
 	setDefault(&out.Log.Level, d.Log.Level)
+	setDefault(&out.Timing.HangFactor, d.Timing.HangFactor)
 	for i, f := range out.Timing.fields() {
 		setDefault(f, *d.Timing.fields()[i])
 	}
@@ -177,7 +185,7 @@ func setDefault[T comparable](field *T, value T) {
 }
 
 func (t *Timing) fields() []*time.Duration {
-	return []*time.Duration{&t.Collect, &t.Settle, &t.Ack, &t.Claim, &t.HolderGrace, &t.ResumeGrace, &t.DaemonGrace, &t.StallAlarm, &t.ProbeInterval, &t.SilentAfter}
+	return []*time.Duration{&t.Collect, &t.Settle, &t.Ack, &t.Claim, &t.HolderGrace, &t.ResumeGrace, &t.DaemonGrace, &t.StallAlarm, &t.ProbeInterval, &t.SilentAfter, &t.HangLeast, &t.HangFirst}
 }
 
 func (r *Raft) fields() []*time.Duration {

@@ -127,7 +127,7 @@ func TestEveryDurationIsChecked(t *testing.T) {
 			c := good()
 			reflect.ValueOf(c).Elem().FieldByName(group).Field(i).SetInt(-1)
 			name := strings.ToLower(group) + "." + sf.Type.Field(i).Tag.Get("yaml")
-			if err := c.Validate(); err == nil || !strings.Contains(err.Error(), name+": -1ns") {
+			if err := c.Validate(); err == nil || !strings.Contains(err.Error(), name+": -1") {
 				t.Errorf("%s = -1ns is not refused: %v", name, err)
 			}
 		}

@@ -177,9 +177,14 @@ func (t *Timing) check(v *faults) {
 		{"timing.resume_grace", t.ResumeGrace, 100 * ms, 10 * minute, "too short: jobs go on with fewer copies than asked for; too long: a slow mirror holds the job up"},
 		{"timing.daemon_grace", t.DaemonGrace, sec, 10 * minute, "too short: an upgrade of the daemon counts as a fault; too long: a host whose daemon never comes back holds plans up"},
 		{"timing.stall_alarm", t.StallAlarm, sec, day, "too short: alarms in every slow step; too long: nobody hears that nothing has been committed for hours"},
+		{"timing.hang_least", t.HangLeast, sec, day, "too short: a pause that nobody declared (a slow read, a swap) is taken for a hang; too long: a hang costs as much"},
+		{"timing.hang_first", t.HangFirst, t.HangLeast, day, "too short: compilation and the first batch are taken for a hang; too long: a rank that hangs at its start costs as much"},
 		{"timing.probe_interval", t.ProbeInterval, 10 * ms, 10 * sec, "too short: probes cost what training needs; too long: a dead node is noticed late"},
 		{"timing.silent_after", t.SilentAfter, 3 * t.ProbeInterval, minute, "shorter than three probes one lost packet looks like a dead node; too long: a dead node is noticed late"},
 	})
+	if t.HangFactor < 2 || t.HangFactor > 1000 {
+		v.add("timing.hang_factor", strconv.Itoa(t.HangFactor), "2 to 1000", "too small: a step that takes longer than usual is taken for a hang; too large: a hang costs as many steps")
+	}
 }
 
 func (r *Raft) check(v *faults) {

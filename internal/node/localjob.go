@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -57,10 +58,12 @@ type localRank struct {
 	loaded      replica.Epoch // acknowledged its roots for the plan of this epoch
 	rejected    replica.Epoch // said that what it loaded in this epoch is bad: it is not given it again
 	left        bool          // said that it has finished
-	killed      bool          // by reap
-	leaveTo     uint32        // request to answer with BYE once the job has ended
-	ordered     orderKey      // the last order sent, so that orders can be derived again and again
-	restore     *restore      // of the newest plan
+	pulse       recovery.Pulse
+	hung        bool     // stands still for longer than it may
+	killed      bool     // by reap
+	leaveTo     uint32   // request to answer with BYE once the job has ended
+	ordered     orderKey // the last order sent, so that orders can be derived again and again
+	restore     *restore // of the newest plan
 	sealedAt    map[replica.Generation]time.Time
 	pushed      map[pushKey]pushState // of the newest private parts
 }
@@ -224,7 +227,7 @@ func (m *member) report(lj *localJob) {
 	for _, lr := range lj.ranks {
 		a := lr.arena
 		rr := replica.RankReport{Rank: lr.rank, Incarnation: lr.incarnation, Alive: lr.alive, Attached: lr.peer != nil, PID: uint64(lr.pid), Live: a.Step(), Good: a.Good(),
-			Settled: lr.settled(), Stopped: lr.stopped && lr.alive, Initial: lr.initial, Loaded: lr.loaded, Left: lr.left}
+			Settled: lr.settled(), Stopped: lr.stopped && lr.alive, Initial: lr.initial, Loaded: lr.loaded, Left: lr.left, Hung: lr.hung}
 		rr.Whole = rr.Live.Phase() == replica.Idle && rr.Good.Generation() == rr.Live.Generation() && rr.Stopped
 		r.Settled = r.Settled && rr.Settled
 		r.Ranks = append(r.Ranks, rr)
@@ -281,6 +284,7 @@ func (lr *localRank) settled() bool {
 // whatever happens locally that could make an order, a restore or a pin possible.
 func (m *member) reconcile(lj *localJob) {
 	m.fence(lj)
+	m.killHung(lj)
 	m.supersede(lj)
 	m.restoreAll(lj)
 	m.fetchMirrors(lj)

@@ -326,6 +326,7 @@ func (m *member) tick() time.Duration {
 		}
 		m.reap(lj)
 		m.peersLost(lj)
+		m.pulses(lj, time.Now())
 		m.retryRestores(lj)
 		if lj.job.Phase == replica.Open {
 			m.answerCandidate(lj)

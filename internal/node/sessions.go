@@ -80,6 +80,10 @@ func (m *member) handleSession(ev session.Event) {
 			lr.rejected = ev.Header.Epoch
 			m.send(kindReject, rejected{lj.job.ID, ev.Header.Epoch, lr.rank, lr.incarnation, ev.Text})
 		}
+	case session.Pause:
+		if _, lr := m.rankOf(ev.Peer); lr != nil {
+			m.paused(lr, ev.Most)
+		}
 	case session.Leave:
 		if lj, lr := m.rankOf(ev.Peer); lr != nil {
 			lr.left, lr.leaveTo = true, ev.Header.Request

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -54,6 +55,10 @@ func TestEvents(t *testing.T) {
 		if ev := next[KV](t, s); ev.Op != op || ev.Key != "k" || string(ev.Value) != "v" || ev.Members != 2 {
 			t.Errorf("%+v", ev)
 		}
+	}
+	c.send(wire.MPause, wire.AppendPause(nil, time.Minute))
+	if ev := next[Pause](t, s); ev.Most != time.Minute {
+		t.Errorf("%+v", ev)
 	}
 	c.send(wire.MLeave, nil)
 	next[Leave](t, s)

@@ -2,6 +2,7 @@ package session
 
 import (
 	"os"
+	"time"
 
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -54,6 +55,12 @@ type (
 		Header wire.RankHeader
 		Text   string
 	}
+	// Pause says that the rank will stand still for at most so long; 0: no longer.
+	Pause struct {
+		Peer   *Peer
+		Header wire.RankHeader
+		Most   time.Duration
+	}
 	// Leave says that the rank has finished; it expects MBye.
 	Leave struct {
 		Peer   *Peer
@@ -99,6 +106,7 @@ func (Attach) event()     {}
 func (Sealed) event()     {}
 func (Stopped) event()    {}
 func (Loaded) event()     {}
+func (Pause) event()      {}
 func (Reject) event()     {}
 func (Fail) event()       {}
 func (Leave) event()      {}

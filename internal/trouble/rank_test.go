@@ -28,6 +28,7 @@ type rankSpec struct {
 	Token    string
 	Twice    bool          // a second session is opened in the same process
 	Stubborn bool          // SIGTERM is ignored
+	Rest     int           // before this step it declares a pause, and stands still for 3 s
 	Reject   bool          // a process that did not begin the job rejects the first state it is given
 	Unequal  bool          // a further replicated region, "bias", starts as the rank's own number
 	Patience time.Duration // for open and attach; 0: the tests'
@@ -203,6 +204,11 @@ func (t *trainer) epoch(ctx context.Context) error {
 				return err
 			}
 		}
+		if int(step) == t.spec.Rest {
+			if err := t.rest(); err != nil {
+				return err
+			}
+		}
 		t.moved[0] = uint64(step)
 		if err := t.StepEnter(step, patience); err != nil {
 			return err
@@ -216,6 +222,16 @@ func (t *trainer) epoch(ctx context.Context) error {
 	err = t.Leave(ctx)
 	t.say("left", fields{"text": fmt.Sprint(err)})
 	return err
+}
+
+// rest stands still on purpose.
+func (t *trainer) rest() error {
+	if err := t.Pause(time.Minute); err != nil {
+		return err
+	}
+	t.say("resting", nil)
+	<-time.After(3 * time.Second)
+	return t.Pause(0)
 }
 
 func (t *trainer) fill(step replica.Step) {

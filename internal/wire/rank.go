@@ -37,6 +37,7 @@ const (
 	MKVGet    uint16 = 11
 	MBarrier  uint16 = 12
 	MReject   uint16 = 13
+	MPause    uint16 = 19
 	// launcher -> daemon
 	MRunHello   uint16 = 20
 	MRunExited  uint16 = 21

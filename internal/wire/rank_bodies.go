@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -138,6 +139,21 @@ func ParseStopped(b []byte) (replica.Word, error) {
 	}
 	return replica.Word(le.Uint64(b)), nil
 }
+
+// ParsePause reads the body of MPause: nanoseconds, at most a day's.
+func ParsePause(b []byte) (time.Duration, error) {
+	if err := checkBody("pause", b, 8); err != nil {
+		return 0, err
+	}
+	ns := le.Uint64(b)
+	if ns > uint64(24*time.Hour) {
+		return 0, fmt.Errorf("pause of %d ns, at most a day", ns)
+	}
+	return time.Duration(ns), nil
+}
+
+// AppendPause appends the body of MPause.
+func AppendPause(b []byte, most time.Duration) []byte { return le.AppendUint64(b, uint64(most)) }
 
 // Loaded is the body of MLoaded.
 type Loaded struct {

@@ -58,6 +58,9 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 	case MStopped:
 		w, err := ParseStopped(body)
 		return w, AppendStopped(nil, w), err
+	case MPause:
+		d, err := ParsePause(body)
+		return d, AppendPause(nil, d), err
 	case MLoaded:
 		v, err := ParseLoaded(body)
 		return again(v, err)

@@ -156,6 +156,10 @@ RP_API int rp_fail(rp_handle *h, const char *text, rp_error *err);
  * Its generation is condemned, for good, and the job goes back to an older one: rp_join next. RP_ESTATE at any other time. */
 RP_API int rp_reject(rp_handle *h, const char *text, rp_error *err);
 
+/* Says that the rank will stand still for at most most_ns, on purpose (evaluation, compilation, loading), so that it is not taken
+ * for a hang: a day at most; 0 ends the pause. */
+RP_API int rp_pause(rp_handle *h, int64_t most_ns, rp_error *err);
+
 /* Rendezvous of the handle's epoch: a key-value store and a barrier, served through the daemon. Keys up to 255 bytes,
  * values up to 32 KiB. rp_kv_get waits for the key. RP_EFENCED when the epoch closes meanwhile. */
 RP_API int rp_kv_set(rp_handle *h, const char *key, const void *value, size_t n, int64_t timeout_ns, rp_error *err);

@@ -125,6 +125,17 @@ RP_API int rp_reject(rp_handle *h, const char *text, rp_error *err) {
 	return rpi_send(h, RP_M_REJECT, 0, &body, 1, rpi_deadline(1000000000), err);
 }
 
+RP_API int rp_pause(rp_handle *h, int64_t most_ns, rp_error *err) {
+	RPI_ENTER(h, err);
+	if (most_ns < 0 || most_ns > 24ll * 3600 * 1000000000)
+		return rpi_error(err, RP_EINVAL, "rp_pause: %lld ns: want 0 to a day", (long long)most_ns);
+	if (!h->control)
+		return rpi_error(err, RP_ESTATE, "rp_pause: before rp_attach");
+	uint64_t ns = (uint64_t)most_ns;
+	struct iovec body = {&ns, sizeof ns};
+	return rpi_send(h, RP_M_PAUSE, 0, &body, 1, rpi_deadline(1000000000), err);
+}
+
 RP_API int rp_leave(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	RPI_ENTER(h, err);
 	int64_t deadline;

@@ -132,6 +132,7 @@ enum {
 	RP_M_KV_GET = 11,   /* rp_kv: reply RP_M_KV_VALUE once the key is there */
 	RP_M_BARRIER = 12,  /* rp_kv with members: reply RP_M_KV_OK once all came */
 	RP_M_REJECT = 13,   /* text: what this rank was given to load is bad although it hashes right; no reply (a fence follows) */
+	RP_M_PAUSE = 19,    /* u64 nanoseconds: the rank stands still for at most so long, on purpose; 0 ends it; no reply */
 	/* a launcher (replicad run) -> daemon */
 	RP_M_RUN_HELLO = 20, /* rp_run_hello; reply RP_M_RUN_OK or RP_M_REFUSED */
 	RP_M_RUN_EXITED = 21, /* rp_run_exited; no reply */

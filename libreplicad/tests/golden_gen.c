@@ -228,6 +228,12 @@ static void from_rank(void) {
 	fprintf(text, "text %s\n", bad);
 	sent();
 
+	message("pause", RP_M_PAUSE);
+	uint64_t most = 90000000000;
+	add(&most, sizeof most);
+	fprintf(text, "most %llu\n", (unsigned long long)most);
+	sent();
+
 	plain("leave", RP_M_LEAVE);
 	kv("kv_set", RP_M_KV_SET, "addr/3", "127.0.0.1:4000", 0);
 	kv("kv_get", RP_M_KV_GET, "addr/3", "", 0);

@@ -1,0 +1,55 @@
+package node
+
+import (
+	"time"
+
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// pulses looks at the step words of the ranks that train here; one that stands still is said to the leader, which knows how
+// far the others are.
+func (m *member) pulses(lj *localJob, now time.Time) {
+	limits := recovery.HangLimits{Factor: m.cfg.Timing.HangFactor, Least: m.cfg.Timing.HangLeast, First: m.cfg.Timing.HangFirst}
+	changed := false
+	for _, lr := range lj.ranks {
+		hung := false
+		if lj.job.Phase == replica.Open && lr.alive && lr.gone == lj.job.Epoch && !lr.stopped && !lr.left {
+			lr.pulse.Look(now, lr.arena.Step())
+			hung = lr.pulse.Hung(now, limits)
+		}
+		changed = changed || hung != lr.hung
+		lr.hung = hung
+	}
+	if changed {
+		m.report(lj)
+	}
+}
+
+// paused follows a rank's word that it stands still on purpose, for at most so long; 0 ends it.
+func (m *member) paused(lr *localRank, most time.Duration) {
+	now := time.Now()
+	if most <= 0 {
+		lr.pulse.Pause(now, time.Time{})
+		return
+	}
+	lr.pulse.Pause(now, now.Add(most))
+}
+
+// killHung ends the processes here that are in a hang: their launchers start others, and their arenas stay. What was COPIED is
+// sealed in their names, as for any dead process.
+func (m *member) killHung(lj *localJob) {
+	for _, f := range lj.job.Faults {
+		if f.Kind != replica.Hang || f.OfNode() {
+			continue
+		}
+		lr := lj.ranks[f.Rank]
+		if lr == nil || !lr.alive || lr.incarnation != f.Incarnation || lr.killed || lr.unproven {
+			continue
+		}
+		lr.killed = true
+		m.log.rankNote(lj.job, lr.rank, "hang", "killed: "+f.Detail)
+		session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
+	}
+}

@@ -1,0 +1,35 @@
+//go:build cgo
+
+package trouble_test
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/config"
+)
+
+// A rank stops in the middle of a step and never says so: its daemon notices, it is killed where it stands, and the job goes on
+// in another process. One that has declared a pause is left alone.
+func TestARankHangs(t *testing.T) {
+	t.Parallel()
+	n := one(t, func(c *config.Config) { c.Timing.HangLeast, c.Timing.HangFirst = time.Second, time.Second })
+	l := n.run("job", 1, rankSpec{Rest: 12})
+	l.await("resting", nil) // three times as long as it may stand still, and declared
+	at := l.await("step", fields{"step": 20})
+	pid := int(at.fields["pid"].(float64))
+	if n.daemon.saw(func(o line) bool { return o.is("fault", nil) }) {
+		t.Error("a declared pause was taken for a hang")
+	}
+	from := l.mark()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	n.daemon.await("fault", fields{"kind": "hang", "detail": "stands still in step"})
+	o := l.awaitFrom(from, "loaded", nil)
+	if o.fields["source"] != "own-ram" || o.fields["step"].(float64) < 20 {
+		t.Errorf("want step 20 or later of its own memory: %s", o.text)
+	}
+	l.awaitFrom(from, "step", fields{"step": int(o.fields["step"].(float64)) + 3})
+}

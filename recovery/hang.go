@@ -1,0 +1,113 @@
+package recovery
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Pulse follows the step word of one rank: how long its steps take, and for how long nothing has moved. It is fed with the
+// time, so that it has none of its own.
+type Pulse struct {
+	word   replica.Word
+	since  time.Time // since when it has not changed
+	step   time.Time // when its step number last rose
+	spans  [8]time.Duration
+	count  int // of spans, ever
+	paused time.Time
+}
+
+// HangLimits say how long a rank may stand still in an open epoch.
+type HangLimits struct {
+	Factor int           // times the longest of its last steps
+	Least  time.Duration // at least this
+	First  time.Duration // until it has made two steps in the epoch: compilation, the first batch
+}
+
+// Look takes a look at the rank's step word.
+func (p *Pulse) Look(now time.Time, w replica.Word) {
+	switch {
+	case w.Epoch() != p.word.Epoch():
+		*p = Pulse{word: w, since: now, paused: p.paused}
+	case w != p.word:
+		if w.Step() > p.word.Step() {
+			if !p.step.IsZero() {
+				p.spans[p.count%len(p.spans)] = now.Sub(p.step)
+				p.count++
+			}
+			p.step = now
+		}
+		p.word, p.since = w, now
+	}
+}
+
+// Pause says that the rank may stand still until then: evaluation, compilation, loading. Zero ends a pause, and what it took
+// counts for nothing.
+func (p *Pulse) Pause(now, until time.Time) {
+	if p.paused = until; until.IsZero() {
+		p.since, p.step = now, time.Time{}
+	}
+}
+
+// Hung tells whether the rank has stood still for longer than it may.
+func (p *Pulse) Hung(now time.Time, l HangLimits) bool {
+	if p.word == 0 || now.Before(p.paused) {
+		return false
+	}
+	limit := l.First
+	if p.count >= 2 {
+		limit = l.Least
+		for _, s := range p.spans {
+			limit = max(limit, time.Duration(l.Factor)*s)
+		}
+	}
+	return now.Sub(p.since) > limit
+}
+
+// hang makes a fault of the ranks that are furthest behind, once all of them stand still; the others wait for them. Where
+// all stand at the same place nobody can be named, and every rank's process is started anew, on its node (protocol section 6,
+// evidence).
+func (l *Leader) hang(in *PlanInput) {
+	var behind []replica.RankReport
+	hung, lowest, heard := 0, uint64(0), 0
+	for r, c := range l.job.Ranks {
+		rep, ok := in.rank(replica.Rank(r))
+		if !ok || rep.Incarnation != c.Incarnation || rep.Live.Epoch() != l.job.Epoch || rep.Left {
+			continue
+		}
+		heard++
+		switch at := place(rep.Live); {
+		case len(behind) == 0 || at < lowest:
+			behind, lowest, hung = []replica.RankReport{rep}, at, 0
+		case at > lowest:
+			continue
+		default:
+			behind = append(behind, rep)
+		}
+		if rep.Hung {
+			hung++
+		}
+	}
+	if hung == 0 || hung < len(behind) || heard < len(l.job.Ranks) {
+		return
+	}
+	detail := "the others wait for it"
+	if len(behind) == len(l.job.Ranks) {
+		detail = "so do all ranks: nobody can be named"
+	}
+	for _, rep := range behind {
+		l.learnFault(replica.Fault{Epoch: l.job.Epoch, Kind: replica.Hang, Rank: rep.Rank, Incarnation: rep.Incarnation,
+			Detail: fmt.Sprintf("stands still in step %d, %v; %s", rep.Live.Step(), rep.Live.Phase(), detail)})
+	}
+	l.assertFaults()
+}
+
+// place orders step words by how far a rank has come: IDLE is the end of a step.
+func place(w replica.Word) uint64 {
+	phase := uint64(w.Phase())
+	if w.Phase() == replica.Idle {
+		phase = 3
+	}
+	return uint64(w.Step())<<2 | phase
+}
