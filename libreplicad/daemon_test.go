@@ -1,8 +1,11 @@
 package libreplicad_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -38,6 +41,9 @@ type testDaemon struct {
 	epoch   replica.Epoch      // of the order
 	seen    chan session.Event // sealed, stopped, loaded, fail
 	kv      map[string][]byte
+	once    uint32          // of the newest addition
+	drop    int             // additions that are taken and not answered
+	epochs  []replica.Epoch // of the requests to the rendezvous
 	waiters map[string][]session.KV
 }
 
@@ -103,7 +109,10 @@ func (d *testDaemon) handle(ev session.Event) {
 	case session.Attach:
 		d.attach(ev)
 	case session.KV:
+		d.epochs = append(d.epochs, ev.Header.Epoch)
 		d.answer(ev)
+	case session.Scope:
+		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MScoped, Request: ev.Header.Request}, wire.Scoped{Epoch: d.epoch + 1}.Append(nil))
 	case session.Leave:
 		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MBye, Request: ev.Header.Request}, nil)
 	case session.Stopped:
@@ -161,6 +170,36 @@ func (d *testDaemon) answer(ev session.KV) {
 		}
 		d.waiters[ev.Key] = append(d.waiters[ev.Key], ev)
 		d.seen <- ev
+	case wire.MKVCheck:
+		code := wire.CodeAgain
+		if _, ok := d.kv[ev.Key]; ok {
+			code = wire.CodeOK
+		}
+		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MKVOK, Request: ev.Header.Request}, wire.AppendKVOK(nil, code))
+	case wire.MKVAdd:
+		n, _ := strconv.ParseInt(string(d.kv[ev.Key]), 10, 64)
+		if ev.Once != d.once {
+			n += int64(binary.LittleEndian.Uint64(ev.Value))
+			d.kv[ev.Key] = strconv.AppendInt(nil, n, 10)
+		}
+		if d.once = ev.Once; d.drop > 0 {
+			d.drop--
+			ev.Peer.Close()
+			return
+		}
+		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MKVTotal, Request: ev.Header.Request}, wire.KVTotal{Total: n}.Append(nil))
+	case wire.MKVCompareSet:
+		if expected, desired := ev.Value[:ev.Members], ev.Value[ev.Members:]; bytes.Equal(d.kv[ev.Key], expected) {
+			d.kv[ev.Key] = desired
+		}
+		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MKVValue, Request: ev.Header.Request}, wire.KVValue{Value: d.kv[ev.Key]}.Append(nil))
+	case wire.MKVDelete:
+		var there int64
+		if _, ok := d.kv[ev.Key]; ok {
+			there = 1
+		}
+		delete(d.kv, ev.Key)
+		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MKVTotal, Request: ev.Header.Request}, wire.KVTotal{Total: there}.Append(nil))
 	case wire.MBarrier:
 		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MKVOK, Request: ev.Header.Request}, wire.AppendKVOK(nil, wire.CodeOK))
 	}

@@ -101,6 +101,9 @@ func (s *Session) waiting(ctx context.Context, op string, fn func(ns C.int64_t) 
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
 		}
+		if code == C.RP_EGONE && s.h != nil && s.stop < 0 { // no watcher before Attach
+			C.rp_reconnect(s.h, C.int64_t(answerWithin), &s.call.error)
+		}
 	}
 }
 

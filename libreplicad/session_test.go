@@ -193,6 +193,70 @@ func TestRendezvous(t *testing.T) {
 	}
 }
 
+// Counters, as torch's stores have them: a lost answer doesn't make an addition count twice.
+func TestCounters(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	there, err := r.KVCheck(t.Context(), "n")
+	must(t, err)
+	if there {
+		t.Error("a key that nobody set is there")
+	}
+	d.mu.Lock()
+	d.drop = 1
+	d.mu.Unlock()
+	n, err := r.KVAdd(t.Context(), "n", 3)
+	must(t, err)
+	if n != 3 || r.Stats().Reconnects != 1 {
+		t.Errorf("3 added to nothing is %d, after %d reconnects", n, r.Stats().Reconnects)
+	}
+	if n, err = r.KVAdd(t.Context(), "n", -4); n != -1 || err != nil {
+		t.Errorf("then 4 less: %d, %v", n, err)
+	}
+	v, err := r.KVGet(t.Context(), "n")
+	must(t, err)
+	if there, err = r.KVCheck(t.Context(), "n"); !there || err != nil || string(v) != "-1" {
+		t.Errorf("it is there: %v, %v, and reads %q", there, err, v)
+	}
+	if v, err = r.KVCompareSet(t.Context(), "n", []byte("5"), []byte("6")); string(v) != "-1" || err != nil {
+		t.Errorf("compared with another: %q, %v", v, err)
+	}
+	if v, err = r.KVCompareSet(t.Context(), "n", []byte("-1"), []byte("6")); string(v) != "6" || err != nil {
+		t.Errorf("compared: %q, %v", v, err)
+	}
+	for _, want := range []bool{true, false} {
+		if deleted, err := r.KVDelete(t.Context(), "n"); deleted != want || err != nil {
+			t.Errorf("deleted %v, %v, want %v", deleted, err, want)
+		}
+	}
+}
+
+// Processes meet for the epoch to come before they attach, whatever becomes of the daemon meanwhile; Join takes them into it.
+func TestScope(t *testing.T) {
+	d := newDaemon(t)
+	r := newRank(t, d)
+	if err := r.KVSet(t.Context(), "k", nil); !errors.Is(err, libreplicad.ErrState) {
+		t.Errorf("set without a scope: %v", err)
+	}
+	e, err := r.Scope(t.Context())
+	must(t, err)
+	must(t, r.KVSet(t.Context(), "k", []byte("v")))
+	d.halt()
+	d.start()
+	v, err := r.KVGet(t.Context(), "k")
+	must(t, err)
+	must(t, r.Attach(t.Context()))
+	d.orders(7, wire.Order{Action: wire.OrderInit})
+	_, err = r.Join(t.Context())
+	must(t, err)
+	must(t, r.Barrier(t.Context(), "b", 1))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if last := len(d.epochs) - 1; e != 1 || string(v) != "v" || d.epochs[0] != 1 || d.epochs[last-1] != 1 || d.epochs[last] != 7 {
+		t.Errorf("scope %d, value %q, asked for epochs %v", e, v, d.epochs)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	d := newDaemon(t)
 	r := newRank(t, d)

@@ -236,7 +236,7 @@ func (m *member) adoptOffered(ev session.Hello) bool {
 	m.awaited = slices.Delete(m.awaited, i, i+1)
 	inc, _, _ := ref.Owner()
 	ref.peer, ref.owner = ev.Peer, owner{ev.Peer.PID(), ev.Peer.StartTime(), true}
-	m.attached(ev.Peer, ev.Header.Request, ref, inc, 0)
+	m.attached(ev, ref, inc, 0)
 	m.orphans = append(m.orphans, ref)
 	m.claimOrphans()
 	return true

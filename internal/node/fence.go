@@ -16,6 +16,7 @@ func (m *member) fence(lj *localJob) {
 	closed := lj.job.ClosedEpoch
 	if lj.job.Phase == replica.Ended {
 		closed = max(closed, lj.job.Epoch)
+		m.fenceKV(lj.job.ID, replica.MaxEpoch) // no epoch is to come
 	}
 	if closed <= lj.fenced {
 		return

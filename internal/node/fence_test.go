@@ -78,8 +78,8 @@ func TestFenceTellsRanks(t *testing.T) {
 	lr := d.attach(lj, 0)
 	peer, rank := d.session(0)
 	lr.peer = peer
-	waits := &kvPending{peer: peer, head: wire.RankHeader{Request: 5, Epoch: 3}, op: kvGet, job: testJob}
-	later := &kvPending{peer: peer, head: wire.RankHeader{Request: 6, Epoch: 4}, op: kvGet, job: testJob}
+	waits := &kvPending{peer: peer, head: wire.RankHeader{Request: 5, Epoch: 3}, op: kvGet, by: caller{job: testJob}}
+	later := &kvPending{peer: peer, head: wire.RankHeader{Request: 6, Epoch: 4}, op: kvGet, by: caller{job: testJob}}
 	d.kvs[1], d.kvs[2] = waits, later
 	d.fence(lj)
 	if h, _ := rank.reads(); h.Type != wire.MFence || h.Epoch != 3 || h.Incarnation != 4 {

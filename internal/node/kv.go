@@ -1,50 +1,189 @@
 package node
 
 import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
-// kvPending is a rendezvous request of a local rank that the leader has not answered; it is sent again to the next one.
-type kvPending struct {
-	peer  *session.Peer
-	head  wire.RankHeader
-	op    kvOp
+// caller is a process at the rendezvous, as its hello named it. It needs no claim: processes meet before they have one.
+type caller struct {
 	job   replica.JobID
 	rank  replica.Rank
-	key   string
-	value []byte
-	count int
+	nonce uint64
 }
 
-func (k *kvPending) request(id uint64) kvRequest {
-	return kvRequest{ID: id, Op: k.op, Job: k.job, Epoch: k.head.Epoch, Key: k.key, Value: k.value, Members: k.count, Rank: k.rank}
+// kvPending is a rendezvous request of a local rank: what waits for an answer, and of a contribution also what was answered,
+// so that the next leader can be told.
+type kvPending struct {
+	id     uint64        // between this node and its leader
+	peer   *session.Peer // nil: nobody waits for the answer any more
+	head   wire.RankHeader
+	by     caller
+	op     kvOp
+	key    string
+	value  []byte
+	expect []byte
+	delta  int64
+	count  int
+	once   uint32
+	early  bool // no view since the daemon's start has told of its job: the leader was not asked yet
+	again  bool // the leader could not answer yet: it is asked again with the next tick
+
+	// Once it was answered.
+	seq    uint64
+	total  int64
+	passed bool // a barrier that let its rank through
 }
 
+func newKV(by caller, ev session.KV) *kvPending {
+	k := &kvPending{peer: ev.Peer, head: ev.Header, by: by, key: ev.Key, value: ev.Value, count: int(ev.Members), once: ev.Once,
+		op: map[uint16]kvOp{wire.MKVSet: kvSet, wire.MKVGet: kvGet, wire.MBarrier: kvBarrier, wire.MKVAdd: kvAdd, wire.MKVCheck: kvCheck, wire.MKVCompareSet: kvCompareSet, wire.MKVDelete: kvDelete}[ev.Op]}
+	switch k.op {
+	case kvAdd:
+		k.delta, k.value = int64(binary.LittleEndian.Uint64(ev.Value)), nil
+	case kvCompareSet:
+		k.expect, k.value, k.count = ev.Value[:ev.Members], ev.Value[ev.Members:], 0
+	}
+	return k
+}
+
+// contributes tells whether a next leader must hear of the request though it was answered.
+func (k *kvPending) contributes() bool { return k.op != kvGet && k.op != kvCheck && k.op != kvScope }
+
+// same tells whether o is k again: its process gave up waiting for the answer, and now waits for it anew.
+func (k *kvPending) same(o *kvPending) bool {
+	return k.op == o.op && k.head.Epoch == o.head.Epoch && k.key == o.key && k.count == o.count && k.once == o.once
+}
+
+func (k *kvPending) request() kvRequest {
+	return kvRequest{ID: k.id, Op: k.op, Job: k.by.job, Epoch: k.head.Epoch, Key: k.key, Value: k.value, Expect: k.expect, Delta: k.delta, Members: k.count, Rank: k.by.rank, Nonce: k.by.nonce, Once: k.once}
+}
+
+func (k *kvPending) entry() kvEntry {
+	return kvEntry{Op: k.op, Key: k.key, Value: k.value, Delta: k.delta, Members: k.count, Rank: k.by.rank, Nonce: k.by.nonce, Once: k.once, Seq: k.seq, Total: k.total}
+}
+
+// kv takes a rank's question to the leader.
 func (m *member) kv(ev session.KV) {
-	lj, lr := m.rankOf(ev.Peer)
-	if lr == nil {
-		ev.Peer.Refuse(ev.Header.Request, wire.CodeState, "rendezvous before attach")
-		return
-	}
-	op := map[uint16]kvOp{wire.MKVSet: kvSet, wire.MKVGet: kvGet, wire.MBarrier: kvBarrier}[ev.Op]
-	k := &kvPending{peer: ev.Peer, head: ev.Header, op: op, job: lj.job.ID, rank: lr.rank, key: ev.Key, value: ev.Value, count: int(ev.Members)}
-	if ev.Header.Epoch <= lj.fenced {
-		k.answer(wire.CodeFenced, nil)
-		return
-	}
-	id := m.nextRequest()
-	m.kvs[id] = k
-	m.send(kindKV, k.request(id))
+	m.meet(ev.Peer, ev.Header, func(by caller) *kvPending { return newKV(by, ev) })
 }
 
-func (k *kvPending) answer(code int32, value []byte) {
+// scope answers which epoch is to come, once that is known.
+func (m *member) scope(ev session.Scope) {
+	m.meet(ev.Peer, ev.Header, func(by caller) *kvPending { return &kvPending{peer: ev.Peer, head: ev.Header, by: by, op: kvScope} })
+}
+
+func (m *member) meet(p *session.Peer, h wire.RankHeader, ask func(caller) *kvPending) {
+	by, ok := m.callers[p.ID()]
+	if !ok {
+		p.Refuse(h.Request, wire.CodeState, "rendezvous before the daemon has welcomed this process as a rank")
+		return
+	}
+	k := ask(by)
+	if old := m.askedBefore(k); old != nil {
+		old.peer, old.head = k.peer, k.head
+		m.asking[by] = old.id
+		return
+	}
+	k.id = m.nextRequest()
+	m.asking[by] = k.id
+	m.place(k)
+}
+
+// askedBefore finds the pending question that k repeats. A process waits for one answer at a time: the question that it gave
+// up is forgotten, unless it contributes; one of those may be taken up again later.
+func (m *member) askedBefore(k *kvPending) *kvPending {
+	if old := m.kvs[m.asking[k.by]]; old != nil {
+		switch {
+		case old.same(k):
+			return old
+		case old.contributes():
+			old.peer = nil
+		default:
+			delete(m.kvs, old.id)
+		}
+	}
+	if a := m.kept[kvScopeKey{k.by.job, k.head.Epoch}][k.by.rank]; a != nil && k.contributes() {
+		for _, old := range a.entries[k.accountKey()] {
+			if m.kvs[old.id] == old && old.by == k.by && old.same(k) {
+				return old
+			}
+		}
+	}
+	return nil
+}
+
+// place sends a request to the leader, if its job is known and its epoch not closed.
+func (m *member) place(k *kvPending) {
+	lj := m.jobs[k.by.job]
+	if k.early = lj == nil; k.early {
+		m.kvs[k.id] = k // the next view tells
+		return
+	}
+	delete(m.kvs, k.id)
+	closed, ended := max(lj.fenced, lj.job.ClosedEpoch), lj.job.Phase == replica.Ended
+	switch {
+	case k.op == kvScope && ended:
+		k.refuse(wire.CodeStopped, "the job has ended: "+lj.job.EndReason)
+	case k.op == kvScope:
+		k.answer(kvReply{Seq: uint64(closed) + 1}, wire.CodeOK)
+	case ended || k.head.Epoch <= closed:
+		k.answer(kvReply{}, wire.CodeFenced)
+	case k.contributes() && !m.keepKV(k):
+		k.refuse(wire.CodeRefused, fmt.Sprintf("rank %d has contributed %d entries or %d KiB to the rendezvous of epoch %d, which is all that is kept for a rank: delete keys that are not needed, and pass large data another way", k.by.rank, maxKept, maxKeptBytes>>10, k.head.Epoch))
+	default:
+		m.kvs[k.id] = k
+		m.send(kindKV, k.request())
+	}
+}
+
+// eachKV calls fn for every pending request, in the order in which they came.
+func (m *member) eachKV(fn func(*kvPending)) {
+	for _, id := range slices.Sorted(maps.Keys(m.kvs)) {
+		fn(m.kvs[id])
+	}
+}
+
+// placeWaiting places what waited for its job to be known.
+func (m *member) placeWaiting() {
+	m.eachKV(func(k *kvPending) {
+		if k.early {
+			m.place(k)
+		}
+	})
+}
+
+func (k *kvPending) refuse(code int32, why string) {
+	if k.peer != nil {
+		k.peer.Refuse(k.head.Request, code, why)
+	}
+}
+
+func (k *kvPending) answer(r kvReply, code int32) {
+	if k.peer == nil {
+		return
+	}
 	h := wire.RankHeader{Type: wire.MKVOK, Request: k.head.Request, Epoch: k.head.Epoch, Incarnation: k.head.Incarnation}
-	body := wire.AppendKVOK(nil, code)
-	if k.op == kvGet {
-		h.Type = wire.MKVValue
-		body = wire.KVValue{Code: code, Value: value}.Append(nil)
+	var body []byte
+	switch k.op {
+	case kvGet, kvCompareSet:
+		h.Type, body = wire.MKVValue, wire.KVValue{Code: code, Value: r.Value}.Append(nil)
+	case kvAdd, kvDelete:
+		h.Type, body = wire.MKVTotal, wire.KVTotal{Code: code, Total: r.Total}.Append(nil)
+	case kvScope:
+		h.Type, body = wire.MScoped, wire.Scoped{Epoch: replica.Epoch(r.Seq)}.Append(nil)
+	default:
+		if r.Missing {
+			code = wire.CodeAgain
+		}
+		body = wire.AppendKVOK(nil, code)
 	}
 	k.peer.Send(h, body) //nolint:errcheck // a dead peer is Gone
 }
@@ -54,23 +193,186 @@ func (m *member) kvReplied(r kvReply) {
 	if k == nil {
 		return
 	}
+	if r.Again {
+		k.again = true
+		return
+	}
 	delete(m.kvs, r.ID)
+	if m.asking[k.by] == k.id {
+		delete(m.asking, k.by)
+	}
+	k.again = false
+	if k.contributes() {
+		m.settleKV(k, r)
+	}
 	switch {
 	case r.Fenced:
-		k.answer(wire.CodeFenced, nil)
+		k.answer(kvReply{}, wire.CodeFenced)
 	case r.Refused != "":
-		k.peer.Refuse(k.head.Request, wire.CodeRefused, r.Refused)
+		k.refuse(wire.CodeRefused, r.Refused)
 	default:
-		k.answer(wire.CodeOK, r.Value)
+		k.answer(r, wire.CodeOK)
 	}
 }
 
-// fenceKV answers every request of an epoch that is closed now.
-func (m *member) fenceKV(job replica.JobID, closed replica.Epoch) {
+// kvAgain asks again what the leader could not answer.
+func (m *member) kvAgain() {
+	m.eachKV(func(k *kvPending) {
+		if k.again {
+			k.again = false
+			m.send(kindKV, k.request())
+		}
+	})
+}
+
+// resendKV brings a new leader what local ranks contributed, and then what they wait for.
+func (m *member) resendKV() {
+	m.bringKept()
+	m.eachKV(func(k *kvPending) {
+		if !k.early {
+			k.again = false
+			m.send(kindKV, k.request())
+		}
+	})
+}
+
+// kvGone forgets what a peer waits for. What it contributed stays: the leader counts it too.
+func (m *member) kvGone(p *session.Peer) {
+	by := m.callers[p.ID()]
+	if k := m.kvs[m.asking[by]]; k == nil || k.peer == p { // else it asks on another session by now
+		delete(m.asking, by)
+	}
+	delete(m.callers, p.ID())
 	for id, k := range m.kvs {
-		if k.job == job && k.head.Epoch <= closed {
+		if k.peer != p {
+			continue
+		}
+		k.peer = nil
+		if !k.contributes() || k.early {
 			delete(m.kvs, id)
-			k.answer(wire.CodeFenced, nil)
 		}
 	}
+}
+
+// fenceKV answers every request of an epoch that is closed now, and forgets what was contributed to it.
+func (m *member) fenceKV(job replica.JobID, closed replica.Epoch) {
+	for id, k := range m.kvs {
+		if k.by.job == job && k.head.Epoch <= closed && !k.early { // an early one is placed when all is known
+			delete(m.kvs, id)
+			k.answer(kvReply{}, wire.CodeFenced)
+		}
+	}
+	maps.DeleteFunc(m.kept, func(s kvScopeKey, _ ledger) bool { return s.job == job && s.epoch <= closed })
+}
+
+const (
+	maxKept      = 16 << 10 // contributions of a rank to an epoch
+	maxKeptBytes = 4 << 20
+	keptOverhead = 64 // bytes that a contribution counts for beside key and value
+	keptFrame    = 1 << 20
+	keptEntries  = 4096 // and the most of them in a frame
+)
+
+// ledger is what the processes of this node contributed to an epoch's rendezvous: it is brought to each new leader, and
+// dropped when the epoch closes.
+type ledger map[replica.Rank]*account
+
+type kvScopeKey struct {
+	job   replica.JobID
+	epoch replica.Epoch
+}
+
+// account is one rank's part of a ledger, answered or not. Two contributions to one key are both there until a later Set or
+// Delete of the rank makes the earlier void.
+type account struct {
+	entries map[accountKey][]*kvPending
+	n       int
+	bytes   int
+}
+
+type accountKey struct {
+	barrier bool
+	key     string
+}
+
+func (k *kvPending) accountKey() accountKey { return accountKey{k.op == kvBarrier, k.key} }
+
+func (k *kvPending) size() int { return keptOverhead + len(k.key) + len(k.value) + len(k.expect) }
+
+// keepKV enters a contribution before the leader is asked; false if the rank has no room left.
+func (m *member) keepKV(k *kvPending) bool {
+	key := kvScopeKey{k.by.job, k.head.Epoch}
+	a := m.kept[key][k.by.rank]
+	if a == nil {
+		a = &account{entries: map[accountKey][]*kvPending{}}
+	}
+	if a.n >= maxKept || a.bytes+k.size() > maxKeptBytes {
+		return false
+	}
+	if m.kept[key] == nil {
+		m.kept[key] = ledger{}
+	}
+	m.kept[key][k.by.rank] = a
+	a.entries[k.accountKey()] = append(a.entries[k.accountKey()], k)
+	a.n, a.bytes = a.n+1, a.bytes+k.size()
+	return true
+}
+
+// settleKV enters what became of a contribution: what changed nothing goes, and what it replaced goes.
+func (m *member) settleKV(k *kvPending, r kvReply) {
+	a := m.kept[kvScopeKey{k.by.job, k.head.Epoch}][k.by.rank]
+	if a == nil {
+		return
+	}
+	k.seq, k.total, k.passed = r.Seq, r.Total, k.op == kvBarrier
+	void := r.Fenced || r.Refused != "" || k.seq == 0 && k.op != kvBarrier
+	replaces := !void && k.op != kvAdd && k.op != kvBarrier
+	key := k.accountKey()
+	left := slices.DeleteFunc(a.entries[key], func(o *kvPending) bool {
+		gone := o == k && void
+		if o != k && !void { // the same call answered twice is one, too
+			gone = replaces && o.seq != 0 && o.seq < k.seq || k.seq != 0 && o.seq == k.seq || k.passed && o.passed
+		}
+		if gone {
+			a.n, a.bytes = a.n-1, a.bytes-o.size()
+		}
+		return gone
+	})
+	if a.entries[key] = left; len(left) == 0 {
+		delete(a.entries, key)
+	}
+	if !void {
+		a.bytes -= len(k.expect) // it was, and the write is a Set from now on
+		k.expect = nil
+	}
+}
+
+// bringKept tells a new leader all contributions that an earlier one answered, in frames of bounded size.
+func (m *member) bringKept() {
+	for key, l := range m.kept {
+		var all []*kvPending
+		for _, a := range l {
+			for _, entries := range a.entries {
+				for _, k := range entries {
+					if k.seq != 0 || k.passed {
+						all = append(all, k)
+					}
+				}
+			}
+		}
+		slices.SortFunc(all, func(a, b *kvPending) int {
+			return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.key, b.key), cmp.Compare(a.by.rank, b.by.rank))
+		})
+		for len(all) > 0 {
+			frame, n, bytes := kvKept{Job: key.job, Epoch: key.epoch}, 0, 0
+			for n < len(all) && n < keptEntries && bytes < keptFrame {
+				frame.Entries = append(frame.Entries, all[n].entry())
+				bytes += all[n].size()
+				n++
+			}
+			m.send(kindKept, frame)
+			all = all[n:]
+		}
+	}
+	m.send(kindKept, kvKept{Done: true})
 }

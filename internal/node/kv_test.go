@@ -7,7 +7,7 @@ func TestRequestsEndWithTheirSession(t *testing.T) {
 	d := newDesk(t)
 	gone, _ := d.session(0)
 	stays, _ := d.session(1)
-	d.kvs[1], d.kvs[2] = &kvPending{peer: gone, op: kvGet, job: testJob}, &kvPending{peer: stays, op: kvGet, job: testJob}
+	d.kvs[1], d.kvs[2] = &kvPending{peer: gone, op: kvGet, by: caller{job: testJob}}, &kvPending{peer: stays, op: kvGet, by: caller{job: testJob}}
 	d.peerGone(gone)
 	if d.kvs[1] != nil || d.kvs[2] == nil {
 		t.Errorf("kept %v: want the request of the session that stays alone", d.kvs)

@@ -46,6 +46,8 @@ type leader struct {
 	jobs       map[replica.JobID]*ledJob
 	suspicions map[replica.Holder]*suspicion
 	kv         *rendezvous.Store
+	brought    map[replica.NodeName]*nodeLink // on which a node has brought what its ranks contributed to rendezvous
+	since      time.Duration                  // it leads
 }
 
 // nodeLink is a registered node's link.
@@ -70,6 +72,7 @@ type ledJob struct {
 	failing   time.Duration      // how long after a durable write that failed the next one begins; zero: the last one succeeded
 	moved     time.Duration      // when the position last changed, or the stall alarm last rang
 	ending    bool
+	gathered  bool // all nodes brought what they keep for the rendezvous
 }
 
 // commitLook is how often committers are asked again without an event.
@@ -111,7 +114,7 @@ const (
 
 func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm time.Duration, store *checkpoint.Store, log *journal) *leader {
 	return &leader{cons: cons, cluster: cluster, timing: timing, alarm: alarm, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
-		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New()}
+		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New(0), brought: map[replica.NodeName]*nodeLink{}}
 }
 
 // run owns the leader's state until ctx ends; then it closes every link and waits for what it started.
@@ -154,6 +157,7 @@ func (l *leader) refresh(ctx context.Context) {
 		l.resign(errors.New("leadership moved"))
 		l.active, l.term = self, term
 		if self {
+			l.kv, l.since = rendezvous.New(term), l.now()
 			l.log.leader(term)
 		}
 	}
@@ -177,7 +181,8 @@ func (l *leader) resign(why error) {
 	clear(l.links)
 	clear(l.jobs)
 	clear(l.suspicions)
-	l.kv = rendezvous.New()
+	clear(l.brought)
+	l.kv = rendezvous.New(0)
 	l.view = lock.View{}
 	l.active = false
 }

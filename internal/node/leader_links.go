@@ -175,6 +175,8 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		l.create(ctx, from, m)
 	case kvRequest:
 		l.rendezvous(from, m)
+	case kvKept:
+		l.kept(from, m)
 	case shardReport:
 		l.shard(ctx, name, m)
 	case markedReport:
@@ -195,31 +197,5 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if err == nil {
 			from.send(kindStatusReply, statusReply{m.ID, b})
 		}
-	}
-}
-
-// rendezvous serves the ranks' key-value store and barrier: soft state that clients send again to the next leader.
-func (l *leader) rendezvous(from *nodeLink, m kvRequest) {
-	reply := func(r kvReply) { r.ID = m.ID; from.send(kindKVReply, r) }
-	led := l.jobs[m.Job]
-	if led == nil || led.job.Phase == replica.Ended || m.Epoch <= led.job.ClosedEpoch {
-		reply(kvReply{Fenced: true})
-		return
-	}
-	var err error
-	switch m.Op {
-	case kvSet:
-		if err = l.kv.Set(m.Job, m.Epoch, m.Key, m.Value); err == nil {
-			reply(kvReply{})
-		}
-	case kvGet:
-		err = l.kv.Wait(m.Job, m.Epoch, m.Key, fmt.Sprintf("%s/%d", from.node.Name, m.ID), func(v []byte) { reply(kvReply{Value: v}) })
-	case kvBarrier:
-		err = l.kv.Barrier(m.Job, m.Epoch, m.Key, fmt.Sprint(m.Rank), m.Members, func() { reply(kvReply{}) })
-	default:
-		err = fmt.Errorf("unknown rendezvous operation %d", m.Op)
-	}
-	if err != nil {
-		reply(kvReply{Refused: err.Error()})
 	}
 }

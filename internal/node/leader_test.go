@@ -13,6 +13,7 @@ import (
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -50,7 +51,7 @@ func newChair(t *testing.T) *chair {
 	t.Cleanup(func() { cons.Close() })
 	c := &chair{t: t, log: &lines{}}
 	c.leader = newLeader(cons, testCluster, recovery.DefaultTiming(), time.Minute, nil, newTestJournal(t, c.log))
-	c.active, c.term = true, 7
+	c.active, c.term, c.kv = true, 7, rendezvous.New(7)
 	c.view = lock.View{Index: 10, Cluster: testCluster, Era: 1, Nodes: map[replica.NodeName]replica.Node{}, Jobs: map[replica.JobID]*replica.Job{}}
 	return c
 }

@@ -283,6 +283,8 @@ func decodeFromNode(kind wire.Kind, body []byte) (any, error) {
 		return decode[createRequest](body)
 	case kindKV:
 		return decode[kvRequest](body)
+	case kindKept:
+		return decode[kvKept](body)
 	case kindSuspect:
 		return decode[suspect](body)
 	case kindShard:

@@ -52,7 +52,10 @@ type member struct {
 	requests     uint64      // last request id
 	claims       map[uint64]*attaching
 	creates      map[uint64]*launcher
-	kvs          map[uint64]*kvPending
+	callers      map[uint64]caller     // at the rendezvous, by session peer
+	kvs          map[uint64]*kvPending // not answered
+	asking       map[caller]uint64     // the newest of them, by who waits for it
+	kept         map[kvScopeKey]ledger // contributed to epochs that are not closed
 	statuses     map[uint64]chan<- []byte
 	pushers      map[pusherKey]*pusher
 	lastReport   time.Time
@@ -89,6 +92,7 @@ func (m *member) init() {
 	m.in, m.ended = make(chan memberEvent, memberQueue), make(chan struct{})
 	m.jobs, m.attaching, m.launchers = map[replica.JobID]*localJob{}, map[uint64]*attaching{}, map[uint64]*launcher{}
 	m.claims, m.creates, m.kvs, m.statuses = map[uint64]*attaching{}, map[uint64]*launcher{}, map[uint64]*kvPending{}, map[uint64]chan<- []byte{}
+	m.callers, m.asking, m.kept = map[uint64]caller{}, map[caller]uint64{}, map[kvScopeKey]ledger{}
 	m.pushers, m.nodes = map[pusherKey]*pusher{}, map[replica.NodeName]replica.Node{}
 }
 
@@ -286,6 +290,7 @@ func (m *member) viewed(v view) {
 	for _, lj := range m.jobs {
 		m.reconcile(lj)
 	}
+	m.placeWaiting()
 	m.serveLaunchers()
 	m.serveAttaching()
 }
@@ -298,12 +303,10 @@ func (m *member) resend() {
 	for id, l := range m.creates {
 		m.send(kindCreate, l.createRequest(id))
 	}
-	for id, k := range m.kvs {
-		m.send(kindKV, k.request(id))
-	}
 	for _, s := range m.suspects {
 		m.send(kindSuspect, s)
 	}
+	m.resendKV()
 	for _, lj := range m.jobs {
 		lj.reported = replica.NodeReport{}
 		clear(lj.answered) // with the link the leader lost this node's pins
@@ -339,6 +342,7 @@ func (m *member) tick() time.Duration {
 	if due {
 		m.lastReport = time.Now()
 	}
+	m.kvAgain()
 	m.serveLaunchers()
 	return next
 }

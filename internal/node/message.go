@@ -25,8 +25,9 @@ const (
 	kindCorrupt     wire.Kind = 46 // corruptCopy
 	kindReject      wire.Kind = 47
 	kindLost        wire.Kind = 60 // node -> leader; answered by kindStatusReply
+	kindKept        wire.Kind = 61 // kvKept
 	kindRecheck     wire.Kind = 59 // corruptCopy: read it again
-	kindRegions     wire.Kind = 61 // replica.RegionReport
+	kindRegions     wire.Kind = 62 // replica.RegionReport
 	kindView        wire.Kind = 48 // leader -> node from here on
 	kindProgress    wire.Kind = 49
 	kindCandidate   wire.Kind = 50 // replica.Candidate
@@ -114,6 +115,11 @@ const (
 	kvSet kvOp = iota + 1
 	kvGet
 	kvBarrier
+	kvAdd
+	kvCheck
+	kvCompareSet
+	kvDelete
+	kvScope // the daemon answers it itself
 )
 
 type kvRequest struct {
@@ -125,6 +131,10 @@ type kvRequest struct {
 	Value   []byte        `cbor:"6,keyasint"`
 	Members int           `cbor:"7,keyasint"`
 	Rank    replica.Rank  `cbor:"8,keyasint"`
+	Expect  []byte        `cbor:"9,keyasint"`
+	Delta   int64         `cbor:"10,keyasint"`
+	Nonce   uint64        `cbor:"11,keyasint"` // of the rank's process
+	Once    uint32        `cbor:"12,keyasint"` // of a write: the same number is the same write
 }
 
 type kvReply struct {
@@ -132,6 +142,33 @@ type kvReply struct {
 	Value   []byte `cbor:"2,keyasint"`
 	Fenced  bool   `cbor:"3,keyasint"`
 	Refused string `cbor:"4,keyasint"`
+	Again   bool   `cbor:"5,keyasint"` // the leader has not heard yet what all nodes keep: ask again
+	Missing bool   `cbor:"6,keyasint"` // kvCheck: the key is not set
+	Seq     uint64 `cbor:"7,keyasint"` // of a write: its place in the order; 0: it changed nothing
+	Total   int64  `cbor:"8,keyasint"` // kvAdd: the sum; kvDelete: 1 if there was a key
+}
+
+// kvKept is what ranks of a node contributed to an epoch's rendezvous, for a leader that does not have it. The last one on a
+// new link has Done and nothing else.
+type kvKept struct {
+	Job     replica.JobID `cbor:"1,keyasint"`
+	Epoch   replica.Epoch `cbor:"2,keyasint"`
+	Entries []kvEntry     `cbor:"3,keyasint"`
+	Done    bool          `cbor:"4,keyasint"`
+}
+
+// kvEntry is a write that some leader took, or a barrier that let the rank through.
+type kvEntry struct {
+	Op      kvOp         `cbor:"1,keyasint"`
+	Key     string       `cbor:"2,keyasint"`
+	Value   []byte       `cbor:"3,keyasint"`
+	Delta   int64        `cbor:"4,keyasint"`
+	Members int          `cbor:"5,keyasint"`
+	Rank    replica.Rank `cbor:"6,keyasint"`
+	Nonce   uint64       `cbor:"7,keyasint"`
+	Once    uint32       `cbor:"8,keyasint"`
+	Seq     uint64       `cbor:"9,keyasint"`
+	Total   int64        `cbor:"10,keyasint"`
 }
 
 // suspect is one witness's word that a node is silent on gossip and on the data path. Live is how far the witness's own

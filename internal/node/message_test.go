@@ -41,6 +41,7 @@ func samples() []sample {
 		of[claimRequest](kindClaim, decodeFromNode),
 		of[createRequest](kindCreate, decodeFromNode),
 		of[kvRequest](kindKV, decodeFromNode),
+		of[kvKept](kindKept, decodeFromNode),
 		of[suspect](kindSuspect, decodeFromNode),
 		of[shardReport](kindShard, decodeFromNode),
 		of[markedReport](kindMarked, decodeFromNode),

@@ -232,7 +232,7 @@ func TestRequestsAreSentAgain(t *testing.T) {
 	lj := d.put(newJob())
 	d.claims[1] = &attaching{claim: replica.Claim{Job: testJob, Rank: 1, Nonce: 77}}
 	d.creates[2] = &launcher{hello: wire.RunHello{World: 2, Job: "next"}}
-	d.kvs[3] = &kvPending{op: kvGet, job: testJob, key: "addr"}
+	d.kvs[3] = &kvPending{id: 3, op: kvGet, by: caller{job: testJob}, key: "addr"}
 	lj.written[replica.OfRank(0)] = shardReport{Job: testJob, Part: replica.OfRank(0), Generation: gen(3, 5)}
 	d.handle(linkUp{link: d.link, leader: "n2", welcome: welcome{OK: true, Term: 10}})
 	said := d.says()

@@ -91,6 +91,8 @@ func (m *member) handleSession(ev session.Event) {
 		}
 	case session.KV:
 		m.kv(ev)
+	case session.Scope:
+		m.scope(ev)
 	case session.RunHello:
 		m.runHello(ev)
 	case session.RunExited:
@@ -120,6 +122,7 @@ func (m *member) refuse(a *attaching, req uint32, c int32, text string) {
 	a.peer.Refuse(req, c, text)
 	delete(m.attaching, a.peer.ID())
 	delete(m.claims, a.request)
+	m.kvGone(a.peer)
 }
 
 // serveAttaching tries again whoever waits, after anything that may have cleared the way.
@@ -176,6 +179,7 @@ func (m *member) advance(a *attaching) {
 	}
 	if !a.welcomed {
 		a.welcomed = true
+		m.callers[a.peer.ID()] = caller{job.ID, rank, a.hello.Nonce}
 		a.peer.Send(wire.RankHeader{Type: wire.MWelcome, Request: a.helloReq}, //nolint:errcheck // a dead peer is Gone
 			wire.Welcome{ABI: wire.RankABI, Rank: a.hello.Rank, Cluster: m.cluster, Job: job.ID, Era: m.era, ChunkBytes: chunkBytes(job)}.Append(nil))
 		return
@@ -398,7 +402,7 @@ func (m *member) reattach(ev session.Hello) {
 		if ref.owner.pid == ev.Peer.PID() && ref.owner.start == ev.Peer.StartTime() && ref.Spec().Rank == ev.Hello.Rank {
 			inc, _, _ := ref.Owner()
 			ref.peer, ref.owner.proven = ev.Peer, true
-			m.attached(ev.Peer, ev.Header.Request, ref, inc, 0)
+			m.attached(ev, ref, inc, 0)
 			return
 		}
 	}
@@ -414,20 +418,22 @@ func (m *member) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
 		lr.unproven = false
 		m.saveArenas()
 	}
-	m.attached(ev.Peer, ev.Header.Request, lr.arena, lr.incarnation, lj.job.Epoch)
+	m.attached(ev, lr.arena, lr.incarnation, lj.job.Epoch)
 	m.log.reattached(lj.job, lr)
 	m.reconcile(lj)
 }
 
 // attached answers a rank that came back: it has the descriptor already.
-func (m *member) attached(p *session.Peer, request uint32, ref *arenaRef, inc replica.Incarnation, epoch replica.Epoch) {
+func (m *member) attached(ev session.Hello, ref *arenaRef, inc replica.Incarnation, epoch replica.Epoch) {
+	m.callers[ev.Peer.ID()] = caller{ref.Spec().Job, ev.Hello.Rank, ev.Hello.Nonce}
 	hd := ref.Header()
 	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: inc, Slots: hd.Slots, Ring: hd.Ring, Fence: ref.Fence(), Job: ref.Spec().Job}.Append(nil)
-	p.Send(wire.RankHeader{Type: wire.MAttached, Request: request, Epoch: epoch, Incarnation: inc}, body) //nolint:errcheck // a dead peer is Gone
+	ev.Peer.Send(wire.RankHeader{Type: wire.MAttached, Request: ev.Header.Request, Epoch: epoch, Incarnation: inc}, body) //nolint:errcheck // a dead peer is Gone
 }
 
 // peerGone is a lost session: of a live process until its exit is seen.
 func (m *member) peerGone(p *session.Peer) {
+	m.kvGone(p)
 	if a := m.attaching[p.ID()]; a != nil {
 		delete(m.attaching, p.ID())
 		delete(m.claims, a.request)
@@ -436,11 +442,6 @@ func (m *member) peerGone(p *session.Peer) {
 	if l := m.launchers[p.ID()]; l != nil {
 		m.launcherGone(l)
 		return
-	}
-	for id, k := range m.kvs {
-		if k.peer == p { // nobody waits for the answer
-			delete(m.kvs, id)
-		}
 	}
 	for _, ref := range m.orphans {
 		if ref.peer == p {

@@ -1,17 +1,17 @@
 // Package rendezvous is what the ranks of an epoch need to meet: a key-value store with waiting, and barriers.
 //
-// It is soft state on the Raft leader, per job and epoch: nothing of it is logged. A new leader starts empty, and the
-// daemons send again what their ranks set and wait for; so everything here is idempotent per member, and a repeated wait
-// replaces the earlier one. One goroutine owns a Store; no method blocks, and the callbacks run inside the call that
-// completes them (they may call the Store again). Invariant: once Advance named an epoch, nothing of an older one is kept,
-// answered or accepted.
+// It is soft state on the Raft leader, per job and epoch: nothing of it is logged. A new leader starts empty, and the daemons
+// bring it what their ranks contributed (Restore) before they ask anything. Each write has a place in one order, given by the
+// leader that took it, so the same writes make the same values in whatever order they are brought, and however often. A write
+// that may have been taken already is recognised by its Token. One goroutine owns a Store; no method blocks, and the callbacks
+// run inside the call that completes them (they may call the Store again). Invariant: once Advance named an epoch, nothing of
+// an older one is kept, answered or accepted.
 //
 // Keys, values, waiters and epochs are capped, so that a rank in a loop can't fill the leader. It imports replica alone and
 // must not import wire, session or anything of the network.
 package rendezvous
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 
@@ -36,10 +36,16 @@ var (
 	ErrTooMuch = errors.New("rendezvous limit")
 	// ErrMismatch marks a barrier whose members don't agree on how many they are.
 	ErrMismatch = errors.New("members disagree")
+	// ErrNotNumber marks an addition to a value that is not a decimal number.
+	ErrNotNumber = errors.New("not a decimal number")
+	// ErrSuperseded marks a write whose caller has made a later one: nobody waits for its result.
+	ErrSuperseded = errors.New("superseded by a later call")
 )
 
 // Store holds the rendezvous of all jobs. Not safe for concurrent use.
 type Store struct {
+	term uint64
+	last uint64 // write of this term
 	jobs map[replica.JobID]*job
 }
 
@@ -49,8 +55,9 @@ type job struct {
 }
 
 type scope struct {
-	values   map[string][]byte
+	cells    map[string]*cell
 	bytes    int
+	calls    map[replica.Rank]call // each rank's newest write
 	waits    map[string]*waiters[func([]byte)]
 	waiting  int // waiters of keys and barriers
 	barriers map[string]*barrier
@@ -59,6 +66,7 @@ type scope struct {
 type barrier struct {
 	members int
 	came    map[string]struct{}
+	done    bool // all came, to this leader or an earlier one
 	waiters[func()]
 }
 
@@ -81,8 +89,8 @@ func (w *waiters[F]) put(who string, fn F) bool {
 	return !had
 }
 
-// New returns an empty Store.
-func New() *Store { return &Store{jobs: make(map[replica.JobID]*job)} }
+// New returns the empty Store of a leader. Terms rise from leader to leader, which makes a later leader's writes later.
+func New(term uint64) *Store { return &Store{term: term, jobs: make(map[replica.JobID]*job)} }
 
 // scope finds or makes the scope of an epoch.
 func (s *Store) scope(id replica.JobID, e replica.Epoch) (*scope, error) {
@@ -99,7 +107,7 @@ func (s *Store) scope(id replica.JobID, e replica.Epoch) (*scope, error) {
 		if len(j.scopes) >= maxEpochs {
 			return nil, fmt.Errorf("rendezvous of job %v, epoch %d: %w: %d epochs are open", id, e, ErrTooMuch, len(j.scopes))
 		}
-		sc = &scope{values: make(map[string][]byte), waits: make(map[string]*waiters[func([]byte)]), barriers: make(map[string]*barrier)}
+		sc = &scope{cells: make(map[string]*cell), calls: make(map[replica.Rank]call), waits: make(map[string]*waiters[func([]byte)]), barriers: make(map[string]*barrier)}
 		j.scopes[e] = sc
 	}
 	return sc, nil
@@ -112,49 +120,16 @@ func checkKey(key string) error {
 	return nil
 }
 
-// Set stores a copy of value and answers those who wait for the key. Setting again replaces.
-func (s *Store) Set(id replica.JobID, e replica.Epoch, key string, value []byte) error {
-	if err := checkKey(key); err != nil {
-		return err
-	}
-	if len(value) > MaxValueBytes {
-		return fmt.Errorf("%w: value of key %q has %d bytes, at most %d", ErrTooMuch, key, len(value), MaxValueBytes)
-	}
-	sc, err := s.scope(id, e)
-	if err != nil {
-		return err
-	}
-	old, had := sc.values[key]
-	size := sc.bytes + len(value) - len(old)
-	if !had {
-		size += len(key)
-		if len(sc.values) >= MaxKeys {
-			return fmt.Errorf("%w: job %v has %d keys in epoch %d", ErrTooMuch, id, len(sc.values), e)
-		}
-	}
-	if size > MaxBytes {
-		return fmt.Errorf("%w: job %v would keep %d bytes in epoch %d, at most %d", ErrTooMuch, id, size, e, MaxBytes)
-	}
-	value = bytes.Clone(value)
-	sc.values[key], sc.bytes = value, size
-	if w := sc.waits[key]; w != nil {
-		delete(sc.waits, key)
-		sc.waiting -= len(w.order)
-		for _, who := range w.order {
-			w.fns[who](value)
-		}
-	}
-	return nil
-}
-
 // Get returns the value of a key; the caller does not change it.
 func (s *Store) Get(id replica.JobID, e replica.Epoch, key string) ([]byte, bool) {
 	j := s.jobs[id]
 	if j == nil || j.scopes[e] == nil {
 		return nil, false
 	}
-	v, ok := j.scopes[e].values[key]
-	return v, ok
+	if c := j.scopes[e].cells[key]; c != nil && c.set {
+		return c.value, true
+	}
+	return nil, false
 }
 
 // Wait calls fn with the key's value: at once if it is there, else when it is set. A second wait of the same who for the
@@ -167,8 +142,8 @@ func (s *Store) Wait(id replica.JobID, e replica.Epoch, key string, who string, 
 	if err != nil {
 		return err
 	}
-	if v, ok := sc.values[key]; ok {
-		fn(v)
+	if c := sc.cells[key]; c != nil && c.set {
+		fn(c.value)
 		return nil
 	}
 	w := sc.waits[key]
@@ -188,32 +163,16 @@ func (s *Store) Wait(id replica.JobID, e replica.Epoch, key string, who string, 
 // Barrier calls fn once members different members came, at once if they already have. A member that comes again replaces
 // its callback and counts once, however often it comes and whenever.
 func (s *Store) Barrier(id replica.JobID, e replica.Epoch, name string, member string, members int, fn func()) error {
-	if err := checkKey(name); err != nil {
-		return err
-	}
-	if members < 1 || members > replica.MaxRanks {
-		return fmt.Errorf("barrier %q: %d members, want 1 to %d", name, members, replica.MaxRanks)
-	}
-	sc, err := s.scope(id, e)
+	sc, b, err := s.barrier(id, e, name, member, members)
 	if err != nil {
 		return err
 	}
-	b := sc.barriers[name]
-	if b == nil {
-		if len(sc.barriers) >= MaxBarriers {
-			return fmt.Errorf("%w: job %v has %d barriers in epoch %d", ErrTooMuch, id, len(sc.barriers), e)
-		}
-		b = &barrier{members: members, came: make(map[string]struct{})}
-		sc.barriers[name] = b
-	}
-	if b.members != members {
-		return fmt.Errorf("barrier %q of job %v, epoch %d: %w: %q says %d members, the first said %d", name, id, e, ErrMismatch, member, members, b.members)
-	}
 	_, again := b.came[member]
-	if done := len(b.came) == b.members; done {
-		if !again {
-			return fmt.Errorf("barrier %q of job %v, epoch %d: %w: %q came after all %d members had", name, id, e, ErrMismatch, member, members)
-		}
+	if !again && len(b.came) == b.members {
+		return fmt.Errorf("barrier %q of job %v, epoch %d: %w: %q came after all %d members had", name, id, e, ErrMismatch, member, members)
+	}
+	if b.done {
+		b.came[member] = struct{}{}
 		fn()
 		return nil
 	}
@@ -225,14 +184,58 @@ func (s *Store) Barrier(id replica.JobID, e replica.Epoch, name string, member s
 		sc.waiting++
 	}
 	if len(b.came) == b.members {
-		w := b.waiters
-		b.waiters = waiters[func()]{}
-		sc.waiting -= len(w.order)
-		for _, who := range w.order {
-			w.fns[who]()
-		}
+		sc.release(b)
 	}
 	return nil
+}
+
+// RestoreBarrier says that the member was let through the barrier by an earlier leader: so may all others be who still come.
+func (s *Store) RestoreBarrier(id replica.JobID, e replica.Epoch, name string, member string, members int) error {
+	sc, b, err := s.barrier(id, e, name, member, members)
+	if err != nil {
+		return err
+	}
+	if len(b.came) < b.members {
+		b.came[member] = struct{}{}
+	}
+	sc.release(b)
+	return nil
+}
+
+// barrier finds or makes a barrier.
+func (s *Store) barrier(id replica.JobID, e replica.Epoch, name string, member string, members int) (*scope, *barrier, error) {
+	if err := checkKey(name); err != nil {
+		return nil, nil, err
+	}
+	if members < 1 || members > replica.MaxRanks {
+		return nil, nil, fmt.Errorf("barrier %q: %d members, want 1 to %d", name, members, replica.MaxRanks)
+	}
+	sc, err := s.scope(id, e)
+	if err != nil {
+		return nil, nil, err
+	}
+	b := sc.barriers[name]
+	if b == nil {
+		if len(sc.barriers) >= MaxBarriers {
+			return nil, nil, fmt.Errorf("%w: job %v has %d barriers in epoch %d", ErrTooMuch, id, len(sc.barriers), e)
+		}
+		b = &barrier{members: members, came: make(map[string]struct{})}
+		sc.barriers[name] = b
+	}
+	if b.members != members {
+		return nil, nil, fmt.Errorf("barrier %q of job %v, epoch %d: %w: %q says %d members, the first said %d", name, id, e, ErrMismatch, member, members, b.members)
+	}
+	return sc, b, nil
+}
+
+// release lets everybody through who waits at a barrier, and everybody who comes from now on.
+func (sc *scope) release(b *barrier) {
+	w := b.waiters
+	b.done, b.waiters = true, waiters[func()]{}
+	sc.waiting -= len(w.order)
+	for _, who := range w.order {
+		w.fns[who]()
+	}
 }
 
 // Advance drops everything of the job's epochs before e, waiters included, and refuses them from now on.

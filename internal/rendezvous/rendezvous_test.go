@@ -23,8 +23,13 @@ func check(t *testing.T, err, want error) {
 	}
 }
 
+func set(s *Store, id replica.JobID, e replica.Epoch, key string, value []byte) error {
+	_, err := s.Write(id, e, Write{Op: Set, Key: key, Value: value})
+	return err
+}
+
 func TestWaitThenSet(t *testing.T) {
-	s := New()
+	s := New(1)
 	var got []string
 	note := func(who string) func([]byte) { return func(v []byte) { got = append(got, who+"="+string(v)) } }
 	check(t, s.Wait(jobA, 1, "k", "a", note("a-lost")), nil)
@@ -33,13 +38,13 @@ func TestWaitThenSet(t *testing.T) {
 	check(t, s.Wait(jobB, 1, "k", "a", note("other job")), nil)
 	check(t, s.Wait(jobA, 2, "k", "a", note("other epoch")), nil)
 	value := []byte("v")
-	check(t, s.Set(jobA, 1, "k", value), nil)
+	check(t, set(s, jobA, 1, "k", value), nil)
 	value[0] = 'x' // the store has its own copy
 	check(t, s.Wait(jobA, 1, "k", "c", note("c")), nil)
 	if want := []string{"a=v", "b=v", "c=v"}; !slices.Equal(got, want) {
 		t.Fatalf("answered %v, want %v", got, want)
 	}
-	check(t, s.Set(jobA, 1, "k", []byte("w")), nil)
+	check(t, set(s, jobA, 1, "k", []byte("w")), nil)
 	if v, ok := s.Get(jobA, 1, "k"); !ok || string(v) != "w" || len(got) != 3 {
 		t.Fatalf("after setting again: %q, %v, answered %v", v, ok, got)
 	}
@@ -49,20 +54,20 @@ func TestWaitThenSet(t *testing.T) {
 }
 
 func TestCallbackMayCallTheStore(t *testing.T) {
-	s := New()
+	s := New(1)
 	done := false
 	check(t, s.Wait(jobA, 1, "k", "a", func([]byte) {
-		check(t, s.Set(jobA, 1, "k2", nil), nil)
+		check(t, set(s, jobA, 1, "k2", nil), nil)
 		check(t, s.Wait(jobA, 1, "k", "a", func([]byte) { done = true }), nil)
 	}), nil)
-	check(t, s.Set(jobA, 1, "k", nil), nil)
+	check(t, set(s, jobA, 1, "k", nil), nil)
 	if !done {
 		t.Fatal("the inner wait was not answered")
 	}
 }
 
 func TestBarrierIsIdempotentPerMember(t *testing.T) {
-	s := New()
+	s := New(1)
 	released := make(map[string]int)
 	come := func(member, as string) error {
 		return s.Barrier(jobA, 3, "init", member, 3, func() { released[as]++ })
@@ -91,13 +96,13 @@ func TestBarrierIsIdempotentPerMember(t *testing.T) {
 }
 
 func TestAdvanceDropsAndRefuses(t *testing.T) {
-	s := New()
+	s := New(1)
 	fail := func([]byte) { t.Error("a waiter of a closed epoch was answered") }
-	check(t, s.Set(jobA, 1, "old", []byte("v")), nil)
+	check(t, set(s, jobA, 1, "old", []byte("v")), nil)
 	check(t, s.Wait(jobA, 1, "k", "a", fail), nil)
-	check(t, s.Set(jobA, 2, "early", []byte("v")), nil)
+	check(t, set(s, jobA, 2, "early", []byte("v")), nil)
 	s.Advance(jobA, 2)
-	check(t, s.Set(jobA, 1, "k", nil), ErrOldEpoch)
+	check(t, set(s, jobA, 1, "k", nil), ErrOldEpoch)
 	check(t, s.Wait(jobA, 1, "k", "a", fail), ErrOldEpoch)
 	check(t, s.Barrier(jobA, 1, "b", "a", 1, func() { fail(nil) }), ErrOldEpoch)
 	if _, ok := s.Get(jobA, 1, "old"); ok {
@@ -107,7 +112,7 @@ func TestAdvanceDropsAndRefuses(t *testing.T) {
 		t.Error("a key of the new epoch was lost")
 	}
 	s.Advance(jobA, 1) // an old order changes nothing
-	check(t, s.Set(jobA, 1, "k", nil), ErrOldEpoch)
+	check(t, set(s, jobA, 1, "k", nil), ErrOldEpoch)
 	s.Drop(jobA)
 	if _, ok := s.Get(jobA, 2, "early"); ok {
 		t.Error("a dropped job still answers")
@@ -115,29 +120,29 @@ func TestAdvanceDropsAndRefuses(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	s := New()
-	check(t, s.Set(jobA, 1, "", nil), ErrTooMuch)
-	check(t, s.Set(jobA, 1, strings.Repeat("k", MaxKeyBytes+1), nil), ErrTooMuch)
-	check(t, s.Set(jobA, 1, "k", make([]byte, MaxValueBytes+1)), ErrTooMuch)
+	s := New(1)
+	check(t, set(s, jobA, 1, "", nil), ErrTooMuch)
+	check(t, set(s, jobA, 1, strings.Repeat("k", MaxKeyBytes+1), nil), ErrTooMuch)
+	check(t, set(s, jobA, 1, "k", make([]byte, MaxValueBytes+1)), ErrTooMuch)
 	for e := range replica.Epoch(maxEpochs) {
-		check(t, s.Set(jobA, 1+e, "k", nil), nil)
+		check(t, set(s, jobA, 1+e, "k", nil), nil)
 	}
-	check(t, s.Set(jobA, 1+maxEpochs, "k", nil), ErrTooMuch)
+	check(t, set(s, jobA, 1+maxEpochs, "k", nil), ErrTooMuch)
 	s.Advance(jobA, 2)
-	check(t, s.Set(jobA, 1+maxEpochs, "k", nil), nil)
+	check(t, set(s, jobA, 1+maxEpochs, "k", nil), nil)
 
 	big := make([]byte, MaxValueBytes)
 	n := 0
 	var err error
 	for ; err == nil; n++ {
-		err = s.Set(jobB, 1, fmt.Sprint(n), big)
+		err = set(s, jobB, 1, fmt.Sprint(n), big)
 	}
 	check(t, err, ErrTooMuch)
 	if most := MaxBytes / MaxValueBytes; n > most+1 {
 		t.Fatalf("%d values of %d bytes were kept", n, MaxValueBytes)
 	}
-	check(t, s.Set(jobB, 1, "0", []byte("smaller")), nil) // replacing gives room back
-	check(t, s.Set(jobB, 1, "new", []byte("fits")), nil)
+	check(t, set(s, jobB, 1, "0", []byte("smaller")), nil) // replacing gives room back
+	check(t, set(s, jobB, 1, "new", []byte("fits")), nil)
 	for i := range MaxBarriers {
 		check(t, s.Barrier(jobB, 1, fmt.Sprint(i), "m", 2, func() {}), nil)
 	}

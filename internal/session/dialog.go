@@ -91,9 +91,14 @@ func (d *dialog) event(token string, p *Peer, h wire.RankHeader, body []byte, fi
 			return nil, fmt.Errorf("leave: body of %d bytes, want none", len(body))
 		}
 		return Leave{p, h}, nil
-	case wire.MKVSet, wire.MKVGet, wire.MBarrier:
-		v, err := wire.ParseKV(body)
+	case wire.MKVSet, wire.MKVGet, wire.MBarrier, wire.MKVAdd, wire.MKVCheck, wire.MKVCompareSet, wire.MKVDelete:
+		v, err := wire.ParseKV(h.Type, body)
 		return KV{p, h, h.Type, v}, err
+	case wire.MScope:
+		if len(body) != 0 {
+			return nil, fmt.Errorf("scope: body of %d bytes, want none", len(body))
+		}
+		return Scope{p, h}, nil
 	}
 	return nil, fmt.Errorf("message type %d is not one that a rank sends", h.Type)
 }

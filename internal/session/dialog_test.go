@@ -49,15 +49,26 @@ func TestEvents(t *testing.T) {
 	if ev := next[Reject](t, s); ev.Text != "NaN" {
 		t.Errorf("%+v", ev)
 	}
-	kv := wire.KV{Key: "k", Value: []byte("v"), Members: 2}
-	for _, op := range []uint16{wire.MKVSet, wire.MKVGet, wire.MBarrier} {
+	for op, kv := range map[uint16]wire.KV{
+		wire.MKVSet:        {Key: "k", Value: []byte("v"), Once: 1},
+		wire.MKVGet:        {Key: "k"},
+		wire.MKVCheck:      {Key: "k"},
+		wire.MBarrier:      {Key: "k", Members: 2},
+		wire.MKVAdd:        {Key: "k", Value: make([]byte, 8), Once: 2},
+		wire.MKVCompareSet: {Key: "k", Value: []byte("ab"), Members: 1, Once: 3},
+		wire.MKVDelete:     {Key: "k", Once: 4},
+	} {
 		c.send(op, kv.Append(nil))
-		if ev := next[KV](t, s); ev.Op != op || ev.Key != "k" || string(ev.Value) != "v" || ev.Members != 2 {
-			t.Errorf("%+v", ev)
+		if ev := next[KV](t, s); ev.Op != op || !reflect.DeepEqual(ev.KV, kv) {
+			t.Errorf("%+v, want %+v", ev, kv)
 		}
 	}
 	c.send(wire.MPause, wire.AppendPause(nil, time.Minute))
 	if ev := next[Pause](t, s); ev.Most != time.Minute {
+		t.Errorf("%+v", ev)
+	}
+	c.send(wire.MScope, nil)
+	if ev := next[Scope](t, s); ev.Peer != p || ev.Header.Request != 9 {
 		t.Errorf("%+v", ev)
 	}
 	c.send(wire.MLeave, nil)
@@ -121,6 +132,10 @@ func TestRefusals(t *testing.T) {
 		{"regions again", [][]byte{ok, regions, regions}, wire.CodeInvalid, "in order"},
 		{"regions missing", [][]byte{ok, regions, msg(wire.MAttach, wire.AppendAttach(nil, 2))}, wire.CodeInvalid, "1 were sent"},
 		{"short body", [][]byte{ok, msg(wire.MSealed, make([]byte, 23))}, wire.CodeInvalid, "23 bytes"},
+		{"scope with a body", [][]byte{ok, msg(wire.MScope, []byte{1})}, wire.CodeInvalid, "scope"},
+		{"a write without its number", [][]byte{ok, msg(wire.MKVDelete, wire.KV{Key: "k"}.Append(nil))}, wire.CodeInvalid, "without its number"},
+		{"an addend of 7 bytes", [][]byte{ok, msg(wire.MKVAdd, wire.KV{Key: "k", Value: make([]byte, 7), Once: 1}.Append(nil))}, wire.CodeInvalid, "want 8"},
+		{"more expected than sent", [][]byte{ok, msg(wire.MKVCompareSet, wire.KV{Key: "k", Value: []byte("a"), Members: 2, Once: 1}.Append(nil))}, wire.CodeInvalid, "expected"},
 		{"leave with a body", [][]byte{ok, msg(wire.MLeave, []byte{1})}, wire.CodeInvalid, "leave"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -66,12 +66,17 @@ type (
 		Peer   *Peer
 		Header wire.RankHeader
 	}
-	// KV is a request to the rendezvous; Op is wire.MKVSet, MKVGet or MBarrier.
+	// KV is a request to the rendezvous; Op is the message's type, wire.MKVSet and so on.
 	KV struct {
 		Peer   *Peer
 		Header wire.RankHeader
 		Op     uint16
 		wire.KV
+	}
+	// Scope asks for the epoch to come; it expects MScoped.
+	Scope struct {
+		Peer   *Peer
+		Header wire.RankHeader
 	}
 	// RunHello is a launcher's offer.
 	RunHello struct {
@@ -111,6 +116,7 @@ func (Reject) event()     {}
 func (Fail) event()       {}
 func (Leave) event()      {}
 func (KV) event()         {}
+func (Scope) event()      {}
 func (RunHello) event()   {}
 func (RunExited) event()  {}
 func (RunRunning) event() {}

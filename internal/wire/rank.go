@@ -37,7 +37,13 @@ const (
 	MKVGet    uint16 = 11
 	MBarrier  uint16 = 12
 	MReject   uint16 = 13
-	MPause    uint16 = 19
+	MKVAdd    uint16 = 14
+	MKVCheck  uint16 = 15
+	// MKVCompareSet's Members says how many bytes of the value are the expected ones.
+	MKVCompareSet uint16 = 16
+	MKVDelete     uint16 = 17
+	MScope        uint16 = 18
+	MPause        uint16 = 19
 	// launcher -> daemon
 	MRunHello   uint16 = 20
 	MRunExited  uint16 = 21
@@ -51,6 +57,8 @@ const (
 	MBye      uint16 = 69
 	MKVOK     uint16 = 70
 	MKVValue  uint16 = 71
+	MKVTotal  uint16 = 72
+	MScoped   uint16 = 73
 	// daemon -> launcher
 	MRunOK    uint16 = 80
 	MRunStart uint16 = 81

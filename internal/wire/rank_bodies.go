@@ -178,11 +178,12 @@ func ParseLoaded(b []byte) (l Loaded, err error) {
 	return l, err
 }
 
-// KV is the body of MKVSet, MKVGet and MBarrier.
+// KV is the body of MKVSet, MKVGet, MBarrier, MKVAdd, MKVCheck, MKVCompareSet and MKVDelete.
 type KV struct {
 	Key     string
-	Value   []byte
-	Members uint32
+	Value   []byte // MKVAdd: the addend, 8 bytes. MKVCompareSet: what is expected, then what is desired
+	Members uint32 // MBarrier. MKVCompareSet: how many bytes of Value are expected
+	Once    uint32 // of a write: a process says it again with the same number; 0 in what writes nothing
 }
 
 // Append appends the body.
@@ -190,12 +191,13 @@ func (k KV) Append(dst []byte) []byte {
 	dst = le.AppendUint32(dst, uint32(len(k.Key)))
 	dst = le.AppendUint32(dst, uint32(len(k.Value)))
 	dst = le.AppendUint32(dst, k.Members)
-	dst = le.AppendUint32(dst, 0)
+	dst = le.AppendUint32(dst, k.Once)
 	return append(append(dst, k.Key...), k.Value...)
 }
 
-// ParseKV reads the body of MKVSet, MKVGet and MBarrier. The value is a copy.
-func ParseKV(b []byte) (k KV, err error) {
+// ParseKV reads the body of a message of type op: MKVSet, MKVGet, MBarrier, MKVAdd, MKVCheck, MKVCompareSet or MKVDelete. The
+// value is a copy.
+func ParseKV(op uint16, b []byte) (k KV, err error) {
 	if len(b) < 16 {
 		return k, fmt.Errorf("kv: body of %d bytes, want at least 16", len(b))
 	}
@@ -203,10 +205,66 @@ func ParseKV(b []byte) (k KV, err error) {
 	if nk == 0 || nk > MaxKeyBytes || nv > MaxValueBytes || len(b) != 16+int(nk)+int(nv) {
 		return k, fmt.Errorf("kv: key of %d and value of %d bytes in a body of %d: want 1 to %d, and at most %d", nk, nv, len(b), MaxKeyBytes, MaxValueBytes)
 	}
-	if err := parseZero("kv", b[12:]); err != nil {
-		return k, err
+	k = KV{Key: string(b[16 : 16+nk]), Value: append([]byte(nil), b[16+nk:]...), Members: le.Uint32(b[8:]), Once: le.Uint32(b[12:])}
+	members, value, write := false, false, false // which of the fields the message has
+	switch op {
+	case MKVSet:
+		value, write = true, true
+	case MKVAdd:
+		value, write = true, true
+		if nv != 8 {
+			return KV{}, fmt.Errorf("kv add: addend of %d bytes, want 8", nv)
+		}
+	case MKVCompareSet:
+		members, value, write = true, true, true
+		if k.Members > nv {
+			return KV{}, fmt.Errorf("kv compare: %d bytes expected in a value of %d", k.Members, nv)
+		}
+	case MKVDelete:
+		write = true
+	case MBarrier:
+		members = true
 	}
-	return KV{Key: string(b[16 : 16+nk]), Value: append([]byte(nil), b[16+nk:]...), Members: le.Uint32(b[8:])}, nil
+	if !members && k.Members != 0 || !value && nv != 0 || write != (k.Once != 0) {
+		return KV{}, fmt.Errorf("kv message %d: value of %d bytes, members %d, once %d: a field that it does not have, or a write without its number", op, nv, k.Members, k.Once)
+	}
+	return k, nil
+}
+
+// KVTotal is the body of MKVTotal.
+type KVTotal struct {
+	Code  int32
+	Total int64 // after MKVAdd; after MKVDelete 1 if there was a key
+}
+
+// Append appends the body.
+func (v KVTotal) Append(dst []byte) []byte {
+	return le.AppendUint64(le.AppendUint32(le.AppendUint32(dst, uint32(v.Code)), 0), uint64(v.Total))
+}
+
+// ParseKVTotal reads the body of MKVTotal.
+func ParseKVTotal(b []byte) (v KVTotal, err error) {
+	if err := checkBody("kv total", b, 16); err != nil {
+		return v, err
+	}
+	return KVTotal{Code: int32(le.Uint32(b)), Total: int64(le.Uint64(b[8:]))}, parseZero("kv total", b[4:])
+}
+
+// Scoped is the body of MScoped.
+type Scoped struct{ Epoch replica.Epoch }
+
+// Append appends the body.
+func (s Scoped) Append(dst []byte) []byte { return le.AppendUint64(dst, uint64(s.Epoch)) }
+
+// ParseScoped reads the body of MScoped.
+func ParseScoped(b []byte) (s Scoped, err error) {
+	if err := checkBody("scoped", b, 8); err != nil {
+		return s, err
+	}
+	if s.Epoch = replica.Epoch(le.Uint64(b)); s.Epoch == 0 || s.Epoch > replica.MaxEpoch {
+		return Scoped{}, fmt.Errorf("scoped: epoch %d, want 1 to %d", s.Epoch, replica.MaxEpoch)
+	}
+	return s, nil
 }
 
 // Welcome is the body of MWelcome and MRunOK.

@@ -66,10 +66,16 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 		return again(v, err)
 	case MFail, MReject:
 		return string(body), body, nil
-	case MLeave, MBye, MFence:
+	case MLeave, MBye, MFence, MScope:
 		return nil, nil, checkBody("empty", body, 0)
-	case MKVSet, MKVGet, MBarrier:
-		v, err := ParseKV(body)
+	case MKVSet, MKVGet, MBarrier, MKVAdd, MKVCheck, MKVCompareSet, MKVDelete:
+		v, err := ParseKV(typ, body)
+		return again(v, err)
+	case MKVTotal:
+		v, err := ParseKVTotal(body)
+		return again(v, err)
+	case MScoped:
+		v, err := ParseScoped(body)
 		return again(v, err)
 	case MRunHello:
 		v, err := ParseRunHello(body)
@@ -106,6 +112,7 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 }
 
 var messageFiles = []string{"hello", "regions", "attach", "reattach", "sealed", "stopped", "loaded", "fail", "leave", "kv_set", "kv_get", "barrier",
+	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped",
 	"run_hello", "run_exited", "welcome", "refused", "attached", "fence", "order", "bye", "kv_ok", "kv_value", "run_ok", "run_start", "run_stop", "run_done"}
 
 // The vectors are written by C: every one must parse to the values its text names, and encode to the same bytes.
@@ -134,10 +141,15 @@ func TestGoldenMessages(t *testing.T) {
 func TestGoldenValues(t *testing.T) {
 	hello := Hello{ABI: 1, Rank: 3, World: 4, Group: 1, Nonce: 18369614221190020847, PID: 4711, Job: "opticks", Token: "secret-token"}
 	for name, want := range map[string]any{
-		"hello":    hello,
-		"reattach": hello,
-		"sealed":   Sealed{Kind: 1, Index: 5, Word: 339, Generation: replica.Word(7696586332700).Generation()},
-		"kv_set":   KV{Key: "addr/3", Value: []byte("127.0.0.1:4000")},
+		"hello":          hello,
+		"reattach":       hello,
+		"sealed":         Sealed{Kind: 1, Index: 5, Word: 339, Generation: replica.Word(7696586332700).Generation()},
+		"kv_set":         KV{Key: "addr/3", Value: []byte("127.0.0.1:4000"), Once: 9},
+		"kv_add":         KV{Key: "came", Value: []byte{0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, Once: 10},
+		"kv_compare_set": KV{Key: "who", Value: []byte("mineyours"), Members: 4, Once: 11},
+		"kv_delete":      KV{Key: "who", Value: nil, Once: 12},
+		"kv_total":       KVTotal{Code: CodeOK, Total: -3},
+		"scoped":         Scoped{Epoch: 8},
 		"order": Order{Action: OrderLoad, Source: replica.PeerRAM, Step: 1234567, Generation: replica.Word(6597074704924).Generation(), Slot: 2, Place: 9,
 			ReplicatedRoot: rising(0x50), PrivateRoot: rising(0x70), Code: CodeStopped, Text: "why"},
 		"run_hello": RunHello{ABI: 1, World: 4, Capacity: 2, Ranks: []replica.Rank{0, 3}, Groups: []replica.GroupID{0, 1, 0, 1}, MinCopies: 2, Cadence: 1, Slots: 4,

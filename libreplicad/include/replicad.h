@@ -18,6 +18,7 @@
  *     per step S = info.step+1, ...:  forward/backward; rp_step_enter(S); update; rp_step_exit(S); worker: rp_capture
  *     RP_EFENCED anywhere: stop collectives, go back to rp_join
  *   } -> rp_leave -> rp_close
+ * rp_scope, and the rendezvous after it, may be called from rp_open on.
  */
 #ifndef REPLICAD_H
 #define REPLICAD_H
@@ -138,7 +139,7 @@ RP_API int rp_capture(rp_handle *h, rp_error *err);
 /* Worker thread: tells the daemon about a private part sealed by rp_step_enter, and takes in what the daemon has sent. Cheap when
  * there is none. RP_EGONE when the daemon hung up. */
 RP_API int rp_notify(rp_handle *h);
-/* Worker thread: after RP_EGONE, connects again and offers the arena back. RP_EGONE at once if nobody listens yet: try again later.
+/* Worker thread: after RP_EGONE, connects again and offers the arena back (before rp_attach, on the training thread: says hello again). RP_EGONE at once if nobody listens yet: try again later.
  * RP_ESTOPPED if the rank has another owner. */
 RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err);
 /* Any thread: makes a running capture end at the next chunk. */
@@ -160,10 +161,25 @@ RP_API int rp_reject(rp_handle *h, const char *text, rp_error *err);
  * for a hang: a day at most; 0 ends the pause. */
 RP_API int rp_pause(rp_handle *h, int64_t most_ns, rp_error *err);
 
-/* Rendezvous of the handle's epoch: a key-value store and a barrier, served through the daemon. Keys up to 255 bytes,
- * values up to 32 KiB. rp_kv_get waits for the key. RP_EFENCED when the epoch closes meanwhile. */
+/* Rendezvous of the handle's scope: a key-value store and a barrier, served through the daemon. The scope is the epoch that
+ * rp_join named last, or the one that rp_scope named since. It outlives the cluster's leader; a rank may contribute 16,384 keys
+ * and barriers and 4 MiB to an epoch. Keys up to 255 bytes, values up to 32 KiB. RP_EFENCED when the scope's epoch closes meanwhile.
+ * After RP_ETIMEOUT or RP_EGONE (rp_reconnect) a call may have been carried out or not: the same call again is the same one, and
+ * counts once; any other write gives it up. */
+/* Makes the epoch to come the scope: the job's highest closed epoch + 1. Before rp_attach, so that new processes meet before they
+ * know what they register; and after a fence, so that the others meet them. */
+RP_API int rp_scope(rp_handle *h, uint64_t *epoch, int64_t timeout_ns, rp_error *err);
 RP_API int rp_kv_set(rp_handle *h, const char *key, const void *value, size_t n, int64_t timeout_ns, rp_error *err);
 RP_API int rp_kv_get(rp_handle *h, const char *key, void *value, size_t *n /* in: room, out: size */, int64_t timeout_ns, rp_error *err);
+/* rp_kv_get waits for the key; rp_kv_check does not: RP_EAGAIN if it is not set. */
+RP_API int rp_kv_check(rp_handle *h, const char *key, int64_t timeout_ns, rp_error *err);
+/* Adds to a decimal number (no key: to 0) and tells the sum. */
+RP_API int rp_kv_add(rp_handle *h, const char *key, int64_t delta, int64_t *total, int64_t timeout_ns, rp_error *err);
+/* Sets the key to what is desired if it holds what is expected (no key: if nothing is). Tells what it holds then. Both values
+ * together up to 32 KiB. */
+RP_API int rp_kv_compare_set(rp_handle *h, const char *key, const void *expected, size_t expected_n, const void *desired, size_t desired_n, void *value, size_t *n /* in: room, out: size */, int64_t timeout_ns, rp_error *err);
+/* Removes the key; *deleted (may be NULL) tells whether it was there. */
+RP_API int rp_kv_delete(rp_handle *h, const char *key, int *deleted, int64_t timeout_ns, rp_error *err);
 RP_API int rp_barrier(rp_handle *h, const char *name, uint32_t members, int64_t timeout_ns, rp_error *err);
 
 typedef struct rp_stats {

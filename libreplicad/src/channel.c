@@ -45,9 +45,24 @@ int rpi_connect(const char *path, int64_t deadline, int *out, rp_error *err) {
 	}
 }
 
+/* The rendezvous is asked for its scope, all else is said of the epoch that is worked under. */
+static uint64_t epoch_of(const rp_handle *h, uint16_t type) {
+	switch (type) {
+	case RP_M_KV_SET:
+	case RP_M_KV_GET:
+	case RP_M_KV_ADD:
+	case RP_M_KV_CHECK:
+	case RP_M_KV_COMPARE_SET:
+	case RP_M_KV_DELETE:
+	case RP_M_BARRIER:
+		return atomic_load(&h->scope);
+	}
+	return atomic_load(&h->epoch);
+}
+
 int rpi_send_on(rp_handle *h, int fd, uint16_t type, uint32_t request, struct iovec *body, int n, int pass, int64_t deadline) {
-	rp_header head = {.magic = RP_MESSAGE_MAGIC, .version = RP_MESSAGE_VERSION, .type = type, .length = sizeof head, .request = request, .epoch = atomic_load(&h->epoch), .incarnation = h->incarnation};
-	struct iovec iov[4] = {{&head, sizeof head}};
+	rp_header head = {.magic = RP_MESSAGE_MAGIC, .version = RP_MESSAGE_VERSION, .type = type, .length = sizeof head, .request = request, .epoch = epoch_of(h, type), .incarnation = h->incarnation};
+	struct iovec iov[5] = {{&head, sizeof head}};
 	for (int i = 0; i < n; i++) {
 		iov[1 + i] = body[i];
 		head.length += (uint32_t)body[i].iov_len;
@@ -222,8 +237,7 @@ int rpi_wait(rp_handle *h, rpi_ready ready, const char *what, int64_t deadline, 
 static int replied_in_epoch(rp_handle *h) {
 	if (h->reply.type)
 		return RP_OK;
-	uint64_t epoch = atomic_load(&h->epoch);
-	return epoch && atomic_load(&h->control->fence.word) >= epoch ? RP_EFENCED : RP_EAGAIN;
+	return rpi_closed(h, h->asked) ? RP_EFENCED : RP_EAGAIN;
 }
 
 static int refused(const rpi_reply *r, rp_error *err) {
@@ -246,6 +260,7 @@ int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t
 	pthread_mutex_lock(&h->io);
 	h->request = h->request % 0x7fffffff + 1;
 	h->reply.type = 0, h->reply.length = 0, h->reply.request = h->request;
+	h->asked = type == RP_M_SCOPE ? 0 : epoch_of(h, type);
 	pthread_mutex_unlock(&h->io);
 	int rc = rpi_send(h, type, h->request, body, n, deadline, err);
 	if (rc == RP_OK)
@@ -255,7 +270,7 @@ int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t
 	if (rc == RP_OK)
 		rc = check_reply(&h->reply, want, err);
 	else if (rc == RP_EFENCED)
-		rpi_error(err, rc, "epoch %llu is closed: rp_join", (unsigned long long)atomic_load(&h->epoch));
+		rpi_error(err, rc, "epoch %llu is closed: rp_join", (unsigned long long)h->asked);
 	pthread_mutex_unlock(&h->io);
 	return rc;
 }

@@ -59,6 +59,8 @@ bool rpi_forked(const rp_handle *h) {
 	return mark != 1 && (mark != 2 || getpid() != h->pid);
 }
 
+bool rpi_closed(const rp_handle *h, uint64_t epoch) { return epoch && h->control && atomic_load(&h->control->fence.word) >= epoch; }
+
 int64_t rpi_now(void) {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);

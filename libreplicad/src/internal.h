@@ -95,9 +95,17 @@ struct rp_handle {
 
 	/* the order being carried out */
 	_Atomic uint64_t epoch;
+	_Atomic uint64_t scope; /* the epoch whose rendezvous is asked; 0: none yet */
 	_Atomic int life;
 	rp_order order;
 	uint64_t initial_epoch; /* whose initial state this handle has sealed */
+
+	/* rendezvous: the newest write, so that a call which was not answered goes on as the same write */
+	uint32_t once;
+	rp_kv wrote;
+	uint16_t wrote_type; /* 0: it was answered */
+	uint64_t wrote_scope;
+	uint8_t wrote_digest[16]; /* of key and value */
 
 	/* words as last seen */
 	uint64_t step, good;
@@ -128,6 +136,7 @@ struct rp_handle {
 	bool stopped;
 	char why[256]; /* it was stopped */
 	uint32_t request; /* training thread's */
+	uint64_t asked;   /* the epoch that request is about; 0: of none */
 	uint32_t hands;
 	uint8_t *datagram; /* RP_MAX_MESSAGE */
 };
@@ -135,6 +144,7 @@ struct rp_handle {
 /* errors.c */
 int rpi_error(rp_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int rpi_system(rp_error *err, const char *what, int number);
+bool rpi_closed(const rp_handle *h, uint64_t epoch); /* by the fence word, where an arena is mapped */
 bool rpi_forked(const rp_handle *h);
 int64_t rpi_now(void);
 int64_t rpi_deadline(int64_t timeout_ns); /* -1: refused */
@@ -188,6 +198,9 @@ void rpi_quiesce(rp_handle *h, int64_t deadline); /* finishes or cancels, and jo
 /* words.c */
 bool rpi_set_step(rp_handle *h, uint64_t to);
 bool rpi_set_good(rp_handle *h, uint64_t to);
+
+/* open.c */
+int rpi_greet_again(rp_handle *h, int64_t deadline, rp_error *err); /* before rp_attach: if the daemon hung up */
 
 /* geometry.c */
 int rpi_map(rp_handle *h, int fd, const rp_attached *a, rp_error *err);

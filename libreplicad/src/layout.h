@@ -132,6 +132,11 @@ enum {
 	RP_M_KV_GET = 11,   /* rp_kv: reply RP_M_KV_VALUE once the key is there */
 	RP_M_BARRIER = 12,  /* rp_kv with members: reply RP_M_KV_OK once all came */
 	RP_M_REJECT = 13,   /* text: what this rank was given to load is bad although it hashes right; no reply (a fence follows) */
+	RP_M_KV_ADD = 14,   /* rp_kv, value: i64 to add; reply RP_M_KV_TOTAL */
+	RP_M_KV_CHECK = 15, /* rp_kv; reply RP_M_KV_OK at once, RP_EAGAIN if the key is not there */
+	RP_M_KV_COMPARE_SET = 16, /* rp_kv, value: members bytes that are expected, then what is desired; reply RP_M_KV_VALUE: what is there now */
+	RP_M_KV_DELETE = 17, /* rp_kv; reply RP_M_KV_TOTAL: 1 if there was a key */
+	RP_M_SCOPE = 18,    /* reply RP_M_SCOPED */
 	RP_M_PAUSE = 19,    /* u64 nanoseconds: the rank stands still for at most so long, on purpose; 0 ends it; no reply */
 	/* a launcher (replicad run) -> daemon */
 	RP_M_RUN_HELLO = 20, /* rp_run_hello; reply RP_M_RUN_OK or RP_M_REFUSED */
@@ -144,8 +149,10 @@ enum {
 	RP_M_FENCE = 67,    /* header.epoch = highest closed epoch; the fence word says the same */
 	RP_M_ORDER = 68,    /* rp_order */
 	RP_M_BYE = 69,
-	RP_M_KV_OK = 70,    /* i32 code (RP_OK, RP_EFENCED), u32 0 */
+	RP_M_KV_OK = 70,    /* i32 code (RP_OK, RP_EFENCED, RP_EAGAIN), u32 0 */
 	RP_M_KV_VALUE = 71, /* i32 code, u32 length, value */
+	RP_M_KV_TOTAL = 72, /* i32 code, u32 0, i64 total */
+	RP_M_SCOPED = 73,   /* u64: the epoch to come */
 	/* daemon -> launcher */
 	RP_M_RUN_OK = 80,    /* rp_welcome */
 	RP_M_RUN_START = 81, /* rp_run_start: run a process for this rank */
@@ -206,8 +213,9 @@ typedef struct rp_order {
 } rp_order;
 _Static_assert(sizeof(rp_order) == 136, "order");
 
-typedef struct rp_kv {
-	uint32_t key_bytes, value_bytes, members, reserved;
+typedef struct rp_kv { /* header.epoch: whose rendezvous */
+	uint32_t key_bytes, value_bytes, members;
+	uint32_t once; /* of a write (set, add, compare_set, delete): its number; the same again is the same write. Else 0 */
 	/* key, then value */
 } rp_kv;
 _Static_assert(sizeof(rp_kv) == 16, "kv");

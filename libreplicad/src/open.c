@@ -121,6 +121,14 @@ static int greet(rp_handle *h, int64_t deadline, rp_error *err) {
 	return RP_OK;
 }
 
+int rpi_greet_again(rp_handle *h, int64_t deadline, rp_error *err) {
+	pthread_mutex_lock(&h->io);
+	rpi_pump(h);
+	bool gone = h->gone;
+	pthread_mutex_unlock(&h->io);
+	return gone ? greet(h, deadline, err) : RP_OK;
+}
+
 RP_API int rp_open(const rp_options *opt, rp_handle **out, rp_error *err) {
 	if (!opt || !out)
 		return rpi_error(err, RP_EINVAL, "rp_open: options or out is NULL");
@@ -179,11 +187,7 @@ RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 		return rpi_error(err, RP_EINVAL, "rp_attach: timeout %lld ns is negative", (long long)timeout_ns);
 	if (atomic_load(&h->life) != RPI_OPEN || !h->regions)
 		return rpi_error(err, RP_ESTATE, "rp_attach: call it once, after rp_register");
-	pthread_mutex_lock(&h->io);
-	rpi_pump(h);
-	bool gone = h->gone;
-	pthread_mutex_unlock(&h->io);
-	int rc = gone ? greet(h, deadline, err) : RP_OK;
+	int rc = rpi_greet_again(h, deadline, err);
 	if (rc == RP_OK)
 		rc = send_regions(h, deadline, err);
 	uint32_t count[2] = {h->regions, 0};
@@ -230,7 +234,7 @@ RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	if (deadline < 0)
 		return rpi_error(err, RP_EINVAL, "rp_reconnect: timeout %lld ns is negative", (long long)timeout_ns);
 	if (atomic_load(&h->life) == RPI_OPEN)
-		return rpi_error(err, RP_ESTATE, "rp_reconnect: the rank is not attached yet: call rp_attach again");
+		return rpi_greet_again(h, deadline, err);
 	pthread_mutex_lock(&h->io);
 	rpi_pump(h);
 	bool gone = h->gone;

@@ -26,8 +26,7 @@ static int lost_word(rp_handle *h, rp_error *err) {
 RP_API int rp_fenced(const rp_handle *h) {
 	if (!h || rpi_forked(h) || !h->control)
 		return 0;
-	uint64_t epoch = atomic_load(&h->epoch);
-	return epoch && atomic_load(&h->control->fence.word) >= epoch;
+	return rpi_closed(h, atomic_load(&h->epoch));
 }
 
 RP_API uint64_t rp_committed(const rp_handle *h) {

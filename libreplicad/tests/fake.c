@@ -86,12 +86,54 @@ static void attach(fake *f, const rp_header *h) {
 	send_with(f, RP_M_ATTACHED, 0, h->request, &a, sizeof a, h->type == RP_M_ATTACH ? f->memfd : -1);
 }
 
+/* One key and one counter, whatever they are called. */
+static void rendezvous(fake *f, const rp_header *h, const uint8_t *body) {
+	memcpy(&f->kv, body, sizeof f->kv);
+	f->kv_epoch = h->epoch;
+	const uint8_t *value = body + sizeof f->kv + f->kv.key_bytes;
+	int32_t ok[4] = {RP_OK, 0};
+	switch (h->type) {
+	case RP_M_KV_CHECK:
+		ok[0] = f->size ? RP_OK : RP_EAGAIN;
+		fake_send(f, RP_M_KV_OK, 0, h->request, ok, 8);
+		return;
+	case RP_M_KV_ADD:
+		if (f->kv.once != f->once) {
+			int64_t delta;
+			memcpy(&delta, value, sizeof delta);
+			f->total += delta;
+		}
+		f->once = f->kv.once;
+		memcpy(ok + 2, &f->total, sizeof f->total);
+		fake_send(f, RP_M_KV_TOTAL, 0, h->request, ok, 16);
+		return;
+	case RP_M_KV_DELETE:
+		ok[2] = f->size > 0;
+		f->size = 0;
+		fake_send(f, RP_M_KV_TOTAL, 0, h->request, ok, 16);
+		return;
+	case RP_M_KV_COMPARE_SET:
+		if (f->kv.members == f->size && memcmp(value, f->value, f->size) == 0) {
+			f->size = f->kv.value_bytes - f->kv.members;
+			CHECK(f->size <= sizeof f->value);
+			memcpy(f->value, value + f->kv.members, f->size);
+		}
+		uint8_t reply[8 + sizeof f->value] = {0};
+		memcpy(reply + 4, &f->size, 4);
+		memcpy(reply + 8, f->value, f->size);
+		fake_send(f, RP_M_KV_VALUE, 0, h->request, reply, 8 + f->size);
+		return;
+	case RP_M_KV_SET:
+	case RP_M_BARRIER:
+		fake_send(f, RP_M_KV_OK, 0, h->request, ok, 8);
+	}
+}
+
 static void answer(fake *f, const uint8_t *message) {
 	rp_header h;
 	memcpy(&h, message, sizeof h);
 	rp_welcome w = {.abi = 1, .rank = 2, .era = 1, .chunk_bytes = f->chunk};
 	memcpy(w.job, job, 16);
-	int32_t ok[2] = {RP_OK, 0};
 	switch (h.type) {
 	case RP_M_HELLO:
 		fake_send(f, RP_M_WELCOME, 0, h.request, &w, sizeof w);
@@ -115,9 +157,14 @@ static void answer(fake *f, const uint8_t *message) {
 	case RP_M_LEAVE:
 		fake_send(f, RP_M_BYE, 0, h.request, NULL, 0);
 		break;
-	case RP_M_KV_SET:
-	case RP_M_BARRIER:
-		fake_send(f, RP_M_KV_OK, 0, h.request, ok, sizeof ok);
+	case RP_M_SCOPE:
+		fake_send(f, RP_M_SCOPED, 0, h.request, &f->scope, sizeof f->scope);
+		break;
+	default:
+		if (f->drop)
+			f->drop--;
+		else
+			rendezvous(f, &h, message + sizeof h);
 	}
 }
 

@@ -156,14 +156,19 @@ static rp_hello hello(void) {
 	return b;
 }
 
-static void kv(const char *n, uint16_t type, const char *key, const char *value, uint32_t members) {
+static void kv_bytes(const char *n, uint16_t type, const char *key, const void *value, size_t bytes, uint32_t members, uint32_t once) {
 	message(n, type);
-	rp_kv b = {.key_bytes = (uint32_t)strlen(key), .value_bytes = (uint32_t)strlen(value), .members = members};
+	rp_kv b = {.key_bytes = (uint32_t)strlen(key), .value_bytes = (uint32_t)bytes, .members = members, .once = once};
 	add(&b, sizeof b);
 	add(key, strlen(key));
-	add(value, strlen(value));
-	NUM(b, key_bytes); NUM(b, value_bytes); NUM(b, members);
-	fprintf(text, "key %s\nvalue %s\n", key, value);
+	add(value, bytes);
+	NUM(b, key_bytes); NUM(b, value_bytes); NUM(b, members); NUM(b, once);
+	fprintf(text, "key %s\n", key);
+}
+
+static void kv(const char *n, uint16_t type, const char *key, const char *value, uint32_t members, uint32_t once) {
+	kv_bytes(n, type, key, value, strlen(value), members, once);
+	fprintf(text, "value %s\n", value);
 	sent();
 }
 
@@ -235,9 +240,17 @@ static void from_rank(void) {
 	sent();
 
 	plain("leave", RP_M_LEAVE);
-	kv("kv_set", RP_M_KV_SET, "addr/3", "127.0.0.1:4000", 0);
-	kv("kv_get", RP_M_KV_GET, "addr/3", "", 0);
-	kv("barrier", RP_M_BARRIER, "up", "", 4);
+	kv("kv_set", RP_M_KV_SET, "addr/3", "127.0.0.1:4000", 0, 9);
+	kv("kv_get", RP_M_KV_GET, "addr/3", "", 0, 0);
+	kv("barrier", RP_M_BARRIER, "up", "", 4, 0);
+	int64_t delta = -3;
+	kv_bytes("kv_add", RP_M_KV_ADD, "came", &delta, sizeof delta, 0, 10);
+	fprintf(text, "delta -3\n");
+	sent();
+	kv("kv_check", RP_M_KV_CHECK, "came", "", 0, 0);
+	kv("kv_compare_set", RP_M_KV_COMPARE_SET, "who", "mineyours", 4, 11);
+	kv("kv_delete", RP_M_KV_DELETE, "who", "", 0, 12);
+	plain("scope", RP_M_SCOPE);
 }
 
 static void from_daemon(void) {
@@ -277,6 +290,20 @@ static void from_daemon(void) {
 	add(head, sizeof head);
 	add("127.0.0.1:4000", 14);
 	fprintf(text, "code 0\nlength 14\nvalue 127.0.0.1:4000\n");
+	sent();
+
+	message("kv_total", RP_M_KV_TOTAL);
+	head[1] = 0;
+	add(head, sizeof head);
+	int64_t total = -3;
+	add(&total, sizeof total);
+	fprintf(text, "code 0\ntotal -3\n");
+	sent();
+
+	message("scoped", RP_M_SCOPED);
+	uint64_t scope = 8;
+	add(&scope, sizeof scope);
+	fprintf(text, "epoch 8\n");
 	sent();
 }
 

@@ -54,6 +54,15 @@ typedef struct {
 	int refuse;     /* code for the next attach */
 	_Atomic unsigned sealed, stopped;
 	rp_sealed last;
+	/* rendezvous */
+	uint64_t scope;    /* answered to rp_scope */
+	unsigned drop;     /* requests that get no answer */
+	rp_kv kv;          /* newest request that got one */
+	uint64_t kv_epoch; /* and its epoch */
+	uint32_t once;     /* of the newest addition */
+	int64_t total;
+	char value[64];
+	uint32_t size;
 } fake;
 
 void fake_start(fake *f);
@@ -82,5 +91,5 @@ typedef struct {
 	const char *name;
 	void (*run)(void);
 } test;
-extern const test words_tests[], capture_tests[], process_tests[], bytes_tests[];
+extern const test words_tests[], capture_tests[], process_tests[], bytes_tests[], kv_tests[];
 #endif
