@@ -1,4 +1,6 @@
-"""replicad under a PyTorch training loop, in three lines::
+"""replicad under a PyTorch training loop.
+
+Three lines::
 
     session = replicad.Session(model=model, optimizer=optimizer, scheduler=scheduler, data=loader)
     for step in range(session.resume() + 1, steps + 1):
@@ -34,6 +36,7 @@ class Resumed(int):
     epoch: int
 
     def __new__(cls, order: Order, source: str) -> Resumed:
+        """The step of an order."""
         self = super().__new__(cls, order.step)
         self.source, self.epoch = source, order.epoch
         return self
@@ -54,6 +57,9 @@ class Session:
     group; the others are kept for each rank. Who the rank is comes from the environment that ``replicad run`` sets, unless
     given.
     """
+
+    _pid: int
+    _closed: bool
 
     def __init__(
         self,
