@@ -1,5 +1,6 @@
-# The commands of this repository. `make test` and `make demo` do their own set-up; both need git, make, gcc and Go, nothing else.
-# Warnings of the compilers and linters are errors; nothing here needs root or a network beside Go's module proxy.
+# The commands of this repository. `make test` and `make demo` do their own set-up; both need git, make, gcc and Go, `make test` also
+# Python 3.10 or newer with venv, nothing else. Warnings of the compilers and linters are errors; nothing here needs root or a network
+# beside Go's module proxy and Python's package index.
 
 SHELL      := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,10 +12,14 @@ GOBUILD    := $(GO) build -buildvcs=false -trimpath
 FUZZTIME   ?= 20s
 RUNS       ?= 20
 DEMO       ?=
+VENV       := $(CURDIR)/.venv
+# The newest glibc that the wheel may need: Debian 12's.
+GLIBC      ?= 2.36
+PYTEST     ?=
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up check unit c-test demo-test test demo soak bench fuzz clean
+.PHONY: help build set-up py-setup check py-check unit c-test py-test wheel demo-test test demo soak bench fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -22,6 +27,9 @@ help: ## this list
 set-up: ## look for the tools, fetch the modules
 	@for tool in git gcc $(GO); do command -v $$tool >/dev/null || { echo "make: $$tool is missing (Debian: apt install git make gcc; Go: https://go.dev/dl)" >&2; exit 1; }; done
 	$(GO) mod download
+
+py-setup: ## .venv with the pinned Python tools and torch
+	.ci/py-setup $(VENV)
 
 build: set-up ## the programs and the C library, in bin/
 	@mkdir -p $(BIN)
@@ -37,16 +45,27 @@ check: set-up ## format, vet, staticcheck, tidy module file
 	$(GO) tool staticcheck ./...
 	$(GO) mod tidy -diff
 
+py-check: py-setup ## format, lint and types of the Python package and its tests
+	cd python && $(VENV)/bin/ruff format --check --quiet && $(VENV)/bin/ruff check --quiet && $(VENV)/bin/mypy src tests tools
+
 unit: set-up ## all Go tests, with the race detector, in random order
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -vet=off -timeout 8m ./...
 
 c-test: ## libreplicad's own tests, under address and undefined-behaviour sanitizers
 	$(MAKE) --no-print-directory -C libreplicad c-test
 
+wheel: build py-setup ## the Python package with the C library and the program, in dist/
+	CGO_ENABLED=0 $(GOBUILD) -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/wheel/replicad ./cmd/replicad
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(VENV)/bin/python python/tools/wheel.py --library libreplicad/build/libreplicad.so --program $(BIN)/wheel/replicad \
+		--license LICENSE --license libreplicad/third_party/xxhash/LICENSE --most $(GLIBC) --out dist
+
+py-test: wheel ## the Python tests, with real daemons; flags in PYTEST="..."
+	cd python && $(VENV)/bin/python -m pytest $(PYTEST)
+
 demo-test: build ## the demo's scenario with the normal binaries
 	$(BIN)/replicad demo $(DEMO)
 
-test: build check unit c-test demo-test ## everything that must pass
+test: build check py-check unit c-test py-test demo-test ## everything that must pass
 	@echo "make test: passed"
 
 demo: build ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="..."
@@ -66,5 +85,5 @@ fuzz: set-up ## every fuzz target for FUZZTIME
 	done
 
 clean: ## remove what was built
-	rm -rf $(BIN)
+	rm -rf $(BIN) dist
 	$(MAKE) --no-print-directory -C libreplicad clean

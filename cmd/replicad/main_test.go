@@ -110,7 +110,7 @@ func TestExitCode(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	code, out, _ := try(t, "version")
-	if code != exitOK || !strings.HasPrefix(out, "replicad ") || !strings.Contains(out, "go1.") {
+	if code != exitOK || !strings.HasPrefix(out, "replicad "+release+" ") || !strings.Contains(out, "go1.") {
 		t.Errorf("code %d: %q", code, out)
 	}
 }

@@ -8,7 +8,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set by the linker (see Makefile).
+// release is the project's version; python/src/replicad/__init__.py has the same.
+const release = "0.1.0"
+
+// version, the source's revision, is set by the linker (see Makefile).
 var version string
 
 // versionText is what the binary knows of its source: the linker's word, else what the go command recorded.
@@ -41,7 +44,7 @@ func newVersion(std stdio) *cobra.Command {
 		Short: "What was built, from which source",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(std.out, "replicad %s %s %s/%s\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(std.out, "replicad %s %s %s %s/%s\n", release, versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}

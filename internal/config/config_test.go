@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -183,17 +184,28 @@ func TestDev(t *testing.T) {
 		}
 		return os.WriteFile(filepath.Join(ids, "ca.pem"), nil, 0o600)
 	}
-	for range 2 {
-		c, err := Dev(dir, makePKI)
+	var hosts []string
+	for _, d := range []string{dir, dir, filepath.Join(t.TempDir(), "other")} {
+		c, err := Dev(d, makePKI)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !c.IsVoter() || c.StateDir != dir || c.Host() != "127.0.0.1" {
+		if a, err := netip.ParseAddr(c.Host()); !c.IsVoter() || c.StateDir != d || err != nil || !a.IsLoopback() {
 			t.Errorf("%+v", c)
 		}
+		hosts = append(hosts, c.Host())
 	}
-	if made != 1 {
-		t.Errorf("the identity was made %d times", made)
+	if made != 2 {
+		t.Errorf("the identity was made %d times for two clusters", made)
+	}
+	if hosts[0] != hosts[1] || hosts[0] == hosts[2] {
+		t.Errorf("addresses %v, want one for each folder", hosts)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "address"), []byte("10.0.0.1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Dev(dir, makePKI); err == nil || !strings.Contains(err.Error(), `"10.0.0.1"`) {
+		t.Errorf("an address that others reach: %v", err)
 	}
 	if _, err := Dev(filepath.Join(dir, "x"), func(string, replica.NodeName) error { return errors.New("no entropy") }); err == nil || !strings.Contains(err.Error(), "no entropy") {
 		t.Errorf("a failing callback: %v", err)

@@ -1,11 +1,14 @@
 package config
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -40,14 +43,42 @@ func Dev(dir string, makePKI func(dir string, node replica.NodeName) error) (*Co
 	} else if err != nil {
 		return nil, fmt.Errorf("dev identity: %w", err)
 	}
+	host, err := devHost(dir)
+	if err != nil {
+		return nil, fmt.Errorf("dev address: %w", err)
+	}
 	c := (Config{
-		Node: DevNode, Addr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7401", StateDir: dir,
+		Node: DevNode, Addr: host + ":7400", GossipAddr: host + ":7401", StateDir: dir,
 		PKI:    PKI{CA: file("ca.pem"), Cert: file(string(DevNode) + ".pem"), Key: file(string(DevNode) + "-key.pem"), GossipKey: file("gossip.key")},
-		Voters: []Voter{{Name: DevNode, Addr: "127.0.0.1:7400"}},
+		Voters: []Voter{{Name: DevNode, Addr: host + ":7400"}},
 		Labels: map[string]string{"host": string(DevNode)},
 	}).WithDefaults()
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("dev configuration in %s:\n%w", dir, err)
 	}
 	return c, nil
+}
+
+// devHost is the loopback address of the cluster in dir: one of its own, drawn from the folder's name, so that two clusters on one
+// machine don't meet. It is kept in a file, because the cluster's log names it: a folder that is moved keeps its address.
+func devHost(dir string) (string, error) {
+	path := filepath.Join(dir, "address")
+	b, err := os.ReadFile(path)
+	if err == nil {
+		host := strings.TrimSpace(string(b))
+		if a, err := netip.ParseAddr(host); err != nil || !a.IsLoopback() {
+			return "", fmt.Errorf("%s holds %q, want a loopback address: remove the folder %s to start afresh", path, host, dir)
+		}
+		return host, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(dir))
+	host := netip.AddrFrom4([4]byte{127, 1 + sum[0]%254, 1 + sum[1]%254, 1 + sum[2]%254}).String()
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, []byte(host+"\n"), 0o600); err != nil {
+		return "", err
+	}
+	return host, os.Rename(tmp, path)
 }

@@ -212,6 +212,10 @@ func (j *journal) exited(job string, r replica.Rank, pid uint64, status int32) {
 	j.event("process_exited").Str("job", job).Uint32("rank", uint32(r)).Uint64("pid", pid).Int32("status", status).Msg("launcher's process exited")
 }
 
+func (j *journal) startFailed(job *replica.Job, r replica.Rank, status int32, tries, of int) {
+	j.event("start_failed").Str("job", job.Name).Uint32("rank", uint32(r)).Int32("status", status).Int("in_a_row", tries).Int("of", of).Msg("process ended before it attached")
+}
+
 func (j *journal) moved(job *replica.Job, r replica.Rank, part replica.Part, epoch replica.Epoch, rep transfer.Report, tier replica.Tier, took time.Duration) {
 	by := zerolog.Dict()
 	for n, b := range rep.By {

@@ -19,16 +19,21 @@ type launcher struct {
 	hello    wire.RunHello
 	running  map[replica.Rank]bool
 	retryAt  map[replica.Rank]time.Time // of a rank whose process ended before it claimed anything
-	tries    map[replica.Rank]int
-	refused  map[replica.Rank]string // why its process got no arena, the last time
+	tries    map[replica.Rank]int       // of those, in a row
+	attached map[replica.Rank]bool      // since its process was started
+	refused  map[replica.Rank]string    // why its process got no arena, the last time
 	creating bool
 	accepted bool
 	job      replica.JobID // that it was accepted for: a name may be used again
 	done     bool
 }
 
-// startTries is how often a process that ends before it attaches is started again.
-const startTries = 5
+// startTries is how often in a row a process may end before it attaches, which no recovery mends: the job ends then. Two such ends
+// with more than startWindow between them are not in a row.
+const (
+	startTries  = 5
+	startWindow = 10 * time.Minute
+)
 
 func (l *launcher) createRequest(id uint64) createRequest {
 	h := l.hello
@@ -41,7 +46,7 @@ func (l *launcher) createRequest(id uint64) createRequest {
 }
 
 func (m *member) runHello(ev session.RunHello) {
-	l := &launcher{peer: ev.Peer, request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]bool{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}, refused: map[replica.Rank]string{}}
+	l := &launcher{peer: ev.Peer, request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]bool{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}, attached: map[replica.Rank]bool{}, refused: map[replica.Rank]string{}}
 	m.launchers[ev.Peer.ID()] = l
 	if err := replica.CheckName(l.hello.Job); err != nil {
 		m.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
@@ -120,6 +125,7 @@ func (m *member) serveLauncher(l *launcher) {
 
 func (m *member) startRank(lj *localJob, l *launcher, r replica.Rank) {
 	l.running[r] = true
+	delete(l.attached, r)
 	l.peer.Send(wire.RankHeader{Type: wire.MRunStart, Epoch: lj.job.Epoch}, wire.RunStart{Rank: r, World: lj.job.Layout.World, Group: lj.group(r)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 }
 
@@ -178,18 +184,40 @@ func (m *member) runExited(ev session.RunExited) {
 	}
 	if lr := lj.ranks[r]; lr != nil && uint64(lr.pid) == ev.RunExited.PID {
 		m.rankDied(lj, lr)
-	} else {
-		l.tries[r]++
-		l.retryAt[r] = time.Now().Add(time.Second)
-		if l.tries[r] >= startTries && lj.job.Phase == replica.Opening {
-			why := fmt.Sprintf("rank %d ended %d times before it attached, the last time with status %d", r, l.tries[r], ev.RunExited.Status)
-			if text := l.refused[r]; text != "" {
-				why += ": " + text
-			}
-			m.send(kindEnd, endRequest{lj.job.Name, why})
-		}
+	} else if !l.attached[r] { // else the rank was a child of the launcher's process, or has been taken over
+		m.endedEarly(lj, l, r, ev.RunExited.Status)
 	}
 	m.report(lj)
+}
+
+// endedEarly counts a process that ended before it attached: it was started in vain, and will be again.
+func (m *member) endedEarly(lj *localJob, l *launcher, r replica.Rank, status int32) {
+	now := time.Now()
+	if now.Sub(l.retryAt[r]) > startWindow {
+		l.tries[r] = 0
+	}
+	l.tries[r]++
+	l.retryAt[r] = now.Add(time.Second)
+	m.log.startFailed(lj.job, r, status, l.tries[r], startTries)
+	if l.tries[r] < startTries || lj.job.Phase == replica.Ended {
+		return
+	}
+	why := fmt.Sprintf("rank %d ended %d times in a row on node %s before it attached, the last time with status %d", r, l.tries[r], m.self.Name, status)
+	if text := l.refused[r]; text != "" {
+		why += ": " + text
+	}
+	m.send(kindEnd, endRequest{lj.job.Name, recovery.DoNotRequeue + why + "; its own output says why"})
+}
+
+// rankAttached: whatever goes wrong with the process from here on is recovery's business.
+func (m *member) rankAttached(job string, r replica.Rank) {
+	for _, l := range m.launchers {
+		if l.hello.Job == job {
+			l.attached[r] = true
+			delete(l.tries, r)
+			delete(l.refused, r)
+		}
+	}
 }
 
 // launcherGone forgets a launcher; its processes are found by their own sessions.

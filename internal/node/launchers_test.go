@@ -1,8 +1,11 @@
 package node
 
 import (
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -27,5 +30,55 @@ func TestLauncherLearnsHowItsJobEnded(t *testing.T) {
 		if err != nil || h.Type != wire.MRunDone || done.Code != want || done.Text != reason || !l.done {
 			t.Errorf("%q: message %d, code %d, %q, %v; want code %d", reason, h.Type, done.Code, done.Text, err, want)
 		}
+	}
+}
+
+// earlyEnd has a launcher report that its process of rank 0 ended, and returns the reasons for which the node asks to end the job.
+func (d *desk) earlyEnd(peer *session.Peer, status int32) (reasons []string) {
+	d.t.Helper()
+	d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: status, PID: 4711}})
+	for _, m := range d.says() {
+		if end, ok := m.(endRequest); ok {
+			reasons = append(reasons, end.Reason)
+		}
+	}
+	return reasons
+}
+
+// A program that ends before it attaches (an import that fails, say) would be started again for ever: no recovery begins, so none
+// is counted. In every phase of the job, startTries such ends in a row end it.
+func TestProgramThatNeverAttaches(t *testing.T) {
+	for _, phase := range []replica.JobPhase{replica.Opening, replica.Open, replica.Closed} {
+		d := newDesk(t)
+		peer, _ := d.session(0)
+		lj := d.put(changed(newJob(), func(j *replica.Job) { j.Phase = phase }))
+		d.member.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
+		l := d.launchers[peer.ID()]
+		d.says()
+		early := func(n int) {
+			t.Helper()
+			for range n {
+				if got := d.earlyEnd(peer, 3); len(got) > 0 {
+					t.Fatalf("phase %v: the job is ended too early: %q", phase, got)
+				}
+			}
+		}
+		early(startTries - 1)
+		d.rankAttached("another-job", 0)
+		if got := d.earlyEnd(peer, 3); len(got) != 1 || !strings.HasPrefix(got[0], recovery.DoNotRequeue) || !strings.Contains(got[0], "rank 0 ended 5 times in a row on node n1 before it attached, the last time with status 3") {
+			t.Errorf("phase %v: reasons %q", phase, got)
+		}
+		if d.log.count(`"start_failed"`) != startTries || d.log.count(`"in_a_row":5`) != 1 {
+			t.Errorf("phase %v: a start in vain is not in the log", phase)
+		}
+
+		// One that attaches ends the row; while it is attached its end is recovery's, though it may be a child of the launcher's.
+		d.rankAttached("job", 0)
+		early(startTries + 1)
+		d.startRank(lj, l, 0)
+		early(startTries - 1)
+		// So does time.
+		l.retryAt[0] = l.retryAt[0].Add(-startWindow - 2*time.Second)
+		early(startTries - 1)
 	}
 }

@@ -368,6 +368,7 @@ func (m *member) handOut(lj *localJob, a *attaching, ref *arenaRef) {
 	rank := replica.Rank(a.hello.Rank)
 	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), alive: true, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
+	m.rankAttached(lj.job.Name, rank)
 	ref.SetOwner(a.granted, uint64(lr.pid), lr.start)
 	ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
 	ref.SetCommitted(lj.job.Position)

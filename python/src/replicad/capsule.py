@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 import sys
 from collections import Counter, OrderedDict
@@ -28,6 +29,7 @@ __all__ = ["pack", "unpack"]
 MAGIC = b"RPCAP001"
 ALIGN = 64
 MAX_DEPTH = 64
+_ARRAY = re.compile(r"[<>|][biufc]\d{1,2}")  # numpy's names of plain types, no others
 
 
 def _padded(n: int) -> int:
@@ -49,14 +51,14 @@ class _Packer:
         if depth > MAX_DEPTH:
             raise Unsupported(f"{path}: nested deeper than {MAX_DEPTH}: does it contain itself?")
         if v is None or isinstance(v, (bool, str)):
-            return str(v) if isinstance(v, str) else v
+            return str.__str__(v) if isinstance(v, str) else v  # of an enum: its value
         if type(v) is int:
             return v if -(2**53) < v < 2**53 else {"$": "int", "v": str(v)}
         if type(v) is float:
             return v if math.isfinite(v) else {"$": "float", "v": repr(v)}
         if isinstance(v, Counter):
             return {"$": "counter", "v": self.pairs(v, path, depth)}
-        if type(v) in (dict, OrderedDict) or hasattr(v, "_metadata") and isinstance(v, dict):
+        if type(v) in (dict, OrderedDict) or (hasattr(v, "_metadata") and isinstance(v, dict)):
             if all(type(k) is str for k in v) and "$" not in v:
                 return {k: self.value(x, f"{path}.{k}", depth + 1) for k, x in v.items()}
             return {"$": "dict", "v": self.pairs(v, path, depth)}
@@ -83,16 +85,14 @@ class _Packer:
         if torch is not None and isinstance(v, torch.Tensor):
             if v.layout != torch.strided or v.is_quantized or type(v) not in (torch.Tensor, torch.nn.Parameter):
                 raise Unsupported(f"{path}: a tensor of type {type(v).__name__}, layout {v.layout}: register its inner tensors")
-            flat = v.detach().to("cpu").contiguous().reshape(-1)
+            flat = v.detach().to("cpu").resolve_conj().resolve_neg().contiguous().reshape(-1)
             raw = bytes(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
             return {"$": "tensor", "dtype": str(v.dtype).removeprefix("torch."), "shape": list(v.shape)} | self.blob(raw)
         if np is not None and isinstance(v, (np.ndarray, np.generic)) and v.dtype.kind in "biufc":
             kind = "array" if isinstance(v, np.ndarray) else "scalar"
             return {"$": kind, "dtype": v.dtype.str, "shape": list(v.shape)} | self.blob(v.tobytes())
-        raise Unsupported(
-            f"{path}: {type(v).__module__}.{type(v).__qualname__} can't be kept without pickle: "
-            "give it a state_dict of plain values and tensors, or leave it out and rebuild it"
-        )
+        what = f"{type(v).__module__}.{type(v).__qualname__}"
+        raise Unsupported(f"{path}: {what} can't be kept without pickle: give it a state_dict of plain values and tensors, or leave it out and rebuild it")
 
 
 class Opaque(bytes):
@@ -110,11 +110,13 @@ def pack(tree: Any, path: str = "state") -> bytes:
 class _Unpacker:
     def __init__(self, blobs: memoryview) -> None:
         self.blobs = blobs
+        self.at = 0  # of the next blob: each is used once, in order, so what is decoded is no larger than the capsule
 
     def blob(self, v: dict[str, Any]) -> memoryview:
         at, n = v.get("at"), v.get("n")
-        if type(at) is not int or type(n) is not int or at < 0 or n < 0 or at + n > len(self.blobs):
-            raise Corrupt(f"capsule: a blob at {at!r} of {n!r} bytes in {len(self.blobs)}")
+        if type(at) is not int or type(n) is not int or at != self.at or n < 0 or at + n > len(self.blobs):
+            raise Corrupt(f"capsule: a blob at {at!r} of {n!r} bytes in {len(self.blobs)}, want the one at {self.at}")
+        self.at += _padded(n)
         return self.blobs[at : at + n]
 
     def value(self, v: Any, depth: int = 0) -> Any:
@@ -127,7 +129,7 @@ class _Unpacker:
         kind = v.get("$")
         if kind is None:
             return {k: self.value(x, depth + 1) for k, x in v.items()}
-        inner = v.get("v")
+        inner: Any = v.get("v")
         if kind in ("dict", "counter", "tuple"):
             if not isinstance(inner, list):
                 raise Corrupt(f"capsule: a {kind} of {type(inner).__name__}")
@@ -143,7 +145,7 @@ class _Unpacker:
         if kind in ("int", "float"):
             try:
                 return int(inner) if kind == "int" else float(inner)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise Corrupt(f"capsule: {kind} {inner!r}") from None
         if kind == "bytes":
             return Opaque(self.blob(v))
@@ -156,20 +158,24 @@ class _Unpacker:
         if kind == "tensor":
             import torch
 
-            t = getattr(torch, dtype, None)
+            t = vars(torch).get(dtype)
             if not isinstance(t, torch.dtype) or math.prod(shape) * t.itemsize != len(b):
                 raise Corrupt(f"capsule: a tensor of dtype {dtype!r} and shape {shape} in {len(b)} bytes")
-            return torch.frombuffer(bytearray(b), dtype=t).reshape(shape) if len(b) else torch.empty(shape, dtype=t)
+            try:
+                return torch.frombuffer(bytearray(b), dtype=t).reshape(shape) if len(b) else torch.empty(shape, dtype=t)
+            except (TypeError, ValueError, RuntimeError) as err:  # sizes beyond what an index can be, say
+                raise Corrupt(f"capsule: a tensor of dtype {dtype!r} and shape {shape}: {err}") from None
         if kind in ("array", "scalar"):
             import numpy as np
 
+            if not _ARRAY.fullmatch(dtype):
+                raise Corrupt(f"capsule: an array of dtype {dtype!r}")
             try:
-                d = np.dtype(dtype)
-            except TypeError:
-                raise Corrupt(f"capsule: an array of dtype {dtype!r}") from None
-            if d.kind not in "biufc" or math.prod(shape) * d.itemsize != len(b):
+                a = np.ndarray(shape, dtype=dtype, buffer=bytes(b))
+            except (TypeError, ValueError) as err:
+                raise Corrupt(f"capsule: an array of dtype {dtype!r} and shape {shape} in {len(b)} bytes: {err}") from None
+            if a.nbytes != len(b):
                 raise Corrupt(f"capsule: an array of dtype {dtype!r} and shape {shape} in {len(b)} bytes")
-            a = np.frombuffer(bytes(b), dtype=d).reshape(shape)
             return a.copy() if kind == "array" else a[()]
         raise Corrupt(f"capsule: unknown kind {kind!r}")
 

@@ -132,6 +132,5 @@ class Mismatch(Error):
 
 
 BY_CODE: dict[int, type[Error] | type[Signal]] = {
-    c.code: c
-    for c in (Fenced, Stopped, Corrupt, Again, Timeout, Gone, Fork, Version, Invalid, Refused, NoMemory, System, SessionState, Canceled)
+    c.code: c for c in (Fenced, Stopped, Corrupt, Again, Timeout, Gone, Fork, Version, Invalid, Refused, NoMemory, System, SessionState, Canceled)
 }

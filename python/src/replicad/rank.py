@@ -62,6 +62,7 @@ class Region:
     keep: Any = field(default=None, repr=False, compare=False)
 
     def fill(self, r: n.Region) -> bytes:
+        """Writes the region into a C structure; returns its name, which must live as long as the structure."""
         name = self.name.encode()
         if not 0 < len(name) <= n.MAX_NAME:
             raise Invalid(f"region {self.name!r}: a name has 1 to {n.MAX_NAME} bytes")

@@ -1,4 +1,6 @@
-"""replicad under a PyTorch training loop, in three lines::
+"""replicad under a PyTorch training loop.
+
+Three lines::
 
     session = replicad.Session(model=model, optimizer=optimizer, scheduler=scheduler, data=loader)
     for step in range(session.resume() + 1, steps + 1):
@@ -38,6 +40,7 @@ class Resumed(int):
     epoch: int
 
     def __new__(cls, order: Order, source: str) -> Resumed:
+        """The step of an order."""
         self = super().__new__(cls, order.step)
         self.source, self.epoch = source, order.epoch
         return self
@@ -92,6 +95,9 @@ class Session:
     it: it costs a copy, and lets :meth:`rebind` put a model that was made anew in the old one's place. Who the rank is comes from the environment that ``replicad run`` sets, unless
     given.
     """
+
+    _pid: int
+    _closed: bool
 
     def __init__(
         self,

@@ -1,0 +1,213 @@
+"""What the tests share: a real daemon, programs run as ranks by a real launcher, and what to do where torch is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SRC = ROOT / "python" / "src"
+#: No test asserts a time; this bounds waits for what should have happened long ago.
+PATIENCE = 60.0
+
+sys.path.insert(0, str(SRC))
+
+try:
+    import torch  # noqa: F401
+
+    HAVE_TORCH = True
+except ImportError:
+    HAVE_TORCH = False
+
+needs_torch = ["test_rng_torch.py", "test_state.py", "test_session.py", "test_tensors.py"]
+collect_ignore = [] if HAVE_TORCH else needs_torch
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not HAVE_TORCH and os.environ.get("CI"):
+        pytest.exit("torch is missing, and CI runs every test: see python/requirements-torch.txt", returncode=1)
+    if not (ROOT / "bin" / "replicad").exists():
+        pytest.exit("bin/replicad is missing: run `make py-test` (or `make build` first)", returncode=1)
+
+
+def pytest_report_header() -> str:
+    return "" if HAVE_TORCH else f"torch is missing, so these are SKIPPED: {', '.join(needs_torch)}"
+
+
+def environment(**more: str) -> dict[str, str]:
+    """An environment without anything of a rank, in which the package of this checkout is found."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("REPLICAD_", "XDG_", "PYTHON"))}
+    return env | {"PYTHONPATH": str(SRC)} | more
+
+
+class Lines:
+    """The lines of a process's output as they come; waiting for one fails the test when the output ends first."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.seen: list[str] = []
+        self._ended = False
+        self._new: queue.Queue[str | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self._thread.start()
+
+    def _read(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                self._new.put(line.rstrip("\n"))
+        self._new.put(None)
+
+    def until(self, text: str) -> str:
+        """The next line that holds ``text``."""
+        while True:
+            try:
+                line = self._new.get(timeout=PATIENCE)
+            except queue.Empty:
+                raise AssertionError(f"no {text!r} within {PATIENCE} s in:\n{self}") from None
+            if line is None:
+                self._ended = True
+                raise AssertionError(f"the output ended without {text!r}:\n{self}")
+            self.seen.append(line)
+            if text in line:
+                return line
+
+    def rest(self) -> None:
+        """Takes in all that is still to come."""
+        while not self._ended:
+            line = self._new.get(timeout=PATIENCE)
+            if line is None:
+                self._ended = True
+                return
+            self.seen.append(line)
+
+    def __str__(self) -> str:
+        return "\n".join(self.seen[-100:])
+
+
+@dataclass
+class Job:
+    """A `replicad run` and what it printed (its processes' output too)."""
+
+    process: subprocess.Popen[str]
+    name: str
+    out: Lines = field(repr=False)
+
+    def until(self, text: str) -> str:
+        """The next line of output with this text."""
+        return self.out.until(text)
+
+    def kill(self, sig: int = signal.SIGKILL, pid: int = 0) -> None:
+        """Signals a process of the job, the launcher by default."""
+        os.kill(pid or self.process.pid, sig)
+
+    def wait(self) -> int:
+        """The launcher's exit code."""
+        self.out.rest()
+        return self.process.wait(PATIENCE)
+
+    def done(self) -> str:
+        """All of the output of a job that must end well."""
+        code = self.wait()
+        assert code == 0, f"the job ended with {code}:\n{self.out}"
+        return str(self.out)
+
+
+class Daemon:
+    """`replicad daemon --dev` in a folder of its own, with its own loopback address."""
+
+    def __init__(self, program: Path = ROOT / "bin" / "replicad", env: dict[str, str] | None = None) -> None:
+        self.dir = Path(tempfile.mkdtemp(prefix="replicad-py-"))  # short: sockets have paths of 107 bytes at most
+        self.program = program
+        self.env = {**(env or environment()), "XDG_STATE_HOME": str(self.dir)}
+        self.socket = self.dir / "replicad-dev" / "run" / "ranks.sock"
+        self.keeper = 0
+        self.process: subprocess.Popen[str] | None = None
+        self.jobs: list[Job] = []
+        self.start()
+
+    def start(self) -> None:
+        """Starts the daemon and waits until it can be used."""
+        self.process = subprocess.Popen([str(self.program), "daemon", "--dev"], env=self.env, cwd=self.dir, stderr=subprocess.PIPE, text=True)
+        self.log = Lines(self.process.stderr)
+        self.log.until('"event":"linked"')
+        for line in self.log.seen:
+            if '"keeper_started"' in line:
+                self.keeper = int(json.loads(line)["pid"])
+
+    def run(self, program: str, *args: str, world: int = 1, name: str = "", flags: tuple[str, ...] = (), python: str = sys.executable) -> Job:
+        """Runs a Python program as the ranks of a job."""
+        name = name or f"t-{uuid.uuid4().hex[:12]}"
+        path = self.dir / f"{name}.py"
+        path.write_text(textwrap.dedent(program))
+        command = [str(self.program), "run", "--dev", "--job", name, "--world", str(world), "--min-copies", "1", *flags, "--", python, str(path), *args]
+        process = subprocess.Popen(command, env=self.env, cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        job = Job(process, name, Lines(process.stdout))
+        self.jobs.append(job)
+        return job
+
+    def verb(self, *args: str) -> str:
+        """Output of another verb of the program."""
+        return subprocess.run([str(self.program), *args], env=self.env, cwd=self.dir, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
+
+    def stop(self) -> None:
+        """Ends the daemon, its keeper, and what it ran."""
+        for job in self.jobs:
+            if job.process.poll() is None:
+                job.process.kill()
+            job.wait()
+        assert self.process is not None
+        self.process.terminate()
+        self.log.rest()
+        code = self.process.wait(PATIENCE)
+        if self.keeper:
+            fd = os.pidfd_open(self.keeper)
+            try:
+                signal.pidfd_send_signal(fd, signal.SIGTERM)
+            finally:
+                os.close(fd)
+        shutil.rmtree(self.dir, ignore_errors=True)
+        assert code == 0, f"the daemon ended with {code}:\n{self.log}"
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[Daemon]:
+    """One daemon for all tests that don't harm it."""
+    d = Daemon()
+    try:
+        yield d
+    finally:
+        d.stop()
+
+
+@pytest.fixture
+def own_daemon() -> Iterator[Daemon]:
+    """A daemon for one test alone."""
+    d = Daemon()
+    try:
+        yield d
+    finally:
+        d.stop()
+
+
+@pytest.fixture
+def run(daemon: Daemon) -> Callable[..., str]:
+    """Runs a program as the ranks of a job to its good end; returns its output."""
+
+    def call(program: str, *args: str, world: int = 1) -> str:
+        return daemon.run(program, *args, world=world).done()
+
+    return call

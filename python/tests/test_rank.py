@@ -1,0 +1,185 @@
+"""The life of a rank without torch, with a real daemon and launcher."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from conftest import Daemon
+
+#: A rank that counts: word 0 is the step; each further word is a function of what it was. Arguments: the last step, and a step: once
+#: it or a later one is committed the rank says so and waits for the loss of a rank.
+COUNT = """
+import array, os, sys, zlib
+import replicad
+from replicad import Fenced, Rank, Region
+
+last = int(sys.argv[1])
+words = array.array("q", [0] * 64)
+address, length = words.buffer_info()
+own = array.array("q", [0])
+with Rank.open() as rank:
+    rank.register([
+        Region("words", address, 8 * length, dtype="int64", shape=(length,)),
+        Region("own", own.buffer_info()[0], 8, dtype="int64", shape=(1,), private=True, changes="any"),
+    ])
+    rank.attach()
+    fresh = False
+    while True:
+        order = rank.join()
+        if order.initialise:
+            for i in range(length):
+                words[i] = i
+            rank.seal_initial()
+            fresh = True
+            continue
+        rank.load()
+        rank.ready()
+        assert words[0] == order.step, (words[0], order)
+        print("RESUMED", order.step, "fresh" if fresh and order.step == 0 else order.source, "as", order.rank, "pid", os.getpid(), flush=True)
+        try:
+            for step in range(order.step + 1, last + 1):
+                if order.world > 1:  # as collectives do, it keeps ranks in step
+                    rank.barrier(f"step {step}", order.world)
+                own[0] = 10000 * order.rank + step
+                rank.step_enter(step)
+                for i in range(length):
+                    words[i] = (words[i] * 6364136223846793005 + 1442695040888963407) % 2**62 if i else step
+                rank.step_exit(step)
+                if len(sys.argv) > 2 and fresh:
+                    if rank.committed >= int(sys.argv[2]):
+                        print("COMMITTED", rank.committed, flush=True)
+                        rank.wait_fence()
+                    else:
+                        rank.wait_fence(0.001)  # a step takes a while
+            print("RESULT", order.rank, zlib.crc32(bytes(words)), own[0], flush=True)
+            rank.leave()
+            break
+        except Fenced:
+            print("FENCED", flush=True)
+            fresh = False
+"""
+
+
+def result(out: str) -> list[str]:
+    return sorted(re.findall(r"^RESULT .*$", out, re.M))
+
+
+def test_life(run: Callable[..., str]) -> None:
+    out = run(COUNT, "20")
+    assert "RESUMED 0 fresh as 0" in out
+    assert len(result(out)) == 1
+
+
+def test_kill_and_resume_from_own_ram(daemon: Daemon) -> None:
+    want = result(daemon.run(COUNT, "3000").done())
+    job = daemon.run(COUNT, "3000", "7")
+    pid = int(job.until("RESUMED 0 fresh").split()[-1])
+    committed = int(job.until("COMMITTED").split()[-1])
+    job.kill(pid=pid)
+    words = job.until("RESUMED").split()
+    assert int(words[1]) >= committed
+    assert words[2] == "own-ram"
+    assert int(words[-1]) != pid
+    assert result(job.done()) == want
+
+
+def test_survivor_stays_in_its_process(daemon: Daemon) -> None:
+    want = result(daemon.run(COUNT, "500", world=2).done())
+    assert len(want) == 2
+    job = daemon.run(COUNT, "500", "7", world=2)
+    pids = [job.until("RESUMED 0 fresh").split()[-1] for _ in range(2)]
+    committed = int(job.until("COMMITTED").split()[-1])
+    job.kill(pid=int(pids[0]))
+    job.until("FENCED")
+    after = [job.until("RESUMED").split() for _ in range(2)]
+    assert after[0][1] == after[1][1]
+    assert int(after[0][1]) >= committed
+    assert {line[-1] for line in after} & set(pids) == {pids[1]}
+    assert result(job.done()) == want
+
+
+def test_daemon_comes_back(own_daemon: Daemon) -> None:
+    """No daemon's fault stops training: a rank in a step goes on, and finds the next daemon by itself."""
+    job = own_daemon.run(
+        """
+        import ctypes, sys
+        from replicad import Rank, Region
+        memory = (ctypes.c_uint8 * 65536)()
+        with Rank.open() as rank:
+            rank.register([Region("m", ctypes.addressof(memory), 65536, shape=(65536,))])
+            rank.attach()
+            while (order := rank.join()).initialise:
+                rank.seal_initial()
+            rank.load(); rank.ready()
+            step, away = order.step, False
+            while True:
+                step += 1
+                rank.step_enter(step)
+                memory[0] = step % 256
+                rank.step_exit(step)
+                rank.wait_fence(0.001)
+                if step == 3:
+                    print("STEPPING", flush=True)
+                if rank.stats().reconnects and rank.committed >= step - 1:
+                    break
+            print("RECONNECTED", step, flush=True)
+            rank.leave()
+        """
+    )
+    job.until("STEPPING")
+    assert own_daemon.process is not None
+    own_daemon.process.kill()
+    own_daemon.log.rest()
+    own_daemon.process.wait()
+    own_daemon.start()
+    job.until("RECONNECTED")
+    job.done()
+
+
+def test_rendezvous(run: Callable[..., str]) -> None:
+    out = run(
+        """
+        import ctypes, threading
+        from replicad import Invalid, Rank, Region, Timeout
+        memory = (ctypes.c_uint8 * 64)()
+        with Rank.open() as rank:
+            rank.register([Region("m", ctypes.addressof(memory), 64, shape=(64,))])
+            rank.attach()
+            while (order := rank.join()).initialise:
+                rank.seal_initial()
+            rank.load(); rank.ready()
+            me, other = order.rank, 1 - order.rank
+            rank.barrier("before", 2)
+            large = bytes([me]) * (32 << 10)
+            rank.kv_set(f"from/{me}", large)
+            rank.kv_set(f"empty/{me}", b"")
+            assert rank.kv_get(f"from/{other}") == bytes([other]) * (32 << 10)
+            assert rank.kv_get(f"empty/{other}") == b""
+            # A waiting get is woken by the other's set, and another thread may ask meanwhile.
+            got = []
+            waiting = threading.Thread(target=lambda: got.append(rank.kv_get(f"late/{other}")))
+            waiting.start()
+            rank.barrier("waiting", 2)
+            rank.kv_set(f"late/{me}", b"now")
+            waiting.join()
+            assert got == [b"now"]
+            try:
+                rank.kv_get("nobody sets this", timeout=0.05)
+                raise SystemExit("a key that nobody set")
+            except Timeout:
+                pass
+            for call in (lambda: rank.kv_set("k", bytes((32 << 10) + 1)), lambda: rank.kv_set("k" * 300, b"")):
+                try:
+                    call()
+                    raise SystemExit("a value or key too large")
+                except Invalid:
+                    pass
+            rank.barrier("after", 2)
+            print("MET", me, flush=True)
+            rank.leave()
+        """,
+        world=2,
+    )
+    assert "MET 0" in out
+    assert "MET 1" in out
