@@ -13,6 +13,9 @@ import (
 // may take to say what it can run, before its ranks are offered elsewhere.
 const launcherPatience = time.Second
 
+// startPatience is how long a process that runs may take to attach before its rank is offered elsewhere.
+const startPatience = 10 * time.Minute
+
 // offering is the search for a process for one vacant rank.
 type offering struct {
 	expect replica.Incarnation
@@ -58,8 +61,12 @@ func (l *Leader) fillRanks() {
 // offer makes sure that an offer of the rank is out; false if there is nobody to make it to.
 func (l *Leader) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 	if o.node != "" {
-		if l.now < o.at+l.t.Claim {
-			l.wakeAt(o.at + l.t.Claim)
+		patience := l.t.Claim
+		if starting(in, o.node, r) {
+			patience = max(patience, startPatience) // its process runs: it imports, or builds its model
+		}
+		if l.now < o.at+patience {
+			l.wakeAt(o.at + patience)
 			return true
 		}
 		o.tried, o.node = append(o.tried, o.node), ""
@@ -125,12 +132,18 @@ func (l *Leader) admissible(n replica.NodeName) bool {
 // free is how many processes a node could still start beyond those it has been asked for.
 func (l *Leader) free(in *PlanInput, n replica.NodeName) int {
 	free := in.Reports[n].Offers
-	for _, o := range l.offers {
-		if o.node == n {
+	for r, o := range l.offers {
+		if o.node == n && !starting(in, n, r) { // one that was taken up is no longer among the offers of the node
 			free--
 		}
 	}
 	return free
+}
+
+// starting tells whether a node says that a process runs there for a rank and has not attached yet.
+func starting(in *PlanInput, n replica.NodeName, r replica.Rank) bool {
+	rep, ok := in.current(n)
+	return ok && slices.Contains(rep.Starting, r)
 }
 
 // seat is a node as the place for a rank.

@@ -240,6 +240,18 @@ func (w *world) command(f []string) error {
 		for _, r := range ranks(f[1]) {
 			w.process(fmt.Sprint(r)).hung = true
 		}
+	case "slow": // slow NODE: its processes take long to attach
+		w.nodes[replica.NodeName(f[1])].slow = true
+	case "attach": // attach NODE: those that took long claim their ranks now
+		d := w.nodes[replica.NodeName(f[1])]
+		d.slow = false
+		for _, r := range d.starting {
+			d.offers++
+			if err := w.start(r, replica.NodeName(f[1])); err != nil {
+				return err
+			}
+		}
+		d.starting = nil
 	case "condemn":
 		w.apply(replica.Condemn{Job: w.job, Generation: generation(f[1]), Reason: "test"})
 	case "prove": // the operator says that a node's memory is gone

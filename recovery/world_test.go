@@ -38,23 +38,25 @@ type world struct {
 
 // daemon is a node: its memory, and the processes it runs.
 type daemon struct {
-	holder  replica.Holder
-	session replica.Session
-	boot    byte
-	up      bool // connected
-	seq     uint64
-	offers  int
-	spare   bool
-	labels  map[string]string
-	procs   map[replica.Rank]*process
-	parts   []replica.Held
-	fenced  replica.Epoch
-	noSlot  bool           // can't capture at a fault
-	rotten  []replica.Held // copies whose bytes have flipped, unnoticed
-	bad     []replica.Held // and noticed
-	badDisk []replica.Held // durable parts that failed their digest here
-	mute    bool           // never says what its regions hash to
-	cannot  string
+	holder   replica.Holder
+	session  replica.Session
+	boot     byte
+	up       bool // connected
+	seq      uint64
+	offers   int
+	spare    bool
+	labels   map[string]string
+	procs    map[replica.Rank]*process
+	parts    []replica.Held
+	fenced   replica.Epoch
+	noSlot   bool           // can't capture at a fault
+	rotten   []replica.Held // copies whose bytes have flipped, unnoticed
+	bad      []replica.Held // and noticed
+	badDisk  []replica.Held // durable parts that failed their digest here
+	starting []replica.Rank // processes run for them and have not attached
+	slow     bool           // its processes take long to attach
+	mute     bool           // never says what its regions hash to
+	cannot   string
 }
 
 type process struct {
@@ -386,7 +388,7 @@ func (w *world) fetchMirrors(n replica.NodeName, d *daemon, plan *replica.Plan) 
 func (w *world) report(n replica.NodeName) replica.NodeReport {
 	d := w.nodes[n]
 	d.seq++
-	rep := replica.NodeReport{Job: w.job, Holder: d.holder, Session: d.session, Seq: d.seq, Fenced: d.fenced, Settled: true, Parts: slices.Clone(d.parts), Offers: d.offers, Spare: d.spare, Bad: slices.Clone(d.bad), BadDisk: slices.Clone(d.badDisk)}
+	rep := replica.NodeReport{Job: w.job, Holder: d.holder, Session: d.session, Seq: d.seq, Fenced: d.fenced, Settled: true, Parts: slices.Clone(d.parts), Offers: d.offers, Spare: d.spare, Bad: slices.Clone(d.bad), BadDisk: slices.Clone(d.badDisk), Starting: slices.Clone(d.starting)}
 	if w.hold[n] {
 		rep.Offers = 0
 	}
@@ -456,7 +458,10 @@ func (w *world) carryOut(e recovery.Effect) {
 		w.queue = append(w.queue, recovery.Outcome{Cmd: e.Command, Err: out.Err})
 	case recovery.Offer:
 		w.say("offer rank %d (from incarnation %d) to %s", e.Rank, e.Expect, e.Node)
-		if d := w.nodes[e.Node]; d.up && !w.hold[e.Node] && d.offers > 0 {
+		if d := w.nodes[e.Node]; d.slow && d.offers > 0 {
+			d.offers--
+			d.starting = append(d.starting, e.Rank)
+		} else if d.up && !w.hold[e.Node] && d.offers > 0 {
 			if p := d.procs[e.Rank]; p != nil {
 				delete(d.procs, e.Rank)
 				d.offers++

@@ -74,6 +74,8 @@ type NodeReport struct {
 	Parts   []Held       `json:"parts" cbor:"8,keyasint"`  // every sealed part here, mirrors included
 	Offers  int          `json:"offers" cbor:"9,keyasint"` // processes that its launchers could still start
 	Spare   bool         `json:"spare" cbor:"10,keyasint"` // its launchers take only ranks lost elsewhere
+	// Starting lists the ranks for which a process runs here that has not attached yet: it imports, or builds its model.
+	Starting []Rank `json:"starting,omitempty" cbor:"13,keyasint,omitempty"`
 	// Bad lists the copies here that failed their digest since the job last ran, and were given up.
 	Bad []Held `json:"bad,omitempty" cbor:"11,keyasint,omitempty"`
 	// BadDisk lists the durable parts that failed their digest when this node read them for the newest plan.

@@ -163,6 +163,22 @@ func (m *member) offers(job *replica.Job) (n int, spare bool) {
 	return n, spare && n > 0
 }
 
+// starting lists the ranks for which a launcher here runs a process that has not attached: of their claims nothing is known yet.
+func (m *member) starting(lj *localJob) (ranks []replica.Rank) {
+	for _, l := range m.launchers {
+		if !l.accepted || l.hello.Job != lj.job.Name {
+			continue
+		}
+		for r := range l.running {
+			if lr := lj.ranks[r]; lr == nil || !lr.alive {
+				ranks = append(ranks, r)
+			}
+		}
+	}
+	slices.Sort(ranks)
+	return ranks
+}
+
 func (m *member) runRunning(p *session.Peer, rank replica.Rank) {
 	if l := m.launchers[p.ID()]; l != nil {
 		l.running[rank] = true

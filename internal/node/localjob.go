@@ -243,6 +243,7 @@ func (m *member) report(lj *localJob) {
 	}
 	r.Bad, r.BadDisk = slices.Clone(lj.bad), slices.Clone(lj.badDisk)
 	r.Offers, r.Spare = m.offers(lj.job)
+	r.Starting = m.starting(lj)
 	sortReport(&r)
 	r.Seq = lj.reported.Seq
 	if reflect.DeepEqual(r, lj.reported) {
