@@ -14,13 +14,16 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import Error, Fenced, Signal, Stopped
 from .abort import default_abort
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
 from .parts import Part, run_all
+
+if TYPE_CHECKING:
+    from ..session import Session
 
 __all__ = ["Call", "Restart", "wrap"]
 
@@ -61,39 +64,42 @@ class Interrupter:
     Inside of the optimizer step nothing is raised: the step ends, and its capture begins, first.
     """
 
-    def __init__(self, session: Any, free: Sequence[Part], soft: float, hard: float, trace: Trace) -> None:
-        self._session, self._free, self._soft, self._hard, self._trace = session, free, soft, hard, trace
+    def __init__(self, session: Callable[[], Any], free: Sequence[Part], soft: float, hard: float, trace: Trace) -> None:
+        self._get, self._free, self._soft, self._hard, self._trace = session, free, soft, hard, trace
         self._target = threading.get_ident()
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="replicad-faults", daemon=True)
 
     def __enter__(self) -> Interrupter:
-        self._session._resumed.clear()
+        if (session := self._get()) is not None:
+            session._resumed.clear()
         self._thread.start()
         return self
 
     def _run(self) -> None:
         while not self._over.is_set():
-            if self._session._resumed.wait(0.1) and self._session.rank.wait_fence(0.1):
+            if (session := self._get()) is None:
+                self._over.wait(0.1)
+            elif session._resumed.wait(0.1) and session.rank.wait_fence(0.1):
                 self._trace("fenced")
-                self._interrupt()
+                self._interrupt(session)
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, session: Any) -> None:
         """Until the thread has left the block, or joins the next epoch by itself."""
         began, freed = time.monotonic(), False
-        while not self._over.is_set() and self._session._resumed.is_set():
+        while not self._over.is_set() and session._resumed.is_set():
             waited = time.monotonic() - began
             if waited > self._hard:
                 log.error("replicad: the training thread did not come back within %.0f s: this process ends", self._hard)
                 self._trace("killed", after=waited)
                 os.kill(os.getpid(), signal.SIGKILL)
             with self._lock:
-                if not self._over.is_set() and not self._session._in_step():
+                if not self._over.is_set() and not session._in_step():
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), ctypes.py_object(Restart))
-            if not freed and waited > self._soft and not self._session._in_step():
+            if not freed and waited > self._soft and not session._in_step():
                 freed = True
-                self._session.rank.freeze_good()
+                session.rank.freeze_good()
                 run_all(self._free, lambda what, s: self._trace("free", part=what, seconds=s))
             self._over.wait(0.05 if waited < 1 else 0.5)
 
@@ -110,7 +116,7 @@ class Interrupter:
 
 
 def wrap(
-    session: Any,
+    session: Session | Callable[[], Session | None],
     *,
     enabled: bool = True,
     abort: Sequence[Part] | None = None,
@@ -123,12 +129,16 @@ def wrap(
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """A decorator for a block that is run again in every epoch, until it returns.
 
+    ``session`` is the block's, or a function that returns it once the block has made it (where the model, and so the session,
+    needs a process group first). A block that fails before there is a session just fails.
     ``abort`` is what is taken down when the block ends early, ``finalize`` what is cleaned up after that, ``health`` what must
     hold for the process to go on; each replaces the default list. An error of a collective is a peer's fault if the epoch is
     closed within ``peer_grace`` seconds; any other exception is this rank's own, and reported. ``soft`` seconds after the
     epoch was closed a training thread that is still blocked has its process groups aborted; after ``hard`` seconds the
     process ends. ``trace`` names a file for a JSON line a phase. ``enabled=False`` runs the block once, as it is.
     """
+
+    get: Callable[[], Any] = session if callable(session) else lambda: session
 
     def decorate(fn: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(fn)
@@ -145,7 +155,7 @@ def wrap(
             try:
                 with _unraisable():
                     while True:
-                        done, value = _once(session, fn, call, args, kwargs, down, peer_grace, soft, hard, to)
+                        done, value = _once(get, fn, call, args, kwargs, down, peer_grace, soft, hard, to)
                         if done:
                             return value  # type: ignore[return-value]
                         run_all(clean, lambda what, s: to("finalize", part=what, seconds=s))
@@ -161,7 +171,7 @@ def wrap(
 
 
 def _once(
-    session: Any,
+    get: Callable[[], Any],
     fn: Callable[..., T],
     call: Call,
     args: Any,
@@ -176,7 +186,7 @@ def _once(
     call.runs += 1
     trace("run", runs=call.runs)
     try:
-        with Interrupter(session, down, soft, hard, trace):
+        with Interrupter(get, down, soft, hard, trace):
             return True, fn(call, *args, **kwargs)
     except Stopped:
         raise
@@ -184,6 +194,8 @@ def _once(
         reason: BaseException = err
     except Exception as err:
         reason = err
+    if (session := get()) is None:
+        raise reason
     rank = session.rank
     rank.freeze_good()
     trace("ended", reason=f"{type(reason).__name__}: {reason}"[:400])
