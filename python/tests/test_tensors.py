@@ -75,7 +75,7 @@ def test_scalars_of_numpy() -> None:
 
 @pytest.mark.parametrize("a", [np.array(["x"]), np.array([None]), np.array([1], dtype="M8[s]"), np.zeros(2, dtype="i4,f4")], ids=["text", "object", "time", "record"])
 def test_arrays_of_other_things(a: Any) -> None:
-    with pytest.raises(Unsupported, match="state: numpy.ndarray"):
+    with pytest.raises(Unsupported, match=r"state: numpy\.ndarray"):
         pack(a)
 
 
