@@ -151,8 +151,9 @@ def test_what_is_refused(make: Make, text: str) -> None:
 def test_values_round_trip() -> None:
     model = net()
     names = {id(p): k for k, p in model.named_parameters()}
-    w, b, *others = list[torch.Tensor](model.parameters())
-    first = optim.AdamW([{"params": [w, b], "lr": 0.5}, {"params": others}], betas=(0.8, 0.9))
+    w, b, *others = model.parameters()
+    groups: list[dict[str, Any]] = [{"params": [w, b], "lr": 0.5}, {"params": others}]
+    first = optim.AdamW(groups, betas=(0.8, 0.9))
     values = optimizer_values(first, names)
     second = optim.AdamW([{"params": [w, b]}, {"params": others}])
     set_optimizer_values(second, names, values)
