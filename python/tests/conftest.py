@@ -34,7 +34,7 @@ try:
 except ImportError:
     HAVE_TORCH = False
 
-needs_torch = ["test_rng_torch.py", "test_state.py", "test_session.py", "test_tensors.py"]
+needs_torch = ["test_state.py", "test_session.py", "test_tensors.py"]
 collect_ignore = [] if HAVE_TORCH else needs_torch
 
 
@@ -58,8 +58,10 @@ def environment(**more: str) -> dict[str, str]:
 class Lines:
     """The lines of a process's output as they come; waiting for one fails the test when the output ends first."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[str], tell: Callable[[], str] = lambda: "") -> None:
         self.seen: list[str] = []
+        self._tell = tell  # what else to say when it fails
+        self._all: list[str] = []
         self._ended = False
         self._new: queue.Queue[str | None] = queue.Queue()
         self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
@@ -68,7 +70,8 @@ class Lines:
     def _read(self, stream: IO[str]) -> None:
         with stream:
             for line in stream:
-                self._new.put(line.rstrip("\n"))
+                self._all.append(line.rstrip("\n"))
+                self._new.put(self._all[-1])
         self._new.put(None)
 
     def until(self, text: str) -> str:
@@ -88,14 +91,23 @@ class Lines:
     def rest(self) -> None:
         """Takes in all that is still to come."""
         while not self._ended:
-            line = self._new.get(timeout=PATIENCE)
+            try:
+                line = self._new.get(timeout=PATIENCE)
+            except queue.Empty:
+                raise AssertionError(f"no end within {PATIENCE} s of:\n{self}") from None
             if line is None:
                 self._ended = True
                 return
             self.seen.append(line)
 
     def __str__(self) -> str:
-        return "\n".join(self.seen[-100:])
+        return "\n".join([*self._all[-100:], self._tell()])
+
+
+def stream(of: IO[str] | None) -> IO[str]:
+    """A pipe that was asked for."""
+    assert of is not None
+    return of
 
 
 @dataclass
@@ -142,7 +154,7 @@ class Daemon:
     def start(self) -> None:
         """Starts the daemon and waits until it can be used."""
         self.process = subprocess.Popen([str(self.program), "daemon", "--dev"], env=self.env, cwd=self.dir, stderr=subprocess.PIPE, text=True)
-        self.log = Lines(self.process.stderr)
+        self.log = Lines(stream(self.process.stderr))
         self.log.until('"event":"linked"')
         for line in self.log.seen:
             if '"keeper_started"' in line:
@@ -155,7 +167,7 @@ class Daemon:
         path.write_text(textwrap.dedent(program))
         command = [str(self.program), "run", "--dev", "--job", name, "--world", str(world), "--min-copies", "1", *flags, "--", python, str(path), *args]
         process = subprocess.Popen(command, env=self.env, cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        job = Job(process, name, Lines(process.stdout))
+        job = Job(process, name, Lines(stream(process.stdout), lambda: f"The daemon ({self.process and self.process.poll()}):\n{self.log}"))
         self.jobs.append(job)
         return job
 

@@ -108,8 +108,11 @@ def main() -> None:
     program, info = f"{stem}.data/scripts/replicad", f"{stem}.dist-info"
     files[program] = a.program.read_bytes()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: replicad\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
-    for i, path in enumerate(a.license):
-        files[f"{info}/licenses/{'LICENSE' if i == 0 else f'LICENSE.{path.parent.name}'}"] = path.read_bytes()
+    licenses = {"LICENSE" if i == 0 else f"LICENSE.{path.parent.name}": path for i, path in enumerate(a.license)}
+    for name, path in licenses.items():
+        files[f"{info}/licenses/{name}"] = path.read_bytes()
+    head, blank, rest = files[f"{info}/METADATA"].partition(b"\n\n")
+    files[f"{info}/METADATA"] = head.rstrip(b"\n") + "".join(f"\nLicense-File: {name}" for name in licenses).encode() + (blank + rest if blank else b"\n")
     del files[f"{info}/RECORD"]
     files[f"{info}/RECORD"] = record(files, f"{info}/RECORD")
     a.out.mkdir(parents=True, exist_ok=True)

@@ -63,34 +63,64 @@ def model_leaves(name: str, model: torch.nn.Module, shared_buffers: Callable[[st
 
 
 def materialise(optimizer: torch.optim.Optimizer) -> None:
-    """Has the optimizer make its state now rather than in its first step, so that it can be registered: a step with zero
-    gradients whose effect on parameters and counters is taken back."""
-    params = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
-    if not params or all(p in optimizer.state and optimizer.state[p] for p in params):
+    """Has the optimizer make its state now rather than in its first step, so that it can be registered.
+
+    It is a step with zero gradients for the parameters that have no state yet, whose effect is taken back: parameters,
+    counters and averages are then what a fresh optimizer's first step begins with, to the bit.
+    """
+    kind = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise Unsupported(f"{kind}: its history is a list of tensors that grows from step to step, which can't be registered: use another optimizer")
+    fresh = [(g, p) for g in optimizer.param_groups for p in g["params"] if p.requires_grad and not optimizer.state.get(p)]
+    if not fresh:
         return
     for g in optimizer.param_groups:
         if g.get("dampening") and g.get("momentum"):
-            raise Unsupported("SGD with dampening: its first step differs from all others, so its state can't be made beforehand: take a step before the session is made")
-    kept = [(p, p.detach().clone(), p.grad) for p in params]
-    had = {p for p in params if optimizer.state.get(p)}
+            raise Unsupported(f"{kind} with dampening: its first step differs from all others, so its state can't be made beforehand: take a step before the session is made")
+    grads = [(p, p.grad) for g in optimizer.param_groups for p in g["params"]]
+    kept = [(p, p.detach().clone()) for _, p in fresh]
+    decay = [(g, g["weight_decay"]) for g in optimizer.param_groups if "weight_decay" in g]
     try:
-        for p in params:
+        for p, _ in grads:
+            p.grad = None
+        for _, p in fresh:
             p.grad = torch.zeros_like(p)
+        for g, _ in decay:
+            g["weight_decay"] = 0.0  # it would be a gradient
         optimizer.step()
+    except Exception as err:
+        raise Unsupported(f"{kind}: its state can't be made by a step with zero gradients ({type(err).__name__}: {err}): take a step before the session is made") from err
     finally:
+        for g, value in decay:
+            g["weight_decay"] = value
+        for p, grad in grads:
+            p.grad = grad
         with torch.no_grad():
-            for p, value, grad in kept:
+            for p, value in kept:
                 p.copy_(value)
-                p.grad = grad
-    for p in params:
-        if p in had:
-            continue
-        for key, v in optimizer.state[p].items():
-            if key == "step":
-                if isinstance(v, torch.Tensor):
-                    v.zero_()
-                else:
-                    optimizer.state[p][key] = 0
+    of_torch = any(c.__module__.startswith("torch.optim.") and c is not torch.optim.Optimizer for c in type(optimizer).__mro__)
+    for g, p in fresh:
+        state = optimizer.state.get(p, {})
+        for key, v in state.items():
+            if v is None or not (of_torch or key == "step"):
+                continue
+            first = _first(optimizer, g, key)
+            if isinstance(v, torch.Tensor):
+                v.fill_(first)
+            elif isinstance(v, (int, float)):
+                state[key] = type(v)(first)
+
+
+def _first(optimizer: torch.optim.Optimizer, group: dict[str, Any], key: str) -> Any:
+    """What a value of the state of one of torch's optimizers is before the first step."""
+    if key in ("mu_product", "mu"):  # NAdam, ASGD
+        return 1.0
+    if key in ("eta", "step_size"):  # ASGD, Rprop
+        return group["lr"]
+    if key == "sum":  # Adagrad
+        return group["initial_accumulator_value"]
+    # SGD's first step takes the gradient as it is: -0 is what a gradient of either zero is added to without a change.
+    return -0.0 if isinstance(optimizer, torch.optim.SGD) else 0.0
 
 
 def optimizer_leaves(name: str, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Iterator[Leaf]:

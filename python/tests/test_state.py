@@ -1,0 +1,251 @@
+"""Optimizer state that is made beforehand, and tensors of every kind as regions."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+
+from replicad import Unsupported
+from replicad.state import Leaf, dense, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
+
+Make = Callable[[Iterable[Any]], optim.Optimizer]
+
+OPTIMIZERS: dict[str, Make] = {
+    "AdamW": lambda p: optim.AdamW(p, lr=0.01),
+    "AdamW amsgrad maximize": lambda p: optim.AdamW(p, lr=0.01, amsgrad=True, maximize=True),
+    "AdamW capturable lr": lambda p: optim.AdamW(p, lr=torch.tensor(0.01)),
+    "Adam decay": lambda p: optim.Adam(p, lr=0.01, weight_decay=0.1),
+    "SGD": lambda p: optim.SGD(p, lr=0.1),
+    "SGD momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+    "SGD momentum decay": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "SGD nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "Adagrad": lambda p: optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.3, weight_decay=0.1),
+    "RMSprop": lambda p: optim.RMSprop(p, lr=0.01),
+    "RMSprop centered": lambda p: optim.RMSprop(p, lr=0.01, momentum=0.9, centered=True, weight_decay=0.1),
+    "NAdam": lambda p: optim.NAdam(p, lr=0.01),
+    "NAdam decay": lambda p: optim.NAdam(p, lr=0.01, weight_decay=0.1),
+    "RAdam": lambda p: optim.RAdam(p, lr=0.01, weight_decay=0.1),
+    "Adamax": lambda p: optim.Adamax(p, lr=0.01, weight_decay=0.1),
+    "ASGD": lambda p: optim.ASGD(p, lr=0.01, weight_decay=0.1, t0=3),
+    "Rprop": lambda p: optim.Rprop(p, lr=0.01),
+    "Adadelta": lambda p: optim.Adadelta(p, weight_decay=0.1),
+}
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))  # ReLU: gradients of zero, of either sign
+
+
+def bits(t: torch.Tensor) -> bytes:
+    return bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+
+
+def flat(v: Any) -> Any:
+    return (str(v.dtype), tuple(v.shape), bits(v)) if isinstance(v, torch.Tensor) else v
+
+
+def train(make: Make, beforehand: bool, steps: int = 6, zero: bool = False) -> tuple[list[Any], dict[int, dict[str, Any]]]:
+    model = net()
+    params = list(model.parameters())
+    optimizer = make(params)
+    if beforehand:
+        materialise(optimizer)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 5)).pow(2).sum() * (-0.0 if zero else 1.0)
+        loss.backward()
+        optimizer.step()
+    return [flat(p) for p in params], {i: {k: flat(v) for k, v in optimizer.state.get(p, {}).items()} for i, p in enumerate(params)}
+
+
+@pytest.mark.parametrize("zero", [False, True], ids=["gradients", "zero gradients"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_later_training_is_equal_to_the_bit(name: str, zero: bool) -> None:
+    want, got = train(OPTIMIZERS[name], False, zero=zero), train(OPTIMIZERS[name], True, zero=zero)
+    assert got[0] == want[0]
+    for i, state in want[1].items():
+        assert {k: got[1][i][k] for k in state} == state
+    assert train(OPTIMIZERS[name], True, steps=5)[0] != train(OPTIMIZERS[name], True)[0], "the comparison can fail"
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_nothing_else_changes(name: str) -> None:
+    model = net()
+    params = list(model.parameters())
+    optimizer = OPTIMIZERS[name](params)
+    params[1].grad = torch.ones_like(params[1])
+    params[2].requires_grad_(False)
+    before = [flat(p) for p in params], [{k: flat(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    materialise(optimizer)
+    assert before == ([flat(p) for p in params], [{k: flat(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups])
+    assert params[0].grad is None
+    assert params[1].grad is not None
+    assert torch.equal(params[1].grad, torch.ones_like(params[1]))
+    kept = {k: flat(v) for k, v in optimizer.state[params[0]].items()}
+    materialise(optimizer)
+    assert kept == {k: flat(v) for k, v in optimizer.state[params[0]].items()}
+
+
+def test_state_that_is_there_stays() -> None:
+    """A parameter that was added later gets its state, the others keep theirs."""
+    a, b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+    optimizer = optim.AdamW([a], lr=0.1)
+    a.grad = torch.tensor([1.0, 2.0, 3.0])
+    optimizer.step()
+    optimizer.add_param_group({"params": [b]})
+    want = {k: flat(v) for k, v in optimizer.state[a].items()}, flat(a)
+    materialise(optimizer)
+    assert want == ({k: flat(v) for k, v in optimizer.state[a].items()}, flat(a))
+    assert float(optimizer.state[b]["step"]) == 0
+
+
+class Lion(optim.Optimizer):
+    """An optimizer that torch doesn't know."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1, "weight_decay": 0.1})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for g in self.param_groups:
+            for p in g["params"]:
+                if p.grad is None:
+                    continue
+                s = self.state[p]
+                if not s:
+                    s["step"], s["scale"], s["exp_avg"] = 0, torch.ones(()), torch.zeros_like(p)
+                s["step"] += 1
+                with torch.no_grad():
+                    p.mul_(1 - g["lr"] * g["weight_decay"]).sub_(g["lr"] * (s["exp_avg"] * 0.9 + p.grad * 0.1).sign())
+                    s["exp_avg"].mul_(0.9).add_(p.grad, alpha=0.1)
+
+
+def test_optimizers_of_others() -> None:
+    want, got = train(Lion, False), train(Lion, True)
+    assert want == got
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda p: optim.LBFGS(p), "LBFGS: its history is a list of tensors that grows"),
+        (lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5), "SGD with dampening: .*take a step before the session is made"),
+        (lambda p: optim.SparseAdam(p), "SparseAdam: its state can't be made by a step with zero gradients .*take a step before"),
+    ],
+    ids=["LBFGS", "dampening", "SparseAdam"],
+)
+def test_what_is_refused(make: Make, text: str) -> None:
+    params = list(net().parameters())
+    before = [flat(p) for p in params]
+    with pytest.raises(Unsupported, match=text):
+        materialise(make(params))
+    assert before == [flat(p) for p in params]
+    assert all(p.grad is None for p in params)
+
+
+def test_values_round_trip() -> None:
+    model = net()
+    names = {id(p): k for k, p in model.named_parameters()}
+    w, b, *others = model.parameters()
+    groups: list[dict[str, Any]] = [{"params": [w, b], "lr": 0.5}, {"params": others}]
+    first = optim.AdamW(groups, betas=(0.8, 0.9))
+    values = optimizer_values(first, names)
+    second = optim.AdamW([{"params": [w, b]}, {"params": others}])
+    set_optimizer_values(second, names, values)
+    assert optimizer_values(second, names) == values
+    assert second.param_groups[0]["lr"] == 0.5
+    assert second.param_groups[0]["betas"] == (0.8, 0.9)
+
+
+def leaf(t: torch.Tensor, name: str = "t") -> Leaf:
+    return Leaf(name, t, "window")
+
+
+def content(t: torch.Tensor) -> bytes:
+    (r,) = regions([leaf(t)])
+    return ctypes.string_at(r.address, r.nbytes)
+
+
+def test_tied_weights_are_one_region() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(11, 4)
+            self.head = nn.Linear(4, 11, bias=False)
+            self.head.weight = self.embed.weight
+
+    model = Tied()
+    names = {id(p): f"model.{k}" for k, p in model.named_parameters()}
+    optimizer = optim.AdamW(model.parameters())
+    materialise(optimizer)
+    got = [r.name for r in regions([*model_leaves("model", model, lambda _: False), *optimizer_leaves("optim", optimizer, names)])]
+    assert got == ["model.embed.weight", "optim.model.embed.weight.exp_avg", "optim.model.embed.weight.exp_avg_sq", "optim.model.embed.weight.step"]
+    whole = torch.randn(8)
+    assert [r.name for r in regions([leaf(whole, "whole"), leaf(whole[2:4], "part")])] == ["whole"]
+
+
+def test_parts_that_overlap_are_refused() -> None:
+    whole = torch.randn(8)
+    with pytest.raises(Unsupported, match="b: shares a part of its memory with a: register the whole"):
+        regions([leaf(whole[:5], "a"), leaf(whole[3:], "b")])
+    assert len(regions([leaf(whole[:4], "a"), leaf(whole[4:], "b")])) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.int64, torch.uint16, torch.bool])
+def test_dtypes(dtype: torch.dtype) -> None:
+    t = torch.arange(12).reshape(3, 4).to(dtype)
+    (r,) = regions([leaf(t)])
+    assert (r.dtype, r.shape, r.nbytes) == (str(dtype).removeprefix("torch."), (3, 4), 12 * t.element_size())
+    assert content(t) == bits(t)
+
+
+@pytest.mark.parametrize(("dtype", "real"), [(torch.complex64, "float32"), (torch.complex128, "float64")])
+def test_complex(dtype: torch.dtype, real: str) -> None:
+    t = torch.randn(3, 4, dtype=dtype)
+    (r,) = regions([leaf(t)])
+    assert (r.dtype, r.shape) == (real, (3, 4, 2))
+    assert content(t) == bits(torch.view_as_real(t))
+
+
+def test_layouts() -> None:
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert dense(image)
+    assert not image.is_contiguous()
+    assert content(image) == bits(image.permute(0, 2, 3, 1))
+    assert dense(torch.randn(3, 4).t())
+    assert dense(torch.randn(3, 1, 4)[:, 0])
+    for gaps in (torch.randn(4, 6)[:, ::2], torch.randn(4, 6)[:, :3], torch.ones(3).expand(4, 3)):
+        with pytest.raises(Unsupported, match=r"t: shape .* has gaps or overlaps itself: make it contiguous"):
+            regions([leaf(gaps)])
+    assert dense(torch.randn(4, 6)[1:3])
+    assert regions([leaf(torch.empty(0, 3)), leaf(torch.empty(()), "scalar")])[0].name == "scalar"
+
+
+def test_sparse_and_quantised_are_refused() -> None:
+    with pytest.raises(Unsupported, match=r"t: layout torch\.sparse_coo"):
+        regions([leaf(torch.eye(3).to_sparse())])
+
+
+def test_long_names_stay_apart() -> None:
+    tail = "x" * 200
+    a, b = torch.randn(1), torch.randn(1)
+    names = [r.name for r in regions([leaf(a, "a" + tail), leaf(b, "b" + tail)])]
+    assert len(set(names)) == 2
+    assert all(len(n.encode()) <= 127 for n in names)
+
+
+def test_frozen_and_buffers() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model[0].weight.requires_grad_(False)
+    model.register_buffer("scratch", torch.zeros(1), persistent=False)
+    kinds = {x.name: (x.changes, x.private) for x in model_leaves("m", model, lambda _: False)}
+    assert kinds["m.0.weight"] == ("never", False)
+    assert kinds["m.0.bias"] == ("window", False)
+    assert kinds["m.1.running_mean"] == ("any", True)
+    assert "m.scratch" not in kinds
+    assert {x.name: x.private for x in model_leaves("m", model, lambda n: n.endswith("running_mean"))}["m.1.running_mean"] is False
