@@ -143,6 +143,7 @@ class Rank:
         self._before_capture: Callable[[], None] | None = None
         self._frozen = False
         self._closed = False
+        self._kept: list[object] = []
         _ranks.add(self)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -258,6 +259,7 @@ class Rank:
             self._lib.rp_close(self._h)
             self._h = c.c_void_p()
         self._keep.clear()
+        self._kept.clear()
 
     def __enter__(self) -> Rank:
         return self
@@ -395,6 +397,14 @@ class Rank:
     def barrier(self, name: str, members: int, timeout: float | None = None) -> None:
         """Waits until that many ranks came to the barrier in this epoch."""
         self._wait(f"barrier {name!r}", lambda ns: self._lib.rp_barrier(self._h, name.encode(), members, ns, c.byref(self._text)), timeout)
+
+    def keep(self, thing: object) -> None:
+        """Holds an object until the next :meth:`drop`, or the end of the rank."""
+        self._kept.append(thing)
+
+    def drop(self) -> None:
+        """Lets go of what :meth:`keep` holds."""
+        self._kept.clear()
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,8 @@ class Store(dist.Store):
     def __init__(self, rank: Rank, prefix: str = "torch", timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         super().__init__()
         self._rank, self._prefix, self._timeout = rank, prefix, timeout
+        # torch's C++ keeps its half of a store alive, but not this one, and can't call it any more once it is gone.
+        rank.keep(self)
 
     def _key(self, key: str) -> str:
         return f"{self._prefix}/{key}"
@@ -122,6 +124,7 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
     rank = over if isinstance(over, Rank) else over.rank
     if dist.is_initialized():
         dist.destroy_process_group()
+    rank.drop()
     joined = None if isinstance(over, Rank) or not over.resumed else over.order
     if joined is not None:
         prefix, what = f"pg/{joined.epoch}", f"epoch {joined.epoch}"

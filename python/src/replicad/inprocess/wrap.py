@@ -202,6 +202,7 @@ def _once(
     peers = isinstance(reason, Signal) or _of_a_collective(reason) and rank.wait_fence(peer_grace)
     if not peers and not rank.fenced:
         call.own_faults += 1
+        log.error("replicad: the block failed on rank %d:\n%s", rank.number, "".join(traceback.format_exception(reason)))
         try:
             rank.fail("".join(traceback.format_exception_only(reason)).strip())
         except Error as err:
