@@ -5,6 +5,7 @@ made over it, fresh for each epoch.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 import uuid
 from datetime import timedelta
@@ -14,6 +15,8 @@ import torch.distributed as dist
 
 from .errors import Error, Fenced, Timeout
 from .rank import Rank
+
+log = logging.getLogger("replicad")
 
 if TYPE_CHECKING:
     from .session import Session
@@ -100,12 +103,15 @@ def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:
     while True:
         try:
             epoch = rank.scope()
+            log.debug("replicad: rank %d meets for epoch %d", rank.number, epoch)
             rank.kv_set(f"meet/{rank.number}", me.encode())
             ids = [rank.kv_get(f"meet/{r}", LOOK) for r in range(rank.world)]
+            log.debug("replicad: rank %d: numbers %s", rank.number, ids)
             name = hashlib.sha256(b",".join(ids)).hexdigest()[:16]
             rank.barrier(f"meet/{name}", rank.world, LOOK)
             return name, epoch
         except (Fenced, Timeout) as err:
+            log.debug("replicad: rank %d: %s", rank.number, err)
             if time.monotonic() >= end:
                 raise Timeout(f"not all {rank.world} ranks came together within {timeout} s: {err}") from None
 
