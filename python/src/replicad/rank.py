@@ -138,6 +138,8 @@ class Rank:
         self._fence_lock = threading.Lock()
         self._on_fence: list[Callable[[], None]] = []
         self._before_capture: Callable[[], None] | None = None
+        self._capture_error: Exception | None = None  # what it raised, for the training thread
+        self._arming = 0  # the step whose capture was armed last
         self._frozen = False
         self._closed = False
         _ranks.add(self)
@@ -202,6 +204,7 @@ class Rank:
         info = n.JoinInfo(struct_size=c.sizeof(n.JoinInfo))
         self._wait("join", lambda ns: self._lib.rp_join(self._h, c.byref(info), ns, c.byref(self._text)), timeout)
         self._frozen = False
+        self._capture_error = None
         with self._fence_lock:
             self._fence.clear()
             self._on_fence.clear()
@@ -268,6 +271,9 @@ class Rank:
         """Opens the optimizer window of ``step``; waits up to ``timeout`` seconds for the capture of the step before to
         leave the live state, and cancels it then. :class:`Fenced`: the step was not begun."""
         with self._lock:
+            if err := self._capture_error:  # the capture of the step before will never end
+                self._capture_error = None
+                raise err
             code = self._lib.rp_step_enter(self._handle(), step, int(timeout * 1e9), c.byref(self._text))
             self._wake.set()
             self._check(code, f"enter step {step}")
@@ -280,6 +286,8 @@ class Rank:
             if good and not self._frozen:
                 self._check(self._lib.rp_set_good(h, step), f"exit step {step}")
             code = self._lib.rp_step_exit(h, step, 0 if updated else n.NO_UPDATE, c.byref(self._armed), c.byref(self._text))
+            if self._armed.value:
+                self._arming = step
             self._wake.set()
             self._check(code, f"exit step {step}")
 
@@ -399,8 +407,12 @@ def _work(rank: Rank) -> None:
         if rank._quit.is_set():
             return
         rank._lib.rp_notify(rank._h)
-        if before := rank._before_capture:
-            before()
+        try:
+            if before := rank._before_capture:
+                before()
+        except Exception as err:  # what was to be copied is not ready: the training thread is told, this one goes on
+            rank._capture_error = err
+            continue
         if rank._lib.rp_capture(rank._h, c.byref(text)) == n.OK:
             rank._look_at_fence()
 
