@@ -111,6 +111,7 @@ def main(train: Callable[..., None], args: argparse.Namespace) -> None:
 
 def _rank(rank: int, train: Callable[..., None], args: argparse.Namespace, url: str) -> None:
     """One process of the baseline, as torchrun would start it."""
+    torch.multiprocessing.set_start_method("fork", force=True)  # of loader workers; a spawned process hands its own way down
     dist.init_process_group("gloo", init_method=url, rank=rank, world_size=args.world)
     train(args, rank, args.world, False)
     dist.destroy_process_group()

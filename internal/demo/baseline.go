@@ -15,6 +15,11 @@ func undisturbed(ctx context.Context, opt Options, dir string, spawn *spawner, j
 		return digests, err
 	}
 	defer p.kill()
+	spawn.wg.Go(func() { // its end alone is no event
+		<-p.read
+		<-p.gone
+		j.view(j.touchLocked)
+	})
 	digests = make([][3]string, opt.World)
 	err = j.await(ctx, 2*time.Minute+time.Duration(opt.Steps)*patienceStep, "the undisturbed run's final digests", func() bool {
 		n := 0

@@ -303,6 +303,11 @@ class Rank:
         self._lib.rp_freeze_good(self._handle())
 
     @property
+    def attached(self) -> bool:
+        """Whether the rank was claimed and has its arena."""
+        return self._stop is not None
+
+    @property
     def fenced(self) -> bool:
         """Whether the rank's epoch is closed. Any thread may ask; it reads one word."""
         return self._pid == os.getpid() and bool(self._lib.rp_fenced(self._h))

@@ -154,7 +154,7 @@ class Session:
         if self._inside:
             raise SessionState("resume inside of a step: leave the step first")
         self._resumed.clear()
-        if self._at < 0:
+        if not self._rank.attached:
             self._attach()
         while True:
             try:

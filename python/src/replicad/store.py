@@ -4,6 +4,10 @@ made over it, fresh for each epoch.
 
 from __future__ import annotations
 
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -12,10 +16,54 @@ import torch.distributed as dist
 from .errors import Error, Fenced, Timeout
 from .rank import Rank
 
-__all__ = ["Store", "init_process_group"]
+__all__ = ["Store", "connections", "cut", "init_process_group"]
 
 #: As torch's own stores.
 DEFAULT_TIMEOUT = timedelta(seconds=300)
+
+
+#: TCP connections of the communicators of this epoch: descriptor and inode, since a descriptor's number is used again.
+_connections: set[tuple[int, int]] = set()
+
+
+@contextmanager
+def connections() -> Iterator[None]:
+    """Around what makes communicators (``new_group``, a device mesh): the TCP connections that are opened inside are theirs, and
+    :func:`cut` ends them. :func:`init_process_group` does this by itself."""
+    before = _tcp()
+    try:
+        yield
+    finally:
+        _connections.update(_tcp() - before)
+
+
+def cut() -> None:
+    """Ends the connections of this epoch's communicators. A thread that waits in a Gloo collective comes back with an error at once,
+    also where the peer that it waits for is silent: neither ``abort`` nor ``destroy_process_group`` of Gloo frees it."""
+    for fd, _ in _connections & _tcp():
+        try:
+            with socket.socket(fileno=os.dup(fd)) as s:
+                if not s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # Gloo ends the process when its listener fails
+                    s.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is closed already
+    _connections.clear()
+
+
+def _tcp() -> set[tuple[int, int]]:
+    """Every TCP socket of this process."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            fd, inode = int(name), os.stat(int(name)).st_ino
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(fd)) as s:
+                if s.family in (socket.AF_INET, socket.AF_INET6) and s.type == socket.SOCK_STREAM:
+                    found.add((fd, inode))
+        except OSError:
+            continue  # closed meanwhile
+    return found
 
 
 class Store(dist.Store):
@@ -87,7 +135,8 @@ def init_process_group(session: Any, backend: str = "gloo", **options: Any) -> N
         dist.destroy_process_group()
     order = session.order
     try:
-        dist.init_process_group(backend, store=Store(rank, f"pg/{order.epoch}"), rank=order.rank, world_size=order.world, **options)
+        with connections():
+            dist.init_process_group(backend, store=Store(rank, f"pg/{order.epoch}"), rank=order.rank, world_size=order.world, **options)
     except (Error, RuntimeError) as err:
         if rank.fenced:
             raise Fenced(f"while the process group of epoch {order.epoch} was made: {err}") from err
