@@ -161,12 +161,19 @@ class Rank:
         """Connects to the daemon, waiting up to ``timeout`` seconds for it to appear.
 
         What is None comes from the environment that ``replicad run`` sets: REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN,
-        REPLICAD_RANK, REPLICAD_WORLD and REPLICAD_GROUP.
+        REPLICAD_RANK, REPLICAD_WORLD and REPLICAD_GROUP. Under another launcher (``replicad exec``) the rank and the world are
+        torchrun's RANK and WORLD_SIZE, and the group is the rank's in REPLICAD_GROUPS: 0 where that is not set.
         """
         o = n.Options(struct_size=c.sizeof(n.Options))
         o.socket_path, o.job, o.token = (_bytes(v) for v in (socket, job, token))
-        o.rank = _number("rank", "REPLICAD_RANK", rank)
-        o.world = _number("world", "REPLICAD_WORLD", world)
+        place = ("REPLICAD_RANK", "REPLICAD_WORLD")
+        if place[0] not in os.environ and os.environ.get("RANK"):
+            place = ("RANK", "WORLD_SIZE")
+        o.rank = _number("rank", place[0], rank)
+        o.world = _number("world", place[1], world)
+        if group is None and "REPLICAD_GROUP" not in os.environ and place[0] == "RANK":
+            groups = os.environ.get("REPLICAD_GROUPS", "").split(",")
+            group = int(groups[o.rank]) if o.rank < len(groups) and groups[o.rank] else 0
         o.group = _number("group", "REPLICAD_GROUP", group)
         if not (socket or os.environ.get("REPLICAD_SOCKET")):
             raise Invalid("no daemon is named: start this program with `replicad run`, or set REPLICAD_SOCKET to the daemon's socket for ranks")

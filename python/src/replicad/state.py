@@ -73,24 +73,33 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
             raise Unsupported("SGD with dampening: its first step differs from all others, so its state can't be made beforehand: take a step before the session is made")
     kept = [(p, p.detach().clone(), p.grad) for p in params]
     had = {p for p in params if optimizer.state.get(p)}
+    decays = [g.get("weight_decay") for g in optimizer.param_groups]
     try:
+        for g in optimizer.param_groups:
+            if "weight_decay" in g:
+                g["weight_decay"] = 0.0  # where it is a part of the gradient it would be the first moment's beginning
         for p in params:
             p.grad = torch.zeros_like(p)
         optimizer.step()
     finally:
+        for g, decay in zip(optimizer.param_groups, decays, strict=True):
+            if "weight_decay" in g:
+                g["weight_decay"] = decay
         with torch.no_grad():
             for p, value, grad in kept:
                 p.copy_(value)
                 p.grad = grad
-    for p in params:
-        if p in had:
-            continue
-        for key, v in optimizer.state[p].items():
-            if key == "step":
+    for g in optimizer.param_groups:
+        first = {"step": 0.0, "mu_product": 1.0, "mu": 1.0, "eta": g.get("lr", 0.0)}  # what a step without a gradient changes
+        for p in g["params"]:
+            if p in had:
+                continue
+            for key in first.keys() & optimizer.state.get(p, {}).keys():
+                v = optimizer.state[p][key]
                 if isinstance(v, torch.Tensor):
-                    v.zero_()
+                    v.fill_(float(first[key]))
                 else:
-                    optimizer.state[p][key] = 0
+                    optimizer.state[p][key] = type(v)(first[key])
 
 
 def optimizer_leaves(name: str, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Iterator[Leaf]:

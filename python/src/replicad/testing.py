@@ -101,9 +101,9 @@ class Faults:
 
     @classmethod
     def from_environment(cls, rank: int, stopped: Callable[[str, int], None] = lambda where, step: None) -> Faults | None:
-        """The faults that the variable REPLICAD_TEST_FAULTS asks for: a folder, where ``plan.json`` lists them if there is such a
-        file. None where it is not set."""
-        folder = os.environ.get("REPLICAD_TEST_FAULTS") or os.environ.get("TEXTLM_FAULT_DIR")  # the latter: `replicad demo`
+        """The faults that the variable TRAINING_FAULTS asks for (REPLICAD_* are the launcher's): a folder, where ``plan.json`` lists
+        them if there is such a file. None where it is not set."""
+        folder = os.environ.get("TRAINING_FAULTS") or os.environ.get("TEXTLM_FAULT_DIR")  # the latter: `replicad demo`
         if not folder:
             return None
         try:
