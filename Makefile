@@ -16,10 +16,12 @@ VENV       := $(CURDIR)/.venv
 # The newest glibc that the wheel may need: Debian 12's.
 GLIBC      ?= 2.36
 PYTEST     ?=
+CAMPAIGN   ?=
+PYTHON     ?= $(if $(wildcard $(CURDIR)/.venv/bin/python),$(CURDIR)/.venv/bin/python,python3)
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-setup check py-check unit c-test py-test wheel demo-test test demo soak bench fuzz clean
+.PHONY: help build set-up py-setup check py-check unit c-test py-test wheel demo-test test demo demo-torch campaign soak bench fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -71,6 +73,13 @@ test: build check py-check unit c-test py-test demo-test ## everything that must
 
 demo: build ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="..."
 	$(BIN)/replicad demo $(DEMO)
+
+demo-torch: build ## the same over a PyTorch job: a GPT on three DDP replicas, survivors in process; needs torch in PYTHON, flags in DEMO
+	@$(PYTHON) -c "import torch, numpy" || { echo "make: $(PYTHON) has no torch and numpy: name one that has, as in make demo-torch PYTHON=..." >&2; exit 1; }
+	PYTHONPATH=$(CURDIR)/python/src OMP_NUM_THREADS=1 $(BIN)/replicad demo --trainer "$(PYTHON) $(CURDIR)/examples/torch/gpt.py --inprocess --width 32 --batch 4" --world 3 --steps 300 --pace 50ms $(DEMO)
+
+campaign: build ## seeds x torch jobs x faults, a row each; hours. Flags in CAMPAIGN="--seeds 1-9 --jobs gpt3 --faults node"
+	$(PYTHON) examples/torch/campaign.py $(CAMPAIGN)
 
 soak: build ## RUNS demos with random fault times; ends at the first that fails or leaves a process behind
 	.ci/soak $(RUNS) $(BIN) $(DEMO)

@@ -2,21 +2,25 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/replicad/replicad/internal/demo"
+	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
 
 func newDemo(std stdio) *cobra.Command {
 	var o demo.Options
-	var faults string
+	var faults, groups string
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Train on four nodes on this machine, break things, and compare with an undisturbed run",
 		Long: "Trains a small language model on four nodes on this machine, kills ranks, a daemon, whole nodes and every holder of a replica group\n" +
 			"while it trains, and compares the final weights, bit by bit, with those of an undisturbed run. Exit code 1 if they differ.\n\n" +
-			"Faults, in the order in which they come unless --faults says otherwise: " + strings.Join(demo.AllFaults(), ", ") + ".",
+			"Faults, in the order in which they come unless --faults says otherwise: " + strings.Join(demo.AllFaults(), ", ") + ".\n" +
+			"All: " + strings.Join(demo.KnownFaults(), ", ") + ".",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if faults != "" {
@@ -24,6 +28,13 @@ func newDemo(std stdio) *cobra.Command {
 			}
 			if cmd.Flags().Changed("faults") && faults == "" {
 				return coded(exitUsage, errors.New("--faults: name at least one, or give --no-faults"))
+			}
+			list, err := launch.ParseList[replica.GroupID](groups)
+			if err != nil {
+				return coded(exitUsage, fmt.Errorf("--groups: %w", err))
+			}
+			for _, g := range list {
+				o.Groups = append(o.Groups, int(g))
 			}
 			return demo.Run(cmd.Context(), o, std.out, std.err)
 		},
@@ -38,7 +49,9 @@ func newDemo(std stdio) *cobra.Command {
 	flags.StringVar(&o.ReportDir, "report", "", "`DIR` for report.html and report.json")
 	flags.StringVar(&o.Dir, "dir", "", "`DIR` for sockets, state and logs (default: a temporary one)")
 	flags.BoolVar(&o.Keep, "keep", false, "leave --dir behind")
-	flags.StringVar(&o.Trainer, "trainer", "", "`PROGRAM` of the ranks (default: textlm beside this program)")
+	flags.StringVar(&o.Trainer, "trainer", "", "`COMMAND` of the ranks, in words without spaces (default: textlm beside this program); it prints the\nevents that examples/textlm does, and knows --steps, --seed, --pace, --baseline and --world")
+	flags.IntVar(&o.World, "world", 0, "ranks (default 4)")
+	flags.StringVar(&groups, "groups", "", "replica group of each rank, as `0,1,0,1` (default: that for 4 ranks of textlm, with --world all in one)")
 	flags.BoolVar(&o.Plain, "plain", false, "plain lines even on a terminal")
 	flags.StringVar(&o.LogLevel, "log-level", "", "`LEVEL` of the daemons' logs: info or debug, with --keep (default info)")
 	if err := flags.MarkHidden("log-level"); err != nil {

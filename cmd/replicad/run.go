@@ -39,6 +39,16 @@ func newRun(std stdio) *cobra.Command {
 			return nil
 		},
 	}
+	f.addJobFlags(cmd)
+	flags, o := cmd.Flags(), &f.opt
+	flags.StringVar(&f.ranks, "ranks", "", "ranks this node would rather run, as `0,3`")
+	flags.BoolVar(&o.Spare, "spare", false, "take no rank unless one is lost elsewhere")
+	flags.IntVar(&o.Capacity, "capacity", 0, "processes at the same time (default: as many as --ranks, else --world)")
+	return cmd
+}
+
+// addJobFlags are those that say which job, and how it is created.
+func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	f.target.addFlags(cmd)
 	flags, o := cmd.Flags(), &f.opt
 	flags.SetInterspersed(false)
@@ -48,16 +58,12 @@ func newRun(std stdio) *cobra.Command {
 	flags.StringVar(&o.Job, "job", "", "`NAME` of the job")
 	flags.IntVar(&o.World, "world", 0, "ranks in the job, on all nodes")
 	flags.StringVar(&f.groups, "groups", "", "replica group of each rank, as `0,1,0,1` (default: all in one)")
-	flags.StringVar(&f.ranks, "ranks", "", "ranks this node would rather run, as `0,3`")
-	flags.BoolVar(&o.Spare, "spare", false, "take no rank unless one is lost elsewhere")
-	flags.IntVar(&o.Capacity, "capacity", 0, "processes at the same time (default: as many as --ranks, else --world)")
 	flags.IntVar(&o.MinCopies, "min-copies", 0, "nodes that must hold each part before a step is committed (default 2)")
 	flags.IntVar(&o.Cadence, "cadence", 0, "steps between generations (default 1)")
 	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default 4)")
 	flags.IntVar(&o.ChunkMB, "chunk-mb", 0, "chunk size in MiB (default 4)")
 	flags.IntVar(&o.DurableEvery, "durable-every", 0, "steps between generations written to disk (default: none)")
 	flags.BoolVar(&o.Resume, "resume", false, "if the job does not run yet, go on from the newest durable generation of its name, where there is one")
-	return cmd
 }
 
 // options are those of the flags, with the socket, token and host of the configuration where no flag says otherwise.

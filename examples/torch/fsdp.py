@@ -14,35 +14,30 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpt import GPT, Events, Text, digest, stop_at
+from gpt import GPT, Text
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+import common
 import replicad
 from replicad.data import Loader
 from replicad.store import init_process_group
 
 
 def arguments() -> argparse.Namespace:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--steps", type=int, default=100)
-    p.add_argument("--seed", type=int, default=1)
+    p = common.arguments(__doc__, micro=1, workers=0)
     p.add_argument("--width", type=int, default=64)
     p.add_argument("--layers", type=int, default=2)
     p.add_argument("--length", type=int, default=64, help="characters of context")
-    p.add_argument("--batch", type=int, default=8)
     p.add_argument("--shards", type=int, default=0, help="ranks that share one replica of the model (default: all)")
-    p.add_argument("--pace", type=float, default=0.0, help="shortest time of a step in seconds")
-    p.add_argument("--inprocess", action="store_true")
-    p.add_argument("--trace", help="file for a JSON line a phase of each recovery in process")
-    p.add_argument("--baseline", action="store_true", help="train without replicad, one process a rank")
-    p.add_argument("--world", type=int, default=2, help="ranks of the baseline")
     return p.parse_args()
 
 
@@ -63,30 +58,31 @@ def build(args: argparse.Namespace, world: int, alphabet: int) -> tuple[GPT, Any
     return model, optimizer, schedule
 
 
-def train(args: argparse.Namespace, rank: int, world: int, connection: replicad.Rank | None) -> None:
+def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> None:
     torch.set_num_threads(1)
-    emit = Events(rank)
+    emit = common.Events(rank)
     emit("start")
     text = Text(args.length)
-    data_rank = rank  # every rank of a sharded replica sees samples of its own
-    loader = Loader(text, args.batch, seed=args.seed, rank=data_rank, world=world)
-    if connection is None:
+    loader = Loader(text, args.batch, seed=args.seed, rank=rank, world=world, num_workers=args.workers)
+    if not replicated:
         model, optimizer, schedule = build(args, world, len(text.alphabet))
         torch.manual_seed(args.seed * 1000 + rank)
         steps(args, emit, model, optimizer, schedule, loader, None, 0)
         report(args, emit, model, optimizer)
         return
+    connection = replicad.connect()
     session: replicad.Session | None = None
 
     def block(_: Any = None) -> None:
         nonlocal session
-        init_process_group(session or connection)
+        init_process_group(session or connection, timeout=timedelta(seconds=args.timeout))
         model, optimizer, schedule = build(args, world, len(text.alphabet))
         if session is None:
             torch.manual_seed(args.seed * 1000 + rank)
             session = replicad.Session(connection=connection, model=model, optimizer=optimizer, scheduler=schedule, data=loader, staging=args.inprocess)
         else:
             session.rebind(model=model, optimizer=optimizer, scheduler=schedule)
+        common.watch(session, model, emit)
         start = session.resume()
         emit("joined", action="load", epoch=start.epoch, step=int(start), source=start.source)
         emit("ready", epoch=start.epoch, step=int(start))
@@ -94,69 +90,43 @@ def train(args: argparse.Namespace, rank: int, world: int, connection: replicad.
         report(args, emit, model, optimizer)
         session.leave()
 
-    if args.inprocess:
-        replicad.inprocess.wrap(lambda: session, trace=args.trace)(block)()
-    else:
-        block()
+    replicad.inprocess.wrap(lambda: session, enabled=args.inprocess, trace=args.trace)(block)()
     assert session is not None
     session.close()
+    dist.destroy_process_group()
 
 
-def steps(args: argparse.Namespace, emit: Events, model: Any, optimizer: Any, schedule: Any, loader: Loader, session: Any, start: int) -> None:
-    batches = loader.endless()
+def steps(args: argparse.Namespace, emit: common.Events, model: Any, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None, start: int) -> None:
+    batches, pace = loader.endless(), common.Pace(args.pace)
     for step in range(start + 1, args.steps + 1):
-        began = time.monotonic()
         optimizer.zero_grad(set_to_none=True)
-        x, y = next(batches)
-        loss = model(x, y)
-        stop_at(emit, step, "forward")
-        loss.backward()
+        total = 0.0
+        for micro in range(args.micro):
+            x, y = next(batches)
+            model.set_requires_gradient_sync(micro == args.micro - 1)
+            loss = model(x, y) / args.micro
+            loss.backward()
+            total += float(loss.detach())
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        if session is None:
+        with session.step() if session else nullcontext():
             optimizer.step()
             schedule.step()
-        else:
-            with session.step():
-                stop_at(emit, step, "window")
-                optimizer.step()
-                schedule.step()
-        emit("step", epoch=session.order.epoch if session else 0, step=step, loss=float(loss.detach()))
-        if (left := args.pace - (time.monotonic() - began)) > 0:
-            time.sleep(left)
+        emit("step", epoch=session.order.epoch if session else 0, step=step, loss=total)
+        pace.wait()
     batches.close()
 
 
-def report(args: argparse.Namespace, emit: Events, model: Any, optimizer: Any) -> None:
-    """Digests of the whole model, which every rank gathers, and of this rank's shard of the optimizer's state."""
-    whole = {k: v.full_tensor() for k, v in model.state_dict().items()}
-    moments = {f"{i}.{k}": v.to_local() if hasattr(v, "to_local") else v for i, s in optimizer.state_dict()["state"].items() for k, v in s.items()}
-    emit("done", step=args.steps, digest=digest(whole), state_digest=digest(moments))
+def report(args: argparse.Namespace, emit: common.Events, model: Any, optimizer: Any) -> None:
+    """Digests of the whole model, which every rank gathers; of this rank's shard of the optimizer's state; of its generators."""
+    whole = [(k, v.full_tensor()) for k, v in model.state_dict().items()]
+    emit("done", step=args.steps, digest=common.digest(whole), state_digest=common.digest(moments(optimizer)), private_digest=common.digest([("rng", torch.get_rng_state())]))
 
 
-def baseline(args: argparse.Namespace) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as d:
-        children = torch.multiprocessing.start_processes(_baseline_rank, (args, f"file://{d}/store"), nprocs=args.world, start_method="spawn", join=False)
-        while not children.join():
-            pass
-
-
-def _baseline_rank(rank: int, args: argparse.Namespace, url: str) -> None:
-    dist.init_process_group("gloo", init_method=url, rank=rank, world_size=args.world)
-    train(args, rank, args.world, None)
-    dist.destroy_process_group()
-
-
-def main() -> None:
-    args = arguments()
-    if args.baseline:
-        baseline(args)
-        return
-    connection = replicad.connect()
-    train(args, connection.number, connection.world, connection)
-    dist.destroy_process_group()
+def moments(optimizer: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    for i, state in optimizer.state_dict()["state"].items():
+        for k, v in state.items():
+            yield f"{i}.{k}", v.to_local() if hasattr(v, "to_local") else v
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(common.main(train, arguments()))

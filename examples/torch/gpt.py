@@ -1,7 +1,8 @@
 """Trains a small GPT on Newton's Opticks with data parallelism, under replicad.
 
-    replicad run --job gpt --world 2 -- python gpt.py            two ranks, each with the whole model
-    python gpt.py --baseline --world 2                           the same training without replicad
+    replicad run --job gpt --world 2 -- python gpt.py                                      two ranks, each with the whole model
+    replicad exec --job gpt --world 2 -- torchrun --nproc-per-node 2 --max-restarts 100 gpt.py      the same under torchrun
+    python gpt.py --baseline --world 2                                                     the same training without replicad
 
 What replicad needs is marked with (1) to (4). Everything else is a plain PyTorch program: dropout, AdamW, a cosine schedule with
 warm-up, gradient clipping, two micro-batches a step, a shuffled loader with workers. Standard output carries one JSON object
@@ -11,34 +12,29 @@ a line, for the demo and the tests.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import math
-import os
 import sys
-import time
 from contextlib import nullcontext
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 
+import common
 import replicad
 from replicad.data import Loader
+from replicad.parallel import ddp as data_parallel
 from replicad.store import init_process_group
-
-TEXT = Path(__file__).resolve().parent.parent / "textlm" / "data" / "opticks.txt"
 
 
 class Text(torch.utils.data.Dataset):
     """Runs of characters, each with its successor as target."""
 
     def __init__(self, length: int) -> None:
-        raw = TEXT.read_bytes()
+        raw = common.TEXT.read_bytes()
         self.alphabet = sorted(set(raw))
         number = {b: i for i, b in enumerate(self.alphabet)}
         self.tokens = torch.tensor([number[b] for b in raw], dtype=torch.int64)
@@ -88,54 +84,17 @@ class GPT(nn.Module):
 
 
 def arguments() -> argparse.Namespace:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--steps", type=int, default=200)
-    p.add_argument("--seed", type=int, default=1)
+    p = common.arguments(__doc__)
     p.add_argument("--width", type=int, default=64)
     p.add_argument("--layers", type=int, default=2)
     p.add_argument("--length", type=int, default=64, help="characters of context")
-    p.add_argument("--batch", type=int, default=8, help="samples of a micro-batch")
-    p.add_argument("--micro", type=int, default=2, help="micro-batches of a step")
-    p.add_argument("--workers", type=int, default=1, help="processes that load data")
-    p.add_argument("--pace", type=float, default=0.0, help="shortest time of a step in seconds: stands for a larger model")
-    p.add_argument("--inprocess", action="store_true", help="survive the loss of others in this process")
-    p.add_argument("--trace", help="file for a JSON line a phase of each recovery in process")
-    p.add_argument("--baseline", action="store_true", help="train without replicad, one process a rank")
-    p.add_argument("--world", type=int, default=2, help="ranks of the baseline")
     return p.parse_args()
-
-
-class Events:
-    """JSON lines on standard output, each in one write."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-
-    def __call__(self, event: str, **more: Any) -> None:
-        line = {"t": time.time_ns(), "rank": self.rank, "pid": os.getpid(), "event": event, **more}
-        os.write(1, json.dumps(line).encode() + b"\n")
-
-
-def digest(state: dict[str, Any]) -> str:
-    h = hashlib.sha256()
-    for name, t in sorted(state.items()):
-        h.update(name.encode())
-        h.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b"")
-    return h.hexdigest()
-
-
-def main() -> None:
-    args = arguments()
-    if args.baseline:
-        baseline(args)
-        return
-    train(args, int(os.environ["REPLICAD_RANK"]), int(os.environ["REPLICAD_WORLD"]), replicated=True)
 
 
 def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
-    emit = Events(rank)
+    emit = common.Events(rank)
     emit("start")
     text = Text(args.length)
     model = GPT(len(text.alphabet), args.length, args.width, args.layers)
@@ -146,30 +105,29 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> 
 
     if not replicated:
         steps(args, emit, model, optimizer, schedule, loader, None, 0)
-        report(args, emit, model, optimizer)
-        dist.destroy_process_group()
+        common.report(emit, args.steps, model, optimizer)
         return
     with replicad.Session(model=model, optimizer=optimizer, scheduler=schedule, data=loader) as session:  # (1)
+        common.watch(session, model, emit)
 
         @replicad.inprocess.wrap(session, enabled=args.inprocess, trace=args.trace)
         def block(_: Any) -> None:
             start = session.resume()  # (2)
             emit("joined", action="load", epoch=start.epoch, step=int(start), source=start.source)
-            init_process_group(session)  # (3)
+            init_process_group(session, timeout=timedelta(seconds=args.timeout))  # (3)
             emit("ready", epoch=start.epoch, step=int(start))
             steps(args, emit, model, optimizer, schedule, loader, session, start)
-            report(args, emit, model, optimizer)
+            common.report(emit, args.steps, model, optimizer)
             session.leave()
 
         block()
         dist.destroy_process_group()
 
 
-def steps(args: argparse.Namespace, emit: Events, model: GPT, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None, start: int) -> None:
-    ddp = DistributedDataParallel(model)
-    batches = loader.endless()
+def steps(args: argparse.Namespace, emit: common.Events, model: GPT, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None, start: int) -> None:
+    ddp = data_parallel(model)
+    batches, pace = loader.endless(), common.Pace(args.pace)
     for step in range(start + 1, args.steps + 1):
-        began = time.monotonic()
         optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for micro in range(args.micro):
@@ -178,55 +136,14 @@ def steps(args: argparse.Namespace, emit: Events, model: GPT, optimizer: Any, sc
                 loss = ddp(x, y) / args.micro
                 loss.backward()
             total += float(loss.detach())
-            stop_at(emit, step, "forward")
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         with session.step() if session else nullcontext():  # (4)
-            stop_at(emit, step, "window")
             optimizer.step()
             schedule.step()
         emit("step", epoch=session.order.epoch if session else 0, step=step, loss=total)
-        if (left := args.pace - (time.monotonic() - began)) > 0:
-            time.sleep(left)
+        pace.wait()
     batches.close()
 
 
-def report(args: argparse.Namespace, emit: Events, model: GPT, optimizer: Any) -> None:
-    weights = digest(model.state_dict())
-    moments = digest({f"{i}.{k}": v for i, s in optimizer.state_dict()["state"].items() for k, v in s.items()})
-    drawn = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
-    emit("done", step=args.steps, digest=weights, state_digest=moments, private_digest=drawn)
-
-
-def stop_at(emit: Events, step: int, phase: str) -> None:
-    """The demo's handle for faults: where the file stop-RANK in TEXTLM_FAULT_DIR says "STEP PHASE", the rank says that it
-    stopped, at the first step from STEP on, and never goes on: it is to be killed there."""
-    where = os.environ.get("TEXTLM_FAULT_DIR")
-    if not where:
-        return
-    try:
-        at, wanted = Path(where, f"stop-{emit.rank}").read_text().split()
-    except (FileNotFoundError, ValueError):
-        return
-    if wanted == phase and step >= int(at):
-        emit("stopped", phase=phase, step=step)
-        while True:
-            time.sleep(3600)
-
-
-def baseline(args: argparse.Namespace) -> None:
-    """One process a rank, as torchrun would start them."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as d:
-        children = torch.multiprocessing.start_processes(_baseline_rank, (args, f"file://{d}/store"), nprocs=args.world, start_method="spawn", join=False)
-        while not children.join():
-            pass
-
-
-def _baseline_rank(rank: int, args: argparse.Namespace, url: str) -> None:
-    dist.init_process_group("gloo", init_method=url, rank=rank, world_size=args.world)
-    train(args, rank, args.world, replicated=False)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(common.main(train, arguments()))

@@ -3,26 +3,33 @@ package demo
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
-// undisturbed trains the same run without replicad and without faults, in one process.
-func undisturbed(ctx context.Context, opt Options, dir string, spawn *spawner, j *journal) (digests [world][3]string, err error) {
-	p, err := spawn.start("undisturbed run", logPath(dir, "undisturbed"), nil, func(line []byte) { j.addRank("-", line) }, nil,
-		opt.Trainer, "--baseline", "--world", fmt.Sprint(world), "--steps", fmt.Sprint(opt.Steps), "--seed", fmt.Sprint(opt.Seed), "--state-mb", fmt.Sprint(opt.StateMB))
+// undisturbed trains the same run without replicad and without faults.
+func undisturbed(ctx context.Context, opt Options, dir string, spawn *spawner, j *journal) (digests [][3]string, err error) {
+	command := append(opt.trainer(), "--baseline", "--world", fmt.Sprint(opt.World))
+	p, err := spawn.start("undisturbed run", logPath(dir, "undisturbed"), nil, func(line []byte) { j.addRank("-", line) }, nil, command[0], command[1:]...)
 	if err != nil {
 		return digests, err
 	}
 	defer p.kill()
-	err = j.await(ctx, time.Minute+time.Duration(opt.Steps)*200*time.Millisecond, "the undisturbed run's final digests", func() bool {
+	spawn.wg.Go(func() { // its end alone is no event
+		<-p.read
+		<-p.gone
+		j.view(j.touchLocked)
+	})
+	digests = make([][3]string, opt.World)
+	err = j.await(ctx, 2*time.Minute+time.Duration(opt.Steps)*patienceStep, "the undisturbed run's final digests", func() bool {
 		n := 0
 		for r, s := range j.ranks {
-			if s.done && r < world {
+			if s.done && r < opt.World {
 				digests[r] = s.digest
 				n++
 			}
 		}
-		return n == world || p.spent()
+		return n == opt.World || p.spent()
 	})
 	if err != nil {
 		return digests, err
@@ -36,7 +43,7 @@ func undisturbed(ctx context.Context, opt Options, dir string, spawn *spawner, j
 }
 
 // compare tells in which ways the final states differ: from the undisturbed run, or between replicas.
-func compare(got, want [world][3]string) (differs []string) {
+func compare(got, want [][3]string, groups []int) (differs []string) {
 	what := [3]string{"weights", "replicated state", "private state"}
 	for r := range got {
 		for k := range what {
@@ -45,10 +52,11 @@ func compare(got, want [world][3]string) (differs []string) {
 			}
 		}
 	}
-	for r := 2; r < world; r++ {
+	for r, group := range groups {
+		twin := slices.Index(groups, group)
 		for k := range what[:2] {
-			if got[r][k] != got[r-2][k] {
-				differs = append(differs, fmt.Sprintf("%s of rank %d and its replica %d: %.16s, %.16s", what[k], r, r-2, got[r][k], got[r-2][k]))
+			if got[r][k] != got[twin][k] {
+				differs = append(differs, fmt.Sprintf("%s of rank %d and its replica %d: %.16s, %.16s", what[k], r, twin, got[r][k], got[twin][k]))
 			}
 		}
 	}

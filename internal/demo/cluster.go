@@ -19,23 +19,26 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// The demo's job: two replicas of a model in two shards. Rank r holds shard r%2 of replica r/2, so ranks 0 and 2 are one
-// replica group, 1 and 3 the other. The two replicas of a shard start on different nodes.
 const (
 	jobName      = "demo"
-	world        = 4
-	groups       = "0,1,0,1"
 	durableEvery = 50 // steps
 	quicPort     = 7400
 	gossipPort   = 7401
 )
 
-// homes are the nodes, with the ranks that start there.
-var homes = []struct {
-	name  string
-	voter bool
-	ranks string
-}{{"n1", true, "0,3"}, {"n2", true, "1"}, {"n3", true, "2"}, {"n4", false, ""}}
+// homes are the nodes; the last is a spare. Rank r starts on voter r%voters, so that replicas lie on different nodes.
+var homes = []string{"n1", "n2", "n3", "n4"}
+
+const voters = 3
+
+// homeRanks are the ranks that start on a node, as --ranks has them.
+func homeRanks(home, world int) string {
+	var list []string
+	for r := home; home < voters && r < world; r += voters {
+		list = append(list, fmt.Sprint(r))
+	}
+	return strings.Join(list, ",")
+}
 
 // node is one node of the demo and its processes. The goroutine of the driver alone changes it.
 type node struct {
@@ -77,7 +80,7 @@ func newCluster(opt Options, dir string, spawn *spawner, j *journal) (*cluster, 
 	c.claim = claim
 	var names []replica.NodeName
 	for i, h := range homes {
-		n := &node{name: h.name, voter: h.voter, ranks: h.ranks, ip: netip.AddrFrom4([4]byte{127, 0, octet, byte(11 + i)}), dir: filepath.Join(dir, h.name)}
+		n := &node{name: h, voter: i < voters, ranks: homeRanks(i, opt.World), ip: netip.AddrFrom4([4]byte{127, 0, octet, byte(11 + i)}), dir: filepath.Join(dir, h)}
 		n.config, n.admin = filepath.Join(dir, n.name+".yaml"), filepath.Join(n.dir, "run", "admin.sock")
 		if err := os.MkdirAll(filepath.Join(n.dir, "run"), 0o700); err != nil {
 			return nil, errors.Join(fmt.Errorf("demo directory: %w", err), claim.Close())
@@ -179,14 +182,13 @@ func (c *cluster) startDaemon(n *node) (err error) {
 
 // startRanks starts the node's launcher, for its own ranks or as a spare.
 func (c *cluster) startRanks(n *node, spare bool) (err error) {
-	args := []string{"run", "--config", n.config, "--job", jobName, "--world", fmt.Sprint(world), "--groups", groups, "--durable-every", fmt.Sprint(durableEvery)}
+	args := []string{"run", "--config", n.config, "--job", jobName, "--world", fmt.Sprint(c.opt.World), "--groups", c.opt.groupList(), "--durable-every", fmt.Sprint(durableEvery)}
 	if spare || n.ranks == "" {
-		args = append(args, "--spare", "--capacity", fmt.Sprint(world))
+		args = append(args, "--spare", "--capacity", fmt.Sprint(c.opt.World))
 	} else {
 		args = append(args, "--ranks", n.ranks)
 	}
-	args = append(args, "--", c.opt.Trainer, "--steps", fmt.Sprint(c.opt.Steps), "--seed", fmt.Sprint(c.opt.Seed),
-		"--state-mb", fmt.Sprint(c.opt.StateMB), "--pace", c.opt.Pace.String())
+	args = append(append(args, "--"), append(c.opt.trainer(), "--pace", c.opt.Pace.String())...)
 	n.launcher, err = c.spawn.start(n.name+" launcher", logPath(c.dir, n.name+"-ranks"), []string{"TEXTLM_FAULT_DIR=" + c.faultDir()},
 		func(line []byte) { c.journal.addRank(n.name, line) }, nil, c.opt.Program, args...)
 	return err

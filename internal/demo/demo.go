@@ -115,8 +115,8 @@ func perform(ctx context.Context, opt Options, dir string, spawn *spawner, j *jo
 	return d.result(faults, calm, got, want, began, trained), nil
 }
 
-func (d *driver) result(faults []Fault, calm *journal, got, want [world][3]string, began time.Time, trained time.Duration) *result {
-	r := &result{opt: d.opt, when: began, differs: compare(got, want)}
+func (d *driver) result(faults []Fault, calm *journal, got, want [][3]string, began time.Time, trained time.Duration) *result {
+	r := &result{opt: d.opt, when: began, differs: compare(got, want, d.opt.Groups)}
 	r.Verdict, r.Faults = bitEqual, faults
 	if len(r.differs) > 0 {
 		r.Verdict = different
@@ -128,7 +128,7 @@ func (d *driver) result(faults []Fault, calm *journal, got, want [world][3]strin
 	r.digest = hex.EncodeToString(sum.Sum(nil))
 	d.journal.view(func() {
 		r.loss = d.journal.loss
-		r.Figures = figures(faults, d.journal.commits, d.journal.lags, d.journal.repeats, time.Since(began), trained, d.opt.Steps)
+		r.Figures = figures(faults, d.journal.commits, d.journal.lags, d.journal.repeats, time.Since(began), trained, d.opt)
 	})
 	calm.view(func() { r.baseline = calm.loss })
 	return r

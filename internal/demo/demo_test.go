@@ -281,16 +281,16 @@ func TestRunRefusesADirectoryThatExists(t *testing.T) {
 }
 
 func TestCompareNamesEveryDifference(t *testing.T) {
-	var a [world][3]string
+	a := make([][3]string, 4)
 	for r := range a {
 		a[r] = [3]string{fmt.Sprint("w", r%2), fmt.Sprint("s", r%2), fmt.Sprint("p", r)}
 	}
-	if d := compare(a, a); len(d) != 0 {
+	if d := compare(a, a, []int{0, 1, 0, 1}); len(d) != 0 {
 		t.Fatalf("equal states differ: %v", d)
 	}
-	b := a
+	b := slices.Clone(a)
 	b[2][0] = "other"
-	d := compare(b, a)
+	d := compare(b, a, []int{0, 1, 0, 1})
 	if len(d) != 2 || !strings.Contains(d[0], "weights of rank 2") || !strings.Contains(d[1], "its replica 0") {
 		t.Fatalf("differences of rank 2's weights: %q", d)
 	}

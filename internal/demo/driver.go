@@ -43,7 +43,7 @@ func (d *driver) run(ctx context.Context) (faults []Fault, trained time.Duration
 				n++
 			}
 		}
-		return n == world
+		return n == d.opt.World
 	})
 	if err != nil {
 		return nil, 0, err
@@ -85,7 +85,7 @@ func (d *driver) awaitMoment(ctx context.Context, i int, kind string) error {
 	if goal+10 > uint64(d.opt.Steps) {
 		return fmt.Errorf("fault %s can't be injected: the cluster was whole again at step %d of %d: give more --steps", kind, step, d.opt.Steps)
 	}
-	return d.await(ctx, patienceHealth+time.Duration(goal-step)*max(4*d.opt.Pace, 100*time.Millisecond), fmt.Sprintf("step %d, at which fault %s is due", goal, kind), func() bool {
+	return d.await(ctx, patienceHealth+time.Duration(goal-step)*max(4*d.opt.Pace, patienceStep), fmt.Sprintf("step %d, at which fault %s is due", goal, kind), func() bool {
 		_, s := d.journal.latestLocked()
 		return s >= goal
 	})
@@ -97,7 +97,7 @@ func (d *driver) awaitHealth(ctx context.Context, kind string) error {
 	var start uint64
 	d.journal.view(func() { start, _ = d.journal.committedLocked() })
 	err := d.await(ctx, patienceHealth, "a whole cluster before fault "+kind, func() bool {
-		why = healthy(d.journal.status, d.cluster.names(), world)
+		why = healthy(d.journal.status, d.cluster.names(), d.opt.World)
 		done, _ := d.journal.committedLocked()
 		if why == "" && done < start+3 {
 			why = fmt.Sprintf("no three commits came after step %d", start)
@@ -132,7 +132,7 @@ func (d *driver) awaitDaemons(ctx context.Context) error {
 func (d *driver) awaitEnd(ctx context.Context) error {
 	d.view.phase("training to the end")
 	_, step := d.latest()
-	left := time.Duration(uint64(d.opt.Steps)-min(step, uint64(d.opt.Steps))) * max(4*d.opt.Pace, 100*time.Millisecond)
+	left := time.Duration(uint64(d.opt.Steps)-min(step, uint64(d.opt.Steps))) * max(4*d.opt.Pace, patienceStep)
 	return d.await(ctx, patienceRecover+left, fmt.Sprintf("the end of training at step %d on all ranks", d.opt.Steps), func() bool {
 		n := 0
 		for _, r := range d.journal.ranks {
@@ -140,7 +140,7 @@ func (d *driver) awaitEnd(ctx context.Context) error {
 				n++
 			}
 		}
-		return n == world
+		return n == d.opt.World
 	})
 }
 
@@ -226,7 +226,8 @@ func (d *driver) addresses() string {
 }
 
 // digests are the final ones, by rank.
-func (d *driver) digests() (list [world][3]string, err error) {
+func (d *driver) digests() (list [][3]string, err error) {
+	list = make([][3]string, d.opt.World)
 	d.journal.view(func() {
 		for r := range list {
 			if s := d.journal.ranks[r]; s != nil {

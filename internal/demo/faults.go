@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -14,7 +15,9 @@ import (
 
 // How long the driver waits for things that should take far less.
 const (
-	patienceStart   = 30 * time.Second
+	patienceStart   = 90 * time.Second // of an interpreter that loads its libraries beside others
+	patienceStep    = 500 * time.Millisecond
+	patienceHang    = 180 * time.Second // settle and ack, or the in-process wrapper's last word
 	patienceHealth  = 60 * time.Second
 	patienceRecover = 60 * time.Second
 	patienceDurable = 120 * time.Second // holder_grace is 60 s, should the proof of loss not come
@@ -33,11 +36,10 @@ type before struct {
 
 // inject carries out one fault, waits until the job has recovered from it, and returns its row.
 func (d *driver) inject(ctx context.Context, kind string) (Fault, error) {
+	if how, ok := rankFaults[kind]; ok {
+		return d.breakRank(ctx, kind, how)
+	}
 	switch kind {
-	case RankForward, RankAgain:
-		return d.killRank(ctx, kind, "forward")
-	case RankWindow:
-		return d.killRank(ctx, kind, "window")
 	case Daemon:
 		return d.killDaemon(ctx)
 	case NodeLoss:
@@ -48,28 +50,16 @@ func (d *driver) inject(ctx context.Context, kind string) (Fault, error) {
 	return d.killNodes(ctx, GroupLoss, d.groupHolders())
 }
 
-// killRank has a rank stop itself at the wanted place, and kills it there.
-func (d *driver) killRank(ctx context.Context, kind, phase string) (Fault, error) {
-	rank := d.rng.IntN(world)
+// breakRank has a rank stop itself at the wanted place, and kills it there unless it breaks by itself.
+func (d *driver) breakRank(ctx context.Context, kind string, how rankFault) (Fault, error) {
+	rank := d.rng.IntN(d.opt.World)
 	_, step := d.latest()
-	file := filepath.Join(d.cluster.faultDir(), fmt.Sprintf("stop-%d", rank))
-	if err := os.WriteFile(file+".new", fmt.Appendf(nil, "%d %s\n", step+1+uint64(d.rng.IntN(5)), phase), 0o600); err != nil {
+	ask, err := d.request(rank, step+1+uint64(d.rng.IntN(5)), how.place, how.kind)
+	if err != nil {
 		return Fault{}, fmt.Errorf("fault %s: %w", kind, err)
 	}
-	if err := os.Rename(file+".new", file); err != nil {
-		return Fault{}, fmt.Errorf("fault %s: %w", kind, err)
-	}
-	var pid int
-	var at uint64
-	err := d.await(ctx, patienceStart, fmt.Sprintf("rank %d to stop itself in %s", rank, phase), func() bool {
-		r := d.journal.ranks[rank]
-		if r == nil || r.stopped != phase {
-			return false
-		}
-		pid, at = r.pid, r.stoppedStep
-		return true
-	})
-	if e := os.Remove(file); err == nil && e != nil { // or its replacement would stop as well
+	at, err := d.awaitStopped(ctx, rank, how.place)
+	if e := ask.remove(); err == nil && e != nil { // or its replacement would stop as well
 		err = fmt.Errorf("fault %s: %w", kind, e)
 	}
 	if err != nil {
@@ -77,26 +67,91 @@ func (d *driver) killRank(ctx context.Context, kind, phase string) (Fault, error
 	}
 	// Its peers go as far as they can without it, so that the kill finds the whole job waiting.
 	was := d.now()
-	f := Fault{Kind: kind, target: fmt.Sprintf("rank %d, step %d", rank, at), at: time.Now(), step: at}
-	d.say("SIGKILL rank %d (pid %d) in %s of step %d", rank, pid, phase, at)
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		return f, fmt.Errorf("fault %s: kill pid %d: %w", kind, pid, err)
-	}
-	if kind == RankAgain {
-		if err := d.killAnother(ctx, &f, rank, was); err != nil {
-			return f, err
+	f := Fault{Kind: kind, target: fmt.Sprintf("rank %d, step %d", rank, at.Step), at: time.Now(), step: at.Step}
+	var second *asked
+	if kind == RankResume {
+		if second, err = d.request(d.other(rank), 0, "resume", ""); err != nil {
+			return f, fmt.Errorf("fault %s: %w", kind, err)
 		}
 	}
-	if err := d.awaitResume(ctx, &f, was, patienceRecover); err != nil {
+	if how.kind != "" {
+		f.at = at.time() // it broke when it said so
+		d.say("%s in rank %d (pid %d) in %s of step %d", how.kind, rank, at.PID, how.place, at.Step)
+	} else {
+		d.say("SIGKILL rank %d (pid %d) in %s of step %d", rank, at.PID, how.place, at.Step)
+		if err := syscall.Kill(at.PID, syscall.SIGKILL); err != nil {
+			return f, fmt.Errorf("fault %s: kill pid %d: %w", kind, at.PID, err)
+		}
+	}
+	switch kind {
+	case RankAgain:
+		err = d.killAnother(ctx, &f, rank, was)
+	case RankResume:
+		err = d.killLoading(ctx, &f, d.other(rank), second)
+	}
+	if err != nil {
+		return f, err
+	}
+	patience := patienceRecover
+	if kind == RankHang {
+		patience = patienceHang
+	}
+	if err := d.awaitResume(ctx, &f, was, patience); err != nil {
 		return f, err
 	}
 	return f, d.checkStepWord(kind, rank, f.at)
 }
 
+// other is a rank that is not this one, the same whenever it is asked.
+func (d *driver) other(rank int) int { return (rank + 1) % d.opt.World }
+
+// asked is a file that asks a rank to break; the rank removes it itself where it goes on afterwards.
+type asked struct{ file string }
+
+func (r *asked) remove() error {
+	if err := os.Remove(r.file); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (d *driver) request(rank int, step uint64, place, kind string) (*asked, error) {
+	file := filepath.Join(d.cluster.faultDir(), fmt.Sprintf("stop-%d", rank))
+	d.journal.view(func() { delete(d.journal.stops, rank) })
+	if err := os.WriteFile(file+".new", []byte(strings.TrimSpace(fmt.Sprintf("%d %s %s", step, place, kind))+"\n"), 0o600); err != nil {
+		return nil, err
+	}
+	return &asked{file}, os.Rename(file+".new", file)
+}
+
+// awaitStopped waits until a rank says that it is where it was asked to stop.
+func (d *driver) awaitStopped(ctx context.Context, rank int, place string) (at rankEvent, err error) {
+	err = d.await(ctx, patienceStart, fmt.Sprintf("rank %d to stop itself in %s", rank, place), func() bool {
+		var ok bool
+		at, ok = d.journal.stops[rank]
+		return ok && at.Phase == place
+	})
+	return at, err
+}
+
+// killLoading kills a rank that stopped itself between the load of the recovered state and the word that it is done.
+func (d *driver) killLoading(ctx context.Context, f *Fault, rank int, ask *asked) error {
+	at, err := d.awaitStopped(ctx, rank, "resume")
+	if e := ask.remove(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("fault %s: %w", f.Kind, err)
+	}
+	f.target += fmt.Sprintf(", then rank %d", rank)
+	d.say("SIGKILL rank %d (pid %d) while it recovers", rank, at.PID)
+	return syscall.Kill(at.PID, syscall.SIGKILL)
+}
+
 // killAnother waits for the plan that answers the first death and kills another rank while it is carried out: that plan's epoch
 // never opens, or is closed at once, and the job has to come back all the same.
 func (d *driver) killAnother(ctx context.Context, f *Fault, first int, was before) error {
-	other := (first + 1 + d.rng.IntN(world-1)) % world
+	other := (first + 1 + d.rng.IntN(d.opt.World-1)) % d.opt.World
 	err := d.await(ctx, patienceRecover, fmt.Sprintf("a plan for the death of rank %d", first), func() bool {
 		return slices.ContainsFunc(d.journal.log, func(e logEvent) bool { return e.Event == "planned" && e.Epoch > was.epoch })
 	})
@@ -114,7 +169,10 @@ func (d *driver) killAnother(ctx context.Context, f *Fault, first int, was befor
 
 // checkStepWord sees that the word which outlived the rank says where it died.
 func (d *driver) checkStepWord(kind string, rank int, at time.Time) error {
-	want := map[string]string{RankForward: "IDLE", RankAgain: "IDLE", RankWindow: "UPDATING"}[kind]
+	want := rankFaults[kind].word
+	if want == "" {
+		return nil
+	}
 	for _, e := range d.events() {
 		if e.Event == "rank_died" && e.Rank == rank && !e.Time.Before(at) {
 			if e.Phase != want {
@@ -249,7 +307,7 @@ func (d *driver) awaitResume(ctx context.Context, f *Fault, was before, patience
 				}
 			}
 		}
-		return n == world && !resumed.IsZero()
+		return n == d.opt.World && !resumed.IsZero()
 	})
 	if err != nil {
 		return err
@@ -335,7 +393,7 @@ func (d *driver) hostsRanks(names []string) bool {
 // one whose loss leaves more voters is taken, so that the figures are those of the data and not of a lost quorum.
 func (d *driver) groupHolders() (best []string) {
 	fewest := len(d.cluster.nodes) + 1
-	for group := range 2 {
+	for group := range slices.Max(d.opt.Groups) + 1 {
 		var holders []string
 		add := func(n string) {
 			if !slices.Contains(holders, n) && d.cluster.node(n) != nil {
@@ -344,7 +402,7 @@ func (d *driver) groupHolders() (best []string) {
 		}
 		d.journal.view(func() {
 			for r, s := range d.journal.ranks {
-				if r%2 == group {
+				if d.opt.Groups[r] == group {
 					add(s.node)
 				}
 			}

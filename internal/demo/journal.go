@@ -62,8 +62,6 @@ type rankState struct {
 	pid          int
 	epoch, step  uint64
 	at           time.Time // of step
-	stopped      string    // phase at which it stopped itself
-	stoppedStep  uint64
 	digest       [3]string // of its done event
 	done         bool
 	joins        int       // how often it came to join a new epoch
@@ -90,13 +88,14 @@ type journal struct {
 	trained map[uint64]uint64  // by step: the newest epoch in which it was trained
 	repeats int                // steps that were trained again
 	differs int                // losses that another rank or a repetition reported otherwise
+	stops   map[int]rankEvent  // by rank: where it stopped itself last
 	status  map[string]*status // newest of each node, nil while it can't be asked
 }
 
 const maxEvents = 200_000
 
 func newJournal() *journal {
-	return &journal{changed: make(chan struct{}), ranks: map[int]*rankState{}, lags: map[uint64]float64{}, loss: map[uint64]float64{}, trained: map[uint64]uint64{}, status: map[string]*status{}}
+	return &journal{changed: make(chan struct{}), ranks: map[int]*rankState{}, lags: map[uint64]float64{}, loss: map[uint64]float64{}, trained: map[uint64]uint64{}, stops: map[int]rankEvent{}, status: map[string]*status{}}
 }
 
 // touchLocked wakes who waits for a change.
@@ -150,20 +149,21 @@ func (j *journal) addRank(node string, line []byte) {
 		}
 		r.epoch, r.step, r.at = e.Epoch, e.Step, e.time()
 		if e.Loss != nil {
-			j.addLossLocked(e.Epoch, e.Step, *e.Loss)
+			j.addLossLocked(e.Rank, e.Epoch, e.Step, *e.Loss)
 		}
 	case "joined":
 		r.joins++
 	case "stopped":
-		r.stopped, r.stoppedStep = e.Phase, e.Step
+		j.stops[e.Rank] = e
 	case "done":
 		r.done, r.digest = true, [3]string{e.Digest, e.State, e.Private}
 	}
 	j.touchLocked()
 }
 
-// addLossLocked keeps the loss of a step. All ranks report the same one, and a step that is trained again must give it again.
-func (j *journal) addLossLocked(epoch, step uint64, loss float64) {
+// addLossLocked keeps the loss of a step, rank 0's where ranks report their own. Ranks of textlm report the same one, and a step
+// that is trained again must give it again.
+func (j *journal) addLossLocked(rank int, epoch, step uint64, loss float64) {
 	if was, ok := j.loss[step]; ok && was != loss {
 		j.differs++
 	}
@@ -171,7 +171,9 @@ func (j *journal) addLossLocked(epoch, step uint64, loss float64) {
 		j.repeats++
 	}
 	j.trained[step] = max(j.trained[step], epoch)
-	j.loss[step] = loss
+	if _, ok := j.loss[step]; !ok || rank == 0 {
+		j.loss[step] = loss
+	}
 }
 
 // view runs fn while nothing changes; fn must not wait.
@@ -221,6 +223,15 @@ func (j *journal) committedLocked() (step uint64, at time.Time) {
 	return 0, time.Time{}
 }
 
+// stoppedLocked is where a rank's present process stopped itself and has not gone on; empty: it has not.
+func (j *journal) stoppedLocked(rank int) string {
+	s, at := j.ranks[rank], j.stops[rank]
+	if at.PID != s.pid || s.at.After(at.time()) {
+		return ""
+	}
+	return at.Phase
+}
+
 // summary is what is known now, on a few lines.
 func (j *journal) summary() string {
 	j.mu.Lock()
@@ -231,8 +242,8 @@ func (j *journal) summary() string {
 	for _, r := range slices.Sorted(maps.Keys(j.ranks)) {
 		s := j.ranks[r]
 		fmt.Fprintf(&b, " rank %d on %s (pid %d) at epoch %d step %d", r, s.node, s.pid, s.epoch, s.step)
-		if s.stopped != "" {
-			fmt.Fprintf(&b, " stopped in %s", s.stopped)
+		if where := j.stoppedLocked(r); where != "" {
+			fmt.Fprintf(&b, " stopped in %s", where)
 		}
 		b.WriteByte(';')
 	}

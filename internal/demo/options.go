@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,13 +22,52 @@ const (
 	NodeLoss    = "node"         // kill everything on a node; it falls silent
 	LeaderLoss  = "leader"       // the same for the node that leads Raft
 	GroupLoss   = "group"        // the same for every holder of one replica group at once
-	RankAgain   = "rank-again"   // SIGKILL a rank in mid-forward and, once the plan for that is applied, another; not in the default
+
+	// Not in the default. Those of a place after RankAgain need a trainer that knows it: the torch examples do, textlm does not.
+	RankAgain      = "rank-again"      // SIGKILL a rank in mid-forward and, once the plan for that is applied, another
+	RankBackward   = "rank-backward"   // SIGKILL a rank in mid-backward
+	RankAccumulate = "rank-accumulate" // SIGKILL a rank between two micro-batches
+	RankUpdated    = "rank-updated"    // SIGKILL a rank inside the optimizer window, behind the update
+	RankCapture    = "rank-capture"    // SIGKILL a rank that has begun to capture a step
+	RankResume     = "rank-resume"     // SIGKILL a rank in mid-forward, and another one while it loads
+	RankRaise      = "rank-raise"      // an exception in a rank's forward
+	RankHang       = "rank-hang"       // a rank stands still in its forward until a collective's timeout ends its peers' wait
 )
+
+// rankFault is how a rank is broken: where it stops itself, by itself in what way (empty: it is killed there), and what the step
+// word says that outlives it (empty: that depends).
+type rankFault struct{ place, kind, word string }
+
+var rankFaults = map[string]rankFault{
+	RankForward:    {"forward", "", "IDLE"},
+	RankWindow:     {"window", "", "UPDATING"},
+	RankAgain:      {"forward", "", "IDLE"},
+	RankBackward:   {"backward", "", "IDLE"},
+	RankAccumulate: {"accumulate", "", "IDLE"},
+	RankUpdated:    {"updated", "", "UPDATING"},
+	RankCapture:    {"capture", "", ""},
+	RankResume:     {"forward", "", "IDLE"},
+	RankRaise:      {"forward", "raise", ""},
+	RankHang:       {"forward", "hang", ""},
+}
 
 // AllFaults is what a demo injects by default.
 func AllFaults() []string {
 	return []string{RankForward, RankWindow, Daemon, NodeLoss, LeaderLoss, GroupLoss}
 }
+
+// KnownFaults are all that can be asked for.
+func KnownFaults() []string {
+	list := AllFaults()
+	for _, name := range slices.Sorted(maps.Keys(rankFaults)) {
+		if !slices.Contains(list, name) {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+const textlm = "textlm"
 
 // Options are the verb's flags. Zero values mean the defaults in brackets.
 type Options struct {
@@ -41,7 +82,9 @@ type Options struct {
 	Keep      bool   // leave Dir behind
 
 	Program string        // replicad [this executable]
-	Trainer string        // textlm [beside Program]
+	Trainer string        // program of the ranks, and its arguments after spaces [textlm beside Program]
+	World   int           // ranks [4]
+	Groups  []int         // replica group of each rank [0,1,0,1; with World all in one]
 	Pace    time.Duration // shortest step, which stands for a larger model [20 ms]
 	Plain   bool          // no live view though stdout is a terminal
 
@@ -64,12 +107,20 @@ func (o Options) withDefaults() (Options, error) {
 		if len(o.Faults) > 0 {
 			list = append(list, errors.New("--no-faults with --faults: give one of them"))
 		}
-	} else if len(o.Faults) == 0 {
+	}
+	list = append(list, o.layOut()...)
+	if len(o.Faults) == 0 && !o.NoFaults {
 		o.Faults = AllFaults()
+		if slices.Max(o.Groups) == 0 {
+			o.Faults = slices.DeleteFunc(o.Faults, func(f string) bool { return f == GroupLoss })
+		}
 	}
 	for _, f := range o.Faults {
-		if known := append(AllFaults(), RankAgain); !slices.Contains(known, f) {
-			list = append(list, fmt.Errorf("--faults %q: want some of %s", f, strings.Join(known, ",")))
+		if !slices.Contains(KnownFaults(), f) {
+			list = append(list, fmt.Errorf("--faults %q: want some of %s", f, strings.Join(KnownFaults(), ",")))
+		}
+		if f == GroupLoss && slices.Max(o.Groups) == 0 {
+			list = append(list, errors.New("--faults group: with one replica group its holders are all voters; give --groups with two of them"))
 		}
 	}
 	if o.Steps < 20 || o.Steps > 1<<30 {
@@ -92,12 +143,64 @@ func (o Options) withDefaults() (Options, error) {
 		o.Program = self
 	}
 	if o.Trainer == "" {
-		o.Trainer = filepath.Join(filepath.Dir(o.Program), "textlm")
+		o.Trainer = filepath.Join(filepath.Dir(o.Program), textlm)
 	}
-	if info, err := os.Stat(o.Trainer); err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
-		list = append(list, fmt.Errorf("trainer %s is not an executable file: `make build` puts it there", o.Trainer))
+	if program := strings.Fields(o.Trainer)[0]; !executable(program) {
+		list = append(list, fmt.Errorf("trainer %s is not an executable file: `make build` puts textlm there", program))
 	}
 	return o, errors.Join(list...)
+}
+
+// layOut fills in ranks and groups.
+func (o *Options) layOut() (bad []error) {
+	if o.World == 0 && o.Groups == nil {
+		o.World, o.Groups = 4, []int{0, 1, 0, 1}
+	}
+	if o.Groups == nil {
+		o.Groups = make([]int, max(o.World, 0))
+	}
+	if o.World == 0 {
+		o.World = len(o.Groups)
+	}
+	if o.World < 2 || o.World > 64 || len(o.Groups) != o.World {
+		bad = append(bad, fmt.Errorf("--world %d with --groups %v: want 2 to 64 ranks, and a group for each", o.World, o.Groups))
+		o.World, o.Groups = 2, []int{0, 0} // for the checks that follow
+	}
+	return bad
+}
+
+func executable(program string) bool {
+	file, err := exec.LookPath(program)
+	if err != nil {
+		return false
+	}
+	info, err := os.Stat(file)
+	return err == nil && !info.IsDir()
+}
+
+// trainer is the command of a rank, but for what differs between the two runs.
+func (o Options) trainer() []string {
+	command := append(strings.Fields(o.Trainer), "--steps", fmt.Sprint(o.Steps), "--seed", fmt.Sprint(o.Seed))
+	if o.StateMB > 0 {
+		command = append(command, "--state-mb", fmt.Sprint(o.StateMB))
+	}
+	return command
+}
+
+func (o Options) groupList() string {
+	var list []string
+	for _, g := range o.Groups {
+		list = append(list, fmt.Sprint(g))
+	}
+	return strings.Join(list, ",")
+}
+
+// limit is a figure's limit for textlm; another trainer has a start-up and steps of its own.
+func (o Options) limit(v float64) float64 {
+	if filepath.Base(o.Trainer) != textlm {
+		return 0
+	}
+	return v
 }
 
 // isTerminal tells whether w shows a live view well.

@@ -138,7 +138,7 @@ func figure(name, unit string, value, limit float64) Figure {
 var recoveryLimits = map[string]float64{RankForward: 500, RankWindow: 500, NodeLoss: 2000, LeaderLoss: 2000}
 
 // figures are the numbers of a run.
-func figures(faults []Fault, commits []commit, lagMicros map[uint64]float64, repeats int, took, trained time.Duration, steps int) []Figure {
+func figures(faults []Fault, commits []commit, lagMicros map[uint64]float64, repeats int, took, trained time.Duration, opt Options) []Figure {
 	lags := make([]float64, 0, len(lagMicros))
 	for _, l := range lagMicros {
 		lags = append(lags, l/1000)
@@ -149,15 +149,15 @@ func figures(faults []Fault, commits []commit, lagMicros map[uint64]float64, rep
 		figure("commits", "1", float64(len(commits)), 0),
 		figure("steps trained again", "1", float64(repeats), 0),
 		figure("training, faults included", "s", trained.Seconds(), 0),
-		figure("steps a second, faults included", "1/s", float64(steps)/max(trained.Seconds(), 1e-3), 0),
-		figure("whole demo", "s", took.Seconds(), 90),
+		figure("steps a second, faults included", "1/s", float64(opt.Steps)/max(trained.Seconds(), 1e-3), 0),
+		figure("whole demo", "s", took.Seconds(), opt.limit(90)),
 	}
 	counts := map[string]int{}
 	moved := map[string]uint64{}
 	for _, f := range faults {
 		counts[f.Kind]++
 		if f.firstStep != nil {
-			list = append(list, figure("recovery from "+f.Kind+", to the first new step", "ms", *f.firstStep, recoveryLimits[f.Kind]))
+			list = append(list, figure("recovery from "+f.Kind+", to the first new step", "ms", *f.firstStep, opt.limit(recoveryLimits[f.Kind])))
 		}
 		if f.MovedBytes != nil {
 			moved[f.From] += *f.MovedBytes

@@ -183,6 +183,6 @@ func sample() *result {
 		l := 2 + 2.6/(1+float64(s)/60) + 0.5*(float64(noise>>40)/(1<<24)-0.5)
 		r.loss[s], r.baseline[s] = l, l
 	}
-	r.Figures = figures(faults, []commit{{day, 1}, {day, 2}}, map[uint64]float64{1: 900, 2: 1500}, 40, 70*time.Second, 44*time.Second, 1500)
+	r.Figures = figures(faults, []commit{{day, 1}, {day, 2}}, map[uint64]float64{1: 900, 2: 1500}, 40, 70*time.Second, 44*time.Second, Options{Steps: 1500, Trainer: "bin/textlm"})
 	return r
 }

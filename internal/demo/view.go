@@ -156,8 +156,8 @@ func (v *view) block(j *journal) []string {
 		for _, r := range slices.Sorted(maps.Keys(j.ranks)) {
 			s := j.ranks[r]
 			text := fmt.Sprintf("rank %d @ %d", r, s.step)
-			if s.stopped != "" {
-				text += " stopped in " + s.stopped
+			if where := j.stoppedLocked(r); where != "" {
+				text += " stopped in " + where
 			}
 			byNode[s.node] = append(byNode[s.node], text)
 		}

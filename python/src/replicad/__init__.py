@@ -70,7 +70,7 @@ def __getattr__(name: str) -> Any:
         from . import session
 
         return getattr(session, name)
-    if name in ("data", "inprocess", "rng", "store"):
+    if name in ("data", "inprocess", "parallel", "rng", "store", "testing"):
         import importlib
 
         return importlib.import_module(f"{__name__}.{name}")

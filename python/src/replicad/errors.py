@@ -18,6 +18,7 @@ __all__ = [
     "Mismatch",
     "NoMemory",
     "Refused",
+    "Scattered",
     "SessionState",
     "Stopped",
     "System",
@@ -43,6 +44,10 @@ class Fenced(Signal):
     """The epoch is closed, because some rank or node was lost: stop, and resume in the next one."""
 
     code = -1
+
+
+class Scattered(Fenced):
+    """A process of the gathering died before it was a rank, and another has come: all ranks have to meet again."""
 
 
 class Stopped(Signal):

@@ -141,9 +141,12 @@ class Rank:
         self._fence_lock = threading.Lock()
         self._on_fence: list[Callable[[], None]] = []
         self._before_capture: Callable[[], None] | None = None
+        self._capture_error: Exception | None = None  # what it raised, for the training thread
+        self._arming = 0  # the step whose capture was armed last
         self._frozen = False
         self._closed = False
         self._kept: list[object] = []
+        self.met: int | None = None  #: the highest number of the gathering that this process is of
         _ranks.add(self)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -163,12 +166,19 @@ class Rank:
         """Connects to the daemon, waiting up to ``timeout`` seconds for it to appear.
 
         What is None comes from the environment that ``replicad run`` sets: REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN,
-        REPLICAD_RANK, REPLICAD_WORLD and REPLICAD_GROUP.
+        REPLICAD_RANK, REPLICAD_WORLD and REPLICAD_GROUP. Under another launcher (``replicad exec``) the rank and the world are
+        torchrun's RANK and WORLD_SIZE, and the group is the rank's in REPLICAD_GROUPS: 0 where that is not set.
         """
         o = n.Options(struct_size=c.sizeof(n.Options))
         o.socket_path, o.job, o.token = (_bytes(v) for v in (socket, job, token))
-        o.rank = _number("rank", "REPLICAD_RANK", rank)
-        o.world = _number("world", "REPLICAD_WORLD", world)
+        place = ("REPLICAD_RANK", "REPLICAD_WORLD")
+        if place[0] not in os.environ and os.environ.get("RANK"):
+            place = ("RANK", "WORLD_SIZE")
+        o.rank = _number("rank", place[0], rank)
+        o.world = _number("world", place[1], world)
+        if group is None and "REPLICAD_GROUP" not in os.environ and place[0] == "RANK":
+            groups = os.environ.get("REPLICAD_GROUPS", "").split(",")
+            group = int(groups[o.rank]) if o.rank < len(groups) and groups[o.rank] else 0
         o.group = _number("group", "REPLICAD_GROUP", group)
         if not (socket or os.environ.get("REPLICAD_SOCKET")):
             raise Invalid("no daemon is named: start this program with `replicad run`, or set REPLICAD_SOCKET to the daemon's socket for ranks")
@@ -206,6 +216,7 @@ class Rank:
         info = n.JoinInfo(struct_size=c.sizeof(n.JoinInfo))
         self._wait("join", lambda ns: self._lib.rp_join(self._h, c.byref(info), ns, c.byref(self._text)), timeout)
         self._frozen = False
+        self._capture_error = None
         with self._fence_lock:
             self._fence.clear()
             self._on_fence.clear()
@@ -273,6 +284,9 @@ class Rank:
         """Opens the optimizer window of ``step``; waits up to ``timeout`` seconds for the capture of the step before to
         leave the live state, and cancels it then. :class:`Fenced`: the step was not begun."""
         with self._lock:
+            if err := self._capture_error:  # the capture of the step before will never end
+                self._capture_error = None
+                raise err
             code = self._lib.rp_step_enter(self._handle(), step, int(timeout * 1e9), c.byref(self._text))
             self._wake.set()
             self._check(code, f"enter step {step}")
@@ -285,6 +299,8 @@ class Rank:
             if good and not self._frozen:
                 self._check(self._lib.rp_set_good(h, step), f"exit step {step}")
             code = self._lib.rp_step_exit(h, step, 0 if updated else n.NO_UPDATE, c.byref(self._armed), c.byref(self._text))
+            if self._armed.value:
+                self._arming = step
             self._wake.set()
             self._check(code, f"exit step {step}")
 
@@ -298,6 +314,11 @@ class Rank:
         """Stops the good word until the next load: at the first communicator error, before anything is aborted."""
         self._frozen = True
         self._lib.rp_freeze_good(self._handle())
+
+    @property
+    def attached(self) -> bool:
+        """Whether the rank was claimed and has its arena."""
+        return self._stop is not None
 
     @property
     def fenced(self) -> bool:
@@ -467,8 +488,12 @@ def _work(rank: Rank) -> None:
         if rank._quit.is_set():
             return
         rank._lib.rp_notify(rank._h)
-        if (before := rank._before_capture) and rank._armed.value:
-            before()
+        try:
+            if (before := rank._before_capture) and rank._armed.value:
+                before()
+        except Exception as err:  # what was to be copied is not ready: the training thread is told, this one goes on
+            rank._capture_error = err
+            continue
         if rank._lib.rp_capture(rank._h, c.byref(text)) == n.OK:
             rank._look_at_fence()
 

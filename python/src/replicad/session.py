@@ -15,6 +15,7 @@ import copy
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,10 +23,11 @@ from typing import Any
 import torch
 
 from . import rng
-from .errors import Corrupt, Error, Fenced, Mismatch, Refused, SessionState, Timeout
+from .errors import Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState, Timeout
 from .rank import Order, Rank, Stats
 from .watch import Watch
 from .staging import Staging
+from .store import LOOK, scattered
 from .state import Capsule, Leaf, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
 
 __all__ = ["Resumed", "Session"]
@@ -137,6 +139,7 @@ class Session:
         self._at_exit = -1  # the step that the worker may copy
         self._at = -1  # the step whose state is live; -1 before resume
         self._fresh = False
+        self._reached: Callable[[str, int], None] = lambda place, step: None  # replicad.testing breaks things here
         for what in (self._schedulers, self._scalers, self._data, self._extra):
             for name, obj in what.items():
                 if not (callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None))):
@@ -255,7 +258,7 @@ class Session:
         if self._inside:
             raise SessionState("resume inside of a step: leave the step first")
         self._resumed.clear()
-        if self._at < 0:
+        if not self._rank.attached:
             self._attach()
         elif self._joining is None:
             self._settle_stages()
@@ -272,7 +275,10 @@ class Session:
                 self._rank.load()
                 self._staging.back(order.step)
                 self._apply()
+                self._reached("resume", order.step)
                 self._rank.ready(timeout)
+            except Scattered:
+                raise  # nothing is fenced, and no order will come before all have met again
             except Fenced:
                 continue  # a further fault: another order will come
             except Corrupt as err:
@@ -301,14 +307,21 @@ class Session:
         joining.start()
 
     def _next_order(self, timeout: float | None) -> Order:
+        """Waits for the next order. One who has met the others for it looks now and then whether they must meet again."""
+        end = None if timeout is None else time.monotonic() + timeout
         joining, self._joining = self._joining, None
-        if joining is None:
-            return self._rank.join(timeout)
-        try:
-            return joining.order(timeout)
-        except Timeout:
-            self._joining = joining
-            raise
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            slice_ = left if self._rank.met is None else min(LOOK, left or LOOK)
+            try:
+                return self._rank.join(slice_) if joining is None else joining.order(slice_)
+            except Timeout:
+                if end is not None and time.monotonic() >= end:
+                    self._joining = joining
+                    raise
+            if scattered(self._rank):
+                self._joining = joining
+                raise Scattered("a process of the gathering died before it was a rank, and another has come: all ranks meet again")
 
     @property
     def resumed(self) -> bool:
@@ -380,7 +393,9 @@ class Session:
         finally:
             self._entering = False
         try:
+            self._reached("window", step)
             yield step
+            self._reached("updated", step)
             values = self._values()
             self._shared.write(values[0])
             if self._after is not None:

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import socket
 import time
-import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +24,54 @@ log = logging.getLogger("replicad")
 if TYPE_CHECKING:
     from .session import Session
 
-__all__ = ["Store", "init_process_group", "meet"]
+__all__ = ["Store", "connections", "cut", "init_process_group", "meet"]
 
 #: As torch's own stores.
 DEFAULT_TIMEOUT = timedelta(seconds=300)
+
+
+#: TCP connections of the communicators of this epoch: descriptor and inode, since a descriptor's number is used again.
+_connections: set[tuple[int, int]] = set()
+
+
+@contextmanager
+def connections() -> Iterator[None]:
+    """Around what makes communicators (``new_group``, a device mesh): the TCP connections that are opened inside are theirs, and
+    :func:`cut` ends them. :func:`init_process_group` does this by itself."""
+    before = _tcp()
+    try:
+        yield
+    finally:
+        _connections.update(_tcp() - before)
+
+
+def cut() -> None:
+    """Ends the connections of this epoch's communicators. A thread that waits in a Gloo collective comes back with an error at once,
+    also where the peer that it waits for is silent: neither ``abort`` nor ``destroy_process_group`` of Gloo frees it."""
+    for fd, _ in _connections & _tcp():
+        try:
+            with socket.socket(fileno=os.dup(fd)) as s:
+                if not s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # Gloo ends the process when its listener fails
+                    s.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is closed already
+    _connections.clear()
+
+
+def _tcp() -> set[tuple[int, int]]:
+    """Every TCP socket of this process."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            fd, inode = int(name), os.stat(int(name)).st_ino
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(fd)) as s:
+                if s.family in (socket.AF_INET, socket.AF_INET6) and s.type == socket.SOCK_STREAM:
+                    found.add((fd, inode))
+        except OSError:
+            continue  # closed meanwhile
+    return found
 
 
 class Store(dist.Store):
@@ -95,20 +142,24 @@ def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:
     have not attached yet, and survivors of the epoch that was closed. Returns a name that this gathering alone has, and the
     epoch.
 
-    Each process writes a number of its own under its rank, reads all of them, and comes to a barrier that is named after them
-    all. A process that dies before the barrier is replaced by one that writes another number, which the others read when they
-    look again. One that dies after it is missed by whatever is built on the gathering.
+    Each process draws a number, writes it under its rank, reads all of them, and comes to a barrier that is named after them all.
+    A process that dies before the barrier is replaced by one that draws another number, which the others read when they look
+    again. One that dies after it and before it has attached is nobody's fault to record: its successor draws a higher number,
+    which those who wait for their orders notice (:func:`scattered`), so that all meet again.
     """
-    end, me = time.monotonic() + timeout, uuid.uuid4().hex
+    end, drawn, me = time.monotonic() + timeout, 0, 0
+    rank.met = None
     while True:
         try:
             epoch = rank.scope()
-            log.debug("replicad: rank %d meets for epoch %d", rank.number, epoch)
-            rank.kv_set(f"meet/{rank.number}", me.encode())
-            ids = [rank.kv_get(f"meet/{r}", LOOK) for r in range(rank.world)]
-            log.debug("replicad: rank %d: numbers %s", rank.number, ids)
-            name = hashlib.sha256(b",".join(ids)).hexdigest()[:16]
+            if epoch != drawn:
+                drawn, me = epoch, rank.kv_add(ARRIVALS, 1)
+            rank.kv_set(f"meet/{rank.number}", b"%d" % me)
+            numbers = [int(rank.kv_get(f"meet/{r}", LOOK)) for r in range(rank.world)]
+            log.debug("replicad: rank %d meets %s for epoch %d", rank.number, numbers, epoch)
+            name = hashlib.sha256(repr((epoch, numbers)).encode()).hexdigest()[:16]
             rank.barrier(f"meet/{name}", rank.world, LOOK)
+            rank.met = max(numbers)
             return name, epoch
         except (Fenced, Timeout) as err:
             log.debug("replicad: rank %d: %s", rank.number, err)
@@ -116,6 +167,17 @@ def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:
                 raise Timeout(f"not all {rank.world} ranks came together within {timeout} s: {err}") from None
 
 
+def scattered(rank: Rank) -> bool:
+    """Whether a process has come to meet the others after the gathering that this one is of: it takes the place of one that
+    died before it had attached. Asked before the rank's order has come."""
+    try:
+        return rank.met is not None and int(rank.kv_get(ARRIVALS, LOOK)) > rank.met
+    except (Fenced, Timeout):
+        return False  # a fence: the next order, or the next meeting, says so
+
+
+#: Counts those who came to meet for an epoch.
+ARRIVALS = "meet/arrivals"
 #: How long a gathering is waited for before the numbers are read again, in seconds.
 LOOK = 2.0
 
@@ -138,7 +200,8 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
         name, epoch = meet(rank)
         prefix, what = f"pg/{name}", f"the coming epoch {epoch}"
     try:
-        dist.init_process_group(backend, store=Store(rank, prefix), rank=rank.number, world_size=rank.world, **options)
+        with connections():
+            dist.init_process_group(backend, store=Store(rank, prefix), rank=rank.number, world_size=rank.world, **options)
     except (Error, RuntimeError) as err:
         if joined is not None and rank.fenced:
             raise Fenced(f"while the process group of {what} was made: {err}") from err

@@ -25,10 +25,9 @@ class AbortDataLoaders:
 class AbortProcessGroups:
     """Ends every process group of torch.distributed.
 
-    NCCL groups are aborted, which frees a thread that is blocked in a collective, and then destroyed. A Gloo group is destroyed:
-    that closes its connections, so that peers blocked in a collective with this rank raise; it can't free this rank's own
-    thread, which is freed by the peers doing the same, or killed by the daemon where none does. Each group has ``timeout``
-    seconds.
+    NCCL groups are aborted, which frees a thread that is blocked in a collective, and then destroyed. A Gloo group does not let
+    go of a blocked thread by itself: the connections that were noted when it was made are cut
+    (:func:`replicad.store.connections`), then it is destroyed. Each group has ``timeout`` seconds.
     """
 
     def __init__(self, timeout: float = 30.0) -> None:
@@ -42,6 +41,8 @@ class AbortProcessGroups:
         c10d = dist.distributed_c10d
         groups = [(g, c10d._world.pg_map.get(g, ("",))[0]) for g in list(c10d._world.pg_map)]
         threads = [threading.Thread(target=self._abort, args=(g,), daemon=True) for g, backend in groups if "nccl" in str(backend)]
+        if store := sys.modules.get("replicad.store"):
+            store.cut()
         for t in threads:
             t.start()
         for t in threads:

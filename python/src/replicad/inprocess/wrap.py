@@ -197,6 +197,8 @@ def _once(
     if (session := get()) is None:
         raise reason
     rank = session.rank
+    if not rank.attached:
+        raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
     rank.freeze_good()
     trace("ended", reason=f"{type(reason).__name__}: {reason}"[:400])
     peers = isinstance(reason, Signal) or _of_a_collective(reason) and rank.wait_fence(peer_grace)

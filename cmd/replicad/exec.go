@@ -1,0 +1,39 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"syscall"
+
+	"github.com/replicad/replicad/internal/launch"
+	"github.com/spf13/cobra"
+)
+
+func newExec(std stdio) *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "exec --job NAME --world N [flags] -- COMMAND [ARGUMENT...]",
+		Short: "Become another launcher, torchrun for one, whose processes are ranks of a job",
+		Long: "Creates the job unless it runs already, puts REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN, REPLICAD_GROUPS and REPLICAD_HOST into the\n" +
+			"environment, and replaces itself by COMMAND, which starts and restarts the ranks by its own rules. Which rank a process is it says\n" +
+			"in RANK and WORLD_SIZE, as torchrun does. Give the same flags on every node:\n\n" +
+			"  replicad exec --config replicad.yaml --job lm --world 4 -- torchrun --nnodes 2 --nproc-per-node 2 --max-restarts 100 train.py",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opt, err := f.options(args, std)
+			if err != nil {
+				return err
+			}
+			program, err := exec.LookPath(args[0])
+			if err != nil {
+				return coded(exitUsage, fmt.Errorf("command %q: %w", args[0], err))
+			}
+			if err := launch.Create(cmd.Context(), opt); err != nil {
+				return err
+			}
+			return fmt.Errorf("%s: %w", program, syscall.Exec(program, args, opt.Environ()))
+		},
+	}
+	f.addJobFlags(cmd)
+	return cmd
+}

@@ -1,0 +1,65 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/replicad/replicad/internal/wire"
+)
+
+// Create sees that the job is there, as Run would, and starts nothing: its ranks are started by another launcher (torchrun, say).
+// It waits up to Options.Patience for a daemon with a leader. A job of that name that runs with the same layout is that job.
+func Create(ctx context.Context, o Options) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	o = o.withDefaults()
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Patience, fmt.Errorf("no answer for %v", o.Patience))
+	defer cancel()
+	o.Capacity, o.Ranks, o.Spare = 0, nil, true // the daemon is to start nothing here
+	l := &link{socket: o.Socket, hello: wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, o.hello().Append(nil)), events: make(chan linkEvent)}
+	done, end := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { defer close(ended); l.run(done) }()
+	defer func() { end(); <-ended }()
+	var away error
+	for {
+		select {
+		case e := <-l.events:
+			var refused *refusedError
+			switch {
+			case e.conn != nil:
+				return nil
+			case errors.As(e.err, &refused) && refused.Code != wire.CodeAgain:
+				return fmt.Errorf("job %q: %w", o.Job, e.err)
+			}
+			away = e.err
+		case <-ctx.Done():
+			return fmt.Errorf("job %q, daemon on %s: %w", o.Job, o.Socket, errors.Join(context.Cause(ctx), away))
+		}
+	}
+}
+
+// Environ is what the ranks of another launcher need: their place comes from it (RANK and WORLD_SIZE), the rest from here.
+func (o Options) Environ() []string {
+	env := make([]string, 0, len(o.Env)+6)
+	for _, e := range o.Env {
+		if !strings.HasPrefix(e, "REPLICAD_") {
+			env = append(env, e)
+		}
+	}
+	var groups []string
+	for _, g := range o.Groups {
+		groups = append(groups, fmt.Sprint(g))
+	}
+	env = append(env, "REPLICAD_SOCKET="+o.Socket, "REPLICAD_JOB="+o.Job, "REPLICAD_HOST="+o.withDefaults().Host)
+	if len(groups) > 0 {
+		env = append(env, "REPLICAD_GROUPS="+strings.Join(groups, ","))
+	}
+	if o.Token != "" {
+		env = append(env, "REPLICAD_TOKEN="+o.Token)
+	}
+	return env
+}

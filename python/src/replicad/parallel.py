@@ -1,0 +1,29 @@
+"""Data parallelism whose sums come out bit for bit the same before and after a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = ["ddp"]
+
+
+def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
+    """``DistributedDataParallel(model, **options)`` for a state that replicad keeps. Two defaults differ from torch's.
+
+    ``find_unused_parameters=True``. A ring adds an element's terms in an order that depends on where the element lies in its
+    bucket, and floating-point sums depend on the order as soon as three ranks add. DDP lays its buckets out anew after its first
+    step, in the order in which gradients came: a process that was started again would add its first step as an undisturbed run
+    added step 1 alone, and differ from it in the last bits ever after. With this option the buckets stay as they were
+    first laid out, by the order of the parameters, in every process and epoch. It costs a walk over the graph in each forward (and
+    a warning of torch's that nothing was unused). A static graph would bring the second layout back and is refused.
+
+    ``init_sync=False``. DDP would send rank 0's parameters and buffers to all when it is made. ``session.resume()`` has put verified
+    state into each of them, and buffers that are a rank's own (BatchNorm's statistics) would be overwritten. A model that is
+    made for the first time must come out equal on all ranks, by its seed; the job says which tensor differs where it does not.
+    """
+    if options.get("static_graph"):
+        raise ValueError("static_graph=True lays buckets out anew after the first step of each process: a run that was restarted would not be bit-equal")
+    return DistributedDataParallel(model, **{"find_unused_parameters": True, "init_sync": False} | options)

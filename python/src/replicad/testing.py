@@ -1,0 +1,379 @@
+"""For tests of your own training: break it at places that you name, and ask whether a resumed run is the same run.
+
+:class:`Faults` kills, raises or hangs in a rank, by a seeded plan. :func:`check_resume` trains twice, once in one go and once
+through the loss of a process, and names the first thing that differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import inspect
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from .session import Session
+
+__all__ = ["KINDS", "PLACES", "Different", "Fault", "Faults", "Injected", "Resumption", "check_resume"]
+
+#: Where a rank can be broken, in the order in which a step comes by: in the middle of the model's forward, in the middle of its
+#: backward, in the forward of a later micro-batch (gradients are half accumulated), in the optimizer step before and after the
+#: update, while the worker copies the step's state; and in a recovery, between the load and the word that it is done.
+PLACES = ("forward", "backward", "accumulate", "window", "updated", "capture", "resume")
+#: SIGKILL to the process; a :class:`RuntimeError`; or the thread stands still for ever. A rank that hangs keeps its heartbeat: what ends
+#: it is a peer whose collective times out (``init_process_group(timeout=)``). That peer's fault closes the epoch, and who does
+#: not come to join the next one is ended, by the in-process wrapper after ``hard`` seconds or by the daemon after its ``settle`` and
+#: ``ack`` times.
+KINDS = ("kill", "raise", "hang")
+
+
+class Injected(RuntimeError):
+    """The exception of a fault of kind ``"raise"``."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: at the first chance from ``step`` on (1 is the first step of training), once in the life of the job."""
+
+    step: int
+    rank: int
+    where: str
+    what: str = "kill"
+
+    def __post_init__(self) -> None:
+        if self.where not in PLACES or self.what not in KINDS:
+            raise ValueError(f"fault {self.what!r} in {self.where!r}: want one of {', '.join(KINDS)} in one of {', '.join(PLACES)}")
+
+
+class Faults:
+    """Breaks this rank where a plan says so.
+
+    ``folder`` is shared by all ranks and lives as long as the job: each fault leaves a file there when it happens (a JSON object: the
+    fault, ``pid``, and ``t`` in nanoseconds since 1970), which keeps it from happening again in the process that takes over.
+    A file ``stop-RANK`` with ``STEP WHERE [KIND]`` in that folder asks for one more while the job runs; without a kind the rank
+    calls ``stopped(where, step)`` and stands still, to be killed from outside.
+
+    ::
+
+        faults = Faults.seeded(seed, world=2, steps=100, count=4, rank=rank, folder=folder)
+        faults.attach(session, model)      # after the session is made
+    """
+
+    def __init__(self, plan: Iterable[Fault] = (), *, rank: int, folder: str | Path, stopped: Callable[[str, int], None] = lambda where, step: None) -> None:
+        self.plan, self.rank, self.folder, self.stopped = tuple(plan), rank, Path(folder), stopped
+        self._session: Session | None = None
+        self._forwards = (0, 0)  # a step, and how many forwards of it there were
+
+    @classmethod
+    def seeded(cls, seed: int, *, world: int, steps: int, count: int, places: Iterable[str] = PLACES, kinds: Iterable[str] = ("kill", "raise"), **more: Any) -> Faults:
+        """A plan of ``count`` faults that depends on the seed alone: each in its part of the run, at a random step of it, in a random
+        rank. Places are drawn without repetition as long as there are some. A fault in a recovery needs one to recover from: it
+        comes with the recovery from the fault before it, in another rank where there is one."""
+        draw, bag, plan = random.Random(seed), [], []
+        places, kinds = list(places), list(kinds)
+        for i in range(count):
+            bag = bag or draw.sample(places, len(places))
+            if not plan and bag[0] == "resume" and len(bag) > 1:
+                bag.append(bag.pop(0))
+            where, what = bag.pop(0), draw.choice(kinds)
+            if where == "resume" and plan:
+                plan.append(Fault(plan[-1].step - 1, (plan[-1].rank + 1) % world, where, what))
+                continue
+            part = (steps - 2) / count
+            plan.append(Fault(2 + int(part * i + draw.random() * part), draw.randrange(world), where, what))
+        return cls(plan, **more)
+
+    @classmethod
+    def from_environment(cls, rank: int, stopped: Callable[[str, int], None] = lambda where, step: None) -> Faults | None:
+        """The faults that the variable TRAINING_FAULTS asks for (REPLICAD_* are the launcher's): a folder, where ``plan.json`` lists
+        them if there is such a file. None where it is not set."""
+        folder = os.environ.get("TRAINING_FAULTS") or os.environ.get("TEXTLM_FAULT_DIR")  # the latter: `replicad demo`
+        if not folder:
+            return None
+        try:
+            plan = [Fault(**f) for f in json.loads(Path(folder, "plan.json").read_text())]
+        except FileNotFoundError:
+            plan = []
+        return cls(plan, rank=rank, folder=folder, stopped=stopped)
+
+    def write(self) -> None:
+        """Writes the plan for :meth:`from_environment`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "plan.json").write_text(json.dumps([asdict(f) for f in self.plan]))
+
+    def happened(self) -> list[dict[str, Any]]:
+        """What was injected so far, in order: the files' contents."""
+        return sorted((json.loads(p.read_text()) for p in self.folder.glob("fault-*")), key=lambda f: int(f["t"]))
+
+    def attach(self, session: Session, model: torch.nn.Module) -> None:
+        """Hooks into the session, the model's middle layer and its middle parameter; nothing of the training changes by it."""
+        self._session = session
+        session._reached = self.at
+        session._rank._before_capture = self._capture
+        leaves = [m for m in model.modules() if not list(m.children()) and list(m.parameters(recurse=False))]
+        leaves[len(leaves) // 2].register_forward_pre_hook(lambda module, args: self._forward())
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        parameters[len(parameters) // 2].register_hook(lambda grad: self._backward())
+
+    def _forward(self) -> None:
+        assert self._session is not None
+        step = self._session.at + 1
+        self._forwards = (step, self._forwards[1] + 1 if self._forwards[0] == step else 1)
+        self.at("forward" if self._forwards[1] == 1 else "accumulate", step)
+
+    def _backward(self) -> None:
+        assert self._session is not None
+        self.at("backward", self._session.at + 1)
+
+    def _capture(self) -> None:
+        assert self._session is not None
+        if step := self._session._rank._arming:
+            self.at("capture", step)
+
+    def at(self, where: str, step: int) -> None:
+        """Says where this rank is, for places that :meth:`attach` can't see; what is due there happens."""
+        for i, f in enumerate(self.plan):
+            if f.rank == self.rank and f.where == where and step >= f.step and self._first(i, f, step):
+                self._break(f.what, where, step)
+        self._asked(where, step)
+
+    def _first(self, i: int, fault: Fault, step: int) -> bool:
+        """Records that fault i happens now; False if it has happened already."""
+        try:
+            with open(self.folder / f"fault-{i}", "x") as f:
+                json.dump({"t": time.time_ns(), "pid": os.getpid(), **asdict(fault), "step": step}, f)
+        except FileExistsError:
+            return False
+        return True
+
+    def _asked(self, where: str, step: int) -> None:
+        request = self.folder / f"stop-{self.rank}"
+        try:
+            at, wanted, *what = request.read_text().split()
+        except (FileNotFoundError, ValueError):
+            return
+        if wanted != where or step < int(at):
+            return
+        self.stopped(where, step)
+        if not what:
+            _stand()
+        request.unlink(missing_ok=True)
+        self._break(what[0], where, step)
+
+    def _break(self, what: str, where: str, step: int) -> None:
+        if what == "raise":
+            raise Injected(f"injected in {where} of step {step}, rank {self.rank}")
+        if what == "kill":
+            if where != "capture":
+                os.kill(os.getpid(), signal.SIGKILL)
+            # The copy begins meanwhile, and the kill finds it at some point.
+            threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGKILL), daemon=True).start()
+            return
+        _stand()
+
+
+def _stand() -> None:
+    while True:
+        time.sleep(3600)
+
+
+# -- is a resumed run the same run? ---------------------------------------------------------------------------------------
+
+
+class Different(AssertionError):
+    """A resumed run is not the run that went through: ``name`` differs after ``step``."""
+
+    def __init__(self, name: str, step: int, straight: str, resumed: str) -> None:
+        super().__init__(f"{name} differs after step {step}: {straight} in one go, {resumed} after the resume. Everything before it is equal.")
+        self.name, self.step = name, step
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """What :func:`check_resume` saw where nothing differed."""
+
+    steps: int  #: in all
+    resumed_at: int  #: the step from whose state the second process went on
+    source: str  #: where it came from: "own-ram", "peer-ram", "durable"
+    compared: int  #: named values that were equal
+
+
+#: A generator function: it trains up to the step that it is given, and yields after each step what it wants compared (losses,
+#: samples) by name.
+Train = Callable[[int], Iterator[Mapping[str, Any]]]
+
+
+def check_resume(train_fn: Train, *, steps: int, more: int, timeout: float = 300.0, program: str | None = None) -> Resumption:
+    """Trains ``steps + more`` steps in one go, and again with a SIGKILL once step ``steps`` is committed and another process for the
+    rest; compares the two after each step and raises :class:`Different` for the first thing that is not bit for bit equal.
+
+    ``train_fn(last)`` is a generator function at the top level of a file; it makes its own :class:`replicad.Session` and yields
+    after each step::
+
+        def train(last):
+            ...model, optimizer, loader...
+            with replicad.Session(model=model, optimizer=optimizer, data=loader) as session:
+                for step in range(session.resume() + 1, last + 1):
+                    x, y = next(batches)
+                    ...
+                    with session.step():
+                        optimizer.step()
+                    yield {"loss": loss, "samples": (x, y)}
+
+    What it yields is compared, and besides it every tensor of the session, the optimizer's and scheduler's values, the loader's place
+    and the random generators, all by name. Both runs have one rank, under a daemon of their own that is started here and ended.
+    ``program`` is the replicad program (default: $REPLICAD, else the one on the path); ``timeout`` is in seconds, for each
+    of the two runs.
+    """
+    if steps < 1 or more < 1:
+        raise ValueError(f"check_resume: steps={steps}, more={more}: want at least one of each")
+    if "<" in train_fn.__qualname__ or "." in train_fn.__qualname__:
+        raise ValueError(f"check_resume: {train_fn.__qualname__} must be at the top level of its file: other processes load it from there")
+    binary = program or os.environ.get("REPLICAD") or shutil.which("replicad")
+    if not binary:
+        raise FileNotFoundError("check_resume: no replicad program on the path: give program=, or set REPLICAD")
+    with tempfile.TemporaryDirectory(prefix="replicad-check-") as folder, _daemon(binary, folder) as env:
+        straight, resumed = (_run(binary, env, folder, name, train_fn, steps + more, kill, timeout) for name, kill in (("straight", 0), ("resumed", steps)))
+    return _compare(straight, resumed, steps)
+
+
+class _daemon:
+    """`replicad daemon --dev` with its state in a folder; the environment for its clients."""
+
+    def __init__(self, binary: str, folder: str) -> None:
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("REPLICAD_")} | {"XDG_STATE_HOME": folder}
+        self.process = subprocess.Popen([binary, "daemon", "--dev"], env=self.env, cwd=folder, stderr=subprocess.PIPE, text=True)
+        self.keeper = 0
+
+    def __enter__(self) -> dict[str, str]:
+        assert self.process.stderr is not None
+        seen = []
+        for line in self.process.stderr:
+            seen.append(line)
+            if '"keeper_started"' in line:
+                self.keeper = int(json.loads(line)["pid"])
+            if '"event":"linked"' in line:
+                self.drain = threading.Thread(target=self.process.stderr.read, daemon=True)
+                self.drain.start()
+                return self.env
+        self.process.wait()
+        raise RuntimeError("the daemon did not start:\n" + "".join(seen))
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait()
+        self.drain.join()
+        if self.keeper:
+            os.kill(self.keeper, signal.SIGTERM)
+
+
+def _run(binary: str, env: dict[str, str], folder: str, name: str, fn: Train, last: int, kill: int, timeout: float) -> list[dict[str, Any]]:
+    out = Path(folder, f"{name}.jsonl")
+    command = [sys.executable, "-m", "replicad.testing", inspect.getfile(fn), fn.__qualname__, "--last", str(last), "--kill", str(kill), "--out", str(out)]
+    path = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [binary, "run", "--dev", "--job", name, "--world", "1", "--min-copies", "1", "--", *command],
+        env=env | {"PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"the {name} run ended with {done.returncode}:\n{done.stdout[-8000:]}")
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def _compare(straight: list[dict[str, Any]], resumed: list[dict[str, Any]], killed: int) -> Resumption:
+    want = {r["step"]: r["values"] for r in straight if "step" in r}
+    starts = [r for r in resumed if "resumed" in r]
+    if len(starts) < 2 or starts[-1]["resumed"] != killed:
+        raise AssertionError(f"killed after step {killed} was committed, the job went on from {[s['resumed'] for s in starts][1:]}")
+    compared = 0
+    for r in (r for r in resumed if "step" in r):
+        a, b = want[r["step"]], r["values"]
+        for name in [*a, *(n for n in b if n not in a)]:
+            if a.get(name) != b.get(name):
+                raise Different(name, r["step"], a.get(name, "nothing"), b.get(name, "nothing"))
+            compared += 1
+    return Resumption(max(want), killed, starts[-1]["source"], compared)
+
+
+def _named(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """A tree of values as (name, text or digest), leaf by leaf."""
+    if isinstance(value, Mapping):
+        for k, v in value.items():
+            yield from _named(v, f"{name}.{k}")
+    elif isinstance(value, (list, tuple)):
+        for i, v in enumerate(value):
+            yield from _named(v, f"{name}[{i}]")
+    elif hasattr(value, "detach"):
+        import torch
+
+        t = value.detach().cpu().contiguous()
+        yield name, f"{t.dtype} {tuple(t.shape)} {hashlib.sha256(t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b'').hexdigest()[:32]}"
+    elif isinstance(value, (bytes, bytearray)) or hasattr(value, "tobytes") or type(value).__name__ == "Opaque":
+        yield name, hashlib.sha256(value.tobytes() if hasattr(value, "tobytes") else bytes(value)).hexdigest()[:32]
+    else:
+        yield name, repr(value)
+
+
+def _state(session: Session) -> Iterator[tuple[str, str]]:
+    """Everything that a session keeps, in the order in which a difference is looked for: what the step drew and saw first, for
+    that is the cause where weights differ."""
+    own = session._read_before()
+    yield from _named(own["data"], "data")
+    for leaf in session._leaves:
+        yield from _named(leaf.local, leaf.name)
+    yield from _named(session._read_shared(), "shared")
+    yield from _named(session._read_after(), "own")
+    yield from _named(own["rng"], "rng")
+
+
+def _main() -> None:
+    """One process of :func:`check_resume`."""
+    p = argparse.ArgumentParser()
+    p.add_argument("file")
+    p.add_argument("name")
+    p.add_argument("--last", type=int)
+    p.add_argument("--kill", type=int)
+    p.add_argument("--out")
+    args = p.parse_args()
+    sys.path.insert(0, str(Path(args.file).parent))
+    spec = importlib.util.spec_from_file_location("__replicad_train__", args.file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    from . import session as sessions
+
+    first = True
+    with open(args.out, "a", buffering=1) as out:
+        for yielded in getattr(module, args.name)(args.last):
+            session = sessions._open
+            assert session is not None, "no replicad.Session is open at the yield: yield inside of it"
+            if first:
+                out.write(json.dumps({"resumed": session.order.step, "source": session.order.source}) + "\n")
+                first = False
+            values = {n: v for key, value in yielded.items() for n, v in _named(value, key)} | dict(_state(session))
+            out.write(json.dumps({"step": session.at, "values": values}) + "\n")
+            if session.at == args.kill:
+                while session.committed < args.kill:  # the daemon writes that word; nobody calls
+                    time.sleep(0.001)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,72 @@
+"""Whole PyTorch jobs through several faults each: the end is bit for bit that of the undisturbed run, and no step is lost.
+
+Which faults come where follows from SEED; `make campaign` runs other seeds and the whole product of jobs and faults.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is missing: the jobs are PyTorch programs")
+
+import cluster
+from replicad import testing
+
+SEED = int(os.environ.get("SEED", "7"))
+SMALL = ("--width", "32", "--batch", "4")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path: sockets have names of 107 bytes at most."""
+    path = Path(tempfile.mkdtemp(prefix="replicad-t-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def told(faults: list[str], report: dict[str, list[dict[str, object]]]) -> None:
+    """Every fault happened, in order, and cost no step."""
+    assert [f["kind"] for f in report["faults"]] == faults
+    assert [f for f in report["faults"] if f["steps_lost"]] == []
+    assert [f for f in report["faults"] if f["from"] == "durable"] == []
+
+
+def test_gpt_on_two_replicas_started_again(folder: Path) -> None:
+    faults = ["rank-backward", "rank-updated", "leader"]
+    told(faults, cluster.demo("gpt.py", 2, ",".join(faults), SEED, folder, *SMALL))
+
+
+def test_gpt_on_three_replicas_in_process(folder: Path) -> None:
+    faults = ["rank-accumulate", "rank-raise", "node", "rank-resume"]
+    told(faults, cluster.demo("gpt.py", 3, ",".join(faults), SEED, folder, *SMALL, "--inprocess"))
+
+
+@pytest.mark.parametrize("launcher", ["run", "exec"])
+def test_seeded_faults(launcher: str, folder: Path) -> None:
+    """The conv net under `replicad run`, the GPT under torchrun, on one node."""
+    script = {"run": "convnet.py", "exec": "gpt.py"}[launcher]
+    places = {"run": ["forward", "window", "capture", "resume"], "exec": ["backward", "accumulate", "updated"]}[launcher]
+    steps, world = 60, 2
+    flags = ("--steps", str(steps), "--seed", str(SEED), "--batch", "4")
+    want = cluster.baseline(script, world, *flags)
+    plan = testing.Faults.seeded(SEED, world=world, steps=steps, count=len(places), places=places, rank=-1, folder=folder / "faults")
+    plan.write()
+    command = [cluster.sys.executable, str(cluster.EXAMPLES / script), *flags]
+    if launcher == "exec":
+        command = [cluster.sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--max-restarts", "20", "--monitor-interval", "0.2", *command[1:]]
+    with testing._daemon(str(cluster.REPLICAD), str(folder)) as env:
+        got = cluster.call(
+            [str(cluster.REPLICAD), launcher, "--dev", "--job", "job", "--world", str(world), "--min-copies", "1", "--", *command],
+            XDG_STATE_HOME=env["XDG_STATE_HOME"], TRAINING_FAULTS=str(folder / "faults"),
+        )  # fmt: skip
+    print(*plan.happened(), sep="\n")
+    assert sorted(f["where"] for f in plan.happened()) == sorted(places)
+    assert got.digests() == want.digests()
+    resumed = [e for e in got.events if e["event"] == "joined" and e["step"] > 0]
+    assert {e["source"] for e in resumed} <= {"own-ram", "peer-ram"}
