@@ -49,7 +49,7 @@ check: set-up ## format, vet, staticcheck, tidy module file
 
 py-check: py-setup ## format, lint and types of the Python package and its tests
 	cd python && $(VENV)/bin/ruff format --check --quiet && $(VENV)/bin/ruff check --quiet
-	@cd python && if $(VENV)/bin/python -c 'import torch' 2>/dev/null; then $(VENV)/bin/mypy src tests tools; else echo "py-check: torch is missing, types are NOT checked" >&2; [ -z "$${CI:-}" ]; fi
+	@cd python && if $(VENV)/bin/python -c 'import torch' 2>/dev/null; then $(VENV)/bin/mypy src tools; else echo "py-check: torch is missing, types are NOT checked" >&2; [ -z "$${CI:-}" ]; fi
 
 unit: set-up ## all Go tests, with the race detector, in random order
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -vet=off -timeout 8m ./...

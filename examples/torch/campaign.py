@@ -29,7 +29,7 @@ JOBS = {
     "conv3": (["convnet.py"], 3),
     "conv3-inprocess": (["convnet.py", "--inprocess"], 3),
 }
-FAULTS = "rank-forward rank-backward rank-accumulate rank-window rank-updated rank-capture rank-resume rank-again rank-raise daemon node leader".split()
+FAULTS = ["rank-forward", "rank-backward", "rank-accumulate", "rank-window", "rank-updated", "rank-capture", "rank-resume", "rank-again", "rank-raise", "daemon", "node", "leader"]
 
 
 def main() -> int:

@@ -16,13 +16,13 @@ from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
+import common
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-import common
 import replicad
 from replicad.data import Loader
 from replicad.parallel import ddp as data_parallel

@@ -19,6 +19,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
+import common
 import torch
 import torch.distributed as dist
 from gpt import GPT, Text
@@ -26,7 +27,6 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-import common
 import replicad
 from replicad.data import Loader
 from replicad.store import init_process_group

@@ -60,7 +60,7 @@ def test_seeded_faults(launcher: str, folder: Path) -> None:
     command = [cluster.sys.executable, str(cluster.EXAMPLES / script), *flags]
     if launcher == "exec":
         command = [cluster.sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--max-restarts", "20", "--monitor-interval", "0.2", *command[1:]]
-    with testing._daemon(str(cluster.REPLICAD), str(folder)) as env:
+    with testing._Daemon(str(cluster.REPLICAD), str(folder)) as env:
         got = cluster.call(
             [str(cluster.REPLICAD), launcher, "--dev", "--job", "job", "--world", str(world), "--min-copies", "1", "--", *command],
             XDG_STATE_HOME=env["XDG_STATE_HOME"], TRAINING_FAULTS=str(folder / "faults"),

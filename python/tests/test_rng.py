@@ -19,7 +19,6 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import rng_golden  # noqa: E402
-
 from replicad import Opaque, capsule, rng  # noqa: E402
 from replicad import rngcodec as codec  # noqa: E402
 from replicad.errors import Corrupt, Invalid, Mismatch, Unsupported  # noqa: E402

@@ -376,11 +376,7 @@ class Rank:
 
         def call(ns: int) -> int:
             size.value = n.MAX_VALUE
-            return int(
-                self._lib.rp_kv_compare_set(
-                    self._h, key.encode(), expected, len(expected), desired, len(desired), room, c.byref(size), ns, c.byref(self._text)
-                )
-            )
+            return int(self._lib.rp_kv_compare_set(self._h, key.encode(), expected, len(expected), desired, len(desired), room, c.byref(size), ns, c.byref(self._text)))
 
         self._write(f"compare and set {key!r}", call, timeout)
         return room.raw[: size.value]

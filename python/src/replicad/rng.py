@@ -146,9 +146,9 @@ def _megatron_restorer(records: list[Record]) -> Callable[[], None]:
         raise Mismatch(f"{codec.where(MEGATRON, records[0].name)}: the state has it, but Megatron's tracker is not loaded here: import megatron.core before")
     here = tracker.get_states()
     # Where CUDA graphs are captured the tracker holds generators that graphs refer to: those stay, and are set.
-    if held := {k for k, s in here.items() if _is_generator(s)}:
-        if held != {r.name for r in records}:
-            raise Mismatch(f"the state has Megatron's generators {[r.name for r in records]}, the tracker here {sorted(held)}")
+    held = {k for k, s in here.items() if _is_generator(s)}
+    if held and held != {r.name for r in records}:
+        raise Mismatch(f"the state has Megatron's generators {[r.name for r in records]}, the tracker here {sorted(held)}")
 
     def restore() -> None:
         if not held:
@@ -229,7 +229,7 @@ def _legacy(g: Any, who: str) -> dict[str, Any]:
 def _read_random_state(g: Any) -> bytes:
     s = _legacy(g, "numpy's legacy generator")
     inner, has = s["state"], s["has_gauss"]
-    return inner["key"].tobytes() + codec._AFTER_WORDS.pack(inner["pos"], has, s["gauss"] if has else 0.0)
+    return bytes(inner["key"].tobytes()) + codec._AFTER_WORDS.pack(inner["pos"], has, s["gauss"] if has else 0.0)
 
 
 def _write_random_state(g: Any, p: bytes) -> None:

@@ -140,7 +140,7 @@ def _torch_cpu(p: bytes) -> str:
     _, left, seeded, nxt = _TORCH_HEAD.unpack_from(p)
     if seeded != 1:
         return f"seeded {seeded}, want 1"
-    if not (left == 1 and nxt == 0 or 1 <= nxt <= 624 and left == 625 - nxt):
+    if not ((left == 1 and nxt == 0) or (1 <= nxt <= 624 and left == 625 - nxt)):
         return f"left {left} and next {nxt}, want 1 and 0 (just seeded) or a sum of 625"
     if any(p[at:5016:8] != _ZEROS[:624] for at in (28, 29, 30, 31)):
         return "a word above 32 bits"
@@ -151,7 +151,7 @@ def _torch_cpu(p: bytes) -> str:
         return "something in fields that torch leaves zero"
     if has not in (0, 1) or has_f > 1:
         return f"valid marks {has} and {has_f}, want 0 or 1"
-    if not has and p[5024:5032] != _ZERO_F64 or not has_f and p[5048:5052] != _ZERO_F64[:4]:
+    if (not has and p[5024:5032] != _ZERO_F64) or (not has_f and p[5048:5052] != _ZERO_F64[:4]):
         return "a normal sample that it says it does not have"
     return "" if math.isfinite(y) and math.isfinite(f) else f"normal samples {y} and {f}"
 

@@ -11,6 +11,7 @@ Three lines::
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import os
@@ -25,10 +26,10 @@ import torch
 from . import rng
 from .errors import Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState, Timeout
 from .rank import Order, Rank, Stats
-from .watch import Watch
 from .staging import Staging
-from .store import LOOK, scattered
 from .state import Capsule, Leaf, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
+from .store import LOOK, scattered
+from .watch import Watch
 
 __all__ = ["Resumed", "Session"]
 
@@ -93,8 +94,9 @@ class Session:
     what says which samples come next (a sampler or loader with ``state_dict``). ``extra`` holds further objects with
     ``state_dict`` and ``load_state_dict``. ``shared_buffers(name)`` says which buffers are equal on all ranks of the replica
     group; the others are kept for each rank. ``debug`` hashes every tensor at the end of a step and the beginning of the next, and
-    names what changed between. ``connection`` is what :func:`replicad.connect` returned, where it was needed before. ``staging`` puts host memory between host tensors and the arena, as device tensors always have
-    it: it costs a copy, and lets :meth:`rebind` put a model that was made anew in the old one's place. Who the rank is comes from the environment that ``replicad run`` sets, unless
+    names what changed between. ``connection`` is what :func:`replicad.connect` returned, where it was needed before. ``staging``
+    puts host memory between host tensors and the arena, as device tensors always have it: it costs a copy, and lets
+    :meth:`rebind` put a model that was made anew in the old one's place. Who the rank is comes from the environment that ``replicad run`` sets, unless
     given.
     """
 
@@ -183,7 +185,13 @@ class Session:
         """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was
         made with; call :meth:`resume` next. Models and optimizers need a session with ``staging=True``, or device tensors."""
         self._check()
-        for kind, given, at in (("model", model, "_models"), ("optim", optimizer, "_optimizers"), ("scheduler", scheduler, "_schedulers"), ("scaler", scaler, "_scalers"), ("data", data, "_data")):
+        for kind, given, at in (
+            ("model", model, "_models"),
+            ("optim", optimizer, "_optimizers"),
+            ("scheduler", scheduler, "_schedulers"),
+            ("scaler", scaler, "_scalers"),
+            ("data", data, "_data"),
+        ):
             if given is None:
                 continue
             new, old = _by_name(kind, given), getattr(self, at)
@@ -346,10 +354,8 @@ class Session:
         if self._staging and step > self._staging.step:
             self._staging.window(step)
             if self._staging.on_device:
-                try:
+                with contextlib.suppress(Error):  # frozen meanwhile, or in the next epoch: the capture is not to be
                     self._rank.set_good(step)
-                except Error:
-                    pass  # frozen meanwhile, or in the next epoch: the capture is not to be
 
     def _attach(self) -> None:
         table = regions(self._staging.leaves)

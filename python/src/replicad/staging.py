@@ -91,7 +91,7 @@ class Staging:
         """The step has ended on the host: what was launched so far is what :meth:`window` has to wait for."""
         self._events = []
         for device in {x.local.device for x in self._live if x.local.device.type == "cuda"}:
-            event = torch.cuda.Event()
+            event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(device))
             self._events.append((device, event))
 
@@ -101,7 +101,7 @@ class Staging:
         for device, event in self._events:
             stream = self._streams.get(device)
             if stream is None:
-                stream = self._streams[device] = torch.cuda.Stream(device)
+                stream = self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             stream.wait_event(event)
         if self._events:
             with torch.no_grad():

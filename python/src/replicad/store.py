@@ -74,7 +74,7 @@ def _tcp() -> set[tuple[int, int]]:
     return found
 
 
-class Store(dist.Store):
+class Store(dist.Store):  # type: ignore[name-defined, misc]
     """Keys of one epoch of the job, under a prefix. Values are at most 32 KiB. Every call raises
     :class:`replicad.Fenced` once the epoch is closed."""
 

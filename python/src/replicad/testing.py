@@ -85,7 +85,9 @@ class Faults:
         """A plan of ``count`` faults that depends on the seed alone: each in its part of the run, at a random step of it, in a random
         rank. Places are drawn without repetition as long as there are some. A fault in a recovery needs one to recover from: it
         comes with the recovery from the fault before it, in another rank where there is one."""
-        draw, bag, plan = random.Random(seed), [], []
+        draw = random.Random(seed)
+        bag: list[Any] = []
+        plan: list[Any] = []
         places, kinds = list(places), list(kinds)
         for i in range(count):
             bag = bag or draw.sample(places, len(places))
@@ -129,7 +131,7 @@ class Faults:
         leaves = [m for m in model.modules() if not list(m.children()) and list(m.parameters(recurse=False))]
         leaves[len(leaves) // 2].register_forward_pre_hook(lambda module, args: self._forward())
         parameters = [p for p in model.parameters() if p.requires_grad]
-        parameters[len(parameters) // 2].register_hook(lambda grad: self._backward())
+        parameters[len(parameters) // 2].register_hook(lambda grad: self._backward())  # type: ignore[no-untyped-call]
 
     def _forward(self) -> None:
         assert self._session is not None
@@ -248,12 +250,12 @@ def check_resume(train_fn: Train, *, steps: int, more: int, timeout: float = 300
     binary = program or os.environ.get("REPLICAD") or shutil.which("replicad")
     if not binary:
         raise FileNotFoundError("check_resume: no replicad program on the path: give program=, or set REPLICAD")
-    with tempfile.TemporaryDirectory(prefix="replicad-check-") as folder, _daemon(binary, folder) as env:
+    with tempfile.TemporaryDirectory(prefix="replicad-check-") as folder, _Daemon(binary, folder) as env:
         straight, resumed = (_run(binary, env, folder, name, train_fn, steps + more, kill, timeout) for name, kill in (("straight", 0), ("resumed", steps)))
     return _compare(straight, resumed, steps)
 
 
-class _daemon:
+class _Daemon:
     """`replicad daemon --dev` with its state in a folder; the environment for its clients."""
 
     def __init__(self, binary: str, folder: str) -> None:
@@ -353,7 +355,8 @@ def _main() -> None:
     args = p.parse_args()
     sys.path.insert(0, str(Path(args.file).parent))
     spec = importlib.util.spec_from_file_location("__replicad_train__", args.file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

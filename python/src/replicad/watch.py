@@ -79,9 +79,16 @@ class Watch:
         step, values, draws = self._at_exit
         self._at_exit = None
         for path in differences(values, self._values(), ""):
-            self._say(path, f"{path} changed between the end of step {step} and the next forward: a restart from step {step} would not have the change; do it inside `with session.step()`")
+            self._say(
+                path,
+                f"{path} changed between the end of step {step} and the next forward: a restart from step {step} would not have the change; do it inside `with session.step()`",
+            )
         for path in differences(draws, self._draws(), "rng"):
-            self._say(path, f"{path}: random numbers were drawn between the end of step {step} and the next forward; unless a restart from step {step} draws them again (as loading the next batch does), put what draws them (an evaluation?) into `with replicad.rng.preserved()`")
+            self._say(
+                path,
+                f"{path}: random numbers were drawn between the end of step {step} and the next forward; unless a restart from step {step} draws "
+                "them again (as loading the next batch does), put what draws them (an evaluation?) into `with replicad.rng.preserved()`",
+            )
 
     def entered(self, step: int) -> None:
         """The next step begins: window and frozen tensors must be what they were."""
@@ -98,4 +105,4 @@ class Watch:
 
 def _digest(t: torch.Tensor) -> bytes:
     flat = t.detach().cpu().contiguous().reshape(-1)
-    return hashlib.blake2b(flat.view(torch.uint8).numpy(), digest_size=16).digest() if flat.numel() else b""
+    return hashlib.blake2b(flat.view(torch.uint8).numpy().tobytes(), digest_size=16).digest() if flat.numel() else b""

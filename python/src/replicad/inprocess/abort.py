@@ -15,6 +15,7 @@ class AbortDataLoaders:
     """Ends the worker processes of every live ``DataLoader`` iterator."""
 
     def __call__(self) -> None:
+        """Does it, or nothing where there is nothing to do."""
         loader = sys.modules.get("torch.utils.data.dataloader")
         if loader is None:
             return
@@ -34,6 +35,7 @@ class AbortProcessGroups:
         self.timeout = timeout
 
     def __call__(self) -> None:
+        """Does it, or nothing where there is nothing to do."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return
@@ -67,23 +69,24 @@ class AsyncSavers:
     of an epoch that is over, and a partial checkpoint is never marked complete."""
 
     def __call__(self) -> None:
-        if mod := sys.modules.get("torch.distributed.checkpoint._async_process_executor"):
-            process = getattr(mod, "_CHECKPOINT_PROCESS", None)
-            if process is not None:
-                mod._CHECKPOINT_PROCESS = None
-                process.process.kill()
-        if mod := sys.modules.get("megatron.training.async_utils"):
-            if (queue := getattr(mod, "_async_calls_queue", None)) is not None:
-                queue.close()
+        """Does it, or nothing where there is nothing to do."""
+        executor: Any = sys.modules.get("torch.distributed.checkpoint._async_process_executor")
+        if process := getattr(executor, "_CHECKPOINT_PROCESS", None):
+            executor._CHECKPOINT_PROCESS = None
+            process.process.kill()
+        calls: Any = sys.modules.get("megatron.training.async_utils")
+        if queue := getattr(calls, "_async_calls_queue", None):
+            queue.close()
 
 
 class TransformerEngineAbort:
     """Destroys TransformerEngine's user buffers and resets its FP8 state, where it is loaded."""
 
     def __call__(self) -> None:
-        if te := sys.modules.get("transformer_engine.pytorch"):
-            if hasattr(te, "module") and hasattr(te.module.base, "destroy_ub"):
-                te.module.base.destroy_ub()
+        """Does it, or nothing where there is nothing to do."""
+        te: Any = sys.modules.get("transformer_engine.pytorch")
+        if te is not None and hasattr(te, "module") and hasattr(te.module.base, "destroy_ub"):
+            te.module.base.destroy_ub()
         if fp8 := sys.modules.get("transformer_engine.pytorch.fp8"):
             fp8.FP8GlobalStateManager.reset()
 

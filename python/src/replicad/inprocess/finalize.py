@@ -15,6 +15,7 @@ class DropReducers:
     """Takes DDP's gradient hooks off parameters and frees the reducer with its buckets, so that the model can be wrapped anew."""
 
     def __call__(self) -> None:
+        """Does it, or nothing where there is nothing to do."""
         torch = sys.modules.get("torch")
         if torch is None:
             return
@@ -30,6 +31,7 @@ class DropCaches:
     """Empties torch's caches of device memory and of compiled code's shapes of the old groups."""
 
     def __call__(self) -> None:
+        """Does it, or nothing where there is nothing to do."""
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
@@ -39,6 +41,7 @@ class LightningCleanup:
     """Takes the trainer off Lightning modules, whose loops hold process groups and loaders."""
 
     def __call__(self) -> None:
+        """Does it, or nothing where there is nothing to do."""
         for name in ("lightning.pytorch", "pytorch_lightning"):
             if (pl := sys.modules.get(name)) is None:
                 continue
@@ -50,6 +53,7 @@ class MegatronCleanup:
     """Destroys Megatron's global and parallel state, where it is loaded."""
 
     def __call__(self) -> None:
+        """Does it, or nothing where there is nothing to do."""
         for module, functions in (
             ("megatron.core.parallel_state", ("destroy_model_parallel",)),
             ("megatron.core.num_microbatches_calculator", ("destroy_num_microbatches_calculator",)),
@@ -66,6 +70,7 @@ class CollectGarbage:
     """Collects until nothing more is found: cycles hold process groups, workers and device memory."""
 
     def __call__(self) -> None:
+        """Does it, or nothing where there is nothing to do."""
         for _ in range(10):
             if gc.collect() == 0:
                 return

@@ -23,6 +23,7 @@ class CUDAHealth:
         self.timeout = timeout
 
     def __call__(self) -> None:
+        """Does it, or nothing where there is nothing to do."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
             return
@@ -53,6 +54,7 @@ class MemoryHealth:
         self.first: int | None = None
 
     def __call__(self) -> None:
+        """Does it, or nothing where there is nothing to do."""
         with open("/proc/meminfo") as f:
             available = next(int(line.split()[1]) * 1024 for line in f if line.startswith("MemAvailable"))
         with open("/proc/self/statm") as f:
@@ -72,6 +74,7 @@ class FaultLimit:
         self.most, self.count = most, count
 
     def __call__(self) -> None:
+        """Does it, or nothing where there is nothing to do."""
         if self.count() > self.most:
             raise Unhealthy(f"this process has failed {self.count()} times, at most {self.most} are allowed")
 

@@ -16,7 +16,8 @@ __all__ = ["Part", "live", "run_all"]
 class Part(Protocol):
     """One thing to do. It may be called any number of times, also where there is nothing to do."""
 
-    def __call__(self) -> None: ...
+    def __call__(self) -> None:
+        """Does it, or nothing where there is nothing to do."""
 
 
 def name(part: Callable[[], None]) -> str:

@@ -137,7 +137,6 @@ def wrap(
     epoch was closed a training thread that is still blocked has its process groups aborted; after ``hard`` seconds the
     process ends. ``trace`` names a file for a JSON line a phase. ``enabled=False`` runs the block once, as it is.
     """
-
     get: Callable[[], Any] = session if callable(session) else lambda: session
 
     def decorate(fn: Callable[..., T]) -> Callable[..., T]:
@@ -153,7 +152,7 @@ def wrap(
             gc.collect()
             gc.freeze()  # what was there before the first run is not looked through again at each restart
             try:
-                with _unraisable():
+                with _Unraisable():
                     while True:
                         done, value = _once(get, fn, call, args, kwargs, down, peer_grace, soft, hard, to)
                         if done:
@@ -201,7 +200,7 @@ def _once(
         raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
     rank.freeze_good()
     trace("ended", reason=f"{type(reason).__name__}: {reason}"[:400])
-    peers = isinstance(reason, Signal) or _of_a_collective(reason) and rank.wait_fence(peer_grace)
+    peers = isinstance(reason, Signal) or (_of_a_collective(reason) and rank.wait_fence(peer_grace))
     if not peers and not rank.fenced:
         call.own_faults += 1
         log.error("replicad: the block failed on rank %d:\n%s", rank.number, "".join(traceback.format_exception(reason)))
@@ -232,7 +231,7 @@ def _of_a_collective(err: BaseException) -> bool:
     return False
 
 
-class _unraisable:
+class _Unraisable:
     """A :class:`Restart` that lands in a destructor or a callback is not lost: the fault thread raises it again."""
 
     def __enter__(self) -> None:
