@@ -88,6 +88,11 @@ def test_every_prefix_and_every_flipped_byte() -> None:
             decodes_or_corrupt(packed[:i] + bytes([new]) + packed[i + 1 :])
 
 
+def test_dtypes_that_capsules_do_not_know() -> None:
+    with pytest.raises(Unsupported, match=r"state\.x: a tensor of bits8: view it as uint8"):
+        pack({"x": torch.zeros(8, dtype=torch.uint8).view(torch.bits8)})
+
+
 @pytest.mark.parametrize("dtype", [k for k, v in vars(torch).items() if isinstance(v, torch.dtype)])
 def test_every_name_of_a_dtype_decodes_or_is_corrupt(dtype: str) -> None:
     packed = pack({"t": torch.zeros(8, dtype=torch.uint8)}).replace(b'"uint8"', f'"{dtype}"'.encode())

@@ -29,6 +29,32 @@ __all__ = ["pack", "unpack"]
 MAGIC = b"RPCAP001"
 ALIGN = 64
 MAX_DEPTH = 64
+#: Element types of tensors. Torch has names of others, of which some end the process when a tensor of them is made from bytes.
+TENSORS = frozenset(
+    [
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint16",
+        "uint32",
+        "uint64",
+        "bool",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "complex32",
+        "complex64",
+        "complex128",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ]
+)
 _ARRAY = re.compile(r"[<>|][biufc]\d{1,2}")  # numpy's names of plain types, no others
 
 
@@ -85,9 +111,11 @@ class _Packer:
         if torch is not None and isinstance(v, torch.Tensor):
             if v.layout != torch.strided or v.is_quantized or type(v) not in (torch.Tensor, torch.nn.Parameter):
                 raise Unsupported(f"{path}: a tensor of type {type(v).__name__}, layout {v.layout}: register its inner tensors")
+            if (dtype := str(v.dtype).removeprefix("torch.")) not in TENSORS:
+                raise Unsupported(f"{path}: a tensor of {dtype}: view it as uint8")
             flat = v.detach().to("cpu").resolve_conj().resolve_neg().contiguous().reshape(-1)
             raw = bytes(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
-            return {"$": "tensor", "dtype": str(v.dtype).removeprefix("torch."), "shape": list(v.shape)} | self.blob(raw)
+            return {"$": "tensor", "dtype": dtype, "shape": list(v.shape)} | self.blob(raw)
         if np is not None and isinstance(v, (np.ndarray, np.generic)) and v.dtype.kind in "biufc":
             kind = "array" if isinstance(v, np.ndarray) else "scalar"
             return {"$": kind, "dtype": v.dtype.str, "shape": list(v.shape)} | self.blob(v.tobytes())
@@ -158,7 +186,7 @@ class _Unpacker:
         if kind == "tensor":
             import torch
 
-            t = vars(torch).get(dtype)
+            t = getattr(torch, dtype, None) if dtype in TENSORS else None
             if not isinstance(t, torch.dtype) or math.prod(shape) * t.itemsize != len(b):
                 raise Corrupt(f"capsule: a tensor of dtype {dtype!r} and shape {shape} in {len(b)} bytes")
             try:
