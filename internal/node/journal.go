@@ -81,6 +81,12 @@ func (j *journal) jobChanged(was, is *replica.Job, pinnedAt time.Time) {
 			e.Msg("fault recorded; epoch closed")
 		}
 	}
+	for _, d := range is.Disputed {
+		if !slices.ContainsFunc(was.Disputed, func(o replica.Dispute) bool { return o.Group == d.Group && o.Generation == d.Generation }) {
+			jobEvent(j.z.Warn().Str("event", "disputed"), is).Uint32("group", uint32(d.Group)).Str("generation", d.Generation.String()).Str("text", suspects(is, d)).
+				Msg("twins trained to different states; epoch closed, nothing of it is committed")
+		}
+	}
 	for r, c := range is.Ranks {
 		if r < len(was.Ranks) && was.Ranks[r] != c {
 			jobEvent(j.event("rank_claimed"), is).Int("rank", r).Uint64("incarnation", uint64(c.Incarnation)).Str("node", string(c.Node)).Msg("rank claimed")
@@ -109,6 +115,18 @@ func (j *journal) jobChanged(was, is *replica.Job, pinnedAt time.Time) {
 	if is.Phase == replica.Ended && was.Phase != replica.Ended {
 		jobEvent(j.event("ended"), is).Str("reason", is.EndReason).Msg("job ended")
 	}
+}
+
+// suspects names who voted against a majority of a group, and where that rank runs, or says that there was none.
+func suspects(job *replica.Job, d replica.Dispute) string {
+	if len(d.Suspects) == len(d.Votes) {
+		return fmt.Sprintf("%d ranks report different roots, and no root has a majority", len(d.Votes))
+	}
+	var list []string
+	for _, r := range d.Suspects {
+		list = append(list, fmt.Sprintf("rank %d on %s", r, job.Ranks[r].Node))
+	}
+	return strings.Join(list, ", ") + " against the others of its group"
 }
 
 func (j *journal) fenced(job *replica.Job) {
