@@ -18,10 +18,10 @@ np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
-import rng_golden  # noqa: E402
-from replicad import Opaque, capsule, rng  # noqa: E402
-from replicad import rngcodec as codec  # noqa: E402
-from replicad.errors import Corrupt, Invalid, Mismatch, Unsupported  # noqa: E402
+import rng_golden
+from replicad import Opaque, capsule, rng
+from replicad import rngcodec as codec
+from replicad.errors import Corrupt, Invalid, Mismatch, Unsupported
 
 
 @pytest.fixture(autouse=True)

@@ -249,6 +249,12 @@ class Rank:
         with self._lock:
             self._check(self._lib.rp_fail(self._handle(), text.encode(errors="replace")[:4000], c.byref(self._text)), "fail")
 
+    def pause(self, most: float) -> None:
+        """Says that this rank will stand still for at most ``most`` seconds, on purpose, so that it is not taken for a hang; 0
+        ends the pause."""
+        with self._lock:
+            self._check(self._lib.rp_pause(self._handle(), int(most * 1e9), c.byref(self._text)), "pause")
+
     def leave(self, timeout: float | None = None) -> None:
         """Says that the job is finished for this rank; returns when it is for all."""
         self._wait("leave", lambda ns: self._lib.rp_leave(self._h, ns, c.byref(self._text)), timeout)

@@ -420,6 +420,18 @@ class Session:
         finally:
             self._inside = False
 
+    @contextmanager
+    def pause(self, most: float) -> Iterator[None]:
+        """What takes longer than a step, at most ``most`` seconds: evaluation, compilation, a checkpoint of one's own. Without
+        it a rank that stands still for ten times its longest recent step (a minute at least) is taken for a hang."""
+        self._check()
+        self._rank.pause(most)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(Error):
+                self._rank.pause(0)
+
     def _tell(self, text: str) -> None:
         try:
             self._rank.fail(text)
