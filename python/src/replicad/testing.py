@@ -281,6 +281,8 @@ class _Daemon:
         self.process.terminate()
         self.process.wait()
         self.drain.join()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
         if self.keeper:
             os.kill(self.keeper, signal.SIGTERM)
 
