@@ -270,10 +270,12 @@ func claimNonce(n uint64) uint64 {
 	return n
 }
 
+// faulted tells whether a rank's claim is free for another process: its process or node is gone, or it hangs, for which the leader
+// offers its rank elsewhere. After an exception the same process may go on.
 func faulted(job *replica.Job, rank replica.Rank) bool {
 	c := job.Ranks[rank]
 	for _, f := range job.Faults {
-		if f.Kind.IsCondition() && (!f.OfNode() && f.Rank == rank && f.Incarnation == c.Incarnation || f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation) {
+		if (f.Kind.IsCondition() || f.Kind == replica.Hang) && (!f.OfNode() && f.Rank == rank && f.Incarnation == c.Incarnation || f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation) {
 			return true
 		}
 	}
