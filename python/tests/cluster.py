@@ -57,7 +57,7 @@ def demo(script: str, world: int, faults: str, seed: int, folder: Path, *flags: 
     """Runs `replicad demo` over a torch job: four nodes, these faults at moments by the seed, an undisturbed run to compare with. The
     report; a verdict other than bit-equal is an error."""
     trainer = " ".join([sys.executable, str(EXAMPLES / script), *flags])
-    steps = 40 * (len(faults.split(",")) + 1)
+    steps = 60 * (len(faults.split(",")) + 2)
     call([
         str(REPLICAD), "demo", "--plain", "--trainer", trainer, "--world", str(world), "--faults", faults, "--seed", str(seed), "--steps", str(steps), "--pace", "50ms",
         "--report", str(folder), "--dir", str(folder / "d"),
