@@ -94,7 +94,7 @@ func (s *Store) complete(dir string, m *Marker) (cluster replica.ClusterID, err 
 		st, err := s.root.Stat(path.Join(dir, info.File))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return cluster, fmt.Errorf("shard %s is missing", info.File)
+			return cluster, fmt.Errorf("shard %s %w", info.File, errMissing)
 		case err != nil:
 			return cluster, err
 		case !st.Mode().IsRegular() || uint64(st.Size()) != info.Bytes:
@@ -169,6 +169,8 @@ func (s *Store) WriteMarker(ctx context.Context, m Marker) error {
 	}
 	return nil
 }
+
+var errMissing = errors.New("is missing")
 
 var errUnfinished = errors.New("no commit marker: it was never finished")
 
