@@ -119,6 +119,17 @@ func TestConfigCheck(t *testing.T) {
 	if code, out, errout := try(t, "config", "check", "../../docs/replicad.yaml"); code != exitOK || !strings.Contains(out, "node a on 10.0.0.1:7400 is a voter (3 voter(s))") {
 		t.Errorf("code %d: %s%s", code, out, errout)
 	}
+	example, err := os.ReadFile("../../docs/replicad.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := filepath.Join(t.TempDir(), "private.yaml")
+	if err := os.WriteFile(private, bytes.ReplaceAll(example, []byte("durable_dir: /mnt/checkpoints"), nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errout := try(t, "config", "check", private); code != exitOK || !strings.Contains(out, "good") || !strings.Contains(errout, "warning: durable_dir: /var/lib/replicad/durable:") {
+		t.Errorf("code %d: %s%s", code, out, errout)
+	}
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	if err := os.WriteFile(bad, []byte("node: A\ndurable_keep: -1\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -34,7 +34,7 @@ type Config struct {
 
 	// StateDir holds the Raft log and the list of arenas; local disk, never a network file system or one shared between nodes.
 	StateDir string `yaml:"state_dir"`
-	// DurableDir holds the durable tier and must be the same file system on all nodes. Default: durable in StateDir, which suits one node only.
+	// DurableDir holds the durable tier and must be the same file system on all nodes. Default: durable in StateDir, which suits one node only (`replicad config check` warns).
 	DurableDir string `yaml:"durable_dir"`
 
 	// PKI names the files made by `replicad pki init`.
