@@ -166,6 +166,7 @@ func (l *leader) status() []JobStatus {
 	out := []JobStatus{}
 	for _, led := range l.jobs {
 		s := jobStatus(led.job, led.reports)
+		s.DurableError = led.durableError
 		if led.job.Phase == replica.Open {
 			s.Waiting = led.committer.Waiting()
 		}

@@ -75,6 +75,9 @@ func Run(ctx context.Context, cfg *config.Config, opt Options) error {
 	if err != nil {
 		return err
 	}
+	for _, w := range cfg.Warnings() {
+		log.warn(w)
+	}
 	d := &daemon{cfg: cfg, opt: opt, log: log, unreached: map[replica.NodeName]time.Time{}}
 	defer d.close()
 	if err := d.open(ctx); err != nil {
