@@ -90,6 +90,7 @@ type journal struct {
 	trained map[uint64]uint64  // by step: the newest epoch in which it was trained
 	repeats int                // steps that were trained again
 	differs int                // losses that another rank or a repetition reported otherwise
+	failure error              // what ended though nobody ended it: there is nothing to wait for any more
 	status  map[string]*status // newest of each node, nil while it can't be asked
 }
 
@@ -174,6 +175,16 @@ func (j *journal) addLossLocked(epoch, step uint64, loss float64) {
 	j.loss[step] = loss
 }
 
+// fail ends every wait, now and later; the first one counts.
+func (j *journal) fail(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.failure == nil {
+		j.failure = err
+		j.touchLocked()
+	}
+}
+
 // view runs fn while nothing changes; fn must not wait.
 func (j *journal) view(fn func()) {
 	j.mu.Lock()
@@ -181,16 +192,20 @@ func (j *journal) view(fn func()) {
 	fn()
 }
 
-// await waits until ok, which runs under the journal's lock, says so. On the deadline the error says what was awaited and
+// await waits until ok, which runs under the journal's lock, says so, or a guarded process ends by itself. On the deadline the error says what was awaited and
 // what is known instead.
 func (j *journal) await(ctx context.Context, patience time.Duration, what string, ok func() bool) error {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	for {
 		var good bool
+		var failure error
 		var changed chan struct{}
-		j.view(func() { good, changed = ok(), j.changed })
-		if good {
+		j.view(func() { good, failure, changed = ok(), j.failure, j.changed })
+		switch {
+		case failure != nil:
+			return fmt.Errorf("while waiting for %s: %w", what, failure)
+		case good:
 			return nil
 		}
 		select {
