@@ -183,8 +183,13 @@ func (s *Store) readMarker(jobName string, job replica.JobID, gen string) (*Mark
 	if err != nil {
 		return nil, err
 	}
+	return parseMarker(b, jobName, job, gen)
+}
+
+// parseMarker reads the marker of the generation's directory gen of a job.
+func parseMarker(frame []byte, jobName string, job replica.JobID, gen string) (*Marker, error) {
 	var m Marker
-	if err := wire.Decode(b, kindMarker, &m); err != nil {
+	if err := wire.Decode(frame, kindMarker, &m); err != nil {
 		return nil, fmt.Errorf("commit marker: %w", err)
 	}
 	if m.Version != recordVersion {
