@@ -40,7 +40,7 @@ func someStatus() node.Status {
 		Version: "v1", Node: "a", Incarnation: 7, Session: 2, Leader: "b", Term: 4, IsLeader: true, KeeperLost: true,
 		Nodes: []node.NodeStatus{{Name: "a", Addr: "10.0.0.1:7400", Voter: true, State: "alive", Session: 2}, {Name: "b", Addr: "10.0.0.2:7400", Voter: true, State: "unobserved", Session: 1}, {Name: "s", Addr: "10.0.0.4:7400", State: "silent", Session: 1}},
 		Jobs: []node.JobStatus{{
-			Name: "lm", Phase: "open", Epoch: 3, Position: replica.Position{Epoch: 3, Step: 120}, Committed: gen(120), Copies: 1, Degraded: true,
+			Name: "lm", Phase: "open", Epoch: 3, Position: replica.Position{Epoch: 3, Step: 120}, Committed: gen(120), Copies: 1, Degraded: true, DurableError: "shard 1-158/private-1.safetensors is missing",
 			Ranks:   []node.RankStatus{{Rank: 0, Group: 0, Node: "a", Incarnation: 5, PID: 4242, Live: 121, State: "alive"}, {Rank: 1, Group: 1, State: "unclaimed"}},
 			Waiting: []string{"node s has not pinned group 1"},
 		}},
@@ -69,7 +69,7 @@ func TestStatus(t *testing.T) {
 		t.Fatalf("code %d: %s", code, errout)
 	}
 	for _, want := range []string{
-		"leader   b (term 4)", "keeper   gone: restart this daemon", "unobserved  leader", "silent      client", "job lm", "open, epoch 3", "step 120, as generation (3,120)", "none yet",
+		"leader   b (term 4)", "keeper   gone: restart this daemon", "unobserved  leader", "silent      client", "job lm", "open, epoch 3", "step 120, as generation (3,120)", "none yet", "durable write failed, is tried again: shard 1-158/private-1.safetensors is missing",
 		"degraded", "node s has not pinned group 1", "4242", "unclaimed", "aa000000  a s*", "bb000000  b",
 	} {
 		if !strings.Contains(out, want) {

@@ -36,16 +36,25 @@ func newDemo(std stdio) *cobra.Command {
 			for _, g := range list {
 				o.Groups = append(o.Groups, int(g))
 			}
-			return demo.Run(cmd.Context(), o, std.out, std.err)
+			for name, zero := range map[string]bool{"steps": o.Steps == 0, "pace": o.Pace == 0} {
+				if zero {
+					return coded(exitUsage, fmt.Errorf("--%s %v: want more than 0", name, cmd.Flag(name).Value))
+				}
+			}
+			err = demo.Run(cmd.Context(), o, std.out, std.err)
+			if errors.As(err, new(*demo.UsageError)) {
+				return coded(exitUsage, err)
+			}
+			return err
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&faults, "faults", "", "`LIST` of faults to inject, in order, separated by commas (default: all)")
 	flags.BoolVar(&o.NoFaults, "no-faults", false, "train undisturbed")
-	flags.IntVar(&o.Steps, "steps", 0, "optimizer steps (default 1500)")
+	flags.IntVar(&o.Steps, "steps", demo.DefaultSteps, "optimizer steps")
 	flags.IntVar(&o.StateMB, "state-mb", 0, "`MiB` added to each rank's state, to see larger transfers")
 	flags.Uint64Var(&o.Seed, "seed", 0, "of training and of the moments of the faults (default: drawn, and printed)")
-	flags.DurationVar(&o.Pace, "pace", 0, "shortest time of a step (default 20ms)")
+	flags.DurationVar(&o.Pace, "pace", demo.DefaultPace, "shortest time of a step")
 	flags.StringVar(&o.ReportDir, "report", "", "`DIR` for report.html and report.json")
 	flags.StringVar(&o.Dir, "dir", "", "`DIR` for sockets, state and logs (default: a temporary one)")
 	flags.BoolVar(&o.Keep, "keep", false, "leave --dir behind")

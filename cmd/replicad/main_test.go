@@ -59,6 +59,11 @@ func TestWrongUse(t *testing.T) {
 		{"daemon --config " + missing, exitConfig, missing},
 		{"keeper", exitUsage, "--socket"},
 		{"version 2", exitUsage, "version"},
+		{"demo --pace -5s --trainer /bin/true", exitUsage, "--pace -5s"},
+		{"demo --pace 0s --trainer /bin/true", exitUsage, "--pace 0s"},
+		{"demo --steps 0 --trainer /bin/true", exitUsage, "--steps 0"},
+		{"demo --trainer /no/such", exitUsage, "/no/such"},
+		{"demo --faults x --trainer /bin/true", exitUsage, `"x"`},
 		{"run --job j --world 1", exitUsage, "run"},
 		{"run --config " + missing + " --job j --world 1 -- true", exitConfig, missing},
 		{"run --socket s --job J --world 0 -- true", exitUsage, "--world 0"},
@@ -117,6 +122,17 @@ func TestVersion(t *testing.T) {
 
 func TestConfigCheck(t *testing.T) {
 	if code, out, errout := try(t, "config", "check", "../../docs/replicad.yaml"); code != exitOK || !strings.Contains(out, "node a on 10.0.0.1:7400 is a voter (3 voter(s))") {
+		t.Errorf("code %d: %s%s", code, out, errout)
+	}
+	example, err := os.ReadFile("../../docs/replicad.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := filepath.Join(t.TempDir(), "private.yaml")
+	if err := os.WriteFile(private, bytes.ReplaceAll(example, []byte("durable_dir: /mnt/checkpoints"), nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errout := try(t, "config", "check", private); code != exitOK || !strings.Contains(out, "good") || !strings.Contains(errout, "warning: durable_dir: /var/lib/replicad/durable:") {
 		t.Errorf("code %d: %s%s", code, out, errout)
 	}
 	bad := filepath.Join(t.TempDir(), "bad.yaml")

@@ -59,6 +59,9 @@ func printJob(t io.Writer, s node.Status, j node.JobStatus) {
 	}
 	fmt.Fprintf(t, "committed\t%s\n", committed)
 	fmt.Fprintf(t, "durable\t%s\n", generation(j.Durable))
+	if j.DurableError != "" {
+		fmt.Fprintf(t, "\tthe newest durable write failed, is tried again: %s\n", j.DurableError)
+	}
 	copies := fmt.Sprintf("%d", j.Copies)
 	if j.Degraded {
 		copies += " (degraded: fewer than min_copies)"

@@ -61,6 +61,8 @@ func (s *Store) explain(err error) error {
 		return nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: free space in %s, or write durable generations less often", err, s.dir)
+	case errors.Is(err, errMissing): // its writer reported it as fsynced
+		return fmt.Errorf("%w in %s: durable_dir must be one file system that all nodes mount, here its writer's is another", err, s.dir)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("%w: make %s writable for this user", err, s.dir)
 	}

@@ -94,7 +94,7 @@ func (s *Store) complete(dir string, m *Marker) (cluster replica.ClusterID, err 
 		st, err := s.root.Stat(path.Join(dir, info.File))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return cluster, fmt.Errorf("shard %s is missing", info.File)
+			return cluster, fmt.Errorf("shard %s %w", info.File, errMissing)
 		case err != nil:
 			return cluster, err
 		case !st.Mode().IsRegular() || uint64(st.Size()) != info.Bytes:
@@ -170,6 +170,8 @@ func (s *Store) WriteMarker(ctx context.Context, m Marker) error {
 	return nil
 }
 
+var errMissing = errors.New("is missing")
+
 var errUnfinished = errors.New("no commit marker: it was never finished")
 
 // readMarker reads the marker of a generation's directory and checks that it belongs there.
@@ -181,8 +183,13 @@ func (s *Store) readMarker(jobName string, job replica.JobID, gen string) (*Mark
 	if err != nil {
 		return nil, err
 	}
+	return parseMarker(b, jobName, job, gen)
+}
+
+// parseMarker reads the marker of the generation's directory gen of a job.
+func parseMarker(frame []byte, jobName string, job replica.JobID, gen string) (*Marker, error) {
 	var m Marker
-	if err := wire.Decode(b, kindMarker, &m); err != nil {
+	if err := wire.Decode(frame, kindMarker, &m); err != nil {
 		return nil, fmt.Errorf("commit marker: %w", err)
 	}
 	if m.Version != recordVersion {

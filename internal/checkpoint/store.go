@@ -265,19 +265,31 @@ func (s *Store) readSide(dir string, info ShardInfo) (*sideRecord, error) {
 	if err != nil {
 		return nil, err
 	}
+	rec, err := parseSide(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if m := &rec.Manifest; m.Root != info.Root || m.Part != info.Part {
+		return nil, fmt.Errorf("%s: %w: it is of %v, root %v; want %v, %v", name, ErrCorrupt, m.Part, m.Root, info.Part, info.Root)
+	}
+	return rec, nil
+}
+
+// parseSide reads a manifest, which must hash to its own root.
+func parseSide(frame []byte) (*sideRecord, error) {
 	var rec sideRecord
-	if err := wire.Decode(b, kindManifest, &rec); err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", name, ErrCorrupt, err)
+	if err := wire.Decode(frame, kindManifest, &rec); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	m := &rec.Manifest
 	if rec.Version != recordVersion {
-		return nil, fmt.Errorf("%s: version %d, this program reads %d", name, rec.Version, recordVersion)
+		return nil, fmt.Errorf("version %d, this program reads %d", rec.Version, recordVersion)
 	}
 	if err := m.Check(); err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", name, ErrCorrupt, err)
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	if got := hash(m.RootInput()); got != info.Root || m.Root != info.Root || m.Part != info.Part {
-		return nil, fmt.Errorf("%s: %w: it is of %v, says root %v and hashes to %v; want %v, %v", name, ErrCorrupt, m.Part, m.Root, got, info.Part, info.Root)
+	if got := hash(m.RootInput()); got != m.Root {
+		return nil, fmt.Errorf("%w: it says root %v and hashes to %v", ErrCorrupt, m.Root, got)
 	}
 	return &rec, nil
 }

@@ -226,8 +226,17 @@ func TestMarkerNeedsEveryShard(t *testing.T) {
 			t.Errorf("a marker without %v was written", left.Part)
 		}
 	}
+	elsewhere := open(t, t.TempDir()) // another node's directory, under the same name
+	for _, p := range parts[1:] {
+		if _, err := elsewhere.WriteShard(t.Context(), jobName, p.m, g.Regions, nil, p.read); err != nil {
+			t.Fatal(err)
+		}
+	}
 	m := testMarker(gen)
 	m.Shards = infos
+	if err := elsewhere.WriteMarker(t.Context(), m); err == nil || !strings.Contains(err.Error(), "is missing in "+elsewhere.Dir()) || !strings.Contains(err.Error(), "durable_dir must be one file system that all nodes mount") {
+		t.Errorf("a marker in a directory that is not shared: %v", err)
+	}
 	m.Shards[1].Bytes++
 	if err := s.WriteMarker(t.Context(), m); err == nil || !strings.Contains(err.Error(), "private-0") {
 		t.Errorf("a marker with a wrong size: %v", err)

@@ -25,17 +25,17 @@ type Config struct {
 	GossipAddr string `yaml:"gossip_addr"`
 
 	// Socket is the unix socket of local ranks and launchers. Default: run/ranks.sock in StateDir. At most 107 bytes.
-	Socket string `yaml:"socket"`
+	Socket string `yaml:"socket,omitempty"`
 	// AdminSocket is the unix socket of `replicad status` and `replicad job`. Default: run/admin.sock in StateDir.
-	AdminSocket string `yaml:"admin_socket"`
+	AdminSocket string `yaml:"admin_socket,omitempty"`
 	// KeeperSocket is the unix socket of the keeper, which holds the arenas while the daemon is away. Default: run/keeper.sock in StateDir.
 	// A different one after an upgrade means a different keeper: the warm mirrors stay with the old one.
-	KeeperSocket string `yaml:"keeper_socket"`
+	KeeperSocket string `yaml:"keeper_socket,omitempty"`
 
 	// StateDir holds the Raft log and the list of arenas; local disk, never a network file system or one shared between nodes.
 	StateDir string `yaml:"state_dir"`
-	// DurableDir holds the durable tier and must be the same file system on all nodes. Default: durable in StateDir, which suits one node only.
-	DurableDir string `yaml:"durable_dir"`
+	// DurableDir holds the durable tier and must be the same file system on all nodes. Default: durable in StateDir, which suits one node only (`replicad config check` warns).
+	DurableDir string `yaml:"durable_dir,omitempty"`
 
 	// PKI names the files made by `replicad pki init`.
 	PKI PKI `yaml:"pki"`
@@ -140,7 +140,8 @@ func Default() Config {
 	}
 }
 
-// WithDefaults returns a copy in which zero fields have their defaults.
+// WithDefaults returns a copy in which zero fields have their defaults. It is for configurations made by programs; Load tells a zero
+// that a file has from a field that it leaves out.
 func (c Config) WithDefaults() *Config {
 	out, d := c, Default()
 	out.Voters, out.Seeds, out.Labels = slices.Clone(c.Voters), slices.Clone(c.Seeds), maps.Clone(c.Labels)
@@ -154,13 +155,28 @@ func (c Config) WithDefaults() *Config {
 	for i, f := range out.Raft.fields() {
 		setDefault(f, *d.Raft.fields()[i])
 	}
-	if c.StateDir != "" {
-		setDefault(&out.Socket, filepath.Join(c.StateDir, "run", "ranks.sock"))
-		setDefault(&out.AdminSocket, filepath.Join(c.StateDir, "run", "admin.sock"))
-		setDefault(&out.KeeperSocket, filepath.Join(c.StateDir, "run", "keeper.sock"))
-		setDefault(&out.DurableDir, filepath.Join(c.StateDir, "durable"))
-	}
+	out.fillPaths()
 	return &out
+}
+
+// optionalPath is a path whose default lies in StateDir.
+type optionalPath struct {
+	field string
+	path  *string
+	below []string
+}
+
+func (c *Config) optionalPaths() []optionalPath {
+	return []optionalPath{{"socket", &c.Socket, []string{"run", "ranks.sock"}}, {"admin_socket", &c.AdminSocket, []string{"run", "admin.sock"}},
+		{"keeper_socket", &c.KeeperSocket, []string{"run", "keeper.sock"}}, {"durable_dir", &c.DurableDir, []string{"durable"}}}
+}
+
+func (c *Config) fillPaths() {
+	for _, f := range c.optionalPaths() {
+		if c.StateDir != "" {
+			setDefault(f.path, filepath.Join(append([]string{c.StateDir}, f.below...)...))
+		}
+	}
 }
 
 // Host is the host part of Addr: where this node's ranks bind their own sockets. Empty if Addr is malformed.

@@ -32,6 +32,31 @@ func TestGoodIsValid(t *testing.T) {
 	}
 }
 
+func TestWarnings(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Config)
+		says   string
+	}{
+		"shared":             {func(*Config) {}, ""},
+		"default":            {func(c *Config) { c.DurableDir = "/var/lib/replicad/durable" }, "durable_dir: /var/lib/replicad/durable: want"},
+		"elsewhere below":    {func(c *Config) { c.DurableDir = "/var/lib/replicad/x/y" }, "durable_dir"},
+		"the state dir":      {func(c *Config) { c.DurableDir = "/var/lib/replicad/" }, "durable_dir"},
+		"a neighbour of it":  {func(c *Config) { c.DurableDir = "/var/lib/replicad-durable" }, ""},
+		"one voter, default": {func(c *Config) { c.DurableDir, c.Voters = "/var/lib/replicad/durable", c.Voters[:1] }, ""},
+		"a client of one":    {func(c *Config) { c.DurableDir, c.Voters = "/var/lib/replicad/durable", c.Voters[1:2] }, "durable_dir"},
+	} {
+		c := good()
+		tc.change(c)
+		var text string
+		for _, w := range c.Warnings() {
+			text += w.Error()
+		}
+		if (text == "") != (tc.says == "") || !strings.Contains(text, tc.says) {
+			t.Errorf("%s: warned of %q, want %q", name, text, tc.says)
+		}
+	}
+}
+
 func TestEachBadField(t *testing.T) {
 	long := "/" + strings.Repeat("x", 107)
 	for _, tc := range []struct {

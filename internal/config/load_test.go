@@ -1,10 +1,12 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -81,6 +83,72 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
+// TestExplicitZeros: a zero that somebody wrote is meant, and is no default's place holder.
+func TestExplicitZeros(t *testing.T) {
+	text, err := os.ReadFile("../../docs/replicad.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := string(text)
+	for _, line := range []string{"durable_keep", "memory_margin", "durable_dir", "socket", "timing", "raft", "log"} {
+		base = regexp.MustCompile(`(?m)^`+line+`:.*\n( .*\n)*`).ReplaceAllString(base, "")
+	}
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	load := func(more string) error {
+		if err := os.WriteFile(path, []byte(base+more), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Load(path)
+		return err
+	}
+	if err := load(""); err != nil {
+		t.Fatalf("without any of them: %v", err)
+	}
+	if err := load("timing:\nlog:\n"); err != nil {
+		t.Errorf("empty sections: %v", err)
+	}
+	all, want := "", []string{}
+	for _, f := range []struct{ field, text string }{
+		{"durable_keep", "durable_keep: 0"}, {"memory_margin", "memory_margin: 0"}, {"durable_dir", `durable_dir: ""`}, {"socket", `socket: ""`},
+		{"log.level", `log: {level: ""}`}, {"timing.holder_grace", "timing: {holder_grace: 0s, ack: 0s, hang_factor: 0}"}, {"raft.watchdog", "raft: {watchdog: 0s}"},
+	} {
+		if err := load(f.text); err == nil || !strings.Contains(err.Error(), "\n"+f.field+": ") {
+			t.Errorf("%s: %v", f.text, err)
+		}
+		all, want = all+f.text+"\n", append(want, f.field)
+	}
+	err = load(all + "adress: x\ntimings: {}\nvoter:\n")
+	for _, field := range append(want, "timing.ack", "timing.hang_factor", "adress", "timings", "voter") {
+		if err == nil || !strings.Contains(err.Error(), "\n"+field+": ") {
+			t.Errorf("nothing about %s in: %v", field, err)
+		}
+	}
+}
+
+// TestFaultsOfBothKinds: what can't be read hides nothing of what can.
+func TestFaultsOfBothKinds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	for _, tc := range []struct {
+		text string
+		want []string
+	}{
+		{"node: A\naddress: x\ntiming: {hurry: 1s, ack: 1ms}\nvoters:\n  - {nmae: a}\n  - {name: b, port: 1}\n", []string{
+			"\naddress: [2:1] unknown: want one of ", "\ntiming.hurry: [3:10] unknown: want one of ack, ", "\ntiming.ack: 1ms", "\nnode: \"A\"", "\nvoters[0].nmae: [5:6]", "\nvoters[1].port: [6:15]"}},
+		{"node: A\nmemory_margin: 5 apples\nraft: &r {watchdog: 1ms}\n", []string{"5 apples", "\nnode: \"A\"", "\nraft.watchdog: 1ms"}},
+		{"raft: &r {watchdog: 1s}\ntiming: {<<: *r, ack: 1s}\n", []string{"watchdog", "\nnode: \"\""}},
+	} {
+		if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Load(path)
+		for _, want := range tc.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("nothing of %q in: %v", want, err)
+			}
+		}
+	}
+}
+
 func TestBytes(t *testing.T) {
 	for s, want := range map[string]Bytes{"0": 0, "1": 1, "7B": 7, "64KiB": 64 << 10, " 512 MiB ": 512 << 20, "2GiB": 2 << 30, "1TiB": 1 << 40} {
 		if got, err := ParseBytes(s); got != want || err != nil {
@@ -103,8 +171,8 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := Parse(data)
-		if err != nil {
+		c, faults, err := parse(data)
+		if err != nil || len(faults) > 0 {
 			return
 		}
 		_ = c.WithDefaults().Validate()
@@ -116,8 +184,8 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := Parse(text)
-		if err != nil {
+		again, faults, err := parse(text)
+		if err = errors.Join(append(faults, err)...); err != nil {
 			t.Fatalf("%v in what was written:\n%s", err, text)
 		}
 		if first, second := fmt.Sprintf("%+v", *c), fmt.Sprintf("%+v", *again); first != second { // nil and empty lists are one

@@ -49,6 +49,17 @@ func (c *Config) Validate() error {
 	return errors.Join(v.list...)
 }
 
+// Warnings reports what is allowed and most likely not meant, each a *FieldError. Call it after WithDefaults.
+func (c *Config) Warnings() []error {
+	v := &faults{}
+	rel, err := filepath.Rel(c.StateDir, c.DurableDir)
+	if inside := err == nil && rel != ".." && !strings.HasPrefix(rel, "../"); inside && (len(c.Voters) > 1 || !c.IsVoter()) {
+		v.add("durable_dir", c.DurableDir, "a directory on one file system that all nodes mount, not one below state_dir, which is this node's own",
+			"shards and commit marker land in different places, so that no durable generation is ever complete, and a loss of all memory is the end of the job")
+	}
+	return v.list
+}
+
 type faults struct{ list []error }
 
 func (f *faults) add(field, value, want, harm string) {

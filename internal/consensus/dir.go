@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -35,7 +36,7 @@ func claimDir(cfg Config) error {
 		return fmt.Errorf("raft directory %s: %w: make it writable by the daemon's user or configure another", cfg.Dir, err)
 	}
 	path := filepath.Join(cfg.Dir, ownerFile)
-	b, err := os.ReadFile(path)
+	b, err := readOwner(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(filepath.Join(cfg.Dir, logFile)); err == nil {
 			return fmt.Errorf("%w: %s has a %s and no %s: restore the file or move the directory away and let the node join under a new name", ErrCorrupt, cfg.Dir, logFile, ownerFile)
@@ -48,17 +49,45 @@ func claimDir(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("raft directory %s: %w: make it readable by the daemon's user", cfg.Dir, err)
 	}
-	var o owner
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&o); err != nil || o.Format != 1 {
-		return fmt.Errorf("%w: %s (format %d, %v): move the directory away and let the node join under a new name", ErrCorrupt, path, o.Format, err)
+	o, err := parseOwner(b)
+	if err != nil {
+		return fmt.Errorf("%w: %s (%v): move the directory away and let the node join under a new name", ErrCorrupt, path, err)
 	}
 	if o.Cluster != cfg.Cluster || o.Node != cfg.ID {
 		return fmt.Errorf("%w: %s is of node %q of cluster %v, this is node %q of cluster %v: configure this node's own directory or move that one away",
 			ErrForeignDir, cfg.Dir, o.Node, o.Cluster, cfg.ID, cfg.Cluster)
 	}
 	return nil
+}
+
+// maxOwner is more than writeOwner writes, in bytes.
+const maxOwner = 4 << 10
+
+func readOwner(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxOwner+1))
+}
+
+func parseOwner(b []byte) (o owner, err error) {
+	if len(b) > maxOwner {
+		return o, fmt.Errorf("more than %d bytes", maxOwner)
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil {
+		return owner{}, err
+	}
+	if d.More() {
+		return owner{}, errors.New("more than one value")
+	}
+	if o.Format != 1 {
+		return owner{}, fmt.Errorf("format %d, this program reads 1", o.Format)
+	}
+	return o, nil
 }
 
 // writeOwner leaves the whole file or none, whenever the power fails.

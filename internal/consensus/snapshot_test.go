@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -113,6 +114,33 @@ func FuzzBoltHead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if m, err := parseBoltHead(b); err == nil && (m.pageSize < 512 || m.pageSize > boltMaxPage) {
 			t.Errorf("page size %d", m.pageSize)
+		}
+	})
+}
+
+// FuzzOwner: what is read is written and read again as the same.
+func FuzzOwner(f *testing.F) {
+	f.Add([]byte(nil))
+	f.Add([]byte(`{"format":1,"cluster":"0c000000-0000-0000-0000-000000000000","node":"n1"}` + "\n"))
+	f.Add([]byte(`{"format":1,"cluster":null,"node":"n1"} {}`))
+	f.Add(make([]byte, maxOwner+1))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		o, err := parseOwner(b)
+		if err != nil {
+			if o != (owner{}) {
+				t.Errorf("%+v beside an error", o)
+			}
+			return
+		}
+		again, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(again) > maxOwner {
+			return // escapes take more room than what they stand for
+		}
+		if back, err := parseOwner(again); err != nil || back != o {
+			t.Errorf("%+v comes back as %+v: %v", o, back, err)
 		}
 	})
 }

@@ -165,7 +165,7 @@ func (c *cluster) startControl(n *node) error {
 func (c *cluster) startKeeper(n *node) (err error) {
 	n.keeper, err = c.spawn.start(n.name+" keeper", logPath(c.dir, n.name+"-keeper"), nil, nil, nil,
 		c.opt.Program, "keeper", "--socket", filepath.Join(n.dir, "run", "keeper.sock"))
-	return err
+	return c.guard(n.keeper, true, err)
 }
 
 // startDaemon bootstraps a voter at its first start alone: one whose log was lost must not invent a cluster.
@@ -177,6 +177,14 @@ func (c *cluster) startDaemon(n *node) (err error) {
 	n.started++
 	n.daemon, err = c.spawn.start(n.name+" daemon", logPath(c.dir, n.name+"-daemon"), nil, nil,
 		func(line []byte) { c.journal.addLog(n.name, line) }, c.opt.Program, args...)
+	return c.guard(n.daemon, true, err)
+}
+
+// guard is the spawner's, of a process that was started.
+func (c *cluster) guard(p *process, lasting bool, err error) error {
+	if err == nil {
+		c.spawn.guard(p, c.journal, lasting)
+	}
 	return err
 }
 
@@ -191,7 +199,7 @@ func (c *cluster) startRanks(n *node, spare bool) (err error) {
 	args = append(append(args, "--"), append(c.opt.trainer(), "--pace", c.opt.Pace.String())...)
 	n.launcher, err = c.spawn.start(n.name+" launcher", logPath(c.dir, n.name+"-ranks"), []string{"TEXTLM_FAULT_DIR=" + c.faultDir()},
 		func(line []byte) { c.journal.addRank(n.name, line) }, nil, c.opt.Program, args...)
-	return err
+	return c.guard(n.launcher, false, err)
 }
 
 func (c *cluster) faultDir() string { return filepath.Join(c.dir, "faults") }

@@ -22,24 +22,39 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrDifferent says that the job's final state is not that of the undisturbed run.
 var ErrDifferent = errors.New("the final weights differ from the undisturbed run's")
 
+// UsageError says that the options can't work. Nothing was started.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+func (e *UsageError) Unwrap() error { return e.Err }
+
 // Run runs the demo. It returns nil if every fault was recovered from and the verdict is bit-equal.
 func Run(ctx context.Context, opt Options, stdout, stderr io.Writer) (err error) {
 	opt, err = opt.withDefaults()
 	if err != nil {
-		return err
+		return &UsageError{err}
+	}
+	if err := checkReportDir(opt.ReportDir); err != nil {
+		return &UsageError{err}
 	}
 	dir, remove, err := workDir(opt)
 	if err != nil {
-		return err
+		return &UsageError{err}
 	}
 	defer func() { err = errors.Join(err, remove()) }()
+	if err := checkRoom(dir, opt.room()); err != nil {
+		return err
+	}
 	unadopt, err := adoptOrphans()
 	if err != nil {
 		return err
@@ -60,6 +75,7 @@ func Run(ctx context.Context, opt Options, stdout, stderr io.Writer) (err error)
 	halt()
 	if err != nil {
 		if ctx.Err() == nil {
+			err = errors.Join(err, checkRoom(dir, leastRoom))
 			fmt.Fprintf(stderr, "\nreplicad demo failed: %v\n\nlast lines of every process:\n%s", err, spawn.tails())
 		}
 		return err
@@ -117,10 +133,7 @@ func perform(ctx context.Context, opt Options, dir string, spawn *spawner, j *jo
 
 func (d *driver) result(faults []Fault, calm *journal, got, want [][3]string, began time.Time, trained time.Duration) *result {
 	r := &result{opt: d.opt, when: began, differs: compare(got, want, d.opt.Groups)}
-	r.Verdict, r.Faults = bitEqual, faults
-	if len(r.differs) > 0 {
-		r.Verdict = different
-	}
+	r.Faults = faults
 	sum := sha256.New()
 	for _, g := range got {
 		fmt.Fprintln(sum, g[0])
@@ -128,33 +141,91 @@ func (d *driver) result(faults []Fault, calm *journal, got, want [][3]string, be
 	r.digest = hex.EncodeToString(sum.Sum(nil))
 	d.journal.view(func() {
 		r.loss = d.journal.loss
-		r.Figures = figures(faults, d.journal.commits, d.journal.lags, d.journal.repeats, time.Since(began), trained, d.opt)
+		r.Figures = figures(faults, d.journal, time.Since(began), trained, d.opt)
+		r.dropped = d.journal.dropped
+		if n := d.journal.differs; n > 0 {
+			r.differs = append(r.differs, fmt.Sprintf("%d losses were reported otherwise when a rank trained a step again", n))
+		}
 	})
+	if r.Verdict = bitEqual; len(r.differs) > 0 {
+		r.Verdict = different
+	}
 	calm.view(func() { r.baseline = calm.loss })
 	return r
 }
 
 // verdict is the last word.
 func (r *result) verdict() string {
-	if r.Verdict == bitEqual {
-		return fmt.Sprintf("\nverdict: bit-equal. Weights, optimizer, statistics and random numbers of all ranks are those of the undisturbed run\n(seed %d, step %d, SHA-256 over the weights' digests %s).\n", r.opt.Seed, r.opt.Steps, r.digest)
+	kept := ""
+	if r.dropped > 0 {
+		kept = fmt.Sprintf("%d events of the daemons' logs were not kept: rows of the table may lack something.\n", r.dropped)
 	}
-	s := fmt.Sprintf("\nverdict: different (seed %d)\n", r.opt.Seed)
+	if r.Verdict == bitEqual {
+		return kept + fmt.Sprintf("\nverdict: bit-equal. Weights, optimizer, statistics and random numbers of all ranks are those of the undisturbed run\n(seed %d, step %d, SHA-256 over the weights' digests %s).\n", r.opt.Seed, r.opt.Steps, r.digest)
+	}
+	s := kept + fmt.Sprintf("\nverdict: different (seed %d)\n", r.opt.Seed)
 	for _, d := range r.differs {
 		s += "  " + d + "\n"
 	}
 	return s
 }
 
+const (
+	maxSocketPath = 107      // the kernel's limit of a unix socket's path, without its terminator
+	demoRoom      = 32 << 20 // more than a demo of 1,500 steps without --state-mb writes: Raft's logs, the daemons', durable generations
+	stepRoom      = 4 << 10  // logs of a step
+	leastRoom     = 1 << 20  // with less something has failed, or is about to
+)
+
+// room is how many bytes the demo may write to its directory.
+func (o Options) room() uint64 {
+	const copies = 4 * 4 // of each rank's state: the two durable generations that stay, one being written, one being removed
+	return demoRoom + stepRoom*uint64(o.Steps) + copies*uint64(o.StateMB)<<20
+}
+
+// checkRoom tells whether the file system of dir has room.
+func checkRoom(dir string, want uint64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return nil // it was looked at for a better message alone
+	}
+	if free := st.Bavail * uint64(st.Bsize); free < want {
+		return fmt.Errorf("no space: %s are free in %s, and the demo may need %s: free some, or choose another folder with TMPDIR or --dir", bytesText(free), dir, bytesText(want))
+	}
+	return nil
+}
+
+// checkReportDir makes the folder for the report and tries to write there, before a run of a minute or more is for nothing.
+func checkReportDir(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		var f *os.File
+		if f, err = os.CreateTemp(dir, ".replicad-demo-"); err == nil {
+			err = errors.Join(f.Close(), os.Remove(f.Name()))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("--report %s: %w: choose a folder that you may write", dir, err)
+	}
+	return nil
+}
+
 // workDir makes the demo's directory; remove takes it away again unless it is to be kept.
 func workDir(opt Options) (dir string, remove func() error, err error) {
 	if opt.Dir == "" {
 		dir, err = os.MkdirTemp("", "replicad-demo-")
-	} else {
-		dir, err = opt.Dir, os.Mkdir(opt.Dir, 0o700)
+	} else if dir, err = filepath.Abs(opt.Dir); err == nil {
+		err = os.Mkdir(dir, 0o700)
 	}
 	if err != nil {
 		return "", nil, fmt.Errorf("demo directory: %w (it must not exist, in a folder that you may write; TMPDIR or --dir choose another)", err)
+	}
+	if longest := filepath.Join(dir, homes[0], "run", "keeper.sock"); len(longest) > maxSocketPath {
+		err := fmt.Errorf("demo directory: the path of a socket in it, %s, has %d bytes and the kernel takes at most %d: choose a shorter folder with TMPDIR or --dir", longest, len(longest), maxSocketPath)
+		return "", nil, errors.Join(err, os.Remove(dir))
 	}
 	return dir, func() error {
 		if opt.Keep {

@@ -42,6 +42,9 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Printf("child %d\n", c.Process.Pid)
 		select {}
+	case "fail":
+		fmt.Println("no such thing")
+		os.Exit(3)
 	case "driver": // starts a process as the demo does, and waits to be killed
 		s := newSpawner()
 		p, err := s.start("x", filepath.Join(os.Getenv("DEMO_TEST_DIR"), "x.log"), []string{"DEMO_TEST_ROLE=sleep"}, nil, nil, os.Args[0])
@@ -236,8 +239,98 @@ func TestJournalCountsRepeatedAndDifferingSteps(t *testing.T) {
 	}
 	step(2, 3, 1)
 	j.addRank("n1", []byte(`{"t":5,"rank":1,"pid":8,"event":"step","epoch":2,"step":3,"loss":1.5}`))
+	if j.differs != 0 {
+		t.Fatalf("another rank's loss is its own: %d differ", j.differs)
+	}
+	step(3, 3, 1.25)
 	if j.differs != 1 {
-		t.Fatalf("another rank's other loss of a step is not counted")
+		t.Fatalf("another loss of a step that was trained again is not counted")
+	}
+}
+
+// A loss that differs is no bit-equality, whatever the weights are at the end; events that were not kept are told.
+func TestVerdictTellsWhatTheJournalCounted(t *testing.T) {
+	d := &driver{journal: newJournal()}
+	same := make([][3]string, 4)
+	d.opt.Groups = []int{0, 1, 0, 1}
+	if r := d.result(nil, newJournal(), same, same, time.Now(), 0); r.Verdict != bitEqual || strings.Contains(r.verdict(), "events") {
+		t.Fatalf("of equal runs: %s", r.verdict())
+	}
+	d.journal.differs, d.journal.dropped = 2, 7
+	r := d.result(nil, newJournal(), same, same, time.Now(), 0)
+	if r.Verdict != different || !strings.Contains(r.verdict(), "2 losses") || !strings.Contains(r.verdict(), "7 events") {
+		t.Errorf("of two losses that differ and 7 events dropped: %s", r.verdict())
+	}
+	for _, name := range []string{"losses reported otherwise by a repetition", "events of the logs that were not kept"} {
+		if !slices.ContainsFunc(r.Figures, func(f Figure) bool { return f.Name == name && f.Value > 0 }) {
+			t.Errorf("no figure %q in %v", name, r.Figures)
+		}
+	}
+}
+
+// What can't work is refused before anything is started, as a wrong use of the flags.
+func TestRunRefusesWhatCantWork(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		opt  Options
+		want []string
+	}{
+		"long dir":         {Options{Dir: filepath.Join(t.TempDir(), strings.Repeat("d", 100))}, []string{"keeper.sock", "107", "--dir"}},
+		"report in a file": {Options{ReportDir: filepath.Join(file, "x")}, []string{"--report", file}},
+		"report is a file": {Options{ReportDir: file}, []string{"--report", file}},
+		"negative pace":    {Options{Pace: -5 * time.Second}, []string{"--pace -5s"}},
+		"pace of an hour":  {Options{Pace: time.Hour}, []string{"--pace 1h0m0s"}},
+		"dir that exists":  {Options{Dir: t.TempDir()}, []string{"must not exist"}},
+		"dir in a file":    {Options{Dir: filepath.Join(file, "x")}, []string{file}},
+	} {
+		tc.opt.Trainer = os.Args[0]
+		var out bytes.Buffer
+		err := Run(t.Context(), tc.opt, &out, &out)
+		if !errors.As(err, new(*UsageError)) || out.Len() > 0 {
+			t.Errorf("%s: %v, after output %q", name, err, out.String())
+			continue
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: nothing of %q in: %v", name, want, err)
+			}
+		}
+	}
+}
+
+func TestRoom(t *testing.T) {
+	dir := t.TempDir()
+	if err := checkRoom(dir, 1); err != nil {
+		t.Error(err)
+	}
+	if err := checkRoom(dir, 1<<62); err == nil || !strings.Contains(err.Error(), "no space") || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "TMPDIR or --dir") {
+		t.Errorf("without room: %v", err)
+	}
+}
+
+// A process that ends by itself ends what waits for it, with its last words; one that the demo ends does not.
+func TestAwaitEndsWithAProcessThatEnds(t *testing.T) {
+	s, j := newSpawner(), newJournal()
+	defer s.close()
+	start := func(role string, lasting bool) *process {
+		p, err := s.start(role, filepath.Join(t.TempDir(), "log"), []string{"DEMO_TEST_ROLE=" + role}, nil, nil, os.Args[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.guard(p, j, lasting)
+		return p
+	}
+	start("sleep", true).kill()
+	if err := j.await(t.Context(), time.Millisecond, "x", func() bool { return true }); err != nil {
+		t.Fatalf("after a process that was killed: %v", err)
+	}
+	start("fail", false)
+	err := j.await(t.Context(), time.Hour, "x", func() bool { return false })
+	if err == nil || !strings.Contains(err.Error(), "ended by itself: exit status 3; its last lines:") || !strings.Contains(err.Error(), "no such thing") {
+		t.Errorf("after a process that failed: %v", err)
 	}
 }
 

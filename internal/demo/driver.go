@@ -144,7 +144,6 @@ func (d *driver) awaitEnd(ctx context.Context) error {
 	})
 }
 
-// await is the journal's, and ends early when a process that nobody killed has died.
 func (d *driver) await(ctx context.Context, patience time.Duration, what string, ok func() bool) error {
 	return d.journal.await(ctx, patience, what, ok)
 }

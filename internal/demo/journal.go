@@ -76,6 +76,11 @@ type commit struct {
 
 // journal is all that the processes have said. Readers of their output add to it; everybody else looks at it through view or
 // await. What occurs each step is folded; other events are kept, at most maxEvents of them.
+type rankStep struct {
+	rank int
+	step uint64
+}
+
 type journal struct {
 	mu      sync.Mutex // guards all below
 	changed chan struct{}
@@ -87,15 +92,17 @@ type journal struct {
 	loss    map[uint64]float64
 	trained map[uint64]uint64  // by step: the newest epoch in which it was trained
 	repeats int                // steps that were trained again
-	differs int                // losses that another rank or a repetition reported otherwise
+	losses  map[rankStep]float64
+	differs int                // losses that a rank reported otherwise when it trained the step again
 	stops   map[int]rankEvent  // by rank: where it stopped itself last
+	failure error              // what ended though nobody ended it: there is nothing to wait for any more
 	status  map[string]*status // newest of each node, nil while it can't be asked
 }
 
 const maxEvents = 200_000
 
 func newJournal() *journal {
-	return &journal{changed: make(chan struct{}), ranks: map[int]*rankState{}, lags: map[uint64]float64{}, loss: map[uint64]float64{}, trained: map[uint64]uint64{}, stops: map[int]rankEvent{}, status: map[string]*status{}}
+	return &journal{changed: make(chan struct{}), ranks: map[int]*rankState{}, lags: map[uint64]float64{}, loss: map[uint64]float64{}, trained: map[uint64]uint64{}, losses: map[rankStep]float64{}, stops: map[int]rankEvent{}, status: map[string]*status{}}
 }
 
 // touchLocked wakes who waits for a change.
@@ -164,15 +171,27 @@ func (j *journal) addRank(node string, line []byte) {
 // addLossLocked keeps the loss of a step, rank 0's where ranks report their own. Ranks of textlm report the same one, and a step
 // that is trained again must give it again.
 func (j *journal) addLossLocked(rank int, epoch, step uint64, loss float64) {
-	if was, ok := j.loss[step]; ok && was != loss {
+	at := rankStep{rank, step} // ranks of a data-parallel trainer have losses of their own
+	if was, ok := j.losses[at]; ok && was != loss {
 		j.differs++
 	}
+	j.losses[at] = loss
 	if before := j.trained[step]; before != 0 && epoch > before {
 		j.repeats++
 	}
 	j.trained[step] = max(j.trained[step], epoch)
 	if _, ok := j.loss[step]; !ok || rank == 0 {
 		j.loss[step] = loss
+	}
+}
+
+// fail ends every wait, now and later; the first one counts.
+func (j *journal) fail(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.failure == nil {
+		j.failure = err
+		j.touchLocked()
 	}
 }
 
@@ -183,16 +202,20 @@ func (j *journal) view(fn func()) {
 	fn()
 }
 
-// await waits until ok, which runs under the journal's lock, says so. On the deadline the error says what was awaited and
+// await waits until ok, which runs under the journal's lock, says so, or a guarded process ends by itself. On the deadline the error says what was awaited and
 // what is known instead.
 func (j *journal) await(ctx context.Context, patience time.Duration, what string, ok func() bool) error {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	for {
 		var good bool
+		var failure error
 		var changed chan struct{}
-		j.view(func() { good, changed = ok(), j.changed })
-		if good {
+		j.view(func() { good, failure, changed = ok(), j.failure, j.changed })
+		switch {
+		case failure != nil:
+			return fmt.Errorf("while waiting for %s: %w", what, failure)
+		case good:
 			return nil
 		}
 		select {

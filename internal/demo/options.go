@@ -69,6 +69,12 @@ func KnownFaults() []string {
 
 const textlm = "textlm"
 
+// What a demo does unless told otherwise.
+const (
+	DefaultSteps = 1500
+	DefaultPace  = 20 * time.Millisecond
+)
+
 // Options are the verb's flags. Zero values mean the defaults in brackets.
 type Options struct {
 	Faults   []string // in this order [all six]
@@ -95,13 +101,16 @@ type Options struct {
 func (o Options) withDefaults() (Options, error) {
 	var list []error
 	if o.Steps == 0 {
-		o.Steps = 1500
+		o.Steps = DefaultSteps
 	}
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()>>33 + 1
 	}
 	if o.Pace == 0 {
-		o.Pace = 20 * time.Millisecond
+		o.Pace = DefaultPace
+	}
+	if o.Pace < 0 || o.Pace > 10*time.Second {
+		list = append(list, fmt.Errorf("--pace %v: want more than 0 and at most 10s a step: a shorter step than none there is not, and with longer ones no fault would be noticed in time", o.Pace))
 	}
 	if o.NoFaults {
 		if len(o.Faults) > 0 {

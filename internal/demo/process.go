@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -37,6 +38,7 @@ type process struct {
 	cmd  *exec.Cmd
 	gone chan struct{} // closed when it has been waited for
 	read chan struct{} // closed when both its streams have been read to their ends
+	told atomic.Bool   // a signal was sent: it is meant to end
 	tail tail
 	ends []*os.File // our ends of its pipes
 }
@@ -159,6 +161,7 @@ func (p *process) running() bool {
 // signal reaches the whole group, but only while the process has not been waited for: later its number may be another's.
 func (p *process) signal(sig syscall.Signal) {
 	if p != nil && p.running() {
+		p.told.Store(true)
 		_ = syscall.Kill(-p.pid(), sig) // ESRCH: it is ending by itself
 	}
 }
@@ -169,6 +172,17 @@ func (p *process) kill() {
 		p.signal(syscall.SIGKILL)
 		<-p.gone
 	}
+}
+
+// guard has the journal's waiters fail should p end by itself: at all if it is to last, else other than well.
+func (s *spawner) guard(p *process, j *journal, lasting bool) {
+	s.wg.Go(func() {
+		<-p.gone
+		<-p.read
+		if !p.told.Load() && (lasting || !p.cmd.ProcessState.Success()) {
+			j.fail(fmt.Errorf("%s (pid %d) ended by itself: %v; its last lines:\n    %s", p.name, p.pid(), p.cmd.ProcessState, strings.Join(p.tail.last(), "\n    ")))
+		}
+	})
 }
 
 // close ends everything that was started and whatever it left behind, and returns what could not be ended.

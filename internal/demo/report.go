@@ -31,6 +31,7 @@ type result struct {
 	baseline map[uint64]float64
 	digest   string // of the weights of all shards
 	differs  []string
+	dropped  int // events that the journal did not keep
 }
 
 // write puts report.json and report.html into dir, each written aside and renamed.

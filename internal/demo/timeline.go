@@ -92,10 +92,7 @@ func measure(f *Fault, events []logEvent, committed uint64, end time.Time) {
 			continue
 		}
 		bytes += e.Bytes
-		if e.Tier == fromDurable {
-			sources["the durable tier"] = true
-		}
-		for n := range e.By {
+		for n := range e.By { // nodes, and "disk"
 			sources[n] = true
 		}
 	}
@@ -137,17 +134,19 @@ func figure(name, unit string, value, limit float64) Figure {
 // recoveryLimits are what recoveries should take from the kill to the first new step, in ms.
 var recoveryLimits = map[string]float64{RankForward: 500, RankWindow: 500, NodeLoss: 2000, LeaderLoss: 2000}
 
-// figures are the numbers of a run.
-func figures(faults []Fault, commits []commit, lagMicros map[uint64]float64, repeats int, took, trained time.Duration, opt Options) []Figure {
-	lags := make([]float64, 0, len(lagMicros))
-	for _, l := range lagMicros {
+// figures are the numbers of a run; j is under its lock.
+func figures(faults []Fault, j *journal, took, trained time.Duration, opt Options) []Figure {
+	lags := make([]float64, 0, len(j.lags))
+	for _, l := range j.lags {
 		lags = append(lags, l/1000)
 	}
 	list := []Figure{
 		figure("commit lag from the last seal, p50, while training", "ms", quantile(lags, 0.5), 0),
 		figure("commit lag from the last seal, p99, while training", "ms", quantile(lags, 0.99), 0),
-		figure("commits", "1", float64(len(commits)), 0),
-		figure("steps trained again", "1", float64(repeats), 0),
+		figure("commits", "1", float64(len(j.commits)), 0),
+		figure("steps trained again", "1", float64(j.repeats), 0),
+		figure("losses reported otherwise by a repetition", "1", float64(j.differs), 0),
+		figure("events of the logs that were not kept", "1", float64(j.dropped), 0),
 		figure("training, faults included", "s", trained.Seconds(), 0),
 		figure("steps a second, faults included", "1/s", float64(opt.Steps)/max(trained.Seconds(), 1e-3), 0),
 		figure("whole demo", "s", took.Seconds(), opt.limit(90)),

@@ -90,6 +90,22 @@ func TestMeasureTakesTheLastPlanOfARecoveryWithAFurtherFault(t *testing.T) {
 	}
 }
 
+// The disk is one source: the daemons name it as such beside the nodes that served chunks.
+func TestMeasureCountsTheDiskOnce(t *testing.T) {
+	j := newJournal()
+	feed(j,
+		`131 n1 planned {"epoch":4,"step":40,"tier":"durable","reason":"r"}`,
+		`140 n4 moved {"epoch":4,"bytes":1000,"by":{"disk":1000},"tier":"durable"}`,
+		`145 n3 moved {"epoch":4,"bytes":1000,"by":{"disk":1000},"tier":"durable"}`,
+		`150 n1 resumed {"epoch":4,"step":40}`,
+	)
+	f := Fault{Kind: GroupLoss, at: day}
+	measure(&f, j.log, 40, day.Add(time.Second))
+	if f.Sources == nil || *f.Sources != 1 {
+		t.Errorf("everything came from the disk, %v sources are counted", *f.Sources)
+	}
+}
+
 func TestReportHasTheFieldsOfItsContract(t *testing.T) {
 	dir := t.TempDir()
 	if err := sample().write(dir); err != nil {
@@ -183,6 +199,8 @@ func sample() *result {
 		l := 2 + 2.6/(1+float64(s)/60) + 0.5*(float64(noise>>40)/(1<<24)-0.5)
 		r.loss[s], r.baseline[s] = l, l
 	}
-	r.Figures = figures(faults, []commit{{day, 1}, {day, 2}}, map[uint64]float64{1: 900, 2: 1500}, 40, 70*time.Second, 44*time.Second, Options{Steps: 1500, Trainer: "bin/textlm"})
+	j := newJournal()
+	j.commits, j.lags, j.repeats = []commit{{day, 1}, {day, 2}}, map[uint64]float64{1: 900, 2: 1500}, 40
+	r.Figures = figures(faults, j, 70*time.Second, 44*time.Second, Options{Steps: 1500, Trainer: "bin/textlm"})
 	return r
 }

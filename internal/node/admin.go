@@ -5,14 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -31,24 +29,12 @@ type admin struct {
 }
 
 func listenAdmin(path string) (net.Listener, error) {
-	if c, err := net.Dial("unix", path); err == nil {
-		c.Close()
-		return nil, fmt.Errorf("admin socket %s: another daemon answers on it: stop that one, or give this node its own admin_socket", path)
+	l, err := unixsock.Listen("unix", path)
+	if errors.Is(err, unixsock.ErrInUse) {
+		return nil, fmt.Errorf("admin %w: another daemon answers on it: stop that one, or give this node its own admin_socket", err)
 	}
-	if st, err := os.Lstat(path); err == nil && st.Mode().Type() != fs.ModeSocket {
-		return nil, fmt.Errorf("admin socket %s: something else lies there: move it, or choose another admin_socket", path)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("admin socket %s: %w: make its directory, or choose an admin_socket where this user can write", path, err)
-	}
-	os.Remove(path) //nolint:errcheck // a stale socket; a failure shows in Listen
-	l, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("admin socket %s: %w: choose an admin_socket where this user can write", path, err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("admin socket %s: %w", path, err)
+		return nil, fmt.Errorf("admin %w (admin_socket chooses another)", err)
 	}
 	return l, nil
 }
@@ -166,6 +152,7 @@ func (l *leader) status() []JobStatus {
 	out := []JobStatus{}
 	for _, led := range l.jobs {
 		s := jobStatus(led.job, led.reports)
+		s.DurableError = led.durableError
 		if led.job.Phase == replica.Open {
 			s.Waiting = led.committer.Waiting()
 		}

@@ -11,6 +11,8 @@ import (
 	"github.com/replicad/replicad/transfer"
 )
 
+var errNoStore = errors.New("its daemon runs without the durable tier: its log says why it was not opened; start it again once that is mended")
+
 // shardWritten is the end of writing one shard.
 type shardWritten shardReport
 
@@ -38,9 +40,11 @@ func (m *member) durable(lj *localJob) {
 		}
 		lj.writing[s.Part] = true
 		r := shardReport{Job: lj.job.ID, Generation: w.Generation, Part: s.Part}
-		reader, frozen, regions, err := m.shardSource(lj, w.Generation, s)
-		if m.store == nil {
-			err = errors.New("this node has no durable_dir")
+		var reader, frozen *arenaReader
+		var regions []replica.Region
+		err := errNoStore
+		if m.store != nil {
+			reader, frozen, regions, err = m.shardSource(lj, w.Generation, s)
 		}
 		if err != nil {
 			r.Failed = err.Error()
@@ -100,7 +104,11 @@ func (m *member) shardWritten(ev shardWritten) {
 // writeMarker writes the commit marker: the write that makes the generation exist.
 func (m *member) writeMarker(o markerOrder) {
 	lj := m.jobs[o.Job]
-	if lj == nil || lj.job.Writer == nil || lj.job.Writer.Generation != o.Generation || m.store == nil {
+	if lj == nil || lj.job.Writer == nil || lj.job.Writer.Generation != o.Generation {
+		return
+	}
+	if m.store == nil {
+		m.send(kindMarked, markedReport{o.Job, o.Generation, errNoStore.Error()})
 		return
 	}
 	job := lj.job
@@ -124,7 +132,7 @@ func (m *member) writeMarker(o markerOrder) {
 func (f *fetcher) fromDisk(part replica.Part, src replica.Source, begin func(replica.Manifest) (transfer.Sink, error)) (transfer.Report, error) {
 	var report transfer.Report
 	if f.m.store == nil {
-		return report, errors.New("the plan reads the durable tier and this node has no durable_dir")
+		return report, fmt.Errorf("the plan reads the durable tier: node %s: %w", f.m.self.Name, errNoStore)
 	}
 	found, _, err := f.m.store.Find(f.job.Name, f.job.ID)
 	if err != nil {

@@ -197,6 +197,10 @@ func (j *journal) failed(what, subject, why string) {
 	j.z.Warn().Str("event", "failed").Str("what", what).Str("subject", subject).Str("why", why).Msg("failed")
 }
 
+func (j *journal) warn(err error) {
+	j.z.Warn().Str("event", "config").Str("why", err.Error()).Msg("the configuration is valid, and unwise")
+}
+
 func (j *journal) keeperLost(socket string) {
 	j.z.Error().Str("event", "keeper").Str("subject", socket).Str("remedy", "restart the daemon when convenient: until then ranks' memory does not survive it").
 		Msg("the keeper has gone, or serves another daemon; training goes on")

@@ -70,9 +70,11 @@ type ledJob struct {
 	writeFrom time.Time
 	writing   replica.Generation // by the newest durable write that was seen
 	failing   time.Duration      // how long after a durable write that failed the next one begins; zero: the last one succeeded
-	moved     time.Duration      // when the position last changed, or the stall alarm last rang
-	ending    bool
-	gathered  bool // all nodes brought what they keep for the rendezvous
+	// durableError is why the newest durable write failed; empty: it did not, or this leader saw none.
+	durableError string
+	moved        time.Duration // when the position last changed, or the stall alarm last rang
+	ending       bool
+	gathered     bool // all nodes brought what they keep for the rendezvous
 }
 
 // commitLook is how often committers are asked again without an event.

@@ -44,8 +44,13 @@ func (l *leader) durable(ctx context.Context, led *ledJob) {
 	if led.shards == nil {
 		led.shards, led.writeFrom = map[replica.Part]shardReport{}, time.Now()
 	}
-	absent := slices.ContainsFunc(job.Writer.Shards, func(s replica.Shard) bool { return l.links[s.Node] == nil })
-	if since := time.Since(led.writeFrom); since > durableTimeout || absent && since > durableAbsence {
+	absent := slices.IndexFunc(job.Writer.Shards, func(s replica.Shard) bool { return l.links[s.Node] == nil })
+	if since := time.Since(led.writeFrom); since > durableTimeout || absent >= 0 && since > durableAbsence {
+		led.durableError = fmt.Sprintf("generation %v took longer than %v", job.Writer.Generation, durableTimeout)
+		if absent >= 0 {
+			s := job.Writer.Shards[absent]
+			led.durableError = fmt.Sprintf("node %s is to write %v and has no link to the leader", s.Node, s.Part)
+		}
 		led.writeFrom = time.Now()
 		l.propose(ctx, job.ID, replica.EndDurable{Job: job.ID, Generation: job.Writer.Generation}, fromDriver, nil)
 	}
@@ -58,7 +63,7 @@ func (led *ledJob) wrote() {
 	switch {
 	case led.writing.IsZero():
 	case led.writing == led.job.Durable:
-		led.failing = 0
+		led.failing, led.durableError = 0, ""
 	default:
 		led.failing, led.writeFrom = min(max(2*led.failing, durableBackoff), durableBackoffMax), time.Now()
 	}
@@ -102,6 +107,7 @@ func (l *leader) shard(ctx context.Context, from replica.NodeName, m shardReport
 	}
 	if m.Failed != "" {
 		l.log.failed("durable", "shard "+m.Part.String()+" of generation "+m.Generation.String(), m.Failed)
+		led.durableError = fmt.Sprintf("node %s, %v of generation %v: %s", from, m.Part, m.Generation, m.Failed)
 		l.propose(ctx, m.Job, replica.EndDurable{Job: m.Job, Generation: m.Generation}, fromDriver, nil)
 		return
 	}

@@ -166,12 +166,23 @@ func TestFailedDurableWritesBackOff(t *testing.T) {
 		t.Error("no write is begun an hour after one failed")
 	}
 	look(changed(led.job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: j.Committed} }))
+	led.durableError = "disk full"
 	look(changed(led.job, func(j *replica.Job) { j.Writer, j.Durable = nil, j.Committed }))
+	if led.durableError != "" {
+		t.Errorf("after a write that succeeded status says %q", led.durableError)
+	}
 	if led.failing != 0 {
 		t.Errorf("after a write that succeeded the next one waits %v", led.failing)
 	}
 	led.job = changed(led.job, func(j *replica.Job) { j.Committed, j.Position.Step = gen(3, 15), 15 })
 	if fail(); led.failing != time.Second {
 		t.Errorf("the next failure is followed by %v", led.failing)
+	}
+	look(changed(led.job, func(j *replica.Job) {
+		j.Writer = &replica.DurableWrite{Generation: j.Committed, Shards: []replica.Shard{{Part: replica.OfRank(1), Node: "n9"}}}
+	}))
+	led.writeFrom = time.Now().Add(-durableAbsence - time.Second)
+	if look(led.job); !strings.Contains(led.durableError, "node n9 is to write private 1 and has no link") {
+		t.Errorf("of a writer that is away status says %q", led.durableError)
 	}
 }

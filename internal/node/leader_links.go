@@ -183,6 +183,7 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if led := l.jobs[m.Job]; led != nil && led.job.Writer != nil && led.job.Writer.Generation == m.Generation && led.job.Writer.Writer == name {
 			if m.Failed != "" {
 				l.log.failed("durable", "commit marker of generation "+m.Generation.String(), m.Failed)
+				led.durableError = fmt.Sprintf("node %s: %s", name, m.Failed)
 			}
 			l.propose(ctx, m.Job, replica.EndDurable{Job: m.Job, Generation: m.Generation, Done: m.Failed == ""}, fromDriver, nil)
 		}

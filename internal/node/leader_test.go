@@ -7,6 +7,7 @@ import (
 	"net"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -488,6 +489,9 @@ func TestMarkerFollowsTheLastShard(t *testing.T) {
 	c.shard(t.Context(), "n1", shardReport{Job: testJob, Generation: gen(3, 5), Part: parts[0], Failed: "disk full"})
 	if ends := proposalsOf[replica.EndDurable](c); len(ends) != 1 || ends[0].Done || ends[0].Generation != gen(3, 5) {
 		t.Errorf("after a shard failed it proposes %+v", ends)
+	}
+	if st := c.status(); !strings.Contains(st[0].DurableError, "node n1, group 0 of generation (3,5): disk full") {
+		t.Errorf("status says %q of the write that failed", st[0].DurableError)
 	}
 	for _, m := range []markedReport{{Job: testJob, Generation: gen(3, 5)}, {Job: testJob, Generation: gen(3, 5), Failed: "disk full"}, {Job: testJob, Generation: gen(3, 4)}} {
 		c.message(t.Context(), n2, m)

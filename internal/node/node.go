@@ -75,6 +75,9 @@ func Run(ctx context.Context, cfg *config.Config, opt Options) error {
 	if err != nil {
 		return err
 	}
+	for _, w := range cfg.Warnings() {
+		log.warn(w)
+	}
 	d := &daemon{cfg: cfg, opt: opt, log: log, unreached: map[replica.NodeName]time.Time{}}
 	defer d.close()
 	if err := d.open(ctx); err != nil {
@@ -178,7 +181,7 @@ func (d *daemon) openState() error {
 	}
 	path := filepath.Join(dir, "node.json")
 	want := stateMark{Magic: "replicad-node", Version: 1, Cluster: d.id.Cluster, Node: d.cfg.Node}
-	b, err := os.ReadFile(path)
+	b, err := readShort(path)
 	if errors.Is(err, os.ErrNotExist) {
 		b, _ := json.Marshal(want)
 		if err := writeFileSync(path, b); err != nil {
@@ -189,8 +192,11 @@ func (d *daemon) openState() error {
 	if err != nil {
 		return fmt.Errorf("state_dir %s: %w", dir, err)
 	}
-	var have stateMark
-	if err := json.Unmarshal(b, &have); err != nil || have != want {
+	have, err := parseStateMark(b)
+	if err != nil {
+		return fmt.Errorf("state_dir %s: %s is not what a daemon writes there: %w: restore the file, or use an empty directory", dir, path, err)
+	}
+	if have != want {
 		return fmt.Errorf("state_dir %s belongs to node %q of cluster %s (version %d), this is node %q of cluster %s: use its own directory, or an empty one", dir, have.Node, have.Cluster, have.Version, want.Node, want.Cluster)
 	}
 	probe, err := os.CreateTemp(dir, ".writable-*")
@@ -199,6 +205,29 @@ func (d *daemon) openState() error {
 	}
 	probe.Close()
 	return os.Remove(probe.Name())
+}
+
+// maxStateMark is more than a daemon writes into node.json, in bytes.
+const maxStateMark = 4 << 10
+
+// readShort reads the mark of a state directory, which may be anything.
+func readShort(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxStateMark+1))
+}
+
+func parseStateMark(b []byte) (m stateMark, err error) {
+	if len(b) > maxStateMark {
+		return m, fmt.Errorf("more than %d bytes", maxStateMark)
+	}
+	if err := json.Unmarshal(b, &m); err != nil {
+		return stateMark{}, err
+	}
+	return m, nil
 }
 
 func bootID() (replica.BootID, error) {

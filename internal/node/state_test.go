@@ -1,6 +1,7 @@
 package node
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,4 +75,31 @@ func TestStateDirectoryIsOneNodes(t *testing.T) {
 	}
 	dir = filepath.Join(mark, "below a file")
 	refused("a place where no directory can be", open(testCluster, "n1"), "give the daemon a directory it may write")
+}
+
+// FuzzStateMark: what is read is written and read again as the same, and what is refused names nobody.
+func FuzzStateMark(f *testing.F) {
+	f.Add([]byte(nil))
+	f.Add([]byte(`{"magic":"replicad-node","version":1,"cluster":"0c000000-0000-0000-0000-000000000000","node":"n1"}`))
+	f.Add([]byte(`{"magic":"replicad-node","version":1e2,"cluster":"x","node":["n1"]}`))
+	f.Add(make([]byte, maxStateMark+1))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := parseStateMark(b)
+		if err != nil {
+			if m != (stateMark{}) {
+				t.Errorf("%+v beside an error", m)
+			}
+			return
+		}
+		again, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(again) > maxStateMark {
+			return // escapes take more room than what they stand for
+		}
+		if back, err := parseStateMark(again); err != nil || back != m {
+			t.Errorf("%+v comes back as %+v: %v", m, back, err)
+		}
+	})
 }

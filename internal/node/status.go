@@ -46,7 +46,9 @@ type JobStatus struct {
 	Ranks     []RankStatus       `json:"ranks"`
 	EndReason string             `json:"end_reason,omitempty"`
 	Waiting   []string           `json:"waiting,omitempty"` // who holds up the next commit or plan, and why
-	Holdings  []Holding          `json:"holdings,omitempty"`
+	// DurableError is why the newest durable write failed.
+	DurableError string    `json:"durable_error,omitempty"`
+	Holdings     []Holding `json:"holdings,omitempty"`
 }
 
 // RankStatus is one rank.

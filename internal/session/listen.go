@@ -3,68 +3,16 @@ package session
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"os"
-	"path/filepath"
 
-	"golang.org/x/sys/unix"
+	"github.com/replicad/replicad/internal/unixsock"
 )
 
-// maxSocketPath is sun_path's size less its NUL.
-const maxSocketPath = 107
-
-// listen makes the socket: 0600, in a directory that is made 0700 if it is not there. A socket on which nobody answers is left
-// over from a daemon that was killed and is replaced.
+// listen makes the socket of ranks and launchers.
 func listen(path string) (*net.UnixListener, error) {
-	if path == "" || len(path) > maxSocketPath {
-		return nil, fmt.Errorf("socket %q is %d bytes long, the kernel takes 1 to %d: choose a shorter path", path, len(path), maxSocketPath)
+	ln, err := unixsock.Listen("unixpacket", path)
+	if errors.Is(err, unixsock.ErrInUse) {
+		return nil, fmt.Errorf("%w: stop that one, or give this one a socket of its own", err)
 	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("socket %s: %w: make the directory, or choose one that this user can write", path, err)
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, fmt.Errorf("socket %s: %w: choose a directory that this user can read", path, err)
-	}
-	defer d.Close()
-	if st, err := d.Stat(); err != nil || st.Mode().Perm()&0o002 != 0 && st.Mode()&fs.ModeSticky == 0 {
-		return nil, errors.Join(fmt.Errorf("socket %s: everybody can write its directory and put another socket there: chmod o-w %s", path, dir), err)
-	}
-	// Two daemons that start at once must not both take the old socket away; the lock ends with d.
-	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("socket %s: lock its directory: %w", path, err)
-	}
-	addr := &net.UnixAddr{Name: path, Net: "unixpacket"}
-	c, err := net.DialUnix("unixpacket", nil, addr)
-	switch {
-	case err == nil:
-		_ = c.Close()
-		return nil, inUse(path)
-	case errors.Is(err, unix.EAGAIN): // a full backlog is somebody's
-		return nil, inUse(path)
-	case errors.Is(err, unix.ECONNREFUSED):
-		if st, err := os.Lstat(path); err != nil || st.Mode().Type() != fs.ModeSocket {
-			return nil, fmt.Errorf("socket %s: something else lies there: move it, or choose another path", path)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("socket %s is left over and can't be removed: %w", path, err)
-		}
-	case !errors.Is(err, unix.ENOENT):
-		return nil, fmt.Errorf("socket %s: %w: something else lies there: move it, or choose another path", path, err)
-	}
-	ln, err := net.ListenUnix("unixpacket", addr)
-	if err != nil {
-		return nil, fmt.Errorf("socket %s: %w: choose a directory that this user can write", path, err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		_ = ln.Close()
-		return nil, fmt.Errorf("socket %s: %w", path, err)
-	}
-	return ln, nil
-}
-
-func inUse(path string) error {
-	return fmt.Errorf("socket %s is in use by a running daemon: stop that one, or give this one a socket of its own", path)
+	return ln, err
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
 )
 
@@ -42,11 +43,7 @@ type message struct {
 }
 
 func newPeer(c *net.UnixConn, id uint64) (*Peer, error) {
-	var cred *unix.Ucred
-	err := control(c, func(fd int) (err error) {
-		cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-		return err
-	})
+	cred, err := unixsock.Peer(c)
 	if err != nil {
 		return nil, fmt.Errorf("credentials of the peer: %w", err)
 	}
@@ -85,7 +82,7 @@ func (p *Peer) SendFile(h wire.RankHeader, body []byte, f *os.File) error {
 	m := message{b: wire.AppendRank(nil, h, body)}
 	if f != nil {
 		var err error
-		if m.file, err = duplicate(f); err != nil {
+		if m.file, err = unixsock.Duplicate(f); err != nil {
 			return fmt.Errorf("%v: duplicate the descriptor: %w", p, err)
 		}
 	}
@@ -155,7 +152,7 @@ func (p *Peer) write() {
 	broken := false
 	for m := range p.out {
 		if !broken {
-			broken = p.transmit(m) != nil
+			broken = unixsock.Send(p.conn, m.b, m.file) != nil
 		}
 		if m.file != nil {
 			_ = m.file.Close()
@@ -167,57 +164,14 @@ func (p *Peer) write() {
 	_ = p.conn.Close()
 }
 
-func (p *Peer) transmit(m message) error {
-	if m.file == nil {
-		_, err := p.conn.Write(m.b)
-		return err
-	}
-	return control(m.file, func(fd int) error {
-		_, _, err := p.conn.WriteMsgUnix(m.b, unix.UnixRights(fd), nil)
-		return err
-	})
-}
-
-// maxRights bounds the descriptors taken in with a message; the kernel drops what has no room.
-const maxRights = 4
-
 // receive reads one datagram into buf, with the descriptors that came along. They are the caller's even beside an error.
 func (p *Peer) receive(buf []byte) ([]byte, []*os.File, error) {
-	oob := make([]byte, unix.CmsgSpace(4*maxRights))
-	n, oobn, flags, _, err := p.conn.ReadMsgUnix(buf, oob)
-	files := rights(oob[:oobn])
-	if errors.Is(err, unix.ECONNRESET) {
+	b, files, cut, _, err := unixsock.Receive(p.conn, buf)
+	switch {
+	case errors.Is(err, unix.ECONNRESET):
 		err = io.EOF // it hung up with messages of ours unread
+	case err == nil && cut:
+		err = &fault{code: wire.CodeInvalid, err: fmt.Errorf("message longer than %d bytes", wire.MaxRankMessage)}
 	}
-	if err != nil {
-		return nil, files, err
-	}
-	if flags&unix.MSG_TRUNC != 0 {
-		return nil, files, &fault{code: wire.CodeInvalid, err: fmt.Errorf("message longer than %d bytes", wire.MaxRankMessage)}
-	}
-	return buf[:n], files, nil
-}
-
-// rights takes every descriptor out of control data.
-func rights(oob []byte) (files []*os.File) {
-	msgs, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil
-	}
-	for i := range msgs {
-		fds, err := unix.ParseUnixRights(&msgs[i])
-		if err != nil {
-			continue
-		}
-		for _, fd := range fds {
-			files = append(files, os.NewFile(uintptr(fd), "received"))
-		}
-	}
-	return files
-}
-
-func closeAll(files []*os.File) {
-	for _, f := range files {
-		_ = f.Close()
-	}
+	return b, files, err
 }

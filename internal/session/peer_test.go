@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
 )
 
@@ -100,19 +101,18 @@ func (c *testClient) sendRaw(b []byte, files ...*os.File) {
 // receive reads one message; io.EOF if the daemon hung up.
 func (c *testClient) receive() (wire.RankHeader, []byte, []*os.File, error) {
 	c.t.Helper()
-	b, oob := make([]byte, wire.MaxRankMessage), make([]byte, 64)
-	n, oobn, _, _, err := c.c.ReadMsgUnix(b, oob)
+	b, files, _, _, err := unixsock.Receive(c.c, make([]byte, wire.MaxRankMessage))
 	if errors.Is(err, unix.ECONNRESET) {
 		err = io.EOF
 	}
 	if err != nil {
 		return wire.RankHeader{}, nil, nil, err
 	}
-	h, body, err := wire.ParseRank(b[:n])
+	h, body, err := wire.ParseRank(b)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return h, body, rights(oob[:oobn]), nil
+	return h, body, files, nil
 }
 
 // refused expects REFUSED and then the end.

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/replicad/replicad/internal/unixsock"
 )
 
 // process names one life of a pid.
@@ -129,7 +130,7 @@ func Kill(pid int, start uint64) error {
 		return fmt.Errorf("kill process %d: %w", pid, err)
 	}
 	defer f.Close()
-	err = control(f, func(fd int) error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) })
+	err = unixsock.Control(f, func(fd int) error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) })
 	if err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill process %d: %w", pid, err)
 	}
@@ -160,31 +161,6 @@ func parseStartTime(stat []byte) (uint64, error) {
 		return 0, fmt.Errorf("process status: start time: %w", err)
 	}
 	return n, nil
-}
-
-// control runs fn on a descriptor, which can't be closed meanwhile.
-func control(c syscall.Conn, fn func(fd int) error) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	if err := raw.Control(func(fd uintptr) { inner = fn(int(fd)) }); err != nil {
-		return err
-	}
-	return inner
-}
-
-func duplicate(f *os.File) (*os.File, error) {
-	var d int
-	err := control(f, func(fd int) (err error) {
-		d, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(d), f.Name()), nil
 }
 
 // retryAccept tells whether accepting failed for want of descriptors or memory, which passes.

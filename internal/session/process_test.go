@@ -95,3 +95,16 @@ func TestParseStartTime(t *testing.T) {
 		}
 	}
 }
+
+// FuzzStartTime: whatever a process calls itself, the field is found; whatever the text, nothing panics.
+func FuzzStartTime(f *testing.F) {
+	f.Add([]byte("x"))
+	f.Add([]byte(") S 1 2 3 (4 5) 6 7 8"))
+	f.Fuzz(func(t *testing.T, name []byte) {
+		_, _ = parseStartTime(name)
+		stat := append(append([]byte("12 ("), name...), ") S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 424242 20 21"...)
+		if n, err := parseStartTime(stat); err != nil || n != 424242 {
+			t.Errorf("%q: %d, %v", stat, n, err)
+		}
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
 )
 
@@ -184,11 +185,11 @@ func (s *Server) read(p *Peer) {
 		for {
 			b, files, err := p.receive(buf)
 			if err != nil {
-				closeAll(files)
+				unixsock.CloseAll(files)
 				return err
 			}
 			ev, err := d.take(s.cfg.Token, p, b, &files)
-			closeAll(files)
+			unixsock.CloseAll(files)
 			if err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -71,9 +72,9 @@ func Create(spec Spec) (*Arena, error) {
 // returned. What it says of itself is copied once, and must be exactly what this package would have laid out.
 func Adopt(f *os.File) (*Arena, error) {
 	var st unix.Stat_t
-	seals, err := 0, control(f, func(fd int) error { return unix.Fstat(fd, &st) })
+	seals, err := 0, unixsock.Control(f, func(fd int) error { return unix.Fstat(fd, &st) })
 	if err == nil {
-		err = control(f, func(fd int) (err error) { seals, err = unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); return err })
+		err = unixsock.Control(f, func(fd int) (err error) { seals, err = unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); return err })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("adopt arena: not a memfd: %w", err)
@@ -122,7 +123,7 @@ func Adopt(f *os.File) (*Arena, error) {
 // open maps the control page.
 func open(f *os.File, spec Spec, head Header) (*Arena, error) {
 	a := &Arena{spec: spec, head: head, file: f}
-	err := control(f, func(fd int) (err error) {
+	err := unixsock.Control(f, func(fd int) (err error) {
 		a.page, err = unix.MmapPtr(fd, 0, nil, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		return err
 	})
@@ -204,23 +205,10 @@ func newMemfd(name string) (*os.File, error) {
 }
 
 func addSeals(f *os.File, seals int) error {
-	return control(f, func(fd int) error {
+	return unixsock.Control(f, func(fd int) error {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 			return fmt.Errorf("seal the memfd: %w", err)
 		}
 		return nil
 	})
-}
-
-// control runs fn on f's descriptor, which can't be closed meanwhile.
-func control(f *os.File, fn func(fd int) error) error {
-	c, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	if err := c.Control(func(fd uintptr) { inner = fn(int(fd)) }); err != nil {
-		return err
-	}
-	return inner
 }

@@ -11,13 +11,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/replica"
 )
 
 // dup is another descriptor of an arena, as the keeper or a rank would hand it back.
 func dup(t *testing.T, a *Arena) *os.File {
 	t.Helper()
-	f, err := duplicate(a.File())
+	f, err := unixsock.Duplicate(a.File())
 	if err != nil {
 		t.Fatal(err)
 	}

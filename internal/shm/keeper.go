@@ -6,15 +6,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -103,44 +100,19 @@ func (k *KeeperServer) Run(ctx context.Context) error {
 
 // listenKeeper listens on the socket, which is the keeper's alone.
 func listenKeeper(socket string) (*net.UnixListener, error) {
-	if len(socket) > maxSocketPath {
-		return nil, fmt.Errorf("keeper socket %q is %d bytes long, the kernel takes %d: choose a shorter path", socket, len(socket), maxSocketPath)
+	ln, err := unixsock.Listen("unixpacket", socket)
+	if errors.Is(err, unixsock.ErrInUse) {
+		return nil, fmt.Errorf("keeper %w: one keeper is enough for a node", err)
 	}
-	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
-		return nil, fmt.Errorf("keeper socket %s: %w: choose a directory that the daemon's user can write", socket, err)
-	}
-	addr := &net.UnixAddr{Name: socket, Net: "unixpacket"}
-	c, err := net.DialUnix("unixpacket", nil, addr)
-	switch {
-	case err == nil:
-		_ = c.Close()
-		return nil, fmt.Errorf("keeper socket %s is in use by a running keeper: one is enough for a node", socket)
-	case errors.Is(err, unix.ECONNREFUSED):
-		if st, err := os.Lstat(socket); err != nil || st.Mode().Type() != fs.ModeSocket {
-			return nil, fmt.Errorf("keeper socket %s: something else lies there: move it, or choose another path", socket)
-		}
-		if err := os.Remove(socket); err != nil {
-			return nil, fmt.Errorf("keeper socket %s is left over and can't be removed: %w", socket, err)
-		}
-	case !errors.Is(err, unix.ENOENT):
-		return nil, fmt.Errorf("keeper socket %s: %w: something else lies there: move it, or choose another path", socket, err)
-	}
-	ln, err := net.ListenUnix("unixpacket", addr)
 	if err != nil {
-		return nil, fmt.Errorf("keeper socket %s: %w: choose a directory that the daemon's user can write", socket, err)
-	}
-	if err := os.Chmod(socket, 0o600); err != nil {
-		_ = ln.Close()
-		return nil, fmt.Errorf("keeper socket %s: %w", socket, err)
+		return nil, fmt.Errorf("keeper %w", err)
 	}
 	return ln, nil
 }
 
-const maxSocketPath = 107 // sun_path less its NUL
-
 // serve answers one daemon until it hangs up, breaks the rules, or another has started.
 func (k *KeeperServer) serve(c *net.UnixConn) {
-	if uid, err := peerUID(c); err != nil || uid != k.uid && uid != 0 {
+	if cred, err := unixsock.Peer(c); err != nil || int(cred.Uid) != k.uid && cred.Uid != 0 {
 		return
 	}
 	for {
@@ -222,7 +194,7 @@ func (k *KeeperServer) apply(c *net.UnixConn, m keeperMessage, f *os.File) (item
 		}
 	case keepAll:
 		for key, f := range k.held {
-			d, err := duplicate(f)
+			d, err := unixsock.Duplicate(f)
 			if err != nil {
 				for _, it := range items {
 					_ = it.file.Close()
@@ -235,16 +207,4 @@ func (k *KeeperServer) apply(c *net.UnixConn, m keeperMessage, f *os.File) (item
 		return nil, "", fmt.Errorf("unknown message type %d", m.typ)
 	}
 	return items, "", nil
-}
-
-func duplicate(f *os.File) (*os.File, error) {
-	var d int
-	err := control(f, func(fd int) (err error) {
-		d, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(d), f.Name()), nil
 }

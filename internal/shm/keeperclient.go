@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -39,8 +40,12 @@ func DialKeeper(ctx context.Context, socket string) (*Keeper, error) {
 		return nil, fmt.Errorf("keeper at %s: %w", socket, err)
 	}
 	k := &Keeper{socket: socket, conn: c.(*net.UnixConn), turn: make(chan struct{}, 1)}
-	if uid, err := peerUID(k.conn); err != nil || uid != os.Geteuid() && uid != 0 {
-		return nil, errors.Join(fmt.Errorf("keeper at %s runs as user %d, this daemon as %d: start both as the same user", socket, uid, os.Geteuid()), err, c.Close())
+	cred, err := unixsock.Peer(k.conn)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("keeper at %s: %w", socket, err), c.Close())
+	}
+	if uid := int(cred.Uid); uid != os.Geteuid() && uid != 0 {
+		return nil, errors.Join(fmt.Errorf("keeper at %s runs as user %d, this daemon as %d: start both as the same user", socket, uid, os.Geteuid()), c.Close())
 	}
 	if err := k.watch(); err != nil {
 		return nil, errors.Join(fmt.Errorf("keeper at %s: %w", socket, err), c.Close())
@@ -99,20 +104,17 @@ func (k *Keeper) Close() {
 
 // watch has done closed when the other end has gone. Nothing tells of that otherwise until the next call, which may be hours away.
 func (k *Keeper) watch() error {
-	raw, err := k.conn.SyscallConn()
-	if err != nil {
-		return err
-	}
 	var fd int
-	var inner error
-	if err := raw.Control(func(c uintptr) { fd, inner = unix.FcntlInt(c, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
+	err := unixsock.Control(k.conn, func(c int) (err error) {
+		fd, err = unix.FcntlInt(uintptr(c), unix.F_DUPFD_CLOEXEC, 0)
 		return err
-	}
-	if inner != nil {
-		return fmt.Errorf("duplicate the connection: %w", inner)
+	})
+	if err != nil {
+		return fmt.Errorf("duplicate the connection: %w", err)
 	}
 	k.watched, k.done = os.NewFile(uintptr(fd), k.socket), make(chan struct{})
-	if raw, err = k.watched.SyscallConn(); err != nil {
+	raw, err := k.watched.SyscallConn()
+	if err != nil {
 		return errors.Join(err, k.watched.Close())
 	}
 	go func() {

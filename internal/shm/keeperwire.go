@@ -8,8 +8,7 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -87,72 +86,25 @@ func paddedText(b []byte) (string, error) {
 
 // sendKeeper sends one message, with a descriptor unless f is nil.
 func sendKeeper(c *net.UnixConn, m keeperMessage, f *os.File) error {
-	if f == nil {
-		_, err := c.Write(m.marshal())
-		return err
-	}
-	return control(f, func(fd int) error {
-		_, _, err := c.WriteMsgUnix(m.marshal(), unix.UnixRights(fd), nil)
-		return err
-	})
+	return unixsock.Send(c, m.marshal(), f)
 }
 
 // receiveKeeper reads one message. More descriptors than one are closed and refused, and so is a message that was cut.
 func receiveKeeper(c *net.UnixConn) (keeperMessage, *os.File, error) {
-	b := make([]byte, keeperBytes+1)
-	oob := make([]byte, unix.CmsgSpace(4*4))
-	n, oobn, flags, _, err := c.ReadMsgUnix(b, oob)
-	if err != nil {
-		return keeperMessage{}, nil, err
+	b, files, cut, lost, err := unixsock.Receive(c, make([]byte, keeperBytes+1))
+	var m keeperMessage
+	if err == nil {
+		m, err = parseKeeperMessage(b)
 	}
-	fds := rights(oob[:oobn])
-	m, err := parseKeeperMessage(b[:n])
-	if err == nil && (flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(fds) > 1) {
-		err = fmt.Errorf("keeper message cut, or with %d descriptors", len(fds))
+	if err == nil && (cut || lost || len(files) > 1) {
+		err = fmt.Errorf("keeper message cut, or with %d descriptors", len(files))
 	}
 	if err != nil {
-		for _, f := range fds {
-			_ = f.Close()
-		}
+		unixsock.CloseAll(files)
 		return keeperMessage{}, nil, err
 	}
-	if len(fds) == 0 {
+	if len(files) == 0 {
 		return m, nil, nil
 	}
-	return m, fds[0], nil
-}
-
-// rights takes every descriptor out of control data.
-func rights(oob []byte) (files []*os.File) {
-	msgs, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil
-	}
-	for i := range msgs {
-		fds, err := unix.ParseUnixRights(&msgs[i])
-		if err != nil {
-			continue
-		}
-		for _, fd := range fds {
-			files = append(files, os.NewFile(uintptr(fd), "arena"))
-		}
-	}
-	return files
-}
-
-// peerUID is the user at the other end.
-func peerUID(c *net.UnixConn) (int, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	var inner error
-	if err := raw.Control(func(fd uintptr) { cred, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return 0, err
-	}
-	if inner != nil {
-		return 0, inner
-	}
-	return int(cred.Uid), nil
+	return m, files[0], nil
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/replicad/replicad/internal/unixsock"
 )
 
 // TooLittleMemory says that an arena does not fit. Shared memory beyond a cgroup's limit is an OOM kill and not an error, so
@@ -40,7 +42,7 @@ func reserve(f *os.File, n, margin uint64, m memory) error {
 		if err := m.check(n-off, margin); err != nil {
 			return err
 		}
-		err := control(f, func(fd int) error {
+		err := unixsock.Control(f, func(fd int) error {
 			for {
 				err := unix.Fallocate(fd, 0, int64(off), int64(min(reserveStep, n-off)))
 				if !errors.Is(err, unix.EINTR) {

@@ -175,12 +175,12 @@ var badSockets = []refusal{
 	{"directory of the admin socket not writable", exitFailed, func(t *testing.T, n *node) []string {
 		n.cfg.AdminSocket = filepath.Join(readOnly(t), "admin.sock")
 		n.write()
-		return []string{n.cfg.AdminSocket, "where this user can write"}
+		return []string{n.cfg.AdminSocket, "directory that this user can write"}
 	}},
 	{"directory of the keeper's socket not writable", exitFailed, func(t *testing.T, n *node) []string {
 		n.cfg.KeeperSocket = filepath.Join(readOnly(t), "keeper.sock")
 		n.write()
-		return []string{n.cfg.KeeperSocket, "choose a directory that the daemon's user can write"}
+		return []string{n.cfg.KeeperSocket, "choose a directory that this user can write"}
 	}},
 }
 
