@@ -28,15 +28,15 @@ type localJob struct {
 	seq         uint64
 	reported    replica.NodeReport // as sent last, to send only changes
 	written     map[replica.Part]shardReport
-	writing     map[replica.Part]bool
-	fetching    map[replica.Part]fetchState // mirrors being fetched for a plan
-	bad         []replica.Held              // copies here that failed their digest since the job last ran
-	badDisk     []replica.Held              // and durable parts, when they were read here
+	writing     map[replica.Part]replica.Generation // that was begun
+	fetching    map[replica.Part]fetchState         // mirrors being fetched for a plan
+	bad         []replica.Held                      // copies here that failed their digest since the job last ran
+	badDisk     []replica.Held                      // and durable parts, when they were read here
 }
 
 func newLocalJob(job *replica.Job) *localJob {
 	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]bool{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{},
-		written: map[replica.Part]shardReport{}, writing: map[replica.Part]bool{}, fetching: map[replica.Part]fetchState{}}
+		written: map[replica.Part]shardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}}
 }
 
 // localRank is a rank whose claim this node holds, or held. Owned by the member.
