@@ -49,36 +49,45 @@ const (
 
 func (m *member) arenaListPath() string { return filepath.Join(m.cfg.StateDir, "arenas.json") }
 
-// saveArenas writes the list, fsynced and renamed. What has not found its place yet is on it as before.
-func (m *member) saveArenas() {
-	list := arenaList{Magic: arenaListMagic, Version: arenaListVersion, Arenas: append([]arenaEntry{}, m.awaited...)}
+// arenaList is what a daemon that starts again must know of.
+func (m *member) arenaList() []arenaEntry {
+	list := append([]arenaEntry{}, m.awaited...)
+	passing := map[string]bool{} // on their way from a dead process to the next one
+	for _, a := range m.attaching {
+		if a.arena != nil {
+			passing[a.arena.key] = true
+			list = append(list, arenaEntry{Key: a.arena.key, Job: a.arena.Spec().Job, Rank: a.hello.Rank, PID: a.peer.PID(), Start: a.peer.StartTime()})
+		}
+	}
 	for _, ref := range m.orphans {
 		if s := ref.Spec(); s.Mirror || ref.owner.proven {
-			list.Arenas = append(list.Arenas, arenaEntry{Key: ref.key, Job: s.Job, Rank: s.Rank, Mirror: s.Mirror, PID: ref.owner.pid, Start: ref.owner.start})
+			list = append(list, arenaEntry{Key: ref.key, Job: s.Job, Rank: s.Rank, Mirror: s.Mirror, PID: ref.owner.pid, Start: ref.owner.start})
 		}
 	}
 	for id, lj := range m.jobs {
 		for r, lr := range lj.ranks {
-			if lr.unproven {
+			if lr.unproven || passing[lr.arena.key] {
 				continue // listed it would count as proven
 			}
-			list.Arenas = append(list.Arenas, arenaEntry{Key: lr.arena.key, Job: id, Rank: r, PID: lr.pid, Start: lr.start})
+			list = append(list, arenaEntry{Key: lr.arena.key, Job: id, Rank: r, PID: lr.pid, Start: lr.start})
 		}
 		for _, a := range lj.retired {
-			list.Arenas = append(list.Arenas, arenaEntry{Key: a.key, Job: id, Rank: a.Spec().Rank})
+			if passing[a.key] {
+				continue
+			}
+			list = append(list, arenaEntry{Key: a.key, Job: id, Rank: a.Spec().Rank})
 		}
 		for _, mi := range lj.mirrors {
-			list.Arenas = append(list.Arenas, arenaEntry{Key: mi.arena.key, Job: id, Rank: mi.rank, Mirror: true})
+			list = append(list, arenaEntry{Key: mi.arena.key, Job: id, Rank: mi.rank, Mirror: true})
+		}
+		for _, mk := range lj.making {
+			if mk.arena != nil {
+				list = append(list, arenaEntry{Key: mk.arena.key, Job: id, Rank: mk.rank, Mirror: true})
+			}
 		}
 	}
-	slices.SortFunc(list.Arenas, func(a, b arenaEntry) int { return compareStrings(a.Key, b.Key) })
-	b, err := json.MarshalIndent(list, "", " ")
-	if err == nil {
-		err = writeFileSync(m.arenaListPath(), b)
-	}
-	if err != nil {
-		m.log.failed("state", "save the list of arenas", err.Error())
-	}
+	slices.SortFunc(list, func(a, b arenaEntry) int { return compareStrings(a.Key, b.Key) })
+	return list
 }
 
 func compareStrings(a, b string) int {
@@ -175,7 +184,7 @@ func (m *member) adopt() error {
 			m.keeper.Drop(key) //nolint:errcheck // garbage either way
 			continue
 		}
-		ref := newArenaRef(a, key)
+		ref := m.newArenaRef(a, key)
 		e, known := listed[key]
 		ref.owner = m.ownerOf(ref, e, known)
 		m.orphans = append(m.orphans, ref)
@@ -231,8 +240,8 @@ func (m *member) adoptOffered(ev session.Hello) bool {
 		m.log.failed("adopt", m.awaited[i].Key, err.Error())
 		return false
 	}
-	ref := newArenaRef(a, m.awaited[i].Key)
-	m.keep(ref)
+	ref := m.newArenaRef(a, m.awaited[i].Key)
+	m.custody.put(ref.key, ref.Arena)
 	m.awaited = slices.Delete(m.awaited, i, i+1)
 	inc, _, _ := ref.Owner()
 	ref.peer, ref.owner = ev.Peer, owner{ev.Peer.PID(), ev.Peer.StartTime(), true}

@@ -16,12 +16,14 @@ import (
 func (d *desk) restart() {
 	d.t.Helper()
 	d.saveArenas()
+	d.settled()
 	for _, lj := range d.jobs {
 		for _, lr := range lj.ranks {
 			d.t.Cleanup(func() { lr.arena.Close() })
 		}
 	}
 	d.init()
+	d.servers.Go(func() { d.custody.run(d.ctx) })
 	d.informed, d.orphans, d.awaited = false, nil, nil
 	if err := d.adopt(); err != nil {
 		d.t.Fatal(err)
@@ -106,12 +108,8 @@ func TestAdoption(t *testing.T) {
 	if _, ok := back.find(nil, replica.OfGroup(0), gen(3, 6), root); !ok {
 		t.Error("what the dead rank had copied is lost")
 	}
-	files, err := d.keeper.All()
-	for _, f := range files {
-		f.Close()
-	}
-	if err != nil || files["garbage"] != nil {
-		t.Errorf("garbage stays with the keeper: %v", err)
+	if d.parked()["garbage"] {
+		t.Error("garbage stays with the keeper")
 	}
 	// Its end is watched again.
 	p.in.Close()
@@ -128,12 +126,8 @@ func TestOrphansOfNoJobAreGivenUp(t *testing.T) {
 			t.Fatalf("%d arenas are taken back", len(d.orphans))
 		}
 		d.leaderSays(view{Index: 20, Era: 1, Nodes: d.nodes, Jobs: jobs})
-		files, err := d.keeper.All()
-		for _, f := range files {
-			f.Close()
-		}
-		if err != nil || len(files) != 0 || len(d.orphans) != 0 {
-			t.Errorf("%s: %d arenas stay with the keeper, %d orphans: %v", what, len(files), len(d.orphans), err)
+		if n := len(d.parked()); n != 0 || len(d.orphans) != 0 {
+			t.Errorf("%s: %d arenas stay with the keeper, %d orphans", what, n, len(d.orphans))
 		}
 	}
 }
@@ -147,6 +141,7 @@ func TestAdoptionAwaitsLiveRanks(t *testing.T) {
 	p := d.process()
 	lr.pid, lr.start = p.pid, p.start
 	d.saveArenas()
+	d.settled()
 	for _, a := range []*arenaRef{lr.arena, lost} {
 		if err := d.keeper.Drop(a.key); err != nil {
 			t.Fatal(err)
@@ -273,6 +268,7 @@ func TestListKeepsWhatIsNotPlaced(t *testing.T) {
 		lr.pid, lr.start = p.pid, p.start
 		lr.arena.SetOwner(4, uint64(p.pid), p.start)
 	}
+	d.settled()
 	if err := d.keeper.Drop(awaited.arena.key); err != nil {
 		t.Fatal(err)
 	}
