@@ -8,11 +8,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -261,7 +263,7 @@ func (m *member) claimOrphans() {
 		switch {
 		case lj == nil && !m.informed:
 			rest = append(rest, ref)
-		case lj == nil || lj.job.Phase == replica.Ended:
+		case lj == nil || lj.job.Phase == replica.Ended && (ref.Spec().Mirror || !session.Alive(ref.owner.pid, ref.owner.start)):
 			unwanted = append(unwanted, ref)
 		case ref.Spec().Mirror:
 			lj.mirrors[lj.mirrorKey(ref.Spec())] = &mirror{lj.mirrorKey(ref.Spec()), ref.Spec().Rank, ref}
@@ -273,6 +275,9 @@ func (m *member) claimOrphans() {
 	}
 	m.orphans = rest
 	for _, ref := range unwanted { // once all the others are where the list is made from
+		if ref.peer != nil {
+			m.turnAway(ref)
+		}
 		m.forget(ref)
 	}
 	if len(adopted) > 0 {
@@ -305,8 +310,39 @@ func (m *member) adoptRank(lj *localJob, ref *arenaRef) *localRank {
 	return lr
 }
 
+// turnAway tells a rank that came back that nobody knows its job.
+func (m *member) turnAway(ref *arenaRef) {
+	inc, _, _ := ref.Owner()
+	ref.RaiseFence(replica.MaxEpoch) // no epoch is to come
+	o := wire.Order{Action: wire.OrderStop, Code: wire.CodeStopped, Text: fmt.Sprintf("job %s is not known: it was ended, or its cluster has lost it", ref.Spec().Job)}
+	ref.peer.Send(wire.RankHeader{Type: wire.MOrder, Incarnation: inc}, o.Append(nil)) //nolint:errcheck // a dead peer is Gone
+}
+
+// keepSaid remembers what a rank says before its job is known: of each kind the newest, and of the seals one for each place, so that
+// there is a bound. An earlier one of a kind means nothing beside a later one: the words and places of the arena are the truth.
+func (a *arenaRef) keepSaid(ev session.Event) {
+	if s, ok := ev.(session.Sealed); ok && !a.Has(shm.Place{Kind: shm.PlaceKind(s.Sealed.Kind), Index: int(s.Sealed.Index)}) {
+		return
+	}
+	a.said = append(slices.DeleteFunc(a.said, func(old session.Event) bool {
+		if of, ok := old.(session.Sealed); ok {
+			is, ok := ev.(session.Sealed)
+			return ok && of.Sealed.Kind == is.Sealed.Kind && of.Sealed.Index == is.Sealed.Index
+		}
+		return reflect.TypeOf(old) == reflect.TypeOf(ev)
+	}), ev)
+}
+
 func (m *member) adoptedRank(lj *localJob, lr *localRank) {
 	m.checkInitial(lj, lr)
+	said := lr.arena.said
+	lr.arena.said = nil
+	for _, ev := range said { // before its death is looked at: it may have left
+		m.rankSays(lj, lr, ev)
+	}
+	if lj.ranks[lr.rank] != lr {
+		return // given up by what it said
+	}
 	alive := session.Alive(lr.pid, lr.start)
 	m.log.adopted(lj.job, lr, alive)
 	if err := m.sessions.Watch(lr.pid, lr.start); err != nil {

@@ -80,8 +80,9 @@ type arenaRef struct {
 	users  int
 	closed bool
 	unmap  func(*shm.Arena)
-	peer   *session.Peer // of a rank that came back before its job was known
-	owner  owner         // from adoption until the job is known
+	peer   *session.Peer   // of a rank that came back before its job was known
+	owner  owner           // from adoption until the job is known
+	said   []session.Event // by the rank meanwhile: told again once the job is known
 }
 
 func (m *member) newArenaRef(a *shm.Arena, key string) *arenaRef {

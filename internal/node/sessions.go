@@ -55,41 +55,19 @@ func (m *member) handleSession(ev session.Event) {
 		a.geometry, a.attach = g, ev.Header.Request
 		m.advance(a)
 	case session.Sealed:
-		if lj, lr := m.rankOf(ev.Peer); lr != nil {
-			m.sealed(lj, lr, shm.Place{Kind: shm.PlaceKind(ev.Sealed.Kind), Index: int(ev.Sealed.Index)})
-		}
+		m.heard(ev.Peer, ev)
 	case session.Stopped:
-		if lj, lr := m.rankOf(ev.Peer); lr != nil {
-			if !lr.stopped {
-				lr.stopped, lr.stoppedAt = true, time.Now()
-			}
-			m.freeTorn(lr)
-			lr.left, lr.leaveTo = false, 0 // a fault before all have left brings it back
-			lr.ordered = orderKey{}
-			m.reconcile(lj)
-		}
+		m.heard(ev.Peer, ev)
 	case session.Loaded:
-		if lj, lr := m.rankOf(ev.Peer); lr != nil {
-			m.loaded(lj, lr, ev)
-		}
+		m.heard(ev.Peer, ev)
 	case session.Fail:
-		if lj, lr := m.rankOf(ev.Peer); lr != nil {
-			m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: ev.Text}})
-		}
+		m.heard(ev.Peer, ev)
 	case session.Reject:
-		if lj, lr := m.rankOf(ev.Peer); lr != nil {
-			lr.rejected = ev.Header.Epoch
-			m.send(kindReject, rejected{lj.job.ID, ev.Header.Epoch, lr.rank, lr.incarnation, ev.Text})
-		}
+		m.heard(ev.Peer, ev)
 	case session.Pause:
-		if _, lr := m.rankOf(ev.Peer); lr != nil {
-			m.paused(lr, ev.Most)
-		}
+		m.heard(ev.Peer, ev)
 	case session.Leave:
-		if lj, lr := m.rankOf(ev.Peer); lr != nil {
-			lr.left, lr.leaveTo = true, ev.Header.Request
-			m.reconcile(lj)
-		}
+		m.heard(ev.Peer, ev)
 	case session.KV:
 		m.kv(ev)
 	case session.Scope:
@@ -110,6 +88,50 @@ func (m *member) handleSession(ev session.Event) {
 				}
 			}
 		}
+	}
+}
+
+// heard takes what a rank says to its job; where that is not known yet it waits with the arena.
+func (m *member) heard(p *session.Peer, ev session.Event) {
+	if lj, lr := m.rankOf(p); lr != nil {
+		m.rankSays(lj, lr, ev)
+		return
+	}
+	for _, ref := range m.orphans {
+		if ref.peer == p {
+			ref.keepSaid(ev)
+			return
+		}
+	}
+}
+
+func (m *member) rankSays(lj *localJob, lr *localRank, ev session.Event) {
+	switch ev := ev.(type) {
+	case session.Sealed:
+		m.sealed(lj, lr, shm.Place{Kind: shm.PlaceKind(ev.Sealed.Kind), Index: int(ev.Sealed.Index)})
+	case session.Stopped:
+		if !lr.stopped {
+			lr.stopped, lr.stoppedAt = true, time.Now()
+		}
+		if lj.job.Phase == replica.Open && lr.loaded == lj.job.Epoch {
+			lr.gone = lj.job.Epoch // it was let go, by this daemon or the one before: it is not to be let go once more, but waits for the fault
+		}
+		m.freeTorn(lr)
+		lr.left, lr.leaveTo = false, 0 // a fault before all have left brings it back
+		lr.ordered = orderKey{}
+		m.reconcile(lj)
+	case session.Loaded:
+		m.loaded(lj, lr, ev)
+	case session.Fail:
+		m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: ev.Text}})
+	case session.Reject:
+		lr.rejected = ev.Header.Epoch
+		m.send(kindReject, rejected{lj.job.ID, ev.Header.Epoch, lr.rank, lr.incarnation, ev.Text})
+	case session.Pause:
+		m.paused(lr, ev.Most)
+	case session.Leave:
+		lr.left, lr.leaveTo = true, ev.Header.Request
+		m.reconcile(lj)
 	}
 }
 
