@@ -8,11 +8,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -49,36 +51,45 @@ const (
 
 func (m *member) arenaListPath() string { return filepath.Join(m.cfg.StateDir, "arenas.json") }
 
-// saveArenas writes the list, fsynced and renamed. What has not found its place yet is on it as before.
-func (m *member) saveArenas() {
-	list := arenaList{Magic: arenaListMagic, Version: arenaListVersion, Arenas: append([]arenaEntry{}, m.awaited...)}
+// arenaList is what a daemon that starts again must know of.
+func (m *member) arenaList() []arenaEntry {
+	list := append([]arenaEntry{}, m.awaited...)
+	passing := map[string]bool{} // on their way from a dead process to the next one
+	for _, a := range m.attaching {
+		if a.arena != nil {
+			passing[a.arena.key] = true
+			list = append(list, arenaEntry{Key: a.arena.key, Job: a.arena.Spec().Job, Rank: a.hello.Rank, PID: a.peer.PID(), Start: a.peer.StartTime()})
+		}
+	}
 	for _, ref := range m.orphans {
 		if s := ref.Spec(); s.Mirror || ref.owner.proven {
-			list.Arenas = append(list.Arenas, arenaEntry{Key: ref.key, Job: s.Job, Rank: s.Rank, Mirror: s.Mirror, PID: ref.owner.pid, Start: ref.owner.start})
+			list = append(list, arenaEntry{Key: ref.key, Job: s.Job, Rank: s.Rank, Mirror: s.Mirror, PID: ref.owner.pid, Start: ref.owner.start})
 		}
 	}
 	for id, lj := range m.jobs {
 		for r, lr := range lj.ranks {
-			if lr.unproven {
+			if lr.unproven || passing[lr.arena.key] {
 				continue // listed it would count as proven
 			}
-			list.Arenas = append(list.Arenas, arenaEntry{Key: lr.arena.key, Job: id, Rank: r, PID: lr.pid, Start: lr.start})
+			list = append(list, arenaEntry{Key: lr.arena.key, Job: id, Rank: r, PID: lr.pid, Start: lr.start})
 		}
 		for _, a := range lj.retired {
-			list.Arenas = append(list.Arenas, arenaEntry{Key: a.key, Job: id, Rank: a.Spec().Rank})
+			if passing[a.key] {
+				continue
+			}
+			list = append(list, arenaEntry{Key: a.key, Job: id, Rank: a.Spec().Rank})
 		}
 		for _, mi := range lj.mirrors {
-			list.Arenas = append(list.Arenas, arenaEntry{Key: mi.arena.key, Job: id, Rank: mi.rank, Mirror: true})
+			list = append(list, arenaEntry{Key: mi.arena.key, Job: id, Rank: mi.rank, Mirror: true})
+		}
+		for _, mk := range lj.making {
+			if mk.arena != nil {
+				list = append(list, arenaEntry{Key: mk.arena.key, Job: id, Rank: mk.rank, Mirror: true})
+			}
 		}
 	}
-	slices.SortFunc(list.Arenas, func(a, b arenaEntry) int { return compareStrings(a.Key, b.Key) })
-	b, err := json.MarshalIndent(list, "", " ")
-	if err == nil {
-		err = writeFileSync(m.arenaListPath(), b)
-	}
-	if err != nil {
-		m.log.failed("state", "save the list of arenas", err.Error())
-	}
+	slices.SortFunc(list, func(a, b arenaEntry) int { return compareStrings(a.Key, b.Key) })
+	return list
 }
 
 func compareStrings(a, b string) int {
@@ -175,7 +186,7 @@ func (m *member) adopt() error {
 			m.keeper.Drop(key) //nolint:errcheck // garbage either way
 			continue
 		}
-		ref := newArenaRef(a, key)
+		ref := m.newArenaRef(a, key)
 		e, known := listed[key]
 		ref.owner = m.ownerOf(ref, e, known)
 		m.orphans = append(m.orphans, ref)
@@ -231,8 +242,8 @@ func (m *member) adoptOffered(ev session.Hello) bool {
 		m.log.failed("adopt", m.awaited[i].Key, err.Error())
 		return false
 	}
-	ref := newArenaRef(a, m.awaited[i].Key)
-	m.keep(ref)
+	ref := m.newArenaRef(a, m.awaited[i].Key)
+	m.custody.put(ref.key, ref.Arena)
 	m.awaited = slices.Delete(m.awaited, i, i+1)
 	inc, _, _ := ref.Owner()
 	ref.peer, ref.owner = ev.Peer, owner{ev.Peer.PID(), ev.Peer.StartTime(), true}
@@ -252,7 +263,7 @@ func (m *member) claimOrphans() {
 		switch {
 		case lj == nil && !m.informed:
 			rest = append(rest, ref)
-		case lj == nil || lj.job.Phase == replica.Ended:
+		case lj == nil || lj.job.Phase == replica.Ended && (ref.Spec().Mirror || !session.Alive(ref.owner.pid, ref.owner.start)):
 			unwanted = append(unwanted, ref)
 		case ref.Spec().Mirror:
 			lj.mirrors[lj.mirrorKey(ref.Spec())] = &mirror{lj.mirrorKey(ref.Spec()), ref.Spec().Rank, ref}
@@ -264,6 +275,9 @@ func (m *member) claimOrphans() {
 	}
 	m.orphans = rest
 	for _, ref := range unwanted { // once all the others are where the list is made from
+		if ref.peer != nil {
+			m.turnAway(ref)
+		}
 		m.forget(ref)
 	}
 	if len(adopted) > 0 {
@@ -296,8 +310,39 @@ func (m *member) adoptRank(lj *localJob, ref *arenaRef) *localRank {
 	return lr
 }
 
+// turnAway tells a rank that came back that nobody knows its job.
+func (m *member) turnAway(ref *arenaRef) {
+	inc, _, _ := ref.Owner()
+	ref.RaiseFence(replica.MaxEpoch) // no epoch is to come
+	o := wire.Order{Action: wire.OrderStop, Code: wire.CodeStopped, Text: fmt.Sprintf("job %s is not known: it was ended, or its cluster has lost it", ref.Spec().Job)}
+	ref.peer.Send(wire.RankHeader{Type: wire.MOrder, Incarnation: inc}, o.Append(nil)) //nolint:errcheck // a dead peer is Gone
+}
+
+// keepSaid remembers what a rank says before its job is known: of each kind the newest, and of the seals one for each place, so that
+// there is a bound. An earlier one of a kind means nothing beside a later one: the words and places of the arena are the truth.
+func (a *arenaRef) keepSaid(ev session.Event) {
+	if s, ok := ev.(session.Sealed); ok && !a.Has(shm.Place{Kind: shm.PlaceKind(s.Sealed.Kind), Index: int(s.Sealed.Index)}) {
+		return
+	}
+	a.said = append(slices.DeleteFunc(a.said, func(old session.Event) bool {
+		if of, ok := old.(session.Sealed); ok {
+			is, ok := ev.(session.Sealed)
+			return ok && of.Sealed.Kind == is.Sealed.Kind && of.Sealed.Index == is.Sealed.Index
+		}
+		return reflect.TypeOf(old) == reflect.TypeOf(ev)
+	}), ev)
+}
+
 func (m *member) adoptedRank(lj *localJob, lr *localRank) {
 	m.checkInitial(lj, lr)
+	said := lr.arena.said
+	lr.arena.said = nil
+	for _, ev := range said { // before its death is looked at: it may have left
+		m.rankSays(lj, lr, ev)
+	}
+	if lj.ranks[lr.rank] != lr {
+		return // given up by what it said
+	}
 	alive := session.Alive(lr.pid, lr.start)
 	m.log.adopted(lj.job, lr, alive)
 	if err := m.sessions.Watch(lr.pid, lr.start); err != nil {

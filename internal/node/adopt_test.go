@@ -129,6 +129,7 @@ func TestDirectoryIsSynced(t *testing.T) {
 func TestForeignArenaListIsRefused(t *testing.T) {
 	d := newDesk(t)
 	d.saveArenas()
+	d.settled()
 	good, err := os.ReadFile(d.arenaListPath())
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -16,12 +17,14 @@ import (
 func (d *desk) restart() {
 	d.t.Helper()
 	d.saveArenas()
+	d.settled()
 	for _, lj := range d.jobs {
 		for _, lr := range lj.ranks {
 			d.t.Cleanup(func() { lr.arena.Close() })
 		}
 	}
 	d.init()
+	d.servers.Go(func() { d.custody.run(d.ctx) })
 	d.informed, d.orphans, d.awaited = false, nil, nil
 	if err := d.adopt(); err != nil {
 		d.t.Fatal(err)
@@ -106,12 +109,8 @@ func TestAdoption(t *testing.T) {
 	if _, ok := back.find(nil, replica.OfGroup(0), gen(3, 6), root); !ok {
 		t.Error("what the dead rank had copied is lost")
 	}
-	files, err := d.keeper.All()
-	for _, f := range files {
-		f.Close()
-	}
-	if err != nil || files["garbage"] != nil {
-		t.Errorf("garbage stays with the keeper: %v", err)
+	if d.parked()["garbage"] {
+		t.Error("garbage stays with the keeper")
 	}
 	// Its end is watched again.
 	p.in.Close()
@@ -128,12 +127,8 @@ func TestOrphansOfNoJobAreGivenUp(t *testing.T) {
 			t.Fatalf("%d arenas are taken back", len(d.orphans))
 		}
 		d.leaderSays(view{Index: 20, Era: 1, Nodes: d.nodes, Jobs: jobs})
-		files, err := d.keeper.All()
-		for _, f := range files {
-			f.Close()
-		}
-		if err != nil || len(files) != 0 || len(d.orphans) != 0 {
-			t.Errorf("%s: %d arenas stay with the keeper, %d orphans: %v", what, len(files), len(d.orphans), err)
+		if n := len(d.parked()); n != 0 || len(d.orphans) != 0 {
+			t.Errorf("%s: %d arenas stay with the keeper, %d orphans", what, n, len(d.orphans))
 		}
 	}
 }
@@ -147,6 +142,7 @@ func TestAdoptionAwaitsLiveRanks(t *testing.T) {
 	p := d.process()
 	lr.pid, lr.start = p.pid, p.start
 	d.saveArenas()
+	d.settled()
 	for _, a := range []*arenaRef{lr.arena, lost} {
 		if err := d.keeper.Drop(a.key); err != nil {
 			t.Fatal(err)
@@ -273,6 +269,7 @@ func TestListKeepsWhatIsNotPlaced(t *testing.T) {
 		lr.pid, lr.start = p.pid, p.start
 		lr.arena.SetOwner(4, uint64(p.pid), p.start)
 	}
+	d.settled()
 	if err := d.keeper.Drop(awaited.arena.key); err != nil {
 		t.Fatal(err)
 	}
@@ -288,4 +285,155 @@ func TestListKeepsWhatIsNotPlaced(t *testing.T) {
 	if after, err := d.loadArenas(); err != nil || !reflect.DeepEqual(after, before) {
 		t.Errorf("of %+v the list keeps %+v, %v", before, after, err)
 	}
+}
+
+// comeBack is a daemon that starts again under a rank that attaches again at once, before any leader was heard.
+func (d *desk) comeBack(job *replica.Job, before func(*localRank)) (*session.Peer, *rankEnd) {
+	d.t.Helper()
+	lr := d.attach(d.put(job), 0)
+	p, r := d.session(0)
+	lr.pid, lr.start = p.PID(), p.StartTime()
+	lr.arena.SetOwner(4, uint64(p.PID()), p.StartTime())
+	before(lr)
+	d.restart()
+	d.t.Cleanup(func() {
+		if lr := d.jobs[job.ID].ranks[0]; lr != nil {
+			lr.pid, lr.alive = -1, false // the cleanup of the test must not meet this process
+		}
+	})
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 8}, Hello: wire.Hello{Rank: 0, Job: "job", Nonce: 5}, File: f})
+	if h, _ := r.reads(); h.Type != wire.MAttached {
+		d.t.Fatalf("answered by message %d", h.Type)
+	}
+	return p, r
+}
+
+func (d *desk) tell(job *replica.Job) {
+	d.leaderSays(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+}
+
+// What a rank says between its daemon's restart and the first word of a leader was dropped, and the rank waited for an answer until
+// its own deadline. It counts once the job is known.
+func TestOrphanIsHeard(t *testing.T) {
+	planned := func() *replica.Job {
+		return changed(closed(newJob()), func(j *replica.Job) {
+			j.Phase, j.Epoch = replica.Planned, 4
+			j.Plan = &replica.Plan{Epoch: 4, Generation: gen(3, 5), Sources: []replica.Source{{Part: replica.OfGroup(0), Root: replica.Digest{1}}, {Part: replica.OfRank(0), Root: replica.Digest{2}}}}
+		})
+	}
+	head := wire.RankHeader{Request: 77, Epoch: 3}
+	for what, c := range map[string]struct {
+		job  *replica.Job
+		says func(p *session.Peer) []session.Event
+		then func(d *desk, lr *localRank, said []any) bool
+	}{
+		"stopped": {closed(newJob()), func(p *session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
+			func(d *desk, lr *localRank, said []any) bool {
+				rs := only[replica.NodeReport](said)
+				return lr.stopped && len(rs) > 0 && rs[len(rs)-1].Ranks[0].Stopped
+			}},
+		"stopped under an open epoch": {newJob(), func(p *session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
+			func(d *desk, lr *localRank, said []any) bool { return lr.stopped && lr.loaded == 3 }},
+		"loaded": {planned(), func(p *session.Peer) []session.Event {
+			h := head
+			h.Epoch = 4
+			return []session.Event{session.Stopped{Peer: p, Header: h}, session.Loaded{Peer: p, Header: h, Loaded: wire.Loaded{Generation: gen(3, 5), ReplicatedRoot: replica.Digest{1}, PrivateRoot: replica.Digest{2}}}}
+		}, func(d *desk, lr *localRank, said []any) bool { return lr.loaded == 4 }},
+		"fail": {newJob(), func(p *session.Peer) []session.Event {
+			return []session.Event{session.Fail{Peer: p, Header: head, Text: "a NaN"}}
+		},
+			func(d *desk, lr *localRank, said []any) bool {
+				ev := only[evidence](said)
+				return len(ev) == 1 && ev[0].Fault.Kind == replica.Exception && ev[0].Fault.Detail == "a NaN" && ev[0].Fault.Incarnation == 4
+			}},
+		"reject": {planned(), func(p *session.Peer) []session.Event {
+			return []session.Event{session.Reject{Peer: p, Header: head, Text: "bad"}}
+		},
+			func(d *desk, lr *localRank, said []any) bool {
+				r := only[rejected](said)
+				return lr.rejected == 3 && len(r) == 1 && r[0].Rank == 0
+			}},
+		"leave": {newJob(), func(p *session.Peer) []session.Event { return []session.Event{session.Leave{Peer: p, Header: head}} },
+			func(d *desk, lr *localRank, said []any) bool { return lr.left && lr.leaveTo == 77 }},
+		"stopped, left": {newJob(), func(p *session.Peer) []session.Event {
+			return []session.Event{session.Leave{Peer: p, Header: head}, session.Stopped{Peer: p, Header: head}, session.Leave{Peer: p, Header: head}}
+		}, func(d *desk, lr *localRank, said []any) bool { return lr.left && lr.stopped }},
+		"pause": {newJob(), func(p *session.Peer) []session.Event {
+			return []session.Event{session.Pause{Peer: p, Header: head, Most: time.Hour}}
+		},
+			func(d *desk, lr *localRank, said []any) bool {
+				return !reflect.DeepEqual(lr.pulse, recovery.Pulse{})
+			}},
+		"sealed": {newJob(), func(p *session.Peer) []session.Event {
+			return []session.Event{session.Sealed{Peer: p, Header: head, Sealed: wire.Sealed{Kind: uint32(shm.Slot), Index: 1}}}
+		}, func(d *desk, lr *localRank, said []any) bool { _, ok := lr.sealedAt[gen(3, 6)]; return ok }},
+	} {
+		d := newDesk(t)
+		p, _ := d.comeBack(c.job, func(lr *localRank) {
+			d.seal(lr.arena, slot(1), gen(3, 6), 1)
+			if c.job.Phase == replica.Open {
+				d.write(lr.arena, atGood, uint64(replica.PackWord(3, 6, 0)))
+			}
+		})
+		for _, ev := range c.says(p) {
+			d.handleSession(ev)
+		}
+		d.says()
+		d.tell(c.job)
+		if lr := d.jobs[testJob].ranks[0]; lr == nil || !c.then(d, lr, d.says()) {
+			t.Errorf("%s: lost: %+v", what, lr)
+		}
+	}
+}
+
+// Whatever a rank sends meanwhile, what is remembered of it is bounded.
+func TestWhatOrphansSayIsBounded(t *testing.T) {
+	d := newDesk(t)
+	p, _ := d.comeBack(newJob(), func(*localRank) {})
+	ref := d.orphans[0]
+	for i := range 10000 {
+		d.handleSession(session.Sealed{Peer: p, Sealed: wire.Sealed{Kind: uint32(i % 5), Index: uint32(i)}})
+		d.handleSession(session.Fail{Peer: p, Text: "again"})
+		d.handleSession(session.Stopped{Peer: p})
+		d.handleSession(session.Leave{Peer: p})
+	}
+	if n := len(ref.said); n > len(ref.Places())+3 {
+		t.Errorf("%d messages are remembered", n)
+	}
+	d.tell(newJob())
+	if len(ref.said) != 0 {
+		t.Errorf("%d messages are remembered though the job is known", len(ref.said))
+	}
+}
+
+// A rendezvous call of such a rank waits for the job to be known; a rank whose job has ended, or is not known at all, is told to stop.
+func TestOrphanWaitsAndIsTold(t *testing.T) {
+	d := newDesk(t)
+	p, r := d.comeBack(newJob(), func(*localRank) {})
+	d.handleSession(session.KV{Peer: p, Header: wire.RankHeader{Request: 9, Epoch: 3}, Op: wire.MBarrier, KV: wire.KV{Key: "step 6", Members: 2}})
+	r.quiet(p)
+	d.tell(newJob())
+	if asked := only[kvRequest](d.says()); len(asked) != 1 || asked[0].Key != "step 6" || asked[0].Rank != 0 || asked[0].Nonce != 5 {
+		t.Errorf("the leader is asked %+v", asked)
+	}
+
+	d = newDesk(t)
+	p, r = d.comeBack(newJob(), func(*localRank) {})
+	d.handleSession(session.Leave{Peer: p, Header: wire.RankHeader{Request: 77}})
+	d.tell(changed(newJob(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, jobFinished }))
+	if h, _ := r.reads(); h.Type != wire.MBye || h.Request != 77 {
+		t.Errorf("who left reads %+v, want BYE", h)
+	}
+
+	d = newDesk(t)
+	_, r = d.comeBack(newJob(), func(*localRank) {})
+	d.leaderSays(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes})
+	if _, o := r.ordered(); o.Action != wire.OrderStop || o.Code != wire.CodeStopped {
+		t.Errorf("a rank of no job reads %+v, want to be stopped", o)
+	}
+	d.put(newJob())
 }

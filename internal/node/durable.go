@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/shm"
@@ -34,11 +35,13 @@ func (m *member) durable(lj *localJob) {
 		clear(lj.writing)
 		return
 	}
+	// The view between two writes may have passed this node by: what it did for the earlier one says nothing of this one.
+	maps.DeleteFunc(lj.written, func(_ replica.Part, r shardReport) bool { return r.Generation != w.Generation })
 	for _, s := range w.Shards {
-		if s.Node != m.self.Name || lj.writing[s.Part] {
+		if s.Node != m.self.Name || lj.writing[s.Part] == w.Generation {
 			continue
 		}
-		lj.writing[s.Part] = true
+		lj.writing[s.Part] = w.Generation
 		r := shardReport{Job: lj.job.ID, Generation: w.Generation, Part: s.Part}
 		var reader, frozen *arenaReader
 		var regions []replica.Region

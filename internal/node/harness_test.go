@@ -45,8 +45,9 @@ const (
 // stays on a link that nobody reads.
 type desk struct {
 	*member
-	t   *testing.T
-	log *lines
+	t       *testing.T
+	log     *lines
+	servers *sync.WaitGroup // what ends with the test
 }
 
 // lines is a log that several goroutines write.
@@ -111,6 +112,8 @@ func newDesk(t *testing.T) *desk {
 	d.member = &member{cfg: &config.Config{Node: "n1", StateDir: dir, Socket: filepath.Join(dir, "ranks.sock"), Timing: timing, MemoryMargin: 1 << 20}, cluster: testCluster,
 		self: replica.Node{Name: "n1", Incarnation: 11, Session: 3}, log: newTestJournal(t, d.log), sessions: sessions, keeper: k}
 	d.init()
+	servers.Go(func() { d.custody.run(ctx) })
+	d.servers = &servers
 	d.ctx, d.era, d.informed = ctx, 1, true
 	d.nodes = map[replica.NodeName]replica.Node{"n1": d.self, "n2": {Name: "n2", Incarnation: 22, Session: 1}, "n3": {Name: "n3", Incarnation: 33, Session: 1}}
 	d.connect()
@@ -138,6 +141,41 @@ func (d *desk) connect() {
 	near, far := net.Pipe()
 	d.t.Cleanup(func() { near.Close(); far.Close() })
 	d.link = newLink(near)
+}
+
+// settled waits until the custodian has done what it was asked for.
+func (d *desk) settled() {
+	d.t.Helper()
+	done := make(chan struct{})
+	d.custody.after(func() { close(done) })
+	select {
+	case <-done:
+	case <-time.After(patience):
+		d.t.Fatal("the custodian does not end its work")
+	}
+}
+
+// loadArenas reads the list as it is on disk once all that was asked for is there.
+func (d *desk) loadArenas() (arenaList, error) {
+	d.t.Helper()
+	d.settled()
+	return d.member.loadArenas()
+}
+
+// parked lists the keys of the arenas that the keeper holds once all that was asked for is there.
+func (d *desk) parked() map[string]bool {
+	d.t.Helper()
+	d.settled()
+	files, err := d.keeper.All()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	keys := map[string]bool{}
+	for key, f := range files {
+		f.Close()
+		keys[key] = true
+	}
+	return keys
 }
 
 // says takes what the member has said to the leader since.
@@ -243,8 +281,8 @@ func (d *desk) arena(spec shm.Spec) *arenaRef {
 		d.t.Fatal(err)
 	}
 	d.t.Cleanup(func() { a.Close() })
-	ref := newArenaRef(a, fmt.Sprintf("test-%d-%d", spec.Rank, rand.Uint64()))
-	d.keep(ref)
+	ref := d.newArenaRef(a, fmt.Sprintf("test-%d-%d", spec.Rank, rand.Uint64()))
+	d.custody.put(ref.key, a)
 	return ref
 }
 

@@ -22,21 +22,22 @@ type localJob struct {
 	ranks       map[replica.Rank]*localRank
 	retired     []*arenaRef              // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
 	mirrors     map[replica.Part]*mirror // parts held for other nodes' ranks
+	making      map[replica.Part]*making // mirrors whose arenas are on their way
 	fenced      replica.Epoch            // fence words raised to
 	settleBy    time.Time                // after it, what is unfinished is torn
 	stopBy      time.Time                // after it, ranks that did not stop at the end of the job are killed
 	seq         uint64
 	reported    replica.NodeReport // as sent last, to send only changes
 	written     map[replica.Part]shardReport
-	writing     map[replica.Part]bool
-	fetching    map[replica.Part]fetchState // mirrors being fetched for a plan
-	bad         []replica.Held              // copies here that failed their digest since the job last ran
-	badDisk     []replica.Held              // and durable parts, when they were read here
+	writing     map[replica.Part]replica.Generation // that was begun
+	fetching    map[replica.Part]fetchState         // mirrors being fetched for a plan
+	bad         []replica.Held                      // copies here that failed their digest since the job last ran
+	badDisk     []replica.Held                      // and durable parts, when they were read here
 }
 
 func newLocalJob(job *replica.Job) *localJob {
-	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]bool{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{},
-		written: map[replica.Part]shardReport{}, writing: map[replica.Part]bool{}, fetching: map[replica.Part]fetchState{}}
+	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]bool{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
+		written: map[replica.Part]shardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}}
 }
 
 // localRank is a rank whose claim this node holds, or held. Owned by the member.
@@ -78,12 +79,14 @@ type arenaRef struct {
 	staged map[shm.Place]bool // the daemon itself writes there: torn and freed by that alone, even when the rank dies
 	users  int
 	closed bool
-	peer   *session.Peer // of a rank that came back before its job was known
-	owner  owner         // from adoption until the job is known
+	unmap  func(*shm.Arena)
+	peer   *session.Peer   // of a rank that came back before its job was known
+	owner  owner           // from adoption until the job is known
+	said   []session.Event // by the rank meanwhile: told again once the job is known
 }
 
-func newArenaRef(a *shm.Arena, key string) *arenaRef {
-	return &arenaRef{Arena: a, key: key, held: map[shm.Place]int{}, seen: map[shm.Place]seenPlace{}, staged: map[shm.Place]bool{}}
+func (m *member) newArenaRef(a *shm.Arena, key string) *arenaRef {
+	return &arenaRef{Arena: a, key: key, unmap: m.unmap, held: map[shm.Place]int{}, seen: map[shm.Place]seenPlace{}, staged: map[shm.Place]bool{}}
 }
 
 // seenPlace is what was read of a sealed place. A sealed place doesn't change until its word does, so it is read and checked
@@ -131,7 +134,7 @@ func (a *arenaRef) release(p shm.Place) {
 	}
 	a.users--
 	if a.closed && a.users == 0 {
-		a.Close() //nolint:errcheck // unmapping; nothing is lost
+		a.unmap(a.Arena)
 	}
 }
 
@@ -145,9 +148,12 @@ func (a *arenaRef) freeTorn(p shm.Place) {
 
 // drop unmaps now, or when the last reader lets go.
 func (a *arenaRef) drop() {
+	if a.closed {
+		return
+	}
 	a.closed = true
 	if a.users == 0 {
-		a.Close() //nolint:errcheck // as above
+		a.unmap(a.Arena)
 	}
 }
 

@@ -22,6 +22,9 @@ const (
 )
 
 // member is this node's side of every job. Its goroutine (run) owns all fields below the line; everybody else posts events.
+// Invariant: nothing on it costs more than microseconds an item, and nothing on it waits, for whatever it does all jobs of the
+// node wait. Arenas are made, bytes hashed and memory given back beside it, keeper and disk are the custodian's; what comes
+// of it is an event, and is held against the state as it is then.
 type member struct {
 	cfg      *config.Config
 	cluster  replica.ClusterID
@@ -31,9 +34,14 @@ type member struct {
 	keeper   *shm.Keeper
 	endpoint *endpoint.Endpoint
 	store    *checkpoint.Store // nil: no durable tier here
+	custody  *custodian
 	in       chan memberEvent
 	ended    chan struct{}
 	work     sync.WaitGroup // everything that takes time; waited for by run
+
+	// What takes seconds for large states, and so runs beside the member; a test may put something slow in its place.
+	create func(shm.Spec) (*shm.Arena, error)
+	reuse  func(*shm.Staging) error
 
 	// Owned by run.
 	ctx          context.Context  // run's: for what it starts
@@ -90,6 +98,8 @@ type (
 
 func (m *member) init() {
 	m.in, m.ended = make(chan memberEvent, memberQueue), make(chan struct{})
+	m.custody = newCustodian(m.keeper, m.log, m.writeArenas)
+	m.create, m.reuse = shm.Create, (*shm.Staging).Reuse
 	m.jobs, m.attaching, m.launchers = map[replica.JobID]*localJob{}, map[uint64]*attaching{}, map[uint64]*launcher{}
 	m.claims, m.creates, m.kvs, m.statuses = map[uint64]*attaching{}, map[uint64]*launcher{}, map[uint64]*kvPending{}, map[uint64]chan<- []byte{}
 	m.callers, m.asking, m.kept = map[uint64]caller{}, map[caller]uint64{}, map[kvScopeKey]ledger{}
@@ -135,6 +145,7 @@ func (m *member) spawn(fn func(ctx context.Context) memberEvent) {
 // run owns the member's state until ctx ends, then waits for what it started.
 func (m *member) run(ctx context.Context) {
 	m.ctx = ctx
+	m.work.Go(func() { m.custody.run(ctx) })
 	m.watchKeeper()
 	timer := time.NewTimer(idleTick)
 	defer timer.Stop()
@@ -178,6 +189,12 @@ func (m *member) handle(ev memberEvent) {
 		m.log.keeperLost(m.cfg.KeeperSocket)
 	case arenaReady:
 		m.arenaReady(ev)
+	case arenaParked:
+		m.arenaParked(ev)
+	case mirrorMade:
+		m.mirrorMade(ev)
+	case mirrorParked:
+		m.mirrorParked(ev)
 	case finished:
 		m.finishedPart(ev)
 	case restored:

@@ -29,48 +29,147 @@ func laidOutAsGroup(job *replica.Job, man replica.Manifest) error {
 	return nil
 }
 
-// mirrorArena returns the arena for a mirrored part, made to its size. On the member's goroutine.
-func (m *member) mirrorArena(lj *localJob, rank replica.Rank, man replica.Manifest) (*arenaRef, error) {
+// making is a mirror's arena on its way: reserved, then parked. Several may wait for it. Owned by the member, but for done.
+type making struct {
+	key   replica.Part
+	rank  replica.Rank
+	kind  replica.PartKind
+	of    replica.Digest // its geometry
+	arena *arenaRef      // once it is reserved
+	err   error          // to be read once done is closed
+	done  chan struct{}
+}
+
+// mirrorMade is the end of reserving a mirror's arena, mirrorParked that of parking it.
+type (
+	mirrorMade struct {
+		lj    *localJob
+		of    *making
+		arena *shm.Arena
+		err   error
+	}
+	mirrorParked struct {
+		lj *localJob
+		of *making
+	}
+)
+
+// mirrorArena returns the arena for a mirrored part, made to its size, once it is with the keeper and on the list. Beside the member.
+func (m *member) mirrorArena(ctx context.Context, lj *localJob, rank replica.Rank, man replica.Manifest) (*arenaRef, error) {
+	for {
+		var ref *arenaRef
+		var mk *making
+		var err error
+		if !m.do(ctx, func() { ref, mk, err = m.findMirror(lj, rank, man) }) {
+			return nil, m.gone(ctx)
+		}
+		if err != nil || ref != nil {
+			return ref, err
+		}
+		select {
+		case <-mk.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-m.ended:
+			return nil, context.Canceled
+		}
+		if mk.err != nil {
+			return nil, mk.err
+		}
+	}
+}
+
+// gone says why do has refused.
+func (m *member) gone(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return context.Canceled
+}
+
+// findMirror returns the arena for a mirrored part, or else what makes it: begun now, unless it is on its way.
+func (m *member) findMirror(lj *localJob, rank replica.Rank, man replica.Manifest) (*arenaRef, *making, error) {
 	key := man.Part
 	if key.Kind == replica.FrozenPart {
 		key.Kind = replica.ReplicatedPart // it lies beside the parts that bind it
 	}
 	mi := lj.mirrors[key]
 	if mi != nil && mi.arena.Header().Geometry[man.Part.Kind] == man.Geometry {
-		return mi.arena, nil
+		return mi.arena, nil, nil
+	}
+	if lj.job.Phase == replica.Ended {
+		return nil, nil, fmt.Errorf("mirror of %v: %w: the job has ended", man.Part, transfer.ErrFenced)
 	}
 	if man.Part.Kind == replica.FrozenPart {
-		return nil, fmt.Errorf("mirror of %v: %w: the replicated part comes first", man.Part, transfer.ErrNotYet)
+		return nil, nil, fmt.Errorf("mirror of %v: %w: the replicated part comes first", man.Part, transfer.ErrNotYet)
 	}
 	if man.Part.Kind == replica.PrivatePart && man.Bytes > privateCap(lj.job) {
-		return nil, fmt.Errorf("private part of rank %d has %d bytes, the cap is %d", rank, man.Bytes, privateCap(lj.job))
+		return nil, nil, fmt.Errorf("private part of rank %d has %d bytes, the cap is %d", rank, man.Bytes, privateCap(lj.job))
 	}
 	if err := laidOutAsGroup(lj.job, man); err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	if mk := lj.making[key]; mk != nil {
+		if mk.kind != man.Part.Kind || mk.of != man.Geometry {
+			return nil, nil, fmt.Errorf("mirror of %v: %w: an arena of another geometry is on its way", man.Part, transfer.ErrNotYet)
+		}
+		return nil, mk, nil
 	}
 	g, err := replica.NewGeometry(man.Regions)
 	if err != nil {
-		return nil, fmt.Errorf("mirror of %v: %w", man.Part, err)
+		return nil, nil, fmt.Errorf("mirror of %v: %w", man.Part, err)
 	}
 	if shm.GeometryDigest(g, man.Part.Kind) != man.Geometry {
-		return nil, fmt.Errorf("mirror of %v: the manifest's regions do not make its geometry", man.Part)
+		return nil, nil, fmt.Errorf("mirror of %v: the manifest's regions do not make its geometry", man.Part)
 	}
 	spec := shm.Spec{Cluster: m.cluster, Era: m.era, Job: lj.job.ID, Rank: rank, Geometry: g, ChunkBytes: chunkBytes(lj.job), Mirror: true, Margin: uint64(m.cfg.MemoryMargin)}
 	if man.Part.Kind == replica.ReplicatedPart {
 		spec.Slots, spec.Ring = slotsOf(lj.job), -1
 	}
-	a, err := shm.Create(spec)
-	if err != nil {
-		return nil, fmt.Errorf("mirror of %v: %w", man.Part, err)
+	mk := &making{key: key, rank: rank, kind: man.Part.Kind, of: man.Geometry, done: make(chan struct{})}
+	lj.making[key] = mk
+	m.work.Go(func() {
+		a, err := m.create(spec)
+		m.post(mirrorMade{lj, mk, a, err})
+	})
+	return nil, mk, nil
+}
+
+func (m *member) mirrorMade(ev mirrorMade) {
+	lj, mk := ev.lj, ev.of
+	switch {
+	case ev.err != nil:
+		mk.end(lj, fmt.Errorf("mirror of %v: %w", mk.key, ev.err))
+	case lj.job.Phase == replica.Ended:
+		m.unmap(ev.arena)
+		mk.end(lj, fmt.Errorf("mirror of %v: %w: the job has ended", mk.key, transfer.ErrFenced))
+	default:
+		mk.arena = m.newArenaRef(ev.arena, arenaKey(lj.job.ID, randomIncarnation(), mk.rank, true))
+		m.custody.put(mk.arena.key, mk.arena.Arena)
+		m.saveArenas()
+		m.custody.after(func() { m.post(mirrorParked{lj, mk}) })
 	}
-	ref := newArenaRef(a, arenaKey(lj.job.ID, randomIncarnation(), rank, true))
-	m.keep(ref)
-	if mi != nil {
-		m.forget(mi.arena)
+}
+
+func (m *member) mirrorParked(ev mirrorParked) {
+	lj, mk := ev.lj, ev.of
+	if lj.job.Phase == replica.Ended {
+		mk.end(lj, fmt.Errorf("mirror of %v: %w: the job has ended", mk.key, transfer.ErrFenced))
+		m.forget(mk.arena)
+		return
 	}
-	lj.mirrors[key] = &mirror{key, rank, ref}
-	m.saveArenas()
-	return ref, nil
+	old := lj.mirrors[mk.key]
+	lj.mirrors[mk.key] = &mirror{mk.key, mk.rank, mk.arena}
+	mk.end(lj, nil)
+	if old != nil {
+		m.forget(old.arena)
+	}
+}
+
+func (mk *making) end(lj *localJob, err error) {
+	delete(lj.making, mk.key)
+	mk.err = err
+	close(mk.done)
 }
 
 // randomIncarnation tells a mirror's arenas apart in the keeper, over restarts of the daemon too.
@@ -147,7 +246,7 @@ func (m *member) fetchMirror(lj *localJob, part replica.Part, rank replica.Rank)
 	lj.fetching[part] = fetchState{epoch: plan.Epoch, running: true}
 	m.spawn(func(ctx context.Context) memberEvent {
 		f := fetcher{m: m, lj: lj, job: job, plan: plan, rank: rank, incarnation: plan.Ranks[rank].Incarnation}
-		into := func(man replica.Manifest) (*arenaRef, error) { return m.mirrorArena(lj, rank, man) }
+		into := func(man replica.Manifest) (*arenaRef, error) { return m.mirrorArena(ctx, lj, rank, man) }
 		arena, _, man, err := f.fetch(ctx, into, placeKind(part), part, src)
 		if err == nil {
 			err = f.frozen(ctx, arena, man.FrozenRoot, src, part)

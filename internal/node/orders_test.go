@@ -167,18 +167,18 @@ func TestStageMakesRoom(t *testing.T) {
 		d.seal(a, slot(i), gen(3, s), uint64(s))
 	}
 	man := func(seed uint64) replica.Manifest { m, _ := manifestFor(a, slot(0), gen(3, 6), seed); return m }
-	place, s, err := d.member.stage(lj, a, shm.Slot, man(10))
+	place, s, err := d.member.takePlace(lj, a, shm.Slot, man(10))
 	if err != nil || place != slot(3) {
 		t.Fatalf("staged in %v, %v; want the free slot 3", place, err)
 	}
 	s.Abort()
 	d.seal(a, slot(3), gen(3, 6), 10)
 	a.hold(slot(2))
-	place, s, err = d.member.stage(lj, a, shm.Slot, man(11))
+	place, s, err = d.member.takePlace(lj, a, shm.Slot, man(11))
 	if err != nil || place != slot(1) {
 		t.Fatalf("staged in %v, %v; want slot 1, the oldest that nobody reads", place, err)
 	}
-	if _, _, err := d.member.stage(lj, a, shm.Slot, man(12)); err == nil {
+	if _, _, err := d.member.takePlace(lj, a, shm.Slot, man(12)); err == nil {
 		t.Error("a place that is read, C, T or being staged gives way")
 	}
 	if got := states(a, shm.Slot); !slices.Equal(got, []replica.SlotState{replica.SlotSealed, replica.SlotCopying, replica.SlotSealed, replica.SlotSealed}) {

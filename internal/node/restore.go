@@ -246,7 +246,7 @@ func (f *fetcher) frozen(ctx context.Context, arena *arenaRef, root replica.Dige
 }
 
 // fetch moves a part into a staging place of the arena that into names, from every healthy holder or from disk, and seals it
-// under the plan's root. into is called on the member's goroutine.
+// under the plan's root. into may take its time; what the plan has lost meanwhile is not staged.
 func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arenaRef, error), kind shm.PlaceKind, part replica.Part, src replica.Source) (arena *arenaRef, place shm.Place, manifest replica.Manifest, err error) {
 	began := time.Now()
 	f.tier = max(f.tier, min(src.Tier, replica.Disk), replica.PeerRAM)
@@ -254,14 +254,13 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arena
 	begin := func(m replica.Manifest) (transfer.Sink, error) {
 		var err error
 		manifest = m
-		if !f.m.do(ctx, func() {
-			if arena, err = into(m); err == nil {
-				place, staging, err = f.m.stage(f.lj, arena, kind, m)
-			}
-		}) {
-			return nil, context.Cause(ctx)
+		if arena, err = into(m); err != nil {
+			return nil, err
 		}
-		return staging, err
+		if place, staging, err = f.m.stage(ctx, f.lj, arena, kind, m, f.current); err != nil {
+			return nil, err
+		}
+		return staging, nil
 	}
 	var report transfer.Report
 	if src.Tier == replica.Disk {
@@ -296,9 +295,44 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arena
 	return arena, place, manifest, nil
 }
 
-// stage takes a free place for a part that is to be written by the daemon; where none is free, the oldest one that is
-// neither C nor T gives way.
-func (m *member) stage(lj *localJob, arena *arenaRef, kind shm.PlaceKind, manifest replica.Manifest) (shm.Place, *shm.Staging, error) {
+// current tells whether the plan is still the one to carry out. On the member's goroutine.
+func (f *fetcher) current() error {
+	if job := f.lj.job; job.Phase == replica.Ended || max(f.lj.fenced, job.ClosedEpoch) >= f.plan.Epoch {
+		return fmt.Errorf("%w: epoch %d of job %s is closed", transfer.ErrFenced, f.plan.Epoch, job.Name)
+	}
+	return nil
+}
+
+// stage takes a place for a part that is to be written by the daemon, and looks for bytes of it that the arena has already: that
+// reads and hashes up to the whole part. still is asked before and after, on the member's goroutine. Beside the member.
+func (m *member) stage(ctx context.Context, lj *localJob, arena *arenaRef, kind shm.PlaceKind, manifest replica.Manifest, still func() error) (p shm.Place, s *shm.Staging, err error) {
+	if !m.do(ctx, func() {
+		if err = still(); err == nil {
+			p, s, err = m.takePlace(lj, arena, kind, manifest)
+		}
+	}) {
+		return p, nil, m.gone(ctx)
+	}
+	if err != nil {
+		return p, nil, err
+	}
+	err = m.reuse(s)
+	if err == nil && !m.do(ctx, func() { err = still() }) {
+		err = m.gone(ctx)
+	}
+	if err != nil {
+		s.Abort()
+		m.do(m.ctx, func() { arena.unstage(p) })
+		return p, nil, err
+	}
+	return p, s, nil
+}
+
+// takePlace takes a free place; where none is free, the oldest one that is neither C nor T gives way.
+func (m *member) takePlace(lj *localJob, arena *arenaRef, kind shm.PlaceKind, manifest replica.Manifest) (shm.Place, *shm.Staging, error) {
+	if arena.closed {
+		return shm.Place{}, nil, fmt.Errorf("arena %s was given up", arena.key)
+	}
 	for try := 0; ; try++ {
 		for _, p := range arena.Places() {
 			if p.Kind != kind {
@@ -308,7 +342,7 @@ func (m *member) stage(lj *localJob, arena *arenaRef, kind shm.PlaceKind, manife
 				arena.Free(p)
 			}
 			if arena.Word(p).State() == replica.SlotFree {
-				s, err := arena.Stage(p, manifest)
+				s, err := arena.Take(p, manifest)
 				if err == nil {
 					arena.staged[p] = true
 				}

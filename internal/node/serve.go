@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -108,31 +109,29 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 	var arena *arenaRef
 	var place shm.Place
 	var staging *shm.Staging
-	if !s.m.do(s.ctx, func() {
+	admit := func() error {
 		if lj, err = s.check(k); err != nil {
-			return
+			return err
 		}
 		if k.Part != lj.part(placeKind(k.Part), k.Rank) || peer != lj.job.Ranks[k.Rank].Node {
-			err = fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, peer, lj.part(placeKind(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
-			return
+			return fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, peer, lj.part(placeKind(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
 		}
-		if err = laidOutAsGroup(lj.job, man); err != nil {
-			return
+		if err := laidOutAsGroup(lj.job, man); err != nil {
+			return err
 		}
 		kind := placeKind(k.Part)
 		if kind == shm.Frozen {
 			kind = shm.Slot // it goes where the parts go that bind it
 		}
 		if !contains(lj.mirrorsOf(kind, k.Rank), s.m.self.Name) {
-			err = fmt.Errorf("%w: node %s is not to mirror %v, as far as it has read", transfer.ErrNotYet, s.m.self.Name, k.Part)
-			return
+			return fmt.Errorf("%w: node %s is not to mirror %v, as far as it has read", transfer.ErrNotYet, s.m.self.Name, k.Part)
 		}
-		if _, held := lj.find(nil, k.Part, k.Generation, k.Root); held {
-			sink = heldSink{}
-			return
-		}
-		if arena, err = s.m.mirrorArena(lj, k.Rank, man); err == nil {
-			place, staging, err = s.m.stage(lj, arena, placeKind(k.Part), man)
+		return nil
+	}
+	var held bool
+	if !s.m.do(s.ctx, func() {
+		if err = admit(); err == nil {
+			_, held = lj.find(nil, k.Part, k.Generation, k.Root)
 		}
 	}) {
 		return nil, nil, context.Canceled
@@ -140,9 +139,17 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 	if err != nil {
 		return nil, nil, err
 	}
-	if sink != nil {
+	if held {
 		s.m.post(mirrored{k.Job})
-		return sink, func(err error) error { return err }, nil
+		return heldSink{}, func(err error) error { return err }, nil
+	}
+	soon, cancel := context.WithTimeoutCause(s.ctx, acceptWait, fmt.Errorf("%w: the mirror's arena is being made", transfer.ErrNotYet))
+	defer cancel()
+	if arena, err = s.m.mirrorArena(soon, lj, k.Rank, man); err != nil {
+		return nil, nil, err
+	}
+	if place, staging, err = s.m.stage(s.ctx, lj, arena, placeKind(k.Part), man, admit); err != nil {
+		return nil, nil, err
 	}
 	return staging, func(err error) error {
 		if err == nil {
@@ -160,6 +167,10 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 		return err
 	}, nil
 }
+
+// acceptWait is how long a push waits for an arena that is being made; then its node is told to come again. It is less than a push
+// may take.
+const acceptWait = 2 * time.Second
 
 // localLane serves this node's own parts to its own fetches: two ranks of a group on one node.
 type localLane struct{ m *member }

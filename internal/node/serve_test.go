@@ -157,10 +157,7 @@ func TestArenaOutlivesItsGivingUp(t *testing.T) {
 		t.Errorf("the reader lost its arena: %v", err)
 	}
 	d.serves(r.Close)
-	d.until("the release", func() bool { return lr.arena.users == 0 })
-	if lr.arena.Word(slot(0)) != 0 {
-		t.Error("the arena is mapped after its last reader")
-	}
+	d.until("the end of the mapping after its last reader", func() bool { return lr.arena.Word(slot(0)) == 0 })
 }
 
 // private is a private part of rank 1 as its node would push it.
@@ -215,12 +212,8 @@ func TestAccept(t *testing.T) {
 	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || !list.Arenas[0].Mirror || list.Arenas[0].Rank != 1 {
 		t.Errorf("the list on disk: %+v, %v", list, err)
 	}
-	files, err := d.keeper.All()
-	for _, f := range files {
-		f.Close()
-	}
-	if err != nil || files[lj.mirrors[replica.OfRank(1)].arena.key] == nil {
-		t.Errorf("the mirror's arena is not with the keeper: %v", err)
+	if !d.parked()[lj.mirrors[replica.OfRank(1)].arena.key] {
+		t.Error("the mirror's arena is not with the keeper")
 	}
 
 	sink, done, err = d.accept("n2", k, man) // the answer was lost
@@ -275,6 +268,13 @@ func TestBrokenPushFreesOnlyItsOwn(t *testing.T) {
 	}
 }
 
+// mirrorFor asks for a mirror's arena as a transfer does.
+func (d *desk) mirrorFor(lj *localJob, man replica.Manifest) (ref *arenaRef, err error) {
+	d.t.Helper()
+	d.serves(func() { ref, err = d.mirrorArena(d.ctx, lj, 1, man) })
+	return ref, err
+}
+
 func TestMirrorArenas(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(newJob())
@@ -287,34 +287,34 @@ func TestMirrorArenas(t *testing.T) {
 		return m
 	}
 	lj.job.GroupGeometry = []replica.Digest{man(slot(0)).Geometry}
-	if _, err := d.mirrorArena(lj, 1, man(frozenPlace)); !errors.Is(err, transfer.ErrNotYet) {
+	if _, err := d.mirrorFor(lj, man(frozenPlace)); !errors.Is(err, transfer.ErrNotYet) {
 		t.Errorf("a frozen part before what binds it: %v, want %v", err, transfer.ErrNotYet)
 	}
 	big := man(ring(0))
 	lj.job.Options.PrivateCap = big.Bytes - 1
-	if _, err := d.mirrorArena(lj, 1, big); err == nil {
+	if _, err := d.mirrorFor(lj, big); err == nil {
 		t.Error("a private part beyond the cap gets memory")
 	}
 	lj.job.Options.PrivateCap = big.Bytes
 	lie := man(ring(0))
 	lie.Regions = slices.Clone(lie.Regions)
 	lie.Regions[0].Name = "another"
-	if _, err := d.mirrorArena(lj, 1, lie); err == nil {
+	if _, err := d.mirrorFor(lj, lie); err == nil {
 		t.Error("regions that do not make the geometry get memory")
 	}
 	other := man(slot(0))
 	other.Geometry[0]++
-	if _, err := d.mirrorArena(lj, 1, other); err == nil {
+	if _, err := d.mirrorFor(lj, other); err == nil {
 		t.Error("a geometry that is not the group's gets memory")
 	}
 	if len(lj.mirrors) != 0 {
 		t.Fatalf("mirrors of refused manifests: %v", lj.mirrors)
 	}
-	p, err := d.mirrorArena(lj, 1, man(ring(0)))
+	p, err := d.mirrorFor(lj, man(ring(0)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := d.mirrorArena(lj, 1, man(slot(0)))
+	g, err := d.mirrorFor(lj, man(slot(0)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +329,7 @@ func TestMirrorArenas(t *testing.T) {
 		if what == "private" {
 			want = p
 		}
-		if again, err := d.mirrorArena(lj, 1, m); err != nil || again != want {
+		if again, err := d.mirrorFor(lj, m); err != nil || again != want {
 			t.Errorf("the next %s part gets another arena: %v", what, err)
 		}
 	}

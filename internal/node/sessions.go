@@ -26,7 +26,8 @@ type attaching struct {
 	geometry replica.Geometry
 	request  uint64 // of the claim under way; 0: none
 	claim    replica.Claim
-	creating bool // its arena is being made
+	creating bool      // its arena is being made, or parked
+	arena    *arenaRef // being parked for it; its predecessor's, or nobody's yet
 	granted  replica.Incarnation
 }
 
@@ -54,41 +55,19 @@ func (m *member) handleSession(ev session.Event) {
 		a.geometry, a.attach = g, ev.Header.Request
 		m.advance(a)
 	case session.Sealed:
-		if lj, lr := m.rankOf(ev.Peer); lr != nil {
-			m.sealed(lj, lr, shm.Place{Kind: shm.PlaceKind(ev.Sealed.Kind), Index: int(ev.Sealed.Index)})
-		}
+		m.heard(ev.Peer, ev)
 	case session.Stopped:
-		if lj, lr := m.rankOf(ev.Peer); lr != nil {
-			if !lr.stopped {
-				lr.stopped, lr.stoppedAt = true, time.Now()
-			}
-			m.freeTorn(lr)
-			lr.left, lr.leaveTo = false, 0 // a fault before all have left brings it back
-			lr.ordered = orderKey{}
-			m.reconcile(lj)
-		}
+		m.heard(ev.Peer, ev)
 	case session.Loaded:
-		if lj, lr := m.rankOf(ev.Peer); lr != nil {
-			m.loaded(lj, lr, ev)
-		}
+		m.heard(ev.Peer, ev)
 	case session.Fail:
-		if lj, lr := m.rankOf(ev.Peer); lr != nil {
-			m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: ev.Text}})
-		}
+		m.heard(ev.Peer, ev)
 	case session.Reject:
-		if lj, lr := m.rankOf(ev.Peer); lr != nil {
-			lr.rejected = ev.Header.Epoch
-			m.send(kindReject, rejected{lj.job.ID, ev.Header.Epoch, lr.rank, lr.incarnation, ev.Text})
-		}
+		m.heard(ev.Peer, ev)
 	case session.Pause:
-		if _, lr := m.rankOf(ev.Peer); lr != nil {
-			m.paused(lr, ev.Most)
-		}
+		m.heard(ev.Peer, ev)
 	case session.Leave:
-		if lj, lr := m.rankOf(ev.Peer); lr != nil {
-			lr.left, lr.leaveTo = true, ev.Header.Request
-			m.reconcile(lj)
-		}
+		m.heard(ev.Peer, ev)
 	case session.KV:
 		m.kv(ev)
 	case session.Scope:
@@ -109,6 +88,50 @@ func (m *member) handleSession(ev session.Event) {
 				}
 			}
 		}
+	}
+}
+
+// heard takes what a rank says to its job; where that is not known yet it waits with the arena.
+func (m *member) heard(p *session.Peer, ev session.Event) {
+	if lj, lr := m.rankOf(p); lr != nil {
+		m.rankSays(lj, lr, ev)
+		return
+	}
+	for _, ref := range m.orphans {
+		if ref.peer == p {
+			ref.keepSaid(ev)
+			return
+		}
+	}
+}
+
+func (m *member) rankSays(lj *localJob, lr *localRank, ev session.Event) {
+	switch ev := ev.(type) {
+	case session.Sealed:
+		m.sealed(lj, lr, shm.Place{Kind: shm.PlaceKind(ev.Sealed.Kind), Index: int(ev.Sealed.Index)})
+	case session.Stopped:
+		if !lr.stopped {
+			lr.stopped, lr.stoppedAt = true, time.Now()
+		}
+		if lj.job.Phase == replica.Open && lr.loaded == lj.job.Epoch {
+			lr.gone = lj.job.Epoch // it was let go, by this daemon or the one before: it is not to be let go once more, but waits for the fault
+		}
+		m.freeTorn(lr)
+		lr.left, lr.leaveTo = false, 0 // a fault before all have left brings it back
+		lr.ordered = orderKey{}
+		m.reconcile(lj)
+	case session.Loaded:
+		m.loaded(lj, lr, ev)
+	case session.Fail:
+		m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: ev.Text}})
+	case session.Reject:
+		lr.rejected = ev.Header.Epoch
+		m.send(kindReject, rejected{lj.job.ID, ev.Header.Epoch, lr.rank, lr.incarnation, ev.Text})
+	case session.Pause:
+		m.paused(lr, ev.Most)
+	case session.Leave:
+		lr.left, lr.leaveTo = true, ev.Header.Request
+		m.reconcile(lj)
 	}
 }
 
@@ -311,22 +334,28 @@ type arenaReady struct {
 	err       error
 }
 
+// arenaParked says that an arena is with the keeper, and on the list with the process that is to have it: it may be handed out.
+type arenaParked struct {
+	attaching *attaching
+	job       replica.JobID
+	fresh     bool // made for this process; else its dead predecessor's, and still in its place
+}
+
 // makeArena passes on the arena of the rank's dead predecessor where it fits, and makes a fresh one beside the member where not.
 func (m *member) makeArena(lj *localJob, a *attaching) {
 	rank := replica.Rank(a.hello.Rank)
 	if lr := lj.ranks[rank]; lr != nil {
 		if sameGeometry(lr.arena.Geometry(), a.geometry) {
-			m.handOut(lj, a, lr.arena)
+			m.park(lj, a, lr.arena, false)
 			return
 		}
 		lj.retired = append(lj.retired, lr.arena)
 		delete(lj.ranks, rank)
 	}
-	for i, ref := range lj.retired { // retired since the view of this very claim came before its answer
+	for _, ref := range lj.retired { // retired since the view of this very claim came before its answer
 		_, pid, start := ref.Owner()
 		if ref.Spec().Rank == rank && sameGeometry(ref.Geometry(), a.geometry) && !session.Alive(int(pid), start) {
-			lj.retired = slices.Delete(lj.retired, i, i+1)
-			m.handOut(lj, a, ref)
+			m.park(lj, a, ref, false)
 			return
 		}
 	}
@@ -335,7 +364,7 @@ func (m *member) makeArena(lj *localJob, a *attaching) {
 	spec := shm.Spec{Cluster: m.cluster, Era: m.era, Job: job.ID, Rank: rank, Geometry: a.geometry, ChunkBytes: chunkBytes(job), Slots: slotsOf(job), Margin: uint64(m.cfg.MemoryMargin)}
 	ev := arenaReady{attaching: a, job: job.ID}
 	m.work.Go(func() {
-		ev.arena, ev.err = shm.Create(spec)
+		ev.arena, ev.err = m.create(spec)
 		m.post(ev)
 	})
 }
@@ -356,27 +385,62 @@ func (m *member) arenaReady(ev arenaReady) {
 		return
 	}
 	if m.attaching[a.peer.ID()] != a || lj == nil {
-		ev.arena.Close() //nolint:errcheck // never handed out
+		m.unmap(ev.arena) // never handed out
 		return
 	}
-	ref := newArenaRef(ev.arena, arenaKey(ev.job, a.granted, replica.Rank(a.hello.Rank), false))
-	m.keep(ref)
-	m.handOut(lj, a, ref)
+	ref := m.newArenaRef(ev.arena, arenaKey(ev.job, a.granted, replica.Rank(a.hello.Rank), false))
+	m.custody.put(ref.key, ref.Arena)
+	m.park(lj, a, ref, true)
 }
 
-// handOut gives the arena to its process. The list on disk comes first: a daemon that starts again must know whom to wait for.
+// park has the arena of a process put where it outlives the daemon. The list on disk names the process before that has the
+// arena: a daemon that starts again must know whom to wait for. A predecessor's arena stays in its place meanwhile, and counts there.
+func (m *member) park(lj *localJob, a *attaching, ref *arenaRef, fresh bool) {
+	a.creating, a.arena = true, ref
+	ref.SetOwner(a.granted, uint64(a.peer.PID()), a.peer.StartTime())
+	m.saveArenas()
+	ev := arenaParked{a, lj.job.ID, fresh}
+	m.custody.after(func() { m.post(ev) })
+}
+
+func (m *member) arenaParked(ev arenaParked) {
+	a, lj, ref := ev.attaching, m.jobs[ev.job], ev.attaching.arena
+	a.creating, a.arena = false, nil
+	there := lj != nil && lj.holdsDead(ref)
+	switch {
+	case m.attaching[a.peer.ID()] == a && lj != nil && (ev.fresh || there):
+		m.handOut(lj, a, ref)
+	case ev.fresh:
+		m.forget(ref) // the process is gone
+	case m.attaching[a.peer.ID()] == a && lj != nil && lj.job.Phase != replica.Ended:
+		m.makeArena(lj, a) // another job's rules gave the predecessor's up
+	default:
+		m.saveArenas() // its place is its predecessor's again
+		m.serveAttaching()
+	}
+}
+
+// holdsDead tells whether an arena lies here as that of a dead process.
+func (lj *localJob) holdsDead(ref *arenaRef) bool {
+	lr := lj.ranks[ref.Spec().Rank]
+	return lr != nil && lr.arena == ref && !lr.alive || slices.Contains(lj.retired, ref)
+}
+
+// handOut gives a parked arena to its process.
 func (m *member) handOut(lj *localJob, a *attaching, ref *arenaRef) {
 	delete(m.attaching, a.peer.ID())
 	rank := replica.Rank(a.hello.Rank)
+	lj.retired = slices.DeleteFunc(lj.retired, func(r *arenaRef) bool { return r == ref })
+	if old := lj.ranks[rank]; old != nil && old.arena != ref {
+		lj.retired = append(lj.retired, old.arena)
+	}
 	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), alive: true, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
 	m.rankAttached(lj.job.Name, rank)
-	ref.SetOwner(a.granted, uint64(lr.pid), lr.start)
 	ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
 	ref.SetCommitted(lj.job.Position)
 	ref.SetCandidate(lj.candidate.Position)
 	ref.SetCadence(cadence(lj.job))
-	m.saveArenas()
 	h := wire.RankHeader{Type: wire.MAttached, Request: a.attach, Epoch: lj.job.Epoch, Incarnation: a.granted}
 	hd := ref.Header()
 	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: a.granted, Slots: hd.Slots, Ring: hd.Ring, Fence: lj.fenced, Job: lj.job.ID}.Append(nil)
@@ -527,24 +591,4 @@ func arenaKey(job replica.JobID, inc replica.Incarnation, rank replica.Rank, isM
 		kind = "mirror"
 	}
 	return fmt.Sprintf("%s-%s-%d-%d", job, kind, rank, inc)
-}
-
-// keep parks an arena's descriptor in the keeper. Where that is gone the arena lives on in the daemon and in its rank: less
-// survives the daemon's death then, which is no reason to turn a rank away.
-func (m *member) keep(ref *arenaRef) {
-	if err := m.keeper.Put(ref.key, ref.File()); err != nil {
-		m.log.failed("keeper", "park arena "+ref.key, err.Error())
-	}
-}
-
-// forget gives up an arena: keeper, list, map.
-func (m *member) forget(ref *arenaRef) {
-	if ref == nil {
-		return
-	}
-	if err := m.keeper.Drop(ref.key); err != nil {
-		m.log.failed("keeper", ref.key, err.Error())
-	}
-	ref.drop()
-	m.saveArenas()
 }

@@ -23,9 +23,21 @@ type Staging struct {
 	ended  bool
 }
 
-// Stage takes a FREE place for the part that m describes. Chunks whose bytes the arena has already, here from an interrupted
-// staging or sealed in another place, are rehashed now and count as there.
+// Stage is Take and Reuse.
 func (a *Arena) Stage(p Place, m replica.Manifest) (*Staging, error) {
+	s, err := a.Take(p, m)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Reuse(); err != nil {
+		s.Abort()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Take takes a FREE place for the part that m describes, and touches none of its bytes. Reuse is next.
+func (a *Arena) Take(p Place, m replica.Manifest) (*Staging, error) {
 	if !a.Has(p) {
 		return nil, a.fail(p, ErrNoPlace)
 	}
@@ -37,16 +49,20 @@ func (a *Arena) Stage(p Place, m replica.Manifest) (*Staging, error) {
 		return nil, a.fail(p, fmt.Errorf("%w: %v, want FREE", ErrState, w.State()))
 	}
 	m.Chunks = slices.Clone(m.Chunks)
-	s := &Staging{a: a, p: p, count: w.Count(), m: m, have: make([]bool, len(m.Chunks)), left: len(m.Chunks)}
+	return &Staging{a: a, p: p, count: w.Count(), m: m, have: make([]bool, len(m.Chunks)), left: len(m.Chunks)}, nil
+}
+
+// Reuse finds chunks whose bytes the arena has already, here from an interrupted staging or sealed in another place: they are
+// rehashed now, which may be all of the part, and count as there. It comes before any Put.
+func (s *Staging) Reuse() error {
 	err := s.reuse()
 	if err == nil {
-		err = a.writeMeta(p, s.info(replica.Digest{})) // the digests say, after an interruption, what may be here
+		err = s.a.writeMeta(s.p, s.info(replica.Digest{})) // the digests say, after an interruption, what may be here
 	}
 	if err != nil {
-		s.Abort()
-		return nil, a.fail(p, err)
+		return s.a.fail(s.p, err)
 	}
-	return s, nil
+	return nil
 }
 
 // fits tells whether the part can lie in the place, and is consistent in itself.
