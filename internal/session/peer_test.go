@@ -21,7 +21,7 @@ import (
 const patience = 10 * time.Second
 
 // serve runs a server until the test ends.
-func serve(t *testing.T, cfg Config) *Server {
+func serve(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	if cfg.Path == "" {
 		cfg.Path = filepath.Join(t.TempDir(), "d.sock")
@@ -43,7 +43,7 @@ func serve(t *testing.T, cfg Config) *Server {
 }
 
 // next takes the next event, which must be an E.
-func next[E Event](t *testing.T, s *Server) E {
+func next[E Event](t testing.TB, s *Server) E {
 	t.Helper()
 	select {
 	case ev := <-s.Events():
@@ -61,11 +61,11 @@ func next[E Event](t *testing.T, s *Server) E {
 
 // testClient is a rank as bytes: it can send anything.
 type testClient struct {
-	t *testing.T
+	t testing.TB
 	c *net.UnixConn
 }
 
-func dial(t *testing.T, s *Server) *testClient {
+func dial(t testing.TB, s *Server) *testClient {
 	t.Helper()
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.cfg.Path, Net: "unixpacket"})
 	if err != nil {
@@ -137,7 +137,7 @@ func testHello() wire.Hello {
 }
 
 // greeted is a rank that has said hello.
-func greeted(t *testing.T, s *Server) (*testClient, *Peer) {
+func greeted(t testing.TB, s *Server) (*testClient, *Peer) {
 	t.Helper()
 	c := dial(t, s)
 	c.send(wire.MHello, testHello().Append(nil))
