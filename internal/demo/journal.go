@@ -90,8 +90,8 @@ type journal struct {
 	commits []commit
 	lags    map[uint64]float64 // by step: us from the last seal of a replicated part to the news of the commit at its daemon
 	loss    map[uint64]float64
-	trained map[uint64]uint64  // by step: the newest epoch in which it was trained
-	repeats int                // steps that were trained again
+	trained map[uint64]uint64 // by step: the newest epoch in which it was trained
+	repeats int               // steps that were trained again
 	losses  map[rankStep]float64
 	differs int                // losses that a rank reported otherwise when it trained the step again
 	stops   map[int]rankEvent  // by rank: where it stopped itself last
