@@ -291,7 +291,7 @@ func (w *world) react(n replica.NodeName) {
 			continue
 		}
 		if p.alive && slices.ContainsFunc(j.Faults, func(f replica.Fault) bool {
-			return f.Kind == replica.Hang && !f.OfNode() && f.Rank == r && f.Incarnation == p.inc
+			return (f.Kind == replica.Hang || f.Kind == replica.Outvoted) && !f.OfNode() && f.Rank == r && f.Incarnation == p.inc
 		}) {
 			p.alive = false // killed
 			d.offers++
@@ -558,6 +558,8 @@ func describe(c replica.Command) string {
 		return fmt.Sprintf("copies %d", c.Copies)
 	case replica.SetMirrors:
 		return fmt.Sprintf("mirrors %v groups %v", c.Mirrors, c.GroupMirrors)
+	case replica.Quarantine:
+		return "quarantine " + string(c.Node)
 	case replica.EndJob:
 		return "end: " + c.Reason
 	case replica.RegisterNode:

@@ -182,7 +182,10 @@ func (l *leader) status() []JobStatus {
 
 func jobStatus(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {
 	s := JobStatus{Name: job.Name, ID: job.ID, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
-		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}}
+		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined}
+	for _, d := range job.Disputed {
+		s.Disputes = append(s.Disputes, DisputeStatus{Group: d.Group, Step: d.Generation.Step, Generation: d.Generation, Majority: d.Majority(), Suspects: d.Suspects, Votes: d.Votes})
+	}
 	for r, c := range job.Ranks {
 		rs := RankStatus{Rank: replica.Rank(r), Node: c.Node, Incarnation: c.Incarnation, State: "unobserved"}
 		if r < len(job.Layout.Groups) {

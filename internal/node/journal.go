@@ -81,6 +81,14 @@ func (j *journal) jobChanged(was, is *replica.Job, pinnedAt time.Time) {
 			e.Msg("fault recorded; epoch closed")
 		}
 	}
+	for _, d := range is.Disputed[min(len(was.Disputed), len(is.Disputed)):] {
+		j.disputed(is, d)
+	}
+	for _, n := range is.Quarantined {
+		if !slices.Contains(was.Quarantined, n) {
+			jobEvent(j.z.Warn().Str("event", "quarantined"), is).Str("node", string(n)).Msg("node quarantined for the job")
+		}
+	}
 	for r, c := range is.Ranks {
 		if r < len(was.Ranks) && was.Ranks[r] != c {
 			jobEvent(j.event("rank_claimed"), is).Int("rank", r).Uint64("incarnation", uint64(c.Incarnation)).Str("node", string(c.Node)).Msg("rank claimed")
@@ -109,6 +117,17 @@ func (j *journal) jobChanged(was, is *replica.Job, pinnedAt time.Time) {
 	if is.Phase == replica.Ended && was.Phase != replica.Ended {
 		jobEvent(j.event("ended"), is).Str("reason", is.EndReason).Msg("job ended")
 	}
+}
+
+// disputed logs different roots of one generation: who reported which, in the same order, and who is suspect.
+func (j *journal) disputed(job *replica.Job, d replica.Dispute) {
+	var ranks []replica.Rank
+	var nodes, roots []string
+	for _, v := range d.Votes {
+		ranks, nodes, roots = append(ranks, v.Rank), append(nodes, string(v.Node)), append(roots, v.Root.String())
+	}
+	jobEvent(j.z.Warn().Str("event", "dispute"), job).Uint32("group", uint32(d.Group)).Uint64("step", uint64(d.Generation.Step)).Str("generation", d.Generation.String()).
+		Interface("ranks", ranks).Strs("nodes", nodes).Strs("roots", roots).Interface("suspects", d.Suspects).Bool("majority", d.Majority()).Msg("ranks of a group report different roots; epoch closed")
 }
 
 func (j *journal) fenced(job *replica.Job) {

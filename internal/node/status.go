@@ -47,6 +47,19 @@ type JobStatus struct {
 	EndReason string             `json:"end_reason,omitempty"`
 	Waiting   []string           `json:"waiting,omitempty"` // who holds up the next commit or plan, and why
 	Holdings  []Holding          `json:"holdings,omitempty"`
+	// Disputes are the generations that ranks of a group reported different roots of, oldest first.
+	Disputes    []DisputeStatus    `json:"disputes,omitempty"`
+	Quarantined []replica.NodeName `json:"quarantined,omitempty"` // nodes that are kept out of this job
+}
+
+// DisputeStatus is one dispute. With a majority the suspects are those that voted otherwise, without one all who voted.
+type DisputeStatus struct {
+	Group      replica.GroupID    `json:"group"`
+	Step       replica.Step       `json:"step"`
+	Generation replica.Generation `json:"generation"`
+	Majority   bool               `json:"majority"`
+	Suspects   []replica.Rank     `json:"suspects"`
+	Votes      []replica.Vote     `json:"votes"`
 }
 
 // RankStatus is one rank.

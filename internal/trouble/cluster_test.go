@@ -198,7 +198,17 @@ type statusJob struct {
 	Epoch           replica.Epoch
 	Position        struct{ Step int }
 	Durable         struct{ Step int }
-	Ranks           []struct {
+	Quarantined     []string
+	Disputes        []struct {
+		Group, Step int
+		Majority    bool
+		Suspects    []int
+		Votes       []struct {
+			Rank       int
+			Node, Root string
+		}
+	}
+	Ranks []struct {
 		Rank, PID   int
 		Incarnation replica.Incarnation
 		State       string
