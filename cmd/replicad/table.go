@@ -52,6 +52,10 @@ func printStatus(w io.Writer, s node.Status) error {
 }
 
 func printJob(t io.Writer, s node.Status, j node.JobStatus) {
+	if j.Phase == replica.Ended.String() {
+		fmt.Fprintf(t, "\njob %s\tended at step %d: %s\n", j.Name, j.Position.Step, j.EndReason)
+		return
+	}
 	fmt.Fprintf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, j.Phase, j.Epoch, j.ID)
 	committed := "none yet"
 	if !j.Committed.IsZero() {
@@ -64,9 +68,6 @@ func printJob(t io.Writer, s node.Status, j node.JobStatus) {
 		copies += " (degraded: fewer than min_copies)"
 	}
 	fmt.Fprintf(t, "copies\t%s\n", copies)
-	if j.EndReason != "" {
-		fmt.Fprintf(t, "ended\t%s\n", j.EndReason)
-	}
 	for _, d := range j.Disputes {
 		fmt.Fprintf(t, "dispute\t%s\n", disputeText(d))
 	}

@@ -215,6 +215,10 @@ func (l *leader) follow(ctx context.Context, before lock.View) {
 			if was == nil || was.Epoch != job.Epoch || was.ClosedEpoch != job.ClosedEpoch {
 				l.kv.Advance(id, job.ClosedEpoch+1)
 			}
+			if job.Phase == replica.Ended {
+				l.kv.Drop(id)
+				led.reports, led.notes = map[replica.NodeName]replica.NodeReport{}, map[string]string{}
+			}
 		}
 	}
 	if full { // nodes first: what the rules send afterwards must find them informed
@@ -232,6 +236,7 @@ func (l *leader) follow(ctx context.Context, before lock.View) {
 		job, ok := l.view.Jobs[id]
 		if !ok {
 			delete(l.jobs, id)
+			l.kv.Drop(id)
 			continue
 		}
 		if before.Jobs[id] == job && !nodesChanged {
