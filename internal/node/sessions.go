@@ -218,7 +218,7 @@ func (m *member) claimFor(lj *localJob, a *attaching) {
 		big := slices.MaxFunc(a.geometry.Regions, func(x, y replica.Region) int {
 			return int(int64(x.Bytes)*int64(x.Kind)) - int(int64(y.Bytes)*int64(y.Kind))
 		})
-		m.refuse(a, a.attach, wire.CodeRefused, fmt.Sprintf("private regions have %d bytes, the cap is %d; the largest is %q with %d: make it replicated if it is equal across the group, or raise the job's private cap",
+		m.refuse(a, a.attach, wire.CodeRefused, fmt.Sprintf("private regions have %d bytes, the cap is %d; the largest is %q with %d: make it replicated if it is equal across the group, or give `replicad run --private-cap-mb` more when the job is created",
 			a.geometry.PrivateBytes, privateCap(job), big.Name, big.Bytes))
 		return
 	}
