@@ -190,8 +190,8 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if job, ok := l.view.JobByName(m.Name); ok {
 			l.propose(ctx, job.ID, replica.EndJob{Job: job.ID, Reason: m.Reason}, fromDriver, nil)
 		}
-	case lostRequest:
-		l.lostForGood(ctx, from, m)
+	case operatorRequest:
+		l.operate(ctx, from, m)
 	case statusRequest:
 		b, err := json.Marshal(l.status())
 		if err == nil {

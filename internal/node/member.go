@@ -168,6 +168,10 @@ func (m *member) handle(ev memberEvent) {
 		if m.link == ev.link {
 			m.link = nil
 			m.log.unlinked(ev.err)
+			for id, ch := range m.statuses { // no answer will come
+				delete(m.statuses, id)
+				close(ch)
+			}
 		}
 	case fromLeader:
 		if m.link == ev.link {
@@ -259,6 +263,10 @@ func (m *member) leaderSays(msg any) {
 	case createReply:
 		if l := m.creates[msg.ID]; l != nil {
 			delete(m.creates, msg.ID)
+			if msg.Retry {
+				l.creating = false // the next tick asks again
+				break
+			}
 			m.created(l, msg.Refused)
 		}
 	case kvReply:

@@ -33,6 +33,7 @@ type node struct {
 	file           string
 	keeper, daemon *process
 	started        bool
+	flags          []string // of the daemon
 }
 
 var hosts atomic.Uint32
@@ -167,6 +168,7 @@ func (n *node) launch() {
 		args = append(args, "--bootstrap")
 	}
 	n.started = true
+	args = append(args, n.flags...)
 	n.daemon = spawn(n.t, string(n.cfg.Node)+" daemon", nil, replicad, args...)
 }
 
