@@ -30,7 +30,7 @@ func begin(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.Be
 }
 
 // claim takes a rank by compare-and-set on its incarnation (protocol section 6, Assignment). Free to take is a rank that
-// nobody holds, or one whose incarnation is in a present fault, while the job is Opening or Closed.
+// nobody holds, or one whose incarnation is in a present fault or on a quarantined node, while the job is Opening or Closed.
 func claim(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.Claim) (replica.Incarnation, bool, error) {
 	if err := running(j); err != nil {
 		return 0, false, err
@@ -68,16 +68,17 @@ func claim(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.Cl
 
 // claimable refuses a claim of a rank that isn't free to take.
 func claimable(j *replica.Job, c replica.Claim, now replica.Claimed) error {
+	held := now.Incarnation != 0 && !ClaimFaulted(j, c.Rank, now, false) && !slices.Contains(j.Quarantined, now.Node)
 	switch {
 	case c.Expect < now.Incarnation:
 		return refuse(Stale, "claim rank %d: expected incarnation %d, but %d on node %s holds it", c.Rank, c.Expect, now.Incarnation, now.Node)
 	case c.Expect > now.Incarnation:
 		return refuse(NotYet, "claim rank %d: expected incarnation %d, but it has only %d", c.Rank, c.Expect, now.Incarnation)
-	case now.Incarnation != 0 && !ClaimFaulted(j, c.Rank, now, false) && j.Phase != replica.Opening && j.Phase != replica.Closed:
+	case held && j.Phase != replica.Opening && j.Phase != replica.Closed:
 		return refuse(NotYet, "claim rank %d: job %s is %v and incarnation %d on node %s holds it: it is free once a fault of it is applied", c.Rank, j.Name, j.Phase, now.Incarnation, now.Node)
 	case j.Phase != replica.Opening && j.Phase != replica.Closed:
 		return refuse(NotYet, "claim rank %d: job %s is %v: ranks are claimed while it is opening or closed", c.Rank, j.Name, j.Phase)
-	case now.Incarnation != 0 && !ClaimFaulted(j, c.Rank, now, false):
+	case held:
 		return refuse(Conflict, "claim rank %d: incarnation %d on node %s holds it and is in no fault: another live process has this rank", c.Rank, now.Incarnation, now.Node)
 	}
 	return nil

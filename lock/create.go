@@ -47,6 +47,9 @@ func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
 		return Outcome{Err: refuse(Invalid, "create job %s: %d copies: want 1 to min_copies, %d", c.Name, c.Copies, opt.MinCopies)}
 	}
 	j.Degraded = j.Copies < opt.MinCopies
+	if former == nil && !c.Durable.IsZero() { // it may be one that was forgotten
+		c.Epoch, j.NextIncarnation = max(c.Epoch, s.v.ForgottenEpoch), s.v.ForgottenIncarnation
+	}
 	if err := adopt(j, former, c); err != nil {
 		return Outcome{Err: err}
 	}
@@ -162,15 +165,6 @@ func (s *State) newEra(index uint64, c replica.NewEra) Outcome {
 	}
 	s.v.Era, s.v.Jobs = c.Era, next
 	return Outcome{Changed: true}
-}
-
-// endJob ends a job; its epoch is closed, so every fence word rises and whoever still runs is refused.
-func endJob(j *replica.Job, c replica.EndJob) (bool, error) {
-	if j.Phase == replica.Ended {
-		return false, nil
-	}
-	j.Phase, j.ClosedEpoch, j.Plan, j.EndReason = replica.Ended, j.Epoch, nil, c.Reason
-	return true, nil
 }
 
 func cloneLayout(l replica.Layout) replica.Layout {

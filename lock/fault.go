@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/replicad/replicad/replica"
@@ -70,7 +71,7 @@ func cites(j *replica.Job, what string, e replica.Epoch) error {
 
 func checkFault(j *replica.Job, f replica.Fault) error {
 	switch {
-	case f.Kind < replica.ProcessDead || f.Kind > replica.Silent:
+	case f.Kind < replica.ProcessDead || f.Kind > replica.Outvoted:
 		return refuse(Invalid, "fault of unknown kind %d", f.Kind)
 	case f.OfNode() && (f.Rank != 0 || f.Incarnation != 0):
 		return refuse(Invalid, "fault of node %s also names rank %d, incarnation %d: name one subject", f.Node, f.Rank, f.Incarnation)
@@ -78,7 +79,7 @@ func checkFault(j *replica.Job, f replica.Fault) error {
 		return refuse(Invalid, "%v fault without an incarnation", f.Kind)
 	case f.Kind == replica.NodeDead && !f.OfNode():
 		return refuse(Invalid, "node-dead fault of rank %d: name the node", f.Rank)
-	case f.OfNode() && (f.Kind == replica.ProcessDead || f.Kind == replica.Exception || f.Kind == replica.Torn):
+	case f.OfNode() && (f.Kind == replica.ProcessDead || f.Kind == replica.Exception || f.Kind == replica.Torn || f.Kind == replica.Outvoted):
 		return refuse(Invalid, "%v fault of node %s: name the rank", f.Kind, f.Node)
 	case !f.OfNode() && f.Rank >= replica.Rank(j.Layout.World):
 		return refuse(Unknown, "fault of rank %d: job %s has ranks 0 to %d", f.Rank, j.Name, j.Layout.World-1)
@@ -171,7 +172,8 @@ func dropMirror(j *replica.Job, n replica.NodeName) {
 }
 
 // reportDispute records two different roots actually reported for one generation of one group, and closes the epoch
-// (protocol section 5.3). It is refused at or below the committed step. Who is suspect follows from the votes alone.
+// (protocol section 5.3). It is refused at or below the committed step. Who is suspect follows from the votes alone; whom a
+// majority has outvoted is at fault, so that nothing it produced is built upon before its process has been replaced.
 func reportDispute(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.ReportDispute) (bool, error) {
 	if err := running(j); err != nil {
 		return false, err
@@ -193,8 +195,21 @@ func reportDispute(j *replica.Job, nodes map[replica.NodeName]replica.Node, c re
 		return false, refuse(Stale, "dispute of %v: job %s is committed at %v", d.Generation, j.Name, j.Position)
 	}
 	d.Votes, d.Suspects = slices.Clone(d.Votes), Suspects(d.Votes)
+	for i, v := range d.Votes {
+		d.Votes[i].Node, d.Votes[i].Incarnation = j.Ranks[v.Rank].Node, j.Ranks[v.Rank].Incarnation
+	}
 	closeEpoch(j, nodes)
 	j.Disputed = append(slices.Clone(j.Disputed), d)
+	if !d.Majority() {
+		return true, nil
+	}
+	j.Faults = slices.Clone(j.Faults)
+	for _, r := range d.Suspects {
+		if v := d.Vote(r); v.Incarnation != 0 {
+			j.Faults = append(j.Faults, replica.Fault{Epoch: c.Epoch, Kind: replica.Outvoted, Rank: r, Incarnation: v.Incarnation,
+				Detail: fmt.Sprintf("its root of group %d at step %d is %v, the majority has another", d.Group, d.Generation.Step, v.Root)})
+		}
+	}
 	return true, nil
 }
 

@@ -174,5 +174,6 @@ func endDurable(j *replica.Job, c replica.EndDurable) (bool, error) {
 		j.Durable = c.Generation
 	}
 	j.Writer = nil
+	strip(j)
 	return true, nil
 }

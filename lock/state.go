@@ -14,6 +14,9 @@ type View struct {
 	Era     replica.Era                       `json:"era" cbor:"3,keyasint"`
 	Nodes   map[replica.NodeName]replica.Node `json:"nodes" cbor:"4,keyasint"`
 	Jobs    map[replica.JobID]*replica.Job    `json:"jobs" cbor:"5,keyasint"`
+	// The highest numbers that ended jobs which are not in Jobs any more handed out.
+	ForgottenEpoch       replica.Epoch       `json:"forgotten_epoch,omitempty" cbor:"6,keyasint,omitempty"`
+	ForgottenIncarnation replica.Incarnation `json:"forgotten_incarnation,omitempty" cbor:"7,keyasint,omitempty"`
 }
 
 // JobByName finds the job of that name that has not ended. A name may be used again, so others of that name may have.
@@ -83,7 +86,17 @@ func FromView(v View) *State {
 	if v.Jobs == nil {
 		v.Jobs = map[replica.JobID]*replica.Job{}
 	}
-	return &State{v}
+	s := &State{v}
+	for id, j := range v.Jobs { // a snapshot of a version that kept them whole
+		if j.Phase == replica.Ended && len(j.Ranks) > 0 && j.Writer == nil {
+			short := *j
+			strip(&short)
+			s.v.Jobs = maps.Clone(s.v.Jobs)
+			s.v.Jobs[id] = &short
+		}
+	}
+	s.forget()
+	return s
 }
 
 // View is the state now.
@@ -176,6 +189,9 @@ func (s *State) put(index uint64, j *replica.Job) {
 	j.LastIndex = index
 	s.v.Jobs = maps.Clone(s.v.Jobs)
 	s.v.Jobs[j.ID] = j
+	if j.Phase == replica.Ended {
+		s.forget()
+	}
 }
 
 // running refuses what a job that has ended can't do any more.

@@ -255,12 +255,23 @@ func (w *world) createJob(a args) (replica.Command, error) {
 	return c, nil
 }
 
+// claimed is who holds a rank; nobody in a job that has ended.
+func claimed(j *replica.Job, r replica.Rank) replica.Claimed {
+	if int(r) < len(j.Ranks) {
+		return j.Ranks[r]
+	}
+	return replica.Claimed{}
+}
+
 func (w *world) claim(a args, j *replica.Job) replica.Command {
 	r := replica.Rank(number(a.word(1)))
 	h := w.holder(replica.NodeName(a.word(2)))
 	h.Incarnation = replica.NodeIncarnation(a.num("inc", uint64(h.Incarnation)))
-	g := j.Layout.Groups[r]
-	c := replica.Claim{Job: w.job, Rank: r, Expect: replica.Incarnation(a.num("expect", uint64(j.Ranks[r].Incarnation))), Holder: h, Group: replica.GroupID(a.num("group", uint64(g))),
+	var g replica.GroupID
+	if int(r) < len(j.Ranks) { // an ended job has none
+		g = j.Layout.Groups[r]
+	}
+	c := replica.Claim{Job: w.job, Rank: r, Expect: replica.Incarnation(a.num("expect", uint64(claimed(j, r).Incarnation))), Holder: h, Group: replica.GroupID(a.num("group", uint64(g))),
 		Geometry: replica.Digest{byte(a.num("geometry", uint64(g)+1))}, Nonce: a.num("nonce", w.index+100)}
 	if a.word(3) != "late" {
 		w.ranks[r].dead = false
@@ -283,7 +294,7 @@ func (w *world) fault(a args, j *replica.Job) replica.Command {
 		f.NodeIncarnation = replica.NodeIncarnation(a.num("inc", uint64(w.holder(f.Node).Incarnation)))
 	} else {
 		f.Rank = replica.Rank(a.num("rank", 0))
-		f.Incarnation = replica.Incarnation(a.num("inc", uint64(j.Ranks[f.Rank].Incarnation)))
+		f.Incarnation = replica.Incarnation(a.num("inc", uint64(claimed(j, f.Rank).Incarnation)))
 	}
 	return replica.ReportFault{Job: w.job, Fault: f}
 }

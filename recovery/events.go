@@ -187,4 +187,6 @@ type Verdict struct {
 	Scan    bool           // the planner may read disk and has not seen what lies there
 	Final   bool           // of Stuck: no node that is away could change it
 	dispute *dispute       // of Stuck: the disputed initial state
+
+	disputed *replica.Dispute // of Stuck: that of a later step
 }

@@ -33,6 +33,7 @@ var ladder = map[replica.FaultKind]Rung{
 	replica.ProcessDead: Process,
 	replica.Hang:        Process,
 	replica.BadDigest:   Process,
+	replica.Outvoted:    Process, // or elsewhere, with its node quarantined: Leader.judge
 	replica.NodeDead:    Elsewhere,
 	replica.Silent:      Elsewhere,
 	replica.Health:      Elsewhere,
@@ -74,9 +75,13 @@ func (b Budget) Spent(began []time.Duration, now time.Duration) bool {
 	return n > b.Recoveries
 }
 
-// rungOf is the highest rung that the recorded faults ask for the present incarnation of a rank; 0 if none concerns it.
+// rungOf is the highest rung that the recorded faults, or a quarantine, ask for the present incarnation of a rank; 0 if none
+// concerns it.
 func rungOf(j *replica.Job, r replica.Rank) Rung {
 	c, top := j.Ranks[r], Rung(0)
+	if c.Incarnation != 0 && slices.Contains(j.Quarantined, c.Node) {
+		top = Elsewhere
+	}
 	for _, f := range j.Faults {
 		ofRank := !f.OfNode() && f.Rank == r && f.Incarnation == c.Incarnation
 		ofNode := f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation

@@ -241,6 +241,8 @@ func proposalName(c replica.Command) string {
 		return fmt.Sprintf("resume %d", c.Epoch)
 	case replica.Begin:
 		return fmt.Sprintf("begin %d", c.Epoch)
+	case replica.Quarantine:
+		return fmt.Sprintf("quarantine %s %v", c.Node, c.Clear)
 	case replica.Condemn:
 		return fmt.Sprintf("condemn %v", c.Generation)
 	case replica.SetCopies:

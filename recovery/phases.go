@@ -37,6 +37,10 @@ func (l *Leader) closedEpoch() {
 		return
 	}
 	l.awaitAcks()
+	l.tellRegions()
+	if l.judge() {
+		return
+	}
 	l.fillRanks()
 	if until := l.lastFault + l.t.Collect; l.now < until {
 		l.wakeAt(until)
@@ -54,6 +58,9 @@ func (l *Leader) spent() bool {
 		return false
 	}
 	last := "an unknown fault"
+	for _, d := range disputes(l.job) {
+		last = "a dispute: " + describe(d)
+	}
 	if n := len(l.job.Faults); n > 0 {
 		last = fmt.Sprintf("%v: %s", keyOf(l.job.Faults[n-1]), l.job.Faults[n-1].Detail)
 	}
@@ -106,6 +113,9 @@ func (l *Leader) plan() {
 	switch {
 	case v.Kind == Ready:
 		l.propose(replica.ApplyPlan{Job: l.id, Plan: p})
+		return
+	case v.Kind == Stuck && v.disputed != nil:
+		l.endDisputed(*v.disputed, v.Reason)
 		return
 	case v.Kind == Stuck:
 		if v.dispute != nil {

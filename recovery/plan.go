@@ -107,6 +107,9 @@ type choice struct {
 // not proved lost are waited for, and then the newest generation is taken that memory and disk can assemble part by part.
 func (in *PlanInput) choose() (choice, Verdict, bool) {
 	j, st := in.Job, in.stock()
+	if d, times := split(j); times > 1 {
+		return in.fromDurable(st, d, times)
+	}
 	g, lots, found := st.newest(j)
 	if found && !j.Committed.IsZero() && g.Step >= j.Position.Step {
 		return choice{g, lots, in.freshReason(g)}, Verdict{}, true

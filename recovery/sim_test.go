@@ -280,7 +280,7 @@ func (s *sim) gone(j *replica.Job) error {
 	if len(s.w.disk) > 0 {
 		return fmt.Errorf("the job ended (%s), though %v is on disk", j.EndReason, s.w.disk[len(s.w.disk)-1].Generation)
 	}
-	for _, p := range allParts(j) {
+	for _, p := range allParts(&replica.Job{Layout: s.w.layout}) {
 		if len(s.w.holders(p, j.Committed)) == 0 {
 			return nil
 		}

@@ -225,7 +225,7 @@ func (st stock) newest(j *replica.Job) (replica.Generation, []lot, bool) {
 			continue
 		}
 		lots, missing := st.assemble(j, g, nil)
-		if len(missing) == 0 && !(j.Options.RequireVotes && unvouched(lots)) {
+		if len(missing) == 0 && !(j.Options.RequireVotes && unvouched(lots)) && !doubtful(j, lots) {
 			return g, lots, true
 		}
 	}

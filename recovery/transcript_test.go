@@ -252,6 +252,13 @@ func (w *world) command(f []string) error {
 			}
 		}
 		d.starting = nil
+	case "dispute": // dispute EPOCH,STEP RANK:ROOT...: these ranks of group 0 have reported these roots
+		d := replica.Dispute{Generation: generation(f[1])}
+		for _, v := range f[2:] {
+			r, root, _ := strings.Cut(v, ":")
+			d.Votes = append(d.Votes, replica.Vote{Rank: replica.Rank(number(r)), Root: replica.Digest{byte(number(root))}})
+		}
+		return w.apply(replica.ReportDispute{Job: w.job, Epoch: w.state().Epoch, Dispute: d}).Err
 	case "condemn":
 		w.apply(replica.Condemn{Job: w.job, Generation: generation(f[1]), Reason: "test"})
 	case "prove": // the operator says that a node's memory is gone

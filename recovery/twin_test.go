@@ -281,7 +281,7 @@ func twin(in recovery.PlanInput) string {
 	for n, node := range in.Nodes {
 		concerned := !slices.Contains(j.Proved, replica.Holder{Node: n, Incarnation: node.Incarnation})
 		for _, c := range j.Ranks {
-			concerned = concerned || c.Node == n && !slices.ContainsFunc(j.Faults, func(f replica.Fault) bool { return f.Node == n && f.NodeIncarnation == c.NodeIncarnation })
+			concerned = concerned || c.Node == n && !slices.Contains(j.Quarantined, n) && !slices.ContainsFunc(j.Faults, func(f replica.Fault) bool { return f.Node == n && f.NodeIncarnation == c.NodeIncarnation })
 		}
 		if concerned && !twinFaulted(in, n) && !twinAcked(in, n) {
 			return "wait acks false false"
@@ -310,7 +310,7 @@ func twin(in recovery.PlanInput) string {
 		for _, c := range j.Ranks {
 			rep, ok := in.Reports[c.Node]
 			current := ok && in.Connected[c.Node] && rep.Session == in.Nodes[c.Node].Session
-			dead := slices.ContainsFunc(j.Faults, func(f replica.Fault) bool { return f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation })
+			dead := slices.ContainsFunc(j.Faults, func(f replica.Fault) bool { return f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation }) || slices.Contains(j.Quarantined, c.Node)
 			if !current || dead {
 				return "wait ranks false false"
 			}

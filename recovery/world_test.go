@@ -24,6 +24,7 @@ type world struct {
 	term    uint64
 	leader  *recovery.Leader
 	job     replica.JobID
+	layout  replica.Layout // of the job, which that has no more once it has ended
 	nodes   map[replica.NodeName]*daemon
 	disk    []recovery.DurableGen
 	unread  string // why the durable tier can't be searched
@@ -148,7 +149,8 @@ func (w *world) newLeader() {
 }
 
 func (w *world) create(groups []replica.GroupID, o replica.Options) {
-	w.apply(replica.CreateJob{ID: w.job, Name: "job", Layout: replica.Layout{World: uint32(len(groups)), Groups: groups}, Options: o})
+	w.layout = replica.Layout{World: uint32(len(groups)), Groups: groups}
+	w.apply(replica.CreateJob{ID: w.job, Name: "job", Layout: w.layout, Options: o})
 	w.newLeader()
 }
 
@@ -156,6 +158,9 @@ func (w *world) names() []replica.NodeName { return slices.Sorted(maps.Keys(w.no
 
 func (w *world) start(r replica.Rank, n replica.NodeName) error {
 	j, d := w.state(), w.nodes[n]
+	if int(r) >= len(j.Ranks) {
+		return errors.New("the job has ended")
+	}
 	w.nonce++
 	out := w.apply(replica.Claim{Job: w.job, Rank: r, Expect: j.Ranks[r].Incarnation, Holder: d.holder, Group: j.Layout.Groups[r], Geometry: replica.Digest{9}, Nonce: w.nonce})
 	if out.Err != nil {
@@ -279,7 +284,7 @@ func (w *world) step(commit bool) error {
 // react lets a daemon do what the state machine asks of it.
 func (w *world) react(n replica.NodeName) {
 	j, d := w.state(), w.nodes[n]
-	if j == nil || !d.up {
+	if j == nil || !d.up || j.Phase == replica.Ended {
 		return
 	}
 	d.fenced = max(d.fenced, j.ClosedEpoch)
@@ -291,7 +296,7 @@ func (w *world) react(n replica.NodeName) {
 			continue
 		}
 		if p.alive && slices.ContainsFunc(j.Faults, func(f replica.Fault) bool {
-			return f.Kind == replica.Hang && !f.OfNode() && f.Rank == r && f.Incarnation == p.inc
+			return (f.Kind == replica.Hang || f.Kind == replica.Outvoted) && !f.OfNode() && f.Rank == r && f.Incarnation == p.inc
 		}) {
 			p.alive = false // killed
 			d.offers++
@@ -558,6 +563,8 @@ func describe(c replica.Command) string {
 		return fmt.Sprintf("copies %d", c.Copies)
 	case replica.SetMirrors:
 		return fmt.Sprintf("mirrors %v groups %v", c.Mirrors, c.GroupMirrors)
+	case replica.Quarantine:
+		return "quarantine " + string(c.Node)
 	case replica.EndJob:
 		return "end: " + c.Reason
 	case replica.RegisterNode:

@@ -118,10 +118,25 @@ type Dispute struct {
 	Suspects   []Rank     `json:"suspects" cbor:"4,keyasint"` // the minority, or all where there is no majority
 }
 
-// Vote is the root that a producing rank reported.
+// Majority tells whether some root has a majority: then only those that voted otherwise are suspect.
+func (d Dispute) Majority() bool { return len(d.Suspects) < len(d.Votes) }
+
+// Vote finds the vote of a rank; zero if it has none.
+func (d Dispute) Vote(r Rank) Vote {
+	for _, v := range d.Votes {
+		if v.Rank == r {
+			return v
+		}
+	}
+	return Vote{}
+}
+
+// Vote is the root that a producing rank reported, and who held the rank then, which the state machine fills in.
 type Vote struct {
-	Rank Rank   `json:"rank" cbor:"1,keyasint"`
-	Root Digest `json:"root" cbor:"2,keyasint"`
+	Rank        Rank        `json:"rank" cbor:"1,keyasint"`
+	Root        Digest      `json:"root" cbor:"2,keyasint"`
+	Node        NodeName    `json:"node,omitempty" cbor:"3,keyasint,omitempty"`
+	Incarnation Incarnation `json:"incarnation,omitempty" cbor:"4,keyasint,omitempty"`
 }
 
 // Cadence says that from step From on a generation is due each Every steps.
@@ -171,12 +186,13 @@ const (
 	Torn        FaultKind = 5
 	BadDigest   FaultKind = 6
 	Health      FaultKind = 7
-	Drain       FaultKind = 8 // SIGTERM, drain
-	Silent      FaultKind = 9 // no acknowledgement within ack_timeout
+	Drain       FaultKind = 8  // SIGTERM, drain
+	Silent      FaultKind = 9  // no acknowledgement within ack_timeout
+	Outvoted    FaultKind = 10 // an event again: a dispute's majority has another root
 )
 
 func (k FaultKind) String() string {
-	names := [...]string{ProcessDead: "process-dead", NodeDead: "node-dead", Exception: "exception", Hang: "hang", Torn: "torn", BadDigest: "bad-digest", Health: "health", Drain: "drain", Silent: "silent"}
+	names := [...]string{ProcessDead: "process-dead", NodeDead: "node-dead", Exception: "exception", Hang: "hang", Torn: "torn", BadDigest: "bad-digest", Health: "health", Drain: "drain", Silent: "silent", Outvoted: "outvoted"}
 	if k >= ProcessDead && int(k) < len(names) {
 		return names[k]
 	}

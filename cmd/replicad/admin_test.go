@@ -110,11 +110,12 @@ func TestAdminFailures(t *testing.T) {
 
 func TestJobEnd(t *testing.T) {
 	asked := make(chan string, 1)
-	socket := serveAdmin(t, func(_ http.ResponseWriter, r *http.Request) {
+	socket := serveAdmin(t, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, "job lm had ended already, at step 7: finished")
 		asked <- r.Method + " " + r.URL.Path + " " + r.URL.Query().Get("reason")
 	})
 	code, out, errout := try(t, "job", "end", "lm", "--reason", "that's it & all", "--socket", socket)
-	if code != exitOK || !strings.Contains(out, "lm has ended") {
+	if code != exitOK || out != "job lm had ended already, at step 7: finished\n" {
 		t.Fatalf("code %d: %s%s", code, out, errout)
 	}
 	if got := <-asked; got != "POST /job/lm/end that's it & all" {

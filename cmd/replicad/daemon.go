@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
@@ -18,7 +19,7 @@ import (
 
 func newDaemon(std stdio) *cobra.Command {
 	var t target
-	var bootstrap, waitKeeper bool
+	var bootstrap, join, waitKeeper bool
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "Run this node's daemon",
@@ -26,7 +27,8 @@ func newDaemon(std stdio) *cobra.Command {
 			"is started, which stays when the daemon ends: it holds the memory of the ranks. Where the keeper is a service of its own, give\n" +
 			"--wait-keeper, or the two would race for the socket at boot.\n\n" +
 			"A cluster's very first start is with --bootstrap, once, on one or all of its voters. A voter whose log is empty and that is\n" +
-			"started without it refuses to vote: it has lost its disk, and comes back under a new name.",
+			"started without it refuses to vote: it has lost its disk, and comes back under a new name: that node is started with --join, named\n" +
+			"among the voters of its own configuration, and then added with replicad voter add, after voter remove of the old name.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := t.load(func(dir string, name replica.NodeName) error {
@@ -42,12 +44,19 @@ func newDaemon(std stdio) *cobra.Command {
 				return coded(exitConfig, err)
 			}
 			keeper := func(ctx context.Context) (undo func(), err error) { return startKeeper(ctx, c, waitKeeper, std.err) }
-			return servedUntil(cmd.Context(), node.Run(cmd.Context(), c, node.Options{Version: versionText(), Stderr: std.err, Bootstrap: bootstrap || t.dev, Keeper: keeper}))
+			err = node.Run(cmd.Context(), c, node.Options{Version: versionText(), Stderr: std.err, Bootstrap: bootstrap || t.dev, Join: join, Keeper: keeper})
+			if t.dev && err != nil && strings.Contains(err.Error(), "is in use") { // gossip's library drops the cause
+				err = fmt.Errorf("%w (this dev cluster's address is in %s, drawn for its folder: stop the other program, or set XDG_STATE_HOME to another folder, whose cluster has another address)", err, filepath.Join(c.StateDir, "address"))
+			}
+			return servedUntil(cmd.Context(), err)
 		},
 	}
 	t.addFlags(cmd)
 	cmd.Flags().BoolVar(&waitKeeper, "wait-keeper", false, "start no keeper but wait for one that something else starts, such as a service of its own")
 	cmd.Flags().BoolVar(&bootstrap, "bootstrap", false, "start a new cluster with the configured voters (only the very first time)")
+	cmd.Flags().BoolVar(&join, "join", false, "this voter is new: with an empty log, wait until replicad voter add has added it")
+	cmd.MarkFlagsMutuallyExclusive("bootstrap", "join")
+	cmd.MarkFlagsMutuallyExclusive("dev", "join")
 	return cmd
 }
 

@@ -1,11 +1,10 @@
 package main
 
 import (
-	"fmt"
+	"context"
 	"net/http"
 	"net/url"
 
-	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
 
@@ -14,24 +13,13 @@ func newJob(std stdio) *cobra.Command {
 }
 
 func newJobEnd(std stdio) *cobra.Command {
-	var a admin
 	var reason string
-	cmd := &cobra.Command{
-		Use:   "end NAME",
-		Short: "End a job: its epoch is closed, its ranks are stopped and its memory is freed",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := replica.CheckName(args[0]); err != nil {
-				return coded(exitUsage, err)
-			}
-			if _, err := a.call(cmd.Context(), http.MethodPost, "/job/"+args[0]+"/end?reason="+url.QueryEscape(reason)); err != nil {
-				return err
-			}
-			_, err := fmt.Fprintf(std.out, "job %s has ended\n", args[0])
-			return err
+	v := &ask{use: "end NAME", args: 1, short: "End a job: its epoch is closed, its ranks are stopped and its memory is freed",
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().StringVar(&reason, "reason", "ended by an operator", "what the job's record says")
 		},
-	}
-	a.addFlags(cmd)
-	cmd.Flags().StringVar(&reason, "reason", "ended by an operator", "what the job's record says")
-	return cmd
+		call: func(ctx context.Context, a *admin, args []string) ([]byte, error) {
+			return a.call(ctx, http.MethodPost, "/job/"+args[0]+"/end?reason="+url.QueryEscape(reason))
+		}}
+	return v.command(std)
 }

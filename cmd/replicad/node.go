@@ -1,43 +1,49 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 
-	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
 
 func newNode(std stdio) *cobra.Command {
-	return group("node", "Act on a node", newNodeLost(std))
+	return group("node", "Act on a node", newNodeLost(std), newNodeDrain(std), newNodeClear(std))
 }
 
 func newNodeLost(std stdio) *cobra.Command {
-	var a admin
 	var why string
-	cmd := &cobra.Command{
-		Use:   "lost NAME",
-		Short: "Say that a node's memory is gone: recovery stops waiting for the copies it held",
-		Long: `Say that a node's memory is gone for good.
+	v := &ask{use: "lost NAME", args: 1, short: "Say that a node's memory is gone: recovery stops waiting for the copies it held", long: `Say that a node's memory is gone for good.
 
 A node that has only fallen silent may come back with the newest state in its memory, so recovery waits holder_grace for it
 before it gives up a committed step or reads disk. If you know better (the machine was powered off, reimaged, taken away),
 this ends the wait. It can't be taken back: what that life of the node held is never used again. A node that is connected
 is refused.`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := replica.CheckName(args[0]); err != nil {
-				return coded(exitUsage, err)
-			}
-			body, err := a.call(cmd.Context(), http.MethodPost, "/node/"+args[0]+"/lost?why="+url.QueryEscape(why))
-			if err != nil {
-				return err
-			}
-			_, err = std.out.Write(body)
-			return err
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().StringVar(&why, "why", "no reason given", "what the job's record says")
 		},
-	}
-	a.addFlags(cmd)
-	cmd.Flags().StringVar(&why, "why", "no reason given", "what the job's record says")
-	return cmd
+		call: func(ctx context.Context, a *admin, args []string) ([]byte, error) {
+			return a.call(ctx, http.MethodPost, "/node/"+args[0]+"/lost?why="+url.QueryEscape(why))
+		}}
+	return v.command(std)
+}
+
+func newNodeDrain(std stdio) *cobra.Command {
+	v := &ask{use: "drain NAME", args: 1, short: "Have a node's ranks move to others, and keep it out of the jobs that run", long: `Have the ranks of a node move to other nodes, or to a spare, in every job that runs; the jobs go on from the last committed step.
+The node holds nothing for them from then on and can be stopped, until node clear lets them use it again; jobs that are created
+later may use it. It is refused, and nothing is done, where nobody offers processes for the ranks, or where the node alone
+holds some part of a job's state.`,
+		call: func(ctx context.Context, a *admin, args []string) ([]byte, error) {
+			return a.call(ctx, http.MethodPost, "/node/"+args[0]+"/drain")
+		}}
+	return v.command(std)
+}
+
+func newNodeClear(std stdio) *cobra.Command {
+	v := &ask{use: "clear NAME", args: 1, short: "Let running jobs use a node again that was drained, or quarantined after a dispute",
+		call: func(ctx context.Context, a *admin, args []string) ([]byte, error) {
+			return a.call(ctx, http.MethodPost, "/node/"+args[0]+"/clear")
+		}}
+	return v.command(std)
 }

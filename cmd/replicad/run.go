@@ -15,6 +15,7 @@ type runFlags struct {
 	target
 	opt           launch.Options
 	ranks, groups string
+	loose         string // groups whose ranks may differ
 }
 
 func newRun(std stdio) *cobra.Command {
@@ -63,16 +64,21 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default 4)")
 	flags.IntVar(&o.ChunkMB, "chunk-mb", 0, "chunk size in MiB (default 4)")
 	flags.IntVar(&o.DurableEvery, "durable-every", 0, "steps between generations written to disk (default: none)")
+	flags.IntVar(&o.PrivateCapMB, "private-cap-mb", 0, "most that a rank's private regions may have, in MiB (default 64)")
+	flags.BoolVar(&o.RequireVotes, "require-votes", false, "never go on from a state that one rank alone vouches for")
+	flags.BoolVar(&o.CollectiveWindow, "collective-window", false, "the optimizer step holds collectives: after a fault nobody waits for a rank inside it")
+	flags.StringVar(&f.loose, "nondeterministic", "", "replica `GROUPS` whose ranks may differ, as `0,2`: the lowest rank's state counts, and the others load it")
 	flags.BoolVar(&o.Resume, "resume", false, "if the job does not run yet, go on from the newest durable generation of its name, where there is one")
 }
 
 // options are those of the flags, with the socket, token and host of the configuration where no flag says otherwise.
 func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 	o := f.opt
-	var badRanks, badGroups error
+	var badRanks, badGroups, badLoose error
 	o.Ranks, badRanks = launch.ParseList[replica.Rank](f.ranks)
 	o.Groups, badGroups = launch.ParseList[replica.GroupID](f.groups)
-	if err := errors.Join(badRanks, badGroups); err != nil {
+	o.Nondeterministic, badLoose = launch.ParseList[replica.GroupID](f.loose)
+	if err := errors.Join(badRanks, badGroups, badLoose); err != nil {
 		return o, coded(exitUsage, err)
 	}
 	if o.Socket == "" {

@@ -52,6 +52,10 @@ func printStatus(w io.Writer, s node.Status) error {
 }
 
 func printJob(t io.Writer, s node.Status, j node.JobStatus) {
+	if j.Phase == replica.Ended.String() {
+		fmt.Fprintf(t, "\njob %s\tended at step %d: %s\n", j.Name, j.Position.Step, j.EndReason)
+		return
+	}
 	fmt.Fprintf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, j.Phase, j.Epoch, j.ID)
 	committed := "none yet"
 	if !j.Committed.IsZero() {
@@ -67,8 +71,11 @@ func printJob(t io.Writer, s node.Status, j node.JobStatus) {
 		copies += " (degraded: fewer than min_copies)"
 	}
 	fmt.Fprintf(t, "copies\t%s\n", copies)
-	if j.EndReason != "" {
-		fmt.Fprintf(t, "ended\t%s\n", j.EndReason)
+	for _, d := range j.Disputes {
+		fmt.Fprintf(t, "dispute\t%s\n", disputeText(d))
+	}
+	if len(j.Quarantined) > 0 {
+		fmt.Fprintf(t, "quarantined\t%v\n", j.Quarantined)
 	}
 	for _, w := range j.Waiting {
 		fmt.Fprintf(t, "waiting\t%s\n", w)
@@ -87,6 +94,25 @@ func printJob(t io.Writer, s node.Status, j node.JobStatus) {
 	for _, row := range holdingRows(j.Holdings) {
 		fmt.Fprintf(t, "%s\t%v\t%.8s\t%s\n", row.part, row.generation, row.root, strings.Join(row.nodes, " "))
 	}
+}
+
+// disputeVotes bounds the votes of a dispute that the table names; --json has them all.
+const disputeVotes = 8
+
+// disputeText says who disagreed about what, and who is suspect.
+func disputeText(d node.DisputeStatus) string {
+	what := "no majority, all suspect"
+	if d.Majority {
+		what = fmt.Sprintf("suspect: rank %s", strings.Trim(fmt.Sprint(d.Suspects), "[]"))
+	}
+	var votes []string
+	for _, v := range d.Votes[:min(len(d.Votes), disputeVotes)] {
+		votes = append(votes, fmt.Sprintf("rank %d on %s %.8s", v.Rank, v.Node, v.Root.String()))
+	}
+	if more := len(d.Votes) - len(votes); more > 0 {
+		votes = append(votes, fmt.Sprintf("%d more", more))
+	}
+	return fmt.Sprintf("group %d at step %d (generation %v): %s; roots: %s", d.Group, d.Step, d.Generation, what, strings.Join(votes, ", "))
 }
 
 type holdingRow struct {

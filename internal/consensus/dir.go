@@ -39,7 +39,7 @@ func claimDir(cfg Config) error {
 	b, err := readOwner(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(filepath.Join(cfg.Dir, logFile)); err == nil {
-			return fmt.Errorf("%w: %s has a %s and no %s: restore the file or move the directory away and let the node join under a new name", ErrCorrupt, cfg.Dir, logFile, ownerFile)
+			return fmt.Errorf("%w: %s has a %s and no %s: restore the file, or move the directory away and %s", ErrCorrupt, cfg.Dir, logFile, ownerFile, remedy(cfg.ID))
 		}
 		if err := writeOwner(cfg.Dir, owner{1, cfg.Cluster, cfg.ID}); err != nil {
 			return fmt.Errorf("raft directory %s: %w: make it writable by the daemon's user or configure another", cfg.Dir, err)
@@ -51,7 +51,7 @@ func claimDir(cfg Config) error {
 	}
 	o, err := parseOwner(b)
 	if err != nil {
-		return fmt.Errorf("%w: %s (%v): move the directory away and let the node join under a new name", ErrCorrupt, path, err)
+		return fmt.Errorf("%w: %s (%v): move the directory away and %s", ErrCorrupt, path, err, remedy(cfg.ID))
 	}
 	if o.Cluster != cfg.Cluster || o.Node != cfg.ID {
 		return fmt.Errorf("%w: %s is of node %q of cluster %v, this is node %q of cluster %v: configure this node's own directory or move that one away",
@@ -142,7 +142,12 @@ func openLog(cfg Config) (log *raftboltdb.BoltStore, snaps *raft.FileSnapshotSto
 }
 
 func damaged(path string, cause any) error {
-	return fmt.Errorf("%w: %s: %v: move the directory away and let the node join under a new name; its log can't be trusted any more", ErrCorrupt, path, cause)
+	return fmt.Errorf("%w: %s: %v: its log can't be trusted any more: move the directory away, have the voter removed (replicad voter remove NAME), and start the node under a new name with --join, to be added (replicad voter add)", ErrCorrupt, path, cause)
+}
+
+// remedy is what brings back a node that has lost its log: not under its old name, whose votes it can't remember.
+func remedy(id replica.NodeName) string {
+	return fmt.Sprintf("have the voter removed (replicad voter remove %s) and start the node under a new name with --join, to be added (replicad voter add)", id)
 }
 
 // guarded runs fn, which reads the log: bbolt and raft panic, or fault on a truncated map, where it is damaged.

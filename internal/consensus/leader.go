@@ -105,6 +105,19 @@ func (n *Node) Transfer() error {
 	return n.await(ctx, "transfer leadership", func(time.Duration) error { return n.raft.LeadershipTransfer().Error() })
 }
 
+// ID is this node's name.
+func (n *Node) ID() replica.NodeName { return n.cfg.ID }
+
+// Voters are the members of the Raft cluster, as far as this node's log says; addresses as they were added.
+func (n *Node) Voters() (out []Voter) {
+	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
+		if s.Suffrage == raft.Voter {
+			out = append(out, Voter{replica.NodeName(s.ID), string(s.Address)})
+		}
+	}
+	return out
+}
+
 // AddVoter lets a new node vote; it starts with Join. Only the leader can.
 func (n *Node) AddVoter(ctx context.Context, v Voter) error {
 	return n.await(ctx, fmt.Sprintf("add voter %q", v.Name), func(d time.Duration) error {

@@ -87,8 +87,8 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 			return damaged(path, err)
 		}
 		if !has && !cfg.Bootstrap && !cfg.Join {
-			return fmt.Errorf("%w: %s: if node %q voted before, its promises are lost with its log: remove it from the voters and let it join under a new name; if the cluster is new, bootstrap it",
-				ErrEmptyLog, cfg.Dir, cfg.ID)
+			return fmt.Errorf("%w: %s: if node %q voted before, its promises are lost with its log: %s; if the cluster is new, start it with --bootstrap",
+				ErrEmptyLog, cfg.Dir, cfg.ID, remedy(cfg.ID))
 		}
 		log, err := raft.NewLogCache(logCache, watchedLog{wrap(store), n.dog})
 		if err != nil {

@@ -149,6 +149,12 @@ func (l *launcher) onMessage(typ uint16, body []byte) error {
 			return err
 		}
 		l.onStop(s)
+	case wire.MRunNote:
+		n, err := wire.ParseRefused(body)
+		if err != nil {
+			return err
+		}
+		l.opt.Logf("%s", n.Text)
 	case wire.MRunDone:
 		d, err := wire.ParseRefused(body)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +29,9 @@ type Options struct {
 
 	// Job options, where this launcher creates the job. Resume: it goes on from the newest durable generation of that name.
 	MinCopies, Cadence, Slots, ChunkMB, DurableEvery int
-	Resume                                           bool
+	PrivateCapMB                                     int
+	Nondeterministic                                 []replica.GroupID // groups whose lowest rank's state counts
+	Resume, RequireVotes, CollectiveWindow           bool
 
 	Command []string // and its arguments
 	Env     []string // "NAME=value"; REPLICAD_* are replaced
@@ -44,6 +47,8 @@ type Options struct {
 const (
 	maxText    = 63 // a job name or token
 	maxChunkMB = 1 << 10
+
+	maxPrivateCapMB = 1 << 20
 )
 
 // withDefaults returns a copy with defaults filled in.
@@ -93,7 +98,7 @@ func (o Options) Validate() error {
 		flag     string
 		value    int
 		min, max int
-	}{{"--min-copies", o.MinCopies, 1, 64}, {"--cadence", o.Cadence, 1, 1 << 20}, {"--slots", o.Slots, 2, 4}, {"--chunk-mb", o.ChunkMB, 1, maxChunkMB}, {"--durable-every", o.DurableEvery, 1, 1 << 30}} {
+	}{{"--min-copies", o.MinCopies, 1, 64}, {"--cadence", o.Cadence, 1, 1 << 20}, {"--slots", o.Slots, 2, 4}, {"--chunk-mb", o.ChunkMB, 1, maxChunkMB}, {"--durable-every", o.DurableEvery, 1, 1 << 30}, {"--private-cap-mb", o.PrivateCapMB, 1, maxPrivateCapMB}} {
 		if f.value != 0 && (f.value < f.min || f.value > f.max) {
 			bad("%s %d: want %d to %d, or 0 for the default", f.flag, f.value, f.min, f.max)
 		}
@@ -116,6 +121,14 @@ func (o Options) checkRanks(bad func(string, ...any)) {
 			bad("--ranks: %d is not below --world %d, or named twice", r, o.World)
 		}
 		seen[r] = true
+	}
+	if len(o.Nondeterministic) > wire.MaxRunNondeterministic {
+		bad("--nondeterministic names %d groups: at most %d", len(o.Nondeterministic), wire.MaxRunNondeterministic)
+	}
+	for i, g := range o.Nondeterministic {
+		if o.Groups == nil && g != 0 || o.Groups != nil && !slices.Contains(o.Groups, g) || slices.Contains(o.Nondeterministic[:i], g) {
+			bad("--nondeterministic: no rank is in group %d, or it is named twice", g)
+		}
 	}
 	if o.Groups == nil {
 		return
@@ -140,11 +153,17 @@ func (o Options) hello() wire.RunHello {
 	if o.Resume {
 		flags |= wire.RunResume
 	}
+	if o.RequireVotes {
+		flags |= wire.RunRequireVotes
+	}
+	if o.CollectiveWindow {
+		flags |= wire.RunCollectiveWindow
+	}
 	return wire.RunHello{
 		Flags: flags,
 		ABI:   wire.RankABI, World: uint32(o.World), Capacity: uint32(o.Capacity), Spare: o.Spare, Ranks: o.Ranks, Groups: o.Groups,
 		MinCopies: uint32(o.MinCopies), Cadence: uint32(o.Cadence), Slots: uint32(o.Slots), ChunkBytes: uint32(o.ChunkMB) << 20, DurableEvery: uint32(o.DurableEvery),
-		Job: o.Job, Token: o.Token,
+		Job: o.Job, Token: o.Token, PrivateCapMB: uint32(o.PrivateCapMB), Nondeterministic: o.Nondeterministic,
 	}
 }
 

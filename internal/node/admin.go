@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,10 +18,10 @@ import (
 // statusTimeout bounds how long status waits for the leader before it answers with what this node knows alone.
 const statusTimeout = 500 * time.Millisecond
 
-// lostTimeout is how long the word that a node is lost may take to be recorded.
-const lostTimeout = 2 * proposeTimeout
+// operatorTimeout is how long the leader may take to answer an operator: longer than anything that it waits for itself.
+const operatorTimeout = drainTimeout + proposeTimeout
 
-// admin serves the operator's socket: status, ending a job, and the word that a node is lost. HTTP over a unix socket of mode 0600.
+// admin serves the operator's socket: status, and requests to the leader. HTTP over a unix socket of mode 0600.
 type admin struct {
 	m       *member
 	probes  *prober
@@ -45,38 +46,23 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(a.status(r.Context())) //nolint:errcheck // the caller went away
 	})
-	mux.HandleFunc("POST /job/{name}/end", func(w http.ResponseWriter, r *http.Request) {
-		reason := r.FormValue("reason")
-		if reason == "" {
-			reason = "ended by the operator"
-		}
-		name, known := r.PathValue("name"), false
-		if !a.m.do(r.Context(), func() {
-			if known = a.m.jobNamed(name) != nil && a.m.link != nil; known {
-				a.m.send(kindEnd, endRequest{name, reason})
-			}
-		}) || !known {
-			http.Error(w, fmt.Sprintf("no running job %q is known here, or no leader is: see replicad status", name), http.StatusNotFound)
-			return
-		}
-		fmt.Fprintln(w, "asked the leader to end job", name)
-	})
-	mux.HandleFunc("POST /node/{name}/lost", func(w http.ResponseWriter, r *http.Request) {
-		name := r.PathValue("name")
-		var answer lostReply
-		ok, err := a.ask(r.Context(), lostTimeout, &answer, func(id uint64) {
-			a.m.send(kindLost, lostRequest{id, replica.NodeName(name), r.FormValue("why")})
+	operator := func(pattern string, request func(*http.Request) operatorRequest) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { a.operator(w, r, request(r)) })
+	}
+	for path, verb := range map[string]operatorVerb{"lost": verbLost, "drain": verbDrain, "clear": verbClear} {
+		operator("POST /node/{name}/"+path, func(r *http.Request) operatorRequest {
+			return operatorRequest{Verb: verb, Node: replica.NodeName(r.PathValue("name")), Why: r.FormValue("why")}
 		})
-		switch {
-		case !ok:
-			http.Error(w, fmt.Sprintf("no leader answered: whether node %s is recorded as lost is not known; ask again once replicad status names a leader", name), http.StatusServiceUnavailable)
-		case err != nil:
-			http.Error(w, err.Error(), http.StatusBadGateway)
-		case answer.Refused != "":
-			http.Error(w, answer.Refused, http.StatusConflict)
-		default:
-			fmt.Fprintf(w, "the memory of node %s (incarnation %d) is recorded as lost in %d jobs\n", name, answer.Incarnation, answer.Jobs)
-		}
+	}
+	operator("POST /job/{name}/end", func(r *http.Request) operatorRequest {
+		return operatorRequest{Verb: verbEnd, Job: r.PathValue("name"), Why: cmp.Or(r.FormValue("reason"), "ended by the operator")}
+	})
+	operator("GET /voters", func(*http.Request) operatorRequest { return operatorRequest{Verb: verbVoters} })
+	operator("POST /voter/{name}/add", func(r *http.Request) operatorRequest {
+		return operatorRequest{Verb: verbAddVoter, Node: replica.NodeName(r.PathValue("name")), Addr: r.FormValue("addr")}
+	})
+	operator("POST /voter/{name}/remove", func(r *http.Request) operatorRequest {
+		return operatorRequest{Verb: verbRemoveVoter, Node: replica.NodeName(r.PathValue("name"))}
 	})
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second, MaxHeaderBytes: 64 << 10}
 	stop := context.AfterFunc(ctx, func() { s.Close() })
@@ -85,6 +71,25 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("admin socket: %w", err)
 	}
 	return nil
+}
+
+// operator passes an operator's request on to the leader, and its answer back.
+func (a *admin) operator(w http.ResponseWriter, r *http.Request, q operatorRequest) {
+	var answer operatorReply
+	ok, err := a.ask(r.Context(), operatorTimeout, &answer, func(id uint64) {
+		q.ID = id
+		a.m.send(kindOperator, q)
+	})
+	switch {
+	case !ok:
+		http.Error(w, "no leader answered: what became of the request is not known; ask again once replicad status names a leader", http.StatusServiceUnavailable)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusBadGateway)
+	case answer.Refused != "":
+		http.Error(w, answer.Refused, http.StatusConflict)
+	default:
+		fmt.Fprintln(w, answer.Text)
+	}
 }
 
 // ask sends the leader a question under a new number and waits for the JSON of its answer; false: none came.
@@ -103,7 +108,10 @@ func (a *admin) ask(ctx context.Context, patience time.Duration, into any, send 
 	}
 	defer a.m.do(context.WithoutCancel(ctx), func() { delete(a.m.statuses, id) })
 	select {
-	case b := <-answer:
+	case b, ok := <-answer:
+		if !ok {
+			return false, nil // the link went down
+		}
 		return true, json.Unmarshal(b, into)
 	case <-time.After(patience):
 	case <-ctx.Done():
@@ -169,7 +177,10 @@ func (l *leader) status() []JobStatus {
 
 func jobStatus(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {
 	s := JobStatus{Name: job.Name, ID: job.ID, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
-		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}}
+		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined}
+	for _, d := range job.Disputed {
+		s.Disputes = append(s.Disputes, DisputeStatus{Group: d.Group, Step: d.Generation.Step, Generation: d.Generation, Majority: d.Majority(), Suspects: d.Suspects, Votes: d.Votes})
+	}
 	for r, c := range job.Ranks {
 		rs := RankStatus{Rank: replica.Rank(r), Node: c.Node, Incarnation: c.Incarnation, State: "unobserved"}
 		if r < len(job.Layout.Groups) {

@@ -52,7 +52,12 @@ func (m *member) settle(lj *localJob) bool {
 			continue
 		}
 		waiting = true
-		if lr.alive && time.Now().After(lj.settleBy) {
+		if lr.alive && lj.job.Options.CollectiveWindow && lr.arena.Step().Phase() == replica.Updating && !lr.arena.unsealed() {
+			m.log.rankNote(lj.job, lr.rank, "collective_window", "it is inside its optimizer step, where it waits for ranks that will not come: its live state is taken for torn at once")
+			lr.torn = lj.job.ClosedEpoch
+			m.report(lj)
+		}
+		if lr.alive && !lr.settled() && time.Now().After(lj.settleBy) {
 			m.log.rankNote(lj.job, lr.rank, "settle_timeout", "did not come to rest in time: what it had not finished is torn; the plan waits for it, and recovery takes it for hung in the end")
 			for _, p := range lr.arena.Places() {
 				lr.arena.Tear(p)

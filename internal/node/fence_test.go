@@ -158,6 +158,31 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// With collective_window a rank inside its step is torn at once, as soon as nothing of the step before is unsealed: it waits for
+// ranks that will not come.
+func TestSettleCollectiveWindow(t *testing.T) {
+	d := newDesk(t)
+	job := closed(newJob())
+	job.Options.CollectiveWindow = true
+	lj := d.put(job)
+	lr := d.attach(lj, 0)
+	d.live(lr, 3, 6, replica.Updating)
+	d.fence(lj)
+	d.seal(lr.arena, slot(1), gen(3, 5), 1)
+	d.setState(lr.arena, slot(1), replica.SlotCopied)
+	if !d.settle(lj) || lr.settled() {
+		t.Error("settled while the step before is still being sealed")
+	}
+	d.setState(lr.arena, slot(1), replica.SlotSealed)
+	d.settle(lj)
+	if !lr.settled() || lr.arena.Word(slot(1)).State() != replica.SlotSealed {
+		t.Errorf("settled: %t, slot %v", lr.settled(), lr.arena.Word(slot(1)).State())
+	}
+	if d.settle(lj) {
+		t.Error("still waits")
+	}
+}
+
 // What a dead rank was copying is torn and given back; what it had COPIED is sealed in its name, if its good word vouches for it.
 func TestRankDied(t *testing.T) {
 	d := newDesk(t)

@@ -37,11 +37,11 @@ func (m *member) paused(lr *localRank, most time.Duration) {
 	lr.pulse.Pause(now, now.Add(most))
 }
 
-// killHung ends the processes here that are in a hang: their launchers start others, and their arenas stay. What was COPIED is
-// sealed in their names, as for any dead process.
+// killHung ends the processes here that are in a hang, or that their group has outvoted: their launchers start others, and
+// their arenas stay. What was COPIED is sealed in their names, as for any dead process.
 func (m *member) killHung(lj *localJob) {
 	for _, f := range lj.job.Faults {
-		if f.Kind != replica.Hang || f.OfNode() {
+		if f.Kind != replica.Hang && f.Kind != replica.Outvoted || f.OfNode() {
 			continue
 		}
 		lr := lj.ranks[f.Rank]
@@ -49,7 +49,7 @@ func (m *member) killHung(lj *localJob) {
 			continue
 		}
 		lr.killed = true
-		m.log.rankNote(lj.job, lr.rank, "hang", "killed: "+f.Detail)
+		m.log.rankNote(lj.job, lr.rank, f.Kind.String(), "killed: "+f.Detail)
 		session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
 	}
 }

@@ -81,10 +81,12 @@ func (j *journal) jobChanged(was, is *replica.Job, pinnedAt time.Time) {
 			e.Msg("fault recorded; epoch closed")
 		}
 	}
-	for _, d := range is.Disputed {
-		if !slices.ContainsFunc(was.Disputed, func(o replica.Dispute) bool { return o.Group == d.Group && o.Generation == d.Generation }) {
-			jobEvent(j.z.Warn().Str("event", "disputed"), is).Uint32("group", uint32(d.Group)).Str("generation", d.Generation.String()).Str("text", suspects(is, d)).
-				Msg("twins trained to different states; epoch closed, nothing of it is committed")
+	for _, d := range is.Disputed[min(len(was.Disputed), len(is.Disputed)):] {
+		j.disputed(is, d)
+	}
+	for _, n := range is.Quarantined {
+		if !slices.Contains(was.Quarantined, n) {
+			jobEvent(j.z.Warn().Str("event", "quarantined"), is).Str("node", string(n)).Msg("node quarantined for the job")
 		}
 	}
 	for r, c := range is.Ranks {
@@ -117,16 +119,15 @@ func (j *journal) jobChanged(was, is *replica.Job, pinnedAt time.Time) {
 	}
 }
 
-// suspects names who voted against a majority of a group, and where that rank runs, or says that there was none.
-func suspects(job *replica.Job, d replica.Dispute) string {
-	if len(d.Suspects) == len(d.Votes) {
-		return fmt.Sprintf("%d ranks report different roots, and no root has a majority", len(d.Votes))
+// disputed logs different roots of one generation: who reported which, in the same order, and who is suspect.
+func (j *journal) disputed(job *replica.Job, d replica.Dispute) {
+	var ranks []replica.Rank
+	var nodes, roots []string
+	for _, v := range d.Votes {
+		ranks, nodes, roots = append(ranks, v.Rank), append(nodes, string(v.Node)), append(roots, v.Root.String())
 	}
-	var list []string
-	for _, r := range d.Suspects {
-		list = append(list, fmt.Sprintf("rank %d on %s", r, job.Ranks[r].Node))
-	}
-	return strings.Join(list, ", ") + " against the others of its group"
+	jobEvent(j.z.Warn().Str("event", "dispute"), job).Uint32("group", uint32(d.Group)).Uint64("step", uint64(d.Generation.Step)).Str("generation", d.Generation.String()).
+		Interface("ranks", ranks).Strs("nodes", nodes).Strs("roots", roots).Interface("suspects", d.Suspects).Bool("majority", d.Majority()).Msg("ranks of a group report different roots; epoch closed")
 }
 
 func (j *journal) fenced(job *replica.Job) {

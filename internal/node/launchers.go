@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -41,8 +42,53 @@ func (l *launcher) createRequest(id uint64) createRequest {
 	if len(groups) == 0 {
 		groups = make([]replica.GroupID, h.World) // one group: plain data parallelism
 	}
-	return createRequest{ID: id, Name: h.Job, Layout: replica.Layout{World: h.World, Groups: groups},
-		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery)}, Resume: h.Flags&wire.RunResume != 0}
+	layout := replica.Layout{World: h.World, Groups: groups}
+	return createRequest{ID: id, Name: h.Job, Layout: layout, Resume: h.Flags&wire.RunResume != 0,
+		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery),
+			PrivateCap: uint64(h.PrivateCapMB) << 20, RequireVotes: h.Flags&wire.RunRequireVotes != 0, CollectiveWindow: h.Flags&wire.RunCollectiveWindow != 0,
+			Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
+}
+
+// nondeterministic is the option that the named groups make; nil: none. A layout that is wrong is refused elsewhere.
+func nondeterministic(l replica.Layout, named []replica.GroupID) []bool {
+	if len(named) == 0 || l.Check() != nil {
+		return nil
+	}
+	out := make([]bool, l.NumGroups())
+	for _, g := range named {
+		if int(g) < len(out) {
+			out[g] = true
+		}
+	}
+	return out
+}
+
+// otherOptions names the flags of a launcher that say something else than the job that runs: those took effect when it was created.
+func otherOptions(want, have replica.Options) (differ []string) {
+	check := func(flag string, w, h any, given bool) {
+		if given && !reflect.DeepEqual(w, h) {
+			differ = append(differ, fmt.Sprintf("%s %v (the job runs with %v)", flag, w, h))
+		}
+	}
+	check("--min-copies", want.MinCopies, have.MinCopies, want.MinCopies != 0)
+	check("--cadence", want.Cadence, have.Cadence, want.Cadence != 0)
+	check("--slots", want.Slots, have.Slots, want.Slots != 0)
+	check("--chunk-mb", want.ChunkBytes>>20, have.ChunkBytes>>20, want.ChunkBytes != 0)
+	check("--durable-every", want.DurableEvery, have.DurableEvery, want.DurableEvery != 0)
+	check("--private-cap-mb", want.PrivateCap>>20, have.PrivateCap>>20, want.PrivateCap != 0)
+	check("--require-votes", want.RequireVotes, have.RequireVotes, want.RequireVotes)
+	check("--collective-window", want.CollectiveWindow, have.CollectiveWindow, want.CollectiveWindow)
+	check("--nondeterministic", groupsOf(want.Nondeterministic), groupsOf(have.Nondeterministic), want.Nondeterministic != nil)
+	return differ
+}
+
+func groupsOf(set []bool) (groups []int) {
+	for g, in := range set {
+		if in {
+			groups = append(groups, g)
+		}
+	}
+	return groups
 }
 
 func (m *member) runHello(ev session.RunHello) {
@@ -112,6 +158,10 @@ func (m *member) serveLauncher(l *launcher) {
 		}
 		l.accepted, l.job = true, job.ID
 		l.peer.Send(wire.RankHeader{Type: wire.MRunOK, Request: l.request, Epoch: job.Epoch}, wire.Welcome{ABI: wire.RankABI, Cluster: m.cluster, Job: job.ID, Era: m.era, ChunkBytes: chunkBytes(job)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+		if differ := otherOptions(l.createRequest(0).Options, job.Options); len(differ) > 0 {
+			text := fmt.Sprintf("warning: job %q runs already, and these flags have no effect on it: %s; end the job first to change them", job.Name, strings.Join(differ, ", "))
+			l.peer.Send(wire.RankHeader{Type: wire.MRunNote, Epoch: job.Epoch}, wire.Refused{Text: text}.Append(nil)) //nolint:errcheck // as above
+		}
 	}
 	if job.Phase != replica.Opening || l.hello.Spare {
 		return

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -80,5 +81,26 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 		// So does time.
 		l.retryAt[0] = l.retryAt[0].Add(-startWindow - 2*time.Second)
 		early(startTries - 1)
+	}
+}
+
+// What a launcher asks for reaches the job it creates; on one that runs, flags that say something else are named with both values.
+func TestLauncherOptions(t *testing.T) {
+	h := wire.RunHello{Job: "job", World: 2, Groups: []replica.GroupID{0, 1}, PrivateCapMB: 3, Nondeterministic: []replica.GroupID{1}, Flags: wire.RunRequireVotes | wire.RunCollectiveWindow, Cadence: 2}
+	o := (&launcher{hello: h}).createRequest(1).Options
+	if want := (replica.Options{Cadence: 2, PrivateCap: 3 << 20, RequireVotes: true, CollectiveWindow: true, Nondeterministic: []bool{false, true}}); !reflect.DeepEqual(o, want) {
+		t.Errorf("options %+v, want %+v", o, want)
+	}
+	if differ := otherOptions(o, o.WithDefaults()); len(differ) != 0 {
+		t.Errorf("its own job differs: %q", differ)
+	}
+	if differ := otherOptions(replica.Options{}, o.WithDefaults()); len(differ) != 0 {
+		t.Errorf("without flags: %q", differ)
+	}
+	differ := strings.Join(otherOptions(o, replica.Options{Cadence: 1}.WithDefaults()), "; ")
+	for _, want := range []string{"--cadence 2 (the job runs with 1)", "--private-cap-mb 3 (the job runs with 64)", "--require-votes true (the job runs with false)", "--nondeterministic [1] (the job runs with [])"} {
+		if !strings.Contains(differ, want) {
+			t.Errorf("%q is not in %q", want, differ)
+		}
 	}
 }

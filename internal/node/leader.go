@@ -3,8 +3,10 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
@@ -18,6 +20,8 @@ import (
 const (
 	leaderQueue    = 4096            // events waiting for the leader; links block beyond it, which stops their readers
 	proposals      = 64              // commands on their way at once; one more waits for its turn
+	maxWaiting     = 1024            // commands of nodes and operators that wait for it; one more is refused, and may be tried again
+	maxWaitingOwn  = 4 * maxWaiting  // the same for the leader's rules, which propose again what they still want
 	proposeTimeout = 5 * time.Second // after it the outcome is unknown, and is read from the state
 )
 
@@ -34,7 +38,8 @@ type leader struct {
 	in      chan any
 	ended   chan struct{} // closed when run has returned: posts are dropped from then on
 	work    sync.WaitGroup
-	slots   chan struct{}
+	slots   chan struct{} // taken by run alone, given back by what it started
+	voting  atomic.Bool   // a change of voters is under way
 
 	// Owned by run.
 	active     bool
@@ -48,6 +53,17 @@ type leader struct {
 	kv         *rendezvous.Store
 	brought    map[replica.NodeName]*nodeLink // on which a node has brought what its ranks contributed to rendezvous
 	since      time.Duration                  // it leads
+	drains     []*drain
+	waiting    []waitingProposal // for a slot, in order
+	turned     []proposalOutcome // refused for want of a place in waiting; told when the event at hand is over
+}
+
+// waitingProposal is a command that waits for its turn.
+type waitingProposal struct {
+	job  replica.JobID
+	cmd  replica.Command
+	rule origin
+	done func(lock.Outcome, error)
 }
 
 // nodeLink is a registered node's link.
@@ -135,9 +151,12 @@ func (l *leader) run(ctx context.Context) {
 		case ev := <-l.in:
 			l.refresh(ctx)
 			l.handle(ctx, ev)
+			l.turnAway(ctx)
 		case <-tick.C:
 			l.refresh(ctx)
+			l.nextProposals(ctx)
 			l.tick(ctx)
+			l.turnAway(ctx)
 		}
 	}
 }
@@ -187,6 +206,7 @@ func (l *leader) resign(why error) {
 	l.kv = rendezvous.New(0)
 	l.view = lock.View{}
 	l.active = false
+	l.drains = nil // who asked is told by the loss of the link
 }
 
 // follow tells rules and nodes what changed between two applied states.
@@ -217,6 +237,10 @@ func (l *leader) follow(ctx context.Context, before lock.View) {
 			if was == nil || was.Epoch != job.Epoch || was.ClosedEpoch != job.ClosedEpoch {
 				l.kv.Advance(id, job.ClosedEpoch+1)
 			}
+			if job.Phase == replica.Ended {
+				l.kv.Drop(id)
+				led.reports, led.notes = map[replica.NodeName]replica.NodeReport{}, map[string]string{}
+			}
 		}
 	}
 	if full { // nodes first: what the rules send afterwards must find them informed
@@ -234,6 +258,7 @@ func (l *leader) follow(ctx context.Context, before lock.View) {
 		job, ok := l.view.Jobs[id]
 		if !ok {
 			delete(l.jobs, id)
+			l.kv.Drop(id)
 			continue
 		}
 		if before.Jobs[id] == job && !nodesChanged {
@@ -259,6 +284,7 @@ func (l *leader) handle(ctx context.Context, ev any) {
 			l.message(ctx, ev.from, ev.msg)
 		}
 	case proposalOutcome:
+		l.nextProposals(ctx)
 		l.outcome(ctx, ev)
 	case adopt:
 		if ev.refused != "" {
@@ -280,16 +306,48 @@ func (l *leader) handle(ctx context.Context, ev any) {
 }
 
 // propose hands a command to Raft in a goroutine of its own; the outcome comes back as an event, so rules see outcomes
-// and changes in the order of this goroutine.
+// and changes in the order of this goroutine. At most proposals are on their way, and further ones wait in order; what finds
+// that line full is refused with consensus.ErrBusy: nothing was proposed, try again.
 func (l *leader) propose(ctx context.Context, job replica.JobID, c replica.Command, rule origin, done func(lock.Outcome, error)) {
-	l.work.Go(func() {
-		l.slots <- struct{}{}
-		pctx, cancel := context.WithTimeout(ctx, proposeTimeout)
-		_, out, err := l.cons.Propose(pctx, c)
-		cancel()
-		<-l.slots
-		l.post(proposalOutcome{job, c, out, err, done, rule})
-	})
+	limit := maxWaiting
+	if rule != fromDriver || done == nil {
+		limit = maxWaitingOwn
+	}
+	if len(l.waiting) >= limit {
+		l.turned = append(l.turned, proposalOutcome{job, c, lock.Outcome{}, fmt.Errorf("%w: %d commands wait: try again", consensus.ErrBusy, len(l.waiting)), done, rule})
+		return
+	}
+	l.waiting = append(l.waiting, waitingProposal{job, c, rule, done})
+	l.nextProposals(ctx)
+}
+
+// nextProposals starts what waits while there are slots.
+func (l *leader) nextProposals(ctx context.Context) {
+	for len(l.waiting) > 0 {
+		select {
+		case l.slots <- struct{}{}:
+		default:
+			return // an outcome, or the next tick, comes back here
+		}
+		p := l.waiting[0]
+		l.waiting = l.waiting[1:]
+		l.work.Go(func() {
+			pctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+			_, out, err := l.cons.Propose(pctx, p.cmd)
+			cancel()
+			<-l.slots
+			l.post(proposalOutcome{p.job, p.cmd, out, err, p.done, p.rule})
+		})
+	}
+}
+
+// turnAway tells who was refused since it was last called; what they propose meanwhile is told next time.
+func (l *leader) turnAway(ctx context.Context) {
+	turned := l.turned
+	l.turned = nil
+	for _, o := range turned {
+		l.outcome(ctx, o)
+	}
 }
 
 func (l *leader) outcome(ctx context.Context, o proposalOutcome) {
@@ -376,6 +434,7 @@ func (l *leader) tick(ctx context.Context) {
 			n.send(kindBeat, beat{})
 		}
 	}
+	l.drained(ctx)
 	again := now-l.looked >= commitLook
 	if again {
 		l.looked = now

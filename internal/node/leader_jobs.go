@@ -3,11 +3,13 @@ package node
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 
 	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -95,7 +97,7 @@ func (l *leader) mint(ctx context.Context, from *nodeLink, m createRequest, c re
 		}
 		if err != nil {
 			if _, ok := l.cons.State().JobByName(m.Name); !ok { // two launchers may have asked at once
-				r.Refused = err.Error()
+				r.Refused, r.Retry = err.Error(), errors.Is(err, consensus.ErrBusy)
 			}
 		}
 		from.send(kindCreateReply, r)

@@ -119,7 +119,7 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 	name := from.node.Name
 	switch m := msg.(type) {
 	case replica.NodeReport:
-		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
+		if led := l.jobs[m.Job]; led != nil && led.job.Phase != replica.Ended && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
 			led.reports[name] = m
 			l.recoverStep(ctx, m.Job, led, recovery.Report{NodeReport: m})
 			l.fenced(led)
@@ -191,8 +191,8 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if job, ok := l.view.JobByName(m.Name); ok {
 			l.propose(ctx, job.ID, replica.EndJob{Job: job.ID, Reason: m.Reason}, fromDriver, nil)
 		}
-	case lostRequest:
-		l.lostForGood(ctx, from, m)
+	case operatorRequest:
+		l.operate(ctx, from, m)
 	case statusRequest:
 		b, err := json.Marshal(l.status())
 		if err == nil {

@@ -2,36 +2,23 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
 
-// lostReply answers a lostRequest.
-type lostReply struct {
-	Refused     string                  `json:"refused,omitempty"`
-	Incarnation replica.NodeIncarnation `json:"incarnation"`
-	Jobs        int                     `json:"jobs"`
-}
-
 // lostForGood records an operator's word that the memory of a node's present life is gone, in every job: silence is no proof
 // of that, and until there is one, recovery waits holder_grace for what the node held (protocol section 6, Plan). A node
 // that is here is not lost, whoever says so.
-func (l *leader) lostForGood(ctx context.Context, from *nodeLink, m lostRequest) {
-	reply := func(r lostReply) {
-		if b, err := json.Marshal(r); err == nil {
-			from.send(kindStatusReply, statusReply{m.ID, b})
-		}
-	}
+func (l *leader) lostForGood(ctx context.Context, from *nodeLink, m operatorRequest) {
 	n, known := l.view.Nodes[m.Node]
 	switch {
 	case !known:
-		reply(lostReply{Refused: fmt.Sprintf("node %q is not registered in this cluster: see replicad status for the names", m.Node)})
+		from.answer(m.ID, refusal(fmt.Sprintf("node %q is not registered in this cluster: see replicad status for the names", m.Node)))
 		return
 	case l.links[m.Node] != nil && !l.suspected(holderOf(n)): // a silent node's link outlives it for a while
-		reply(lostReply{Refused: fmt.Sprintf("node %s is connected, its memory is there: stop its daemon and keeper first, or drain it", m.Node)})
+		from.answer(m.ID, refusal(fmt.Sprintf("node %s is connected, its memory is there: stop its daemon and keeper first, or drain it (replicad node drain %s)", m.Node, m.Node)))
 		return
 	}
 	// The outcomes come back on the goroutine that owns these counts.
@@ -51,11 +38,11 @@ func (l *leader) lostForGood(ctx context.Context, from *nodeLink, m lostRequest)
 				done++
 			}
 			if waiting--; waiting == 0 {
-				reply(lostReply{Refused: refused, Incarnation: n.Incarnation, Jobs: done})
+				from.answer(m.ID, operatorReply{Refused: refused, Text: fmt.Sprintf("the memory of node %s (incarnation %d) is recorded as lost in %d jobs", m.Node, n.Incarnation, done)})
 			}
 		})
 	}
 	if waiting == 0 {
-		reply(lostReply{Refused: "no job runs: there is nothing to recover"})
+		from.answer(m.ID, refusal("no job runs: there is nothing to recover"))
 	}
 }

@@ -293,8 +293,8 @@ func decodeFromNode(kind wire.Kind, body []byte) (any, error) {
 		return decode[markedReport](body)
 	case kindEnd:
 		return decode[endRequest](body)
-	case kindLost:
-		return decode[lostRequest](body)
+	case kindOperator:
+		return decode[operatorRequest](body)
 	case kindStatus:
 		return decode[statusRequest](body)
 	case kindRegions:

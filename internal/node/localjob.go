@@ -157,6 +157,14 @@ func (a *arenaRef) drop() {
 	}
 }
 
+// unsealed tells whether something here is being copied or hashed.
+func (a *arenaRef) unsealed() bool {
+	return slices.ContainsFunc(a.Places(), func(p shm.Place) bool {
+		s := a.Word(p).State()
+		return s == replica.SlotCopying || s == replica.SlotCopied
+	})
+}
+
 func (lj *localJob) group(r replica.Rank) replica.GroupID {
 	if int(r) < len(lj.job.Layout.Groups) {
 		return lj.job.Layout.Groups[r]

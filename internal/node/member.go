@@ -179,6 +179,10 @@ func (m *member) handle(ev memberEvent) {
 		if m.link == ev.link {
 			m.link = nil
 			m.log.unlinked(ev.err)
+			for id, ch := range m.statuses { // no answer will come
+				delete(m.statuses, id)
+				close(ch)
+			}
 		}
 	case fromLeader:
 		if m.link == ev.link {
@@ -276,6 +280,10 @@ func (m *member) leaderSays(msg any) {
 	case createReply:
 		if l := m.creates[msg.ID]; l != nil {
 			delete(m.creates, msg.ID)
+			if msg.Retry {
+				l.creating = false // the next tick asks again
+				break
+			}
 			m.created(l, msg.Refused)
 		}
 	case kvReply:
@@ -293,6 +301,7 @@ func (m *member) leaderSays(msg any) {
 // viewed takes over the leader's state and brings everything local in line with it.
 func (m *member) viewed(v view) {
 	m.era, m.nodes, m.informed = v.Era, v.Nodes, true
+	known := make(map[replica.JobID]bool, len(v.Jobs))
 	for _, job := range v.Jobs {
 		lj := m.jobs[job.ID]
 		if lj == nil {
@@ -302,6 +311,12 @@ func (m *member) viewed(v view) {
 		if job.LastIndex >= lj.job.LastIndex {
 			lj.job = job
 		}
+		known[job.ID] = true
+	}
+	for id, lj := range m.jobs {
+		if !known[id] && v.Index >= lj.job.LastIndex && lj.job.Phase != replica.Ended {
+			lj.job = endedUnseen(lj.job, v.Index)
+		}
 	}
 	m.claimOrphans()
 	for _, lj := range m.jobs {
@@ -310,6 +325,19 @@ func (m *member) viewed(v view) {
 	m.placeWaiting()
 	m.serveLaunchers()
 	m.serveAttaching()
+	for id, lj := range m.jobs {
+		if !known[id] && v.Index >= lj.job.LastIndex && len(lj.ranks)+len(lj.mirrors)+len(lj.retired) == 0 && !m.launching(lj.job.Name) {
+			delete(m.jobs, id)
+		}
+	}
+}
+
+// endedUnseen is a job that the state machine has forgotten: it ended while this node was away.
+func endedUnseen(job *replica.Job, index uint64) *replica.Job {
+	is := *job
+	is.Phase, is.ClosedEpoch, is.Plan, is.Writer, is.LastIndex = replica.Ended, is.Epoch, nil, nil, index
+	is.EndReason = "it ended while this node was away"
+	return &is
 }
 
 // resend repeats to a new leader whatever waits for an answer.

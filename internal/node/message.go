@@ -24,7 +24,7 @@ const (
 	kindMarked      wire.Kind = 45
 	kindCorrupt     wire.Kind = 46 // corruptCopy
 	kindReject      wire.Kind = 47
-	kindLost        wire.Kind = 60 // node -> leader; answered by kindStatusReply
+	kindOperator    wire.Kind = 60 // operatorRequest; answered by kindStatusReply
 	kindKept        wire.Kind = 61 // kvKept
 	kindRecheck     wire.Kind = 59 // corruptCopy: read it again
 	kindRegions     wire.Kind = 62 // replica.RegionReport
@@ -62,11 +62,27 @@ type welcome struct {
 
 type beat struct{}
 
-// lostRequest is the operator's word that a node's memory is gone.
-type lostRequest struct {
+// operatorVerb is what an operator asks of the leader.
+type operatorVerb uint8
+
+const (
+	verbLost   operatorVerb = iota // the node's memory is gone
+	verbDrain                      // the node's ranks move elsewhere
+	verbClear                      // the node may be used again
+	verbEnd                        // a job ends
+	verbVoters                     // who votes
+	verbAddVoter
+	verbRemoveVoter
+)
+
+// operatorRequest is an operator's word; the answer is an operatorReply.
+type operatorRequest struct {
 	ID   uint64           `cbor:"1,keyasint"`
 	Node replica.NodeName `cbor:"2,keyasint"`
 	Why  string           `cbor:"3,keyasint"`
+	Verb operatorVerb     `cbor:"4,keyasint"`
+	Job  string           `cbor:"5,keyasint"`
+	Addr string           `cbor:"6,keyasint"`
 }
 
 // rejected is a rank's word against the state it was given to load.
@@ -106,6 +122,7 @@ type createRequest struct {
 type createReply struct {
 	ID      uint64 `cbor:"1,keyasint"`
 	Refused string `cbor:"2,keyasint"`
+	Retry   bool   `cbor:"3,keyasint"` // refused for want of room alone: ask again
 }
 
 // kvOp is a rendezvous request of a rank.

@@ -46,7 +46,7 @@ func samples() []sample {
 		of[shardReport](kindShard, decodeFromNode),
 		of[markedReport](kindMarked, decodeFromNode),
 		of[endRequest](kindEnd, decodeFromNode),
-		of[lostRequest](kindLost, decodeFromNode),
+		of[operatorRequest](kindOperator, decodeFromNode),
 		of[statusRequest](kindStatus, decodeFromNode),
 		of[replica.RegionReport](kindRegions, decodeFromNode),
 

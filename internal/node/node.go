@@ -34,6 +34,7 @@ type Options struct {
 	Version   string
 	Stderr    io.Writer // of the log
 	Bootstrap bool      // this start creates the cluster
+	Join      bool      // this node is a new voter: it waits until the leader has added it
 	// Keeper makes sure that a keeper answers; undo takes back what it started, should the daemon not start. nil: there is one.
 	// It is called once this daemon holds the ranks' socket: nobody else starts this node's keeper then.
 	Keeper func(context.Context) (undo func(), err error)
@@ -277,7 +278,7 @@ func (d *daemon) openRaft() error {
 	d.layer = newRaftLayer(d.endpoint, names)
 	d.endpoint.Handle(endpoint.Raft, d.layer.accept)
 	var err error
-	d.cons, err = consensus.Start(consensus.Config{ID: c.Node, Addr: c.Addr, Dir: filepath.Join(c.StateDir, "raft"), Voters: voters, Bootstrap: d.opt.Bootstrap, Layer: d.layer, Cluster: d.id.Cluster,
+	d.cons, err = consensus.Start(consensus.Config{ID: c.Node, Addr: c.Addr, Dir: filepath.Join(c.StateDir, "raft"), Voters: voters, Bootstrap: d.opt.Bootstrap, Join: d.opt.Join, Layer: d.layer, Cluster: d.id.Cluster,
 		Heartbeat: c.Raft.Heartbeat, Election: c.Raft.Election, Lease: c.Raft.Lease, WatchdogAfter: c.Raft.Watchdog,
 		Logger: consensus.NewLogger(d.log.raft)})
 	if err != nil {
@@ -285,6 +286,7 @@ func (d *daemon) openRaft() error {
 		d.cons = nil
 		return nil
 	}
+	d.layer.cons.Store(d.cons)
 	d.onClose(func() { d.cons.Close() })
 	return nil
 }

@@ -7,19 +7,22 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 
+	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/replica"
 )
 
 // raftLayer carries Raft between voters over raft-class connections: one connection to each voter, a stream for each of
-// raft's. Only voters get in.
+// raft's. Only voters get in: those of the configuration, and those that Raft itself names.
 type raftLayer struct {
 	endpoint *endpoint.Endpoint
 	voters   []replica.NodeName
 	streams  chan net.Conn
 	closed   chan struct{}
 	once     sync.Once
+	cons     atomic.Pointer[consensus.Node] // nil until it has started
 
 	mu    sync.Mutex // guards conns; not held across a dial
 	conns map[replica.NodeName]*endpoint.Conn
@@ -31,9 +34,18 @@ func newRaftLayer(e *endpoint.Endpoint, voters []replica.NodeName) *raftLayer {
 	return &raftLayer{endpoint: e, voters: voters, streams: make(chan net.Conn), closed: make(chan struct{}), conns: map[replica.NodeName]*endpoint.Conn{}}
 }
 
+// votes tells whether a node is a voter as far as this one knows.
+func (l *raftLayer) votes(n replica.NodeName) bool {
+	if slices.Contains(l.voters, n) {
+		return true
+	}
+	cons := l.cons.Load()
+	return cons != nil && slices.ContainsFunc(cons.Voters(), func(v consensus.Voter) bool { return v.Name == n })
+}
+
 // accept serves one raft-class connection.
 func (l *raftLayer) accept(ctx context.Context, c *endpoint.Conn) {
-	if !slices.Contains(l.voters, c.Peer()) {
+	if !l.votes(c.Peer()) {
 		c.Close(fmt.Sprintf("node %s is no voter: raft is for voters", c.Peer()))
 		return
 	}

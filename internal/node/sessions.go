@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
 
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -196,7 +197,7 @@ func (m *member) advance(a *attaching) {
 		}
 		return
 	}
-	if c := job.Ranks[rank]; c.Incarnation != 0 && c.Node != m.self.Name && !faulted(job, rank) {
+	if c := job.Ranks[rank]; c.Incarnation != 0 && c.Node != m.self.Name && !vacated(job, rank) {
 		m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("rank %d of job %q is held by incarnation %d on node %s: it is not free", rank, job.Name, c.Incarnation, c.Node))
 		return
 	}
@@ -231,7 +232,7 @@ func (m *member) claimFor(lj *localJob, a *attaching) {
 	if a.attach == 0 || a.request != 0 || a.creating || job.Epoch == 0 || job.Epoch <= job.ClosedEpoch && job.Phase == replica.Opening {
 		return
 	}
-	if job.Phase != replica.Opening && job.Phase != replica.Closed || job.Ranks[rank].Incarnation != 0 && !faulted(job, rank) {
+	if job.Phase != replica.Opening && job.Phase != replica.Closed || job.Ranks[rank].Incarnation != 0 && !vacated(job, rank) {
 		return // the fault that frees the rank is on its way
 	}
 	if lr := lj.ranks[rank]; lr != nil && lr.finishing > 0 {
@@ -241,7 +242,7 @@ func (m *member) claimFor(lj *localJob, a *attaching) {
 		big := slices.MaxFunc(a.geometry.Regions, func(x, y replica.Region) int {
 			return int(int64(x.Bytes)*int64(x.Kind)) - int(int64(y.Bytes)*int64(y.Kind))
 		})
-		m.refuse(a, a.attach, wire.CodeRefused, fmt.Sprintf("private regions have %d bytes, the cap is %d; the largest is %q with %d: make it replicated if it is equal across the group, or raise the job's private cap",
+		m.refuse(a, a.attach, wire.CodeRefused, fmt.Sprintf("private regions have %d bytes, the cap is %d; the largest is %q with %d: make it replicated if it is equal across the group, or give `replicad run --private-cap-mb` more when the job is created",
 			a.geometry.PrivateBytes, privateCap(job), big.Name, big.Bytes))
 		return
 	}
@@ -303,6 +304,14 @@ func faulted(job *replica.Job, rank replica.Rank) bool {
 		}
 	}
 	return false
+}
+
+// vacated tells whether a rank is to be held by another process: who holds it is lost, has to go, or its node is kept out.
+func vacated(job *replica.Job, rank replica.Rank) bool {
+	c := job.Ranks[rank]
+	return faulted(job, rank) || slices.Contains(job.Quarantined, c.Node) || slices.ContainsFunc(job.Faults, func(f replica.Fault) bool {
+		return recovery.FirstRung(f.Kind) >= recovery.Process && (!f.OfNode() && f.Rank == rank && f.Incarnation == c.Incarnation || f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation)
+	})
 }
 
 func (m *member) claimReplied(r claimReply) {

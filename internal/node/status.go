@@ -49,6 +49,19 @@ type JobStatus struct {
 	// DurableError is why the newest durable write failed.
 	DurableError string    `json:"durable_error,omitempty"`
 	Holdings     []Holding `json:"holdings,omitempty"`
+	// Disputes are the generations that ranks of a group reported different roots of, oldest first.
+	Disputes    []DisputeStatus    `json:"disputes,omitempty"`
+	Quarantined []replica.NodeName `json:"quarantined,omitempty"` // nodes that are kept out of this job
+}
+
+// DisputeStatus is one dispute. With a majority the suspects are those that voted otherwise, without one all who voted.
+type DisputeStatus struct {
+	Group      replica.GroupID    `json:"group"`
+	Step       replica.Step       `json:"step"`
+	Generation replica.Generation `json:"generation"`
+	Majority   bool               `json:"majority"`
+	Suspects   []replica.Rank     `json:"suspects"`
+	Votes      []replica.Vote     `json:"votes"`
 }
 
 // RankStatus is one rank.

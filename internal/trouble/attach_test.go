@@ -62,10 +62,10 @@ func TestTooLittleMemory(t *testing.T) {
 		t.Error(e.text)
 	}
 	contains(t, e.text, "too little memory: need ", "have 0 MiB", "margin of 1048576 MiB", "memory_margin")
-	if code := l.exit(); code != 1 {
+	if code := l.exit(); code != exitDoNotRequeue {
 		t.Errorf("code %d", code)
 	}
-	l.says(`job "large" is done (1)`, "rank 0 ended 5 times", "status 1: arena of rank 0")
+	l.says(`job "large" is done (5)`, "rank 0 ended 5 times", "status 1: arena of rank 0")
 	if j := n.status().job("large"); j.Phase != "ended" || !strings.Contains(j.EndReason, "too little memory") {
 		t.Errorf("%+v", j)
 	}

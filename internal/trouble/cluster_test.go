@@ -33,6 +33,7 @@ type node struct {
 	file           string
 	keeper, daemon *process
 	started        bool
+	flags          []string // of the daemon
 }
 
 var hosts atomic.Uint32
@@ -167,6 +168,7 @@ func (n *node) launch() {
 		args = append(args, "--bootstrap")
 	}
 	n.started = true
+	args = append(args, n.flags...)
 	n.daemon = spawn(n.t, string(n.cfg.Node)+" daemon", nil, replicad, args...)
 }
 
@@ -198,7 +200,17 @@ type statusJob struct {
 	Epoch           replica.Epoch
 	Position        struct{ Step int }
 	Durable         struct{ Step int }
-	Ranks           []struct {
+	Quarantined     []string
+	Disputes        []struct {
+		Group, Step int
+		Majority    bool
+		Suspects    []int
+		Votes       []struct {
+			Rank       int
+			Node, Root string
+		}
+	}
+	Ranks []struct {
 		Rank, PID   int
 		Incarnation replica.Incarnation
 		State       string

@@ -32,7 +32,7 @@ type rankSpec struct {
 	Rest     int           // before this step it declares a pause, and stands still for 3 s
 	Reject   bool          // a process that did not begin the job rejects the first state it is given
 	Unequal  bool          // a further replicated region, "bias", starts as the rank's own number
-	Poison   int           // rank 2 has a NaN in its weights after this step, once; 0: never
+	Poison   int           // from the update of this step on the first weight is not a number
 	Patience time.Duration // for open and attach; 0: the tests'
 }
 
@@ -216,8 +216,8 @@ func (t *trainer) epoch(ctx context.Context) error {
 			return err
 		}
 		t.fill(step)
-		if t.spec.Poison > 0 && t.rank == 2 && int(step) >= t.spec.Poison {
-			t.spec.Poison, t.weights[7] = 0, float32(math.NaN())
+		if t.spec.Poison != 0 && int(step) >= t.spec.Poison {
+			t.weights[0] = float32(math.NaN())
 		}
 		if err := t.StepExit(step, 0); err != nil {
 			return err

@@ -25,6 +25,8 @@ const (
 	exitFailed = 1
 	exitConfig = 3
 	exitNobody = 4
+
+	exitDoNotRequeue = 5
 )
 
 // refusal is a start that must fail: spoil breaks something and returns what the message must name.

@@ -19,9 +19,9 @@ func TestTemporaryDirectory(t *testing.T) {
 		says []string
 	}{
 		{"demo, not writable", readOnly, "TMPDIR", demo, []string{"demo directory", "TMPDIR or --dir"}},
-		{"demo, full", func(t *testing.T) string { return full(t, tmpfs(t, "64k")) }, "TMPDIR", demo, []string{"no space left on device", "TMPDIR or --dir"}},
+		{"demo, full", func(t *testing.T) string { return full(t, tmpfs(t, "64k")) }, "TMPDIR", demo, []string{"no space", "TMPDIR or --dir"}},
 		{"dev daemon, not writable", readOnly, "XDG_STATE_HOME", []string{"daemon", "--dev"}, []string{"dev directory", "set XDG_STATE_HOME"}},
-		{"dev daemon, full", func(t *testing.T) string { return full(t, tmpfs(t, "64k")) }, "XDG_STATE_HOME", []string{"daemon", "--dev"}, []string{"no space left on device", "XDG_STATE_HOME"}},
+		{"dev daemon, full", func(t *testing.T) string { return full(t, tmpfs(t, "64k")) }, "XDG_STATE_HOME", []string{"daemon", "--dev"}, []string{"no space", "XDG_STATE_HOME"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -64,6 +64,7 @@ const (
 	MRunStart uint16 = 81
 	MRunStop  uint16 = 82
 	MRunDone  uint16 = 83
+	MRunNote  uint16 = 84 // body: Refused with Code 0: what people at the launcher should know
 )
 
 // The codes of libreplicad (RP_*), as they stand in Refused, KVValue and the KV_OK reply.

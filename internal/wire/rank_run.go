@@ -6,8 +6,16 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// RunResume is a flag of RunHello: the job, where it is created by this, goes on from the newest durable generation of its name.
-const RunResume uint32 = 1
+// The flags of RunHello.
+const (
+	RunResume           uint32 = 1 // the job, where it is created by this, goes on from the newest durable generation of its name
+	RunRequireVotes     uint32 = 2 // no plan rests on a sole producer's word
+	RunCollectiveWindow uint32 = 4 // the optimizer window holds collectives
+	runMore             uint32 = 8 // on the wire alone: PrivateCapMB and Nondeterministic follow the lists
+)
+
+// MaxRunNondeterministic is how many groups a RunHello may name as non-deterministic.
+const MaxRunNondeterministic = 64
 
 // RunHello is the body of MRunHello: what a launcher offers. The options after Groups take effect where it creates the job; 0: default.
 type RunHello struct {
@@ -18,18 +26,25 @@ type RunHello struct {
 	Groups                                                     []replica.GroupID // of each rank of the world (as many as World), or none
 	MinCopies, Cadence, Slots, ChunkBytes, DurableEvery, Flags uint32
 	Job, Token                                                 string // at most 63 bytes each
+	PrivateCapMB                                               uint32
+	Nondeterministic                                           []replica.GroupID // at most MaxRunNondeterministic
 }
 
 const runHelloBytes = 176
 
 // MaxRunWorld is the largest world whose groups fit a RunHello beside as many preferred ranks.
-const MaxRunWorld = (MaxRankMessage - RankHeaderBytes - runHelloBytes) / 8
+const MaxRunWorld = (MaxRankMessage - RankHeaderBytes - runHelloBytes - 8 - 4*MaxRunNondeterministic) / 8
 
 // Append appends the body.
 func (r RunHello) Append(dst []byte) []byte {
 	spare := uint32(0)
 	if r.Spare {
 		spare = 1
+	}
+	more := r.PrivateCapMB != 0 || len(r.Nondeterministic) > 0
+	r.Flags &^= runMore
+	if more {
+		r.Flags |= runMore
 	}
 	for _, v := range [...]uint32{r.ABI, r.World, r.Capacity, spare, uint32(len(r.Ranks)), uint32(len(r.Groups)), r.MinCopies, r.Cadence, r.Slots, r.ChunkBytes, r.DurableEvery, r.Flags} {
 		dst = le.AppendUint32(dst, v)
@@ -40,6 +55,12 @@ func (r RunHello) Append(dst []byte) []byte {
 	}
 	for _, g := range r.Groups {
 		dst = le.AppendUint32(dst, uint32(g))
+	}
+	if more {
+		dst = le.AppendUint32(le.AppendUint32(dst, r.PrivateCapMB), uint32(len(r.Nondeterministic)))
+		for _, g := range r.Nondeterministic {
+			dst = le.AppendUint32(dst, uint32(g))
+		}
 	}
 	return dst
 }
@@ -54,7 +75,13 @@ func ParseRunHello(b []byte) (r RunHello, err error) {
 	if r.World == 0 || r.World > MaxRunWorld || ranks > r.World || spare > 1 || groups != 0 && groups != r.World {
 		return RunHello{}, fmt.Errorf("run hello: world of %d with %d preferred ranks, spare %d, groups %d: want a world of 1 to %d, no more ranks than that, spare 0 or 1, and no groups or one for each rank", r.World, ranks, spare, groups, MaxRunWorld)
 	}
-	if want := runHelloBytes + 4*int(ranks) + 4*int(groups); len(b) != want {
+	want := runHelloBytes + 4*int(ranks) + 4*int(groups)
+	if r.Flags&runMore != 0 && len(b) > want {
+		if b, err = r.parseMore(b, want); err != nil {
+			return RunHello{}, err
+		}
+	}
+	if len(b) != want || r.Flags&runMore != 0 {
 		return RunHello{}, fmt.Errorf("run hello: body of %d bytes, want %d for %d ranks and groups of a world of %d", len(b), want, ranks, r.World)
 	}
 	r.Spare = spare == 1
@@ -78,6 +105,26 @@ func ParseRunHello(b []byte) (r RunHello, err error) {
 		r.Groups, at = append(r.Groups, replica.GroupID(le.Uint32(at))), at[4:]
 	}
 	return r, nil
+}
+
+// parseMore reads what follows the lists, from at on, and returns what is before it.
+func (r *RunHello) parseMore(b []byte, at int) ([]byte, error) {
+	more := b[at:]
+	if len(more) < 8 {
+		return nil, fmt.Errorf("run hello: %d bytes after its lists, want at least 8", len(more))
+	}
+	n := le.Uint32(more[4:])
+	if r.PrivateCapMB = le.Uint32(more); n > MaxRunNondeterministic || len(more) != 8+4*int(n) || n == 0 && r.PrivateCapMB == 0 {
+		return nil, fmt.Errorf("run hello: %d bytes after its lists for a private cap of %d MiB and %d non-deterministic groups: want at most %d of those", len(more), r.PrivateCapMB, n, MaxRunNondeterministic)
+	}
+	for more = more[8:]; len(more) > 0; more = more[4:] {
+		if g := le.Uint32(more); g >= r.World {
+			return nil, fmt.Errorf("run hello: non-deterministic group %d of a world of %d", g, r.World)
+		}
+		r.Nondeterministic = append(r.Nondeterministic, replica.GroupID(le.Uint32(more)))
+	}
+	r.Flags &^= runMore
+	return b[:at], nil
 }
 
 // RunExited is the body of MRunExited.

@@ -229,3 +229,17 @@ func FuzzRank(f *testing.F) {
 		}
 	})
 }
+
+func TestRunHelloMore(t *testing.T) {
+	h := RunHello{ABI: 1, World: 2, Capacity: 1, Ranks: []replica.Rank{1}, Groups: []replica.GroupID{0, 1}, Flags: RunResume | RunCollectiveWindow, Job: "job", PrivateCapMB: 7, Nondeterministic: []replica.GroupID{1}}
+	got, err := ParseRunHello(h.Append(nil))
+	if err != nil || !reflect.DeepEqual(got, h) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	b := h.Append(nil)
+	for _, bad := range [][]byte{b[:len(b)-4], append(b[:len(b):len(b)], 0, 0, 0, 0), append(RunHello{ABI: 1, World: 1, Job: "j"}.Append(nil), make([]byte, 8)...)} {
+		if _, err := ParseRunHello(bad); err == nil {
+			t.Errorf("%d bytes are accepted", len(bad))
+		}
+	}
+}

@@ -1,0 +1,311 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	drainTimeout = 20 * time.Second // for the ranks of a drained node to run elsewhere, before the operator is told how far it is
+	drainAgain   = time.Second      // between two tries to close the epoch of a job with a rank there
+	maxDrains    = 16               // under way at once; one more is refused
+	voterTimeout = 8 * time.Second  // for a change of voters
+)
+
+// operatorReply answers an operatorRequest: what was done, or why nothing was.
+type operatorReply struct {
+	Refused string `json:"refused,omitempty"`
+	Text    string `json:"text,omitempty"`
+}
+
+func refusal(text string) operatorReply { return operatorReply{Refused: text} }
+
+// answer sends an operator's answer; from any goroutine.
+func (n *nodeLink) answer(id uint64, r operatorReply) {
+	if b, err := json.Marshal(r); err == nil {
+		n.send(kindStatusReply, statusReply{id, b})
+	}
+}
+
+// operate does what an operator asks.
+func (l *leader) operate(ctx context.Context, from *nodeLink, m operatorRequest) {
+	switch m.Verb {
+	case verbLost:
+		l.lostForGood(ctx, from, m)
+	case verbDrain:
+		l.drain(ctx, from, m)
+	case verbClear:
+		l.clearNode(ctx, from, m)
+	case verbEnd:
+		l.end(ctx, from, m)
+	case verbVoters, verbAddVoter, verbRemoveVoter:
+		l.changeVoters(ctx, from, m)
+	default:
+		from.answer(m.ID, refusal(fmt.Sprintf("the leader does not know request %d: are the daemons of one release?", m.Verb)))
+	}
+}
+
+// unknown tells that nobody knows what became of a request.
+func unknown(err error) string {
+	return fmt.Sprintf("what became of it is not known (%v): look at replicad status before you ask again", err)
+}
+
+// end ends a job and answers once it has ended.
+func (l *leader) end(ctx context.Context, from *nodeLink, m operatorRequest) {
+	job, ok := l.view.JobByName(m.Job)
+	if !ok {
+		from.answer(m.ID, refusal(fmt.Sprintf("no job %q runs: see replicad status for the names", m.Job)))
+		return
+	}
+	l.propose(ctx, job.ID, replica.EndJob{Job: job.ID, Reason: m.Why}, fromDriver, func(out lock.Outcome, err error) {
+		switch {
+		case err != nil:
+			from.answer(m.ID, refusal(unknown(err)))
+		case out.Err != nil:
+			from.answer(m.ID, refusal(out.Err.Error()))
+		case out.Job.EndReason != m.Why:
+			from.answer(m.ID, operatorReply{Text: fmt.Sprintf("job %s had ended already, at step %d: %s", m.Job, out.Job.Position.Step, out.Job.EndReason)})
+		default:
+			from.answer(m.ID, operatorReply{Text: fmt.Sprintf("job %s has ended at step %d", m.Job, out.Job.Position.Step)})
+		}
+	})
+}
+
+// drain is a node whose ranks are on their way elsewhere.
+type drain struct {
+	from    *nodeLink
+	id      uint64
+	node    replica.NodeName
+	ranks   map[replica.JobID][]replica.Rank // that it had
+	until   time.Duration
+	tried   map[replica.JobID]time.Duration
+	refused string
+	waiting int // proposals of its quarantine
+}
+
+// drain has the ranks of a node move to others, in every job, and keeps it out of these jobs until it is cleared. It is
+// refused where nobody could take the ranks, or where the node alone holds what they need: then nothing is done.
+func (l *leader) drain(ctx context.Context, from *nodeLink, m operatorRequest) {
+	if _, known := l.view.Nodes[m.Node]; !known {
+		from.answer(m.ID, refusal(fmt.Sprintf("node %q is not registered in this cluster: see replicad status for the names", m.Node)))
+		return
+	}
+	if len(l.drains) >= maxDrains {
+		from.answer(m.ID, refusal("other nodes are being drained: ask again when they are"))
+		return
+	}
+	d := &drain{from: from, id: m.ID, node: m.Node, ranks: map[replica.JobID][]replica.Rank{}, tried: map[replica.JobID]time.Duration{}, until: l.now() + drainTimeout}
+	for id, led := range l.jobs {
+		if led.job.Phase == replica.Ended {
+			continue
+		}
+		d.ranks[id] = ranksOn(led.job, m.Node)
+		if why := l.undrainable(led, m.Node, len(d.ranks[id])); why != "" {
+			from.answer(m.ID, refusal(fmt.Sprintf("node %s can't be drained: job %s: %s", m.Node, led.job.Name, why)))
+			return
+		}
+	}
+	l.drains = append(l.drains, d)
+	for id := range d.ranks {
+		d.waiting++
+		l.propose(ctx, id, replica.Quarantine{Job: id, Node: m.Node}, fromDriver, func(out lock.Outcome, err error) {
+			d.waiting--
+			if err == nil {
+				err = out.Err
+			}
+			if err != nil {
+				d.refused = err.Error()
+			}
+			l.drained(ctx)
+		})
+	}
+	l.drained(ctx)
+}
+
+// ranksOn lists the ranks of a job that a node runs.
+func ranksOn(job *replica.Job, n replica.NodeName) (ranks []replica.Rank) {
+	for r, c := range job.Ranks {
+		if c.Incarnation != 0 && c.Node == n {
+			ranks = append(ranks, replica.Rank(r))
+		}
+	}
+	return ranks
+}
+
+// undrainable says why a job can't do without a node; empty: it can.
+func (l *leader) undrainable(led *ledJob, node replica.NodeName, ranks int) string {
+	seats := 0
+	for n, r := range led.reports {
+		faulted := slices.ContainsFunc(led.job.Faults, func(f replica.Fault) bool { return f.Node == n })
+		if n != node && l.links[n] != nil && !faulted && !slices.Contains(led.job.Quarantined, n) {
+			seats += r.Offers
+		}
+	}
+	if ranks > seats {
+		return fmt.Sprintf("it runs %d ranks there, and other nodes offer %d processes: start replicad run --spare, or with a larger --capacity, on another node first", ranks, seats)
+	}
+	for _, p := range led.job.Parts {
+		if !slices.ContainsFunc(p.Holders, func(h replica.Holder) bool {
+			return h.Node != node && l.view.Nodes[h.Node].Incarnation == h.Incarnation && !slices.Contains(led.job.Quarantined, h.Node)
+		}) {
+			return fmt.Sprintf("%v of the committed step %d lies there alone: wait until it has another copy (replicad status)", p.Part, led.job.Position.Step)
+		}
+	}
+	return ""
+}
+
+// drained follows the drains: it closes the epochs of jobs with ranks there, and answers when these run elsewhere.
+func (l *leader) drained(ctx context.Context) {
+	l.drains = slices.DeleteFunc(l.drains, func(d *drain) bool {
+		if d.waiting > 0 {
+			return false
+		}
+		if d.refused != "" {
+			d.from.answer(d.id, refusal(fmt.Sprintf("draining node %s: %s", d.node, d.refused)))
+			return true
+		}
+		left := 0
+		for id := range d.ranks {
+			led := l.jobs[id]
+			if led == nil || led.job.Phase == replica.Ended {
+				continue
+			}
+			on := ranksOn(led.job, d.node)
+			if len(on) == 0 && (led.job.Phase == replica.Open || len(d.ranks[id]) == 0) {
+				continue
+			}
+			left++
+			if at, again := d.tried[id]; len(on) > 0 && led.job.ClosedEpoch < led.job.Epoch && (!again || l.now()-at > drainAgain) {
+				d.tried[id] = l.now()
+				l.propose(ctx, id, replica.ReportFault{Job: id, Fault: replica.Fault{Epoch: led.job.Epoch, Kind: replica.Drain, Node: d.node, NodeIncarnation: l.view.Nodes[d.node].Incarnation, Detail: "drained by an operator"}}, fromDriver, nil)
+			}
+		}
+		if left > 0 && l.now() < d.until {
+			return false
+		}
+		d.from.answer(d.id, operatorReply{Text: l.drainText(d, left)})
+		return true
+	})
+}
+
+// drainText says what came of a drain.
+func (l *leader) drainText(d *drain, left int) string {
+	var lines []string
+	for id, ranks := range d.ranks {
+		led := l.jobs[id]
+		if led == nil || led.job.Phase == replica.Ended {
+			continue
+		}
+		var moved []string
+		for _, r := range ranks {
+			moved = append(moved, fmt.Sprintf("rank %d is on %s", r, led.job.Ranks[r].Node))
+		}
+		if len(moved) == 0 {
+			moved = append(moved, "it had no rank there")
+		}
+		lines = append(lines, fmt.Sprintf("job %s (%v): %s", led.job.Name, led.job.Phase, strings.Join(moved, ", ")))
+	}
+	slices.Sort(lines)
+	head := fmt.Sprintf("node %s is drained: until `replicad node clear %s` these jobs use it for nothing; jobs that start later may", d.node, d.node)
+	switch {
+	case len(lines) == 0:
+		head = fmt.Sprintf("no job runs: there is nothing to drain from node %s", d.node)
+	case left > 0:
+		head = fmt.Sprintf("node %s is being drained, which has not ended within %v: replicad status says what its jobs wait for", d.node, drainTimeout)
+	}
+	return strings.Join(append([]string{head}, lines...), "\n  ")
+}
+
+// clearNode ends a node's quarantine in every job.
+func (l *leader) clearNode(ctx context.Context, from *nodeLink, m operatorRequest) {
+	waiting, done, refused := 0, 0, ""
+	for id, led := range l.jobs {
+		if led.job.Phase == replica.Ended || !slices.Contains(led.job.Quarantined, m.Node) {
+			continue
+		}
+		waiting++
+		l.propose(ctx, id, replica.Quarantine{Job: id, Node: m.Node, Clear: true}, fromDriver, func(out lock.Outcome, err error) {
+			if err == nil {
+				err = out.Err
+			}
+			if done++; err != nil {
+				refused = err.Error()
+			}
+			if waiting--; waiting == 0 {
+				from.answer(m.ID, operatorReply{Refused: refused, Text: fmt.Sprintf("node %s may be used again by %d jobs", m.Node, done)})
+			}
+		})
+	}
+	if waiting == 0 {
+		from.answer(m.ID, refusal(fmt.Sprintf("node %q is kept out of no running job", m.Node)))
+	}
+}
+
+// changeVoters lists, adds or removes voters; one change at a time, beside the leader.
+func (l *leader) changeVoters(ctx context.Context, from *nodeLink, m operatorRequest) {
+	voters := l.cons.Voters()
+	at := slices.IndexFunc(voters, func(v consensus.Voter) bool { return v.Name == m.Node })
+	switch {
+	case m.Verb == verbVoters:
+		name, _, _, _ := l.cons.Leadership()
+		text := "VOTER\tADDRESS\n"
+		for _, v := range voters {
+			role := ""
+			if v.Name == name {
+				role = "\tleads"
+			}
+			text += fmt.Sprintf("%s\t%s%s\n", v.Name, v.Addr, role)
+		}
+		from.answer(m.ID, operatorReply{Text: strings.TrimSuffix(text, "\n")})
+		return
+	case m.Verb == verbAddVoter && (replica.CheckName(string(m.Node)) != nil || m.Addr == ""):
+		from.answer(m.ID, refusal(fmt.Sprintf("voter %q at %q: want a node's name and the addr of its configuration", m.Node, m.Addr)))
+		return
+	case m.Verb == verbAddVoter && at >= 0:
+		from.answer(m.ID, refusal(fmt.Sprintf("%s votes already, at %s", m.Node, voters[at].Addr)))
+		return
+	case m.Verb == verbRemoveVoter && at < 0:
+		from.answer(m.ID, refusal(fmt.Sprintf("%q is no voter: see replicad voter list", m.Node)))
+		return
+	case m.Verb == verbRemoveVoter && len(voters) == 1:
+		from.answer(m.ID, refusal(fmt.Sprintf("%s is the only voter: add another first", m.Node)))
+		return
+	case m.Verb == verbRemoveVoter && m.Node == l.cons.ID():
+		from.answer(m.ID, refusal(fmt.Sprintf("%s leads: stop its daemon, and ask again once another leads", m.Node)))
+		return
+	case !l.voting.CompareAndSwap(false, true):
+		from.answer(m.ID, refusal("another change of voters is under way: ask again when it has ended"))
+		return
+	}
+	l.work.Go(func() {
+		defer l.voting.Store(false)
+		ctx, cancel := context.WithTimeout(ctx, voterTimeout)
+		defer cancel()
+		var err error
+		text := fmt.Sprintf("%s votes now; name it in the voters of every node's configuration before that node's next start", m.Node)
+		if m.Verb == verbAddVoter {
+			err = l.cons.AddVoter(ctx, consensus.Voter{Name: m.Node, Addr: m.Addr})
+		} else {
+			text = fmt.Sprintf("%s votes no more, and must never vote again under this name; take it out of the voters of every node's configuration before that node's next start", m.Node)
+			err = l.cons.RemoveVoter(ctx, m.Node)
+		}
+		switch {
+		case errors.Is(err, consensus.ErrUnknown):
+			from.answer(m.ID, refusal(fmt.Sprintf("what became of it is not known (%v): see replicad voter list", err)))
+		case err != nil:
+			from.answer(m.ID, refusal(err.Error()))
+		default:
+			l.log.note2(nil, "voters", text)
+			from.answer(m.ID, operatorReply{Text: text})
+		}
+	})
+}

@@ -1,0 +1,264 @@
+package recovery
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Disputes after the opening (protocol section 5.3). What is decided about them is a function of the job's record alone, so that
+// the next leader goes on where the last one stopped.
+//
+//	majority     first time    the rank's node is quarantined if others can take its ranks, else its process is started anew
+//	             again         on the same node: it is quarantined now, if others can take its ranks; else the job ends
+//	none         first time    back to the last agreed step
+//	             second time   back to the durable tier
+//	             again         the job ends
+
+// disputeMemory is within how many steps a further dispute counts as the same trouble: a state that went wrong once, and was
+// agreed upon a thousand times since, went wrong by accident.
+const disputeMemory replica.Step = 1000
+
+// votesShown bounds the ranks that a message names.
+const votesShown = 64
+
+// disputes are those of the newest epoch that was opened, while no other has been opened since: what is planned answers them.
+func disputes(j *replica.Job) (out []replica.Dispute) {
+	if j.Phase != replica.Closed && j.Phase != replica.Planned {
+		return nil
+	}
+	for _, d := range j.Disputed {
+		if d.Generation.Epoch == j.Lineage.Last().Epoch && d.Generation.Epoch != 0 && len(d.Votes) > 0 {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// alike are the disputes of the group that count together with d, that itself last.
+func alike(j *replica.Job, d replica.Dispute) (out []replica.Dispute) {
+	for _, o := range j.Disputed {
+		if o.Group == d.Group && o.Majority() == d.Majority() && o.Generation.Epoch <= d.Generation.Epoch && o.Generation.Step+disputeMemory > d.Generation.Step {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// doubtful tells whether a part of a group whose ranks have just disagreed rests on the word of one of them: whose state went
+// wrong may have done so before the step at which it was seen, while the others skipped a capture.
+func doubtful(j *replica.Job, lots []lot) bool {
+	all := disputes(j)
+	return slices.ContainsFunc(lots, func(l lot) bool {
+		return l.unvouched && slices.ContainsFunc(all, func(d replica.Dispute) bool { return l.part == replica.OfGroup(d.Group) })
+	})
+}
+
+// split finds a dispute that must be answered and has no majority, and how many like it there have been.
+func split(j *replica.Job) (worst replica.Dispute, times int) {
+	for _, d := range disputes(j) {
+		if n := len(alike(j, d)); !d.Majority() && n > times {
+			worst, times = d, n
+		}
+	}
+	return worst, times
+}
+
+// named are a rank's votes against a majority, oldest first.
+func named(j *replica.Job, d replica.Dispute, r replica.Rank) (out []replica.Vote) {
+	for _, o := range alike(j, d) {
+		if slices.Contains(o.Suspects, r) {
+			out = append(out, o.Vote(r))
+		}
+	}
+	return out
+}
+
+// judge decides what becomes of the ranks that a majority outvoted; hold: nobody may be given a rank before that is recorded.
+func (l *Leader) judge() (hold bool) {
+	in := l.input()
+	for _, d := range disputes(l.job) {
+		if !d.Majority() {
+			continue // the planner's
+		}
+		for _, r := range d.Suspects {
+			v := d.Vote(r)
+			if c := l.job.Ranks[r]; c.Incarnation != v.Incarnation || slices.Contains(l.job.Quarantined, v.Node) {
+				continue // it has been answered
+			}
+			if _, waiting := in.waitForAcks(); waiting {
+				return true
+			}
+			votes := named(l.job, d, r)
+			again := len(votes) - 1
+			switch {
+			case again <= 1 && votes[0].Node == v.Node && in.canLeave(v.Node):
+				l.note("dispute", fmt.Sprintf("%s; node %s is quarantined for this job", describe(d), v.Node), nil)
+				l.propose(replica.Quarantine{Job: l.id, Node: v.Node})
+				hold = true
+			case again == 0:
+				l.note("dispute", fmt.Sprintf("%s; no other node can take the ranks of node %s: rank %d is started anew there", describe(d), v.Node, r), nil)
+			default:
+				l.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes), disputeMemory, placesOf(alike(l.job, d), r)))
+				return true
+			}
+		}
+	}
+	return hold
+}
+
+// placesOf says where a rank was outvoted, by step and node.
+func placesOf(list []replica.Dispute, r replica.Rank) string {
+	var out []string
+	for _, d := range list {
+		if slices.Contains(d.Suspects, r) {
+			out = append(out, fmt.Sprintf("%d on %s", d.Generation.Step, d.Vote(r).Node))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// canLeave tells whether the job can do without a node: others offer enough processes for its ranks, and what they hold makes
+// as new a generation.
+func (in *PlanInput) canLeave(node replica.NodeName) bool {
+	need, seats := 0, 0
+	for r, c := range in.Job.Ranks {
+		if c.Node == node || vacant(in.Job, replica.Rank(r)) {
+			need++
+		}
+	}
+	for n, usable := range in.usable() {
+		if usable && n != node {
+			seats += max(0, in.Reports[n].Offers)
+		}
+	}
+	best, _, found := in.stock().newest(in.Job)
+	left := in.without(node)
+	rest, _, still := left.stock().newest(left.Job)
+	return seats >= need && found && still && newer(rest, best) <= 0
+}
+
+// without is the same job with a node quarantined.
+func (in *PlanInput) without(node replica.NodeName) PlanInput {
+	job, out := *in.Job, *in
+	job.Quarantined = append(slices.Clone(job.Quarantined), node)
+	out.Job = &job
+	return out
+}
+
+// endDisputed ends the job over a dispute, once the daemons have said in which regions the states differ, or can't.
+func (l *Leader) endDisputed(d replica.Dispute, why string) {
+	regions, done := l.nameRegions(betweenVotes(d))
+	if !done {
+		l.note("waiting", why+"; two daemons compare the regions", map[string]string{"why": "regions"})
+		return
+	}
+	reason := DoNotRequeue + disputeReason(d, why, regions)
+	l.note("stuck", reason, nil)
+	l.propose(replica.EndJob{Job: l.id, Reason: reason})
+}
+
+func disputeReason(d replica.Dispute, why, regions string) string {
+	remedy := "look at the memory and the device of the named ranks' nodes (replicad node lost or drain takes a node away)"
+	if !d.Majority() {
+		remedy = "look for what computes differently on them, or declare the group with --nondeterministic; a group of three or more ranks can outvote one"
+	}
+	return fmt.Sprintf("%s: %s; %s; roots: %s; remedy: %s", describe(d), why, differ(regions), rootsOf(d), remedy)
+}
+
+// differ makes a clause of what nameRegions says.
+func differ(regions string) string {
+	switch {
+	case strings.HasPrefix(regions, "in which "):
+		return regions
+	case strings.HasPrefix(regions, "in "):
+		return "they differ " + regions
+	}
+	return "they differ in " + regions
+}
+
+// describe says who disagrees about what.
+func describe(d replica.Dispute) string {
+	var who []string
+	for _, r := range d.Suspects[:min(len(d.Suspects), votesShown)] {
+		who = append(who, fmt.Sprintf("rank %d (%s)", r, d.Vote(r).Node))
+	}
+	if d.Majority() {
+		return fmt.Sprintf("group %d, step %d of epoch %d: %s disagrees with the majority of the group", d.Group, d.Generation.Step, d.Generation.Epoch, strings.Join(who, ", "))
+	}
+	return fmt.Sprintf("group %d, step %d of epoch %d: %s disagree, and no root has a majority", d.Group, d.Generation.Step, d.Generation.Epoch, strings.Join(who, ", "))
+}
+
+// rootsOf names every rank with its root, to a bound.
+func rootsOf(d replica.Dispute) string {
+	var out []string
+	for _, v := range d.Votes[:min(len(d.Votes), votesShown)] {
+		out = append(out, fmt.Sprintf("rank %d on %s: %v", v.Rank, v.Node, v.Root))
+	}
+	if more := len(d.Votes) - len(out); more > 0 {
+		out = append(out, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(out, ", ")
+}
+
+// betweenVotes are two ranks whose states differ: the first that is not suspect, or the first at all, and the first that
+// differs from it.
+func betweenVotes(d replica.Dispute) *dispute {
+	at := func(v replica.Vote) sealed {
+		return sealed{replica.Holder{Node: v.Node}, replica.Held{Part: replica.OfGroup(d.Group), Generation: d.Generation, Root: v.Root, Rank: v.Rank}}
+	}
+	first := d.Votes[0]
+	for _, v := range d.Votes {
+		if d.Majority() && !slices.Contains(d.Suspects, v.Rank) {
+			first = v
+			break
+		}
+	}
+	out := &dispute{part: replica.OfGroup(d.Group), gen: d.Generation, between: [2]sealed{at(first), at(first)}, roots: rootsOf(d)}
+	for _, v := range d.Votes {
+		if v.Root != first.Root {
+			out.between[1] = at(v)
+			break
+		}
+	}
+	return out
+}
+
+// tellRegions tells people, as soon as it is known, in which regions a dispute's states differ; nothing waits for it.
+func (l *Leader) tellRegions() {
+	all := disputes(l.job)
+	if len(all) != 1 { // of several only one that ends the job is looked into
+		return
+	}
+	d := all[0]
+	if regions, done := l.nameRegions(betweenVotes(d)); done {
+		l.note("dispute-regions", describe(d)+": "+differ(regions), nil)
+	}
+}
+
+// fromDurable plans for a group that disagreed again without a majority: from the durable tier, once, and then not at all.
+func (in *PlanInput) fromDurable(st stock, d replica.Dispute, times int) (choice, Verdict, bool) {
+	why := fmt.Sprintf("the ranks of group %d disagreed %d times within %d steps and no root has a majority", d.Group, times, disputeMemory)
+	scan := !in.Scanned
+	stuck := func(tail string) (choice, Verdict, bool) {
+		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: why + tail, disputed: &d}, false
+	}
+	switch {
+	case times > 2:
+		return stuck("; going back to the last agreed step, and to the durable tier, did not help")
+	case in.Job.Options.DurableEvery == 0 && in.Job.Durable.IsZero():
+		return stuck("; going back to the last agreed step did not help, and the durable tier is off")
+	case scan && in.Unread == "":
+		return choice{}, Verdict{Kind: Wait, Why: ForScan, Scan: true, Reason: why + "; searching the durable tier"}, false
+	case scan:
+		return choice{}, Verdict{Kind: Wait, Why: ForScan, Scan: true, Reason: fmt.Sprintf("%s; the durable tier can't be read, it is tried again: %s", why, in.Unread)}, false
+	}
+	c, ok := in.fromDisk(st, replica.Generation{}, false)
+	if !ok {
+		return stuck("; going back to the last agreed step did not help, and the durable tier has no valid generation")
+	}
+	c.reason = why + "; " + c.reason
+	return c, Verdict{}, true
+}
