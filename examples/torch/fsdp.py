@@ -29,7 +29,7 @@ from torch.distributed.fsdp import fully_shard
 
 import replicad
 from replicad.data import Loader
-from replicad.store import init_process_group
+from replicad.store import connections, init_process_group
 
 
 def arguments() -> argparse.Namespace:
@@ -46,10 +46,11 @@ def build(args: argparse.Namespace, world: int, alphabet: int) -> tuple[GPT, Any
     torch.manual_seed(args.seed)
     model = GPT(alphabet, args.length, args.width, args.layers)
     shards = args.shards or world
-    if shards == world:
-        mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("shard",))
-    else:
-        mesh = init_device_mesh("cpu", (world // shards, shards), mesh_dim_names=("replicate", "shard"))
+    with connections():
+        if shards == world:
+            mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("shard",))
+        else:
+            mesh = init_device_mesh("cpu", (world // shards, shards), mesh_dim_names=("replicate", "shard"))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)

@@ -47,22 +47,24 @@ def test_gpt_on_three_replicas_in_process(folder: Path) -> None:
     told(faults, cluster.demo("gpt.py", 3, ",".join(faults), SEED, folder, *SMALL, "--inprocess"))
 
 
-@pytest.mark.parametrize("launcher", ["run", "exec"])
-def test_seeded_faults(launcher: str, folder: Path) -> None:
-    """The conv net under `replicad run`, the GPT under torchrun, on one node."""
-    script = {"run": "convnet.py", "exec": "gpt.py"}[launcher]
-    places = {"run": ["forward", "window", "capture", "resume"], "exec": ["backward", "accumulate", "updated"]}[launcher]
+@pytest.mark.parametrize("job", ["convnet", "torchrun", "fsdp"])
+def test_seeded_faults(job: str, folder: Path) -> None:
+    """The conv net under `replicad run`, the GPT under torchrun, and sharded by FSDP2 with those that are left in their processes, on one
+    node."""
+    script = {"convnet": "convnet.py", "torchrun": "gpt.py", "fsdp": "fsdp.py"}[job]
+    places = {"convnet": ["forward", "window", "capture", "resume"], "torchrun": ["backward", "accumulate", "updated"], "fsdp": ["forward", "window"]}[job]
+    launcher = "exec" if job == "torchrun" else "run"
     steps, world = 60, 2
-    flags = ("--steps", str(steps), "--seed", str(SEED), "--batch", "4")
+    flags = ("--steps", str(steps), "--seed", str(SEED), "--batch", "4", *(("--inprocess",) if job == "fsdp" else ()))
     want = cluster.baseline(script, world, *flags)
     plan = testing.Faults.seeded(SEED, world=world, steps=steps, count=len(places), places=places, rank=-1, folder=folder / "faults")
     plan.write()
     command = [cluster.sys.executable, str(cluster.EXAMPLES / script), *flags]
-    if launcher == "exec":
+    if job == "torchrun":
         command = [cluster.sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--max-restarts", "20", "--monitor-interval", "0.2", *command[1:]]
     with testing._Daemon(str(cluster.REPLICAD), str(folder)) as env:
         got = cluster.call(
-            [str(cluster.REPLICAD), launcher, "--dev", "--job", "job", "--world", str(world), "--min-copies", "1", "--", *command],
+            [str(cluster.REPLICAD), launcher, "--dev", "--job", "job", "--world", str(world), "--min-copies", "1", *(("--groups", "0,1") if job == "fsdp" else ()), "--", *command],
             XDG_STATE_HOME=env["XDG_STATE_HOME"], TRAINING_FAULTS=str(folder / "faults"),
         )  # fmt: skip
     print(*plan.happened(), sep="\n")
