@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/internal/session"
@@ -290,6 +291,21 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 	})
 	m.chair.knows(m.lj.job)
 	a.tells("total 0 4", wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)}) // without what a dead node kept
+
+	// The fault ends with the next Resume; the witnesses go on.
+	m.elect()
+	n2 = m.chair.node("n2", 22)
+	m.chair.node("n3", 33)
+	m.chair.message(t.Context(), n2, kvKept{Done: true})
+	a.ask(wire.MKVAdd, wire.KV{Key: "m", Value: addend(1)})
+	waits("n3 has not linked")
+	m.chair.suspicions[replica.Holder{Node: "n3", Incarnation: 33}] = &suspicion{witness: map[replica.NodeName]time.Duration{"n2": m.chair.now()}}
+	m.kvAgain()
+	m.serve()
+	if got := a.hears(); got != "total 0 1" {
+		t.Errorf("with the spare node silent the addition is answered %s", got)
+	}
+
 }
 
 // What a rank contributes is bounded, and refused beyond with a remedy; what a later write made void makes room.

@@ -9,7 +9,8 @@ import (
 )
 
 // kvGather is how long a new leader waits for nodes that hold no rank of a job before it serves the job's rendezvous. A live
-// one links within about a second; one that is down, and was never anybody's evidence, must not be waited for.
+// one links within about a second; one that is down must not be waited for. (A fault against it ends with the next Resume, while
+// the witnesses go on saying that it is silent.)
 const kvGather = 3 * time.Second
 
 // rendezvous serves the ranks' key-value store and barrier: soft state, which the daemons bring to the next leader.
@@ -68,7 +69,7 @@ func (l *leader) gathered(led *ledJob) bool {
 		if link := l.links[name]; link != nil && l.brought[name] == link {
 			continue
 		}
-		if holds[holderOf(n)] || !late && !lostNode(led.job, holderOf(n)) {
+		if holds[holderOf(n)] || !late && !lostNode(led.job, holderOf(n)) && !l.suspected(holderOf(n)) {
 			return false
 		}
 	}
