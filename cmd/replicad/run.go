@@ -44,6 +44,7 @@ func newRun(std stdio) *cobra.Command {
 	flags, o := cmd.Flags(), &f.opt
 	flags.StringVar(&f.ranks, "ranks", "", "ranks this node would rather run, as `0,3`")
 	flags.BoolVar(&o.Spare, "spare", false, "take no rank unless one is lost elsewhere")
+	flags.IntVar(&o.Warm, "warm", 0, "processes to start beforehand, which do their imports and wait for a rank in replicad.wait_rank()")
 	flags.IntVar(&o.Capacity, "capacity", 0, "processes at the same time (default: as many as --ranks, else --world)")
 	return cmd
 }

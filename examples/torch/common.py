@@ -98,6 +98,11 @@ class Pace:
 def main(train: Callable[..., None], args: argparse.Namespace) -> None:
     """Trains as the rank that the launcher says, or all of a baseline's ranks."""
     if not args.baseline:
+        if "REPLICAD_WAIT_FD" in os.environ:  # of `replicad run --warm`: torch is imported; what it loads at its first use is next
+            p = torch.nn.Parameter(torch.zeros(1))
+            (p * 0).sum().backward()
+            torch.optim.AdamW([p]).step()
+        replicad.wait_rank()
         rank, world = (int(os.environ.get(f"REPLICAD_{a}") or os.environ[b]) for a, b in (("RANK", "RANK"), ("WORLD", "WORLD_SIZE")))
         train(args, rank, world, True)
         return

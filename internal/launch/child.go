@@ -2,6 +2,7 @@ package launch
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"syscall"
 	"time"
@@ -19,8 +20,9 @@ const (
 // child is one running process of a rank. It leads a process group, so that what it started goes with it, and the kernel
 // kills it when the launcher dies: nobody would report its end then.
 type child struct {
-	rank replica.Rank
-	cmd  *exec.Cmd
+	rank  replica.Rank
+	cmd   *exec.Cmd
+	place *os.File // what it waits for its rank on; nil: it has one
 
 	// What is sent to it next, and when; zero: nothing.
 	nextAt  time.Time

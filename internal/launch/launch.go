@@ -43,7 +43,7 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 
 	linkCtx, closeLink := context.WithCancel(context.WithoutCancel(ctx))
 	l := &launcher{
-		opt: o, children: map[replica.Rank]*child{}, ended: map[replica.Rank]wire.RunExited{}, exits: make(chan exited),
+		opt: o, children: map[replica.Rank]*child{}, dismissed: map[*child]bool{}, ended: map[replica.Rank]wire.RunExited{}, exits: make(chan exited),
 		link: &link{socket: o.Socket, hello: wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, o.hello().Append(nil)), events: make(chan linkEvent)},
 	}
 	l.wg.Go(func() { l.link.run(linkCtx) })
@@ -57,10 +57,13 @@ type launcher struct {
 	link *link
 	wg   sync.WaitGroup
 
-	conn     *net.UnixConn                   // nil: the daemon is away
-	children map[replica.Rank]*child         // running ones
-	ended    map[replica.Rank]wire.RunExited // reported, and again after each reconnect until the rank is started anew
-	exits    chan exited
+	conn      *net.UnixConn                   // nil: the daemon is away
+	children  map[replica.Rank]*child         // running ones
+	warm      []*child                        // those that wait for a rank
+	warmAt    time.Time                       // not before it is another one started
+	dismissed map[*child]bool                 // killed because they would not take one
+	ended     map[replica.Rank]wire.RunExited // reported, and again after each reconnect until the rank is started anew
+	exits     chan exited
 
 	awayWith error     // why the daemon is away, said once
 	giveUpAt time.Time // zero: a daemon or a process is there
@@ -74,7 +77,7 @@ type launcher struct {
 func (l *launcher) loop(ctx context.Context) (int, error) {
 	done := ctx.Done()
 	l.giveUpAt = time.Now().Add(l.opt.Patience)
-	for !l.stopping || len(l.children) > 0 {
+	for !l.stopping || len(l.children) > 0 || len(l.warm) > 0 || len(l.dismissed) > 0 {
 		timer := time.NewTimer(l.untilNext(time.Now()))
 		select {
 		case e := <-l.link.events:
@@ -105,6 +108,7 @@ func (l *launcher) onLink(e linkEvent) {
 		for _, x := range l.ended {
 			l.send(wire.MRunExited, x)
 		}
+		l.keepWarm(time.Now())
 	case e.err != nil:
 		l.onAway(e.err)
 	default:
@@ -181,7 +185,11 @@ func (l *launcher) onStart(s wire.RunStart) {
 		l.report(wire.RunExited{Rank: s.Rank, Status: statusCannotRun})
 		return
 	}
-	c, err := start(l.opt, s)
+	c, err := l.takeWarm(s), error(nil)
+	waited := c != nil
+	if !waited {
+		c, err = start(l.opt, s)
+	}
 	if err != nil {
 		l.opt.Logf("rank %d: start %q: %v", s.Rank, l.opt.Command[0], err)
 		l.report(wire.RunExited{Rank: s.Rank, Status: startStatus(err)})
@@ -189,9 +197,14 @@ func (l *launcher) onStart(s wire.RunStart) {
 	}
 	l.children[s.Rank] = c
 	l.giveUpAt = time.Time{}
-	l.wg.Go(func() { l.exits <- exited{c, c.wait()} })
+	if !waited {
+		l.wg.Go(func() { l.exits <- exited{c, c.wait()} })
+	}
 	l.opt.Logf("rank %d: process %d runs", s.Rank, c.pid())
 	l.send(wire.MRunRunning, wire.RunExited{Rank: c.rank, PID: c.pid()})
+	if waited {
+		l.warmAt = time.Now().Add(warmAgain) // the cores are the recovery's first
+	}
 }
 
 // admit tells why a start is refused: the daemon and this launcher disagree, so the daemon must hear of it.
@@ -233,6 +246,9 @@ func (l *launcher) onDone(d wire.Refused) {
 }
 
 func (l *launcher) onExit(e exited) {
+	if l.warmExited(e.child, e.status, time.Now()) {
+		return
+	}
 	delete(l.children, e.child.rank)
 	l.opt.Logf("rank %d: process %d ended with status %d", e.child.rank, e.child.pid(), e.status)
 	l.report(wire.RunExited{Rank: e.child.rank, Status: e.status, PID: e.child.pid()})
@@ -253,6 +269,9 @@ func (l *launcher) stop(code int, err error, sig syscall.Signal) {
 		l.stopping, l.code, l.err, l.giveUpAt = true, code, err, time.Time{}
 	}
 	now := time.Now()
+	for _, c := range l.warm { // they hold nothing that could be lost
+		c.signal(syscall.SIGKILL, now)
+	}
 	for _, c := range l.children {
 		if sig == 0 {
 			c.nextAt, c.nextSig = now.Add(l.opt.Grace), syscall.SIGTERM
@@ -263,6 +282,9 @@ func (l *launcher) stop(code int, err error, sig syscall.Signal) {
 }
 
 func (l *launcher) onTime(now time.Time) {
+	if !l.warmAt.IsZero() {
+		l.keepWarm(now)
+	}
 	for _, c := range l.children {
 		if !c.nextAt.IsZero() && !now.Before(c.nextAt) {
 			l.opt.Logf("rank %d: process %d has not ended: %v", c.rank, c.pid(), c.nextSig)
@@ -283,6 +305,9 @@ func (l *launcher) untilNext(now time.Time) time.Duration {
 	next := now.Add(time.Hour)
 	if !l.giveUpAt.IsZero() {
 		next = l.giveUpAt
+	}
+	if !l.warmAt.IsZero() && l.warmAt.Before(next) && !l.stopping {
+		next = l.warmAt
 	}
 	for _, c := range l.children {
 		if !c.nextAt.IsZero() && c.nextAt.Before(next) {

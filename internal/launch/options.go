@@ -25,6 +25,7 @@ type Options struct {
 	Groups   []replica.GroupID // replica group of each rank; nil: all in one
 	Ranks    []replica.Rank    // preferred ones
 	Spare    bool              // takes no rank unless one is lost elsewhere
+	Warm     int               // processes that are started beforehand and wait for a rank
 	Capacity int               // processes at the same time; default: as many as Ranks, else World
 
 	// Job options, where this launcher creates the job. Resume: it goes on from the newest durable generation of that name.
@@ -91,6 +92,9 @@ func (o Options) Validate() error {
 		bad("--world %d: want 1 to %d, the number of ranks in the job", o.World, wire.MaxRunWorld)
 	}
 	o.checkRanks(bad)
+	if o.Warm < 0 || o.Warm > 64 {
+		bad("--warm %d: want 0 to 64 processes that wait", o.Warm)
+	}
 	if o.Capacity < 0 || o.Capacity > max(o.World, 0) {
 		bad("--capacity %d: want 1 to --world %d", o.Capacity, o.World)
 	}

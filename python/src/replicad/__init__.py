@@ -28,6 +28,7 @@ from .errors import (
     Version,
 )
 from .rank import Order, Rank, Region, Stats
+from .waiting import wait_rank
 
 if TYPE_CHECKING:
     from .session import Resumed, Session
@@ -62,6 +63,7 @@ __all__ = [
     "Unsupported",
     "Version",
     "connect",
+    "wait_rank",
 ]
 
 

@@ -32,6 +32,7 @@ from typing import Any
 
 from . import _native as n
 from .errors import Error, Fenced, Fork, Gone, Invalid, SessionState, Signal, Stopped, Timeout
+from .waiting import wait_rank
 
 __all__ = ["Order", "Rank", "Region", "Stats"]
 
@@ -169,6 +170,7 @@ class Rank:
         REPLICAD_RANK, REPLICAD_WORLD and REPLICAD_GROUP. Under another launcher (``replicad exec``) the rank and the world are
         torchrun's RANK and WORLD_SIZE, and the group is the rank's in REPLICAD_GROUPS: 0 where that is not set.
         """
+        wait_rank()
         o = n.Options(struct_size=c.sizeof(n.Options))
         o.socket_path, o.job, o.token = (_bytes(v) for v in (socket, job, token))
         place = ("REPLICAD_RANK", "REPLICAD_WORLD")

@@ -1,0 +1,132 @@
+package launch
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/replicad/replicad/internal/wire"
+)
+
+// A warm process was started before anybody needs it: it has done its imports and waits, on a pipe, to be told which rank it
+// is (replicad.wait_rank in Python). It then is the rank's process as any other. Importing takes seconds where recovery takes
+// a tenth of one.
+
+// Environment of a process that waits: the descriptor that its place is written to, as one line of a JSON object of further
+// environment, and who its parent is, so that processes it starts itself don't wait too.
+const (
+	waitFD     = "REPLICAD_WAIT_FD"
+	waitParent = "REPLICAD_WAIT_PARENT"
+)
+
+// warmAgain is how long after a warm process was needed, or ended by itself, the next one is started.
+const warmAgain = 5 * time.Second
+
+// startWarm starts a process that waits. As start, it must run on the launcher's own thread.
+func startWarm(o Options) (*child, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	cmd := exec.Command(o.Command[0], o.Command[1:]...)
+	for _, e := range o.Env {
+		if !strings.HasPrefix(e, "REPLICAD_") {
+			cmd.Env = append(cmd.Env, e)
+		}
+	}
+	cmd.Env = append(cmd.Env, waitFD+"=3", waitParent+"="+strconv.Itoa(os.Getpid()))
+	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr = []*os.File{r}, o.Stdout, o.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = o.Grace
+	if err := cmd.Start(); err != nil {
+		w.Close()
+		return nil, err
+	}
+	return &child{cmd: cmd, place: w}, nil
+}
+
+// become tells a warm process which rank it is.
+func (c *child) become(o Options, s wire.RunStart) error {
+	place := map[string]string{}
+	for _, e := range o.environ(s) {
+		if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, "REPLICAD_") {
+			place[name] = value
+		}
+	}
+	line, err := json.Marshal(place)
+	if err != nil {
+		return err
+	}
+	w := c.place
+	c.place, c.rank = nil, s.Rank
+	w.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // a line fits the pipe's buffer
+	_, err = w.Write(append(line, '\n'))
+	if cerr := w.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("process %d, which waited for a rank, does not take it: %w", c.pid(), err)
+	}
+	return nil
+}
+
+// takeWarm makes a process that waits the rank's; nil if none can be.
+func (l *launcher) takeWarm(s wire.RunStart) *child {
+	for len(l.warm) > 0 {
+		c := l.warm[0]
+		l.warm = l.warm[1:]
+		err := c.become(l.opt, s)
+		if err == nil {
+			return c
+		}
+		l.opt.Logf("rank %d: %v", s.Rank, err)
+		l.dismissed[c] = true
+		c.signal(syscall.SIGKILL, time.Time{})
+	}
+	return nil
+}
+
+// keepWarm starts processes until as many wait as are wanted.
+func (l *launcher) keepWarm(now time.Time) {
+	if l.stopping || now.Before(l.warmAt) {
+		return
+	}
+	for len(l.warm) < l.opt.Warm {
+		c, err := startWarm(l.opt)
+		if err != nil {
+			l.opt.Logf("a process to wait for a rank: %v", err)
+			l.warmAt = now.Add(warmAgain)
+			return
+		}
+		l.warm = append(l.warm, c)
+		l.wg.Go(func() { l.exits <- exited{c, c.wait()} })
+		l.opt.Logf("process %d waits for a rank", c.pid())
+	}
+	l.warmAt = time.Time{}
+}
+
+// warmExited takes note of the end of a process that never was a rank's; false if it was.
+func (l *launcher) warmExited(c *child, status int32, now time.Time) bool {
+	if l.dismissed[c] {
+		delete(l.dismissed, c)
+		return true
+	}
+	for i, w := range l.warm {
+		if w == c {
+			l.warm = append(l.warm[:i:i], l.warm[i+1:]...)
+			c.place.Close()
+			if !l.stopping {
+				l.opt.Logf("process %d, which waited for a rank, ended with status %d", c.pid(), status)
+				l.warmAt = now.Add(warmAgain)
+			}
+			return true
+		}
+	}
+	return false
+}

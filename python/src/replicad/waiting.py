@@ -1,0 +1,42 @@
+"""Processes that are started before anybody needs them: imports are done, and then they wait to be a rank."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from .errors import Invalid
+
+__all__ = ["wait_rank"]
+
+_MOST = 64 << 10  # bytes of an answer
+
+
+def wait_rank() -> None:
+    """Returns once this process is a rank: at once, unless ``replicad run --warm`` started it beforehand.
+
+    Call it at the top of a program, after the imports that take long and before anything that depends on the rank: it sets
+    REPLICAD_RANK and the like in ``os.environ``. In children and subprocesses it does nothing. An answer that is not what the
+    launcher writes is an error; a launcher that goes away ends the process.
+    """
+    number, parent = os.environ.get("REPLICAD_WAIT_FD"), os.environ.get("REPLICAD_WAIT_PARENT")
+    if number is None or parent != str(os.getppid()):
+        return
+    os.environ.pop("REPLICAD_WAIT_FD")
+    os.environ.pop("REPLICAD_WAIT_PARENT")
+    line = b""
+    with os.fdopen(int(number), "rb", buffering=0) as pipe:
+        while not line.endswith(b"\n"):
+            more = pipe.read(4096)
+            if not more:
+                raise SystemExit(0)  # nobody needs this process any more
+            line += more
+            if len(line) > _MOST:
+                raise Invalid(f"wait_rank: an answer of more than {_MOST} bytes")
+    try:
+        place = json.loads(line)
+    except ValueError as err:
+        raise Invalid(f"wait_rank: {line[:100]!r} is no answer of a launcher: {err}") from None
+    if not isinstance(place, dict) or "REPLICAD_RANK" not in place or not all(k.startswith("REPLICAD_") and isinstance(v, str) for k, v in place.items()):
+        raise Invalid(f"wait_rank: {line[:100]!r} is no answer of a launcher: want an object of REPLICAD_* strings with REPLICAD_RANK")
+    os.environ.update(place)
