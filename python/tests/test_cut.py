@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import environment
+
 pytest.importorskip("torch")
 
 PROGRAM = """
@@ -37,9 +39,10 @@ def test_cut_frees_a_blocked_thread(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, str(program)]
-    peer = subprocess.Popen([*command, "1", f"file://{tmp_path}/store"])
+    env = environment()
+    peer = subprocess.Popen([*command, "1", f"file://{tmp_path}/store"], env=env)
     try:
-        out = subprocess.run([*command, "0", f"file://{tmp_path}/store"], stdout=subprocess.PIPE, text=True, timeout=120).stdout
+        out = subprocess.run([*command, "0", f"file://{tmp_path}/store"], env=env, stdout=subprocess.PIPE, text=True, timeout=120).stdout
     finally:
         peer.kill()
         peer.wait()
