@@ -141,7 +141,8 @@ class Rank:
         self._fence = threading.Event()
         self._fence_lock = threading.Lock()
         self._on_fence: list[Callable[[], None]] = []
-        self._before_capture: Callable[[], None] | None = None
+        self._stage: Callable[[], None] | None = None  # brings what is to be copied to where it is copied from: the session's
+        self._before_capture: Callable[[], None] | None = None  # replicad.testing breaks things here
         self._capture_error: Exception | None = None  # what it raised, for the training thread
         self._arming = 0  # the step whose capture was armed last
         self._frozen = False
@@ -493,8 +494,11 @@ def _work(rank: Rank) -> None:
             return
         rank._lib.rp_notify(rank._h)
         try:
-            if (before := rank._before_capture) and rank._armed.value:
-                before()
+            if rank._armed.value:
+                if rank._before_capture:
+                    rank._before_capture()
+                if rank._stage:
+                    rank._stage()
         except Exception as err:  # what was to be copied is not ready: the training thread is told, this one goes on
             rank._capture_error = err
             continue

@@ -348,7 +348,7 @@ class Session:
                 log.warning("replicad: the state of step %d can't be read from the device: %s", self._at, err)
                 self._rank.freeze_good()
 
-    def _before_capture(self) -> None:
+    def _stage(self) -> None:
         """On the worker's thread, before what is armed is copied."""
         step = self._at_exit
         if self._staging and step > self._staging.step:
@@ -363,7 +363,7 @@ class Session:
         try:
             self._rank.register(table)
             if self._staging:
-                self._rank._before_capture = self._before_capture
+                self._rank._stage = self._stage
             self._rank.attach()
         except Refused as err:
             if "geometry" in str(err):
