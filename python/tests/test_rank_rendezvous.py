@@ -37,7 +37,7 @@ def rank(monkeypatch: pytest.MonkeyPatch, **answers: list[Any]) -> tuple[Rank, L
     lib = Library(**answers)
     monkeypatch.setattr(n, "library", lambda: lib)
     monkeypatch.setattr(n, "failure", lambda op, code, text: {n.EFENCED: Fenced, n.ETIMEOUT: Timeout}.get(code, OSError)(op))
-    return Rank(c.c_void_p(1), os.getpid()), lib
+    return Rank(c.c_void_p(1), os.getpid(), 0, 1, 0), lib
 
 
 def put(value: int) -> Callable[..., int]:

@@ -18,6 +18,8 @@ class Rank:
     def __init__(self, attached: bool) -> None:
         self.attached, self.fenced, self.failed = attached, False, []
 
+    number = 0
+
     def freeze_good(self) -> None: ...
 
     def wait_fence(self, timeout: float) -> bool:
@@ -28,7 +30,7 @@ class Rank:
 
 
 def session(attached: bool) -> SimpleNamespace:
-    return SimpleNamespace(rank=Rank(attached), _resumed=threading.Event(), _in_step=lambda: False)
+    return SimpleNamespace(rank=Rank(attached), _resumed=threading.Event(), _in_step=lambda: False, rest=lambda: None)
 
 
 def block(calls: list[int]) -> object:
