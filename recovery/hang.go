@@ -8,14 +8,15 @@ import (
 )
 
 // Pulse follows the step word of one rank: how long its steps take, and for how long nothing has moved. It is fed with the
-// time, so that it has none of its own.
+// time since any fixed moment, as Leader is.
 type Pulse struct {
-	word   replica.Word
-	since  time.Time // since when it has not changed
-	step   time.Time // when its step number last rose
-	spans  [8]time.Duration
-	count  int // of spans, ever
-	paused time.Time
+	word     replica.Word
+	since    time.Duration // since when it has not changed
+	measured bool          // step is when its number last rose
+	step     time.Duration
+	spans    [8]time.Duration
+	count    int           // of spans, ever
+	paused   time.Duration // until then it may stand still
 }
 
 // HangLimits say how long a rank may stand still in an open epoch.
@@ -26,33 +27,33 @@ type HangLimits struct {
 }
 
 // Look takes a look at the rank's step word.
-func (p *Pulse) Look(now time.Time, w replica.Word) {
+func (p *Pulse) Look(now time.Duration, w replica.Word) {
 	switch {
 	case w.Epoch() != p.word.Epoch():
 		*p = Pulse{word: w, since: now, paused: p.paused}
 	case w != p.word:
 		if w.Step() > p.word.Step() {
-			if !p.step.IsZero() {
-				p.spans[p.count%len(p.spans)] = now.Sub(p.step)
+			if p.measured {
+				p.spans[p.count%len(p.spans)] = now - p.step
 				p.count++
 			}
-			p.step = now
+			p.measured, p.step = true, now
 		}
 		p.word, p.since = w, now
 	}
 }
 
-// Pause says that the rank may stand still until then: evaluation, compilation, loading. Zero ends a pause, and what it took
+// Pause says that the rank may stand still for so long: evaluation, compilation, loading. Zero ends a pause, and what it took
 // counts for nothing.
-func (p *Pulse) Pause(now, until time.Time) {
-	if p.paused = until; until.IsZero() {
-		p.since, p.step = now, time.Time{}
+func (p *Pulse) Pause(now, most time.Duration) {
+	if p.paused = now + most; most == 0 {
+		p.since, p.measured = now, false
 	}
 }
 
 // Hung tells whether the rank has stood still for longer than it may.
-func (p *Pulse) Hung(now time.Time, l HangLimits) bool {
-	if p.word == 0 || now.Before(p.paused) {
+func (p *Pulse) Hung(now time.Duration, l HangLimits) bool {
+	if p.word == 0 || now < p.paused {
 		return false
 	}
 	limit := l.First
@@ -62,7 +63,7 @@ func (p *Pulse) Hung(now time.Time, l HangLimits) bool {
 			limit = max(limit, time.Duration(l.Factor)*s)
 		}
 	}
-	return now.Sub(p.since) > limit
+	return now-p.since > limit
 }
 
 // hang makes a fault of the ranks that are furthest behind, once all of them stand still; the others wait for them. Where

@@ -10,7 +10,8 @@ import (
 
 // pulses looks at the step words of the ranks that train here; one that stands still is said to the leader, which knows how
 // far the others are.
-func (m *member) pulses(lj *localJob, now time.Time) {
+func (m *member) pulses(lj *localJob) {
+	now := time.Since(m.began)
 	limits := recovery.HangLimits{Factor: m.cfg.Timing.HangFactor, Least: m.cfg.Timing.HangLeast, First: m.cfg.Timing.HangFirst}
 	changed := false
 	for _, lr := range lj.ranks {
@@ -29,12 +30,7 @@ func (m *member) pulses(lj *localJob, now time.Time) {
 
 // paused follows a rank's word that it stands still on purpose, for at most so long; 0 ends it.
 func (m *member) paused(lr *localRank, most time.Duration) {
-	now := time.Now()
-	if most <= 0 {
-		lr.pulse.Pause(now, time.Time{})
-		return
-	}
-	lr.pulse.Pause(now, now.Add(most))
+	lr.pulse.Pause(time.Since(m.began), most)
 }
 
 // killHung ends the processes here that are in a hang, or that their group has outvoted: their launchers start others, and

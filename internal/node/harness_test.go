@@ -109,7 +109,7 @@ func newDesk(t *testing.T) *desk {
 	servers.Go(func() { sessions.Run(ctx) }) //nolint:errcheck // it ends with ctx
 	d := &desk{t: t, log: &lines{}}
 	timing := config.Default().Timing
-	d.member = &member{cfg: &config.Config{Node: "n1", StateDir: dir, Socket: filepath.Join(dir, "ranks.sock"), Timing: timing, MemoryMargin: 1 << 20}, cluster: testCluster,
+	d.member = &member{began: time.Now(), cfg: &config.Config{Node: "n1", StateDir: dir, Socket: filepath.Join(dir, "ranks.sock"), Timing: timing, MemoryMargin: 1 << 20}, cluster: testCluster,
 		self: replica.Node{Name: "n1", Incarnation: 11, Session: 3}, log: newTestJournal(t, d.log), sessions: sessions, keeper: k}
 	d.init()
 	servers.Go(func() { d.custody.run(ctx) })

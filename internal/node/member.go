@@ -26,6 +26,7 @@ const (
 // node wait. Arenas are made, bytes hashed and memory given back beside it, keeper and disk are the custodian's; what comes
 // of it is an event, and is held against the state as it is then.
 type member struct {
+	began    time.Time // when the daemon did: what pulses count from
 	cfg      *config.Config
 	cluster  replica.ClusterID
 	self     replica.Node // as registered; Session and Incarnation from the keeper
@@ -374,7 +375,7 @@ func (m *member) tick() time.Duration {
 		}
 		m.reap(lj)
 		m.peersLost(lj)
-		m.pulses(lj, time.Now())
+		m.pulses(lj)
 		m.retryRestores(lj)
 		if lj.job.Phase == replica.Open {
 			m.answerCandidate(lj)

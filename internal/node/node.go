@@ -294,7 +294,7 @@ func (d *daemon) openRaft() error {
 // build makes the two owners and joins them to what they need.
 func (d *daemon) build() error {
 	c := d.cfg
-	d.member = &member{cfg: c, cluster: d.id.Cluster, self: d.self, log: d.log, sessions: d.sessions, keeper: d.keeper, endpoint: d.endpoint, store: d.store}
+	d.member = &member{cfg: c, began: time.Now(), cluster: d.id.Cluster, self: d.self, log: d.log, sessions: d.sessions, keeper: d.keeper, endpoint: d.endpoint, store: d.store}
 	d.member.init()
 	if err := d.member.adopt(); err != nil {
 		return err
