@@ -50,9 +50,12 @@ def test_codes_agree_with_the_header() -> None:
     assert codes == set(BY_CODE)
     assert f"#define RP_ABI_VERSION {_native.ABI}u" in text
     exported = set((ROOT / "libreplicad" / "tests" / "abi.txt").read_text().split())
-    assert exported - {"rp_abi_version"} <= {n for n in dir(_native.library()) if n.startswith("rp_")} | exported
     for name in exported:
         assert getattr(_native.library(), name).argtypes is not None or name == "rp_abi_version", f"{name} is not declared"
+
+
+def test_every_error_can_be_caught_by_the_packages_name() -> None:
+    assert set(replicad.errors.__all__) <= set(replicad.__all__)
 
 
 def test_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

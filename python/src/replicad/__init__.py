@@ -20,6 +20,7 @@ from .errors import (
     Mismatch,
     NoMemory,
     Refused,
+    Scattered,
     SessionState,
     Stopped,
     System,
@@ -27,7 +28,8 @@ from .errors import (
     Unsupported,
     Version,
 )
-from .rank import Order, Rank, Region, Stats
+from .rank import Order, Rank, Stats
+from .region import Region
 from .waiting import wait_rank
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ __all__ = [
     "Refused",
     "Region",
     "Resumed",
+    "Scattered",
     "Session",
     "SessionState",
     "Stats",

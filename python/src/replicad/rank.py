@@ -21,70 +21,26 @@ from __future__ import annotations
 
 import ctypes as c
 import os
-import select
 import threading
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from . import _native as n
-from .errors import Error, Fenced, Fork, Gone, Invalid, SessionState, Signal, Stopped, Timeout
+from .errors import Fork, Invalid, SessionState
+from .region import Region
+from .threads import watch, work
 from .waiting import wait_rank
 
-__all__ = ["Order", "Rank", "Region", "Stats"]
+__all__ = ["Order", "Rank", "Stats"]
 
 #: A C call waits no longer than this, in seconds, before Python looks at signals and deadlines again.
 SLICE = 0.1
-#: How long the watcher waits between tries to find a daemon that went away, and for its answer, in seconds.
-RETRY, ANSWER = 0.02, 2.0
-
-
-@dataclass(frozen=True)
-class Region:
-    """A named piece of live state.
-
-    ``address`` points to ``nbytes`` bytes that stay where they are until the rank is closed; ``keep`` holds whatever owns
-    them. ``shape`` is in elements of ``dtype`` (a name that torch and numpy share); their product times the element size is
-    ``nbytes``. ``private`` state differs from rank to rank of a group, the rest is equal on all of them. ``changes`` says
-    when the bytes may change: in the optimizer ``"window"`` alone, ``"any"`` time between two windows as well, or ``"never"``.
-    A private region that changes inside the window is sealed when it closes.
-    """
-
-    name: str
-    address: int
-    nbytes: int
-    dtype: str = "uint8"
-    shape: tuple[int, ...] = ()
-    private: bool = False
-    changes: str = "window"
-    keep: Any = field(default=None, repr=False, compare=False)
-
-    def fill(self, r: n.Region) -> bytes:
-        """Writes the region into a C structure; returns its name, which must live as long as the structure."""
-        name = self.name.encode()
-        if not 0 < len(name) <= n.MAX_NAME:
-            raise Invalid(f"region {self.name!r}: a name has 1 to {n.MAX_NAME} bytes")
-        if self.dtype not in n.DTYPES:
-            raise Invalid(f"region {self.name!r}: unknown dtype {self.dtype!r}: one of {', '.join(n.DTYPES)}")
-        classes = {"window": n.WINDOW, "any": n.VOLATILE, "never": n.FROZEN}
-        if self.changes not in classes:
-            raise Invalid(f"region {self.name!r}: changes={self.changes!r}: want one of {', '.join(classes)}")
-        shape = self.shape if len(self.shape) <= n.MAX_DIMS else (self.nbytes // _size(self.dtype),)
-        r.struct_size, r.dtype, r.ndim = c.sizeof(n.Region), n.DTYPES[self.dtype], len(shape)
-        r.kind = n.PRIVATE if self.private else n.REPLICATED
-        r.cls = n.VOLATILE if self.private and self.changes != "never" else classes[self.changes]
-        r.flags = n.IN_WINDOW if self.private and self.changes == "window" else 0
-        r.name, r.data, r.bytes = name, self.address, self.nbytes
-        for i, size in enumerate(shape):
-            r.shape[i] = size
-        return name
-
-
-def _size(dtype: str) -> int:
-    return {"bool": 1, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}.get(dtype) or int("".join(filter(str.isdigit, dtype))) // 8
+#: How long a call waits before it asks again, in seconds.
+RETRY = 0.02
 
 
 @dataclass(frozen=True)
@@ -208,7 +164,7 @@ class Rank:
         """Claims the rank and maps its arena."""
         self._wait("attach", lambda ns: self._lib.rp_attach(self._h, ns, c.byref(self._text)), timeout)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        for target, name in ((_work, "replicad-worker"), (_watch, "replicad-watcher")):
+        for target, name in ((work, "replicad-worker"), (watch, "replicad-watcher")):
             t = threading.Thread(target=target, args=(self,), name=name, daemon=True)
             t.start()
             self._threads.append(t)
@@ -484,61 +440,6 @@ class Rank:
             call()
 
 
-def _work(rank: Rank) -> None:
-    """The worker: runs armed captures and tells the daemon what was sealed. A capture that ends without a seal is counted."""
-    text = n.ErrorText()
-    while True:
-        rank._wake.wait()
-        rank._wake.clear()
-        if rank._quit.is_set():
-            return
-        rank._lib.rp_notify(rank._h)
-        try:
-            if rank._armed.value:
-                if rank._before_capture:
-                    rank._before_capture()
-                if rank._stage:
-                    rank._stage()
-        except Exception as err:  # what was to be copied is not ready: the training thread is told, this one goes on
-            rank._capture_error = err
-            continue
-        if rank._lib.rp_capture(rank._h, c.byref(text)) == n.OK:
-            rank._look_at_fence()
-
-
-def _watch(rank: Rank) -> None:
-    """The watcher: takes in what the daemon sends, sees the fence, and finds the daemon again."""
-    text, stop = n.ErrorText(), rank._stop
-    assert stop is not None
-
-    def readable(seconds: float | None, daemon: bool = True) -> bool:
-        fds = [stop, rank._lib.rp_fd(rank._h)] if daemon else [stop]
-        poll = select.poll()
-        for fd in fds:
-            poll.register(fd, select.POLLIN)
-        poll.poll(None if seconds is None else seconds * 1000)
-        return not rank._quit.is_set()
-
-    while readable(None):
-        code = rank._lib.rp_notify(rank._h)
-        rank._look_at_fence()
-        while code == n.EGONE:
-            code = rank._lib.rp_reconnect(rank._h, int(ANSWER * 1e9), c.byref(text))
-            rank._look_at_fence()
-            if code == n.OK:
-                rank._wake.set()  # notices that waited
-                rank._back.set()
-                break
-            if code == n.ESTOPPED:
-                rank._cut()  # superseded: the trainer finds out in its next call
-                return
-            if not readable(RETRY, daemon=False):
-                return
-            code = n.EGONE
-        if not readable(0.001, daemon=False):  # the training thread may be reading itself; it is let go first
-            return
-
-
 _ranks: weakref.WeakSet[Rank] = weakref.WeakSet()
 
 
@@ -568,6 +469,3 @@ def _number(what: str, variable: str, given: int | None) -> int:
     if number < 0:
         raise Invalid(f"{what}: {variable}={text!r} is not a number: start this program with `replicad run`, which sets it, or pass {what}=")
     return number
-
-
-__all__ += ["Error", "Fenced", "Gone", "Signal", "Stopped", "Timeout"]

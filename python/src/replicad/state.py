@@ -17,7 +17,7 @@ import torch
 
 from . import capsule
 from .errors import Mismatch, Unsupported
-from .rank import Region
+from .region import Region
 
 __all__ = ["Capsule", "Leaf", "materialise", "model_leaves", "optimizer_leaves", "optimizer_values", "regions"]
 
@@ -27,7 +27,7 @@ SLACK, LEAST = 4, 16 << 10
 
 @dataclass(frozen=True)
 class Leaf:
-    """A tensor of the training state. ``changes`` and ``private`` are as in :class:`replicad.rank.Region`."""
+    """A tensor of the training state. ``changes`` and ``private`` are as in :class:`replicad.region.Region`."""
 
     name: str
     tensor: torch.Tensor

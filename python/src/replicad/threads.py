@@ -1,0 +1,72 @@
+"""The two threads of an attached rank."""
+
+from __future__ import annotations
+
+import ctypes as c
+import select
+from typing import TYPE_CHECKING
+
+from . import _native as n
+
+if TYPE_CHECKING:
+    from .rank import Rank
+
+__all__ = ["watch", "work"]
+
+#: How long the watcher waits between tries to find a daemon that went away, and for its answer, in seconds.
+RETRY, ANSWER = 0.02, 2.0
+
+
+def work(rank: Rank) -> None:
+    """The worker: runs armed captures and tells the daemon what was sealed. A capture that ends without a seal is counted."""
+    text = n.ErrorText()
+    while True:
+        rank._wake.wait()
+        rank._wake.clear()
+        if rank._quit.is_set():
+            return
+        rank._lib.rp_notify(rank._h)
+        try:
+            if rank._armed.value:
+                if rank._before_capture:
+                    rank._before_capture()
+                if rank._stage:
+                    rank._stage()
+        except Exception as err:  # what was to be copied is not ready: the training thread is told, this one goes on
+            rank._capture_error = err
+            continue
+        if rank._lib.rp_capture(rank._h, c.byref(text)) == n.OK:
+            rank._look_at_fence()
+
+
+def watch(rank: Rank) -> None:
+    """The watcher: takes in what the daemon sends, sees the fence, and finds the daemon again."""
+    text, stop = n.ErrorText(), rank._stop
+    assert stop is not None
+
+    def readable(seconds: float | None, daemon: bool = True) -> bool:
+        fds = [stop, rank._lib.rp_fd(rank._h)] if daemon else [stop]
+        poll = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        poll.poll(None if seconds is None else seconds * 1000)
+        return not rank._quit.is_set()
+
+    while readable(None):
+        code = rank._lib.rp_notify(rank._h)
+        rank._look_at_fence()
+        while code == n.EGONE:
+            code = rank._lib.rp_reconnect(rank._h, int(ANSWER * 1e9), c.byref(text))
+            rank._look_at_fence()
+            if code == n.OK:
+                rank._wake.set()  # notices that waited
+                rank._back.set()
+                break
+            if code == n.ESTOPPED:
+                rank._cut()  # superseded: the trainer finds out in its next call
+                return
+            if not readable(RETRY, daemon=False):
+                return
+            code = n.EGONE
+        if not readable(0.001, daemon=False):  # the training thread may be reading itself; it is let go first
+            return
