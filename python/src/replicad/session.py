@@ -12,11 +12,9 @@ Three lines::
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -24,11 +22,12 @@ from typing import Any
 import torch
 
 from . import rng
-from .errors import Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState, Timeout
+from .capsule import Opaque
+from .errors import Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState
+from .orders import Orders
 from .rank import Order, Rank, Stats
 from .staging import Staging
-from .state import Capsule, Leaf, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
-from .store import LOOK, scattered
+from .state import Capsule, Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
 from .watch import Watch
 
 __all__ = ["Resumed", "Session"]
@@ -52,38 +51,6 @@ class Resumed(int):
         return f"step {int(self)} from {self.source}, epoch {self.epoch}"
 
 
-class _Joining(threading.Thread):
-    """Waits for the next order beside the training thread."""
-
-    def __init__(self, rank: Rank) -> None:
-        super().__init__(name="replicad-joining", daemon=True)
-        self._to, self._got, self._order, self._error = rank, threading.Event(), None, None
-
-    _order: Order | None
-    _error: BaseException | None
-
-    def run(self) -> None:
-        while True:
-            try:
-                self._order = self._to.join(None)
-            except Fenced:
-                continue
-            except BaseException as err:
-                self._error = err
-            self._got.set()
-            return
-
-    def order(self, timeout: float | None) -> Order:
-        """The order, or what the wait for it ended in."""
-        if not self._got.wait(timeout):
-            raise Timeout("resume: no order yet; the job waits for other ranks, or has no quorum: replicad status says for whom")
-        self.join()
-        if self._error is not None:
-            raise self._error
-        assert self._order is not None
-        return self._order
-
-
 _open: Session | None = None
 
 
@@ -96,12 +63,13 @@ class Session:
     group; the others are kept for each rank. ``debug`` hashes every tensor at the end of a step and the beginning of the next, and
     names what changed between. ``connection`` is what :func:`replicad.connect` returned, where it was needed before. ``staging``
     puts host memory between host tensors and the arena, as device tensors always have it: it costs a copy, and lets
-    :meth:`rebind` put a model that was made anew in the old one's place. Who the rank is comes from the environment that ``replicad run`` sets, unless
-    given.
+    :meth:`rebind` put a model that was made anew in the old one's place. Who the rank is comes from the environment that
+    ``replicad run`` sets, unless given.
     """
 
     _pid: int
     _closed: bool
+    order: Order  #: what the last :meth:`resume` carried out
 
     def __init__(
         self,
@@ -136,7 +104,6 @@ class Session:
         self._keep_rng = keep_rng
         self._inside = False
         self._entering = False
-        self._joining: _Joining | None = None
         self._resumed = threading.Event()  # an epoch is open for the training thread
         self._at_exit = -1  # the step that the worker may copy
         self._at = -1  # the step whose state is live; -1 before resume
@@ -154,10 +121,11 @@ class Session:
         self._shared = Capsule("replicad.shared", False, "any", self._read_shared)
         self._before = Capsule("replicad.own", True, "any", self._read_before)
         self._after = Capsule("replicad.own.window", True, "window", self._read_after) if self._own_objects else None
-        self._watch = Watch(self._named_values, self._drawn, self._leaves, debug)
+        self._watch = Watch([c for c in (self._shared, self._after) if c is not None], self._generators, self._leaves, debug)
         self._hooks: list[Any] = []
         self._hook()
         self._rank = connection or Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
+        self._orders = Orders(self._rank)
         _open = self
 
     def _sort_objects(self) -> None:
@@ -172,7 +140,7 @@ class Session:
         self._hooks = [m.register_forward_pre_hook(self._on_forward) for m in self._models.values() if isinstance(m, torch.nn.Module)]
 
     def _find_leaves(self) -> list[Leaf]:
-        self._names = {id(p): f"{m}.{k}" for m, model in self._models.items() for k, p in _parameters(model)}
+        self._names = {id(p): f"{m}.{clean(k)}" for m, model in self._models.items() for k, p in model.named_parameters()}
         leaves: list[Leaf] = []
         for name, m in self._models.items():
             leaves += model_leaves(name, m, self._shared_buffers)
@@ -212,26 +180,16 @@ class Session:
     # -- what the capsules hold -----------------------------------------------------------------------------------------
 
     def _read_shared(self) -> Any:
-        return {
-            "optim": {k: optimizer_values(o, self._names) for k, o in self._optimizers.items()},
-            "objects": {k: o.state_dict() for k, o in self._shared_objects.items()},
-        }
+        return {k: optimizer_values(o, self._names) for k, o in self._optimizers.items()} | {k: o.state_dict() for k, o in self._shared_objects.items()}
 
     def _read_before(self) -> Any:
-        return {"data": {k: o.state_dict() for k, o in self._data.items()}, "rng": rng.get() if self._keep_rng else None}
+        return {"data": {k: o.state_dict() for k, o in self._data.items()}, "rng": self._generators()}
+
+    def _generators(self) -> Opaque | None:
+        return rng.get() if self._keep_rng else None
 
     def _read_after(self) -> Any:
         return {k: o.state_dict() for k, o in self._own_objects.items()}
-
-    def _values(self) -> Any:
-        return self._read_shared(), self._read_after()
-
-    def _named_values(self) -> Any:
-        shared, own = self._values()
-        return {**shared["optim"], **shared["objects"], **own}
-
-    def _drawn(self) -> Any:
-        return rng.get() if self._keep_rng else None
 
     def _on_forward(self, *_: Any) -> None:
         if self._at >= 0 and self._pid == os.getpid():
@@ -241,9 +199,9 @@ class Session:
         """Gives what was loaded into the capsules to the objects."""
         shared = self._shared.value()
         for k, o in self._optimizers.items():
-            set_optimizer_values(o, self._names, shared["optim"][k])
+            set_optimizer_values(o, self._names, shared[k])
         for k, o in self._shared_objects.items():
-            o.load_state_dict(shared["objects"][k])
+            o.load_state_dict(shared[k])
         if self._after is not None:
             own = self._after.value()
             for k, o in self._own_objects.items():
@@ -268,12 +226,12 @@ class Session:
         self._resumed.clear()
         if not self._rank.attached:
             self._attach()
-        elif self._joining is None:
+        elif not self._orders.resting:
             self._settle_stages()
         self._watch.reset()
         while True:
             try:
-                order = self._next_order(timeout)
+                order = self._orders.next(timeout)
                 if order.initialise:
                     self._write_all()
                     self._staging.all()
@@ -307,29 +265,11 @@ class Session:
 
         The registered tensors must not change until resume. Called by :mod:`replicad.inprocess`.
         """
-        if self._joining is not None or self._at < 0:
+        if self._orders.resting or self._at < 0:
             return
         self._resumed.clear()
         self._settle_stages()
-        self._joining = joining = _Joining(self._rank)
-        joining.start()
-
-    def _next_order(self, timeout: float | None) -> Order:
-        """Waits for the next order. One who has met the others for it looks now and then whether they must meet again."""
-        end = None if timeout is None else time.monotonic() + timeout
-        joining, self._joining = self._joining, None
-        while True:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            slice_ = left if self._rank.met is None else min(LOOK, left or LOOK)
-            try:
-                return self._rank.join(slice_) if joining is None else joining.order(slice_)
-            except Timeout:
-                if end is not None and time.monotonic() >= end:
-                    self._joining = joining
-                    raise
-            if scattered(self._rank):
-                self._joining = joining
-                raise Scattered("a process of the gathering died before it was a rank, and another has come: all ranks meet again")
+        self._orders.rest()
 
     @property
     def resumed(self) -> bool:
@@ -391,8 +331,8 @@ class Session:
         step = self._at + 1
         self._entering = True
         try:
-            self._watch.entered(step)
-            self._before.write()
+            self._watch.entering(step)
+            generators = self._before.write()["rng"]
             self._staging.small()
             self._rank.step_enter(step, timeout)
             self._inside = True
@@ -402,15 +342,14 @@ class Session:
             self._reached("window", step)
             yield step
             self._reached("updated", step)
-            values = self._values()
-            self._shared.write(values[0])
+            self._shared.write()
             if self._after is not None:
-                self._after.write(values[1])
+                self._after.write()
             self._staging.mark()
             self._at_exit = step
             self._rank.step_exit(step, updated=updated, good=not self._staging.on_device)
             self._at = step
-            self._watch.exited(step, copy.deepcopy({**values[0]["optim"], **values[0]["objects"], **values[1]}))
+            self._watch.exited(step, generators)
         except BaseException as err:
             if self._at != step:
                 self._rank.freeze_good()
@@ -505,10 +444,3 @@ def _by_name(kind: str, given: Any) -> dict[str, Any]:
     if isinstance(given, (list, tuple)):
         return {f"{kind}.{i}": v for i, v in enumerate(given)} if len(given) != 1 else {kind: given[0]}
     return {} if given is None else {kind: given}
-
-
-def _parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    from .state import clean
-
-    for k, p in model.named_parameters():
-        yield clean(k), p

@@ -227,9 +227,16 @@ class Capsule:
         self.used = 0
         self._put(first)
 
-    def write(self, *now: Any) -> None:
-        """Packs what is true now, or what the caller has just read."""
-        self._put(capsule.pack(now[0] if now else self.read(), self.name))
+    def write(self) -> Any:
+        """Packs what is true now, and returns it."""
+        now = self.read()
+        self._put(capsule.pack(now, self.name))
+        return now
+
+    def changed(self) -> Any | None:
+        """What is true now, if that is not what was written last, in the form in which :meth:`value` gives that."""
+        now = capsule.pack(self.read(), self.name)
+        return None if now == memoryview(self.buffer).cast("B")[8 : self.used] else capsule.unpack(now)
 
     def _put(self, b: bytes) -> None:
         if len(b) + 8 > self.room:
@@ -240,7 +247,7 @@ class Capsule:
         self.used = len(b) + 8
 
     def value(self) -> Any:
-        """Unpacks what was loaded."""
+        """Unpacks what was written or loaded."""
         raw = memoryview(self.buffer).cast("B")
         n = min(int.from_bytes(raw[:8], "little"), self.room - 8)
         self.used = n + 8

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from .state import Leaf
+from . import rngcodec
+from .state import Capsule, Leaf
 
 __all__ = ["Watch", "differences"]
 
@@ -46,15 +47,15 @@ def differences(a: Any, b: Any, path: str) -> Iterator[str]:
 class Watch:
     """Looks at small state from the end of a step to the next forward and, in debug mode, at every tensor.
 
-    ``values`` and ``draws`` read what was captured at the end of a step: values that belong to the step, and generators. What
-    changed is named once, in a warning, and kept in ``seen``.
+    ``capsules`` hold what belongs to a step's end. ``generators`` gives the bytes of :func:`replicad.rng.get`, or None where none are
+    kept. What changed is named once, in a warning, and kept in ``seen``.
     """
 
-    def __init__(self, values: Callable[[], Any], draws: Callable[[], Any], leaves: Iterable[Leaf], debug: bool) -> None:
-        self._values, self._draws = values, draws
+    def __init__(self, capsules: Sequence[Capsule], generators: Callable[[], bytes | None], leaves: Iterable[Leaf], debug: bool) -> None:
+        self._capsules, self._generators = capsules, generators
         self._debug = debug
         self.leaves(leaves)
-        self._at_exit: tuple[int, Any, Any] | None = None
+        self._at_exit: tuple[int, bytes | None] | None = None
         self._digests: dict[str, bytes]
         self.seen: dict[str, str] = {}
 
@@ -67,40 +68,51 @@ class Watch:
         """State was loaded, or is about to be: what was seen before says nothing about it."""
         self._at_exit, self._digests = None, {}
 
-    def exited(self, step: int, values: Any) -> None:
-        """A step has ended; ``values`` is what its copy holds."""
-        self._at_exit = (step, values, self._draws())
-        self._digests = {x.name: _digest(x.local) for x in self._leaves}
-
-    def forward(self) -> None:
-        """The next forward begins."""
-        if self._at_exit is None:
-            return
-        step, values, draws = self._at_exit
-        self._at_exit = None
-        for path in differences(values, self._values(), ""):
-            self._say(
-                path,
-                f"{path} changed between the end of step {step} and the next forward: a restart from step {step} would not have the change; do it inside `with session.step()`",
-            )
-        for path in differences(draws, self._draws(), "rng"):
-            self._say(
-                path,
-                f"{path}: random numbers were drawn between the end of step {step} and the next forward; unless a restart from step {step} draws "
-                "them again (as loading the next batch does), put what draws them (an evaluation?) into `with replicad.rng.preserved()`",
-            )
-
-    def entered(self, step: int) -> None:
+    def entering(self, step: int) -> None:
         """The next step begins: window and frozen tensors must be what they were."""
         for x in self._leaves:
             if self._digests and _digest(x.local) != self._digests[x.name]:
                 when = "never" if x.changes == "never" else "only inside `with session.step()`"
                 self._say(x.name, f"{x.name} changed between steps {step - 1} and {step}, though it is taken to change {when}: the copy of step {step - 1} may be torn")
 
+    def exited(self, step: int, generators: bytes | None) -> None:
+        """A step has ended; ``generators`` is what its copy has of them, taken when the step began."""
+        self._at_exit = step, generators
+        self._digests = {x.name: _digest(x.local) for x in self._leaves}
+
+    def forward(self) -> None:
+        """The next forward begins."""
+        if self._at_exit is None:
+            return
+        step, generators = self._at_exit
+        self._at_exit = None
+        for c in self._capsules:
+            if (now := c.changed()) is not None:
+                for path in differences(c.value(), now, ""):
+                    self._say(
+                        path,
+                        f"{path} changed between the end of step {step} and the next forward: a restart from step {step} would not have the change; "
+                        "do it inside `with session.step()`",
+                    )
+        for name in _drawn(generators, self._generators()):
+            self._say(
+                name,
+                f"{name}: random numbers were drawn between the beginning of step {step} and the next forward; unless a restart from step {step} draws "
+                "them again (as loading the next batch does), put what draws them (an evaluation?) into `with replicad.rng.preserved()`",
+            )
+
     def _say(self, name: str, text: str) -> None:
         if name not in self.seen:
             self.seen[name] = text
             log.warning("replicad: %s", text)
+
+
+def _drawn(before: bytes | None, now: bytes | None) -> list[str]:
+    """The generators whose states differ; those that came or went are none."""
+    if before == now or before is None or now is None:
+        return []
+    old, new = ({(r.place, r.name): r.payload for r in rngcodec.parse(b)} for b in (before, now))
+    return [rngcodec.where(*k) for k in old if k in new and old[k] != new[k]]
 
 
 def _digest(t: torch.Tensor) -> bytes:

@@ -1,0 +1,78 @@
+"""What a rank is to do next, as the daemons order it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from .errors import Fenced, Scattered, Timeout
+from .rank import Order, Rank
+from .store import LOOK, scattered
+
+__all__ = ["Orders"]
+
+
+class Orders:
+    """The orders of one rank. :meth:`rest` has the next one waited for beside the training thread, :meth:`next` takes it."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._waiting: _Waiting | None = None
+
+    @property
+    def resting(self) -> bool:
+        """Whether the rank has stopped and nobody has taken the next order yet."""
+        return self._waiting is not None
+
+    def rest(self) -> None:
+        """Stops the rank, which lets the daemons plan the next epoch, and returns at once."""
+        self._waiting = _Waiting(self._rank)
+        self._waiting.start()
+
+    def next(self, timeout: float | None) -> Order:
+        """Waits for the next order. One who has met the others for it looks now and then whether they must meet again."""
+        end = None if timeout is None else time.monotonic() + timeout
+        waiting, self._waiting = self._waiting, None
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            slice_ = left if self._rank.met is None else min(LOOK, left or LOOK)
+            try:
+                return self._rank.join(slice_) if waiting is None else waiting.order(slice_)
+            except Timeout:
+                if end is not None and time.monotonic() >= end:
+                    self._waiting = waiting
+                    raise
+            if scattered(self._rank):
+                self._waiting = waiting
+                raise Scattered("a process of the gathering died before it was a rank, and another has come: all ranks meet again")
+
+
+class _Waiting(threading.Thread):
+    """Waits for one order."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(name="replicad-orders", daemon=True)
+        self._rank, self._got = rank, threading.Event()
+        self._order: Order | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        while True:
+            try:
+                self._order = self._rank.join(None)
+            except Fenced:
+                continue
+            except BaseException as err:
+                self._error = err
+            self._got.set()
+            return
+
+    def order(self, timeout: float | None) -> Order:
+        """The order, or what the wait for it ended in."""
+        if not self._got.wait(timeout):
+            raise Timeout("resume: no order yet; the job waits for other ranks, or has no quorum: replicad status says for whom")
+        self.join()
+        if self._error is not None:
+            raise self._error
+        assert self._order is not None
+        return self._order

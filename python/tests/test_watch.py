@@ -1,0 +1,90 @@
+"""State that changes when a copy of it would not see that is named; what changes in time is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("torch")
+
+#: What is done wrong, and the names under which it is noticed.
+WRONG = {
+    "nothing": set(),
+    "scheduler": {"optim.groups[0].lr", "scheduler.last_epoch", "scheduler._step_count", "scheduler._last_lr[0]"},
+    "rate": {"optim.groups[0].lr"},
+    "average": {"average.value"},
+    "draw": {"torch's CPU generator"},
+    "draw-inside": {"torch's CPU generator"},
+    "python": {"python's generator"},
+    "named": {"the generator 'noise'"},
+    "frozen": {"model.1.bias"},
+    "weights": {"model.0.weight"},
+    "moments": {"optim.model.0.weight.exp_avg"},
+}
+
+TRAIN = """
+import json, random, sys, torch, replicad
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+model[1].bias.requires_grad_(False)
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+class Average:
+    value = 0.0
+    def state_dict(self): return {"value": self.value}
+    def load_state_dict(self, s): self.value = s["value"]
+
+average = Average()
+named = torch.Generator().manual_seed(1)
+replicad.rng.add("noise", named)
+
+def train(wrong):
+    model(torch.ones(2, 4)).sum().backward()
+    with session.step():
+        optimizer.step()
+        optimizer.zero_grad()
+        average.value += 1
+        if wrong == "draw-inside":
+            torch.randn(1)
+        if wrong != "scheduler":
+            scheduler.step()
+    with torch.no_grad(), replicad.rng.preserved():
+        torch.randn(3), random.random()  # an evaluation
+        if wrong == "frozen":
+            model[1].bias += 1
+        if wrong == "weights":
+            model[0].weight.mul_(2)
+        if wrong == "moments":
+            optimizer.state[model[0].weight]["exp_avg"].add_(1)
+    if wrong == "scheduler":
+        scheduler.step()
+    if wrong == "rate":
+        optimizer.param_groups[0]["lr"] *= 0.5
+    if wrong == "average":
+        average.value = 0.0
+    if wrong == "draw":
+        torch.rand(1)
+    if wrong == "python":
+        random.random()
+    if wrong == "named":
+        torch.rand(1, generator=named)
+
+with replicad.Session(model=model, optimizer=optimizer, scheduler=scheduler, extra={"average": average}, debug=True) as session:
+    session.resume()
+    noticed = {}
+    for wrong in sys.argv[1:]:
+        train(wrong), train(wrong), train("nothing")
+        noticed[wrong] = dict(session.noticed)
+        session.noticed.clear()
+    print("NOTICED", json.dumps(noticed))
+"""
+
+
+def test_what_is_noticed(run: Callable[..., str]) -> None:
+    out = run(TRAIN, *WRONG)
+    noticed = json.loads(next(line for line in out.splitlines() if line.startswith("NOTICED")).removeprefix("NOTICED "))
+    assert {wrong: set(seen) for wrong, seen in noticed.items()} == WRONG
+    assert all(name in text and "step" in text for seen in noticed.values() for name, text in seen.items())
