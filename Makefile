@@ -76,7 +76,7 @@ demo: build ## train through six kinds of faults and compare with an undisturbed
 
 demo-torch: build ## the same over a PyTorch job: a GPT on three DDP replicas, survivors in process; needs torch in PYTHON, flags in DEMO
 	@$(PYTHON) -c "import torch, numpy" || { echo "make: $(PYTHON) has no torch and numpy: name one that has, as in make demo-torch PYTHON=..." >&2; exit 1; }
-	PYTHONPATH=$(CURDIR)/python/src OMP_NUM_THREADS=1 $(BIN)/replicad demo --trainer "$(PYTHON) $(CURDIR)/examples/torch/gpt.py --inprocess --width 32 --batch 4" --world 3 --steps 300 --pace 50ms $(DEMO)
+	PYTHONPATH=$(CURDIR)/python/src OMP_NUM_THREADS=1 $(BIN)/replicad demo --trainer "$(PYTHON) $(CURDIR)/examples/torch/gpt.py --inprocess --width 32 --batch 4" --world 3 --warm 1 --steps 300 --pace 50ms $(DEMO)
 
 campaign: build ## seeds x torch jobs x faults, a row each; hours. Flags in CAMPAIGN="--seeds 1-9 --jobs gpt3 --faults node"
 	$(PYTHON) examples/torch/campaign.py $(CAMPAIGN)

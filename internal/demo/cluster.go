@@ -196,6 +196,9 @@ func (c *cluster) startRanks(n *node, spare bool) (err error) {
 	} else {
 		args = append(args, "--ranks", n.ranks)
 	}
+	if c.opt.Warm > 0 {
+		args = append(args, "--warm", fmt.Sprint(c.opt.Warm))
+	}
 	args = append(append(args, "--"), append(c.opt.trainer(), "--pace", c.opt.Pace.String())...)
 	n.launcher, err = c.spawn.start(n.name+" launcher", logPath(c.dir, n.name+"-ranks"), []string{"TEXTLM_FAULT_DIR=" + c.faultDir()},
 		func(line []byte) { c.journal.addRank(n.name, line) }, nil, c.opt.Program, args...)

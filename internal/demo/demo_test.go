@@ -283,6 +283,7 @@ func TestRunRefusesWhatCantWork(t *testing.T) {
 		"report is a file": {Options{ReportDir: file}, []string{"--report", file}},
 		"negative pace":    {Options{Pace: -5 * time.Second}, []string{"--pace -5s"}},
 		"pace of an hour":  {Options{Pace: time.Hour}, []string{"--pace 1h0m0s"}},
+		"warm -1":          {Options{Warm: -1}, []string{"--warm -1"}},
 		"dir that exists":  {Options{Dir: t.TempDir()}, []string{"must not exist"}},
 		"dir in a file":    {Options{Dir: filepath.Join(file, "x")}, []string{file}},
 	} {

@@ -92,6 +92,7 @@ type Options struct {
 	World   int           // ranks [4]
 	Groups  []int         // replica group of each rank [0,1,0,1; with World all in one]
 	Pace    time.Duration // shortest step, which stands for a larger model [20 ms]
+	Warm    int           // processes a node keeps that wait to be a rank [none]
 	Plain   bool          // no live view though stdout is a terminal
 
 	LogLevel string // of the daemons' logs in Dir: debug or info; above info the timeline would have no events [info]
@@ -137,6 +138,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.StateMB < 0 || o.StateMB > 1<<16 {
 		list = append(list, fmt.Errorf("--state-mb %d: want 0 to %d MiB a rank", o.StateMB, 1<<16))
+	}
+	if o.Warm < 0 || o.Warm > 4 {
+		list = append(list, fmt.Errorf("--warm %d: want 0 to 4 processes a node: each takes a trainer's memory", o.Warm))
 	}
 	if o.LogLevel == "" {
 		o.LogLevel = "info"

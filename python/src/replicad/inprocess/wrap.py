@@ -123,7 +123,7 @@ def wrap(
     finalize: Sequence[Part] | None = None,
     health: Sequence[Part] | None = None,
     peer_grace: float = 5.0,
-    soft: float = 1.0,
+    soft: float = 0.05,
     hard: float = 60.0,
     trace: str | None = None,
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
