@@ -21,14 +21,14 @@ import (
 
 // cluster is nodes of one identity on loopback addresses of their own.
 type cluster struct {
-	t     *testing.T
+	t     testing.TB
 	dir   string
 	nodes []*node
 }
 
 // node is one node's configuration and its running programs.
 type node struct {
-	t              *testing.T
+	t              testing.TB
 	cfg            *config.Config
 	file           string
 	keeper, daemon *process
@@ -45,7 +45,7 @@ func nextHost() string {
 }
 
 // freePort finds a port of host that is free for UDP and TCP.
-func freePort(t *testing.T, host string) string {
+func freePort(t testing.TB, host string) string {
 	t.Helper()
 	given.Lock()
 	defer given.Unlock()
@@ -76,7 +76,7 @@ var given = struct {
 }{addrs: map[string]bool{}}
 
 // shortDir is a directory whose path leaves room for the names of sockets.
-func shortDir(t *testing.T) string {
+func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "trouble-")
 	if err != nil {
@@ -91,7 +91,7 @@ func shortDir(t *testing.T) string {
 }
 
 // newCluster makes the identity and the configurations of these nodes, all of them voters; nothing is started.
-func newCluster(t *testing.T, names ...replica.NodeName) *cluster {
+func newCluster(t testing.TB, names ...replica.NodeName) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: shortDir(t)}
 	if err := pki.Init(c.pki(""), names, time.Now()); err != nil {
@@ -130,7 +130,7 @@ func (c *cluster) voters(k int) {
 }
 
 // one starts a cluster of one node.
-func one(t *testing.T, change ...func(*config.Config)) *node {
+func one(t testing.TB, change ...func(*config.Config)) *node {
 	t.Helper()
 	n := newCluster(t, "n1").nodes[0]
 	for _, fn := range change {
@@ -179,7 +179,7 @@ func (n *node) die() {
 }
 
 // call runs a verb of replicad to its end.
-func call(t *testing.T, args ...string) (code int, out string) {
+func call(t testing.TB, args ...string) (code int, out string) {
 	t.Helper()
 	p := spawn(t, "replicad "+args[0], nil, replicad, args...)
 	code = p.exit()
@@ -259,7 +259,7 @@ func (n *node) rank(job string, rank, world, group int, spec rankSpec) *process 
 }
 
 // contains fails the test unless text has every one of these.
-func contains(t *testing.T, text string, want ...string) {
+func contains(t testing.TB, text string, want ...string) {
 	t.Helper()
 	for _, w := range want {
 		if !strings.Contains(text, w) {

@@ -36,7 +36,7 @@ func startSpawner() {
 
 // process is a program under test. Its output is kept, line by line.
 type process struct {
-	t    *testing.T
+	t    testing.TB
 	name string
 	cmd  *exec.Cmd
 	gone chan struct{} // closed once it has been waited for and its output was read
@@ -79,7 +79,7 @@ func (l line) is(event string, want fields) bool {
 }
 
 // spawn starts a program in a process group of its own; it is killed at the end of the test.
-func spawn(t *testing.T, name string, env []string, program string, args ...string) *process {
+func spawn(t testing.TB, name string, env []string, program string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, name: name, cmd: exec.Command(program, args...), gone: make(chan struct{}), more: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
@@ -269,7 +269,7 @@ func (p *process) says(want ...string) {
 }
 
 // awaitStopped waits until SIGSTOP has taken hold of a process.
-func awaitStopped(t *testing.T, pid int) {
+func awaitStopped(t testing.TB, pid int) {
 	t.Helper()
 	var info unix.Siginfo
 	if err := unix.Waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
