@@ -103,8 +103,7 @@ def main(train: Callable[..., None], args: argparse.Namespace) -> None:
             (p * 0).sum().backward()
             torch.optim.AdamW([p]).step()
         replicad.wait_rank()
-        rank, world = (int(os.environ.get(f"REPLICAD_{a}") or os.environ[b]) for a, b in (("RANK", "RANK"), ("WORLD", "WORLD_SIZE")))
-        train(args, rank, world, True)
+        train(args, *replicad.place(), True)
         return
     import tempfile
 

@@ -58,3 +58,21 @@ def test_subprocesses_do_not_wait(pipe: int) -> None:
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "before"
     os.close(pipe)
+
+
+def test_the_place_is_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REPLICAD_RANK", "REPLICAD_WORLD", "REPLICAD_WAIT_FD", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert replicad.place() == (0, 1)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert replicad.place() == (1, 3)
+    monkeypatch.setenv("REPLICAD_RANK", "0")
+    monkeypatch.setenv("REPLICAD_WORLD", "2")
+    assert replicad.place() == (0, 2)
+    monkeypatch.setenv("REPLICAD_RANK", "2")
+    with pytest.raises(Invalid, match="REPLICAD_RANK=2 of REPLICAD_WORLD=2: want 0 to 1"):
+        replicad.place()
+    monkeypatch.setenv("REPLICAD_WORLD", "")
+    with pytest.raises(Invalid, match="REPLICAD_WORLD='' are no numbers"):
+        replicad.place()

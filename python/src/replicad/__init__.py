@@ -30,7 +30,7 @@ from .errors import (
 )
 from .rank import Order, Rank, Stats
 from .region import Region
-from .waiting import wait_rank
+from .waiting import place, wait_rank
 
 if TYPE_CHECKING:
     from .session import Resumed, Session
@@ -66,6 +66,7 @@ __all__ = [
     "Unsupported",
     "Version",
     "connect",
+    "place",
     "wait_rank",
 ]
 

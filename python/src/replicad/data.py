@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from . import rng
 from .errors import Invalid, Mismatch
+from .waiting import place
 
 __all__ = ["Loader"]
 
@@ -67,7 +68,8 @@ class _Batches(Sampler[list[tuple[int, int]]]):
 
 
 class Loader:
-    """Batches of a map-style dataset for one of ``world`` data-parallel ranks, shuffled by (seed, epoch).
+    """Batches of a map-style dataset for one of ``world`` data-parallel ranks, shuffled by (seed, epoch). Which one it is comes from
+    the launcher (:func:`replicad.place`), unless ``rank`` and ``world`` are given.
 
     Register it as ``data=`` of a :class:`replicad.Session`. ``for batch in loader`` gives the rest of the present epoch and
     moves to the next; ``loader.endless()`` goes on for ever. A batch counts as used when it was handed out. Each batch has
@@ -80,13 +82,17 @@ class Loader:
         batch_size: int,
         *,
         seed: int = 0,
-        rank: int = 0,
-        world: int = 1,
+        rank: int | None = None,
+        world: int | None = None,
         shuffle: bool = True,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **options: Any,
     ) -> None:
+        if rank is None or world is None:
+            if rank is not world:
+                raise Invalid(f"loader: rank={rank} with world={world}: give both or none")
+            rank, world = place()
         if batch_size < 1 or not 0 <= rank < world or len(dataset) < batch_size * world:
             raise Invalid(f"loader: batches of {batch_size} for rank {rank} of {world} from {len(dataset)} samples: want at least one whole batch for every rank")
         self.dataset, self.batch_size, self.seed, self.rank, self.world, self.shuffle = dataset, batch_size, seed, rank, world, shuffle

@@ -1,4 +1,4 @@
-"""Processes that are started before anybody needs them: imports are done, and then they wait to be a rank."""
+"""Which rank a process is, and processes that are started before anybody needs them: imports are done, and then they wait to be one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 from .errors import Invalid
 
-__all__ = ["wait_rank"]
+__all__ = ["place", "wait_rank"]
 
 _MOST = 64 << 10  # bytes of an answer
 
@@ -40,3 +40,20 @@ def wait_rank() -> None:
     if not isinstance(place, dict) or "REPLICAD_RANK" not in place or not all(k.startswith("REPLICAD_") and isinstance(v, str) for k, v in place.items()):
         raise Invalid(f"wait_rank: {line[:100]!r} is no answer of a launcher: want an object of REPLICAD_* strings with REPLICAD_RANK")
     os.environ.update(place)
+
+
+def place() -> tuple[int, int]:
+    """Rank and world of this process as its launcher says: REPLICAD_RANK and REPLICAD_WORLD of ``replicad run``, else RANK and
+    WORLD_SIZE of torchrun; (0, 1) where there is none of them."""
+    wait_rank()
+    for names in (("REPLICAD_RANK", "REPLICAD_WORLD"), ("RANK", "WORLD_SIZE")):
+        texts = [os.environ.get(n) for n in names]
+        if texts[0]:
+            try:
+                rank, world = (int(t or "") for t in texts)
+            except ValueError:
+                raise Invalid(f"place: {names[0]}={texts[0]!r} and {names[1]}={texts[1]!r} are no numbers") from None
+            if not 0 <= rank < world:
+                raise Invalid(f"place: {names[0]}={rank} of {names[1]}={world}: want 0 to {world - 1}")
+            return rank, world
+    return 0, 1

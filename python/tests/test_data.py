@@ -1,0 +1,107 @@
+"""The loader: a resumed run sees the samples, and their augmentation, of an undisturbed one."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from replicad import Invalid, Mismatch
+from replicad.data import Loader
+
+SAMPLES = 23
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Samples that draw random numbers of every kind."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, i: int) -> Any:
+        return torch.tensor([i, random.random(), np.random.rand(), float(torch.rand(()))], dtype=torch.float64)
+
+
+def loader(**more: Any) -> Loader:
+    return Loader(Noisy(), 2, **{"seed": 5, "rank": 0, "world": 2} | more)
+
+
+def numbers(batches: Any, count: int) -> list[list[list[float]]]:
+    return [b.tolist() for b in islice(batches, count)]
+
+
+def test_an_epoch_has_each_sample_once_over_the_ranks() -> None:
+    seen = [int(s[0]) for r in range(2) for b in loader(rank=r) for s in b.tolist()]
+    assert len(seen) == len(set(seen)) == len(loader()) * 2 * 2 == 20
+    assert seen != sorted(seen)
+    assert [int(s[0]) for b in loader(shuffle=False, world=1) for s in b.tolist()] == list(range(SAMPLES - 1))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_goes_on_at_the_next_batch(workers: int) -> None:
+    """Whatever was fetched ahead, and in whichever epoch."""
+    want = numbers(loader().endless(), 14)
+    for used in (0, 1, 4, 5, 6, 11):
+        first = loader(num_workers=workers, persistent_workers=workers > 0)
+        batches = first.endless()
+        assert numbers(batches, used) == want[:used]
+        state = first.state_dict()
+        batches.close()
+        second = loader(num_workers=workers)
+        second.load_state_dict(state)
+        rest = second.endless()
+        assert numbers(rest, 14 - used) == want[used:], used
+        rest.close()
+
+
+def test_the_training_process_keeps_its_generators() -> None:
+    def drawn() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    def seeded() -> None:
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+
+    seeded()
+    want = drawn()
+    for workers in (0, 1):
+        seeded()
+        numbers(loader(num_workers=workers), 3)
+        assert drawn() == want
+
+
+def test_an_iterator_ends_when_the_state_is_loaded() -> None:
+    lo = loader()
+    batches = iter(lo)
+    before = lo.state_dict()
+    next(batches)
+    lo.load_state_dict(before)
+    assert list(batches) == []
+    assert lo.state_dict() == before
+    assert len(list(lo)) == len(lo)
+    assert lo.state_dict()["epoch"] == 1
+
+
+@pytest.mark.parametrize("other", [{"seed": 6}, {"world": 3}, {"shuffle": False}])
+def test_a_loader_of_another_kind_is_refused(other: dict[str, Any]) -> None:
+    lo = loader(**other)
+    with pytest.raises(Mismatch, match="seed, world, batch size"):
+        lo.load_state_dict(loader().state_dict())
+    assert lo.state_dict()["used"] == 0
+
+
+def test_bad_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    for bad in ({"rank": 2}, {"rank": -1}, {"world": 12}):
+        with pytest.raises(Invalid, match="at least one whole batch for every rank"):
+            loader(**bad)
+    with pytest.raises(Invalid, match="at least one whole batch"):
+        Loader(Noisy(), 0)
+    with pytest.raises(Invalid, match="give both or none"):
+        Loader(Noisy(), 2, rank=1)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert numbers(Loader(Noisy(), 2, seed=5), 3) == numbers(loader(rank=1), 3)
