@@ -1,0 +1,121 @@
+"""What each system costs a step of the same job: replicad, DCP's async_save, lm-resiliency (GEMINI), DLRover, torchft.
+
+    make bench-peers        # or: .venv-peers/bin/python bench/torch/peers.py --systems replicad,dcp --rounds 3
+
+Two ranks (DDP over Gloo) on this machine, a copy at every step where the system makes copies. Each row is the median of the rounds;
+`overhead` is against plain DDP in the same processes, in alternating blocks. The machine must be quiet: both cores are the job's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(__file__).resolve().parent / "cost.py"
+SYSTEMS = ["none", "replicad", "dcp", "lm-resiliency", "dlrover", "torchft"]
+sys.path.insert(0, str(ROOT / "python" / "src"))
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@contextmanager
+def lighthouse() -> Iterator[dict[str, str]]:
+    """torchft's coordinator."""
+    port = free_port()
+    program = Path(sys.executable).with_name("torchft_lighthouse")
+    with subprocess.Popen([str(program), "--min_replicas", "2", "--join_timeout_ms", "1000", "--bind", f"127.0.0.1:{port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as p:
+        try:
+            yield {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
+        finally:
+            p.send_signal(signal.SIGKILL)
+
+
+@contextmanager
+def daemon() -> Iterator[dict[str, str]]:
+    """A replicad daemon of its own."""
+    from replicad.testing import _Daemon
+
+    with tempfile.TemporaryDirectory(prefix="replicad-b-") as folder, _Daemon(str(ROOT / "bin" / "replicad"), folder) as env:
+        yield {"XDG_STATE_HOME": env["XDG_STATE_HOME"]}
+
+
+def once(system: str, flags: list[str]) -> dict[str, Any]:
+    """One run of the job: the figures that its rank 0 printed."""
+    command = [sys.executable, str(PROGRAM), "--system", system, *flags]
+    around: Any = {"replicad": daemon, "torchft": lighthouse}.get(system, lambda: nullcontext({}))
+    if system == "replicad":
+        command = [str(ROOT / "bin" / "replicad"), "run", "--dev", "--job", "cost", "--world", "2", "--min-copies", "1", "--", *command]
+    elif system == "dlrover":  # its saver is its launcher's
+        command = [str(Path(sys.executable).with_name("dlrover-run")), "--standalone", "--nnodes", "1", "--nproc_per_node", "2", *command[1:]]
+    else:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()), *command[1:]]
+    with around() as env:
+        done = subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | env,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900,
+        )  # fmt: skip
+    for line in done.stdout.splitlines():
+        if line.startswith('{"system"'):
+            return dict(json.loads(line))
+    said = "\n".join(x for x in done.stdout.splitlines() if "rank0" in x or "Error" in x)
+    raise RuntimeError(f"{system}: no figures, exit code {done.returncode}:\n{said[-2500:]}")
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--systems", default=",".join(SYSTEMS))
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--json", help="file for all figures, a line each")
+    args, flags = p.parse_known_args()
+    print(f"{'system':14} {'state':>7} {'step p50, ms':>16} {'p99, ms':>16} {'overhead':>9} {'stall, ms':>10} {'copies':>9}   (without / with; median of {args.rounds})", flush=True)
+    failed = 0
+    for system in args.systems.split(","):
+        rows = []
+        for _ in range(args.rounds):
+            try:
+                rows.append(once(system, flags))
+            except (RuntimeError, subprocess.TimeoutExpired) as err:
+                print(f"{system:14} {err}", flush=True)
+                failed += 1
+        if args.json:
+            with open(args.json, "a") as f:
+                f.writelines(json.dumps(r) + "\n" for r in rows)
+        if rows:
+            print(row(rows), flush=True)
+    return 1 if failed else 0
+
+
+def row(rows: list[dict[str, Any]]) -> str:
+    """A line of the table, of the rounds of one system."""
+
+    def middle(*keys: str) -> float:
+        values = []
+        for r in rows:
+            for k in keys:
+                r = r[k]
+            values.append(float(r))  # type: ignore[arg-type]
+        return statistics.median(values)
+
+    step, worst = (f"{middle(k, 'without'):.0f} / {middle(k, 'with'):.0f}" for k in ("step_ms_p50", "step_ms_p99"))
+    copies = f"{middle('copies'):.0f}/{middle('steps'):.0f}"
+    return f"{rows[0]['system']:14} {middle('state_mb'):4.0f} MB {step:>16} {worst:>16} {middle('overhead_p50'):+9.1%} {middle('stall_ms'):10.1f} {copies:>9}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
