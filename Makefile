@@ -17,11 +17,12 @@ VENV       := $(CURDIR)/.venv
 GLIBC      ?= 2.36
 PYTEST     ?=
 CAMPAIGN   ?=
+BENCH      ?=
 PYTHON     ?= $(if $(wildcard $(CURDIR)/.venv/bin/python),$(CURDIR)/.venv/bin/python,python3)
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-setup check py-check unit c-test py-test wheel demo-test test demo demo-torch campaign soak bench fuzz clean
+.PHONY: help build set-up py-setup check py-check unit c-test py-test wheel demo-test test demo demo-torch campaign soak bench bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -86,6 +87,14 @@ soak: build ## RUNS demos with random fault times; ends at the first that fails 
 
 bench: build ## every benchmark, one package at a time
 	CGO_ENABLED=1 $(GO) test -p 1 -run '^$$' -bench . -benchmem -timeout 30m ./...
+
+bench-recovery: build py-setup ## how long a torch job stands still, by fault and phase; flags in BENCH="--cases warm --rounds 9"
+	$(VENV)/bin/python bench/torch/recovery.py $(BENCH)
+
+bench-peers: build ## what a copy costs a training step, beside other systems in .venv-peers (5 GB); flags in BENCH="--systems replicad,dcp"
+	[ -x .venv-peers/bin/python ] || python3 -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --requirement python/requirements-peers.txt
+	.venv-peers/bin/python bench/torch/peers.py $(BENCH)
 
 fuzz: set-up ## every fuzz target for FUZZTIME
 	@CGO_ENABLED=1 $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | while read -r pkg; do \
