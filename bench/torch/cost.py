@@ -150,6 +150,10 @@ class DLRover(Kept):
         super().update()
         self.checkpointer.save_checkpoint(self.step, self.state(), storage_type=StorageType.MEMORY)
 
+    def close(self) -> None:
+        if saver := self.checkpointer._engine.saver_proc:  # outlives its trainer
+            saver.kill()
+
 
 class Torchft(Kept):
     """No copies: each rank is a replica, a quorum and a vote a step."""

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +61,23 @@ def once(system: str, flags: list[str]) -> dict[str, Any]:
     around: Any = {"replicad": daemon, "torchft": lighthouse}.get(system, lambda: nullcontext({}))
     if system == "replicad":
         command = [str(ROOT / "bin" / "replicad"), "run", "--dev", "--job", "cost", "--world", "2", "--min-copies", "1", "--", *command]
-    elif system == "dlrover":  # its saver is its launcher's
-        command = [str(Path(sys.executable).with_name("dlrover-run")), "--standalone", "--nnodes", "1", "--nproc_per_node", "2", *command[1:]]
     else:
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()), *command[1:]]
-    with around() as env:
-        done = subprocess.run(
-            command, env=os.environ | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | env,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900,
-        )  # fmt: skip
-    for line in done.stdout.splitlines():
+    with around() as env, tempfile.TemporaryFile("w+") as out:
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | env
+        with subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True) as job:
+            try:
+                code = job.wait(timeout=900)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(job.pid, signal.SIGKILL)  # helpers that a system leaves behind
+        out.seek(0)
+        lines = out.read().splitlines()
+    for line in lines:
         if line.startswith('{"system"'):
             return dict(json.loads(line))
-    said = "\n".join(x for x in done.stdout.splitlines() if "rank0" in x or "Error" in x)
-    raise RuntimeError(f"{system}: no figures, exit code {done.returncode}:\n{said[-2500:]}")
+    said = "\n".join(x for x in lines if "rank0" in x or "Error" in x)
+    raise RuntimeError(f"{system}: no figures, exit code {code}:\n{said[-2500:]}")
 
 
 def main() -> int:
