@@ -126,6 +126,7 @@ class Faults:
     def attach(self, session: Session, model: torch.nn.Module) -> None:
         """Hooks into the session, the model's middle layer and its middle parameter; nothing of the training changes by it."""
         self._session = session
+        self.folder.mkdir(parents=True, exist_ok=True)
         session._reached = self.at
         session._rank._before_capture = self._capture
         leaves = [m for m in model.modules() if not list(m.children()) and list(m.parameters(recurse=False))]
