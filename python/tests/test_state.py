@@ -11,7 +11,8 @@ import torch
 from torch import nn, optim
 
 from replicad import Unsupported
-from replicad.state import Leaf, dense, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
+from replicad.state import Leaf, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
+from replicad.tensors import dense
 
 Make = Callable[[Iterable[Any]], optim.Optimizer]
 

@@ -1,0 +1,66 @@
+"""What wrappers of models do to the names of parameters and to where they lie: DDP, torch.compile, checkpointing, FSDP."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from .errors import SessionState
+
+__all__ = ["clean", "flat_parameters", "reshard"]
+
+
+def clean(name: str) -> str:
+    """A parameter's name without what wrappers put into it (DDP, torch.compile, activation checkpointing, FSDP)."""
+    drop = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+    return ".".join(p for p in name.split(".") if p not in drop)
+
+
+def _of(module: str, kind: str, model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """The submodules of a class, by name. Where the class's module was never imported, there are none."""
+    if (found := getattr(sys.modules.get(module), kind, None)) is not None:
+        yield from ((name, m) for name, m in model.named_modules() if isinstance(m, found))
+
+
+def _fsdp1(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    return _of("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel", model)
+
+
+def _fsdp2(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    return _of("torch.distributed.fsdp", "FSDPModule", model)
+
+
+def reshard(models: Iterable[torch.nn.Module]) -> None:
+    """Has models that FSDP shards consist of their shards alone, as between two steps.
+
+    A forward leaves the root's whole parameters behind (without sharding after the forward, and without a backward, those of all
+    modules): the next one would go on with them, whatever was loaded into the shards meanwhile, and a list of the parameters would
+    have them in the place of the shards. FSDP1 also settles at its first forward where its shards lie, since the
+    model could be moved until then; that is done now. There are no collectives in this.
+    """
+    for model in models:
+        for name, wrapper in _fsdp1(model):
+            if wrapper.training_state.name != "IDLE":
+                where, doing = clean(name) or "the model", wrapper.training_state.name
+                raise SessionState(f"{where}: FSDP is in {doing}: leave summon_full_params first; where a forward or backward was broken off, make the model anew")
+            wrapper.check_is_root()  # of the outermost first: it makes those inside ready too
+            if (handle := wrapper._handle) is not None:
+                handle.reshard(handle.uses_sharded_strategy)
+                handle.post_reshard()
+        for _, wrapper in _fsdp2(model):
+            wrapper.reshard()
+
+
+def flat_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter, torch.Tensor, set[int]]]:
+    """FSDP1's flat parameters, after :func:`reshard`: name, parameter, this rank's shard, and the ids of the parameter and of the
+    original ones, which with ``use_orig_params=True`` are views of the shard between two steps, and empty where nothing of them lies on this rank.
+
+    The shard is a tensor of its own: the parameter's memory is switched to the whole one during forward and backward.
+    """
+    for name, wrapper in _fsdp1(model):
+        if wrapper._handle is not None:
+            p = wrapper._handle.flat_param
+            yield clean(f"{name}._flat_param").removeprefix("."), p, p._local_shard, {id(q) for q in (p, *(p._params or ()), *(p._shared_params or ()))}
