@@ -29,6 +29,7 @@ from .rank import Order, Rank, Stats
 from .staging import Staging
 from .state import Capsule, Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
 from .watch import Watch
+from .wrappers import reshard
 
 __all__ = ["Resumed", "Session"]
 
@@ -140,6 +141,7 @@ class Session:
         self._hooks = [m.register_forward_pre_hook(self._on_forward) for m in self._models.values() if isinstance(m, torch.nn.Module)]
 
     def _find_leaves(self) -> list[Leaf]:
+        reshard(self._models.values())
         self._names = {id(p): f"{m}.{clean(k)}" for m, model in self._models.items() for k, p in model.named_parameters()}
         leaves: list[Leaf] = []
         for name, m in self._models.items():
@@ -240,6 +242,7 @@ class Session:
                     continue
                 self._rank.load()
                 self._staging.back(order.step)
+                reshard(self._models.values())
                 self._apply()
                 self._reached("resume", order.step)
                 self._rank.ready(timeout)
