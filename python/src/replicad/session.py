@@ -249,6 +249,8 @@ class Session:
             except Scattered:
                 raise  # nothing is fenced, and no order will come before all have met again
             except Fenced:
+                if self._rank.met is not None:
+                    raise  # a member is gone of the group that was made before: all meet again
                 continue  # a further fault: another order will come
             except Corrupt as err:
                 self._rank.fail(str(err))
@@ -256,7 +258,7 @@ class Session:
             break
         source = "fresh" if self._fresh and order.step == 0 else order.source
         self._at = self._at_exit = order.step
-        self._fresh = False
+        self._fresh, self._rank.met = False, None  # the gathering has its epoch
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
         self.order = order
         self._resumed.set()

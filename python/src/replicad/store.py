@@ -168,12 +168,14 @@ def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:
 
 
 def scattered(rank: Rank) -> bool:
-    """Whether a process has come to meet the others after the gathering that this one is of: it takes the place of one that
-    died before it had attached. Asked before the rank's order has come."""
+    """Whether all ranks must meet again, asked before the rank's order has come: a process has come to meet the others after the
+    gathering that this one is of, in the place of one that died before it had attached; or the epoch that they met for is over."""
     try:
         return rank.met is not None and int(rank.kv_get(ARRIVALS, LOOK)) > rank.met
-    except (Fenced, Timeout):
-        return False  # a fence: the next order, or the next meeting, says so
+    except Fenced:
+        return True
+    except Timeout:
+        return False
 
 
 #: Counts those who came to meet for an epoch.
