@@ -124,15 +124,16 @@ class Faults:
         return sorted((json.loads(p.read_text()) for p in self.folder.glob("fault-*")), key=lambda f: int(f["t"]))
 
     def attach(self, session: Session, model: torch.nn.Module) -> None:
-        """Hooks into the session, the model's middle layer and its middle parameter; nothing of the training changes by it."""
+        """Hooks into the session and the model's middle layer; nothing of the training changes by it."""
         self._session = session
         self.folder.mkdir(parents=True, exist_ok=True)
         session._reached = self.at
         session._rank._before_capture = self._capture
-        leaves = [m for m in model.modules() if not list(m.children()) and list(m.parameters(recurse=False))]
-        leaves[len(leaves) // 2].register_forward_pre_hook(lambda module, args: self._forward())
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        parameters[len(parameters) // 2].register_hook(lambda grad: self._backward())  # type: ignore[no-untyped-call]
+        leaves = [m for m in model.modules() if not list(m.children())]
+        leaves = [m for m in leaves if list(m.parameters(recurse=False))] or leaves  # FSDP1 takes parameters off their modules
+        middle = leaves[len(leaves) // 2]
+        middle.register_forward_pre_hook(lambda module, args: self._forward())
+        middle.register_forward_hook(lambda module, args, out: self._backward(out))
 
     def _forward(self) -> None:
         assert self._session is not None
@@ -140,9 +141,12 @@ class Faults:
         self._forwards = (step, self._forwards[1] + 1 if self._forwards[0] == step else 1)
         self.at("forward" if self._forwards[1] == 1 else "accumulate", step)
 
-    def _backward(self) -> None:
-        assert self._session is not None
-        self.at("backward", self._session.at + 1)
+    def _backward(self, out: Any) -> None:
+        """Waits for the gradient of what the middle layer returned. A parameter would not do: FSDP1 computes with others."""
+        session = self._session
+        assert session is not None
+        if getattr(out, "requires_grad", False):
+            out.register_hook(lambda grad: self.at("backward", session.at + 1))
 
     def _capture(self) -> None:
         assert self._session is not None
