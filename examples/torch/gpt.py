@@ -83,12 +83,17 @@ class GPT(nn.Module):
         return F.cross_entropy(self.head(self.norm(h)).flatten(0, 1), y.flatten())
 
 
-def arguments() -> argparse.Namespace:
-    p = common.arguments(__doc__)
+def arguments(description: str | None = __doc__, **defaults: Any) -> argparse.ArgumentParser:
+    p = common.arguments(description, **defaults)
     p.add_argument("--width", type=int, default=64)
     p.add_argument("--layers", type=int, default=2)
     p.add_argument("--length", type=int, default=64, help="characters of context")
-    return p.parse_args()
+    return p
+
+
+def cosine(optimizer: Any, steps: int) -> torch.optim.lr_scheduler.LambdaLR:
+    """Twenty steps of warm-up, then a cosine."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / 20, 0.5 + 0.5 * math.cos(math.pi * min(s / steps, 1))))
 
 
 def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> None:
@@ -100,7 +105,7 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> 
     model = GPT(len(text.alphabet), args.length, args.width, args.layers)
     torch.manual_seed(args.seed * 1000 + rank)  # dropout differs from rank to rank
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / 20, 0.5 + 0.5 * math.cos(math.pi * min(s / args.steps, 1))))
+    schedule = cosine(optimizer, args.steps)
     loader = Loader(text, args.batch, seed=args.seed, rank=rank, world=world, num_workers=args.workers)
 
     if not replicated:
@@ -146,4 +151,4 @@ def steps(args: argparse.Namespace, emit: common.Events, model: GPT, optimizer: 
 
 
 if __name__ == "__main__":
-    sys.exit(common.main(train, arguments()))
+    sys.exit(common.main(train, arguments().parse_args()))
