@@ -47,15 +47,26 @@ def test_gpt_on_three_replicas_in_process(folder: Path) -> None:
     told(faults, cluster.demo("gpt.py", 3, ",".join(faults), SEED, folder, *SMALL, "--inprocess"))
 
 
-@pytest.mark.parametrize("job", ["convnet", "torchrun", "fsdp"])
+#: By job: its program and flags, and the places of its faults, each of which comes once.
+JOBS: dict[str, tuple[list[str], list[str]]] = {
+    "convnet": (["convnet.py"], ["forward", "window", "capture", "resume"]),
+    "torchrun": (["gpt.py"], ["backward", "accumulate", "updated"]),
+    "fsdp": (["fsdp.py", "--inprocess"], ["forward", "window"]),
+    "fsdp1": (["fsdp1.py", "--inprocess"], ["forward", "window", "capture", "resume"]),
+    "fsdp1-orig": (["fsdp1.py", "--use-orig-params", "1"], ["window", "resume"]),
+    "zero": (["zero.py", "--inprocess"], ["forward", "window", "capture", "resume"]),
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
 def test_seeded_faults(job: str, folder: Path) -> None:
-    """The conv net under `replicad run`, the GPT under torchrun, and sharded by FSDP2 with those that are left in their processes, on one
-    node."""
-    script = {"convnet": "convnet.py", "torchrun": "gpt.py", "fsdp": "fsdp.py"}[job]
-    places = {"convnet": ["forward", "window", "capture", "resume"], "torchrun": ["backward", "accumulate", "updated"], "fsdp": ["forward", "window"]}[job]
+    """On one node: the conv net under `replicad run`, the GPT under torchrun, and spread over two ranks, of which none has the other's
+    part. With --inprocess those that are left stay in their processes."""
+    (script, *own), places = JOBS[job]
     launcher = "exec" if job == "torchrun" else "run"
+    groups = () if job in ("convnet", "torchrun") else ("--groups", "0,1")
     steps, world = 60, 2
-    flags = ("--steps", str(steps), "--seed", str(SEED), "--batch", "4", *(("--inprocess",) if job == "fsdp" else ()))
+    flags = ("--steps", str(steps), "--seed", str(SEED), "--batch", "4", "--pace", "40ms", *own)
     want = cluster.baseline(script, world, *flags)
     plan = testing.Faults.seeded(SEED, world=world, steps=steps, count=len(places), places=places, rank=-1, folder=folder / "faults")
     plan.write()
@@ -64,7 +75,7 @@ def test_seeded_faults(job: str, folder: Path) -> None:
         command = [cluster.sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--max-restarts", "20", "--monitor-interval", "0.2", *command[1:]]
     with testing._Daemon(str(cluster.REPLICAD), str(folder)) as env:
         got = cluster.call(
-            [str(cluster.REPLICAD), launcher, "--dev", "--job", "job", "--world", str(world), "--min-copies", "1", *(("--groups", "0,1") if job == "fsdp" else ()), "--", *command],
+            [str(cluster.REPLICAD), launcher, "--dev", "--job", "job", "--world", str(world), "--min-copies", "1", *groups, "--", *command],
             XDG_STATE_HOME=env["XDG_STATE_HOME"], TRAINING_FAULTS=str(folder / "faults"),
         )  # fmt: skip
     print(*plan.happened(), sep="\n")
