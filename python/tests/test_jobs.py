@@ -52,9 +52,9 @@ JOBS: dict[str, tuple[list[str], list[str]]] = {
     "convnet": (["convnet.py"], ["forward", "window", "capture", "resume"]),
     "torchrun": (["gpt.py"], ["backward", "accumulate", "updated"]),
     "fsdp": (["fsdp.py", "--inprocess"], ["forward", "window"]),
-    "fsdp1": (["fsdp1.py", "--inprocess"], ["forward", "window", "capture", "resume"]),
-    "fsdp1-orig": (["fsdp1.py", "--use-orig-params", "1"], ["window", "resume"]),
-    "zero": (["zero.py", "--inprocess"], ["forward", "window", "capture", "resume"]),
+    "fsdp1": (["fsdp1.py", "--width", "32", "--inprocess"], ["forward", "window", "capture", "resume"]),
+    "fsdp1-orig": (["fsdp1.py", "--width", "32", "--use-orig-params", "1"], ["window", "resume"]),
+    "zero": (["zero.py", "--width", "32", "--inprocess"], ["forward", "window", "capture", "resume"]),
 }
 
 

@@ -95,7 +95,8 @@ class Faults:
                 bag.append(bag.pop(0))
             where, what = bag.pop(0), draw.choice(kinds)
             if where == "resume" and plan:
-                plan.append(Fault(plan[-1].step - 1, (plan[-1].rank + 1) % world, where, what))
+                # Beyond what recoveries from earlier faults go back to. How far this one goes back depends on how far commits are behind.
+                plan.append(Fault(1 + max((f.step for f in plan[:-1]), default=0), (plan[-1].rank + 1) % world, where, what))
                 continue
             part = (steps - 2) / count
             plan.append(Fault(2 + int(part * i + draw.random() * part), draw.randrange(world), where, what))
