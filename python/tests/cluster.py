@@ -53,13 +53,13 @@ def baseline(script: str, world: int, *flags: str) -> Result:
     return call([sys.executable, str(EXAMPLES / script), "--baseline", "--world", str(world), *flags])
 
 
-def demo(script: str, world: int, faults: str, seed: int, folder: Path, *flags: str) -> dict[str, Any]:
-    """Runs `replicad demo` over a torch job: four nodes, these faults at moments by the seed, an undisturbed run to compare with. The
-    report; a verdict other than bit-equal is an error."""
+def demo(script: str, world: int, faults: str, seed: int, folder: Path, *flags: str, groups: str = "", every: int = 60) -> dict[str, Any]:
+    """Runs `replicad demo` over a torch job: four nodes, these faults at moments by the seed, ``every`` so many steps, an undisturbed run to
+    compare with. ``groups`` is the replica group of each rank; all are of one unless given. The report; a verdict other than bit-equal is an error."""
     trainer = " ".join([sys.executable, str(EXAMPLES / script), *flags])
-    steps = 60 * (len(faults.split(",")) + 2)
+    steps = every * (len(faults.split(",")) + 2)
     call([
         str(REPLICAD), "demo", "--plain", "--trainer", trainer, "--world", str(world), "--faults", faults, "--seed", str(seed), "--steps", str(steps), "--pace", "50ms",
-        "--report", str(folder), "--dir", str(folder / "d"),
+        "--report", str(folder), "--dir", str(folder / "d"), *(("--groups", groups) if groups else ()),
     ])  # fmt: skip
     return dict(json.loads((folder / "report.json").read_text()))

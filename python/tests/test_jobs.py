@@ -83,3 +83,17 @@ def test_seeded_faults(job: str, folder: Path) -> None:
     assert got.digests() == want.digests()
     resumed = [e for e in got.events if e["event"] == "joined" and e["step"] > 0]
     assert {e["source"] for e in resumed} <= {"own-ram", "peer-ram"}
+
+
+def test_fsdp2_over_nodes_loses_a_rank_in_backward_and_a_node(folder: Path) -> None:
+    """Every rank has a shard that no other has: what a node takes along comes from the memory of those that mirror it."""
+    faults = ["rank-backward", "node"]
+    report = cluster.demo("fsdp.py", 2, ",".join(faults), SEED, folder, *SMALL, groups="0,1")
+    told(faults, report)
+    assert report["faults"][-1]["from"] == "peer-ram"
+
+
+def test_hsdp_two_shards_twice_over_nodes(folder: Path) -> None:
+    """Four ranks on three nodes: each shard's other replica has what a lost rank, a lost node or the lost leader had."""
+    faults = ["rank-window", "node", "leader"]
+    told(faults, cluster.demo("fsdp.py", 4, ",".join(faults), SEED, folder, "--width", "16", "--batch", "2", "--shards", "2", "--inprocess", groups="0,1,0,1", every=25))

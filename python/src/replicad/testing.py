@@ -146,8 +146,10 @@ class Faults:
         """Waits for the gradient of what the middle layer returned. A parameter would not do: FSDP1 computes with others."""
         session = self._session
         assert session is not None
-        if getattr(out, "requires_grad", False):
-            out.register_hook(lambda grad: self.at("backward", session.at + 1))
+        for t in out if isinstance(out, (tuple, list)) else (out,):
+            if getattr(t, "requires_grad", False):
+                t.register_hook(lambda grad: self.at("backward", session.at + 1))
+                return
 
     def _capture(self) -> None:
         assert self._session is not None
