@@ -19,17 +19,26 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-#: By name: the program with its flags, and its ranks.
+#: By name: the program with its flags, and the replica group of each rank.
 JOBS = {
-    "gpt2": (["gpt.py"], 2),
-    "gpt3": (["gpt.py"], 3),
-    "gpt2-inprocess": (["gpt.py", "--inprocess"], 2),
-    "gpt3-inprocess": (["gpt.py", "--inprocess"], 3),
-    "conv2": (["convnet.py"], 2),
-    "conv3": (["convnet.py"], 3),
-    "conv3-inprocess": (["convnet.py", "--inprocess"], 3),
+    "gpt2": (["gpt.py"], [0, 0]),
+    "gpt3": (["gpt.py"], [0, 0, 0]),
+    "gpt2-inprocess": (["gpt.py", "--inprocess"], [0, 0]),
+    "gpt3-inprocess": (["gpt.py", "--inprocess"], [0, 0, 0]),
+    "conv2": (["convnet.py"], [0, 0]),
+    "conv3": (["convnet.py"], [0, 0, 0]),
+    "conv3-inprocess": (["convnet.py", "--inprocess"], [0, 0, 0]),
+    "fsdp2": (["fsdp.py", "--micro", "2"], [0, 1]),
+    "fsdp2-inprocess": (["fsdp.py", "--micro", "2", "--inprocess"], [0, 1]),
+    "hsdp4": (["fsdp.py", "--micro", "2", "--shards", "2"], [0, 1, 0, 1]),
+    "hsdp4-inprocess": (["fsdp.py", "--micro", "2", "--shards", "2", "--inprocess"], [0, 1, 0, 1]),
 }
-FAULTS = ["rank-forward", "rank-backward", "rank-accumulate", "rank-window", "rank-updated", "rank-capture", "rank-resume", "rank-again", "rank-raise", "daemon", "node", "leader"]
+FAULTS = [
+    "rank-forward", "rank-backward", "rank-accumulate", "rank-window", "rank-updated", "rank-capture", "rank-resume", "rank-again", "rank-raise", "rank-hang",
+    "daemon", "node", "leader",
+]  # fmt: skip
+#: A rank that hangs is missed by its peers when a collective takes longer than this.
+HANG = ["--timeout", "10s"]
 
 
 def main() -> int:
@@ -56,11 +65,13 @@ def main() -> int:
 
 def run(job: str, faults: list[str], seed: int, steps: int) -> tuple[str, int, str]:
     """One demo: its verdict, the steps that were lost, and how long each recovery took."""
-    (script, *flags), world = JOBS[job]
+    (script, *flags), groups = JOBS[job]
+    if "rank-hang" in faults:
+        flags += HANG
     with tempfile.TemporaryDirectory(prefix="replicad-c-") as folder:
         trainer = " ".join([sys.executable, str(HERE / script), "--width", "16", "--batch", "4", *flags])
         done = subprocess.run(
-            [str(ROOT / "bin" / "replicad"), "demo", "--plain", "--trainer", trainer, "--world", str(world), "--faults", ",".join(faults), "--seed", str(seed),
+            [str(ROOT / "bin" / "replicad"), "demo", "--plain", "--trainer", trainer, "--groups", ",".join(map(str, groups)), "--faults", ",".join(faults), "--seed", str(seed),
              "--steps", str(steps * (len(faults) + 1)), "--pace", "30ms", "--report", folder],
             env=os.environ | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
