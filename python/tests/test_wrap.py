@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -55,3 +56,33 @@ def test_a_fault_of_an_attached_rank_is_reported_and_the_block_runs_again() -> N
     s = session(attached=True)
     assert inprocess.wrap(s, abort=[], finalize=[], health=[])(block(calls))() == "done"
     assert len(calls) == 3 and s.rank.failed == ["RuntimeError: no"] * 2
+
+
+def test_no_restart_is_raised_in_a_destructor() -> None:
+    """What a destructor was about to free (a loader's worker processes, descriptors) would stay for ever."""
+    inside, closed, asked, finished = threading.Event(), threading.Event(), [], []
+
+    class Held:
+        def __del__(self) -> None:
+            inside.set()
+            while len(asked) < 5:  # the epoch is closed, and the fault thread has tried more than once
+                time.sleep(0)
+            finished.append(1)
+
+    s = session(attached=True)
+    s.rank.wait_fence = lambda timeout: closed.wait(timeout)
+    s._in_step = lambda: asked.append(1) or False
+    s._resumed.set()
+
+    @inprocess.wrap(s, abort=[], finalize=[], health=[])
+    def block(call: inprocess.Call) -> str:
+        if call.runs > 1:
+            return "again"
+        s._resumed.set()
+        held = Held()
+        threading.Thread(target=lambda: inside.wait() and closed.set()).start()
+        del held
+        while True:  # the restart comes here
+            time.sleep(0)
+
+    assert block() == "again" and finished == [1]

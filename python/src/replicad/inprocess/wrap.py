@@ -61,7 +61,8 @@ class Interrupter:
     the process groups are aborted next, and a thread that has not come back by ``hard`` seconds is ended with the process:
     the daemon starts another, and the arena stays.
 
-    Inside of the optimizer step nothing is raised: the step ends, and its capture begins, first.
+    Inside of the optimizer step nothing is raised: the step ends, and its capture begins, first. Nor is anything where it would
+    leave a process or a descriptor behind (:func:`_unsafe`).
     """
 
     def __init__(self, session: Callable[[], Any], free: Sequence[Part], soft: float, hard: float, trace: Trace) -> None:
@@ -95,7 +96,7 @@ class Interrupter:
                 self._trace("killed", after=waited)
                 os.kill(os.getpid(), signal.SIGKILL)
             with self._lock:
-                if not self._over.is_set() and not session._in_step():
+                if not self._over.is_set() and not session._in_step() and not _unsafe(self._target):
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), ctypes.py_object(Restart))
             if not freed and waited > self._soft and not session._in_step():
                 freed = True
@@ -113,6 +114,27 @@ class Interrupter:
                 return
             except Restart:
                 continue  # it was on its way already
+
+
+#: What starts and ends a data loader's worker processes, by module and function.
+_WORKERS = {
+    ("torch.utils.data.dataloader", "__init__"),
+    ("torch.utils.data.dataloader", "_shutdown_workers"),
+    ("multiprocessing.process", "start"),
+    ("multiprocessing.util", "__call__"),
+}
+
+
+def _unsafe(thread: int) -> bool:
+    """Whether a thread is in a destructor, or starts or ends worker processes: what an exception there leaves half done (a child that
+    was waited for and is not known to be gone, descriptors that nobody closes) is never put right."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name == "__del__" or (frame.f_globals.get("__name__"), name) in _WORKERS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def wrap(
