@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import Error, Fenced, Signal, Stopped
@@ -230,9 +230,10 @@ def _once(
             rank.fail("".join(traceback.format_exception_only(reason)).strip())
         except Error as err:
             log.warning("replicad: the daemon did not hear of this fault: %s", err)
+    for seen in _chain(reason):
+        if seen.__traceback__ is not None:
+            traceback.clear_frames(seen.__traceback__)  # they hold loaders, groups and tensors of the old epoch
     call.last = reason.with_traceback(None) if isinstance(reason, Signal) else reason
-    if reason.__traceback__ is not None:
-        traceback.clear_frames(reason.__traceback__)  # they hold loaders, groups and tensors of the old epoch
     session.rest()
     run_all(down, lambda what, s: trace("abort", part=what, seconds=s))
     return False, None
@@ -243,14 +244,23 @@ def _of_a_collective(err: BaseException) -> bool:
     torch = sys.modules.get("torch")
     dist = getattr(torch, "distributed", None)
     kinds = tuple(k for k in (getattr(dist, n, None) for n in ("DistError", "DistBackendError", "DistNetworkError")) if k)
-    seen: BaseException | None = err
-    while seen is not None:
+    for seen in _chain(err):
         if kinds and isinstance(seen, kinds):
             return True
         if isinstance(seen, RuntimeError) and any(w in str(seen) for w in ("gloo", "NCCL", "Connection closed by peer", "Connection reset", "Broken pipe", "ProcessGroup")):
             return True
-        seen = seen.__cause__ or seen.__context__
     return False
+
+
+def _chain(err: BaseException) -> Iterator[BaseException]:
+    """An exception and those that it came from: a restart finds a thread that is handling the error of a collective as often as not."""
+    seen: list[BaseException] = []
+    left: list[BaseException | None] = [err]
+    while left:
+        if (e := left.pop()) is not None and e not in seen:
+            seen.append(e)
+            yield e
+            left += [e.__context__, e.__cause__]
 
 
 class _Unraisable:
