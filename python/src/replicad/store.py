@@ -8,8 +8,9 @@ import hashlib
 import logging
 import os
 import socket
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -180,6 +181,9 @@ def scattered(rank: Rank) -> bool:
 
 #: Counts those who came to meet for an epoch.
 ARRIVALS = "meet/arrivals"
+#: sys.excepthook as it was before torch made it say the rank, and after: each group would put one more word before every line of a
+#: traceback, and keep one more function for ever.
+_excepthooks: tuple[Callable[..., object], Callable[..., object]] | None = None
 #: How long a gathering is waited for before the numbers are read again, in seconds.
 LOOK = 2.0
 
@@ -191,9 +195,12 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
     where the model is sharded before its state can be registered, or in a block that is run again) all ranks meet for the
     epoch that is to come.
     """
+    global _excepthooks
     rank = over if isinstance(over, Rank) else over.rank
     if dist.is_initialized():
         dist.destroy_process_group()
+    if _excepthooks is not None and sys.excepthook is _excepthooks[1]:
+        sys.excepthook = _excepthooks[0]
     rank.drop()
     joined = None if isinstance(over, Rank) or not over.resumed else over.order
     if joined is not None:
@@ -201,6 +208,7 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
     else:
         name, epoch = meet(rank)
         prefix, what = f"pg/{name}", f"the coming epoch {epoch}"
+    plain = sys.excepthook
     try:
         with connections():
             dist.init_process_group(backend, store=Store(rank, prefix), rank=rank.number, world_size=rank.world, **options)
@@ -208,3 +216,4 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
         if joined is not None and rank.fenced:
             raise Fenced(f"while the process group of {what} was made: {err}") from err
         raise
+    _excepthooks = plain, sys.excepthook
