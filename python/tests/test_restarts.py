@@ -1,0 +1,123 @@
+"""A hundred restarts in process leave nothing behind: descriptors, threads and children are exactly what they were, memory nearly."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("torch")
+
+from conftest import Daemon
+
+#: Restarts that are looked at, after those in which pools and caches fill.
+RESTARTS, WARM = 100, 10
+
+#: Two ranks take turns in raising an exception in the third step of a run, so that two are committed in between: recoveries that get
+#: nowhere are bounded. What is held is counted when a run has resumed, and nothing but what outlives runs should be there.
+PROGRAM = """
+import gc, json, mmap, os, subprocess, sys, threading
+import torch, torch.distributed as dist
+from torch.nn import functional as F
+import replicad
+from replicad.data import Loader
+from replicad.parallel import ddp
+from replicad.store import init_process_group
+
+torch.set_num_threads(1)
+restarts, leak = int(sys.argv[1]), sys.argv[2:] == ["leak"]
+rank, world = int(os.environ["REPLICAD_RANK"]), int(os.environ["REPLICAD_WORLD"])
+kept, forgotten, children = [], threading.Event(), []
+
+def keep():
+    kept.append((os.open("/dev/null", os.O_RDONLY), mmap.mmap(-1, 1 << 20, prot=mmap.PROT_READ), bytearray(os.urandom(1 << 20)), [[] for _ in range(1000)]))
+    threading.Thread(target=forgotten.wait, daemon=True).start()
+    children.append(subprocess.Popen(["sleep", "1000"]))
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        return torch.full((8,), float(i)) + torch.randn(8), torch.zeros(2)
+
+def held():
+    gc.collect()
+    with open("/proc/self/statm") as f:
+        resident = int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    with open("/proc/self/maps") as f:
+        maps = sum(1 for _ in f)
+    children = 0
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/children") as f:
+            children += len(f.read().split())
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task")), "children": children,
+        "maps": maps, "resident": resident, "objects": len(gc.get_objects()),
+    }
+
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+loader = Loader(Data(), 2, rank=rank, world=world, num_workers=1)
+last = 2 * restarts + 2
+with replicad.Session(model=model, optimizer=optimizer, data=loader) as session:
+    @replicad.inprocess.wrap(session)
+    def train(call):
+        start = session.resume()
+        print(json.dumps({"rank": rank, "run": call.runs, "step": start, "source": start.source, **held()}), flush=True)
+        init_process_group(session)
+        net = ddp(model)
+        batches = loader.endless()
+        for step in range(start + 1, last + 1):
+            x, y = next(batches)
+            F.mse_loss(net(x), y).backward()
+            if step == start + 3 and call.runs % world == rank:
+                if leak:
+                    keep()
+                raise RuntimeError(f"run {call.runs} ends")
+            with session.step():
+                optimizer.step()
+            optimizer.zero_grad()
+        session.leave()
+
+    train()
+    dist.destroy_process_group()
+    for child in children:
+        child.kill()
+        child.wait()
+"""
+
+
+def rows(daemon: Daemon, *args: str) -> list[list[dict[str, int]]]:
+    """What each rank held when it had resumed, run by run."""
+    job = daemon.run(PROGRAM, *args, world=2)
+    job.done()
+    printed = [json.loads(line) for line in job.out.seen if line.startswith("{")]
+    return [[e for e in printed if e["rank"] == r] for r in (0, 1)]
+
+
+def growing(held: list[dict[str, int]]) -> list[str]:
+    """What is not flat. The count of objects goes up and down with weak references that are cleared a handful at a time."""
+    third = len(held) // 3
+    least = [min(e["objects"] for e in part) for part in (held[:third], held[-third:])]
+    first, last = held[0], held[-1]
+    return [
+        *(what for what in ("descriptors", "threads", "children") if any(e[what] != first[what] for e in held)),
+        *(["maps"] if last["maps"] > first["maps"] + 4 else []),
+        *(["resident"] if last["resident"] > first["resident"] + len(held) * (16 << 10) else []),
+        *(["objects"] if least[1] > least[0] + len(held) else []),
+    ]
+
+
+def test_a_hundred_restarts_leave_nothing_behind(daemon: Daemon) -> None:
+    for held in rows(daemon, str(WARM + RESTARTS)):
+        print(*held, sep="\n")
+        assert len(held) > WARM + RESTARTS and {e["source"] for e in held[1:]} == {"own-ram"}
+        assert growing(held[WARM:]) == []
+        assert held[-1]["children"] == 0
+
+
+def test_what_a_restart_keeps_is_seen(daemon: Daemon) -> None:
+    for held in rows(daemon, "9", "leak"):
+        assert growing(held[2:]) == ["descriptors", "threads", "children", "maps", "resident", "objects"], held
