@@ -246,16 +246,17 @@ class Session:
                 self._apply()
                 self._reached("resume", order.step)
                 self._rank.ready(timeout)
+                break
             except Scattered:
                 raise  # nothing is fenced, and no order will come before all have met again
-            except Fenced:
-                if self._rank.met is not None:
-                    raise  # a member is gone of the group that was made before: all meet again
-                continue  # a further fault: another order will come
+            except Fenced as err:
+                further: Exception | Fenced = err
             except Corrupt as err:
                 self._rank.fail(str(err))
-                continue
-            break
+                further = err
+            if self._rank.met is not None:  # who was lost took part in the groups that are made already
+                raise Scattered("the epoch that the ranks had met for was closed before it was open: all ranks meet again") from further
+            # a further fault: another order will come
         source = "fresh" if self._fresh and order.step == 0 else order.source
         self._at = self._at_exit = order.step
         self._fresh, self._rank.met = False, None  # the gathering has its epoch

@@ -1,0 +1,60 @@
+"""Ranks that meet before the epoch is planned, as sharded models need it, meet again when one of them is lost before that epoch is open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from conftest import Daemon
+from replicad.testing import Fault, Faults
+
+PROGRAM = """
+import os, sys
+import torch, torch.distributed as dist
+import replicad
+from replicad.store import init_process_group
+
+rank = int(os.environ["REPLICAD_RANK"])
+torch.manual_seed(1)
+session, connection = None, replicad.connect()
+
+def train(call):
+    global session
+    init_process_group(session or connection)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if session is None:
+        session = replicad.Session(connection=connection, model=model, optimizer=optimizer, staging=True)
+    else:
+        session.rebind(model=model, optimizer=optimizer)
+    replicad.testing.Faults.from_environment(rank).attach(session, model)
+    start = session.resume()
+    for step in range(start + 1, 11):
+        model(torch.ones(1, 4)).sum().backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+        with session.step():
+            optimizer.step()
+        optimizer.zero_grad()
+    print("RANK", rank, "FROM", int(start), "HAS", float(model.weight.detach().sum()), flush=True)
+    session.leave()
+
+replicad.inprocess.wrap(lambda: session, enabled=sys.argv[1] == "inprocess")(train)()
+session.close()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("how", ["inprocess", "anew"])
+def test_a_rank_is_lost_between_the_meeting_and_the_epoch(how: str, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 is killed while it trains, and rank 0 while the two recover from that: the group that they met for is no more."""
+    Faults([Fault(3, 1, "forward"), Fault(2, 0, "resume")], rank=-1, folder=tmp_path).write()
+    monkeypatch.setitem(daemon.env, "TRAINING_FAULTS", str(tmp_path))
+    job = daemon.run(PROGRAM, how, world=2)
+    out = job.done()
+    assert len(list(tmp_path.glob("fault-*"))) == 2
+    ends = {line.split("HAS")[1] for line in job.out.seen if "FROM" in line}
+    assert len(ends) == 1, out
