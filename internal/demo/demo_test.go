@@ -226,6 +226,36 @@ func TestAwaitSaysWhatItSawInstead(t *testing.T) {
 	}
 }
 
+// A spare may start processes for ranks that others get: they are refused, and are not where the rank runs.
+func TestJournalKnowsTheProcessThatHasTheRank(t *testing.T) {
+	j := newJournal()
+	want := func(node string, pid int) {
+		t.Helper()
+		if r := j.ranks[1]; r == nil || r.node != node || r.pid != pid {
+			t.Errorf("rank 1 is %+v, want process %d on %s", r, pid, node)
+		}
+	}
+	claimed := func(node string, pid int) {
+		j.addLog(node, fmt.Appendf(nil, `{"time":"2026-01-02T03:04:05.678Z","event":"claimed","rank":1,"pid":%d,"node":%q}`, pid, node))
+	}
+	j.addRank("n4", []byte(`{"t":1,"rank":1,"pid":90,"event":"start"}`))
+	claimed("n2", 77)
+	want("n2", 77)
+	j.addRank("n2", []byte(`{"t":2,"rank":1,"pid":77,"event":"joined"}`))
+	j.addRank("n2", []byte(`{"t":2,"rank":1,"pid":77,"event":"step","epoch":3,"step":8,"loss":2.5}`))
+	j.addRank("n4", []byte(`{"t":3,"rank":1,"pid":91,"event":"start"}`))
+	want("n2", 77)
+	claimed("n2", 77) // a daemon's log may be read late
+	if r := j.ranks[1]; r.step != 8 || r.joins != 1 {
+		t.Errorf("rank 1 is at step %d after %d joins, want 8 and 1", r.step, r.joins)
+	}
+	claimed("n3", 99)
+	want("n3", 99)
+	if r := j.ranks[1]; r.step != 0 || r.joins != 1 {
+		t.Errorf("a new process of rank 1 is at step %d after %d joins, want 0 and 1", r.step, r.joins)
+	}
+}
+
 func TestJournalCountsRepeatedAndDifferingSteps(t *testing.T) {
 	j := newJournal()
 	step := func(epoch, step int, loss float64) {

@@ -152,13 +152,14 @@ func (d *driver) killLoading(ctx context.Context, f *Fault, rank int, ask *asked
 // never opens, or is closed at once, and the job has to come back all the same.
 func (d *driver) killAnother(ctx context.Context, f *Fault, first int, was before) error {
 	other := (first + 1 + d.rng.IntN(d.opt.World-1)) % d.opt.World
+	pid := 0 // where survivors don't stay in their processes, another than at the first death
 	err := d.await(ctx, patienceRecover, fmt.Sprintf("a plan for the death of rank %d", first), func() bool {
-		return slices.ContainsFunc(d.journal.log, func(e logEvent) bool { return e.Event == "planned" && e.Epoch > was.epoch })
+		pid = d.journal.ranks[other].pid
+		return syscall.Kill(pid, 0) == nil && slices.ContainsFunc(d.journal.log, func(e logEvent) bool { return e.Event == "planned" && e.Epoch > was.epoch })
 	})
 	if err != nil {
 		return err
 	}
-	pid := was.pids[other]
 	d.say("SIGKILL rank %d (pid %d) while that plan is carried out", other, pid)
 	f.target += fmt.Sprintf(", then rank %d", other)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {

@@ -23,6 +23,7 @@ type logEvent struct {
 	What      string            `json:"what"`
 	Why       string            `json:"why"`
 	Rank      int               `json:"rank"`
+	PID       int               `json:"pid"`
 	Phase     string            `json:"phase"`
 	Epoch     uint64            `json:"epoch"`
 	Step      uint64            `json:"step"`
@@ -119,6 +120,9 @@ func (j *journal) addLog(node string, line []byte) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if e.Event == "claimed" {
+		j.heldLocked(e.Rank, node, e.PID)
+	}
 	switch {
 	case e.Event == "committed":
 		j.commits = append(j.commits, commit{e.Time, e.Step})
@@ -142,14 +146,11 @@ func (j *journal) addRank(node string, line []byte) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r := j.ranks[e.Rank]
-	if r == nil {
-		r = &rankState{}
-		j.ranks[e.Rank] = r
+	if e.Event == "start" {
+		return // it may be refused: another process has the rank
 	}
+	r := j.heldLocked(e.Rank, node, e.PID)
 	switch e.Event {
-	case "start":
-		*r = rankState{node: node, pid: e.PID, joins: r.joins}
 	case "step":
 		if e.Epoch != r.epoch || r.firstInEpoch.IsZero() {
 			r.firstInEpoch = e.time()
@@ -166,6 +167,19 @@ func (j *journal) addRank(node string, line []byte) {
 		r.done, r.digest = true, [3]string{e.Digest, e.State, e.Private}
 	}
 	j.touchLocked()
+}
+
+// heldLocked is the state of a rank, which this process has.
+func (j *journal) heldLocked(rank int, node string, pid int) *rankState {
+	r := j.ranks[rank]
+	if r == nil {
+		r = &rankState{}
+		j.ranks[rank] = r
+	}
+	if r.pid != pid {
+		*r = rankState{node: node, pid: pid, joins: r.joins}
+	}
+	return r
 }
 
 // addLossLocked keeps the loss of a step, rank 0's where ranks report their own. Ranks of textlm report the same one, and a step
