@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -23,7 +24,12 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     ``init_sync=False``. DDP would send rank 0's parameters and buffers to all when it is made. ``session.resume()`` has put verified
     state into each of them, and buffers that are a rank's own (BatchNorm's statistics) would be overwritten. A model that is
     made for the first time must come out equal on all ranks, by its seed; the job says which tensor differs where it does not.
+    Older torch (2.6) always sends, which changes nothing: parameters are equal, and buffers that it sends when DDP is made it
+    sends before the next forward as well.
     """
     if options.get("static_graph"):
         raise ValueError("static_graph=True lays buckets out anew after the first step of each process: a run that was restarted would not be bit-equal")
-    return DistributedDataParallel(model, **{"find_unused_parameters": True, "init_sync": False} | options)
+    ours: dict[str, Any] = {"find_unused_parameters": True}
+    if "init_sync" in inspect.signature(DistributedDataParallel).parameters:
+        ours["init_sync"] = False
+    return DistributedDataParallel(model, **ours | options)
