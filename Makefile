@@ -22,7 +22,7 @@ PYTHON     ?= $(if $(wildcard $(CURDIR)/.venv/bin/python),$(CURDIR)/.venv/bin/py
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-setup check py-check unit c-test py-test wheel demo-test test demo demo-torch campaign soak bench bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up py-setup check py-check unit c-test py-test py-compat wheel demo-test test demo demo-torch campaign soak bench bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ wheel: build py-setup ## the Python package with the C library and the program, 
 
 py-test: wheel ## the Python tests, with real daemons; flags in PYTEST="..."
 	cd python && $(VENV)/bin/python -m pytest $(PYTEST)
+
+py-compat: build ## the Python tests with the oldest and the newest torch and other Pythons, each in .venv-compat; gigabytes. Flags in PYTEST
+	.ci/py-compat $(PYTEST)
 
 demo-test: build ## the demo's scenario with the normal binaries
 	$(BIN)/replicad demo $(DEMO)

@@ -58,7 +58,7 @@ JOBS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", [pytest.param(j, marks=cluster.fsdp2) if j == "fsdp" else j for j in JOBS])
 def test_seeded_faults(job: str, folder: Path) -> None:
     """On one node: the conv net under `replicad run`, the GPT under torchrun, and spread over two ranks, of which none has the other's
     part. With --inprocess those that are left stay in their processes."""
@@ -85,6 +85,7 @@ def test_seeded_faults(job: str, folder: Path) -> None:
     assert {e["source"] for e in resumed} <= {"own-ram", "peer-ram"}
 
 
+@cluster.fsdp2
 def test_fsdp2_over_nodes_loses_a_rank_in_backward_and_a_node(folder: Path) -> None:
     """Every rank has a shard that no other has: what a node takes along comes from the memory of those that mirror it."""
     faults = ["rank-backward", "node"]
@@ -93,6 +94,7 @@ def test_fsdp2_over_nodes_loses_a_rank_in_backward_and_a_node(folder: Path) -> N
     assert report["faults"][-1]["from"] == "peer-ram"
 
 
+@cluster.fsdp2
 def test_hsdp_two_shards_twice_over_nodes(folder: Path) -> None:
     """Four ranks on three nodes: each shard's other replica has what a lost rank, a lost node or the lost leader had."""
     faults = ["rank-window", "node", "leader"]
