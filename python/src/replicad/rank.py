@@ -84,6 +84,7 @@ class Rank:
         self._h = handle
         self._pid = pid
         self.number, self.world, self.group = number, world, group  #: which rank, of how many, in which replica group
+        self.groups: tuple[int, ...] | None = None  #: the replica group of every rank, where the launcher said it
         self._lock = threading.RLock()
         self._write_lock = threading.RLock()  # over a whole write: one that is not answered goes on as the same write, if none came between
         self._text = n.ErrorText()
@@ -135,10 +136,12 @@ class Rank:
             place = ("RANK", "WORLD_SIZE")
         o.rank = _number("rank", place[0], rank)
         o.world = _number("world", place[1], world)
+        given = _groups(o.world)
         if group is None and "REPLICAD_GROUP" not in os.environ and place[0] == "RANK":
-            groups = os.environ.get("REPLICAD_GROUPS", "").split(",")
-            group = int(groups[o.rank]) if o.rank < len(groups) and groups[o.rank] else 0
+            group = given[o.rank] if given else 0
         o.group = _number("group", "REPLICAD_GROUP", group)
+        if given and given[o.rank] != o.group:
+            given = None  # the caller names another group: what the environment says is of another job
         if not (socket or os.environ.get("REPLICAD_SOCKET")):
             raise Invalid("no daemon is named: start this program with `replicad run`, or set REPLICAD_SOCKET to the daemon's socket for ranks")
         lib, handle, text = n.library(), c.c_void_p(), n.ErrorText()
@@ -147,7 +150,9 @@ class Rank:
             o.timeout_ns = int(SLICE * 1e9)
             code = lib.rp_open(c.byref(o), c.byref(handle), c.byref(text))
             if code == n.OK:
-                return cls(handle, os.getpid(), o.rank, o.world, o.group)
+                made = cls(handle, os.getpid(), o.rank, o.world, o.group)
+                made.groups = given
+                return made
             if code not in (n.EGONE, n.ETIMEOUT, n.EAGAIN) or time.monotonic() >= end:
                 raise n.failure("open", code, text)
             time.sleep(RETRY)
@@ -469,3 +474,17 @@ def _number(what: str, variable: str, given: int | None) -> int:
     if number < 0:
         raise Invalid(f"{what}: {variable}={text!r} is not a number: start this program with `replicad run`, which sets it, or pass {what}=")
     return number
+
+
+def _groups(world: int) -> tuple[int, ...] | None:
+    """The groups of all ranks that a launcher names; None where it names none."""
+    text = os.environ.get("REPLICAD_GROUPS", "")
+    if not text:
+        return None
+    try:
+        groups = tuple(int(g) for g in text.split(","))
+    except ValueError:
+        groups = ()
+    if len(groups) != world or min(groups) < 0:
+        raise Invalid(f"REPLICAD_GROUPS={text!r} in a world of {world}: want one group for each rank, as 0,1,0,1, as `replicad run --groups` sets it")
+    return groups

@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 
-from . import rng
+from . import groups, rng
 from .capsule import Opaque
 from .errors import Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState
+from .layout import Layout, sharded
 from .orders import Orders
 from .rank import Order, Rank, Stats
 from .staging import Staging
@@ -123,10 +124,18 @@ class Session:
         self._before = Capsule("replicad.own", True, "any", self._read_before)
         self._after = Capsule("replicad.own.window", True, "window", self._read_after) if self._own_objects else None
         self._watch = Watch([c for c in (self._shared, self._after) if c is not None], self._generators, self._leaves, debug)
-        self._hooks: list[Any] = []
-        self._hook()
         self._rank = connection or Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
         self._orders = Orders(self._rank)
+        try:
+            self._sharded = sharded(self._rank.world, self._models, self._optimizers)
+            groups.check({s.name: s.spread for s in self._sharded}, self._rank.groups)
+            self._layout = Layout(self._sharded)
+        except BaseException:
+            if connection is None:
+                self._rank.close()
+            raise
+        self._hooks: list[Any] = []
+        self._hook()
         _open = self
 
     def _sort_objects(self) -> None:
@@ -175,6 +184,7 @@ class Session:
             if not self._staging or len(self._staging.leaves) != len(self._leaves):
                 raise SessionState("rebind: tensors of this session are registered where they lie: make it with staging=True, or keep model and optimizer outside of the block")
             self._leaves = self._find_leaves()
+            self._layout.replaced(sharded(self._rank.world, self._models, self._optimizers))
             self._staging.bind(self._leaves)
             self._hook()
         self._watch.leaves(self._leaves)
@@ -241,6 +251,7 @@ class Session:
                     self._fresh = True
                     continue
                 self._rank.load()
+                self._layout.check()
                 self._staging.back(order.step)
                 reshard(self._models.values())
                 self._apply()
@@ -254,6 +265,9 @@ class Session:
             except Corrupt as err:
                 self._rank.fail(str(err))
                 further = err
+            except Mismatch as err:
+                self._tell(str(err))
+                raise
             if self._rank.met is not None:  # who was lost took part in the groups that are made already
                 raise Scattered("the epoch that the ranks had met for was closed before it was open: all ranks meet again") from further
             # a further fault: another order will come
@@ -305,7 +319,7 @@ class Session:
 
     def _attach(self) -> None:
         table = regions(self._staging.leaves)
-        table += [c.region for c in (self._shared, self._before, self._after) if c is not None]
+        table += [self._layout.region, *(c.region for c in (self._shared, self._before, self._after) if c is not None)]
         try:
             self._rank.register(table)
             if self._staging:

@@ -1,0 +1,205 @@
+"""How the tensors of a model lie over the ranks, as torch says it: which ranks hold the same bytes, and where in the whole tensor each
+rank's shard is.
+
+Regions know local shapes alone. What they are shards of is kept beside them, as one small frozen region that all ranks of a replica
+group have in common, ``replicad.layout``: a generation of another layout, whose shards might have the very same shapes, is refused
+with the difference by name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import capsule
+from .errors import Corrupt, Mismatch
+from .groups import Spread, everywhere, grid, on_mesh
+from .region import Region
+from .state import clean
+
+__all__ = ["Layout", "Sharded", "differences", "sharded"]
+
+VERSION = 1
+NAME = "replicad.layout"
+#: The least room of the region, in bytes. It is a power of two, so that a small difference is told by the layout's text, not by its size.
+LEAST = 16 << 10
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """A tensor that a wrapper laid over ranks. ``shape`` is the whole tensor's, ``local`` that of this rank's shard, which begins at
+    ``offset`` (None where torch doesn't say); ``placements`` has one word for each dimension of the ``mesh``, whose shape that is."""
+
+    name: str
+    spread: Spread
+    shape: tuple[int, ...]
+    local: tuple[int, ...]
+    offset: tuple[int, ...] | None
+    placements: tuple[str, ...]
+    mesh: tuple[int, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """What is kept of it: equal on all ranks that hold the same bytes."""
+        at = None if self.offset is None else list(self.offset)
+        return {"shape": list(self.shape), "local": list(self.local), "offset": at, "placements": list(self.placements), "mesh": list(self.mesh)}
+
+
+def sharded(world: int, models: Mapping[str, Any], optimizers: Mapping[str, Any]) -> list[Sharded]:
+    """What of models and optimizers is laid over ranks: DTensors, FSDP1's parameters, and what a ZeroRedundancyOptimizer keeps. Any other
+    tensor is equal on all ranks."""
+    out, names = [], dict[int, str]()
+    for model, m in models.items():
+        flat = dict(_fsdp1(world, m))
+        for key, p in m.named_parameters():
+            name = names[id(p)] = f"{model}.{clean(key)}"
+            if id(p) in flat:
+                spread, handle, words, mesh = flat[id(p)]
+                whole = handle.flat_param
+                size = tuple(getattr(whole, "_sharded_size", whole.shape))
+                n = handle.world_size if handle.uses_sharded_strategy else 1
+                offset = (handle.rank * size[0],) if n > 1 else (0,)
+                # Where original parameters are kept, a shard may end within one: what counts is where the flat one was cut.
+                out.append(Sharded(name, spread, tuple(whole._unpadded_unsharded_size), size, offset, words, mesh))
+            elif (s := _dtensor(world, name, p)) is not None:
+                out.append(s)
+    for optimizer, o in optimizers.items():
+        if (zero := _zero(world, o)) is not None:
+            spread, n = zero
+            out.append(Sharded(optimizer, spread, (), (), None, ("each rank its own parameters",), (n,)))
+            continue
+        for p, state in o.state.items():
+            for key, v in state.items():
+                if isinstance(v, torch.Tensor) and (s := _dtensor(world, f"{optimizer}.{names.get(id(p), '?')}.{key}", v)) is not None:
+                    out.append(s)
+    return out
+
+
+def _dtensor(world: int, name: str, t: torch.Tensor) -> Sharded | None:
+    mesh: Any = getattr(t, "device_mesh", None)
+    placements: Any = getattr(t, "placements", None)
+    if mesh is None or placements is None:
+        return None
+    local: Any = t._local_tensor  # type: ignore[attr-defined]
+    shape, root = tuple(mesh.mesh.shape), _root(mesh)
+    spread = on_mesh(
+        world,
+        mesh.mesh.flatten().tolist(),
+        shape,
+        [not p.is_replicate() for p in placements],
+        None if root is None else (root.mesh.flatten().tolist(), tuple(root.mesh.shape)),
+    )
+    return Sharded(name, spread, tuple(t.shape), tuple(local.shape), _offset(t, mesh, placements), tuple(map(str, placements)), shape)
+
+
+def _offset(t: torch.Tensor, mesh: Any, placements: Any) -> tuple[int, ...] | None:
+    try:
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset as compute
+
+        return tuple(int(n) for n in compute(t.shape, mesh, placements)[1])
+    except (ImportError, NotImplementedError, RuntimeError, ValueError):
+        return None  # of a partial sum, or of a torch that has another name for it
+
+
+def _root(mesh: Any) -> Any:
+    """The mesh that a mesh is a slice of, by the name that this torch has for it."""
+    if (find := getattr(mesh, "_get_root_mesh", None)) is not None:
+        return find()
+    resources: Any = getattr(sys.modules[type(mesh).__module__], "_mesh_resources", None)
+    return resources.get_root_mesh(mesh) if hasattr(resources, "get_root_mesh") else None
+
+
+def _fsdp1(world: int, model: torch.nn.Module) -> Iterator[tuple[int, tuple[Spread, Any, tuple[str, ...], tuple[int, ...]]]]:
+    """By the id of each parameter that FSDP1 holds: its spread, its handle, and words and shape as in :class:`Sharded`."""
+    fsdp = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    if fsdp is None:
+        return  # never imported: nothing is wrapped in it
+    for m in model.modules():
+        if not isinstance(m, fsdp.FullyShardedDataParallel) or m._handle is None:
+            continue
+        row, how = _ranks(m.process_group), m.sharding_strategy.name
+        if how == "NO_SHARD":
+            found: Any = everywhere(world), m._handle, ("replicate",), (len(row),)
+        elif "HYBRID" in how:
+            column = _ranks(m._inter_node_pg)
+            found = grid(world, row, column), m._handle, ("replicate", "flat shard"), (len(column), len(row))
+        else:
+            found = on_mesh(world, row, (len(row),), (True,)), m._handle, ("flat shard",), (len(row),)
+        flat = m._handle.flat_param
+        for p in (flat, *(flat._params or ()), *(flat._shared_params or ())):
+            yield id(p), found
+
+
+def _zero(world: int, optimizer: Any) -> tuple[Spread, int] | None:
+    zero = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    if zero is None or not isinstance(optimizer, zero.ZeroRedundancyOptimizer):
+        return None
+    ranks = _ranks(optimizer.process_group)
+    return on_mesh(world, ranks, (len(ranks),), (True,)), len(ranks)
+
+
+def _ranks(group: Any) -> list[int]:
+    return list(torch.distributed.get_process_group_ranks(group))
+
+
+# -- what is kept -------------------------------------------------------------------------------------------------------
+
+
+class Layout:
+    """The region that keeps a layout. It is written when the session is made, captured once, and compared when a generation was
+    loaded over it."""
+
+    def __init__(self, of: Iterable[Sharded]) -> None:
+        self.own = {"version": VERSION, "tensors": {s.name: s.plain() for s in of}}
+        text = capsule.pack(self.own, NAME)
+        self.room = max(LEAST, 1 << (len(text) - 1).bit_length())
+        self._text = text + bytes(self.room - len(text))
+        self.buffer = (ctypes.c_uint8 * self.room).from_buffer_copy(self._text)
+        self.region = Region(name=NAME, address=ctypes.addressof(self.buffer), nbytes=self.room, shape=(self.room,), changes="never", keep=self.buffer)
+
+    def check(self) -> None:
+        """After a load: :class:`Mismatch` if what was loaded is of another layout; the region then has its own again."""
+        loaded = bytes(self.buffer)
+        if loaded == self._text:
+            return
+        ctypes.memmove(self.buffer, self._text, self.room)
+        differ(capsule.unpack(loaded), self.own)
+
+    def replaced(self, of: Iterable[Sharded]) -> None:
+        """:class:`Mismatch` if the layout of what takes the registered tensors' place is another one."""
+        differ(self.own, {"version": VERSION, "tensors": {s.name: s.plain() for s in of}}, "the session")
+
+
+def differ(have: Any, now: Any, whose: str = "the generation") -> None:
+    """:class:`Mismatch` if a kept layout is not this one, with the difference by name."""
+    if not isinstance(have, dict) or not isinstance(have.get("tensors"), dict):
+        raise Corrupt(f"{NAME}: no layout: {have!r:.100}")
+    if have.get("version") != now["version"]:
+        raise Mismatch(f"{NAME}: {whose} has version {have.get('version')!r} of it, this package writes {now['version']}: resume with the release that wrote it")
+    if found := differences(have["tensors"], now["tensors"]):
+        more = [f"and {len(found) - 8} more"] if len(found) > 8 else []
+        raise Mismatch(f"{whose} has another layout: {'; '.join([*found[:8], *more])}: shard the model as it was, over as many ranks and in the same order")
+
+
+def differences(have: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """How two layouts differ, a line a name."""
+    out = []
+    for name in [*have, *(n for n in now if n not in have)]:
+        a, b = have.get(name), now.get(name)
+        if a is None or b is None:
+            out.append(f"{name} is not sharded, was {_words(a)}" if b is None else f"{name} is {_words(b)}, was not sharded")
+        elif a != b:
+            out.append(f"{name} is {_words(b)}, was {_words(a)}")
+    return out
+
+
+def _words(of: Any) -> str:
+    try:
+        at = "" if of["offset"] is None else f" at {tuple(of['offset'])}"
+        return f"{tuple(of['local'])}{at} of {tuple(of['shape'])}, {' '.join(of['placements'])} over a mesh of {'x'.join(map(str, of['mesh']))}"
+    except (KeyError, TypeError):
+        return repr(of)[:100]
