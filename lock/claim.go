@@ -85,7 +85,7 @@ func claimable(j *replica.Job, c replica.Claim, now replica.Claimed) error {
 }
 
 // fits refuses a claimant that doesn't understand the job as the others do. The first claim of a group fixes its geometry,
-// and so does a later one as long as nothing was committed and no other rank of the group is held.
+// and so does a later one as long as there is nothing to load and no other rank of the group is held.
 func fits(j *replica.Job, c replica.Claim) error {
 	group := j.Layout.Groups[c.Rank]
 	if c.Group != group {
@@ -98,7 +98,7 @@ func fits(j *replica.Job, c replica.Claim) error {
 	if want.IsZero() || want == c.Geometry {
 		return nil
 	}
-	held := !j.Committed.IsZero()
+	held := !j.Committed.IsZero() || !j.Durable.IsZero()
 	for r, g := range j.Layout.Groups {
 		r := replica.Rank(r)
 		held = held || g == group && r != c.Rank && j.Ranks[r].Incarnation != 0 && !ClaimFaulted(j, r, j.Ranks[r], false)

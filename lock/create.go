@@ -61,11 +61,15 @@ func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
 // still knows the job, numbers go on from whichever side knows more, so that nothing a zombie carries is handed out again.
 func adopt(j *replica.Job, former *replica.Job, c replica.CreateJob) error {
 	if c.Durable.IsZero() {
-		if c.Epoch != 0 || len(c.Lineage) != 0 || len(c.Condemned) != 0 {
-			return refuse(Invalid, "create job %s: epoch %d and a lineage of %d epochs, but no durable generation they belong to", c.Name, c.Epoch, len(c.Lineage))
+		if c.Epoch != 0 || len(c.Lineage) != 0 || len(c.Condemned) != 0 || len(c.Geometries) != 0 {
+			return refuse(Invalid, "create job %s: epoch %d, a lineage of %d epochs and %d geometries, but no durable generation they belong to", c.Name, c.Epoch, len(c.Lineage), len(c.Geometries))
 		}
 		return nil
 	}
+	if n := len(c.Geometries); n != 0 && n != len(j.GroupGeometry) {
+		return refuse(Invalid, "create job %s: geometries of %d groups, the layout has %d", c.Name, n, len(j.GroupGeometry))
+	}
+	copy(j.GroupGeometry, c.Geometries)
 	lineage, epoch := slices.Clone(c.Lineage), c.Epoch
 	if !rising(lineage) || lineage.Last().Epoch > epoch || epoch > replica.MaxEpoch {
 		return refuse(Invalid, "create job %s: lineage up to epoch %d, highest epoch %d: want rising epochs, none above the highest", c.Name, lineage.Last().Epoch, epoch)

@@ -245,6 +245,9 @@ func (w *world) createJob(a args) (replica.Command, error) {
 	if v, ok := a.vals["durable"]; ok {
 		c.Durable, c.Lineage, c.Epoch = generation(v), lineage(a.vals["lineage"]), replica.Epoch(a.num("epoch", 0))
 	}
+	for _, g := range strings.Fields(strings.ReplaceAll(a.vals["geometries"], ",", " ")) {
+		c.Geometries = append(c.Geometries, replica.Digest{byte(number(g))})
+	}
 	if _, taken := w.state.View().JobByName(c.Name); !taken { // else it will be refused: stay with the job that is
 		w.job, w.fence = c.ID, 0
 		w.ranks = map[replica.Rank]*rankModel{}

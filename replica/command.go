@@ -21,6 +21,8 @@ type (
 		Lineage   Lineage      `cbor:"7,keyasint"`
 		Condemned []Generation `cbor:"8,keyasint"`
 		Durable   Generation   `cbor:"9,keyasint"`
+		// Geometries are those of its replicated parts, by group: a rank that registers another one can't load it.
+		Geometries []Digest `cbor:"10,keyasint,omitempty"`
 	}
 	// Begin mints the epoch in which ranks attach and seal their initial state.
 	Begin struct {

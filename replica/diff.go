@@ -6,8 +6,12 @@ import (
 	"strings"
 )
 
-// maxDiff is how many differences a text names before it counts the rest.
-const maxDiff = 4
+// A text names so many differences, and no more than fit so many bytes (but one), before it counts the rest: a rank's error has
+// room for 511 with the remedy that follows.
+const (
+	maxDiff      = 4
+	maxDiffBytes = 200
+)
 
 // DiffGeometry says by name how what a rank registers differs from what its group, or an earlier process of the rank, has:
 // of the regions of one kind of part. Empty: not at all.
@@ -42,8 +46,13 @@ func DiffGeometry(want, got Geometry, of PartKind) string {
 		}
 		return ""
 	}
-	if more := len(out) - maxDiff; more > 0 {
-		out = append(out[:maxDiff], fmt.Sprintf("and %d more", more))
+	named, room := 0, maxDiffBytes
+	for named < min(len(out), maxDiff) && (named == 0 || len(out[named]) <= room) {
+		room -= len(out[named]) + len("; ")
+		named++
+	}
+	if more := len(out) - named; more > 0 {
+		out = append(out[:named], fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(out, "; ")
 }

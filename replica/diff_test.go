@@ -1,6 +1,9 @@
 package replica
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestDiffGeometry(t *testing.T) {
 	region := func(name string, d DType, shape ...uint64) Region {
@@ -34,6 +37,7 @@ func TestDiffGeometry(t *testing.T) {
 		{"extra and missing", geometry(a, b), geometry(a, region("c", F32, 1)), ReplicatedPart, `"c" is extra; "b" is missing`},
 		{"order", geometry(a, b), geometry(b, a), ReplicatedPart, "the same regions come in another order"},
 		{"many", geometry(a), geometry(region("1", U8, 1), region("2", U8, 1), region("3", U8, 1), region("4", U8, 1), region("5", U8, 1)), ReplicatedPart, `"1" is extra; "2" is extra; "3" is extra; "4" is extra; and 2 more`},
+		{"long names", geometry(a), geometry(a, region(strings.Repeat("l", 120), U8, 1), region(strings.Repeat("m", 120), U8, 1)), ReplicatedPart, `"` + strings.Repeat("l", 120) + `" is extra; and 1 more`},
 	} {
 		if got := DiffGeometry(c.want, c.got, c.of); got != c.text {
 			t.Errorf("%s: %q, want %q", c.what, got, c.text)

@@ -77,7 +77,7 @@ func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
 			found[0].Layout.World, found[0].Layout.Groups, m.Layout.World, m.Layout.Groups)
 	default:
 		f := found[0]
-		a.command = replica.CreateJob{ID: f.Job, Epoch: max(f.Lineage.Last().Epoch, f.Generation.Epoch), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation}
+		a.command = replica.CreateJob{ID: f.Job, Epoch: max(f.Lineage.Last().Epoch, f.Generation.Epoch), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries}
 		l.log.note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", m.Name, f.Generation, f.Path))
 	}
 	return a

@@ -33,11 +33,12 @@ type localJob struct {
 	fetching    map[replica.Part]fetchState         // mirrors being fetched for a plan
 	bad         []replica.Held                      // copies here that failed their digest since the job last ran
 	badDisk     []replica.Held                      // and durable parts, when they were read here
+	kept        map[replica.Rank]*durableGeometry   // what ranks that were started here have in the durable generation that the job opens from
 }
 
 func newLocalJob(job *replica.Job) *localJob {
 	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]bool{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
-		written: map[replica.Part]shardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}}
+		written: map[replica.Part]shardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}, kept: map[replica.Rank]*durableGeometry{}}
 }
 
 // localRank is a rank whose claim this node holds, or held. Owned by the member.

@@ -214,6 +214,8 @@ func (m *member) handle(ev memberEvent) {
 		m.shardWritten(ev)
 	case regionsHashed:
 		m.regionsHashed(ev)
+	case durableRead:
+		m.durableRead(ev)
 	case markerWritten:
 		m.send(kindMarked, markedReport(ev))
 	}

@@ -246,7 +246,11 @@ func (m *member) claimFor(lj *localJob, a *attaching) {
 			a.geometry.PrivateBytes, privateCap(job), big.Name, big.Bytes))
 		return
 	}
-	if text := lj.otherState(rank, replica.GroupID(a.hello.Group), a.geometry); text != "" {
+	kept, known := m.durableGeometry(lj, rank)
+	if !known {
+		return // it is being read
+	}
+	if text := lj.otherState(rank, replica.GroupID(a.hello.Group), a.geometry, kept); text != "" {
 		m.refuse(a, a.attach, wire.CodeRefused, text)
 		return
 	}
@@ -254,35 +258,6 @@ func (m *member) claimFor(lj *localJob, a *attaching) {
 	a.claim = replica.Claim{Job: job.ID, Rank: rank, Expect: job.Ranks[rank].Incarnation, Holder: m.holder(), Group: replica.GroupID(a.hello.Group), Geometry: shm.GeometryDigest(a.geometry, replica.ReplicatedPart), Nonce: claimNonce(a.hello.Nonce)}
 	m.claims[a.request] = a
 	m.send(kindClaim, claimRequest{a.request, a.claim})
-}
-
-// otherState says how what a process registers differs from the state that it would have to load, as far as this node holds
-// any of it: by name, where the digests that Raft compares could only say that it does. Empty: nothing is known to differ.
-func (lj *localJob) otherState(rank replica.Rank, group replica.GroupID, g replica.Geometry) string {
-	if len(lj.job.Lineage) == 0 {
-		return "" // nothing was ever resumed: there is nothing to load
-	}
-	arenas := slices.Clone(lj.retired)
-	for _, lr := range lj.ranks {
-		arenas = append(arenas, lr.arena)
-	}
-	for _, mi := range lj.mirrors {
-		arenas = append(arenas, mi.arena)
-	}
-	for _, a := range arenas {
-		have, of := a.Geometry(), a.Spec().Rank
-		if lj.group(of) == group && shm.GeometryDigest(have, replica.ReplicatedPart) == lj.job.GroupGeometry[group] {
-			if text := replica.DiffGeometry(have, g, replica.ReplicatedPart); text != "" {
-				return fmt.Sprintf("rank %d registers another geometry than the state of group %d has: %s: start the program with the model and optimizer that the job was started with, or end the job (replicad job end %s) and begin a new one", rank, group, text, lj.job.Name)
-			}
-		}
-		if of == rank && have.PrivateBytes > 0 {
-			if text := replica.DiffGeometry(have, g, replica.PrivatePart); text != "" {
-				return fmt.Sprintf("rank %d registers another geometry than its own state has: %s: register the same private state (generators, samplers, further objects) as before, or end the job (replicad job end %s)", rank, text, lj.job.Name)
-			}
-		}
-	}
-	return ""
 }
 
 func claimNonce(n uint64) uint64 {
@@ -327,7 +302,7 @@ func (m *member) claimReplied(r claimReply) {
 	}
 	if r.Refused != "" {
 		if !r.Retry {
-			m.refuse(a, a.attach, wire.CodeRefused, r.Refused)
+			m.refuse(a, a.attach, wire.CodeRefused, r.Refused+lj.otherThanPeers(a.claim, a.geometry))
 		}
 		return // another view is coming, and with it another try
 	}

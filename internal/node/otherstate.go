@@ -1,0 +1,129 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+)
+
+// A process whose regions are not those of the state that it would have to load is refused before it has the rank, with the
+// difference by name: the digests that Raft compares could only say that there is one.
+
+// durableGeometry is what a rank has in the durable generation that a job opens from.
+type durableGeometry struct {
+	known bool // it was read, or can't be
+	is    replica.Geometry
+}
+
+// durableRead is the end of reading one.
+type durableRead struct {
+	job  replica.JobID
+	rank replica.Rank
+	is   replica.Geometry
+}
+
+// durableGeometry returns what the rank has in the durable generation that its job opens from, once that is known. Zero: the job
+// opens from none, or it can't be read here, which the restore will say.
+func (m *member) durableGeometry(lj *localJob, rank replica.Rank) (g replica.Geometry, known bool) {
+	if !adopted(lj.job) || m.store == nil {
+		return g, true
+	}
+	if kept := lj.kept[rank]; kept != nil {
+		return kept.is, kept.known
+	}
+	lj.kept[rank] = new(durableGeometry)
+	job := lj.job
+	m.spawn(func(context.Context) memberEvent {
+		ev := durableRead{job: job.ID, rank: rank}
+		found, _, err := m.store.Find(job.Name, job.ID)
+		for _, f := range found {
+			if f.Marker.Generation != job.Durable || err != nil {
+				continue
+			}
+			r, openErr := m.store.OpenShard(f, replica.OfRank(rank))
+			if err = openErr; err != nil {
+				break
+			}
+			ev.is, err = replica.NewGeometry(r.Regions())
+			r.Close()
+			break
+		}
+		if err != nil {
+			m.log.failed("durable", fmt.Sprintf("regions of rank %d in generation %v", rank, job.Durable), err.Error())
+		}
+		return ev
+	})
+	return g, false
+}
+
+func (m *member) durableRead(ev durableRead) {
+	if lj := m.jobs[ev.job]; lj != nil {
+		lj.kept[ev.rank] = &durableGeometry{true, ev.is}
+		m.serveAttaching()
+	}
+}
+
+// otherState says how what a process registers differs from the state that it would have to load, as far as this node holds
+// any of it, in memory or as what kept says of the durable tier. Empty: nothing is known to differ.
+func (lj *localJob) otherState(rank replica.Rank, group replica.GroupID, g, kept replica.Geometry) string {
+	if len(lj.job.Lineage) == 0 {
+		return "" // nothing was ever resumed: there is nothing to load
+	}
+	type state struct {
+		of replica.Rank
+		is replica.Geometry
+	}
+	var states []state
+	for _, a := range lj.arenas() {
+		states = append(states, state{a.Spec().Rank, a.Geometry()})
+	}
+	instead := ""
+	if len(kept.Regions) > 0 {
+		states = append(states, state{rank, kept})
+		instead = ", without --resume"
+	}
+	for _, s := range states {
+		if lj.group(s.of) == group && shm.GeometryDigest(s.is, replica.ReplicatedPart) == lj.job.GroupGeometry[group] {
+			if text := replica.DiffGeometry(s.is, g, replica.ReplicatedPart); text != "" {
+				return fmt.Sprintf("rank %d registers another geometry than the state of group %d has: %s: start the program with the model and optimizer that the job was started with, or end the job (replicad job end %s) and begin a new one%s", rank, group, text, lj.job.Name, instead)
+			}
+		}
+		if s.of == rank && s.is.PrivateBytes > 0 {
+			if text := replica.DiffGeometry(s.is, g, replica.PrivatePart); text != "" {
+				return fmt.Sprintf("rank %d registers another geometry than its own state has: %s: register the same private state (generators, samplers, further objects) as before, or end the job (replicad job end %s) and begin a new one%s", rank, text, lj.job.Name, instead)
+			}
+		}
+	}
+	return ""
+}
+
+// otherThanPeers says how what a process registers differs from what a live rank of its group here has, where Raft refused its
+// claim for that.
+func (lj *localJob) otherThanPeers(c replica.Claim, g replica.Geometry) string {
+	if lj.job.GroupGeometry[c.Group] == c.Geometry {
+		return ""
+	}
+	for r, lr := range lj.ranks {
+		if lr.alive && r != c.Rank && lj.group(r) == c.Group {
+			if text := replica.DiffGeometry(lr.arena.Geometry(), g, replica.ReplicatedPart); text != "" {
+				return fmt.Sprintf("; beside rank %d: %s", r, text)
+			}
+		}
+	}
+	return ""
+}
+
+// arenas are all that this node has of a job.
+func (lj *localJob) arenas() []*arenaRef {
+	arenas := slices.Clone(lj.retired)
+	for _, lr := range lj.ranks {
+		arenas = append(arenas, lr.arena)
+	}
+	for _, mi := range lj.mirrors {
+		arenas = append(arenas, mi.arena)
+	}
+	return arenas
+}
