@@ -37,6 +37,7 @@ type testDaemon struct {
 	arena   *shm.Arena
 	peer    *session.Peer
 	refuse  string             // answer to the next attach
+	group   replica.GroupID    // that the last attach named
 	order   func() *wire.Order // answer to STOPPED; nil: none yet
 	epoch   replica.Epoch      // of the order
 	seen    chan session.Event // sealed, stopped, loaded, fail
@@ -107,6 +108,7 @@ func (d *testDaemon) handle(ev session.Event) {
 		}
 		_ = ev.Peer.Send(h, body)
 	case session.Attach:
+		d.group = ev.Group
 		d.attach(ev)
 	case session.KV:
 		d.epochs = append(d.epochs, ev.Header.Epoch)

@@ -25,12 +25,12 @@ import (
 
 // Options say who the rank is. Empty strings, and a Rank of -1, mean the environment that `replicad run` sets.
 type Options struct {
-	Socket string // $REPLICAD_SOCKET
-	Job    string // $REPLICAD_JOB
-	Token  string // $REPLICAD_TOKEN
-	Rank   int    // $REPLICAD_RANK
-	World  uint32 // ranks in the job
-	Group  replica.GroupID
+	Socket string          // $REPLICAD_SOCKET
+	Job    string          // $REPLICAD_JOB
+	Token  string          // $REPLICAD_TOKEN
+	Rank   int             // $REPLICAD_RANK
+	World  uint32          // ranks in the job
+	Group  replica.GroupID // replica.NoGroup: SetGroup says it
 }
 
 // Region is a named piece of live state. Data must stay allocated until Close.
@@ -132,6 +132,11 @@ func Open(ctx context.Context, o Options) (*Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// SetGroup names the rank's replica group, before Attach, in place of the one that Open was given.
+func (s *Session) SetGroup(g replica.GroupID) error {
+	return failure("set group", C.rp_set_group(s.h, C.uint32_t(g), &s.call.error), s.call)
 }
 
 // Register names the live state, once, before Attach; the order must be equal on all ranks of a group.

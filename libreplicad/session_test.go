@@ -257,6 +257,24 @@ func TestScope(t *testing.T) {
 	}
 }
 
+func TestGroupNamedLate(t *testing.T) {
+	d := newDaemon(t)
+	r := newRank(t, d)
+	if err := r.SetGroup(4); !errors.Is(err, libreplicad.ErrInvalid) {
+		t.Errorf("group 4 of a world of 4: %v", err)
+	}
+	must(t, r.SetGroup(3))
+	must(t, r.Attach(t.Context()))
+	d.mu.Lock()
+	if d.group != 3 {
+		t.Errorf("it attached in group %d", d.group)
+	}
+	d.mu.Unlock()
+	if err := r.SetGroup(1); !errors.Is(err, libreplicad.ErrState) {
+		t.Errorf("after the claim: %v", err)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	d := newDaemon(t)
 	r := newRank(t, d)

@@ -52,12 +52,15 @@ func claim(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.Cl
 	if err := fits(j, c); err != nil {
 		return 0, false, err
 	}
-	group := j.Layout.Groups[c.Rank]
+	group := j.Layout.Groups[c.Rank] // its own, while the ranks name theirs
 	j.NextIncarnation++
 	j.Ranks = slices.Clone(j.Ranks)
 	j.Ranks[c.Rank] = replica.Claimed{Incarnation: j.NextIncarnation, Node: c.Holder.Node, NodeIncarnation: c.Holder.Incarnation, Nonce: c.Nonce}
 	j.GroupGeometry = slices.Clone(j.GroupGeometry)
 	j.GroupGeometry[group] = c.Geometry
+	if err := name(j, c); err != nil {
+		return 0, false, err
+	}
 	// A rank's private part is never mirrored on its own node.
 	if own := j.Mirrors[c.Rank]; slices.Contains(own, c.Holder.Node) {
 		j.Mirrors = slices.Clone(j.Mirrors)
@@ -88,14 +91,14 @@ func claimable(j *replica.Job, c replica.Claim, now replica.Claimed) error {
 // and so does a later one as long as there is nothing to load and no other rank of the group is held.
 func fits(j *replica.Job, c replica.Claim) error {
 	group := j.Layout.Groups[c.Rank]
-	if c.Group != group {
+	if j.Naming == nil && c.Group != group {
 		return refuse(Invalid, "claim rank %d: the process says group %d, the job's layout says %d: start it with the job's groups", c.Rank, c.Group, group)
 	}
 	if c.Geometry.IsZero() {
 		return refuse(Invalid, "claim rank %d: no geometry digest", c.Rank)
 	}
 	want := j.GroupGeometry[group]
-	if want.IsZero() || want == c.Geometry {
+	if j.Naming != nil || want.IsZero() || want == c.Geometry {
 		return nil
 	}
 	held := !j.Committed.IsZero() || !j.Durable.IsZero()

@@ -16,6 +16,10 @@ func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
 	if c.ID == (replica.JobID{}) {
 		return Outcome{Err: refuse(Invalid, "create job %s: its UUID is zero", c.Name)}
 	}
+	naming, err := nameGroups(&c)
+	if err != nil {
+		return Outcome{Err: err}
+	}
 	if err := c.Layout.Check(); err != nil {
 		return Outcome{Err: refuse(Invalid, "create job %s: %v", c.Name, err)}
 	}
@@ -37,7 +41,7 @@ func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
 		ID: c.ID, Name: c.Name, Era: s.v.Era, Layout: cloneLayout(c.Layout), Options: opt, Phase: replica.Opening,
 		Ranks: make([]replica.Claimed, c.Layout.World), GroupGeometry: make([]replica.Digest, c.Layout.NumGroups()),
 		Mirrors: make([][]replica.NodeName, c.Layout.World), GroupMirrors: make([][]replica.NodeName, c.Layout.NumGroups()),
-		Copies: c.Copies,
+		Copies: c.Copies, Naming: naming,
 	}
 	j.Options.Nondeterministic = slices.Clone(opt.Nondeterministic)
 	if j.Copies == 0 {

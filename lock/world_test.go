@@ -236,10 +236,13 @@ func lineage(s string) (l replica.Lineage) {
 
 func (w *world) createJob(a args) (replica.Command, error) {
 	c := replica.CreateJob{Name: a.word(1), Options: replica.Options{MinCopies: int(a.num("min", 0)), Slots: int(a.num("slots", 0)), Cadence: replica.Step(a.num("cadence", 0)), AllowShrink: a.num("shrink", 0) == 1}}
-	for _, g := range strings.Split(a.vals["groups"], ",") {
-		c.Layout.Groups = append(c.Layout.Groups, replica.GroupID(number(g)))
+	if v, ok := a.vals["groups"]; ok {
+		for _, g := range strings.Split(v, ",") {
+			c.Layout.Groups = append(c.Layout.Groups, replica.GroupID(number(g)))
+		}
 	}
-	c.Layout.World = uint32(len(c.Layout.Groups))
+	c.Layout.World = uint32(a.num("world", uint64(len(c.Layout.Groups))))
+	c.NameGroups = a.num("name", 0) == 1
 	w.count++
 	c.ID = replica.JobID{byte(a.num("id", uint64(w.count)))}
 	if v, ok := a.vals["durable"]; ok {

@@ -23,6 +23,8 @@ type (
 		Durable   Generation   `cbor:"9,keyasint"`
 		// Geometries are those of its replicated parts, by group: a rank that registers another one can't load it.
 		Geometries []Digest `cbor:"10,keyasint,omitempty"`
+		// NameGroups leaves the groups to the ranks: each names its own with its claim, and once all have, those are the layout's.
+		NameGroups bool `cbor:"11,keyasint,omitempty"` // Layout.Groups is empty then
 	}
 	// Begin mints the epoch in which ranks attach and seal their initial state.
 	Begin struct {
@@ -35,7 +37,7 @@ type (
 		Rank     Rank        `cbor:"2,keyasint"`
 		Expect   Incarnation `cbor:"3,keyasint"`
 		Holder   Holder      `cbor:"4,keyasint"`
-		Group    GroupID     `cbor:"5,keyasint"` // as the process understands it; must be the layout's
+		Group    GroupID     `cbor:"5,keyasint"` // as the process understands it; must be the layout's, once that has groups
 		Geometry Digest      `cbor:"6,keyasint"` // of its replicated part; must be its group's
 		Nonce    uint64      `cbor:"7,keyasint"` // chosen at random by the claimant: a repeated claim returns the same incarnation
 	}

@@ -36,6 +36,10 @@ type Incarnation uint64
 // GroupID is the index of a replica group in its job, from 0.
 type GroupID uint32
 
+// NoGroup stands for the group of a rank that has not named one: of a job whose ranks name their groups (CreateJob.NameGroups), and
+// of a process that learns it from its model, after it has said hello.
+const NoGroup = ^GroupID(0)
+
 // NodeName names a node; it is in the node's certificate.
 type NodeName string
 

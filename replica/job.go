@@ -108,6 +108,9 @@ type Job struct {
 	Degraded       bool          `json:"degraded" cbor:"28,keyasint"`                   // Copies below MinCopies
 	LastIndex      uint64        `json:"last_index" cbor:"29,keyasint"`                 // of the last entry that changed the job
 	EndReason      string        `json:"end_reason,omitempty" cbor:"30,keyasint,omitempty"`
+	// Naming is by rank the group that its claim named, NoGroup where none has, until all have. The layout then has each rank apart,
+	// and nothing is sealed.
+	Naming []GroupID `json:"naming,omitempty" cbor:"31,keyasint,omitempty"`
 }
 
 // Dispute is two different roots actually reported for one generation of one group.

@@ -29,6 +29,15 @@ func (l Layout) Check() error {
 	return nil
 }
 
+// Apart is the layout in which each rank is a group of its own.
+func Apart(world uint32) Layout {
+	l := Layout{World: world, Groups: make([]GroupID, world)}
+	for r := range l.Groups {
+		l.Groups[r] = GroupID(r)
+	}
+	return l
+}
+
 // NumGroups is the number of replica groups of a checked layout.
 func (l Layout) NumGroups() int {
 	n := 0

@@ -24,7 +24,7 @@ func newRun(std stdio) *cobra.Command {
 		Use:   "run --job NAME --world N [flags] -- COMMAND [ARGUMENT...]",
 		Short: "Run ranks of a job on this node, as its daemon asks for them",
 		Long: "Runs COMMAND for each rank that this node's daemon wants here, with REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN, REPLICAD_RANK,\n" +
-			"REPLICAD_WORLD, REPLICAD_GROUP and REPLICAD_HOST in its environment. A process that dies is started again when the daemon\n" +
+			"REPLICAD_WORLD, REPLICAD_GROUP, REPLICAD_GROUPS and REPLICAD_HOST in its environment. A process that dies is started again when the daemon\n" +
 			"says so; the others keep running. With --spare it waits until a rank is lost elsewhere.\n\n" +
 			"SIGINT and SIGTERM are passed on; what has not ended 10 s later is killed. The exit code is the job's.",
 		Args: cobra.MinimumNArgs(1),
@@ -59,7 +59,7 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.Host, "host", "", "`ADDRESS` of this node for the ranks' own sockets (default: the host of the daemon's addr)")
 	flags.StringVar(&o.Job, "job", "", "`NAME` of the job")
 	flags.IntVar(&o.World, "world", 0, "ranks in the job, on all nodes")
-	flags.StringVar(&f.groups, "groups", "", "replica group of each rank, as `0,1,0,1` (default: all in one)")
+	flags.StringVar(&f.groups, "groups", "", "replica group of each rank, as `0,1,0,1`, or auto: the ranks find theirs in the model (default: all in one)")
 	flags.IntVar(&o.MinCopies, "min-copies", 0, "nodes that must hold each part before a step is committed (default 2)")
 	flags.IntVar(&o.Cadence, "cadence", 0, "steps between generations (default 1)")
 	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default 4)")
@@ -77,7 +77,7 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 	o := f.opt
 	var badRanks, badGroups, badLoose error
 	o.Ranks, badRanks = launch.ParseList[replica.Rank](f.ranks)
-	o.Groups, badGroups = launch.ParseList[replica.GroupID](f.groups)
+	o.Groups, o.Named, badGroups = launch.ParseGroups(f.groups)
 	o.Nondeterministic, badLoose = launch.ParseList[replica.GroupID](f.loose)
 	if err := errors.Join(badRanks, badGroups, badLoose); err != nil {
 		return o, coded(exitUsage, err)

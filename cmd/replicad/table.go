@@ -82,7 +82,11 @@ func printJob(t io.Writer, s node.Status, j node.JobStatus) {
 	}
 	fmt.Fprintf(t, "\nRANK\tGROUP\tSTATE\tNODE\tSTEP\tPID\tINCARNATION\n")
 	for _, r := range j.Ranks {
-		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t%d\t%s\t%d\n", r.Rank, r.Group, r.State, dash(string(r.Node)), r.Live, dash(zeroIsEmpty(r.PID)), r.Incarnation)
+		group := fmt.Sprint(r.Group)
+		if j.Naming {
+			group = "-"
+		}
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%d\t%s\t%d\n", r.Rank, group, r.State, dash(string(r.Node)), r.Live, dash(zeroIsEmpty(r.PID)), r.Incarnation)
 	}
 	if len(j.Holdings) == 0 {
 		if s.Leader != "" && !s.IsLeader {

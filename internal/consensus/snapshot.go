@@ -80,6 +80,8 @@ func checkJob(v lock.View, j *replica.Job) error {
 		return fmt.Errorf("%d ranks recorded of %d", len(j.Ranks), j.Layout.World)
 	case len(j.GroupGeometry) != j.Layout.NumGroups():
 		return fmt.Errorf("geometry of %d groups, the layout has %d", len(j.GroupGeometry), j.Layout.NumGroups())
+	case j.Naming != nil && len(j.Naming) != len(j.Ranks):
+		return fmt.Errorf("groups named by %d ranks of %d", len(j.Naming), len(j.Ranks))
 	case j.Phase < replica.Opening || j.Phase > replica.Ended:
 		return fmt.Errorf("phase %d", j.Phase)
 	case j.ClosedEpoch > j.Epoch || j.Epoch > replica.MaxEpoch:

@@ -50,13 +50,9 @@ func (o Options) Environ() []string {
 			env = append(env, e)
 		}
 	}
-	var groups []string
-	for _, g := range o.Groups {
-		groups = append(groups, fmt.Sprint(g))
-	}
 	env = append(env, "REPLICAD_SOCKET="+o.Socket, "REPLICAD_JOB="+o.Job, "REPLICAD_HOST="+o.withDefaults().Host)
-	if len(groups) > 0 {
-		env = append(env, "REPLICAD_GROUPS="+strings.Join(groups, ","))
+	if groups := groupsVariable(o.Named, o.Groups); groups != "" {
+		env = append(env, groups)
 	}
 	if o.Token != "" {
 		env = append(env, "REPLICAD_TOKEN="+o.Token)

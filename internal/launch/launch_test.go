@@ -208,7 +208,7 @@ func TestHelloAndEnvironment(t *testing.T) {
 		t.Errorf("hello %+v, want %+v", h, want)
 	}
 	p.send(wire.MRunOK, wire.Welcome{ABI: wire.RankABI}.Append(nil))
-	p.send(wire.MRunStart, wire.RunStart{Rank: 3, World: 4, Group: 1}.Append(nil))
+	p.send(wire.MRunStart, wire.RunStart{Rank: 3, World: 4, Group: 1, Groups: []replica.GroupID{0, 1, 0, 1}}.Append(nil))
 	r := p.running()
 	if x := p.exited(); x.Rank != 3 || x.Status != 0 || x.PID != r.PID {
 		t.Errorf("exit %+v of %+v", x, r)
@@ -218,7 +218,7 @@ func TestHelloAndEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(string(env), "\n")
-	for _, want := range []string{"REPLICAD_SOCKET=" + d.path, "REPLICAD_JOB=test", "REPLICAD_TOKEN=secret", "REPLICAD_RANK=3", "REPLICAD_WORLD=4", "REPLICAD_GROUP=1", "REPLICAD_HOST=10.0.0.7"} {
+	for _, want := range []string{"REPLICAD_SOCKET=" + d.path, "REPLICAD_JOB=test", "REPLICAD_TOKEN=secret", "REPLICAD_RANK=3", "REPLICAD_WORLD=4", "REPLICAD_GROUP=1", "REPLICAD_GROUPS=0,1,0,1", "REPLICAD_HOST=10.0.0.7"} {
 		if !slices.Contains(lines, want) {
 			t.Errorf("%s is not in the environment:\n%s", want, env)
 		}

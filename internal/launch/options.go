@@ -23,6 +23,7 @@ type Options struct {
 	Job      string
 	World    int               // ranks in the job, everywhere
 	Groups   []replica.GroupID // replica group of each rank; nil: all in one
+	Named    bool              // the ranks name their groups; Groups is nil
 	Ranks    []replica.Rank    // preferred ones
 	Spare    bool              // takes no rank unless one is lost elsewhere
 	Warm     int               // processes that are started beforehand and wait for a rank
@@ -134,6 +135,9 @@ func (o Options) checkRanks(bad func(string, ...any)) {
 			bad("--nondeterministic: no rank is in group %d, or it is named twice", g)
 		}
 	}
+	if o.Named && (o.Groups != nil || o.Nondeterministic != nil) {
+		bad("--groups auto with groups by number (--groups, --nondeterministic): give either")
+	}
 	if o.Groups == nil {
 		return
 	}
@@ -163,6 +167,9 @@ func (o Options) hello() wire.RunHello {
 	if o.CollectiveWindow {
 		flags |= wire.RunCollectiveWindow
 	}
+	if o.Named {
+		flags |= wire.RunNameGroups
+	}
 	return wire.RunHello{
 		Flags: flags,
 		ABI:   wire.RankABI, World: uint32(o.World), Capacity: uint32(o.Capacity), Spare: o.Spare, Ranks: o.Ranks, Groups: o.Groups,
@@ -181,11 +188,48 @@ func (o Options) environ(start wire.RunStart) []string {
 	}
 	number := func(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 	env = append(env, "REPLICAD_SOCKET="+o.Socket, "REPLICAD_JOB="+o.Job, "REPLICAD_RANK="+number(uint32(start.Rank)),
-		"REPLICAD_WORLD="+number(start.World), "REPLICAD_GROUP="+number(uint32(start.Group)), "REPLICAD_HOST="+o.Host)
+		"REPLICAD_WORLD="+number(start.World), "REPLICAD_HOST="+o.Host)
+	if start.Group != replica.NoGroup {
+		env = append(env, "REPLICAD_GROUP="+number(uint32(start.Group)))
+	}
+	if groups := groupsVariable(start.Group == replica.NoGroup, start.Groups); groups != "" {
+		env = append(env, groups)
+	}
 	if o.Token != "" {
 		env = append(env, "REPLICAD_TOKEN="+o.Token)
 	}
 	return env
+}
+
+// maxGroupsVariable bounds REPLICAD_GROUPS, in bytes: a process that waits is told its environment in one line of at most 64 KiB.
+const maxGroupsVariable = 32 << 10
+
+// groupsVariable tells a rank the groups of all, which it holds against its model's sharding; empty where there is nothing to tell.
+func groupsVariable(named bool, groups []replica.GroupID) string {
+	const name = "REPLICAD_GROUPS="
+	if named {
+		return name + GroupsAuto
+	}
+	list := make([]string, len(groups))
+	for i, g := range groups {
+		list[i] = strconv.FormatUint(uint64(g), 10)
+	}
+	if text := strings.Join(list, ","); text != "" && len(text) <= maxGroupsVariable {
+		return name + text
+	}
+	return ""
+}
+
+// GroupsAuto stands for groups that the ranks name, where groups are given.
+const GroupsAuto = "auto"
+
+// ParseGroups reads --groups: a list, or GroupsAuto.
+func ParseGroups(s string) (groups []replica.GroupID, named bool, err error) {
+	if s == GroupsAuto {
+		return nil, true, nil
+	}
+	groups, err = ParseList[replica.GroupID](s)
+	return groups, false, err
 }
 
 // ParseList reads "0,3,5", as --ranks and --groups have it.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -25,6 +26,8 @@ func TestValidate(t *testing.T) {
 		{"token of 64 bytes", func(o *Options) { o.Token = strings.Repeat("x", 64) }},
 		{"--world 0", func(o *Options) { o.World = 0 }},
 		{"--groups names 4 ranks, --world 3", func(o *Options) { o.World, o.Ranks = 3, nil }},
+		{"--groups auto with groups by number", func(o *Options) { o.Named = true }},
+		{"--groups auto with groups by number", func(o *Options) { o.Groups, o.Named, o.Nondeterministic = nil, true, []replica.GroupID{0} }},
 		{"nobody is in group 1", func(o *Options) { o.Groups = []replica.GroupID{0, 2, 0, 2} }},
 		{"--ranks: 4", func(o *Options) { o.Ranks = []replica.Rank{4} }},
 		{"--ranks: 1", func(o *Options) { o.Ranks = []replica.Rank{1, 1} }},
@@ -46,6 +49,27 @@ func TestValidate(t *testing.T) {
 	}
 	if err := (Options{}).Validate(); err == nil || strings.Count(err.Error(), "\n") < 3 {
 		t.Errorf("not all faults together: %v", err)
+	}
+}
+
+func TestGroupsAuto(t *testing.T) {
+	o := goodOptions()
+	o.Groups, o.Named, _ = ParseGroups("auto")
+	if err := o.Validate(); err != nil || !o.Named || o.hello().Flags != wire.RunNameGroups {
+		t.Errorf("%v, named %v, flags %d", err, o.Named, o.hello().Flags)
+	}
+	env := strings.Join(o.environ(wire.RunStart{World: 4, Group: replica.NoGroup}), "\n")
+	if !strings.Contains(env, "REPLICAD_GROUPS=auto") || strings.Contains(env, "REPLICAD_GROUP=") {
+		t.Errorf("a rank that names its group has the environment\n%s", env)
+	}
+	if env := strings.Join(o.Environ(), "\n"); !strings.Contains(env, "REPLICAD_GROUPS=auto") {
+		t.Errorf("another launcher's ranks have the environment\n%s", env)
+	}
+	if env := strings.Join(o.environ(wire.RunStart{World: 20000, Groups: make([]replica.GroupID, 20000)}), "\n"); strings.Contains(env, "REPLICAD_GROUPS=") {
+		t.Error("groups that don't fit an environment are put into it")
+	}
+	if groups, named, err := ParseGroups("0,1"); err != nil || named || len(groups) != 2 {
+		t.Errorf("%v, %v, %v", groups, named, err)
 	}
 }
 

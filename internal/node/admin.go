@@ -177,7 +177,7 @@ func (l *leader) status() []JobStatus {
 
 func jobStatus(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {
 	s := JobStatus{Name: job.Name, ID: job.ID, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
-		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined}
+		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined, Naming: job.Naming != nil}
 	for _, d := range job.Disputed {
 		s.Disputes = append(s.Disputes, DisputeStatus{Group: d.Group, Step: d.Generation.Step, Generation: d.Generation, Majority: d.Majority(), Suspects: d.Suspects, Votes: d.Votes})
 	}

@@ -38,15 +38,29 @@ const (
 
 func (l *launcher) createRequest(id uint64) createRequest {
 	h := l.hello
-	groups := h.Groups
-	if len(groups) == 0 {
+	groups, named := h.Groups, h.Flags&wire.RunNameGroups != 0
+	if len(groups) == 0 && !named {
 		groups = make([]replica.GroupID, h.World) // one group: plain data parallelism
 	}
 	layout := replica.Layout{World: h.World, Groups: groups}
-	return createRequest{ID: id, Name: h.Job, Layout: layout, Resume: h.Flags&wire.RunResume != 0,
+	return createRequest{ID: id, Name: h.Job, Layout: layout, NameGroups: named, Resume: h.Flags&wire.RunResume != 0,
 		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery),
 			PrivateCap: uint64(h.PrivateCapMB) << 20, RequireVotes: h.Flags&wire.RunRequireVotes != 0, CollectiveWindow: h.Flags&wire.RunCollectiveWindow != 0,
 			Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
+}
+
+// otherLayout says how a job that runs has another layout than the one asked for; empty: it has that one.
+func (c createRequest) otherLayout(job *replica.Job) string {
+	const remedy = "end it (replicad job end %s) or use another name"
+	switch {
+	case c.NameGroups && job.Layout.World != c.Layout.World:
+		return fmt.Sprintf("job %q runs with %d ranks, not %d: "+remedy, job.Name, job.Layout.World, c.Layout.World, job.Name)
+	case !c.NameGroups && job.Naming != nil:
+		return fmt.Sprintf("job %q runs with groups that its %d ranks name, not in %v: leave --groups out, "+remedy, job.Name, job.Layout.World, c.Layout.Groups, job.Name)
+	case !c.NameGroups && (job.Layout.World != c.Layout.World || !slices.Equal(job.Layout.Groups, c.Layout.Groups)):
+		return fmt.Sprintf("job %q runs with %d ranks in groups %v, not %d in %v: "+remedy, job.Name, job.Layout.World, job.Layout.Groups, c.Layout.World, c.Layout.Groups, job.Name)
+	}
+	return ""
 }
 
 // nondeterministic is the option that the named groups make; nil: none. A layout that is wrong is refused elsewhere.
@@ -152,8 +166,12 @@ func (m *member) serveLauncher(l *launcher) {
 	}
 	job := lj.job
 	if !l.accepted {
-		if want := l.createRequest(0).Layout; job.Layout.World != want.World || len(l.hello.Groups) > 0 && !slices.Equal(job.Layout.Groups, want.Groups) {
-			m.refuseLauncher(l, wire.CodeRefused, fmt.Sprintf("job %q runs with %d ranks in groups %v, not %d in %v: end it (replicad job end %s) or use another name", job.Name, job.Layout.World, job.Layout.Groups, want.World, want.Groups, job.Name))
+		want := l.createRequest(0)
+		if len(l.hello.Groups) == 0 {
+			want.NameGroups = true // this launcher has nothing to say about groups
+		}
+		if text := want.otherLayout(job); text != "" {
+			m.refuseLauncher(l, wire.CodeRefused, text)
 			return
 		}
 		l.accepted, l.job = true, job.ID
@@ -176,7 +194,11 @@ func (m *member) serveLauncher(l *launcher) {
 func (m *member) startRank(lj *localJob, l *launcher, r replica.Rank) {
 	l.running[r] = true
 	delete(l.attached, r)
-	l.peer.Send(wire.RankHeader{Type: wire.MRunStart, Epoch: lj.job.Epoch}, wire.RunStart{Rank: r, World: lj.job.Layout.World, Group: lj.group(r)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+	start := wire.RunStart{Rank: r, World: lj.job.Layout.World, Group: replica.NoGroup}
+	if lj.job.Naming == nil {
+		start.Group, start.Groups = lj.group(r), lj.job.Layout.Groups
+	}
+	l.peer.Send(wire.RankHeader{Type: wire.MRunStart, Epoch: lj.job.Epoch}, start.Append(nil)) //nolint:errcheck // a dead peer is Gone
 }
 
 // offered starts a process for a rank that lost its own, as the leader asks.

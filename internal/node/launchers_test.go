@@ -84,6 +84,57 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 	}
 }
 
+// A launcher's groups and the job's: by number, named by the ranks, or nothing said.
+func TestLauncherGroups(t *testing.T) {
+	numbered := func(groups ...replica.GroupID) createRequest {
+		return (&launcher{hello: wire.RunHello{Job: "job", World: uint32(len(groups)), Groups: groups}}).createRequest(1)
+	}
+	named := (&launcher{hello: wire.RunHello{Job: "job", World: 2, Flags: wire.RunNameGroups}}).createRequest(1)
+	if !named.NameGroups || named.Layout.Groups != nil {
+		t.Errorf("a launcher whose ranks name their groups asks for %+v", named)
+	}
+	settled := &replica.Job{Name: "job", Layout: replica.Layout{World: 2, Groups: []replica.GroupID{0, 1}}}
+	naming := changed(settled, func(j *replica.Job) { j.Naming = []replica.GroupID{0, replica.NoGroup} })
+	for _, c := range []struct {
+		ask  createRequest
+		job  *replica.Job
+		text string
+	}{
+		{numbered(0, 1), settled, ""},
+		{named, settled, ""},
+		{named, naming, ""},
+		{numbered(0, 0), settled, "groups [0 1], not 2 in [0 0]"},
+		{numbered(0, 1, 2), settled, "runs with 2 ranks in groups [0 1], not 3 in [0 1 2]"},
+		{numbered(0, 1), naming, "leave --groups out"},
+		{changedRequest(named, 3), naming, "runs with 2 ranks, not 3"},
+	} {
+		if got := c.ask.otherLayout(c.job); !strings.Contains(got, c.text) || got != "" && c.text == "" {
+			t.Errorf("%+v of a job with groups %v, naming %v: %q, want %q", c.ask.Layout, c.job.Layout.Groups, c.job.Naming, got, c.text)
+		}
+	}
+	// Ranks that are started are told what is known.
+	d := newDesk(t)
+	for _, job := range []*replica.Job{naming, settled} {
+		peer, end := d.session(0)
+		l := &launcher{peer: peer, running: map[replica.Rank]bool{}, attached: map[replica.Rank]bool{}}
+		d.startRank(newLocalJob(job), l, 1)
+		_, body := end.reads()
+		start, err := wire.ParseRunStart(body)
+		want := wire.RunStart{Rank: 1, World: 2, Group: 1, Groups: []replica.GroupID{0, 1}}
+		if job == naming {
+			want = wire.RunStart{Rank: 1, World: 2, Group: replica.NoGroup}
+		}
+		if err != nil || !reflect.DeepEqual(start, want) {
+			t.Errorf("started as %+v, %v; want %+v", start, err, want)
+		}
+	}
+}
+
+func changedRequest(c createRequest, world uint32) createRequest {
+	c.Layout.World = world
+	return c
+}
+
 // What a launcher asks for reaches the job it creates; on one that runs, flags that say something else are named with both values.
 func TestLauncherOptions(t *testing.T) {
 	h := wire.RunHello{Job: "job", World: 2, Groups: []replica.GroupID{0, 1}, PrivateCapMB: 3, Nondeterministic: []replica.GroupID{1}, Flags: wire.RunRequireVotes | wire.RunCollectiveWindow, Cadence: 2}

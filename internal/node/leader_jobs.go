@@ -25,11 +25,7 @@ func onlyCommitted(was, is *replica.Job) bool {
 // create mints a job for a launcher, once: the same name with the same layout is the same job.
 func (l *leader) create(ctx context.Context, from *nodeLink, m createRequest) {
 	if job, ok := l.view.JobByName(m.Name); ok {
-		r := createReply{ID: m.ID}
-		if job.Layout.World != m.Layout.World || !slices.Equal(job.Layout.Groups, m.Layout.Groups) {
-			r.Refused = fmt.Sprintf("job %q runs with %d ranks in groups %v, not %d in %v: end it (replicad job end %s) or use another name", m.Name, job.Layout.World, job.Layout.Groups, m.Layout.World, m.Layout.Groups, m.Name)
-		}
-		from.send(kindCreateReply, r)
+		from.send(kindCreateReply, createReply{ID: m.ID, Refused: m.otherLayout(job)})
 		return
 	}
 	if m.Resume && l.store == nil { // starting afresh would be a silent loss
@@ -72,11 +68,12 @@ func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
 	case found[0].Cluster != l.cluster: // its parts can't be staged here
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
 			found[0].Generation, found[0].Path, found[0].Cluster, l.cluster)
-	case found[0].Layout.World != m.Layout.World || !slices.Equal(found[0].Layout.Groups, m.Layout.Groups):
+	case found[0].Layout.World != m.Layout.World || !m.NameGroups && !slices.Equal(found[0].Layout.Groups, m.Layout.Groups):
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %d ranks in groups %v, not %d in %v: start it with that layout, or without --resume", m.Name, found[0].Generation, found[0].Path,
 			found[0].Layout.World, found[0].Layout.Groups, m.Layout.World, m.Layout.Groups)
 	default:
 		f := found[0]
+		a.request.Layout, a.request.NameGroups = f.Layout, false // the groups are those that its ranks had
 		a.command = replica.CreateJob{ID: f.Job, Epoch: max(f.Lineage.Last().Epoch, f.Generation.Epoch), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries}
 		l.log.note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", m.Name, f.Generation, f.Path))
 	}
@@ -88,7 +85,7 @@ func (l *leader) mint(ctx context.Context, from *nodeLink, m createRequest, c re
 	if c.ID == (replica.JobID{}) {
 		rand.Read(c.ID[:]) //nolint:errcheck // never fails
 	}
-	c.Name, c.Layout, c.Options = m.Name, m.Layout, m.Options
+	c.Name, c.Layout, c.NameGroups, c.Options = m.Name, m.Layout, m.NameGroups, m.Options
 	c.Copies = max(1, min(m.Options.WithDefaults().MinCopies, len(l.view.Nodes)))
 	l.propose(ctx, c.ID, c, fromDriver, func(out lock.Outcome, err error) {
 		r := createReply{ID: m.ID}

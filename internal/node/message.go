@@ -117,6 +117,8 @@ type createRequest struct {
 	Layout  replica.Layout  `cbor:"3,keyasint"`
 	Options replica.Options `cbor:"4,keyasint"`
 	Resume  bool            `cbor:"5,keyasint"` // from the newest durable generation of that name
+	// NameGroups leaves the groups to the ranks; Layout has none then.
+	NameGroups bool `cbor:"6,keyasint,omitempty"`
 }
 
 type createReply struct {

@@ -110,7 +110,10 @@ func TestInitOrder(t *testing.T) {
 	if h, _ := rank.reads(); h.Type != wire.MFence || h.Epoch != 2 {
 		t.Errorf("reads %+v, want the fence of epoch 2", h)
 	}
+	lj.job.Naming = []replica.GroupID{0, replica.NoGroup}
 	d.handleSession(session.Stopped{Peer: lr.peer})
+	rank.quiet(lr.peer) // nothing is sealed before it is known which group's it is
+	lj.job.Naming = nil
 	d.order(lj)
 	if e, o := rank.ordered(); e != 3 || o.Action != wire.OrderInit {
 		t.Errorf("ordered %+v of epoch %d", o, e)

@@ -103,11 +103,12 @@ func (lj *localJob) otherState(rank replica.Rank, group replica.GroupID, g, kept
 // otherThanPeers says how what a process registers differs from what a live rank of its group here has, where Raft refused its
 // claim for that.
 func (lj *localJob) otherThanPeers(c replica.Claim, g replica.Geometry) string {
-	if lj.job.GroupGeometry[c.Group] == c.Geometry {
-		return ""
+	groups := lj.job.Layout.Groups
+	if lj.job.Naming != nil {
+		groups = lj.job.Naming
 	}
 	for r, lr := range lj.ranks {
-		if lr.alive && r != c.Rank && lj.group(r) == c.Group {
+		if lr.alive && r != c.Rank && int(r) < len(groups) && groups[r] == c.Group {
 			if text := replica.DiffGeometry(lr.arena.Geometry(), g, replica.ReplicatedPart); text != "" {
 				return fmt.Sprintf("; beside rank %d: %s", r, text)
 			}

@@ -53,7 +53,7 @@ func (m *member) order(lj *localJob) {
 			continue
 		}
 		switch {
-		case job.Phase == replica.Opening && !adopted(job) && lr.stopped && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
+		case job.Phase == replica.Opening && job.Naming == nil && !adopted(job) && lr.stopped && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
 			m.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderInit})
 		case job.Phase == replica.Planned && job.Plan != nil && lr.stopped && lr.loaded != job.Epoch && lr.rejected != job.Epoch && lr.restore != nil && lr.restore.epoch == job.Epoch && lr.restore.done:
 			group, _ := job.Plan.Source(replica.OfGroup(lj.group(r)))

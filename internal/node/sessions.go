@@ -54,6 +54,9 @@ func (m *member) handleSession(ev session.Event) {
 			return
 		}
 		a.geometry, a.attach = g, ev.Header.Request
+		if ev.Group != replica.NoGroup {
+			a.hello.Group = ev.Group
+		}
 		m.advance(a)
 	case session.Sealed:
 		m.heard(ev.Peer, ev)
@@ -179,12 +182,8 @@ func (m *member) advance(a *attaching) {
 	}
 	job := lj.job
 	rank := replica.Rank(a.hello.Rank)
-	if uint32(rank) >= job.Layout.World || a.hello.World != job.Layout.World || a.hello.Group != job.Layout.Groups[rank] {
-		want := "none"
-		if uint32(rank) < job.Layout.World {
-			want = fmt.Sprint(job.Layout.Groups[rank])
-		}
-		m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("rank %d of %d in group %d: job %q has %d ranks, and that rank's group is %s", rank, a.hello.World, a.hello.Group, job.Name, job.Layout.World, want))
+	if text := otherPlace(job, a); text != "" {
+		m.refuse(a, req, wire.CodeRefused, text)
 		return
 	}
 	if lr := lj.ranks[rank]; lr != nil && lr.alive {
@@ -209,6 +208,25 @@ func (m *member) advance(a *attaching) {
 		return
 	}
 	m.claimFor(lj, a)
+}
+
+// otherPlace says how the place that a process takes itself to have is none of the job. Empty: it may be one.
+func otherPlace(job *replica.Job, a *attaching) string {
+	h := a.hello
+	want, group := "none", "a group that it has not named"
+	if uint32(h.Rank) < job.Layout.World {
+		want = fmt.Sprint(job.Layout.Groups[h.Rank])
+	}
+	if h.Group != replica.NoGroup {
+		group = fmt.Sprintf("group %d", h.Group)
+	}
+	switch {
+	case h.World != job.Layout.World || want == "none", h.Group != replica.NoGroup && job.Naming == nil && h.Group != job.Layout.Groups[h.Rank]:
+		return fmt.Sprintf("rank %d of %d in %s: job %q has %d ranks, and that rank's group is %s", h.Rank, h.World, group, job.Name, job.Layout.World, want)
+	case h.Group == replica.NoGroup && a.attach != 0:
+		return fmt.Sprintf("rank %d of job %q does not say its replica group: name it before attaching (rp_set_group; replicad.Session finds it in the model)", h.Rank, job.Name)
+	}
+	return ""
 }
 
 // claiming tells whether a process of this node is on its way from a claim of the rank to its arena.

@@ -59,6 +59,8 @@ func TestAttachRefusals(t *testing.T) {
 		"a job that ended":      {nil, func(j *replica.Job) { j.Phase = replica.Ended }, false, wire.CodeRefused, `no job "job"`},
 		"another world":         {func(h *wire.Hello) { h.World = 3 }, nil, false, wire.CodeRefused, "has 2 ranks"},
 		"another group":         {func(h *wire.Hello) { h.Group = 1 }, nil, false, wire.CodeRefused, "group is 0"},
+		"a group of its own":    {func(h *wire.Hello) { h.Group = 1 }, func(j *replica.Job) { j.Naming = []replica.GroupID{replica.NoGroup, 0} }, false, 0, ""},
+		"no group yet":          {func(h *wire.Hello) { h.Group = replica.NoGroup }, nil, false, 0, ""},
 		"a rank beyond":         {func(h *wire.Hello) { h.Rank, h.World = 2, 2 }, nil, false, wire.CodeRefused, "that rank's group is none"},
 		"held on another node":  {nil, func(j *replica.Job) { j.Ranks[0] = newJob().Ranks[1] }, false, wire.CodeRefused, "on node n2"},
 		"held by a live one":    {nil, nil, true, wire.CodeRefused, "is held by live process"},
@@ -147,6 +149,25 @@ func TestAttach(t *testing.T) {
 	}
 	if len(d.attaching) != 0 || len(d.claims) != 0 || !lr.alive || lr.peer != p {
 		t.Errorf("%d attaching, %d claims, alive %v", len(d.attaching), len(d.claims), lr.alive)
+	}
+}
+
+// A process that finds its group in its model names it when it attaches; one that never does is refused.
+func TestGroupIsNamedWithTheClaim(t *testing.T) {
+	for _, named := range []replica.GroupID{1, replica.NoGroup} {
+		d := newDesk(t)
+		d.put(changed(opening(), func(j *replica.Job) { j.Naming = []replica.GroupID{replica.NoGroup, replica.NoGroup} }))
+		p, r := d.hello(func(h *wire.Hello) { h.Group = replica.NoGroup })
+		r.reads() // the welcome
+		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: testGeometry(t, false).Regions, Group: named})
+		claims := only[claimRequest](d.says())
+		if named == replica.NoGroup {
+			if _, text := r.refused(); len(claims) != 0 || !strings.Contains(text, "does not say its replica group: name it before attaching") {
+				t.Errorf("refused with %q, claims %+v", text, claims)
+			}
+		} else if len(claims) != 1 || claims[0].Claim.Group != named {
+			t.Errorf("claims %+v, want one in group %d", claims, named)
+		}
 	}
 }
 

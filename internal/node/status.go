@@ -44,6 +44,7 @@ type JobStatus struct {
 	Copies    int                `json:"copies"`
 	Degraded  bool               `json:"degraded"`
 	Ranks     []RankStatus       `json:"ranks"`
+	Naming    bool               `json:"naming,omitempty"` // the ranks have not all named their groups yet
 	EndReason string             `json:"end_reason,omitempty"`
 	Waiting   []string           `json:"waiting,omitempty"` // who holds up the next commit or plan, and why
 	// DurableError is why the newest durable write failed.

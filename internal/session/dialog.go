@@ -164,14 +164,14 @@ func (d *dialog) addRegions(body []byte) error {
 
 // attach ends the geometry.
 func (d *dialog) attach(p *Peer, h wire.RankHeader, body []byte) (Event, error) {
-	n, err := wire.ParseAttach(body)
+	n, group, err := wire.ParseAttach(body)
 	if err != nil {
 		return nil, err
 	}
 	if uint64(n) != uint64(len(d.regions)) {
 		return nil, fmt.Errorf("attach with %d regions, %d were sent", n, len(d.regions))
 	}
-	ev := Attach{p, h, d.regions}
+	ev := Attach{p, h, d.regions, group}
 	d.regions = nil
 	return ev, nil
 }

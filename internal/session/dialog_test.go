@@ -23,7 +23,7 @@ func TestEvents(t *testing.T) {
 	regions := []replica.Region{region("a"), region("b"), region("c")}
 	c.send(wire.MRegions, wire.AppendRegions(nil, 0, regions[:2]))
 	c.send(wire.MRegions, wire.AppendRegions(nil, 2, regions[2:]))
-	c.send(wire.MAttach, wire.AppendAttach(nil, 3))
+	c.send(wire.MAttach, wire.AppendAttach(nil, 3, replica.NoGroup))
 	if ev := next[Attach](t, s); ev.Peer != p || ev.Header.Request != 9 || !reflect.DeepEqual(ev.Regions, regions) {
 		t.Errorf("%+v", ev)
 	}
@@ -130,7 +130,7 @@ func TestRefusals(t *testing.T) {
 		{"a launcher's type", [][]byte{ok, msg(wire.MRunExited, wire.RunExited{}.Append(nil))}, wire.CodeInvalid, "type 21"},
 		{"regions with a gap", [][]byte{ok, regions, msg(wire.MRegions, wire.AppendRegions(nil, 2, []replica.Region{region("b")}))}, wire.CodeInvalid, "in order"},
 		{"regions again", [][]byte{ok, regions, regions}, wire.CodeInvalid, "in order"},
-		{"regions missing", [][]byte{ok, regions, msg(wire.MAttach, wire.AppendAttach(nil, 2))}, wire.CodeInvalid, "1 were sent"},
+		{"regions missing", [][]byte{ok, regions, msg(wire.MAttach, wire.AppendAttach(nil, 2, replica.NoGroup))}, wire.CodeInvalid, "1 were sent"},
 		{"short body", [][]byte{ok, msg(wire.MSealed, make([]byte, 23))}, wire.CodeInvalid, "23 bytes"},
 		{"scope with a body", [][]byte{ok, msg(wire.MScope, []byte{1})}, wire.CodeInvalid, "scope"},
 		{"a write without its number", [][]byte{ok, msg(wire.MKVDelete, wire.KV{Key: "k"}.Append(nil))}, wire.CodeInvalid, "without its number"},

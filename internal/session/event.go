@@ -19,11 +19,12 @@ type (
 		wire.Hello
 		File *os.File
 	}
-	// Attach brings the geometry: all regions that the rank registered, in order.
+	// Attach brings the geometry: all regions that the rank registered, in order. Group is NoGroup where the hello has it.
 	Attach struct {
 		Peer    *Peer
 		Header  wire.RankHeader
 		Regions []replica.Region
+		Group   replica.GroupID
 	}
 	// Sealed says that the rank sealed a place.
 	Sealed struct {

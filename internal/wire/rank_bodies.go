@@ -15,10 +15,10 @@ type Hello struct {
 	ABI        uint32
 	Rank       replica.Rank
 	World      uint32
-	Group      replica.GroupID
-	Nonce      uint64 // random: a claim sent twice is one claim
-	PID        uint64 // as the sender sees itself; trust the socket's credentials
-	Job, Token string // at most 63 bytes each
+	Group      replica.GroupID // NoGroup: named with MAttach
+	Nonce      uint64          // random: a claim sent twice is one claim
+	PID        uint64          // as the sender sees itself; trust the socket's credentials
+	Job, Token string          // at most 63 bytes each
 }
 
 const helloBytes = 160
@@ -40,7 +40,7 @@ func ParseHello(b []byte) (h Hello, err error) {
 		return h, err
 	}
 	h = Hello{ABI: le.Uint32(b), Rank: replica.Rank(le.Uint32(b[4:])), World: le.Uint32(b[8:]), Group: replica.GroupID(le.Uint32(b[12:])), Nonce: le.Uint64(b[16:]), PID: le.Uint64(b[24:])}
-	if h.World == 0 || h.World > replica.MaxRanks || uint32(h.Rank) >= h.World || uint32(h.Group) >= h.World {
+	if h.World == 0 || h.World > replica.MaxRanks || uint32(h.Rank) >= h.World || uint32(h.Group) >= h.World && h.Group != replica.NoGroup {
 		return Hello{}, fmt.Errorf("hello: rank %d, group %d of a world of %d: want both below it, and it at most %d", h.Rank, h.Group, h.World, replica.MaxRanks)
 	}
 	if h.Job, err = parseText("hello: job", b[32:96]); err != nil {
@@ -89,17 +89,20 @@ func ParseRegions(b []byte) (first uint32, regions []replica.Region, err error) 
 	return first, regions, nil
 }
 
-// AppendAttach appends the body of MAttach: how many regions were sent in all.
-func AppendAttach(dst []byte, regions uint32) []byte {
-	return le.AppendUint32(le.AppendUint32(dst, regions), 0)
+// AppendAttach appends the body of MAttach: how many regions were sent in all, and the replica group; NoGroup: that of the hello.
+func AppendAttach(dst []byte, regions uint32, group replica.GroupID) []byte {
+	return le.AppendUint32(le.AppendUint32(dst, regions), uint32(group+1)) // 0 for NoGroup, as a rank sends it that has nothing to add
 }
 
 // ParseAttach reads the body of MAttach.
-func ParseAttach(b []byte) (regions uint32, err error) {
+func ParseAttach(b []byte) (regions uint32, group replica.GroupID, err error) {
 	if err := checkBody("attach", b, 8); err != nil {
-		return 0, err
+		return 0, replica.NoGroup, err
 	}
-	return le.Uint32(b), parseZero("attach", b[4:])
+	if group = replica.GroupID(le.Uint32(b[4:])) - 1; group != replica.NoGroup && group >= replica.MaxRanks {
+		return 0, replica.NoGroup, fmt.Errorf("attach: group %d: want one below %d", group, replica.MaxRanks)
+	}
+	return le.Uint32(b), group, nil
 }
 
 // Sealed is the body of MSealed.

@@ -8,10 +8,11 @@ import (
 
 // The flags of RunHello.
 const (
-	RunResume           uint32 = 1 // the job, where it is created by this, goes on from the newest durable generation of its name
-	RunRequireVotes     uint32 = 2 // no plan rests on a sole producer's word
-	RunCollectiveWindow uint32 = 4 // the optimizer window holds collectives
-	runMore             uint32 = 8 // on the wire alone: PrivateCapMB and Nondeterministic follow the lists
+	RunResume           uint32 = 1  // the job, where it is created by this, goes on from the newest durable generation of its name
+	RunRequireVotes     uint32 = 2  // no plan rests on a sole producer's word
+	RunCollectiveWindow uint32 = 4  // the optimizer window holds collectives
+	runMore             uint32 = 8  // on the wire alone: PrivateCapMB and Nondeterministic follow the lists
+	RunNameGroups       uint32 = 16 // the ranks name their replica groups: Groups is empty
 )
 
 // MaxRunNondeterministic is how many groups a RunHello may name as non-deterministic.
@@ -72,8 +73,8 @@ func ParseRunHello(b []byte) (r RunHello, err error) {
 	}
 	r = RunHello{ABI: le.Uint32(b), World: le.Uint32(b[4:]), Capacity: le.Uint32(b[8:]), MinCopies: le.Uint32(b[24:]), Cadence: le.Uint32(b[28:]), Slots: le.Uint32(b[32:]), ChunkBytes: le.Uint32(b[36:]), DurableEvery: le.Uint32(b[40:]), Flags: le.Uint32(b[44:])}
 	spare, ranks, groups := le.Uint32(b[12:]), le.Uint32(b[16:]), le.Uint32(b[20:])
-	if r.World == 0 || r.World > MaxRunWorld || ranks > r.World || spare > 1 || groups != 0 && groups != r.World {
-		return RunHello{}, fmt.Errorf("run hello: world of %d with %d preferred ranks, spare %d, groups %d: want a world of 1 to %d, no more ranks than that, spare 0 or 1, and no groups or one for each rank", r.World, ranks, spare, groups, MaxRunWorld)
+	if r.World == 0 || r.World > MaxRunWorld || ranks > r.World || spare > 1 || groups != 0 && (groups != r.World || r.Flags&RunNameGroups != 0) {
+		return RunHello{}, fmt.Errorf("run hello: world of %d with %d preferred ranks, spare %d, groups %d: want a world of 1 to %d, no more ranks than that, spare 0 or 1, and no groups or one for each rank, none where the ranks name them", r.World, ranks, spare, groups, MaxRunWorld)
 	}
 	want := runHelloBytes + 4*int(ranks) + 4*int(groups)
 	if r.Flags&runMore != 0 && len(b) > want {
@@ -149,23 +150,42 @@ func ParseRunExited(b []byte) (RunExited, error) {
 
 // RunStart is the body of MRunStart: run a process for this rank.
 type RunStart struct {
-	Rank  replica.Rank
-	World uint32
-	Group replica.GroupID
+	Rank   replica.Rank
+	World  uint32
+	Group  replica.GroupID   // NoGroup: the process names it
+	Groups []replica.GroupID // of each rank of the world, or none
 }
+
+const runStartBytes = 16
 
 // Append appends the body.
 func (r RunStart) Append(dst []byte) []byte {
 	dst = le.AppendUint32(le.AppendUint32(dst, uint32(r.Rank)), r.World)
-	return le.AppendUint32(le.AppendUint32(dst, uint32(r.Group)), 0)
+	dst = le.AppendUint32(le.AppendUint32(dst, uint32(r.Group)), uint32(len(r.Groups)))
+	for _, g := range r.Groups {
+		dst = le.AppendUint32(dst, uint32(g))
+	}
+	return dst
 }
 
 // ParseRunStart reads the body of MRunStart.
 func ParseRunStart(b []byte) (RunStart, error) {
-	if err := checkBody("run start", b, 16); err != nil {
-		return RunStart{}, err
+	if len(b) < runStartBytes {
+		return RunStart{}, fmt.Errorf("run start: body of %d bytes, want at least %d", len(b), runStartBytes)
 	}
-	return RunStart{replica.Rank(le.Uint32(b)), le.Uint32(b[4:]), replica.GroupID(le.Uint32(b[8:]))}, parseZero("run start", b[12:])
+	r := RunStart{Rank: replica.Rank(le.Uint32(b)), World: le.Uint32(b[4:]), Group: replica.GroupID(le.Uint32(b[8:]))}
+	groups := le.Uint32(b[12:])
+	if groups != 0 && groups != r.World || uint64(len(b)) != runStartBytes+4*uint64(groups) {
+		return RunStart{}, fmt.Errorf("run start: body of %d bytes for %d groups of a world of %d: want none of them or one for each rank", len(b), groups, r.World)
+	}
+	for at := b[runStartBytes:]; len(at) > 0; at = at[4:] {
+		g := le.Uint32(at)
+		if g >= r.World {
+			return RunStart{}, fmt.Errorf("run start: group %d of a world of %d", g, r.World)
+		}
+		r.Groups = append(r.Groups, replica.GroupID(g))
+	}
+	return r, nil
 }
 
 // RunStop is the body of MRunStop: the process of this rank is superseded, or the job has ended.

@@ -50,8 +50,8 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 		}
 		return regions, AppendRegions(nil, first, regions), nil
 	case MAttach:
-		n, err := ParseAttach(body)
-		return n, AppendAttach(nil, n), err
+		n, group, err := ParseAttach(body)
+		return []any{n, group}, AppendAttach(nil, n, group), err
 	case MSealed:
 		v, err := ParseSealed(body)
 		return again(v, err)
@@ -228,6 +228,42 @@ func FuzzRank(f *testing.F) {
 			t.Fatalf("type %d: %x encodes to %x", h.Type, b, got)
 		}
 	})
+}
+
+func TestGroupsThatRanksName(t *testing.T) {
+	hello := Hello{ABI: 1, World: 2, Group: replica.NoGroup, Job: "j"}
+	if got, err := ParseHello(hello.Append(nil)); err != nil || got != hello {
+		t.Errorf("hello without a group: %+v, %v", got, err)
+	}
+	for _, want := range []replica.GroupID{replica.NoGroup, 0, 7} {
+		if n, got, err := ParseAttach(AppendAttach(nil, 3, want)); n != 3 || got != want || err != nil {
+			t.Errorf("attach in group %d: %d regions, group %d, %v", want, n, got, err)
+		}
+	}
+	if _, _, err := ParseAttach(AppendAttach(nil, 3, replica.MaxRanks)); err == nil {
+		t.Error("an attach in a group that no job has is accepted")
+	}
+	for _, s := range []RunStart{{Rank: 1, World: 2, Group: replica.NoGroup}, {Rank: 1, World: 2, Group: 1, Groups: []replica.GroupID{0, 1}}} {
+		if got, err := ParseRunStart(s.Append(nil)); err != nil || !reflect.DeepEqual(got, s) {
+			t.Errorf("%+v: %+v, %v", s, got, err)
+		}
+	}
+	for _, s := range []RunStart{{World: 2, Groups: []replica.GroupID{0}}, {World: 2, Groups: []replica.GroupID{0, 2}}} {
+		if _, err := ParseRunStart(s.Append(nil)); err == nil {
+			t.Errorf("%+v is accepted", s)
+		}
+	}
+	if _, err := ParseRunStart(RunStart{World: 2, Groups: []replica.GroupID{0, 1}}.Append(nil)[:20]); err == nil {
+		t.Error("a run start that was cut is accepted")
+	}
+	named := RunHello{ABI: 1, World: 2, Flags: RunNameGroups, Job: "j"}
+	if got, err := ParseRunHello(named.Append(nil)); err != nil || !reflect.DeepEqual(got, named) {
+		t.Errorf("run hello: %+v, %v", got, err)
+	}
+	named.Groups = []replica.GroupID{0, 1}
+	if _, err := ParseRunHello(named.Append(nil)); err == nil {
+		t.Error("groups that are given and named are accepted")
+	}
 }
 
 func TestRunHelloMore(t *testing.T) {

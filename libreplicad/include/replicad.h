@@ -70,9 +70,12 @@ typedef struct rp_options {
 	const char *job;          /* job name; NULL: $REPLICAD_JOB */
 	const char *token;        /* job token; NULL: $REPLICAD_TOKEN, or none */
 	int32_t rank;             /* -1: $REPLICAD_RANK */
-	uint32_t group;           /* replica group of this rank */
+	uint32_t group;           /* replica group of this rank; RP_NO_GROUP: rp_set_group says it */
 	int64_t timeout_ns;       /* for connecting */
 } rp_options;
+
+/* A group that is not known yet: that of a rank which finds it in its model, after rp_open. */
+#define RP_NO_GROUP UINT32_MAX
 
 enum { RP_REPLICATED = 0, RP_PRIVATE = 1 };
 enum { RP_WINDOW = 0, RP_VOLATILE = 1, RP_FROZEN = 2 };
@@ -107,6 +110,8 @@ RP_API uint32_t rp_abi_version(void);
 RP_API const char *rp_strerror(int code);
 
 RP_API int rp_open(const rp_options *opt, rp_handle **out, rp_error *err);
+/* Names the rank's replica group, before rp_attach, in place of the one given to rp_open. */
+RP_API int rp_set_group(rp_handle *h, uint32_t group, rp_error *err);
 /* Registers n regions, before rp_attach, in an order equal on all ranks of a group. */
 RP_API int rp_register(rp_handle *h, const rp_region *regions, size_t n, rp_error *err);
 /* Claims the rank, sends the geometry, maps and prefaults the arena. A claim refused because another live process holds the

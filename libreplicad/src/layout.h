@@ -239,7 +239,8 @@ typedef struct rp_run_exited {
 _Static_assert(sizeof(rp_run_exited) == 16, "run_exited");
 
 typedef struct rp_run_start {
-	uint32_t rank, world, group, reserved;
+	uint32_t rank, world, group;
+	uint32_t groups; /* world entries u32 follow if nonzero: replica group of each rank */
 } rp_run_start;
 _Static_assert(sizeof(rp_run_start) == 16, "run_start");
 

@@ -153,6 +153,16 @@ RP_API int rp_open(const rp_options *opt, rp_handle **out, rp_error *err) {
 	return RP_OK;
 }
 
+RP_API int rp_set_group(rp_handle *h, uint32_t group, rp_error *err) {
+	RPI_ENTER(h, err);
+	if (atomic_load(&h->life) != RPI_OPEN)
+		return rpi_error(err, RP_ESTATE, "rp_set_group: after rp_attach");
+	if (group >= h->hello.world)
+		return rpi_error(err, RP_EINVAL, "rp_set_group: group %u of a world of %u", group, h->hello.world);
+	h->hello.group = group;
+	return RP_OK;
+}
+
 enum { records_a_message = 128 };
 
 static int send_regions(rp_handle *h, int64_t deadline, rp_error *err) {
@@ -190,7 +200,7 @@ RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	int rc = rpi_greet_again(h, deadline, err);
 	if (rc == RP_OK)
 		rc = send_regions(h, deadline, err);
-	uint32_t count[2] = {h->regions, 0};
+	uint32_t count[2] = {h->regions, h->hello.group + 1}; /* the group may have been named since the hello; 0: it was not */
 	if (rc == RP_OK)
 		rc = rpi_handshake(h, h->fd, RP_M_ATTACH, count, sizeof count, -1, RP_M_ATTACHED, deadline, err);
 	if (rc == RP_EGONE) {

@@ -20,6 +20,7 @@ OK, EFENCED, EAGAIN, ETIMEOUT, EGONE, ESTOPPED, ECANCELED = 0, -1, -3, -4, -5, -
 REPLICATED, PRIVATE = 0, 1
 WINDOW, VOLATILE, FROZEN = 0, 1, 2
 IN_WINDOW = 1
+NO_GROUP = 2**32 - 1
 NO_UPDATE = 1
 INIT, LOAD = 1, 2
 SOURCES = {0: "fresh", 1: "own-ram", 2: "peer-ram", 3: "durable"}
@@ -130,6 +131,7 @@ def _declare(lib: c.CDLL) -> c.CDLL:
     u32, u64, i64, text = c.c_uint32, c.c_uint64, c.c_int64, c.c_char_p
     for name, args in {
         "rp_open": (c.POINTER(Options), c.POINTER(h), err),
+        "rp_set_group": (h, u32, err),
         "rp_register": (h, c.POINTER(Region), c.c_size_t, err),
         "rp_attach": (h, i64, err),
         "rp_join": (h, c.POINTER(JoinInfo), i64, err),

@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import product
+from typing import TYPE_CHECKING
 
 from .errors import Mismatch
 
-__all__ = ["Spread", "check", "clash", "derive", "everywhere", "flag", "grid", "on_mesh"]
+if TYPE_CHECKING:
+    from .rank import Rank
+
+__all__ = ["Spread", "check", "clash", "derive", "everywhere", "flag", "grid", "on_mesh", "settle"]
 
 #: A label for each rank of the job: equal labels, equal bytes. None: not known to this process.
 Spread = tuple[Hashable, ...]
@@ -99,3 +103,16 @@ def check(over: Mapping[str, Spread], given: Sequence[int] | None) -> None:
                 f"ranks {pair[0]} and {pair[1]} are in one replica group ({flag(given)}), but hold different parts of {name}: "
                 f"{remedy}; where it runs already, `replicad job end` it first"
             )
+
+
+def settle(rank: Rank, over: Mapping[str, Spread]) -> None:
+    """Holds the job's groups against the model's; in a job with ``--groups auto`` it names this rank's own."""
+    check(over, rank.groups)
+    if rank.group is None:
+        groups = derive(rank.world, over.values())
+        if groups is None:
+            odd = next(name for name, s in over.items() if None in s)
+            raise Mismatch(
+                f"--groups auto: rank {rank.number} does not know which part of {odd} each rank holds, since its mesh is not of all {rank.world} ranks: give --groups by number"
+            )
+        rank.name_group(groups[rank.number])

@@ -79,11 +79,11 @@ class Rank:
     (outside the GIL), the watcher takes in what the daemon sends, sees the fence, and finds a daemon that went away.
     """
 
-    def __init__(self, handle: c.c_void_p, pid: int, number: int, world: int, group: int) -> None:
+    def __init__(self, handle: c.c_void_p, pid: int, number: int, world: int, group: int | None) -> None:
         self._lib = n.library()
         self._h = handle
         self._pid = pid
-        self.number, self.world, self.group = number, world, group  #: which rank, of how many, in which replica group
+        self.number, self.world, self.group = number, world, group  #: which rank, of how many, in which replica group (None: not named yet)
         self.groups: tuple[int, ...] | None = None  #: the replica group of every rank, where the launcher said it
         self._lock = threading.RLock()
         self._write_lock = threading.RLock()  # over a whole write: one that is not answered goes on as the same write, if none came between
@@ -126,7 +126,8 @@ class Rank:
 
         What is None comes from the environment that ``replicad run`` sets: REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN,
         REPLICAD_RANK, REPLICAD_WORLD and REPLICAD_GROUP. Under another launcher (``replicad exec``) the rank and the world are
-        torchrun's RANK and WORLD_SIZE, and the group is the rank's in REPLICAD_GROUPS: 0 where that is not set.
+        torchrun's RANK and WORLD_SIZE, and the group is the rank's in REPLICAD_GROUPS: 0 where that is not set. In a job with
+        ``--groups auto`` the group is None until :meth:`name_group`.
         """
         wait_rank()
         o = n.Options(struct_size=c.sizeof(n.Options))
@@ -136,10 +137,11 @@ class Rank:
             place = ("RANK", "WORLD_SIZE")
         o.rank = _number("rank", place[0], rank)
         o.world = _number("world", place[1], world)
-        given = _groups(o.world)
+        auto = os.environ.get("REPLICAD_GROUPS") == "auto" and group is None and "REPLICAD_GROUP" not in os.environ
+        given = None if auto else _groups(o.world)
         if group is None and "REPLICAD_GROUP" not in os.environ and place[0] == "RANK":
             group = given[o.rank] if given else 0
-        o.group = _number("group", "REPLICAD_GROUP", group)
+        o.group = n.NO_GROUP if auto else _number("group", "REPLICAD_GROUP", group)
         if given and given[o.rank] != o.group:
             given = None  # the caller names another group: what the environment says is of another job
         if not (socket or os.environ.get("REPLICAD_SOCKET")):
@@ -150,12 +152,17 @@ class Rank:
             o.timeout_ns = int(SLICE * 1e9)
             code = lib.rp_open(c.byref(o), c.byref(handle), c.byref(text))
             if code == n.OK:
-                made = cls(handle, os.getpid(), o.rank, o.world, o.group)
+                made = cls(handle, os.getpid(), o.rank, o.world, None if auto else o.group)
                 made.groups = given
                 return made
             if code not in (n.EGONE, n.ETIMEOUT, n.EAGAIN) or time.monotonic() >= end:
                 raise n.failure("open", code, text)
             time.sleep(RETRY)
+
+    def name_group(self, group: int) -> None:
+        """Says which replica group the rank is in, before :meth:`attach`: in a job with ``--groups auto``, once the model says it."""
+        self._check(self._lib.rp_set_group(self._handle(), group, c.byref(self._text)), "name the group")
+        self.group = group
 
     def register(self, regions: Iterable[Region]) -> None:
         """Names the live state, before :meth:`attach`, in an order equal on all ranks of a group."""
@@ -479,12 +486,12 @@ def _number(what: str, variable: str, given: int | None) -> int:
 def _groups(world: int) -> tuple[int, ...] | None:
     """The groups of all ranks that a launcher names; None where it names none."""
     text = os.environ.get("REPLICAD_GROUPS", "")
-    if not text:
+    if not text or text == "auto":
         return None
     try:
         groups = tuple(int(g) for g in text.split(","))
     except ValueError:
         groups = ()
     if len(groups) != world or min(groups) < 0:
-        raise Invalid(f"REPLICAD_GROUPS={text!r} in a world of {world}: want one group for each rank, as 0,1,0,1, as `replicad run --groups` sets it")
+        raise Invalid(f"REPLICAD_GROUPS={text!r} in a world of {world}: want one group for each rank, as `replicad run --groups 0,1,0,1` sets it, or auto")
     return groups

@@ -128,7 +128,7 @@ class Session:
         self._orders = Orders(self._rank)
         try:
             self._sharded = sharded(self._rank.world, self._models, self._optimizers)
-            groups.check({s.name: s.spread for s in self._sharded}, self._rank.groups)
+            groups.settle(self._rank, {s.name: s.spread for s in self._sharded})
             self._layout = Layout(self._sharded)
         except BaseException:
             if connection is None:
