@@ -24,9 +24,11 @@ import torch
 from . import groups, rng
 from .capsule import Opaque
 from .errors import Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState
+from .explain import Explanation, explain
 from .layout import Layout, sharded
 from .orders import Orders
 from .rank import Order, Rank, Stats
+from .region import Region
 from .staging import Staging
 from .state import Capsule, Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
 from .watch import Watch
@@ -317,11 +319,13 @@ class Session:
                 with contextlib.suppress(Error):  # frozen meanwhile, or in the next epoch: the capture is not to be
                     self._rank.set_good(step)
 
+    def _table(self) -> list[Region]:
+        capsules = [c.region for c in (self._shared, self._before, self._after) if c is not None]
+        return [*regions(self._staging.leaves), self._layout.region, *capsules]
+
     def _attach(self) -> None:
-        table = regions(self._staging.leaves)
-        table += [self._layout.region, *(c.region for c in (self._shared, self._before, self._after) if c is not None)]
         try:
-            self._rank.register(table)
+            self._rank.register(self._table())
             if self._staging:
                 self._rank._stage = self._stage
             self._rank.attach()
@@ -452,6 +456,12 @@ class Session:
     def committed(self) -> int:
         """The step that the whole job would go back to now."""
         return self._rank.committed
+
+    def explain(self) -> Explanation:
+        """What is kept and who else has it, what a restart would lack, and whether it will be bit-exact, each with the reason and what to
+        do. It prints well: ``print(session.explain())``, before the first step."""
+        self._check()
+        return explain(self)
 
     def stats(self) -> Stats:
         """Captures of this rank and what they cost."""

@@ -1,0 +1,375 @@
+"""What a session keeps, who else has it, what it lacks, and whether a restarted run will be bit-equal: before training.
+
+:func:`explain` looks at the session's objects and at torch's settings. It asks no other rank and no daemon.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import data, rng, rngcodec
+from .groups import derive, flag
+
+if TYPE_CHECKING:
+    from .region import Region
+    from .session import Session
+
+__all__ = ["Copies", "Explanation", "Groups", "Kept", "Verdict", "explain"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether something is as it should be. ``ok`` is None where it can't be known from here."""
+
+    what: str
+    ok: bool | None
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Regions of one kind: how many, their bytes on this rank, ``when`` they are copied ("each step", "once") and ``whose`` they are: "group",
+    equal on all ranks of the replica group, or "rank", each rank's own."""
+
+    what: str
+    count: int
+    bytes: int
+    when: str
+    whose: str
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The replica group of each rank: ``derived`` from the model's layout (None where this rank can't know all), and ``given`` by the launcher
+    (None where it didn't say). ``members`` are the ranks that hold the same bytes as this one. ``verdict`` compares the two."""
+
+    derived: tuple[int, ...] | None
+    given: tuple[int, ...] | None
+    members: tuple[int, ...] | None
+    reason: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Where else in memory what is captured each step will be: ``replicas`` other ranks compute the group's part themselves (None: not known),
+    and ``mirrored`` bytes of each step are sent to every node that holds a mirror."""
+
+    replicas: int | None
+    mirrored: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What :meth:`replicad.Session.explain` found. ``print`` it, or take :meth:`as_dict`."""
+
+    rank: int
+    world: int
+    groups: Groups
+    kept: tuple[Kept, ...]
+    copies: Copies
+    data: tuple[str, ...]  #: what says which samples come next, by class
+    generators: tuple[str, ...]
+    extra: tuple[str, ...]
+    missing: tuple[Verdict, ...]  #: what a restart would not have; none of these keeps the job from running
+    exact: tuple[Verdict, ...]  #: what decides whether a restarted run is bit-equal to an undisturbed one
+
+    @property
+    def capture_bytes(self) -> int:
+        """Copied on this rank at each step."""
+        return sum(k.bytes for k in self.kept if k.when == "each step")
+
+    @property
+    def bit_exact(self) -> bool | None:
+        """Whether a run that loses ranks will end with the same bits: None where something is not known."""
+        verdicts = {v.ok for v in self.exact}
+        return False if False in verdicts else None if None in verdicts else True
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self) | {"capture_bytes": self.capture_bytes, "bit_exact": self.bit_exact}
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self))
+
+
+def explain(session: Session) -> Explanation:
+    """What ``session`` keeps. It may be called at any time; before :meth:`replicad.Session.resume` it finds what can be mended cheaply."""
+    table = session._table()
+    groups = _groups(session, _bytes(r for r in table if not r.private and r.changes != "never"))
+    live = _alive()
+    return Explanation(
+        rank=session.rank.number,
+        world=session.rank.world,
+        groups=groups,
+        kept=tuple(_kept(session, table)),
+        copies=_copies(groups, table),
+        data=tuple(_class(o) for o in session._data.values()),
+        generators=tuple(rngcodec.where(r.place, r.name) for r in rngcodec.parse(rng.get())) if session._keep_rng else (),
+        extra=tuple(session._extra),
+        missing=tuple(_missing(session, live)),
+        exact=tuple(_exact(session, groups, live)),
+    )
+
+
+def _class(o: Any) -> str:
+    return f"{type(o).__module__}.{type(o).__qualname__}"
+
+
+def _bytes(table: Iterable[Region]) -> int:
+    return sum(r.nbytes for r in table)
+
+
+# -- what is kept, and who has it ---------------------------------------------------------------------------------------
+
+
+def _groups(session: Session, shared: int) -> Groups:
+    rank = session.rank
+    derived = derive(rank.world, [s.spread for s in session._sharded])
+    given = rank.groups
+    known = derived or given
+    members = None if known is None else tuple(r for r, g in enumerate(known) if g == known[rank.number])
+    shards = [s for s in session._sharded if len(set(s.spread)) > 1]
+    if shards:
+        ways = sorted({f"{' '.join(s.placements)} over a mesh of {'x'.join(map(str, s.mesh))}" for s in shards})
+        reason = f"{len(shards)} tensors are sharded: {'; '.join(ways[:3])}{' ...' if len(ways) > 3 else ''}"
+    else:
+        reason = "no tensor is sharded: every rank holds all of the state"
+    if derived is None:
+        reason += "; which part ranks outside of this rank's mesh hold can't be known here"
+    if given is None:
+        verdict = Verdict("groups", None, "the launcher did not say the groups of all ranks: they are checked as far as the ranks' regions differ")
+    elif derived is None:
+        verdict = Verdict("groups", None, f"{flag(given)} fits what is known of the meshes here")
+    elif _finer(given, derived):
+        verdict = Verdict(
+            "groups",
+            True,
+            f"{flag(given)} tells ranks apart that hold the same bytes: {_size(shared)} a step are sent to mirrors though another rank has them",
+            f"start the job with {flag(derived)}",
+        )
+    else:  # too coarse is refused when the session is made
+        verdict = Verdict("groups", True, "the given groups are the model's")
+    return Groups(derived, given, members, reason, verdict)
+
+
+def _finer(given: tuple[int, ...], derived: tuple[int, ...]) -> bool:
+    return len(set(given)) > len(set(derived))
+
+
+def _kept(session: Session, table: list[Region]) -> Iterator[Kept]:
+    kinds: dict[tuple[str, str, str], list[Region]] = {}
+    for r in table:
+        if r.name.startswith("replicad."):
+            what = "layout" if r.changes == "never" else "small values"
+        elif any(r.name.startswith(f"{o}.") for o in session._optimizers):
+            what = "optimizer state"
+        else:
+            what = {"window": "parameters", "never": "frozen parameters"}.get(r.changes, "buffers")
+        kinds.setdefault((what, "once" if r.changes == "never" else "each step", "rank" if r.private else "group"), []).append(r)
+    for (what, when, whose), found in kinds.items():
+        yield Kept(what, len(found), _bytes(found), when, whose)
+
+
+def _copies(groups: Groups, table: list[Region]) -> Copies:
+    step = [r for r in table if r.changes != "never"]
+    own, shared = _bytes(r for r in step if r.private), _bytes(r for r in step if not r.private)
+    held = groups.given or groups.derived
+    group = None if held is None or groups.members is None else [r for r in groups.members if held[r] == held[groups.members[0]]]
+    if group is None:
+        return Copies(None, own, "who has the group's part is not known here; the rank's own goes to mirrors on other nodes")
+    others = len(group) - 1
+    if others == 0:
+        return Copies(0, own + shared, "no other rank has this one's state: all of it goes to mirrors on other nodes")
+    who = f"{others} other rank{'s compute' if others > 1 else ' computes'} the group's part too"
+    return Copies(others, own, f"{who}, and mirrors hold it where they share this node; the rank's own part goes to mirrors on other nodes")
+
+
+# -- what is missing ----------------------------------------------------------------------------------------------------
+
+
+def _alive() -> dict[str, list[Any]]:
+    """Objects of the program that matter here, wherever it holds them."""
+    kinds: dict[str, type] = {"ddp": torch.nn.parallel.DistributedDataParallel, "loader": torch.utils.data.DataLoader, "scaler": torch.amp.grad_scaler.GradScaler}
+    found: dict[str, list[Any]] = {k: [] for k in kinds}
+    for o in gc.get_objects():
+        for k, kind in kinds.items():
+            if issubclass(type(o), kind):
+                found[k].append(o)
+    return found
+
+
+def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
+    models, optimizers = session._models, session._optimizers
+    trained = {id(p): name for m, model in models.items() for name, p in model.named_parameters() if p.requires_grad}
+    held = {id(p) for o in optimizers.values() for g in o.param_groups for p in g["params"]}
+    if trained and not optimizers:
+        yield Verdict("optimizer", False, "no optimizer is registered: its state would begin anew", "pass optimizer=")
+    elif loose := [name for i, name in trained.items() if i not in held and not _flat(models)]:
+        yield Verdict(
+            "parameters",
+            False,
+            f"{_some(loose)} ask for a gradient, but no registered optimizer has them: they are copied at each step",
+            "pass every optimizer, or call requires_grad_(False) on what is not trained: it is then kept once",
+        )
+    for name, o in optimizers.items():
+        unknown = sum(id(p) not in session._names for g in o.param_groups for p in g["params"])
+        if unknown:
+            yield Verdict(name, False, f"{unknown} of its parameters are of no registered model: they are kept by their place in it", "pass the model they are of, too")
+        schedulers = [getattr(s, "optimizer", None) for s in session._schedulers.values()]
+        if hasattr(o.step, "_wrapped_by_lr_sched") and not any(s is o for s in schedulers):
+            yield Verdict(name, False, "a learning-rate scheduler hangs on it that is not registered: its count would begin anew", "pass scheduler=")
+    if any(s.is_enabled() and not any(s is x for x in session._scalers.values()) for s in live["scaler"]):
+        yield Verdict("scaler", False, "a GradScaler is in use that is not registered: its scale would begin anew", "pass scaler=")
+    if not session._data:
+        yield Verdict("data", False, "nothing says which samples come next: they would begin anew", "pass data= with state_dict: replicad.data.Loader, or a stateful loader")
+    for obj in session._data.values():
+        for loader in live["loader"]:
+            inner = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+            if loader.num_workers and any(obj is x for x in inner):
+                yield Verdict(
+                    "data",
+                    False,
+                    f"{_class(obj)} feeds a DataLoader with {loader.num_workers} workers: its state is ahead of the batches that were used by those that they fetched",
+                    "use replicad.data.Loader, or register a loader that counts what was used (torchdata's StatefulDataLoader)",
+                )
+    if not session._keep_rng:
+        yield Verdict("generators", False, "keep_rng=False: random numbers begin anew", "leave keep_rng out")
+
+
+def _flat(models: dict[str, Any]) -> bool:
+    """Whether FSDP1 holds parameters: an optimizer may have other views of them than the model names."""
+    return any(type(m).__name__ == "FullyShardedDataParallel" for model in models.values() for m in model.modules())
+
+
+def _some(names: list[str]) -> str:
+    return f"{len(names)} parameters ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if len(names) > 1 else f"the parameter {names[0]}"
+
+
+# -- whether it is bit-exact --------------------------------------------------------------------------------------------
+
+
+def _exact(session: Session, groups: Groups, live: dict[str, list[Any]]) -> Iterator[Verdict]:
+    yield from _sums(session, groups, live["ddp"])
+    devices = {leaf.local.device.type for leaf in session._leaves}
+    if "cuda" in devices:
+        yield from _cuda()
+    if "cpu" in devices:
+        n = torch.get_num_threads()
+        one = n == 1
+        yield Verdict(
+            "threads",
+            True,
+            "one thread computes" if one else f"{n} threads share sums on the CPU: a replacement must have as many",
+            "" if one else f"where nodes differ, set OMP_NUM_THREADS={n} on all of them",
+        )
+    if session._keep_rng:
+        yield Verdict("generators", True, "every generator is kept as it was when the step began")
+    else:
+        yield Verdict("generators", False, "they are not kept (keep_rng=False)", "leave keep_rng out")
+    ours = [isinstance(o, data.Loader) for o in session._data.values()]
+    if not ours:
+        yield Verdict("data", False, "nothing says which samples come next", "pass data=")
+    elif all(ours):
+        yield Verdict("data", True, "replicad.data.Loader goes on at the next batch, with the same samples and augmentations")
+    else:
+        yield Verdict("data", None, "whether the loader goes on bit for bit is its own affair", "replicad.testing.check_resume tells; replicad.data.Loader does")
+    for name, text in session.noticed.items():
+        yield Verdict(name, False, text)
+
+
+def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Verdict]:
+    """The order in which gradients are added up over ranks."""
+    what, of_us = "sums over ranks", list(session._models.values())
+    ours = [w for w in wrappers if any(w is m or w.module is m for m in of_us)]
+    pinned = "replicad.parallel.ddp(model): its buckets stay as they are first laid out"
+    for w in ours:
+        n = torch.distributed.get_world_size(w.process_group)
+        if n < 3:
+            yield Verdict(what, True, f"DDP adds {n} term{'s' if n > 1 else ''}: their order makes no difference")
+        elif w.static_graph or not w.find_unused_parameters:
+            how = "static_graph=True" if w.static_graph else "find_unused_parameters=False"
+            yield Verdict(
+                what,
+                False,
+                f"DDP over {n} ranks lays its buckets out anew after its first step ({how}): a process that was started again adds that step up in another order",
+                f"wrap the model with {pinned}",
+            )
+        else:
+            yield Verdict(what, True, f"DDP over {n} ranks keeps its buckets as they were first laid out")
+    if ours:
+        return
+    sharded = any(len(set(s.spread)) > 1 for s in session._sharded)
+    if session.rank.world < 3:
+        yield Verdict(what, True, f"{session.rank.world} rank{'s' if session.rank.world > 1 else ''}: the order of so few terms makes no difference")
+    elif sharded:
+        yield Verdict(what, True, "shards are summed by tensor, in the same layout in every process")
+    else:
+        yield Verdict(what, None, f"{session.rank.world} ranks, and no DistributedDataParallel of this model is there yet", f"wrap the model with {pinned}, and ask again")
+
+
+def _cuda() -> Iterator[Verdict]:
+    if torch.backends.cudnn.benchmark:
+        yield Verdict("cudnn", False, "torch.backends.cudnn.benchmark picks convolutions by how fast they were in this process", "torch.backends.cudnn.benchmark = False")
+    if not torch.are_deterministic_algorithms_enabled():
+        yield Verdict("cuda", None, "kernels may add with atomics, in an order that changes from run to run", "torch.use_deterministic_algorithms(True)")
+    elif os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
+        yield Verdict("cublas", None, "matrix products may use other workspaces", "set CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment")
+    else:
+        yield Verdict("cuda", True, "deterministic algorithms are on")
+
+
+# -- as text ------------------------------------------------------------------------------------------------------------
+
+_MARK: dict[bool | None, str] = {True: "yes", False: "NO", None: "?"}
+
+
+def _size(n: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"
+
+
+def _text(e: Explanation) -> Iterator[str]:
+    width = 11
+
+    def section(title: str, lines: Iterable[str]) -> Iterator[str]:
+        for i, line in enumerate(lines):
+            yield f"{title if i == 0 else '':{width}}{line}".rstrip()
+
+    def verdicts(found: Iterable[Verdict], mark: Callable[[Verdict], str]) -> Iterator[str]:
+        for v in found:
+            yield f"{mark(v)}{v.what}: {v.reason}"
+            if v.remedy:
+                yield f"{' ' * len(mark(v))}-> {v.remedy}"
+
+    yield f"rank {e.rank} of {e.world}"
+    g = e.groups
+    groups = [flag(g.derived) if g.derived is not None else "not known", g.reason]
+    if g.members is not None and len(g.members) > 1:
+        groups.append(f"ranks {', '.join(map(str, g.members))} hold the same bytes")
+    groups.append(g.verdict.reason)
+    if g.verdict.remedy:
+        groups.append(f"-> {g.verdict.remedy}")
+    yield from section("groups", groups)
+    rows = [(k.what, str(k.count), _size(k.bytes), k.when, {"group": "equal in the group", "rank": "the rank's own"}[k.whose]) for k in e.kept]
+    rows.append(("in all", str(sum(k.count for k in e.kept)), _size(e.capture_bytes), "each step", ""))
+    wide = [max(len(r[i]) for r in rows) for i in range(5)]
+    yield from section("kept", (f"{a:{wide[0]}}  {b:>{wide[1]}}  {c:>{wide[2]}}  {d:{wide[3]}}  {w}" for a, b, c, d, w in rows))
+    yield from section("copies", [e.copies.reason, f"to each mirror {_size(e.copies.mirrored)} a step"])
+    yield from section("data", e.data or ["none"])
+    yield from section("generators", [", ".join(e.generators) or "none"])
+    if e.extra:
+        yield from section("extra", [", ".join(e.extra)])
+    yield from section("missing", list(verdicts(e.missing, lambda v: "")) or ["nothing"])
+    yield from section("bit-exact", [_MARK[e.bit_exact], *verdicts(e.exact, lambda v: f"{_MARK[v.ok]:4}")])
