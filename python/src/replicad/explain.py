@@ -140,12 +140,14 @@ def _groups(session: Session, shared: int) -> Groups:
     shards = [s for s in session._sharded if len(set(s.spread)) > 1]
     if shards:
         ways = sorted({f"{' '.join(s.placements)} over a mesh of {'x'.join(map(str, s.mesh))}" for s in shards})
-        reason = f"{len(shards)} tensors are sharded: {'; '.join(ways[:3])}{' ...' if len(ways) > 3 else ''}"
+        reason = f"{len(shards)} tensor{' is' if len(shards) == 1 else 's are'} sharded: {'; '.join(ways[:3])}{' ...' if len(ways) > 3 else ''}"
     else:
         reason = "no tensor is sharded: every rank holds all of the state"
     if derived is None:
         reason += "; which part ranks outside of this rank's mesh hold can't be known here"
-    if given is None:
+    if rank.auto:
+        verdict = Verdict("groups", True, "the ranks name their groups (--groups auto)")
+    elif given is None:
         verdict = Verdict("groups", None, "the launcher did not say the groups of all ranks: they are checked as far as the ranks' regions differ")
     elif derived is None:
         verdict = Verdict("groups", None, f"{flag(given)} fits what is known of the meshes here")
@@ -294,7 +296,7 @@ def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Ver
     for w in ours:
         n = torch.distributed.get_world_size(w.process_group)
         if n < 3:
-            yield Verdict(what, True, f"DDP adds {n} term{'s' if n > 1 else ''}: their order makes no difference")
+            yield Verdict(what, True, f"DDP over {n} rank{'s' if n > 1 else ''}: the order of so few terms makes no difference")
         elif w.static_graph or not w.find_unused_parameters:
             how = "static_graph=True" if w.static_graph else "find_unused_parameters=False"
             yield Verdict(
@@ -309,7 +311,7 @@ def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Ver
         return
     sharded = any(len(set(s.spread)) > 1 for s in session._sharded)
     if session.rank.world < 3:
-        yield Verdict(what, True, f"{session.rank.world} rank{'s' if session.rank.world > 1 else ''}: the order of so few terms makes no difference")
+        yield Verdict(what, True, "one rank adds nothing up" if session.rank.world == 1 else "the order of two terms makes no difference")
     elif sharded:
         yield Verdict(what, True, "shards are summed by tensor, in the same layout in every process")
     else:

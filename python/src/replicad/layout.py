@@ -93,7 +93,17 @@ def _dtensor(world: int, name: str, t: torch.Tensor) -> Sharded | None:
         [not p.is_replicate() for p in placements],
         None if root is None else (root.mesh.flatten().tolist(), tuple(root.mesh.shape)),
     )
-    return Sharded(name, spread, tuple(t.shape), tuple(local.shape), _offset(t, mesh, placements), tuple(map(str, placements)), shape)
+    return Sharded(name, spread, tuple(t.shape), tuple(local.shape), _offset(t, mesh, placements), tuple(map(_word, placements)), shape)
+
+
+def _word(placement: Any) -> str:
+    """A placement in words that do not change with torch's."""
+    if placement.is_replicate():
+        return "replicate"
+    if placement.is_partial():
+        return "partial"
+    factor: Any = getattr(placement, "split_factor", None)  # of FSDP2 over tensor parallelism: blocks are interleaved
+    return f"shard({placement.dim})" if factor is None else f"shard({placement.dim}, every {factor})"
 
 
 def _offset(t: torch.Tensor, mesh: Any, placements: Any) -> tuple[int, ...] | None:

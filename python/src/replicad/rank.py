@@ -85,6 +85,7 @@ class Rank:
         self._pid = pid
         self.number, self.world, self.group = number, world, group  #: which rank, of how many, in which replica group (None: not named yet)
         self.groups: tuple[int, ...] | None = None  #: the replica group of every rank, where the launcher said it
+        self.auto = False  #: whether the ranks name their groups
         self._lock = threading.RLock()
         self._write_lock = threading.RLock()  # over a whole write: one that is not answered goes on as the same write, if none came between
         self._text = n.ErrorText()
@@ -153,7 +154,7 @@ class Rank:
             code = lib.rp_open(c.byref(o), c.byref(handle), c.byref(text))
             if code == n.OK:
                 made = cls(handle, os.getpid(), o.rank, o.world, None if auto else o.group)
-                made.groups = given
+                made.groups, made.auto = given, auto
                 return made
             if code not in (n.EGONE, n.ETIMEOUT, n.EAGAIN) or time.monotonic() >= end:
                 raise n.failure("open", code, text)

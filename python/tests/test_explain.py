@@ -1,0 +1,313 @@
+"""What a session says of itself, on real sessions: those of the examples' layouts, and such as lack something."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import replicad
+from conftest import ROOT, Daemon
+from replicad import Mismatch, Rank
+from replicad.data import Loader
+from replicad.explain import Explanation, _cuda
+
+#: A session over the GPT of the examples, plain or sharded as an argument says; each rank prints what it explains, before anything runs.
+PROGRAM = f"""
+import argparse, json, os, sys
+sys.path.insert(0, {str(ROOT / "examples" / "torch")!r})
+import torch
+import fsdp, gpt, replicad
+from replicad.store import init_process_group
+
+shards = int(sys.argv[1])
+torch.set_num_threads(1)
+text = gpt.Text(16)
+connection = replicad.connect()
+rank, world = connection.number, connection.world
+if shards:
+    init_process_group(connection)
+    model, optimizer, schedule = fsdp.build(argparse.Namespace(seed=1, length=16, width=16, layers=1, steps=10, shards=shards), world, len(text.alphabet))
+else:
+    torch.manual_seed(1)
+    model = gpt.GPT(len(text.alphabet), 16, 16, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1.0)
+
+
+def say(what):
+    os.write(1, f"{{what}} {{json.dumps(session.explain().as_dict())}}\\n".encode())
+
+
+try:
+    session = replicad.Session(connection=connection, model=model, optimizer=optimizer, scheduler=schedule, data=replicad.data.Loader(text, 4))
+except replicad.Mismatch as err:
+    os.write(1, f"MISMATCH {{err}}\\n".encode())
+    raise SystemExit(3)
+say("BEFORE")
+session.resume()
+if not shards:
+    init_process_group(session)
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    say("DDP")
+    ddp = None
+    ddp = replicad.parallel.ddp(model)
+    say("PINNED")
+session.leave()
+session.close()
+"""
+
+
+def told(out: str, what: str) -> dict[int, dict[str, Any]]:
+    """By rank: what it explained."""
+    found = [json.loads(text) for text in re.findall(rf"^{what} (.*)$", out, re.M)]
+    return {e["rank"]: e for e in found}
+
+
+def verdict(of: dict[str, Any], what: str) -> dict[str, Any]:
+    return dict(next(v for v in of["exact"] if v["what"] == what))
+
+
+@pytest.mark.parametrize(
+    ("world", "shards", "groups", "members"),
+    [(2, 2, [0, 1], [[0], [1]]), (4, 2, [0, 1, 0, 1], [[0, 2], [1, 3], [0, 2], [1, 3]])],
+    ids=["fsdp", "hsdp"],
+)
+def test_sharded(daemon: Daemon, world: int, shards: int, groups: list[int], members: list[list[int]]) -> None:
+    job = daemon.run(PROGRAM, str(shards), world=world, flags=("--groups", "auto"))
+    before = told(job.done(), "BEFORE")
+    assert sorted(before) == list(range(world))
+    whole = sum(p.numel() for p in sized().parameters()) * 4
+    for rank, e in before.items():
+        assert e["groups"]["derived"] == groups
+        assert e["groups"]["members"] == members[rank]
+        assert "shard(0) over a mesh of" in e["groups"]["reason"]
+        assert "the ranks name their groups" in e["groups"]["verdict"]["reason"]
+        kept = {(k["what"], k["whose"]): k for k in e["kept"]}
+        assert abs(kept["parameters", "group"]["bytes"] - whole / shards) <= whole / shards / 10
+        assert kept["optimizer state", "group"]["bytes"] >= 2 * kept["parameters", "group"]["bytes"]
+        own = kept["small values", "rank"]["bytes"]
+        assert e["copies"]["replicas"] == world // shards - 1
+        assert e["copies"]["mirrored"] == (own if world > shards else e["capture_bytes"])
+        assert e["missing"] == []
+        assert e["bit_exact"] is True
+
+
+def sized() -> nn.Module:
+    import sys
+
+    sys.path.insert(0, str(ROOT / "examples" / "torch"))
+    import gpt
+
+    return gpt.GPT(len(gpt.Text(16).alphabet), 16, 16, 1)
+
+
+def test_three_plain_replicas(daemon: Daemon) -> None:
+    out = daemon.run(PROGRAM, "0", world=3).done()
+    for rank, e in told(out, "BEFORE").items():
+        assert (e["rank"], e["world"]) == (rank, 3)
+        assert e["groups"]["derived"] == e["groups"]["given"] == [0, 0, 0]
+        assert e["copies"]["replicas"] == 2
+        assert verdict(e, "sums over ranks")["ok"] is None
+        assert "replicad.parallel.ddp" in verdict(e, "sums over ranks")["remedy"]
+        assert e["bit_exact"] is None
+    for e in told(out, "DDP").values():
+        assert verdict(e, "sums over ranks")["ok"] is False
+        assert "lays its buckets out anew after its first step (find_unused_parameters=False)" in verdict(e, "sums over ranks")["reason"]
+        assert e["bit_exact"] is False
+    for e in told(out, "PINNED").values():
+        assert verdict(e, "sums over ranks")["ok"] is True
+        assert e["bit_exact"] is True
+
+
+def test_groups_that_put_shards_together(daemon: Daemon) -> None:
+    """It would be a dispute at the first step; it is said before anything is claimed, with the groups that fit."""
+    job = daemon.run(PROGRAM, "2", world=2, flags=("--groups", "0,0"))
+    text = job.until("MISMATCH")
+    assert "ranks 0 and 1 are in one replica group (--groups 0,0), but hold different parts of model." in text
+    assert "start the job with --groups 0,1, or with --groups auto" in text
+    job.kill()
+    daemon.verb("job", "end", job.name, "--dev")
+
+
+# -- sessions of this process, beside ranks that wait --------------------------------------------------------------------
+
+Open = Callable[..., Explanation]
+
+
+@pytest.fixture(scope="module")
+def jobs(daemon: Daemon) -> Iterator[Callable[[int], str]]:
+    """Jobs whose processes wait, by world: a session of this process says hello for one of their ranks and claims nothing."""
+    started: dict[int, Any] = {}
+
+    def job(world: int) -> str:
+        if world not in started:
+            started[world] = daemon.run("import signal; print('WAITS', flush=True); signal.pause()", world=world)
+            started[world].until("WAITS")
+        return str(started[world].name)
+
+    yield job
+    for j in started.values():
+        daemon.verb("job", "end", j.name, "--dev")
+
+
+@pytest.fixture
+def opened(daemon: Daemon, jobs: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Explains a session over what it is given."""
+    sessions: list[replicad.Session] = []
+
+    def call(world: int = 1, groups: str = "", **what: Any) -> Explanation:
+        if groups:
+            monkeypatch.setenv("REPLICAD_GROUPS", groups)
+        connection = Rank.open(socket=str(daemon.socket), job=jobs(world), rank=0, world=world, group=0)
+        sessions.append(replicad.Session(connection=connection, **what))
+        return sessions[-1].explain()
+
+    yield call
+    for s in sessions:
+        s.close()
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+
+def loader() -> Loader:
+    return Loader(list(range(16)), 2)
+
+
+def missing(e: Explanation) -> dict[str, str]:
+    return {v.what: v.reason for v in e.missing}
+
+
+def test_kept(opened: Open) -> None:
+    m = model()
+    m[0].requires_grad_(False)
+    e = opened(model=m, optimizer=torch.optim.SGD([p for p in m.parameters() if p.requires_grad], lr=0.1, momentum=0.9), data=loader(), extra={"losses": Counts()})
+    kept = {(k.what, k.when, k.whose): (k.count, k.bytes) for k in e.kept}
+    assert kept["frozen parameters", "once", "group"] == (2, 4 * (32 + 8))
+    assert kept["parameters", "each step", "group"] == (4, 4 * (8 + 8 + 16 + 2))
+    assert kept["optimizer state", "each step", "group"] == (4, 4 * (8 + 8 + 16 + 2))
+    assert kept["buffers", "each step", "rank"] == (3, 4 * (8 + 8) + 8)
+    assert e.capture_bytes == sum(b for (_, when, _), (_, b) in kept.items() if when == "each step")
+    assert e.copies.replicas == 0
+    assert e.copies.mirrored == e.capture_bytes
+    assert e.data == ("replicad.data.Loader",)
+    assert "torch's CPU generator" in e.generators
+    assert e.extra == ("losses",)
+    assert e.missing == ()
+    assert e.bit_exact is True
+    assert re.search(r"frozen parameters +2 +160 B +once +equal in the group", str(e))
+    assert json.loads(json.dumps(e.as_dict()))["capture_bytes"] == e.capture_bytes
+
+
+class Counts:
+    def state_dict(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def load_state_dict(self, state: dict[str, int]) -> None: ...
+
+
+def test_nothing_but_a_model(opened: Open) -> None:
+    e = opened(model=model(), keep_rng=False)
+    assert missing(e).keys() == {"optimizer", "data", "generators"}
+    assert e.bit_exact is False
+    assert [v.what for v in e.exact if v.ok is False] == ["generators", "data"]
+    assert all(v.remedy for v in e.missing)
+    assert "NO  generators" in str(e)
+
+
+def test_optimizers_and_what_hangs_on_them(opened: Open) -> None:
+    m, other = model(), nn.Linear(2, 2)
+    o = torch.optim.SGD([*m[0].parameters(), *other.parameters()], lr=0.1)
+    torch.optim.lr_scheduler.StepLR(o, 1)
+    scaler = torch.amp.GradScaler("cpu", enabled=True)
+    e = opened(model=m, optimizer=o, data=loader())
+    assert missing(e).keys() == {"parameters", "optim", "scaler"}
+    reasons = [v.reason for v in e.missing]
+    assert any("2 of its parameters are of no registered model" in r for r in reasons)
+    assert any("a learning-rate scheduler hangs on it that is not registered" in r for r in reasons)
+    assert any("4 parameters (1.weight, 1.bias, 2.weight, ...) ask for a gradient, but no registered optimizer has them" in r for r in reasons)
+    del scaler
+
+
+class Sampler(torch.utils.data.RandomSampler):
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None: ...
+
+
+def test_a_sampler_behind_workers(opened: Open) -> None:
+    numbers = list(range(16))
+    sampler = Sampler(numbers)
+    kept = torch.utils.data.DataLoader(numbers, 2, sampler=sampler, num_workers=2)
+    m = model()
+    e = opened(model=m, optimizer=torch.optim.SGD(m.parameters(), lr=0.1), data=sampler)
+    assert "Sampler feeds a DataLoader with 2 workers" in missing(e)["data"]
+    assert [v.ok for v in e.exact if v.what == "data"] == [None]
+    assert e.bit_exact is None
+    del kept
+
+
+def test_groups_that_are_too_fine(opened: Open) -> None:
+    m = model()
+    e = opened(3, "0,1,2", model=m, optimizer=torch.optim.SGD(m.parameters(), lr=0.1), data=loader())
+    assert e.groups.derived == (0, 0, 0)
+    assert e.groups.given == (0, 1, 2)
+    assert e.groups.members == (0, 1, 2)
+    assert e.groups.verdict.remedy == "start the job with --groups 0,0,0"
+    assert e.copies.replicas == 0
+    assert "a step are sent to mirrors though another rank has them" in str(e)
+
+
+def test_the_launcher_says_nothing_of_groups(opened: Open) -> None:
+    e = opened(3, model=model())
+    assert e.groups.given is None
+    assert e.groups.derived == (0, 0, 0)
+    assert e.groups.verdict.ok is None
+
+
+def test_groups_of_another_job(monkeypatch: pytest.MonkeyPatch, opened: Open) -> None:
+    monkeypatch.setenv("REPLICAD_GROUPS", "0,1")
+    with pytest.raises(replicad.Invalid, match=r"REPLICAD_GROUPS='0,1' in a world of 3: want one group for each rank"):
+        opened(3, model=model())
+
+
+def test_threads(opened: Open) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        found = next(v for v in opened(model=model()).exact if v.what == "threads")
+        assert found.reason == "2 threads share sums on the CPU: a replacement must have as many"
+        assert "OMP_NUM_THREADS=2" in found.remedy
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_cuda_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    assert [(v.what, v.ok) for v in _cuda()] == [("cudnn", False), ("cuda", None)]
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    try:
+        torch.use_deterministic_algorithms(True)
+        assert [(v.what, v.ok) for v in _cuda()] == [("cublas", None)]
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        assert [(v.what, v.ok) for v in _cuda()] == [("cuda", True)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_an_odd_mesh_with_groups_auto() -> None:
+    from replicad.groups import on_mesh, settle
+
+    rank: Any = type("R", (), {"groups": None, "group": None, "world": 4, "number": 0, "name_group": lambda *_: pytest.fail("named")})()
+    with pytest.raises(Mismatch, match="--groups auto: rank 0 does not know which part of w each rank holds, since its mesh is not of all 4 ranks: give --groups by number"):
+        settle(rank, {"w": on_mesh(4, [0, 1], (2,), (True,))})
