@@ -49,7 +49,7 @@ func name(j *replica.Job, c replica.Claim) error {
 		geometry[g] = j.GroupGeometry[members[0]]
 		for _, r := range members[1:] {
 			if j.GroupGeometry[r] != geometry[g] {
-				return refuse(Conflict, "claim rank %d: ranks %d and %d both name group %d, but their regions have geometries %v and %v: register the same regions in the same order on all ranks of a group, or give the job its groups",
+				return refuse(Conflict, "claim rank %d: ranks %d and %d both name group %d, but their regions have geometries %v and %v: register the same regions in the same order on all ranks of a group",
 					c.Rank, members[0], r, g, geometry[g], j.GroupGeometry[r])
 			}
 		}

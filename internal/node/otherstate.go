@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/replicad/replicad/internal/shm"
@@ -100,18 +101,28 @@ func (lj *localJob) otherState(rank replica.Rank, group replica.GroupID, g, kept
 	return ""
 }
 
-// otherThanPeers says how what a process registers differs from what a live rank of its group here has, where Raft refused its
-// claim for that.
-func (lj *localJob) otherThanPeers(c replica.Claim, g replica.Geometry) string {
+// otherThanPeers says how what a process registers differs from what a rank of its group here has, where Raft refused its claim for
+// that.
+func (m *member) otherThanPeers(lj *localJob, c replica.Claim, g replica.Geometry) string {
 	groups := lj.job.Layout.Groups
 	if lj.job.Naming != nil {
 		groups = lj.job.Naming
 	}
+	peers := map[replica.Rank]replica.Geometry{}
 	for r, lr := range lj.ranks {
-		if lr.alive && r != c.Rank && int(r) < len(groups) && groups[r] == c.Group {
-			if text := replica.DiffGeometry(lr.arena.Geometry(), g, replica.ReplicatedPart); text != "" {
-				return fmt.Sprintf("; beside rank %d: %s", r, text)
-			}
+		if lr.alive && int(r) < len(groups) && groups[r] == c.Group {
+			peers[r] = lr.arena.Geometry()
+		}
+	}
+	for _, a := range m.attaching { // those that have their claim, and wait for their arena
+		if a.granted != 0 && a.claim.Job == c.Job && a.claim.Group == c.Group {
+			peers[a.claim.Rank] = a.geometry
+		}
+	}
+	delete(peers, c.Rank)
+	for _, r := range slices.Sorted(maps.Keys(peers)) {
+		if text := replica.DiffGeometry(peers[r], g, replica.ReplicatedPart); text != "" {
+			return fmt.Sprintf("; beside rank %d: %s", r, text)
 		}
 	}
 	return ""

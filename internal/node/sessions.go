@@ -320,7 +320,7 @@ func (m *member) claimReplied(r claimReply) {
 	}
 	if r.Refused != "" {
 		if !r.Retry {
-			m.refuse(a, a.attach, wire.CodeRefused, r.Refused+lj.otherThanPeers(a.claim, a.geometry))
+			m.refuse(a, a.attach, wire.CodeRefused, r.Refused+m.otherThanPeers(lj, a.claim, a.geometry))
 		}
 		return // another view is coming, and with it another try
 	}
