@@ -217,8 +217,12 @@ func (l *leader) follow(ctx context.Context, before lock.View) {
 	for id, job := range l.view.Jobs {
 		led := l.jobs[id]
 		if led == nil {
-			led = &ledJob{committer: lock.NewCommitter(l.term), recovery: recovery.NewLeader(id, l.term, l.timing), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
+			led = &ledJob{committer: lock.NewCommitter(l.term), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
 			l.jobs[id] = led
+		}
+		if led.recovery == nil || job.Phase != replica.Ended && led.job.Phase == replica.Ended {
+			// A new run under the UUID of one that ended: what that one waited for, and since when, is over. Candidates are numbered on.
+			led.recovery, led.ending = recovery.NewLeader(id, l.term, l.timing), false
 			for _, n := range l.links {
 				l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: holderOf(n.node), Session: n.node.Session})
 			}

@@ -72,3 +72,29 @@ func TestFollowTellsNodes(t *testing.T) {
 		t.Errorf("a fault is told by %d views and %d short news", views, short)
 	}
 }
+
+// A job that goes on from its durable tier has the UUID of the run that ended. That one's end was proposed, this one's was not: it could
+// not finish, and its ranks waited in rp_leave for ever; and its nodes were found silent at once, since the last fence was long ago. Candidates are
+// numbered on: a node passes over numbers that it has seen.
+func TestFollowAJobThatIsResumed(t *testing.T) {
+	c := newChair(t)
+	c.node("n1", 11)
+	next := func(j *replica.Job) *ledJob {
+		before := c.view
+		c.view.Index++
+		c.view.Jobs = map[replica.JobID]*replica.Job{j.ID: j}
+		c.leader.follow(t.Context(), before)
+		return c.jobs[j.ID]
+	}
+	led := next(newJob())
+	led.ending = true
+	committer, rules := led.committer, led.recovery
+	ended := changed(led.job, func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Ended, j.Epoch })
+	if next(ended); !led.ending || led.recovery != rules {
+		t.Error("a job that has ended is led anew")
+	}
+	again := next(changed(ended, func(j *replica.Job) { j.Phase, j.Epoch = replica.Opening, j.Epoch+1 }))
+	if again.ending || again.committer != committer || again.recovery == rules {
+		t.Errorf("resumed: ending %v, another committer %v, the same rules of recovery %v", again.ending, again.committer != committer, again.recovery == rules)
+	}
+}

@@ -312,6 +312,9 @@ func (m *member) viewed(v view) {
 			m.jobs[job.ID] = lj
 		}
 		if job.LastIndex >= lj.job.LastIndex {
+			if lj.job.Phase == replica.Ended && job.Phase != replica.Ended {
+				lj.reported = replica.NodeReport{} // a new run, of which the leader knows nothing yet
+			}
 			lj.job = job
 		}
 		known[job.ID] = true

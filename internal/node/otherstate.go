@@ -15,6 +15,7 @@ import (
 
 // durableGeometry is what a rank has in the durable generation that a job opens from.
 type durableGeometry struct {
+	of    replica.Generation
 	known bool // it was read, or can't be
 	is    replica.Geometry
 }
@@ -23,6 +24,7 @@ type durableGeometry struct {
 type durableRead struct {
 	job  replica.JobID
 	rank replica.Rank
+	of   replica.Generation
 	is   replica.Geometry
 }
 
@@ -32,13 +34,13 @@ func (m *member) durableGeometry(lj *localJob, rank replica.Rank) (g replica.Geo
 	if !adopted(lj.job) || m.store == nil {
 		return g, true
 	}
-	if kept := lj.kept[rank]; kept != nil {
+	job := lj.job
+	if kept := lj.kept[rank]; kept != nil && kept.of == job.Durable {
 		return kept.is, kept.known
 	}
-	lj.kept[rank] = new(durableGeometry)
-	job := lj.job
+	lj.kept[rank] = &durableGeometry{of: job.Durable}
 	m.spawn(func(context.Context) memberEvent {
-		ev := durableRead{job: job.ID, rank: rank}
+		ev := durableRead{job: job.ID, rank: rank, of: job.Durable}
 		found, _, err := m.store.Find(job.Name, job.ID)
 		for _, f := range found {
 			if f.Marker.Generation != job.Durable || err != nil {
@@ -61,8 +63,8 @@ func (m *member) durableGeometry(lj *localJob, rank replica.Rank) (g replica.Geo
 }
 
 func (m *member) durableRead(ev durableRead) {
-	if lj := m.jobs[ev.job]; lj != nil {
-		lj.kept[ev.rank] = &durableGeometry{true, ev.is}
+	if lj := m.jobs[ev.job]; lj != nil && lj.job.Durable == ev.of {
+		lj.kept[ev.rank] = &durableGeometry{ev.of, true, ev.is}
 		m.serveAttaching()
 	}
 }

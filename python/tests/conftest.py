@@ -34,7 +34,7 @@ try:
 except ImportError:
     HAVE_TORCH = False
 
-needs_torch = ["test_explain.py", "test_state.py", "test_session.py", "test_tensors.py"]
+needs_torch = ["test_bad_input.py", "test_explain.py", "test_state.py", "test_session.py", "test_tensors.py"]
 collect_ignore = [] if HAVE_TORCH else needs_torch
 
 

@@ -122,7 +122,10 @@ def library() -> c.CDLL:
         lib.rp_abi_version.restype = c.c_uint32
         if (found := lib.rp_abi_version()) != ABI:
             raise Version(f"{path} has ABI {found}, this package needs {ABI}: install the wheel whole, library and package come in one")
-        return _declare(lib)
+        try:
+            return _declare(lib)
+        except AttributeError as err:
+            raise Version(f"{path} is of another release ({err}): install the wheel whole, library and package come in one") from None
     raise Version(f"no C library: {'; '.join(tried)}: install the replicad wheel, run `make build` in a checkout, or name it in REPLICAD_LIBRARY")
 
 

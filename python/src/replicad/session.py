@@ -106,8 +106,9 @@ class Session:
         self._data = _by_name("data", data)
         self._extra = dict(extra or {})
         self._keep_rng = keep_rng
-        self._inside = False
+        self._inside: object = None  # the step that is open: none, or a mark of its own
         self._entering = False
+        self._torn = -1  # the step that was begun and not ended
         self._resumed = threading.Event()  # an epoch is open for the training thread
         self._at_exit = -1  # the step that the worker may copy
         self._at = -1  # the step whose state is live; -1 before resume
@@ -166,6 +167,7 @@ class Session:
         """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was
         made with; call :meth:`resume` next. Models and optimizers need a session with ``staging=True``, or device tensors."""
         self._check()
+        self._outside("rebind")
         for kind, given, at in (
             ("model", model, "_models"),
             ("optim", optimizer, "_optimizers"),
@@ -235,8 +237,7 @@ class Session:
         before the loop, and again after :class:`replicad.Fenced` by those who stay in the process.
         """
         self._check()
-        if self._inside:
-            raise SessionState("resume inside of a step: leave the step first")
+        self._outside("resume")
         self._resumed.clear()
         if not self._rank.attached:
             self._attach()
@@ -275,7 +276,8 @@ class Session:
             # a further fault: another order will come
         source = "fresh" if self._fresh and order.step == 0 else order.source
         self._at = self._at_exit = order.step
-        self._fresh, self._rank.met = False, None  # the gathering has its epoch
+        self._fresh, self._torn = False, -1
+        self._rank.met = None  # the gathering has its epoch
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
         self.order = order
         self._resumed.set()
@@ -287,8 +289,10 @@ class Session:
 
         The registered tensors must not change until resume. Called by :mod:`replicad.inprocess`.
         """
+        self._check()
         if self._orders.resting or self._at < 0:
             return
+        self._abandon()
         self._resumed.clear()
         self._settle_stages()
         self._orders.rest()
@@ -300,7 +304,7 @@ class Session:
 
     def _settle_stages(self) -> None:
         """Before the rank stops: the daemon may ask for a copy of the live state, which is taken from the stages."""
-        if self._staging and self._staging.step != self._at:
+        if self._staging and self._staging.step != self._at and self._torn < 0:
             try:
                 self._staging.mark()
                 self._staging.window(self._at)
@@ -348,10 +352,12 @@ class Session:
         reported, and the rank goes back to the step before.
         """
         self._check()
-        if self._inside:
-            raise SessionState(f"step {self._at + 1} is open already: steps don't nest")
+        self._outside("a step")
         if self._at < 0:
             raise SessionState("a step before resume: call session.resume() first")
+        if self._left:
+            raise SessionState("a step after leave: the rank has said that it is done")
+        self._whole()
         step = self._at + 1
         self._entering = True
         try:
@@ -359,7 +365,7 @@ class Session:
             generators = self._before.write()["rng"]
             self._staging.small()
             self._rank.step_enter(step, timeout)
-            self._inside = True
+            self._inside = mark = object()
         finally:
             self._entering = False
         try:
@@ -375,19 +381,41 @@ class Session:
             self._at = step
             self._watch.exited(step, generators)
         except BaseException as err:
-            if self._at != step:
+            if self._at != step and self._inside is mark:
+                self._torn = step
                 self._rank.freeze_good()
                 if not isinstance(err, (KeyboardInterrupt, SystemExit)):
                     self._tell(f"in the optimizer step {step}: {type(err).__name__}: {err}")
             raise
         finally:
-            self._inside = False
+            if self._inside is mark:
+                self._inside = None
+
+    def _outside(self, what: str) -> None:
+        if self._inside is not None:
+            raise SessionState(
+                f"{what} inside of step {self._at + 1}: steps don't nest, and this one is open until its `with` block ends; "
+                "a generator that holds the block keeps it open when the loop over it is left: close the generator"
+            )
+
+    def _whole(self) -> None:
+        if self._torn > self._at:
+            raise Fenced(f"step {self._torn} was broken off inside of the optimizer step, and the state is torn: call session.resume() next")
+
+    def _abandon(self) -> None:
+        """The open step, if there is one, will never end: whatever its block does from now on is nobody's business."""
+        if self._inside is not None:
+            log.error("replicad: step %d was never left: its update is not kept", self._at + 1)
+            self._torn, self._inside = self._at + 1, None
+            self._rank.freeze_good()
 
     @contextmanager
     def pause(self, most: float) -> Iterator[None]:
         """What takes longer than a step, at most ``most`` seconds: evaluation, compilation, a checkpoint of one's own. Without
         it a rank that stands still for ten times its longest recent step (a minute at least) is taken for a hang."""
         self._check()
+        if self._resumed.is_set() and self._rank.fenced:
+            raise Fenced("the epoch is closed: call session.resume() next")
         self._rank.pause(most)
         try:
             yield
@@ -404,6 +432,8 @@ class Session:
     def leave(self, timeout: float | None = None) -> None:
         """Says that training is done; returns when it is on every rank. :class:`Fenced` when one was lost before that."""
         self._check()
+        self._outside("leave")
+        self._whole()
         if not self._left:
             self._rank.leave(timeout)
             self._left = True
@@ -412,6 +442,7 @@ class Session:
         """Ends the session. The daemon keeps the state: a rank that didn't leave is missed, and started again."""
         global _open
         if not self._closed and self._pid == os.getpid():
+            self._abandon()
             self._closed = True
             for hook in self._hooks:
                 hook.remove()
@@ -423,14 +454,16 @@ class Session:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and not self._closed:
-            self.leave()
-        self.close()
+        try:
+            if kind is None and not self._closed:
+                self.leave()
+        finally:
+            self.close()
 
     def _in_step(self) -> bool:
         """Whether the training thread is between the beginning of step() and the start of its capture: no restart is raised
         there."""
-        return self._inside or self._entering
+        return self._inside is not None or self._entering
 
     def _check(self) -> None:
         self._rank._handle()  # another process, or closed

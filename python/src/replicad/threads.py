@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import logging
 import select
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from .rank import Rank
 
 __all__ = ["watch", "work"]
+
+log = logging.getLogger("replicad")
 
 #: How long the watcher waits between tries to find a daemon that went away, and for its answer, in seconds.
 RETRY, ANSWER = 0.02, 2.0
@@ -41,7 +44,7 @@ def work(rank: Rank) -> None:
 
 def watch(rank: Rank) -> None:
     """The watcher: takes in what the daemon sends, sees the fence, and finds the daemon again."""
-    text, stop = n.ErrorText(), rank._stop
+    text, stop, told = n.ErrorText(), rank._stop, ""
     assert stop is not None
 
     def readable(seconds: float | None, daemon: bool = True) -> bool:
@@ -65,6 +68,9 @@ def watch(rank: Rank) -> None:
             if code == n.ESTOPPED:
                 rank._cut()  # superseded: the trainer finds out in its next call
                 return
+            if code not in (n.EGONE, n.ETIMEOUT, n.EAGAIN) and text.text.decode(errors="replace") != told:
+                told = text.text.decode(errors="replace")
+                log.warning("replicad: the daemon that is there now does not take rank %d back, whose steps nobody keeps meanwhile: %s", rank.number, told)
             if not readable(RETRY, daemon=False):
                 return
             code = n.EGONE
