@@ -164,7 +164,7 @@ class Layout:
     loaded over it."""
 
     def __init__(self, of: Iterable[Sharded]) -> None:
-        self.own = {"version": VERSION, "tensors": {s.name: s.plain() for s in of}}
+        self.own = _tree(of)
         text = capsule.pack(self.own, NAME)
         self.room = max(LEAST, 1 << (len(text) - 1).bit_length())
         self._text = text + bytes(self.room - len(text))
@@ -181,7 +181,11 @@ class Layout:
 
     def replaced(self, of: Iterable[Sharded]) -> None:
         """:class:`Mismatch` if the layout of what takes the registered tensors' place is another one."""
-        differ(self.own, {"version": VERSION, "tensors": {s.name: s.plain() for s in of}}, "the session")
+        differ(self.own, _tree(of), "the session")
+
+
+def _tree(of: Iterable[Sharded]) -> dict[str, Any]:
+    return {"version": VERSION, "tensors": {s.name: s.plain() for s in sorted(of, key=lambda s: s.name)}}
 
 
 def differ(have: Any, now: Any, whose: str = "the generation") -> None:
