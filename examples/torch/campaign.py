@@ -25,6 +25,8 @@ JOBS = {
     "gpt3": (["gpt.py"], [0, 0, 0]),
     "gpt2-inprocess": (["gpt.py", "--inprocess"], [0, 0]),
     "gpt3-inprocess": (["gpt.py", "--inprocess"], [0, 0, 0]),
+    "lora2": (["lora.py"], [0, 0]),
+    "lora2-inprocess": (["lora.py", "--inprocess"], [0, 0]),
     "conv2": (["convnet.py"], [0, 0]),
     "conv3": (["convnet.py"], [0, 0, 0]),
     "conv3-inprocess": (["convnet.py", "--inprocess"], [0, 0, 0]),

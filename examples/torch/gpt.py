@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
@@ -96,13 +97,14 @@ def cosine(optimizer: Any, steps: int) -> torch.optim.lr_scheduler.LambdaLR:
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / 20, 0.5 + 0.5 * math.cos(math.pi * min(s / steps, 1))))
 
 
-def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> None:
+def train(args: argparse.Namespace, rank: int, world: int, replicated: bool, adapt: Callable[[nn.Module], nn.Module] = lambda model: model) -> None:
+    """Trains as one rank. ``adapt`` makes of the GPT what is trained in its stead (lora.py)."""
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     emit = common.Events(rank)
     emit("start")
     text = Text(args.length)
-    model = GPT(len(text.alphabet), args.length, args.width, args.layers)
+    model = adapt(GPT(len(text.alphabet), args.length, args.width, args.layers))
     torch.manual_seed(args.seed * 1000 + rank)  # dropout differs from rank to rank
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
     schedule = cosine(optimizer, args.steps)
@@ -129,7 +131,7 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> 
         dist.destroy_process_group()
 
 
-def steps(args: argparse.Namespace, emit: common.Events, model: GPT, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None, start: int) -> None:
+def steps(args: argparse.Namespace, emit: common.Events, model: nn.Module, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None, start: int) -> None:
     ddp = data_parallel(model)
     batches, pace = loader.endless(), common.Pace(args.pace)
     for step in range(start + 1, args.steps + 1):

@@ -20,6 +20,7 @@ from replicad import testing
 
 SEED = int(os.environ.get("SEED", "7"))
 SMALL = ("--width", "32", "--batch", "4")
+LORA = ("--steps", "40", "--seed", str(SEED), *SMALL)
 
 
 @pytest.fixture
@@ -99,3 +100,34 @@ def test_hsdp_two_shards_twice_over_nodes(folder: Path) -> None:
     """Four ranks on three nodes: each shard's other replica has what a lost rank, a lost node or the lost leader had."""
     faults = ["rank-window", "node", "leader"]
     told(faults, cluster.demo("fsdp.py", 4, ",".join(faults), SEED, folder, "--width", "16", "--batch", "2", "--shards", "2", "--inprocess", groups="0,1,0,1", every=25))
+
+
+@pytest.fixture(scope="module")
+def undisturbed_lora() -> dict[int, tuple[str, str, str]]:
+    pytest.importorskip("peft", reason="peft is missing: see python/requirements-torch.txt")
+    return cluster.baseline("lora.py", 2, *LORA).digests()
+
+
+@pytest.mark.parametrize(
+    ("flags", "places"), [(("--inprocess",), ["forward", "window", "capture", "resume"]), (("--pace", "30ms"), ["window"])], ids=["in process", "started again"]
+)
+def test_adapters_of_a_frozen_model(flags: tuple[str, ...], places: list[str], undisturbed_lora: dict[int, tuple[str, str, str]], folder: Path) -> None:
+    """LoRA on two replicas, through kills and an exception: nothing of adapters, their optimizer and the base is lost."""
+    kills = testing.Faults.seeded(SEED, world=2, steps=32, count=len(places), places=places, kinds=["kill"], rank=-1, folder=folder / "faults")
+    plan = testing.Faults([*kills.plan, testing.Fault(36, SEED % 2, "backward", "raise")], rank=-1, folder=kills.folder)
+    plan.write()
+    command = [cluster.sys.executable, str(cluster.EXAMPLES / "lora.py"), *LORA, *flags]
+    with testing._Daemon(str(cluster.REPLICAD), str(folder)) as env:
+        got = cluster.call(
+            [str(cluster.REPLICAD), "run", "--dev", "--job", "lora", "--world", "2", "--min-copies", "1", "--", *command],
+            XDG_STATE_HOME=env["XDG_STATE_HOME"], TRAINING_FAULTS=str(folder / "faults"),
+        )  # fmt: skip
+    happened = plan.happened()
+    print(*happened, sep="\n")
+    assert sorted(f["where"] for f in happened) == sorted([*places, "backward"])
+    assert got.digests() == undisturbed_lora
+    for f in happened:
+        again = next(e for e in got.events if e["event"] == "ready" and e["t"] > f["t"])
+        if "--inprocess" in flags:  # survivors have the step before the one that was struck, or this one where it was done
+            assert again["step"] >= f["step"] - (f["where"] not in ("capture", "resume")), (f, again)
+        assert again["step"] > 0
