@@ -31,6 +31,7 @@ from .rank import Order, Rank, Stats
 from .region import Region
 from .staging import Staging
 from .state import Capsule, Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
+from .trained import Trained
 from .watch import Watch
 from .wrappers import reshard
 
@@ -122,6 +123,7 @@ class Session:
         self._names: dict[int, str] = {}
         self._leaves = self._find_leaves()
         self._staging = Staging(self._leaves, staging)
+        self._trained = Trained(self._models, self._optimizers, self._names, self._staging.fixed)
         self._sort_objects()
         self._shared = Capsule("replicad.shared", False, "any", self._read_shared)
         self._before = Capsule("replicad.own", True, "any", self._read_before)
@@ -150,7 +152,9 @@ class Session:
     def _hook(self) -> None:
         for hook in self._hooks:
             hook.remove()
-        self._hooks = [m.register_forward_pre_hook(self._on_forward) for m in self._models.values() if isinstance(m, torch.nn.Module)]
+        models: list[Any] = [m for m in self._models.values() if isinstance(m, torch.nn.Module)]
+        models += [m.get_base_model() for m in models if hasattr(m, "get_base_model")]  # peft's, whose generate() calls that one
+        self._hooks = [m.register_forward_pre_hook(self._on_forward) for m in models]
 
     def _find_leaves(self) -> list[Leaf]:
         reshard(self._models.values())
@@ -190,13 +194,15 @@ class Session:
             self._leaves = self._find_leaves()
             self._layout.replaced(sharded(self._rank.world, self._models, self._optimizers))
             self._staging.bind(self._leaves)
+            self._trained = Trained(self._models, self._optimizers, self._names, self._staging.fixed)
             self._hook()
         self._watch.leaves(self._leaves)
 
     # -- what the capsules hold -----------------------------------------------------------------------------------------
 
     def _read_shared(self) -> Any:
-        return {k: optimizer_values(o, self._names) for k, o in self._optimizers.items()} | {k: o.state_dict() for k, o in self._shared_objects.items()}
+        values = {k: optimizer_values(o, self._names) for k, o in self._optimizers.items()} | {k: o.state_dict() for k, o in self._shared_objects.items()}
+        return values | {"trained": self._trained.value()}
 
     def _read_before(self) -> Any:
         return {"data": {k: o.state_dict() for k, o in self._data.items()}, "rng": self._generators()}
@@ -210,6 +216,10 @@ class Session:
     def _on_forward(self, *_: Any) -> None:
         if self._at >= 0 and self._pid == os.getpid():
             self._watch.forward()
+            for layer in self._trained.merged():
+                self._watch.say(
+                    layer, f"{layer} is merged with its adapters: unmerging leaves rounding in base weights that are kept once; evaluate unmerged, or put a copy of them back"
+                )
 
     def _apply(self) -> None:
         """Gives what was loaded into the capsules to the objects."""
@@ -218,6 +228,7 @@ class Session:
             set_optimizer_values(o, self._names, shared[k])
         for k, o in self._shared_objects.items():
             o.load_state_dict(shared[k])
+        self._trained.set(shared["trained"])
         if self._after is not None:
             own = self._after.value()
             for k, o in self._own_objects.items():
@@ -361,6 +372,12 @@ class Session:
         step = self._at + 1
         self._entering = True
         try:
+            self._trained.check()
+            if self._trained.changed():
+                self._watch.say(
+                    "trained",
+                    f"what is trained (requires_grad, active adapters) changed after step {self._at}: a restart from it would not have that; do it in `with session.step()`",
+                )
             self._watch.entering(step)
             generators = self._before.write()["rng"]
             self._staging.small()
@@ -372,7 +389,7 @@ class Session:
             self._reached("window", step)
             yield step
             self._reached("updated", step)
-            self._shared.write()
+            self._trained.kept = self._shared.write()["trained"]
             if self._after is not None:
                 self._after.write()
             self._staging.mark()
@@ -479,6 +496,15 @@ class Session:
     def at(self) -> int:
         """The step whose state is live."""
         return self._at
+
+    def trained(self) -> dict[str, torch.Tensor]:
+        """The parameters that asked for a gradient when the session was made, adapters say, by name: live tensors, copied at every
+        step. Save them between two steps (``safetensors.torch.save_file``, ``peft``'s ``save_pretrained``)."""
+        return self._trained.parameters(True)
+
+    def frozen(self) -> dict[str, torch.Tensor]:
+        """The parameters that asked for none, base weights say, by name: live tensors, kept once."""
+        return self._trained.parameters(False)
 
     @property
     def noticed(self) -> dict[str, str]:

@@ -27,6 +27,7 @@ class Staging:
 
     def __init__(self, leaves: Iterable[Leaf], always: bool) -> None:
         self.leaves: list[Leaf] = []  # what to register: stages, and host tensors that need none
+        self.fixed: list[Leaf] = []  # those that need none: they must stay where they are
         self._live: list[Leaf] = []
         self._stage: list[torch.Tensor] = []
         self._streams: dict[torch.device, Any] = {}
@@ -36,6 +37,7 @@ class Staging:
             t = leaf.local
             if t.device.type == "cpu" and not always:
                 self.leaves.append(leaf)
+                self.fixed.append(leaf)
                 continue
             pinned = t.device.type == "cuda"
             stage = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu", pin_memory=pinned)

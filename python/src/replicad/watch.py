@@ -16,6 +16,9 @@ __all__ = ["Watch", "differences"]
 
 log = logging.getLogger("replicad")
 
+#: What may differ in a forward and be back when the step begins (a forward with adapters switched off); looked at then.
+ELSEWHERE = "trained."
+
 
 def differences(a: Any, b: Any, path: str) -> Iterator[str]:
     """The paths at which two trees of plain values and tensors differ."""
@@ -73,7 +76,7 @@ class Watch:
         for x in self._leaves:
             if self._digests and _digest(x.local) != self._digests[x.name]:
                 when = "never" if x.changes == "never" else "only inside `with session.step()`"
-                self._say(x.name, f"{x.name} changed between steps {step - 1} and {step}, though it is taken to change {when}: the copy of step {step - 1} may be torn")
+                self.say(x.name, f"{x.name} changed between steps {step - 1} and {step}, though it is taken to change {when}: the copy of step {step - 1} may be torn")
 
     def exited(self, step: int, generators: bytes | None) -> None:
         """A step has ended; ``generators`` is what its copy has of them, taken when the step began."""
@@ -88,20 +91,21 @@ class Watch:
         self._at_exit = None
         for c in self._capsules:
             if (now := c.changed()) is not None:
-                for path in differences(c.value(), now, ""):
-                    self._say(
+                for path in (p for p in differences(c.value(), now, "") if not p.startswith(ELSEWHERE)):
+                    self.say(
                         path,
                         f"{path} changed between the end of step {step} and the next forward: a restart from step {step} would not have the change; "
                         "do it inside `with session.step()`",
                     )
         for name in _drawn(generators, self._generators()):
-            self._say(
+            self.say(
                 name,
                 f"{name}: random numbers were drawn between the beginning of step {step} and the next forward; unless a restart from step {step} draws "
                 "them again (as loading the next batch does), put what draws them (an evaluation?) into `with replicad.rng.preserved()`",
             )
 
-    def _say(self, name: str, text: str) -> None:
+    def say(self, name: str, text: str) -> None:
+        """Names what changed outside of its time, once."""
         if name not in self.seen:
             self.seen[name] = text
             log.warning("replicad: %s", text)
