@@ -7,6 +7,8 @@ package libreplicad
 // #cgo noescape rp_step_exit
 // #cgo nocallback rp_step_exit
 // #cgo nocallback rp_set_good
+// #cgo noescape rp_seal_step
+// #cgo nocallback rp_seal_step
 // #include "gocall.h"
 import "C"
 
@@ -41,6 +43,17 @@ func (s *Session) StepExit(step replica.Step, flags replica.PartFlags) error {
 		return failure("step exit", code, s.call)
 	}
 	return nil
+}
+
+// SealStep has the step that is live sealed, between two steps, though neither cadence nor candidate ask for it, so that it can
+// be committed; with Pause the daemons hear that no later step is to be waited for. ErrAgain: not yet. unchanged: the private regions
+// are still as they were when their part was sealed, or skipped.
+func (s *Session) SealStep(unchanged bool) error {
+	var flags C.uint32_t
+	if unchanged {
+		flags = C.RP_PRIVATE_UNCHANGED
+	}
+	return failure("seal step", C.rp_seal_step(s.h, flags, &s.call.error), s.call)
 }
 
 // FreezeGood stops the good word until the next load: call it at the first communicator error, before aborting anything.

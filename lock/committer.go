@@ -26,7 +26,7 @@ func (Propose) effect()  {}
 //
 // Invariants: only pins of the current (term, n), of the registered incarnation and session of a node that is neither at
 // fault nor quarantined, count; no candidate is named while a proposal of its own is unresolved (refused is resolved);
-// n and, within an epoch, steps of candidates rise.
+// n rises, and so do, within an epoch, steps of candidates, but for one that falls back to what all hold who stand on purpose.
 type Committer struct {
 	term uint64
 	job  *replica.Job
@@ -36,6 +36,7 @@ type Committer struct {
 	live      bool              // the candidate stands: it is of the open epoch and newer than the position
 	pins      map[replica.NodeName]*pins
 	passed    map[replica.Rank]replica.Passed // since the last commit, the latest of each rank
+	stands    map[replica.Rank]replica.Passed // since the last commit, who said that it stands below its candidate on purpose
 	lapsed    bool                            // some rank passed the present candidate
 	failures  int                             // candidates that lapsed since the last commit
 
@@ -62,7 +63,7 @@ type proposal struct {
 
 // NewCommitter begins a term, once its barrier has passed.
 func NewCommitter(term uint64) *Committer {
-	return &Committer{term: term, pins: map[replica.NodeName]*pins{}, passed: map[replica.Rank]replica.Passed{}}
+	return &Committer{term: term, pins: map[replica.NodeName]*pins{}, passed: map[replica.Rank]replica.Passed{}, stands: map[replica.Rank]replica.Passed{}}
 }
 
 // Candidate is the one that stands; nodes that connect later are told it again.
@@ -77,7 +78,7 @@ func (c *Committer) Job(j *replica.Job, nodes map[replica.NodeName]replica.Node)
 	c.job, c.node, c.refused = j, nodes, false
 	c.possible = c.possibleCopies()
 	if committed {
-		c.passed, c.failures = map[replica.Rank]replica.Passed{}, 0
+		c.passed, c.stands, c.failures = map[replica.Rank]replica.Passed{}, map[replica.Rank]replica.Passed{}, 0
 	}
 	if c.live && (j.Phase != replica.Open || c.candidate.Position.Epoch != j.Epoch || c.candidate.Position.Step <= j.Position.Step) {
 		c.live = false // a position at or after it, or a fault of its epoch
@@ -123,13 +124,19 @@ func (c *Committer) Pinned(p replica.Pinned) []Effect {
 	return c.next()
 }
 
-// Passed takes the answer of a node whose rank is beyond the candidate: it can't be completed any more.
+// Passed takes the answer of a node whose rank is beyond the candidate, so that it can't be completed any more, or stands below it
+// on purpose.
 func (c *Committer) Passed(p replica.Passed) []Effect {
 	if !c.answers(p.Job, p.Term, p.N) || int(p.Rank) >= len(c.job.Ranks) || !c.counts(p.Holder, p.Session) || c.job.Ranks[p.Rank].Node != p.Holder.Node || p.Live.Epoch != c.job.Epoch {
 		return nil
 	}
-	c.passed[p.Rank] = p
-	c.lapsed, c.refused = true, false
+	if p.Live.Step < c.candidate.Position.Step {
+		c.stands[p.Rank] = p
+	} else {
+		c.passed[p.Rank], c.lapsed = p, true
+		delete(c.stands, p.Rank)
+	}
+	c.refused = false
 	return c.next()
 }
 
@@ -148,6 +155,11 @@ func (c *Committer) Voided(node replica.NodeName) []Effect {
 	for r, p := range c.passed {
 		if p.Holder.Node == node {
 			delete(c.passed, r)
+		}
+	}
+	for r, p := range c.stands {
+		if p.Holder.Node == node {
+			delete(c.stands, r)
 		}
 	}
 	return c.next()
@@ -219,18 +231,40 @@ func (c *Committer) next() []Effect {
 			return append(out, c.propose(cmd)...)
 		}
 	}
-	if !c.live || c.lapsed {
+	if !c.live || c.lapsed || c.standing() > 0 {
 		out = append(out, c.name()...)
 	}
 	return out
 }
 
-// name announces the next candidate: the first step due after the position; or, after some rank passed the last one, a later
-// generation that all who passed hold, else one k steps above the highest live step, k doubling with each failure until a
+// standing is the newest step that all ranks hold, if all stand at one step on purpose, below the candidate; 0 where there is none that
+// is not committed yet. A candidate that no rank will come to is given up for it.
+func (c *Committer) standing() replica.Step {
+	at, common := c.stands[0].Live, c.stands[0].Holds
+	for r := range c.job.Ranks {
+		p, ok := c.stands[replica.Rank(r)]
+		if !ok || p.Live != at {
+			return 0
+		}
+		common = slices.DeleteFunc(slices.Clone(common), func(g replica.Generation) bool { return !slices.Contains(p.Holds, g) })
+	}
+	var newest replica.Step
+	for _, g := range common {
+		if g.Epoch == c.job.Epoch && g.Step > c.job.Position.Step && g.Step < c.candidate.Position.Step {
+			newest = max(newest, g.Step)
+		}
+	}
+	return newest
+}
+
+// name announces the next candidate: the first step due after the position; or, where all ranks stand on purpose, the newest that
+// they hold; or, after some rank passed the last one, a later generation that all who passed hold, else one k steps above the highest live step, k doubling with each failure until a
 // commit (protocol section 5.1).
 func (c *Committer) name() []Effect {
 	step := NextDue(c.job, c.job.Position.Step)
-	if c.live && c.lapsed {
+	if s := c.standing(); c.live && s > 0 {
+		step = s
+	} else if c.live && c.lapsed {
 		c.failures++
 		step = c.later()
 	}

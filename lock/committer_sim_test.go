@@ -26,6 +26,7 @@ type commitSim struct {
 	order   []replica.NodeName
 	queue   []replica.Command // proposed, not applied
 	calm    bool              // nothing is lost any more
+	stand   bool              // all ranks stand still on purpose and have the step they are at sealed
 	commits int
 }
 
@@ -170,19 +171,11 @@ func (s *commitSim) train(n *simNode) {
 	n.step++
 	g := replica.Generation{Epoch: j.Epoch, Step: n.step}
 	s.free(n)
-	seal := func(list []PlaceState, node *simNode) {
-		for i := range list {
-			if list[i].State == replica.SlotFree {
-				list[i].State, list[i].Generation, list[i].Pinned = replica.SlotSealed, g, g == node.cand.Generation
-				return
-			}
-		}
-	}
-	seal(n.ring, n)
+	n.seal(n.ring, g)
 	for _, m := range s.nodes {
 		if m.of == n.rank {
 			s.free(m)
-			seal(m.mirror, m)
+			m.seal(m.mirror, g)
 		}
 	}
 	var candidate replica.Step
@@ -191,7 +184,25 @@ func (s *commitSim) train(n *simNode) {
 	}
 	skip := !s.calm && s.rng.IntN(8) == 0 // under pressure
 	if !skip && ShouldCapture(n.step, j.Position.Step, candidate, j.Options.Cadence, len(n.slots)) {
-		seal(n.slots, n)
+		n.seal(n.slots, g)
+	}
+}
+
+// seal fills a free place of a list, if there is one.
+func (n *simNode) seal(list []PlaceState, g replica.Generation) {
+	for i := range list {
+		if list[i].State == replica.SlotFree {
+			list[i].State, list[i].Generation, list[i].Pinned = replica.SlotSealed, g, g == n.cand.Generation
+			return
+		}
+	}
+}
+
+// keep seals the step that the rank stands at, as rp_seal_step does.
+func (s *commitSim) keep(n *simNode) {
+	s.free(n)
+	if g := (replica.Generation{Epoch: s.at().Epoch, Step: n.step}); sealed(n.slots, g) == nil {
+		n.seal(n.slots, g)
 	}
 }
 
@@ -243,8 +254,11 @@ func (s *commitSim) answer(n *simNode) []Effect {
 	}
 	out := s.leader.Pinned(pinned)
 	s.do(out)
-	if c.Position.Epoch == j.Epoch && n.step > c.Position.Step && (sealed(n.slots, c.Generation) == nil || sealed(n.ring, c.Generation) == nil) {
-		p := replica.Passed{Job: s.job, Term: c.Term, N: c.N, Holder: h, Session: n.session, Rank: n.rank, Live: replica.Generation{Epoch: j.Epoch, Step: n.step}}
+	live := replica.Generation{Epoch: j.Epoch, Step: n.step}
+	passed := n.step > c.Position.Step && (sealed(n.slots, c.Generation) == nil || sealed(n.ring, c.Generation) == nil)
+	stands := s.stand && n.step < c.Position.Step
+	if c.Position.Epoch == j.Epoch && (passed || stands) {
+		p := replica.Passed{Job: s.job, Term: c.Term, N: c.N, Holder: h, Session: n.session, Rank: n.rank, Live: live}
 		for _, pl := range n.slots {
 			if pl.State == replica.SlotSealed && sealed(n.ring, pl.Generation) != nil {
 				p.Holds = append(p.Holds, pl.Generation)
@@ -259,6 +273,8 @@ func (s *commitSim) answer(n *simNode) []Effect {
 func (s *commitSim) step() {
 	n := s.nodes[s.order[s.rng.IntN(3)]]
 	switch e := s.rng.IntN(20); {
+	case e < 6 && s.stand:
+		s.keep(n)
 	case e < 6: // ranks meet in collectives: nobody is two steps ahead
 		for _, o := range s.nodes {
 			if o.step < n.step {
@@ -299,6 +315,19 @@ func (s *commitSim) step() {
 	}
 }
 
+// together lets the ranks come to the same step, and returns it.
+func (s *commitSim) together() (at replica.Step) {
+	for _, n := range s.nodes {
+		at = max(at, n.step)
+	}
+	for _, n := range s.nodes {
+		for n.step < at {
+			s.train(n)
+		}
+	}
+	return at
+}
+
 func TestCommitterSimulation(t *testing.T) {
 	for _, slots := range []int{2, 3, 4} {
 		for cadence := replica.Step(1); cadence <= 3; cadence++ {
@@ -315,6 +344,14 @@ func TestCommitterSimulation(t *testing.T) {
 					}
 					if s.commits-before < 5 {
 						t.Fatalf("seed %d: %d commits in calm, %d before: position %v, candidate %v, waiting for %v", seed, s.commits-before, before, s.at().Position, s.leader.candidate, s.leader.Waiting())
+					}
+					at := s.together()
+					s.stand = true
+					for range 1500 {
+						s.step()
+					}
+					if s.at().Position.Step != at {
+						t.Fatalf("seed %d: every rank stands at %d: position %v, candidate %v, waiting for %v", seed, at, s.at().Position, s.leader.candidate, s.leader.Waiting())
 					}
 				}
 			})

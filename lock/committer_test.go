@@ -302,6 +302,53 @@ func TestCommitterPassed(t *testing.T) {
 	}
 }
 
+// TestCommitterStands: a candidate that no rank will come to, since all stand below it on purpose, is given up for the step that
+// all of them hold, once.
+func TestCommitterStands(t *testing.T) {
+	b := newBench(t, "0,0,0", "min=2")
+	c, _ := announced(b.passed(b.start(), 0, 6)) // step 8
+	for _, r := range []replica.Rank{0, 1} {
+		if e := b.passed(c, r, 7, 4, 7); len(e) != 0 {
+			t.Fatalf("rank %d of three stands at 7, and at once %v", r, e)
+		}
+	}
+	if e := b.passed(c, 2, 6, 4, 6); len(e) != 0 {
+		t.Fatalf("one stands at 6, the others at 7, and %v", e)
+	}
+	if e := b.passed(c, 2, 7, 5); len(e) != 0 {
+		t.Fatalf("they hold nothing in common, and %v", e)
+	}
+	b.c.Voided("a")
+	if e := b.passed(c, 2, 7, 7); len(e) != 0 {
+		t.Fatalf("what a voided node said counts: %v", e)
+	}
+	early, ok := announced(b.passed(c, 0, 7, 4))
+	if ok {
+		t.Fatalf("named %+v", early)
+	}
+	back, ok := announced(b.passed(c, 0, 7, 4, 7))
+	if !ok || back.Generation != gen(1, 7) || back.N != c.N+1 {
+		t.Fatalf("%+v, %v: want step 7, which all hold", back, ok)
+	}
+	var next replica.Candidate
+	for r := range replica.Rank(3) {
+		if commit, ok := proposed[replica.Commit](b.pin(back, r)); ok {
+			next, _ = announced(b.applied(commit))
+		}
+	}
+	if b.w.current().Position.Step != 7 || next.Generation != gen(1, 8) {
+		t.Fatalf("at %v, next %+v", b.w.current().Position, next)
+	}
+	for r := range replica.Rank(3) {
+		if e := b.passed(next, r, 7, 7); len(e) != 0 {
+			t.Fatalf("they stand at what is committed, and %v", e)
+		}
+	}
+	if far, ok := announced(b.passed(next, 1, 9)); !ok || far.Generation != gen(1, 11) {
+		t.Fatalf("rank 1 went on to 9 and passed: %+v, want 9 + 2", far)
+	}
+}
+
 func TestCommitterProposals(t *testing.T) {
 	b := newBench(t, "0,0", "min=2")
 	c := b.start()

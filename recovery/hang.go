@@ -51,6 +51,9 @@ func (p *Pulse) Pause(now, most time.Duration) {
 	}
 }
 
+// Paused tells whether the rank stands still on purpose.
+func (p *Pulse) Paused(now time.Duration) bool { return now < p.paused }
+
 // Hung tells whether the rank has stood still for longer than it may.
 func (p *Pulse) Hung(now time.Duration, l HangLimits) bool {
 	if p.word == 0 || now < p.paused {

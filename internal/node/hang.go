@@ -29,8 +29,9 @@ func (m *member) pulses(lj *localJob) {
 }
 
 // paused follows a rank's word that it stands still on purpose, for at most so long; 0 ends it.
-func (m *member) paused(lr *localRank, most time.Duration) {
+func (m *member) paused(lj *localJob, lr *localRank, most time.Duration) {
 	lr.pulse.Pause(time.Since(m.began), most)
+	m.answerCandidate(lj)
 }
 
 // killHung ends the processes here that are in a hang, or that their group has outvoted: their launchers start others, and

@@ -17,8 +17,8 @@ type localJob struct {
 	job         *replica.Job
 	candidate   replica.Candidate
 	candidateAt time.Time
-	answered    map[replica.Part]bool // parts pinned and reported for candidate
-	passed      map[replica.Rank]bool // ranks that said Passed to candidate
+	answered    map[replica.Part]bool               // parts pinned and reported for candidate
+	passed      map[replica.Rank]replica.Generation // ranks that said Passed to candidate; those that stand below it: with what as the newest they hold
 	ranks       map[replica.Rank]*localRank
 	retired     []*arenaRef              // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
 	mirrors     map[replica.Part]*mirror // parts held for other nodes' ranks
@@ -37,7 +37,7 @@ type localJob struct {
 }
 
 func newLocalJob(job *replica.Job) *localJob {
-	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]bool{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
+	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]replica.Generation{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
 		written: map[replica.Part]shardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}, kept: map[replica.Rank]*durableGeometry{}}
 }
 

@@ -87,10 +87,18 @@ func (m *member) answerCandidate(lj *localJob) {
 		m.send(kindPinned, replica.Pinned{Job: lj.job.ID, Term: c.Term, N: c.N, Generation: c.Generation, Holder: m.holder(), Session: m.self.Session, Parts: fresh})
 	}
 	for r, lr := range lj.ranks {
-		if lr.alive && !lj.passed[r] && lr.passedBy(c.Generation) {
-			lj.passed[r] = true
-			m.send(kindPassed, replica.Passed{Job: lj.job.ID, Term: c.Term, N: c.N, Holder: m.holder(), Session: m.self.Session, Rank: r, Live: lr.arena.Step().Generation(), Holds: lr.holds()})
+		told, said := lj.passed[r]
+		if !lr.alive || said && told.IsZero() {
+			continue
 		}
+		var newest replica.Generation
+		if !lr.passedBy(c.Generation) {
+			if newest = m.standsBelow(lj, lr, c.Generation); newest.IsZero() || newest == told {
+				continue // what it holds with two slots comes and goes
+			}
+		}
+		lj.passed[r] = newest
+		m.send(kindPassed, replica.Passed{Job: lj.job.ID, Term: c.Term, N: c.N, Holder: m.holder(), Session: m.self.Session, Rank: r, Live: lr.arena.Step().Generation(), Holds: lr.holds()})
 	}
 }
 
@@ -127,6 +135,21 @@ func (lr *localRank) passedBy(g replica.Generation) bool {
 		}
 	}
 	return !has[shm.Slot] || !has[shm.Ring]
+}
+
+// standsBelow is the newest generation that the rank holds whole and that is not committed, if the rank stands still on purpose before
+// generation g: the leader need not wait for it to come there. Zero: it moves, or there is nothing to take in its stead.
+func (m *member) standsBelow(lj *localJob, lr *localRank, g replica.Generation) (newest replica.Generation) {
+	live := lr.arena.Step()
+	if !lr.pulse.Paused(time.Since(m.began)) || live.Phase() != replica.Idle || live.Epoch() != g.Epoch || live.Step() >= g.Step {
+		return newest
+	}
+	for _, h := range lr.holds() {
+		if h.Epoch == g.Epoch && h.Step > lj.job.Position.Step {
+			newest = h // holds are in order
+		}
+	}
+	return newest
 }
 
 // holds lists the generations whose replicated and private part are both sealed in the rank's arena.

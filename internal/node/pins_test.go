@@ -308,6 +308,63 @@ func TestPassedIsSaidOnce(t *testing.T) {
 	}
 }
 
+// A rank that stands still on purpose below the candidate says what it holds, once it holds something newer than C, and again when
+// that changes.
+func TestStandsBelowTheCandidate(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(newJob())
+	lr := d.attach(lj, 0)
+	d.live(lr, 3, 7, replica.Idle)
+	d.both(lr.arena, 0, gen(3, 5)) // C
+	d.leaderSays(candidate(1, 9))
+	said := func(want ...replica.Step) {
+		t.Helper()
+		var got []replica.Step
+		for _, p := range only[replica.Passed](d.says()) {
+			if p.Live != gen(3, 7) || p.N != lj.candidate.N {
+				t.Errorf("said %+v", p)
+			}
+			got = append(got, p.Holds[len(p.Holds)-1].Step)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("it said that it holds %v, want %v", got, want)
+		}
+	}
+	d.both(lr.arena, 1, gen(3, 6))
+	d.answerCandidate(lj)
+	said() // it moves
+	d.paused(lj, lr, time.Hour)
+	d.answerCandidate(lj)
+	said(6)
+	d.seal(lr.arena, slot(2), gen(3, 7), 7)
+	d.sealed(lj, lr, slot(2))
+	said()
+	d.seal(lr.arena, ring(2), gen(3, 7), 7)
+	d.sealed(lj, lr, ring(2))
+	said(7)
+	d.setState(lr.arena, slot(2), replica.SlotFree)
+	d.setState(lr.arena, slot(1), replica.SlotFree)
+	d.answerCandidate(lj)
+	said() // with two slots it comes and goes
+	d.seal(lr.arena, slot(2), gen(3, 7), 7)
+	d.sealed(lj, lr, slot(2))
+	said()
+	d.leaderSays(candidate(2, 7)) // where it stands
+	said()
+	d.paused(lj, lr, 0)
+	d.leaderSays(candidate(3, 8))
+	said()
+	d.paused(lj, lr, time.Hour)
+	said(7)
+	lj.job = changed(lj.job, func(j *replica.Job) { j.Position.Step = 7 })
+	d.leaderSays(candidate(4, 10))
+	said() // all that it holds is committed
+	lj.job = changed(lj.job, func(j *replica.Job) { j.Position.Step = 5 })
+	d.live(lr, 3, 7, replica.Updating)
+	d.leaderSays(candidate(5, 12))
+	said()
+}
+
 // retain never frees the committed generation, the candidate, or what somebody reads, and frees the rest in time.
 func TestRetain(t *testing.T) {
 	d := newDesk(t)

@@ -132,7 +132,7 @@ func (m *member) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 		lr.rejected = ev.Header.Epoch
 		m.send(kindReject, rejected{lj.job.ID, ev.Header.Epoch, lr.rank, lr.incarnation, ev.Text})
 	case session.Pause:
-		m.paused(lr, ev.Most)
+		m.paused(lj, lr, ev.Most)
 	case session.Leave:
 		lr.left, lr.leaveTo = true, ev.Header.Request
 		m.reconcile(lj)

@@ -138,6 +138,12 @@ RP_API int rp_set_good(rp_handle *h, uint64_t step);
 /* Freezes the good word: call at the first communicator error, before aborting anything. */
 RP_API int rp_freeze_good(rp_handle *h);
 
+/* Training thread, between two steps: has the live step sealed though neither cadence nor candidate ask for it, so that it can be
+ * committed; with rp_pause the daemons hear that no later step is to be waited for. RP_EAGAIN: not yet, call again. A private
+ * part that was skipped for want of a place is copied now if the caller says that private regions are still as they were then;
+ * else it is RP_ECANCELED. */
+enum { RP_PRIVATE_UNCHANGED = 1 };
+RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err);
 /* Worker thread: copies and hashes the armed capture, seals it, tells the daemon. RP_EAGAIN if nothing is armed, RP_ECANCELED
  * if cancelled. Needs good >= the captured step. */
 RP_API int rp_capture(rp_handle *h, rp_error *err);

@@ -149,6 +149,48 @@ RP_API int rp_capture(rp_handle *h, rp_error *err) {
 	return rc == RP_EGONE ? rpi_error(err, rc, "the capture is sealed, the daemon is gone: rp_reconnect") : RP_OK;
 }
 
+/* Whether a place of a kind is sealed with a generation, or (generation 0) may be filled. */
+static bool has(const rp_handle *h, int kind, uint64_t generation) {
+	uint32_t n = kind == RPI_KIND_SLOT ? h->geo.slots : h->geo.ring;
+	for (uint32_t i = 0; i < n; i++) {
+		rpi_place p = kind == RPI_KIND_SLOT ? rpi_slot(h, i) : rpi_ring(h, i);
+		uint64_t w = atomic_load(p.word);
+		if (generation ? RP_SLOT_STATE(w) == RP_SEALED && p.meta->generation == generation : RP_SLOT_STATE(w) == RP_FREE || (kind == RPI_KIND_SLOT && h->abandoned[i]))
+			return true;
+	}
+	return false;
+}
+
+RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err) {
+	RPI_ENTER(h, err);
+	uint64_t epoch = atomic_load(&h->epoch), s = RP_WORD_STEP(h->step), generation = RP_WORD(epoch, s, 0);
+	if (rp_fenced(h))
+		return rpi_error(err, RP_EFENCED, "epoch %llu is closed: rp_join", (unsigned long long)epoch);
+	if (atomic_load(&h->life) != RPI_READY || h->step != RP_WORD(epoch, s, RP_IDLE))
+		return rpi_error(err, RP_ESTATE, "rp_seal_step: call it between two steps");
+	if (atomic_load(&h->capture) != RPI_NONE)
+		return rpi_error(err, RP_EAGAIN, "step %llu is being captured", (unsigned long long)s);
+	if (flags & ~(uint32_t)RP_PRIVATE_UNCHANGED)
+		return rpi_error(err, RP_EINVAL, "rp_seal_step: unknown flags %#x", flags);
+	if (!has(h, RPI_KIND_RING, generation)) {
+		if (!(flags & RP_PRIVATE_UNCHANGED))
+			return rpi_error(err, RP_ECANCELED, "step %llu has no private part: the ring had no free place for it, since the daemon is behind: take another step", (unsigned long long)s);
+		if (!has(h, RPI_KIND_RING, 0))
+			return rpi_error(err, RP_EAGAIN, "no free ring place for step %llu: the daemon frees one once an older step is committed", (unsigned long long)s);
+		rpi_private(h, generation, 0);
+		rpi_flush(h, 0);
+	}
+	if (has(h, RPI_KIND_SLOT, generation))
+		return RP_OK;
+	if (!rpi_good(h, generation))
+		return rpi_error(err, RP_EAGAIN, "step %llu is not known to be good yet", (unsigned long long)s);
+	if (!has(h, RPI_KIND_SLOT, 0))
+		return rpi_error(err, RP_EAGAIN, "no free slot for step %llu: the daemon frees one once an older step is committed", (unsigned long long)s);
+	rpi_capture_live(h, generation);
+	rpi_flush(h, 0); /* a daemon that is away reads the words when it is back */
+	return has(h, RPI_KIND_SLOT, generation) ? RP_OK : rpi_error(err, RP_EAGAIN, "step %llu could not be captured: call again", (unsigned long long)s);
+}
+
 void rpi_capture_wait(rp_handle *h, int64_t deadline) {
 	uint32_t state;
 	while ((state = atomic_load(&h->capture)) != RPI_NONE) {

@@ -165,6 +165,51 @@ static void torn_while_copying(void) {
 	rank_end(&r);
 }
 
+/* With a cadence of four steps nothing is armed by step 1; asked for, it is sealed at once, with its staged volatile regions. */
+static void seals_a_step_out_of_turn(void) {
+	rank r;
+	int armed;
+	rank_start(&r, 5000);
+	SAME(rp_seal_step(r.h, 0, &failure), RP_OK); /* step 0 is */
+	atomic_store(&r.daemon.control->cadence.word, 4);
+	step(&r, 1, &armed);
+	SAME(armed, 0);
+	r.scale[0] = 77;
+	for (uint32_t i = 1; i < 4; i++)
+		atomic_store(&r.daemon.control->slot[i].word, RP_SLOT(0, RP_SEALED));
+	SAME(rp_seal_step(r.h, 0, &failure), RP_EAGAIN);
+	CHECK(strstr(failure.text, "no free slot"));
+	atomic_store(&r.daemon.control->slot[2].word, RP_SLOT(1, RP_FREE));
+	OK(rp_seal_step(r.h, 0, &failure));
+	rpi_place p = rpi_slot(r.h, 2);
+	SAME(p.meta->generation, RP_WORD(1, 1, 0));
+	CHECK(whole(r.h, p, RPI_PART_REPLICATED, true));
+	float scale;
+	memcpy(&scale, p.bytes + r.h->volatile_offset, 4);
+	CHECK(scale == 1);
+	OK(rp_seal_step(r.h, 0, &failure)); /* and not once more */
+	rp_stats st = {.struct_size = sizeof st};
+	OK(rp_get_stats(r.h, &st));
+	CHECK(st.captures == 1 && st.skipped == 0);
+
+	OK(rp_step_enter(r.h, 2, 0, &failure));
+	SAME(rp_seal_step(r.h, 0, &failure), RP_ESTATE);
+	OK(rp_step_exit(r.h, 2, 0, NULL, &failure));
+	SAME(rp_seal_step(r.h, 0, &failure), RP_EAGAIN);
+	CHECK(strstr(failure.text, "not known to be good"));
+	OK(rp_set_good(r.h, 2));
+	for (uint32_t i = 0; i < r.h->geo.ring; i++)
+		atomic_store(&r.daemon.control->place[i].word, RP_SLOT(9, RP_FREE));
+	atomic_store(&r.daemon.control->slot[3].word, RP_SLOT(9, RP_FREE));
+	SAME(rp_seal_step(r.h, 0, &failure), RP_ECANCELED);
+	OK(rp_seal_step(r.h, RP_PRIVATE_UNCHANGED, &failure));
+	SAME(rpi_ring(r.h, 0).meta->generation, RP_WORD(1, 2, 0));
+	CHECK(whole(r.h, rpi_ring(r.h, 0), RPI_PART_PRIVATE, true));
+	atomic_store(&r.daemon.control->fence.word, 1);
+	SAME(rp_seal_step(r.h, 0, &failure), RP_EFENCED);
+	rank_end(&r);
+}
+
 /* A cancelled capture leaves its slot COPYING for the same handle; at the next join it is TORN for the daemon. */
 static void cancelled_slot(void) {
 	rank r;
@@ -280,5 +325,5 @@ static void failed_load_is_not_sealed(void) {
 }
 
 const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"needs good", needs_good}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
-			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"cancelled slot", cancelled_slot},
+			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"cancelled slot", cancelled_slot},
 			      {"join finishes the capture", join_finishes_the_capture}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed}, {0}};
