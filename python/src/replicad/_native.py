@@ -22,6 +22,7 @@ WINDOW, VOLATILE, FROZEN = 0, 1, 2
 IN_WINDOW = 1
 NO_GROUP = 2**32 - 1
 NO_UPDATE = 1
+PRIVATE_UNCHANGED = 1
 INIT, LOAD = 1, 2
 SOURCES = {0: "fresh", 1: "own-ram", 2: "peer-ram", 3: "durable"}
 
@@ -139,6 +140,7 @@ def _declare(lib: c.CDLL) -> c.CDLL:
         "rp_attach": (h, i64, err),
         "rp_join": (h, c.POINTER(JoinInfo), i64, err),
         "rp_seal_initial": (h, err),
+        "rp_seal_step": (h, u32, err),
         "rp_load": (h, err),
         "rp_ready": (h, i64, err),
         "rp_step_enter": (h, u64, i64, err),

@@ -19,6 +19,7 @@ is not PyTorch: register any memory that supports the buffer protocol, and follo
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
 import os
 import threading
@@ -30,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _native as n
-from .errors import Fork, Invalid, SessionState
+from .errors import Error, Fork, Gone, Invalid, SessionState, Timeout
 from .region import Region
 from .threads import watch, work
 from .waiting import wait_rank
@@ -41,6 +42,10 @@ __all__ = ["Order", "Rank", "Stats"]
 SLICE = 0.1
 #: How long a call waits before it asks again, in seconds.
 RETRY = 0.02
+#: How long a rank that waits for a commit looks away, in seconds.
+GLANCE = 0.001
+#: The longest pause that a daemon takes, in seconds.
+DAY = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,7 @@ class Rank:
         self._capture_error: Exception | None = None  # what it raised, for the training thread
         self._arming = 0  # the step whose capture was armed last
         self._frozen = False
+        self._paused = 0.0  # until then it may stand still
         self._closed = False
         self._kept: list[object] = []
         self.met: int | None = None  #: the highest number of the gathering that this process is of
@@ -225,6 +231,7 @@ class Rank:
         """Says that this rank will stand still for at most ``most`` seconds, on purpose, so that it is not taken for a hang; 0
         ends the pause."""
         with self._lock:
+            self._paused = time.monotonic() + most
             self._check(self._lib.rp_pause(self._handle(), int(most * 1e9), c.byref(self._text)), "pause")
 
     def leave(self, timeout: float | None = None) -> None:
@@ -292,6 +299,34 @@ class Rank:
         """Stops the good word until the next load: at the first communicator error, before anything is aborted."""
         self._frozen = True
         self._lib.rp_freeze_good(self._handle())
+
+    def armed(self, step: int) -> bool:
+        """Whether the worker has, or had, a capture of this step to run."""
+        return bool(self._armed.value) and self._arming == step
+
+    def commit(self, step: int, timeout: float | None = None, *, unchanged: bool = False) -> None:
+        """Between two steps: waits until ``step``, which is the live one, is committed on the whole job, whether the cadence asks for it
+        or not. All ranks must call it. :class:`Fenced` when the epoch is closed before that. ``unchanged``: the private regions
+        are still as they were when the step took its copy of them; without that a copy that found no room is :class:`Canceled`."""
+        end = None if timeout is None else time.monotonic() + timeout
+        paused, say = self._paused, 0.0
+        try:
+            while self.committed < step:
+                with self._lock:
+                    code = self._lib.rp_seal_step(self._handle(), n.PRIVATE_UNCHANGED if unchanged else 0, c.byref(self._text))
+                    if code not in (n.OK, n.EAGAIN):
+                        raise n.failure(f"commit step {step}", code, self._text)
+                now = time.monotonic()
+                if end is not None and now >= end:
+                    raise Timeout(f"commit step {step}: committed is {self.committed}; replicad status says what the commit waits for")
+                if now >= say:  # a daemon that was started again has not heard it
+                    say = now + 1.0
+                    with contextlib.suppress(Gone, Timeout):
+                        self.pause(max(DAY if end is None else min(end - now, DAY), 1.0))
+                self._fence.wait(GLANCE)
+        finally:
+            with contextlib.suppress(Error):
+                self.pause(max(0.0, paused - time.monotonic()))
 
     @property
     def attached(self) -> bool:

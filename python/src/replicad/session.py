@@ -426,6 +426,22 @@ class Session:
             self._torn, self._inside = self._at + 1, None
             self._rank.freeze_good()
 
+    def commit(self, timeout: float | None = None) -> int:
+        """Waits until the step whose state is live is committed on the whole job, and returns it: before a planned stop, say, or an
+        evaluation. All ranks call it, between two steps, with nothing of the next one done yet.
+
+        Every step is captured behind the next forward by itself, and most are committed; this one is, whatever ``--cadence`` says and
+        however fast steps are. :class:`Fenced` when a rank is lost before that; :class:`Timeout` after ``timeout`` seconds: the
+        state is then what it was, and training may go on.
+        """
+        self._check()
+        if self._inside or self._at < 0:
+            raise SessionState("commit inside of a step: leave the step first" if self._inside else "a commit before resume: call session.resume() first")
+        if not self._rank.armed(self._at):  # else the worker brings it to the stages
+            self._settle_stages()
+        self._rank.commit(self._at, timeout, unchanged=not self._watch.forwarded)
+        return self._at
+
     @contextmanager
     def pause(self, most: float) -> Iterator[None]:
         """What takes longer than a step, at most ``most`` seconds: evaluation, compilation, a checkpoint of one's own. Without

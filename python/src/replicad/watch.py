@@ -83,6 +83,11 @@ class Watch:
         self._at_exit = step, generators
         self._digests = {x.name: _digest(x.local) for x in self._leaves}
 
+    @property
+    def forwarded(self) -> bool:
+        """Whether a forward has begun since the last step ended."""
+        return self._at_exit is None
+
     def forward(self) -> None:
         """The next forward begins."""
         if self._at_exit is None:

@@ -1,0 +1,156 @@
+"""A step is committed when it is asked for, whatever the cadence says and however fast steps are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from conftest import Daemon
+
+RANK = """
+import ctypes, os, random, signal, sys
+import replicad
+from replicad import Rank, Region
+
+random.seed(int(sys.argv[1]))
+wanted = sorted(random.sample(range(1, 150), 15))
+weights, own = (ctypes.c_uint8 * 40960)(), (ctypes.c_uint8 * 4096)()
+with Rank.open() as rank:
+    rank.register([
+        Region("weights", ctypes.addressof(weights), 40960, shape=(40960,)),
+        Region("own", ctypes.addressof(own), 4096, shape=(4096,), private=True, changes="any"),
+    ])
+    rank.attach()
+    while (order := rank.join()).initialise:
+        rank.seal_initial()
+    rank.load()
+    rank.ready()
+    print("AT", order.step, flush=True)
+    assert weights[0] == own[0] == order.step
+    for step in range(order.step + 1, 151):
+        own[0] = step
+        rank.step_enter(step)
+        weights[0] = step
+        rank.step_exit(step)
+        if step in wanted:
+            rank.commit(step, 60.0, unchanged=True)
+            assert rank.committed == step, (rank.committed, step)
+            print("COMMITTED", step, flush=True)
+            if order.step == 0 and step == wanted[7]:
+                os.kill(os.getpid(), signal.SIGKILL)
+    rank.leave()
+"""
+
+
+@pytest.mark.parametrize(("cadence", "slots"), [(1, 4), (1, 2), (7, 3)])
+def test_any_step_of_ranks_that_stop_is_committed(daemon: Daemon, cadence: int, slots: int) -> None:
+    """Both ranks are killed when they have heard that one is: what they go on from is that one."""
+    out = daemon.run(RANK, "5", world=2, flags=("--cadence", str(cadence), "--slots", str(slots))).done()
+    committed = [int(s) for s in re.findall(r"^COMMITTED (\d+)$", out, re.M)]
+    wanted = sorted(set(committed))
+    assert len(wanted) == 15, out
+    assert sorted(committed) == sorted([*wanted, *wanted]), out
+    assert re.findall(r"^AT (\d+)$", out, re.M) == ["0", "0", str(wanted[7]), str(wanted[7])], out
+
+
+ALONE = """
+import ctypes, os, sys, time
+import replicad
+from replicad import Rank, Region
+
+weights = (ctypes.c_uint8 * 4096)()
+with Rank.open() as rank:
+    rank.register([Region("weights", ctypes.addressof(weights), 4096, shape=(4096,))])
+    rank.attach()
+    while (order := rank.join()).initialise:
+        rank.seal_initial()
+    rank.load()
+    rank.ready()
+    if order.step == 0:
+        rank.step_enter(1)
+        try:
+            rank.commit(1)
+        except replicad.SessionState as err:
+            print("REFUSED", err, flush=True)
+        rank.step_exit(1)
+        if rank.number == 1:
+            rank.kv_get("go")
+            os._exit(3)
+        rank.step_enter(2)
+        rank.step_exit(2)
+        try:
+            rank.commit(2, 0.2)
+        except replicad.Timeout as err:
+            print("LATE", err, flush=True)
+        rank.kv_set("go", b"")
+        try:
+            rank.commit(2)
+        except replicad.Fenced as err:
+            print("FENCED", err, flush=True)
+        while (order := rank.join()).initialise:
+            rank.seal_initial()
+        rank.load()
+        rank.ready()
+    rank.step_enter(order.step + 1)
+    rank.step_exit(order.step + 1)
+    rank.commit(order.step + 1)
+    rank.leave()
+    print("DONE", flush=True)
+"""
+
+
+def test_what_ends_the_wait(daemon: Daemon) -> None:
+    """A rank that is a step ahead of the other waits in vain, and is told when the other is lost."""
+    out = daemon.run(ALONE, world=2).done()
+    assert out.count("REFUSED commit step 1: rp_seal_step: call it between two steps") == 2, out
+    assert "LATE commit step 2: committed is 1; replicad status says what the commit waits for" in out
+    assert "FENCED commit step 2: epoch 1 is closed" in out
+    assert out.count("DONE") == 2
+
+
+SESSION = """
+import os, signal, sys
+import torch
+import replicad
+
+staging = sys.argv[1] == "staged"
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+x = torch.randn(8, 4)
+session = replicad.Session(model=model, optimizer=optimizer, staging=staging)
+try:
+    session.commit()
+except replicad.SessionState as err:
+    print("REFUSED", err)
+start = session.resume()
+print("AT", int(start), float(model[0].weight.detach().double().sum()), float(model[1].running_mean.double().sum()), flush=True)
+for step in range(start + 1, 14):
+    model(x).square().mean().backward()
+    with session.step():
+        optimizer.step()
+        if step == 1:
+            try:
+                session.commit()
+            except replicad.SessionState as err:
+                print("REFUSED", err)
+    optimizer.zero_grad()
+    if step == 11 and start == 0:
+        print("COMMITTED", session.commit(timeout=60.0), float(model[0].weight.detach().double().sum()), float(model[1].running_mean.double().sum()), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+session.leave()
+session.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["in place", "staged"])
+def test_a_session_commits(daemon: Daemon, how: str) -> None:
+    """With a cadence of fifty steps nothing would be: step 11 is, with its weights and the statistics that go with it."""
+    pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
+    out = daemon.run(SESSION, how, flags=("--cadence", "50")).done()
+    assert out.count("REFUSED a commit before resume") == 2, out
+    assert out.count("REFUSED commit inside of a step") == 1, out
+    _, again = re.findall(r"^AT (.*)$", out, re.M)
+    assert again == re.findall(r"^COMMITTED (.*)$", out, re.M)[0], out
+    assert again.split()[0] == "11"
