@@ -87,7 +87,7 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 		if err != nil {
 			return o, err
 		}
-		o.Socket = c.Socket
+		o.Socket, o.Admin = c.Socket, c.AdminSocket
 		if o.Token == "" {
 			o.Token = c.JobToken
 		}

@@ -54,8 +54,5 @@ func (o Options) Environ() []string {
 	if groups := groupsVariable(o.Named, o.Groups); groups != "" {
 		env = append(env, groups)
 	}
-	if o.Token != "" {
-		env = append(env, "REPLICAD_TOKEN="+o.Token)
-	}
-	return env
+	return append(env, o.access()...)
 }

@@ -18,6 +18,7 @@ import (
 type Options struct {
 	Socket string // the daemon's socket for ranks
 	Token  string // its job token, if it asks for one
+	Admin  string // its admin socket, if known: ranks may ask it what they would lose
 	Host   string // address of this node for the ranks' own sockets; default 127.0.0.1
 
 	Job      string
@@ -195,8 +196,16 @@ func (o Options) environ(start wire.RunStart) []string {
 	if groups := groupsVariable(start.Group == replica.NoGroup, start.Groups); groups != "" {
 		env = append(env, groups)
 	}
+	return append(env, o.access()...)
+}
+
+// access is how a process asks this node's daemon, besides the socket for ranks.
+func (o Options) access() (env []string) {
 	if o.Token != "" {
 		env = append(env, "REPLICAD_TOKEN="+o.Token)
+	}
+	if o.Admin != "" {
+		env = append(env, "REPLICAD_ADMIN_SOCKET="+o.Admin)
 	}
 	return env
 }

@@ -170,6 +170,7 @@ func (l *leader) status() []JobStatus {
 			}
 			slices.Sort(s.Waiting)
 		}
+		s.Parts, s.Offers = partsStatus(led.job, l.view.Nodes), offersStatus(led.reports)
 		out = append(out, s)
 	}
 	return out
@@ -211,6 +212,30 @@ func jobStatus(job *replica.Job, reports map[replica.NodeName]replica.NodeReport
 		return compareStrings(string(a.Node), string(b.Node))
 	})
 	return s
+}
+
+// partsStatus lists the recorded holders of what is committed; one whose keeper started anew has lost it.
+func partsStatus(job *replica.Job, nodes map[replica.NodeName]replica.Node) (out []PartStatus) {
+	for _, p := range job.Parts {
+		s := PartStatus{Part: p.Part.String(), Nodes: []replica.NodeName{}}
+		for _, h := range p.Holders {
+			if n, ok := nodes[h.Node]; ok && n.Incarnation == h.Incarnation {
+				s.Nodes = append(s.Nodes, h.Node)
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func offersStatus(reports map[replica.NodeName]replica.NodeReport) (out []OfferStatus) {
+	for node, r := range reports {
+		if r.Offers > 0 {
+			out = append(out, OfferStatus{Node: node, Processes: r.Offers, Spare: r.Spare})
+		}
+	}
+	slices.SortFunc(out, func(a, b OfferStatus) int { return compareStrings(string(a.Node), string(b.Node)) })
+	return out
 }
 
 func rankState(r replica.RankReport) string {

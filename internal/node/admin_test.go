@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
@@ -144,5 +145,20 @@ func TestRankStates(t *testing.T) {
 		if s.Ranks[1].State != "unobserved" || s.Ranks[2].State != "unclaimed" {
 			t.Errorf("the others are %s and %s", s.Ranks[1].State, s.Ranks[2].State)
 		}
+	}
+}
+
+// What survives a loss: the recorded holders that have kept their memory, and where processes could start.
+func TestHoldersAndOffers(t *testing.T) {
+	job := newJob()
+	nodes := map[replica.NodeName]replica.Node{"n1": {Name: "n1", Incarnation: 11}, "n2": {Name: "n2", Incarnation: 23}}
+	job.Parts = []replica.PartRoot{{Part: replica.OfGroup(0), Holders: []replica.Holder{{Node: "n1", Incarnation: 11}, {Node: "n2", Incarnation: 22}, {Node: "n9", Incarnation: 1}}}, {Part: replica.OfRank(1)}}
+	want := []PartStatus{{"group 0", []replica.NodeName{"n1"}}, {"private 1", []replica.NodeName{}}}
+	if got := partsStatus(job, nodes); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v: n2 came back without its memory, n9 is not registered", got, want)
+	}
+	reports := map[replica.NodeName]replica.NodeReport{"n2": {Offers: 2, Spare: true}, "n1": {Offers: 1}, "n3": {}}
+	if got, want := offersStatus(reports), []OfferStatus{{Node: "n1", Processes: 1}, {Node: "n2", Processes: 2, Spare: true}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -50,6 +50,11 @@ type JobStatus struct {
 	// DurableError is why the newest durable write failed.
 	DurableError string    `json:"durable_error,omitempty"`
 	Holdings     []Holding `json:"holdings,omitempty"`
+	// Parts says which nodes held each part of Committed when it was committed, and have kept their memory since. Holdings is what they
+	// reported last, which is not said anew with each step.
+	Parts []PartStatus `json:"parts,omitempty"`
+	// Offers says how many processes the launchers of each node could still start for this job.
+	Offers []OfferStatus `json:"offers,omitempty"`
 	// Disputes are the generations that ranks of a group reported different roots of, oldest first.
 	Disputes    []DisputeStatus    `json:"disputes,omitempty"`
 	Quarantined []replica.NodeName `json:"quarantined,omitempty"` // nodes that are kept out of this job
@@ -63,6 +68,19 @@ type DisputeStatus struct {
 	Majority   bool               `json:"majority"`
 	Suspects   []replica.Rank     `json:"suspects"`
 	Votes      []replica.Vote     `json:"votes"`
+}
+
+// PartStatus is one part of the committed generation.
+type PartStatus struct {
+	Part  string             `json:"part"`
+	Nodes []replica.NodeName `json:"nodes"`
+}
+
+// OfferStatus is what the launchers on a node offer.
+type OfferStatus struct {
+	Node      replica.NodeName `json:"node"`
+	Processes int              `json:"processes"`
+	Spare     bool             `json:"spare,omitempty"` // they take only ranks that were lost elsewhere
 }
 
 // RankStatus is one rank.
