@@ -141,6 +141,8 @@ class Job:
 class Daemon:
     """`replicad daemon --dev` in a folder of its own, with its own loopback address."""
 
+    target: tuple[str, ...] = ("--dev",)  # how verbs name it
+
     def __init__(self, program: Path = ROOT / "bin" / "replicad", env: dict[str, str] | None = None) -> None:
         self.dir = Path(tempfile.mkdtemp(prefix="replicad-py-"))  # short: sockets have paths of 107 bytes at most
         self.program = program
@@ -153,8 +155,16 @@ class Daemon:
 
     def start(self) -> None:
         """Starts the daemon and waits until it can be used."""
-        self.process = subprocess.Popen([str(self.program), "daemon", "--dev"], env=self.env, cwd=self.dir, stderr=subprocess.PIPE, text=True)
+        self.launch()
+        self.ready()
+
+    def launch(self, *flags: str) -> None:
+        """Starts the daemon."""
+        self.process = subprocess.Popen([str(self.program), "daemon", *self.target, *flags], env=self.env, cwd=self.dir, stderr=subprocess.PIPE, text=True)
         self.log = Lines(stream(self.process.stderr))
+
+    def ready(self) -> None:
+        """Waits until it has a leader."""
         self.log.until('"event":"linked"')
         for line in self.log.seen:
             if '"keeper_started"' in line:
@@ -165,7 +175,7 @@ class Daemon:
         name = name or f"t-{uuid.uuid4().hex[:12]}"
         path = self.dir / f"{name}.py"
         path.write_text(textwrap.dedent(program))
-        command = [str(self.program), "run", "--dev", "--job", name, "--world", str(world), "--min-copies", "1", *flags, "--", python, str(path), *args]
+        command = [str(self.program), "run", *self.target, "--job", name, "--world", str(world), "--min-copies", "1", *flags, "--", python, str(path), *args]
         process = subprocess.Popen(command, env=self.env, cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         job = Job(process, name, Lines(stream(process.stdout), lambda: f"The daemon ({self.process and self.process.poll()}):\n{self.log}"))
         self.jobs.append(job)

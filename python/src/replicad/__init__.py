@@ -28,6 +28,7 @@ from .errors import (
     Unsupported,
     Version,
 )
+from .feasible import Feasible, Loss
 from .rank import Order, Rank, Stats
 from .region import Region
 from .waiting import place, wait_rank
@@ -44,10 +45,12 @@ __all__ = [
     "Canceled",
     "Corrupt",
     "Error",
+    "Feasible",
     "Fenced",
     "Fork",
     "Gone",
     "Invalid",
+    "Loss",
     "Mismatch",
     "NoMemory",
     "Opaque",

@@ -21,10 +21,11 @@ from typing import Any
 
 import torch
 
-from . import groups, rng
+from . import admin, groups, rng
 from .capsule import Opaque
 from .errors import Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState
 from .explain import Explanation, explain
+from .feasible import Feasible, feasible
 from .layout import Layout, sharded
 from .orders import Orders
 from .rank import Order, Rank, Stats
@@ -537,6 +538,15 @@ class Session:
         do. It prints well: ``print(session.explain())``, before the first step."""
         self._check()
         return explain(self)
+
+    def feasible(self, timeout: float = 5.0) -> Feasible:
+        """Whether the loss of this rank, of its node, or of any one node of its replica group could be recovered from memory, by what
+        is on record now; ``str()`` of it says why not. It asks the node's daemon, and that the leader: for now and then.
+        :class:`Again` where no leader answers, :class:`Refused` where this process may not ask, :class:`Gone` where no daemon does."""
+        self._check()
+        if self._at < 0:
+            raise SessionState("feasible before resume: call session.resume() first")
+        return feasible(admin.status(timeout), self.order.job, self.order.rank, self._at)
 
     def stats(self) -> Stats:
         """Captures of this rank and what they cost."""

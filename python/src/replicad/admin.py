@@ -1,0 +1,67 @@
+"""What the daemon of this node knows of the cluster: the JSON of `replicad status --json`, asked on its admin socket."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from .errors import Gone, Invalid, Refused, System, Timeout, Version
+
+__all__ = ["status"]
+
+_MOST = 64 << 20  # bytes of an answer
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("replicad", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def path() -> str:
+    """The admin socket: what `replicad run` names in REPLICAD_ADMIN_SOCKET, else beside the socket for ranks."""
+    if named := os.environ.get("REPLICAD_ADMIN_SOCKET"):
+        return named
+    if ranks := os.environ.get("REPLICAD_SOCKET"):
+        return str(Path(ranks).with_name("admin.sock"))
+    raise Invalid("no daemon is named: start this program with `replicad run`, or set REPLICAD_ADMIN_SOCKET to the daemon's admin socket")
+
+
+def status(timeout: float = 5.0) -> dict[str, Any]:
+    """Asks once; ``timeout`` in seconds. The socket is the daemon's user's alone: another user's process is :class:`Refused`."""
+    where = path()
+    connection = _Connection(where, timeout)
+    try:
+        connection.request("GET", "/status")
+        answer = connection.getresponse()
+        body = answer.read(_MOST + 1)
+    except PermissionError as err:
+        raise Refused(f"the admin socket {where} is open to the daemon's user alone: run the job as that user, or ask `replicad status` as it") from err
+    except (FileNotFoundError, ConnectionError) as err:
+        raise Gone(f"no daemon answers on {where} ({err}): it is away, or has another admin_socket: name that in REPLICAD_ADMIN_SOCKET") from err
+    except TimeoutError as err:
+        raise Timeout(f"the daemon on {where} did not answer in {timeout} s") from err
+    except (OSError, http.client.HTTPException) as err:
+        raise System(f"the daemon on {where}: {err}") from err
+    finally:
+        connection.close()
+    if answer.status != 200 or len(body) > _MOST:
+        raise Refused(f"the daemon on {where}: {answer.status} {body[:200]!r}")
+    try:
+        said = json.loads(body)
+    except ValueError as err:
+        raise Version(f"the daemon on {where} answered {body[:100]!r}, which is no JSON: are daemon and wheel of one release?") from err
+    if not isinstance(said, dict):
+        raise Version(f"the daemon on {where} answered a {type(said).__name__}, not an object: are daemon and wheel of one release?")
+    return said

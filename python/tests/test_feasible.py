@@ -1,0 +1,172 @@
+"""What a session says about losses is what becomes of them."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import replicad
+from conftest import Daemon, environment
+from nodes import cluster
+from replicad.feasible import Feasible, feasible
+
+JOB = uuid.UUID("11111111-2222-3333-4444-555555555555")
+
+
+def known() -> dict[str, Any]:
+    """Two replicas on nodes a and b; c would take over for either."""
+    nodes = [{"name": n, "state": "alive", "voter": True} for n in "abc"]
+    parts = [{"part": "group 0", "nodes": ["a", "b"]}, {"part": "private 0", "nodes": ["a", "c"]}, {"part": "private 1", "nodes": ["b", "c"]}]
+    job = {
+        "id": str(JOB), "phase": "open", "position": {"epoch": 1, "step": 12}, "copies": 2, "degraded": False, "parts": parts,
+        "ranks": [{"rank": 0, "group": 0, "node": "a"}, {"rank": 1, "group": 0, "node": "b"}], "offers": [{"node": "c", "processes": 1, "spare": True}],
+    }  # fmt: skip
+    return {"leader": "b", "nodes": nodes, "jobs": [job]}
+
+
+def after(change: Callable[[dict[str, Any]], object]) -> Feasible:
+    said = copy.deepcopy(known())
+    change(said)
+    return feasible(said, JOB, 0, 13)
+
+
+def test_every_loss_can_be_recovered() -> None:
+    f = after(lambda s: None)
+    assert f
+    assert (f.step, f.live, list(f.nodes)) == (12, 13, ["a", "b"])
+    assert f.rank.holders == {"group 0": ("a", "b"), "private 0": ("a", "c"), "private 1": ("b", "c")}
+    assert f.node.holders == {"group 0": ("b",), "private 0": ("c",), "private 1": ("b", "c")}
+    assert str(f) == (
+        "step 12 is committed, 13 is live\nloss of rank 0: on from step 12, from a, b, c\nloss of node a: on from step 12, from b, c\nloss of node b: on from step 12, from a, c"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "rank", "why"),
+    [
+        (lambda s: s["jobs"][0].update(offers=None), True, r"1 processes would have to start elsewhere \(ranks 0\), other nodes offer none: start `replicad run --spare` there"),
+        (lambda s: s["jobs"][0].update(quarantined=["c"]), True, "other nodes offer none"),
+        (
+            lambda s: s["nodes"][2].update(state="silent"),
+            True,
+            "private 0 of step 12 is held by a and c alone; .*other nodes offer none.*1 of 3 voters would be left, which is no majority",
+        ),
+        (lambda s: s["nodes"][1].update(state="unobserved"), True, None),
+        (lambda s: [n.update(voter=n["name"] == "a") for n in s["nodes"]], True, "0 of 1 voters would be left"),
+        (lambda s: s["jobs"][0].update(phase="planned"), False, "the job is planned: a recovery is under way"),
+        (
+            lambda s: (
+                s["jobs"][0]["parts"][1].update(nodes=["a"]),
+                s["jobs"][0].update(copies=1, degraded=True, holdings=[{"part": "private 0", "node": "c", "generation": {"epoch": 1, "step": 9}}]),
+            ),
+            True,
+            r"private 0 of step 12 is held by a alone; node c had step 9 when it reported last \(commits wait for 1 copies, fewer than the job asks for\)",
+        ),
+        (lambda s: s["jobs"][0]["parts"][2].update(nodes=[]), False, "private 1 of step 12 is held by nobody"),
+    ],
+    ids=["no spare", "quarantined", "a silent holder", "a daemon that is away", "the only voter", "in a recovery", "a mirror that is behind", "no holder"],
+)
+def test_why_not(change: Callable[[dict[str, Any]], object], rank: bool, why: str | None) -> None:
+    f = after(change)
+    assert bool(f.rank) is rank
+    assert bool(f.node) is bool(f.nodes["a"]) is (why is None)
+    assert re.search(why or "on from step 12", str(f.node)), f.node
+
+
+@pytest.mark.parametrize(
+    "change", [lambda s: s.update(leader=""), lambda s: s["jobs"][0].update(parts=None), lambda s: s.update(jobs=[])], ids=["no leader", "not opened", "another job"]
+)
+def test_nothing_is_guessed(change: Callable[[dict[str, Any]], object]) -> None:
+    with pytest.raises(replicad.Again, match="no leader said who holds what"):
+        after(change)
+
+
+def test_what_cannot_be_asked(daemon: Daemon, tmp_path: Path) -> None:
+    """No daemon; a daemon of another user."""
+    ask = "import os, replicad.admin\n{}\ntry:\n    print(replicad.admin.status()['node'])\nexcept replicad.Error as err:\n    print(type(err).__name__, err)"
+
+    def asked(socket: Path, first: str = "") -> str:
+        return subprocess.run([sys.executable, "-c", ask.format(first)], env=environment(REPLICAD_SOCKET=str(socket)), check=True, capture_output=True, text=True).stdout
+
+    assert asked(daemon.socket) == "dev\n"
+    assert re.match(rf"Gone no daemon answers on {tmp_path}/admin.sock .*REPLICAD_ADMIN_SOCKET", asked(tmp_path / "ranks.sock"))
+    if os.geteuid() == 0:
+        assert "Refused the admin socket" in asked(daemon.socket, "os.setuid(65534)")
+
+
+LOOP = """
+import os, pathlib, sys, time
+import torch
+import replicad
+
+told = pathlib.Path(sys.argv[1])
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+session = replicad.Session(model=model, optimizer=optimizer)
+
+
+def say(what):
+    f = session.feasible()
+    print("RANK", session.order.rank, what, int(bool(f)), f.step, f.live, os.getpid(), str(f).replace(chr(10), " | "), flush=True)
+    return f
+
+
+def train():
+    start = session.resume()
+    print("AT", session.order.rank, int(start), start.source, flush=True)
+    while not (told / "end").exists():
+        model(torch.ones(2, 4)).square().mean().backward()
+        with session.step():
+            optimizer.step()
+        optimizer.zero_grad()
+        session.commit(timeout=60.0)
+        say("says")
+        time.sleep(0.1)  # seconds, of a step
+
+
+while True:
+    try:
+        train()
+        session.leave()
+        break
+    except replicad.Fenced:
+        continue
+session.close()
+"""
+
+
+def test_a_node_is_lost_as_it_was_said(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
+    began = time.monotonic()
+    with cluster("abc") as nodes:
+        jobs = {n: nodes[n].run(LOOP, str(tmp_path), world=2, name="job", flags=("--min-copies", "2", "--ranks", r)) for n, r in (("a", "0"), ("b", "1"))}
+        first = jobs["a"].until("RANK 0 says 0")
+        assert "loss of node b: 1 processes would have to start elsewhere (ranks 1), other nodes offer none" in first
+        assert re.search(r"loss of rank 0: on from step (\d+), from", first)
+        spare = nodes["c"].run(LOOP, str(tmp_path), world=2, name="job", flags=("--min-copies", "2", "--spare"))
+        now = jobs["a"].until("RANK 0 says 1")
+        promised = re.search(r"loss of node b: on from step (\d+), from ([abc, ]+)$", now)
+        assert promised, now
+        assert "b" not in promised[2]
+        pid = int(jobs["b"].until("RANK 1 says 1").split()[6])
+        nodes["b"].lose(pid)
+        came = spare.until("AT 1").split()
+        assert int(came[2]) >= int(promised[1])
+        assert came[3] == "peer-ram"
+        after = jobs["a"].until("RANK 0 says 0")
+        assert "1 of 3 voters would be left, which is no majority" in after
+        (tmp_path / "end").touch()
+        jobs["a"].done()
+        spare.done()
+    print(f"{time.monotonic() - began:.1f} s")
