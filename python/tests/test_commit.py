@@ -149,7 +149,7 @@ def test_a_session_commits(daemon: Daemon, how: str) -> None:
     """With a cadence of fifty steps nothing would be: step 11 is, with its weights and the statistics that go with it."""
     pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
     out = daemon.run(SESSION, how, flags=("--cadence", "50")).done()
-    assert out.count("REFUSED a commit before resume") == 2, out
+    assert out.count("REFUSED commit before resume") == 2, out
     assert out.count("REFUSED commit inside of a step") == 1, out
     _, again = re.findall(r"^AT (.*)$", out, re.M)
     assert again == re.findall(r"^COMMITTED (.*)$", out, re.M)[0], out

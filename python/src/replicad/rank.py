@@ -312,10 +312,7 @@ class Rank:
         paused, say = self._paused, 0.0
         try:
             while self.committed < step:
-                with self._lock:
-                    code = self._lib.rp_seal_step(self._handle(), n.PRIVATE_UNCHANGED if unchanged else 0, c.byref(self._text))
-                    if code not in (n.OK, n.EAGAIN):
-                        raise n.failure(f"commit step {step}", code, self._text)
+                self._seal_step(f"commit step {step}", unchanged)
                 now = time.monotonic()
                 if end is not None and now >= end:
                     raise Timeout(f"commit step {step}: committed is {self.committed}; replicad status says what the commit waits for")
@@ -327,6 +324,23 @@ class Rank:
         finally:
             with contextlib.suppress(Error):
                 self.pause(max(0.0, paused - time.monotonic()))
+
+    def seal(self, step: int, timeout: float, *, unchanged: bool = False) -> None:
+        """Between two steps: returns once ``step``, the live one, lies sealed in the arena and nothing is being copied."""
+        end = time.monotonic() + timeout
+        while not self._seal_step(f"seal step {step}", unchanged):
+            if time.monotonic() >= end:
+                raise n.failure(f"seal step {step}", n.ETIMEOUT, self._text)
+            self._fence.wait(GLANCE)
+
+    def _seal_step(self, op: str, unchanged: bool) -> bool:
+        """Whether the live step is sealed; else it is tried now."""
+        with self._lock:
+            self._text.text = b""
+            code = self._lib.rp_seal_step(self._handle(), n.PRIVATE_UNCHANGED if unchanged else 0, c.byref(self._text))
+            if code not in (n.OK, n.EAGAIN):
+                raise n.failure(op, code, self._text)
+            return bool(code == n.OK)
 
     @property
     def attached(self) -> bool:

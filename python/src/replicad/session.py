@@ -23,10 +23,11 @@ import torch
 
 from . import admin, groups, rng
 from .capsule import Opaque
-from .errors import Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState
+from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState
 from .explain import Explanation, explain
 from .feasible import Feasible, feasible
 from .layout import Layout, sharded
+from .offload import Offload
 from .orders import Orders
 from .rank import Order, Rank, Stats
 from .region import Region
@@ -111,6 +112,7 @@ class Session:
         self._inside: object = None  # the step that is open: none, or a mark of its own
         self._entering = False
         self._torn = -1  # the step that was begun and not ended
+        self._offloaded: Offload | None = None
         self._resumed = threading.Event()  # an epoch is open for the training thread
         self._at_exit = -1  # the step that the worker may copy
         self._at = -1  # the step whose state is live; -1 before resume
@@ -216,6 +218,7 @@ class Session:
 
     def _on_forward(self, *_: Any) -> None:
         if self._at >= 0 and self._pid == os.getpid():
+            self._present("a forward")
             self._watch.forward()
             for layer in self._trained.merged():
                 self._watch.say(
@@ -249,6 +252,7 @@ class Session:
         before the loop, and again after :class:`replicad.Fenced` by those who stay in the process.
         """
         self._check()
+        self._present("resume")
         self._outside("resume")
         self._resumed.clear()
         if not self._rank.attached:
@@ -364,6 +368,7 @@ class Session:
         reported, and the rank goes back to the step before.
         """
         self._check()
+        self._present("a step")
         self._outside("a step")
         if self._at < 0:
             raise SessionState("a step before resume: call session.resume() first")
@@ -435,13 +440,41 @@ class Session:
         however fast steps are. :class:`Fenced` when a rank is lost before that; :class:`Timeout` after ``timeout`` seconds: the
         state is then what it was, and training may go on.
         """
-        self._check()
-        if self._inside or self._at < 0:
-            raise SessionState("commit inside of a step: leave the step first" if self._inside else "a commit before resume: call session.resume() first")
-        if not self._rank.armed(self._at):  # else the worker brings it to the stages
-            self._settle_stages()
+        self._between("commit")
         self._rank.commit(self._at, timeout, unchanged=not self._watch.forwarded)
         return self._at
+
+    @contextmanager
+    def offload(self, timeout: float = 60.0) -> Iterator[int]:
+        """Gives the memory of staged tensors back while the block runs, an evaluation or another model, and yields how many bytes that
+        is; their values are in the stages in host memory, and in the arena. Those are tensors on a device, and host tensors of a session with
+        ``staging=True``; others are registered where they lie and stay there. No step, no forward of the session's models and no
+        collective over their tensors inside; they may have other addresses afterwards. Gradients are the caller's (``zero_grad()``
+        gives theirs back)."""
+        self._between("offload")
+        if not self._staging:
+            raise SessionState("offload: every tensor lies in host memory where it was registered, and can't move: make the session with staging=True")
+        with contextlib.suppress(Canceled):  # it has no private part; nothing is being copied all the same
+            self._rank.seal(self._at, timeout, unchanged=not self._watch.forwarded)
+        self._offloaded = Offload(self._staging)
+        try:
+            yield self._offloaded.nbytes
+        finally:
+            self._offloaded.back()
+            self._offloaded = None
+
+    def _between(self, what: str) -> None:
+        """Between two steps, for what copies the live step: staged tensors must be in their stages."""
+        self._check()
+        self._present(what)
+        if self._inside or self._at < 0:
+            raise SessionState(f"{what} inside of a step: leave the step first" if self._inside else f"{what} before resume: call session.resume() first")
+        if not self._rank.armed(self._at):  # else the worker brings them there
+            self._settle_stages()
+
+    def _present(self, what: str) -> None:
+        if self._offloaded is not None:
+            raise SessionState(f"{what} inside of `with session.offload()`: the tensors' memory is given back: leave the block first")
 
     @contextmanager
     def pause(self, most: float) -> Iterator[None]:

@@ -49,6 +49,11 @@ class Staging:
         return bool(self._live)
 
     @property
+    def live(self) -> Sequence[Leaf]:
+        """The tensors that have stages."""
+        return self._live
+
+    @property
     def on_device(self) -> bool:
         """Whether the end of a step on the host is not its end on the device."""
         return any(x.local.device.type == "cuda" for x in self._live)
