@@ -19,6 +19,7 @@ DOCS = ROOT / "docs"
 PAGES = {
     "pytorch.md": ["step 50 loss"],
     "inprocess.md": ["at step 50 in run 2"],
+    "adapters.md": ["step 30 loss"],
     "torchrun.md": ["step 50 loss"],
     "testing.md": ["Resumption(steps=8, resumed_at=5", "step 30, survived"],
 }
