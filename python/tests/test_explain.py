@@ -22,7 +22,7 @@ PROGRAM = f"""
 import argparse, json, os, sys
 sys.path.insert(0, {str(ROOT / "examples" / "torch")!r})
 import torch
-import fsdp, gpt, replicad
+import fsdp, gpt, replicad, sharded
 from replicad.store import init_process_group
 
 shards = int(sys.argv[1])
@@ -32,7 +32,8 @@ connection = replicad.connect()
 rank, world = connection.number, connection.world
 if shards:
     init_process_group(connection)
-    model, optimizer, schedule = fsdp.build(argparse.Namespace(seed=1, length=16, width=16, layers=1, steps=10, shards=shards), world, len(text.alphabet))
+    training = sharded.Training(fsdp.FSDP2(), argparse.Namespace(seed=1, length=16, width=16, layers=1, steps=10, shards=shards), world, len(text.alphabet))
+    model, optimizer, schedule = training.model, training.optimizer, training.schedule
 else:
     torch.manual_seed(1)
     model = gpt.GPT(len(text.alphabet), 16, 16, 1)

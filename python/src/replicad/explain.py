@@ -15,6 +15,7 @@ import torch
 
 from . import data, rng, rngcodec
 from .groups import derive, flag
+from .wrappers import fsdp1
 
 if TYPE_CHECKING:
     from .region import Region
@@ -249,7 +250,7 @@ def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
 
 def _flat(models: dict[str, Any]) -> bool:
     """Whether FSDP1 holds parameters: an optimizer may have other views of them than the model names."""
-    return any(type(m).__name__ == "FullyShardedDataParallel" for model in models.values() for m in model.modules())
+    return any(True for model in models.values() for _ in fsdp1(model))
 
 
 def _some(names: list[str]) -> str:

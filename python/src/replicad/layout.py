@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,9 @@ import torch
 from . import capsule
 from .errors import Corrupt, Mismatch
 from .groups import Spread, everywhere, grid, on_mesh
+from .optimizers import part
 from .region import Region
-from .state import clean
+from .wrappers import clean, fsdp1
 
 __all__ = ["Layout", "Sharded", "differences", "sharded"]
 
@@ -54,25 +55,22 @@ def sharded(world: int, models: Mapping[str, Any], optimizers: Mapping[str, Any]
     tensor is equal on all ranks."""
     out, names = [], dict[int, str]()
     for model, m in models.items():
-        flat = dict(_fsdp1(world, m))
+        flat: set[int] = set()
+        for key, wrapper in fsdp1(m):
+            if wrapper._handle is not None:
+                out.append(_flat(world, f"{model}.{clean(f'{key}._flat_param').removeprefix('.')}", wrapper))
+                p = wrapper._handle.flat_param
+                flat |= {id(q) for q in (p, *(p._params or ()), *(p._shared_params or ()))}
         for key, p in m.named_parameters():
             name = names[id(p)] = f"{model}.{clean(key)}"
-            if id(p) in flat:
-                spread, handle, words, mesh = flat[id(p)]
-                whole = handle.flat_param
-                size = tuple(getattr(whole, "_sharded_size", whole.shape))
-                n = handle.world_size if handle.uses_sharded_strategy else 1
-                offset = (handle.rank * size[0],) if n > 1 else (0,)
-                # Where original parameters are kept, a shard may end within one: what counts is where the flat one was cut.
-                out.append(Sharded(name, spread, tuple(whole._unpadded_unsharded_size), size, offset, words, mesh))
-            elif (s := _dtensor(world, name, p)) is not None:
+            if id(p) not in flat and (s := _dtensor(world, name, p)) is not None:
                 out.append(s)
     for optimizer, o in optimizers.items():
-        if (zero := _zero(world, o)) is not None:
-            spread, n = zero
-            out.append(Sharded(optimizer, spread, (), (), None, ("each rank its own parameters",), (n,)))
-            continue
-        for p, state in o.state.items():
+        inner = part(o)
+        if inner is not o:  # each rank has the state of parameters of its own
+            ranks = _ranks(o.process_group)
+            out.append(Sharded(optimizer, on_mesh(world, ranks, (len(ranks),), (True,)), (), (), None, ("by parameter",), (len(ranks),)))
+        for p, state in inner.state.items():
             for key, v in state.items():
                 if isinstance(v, torch.Tensor) and (s := _dtensor(world, f"{optimizer}.{names.get(id(p), '?')}.{key}", v)) is not None:
                     out.append(s)
@@ -123,33 +121,20 @@ def _root(mesh: Any) -> Any:
     return resources.get_root_mesh(mesh) if hasattr(resources, "get_root_mesh") else None
 
 
-def _fsdp1(world: int, model: torch.nn.Module) -> Iterator[tuple[int, tuple[Spread, Any, tuple[str, ...], tuple[int, ...]]]]:
-    """By the id of each parameter that FSDP1 holds: its spread, its handle, and words and shape as in :class:`Sharded`."""
-    fsdp = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
-    if fsdp is None:
-        return  # never imported: nothing is wrapped in it
-    for m in model.modules():
-        if not isinstance(m, fsdp.FullyShardedDataParallel) or m._handle is None:
-            continue
-        row, how = _ranks(m.process_group), m.sharding_strategy.name
-        if how == "NO_SHARD":
-            found: Any = everywhere(world), m._handle, ("replicate",), (len(row),)
-        elif "HYBRID" in how:
-            column = _ranks(m._inter_node_pg)
-            found = grid(world, row, column), m._handle, ("replicate", "flat shard"), (len(column), len(row))
-        else:
-            found = on_mesh(world, row, (len(row),), (True,)), m._handle, ("flat shard",), (len(row),)
-        flat = m._handle.flat_param
-        for p in (flat, *(flat._params or ()), *(flat._shared_params or ())):
-            yield id(p), found
-
-
-def _zero(world: int, optimizer: Any) -> tuple[Spread, int] | None:
-    zero = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
-    if zero is None or not isinstance(optimizer, zero.ZeroRedundancyOptimizer):
-        return None
-    ranks = _ranks(optimizer.process_group)
-    return on_mesh(world, ranks, (len(ranks),), (True,)), len(ranks)
+def _flat(world: int, name: str, wrapper: Any) -> Sharded:
+    """The flat parameter of an FSDP1 wrapper: one dimension, cut into pieces of one size, of which the last are padded."""
+    row, how, handle = _ranks(wrapper.process_group), wrapper.sharding_strategy.name, wrapper._handle
+    words: tuple[str, ...]
+    mesh: tuple[int, ...]
+    if how == "NO_SHARD":
+        spread, words, mesh = everywhere(world), ("replicate",), (len(row),)
+    elif "HYBRID" in how:
+        column = _ranks(wrapper._inter_node_pg)
+        spread, words, mesh = grid(world, row, column), ("replicate", "flat shard"), (len(column), len(row))
+    else:
+        spread, words, mesh = on_mesh(world, row, (len(row),), (True,)), ("flat shard",), (len(row),)
+    local, whole = tuple(handle.flat_param._sharded_size), tuple(handle.flat_param._unpadded_unsharded_size)
+    return Sharded(name, spread, whole, local, (handle.rank * local[0] if handle.uses_sharded_strategy else 0,), words, mesh)
 
 
 def _ranks(group: Any) -> list[int]:

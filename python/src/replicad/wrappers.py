@@ -10,7 +10,7 @@ import torch
 
 from .errors import SessionState
 
-__all__ = ["clean", "flat_parameters", "reshard"]
+__all__ = ["clean", "flat_parameters", "fsdp1", "reshard"]
 
 
 def clean(name: str) -> str:
@@ -25,7 +25,8 @@ def _of(module: str, kind: str, model: torch.nn.Module) -> Iterator[tuple[str, A
         yield from ((name, m) for name, m in model.named_modules() if isinstance(m, found))
 
 
-def _fsdp1(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+def fsdp1(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """FSDP1's wrappers in a model, the outermost first, by name."""
     return _of("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel", model)
 
 
@@ -42,7 +43,7 @@ def reshard(models: Iterable[torch.nn.Module]) -> None:
     model could be moved until then; that is done now. There are no collectives in this.
     """
     for model in models:
-        for name, wrapper in _fsdp1(model):
+        for name, wrapper in fsdp1(model):
             if wrapper.training_state.name != "IDLE":
                 where, doing = clean(name) or "the model", wrapper.training_state.name
                 raise SessionState(f"{where}: FSDP is in {doing}: leave summon_full_params first; where a forward or backward was broken off, make the model anew")
@@ -60,7 +61,7 @@ def flat_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Para
 
     The shard is a tensor of its own: the parameter's memory is switched to the whole one during forward and backward.
     """
-    for name, wrapper in _fsdp1(model):
+    for name, wrapper in fsdp1(model):
         if wrapper._handle is not None:
             p = wrapper._handle.flat_param
             yield clean(f"{name}._flat_param").removeprefix("."), p, p._local_shard, {id(q) for q in (p, *(p._params or ()), *(p._shared_params or ()))}
