@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 from .errors import Mismatch
-from .state import Leaf, clean
+from .optimizers import part
+from .tensors import Leaf
+from .wrappers import clean
 
 __all__ = ["Trained"]
 
@@ -36,14 +38,14 @@ class Trained:
         self._frozen = [(n, p) for n, p in (of_models | others).items() if not p.requires_grad]
         self._of_models = of_models
         self._groups = {o: [id(p) for p in _parameters(optimizer)] for o, optimizer in optimizers.items()}
+        self._states = [(o, own, own.state) for o, optimizer in optimizers.items() for own in (part(optimizer),)]
         self._state = [
-            (f"{o}.{label}.{key}", optimizer.state[p], key, v)
-            for o, optimizer in optimizers.items()
-            for label, p in self._labelled(optimizer)
-            for key, v in optimizer.state.get(p, {}).items()
+            (f"{o}.{label}.{key}", state[p], key, v)
+            for o, own, state in self._states
+            for label, p in self._labelled(own)
+            for key, v in state.get(p, {}).items()
             if isinstance(v, torch.Tensor)
         ]
-        self._states = [(o, optimizer, optimizer.state) for o, optimizer in optimizers.items()]
         self._buffers = [
             (clean(f"{m}.{prefix}.{key}" if prefix else f"{m}.{key}"), module, key, b)
             for m, model in models.items()
