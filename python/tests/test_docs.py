@@ -20,6 +20,7 @@ PAGES = {
     "pytorch.md": ["step 50 loss"],
     "inprocess.md": ["at step 50 in run 2"],
     "adapters.md": ["step 30 loss"],
+    "sharded.md": ["at step 30"],
     "torchrun.md": ["step 50 loss"],
     "testing.md": ["Resumption(steps=8, resumed_at=5", "step 30, survived"],
 }
