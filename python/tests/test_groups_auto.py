@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-from conftest import Daemon
+from conftest import PATIENCE, Daemon
 
 #: Each rank names the group that stands at its place in the first argument, registers as many words as there in the second, and counts
 #: steps up to the third. A rank that is refused says why.
@@ -92,3 +96,17 @@ def test_a_rank_without_a_group(daemon: Daemon) -> None:
     assert "does not say its replica group: name it before attaching" in text
     daemon.verb("job", "end", job.name, "--dev")
     job.wait()
+
+
+def test_under_another_launcher(daemon: Daemon, tmp_path: Path) -> None:
+    """`replicad exec` leaves it to the ranks too."""
+    path = tmp_path / "count.py"
+    path.write_text(COUNT)
+    name = f"auto-{os.getpid()}"
+    command = [str(daemon.program), "exec", "--dev", "--job", name, "--world", "1", "--min-copies", "1", "--groups", "auto", "--", sys.executable, str(path), "0", "4"]
+    env = daemon.env | {"RANK": "0", "WORLD_SIZE": "1"}
+    for last in ("3", "5"):
+        done = subprocess.run([*command, last], env=env, cwd=daemon.dir, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "OPENED 0 None None" in done.stdout
+        assert "DONE 0 0" in done.stdout
