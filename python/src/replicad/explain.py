@@ -140,7 +140,7 @@ def _groups(session: Session, shared: int) -> Groups:
     members = None if known is None else tuple(r for r, g in enumerate(known) if g == known[rank.number])
     shards = [s for s in session._sharded if len(set(s.spread)) > 1]
     if shards:
-        ways = sorted({f"{' '.join(s.placements)} over a mesh of {'x'.join(map(str, s.mesh))}" for s in shards})
+        ways = sorted({f"{', '.join(s.placements)} over a mesh of {'x'.join(map(str, s.mesh))}" for s in shards})
         reason = f"{len(shards)} tensor{' is' if len(shards) == 1 else 's are'} sharded: {'; '.join(ways[:3])}{' ...' if len(ways) > 3 else ''}"
     else:
         reason = "no tensor is sharded: every rank holds all of the state"
@@ -366,10 +366,10 @@ def _text(e: Explanation) -> Iterator[str]:
         groups.append(f"-> {g.verdict.remedy}")
     yield from section("groups", groups)
     rows = [(k.what, str(k.count), _size(k.bytes), k.when, {"group": "equal in the group", "rank": "the rank's own"}[k.whose]) for k in e.kept]
-    rows.append(("in all", str(sum(k.count for k in e.kept)), _size(e.capture_bytes), "each step", ""))
+    rows.append(("in all", str(sum(k.count for k in e.kept if k.when == "each step")), _size(e.capture_bytes), "each step", ""))
     wide = [max(len(r[i]) for r in rows) for i in range(5)]
     yield from section("kept", (f"{a:{wide[0]}}  {b:>{wide[1]}}  {c:>{wide[2]}}  {d:{wide[3]}}  {w}" for a, b, c, d, w in rows))
-    yield from section("copies", [e.copies.reason, f"to each mirror {_size(e.copies.mirrored)} a step"])
+    yield from section("copies", [*e.copies.reason.split("; "), f"{_size(e.copies.mirrored)} a step to each mirror"])
     yield from section("data", e.data or ["none"])
     yield from section("generators", [", ".join(e.generators) or "none"])
     if e.extra:

@@ -199,6 +199,6 @@ def differences(have: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def _words(of: Any) -> str:
     try:
         at = "" if of["offset"] is None else f" at {tuple(of['offset'])}"
-        return f"{tuple(of['local'])}{at} of {tuple(of['shape'])}, {' '.join(of['placements'])} over a mesh of {'x'.join(map(str, of['mesh']))}"
+        return f"{tuple(of['local'])}{at} of {tuple(of['shape'])}, {', '.join(of['placements'])} over a mesh of {'x'.join(map(str, of['mesh']))}"
     except (KeyError, TypeError):
         return repr(of)[:100]
