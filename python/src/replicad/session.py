@@ -362,7 +362,8 @@ class Session:
     @contextmanager
     def step(self, *, updated: bool = True, timeout: float = 30.0) -> Iterator[int]:
         """The optimizer step: gradients are final when it begins, and it holds everything that the step changes (optimizer,
-        scheduler, scaler, counters) and no collective. :class:`Fenced` when the epoch is closed: nothing was changed.
+        scheduler, scaler, counters) and no collective (a ``ZeroRedundancyOptimizer`` has some: a peer that is lost in them leaves
+        the step torn). :class:`Fenced` when the epoch is closed: nothing was changed.
 
         ``updated=False`` for a step that runs no update (overflow). An exception inside leaves the state torn: it is
         reported, and the rank goes back to the step before.
