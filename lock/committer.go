@@ -241,6 +241,9 @@ func (c *Committer) next() []Effect {
 // is not committed yet. A candidate that no rank will come to is given up for it.
 func (c *Committer) standing() replica.Step {
 	at, common := c.stands[0].Live, c.stands[0].Holds
+	if at.Step >= c.candidate.Position.Step { // it has fallen back to them already, and they have yet to pin it
+		return 0
+	}
 	for r := range c.job.Ranks {
 		p, ok := c.stands[replica.Rank(r)]
 		if !ok || p.Live != at {

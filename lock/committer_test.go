@@ -318,6 +318,15 @@ func TestCommitterStands(t *testing.T) {
 	if e := b.passed(c, 2, 7, 5); len(e) != 0 {
 		t.Fatalf("they hold nothing in common, and %v", e)
 	}
+	deep := newBench(t, "0,0,0", "min=2") // with more than one step in common it falls back once, to the newest
+	down, _ := announced(deep.passed(deep.start(), 0, 6))
+	for r := range replica.Rank(2) {
+		deep.passed(down, r, 7, 4, 7)
+	}
+	down, _ = announced(deep.passed(down, 2, 7, 4, 7))
+	if e := deep.pin(down, 0); down.Generation != gen(1, 7) || len(e) != 0 {
+		t.Fatalf("fell back to %v, and at the first pin of it: %v", down.Generation, e)
+	}
 	b.c.Voided("a")
 	if e := b.passed(c, 2, 7, 7); len(e) != 0 {
 		t.Fatalf("what a voided node said counts: %v", e)

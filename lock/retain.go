@@ -116,14 +116,19 @@ type retention struct {
 	below    replica.Generation          // while Resume is pending: what stays of before T
 	good     replica.Generation          // where the rank is known to be
 	lifetime replica.Step                // steps for which a freshness slot is kept
+	crowded  bool                        // of three slots none is left for the candidate
 }
 
 func newRetention(in RetainInput) *retention {
 	j := in.Job
 	r := &retention{in: in, ring: map[replica.Generation]bool{}, good: in.Good.Generation(), below: in.Previous}
+	r.crowded = in.Slots == 3 && r.named()
 	r.lifetime = 2 * max(CadenceAt(j, j.Position.Step), 2)
 	var private []replica.Generation
 	for _, p := range in.Places {
+		if !p.Ring && (p.State == replica.SlotFree || p.Generation == in.Candidate) {
+			r.crowded = false
+		}
 		if p.State == replica.SlotFree || p.State == replica.SlotTorn {
 			continue
 		}
@@ -190,9 +195,15 @@ func (r *retention) mayFree(p PlaceState) bool {
 	if g.Compare(j.Committed) < 0 {
 		return !r.in.ResumePending || g != r.below
 	}
-	named := r.in.Candidate.Epoch == j.Epoch && r.in.Candidate.Compare(j.Committed) > 0
 	if r.in.Slots <= 2 { // no freshness slots: only the candidate stays, or what will be it
-		return named
+		return r.named()
 	}
-	return g != r.fresh && r.good.Epoch == g.Epoch && r.good.Step >= g.Step+r.lifetime
+	// Of three slots one is for freshness. A second one in use is the candidate's: ranks that stand still before the candidate, to have
+	// the step committed at which they stand, would wait for ever for good to reach what frees it.
+	return g != r.fresh && (r.crowded || r.good.Epoch == g.Epoch && r.good.Step >= g.Step+r.lifetime)
+}
+
+// named tells whether the leader has named a candidate that is not committed yet.
+func (r *retention) named() bool {
+	return r.in.Candidate.Epoch == r.in.Job.Epoch && r.in.Candidate.Compare(r.in.Job.Committed) > 0
 }

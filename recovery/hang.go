@@ -17,6 +17,7 @@ type Pulse struct {
 	spans    [8]time.Duration
 	count    int           // of spans, ever
 	paused   time.Duration // until then it may stand still
+	stands   bool          // it has said that it stands still, and not yet that it goes on
 }
 
 // HangLimits say how long a rank may stand still in an open epoch.
@@ -49,10 +50,12 @@ func (p *Pulse) Pause(now, most time.Duration) {
 	if p.paused = now + most; most == 0 {
 		p.since, p.measured = now, false
 	}
+	p.stands = most > 0
 }
 
-// Paused tells whether the rank stands still on purpose.
-func (p *Pulse) Paused(now time.Duration) bool { return now < p.paused }
+// Stands tells whether the rank stands still on purpose. It outlasts the time that was allowed: a rank that waits for the others, to have
+// its step committed, may be taken for a hang with them, and is told here by a pause of no length.
+func (p *Pulse) Stands() bool { return p.stands }
 
 // Hung tells whether the rank has stood still for longer than it may.
 func (p *Pulse) Hung(now time.Duration, l HangLimits) bool {

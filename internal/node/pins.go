@@ -141,7 +141,7 @@ func (lr *localRank) passedBy(g replica.Generation) bool {
 // generation g: the leader need not wait for it to come there. Zero: it moves, or there is nothing to take in its stead.
 func (m *member) standsBelow(lj *localJob, lr *localRank, g replica.Generation) (newest replica.Generation) {
 	live := lr.arena.Step()
-	if !lr.pulse.Paused(time.Since(m.began)) || live.Phase() != replica.Idle || live.Epoch() != g.Epoch || live.Step() >= g.Step {
+	if !lr.pulse.Stands() || live.Phase() != replica.Idle || live.Epoch() != g.Epoch || live.Step() >= g.Step {
 		return newest
 	}
 	for _, h := range lr.holds() {

@@ -86,7 +86,7 @@ torch.manual_seed(1)
 model = get_peft_model(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)), LoraConfig(r=2, target_modules=["0"], modules_to_save=["2"]))
 adapter, base = (dict(model.named_parameters())[f"base_model.model.0.{x}.weight"] for x in ("lora_A.default", "base_layer"))
 norm, x = model.base_model.model[1], torch.randn(4, 4)
-optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=torch.tensor(1e-3))
 session = replicad.Session(model=model, optimizer=optimizer)
 session.resume()
 
@@ -118,12 +118,16 @@ def main():
     refused("model.base_model.model.0.base_layer.weight asked for no gradient when the session was made", lambda: base.requires_grad_(False))
     optimizer.add_param_group({"params": [base]})
     refused("optim got model.base_model.model.0.base_layer.weight after the session was made", optimizer.param_groups.pop)
-    kept = optimizer.state
+    kept, rate = optimizer.state, optimizer.param_groups[0]["lr"]
     optimizer.load_state_dict(optimizer.state_dict())
-    refused("optim.state was replaced", lambda: setattr(optimizer, "state", kept))
+    refused("optim.state was replaced", lambda: (setattr(optimizer, "state", kept), optimizer.param_groups[0].update(lr=rate)))
     average = optimizer.state[adapter]["exp_avg"]
     optimizer.state[adapter]["exp_avg"] = average.clone()
     refused("optim.model.base_model.model.0.lora_A.default.weight.exp_avg was replaced", lambda: optimizer.state[adapter].update(exp_avg=average))
+    optimizer.state[adapter]["slow"] = torch.zeros(2)
+    refused("optim.model.base_model.model.0.lora_A.default.weight.slow was not there when the session was made", lambda: optimizer.state[adapter].pop("slow"))
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.5)
+    refused("optim.groups[0].lr was replaced", lambda: optimizer.param_groups[0].update(lr=rate))
     mean = norm.running_mean
     norm.running_mean = mean.clone()
     refused("model.base_model.model.1.running_mean was replaced", lambda: setattr(norm, "running_mean", mean))
@@ -156,7 +160,7 @@ session.close()
 
 def test_what_no_copy_would_have_is_refused_by_name(daemon: Daemon) -> None:
     out = daemon.run(REFUSED).done()
-    assert out.count("REFUSED") == 7, out
+    assert out.count("REFUSED") == 9, out
     assert "DONE" in out
 
 

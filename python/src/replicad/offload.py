@@ -19,30 +19,35 @@ class Offload:
     def __init__(self, staging: Staging) -> None:
         staging.all()
         self._staging, self.step = staging, staging.step
+        self.nbytes = 0  #: given back
+        self._released: list[tuple[torch.UntypedStorage, int, torch.UntypedStorage | None]] = []
+
+    def release(self) -> None:
+        """Gives the memory back. Whatever stops it on the way, :meth:`back` takes again what was given."""
         spans: dict[int, tuple[torch.UntypedStorage, list[tuple[int, int]]]] = {}
-        for leaf in staging.live:
+        for leaf in self._staging.live:
             t = leaf.local
             storage = t.untyped_storage()
             start = int(t.storage_offset()) * t.element_size()
             spans.setdefault(storage.data_ptr(), (storage, []))[1].append((start, start + t.numel() * t.element_size()))
-        self._released: list[tuple[torch.UntypedStorage, int, torch.UntypedStorage | None]] = []
         for storage, parts in spans.values():
-            if storage.nbytes() and storage.resizable():
+            if nbytes := storage.nbytes() if storage.resizable() else 0:
                 # What lies beside the registered tensors has no stage.
-                rest = None if _covered(parts) == storage.nbytes() else torch.UntypedStorage(storage.nbytes()).copy_(storage)  # type: ignore[no-untyped-call]
-                self._released.append((storage, storage.nbytes(), rest))
+                rest = None if _covered(parts) == nbytes else torch.UntypedStorage(nbytes).copy_(storage)  # type: ignore[no-untyped-call]
+                self._released.append((storage, nbytes, rest))
                 storage.resize_(0)
-        self.nbytes = sum(n for _, n, _ in self._released)  #: given back
+                self.nbytes += nbytes
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()  # else the allocator keeps it from other processes
 
     def back(self) -> None:
         """Takes the memory again, and the values into it; the addresses may be others."""
-        for storage, nbytes, rest in self._released:
+        while self._released:
+            storage, nbytes, rest = self._released[-1]
             storage.resize_(nbytes)
             if rest is not None:
                 storage.copy_(rest)
-        self._released.clear()
+            self._released.pop()  # once it has its memory: what runs out of it here can be tried again
         self._staging.back(self.step)
 
 

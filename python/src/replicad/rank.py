@@ -44,8 +44,8 @@ SLICE = 0.1
 RETRY = 0.02
 #: How long a rank that waits for a commit looks away, in seconds.
 GLANCE = 0.001
-#: The longest pause that a daemon takes, in seconds.
-DAY = 24 * 3600.0
+#: The pause of a rank that stands still to have its step committed, in seconds: next to none.
+STAND = 0.001
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,9 @@ class Rank:
                 if now >= say:  # a daemon that was started again has not heard it
                     say = now + 1.0
                     with contextlib.suppress(Gone, Timeout):
-                        self.pause(max(DAY if end is None else min(end - now, DAY), 1.0))
+                        # It says that the rank stands. It allows no time besides: who waits for a rank that hangs must not keep it from being
+                        # taken for one.
+                        self.pause(max(paused - now, STAND))
                 self._fence.wait(GLANCE)
         finally:
             with contextlib.suppress(Error):
@@ -336,6 +338,9 @@ class Rank:
     def _seal_step(self, op: str, unchanged: bool) -> bool:
         """Whether the live step is sealed; else it is tried now."""
         with self._lock:
+            if err := self._capture_error:
+                self._capture_error = None
+                raise err
             self._text.text = b""
             code = self._lib.rp_seal_step(self._handle(), n.PRIVATE_UNCHANGED if unchanged else 0, c.byref(self._text))
             if code not in (n.OK, n.EAGAIN):

@@ -113,6 +113,7 @@ class Session:
         self._entering = False
         self._torn = -1  # the step that was begun and not ended
         self._offloaded: Offload | None = None
+        self._moving = False  # memory is being given back or taken again
         self._resumed = threading.Event()  # an epoch is open for the training thread
         self._at_exit = -1  # the step that the worker may copy
         self._at = -1  # the step whose state is live; -1 before resume
@@ -128,7 +129,7 @@ class Session:
         self._staging = Staging(self._leaves, staging)
         self._trained = Trained(self._models, self._optimizers, self._names, self._staging.fixed)
         self._sort_objects()
-        self._shared = Capsule("replicad.shared", False, "any", self._read_shared)
+        self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most)
         self._before = Capsule("replicad.own", True, "any", self._read_before)
         self._after = Capsule("replicad.own.window", True, "window", self._read_after) if self._own_objects else None
         self._watch = Watch([c for c in (self._shared, self._after) if c is not None], self._generators, self._leaves, debug)
@@ -318,8 +319,9 @@ class Session:
         """Whether an epoch is open for this rank, as far as it knows."""
         return self._resumed.is_set() and not self._rank.fenced
 
-    def _settle_stages(self) -> None:
-        """Before the rank stops: the daemon may ask for a copy of the live state, which is taken from the stages."""
+    def _settle_stages(self) -> str:
+        """Before the rank stops: the daemon may ask for a copy of the live state, which is taken from the stages. It returns why it
+        can't be, or nothing."""
         if self._staging and self._staging.step != self._at and self._torn < 0:
             try:
                 self._staging.mark()
@@ -329,6 +331,8 @@ class Session:
             except (RuntimeError, Error) as err:  # the device is gone: what it held can't be vouched for
                 log.warning("replicad: the state of step %d can't be read from the device: %s", self._at, err)
                 self._rank.freeze_good()
+                return str(err)
+        return ""
 
     def _stage(self) -> None:
         """On the worker's thread, before what is armed is copied."""
@@ -438,8 +442,9 @@ class Session:
         evaluation. All ranks call it, between two steps, with nothing of the next one done yet.
 
         Every step is captured behind the next forward by itself, and most are committed; this one is, whatever ``--cadence`` says and
-        however fast steps are. :class:`Fenced` when a rank is lost before that; :class:`Timeout` after ``timeout`` seconds: the
-        state is then what it was, and training may go on.
+        however fast steps are. :class:`Fenced` when a rank is lost before that; :class:`Timeout` after ``timeout`` seconds, and
+        :class:`Canceled` where the step's own part found no room when it began and may have changed since: the state is then what it was,
+        and training may go on. A rank that never calls it is taken for a hang like any that stands still.
         """
         self._between("commit")
         self._rank.commit(self._at, timeout, unchanged=not self._watch.forwarded)
@@ -457,12 +462,19 @@ class Session:
             raise SessionState("offload: every tensor lies in host memory where it was registered, and can't move: make the session with staging=True")
         with contextlib.suppress(Canceled):  # it has no private part; nothing is being copied all the same
             self._rank.seal(self._at, timeout, unchanged=not self._watch.forwarded)
-        self._offloaded = Offload(self._staging)
+        self._moving = True  # a restart is raised in the block, not while memory is on its way
         try:
-            yield self._offloaded.nbytes
+            self._offloaded = offloaded = Offload(self._staging)
+            try:
+                offloaded.release()
+                self._moving = False
+                yield offloaded.nbytes
+            finally:
+                self._moving = True
+                offloaded.back()
+                self._offloaded = None
         finally:
-            self._offloaded.back()
-            self._offloaded = None
+            self._moving = False
 
     def _between(self, what: str) -> None:
         """Between two steps, for what copies the live step: staged tensors must be in their stages."""
@@ -470,8 +482,9 @@ class Session:
         self._present(what)
         if self._inside or self._at < 0:
             raise SessionState(f"{what} inside of a step: leave the step first" if self._inside else f"{what} before resume: call session.resume() first")
-        if not self._rank.armed(self._at):  # else the worker brings them there
-            self._settle_stages()
+        self._whole()
+        if not self._rank.armed(self._at) and (why := self._settle_stages()):  # if armed, the worker brings them there
+            raise Canceled(f"{what}: the state of step {self._at} can't be read from the device: {why}")
 
     def _present(self, what: str) -> None:
         if self._offloaded is not None:
@@ -482,6 +495,7 @@ class Session:
         """What takes longer than a step, at most ``most`` seconds: evaluation, compilation, a checkpoint of one's own. Without
         it a rank that stands still for ten times its longest recent step (a minute at least) is taken for a hang."""
         self._check()
+        self._whole()
         if self._resumed.is_set() and self._rank.fenced:
             raise Fenced("the epoch is closed: call session.resume() next")
         self._rank.pause(most)
@@ -531,7 +545,7 @@ class Session:
     def _in_step(self) -> bool:
         """Whether the training thread is between the beginning of step() and the start of its capture: no restart is raised
         there."""
-        return self._inside is not None or self._entering
+        return self._inside is not None or self._entering or self._moving
 
     def _check(self) -> None:
         self._rank._handle()  # another process, or closed

@@ -50,10 +50,11 @@ def model_leaves(name: str, model: torch.nn.Module, shared_buffers: Callable[[st
 class Capsule:
     """A region that holds a tree of small values. Its room is fixed when the session is made."""
 
-    def __init__(self, name: str, private: bool, changes: str, read: Callable[[], Any]) -> None:
+    def __init__(self, name: str, private: bool, changes: str, read: Callable[[], Any], more: int = 0) -> None:
+        """``more`` bytes are what is not there yet may take at most."""
         self.name, self.read = name, read
         first = capsule.pack(read(), name)
-        self.room = max(LEAST, SLACK * (len(first) + 8))
+        self.room = max(LEAST, SLACK * (len(first) + 8)) + more
         self.buffer = (ctypes.c_uint8 * self.room)()
         self.region = Region(name=name, address=ctypes.addressof(self.buffer), nbytes=self.room, shape=(self.room,), private=private, changes=changes, keep=self.buffer)
         self.used = 0

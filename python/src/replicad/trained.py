@@ -8,6 +8,7 @@ any other: it is kept, and a load brings it back.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -36,6 +37,7 @@ class Trained:
         others = {f"{o}.{label}": p for o, optimizer in optimizers.items() for label, p in self._labelled(optimizer) if id(p) not in known}
         self._window = [(n, p) for n, p in (of_models | others).items() if p.requires_grad]
         self._frozen = [(n, p) for n, p in (of_models | others).items() if not p.requires_grad]
+        self.most = sum(len(json.dumps(n)) + 1 for n, _ in self._window)  #: bytes that value() takes more, if all are frozen
         self._of_models = of_models
         self._groups = {o: [id(p) for p in _parameters(optimizer)] for o, optimizer in optimizers.items()}
         self._states = [(o, own, own.state) for o, optimizer in optimizers.items() for own in (part(optimizer),)]
@@ -44,6 +46,14 @@ class Trained:
             for o, own, state in self._states
             for label, p in self._labelled(own)
             for key, v in state.get(p, {}).items()
+            if isinstance(v, torch.Tensor)
+        ]
+        self._count = {id(p): len(state.get(p, ())) for _, own, state in self._states for p in _parameters(own)}
+        self._hyper = [
+            (o, optimizer, i, k, v)
+            for o, optimizer in optimizers.items()
+            for i, group in enumerate(optimizer.param_groups)
+            for k, v in group.items()
             if isinstance(v, torch.Tensor)
         ]
         self._buffers = [
@@ -76,6 +86,11 @@ class Trained:
                 what = f"got {_list(added)}" if added else "lost or reordered parameters"
                 raise Mismatch(f"{o} {what} after the session was made: give it all that it is ever to train before, and freeze what is to wait")
         now = [f"{o}.state" for o, optimizer, state in self._states if optimizer.state is not state]
+        if came := list(self._came()):
+            raise Mismatch(
+                f"{_list(came)} was not there when the session was made (momentum that is switched on later?) and would be in no copy: have the optimizer make it before"
+            )
+        now = now or [f"{o}.groups[{i}].{k}" for o, optimizer, i, k, v in self._hyper if optimizer.param_groups[i].get(k) is not v]
         if now := now or [n for n, state, key, v in self._state if state.get(key) is not v]:
             raise Mismatch(f"{_list(now)} was replaced by another tensor (load_state_dict does that) after the session was made: load it before, or copy_ into what is there")
         if now := [n for n, module, key, b in self._buffers if module._buffers.get(key) is not b]:
@@ -86,6 +101,14 @@ class Trained:
             )
         if merged := list(self.merged()):
             raise Mismatch(f"{_list(merged)} is merged with its adapters: they get no gradient so, and base weights that are no longer those that are kept: unmerge first")
+
+    def _came(self) -> Iterator[str]:
+        """Tensors of the optimizers' state that came later. Counting finds them: what is there by its name is looked at elsewhere."""
+        for o, own, state in self._states:
+            for label, p in self._labelled(own):
+                if len(now := state.get(p, {})) > self._count[id(p)]:
+                    known = {key for _, of, key, _ in self._state if of is now}
+                    yield from (f"{o}.{label}.{key}" for key, v in now.items() if isinstance(v, torch.Tensor) and key not in known)
 
     def merged(self) -> Iterator[str]:
         """The layers that peft has merged with their adapters. Unmerging subtracts what was added, which leaves rounding behind."""
