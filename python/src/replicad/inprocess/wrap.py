@@ -96,9 +96,10 @@ class Interrupter:
                 self._trace("killed", after=waited)
                 os.kill(os.getpid(), signal.SIGKILL)
             with self._lock:
-                if not self._over.is_set() and not session._in_step() and not _unsafe(self._target):
+                busy = session._in_step() or _unsafe(self._target)  # it is not blocked, and comes back by itself
+                if not self._over.is_set() and not busy:
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), ctypes.py_object(Restart))
-            if not freed and waited > self._soft and not session._in_step():
+            if not freed and waited > self._soft and not busy:
                 freed = True
                 session.rank.freeze_good()
                 run_all(self._free, lambda what, s: self._trace("free", part=what, seconds=s))
