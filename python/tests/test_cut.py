@@ -47,3 +47,40 @@ def test_cut_frees_a_blocked_thread(tmp_path: Path) -> None:
         peer.kill()
         peer.wait()
     assert "freed:" in out
+
+
+LOOK = """
+import ctypes, os, socket, threading
+from replicad import store
+
+class Stop(BaseException): ...
+
+listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(8)]
+both = socket.create_connection(listeners[0].getsockname()), listeners[0].accept()[0]
+other = socket.socketpair(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+assert {fd for fd, _ in store._tcp()} == {s.fileno() for s in (*listeners, *both)}
+before, stopped, looked = os.listdir("/proc/self/fd"), 0, threading.Semaphore(0)
+
+def look():
+    global stopped
+    while stopped < 1000:
+        try:
+            while True:
+                looked.release()
+                store._tcp()
+        except Stop:
+            stopped += 1
+
+thread = threading.Thread(target=look)
+thread.start()
+while thread.is_alive():
+    looked.acquire(timeout=0.1)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Stop))
+assert stopped > 0 and os.listdir("/proc/self/fd") == before, (stopped, before, os.listdir("/proc/self/fd"))
+print("KEPT NOTHING")
+"""
+
+
+def test_a_look_at_the_connections_that_is_broken_off_keeps_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", LOOK], env=environment(), capture_output=True, text=True, timeout=120)
+    assert "KEPT NOTHING" in done.stdout, done.stdout + done.stderr
