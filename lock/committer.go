@@ -261,8 +261,8 @@ func (c *Committer) standing() replica.Step {
 }
 
 // name announces the next candidate: the first step due after the position; or, where all ranks stand on purpose, the newest that
-// they hold; or, after some rank passed the last one, a later generation that all who passed hold, else one k steps above the highest live step, k doubling with each failure until a
-// commit (protocol section 5.1).
+// they hold; or, after some rank passed the last one, a later generation that all who passed hold, else one k steps above the
+// highest live step, k doubling with each failure until a commit (protocol section 5.1).
 func (c *Committer) name() []Effect {
 	step := NextDue(c.job, c.job.Position.Step)
 	if s := c.standing(); c.live && s > 0 {
