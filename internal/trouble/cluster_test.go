@@ -104,7 +104,7 @@ func newCluster(t testing.TB, names ...replica.NodeName) *cluster {
 		host := nextHost()
 		cfg := config.Config{Node: name, Addr: freePort(t, host), GossipAddr: freePort(t, host), StateDir: filepath.Join(c.dir, string(name)), DurableDir: filepath.Join(c.dir, "durable"),
 			PKI:          config.PKI{CA: c.pki("ca.pem"), Cert: c.pki(string(name) + ".pem"), Key: c.pki(string(name) + "-key.pem"), GossipKey: c.pki("gossip.key")},
-			MemoryMargin: 16 << 20, Raft: config.Raft{Heartbeat: 200 * time.Millisecond, Election: 200 * time.Millisecond, Lease: 100 * time.Millisecond}}
+			MemoryMargin: 16 << 20, Raft: config.Raft{Heartbeat: 400 * time.Millisecond, Election: 400 * time.Millisecond, Lease: 400 * time.Millisecond}}
 		c.nodes = append(c.nodes, &node{t: t, cfg: &cfg, file: filepath.Join(c.dir, string(name)+".yaml")})
 	}
 	for _, n := range c.nodes {
@@ -225,6 +225,23 @@ func (n *node) status() (s status) {
 	}
 	return s
 }
+
+// statusWhen asks until the answer is right: between two leaders a node rightly names none, and a loaded machine may change its
+// leader at any time.
+func (n *node) statusWhen(right func(status) bool) (s status) {
+	n.t.Helper()
+	for end := time.Now().Add(patience); ; {
+		if s = n.status(); right(s) {
+			return s
+		}
+		if time.Now().After(end) {
+			n.t.Fatalf("status of %s: %+v", n.cfg.Node, s)
+		}
+	}
+}
+
+// linked is an answer that a leader gave.
+func linked(s status) bool { return s.Leader != "" }
 
 // job is the newest one of a name; zero if there is none.
 func (s status) job(name string) (found statusJob) {

@@ -51,7 +51,7 @@ func TestOutvotedRankIsReplaced(t *testing.T) {
 	}
 	c.nodes[0].daemon.await("quarantined", fields{"node": "n2"})
 	spare.await("loaded", fields{"rank": 1})
-	j := c.nodes[0].status().job("job")
+	j := c.nodes[0].statusWhen(linked).job("job")
 	spare.await("step", fields{"rank": 1, "step": j.Disputes[0].Step + 10})
 	if len(j.Disputes) != 1 || !slices.Equal(j.Quarantined, []string{"n2"}) || !slices.Equal(j.Disputes[0].Suspects, []int{1}) || j.Disputes[0].Step < 30 {
 		t.Errorf("status: %+v", j)
@@ -76,7 +76,7 @@ func TestOutvotedAgainEnds(t *testing.T) {
 			t.Errorf("%s ends with code %d", l.name, code)
 		}
 	}
-	j := c.nodes[0].status().job("job")
+	j := c.nodes[0].statusWhen(linked).job("job")
 	contains(t, j.EndReason, "do not requeue: group 0, step ", " of epoch 2: rank 1 (n2)", "outvoted 2 times", `region "weights"`, "rank 0 on n1: ", "rank 2 on n3: ")
 	if n := disputes(c.nodes[0]); n != 2 {
 		t.Errorf("%d disputes, want 2", n)
@@ -99,7 +99,7 @@ func TestSplitEnds(t *testing.T) {
 			t.Errorf("%s ends with code %d", l.name, code)
 		}
 	}
-	j := c.nodes[0].status().job("job")
+	j := c.nodes[0].statusWhen(linked).job("job")
 	contains(t, j.EndReason, "do not requeue: group 0, step ", " of epoch 3", "no root has a majority", "the durable tier, did not help", `region "weights"`, "rank 0 on n1: ", "rank 1 on n2: ")
 	if n := disputes(c.nodes[0]); n != 3 {
 		t.Errorf("%d disputes, want 3", n)

@@ -26,7 +26,7 @@ func TestInitialStateDiffers(t *testing.T) {
 		}
 		l.says("initial state of group 0 differs between rank 0 (n1) and rank 1 (n2): region \"bias\"; remedy: broadcast")
 	}
-	j := c.nodes[0].status().job("job")
+	j := c.nodes[0].statusWhen(linked).job("job")
 	contains(t, j.EndReason, `region "bias"; remedy`)
 	if j.Phase != "ended" || j.Position.Step != 0 {
 		t.Errorf("the job is %s at step %d", j.Phase, j.Position.Step)

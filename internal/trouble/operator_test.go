@@ -45,7 +45,7 @@ func TestDrain(t *testing.T) {
 	}
 	contains(t, out, "node n2 is drained", "job job (open): rank 1 is on n3", "replicad node clear n2")
 	spare.await("step", fields{"rank": 1})
-	j := c.nodes[0].status().job("job")
+	j := c.nodes[0].statusWhen(linked).job("job")
 	if len(j.Quarantined) != 1 || j.Quarantined[0] != "n2" {
 		t.Errorf("status: %+v", j)
 	}
@@ -57,7 +57,7 @@ func TestDrain(t *testing.T) {
 	} else {
 		contains(t, out, "job job has ended at step ")
 	}
-	if j := c.nodes[0].status().job("job"); j.Phase != "ended" || j.EndReason != "enough" {
+	if j := c.nodes[0].statusWhen(linked).job("job"); j.Phase != "ended" || j.EndReason != "enough" {
 		t.Errorf("%+v", j)
 	}
 	if code, out := c.nodes[1].verb("job", "end", "job"); code != exitFailed {

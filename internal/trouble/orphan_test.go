@@ -28,7 +28,7 @@ func TestBarriersOutliveTheDaemon(t *testing.T) {
 	for i := range 3 {
 		// The daemon that leads keeps the rendezvous: what its own ranks told it goes with it (D23).
 		n := c.nodes[0]
-		if c.nodes[2].status().Leader == string(n.cfg.Node) {
+		if c.nodes[2].statusWhen(linked).Leader == string(n.cfg.Node) {
 			n = c.nodes[1]
 		}
 		n.daemon.kill()
