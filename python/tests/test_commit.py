@@ -150,7 +150,54 @@ def test_a_session_commits(daemon: Daemon, how: str) -> None:
     pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
     out = daemon.run(SESSION, how, flags=("--cadence", "50")).done()
     assert out.count("REFUSED commit before resume") == 2, out
-    assert out.count("REFUSED commit inside of a step") == 1, out
+    assert out.count("REFUSED commit inside of step 1: steps don't nest") == 1, out
     _, again = re.findall(r"^AT (.*)$", out, re.M)
     assert again == re.findall(r"^COMMITTED (.*)$", out, re.M)[0], out
     assert again.split()[0] == "11"
+
+
+BEHIND = """
+import os, signal, sys
+import torch
+import replicad
+
+daemon, change = int(sys.argv[1]), sys.argv[2] == "changed"
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(8, 4)
+session = replicad.Session(model=model, optimizer=optimizer)
+session.resume()
+
+def step():
+    model(x).square().mean().backward()
+    with session.step():
+        optimizer.step()
+    optimizer.zero_grad()
+
+os.kill(daemon, signal.SIGSTOP)
+try:
+    while session.stats().private_skipped == 0:
+        step()
+finally:
+    os.kill(daemon, signal.SIGCONT)
+if change:
+    with torch.no_grad():
+        model[1](x)  # a part of the model by itself
+try:
+    print("COMMITTED", session.commit(timeout=60.0) == session.at, flush=True)
+except replicad.Canceled as err:
+    print("CANCELED", err, flush=True)
+step()
+session.leave()
+session.close()
+"""
+
+
+@pytest.mark.parametrize(("how", "said"), [("as it was", r"COMMITTED True"), ("changed", r"CANCELED commit step (\d+): step \1 has no private part")])
+def test_a_step_that_found_no_room_for_its_own_part(daemon: Daemon, how: str, said: str) -> None:
+    """Its copy is made late, unless what is the rank's own has changed since."""
+    pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
+    assert daemon.process is not None
+    out = daemon.run(BEHIND, str(daemon.process.pid), how).done()
+    assert re.search(said, out), out

@@ -19,8 +19,7 @@ from torch import nn
 from replicad import Corrupt, Mismatch, capsule
 from replicad.groups import derive
 from replicad.layout import NAME, Layout, Sharded, differ, sharded
-from replicad.optimizers import materialise
-from replicad.wrappers import reshard
+from replicad.objects import Objects
 
 WORLD = 4
 
@@ -81,9 +80,7 @@ def rank(number: int, folder: str, layouts: list[str]) -> None:
     told = {}
     for layout in layouts:
         m, o = build(layout)
-        reshard([m])
-        materialise(o)
-        found = sharded(WORLD, {"model": m}, {"optim": o})
+        found = sharded(WORLD, Objects({"model": m, "optimizer": o}, lambda name: False, False))
         held = hashlib.sha256(b"".join(local(p) + b"|" for p in m.parameters())).hexdigest()
         told[layout] = {"derived": derive(WORLD, [s.spread for s in found]), "held": held, "plain": {s.name: s.plain() for s in found}}
     Path(folder, f"{number}.json").write_text(json.dumps(told))

@@ -113,9 +113,9 @@ def explain(session: Session) -> Explanation:
         groups=groups,
         kept=tuple(_kept(session, table)),
         copies=_copies(groups, table),
-        data=tuple(_class(o) for o in session._data.values()),
-        generators=tuple(rngcodec.where(r.place, r.name) for r in rngcodec.parse(rng.get())) if session._keep_rng else (),
-        extra=tuple(session._extra),
+        data=tuple(_class(o) for o in session._objects.data.values()),
+        generators=tuple(rngcodec.where(r.place, r.name) for r in rngcodec.parse(rng.get())) if session._objects.keep_rng else (),
+        extra=tuple(session._objects.extra),
         missing=tuple(_missing(session, live)),
         exact=tuple(_exact(session, groups, live)),
     )
@@ -146,8 +146,15 @@ def _groups(session: Session, shared: int) -> Groups:
         reason = "no tensor is sharded: every rank holds all of the state"
     if derived is None:
         reason += "; which part ranks outside of this rank's mesh hold can't be known here"
-    if rank.auto:
+    if rank.auto and shards:
         verdict = Verdict("groups", True, "the ranks name their groups (--groups auto)")
+    elif rank.auto:
+        verdict = Verdict(
+            "groups",
+            None,
+            "the ranks name their groups (--groups auto), and as no tensor is sharded they are all in one",
+            "right where all compute the same; ranks with other parts of a model (pipeline stages) need --groups by number",
+        )
     elif given is None:
         verdict = Verdict("groups", None, "the launcher did not say the groups of all ranks: they are checked as far as the ranks' regions differ")
     elif derived is None:
@@ -173,7 +180,7 @@ def _kept(session: Session, table: list[Region]) -> Iterator[Kept]:
     for r in table:
         if r.name.startswith("replicad."):
             what = "layout" if r.changes == "never" else "small values"
-        elif any(r.name.startswith(f"{o}.") for o in session._optimizers):
+        elif any(r.name.startswith(f"{o}.") for o in session._objects.optimizers):
             what = "optimizer state"
         else:
             what = {"window": "parameters", "never": "frozen parameters"}.get(r.changes, "buffers")
@@ -211,7 +218,7 @@ def _alive() -> dict[str, list[Any]]:
 
 
 def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
-    models, optimizers = session._models, session._optimizers
+    models, optimizers = session._objects.models, session._objects.optimizers
     trained = {id(p): name for m, model in models.items() for name, p in model.named_parameters() if p.requires_grad}
     held = {id(p) for o in optimizers.values() for g in o.param_groups for p in g["params"]}
     if trained and not optimizers:
@@ -224,17 +231,17 @@ def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
             "pass every optimizer, or call requires_grad_(False) on what is not trained: it is then kept once",
         )
     for name, o in optimizers.items():
-        unknown = sum(id(p) not in session._names for g in o.param_groups for p in g["params"])
+        unknown = sum(id(p) not in session._objects.names for g in o.param_groups for p in g["params"])
         if unknown:
             yield Verdict(name, False, f"{unknown} of its parameters are of no registered model: they are kept by their place in it", "pass the model they are of, too")
-        schedulers = [getattr(s, "optimizer", None) for s in session._schedulers.values()]
+        schedulers = [getattr(s, "optimizer", None) for s in session._objects.schedulers.values()]
         if hasattr(o.step, "_wrapped_by_lr_sched") and not any(s is o for s in schedulers):
             yield Verdict(name, False, "a learning-rate scheduler hangs on it that is not registered: its count would begin anew", "pass scheduler=")
-    if any(s.is_enabled() and not any(s is x for x in session._scalers.values()) for s in live["scaler"]):
+    if any(s.is_enabled() and not any(s is x for x in session._objects.scalers.values()) for s in live["scaler"]):
         yield Verdict("scaler", False, "a GradScaler is in use that is not registered: its scale would begin anew", "pass scaler=")
-    if not session._data:
+    if not session._objects.data:
         yield Verdict("data", False, "nothing says which samples come next: they would begin anew", "pass data= with state_dict: replicad.data.Loader, or a stateful loader")
-    for obj in session._data.values():
+    for obj in session._objects.data.values():
         for loader in live["loader"]:
             inner = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
             if loader.num_workers and any(obj is x for x in inner):
@@ -244,7 +251,7 @@ def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
                     f"{_class(obj)} feeds a DataLoader with {loader.num_workers} workers: its state is ahead of the batches that were used by those that they fetched",
                     "use replicad.data.Loader, or register a loader that counts what was used (torchdata's StatefulDataLoader)",
                 )
-    if not session._keep_rng:
+    if not session._objects.keep_rng:
         yield Verdict("generators", False, "keep_rng=False: random numbers begin anew", "leave keep_rng out")
 
 
@@ -262,7 +269,7 @@ def _some(names: list[str]) -> str:
 
 def _exact(session: Session, groups: Groups, live: dict[str, list[Any]]) -> Iterator[Verdict]:
     yield from _sums(session, groups, live["ddp"])
-    devices = {leaf.local.device.type for leaf in session._leaves}
+    devices = {leaf.local.device.type for leaf in session._objects.leaves}
     if "cuda" in devices:
         yield from _cuda()
     if "cpu" in devices:
@@ -274,11 +281,11 @@ def _exact(session: Session, groups: Groups, live: dict[str, list[Any]]) -> Iter
             "one thread computes" if one else f"{n} threads share sums on the CPU: a replacement must have as many",
             "" if one else f"where nodes differ, set OMP_NUM_THREADS={n} on all of them",
         )
-    if session._keep_rng:
+    if session._objects.keep_rng:
         yield Verdict("generators", True, "every generator is kept as it was when the step began")
     else:
         yield Verdict("generators", False, "they are not kept (keep_rng=False)", "leave keep_rng out")
-    ours = [isinstance(o, data.Loader) for o in session._data.values()]
+    ours = [isinstance(o, data.Loader) for o in session._objects.data.values()]
     if not ours:
         yield Verdict("data", False, "nothing says which samples come next", "pass data=")
     elif all(ours):
@@ -291,7 +298,7 @@ def _exact(session: Session, groups: Groups, live: dict[str, list[Any]]) -> Iter
 
 def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Verdict]:
     """The order in which gradients are added up over ranks."""
-    what, of_us = "sums over ranks", list(session._models.values())
+    what, of_us = "sums over ranks", list(session._objects.models.values())
     ours = [w for w in wrappers if any(w is m or w.module is m for m in of_us)]
     pinned = "replicad.parallel.ddp(model): its buckets stay as they are first laid out"
     for w in ours:

@@ -19,9 +19,10 @@ import torch
 from . import capsule
 from .errors import Corrupt, Mismatch
 from .groups import Spread, everywhere, grid, on_mesh
+from .objects import Objects
 from .optimizers import part
 from .region import Region
-from .wrappers import clean, fsdp1
+from .wrappers import clean, flat_parameters
 
 __all__ = ["Layout", "Sharded", "differences", "sharded"]
 
@@ -50,29 +51,26 @@ class Sharded:
         return {"shape": list(self.shape), "local": list(self.local), "offset": at, "placements": list(self.placements), "mesh": list(self.mesh)}
 
 
-def sharded(world: int, models: Mapping[str, Any], optimizers: Mapping[str, Any]) -> list[Sharded]:
+def sharded(world: int, objects: Objects) -> list[Sharded]:
     """What of models and optimizers is laid over ranks: DTensors, FSDP1's parameters, and what a ZeroRedundancyOptimizer keeps. Any other
     tensor is equal on all ranks."""
-    out, names = [], dict[int, str]()
-    for model, m in models.items():
+    out = []
+    for model, m in objects.models.items():
         flat: set[int] = set()
-        for key, wrapper in fsdp1(m):
-            if wrapper._handle is not None:
-                out.append(_flat(world, f"{model}.{clean(f'{key}._flat_param').removeprefix('.')}", wrapper))
-                p = wrapper._handle.flat_param
-                flat |= {id(q) for q in (p, *(p._params or ()), *(p._shared_params or ()))}
+        for key, wrapper, ids in flat_parameters(m):
+            flat |= ids
+            out.append(_flat(world, f"{model}.{key}", wrapper))
         for key, p in m.named_parameters():
-            name = names[id(p)] = f"{model}.{clean(key)}"
-            if id(p) not in flat and (s := _dtensor(world, name, p)) is not None:
+            if id(p) not in flat and (s := _dtensor(world, f"{model}.{clean(key)}", p)) is not None:
                 out.append(s)
-    for optimizer, o in optimizers.items():
+    for optimizer, o in objects.optimizers.items():
         inner = part(o)
         if inner is not o:  # each rank has the state of parameters of its own
             ranks = _ranks(o.process_group)
             out.append(Sharded(optimizer, on_mesh(world, ranks, (len(ranks),), (True,)), (), (), None, ("by parameter",), (len(ranks),)))
         for p, state in inner.state.items():
             for key, v in state.items():
-                if isinstance(v, torch.Tensor) and (s := _dtensor(world, f"{optimizer}.{names.get(id(p), '?')}.{key}", v)) is not None:
+                if isinstance(v, torch.Tensor) and (s := _dtensor(world, f"{optimizer}.{objects.names.get(id(p), '?')}.{key}", v)) is not None:
                     out.append(s)
     return out
 

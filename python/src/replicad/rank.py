@@ -107,6 +107,7 @@ class Rank:
         self._stage: Callable[[], None] | None = None  # brings what is to be copied to where it is copied from: the session's
         self._before_capture: Callable[[], None] | None = None  # replicad.testing breaks things here
         self._capture_error: Exception | None = None  # what it raised, for the training thread
+        self._lacking = 0  # steps whose private part was not copied
         self._arming = 0  # the step whose capture was armed last
         self._frozen = False
         self._paused = 0.0  # until then it may stand still
@@ -265,9 +266,10 @@ class Rank:
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def step_enter(self, step: int, timeout: float = 30.0) -> None:
+    def step_enter(self, step: int, timeout: float = 30.0) -> bool:
         """Opens the optimizer window of ``step``; waits up to ``timeout`` seconds for the capture of the step before to
-        leave the live state, and cancels it then. :class:`Fenced`: the step was not begun."""
+        leave the live state, and cancels it then. :class:`Fenced`: the step was not begun. It returns whether the private regions
+        were copied: not so while the daemon is behind and has freed no place for them."""
         with self._lock:
             if err := self._capture_error:  # the capture of the step before will never end
                 self._capture_error = None
@@ -275,6 +277,8 @@ class Rank:
             code = self._lib.rp_step_enter(self._handle(), step, int(timeout * 1e9), c.byref(self._text))
             self._wake.set()
             self._check(code, f"enter step {step}")
+            lacking, self._lacking = self._lacking, self.stats().private_skipped
+            return lacking == self._lacking
 
     def step_exit(self, step: int, *, updated: bool = True, good: bool = True) -> None:
         """Closes the window and starts the capture behind the next forward. ``good``: the update is complete and no

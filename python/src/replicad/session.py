@@ -21,20 +21,20 @@ from typing import Any
 
 import torch
 
-from . import admin, groups, rng
-from .capsule import Opaque
+from . import admin, groups
 from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState
 from .explain import Explanation, explain
 from .feasible import Feasible, feasible
 from .layout import Layout, sharded
+from .objects import Objects
 from .offload import Offload
 from .orders import Orders
 from .rank import Order, Rank, Stats
 from .region import Region
 from .staging import Staging
-from .state import Capsule, Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
+from .state import Capsule, regions
 from .trained import Trained
-from .watch import Watch
+from .watch import Watch, digest
 from .wrappers import reshard
 
 __all__ = ["Resumed", "Session"]
@@ -102,15 +102,9 @@ class Session:
             raise SessionState("a session is open in this process already: close it first; one rank has one session")
         self._pid = os.getpid()
         self._closed = self._left = False
-        self._models = _by_name("model", model)
-        self._optimizers = _by_name("optim", optimizer)
-        self._schedulers = _by_name("scheduler", scheduler)
-        self._scalers = _by_name("scaler", scaler)
-        self._data = _by_name("data", data)
-        self._extra = dict(extra or {})
-        self._keep_rng = keep_rng
         self._inside: object = None  # the step that is open: none, or a mark of its own
         self._entering = False
+        self._own: bytes | None = None
         self._torn = -1  # the step that was begun and not ended
         self._offloaded: Offload | None = None
         self._moving = False  # memory is being given back or taken again
@@ -119,24 +113,18 @@ class Session:
         self._at = -1  # the step whose state is live; -1 before resume
         self._fresh = False
         self._reached: Callable[[str, int], None] = lambda place, step: None  # replicad.testing breaks things here
-        for what in (self._schedulers, self._scalers, self._data, self._extra):
-            for name, obj in what.items():
-                if not (callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None))):
-                    raise SessionState(f"{name}: {type(obj).__name__} has no state_dict and load_state_dict: give it both, or leave it out")
-        self._shared_buffers = shared_buffers
-        self._names: dict[int, str] = {}
-        self._leaves = self._find_leaves()
-        self._staging = Staging(self._leaves, staging)
-        self._trained = Trained(self._models, self._optimizers, self._names, self._staging.fixed)
-        self._sort_objects()
+        given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
+        self._objects = Objects(given, shared_buffers, keep_rng)
+        self._staging = Staging(self._objects.leaves, staging)
+        self._trained = Trained(self._objects, self._staging.fixed)
         self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most)
-        self._before = Capsule("replicad.own", True, "any", self._read_before)
-        self._after = Capsule("replicad.own.window", True, "window", self._read_after) if self._own_objects else None
-        self._watch = Watch([c for c in (self._shared, self._after) if c is not None], self._generators, self._leaves, debug)
+        self._before = Capsule("replicad.own", True, "any", lambda: self._objects.before())
+        self._after = Capsule("replicad.own.window", True, "window", lambda: self._objects.after()) if self._objects.has_after else None
+        self._watch = Watch([c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, debug)
         self._rank = connection or Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
         self._orders = Orders(self._rank)
         try:
-            self._sharded = sharded(self._rank.world, self._models, self._optimizers)
+            self._sharded = sharded(self._rank.world, self._objects)
             groups.settle(self._rank, {s.name: s.spread for s in self._sharded})
             self._layout = Layout(self._sharded)
         except BaseException:
@@ -147,75 +135,34 @@ class Session:
         self._hook()
         _open = self
 
-    def _sort_objects(self) -> None:
-        # A plateau scheduler sees a metric that may be the rank's own.
-        own = {k: s for k, s in self._schedulers.items() if isinstance(s, torch.optim.lr_scheduler.ReduceLROnPlateau)}
-        self._shared_objects = {k: s for k, s in (self._schedulers | self._scalers).items() if k not in own}
-        self._own_objects = own | self._extra
-
     def _hook(self) -> None:
         for hook in self._hooks:
             hook.remove()
-        models: list[Any] = [m for m in self._models.values() if isinstance(m, torch.nn.Module)]
-        models += [m.get_base_model() for m in models if hasattr(m, "get_base_model")]  # peft's, whose generate() calls that one
-        self._hooks = [m.register_forward_pre_hook(self._on_forward) for m in models]
-
-    def _find_leaves(self) -> list[Leaf]:
-        reshard(self._models.values())
-        self._names = {id(p): f"{m}.{clean(k)}" for m, model in self._models.items() for k, p in model.named_parameters()}
-        leaves: list[Leaf] = []
-        for name, m in self._models.items():
-            leaves += model_leaves(name, m, self._shared_buffers)
-        for name, o in self._optimizers.items():
-            materialise(o)
-            leaves += optimizer_leaves(name, o, self._names)
-        return leaves
+        self._hooks = [m.register_forward_pre_hook(self._on_forward) for m in self._objects.modules()]
 
     def rebind(self, *, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None, data: Any = None, extra: Mapping[str, Any] | None = None) -> None:
         """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was
-        made with; call :meth:`resume` next. Models and optimizers need a session with ``staging=True``, or device tensors."""
+        made with; call :meth:`resume` next. Models and optimizers need a session with ``staging=True``, or device tensors.
+        :class:`Mismatch` where they are not alike, by name: the session then has what it had."""
         self._check()
         self._outside("rebind")
-        for kind, given, at in (
-            ("model", model, "_models"),
-            ("optim", optimizer, "_optimizers"),
-            ("scheduler", scheduler, "_schedulers"),
-            ("scaler", scaler, "_scalers"),
-            ("data", data, "_data"),
-        ):
-            if given is None:
-                continue
-            new, old = _by_name(kind, given), getattr(self, at)
-            if new.keys() != old.keys():
-                raise Mismatch(f"rebind: the session has {', '.join(old) or 'nothing'}, this is {', '.join(new) or 'nothing'}")
-            setattr(self, at, new)
-        if extra is not None:
-            self._extra = dict(extra)
-        self._sort_objects()
-        if model is not None or optimizer is not None:
-            if not self._staging or len(self._staging.leaves) != len(self._leaves):
-                raise SessionState("rebind: tensors of this session are registered where they lie: make it with staging=True, or keep model and optimizer outside of the block")
-            self._leaves = self._find_leaves()
-            self._layout.replaced(sharded(self._rank.world, self._models, self._optimizers))
-            self._staging.bind(self._leaves)
-            self._trained = Trained(self._models, self._optimizers, self._names, self._staging.fixed)
-            self._hook()
-        self._watch.leaves(self._leaves)
+        given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
+        given = {kind: objects for kind, objects in given.items() if objects is not None}
+        if ("model" in given or "optimizer" in given) and not self._staging.whole:
+            raise SessionState("rebind: tensors of this session are registered where they lie: make it with staging=True, or keep model and optimizer outside of the block")
+        new = self._objects.replaced(given)
+        if new.leaves is not self._objects.leaves:
+            self._layout.replaced(sharded(self._rank.world, new))
+            self._staging.bind(new.leaves)
+        self._objects = new
+        self._trained = Trained(new, self._staging.fixed)
+        self._hook()
+        self._watch.leaves(new.leaves)
 
     # -- what the capsules hold -----------------------------------------------------------------------------------------
 
     def _read_shared(self) -> Any:
-        values = {k: optimizer_values(o, self._names) for k, o in self._optimizers.items()} | {k: o.state_dict() for k, o in self._shared_objects.items()}
-        return values | {"trained": self._trained.value()}
-
-    def _read_before(self) -> Any:
-        return {"data": {k: o.state_dict() for k, o in self._data.items()}, "rng": self._generators()}
-
-    def _generators(self) -> Opaque | None:
-        return rng.get() if self._keep_rng else None
-
-    def _read_after(self) -> Any:
-        return {k: o.state_dict() for k, o in self._own_objects.items()}
+        return self._objects.common() | {"trained": self._trained.value()}
 
     def _on_forward(self, *_: Any) -> None:
         if self._at >= 0 and self._pid == os.getpid():
@@ -229,20 +176,11 @@ class Session:
     def _apply(self) -> None:
         """Gives what was loaded into the capsules to the objects."""
         shared = self._shared.value()
-        for k, o in self._optimizers.items():
-            set_optimizer_values(o, self._names, shared[k])
-        for k, o in self._shared_objects.items():
-            o.load_state_dict(shared[k])
+        self._objects.set_common(shared)
         self._trained.set(shared["trained"])
         if self._after is not None:
-            own = self._after.value()
-            for k, o in self._own_objects.items():
-                o.load_state_dict(own[k])
-        before = self._before.value()
-        for k, o in self._data.items():
-            o.load_state_dict(before["data"][k])
-        if self._keep_rng and before["rng"] is not None:
-            rng.set(before["rng"])
+            self._objects.set_after(self._after.value())
+        self._objects.set_before(self._before.value())
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -273,7 +211,7 @@ class Session:
                 self._rank.load()
                 self._layout.check()
                 self._staging.back(order.step)
-                reshard(self._models.values())
+                reshard(self._objects.models.values())
                 self._apply()
                 self._reached("resume", order.step)
                 self._rank.ready(timeout)
@@ -293,7 +231,7 @@ class Session:
             # a further fault: another order will come
         source = "fresh" if self._fresh and order.step == 0 else order.source
         self._at = self._at_exit = order.step
-        self._fresh, self._torn = False, -1
+        self._fresh, self._torn, self._own = False, -1, None
         self._rank.met = None  # the gathering has its epoch
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
         self.order = order
@@ -372,14 +310,9 @@ class Session:
         ``updated=False`` for a step that runs no update (overflow). An exception inside leaves the state torn: it is
         reported, and the rank goes back to the step before.
         """
-        self._check()
-        self._present("a step")
-        self._outside("a step")
-        if self._at < 0:
-            raise SessionState("a step before resume: call session.resume() first")
+        self._between("a step")
         if self._left:
             raise SessionState("a step after leave: the rank has said that it is done")
-        self._whole()
         step = self._at + 1
         self._entering = True
         try:
@@ -392,7 +325,7 @@ class Session:
             self._watch.entering(step)
             generators = self._before.write()["rng"]
             self._staging.small()
-            self._rank.step_enter(step, timeout)
+            self._own = None if self._rank.step_enter(step, timeout) else self._own_now()
             self._inside = mark = object()
         finally:
             self._entering = False
@@ -418,6 +351,15 @@ class Session:
         finally:
             if self._inside is mark:
                 self._inside = None
+
+    def _between(self, what: str) -> None:
+        """What can be done only between two steps."""
+        self._check()
+        self._present(what)
+        self._outside(what)
+        if self._at < 0:
+            raise SessionState(f"{what} before resume: call session.resume() first")
+        self._whole()
 
     def _outside(self, what: str) -> None:
         if self._inside is not None:
@@ -447,8 +389,19 @@ class Session:
         and training may go on. A rank that never calls it is taken for a hang like any that stands still.
         """
         self._between("commit")
-        self._rank.commit(self._at, timeout, unchanged=not self._watch.forwarded)
+        self._staged("commit")
+        self._rank.commit(self._at, timeout, unchanged=self._own == self._own_now())
         return self._at
+
+    def _own_now(self) -> bytes:
+        """A digest of what is this rank's own and may have changed since the step's copy was due: the rest of it is in capsules and
+        stages, which are written when a step begins. ``_own`` is the one of the step that found no room for that copy."""
+        return b"".join(digest(x.local) for x in self._staging.fixed if x.private)
+
+    def _staged(self, what: str) -> None:
+        """For what copies the live step: staged tensors must be in their stages. If the copy is armed, the worker brings them there."""
+        if not self._rank.armed(self._at) and (why := self._settle_stages()):
+            raise Canceled(f"{what}: the state of step {self._at} can't be read from the device: {why}")
 
     @contextmanager
     def offload(self, timeout: float = 60.0) -> Iterator[int]:
@@ -460,8 +413,9 @@ class Session:
         self._between("offload")
         if not self._staging:
             raise SessionState("offload: every tensor lies in host memory where it was registered, and can't move: make the session with staging=True")
+        self._staged("offload")
         with contextlib.suppress(Canceled):  # it has no private part; nothing is being copied all the same
-            self._rank.seal(self._at, timeout, unchanged=not self._watch.forwarded)
+            self._rank.seal(self._at, timeout, unchanged=self._own == self._own_now())
         self._moving = True  # a restart is raised in the block, not while memory is on its way
         try:
             self._offloaded = offloaded = Offload(self._staging)
@@ -475,16 +429,6 @@ class Session:
                 self._offloaded = None
         finally:
             self._moving = False
-
-    def _between(self, what: str) -> None:
-        """Between two steps, for what copies the live step: staged tensors must be in their stages."""
-        self._check()
-        self._present(what)
-        if self._inside or self._at < 0:
-            raise SessionState(f"{what} inside of a step: leave the step first" if self._inside else f"{what} before resume: call session.resume() first")
-        self._whole()
-        if not self._rank.armed(self._at) and (why := self._settle_stages()):  # if armed, the worker brings them there
-            raise Canceled(f"{what}: the state of step {self._at} can't be read from the device: {why}")
 
     def _present(self, what: str) -> None:
         if self._offloaded is not None:
@@ -599,11 +543,3 @@ class Session:
     def stats(self) -> Stats:
         """Captures of this rank and what they cost."""
         return self._rank.stats()
-
-
-def _by_name(kind: str, given: Any) -> dict[str, Any]:
-    if isinstance(given, Mapping):
-        return {f"{kind}.{k}": v for k, v in given.items()}
-    if isinstance(given, (list, tuple)):
-        return {f"{kind}.{i}": v for i, v in enumerate(given)} if len(given) != 1 else {kind: given[0]}
-    return {} if given is None else {kind: given}

@@ -58,17 +58,15 @@ class Staging:
         """Whether the end of a step on the host is not its end on the device."""
         return any(x.local.device.type == "cuda" for x in self._live)
 
-    def bind(self, leaves: Sequence[Leaf]) -> None:
-        """Other tensors take the place of those that are staged: of the same names, shapes and types."""
-        by_name = {x.name: x for x in leaves}
-        for i, old in enumerate(self._live):
-            new = by_name.get(old.name)
-            if new is None or new.local.shape != old.local.shape or new.local.dtype != old.local.dtype:
-                from .errors import Mismatch
+    @property
+    def whole(self) -> bool:
+        """Whether every tensor has a stage, so that others may take the place of the live ones."""
+        return bool(self._live) and not self.fixed
 
-                what = "is missing" if new is None else f"is {new.local.dtype} {tuple(new.local.shape)}, was {old.local.dtype} {tuple(old.local.shape)}"
-                raise Mismatch(f"{old.name} {what}: rebind takes the model and optimizer that the session was made with, made anew")
-            self._live[i] = new
+    def bind(self, leaves: Iterable[Leaf]) -> None:
+        """Others, of the same names, shapes and types, take the place of the tensors that are staged."""
+        by_name = {x.name: x for x in leaves}
+        self._live = [by_name[old.name] for old in self._live]
 
     def _copy(self, changes: tuple[str, ...], to_stage: bool) -> None:
         with torch.no_grad():

@@ -32,9 +32,10 @@ def model_leaves(name: str, model: torch.nn.Module, shared_buffers: Callable[[st
     of) and persistent buffers. A buffer is a rank's own unless
     ``shared_buffers`` says that it is equal on every rank of the group: BatchNorm's statistics are not."""
     flat: set[int] = set()
-    for key, p, shard, ids in flat_parameters(model):
+    for key, wrapper, ids in flat_parameters(model):
         flat |= ids
-        yield from leaves(f"{name}.{key}", shard, "window" if p.requires_grad else "never")
+        p = wrapper._handle.flat_param  # its memory is switched to the whole one during forward and backward; the shard is a tensor of its own
+        yield from leaves(f"{name}.{key}", p._local_shard, "window" if p.requires_grad else "never")
     for key, p in model.named_parameters():
         if id(p) not in flat:
             yield from leaves(f"{name}.{clean(key)}", p, "window" if p.requires_grad else "never")

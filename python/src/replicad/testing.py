@@ -345,12 +345,12 @@ def _named(value: Any, name: str) -> Iterator[tuple[str, str]]:
 def _state(session: Session) -> Iterator[tuple[str, str]]:
     """Everything that a session keeps, in the order in which a difference is looked for: what the step drew and saw first, for
     that is the cause where weights differ."""
-    own = session._read_before()
+    own = session._objects.before()
     yield from _named(own["data"], "data")
-    for leaf in session._leaves:
+    for leaf in session._objects.leaves:
         yield from _named(leaf.local, leaf.name)
     yield from _named(session._read_shared(), "shared")
-    yield from _named(session._read_after(), "own")
+    yield from _named(session._objects.after(), "own")
     yield from _named(own["rng"], "rng")
 
 

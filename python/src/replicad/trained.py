@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from .errors import Mismatch
+from .objects import Objects
 from .optimizers import part
 from .tensors import Leaf
 from .wrappers import clean
@@ -29,8 +30,9 @@ MOST = 4
 class Trained:
     """The parameters of a session's models and optimizers. ``fixed`` are the leaves that are registered where they lie."""
 
-    def __init__(self, models: Mapping[str, Any], optimizers: Mapping[str, torch.optim.Optimizer], names: Mapping[int, str], fixed: Iterable[Leaf]) -> None:
-        self._models, self._optimizers, self._names = models, optimizers, names
+    def __init__(self, objects: Objects, fixed: Iterable[Leaf]) -> None:
+        models, optimizers = objects.models, objects.optimizers
+        self._models, self._optimizers, self._names = models, optimizers, objects.names
         self.kept: dict[str, Any] | None = None  # what value() gave for the copy of the last step
         of_models = {f"{m}.{clean(k)}": p for m, model in models.items() for k, p in model.named_parameters()}
         known = {id(p) for p in of_models.values()}

@@ -12,7 +12,7 @@ import torch
 from . import rngcodec
 from .state import Capsule, Leaf
 
-__all__ = ["Watch", "differences"]
+__all__ = ["Watch", "differences", "digest"]
 
 log = logging.getLogger("replicad")
 
@@ -74,19 +74,14 @@ class Watch:
     def entering(self, step: int) -> None:
         """The next step begins: window and frozen tensors must be what they were."""
         for x in self._leaves:
-            if self._digests and _digest(x.local) != self._digests[x.name]:
+            if self._digests and digest(x.local) != self._digests[x.name]:
                 when = "never" if x.changes == "never" else "only inside `with session.step()`"
                 self.say(x.name, f"{x.name} changed between steps {step - 1} and {step}, though it is taken to change {when}: the copy of step {step - 1} may be torn")
 
     def exited(self, step: int, generators: bytes | None) -> None:
         """A step has ended; ``generators`` is what its copy has of them, taken when the step began."""
         self._at_exit = step, generators
-        self._digests = {x.name: _digest(x.local) for x in self._leaves}
-
-    @property
-    def forwarded(self) -> bool:
-        """Whether a forward has begun since the last step ended."""
-        return self._at_exit is None
+        self._digests = {x.name: digest(x.local) for x in self._leaves}
 
     def forward(self) -> None:
         """The next forward begins."""
@@ -124,6 +119,7 @@ def _drawn(before: bytes | None, now: bytes | None) -> list[str]:
     return [rngcodec.where(*k) for k in old if k in new and old[k] != new[k]]
 
 
-def _digest(t: torch.Tensor) -> bytes:
+def digest(t: torch.Tensor) -> bytes:
+    """Of a tensor's bytes, wherever it lies."""
     flat = t.detach().cpu().contiguous().reshape(-1)
     return hashlib.blake2b(flat.view(torch.uint8).numpy().tobytes(), digest_size=16).digest() if flat.numel() else b""

@@ -55,13 +55,10 @@ def reshard(models: Iterable[torch.nn.Module]) -> None:
             wrapper.reshard()
 
 
-def flat_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter, torch.Tensor, set[int]]]:
-    """FSDP1's flat parameters, after :func:`reshard`: name, parameter, this rank's shard, and the ids of the parameter and of the
-    original ones, which with ``use_orig_params=True`` are views of the shard between two steps, and empty where nothing of them lies on this rank.
-
-    The shard is a tensor of its own: the parameter's memory is switched to the whole one during forward and backward.
-    """
+def flat_parameters(model: torch.nn.Module) -> Iterator[tuple[str, Any, set[int]]]:
+    """FSDP1's flat parameters: name, wrapper (its ``_handle.flat_param`` is the parameter), and the ids of the parameter and of the
+    original ones, which with ``use_orig_params=True`` are views of the shard between two steps, and empty where nothing of them lies on this rank."""
     for name, wrapper in fsdp1(model):
         if wrapper._handle is not None:
             p = wrapper._handle.flat_param
-            yield clean(f"{name}._flat_param").removeprefix("."), p, p._local_shard, {id(q) for q in (p, *(p._params or ()), *(p._shared_params or ()))}
+            yield clean(f"{name}._flat_param").removeprefix("."), wrapper, {id(q) for q in (p, *(p._params or ()), *(p._shared_params or ()))}

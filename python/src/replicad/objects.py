@@ -1,0 +1,161 @@
+"""What a session was given to keep: the user's objects by name, the tensors they consist of, and their small values.
+
+Objects are never changed once they are made: a rebind makes others, compares them, and puts them in the place of these when all of
+it fits.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from . import rng
+from .capsule import Opaque
+from .errors import Mismatch, SessionState
+from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
+from .wrappers import reshard
+
+__all__ = ["Objects"]
+
+#: The arguments of a session, and where their objects are found here.
+KINDS = {"model": "models", "optimizer": "optimizers", "scheduler": "schedulers", "scaler": "scalers", "data": "data", "extra": "extra"}
+#: How the names of objects begin, where that is not the argument's name.
+PREFIX = {"optimizer": "optim"}
+
+
+class Objects:
+    """``given`` has a session's arguments by name (:data:`KINDS`): one object, a list or a dict by name, each."""
+
+    models: dict[str, Any]
+    optimizers: dict[str, Any]
+    schedulers: dict[str, Any]
+    scalers: dict[str, Any]
+    data: dict[str, Any]
+    extra: dict[str, Any]
+    names: dict[int, str]  #: of the models' parameters, by id
+    leaves: list[Leaf]
+
+    def __init__(self, given: Mapping[str, Any], shared_buffers: Callable[[str], bool], keep_rng: bool) -> None:
+        self._shared_buffers, self.keep_rng = shared_buffers, keep_rng
+        for kind, at in KINDS.items():
+            setattr(self, at, _by_name(kind, given.get(kind)))
+        self._settle()
+        self._find()
+
+    def replaced(self, given: Mapping[str, Any]) -> Objects:
+        """These, with others in the place of some: :class:`Mismatch` unless they have the same names and consist of the same tensors
+        (shapes, types, when they change and whose they are)."""
+        new = copy.copy(self)
+        for kind, objects in given.items():
+            named, old = _by_name(kind, objects), getattr(self, KINDS[kind])
+            if named.keys() != old.keys():
+                now, was = (", ".join(names) or "nothing" for names in (named, old))
+                raise Mismatch(f"rebind: {kind} is {now}, and the session has {was}: give all that it was made with, by the same names")
+            setattr(new, KINDS[kind], named)
+        new._settle()
+        if {"model", "optimizer"} & given.keys():
+            new._find()
+            if found := list(_unlike(self.leaves, new.leaves)):
+                more = [f"and {len(found) - 8} more"] if len(found) > 8 else []
+                raise Mismatch(f"rebind: {'; '.join([*found[:8], *more])}: rebind takes the model and optimizer that the session was made with, made anew in the same way")
+        return new
+
+    def _settle(self) -> None:
+        for what in (self.schedulers, self.scalers, self.data, self.extra):
+            for name, obj in what.items():
+                if not (callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None))):
+                    raise SessionState(f"{name}: {type(obj).__name__} has no state_dict and load_state_dict: give it both, or leave it out")
+        # A plateau scheduler sees a metric that may be the rank's own.
+        own = {k: s for k, s in self.schedulers.items() if isinstance(s, torch.optim.lr_scheduler.ReduceLROnPlateau)}
+        self._common = {k: s for k, s in (self.schedulers | self.scalers).items() if k not in own}
+        self._own = own | self.extra
+
+    def _find(self) -> None:
+        reshard(self.models.values())
+        self.names = {id(p): f"{m}.{clean(k)}" for m, model in self.models.items() for k, p in model.named_parameters()}
+        self.leaves = []
+        for name, m in self.models.items():
+            self.leaves += model_leaves(name, m, self._shared_buffers)
+        for name, o in self.optimizers.items():
+            materialise(o)
+            self.leaves += optimizer_leaves(name, o, self.names)
+
+    def modules(self) -> Iterator[torch.nn.Module]:
+        """The modules whose forward begins the next step."""
+        for model in self.models.values():
+            if isinstance(model, torch.nn.Module):
+                yield model
+                if hasattr(model, "get_base_model"):  # peft's, whose generate() calls that one
+                    base: Any = model.get_base_model
+                    yield base()
+
+    # -- small values -------------------------------------------------------------------------------------------------------
+
+    def common(self) -> dict[str, Any]:
+        """What all ranks of a replica group have in common at the end of a step."""
+        return {k: optimizer_values(o, self.names) for k, o in self.optimizers.items()} | {k: o.state_dict() for k, o in self._common.items()}
+
+    def set_common(self, values: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`common`."""
+        for k, o in self.optimizers.items():
+            set_optimizer_values(o, self.names, values[k])
+        for k, o in self._common.items():
+            o.load_state_dict(values[k])
+
+    def before(self) -> dict[str, Any]:
+        """What is a rank's own, and settled when the optimizer step begins."""
+        return {"data": {k: o.state_dict() for k, o in self.data.items()}, "rng": self.generators()}
+
+    def set_before(self, values: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`before`."""
+        for k, o in self.data.items():
+            o.load_state_dict(values["data"][k])
+        if self.keep_rng and values["rng"] is not None:
+            rng.set(values["rng"])
+
+    def generators(self) -> Opaque | None:
+        """The random number generators, in the form in which they are kept."""
+        return rng.get() if self.keep_rng else None
+
+    @property
+    def has_after(self) -> bool:
+        """Whether :meth:`after` has anything."""
+        return bool(self._own)
+
+    def after(self) -> dict[str, Any]:
+        """What is a rank's own, and may change in the optimizer step."""
+        return {k: o.state_dict() for k, o in self._own.items()}
+
+    def set_after(self, values: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`after`."""
+        for k, o in self._own.items():
+            o.load_state_dict(values[k])
+
+
+def _by_name(kind: str, given: Any) -> dict[str, Any]:
+    if kind == "extra":
+        return dict(given or {})
+    prefix = PREFIX.get(kind, kind)
+    if isinstance(given, Mapping):
+        return {f"{prefix}.{k}": v for k, v in given.items()}
+    if isinstance(given, (list, tuple)):
+        return {f"{prefix}.{i}": v for i, v in enumerate(given)} if len(given) != 1 else {prefix: given[0]}
+    return {} if given is None else {prefix: given}
+
+
+def _unlike(old: list[Leaf], new: list[Leaf]) -> Iterator[str]:
+    """How tensors differ from those whose place they are to take, a line a name."""
+    have, now = ({x.name: x for x in leaves} for leaves in (old, new))
+    yield from (f"{name} is missing" for name in have if name not in now)
+    yield from (f"{name} is new" for name in now if name not in have)
+    for name, a in have.items():
+        if (b := now.get(name)) is not None and _like(a) != _like(b):
+            yield f"{name} is {_like(b)}, was {_like(a)}"
+
+
+def _like(leaf: Leaf) -> str:
+    when = {"window": "trained", "never": "frozen", "any": "a buffer"}[leaf.changes]
+    return f"{str(leaf.local.dtype).removeprefix('torch.')} {tuple(leaf.local.shape)}, {when}{', the rank' + chr(39) + 's own' if leaf.private else ''}"
