@@ -39,11 +39,12 @@ const (
 func (l *launcher) createRequest(id uint64) createRequest {
 	h := l.hello
 	groups, named := h.Groups, h.Flags&wire.RunNameGroups != 0
-	if len(groups) == 0 && !named {
+	unsaid := len(groups) == 0 && !named
+	if unsaid {
 		groups = make([]replica.GroupID, h.World) // one group: plain data parallelism
 	}
 	layout := replica.Layout{World: h.World, Groups: groups}
-	return createRequest{ID: id, Name: h.Job, Layout: layout, NameGroups: named, Resume: h.Flags&wire.RunResume != 0,
+	return createRequest{ID: id, Name: h.Job, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0,
 		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery),
 			PrivateCap: uint64(h.PrivateCapMB) << 20, RequireVotes: h.Flags&wire.RunRequireVotes != 0, CollectiveWindow: h.Flags&wire.RunCollectiveWindow != 0,
 			Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
@@ -52,12 +53,13 @@ func (l *launcher) createRequest(id uint64) createRequest {
 // otherLayout says how a job that runs has another layout than the one asked for; empty: it has that one.
 func (c createRequest) otherLayout(job *replica.Job) string {
 	const remedy = "end it (replicad job end %s) or use another name"
+	taken := c.NameGroups || c.AnyGroups // whatever the job's groups are
 	switch {
-	case c.NameGroups && job.Layout.World != c.Layout.World:
+	case taken && job.Layout.World != c.Layout.World:
 		return fmt.Sprintf("job %q runs with %d ranks, not %d: "+remedy, job.Name, job.Layout.World, c.Layout.World, job.Name)
-	case !c.NameGroups && job.Naming != nil:
+	case !taken && job.Naming != nil:
 		return fmt.Sprintf("job %q runs with groups that its %d ranks name, not in %v: leave --groups out, "+remedy, job.Name, job.Layout.World, c.Layout.Groups, job.Name)
-	case !c.NameGroups && (job.Layout.World != c.Layout.World || !slices.Equal(job.Layout.Groups, c.Layout.Groups)):
+	case !taken && (job.Layout.World != c.Layout.World || !slices.Equal(job.Layout.Groups, c.Layout.Groups)):
 		return fmt.Sprintf("job %q runs with %d ranks in groups %v, not %d in %v: "+remedy, job.Name, job.Layout.World, job.Layout.Groups, c.Layout.World, c.Layout.Groups, job.Name)
 	}
 	return ""
@@ -166,11 +168,7 @@ func (m *member) serveLauncher(l *launcher) {
 	}
 	job := lj.job
 	if !l.accepted {
-		want := l.createRequest(0)
-		if len(l.hello.Groups) == 0 {
-			want.NameGroups = true // this launcher has nothing to say about groups
-		}
-		if text := want.otherLayout(job); text != "" {
+		if text := l.createRequest(0).otherLayout(job); text != "" {
 			m.refuseLauncher(l, wire.CodeRefused, text)
 			return
 		}

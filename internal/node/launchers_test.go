@@ -89,6 +89,12 @@ func TestLauncherGroups(t *testing.T) {
 	numbered := func(groups ...replica.GroupID) createRequest {
 		return (&launcher{hello: wire.RunHello{Job: "job", World: uint32(len(groups)), Groups: groups}}).createRequest(1)
 	}
+	unsaid := func(world uint32) createRequest {
+		return (&launcher{hello: wire.RunHello{Job: "job", World: world}}).createRequest(1)
+	}
+	if all := unsaid(2); !reflect.DeepEqual(all.Layout.Groups, []replica.GroupID{0, 0}) {
+		t.Errorf("a launcher that says nothing of groups asks for %+v", all)
+	}
 	named := (&launcher{hello: wire.RunHello{Job: "job", World: 2, Flags: wire.RunNameGroups}}).createRequest(1)
 	if !named.NameGroups || named.Layout.Groups != nil {
 		t.Errorf("a launcher whose ranks name their groups asks for %+v", named)
@@ -101,6 +107,9 @@ func TestLauncherGroups(t *testing.T) {
 		text string
 	}{
 		{numbered(0, 1), settled, ""},
+		{unsaid(2), settled, ""},
+		{unsaid(2), naming, ""},
+		{unsaid(3), settled, "runs with 2 ranks, not 3"},
 		{named, settled, ""},
 		{named, naming, ""},
 		{numbered(0, 0), settled, "groups [0 1], not 2 in [0 0]"},

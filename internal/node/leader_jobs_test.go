@@ -3,6 +3,7 @@ package node
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,5 +63,20 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A launcher that says nothing of groups takes those of the generation that it resumes.
+func TestAdoptsWithItsGroups(t *testing.T) {
+	c := newChair(t)
+	c.shelf()
+	c.writes("job", testCluster, testJob, gen(1, 4))
+	ask := createRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{1}}, Resume: true}
+	if a := c.adoptable(nil, ask); !strings.Contains(a.refused, "has 1 ranks in groups [0], not 1 in [1]") {
+		t.Errorf("of other groups: %q", a.refused)
+	}
+	ask.AnyGroups = true
+	if a := c.adoptable(nil, ask); a.refused != "" || !slices.Equal(a.request.Layout.Groups, []replica.GroupID{0}) {
+		t.Errorf("of any groups: %v, refused: %q", a.request.Layout, a.refused)
 	}
 }

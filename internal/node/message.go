@@ -119,6 +119,8 @@ type createRequest struct {
 	Resume  bool            `cbor:"5,keyasint"` // from the newest durable generation of that name
 	// NameGroups leaves the groups to the ranks; Layout has none then.
 	NameGroups bool `cbor:"6,keyasint,omitempty"`
+	// AnyGroups: the launcher said nothing of groups. Those of the job or generation that is there will do; a new job has Layout's, one group.
+	AnyGroups bool `cbor:"7,keyasint,omitempty"`
 }
 
 type createReply struct {
