@@ -12,6 +12,7 @@ a line, for the demo and the tests.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import sys
 from collections.abc import Callable
@@ -31,14 +32,20 @@ from replicad.parallel import ddp as data_parallel
 from replicad.store import init_process_group
 
 
+@functools.cache
+def corpus() -> tuple[list[int], torch.Tensor]:
+    """The alphabet, and the text as numbers of its characters."""
+    raw = common.TEXT.read_bytes()
+    alphabet = sorted(set(raw))
+    number = {b: i for i, b in enumerate(alphabet)}
+    return alphabet, torch.tensor([number[b] for b in raw], dtype=torch.int64)
+
+
 class Text(torch.utils.data.Dataset):
     """Runs of characters, each with its successor as target."""
 
     def __init__(self, length: int) -> None:
-        raw = common.TEXT.read_bytes()
-        self.alphabet = sorted(set(raw))
-        number = {b: i for i, b in enumerate(self.alphabet)}
-        self.tokens = torch.tensor([number[b] for b in raw], dtype=torch.int64)
+        self.alphabet, self.tokens = corpus()
         self.length = length
 
     def __len__(self) -> int:
@@ -153,4 +160,5 @@ def steps(args: argparse.Namespace, emit: common.Events, model: nn.Module, optim
 
 
 if __name__ == "__main__":
+    corpus()  # it depends on no rank, so a process that waits to become one (`--warm`) has it already
     sys.exit(common.main(train, arguments().parse_args()))

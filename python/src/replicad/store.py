@@ -5,6 +5,7 @@ made over it, fresh for each epoch.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import logging
 import os
@@ -60,21 +61,27 @@ def cut() -> None:
     _connections.clear()
 
 
+_libc = ctypes.CDLL(None)
+#: What a TCP socket answers to these options of getsockopt: SO_DOMAIN (Python has no name for it), SO_TYPE.
+_SO_DOMAIN = 39
+
+
 def _tcp() -> set[tuple[int, int]]:
     """Every TCP socket of this process. It opens none itself: it runs where a restart may be raised at any point, and would leave a
-    duplicate of somebody's socket behind."""
-    known: set[int] = set()
-    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
-        with contextlib.suppress(FileNotFoundError), open(table) as lines:
-            next(lines)
-            known.update(int(line.split()[9]) for line in lines)
+    duplicate of somebody's socket behind. (The kernel's list, /proc/net/tcp, takes it 5 ms to write.)"""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
-            of = os.readlink(f"/proc/self/fd/{name}")
-            if of.startswith("socket:[") and (inode := int(of[8:-1])) in known:
-                found.add((int(name), inode))
+            of, fd = os.readlink(f"/proc/self/fd/{name}"), int(name)
+            if of.startswith("socket:[") and _option(fd, socket.SO_TYPE) == socket.SOCK_STREAM and _option(fd, _SO_DOMAIN) in (socket.AF_INET, socket.AF_INET6):
+                found.add((fd, int(of[8:-1])))
     return found
+
+
+def _option(fd: int, name: int) -> int:
+    """A socket's option; -1 where it has none."""
+    value, size = ctypes.c_int(-1), ctypes.c_uint(ctypes.sizeof(ctypes.c_int))
+    return value.value if _libc.getsockopt(fd, socket.SOL_SOCKET, name, ctypes.byref(value), ctypes.byref(size)) == 0 else -1
 
 
 class Store(dist.Store):  # type: ignore[name-defined, misc]

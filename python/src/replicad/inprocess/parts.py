@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,10 @@ __all__ = ["Part", "live", "run_all"]
 
 
 class Part(Protocol):
-    """One thing to do. It may be called any number of times, also where there is nothing to do."""
+    """One thing to do. It may be called any number of times, also where there is nothing to do.
+
+    A part of ``abort`` may have a method ``begin`` besides: what frees a training thread that is blocked, called in the place of the part
+    on another thread while that one is still blocked. It must not wait for what the part waits for."""
 
     def __call__(self) -> None:
         """Does it, or nothing where there is nothing to do."""
@@ -22,7 +26,8 @@ class Part(Protocol):
 
 def name(part: Callable[[], None]) -> str:
     """What a part is called in logs and traces."""
-    return getattr(part, "__name__", None) or type(part).__name__
+    of = part.__self__ if inspect.ismethod(part) else part
+    return getattr(of, "__name__", None) or type(of).__name__
 
 
 def run_all(parts: Iterable[Part], trace: Callable[[str, float], None]) -> list[tuple[str, BaseException]]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import Error, Fenced, Signal, Stopped
-from .abort import default_abort
+from .abort import default_abort, iterators
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
 from .parts import Part, run_all
@@ -66,7 +66,8 @@ class Interrupter:
     """
 
     def __init__(self, session: Callable[[], Any], free: Sequence[Part], soft: float, hard: float, trace: Trace) -> None:
-        self._get, self._free, self._soft, self._hard, self._trace = session, free, soft, hard, trace
+        self._get, self._soft, self._hard, self._trace = session, soft, hard, trace
+        self._free: list[Part] = [getattr(part, "begin", part) for part in free]
         self._target = threading.get_ident()
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -99,11 +100,11 @@ class Interrupter:
                 busy = session._in_step() or _unsafe(self._target)  # it is not blocked, and comes back by itself
                 if not self._over.is_set() and not busy:
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), ctypes.py_object(Restart))
-            if not freed and waited > self._soft and not busy:
+            if not freed and waited >= self._soft and not busy:
                 freed = True
                 session.rank.freeze_good()
                 run_all(self._free, lambda what, s: self._trace("free", part=what, seconds=s))
-            self._over.wait(0.05 if waited < 1 else 0.5)
+            self._over.wait(self._soft if waited < 1 else 0.5)
 
     def __exit__(self, *_: object) -> None:
         while True:
@@ -146,7 +147,7 @@ def wrap(
     finalize: Sequence[Part] | None = None,
     health: Sequence[Part] | None = None,
     peer_grace: float = 5.0,
-    soft: float = 0.05,
+    soft: float = 0.02,
     hard: float = 60.0,
     trace: str | None = None,
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
@@ -172,8 +173,7 @@ def wrap(
             clean = list(default_finalize() if finalize is None else finalize)
             sane = list(default_health() if health is None else health)
             to = Trace(trace)
-            gc.collect()
-            gc.freeze()  # what was there before the first run is not looked through again at each restart
+            gc.freeze()  # what was there before the first run is not looked through at each restart; nor now, when others may wait for this rank
             try:
                 with _Unraisable():
                     while True:
@@ -231,12 +231,14 @@ def _once(
             rank.fail("".join(traceback.format_exception_only(reason)).strip())
         except Error as err:
             log.warning("replicad: the daemon did not hear of this fault: %s", err)
+    loaders = iterators()  # held, so that waiting for their workers is left to ``down``: the other ranks wait for the rest alone
     for seen in _chain(reason):
         if seen.__traceback__ is not None:
-            traceback.clear_frames(seen.__traceback__)  # they hold loaders, groups and tensors of the old epoch
+            traceback.clear_frames(seen.__traceback__)  # they hold loaders, groups and tensors of the old epoch; what they do at their end comes before the rest
     call.last = reason.with_traceback(None) if isinstance(reason, Signal) else reason
     session.rest()
     run_all(down, lambda what, s: trace("abort", part=what, seconds=s))
+    del loaders
     return False, None
 
 
