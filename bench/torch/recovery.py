@@ -52,7 +52,7 @@ def demo(case: str, faults: int, seed: int) -> list[dict[str, float]]:
     with tempfile.TemporaryDirectory(prefix="replicad-b-") as folder:
         done = subprocess.run(
             [str(ROOT / "bin" / "replicad"), "demo", "--plain", "--trainer", trainer, "--world", "3", "--faults", ",".join([fault] * faults), "--seed", str(seed),
-             "--steps", str(120 * (faults + 1)), "--pace", "50ms", "--report", folder, *flags],
+             "--steps", str(240 * (faults + 1)), "--pace", "50ms", "--report", folder, *flags],
             env=os.environ | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         report = json.loads(Path(folder, "report.json").read_text())
