@@ -124,13 +124,12 @@ func (c *Committer) Pinned(p replica.Pinned) []Effect {
 	return c.next()
 }
 
-// Passed takes the answer of a node whose rank is beyond the candidate, so that it can't be completed any more, or stands below it
-// on purpose.
+// Passed takes the answer of a node whose rank will not capture the candidate.
 func (c *Committer) Passed(p replica.Passed) []Effect {
 	if !c.answers(p.Job, p.Term, p.N) || int(p.Rank) >= len(c.job.Ranks) || !c.counts(p.Holder, p.Session) || c.job.Ranks[p.Rank].Node != p.Holder.Node || p.Live.Epoch != c.job.Epoch {
 		return nil
 	}
-	if p.Live.Step < c.candidate.Position.Step {
+	if p.Below(c.candidate) {
 		c.stands[p.Rank] = p
 	} else {
 		c.passed[p.Rank], c.lapsed = p, true

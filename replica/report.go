@@ -31,7 +31,8 @@ type Pinned struct {
 	Parts      []Held     `cbor:"7,keyasint"`
 }
 
-// Passed is the answer of a daemon whose rank is beyond the candidate without having captured it.
+// Passed is the answer of a daemon whose rank will not capture the candidate: it is beyond it, or it stands still below it because it
+// waits for a commit of the step it is at (D29). Where the rank is tells the two apart.
 type Passed struct {
 	Job     JobID        `cbor:"1,keyasint"`
 	Term    uint64       `cbor:"2,keyasint"`
@@ -42,6 +43,9 @@ type Passed struct {
 	Live    Generation   `cbor:"7,keyasint"` // where the rank is now
 	Holds   []Generation `cbor:"8,keyasint"` // replicated parts sealed in its arena whose private part is there too
 }
+
+// Below tells whether the rank stands below the candidate, rather than beyond it.
+func (p Passed) Below(c Candidate) bool { return p.Live.Step < c.Position.Step }
 
 // RankReport is a daemon's account of one local rank.
 type RankReport struct {

@@ -39,7 +39,9 @@ def lighthouse() -> Iterator[dict[str, str]]:
     """torchft's coordinator."""
     port = free_port()
     program = Path(sys.executable).with_name("torchft_lighthouse")
-    with subprocess.Popen([str(program), "--min_replicas", "2", "--join_timeout_ms", "1000", "--bind", f"127.0.0.1:{port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as p:
+    with subprocess.Popen(
+        [str(program), "--min_replicas", "2", "--join_timeout_ms", "1000", "--bind", f"127.0.0.1:{port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as p:
         try:
             yield {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
         finally:
@@ -86,7 +88,9 @@ def main() -> int:
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--json", help="file for all figures, a line each")
     args, flags = p.parse_known_args()
-    print(f"{'system':14} {'state':>7} {'step p50, ms':>16} {'p99, ms':>16} {'overhead':>9} {'stall, ms':>10} {'copies':>9}   (without / with; median of {args.rounds})", flush=True)
+    print(
+        f"{'system':14} {'state':>7} {'step p50, ms':>16} {'p99, ms':>16} {'overhead':>9} {'stall, ms':>10} {'copies':>9}   (without / with; median of {args.rounds})", flush=True
+    )
     failed = 0
     for system in args.systems.split(","):
         rows = []

@@ -36,11 +36,15 @@ CASES = {"exception": ("rank-raise", ["--warm", "1"]), "warm": ("rank-forward", 
 PHASES = [("detected", "detected_ms"), ("stopped", "fenced_ms"), ("planned", "planned_ms"), ("resumed", "resumed_ms")]
 
 
+#: What every process of the job does before it can train. The first step of an optimizer imports torch._dynamo.
+START = "import gpt, torch; gpt.corpus(); p = torch.nn.Parameter(torch.zeros(1)); p.sum().backward(); torch.optim.AdamW([p]).step()"
+
+
 def imports() -> float:
     """Seconds from the start of an interpreter to the end of the job's imports."""
     began = time.monotonic()
     subprocess.run(
-        [sys.executable, "-c", "import gpt"], cwd=ROOT / "examples" / "torch", check=True, env=os.environ | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1"}
+        [sys.executable, "-c", START], cwd=ROOT / "examples" / "torch", check=True, env=os.environ | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1"}
     )
     return time.monotonic() - began
 

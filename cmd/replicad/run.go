@@ -59,7 +59,7 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.Host, "host", "", "`ADDRESS` of this node for the ranks' own sockets (default: the host of the daemon's addr)")
 	flags.StringVar(&o.Job, "job", "", "`NAME` of the job")
 	flags.IntVar(&o.World, "world", 0, "ranks in the job, on all nodes")
-	flags.StringVar(&f.groups, "groups", "", "replica group of each rank, as `0,1,0,1`, or auto: the ranks find theirs in the model (default: all in one)")
+	flags.StringVar(&f.groups, "groups", "", "replica group of each rank, as `0,1,0,1`, or auto: the ranks find theirs in the model (default: those of the job that runs or is resumed, else all in one)")
 	flags.IntVar(&o.MinCopies, "min-copies", 0, "nodes that must hold each part before a step is committed (default 2)")
 	flags.IntVar(&o.Cadence, "cadence", 0, "steps between generations (default 1)")
 	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default 4)")

@@ -1,7 +1,7 @@
 """The small GPT of gpt.py, sharded by FSDP2, under replicad.
 
-    replicad run --job fsdp --world 2 --groups 0,1 -- python fsdp.py                      fully sharded: each rank has its own shard
-    replicad run --job hsdp --world 4 --groups 0,1,0,1 -- python fsdp.py --shards 2       two replicas of two shards
+    replicad run --job fsdp --world 2 --groups auto -- python fsdp.py                 fully sharded: each rank has its own shard
+    replicad run --job hsdp --world 4 --groups auto -- python fsdp.py --shards 2       two replicas of two shards
 
 A shard that no other rank has is mirrored by the daemons to other nodes, every step; where replicas exist, they are the copies.
 """

@@ -1,7 +1,7 @@
 """The small GPT of gpt.py, sharded by FSDP1 (FullyShardedDataParallel), under replicad.
 
-    replicad run --job fsdp1 --world 2 --groups 0,1 -- python fsdp1.py                    fully sharded: each rank has its own shard
-    replicad run --job hsdp1 --world 4 --groups 0,1,0,1 -- python fsdp1.py --shards 2     two replicas of two shards
+    replicad run --job fsdp1 --world 2 --groups auto -- python fsdp1.py                 fully sharded: each rank has its own shard
+    replicad run --job hsdp1 --world 4 --groups auto -- python fsdp1.py --shards 2     two replicas of two shards
 
 With --use-orig-params 1 the optimizer sees the model's own parameters, which are views of this rank's flat shards. What is kept
 are the flat shards either way, and what the optimizer has of them. `state_dict` is never asked, so its type does not matter.

@@ -1,6 +1,6 @@
 """The small GPT of gpt.py with data parallelism, its optimizer's state spread over the ranks by ZeroRedundancyOptimizer, under replicad.
 
-    replicad run --job zero --world 2 --groups 0,1 -- python zero.py
+    replicad run --job zero --world 2 --groups auto -- python zero.py
 
 Each rank updates its part of the parameters and sends them to the others, inside of `optimizer.step()`. The state of a part is on one
 rank alone, so each rank is a replica group of its own and the daemons mirror it to other nodes every step. A rank that dies in the

@@ -320,3 +320,36 @@ func sortReport(r *replica.NodeReport) {
 		return cmp.Or(cmp.Compare(a.Part.Kind, b.Part.Kind), cmp.Compare(a.Part.Index, b.Part.Index), a.Generation.Compare(b.Generation), cmp.Compare(a.Rank, b.Rank))
 	})
 }
+
+func chunkBytes(job *replica.Job) uint32 {
+	if job.Options.ChunkBytes != 0 {
+		return job.Options.ChunkBytes
+	}
+	return replica.DefaultChunkBytes
+}
+
+// slotsOf is how many replicated parts each arena of the job holds.
+func slotsOf(job *replica.Job) int {
+	if job.Options.Slots != 0 {
+		return job.Options.Slots
+	}
+	return 4
+}
+
+func privateCap(job *replica.Job) uint64 {
+	if job.Options.PrivateCap != 0 {
+		return job.Options.PrivateCap
+	}
+	return replica.MaxPrivateBytes
+}
+
+// cadence is the job's c now.
+func cadence(job *replica.Job) replica.Step {
+	c := max(job.Options.Cadence, 1)
+	for _, p := range job.PlannedCadence {
+		if p.From <= job.Position.Step+1 {
+			c = p.Every
+		}
+	}
+	return c
+}

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from conftest import PATIENCE, ROOT, Daemon, environment
 
@@ -19,7 +20,7 @@ from conftest import PATIENCE, ROOT, Daemon, environment
 class Node(Daemon):
     """One of them, all of them voters."""
 
-    def __init__(self, folder: Path, name: str, names: str) -> None:
+    def __init__(self, folder: Path, name: str, names: str, more: dict[str, Any]) -> None:
         self.name, self.dir, self.program, self.env = name, folder / name, ROOT / "bin" / "replicad", environment()
         self.dir.mkdir()
         self.keeper, self.jobs = 0, []
@@ -31,7 +32,7 @@ class Node(Daemon):
         config = {
             "node": name, "addr": f"{self.address}:7400", "gossip_addr": f"{self.address}:7401", "state_dir": str(self.dir), "durable_dir": str(folder / "durable"),
             "pki": {k: str(folder / "pki" / v) for k, v in pki.items()}, "voters": [{"name": n, "addr": f"{a}:7400"} for n, a in addresses.items()],
-            "seeds": [f"{a}:7401" for a in addresses.values()], "memory_margin": "16MiB",
+            "seeds": [f"{a}:7401" for a in addresses.values()], "memory_margin": "16MiB", **more,
         }  # fmt: skip
         self.target = ("--config", str(self.dir / "replicad.yaml"))
         Path(self.target[1]).write_text(json.dumps(config))  # which is YAML too
@@ -62,12 +63,12 @@ class Node(Daemon):
 
 
 @contextmanager
-def cluster(names: str) -> Iterator[dict[str, Node]]:
-    """A node for each letter."""
+def cluster(names: str, **more: Any) -> Iterator[dict[str, Node]]:
+    """A node for each letter; ``more`` is configuration."""
     folder = Path(tempfile.mkdtemp(prefix="replicad-n-"))
     (folder / "durable").mkdir()
     subprocess.run([str(ROOT / "bin" / "replicad"), "pki", "init", "--dir", str(folder / "pki"), *names], check=True, capture_output=True, timeout=PATIENCE)
-    nodes = {name: Node(folder, name, names) for name in names}
+    nodes = {name: Node(folder, name, names, more) for name in names}
     with ExitStack() as ending:
         ending.callback(shutil.rmtree, folder, ignore_errors=True)
         for node in nodes.values():

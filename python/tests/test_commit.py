@@ -7,6 +7,7 @@ import re
 import pytest
 
 from conftest import Daemon
+from nodes import cluster
 
 RANK = """
 import ctypes, os, random, signal, sys
@@ -107,6 +108,51 @@ def test_what_ends_the_wait(daemon: Daemon) -> None:
     assert "LATE commit step 2: committed is 1; replicad status says what the commit waits for" in out
     assert "FENCED commit step 2: epoch 1 is closed" in out
     assert out.count("DONE") == 2
+
+
+STANDS = """
+import ctypes, os, signal
+from replicad import Fenced, Rank, Region
+
+weights = (ctypes.c_uint8 * 4096)()
+with Rank.open() as rank:
+    rank.register([Region("weights", ctypes.addressof(weights), 4096, shape=(4096,))])
+    rank.attach()
+    while True:
+        try:
+            while (order := rank.join()).initialise:
+                rank.seal_initial()
+            rank.load()
+            rank.ready()
+            print("AT", rank.number, order.epoch, order.step, weights[0], flush=True)
+            for step in range(order.step + 1, 9):
+                rank.step_enter(step)
+                weights[0] = step
+                rank.step_exit(step)
+                if step == 5 and rank.number == 1 and order.epoch == 1:
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                rank.commit(step, 60.0)
+            rank.leave()
+            break
+        except Fenced:
+            continue
+print("DONE", flush=True)
+"""
+
+
+def test_a_rank_that_hangs_while_the_others_wait() -> None:
+    """It is found as any hang is, and those that wait in the commit are not taken for one, however long it takes."""
+    with cluster("a", timing={"hang_least": "2s", "hang_first": "2s"}) as nodes:
+        job = nodes["a"].run(STANDS, world=2)
+        fault = nodes["a"].log.until('"kind":"hang"')
+        assert '"rank":1' in fault
+        out = job.done()
+        assert sum('"event":"fault"' in line for line in nodes["a"].log.seen) == 1
+    assert out.count("DONE") == 2
+    ats = re.findall(r"^AT (.*)$", out, re.M)
+    assert sorted(ats[:2]) == ["0 1 0 0", "1 1 0 0"]
+    assert {at.split()[2] for at in ats[2:]} <= {"4", "5"}, out
+    assert all(at.split()[2] == at.split()[3] for at in ats[2:]), out
 
 
 SESSION = """

@@ -133,3 +133,60 @@ def test_what_lies_where_it_was_registered_stays(run: Callable[..., str]) -> Non
         """
     )
     assert "REFUSED offload: every tensor lies in host memory where it was registered, and can't move: make the session with staging=True" in out
+
+
+FENCED = """
+import os, signal, time
+import torch
+import replicad
+
+rank = int(os.environ["REPLICAD_RANK"])
+torch.manual_seed(1)
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.AdamW(model.parameters())
+session = replicad.Session(model=model, optimizer=optimizer, staging=True)
+
+
+def train(call):
+    start = session.resume()
+    print("AT", rank, int(start), start.source, call.runs, flush=True)
+    for step in range(start + 1, 9):
+        model(torch.ones(1, 64)).square().sum().backward()
+        with session.step():
+            optimizer.step()
+        optimizer.zero_grad()
+        if step == 4 and start == 0 and rank == 1:
+            session.rank.kv_get("given back")
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == 4 and start == 0:
+            with session.offload() as nbytes:
+                print("GAVE", nbytes, model.weight.untyped_storage().nbytes(), flush=True)
+                session.rank.kv_set("given back", b"")
+                while True:  # a peer is lost meanwhile
+                    time.sleep(0.01)
+    session.leave()
+
+
+replicad.inprocess.wrap(session)(train)()
+print("END", rank, repr(float(model.weight.detach().double().sum())), repr(float(model.bias.detach().double().sum())), flush=True)
+session.close()
+"""
+
+
+def test_a_restart_while_memory_is_given_back(daemon: Daemon) -> None:
+    """It is raised in the block, whose end brings the memory back; the rank goes on in its process with every bit."""
+    import torch
+
+    out = daemon.run(FENCED, world=2).done()
+    assert re.findall(r"^GAVE (\d+) (\d+)$", out, re.M) == [(str(3 * 4 * (64 * 64 + 64) + 2 * 4), "0")], out
+    assert re.search(r"^AT 0 4 own-ram 2$", out, re.M), out
+    torch.manual_seed(1)
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(8):
+        model(torch.ones(1, 64)).square().sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+    want = f"{float(model.weight.detach().double().sum())!r} {float(model.bias.detach().double().sum())!r}"
+    assert sorted(re.findall(r"^END (.*)$", out, re.M)) == [f"0 {want}", f"1 {want}"], out

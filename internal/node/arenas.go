@@ -1,0 +1,204 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// arenaReady is the end of making an arena.
+type arenaReady struct {
+	attaching *attaching
+	job       replica.JobID
+	arena     *shm.Arena
+	err       error
+}
+
+// arenaParked says that an arena is with the keeper, and on the list with the process that is to have it: it may be handed out.
+type arenaParked struct {
+	attaching *attaching
+	job       replica.JobID
+	fresh     bool // made for this process; else its dead predecessor's, and still in its place
+}
+
+// makeArena passes on the arena of the rank's dead predecessor where it fits, and makes a fresh one beside the member where not.
+func (m *member) makeArena(lj *localJob, a *attaching) {
+	rank := replica.Rank(a.hello.Rank)
+	if lr := lj.ranks[rank]; lr != nil {
+		if sameGeometry(lr.arena.Geometry(), a.geometry) {
+			m.park(lj, a, lr.arena, false)
+			return
+		}
+		lj.retired = append(lj.retired, lr.arena)
+		delete(lj.ranks, rank)
+	}
+	for _, ref := range lj.retired { // retired since the view of this very claim came before its answer
+		_, pid, start := ref.Owner()
+		if ref.Spec().Rank == rank && sameGeometry(ref.Geometry(), a.geometry) && !session.Alive(int(pid), start) {
+			m.park(lj, a, ref, false)
+			return
+		}
+	}
+	a.creating = true
+	job := lj.job
+	spec := shm.Spec{Cluster: m.cluster, Era: m.era, Job: job.ID, Rank: rank, Geometry: a.geometry, ChunkBytes: chunkBytes(job), Slots: slotsOf(job), Margin: uint64(m.cfg.MemoryMargin)}
+	ev := arenaReady{attaching: a, job: job.ID}
+	m.work.Go(func() {
+		ev.arena, ev.err = m.create(spec)
+		m.post(ev)
+	})
+}
+
+func (m *member) arenaReady(ev arenaReady) {
+	a, lj := ev.attaching, m.jobs[ev.job]
+	a.creating = false
+	if ev.err != nil {
+		if m.attaching[a.peer.ID()] != a || lj == nil {
+			return
+		}
+		code := int32(wire.CodeSystem)
+		if errors.As(ev.err, new(*shm.TooLittleMemory)) {
+			code = wire.CodeNoMemory
+		}
+		m.refuse(a, a.attach, code, ev.err.Error())
+		m.send(kindEvidence, evidence{ev.job, replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: replica.Rank(a.hello.Rank), Incarnation: a.granted, Detail: ev.err.Error()}})
+		return
+	}
+	if m.attaching[a.peer.ID()] != a || lj == nil {
+		m.unmap(ev.arena) // never handed out
+		return
+	}
+	ref := m.newArenaRef(ev.arena, arenaKey(ev.job, a.granted, replica.Rank(a.hello.Rank), false))
+	m.custody.put(ref.key, ref.Arena)
+	m.park(lj, a, ref, true)
+}
+
+// park has the arena of a process put where it outlives the daemon. The list on disk names the process before that has the
+// arena: a daemon that starts again must know whom to wait for. A predecessor's arena stays in its place meanwhile, and counts there.
+func (m *member) park(lj *localJob, a *attaching, ref *arenaRef, fresh bool) {
+	a.creating, a.arena = true, ref
+	ref.SetOwner(a.granted, uint64(a.peer.PID()), a.peer.StartTime())
+	m.saveArenas()
+	ev := arenaParked{a, lj.job.ID, fresh}
+	m.custody.after(func() { m.post(ev) })
+}
+
+func (m *member) arenaParked(ev arenaParked) {
+	a, lj, ref := ev.attaching, m.jobs[ev.job], ev.attaching.arena
+	a.creating, a.arena = false, nil
+	there := lj != nil && lj.holdsDead(ref)
+	switch {
+	case m.attaching[a.peer.ID()] == a && lj != nil && (ev.fresh || there):
+		m.handOut(lj, a, ref)
+	case ev.fresh:
+		m.forget(ref) // the process is gone
+	case m.attaching[a.peer.ID()] == a && lj != nil && lj.job.Phase != replica.Ended:
+		m.makeArena(lj, a) // another job's rules gave the predecessor's up
+	default:
+		m.saveArenas() // its place is its predecessor's again
+		m.serveAttaching()
+	}
+}
+
+// holdsDead tells whether an arena lies here as that of a dead process.
+func (lj *localJob) holdsDead(ref *arenaRef) bool {
+	lr := lj.ranks[ref.Spec().Rank]
+	return lr != nil && lr.arena == ref && !lr.alive || slices.Contains(lj.retired, ref)
+}
+
+// handOut gives a parked arena to its process.
+func (m *member) handOut(lj *localJob, a *attaching, ref *arenaRef) {
+	delete(m.attaching, a.peer.ID())
+	rank := replica.Rank(a.hello.Rank)
+	lj.retired = slices.DeleteFunc(lj.retired, func(r *arenaRef) bool { return r == ref })
+	if old := lj.ranks[rank]; old != nil && old.arena != ref {
+		lj.retired = append(lj.retired, old.arena)
+	}
+	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), alive: true, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
+	lj.ranks[rank] = lr
+	m.rankAttached(lj.job.Name, rank)
+	ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
+	ref.SetCommitted(lj.job.Position)
+	ref.SetCandidate(lj.candidate.Position)
+	ref.SetCadence(cadence(lj.job))
+	h := wire.RankHeader{Type: wire.MAttached, Request: a.attach, Epoch: lj.job.Epoch, Incarnation: a.granted}
+	hd := ref.Header()
+	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: a.granted, Slots: hd.Slots, Ring: hd.Ring, Fence: lj.fenced, Job: lj.job.ID}.Append(nil)
+	if err := a.peer.SendFile(h, body, ref.File()); err != nil {
+		m.log.failed("attach", ref.key, err.Error())
+	}
+	m.log.claimed(lj.job, lr, m.self.Name)
+	if err := m.sessions.Watch(lr.pid, lr.start); err != nil {
+		m.log.failed("watch", ref.key, err.Error())
+	}
+	m.reconcile(lj)
+}
+
+// reattach takes back a rank whose daemon was away.
+func (m *member) reattach(ev session.Hello) {
+	defer ev.File.Close()
+	for _, lj := range m.jobs {
+		for _, lr := range lj.ranks {
+			if lr.pid == ev.Peer.PID() && lr.start == ev.Peer.StartTime() && lr.rank == ev.Hello.Rank && lj.job.Name == ev.Hello.Job {
+				m.attachAgain(lj, lr, ev)
+				return
+			}
+		}
+	}
+	for _, ref := range m.orphans { // no leader reached yet: a live rank is taken back all the same (P7)
+		if ref.owner.pid == ev.Peer.PID() && ref.owner.start == ev.Peer.StartTime() && ref.Spec().Rank == ev.Hello.Rank {
+			inc, _, _ := ref.Owner()
+			ref.peer, ref.owner.proven = ev.Peer, true
+			m.attached(ev, ref, inc, 0)
+			return
+		}
+	}
+	if m.adoptOffered(ev) {
+		return
+	}
+	ev.Peer.Refuse(ev.Header.Request, wire.CodeStopped, fmt.Sprintf("no arena of job %q, rank %d belongs to process %d here: the rank was taken over or the job has ended", ev.Hello.Job, ev.Hello.Rank, ev.Peer.PID()))
+}
+
+func (m *member) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
+	lr.peer, lr.alive, lr.ordered = ev.Peer, true, orderKey{}
+	if lr.unproven {
+		lr.unproven = false
+		m.saveArenas()
+	}
+	m.attached(ev, lr.arena, lr.incarnation, lj.job.Epoch)
+	m.log.reattached(lj.job, lr)
+	m.reconcile(lj)
+}
+
+// attached answers a rank that came back: it has the descriptor already.
+func (m *member) attached(ev session.Hello, ref *arenaRef, inc replica.Incarnation, epoch replica.Epoch) {
+	m.callers[ev.Peer.ID()] = caller{ref.Spec().Job, ev.Hello.Rank, ev.Hello.Nonce}
+	hd := ref.Header()
+	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: inc, Slots: hd.Slots, Ring: hd.Ring, Fence: ref.Fence(), Job: ref.Spec().Job}.Append(nil)
+	ev.Peer.Send(wire.RankHeader{Type: wire.MAttached, Request: ev.Header.Request, Epoch: epoch, Incarnation: inc}, body) //nolint:errcheck // a dead peer is Gone
+}
+
+// freeTorn frees places that were torn, once the handle has joined its copies.
+func (m *member) freeTorn(lr *localRank) {
+	for _, p := range lr.arena.Places() {
+		lr.arena.freeTorn(p)
+	}
+}
+
+func sameGeometry(a, b replica.Geometry) bool {
+	return shm.GeometryDigest(a, replica.ReplicatedPart) == shm.GeometryDigest(b, replica.ReplicatedPart) && shm.GeometryDigest(a, replica.PrivatePart) == shm.GeometryDigest(b, replica.PrivatePart)
+}
+
+func arenaKey(job replica.JobID, inc replica.Incarnation, rank replica.Rank, isMirror bool) string {
+	kind := "rank"
+	if isMirror {
+		kind = "mirror"
+	}
+	return fmt.Sprintf("%s-%s-%d-%d", job, kind, rank, inc)
+}

@@ -1,0 +1,219 @@
+package node
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// attaching is a process on its way from HELLO to its arena. It waits where waiting helps (no leader, the rank's fault
+// not applied yet) and is refused where it does not.
+type attaching struct {
+	peer     *session.Peer
+	hello    wire.Hello
+	helloReq uint32
+	attach   uint32 // request of ATTACH; 0: not sent yet
+	welcomed bool
+	geometry replica.Geometry
+	request  uint64 // of the claim under way; 0: none
+	claim    replica.Claim
+	creating bool      // its arena is being made, or parked
+	arena    *arenaRef // being parked for it; its predecessor's, or nobody's yet
+	granted  replica.Incarnation
+}
+
+func (m *member) refuse(a *attaching, req uint32, c int32, text string) {
+	m.log.refusedRank(a.hello.Job, a.hello.Rank, a.peer.PID(), text)
+	for _, l := range m.launchers {
+		if l.hello.Job == a.hello.Job {
+			l.refused[a.hello.Rank] = text
+		}
+	}
+	a.peer.Refuse(req, c, text)
+	delete(m.attaching, a.peer.ID())
+	delete(m.claims, a.request)
+	m.kvGone(a.peer)
+}
+
+// serveAttaching tries again whoever waits, after anything that may have cleared the way.
+func (m *member) serveAttaching() {
+	for _, a := range m.attaching {
+		m.advance(a)
+	}
+}
+
+// advance takes a process as far towards its arena as the job's state allows now.
+func (m *member) advance(a *attaching) {
+	req := a.helloReq
+	if a.attach != 0 {
+		req = a.attach
+	}
+	if a.hello.ABI != wire.RankABI {
+		m.refuse(a, req, wire.CodeVersion, fmt.Sprintf("libreplicad speaks version %d of the rank protocol, this daemon %d: use the library of this daemon's release", a.hello.ABI, wire.RankABI))
+		return
+	}
+	if !m.informed {
+		return // no leader reached since start: nothing can be judged
+	}
+	lj := m.jobNamed(a.hello.Job)
+	if lj == nil {
+		if m.launching(a.hello.Job) {
+			return // a launcher here is creating it
+		}
+		m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("no job %q: start it with `replicad run --job %s ...`", a.hello.Job, a.hello.Job))
+		return
+	}
+	job := lj.job
+	rank := replica.Rank(a.hello.Rank)
+	if text := otherPlace(job, a); text != "" {
+		m.refuse(a, req, wire.CodeRefused, text)
+		return
+	}
+	if lr := lj.ranks[rank]; lr != nil && lr.alive {
+		if lr.pid == a.peer.PID() && lr.start == a.peer.StartTime() {
+			m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("process %d has attached as rank %d of job %q already: use one handle", lr.pid, rank, job.Name))
+			return
+		}
+		if !lr.superseded(job) {
+			m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("rank %d of job %q is held by live process %d on this node: stop it first, or start another rank", rank, job.Name, lr.pid))
+		}
+		return
+	}
+	if c := job.Ranks[rank]; c.Incarnation != 0 && c.Node != m.self.Name && !vacated(job, rank) {
+		m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("rank %d of job %q is held by incarnation %d on node %s: it is not free", rank, job.Name, c.Incarnation, c.Node))
+		return
+	}
+	if !a.welcomed {
+		a.welcomed = true
+		m.callers[a.peer.ID()] = caller{job.ID, rank, a.hello.Nonce}
+		a.peer.Send(wire.RankHeader{Type: wire.MWelcome, Request: a.helloReq}, //nolint:errcheck // a dead peer is Gone
+			wire.Welcome{ABI: wire.RankABI, Rank: a.hello.Rank, Cluster: m.cluster, Job: job.ID, Era: m.era, ChunkBytes: chunkBytes(job)}.Append(nil))
+		return
+	}
+	m.claimFor(lj, a)
+}
+
+// otherPlace says how the place that a process takes itself to have is none of the job. Empty: it may be one.
+func otherPlace(job *replica.Job, a *attaching) string {
+	h := a.hello
+	want, group := "none", "a group that it has not named"
+	if uint32(h.Rank) < job.Layout.World {
+		want = fmt.Sprint(job.Layout.Groups[h.Rank])
+	}
+	if h.Group != replica.NoGroup {
+		group = fmt.Sprintf("group %d", h.Group)
+	}
+	switch {
+	case h.World != job.Layout.World || want == "none", h.Group != replica.NoGroup && job.Naming == nil && h.Group != job.Layout.Groups[h.Rank]:
+		return fmt.Sprintf("rank %d of %d in %s: job %q has %d ranks, and that rank's group is %s", h.Rank, h.World, group, job.Name, job.Layout.World, want)
+	case h.Group == replica.NoGroup && a.attach != 0:
+		return fmt.Sprintf("rank %d of job %q does not say its replica group: name it before attaching (rp_set_group; replicad.Session finds it in the model)", h.Rank, job.Name)
+	}
+	return ""
+}
+
+// claiming tells whether a process of this node is on its way from a claim of the rank to its arena.
+func (m *member) claiming(lj *localJob, rank replica.Rank) bool {
+	for _, a := range m.attaching {
+		if a.hello.Job == lj.job.Name && replica.Rank(a.hello.Rank) == rank && (a.request != 0 || a.creating) {
+			return true
+		}
+	}
+	return false
+}
+
+// superseded tells whether a newer incarnation holds the rank.
+func (lr *localRank) superseded(job *replica.Job) bool {
+	return job.Ranks[lr.rank].Incarnation > lr.incarnation
+}
+
+// claimFor asks Raft for the rank, where it can be had now.
+func (m *member) claimFor(lj *localJob, a *attaching) {
+	job, rank := lj.job, replica.Rank(a.hello.Rank)
+	if a.attach == 0 || a.request != 0 || a.creating || job.Epoch == 0 || job.Epoch <= job.ClosedEpoch && job.Phase == replica.Opening {
+		return
+	}
+	if job.Phase != replica.Opening && job.Phase != replica.Closed || job.Ranks[rank].Incarnation != 0 && !vacated(job, rank) {
+		return // the fault that frees the rank is on its way
+	}
+	if lr := lj.ranks[rank]; lr != nil && lr.finishing > 0 {
+		return // the arena is still being read in the dead process's name
+	}
+	if a.geometry.PrivateBytes > privateCap(job) {
+		big := slices.MaxFunc(a.geometry.Regions, func(x, y replica.Region) int {
+			return int(int64(x.Bytes)*int64(x.Kind)) - int(int64(y.Bytes)*int64(y.Kind))
+		})
+		m.refuse(a, a.attach, wire.CodeRefused, fmt.Sprintf("private regions have %d bytes, the cap is %d; the largest is %q with %d: make it replicated if it is equal across the group, or give `replicad run --private-cap-mb` more when the job is created",
+			a.geometry.PrivateBytes, privateCap(job), big.Name, big.Bytes))
+		return
+	}
+	kept, known := m.durableGeometry(lj, rank)
+	if !known {
+		return // it is being read
+	}
+	if text := lj.otherState(rank, replica.GroupID(a.hello.Group), a.geometry, kept); text != "" {
+		m.refuse(a, a.attach, wire.CodeRefused, text)
+		return
+	}
+	a.request = m.nextRequest()
+	a.claim = replica.Claim{Job: job.ID, Rank: rank, Expect: job.Ranks[rank].Incarnation, Holder: m.holder(), Group: replica.GroupID(a.hello.Group), Geometry: shm.GeometryDigest(a.geometry, replica.ReplicatedPart), Nonce: claimNonce(a.hello.Nonce)}
+	m.claims[a.request] = a
+	m.send(kindClaim, claimRequest{a.request, a.claim})
+}
+
+func claimNonce(n uint64) uint64 {
+	if n == 0 {
+		var b [8]byte
+		rand.Read(b[:]) //nolint:errcheck // never fails
+		n = binary.LittleEndian.Uint64(b[:])
+	}
+	return n
+}
+
+// faulted tells whether a rank's claim is free for another process: its process or node is gone, or it hangs, for which the leader
+// offers its rank elsewhere. After an exception the same process may go on.
+func faulted(job *replica.Job, rank replica.Rank) bool {
+	c := job.Ranks[rank]
+	for _, f := range job.Faults {
+		if (f.Kind.IsCondition() || f.Kind == replica.Hang) && (!f.OfNode() && f.Rank == rank && f.Incarnation == c.Incarnation || f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation) {
+			return true
+		}
+	}
+	return false
+}
+
+// vacated tells whether a rank is to be held by another process: who holds it is lost, has to go, or its node is kept out.
+func vacated(job *replica.Job, rank replica.Rank) bool {
+	c := job.Ranks[rank]
+	return faulted(job, rank) || slices.Contains(job.Quarantined, c.Node) || slices.ContainsFunc(job.Faults, func(f replica.Fault) bool {
+		return recovery.FirstRung(f.Kind) >= recovery.Process && (!f.OfNode() && f.Rank == rank && f.Incarnation == c.Incarnation || f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation)
+	})
+}
+
+func (m *member) claimReplied(r claimReply) {
+	a := m.claims[r.ID]
+	if a == nil {
+		return
+	}
+	delete(m.claims, r.ID)
+	a.request = 0
+	lj := m.jobs[a.claim.Job]
+	if m.attaching[a.peer.ID()] != a || lj == nil {
+		return // the process is gone; its claim is judged dead by the report without it
+	}
+	if r.Refused != "" {
+		if !r.Retry {
+			m.refuse(a, a.attach, wire.CodeRefused, r.Refused+m.otherThanPeers(lj, a.claim, a.geometry))
+		}
+		return // another view is coming, and with it another try
+	}
+	a.granted = r.Incarnation
+	m.makeArena(lj, a)
+}
