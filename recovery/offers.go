@@ -16,20 +16,27 @@ const launcherPatience = time.Second
 // startPatience is how long a process that runs may take to attach before its rank is offered elsewhere.
 const startPatience = 10 * time.Minute
 
+// startRetry is how long after a process ended before it attached everybody is asked again; twice as long each time, up to eight times.
+// What ends at once would be started as fast as it ends, and what a passing trouble ended (a file system that was away) gets time.
+const startRetry = time.Second
+
 // offering is the search for a process for one vacant rank.
 type offering struct {
 	expect replica.Incarnation
 	since  time.Duration    // when the vacancy was first seen
 	node   replica.NodeName // the outstanding offer's; empty: none
 	at     time.Duration
+	taken  bool // its process ran, or runs
 	tried  []replica.NodeName
+	again  time.Duration // from when on those that were tried have another turn
+	failed int           // processes that ended before they attached
 }
 
 // withdraw forgets offers to a node whose stream is lost: they may not have arrived.
 func (l *Leader) withdraw(n replica.NodeName) {
 	for _, o := range l.offers {
 		if o.node == n {
-			o.node = ""
+			o.node, o.taken = "", false
 		}
 	}
 }
@@ -46,7 +53,7 @@ func (l *Leader) fillRanks() {
 		}
 		o := l.offers[rank]
 		if o == nil || o.expect != l.job.Ranks[r].Incarnation {
-			o = &offering{expect: l.job.Ranks[r].Incarnation, since: l.now}
+			o = &offering{expect: l.job.Ranks[r].Incarnation, since: l.now, again: l.now + l.t.Claim}
 			l.offers[rank] = o
 		}
 		if !l.offer(&in, rank, o) {
@@ -62,24 +69,29 @@ func (l *Leader) fillRanks() {
 func (l *Leader) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 	if o.node != "" {
 		patience := l.t.Claim
-		if starting(in, o.node, r) {
-			patience = max(patience, startPatience) // its process runs: it imports, or builds its model
+		switch _, connected := in.current(o.node); {
+		case starting(in, o.node, r):
+			o.taken, patience = true, max(patience, startPatience) // its process runs: it imports, or builds its model
+		case o.taken && connected:
+			patience = 0 // its process ended
+			o.again = l.now + startRetry<<min(o.failed, 3)
+			o.failed++
 		}
 		if l.now < o.at+patience {
 			l.wakeAt(o.at + patience)
 			return true
 		}
-		o.tried, o.node = append(o.tried, o.node), ""
+		o.tried, o.node, o.taken = append(o.tried, o.node), "", false
 	}
 	n, ok := l.pickNode(in, r, o)
-	if !ok && len(o.tried) > 0 && l.now >= o.since+l.t.Claim {
+	if !ok && len(o.tried) > 0 && l.now >= o.again {
 		o.tried = nil // everybody has had a turn
 		n, ok = l.pickNode(in, r, o)
 	}
 	if !ok {
 		l.wakeAt(o.since + launcherPatience)
-		l.wakeAt(o.since + l.t.Claim)
-		return l.now < o.since+launcherPatience
+		l.wakeAt(o.again)
+		return l.now < o.since+launcherPatience || o.failed > 0 && l.now < o.again
 	}
 	o.node, o.at = n, l.now
 	l.wakeAt(l.now + l.t.Claim)

@@ -252,6 +252,10 @@ func (w *world) command(f []string) error {
 			}
 		}
 		d.starting = nil
+	case "fails": // fails NODE: those that took long end before they attach
+		d := w.nodes[replica.NodeName(f[1])]
+		d.offers += len(d.starting)
+		d.starting = nil
 	case "dispute": // dispute EPOCH,STEP RANK:ROOT...: these ranks of group 0 have reported these roots
 		d := replica.Dispute{Generation: generation(f[1])}
 		for _, v := range f[2:] {
