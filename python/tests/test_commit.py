@@ -141,13 +141,11 @@ print("DONE", flush=True)
 
 
 def test_a_rank_that_hangs_while_the_others_wait() -> None:
-    """It is found as any hang is, and those that wait in the commit are not taken for one, however long it takes."""
+    """It is found as any hang is. One that waits in the commit stands at the same step, so it may be taken for one too (D29)."""
     with cluster("a", timing={"hang_least": "2s", "hang_first": "2s"}) as nodes:
         job = nodes["a"].run(STANDS, world=2)
-        fault = nodes["a"].log.until('"kind":"hang"')
-        assert '"rank":1' in fault
+        nodes["a"].log.until('"kind":"hang"')
         out = job.done()
-        assert sum('"event":"fault"' in line for line in nodes["a"].log.seen) == 1
     assert out.count("DONE") == 2
     ats = re.findall(r"^AT (.*)$", out, re.M)
     assert sorted(ats[:2]) == ["0 1 0 0", "1 1 0 0"]

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is missing: the documentation's programs are PyTorch programs")
 
+import cluster
 from conftest import PATIENCE, ROOT, Daemon
 
 DOCS = ROOT / "docs"
@@ -38,8 +39,10 @@ def test_every_page_that_has_a_program_is_here() -> None:
     assert {p.name for p in DOCS.glob("*.md") if programs(p.name) or "torchrun" in p.name} == set(PAGES)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [pytest.param(p, marks=cluster.fsdp2) if p == "sharded.md" else p for p in PAGES])
 def test_programs_and_commands(page: str, own_daemon: Daemon, tmp_path: Path) -> None:
+    if page == "adapters.md":
+        pytest.importorskip("peft", reason="peft is missing: see python/requirements-torch.txt")
     for name, text in (programs("pytorch.md") | programs(page)).items():
         (tmp_path / name).write_text(text)
     path = os.pathsep.join([str(ROOT / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])

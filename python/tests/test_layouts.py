@@ -16,6 +16,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, Sha
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
+import cluster
 from ranks import Ranks
 from registered import Registered
 from replicad import SessionState, Unsupported
@@ -118,8 +119,8 @@ LAYOUTS = [
     "fsdp1 FULL_SHARD orig frozen",
     "fsdp1 FULL_SHARD orig forward",
     "fsdp1 SHARD_GRAD_OP forward",
-    "fsdp2",
-    "fsdp2 forward",
+    pytest.param("fsdp2", marks=cluster.fsdp2),
+    pytest.param("fsdp2 forward", marks=cluster.fsdp2),
     "ddp",
     "zero",
     "zero bucket",

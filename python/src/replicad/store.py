@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from .errors import Error, Fenced, Timeout
@@ -197,6 +198,18 @@ _excepthooks: tuple[Callable[..., object], Callable[..., object]] | None = None
 LOOK = 2.0
 
 
+def _forget() -> None:
+    """Clears what torch has on record of groups, as ``destroy_process_group`` does where there is a default one. A restart may be raised at any
+    point of making that: torch then says that there is none, and counts the next one as the second. Groups meet under that number
+    in the store, so the ranks on which it was finished would wait for this one for ever."""
+    world: Any = dist.distributed_c10d._world
+    for record in ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state", "pg_flight_recorder_hooks"):
+        if (held := getattr(world, record, None)) is not None:
+            held.clear()
+    torch._C._distributed_c10d._unregister_all_process_groups()
+    world.group_count = 0
+
+
 def init_process_group(over: Session | Rank, backend: str = "gloo", **options: Any) -> None:
     """``torch.distributed.init_process_group`` over the daemons' store. A group of an earlier epoch is destroyed first.
 
@@ -208,6 +221,7 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
     rank = over if isinstance(over, Rank) else over.rank
     if dist.is_initialized():
         dist.destroy_process_group()
+    _forget()
     if _excepthooks is not None and sys.excepthook is _excepthooks[1]:
         sys.excepthook = _excepthooks[0]
     rank.drop()
