@@ -59,7 +59,7 @@ def test_every_error_can_be_caught_by_the_packages_name() -> None:
 
 
 def test_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Invalid, match=r"REPLICAD_RANK='' is not a number: start this program with `replicad run`"):
+    with pytest.raises(Invalid, match=r"REPLICAD_RANK is not set: start this program with `replicad run`"):
         Rank.open()
     monkeypatch.setenv("REPLICAD_RANK", "zero")
     with pytest.raises(Invalid, match="REPLICAD_RANK='zero'"):

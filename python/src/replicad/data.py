@@ -119,13 +119,15 @@ class Loader:
             generator=torch.Generator().manual_seed(_number(self.seed, "workers", self.epoch)),
             **self.options,
         )
-        for batch in source:
-            if self._life != life:
-                return  # another iterator was made, or the state was loaded: this one's batches are no longer the next
+        batches = iter(source)
+        while self._life == life:  # else another iterator was made, or the state was loaded: this one's batches are no longer the next
+            try:
+                batch = next(batches)
+            except StopIteration:
+                self.epoch, self.used = self.epoch + 1, 0
+                return
             self.used += 1
             yield batch
-        if self._life == life:
-            self.epoch, self.used = self.epoch + 1, 0
 
     def endless(self) -> Iterator[Any]:
         """Batch after batch, epoch after epoch."""

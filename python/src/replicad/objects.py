@@ -56,12 +56,21 @@ class Objects:
                 raise Mismatch(f"rebind: {kind} is {now}, and the session has {was}: give all that it was made with, by the same names")
             setattr(new, KINDS[kind], named)
         new._settle()
+        for name, scheduler in new.schedulers.items():
+            if _drives(self.schedulers[name], self.optimizers) and not _drives(scheduler, new.optimizers):
+                raise Mismatch(f"rebind: {name} drives an optimizer that is no longer the session's: give the scheduler of the new one, too")
         if {"model", "optimizer"} & given.keys():
             new._find()
+            if new._strangers() > self._strangers():
+                raise Mismatch("rebind: the optimizer's parameters are of no model of the session: give the model and its optimizer together")
             if found := list(_unlike(self.leaves, new.leaves)):
                 more = [f"and {len(found) - 8} more"] if len(found) > 8 else []
                 raise Mismatch(f"rebind: {'; '.join([*found[:8], *more])}: rebind takes the model and optimizer that the session was made with, made anew in the same way")
         return new
+
+    def _strangers(self) -> int:
+        """How many parameters the optimizers have that are of no model."""
+        return sum(id(p) not in self.names for o in self.optimizers.values() for g in o.param_groups for p in g["params"])
 
     def _settle(self) -> None:
         for what in (self.schedulers, self.scalers, self.data, self.extra):
@@ -92,6 +101,16 @@ class Objects:
                     base: Any = model.get_base_model
                     yield base()
 
+    def drop_gradients(self) -> None:
+        """A step that was broken off leaves gradients behind, which the next backward would add to. What a process is started with has none."""
+        for model in self.models.values():
+            for p in model.parameters():
+                p.grad = None
+        for o in self.optimizers.values():
+            for group in o.param_groups:
+                for p in group["params"]:
+                    p.grad = None
+
     # -- small values -------------------------------------------------------------------------------------------------------
 
     def common(self) -> dict[str, Any]:
@@ -104,6 +123,8 @@ class Objects:
             set_optimizer_values(o, self.names, values[k])
         for k, o in self._common.items():
             o.load_state_dict(values[k])
+            if isinstance(o, torch.amp.grad_scaler.GradScaler):  # "unscaled already", of a step that was broken off, is no part of its state
+                o._per_optimizer_states.clear()
 
     def before(self) -> dict[str, Any]:
         """What is a rank's own, and settled when the optimizer step begins."""
@@ -133,6 +154,10 @@ class Objects:
         """The inverse of :meth:`after`."""
         for k, o in self._own.items():
             o.load_state_dict(values[k])
+
+
+def _drives(scheduler: Any, optimizers: Mapping[str, Any]) -> bool:
+    return any(getattr(scheduler, "optimizer", None) is o for o in optimizers.values())
 
 
 def _by_name(kind: str, given: Any) -> dict[str, Any]:

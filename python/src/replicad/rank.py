@@ -538,7 +538,8 @@ def _number(what: str, variable: str, given: int | None) -> int:
     except ValueError:
         number = -1
     if number < 0:
-        raise Invalid(f"{what}: {variable}={text!r} is not a number: start this program with `replicad run`, which sets it, or pass {what}=")
+        has = f"{variable}={text!r} is not a number" if text else f"{variable} is not set"
+        raise Invalid(f"{what}: {has}: start this program with `replicad run`, which sets it, or pass {what}=")
     return number
 
 

@@ -105,6 +105,7 @@ class Session:
         self._inside: object = None  # the step that is open: none, or a mark of its own
         self._entering = False
         self._own: bytes | None = None
+        self._rebound = False  # since the last resume
         self._torn = -1  # the step that was begun and not ended
         self._offloaded: Offload | None = None
         self._moving = False  # memory is being given back or taken again
@@ -153,7 +154,11 @@ class Session:
         new = self._objects.replaced(given)
         if new.leaves is not self._objects.leaves:
             self._layout.replaced(sharded(self._rank.world, new))
+            if self._at >= 0:  # what the session has said is good is in the old tensors; the new ones are of no step
+                self._settle_stages()
+                self._rank.freeze_good()
             self._staging.bind(new.leaves)
+        self._rebound = self._at >= 0
         self._objects = new
         self._trained = Trained(new, self._staging.fixed)
         self._hook()
@@ -196,7 +201,7 @@ class Session:
         self._resumed.clear()
         if not self._rank.attached:
             self._attach()
-        elif not self._orders.resting:
+        elif not self._orders.resting and not self._rebound:
             self._settle_stages()
         self._watch.reset()
         while True:
@@ -213,6 +218,7 @@ class Session:
                 self._staging.back(order.step)
                 reshard(self._objects.models.values())
                 self._apply()
+                self._objects.drop_gradients()
                 self._reached("resume", order.step)
                 self._rank.ready(timeout)
                 break
@@ -231,7 +237,7 @@ class Session:
             # a further fault: another order will come
         source = "fresh" if self._fresh and order.step == 0 else order.source
         self._at = self._at_exit = order.step
-        self._fresh, self._torn, self._own = False, -1, None
+        self._fresh, self._torn, self._own, self._rebound = False, -1, None, False
         self._rank.met = None  # the gathering has its epoch
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
         self.order = order
@@ -357,8 +363,8 @@ class Session:
         self._check()
         self._present(what)
         self._outside(what)
-        if self._at < 0:
-            raise SessionState(f"{what} before resume: call session.resume() first")
+        if self._at < 0 or self._rebound:
+            raise SessionState(f"{what} before resume{', after a rebind' if self._rebound else ''}: call session.resume() first")
         self._whole()
 
     def _outside(self, what: str) -> None:
@@ -427,6 +433,7 @@ class Session:
                 self._moving = True
                 offloaded.back()
                 self._offloaded = None
+                self._own = None  # the stages of what is the rank's own are no longer those of the step's beginning
         finally:
             self._moving = False
 

@@ -74,11 +74,21 @@ class Capsule:
 
     def _put(self, b: bytes) -> None:
         if len(b) + 8 > self.room:
-            raise Unsupported(f"{self.name}: {len(b)} bytes no longer fit the {self.room} that the session made room for: it must not grow by more than {SLACK} times")
+            raise Unsupported(
+                f"{self._largest()} of the {len(b)} that small state has now; the session made room for {self.room - 8} ({SLACK} times what it had then, {LEAST} at least): "
+                "keep what grows (histories, logs) out of it, or make the session when it has its full size"
+            )
         ctypes.memmove(self.buffer, len(b).to_bytes(8, "little") + b, len(b) + 8)
         if self.used > len(b) + 8:  # equal states must have equal bytes
             ctypes.memset(ctypes.addressof(self.buffer) + len(b) + 8, 0, self.used - len(b) - 8)
         self.used = len(b) + 8
+
+    def _largest(self) -> str:
+        """What takes most of it, by name."""
+        parts = {f"{k}.{j}" if j else k: x for k, v in self.read().items() for j, x in (v.items() if isinstance(v, dict) else [("", v)])}
+        sizes = {k: len(capsule.pack(x, self.name)) for k, x in parts.items()}
+        most = max(sizes, key=lambda k: sizes[k])
+        return f"{most}: {sizes[most]} bytes"
 
     def value(self) -> Any:
         """Unpacks what was written or loaded."""

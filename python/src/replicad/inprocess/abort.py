@@ -17,8 +17,13 @@ class AbortDataLoaders:
     def __call__(self) -> None:
         """Does it, or nothing where there is nothing to do."""
         self.begin()
-        for iterator in iterators():
+        ended = iterators()
+        for iterator in ended:
             iterator._shutdown_workers()
+        loader = sys.modules.get("torch.utils.data.dataloader")
+        for source in live(loader.DataLoader) if loader is not None and ended else ():
+            if any(source._iterator is iterator for iterator in ended):
+                source._iterator = None  # persistent_workers: the next epoch would go on with it
 
     def begin(self) -> None:
         """Ends the workers, and waits for none: nothing that they fetched is wanted any more, and the kernel takes some 15 ms for each."""

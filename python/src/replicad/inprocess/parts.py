@@ -6,12 +6,14 @@ import gc
 import inspect
 import logging
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 log = logging.getLogger("replicad.inprocess")
 
-__all__ = ["Part", "live", "run_all"]
+__all__ = ["Part", "freeze", "live", "run_all"]
 
 
 class Part(Protocol):
@@ -44,9 +46,41 @@ def run_all(parts: Iterable[Part], trace: Callable[[str, float], None]) -> list[
     return errors
 
 
+#: Objects that were frozen and that parts may look for: modules, data loaders and their iterators.
+_frozen: list[weakref.ref[Any]] = []
+
+
 def live(kind: type) -> Iterator[Any]:
-    """Every live object of a class that the garbage collector follows. It asks the type, not the object: an object's
-    ``__class__`` may be a property that warns, raises or does work. An abstract class would remember every type that it was asked for."""
-    for obj in gc.get_objects():
+    """Every live object of a class that the garbage collector follows; of those that :func:`freeze` took out of its sight, modules, data loaders
+    and their iterators. It asks the type, not the object: an object's ``__class__`` may be a property that warns, raises or does work. An
+    abstract class would remember every type that it was asked for."""
+    frozen = [obj for ref in _frozen if (obj := ref()) is not None]
+    for obj in [*frozen, *gc.get_objects()]:
         if kind in type(obj).__mro__:
             yield obj
+
+
+class _Wanted(dict[type, bool]):
+    """Whether parts may look for objects of a type. Asked for each object that there is, so it asks each type once."""
+
+    def __missing__(self, of: type) -> bool:
+        names = {f"{c.__module__}.{c.__name__}" for c in of.__mro__}
+        self[of] = not names.isdisjoint({"torch.nn.modules.module.Module", "torch.utils.data.dataloader.DataLoader", "torch.utils.data.dataloader._BaseDataLoaderIter"})
+        return self[of]
+
+
+@contextmanager
+def freeze() -> Iterator[None]:
+    """What there is now is not looked through by the garbage collector until the end, which a restart would wait for. Nothing is collected before:
+    others may wait for this process now."""
+    if gc.get_freeze_count():  # by the user, and so to remain
+        yield
+        return
+    wanted = _Wanted()
+    _frozen[:] = [weakref.ref(obj) for obj in gc.get_objects() if wanted[type(obj)]]
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        _frozen.clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import gc
 import json
 import logging
 import os
@@ -20,7 +19,7 @@ from ..errors import Error, Fenced, Signal, Stopped
 from .abort import default_abort, iterators
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
-from .parts import Part, run_all
+from .parts import Part, freeze, run_all
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -173,19 +172,15 @@ def wrap(
             clean = list(default_finalize() if finalize is None else finalize)
             sane = list(default_health() if health is None else health)
             to = Trace(trace)
-            gc.freeze()  # what was there before the first run is not looked through at each restart; nor now, when others may wait for this rank
-            try:
-                with _Unraisable():
-                    while True:
-                        done, value = _once(get, fn, call, args, kwargs, down, peer_grace, soft, hard, to)
-                        if done:
-                            return value  # type: ignore[return-value]
-                        run_all(clean, lambda what, s: to("finalize", part=what, seconds=s))
-                        if errors := run_all(sane, lambda what, s: to("health", part=what, seconds=s)):
-                            raise Unhealthy("; ".join(f"{n}: {e}" for n, e in errors)) from errors[0][1]
-                        to("again", runs=call.runs)
-            finally:
-                gc.unfreeze()
+            with freeze(), _Unraisable():
+                while True:
+                    done, value = _once(get, fn, call, args, kwargs, down, peer_grace, soft, hard, to)
+                    if done:
+                        return value  # type: ignore[return-value]
+                    run_all(clean, lambda what, s: to("finalize", part=what, seconds=s))
+                    if errors := run_all(sane, lambda what, s: to("health", part=what, seconds=s)):
+                        raise Unhealthy("; ".join(f"{n}: {e}" for n, e in errors)) from errors[0][1]
+                    to("again", runs=call.runs)
 
         return run
 

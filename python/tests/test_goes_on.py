@@ -1,0 +1,193 @@
+"""What a recovery in process goes on with is what an undisturbed run has: nothing of the broken step, nothing of what was made anew."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from conftest import Daemon
+
+pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
+
+TRAIN = """
+import hashlib, os, signal, sys
+import torch
+import replicad
+from replicad.data import Loader
+
+how, fault = sys.argv[1:3]
+torch.manual_seed(1)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 4))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3)
+data = Loader(torch.randn(64, 4), 4, rank=0, world=1, seed=1, num_workers=1 if how == "workers" else 0)
+batches = data.endless()  # outside of the block
+session = replicad.Session(model=model, optimizer=optimizer, scaler=scaler, data=data)
+
+
+@replicad.inprocess.wrap(session)
+def train(call):
+    for step in range(session.resume() + 1, 13):
+        loss = model(next(batches)).square().mean()
+        scaler.scale(loss).backward()
+        if how == "amp":
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        if step in (4, 9) and fault == "fault" and call.runs <= 2:
+            raise RuntimeError("of this rank")
+        with session.step():
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()  # after the update: the next backward adds to what is there
+    session.leave()
+
+
+train()
+h = hashlib.sha256()
+for t in (*model.parameters(), *(v for s in optimizer.state.values() for v in s.values())):
+    h.update(t.detach().numpy().tobytes())
+print("END", h.hexdigest(), scaler.get_scale(), flush=True)
+session.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "amp", "workers"])
+def test_gradients_and_scalers_of_a_broken_step(how: str, daemon: Daemon) -> None:
+    ends = [re.findall(r"^END (.*)$", daemon.run(TRAIN, how, fault).done(), re.M) for fault in ("none", "fault")]
+    assert len(ends[0]) == 1
+    assert ends[0] == ends[1]
+
+
+ANEW = """
+import torch
+import replicad
+
+torch.set_num_threads(1)
+
+
+def make():
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return {"model": model, "optimizer": optimizer, "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2)}
+
+
+now = make()
+session = replicad.Session(**now, staging=True)
+start = session.resume()
+for step in range(start + 1, 4):
+    now["model"](torch.ones(2, 4)).square().sum().backward()
+    with session.step():
+        now["optimizer"].step()
+        now["scheduler"].step()
+    now["optimizer"].zero_grad()
+was = [p.detach().clone() for p in now["model"].parameters()] + [v.clone() for s in now["optimizer"].state.values() for v in s.values()]
+session.rank.barrier("three steps", 2)
+if session.rank.number == 0:
+    session.rank.fail("a fault")
+session.rank.wait_fence(60.0)
+now = make()
+for given in ({"model": now["model"]}, {"optimizer": now["optimizer"]}, {"model": now["model"], "optimizer": now["optimizer"]}):
+    try:
+        session.rebind(**given)
+    except replicad.Mismatch as err:
+        print("REFUSED", err, flush=True)
+session.rebind(**now)
+for call in (session.step().__enter__, session.commit):
+    try:
+        call()
+    except replicad.SessionState as err:
+        print("STATE", err, flush=True)
+at = session.resume()
+have = [p.detach() for p in now["model"].parameters()] + [v for s in now["optimizer"].state.values() for v in s.values()]
+print("AT", int(at), all(torch.equal(a, b) for a, b in zip(was, have, strict=True)), at.source, now["scheduler"].last_epoch, flush=True)
+session.leave()
+session.close()
+"""
+
+
+@pytest.mark.parametrize("cadence", ["1", "5"])
+def test_what_is_made_anew_after_a_fence_is_of_no_step(cadence: str, daemon: Daemon) -> None:
+    """Without inprocess: the live step's copy comes from the old tensors, or there is none."""
+    out = daemon.run(ANEW, world=2, flags=("--cadence", cadence)).done()
+    assert re.findall(r"^AT (.*)$", out, re.M) == ["3 True own-ram 3"] * 2, out
+    assert out.count("STATE a step before resume, after a rebind: call session.resume() first") == 2, out
+    assert out.count("STATE commit before resume, after a rebind: call session.resume() first") == 2, out
+    assert out.count("REFUSED rebind: the optimizer's parameters are of no model of the session") == 2, out
+    assert out.count("REFUSED rebind: scheduler drives an optimizer that is no longer the session's") == 4, out
+
+
+OUTSIDE = """
+import os, sys
+import torch
+import replicad
+from replicad.inprocess.parts import live
+
+how = sys.argv[1]
+loader = torch.utils.data.DataLoader(torch.arange(64.0).reshape(16, 4), 4, num_workers=2, persistent_workers=how == "persistent")
+model = torch.nn.Linear(4, 4)
+session = replicad.Session(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+first = iter(loader)  # before the block
+
+
+def children():
+    return sum(open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[1] == str(os.getpid()) for p in os.listdir("/proc") if p.isdigit())
+
+
+@replicad.inprocess.wrap(session)
+def train(call):
+    assert model in list(live(torch.nn.Linear))
+    session.resume()
+    batch = next(first if call.runs == 1 else iter(loader))
+    if call.runs == 1:
+        print("CHILDREN", children(), flush=True)
+        raise RuntimeError("of this rank")
+    print("AGAIN", batch.sum().item(), children(), flush=True)
+    session.leave()
+
+
+train()
+session.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["persistent", "plain"])
+def test_loaders_from_before_the_block(how: str, daemon: Daemon) -> None:
+    """Their workers are ended too, and a loader that would go on with its old workers starts others."""
+    out = daemon.run(OUTSIDE, how).done()
+    assert re.findall(r"^CHILDREN (\d+)$", out, re.M) == ["2"], out
+    assert re.search(r"^AGAIN 120.0 [02]$", out, re.M), out
+
+
+GROWS = """
+import torch
+import replicad
+
+class Losses:
+    def __init__(self): self.all = []
+    def state_dict(self): return {"all": list(self.all)}
+    def load_state_dict(self, s): self.all = list(s["all"])
+
+losses = Losses()
+model = torch.nn.Linear(2, 2)
+session = replicad.Session(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), extra={"losses": losses})
+session.resume()
+try:
+    with session.step():
+        losses.all = [0.5] * 10_000
+except replicad.Unsupported as err:
+    print("REFUSED", err, flush=True)
+session.resume()
+losses.all = []
+session.leave()
+session.close()
+"""
+
+
+def test_small_state_that_grows(daemon: Daemon) -> None:
+    out = daemon.run(GROWS).done()
+    assert re.search(
+        r"^REFUSED losses.all: \d+ bytes of the \d+ that small state has now; the session made room for 16376 \(4 times what it had then, 16384 at least\)", out, re.M
+    ), out
