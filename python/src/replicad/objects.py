@@ -111,6 +111,15 @@ class Objects:
                 for p in group["params"]:
                     p.grad = None
 
+    def modes(self) -> list[bool]:
+        """Which modules train, rather than evaluate."""
+        return [m.training for model in self.models.values() for m in model.modules()]
+
+    def set_modes(self, modes: list[bool]) -> None:
+        """The inverse of :meth:`modes`."""
+        for m, training in zip((m for model in self.models.values() for m in model.modules()), modes, strict=True):
+            m.training = training
+
     # -- small values -------------------------------------------------------------------------------------------------------
 
     def common(self) -> dict[str, Any]:

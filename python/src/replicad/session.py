@@ -106,6 +106,7 @@ class Session:
         self._entering = False
         self._own: bytes | None = None
         self._rebound = False  # since the last resume
+        self._modes: list[bool] | None = None  # of the models' modules, at the end of the last step
         self._torn = -1  # the step that was begun and not ended
         self._offloaded: Offload | None = None
         self._moving = False  # memory is being given back or taken again
@@ -158,6 +159,7 @@ class Session:
                 self._settle_stages()
                 self._rank.freeze_good()
             self._staging.bind(new.leaves)
+            self._modes = None
         self._rebound = self._at >= 0
         self._objects = new
         self._trained = Trained(new, self._staging.fixed)
@@ -219,6 +221,8 @@ class Session:
                 reshard(self._objects.models.values())
                 self._apply()
                 self._objects.drop_gradients()
+                if self._modes is not None:  # a restart may be raised in an evaluation
+                    self._objects.set_modes(self._modes)
                 self._reached("resume", order.step)
                 self._rank.ready(timeout)
                 break
@@ -346,6 +350,7 @@ class Session:
             self._at_exit = step
             self._rank.step_exit(step, updated=updated, good=not self._staging.on_device)
             self._at = step
+            self._modes = self._objects.modes()
             self._watch.exited(step, generators)
         except BaseException as err:
             if self._at != step and self._inside is mark:
