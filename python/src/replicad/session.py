@@ -155,7 +155,7 @@ class Session:
         new = self._objects.replaced(given)
         if new.leaves is not self._objects.leaves:
             self._layout.replaced(sharded(self._rank.world, new))
-            if self._at >= 0:  # what the session has said is good is in the old tensors; the new ones are of no step
+            if self._at >= 0 and not self._orders.resting:  # what the session has said is good is in the old tensors; the new ones are of no step
                 self._settle_stages()
                 self._rank.freeze_good()
             self._staging.bind(new.leaves)
