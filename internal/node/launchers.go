@@ -53,14 +53,25 @@ func (l *launcher) createRequest(id uint64) createRequest {
 // otherLayout says how a job that runs has another layout than the one asked for; empty: it has that one.
 func (c createRequest) otherLayout(job *replica.Job) string {
 	const remedy = "end it (replicad job end %s) or use another name"
-	taken := c.NameGroups || c.AnyGroups // whatever the job's groups are
-	switch {
-	case taken && job.Layout.World != c.Layout.World:
-		return fmt.Sprintf("job %q runs with %d ranks, not %d: "+remedy, job.Name, job.Layout.World, c.Layout.World, job.Name)
-	case !taken && job.Naming != nil:
+	if job.Naming != nil && !c.takesGroups() {
 		return fmt.Sprintf("job %q runs with groups that its %d ranks name, not in %v: leave --groups out, "+remedy, job.Name, job.Layout.World, c.Layout.Groups, job.Name)
-	case !taken && (job.Layout.World != c.Layout.World || !slices.Equal(job.Layout.Groups, c.Layout.Groups)):
-		return fmt.Sprintf("job %q runs with %d ranks in groups %v, not %d in %v: "+remedy, job.Name, job.Layout.World, job.Layout.Groups, c.Layout.World, c.Layout.Groups, job.Name)
+	}
+	if differs := c.unlike(job.Layout); differs != "" {
+		return fmt.Sprintf("job %q runs with %s: "+remedy, job.Name, differs, job.Name)
+	}
+	return ""
+}
+
+// takesGroups tells whether the launcher is content with whatever groups there are.
+func (c createRequest) takesGroups() bool { return c.NameGroups || c.AnyGroups }
+
+// unlike says how a layout that is there differs from the one asked for; empty: it will do.
+func (c createRequest) unlike(l replica.Layout) string {
+	switch {
+	case c.takesGroups() && l.World != c.Layout.World:
+		return fmt.Sprintf("%d ranks, not %d", l.World, c.Layout.World)
+	case !c.takesGroups() && (l.World != c.Layout.World || !slices.Equal(l.Groups, c.Layout.Groups)):
+		return fmt.Sprintf("%d ranks in groups %v, not %d in %v", l.World, l.Groups, c.Layout.World, c.Layout.Groups)
 	}
 	return ""
 }

@@ -68,11 +68,8 @@ func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
 	case found[0].Cluster != l.cluster: // its parts can't be staged here
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
 			found[0].Generation, found[0].Path, found[0].Cluster, l.cluster)
-	case m.AnyGroups && found[0].Layout.World != m.Layout.World:
-		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %d ranks, not %d: start it with as many, or without --resume", m.Name, found[0].Generation, found[0].Path, found[0].Layout.World, m.Layout.World)
-	case found[0].Layout.World != m.Layout.World || !m.NameGroups && !m.AnyGroups && !slices.Equal(found[0].Layout.Groups, m.Layout.Groups):
-		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %d ranks in groups %v, not %d in %v: start it with that layout, or without --resume", m.Name, found[0].Generation, found[0].Path,
-			found[0].Layout.World, found[0].Layout.Groups, m.Layout.World, m.Layout.Groups)
+	case m.unlike(found[0].Layout) != "":
+		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %s: start it with that layout, or without --resume", m.Name, found[0].Generation, found[0].Path, m.unlike(found[0].Layout))
 	default:
 		f := found[0]
 		a.request.Layout, a.request.NameGroups = f.Layout, false // the groups are those that its ranks had

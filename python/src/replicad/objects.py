@@ -85,6 +85,7 @@ class Objects:
     def _find(self) -> None:
         reshard(self.models.values())
         self.names = {id(p): f"{m}.{clean(k)}" for m, model in self.models.items() for k, p in model.named_parameters()}
+        self._modules = [m for model in self.models.values() for m in model.modules()]
         self.leaves = []
         for name, m in self.models.items():
             self.leaves += model_leaves(name, m, self._shared_buffers)
@@ -113,11 +114,11 @@ class Objects:
 
     def modes(self) -> list[bool]:
         """Which modules train, rather than evaluate."""
-        return [m.training for model in self.models.values() for m in model.modules()]
+        return [m.training for m in self._modules]
 
     def set_modes(self, modes: list[bool]) -> None:
         """The inverse of :meth:`modes`."""
-        for m, training in zip((m for model in self.models.values() for m in model.modules()), modes, strict=True):
+        for m, training in zip(self._modules, modes, strict=True):
             m.training = training
 
     # -- small values -------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def cut() -> None:
 
 
 _libc = ctypes.CDLL(None)
-#: What a TCP socket answers to these options of getsockopt: SO_DOMAIN (Python has no name for it), SO_TYPE.
+#: Linux's number for an option of getsockopt that Python has no name for: a socket's address family.
 _SO_DOMAIN = 39
 
 

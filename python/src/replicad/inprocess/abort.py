@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from .parts import Part, live
@@ -16,8 +17,8 @@ class AbortDataLoaders:
 
     def __call__(self) -> None:
         """Does it, or nothing where there is nothing to do."""
-        self.begin()
         ended = iterators()
+        self._end(ended)
         for iterator in ended:
             iterator._shutdown_workers()
         loader = sys.modules.get("torch.utils.data.dataloader")
@@ -27,7 +28,11 @@ class AbortDataLoaders:
 
     def begin(self) -> None:
         """Ends the workers, and waits for none: nothing that they fetched is wanted any more, and the kernel takes some 15 ms for each."""
-        for iterator in iterators():
+        self._end(iterators())
+
+    @staticmethod
+    def _end(these: Iterable[Any]) -> None:
+        for iterator in these:
             if hasattr(iterator, "_pin_memory_thread"):  # it would wait for ever for the rest of what a worker was sending
                 iterator._shutdown_workers()
                 continue
