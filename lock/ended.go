@@ -21,6 +21,9 @@ func endJob(j *replica.Job, c replica.EndJob) (bool, error) {
 	if j.Phase == replica.Ended {
 		return false, nil
 	}
+	if c.Epoch != 0 && (j.Phase != replica.Open || j.Epoch != c.Epoch) {
+		return false, refuse(Stale, "end of epoch %d (%s): job %s is %s in epoch %d", c.Epoch, c.Reason, j.Name, j.Phase, j.Epoch)
+	}
 	reason := c.Reason[:min(len(c.Reason), maxReason)]
 	j.Phase, j.ClosedEpoch, j.Plan, j.EndReason = replica.Ended, j.Epoch, nil, strings.ToValidUTF8(reason, "")
 	strip(j)

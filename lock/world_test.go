@@ -203,7 +203,7 @@ func (w *world) command(verb string, a args) (replica.Command, error) {
 	case "durable-end":
 		return replica.EndDurable{Job: w.job, Generation: generation(a.word(1)), Done: a.word(2) == "done"}, nil
 	case "end":
-		return replica.EndJob{Job: w.job, Reason: a.word(1)}, nil
+		return replica.EndJob{Job: w.job, Reason: a.word(1), Epoch: replica.Epoch(a.num("epoch", 0))}, nil
 	case "era":
 		c := replica.NewEra{Era: replica.Era(number(a.word(1))), Epochs: map[replica.JobID]replica.Epoch{}, Lineages: map[replica.JobID]replica.Lineage{}}
 		if v, ok := a.vals["epoch"]; ok {

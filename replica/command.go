@@ -116,10 +116,12 @@ type (
 		Holder Holder `cbor:"2,keyasint"`
 		Why    string `cbor:"3,keyasint"`
 	}
-	// EndJob ends a job: finished, or stopped with a reason. Its epoch is closed.
+	// EndJob ends a job: finished, or stopped with a reason. Its epoch is closed. With an Epoch it ends only while that one is
+	// open: who has finished in an epoch that is closed by now has to do its last steps again.
 	EndJob struct {
 		Job    JobID  `cbor:"1,keyasint"`
 		Reason string `cbor:"2,keyasint"`
+		Epoch  Epoch  `cbor:"3,keyasint,omitempty"`
 	}
 	// NewEra starts an era after an operator recovered a lost quorum: jobs go on from the union of lineages at Epoch, which
 	// is 1 + the highest epoch in any reachable log, fence word, arena or manifest.

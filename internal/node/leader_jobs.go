@@ -121,7 +121,8 @@ func (l *leader) fenced(led *ledJob) {
 	l.log.fenced(led.job)
 }
 
-// finished ends a job once every rank has said that it is done.
+// finished ends a job once every rank has said that it is done, unless its epoch is closed before that is decided: a dispute over the
+// last step, say, which they do again then.
 func (l *leader) finished(ctx context.Context, led *ledJob) {
 	if led.ending || led.job.Phase != replica.Open {
 		return
@@ -136,7 +137,7 @@ func (l *leader) finished(ctx context.Context, led *ledJob) {
 	}
 	if left == len(led.job.Ranks) {
 		led.ending = true
-		l.propose(ctx, led.job.ID, replica.EndJob{Job: led.job.ID, Reason: jobFinished}, fromDriver, nil)
+		l.propose(ctx, led.job.ID, replica.EndJob{Job: led.job.ID, Reason: jobFinished, Epoch: led.job.Epoch}, fromDriver, nil)
 	}
 }
 

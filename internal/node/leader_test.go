@@ -414,7 +414,7 @@ func TestJobEndsWhenAllHaveLeft(t *testing.T) {
 	led.job = newJob()
 	left(1, 5, true)
 	left(1, 5, true)
-	if ends := proposalsOf[replica.EndJob](c); len(ends) != 1 || ends[0].Job != testJob || ends[0].Reason != jobFinished {
+	if ends := proposalsOf[replica.EndJob](c); len(ends) != 1 || ends[0] != (replica.EndJob{Job: testJob, Reason: jobFinished, Epoch: led.job.Epoch}) {
 		t.Errorf("ended by %+v, want once as finished", ends)
 	}
 	c.outcome(t.Context(), proposalOutcome{job: testJob, cmd: replica.EndJob{Job: testJob}, err: errors.New("leadership lost")})
