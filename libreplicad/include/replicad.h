@@ -6,7 +6,7 @@
  * in nanoseconds from now (timeout_ns; < 0 is refused).
  *
  * Threads: a handle belongs to one thread, the training thread, except that ONE other thread, the worker, may call
- * rp_capture, rp_notify and rp_reconnect, and any thread may call rp_cancel, rp_fenced and rp_committed. A further thread that
+ * rp_capture, rp_notify, rp_reconnect, rp_staged and rp_set_good, and any thread may call rp_cancel, rp_fenced and rp_committed. A further thread that
  * polls rp_fd may call rp_notify and rp_reconnect beside the worker, so that a slow daemon delays no capture.
  *
  * Life of a rank:
@@ -130,9 +130,13 @@ RP_API int rp_ready(rp_handle *h, int64_t timeout_ns, rp_error *err);
 /* The optimizer-step lock. enter: copies and seals the private part of `step`, waits up to timeout_ns for the capture of
  * step-1 to leave the live state (then cancels it: a skipped capture), stores UPDATING, checks the fence. */
 RP_API int rp_step_enter(rp_handle *h, uint64_t step, int64_t timeout_ns, rp_error *err);
-enum { RP_NO_UPDATE = 1 }; /* exit flag: the step ran no update (overflow) */
+/* Exit flags: the step ran no update (overflow); the registered memory is a copy of the live state and does not hold this step yet,
+ * so that nothing is copied from it before rp_staged. */
+enum { RP_NO_UPDATE = 1, RP_STAGED_LATER = 2 };
 /* exit: stores UPDATED, copies volatile regions, arms the capture, stores IDLE. *armed tells whether rp_capture has work. */
 RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed, rp_error *err);
+/* After RP_STAGED_LATER: the registered memory holds `step` now. Without effect on any other step. */
+RP_API int rp_staged(rp_handle *h, uint64_t step);
 /* Raises the good word to {epoch, step}: the update of `step` is complete and every communicator was found free of error afterwards. */
 RP_API int rp_set_good(rp_handle *h, uint64_t step);
 /* Freezes the good word: call at the first communicator error, before aborting anything. */
@@ -145,7 +149,7 @@ RP_API int rp_freeze_good(rp_handle *h);
 enum { RP_PRIVATE_UNCHANGED = 1 };
 RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err);
 /* Worker thread: copies and hashes the armed capture, seals it, tells the daemon. RP_EAGAIN if nothing is armed, RP_ECANCELED
- * if cancelled. Needs good >= the captured step. */
+ * if cancelled. Needs good >= the captured step, and the step staged. */
 RP_API int rp_capture(rp_handle *h, rp_error *err);
 /* Worker thread: tells the daemon about a private part sealed by rp_step_enter, and takes in what the daemon has sent. Cheap when
  * there is none. RP_EGONE when the daemon hung up. */

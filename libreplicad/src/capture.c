@@ -113,13 +113,23 @@ static int copy_armed(rp_handle *h, rp_error *err) {
 	return RP_OK;
 }
 
+/* What a generation lacks to be copied: the device has not finished it, or it is still on its way to the registered memory, which holds
+ * an older step. NULL: nothing. */
+static const char *not_ready(rp_handle *h, uint64_t generation) {
+	if (!rpi_good(h, generation))
+		return "known to be good";
+	return atomic_load(&h->unstaged) == generation ? "staged" : NULL;
+}
+
 int rpi_capture_run(rp_handle *h, rp_error *err) {
 	uint32_t state = RPI_ARMED;
 	if (atomic_load(&h->capture) != RPI_ARMED || !atomic_compare_exchange_strong(&h->capture, &state, RPI_RUNNING))
 		return rpi_error(err, RP_EAGAIN, "no capture is armed");
-	if (!rpi_good(h, h->armed_generation)) {
-		atomic_store(&h->capture, RPI_ARMED); /* the device has not finished the step: not yet */
-		return rpi_error(err, RP_EAGAIN, "step %llu is not known to be good yet", (unsigned long long)RP_WORD_STEP(h->armed_generation));
+	const char *lacks = not_ready(h, h->armed_generation);
+	if (lacks) {
+		uint64_t step = RP_WORD_STEP(h->armed_generation);
+		atomic_store(&h->capture, RPI_ARMED);
+		return rpi_error(err, RP_EAGAIN, "step %llu is not %s yet", (unsigned long long)step, lacks);
 	}
 	int rc = copy_armed(h, err);
 	over(h);
@@ -127,9 +137,9 @@ int rpi_capture_run(rp_handle *h, rp_error *err) {
 }
 
 /* The training thread, stopped in rp_join: seals the live state as generation, if that is what it is: whole, good, its volatile
- * regions still staged. */
+ * regions still staged, and all of it in the registered memory. */
 void rpi_capture_live(rp_handle *h, uint64_t generation) {
-	if (h->step != RP_WORD(RP_WORD_EPOCH(generation), RP_WORD_STEP(generation), RP_IDLE) || !rpi_good(h, generation) || atomic_load(&h->capture) != RPI_NONE)
+	if (h->step != RP_WORD(RP_WORD_EPOCH(generation), RP_WORD_STEP(generation), RP_IDLE) || not_ready(h, generation) || atomic_load(&h->capture) != RPI_NONE)
 		return;
 	h->armed_generation = generation;
 	h->armed_flags = h->exit_flags;
@@ -182,8 +192,9 @@ RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err) {
 	}
 	if (has(h, RPI_KIND_SLOT, generation))
 		return RP_OK;
-	if (!rpi_good(h, generation))
-		return rpi_error(err, RP_EAGAIN, "step %llu is not known to be good yet", (unsigned long long)s);
+	const char *lacks = not_ready(h, generation);
+	if (lacks)
+		return rpi_error(err, RP_EAGAIN, "step %llu is not %s yet", (unsigned long long)s, lacks);
 	if (!has(h, RPI_KIND_SLOT, 0))
 		return rpi_error(err, RP_EAGAIN, "no free slot for step %llu: the daemon frees one once an older step is committed", (unsigned long long)s);
 	rpi_capture_live(h, generation);

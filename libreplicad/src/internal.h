@@ -118,6 +118,7 @@ struct rp_handle {
 	_Atomic uint64_t armed_number, canceled_number; /* a capture ends when its number is cancelled */
 	uint64_t armed_generation;
 	uint32_t armed_flags, exit_flags; /* of the capture; of the last step_exit */
+	_Atomic uint64_t unstaged; /* the generation that the registered memory does not hold yet; 0: it holds what is live */
 	uint64_t abandoned[RP_MAX_SLOTS]; /* COPYING words that a cancelled capture left, used again first; 0: none. Owned by whoever runs the capture. */
 	_Atomic uint32_t notices;   /* bit per place sealed but not told: slots 0.., ring 4.., frozen 20 */
 

@@ -69,7 +69,7 @@ RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed,
 	int ignored;
 	armed = armed ? armed : &ignored;
 	*armed = 0;
-	if (flags & ~(uint32_t)RP_NO_UPDATE)
+	if (flags & ~(uint32_t)(RP_NO_UPDATE | RP_STAGED_LATER))
 		return rpi_error(err, RP_EINVAL, "rp_step_exit: unknown flags %#x", flags);
 	uint64_t epoch = RP_WORD_EPOCH(h->step), generation = RP_WORD(epoch, step, 0);
 	if (atomic_load(&h->life) != RPI_READY || h->step != RP_WORD(epoch, step, RP_UPDATING))
@@ -79,9 +79,21 @@ RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed,
 	rpi_stage(h, generation);
 	if (h->private_in_window)
 		rpi_private(h, generation, 0);
-	h->exit_flags = flags;
-	rpi_arm(h, generation, flags, armed);
+	atomic_store(&h->unstaged, flags & RP_STAGED_LATER ? generation : 0); /* before the capture is armed: a worker that is awake runs it at once */
+	h->exit_flags = flags & ~(uint32_t)RP_STAGED_LATER;
+	rpi_arm(h, generation, h->exit_flags, armed);
 	return rpi_set_step(h, RP_WORD(epoch, step, RP_IDLE)) ? RP_OK : lost_word(h, err);
+}
+
+RP_API int rp_staged(rp_handle *h, uint64_t step) {
+	if (!h)
+		return RP_EINVAL;
+	if (rpi_forked(h))
+		return RP_EFORK;
+	uint64_t waits = atomic_load(&h->unstaged);
+	if (waits && RP_WORD_STEP(waits) == step)
+		atomic_compare_exchange_strong(&h->unstaged, &waits, 0);
+	return RP_OK;
 }
 
 RP_API int rp_set_good(rp_handle *h, uint64_t step) {

@@ -51,6 +51,53 @@ static void needs_good(void) {
 	rank_end(&r);
 }
 
+/* Where the registered memory is a copy of the live state, nobody copies a step from it before it is there: no worker that is awake, not
+ * who seals between two steps, and no rank that joins or leaves. */
+static void needs_its_stage(void) {
+	rank r;
+	int armed;
+	rank_start(&r, 100);
+	OK(rp_step_enter(r.h, 1, 0, &failure));
+	OK(rp_set_good(r.h, 1));
+	OK(rp_step_exit(r.h, 1, RP_STAGED_LATER, &armed, &failure));
+	SAME(armed, 1);
+	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
+	CHECK(strstr(failure.text, "step 1 is not staged yet"));
+	OK(rp_staged(r.h, 0)); /* another one is */
+	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
+	SAME(state(&r, 1), RP_FREE);
+	OK(rp_staged(r.h, 1));
+	OK(rp_capture(r.h, &failure));
+	SAME(state(&r, 1), RP_SEALED);
+	SAME(rpi_slot(r.h, 1).meta->flags & RP_STAGED_LATER, 0);
+
+	atomic_store(&r.daemon.control->cadence.word, 100); /* so that nothing is armed */
+	atomic_store(&r.daemon.control->candidate.word, RP_WORD(1, 1, 0));
+	OK(rp_step_enter(r.h, 2, 0, &failure));
+	OK(rp_set_good(r.h, 2));
+	OK(rp_step_exit(r.h, 2, RP_STAGED_LATER, &armed, &failure));
+	SAME(armed, 0);
+	SAME(rp_seal_step(r.h, 0, &failure), RP_EAGAIN);
+	CHECK(strstr(failure.text, "step 2 is not staged yet"));
+	OK(rp_staged(r.h, 2));
+	OK(rp_seal_step(r.h, 0, &failure));
+	SAME(rpi_slot(r.h, 2).meta->generation, RP_WORD(1, 2, 0));
+
+	atomic_store(&r.daemon.control->candidate.word, RP_WORD(1, 3, 0));
+	OK(rp_step_enter(r.h, 3, 0, &failure));
+	OK(rp_set_good(r.h, 3));
+	OK(rp_step_exit(r.h, 3, RP_STAGED_LATER, &armed, &failure));
+	SAME(armed, 1);
+	atomic_store(&r.daemon.control->fence.word, 1);
+	fake_order(&r.daemon, 2, RP_ORDER_LOAD, 0, 0, 0);
+	rp_join_info info;
+	OK(rank_join(&r, &info)); /* at once: what is not staged now will not be */
+	SAME(state(&r, 3), RP_FREE);
+	OK(rp_load(r.h, &failure));
+	SAME(rp_staged(r.h, 3), RP_OK); /* too late */
+	rank_end(&r);
+}
+
 static void without_a_slot_skips(void) {
 	rank r;
 	rank_start(&r, 100);
@@ -324,6 +371,6 @@ static void failed_load_is_not_sealed(void) {
 	rank_end(&r);
 }
 
-const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"needs good", needs_good}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
+const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
 			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"cancelled slot", cancelled_slot},
 			      {"join finishes the capture", join_finishes_the_capture}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed}, {0}};

@@ -104,7 +104,8 @@ class Rank:
         self._fence = threading.Event()
         self._fence_lock = threading.Lock()
         self._on_fence: list[Callable[[], None]] = []
-        self._stage: Callable[[], None] | None = None  # brings what is to be copied to where it is copied from: the session's
+        self._stage: Callable[[int], None] | None = None  # brings a step to where it is copied from: the session's
+        self._stage_lock = threading.Lock()  # held while that runs: the worker, or the training thread, and nobody loads meanwhile
         self._before_capture: Callable[[], None] | None = None  # replicad.testing breaks things here
         self._capture_error: Exception | None = None  # what it raised, for the training thread
         self._lacking = 0  # steps whose private part was not copied
@@ -194,6 +195,8 @@ class Rank:
         :meth:`seal_initial`. Captures under way end; a healthy live state that is needed is captured here."""
         info = n.JoinInfo(struct_size=c.sizeof(n.JoinInfo))
         self._wait("join", lambda ns: self._lib.rp_join(self._h, c.byref(info), ns, c.byref(self._text)), timeout)
+        with self._stage_lock:  # a worker that comes late stages nothing over what is loaded now
+            self._armed.value = 0
         self._frozen = False
         self._capture_error = None
         with self._fence_lock:
@@ -280,18 +283,25 @@ class Rank:
             lacking, self._lacking = self._lacking, self.stats().private_skipped
             return lacking == self._lacking
 
-    def step_exit(self, step: int, *, updated: bool = True, good: bool = True) -> None:
+    def step_exit(self, step: int, *, updated: bool = True, good: bool = True, staged: bool = True) -> None:
         """Closes the window and starts the capture behind the next forward. ``good``: the update is complete and no
-        communicator has failed; where that is known only later (CUDA), :meth:`set_good` follows."""
+        communicator has failed; where that is known only later (CUDA), :meth:`set_good` follows. ``staged``: the registered memory holds
+        the step; where it is brought there later, :meth:`staged` follows."""
+        flags = (0 if updated else n.NO_UPDATE) | (0 if staged else n.STAGED_LATER)
         with self._lock:
             h = self._handle()
             if good and not self._frozen:
                 self._check(self._lib.rp_set_good(h, step), f"exit step {step}")
-            code = self._lib.rp_step_exit(h, step, 0 if updated else n.NO_UPDATE, c.byref(self._armed), c.byref(self._text))
+            code = self._lib.rp_step_exit(h, step, flags, c.byref(self._armed), c.byref(self._text))
             if self._armed.value:
                 self._arming = step
             self._wake.set()
             self._check(code, f"exit step {step}")
+
+    def staged(self, step: int) -> None:
+        """Says that the registered memory holds ``step``."""
+        self._check(self._lib.rp_staged(self._handle(), step), f"step {step} is staged")
+        self._wake.set()
 
     def set_good(self, step: int) -> None:
         """Says that the update of ``step`` is complete and every communicator was found free of error afterwards."""

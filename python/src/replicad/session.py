@@ -111,7 +111,6 @@ class Session:
         self._offloaded: Offload | None = None
         self._moving = False  # memory is being given back or taken again
         self._resumed = threading.Event()  # an epoch is open for the training thread
-        self._at_exit = -1  # the step that the worker may copy
         self._at = -1  # the step whose state is live; -1 before resume
         self._fresh = False
         self._reached: Callable[[str, int], None] = lambda place, step: None  # replicad.testing breaks things here
@@ -240,7 +239,7 @@ class Session:
                 raise Scattered("the epoch that the ranks had met for was closed before it was open: all ranks meet again") from further
             # a further fault: another order will come
         source = "fresh" if self._fresh and order.step == 0 else order.source
-        self._at = self._at_exit = order.step
+        self._at = order.step
         self._fresh, self._torn, self._own, self._rebound = False, -1, None, False
         self._rank.met = None  # the gathering has its epoch
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
@@ -270,26 +269,30 @@ class Session:
     def _settle_stages(self) -> str:
         """Before the rank stops: the daemon may ask for a copy of the live state, which is taken from the stages. It returns why it
         can't be, or nothing."""
-        if self._staging and self._staging.step != self._at and self._torn < 0:
+        with self._rank._stage_lock:
+            if not self._staging or self._staging.step == self._at or self._torn >= 0:
+                return ""
             try:
                 self._staging.mark()
-                self._staging.window(self._at)
-                if self._staging.on_device:
-                    self._rank.set_good(self._at)
+                self._to_stages(self._at)
             except (RuntimeError, Error) as err:  # the device is gone: what it held can't be vouched for
                 log.warning("replicad: the state of step %d can't be read from the device: %s", self._at, err)
                 self._rank.freeze_good()
                 return str(err)
         return ""
 
-    def _stage(self) -> None:
+    def _stage(self, step: int) -> None:
         """On the worker's thread, before what is armed is copied."""
-        step = self._at_exit
-        if self._staging and step > self._staging.step:
-            self._staging.window(step)
-            if self._staging.on_device:
-                with contextlib.suppress(Error):  # frozen meanwhile, or in the next epoch: the capture is not to be
-                    self._rank.set_good(step)
+        if step > self._staging.step:
+            with contextlib.suppress(Error):  # frozen meanwhile: the capture is not to be
+                self._to_stages(step)
+
+    def _to_stages(self, step: int) -> None:
+        """The step that has ended, which may be copied then."""
+        self._staging.window(step)
+        if self._staging.on_device:
+            self._rank.set_good(step)
+        self._rank.staged(step)
 
     def _table(self) -> list[Region]:
         capsules = [c.region for c in (self._shared, self._before, self._after) if c is not None]
@@ -347,8 +350,7 @@ class Session:
             if self._after is not None:
                 self._after.write()
             self._staging.mark()
-            self._at_exit = step
-            self._rank.step_exit(step, updated=updated, good=not self._staging.on_device)
+            self._rank.step_exit(step, updated=updated, good=not self._staging.on_device, staged=not self._staging)
             self._at = step
             self._modes = self._objects.modes()
             self._watch.exited(step, generators)
@@ -473,6 +475,7 @@ class Session:
         self._outside("leave")
         self._whole()
         if not self._left:
+            self._settle_stages()  # the last step is copied before the rank leaves, and can be the one that all go back to
             self._rank.leave(timeout)
             self._left = True
 

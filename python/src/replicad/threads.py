@@ -33,8 +33,9 @@ def work(rank: Rank) -> None:
             if rank._armed.value:
                 if rank._before_capture:
                     rank._before_capture()
-                if rank._stage:
-                    rank._stage()
+                with rank._stage_lock:
+                    if rank._armed.value and rank._stage:
+                        rank._stage(rank._arming)
         except Exception as err:  # what was to be copied is not ready: the training thread is told, this one goes on
             rank._capture_error = err
             continue
