@@ -378,7 +378,10 @@ func (l *leader) outcome(ctx context.Context, o proposalOutcome) {
 	case fromRecovery:
 		l.recoverStep(ctx, o.job, led, recovery.Outcome{Cmd: o.cmd, Err: err})
 	}
-	if _, ok := o.cmd.(replica.EndJob); ok && err != nil {
+	switch o.cmd.(type) {
+	case replica.EndJob:
+		led.ending = led.ending && err == nil
+	case replica.ReportDispute: // the ranks do their last step again, and leave again
 		led.ending = false
 	}
 }

@@ -121,8 +121,8 @@ func (l *leader) fenced(led *ledJob) {
 	l.log.fenced(led.job)
 }
 
-// finished ends a job once every rank has said that it is done, unless its epoch is closed before that is decided: a dispute over the
-// last step, say, which they do again then.
+// finished ends a job once every rank has said that it is done, unless their last steps differ or the epoch is closed before that is decided:
+// then they do it again.
 func (l *leader) finished(ctx context.Context, led *ledJob) {
 	if led.ending || led.job.Phase != replica.Open {
 		return
@@ -137,6 +137,10 @@ func (l *leader) finished(ctx context.Context, led *ledJob) {
 	}
 	if left == len(led.job.Ranks) {
 		led.ending = true
+		if d := lock.Parting(led.job, led.reports); d != nil {
+			l.propose(ctx, led.job.ID, *d, fromDriver, nil)
+			return
+		}
 		l.propose(ctx, led.job.ID, replica.EndJob{Job: led.job.ID, Reason: jobFinished, Epoch: led.job.Epoch}, fromDriver, nil)
 	}
 }

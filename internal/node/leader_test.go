@@ -424,6 +424,36 @@ func TestJobEndsWhenAllHaveLeft(t *testing.T) {
 	}
 }
 
+// Ranks that left with different last steps do them again.
+func TestJobDoesNotEndInADispute(t *testing.T) {
+	c := newChair(t)
+	led := c.knows(newJob())
+	c.proposed()
+	last := replica.Generation{Epoch: led.job.Epoch, Step: led.job.Position.Step + 1}
+	left := func(roots ...byte) {
+		for i, n := range []replica.NodeName{"n1", "n2"} {
+			r := replica.Rank(i)
+			led.reports[n] = replica.NodeReport{
+				Ranks: []replica.RankReport{{Rank: r, Incarnation: led.job.Ranks[r].Incarnation, Left: true}},
+				Parts: []replica.Held{{Part: replica.OfGroup(led.job.Layout.Groups[r]), Generation: last, Root: replica.Digest{roots[i]}, Rank: r}},
+			}
+		}
+		c.finished(t.Context(), led)
+		c.finished(t.Context(), led)
+	}
+	left(1, 2)
+	cmds := c.proposed()
+	disputes := slices.DeleteFunc(slices.Clone(cmds), func(cmd replica.Command) bool { _, ok := cmd.(replica.ReportDispute); return !ok })
+	if len(cmds) != 1 || len(disputes) != 1 || disputes[0].(replica.ReportDispute).Dispute.Generation != last || disputes[0].(replica.ReportDispute).Epoch != led.job.Epoch {
+		t.Fatalf("proposed %+v, want one dispute of %v", cmds, last)
+	}
+	c.outcome(t.Context(), proposalOutcome{job: testJob, cmd: cmds[0]})
+	left(2, 2)
+	if ends := proposalsOf[replica.EndJob](c); len(ends) != 1 {
+		t.Errorf("alike they end the job %d times", len(ends))
+	}
+}
+
 func TestPlanShards(t *testing.T) {
 	h := func(n replica.NodeName, i replica.NodeIncarnation) replica.Holder {
 		return replica.Holder{Node: n, Incarnation: i}

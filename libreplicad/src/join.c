@@ -147,6 +147,7 @@ RP_API int rp_leave(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	if (epoch && atomic_load(&h->control->fence.word) >= epoch)
 		return rpi_error(err, RP_EFENCED, "epoch %llu is closed: rp_join", (unsigned long long)epoch);
 	rpi_quiesce(h, deadline);
+	rp_seal_step(h, 0, NULL); /* if there is a place: the last step is compared with the others' before the job ends */
 	rc = rpi_flush(h, deadline);
 	return rc == RP_OK || rc == RP_EGONE ? rpi_request(h, RP_M_LEAVE, NULL, 0, RP_M_BYE, deadline, err) : rc;
 }

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
+
+pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
+
 from conftest import Daemon
 
 Run = Callable[..., str]

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from . import admin, groups
-from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState
+from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState, Timeout
 from .explain import Explanation, explain
 from .feasible import Feasible, feasible
 from .layout import Layout, sharded
@@ -40,6 +40,9 @@ from .wrappers import reshard
 __all__ = ["Resumed", "Session"]
 
 log = logging.getLogger("replicad")
+
+#: A rank that leaves waits so many seconds at most for a place to copy its last step to.
+SEAL = 5.0
 
 
 class Resumed(int):
@@ -470,12 +473,16 @@ class Session:
             log.warning("replicad: the daemon did not hear of this: %s (%s)", text, err)
 
     def leave(self, timeout: float | None = None) -> None:
-        """Says that training is done; returns when it is on every rank. :class:`Fenced` when one was lost before that."""
+        """Says that training is done; returns when it is on every rank, and their last steps are alike. :class:`Fenced` when one was lost, or
+        found to differ, before that."""
         self._check()
         self._outside("leave")
         self._whole()
         if not self._left:
-            self._settle_stages()  # the last step is copied before the rank leaves, and can be the one that all go back to
+            self._settle_stages()
+            if self._at >= 0:
+                with contextlib.suppress(Canceled, Timeout):  # copied, it is compared with the others', and can be the one that all go back to
+                    self._rank.seal(self._at, SEAL if timeout is None else min(SEAL, timeout), unchanged=self._own == self._own_now())
             self._rank.leave(timeout)
             self._left = True
 
