@@ -38,7 +38,7 @@ class _Seeded(Dataset[Any]):
     def __getitem__(self, at: tuple[int, int]) -> Any:
         epoch, index = at
         if self.here:  # in the training process: its own generators are put back
-            with rng.preserved():
+            with rng.preserved(named=False):  # those are not seeded below: put back, they would repeat one draw for every item
                 return self._item(epoch, index)
         return self._item(epoch, index)
 

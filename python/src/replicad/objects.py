@@ -86,6 +86,9 @@ class Objects:
         reshard(self.models.values())
         self.names = {id(p): f"{m}.{clean(k)}" for m, model in self.models.items() for k, p in model.named_parameters()}
         self._modules = [m for model in self.models.values() for m in model.modules()]
+        self._extra_state = {
+            f"{m}.{clean(k)}" if k else m: x for m, model in self.models.items() for k, x in model.named_modules() if type(x).get_extra_state is not torch.nn.Module.get_extra_state
+        }
         self.leaves = []
         for name, m in self.models.items():
             self.leaves += model_leaves(name, m, self._shared_buffers)
@@ -138,12 +141,15 @@ class Objects:
 
     def before(self) -> dict[str, Any]:
         """What is a rank's own, and settled when the optimizer step begins."""
-        return {"data": {k: o.state_dict() for k, o in self.data.items()}, "rng": self.generators()}
+        modules = {k: x.get_extra_state() for k, x in self._extra_state.items()}  # of forward and backward: scales, calibrations
+        return {"data": {k: o.state_dict() for k, o in self.data.items()}, "rng": self.generators(), "modules": modules}
 
     def set_before(self, values: Mapping[str, Any]) -> None:
         """The inverse of :meth:`before`."""
         for k, o in self.data.items():
             o.load_state_dict(values["data"][k])
+        for k, x in self._extra_state.items():
+            x.set_extra_state(values["modules"][k])
         if self.keep_rng and values["rng"] is not None:
             rng.set(values["rng"])
 

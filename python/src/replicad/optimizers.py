@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from . import rng
 from .errors import Mismatch, Unsupported
 from .tensors import Leaf, leaves
 
@@ -45,7 +47,8 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
             p.grad = torch.zeros_like(p)
         for g, _ in decay:
             g["weight_decay"] = 0.0  # it would be a gradient
-        optimizer.step()
+        with rng.preserved(), _without_hooks(optimizer):
+            optimizer.step()
         _begin(optimizer, fresh)
     except Exception as err:
         raise Unsupported(f"{kind}: its state can't be made by a step with zero gradients ({type(err).__name__}: {err}): take a step before the session is made") from err
@@ -57,6 +60,19 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
         with torch.no_grad():
             for t, value in kept:
                 t.copy_(value)
+
+
+@contextmanager
+def _without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """The program's hooks are for its own steps: an average that is kept in one would begin one step early."""
+    hooks: list[tuple[Any, dict[int, Any]]] = [(d, dict(d)) for d in (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)]
+    for d, _ in hooks:
+        d.clear()
+    try:
+        yield
+    finally:
+        for d, had in hooks:
+            d.update(had)
 
 
 def _begin(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> None:

@@ -73,19 +73,20 @@ def set(state: bytes | bytearray | memoryview) -> None:
 
 
 @contextmanager
-def preserved() -> Iterator[None]:
-    """Whatever is drawn inside leaves no trace: for making data-loader iterators, evaluation, plots."""
+def preserved(*, named: bool = True) -> Iterator[None]:
+    """Whatever is drawn inside leaves no trace: for making data-loader iterators, evaluation, plots. ``named=False`` leaves the generators
+    of :func:`add` as they are at the end."""
     before = get()
     try:
         yield
     finally:
-        _set(before, strict=False)  # one that was added inside had no state before
+        _set(before, strict=False, named=named)  # one that was added inside had no state before
 
 
-def _set(state: bytes | bytearray | memoryview, strict: bool) -> None:
+def _set(state: bytes | bytearray | memoryview, strict: bool, named: bool = True) -> None:
     if not isinstance(state, (bytes, bytearray, memoryview)):
         raise Invalid(f"generator states are the bytes of rng.get(), not a {type(state).__name__}")
-    records = codec.parse(bytes(state))
+    records = [r for r in codec.parse(bytes(state)) if named or r.place != NAMED]
     todo = [_restorer(r) for r in records if r.place not in (CUDA, MEGATRON)]
     if devices := [r for r in records if r.place == CUDA]:
         todo.append(_cuda_restorer(devices))

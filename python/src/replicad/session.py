@@ -174,6 +174,8 @@ class Session:
         return self._objects.common() | {"trained": self._trained.value()}
 
     def _on_forward(self, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if self._at >= 0 and self._pid == os.getpid():
             self._present("a forward")
             self._watch.forward()
@@ -349,6 +351,9 @@ class Session:
             self._reached("window", step)
             yield step
             self._reached("updated", step)
+            self._trained.check()  # what was replaced in the step would be in no copy of it
+            if self._watch.updated(step):
+                self._staging.small()
             self._trained.kept = self._shared.write()["trained"]
             if self._after is not None:
                 self._after.write()

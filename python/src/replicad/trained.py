@@ -44,11 +44,10 @@ class Trained:
         self._groups = {o: [id(p) for p in _parameters(optimizer)] for o, optimizer in optimizers.items()}
         self._states = [(o, own, own.state) for o, optimizer in optimizers.items() for own in (part(optimizer),)]
         self._state = [
-            (f"{o}.{label}.{key}", state[p], key, v)
+            (f"{o}.{label}.{'.'.join(map(str, path))}", state[p], path, v)
             for o, own, state in self._states
             for label, p in self._labelled(own)
-            for key, v in state.get(p, {}).items()
-            if isinstance(v, torch.Tensor)
+            for path, v in _tensors(state.get(p, {}), ())
         ]
         self._count = {id(p): len(state.get(p, ())) for _, own, state in self._states for p in _parameters(own)}
         self._hyper = [
@@ -93,7 +92,7 @@ class Trained:
                 f"{_list(came)} was not there when the session was made (momentum that is switched on later?) and would be in no copy: have the optimizer make it before"
             )
         now = now or [f"{o}.groups[{i}].{k}" for o, optimizer, i, k, v in self._hyper if optimizer.param_groups[i].get(k) is not v]
-        if now := now or [n for n, state, key, v in self._state if state.get(key) is not v]:
+        if now := now or [n for n, state, path, v in self._state if _at(state, path) is not v]:
             raise Mismatch(f"{_list(now)} was replaced by another tensor (load_state_dict does that) after the session was made: load it before, or copy_ into what is there")
         if now := [n for n, module, key, b in self._buffers if module._buffers.get(key) is not b]:
             raise Mismatch(f"{_list(now)} was replaced by another tensor after the session was made: change buffers in place (copy_, fill_)")
@@ -109,7 +108,7 @@ class Trained:
         for o, own, state in self._states:
             for label, p in self._labelled(own):
                 if len(now := state.get(p, {})) > self._count[id(p)]:
-                    known = {key for _, of, key, _ in self._state if of is now}
+                    known = {path[0] for _, of, path, _ in self._state if of is now}
                     yield from (f"{o}.{label}.{key}" for key, v in now.items() if isinstance(v, torch.Tensor) and key not in known)
 
     def merged(self) -> Iterator[str]:
@@ -151,6 +150,25 @@ class Trained:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     return (p for g in optimizer.param_groups for p in g["params"])
+
+
+def _tensors(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
+    """The tensors in a tree of dicts and lists, with the way to each."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, (dict, list, tuple)):
+        for key, v in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _tensors(v, (*path, key))
+
+
+def _at(value: Any, path: tuple[Any, ...]) -> Any:
+    """What lies at the end of that way now, or None."""
+    try:
+        for key in path:
+            value = value[key]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return value
 
 
 def _list(names: list[str]) -> str:

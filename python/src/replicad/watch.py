@@ -63,20 +63,45 @@ class Watch:
         self.seen: dict[str, str] = {}
 
     def leaves(self, leaves: Iterable[Leaf]) -> None:
-        """The tensors to hash in debug mode."""
+        """The tensors of the session; all but buffers are hashed in debug mode."""
+        leaves = list(leaves)
+        self._buffers, self._frozen = ([x for x in leaves if x.changes == c] for c in ("any", "never"))
+        self._before = [_version(x) for x in self._buffers]
+        self._kept: list[int] | None = None
         self._leaves = [x for x in leaves if x.changes != "any"] if self._debug else []
         self._digests = {}
 
     def reset(self) -> None:
         """State was loaded, or is about to be: what was seen before says nothing about it."""
-        self._at_exit, self._digests = None, {}
+        self._at_exit, self._digests, self._kept = None, {}, None
 
     def entering(self, step: int) -> None:
         """The next step begins: window and frozen tensors must be what they were."""
+        now = [_version(x) for x in self._frozen]
+        for x, was, is_ in zip(self._frozen, self._kept or now, now, strict=True):
+            if was != is_:
+                self.say(
+                    x.name,
+                    f"{x.name} asks for no gradient and is kept once, but was changed before step {step}: a restart would bring the first values back; "
+                    "let it ask for a gradient while the session is made (an averaged model, say), and it is copied at every step",
+                )
+        self._kept, self._before = now, [_version(x) for x in self._buffers]
         for x in self._leaves:
             if self._digests and digest(x.local) != self._digests[x.name]:
                 when = "never" if x.changes == "never" else "only inside `with session.step()`"
                 self.say(x.name, f"{x.name} changed between steps {step - 1} and {step}, though it is taken to change {when}: the copy of step {step - 1} may be torn")
+
+    def updated(self, step: int) -> bool:
+        """Whether buffers changed inside of the step that ends; those that are the rank's own were copied when it began."""
+        changed = [x for x, was in zip(self._buffers, self._before, strict=True) if _version(x) != was]
+        for x in changed:
+            if x.private:
+                self.say(
+                    x.name,
+                    f"{x.name} is a buffer that changes inside of step {step}, and the rank's own: it was copied when the step began, so that a restart would not have "
+                    "the change; say in shared_buffers that it is equal on all ranks of the group (a counter is), or change it before the step",
+                )
+        return bool(changed)
 
     def exited(self, step: int, generators: bytes | None) -> None:
         """A step has ended; ``generators`` is what its copy has of them, taken when the step began."""
@@ -117,6 +142,12 @@ def _drawn(before: bytes | None, now: bytes | None) -> list[str]:
         return []
     old, new = ({(r.place, r.name): r.payload for r in rngcodec.parse(b)} for b in (before, now))
     return [rngcodec.where(*k) for k in old if k in new and old[k] != new[k]]
+
+
+def _version(leaf: Leaf) -> int:
+    """How often the tensor was changed in place by torch. Tensors of inference mode don't count."""
+    t = leaf.tensor
+    return 0 if t.is_inference() else t._version
 
 
 def digest(t: torch.Tensor) -> bytes:

@@ -19,6 +19,7 @@ from ..errors import Error, Fenced, Signal, Stopped
 from .abort import default_abort, iterators
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
+from .modes import modes
 from .parts import Part, freeze, run_all
 
 if TYPE_CHECKING:
@@ -173,10 +174,12 @@ def wrap(
             sane = list(default_health() if health is None else health)
             to = Trace(trace)
             with freeze(), _Unraisable():
+                back = modes()
                 while True:
                     done, value = _once(get, fn, call, args, kwargs, down, peer_grace, soft, hard, to)
                     if done:
                         return value  # type: ignore[return-value]
+                    back()
                     run_all(clean, lambda what, s: to("finalize", part=what, seconds=s))
                     if errors := run_all(sane, lambda what, s: to("health", part=what, seconds=s)):
                         raise Unhealthy("; ".join(f"{n}: {e}" for n, e in errors)) from errors[0][1]
