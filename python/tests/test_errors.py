@@ -396,3 +396,10 @@ def test_this_daemon_refuses_another_library(daemon: Daemon, job: str) -> None:
         reply = s.recv(1 << 16)
     assert struct.unpack_from("<i", reply, 32)[0] == Version.code
     assert b"library version 99, this daemon speaks 1" in reply
+
+
+def test_remedies_are_named_as_python_has_them() -> None:
+    text = _native.ErrorText()
+    text.text = b"epoch 1 is closed: rp_join, or rp_scope for the one to come"
+    err = _native.failure("leave", _native.EFENCED, text)
+    assert isinstance(err, Fenced) and str(err) == "leave: epoch 1 is closed: session.resume(), or rank.scope() for the one to come"

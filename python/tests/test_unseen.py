@@ -19,6 +19,7 @@ REPLACED = """
 import sys
 import torch
 import replicad
+from torch.testing._internal.two_tensor import TwoTensor
 
 class Own(torch.optim.Optimizer):
     "It makes new tensors in every step."
@@ -31,7 +32,11 @@ class Own(torch.optim.Optimizer):
             if p.grad is None:
                 continue
             state = self.state[p]
-            if sys.argv[1] == "nested":
+            if sys.argv[1] == "inner":
+                if not state:
+                    state["two"] = TwoTensor(torch.zeros_like(p), torch.zeros_like(p))
+                state["two"].b = state["two"].b + p.grad
+            elif sys.argv[1] == "nested":
                 state["both"] = [x + p.grad.sum() for x in state["both"]] if state else [torch.zeros(()), torch.zeros(())]
             else:
                 state["sum"] = state["sum"] + p.grad if state else torch.zeros_like(p)
@@ -50,7 +55,7 @@ session.close()
 """
 
 
-@pytest.mark.parametrize(("how", "name"), [("flat", "optim.model.weight.sum"), ("nested", "optim.model.weight.both.0")])
+@pytest.mark.parametrize(("how", "name"), [("flat", "optim.model.weight.sum"), ("nested", "optim.model.weight.both.0"), ("inner", "optim.model.weight.two.b")])
 def test_optimizer_state_that_is_replaced_in_a_step(how: str, name: str, daemon: Daemon) -> None:
     """The step that does it is refused: its copy would have the old tensors."""
     job = daemon.run(REPLACED, how)

@@ -176,9 +176,15 @@ def _declare(lib: c.CDLL) -> c.CDLL:
     return lib
 
 
+#: What the library's remedies are called here.
+CALLS = {"rp_join": "session.resume()", "rp_scope": "rank.scope()"}
+
+
 def failure(op: str, code: int, text: ErrorText) -> Error | Signal:
     """The exception for a code, with the library's text."""
     said = text.text.decode(errors="replace") or library().rp_strerror(code).decode()
+    for theirs, ours in CALLS.items():
+        said = said.replace(theirs, ours)
     err: Any = BY_CODE.get(code, Error)(f"{op}: {said}")
     if type(err) is Error:
         err.code = code

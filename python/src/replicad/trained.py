@@ -64,6 +64,7 @@ class Trained:
             for key, b in module._buffers.items()
             if b is not None and key not in module._non_persistent_buffers_set
         ]
+        self._inner = [x for n, t in (*self._window, *((n, v) for n, _, _, v in self._state)) for x in _made_of(n, t)]
         of_state = {id(v) for _, _, _, v in self._state}
         self._fixed = [(x.name, x.tensor, x.local.data_ptr()) for x in fixed if id(x.tensor) not in of_state]
         self._layers = [(f"{m}.{clean(k)}", x) for m, model in models.items() for k, x in model.named_modules() if hasattr(x, "merged_adapters")]
@@ -92,7 +93,8 @@ class Trained:
                 f"{_list(came)} was not there when the session was made (momentum that is switched on later?) and would be in no copy: have the optimizer make it before"
             )
         now = now or [f"{o}.groups[{i}].{k}" for o, optimizer, i, k, v in self._hyper if optimizer.param_groups[i].get(k) is not v]
-        if now := now or [n for n, state, path, v in self._state if _at(state, path) is not v]:
+        now = now or [n for n, state, path, v in self._state if _at(state, path) is not v]
+        if now := now or [n for n, outer, key, v in self._inner if (inner := getattr(outer, key)) is not v and inner.data_ptr() != v.data_ptr()]:
             raise Mismatch(f"{_list(now)} was replaced by another tensor (load_state_dict does that) after the session was made: load it before, or copy_ into what is there")
         if now := [n for n, module, key, b in self._buffers if module._buffers.get(key) is not b]:
             raise Mismatch(f"{_list(now)} was replaced by another tensor after the session was made: change buffers in place (copy_, fill_)")
@@ -159,6 +161,15 @@ def _tensors(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...
     elif isinstance(value, (dict, list, tuple)):
         for key, v in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _tensors(v, (*path, key))
+
+
+def _made_of(name: str, t: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, str, torch.Tensor]]:
+    """The inner tensors of a wrapper subclass, with whose attributes they are. (A DTensor's shard is looked at by its address.)"""
+    if getattr(t, "_local_tensor", None) is None and hasattr(type(t), "__tensor_flatten__"):
+        for key in t.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+            inner = getattr(t, key)
+            yield f"{name}.{key}", t, key, inner
+            yield from _made_of(f"{name}.{key}", inner)
 
 
 def _at(value: Any, path: tuple[Any, ...]) -> Any:
