@@ -29,7 +29,7 @@ class Broken(zero.ZeRO):
     def spread(self, args, world, model):
         model, computes, optimizer = super().spread(args, world, model)
         if common.torch.distributed.get_rank() == 1:
-            self.steps = -1  # the first is the session's: it makes the state
+            self.steps = 0
             optimizer.optim.register_step_post_hook(lambda *_: self.updated(folder))
         return model, computes, optimizer
 
