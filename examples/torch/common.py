@@ -119,3 +119,4 @@ def _rank(rank: int, train: Callable[..., None], args: argparse.Namespace, url: 
     dist.init_process_group("gloo", init_method=url, rank=rank, world_size=args.world)
     train(args, rank, args.world, False)
     dist.destroy_process_group()
+    os._exit(0)  # torch's threads abort an interpreter that ends, now and then ("terminate called without an active exception")
