@@ -157,7 +157,7 @@ RP_API int rp_notify(rp_handle *h);
 /* Worker thread: after RP_EGONE, connects again and offers the arena back (before rp_attach, on the training thread: says hello again). RP_EGONE at once if nobody listens yet: try again later.
  * RP_ESTOPPED if the rank has another owner. */
 RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err);
-/* Any thread: makes a running capture end at the next chunk. */
+/* Any thread: makes a running capture end at the next chunk, and one that is armed never begin: nobody waits for it. */
 RP_API void rp_cancel(rp_handle *h);
 /* Any thread: 1 if the handle's epoch is closed. Reads one word. */
 RP_API int rp_fenced(const rp_handle *h);

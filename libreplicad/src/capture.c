@@ -206,18 +206,20 @@ void rpi_capture_wait(rp_handle *h, int64_t deadline) {
 	uint32_t state;
 	while ((state = atomic_load(&h->capture)) != RPI_NONE) {
 		int64_t left = deadline - rpi_now();
-		bool hopeless = state == RPI_ARMED && atomic_load(&h->good_frozen) && !rpi_good(h, h->armed_generation);
+		bool canceled = atomic_load(&h->canceled_number) >= atomic_load(&h->armed_number);
+		bool hopeless = state == RPI_ARMED && (canceled || (atomic_load(&h->good_frozen) && !rpi_good(h, h->armed_generation)));
 		if (left <= 0 || hopeless) {
 			if (state == RPI_ARMED && atomic_compare_exchange_strong(&h->capture, &state, RPI_NONE)) {
 				skip(h);
 				return;
 			}
-			if (state == RPI_RUNNING && atomic_load(&h->canceled_number) < atomic_load(&h->armed_number)) {
+			if (state == RPI_RUNNING && !canceled) {
 				atomic_store(&h->canceled_number, atomic_load(&h->armed_number));
 				skip(h);
 			}
 			left = RPI_POLL_NS; /* at most one chunk of work is left */
 		}
+		left = left < RPI_POLL_NS ? left : RPI_POLL_NS; /* rp_cancel and rp_freeze_good wake nobody */
 		struct timespec t = {left / 1000000000, left % 1000000000};
 		atomic_store(&h->capture_waiter, 1);
 		syscall(SYS_futex, &h->capture, FUTEX_WAIT_PRIVATE, state, &t, NULL, 0);

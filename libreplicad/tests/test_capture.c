@@ -282,6 +282,36 @@ static void cancelled_slot(void) {
 	rank_end(&r);
 }
 
+static void *cancel_soon(void *arg) {
+	rank *r = arg;
+	while (!atomic_load(&r->h->capture_waiter))
+		sched_yield();
+	rp_cancel(r->h);
+	return NULL;
+}
+
+/* A capture that nobody will run, since what stages it has failed: the next step doesn't wait for it once it is cancelled. */
+static void cancelled_while_armed(void) {
+	rank r;
+	rank_start(&r, 100);
+	OK(rp_step_enter(r.h, 1, 0, &failure));
+	OK(rp_set_good(r.h, 1));
+	OK(rp_step_exit(r.h, 1, RP_STAGED_LATER, NULL, &failure));
+	pthread_t t;
+	CHECK(pthread_create(&t, NULL, cancel_soon, &r) == 0);
+	OK(rp_step_enter(r.h, 2, 3600ll * second, &failure));
+	pthread_join(t, NULL);
+	SAME(state(&r, 1), RP_FREE);
+	rp_stats st = {.struct_size = sizeof st};
+	OK(rp_get_stats(r.h, &st));
+	SAME(st.skipped, 1);
+	OK(rp_set_good(r.h, 2));
+	OK(rp_step_exit(r.h, 2, 0, NULL, &failure));
+	OK(rp_capture(r.h, &failure));
+	SAME(rpi_slot(r.h, 1).meta->generation, RP_WORD(1, 2, 0));
+	rank_end(&r);
+}
+
 /* A joining rank lets its last capture be: armed and good, it is finished before the daemon hears STOPPED. */
 static void join_finishes_the_capture(void) {
 	rank r;
@@ -372,5 +402,5 @@ static void failed_load_is_not_sealed(void) {
 }
 
 const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
-			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"cancelled slot", cancelled_slot},
+			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed},
 			      {"join finishes the capture", join_finishes_the_capture}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed}, {0}};

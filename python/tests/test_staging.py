@@ -94,3 +94,49 @@ def test_a_rank_that_leaves_copies_its_last_step(daemon: Daemon) -> None:
     """A fault before all have left takes it back to that step, and to its values."""
     out = daemon.run(LEAVING, world=2).done()
     assert sorted(re.findall(r"^AT .*$", out, re.M)) == ["AT 0 2 [2.0]", "AT 1 2 [2.0]"], out
+
+
+BROKEN = """
+import threading
+import torch
+import replicad
+
+model = torch.nn.Linear(4, 4)
+session = replicad.Session(model=model, staging=True)
+session.resume()
+
+# What brings the step to its stages fails while the training thread waits for the capture.
+entering = threading.Event()
+stage = session.rank._stage
+def broken(step):
+    entering.wait(60)
+    raise RuntimeError("the device is gone")
+session.rank._stage = broken
+enter = session.rank._lib.rp_step_enter
+def entered(*args):
+    threading.Timer(0.2, entering.set).start()
+    return enter(*args)
+with session.step():
+    model.weight.data.add_(1)
+session.rank._lib.rp_step_enter = entered
+with session.step(timeout=3600):
+    model.weight.data.add_(1)
+try:
+    with session.step():
+        pass
+except RuntimeError as err:
+    print("TOLD", err)
+session.rank._lib.rp_step_enter, session.rank._stage = enter, stage
+session.rank._capture_error = None
+with session.step():
+    model.weight.data.add_(1)
+print("COMMITTED", session.commit())
+session.leave()
+session.close()
+"""
+
+
+def test_a_step_does_not_wait_for_a_capture_whose_stage_failed(run: Run) -> None:
+    """The training thread is told, and the capture is given up: it would wait as long as it may for what nobody will do."""
+    out = run(BROKEN)
+    assert "TOLD the device is gone" in out and "COMMITTED 3" in out, out

@@ -38,6 +38,7 @@ def work(rank: Rank) -> None:
                         rank._stage(rank._arming)
         except Exception as err:  # what was to be copied is not ready: the training thread is told, this one goes on
             rank._capture_error = err
+            rank._lib.rp_cancel(rank._h)  # it may be waiting already
             continue
         if rank._lib.rp_capture(rank._h, c.byref(text)) == n.OK:
             rank._look_at_fence()
