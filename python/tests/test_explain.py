@@ -59,6 +59,13 @@ if not shards:
     ddp = None
     ddp = replicad.parallel.ddp(model)
     say("PINNED")
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    say("PLAIN_HOOK")
+    ddp = None
+    ddp = replicad.parallel.ddp(model)
+    ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)
+    say("HOOK")
 session.leave()
 session.close()
 """
@@ -121,9 +128,14 @@ def test_three_plain_replicas(daemon: Daemon) -> None:
         assert verdict(e, "sums over ranks")["ok"] is False
         assert "lays its buckets out anew after its first step (find_unused_parameters=False)" in verdict(e, "sums over ranks")["reason"]
         assert e["bit_exact"] is False
-    for e in told(out, "PINNED").values():
-        assert verdict(e, "sums over ranks")["ok"] is True
-        assert e["bit_exact"] is True
+    for what in ("PINNED", "PLAIN_HOOK"):
+        assert len(told(out, what)) == 3
+        for e in told(out, what).values():
+            assert verdict(e, "sums over ranks")["ok"] is True
+            assert e["bit_exact"] is True
+    for e in told(out, "HOOK").values():
+        assert "what powerSGD_hook carries from step to step in its PowerSGDState is not kept" in verdict(e, "communication hook")["reason"]
+        assert e["bit_exact"] is False
 
 
 def test_groups_that_put_shards_together(daemon: Daemon) -> None:

@@ -302,6 +302,7 @@ def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Ver
     ours = [w for w in wrappers if any(w is m or w.module is m for m in of_us)]
     pinned = "replicad.parallel.ddp(model): its buckets stay as they are first laid out"
     for w in ours:
+        yield from _hooks(w)
         n = torch.distributed.get_world_size(w.process_group)
         if n < 3:
             yield Verdict(what, True, f"DDP over {n} rank{'s' if n > 1 else ''}: the order of so few terms makes no difference")
@@ -324,6 +325,20 @@ def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Ver
         yield Verdict(what, True, "shards are summed by tensor, in the same layout in every process")
     else:
         yield Verdict(what, None, f"{session.rank.world} ranks, and no DistributedDataParallel of this model is there yet", f"wrap the model with {pinned}, and ask again")
+
+
+def _hooks(wrapper: Any) -> Iterator[Verdict]:
+    """Communication hooks of DDP that carry something over from step to step (PowerSGD's errors): it is in the process alone."""
+    for hook, state in wrapper._comm_hooks:
+        internal = type(state).__module__.endswith("mixed_precision_hooks")  # DDP's own, which carries nothing over
+        if state is None or internal or isinstance(state, torch.distributed.ProcessGroup):
+            continue
+        yield Verdict(
+            "communication hook",
+            False,
+            f"what {getattr(hook, '__name__', _class(hook))} carries from step to step in its {type(state).__name__} is not kept: it would begin anew",
+            "use one that carries nothing over: fp16_compress_hook, bf16_compress_hook",
+        )
 
 
 def _cuda() -> Iterator[Verdict]:
