@@ -40,12 +40,12 @@ def told(faults: list[str], report: dict[str, list[dict[str, object]]]) -> None:
 
 def test_gpt_on_two_replicas_started_again(folder: Path) -> None:
     faults = ["rank-backward", "rank-updated", "leader"]
-    told(faults, cluster.demo("gpt.py", 2, ",".join(faults), SEED, folder, *SMALL))
+    told(faults, cluster.demo("gpt.py", 2, ",".join(faults), SEED, folder, *SMALL, every=30))
 
 
 def test_gpt_on_three_replicas_in_process(folder: Path) -> None:
     faults = ["rank-accumulate", "rank-raise", "node", "rank-resume"]
-    told(faults, cluster.demo("gpt.py", 3, ",".join(faults), SEED, folder, *SMALL, "--inprocess"))
+    told(faults, cluster.demo("gpt.py", 3, ",".join(faults), SEED, folder, *SMALL, "--inprocess", every=30))
 
 
 #: By job: its program and flags, and the places of its faults, each of which comes once.

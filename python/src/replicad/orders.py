@@ -37,7 +37,11 @@ class Orders:
             left = None if end is None else max(0.0, end - time.monotonic())
             slice_ = left if self._rank.met is None else min(LOOK, left or LOOK)
             try:
-                return self._rank.join(slice_) if waiting is None else waiting.order(slice_)
+                order = self._rank.join(slice_) if waiting is None else waiting.order(slice_)
+                if self._rank.met is None or order.epoch >= self._rank.met.epoch:
+                    return order
+                waiting = None  # it came while the ranks met, for an epoch that was closed before they had
+                continue
             except Timeout:
                 if end is not None and time.monotonic() >= end:
                     self._waiting = waiting

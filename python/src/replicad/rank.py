@@ -64,6 +64,14 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Gathering:
+    """All ranks have met for an epoch before it was planned; ``number`` is the highest that one of them drew for it."""
+
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True)
 class Stats:
     """What a rank has done: replicated parts captured, skipped and cancelled, and the cost of those captured."""
 
@@ -114,7 +122,8 @@ class Rank:
         self._paused = 0.0  # until then it may stand still
         self._closed = False
         self._kept: list[object] = []
-        self.met: int | None = None  #: the highest number of the gathering that this process is of
+        self.met: Gathering | None = None  #: the one that this process is of, until its epoch is open
+        self.ordered = 0  #: the epoch of the last order
         _ranks.add(self)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -203,6 +212,7 @@ class Rank:
             self._fence.clear()
             self._on_fence.clear()
         self._look_at_fence()
+        self.ordered = info.epoch
         return Order(
             info.action == n.INIT, info.epoch, info.step, info.incarnation, n.SOURCES[info.source], info.rank, info.world, info.group,
             uuid.UUID(info.job_uuid.decode()),

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from .errors import Error, Fenced, Timeout
-from .rank import Rank
+from .rank import Gathering, Rank
 
 log = logging.getLogger("replicad")
 
@@ -157,9 +157,12 @@ def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:
     A process that dies before the barrier is replaced by one that draws another number, which the others read when they look
     again. One that dies after it and before it has attached is nobody's fault to record: its successor draws a higher number,
     which those who wait for their orders notice (:func:`scattered`), so that all meet again.
+
+    The higher number may also be of a second process of a rank (slow to start, it was started elsewhere too) whose first attaches after all.
+    The epoch is then planned for the gathering that this rank has left. The others would wait for it: it closes that epoch.
     """
-    end, drawn, me = time.monotonic() + timeout, 0, 0
-    rank.met = None
+    end, epoch, drawn, me = time.monotonic() + timeout, 0, 0, 0
+    left, rank.met = rank.met, None
     while True:
         try:
             epoch = rank.scope()
@@ -170,10 +173,13 @@ def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:
             log.debug("replicad: rank %d meets %s for epoch %d", rank.number, numbers, epoch)
             name = hashlib.sha256(repr((epoch, numbers)).encode()).hexdigest()[:16]
             rank.barrier(f"meet/{name}", rank.world, LOOK)
-            rank.met = max(numbers)
+            rank.met = Gathering(epoch, max(numbers))
             return name, epoch
         except (Fenced, Timeout) as err:
             log.debug("replicad: rank %d: %s", rank.number, err)
+            if left is not None and left.epoch == epoch == rank.ordered:
+                with contextlib.suppress(Error):  # else at the next look
+                    rank.fail(f"epoch {epoch} was planned for a gathering that rank {rank.number} had left, since one more process had come to it: all ranks meet again")
             if time.monotonic() >= end:
                 raise Timeout(f"not all {rank.world} ranks came together within {timeout} s: {err}") from None
 
@@ -182,7 +188,7 @@ def scattered(rank: Rank) -> bool:
     """Whether all ranks must meet again, asked before the rank's order has come: a process has come to meet the others after the
     gathering that this one is of, in the place of one that died before it had attached; or the epoch that they met for is over."""
     try:
-        return rank.met is not None and int(rank.kv_get(ARRIVALS, LOOK)) > rank.met
+        return rank.met is not None and int(rank.kv_get(ARRIVALS, LOOK)) > rank.met.number
     except Fenced:
         return True
     except Timeout:
