@@ -3,6 +3,7 @@ package recovery
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -27,6 +28,7 @@ type offering struct {
 	node   replica.NodeName // the outstanding offer's; empty: none
 	at     time.Duration
 	taken  bool // its process ran, or runs
+	own    bool // and was not asked for by this leader
 	tried  []replica.NodeName
 	again  time.Duration // from when on those that were tried have another turn
 	failed int           // processes that ended before they attached
@@ -36,7 +38,7 @@ type offering struct {
 func (l *Leader) withdraw(n replica.NodeName) {
 	for _, o := range l.offers {
 		if o.node == n {
-			o.node, o.taken = "", false
+			o.node, o.taken, o.own = "", false, false
 		}
 	}
 }
@@ -67,11 +69,19 @@ func (l *Leader) fillRanks() {
 
 // offer makes sure that an offer of the rank is out; false if there is nobody to make it to.
 func (l *Leader) offer(in *PlanInput, r replica.Rank, o *offering) bool {
+	if o.node == "" {
+		o.node, o.at = l.underWay(in, r, o), l.now
+		o.own = o.node != ""
+	}
 	if o.node != "" {
 		patience := l.t.Claim
 		switch _, connected := in.current(o.node); {
 		case starting(in, o.node, r):
 			o.taken, patience = true, max(patience, startPatience) // its process runs: it imports, or builds its model
+		case o.taken && connected && o.own && o.expect == 0:
+			*o = offering{since: l.now, again: l.now + l.t.Claim} // its launcher starts it again while the job opens
+			l.wakeAt(l.now + launcherPatience)
+			return true
 		case o.taken && connected:
 			patience = 0 // its process ended
 			o.again = l.now + startRetry<<min(o.failed, 3)
@@ -81,7 +91,7 @@ func (l *Leader) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 			l.wakeAt(o.at + patience)
 			return true
 		}
-		o.tried, o.node, o.taken = append(o.tried, o.node), "", false
+		o.tried, o.node, o.taken, o.own = append(o.tried, o.node), "", false, false
 	}
 	n, ok := l.pickNode(in, r, o)
 	if !ok && len(o.tried) > 0 && l.now >= o.again {
@@ -126,7 +136,7 @@ func (l *Leader) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.N
 		if first && rep.Spare && l.now < o.since+l.t.Claim {
 			continue // spares take only what was lost elsewhere, or what nobody else takes
 		}
-		if rung >= Elsewhere && n == home.Node && in.Nodes[n].Incarnation == home.NodeIncarnation {
+		if l.barred(in, r, n) {
 			continue
 		}
 		if s := l.seat(in, r, n, rep); !found || s.better(best) {
@@ -134,6 +144,23 @@ func (l *Leader) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.N
 		}
 	}
 	return best.node, found
+}
+
+// underWay is a node on which a process runs for a vacant rank without having been asked for by this leader: its launcher began by
+// itself, or an earlier leader asked. A second process elsewhere would be in its way, and a spare might take the rank from it.
+func (l *Leader) underWay(in *PlanInput, r replica.Rank, o *offering) replica.NodeName {
+	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
+		if starting(in, n, r) && l.admissible(n) && !slices.Contains(o.tried, n) && !l.barred(in, r, n) {
+			return n
+		}
+	}
+	return ""
+}
+
+// barred tells whether a rank must not come back to the life of the node that it was lost on.
+func (l *Leader) barred(in *PlanInput, r replica.Rank, n replica.NodeName) bool {
+	home := l.job.Ranks[r]
+	return rungOf(l.job, r) >= Elsewhere && n == home.Node && in.Nodes[n].Incarnation == home.NodeIncarnation
 }
 
 // admissible tells whether a node may be given ranks: nothing is held against it.

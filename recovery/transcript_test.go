@@ -240,6 +240,10 @@ func (w *world) command(f []string) error {
 		for _, r := range ranks(f[1]) {
 			w.process(fmt.Sprint(r)).hung = true
 		}
+	case "launch": // launch NODE RANKS: its launcher starts processes for them of its own accord, which take long to attach
+		d := w.nodes[replica.NodeName(f[1])]
+		d.slow, d.starting = true, append(d.starting, ranks(f[2])...)
+		d.offers -= len(ranks(f[2]))
 	case "slow": // slow NODE: its processes take long to attach
 		w.nodes[replica.NodeName(f[1])].slow = true
 	case "attach": // attach NODE: those that took long claim their ranks now

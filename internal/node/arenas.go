@@ -179,6 +179,7 @@ func (m *member) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
 // attached answers a rank that came back: it has the descriptor already.
 func (m *member) attached(ev session.Hello, ref *arenaRef, inc replica.Incarnation, epoch replica.Epoch) {
 	m.callers[ev.Peer.ID()] = caller{ref.Spec().Job, ev.Hello.Rank, ev.Hello.Nonce}
+	m.rankAttached(ev.Hello.Job, ev.Hello.Rank)
 	hd := ref.Header()
 	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: inc, Slots: hd.Slots, Ring: hd.Ring, Fence: ref.Fence(), Job: ref.Spec().Job}.Append(nil)
 	ev.Peer.Send(wire.RankHeader{Type: wire.MAttached, Request: ev.Header.Request, Epoch: epoch, Incarnation: inc}, body) //nolint:errcheck // a dead peer is Gone

@@ -244,14 +244,15 @@ func (m *member) offers(job *replica.Job) (n int, spare bool) {
 	return n, spare && n > 0
 }
 
-// starting lists the ranks for which a launcher here runs a process that has not attached: of their claims nothing is known yet.
+// starting lists the ranks for which a launcher here runs a process that has not attached: of their claims nothing is known yet. One that
+// has attached and is dead is none of them, though its launcher has not said yet that it ended.
 func (m *member) starting(lj *localJob) (ranks []replica.Rank) {
 	for _, l := range m.launchers {
 		if !l.accepted || l.hello.Job != lj.job.Name {
 			continue
 		}
 		for r := range l.running {
-			if lr := lj.ranks[r]; lr == nil || !lr.alive {
+			if lr := lj.ranks[r]; !l.attached[r] && (lr == nil || !lr.alive) {
 				ranks = append(ranks, r)
 			}
 		}
@@ -260,9 +261,17 @@ func (m *member) starting(lj *localJob) (ranks []replica.Rank) {
 	return ranks
 }
 
-func (m *member) runRunning(p *session.Peer, rank replica.Rank) {
-	if l := m.launchers[p.ID()]; l != nil {
-		l.running[rank] = true
+// runRunning: a launcher names its processes after each reconnect, those that attached before among them.
+func (m *member) runRunning(p *session.Peer, rank replica.Rank, pid uint64) {
+	l := m.launchers[p.ID()]
+	if l == nil {
+		return
+	}
+	l.running[rank] = true
+	if lj := m.jobNamed(l.hello.Job); lj != nil {
+		if lr := lj.ranks[rank]; lr != nil && lr.alive && uint64(lr.pid) == pid {
+			l.attached[rank] = true
+		}
 	}
 }
 

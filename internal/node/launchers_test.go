@@ -2,6 +2,7 @@ package node
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -162,5 +163,17 @@ func TestLauncherOptions(t *testing.T) {
 		if !strings.Contains(differ, want) {
 			t.Errorf("%q is not in %q", want, differ)
 		}
+	}
+}
+
+// A rank whose process has attached and died is not starting, though its launcher has not reaped it yet; one whose former process is dead is.
+func TestStarting(t *testing.T) {
+	alive, dead := &localRank{alive: true}, &localRank{}
+	l := &launcher{accepted: true, hello: wire.RunHello{Job: "j"}, running: map[replica.Rank]bool{0: true, 1: true, 2: true, 3: true}, attached: map[replica.Rank]bool{1: true, 2: true}}
+	other := &launcher{accepted: true, hello: wire.RunHello{Job: "k"}, running: map[replica.Rank]bool{7: true}}
+	m := &member{launchers: map[uint64]*launcher{1: l, 2: other}}
+	lj := &localJob{job: &replica.Job{Name: "j"}, ranks: map[replica.Rank]*localRank{1: dead, 2: alive, 3: dead}}
+	if got, want := m.starting(lj), []replica.Rank{0, 3}; !slices.Equal(got, want) {
+		t.Errorf("starting %v, want %v", got, want)
 	}
 }

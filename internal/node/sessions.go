@@ -58,7 +58,7 @@ func (m *member) handleSession(ev session.Event) {
 	case session.RunExited:
 		m.runExited(ev)
 	case session.RunRunning:
-		m.runRunning(ev.Peer, ev.RunExited.Rank)
+		m.runRunning(ev.Peer, ev.RunExited.Rank, ev.RunExited.PID)
 	case session.Gone:
 		m.peerGone(ev.Peer)
 	case session.Exited:
