@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from conftest import Daemon
+from replicad import Rank, Timeout
+from replicad.store import ARRIVALS, LOOK, meet
 from replicad.testing import Fault, Faults
 
 PROGRAM = """
@@ -112,3 +116,45 @@ def test_a_rank_that_left_the_gathering_is_ordered_all_the_same(daemon: Daemon, 
     out = job.done()
     ends = [line.split("HAS")[1] for line in job.out.seen if "FROM" in line]
     assert len(ends) == 2 and len(set(ends)) == 1, out
+
+
+def test_the_later_of_two_processes_of_a_rank_meets_the_others(daemon: Daemon) -> None:
+    """Were both to write their numbers in turn, some of the others would meet the one, and some the other."""
+    job = daemon.run("import signal; print('WAITS', flush=True); signal.pause()", world=2)
+    job.until("WAITS")
+    older, newer, other = (Rank.open(socket=str(daemon.socket), job=job.name, rank=r, world=2, group=0) for r in (1, 1, 0))
+    met: dict[str, object] = {}
+
+    def come(who: str, rank: Rank, seconds: float) -> threading.Thread:
+        def run() -> None:
+            try:
+                met[who] = meet(rank, seconds)
+            except Timeout:
+                met[who] = None
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    try:
+        other.scope()
+        came = [come("older", older, 3 * LOOK)]
+        while other.kv_get("meet/1") != b"1":
+            pass
+        came.append(come("newer", newer, 60))
+        while other.kv_get("meet/1") != b"2":
+            pass
+        numbers, end = set(), time.monotonic() + 1.5 * LOOK
+        while time.monotonic() < end:
+            numbers.add(other.kv_get("meet/1"))
+        assert numbers == {b"2"}
+        assert other.kv_get(ARRIVALS) == b"2"
+        came.append(come("other", other, 60))
+        for thread in came:
+            thread.join()
+        assert met["older"] is None
+        assert met["newer"] == met["other"]
+    finally:
+        for rank in (older, newer, other):
+            rank.close()
+        daemon.verb("job", "end", job.name, "--dev")

@@ -158,17 +158,23 @@ def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:
     again. One that dies after it and before it has attached is nobody's fault to record: its successor draws a higher number,
     which those who wait for their orders notice (:func:`scattered`), so that all meet again.
 
-    The higher number may also be of a second process of a rank (slow to start, it was started elsewhere too) whose first attaches after all.
-    The epoch is then planned for the gathering that this rank has left. The others would wait for it: it closes that epoch.
+    Of two processes of a rank (slow to start, it was started elsewhere too) the later one meets the others; were both to write their numbers in
+    turn, some would meet the one and some the other. The earlier draws again after YIELD looks, as the later one may be dead. If the earlier
+    one has met them all and attaches, the epoch is planned for a gathering that those have left who saw the later one come. The others would
+    wait for them: they close that epoch.
     """
-    end, epoch, drawn, me = time.monotonic() + timeout, 0, 0, 0
+    end, epoch, drawn, me, yielded = time.monotonic() + timeout, 0, 0, 0, 0
+    mine = f"meet/{rank.number}"
     left, rank.met = rank.met, None
     while True:
         try:
             epoch = rank.scope()
-            if epoch != drawn:
-                drawn, me = epoch, rank.kv_add(ARRIVALS, 1)
-            rank.kv_set(f"meet/{rank.number}", b"%d" % me)
+            if epoch != drawn or yielded == YIELD:
+                drawn, me, yielded = epoch, rank.kv_add(ARRIVALS, 1), 0
+            if rank.kv_check(mine) and int(rank.kv_get(mine, LOOK)) > me:
+                yielded += 1
+                rank.kv_get(f"{mine}/yields", LOOK)  # which nobody sets
+            rank.kv_set(mine, b"%d" % me)
             numbers = [int(rank.kv_get(f"meet/{r}", LOOK)) for r in range(rank.world)]
             log.debug("replicad: rank %d meets %s for epoch %d", rank.number, numbers, epoch)
             name = hashlib.sha256(repr((epoch, numbers)).encode()).hexdigest()[:16]
@@ -202,6 +208,8 @@ ARRIVALS = "meet/arrivals"
 _excepthooks: tuple[Callable[..., object], Callable[..., object]] | None = None
 #: How long a gathering is waited for before the numbers are read again, in seconds.
 LOOK = 2.0
+#: How many looks a process leaves the meeting to a later one of its rank.
+YIELD = 5
 
 
 def _forget() -> None:
