@@ -55,16 +55,19 @@ func (r Rung) Next() Rung { return min(r+1, WholeJob) }
 // the data's fault, and requeuing it would only burn machines.
 type Budget struct {
 	Recoveries int           // without a new committed step, within Window
-	Window     time.Duration // older recoveries are forgotten
+	Window     time.Duration // older recoveries are forgotten, up to four times the budget
 }
 
 // DoNotRequeue begins the reason of a job that ended because starting it again would only end the same way.
 const DoNotRequeue = "do not requeue: "
 
+// slowly is how many times the budget ends a job whose recoveries take so long that few of them lie within the window.
+const slowly = 4
+
 // DefaultBudget is what a Leader uses.
 func DefaultBudget() Budget { return Budget{Recoveries: 16, Window: 10 * time.Minute} }
 
-// Spent tells whether the recoveries, given by when they began and oldest first, use the budget up.
+// Spent tells whether the recoveries since the committed step last rose, given by when they began and oldest first, use the budget up.
 func (b Budget) Spent(began []time.Duration, now time.Duration) bool {
 	n := 0
 	for _, at := range began {
@@ -72,7 +75,7 @@ func (b Budget) Spent(began []time.Duration, now time.Duration) bool {
 			n++
 		}
 	}
-	return n > b.Recoveries
+	return n > b.Recoveries || len(began) > slowly*b.Recoveries
 }
 
 // rungOf is the highest rung that the recorded faults, or a quarantine, ask for the present incarnation of a rank; 0 if none

@@ -35,6 +35,13 @@ func TestBudget(t *testing.T) {
 	if b.Spent(began, 61*time.Second) {
 		t.Error("a recovery older than the window counts")
 	}
+	slow := make([]time.Duration, 9) // imports that take minutes: no two of them are within the window
+	for i := range slow {
+		slow[i] = time.Duration(i) * time.Hour
+	}
+	if b.Spent(slow[:8], 7*time.Hour) || !b.Spent(slow, 8*time.Hour) {
+		t.Error("a loop of slow recoveries doesn't end after four times the budget")
+	}
 }
 
 // TestCrashLoopEnds has a rank die as often as it is started: the job ends with a distinct reason instead of looping.

@@ -118,6 +118,56 @@ def test_a_rank_that_left_the_gathering_is_ordered_all_the_same(daemon: Daemon, 
     assert len(ends) == 2 and len(set(ends)) == 1, out
 
 
+def test_one_of_two_processes_of_a_rank_that_come_at_once_meets_the_others(daemon: Daemon) -> None:
+    """The earlier looks before the later one writes, and writes after it: the later one must not go with the earlier one's number."""
+    job = daemon.run("import signal; print('WAITS', flush=True); signal.pause()", world=2)
+    job.until("WAITS")
+    older, newer, other = (Rank.open(socket=str(daemon.socket), job=job.name, rank=r, world=2, group=0) for r in (1, 1, 0))
+    met: dict[str, object] = {}
+    looked, written = threading.Event(), threading.Event()
+    check = older.kv_check
+
+    def late(key: str, timeout: float | None = None) -> bool:
+        there = check(key, timeout)
+        if not written.is_set():
+            looked.set()
+            written.wait(60)
+        return there
+
+    older.kv_check = late  # type: ignore[method-assign]
+
+    def come(who: str, rank: Rank, seconds: float) -> threading.Thread:
+        def run() -> None:
+            try:
+                met[who] = meet(rank, seconds)
+            except Timeout:
+                met[who] = None
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    try:
+        other.scope()
+        came = [come("older", older, 3 * LOOK)]
+        assert looked.wait(60)
+        came.append(come("newer", newer, 3 * LOOK))
+        while other.kv_get("meet/1") != b"2":
+            pass
+        written.set()
+        while other.kv_get("meet/1") != b"1":
+            pass
+        came.append(come("other", other, 3 * LOOK))
+        for thread in came:
+            thread.join()
+        assert met["other"] is not None
+        assert [met["older"], met["newer"]].count(met["other"]) == 1, met
+    finally:
+        for rank in (older, newer, other):
+            rank.close()
+        daemon.verb("job", "end", job.name, "--dev")
+
+
 def test_the_later_of_two_processes_of_a_rank_meets_the_others(daemon: Daemon) -> None:
     """Were both to write their numbers in turn, some of the others would meet the one, and some the other."""
     job = daemon.run("import signal; print('WAITS', flush=True); signal.pause()", world=2)

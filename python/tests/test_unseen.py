@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -229,3 +231,83 @@ session.close()
 
 def test_a_graph_without_breaks(daemon: Daemon) -> None:
     assert "COMPILED {}" in daemon.run(FULL).done()
+
+
+CALLED = """
+import sys, torch, replicad
+
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+session = replicad.Session(model=model, optimizer=optimizer)
+session.resume()
+if sys.argv[1] == "draws":
+    torch.randn(3)
+
+def train(updated=True):
+    model(torch.ones(2, 4)).sum().backward()
+    with session.step(updated=updated):
+        if updated:
+            optimizer.step()
+            optimizer.zero_grad()
+
+train()
+if sys.argv[1] == "outside":
+    try:
+        optimizer.step()
+    except replicad.SessionState as err:
+        print("REFUSED", err)
+if sys.argv[1] == "carried":
+    train(updated=False), train()
+if sys.argv[1] == "dropped":
+    train(updated=False), optimizer.zero_grad(), train()
+print("NOTICED", sorted(session.noticed))
+if sys.argv[1] != "unleft":
+    session.leave()
+    session.close()
+    optimizer.step()
+else:
+    import os
+    session.commit()
+    if session.order.epoch > 1:
+        session.leave()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("nothing", ["NOTICED []"]),
+        ("draws", ['NOTICED ["torch\'s CPU generator"]', "were drawn between resume and the first forward"]),
+        ("outside", ["REFUSED SGD.step() outside of `with session.step()`: the copy of step 1 may be under way", "NOTICED []"]),
+        ("carried", ["NOTICED ['gradients']", "gradients that step 2 left (updated=False) were changed before step 3"]),
+        ("dropped", ["NOTICED []"]),
+        ("unleft", ["this program ends at step 1 without session.leave()"]),
+    ],
+)
+def test_calls_at_the_wrong_time(how: str, says: list[str], run: Callable[..., str]) -> None:
+    out = run(CALLED, how)
+    assert [text for text in says if text not in out] == [], out
+
+
+def test_counters_in_parameter_groups_begin_where_they_did() -> None:
+    """A session makes an optimizer's state by a step with zero gradients, which must not count."""
+
+    class Counting(torch.optim.Optimizer):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params, {"lr": 0.1, "k": 0, "scale": torch.ones(()), "betas": (0.9, 0.99)})
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for group in self.param_groups:
+                group["k"] += 1
+                group["seen"] = group.get("seen", 0) + 1
+                group["scale"].mul_(0.5)
+                for p in group["params"]:
+                    self.state[p].setdefault("average", torch.zeros_like(p)).add_(p.grad)
+
+    optimizer = Counting([torch.nn.Parameter(torch.ones(3))])
+    scale = optimizer.param_groups[0]["scale"]
+    materialise(optimizer)
+    group = optimizer.param_groups[0]
+    assert (group["k"], group["betas"], float(group["scale"]), "seen" in group) == (0, (0.9, 0.99), 1.0, False)
+    assert group["scale"] is scale

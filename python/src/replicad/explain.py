@@ -289,7 +289,7 @@ def _exact(session: Session, groups: Groups, live: dict[str, list[Any]]) -> Iter
     if not ours:
         yield Verdict("data", False, "nothing says which samples come next", "pass data=")
     elif all(ours):
-        yield Verdict("data", True, "replicad.data.Loader goes on at the next batch, with the same samples and augmentations")
+        yield Verdict("data", True, "replicad.data.Loader goes on at the batch after the last that it handed out, with the same samples and augmentations")
     else:
         yield Verdict("data", None, "whether the loader goes on bit for bit is its own affair", "replicad.testing.check_resume tells; replicad.data.Loader does")
     for name, text in session.noticed.items():

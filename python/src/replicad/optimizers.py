@@ -6,8 +6,11 @@ learning rate that a captured graph reads.
 
 from __future__ import annotations
 
+import copy
+import logging
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +20,27 @@ from . import rng
 from .errors import Mismatch, Unsupported
 from .tensors import Leaf, leaves
 
-__all__ = ["materialise", "optimizer_leaves", "optimizer_values", "set_optimizer_values"]
+__all__ = ["Carried", "materialise", "optimizer_leaves", "optimizer_values", "set_optimizer_values"]
+
+log = logging.getLogger("replicad")
+
+
+class Carried:
+    """The gradients that a step without an update has left. Who adds to them in the next one counts on what no copy has."""
+
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        grads = [(p, p.grad) for o in optimizers for g in o.param_groups for p in g["params"]]
+        self._left = [(p, weakref.ref(grad), grad._version) for p, grad in grads if grad is not None]
+
+    def look(self, say: Callable[[str, str], None], step: int) -> None:
+        """Before the next step: names them if they were added to."""
+        now = [(p.grad, grad(), version) for p, grad, version in self._left]
+        if any(left is not None and grad is left and left._version != version for grad, left, version in now):
+            say(
+                "gradients",
+                f"gradients that step {step - 1} left (updated=False) were changed before step {step}: a restart from step {step - 1} would not have them; add micro-batches up "
+                "before one `with session.step()`, and call zero_grad() after a step without an update (set_to_none=False is taken for a change)",
+            )
 
 
 def materialise(optimizer: torch.optim.Optimizer) -> None:
@@ -39,22 +62,34 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
     grads = [(p, p.grad) for g in optimizer.param_groups for p in g["params"]]
     # Of what a parameter is made of: quantising again what was quantised is another value.
     kept = [(x.local, x.local.clone()) for _, p in fresh for x in leaves(f"a parameter of {kind}", p, "window")]
-    decay = [(g, g["weight_decay"]) for g in optimizer.param_groups if "weight_decay" in g]
+    groups = [(g, copy.deepcopy(_plain(_hyper(g))), [(t, t.clone()) for _, t in _tensors(_hyper(g), "")]) for g in optimizer.param_groups]
     try:
         for p, _ in grads:
             p.grad = None
         for _, p in fresh:
             p.grad = torch.zeros_like(p)
-        for g, _ in decay:
-            g["weight_decay"] = 0.0  # it would be a gradient
+        for g in optimizer.param_groups:
+            if "weight_decay" in g:
+                g["weight_decay"] = 0.0  # it would be a gradient
         with rng.preserved(), _without_hooks(optimizer):
             optimizer.step()
         _begin(optimizer, fresh)
+        if not _of_torch(optimizer):
+            log.warning(
+                "replicad: %s is none of torch's: its state was made by a step with zero gradients that was taken back; if its first step is unlike the others (averages that "
+                "begin with the first gradient), take a step before the session is made",
+                kind,
+            )
     except Exception as err:
         raise Unsupported(f"{kind}: its state can't be made by a step with zero gradients ({type(err).__name__}: {err}): take a step before the session is made") from err
     finally:
-        for g, value in decay:
-            g["weight_decay"] = value
+        with torch.no_grad():
+            for g, values, tensors in groups:  # counters may be there (apex's FusedAdam, ScheduleFree)
+                for k in [k for k in _hyper(g) if k not in values and not isinstance(g[k], torch.Tensor)]:
+                    del g[k]
+                _merge(g, values)
+                for t, value in tensors:
+                    t.copy_(value)
         for p, grad in grads:
             p.grad = grad
         with torch.no_grad():
@@ -75,9 +110,13 @@ def _without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
             d.update(had)
 
 
+def _of_torch(optimizer: torch.optim.Optimizer) -> bool:
+    return any(c.__module__.startswith("torch.optim.") and c is not torch.optim.Optimizer for c in type(optimizer).__mro__)
+
+
 def _begin(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> None:
     """Sets the state that a step has made to what it was before that step."""
-    of_torch = any(c.__module__.startswith("torch.optim.") and c is not torch.optim.Optimizer for c in type(optimizer).__mro__)
+    of_torch = _of_torch(optimizer)
     for g, p in fresh:
         state = optimizer.state.get(p, {})
         for key, v in state.items():

@@ -11,6 +11,7 @@ Three lines::
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -28,6 +29,7 @@ from .feasible import Feasible, feasible
 from .layout import Layout, sharded
 from .objects import Objects
 from .offload import Offload
+from .optimizers import Carried, part
 from .orders import Orders
 from .rank import Order, Rank, Stats
 from .region import Region
@@ -62,6 +64,15 @@ class Resumed(int):
 
 
 _open: Session | None = None
+
+
+@atexit.register
+def _at_end() -> None:
+    """Says why the job goes on when its program has ended."""
+    if _open is not None and not _open._closed and not _open._left and _open._pid == os.getpid() and _open._at >= 0:
+        log.error(
+            "replicad: this program ends at step %d without session.leave(), so that its rank is missed and started again: call it, or use `with replicad.Session(...)`", _open._at
+        )
 
 
 class Session:
@@ -110,6 +121,7 @@ class Session:
         self._own: bytes | None = None
         self._rebound = False  # since the last resume
         self._modes: list[bool] | None = None  # of the models' modules, at the end of the last step
+        self._carried = Carried(())
         self._torn = -1  # the step that was begun and not ended
         self._offloaded: Offload | None = None
         self._moving = False  # memory is being given back or taken again
@@ -143,6 +155,7 @@ class Session:
         for hook in self._hooks:
             hook.remove()
         self._hooks = [m.register_forward_pre_hook(self._on_forward) for m in self._objects.modules()]
+        self._hooks += [part(o).register_step_pre_hook(self._on_optimizer) for o in self._objects.optimizers.values()]
 
     def rebind(self, *, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None, data: Any = None, extra: Mapping[str, Any] | None = None) -> None:
         """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was
@@ -183,6 +196,15 @@ class Session:
                 self._watch.say(
                     layer, f"{layer} is merged with its adapters: unmerging leaves rounding in base weights that are kept once; evaluate unmerged, or put a copy of them back"
                 )
+
+    def _on_optimizer(self, optimizer: Any, *_: Any) -> None:
+        if torch.compiler.is_compiling() or self._inside is not None or self._pid != os.getpid():
+            return
+        if self._resumed.is_set() and not (self._closed or self._left) and self._torn <= self._at:
+            raise SessionState(
+                f"{type(optimizer).__name__}.step() outside of `with session.step()`: the copy of step {self._at} may be under way, and would have the update in part: "
+                "put every registered optimizer's step into the block"
+            )
 
     def _apply(self) -> None:
         """Gives what was loaded into the capsules to the objects."""
@@ -246,9 +268,11 @@ class Session:
         source = "fresh" if self._fresh and order.step == 0 else order.source
         self._at = order.step
         self._fresh, self._torn, self._own, self._rebound = False, -1, None, False
+        self._carried = Carried(())
         self._rank.met = None  # the gathering has its epoch
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
         self.order = order
+        self._watch.resumed()
         self._resumed.set()
         return Resumed(order, source)
 
@@ -325,7 +349,8 @@ class Session:
         scheduler, scaler, counters) and no collective (a ``ZeroRedundancyOptimizer`` has some: a peer that is lost in them leaves
         the step torn). :class:`Fenced` when the epoch is closed: nothing was changed.
 
-        ``updated=False`` for a step that runs no update (overflow). An exception inside leaves the state torn: it is
+        ``updated=False`` for a step that runs no update (overflow). It is a step all the same, and gradients are not kept: micro-batches whose gradients
+        are added up lie before one block. An exception inside leaves the state torn: it is
         reported, and the rank goes back to the step before.
         """
         self._between("a step")
@@ -341,6 +366,7 @@ class Session:
                     f"what is trained (requires_grad, active adapters) changed after step {self._at}: a restart from it would not have that; do it in `with session.step()`",
                 )
             self._watch.entering(step)
+            self._carried.look(self._watch.say, step)
             generators = self._before.write()["rng"]
             self._staging.small()
             self._own = None if self._rank.step_enter(step, timeout) else self._own_now()
@@ -360,6 +386,7 @@ class Session:
             self._staging.mark()
             self._rank.step_exit(step, updated=updated, good=not self._staging.on_device, staged=not self._staging)
             self._at = step
+            self._carried = Carried(() if updated else self._objects.optimizers.values())
             self._modes = self._objects.modes()
             self._watch.exited(step, generators)
         except BaseException as err:

@@ -176,6 +176,8 @@ def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:
                 rank.kv_get(f"{mine}/yields", LOOK)  # which nobody sets
             rank.kv_set(mine, b"%d" % me)
             numbers = [int(rank.kv_get(f"meet/{r}", LOOK)) for r in range(rank.world)]
+            if numbers[rank.number] != me:
+                continue  # another process of the rank wrote at the same time: it is met, or this one, and not both
             log.debug("replicad: rank %d meets %s for epoch %d", rank.number, numbers, epoch)
             name = hashlib.sha256(repr((epoch, numbers)).encode()).hexdigest()[:16]
             rank.barrier(f"meet/{name}", rank.world, LOOK)

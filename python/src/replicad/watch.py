@@ -59,6 +59,7 @@ class Watch:
         self._debug = debug
         self.leaves(leaves)
         self._at_exit: tuple[int, bytes | None] | None = None
+        self._at_resume: bytes | None = None
         self._digests: dict[str, bytes]
         self.seen: dict[str, str] = {}
 
@@ -73,7 +74,11 @@ class Watch:
 
     def reset(self) -> None:
         """State was loaded, or is about to be: what was seen before says nothing about it."""
-        self._at_exit, self._digests, self._kept = None, {}, None
+        self._at_exit, self._at_resume, self._digests, self._kept = None, None, {}, None
+
+    def resumed(self) -> None:
+        """The loaded state is in place."""
+        self._at_resume = self._generators()
 
     def entering(self, step: int) -> None:
         """The next step begins: window and frozen tensors must be what they were."""
@@ -110,6 +115,13 @@ class Watch:
 
     def forward(self) -> None:
         """The next forward begins."""
+        drawn, self._at_resume = _drawn(self._at_resume, self._generators()) if self._at_resume is not None else [], None
+        for name in drawn:
+            self.say(
+                name,
+                f"{name}: random numbers were drawn between resume and the first forward; a process that resumes draws them as well, from where its step began, and "
+                "goes on with others than an undisturbed run: draw what is drawn once before the session is made, or in `with replicad.rng.preserved()`",
+            )
         if self._at_exit is None:
             return
         step, generators = self._at_exit
