@@ -38,7 +38,7 @@ type offering struct {
 func (l *Leader) withdraw(n replica.NodeName) {
 	for _, o := range l.offers {
 		if o.node == n {
-			o.node, o.taken, o.own = "", false, false
+			o.node, o.taken = "", false
 		}
 	}
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -118,12 +119,41 @@ def test_a_rank_that_left_the_gathering_is_ordered_all_the_same(daemon: Daemon, 
     assert len(ends) == 2 and len(set(ends)) == 1, out
 
 
-def test_one_of_two_processes_of_a_rank_that_come_at_once_meets_the_others(daemon: Daemon) -> None:
-    """The earlier looks before the later one writes, and writes after it: the later one must not go with the earlier one's number."""
+class Meeting:
+    """Three handles of a job of two ranks, none of them attached: two of rank 1, and one of rank 0."""
+
+    def __init__(self, daemon: Daemon, job: str) -> None:
+        self.ranks = [Rank.open(socket=str(daemon.socket), job=job, rank=r, world=2, group=0) for r in (1, 1, 0)]
+        self.met: dict[str, object] = {}  #: by name: the gathering, or None after its time
+
+    def come(self, who: str, rank: Rank, seconds: float) -> threading.Thread:
+        """Has a rank meet the others, on a thread of its own."""
+
+        def run() -> None:
+            try:
+                self.met[who] = meet(rank, seconds)
+            except Timeout:
+                self.met[who] = None
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+
+@pytest.fixture
+def meeting(daemon: Daemon) -> Iterator[Meeting]:
     job = daemon.run("import signal; print('WAITS', flush=True); signal.pause()", world=2)
     job.until("WAITS")
-    older, newer, other = (Rank.open(socket=str(daemon.socket), job=job.name, rank=r, world=2, group=0) for r in (1, 1, 0))
-    met: dict[str, object] = {}
+    made = Meeting(daemon, job.name)
+    yield made
+    for rank in made.ranks:
+        rank.close()
+    daemon.verb("job", "end", job.name, "--dev")
+
+
+def test_one_of_two_processes_of_a_rank_that_come_at_once_meets_the_others(meeting: Meeting) -> None:
+    """The earlier looks before the later one writes, and writes after it: the later one must not go with the earlier one's number."""
+    older, newer, other = meeting.ranks
     looked, written = threading.Event(), threading.Event()
     check = older.kv_check
 
@@ -136,75 +166,40 @@ def test_one_of_two_processes_of_a_rank_that_come_at_once_meets_the_others(daemo
 
     older.kv_check = late  # type: ignore[method-assign]
 
-    def come(who: str, rank: Rank, seconds: float) -> threading.Thread:
-        def run() -> None:
-            try:
-                met[who] = meet(rank, seconds)
-            except Timeout:
-                met[who] = None
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
-
-    try:
-        other.scope()
-        came = [come("older", older, 3 * LOOK)]
-        assert looked.wait(60)
-        came.append(come("newer", newer, 3 * LOOK))
-        while other.kv_get("meet/1") != b"2":
-            pass
-        written.set()
-        while other.kv_get("meet/1") != b"1":
-            pass
-        came.append(come("other", other, 3 * LOOK))
-        for thread in came:
-            thread.join()
-        assert met["other"] is not None
-        assert [met["older"], met["newer"]].count(met["other"]) == 1, met
-    finally:
-        for rank in (older, newer, other):
-            rank.close()
-        daemon.verb("job", "end", job.name, "--dev")
+    other.scope()
+    came = [meeting.come("older", older, 3 * LOOK)]
+    assert looked.wait(60)
+    came.append(meeting.come("newer", newer, 3 * LOOK))
+    while other.kv_get("meet/1") != b"2":
+        pass
+    written.set()
+    while other.kv_get("meet/1") != b"1":
+        pass
+    came.append(meeting.come("other", other, 3 * LOOK))
+    for thread in came:
+        thread.join()
+    assert meeting.met["other"] is not None
+    assert [meeting.met["older"], meeting.met["newer"]].count(meeting.met["other"]) == 1, meeting.met
 
 
-def test_the_later_of_two_processes_of_a_rank_meets_the_others(daemon: Daemon) -> None:
+def test_the_later_of_two_processes_of_a_rank_meets_the_others(meeting: Meeting) -> None:
     """Were both to write their numbers in turn, some of the others would meet the one, and some the other."""
-    job = daemon.run("import signal; print('WAITS', flush=True); signal.pause()", world=2)
-    job.until("WAITS")
-    older, newer, other = (Rank.open(socket=str(daemon.socket), job=job.name, rank=r, world=2, group=0) for r in (1, 1, 0))
-    met: dict[str, object] = {}
+    older, newer, other = meeting.ranks
 
-    def come(who: str, rank: Rank, seconds: float) -> threading.Thread:
-        def run() -> None:
-            try:
-                met[who] = meet(rank, seconds)
-            except Timeout:
-                met[who] = None
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
-
-    try:
-        other.scope()
-        came = [come("older", older, 3 * LOOK)]
-        while other.kv_get("meet/1") != b"1":
-            pass
-        came.append(come("newer", newer, 60))
-        while other.kv_get("meet/1") != b"2":
-            pass
-        numbers, end = set(), time.monotonic() + 1.5 * LOOK
-        while time.monotonic() < end:
-            numbers.add(other.kv_get("meet/1"))
-        assert numbers == {b"2"}
-        assert other.kv_get(ARRIVALS) == b"2"
-        came.append(come("other", other, 60))
-        for thread in came:
-            thread.join()
-        assert met["older"] is None
-        assert met["newer"] == met["other"]
-    finally:
-        for rank in (older, newer, other):
-            rank.close()
-        daemon.verb("job", "end", job.name, "--dev")
+    other.scope()
+    came = [meeting.come("older", older, 3 * LOOK)]
+    while other.kv_get("meet/1") != b"1":
+        pass
+    came.append(meeting.come("newer", newer, 60))
+    while other.kv_get("meet/1") != b"2":
+        pass
+    numbers, end = set(), time.monotonic() + 1.5 * LOOK
+    while time.monotonic() < end:
+        numbers.add(other.kv_get("meet/1"))
+    assert numbers == {b"2"}
+    assert other.kv_get(ARRIVALS) == b"2"
+    came.append(meeting.come("other", other, 60))
+    for thread in came:
+        thread.join()
+    assert meeting.met["older"] is None
+    assert meeting.met["newer"] == meeting.met["other"]

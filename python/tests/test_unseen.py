@@ -267,7 +267,6 @@ if sys.argv[1] != "unleft":
     session.close()
     optimizer.step()
 else:
-    import os
     session.commit()
     if session.order.epoch > 1:
         session.leave()
