@@ -6,7 +6,7 @@
  * in nanoseconds from now (timeout_ns; < 0 is refused).
  *
  * Threads: a handle belongs to one thread, the training thread, except that ONE other thread, the worker, may call
- * rp_capture, rp_notify, rp_reconnect, rp_staged and rp_set_good, and any thread may call rp_cancel, rp_fenced and rp_committed. A further thread that
+ * rp_capture, rp_notify, rp_reconnect, rp_staged and rp_set_good, and any thread may call rp_cancel, rp_fenced, rp_ordered and rp_committed. A further thread that
  * polls rp_fd may call rp_notify and rp_reconnect beside the worker, so that a slow daemon delays no capture.
  *
  * Life of a rank:
@@ -118,7 +118,7 @@ RP_API int rp_register(rp_handle *h, const rp_region *regions, size_t n, rp_erro
  * rank, or because the geometry is not the group's, is RP_EREFUSED with both values in the text. */
 RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err);
 /* Cancels and joins every capture of this handle, tells the daemon that the rank has stopped, and waits for the next order.
- * Sets the handle's epoch. */
+ * Sets the handle's epoch. With timeout_ns 0 it only looks; a capture under way has a tenth of a second whatever timeout_ns is. */
 RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_error *err);
 /* After RP_INIT: captures and seals the frozen area, replicated and private parts as (epoch, step); sets good. Then rp_join again. */
 RP_API int rp_seal_initial(rp_handle *h, rp_error *err);
@@ -161,6 +161,9 @@ RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err);
 RP_API void rp_cancel(rp_handle *h);
 /* Any thread: 1 if the handle's epoch is closed. Reads one word. */
 RP_API int rp_fenced(const rp_handle *h);
+/* Any thread: 1 if rp_join has something to do or to say at once, 0 if it would wait for the daemon. Who has called rp_join in vain can
+ * leave the handle to another thread until then. */
+RP_API int rp_ordered(rp_handle *h);
 /* Any thread: the step last committed, as the daemon wrote it to the control page. */
 RP_API uint64_t rp_committed(const rp_handle *h);
 /* Pollable descriptor: readable when the daemon has sent something (a fence among others) or is gone. */

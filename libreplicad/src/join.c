@@ -59,7 +59,8 @@ RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_erro
 	if (!info || info->struct_size != sizeof *info)
 		return rpi_error(err, RP_EVERSION, "rp_join: info's struct_size is not %zu: rebuild the caller against this replicad.h", sizeof *info);
 	atomic_store(&h->life, RPI_ATTACHED);
-	rpi_quiesce(h, deadline);
+	int64_t settled = rpi_deadline(RPI_POLL_NS);
+	rpi_quiesce(h, deadline < settled ? settled : deadline);
 	rc = rpi_flush(h, deadline);
 	uint64_t live = h->step;
 	struct iovec body = {&live, sizeof live};
@@ -78,6 +79,17 @@ RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_erro
 	atomic_store(&h->life, h->order.action == RP_ORDER_INIT ? RPI_INIT : RPI_LOAD);
 	tell(h, info);
 	return RP_OK;
+}
+
+RP_API int rp_ordered(rp_handle *h) {
+	if (!h || rpi_forked(h) || !h->control)
+		return 0;
+	pthread_mutex_lock(&h->io);
+	if (!h->waiting) /* else the thread that waits reads */
+		rpi_pump(h);
+	bool now = h->stopped || h->gone || ordered(h) == RP_OK;
+	pthread_mutex_unlock(&h->io);
+	return now;
 }
 
 static int opened(rp_handle *h) {

@@ -330,6 +330,26 @@ static void join_finishes_the_capture(void) {
 	rank_end(&r);
 }
 
+/* A rank that is shared with another thread looks for its order now and then. The first look finishes the capture. */
+static void join_only_looks(void) {
+	rank r;
+	rp_join_info info = {.struct_size = sizeof info};
+	rank_start(&r, 5000);
+	step(&r, 1, NULL);
+	atomic_store(&r.daemon.control->fence.word, 1);
+	SAME(rp_ordered(r.h), 0);
+	SAME(rp_join(r.h, &info, 0, &failure), RP_ETIMEOUT);
+	SAME(state(&r, 1), RP_SEALED);
+	SAME(rp_ordered(r.h), 0);
+	fake_order(&r.daemon, 2, RP_ORDER_LOAD, 0, 0, 0);
+	while (!rp_ordered(r.h))
+		rp_notify(r.h);
+	OK(rp_join(r.h, &info, 0, &failure));
+	SAME(info.epoch, 2);
+	SAME(rp_ordered(r.h), 0);
+	rank_end(&r);
+}
+
 static void load_refuses(void) {
 	rank r;
 	rp_join_info info;
@@ -403,4 +423,4 @@ static void failed_load_is_not_sealed(void) {
 
 const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
 			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed},
-			      {"join finishes the capture", join_finishes_the_capture}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed}, {0}};
+			      {"join finishes the capture", join_finishes_the_capture}, {"join only looks", join_only_looks}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed}, {0}};

@@ -16,65 +16,17 @@ from replicad import Rank, Timeout
 from replicad.store import ARRIVALS, LOOK, meet
 from replicad.testing import Fault, Faults
 
+#: Argument: how a rank goes on, "inprocess" or "anew"; or "twice": in process, and the process that replaces rank 1 sees one more come to meet the others.
 PROGRAM = """
 import os, sys
 import torch, torch.distributed as dist
 import replicad
-from replicad.store import init_process_group
-
-rank = int(os.environ["REPLICAD_RANK"])
-torch.manual_seed(1)
-session, connection = None, replicad.connect()
-
-def train(call):
-    global session
-    init_process_group(session or connection)
-    model = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    if session is None:
-        session = replicad.Session(connection=connection, model=model, optimizer=optimizer, staging=True)
-    else:
-        session.rebind(model=model, optimizer=optimizer)
-    replicad.testing.Faults.from_environment(rank).attach(session, model)
-    start = session.resume()
-    for step in range(start + 1, 11):
-        model(torch.ones(1, 4)).sum().backward()
-        for p in model.parameters():
-            dist.all_reduce(p.grad)
-        with session.step():
-            optimizer.step()
-        optimizer.zero_grad()
-    print("RANK", rank, "FROM", int(start), "HAS", float(model.weight.detach().sum()), flush=True)
-    session.leave()
-
-replicad.inprocess.wrap(lambda: session, enabled=sys.argv[1] == "inprocess")(train)()
-session.close()
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.parametrize("how", ["inprocess", "anew"])
-def test_a_rank_is_lost_between_the_meeting_and_the_epoch(how: str, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 1 is killed while it trains, and rank 0 while the two recover from that: the group that they met for is no more."""
-    Faults([Fault(3, 1, "forward"), Fault(2, 0, "resume")], rank=-1, folder=tmp_path).write()
-    monkeypatch.setitem(daemon.env, "TRAINING_FAULTS", str(tmp_path))
-    job = daemon.run(PROGRAM, how, world=2)
-    out = job.done()
-    assert len(list(tmp_path.glob("fault-*"))) == 2
-    ends = {line.split("HAS")[1] for line in job.out.seen if "FROM" in line}
-    assert len(ends) == 1, out
-
-
-TWICE = """
-import os
-import torch, torch.distributed as dist
-import replicad
 from replicad.store import ARRIVALS, init_process_group
 
-rank = int(os.environ["REPLICAD_RANK"])
+rank, how = int(os.environ["REPLICAD_RANK"]), sys.argv[1]
+second = os.path.exists(os.environ["TRAINING_FAULTS"] + "/fault-0")
 torch.manual_seed(1)
 session, connection = None, replicad.connect()
-second = os.path.exists(os.environ["TRAINING_FAULTS"] + "/fault-0")
 
 def train(call):
     global session
@@ -82,7 +34,7 @@ def train(call):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if session is None:
-        if rank == 1 and second:
+        if how == "twice" and rank == 1 and second:
             # Another process of this rank, started elsewhere, has come to meet the others as well: rank 0 sees it, and goes. This one is faster to be the rank.
             came = connection.kv_add(ARRIVALS, 1)
             while int(connection.kv_get(ARRIVALS)) == came:
@@ -102,10 +54,22 @@ def train(call):
     print("RANK", rank, "FROM", int(start), "HAS", float(model.weight.detach().sum()), flush=True)
     session.leave()
 
-replicad.inprocess.wrap(lambda: session)(train)()
+replicad.inprocess.wrap(lambda: session, enabled=how != "anew")(train)()
 session.close()
 dist.destroy_process_group()
 """
+
+
+@pytest.mark.parametrize("how", ["inprocess", "anew"])
+def test_a_rank_is_lost_between_the_meeting_and_the_epoch(how: str, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 is killed while it trains, and rank 0 while the two recover from that: the group that they met for is no more."""
+    Faults([Fault(3, 1, "forward"), Fault(2, 0, "resume")], rank=-1, folder=tmp_path).write()
+    monkeypatch.setitem(daemon.env, "TRAINING_FAULTS", str(tmp_path))
+    job = daemon.run(PROGRAM, how, world=2)
+    out = job.done()
+    assert len(list(tmp_path.glob("fault-*"))) == 2
+    ends = {line.split("HAS")[1] for line in job.out.seen if "FROM" in line}
+    assert len(ends) == 1, out
 
 
 def test_a_rank_that_left_the_gathering_is_ordered_all_the_same(daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +77,7 @@ def test_a_rank_that_left_the_gathering_is_ordered_all_the_same(daemon: Daemon, 
     for an epoch without them would wait for ever."""
     Faults([Fault(3, 1, "forward")], rank=-1, folder=tmp_path).write()
     monkeypatch.setitem(daemon.env, "TRAINING_FAULTS", str(tmp_path))
-    job = daemon.run(TWICE, world=2)
+    job = daemon.run(PROGRAM, "twice", world=2)
     out = job.done()
     ends = [line.split("HAS")[1] for line in job.out.seen if "FROM" in line]
     assert len(ends) == 2 and len(set(ends)) == 1, out

@@ -137,6 +137,40 @@ def test_daemon_comes_back(own_daemon: Daemon) -> None:
     job.done()
 
 
+def test_who_waits_for_an_order_leaves_the_rank_to_others(run: Callable[..., str]) -> None:
+    """Of two threads that take the rank in turn the one that waits is the faster to take it again: a meeting of seconds took a minute."""
+    run(
+        """
+        import ctypes, threading
+        from replicad import Rank, Region
+        memory = (ctypes.c_uint8 * 64)()
+        with Rank.open() as rank:
+            rank.register([Region("m", ctypes.addressof(memory), 64, shape=(64,))])
+            if rank.number == 1:
+                rank.scope()
+                rank.kv_get("go")
+            rank.attach()
+            assert rank.join().initialise
+            rank.seal_initial()
+            looks, join, pause = [], rank._lib.rp_join, threading.Event()
+            rank._lib.rp_join = lambda *args: looks.append(1) or join(*args)
+            waiting = threading.Thread(target=lambda: rank.join(beside=True))
+            waiting.start()
+            if rank.number == 0:
+                rank.scope()
+                for i in range(50):
+                    pause.wait(0.001)  # in which the other one takes it
+                    rank.kv_set(f"k/{i}", b"v")
+                assert len(looks) < 25, f"it was asked for orders {len(looks)} times while 50 keys were set"
+                rank.kv_set("go", b"")
+            waiting.join()
+            rank.load(); rank.ready()
+            rank.leave()
+        """,
+        world=2,
+    )
+
+
 def test_rendezvous(run: Callable[..., str]) -> None:
     out = run(
         """

@@ -152,6 +152,7 @@ def _declare(lib: c.CDLL) -> c.CDLL:
         "rp_notify": (h,),
         "rp_reconnect": (h, i64, err),
         "rp_fenced": (h,),
+        "rp_ordered": (h,),
         "rp_fd": (h,),
         "rp_fail": (h, text, err),
         "rp_reject": (h, text, err),

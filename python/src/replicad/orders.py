@@ -63,7 +63,7 @@ class _Waiting(threading.Thread):
     def run(self) -> None:
         while True:
             try:
-                self._order = self._rank.join(None)
+                self._order = self._rank.join(beside=True)
             except Fenced:
                 continue
             except BaseException as err:

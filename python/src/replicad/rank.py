@@ -42,6 +42,9 @@ __all__ = ["Order", "Rank", "Stats"]
 SLICE = 0.1
 #: How long a call waits before it asks again, in seconds.
 RETRY = 0.02
+#: How long a call that goes on waiting leaves the rank to another thread, in seconds: a lock alone goes to who is there first, and that is
+#: who has just let it go.
+TURN = 0.001
 #: How long a rank that waits for a commit looks away, in seconds.
 GLANCE = 0.001
 #: The pause of a rank that stands still to have its step committed, in seconds: next to none.
@@ -106,6 +109,7 @@ class Rank:
         self._keep: list[Any] = []
         self._wake = threading.Event()
         self._back = threading.Event()
+        self._news = threading.Event()  # the daemon has sent something
         self._quit = threading.Event()
         self._stop: int | None = None
         self._threads: list[threading.Thread] = []
@@ -199,11 +203,13 @@ class Rank:
             t.start()
             self._threads.append(t)
 
-    def join(self, timeout: float | None = None) -> Order:
+    def join(self, timeout: float | None = None, beside: bool = False) -> Order:
         """Stops the rank and waits for the next order: first of all, after every :class:`Fenced`, and after
-        :meth:`seal_initial`. Captures under way end; a healthy live state that is needed is captured here."""
+        :meth:`seal_initial`. Captures under way end; a healthy live state that is needed is captured here. ``beside``: another
+        thread uses the rank meanwhile; this one takes it only to look, when the daemon has sent something and ten times a second."""
         info = n.JoinInfo(struct_size=c.sizeof(n.JoinInfo))
-        self._wait("join", lambda ns: self._lib.rp_join(self._h, c.byref(info), ns, c.byref(self._text)), timeout)
+        leave = self._until_ordered if beside else None
+        self._wait("join", lambda ns: self._lib.rp_join(self._h, c.byref(info), 0 if beside else ns, c.byref(self._text)), timeout, leave)
         with self._stage_lock:  # a worker that comes late stages nothing over what is loaded now
             self._armed.value = 0
         self._frozen = False
@@ -492,8 +498,19 @@ class Rank:
         if code != n.OK:
             raise n.failure(op, code, self._text)
 
-    def _wait(self, op: str, call: Callable[[int], int], timeout: float | None) -> None:
-        """Calls until it says something other than "not in time"; a daemon that is away may come back."""
+    def _until_ordered(self) -> None:
+        """Leaves the rank to others until :meth:`join` would not wait, or it is to be told again that the rank has stopped."""
+        end = time.monotonic() + SLICE
+        while (left := end - time.monotonic()) > 0:
+            self._news.wait(left)
+            self._news.clear()
+            with self._lock:
+                if self._lib.rp_ordered(self._handle()):
+                    return
+
+    def _wait(self, op: str, call: Callable[[int], int], timeout: float | None, leave: Callable[[], None] | None = None) -> None:
+        """Calls until it says something other than "not in time"; a daemon that is away may come back. Between two calls the rank is left to
+        other threads: for as long as ``leave`` takes, or a moment."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             with self._lock:
@@ -512,6 +529,10 @@ class Rank:
             if code != n.ETIMEOUT:
                 self._back.wait(RETRY)
                 self._back.clear()
+            elif leave:
+                leave()
+            else:
+                time.sleep(TURN)
 
     def _write(self, op: str, call: Callable[[int], int], timeout: float | None) -> None:
         with self._write_lock:

@@ -60,6 +60,7 @@ def watch(rank: Rank) -> None:
     while readable(None):
         code = rank._lib.rp_notify(rank._h)
         rank._look_at_fence()
+        rank._news.set()
         while code == n.EGONE:
             code = rank._lib.rp_reconnect(rank._h, int(ANSWER * 1e9), c.byref(text))
             rank._look_at_fence()
