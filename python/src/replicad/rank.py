@@ -25,26 +25,20 @@ import os
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from . import _native as n
-from .errors import Error, Fork, Gone, Invalid, SessionState, Timeout
+from .errors import Error, Gone, Invalid, Timeout
+from .handle import RETRY, SLICE
 from .region import Region
+from .rendezvous import Rendezvous
 from .threads import watch, work
 from .waiting import wait_rank
 
 __all__ = ["Order", "Rank", "Stats"]
 
-#: A C call waits no longer than this, in seconds, before Python looks at signals and deadlines again.
-SLICE = 0.1
-#: How long a call waits before it asks again, in seconds.
-RETRY = 0.02
-#: How long a call that goes on waiting leaves the rank to another thread, in seconds: a lock alone goes to who is there first, and that is
-#: who has just let it go.
-TURN = 0.001
 #: How long a rank that waits for a commit looks away, in seconds.
 GLANCE = 0.001
 #: The pause of a rank that stands still to have its step committed, in seconds: next to none.
@@ -87,34 +81,25 @@ class Stats:
     reconnects: int
 
 
-class Rank:
+class Rank(Rendezvous):
     """A handle of the C client.
 
-    Calls of the training thread are serialised by a lock, so a rendezvous may be asked from another thread; none of them
-    waits longer than a tenth of a second inside C. Two threads belong to an attached rank: the worker copies armed captures
-    (outside the GIL), the watcher takes in what the daemon sends, sees the fence, and finds a daemon that went away.
+    Calls of the training thread are serialised by a lock, so a rendezvous may be asked from another thread. Two threads belong to
+    an attached rank: the worker copies armed captures (outside the GIL), the watcher takes in what the daemon sends, sees the
+    fence, and finds a daemon that went away.
     """
 
     def __init__(self, handle: c.c_void_p, pid: int, number: int, world: int, group: int | None) -> None:
-        self._lib = n.library()
-        self._h = handle
-        self._pid = pid
+        super().__init__(handle, pid)
         self.number, self.world, self.group = number, world, group  #: which rank, of how many, in which replica group (None: not named yet)
         self.groups: tuple[int, ...] | None = None  #: the replica group of every rank, where the launcher said it
         self.auto = False  #: whether the ranks name their groups
-        self._lock = threading.RLock()
-        self._write_lock = threading.RLock()  # over a whole write: one that is not answered goes on as the same write, if none came between
-        self._text = n.ErrorText()
         self._armed = c.c_int()
         self._keep: list[Any] = []
         self._wake = threading.Event()
-        self._back = threading.Event()
-        self._news = threading.Event()  # the daemon has sent something
         self._quit = threading.Event()
-        self._stop: int | None = None
         self._threads: list[threading.Thread] = []
         self._fence = threading.Event()
-        self._fence_lock = threading.Lock()
         self._on_fence: list[Callable[[], None]] = []
         self._stage: Callable[[int], None] | None = None  # brings a step to where it is copied from: the session's
         self._stage_lock = threading.Lock()  # held while that runs: the worker, or the training thread, and nobody loads meanwhile
@@ -124,11 +109,9 @@ class Rank:
         self._arming = 0  # the step whose capture was armed last
         self._frozen = False
         self._paused = 0.0  # until then it may stand still
-        self._closed = False
         self._kept: list[object] = []
         self.met: Gathering | None = None  #: the one that this process is of, until its epoch is open
         self.ordered = 0  #: the epoch of the last order
-        _ranks.add(self)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -411,72 +394,6 @@ class Rank:
         self._lib.rp_get_stats(self._handle(), c.byref(s))
         return Stats(s.captures, s.skipped, s.canceled, s.private_skipped, s.capture_bytes, s.capture_ns / 1e9, s.reconnects)
 
-    # -- rendezvous ---------------------------------------------------------------------------------------------------
-
-    def scope(self, timeout: float | None = None) -> int:
-        """Makes the epoch to come the one whose rendezvous is asked, until the next :meth:`join`, and returns it. New
-        processes meet in it before :meth:`attach`, and after a :class:`Fenced` the others meet them. :class:`Fenced` from the
-        rendezvous then means that it was closed before it was opened: call this again."""
-        epoch = c.c_uint64()
-        self._wait("scope", lambda ns: self._lib.rp_scope(self._h, c.byref(epoch), ns, c.byref(self._text)), timeout)
-        return epoch.value
-
-    def kv_set(self, key: str, value: bytes, timeout: float | None = None) -> None:
-        """Sets a key of the epoch's rendezvous; at most 32 KiB."""
-        self._write(f"set {key!r}", lambda ns: self._lib.rp_kv_set(self._h, key.encode(), value, len(value), ns, c.byref(self._text)), timeout)
-
-    def kv_add(self, key: str, delta: int, timeout: float | None = None) -> int:
-        """Adds to a decimal number (no key: to 0) and returns the sum. It counts once, whatever becomes of daemon and leader."""
-        total = c.c_int64()
-        self._write(f"add to {key!r}", lambda ns: self._lib.rp_kv_add(self._h, key.encode(), delta, c.byref(total), ns, c.byref(self._text)), timeout)
-        return total.value
-
-    def kv_compare_set(self, key: str, expected: bytes, desired: bytes, timeout: float | None = None) -> bytes:
-        """Sets a key to ``desired`` if it holds ``expected`` (no key: if that is empty) and returns what it holds then. Both
-        values together have at most 32 KiB."""
-        room, size = c.create_string_buffer(n.MAX_VALUE), c.c_size_t()
-
-        def call(ns: int) -> int:
-            size.value = n.MAX_VALUE
-            return int(self._lib.rp_kv_compare_set(self._h, key.encode(), expected, len(expected), desired, len(desired), room, c.byref(size), ns, c.byref(self._text)))
-
-        self._write(f"compare and set {key!r}", call, timeout)
-        return room.raw[: size.value]
-
-    def kv_delete(self, key: str, timeout: float | None = None) -> bool:
-        """Removes a key of the epoch's rendezvous and tells whether it was there."""
-        deleted = c.c_int()
-        self._write(f"delete {key!r}", lambda ns: self._lib.rp_kv_delete(self._h, key.encode(), c.byref(deleted), ns, c.byref(self._text)), timeout)
-        return bool(deleted.value)
-
-    def kv_check(self, key: str, timeout: float | None = None) -> bool:
-        """Tells whether a key of the epoch's rendezvous is set."""
-        there = True
-
-        def call(ns: int) -> int:
-            nonlocal there
-            code = int(self._lib.rp_kv_check(self._h, key.encode(), ns, c.byref(self._text)))
-            there = code != n.EAGAIN
-            return code if there else n.OK  # "not set" is an answer
-
-        self._wait(f"check {key!r}", call, timeout)
-        return there
-
-    def kv_get(self, key: str, timeout: float | None = None) -> bytes:
-        """Waits for a key of the epoch's rendezvous."""
-        room, size = c.create_string_buffer(n.MAX_VALUE), c.c_size_t()
-
-        def call(ns: int) -> int:
-            size.value = n.MAX_VALUE
-            return int(self._lib.rp_kv_get(self._h, key.encode(), room, c.byref(size), ns, c.byref(self._text)))
-
-        self._wait(f"get {key!r}", call, timeout)
-        return room.raw[: size.value]
-
-    def barrier(self, name: str, members: int, timeout: float | None = None) -> None:
-        """Waits until that many ranks came to the barrier in this epoch."""
-        self._wait(f"barrier {name!r}", lambda ns: self._lib.rp_barrier(self._h, name.encode(), members, ns, c.byref(self._text)), timeout)
-
     def keep(self, thing: object) -> None:
         """Holds an object until the next :meth:`drop`, or the end of the rank."""
         self._kept.append(thing)
@@ -486,57 +403,6 @@ class Rank:
         self._kept.clear()
 
     # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _handle(self) -> c.c_void_p:
-        if self._pid != os.getpid():
-            raise Fork(f"this session belongs to process {self._pid}, this is {os.getpid()}: data-loader workers and other children must not use it")
-        if self._closed:
-            raise SessionState("the session is closed")
-        return self._h
-
-    def _check(self, code: int, op: str) -> None:
-        if code != n.OK:
-            raise n.failure(op, code, self._text)
-
-    def _until_ordered(self) -> None:
-        """Leaves the rank to others until :meth:`join` would not wait, or it is to be told again that the rank has stopped."""
-        end = time.monotonic() + SLICE
-        while (left := end - time.monotonic()) > 0:
-            self._news.wait(left)
-            self._news.clear()
-            with self._lock:
-                if self._lib.rp_ordered(self._handle()):
-                    return
-
-    def _wait(self, op: str, call: Callable[[int], int], timeout: float | None, leave: Callable[[], None] | None = None) -> None:
-        """Calls until it says something other than "not in time"; a daemon that is away may come back. Between two calls the rank is left to
-        other threads: for as long as ``leave`` takes, or a moment."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while True:
-            with self._lock:
-                self._handle()
-                self._text.text = b""
-                code = call(int(SLICE * 1e9))
-                if code == n.OK:
-                    return
-                err = n.failure(op, code, self._text)
-                if code == n.EGONE and self._stop is None:  # no watcher before attach
-                    self._lib.rp_reconnect(self._h, int(SLICE * 1e9), c.byref(self._text))
-            if code not in (n.ETIMEOUT, n.EAGAIN, n.EGONE):
-                raise err
-            if end is not None and time.monotonic() >= end:
-                raise err
-            if code != n.ETIMEOUT:
-                self._back.wait(RETRY)
-                self._back.clear()
-            elif leave:
-                leave()
-            else:
-                time.sleep(TURN)
-
-    def _write(self, op: str, call: Callable[[int], int], timeout: float | None) -> None:
-        with self._write_lock:
-            self._wait(op, call, timeout)
 
     def _look_at_fence(self) -> None:
         if self.fenced:
@@ -550,20 +416,6 @@ class Rank:
             calls, self._on_fence = self._on_fence, []
         for call in calls:
             call()
-
-
-_ranks: weakref.WeakSet[Rank] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    """In a child: the parent's sessions are the parent's. The child's copies of their threads do not exist."""
-    for rank in list(_ranks):
-        rank._lock = threading.RLock()
-        rank._write_lock = threading.RLock()
-        rank._fence_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 def _bytes(v: str | None) -> bytes | None:
