@@ -10,8 +10,9 @@
 | node      | all of a node falls silent: what it costs to be sure of that is `detected`                       |
 | torchft   | its own way, where it is installed (.venv-peers): SIGKILL of one of two replicas, started again at once |
 
-Milliseconds from the injection: `stopped` is when all survivors have stopped, taken down their groups and wait; `first step` is the first new
-step on all ranks. The machine must be quiet.
+Milliseconds from the injection: `stopped` is when all survivors have stopped, taken down their groups and wait; `first step` is the
+first new step on all ranks. A process that is started says how long its interpreter and its imports took (imports/sitecustomize.py):
+both figures are of the same start, whatever else the machine does meanwhile. The machine must be quiet.
 """
 
 from __future__ import annotations
@@ -30,48 +31,39 @@ from typing import IO, Any
 
 import peers
 
-ROOT = peers.ROOT
+ROOT, HERE = peers.ROOT, Path(__file__).resolve().parent
 #: By case: the demo's fault, and further flags.
 CASES = {"exception": ("rank-raise", ["--warm", "1"]), "warm": ("rank-forward", ["--warm", "1"]), "restart": ("rank-forward", []), "node": ("node", ["--warm", "1"])}
 PHASES = [("detected", "detected_ms"), ("stopped", "fenced_ms"), ("planned", "planned_ms"), ("resumed", "resumed_ms")]
-
-
-#: What every process of the job does before it can train. The first step of an optimizer imports torch._dynamo.
-START = "import os, gpt, torch; gpt.corpus(); p = torch.nn.Parameter(torch.zeros(1)); p.sum().backward(); torch.optim.AdamW([p]).step(); os._exit(0)"
-
-
-def imports() -> float:
-    """Seconds from the start of an interpreter to the end of the job's imports: the median of 3, once they are in the page cache."""
-    env = os.environ | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1"}
-    took = []
-    for _ in range(4):
-        began = time.monotonic()
-        subprocess.run([sys.executable, "-c", START], cwd=ROOT / "examples" / "torch", check=True, env=env)
-        took.append(time.monotonic() - began)
-    return statistics.median(took[1:])
 
 
 def demo(case: str, faults: int, seed: int) -> list[dict[str, float]]:
     """Each fault's phases, in ms."""
     fault, flags = CASES[case]
     trainer = " ".join([sys.executable, str(ROOT / "examples" / "torch" / "gpt.py"), "--inprocess", "--width", "32", "--batch", "4"])
-    with tempfile.TemporaryDirectory(prefix="replicad-b-") as folder:
+    with tempfile.TemporaryDirectory(prefix="replicad-b-") as folder, tempfile.TemporaryDirectory(prefix="replicad-i-") as starts:
         done = subprocess.run(
             [str(ROOT / "bin" / "replicad"), "demo", "--plain", "--trainer", trainer, "--world", "3", "--faults", ",".join([fault] * faults), "--seed", str(seed),
              "--steps", str(240 * (faults + 1)), "--pace", "50ms", "--report", folder, *flags],
-            env=os.environ | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=os.environ | {"PYTHONPATH": f"{ROOT / 'python' / 'src'}:{HERE / 'imports'}", "OMP_NUM_THREADS": "1", "IMPORTS_TO": starts},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
+        started = [imported for _, imported in sorted(tuple(map(float, f.read_text().split())) for f in Path(starts).iterdir())]
         report = json.loads(Path(folder, "report.json").read_text())
     if report["verdict"] != "bit-equal" or any(f["steps_lost"] for f in report["faults"]):
         raise RuntimeError(f"{case}: {report['verdict']}\n{done.stdout[-3000:]}")
     first = [x["value"] for x in report["figures"] if x["name"].startswith("recovery from ")]
-    return [{name: f[key] for name, key in PHASES} | {"first step": ms} for f, ms in zip(report["faults"], first, strict=True)]
+    rows = [{name: f[key] for name, key in PHASES} | {"first step": ms} for f, ms in zip(report["faults"], first, strict=True)]
+    if case == "restart":  # each fault had one process started, after all others
+        for row, imported in zip(rows, started[-faults:], strict=True):
+            row["start and imports"] = imported * 1e3
+    return rows
 
 
 def torchft(rounds: int) -> list[dict[str, float]]:
     """The same model under torchft: the survivor's next committed step, and the first one with both."""
     python = str(ROOT / ".venv-peers" / "bin" / "python")
-    program = str(Path(__file__).resolve().parent / "torchft_rank.py")
+    program = str(HERE / "torchft_rank.py")
     port = peers.free_port()
     env = os.environ | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
     out: list[dict[str, float]] = []
@@ -126,12 +118,14 @@ def main() -> int:
     p.add_argument("--rounds", type=int, default=5, help="faults of each case")
     p.add_argument("--seed", type=int, default=11)
     args = p.parse_args()
-    print(f"interpreter and imports of the job: {imports() * 1e3:.0f} ms; load average {os.getloadavg()[0]:.1f}")
+    print(f"load average {os.getloadavg()[0]:.1f}")
     for case in args.cases.split(","):
         rows = torchft(args.rounds) if case == "torchft" else demo(case, args.rounds, args.seed)
         parts = [f"{k} {statistics.median(r[k] for r in rows):.0f} (most {max(r[k] for r in rows):.0f})" for k in rows[0]]
         if "detected" in rows[0]:
             parts.append(f"beyond detection {statistics.median(r['first step'] - r['detected'] for r in rows):.0f}")
+        if "start and imports" in rows[0]:
+            parts.append(f"beyond detection, start and imports {statistics.median(r['first step'] - r['detected'] - r['start and imports'] for r in rows):.0f}")
         print(f"{case:10} {', '.join(parts)}", flush=True)
     return 0
 

@@ -53,7 +53,7 @@ func printStatus(w io.Writer, s node.Status) error {
 
 func printJob(t io.Writer, s node.Status, j node.JobStatus) {
 	if j.Phase == replica.Ended.String() {
-		fmt.Fprintf(t, "\njob %s\tended at step %d: %s\n", j.Name, j.Position.Step, j.EndReason)
+		fmt.Fprintf(t, "\njob %s\tended, newest commit step %d: %s\n", j.Name, j.Position.Step, j.EndReason)
 		return
 	}
 	fmt.Fprintf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, j.Phase, j.Epoch, j.ID)

@@ -75,7 +75,7 @@ func (l *leader) end(ctx context.Context, from *nodeLink, m operatorRequest) {
 		case out.Job.EndReason != m.Why:
 			from.answer(m.ID, operatorReply{Text: fmt.Sprintf("job %s had ended already, at step %d: %s", m.Job, out.Job.Position.Step, out.Job.EndReason)})
 		default:
-			from.answer(m.ID, operatorReply{Text: fmt.Sprintf("job %s has ended at step %d", m.Job, out.Job.Position.Step)})
+			from.answer(m.ID, operatorReply{Text: fmt.Sprintf("job %s has ended, newest commit step %d", m.Job, out.Job.Position.Step)})
 		}
 	})
 }

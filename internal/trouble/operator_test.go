@@ -55,7 +55,7 @@ func TestDrain(t *testing.T) {
 	if code, out := c.nodes[1].verb("job", "end", "job", "--reason", "enough"); code != 0 {
 		t.Errorf("code %d: %s", code, out)
 	} else {
-		contains(t, out, "job job has ended at step ")
+		contains(t, out, "job job has ended, newest commit step ")
 	}
 	if j := c.nodes[0].statusWhen(linked).job("job"); j.Phase != "ended" || j.EndReason != "enough" {
 		t.Errorf("%+v", j)
