@@ -127,17 +127,22 @@ func (m *member) handOut(lj *localJob, a *attaching, ref *arenaRef) {
 	ref.SetCommitted(lj.job.Position)
 	ref.SetCandidate(lj.candidate.Position)
 	ref.SetCadence(cadence(lj.job))
-	h := wire.RankHeader{Type: wire.MAttached, Request: a.attach, Epoch: lj.job.Epoch, Incarnation: a.granted}
-	hd := ref.Header()
-	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: a.granted, Slots: hd.Slots, Ring: hd.Ring, Fence: lj.fenced, Job: lj.job.ID}.Append(nil)
-	if err := a.peer.SendFile(h, body, ref.File()); err != nil {
-		m.log.failed("attach", ref.key, err.Error())
-	}
+	m.answerAttach(lj, lr, a.attach)
 	m.log.claimed(lj.job, lr, m.self.Name)
 	if err := m.sessions.Watch(lr.pid, lr.start); err != nil {
 		m.log.failed("watch", ref.key, err.Error())
 	}
 	m.reconcile(lj)
+}
+
+// answerAttach gives a rank its arena.
+func (m *member) answerAttach(lj *localJob, lr *localRank, request uint32) {
+	h := wire.RankHeader{Type: wire.MAttached, Request: request, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}
+	hd := lr.arena.Header()
+	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: lr.incarnation, Slots: hd.Slots, Ring: hd.Ring, Fence: lj.fenced, Job: lj.job.ID}.Append(nil)
+	if err := lr.peer.SendFile(h, body, lr.arena.File()); err != nil {
+		m.log.failed("attach", lr.arena.key, err.Error())
+	}
 }
 
 // reattach takes back a rank whose daemon was away.

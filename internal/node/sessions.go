@@ -21,6 +21,10 @@ func (m *member) handleSession(ev session.Event) {
 		m.advance(a)
 	case session.Attach:
 		a := m.attaching[ev.Peer.ID()]
+		if lj, lr := m.rankOf(ev.Peer); a == nil && lr != nil {
+			m.answerAttach(lj, lr, ev.Header.Request) // the answer came when the rank had stopped waiting for it
+			return
+		}
 		if a == nil || !a.welcomed {
 			ev.Peer.Refuse(ev.Header.Request, wire.CodeState, "attach before hello was answered")
 			return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from conftest import Daemon
 
@@ -169,6 +170,32 @@ def test_who_waits_for_an_order_leaves_the_rank_to_others(run: Callable[..., str
         """,
         world=2,
     )
+
+
+def test_attach_that_is_answered_late_is_asked_again(own_daemon: Daemon, tmp_path: Path) -> None:
+    """A daemon that is busy answers when the rank has stopped waiting, and asks once more: the process was refused, and ended."""
+    job = own_daemon.run(
+        """
+        import ctypes, sys, time
+        from pathlib import Path
+        from replicad import Rank, Region, _native
+        memory = (ctypes.c_uint8 * 64)()
+        with Rank.open() as rank:
+            rank.register([Region("m", ctypes.addressof(memory), 64, shape=(64,))])
+            assert rank._lib.rp_attach(rank._h, 0, ctypes.byref(rank._text)) == _native.ETIMEOUT
+            while not Path(sys.argv[1]).exists():
+                time.sleep(0.01)
+            rank.attach()
+            while (order := rank.join()).initialise:
+                rank.seal_initial()
+            rank.load(); rank.ready()
+            rank.leave()
+        """,
+        str(tmp_path / "claimed"),
+    )
+    own_daemon.log.until('"event":"claimed"')
+    (tmp_path / "claimed").touch()
+    assert "ended with status 1" not in job.done()
 
 
 def test_rendezvous(run: Callable[..., str]) -> None:
