@@ -13,20 +13,42 @@ pytest.importorskip("torch")
 
 from conftest import Daemon
 from replicad import Rank, Timeout
-from replicad.store import ARRIVALS, LOOK, meet
+from replicad.gathering import ARRIVALS, LAST, LOOK, meet, scattered
 from replicad.testing import Fault, Faults
 
-#: Argument: how a rank goes on, "inprocess" or "anew"; or "twice": in process, and the process that replaces rank 1 sees one more come to meet the others.
+#: Arguments: how a rank goes on, "inprocess" or "anew"; or "twice": in process, and the process that replaces rank 1 sees one more come to meet the others.
+#: And where the first process that replaces rank 1 is killed: when it has "met" the others, or has "said" where it can be reached.
 PROGRAM = """
 import os, sys
 import torch, torch.distributed as dist
 import replicad
-from replicad.store import ARRIVALS, init_process_group
+from replicad import store
+from replicad.gathering import LAST
+from replicad.store import init_process_group
 
 rank, how = int(os.environ["REPLICAD_RANK"]), sys.argv[1]
 second = os.path.exists(os.environ["TRAINING_FAULTS"] + "/fault-0")
+where = sys.argv[2] if len(sys.argv) > 2 else ""
 torch.manual_seed(1)
 session, connection = None, replicad.connect()
+
+def killed_after(of, name):
+    # Has a function be the last thing that a process does, the first time.
+    call = getattr(of, name)
+    def last(*args):
+        got = call(*args)
+        path = os.environ["TRAINING_FAULTS"] + "/killed"
+        if rank == 1 and second and not os.path.exists(path):
+            open(path, "w").close()
+            os.kill(os.getpid(), 9)
+        return got
+    setattr(of, name, last)
+
+if where == "met":
+    killed_after(store, "meet")
+elif where == "said":
+    store.GRACE = 0.1
+    killed_after(store.Store, "set")
 
 def train(call):
     global session
@@ -36,8 +58,8 @@ def train(call):
     if session is None:
         if how == "twice" and rank == 1 and second:
             # Another process of this rank, started elsewhere, has come to meet the others as well: rank 0 sees it, and goes. This one is faster to be the rank.
-            came = connection.kv_add(ARRIVALS, 1)
-            while int(connection.kv_get(ARRIVALS)) == came:
+            connection.kv_set(LAST, b"3:another")
+            while connection.kv_get(LAST) == b"3:another":
                 pass
         session = replicad.Session(connection=connection, model=model, optimizer=optimizer, staging=True)
     else:
@@ -83,6 +105,18 @@ def test_a_rank_that_left_the_gathering_is_ordered_all_the_same(daemon: Daemon, 
     assert len(ends) == 2 and len(set(ends)) == 1, out
 
 
+@pytest.mark.parametrize(("how", "where"), [("inprocess", "met"), ("anew", "said")])
+def test_a_rank_is_lost_before_the_groups_are_made(how: str, where: str, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has met the others, and they make a group with it: they waited for half an hour."""
+    Faults([Fault(3, 1, "forward")], rank=-1, folder=tmp_path).write()
+    monkeypatch.setitem(daemon.env, "TRAINING_FAULTS", str(tmp_path))
+    job = daemon.run(PROGRAM, how, where, world=2)
+    out = job.done()
+    assert (tmp_path / "killed").exists()
+    ends = [line.split("HAS")[1] for line in job.out.seen if "FROM" in line]
+    assert len(ends) == 2 and len(set(ends)) == 1, out
+
+
 class Meeting:
     """Three handles of a job of two ranks, none of them attached: two of rank 1, and one of rank 0."""
 
@@ -115,6 +149,11 @@ def meeting(daemon: Daemon) -> Iterator[Meeting]:
     daemon.verb("job", "end", job.name, "--dev")
 
 
+def number(asked: Rank) -> int:
+    """What rank 1 drew."""
+    return int(asked.kv_get("meet/1").split(b":")[0])
+
+
 def test_one_of_two_processes_of_a_rank_that_come_at_once_meets_the_others(meeting: Meeting) -> None:
     """The earlier looks before the later one writes, and writes after it: the later one must not go with the earlier one's number."""
     older, newer, other = meeting.ranks
@@ -134,10 +173,10 @@ def test_one_of_two_processes_of_a_rank_that_come_at_once_meets_the_others(meeti
     came = [meeting.come("older", older, 3 * LOOK)]
     assert looked.wait(60)
     came.append(meeting.come("newer", newer, 3 * LOOK))
-    while other.kv_get("meet/1") != b"2":
+    while number(other) != 2:
         pass
     written.set()
-    while other.kv_get("meet/1") != b"1":
+    while number(other) != 1:
         pass
     came.append(meeting.come("other", other, 3 * LOOK))
     for thread in came:
@@ -152,18 +191,41 @@ def test_the_later_of_two_processes_of_a_rank_meets_the_others(meeting: Meeting)
 
     other.scope()
     came = [meeting.come("older", older, 3 * LOOK)]
-    while other.kv_get("meet/1") != b"1":
+    while number(other) != 1:
         pass
     came.append(meeting.come("newer", newer, 60))
-    while other.kv_get("meet/1") != b"2":
+    while number(other) != 2:
         pass
     numbers, end = set(), time.monotonic() + 1.5 * LOOK
     while time.monotonic() < end:
-        numbers.add(other.kv_get("meet/1"))
-    assert numbers == {b"2"}
+        numbers.add(number(other))
+    assert numbers == {2}
     assert other.kv_get(ARRIVALS) == b"2"
     came.append(meeting.come("other", other, 60))
     for thread in came:
         thread.join()
     assert meeting.met["older"] is None
     assert meeting.met["newer"] == meeting.met["other"]
+
+
+def test_a_number_that_is_drawn_again_is_of_another_process(meeting: Meeting) -> None:
+    """What the daemon of a lost node had added to the arrivals is not counted any more. The process that replaces its own passed for that one."""
+    lost, successor, other = meeting.ranks
+    for thread in [meeting.come("lost", lost, 60), meeting.come("other", other, 60)]:
+        thread.join()
+    assert meeting.met["lost"] == meeting.met["other"]
+    assert not scattered(other)
+    drawn = int(other.kv_get(ARRIVALS))
+    successor.scope()
+    successor.kv_delete(ARRIVALS)
+    successor.kv_delete("meet/1")
+    successor.kv_add(ARRIVALS, drawn - 1)
+    thread = meeting.come("successor", successor, 60)
+    while not scattered(other):
+        pass
+    meeting.come("other again", other, 60).join()
+    thread.join()
+    assert meeting.met["successor"] == meeting.met["other again"] != meeting.met["lost"]
+
+    other.kv_delete(LAST)  # so does a daemon that takes it along
+    assert scattered(other)

@@ -82,10 +82,10 @@ class Handle:
             if code != n.ETIMEOUT:
                 self._back.wait(RETRY)
                 self._back.clear()
-            elif leave:
+                continue
+            time.sleep(TURN)
+            if leave:
                 leave()
-            else:
-                time.sleep(TURN)
 
     def _write(self, op: str, call: Callable[[int], int], timeout: float | None) -> None:
         with self._write_lock:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
-from .errors import Fenced, Scattered, Timeout
+from .errors import Fenced, Gone, Scattered, Timeout
+from .gathering import LOOK, scattered
 from .rank import Order, Rank
-from .store import LOOK, scattered
 
 __all__ = ["Orders"]
 
@@ -32,22 +32,23 @@ class Orders:
     def next(self, timeout: float | None) -> Order:
         """Waits for the next order. One who has met the others for it looks now and then whether they must meet again."""
         end = None if timeout is None else time.monotonic() + timeout
-        waiting, self._waiting = self._waiting, None
         while True:
             left = None if end is None else max(0.0, end - time.monotonic())
-            slice_ = left if self._rank.met is None else min(LOOK, left or LOOK)
+            slice_ = left if self._rank.met is None else LOOK if left is None else min(LOOK, left)
             try:
-                order = self._rank.join(slice_) if waiting is None else waiting.order(slice_)
+                order = self._rank.join(slice_) if self._waiting is None else self._waiting.order(slice_)
+                self._waiting = None
                 if self._rank.met is None or order.epoch >= self._rank.met.epoch:
                     return order
-                waiting = None  # it came while the ranks met, for an epoch that was closed before they had
-                continue
-            except Timeout:
+                continue  # it came while the ranks met, for an epoch that was closed before they had
+            except (Timeout, Gone):
                 if end is not None and time.monotonic() >= end:
-                    self._waiting = waiting
                     raise
+            except BaseException:
+                if self._waiting is not None and self._waiting.over:
+                    self._waiting = None  # it ended with this; else it goes on, and is asked again
+                raise
             if scattered(self._rank):
-                self._waiting = waiting
                 raise Scattered("a process of the gathering died before it was a rank, and another has come: all ranks meet again")
 
 
@@ -59,6 +60,7 @@ class _Waiting(threading.Thread):
         self._rank, self._got = rank, threading.Event()
         self._order: Order | None = None
         self._error: BaseException | None = None
+        rank._threads.append(self)  # which the rank's end waits for
 
     def run(self) -> None:
         while True:
@@ -71,11 +73,18 @@ class _Waiting(threading.Thread):
             self._got.set()
             return
 
+    @property
+    def over(self) -> bool:
+        """Whether it has an order, or will have none."""
+        return self._got.is_set()
+
     def order(self, timeout: float | None) -> Order:
         """The order, or what the wait for it ended in."""
         if not self._got.wait(timeout):
             raise Timeout("resume: no order yet; the job waits for other ranks, or has no quorum: replicad status says for whom")
         self.join()
+        if self in self._rank._threads:
+            self._rank._threads.remove(self)
         if self._error is not None:
             raise self._error
         assert self._order is not None

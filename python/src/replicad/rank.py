@@ -27,7 +27,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native as n
 from .errors import Error, Gone, Invalid, Timeout
@@ -36,6 +36,9 @@ from .region import Region
 from .rendezvous import Rendezvous
 from .threads import watch, work
 from .waiting import wait_rank
+
+if TYPE_CHECKING:
+    from .gathering import Gathering
 
 __all__ = ["Order", "Rank", "Stats"]
 
@@ -58,14 +61,6 @@ class Order:
     world: int
     group: int
     job: uuid.UUID
-
-
-@dataclass(frozen=True)
-class Gathering:
-    """All ranks have met for an epoch before it was planned; ``number`` is the highest that one of them drew for it."""
-
-    epoch: int
-    number: int
 
 
 @dataclass(frozen=True)
@@ -248,6 +243,7 @@ class Rank(Rendezvous):
         self._closed = True
         self._quit.set()
         self._wake.set()
+        self._news.set()
         if self._stop is not None:
             self._lib.rp_cancel(self._h)
             os.eventfd_write(self._stop, 1)

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,15 +22,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from .errors import Error, Fenced, Timeout
-from .rank import Gathering, Rank
+from .errors import Again, Error, Fenced, Gone, Scattered, Timeout
+from .gathering import LOOK, meet, scattered
+from .rank import Rank
 
 log = logging.getLogger("replicad")
 
 if TYPE_CHECKING:
     from .session import Session
 
-__all__ = ["Store", "connections", "cut", "init_process_group", "meet"]
+__all__ = ["Store", "connections", "cut", "init_process_group"]
 
 #: As torch's own stores.
 DEFAULT_TIMEOUT = timedelta(seconds=300)
@@ -44,9 +47,42 @@ def connections() -> Iterator[None]:
     :func:`cut` ends them. :func:`init_process_group` does this by itself."""
     before = _tcp()
     try:
-        yield
+        with _Attendant(_meeting() if _meeting else None):
+            yield
     finally:
         _connections.update(_tcp() - before)
+
+
+#: The rank that groups are made for.
+_meeting: weakref.ref[Rank] | None = None
+#: How long what makes groups may go on once the ranks must meet again, in seconds.
+GRACE = 30.0
+
+
+class _Attendant(threading.Thread):
+    """Beside a thread that makes groups for a gathering. A peer that died between the meeting and the groups is waited for as long as torch
+    allows, half an hour. The store says that all meet again (:meth:`Store.get`); a thread that waits inside of Gloo comes back from
+    nothing, so its process ends, and another one takes its arena."""
+
+    def __init__(self, rank: Rank | None) -> None:
+        super().__init__(name="replicad-attendant", daemon=True)
+        self._rank, self._made = rank, threading.Event()
+
+    def __enter__(self) -> None:
+        if self._rank is not None and self._rank.met is not None:
+            self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._made.set()
+
+    def run(self) -> None:
+        """Until the groups are made."""
+        assert self._rank is not None
+        with contextlib.suppress(Error):  # the rank was closed
+            while not self._made.wait(LOOK):
+                if scattered(self._rank) and not self._made.wait(GRACE):
+                    log.error("replicad: a process group waits for a rank that died while it was made, and can't be ended: this process ends")
+                    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def cut() -> None:
@@ -103,11 +139,20 @@ class Store(dist.Store):  # type: ignore[name-defined, misc]
         self._rank.kv_set(self._key(key), value.encode() if isinstance(value, str) else bytes(value))
 
     def get(self, key: str) -> bytes:
-        """Waits for a key, up to the store's timeout."""
-        try:
-            return self._rank.kv_get(self._key(key), self._timeout.total_seconds())
-        except Timeout as err:
-            raise dist.DistStoreError(f"wait timeout after {self._timeout.total_seconds()} s for key {key!r}: {err}") from None
+        """Waits for a key, up to the store's timeout. :class:`replicad.errors.Scattered` where who was to set it is no more."""
+        return self._await(key, self._timeout.total_seconds())
+
+    def _await(self, key: str, seconds: float) -> bytes:
+        end = time.monotonic() + seconds
+        while True:
+            left = end - time.monotonic()
+            try:
+                return self._rank.kv_get(self._key(key), max(0.0, min(LOOK, left)))
+            except (Timeout, Gone, Again) as err:
+                if left <= LOOK:
+                    raise dist.DistStoreError(f"wait timeout after {seconds} s for key {key!r}: {err}") from None
+            if scattered(self._rank):
+                raise Scattered(f"a process of the gathering died before all groups were made, and another has come (key {key!r} is missing): all ranks meet again")
 
     def add(self, key: str, value: int) -> int:
         """Adds to a counter and returns its new value."""
@@ -121,10 +166,7 @@ class Store(dist.Store):  # type: ignore[name-defined, misc]
         """Waits for keys."""
         seconds = (timeout or self._timeout).total_seconds()
         for key in keys:
-            try:
-                self._rank.kv_get(self._key(key), seconds)
-            except Timeout as err:
-                raise dist.DistStoreError(f"wait timeout after {seconds} s for key {key!r}: {err}") from None
+            self._await(key, seconds)
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
         """Sets a key that has the expected value, or is missing where nothing is expected; returns what it has then."""
@@ -148,70 +190,9 @@ class Store(dist.Store):  # type: ignore[name-defined, misc]
         return Store(self._rank, self._prefix, self._timeout)
 
 
-def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:
-    """Waits until all ranks of the job are here for the epoch that is to come, before it has been planned: new processes that
-    have not attached yet, and survivors of the epoch that was closed. Returns a name that this gathering alone has, and the
-    epoch.
-
-    Each process draws a number, writes it under its rank, reads all of them, and comes to a barrier that is named after them all.
-    A process that dies before the barrier is replaced by one that draws another number, which the others read when they look
-    again. One that dies after it and before it has attached is nobody's fault to record: its successor draws a higher number,
-    which those who wait for their orders notice (:func:`scattered`), so that all meet again.
-
-    Of two processes of a rank (slow to start, it was started elsewhere too) the later one meets the others; were both to write their numbers in
-    turn, some would meet the one and some the other. The earlier draws again after YIELD looks, as the later one may be dead. If the earlier
-    one has met them all and attaches, the epoch is planned for a gathering that those have left who saw the later one come. The others would
-    wait for them: they close that epoch.
-    """
-    end, epoch, drawn, me, yielded = time.monotonic() + timeout, 0, 0, 0, 0
-    mine = f"meet/{rank.number}"
-    left, rank.met = rank.met, None
-    while True:
-        try:
-            epoch = rank.scope()
-            if epoch != drawn or yielded == YIELD:
-                drawn, me, yielded = epoch, rank.kv_add(ARRIVALS, 1), 0
-            if rank.kv_check(mine) and int(rank.kv_get(mine, LOOK)) > me:
-                yielded += 1
-                rank.kv_get(f"{mine}/yields", LOOK)  # which nobody sets
-            rank.kv_set(mine, b"%d" % me)
-            numbers = [int(rank.kv_get(f"meet/{r}", LOOK)) for r in range(rank.world)]
-            if numbers[rank.number] != me:
-                continue  # another process of the rank wrote at the same time: it is met, or this one, and not both
-            log.debug("replicad: rank %d meets %s for epoch %d", rank.number, numbers, epoch)
-            name = hashlib.sha256(repr((epoch, numbers)).encode()).hexdigest()[:16]
-            rank.barrier(f"meet/{name}", rank.world, LOOK)
-            rank.met = Gathering(epoch, max(numbers))
-            return name, epoch
-        except (Fenced, Timeout) as err:
-            log.debug("replicad: rank %d: %s", rank.number, err)
-            if left is not None and left.epoch == epoch == rank.ordered:
-                with contextlib.suppress(Error):  # else at the next look
-                    rank.fail(f"epoch {epoch} was planned for a gathering that rank {rank.number} had left, since one more process had come to it: all ranks meet again")
-            if time.monotonic() >= end:
-                raise Timeout(f"not all {rank.world} ranks came together within {timeout} s: {err}") from None
-
-
-def scattered(rank: Rank) -> bool:
-    """Whether all ranks must meet again, asked before the rank's order has come: a process has come to meet the others after the
-    gathering that this one is of, in the place of one that died before it had attached; or the epoch that they met for is over."""
-    try:
-        return rank.met is not None and int(rank.kv_get(ARRIVALS, LOOK)) > rank.met.number
-    except Fenced:
-        return True
-    except Timeout:
-        return False
-
-
-#: Counts those who came to meet for an epoch.
-ARRIVALS = "meet/arrivals"
 #: sys.excepthook as it was before torch made it say the rank, and after: each group would put one more word before every line of a
 #: traceback, and keep one more function for ever.
 _excepthooks: tuple[Callable[..., object], Callable[..., object]] | None = None
-#: How long a gathering is waited for before the numbers are read again, in seconds.
-LOOK = 2.0
-#: How many looks a process leaves the meeting to a later one of its rank.
-YIELD = 5
 
 
 def _forget() -> None:
@@ -233,7 +214,7 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
     where the model is sharded before its state can be registered, or in a block that is run again) all ranks meet for the
     epoch that is to come.
     """
-    global _excepthooks
+    global _excepthooks, _meeting
     rank = over if isinstance(over, Rank) else over.rank
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -241,18 +222,42 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
     if _excepthooks is not None and sys.excepthook is _excepthooks[1]:
         sys.excepthook = _excepthooks[0]
     rank.drop()
-    joined = None if isinstance(over, Rank) or not over.resumed else over.order
-    if joined is not None:
-        prefix, what = f"pg/{joined.epoch}", f"epoch {joined.epoch}"
-    else:
-        name, epoch = meet(rank)
-        prefix, what = f"pg/{name}", f"the coming epoch {epoch}"
     plain = sys.excepthook
-    try:
-        with connections():
-            dist.init_process_group(backend, store=Store(rank, prefix), rank=rank.number, world_size=rank.world, **options)
-    except (Error, RuntimeError) as err:
-        if joined is not None and rank.fenced:
-            raise Fenced(f"while the process group of {what} was made: {err}") from err
-        raise
+    _meeting = weakref.ref(rank)
+    if isinstance(over, Rank) or not over.resumed:
+        while not _meet_and_make(rank, backend, options):
+            pass
+    else:
+        try:
+            _make(rank, f"pg/{over.order.epoch}", backend, options)
+        except (Error, RuntimeError) as err:
+            if rank.fenced:
+                raise Fenced(f"while the process group of epoch {over.order.epoch} was made: {err}") from err
+            raise
     _excepthooks = plain, sys.excepthook
+
+
+def _make(rank: Rank, prefix: str, backend: str, options: dict[str, Any]) -> None:
+    with connections():
+        dist.init_process_group(backend, store=Store(rank, prefix), rank=rank.number, world_size=rank.world, **options)
+
+
+def _meet_and_make(rank: Rank, backend: str, options: dict[str, Any]) -> bool:
+    """Has all ranks meet and makes their group; False where one of them died before it was made, or the epoch is closed."""
+    name, epoch = meet(rank)
+    try:
+        _make(rank, f"pg/{name}", backend, options)
+        return True
+    except Fenced as err:
+        why: BaseException = err
+    except (Error, RuntimeError) as err:
+        if not scattered(rank):
+            raise
+        why = err
+    log.info("replicad: rank %d meets the others again, for not all that met for epoch %d are left: %s", rank.number, epoch, why)
+    cut()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _forget()
+    rank.drop()
+    return False
