@@ -25,8 +25,9 @@ type child struct {
 	place *os.File // what it waits for its rank on; nil: it has one
 
 	// What is sent to it next, and when; zero: nothing.
-	nextAt  time.Time
-	nextSig syscall.Signal
+	nextAt   time.Time
+	nextSig  syscall.Signal
+	signaled bool // by this launcher: its status says nothing of the program
 }
 
 type exited struct {
@@ -64,6 +65,7 @@ func (c *child) pid() uint64 { return uint64(c.cmd.Process.Pid) }
 
 // signal sends sig now and arms SIGKILL for later.
 func (c *child) signal(sig syscall.Signal, killAt time.Time) {
+	c.signaled = true
 	_ = syscall.Kill(-c.cmd.Process.Pid, sig) // its end is noticed by wait, whatever this returns
 	if sig == syscall.SIGKILL {
 		c.nextAt = time.Time{}

@@ -252,6 +252,10 @@ func (l *launcher) onExit(e exited) {
 	delete(l.children, e.child.rank)
 	l.opt.Logf("rank %d: process %d ended with status %d", e.child.rank, e.child.pid(), e.status)
 	l.report(wire.RunExited{Rank: e.child.rank, Status: e.status, PID: e.child.pid()})
+	if l.stopping && l.code == 0 && l.err == nil && e.status != 0 && !e.child.signaled {
+		l.code = 1
+		l.opt.Logf("rank %d failed when the job had finished: what a program does after leaving it (a last save, say) is not done again; do it before", e.child.rank)
+	}
 	l.startPatience()
 }
 

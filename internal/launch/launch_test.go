@@ -398,25 +398,38 @@ func TestSignalsAreForwardedThenKilled(t *testing.T) {
 }
 
 func TestDoneGivesRanksTimeToEnd(t *testing.T) {
-	d, gate := newDaemon(t), filepath.Join(t.TempDir(), "gate")
+	t.Run("well", func(t *testing.T) { testDone(t, 0, 0) })
+	t.Run("badly", func(t *testing.T) { testDone(t, 3, 1) }) // nobody does again what comes after the job, such as the last save
+}
+
+func testDone(t *testing.T, status, want int) {
+	d, gate, heard := newDaemon(t), filepath.Join(t.TempDir(), "gate"), make(chan struct{})
 	if err := syscall.Mkfifo(gate, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j := run(d, 1, "read x < "+gate+"; exit 0", func(o *Options) { o.Grace = patience })
+	j := run(d, 1, fmt.Sprintf("read x < %s; exit %d", gate, status), func(o *Options) {
+		o.Grace = patience
+		o.Logf = func(format string, _ ...any) {
+			if strings.Contains(format, "is done") {
+				close(heard)
+			}
+		}
+	})
 	p := d.welcome()
 	p.start(0, 1)
 	p.running()
 	p.done(0, "finished")
+	<-heard
 	f, err := os.OpenFile(gate, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.Close()
-	if x := p.exited(); x.Status != 0 {
-		t.Errorf("a rank that was about to end has status %d", x.Status)
+	if x := p.exited(); int(x.Status) != status {
+		t.Errorf("a rank that was about to end has status %d, want %d", x.Status, status)
 	}
-	if code, err := j.wait(); code != 0 || err != nil {
-		t.Errorf("code %d, %v", code, err)
+	if code, err := j.wait(); code != want || err != nil {
+		t.Errorf("code %d, want %d; %v", code, want, err)
 	}
 }
 

@@ -8,7 +8,7 @@ static int arguments(rp_handle *h, const char *call, int64_t timeout_ns, int64_t
 	*deadline = rpi_deadline(timeout_ns);
 	if (*deadline < 0)
 		return rpi_error(err, RP_EINVAL, "%s: timeout %lld ns is negative", call, (long long)timeout_ns);
-	return h->control ? RP_OK : rpi_error(err, RP_ESTATE, "%s: before rp_attach", call);
+	return h->control ? RP_OK : rpi_error(err, RP_ESTATE, "%s: before rp_attach: the rank has not joined the job yet", call);
 }
 
 /* An order counts if its epoch is open for loading, and if it is not the initialisation that this handle has done. */

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 WRONG = {
     "nothing": set(),
     "scheduler": {"optim.groups[0].lr", "scheduler.last_epoch", "scheduler._step_count", "scheduler._last_lr[0]"},
+    "validated": {"optim.groups[0].lr"},
     "rate": {"optim.groups[0].lr"},
     "average": {"average.value"},
     "draw": {"torch's CPU generator"},
@@ -61,7 +62,10 @@ def train(wrong):
             optimizer.state[model[0].weight]["exp_avg"].add_(1)
     if wrong == "scheduler":
         scheduler.step()
-    if wrong == "rate":
+    if wrong == "validated":
+        with torch.no_grad():
+            model(torch.ones(2, 4))
+    if wrong in ("rate", "validated"):
         optimizer.param_groups[0]["lr"] *= 0.5
     if wrong == "average":
         average.value = 0.0

@@ -282,7 +282,7 @@ def _exact(session: Session, groups: Groups, live: dict[str, list[Any]]) -> Iter
             "" if one else f"where nodes differ, set OMP_NUM_THREADS={n} on all of them",
         )
     if session._objects.keep_rng:
-        yield Verdict("generators", True, "every generator is kept as it was when the step began")
+        yield Verdict("generators", True, "those that are listed are kept as they were when the step began; one of your own with replicad.rng.add()")
     else:
         yield Verdict("generators", False, "they are not kept (keep_rng=False)", "leave keep_rng out")
     ours = [isinstance(o, data.Loader) for o in session._objects.data.values()]

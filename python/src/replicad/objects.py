@@ -75,8 +75,9 @@ class Objects:
     def _settle(self) -> None:
         for what in (self.schedulers, self.scalers, self.data, self.extra):
             for name, obj in what.items():
+                remedy = "use replicad.data.Loader, or torchdata's StatefulDataLoader" if what is self.data else "give it both, or leave it out"
                 if not (callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None))):
-                    raise SessionState(f"{name}: {type(obj).__name__} has no state_dict and load_state_dict: give it both, or leave it out")
+                    raise SessionState(f"{name}: {type(obj).__name__} has no state_dict and load_state_dict: {remedy}")
         # A plateau scheduler sees a metric that may be the rank's own.
         own = {k: s for k, s in self.schedulers.items() if isinstance(s, torch.optim.lr_scheduler.ReduceLROnPlateau)}
         self._common = {k: s for k, s in (self.schedulers | self.scalers).items() if k not in own}

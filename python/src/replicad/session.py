@@ -80,7 +80,7 @@ class Session:
 
     ``model``, ``optimizer``, ``scheduler`` and ``scaler`` may each be one object, a list or a dict by name. ``data`` is
     what says which samples come next (a sampler or loader with ``state_dict``). ``extra`` holds further objects with
-    ``state_dict`` and ``load_state_dict``. ``shared_buffers(name)`` says which buffers are equal on all ranks of the replica
+    ``state_dict`` and ``load_state_dict``. ``shared_buffers(name)`` says of a buffer, under the name that messages give it, whether it is equal on all ranks of the replica
     group; the others are kept for each rank. ``debug`` hashes every tensor at the end of a step and the beginning of the next, and
     names what changed between. ``connection`` is what :func:`replicad.connect` returned, where it was needed before. ``staging``
     puts host memory between host tensors and the arena, as device tensors always have it: it costs a copy, and lets
@@ -186,12 +186,12 @@ class Session:
     def _read_shared(self) -> Any:
         return self._objects.common() | {"trained": self._trained.value()}
 
-    def _on_forward(self, *_: Any) -> None:
+    def _on_forward(self, module: torch.nn.Module, *_: Any) -> None:
         if torch.compiler.is_compiling():
             return
         if self._at >= 0 and self._pid == os.getpid():
             self._present("a forward")
-            self._watch.forward()
+            self._watch.forward(training=module.training and torch.is_grad_enabled())
             for layer in self._trained.merged():
                 self._watch.say(
                     layer, f"{layer} is merged with its adapters: unmerging leaves rounding in base weights that are kept once; evaluate unmerged, or put a copy of them back"

@@ -44,7 +44,7 @@ def model_leaves(name: str, model: torch.nn.Module, shared_buffers: Callable[[st
             if b is None or key in module._non_persistent_buffers_set:
                 continue
             full = clean(f"{prefix}.{key}" if prefix else key)
-            shared = shared_buffers(full) or isinstance(module, torch.nn.SyncBatchNorm)
+            shared = shared_buffers(f"{name}.{full}") or isinstance(module, torch.nn.SyncBatchNorm)
             yield from leaves(f"{name}.{full}", b, "any", private=not shared)
 
 

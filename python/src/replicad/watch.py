@@ -59,6 +59,7 @@ class Watch:
         self._debug = debug
         self.leaves(leaves)
         self._at_exit: tuple[int, bytes | None] | None = None
+        self._looked = False  # since then, by a forward that was none of training
         self._at_resume: bytes | None = None
         self._digests: dict[str, bytes]
         self.seen: dict[str, str] = {}
@@ -90,6 +91,7 @@ class Watch:
                     f"{x.name} asks for no gradient and is kept once, but was changed before step {step}: a restart would bring the first values back; "
                     "let it ask for a gradient while the session is made (an averaged model, say), and it is copied at every step",
                 )
+        self._at_exit = None
         self._kept, self._before = now, [_version(x) for x in self._buffers]
         for x in self._leaves:
             if self._digests and digest(x.local) != self._digests[x.name]:
@@ -110,22 +112,25 @@ class Watch:
 
     def exited(self, step: int, generators: bytes | None) -> None:
         """A step has ended; ``generators`` is what its copy has of them, taken when the step began."""
-        self._at_exit = step, generators
+        self._at_exit, self._looked = (step, generators), False
         self._digests = {x.name: digest(x.local) for x in self._leaves}
 
-    def forward(self) -> None:
-        """The next forward begins."""
+    def forward(self, training: bool) -> None:
+        """A forward begins. After one that is none of training (an evaluation's) what changes is as lost as before it, so that the next one looks again."""
         drawn, self._at_resume = _drawn(self._at_resume, self._generators()) if self._at_resume is not None else [], None
         for name in drawn:
             self.say(
                 name,
                 f"{name}: random numbers were drawn between resume and the first forward; a process that resumes draws them as well, from where its step began, and "
-                "goes on with others than an undisturbed run: draw what is drawn once before the session is made, or in `with replicad.rng.preserved()`",
+                "goes on with others than an undisturbed run. That is right where every step draws before its forward; what is drawn once a process (a DataLoader's seed: "
+                "give it generator=torch.Generator()) belongs before the session, or into `with replicad.rng.preserved()`",
             )
-        if self._at_exit is None:
+        if self._at_exit is None or (self._looked and not training):
             return
         step, generators = self._at_exit
-        self._at_exit = None
+        self._looked = True
+        if training:
+            self._at_exit = None
         for c in self._capsules:
             if (now := c.changed()) is not None:
                 for path in (p for p in differences(c.value(), now, "") if not p.startswith(ELSEWHERE)):
