@@ -249,4 +249,4 @@ def test_frozen_and_buffers() -> None:
     assert kinds["m.0.bias"] == ("window", False)
     assert kinds["m.1.running_mean"] == ("any", True)
     assert "m.scratch" not in kinds
-    assert {x.name: x.private for x in model_leaves("m", model, lambda n: n.endswith("running_mean"))}["m.1.running_mean"] is False
+    assert {x.name: x.private for x in model_leaves("m", model, lambda n: n == "m.1.running_mean")}["m.1.running_mean"] is False

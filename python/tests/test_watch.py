@@ -87,6 +87,38 @@ with replicad.Session(model=model, optimizer=optimizer, scheduler=scheduler, ext
 """
 
 
+def test_samples_that_nobody_counts(run: Callable[..., str]) -> None:
+    """An iterable dataset says how far it is, but those of a loader's workers are the ones that are iterated."""
+    out = run(
+        """
+        import torch, replicad
+
+        class Numbers(torch.utils.data.IterableDataset):
+            at = 0
+            def __iter__(self):
+                while True:
+                    self.at += 1
+                    yield torch.full((4,), float(self.at))
+            def state_dict(self): return {"at": self.at}
+            def load_state_dict(self, s): self.at = s["at"]
+
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        counted, copied = Numbers(), Numbers()
+        batches = iter(torch.utils.data.DataLoader(copied, num_workers=1, generator=torch.Generator()))
+        with replicad.Session(model=model, optimizer=optimizer, data={"counted": counted, "copied": copied}) as session:
+            session.resume()
+            for _, x, y in zip(range(12), batches, counted):
+                model(x + y).sum().backward()
+                with session.step():
+                    optimizer.step()
+                    optimizer.zero_grad()
+            print("NOTICED", *session.noticed)
+        """
+    )
+    assert "NOTICED data.copied\n" in out
+
+
 def test_what_is_noticed(run: Callable[..., str]) -> None:
     out = run(TRAIN, *WRONG)
     noticed = json.loads(next(line for line in out.splitlines() if line.startswith("NOTICED")).removeprefix("NOTICED "))

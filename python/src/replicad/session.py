@@ -367,7 +367,9 @@ class Session:
                 )
             self._watch.entering(step)
             self._carried.look(self._watch.say, step)
-            generators = self._before.write()["rng"]
+            own = self._before.write()
+            self._watch.samples(own["data"])
+            generators = own["rng"]
             self._staging.small()
             self._own = None if self._rank.step_enter(step, timeout) else self._own_now()
             self._inside = mark = object()

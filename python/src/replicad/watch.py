@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 
-from . import rngcodec
+from . import capsule, rngcodec
 from .state import Capsule, Leaf
 
 __all__ = ["Watch", "differences", "digest"]
 
 log = logging.getLogger("replicad")
 
+#: So many steps without a new sample are a source of samples that does not count them.
+STILL = 10
 #: What may differ in a forward and be back when the step begins (a forward with adapters switched off); looked at then.
 ELSEWHERE = "trained."
 
@@ -62,6 +64,7 @@ class Watch:
         self._looked = False  # since then, by a forward that was none of training
         self._at_resume: bytes | None = None
         self._digests: dict[str, bytes]
+        self._samples: dict[str, tuple[bytes, int]] = {}  # by source: its first state, and how many steps have begun with it
         self.seen: dict[str, str] = {}
 
     def leaves(self, leaves: Iterable[Leaf]) -> None:
@@ -75,7 +78,7 @@ class Watch:
 
     def reset(self) -> None:
         """State was loaded, or is about to be: what was seen before says nothing about it."""
-        self._at_exit, self._at_resume, self._digests, self._kept = None, None, {}, None
+        self._at_exit, self._at_resume, self._digests, self._kept, self._samples = None, None, {}, None, {}
 
     def resumed(self) -> None:
         """The loaded state is in place."""
@@ -97,6 +100,20 @@ class Watch:
             if self._digests and digest(x.local) != self._digests[x.name]:
                 when = "never" if x.changes == "never" else "only inside `with session.step()`"
                 self.say(x.name, f"{x.name} changed between steps {step - 1} and {step}, though it is taken to change {when}: the copy of step {step - 1} may be torn")
+
+    def samples(self, states: dict[str, Any]) -> None:
+        """A step begins; ``states`` are those of what says which samples come next. One that moves once is not looked at again."""
+        for name, state in states.items():
+            first, steps = self._samples.get(name, (b"", 0))
+            if 0 <= steps <= STILL:
+                now = capsule.pack(state, name)
+                self._samples[name] = (first or now, steps + 1 if not first or first == now else -1)
+            if steps == STILL and self._samples[name][1] > STILL:
+                self.say(
+                    name,
+                    f"{name} has the state that it had {STILL} steps ago: a restart begins with the same samples again. What is iterated in worker processes is a copy that "
+                    "nobody hears of: use replicad.data.Loader, or torchdata's StatefulDataLoader",
+                )
 
     def updated(self, step: int) -> bool:
         """Whether buffers changed inside of the step that ends; those that are the rank's own were copied when it began."""
