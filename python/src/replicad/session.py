@@ -351,7 +351,7 @@ class Session:
 
         ``updated=False`` for a step that runs no update (overflow). It is a step all the same, and gradients are not kept: micro-batches whose gradients
         are added up lie before one block. An exception inside leaves the state torn: it is
-        reported, and the rank goes back to the step before.
+        reported, and the job goes back to the newest step that it has whole: the one before, or where steps are faster than commits an older one.
         """
         self._between("a step")
         if self._left:
