@@ -37,7 +37,7 @@ def test_another_model(changes: dict[str, object], words: str) -> None:
 def test_whose_a_buffer_is() -> None:
     m, shared = model(), set[str]()
     objects = Objects({"model": m}, lambda name: name in shared, False)
-    shared.add("1.running_var")
+    shared.add("model.1.running_var")
     with pytest.raises(Mismatch, match=r"model.1.running_var is float32 \(4,\), a buffer, was float32 \(4,\), a buffer, the rank's own"):
         objects.replaced({"model": model()})
 
