@@ -51,8 +51,9 @@ def held():
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/children") as f:
             children += len(f.read().split())
+    opened = {fd: os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}  # which one stays, when one does
     return {
-        "descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task")), "children": children,
+        "opened": [*opened.values()], "descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task")), "children": children,
         "maps": maps, "resident": resident, "objects": len(gc.get_objects()),
     }
 
