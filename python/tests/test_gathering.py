@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from conftest import Daemon
-from replicad import Rank, Timeout
+from replicad import Rank, Timeout, gathering
 from replicad.gathering import ARRIVALS, LAST, LOOK, meet, scattered
 from replicad.testing import Fault, Faults
 
@@ -229,3 +229,29 @@ def test_a_number_that_is_drawn_again_is_of_another_process(meeting: Meeting) ->
 
     other.kv_delete(LAST)  # so does a daemon that takes it along
     assert scattered(other)
+
+
+def test_who_came_last_and_died_before_it_met_anybody_is_not_waited_for(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its token stays, and no other process comes. Who reads it asks again every LOOK, and draws again after YIELD of these."""
+    monkeypatch.setattr(gathering, "YIELD", 1)
+    one, _, other = meeting.ranks
+    reads: list[str] = []
+
+    def dead(rank: Rank, who: str) -> None:
+        barrier = rank.barrier
+
+        def passed(name: str, members: int, timeout: float | None = None) -> None:
+            barrier(name, members, timeout)
+            reads.append(who)
+            if reads.count(who) == 1:
+                rank.kv_set(LAST, b"9:dead")
+
+        rank.barrier = passed  # type: ignore[method-assign]
+
+    dead(one, "one")
+    dead(other, "other")
+    for thread in [meeting.come("one", one, 60), meeting.come("other", other, 60)]:
+        thread.join()
+    assert meeting.met["one"] is not None
+    assert meeting.met["one"] == meeting.met["other"]
+    assert len(reads) < 12, f"{len(reads)} reads of who came last"

@@ -25,7 +25,7 @@ ARRIVALS = "meet/arrivals"
 LAST = "meet/last"
 #: How long a gathering is waited for before the tokens are read again, in seconds.
 LOOK = 2.0
-#: How many looks a process leaves the meeting to a later one of its rank.
+#: How many looks a process leaves the meeting to one that has come later, before it draws again.
 YIELD = 5
 #: What a daemon that is away, or has no leader, makes of a question: it is asked again.
 _UNANSWERED = (Timeout, Gone, Again)
@@ -77,7 +77,8 @@ def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:
             if met.last in tokens:
                 rank.met = met
                 return name, epoch
-            left = met  # one more came meanwhile, which those who have gone on will see
+            left, yielded = met, yielded + 1  # one more came meanwhile, which those who have gone on will see; or it came and died
+            rank.kv_get(f"{mine}/yields", LOOK)
         except (Fenced, *_UNANSWERED) as err:
             log.debug("replicad: rank %d: %s", rank.number, err)
             if left is not None and left.epoch == epoch == rank.ordered:
