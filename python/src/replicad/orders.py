@@ -83,8 +83,7 @@ class _Waiting(threading.Thread):
         if not self._got.wait(timeout):
             raise Timeout("resume: no order yet; the job waits for other ranks, or has no quorum: replicad status says for whom")
         self.join()
-        if self in self._rank._threads:
-            self._rank._threads.remove(self)
+        self._rank._threads.remove(self)
         if self._error is not None:
             raise self._error
         assert self._order is not None
