@@ -118,18 +118,19 @@ class Interrupter:
                 continue  # it was on its way already
 
 
-#: What starts and ends a data loader's worker processes, by module and function.
+#: What starts and ends a data loader's worker processes, and takes the memory of a batch from them, by module and function.
 _WORKERS = {
     ("torch.utils.data.dataloader", "__init__"),
     ("torch.utils.data.dataloader", "_shutdown_workers"),
+    ("torch.multiprocessing.reductions", "rebuild_storage_fd"),
     ("multiprocessing.process", "start"),
     ("multiprocessing.util", "__call__"),
 }
 
 
 def _unsafe(thread: int) -> bool:
-    """Whether a thread is in a destructor, or starts or ends worker processes: what an exception there leaves half done (a child that
-    was waited for and is not known to be gone, descriptors that nobody closes) is never put right."""
+    """Whether a thread is in a destructor, or starts or ends worker processes or takes a batch from one: what an exception there leaves half
+    done (a child that was waited for and is not known to be gone, descriptors that nobody closes) is never put right."""
     frame = sys._current_frames().get(thread)
     while frame is not None:
         name = frame.f_code.co_name
