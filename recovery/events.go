@@ -101,6 +101,9 @@ type (
 	}
 	// Capture has all survivors capture their live state, which stands whole at that generation.
 	Capture struct{ Generation replica.Generation }
+	// Mirror has every node that holds a part of that generation in a rank's arena send it to the part's mirrors: the job is to
+	// resume there, waits for a process, and has fewer copies of some part than it wants.
+	Mirror struct{ Generation replica.Generation }
 	// ScanDurable asks for DurableFound.
 	ScanDurable struct{}
 	// AskRegions asks a node for Regions of a part that lies sealed in the arena of a rank there.
@@ -122,6 +125,7 @@ type (
 func (Propose) effect()     {}
 func (Offer) effect()       {}
 func (Capture) effect()     {}
+func (Mirror) effect()      {}
 func (ScanDurable) effect() {}
 func (AskRegions) effect()  {}
 func (Note) effect()        {}
@@ -182,11 +186,12 @@ type Verdict struct {
 	Why     Why
 	Reason  string
 	WaitFor []replica.NodeName
-	Ranks   []replica.Rank // of a wait for ranks
-	Until   time.Duration  // of a wait for holders: when the planner goes on without them
-	Scan    bool           // the planner may read disk and has not seen what lies there
-	Final   bool           // of Stuck: no node that is away could change it
-	dispute *dispute       // of Stuck: the disputed initial state
+	Ranks   []replica.Rank     // of a wait for ranks
+	Scarce  replica.Generation // of a wait for ranks: what the job would resume at, where some part of it has too few copies
+	Until   time.Duration      // of a wait for holders: when the planner goes on without them
+	Scan    bool               // the planner may read disk and has not seen what lies there
+	Final   bool               // of Stuck: no node that is away could change it
+	dispute *dispute           // of Stuck: the disputed initial state
 
 	disputed *replica.Dispute // of Stuck: that of a later step
 }

@@ -43,6 +43,7 @@ type Leader struct {
 	lastFault time.Duration
 	faults    []replica.Fault // recorded when last looked
 	capture   capturing
+	mirrored  replica.Generation // that the nodes were told to mirror
 	durable   []DurableGen
 	scanned   bool
 	unread    string        // why the durable tier could not be searched, the last time
@@ -101,6 +102,7 @@ func (l *Leader) learn(ev Event) {
 		l.up[ev.Holder.Node] = true
 		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer
 		l.askAgain(ev.Holder.Node)
+		l.mirrored = replica.Generation{}
 	case NodeGone:
 		delete(l.up, ev.Node)
 		l.withdraw(ev.Node)
@@ -167,7 +169,7 @@ func olderNodes(view, than map[replica.NodeName]replica.Node) bool {
 }
 
 func (l *Leader) resetRecovery() {
-	l.capture, l.durable, l.scanned, l.unread, l.scanNext, l.loaded = capturing{}, nil, false, "", 0, loading{}
+	l.capture, l.mirrored, l.durable, l.scanned, l.unread, l.scanNext, l.loaded = capturing{}, replica.Generation{}, nil, false, "", 0, loading{}
 	maps.DeleteFunc(l.away, func(n replica.NodeName, _ time.Duration) bool { return l.involved(n) }) // they have their time from each fence on
 }
 

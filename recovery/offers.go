@@ -101,7 +101,7 @@ func (l *Leader) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 	if !ok {
 		l.wakeAt(o.since + launcherPatience)
 		l.wakeAt(o.again)
-		return l.now < o.since+launcherPatience || o.failed > 0 && l.now < o.again
+		return l.now < o.since+launcherPatience || o.failed > 0 && l.now < o.again || l.linksSoon(in, l.job.Ranks[r].Node)
 	}
 	o.node, o.at = n, l.now
 	l.wakeAt(l.now + l.t.Claim)
@@ -114,13 +114,13 @@ func (l *Leader) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 func (l *Leader) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.NodeName, bool) {
 	home, rung := l.job.Ranks[r], rungOf(l.job, r)
 	if home.Incarnation != 0 && rung == Process && !slices.Contains(o.tried, home.Node) && l.now < o.since+l.t.Claim {
-		if _, connected := in.current(home.Node); connected && l.admissible(home.Node) {
-			if l.free(in, home.Node) > 0 {
-				return home.Node, true
-			}
-			if l.now < o.since+launcherPatience {
-				return "", false
-			}
+		_, connected := in.current(home.Node)
+		switch {
+		case !l.admissible(home.Node):
+		case connected && l.free(in, home.Node) > 0:
+			return home.Node, true
+		case connected && l.now < o.since+launcherPatience, l.linksSoon(in, home.Node):
+			return "", false
 		}
 	}
 	first := home.Incarnation == 0
@@ -144,6 +144,18 @@ func (l *Leader) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.N
 		}
 	}
 	return best.node, found
+}
+
+// linksSoon tells whether a node's stream was lost, or its leader, so short a time ago that it may just not have linked again: a
+// process for a rank may be on its way there, and another one elsewhere would be in its way.
+func (l *Leader) linksSoon(in *PlanInput, n replica.NodeName) bool {
+	_, connected := in.current(n)
+	away, missed := l.away[n]
+	if connected || !missed || !l.admissible(n) || l.now >= away+launcherPatience {
+		return false
+	}
+	l.wakeAt(away + launcherPatience)
+	return true
 }
 
 // underWay is a node on which a process runs for a vacant rank without having been asked for by this leader: its launcher began by

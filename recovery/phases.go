@@ -140,7 +140,18 @@ func (l *Leader) plan() {
 		}
 		l.wakeAt(v.Until)
 	case ForRanks:
+		l.mirror(v.Scarce)
 		l.awaitRest(&in, v.Ranks)
+	}
+}
+
+// mirror has the generation that the job is to resume at copied while it waits for processes. What was sealed last may lie on its
+// node alone, since the fence came before its push; the wait takes as long as a program takes to start, or a node to be replaced,
+// and a further fault in it must not cost the step.
+func (l *Leader) mirror(g replica.Generation) {
+	if l.job.Phase == replica.Closed && !g.IsZero() && g != l.mirrored {
+		l.mirrored = g
+		l.out = append(l.out, Mirror{g})
 	}
 }
 

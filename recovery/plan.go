@@ -25,9 +25,24 @@ func Plan(in PlanInput) (replica.Plan, Verdict) {
 		return replica.Plan{}, v
 	}
 	if ranks := in.unready(); len(ranks) > 0 {
-		return replica.Plan{}, Verdict{Kind: Wait, Why: ForRanks, Ranks: ranks, Reason: fmt.Sprintf("ranks %v are not yet claimed and at rest", ranks), Scan: v.Scan}
+		v = Verdict{Kind: Wait, Why: ForRanks, Ranks: ranks, Reason: fmt.Sprintf("ranks %v are not yet claimed and at rest", ranks), Scan: v.Scan}
+		if in.scarce(ch) {
+			v.Scarce = ch.gen
+		}
+		return replica.Plan{}, v
 	}
 	return in.write(ch), Verdict{Kind: Ready, Reason: ch.reason, Scan: v.Scan}
+}
+
+// scarce tells whether memory holds some part of a choice on fewer nodes than a commit would need.
+func (in *PlanInput) scarce(ch choice) bool {
+	return slices.ContainsFunc(ch.lots, func(l lot) bool {
+		nodes := make(map[replica.NodeName]bool)
+		for _, c := range l.copies {
+			nodes[c.holder.Node] = true
+		}
+		return len(nodes) > 0 && len(nodes) < in.Job.Copies
+	})
 }
 
 // Required are the nodes whose acknowledgement a plan needs: every registered one outside the fault set, the unobserved too.

@@ -484,6 +484,15 @@ func (w *world) carryOut(e recovery.Effect) {
 				}
 			}
 		}
+	case recovery.Mirror:
+		w.say("mirror %v", e.Generation)
+		for _, d := range w.nodes {
+			for _, h := range d.parts {
+				if d.up && h.Generation == e.Generation && !h.Mirror {
+					w.seal(h.Rank, h.Generation, h.Part.Kind)
+				}
+			}
+		}
 	case recovery.ScanDurable:
 		w.scans++
 		w.say("scan the durable tier")

@@ -415,6 +415,10 @@ func (l *leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 			for _, n := range l.links {
 				n.send(kindCapture, captureOrder{id, e.Generation})
 			}
+		case recovery.Mirror:
+			for _, n := range l.links {
+				n.send(kindMirror, mirrorOrder{id, led.job.ClosedEpoch, e.Generation})
+			}
 		case recovery.AskRegions:
 			if n := l.links[e.Node]; n != nil { // one that links anew is asked again
 				n.send(kindAskRegions, regionsOrder{id, e.Generation, e.Part, e.Rank, e.Root})

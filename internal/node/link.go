@@ -245,6 +245,8 @@ func decodeFromLeader(kind wire.Kind, body []byte) (any, error) {
 		return decode[offer](body)
 	case kindCapture:
 		return decode[captureOrder](body)
+	case kindMirror:
+		return decode[mirrorOrder](body)
 	case kindRecheck:
 		return decode[corruptCopy](body)
 	case kindClaimReply:

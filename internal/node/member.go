@@ -272,6 +272,11 @@ func (m *member) leaderSays(msg any) {
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.captureNow(lj, msg.Generation)
 		}
+	case mirrorOrder:
+		if lj := m.jobs[msg.Job]; lj != nil {
+			lj.scarce = msg
+			m.mirrorScarce(lj)
+		}
 	case corruptCopy:
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.recheck(lj, msg)
@@ -382,6 +387,7 @@ func (m *member) tick() time.Duration {
 		m.peersLost(lj)
 		m.pulses(lj)
 		m.retryRestores(lj)
+		m.mirrorScarce(lj)
 		if lj.job.Phase == replica.Open {
 			m.answerCandidate(lj)
 			m.mirrorAgain(lj)

@@ -40,6 +40,7 @@ const (
 	kindStatusReply wire.Kind = 57
 	kindBeat        wire.Kind = 58 // the leader is there
 	kindAskRegions  wire.Kind = 63
+	kindMirror      wire.Kind = 96
 )
 
 // maxLinkFrame caps a frame on a link, in bytes: a view of 80,000 ranks is below it.
@@ -256,6 +257,13 @@ type offer struct {
 	Job    replica.JobID       `cbor:"1,keyasint"`
 	Rank   replica.Rank        `cbor:"2,keyasint"`
 	Expect replica.Incarnation `cbor:"3,keyasint"`
+}
+
+// mirrorOrder has a node send what it holds of a generation to its mirrors while the job is closed.
+type mirrorOrder struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Epoch      replica.Epoch      `cbor:"2,keyasint"` // the closed one
+	Generation replica.Generation `cbor:"3,keyasint"`
 }
 
 type captureOrder struct {

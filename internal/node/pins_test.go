@@ -126,6 +126,53 @@ func TestCandidateSealedBeforeIsMirrored(t *testing.T) {
 	}
 }
 
+// While a closed job waits for a process, what it is to resume at goes to its mirrors, candidate or not, until they have it.
+func TestWhatAClosedJobResumesAtIsMirrored(t *testing.T) {
+	d := newDesk(t)
+	job := newJob()
+	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
+	lj := d.put(job)
+	lr := d.attach(lj, 0)
+	d.leaderSays(candidate(1, 5))
+	d.both(lr.arena, 1, gen(3, 6))
+	d.both(lr.arena, 2, gen(3, 7))
+	d.leaderSays(mirrorOrder{testJob, 3, gen(3, 6)})
+	if len(lr.pushed) != 0 {
+		t.Fatalf("sent in an open epoch: %v", lr.pushed)
+	}
+	lj.job = closed(job)
+	d.leaderSays(mirrorOrder{testJob, 2, gen(3, 6)}) // of an epoch before
+	if len(lr.pushed) != 0 {
+		t.Fatalf("sent by an old order: %v", lr.pushed)
+	}
+	d.leaderSays(mirrorOrder{testJob, 3, gen(3, 6)})
+	group, own := pushKey{"n2", replica.OfGroup(0), gen(3, 6)}, pushKey{"n2", replica.OfRank(0), gen(3, 6)}
+	for _, k := range []pushKey{group, own} {
+		if _, sent := lr.pushed[k]; !sent || len(lr.pushed) != 2 {
+			t.Fatalf("%v is to be sent; sent: %v", k, lr.pushed)
+		}
+	}
+	first := lr.pushed[group].sent
+	d.pushEnded(pushEnded{testJob, 0, own, nil})
+	for k, st := range lr.pushed {
+		lr.pushed[k] = pushState{st.sent.Add(-pushAgain), st.done}
+	}
+	d.tick()
+	if !lr.pushed[group].sent.After(first) {
+		t.Error("what did not arrive is not sent again")
+	}
+	if lr.pushed[own].sent.After(first) {
+		t.Error("what has arrived is sent again")
+	}
+}
+
+// A shard of gigabytes takes longer than a small part may.
+func TestPushLimit(t *testing.T) {
+	if small, large := pushLimit(1<<20), pushLimit(64<<30); small > 4*time.Second || large < 1000*time.Second {
+		t.Errorf("a push of 1 MiB may take %v, one of 64 GiB %v", small, large)
+	}
+}
+
 // Parts are answered as they are sealed, each once.
 func TestCandidateAnsweredPartByPart(t *testing.T) {
 	d := newDesk(t)

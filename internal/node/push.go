@@ -89,9 +89,26 @@ func (m *member) mirrorAgain(lj *localJob) {
 // mirrorCandidate sends what is sealed of the candidate to its mirrors: a replicated part that was sealed before its
 // generation became the candidate has not been sent yet.
 func (m *member) mirrorCandidate(lj *localJob, again bool) {
+	m.mirrorAll(lj, lj.candidate.Generation, again)
+}
+
+// mirrorScarce sends what is sealed here of the generation that the closed job is to resume at to its mirrors, until they have it:
+// the push of what was sealed last may have met the fence, and what is for freshness alone was never sent.
+func (m *member) mirrorScarce(lj *localJob) {
+	if g, ok := lj.resumesAt(); ok {
+		m.mirrorAll(lj, g, false)
+	}
+}
+
+// resumesAt is the generation that the leader has had mirrored since the epoch was closed.
+func (lj *localJob) resumesAt() (replica.Generation, bool) {
+	return lj.scarce.Generation, lj.job.Phase == replica.Closed && lj.scarce.Epoch == lj.job.ClosedEpoch
+}
+
+func (m *member) mirrorAll(lj *localJob, g replica.Generation, again bool) {
 	for _, lr := range lj.ranks {
 		for _, p := range lr.arena.Places() {
-			if info, err := lr.arena.sealed(p); err == nil && info.Generation == lj.candidate.Generation {
+			if info, err := lr.arena.sealed(p); err == nil && info.Generation == g {
 				m.mirror(lj, lr, p, info, again)
 			}
 		}
@@ -134,7 +151,7 @@ func (lj *localJob) speaker(g replica.GroupID) replica.Rank {
 // mirror sends a just sealed part to the nodes that mirror it: private parts every step, before the update they belong to
 // ends; replicated parts of a group that has too few nodes of its own, with the frozen part that they bind.
 func (m *member) mirror(lj *localJob, lr *localRank, p shm.Place, info shm.Info, again bool) {
-	if p.Kind == shm.Slot && lj.candidate.N != 0 && info.Generation != lj.candidate.Generation {
+	if at, scarce := lj.resumesAt(); p.Kind == shm.Slot && lj.candidate.N != 0 && info.Generation != lj.candidate.Generation && (!scarce || info.Generation != at) {
 		return // for freshness: only a candidate is worth the bytes, and the slot that a slow mirror would hold
 	}
 	for _, node := range lj.mirrorsOf(p.Kind, lr.rank) {
@@ -225,9 +242,18 @@ func (m *member) runPusher(ctx context.Context, pu *pusher) {
 }
 
 func (m *member) pushOne(ctx context.Context, lane transfer.Lane, p push) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, pushLimit(p.reader.manifest.Bytes))
 	defer cancel()
 	return transfer.Push(ctx, lane, p.key, p.reader)
+}
+
+// pushSlowest is the pace in bytes a second below which a push is given up: what waits behind it grows old meanwhile.
+const pushSlowest = 32 << 20
+
+// pushLimit is how long a push of so many bytes may take. With one limit for all, a large shard would never reach its mirror, and
+// nothing would be committed any more.
+func pushLimit(bytes uint64) time.Duration {
+	return 3*time.Second + time.Duration(float64(bytes)/pushSlowest*float64(time.Second))
 }
 
 // bulkLane is a lane over a bulk-class QUIC connection.

@@ -59,14 +59,16 @@ type store struct {
 	ctx context.Context
 }
 
-func (s store) check(k transfer.Key) (*localJob, error) {
+// check tells whether what a stream names is of now. A push is also taken in the epoch that was closed last, until its plan exists:
+// what its ranks sealed is as good as before, and may be all that is left when another node goes.
+func (s store) check(k transfer.Key, push bool) (*localJob, error) {
 	lj := s.m.jobs[k.Job]
 	switch {
 	case k.Cluster != s.m.cluster:
 		return nil, fmt.Errorf("a part of cluster %s, this is %s", k.Cluster, s.m.cluster)
 	case lj == nil || k.Epoch > lj.job.Epoch || k.Era > s.m.era:
 		return nil, transfer.ErrNotYet
-	case k.Era < s.m.era || lj.job.Phase == replica.Ended || k.Epoch <= lj.job.ClosedEpoch:
+	case k.Era < s.m.era || lj.job.Phase == replica.Ended || k.Epoch <= lj.job.ClosedEpoch && !(push && lj.job.Phase == replica.Closed && k.Epoch == lj.job.Epoch):
 		return nil, fmt.Errorf("%w: epoch %d of job %s is closed", transfer.ErrFenced, k.Epoch, lj.job.Name)
 	case int(k.Rank) >= len(lj.job.Ranks) || k.Incarnation != lj.job.Ranks[k.Rank].Incarnation:
 		return nil, fmt.Errorf("%w: incarnation %d does not hold rank %d", transfer.ErrFenced, k.Incarnation, k.Rank)
@@ -84,7 +86,7 @@ func (lj *localJob) mirrorsPlanned(r replica.Rank, n replica.NodeName) bool {
 func (s store) Open(peer replica.NodeName, k transfer.Key) (r transfer.Reader, err error) {
 	if !s.m.do(s.ctx, func() {
 		var lj *localJob
-		if lj, err = s.check(k); err != nil {
+		if lj, err = s.check(k, false); err != nil {
 			return
 		}
 		if peer != lj.job.Ranks[k.Rank].Node && !lj.mirrorsPlanned(k.Rank, peer) {
@@ -110,7 +112,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 	var place shm.Place
 	var staging *shm.Staging
 	admit := func() error {
-		if lj, err = s.check(k); err != nil {
+		if lj, err = s.check(k, true); err != nil {
 			return err
 		}
 		if k.Part != lj.part(placeKind(k.Part), k.Rank) || peer != lj.job.Ranks[k.Rank].Node {

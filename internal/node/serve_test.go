@@ -70,7 +70,7 @@ func TestTransfersAreChecked(t *testing.T) {
 		d.put(job)
 		k := keyFor(replica.OfRank(1), gen(3, 5), replica.Digest{})
 		c.key(&k)
-		lj, err := d.store().check(k)
+		lj, err := d.store().check(k, false)
 		kinds := []error{transfer.ErrNotYet, transfer.ErrFenced, transfer.ErrUnknownPart}
 		switch {
 		case c.want == nil && (err != nil || lj != d.jobs[testJob]):
@@ -79,6 +79,36 @@ func TestTransfersAreChecked(t *testing.T) {
 			t.Errorf("%s: %v, want an error that is not tried again", what, err)
 		case c.want != nil && c.want != foreign && !errors.Is(err, c.want):
 			t.Errorf("%s: %v, want %v", what, err, c.want)
+		}
+	}
+}
+
+// What ranks sealed before the fence is taken until the plan exists, from those that hold their ranks alone; nothing is served.
+func TestPushesAreTakenUntilThePlan(t *testing.T) {
+	for what, c := range map[string]struct {
+		key  func(*transfer.Key)
+		job  func(*replica.Job)
+		want error
+	}{
+		"closed":             {func(k *transfer.Key) {}, func(j *replica.Job) {}, nil},
+		"an epoch before":    {func(k *transfer.Key) { k.Epoch = 2 }, func(j *replica.Job) {}, transfer.ErrFenced},
+		"former incarnation": {func(k *transfer.Key) { k.Incarnation = 4 }, func(j *replica.Job) {}, transfer.ErrFenced},
+		"planned":            {func(k *transfer.Key) {}, func(j *replica.Job) { j.Phase, j.Epoch = replica.Planned, 4 }, transfer.ErrFenced},
+		"the plan's own":     {func(k *transfer.Key) { k.Epoch = 4 }, func(j *replica.Job) { j.Phase, j.Epoch = replica.Planned, 4 }, nil},
+		"its plan is closed": {func(k *transfer.Key) {}, func(j *replica.Job) { j.Epoch, j.ClosedEpoch = 4, 4 }, transfer.ErrFenced},
+		"ended":              {func(k *transfer.Key) {}, func(j *replica.Job) { j.Phase = replica.Ended }, transfer.ErrFenced},
+	} {
+		d := newDesk(t)
+		job := closed(newJob())
+		c.job(job)
+		d.put(job)
+		k := keyFor(replica.OfRank(1), gen(3, 5), replica.Digest{})
+		c.key(&k)
+		if _, err := d.store().check(k, true); !errors.Is(err, c.want) {
+			t.Errorf("%s: a push: %v, want %v", what, err, c.want)
+		}
+		if _, err := d.store().check(k, false); what == "closed" && !errors.Is(err, transfer.ErrFenced) {
+			t.Errorf("%s: a fetch: %v", what, err)
 		}
 	}
 }
@@ -231,6 +261,30 @@ func TestAccept(t *testing.T) {
 	if sealed := lj.parts(); len(sealed) != 1 {
 		t.Errorf("%d parts are held", len(sealed))
 	}
+}
+
+// What is pushed while the job is closed is held and reported, so that the plan may count on it.
+func TestAcceptWhileClosed(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(closed(newJob()))
+	k, man, chunks := d.private(lj, gen(3, 6), 3)
+	sink, done, err := d.accept("n2", k, man)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range chunks {
+		if err := sink.Put(i, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.serves(func() { err = done(nil) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := replica.Held{Part: replica.OfRank(1), Generation: gen(3, 6), Root: man.Root, Mirror: true, Rank: 1}
+	d.until("the report", func() bool {
+		return slices.ContainsFunc(only[replica.NodeReport](d.says()), func(r replica.NodeReport) bool { return slices.Contains(r.Parts, want) })
+	})
 }
 
 // A push that breaks off gives its place back, and nobody else's: by the time the member hears of it the place may hold the

@@ -23,6 +23,7 @@ const (
 	FirstControl    Kind = 32 // 32..63
 	FirstKeeper     Kind = 64 // 64..79
 	FirstCheckpoint Kind = 80 // 80..95
+	MoreControl     Kind = 96 // 96..127: 32..63 are all given out
 )
 
 // A frame is: magic u32, version u8, kind u8, reserved u16 (zero), length of the body u32, body, xxhash64 of all before it
