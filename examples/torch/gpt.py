@@ -35,10 +35,11 @@ from replicad.store import init_process_group
 @functools.cache
 def corpus() -> tuple[list[int], torch.Tensor]:
     """The alphabet, and the text as numbers of its characters."""
-    raw = common.TEXT.read_bytes()
-    alphabet = sorted(set(raw))
-    number = {b: i for i, b in enumerate(alphabet)}
-    return alphabet, torch.tensor([number[b] for b in raw], dtype=torch.int64)
+    text = torch.frombuffer(bytearray(common.TEXT.read_bytes()), dtype=torch.uint8).long()
+    alphabet = torch.bincount(text).nonzero().flatten()
+    number = torch.zeros(256, dtype=torch.int64)
+    number[alphabet] = torch.arange(len(alphabet))
+    return alphabet.tolist(), number[text]
 
 
 class Text(torch.utils.data.Dataset):
