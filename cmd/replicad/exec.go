@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"syscall"
@@ -28,7 +29,9 @@ func newExec(std stdio) *cobra.Command {
 			if err != nil {
 				return coded(exitUsage, fmt.Errorf("command %q: %w", args[0], err))
 			}
-			if err := launch.Create(cmd.Context(), opt); err != nil {
+			if err := launch.Create(cmd.Context(), opt); errors.Is(err, launch.ErrNoDaemon) {
+				return coded(exitNobody, err)
+			} else if err != nil {
 				return err
 			}
 			return fmt.Errorf("%s: %w", program, syscall.Exec(program, args, opt.Environ()))

@@ -34,6 +34,9 @@ func newRun(std stdio) *cobra.Command {
 				return err
 			}
 			code, err := launch.Run(cmd.Context(), opt)
+			if errors.Is(err, launch.ErrNoDaemon) {
+				code = exitNobody
+			}
 			if code != 0 || err != nil {
 				return &codedError{code, err}
 			}

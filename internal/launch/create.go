@@ -16,7 +16,8 @@ func Create(ctx context.Context, o Options) error {
 		return err
 	}
 	o = o.withDefaults()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Patience, fmt.Errorf("no answer for %v", o.Patience))
+	parent := ctx
+	ctx, cancel := context.WithTimeoutCause(parent, o.Patience, fmt.Errorf("no answer for %v", o.Patience))
 	defer cancel()
 	o.Capacity, o.Ranks, o.Spare = 0, nil, true // the daemon is to start nothing here
 	l := &link{socket: o.Socket, hello: wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, o.hello().Append(nil)), events: make(chan linkEvent)}
@@ -25,10 +26,10 @@ func Create(ctx context.Context, o Options) error {
 	go func() { defer close(ended); l.run(done) }()
 	defer func() { end(); <-ended }()
 	var away error
+	var refused *refusedError
 	for {
 		select {
 		case e := <-l.events:
-			var refused *refusedError
 			switch {
 			case e.conn != nil:
 				return nil
@@ -37,7 +38,11 @@ func Create(ctx context.Context, o Options) error {
 			}
 			away = e.err
 		case <-ctx.Done():
-			return fmt.Errorf("job %q, daemon on %s: %w", o.Job, o.Socket, errors.Join(context.Cause(ctx), away))
+			err := errors.Join(context.Cause(ctx), away)
+			if parent.Err() == nil && !errors.As(away, &refused) {
+				return fmt.Errorf("job %q: %w on %s: %w; start one with `replicad daemon`, or check --socket", o.Job, ErrNoDaemon, o.Socket, err)
+			}
+			return fmt.Errorf("job %q, daemon on %s: %w", o.Job, o.Socket, err)
 		}
 	}
 }

@@ -1,9 +1,13 @@
 package launch
 
 import (
+	"errors"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -35,6 +39,14 @@ func TestCreateSaysWhyNot(t *testing.T) {
 	p.send(wire.MRefused, wire.Refused{Code: wire.CodeRefused, Text: "it runs with 2 ranks"}.Append(nil))
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "it runs with 2 ranks") {
 		t.Fatalf("refused: %v", err)
+	}
+}
+
+func TestCreateWithoutADaemon(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none")
+	err := Create(t.Context(), Options{Socket: path, Job: "lm", World: 4, Command: []string{"true"}, Patience: 50 * time.Millisecond})
+	if !errors.Is(err, ErrNoDaemon) || !errors.Is(err, syscall.ENOENT) || !strings.Contains(err.Error(), path) {
+		t.Errorf("%v", err)
 	}
 }
 

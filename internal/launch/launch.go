@@ -30,6 +30,9 @@ type Signaled struct{ Signal syscall.Signal }
 
 func (s Signaled) Error() string { return s.Signal.String() }
 
+// ErrNoDaemon: nobody has answered on the socket for as long as Options.Patience.
+var ErrNoDaemon = errors.New("no daemon")
+
 // Run runs ranks until the daemon says that the job is done, ctx ends, or there is neither a daemon nor a process any more.
 // The code is the job's, or 128 + signal when ctx ended; on an error it is 1. No process of its own runs when it returns.
 func Run(ctx context.Context, o Options) (code int, err error) {
@@ -300,7 +303,7 @@ func (l *launcher) onTime(now time.Time) {
 		if err == nil {
 			err = errors.New("it does not answer")
 		}
-		l.stop(1, fmt.Errorf("no daemon on %s for %v: %w; start one with `replicad daemon`, or check --socket", l.opt.Socket, l.opt.Patience, err), 0)
+		l.stop(1, fmt.Errorf("%w on %s for %v: %w; start one with `replicad daemon`, or check --socket", ErrNoDaemon, l.opt.Socket, l.opt.Patience, err), 0)
 	}
 }
 

@@ -490,7 +490,7 @@ func TestNoDaemon(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "none")
 	j := runIn(t, path, 1, "exit 0", func(o *Options) { o.Patience = 100 * time.Millisecond })
 	code, err := j.wait()
-	if code != 1 || err == nil || !strings.Contains(err.Error(), path) || !errors.Is(err, syscall.ENOENT) {
+	if code != 1 || err == nil || !strings.Contains(err.Error(), path) || !errors.Is(err, ErrNoDaemon) || !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("code %d, %v", code, err)
 	}
 }

@@ -50,6 +50,13 @@ static int await_order(rp_handle *h, int64_t deadline, rp_error *err) {
 	}
 }
 
+static int no_order(const rp_handle *h, rp_error *err) {
+	if (h->go_epoch > atomic_load(&h->control->fence.word))
+		return rpi_error(err, RP_ETIMEOUT, "rp_join: epoch %llu is open and rank %u was let go in it: no order comes before it is closed; go on training, or report the fault (rp_fail) that it is to be closed for",
+						 (unsigned long long)h->go_epoch, h->hello.rank);
+	return rpi_error(err, RP_ETIMEOUT, "rp_join: no order for rank %u in time; the job waits for other ranks, or has no quorum: replicad status says for whom", h->hello.rank);
+}
+
 RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_error *err) {
 	RPI_ENTER(h, err);
 	int64_t deadline;
@@ -69,7 +76,7 @@ RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_erro
 	if (rc == RP_OK)
 		rc = await_order(h, deadline, err);
 	if (rc != RP_OK)
-		return rc == RP_ETIMEOUT ? rpi_error(err, rc, "rp_join: no order for rank %u in time; the job waits for other ranks, or has no quorum: replicad status says for whom", h->hello.rank) : rc;
+		return rc == RP_ETIMEOUT ? no_order(h, err) : rc;
 	pthread_mutex_lock(&h->io);
 	h->order = h->ordered;
 	atomic_store(&h->epoch, h->ordered_epoch);

@@ -336,9 +336,12 @@ static void join_only_looks(void) {
 	rp_join_info info = {.struct_size = sizeof info};
 	rank_start(&r, 5000);
 	step(&r, 1, NULL);
+	SAME(rp_join(r.h, &info, 0, &failure), RP_ETIMEOUT);
+	CHECK(strstr(failure.text, "epoch 1 is open and rank 2 was let go in it"));
 	atomic_store(&r.daemon.control->fence.word, 1);
 	SAME(rp_ordered(r.h), 0);
 	SAME(rp_join(r.h, &info, 0, &failure), RP_ETIMEOUT);
+	CHECK(strstr(failure.text, "the job waits for other ranks"));
 	SAME(state(&r, 1), RP_SEALED);
 	SAME(rp_ordered(r.h), 0);
 	fake_order(&r.daemon, 2, RP_ORDER_LOAD, 0, 0, 0);
