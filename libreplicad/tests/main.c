@@ -11,6 +11,7 @@ int main(int argc, char **argv) {
 			if (argc > 1 && !strstr(t->name, argv[1]))
 				continue;
 			fprintf(stderr, "  %s\n", t->name);
+			alarm(120); /* one that hangs ends the run, with its name as the last line */
 			t->run();
 			n++;
 		}
