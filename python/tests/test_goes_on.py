@@ -198,3 +198,52 @@ def test_small_state_that_grows(daemon: Daemon) -> None:
     assert re.search(
         r"^REFUSED losses.all: \d+ bytes of the \d+ that small state has now; the session made room for 16376 \(4 times what it had then, 16384 at least\)", out, re.M
     ), out
+
+
+GROUPED = """
+import sys
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import replicad
+from replicad.parallel import ddp
+from replicad.store import connections, init_process_group
+
+connection = replicad.connect()
+init_process_group(connection)
+model = torch.nn.Linear(4, 4)
+if sys.argv[1] == "ddp":
+    model = ddp(model)
+else:
+    with connections():
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+session = replicad.Session(model=model, optimizer=optimizer, connection=connection)
+
+
+@replicad.inprocess.wrap(session)
+def train(call):
+    start = session.resume()
+    print("RUN", call.runs, "from", int(start), flush=True)
+    for step in range(start + 1, 7):
+        model(torch.ones(2, 4)).sum().backward()
+        with session.step():
+            optimizer.step()
+        if step == 3:
+            session.commit()
+            raise RuntimeError("once")
+    session.leave()
+
+
+train()
+session.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_a_model_whose_groups_went_down_needs_a_new_process(how: str, daemon: Daemon) -> None:
+    """It was made outside of the block. In its first forward it failed on every rank, in every run, until the job was given up."""
+    out = daemon.run(GROUPED, how).done()
+    assert re.findall(r"^RUN (.*)$", out, re.M) == ["1 from 0", "1 from 3"], out
+    assert re.search(r"Outlived: resume: model hangs on process groups that were taken down when the block ended: make it inside of the block", out), out

@@ -122,6 +122,11 @@ class SessionState(Error):
     code = -12
 
 
+class Outlived(SessionState):
+    """What the session holds went down with the epoch, a model's process groups say. Running the block again can't help, a new process
+    can: it ends the block of :mod:`replicad.inprocess`, and with it the process, which the launcher starts again."""
+
+
 class Canceled(Error):
     """A capture was cancelled, or the live state is no longer known to be good."""
 

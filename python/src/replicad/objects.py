@@ -16,7 +16,7 @@ from . import rng
 from .capsule import Opaque
 from .errors import Mismatch, SessionState
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
-from .wrappers import reshard
+from .wrappers import on_groups, reshard
 
 __all__ = ["Objects"]
 
@@ -96,6 +96,11 @@ class Objects:
         for name, o in self.optimizers.items():
             materialise(o)
             self.leaves += optimizer_leaves(name, o, self.names)
+
+    def on_groups(self) -> Iterator[tuple[str, Any]]:
+        """Models and optimizers that hang on process groups, by the names that messages give them."""
+        yield from ((name, m) for name, m in self.models.items() if isinstance(m, torch.nn.Module) and on_groups(m))
+        yield from ((name, o) for name, o in self.optimizers.items() if hasattr(o, "process_group"))
 
     def modules(self) -> Iterator[torch.nn.Module]:
         """The modules whose forward begins the next step."""

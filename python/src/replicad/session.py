@@ -16,14 +16,16 @@ import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from . import admin, groups
-from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Refused, Scattered, SessionState, Timeout
+from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Outlived, Refused, Scattered, SessionState, Timeout
 from .explain import Explanation, explain
 from .feasible import Feasible, feasible
 from .layout import Layout, sharded
@@ -139,6 +141,7 @@ class Session:
         self._watch = Watch([c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, debug)
         self._rank = connection or Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
         self._orders = Orders(self._rank)
+        self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last rest: the default process group, and what hung on groups, by name
         try:
             self._sharded = sharded(self._rank.world, self._objects)
             groups.settle(self._rank, {s.name: s.spread for s in self._sharded})
@@ -226,6 +229,7 @@ class Session:
         self._check()
         self._present("resume")
         self._outside("resume")
+        self._ungrouped()
         self._resumed.clear()
         if not self._rank.attached:
             self._attach()
@@ -288,7 +292,23 @@ class Session:
         self._abandon()
         self._resumed.clear()
         self._settle_stages()
+        if dist.is_available() and dist.is_initialized():
+            self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())}
         self._orders.rest()
+
+    def _ungrouped(self) -> None:
+        """Refuses a model whose groups went down with the epoch: it would fail in its first forward, on every rank, in every run of the block."""
+        old, self._grouped = self._grouped, {}
+        if not old or (dist.is_initialized() and old[""]() is dist.group.WORLD):
+            return
+        for name, now in self._objects.on_groups():
+            if name in old and old[name]() is now:
+                self._grouped = old
+                raise Outlived(
+                    f"resume: {name} hangs on process groups that were taken down when the block ended: make it inside of the block, in a session "
+                    "with staging=True, and call session.rebind() before resume(); DDP can be made inside around the plain model that the session has. "
+                    "This process ends, and a new one takes its place"
+                )
 
     @property
     def resumed(self) -> bool:

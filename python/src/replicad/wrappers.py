@@ -10,7 +10,7 @@ import torch
 
 from .errors import SessionState
 
-__all__ = ["clean", "flat_parameters", "fsdp1", "reshard"]
+__all__ = ["clean", "flat_parameters", "fsdp1", "on_groups", "reshard"]
 
 
 def clean(name: str) -> str:
@@ -53,6 +53,12 @@ def reshard(models: Iterable[torch.nn.Module]) -> None:
                 handle.post_reshard()
         for _, wrapper in _fsdp2(model):
             wrapper.reshard()
+
+
+def on_groups(model: torch.nn.Module) -> bool:
+    """Whether a model hangs on process groups: it is, or has in it, DDP, FSDP, or parameters laid over a mesh."""
+    wrappers = (fsdp1(model), _fsdp2(model), _of("torch.nn.parallel", "DistributedDataParallel", model))
+    return any(True for found in wrappers for _ in found) or any(hasattr(p, "device_mesh") for p in model.parameters())
 
 
 def flat_parameters(model: torch.nn.Module) -> Iterator[tuple[str, Any, set[int]]]:

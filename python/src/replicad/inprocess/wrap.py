@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import Error, Fenced, Signal, Stopped
+from ..errors import Error, Fenced, Outlived, Signal, Stopped
 from .abort import default_abort, iterators
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
@@ -218,6 +218,8 @@ def _once(
     if (session := get()) is None:
         raise reason
     rank = session.rank
+    if isinstance(reason, Outlived):
+        raise reason
     if not rank.attached:
         raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
     rank.freeze_good()
