@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from conftest import Daemon
+from replicad import Rank
 
 #: A rank that counts: word 0 is the step; each further word is a function of what it was. Arguments: the last step, and a step: once
 #: it or a later one is committed the rank says so and waits for the loss of a rank.
@@ -64,6 +66,22 @@ with Rank.open() as rank:
 
 def result(out: str) -> list[str]:
     return sorted(re.findall(r"^RESULT .*$", out, re.M))
+
+
+def test_a_look_that_a_join_overtakes_closes_nothing() -> None:
+    """The watcher saw the fence of the epoch before, and said so once the rank was in the next one: that epoch passed for closed, and a restart
+    was raised in it."""
+
+    class Overtaken(Rank):
+        fenced = property(lambda self: self.said.pop(0))  # type: ignore[assignment]
+
+    rank = Overtaken.__new__(Overtaken)
+    rank._fence, rank._fence_lock, rank._on_fence, rank.said = threading.Event(), threading.Lock(), [], [True, False]
+    rank._look_at_fence()
+    assert not rank.wait_fence(0)
+    rank.said = [True, True]
+    rank._look_at_fence()
+    assert rank.wait_fence(0)
 
 
 def test_life(run: Callable[..., str]) -> None:

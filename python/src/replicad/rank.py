@@ -402,11 +402,11 @@ class Rank(Rendezvous):
 
     def _look_at_fence(self) -> None:
         if self.fenced:
-            self._cut()
+            self._cut(lambda: self.fenced)  # asked again: a join may have gone on to the next epoch meanwhile
 
-    def _cut(self) -> None:
+    def _cut(self, still: Callable[[], bool] = lambda: True) -> None:
         with self._fence_lock:
-            if self._fence.is_set():
+            if self._fence.is_set() or not still():
                 return
             self._fence.set()
             calls, self._on_fence = self._on_fence, []
