@@ -42,6 +42,29 @@ def test_an_epoch_has_each_sample_once_over_the_ranks() -> None:
     assert [int(s[0]) for b in loader(shuffle=False, world=1) for s in b.tolist()] == list(range(SAMPLES - 1))
 
 
+def test_an_exception_in_a_batch_does_not_end_an_endless_loader() -> None:
+    """A restart is raised anywhere, and the iterator may be older than the block. As a generator it was at its end from then on."""
+
+    class Once(Noisy):
+        broken = False
+
+        def __getitem__(self, i: int) -> Any:
+            if len(seen) == 3 and not Once.broken:
+                Once.broken = True
+                raise KeyboardInterrupt
+            return super().__getitem__(i)
+
+    seen: list[Any] = []
+    batches = Loader(Once(), 2, seed=5, rank=0, world=2).endless()
+    while len(seen) < 12:
+        try:
+            seen.append(next(batches).tolist())
+        except KeyboardInterrupt:
+            assert len(seen) == 3
+    assert Once.broken and seen == numbers(loader().endless(), 12)
+    batches.close()
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_goes_on_at_the_next_batch(workers: int) -> None:
     """Whatever was fetched ahead, and in whichever epoch."""

@@ -4,6 +4,7 @@ same order, augmented by the same random numbers, whatever its workers had fetch
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 import sys
@@ -17,7 +18,7 @@ from . import rng
 from .errors import Invalid, Mismatch
 from .waiting import place
 
-__all__ = ["Loader"]
+__all__ = ["Endless", "Loader"]
 
 
 def _number(*parts: Any) -> int:
@@ -129,10 +130,9 @@ class Loader:
             self.used += 1
             yield batch
 
-    def endless(self) -> Iterator[Any]:
+    def endless(self) -> Endless:
         """Batch after batch, epoch after epoch."""
-        while True:
-            yield from self
+        return Endless(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, and of what."""
@@ -145,3 +145,28 @@ class Loader:
             raise Mismatch(f"the state is of a loader with seed, world, batch size, samples, shuffle = {state['of']}, this one has {of}")
         self.epoch, self.used = state["epoch"], state["used"]
         self._life += 1
+
+
+class Endless(Iterator[Any]):
+    """A loader's batches without an end. An exception that is raised in the middle of a batch, a restart say, does not end it, as it would end
+    a generator for good: the next batch is the one that the loader is at."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._epoch: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        while True:
+            if self._epoch is None:
+                self._epoch = iter(self._loader)
+            epoch, self._epoch = self._epoch, None
+            with contextlib.suppress(StopIteration):
+                batch = next(epoch)
+                self._epoch = epoch
+                return batch
+
+    def close(self) -> None:
+        """Ends the loader's worker processes."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            epoch.close()  # type: ignore[attr-defined]
