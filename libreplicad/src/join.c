@@ -11,12 +11,14 @@ static int arguments(rp_handle *h, const char *call, int64_t timeout_ns, int64_t
 	return h->control ? RP_OK : rpi_error(err, RP_ESTATE, "%s: before rp_attach: the rank has not joined the job yet", call);
 }
 
-/* An order counts if its epoch is open for loading, and if it is not the initialisation that this handle has done. */
+/* An order counts if its epoch is not closed, and if it is not the initialisation that this handle has done. Nor does one of an epoch
+ * that the rank was let go in: the daemon orders anew whenever it hears that the rank has stopped, and the rank says so ten times a second
+ * while it waits, so that one more order may come than is taken. Who stops again in that epoch would go back to where it began. */
 static int ordered(rp_handle *h) {
 	uint64_t epoch = h->ordered_epoch;
 	if (h->capture_ordered)
 		return RP_OK;
-	if (epoch == 0 || epoch <= atomic_load(&h->control->fence.word))
+	if (epoch == 0 || epoch <= h->go_epoch || epoch <= atomic_load(&h->control->fence.word))
 		return RP_EAGAIN;
 	return h->ordered.action == RP_ORDER_INIT && h->initial_epoch == epoch ? RP_EAGAIN : RP_OK;
 }
