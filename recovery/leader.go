@@ -36,7 +36,9 @@ type Leader struct {
 	failed  map[replica.Generation]map[replica.Incarnation]bool // who could not load it
 	blamed  map[replica.Generation]string                       // to be condemned, and why
 
-	away map[replica.NodeName]time.Duration // since when missed
+	away  map[replica.NodeName]time.Duration // since when missed
+	gone  map[replica.NodeName]time.Duration // when its stream was lost; of those that never had one: nothing
+	began time.Duration                      // negative: not yet
 
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
 	closed    replica.Epoch // the closed epoch that the fields below are of
@@ -62,7 +64,7 @@ type Leader struct {
 func NewLeader(job replica.JobID, term uint64, t Timing) *Leader {
 	l := &Leader{id: job, term: term, t: t, budget: DefaultBudget(),
 		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), up: make(map[replica.NodeName]bool),
-		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]time.Duration), away: make(map[replica.NodeName]time.Duration),
+		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]time.Duration), away: make(map[replica.NodeName]time.Duration), gone: make(map[replica.NodeName]time.Duration), began: -1,
 		offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1,
 		failed: make(map[replica.Generation]map[replica.Incarnation]bool), blamed: make(map[replica.Generation]string)}
 	return l
@@ -77,6 +79,9 @@ func (l *Leader) SetBudget(b Budget) { l.budget = b }
 // Step takes one event in and returns what to do, in order. now is monotonic; an earlier one than before counts as equal.
 func (l *Leader) Step(now time.Duration, ev Event) []Effect {
 	l.now, l.out, l.wake = max(l.now, now), nil, -1
+	if l.began < 0 {
+		l.began = l.now
+	}
 	l.learn(ev)
 	if l.job != nil && l.job.Phase != replica.Ended {
 		l.decide()
@@ -105,6 +110,7 @@ func (l *Leader) learn(ev Event) {
 		l.mirrored = replica.Generation{}
 	case NodeGone:
 		delete(l.up, ev.Node)
+		l.gone[ev.Node] = l.now
 		l.withdraw(ev.Node)
 	case DurableFound:
 		l.durable, l.scanned, l.unread = ev.Generations, true, ""

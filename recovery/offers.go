@@ -150,11 +150,11 @@ func (l *Leader) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.N
 // process for a rank may be on its way there, and another one elsewhere would be in its way.
 func (l *Leader) linksSoon(in *PlanInput, n replica.NodeName) bool {
 	_, connected := in.current(n)
-	away, missed := l.away[n]
-	if connected || !missed || !l.admissible(n) || l.now >= away+launcherPatience {
+	until := max(l.began, l.gone[n]) + launcherPatience
+	if _, known := l.nodes[n]; !known || connected || !l.admissible(n) || l.now >= until {
 		return false
 	}
-	l.wakeAt(away + launcherPatience)
+	l.wakeAt(until)
 	return true
 }
 

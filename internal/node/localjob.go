@@ -20,6 +20,8 @@ type localJob struct {
 	answered    map[replica.Part]bool               // parts pinned and reported for candidate
 	passed      map[replica.Rank]replica.Generation // ranks that said Passed to candidate; those that stand below it: with what as the newest they hold
 	scarce      mirrorOrder                         // what the job is to resume at and has too few copies of
+	scarceAt    time.Time                           // when what its mirrors did not take is sent again
+	scarceWait  time.Duration
 	ranks       map[replica.Rank]*localRank
 	retired     []*arenaRef              // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
 	mirrors     map[replica.Part]*mirror // parts held for other nodes' ranks

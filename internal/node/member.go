@@ -275,7 +275,7 @@ func (m *member) leaderSays(msg any) {
 	case mirrorOrder:
 		if lj := m.jobs[msg.Job]; lj != nil {
 			lj.scarce = msg
-			m.mirrorScarce(lj)
+			m.mirrorScarce(lj, true)
 		}
 	case corruptCopy:
 		if lj := m.jobs[msg.Job]; lj != nil {
@@ -387,7 +387,7 @@ func (m *member) tick() time.Duration {
 		m.peersLost(lj)
 		m.pulses(lj)
 		m.retryRestores(lj)
-		m.mirrorScarce(lj)
+		m.mirrorScarce(lj, false)
 		if lj.job.Phase == replica.Open {
 			m.answerCandidate(lj)
 			m.mirrorAgain(lj)

@@ -158,11 +158,20 @@ func TestWhatAClosedJobResumesAtIsMirrored(t *testing.T) {
 		lr.pushed[k] = pushState{st.sent.Add(-pushAgain), st.done}
 	}
 	d.tick()
-	if !lr.pushed[group].sent.After(first) {
-		t.Error("what did not arrive is not sent again")
+	if lr.pushed[group].sent.After(first) {
+		t.Error("sent again at once: a mirror that is dead for hours would be tried five times a second")
+	}
+	lj.scarceAt = time.Now()
+	d.tick()
+	if !lr.pushed[group].sent.After(first) || lj.scarceWait != 2*scarceAgain {
+		t.Errorf("what did not arrive is not sent again, or the next time after %v", lj.scarceWait)
 	}
 	if lr.pushed[own].sent.After(first) {
 		t.Error("what has arrived is sent again")
+	}
+	d.leaderSays(mirrorOrder{testJob, 3, gen(3, 6)}) // the mirror came back without its memory
+	if !lr.pushed[own].sent.After(first) || lr.pushed[own].done {
+		t.Error("what the leader asks for again is not sent")
 	}
 }
 

@@ -92,12 +92,25 @@ func (m *member) mirrorCandidate(lj *localJob, again bool) {
 	m.mirrorAll(lj, lj.candidate.Generation, again)
 }
 
+// scarceAgain is how long after it was told to a node sends again what its mirrors did not take; twice as long each time, up to 32 times.
+// What keeps a mirror from it may last as long as the job waits: its node is dead, or has no room.
+const scarceAgain = time.Second
+
 // mirrorScarce sends what is sealed here of the generation that the closed job is to resume at to its mirrors, until they have it:
-// the push of what was sealed last may have met the fence, and what is for freshness alone was never sent.
-func (m *member) mirrorScarce(lj *localJob) {
-	if g, ok := lj.resumesAt(); ok {
-		m.mirrorAll(lj, g, false)
+// the push of what was sealed last may have met the fence, and what is for freshness alone was never sent. Where the leader has just
+// asked for it, what was acknowledged is sent too: the mirror has lost or freed it since.
+func (m *member) mirrorScarce(lj *localJob, asked bool) {
+	g, ok := lj.resumesAt()
+	switch {
+	case !ok || !asked && time.Now().Before(lj.scarceAt):
+		return
+	case asked:
+		lj.scarceWait = scarceAgain
+	default:
+		lj.scarceWait = min(2*lj.scarceWait, 32*scarceAgain)
 	}
+	lj.scarceAt = time.Now().Add(lj.scarceWait)
+	m.mirrorAll(lj, g, asked)
 }
 
 // resumesAt is the generation that the leader has had mirrored since the epoch was closed.
