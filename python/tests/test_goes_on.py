@@ -201,7 +201,7 @@ def test_small_state_that_grows(daemon: Daemon) -> None:
 
 
 GROUPED = """
-import sys
+import os, signal, sys
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -217,7 +217,7 @@ if sys.argv[1] == "ddp":
     model = ddp(model)
 else:
     with connections():
-        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        fully_shard(model, mesh=init_device_mesh("cpu", (connection.world,)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 session = replicad.Session(model=model, optimizer=optimizer, connection=connection)
 
@@ -230,9 +230,12 @@ def train(call):
         model(torch.ones(2, 4)).sum().backward()
         with session.step():
             optimizer.step()
-        if step == 3:
+        if step == 3 and start == 0:
             session.commit()
-            raise RuntimeError("once")
+            if connection.world == 1:
+                raise RuntimeError("once")
+            if connection.number == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
     session.leave()
 
 
@@ -245,5 +248,12 @@ session.close()
 def test_a_model_whose_groups_went_down_needs_a_new_process(how: str, daemon: Daemon) -> None:
     """It was made outside of the block. In its first forward it failed on every rank, in every run, until the job was given up."""
     out = daemon.run(GROUPED, how).done()
-    assert re.findall(r"^RUN (.*)$", out, re.M) == ["1 from 0", "1 from 3"], out
-    assert re.search(r"Outlived: resume: model hangs on process groups that were taken down when the block ended: make it inside of the block", out), out
+    assert re.findall(r"^RUN (.*)$", out, re.M) == (["1 from 0", "2 from 3", "1 from 3"] if how == "ddp" else ["1 from 0", "1 from 3"]), out
+    assert re.search(r"Outlived: .* hangs on process groups that were taken down when the block ended: make it inside of the block", out), out
+
+
+def test_who_is_freed_from_a_collective_of_such_a_model_ends_too(daemon: Daemon) -> None:
+    """Its groups are taken down by the fault thread, before it has stopped. The new process of the one that was lost waits for it to meet."""
+    out = daemon.run(GROUPED, "fsdp", world=2, flags=("--groups", "auto")).done()
+    assert sorted(re.findall(r"^RUN (.*)$", out, re.M)) == ["1 from 0"] * 2 + ["1 from 3"] * 2, out
+    assert out.count("Outlived: resume: model hangs on process groups") == 1, out

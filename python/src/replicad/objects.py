@@ -100,7 +100,7 @@ class Objects:
     def on_groups(self) -> Iterator[tuple[str, Any]]:
         """Models and optimizers that hang on process groups, by the names that messages give them."""
         yield from ((name, m) for name, m in self.models.items() if isinstance(m, torch.nn.Module) and on_groups(m))
-        yield from ((name, o) for name, o in self.optimizers.items() if hasattr(o, "process_group"))
+        yield from ((name, o) for name, o in self.optimizers.items() if getattr(o, "process_group", None) is not None)
 
     def modules(self) -> Iterator[torch.nn.Module]:
         """The modules whose forward begins the next step."""

@@ -39,7 +39,7 @@ from .staging import Staging
 from .state import Capsule, regions
 from .trained import Trained
 from .watch import Watch, digest
-from .wrappers import reshard
+from .wrappers import reshard, taken_down
 
 __all__ = ["Resumed", "Session"]
 
@@ -141,7 +141,7 @@ class Session:
         self._watch = Watch([c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, debug)
         self._rank = connection or Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
         self._orders = Orders(self._rank)
-        self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last rest: the default process group, and what hung on groups, by name
+        self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
         try:
             self._sharded = sharded(self._rank.world, self._objects)
             groups.settle(self._rank, {s.name: s.spread for s in self._sharded})
@@ -194,6 +194,8 @@ class Session:
             return
         if self._at >= 0 and self._pid == os.getpid():
             self._present("a forward")
+            if taken_down(module):
+                raise self._outlived("a forward: the model's DistributedDataParallel")
             self._watch.forward(training=module.training and torch.is_grad_enabled())
             for layer in self._trained.merged():
                 self._watch.say(
@@ -276,6 +278,8 @@ class Session:
         self._rank.met = None  # the gathering has its epoch
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
         self.order = order
+        there = dist.is_available() and dist.is_initialized()
+        self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())} if there else {}
         self._watch.resumed()
         self._resumed.set()
         return Resumed(order, source)
@@ -292,23 +296,22 @@ class Session:
         self._abandon()
         self._resumed.clear()
         self._settle_stages()
-        if dist.is_available() and dist.is_initialized():
-            self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())}
         self._orders.rest()
 
     def _ungrouped(self) -> None:
         """Refuses a model whose groups went down with the epoch: it would fail in its first forward, on every rank, in every run of the block."""
-        old, self._grouped = self._grouped, {}
-        if not old or (dist.is_initialized() and old[""]() is dist.group.WORLD):
+        if not self._grouped or (dist.is_initialized() and self._grouped[""]() is dist.group.WORLD):
             return
         for name, now in self._objects.on_groups():
-            if name in old and old[name]() is now:
-                self._grouped = old
-                raise Outlived(
-                    f"resume: {name} hangs on process groups that were taken down when the block ended: make it inside of the block, in a session "
-                    "with staging=True, and call session.rebind() before resume(); DDP can be made inside around the plain model that the session has. "
-                    "This process ends, and a new one takes its place"
-                )
+            if name in self._grouped and self._grouped[name]() is now:
+                raise self._outlived(f"resume: {name}")
+
+    def _outlived(self, what: str) -> Outlived:
+        return Outlived(
+            f"{what} hangs on process groups that were taken down when the block ended: make it inside of the block, in a session "
+            "with staging=True, and call session.rebind() before resume(); DDP can be made inside around the plain model that the session has. "
+            "This process ends, and a new one takes its place"
+        )
 
     @property
     def resumed(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from .errors import SessionState
 
-__all__ = ["clean", "flat_parameters", "fsdp1", "on_groups", "reshard"]
+__all__ = ["clean", "flat_parameters", "fsdp1", "on_groups", "reshard", "taken_down"]
 
 
 def clean(name: str) -> str:
@@ -56,9 +56,15 @@ def reshard(models: Iterable[torch.nn.Module]) -> None:
 
 
 def on_groups(model: torch.nn.Module) -> bool:
-    """Whether a model hangs on process groups: it is, or has in it, DDP, FSDP, or parameters laid over a mesh."""
-    wrappers = (fsdp1(model), _fsdp2(model), _of("torch.nn.parallel", "DistributedDataParallel", model))
+    """Whether a model's own parameters hang on process groups: FSDP, or laid over a mesh. DDP does not count, which can be made anew
+    around the module that it holds."""
+    wrappers = (fsdp1(model), _fsdp2(model))
     return any(True for found in wrappers for _ in found) or any(hasattr(p, "device_mesh") for p in model.parameters())
+
+
+def taken_down(module: torch.nn.Module) -> bool:
+    """Whether it is a DDP whose reducer a restart in the process has taken away."""
+    return isinstance(module, torch.nn.parallel.DistributedDataParallel) and module.reducer is None
 
 
 def flat_parameters(model: torch.nn.Module) -> Iterator[tuple[str, Any, set[int]]]:

@@ -219,6 +219,8 @@ def _once(
         raise reason
     rank = session.rank
     if isinstance(reason, Outlived):
+        _last(hard)
+        run_all(down, lambda what, s: trace("abort", part=what, seconds=s))
         raise reason
     if not rank.attached:
         raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
@@ -241,6 +243,18 @@ def _once(
     run_all(down, lambda what, s: trace("abort", part=what, seconds=s))
     del loaders
     return False, None
+
+
+def _last(hard: float) -> None:
+    """Sees to it that the process ends: its rank has stopped and comes to no epoch any more, which all others wait for. A program's own
+    threads, or an end that waits for a communicator, would keep it."""
+
+    def end() -> None:
+        time.sleep(hard)
+        log.error("replicad: the process was to end and is still there after %.0f s: it is ended", hard)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=end, name="replicad-end", daemon=True).start()
 
 
 def _of_a_collective(err: BaseException) -> bool:
