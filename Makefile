@@ -63,7 +63,7 @@ wheel: build py-setup ## the Python package with the C library and the program, 
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(VENV)/bin/python python/tools/wheel.py --library libreplicad/build/libreplicad.so --program $(BIN)/wheel/replicad \
 		--license LICENSE --license libreplicad/third_party/xxhash/LICENSE --most $(GLIBC) --out dist
 
-py-test: wheel ## the Python tests, with real daemons; flags in PYTEST="..."
+py-test: wheel ## the Python tests, with real daemons; flags in PYTEST="...": -n 2 --dist loadfile --no-loadscope-reorder runs two files at a time
 	cd python && $(VENV)/bin/python -m pytest $(PYTEST)
 
 py-compat: build ## the Python tests with the oldest and the newest torch and other Pythons, each in .venv-compat; gigabytes. Flags in PYTEST

@@ -116,8 +116,8 @@ func (m *member) otherThanPeers(lj *localJob, c replica.Claim, g replica.Geometr
 			peers[r] = lr.arena.Geometry()
 		}
 	}
-	for _, a := range m.attaching { // those that have their claim, and wait for their arena
-		if a.granted != 0 && a.claim.Job == c.Job && a.claim.Group == c.Group {
+	for _, a := range m.attaching { // those that have their claim and wait for their arena, or whose answer this refusal has overtaken
+		if (a.granted != 0 || a.request != 0) && a.claim.Job == c.Job && a.claim.Group == c.Group {
 			peers[a.claim.Rank] = a.geometry
 		}
 	}

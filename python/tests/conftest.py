@@ -45,6 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit("bin/replicad is missing: run `make py-test` (or `make build` first)", returncode=1)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Side by side with others the file that takes longest comes first, or it would be waited for alone at the end."""
+    if config.getoption("numprocesses", None):
+        items.sort(key=lambda item: item.path.name != "test_jobs.py")
+
+
 def pytest_report_header() -> str:
     return "" if HAVE_TORCH else f"torch is missing, so these are SKIPPED: {', '.join(needs_torch)}"
 
