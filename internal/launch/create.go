@@ -36,7 +36,9 @@ func Create(ctx context.Context, o Options) error {
 			case errors.As(e.err, &refused) && refused.Code != wire.CodeAgain:
 				return fmt.Errorf("job %q: %w", o.Job, e.err)
 			}
-			away = e.err
+			if away == nil || !errors.Is(e.err, context.DeadlineExceeded) { // the last try ends with the patience, which says less than those before
+				away = e.err
+			}
 		case <-ctx.Done():
 			err := errors.Join(context.Cause(ctx), away)
 			if parent.Err() == nil && !errors.As(away, &refused) {
