@@ -204,6 +204,24 @@ func (d *desk) accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 }
 
 // A mirror takes a part from the node of the rank that makes it, once, and answers the candidate with it.
+// pushed has n2 push a part, from its offer to its seal.
+func (d *desk) pushed(k transfer.Key, man replica.Manifest, chunks [][]byte) {
+	d.t.Helper()
+	sink, done, err := d.accept("n2", k, man)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for i, b := range chunks {
+		if err := sink.Put(i, b); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	d.serves(func() { err = done(nil) })
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
 func TestAccept(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(newJob())
@@ -222,19 +240,7 @@ func TestAccept(t *testing.T) {
 	if len(lj.mirrors) != 0 {
 		t.Error("a refused push made an arena")
 	}
-	sink, done, err := d.accept("n2", k, man)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, b := range chunks {
-		if err := sink.Put(i, b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	d.serves(func() { err = done(nil) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	d.pushed(k, man, chunks)
 	d.until("the pin", func() bool { return lj.answered[replica.OfRank(1)] })
 	if got := partsOf(only[replica.Pinned](d.says())); len(got) != 1 || got[0].Part != replica.OfRank(1) || !got[0].Mirror || got[0].Root != man.Root {
 		t.Errorf("pinned %+v", got)
@@ -246,7 +252,7 @@ func TestAccept(t *testing.T) {
 		t.Error("the mirror's arena is not with the keeper")
 	}
 
-	sink, done, err = d.accept("n2", k, man) // the answer was lost
+	sink, done, err := d.accept("n2", k, man) // the answer was lost
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,19 +274,7 @@ func TestAcceptWhileClosed(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(closed(newJob()))
 	k, man, chunks := d.private(lj, gen(3, 6), 3)
-	sink, done, err := d.accept("n2", k, man)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, b := range chunks {
-		if err := sink.Put(i, b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	d.serves(func() { err = done(nil) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	d.pushed(k, man, chunks)
 	want := replica.Held{Part: replica.OfRank(1), Generation: gen(3, 6), Root: man.Root, Mirror: true, Rank: 1}
 	d.until("the report", func() bool {
 		return slices.ContainsFunc(only[replica.NodeReport](d.says()), func(r replica.NodeReport) bool { return slices.Contains(r.Parts, want) })
