@@ -12,6 +12,7 @@ type Timing struct {
 	Settle      time.Duration // for a rank to leave the optimizer window and its copies; enforced by the daemons
 	Ack         time.Duration // for a daemon's acknowledgement of a fence; at least DaemonGrace, or an upgrade becomes a fault
 	Claim       time.Duration // for an offered rank to be claimed before another node is tried
+	Start       time.Duration // for a process to attach before its node kills it; offered elsewhere by then if that fails
 	HolderGrace time.Duration // for recorded holders not proved lost, before a committed step is given up or disk is read
 	ResumeGrace time.Duration // for mirrors to fetch T before the job resumes degraded
 	DaemonGrace time.Duration // a daemon's absence that is no evidence
@@ -20,7 +21,7 @@ type Timing struct {
 // DefaultTiming is what runs unless configured.
 func DefaultTiming() Timing {
 	return Timing{
-		Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second,
+		Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second, Start: 10 * time.Minute,
 		HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second,
 	}
 }

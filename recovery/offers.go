@@ -14,9 +14,6 @@ import (
 // may take to say what it can run, before its ranks are offered elsewhere.
 const launcherPatience = time.Second
 
-// startPatience is how long a process that runs may take to attach before its rank is offered elsewhere.
-const startPatience = 10 * time.Minute
-
 // startRetry is how long after a process ended before it attached everybody is asked again; twice as long each time, up to eight times.
 // What ends at once would be started as fast as it ends, and what a passing trouble ended (a file system that was away) gets time.
 const startRetry = time.Second
@@ -77,7 +74,7 @@ func (l *Leader) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 		patience := l.t.Claim
 		switch _, connected := in.current(o.node); {
 		case starting(in, o.node, r):
-			o.taken, patience = true, max(patience, startPatience) // its process runs: it imports, or builds its model
+			o.taken, patience = true, l.t.Start+l.t.Claim // its process runs: it imports, or builds its model; its node kills it after Start
 		case o.taken && connected && o.own && o.expect == 0:
 			*o = offering{since: l.now, again: l.now + l.t.Claim} // its launcher starts it again while the job opens
 			l.wakeAt(l.now + launcherPatience)

@@ -92,6 +92,9 @@ type Timing struct {
 	Ack time.Duration `yaml:"ack"`
 	// Claim is how long a lost rank's own node has to claim it before a spare may: 100ms to 10m, default 15s.
 	Claim time.Duration `yaml:"claim"`
+	// Start is how long the process of a rank may take to attach (interpreter, imports, model) before it is killed and started again: 1s to 24h,
+	// default 10m. The time in which it waits for others at the rendezvous does not count.
+	Start time.Duration `yaml:"start"`
 	// HolderGrace is how long a plan that would lose a committed step or read disk waits for holders not proved dead: 1s to 24h, default 60s.
 	HolderGrace time.Duration `yaml:"holder_grace"`
 	// ResumeGrace is how long Resume waits for the copies it owes before it goes on degraded: 100ms to 10m, default 10s.
@@ -131,7 +134,7 @@ func Default() Config {
 		DurableKeep:  2,
 		Log:          Log{Level: "info"},
 		Timing: Timing{
-			Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second,
+			Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second, Start: 10 * time.Minute,
 			HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second, StallAlarm: 60 * time.Second,
 			ProbeInterval: 200 * time.Millisecond, SilentAfter: time.Second,
 			HangFactor: 10, HangLeast: time.Minute, HangFirst: 30 * time.Minute,
@@ -201,7 +204,7 @@ func setDefault[T comparable](field *T, value T) {
 }
 
 func (t *Timing) fields() []*time.Duration {
-	return []*time.Duration{&t.Collect, &t.Settle, &t.Ack, &t.Claim, &t.HolderGrace, &t.ResumeGrace, &t.DaemonGrace, &t.StallAlarm, &t.ProbeInterval, &t.SilentAfter, &t.HangLeast, &t.HangFirst}
+	return []*time.Duration{&t.Collect, &t.Settle, &t.Ack, &t.Claim, &t.Start, &t.HolderGrace, &t.ResumeGrace, &t.DaemonGrace, &t.StallAlarm, &t.ProbeInterval, &t.SilentAfter, &t.HangLeast, &t.HangFirst}
 }
 
 func (r *Raft) fields() []*time.Duration {

@@ -184,6 +184,7 @@ func (t *Timing) check(v *faults) {
 		{"timing.settle", t.Settle, 100 * ms, 10 * minute, "too short: windows and copies that would have finished are torn and a step is lost; too long: a rank that hangs in its window holds recovery up"},
 		{"timing.ack", t.Ack, max(t.DaemonGrace, sec), 10 * minute, "shorter than daemon_grace a daemon that is merely restarting would become a fault; too long: a silent one holds every plan up"},
 		{"timing.claim", t.Claim, 100 * ms, 10 * minute, "too short: a rank moves to a spare though its own node, with warm memory, was about to restart it; too long: the spare waits"},
+		{"timing.start", t.Start, sec, day, "too short: a process that is slow to import or to build its model is killed over and over; too long: one that hangs there holds its rank's recovery up"},
 		{"timing.holder_grace", t.HolderGrace, sec, day, "too short: committed steps are given up or disk is read although a holder was about to answer; too long: a job without one waits"},
 		{"timing.resume_grace", t.ResumeGrace, 100 * ms, 10 * minute, "too short: jobs go on with fewer copies than asked for; too long: a slow mirror holds the job up"},
 		{"timing.daemon_grace", t.DaemonGrace, sec, 10 * minute, "too short: an upgrade of the daemon counts as a fault; too long: a host whose daemon never comes back holds plans up"},

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/replicad/replicad/internal/session"
@@ -18,7 +19,7 @@ type launcher struct {
 	peer     *session.Peer
 	request  uint32
 	hello    wire.RunHello
-	running  map[replica.Rank]bool
+	running  map[replica.Rank]time.Time // since when its process is expected to attach
 	retryAt  map[replica.Rank]time.Time // of a rank whose process ended before it claimed anything
 	tries    map[replica.Rank]int       // of those, in a row
 	attached map[replica.Rank]bool      // since its process was started
@@ -30,7 +31,7 @@ type launcher struct {
 }
 
 // startTries is how often in a row a process may end before it attaches, which no recovery mends: the job ends then. Two such ends
-// with more than startWindow between them are not in a row.
+// with more than startWindow between them, and the time that a process may take to attach, are not in a row.
 const (
 	startTries  = 5
 	startWindow = 10 * time.Minute
@@ -119,7 +120,7 @@ func groupsOf(set []bool) (groups []int) {
 }
 
 func (m *member) runHello(ev session.RunHello) {
-	l := &launcher{peer: ev.Peer, request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]bool{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}, attached: map[replica.Rank]bool{}, refused: map[replica.Rank]string{}}
+	l := &launcher{peer: ev.Peer, request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]time.Time{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}, attached: map[replica.Rank]bool{}, refused: map[replica.Rank]string{}}
 	m.launchers[ev.Peer.ID()] = l
 	if err := replica.CheckName(l.hello.Job); err != nil {
 		m.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
@@ -187,21 +188,21 @@ func (m *member) serveLauncher(l *launcher) {
 		l.peer.Send(wire.RankHeader{Type: wire.MRunOK, Request: l.request, Epoch: job.Epoch}, wire.Welcome{ABI: wire.RankABI, Cluster: m.cluster, Job: job.ID, Era: m.era, ChunkBytes: chunkBytes(job)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 		if differ := otherOptions(l.createRequest(0).Options, job.Options); len(differ) > 0 {
 			text := fmt.Sprintf("warning: job %q runs already, and these flags have no effect on it: %s; end the job first to change them", job.Name, strings.Join(differ, ", "))
-			l.peer.Send(wire.RankHeader{Type: wire.MRunNote, Epoch: job.Epoch}, wire.Refused{Text: text}.Append(nil)) //nolint:errcheck // as above
+			m.note(l, job, text)
 		}
 	}
 	if job.Phase != replica.Opening || l.hello.Spare {
 		return
 	}
 	for _, r := range l.hello.Ranks {
-		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && !l.running[r] && time.Now().After(l.retryAt[r]) && l.tries[r] < startTries {
+		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && !l.runs(r) && time.Now().After(l.retryAt[r]) && l.tries[r] < startTries {
 			m.startRank(lj, l, r)
 		}
 	}
 }
 
 func (m *member) startRank(lj *localJob, l *launcher, r replica.Rank) {
-	l.running[r] = true
+	l.running[r] = time.Now()
 	delete(l.attached, r)
 	start := wire.RunStart{Rank: r, World: lj.job.Layout.World, Group: replica.NoGroup}
 	if lj.job.Naming == nil {
@@ -217,7 +218,7 @@ func (m *member) offered(o offer) {
 		return
 	}
 	for _, l := range m.launchers {
-		if l.hello.Job == lj.job.Name && l.running[o.Rank] {
+		if l.hello.Job == lj.job.Name && l.runs(o.Rank) {
 			return // on its way already
 		}
 	}
@@ -228,6 +229,11 @@ func (m *member) offered(o offer) {
 			return
 		}
 	}
+}
+
+func (l *launcher) runs(r replica.Rank) bool {
+	_, ok := l.running[r]
+	return ok
 }
 
 func (l *launcher) free() int { return int(l.hello.Capacity) - len(l.running) }
@@ -267,7 +273,7 @@ func (m *member) runRunning(p *session.Peer, rank replica.Rank, pid uint64) {
 	if l == nil {
 		return
 	}
-	l.running[rank] = true
+	l.running[rank] = time.Now()
 	if lj := m.jobNamed(l.hello.Job); lj != nil {
 		if lr := lj.ranks[rank]; lr != nil && lr.alive && uint64(lr.pid) == pid {
 			l.attached[rank] = true
@@ -299,7 +305,7 @@ func (m *member) runExited(ev session.RunExited) {
 // endedEarly counts a process that ended before it attached: it was started in vain, and will be again.
 func (m *member) endedEarly(lj *localJob, l *launcher, r replica.Rank, status int32) {
 	now := time.Now()
-	if now.Sub(l.retryAt[r]) > startWindow {
+	if now.Sub(l.retryAt[r]) > startWindow+m.cfg.Timing.Start {
 		l.tries[r] = 0
 	}
 	l.tries[r]++
@@ -313,6 +319,52 @@ func (m *member) endedEarly(lj *localJob, l *launcher, r replica.Rank, status in
 		why += ": " + text
 	}
 	m.send(kindEnd, endRequest{lj.job.Name, recovery.DoNotRequeue + why + "; its own output says why"})
+}
+
+// killStuck ends the processes here that were started and have neither attached nor met anybody since (an import from a file system
+// that hangs, say): the epoch that waits for them has no steps to tell a hang by.
+func (m *member) killStuck() {
+	limit := m.cfg.Timing.Start
+	for _, l := range m.launchers {
+		lj := m.jobNamed(l.hello.Job)
+		if lj == nil || !l.accepted {
+			continue
+		}
+		for _, r := range m.starting(lj) {
+			since, here := l.running[r]
+			switch {
+			case !here:
+			case m.heardOf(lj, r):
+				l.running[r] = time.Now() // what it waits for is not its own doing
+			case time.Since(since) > limit:
+				l.running[r] = time.Now() // its launcher tells of its end
+				l.refused[r] = fmt.Sprintf("killed, since it had not attached after %v (timing.start of this node's configuration)", limit)
+				m.log.rankNote(lj.job, r, "stuck", l.refused[r])
+				m.note(l, lj.job, fmt.Sprintf("rank %d: %s; it is started again", r, l.refused[r]))
+				l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r, Signal: uint32(syscall.SIGKILL)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+			}
+		}
+	}
+}
+
+// heardOf tells whether a process for a rank waits for this daemon's word: at the rendezvous, or to attach.
+func (m *member) heardOf(lj *localJob, r replica.Rank) bool {
+	for _, k := range m.kvs {
+		if k.peer != nil && k.by.job == lj.job.ID && k.by.rank == r {
+			return true
+		}
+	}
+	for _, a := range m.attaching {
+		if a.hello.Job == lj.job.Name && a.hello.Rank == r {
+			return true
+		}
+	}
+	return false
+}
+
+// note has a launcher print something.
+func (m *member) note(l *launcher, job *replica.Job, text string) {
+	l.peer.Send(wire.RankHeader{Type: wire.MRunNote, Epoch: job.Epoch}, wire.Refused{Text: text}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 }
 
 // rankAttached: whatever goes wrong with the process from here on is recovery's business.

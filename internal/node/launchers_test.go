@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -80,9 +81,69 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 		d.startRank(lj, l, 0)
 		early(startTries - 1)
 		// So does time.
-		l.retryAt[0] = l.retryAt[0].Add(-startWindow - 2*time.Second)
+		l.retryAt[0] = l.retryAt[0].Add(-startWindow - d.cfg.Timing.Start - 2*time.Second)
 		early(startTries - 1)
 	}
+}
+
+// A process that neither attaches nor asks for anything is stopped after Timing.Start, and said why. One that waits for others at the
+// rendezvous, or for its claim, has until then once more.
+func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
+	d := newDesk(t)
+	peer, end := d.session(0)
+	lj := d.put(newJob())
+	d.member.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
+	l := d.launchers[peer.ID()]
+	d.startRank(lj, l, 0)
+	for h, _ := end.reads(); h.Type != wire.MRunStart; h, _ = end.reads() {
+	}
+	ago := func(since time.Duration) { l.running[0] = time.Now().Add(-since) }
+	limit := d.cfg.Timing.Start
+
+	ago(limit - time.Minute)
+	d.killStuck()
+	end.quiet(peer)
+	for name, wait := range map[string]func(on bool){
+		"rendezvous": func(on bool) {
+			d.kvs = map[uint64]*kvPending{}
+			if on {
+				d.kvs[1] = &kvPending{peer: peer, by: caller{job: lj.job.ID, rank: 0}}
+			}
+		},
+		"claim": func(on bool) {
+			d.attaching = map[uint64]*attaching{}
+			if on {
+				d.attaching[peer.ID()] = &attaching{peer: peer, hello: wire.Hello{Job: "job"}}
+			}
+		},
+	} {
+		ago(limit + time.Minute)
+		wait(true)
+		d.killStuck()
+		wait(false)
+		d.killStuck()
+		end.quiet(peer)
+		if t.Failed() {
+			t.Fatalf("a process that waits for its %s was taken for one that hangs", name)
+		}
+	}
+	l.attached[0] = true
+	ago(limit + time.Minute)
+	d.killStuck()
+	end.quiet(peer)
+
+	delete(l.attached, 0)
+	d.killStuck()
+	h, body := end.reads()
+	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || !strings.Contains(note.Text, "rank 0: killed, since it had not attached after 10m0s") {
+		t.Errorf("message %d, %q, %v; want a note", h.Type, note.Text, err)
+	}
+	h, body = end.reads()
+	if stop, err := wire.ParseRunStop(body); err != nil || h.Type != wire.MRunStop || stop != (wire.RunStop{Rank: 0, Signal: uint32(syscall.SIGKILL)}) {
+		t.Errorf("message %d, %+v, %v; want the stop of rank 0", h.Type, stop, err)
+	}
+	d.killStuck() // its launcher has not told of its end yet
+	end.quiet(peer)
 }
 
 // A launcher's groups and the job's: by number, named by the ranks, or nothing said.
@@ -126,7 +187,7 @@ func TestLauncherGroups(t *testing.T) {
 	d := newDesk(t)
 	for _, job := range []*replica.Job{naming, settled} {
 		peer, end := d.session(0)
-		l := &launcher{peer: peer, running: map[replica.Rank]bool{}, attached: map[replica.Rank]bool{}}
+		l := &launcher{peer: peer, running: map[replica.Rank]time.Time{}, attached: map[replica.Rank]bool{}}
 		d.startRank(newLocalJob(job), l, 1)
 		_, body := end.reads()
 		start, err := wire.ParseRunStart(body)
@@ -169,8 +230,8 @@ func TestLauncherOptions(t *testing.T) {
 // A rank whose process has attached and died is not starting, though its launcher has not reaped it yet; one whose former process is dead is.
 func TestStarting(t *testing.T) {
 	alive, dead := &localRank{alive: true}, &localRank{}
-	l := &launcher{accepted: true, hello: wire.RunHello{Job: "j"}, running: map[replica.Rank]bool{0: true, 1: true, 2: true, 3: true}, attached: map[replica.Rank]bool{1: true, 2: true}}
-	other := &launcher{accepted: true, hello: wire.RunHello{Job: "k"}, running: map[replica.Rank]bool{7: true}}
+	l := &launcher{accepted: true, hello: wire.RunHello{Job: "j"}, running: map[replica.Rank]time.Time{0: {}, 1: {}, 2: {}, 3: {}}, attached: map[replica.Rank]bool{1: true, 2: true}}
+	other := &launcher{accepted: true, hello: wire.RunHello{Job: "k"}, running: map[replica.Rank]time.Time{7: {}}}
 	m := &member{launchers: map[uint64]*launcher{1: l, 2: other}}
 	lj := &localJob{job: &replica.Job{Name: "j"}, ranks: map[replica.Rank]*localRank{1: dead, 2: alive, 3: dead}}
 	if got, want := m.starting(lj), []replica.Rank{0, 3}; !slices.Equal(got, want) {

@@ -401,5 +401,6 @@ func (m *member) tick() time.Duration {
 	}
 	m.kvAgain()
 	m.serveLaunchers()
+	m.killStuck()
 	return next
 }

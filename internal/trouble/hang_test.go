@@ -3,6 +3,7 @@
 package trouble_test
 
 import (
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -32,4 +33,27 @@ func TestARankHangs(t *testing.T) {
 		t.Errorf("want step 20 or later of its own memory: %s", o.text)
 	}
 	l.awaitFrom(from, "step", fields{"step": int(o.fields["step"].(float64)) + 3})
+}
+
+// A process that hangs before it attaches has no steps to tell that by: it is killed after timing.start, and another one started.
+// The launcher says why. Both as the job begins and in a recovery.
+func TestAProcessHangsAtItsStart(t *testing.T) {
+	t.Parallel()
+	n := one(t, func(c *config.Config) { c.Timing.Start = 2 * time.Second })
+	stuck := filepath.Join(t.TempDir(), "stuck")
+	write(t, stuck, "")
+	l := n.run("job", 1, rankSpec{Stuck: stuck})
+	l.await("stuck", nil)
+	l.awaitText(0, "rank 0: killed, since it had not attached after 2s (timing.start of this node's configuration); it is started again")
+	at := l.await("step", fields{"step": 20})
+
+	write(t, stuck, "")
+	from := l.mark()
+	if err := syscall.Kill(int(at.fields["pid"].(float64)), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	l.awaitFrom(from, "stuck", nil)
+	if o := l.awaitFrom(from, "loaded", nil); o.fields["source"] != "own-ram" || o.fields["step"].(float64) < 20 {
+		t.Errorf("want step 20 or later of its own memory: %s", o.text)
+	}
 }

@@ -33,6 +33,7 @@ type rankSpec struct {
 	Reject   bool          // a process that did not begin the job rejects the first state it is given
 	Unequal  bool          // a further replicated region, "bias", starts as the rank's own number
 	Poison   int           // from the update of this step on the first weight is not a number
+	Stuck    string        // the process that finds this file removes it and stands still, before it opens anything
 	Patience time.Duration // for open and attach; 0: the tests'
 }
 
@@ -73,6 +74,10 @@ func rankMain() int {
 	}
 	if t.spec.Patience == 0 {
 		t.spec.Patience = patience
+	}
+	if t.spec.Stuck != "" && os.Remove(t.spec.Stuck) == nil {
+		t.say("stuck", nil)
+		select {}
 	}
 	err := t.train(context.Background())
 	if e := new(libreplicad.Error); errors.As(err, &e) {
