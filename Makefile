@@ -15,7 +15,8 @@ DEMO       ?=
 VENV       := $(CURDIR)/.venv
 # The newest glibc that the wheel may need: Debian 12's.
 GLIBC      ?= 2.36
-PYTEST     ?=
+# Two files of tests side by side: a job waits for its ranks more than it computes.
+PYTEST     ?= -n 2 --dist loadfile --no-loadscope-reorder
 CAMPAIGN   ?=
 BENCH      ?=
 PYTHON     ?= $(if $(wildcard $(CURDIR)/.venv/bin/python),$(CURDIR)/.venv/bin/python,python3)
@@ -63,7 +64,7 @@ wheel: build py-setup ## the Python package with the C library and the program, 
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(VENV)/bin/python python/tools/wheel.py --library libreplicad/build/libreplicad.so --program $(BIN)/wheel/replicad \
 		--license LICENSE --license libreplicad/third_party/xxhash/LICENSE --most $(GLIBC) --out dist
 
-py-test: wheel ## the Python tests, with real daemons; flags in PYTEST="...": -n 2 --dist loadfile --no-loadscope-reorder runs two files at a time
+py-test: wheel ## the Python tests, with real daemons, two files at a time; other flags in PYTEST="-k rng"
 	cd python && $(VENV)/bin/python -m pytest $(PYTEST)
 
 py-compat: build ## the Python tests with the oldest and the newest torch and other Pythons, each in .venv-compat; gigabytes. Flags in PYTEST
