@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -177,13 +178,17 @@ def opened(daemon: Daemon, jobs: Callable[[int], str], monkeypatch: pytest.Monke
     def call(world: int = 1, groups: str = "", **what: Any) -> Explanation:
         if groups:
             monkeypatch.setenv("REPLICAD_GROUPS", groups)
+        close()
         connection = Rank.open(socket=str(daemon.socket), job=jobs(world), rank=0, world=world, group=0)
         sessions.append(replicad.Session(connection=connection, **what))
         return sessions[-1].explain()
 
+    def close() -> None:
+        while sessions:
+            sessions.pop().close()
+
     yield call
-    for s in sessions:
-        s.close()
+    close()
 
 
 def model() -> nn.Module:
@@ -231,7 +236,7 @@ def test_nothing_but_a_model(opened: Open) -> None:
     e = opened(model=model(), keep_rng=False)
     assert missing(e).keys() == {"optimizer", "data", "generators"}
     assert e.bit_exact is False
-    assert [v.what for v in e.exact if v.ok is False] == ["generators", "data"]
+    assert [v.what for v in e.exact if v.ok is False] == ["missing", "generators", "data"]
     assert all(v.remedy for v in e.missing)
     assert "NO  generators" in str(e)
 
@@ -242,12 +247,45 @@ def test_optimizers_and_what_hangs_on_them(opened: Open) -> None:
     torch.optim.lr_scheduler.StepLR(o, 1)
     scaler = torch.amp.GradScaler("cpu", enabled=True)
     e = opened(model=m, optimizer=o, data=loader())
-    assert missing(e).keys() == {"parameters", "optim", "scaler"}
+    assert missing(e).keys() == {"optim", "scaler"}
     reasons = [v.reason for v in e.missing]
     assert any("2 of its parameters are of no registered model" in r for r in reasons)
     assert any("a learning-rate scheduler hangs on it that is not registered" in r for r in reasons)
-    assert any("4 parameters (1.weight, 1.bias, 2.weight, ...) ask for a gradient, but no registered optimizer has them" in r for r in reasons)
+    assert "4 parameters (model.1.weight, model.1.bias, model.2.weight, ...) ask for a gradient, but no registered optimizer has them" in e.spare[0].reason
+    assert e.bit_exact is False
+    assert "NO  missing: what a restart would not have (optim, optim, scaler) begins anew" in str(e)
     del scaler
+
+
+def test_an_average_of_weights(opened: Open) -> None:
+    m = model()
+    average = torch.optim.swa_utils.AveragedModel(m)
+    parts = {"optimizer": torch.optim.SGD(m.parameters(), lr=0.1), "data": loader()}
+    e = opened(model={"model": m, "average": average}, **parts)
+    assert (e.missing, e.spare, e.bit_exact) == ((), (), True), str(e)
+    e = opened(model=m, **parts)
+    assert missing(e).keys() == {"average"}
+    assert e.bit_exact is False
+    del average
+
+
+def test_generators_of_the_programs_own(opened: Open) -> None:
+    m = model()
+    parts = {"model": m, "optimizer": torch.optim.SGD(m.parameters(), lr=0.1), "data": loader()}
+
+    def own() -> list[tuple[bool | None, str]]:
+        return [(v.ok, v.reason.partition(" of the program's own")[0]) for v in opened(**parts).exact if "of the program's own" in v.reason]
+
+    assert own() == []
+    made = {"a": torch.Generator(), "b": np.random.default_rng(1), "c": np.random.RandomState(1)}
+    assert own() == [(None, "1 numpy.random._generator.Generator, 1 numpy.random.mtrand.RandomState, 1 torch._C.Generator")]
+    try:
+        for name, generator in made.items():
+            replicad.rng.add(name, generator)
+        assert own() == []
+    finally:
+        for name in made:
+            replicad.rng.remove(name)
 
 
 class Sampler(torch.utils.data.RandomSampler):
@@ -265,7 +303,7 @@ def test_a_sampler_behind_workers(opened: Open) -> None:
     e = opened(model=m, optimizer=torch.optim.SGD(m.parameters(), lr=0.1), data=sampler)
     assert "Sampler feeds a DataLoader with 2 workers" in missing(e)["data"]
     assert [v.ok for v in e.exact if v.what == "data"] == [None]
-    assert e.bit_exact is None
+    assert e.bit_exact is False
     del kept
 
 

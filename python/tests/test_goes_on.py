@@ -10,6 +10,8 @@ from conftest import Daemon
 
 pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
 
+from cluster import fsdp2
+
 TRAIN = """
 import hashlib, os, signal, sys
 import torch
@@ -244,7 +246,7 @@ session.close()
 """
 
 
-@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+@pytest.mark.parametrize("how", ["ddp", pytest.param("fsdp", marks=fsdp2)])
 def test_a_model_whose_groups_went_down_needs_a_new_process(how: str, daemon: Daemon) -> None:
     """It was made outside of the block. In its first forward it failed on every rank, in every run, until the job was given up."""
     out = daemon.run(GROUPED, how).done()
@@ -252,6 +254,7 @@ def test_a_model_whose_groups_went_down_needs_a_new_process(how: str, daemon: Da
     assert re.search(r"Outlived: .* hangs on process groups that were taken down when the block ended: make it inside of the block", out), out
 
 
+@fsdp2
 def test_who_is_freed_from_a_collective_of_such_a_model_ends_too(daemon: Daemon) -> None:
     """Its groups are taken down by the fault thread, before it has stopped. The new process of the one that was lost waits for it to meet."""
     out = daemon.run(GROUPED, "fsdp", world=2, flags=("--groups", "auto")).done()

@@ -18,6 +18,9 @@ from replicad.store import init_process_group
 
 class Stop(BaseException): ...
 
+# Kept: Gloo's thread in torch 2.6 may hold a tensor a moment longer than its user, and letting go of the last one it needs the GIL, which
+# the thread that takes the group down has.
+ones = torch.ones(1)
 model = torch.nn.Linear(2, 2)
 session = replicad.Session(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 session.resume()
@@ -38,7 +41,7 @@ for place in ("_new_process_group_helper", "_register_process_group", "_update_d
             pass
         setattr(c10d, place, real)
         init_process_group(session)
-        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(ones)
         print("GROUP", place, when, dist.group.WORLD.group_name, dict(c10d._world.pg_names) == {dist.group.WORLD: "0"}, flush=True)
         dist.destroy_process_group()
 session.leave()

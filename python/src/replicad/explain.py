@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 from . import data, rng, rngcodec
 from .groups import derive, flag
@@ -80,7 +84,8 @@ class Explanation:
     data: tuple[str, ...]  #: what says which samples come next, by class
     generators: tuple[str, ...]
     extra: tuple[str, ...]
-    missing: tuple[Verdict, ...]  #: what a restart would not have; none of these keeps the job from running
+    missing: tuple[Verdict, ...]  #: what a restart would not have; none of these keeps the job from running, and none lets it be bit-exact
+    spare: tuple[Verdict, ...]  #: what is copied at each step and need not be
     exact: tuple[Verdict, ...]  #: what decides whether a restarted run is bit-equal to an undisturbed one
 
     @property
@@ -107,6 +112,7 @@ def explain(session: Session) -> Explanation:
     table = session._table()
     groups = _groups(session, _bytes(r for r in table if not r.private and r.changes != "never"))
     live = _alive()
+    missing = tuple(_missing(session, live))
     return Explanation(
         rank=session.rank.number,
         world=session.rank.world,
@@ -116,8 +122,9 @@ def explain(session: Session) -> Explanation:
         data=tuple(_class(o) for o in session._objects.data.values()),
         generators=tuple(rngcodec.where(r.place, r.name) for r in rngcodec.parse(rng.get())) if session._objects.keep_rng else (),
         extra=tuple(session._objects.extra),
-        missing=tuple(_missing(session, live)),
-        exact=tuple(_exact(session, groups, live)),
+        missing=missing,
+        spare=tuple(_spare(session)),
+        exact=tuple(_exact(session, groups, live, missing)),
     )
 
 
@@ -208,7 +215,12 @@ def _copies(groups: Groups, table: list[Region]) -> Copies:
 
 def _alive() -> dict[str, list[Any]]:
     """Objects of the program that matter here, wherever it holds them."""
-    kinds: dict[str, type] = {"ddp": torch.nn.parallel.DistributedDataParallel, "loader": torch.utils.data.DataLoader, "scaler": torch.amp.grad_scaler.GradScaler}
+    kinds: dict[str, type] = {
+        "ddp": torch.nn.parallel.DistributedDataParallel,
+        "loader": torch.utils.data.DataLoader,
+        "scaler": torch.amp.grad_scaler.GradScaler,
+        "average": AveragedModel,
+    }
     found: dict[str, list[Any]] = {k: [] for k in kinds}
     for o in gc.get_objects():
         for k, kind in kinds.items():
@@ -219,17 +231,10 @@ def _alive() -> dict[str, list[Any]]:
 
 def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
     models, optimizers = session._objects.models, session._objects.optimizers
-    trained = {id(p): name for m, model in models.items() for name, p in model.named_parameters() if p.requires_grad}
-    held = {id(p) for o in optimizers.values() for g in o.param_groups for p in g["params"]}
-    if trained and not optimizers:
+    if not optimizers and any(p.requires_grad for model in models.values() for p in model.parameters()):
         yield Verdict("optimizer", False, "no optimizer is registered: its state would begin anew", "pass optimizer=")
-    elif loose := [name for i, name in trained.items() if i not in held and not _flat(models)]:
-        yield Verdict(
-            "parameters",
-            False,
-            f"{_some(loose)} ask for a gradient, but no registered optimizer has them: they are copied at each step",
-            "pass every optimizer, or call requires_grad_(False) on what is not trained: it is then kept once",
-        )
+    if any(not any(a is o for o in (*models.values(), *session._objects.extra.values())) for a in live["average"]):
+        yield Verdict("average", False, "an AveragedModel that is not registered: it would begin anew", "pass it with the model: model={'model': model, 'average': average}")
     for name, o in optimizers.items():
         unknown = sum(id(p) not in session._objects.names for g in o.param_groups for p in g["params"])
         if unknown:
@@ -255,6 +260,21 @@ def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
         yield Verdict("generators", False, "keep_rng=False: random numbers begin anew", "leave keep_rng out")
 
 
+def _spare(session: Session) -> Iterator[Verdict]:
+    models, optimizers = session._objects.models, session._objects.optimizers
+    if not optimizers or _flat(models):
+        return
+    held = {id(p) for o in optimizers.values() for g in o.param_groups for p in g["params"]}
+    trained = {id(p): session._objects.names[id(p)] for model in models.values() if not isinstance(model, AveragedModel) for p in model.parameters() if p.requires_grad}
+    if loose := [name for i, name in trained.items() if i not in held]:
+        yield Verdict(
+            "parameters",
+            False,
+            f"{_some(loose)} ask for a gradient, but no registered optimizer has them: they are copied at each step",
+            "right for an average of weights; else pass every optimizer, or call requires_grad_(False) on what never changes: it is then kept once",
+        )
+
+
 def _flat(models: dict[str, Any]) -> bool:
     """Whether FSDP1 holds parameters: an optimizer may have other views of them than the model names."""
     return any(True for model in models.values() for _ in fsdp1(model))
@@ -264,10 +284,27 @@ def _some(names: list[str]) -> str:
     return f"{len(names)} parameters ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if len(names) > 1 else f"the parameter {names[0]}"
 
 
+def _own_generators(session: Session) -> list[Any]:
+    """Those of numpy and torch that the program made and that nothing here is known to keep. torch's are no containers, so that the collector knows only who holds them."""
+    numpy = sys.modules.get("numpy.random")
+    kinds: tuple[type, ...] = (torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy else ()))
+    objects = [o for o in gc.get_objects() if type(o) is not list]
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_back is not None:  # what a running function holds is with nobody else
+        frame = frame.f_back
+        objects.append(frame)
+    found = {id(x): x for o in objects for x in (o, *gc.get_referents(o)) if type(x) in kinds}
+    kept = [torch.default_generator, *torch.cuda.default_generators, *((numpy.mtrand._rand,) if numpy else ())]
+    kept += [x for o in session._objects.data.values() for x in getattr(o, "__dict__", {}).values()]
+    return [g for g in found.values() if not rng.added(g) and not any(g is k for k in kept)]
+
+
 # -- whether it is bit-exact --------------------------------------------------------------------------------------------
 
 
-def _exact(session: Session, groups: Groups, live: dict[str, list[Any]]) -> Iterator[Verdict]:
+def _exact(session: Session, groups: Groups, live: dict[str, list[Any]], missing: tuple[Verdict, ...]) -> Iterator[Verdict]:
+    if missing:
+        yield Verdict("missing", False, f"what a restart would not have ({', '.join(v.what for v in missing)}) begins anew", "see missing, above")
     yield from _sums(session, groups, live["ddp"])
     devices = {leaf.local.device.type for leaf in session._objects.leaves}
     if "cuda" in devices:
@@ -282,7 +319,15 @@ def _exact(session: Session, groups: Groups, live: dict[str, list[Any]]) -> Iter
             "" if one else f"where nodes differ, set OMP_NUM_THREADS={n} on all of them",
         )
     if session._objects.keep_rng:
-        yield Verdict("generators", True, "those that are listed are kept as they were when the step began; one of your own with replicad.rng.add()")
+        yield Verdict("generators", True, "those that are listed are kept as they were when the step began")
+        if own := _own_generators(session):
+            kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(Counter(map(_class, own)).items()))
+            yield Verdict(
+                "generators",
+                None,
+                f"{kinds} of the program's own: what they draw begins anew, unless something that is registered keeps them",
+                "replicad.rng.add(name, generator) for what draws in the training loop",
+            )
     else:
         yield Verdict("generators", False, "they are not kept (keep_rng=False)", "leave keep_rng out")
     ours = [isinstance(o, data.Loader) for o in session._objects.data.values()]
@@ -397,4 +442,6 @@ def _text(e: Explanation) -> Iterator[str]:
     if e.extra:
         yield from section("extra", [", ".join(e.extra)])
     yield from section("missing", list(verdicts(e.missing, lambda v: "")) or ["nothing"])
+    if e.spare:
+        yield from section("spare", verdicts(e.spare, lambda v: ""))
     yield from section("bit-exact", [_MARK[e.bit_exact], *verdicts(e.exact, lambda v: f"{_MARK[v.ok]:4}")])

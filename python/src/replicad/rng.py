@@ -43,6 +43,11 @@ def remove(name: str) -> None:
         raise Invalid(f"no generator {name!r} was added; there are {sorted(_named)}")
 
 
+def added(generator: Any) -> bool:
+    """Whether a generator is one of those that were added."""
+    return any(g is generator or g is getattr(generator, "bit_generator", None) for _, g in _named.values())
+
+
 def get() -> Opaque:
     """The state of every generator. :class:`Unsupported` for one that :func:`set` could not take back."""
     records = [_record(PYTHON, codec.L_PYTHON, "", random)]
