@@ -234,7 +234,7 @@ def test_a_graph_without_breaks(daemon: Daemon) -> None:
 
 
 CALLED = """
-import sys, torch, replicad
+import gc, sys, threading, torch, replicad
 
 torch.manual_seed(1)
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.1))
@@ -257,6 +257,34 @@ if sys.argv[1] == "outside":
         optimizer.step()
     except replicad.SessionState as err:
         print("REFUSED", err)
+if sys.argv[1] == "collected":  # on a thread of whoever collects: nothing is said to the daemon there
+    told = []
+    fail = session.rank.fail
+    session.rank.fail = lambda text: (told.append(threading.current_thread().name), fail(text))
+
+    def steps():
+        with session.step():
+            yield
+
+    class Holder: ...
+
+    if session.order.epoch == 1:
+        cycle = Holder()
+        cycle.itself, cycle.steps = cycle, steps()
+        next(cycle.steps)
+        del cycle
+        collector = threading.Thread(target=gc.collect)
+        collector.start(), collector.join()
+        print("TOLD", told)
+        try:
+            train()
+        except replicad.Fenced:
+            print("TOLD", told)
+            session.resume()
+            train()
+            session.commit()
+if sys.argv[1] == "raises" and session.order.epoch == 1:
+    raise RuntimeError("once")
 if sys.argv[1] == "carried":
     train(updated=False), train()
 if sys.argv[1] == "dropped":
@@ -282,11 +310,14 @@ else:
         ("carried", ["NOTICED ['gradients']", "gradients that step 2 left (updated=False) were changed before step 3"]),
         ("dropped", ["NOTICED []"]),
         ("unleft", ["this program ends at step 1 without session.leave()"]),
+        ("collected", ["TOLD []", "TOLD ['MainThread']"]),
+        ("raises", ["RuntimeError: once"]),
     ],
 )
 def test_calls_at_the_wrong_time(how: str, says: list[str], run: Callable[..., str]) -> None:
     out = run(CALLED, how)
     assert [text for text in says if text not in out] == [], out
+    assert ("without session.leave()" in out) == (how == "unleft"), out
 
 
 def test_counters_in_parameter_groups_begin_where_they_did() -> None:

@@ -85,7 +85,7 @@ class Explanation:
     generators: tuple[str, ...]
     extra: tuple[str, ...]
     missing: tuple[Verdict, ...]  #: what a restart would not have; none of these keeps the job from running, and none lets it be bit-exact
-    spare: tuple[Verdict, ...]  #: what is copied at each step and need not be
+    advice: tuple[Verdict, ...]  #: what is right as it is, and might be cheaper or clearer
     exact: tuple[Verdict, ...]  #: what decides whether a restarted run is bit-equal to an undisturbed one
 
     @property
@@ -123,7 +123,7 @@ def explain(session: Session) -> Explanation:
         generators=tuple(rngcodec.where(r.place, r.name) for r in rngcodec.parse(rng.get())) if session._objects.keep_rng else (),
         extra=tuple(session._objects.extra),
         missing=missing,
-        spare=tuple(_spare(session)),
+        advice=tuple(_advice(session)),
         exact=tuple(_exact(session, groups, live, missing)),
     )
 
@@ -236,9 +236,6 @@ def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
     if any(not any(a is o for o in (*models.values(), *session._objects.extra.values())) for a in live["average"]):
         yield Verdict("average", False, "an AveragedModel that is not registered: it would begin anew", "pass it with the model: model={'model': model, 'average': average}")
     for name, o in optimizers.items():
-        unknown = sum(id(p) not in session._objects.names for g in o.param_groups for p in g["params"])
-        if unknown:
-            yield Verdict(name, False, f"{unknown} of its parameters are of no registered model: they are kept by their place in it", "pass the model they are of, too")
         schedulers = [getattr(s, "optimizer", None) for s in session._objects.schedulers.values()]
         if hasattr(o.step, "_wrapped_by_lr_sched") and not any(s is o for s in schedulers):
             yield Verdict(name, False, "a learning-rate scheduler hangs on it that is not registered: its count would begin anew", "pass scheduler=")
@@ -260,8 +257,12 @@ def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
         yield Verdict("generators", False, "keep_rng=False: random numbers begin anew", "leave keep_rng out")
 
 
-def _spare(session: Session) -> Iterator[Verdict]:
+def _advice(session: Session) -> Iterator[Verdict]:
     models, optimizers = session._objects.models, session._objects.optimizers
+    for name, o in optimizers.items():
+        unknown = sum(id(p) not in session._objects.names for g in o.param_groups for p in g["params"])
+        if unknown:
+            yield Verdict(name, False, f"{unknown} of its parameters are of no registered model: they are kept by their place in it", "pass the model they are of, too")
     if not optimizers or _flat(models):
         return
     held = {id(p) for o in optimizers.values() for g in o.param_groups for p in g["params"]}
@@ -442,6 +443,6 @@ def _text(e: Explanation) -> Iterator[str]:
     if e.extra:
         yield from section("extra", [", ".join(e.extra)])
     yield from section("missing", list(verdicts(e.missing, lambda v: "")) or ["nothing"])
-    if e.spare:
-        yield from section("spare", verdicts(e.spare, lambda v: ""))
+    if e.advice:
+        yield from section("advice", verdicts(e.advice, lambda v: ""))
     yield from section("bit-exact", [_MARK[e.bit_exact], *verdicts(e.exact, lambda v: f"{_MARK[v.ok]:4}")])

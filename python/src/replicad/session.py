@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -70,7 +71,9 @@ _open: Session | None = None
 
 @atexit.register
 def _at_end() -> None:
-    """Says why the job goes on when its program has ended."""
+    """Says why the job goes on when its program has ended. One that an exception has ended says so itself."""
+    if hasattr(sys, "last_value"):
+        return
     if _open is not None and not _open._closed and not _open._left and _open._pid == os.getpid() and _open._at >= 0:
         log.error(
             "replicad: this program ends at step %d without session.leave(), so that its rank is missed and started again: call it, or use `with replicad.Session(...)`", _open._at
@@ -125,6 +128,7 @@ class Session:
         self._modes: list[bool] | None = None  # of the models' modules, at the end of the last step
         self._carried = Carried(())
         self._torn = -1  # the step that was begun and not ended
+        self._untold = ""  # why, where the daemon was not told
         self._offloaded: Offload | None = None
         self._moving = False  # memory is being given back or taken again
         self._resumed = threading.Event()  # an epoch is open for the training thread
@@ -232,6 +236,7 @@ class Session:
         self._present("resume")
         self._outside("resume")
         self._ungrouped()
+        self._tell_late()
         self._resumed.clear()
         if not self._rank.attached:
             self._attach()
@@ -418,8 +423,11 @@ class Session:
             if self._at != step and self._inside is mark:
                 self._torn = step
                 self._rank.freeze_good()
-                if not isinstance(err, (KeyboardInterrupt, SystemExit)):
-                    self._tell(f"in the optimizer step {step}: {type(err).__name__}: {err}")
+                text = f"in the optimizer step {step}: {type(err).__name__}: {err}"
+                if isinstance(err, GeneratorExit):
+                    self._untold = text  # it may be the collector's, on any thread, which must not wait for a daemon: the next call tells
+                elif not isinstance(err, (KeyboardInterrupt, SystemExit)):
+                    self._tell(text)
             raise
         finally:
             if self._inside is mark:
@@ -443,6 +451,7 @@ class Session:
 
     def _whole(self) -> None:
         if self._torn > self._at:
+            self._tell_late()
             raise Fenced(f"step {self._torn} was broken off inside of the optimizer step, and the state is torn: call session.resume() next")
 
     def _abandon(self) -> None:
@@ -528,6 +537,11 @@ class Session:
             self._rank.fail(text)
         except Error as err:
             log.warning("replicad: the daemon did not hear of this: %s (%s)", text, err)
+
+    def _tell_late(self) -> None:
+        if self._untold:
+            text, self._untold = self._untold, ""
+            self._tell(text)
 
     def leave(self, timeout: float | None = None) -> None:
         """Says that training is done; returns when it is on every rank, and their last steps are alike. :class:`Fenced` when one was lost, or
