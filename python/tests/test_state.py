@@ -20,6 +20,7 @@ OPTIMIZERS: dict[str, Make] = {
     "AdamW": lambda p: optim.AdamW(p, lr=0.01),
     "AdamW amsgrad maximize": lambda p: optim.AdamW(p, lr=0.01, amsgrad=True, maximize=True),
     "AdamW capturable lr": lambda p: optim.AdamW(p, lr=torch.tensor(0.01)),
+    "AdamW decay tensor": lambda p: optim.AdamW(p, lr=0.01, weight_decay=torch.tensor(0.1)),
     "Adam decay": lambda p: optim.Adam(p, lr=0.01, weight_decay=0.1),
     "SGD": lambda p: optim.SGD(p, lr=0.1),
     "SGD momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
@@ -35,6 +36,7 @@ OPTIMIZERS: dict[str, Make] = {
     "ASGD": lambda p: optim.ASGD(p, lr=0.01, weight_decay=0.1, t0=3),
     "Rprop": lambda p: optim.Rprop(p, lr=0.01),
     "Adadelta": lambda p: optim.Adadelta(p, weight_decay=0.1),
+    "Adafactor": lambda p: optim.Adafactor(p, lr=0.01),
 }
 
 
@@ -73,6 +75,29 @@ def test_later_training_is_equal_to_the_bit(name: str, zero: bool) -> None:
     for i, state in want[1].items():
         assert {k: got[1][i][k] for k in state} == state
     assert train(OPTIMIZERS[name], True, steps=5)[0] != train(OPTIMIZERS[name], True)[0], "the comparison can fail"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: optim.Rprop(p, lr=0.01), lambda p: optim.AdamW(p, lr=0.01), lambda p: optim.SGD(p, lr=0.1, momentum=0.9)], ids=["Rprop", "AdamW", "SGD"]
+)
+def test_complex_parameters(make: Make) -> None:
+    def trained(made: bool) -> bytes:
+        p = torch.nn.Parameter(torch.view_as_complex(torch.arange(8.0).reshape(4, 2)))
+        optimizer = make([p])
+        if made:
+            materialise(optimizer)
+        for step in range(4):
+            p.grad = torch.view_as_complex(torch.linspace(-1, step, 8).reshape(4, 2))
+            optimizer.step()
+        return bits(torch.view_as_real(p.detach()))
+
+    assert trained(True) == trained(False)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_torchs_own_are_known(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    materialise(OPTIMIZERS[name](list(net().parameters())))
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -63,14 +63,14 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
     # Of what a parameter is made of: quantising again what was quantised is another value.
     kept = [(x.local, x.local.clone()) for _, p in fresh for x in leaves(f"a parameter of {kind}", p, "window")]
     groups = [(g, copy.deepcopy(_plain(_hyper(g))), [(t, t.clone()) for _, t in _tensors(_hyper(g), "")]) for g in optimizer.param_groups]
+    decays = [(g, g["weight_decay"]) for g in optimizer.param_groups if "weight_decay" in g]
     try:
         for p, _ in grads:
             p.grad = None
         for _, p in fresh:
             p.grad = torch.zeros_like(p)
-        for g in optimizer.param_groups:
-            if "weight_decay" in g:
-                g["weight_decay"] = 0.0  # it would be a gradient
+        for g, _ in decays:
+            g["weight_decay"] = 0.0  # it would be a gradient
         with rng.preserved(), _without_hooks(optimizer):
             optimizer.step()
         _begin(optimizer, fresh)
@@ -83,6 +83,8 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
     except Exception as err:
         raise Unsupported(f"{kind}: its state can't be made by a step with zero gradients ({type(err).__name__}: {err}): take a step before the session is made") from err
     finally:
+        for g, decay in decays:
+            g["weight_decay"] = decay
         with torch.no_grad():
             for g, values, tensors in groups:  # counters may be there (apex's FusedAdam, ScheduleFree)
                 for k in [k for k in _hyper(g) if k not in values and not isinstance(g[k], torch.Tensor)]:
@@ -111,7 +113,7 @@ def _without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def _of_torch(optimizer: torch.optim.Optimizer) -> bool:
-    return any(c.__module__.startswith("torch.optim.") and c is not torch.optim.Optimizer for c in type(optimizer).__mro__)
+    return any(f"{c.__module__}.".startswith("torch.optim.") and c is not torch.optim.Optimizer for c in type(optimizer).__mro__)
 
 
 def _begin(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> None:
@@ -123,6 +125,8 @@ def _begin(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], t
             if v is None or not (of_torch or key == "step"):
                 continue
             first = _first(optimizer, g, key)
+            if key == "step_size" and isinstance(v, torch.Tensor) and v.is_complex():
+                first = complex(first, first)  # Rprop's real and imaginary parts have steps of their own
             if isinstance(v, torch.Tensor):
                 v.fill_(first)
             elif isinstance(v, (int, float)):
