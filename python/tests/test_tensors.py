@@ -11,6 +11,7 @@ import torch
 
 from replicad import Unsupported
 from replicad.capsule import pack, unpack
+from replicad.tensors import Leaf, regions
 from test_capsule import decodes_or_corrupt
 
 
@@ -101,3 +102,25 @@ def test_every_name_of_a_dtype_decodes_or_is_corrupt(dtype: str) -> None:
         text = body.replace(b"[8]", shape)
         head = packed[:8] + len(text).to_bytes(8, "little") + text
         decodes_or_corrupt(head + bytes(-len(head) % 64) + bytes(64))
+
+
+def test_regions_of_shared_memory() -> None:
+    """Against the rule said plainly: one that lies within another is that one's, any other overlap is refused."""
+    rand = random.Random(1)
+    base = torch.zeros(64)
+    for _ in range(300):
+        cuts = [sorted(rand.sample(range(65), 2)) for _ in range(rand.randrange(1, 7))]
+        want: list[list[int]] | None = []
+        for a, b in cuts:
+            if any(x <= a and b <= y for x, y in want):
+                continue
+            if any(a < y and x < b for x, y in want):
+                want = None
+                break
+            want.append([a, b])
+        leaves = [Leaf(f"t{i}", base[a:b], "window") for i, (a, b) in enumerate(cuts)]
+        if want is None:
+            with pytest.raises(Unsupported, match="shares a part of its memory with t"):
+                regions(leaves)
+        else:
+            assert [[(r.address - base.data_ptr()) // 4, (r.address - base.data_ptr() + r.nbytes) // 4] for r in regions(leaves)] == want

@@ -6,6 +6,7 @@ says what it is made of is refused with its name.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -84,7 +85,8 @@ def dense(t: torch.Tensor) -> bool:
 def regions(of: Iterable[Leaf]) -> list[Region]:
     """Regions of CPU tensors by address. A tensor that lies within another's memory (tied weights) is registered once."""
     out: list[Region] = []
-    spans: list[tuple[int, int, Leaf]] = []
+    starts: list[int] = []  # of what is registered, in order; no two of them overlap
+    spans: list[tuple[int, Leaf]] = []  # end and leaf, beside
     for leaf in of:
         t = leaf.local
         nbytes = t.numel() * t.element_size()
@@ -93,15 +95,19 @@ def regions(of: Iterable[Leaf]) -> list[Region]:
         if t.device.type != "cpu":
             raise Unsupported(f"{leaf.name}: lies on the device {t.device}: register its stage in host memory")
         start, end = t.data_ptr(), t.data_ptr() + nbytes
-        if whole := next((x for a, b, x in spans if a <= start and end <= b), None):
-            if whole.changes == "never" != leaf.changes:
-                raise Unsupported(f"{leaf.name}: shares the memory of {whole.name}, which is frozen: let both ask for a gradient, or neither")
-            continue
-        if clash := next((x.name for a, b, x in spans if start < b and a < end), None):
-            raise Unsupported(f"{leaf.name}: shares a part of its memory with {clash}: register the whole that both are views of")
-        spans.append((start, end, leaf))
-        dtype, shape = _typed(t)
-        out.append(Region(name=_short(leaf.name), address=start, nbytes=nbytes, dtype=dtype, shape=shape, private=leaf.private, changes=leaf.changes, keep=t))
+        at = bisect.bisect_right(starts, start)
+        for began, (ended, other) in zip(starts[max(at - 1, 0) : at + 1], spans[max(at - 1, 0) : at + 1], strict=True):
+            if began <= start and end <= ended:
+                if other.changes == "never" != leaf.changes:
+                    raise Unsupported(f"{leaf.name}: shares the memory of {other.name}, which is frozen: let both ask for a gradient, or neither")
+                break
+            if start < ended and began < end:
+                raise Unsupported(f"{leaf.name}: shares a part of its memory with {other.name}: register the whole that both are views of")
+        else:
+            starts.insert(at, start)
+            spans.insert(at, (end, leaf))
+            dtype, shape = _typed(t)
+            out.append(Region(name=_short(leaf.name), address=start, nbytes=nbytes, dtype=dtype, shape=shape, private=leaf.private, changes=leaf.changes, keep=t))
     return out
 
 
