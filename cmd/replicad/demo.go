@@ -49,7 +49,7 @@ func newDemo(std stdio) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&faults, "faults", "", "`LIST` of faults to inject, in order, separated by commas (default: all)")
+	flags.StringVar(&faults, "faults", "", "`LIST` of faults to inject, in order, separated by commas (default: "+strings.Join(demo.AllFaults(), ",")+"; known: "+strings.Join(demo.KnownFaults(), ",")+")")
 	flags.BoolVar(&o.NoFaults, "no-faults", false, "train undisturbed")
 	flags.IntVar(&o.Steps, "steps", demo.DefaultSteps, "optimizer steps")
 	flags.IntVar(&o.StateMB, "state-mb", 0, "`MiB` added to each rank's state, to see larger transfers")

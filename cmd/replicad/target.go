@@ -37,5 +37,5 @@ func (t *target) load(makeIdentity func(dir string, node replica.NodeName) error
 
 // noDevCluster is the makeIdentity of verbs that need a running daemon.
 func noDevCluster(string, replica.NodeName) error {
-	return errors.New("there is no dev cluster here yet: start it with `replicad daemon --dev`")
+	return errors.New("there is no dev cluster here yet: start it with `replicad daemon --dev`, or go to the directory that it was started in (XDG_STATE_HOME, if set, is where it lives for all directories)")
 }

@@ -144,7 +144,7 @@ func admit(token string, abi uint32, got string, request uint32) error {
 		return &fault{request, wire.CodeVersion, fmt.Errorf("library version %d, this daemon speaks %d: use the libreplicad that came with it", abi, wire.RankABI)}
 	}
 	if token != "" && subtle.ConstantTimeCompare([]byte(token), []byte(got)) != 1 {
-		return &fault{request, wire.CodeRefused, errors.New("the token is not the daemon's: set REPLICAD_TOKEN to the token of its configuration")}
+		return &fault{request, wire.CodeRefused, errors.New("the token is not the daemon's: set REPLICAD_TOKEN, or --token, to the job_token of its configuration")}
 	}
 	return nil
 }

@@ -444,8 +444,9 @@ class Session:
 
     def _outside(self, what: str) -> None:
         if self._inside is not None:
+            nested = "steps don't nest, and this one" if what == "a step" else "it"
             raise SessionState(
-                f"{what} inside of step {self._at + 1}: steps don't nest, and this one is open until its `with` block ends; "
+                f"{what} inside of step {self._at + 1}: {nested} is open until its `with` block ends; "
                 "a generator that holds the block keeps it open when the loop over it is left: close the generator"
             )
 
