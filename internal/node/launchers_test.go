@@ -66,6 +66,23 @@ func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
 	}
 }
 
+// Whoever looks at the launcher's output learns why its process was killed.
+func TestLauncherIsToldOfAHang(t *testing.T) {
+	d := newDesk(t)
+	peer, end := d.session(0)
+	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: testJob, running: map[replica.Rank]time.Time{1: time.Now()}}
+	lj := d.put(changed(newJob(), func(j *replica.Job) {
+		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.Hang, Rank: 1, Incarnation: 5, Detail: "stands still in step 6"}}
+	}))
+	lj.ranks[1] = &localRank{rank: 1, incarnation: 5, alive: true, pid: 1 << 30, start: 1} // nobody's
+	d.killHung(lj)
+	clear(lj.ranks) // it has no arena
+	h, body := end.reads()
+	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "rank 1: killed, hang: stands still in step 6" {
+		t.Errorf("message %d, %q, %v; want a note", h.Type, note.Text, err)
+	}
+}
+
 // earlyEnd has a launcher report that its process of rank 0 ended, and returns the reasons for which the node asks to end the job.
 func (d *desk) earlyEnd(peer *session.Peer, status int32) (reasons []string) {
 	d.t.Helper()
