@@ -45,6 +45,7 @@ type RetainInput struct {
 	Job       *replica.Job
 	Candidate replica.Generation // newest the leader named; zero: none known
 	Good      replica.Word       // of the arena's rank; zero where it has none (a mirror)
+	Stands    bool               // the arena's rank goes no further before its newest step is committed: it has left, or says so
 	Slots     int                // replicated slots of the arena
 	Places    []PlaceState
 	// ResumePending says that some part of T has fewer than copies(p) pins. Previous is then the committed generation
@@ -196,7 +197,7 @@ func (r *retention) mayFree(p PlaceState) bool {
 		return !r.in.ResumePending || g != r.below
 	}
 	if r.in.Slots <= 2 { // no freshness slots: only the candidate stays, or what will be it
-		return r.named()
+		return r.named() && !(r.in.Stands && g == r.in.Good.Generation())
 	}
 	// Of three slots one is for freshness. A second one in use is the candidate's: ranks that stand still before the candidate, to have
 	// the step committed at which they stand, would wait for ever for good to reach what frees it.

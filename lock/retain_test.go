@@ -89,6 +89,22 @@ func TestRetainSlots(t *testing.T) {
 	}
 }
 
+// With two slots what is neither committed nor the candidate goes, but for the last step of a rank that will do no other.
+func TestRetainLastOfTwoSlots(t *testing.T) {
+	in := RetainInput{Job: openJob(), Candidate: gen(3, 24), Slots: 2, Good: replica.PackWord(3, 22, 0), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22))}}
+	if free := Retain(in); !slices.Equal(free, []int{1}) {
+		t.Errorf("while it trains: %v, want the step that is not the candidate", free)
+	}
+	in.Stands = true
+	if free := Retain(in); len(free) > 0 {
+		t.Errorf("it stands at its newest step: frees %v", free)
+	}
+	in.Good = replica.PackWord(3, 23, 0)
+	if free := Retain(in); !slices.Equal(free, []int{1}) {
+		t.Errorf("it stands at a newer one, which needs the place: frees %v", free)
+	}
+}
+
 func TestRetainRing(t *testing.T) {
 	in := RetainInput{Job: openJob(), Candidate: gen(3, 25), Slots: 4, Good: replica.PackWord(3, 30, 0)}
 	in.Places = []PlaceState{slotOf(gen(3, 22)), {State: replica.SlotCopying, Generation: gen(3, 24)}}

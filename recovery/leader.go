@@ -52,6 +52,7 @@ type Leader struct {
 	scanNext  time.Duration // not before it is asked for again
 	loaded    loading
 	naming    naming
+	parting   parting
 
 	recoveries []time.Duration // begun since the committed step last rose
 	committed  replica.Step

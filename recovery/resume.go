@@ -81,8 +81,9 @@ func (in *PlanInput) copiesPossible() int {
 }
 
 // training looks after redundancy while the job runs: mirrors move off nodes that are at fault, and copies(p) rises as
-// nodes join and falls when a fault removes one.
+// nodes join and falls when a fault removes one. It ends the job when all ranks have left.
 func (l *Leader) training() {
+	l.finish()
 	in := l.input()
 	l.hang(&in)
 	usable := in.usable()

@@ -271,6 +271,23 @@ func (w *world) command(f []string) error {
 		w.apply(replica.Condemn{Job: w.job, Generation: generation(f[1]), Reason: "test"})
 	case "prove": // the operator says that a node's memory is gone
 		w.apply(replica.ProveLost{Job: w.job, Holder: w.nodes[replica.NodeName(f[1])].holder, Why: "operator"})
+	case "leave": // leave RANKS: they have done their last step
+		for _, r := range ranks(f[1]) {
+			w.process(fmt.Sprint(r)).left = true
+		}
+	case "commit": // commit EPOCH,STEP: what was asked for is there
+		return w.commit(generation(f[1]))
+	case "write": // the durable writer begins with what is committed
+		j := w.state()
+		d := replica.DurableWrite{Generation: j.Committed, Position: j.Position}
+		for _, p := range j.Parts {
+			d.Writer = p.Holders[0].Node
+			d.Shards = append(d.Shards, replica.Shard{Part: p.Part, Root: p.Root, Node: d.Writer})
+		}
+		return w.apply(replica.BeginDurable{Job: w.job, Write: d}).Err
+	case "written": // written EPOCH,STEP [failed]: it is done
+		_, failed := a["failed"]
+		return w.apply(replica.EndDurable{Job: w.job, Generation: generation(f[1]), Done: !failed}).Err
 	case "new-leader":
 		w.newLeader()
 	case "wait":

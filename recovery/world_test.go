@@ -73,6 +73,7 @@ type process struct {
 	blocked  bool // does not load
 	detached bool
 	hung     bool // stands still for longer than it may
+	left     bool // said that it is done
 	phase    replica.Phase
 }
 
@@ -310,7 +311,7 @@ func (w *world) react(n replica.NodeName) {
 			d.hold(replica.OfGroup(j.Layout.Groups[r]), p.live, r, false)
 			d.hold(replica.OfRank(r), p.live, r, false)
 		case j.ClosedEpoch >= j.Epoch && !p.stuck && !p.busy:
-			p.stopped = true
+			p.stopped, p.left = true, false
 		case j.Phase == replica.Planned && p.loaded != j.Epoch && !p.blocked:
 			w.load(d, r, p, j.Plan)
 		case j.Phase == replica.Open && p.loaded == j.Epoch:
@@ -405,7 +406,7 @@ func (w *world) report(n replica.NodeName) replica.NodeReport {
 		}
 		rep.Ranks = append(rep.Ranks, replica.RankReport{Rank: r, Incarnation: p.inc, Alive: p.alive, Attached: p.alive && !p.detached, PID: uint64(p.inc),
 			Live: replica.PackWord(p.live.Epoch, p.live.Step, phase), Good: p.live.Word(), Settled: !p.busy, Stopped: p.stopped && p.alive, Whole: p.alive && !p.busy && !p.torn,
-			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive})
+			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive, Left: p.left})
 	}
 	for r, c := range w.state().Ranks { // claims of this life of the node that no process of it has: nobody else reports their deaths
 		if p := d.procs[replica.Rank(r)]; c.Incarnation != 0 && c.Node == n && c.NodeIncarnation == d.holder.Incarnation && (p == nil || p.inc < c.Incarnation) {

@@ -26,7 +26,8 @@ func newRun(std stdio) *cobra.Command {
 		Long: "Runs COMMAND for each rank that this node's daemon wants here, with REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN, REPLICAD_RANK,\n" +
 			"REPLICAD_WORLD, REPLICAD_GROUP, REPLICAD_GROUPS and REPLICAD_HOST in its environment. A process that dies is started again when the daemon\n" +
 			"says so; the others keep running. With --spare it waits until a rank is lost elsewhere.\n\n" +
-			"SIGINT and SIGTERM are passed on; what has not ended 10 s later is killed. The exit code is the job's.",
+			"SIGINT and SIGTERM are passed on; what has not ended 10 s later is killed. Processes of a finished job end when they want to: a last\n" +
+			"evaluation or save takes as long as it takes. The exit code is the job's, and 1 where a process fails after that.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opt, err := f.options(args, std)

@@ -24,10 +24,8 @@ type child struct {
 	cmd   *exec.Cmd
 	place *os.File // what it waits for its rank on; nil: it has one
 
-	// What is sent to it next, and when; zero: nothing.
-	nextAt   time.Time
-	nextSig  syscall.Signal
-	signaled bool // by this launcher: its status says nothing of the program
+	killAt   time.Time // when it gets SIGKILL, having been asked to end; zero: not
+	signaled bool      // by this launcher: its status says nothing of the program
 }
 
 type exited struct {
@@ -67,11 +65,9 @@ func (c *child) pid() uint64 { return uint64(c.cmd.Process.Pid) }
 func (c *child) signal(sig syscall.Signal, killAt time.Time) {
 	c.signaled = true
 	_ = syscall.Kill(-c.cmd.Process.Pid, sig) // its end is noticed by wait, whatever this returns
-	if sig == syscall.SIGKILL {
-		c.nextAt = time.Time{}
-		return
+	if c.killAt = killAt; sig == syscall.SIGKILL {
+		c.killAt = time.Time{}
 	}
-	c.nextAt, c.nextSig = killAt, syscall.SIGKILL
 }
 
 func startStatus(err error) int32 {

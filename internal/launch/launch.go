@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -47,7 +48,8 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 	linkCtx, closeLink := context.WithCancel(context.WithoutCancel(ctx))
 	l := &launcher{
 		opt: o, children: map[replica.Rank]*child{}, dismissed: map[*child]bool{}, ended: map[replica.Rank]wire.RunExited{}, exits: make(chan exited),
-		link: &link{socket: o.Socket, hello: wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, o.hello().Append(nil)), events: make(chan linkEvent)},
+		link:  &link{socket: o.Socket, hello: wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, o.hello().Append(nil)), events: make(chan linkEvent)},
+		close: closeLink,
 	}
 	l.wg.Go(func() { l.link.run(linkCtx) })
 	defer l.wg.Wait()
@@ -56,9 +58,10 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 }
 
 type launcher struct {
-	opt  Options
-	link *link
-	wg   sync.WaitGroup
+	opt   Options
+	link  *link
+	close context.CancelFunc // of link, for good
+	wg    sync.WaitGroup
 
 	conn      *net.UnixConn                   // nil: the daemon is away
 	children  map[replica.Rank]*child         // running ones
@@ -71,7 +74,9 @@ type launcher struct {
 	awayWith error     // why the daemon is away, said once
 	giveUpAt time.Time // zero: a daemon or a process is there
 
-	stopping bool // no process is started any more; the loop ends with the last one
+	stopping bool      // no process is started any more; the loop ends with the last one
+	done     bool      // the job has ended: there is nothing to connect again for
+	sayAt    time.Time // when it is said which processes of a finished job still run; zero: it was, or needs not be
 	code     int
 	err      error
 }
@@ -123,6 +128,12 @@ func (l *launcher) onLink(e linkEvent) {
 
 // onAway: the daemon is not there, or will not have us. Processes go on: no daemon's fault stops training.
 func (l *launcher) onAway(err error) {
+	if l.done {
+		l.opt.Logf("the daemon has gone (%v); the job is done, so nobody needs it", err)
+		l.conn = nil
+		l.close() // one that is started again would make a new job of the name
+		return
+	}
 	var refused *refusedError
 	if errors.As(err, &refused) && (len(l.children) == 0 && refused.Code != wire.CodeAgain || refused.Code == wire.CodeStopped) {
 		l.stop(1, fmt.Errorf("job %q: %w", l.opt.Job, err), syscall.SIGTERM)
@@ -234,18 +245,21 @@ func (l *launcher) onStop(s wire.RunStop) {
 	c.signal(sig, time.Now().Add(l.opt.Grace))
 }
 
-// onDone: ranks of a finished job leave by themselves and get the grace for it; those of a stopped one are told to.
+// onDone: ranks of a finished job end by themselves, when they have done what their program does after it (a last save, say); those
+// of a stopped one are told to.
 func (l *launcher) onDone(d wire.Refused) {
 	code := int(d.Code)
 	if code < 0 || code > 255 {
 		code = 1
 	}
 	l.opt.Logf("job %q is done (%d): %s", l.opt.Job, code, d.Text)
+	l.done = true
 	if code != 0 {
 		l.stop(code, nil, syscall.SIGTERM)
 		return
 	}
 	l.stop(0, nil, 0)
+	l.sayAt = time.Now().Add(l.opt.Grace)
 }
 
 func (l *launcher) onExit(e exited) {
@@ -266,11 +280,14 @@ func (l *launcher) onSignal(cause error) {
 	s := Signaled{syscall.SIGTERM}
 	errors.As(cause, &s)
 	l.opt.Logf("%v: %d process(es) get it too, and SIGKILL after %v", s.Signal, len(l.children), l.opt.Grace)
+	if l.stopping && l.code == 0 && len(l.children) > 0 {
+		l.code = 128 + int(s.Signal) // what they still do for a finished job is cut short
+	}
 	l.stop(128+int(s.Signal), nil, s.Signal)
 }
 
-// stop starts nothing any more and ends the loop with the last process. The first verdict stands. With sig 0 processes get
-// the grace before SIGTERM.
+// stop starts nothing any more and ends the loop with the last process. The first verdict stands. With sig 0 processes of ranks end
+// by themselves.
 func (l *launcher) stop(code int, err error, sig syscall.Signal) {
 	if !l.stopping {
 		l.stopping, l.code, l.err, l.giveUpAt = true, code, err, time.Time{}
@@ -280,22 +297,37 @@ func (l *launcher) stop(code int, err error, sig syscall.Signal) {
 		c.signal(syscall.SIGKILL, now)
 	}
 	for _, c := range l.children {
-		if sig == 0 {
-			c.nextAt, c.nextSig = now.Add(l.opt.Grace), syscall.SIGTERM
-			continue
+		if sig != 0 {
+			c.signal(sig, now.Add(l.opt.Grace))
 		}
-		c.signal(sig, now.Add(l.opt.Grace))
 	}
 }
 
+// byThemselves lists the ranks whose processes run and have not been told to end.
+func (l *launcher) byThemselves() (ranks []replica.Rank) {
+	for r, c := range l.children {
+		if !c.signaled {
+			ranks = append(ranks, r)
+		}
+	}
+	slices.Sort(ranks)
+	return ranks
+}
+
 func (l *launcher) onTime(now time.Time) {
+	if !l.sayAt.IsZero() && !now.Before(l.sayAt) {
+		l.sayAt = time.Time{} // once
+		if ranks := l.byThemselves(); len(ranks) > 0 {
+			l.opt.Logf("job %q is finished; waiting for the processes of ranks %v to end", l.opt.Job, ranks)
+		}
+	}
 	if !l.warmAt.IsZero() {
 		l.keepWarm(now)
 	}
 	for _, c := range l.children {
-		if !c.nextAt.IsZero() && !now.Before(c.nextAt) {
-			l.opt.Logf("rank %d: process %d has not ended: %v", c.rank, c.pid(), c.nextSig)
-			c.signal(c.nextSig, now.Add(l.opt.Grace))
+		if !c.killAt.IsZero() && !now.Before(c.killAt) {
+			l.opt.Logf("rank %d: process %d has not ended: %v", c.rank, c.pid(), syscall.SIGKILL)
+			c.signal(syscall.SIGKILL, now)
 		}
 	}
 	if !l.giveUpAt.IsZero() && !now.Before(l.giveUpAt) {
@@ -316,9 +348,12 @@ func (l *launcher) untilNext(now time.Time) time.Duration {
 	if !l.warmAt.IsZero() && l.warmAt.Before(next) && !l.stopping {
 		next = l.warmAt
 	}
+	if !l.sayAt.IsZero() && l.sayAt.Before(next) {
+		next = l.sayAt
+	}
 	for _, c := range l.children {
-		if !c.nextAt.IsZero() && c.nextAt.Before(next) {
-			next = c.nextAt
+		if !c.killAt.IsZero() && c.killAt.Before(next) {
+			next = c.killAt
 		}
 	}
 	return max(next.Sub(now), 0)

@@ -182,6 +182,16 @@ func (l *logger) printf(format string, args ...any) {
 	fmt.Fprintf(&l.text, format+"\n", args...)
 }
 
+// await waits until a text has been said.
+func (l *logger) await(t *testing.T, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !strings.Contains(l.String(), text); runtimeYield() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%q has not been said, but:\n%s", text, l)
+		}
+	}
+}
+
 func (l *logger) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -397,40 +407,108 @@ func TestSignalsAreForwardedThenKilled(t *testing.T) {
 	}
 }
 
-func TestDoneGivesRanksTimeToEnd(t *testing.T) {
-	t.Run("well", func(t *testing.T) { testDone(t, 0, 0) })
-	t.Run("badly", func(t *testing.T) { testDone(t, 3, 1) }) // nobody does again what comes after the job, such as the last save
+// What a program does after its job, such as a last save, takes as long as it takes; nobody does it again if it fails.
+func TestFinishedJobWaitsForItsProcesses(t *testing.T) {
+	for _, tc := range []struct {
+		name, end    string
+		status, want int
+	}{{"well", "exit 0", 0, 0}, {"badly", "exit 3", 3, 1}, {"killed by somebody else", "kill -9 $$", 137, 1}, {"ended by somebody else", "kill $$", 143, 1}} {
+		t.Run(tc.name, func(t *testing.T) {
+			d, gates := newDaemon(t), map[replica.Rank]string{0: newGate(t), 2: newGate(t)}
+			j := run(d, 3, `case $REPLICAD_RANK in 0) read x < `+gates[0]+`;; 1) exit 0;; 2) read x < `+gates[2]+`;; esac; `+tc.end, func(o *Options) { o.Grace = 10 * time.Millisecond })
+			p := d.welcome()
+			for r := range replica.Rank(3) {
+				p.start(r, 3)
+				p.running()
+				if r == 1 {
+					p.exited()
+				}
+			}
+			p.done(0, "finished")
+			j.log.await(t, `job "test" is finished; waiting for the processes of ranks [0 2] to end`)
+			for _, gate := range gates {
+				openGate(t, gate)
+				if x := p.exited(); int(x.Status) != tc.status {
+					t.Errorf("a rank that was about to end has status %d, want %d", x.Status, tc.status)
+				}
+			}
+			if code, err := j.wait(); code != tc.want || err != nil {
+				t.Errorf("code %d, want %d; %v", code, tc.want, err)
+			}
+			if n := strings.Count(j.log.String(), "waiting for the processes"); n != 1 {
+				t.Errorf("said %d times that it waits:\n%s", n, j.log)
+			}
+		})
+	}
 }
 
-func testDone(t *testing.T, status, want int) {
-	d, gate, heard := newDaemon(t), filepath.Join(t.TempDir(), "gate"), make(chan struct{})
-	if err := syscall.Mkfifo(gate, 0o600); err != nil {
-		t.Fatal(err)
+// Of a finished job's processes some end as they are told: those that the daemon stops, and all on a signal, which is not the job's code then.
+func TestFinishedJobStopsWhatItIsToldTo(t *testing.T) {
+	d := newDaemon(t)
+	j := run(d, 2, forever, func(o *Options) { o.Grace = 10 * time.Millisecond })
+	p := d.welcome()
+	for r := range replica.Rank(2) {
+		p.start(r, 2)
+		p.running()
 	}
-	j := run(d, 1, fmt.Sprintf("read x < %s; exit %d", gate, status), func(o *Options) {
-		o.Grace = patience
-		o.Logf = func(format string, _ ...any) {
-			if strings.Contains(format, "is done") {
-				close(heard)
-			}
-		}
-	})
+	p.send(wire.MRunStop, wire.RunStop{Rank: 0}.Append(nil)) // superseded elsewhere, say
+	p.done(0, "finished")
+	if x := p.exited(); x.Rank != 0 || x.Status != 143 {
+		t.Errorf("exit %+v, want rank 0 by SIGTERM", x)
+	}
+	j.log.await(t, "waiting for the processes of ranks [1] to end")
+	j.cancel(Signaled{syscall.SIGINT})
+	if x := p.exited(); x.Rank != 1 {
+		t.Errorf("exit %+v, want rank 1", x)
+	}
+	if code, err := j.wait(); code != 130 || err != nil {
+		t.Errorf("code %d, %v: what rank 1 still did was cut short", code, err)
+	}
+}
+
+// A daemon that is started again knows the job's name no more: a launcher that still waits for processes must not have it made anew.
+func TestFinishedJobIsNotAskedForAgain(t *testing.T) {
+	d, gate := newDaemon(t), newGate(t)
+	j := run(d, 1, "read x < "+gate+"; exit 0", func(o *Options) { o.Grace, o.Patience = 10*time.Millisecond, 10*time.Millisecond })
 	p := d.welcome()
 	p.start(0, 1)
 	p.running()
 	p.done(0, "finished")
-	<-heard
+	j.log.await(t, "waiting for the processes")
+	p.conn.Close()
+	again := make(chan error)
+	go func() {
+		_, err := d.ln.AcceptUnix()
+		again <- err
+	}()
+	j.log.await(t, "the daemon has gone")
+	openGate(t, gate)
+	if code, err := j.wait(); code != 0 || err != nil {
+		t.Errorf("code %d, %v", code, err)
+	}
+	d.ln.Close()
+	if err := <-again; err == nil {
+		t.Error("the launcher asked the daemon for its finished job")
+	}
+}
+
+func newGate(t *testing.T) string {
+	t.Helper()
+	gate := filepath.Join(t.TempDir(), "gate")
+	if err := syscall.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return gate
+}
+
+// openGate lets the process that reads from the gate go on; it waits for it.
+func openGate(t *testing.T, gate string) {
+	t.Helper()
 	f, err := os.OpenFile(gate, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.Close()
-	if x := p.exited(); int(x.Status) != status {
-		t.Errorf("a rank that was about to end has status %d, want %d", x.Status, status)
-	}
-	if code, err := j.wait(); code != want || err != nil {
-		t.Errorf("code %d, want %d; %v", code, want, err)
-	}
 }
 
 func TestWhatTheDaemonRefuses(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -301,7 +302,8 @@ func (m *member) adoptRank(lj *localJob, ref *arenaRef) *localRank {
 		}
 		lj.retired = append(lj.retired, old.arena)
 	}
-	lr := &localRank{rank: rank, incarnation: inc, arena: ref, pid: ref.owner.pid, start: ref.owner.start, unproven: !ref.owner.proven, alive: true, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
+	left := recovery.HasFinished(lj.job) // it said so to the daemon before
+	lr := &localRank{left: left, rank: rank, incarnation: inc, arena: ref, pid: ref.owner.pid, start: ref.owner.start, unproven: !ref.owner.proven, alive: true, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
 	ref.RaiseFence(lj.fenced)
 	if good := ref.Good(); lj.job.Plan != nil && good.Epoch() == lj.job.Plan.Epoch {

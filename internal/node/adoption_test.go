@@ -195,7 +195,7 @@ func TestPageDoesNotSayWhomToKill(t *testing.T) {
 				j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n3", NodeIncarnation: 33}, j.Ranks[1]}
 			})
 		} else {
-			lj.job = changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, jobFinished })
+			lj.job = changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
 			lj.stopBy = time.Now().Add(-time.Second)
 		}
 		d.supersede(lj)
@@ -424,7 +424,7 @@ func TestOrphanWaitsAndIsTold(t *testing.T) {
 	d = newDesk(t)
 	p, r = d.comeBack(newJob(), func(*localRank) {})
 	d.handleSession(session.Leave{Peer: p, Header: wire.RankHeader{Request: 77}})
-	d.tell(changed(newJob(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, jobFinished }))
+	d.tell(changed(newJob(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished }))
 	if h, _ := r.reads(); h.Type != wire.MBye || h.Request != 77 {
 		t.Errorf("who left reads %+v, want BYE", h)
 	}

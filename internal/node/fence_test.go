@@ -8,6 +8,7 @@ import (
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -100,7 +101,7 @@ func TestFenceTellsRanks(t *testing.T) {
 // The end of a job fences who still trains; a rank that left waits for BYE alone.
 func TestFenceOfAnEndedJob(t *testing.T) {
 	d := newDesk(t)
-	job := changed(newJob(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, jobFinished })
+	job := changed(newJob(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
 	job.Ranks[1].Node = "n1"
 	lj := d.put(job)
 	stays, left := d.attach(lj, 0), d.attach(lj, 1)
@@ -357,7 +358,7 @@ func TestEndedJobIsGivenUp(t *testing.T) {
 	left.peer, ends[0] = d.session(0)
 	trains.peer, ends[1] = d.session(1)
 	left.left, left.leaveTo = true, 42
-	lj.job = changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, jobFinished })
+	lj.job = changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
 	d.reconcile(lj)
 	if h, _ := ends[0].reads(); h.Type != wire.MBye || h.Request != 42 {
 		t.Errorf("who left reads %+v, want BYE", h)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/replicad/replicad/internal/session"
@@ -47,6 +48,11 @@ func (m *member) killHung(lj *localJob) {
 		}
 		lr.killed = true
 		m.log.rankNote(lj.job, lr.rank, f.Kind.String(), "killed: "+f.Detail)
+		for _, l := range m.launchers {
+			if l.accepted && l.hello.Job == lj.job.Name && l.runs(lr.rank) {
+				m.note(l, lj.job, fmt.Sprintf("rank %d: killed, %v: %s", lr.rank, f.Kind, f.Detail))
+			}
+		}
 		session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
 	}
 }

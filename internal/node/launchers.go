@@ -391,15 +391,29 @@ func (m *member) launcherGone(l *launcher) {
 // ExitDoNotRequeue is the exit code of `replicad run` where its job ended and starting it again would only end the same way.
 const ExitDoNotRequeue = 5
 
+// stopLeftovers ends the processes of a finished job that are no ranks of it: the launcher waits for all others to end by themselves. They
+// have not attached, or are superseded.
+func (m *member) stopLeftovers(lj *localJob, l *launcher) {
+	for r := range l.running {
+		lr := lj.ranks[r]
+		left, here := lr != nil && lr.left, lr != nil && lr.alive
+		if left || !here && l.attached[r] { // or it has just ended: its status is its own
+			continue
+		}
+		l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+	}
+}
+
 // launcherDone tells a launcher how its job ended: 0 finished, 1 stopped, ExitDoNotRequeue.
 func (m *member) launcherDone(l *launcher) {
 	for _, lj := range m.jobs {
 		if lj.job.ID == l.job && lj.job.Phase == replica.Ended {
 			code := int32(1)
-			switch reason := lj.job.EndReason; {
-			case reason == jobFinished:
+			switch {
+			case recovery.HasFinished(lj.job):
 				code = 0
-			case strings.HasPrefix(reason, recovery.DoNotRequeue):
+				m.stopLeftovers(lj, l)
+			case strings.HasPrefix(lj.job.EndReason, recovery.DoNotRequeue):
 				code = ExitDoNotRequeue
 			}
 			l.done = true

@@ -17,7 +17,7 @@ import (
 // The launcher's exit code tells a scheduler whether to start the job again.
 func TestLauncherLearnsHowItsJobEnded(t *testing.T) {
 	for reason, want := range map[string]int32{
-		jobFinished:                       0,
+		recovery.Finished:                 0,
 		"ended by an operator":            1,
 		"":                                1,
 		"the site says: do not requeue: ": 1,
@@ -33,6 +33,53 @@ func TestLauncherLearnsHowItsJobEnded(t *testing.T) {
 		if err != nil || h.Type != wire.MRunDone || done.Code != want || done.Text != reason || !l.done {
 			t.Errorf("%q: message %d, code %d, %q, %v; want code %d", reason, h.Type, done.Code, done.Text, err, want)
 		}
+	}
+}
+
+// A launcher waits for the processes of a finished job; those that are no ranks of it would never end, so the daemon ends them. One that
+// has ended by itself meanwhile keeps its own status.
+func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
+	d := newDesk(t)
+	peer, end := d.session(0)
+	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: testJob, attached: map[replica.Rank]bool{0: true, 1: true, 3: true}, running: map[replica.Rank]time.Time{}}
+	for r := range replica.Rank(4) {
+		l.running[r] = time.Now()
+	}
+	lj := d.put(changed(newJob(), func(j *replica.Job) {
+		j.Phase, j.EndReason = replica.Ended, recovery.Finished+" at step 9, newest commit step 8"
+	}))
+	lj.ranks[0] = &localRank{left: true, alive: true}
+	lj.ranks[1] = &localRank{alive: true} // superseded by one elsewhere; 2 never attached, 3 has ended
+	d.serveLauncher(l)
+	clear(lj.ranks) // they have no arenas
+	stopped := map[replica.Rank]bool{}
+	h, body := end.reads()
+	for ; h.Type == wire.MRunStop; h, body = end.reads() {
+		s, err := wire.ParseRunStop(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stopped[s.Rank] = true
+	}
+	if len(stopped) != 2 || !stopped[1] || !stopped[2] || h.Type != wire.MRunDone {
+		t.Errorf("stopped are %v, want ranks 1 and 2, before message %d", stopped, h.Type)
+	}
+}
+
+// Whoever looks at the launcher's output learns why its process was killed.
+func TestLauncherIsToldOfAHang(t *testing.T) {
+	d := newDesk(t)
+	peer, end := d.session(0)
+	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: testJob, running: map[replica.Rank]time.Time{1: time.Now()}}
+	lj := d.put(changed(newJob(), func(j *replica.Job) {
+		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.Hang, Rank: 1, Incarnation: 5, Detail: "stands still in step 6"}}
+	}))
+	lj.ranks[1] = &localRank{rank: 1, incarnation: 5, alive: true, pid: 1 << 30, start: 1} // nobody's
+	d.killHung(lj)
+	clear(lj.ranks) // it has no arena
+	h, body := end.reads()
+	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "rank 1: killed, hang: stands still in step 6" {
+		t.Errorf("message %d, %q, %v; want a note", h.Type, note.Text, err)
 	}
 }
 

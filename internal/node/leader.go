@@ -89,8 +89,8 @@ type ledJob struct {
 	// durableError is why the newest durable write failed; empty: it did not, or this leader saw none.
 	durableError string
 	moved        time.Duration // when the position last changed, or the stall alarm last rang
-	ending       bool
-	gathered     bool // all nodes brought what they keep for the rendezvous
+	disputing    bool          // the last steps of ranks that have all left
+	gathered     bool          // all nodes brought what they keep for the rendezvous
 }
 
 // commitLook is how often committers are asked again without an event.
@@ -222,7 +222,7 @@ func (l *leader) follow(ctx context.Context, before lock.View) {
 		}
 		if led.recovery == nil || job.Phase != replica.Ended && led.job.Phase == replica.Ended {
 			// A new run under the UUID of one that ended: what that one waited for, and since when, is over. Candidates are numbered on.
-			led.recovery, led.ending = recovery.NewLeader(id, l.term, l.timing), false
+			led.recovery, led.disputing = recovery.NewLeader(id, l.term, l.timing), false
 			for _, n := range l.links {
 				l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: holderOf(n.node), Session: n.node.Session})
 			}
@@ -379,10 +379,8 @@ func (l *leader) outcome(ctx context.Context, o proposalOutcome) {
 		l.recoverStep(ctx, o.job, led, recovery.Outcome{Cmd: o.cmd, Err: err})
 	}
 	switch o.cmd.(type) {
-	case replica.EndJob:
-		led.ending = led.ending && err == nil
 	case replica.ReportDispute: // the ranks do their last step again, and leave again
-		led.ending = false
+		led.disputing = false
 	}
 }
 

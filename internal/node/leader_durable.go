@@ -34,7 +34,8 @@ func (l *leader) durable(ctx context.Context, led *ledJob) {
 	job := led.job
 	if job.Writer == nil {
 		led.wrote()
-		if job.Phase == replica.Open && durableDue(job) && time.Since(led.writeFrom) > max(durableRetry, led.failing) {
+		last := job.Options.DurableEvery > 0 && job.Committed.Step > job.Durable.Step && led.recovery.Parted()
+		if job.Phase == replica.Open && (last || durableDue(job)) && time.Since(led.writeFrom) > max(durableRetry, led.failing) {
 			led.writeFrom = time.Now()
 			l.propose(ctx, job.ID, replica.BeginDurable{Job: job.ID, Write: planShards(job)}, fromDriver, nil)
 		}

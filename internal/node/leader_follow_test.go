@@ -87,14 +87,14 @@ func TestFollowAJobThatIsResumed(t *testing.T) {
 		return c.jobs[j.ID]
 	}
 	led := next(newJob())
-	led.ending = true
+	led.disputing = true
 	committer, rules := led.committer, led.recovery
 	ended := changed(led.job, func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Ended, j.Epoch })
-	if next(ended); !led.ending || led.recovery != rules {
+	if next(ended); !led.disputing || led.recovery != rules {
 		t.Error("a job that has ended is led anew")
 	}
 	again := next(changed(ended, func(j *replica.Job) { j.Phase, j.Epoch = replica.Opening, j.Epoch+1 }))
-	if again.ending || again.committer != committer || again.recovery == rules {
-		t.Errorf("resumed: ending %v, another committer %v, the same rules of recovery %v", again.ending, again.committer != committer, again.recovery == rules)
+	if again.disputing || again.committer != committer || again.recovery == rules {
+		t.Errorf("resumed: disputing %v, another committer %v, the same rules of recovery %v", again.disputing, again.committer != committer, again.recovery == rules)
 	}
 }

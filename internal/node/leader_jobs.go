@@ -121,29 +121,14 @@ func (l *leader) fenced(led *ledJob) {
 	l.log.fenced(led.job)
 }
 
-// finished ends a job once every rank has said that it is done, unless their last steps differ or the epoch is closed before that is decided:
-// then they do it again.
-func (l *leader) finished(ctx context.Context, led *ledJob) {
-	if led.ending || led.job.Phase != replica.Open {
+// parting has ranks whose last steps differ do them again: they have all left, and recovery ends the job once those are committed, or
+// can't be. The epoch may be closed before any is.
+func (l *leader) parting(ctx context.Context, led *ledJob) {
+	if led.disputing || led.job.Phase != replica.Open || !led.recovery.AllLeft() {
 		return
 	}
-	left := 0
-	for _, r := range led.reports {
-		for _, rank := range r.Ranks {
-			if int(rank.Rank) < len(led.job.Ranks) && rank.Left && led.job.Ranks[rank.Rank].Incarnation == rank.Incarnation {
-				left++
-			}
-		}
-	}
-	if left == len(led.job.Ranks) {
-		led.ending = true
-		if d := lock.Parting(led.job, led.reports); d != nil {
-			l.propose(ctx, led.job.ID, *d, fromDriver, nil)
-			return
-		}
-		l.propose(ctx, led.job.ID, replica.EndJob{Job: led.job.ID, Reason: jobFinished, Epoch: led.job.Epoch}, fromDriver, nil)
+	if d := lock.Parting(led.job, led.reports); d != nil {
+		led.disputing = true
+		l.propose(ctx, led.job.ID, *d, fromDriver, nil)
 	}
 }
-
-// jobFinished is the reason of a job whose ranks all left; launchers exit 0 on it.
-const jobFinished = "finished"

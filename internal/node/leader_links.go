@@ -123,7 +123,7 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 			led.reports[name] = m
 			l.recoverStep(ctx, m.Job, led, recovery.Report{NodeReport: m})
 			l.fenced(led)
-			l.finished(ctx, led)
+			l.parting(ctx, led)
 		}
 	case replica.Pinned:
 		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {

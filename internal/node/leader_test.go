@@ -391,36 +391,56 @@ func TestFencedIsLoggedOnce(t *testing.T) {
 	}
 }
 
+// reported has a node say how far its rank is, as message does.
+func (c *chair) reported(led *ledJob, n replica.NodeName, rr replica.RankReport, parts ...replica.Held) {
+	holder := replica.Holder{Node: n, Incarnation: map[replica.NodeName]replica.NodeIncarnation{"n1": 11, "n2": 22}[n]}
+	c.message(c.t.Context(), &nodeLink{node: replica.Node{Name: n, Incarnation: holder.Incarnation}},
+		replica.NodeReport{Job: led.job.ID, Holder: holder, Ranks: []replica.RankReport{rr}, Parts: parts, Seq: led.reports[n].Seq + 1})
+}
+
 func TestJobEndsWhenAllHaveLeft(t *testing.T) {
 	c := newChair(t)
 	led := c.knows(newJob())
 	c.proposed()
 	left := func(rank replica.Rank, inc replica.Incarnation, left bool) {
-		led.reports[map[replica.Rank]replica.NodeName{0: "n1", 1: "n2"}[rank]] = replica.NodeReport{Ranks: []replica.RankReport{{Rank: rank, Incarnation: inc, Left: left}}}
-		c.finished(t.Context(), led)
+		c.reported(led, map[replica.Rank]replica.NodeName{0: "n1", 1: "n2"}[rank], replica.RankReport{Rank: rank, Incarnation: inc, Alive: true, Live: replica.PackWord(3, 5, replica.Idle), Left: left})
 	}
 	left(0, 4, true)
 	left(1, 5, false)
 	left(1, 6, true) // another incarnation
 	left(1, 3, true)
-	if ends := proposalsOf[replica.EndJob](c); len(ends) != 0 || led.ending {
+	if ends := proposalsOf[replica.EndJob](c); len(ends) != 0 {
 		t.Fatalf("ended by %+v", ends)
 	}
-	led.job = closed(led.job)
+	c.knows(closed(led.job))
 	left(1, 5, true)
 	if ends := proposalsOf[replica.EndJob](c); len(ends) != 0 {
 		t.Fatalf("a closed epoch is ended by %+v", ends)
 	}
-	led.job = newJob()
+	left(1, 5, false)
+	c.knows(changed(led.job, func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Open, j.Epoch-1 }))
 	left(1, 5, true)
 	left(1, 5, true)
-	if ends := proposalsOf[replica.EndJob](c); len(ends) != 1 || ends[0] != (replica.EndJob{Job: testJob, Reason: jobFinished, Epoch: led.job.Epoch}) {
+	if ends := proposalsOf[replica.EndJob](c); len(ends) != 1 || ends[0] != (replica.EndJob{Job: testJob, Reason: recovery.Finished, Epoch: led.job.Epoch}) {
 		t.Errorf("ended by %+v, want once as finished", ends)
 	}
-	c.outcome(t.Context(), proposalOutcome{job: testJob, cmd: replica.EndJob{Job: testJob}, err: errors.New("leadership lost")})
-	c.finished(t.Context(), led)
-	if ends := proposalsOf[replica.EndJob](c); len(ends) != 1 {
-		t.Errorf("a proposal that was lost is made again %d times", len(ends))
+}
+
+// The last commit of a job that writes to disk is written before it ends, whatever its number.
+func TestLastCommitIsWritten(t *testing.T) {
+	c := newChair(t)
+	led := c.knows(changed(newJob(), func(j *replica.Job) { j.Options.DurableEvery = 100 }))
+	for i, n := range []replica.NodeName{"n1", "n2"} {
+		c.durable(t.Context(), led)
+		if begun := proposalsOf[replica.BeginDurable](c); len(begun) != 0 {
+			t.Fatalf("%d ranks have left, and step 5 of every 100 is written", i)
+		}
+		c.reported(led, n, replica.RankReport{Rank: replica.Rank(i), Incarnation: led.job.Ranks[i].Incarnation, Alive: true, Live: replica.PackWord(3, 5, replica.Idle), Left: true})
+	}
+	c.durable(t.Context(), led)
+	cmds := c.proposed()
+	if len(cmds) != 1 || cmds[0].(replica.BeginDurable).Write.Generation != gen(3, 5) {
+		t.Errorf("proposed %+v, want to write (3,5) and no end", cmds)
 	}
 }
 
@@ -431,15 +451,13 @@ func TestJobDoesNotEndInADispute(t *testing.T) {
 	c.proposed()
 	last := replica.Generation{Epoch: led.job.Epoch, Step: led.job.Position.Step + 1}
 	left := func(roots ...byte) {
-		for i, n := range []replica.NodeName{"n1", "n2"} {
-			r := replica.Rank(i)
-			led.reports[n] = replica.NodeReport{
-				Ranks: []replica.RankReport{{Rank: r, Incarnation: led.job.Ranks[r].Incarnation, Left: true}},
-				Parts: []replica.Held{{Part: replica.OfGroup(led.job.Layout.Groups[r]), Generation: last, Root: replica.Digest{roots[i]}, Rank: r}},
+		for range 2 {
+			for i, n := range []replica.NodeName{"n1", "n2"} {
+				r := replica.Rank(i)
+				c.reported(led, n, replica.RankReport{Rank: r, Incarnation: led.job.Ranks[r].Incarnation, Live: replica.PackWord(last.Epoch, last.Step, replica.Idle), Alive: true, Left: true},
+					replica.Held{Part: replica.OfGroup(led.job.Layout.Groups[r]), Generation: last, Root: replica.Digest{roots[i]}, Rank: r}, replica.Held{Part: replica.OfRank(r), Generation: last, Rank: r})
 			}
 		}
-		c.finished(t.Context(), led)
-		c.finished(t.Context(), led)
 	}
 	left(1, 2)
 	cmds := c.proposed()
@@ -449,8 +467,9 @@ func TestJobDoesNotEndInADispute(t *testing.T) {
 	}
 	c.outcome(t.Context(), proposalOutcome{job: testJob, cmd: cmds[0]})
 	left(2, 2)
+	c.knows(changed(led.job, func(j *replica.Job) { j.Position, j.Committed = replica.Position(last), last }))
 	if ends := proposalsOf[replica.EndJob](c); len(ends) != 1 {
-		t.Errorf("alike they end the job %d times", len(ends))
+		t.Errorf("alike and committed they end the job %d times", len(ends))
 	}
 }
 

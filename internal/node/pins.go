@@ -88,7 +88,7 @@ func (m *member) answerCandidate(lj *localJob) {
 	}
 	for r, lr := range lj.ranks {
 		told, said := lj.passed[r]
-		if !lr.alive || said && told.IsZero() {
+		if !lr.alive && !lr.left || said && told.IsZero() {
 			continue
 		}
 		var newest replica.Generation
@@ -137,11 +137,11 @@ func (lr *localRank) passedBy(g replica.Generation) bool {
 	return !has[shm.Slot] || !has[shm.Ring]
 }
 
-// standsBelow is the newest generation that the rank holds whole and that is not committed, if the rank stands still on purpose before
-// generation g: the leader need not wait for it to come there. Zero: it moves, or there is nothing to take in its stead.
+// standsBelow is the newest generation that the rank holds whole and that is not committed, if the rank has left, or stands still on
+// purpose, before generation g: the leader need not wait for it to come there. Zero: it moves, or there is nothing to take in its stead.
 func (m *member) standsBelow(lj *localJob, lr *localRank, g replica.Generation) (newest replica.Generation) {
 	live := lr.arena.Step()
-	if !lr.pulse.Stands() || live.Phase() != replica.Idle || live.Epoch() != g.Epoch || live.Step() >= g.Step {
+	if !lr.stands() || live.Phase() != replica.Idle || live.Epoch() != g.Epoch || live.Step() >= g.Step {
 		return newest
 	}
 	for _, h := range lr.holds() {
@@ -151,6 +151,9 @@ func (m *member) standsBelow(lj *localJob, lr *localRank, g replica.Generation) 
 	}
 	return newest
 }
+
+// stands tells whether the rank makes no further step for now: it has left, or has said that it stands still.
+func (lr *localRank) stands() bool { return lr.left || lr.pulse.Stands() }
 
 // holds lists the generations whose replicated and private part are both sealed in the rank's arena.
 func (lr *localRank) holds() []replica.Generation {
@@ -195,16 +198,19 @@ func (m *member) progressed(lj *localJob, p progress) {
 // retain frees every place that protocol section 4 allows to be freed now.
 func (m *member) retain(lj *localJob) {
 	for _, lr := range lj.ranks {
-		m.retainArena(lj, lr.arena, false, !lr.alive || lr.stopped, lr.arena.Good())
+		m.retainArena(lj, lr.arena, lr)
 	}
 	for _, mi := range lj.mirrors {
-		m.retainArena(lj, mi.arena, true, true, 0)
+		m.retainArena(lj, mi.arena, nil)
 	}
 }
 
-func (m *member) retainArena(lj *localJob, a *arenaRef, isMirror, dead bool, good replica.Word) {
-	in, places := m.placeStates(lj, a, isMirror, dead)
-	in.Good = good
+// retainArena does so in the arena of a rank, or (nil) of a mirror.
+func (m *member) retainArena(lj *localJob, a *arenaRef, lr *localRank) {
+	in, places := m.placeStates(lj, a, lr == nil, lr == nil || !lr.alive || lr.stopped)
+	if lr != nil {
+		in.Good, in.Stands = a.Good(), lr.stands()
+	}
 	for _, i := range lock.Retain(in) {
 		a.Free(places[i])
 	}

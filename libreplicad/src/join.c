@@ -1,6 +1,7 @@
 /* join.c: between epochs. A rank stops, is told where to start, and is let go; or it leaves, or reports its own fault. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "internal.h"
 
@@ -158,6 +159,16 @@ RP_API int rp_pause(rp_handle *h, int64_t most_ns, rp_error *err) {
 	return rpi_send(h, RP_M_PAUSE, 0, &body, 1, rpi_deadline(1000000000), err);
 }
 
+/* The last step: it is compared with the others' and committed before the job ends. The daemon hears that no later one is to be waited
+ * for. What may lack is a place, until an older step is committed; without one for so long the job ends without the step. */
+static void seal_last(rp_handle *h, int64_t deadline) {
+	static const int64_t patience = 5000000000, again = 1000000;
+	int64_t until = rpi_deadline(patience);
+	rp_pause(h, 1, NULL);
+	while (rp_seal_step(h, 0, NULL) == RP_EAGAIN && rpi_now() < (until < deadline ? until : deadline))
+		nanosleep(&(struct timespec){0, again}, NULL);
+}
+
 RP_API int rp_leave(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	RPI_ENTER(h, err);
 	int64_t deadline;
@@ -168,7 +179,7 @@ RP_API int rp_leave(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	if (epoch && atomic_load(&h->control->fence.word) >= epoch)
 		return rpi_error(err, RP_EFENCED, "epoch %llu is closed: rp_join", (unsigned long long)epoch);
 	rpi_quiesce(h, deadline);
-	rp_seal_step(h, 0, NULL); /* if there is a place: the last step is compared with the others' before the job ends */
+	seal_last(h, deadline);
 	rc = rpi_flush(h, deadline);
 	return rc == RP_OK || rc == RP_EGONE ? rpi_request(h, RP_M_LEAVE, NULL, 0, RP_M_BYE, deadline, err) : rc;
 }

@@ -1,0 +1,126 @@
+package recovery
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Finished begins the reason of a job whose ranks have all left: its launchers exit 0.
+const Finished = "finished"
+
+// HasFinished tells whether a job ended because its ranks had all left.
+func HasFinished(j *replica.Job) bool {
+	return j.Phase == replica.Ended && (j.EndReason == Finished || strings.HasPrefix(j.EndReason, Finished+" at step "))
+}
+
+// partingGrace is how long a job whose ranks have all left stays open for a commit of what they hold. A commit takes milliseconds, and the
+// copies it needs as long as any; beyond it something is lost that is not to come back before the ranks' patience ends.
+const partingGrace = 10 * time.Second
+
+// parting is the end of a job whose ranks have all left.
+type parting struct {
+	epoch   replica.Epoch // that they left in; 0: they have not
+	at      time.Duration // when the last one was seen to have left, or the durable writer was done with something older
+	writing bool          // the committed generation is being written to the durable tier, or that was tried
+}
+
+// AllLeft tells whether all ranks have said that they are done.
+func (l *Leader) AllLeft() bool {
+	_, _, all := l.parted()
+	return all
+}
+
+// Parted tells whether all ranks have left and nothing more will be committed: what is then is how the job ends.
+func (l *Leader) Parted() bool {
+	last, held, all := l.parted()
+	return all && (l.job.Position.Step >= min(last, held) || l.parting.epoch == l.job.Epoch && l.now >= l.parting.at+partingGrace)
+}
+
+// finish ends a job whose ranks have all left, once the newest step that all of them hold is committed and, where the job writes to the
+// durable tier, lies there.
+func (l *Leader) finish() {
+	last, held, all := l.parted()
+	if !all {
+		l.parting = parting{}
+		return
+	}
+	j := l.job
+	if l.parting.epoch != j.Epoch {
+		l.parting = parting{epoch: j.Epoch, at: l.now}
+	}
+	switch until := l.parting.at + partingGrace; {
+	case !l.Parted():
+		l.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be committed", min(last, held)), map[string]string{"why": "last commit"})
+		l.wakeAt(until)
+		return
+	case l.unwritten():
+		return
+	}
+	reason := Finished
+	if j.Position.Step < last {
+		reason = fmt.Sprintf("%s at step %d, newest commit step %d", Finished, last, j.Position.Step)
+	}
+	l.propose(replica.EndJob{Job: l.id, Reason: reason, Epoch: j.Epoch})
+}
+
+// unwritten tells whether the last commit is still to be written to the durable tier. It is tried once.
+func (l *Leader) unwritten() bool {
+	j := l.job
+	if j.Options.DurableEvery == 0 || j.Durable.Step >= j.Committed.Step {
+		return false
+	}
+	w := j.Writer
+	switch {
+	case w != nil:
+		l.parting.at, l.parting.writing = l.now, w.Generation == j.Committed // the driver gives up what takes too long
+	case l.parting.writing, l.now >= l.parting.at+partingGrace:
+		return false
+	}
+	l.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be written to the durable tier", j.Committed.Step), map[string]string{"why": "last durable write"})
+	l.wakeAt(l.parting.at + partingGrace)
+	return true
+}
+
+// parted looks at the ranks of a job that have all said that they are done: the step at which the last of them left, and the newest one
+// that all of them hold whole, beyond which nothing can be committed.
+func (l *Leader) parted() (last, held replica.Step, all bool) {
+	var common []replica.Step
+	for r, c := range l.job.Ranks {
+		rank := replica.Rank(r)
+		rep := l.reports[replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}]
+		rr, listed := find(rep, rank, c.Incarnation)
+		if !listed || !rr.Left || c.Incarnation == 0 {
+			return 0, 0, false
+		}
+		last = max(last, rr.Live.Step())
+		own := l.sealedSteps(rep, rank)
+		if r > 0 {
+			own = slices.DeleteFunc(own, func(s replica.Step) bool { return !slices.Contains(common, s) })
+		}
+		common = own
+	}
+	if len(common) > 0 {
+		held = slices.Max(common)
+	}
+	return last, held, len(l.job.Ranks) > 0
+}
+
+// sealedSteps are those of the present epoch of which a rank has both parts in its own arena.
+func (l *Leader) sealedSteps(rep replica.NodeReport, r replica.Rank) (steps []replica.Step) {
+	has := map[replica.Held]bool{}
+	for _, h := range rep.Parts {
+		if h.Rank == r && !h.Mirror && h.Generation.Epoch == l.job.Epoch {
+			has[replica.Held{Part: h.Part, Generation: h.Generation}] = true
+		}
+	}
+	for h := range has {
+		if h.Part == replica.OfGroup(l.job.Layout.Groups[r]) && has[replica.Held{Part: replica.OfRank(r), Generation: h.Generation}] {
+			steps = append(steps, h.Generation.Step)
+		}
+	}
+	return steps
+}
