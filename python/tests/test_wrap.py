@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import json
 import math
 import os
+import re
 import sys
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+import replicad
 from replicad import inprocess
 
 
@@ -93,6 +97,39 @@ def test_no_restart_is_raised_in_a_destructor() -> None:
             time.sleep(0)
 
     assert block() == "again" and finished == [1]
+
+
+async def coroutine(call: object) -> None: ...
+
+
+async def asynchronous(call: object) -> object:
+    yield
+
+
+def generator(call: object) -> object:
+    yield
+
+
+class Callable:
+    async def __call__(self, call: object) -> None: ...
+
+
+@pytest.mark.parametrize("fn", [coroutine, asynchronous, generator, functools.partial(generator), Callable()])
+def test_a_block_that_only_begins_when_it_returns_is_refused(fn: Any) -> None:
+    name = getattr(fn, "__qualname__", repr(fn))
+    with pytest.raises(replicad.Invalid, match=rf"{re.escape(name)} is .* wrap a plain function that runs it to its end"):
+        inprocess.wrap(session(attached=True))(fn)
+
+
+def test_a_plain_block_may_run_a_loop_of_asyncio() -> None:
+    """What the refusal of a coroutine says to do."""
+    calls: list[int] = []
+
+    async def run() -> str:
+        await asyncio.sleep(0)
+        return block(calls)(None)
+
+    assert inprocess.wrap(session(attached=True), abort=[], finalize=[], health=[])(lambda call: asyncio.run(run()))() == "done"
 
 
 def test_a_wrapper_that_is_not_enabled_passes_through(tmp_path: Path) -> None:

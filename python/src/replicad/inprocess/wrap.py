@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import Error, Fenced, Outlived, Signal, Stopped
+from ..errors import Error, Fenced, Invalid, Outlived, Signal, Stopped
 from .abort import default_abort, iterators
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
@@ -174,10 +175,14 @@ def wrap(
 
     Whatever a part raises is logged, with its name, and the others run; of ``health`` it ends the process
     (:class:`Unhealthy`) once all have run, and so does Ctrl-C in any part.
+
+    :class:`replicad.Invalid` for a coroutine or a generator: it has done nothing yet when it returns.
     """
     get: Callable[[], Any] = session if callable(session) else lambda: session
 
     def decorate(fn: Callable[..., T]) -> Callable[..., T]:
+        _plain(fn)
+
         @functools.wraps(fn)
         def run(*args: Any, **kwargs: Any) -> T:
             call = Call()
@@ -203,6 +208,16 @@ def wrap(
         return run
 
     return decorate
+
+
+def _plain(fn: Callable[..., Any]) -> None:
+    """Refuses a block of which nothing has run when it returns."""
+    name = getattr(fn, "__qualname__", repr(fn))
+    for f in (fn, fn.__call__):  # type: ignore[operator]
+        if inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f):
+            raise Invalid(f"wrap: {name} is an `async def`, of which nothing has run when it returns: wrap a plain function that runs it to its end, with asyncio.run() inside")
+        if inspect.isgeneratorfunction(f):
+            raise Invalid(f"wrap: {name} is a generator, of which nothing has run when it returns: wrap a plain function that runs it to its end, with the loop over it inside")
 
 
 def _run(kind: str, parts: Sequence[Part], watchdog: Watchdog, trace: Trace) -> list[tuple[str, BaseException]]:
