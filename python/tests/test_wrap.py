@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import gc
+import json
+import math
+import os
+import re
+import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+import replicad
 from replicad import inprocess
 
 
@@ -86,3 +97,145 @@ def test_no_restart_is_raised_in_a_destructor() -> None:
             time.sleep(0)
 
     assert block() == "again" and finished == [1]
+
+
+async def coroutine(call: object) -> None: ...
+
+
+async def asynchronous(call: object) -> object:
+    yield
+
+
+def generator(call: object) -> object:
+    yield
+
+
+class Callable:
+    async def __call__(self, call: object) -> None: ...
+
+
+@pytest.mark.parametrize("fn", [coroutine, asynchronous, generator, functools.partial(generator), Callable()])
+def test_a_block_that_only_begins_when_it_returns_is_refused(fn: Any) -> None:
+    name = getattr(fn, "__qualname__", repr(fn))
+    with pytest.raises(replicad.Invalid, match=rf"{re.escape(name)} is .* wrap a plain function that runs it to its end"):
+        inprocess.wrap(session(attached=True))(fn)
+
+
+def test_a_plain_block_may_run_a_loop_of_asyncio() -> None:
+    """What the refusal of a coroutine says to do."""
+    calls: list[int] = []
+
+    async def run() -> str:
+        await asyncio.sleep(0)
+        return block(calls)(None)
+
+    assert inprocess.wrap(session(attached=True), abort=[], finalize=[], health=[])(lambda call: asyncio.run(run()))() == "done"
+
+
+def test_a_wrapper_that_is_not_enabled_passes_through(tmp_path: Path) -> None:
+    def never() -> None:
+        raise AssertionError("a part")
+
+    before = threading.enumerate(), gc.get_freeze_count(), sys.unraisablehook
+
+    @inprocess.wrap(lambda: never(), enabled=False, abort=[never], finalize=[never], health=[never], trace=str(tmp_path / "trace"))
+    def block(call: inprocess.Call, *args: object, **kwargs: object) -> object:
+        assert (threading.enumerate(), gc.get_freeze_count(), sys.unraisablehook) == before
+        if "error" in kwargs:
+            raise ValueError("the block's own")
+        return call.runs, args, kwargs
+
+    assert block(1, "two", three=3) == (0, (1, "two"), {"three": 3}) and block.__name__ == "block"
+    with pytest.raises(ValueError, match="the block's own"):
+        block(error=True)
+    assert not (tmp_path / "trace").exists()
+
+
+class Part:
+    """Notes that it ran, and raises what it is told to."""
+
+    def __init__(self, name: str, ran: list[str], error: BaseException | None = None) -> None:
+        self.__name__, self.ran, self.error = name, ran, error
+
+    def __call__(self) -> None:
+        self.ran.append(self.__name__)
+        if self.error is not None:
+            raise self.error
+
+
+def test_own_parts_run_in_order_and_the_trace_and_the_log_say_what_they_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ran: list[str] = []
+    first, second = Part("first", ran, KeyError("x")), Part("second", ran)
+    clean, third = Part("clean", ran, asyncio.CancelledError()), Part("third", ran)
+    path = tmp_path / "trace"
+    train = inprocess.wrap(session(attached=True), abort=[first, second], finalize=[clean, third], health=[Part("sane", ran)], trace=str(path))
+    assert train(block([1]))() == "done"
+    assert ran == ["first", "second", "clean", "third", "sane"]
+    said = [r.getMessage() for r in caplog.records]
+    assert [s for s in said if "part first: KeyError: 'x'" in s] and [s for s in said if "part clean: CancelledError" in s]
+
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {line["pid"] for line in lines} == {os.getpid()} and all(isinstance(line["t"], int) for line in lines)
+    assert all(line["seconds"] >= 0 for line in lines if "part" in line)
+    assert [{k: v for k, v in line.items() if k not in ("t", "pid", "seconds")} for line in lines] == [
+        {"event": "run", "runs": 1},
+        {"event": "ended", "reason": "RuntimeError: no"},
+        {"event": "abort", "part": "first", "error": "KeyError: 'x'"},
+        {"event": "abort", "part": "second"},
+        {"event": "finalize", "part": "clean", "error": "CancelledError: "},
+        {"event": "finalize", "part": "third"},
+        {"event": "health", "part": "sane"},
+        {"event": "again", "runs": 1},
+        {"event": "run", "runs": 2},
+    ]
+
+
+def test_a_full_disk_under_the_trace_keeps_no_part_from_running() -> None:
+    ran: list[str] = []
+    train = inprocess.wrap(session(attached=True), abort=[Part("a", ran), Part("b", ran)], finalize=[], health=[], trace="/dev/full")
+    assert train(block([1]))() == "done" and ran == ["a", "b"]
+
+
+def test_health_checks_that_fail_are_all_named() -> None:
+    ran: list[str] = []
+    count = [1]
+    sane = [inprocess.CUDAHealth(), inprocess.MemoryHealth(), Part("own", ran, OSError("a port")), inprocess.FaultLimit(0, lambda: count[0]), Part("last", ran)]
+    calls: list[int] = []
+    with pytest.raises(inprocess.Unhealthy) as err:
+        inprocess.wrap(session(attached=True), abort=[], finalize=[], health=sane, hard=math.inf)(block(calls))()
+    assert str(err.value) == "own: OSError: a port; FaultLimit: this process has failed 1 times, at most 0 are allowed"
+    assert len(calls) == 1 and ran == ["own", "last"]
+
+
+def test_memory_that_is_short_or_leaks_is_unhealthy() -> None:
+    inprocess.MemoryHealth()()
+    with pytest.raises(inprocess.Unhealthy, match=r"^\d+ MiB of host memory are available, want \d+$"):
+        inprocess.MemoryHealth(free=1 << 60)()
+    leak = inprocess.MemoryHealth(growth=16 << 20)
+    leak()
+    held = bytearray(os.urandom(1 << 20) * 64)
+    with pytest.raises(inprocess.Unhealthy, match=r"has grown by \d+ MiB over its restarts, at most 16 are allowed"):
+        leak()
+    del held
+
+
+def test_a_fault_limit_counts_what_it_is_told() -> None:
+    count = [2]
+    limit = inprocess.FaultLimit(2, lambda: count[0])
+    limit()
+    count[0] = 3
+    with pytest.raises(inprocess.Unhealthy, match="failed 3 times, at most 2"):
+        limit()
+
+
+def test_the_restart_of_a_wrapper_around_this_one_goes_on_once_the_parts_have_run() -> None:
+    ran: list[str] = []
+    with pytest.raises(inprocess.Restart):
+        inprocess.wrap(session(attached=True), abort=[Part("a", ran, inprocess.Restart()), Part("b", ran)], finalize=[], health=[])(block([]))()
+    assert ran == ["a", "b"]
+
+
+def test_no_thread_of_a_wrapper_outlives_its_block() -> None:
+    before = set(threading.enumerate())
+    assert inprocess.wrap(session(attached=True), abort=[], finalize=[], health=[])(block([1]))() == "done"
+    assert set(threading.enumerate()) <= before

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from .watchdog import Watchdog
+
 log = logging.getLogger("replicad.inprocess")
 
 __all__ = ["Part", "freeze", "live", "run_all"]
@@ -32,17 +34,20 @@ def name(part: Callable[[], None]) -> str:
     return getattr(of, "__name__", None) or type(of).__name__
 
 
-def run_all(parts: Iterable[Part], trace: Callable[[str, float], None]) -> list[tuple[str, BaseException]]:
-    """Runs every part in order and returns what they raised, by name. ``trace(name, seconds)`` is told of each."""
+def run_all(kind: str, parts: Iterable[Part], watchdog: Watchdog, trace: Callable[..., None]) -> list[tuple[str, BaseException]]:
+    """Runs every part of a kind (abort, finalize, health) in order, each within the watchdog's deadline, and returns what they raised, by name.
+    None keeps the others from running, whatever it raises: :class:`replicad.Fenced` and ``CancelledError`` are no ``Exception``."""
     errors: list[tuple[str, BaseException]] = []
     for part in parts:
-        began = time.monotonic()
+        began, what, more = time.monotonic(), name(part), {}
         try:
-            part()
-        except Exception as err:
-            log.warning("replicad: %s: %s: %s", name(part), type(err).__name__, err)
-            errors.append((name(part), err))
-        trace(name(part), time.monotonic() - began)
+            with watchdog.during(f"{kind} part {what}"):
+                part()
+        except BaseException as err:
+            more["error"] = f"{type(err).__name__}: {err}"
+            log.warning("replicad: %s part %s: %s (the other parts run all the same)", kind, what, more["error"])
+            errors.append((what, err))
+        trace(kind, part=what, seconds=time.monotonic() - began, **more)
     return errors
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -15,12 +15,13 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import Error, Fenced, Outlived, Signal, Stopped
+from ..errors import Error, Fenced, Invalid, Outlived, Signal, Stopped
 from .abort import default_abort, iterators
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
 from .modes import modes
 from .parts import Part, freeze, run_all
+from .watchdog import Running, Watchdog
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -48,27 +49,36 @@ class Trace:
     """A JSON line for each phase, for profiling."""
 
     def __init__(self, path: str | None) -> None:
-        self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115
+        self._path = path
+        if path:
+            open(path, "a").close()  # a path that is wrong is the caller's to hear
 
     def __call__(self, event: str, **more: Any) -> None:
-        if self._file:
-            self._file.write(json.dumps({"t": time.time_ns(), "pid": os.getpid(), "event": event, **more}) + "\n")
+        if not self._path:
+            return
+        try:
+            with open(self._path, "a") as file:
+                file.write(json.dumps({"t": time.time_ns(), "pid": os.getpid(), "event": event, **more}) + "\n")
+        except OSError as err:
+            log.warning("replicad: the trace ends here: %s: %s", self._path, err)  # and the rank goes on
+            self._path = None
 
 
 class Interrupter:
     """One run's fault thread: once the epoch is closed it raises :class:`Restart` in the training thread, before anything is
     aborted, and again until the thread has come back. An exception can't be delivered to a thread that is blocked in C, so
-    the process groups are aborted next, and a thread that has not come back by ``hard`` seconds is ended with the process:
-    the daemon starts another, and the arena stays.
+    the process groups are aborted next, and a thread that has not come back in time is ended with the process by the
+    :class:`Watchdog`: the launcher starts another, and the arena stays.
 
     Inside of the optimizer step nothing is raised: the step ends, and its capture begins, first. Nor is anything where it would
     leave a process or a descriptor behind (:func:`_unsafe`).
     """
 
-    def __init__(self, session: Callable[[], Any], free: Sequence[Part], soft: float, hard: float, trace: Trace) -> None:
-        self._get, self._soft, self._hard, self._trace = session, soft, hard, trace
+    def __init__(self, session: Callable[[], Any], free: Sequence[Part], soft: float, watchdog: Watchdog, trace: Trace) -> None:
+        self._get, self._soft, self._watchdog, self._trace = session, soft, watchdog, trace
         self._free: list[Part] = [getattr(part, "begin", part) for part in free]
         self._target = threading.get_ident()
+        self._late: Running | None = None  # the training thread's way back
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="replicad-faults", daemon=True)
@@ -90,12 +100,9 @@ class Interrupter:
     def _interrupt(self, session: Any) -> None:
         """Until the thread has left the block, or joins the next epoch by itself."""
         began, freed = time.monotonic(), False
+        self._late = self._watchdog.begin("the training thread, which is to leave the block", self._target)
         while not self._over.is_set() and session._resumed.is_set():
             waited = time.monotonic() - began
-            if waited > self._hard:
-                log.error("replicad: the training thread did not come back within %.0f s: this process ends", self._hard)
-                self._trace("killed", after=waited)
-                os.kill(os.getpid(), signal.SIGKILL)
             with self._lock:
                 busy = session._in_step() or _unsafe(self._target)  # it is not blocked, and comes back by itself
                 if not self._over.is_set() and not busy:
@@ -103,8 +110,9 @@ class Interrupter:
             if not freed and waited >= self._soft and not busy:
                 freed = True
                 session.rank.freeze_good()
-                run_all(self._free, lambda what, s: self._trace("free", part=what, seconds=s))
+                run_all("abort", self._free, self._watchdog, lambda _, **more: self._trace("free", **more))
             self._over.wait(self._soft if waited < 1 else 0.5)
+        self._watchdog.over(self._late)
 
     def __exit__(self, *_: object) -> None:
         while True:
@@ -112,6 +120,8 @@ class Interrupter:
                 with self._lock:
                     self._over.set()
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), None)
+                if self._late is not None:
+                    self._watchdog.over(self._late)  # it is back, and waits for the parts that still run, which have a deadline each
                 self._thread.join()
                 return
             except Restart:
@@ -159,12 +169,20 @@ def wrap(
     ``abort`` is what is taken down when the block ends early, ``finalize`` what is cleaned up after that, ``health`` what must
     hold for the process to go on; each replaces the default list. An error of a collective is a peer's fault if the epoch is
     closed within ``peer_grace`` seconds; any other exception is this rank's own, and reported. ``soft`` seconds after the
-    epoch was closed a training thread that is still blocked has its process groups aborted; after ``hard`` seconds the
-    process ends. ``trace`` names a file for a JSON line a phase. ``enabled=False`` runs the block once, as it is.
+    epoch was closed a training thread that is still blocked has its process groups aborted. One that is not back after
+    ``hard`` seconds is ended with its process, and so is each part that takes as long. ``trace`` names a file for a JSON
+    line a phase. ``enabled=False`` runs the block once, as it is.
+
+    Whatever a part raises is logged, with its name, and the others run; of ``health`` it ends the process
+    (:class:`Unhealthy`) once all have run, and so does Ctrl-C in any part.
+
+    :class:`replicad.Invalid` for a coroutine or a generator: it has done nothing yet when it returns.
     """
     get: Callable[[], Any] = session if callable(session) else lambda: session
 
     def decorate(fn: Callable[..., T]) -> Callable[..., T]:
+        _plain(fn)
+
         @functools.wraps(fn)
         def run(*args: Any, **kwargs: Any) -> T:
             call = Call()
@@ -174,21 +192,43 @@ def wrap(
             clean = list(default_finalize() if finalize is None else finalize)
             sane = list(default_health() if health is None else health)
             to = Trace(trace)
-            with freeze(), _Unraisable():
+            with freeze(), _Unraisable(), Watchdog(hard, lambda: get().rank.number, to) as watchdog:
                 back = modes()
                 while True:
-                    done, value = _once(get, fn, call, args, kwargs, down, peer_grace, soft, hard, to)
+                    done, value = _once(get, fn, call, args, kwargs, down, peer_grace, soft, watchdog, to)
                     if done:
                         return value  # type: ignore[return-value]
                     back()
-                    run_all(clean, lambda what, s: to("finalize", part=what, seconds=s))
-                    if errors := run_all(sane, lambda what, s: to("health", part=what, seconds=s)):
-                        raise Unhealthy("; ".join(f"{n}: {e}" for n, e in errors)) from errors[0][1]
+                    _run("finalize", clean, watchdog, to)
+                    if errors := _run("health", sane, watchdog, to):
+                        watchdog.last()
+                        raise Unhealthy("; ".join(f"{n}: {e if isinstance(e, Unhealthy) else f'{type(e).__name__}: {e}'}" for n, e in errors)) from errors[0][1]
                     to("again", runs=call.runs)
 
         return run
 
     return decorate
+
+
+def _plain(fn: Callable[..., Any]) -> None:
+    """Refuses a block of which nothing has run when it returns."""
+    name = getattr(fn, "__qualname__", repr(fn))
+    for f in (fn, fn.__call__):  # type: ignore[operator]
+        if inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f):
+            raise Invalid(f"wrap: {name} is an `async def`, of which nothing has run when it returns: wrap a plain function that runs it to its end, with asyncio.run() inside")
+        if inspect.isgeneratorfunction(f):
+            raise Invalid(f"wrap: {name} is a generator, of which nothing has run when it returns: wrap a plain function that runs it to its end, with the loop over it inside")
+
+
+def _run(kind: str, parts: Sequence[Part], watchdog: Watchdog, trace: Trace) -> list[tuple[str, BaseException]]:
+    """Runs parts on the training thread; the user's Ctrl-C, and the restart of a wrapper around this one, go on once all have run."""
+    errors = run_all(kind, parts, watchdog, trace)
+    for _, err in errors:
+        if isinstance(err, KeyboardInterrupt):
+            watchdog.last()
+        if isinstance(err, (KeyboardInterrupt, Restart)):
+            raise err
+    return errors
 
 
 def _once(
@@ -200,14 +240,14 @@ def _once(
     down: Sequence[Part],
     peer_grace: float,
     soft: float,
-    hard: float,
+    watchdog: Watchdog,
     trace: Trace,
 ) -> tuple[bool, T | None]:
     """Runs the block once; (True, its value) when it returned."""
     call.runs += 1
     trace("run", runs=call.runs)
     try:
-        with Interrupter(get, down, soft, hard, trace):
+        with Interrupter(get, down, soft, watchdog, trace):
             return True, fn(call, *args, **kwargs)
     except Stopped:
         raise
@@ -219,8 +259,8 @@ def _once(
         raise reason
     rank = session.rank
     if isinstance(reason, Outlived):
-        _last(hard)
-        run_all(down, lambda what, s: trace("abort", part=what, seconds=s))
+        watchdog.last()
+        _run("abort", down, watchdog, trace)
         raise reason
     if not rank.attached:
         raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
@@ -229,32 +269,23 @@ def _once(
     peers = isinstance(reason, Signal) or (_of_a_collective(reason) and rank.wait_fence(peer_grace))
     if not peers and not rank.fenced:
         call.own_faults += 1
-        log.error("replicad: the block failed on rank %d:\n%s", rank.number, "".join(traceback.format_exception(reason)))
-        try:
-            rank.fail("".join(traceback.format_exception_only(reason)).strip())
-        except Error as err:
-            log.warning("replicad: the daemon did not hear of this fault: %s", err)
+        with watchdog.during("the report of the fault"):
+            log.error("replicad: the block failed on rank %d:\n%s", rank.number, "".join(traceback.format_exception(reason)))
+            try:
+                rank.fail("".join(traceback.format_exception_only(reason)).strip())
+            except Error as err:
+                log.warning("replicad: the daemon did not hear of this fault: %s", err)
     loaders = iterators()  # held, so that waiting for their workers is left to ``down``: the other ranks wait for the rest alone
-    for seen in _chain(reason):
-        if seen.__traceback__ is not None:
-            traceback.clear_frames(seen.__traceback__)  # they hold loaders, groups and tensors of the old epoch; what they do at their end comes before the rest
+    with watchdog.during("what the block leaves behind"):
+        for seen in _chain(reason):
+            if seen.__traceback__ is not None:
+                traceback.clear_frames(seen.__traceback__)  # they hold loaders, groups and tensors of the old epoch; what they do at their end comes before the rest
     call.last = reason.with_traceback(None) if isinstance(reason, Signal) else reason
-    session.rest()
-    run_all(down, lambda what, s: trace("abort", part=what, seconds=s))
+    with watchdog.during("the stop of the rank"):
+        session.rest()
+    _run("abort", down, watchdog, trace)
     del loaders
     return False, None
-
-
-def _last(hard: float) -> None:
-    """Sees to it that the process ends: its rank has stopped and comes to no epoch any more, which all others wait for. A program's own
-    threads, or an end that waits for a communicator, would keep it."""
-
-    def end() -> None:
-        time.sleep(hard)
-        log.error("replicad: the process was to end and is still there after %.0f s: it is ended", hard)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=end, name="replicad-end", daemon=True).start()
 
 
 def _of_a_collective(err: BaseException) -> bool:
