@@ -19,9 +19,11 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 import cluster
 from ranks import Ranks
 from registered import Registered
-from replicad import SessionState, Unsupported
+from replicad import Mismatch, SessionState, Unsupported
+from replicad.objects import Objects
 from replicad.parallel import ddp
 from replicad.state import materialise
+from replicad.trained import Trained
 from replicad.wrappers import reshard
 
 
@@ -152,6 +154,24 @@ def goes_on(rank: int, layout: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_load_is_what_training_goes_on_with(ranks: Ranks, layout: str) -> None:
     ranks(goes_on, layout)
+
+
+def unchanged(rank: int, layout: str) -> None:
+    """FSDP puts whole parameters in the place of shards in a forward, and leaves some there where no backward follows. That is no change of what is trained."""
+    job = Job(layout, seed=1)
+    objects = Objects({"model": job.model, "optimizer": job.optimizer}, lambda _: False, False)
+    trained = Trained(objects, objects.leaves)
+    for look in (lambda: None, lambda: job.train(0, 2), job.evaluate, lambda: job.train(2, 1), lambda: reshard([job.model])):
+        look()
+        trained.check()
+    job.model.more = nn.Linear(1, 1)
+    with pytest.raises(Mismatch, match=r"^model\.more\.weight, model\.more\.bias was not there"):
+        trained.check()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_wrappers_do_is_no_change_of_what_is_trained(ranks: Ranks, layout: str) -> None:
+    ranks(unchanged, layout)
 
 
 def registered(rank: int, layout: str, state_dict: str) -> list[str]:

@@ -245,6 +245,27 @@ def test_state_that_is_no_parameters() -> None:
     assert mine.tolist() == [3, 3]
 
 
+def test_lists_whose_plain_values_grow() -> None:
+    """They have their length of then after a load, and the tensors that lie among them."""
+
+    def make(*counts: int) -> tuple[Any, Any, Registered]:
+        model = Flat()
+        optimizer = optim.SGD([model.w], lr=0.1)
+        optimizer.state[model.w] = {"history": [torch.zeros(1), *counts], "both": (0, torch.zeros(1))}
+        return model, optimizer, Registered(model, optimizer)
+
+    _, _, grown = make(1, 2, 3)
+    model, optimizer, state = make(4)
+    sum_, both = optimizer.state[model.w]["history"][0], optimizer.state[model.w]["both"][1]
+    state.load(grown.read())
+    history = optimizer.state[model.w]["history"]
+    assert history[0] is sum_
+    assert history[1:] == [1, 2, 3]
+    assert optimizer.state[model.w]["both"][1] is both
+    state.load(make(5)[2].read())
+    assert optimizer.state[model.w]["history"][1:] == [5]
+
+
 def with_state(value: Any) -> Any:
     model = Flat()
     optimizer = optim.SGD(model.parameters(), lr=0.1)

@@ -11,11 +11,15 @@ import pytest
 pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
 
 import torch
+from torch import nn
+from torch.nn.utils import parametrizations
 
 from conftest import Daemon
-from replicad import rng
+from replicad import Mismatch, rng
 from replicad.data import Loader
+from replicad.objects import Objects
 from replicad.optimizers import materialise
+from replicad.trained import Trained
 
 REPLACED = """
 import sys
@@ -63,6 +67,200 @@ def test_optimizer_state_that_is_replaced_in_a_step(how: str, name: str, daemon:
     job = daemon.run(REPLACED, how)
     job.until(f"REFUSED at 0 {name}")
     job.kill()
+
+
+LATE = """
+import sys
+import torch
+import replicad
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 1, bias=False)
+        self.register_buffer("scale", None)
+
+    def forward(self, x):
+        if sys.argv[1] == "buffer" and self.scale is None:
+            self.scale = torch.ones(3)
+        return self.linear(x)
+
+class Own(torch.optim.Optimizer):
+    "Its state grows in its first steps."
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            history = state.setdefault("history", [torch.zeros_like(p)])
+            if sys.argv[1] == "history" and len(history) < 4:
+                history.append(p.grad.clone())
+            if sys.argv[1] == "own":
+                self.state["norm"] = p.grad.norm()
+            if sys.argv[1] == "group":
+                self.param_groups[0]["norms"] = [p.grad.norm()]
+            p.sub_(0.1 * p.grad)
+
+model = Model()
+optimizer = Own(model.parameters())
+session = replicad.Session(model=model, optimizer=optimizer)
+session.resume()
+model(torch.ones(1, 3)).sum().backward()
+try:
+    with session.step():
+        print("BEGUN")
+        optimizer.step()
+        if sys.argv[1] == "parameter":
+            model.linear.weight = torch.nn.Parameter(torch.ones(1, 3))
+except replicad.Mismatch as err:
+    print("REFUSED at", session.at, err)
+session.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("buffer", ["REFUSED at 0 model.scale was not there when the session was made"]),
+        ("parameter", ["BEGUN", "REFUSED at 0 model.linear.weight was replaced by another tensor"]),
+        ("history", ["BEGUN", "REFUSED at 0 optim.model.linear.weight.history.2 was not there when the session was made"]),
+        ("own", ["BEGUN", "REFUSED at 0 optim.own.norm was replaced by another tensor"]),
+        ("group", ["BEGUN", "REFUSED at 0 optim.groups[0].norms.0 was not there when the session was made"]),
+    ],
+)
+def test_state_that_comes_later(how: str, says: list[str], daemon: Daemon) -> None:
+    """Refused in the first step that has it: no restart may begin with what the copies lack."""
+    job = daemon.run(LATE, how)
+    for text in says:
+        job.until(text)
+    job.kill()
+
+
+class Parts(nn.Module):
+    """A model with state of every kind, some of which is not there yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU()), nn.Linear(4, 4)
+        self.register_parameter("gain", None)
+        self.register_buffer("scale", None)
+        self.register_buffer("cache", torch.zeros(1), persistent=False)
+
+
+def session_of(model: nn.Module, optimizer: Any) -> Trained:
+    objects = Objects({"model": model, "optimizer": optimizer}, lambda name: False, False)
+    return Trained(objects, objects.leaves)
+
+
+def parameter() -> nn.Parameter:
+    return nn.Parameter(torch.zeros(4, 4))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda m: setattr(m.head, "weight", parameter()), "model.head.weight was replaced by another tensor"),
+        (lambda m: setattr(m.head, "weight", m.body[0].weight), "model.head.weight was replaced by another tensor"),
+        (lambda m: setattr(m.head, "bias", None), "model.head.bias was replaced by another tensor"),
+        (lambda m: setattr(m, "head", nn.Linear(4, 4)), "model.head.weight, model.head.bias was replaced by another tensor"),
+        (lambda m: m.body.append(nn.Linear(4, 4)), "model.body.3.weight, model.body.3.bias was not there when the session was made"),
+        (lambda m: m.body[0].register_parameter("more", parameter()), "model.body.0.more was not there"),
+        (lambda m: setattr(m, "gain", parameter()), "model.gain was not there"),
+        (lambda m: setattr(m, "scale", torch.ones(1)), "model.scale was not there"),
+        (lambda m: m.register_buffer("late", torch.ones(1)), "model.late was not there"),
+        (lambda m: m.body.append(nn.BatchNorm1d(4, affine=False)), "model.body.3.running_mean, model.body.3.running_var, model.body.3.num_batches_tracked was not there"),
+        (lambda m: setattr(m.body[1], "running_mean", torch.ones(4)), "model.body.1.running_mean was replaced by another tensor"),
+        (lambda m: parametrizations.weight_norm(m.head), "model.head.parametrizations.weight.original0, model.head.parametrizations.weight.original1 was not there"),
+    ],
+)
+def test_a_model_that_gets_other_tensors(change: Callable[[Any], Any], says: str) -> None:
+    """By name, at every look until it is undone; and what comes with a module that is put in the tree later is looked at as well."""
+    model = Parts()
+    trained = session_of(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    trained.check()
+    change(model)
+    for _ in range(2):
+        with pytest.raises(Mismatch) as why:
+            trained.check()
+        assert str(why.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: setattr(m, "cache", torch.ones(2)),
+        lambda m: m.register_buffer("table", torch.ones(3), persistent=False),
+        lambda m: m.body.append(nn.GELU()),
+        lambda m: setattr(m, "body", nn.Sequential(*m.body)),
+        lambda m: setattr(m, "head", torch.compile(m.head, backend="eager")),
+        lambda m: setattr(m, "head", nn.Sequential(m.head)),
+        lambda m: setattr(m, "body", nn.SyncBatchNorm.convert_sync_batchnorm(m.body)),
+        lambda m: delattr(m, "head"),
+        lambda m: torch.func.functional_call(m.head, {"weight": torch.ones(4, 4)}, torch.ones(1, 4)),
+        lambda m: m.body(torch.ones(2, 4)),
+    ],
+)
+def test_a_model_that_has_the_same_tensors(change: Callable[[Any], Any]) -> None:
+    """However they are put together; and what a state_dict would not have, either."""
+    model = Parts()
+    trained = session_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    change(model)
+    trained.check()
+    model.body[0].weight = parameter()  # it looks at what is there now
+    with pytest.raises(Mismatch, match=r"^model\.body\.0\.weight was replaced"):
+        trained.check()
+
+
+def test_weights_that_are_tied() -> None:
+    model = Parts()
+    model.head.weight = model.body[0].weight
+    trained = session_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model.head.weight = model.body[0].weight  # as tie_weights() does
+    trained.check()
+    model.head.weight = parameter()
+    with pytest.raises(Mismatch, match=r"^model\.head\.weight was replaced"):
+        trained.check()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda s, o, g: s["d"].update(late=torch.ones(1)), "optim.model.weight.d.late was not there"),
+        (lambda s, o, g: s["d"]["in"].append((0, torch.ones(1))), "optim.model.weight.d.in.1.1 was not there"),
+        (lambda s, o, g: s.update(d={"in": [torch.ones(1)]}), "optim.model.weight.d.in.0 was replaced by another tensor"),
+        (lambda s, o, g: s["d"]["in"].pop(), "optim.model.weight.d.in.0 was replaced by another tensor"),
+        (lambda s, o, g: s["momentum_buffer"].set_(torch.ones(4, 4)), "optim.model.weight.momentum_buffer has moved to other memory"),
+        (lambda s, o, g: o.update(norm=torch.ones(1)), "optim.own.norm was replaced by another tensor"),
+        (lambda s, o, g: o.update(other={"norm": torch.ones(1)}), "optim.own.other.norm was not there"),
+        (lambda s, o, g: g.update(run=torch.ones(1)), "optim.groups[0].run was not there"),
+        (lambda s, o, g: g.update(betas=(torch.ones(1), 0.9)), "optim.groups[0].betas.0 was replaced by another tensor"),
+        (lambda s, o, g: g.pop("betas"), "optim.groups[0].betas.0 was replaced by another tensor"),
+        (lambda s, o, g: s.update(n=2, d={"in": list(s["d"]["in"]), "count": [1.5]}), ""),
+        (lambda s, o, g: s.update(momentum_buffer=s.pop("momentum_buffer")), ""),
+        (lambda s, o, g: g.update(lr=0.5, betas=(g["betas"][0], 0.5), more=[1, 2]), ""),
+        (lambda s, o, g: o.update(calls=7), ""),
+    ],
+)
+def test_an_optimizer_that_gets_other_tensors(change: Callable[[Any, Any, Any], Any], says: str) -> None:
+    """At any depth of its state, under keys of its own, and in its groups. What is no tensor may change: it is kept as a value."""
+    model = nn.Linear(4, 4, bias=False)
+    optimizer = torch.optim.SGD([{"params": model.parameters(), "betas": (torch.zeros(1), 0.9)}], lr=0.1, momentum=0.9)
+    materialise(optimizer)
+    state: Any = optimizer.state
+    state[model.weight] |= {"n": 1, "d": {"in": [torch.zeros(1)]}}
+    state["norm"] = torch.zeros(1)
+    trained = session_of(model, optimizer)
+    trained.check()
+    change(state[model.weight], state, optimizer.param_groups[0])
+    for _ in range(2):
+        if not says:
+            trained.check()
+            continue
+        with pytest.raises(Mismatch) as why:
+            trained.check()
+        assert str(why.value).startswith(says)
 
 
 EXTRA = """

@@ -69,7 +69,7 @@ def sharded(world: int, objects: Objects) -> list[Sharded]:
             ranks = _ranks(o.process_group)
             out.append(Sharded(optimizer, on_mesh(world, ranks, (len(ranks),), (True,)), (), (), None, ("by parameter",), (len(ranks),)))
         for p, state in inner.state.items():
-            for key, v in state.items():
+            for key, v in state.items() if isinstance(state, dict) else ():  # what is under keys of the optimizer's own may be a number, or a tensor
                 if isinstance(v, torch.Tensor) and (s := _dtensor(world, f"{optimizer}.{objects.names.get(id(p), '?')}.{key}", v)) is not None:
                     out.append(s)
     return out

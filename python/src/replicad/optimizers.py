@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -244,6 +245,6 @@ def _merge(live: Any, kept: Any) -> Any:
     if isinstance(live, dict) and isinstance(kept, dict):
         live.update({k: _merge(live.get(k), v) for k, v in kept.items()})
         return live
-    if type(live) in (list, tuple) and isinstance(kept, (list, tuple)) and len(live) == len(kept):
-        return type(live)(_merge(a, b) for a, b in zip(live, kept, strict=True))
+    if type(live) in (list, tuple) and isinstance(kept, (list, tuple)):  # of another length where plain values were added
+        return type(live)(_merge(a, b) for a, b in zip(chain(live, repeat(None)), kept, strict=False))
     return kept

@@ -9,6 +9,7 @@ any other: it is kept, and a load brings it back.
 from __future__ import annotations
 
 import json
+import operator
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,12 +20,14 @@ from .errors import Mismatch
 from .objects import Objects
 from .optimizers import part
 from .tensors import Leaf
-from .wrappers import clean
+from .wrappers import clean, sharded_by_fsdp, whole
 
 __all__ = ["Trained"]
 
 #: So many names are in a message.
 MOST = 4
+#: What is said of an optimizer's tensor.
+REPLACED = "was replaced by another tensor (load_state_dict does that) after the session was made: load it before, or copy_ into what is there"
 
 
 class Trained:
@@ -43,30 +46,12 @@ class Trained:
         self._of_models = of_models
         self._groups = {o: [id(p) for p in _parameters(optimizer)] for o, optimizer in optimizers.items()}
         self._states = [(o, own, own.state) for o, optimizer in optimizers.items() for own in (part(optimizer),)]
-        self._state = [
-            (f"{o}.{label}.{'.'.join(map(str, path))}", state[p], path, v)
-            for o, own, state in self._states
-            for label, p in self._labelled(own)
-            for path, v in _tensors(state.get(p, {}), ())
-        ]
-        self._count = {id(p): len(state.get(p, ())) for _, own, state in self._states for p in _parameters(own)}
-        self._hyper = [
-            (o, optimizer, i, k, v)
-            for o, optimizer in optimizers.items()
-            for i, group in enumerate(optimizer.param_groups)
-            for k, v in group.items()
-            if isinstance(v, torch.Tensor)
-        ]
-        self._buffers = [
-            (clean(f"{m}.{prefix}.{key}" if prefix else f"{m}.{key}"), module, key, b)
-            for m, model in models.items()
-            for prefix, module in model.named_modules()
-            for key, b in module._buffers.items()
-            if b is not None and key not in module._non_persistent_buffers_set
-        ]
-        self._inner = [x for n, t in (*self._window, *((n, v) for n, _, _, v in self._state)) for x in _made_of(n, t)]
-        of_state = {id(v) for _, _, _, v in self._state}
-        self._fixed = [(x.name, x.tensor, x.local.data_ptr()) for x in fixed if id(x.tensor) not in of_state]
+        self._fsdp = tuple(f"{m}." for m, model in models.items() if sharded_by_fsdp(model))
+        self._of_the_models = {n: t for n, t in self._model_tensors() if t is not None}
+        self._of_the_optimizers = dict(self._optimizer_tensors())
+        self._look()
+        self._inner = [x for n, t in (*self._window, *self._of_the_optimizers.items()) for x in _made_of(n, t)]
+        self._fixed = [(x.name, x.tensor, x.local.data_ptr()) for x in fixed]
         self._layers = [(f"{m}.{clean(k)}", x) for m, model in models.items() for k, x in model.named_modules() if hasattr(x, "merged_adapters")]
 
     def _labelled(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
@@ -87,31 +72,80 @@ class Trained:
                 added = [label for label, p in self._labelled(optimizer) if id(p) not in self._groups[o]]
                 what = f"got {_list(added)}" if added else "lost or reordered parameters"
                 raise Mismatch(f"{o} {what} after the session was made: give it all that it is ever to train before, and freeze what is to wait")
-        now = [f"{o}.state" for o, optimizer, state in self._states if optimizer.state is not state]
-        if came := list(self._came()):
-            raise Mismatch(
-                f"{_list(came)} was not there when the session was made (momentum that is switched on later?) and would be in no copy: have the optimizer make it before"
-            )
-        now = now or [f"{o}.groups[{i}].{k}" for o, optimizer, i, k, v in self._hyper if optimizer.param_groups[i].get(k) is not v]
-        now = now or [n for n, state, path, v in self._state if _at(state, path) is not v]
-        if now := now or [n for n, outer, key, v in self._inner if (inner := getattr(outer, key)) is not v and inner.data_ptr() != v.data_ptr()]:
-            raise Mismatch(f"{_list(now)} was replaced by another tensor (load_state_dict does that) after the session was made: load it before, or copy_ into what is there")
-        if now := [n for n, module, key, b in self._buffers if module._buffers.get(key) is not b]:
-            raise Mismatch(f"{_list(now)} was replaced by another tensor after the session was made: change buffers in place (copy_, fill_)")
-        if now := [n for n, t, address in self._fixed if getattr(t, "_local_tensor", t).data_ptr() != address]:
+        if now := [f"{o}.state" for o, optimizer, state in self._states if optimizer.state is not state]:
+            raise Mismatch(f"{_list(now)} {REPLACED}")
+        if not _same(self._lying(), self._lay):
+            self._compare()
+            self._look()
+        if now := [n for n, outer, key, v in self._inner if (inner := getattr(outer, key)) is not v and inner.data_ptr() != v.data_ptr()]:
+            raise Mismatch(f"{_list(now)} {REPLACED}")
+        if now := [n for n, t, address in self._fixed if t.data_ptr() != address]:
             raise Mismatch(
                 f"{_list(now)} has moved to other memory (`.data =`, .to()) after the session was made: move it before, copy_ into it, or make the session with staging=True"
             )
         if merged := list(self.merged()):
             raise Mismatch(f"{_list(merged)} is merged with its adapters: they get no gradient so, and base weights that are no longer those that are kept: unmerge first")
 
-    def _came(self) -> Iterator[str]:
-        """Tensors of the optimizers' state that came later. Counting finds them: what is there by its name is looked at elsewhere."""
+    def _look(self) -> None:
+        """Takes down what the models and optimizers consist of now."""
+        self._modules = [x for model in self._models.values() for x in model.modules()]
+        self._lay = self._lying()
+
+    def _lying(self) -> list[Any]:
+        """The modules and tensors of that, and of the optimizers' state and groups, in the order in which they lie there: every step looks twice, so it makes no names."""
+        found: list[Any] = []
+        for x in self._modules:
+            found += x._modules.values()
+            found += x._parameters.values()
+            if x._buffers:
+                found += _persistent(x).values()
+        for _, _, state in self._states:
+            _collect(state.values(), found)
+        for optimizer in self._optimizers.values():
+            for group in optimizer.param_groups:
+                _collect((v for k, v in group.items() if k != "params"), found)
+        return found
+
+    def _compare(self) -> None:
+        """Names what is not what it was. The same tensors may be put together in other ways."""
+        was, now = self._of_the_models, dict(self._model_tensors())
+        known = {id(t) for t in was.values()}
+        replaced = [n for n, t in was.items() if n in now and now[n] is not t and not (n.startswith(self._fsdp) and whole(now[n], t))]
+        if replaced:
+            raise Mismatch(
+                f"{_list(replaced)} was replaced by another tensor after the session was made, and would be in no copy: copy_ or fill_ what is there, replace it before the "
+                "session is made, or give a model that was made anew to session.rebind()"
+            )
+        if came := [n for n, t in now.items() if n not in was and t is not None and id(t) not in known]:
+            raise Mismatch(
+                f"{_list(came)} was not there when the session was made and would be in no copy: make it before (a forward makes what is made lazily); "
+                "a buffer that is made from nothing but the program's settings can be registered with persistent=False"
+            )
+        was, now = self._of_the_optimizers, dict(self._optimizer_tensors())
+        if came := [n for n in now if n not in was]:
+            raise Mismatch(
+                f"{_list(came)} was not there when the session was made (momentum that is switched on later, a history that grows?) and would be in no copy: have the optimizer "
+                "make it before, at its full size, and change it in place"
+            )
+        if replaced := [n for n, t in was.items() if now.get(n) is not t]:
+            raise Mismatch(f"{_list(replaced)} {REPLACED}")
+
+    def _model_tensors(self) -> Iterator[tuple[str, torch.Tensor | None]]:
+        """Parameters and persistent buffers under every name that they have, and None where there could be one."""
+        for m, model in self._models.items():
+            for prefix, x in model.named_modules():
+                for key, t in (x._parameters | _persistent(x)).items():
+                    yield f"{m}.{clean(f'{prefix}.{key}' if prefix else key)}", t
+
+    def _optimizer_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors of the optimizers' state, at any depth, and of their groups."""
+        trees: list[tuple[str, Any]] = []
         for o, own, state in self._states:
-            for label, p in self._labelled(own):
-                if len(now := state.get(p, {})) > self._count[id(p)]:
-                    known = {path[0] for _, of, path, _ in self._state if of is now}
-                    yield from (f"{o}.{label}.{key}" for key, v in now.items() if isinstance(v, torch.Tensor) and key not in known)
+            trees += [(f"{o}.{label}", state.get(p, {})) for label, p in self._labelled(own)]
+            trees.append((f"{o}.own", {k: v for k, v in state.items() if not isinstance(k, torch.Tensor)}))
+        for o, optimizer in self._optimizers.items():
+            trees += [(f"{o}.groups[{i}]", {k: v for k, v in group.items() if k != "params"}) for i, group in enumerate(optimizer.param_groups)]
+        return ((f"{name}.{'.'.join(map(str, path))}", t) for name, tree in trees for path, t in _tensors(tree, ()))
 
     def merged(self) -> Iterator[str]:
         """The layers that peft has merged with their adapters. Unmerging subtracts what was added, which leaves rounding behind."""
@@ -172,14 +206,24 @@ def _made_of(name: str, t: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, st
             yield from _made_of(f"{name}.{key}", inner)
 
 
-def _at(value: Any, path: tuple[Any, ...]) -> Any:
-    """What lies at the end of that way now, or None."""
-    try:
-        for key in path:
-            value = value[key]
-    except (KeyError, IndexError, TypeError):
-        return None
-    return value
+def _collect(values: Iterable[Any], found: list[Any]) -> None:
+    """Adds the tensors in them, in their order."""
+    for v in values:
+        if isinstance(v, torch.Tensor):
+            found.append(v)
+        elif isinstance(v, dict):
+            _collect(v.values(), found)
+        elif isinstance(v, (list, tuple)):
+            _collect(v, found)
+
+
+def _persistent(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
+    """The buffers that a state_dict has. Others (tables, caches) are the program's to make anew."""
+    return {k: b for k, b in module._buffers.items() if k not in module._non_persistent_buffers_set}
+
+
+def _same(now: list[Any], was: list[Any]) -> bool:
+    return len(now) == len(was) and all(map(operator.is_, now, was))
 
 
 def _list(names: list[str]) -> str:

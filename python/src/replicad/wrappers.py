@@ -10,7 +10,7 @@ import torch
 
 from .errors import SessionState
 
-__all__ = ["clean", "flat_parameters", "fsdp1", "on_groups", "reshard", "taken_down"]
+__all__ = ["clean", "flat_parameters", "fsdp1", "on_groups", "reshard", "sharded_by_fsdp", "taken_down", "whole"]
 
 
 def clean(name: str) -> str:
@@ -55,11 +55,21 @@ def reshard(models: Iterable[torch.nn.Module]) -> None:
             wrapper.reshard()
 
 
+def sharded_by_fsdp(model: torch.nn.Module) -> bool:
+    """Whether FSDP shards any part of it."""
+    return any(True for found in (fsdp1(model), _fsdp2(model)) for _ in found)
+
+
+def whole(now: torch.Tensor | None, shard: torch.Tensor) -> bool:
+    """Whether FSDP has put a whole parameter in a shard's place, as it does from forward to backward, and leaves it where none follows:
+    FSDP1 a tensor that is no parameter, FSDP2 a parameter that is not spread over the shard's mesh."""
+    return now is not None and (not isinstance(now, torch.nn.Parameter) or getattr(now, "device_mesh", None) != getattr(shard, "device_mesh", None))
+
+
 def on_groups(model: torch.nn.Module) -> bool:
     """Whether a model's own parameters hang on process groups: FSDP, or laid over a mesh. DDP does not count, which can be made anew
     around the module that it holds."""
-    wrappers = (fsdp1(model), _fsdp2(model))
-    return any(True for found in wrappers for _ in found) or any(hasattr(p, "device_mesh") for p in model.parameters())
+    return sharded_by_fsdp(model) or any(hasattr(p, "device_mesh") for p in model.parameters())
 
 
 def taken_down(module: torch.nn.Module) -> bool:
