@@ -15,7 +15,7 @@ class Registered:
     def __init__(self, model: Any, optimizer: Any) -> None:
         self.model, self.optimizer = model, optimizer
         reshard([model])
-        self.names = {id(p): f"model.{clean(k)}" for k, p in model.named_parameters()}
+        self.names = {id(p): f"model.{clean(model, k)}" for k, p in model.named_parameters()}
         leaves = list(model_leaves("model", model, lambda _: False))
         materialise(optimizer)
         leaves += optimizer_leaves("optim", optimizer, self.names)

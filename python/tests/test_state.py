@@ -275,3 +275,21 @@ def test_frozen_and_buffers() -> None:
     assert kinds["m.1.running_mean"] == ("any", True)
     assert "m.scratch" not in kinds
     assert {x.name: x.private for x in model_leaves("m", model, lambda n: n == "m.1.running_mean")}["m.1.running_mean"] is False
+
+
+class Gate(nn.Module):
+    """A layer of a user's that has a part of that name beside other things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Linear(2, 2, bias=False)
+        self.weight = nn.Parameter(torch.ones(2))
+
+
+def test_names_without_wrappers() -> None:
+    """What a wrapper puts before a name goes; a user's own part may have the same name, and two tensors had one then."""
+    gate = nn.Sequential(Gate())
+    own = ["model.0.weight", "model.0.module.weight"]
+    for model in (gate, optim.swa_utils.AveragedModel(gate), nn.DataParallel(gate), torch.compile(gate)):
+        names = [x.name for x in model_leaves("model", model, lambda _: False)]
+        assert [n for n in names if n != "model.n_averaged"] == own, names

@@ -61,7 +61,7 @@ def sharded(world: int, objects: Objects) -> list[Sharded]:
             flat |= ids
             out.append(_flat(world, f"{model}.{key}", wrapper))
         for key, p in m.named_parameters():
-            if id(p) not in flat and (s := _dtensor(world, f"{model}.{clean(key)}", p)) is not None:
+            if id(p) not in flat and (s := _dtensor(world, f"{model}.{clean(m, key)}", p)) is not None:
                 out.append(s)
     for optimizer, o in objects.optimizers.items():
         inner = part(o)

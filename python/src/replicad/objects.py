@@ -85,10 +85,13 @@ class Objects:
 
     def _find(self) -> None:
         reshard(self.models.values())
-        self.names = {id(p): f"{m}.{clean(k)}" for m, model in self.models.items() for k, p in model.named_parameters()}
+        self.names = {id(p): f"{m}.{clean(model, k)}" for m, model in self.models.items() for k, p in model.named_parameters()}
         self._modules = [m for model in self.models.values() for m in model.modules()]
         self._extra_state = {
-            f"{m}.{clean(k)}" if k else m: x for m, model in self.models.items() for k, x in model.named_modules() if type(x).get_extra_state is not torch.nn.Module.get_extra_state
+            f"{m}.{clean(model, k)}" if k else m: x
+            for m, model in self.models.items()
+            for k, x in model.named_modules()
+            if type(x).get_extra_state is not torch.nn.Module.get_extra_state
         }
         self.leaves = []
         for name, m in self.models.items():

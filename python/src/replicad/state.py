@@ -38,12 +38,12 @@ def model_leaves(name: str, model: torch.nn.Module, shared_buffers: Callable[[st
         yield from leaves(f"{name}.{key}", p._local_shard, "window" if p.requires_grad else "never")
     for key, p in model.named_parameters():
         if id(p) not in flat:
-            yield from leaves(f"{name}.{clean(key)}", p, "window" if p.requires_grad else "never")
+            yield from leaves(f"{name}.{clean(model, key)}", p, "window" if p.requires_grad else "never")
     for prefix, module in model.named_modules():
         for key, b in module.named_buffers(recurse=False):
             if b is None or key in module._non_persistent_buffers_set:
                 continue
-            full = clean(f"{prefix}.{key}" if prefix else key)
+            full = clean(model, f"{prefix}.{key}" if prefix else key)
             shared = shared_buffers(f"{name}.{full}") or isinstance(module, torch.nn.SyncBatchNorm)
             yield from leaves(f"{name}.{full}", b, "any", private=not shared)
 

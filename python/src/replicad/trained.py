@@ -37,7 +37,7 @@ class Trained:
         models, optimizers = objects.models, objects.optimizers
         self._models, self._optimizers, self._names = models, optimizers, objects.names
         self.kept: dict[str, Any] | None = None  # what value() gave for the copy of the last step
-        of_models = {f"{m}.{clean(k)}": p for m, model in models.items() for k, p in model.named_parameters()}
+        of_models = {f"{m}.{clean(model, k)}": p for m, model in models.items() for k, p in model.named_parameters()}
         known = {id(p) for p in of_models.values()}
         others = {f"{o}.{label}": p for o, optimizer in optimizers.items() for label, p in self._labelled(optimizer) if id(p) not in known}
         self._window = [(n, p) for n, p in (of_models | others).items() if p.requires_grad]
@@ -52,7 +52,7 @@ class Trained:
         self._look()
         self._inner = [x for n, t in (*self._window, *self._of_the_optimizers.items()) for x in _made_of(n, t)]
         self._fixed = [(x.name, x.tensor, x.local.data_ptr()) for x in fixed]
-        self._layers = [(f"{m}.{clean(k)}", x) for m, model in models.items() for k, x in model.named_modules() if hasattr(x, "merged_adapters")]
+        self._layers = [(f"{m}.{clean(model, k)}", x) for m, model in models.items() for k, x in model.named_modules() if hasattr(x, "merged_adapters")]
 
     def _labelled(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
         for i, p in enumerate(_parameters(optimizer)):
@@ -135,7 +135,7 @@ class Trained:
         for m, model in self._models.items():
             for prefix, x in model.named_modules():
                 for key, t in (x._parameters | _persistent(x)).items():
-                    yield f"{m}.{clean(f'{prefix}.{key}' if prefix else key)}", t
+                    yield f"{m}.{clean(model, f'{prefix}.{key}' if prefix else key)}", t
 
     def _optimizer_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors of the optimizers' state, at any depth, and of their groups."""

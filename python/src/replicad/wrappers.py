@@ -13,10 +13,19 @@ from .errors import SessionState
 __all__ = ["clean", "flat_parameters", "fsdp1", "on_groups", "reshard", "sharded_by_fsdp", "taken_down", "whole"]
 
 
-def clean(name: str) -> str:
-    """A parameter's name without what wrappers put into it (DDP, torch.compile, activation checkpointing, FSDP)."""
-    drop = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
-    return ".".join(p for p in name.split(".") if p not in drop)
+def clean(model: torch.nn.Module, name: str) -> str:
+    """The name of a parameter, buffer or submodule of ``model`` without what wrappers put into it (DDP, torch.compile, activation checkpointing, FSDP)."""
+    kept, at = [], model
+    for part in name.split("."):
+        if part not in ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module") and not (part == "module" and _wraps(at)):
+            kept.append(part)
+        at = at if (inner := at._modules.get(part)) is None else inner  # the last part may be a tensor's
+    return ".".join(kept)
+
+
+def _wraps(module: torch.nn.Module) -> bool:
+    """Whether its ``module`` is all that it has, as in DDP, AveragedModel and other frameworks' wrappers: a layer may have one beside other things."""
+    return list(module._modules) == ["module"] and not module._parameters
 
 
 def _of(module: str, kind: str, model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
@@ -45,7 +54,7 @@ def reshard(models: Iterable[torch.nn.Module]) -> None:
     for model in models:
         for name, wrapper in fsdp1(model):
             if wrapper.training_state.name != "IDLE":
-                where, doing = clean(name) or "the model", wrapper.training_state.name
+                where, doing = clean(model, name) or "the model", wrapper.training_state.name
                 raise SessionState(f"{where}: FSDP is in {doing}: leave summon_full_params first; where a forward or backward was broken off, make the model anew")
             wrapper.check_is_root()  # of the outermost first: it makes those inside ready too
             if (handle := wrapper._handle) is not None:
@@ -83,4 +92,4 @@ def flat_parameters(model: torch.nn.Module) -> Iterator[tuple[str, Any, set[int]
     for name, wrapper in fsdp1(model):
         if wrapper._handle is not None:
             p = wrapper._handle.flat_param
-            yield clean(f"{name}._flat_param").removeprefix("."), wrapper, {id(q) for q in (p, *(p._params or ()), *(p._shared_params or ()))}
+            yield clean(model, f"{name}._flat_param".removeprefix(".")), wrapper, {id(q) for q in (p, *(p._params or ()), *(p._shared_params or ()))}
