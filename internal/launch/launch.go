@@ -280,7 +280,10 @@ func (l *launcher) onSignal(cause error) {
 	s := Signaled{syscall.SIGTERM}
 	errors.As(cause, &s)
 	l.opt.Logf("%v: %d process(es) get it too, and SIGKILL after %v", s.Signal, len(l.children), l.opt.Grace)
-	if l.stopping && l.code == 0 && len(l.children) > 0 {
+	switch {
+	case !l.stopping && l.conn != nil:
+		l.opt.Logf("job %q is kept in memory: the same command goes on with it, and `replicad job end %s` ends it", l.opt.Job, l.opt.Job)
+	case l.stopping && l.code == 0 && len(l.children) > 0:
 		l.code = 128 + int(s.Signal) // what they still do for a finished job is cut short
 	}
 	l.stop(128+int(s.Signal), nil, s.Signal)

@@ -400,6 +400,9 @@ func TestSignalsAreForwardedThenKilled(t *testing.T) {
 	if code, err := j.wait(); code != 130 || err != nil {
 		t.Errorf("code %d, %v, want 130", code, err)
 	}
+	if want := `job "test" is kept in memory: the same command goes on with it`; !strings.Contains(j.log.String(), want) {
+		t.Errorf("it does not say %q:\n%s", want, j.log)
+	}
 	for _, pid := range pids {
 		for alive(pid) { // an orphan's end is seen by its reaper, not by us
 			runtimeYield()

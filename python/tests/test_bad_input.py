@@ -322,6 +322,19 @@ class Odd:
 
 
 @pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ({"model": "abc"}, r"model: want a torch.nn.Module, or a list or dict of them, not str"),
+        ({"optimizer": [1, 2]}, r"optim.0: want a torch.optim.Optimizer, or a list or dict of them, not int"),
+        ({"extra": Odd()}, r"extra: want a dict of objects by name, not test_bad_input.Odd: extra=\{'name': object\}"),
+    ],
+)
+def test_objects_of_another_kind(what: dict[str, Any], says: str) -> None:
+    with pytest.raises(replicad.Invalid, match=says):
+        replicad.Session(**({"model": nn.Linear(2, 2)} | what))
+
+
+@pytest.mark.parametrize(
     ("what", "path"),
     [({"extra": {"odd": Odd()}}, r"replicad\.own\.window\.odd\.seen\[1\]\.names: builtins\.set"), ({"data": Odd()}, r"replicad\.own\.data\.data\.seen\[1\]\.names: builtins\.set")],
     ids=["extra", "data"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +33,13 @@ def train(last: int, forget: bool = False) -> Iterator[dict[str, Any]]:
             loss.backward()
             with session.step():
                 optimizer.step()
-            yield {"loss": loss, "samples": x}
+            yield {"samples": x, "loss": loss}
+
+
+def told(last: int) -> Iterator[dict[str, Any]]:
+    """A program that reads its arguments."""
+    for values in train(last, forget=sys.argv[1:] == ["--forget"]):
+        yield values | {"told": sys.argv[1:]}
 
 
 def forgetful(last: int) -> Iterator[dict[str, Any]]:
@@ -46,10 +53,16 @@ def test_a_resumed_run_is_the_same_run() -> None:
     assert done.compared > 8 * 20
 
 
+def test_the_program_is_given_its_arguments() -> None:
+    with pytest.raises(testing.Different) as found:
+        testing.check_resume(told, steps=3, more=2, program=str(cluster.REPLICAD), arguments=["--forget"])
+    assert (found.value.name, found.value.step) == ("samples", 4)
+
+
 def test_what_is_not_kept_is_named() -> None:
     with pytest.raises(testing.Different, match="differs after step 4") as found:
         testing.check_resume(forgetful, steps=3, more=2, program=str(cluster.REPLICAD))
-    assert (found.value.name, found.value.step) == ("loss", 4)
+    assert (found.value.name, found.value.step) == ("samples", 4)
 
 
 def test_seeded_plans_depend_on_the_seed_alone(tmp_path: Any) -> None:

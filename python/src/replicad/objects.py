@@ -14,7 +14,7 @@ import torch
 
 from . import rng
 from .capsule import Opaque
-from .errors import Mismatch, SessionState
+from .errors import Invalid, Mismatch, SessionState
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
 from .wrappers import on_groups, reshard
 
@@ -73,6 +73,12 @@ class Objects:
         return sum(id(p) not in self.names for o in self.optimizers.values() for g in o.param_groups for p in g["params"])
 
     def _settle(self) -> None:
+        for name, model in self.models.items():
+            if not isinstance(model, torch.nn.Module):
+                raise Invalid(f"{name}: want a torch.nn.Module, or a list or dict of them, not {_kind(model)}")
+        for name, o in self.optimizers.items():
+            if not (hasattr(o, "param_groups") and hasattr(o, "state")):
+                raise Invalid(f"{name}: want a torch.optim.Optimizer, or a list or dict of them, not {_kind(o)}")
         for what in (self.schedulers, self.scalers, self.data, self.extra):
             for name, obj in what.items():
                 remedy = "use replicad.data.Loader, or torchdata's StatefulDataLoader" if what is self.data else "give it both, or leave it out"
@@ -187,6 +193,8 @@ def _drives(scheduler: Any, optimizers: Mapping[str, Any]) -> bool:
 
 def _by_name(kind: str, given: Any) -> dict[str, Any]:
     if kind == "extra":
+        if not isinstance(given, Mapping | None):
+            raise Invalid(f"extra: want a dict of objects by name, not {_kind(given)}: extra={{'name': object}}")
         return dict(given or {})
     prefix = PREFIX.get(kind, kind)
     if isinstance(given, Mapping):
@@ -194,6 +202,10 @@ def _by_name(kind: str, given: Any) -> dict[str, Any]:
     if isinstance(given, (list, tuple)):
         return {f"{prefix}.{i}": v for i, v in enumerate(given)} if len(given) != 1 else {prefix: given[0]}
     return {} if given is None else {prefix: given}
+
+
+def _kind(o: Any) -> str:
+    return f"{type(o).__module__}.{type(o).__qualname__}".removeprefix("builtins.")
 
 
 def _unlike(old: list[Leaf], new: list[Leaf]) -> Iterator[str]:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -229,7 +229,7 @@ class Resumption:
 Train = Callable[[int], Iterator[Mapping[str, Any]]]
 
 
-def check_resume(train_fn: Train, *, steps: int, more: int, timeout: float = 120.0, program: str | None = None) -> Resumption:
+def check_resume(train_fn: Train, *, steps: int, more: int, timeout: float = 120.0, program: str | None = None, arguments: Sequence[str] | None = None) -> Resumption:
     """Trains ``steps + more`` steps in one go, and again with a SIGKILL once step ``steps`` is committed and another process for the
     rest; compares the two after each step and raises :class:`Different` for the first thing that is not bit for bit equal.
 
@@ -244,12 +244,13 @@ def check_resume(train_fn: Train, *, steps: int, more: int, timeout: float = 120
                     ...
                     with session.step():
                         optimizer.step()
-                    yield {"loss": loss, "samples": (x, y)}
+                    yield {"samples": (x, y), "loss": loss}
 
-    What it yields is compared, and besides it every tensor of the session, the optimizer's and scheduler's values, the loader's place
-    and the random generators, all by name. Both runs have one rank, under a daemon of their own that is started here and ended.
+    What it yields is compared in its order (put what comes first in a step first: samples before what follows from them), and besides it every
+    tensor of the session, the optimizer's and scheduler's values, the loader's place and the random generators, all by name. Both runs have one
+    rank, under a daemon of their own that is started here and ended.
     ``program`` is the replicad program (default: $REPLICAD, else the one on the path); ``timeout`` is in seconds, for each
-    of the two runs.
+    of the two runs. ``arguments`` are what the file of ``train_fn`` finds in ``sys.argv[1:]`` (default: this program's own, if that is the file, else none).
     """
     if steps < 1 or more < 1:
         raise ValueError(f"check_resume: steps={steps}, more={more}: want at least one of each")
@@ -258,8 +259,10 @@ def check_resume(train_fn: Train, *, steps: int, more: int, timeout: float = 120
     binary = program or os.environ.get("REPLICAD") or shutil.which("replicad")
     if not binary:
         raise FileNotFoundError("check_resume: no replicad program on the path: give program=, or set REPLICAD")
+    if arguments is None:
+        arguments = sys.argv[1:] if train_fn.__module__ == "__main__" else ()
     with tempfile.TemporaryDirectory(prefix="replicad-check-") as folder, _Daemon(binary, folder) as env:
-        straight, resumed = (_run(binary, env, folder, name, train_fn, steps + more, kill, timeout) for name, kill in (("straight", 0), ("resumed", steps)))
+        straight, resumed = (_run(binary, env, folder, name, train_fn, steps + more, kill, timeout, arguments) for name, kill in (("straight", 0), ("resumed", steps)))
     return _compare(straight, resumed, steps)
 
 
@@ -295,9 +298,9 @@ class _Daemon:
             os.kill(self.keeper, signal.SIGTERM)
 
 
-def _run(binary: str, env: dict[str, str], folder: str, name: str, fn: Train, last: int, kill: int, timeout: float) -> list[dict[str, Any]]:
+def _run(binary: str, env: dict[str, str], folder: str, name: str, fn: Train, last: int, kill: int, timeout: float, arguments: Sequence[str]) -> list[dict[str, Any]]:
     out = Path(folder, f"{name}.jsonl")
-    command = [sys.executable, "-m", "replicad.testing", inspect.getfile(fn), fn.__qualname__, "--last", str(last), "--kill", str(kill), "--out", str(out)]
+    command = [sys.executable, "-m", "replicad.testing", inspect.getfile(fn), fn.__qualname__, "--last", str(last), "--kill", str(kill), "--out", str(out), "--", *arguments]
     path = os.pathsep.join(p for p in sys.path if p)
     done = subprocess.run(
         [binary, "run", "--dev", "--job", name, "--world", "1", "--min-copies", "1", "--", *command],
@@ -372,7 +375,9 @@ def _main() -> None:
     p.add_argument("--last", type=int)
     p.add_argument("--kill", type=int)
     p.add_argument("--out")
-    args = p.parse_args()
+    at = sys.argv.index("--")
+    args = p.parse_args(sys.argv[1:at])
+    sys.argv = [args.file, *sys.argv[at + 1 :]]
     sys.path.insert(0, str(Path(args.file).parent))
     spec = importlib.util.spec_from_file_location("__replicad_train__", args.file)
     assert spec is not None
