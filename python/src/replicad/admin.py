@@ -30,7 +30,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def path() -> str:
-    """The admin socket: what `replicad run` names in REPLICAD_ADMIN_SOCKET, else beside the socket for ranks."""
+    """The admin socket: what `replicad run` names in REPLICAD_ADMIN_SOCKET, else beside the socket for ranks. :class:`Invalid` where neither is named."""
     if named := os.environ.get("REPLICAD_ADMIN_SOCKET"):
         return named
     if ranks := os.environ.get("REPLICAD_SOCKET"):
@@ -39,7 +39,9 @@ def path() -> str:
 
 
 def status(timeout: float = 5.0) -> dict[str, Any]:
-    """Asks once; ``timeout`` in seconds. The socket is the daemon's user's alone: another user's process is :class:`Refused`."""
+    """Asks once; ``timeout`` in seconds. The socket is the daemon's user's alone: another user's process is :class:`Refused`.
+    :class:`Gone` where no daemon answers, :class:`Timeout` where it takes longer, :class:`Version` for an answer that is none of this release, :class:`System` for
+    what else goes wrong on the way."""
     where = path()
     connection = _Connection(where, timeout)
     try:

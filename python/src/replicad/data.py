@@ -139,7 +139,7 @@ class Loader:
         return {"epoch": self.epoch, "used": self.used, "of": [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes to where a loader of the same kind was."""
+        """Goes to where a loader of the same kind was. :class:`Mismatch` for one with another seed, world, batch size, number of samples or order."""
         of = [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle]
         if state["of"] != of:
             raise Mismatch(f"the state is of a loader with seed, world, batch size, samples, shuffle = {state['of']}, this one has {of}")

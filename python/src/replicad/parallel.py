@@ -19,7 +19,8 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     step, in the order in which gradients came: a process that was started again would add its first step as an undisturbed run
     added step 1 alone, and differ from it in the last bits ever after. With this option the buckets stay as they were
     first laid out, by the order of the parameters, in every process and epoch. It costs a walk over the graph in each forward (and
-    a warning of torch's that nothing was unused). A static graph would bring the second layout back and is refused.
+    a warning of torch's that nothing was unused). A static graph would bring the second layout back and is refused
+    (``ValueError``).
 
     ``init_sync=False``. DDP would send rank 0's parameters and buffers to all when it is made. ``session.resume()`` has put verified
     state into each of them, and buffers that are a rank's own (BatchNorm's statistics) would be overwritten. A model that is

@@ -127,7 +127,8 @@ class Rank(Rendezvous):
         What is None comes from the environment that ``replicad run`` sets: REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN,
         REPLICAD_RANK, REPLICAD_WORLD and REPLICAD_GROUP. Under another launcher (``replicad exec``) the rank and the world are
         torchrun's RANK and WORLD_SIZE, and the group is the rank's in REPLICAD_GROUPS: 0 where that is not set. In a job with
-        ``--groups auto`` the group is None until :meth:`name_group`.
+        ``--groups auto`` the group is None until :meth:`name_group`. :class:`Invalid` names what is missing or out of range, :class:`Gone` and :class:`Timeout` say
+        what to start, :class:`Refused` why the daemon will not have this rank.
         """
         wait_rank()
         o = n.Options(struct_size=c.sizeof(n.Options))
@@ -315,7 +316,8 @@ class Rank(Rendezvous):
 
     def commit(self, step: int, timeout: float | None = None, *, unchanged: bool = False) -> None:
         """Between two steps: waits until ``step``, which is the live one, is committed on the whole job, whether the cadence asks for it
-        or not. All ranks must call it. :class:`Fenced` when the epoch is closed before that. ``unchanged``: the private regions
+        or not. All ranks must call it. :class:`Fenced` when the epoch is closed before that, :class:`Timeout` after
+        ``timeout`` seconds (None: never). ``unchanged``: the private regions
         are still as they were when the step took its copy of them; without that a copy that found no room is :class:`Canceled`."""
         end = None if timeout is None else time.monotonic() + timeout
         paused, say = self._paused, 0.0

@@ -28,7 +28,8 @@ _named: dict[str, tuple[int, Any]] = {}  # layout and generator by name
 def add(name: str, generator: Any) -> None:
     """Keeps a generator of the program's own too: a ``random.Random``, a numpy ``Generator``, ``BitGenerator`` or
     ``RandomState``, or a ``torch.Generator`` of the CPU or a CUDA device. Add it before ``session.resume()``: a state and
-    a process whose names differ do not fit.
+    a process whose names differ do not fit. :class:`Invalid` for a name that another generator has, or of more than 255 bytes; :class:`Unsupported` for
+    a generator of another kind.
     """
     _check_name(name)
     layout, inner = _classify(name, generator)
@@ -38,7 +39,7 @@ def add(name: str, generator: Any) -> None:
 
 
 def remove(name: str) -> None:
-    """Forgets a generator that was added."""
+    """Forgets a generator that was added. :class:`Invalid` where none of that name was."""
     if _named.pop(name, None) is None:
         raise Invalid(f"no generator {name!r} was added; there are {sorted(_named)}")
 

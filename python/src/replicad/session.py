@@ -167,7 +167,8 @@ class Session:
     def rebind(self, *, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None, data: Any = None, extra: Mapping[str, Any] | None = None) -> None:
         """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was
         made with; call :meth:`resume` next. Models and optimizers need a session with ``staging=True``, or device tensors.
-        :class:`Mismatch` where they are not alike, by name: the session then has what it had."""
+        :class:`Mismatch` where they are not alike, by name: the session then has what it had. :class:`SessionState` inside of a step, and for
+        models and optimizers whose tensors are registered where they lie."""
         self._check()
         self._outside("rebind")
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
@@ -230,7 +231,9 @@ class Session:
         """Brings the newest step that the job can go on from into the registered state, and returns it: 0 in a fresh job.
 
         It waits until every rank is there; where the state came from is in the result's ``source``. It is called once
-        before the loop, and again after :class:`replicad.Fenced` by those who stay in the process.
+        before the loop, and again after :class:`replicad.Fenced` by those who stay in the process. :class:`Timeout` after ``timeout`` seconds (None: never),
+        :class:`Mismatch` where this program has another state than the job, by name, :class:`Outlived` for a model whose process groups were taken down,
+        :class:`Scattered` where ranks that had met before have to meet again, :class:`Stopped` when the job has ended.
         """
         self._check()
         self._present("resume")
@@ -375,7 +378,8 @@ class Session:
     def step(self, *, updated: bool = True, timeout: float = 30.0) -> Iterator[int]:
         """The optimizer step: gradients are final when it begins, and it holds everything that the step changes (optimizer,
         scheduler, scaler, counters) and no collective (a ``ZeroRedundancyOptimizer`` has some: a peer that is lost in them leaves
-        the step torn). :class:`Fenced` when the epoch is closed: nothing was changed.
+        the step torn). :class:`Fenced` when the epoch is closed: nothing was changed. :class:`SessionState` where steps
+        are nested, before :meth:`resume` or after :meth:`leave`; :class:`Mismatch` where what is trained is no longer what was registered, by name.
 
         ``updated=False`` for a step that runs no update (overflow). It is a step all the same, and gradients are not kept: micro-batches whose gradients
         are added up lie before one block. An exception inside leaves the state torn: it is
@@ -492,7 +496,7 @@ class Session:
         is; their values are in the stages in host memory, and in the arena. Those are tensors on a device, and host tensors of a session with
         ``staging=True``; others are registered where they lie and stay there. No step, no forward of the session's models and no
         collective over their tensors inside; they may have other addresses afterwards. Gradients are the caller's (``zero_grad()``
-        gives theirs back)."""
+        gives theirs back). :class:`SessionState` where nothing is staged, inside of a step and before :meth:`resume`; :class:`Fenced` when the epoch is closed."""
         self._between("offload")
         if not self._staging:
             raise SessionState("offload: every tensor lies in host memory where it was registered, and can't move: make the session with staging=True")
@@ -521,7 +525,7 @@ class Session:
     @contextmanager
     def pause(self, most: float) -> Iterator[None]:
         """What takes longer than a step, at most ``most`` seconds: evaluation, compilation, a checkpoint of one's own. Without
-        it a rank that stands still for ten times its longest recent step (a minute at least) is taken for a hang."""
+        it a rank that stands still for ten times its longest recent step (a minute at least) is taken for a hang. :class:`Fenced` when the epoch is closed."""
         self._check()
         self._whole()
         if self._resumed.is_set() and self._rank.fenced:
@@ -628,7 +632,8 @@ class Session:
     def feasible(self, timeout: float = 5.0) -> Feasible:
         """Whether the loss of this rank, of its node, or of any one node of its replica group could be recovered from memory, by what
         is on record now; ``str()`` of it says why not. It asks the node's daemon, and that the leader: for now and then.
-        :class:`Again` where no leader answers, :class:`Refused` where this process may not ask, :class:`Gone` where no daemon does."""
+        :class:`Again` where no leader answers, :class:`Refused` where this process may not ask, :class:`Gone` where no daemon does,
+        :class:`SessionState` before :meth:`resume`."""
         self._check()
         if self._at < 0:
             raise SessionState("feasible before resume: call session.resume() first")

@@ -208,7 +208,7 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
 
     After ``session.resume()`` the group is of the session's epoch. Before it (with what :func:`replicad.connect` returned,
     where the model is sharded before its state can be registered, or in a block that is run again) all ranks meet for the
-    epoch that is to come.
+    epoch that is to come. :class:`Fenced` when a rank is lost meanwhile.
     """
     global _excepthooks, _meeting
     rank = over if isinstance(over, Rank) else over.rank

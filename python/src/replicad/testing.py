@@ -251,6 +251,7 @@ def check_resume(train_fn: Train, *, steps: int, more: int, timeout: float = 120
     rank, under a daemon of their own that is started here and ended.
     ``program`` is the replicad program (default: $REPLICAD, else the one on the path); ``timeout`` is in seconds, for each
     of the two runs. ``arguments`` are what the file of ``train_fn`` finds in ``sys.argv[1:]`` (default: this program's own, if that is the file, else none).
+    ``ValueError`` for arguments that make no sense, ``FileNotFoundError`` where there is no such program, ``RuntimeError`` with its output where a run fails.
     """
     if steps < 1 or more < 1:
         raise ValueError(f"check_resume: steps={steps}, more={more}: want at least one of each")

@@ -17,7 +17,7 @@ def wait_rank() -> None:
 
     Call it at the top of a program, after the imports that take long and before anything that depends on the rank: it sets
     REPLICAD_RANK and the like in ``os.environ``. In children and subprocesses it does nothing. An answer that is not what the
-    launcher writes is an error; a launcher that goes away ends the process.
+    launcher writes is :class:`Invalid`; a launcher that goes away ends the process (``SystemExit``).
     """
     number, parent = os.environ.get("REPLICAD_WAIT_FD"), os.environ.get("REPLICAD_WAIT_PARENT")
     if number is None or parent != str(os.getppid()):
@@ -44,7 +44,8 @@ def wait_rank() -> None:
 
 def place() -> tuple[int, int]:
     """Rank and world of this process as its launcher says: REPLICAD_RANK and REPLICAD_WORLD of ``replicad run``, else RANK and
-    WORLD_SIZE of torchrun; (0, 1) where there is none of them."""
+    WORLD_SIZE of torchrun; (0, 1) where there is none of them. :class:`Invalid`
+    for numbers that are none, or out of range."""
     wait_rank()
     for names in (("REPLICAD_RANK", "REPLICAD_WORLD"), ("RANK", "WORLD_SIZE")):
         texts = [os.environ.get(n) for n in names]
