@@ -320,7 +320,11 @@ func (m *member) viewed(v view) {
 			if lj.job.Phase == replica.Ended && job.Phase != replica.Ended {
 				lj.reported = replica.NodeReport{} // a new run, of which the leader knows nothing yet
 			}
+			moved := lj.job.Position != job.Position || lj.job.Committed != job.Committed
 			lj.job = job
+			if moved { // a commit that came with another change, or a plan that went back
+				m.tellCommitted(lj)
+			}
 		}
 		known[job.ID] = true
 	}

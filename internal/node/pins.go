@@ -181,18 +181,23 @@ func (m *member) progressed(lj *localJob, p progress) {
 	next := *lj.job
 	next.LastIndex, next.Position, next.Committed = p.Index, p.Position, p.Generation
 	lj.job = &next
+	m.tellCommitted(lj)
+	m.retain(lj)
+}
+
+// tellCommitted tells the ranks here how far their job is committed.
+func (m *member) tellCommitted(lj *localJob) {
 	for _, lr := range lj.ranks {
-		lr.arena.SetCommitted(p.Position)
-		if at, ok := lr.sealedAt[p.Generation]; ok {
+		lr.arena.SetCommitted(lj.job.Position)
+		if at, ok := lr.sealedAt[lj.job.Committed]; ok {
 			m.log.commitLag(lj.job, time.Since(at))
 		}
 		for g := range lr.sealedAt {
-			if g.Step <= p.Generation.Step {
+			if g.Step <= lj.job.Committed.Step {
 				delete(lr.sealedAt, g)
 			}
 		}
 	}
-	m.retain(lj)
 }
 
 // retain frees every place that protocol section 4 allows to be freed now.

@@ -555,6 +555,36 @@ func TestCommitLag(t *testing.T) {
 	}
 }
 
+// A commit that comes with another change of the job, the begin of a durable write say, comes in a view: the rank hears of it all the same, or
+// who waits for it would wait until the next one.
+func TestCommitInAView(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(newJob())
+	lr := d.attach(lj, 0)
+	d.both(lr.arena, 0, gen(3, 6))
+	d.sealed(lj, lr, slot(0))
+	job := changed(lj.job, func(j *replica.Job) {
+		j.LastIndex, j.Position, j.Committed, j.Writer = 12, replica.Position{Epoch: 3, Step: 6}, gen(3, 6), &replica.DurableWrite{Generation: gen(3, 6)}
+	})
+	d.leaderSays(view{Jobs: []*replica.Job{job}, Index: 12})
+	d.leaderSays(progress{Job: testJob, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: gen(3, 6)})
+	if got := lr.arena.Committed(); got != replica.PackWord(3, 6, 0) {
+		t.Errorf("the rank is told that %v is committed", got)
+	}
+	if n := d.log.count(`"event":"commit_seen"`); n != 1 || len(lr.sealedAt) != 0 {
+		t.Errorf("the commit was seen %d times; %d seals are remembered", n, len(lr.sealedAt))
+	}
+
+	// A process that stays while the job goes back hears that, too: what it is to commit again is not committed.
+	job = changed(job, func(j *replica.Job) {
+		j.LastIndex, j.Epoch, j.ClosedEpoch, j.Position, j.Committed = 20, 4, 3, replica.Position{Epoch: 4, Step: 5}, gen(3, 5)
+	})
+	d.leaderSays(view{Jobs: []*replica.Job{job}, Index: 20})
+	if got := lr.arena.Committed(); got != replica.PackWord(4, 5, 0) {
+		t.Errorf("the rank is told that %v is committed", got)
+	}
+}
+
 // Both parts of (epoch, init) sealed: said once, and only while the job opens.
 func TestInitialSeal(t *testing.T) {
 	for _, c := range []struct {

@@ -245,3 +245,26 @@ def test_a_step_that_found_no_room_for_its_own_part(daemon: Daemon, how: str, sa
     assert daemon.process is not None
     out = daemon.run(BEHIND, str(daemon.process.pid), how).done()
     assert re.search(said, out), out
+
+
+WRITTEN = """
+import torch, replicad
+
+model = torch.nn.Linear(4, 4)
+session = replicad.Session(model=model)
+session.resume()
+for step in range(1, 401):
+    with session.step():
+        model.weight.data.add_(1)
+    session.commit()
+print("ENDED", session.committed, flush=True)
+session.leave()
+session.close()
+"""
+
+
+def test_commit_beside_durable_writes(daemon: Daemon) -> None:
+    """A commit whose news comes together with those of a durable write is news all the same."""
+    job = daemon.run(WRITTEN, flags=("--durable-every", "2"))
+    assert "ENDED 400" in job.until("ENDED")
+    job.done()
