@@ -37,6 +37,7 @@ for step in range(start + 1, 61):
         if how == "poisoned" and epoch == 1 and step == 20 and rank == 1:  # after the sum, before the digest: in its own copy alone
             with torch.no_grad():
                 model[0].weight[0, 0] = float("nan")
+    session.commit()  # these steps are faster than commits, and a step that nobody copies is compared with nobody's: the next sum would spread the NaN to all
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()[:16]
 print("END", digest, bool(torch.isfinite(model[0].weight).all()), flush=True)
 session.leave()
