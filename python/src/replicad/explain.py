@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import data, rng, rngcodec
+from . import conversion, data, rng, rngcodec
 from .groups import derive, flag
 from .wrappers import fsdp1
 
@@ -258,6 +258,13 @@ def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
 
 
 def _advice(session: Session) -> Iterator[Verdict]:
+    for (kept, live), names in session._staging.converted.items():
+        yield Verdict(
+            "kept_dtype",
+            True,
+            f"{len(names)} tensors are {conversion.name(kept)} in the copies and {conversion.name(live)} here: nothing is lost, and {kept.itemsize} bytes are copied for {live.itemsize}",
+            "a new job that is begun without kept_dtype has smaller copies",
+        )
     models, optimizers = session._objects.models, session._objects.optimizers
     for name, o in optimizers.items():
         unknown = sum(id(p) not in session._objects.names for g in o.param_groups for p in g["params"])

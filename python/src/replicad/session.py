@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import admin, groups
+from . import admin, conversion, groups
 from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Outlived, Refused, Scattered, SessionState, Timeout
 from .explain import Explanation, explain
 from .feasible import Feasible, feasible
@@ -89,7 +89,9 @@ class Session:
     group; the others are kept for each rank. ``debug`` hashes every tensor at the end of a step and the beginning of the next, and
     names what changed between. ``connection`` is what :func:`replicad.connect` returned, where it was needed before. ``staging``
     puts host memory between host tensors and the arena, as device tensors always have it: it costs a copy, and lets
-    :meth:`rebind` put a model that was made anew in the old one's place. Who the rank is comes from the environment that
+    :meth:`rebind` put a model that was made anew in the old one's place. ``kept_dtype`` names tensors (``{"model.*": torch.float32}``) whose copies have
+    another, wider floating-point type than they have here: what was kept of a float32 model is then rounded to this bfloat16 one when it is loaded, and logged;
+    without it that is a :class:`Mismatch`. Who the rank is comes from the environment that
     ``replicad run`` sets, unless given.
     """
 
@@ -110,6 +112,7 @@ class Session:
         keep_rng: bool = True,
         debug: bool = False,
         staging: bool = False,
+        kept_dtype: Mapping[str, torch.dtype] | None = None,
         connection: Rank | None = None,
         rank: int | None = None,
         world: int | None = None,
@@ -137,7 +140,7 @@ class Session:
         self._reached: Callable[[str, int], None] = lambda place, step: None  # replicad.testing breaks things here
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
         self._objects = Objects(given, shared_buffers, keep_rng)
-        self._staging = Staging(self._objects.leaves, staging)
+        self._staging = Staging(self._objects.leaves, staging, conversion.kept_dtypes(self._objects.leaves, kept_dtype or {}))
         self._trained = Trained(self._objects, self._staging.fixed)
         self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most)
         self._before = Capsule("replicad.own", True, "any", lambda: self._objects.before())
@@ -284,6 +287,8 @@ class Session:
         self._fresh, self._torn, self._own, self._rebound = False, -1, None, False
         self._carried = Carried(())
         self._rank.met = None  # the gathering has its epoch
+        if source != "fresh":
+            self._say_converted()
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
         self.order = order
         there = dist.is_available() and dist.is_initialized()
@@ -291,6 +296,18 @@ class Session:
         self._watch.resumed()
         self._resumed.set()
         return Resumed(order, source)
+
+    def _say_converted(self) -> None:
+        for (kept, live), names in self._staging.converted.items():
+            log.warning(
+                "replicad: step %d: %d tensors are %s in the copies and %s here, as kept_dtype asks: rounded at load (%s%s)",
+                self._at,
+                len(names),
+                conversion.name(kept),
+                conversion.name(live),
+                ", ".join(names[:8]),
+                ", ..." if len(names) > 8 else "",
+            )
 
     def rest(self) -> None:
         """Says that this rank has stopped, without waiting for what comes next: the daemons plan the next epoch, and copy live
@@ -366,7 +383,7 @@ class Session:
             self._rank.attach()
         except Refused as err:
             if "geometry" in str(err):
-                raise Mismatch(str(err)) from None
+                raise Mismatch(str(err) + conversion.hint(str(err))) from None
             raise
 
     def _write_all(self) -> None:

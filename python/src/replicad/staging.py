@@ -5,13 +5,15 @@ registered. At the end of a step the worker copies device to stage on a stream o
 and then stage to arena; the next optimizer step waits until both are done. What may change between steps is small and is copied
 at once. After a load the stages are copied back.
 
+A host tensor whose copies have another type (:mod:`replicad.conversion`) has a stage of that type: copying to and from it converts.
+
 With ``always`` host tensors are staged too: then the registered memory does not depend on which tensors are live, and a model that
 is made anew in the same process can take the place of the old one (:meth:`replicad.Session.rebind`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +27,8 @@ __all__ = ["Staging"]
 class Staging:
     """The stages of a session, in the order of its leaves."""
 
-    def __init__(self, leaves: Iterable[Leaf], always: bool) -> None:
+    def __init__(self, leaves: Iterable[Leaf], always: bool, kept: Mapping[str, torch.dtype]) -> None:
+        """``kept`` has the types of stages, by name, that are not the tensors' own."""
         self.leaves: list[Leaf] = []  # what to register: stages, and host tensors that need none
         self.fixed: list[Leaf] = []  # those that need none: they must stay where they are
         self._live: list[Leaf] = []
@@ -35,12 +38,12 @@ class Staging:
         self.step = -1  # the step whose window tensors the stages hold
         for leaf in leaves:
             t = leaf.local
-            if t.device.type == "cpu" and not always:
+            if t.device.type == "cpu" and not always and leaf.name not in kept:
                 self.leaves.append(leaf)
                 self.fixed.append(leaf)
                 continue
             pinned = t.device.type == "cuda"
-            stage = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu", pin_memory=pinned)
+            stage = torch.empty_strided(t.shape, t.stride(), dtype=kept.get(leaf.name, t.dtype), device="cpu", pin_memory=pinned)
             self._live.append(leaf)
             self._stage.append(stage)
             self.leaves.append(replace(leaf, tensor=stage))
@@ -52,6 +55,15 @@ class Staging:
     def live(self) -> Sequence[Leaf]:
         """The tensors that have stages."""
         return self._live
+
+    @property
+    def converted(self) -> dict[tuple[torch.dtype, torch.dtype], list[str]]:
+        """The names of tensors whose copies have another type, by that type and their own."""
+        out: dict[tuple[torch.dtype, torch.dtype], list[str]] = {}
+        for leaf, stage in zip(self._live, self._stage, strict=True):
+            if stage.dtype != leaf.local.dtype:
+                out.setdefault((stage.dtype, leaf.local.dtype), []).append(leaf.name)
+        return out
 
     @property
     def on_device(self) -> bool:
