@@ -262,7 +262,7 @@ def _advice(session: Session) -> Iterator[Verdict]:
         yield Verdict(
             "kept_dtype",
             True,
-            f"{len(names)} tensors are {conversion.name(kept)} in the copies and {conversion.name(live)} here: nothing is lost, and {kept.itemsize} bytes are copied for {live.itemsize}",
+            f"{len(names)} tensors are {conversion.name(kept)} in the copies and {conversion.name(live)} here, so that copies are {kept.itemsize // live.itemsize} times as large",
             "a new job that is begun without kept_dtype has smaller copies",
         )
     models, optimizers = session._objects.models, session._objects.optimizers
