@@ -25,6 +25,9 @@ __all__ = ["Carried", "materialise", "optimizer_leaves", "optimizer_values", "se
 
 log = logging.getLogger("replicad")
 
+#: The types of most tensors, where a look at the type alone is to do.
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+
 
 class Carried:
     """The gradients that a step without an update has left. Who adds to them in the next one counts on what no copy has."""
@@ -179,7 +182,9 @@ def optimizer_values(optimizer: torch.optim.Optimizer, names: dict[int, str]) ->
     """What of an optimizer is not a tensor: the hyperparameters of its groups, and plain values in its state."""
     groups = [_plain(_hyper(g)) for g in optimizer.param_groups]
     optimizer = part(optimizer)
-    state = {label: values for label, p in _named(optimizer, names) if (values := _plain(optimizer.state.get(p, {})))}
+    state = {}
+    if not _bare(optimizer.state):  # most optimizers have nothing but tensors there, and this is asked at every step
+        state = {label: values for label, p in _named(optimizer, names) if (values := _plain(optimizer.state.get(p, {})))}
     return {"groups": groups, "state": state, "own": _plain(_own(optimizer))}
 
 
@@ -208,13 +213,20 @@ def _named(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Iterator[
 
 def _own(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
     """What the optimizer keeps in its state under keys of its own, which are no parameters."""
-    own = {k: v for k, v in optimizer.state.items() if not isinstance(k, torch.Tensor)}
+    own = {} if _TENSORS.issuperset(map(type, optimizer.state)) else {k: v for k, v in optimizer.state.items() if not isinstance(k, torch.Tensor)}
     if len(own) < len(optimizer.state):
-        known = {id(p) for _, p in _named(optimizer, {})}
+        known = set(map(id, chain.from_iterable(group["params"] for group in optimizer.param_groups)))
+        if known.issuperset(map(id, optimizer.state)):
+            return own
         orphan = next((k for k in optimizer.state if isinstance(k, torch.Tensor) and id(k) not in known), None)
         if orphan is not None:
             raise Unsupported(f"{type(optimizer).__name__}: has state of a tensor of shape {tuple(orphan.shape)} that is in none of its parameter groups: delete it")
     return own
+
+
+def _bare(state: dict[Any, Any]) -> bool:
+    """Whether an optimizer's state is of parameters' dicts of tensors alone, as far as that is seen at a glance."""
+    return {dict}.issuperset(map(type, state.values())) and _TENSORS.issuperset(map(type, chain.from_iterable(map(dict.values, state.values()))))
 
 
 def _tensors(tree: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:

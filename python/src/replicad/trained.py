@@ -9,9 +9,9 @@ any other: it is kept, and a load brings it back.
 from __future__ import annotations
 
 import json
-import operator
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ import torch
 from .errors import Mismatch
 from .objects import Objects
 from .optimizers import part
+from .places import Places, persistent
 from .tensors import Leaf
 from .wrappers import clean, sharded_by_fsdp, whole
 
@@ -49,9 +50,12 @@ class Trained:
         self._fsdp = tuple(f"{m}." for m, model in models.items() if sharded_by_fsdp(model))
         self._of_the_models = {n: t for n, t in self._model_tensors() if t is not None}
         self._of_the_optimizers = dict(self._optimizer_tensors())
-        self._look()
+        self._places = self._look()
         self._inner = [x for n, t in (*self._window, *self._of_the_optimizers.items()) for x in _made_of(n, t)]
-        self._fixed = [(x.name, x.tensor, x.local.data_ptr()) for x in fixed]
+        fixed = list(fixed)
+        self._fixed = [x.name for x in fixed]
+        self._fixed_tensors = [x.tensor for x in fixed]
+        self._lie = self._addresses()
         self._layers = [(f"{m}.{clean(model, k)}", x) for m, model in models.items() for k, x in model.named_modules() if hasattr(x, "merged_adapters")]
 
     def _labelled(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
@@ -68,43 +72,31 @@ class Trained:
                 "Let everything that is ever to be trained ask for a gradient when the session is made; it may be frozen afterwards"
             )
         for o, optimizer in self._optimizers.items():
-            if [id(p) for p in _parameters(optimizer)] != self._groups[o]:
+            if list(map(id, _parameters(optimizer))) != self._groups[o]:
                 added = [label for label, p in self._labelled(optimizer) if id(p) not in self._groups[o]]
                 what = f"got {_list(added)}" if added else "lost or reordered parameters"
                 raise Mismatch(f"{o} {what} after the session was made: give it all that it is ever to train before, and freeze what is to wait")
         if now := [f"{o}.state" for o, optimizer, state in self._states if optimizer.state is not state]:
             raise Mismatch(f"{_list(now)} {REPLACED}")
-        if not _same(self._lying(), self._lay):
+        if not self._places.same():
             self._compare()
-            self._look()
+            self._places = self._look()
         if now := [n for n, outer, key, v in self._inner if (inner := getattr(outer, key)) is not v and inner.data_ptr() != v.data_ptr()]:
             raise Mismatch(f"{_list(now)} {REPLACED}")
-        if now := [n for n, t, address in self._fixed if t.data_ptr() != address]:
+        if (addresses := self._addresses()) != self._lie:
+            now = [n for n, address, was in zip(self._fixed, addresses, self._lie, strict=True) if address != was]
             raise Mismatch(
                 f"{_list(now)} has moved to other memory (`.data =`, .to()) after the session was made: move it before, copy_ into it, or make the session with staging=True"
             )
         if merged := list(self.merged()):
             raise Mismatch(f"{_list(merged)} is merged with its adapters: they get no gradient so, and base weights that are no longer those that are kept: unmerge first")
 
-    def _look(self) -> None:
-        """Takes down what the models and optimizers consist of now."""
-        self._modules = [x for model in self._models.values() for x in model.modules()]
-        self._lay = self._lying()
+    def _look(self) -> Places:
+        return Places(self._models.values(), self._optimizers.values(), [state for _, _, state in self._states])
 
-    def _lying(self) -> list[Any]:
-        """The modules and tensors of that, and of the optimizers' state and groups, in the order in which they lie there: every step looks twice, so it makes no names."""
-        found: list[Any] = []
-        for x in self._modules:
-            found += x._modules.values()
-            found += x._parameters.values()
-            if x._buffers:
-                found += _persistent(x).values()
-        for _, _, state in self._states:
-            _collect(state.values(), found)
-        for optimizer in self._optimizers.values():
-            for group in optimizer.param_groups:
-                _collect((v for k, v in group.items() if k != "params"), found)
-        return found
+    def _addresses(self) -> list[int]:
+        """Where the tensors lie that are registered where they lie."""
+        return list(map(torch.Tensor.data_ptr, self._fixed_tensors))
 
     def _compare(self) -> None:
         """Names what is not what it was. The same tensors may be put together in other ways."""
@@ -134,7 +126,7 @@ class Trained:
         """Parameters and persistent buffers under every name that they have, and None where there could be one."""
         for m, model in self._models.items():
             for prefix, x in model.named_modules():
-                for key, t in (x._parameters | _persistent(x)).items():
+                for key, t in (x._parameters | persistent(x)).items():
                     yield f"{m}.{clean(model, f'{prefix}.{key}' if prefix else key)}", t
 
     def _optimizer_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -185,7 +177,7 @@ class Trained:
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    return (p for g in optimizer.param_groups for p in g["params"])
+    return chain.from_iterable(g["params"] for g in optimizer.param_groups)
 
 
 def _tensors(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
@@ -204,26 +196,6 @@ def _made_of(name: str, t: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, st
             inner = getattr(t, key)
             yield f"{name}.{key}", t, key, inner
             yield from _made_of(f"{name}.{key}", inner)
-
-
-def _collect(values: Iterable[Any], found: list[Any]) -> None:
-    """Adds the tensors in them, in their order."""
-    for v in values:
-        if isinstance(v, torch.Tensor):
-            found.append(v)
-        elif isinstance(v, dict):
-            _collect(v.values(), found)
-        elif isinstance(v, (list, tuple)):
-            _collect(v, found)
-
-
-def _persistent(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
-    """The buffers that a state_dict has. Others (tables, caches) are the program's to make anew."""
-    return {k: b for k, b in module._buffers.items() if k not in module._non_persistent_buffers_set}
-
-
-def _same(now: list[Any], was: list[Any]) -> bool:
-    return len(now) == len(was) and all(map(operator.is_, now, was))
 
 
 def _list(names: list[str]) -> str:
