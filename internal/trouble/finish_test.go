@@ -5,6 +5,7 @@ package trouble_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/replica"
@@ -30,11 +31,14 @@ func TestFinishedJobIsCommittedWhole(t *testing.T) {
 		{"cadence", 30, false, []string{"--cadence", "7"}},
 		{"durable", 26, true, []string{"--durable-every", "10"}},
 		{"short", 1, false, nil},
+		{"slots", 25, false, []string{"--slots", "2"}},
+		{"slots-again", 26, false, []string{"--slots", "2"}},
+		{"slots-short", 7, false, []string{"--slots", "2"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var launchers []*process
 			for i, n := range c.nodes {
-				spec := rankSpec{Steps: tc.steps}
+				spec := rankSpec{Steps: tc.steps, Pace: time.Millisecond}
 				launchers = append(launchers, n.run(tc.name, len(c.nodes), spec, append([]string{"--ranks", fmt.Sprint(i)}, tc.flags...)...))
 			}
 			for _, l := range launchers {
