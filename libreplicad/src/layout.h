@@ -227,7 +227,7 @@ typedef struct rp_run_hello {
 	uint32_t spare;    /* 1: takes no rank unless one is lost elsewhere */
 	uint32_t ranks;    /* how many preferred ranks follow the struct, u32 each */
 	uint32_t groups;   /* world entries u32 follow after the ranks if nonzero: replica group of each rank */
-	uint32_t min_copies, cadence, slots, chunk_bytes, durable_every, flags; /* job options where this launcher creates the job; 0: default. flags: 1 = resume from the durable tier */
+	uint32_t min_copies, cadence, slots, chunk_bytes, durable_every, flags; /* job options where this launcher creates the job; 0: default. flags: 1 = resume from the durable tier; all of them, and what may follow the lists, are in internal/wire/rank_run.go */
 	char job[64], token[64];
 } rp_run_hello;
 _Static_assert(sizeof(rp_run_hello) == 176, "run_hello");
