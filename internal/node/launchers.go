@@ -370,6 +370,15 @@ func (m *member) note(l *launcher, job *replica.Job, text string) {
 	l.peer.Send(wire.RankHeader{Type: wire.MRunNote, Epoch: job.Epoch}, wire.Refused{Text: text}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 }
 
+// tellLaunchers passes on what the leader has to say of their job.
+func (m *member) tellLaunchers(news tell) {
+	for _, l := range m.launchers {
+		if lj := m.jobs[news.Job]; lj != nil && l.accepted && !l.done && l.job == news.Job {
+			m.note(l, lj.job, news.Text)
+		}
+	}
+}
+
 // rankAttached: whatever goes wrong with the process from here on is recovery's business.
 func (m *member) rankAttached(job string, r replica.Rank) {
 	for _, l := range m.launchers {

@@ -126,6 +126,20 @@ func TestLauncherIsToldOfAHang(t *testing.T) {
 	}
 }
 
+// What the leader has to say of a job reaches the launchers of that job, and no others.
+func TestLaunchersAreToldOfTheirJob(t *testing.T) {
+	d := newDesk(t)
+	d.put(newJob())
+	mine, end := d.session(0)
+	d.launchers[mine.ID()] = &launcher{peer: mine, hello: wire.RunHello{Job: "job"}, accepted: true, job: testJob}
+	d.leaderSays(tell{Job: replica.JobID{0: 0xee}, Text: "of another job"})
+	d.leaderSays(tell{Job: testJob, Text: "news"})
+	h, body := end.reads()
+	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "news" {
+		t.Errorf("message %d, %q, %v; want the news", h.Type, note.Text, err)
+	}
+}
+
 // earlyEnd has a launcher report that its process of rank 0 ended, and returns the reasons for which the node asks to end the job.
 func (d *desk) earlyEnd(peer *session.Peer, status int32) (reasons []string) {
 	d.t.Helper()

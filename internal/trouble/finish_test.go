@@ -11,6 +11,17 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// TestResumeOfNothingIsSaid: whoever asks for the state on disk and gets the beginning learns it from the launcher.
+func TestResumeOfNothingIsSaid(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	l := n.run("fresh", 1, rankSpec{Steps: 3}, "--resume")
+	if code := l.exit(); code != 0 {
+		t.Errorf("it ends with code %d", code)
+	}
+	contains(t, l.output(), `nothing to resume job "fresh" from`, n.cfg.DurableDir, "it starts from its beginning")
+}
+
 // TestFinishedJobIsCommittedWhole: all ranks leave right after their last step, and the job ends with that step committed, whatever it
 // was the leader waited for; and written, where steps are.
 func TestFinishedJobIsCommittedWhole(t *testing.T) {
