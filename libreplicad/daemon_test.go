@@ -115,6 +115,10 @@ func (d *testDaemon) handle(ev session.Event) {
 		d.answer(ev)
 	case session.Scope:
 		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MScoped, Request: ev.Header.Request}, wire.Scoped{Epoch: d.epoch + 1}.Append(nil))
+	case session.Pause:
+		if ev.Header.Request != 0 {
+			_ = ev.Peer.Send(wire.RankHeader{Type: wire.MPaused, Request: ev.Header.Request}, nil)
+		}
 	case session.Leave:
 		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MBye, Request: ev.Header.Request}, nil)
 	case session.Stopped:

@@ -4,14 +4,18 @@ import (
 	"fmt"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/node"
 	"github.com/spf13/cobra"
 )
 
 func newConfig(std stdio) *cobra.Command {
-	return group("config", "Look at configurations", &cobra.Command{
+	var fileOnly bool
+	check := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Report every fault of a configuration, with the harm of each, and warn of what is unwise",
-		Args:  cobra.ExactArgs(1),
+		Long: "Looks at a configuration, and at the keys and directories that it names, as the daemon does when it starts. Run it on the node, as\n" +
+			"the daemon's user. It makes nothing; a file is written into directories that are there, and removed.",
+		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			c, err := config.Load(args[0])
 			if err != nil {
@@ -20,6 +24,18 @@ func newConfig(std stdio) *cobra.Command {
 			for _, w := range c.Warnings() {
 				fmt.Fprintf(std.err, "%s: warning: %v\n", args[0], w)
 			}
+			if !fileOnly {
+				if err := node.Check(c); err != nil {
+					return coded(exitConfig, err)
+				}
+				room, unwise := node.Room(c)
+				for _, w := range unwise {
+					fmt.Fprintf(std.err, "%s: warning: %s\n", args[0], w)
+				}
+				for _, r := range room {
+					fmt.Fprintf(std.out, "%s: %s\n", args[0], r)
+				}
+			}
 			role := "a client of the voters"
 			if c.IsVoter() {
 				role = "a voter"
@@ -27,5 +43,7 @@ func newConfig(std stdio) *cobra.Command {
 			_, err = fmt.Fprintf(std.out, "%s: good: node %s on %s is %s (%d voter(s))\n", args[0], c.Node, c.Addr, role, len(c.Voters))
 			return err
 		},
-	})
+	}
+	check.Flags().BoolVar(&fileOnly, "file-only", false, "look at the file alone, not at the keys and directories of this machine")
+	return group("config", "Look at configurations", check)
 }

@@ -78,15 +78,14 @@ func startKeeper(ctx context.Context, c *config.Config, wait bool, stderr io.Wri
 	}, nil
 }
 
-// makeDirs makes the folders that are this node's own. A durable_dir elsewhere is not made: it is a mount point, and a folder in
-// its place would be a durable tier that no other node sees.
+// makeDirs makes the folders that are this node's own.
 func makeDirs(c *config.Config) error {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return fmt.Errorf("state_dir %s: %w: give the daemon a directory that it may write", c.StateDir, err)
 	}
-	if own := filepath.Join(c.StateDir, "durable"); filepath.Clean(c.DurableDir) == own {
-		if err := os.MkdirAll(own, 0o700); err != nil {
-			return fmt.Errorf("durable_dir %s: %w: give the daemon a directory that it may write", own, err)
+	if node.OwnsDurable(c) {
+		if err := os.MkdirAll(c.DurableDir, 0o700); err != nil {
+			return fmt.Errorf("durable_dir %s: %w: give the daemon a directory that it may write", c.DurableDir, err)
 		}
 	}
 	return nil

@@ -121,7 +121,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestConfigCheck(t *testing.T) {
-	if code, out, errout := try(t, "config", "check", "../../docs/replicad.yaml"); code != exitOK || !strings.Contains(out, "node a on 10.0.0.1:7400 is a voter (3 voter(s))") {
+	if code, out, errout := try(t, "config", "check", "--file-only", "../../docs/replicad.yaml"); code != exitOK || !strings.Contains(out, "node a on 10.0.0.1:7400 is a voter (3 voter(s))") {
 		t.Errorf("code %d: %s%s", code, out, errout)
 	}
 	example, err := os.ReadFile("../../docs/replicad.yaml")
@@ -132,7 +132,7 @@ func TestConfigCheck(t *testing.T) {
 	if err := os.WriteFile(private, bytes.ReplaceAll(example, []byte("durable_dir: /mnt/checkpoints"), nil), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, errout := try(t, "config", "check", private); code != exitOK || !strings.Contains(out, "good") || !strings.Contains(errout, "warning: durable_dir: /var/lib/replicad/durable:") {
+	if code, out, errout := try(t, "config", "check", "--file-only", private); code != exitOK || !strings.Contains(out, "good") || !strings.Contains(errout, "warning: durable_dir: /var/lib/replicad/durable:") {
 		t.Errorf("code %d: %s%s", code, out, errout)
 	}
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
@@ -142,6 +142,52 @@ func TestConfigCheck(t *testing.T) {
 	if code, _, errout := try(t, "config", "check", bad); code != exitConfig || !strings.Contains(errout, "node:") || !strings.Contains(errout, "durable_keep:") {
 		t.Errorf("code %d: %s", code, errout)
 	}
+}
+
+// What a daemon would stumble over at its start is said beforehand, all of it, and nothing is made for that.
+func TestConfigCheckLooksAtTheMachine(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if code, _, errout := try(t, "pki", "init", "--dir", at("pki"), "a", "b"); code != exitOK {
+		t.Fatal(errout)
+	}
+	write := func(cert, key string) string {
+		text := fmt.Sprintf("node: a\naddr: 127.0.0.1:7400\ngossip_addr: 127.0.0.1:7401\nvoters: [{name: a, addr: \"127.0.0.1:7400\"}]\nstate_dir: %s\ndurable_dir: %s\nsocket: %s\nadmin_socket: %s\nkeeper_socket: %s\n"+
+			"pki: {ca: %s, cert: %s, key: %s, gossip_key: %s}\n", at("state"), at("durable"), at("run/ranks.sock"), at("run/admin.sock"), at("run/keeper.sock"), at("pki/ca.pem"), at("pki/"+cert), at("pki/"+key), at("pki/gossip.key"))
+		if err := os.WriteFile(at("n.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return at("n.yaml")
+	}
+	check := func(file string, want int, says ...string) {
+		t.Helper()
+		code, out, errout := try(t, "config", "check", file)
+		if code != want {
+			t.Errorf("code %d, want %d: %s%s", code, want, out, errout)
+		}
+		for _, s := range says {
+			if !strings.Contains(out+errout, s) {
+				t.Errorf("%q is not in:\n%s%s", s, out, errout)
+			}
+		}
+	}
+	check(write("a.pem", "a-key.pem"), exitConfig, at("durable"), "make the directory")
+	if err := os.Mkdir(at("durable"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	check(write("a.pem", "a-key.pem"), exitOK, "good: node a", "durable_dir "+at("durable")+": ", " free")
+	if _, err := os.Stat(at("state")); err == nil {
+		t.Error("it has made state_dir")
+	}
+	if left, err := os.ReadDir(at("durable")); err != nil || len(left) > 0 {
+		t.Errorf("it leaves %v, %v", left, err)
+	}
+	check(write("a.pem", "b-key.pem"), exitConfig, "a.pem with key "+at("pki/b-key.pem"))
+	check(write("b.pem", "b-key.pem"), exitConfig, at("pki/b.pem")+` is of node "b", the configuration of node "a"`)
+	if err := errors.Join(os.WriteFile(at("state"), nil, 0o600), os.Remove(at("pki/ca.pem")), os.Remove(at("pki/gossip.key")), os.Mkdir(at("run"), 0o700), os.Chmod(at("run"), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	check(write("a.pem", "a-key.pem"), exitConfig, at("pki/ca.pem"), at("pki/gossip.key"), "state_dir "+at("state"), "chmod o-w "+at("run"))
 }
 
 func TestPKI(t *testing.T) {

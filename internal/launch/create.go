@@ -20,7 +20,7 @@ func Create(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithTimeoutCause(parent, o.Patience, fmt.Errorf("no answer for %v", o.Patience))
 	defer cancel()
 	o.Capacity, o.Ranks, o.Spare = 0, nil, true // the daemon is to start nothing here
-	l := &link{socket: o.Socket, hello: wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, o.hello().Append(nil)), events: make(chan linkEvent)}
+	l := &link{socket: o.Socket, hello: o.hello(), events: make(chan linkEvent)}
 	done, end := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() { defer close(ended); l.run(done) }()

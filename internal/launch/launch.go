@@ -48,7 +48,7 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 	linkCtx, closeLink := context.WithCancel(context.WithoutCancel(ctx))
 	l := &launcher{
 		opt: o, children: map[replica.Rank]*child{}, dismissed: map[*child]bool{}, ended: map[replica.Rank]wire.RunExited{}, exits: make(chan exited),
-		link:  &link{socket: o.Socket, hello: wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, o.hello().Append(nil)), events: make(chan linkEvent)},
+		link:  &link{socket: o.Socket, hello: o.hello(), events: make(chan linkEvent)},
 		close: closeLink,
 	}
 	l.wg.Go(func() { l.link.run(linkCtx) })

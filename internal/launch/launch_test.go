@@ -606,3 +606,17 @@ func playLauncher(args []string) int {
 	}
 	return code
 }
+
+// Whoever was accepted for a job names it when it connects again: its name may be another job's by then.
+func TestNamesItsJobWhenItComesBack(t *testing.T) {
+	d := newDaemon(t)
+	run(d, 1, forever)
+	for _, want := range []replica.JobID{{}, {0: 4}, {0: 4}} {
+		p, hello := d.accept()
+		if hello.Joined != want {
+			t.Errorf("it names job %v, want %v", hello.Joined, want)
+		}
+		p.send(wire.MRunOK, wire.Welcome{ABI: wire.RankABI, Job: replica.JobID{0: 4}}.Append(nil))
+		p.conn.Close()
+	}
+}

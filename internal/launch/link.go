@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
 )
 
 // The launcher's connection: how often it is tried again, and how long a daemon may take to answer or to read.
@@ -21,7 +22,7 @@ const (
 // events, which blocks: the reader waits for the launcher, never the other way round.
 type link struct {
 	socket string
-	hello  []byte // the whole message
+	hello  wire.RunHello // names the job that it was accepted for from then on
 	events chan linkEvent
 }
 
@@ -74,7 +75,7 @@ func (l *link) once(ctx context.Context) (up bool, err error) {
 	if err := conn.SetDeadline(time.Now().Add(helloWait)); err != nil {
 		return false, err
 	}
-	if _, err := conn.Write(l.hello); err != nil {
+	if _, err := conn.Write(wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, l.hello.Append(nil))); err != nil {
 		return false, err
 	}
 	buf := make([]byte, wire.MaxRankMessage)
@@ -88,9 +89,11 @@ func (l *link) once(ctx context.Context) (up bool, err error) {
 			return up, err
 		}
 		if !up {
-			if err := accepted(h, body); err != nil {
+			job, err := accepted(h, body)
+			if err != nil {
 				return false, err
 			}
+			l.hello.Joined = job
 			if err := conn.SetDeadline(time.Time{}); err != nil {
 				return false, err
 			}
@@ -106,23 +109,23 @@ func (l *link) once(ctx context.Context) (up bool, err error) {
 	}
 }
 
-// accepted checks the reply to the hello.
-func accepted(h wire.RankHeader, body []byte) error {
+// accepted checks the reply to the hello, and returns the job.
+func accepted(h wire.RankHeader, body []byte) (job replica.JobID, err error) {
 	switch h.Type {
 	case wire.MRunOK:
 		w, err := wire.ParseWelcome(body)
 		if err == nil && w.ABI != wire.RankABI {
 			err = fmt.Errorf("the daemon speaks version %d, this launcher %d: use one release of replicad", w.ABI, wire.RankABI)
 		}
-		return err
+		return w.Job, err
 	case wire.MRefused:
 		r, err := wire.ParseRefused(body)
 		if err != nil {
-			return err
+			return job, err
 		}
-		return &refusedError{r}
+		return job, &refusedError{r}
 	}
-	return fmt.Errorf("the daemon answered the hello with message %d", h.Type)
+	return job, fmt.Errorf("the daemon answered the hello with message %d", h.Type)
 }
 
 func (l *link) emit(ctx context.Context, e linkEvent) bool {

@@ -31,7 +31,9 @@ func (m *member) pulses(lj *localJob) {
 
 // paused follows a rank's word that it stands still on purpose, for at most so long; 0 ends it.
 func (m *member) paused(lj *localJob, lr *localRank, most time.Duration) {
-	lr.pulse.Pause(time.Since(m.began), most)
+	now := time.Since(m.began)
+	lr.pulse.Look(now, lr.arena.Step()) // the pause is of the epoch that the rank is in, which nobody may have looked at yet
+	lr.pulse.Pause(now, most)
 	m.answerCandidate(lj)
 }
 

@@ -165,6 +165,10 @@ func (m *member) serveLauncher(l *launcher) {
 		return
 	}
 	lj := m.jobNamed(l.hello.Job)
+	if before := l.hello.Joined; !l.accepted && before != (replica.JobID{}) && (lj == nil || lj.job.ID != before) {
+		m.launcherLate(l)
+		return
+	}
 	if lj == nil {
 		if l.accepted {
 			m.launcherDone(l)
@@ -184,8 +188,7 @@ func (m *member) serveLauncher(l *launcher) {
 			m.refuseLauncher(l, wire.CodeRefused, text)
 			return
 		}
-		l.accepted, l.job = true, job.ID
-		l.peer.Send(wire.RankHeader{Type: wire.MRunOK, Request: l.request, Epoch: job.Epoch}, wire.Welcome{ABI: wire.RankABI, Cluster: m.cluster, Job: job.ID, Era: m.era, ChunkBytes: chunkBytes(job)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+		m.acceptLauncher(l, job)
 		if differ := otherOptions(l.createRequest(0).Options, job.Options); len(differ) > 0 {
 			text := fmt.Sprintf("warning: job %q runs already, and these flags have no effect on it: %s; end the job first to change them", job.Name, strings.Join(differ, ", "))
 			m.note(l, job, text)
@@ -367,6 +370,15 @@ func (m *member) note(l *launcher, job *replica.Job, text string) {
 	l.peer.Send(wire.RankHeader{Type: wire.MRunNote, Epoch: job.Epoch}, wire.Refused{Text: text}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 }
 
+// tellLaunchers passes on what the leader has to say of their job.
+func (m *member) tellLaunchers(news tell) {
+	for _, l := range m.launchers {
+		if lj := m.jobs[news.Job]; lj != nil && l.accepted && !l.done && l.job == news.Job {
+			m.note(l, lj.job, news.Text)
+		}
+	}
+}
+
 // rankAttached: whatever goes wrong with the process from here on is recovery's business.
 func (m *member) rankAttached(job string, r replica.Rank) {
 	for _, l := range m.launchers {
@@ -404,20 +416,42 @@ func (m *member) stopLeftovers(lj *localJob, l *launcher) {
 	}
 }
 
+// acceptLauncher says that it is of a job.
+func (m *member) acceptLauncher(l *launcher, job *replica.Job) {
+	l.accepted, l.job = true, job.ID
+	l.peer.Send(wire.RankHeader{Type: wire.MRunOK, Request: l.request, Epoch: job.Epoch}, wire.Welcome{ABI: wire.RankABI, Cluster: m.cluster, Job: job.ID, Era: m.era, ChunkBytes: chunkBytes(job)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+}
+
+// launcherLate answers one that was accepted for a job that has ended while no daemon was there to tell it.
+func (m *member) launcherLate(l *launcher) {
+	if lj := m.jobs[l.hello.Joined]; lj != nil {
+		m.acceptLauncher(l, lj.job)
+		m.launcherDone(l)
+		return
+	}
+	job := &replica.Job{ID: l.hello.Joined, Name: l.hello.Job}
+	m.acceptLauncher(l, job)
+	m.sayDone(l, job, 1, fmt.Sprintf("job %v ended while this node's daemon was away, and nobody knows any more how: %q is another job now, or none; the same command starts it again", job.ID, job.Name))
+}
+
 // launcherDone tells a launcher how its job ended: 0 finished, 1 stopped, ExitDoNotRequeue.
 func (m *member) launcherDone(l *launcher) {
-	for _, lj := range m.jobs {
-		if lj.job.ID == l.job && lj.job.Phase == replica.Ended {
-			code := int32(1)
-			switch {
-			case recovery.HasFinished(lj.job):
-				code = 0
-				m.stopLeftovers(lj, l)
-			case strings.HasPrefix(lj.job.EndReason, recovery.DoNotRequeue):
-				code = ExitDoNotRequeue
-			}
-			l.done = true
-			l.peer.Send(wire.RankHeader{Type: wire.MRunDone, Epoch: lj.job.Epoch}, wire.Refused{Code: code, Text: lj.job.EndReason}.Append(nil)) //nolint:errcheck // a dead peer is Gone
-		}
+	lj := m.jobs[l.job]
+	if lj == nil || lj.job.Phase != replica.Ended {
+		return
 	}
+	code := int32(1)
+	switch {
+	case recovery.HasFinished(lj.job):
+		code = 0
+		m.stopLeftovers(lj, l)
+	case strings.HasPrefix(lj.job.EndReason, recovery.DoNotRequeue):
+		code = ExitDoNotRequeue
+	}
+	m.sayDone(l, lj.job, code, lj.job.EndReason)
+}
+
+func (m *member) sayDone(l *launcher, job *replica.Job, code int32, text string) {
+	l.done = true
+	l.peer.Send(wire.RankHeader{Type: wire.MRunDone, Epoch: job.Epoch}, wire.Refused{Code: code, Text: text}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 }

@@ -36,6 +36,49 @@ func TestLauncherLearnsHowItsJobEnded(t *testing.T) {
 	}
 }
 
+// A daemon may have died between a job's end and the word of it to the launcher, which comes back to the next one: it is told then, and
+// makes no new job of the name, nor takes part in one that another launcher made.
+func TestLauncherComesBackAfterTheEnd(t *testing.T) {
+	ended := func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished }
+	other := changed(newJob(), func(j *replica.Job) { j.ID = replica.JobID{0: 0xee} })
+	for what, c := range map[string]struct {
+		jobs []*replica.Job
+		code int32
+		text string
+	}{
+		"finished":                  {[]*replica.Job{changed(newJob(), ended)}, 0, recovery.Finished},
+		"and made again":            {[]*replica.Job{changed(newJob(), ended), other}, 0, recovery.Finished},
+		"forgotten":                 {nil, 1, "nobody knows any more how"},
+		"forgotten, and made again": {[]*replica.Job{other}, 1, "nobody knows any more how"},
+	} {
+		d := newDesk(t)
+		peer, end := d.session(0)
+		for _, j := range c.jobs {
+			d.put(j)
+		}
+		d.informed = true
+		d.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: testJob}})
+		if said := d.says(); len(said) != 0 {
+			t.Errorf("%s: it asks for %+v", what, said)
+		}
+		if h, body := end.reads(); h.Type != wire.MRunOK {
+			t.Errorf("%s: message %d %q", what, h.Type, body)
+		}
+		h, body := end.reads()
+		done, err := wire.ParseRefused(body)
+		if err != nil || h.Type != wire.MRunDone || done.Code != c.code || !strings.Contains(done.Text, c.text) || !d.launchers[peer.ID()].done {
+			t.Errorf("%s: message %d, code %d, %q, %v", what, h.Type, done.Code, done.Text, err)
+		}
+	}
+	d := newDesk(t)
+	peer, end := d.session(0)
+	d.put(newJob())
+	d.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: testJob}})
+	if h, _ := end.reads(); h.Type != wire.MRunOK || d.launchers[peer.ID()].done {
+		t.Errorf("of a job that runs: message %d", h.Type)
+	}
+}
+
 // A launcher waits for the processes of a finished job; those that are no ranks of it would never end, so the daemon ends them. One that
 // has ended by itself meanwhile keeps its own status.
 func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
@@ -80,6 +123,20 @@ func TestLauncherIsToldOfAHang(t *testing.T) {
 	h, body := end.reads()
 	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "rank 1: killed, hang: stands still in step 6" {
 		t.Errorf("message %d, %q, %v; want a note", h.Type, note.Text, err)
+	}
+}
+
+// What the leader has to say of a job reaches the launchers of that job, and no others.
+func TestLaunchersAreToldOfTheirJob(t *testing.T) {
+	d := newDesk(t)
+	d.put(newJob())
+	mine, end := d.session(0)
+	d.launchers[mine.ID()] = &launcher{peer: mine, hello: wire.RunHello{Job: "job"}, accepted: true, job: testJob}
+	d.leaderSays(tell{Job: replica.JobID{0: 0xee}, Text: "of another job"})
+	d.leaderSays(tell{Job: testJob, Text: "news"})
+	h, body := end.reads()
+	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "news" {
+		t.Errorf("message %d, %q, %v; want the news", h.Type, note.Text, err)
 	}
 }
 

@@ -296,7 +296,7 @@ func (l *leader) handle(ctx context.Context, ev any) {
 		} else if _, ok := l.view.JobByName(ev.request.Name); ok {
 			ev.from.send(kindCreateReply, createReply{ID: ev.request.ID}) // another launcher was first
 		} else {
-			l.mint(ctx, ev.from, ev.request, ev.command)
+			l.mint(ctx, ev.from, ev.request, ev.command, ev.news)
 		}
 	case scanned:
 		switch led := l.jobs[ev.job]; {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,9 @@ func durableDue(job *replica.Job) bool {
 func (l *leader) durable(ctx context.Context, led *ledJob) {
 	job := led.job
 	if job.Writer == nil {
-		led.wrote()
+		if news := led.wrote(); news != "" {
+			l.tell(job.ID, news)
+		}
 		last := job.Options.DurableEvery > 0 && job.Committed.Step > job.Durable.Step && led.recovery.Parted()
 		if job.Phase == replica.Open && (last || durableDue(job)) && time.Since(led.writeFrom) > max(durableRetry, led.failing) {
 			led.writeFrom = time.Now()
@@ -58,17 +61,24 @@ func (l *leader) durable(ctx context.Context, led *ledJob) {
 }
 
 // wrote takes note of a durable write that is over. After one that failed the next waits, longer each time: what ails a disk
-// takes a person, and each try writes the shards again.
-func (led *ledJob) wrote() {
+// takes a person, and each try writes the shards again. It returns what people should know: that they fail, or work again.
+func (led *ledJob) wrote() (news string) {
 	led.shards = nil
 	switch {
 	case led.writing.IsZero():
 	case led.writing == led.job.Durable:
+		if led.failing > 0 {
+			news = fmt.Sprintf("durable writes work again: step %d is written", led.job.Durable.Step)
+		}
 		led.failing, led.durableError = 0, ""
 	default:
+		if led.failing == 0 {
+			news = fmt.Sprintf("warning: durable writes fail: %s; training goes on, and they are tried again until they work", cmp.Or(led.durableError, "replicad status on the leader's node says why"))
+		}
 		led.failing, led.writeFrom = min(max(2*led.failing, durableBackoff), durableBackoffMax), time.Now()
 	}
 	led.writing = replica.Generation{}
+	return news
 }
 
 // planShards names for each part of the committed generation a node that writes it, the producer's own where it holds it.

@@ -144,6 +144,19 @@ func TestFailedDurableWritesBackOff(t *testing.T) {
 		led.job = j
 		c.durable(t.Context(), led)
 	}
+	n1 := c.node("n1", 11)
+	said := func(want ...string) {
+		t.Helper()
+		news := only[tell](told(t, n1))
+		if len(news) != len(want) {
+			t.Fatalf("launchers are told %+v, want %q", news, want)
+		}
+		for i, w := range want {
+			if news[i].Job != testJob || !strings.Contains(news[i].Text, w) {
+				t.Errorf("launchers are told %+v, want %q", news[i], w)
+			}
+		}
+	}
 	begun := func() int { return len(proposalsOf[replica.BeginDurable](c)) }
 	fail := func() {
 		look(changed(led.job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: j.Committed} }))
@@ -152,12 +165,18 @@ func TestFailedDurableWritesBackOff(t *testing.T) {
 	if look(job); begun() != 1 {
 		t.Fatal("no write is begun though one is due")
 	}
+	said()
+	led.durableError = "no space left"
+	fail()
+	said("durable writes fail: no space left")
+	led.failing = 0
 	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		fail()
 		if led.failing != want*time.Second {
 			t.Fatalf("tried again after %v, want %v", led.failing, want*time.Second)
 		}
 	}
+	said("durable writes fail: no space left") // once, however often they do
 	if look(led.job); begun() != 0 {
 		t.Error("a write is begun right after the eighth one that failed")
 	}
@@ -171,6 +190,7 @@ func TestFailedDurableWritesBackOff(t *testing.T) {
 	if led.durableError != "" {
 		t.Errorf("after a write that succeeded status says %q", led.durableError)
 	}
+	said("durable writes work again: step 9 is written")
 	if led.failing != 0 {
 		t.Errorf("after a write that succeeded the next one waits %v", led.failing)
 	}

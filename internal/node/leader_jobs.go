@@ -36,7 +36,7 @@ func (l *leader) create(ctx context.Context, from *nodeLink, m createRequest) {
 		l.work.Go(func() { l.post(l.adoptable(from, m)) })
 		return
 	}
-	l.mint(ctx, from, m, replica.CreateJob{})
+	l.mint(ctx, from, m, replica.CreateJob{}, "")
 }
 
 // adopt is the end of looking for a durable generation to open a job from.
@@ -45,6 +45,7 @@ type adopt struct {
 	request createRequest
 	command replica.CreateJob // ID zero: there is none, the job starts afresh
 	refused string
+	news    string // for the launchers, once there is a job
 }
 
 // adoptable looks for the newest durable generation of a job's name: its UUID, epochs and lineage are taken over (protocol
@@ -64,6 +65,7 @@ func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
 		s := skipped[finished]
 		a.refused = fmt.Sprintf("resume job %q: no durable generation in %s can be used; %s: %s: bring back what is damaged, or leave out --resume to start afresh", m.Name, l.store.Dir(), s.Path, s.Reason)
 	case len(found) == 0:
+		a.news = fmt.Sprintf("warning: nothing to resume job %q from: %s has no finished generation of it; it starts from its beginning", m.Name, l.store.Dir())
 		l.log.note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
 	case found[0].Cluster != l.cluster: // its parts can't be staged here
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
@@ -79,8 +81,15 @@ func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
 	return a
 }
 
-// mint creates the job, under the adopted identity where there is one.
-func (l *leader) mint(ctx context.Context, from *nodeLink, m createRequest, c replica.CreateJob) {
+// tell has the launchers of a job print something, on all nodes.
+func (l *leader) tell(job replica.JobID, text string) {
+	for _, n := range l.links {
+		n.send(kindTell, tell{job, text})
+	}
+}
+
+// mint creates the job, under the adopted identity where there is one, and tells its launchers the news.
+func (l *leader) mint(ctx context.Context, from *nodeLink, m createRequest, c replica.CreateJob, news string) {
 	if c.ID == (replica.JobID{}) {
 		rand.Read(c.ID[:]) //nolint:errcheck // never fails
 	}
@@ -97,6 +106,9 @@ func (l *leader) mint(ctx context.Context, from *nodeLink, m createRequest, c re
 			}
 		}
 		from.send(kindCreateReply, r)
+		if err == nil && news != "" {
+			l.tell(c.ID, news)
+		}
 	})
 }
 

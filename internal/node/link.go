@@ -261,6 +261,8 @@ func decodeFromLeader(kind wire.Kind, body []byte) (any, error) {
 		return decode[statusReply](body)
 	case kindAskRegions:
 		return decode[regionsOrder](body)
+	case kindTell:
+		return decode[tell](body)
 	}
 	return nil, fmt.Errorf("unknown kind")
 }

@@ -283,6 +283,8 @@ func (m *member) leaderSays(msg any) {
 		}
 	case regionsOrder:
 		m.hashRegions(msg)
+	case tell:
+		m.tellLaunchers(msg)
 	case claimReply:
 		m.claimReplied(msg)
 	case createReply:

@@ -40,6 +40,7 @@ const (
 	kindStatusReply wire.Kind = 57
 	kindBeat        wire.Kind = 58 // the leader is there
 	kindAskRegions  wire.Kind = 63
+	kindTell        wire.Kind = 97
 	kindMirror      wire.Kind = 96
 )
 
@@ -128,6 +129,12 @@ type createReply struct {
 	ID      uint64 `cbor:"1,keyasint"`
 	Refused string `cbor:"2,keyasint"`
 	Retry   bool   `cbor:"3,keyasint"` // refused for want of room alone: ask again
+}
+
+// tell is something that the launchers of a job print.
+type tell struct {
+	Job  replica.JobID `cbor:"1,keyasint"`
+	Text string        `cbor:"2,keyasint"`
 }
 
 // kvOp is a rendezvous request of a rank.

@@ -63,6 +63,7 @@ func samples() []sample {
 		of[markerOrder](kindMarker, decodeFromLeader),
 		of[statusReply](kindStatusReply, decodeFromLeader),
 		of[regionsOrder](kindAskRegions, decodeFromLeader),
+		of[tell](kindTell, decodeFromLeader),
 	}
 }
 

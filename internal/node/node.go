@@ -180,26 +180,43 @@ func (d *daemon) openState() error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("state_dir %s: %w: give the daemon a directory it may write", dir, err)
 	}
-	path := filepath.Join(dir, "node.json")
 	want := stateMark{Magic: "replicad-node", Version: 1, Cluster: d.id.Cluster, Node: d.cfg.Node}
-	b, err := readShort(path)
-	if errors.Is(err, os.ErrNotExist) {
+	marked, err := checkMark(dir, want)
+	if err == nil && !marked {
 		b, _ := json.Marshal(want)
-		if err := writeFileSync(path, b); err != nil {
+		if err := writeFileSync(filepath.Join(dir, "node.json"), b); err != nil {
 			return fmt.Errorf("state_dir %s: %w: is it writable, and its disk not full?", dir, err)
 		}
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("state_dir %s: %w", dir, err)
+		return err
+	}
+	return probeState(dir)
+}
+
+// checkMark reads the mark of a state directory, which must be the wanted one; false: it has none yet.
+func checkMark(dir string, want stateMark) (marked bool, err error) {
+	path := filepath.Join(dir, "node.json")
+	b, err := readShort(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return true, fmt.Errorf("state_dir %s: %w", dir, err)
 	}
 	have, err := parseStateMark(b)
 	if err != nil {
-		return fmt.Errorf("state_dir %s: %s is not what a daemon writes there: %w: restore the file, or use an empty directory", dir, path, err)
+		return true, fmt.Errorf("state_dir %s: %s is not what a daemon writes there: %w: restore the file, or use an empty directory", dir, path, err)
 	}
 	if have != want {
-		return fmt.Errorf("state_dir %s belongs to node %q of cluster %s (version %d), this is node %q of cluster %s: use its own directory, or an empty one", dir, have.Node, have.Cluster, have.Version, want.Node, want.Cluster)
+		return true, fmt.Errorf("state_dir %s belongs to node %q of cluster %s (version %d), this is node %q of cluster %s: use its own directory, or an empty one", dir, have.Node, have.Cluster, have.Version, want.Node, want.Cluster)
 	}
+	return true, nil
+}
+
+// probeState finds out whether a state directory takes a file.
+func probeState(dir string) error {
 	probe, err := os.CreateTemp(dir, ".writable-*")
 	if err != nil {
 		return fmt.Errorf("state_dir %s: %w: the daemon must be able to write there", dir, err)

@@ -421,6 +421,27 @@ func TestStandsBelowTheCandidate(t *testing.T) {
 	said()
 }
 
+// A job may be over before anybody looks for hangs in its epoch: that look takes no pause back that was declared in it.
+func TestStandsBeforeTheFirstLook(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(newJob())
+	lr := d.attach(lj, 0)
+	lr.gone = lj.job.Epoch
+	d.live(lr, 3, 7, replica.Idle)
+	d.paused(lj, lr, time.Nanosecond)
+	d.pulses(lj)
+	if !lr.stands() {
+		t.Error("a rank that has said that it stands still is taken for one that goes on")
+	}
+	d.live(lr, 4, 7, replica.Idle)
+	lj.job = changed(lj.job, func(j *replica.Job) { j.Epoch = 4 })
+	lr.gone = 4
+	d.pulses(lj)
+	if lr.stands() {
+		t.Error("a rank stands still by what it said in an epoch before")
+	}
+}
+
 // retain never frees the committed generation, the candidate, or what somebody reads, and frees the rest in time.
 func TestRetain(t *testing.T) {
 	d := newDesk(t)

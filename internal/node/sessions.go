@@ -114,6 +114,9 @@ func (m *member) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 		m.send(kindReject, rejected{lj.job.ID, ev.Header.Epoch, lr.rank, lr.incarnation, ev.Text})
 	case session.Pause:
 		m.paused(lj, lr, ev.Most)
+		if ev.Header.Request != 0 {
+			ev.Peer.Send(wire.RankHeader{Type: wire.MPaused, Request: ev.Header.Request, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}, nil) //nolint:errcheck // a dead peer is Gone
+		}
 	case session.Leave:
 		lr.left, lr.leaveTo = true, ev.Header.Request
 		m.reconcile(lj)

@@ -33,37 +33,29 @@ type Identity struct {
 }
 
 // Load reads a node's credentials and checks that they belong together and are valid now. Each failure names the file and
-// what to do.
+// what to do; files that can't be read are all named.
 func Load(ca, cert, key, gossip string) (*Identity, error) {
 	return load(ca, cert, key, gossip, time.Now())
 }
 
 func load(ca, cert, key, gossip string, now time.Time) (*Identity, error) {
-	caCert, err := readCA(ca, now)
-	if err != nil {
-		return nil, err
-	}
-	certPEM, err := readFile(cert, false)
-	if err != nil {
-		return nil, err
-	}
-	keyPEM, err := readFile(key, true)
-	if err != nil {
+	caCert, badCA := readCA(ca, now)
+	certPEM, badCert := readFile(cert, false)
+	keyPEM, badKey := readFile(key, true)
+	gossipKey, badGossip := readGossipKey(gossip)
+	if err := errors.Join(badCA, badCert, badKey, badGossip); err != nil {
 		return nil, err
 	}
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s with key %s: %w: use the two files that `replicad pki` wrote for the same node", cert, key, err)
 	}
-	id := &Identity{cert: pair, roots: x509.NewCertPool(), NotAfter: pair.Leaf.NotAfter}
+	id := &Identity{cert: pair, roots: x509.NewCertPool(), NotAfter: pair.Leaf.NotAfter, GossipKey: gossipKey}
 	id.roots.AddCert(caCert)
 	if id.Cluster, id.Node, err = certName(pair.Leaf); err != nil {
 		return nil, fmt.Errorf("certificate %s: %w: use one that `replicad pki` made", cert, err)
 	}
 	if err := checkSigned(pair.Leaf, caCert, cert, ca, now); err != nil {
-		return nil, err
-	}
-	if id.GossipKey, err = readGossipKey(gossip); err != nil {
 		return nil, err
 	}
 	return id, nil

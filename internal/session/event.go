@@ -56,7 +56,7 @@ type (
 		Header wire.RankHeader
 		Text   string
 	}
-	// Pause says that the rank will stand still for at most so long; 0: no longer.
+	// Pause says that the rank will stand still for at most so long; 0: no longer. As a request it expects MPaused.
 	Pause struct {
 		Peer   *Peer
 		Header wire.RankHeader

@@ -112,6 +112,8 @@ func (d *miniDaemon) react(ev session.Event) {
 	case session.Loaded:
 		d.loaded = ev.ReplicatedRoot
 		d.send(wire.MOrder, wire.Order{Action: wire.OrderGo}.Append(nil))
+	case session.Pause:
+		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MPaused, Request: ev.Header.Request}, nil)
 	case session.Leave:
 		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MBye, Request: ev.Header.Request}, nil)
 	}

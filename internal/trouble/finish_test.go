@@ -5,10 +5,22 @@ package trouble_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/replica"
 )
+
+// TestResumeOfNothingIsSaid: whoever asks for the state on disk and gets the beginning learns it from the launcher.
+func TestResumeOfNothingIsSaid(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	l := n.run("fresh", 1, rankSpec{Steps: 3}, "--resume")
+	if code := l.exit(); code != 0 {
+		t.Errorf("it ends with code %d", code)
+	}
+	contains(t, l.output(), `nothing to resume job "fresh" from`, n.cfg.DurableDir, "it starts from its beginning")
+}
 
 // TestFinishedJobIsCommittedWhole: all ranks leave right after their last step, and the job ends with that step committed, whatever it
 // was the leader waited for; and written, where steps are.
@@ -30,11 +42,14 @@ func TestFinishedJobIsCommittedWhole(t *testing.T) {
 		{"cadence", 30, false, []string{"--cadence", "7"}},
 		{"durable", 26, true, []string{"--durable-every", "10"}},
 		{"short", 1, false, nil},
+		{"slots", 25, false, []string{"--slots", "2"}},
+		{"slots-again", 26, false, []string{"--slots", "2"}},
+		{"slots-short", 7, false, []string{"--slots", "2"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var launchers []*process
 			for i, n := range c.nodes {
-				spec := rankSpec{Steps: tc.steps}
+				spec := rankSpec{Steps: tc.steps, Pace: time.Millisecond}
 				launchers = append(launchers, n.run(tc.name, len(c.nodes), spec, append([]string{"--ranks", fmt.Sprint(i)}, tc.flags...)...))
 			}
 			for _, l := range launchers {

@@ -28,14 +28,11 @@ func Listen(network, path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("socket %s: %w: make the directory, or choose one that this user can write", path, err)
 	}
-	d, err := os.Open(dir)
+	d, err := OpenDir(path)
 	if err != nil {
-		return nil, fmt.Errorf("socket %s: %w: choose a directory that this user can read", path, err)
+		return nil, err
 	}
 	defer d.Close()
-	if st, err := d.Stat(); err != nil || st.Mode().Perm()&0o002 != 0 && st.Mode()&fs.ModeSticky == 0 {
-		return nil, errors.Join(fmt.Errorf("socket %s: everybody can write its directory and put another socket there: chmod o-w %s", path, dir), err)
-	}
 	// Two that start at once must not both take the old socket away; the lock ends with d.
 	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("socket %s: lock its directory: %w", path, err)
@@ -67,4 +64,17 @@ func Listen(network, path string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("socket %s: %w", path, err)
 	}
 	return ln, nil
+}
+
+// OpenDir opens the directory of a socket, in which nobody else may put another one.
+func OpenDir(path string) (*os.File, error) {
+	dir := filepath.Dir(path)
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w: choose a directory that this user can read", path, err)
+	}
+	if st, err := d.Stat(); err != nil || st.Mode().Perm()&0o002 != 0 && st.Mode()&fs.ModeSticky == 0 {
+		return nil, errors.Join(fmt.Errorf("socket %s: everybody can write its directory and put another socket there: chmod o-w %s", path, dir), err, d.Close())
+	}
+	return d, nil
 }

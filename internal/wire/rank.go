@@ -59,6 +59,7 @@ const (
 	MKVValue  uint16 = 71
 	MKVTotal  uint16 = 72
 	MScoped   uint16 = 73
+	MPaused   uint16 = 74 // to an MPause that is a request
 	// daemon -> launcher
 	MRunOK    uint16 = 80
 	MRunStart uint16 = 81

@@ -13,6 +13,7 @@ const (
 	RunCollectiveWindow uint32 = 4  // the optimizer window holds collectives
 	runMore             uint32 = 8  // on the wire alone: PrivateCapMB and Nondeterministic follow the lists
 	RunNameGroups       uint32 = 16 // the ranks name their replica groups: Groups is empty
+	runJoined           uint32 = 32 // on the wire alone: Joined follows all else
 )
 
 // MaxRunNondeterministic is how many groups a RunHello may name as non-deterministic.
@@ -29,12 +30,13 @@ type RunHello struct {
 	Job, Token                                                 string // at most 63 bytes each
 	PrivateCapMB                                               uint32
 	Nondeterministic                                           []replica.GroupID // at most MaxRunNondeterministic
+	Joined                                                     replica.JobID     // that it was accepted for by the daemon before; zero: none
 }
 
 const runHelloBytes = 176
 
 // MaxRunWorld is the largest world whose groups fit a RunHello beside as many preferred ranks.
-const MaxRunWorld = (MaxRankMessage - RankHeaderBytes - runHelloBytes - 8 - 4*MaxRunNondeterministic) / 8
+const MaxRunWorld = (MaxRankMessage - RankHeaderBytes - runHelloBytes - 8 - 4*MaxRunNondeterministic - 16) / 8
 
 // Append appends the body.
 func (r RunHello) Append(dst []byte) []byte {
@@ -43,9 +45,12 @@ func (r RunHello) Append(dst []byte) []byte {
 		spare = 1
 	}
 	more := r.PrivateCapMB != 0 || len(r.Nondeterministic) > 0
-	r.Flags &^= runMore
+	r.Flags &^= runMore | runJoined
 	if more {
 		r.Flags |= runMore
+	}
+	if r.Joined != (replica.JobID{}) {
+		r.Flags |= runJoined
 	}
 	for _, v := range [...]uint32{r.ABI, r.World, r.Capacity, spare, uint32(len(r.Ranks)), uint32(len(r.Groups)), r.MinCopies, r.Cadence, r.Slots, r.ChunkBytes, r.DurableEvery, r.Flags} {
 		dst = le.AppendUint32(dst, v)
@@ -63,6 +68,9 @@ func (r RunHello) Append(dst []byte) []byte {
 			dst = le.AppendUint32(dst, uint32(g))
 		}
 	}
+	if r.Flags&runJoined != 0 {
+		dst = append(dst, r.Joined[:]...)
+	}
 	return dst
 }
 
@@ -75,6 +83,11 @@ func ParseRunHello(b []byte) (r RunHello, err error) {
 	spare, ranks, groups := le.Uint32(b[12:]), le.Uint32(b[16:]), le.Uint32(b[20:])
 	if r.World == 0 || r.World > MaxRunWorld || ranks > r.World || spare > 1 || groups != 0 && (groups != r.World || r.Flags&RunNameGroups != 0) {
 		return RunHello{}, fmt.Errorf("run hello: world of %d with %d preferred ranks, spare %d, groups %d: want a world of 1 to %d, no more ranks than that, spare 0 or 1, and no groups or one for each rank, none where the ranks name them", r.World, ranks, spare, groups, MaxRunWorld)
+	}
+	if r.Flags&runJoined != 0 {
+		if b, err = r.parseJoined(b); err != nil {
+			return RunHello{}, err
+		}
 	}
 	want := runHelloBytes + 4*int(ranks) + 4*int(groups)
 	if r.Flags&runMore != 0 && len(b) > want {
@@ -106,6 +119,19 @@ func ParseRunHello(b []byte) (r RunHello, err error) {
 		r.Groups, at = append(r.Groups, replica.GroupID(le.Uint32(at))), at[4:]
 	}
 	return r, nil
+}
+
+// parseJoined reads what ends the body, and returns what is before it.
+func (r *RunHello) parseJoined(b []byte) ([]byte, error) {
+	at := len(b) - len(r.Joined)
+	if at < runHelloBytes {
+		return nil, fmt.Errorf("run hello: body of %d bytes has no room for the job that it says to end with", len(b))
+	}
+	if copy(r.Joined[:], b[at:]); r.Joined == (replica.JobID{}) {
+		return nil, fmt.Errorf("run hello: the job that it was accepted for is zero")
+	}
+	r.Flags &^= runJoined
+	return b[:at], nil
 }
 
 // parseMore reads what follows the lists, from at on, and returns what is before it.

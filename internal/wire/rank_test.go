@@ -66,7 +66,7 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 		return again(v, err)
 	case MFail, MReject:
 		return string(body), body, nil
-	case MLeave, MBye, MFence, MScope:
+	case MLeave, MBye, MFence, MScope, MPaused:
 		return nil, nil, checkBody("empty", body, 0)
 	case MKVSet, MKVGet, MBarrier, MKVAdd, MKVCheck, MKVCompareSet, MKVDelete:
 		v, err := ParseKV(typ, body)
@@ -112,7 +112,7 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 }
 
 var messageFiles = []string{"hello", "regions", "attach", "reattach", "sealed", "stopped", "loaded", "fail", "leave", "kv_set", "kv_get", "barrier",
-	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped",
+	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped", "paused",
 	"run_hello", "run_exited", "welcome", "refused", "attached", "fence", "order", "bye", "kv_ok", "kv_value", "run_ok", "run_start", "run_stop", "run_done"}
 
 // The vectors are written by C: every one must parse to the values its text names, and encode to the same bytes.
@@ -215,6 +215,8 @@ func FuzzRank(f *testing.F) {
 	for _, name := range messageFiles {
 		f.Add(golden(f, name))
 	}
+	again := RunHello{ABI: 1, World: 2, Job: "job", PrivateCapMB: 7, Joined: replica.JobID{15: 9}}
+	f.Add(AppendRank(nil, RankHeader{Type: MRunHello}, again.Append(nil)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, body, err := ParseRank(b)
 		if err != nil {
@@ -276,6 +278,26 @@ func TestRunHelloMore(t *testing.T) {
 	for _, bad := range [][]byte{b[:len(b)-4], append(b[:len(b):len(b)], 0, 0, 0, 0), append(RunHello{ABI: 1, World: 1, Job: "j"}.Append(nil), make([]byte, 8)...)} {
 		if _, err := ParseRunHello(bad); err == nil {
 			t.Errorf("%d bytes are accepted", len(bad))
+		}
+	}
+}
+
+// A launcher that comes back names its job behind whatever else there is.
+func TestRunHelloOfOneThatComesBack(t *testing.T) {
+	id := replica.JobID{0: 3, 15: 9}
+	for _, h := range []RunHello{
+		{ABI: 1, World: 2, Job: "job", Joined: id},
+		{ABI: 1, World: 2, Ranks: []replica.Rank{1}, Groups: []replica.GroupID{0, 1}, Job: "job", PrivateCapMB: 7, Nondeterministic: []replica.GroupID{1}, Joined: id},
+	} {
+		b := h.Append(nil)
+		if got, err := ParseRunHello(b); err != nil || !reflect.DeepEqual(got, h) {
+			t.Errorf("%+v, %v", got, err)
+		}
+		nobody := append(b[:len(b)-16:len(b)-16], make([]byte, 16)...)
+		for _, bad := range [][]byte{b[:len(b)-1], b[:len(b)-16], append(b[:len(b):len(b)], 0), nobody} {
+			if _, err := ParseRunHello(bad); err == nil {
+				t.Errorf("%d bytes are accepted", len(bad))
+			}
 		}
 	}
 }

@@ -133,6 +133,7 @@ struct rp_handle {
 	rpi_reply reply, hand;  /* to the training thread's request; to a handshake */
 	rp_order ordered;       /* newest INIT or LOAD */
 	uint64_t ordered_epoch, go_epoch;
+	uint64_t standing_epoch, standing_on; /* the training thread's: the epoch and connection in which it has said that it stands still to leave */
 	uint64_t capture_ordered; /* generation whose live state is to be sealed while the rank waits in rp_join; 0: none */
 	bool stopped;
 	char why[256]; /* it was stopped */

@@ -159,13 +159,32 @@ RP_API int rp_pause(rp_handle *h, int64_t most_ns, rp_error *err) {
 	return rpi_send(h, RP_M_PAUSE, 0, &body, 1, rpi_deadline(1000000000), err);
 }
 
+/* Says that the rank stands still and waits until the daemon knows, once per connection and epoch: a caller that waits in slices has said
+ * that it leaves by the next one, and the answer to that is not to come while another is waited for. */
+static void say_standing(rp_handle *h, int64_t until) {
+	pthread_mutex_lock(&h->io);
+	uint64_t connection = h->connections;
+	pthread_mutex_unlock(&h->io);
+	uint64_t epoch = atomic_load(&h->epoch);
+	if (h->standing_epoch == epoch && h->standing_on == connection)
+		return;
+	h->standing_epoch = epoch, h->standing_on = connection;
+	int64_t now = rpi_now();
+	uint64_t most_ns = 1;
+	struct iovec body = {&most_ns, sizeof most_ns};
+	rpi_request(h, RP_M_PAUSE, &body, 1, RP_M_PAUSED, until > now ? now + (until - now) / 2 : now, NULL);
+}
+
 /* The last step: it is compared with the others' and committed before the job ends. The daemon hears that no later one is to be waited
- * for. What may lack is a place, until an older step is committed; without one for so long the job ends without the step. */
+ * for, and says that it has: before, with two slots, it frees this step's for a candidate that is not to come, sealed as it may be. What
+ * may lack is a place, until an older step is committed; without one for so long the job ends without the step. */
 static void seal_last(rp_handle *h, int64_t deadline) {
 	static const int64_t patience = 5000000000, again = 1000000;
 	int64_t until = rpi_deadline(patience);
-	rp_pause(h, 1, NULL);
-	while (rp_seal_step(h, 0, NULL) == RP_EAGAIN && rpi_now() < (until < deadline ? until : deadline))
+	if (until > deadline)
+		until = deadline;
+	say_standing(h, until);
+	while (rp_seal_step(h, 0, NULL) == RP_EAGAIN && rpi_now() < until)
 		nanosleep(&(struct timespec){0, again}, NULL);
 }
 

@@ -137,7 +137,7 @@ enum {
 	RP_M_KV_COMPARE_SET = 16, /* rp_kv, value: members bytes that are expected, then what is desired; reply RP_M_KV_VALUE: what is there now */
 	RP_M_KV_DELETE = 17, /* rp_kv; reply RP_M_KV_TOTAL: 1 if there was a key */
 	RP_M_SCOPE = 18,    /* reply RP_M_SCOPED */
-	RP_M_PAUSE = 19,    /* u64 nanoseconds: the rank stands still for at most so long, on purpose; 0 ends it; no reply */
+	RP_M_PAUSE = 19,    /* u64 nanoseconds: the rank stands still for at most so long, on purpose; 0 ends it; reply RP_M_PAUSED if it is a request */
 	/* a launcher (replicad run) -> daemon */
 	RP_M_RUN_HELLO = 20, /* rp_run_hello; reply RP_M_RUN_OK or RP_M_REFUSED */
 	RP_M_RUN_EXITED = 21, /* rp_run_exited; no reply */
@@ -153,6 +153,7 @@ enum {
 	RP_M_KV_VALUE = 71, /* i32 code, u32 length, value */
 	RP_M_KV_TOTAL = 72, /* i32 code, u32 0, i64 total */
 	RP_M_SCOPED = 73,   /* u64: the epoch to come */
+	RP_M_PAUSED = 74,   /* the pause is known: nothing is freed any more for a step that the rank does not come to */
 	/* daemon -> launcher */
 	RP_M_RUN_OK = 80,    /* rp_welcome */
 	RP_M_RUN_START = 81, /* rp_run_start: run a process for this rank */
@@ -226,7 +227,7 @@ typedef struct rp_run_hello {
 	uint32_t spare;    /* 1: takes no rank unless one is lost elsewhere */
 	uint32_t ranks;    /* how many preferred ranks follow the struct, u32 each */
 	uint32_t groups;   /* world entries u32 follow after the ranks if nonzero: replica group of each rank */
-	uint32_t min_copies, cadence, slots, chunk_bytes, durable_every, flags; /* job options where this launcher creates the job; 0: default. flags: 1 = resume from the durable tier */
+	uint32_t min_copies, cadence, slots, chunk_bytes, durable_every, flags; /* job options where this launcher creates the job; 0: default. flags: 1 = resume from the durable tier; all of them, and what may follow the lists, are in internal/wire/rank_run.go */
 	char job[64], token[64];
 } rp_run_hello;
 _Static_assert(sizeof(rp_run_hello) == 176, "run_hello");

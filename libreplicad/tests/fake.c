@@ -157,6 +157,14 @@ static void answer(fake *f, const uint8_t *message) {
 	case RP_M_LEAVE:
 		fake_send(f, RP_M_BYE, 0, h.request, NULL, 0);
 		break;
+	case RP_M_PAUSE:
+		if (f->freeing)
+			usleep(20000); /* busy: by now a rank that does not wait has seen its step sealed */
+		for (uint32_t i = 0; f->freeing && i < f->slots; i++)
+			atomic_store(&f->control->slot[i].word, RP_SLOT(9, RP_FREE));
+		if (h.request)
+			fake_send(f, RP_M_PAUSED, 0, h.request, NULL, 0);
+		break;
 	case RP_M_SCOPE:
 		fake_send(f, RP_M_SCOPED, 0, h.request, &f->scope, sizeof f->scope);
 		break;

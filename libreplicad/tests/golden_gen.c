@@ -305,6 +305,8 @@ static void from_daemon(void) {
 	add(&scope, sizeof scope);
 	fprintf(text, "epoch 8\n");
 	sent();
+
+	plain("paused", RP_M_PAUSED);
 }
 
 static void launcher(void) {

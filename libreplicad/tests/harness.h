@@ -52,6 +52,7 @@ typedef struct {
 	rp_order order;
 	uint64_t epoch; /* of the order; 0: none yet */
 	int refuse;     /* code for the next attach */
+	bool freeing;   /* frees the slots before it takes a word of a pause */
 	_Atomic unsigned sealed, stopped;
 	rp_sealed last;
 	/* rendezvous */

@@ -257,6 +257,21 @@ static void seals_a_step_out_of_turn(void) {
 	rank_end(&r);
 }
 
+/* Until the daemon has heard that the rank stands still it may free the slot of its last step, and does so with two slots, for a
+ * candidate that the rank will not come to. */
+static void leaves_with_its_last_step_sealed(void) {
+	rank r;
+	rank_start(&r, 5000);
+	step(&r, 1, NULL);
+	OK(rp_capture(r.h, &failure));
+	r.daemon.freeing = true;
+	OK(rp_leave(r.h, 20ll * second, &failure));
+	rpi_place p = rpi_slot(r.h, 0);
+	SAME(p.meta->generation, RP_WORD(1, 1, 0));
+	CHECK(whole(r.h, p, RPI_PART_REPLICATED, true));
+	rank_end(&r);
+}
+
 /* A cancelled capture leaves its slot COPYING for the same handle; at the next join it is TORN for the daemon. */
 static void cancelled_slot(void) {
 	rank r;
@@ -448,6 +463,6 @@ static void failed_load_is_not_sealed(void) {
 }
 
 const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
-			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed},
+			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"leaves with its last step sealed", leaves_with_its_last_step_sealed}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed},
 			      {"join finishes the capture", join_finishes_the_capture},
 			      {"join in an open epoch", join_in_an_open_epoch}, {"join only looks", join_only_looks}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed}, {0}};
