@@ -288,6 +288,15 @@ def test_generators_of_the_programs_own(opened: Open) -> None:
             replicad.rng.remove(name)
 
 
+def test_a_generator_that_only_a_list_holds(opened: Open) -> None:
+    m = model()
+    parts = {"model": m, "optimizer": torch.optim.SGD(m.parameters(), lr=0.1), "data": loader()}
+    held = [torch.Generator(), np.random.default_rng(1)]
+    own = [v.reason.partition(" of the program's own")[0] for v in opened(**parts).exact if "of the program's own" in v.reason]
+    assert own == ["1 numpy.random._generator.Generator, 1 torch._C.Generator"]
+    del held
+
+
 class Sampler(torch.utils.data.RandomSampler):
     def state_dict(self) -> dict[str, int]:
         return {}

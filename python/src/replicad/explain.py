@@ -289,7 +289,7 @@ def _own_generators(session: Session) -> list[Any]:
     """Those of numpy and torch that the program made and that nothing here is known to keep. torch's are no containers, so that the collector knows only who holds them."""
     numpy = sys.modules.get("numpy.random")
     kinds: tuple[type, ...] = (torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy else ()))
-    objects = [o for o in gc.get_objects() if type(o) is not list]
+    objects = gc.get_objects()
     frame = inspect.currentframe()
     while frame is not None and frame.f_back is not None:  # what a running function holds is with nobody else
         frame = frame.f_back
