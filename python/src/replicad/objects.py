@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 from . import rng
 from .capsule import Opaque
@@ -174,8 +175,11 @@ class Objects:
 
     @property
     def has_after(self) -> bool:
-        """Whether :meth:`after` has anything."""
-        return bool(self._own)
+        """Whether anything that is a rank's own changes in the optimizer step: what :meth:`after` has, or an average's buffers (BatchNorm's statistics). Then all
+        that is a rank's own is copied at the step's end."""
+        averages = (m for model in self.models.values() for m in model.modules() if isinstance(m, AveragedModel))
+        averaged = {id(b) for average in averages for b in average.buffers()}
+        return bool(self._own) or any(x.private and id(x.tensor) in averaged for x in self.leaves)
 
     def after(self) -> dict[str, Any]:
         """What is a rank's own, and may change in the optimizer step."""
