@@ -94,12 +94,7 @@ class Objects:
         reshard(self.models.values())
         self.names = {id(p): f"{m}.{clean(model, k)}" for m, model in self.models.items() for k, p in model.named_parameters()}
         self._modules = [m for model in self.models.values() for m in model.modules()]
-        self._extra_state = {
-            f"{m}.{clean(model, k)}" if k else m: x
-            for m, model in self.models.items()
-            for k, x in model.named_modules()
-            if type(x).get_extra_state is not torch.nn.Module.get_extra_state
-        }
+        self._extra_state = dict(extra_state(self.models))
         self.leaves = []
         for name, m in self.models.items():
             self.leaves += model_leaves(name, m, self._shared_buffers)
@@ -189,6 +184,14 @@ class Objects:
         """The inverse of :meth:`after`."""
         for k, o in self._own.items():
             o.load_state_dict(values[k])
+
+
+def extra_state(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The modules that have state besides tensors, by name."""
+    for m, model in models.items():
+        for k, x in model.named_modules():
+            if type(x).get_extra_state is not torch.nn.Module.get_extra_state:
+                yield f"{m}.{clean(model, k)}" if k else m, x
 
 
 def _drives(scheduler: Any, optimizers: Mapping[str, Any]) -> bool:
