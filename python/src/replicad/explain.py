@@ -370,7 +370,12 @@ def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Ver
     elif sharded:
         yield Verdict(what, True, "shards are summed by tensor, in the same layout in every process")
     else:
-        yield Verdict(what, None, f"{session.rank.world} ranks, and no DistributedDataParallel of this model is there yet", f"wrap the model with {pinned}, and ask again")
+        yield Verdict(
+            what,
+            None,
+            f"{session.rank.world} ranks, and no DistributedDataParallel of this model is made yet",
+            f"wrap the model first, with {pinned}; then call session.explain() again",
+        )
 
 
 def _hooks(wrapper: Any) -> Iterator[Verdict]:
@@ -445,4 +450,7 @@ def _text(e: Explanation) -> Iterator[str]:
     yield from section("missing", list(verdicts(e.missing, lambda v: "")) or ["nothing"])
     if e.advice:
         yield from section("advice", verdicts(e.advice, lambda v: ""))
-    yield from section("bit-exact", [_MARK[e.bit_exact], *verdicts(e.exact, lambda v: f"{_MARK[v.ok]:4}")])
+    yield from section(
+        "bit-exact",
+        [_MARK[e.bit_exact] + ("  not known yet: what is marked with ? below decides" if e.bit_exact is None else ""), *verdicts(e.exact, lambda v: f"{_MARK[v.ok]:4}")],
+    )
