@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -35,6 +36,7 @@ const (
 	CUDA     Place = 4 // a CUDA device's default generator, by its index
 	Megatron Place = 5 // of Megatron's tracker, by name
 	Named    Place = 6 // added by the program, by name
+	Seeds    Place = 7 // what an added generator of numpy's spawns others from, by its name
 )
 
 // layout is the one that every generator of the place has; zero where they differ.
@@ -48,6 +50,8 @@ func (p Place) layout() Layout {
 		return LayoutTorchCPU
 	case CUDA, Megatron:
 		return LayoutTorchCUDA
+	case Seeds:
+		return LayoutSeeds
 	}
 	return 0
 }
@@ -73,6 +77,8 @@ func (r Record) String() string {
 		return "the generator of CUDA device " + shown
 	case Megatron:
 		return "Megatron's generator '" + shown + "'"
+	case Seeds:
+		return "the seed sequence of the generator '" + shown + "'"
 	}
 	return "the generator '" + shown + "'"
 }
@@ -114,18 +120,21 @@ func parseRecord(b []byte, i int) (r Record, rest []byte, err error) {
 	place, layout := Place(b[0]), Layout(b[1])
 	name, size := int(binary.LittleEndian.Uint16(b[2:])), binary.LittleEndian.Uint32(b[4:])
 	b = b[recordBytes:]
-	if place < Python || place > Named || layout.Size() == 0 || name > MaxName {
+	if place < Python || place > Seeds || layout.Size() == 0 || name > MaxName {
 		return r, nil, malformed("record %d has place %d, layout %d and a name of %d bytes", i, place, layout, name)
 	}
-	if int64(size) != int64(layout.Size()) || len(b) < name+layout.Size() {
-		r.Place, r.Name = place, string(b[:min(name, len(b))])
-		return r, nil, malformed("%v: %d bytes of a state of %v, want %d; %d are there", r, size, layout, layout.Size(), len(b)-name)
-	}
-	r = Record{Place: place, Name: string(b[:name])}
-	if r.State, err = parseState(layout, b[name:name+layout.Size()]); err != nil {
+	r = Record{Place: place, Name: string(b[:min(name, len(b))])}
+	if err := layout.checkSize(int64(size)); err != nil {
 		return r, nil, malformed("%v: %w", r, err)
 	}
-	return r, b[name+layout.Size():], nil
+	end := name + int(size)
+	if len(b) < end {
+		return r, nil, malformed("%v: %d bytes of a state of %v, but %d are there", r, size, layout, len(b)-name)
+	}
+	if r.State, err = parseState(layout, b[name:end]); err != nil {
+		return r, nil, malformed("%v: %w", r, err)
+	}
+	return r, b[end:], nil
 }
 
 // Check says what keeps the states from having an encoding.
@@ -149,11 +158,17 @@ func (s States) checkLast() error {
 	if i > 0 {
 		before = s[i-1]
 	}
-	if r.Place < Python || r.Place > Named || r.State == nil || len(r.Name) > MaxName || !utf8.ValidString(r.Name) {
+	if r.Place < Python || r.Place > Seeds || r.State == nil || len(r.Name) > MaxName || !utf8.ValidString(r.Name) {
 		return malformed("record %d has place %d, a state of type %T and a name %q of %d bytes", i, r.Place, r.State, r.Name, len(r.Name))
 	}
 	if want := r.Place.layout(); want != 0 && r.State.Layout() != want {
 		return malformed("%v: a state of %v, want %v", r, r.State.Layout(), want)
+	}
+	if (r.State.Layout() == LayoutSeeds) != (r.Place == Seeds) {
+		return malformed("%v: a state of %v, which is none of a generator", r, r.State.Layout())
+	}
+	if r.Place == Seeds && !slices.ContainsFunc(s, func(of Record) bool { return of.Place == Named && of.Name == r.Name && spawns(of.State) }) {
+		return malformed("%v: no generator of numpy's has that name", r)
 	}
 	if (i == 0) != (r.Place == Python) {
 		return malformed("%v: is record %d; python's generator, and it alone, is the first", r, i)
@@ -190,12 +205,14 @@ func (s States) Append(dst []byte) ([]byte, error) {
 	dst = append(dst, magic...)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(s)))
 	for _, r := range s {
-		layout := r.State.Layout()
-		dst = append(dst, byte(r.Place), byte(layout))
+		dst = append(dst, byte(r.Place), byte(r.State.Layout()))
 		dst = binary.LittleEndian.AppendUint16(dst, uint16(len(r.Name)))
-		dst = binary.LittleEndian.AppendUint32(dst, uint32(layout.Size()))
+		size := len(dst)
+		dst = binary.LittleEndian.AppendUint32(dst, 0)
 		dst = append(dst, r.Name...)
+		payload := len(dst)
 		dst = r.State.append(dst)
+		binary.LittleEndian.PutUint32(dst[size:], uint32(len(dst)-payload))
 	}
 	return dst, nil
 }

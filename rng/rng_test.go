@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/big"
 	"os"
 	"slices"
 	"strconv"
@@ -23,7 +24,7 @@ func golden(t testing.TB, name string) []byte {
 	return b
 }
 
-var vectors = []string{"python.bin", "plain.bin", "full.bin"}
+var vectors = []string{"python.bin", "plain.bin", "full.bin", "seeds.bin"}
 
 func parsed(t testing.TB, b []byte) States {
 	t.Helper()
@@ -97,6 +98,62 @@ func TestRefusals(t *testing.T) {
 		copy(b[at:], patch)
 		if _, err := Parse(b); !errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), f[2]) {
 			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
+func TestSeedSequences(t *testing.T) {
+	b := golden(t, "seeds.bin")
+	s := parsed(t, b)
+	got := map[string]SeedSequence{}
+	for _, r := range s {
+		if q, ok := r.State.(SeedSequence); ok {
+			got[r.Name] = q
+		}
+	}
+	number := got["number"]
+	if len(got) != 5 || number.Entropy.Number.Int64() != 5 || number.Spawned.Int64() != 4 || number.PoolSize.Int64() != 4 || len(number.SpawnKey) != 0 {
+		t.Errorf("%d seed sequences, that of the number 5 is %+v", len(got), number)
+	}
+	if child := got["child"]; len(child.SpawnKey) != 1 || child.SpawnKey[0].Int64() != 2 || child.Spawned.Int64() != 1 {
+		t.Errorf("the third child's is %+v", child)
+	}
+	if list := got["list"].Entropy; list.Number != nil || len(list.List) != 3 || list.List[1].String() != "1180591620717411303424" {
+		t.Errorf("that of [1, 2**70, 0] is %+v", list)
+	}
+	last := s[len(s)-1]
+	head := b[:len(b)-len(last.State.append(nil))]
+	lines := strings.Split(strings.Trim(string(golden(t, "seeds-refused.txt")), "\n"), "\n")
+	if len(lines) < 30 {
+		t.Fatalf("%d lines", len(lines))
+	}
+	for _, line := range lines {
+		text, reason, _ := strings.Cut(line, " ")
+		payload, err := hex.DecodeString(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := slices.Concat(head, payload)
+		binary.LittleEndian.PutUint32(other[len(head)-len(last.Name)-4:], uint32(len(payload)))
+		if _, err := Parse(other); !errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%.100q: %v, want %s", payload, err, reason)
+		}
+	}
+	for name, wrong := range map[string]States{
+		"of nobody":             append(slices.Clone(s), Record{Seeds, "x", number}),
+		"of torch's":            append(slices.Clone(s[:1]), Record{Named, "a", TorchCUDA{}}, Record{Seeds, "a", number}),
+		"before its generator":  append(slices.Clone(s[:1]), Record{Seeds, "a", number}, Record{Named, "a", SFC64{}}),
+		"in a generator's room": append(slices.Clone(s[:1]), Record{Named, "a", number}),
+		"empty":                 append(slices.Clone(s[:len(s)-1]), Record{Seeds, last.Name, SeedSequence{}}),
+		"too long": append(slices.Clone(s[:len(s)-1]), Record{Seeds, last.Name, SeedSequence{
+			Entropy: Entropy{Number: new(big.Int).Lsh(big.NewInt(1), 20000)}, Spawned: number.Spawned, PoolSize: number.PoolSize, SpawnKey: number.SpawnKey,
+		}}),
+		"with two entropies": append(slices.Clone(s[:len(s)-1]), Record{Seeds, last.Name, SeedSequence{
+			Entropy: Entropy{number.Entropy.Number, number.SpawnKey}, Spawned: number.Spawned, PoolSize: number.PoolSize, SpawnKey: number.SpawnKey,
+		}}),
+	} {
+		if _, err := wrong.Append(nil); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -294,6 +351,11 @@ func FuzzParse(f *testing.F) {
 			all = append(all, r)
 		}
 	}
+	seeds, err := parsed(f, golden(f, "seeds.bin")).Append(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(false, binary.LittleEndian.Uint32(seeds[len(magic):]), seeds[len(python):])
 	for _, s := range []States{all[:1], all[:3], all[11:12], all[len(all)-4 : len(all)-3], all[len(all)-3:], all} {
 		b, err := slices.Concat(parsed(f, python), s).Append(nil)
 		if err != nil {

@@ -22,6 +22,7 @@ const (
 	LayoutSFC64       Layout = 7
 	LayoutTorchCPU    Layout = 8
 	LayoutTorchCUDA   Layout = 9
+	LayoutSeeds       Layout = 10
 )
 
 var layouts = [...]struct {
@@ -30,10 +31,10 @@ var layouts = [...]struct {
 }{
 	LayoutPython: {"python", 2512}, LayoutRandomState: {"RandomState", 2512}, LayoutMT19937: {"MT19937", 2500},
 	LayoutPCG64: {"PCG64", 40}, LayoutPCG64DXSM: {"PCG64DXSM", 40}, LayoutPhilox: {"Philox", 92}, LayoutSFC64: {"SFC64", 40},
-	LayoutTorchCPU: {"torch CPU", 5056}, LayoutTorchCUDA: {"torch CUDA", 16},
+	LayoutTorchCPU: {"torch CPU", 5056}, LayoutTorchCUDA: {"torch CUDA", 16}, LayoutSeeds: {"seed sequence", 4096},
 }
 
-// Size is the bytes of a payload; zero for an unknown layout.
+// Size is the bytes of a payload, of a seed sequence the most that there may be; zero for an unknown layout.
 func (l Layout) Size() int {
 	if int(l) >= len(layouts) {
 		return 0
@@ -48,7 +49,21 @@ func (l Layout) String() string {
 	return layouts[l].name
 }
 
-// State is what one generator draws from: Python, RandomState, MT19937, PCG64, PCG64DXSM, Philox, SFC64, TorchCPU or TorchCUDA.
+func (l Layout) checkSize(size int64) error {
+	switch want := int64(l.Size()); {
+	case l == LayoutSeeds && size > want:
+		return fmt.Errorf("%d bytes of a state of %v, want at most %d", size, l, want)
+	case l != LayoutSeeds && size != want:
+		return fmt.Errorf("%d bytes of a state of %v, want %d", size, l, want)
+	}
+	return nil
+}
+
+// spawns says whether a state is of one of numpy's bit generators, which have seed sequences.
+func spawns(s State) bool { return s.Layout() >= LayoutMT19937 && s.Layout() <= LayoutSFC64 }
+
+// State is what one generator draws from: Python, RandomState, MT19937, PCG64, PCG64DXSM, Philox, SFC64, TorchCPU or TorchCUDA; or what it
+// spawns others from: SeedSequence.
 type State interface {
 	Layout() Layout
 	// Check says why no generator can be in this state.
@@ -79,6 +94,8 @@ func parseState(l Layout, b []byte) (State, error) {
 		s = d.torchCPU()
 	case LayoutTorchCUDA:
 		s = TorchCUDA{d.u64(), d.u64()}
+	case LayoutSeeds:
+		return parseSeeds(b)
 	}
 	if d.err != nil {
 		return nil, d.err

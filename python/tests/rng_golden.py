@@ -89,10 +89,12 @@ DAMAGE = [
     ("python's generator", -8, b"\2", "numpy's global generator: a state of python, want RandomState"),
     ("python's generator", -8, b"\6", "it alone, is the first"),
     ("python's generator", -8, b"\0", "has place 0"),
-    ("python's generator", -8, b"\7", "has place 7"),
+    ("python's generator", -8, b"\7", "a state of python, want seed sequence"),
+    ("python's generator", -8, b"\x08", "has place 8"),
     ("python's generator", -7, b"\2", "a state of RandomState, want python"),
     ("python's generator", -7, b"\0", "layout 0"),
-    ("python's generator", -7, b"\x0a", "layout 10"),
+    ("python's generator", -7, b"\x0a", "python's generator"),
+    ("python's generator", -7, b"\x0b", "layout 11"),
     ("python's generator", -6, b"\0\1", "a name of 256 bytes"),
     ("python's generator", -6, b"\1", "python's generator"),
     ("python's generator", -4, b"\xff\xff\xff\xff", "4294967295 bytes of a state of python, want 2512"),
@@ -145,6 +147,66 @@ DAMAGE = [
 ]
 
 
+_NO_TEXT = "not the text of a seed sequence"
+#: payloads of a seed sequence, and what their refusal says
+SEEDS_REFUSED = [
+    (b"", _NO_TEXT),
+    (b"x", _NO_TEXT),
+    (b"[" * 4000, _NO_TEXT),
+    (b'{"entropy":5,"n_children_spawned":0,"pool_size":4}', _NO_TEXT),
+    (b'{"entropy":5,"n_children_spawned":0,"pool_size":4,"spawn_key":[],"x":0}', _NO_TEXT),
+    (b'{"entropy":5,"entropy":5,"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"Entropy":5,"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"n_children_spawned":0,"entropy":5,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":5,"n_children_spawned":0,"pool_size":4,"spawn_key":[]} ', _NO_TEXT),
+    (b'{"entropy": 5,"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":5,"n_children_spawned":0,"pool_size":4,"spawn_key":[]}{}', _NO_TEXT),
+    (b'{"entropy":5.0,"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":05,"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":-0,"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":1e3,"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":NaN,"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":"5","n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":"\xff","n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":null,"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":true,"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":[5,[6]],"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":[null],"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":5,"n_children_spawned":null,"pool_size":4,"spawn_key":[]}', _NO_TEXT),
+    (b'{"entropy":5,"n_children_spawned":0,"pool_size":4,"spawn_key":null}', _NO_TEXT),
+    (b'{"entropy":5,"n_children_spawned":0,"pool_size":4,"spawn_key":0}', _NO_TEXT),
+    (b'{"entropy":5,"n_children_spawned":0,"pool_size":4,"spawn_key":[null]}', _NO_TEXT),
+    (b'{"entropy":-5,"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', "-5, want no number below 0"),
+    (b'{"entropy":[1,-2],"n_children_spawned":-1,"pool_size":4,"spawn_key":[-1]}', "-2, want no number below 0"),
+    (b'{"entropy":5,"n_children_spawned":4294967296,"pool_size":4,"spawn_key":[]}', "4294967296 children, want fewer than 4294967296"),
+    (b'{"entropy":5,"n_children_spawned":0,"pool_size":3,"spawn_key":[]}', "a pool of 3, want 4 to 1024"),
+    (b'{"entropy":5,"n_children_spawned":0,"pool_size":1025,"spawn_key":[]}', "a pool of 1025, want 4 to 1024"),
+    (b'{"entropy":5,"n_children_spawned":0,"pool_size":18446744073709551617,"spawn_key":[]}', "a pool of 18446744073709551617, want 4 to 1024"),
+    (b'{"entropy":' + b"1" * 4097 + b',"n_children_spawned":0,"pool_size":4,"spawn_key":[]}', "bytes of a state of seed sequence, want at most 4096"),
+]
+
+
+def seeds() -> list[codec.Record]:
+    """The records of ``seeds.bin``: seed sequences of every shape, one of them of a child."""
+    made = {
+        "child": np.random.default_rng(7).spawn(3)[2],
+        "list": np.random.Generator(np.random.SFC64([1, 2**70, 0])),
+        "long": np.random.Generator(np.random.Philox(2**3000)),
+        "number": np.random.default_rng(5),
+        "wide": np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence([], pool_size=8, spawn_key=(2**40, 0)))),
+    }
+    made["number"].spawn(4)
+    made["child"].spawn(1)
+    with rng.preserved():
+        random.seed(0)
+        for name, g in made.items():
+            rng.add(name, g)
+        found = codec.parse(rng.get())
+        for name in made:
+            rng.remove(name)
+    return [r for r in found if r.place in (codec.PYTHON, codec.NAMED, codec.SEEDS)]
+
+
 def payload_at(records: list[codec.Record]) -> dict[str, int]:
     """Where the payload of each generator begins."""
     out, at = {}, codec.HEAD.size
@@ -176,6 +238,8 @@ def files() -> dict[str, bytes]:
         "full.bin": codec.pack(records),
         "plain.bin": codec.pack(plain),
         "python.bin": codec.pack(plain[:1]),
+        "seeds.bin": codec.pack(seeds()),
+        "seeds-refused.txt": b"".join(b"%s %s\n" % (payload.hex().encode(), reason.encode()) for payload, reason in SEEDS_REFUSED),
         "drawn.txt": ("\n".join(drawn) + "\n").encode(),
         "refused.txt": ("\n".join(refused) + "\n").encode(),
     }

@@ -59,6 +59,36 @@ def test_the_program_is_given_its_arguments() -> None:
     assert (found.value.name, found.value.step) == ("samples", 4)
 
 
+def averaged(last: int) -> Iterator[dict[str, Any]]:
+    """An average of weights over BatchNorm, whose statistics it takes from the model or averages, as the first argument says; the second says whether tensors are staged."""
+    torch.manual_seed(3)
+    torch.set_num_threads(1)
+    use_buffers, staging = (arg == "True" for arg in sys.argv[1:])
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+    average = torch.optim.swa_utils.AveragedModel(model, use_buffers=use_buffers)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = Loader(torch.utils.data.TensorDataset(torch.randn(64, 4, generator=torch.Generator().manual_seed(1))), 4, seed=2)
+    with replicad.Session(model={"model": model, "average": average}, optimizer=optimizer, data=loader, staging=staging) as session:
+        start, batches = session.resume(), loader.endless()
+        for _ in range(start + 1, last + 1):
+            (x,) = next(batches)
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            with session.step():
+                optimizer.step()
+                average.update_parameters(model)
+            yield {"samples": x, "loss": loss, "statistics": average.module[1].running_var, "noticed": sorted(session.noticed)}
+        assert not session.noticed, session.noticed
+
+
+@pytest.mark.parametrize("staging", [False, True])
+@pytest.mark.parametrize("use_buffers", [False, True])
+def test_an_average_over_batch_norm_is_kept_whole(use_buffers: bool, staging: bool) -> None:
+    done = testing.check_resume(averaged, steps=5, more=3, program=str(cluster.REPLICAD), arguments=[str(use_buffers), str(staging)])
+    assert (done.steps, done.resumed_at, done.source) == (8, 5, "own-ram")
+
+
 def test_what_is_not_kept_is_named() -> None:
     with pytest.raises(testing.Different, match="differs after step 4") as found:
         testing.check_resume(forgetful, steps=3, more=2, program=str(cluster.REPLICAD))

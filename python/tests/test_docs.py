@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is missing: the documentation's programs are PyTorch programs")
 
 import cluster
-from conftest import PATIENCE, ROOT, Daemon
+from conftest import PATIENCE, ROOT, Daemon, environment
 
 DOCS = ROOT / "docs"
 #: A page's programs (a block whose first line is "# NAME.py"), and what the last line of the output of its commands says.
@@ -53,3 +55,33 @@ def test_programs_and_commands(page: str, own_daemon: Daemon, tmp_path: Path) ->
         done = subprocess.run(command.split(), env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3 * PATIENCE)
         assert done.returncode == 0, f"{command}:\n{done.stdout}"
         assert want in done.stdout, f"{command}:\n{done.stdout}"
+
+
+def test_several_nodes_on_one_machine(tmp_path: Path) -> None:
+    """The page's scripts as they are, but for the address, which is nobody else's."""
+    pid = os.getpid()
+    address = f"127.{192 + (pid >> 16 & 31)}.{pid >> 8 & 255}.{pid & 255 or 1}"
+    scripts = {b.split(":", 1)[0].removeprefix("# "): b.replace("127.0.0.1", address) for b in blocks("nodes.md", "sh")}
+    for name, text in (programs("pytorch.md") | scripts).items():
+        (tmp_path / name).write_text(text)
+    path = os.pathsep.join([str(ROOT / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = environment() | {"PATH": path, "OMP_NUM_THREADS": "1"}
+    try:
+        with (tmp_path / "out").open("w") as out:  # no pipe: the daemons would hold it
+            for script in ("cluster.sh", "job.sh"):
+                done = subprocess.run(["bash", "-e", script], env=env, cwd=tmp_path, stdout=out, stderr=out, check=False, timeout=3 * PATIENCE)
+                assert done.returncode == 0, (tmp_path / "out").read_text()
+        said = (tmp_path / "out").read_text()
+        assert [re.search(rf"^{node} +alive ", said, re.M) is not None for node in "abc"] == [True] * 3, said
+        assert "job train  ended, newest commit step 50: finished" in said
+        for rank in (0, 1):
+            assert f"rank {rank} step 50 loss" in (tmp_path / f"rank{rank}.log").read_text()
+    finally:
+        for node in "abc":
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                os.kill(int((tmp_path / f"{node}.pid").read_text()), signal.SIGTERM)
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                command = entry.read_bytes().split(b"\0")
+                if b"keeper" in command and any(a.startswith(os.fsencode(tmp_path) + b"/") for a in command):
+                    os.kill(int(entry.parent.name), signal.SIGTERM)

@@ -43,6 +43,8 @@ else:
 
 
 def say(what):
+    if what == "BEFORE":
+        os.write(1, f"{{session.explain()}}\\n".encode())
     os.write(1, f"{{what}} {{json.dumps(session.explain().as_dict())}}\\n".encode())
 
 
@@ -123,8 +125,12 @@ def test_three_plain_replicas(daemon: Daemon) -> None:
         assert e["groups"]["derived"] == e["groups"]["given"] == [0, 0, 0]
         assert e["copies"]["replicas"] == 2
         assert verdict(e, "sums over ranks")["ok"] is None
-        assert "replicad.parallel.ddp" in verdict(e, "sums over ranks")["remedy"]
+        sums = verdict(e, "sums over ranks")
+        assert "no DistributedDataParallel of this model is made yet" in sums["reason"]
+        assert sums["remedy"].startswith("wrap the model first, with replicad.parallel.ddp(model)")
+        assert sums["remedy"].endswith("then call session.explain() again")
         assert e["bit_exact"] is None
+    assert len(re.findall(r"^bit-exact +\?  not known yet: what is marked with \? below decides", out, re.M)) == 3
     for e in told(out, "DDP").values():
         assert verdict(e, "sums over ranks")["ok"] is False
         assert "lays its buckets out anew after its first step (find_unused_parameters=False)" in verdict(e, "sums over ranks")["reason"]
@@ -286,6 +292,15 @@ def test_generators_of_the_programs_own(opened: Open) -> None:
     finally:
         for name in made:
             replicad.rng.remove(name)
+
+
+def test_a_generator_that_only_a_list_holds(opened: Open) -> None:
+    m = model()
+    parts = {"model": m, "optimizer": torch.optim.SGD(m.parameters(), lr=0.1), "data": loader()}
+    held = [torch.Generator(), np.random.default_rng(1)]
+    own = [v.reason.partition(" of the program's own")[0] for v in opened(**parts).exact if "of the program's own" in v.reason]
+    assert own == ["1 numpy.random._generator.Generator, 1 torch._C.Generator"]
+    del held
 
 
 class Sampler(torch.utils.data.RandomSampler):

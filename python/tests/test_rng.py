@@ -133,6 +133,140 @@ def test_preserved():
     assert rng.get() == first
 
 
+# -- what generators spawn --------------------------------------------------------------------------------------------------
+
+
+def spawned(g, n=2):
+    """What children of a generator draw."""
+    return [child.integers(0, 2**32, 4).tolist() for child in g.spawn(n)]
+
+
+BITS = ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("seed", [5, 0, 2**200 + 1, [], [1, 2**70, 0], "array", "child", "wide"])
+def test_children_after_a_restore_are_those_of_the_undisturbed_run(bits, seed):
+    def make():
+        given = {
+            "array": np.array([1, 2], np.uint32),
+            "child": np.random.SeedSequence(3, spawn_key=(2**40, 0)).spawn(1)[0],
+            "wide": np.random.SeedSequence(3, pool_size=8),
+        }.get(seed if isinstance(seed, str) else "", seed)
+        return np.random.Generator(getattr(np.random, bits)(given))
+
+    g = make()
+    rng.add("g", g)
+    g.spawn(3)
+    state = rng.get()
+    first = spawned(g), spawned(g), g.random()
+    rng.set(state)  # in the same process: more were spawned here
+    assert rng.get() == state
+    assert (spawned(g), spawned(g), g.random()) == first
+    rng.remove("g")
+    again = make()  # a process that begins anew has spawned fewer
+    rng.add("g", again)
+    rng.set(state)
+    assert rng.get() == state
+    assert (spawned(again), spawned(again), again.random()) == first
+
+
+def test_a_seed_sequence_of_another_seed_is_replaced():
+    g, other = np.random.default_rng(5), np.random.default_rng()
+    rng.add("g", g)
+    state, first = rng.get(), spawned(g)
+    rng.remove("g")
+    rng.add("g", other)
+    rng.set(state)
+    assert spawned(other) == first
+
+
+def test_a_sequence_that_the_program_holds_counts_on():
+    """A process that resumes made its seed sequence anew: it is the same object after the restore, and further on."""
+    sequence = np.random.SeedSequence(5)
+    rng.add("a", np.random.default_rng(sequence))
+    rng.add("b", np.random.default_rng(sequence))  # two may share one
+    sequence.spawn(3)
+    state = rng.get()
+    first = sequence.spawn(1)[0].generate_state(4).tolist()
+    again = np.random.SeedSequence(5)
+    for name in "ab":
+        rng.remove(name)
+        rng.add(name, np.random.default_rng(again))
+    rng.set(state)
+    assert again.spawn(1)[0].generate_state(4).tolist() == first
+
+
+def test_two_that_share_a_sequence_share_it_after_a_restore():
+    sequence = np.random.SeedSequence(5)
+    a, b = np.random.default_rng(sequence), np.random.default_rng(sequence)
+    rng.add("a", a)
+    rng.add("b", b)
+    state, first = rng.get(), (spawned(a), spawned(b))
+    rng.set(state)
+    assert (spawned(a), spawned(b)) == first
+
+
+def test_a_capture_without_seed_sequences_loads():
+    """Those of before they were kept: what is spawned goes on from where it is."""
+    g = np.random.default_rng(5)
+    rng.add("g", g)
+    old = codec.pack(r for r in codec.parse(rng.get()) if r.place != codec.SEEDS)
+    first = g.random()
+    g.spawn(2)
+    rng.set(old)
+    assert g.random() == first
+    assert g.bit_generator.seed_seq.n_children_spawned == 2
+
+
+def test_spawning_inside_preserved_leaves_no_trace():
+    g = np.random.default_rng(5)
+    rng.add("g", g)
+    with rng.preserved():
+        first = spawned(g)
+    assert spawned(g) == first
+
+
+def test_a_seed_sequence_that_cannot_be_kept_is_named(caplog):
+    class Own(np.random.SeedSequence):
+        pass
+
+    for name, seed in {"own": Own(5), "text": ["0x12"], "huge": np.random.SeedSequence(5, pool_size=2048)}.items():
+        g = np.random.default_rng(seed)
+        rng.add(name, g)
+        assert f"{name!r}: its seed sequence" in caplog.records[-1].getMessage()
+        state, first = rng.get(), g.random()
+        rng.set(state)
+        assert g.random() == first
+    before = len(caplog.records)
+    rng.add("plain", np.random.default_rng(5))
+    rng.add("jumped", np.random.Generator(np.random.PCG64(5).jumped()))
+    assert len(caplog.records) == before
+
+
+def test_malformed_seed_sequences_change_nothing():
+    g = np.random.default_rng(5)
+    rng.add("g", g)
+    *others, seeds = codec.parse(rng.get())
+    g.spawn(4)
+    before = rng.get()
+    for payload, reason in rng_golden.SEEDS_REFUSED:
+        with pytest.raises(Corrupt) as info:
+            rng.set(codec.pack([*others, seeds._replace(payload=payload)]))
+        assert reason in str(info.value)
+    for records, why in (
+        ([*others, seeds._replace(name="other")], "the seed sequence of the generator 'other': no generator"),
+        ([*others, seeds._replace(layout=codec.L_SFC64, payload=bytes(40))], "a state of SFC64, want seed sequence"),
+        ([*others, codec.Record(codec.NAMED, codec.L_SEEDS, "z", seeds.payload)], "a state of seed sequence"),
+        ([*others, seeds, seeds], "twice"),
+        ([*others[:-1], seeds, others[-1]], "no generator"),
+        ([*others[:-1], others[-1]._replace(layout=codec.L_TORCH_CUDA, payload=bytes(16)), seeds], "no generator"),
+    ):
+        with pytest.raises(Corrupt, match=why):
+            rng.set(codec.pack(records))
+    assert rng.get() == before
+
+
 # -- another process --------------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +368,9 @@ def test_malformed_states_change_nothing(monkeypatch):
             rng.set(full + b"\0")
         assert rng.get() == before
         rng.set(full)
-        assert rng.get() == full != before
+        now = rng.get()
+        assert now != before
+        assert [r for r in codec.parse(now) if r.place != codec.SEEDS] == codec.parse(full)  # a file of before seed sequences were kept
 
 
 def test_order_of_records():
@@ -447,8 +583,9 @@ def test_golden_vectors():
     """What is checked in is what the same seeds give today; the Go package reads the same files."""
     for name, content in rng_golden.files().items():
         assert (rng_golden.DIR / name).read_bytes() == content, f"{name}: python tests/rng_golden.py writes it again; a difference needs a new version"
-    full = (rng_golden.DIR / "full.bin").read_bytes()
-    assert codec.pack(codec.parse(full)) == full
+    for name in ("full.bin", "seeds.bin"):
+        whole = (rng_golden.DIR / name).read_bytes()
+        assert codec.pack(codec.parse(whole)) == whole
 
 
 def test_torch_reads_what_it_wrote():

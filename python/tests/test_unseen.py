@@ -138,12 +138,22 @@ def test_state_that_comes_later(how: str, says: list[str], daemon: Daemon) -> No
     job.kill()
 
 
+class Scale(nn.Module):
+    """State that is no tensor of the module's, as in FP8 layers."""
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None: ...
+
+
 class Parts(nn.Module):
     """A model with state of every kind, some of which is not there yet."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body, self.head = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU()), nn.Linear(4, 4)
+        self.scaled = Scale()
         self.register_parameter("gain", None)
         self.register_buffer("scale", None)
         self.register_buffer("cache", torch.zeros(1), persistent=False)
@@ -172,6 +182,9 @@ def parameter() -> nn.Parameter:
         (lambda m: m.register_buffer("late", torch.ones(1)), "model.late was not there"),
         (lambda m: m.body.append(nn.BatchNorm1d(4, affine=False)), "model.body.3.running_mean, model.body.3.running_var, model.body.3.num_batches_tracked was not there"),
         (lambda m: setattr(m.body[1], "running_mean", torch.ones(4)), "model.body.1.running_mean was replaced by another tensor"),
+        (lambda m: m.body.append(Scale()), "model.body.3 (get_extra_state) was not there when the session was made"),
+        (lambda m: m.body.append(nn.Sequential(Scale())), "model.body.3.0 (get_extra_state) was not there when the session was made"),
+        (lambda m: setattr(m, "scaled", Scale()), "model.scaled (get_extra_state) was not there when the session was made"),
         (lambda m: parametrizations.weight_norm(m.head), "model.head.parametrizations.weight.original0, model.head.parametrizations.weight.original1 was not there"),
     ],
 )
@@ -198,6 +211,8 @@ def test_a_model_that_gets_other_tensors(change: Callable[[Any], Any], says: str
         lambda m: setattr(m, "head", nn.Sequential(m.head)),
         lambda m: setattr(m, "body", nn.SyncBatchNorm.convert_sync_batchnorm(m.body)),
         lambda m: delattr(m, "head"),
+        lambda m: setattr(m, "scaled", nn.Sequential(m.scaled)),
+        lambda m: delattr(m, "scaled"),
         lambda m: torch.func.functional_call(m.head, {"weight": torch.ones(4, 4)}, torch.ones(1, 4)),
         lambda m: m.body(torch.ones(2, 4)),
     ],
@@ -311,19 +326,22 @@ def test_extra_state_of_modules(daemon: Daemon) -> None:
 NAMED = """
 import torch
 import replicad
-from torch.optim.swa_utils import AveragedModel
 
-model = torch.nn.Linear(2, 1)
-averaged = AveragedModel(model)
+class Counts(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(2, 1)
+        self.register_buffer("count", torch.tensor(0))
+
+model = Counts()
 frozen = torch.nn.Linear(2, 1).requires_grad_(False)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-session = replicad.Session(model={"model": model, "averaged": averaged, "frozen": frozen}, optimizer=optimizer)
+session = replicad.Session(model={"model": model, "frozen": frozen}, optimizer=optimizer)
 session.resume()
 for _ in range(2):
     model(torch.ones(1, 2)).sum().backward()
     with session.step():
         optimizer.step()
-        averaged.update_parameters(model)
+        model.count += 1
         with torch.no_grad():
             frozen.weight.add_(1)
 for name, text in sorted(session.noticed.items()):
@@ -335,7 +353,7 @@ session.close()
 
 def test_what_changes_at_another_time_than_it_is_copied_is_named(daemon: Daemon) -> None:
     out = daemon.run(NAMED).done()
-    assert re.findall(r"^NOTICED (\S+)", out, re.M) == ["model.averaged.n_averaged", "model.frozen.weight"], out
+    assert re.findall(r"^NOTICED (\S+)", out, re.M) == ["model.frozen.weight", "model.model.count"], out
 
 
 SWITCHES = """

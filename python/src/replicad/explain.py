@@ -296,7 +296,7 @@ def _own_generators(session: Session) -> list[Any]:
     """Those of numpy and torch that the program made and that nothing here is known to keep. torch's are no containers, so that the collector knows only who holds them."""
     numpy = sys.modules.get("numpy.random")
     kinds: tuple[type, ...] = (torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy else ()))
-    objects = [o for o in gc.get_objects() if type(o) is not list]
+    objects = gc.get_objects()
     frame = inspect.currentframe()
     while frame is not None and frame.f_back is not None:  # what a running function holds is with nobody else
         frame = frame.f_back
@@ -377,7 +377,12 @@ def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Ver
     elif sharded:
         yield Verdict(what, True, "shards are summed by tensor, in the same layout in every process")
     else:
-        yield Verdict(what, None, f"{session.rank.world} ranks, and no DistributedDataParallel of this model is there yet", f"wrap the model with {pinned}, and ask again")
+        yield Verdict(
+            what,
+            None,
+            f"{session.rank.world} ranks, and no DistributedDataParallel of this model is made yet",
+            f"wrap the model first, with {pinned}; then call session.explain() again",
+        )
 
 
 def _hooks(wrapper: Any) -> Iterator[Verdict]:
@@ -452,4 +457,7 @@ def _text(e: Explanation) -> Iterator[str]:
     yield from section("missing", list(verdicts(e.missing, lambda v: "")) or ["nothing"])
     if e.advice:
         yield from section("advice", verdicts(e.advice, lambda v: ""))
-    yield from section("bit-exact", [_MARK[e.bit_exact], *verdicts(e.exact, lambda v: f"{_MARK[v.ok]:4}")])
+    yield from section(
+        "bit-exact",
+        [_MARK[e.bit_exact] + ("  not known yet: what is marked with ? below decides" if e.bit_exact is None else ""), *verdicts(e.exact, lambda v: f"{_MARK[v.ok]:4}")],
+    )

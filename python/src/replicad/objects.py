@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 from . import rng
 from .capsule import Opaque
@@ -93,12 +94,7 @@ class Objects:
         reshard(self.models.values())
         self.names = {id(p): f"{m}.{clean(model, k)}" for m, model in self.models.items() for k, p in model.named_parameters()}
         self._modules = [m for model in self.models.values() for m in model.modules()]
-        self._extra_state = {
-            f"{m}.{clean(model, k)}" if k else m: x
-            for m, model in self.models.items()
-            for k, x in model.named_modules()
-            if type(x).get_extra_state is not torch.nn.Module.get_extra_state
-        }
+        self._extra_state = dict(extra_state(self.models))
         self.leaves = []
         for name, m in self.models.items():
             self.leaves += model_leaves(name, m, self._shared_buffers)
@@ -174,8 +170,11 @@ class Objects:
 
     @property
     def has_after(self) -> bool:
-        """Whether :meth:`after` has anything."""
-        return bool(self._own)
+        """Whether anything that is a rank's own changes in the optimizer step: what :meth:`after` has, or an average's buffers (BatchNorm's statistics). Then all
+        that is a rank's own is copied at the step's end."""
+        averages = (m for model in self.models.values() for m in model.modules() if isinstance(m, AveragedModel))
+        averaged = {id(b) for average in averages for b in average.buffers()}
+        return bool(self._own) or any(x.private and id(x.tensor) in averaged for x in self.leaves)
 
     def after(self) -> dict[str, Any]:
         """What is a rank's own, and may change in the optimizer step."""
@@ -185,6 +184,14 @@ class Objects:
         """The inverse of :meth:`after`."""
         for k, o in self._own.items():
             o.load_state_dict(values[k])
+
+
+def extra_state(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The modules that have state besides tensors, by name."""
+    for m, model in models.items():
+        for k, x in model.named_modules():
+            if type(x).get_extra_state is not torch.nn.Module.get_extra_state:
+                yield f"{m}.{clean(model, k)}" if k else m, x
 
 
 def _drives(scheduler: Any, optimizers: Mapping[str, Any]) -> bool:

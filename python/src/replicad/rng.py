@@ -1,6 +1,6 @@
 """Random number generators of a process: python's, numpy's legacy one, torch's of the CPU and of every CUDA device, Megatron's
-tracker, and any generator that is added by name (:func:`add`). States are plain bytes (:mod:`replicad.rngcodec`); :func:`get`
-and :func:`set` are exact inverses.
+tracker, and any generator that is added by name (:func:`add`), numpy's with the seed sequence that it spawns others from. States
+are plain bytes (:mod:`replicad.rngcodec`); :func:`get` and :func:`set` are exact inverses.
 
 numpy, torch and Megatron count once something else has imported them; this module imports none of them. CUDA's generators count
 once CUDA is initialised.
@@ -9,6 +9,9 @@ once CUDA is initialised.
 from __future__ import annotations
 
 import ctypes
+import json
+import logging
+import operator
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -18,9 +21,13 @@ from typing import Any
 from . import rngcodec as codec
 from .capsule import Opaque
 from .errors import Invalid, Mismatch, Unsupported
-from .rngcodec import CUDA, MEGATRON, NAMED, NUMPY, PYTHON, TORCH, Record
+from .rngcodec import CUDA, MEGATRON, NAMED, NUMPY, PYTHON, SEEDS, TORCH, Record
 
 __all__ = ["add", "get", "preserved", "remove", "set"]
+
+log = logging.getLogger("replicad")
+
+AT_ONCE = 1 << 16  #: children that are made and thrown away to get a seed sequence to its count: some 0.2 s
 
 _named: dict[str, tuple[int, Any]] = {}  # layout and generator by name
 
@@ -28,13 +35,21 @@ _named: dict[str, tuple[int, Any]] = {}  # layout and generator by name
 def add(name: str, generator: Any) -> None:
     """Keeps a generator of the program's own too: a ``random.Random``, a numpy ``Generator``, ``BitGenerator`` or
     ``RandomState``, or a ``torch.Generator`` of the CPU or a CUDA device. Add it before ``session.resume()``: a state and
-    a process whose names differ do not fit. :class:`Invalid` for a name that another generator has, or of more than 255 bytes; :class:`Unsupported` for
+    a process whose names differ do not fit. What a numpy ``Generator`` spawns goes on too; one whose seed sequence is of a class of the program's own, or
+    was seeded with text, is warned of. :class:`Invalid` for a name that another generator has, or of more than 255 bytes; :class:`Unsupported` for
     a generator of another kind.
     """
     _check_name(name)
     layout, inner = _classify(name, generator)
     if name in _named and _named[name][1] is not inner:
         raise Invalid(f"the generator {name!r} is another one already: remove it first, or choose another name")
+    if (sequence := _spawns_from(inner)) is not None and _seeds(sequence) is None:
+        log.warning(
+            "replicad: the generator %r: its seed sequence is a %s that can't be kept: what it spawns after a restart is not what an undisturbed run has; "
+            "seed it with a number, a list of numbers, or a numpy.random.SeedSequence of those",
+            name,
+            type(sequence).__qualname__,
+        )
     _named[name] = layout, inner
 
 
@@ -67,6 +82,9 @@ def get() -> Opaque:
     for name in _ordered(_named):
         layout, g = _named[name]
         records.append(_record(NAMED, layout, name, g))
+    for name in _ordered(_named):
+        if payload := _seeds(_spawns_from(_named[name][1])):
+            records.append(Record(SEEDS, codec.L_SEEDS, name, payload))
     return Opaque(codec.pack(records))
 
 
@@ -92,8 +110,8 @@ def preserved(*, named: bool = True) -> Iterator[None]:
 def _set(state: bytes | bytearray | memoryview, strict: bool, named: bool = True) -> None:
     if not isinstance(state, (bytes, bytearray, memoryview)):
         raise Invalid(f"generator states are the bytes of rng.get(), not a {type(state).__name__}")
-    records = [r for r in codec.parse(bytes(state)) if named or r.place != NAMED]
-    todo = [_restorer(r) for r in records if r.place not in (CUDA, MEGATRON)]
+    records = [r for r in codec.parse(bytes(state)) if named or r.place < NAMED]
+    todo = [_restorer(r) for r in records if r.place not in (CUDA, MEGATRON, SEEDS)]
     if devices := [r for r in records if r.place == CUDA]:
         todo.append(_cuda_restorer(devices))
     if tracked := [r for r in records if r.place == MEGATRON]:
@@ -102,6 +120,7 @@ def _set(state: bytes | bytearray | memoryview, strict: bool, named: bool = True
         raise Mismatch(f"the state has nothing of the generators {sorted(missing)}: it was taken before they were added")
     for restore in todo:
         restore()
+    _sow([r for r in records if r.place == SEEDS])
 
 
 # -- which live generator a record is of ------------------------------------------------------------------------------------
@@ -166,6 +185,33 @@ def _megatron_restorer(records: list[Record]) -> Callable[[], None]:
     return restore
 
 
+def _sow(records: list[Record]) -> None:
+    """Puts the seed sequences back. One that only has to go on does, and stays the object that the program may hold; numpy lets no other be set,
+    so that any other gets a new one, by what unpickling a generator calls. Generators that share one still do."""
+    new: dict[tuple[int, bytes], Any] = {}
+    old = []  # so that no two have one id
+    for r in records:
+        bits = _named[r.name][1]
+        here, fields = _spawns_from(bits), json.loads(r.payload)
+        more = fields["n_children_spawned"] - here.n_children_spawned if _same(here, fields) else -1
+        if 0 <= more <= AT_ONCE:
+            here.spawn(more)
+        elif isinstance(bits.__reduce__()[2], tuple):
+            old.append(here)
+            key = id(here), r.payload
+            if key not in new:
+                new[key] = sys.modules["numpy"].random.SeedSequence(**fields)
+            bits.__setstate__((bits.state, new[key]))
+        else:  # numpy 1
+            log.warning("replicad: %s can't be put back: what the generator spawns is not what an undisturbed run has; numpy 2 can", codec.where(SEEDS, r.name))
+
+
+def _same(sequence: Any, fields: dict[str, Any]) -> bool:
+    """Whether a seed sequence differs from what was kept by the number of its children alone."""
+    payload = _seeds(sequence)
+    return payload is not None and json.loads(payload) | {"n_children_spawned": fields["n_children_spawned"]} == fields
+
+
 def _megatron() -> Any:
     for name in ("megatron.core.tensor_parallel.random", "megatron.core.tensor_parallel"):
         if (mod := sys.modules.get(name)) and hasattr(mod, "get_cuda_rng_tracker"):
@@ -196,6 +242,34 @@ def _classify(name: str, g: Any) -> tuple[int, Any]:
 
 def _is_generator(g: Any) -> bool:
     return (torch := sys.modules.get("torch")) is not None and isinstance(g, torch.Generator)
+
+
+def _spawns_from(g: Any) -> Any:
+    """The seed sequence of one of numpy's bit generators; None for any other generator, and before numpy 1.25, which spawns none."""
+    np = sys.modules.get("numpy")
+    return getattr(g, "seed_seq", None) if np and isinstance(g, np.random.BitGenerator) else None
+
+
+def _seeds(sequence: Any) -> bytes | None:
+    """A seed sequence's payload; None for one of another class than numpy's, of text, or that is too large."""
+    if sequence is None or type(sequence) is not sys.modules["numpy"].random.SeedSequence:
+        return None
+    s = sequence.state
+    try:
+        entropy = operator.index(s["entropy"]) if not hasattr(s["entropy"], "__iter__") else list(_numbers(s["entropy"]))
+        payload = codec.seeds(entropy, s["n_children_spawned"], s["pool_size"], list(_numbers(s["spawn_key"])))
+    except TypeError:
+        return None
+    return None if codec.fault(codec.L_SEEDS, payload) else payload
+
+
+def _numbers(values: Any) -> Iterator[int]:
+    """The numbers of nested lists and arrays in a row: numpy makes the same seeds of those."""
+    for x in values:
+        if hasattr(x, "__iter__") and not isinstance(x, str):
+            yield from _numbers(x)
+        else:
+            yield operator.index(x)
 
 
 def _check_name(name: Any) -> None:

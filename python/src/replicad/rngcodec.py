@@ -3,7 +3,8 @@ reads too. Nothing here touches a live generator; :mod:`replicad.rng` does.
 
 Layout (little-endian): ``RPRNG001``, u32 number of records; each record is u8 place, u8 layout, u16 length of the name, u32
 length of the payload, the name (UTF-8), the payload. Records ascend by place and name, python's own is the first, CUDA
-devices are named "0", "1", ... without a gap, and nothing follows the last record.
+devices are named "0", "1", ... without a gap, a seed sequence has the name of the added generator of numpy's that it is of, and
+nothing follows the last record.
 
 ===  ================  =====  =============================================================================================
  #   layout            bytes  payload
@@ -18,6 +19,8 @@ devices are named "0", "1", ... without a gap, and nothing follows the last reco
  8   TORCH_CPU         5056   torch's own: seed u64, left i32, seeded i32, next u64, 624 words u64, normal x, y, rho f64, its
                               valid i32, 4 zeros, float normal f32, its valid u8, 3 zeros
  9   TORCH_CUDA          16   torch's own: seed u64, offset u64 (a multiple of 4)
+10   SEEDS           <=4096   ``{"entropy":E,"n_children_spawned":N,"pool_size":N,"spawn_key":[N,...]}`` without a space, E a number or
+                              a list of them: what ``spawn()`` of a numpy generator gives next
 ===  ================  =====  =============================================================================================
 
 A used half of a PCG64 (``uinteger`` where ``has_uint32`` is 0) and the used part of a Philox buffer stay as numpy reports
@@ -26,6 +29,7 @@ them, so that ``bit_generator.state`` compares equal after a restore.
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from collections.abc import Iterable
@@ -38,11 +42,12 @@ __all__ = ["LAYOUTS", "MAX_NAME", "MAX_RECORDS", "Record", "fault", "pack", "par
 MAGIC = b"RPRNG001"
 MAX_RECORDS = 1024  #: far above 16 devices and a name for each loader
 MAX_NAME = 255
+MAX_POOL = 1024  #: numpy mixes a pool in the square of its size
 
-PYTHON, NUMPY, TORCH, CUDA, MEGATRON, NAMED = range(1, 7)  #: places
-L_PYTHON, L_RANDOM_STATE, L_MT19937, L_PCG64, L_PCG64DXSM, L_PHILOX, L_SFC64, L_TORCH_CPU, L_TORCH_CUDA = range(1, 10)
+PYTHON, NUMPY, TORCH, CUDA, MEGATRON, NAMED, SEEDS = range(1, 8)  #: places
+L_PYTHON, L_RANDOM_STATE, L_MT19937, L_PCG64, L_PCG64DXSM, L_PHILOX, L_SFC64, L_TORCH_CPU, L_TORCH_CUDA, L_SEEDS = range(1, 11)
 
-#: name and size of each layout
+#: name and size of each layout; of a seed sequence the most that it may have
 LAYOUTS = {
     L_PYTHON: ("python", 2512),
     L_RANDOM_STATE: ("RandomState", 2512),
@@ -53,8 +58,10 @@ LAYOUTS = {
     L_SFC64: ("SFC64", 40),
     L_TORCH_CPU: ("torch CPU", 5056),
     L_TORCH_CUDA: ("torch CUDA", 16),
+    L_SEEDS: ("seed sequence", 4096),
 }
-_OF_PLACE = {PYTHON: L_PYTHON, NUMPY: L_RANDOM_STATE, TORCH: L_TORCH_CPU, CUDA: L_TORCH_CUDA, MEGATRON: L_TORCH_CUDA}
+_BIT_GENERATORS = (L_MT19937, L_PCG64, L_PCG64DXSM, L_PHILOX, L_SFC64)
+_OF_PLACE = {PYTHON: L_PYTHON, NUMPY: L_RANDOM_STATE, TORCH: L_TORCH_CPU, CUDA: L_TORCH_CUDA, MEGATRON: L_TORCH_CUDA, SEEDS: L_SEEDS}
 
 HEAD = struct.Struct("<8sI")
 RECORD = struct.Struct("<BBHI")
@@ -89,13 +96,14 @@ def where(place: int, name: str) -> str:
         TORCH: "torch's CPU generator",
         CUDA: f"the generator of CUDA device {name}",
         MEGATRON: f"Megatron's generator {name!r}",
+        SEEDS: f"the seed sequence of the generator {name!r}",
     }.get(place, f"the generator {name!r}")
 
 
 def fault(layout: int, p: bytes) -> str:
     """What no generator of this layout can hold; empty for a sound state."""
-    if len(p) != LAYOUTS[layout][1]:
-        return f"{len(p)} bytes of a state of {LAYOUTS[layout][0]}, want {LAYOUTS[layout][1]}"
+    if what := _size_fault(layout, len(p)):
+        return what
     if layout in (L_PYTHON, L_RANDOM_STATE):
         return _twister(p) or _gauss(p)
     if layout == L_MT19937:
@@ -109,8 +117,16 @@ def fault(layout: int, p: bytes) -> str:
         return _half(p)
     if layout == L_TORCH_CPU:
         return _torch_cpu(p)
+    if layout == L_SEEDS:
+        return _seeds(p)
     _, offset = CUDA_STATE.unpack(p)
     return f"offset {offset}, want a multiple of 4" if offset % 4 else ""
+
+
+def _size_fault(layout: int, size: int) -> str:
+    name, want = LAYOUTS[layout]
+    fits = size <= want if layout == L_SEEDS else size == want
+    return "" if fits else f"{size} bytes of a state of {name}, want {'at most ' if layout == L_SEEDS else ''}{want}"
 
 
 def _twister(p: bytes) -> str:
@@ -156,6 +172,33 @@ def _torch_cpu(p: bytes) -> str:
     return "" if math.isfinite(y) and math.isfinite(f) else f"normal samples {y} and {f}"
 
 
+def seeds(entropy: int | list[int], n_children_spawned: int, pool_size: int, spawn_key: list[int]) -> bytes:
+    """The payload of a seed sequence."""
+    fields = {"entropy": entropy, "n_children_spawned": n_children_spawned, "pool_size": pool_size, "spawn_key": spawn_key}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _seeds(p: bytes) -> str:
+    no = "not the text of a seed sequence"
+    try:
+        s = json.loads(p)
+        if seeds(**s) != p:
+            return no  # spaces, another order, numbers written otherwise: a state has one encoding
+    except (ValueError, TypeError, RecursionError):
+        return no
+    entropy, spawned, pool, key = s.values()
+    if type(key) is not list:
+        return no
+    numbers = [*(entropy if type(entropy) is list else [entropy]), spawned, pool, *key]
+    if any(type(n) is not int for n in numbers):
+        return no
+    if min(numbers) < 0:
+        return f"{min(numbers)}, want no number below 0"
+    if spawned >= 2**32:
+        return f"{spawned} children, want fewer than {2**32}"
+    return "" if 4 <= pool <= MAX_POOL else f"a pool of {pool}, want 4 to {MAX_POOL}"
+
+
 def pack(records: Iterable[Record]) -> bytes:
     """The bytes of sound records that ascend by place and name."""
     out: list[bytes] = []
@@ -179,7 +222,7 @@ def parse(b: bytes) -> list[Record]:
             raise Corrupt(f"generator states: record {i} of {count} is cut short")
         place, layout, n, size = RECORD.unpack_from(b, at)
         at += RECORD.size
-        if not PYTHON <= place <= NAMED or layout not in LAYOUTS or n > MAX_NAME:
+        if not PYTHON <= place <= SEEDS or layout not in LAYOUTS or n > MAX_NAME:
             raise Corrupt(f"generator states: record {i} has place {place}, layout {layout} and a name of {n} bytes")
         raw = b[at : at + n]
         try:
@@ -187,10 +230,16 @@ def parse(b: bytes) -> list[Record]:
         except UnicodeDecodeError as err:
             raise Corrupt(f"generator states: record {i}: name: {err}") from None
         who = where(place, name)
-        if size != LAYOUTS[layout][1] or len(b) - at < n + size:
-            raise Corrupt(f"{who}: {size} bytes of a state of {LAYOUTS[layout][0]}, want {LAYOUTS[layout][1]}; {len(b) - at - n} are there")
+        if what := _size_fault(layout, size):
+            raise Corrupt(f"{who}: {what}")
+        if len(b) - at < n + size:
+            raise Corrupt(f"{who}: {size} bytes of a state of {LAYOUTS[layout][0]}, but {len(b) - at - n} are there")
         if _OF_PLACE.get(place, layout) != layout:
             raise Corrupt(f"{who}: a state of {LAYOUTS[layout][0]}, want {LAYOUTS[_OF_PLACE[place]][0]}")
+        if layout == L_SEEDS and place != SEEDS:
+            raise Corrupt(f"{who}: a state of {LAYOUTS[layout][0]}, which is none of a generator")
+        if place == SEEDS and not any(r.place == NAMED and r.name == name and r.layout in _BIT_GENERATORS for r in records):
+            raise Corrupt(f"{who}: no generator of numpy's has that name")
         if (i == 0) != (place == PYTHON):
             raise Corrupt(f"{who}: is record {i}; python's generator, and it alone, is the first")
         if place == CUDA:

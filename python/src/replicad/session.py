@@ -145,7 +145,7 @@ class Session:
         self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most)
         self._before = Capsule("replicad.own", True, "any", lambda: self._objects.before())
         self._after = Capsule("replicad.own.window", True, "window", lambda: self._objects.after()) if self._objects.has_after else None
-        self._watch = Watch([c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, debug)
+        self._watch = Watch([c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, debug, self._after is not None)
         self._rank = connection or Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
         self._orders = Orders(self._rank)
         self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name

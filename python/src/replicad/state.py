@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 from . import capsule
 from .errors import Unsupported
@@ -30,7 +31,7 @@ SLACK, LEAST = 4, 16 << 10
 def model_leaves(name: str, model: torch.nn.Module, shared_buffers: Callable[[str], bool]) -> Iterator[Leaf]:
     """Parameters (frozen where they ask for no gradient; the shards of FSDP1's flat parameters in the place of what they are made
     of) and persistent buffers. A buffer is a rank's own unless
-    ``shared_buffers`` says that it is equal on every rank of the group: BatchNorm's statistics are not."""
+    ``shared_buffers`` says that it is equal on every rank of the group: BatchNorm's statistics are not, the count of an average of weights is."""
     flat: set[int] = set()
     for key, wrapper, ids in flat_parameters(model):
         flat |= ids
@@ -44,7 +45,7 @@ def model_leaves(name: str, model: torch.nn.Module, shared_buffers: Callable[[st
             if b is None or key in module._non_persistent_buffers_set:
                 continue
             full = clean(model, f"{prefix}.{key}" if prefix else key)
-            shared = shared_buffers(f"{name}.{full}") or isinstance(module, torch.nn.SyncBatchNorm)
+            shared = shared_buffers(f"{name}.{full}") or isinstance(module, torch.nn.SyncBatchNorm) or (isinstance(module, AveragedModel) and key == "n_averaged")
             yield from leaves(f"{name}.{full}", b, "any", private=not shared)
 
 

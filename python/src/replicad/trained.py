@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .errors import Mismatch
-from .objects import Objects
+from .objects import Objects, extra_state
 from .optimizers import part
 from .places import Places, persistent
 from .tensors import Leaf
@@ -50,6 +50,7 @@ class Trained:
         self._fsdp = tuple(f"{m}." for m, model in models.items() if sharded_by_fsdp(model))
         self._of_the_models = {n: t for n, t in self._model_tensors() if t is not None}
         self._of_the_optimizers = dict(self._optimizer_tensors())
+        self._extra_state = [x for _, x in extra_state(models)]
         self._places = self._look()
         self._inner = [x for n, t in (*self._window, *self._of_the_optimizers.items()) for x in _made_of(n, t)]
         fixed = list(fixed)
@@ -108,7 +109,8 @@ class Trained:
                 f"{_list(replaced)} was replaced by another tensor after the session was made, and would be in no copy: copy_ or fill_ what is there, replace it before the "
                 "session is made, or give a model that was made anew to session.rebind()"
             )
-        if came := [n for n, t in now.items() if n not in was and t is not None and id(t) not in known]:
+        came = [n for n, t in now.items() if n not in was and t is not None and id(t) not in known]
+        if came := came + [f"{n} (get_extra_state)" for n, x in extra_state(self._models) if not any(x is y for y in self._extra_state)]:
             raise Mismatch(
                 f"{_list(came)} was not there when the session was made and would be in no copy: make it before (a forward makes what is made lazily); "
                 "a buffer that is made from nothing but the program's settings can be registered with persistent=False"

@@ -53,11 +53,11 @@ class Watch:
     """Looks at small state from the end of a step to the next forward and, in debug mode, at every tensor.
 
     ``capsules`` hold what belongs to a step's end. ``generators`` gives the bytes of :func:`replicad.rng.get`, or None where none are
-    kept. What changed is named once, in a warning, and kept in ``seen``.
+    kept. What changed is named once, in a warning, and kept in ``seen``. With ``own_at_end`` what is the rank's own is copied at the end of a step, not when it begins.
     """
 
-    def __init__(self, capsules: Sequence[Capsule], generators: Callable[[], bytes | None], leaves: Iterable[Leaf], debug: bool) -> None:
-        self._capsules, self._generators = capsules, generators
+    def __init__(self, capsules: Sequence[Capsule], generators: Callable[[], bytes | None], leaves: Iterable[Leaf], debug: bool, own_at_end: bool = False) -> None:
+        self._capsules, self._generators, self._own_at_end = capsules, generators, own_at_end
         self._debug = debug
         self.leaves(leaves)
         self._at_exit: tuple[int, bytes | None] | None = None
@@ -116,14 +116,15 @@ class Watch:
                 )
 
     def updated(self, step: int) -> bool:
-        """Whether buffers changed inside of the step that ends; those that are the rank's own were copied when it began."""
+        """Whether buffers changed inside of the step that ends; those that are the rank's own may have been copied when it began."""
         changed = [x for x, was in zip(self._buffers, self._before, strict=True) if _version(x) != was]
         for x in changed:
-            if x.private:
+            if x.private and not self._own_at_end:
                 self.say(
                     x.name,
                     f"{x.name} is a buffer that changes inside of step {step}, and the rank's own: it was copied when the step began, so that a restart would not have "
-                    "the change; say in shared_buffers that it is equal on all ranks of the group (a counter is), or change it before the step",
+                    "the change; say in shared_buffers that it is equal on all ranks of the group (a counter is), change it before the step, or have "
+                    "torch.optim.swa_utils.AveragedModel hold an average of it",
                 )
         return bool(changed)
 

@@ -104,7 +104,20 @@ class AsyncSavers:
             process.process.kill()
         calls: Any = sys.modules.get("megatron.training.async_utils")
         if queue := getattr(calls, "_async_calls_queue", None):
-            queue.close()
+            self._end(queue)
+
+    @staticmethod
+    def _end(queue: Any) -> None:
+        """Kills what writes and forgets what is under way: ``close`` would add up over ranks that are gone, and ask for a rank that there may be none of."""
+        callers = [call.async_caller for call in queue.async_calls]
+        if persistent := getattr(queue, "persistent_caller", None):
+            callers.append(persistent)
+            queue.persistent_caller = None  # its queues hold requests of the old epoch
+        queue.async_calls.clear()
+        for caller in callers:
+            if process := getattr(caller, "process", None):
+                caller.process = None
+                process.kill()
 
 
 class TransformerEngineAbort:
@@ -115,10 +128,12 @@ class TransformerEngineAbort:
         te: Any = sys.modules.get("transformer_engine.pytorch")
         if te is not None and hasattr(te, "module") and hasattr(te.module.base, "destroy_ub"):
             te.module.base.destroy_ub()
-        if fp8 := sys.modules.get("transformer_engine.pytorch.fp8"):
-            fp8.FP8GlobalStateManager.reset()
+        for home in ("quantization", "fp8"):  # since 2.8, and before
+            if manager := getattr(sys.modules.get(f"transformer_engine.pytorch.{home}"), "FP8GlobalStateManager", None):
+                manager.reset()
+                return
 
 
 def default_abort() -> list[Part]:
-    """Data loaders, process groups, asynchronous savers, TransformerEngine."""
-    return [AbortDataLoaders(), AbortProcessGroups(), AsyncSavers(), TransformerEngineAbort()]
+    """Data loaders, asynchronous savers, process groups, TransformerEngine."""
+    return [AbortDataLoaders(), AsyncSavers(), AbortProcessGroups(), TransformerEngineAbort()]
