@@ -3,8 +3,8 @@
     replicad daemon --dev &
     replicad run --dev --job overhead --world 1 --min-copies 1 -- python bench/torch/overhead.py
 
-Blocks of steps with `session.step()` and blocks without it follow each other in one process, so that both see the same machine; `overhead` is
-the median over pairs of neighbouring blocks. One torch thread leaves a core to spare (on two), `--threads 2` leaves none. The last line is a JSON
+Two equal models are trained in one process, one of them in a session. Blocks of steps of the one and of the other follow each other, so that both see
+the same machine; `overhead` is the median over pairs of neighbouring blocks. One torch thread leaves a core to spare (on two), `--threads 2` leaves none. The last line is a JSON
 object.
 """
 
@@ -36,16 +36,19 @@ def main() -> None:
     p.add_argument("--block", type=int, default=5, help="steps of a block")
     args = p.parse_args()
     torch.set_num_threads(args.threads)
-    torch.manual_seed(1)
-    layers = [m for _ in range(args.layers) for m in (torch.nn.Linear(args.width, args.width), torch.nn.GELU())]
-    model = torch.nn.Sequential(*layers)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    models, optimizers = {}, {}
+    for replicated in (True, False):
+        torch.manual_seed(1)
+        layers = [m for _ in range(args.layers) for m in (torch.nn.Linear(args.width, args.width), torch.nn.GELU())]
+        models[replicated] = torch.nn.Sequential(*layers)
+        optimizers[replicated] = torch.optim.AdamW(models[replicated].parameters(), lr=1e-4)
     x, y = torch.randn(args.batch, args.width), torch.randn(args.batch, args.width)
     times: dict[bool, list[float]] = {True: [], False: []}
-    with replicad.Session(model=model, optimizer=optimizer) as session:
+    with replicad.Session(model=models[True], optimizer=optimizers[True]) as session:
         session.resume()
 
         def step(replicated: bool) -> float:
+            model, optimizer = models[replicated], optimizers[replicated]
             began = time.perf_counter()
             optimizer.zero_grad(set_to_none=True)
             torch.nn.functional.mse_loss(model(x), y).backward()
@@ -58,6 +61,7 @@ def main() -> None:
 
         for _ in range(3):
             step(True)
+            step(False)
         ratios = []
         for block in range(args.blocks):
             sums = {}
@@ -68,7 +72,7 @@ def main() -> None:
                 sums[replicated] = sum(took)
             ratios.append(sums[True] / sums[False])
         stats = session.stats()
-        size = sum(t.numel() * t.element_size() for t in model.parameters()) * 3
+        size = sum(t.numel() * t.element_size() for t in models[True].parameters()) * 3
     copy = stats.capture_seconds / max(stats.captures, 1)
     plain, kept = (quantile(times[k], 0.5) for k in (False, True))
     print(
