@@ -1,6 +1,6 @@
 """The parts of TransformerEngine's, Lightning's and Megatron's, over module trees of these libraries' names that behave as they do: none is installed here.
 
-Names and behaviour are those of NVIDIA/TransformerEngine (transformer_engine/pytorch/module/base.py, fp8.py, since 2.8 quantization.py),
+Names and behaviour are those of NVIDIA/TransformerEngine (transformer_engine/pytorch/module/base.py, fp8.py, and since pull request 2256 quantization.py),
 NVIDIA/Megatron-LM (megatron/training/async_utils.py and global_vars.py, megatron/core/parallel_state.py, num_microbatches_calculator.py,
 rerun_state_machine.py, dist_checkpointing/strategies/async_utils.py) and Lightning-AI/pytorch-lightning (core/module.py).
 """
@@ -67,7 +67,7 @@ def test_transformer_engine(libraries: Libraries, home: str) -> None:
 
     libraries.load(f"transformer_engine.pytorch.{home}", FP8GlobalStateManager=FP8GlobalStateManager)
     if home == "quantization":
-        libraries.load("transformer_engine.pytorch.fp8")  # of 2.8 and later: it hands on what users call, not the manager
+        libraries.load("transformer_engine.pytorch.fp8")  # since pull request 2256: it hands on what users call, not the manager
     libraries.load("transformer_engine.pytorch.module.base", destroy_ub=libraries.says("destroy_ub"))
     for _ in range(2):
         TransformerEngineAbort()()

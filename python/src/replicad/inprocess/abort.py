@@ -128,7 +128,7 @@ class TransformerEngineAbort:
         te: Any = sys.modules.get("transformer_engine.pytorch")
         if te is not None and hasattr(te, "module") and hasattr(te.module.base, "destroy_ub"):
             te.module.base.destroy_ub()
-        for home in ("quantization", "fp8"):  # since 2.8, and before
+        for home in ("quantization", "fp8"):  # where it is since its pull request 2256, and before
             if manager := getattr(sys.modules.get(f"transformer_engine.pytorch.{home}"), "FP8GlobalStateManager", None):
                 manager.reset()
                 return
