@@ -14,8 +14,8 @@ from torch import nn
 
 from conftest import PATIENCE, Daemon
 from replicad import Invalid
-from replicad.conversion import holds, kept_dtypes
-from replicad.state import model_leaves
+from replicad.conversion import hint, holds, kept_dtypes
+from replicad.state import model_leaves, regions
 
 SMALL = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16)
 FLOATS = (*SMALL, torch.float32, torch.float64)
@@ -56,6 +56,30 @@ def test_which_tensors() -> None:
     got = kept_dtypes(found, {"model.0.bias": torch.float64, "model.*": torch.float32})
     assert got.pop("model.0.bias") == torch.float64
     assert got == {f"model.{k}": torch.float32 for k in ("0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var")}
+
+
+def test_a_name_is_its_own_pattern() -> None:
+    """What the hint says can be used: also where a name has what patterns are made of, and where messages have its end alone."""
+    model = nn.ModuleDict({"a[0]": nn.Linear(2, 2, bias=False), "deep" * 40: nn.Linear(2, 2, bias=False)}).bfloat16()
+    found = list(model_leaves("model", model, lambda name: False))
+    for leaf, region in zip(found, regions(found), strict=True):
+        (pattern,) = re.findall(r'kept_dtype=\{"(.*)": torch.float32\}', hint(f'"{region.name}" is BF16, was F32'))
+        assert kept_dtypes(found, {pattern: torch.float32}) == {leaf.name: torch.float32}
+
+
+def test_a_type_of_which_torch_knows_no_limits() -> None:
+    """Two numbers in a byte: it stays as it is, also where others are to be converted."""
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("this torch has no float4")
+    model = nn.Linear(2, 2).bfloat16()
+    model.register_buffer("packed", torch.zeros(4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2))
+    found = list(model_leaves("model", model, lambda name: False))
+    assert kept_dtypes(found, {}) == {}
+    assert kept_dtypes(found, {"model.weight": torch.float32}) == {"model.weight": torch.float32}
+    with pytest.raises(Invalid, match=r"model\.packed is float4_e2m1fn_x2 here, and float32 does not hold"):
+        kept_dtypes(found, {"model.*": torch.float32})
+    with pytest.raises(Invalid, match=r"model\.weight is bfloat16 here, and float4_e2m1fn_x2 does not hold"):
+        kept_dtypes(found, {"model.weight": torch.float4_e2m1fn_x2})
 
 
 @pytest.mark.parametrize(
