@@ -299,7 +299,9 @@ func TestAdoptedRankHearsOfTheCommit(t *testing.T) {
 		d := newDesk(t)
 		job := newJob()
 		d.comeBack(job, func(lr *localRank) { lr.arena.SetCommitted(c.before) })
-		d.tell(changed(job, func(j *replica.Job) { j.Epoch, j.Position, j.Committed = c.now.Epoch, c.now, gen(c.now.Epoch, c.now.Step) }))
+		d.tell(changed(job, func(j *replica.Job) {
+			j.Epoch, j.Position, j.Committed = c.now.Epoch, c.now, gen(c.now.Epoch, c.now.Step)
+		}))
 		if got, want := d.jobs[testJob].ranks[0].arena.Committed(), replica.PackWord(c.now.Epoch, c.now.Step, 0); got != want {
 			t.Errorf("%s: the rank is told that %v is committed, want %v", what, got, want)
 		}
