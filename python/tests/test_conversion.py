@@ -186,3 +186,35 @@ def test_killed(daemon: Daemon, tmp_path: Path) -> None:
         assert ("RESUMED asked 4" in out) == (kill > 0), out
     assert len(ends[0]) == 1
     assert ends[0] == ends[1]
+
+
+LARGE = """
+import os, signal, sys
+import torch, replicad
+from torch import nn
+
+mark = sys.argv[1]
+again = os.path.exists(mark)
+model = nn.Linear(2, 2)
+nn.init.constant_(model.weight, 1e6)
+if again:
+    model.half()
+session = replicad.Session(model=model, kept_dtype={"model.*": torch.float32} if again else None)
+try:
+    session.resume()
+except replicad.Mismatch as err:
+    os.write(1, f"REFUSED {err}\\n".encode())
+    raise
+with session.step():
+    model.weight.data.add_(1)
+session.commit()
+open(mark, "w").close()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_too_large(daemon: Daemon, tmp_path: Path) -> None:
+    """What would be infinite here is not loaded as if it had been rounded."""
+    job = daemon.run(LARGE, str(tmp_path / "mark"))
+    job.until(r"REFUSED kept_dtype: model.weight has finite values in the copy that are too large for float16")
+    job.kill()

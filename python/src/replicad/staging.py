@@ -66,6 +66,15 @@ class Staging:
         return out
 
     @property
+    def overflown(self) -> list[str]:
+        """The names of tensors that are infinite, or no number, where their copies have a number: one too large for the tensors' own type."""
+        return [
+            leaf.name
+            for leaf, stage in zip(self._live, self._stage, strict=True)
+            if stage.dtype != leaf.local.dtype and not bool((leaf.local.to("cpu", stage.dtype).isfinite() | ~stage.isfinite()).all())
+        ]
+
+    @property
     def on_device(self) -> bool:
         """Whether the end of a step on the host is not its end on the device."""
         return any(x.local.device.type == "cuda" for x in self._live)
