@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from conftest import PATIENCE, Daemon
-from replicad import Invalid
+from replicad import Invalid, Mismatch
 from replicad.conversion import hint, holds, kept_dtypes
+from replicad.objects import Objects
+from replicad.staging import Staging
 from replicad.state import model_leaves, regions
 
 SMALL = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16)
@@ -218,3 +220,23 @@ def test_too_large(daemon: Daemon, tmp_path: Path) -> None:
     job = daemon.run(LARGE, str(tmp_path / "mark"))
     job.until(r"REFUSED kept_dtype: model.weight has finite values in the copy that are too large for float16")
     job.kill()
+
+
+def test_tied_over_two_models() -> None:
+    """They are one tensor in the copies, with stages and without: a job that was begun without goes on."""
+    a, b = nn.Linear(2, 2).bfloat16(), nn.Linear(2, 2).bfloat16()
+    b.weight = a.weight
+    objects = Objects({"model": {"a": a, "b": b}}, lambda name: False, False)
+    kept = kept_dtypes(objects.leaves, {"model.*": torch.float32})
+    tables = [[r.name for r in regions(Staging(objects.leaves, always, of).leaves)] for always, of in ((False, {}), (True, {}), (False, kept))]
+    assert tables == [["model.a.weight", "model.a.bias", "model.b.bias"]] * 3
+    staging = Staging(objects.leaves, False, kept)
+    staging.all()
+    with torch.no_grad():
+        was = a.weight.clone()
+        a.weight.zero_()
+    staging.back(1)
+    assert a.weight.equal(was)
+    untied = {"model": {"a": nn.Linear(2, 2).bfloat16(), "b": nn.Linear(2, 2).bfloat16()}}
+    with pytest.raises(Mismatch, match=r"model\.b\.weight is bfloat16 \(2, 2\), trained, was bfloat16 \(2, 2\), trained, the same as model\.a\.weight"):
+        objects.replaced(untied)
