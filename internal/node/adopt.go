@@ -306,6 +306,7 @@ func (m *member) adoptRank(lj *localJob, ref *arenaRef) *localRank {
 	lr := &localRank{left: left, rank: rank, incarnation: inc, arena: ref, pid: ref.owner.pid, start: ref.owner.start, unproven: !ref.owner.proven, alive: true, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
 	ref.RaiseFence(lj.fenced)
+	ref.SetCommitted(lj.job.Position) // it may have moved while no daemon was here to say so
 	if good := ref.Good(); lj.job.Plan != nil && good.Epoch() == lj.job.Plan.Epoch {
 		lr.loaded = good.Epoch() // a rank sets good to {p, T} when it has loaded
 	}

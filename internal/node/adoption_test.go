@@ -287,6 +287,27 @@ func TestListKeepsWhatIsNotPlaced(t *testing.T) {
 	}
 }
 
+// What was committed, or where the job went back to, while a daemon was away is told to the ranks that live: who waits for that commit would wait until the
+// next one, and who is to commit a step again would take the older commit for it.
+func TestAdoptedRankHearsOfTheCommit(t *testing.T) {
+	for what, c := range map[string]struct {
+		before, now replica.Position
+	}{
+		"committed meanwhile": {replica.Position{Epoch: 3, Step: 5}, replica.Position{Epoch: 3, Step: 6}},
+		"went back meanwhile": {replica.Position{Epoch: 3, Step: 9}, replica.Position{Epoch: 4, Step: 6}},
+	} {
+		d := newDesk(t)
+		job := newJob()
+		d.comeBack(job, func(lr *localRank) { lr.arena.SetCommitted(c.before) })
+		d.tell(changed(job, func(j *replica.Job) {
+			j.Epoch, j.Position, j.Committed = c.now.Epoch, c.now, gen(c.now.Epoch, c.now.Step)
+		}))
+		if got, want := d.jobs[testJob].ranks[0].arena.Committed(), replica.PackWord(c.now.Epoch, c.now.Step, 0); got != want {
+			t.Errorf("%s: the rank is told that %v is committed, want %v", what, got, want)
+		}
+	}
+}
+
 // comeBack is a daemon that starts again under a rank that attaches again at once, before any leader was heard.
 func (d *desk) comeBack(job *replica.Job, before func(*localRank)) (*session.Peer, *rankEnd) {
 	d.t.Helper()

@@ -13,9 +13,11 @@ import torch
 from torch import nn
 
 from conftest import PATIENCE, Daemon
-from replicad import Invalid
-from replicad.conversion import holds, kept_dtypes
-from replicad.state import model_leaves
+from replicad import Invalid, Mismatch
+from replicad.conversion import hint, holds, kept_dtypes
+from replicad.objects import Objects
+from replicad.staging import Staging
+from replicad.state import model_leaves, regions
 
 SMALL = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16)
 FLOATS = (*SMALL, torch.float32, torch.float64)
@@ -56,6 +58,30 @@ def test_which_tensors() -> None:
     got = kept_dtypes(found, {"model.0.bias": torch.float64, "model.*": torch.float32})
     assert got.pop("model.0.bias") == torch.float64
     assert got == {f"model.{k}": torch.float32 for k in ("0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var")}
+
+
+def test_a_name_is_its_own_pattern() -> None:
+    """What the hint says can be used: also where a name has what patterns are made of, and where messages have its end alone."""
+    model = nn.ModuleDict({"a[0]": nn.Linear(2, 2, bias=False), "deep" * 40: nn.Linear(2, 2, bias=False)}).bfloat16()
+    found = list(model_leaves("model", model, lambda name: False))
+    for leaf, region in zip(found, regions(found), strict=True):
+        (pattern,) = re.findall(r'kept_dtype=\{"(.*)": torch.float32\}', hint(f'"{region.name}" is BF16, was F32'))
+        assert kept_dtypes(found, {pattern: torch.float32}) == {leaf.name: torch.float32}
+
+
+def test_a_type_of_which_torch_knows_no_limits() -> None:
+    """Two numbers in a byte: it stays as it is, also where others are to be converted."""
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("this torch has no float4")
+    model = nn.Linear(2, 2).bfloat16()
+    model.register_buffer("packed", torch.zeros(4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2))
+    found = list(model_leaves("model", model, lambda name: False))
+    assert kept_dtypes(found, {}) == {}
+    assert kept_dtypes(found, {"model.weight": torch.float32}) == {"model.weight": torch.float32}
+    with pytest.raises(Invalid, match=r"model\.packed is float4_e2m1fn_x2 here, and float32 does not hold"):
+        kept_dtypes(found, {"model.*": torch.float32})
+    with pytest.raises(Invalid, match=r"model\.weight is bfloat16 here, and float4_e2m1fn_x2 does not hold"):
+        kept_dtypes(found, {"model.weight": torch.float4_e2m1fn_x2})
 
 
 @pytest.mark.parametrize(
@@ -162,3 +188,55 @@ def test_killed(daemon: Daemon, tmp_path: Path) -> None:
         assert ("RESUMED asked 4" in out) == (kill > 0), out
     assert len(ends[0]) == 1
     assert ends[0] == ends[1]
+
+
+LARGE = """
+import os, signal, sys
+import torch, replicad
+from torch import nn
+
+mark = sys.argv[1]
+again = os.path.exists(mark)
+model = nn.Linear(2, 2)
+nn.init.constant_(model.weight, 1e6)
+if again:
+    model.half()
+session = replicad.Session(model=model, kept_dtype={"model.*": torch.float32} if again else None)
+try:
+    session.resume()
+except replicad.Mismatch as err:
+    os.write(1, f"REFUSED {err}\\n".encode())
+    raise
+with session.step():
+    model.weight.data.add_(1)
+session.commit()
+open(mark, "w").close()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_too_large(daemon: Daemon, tmp_path: Path) -> None:
+    """What would be infinite here is not loaded as if it had been rounded."""
+    job = daemon.run(LARGE, str(tmp_path / "mark"))
+    job.until(r"REFUSED kept_dtype: model.weight has finite values in the copy that are too large for float16")
+    job.kill()
+
+
+def test_tied_over_two_models() -> None:
+    """They are one tensor in the copies, with stages and without: a job that was begun without goes on."""
+    a, b = nn.Linear(2, 2).bfloat16(), nn.Linear(2, 2).bfloat16()
+    b.weight = a.weight
+    objects = Objects({"model": {"a": a, "b": b}}, lambda name: False, False)
+    kept = kept_dtypes(objects.leaves, {"model.*": torch.float32})
+    tables = [[r.name for r in regions(Staging(objects.leaves, always, of).leaves)] for always, of in ((False, {}), (True, {}), (False, kept))]
+    assert tables == [["model.a.weight", "model.a.bias", "model.b.bias"]] * 3
+    staging = Staging(objects.leaves, False, kept)
+    staging.all()
+    with torch.no_grad():
+        was = a.weight.clone()
+        a.weight.zero_()
+    staging.back(1)
+    assert a.weight.equal(was)
+    untied = {"model": {"a": nn.Linear(2, 2).bfloat16(), "b": nn.Linear(2, 2).bfloat16()}}
+    with pytest.raises(Mismatch, match=r"model\.b\.weight is bfloat16 \(2, 2\), trained, was bfloat16 \(2, 2\), trained, the same as model\.a\.weight"):
+        objects.replaced(untied)

@@ -231,7 +231,7 @@ def test_a_seed_sequence_that_cannot_be_kept_is_named(caplog):
     class Own(np.random.SeedSequence):
         pass
 
-    for name, seed in {"own": Own(5), "text": ["0x12"], "huge": np.random.SeedSequence(5, pool_size=2048)}.items():
+    for name, seed in {"own": Own(5), "text": ["0x12"], "huge": np.random.SeedSequence(5, pool_size=2048), "long": 2**20000}.items():
         g = np.random.default_rng(seed)
         rng.add(name, g)
         assert f"{name!r}: its seed sequence" in caplog.records[-1].getMessage()

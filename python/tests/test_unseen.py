@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -557,3 +558,20 @@ def test_counters_in_parameter_groups_begin_where_they_did() -> None:
     group = optimizer.param_groups[0]
     assert (group["k"], group["betas"], float(group["scale"]), "seen" in group) == (0, (0.9, 0.99), 1.0, False)
     assert group["scale"] is scale
+
+
+def test_an_optimizer_whose_state_is_a_mapping_of_its_own() -> None:
+    """It is looked at as any other: tensors that come later are refused by name."""
+
+    class State(UserDict[Any, Any]):
+        def __getitem__(self, key: Any) -> Any:
+            return self.data.setdefault(key, {})
+
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer.state = State()  # type: ignore[assignment]
+    trained = Trained(Objects({"model": model, "optimizer": optimizer}, lambda name: False, False), [])
+    trained.check()
+    optimizer.state[model.weight]["late"] = torch.zeros(2)
+    with pytest.raises(Mismatch, match=r"optim\.model\.weight\.late was not there"):
+        trained.check()

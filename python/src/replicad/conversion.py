@@ -28,9 +28,15 @@ _FINER = "To go on with finer values than the copy has begin a new job from its 
 
 
 def holds(kept: torch.dtype, live: torch.dtype) -> bool:
-    """Whether a floating-point type has every value of another one: as fine steps, as large and as small numbers."""
-    k, x = torch.finfo(kept), torch.finfo(live)
-    return k.eps <= x.eps and k.max >= x.max and k.smallest_normal * k.eps <= x.smallest_normal * x.eps
+    """Whether a floating-point type has every value of another one: as fine steps, as large and as small numbers. Of types that daemons have
+    no name for none has another's: they may lack -0 or infinity."""
+    if kept not in _TYPES.values():
+        return kept == live
+    try:
+        k, x = torch.finfo(kept), torch.finfo(live)
+        return k.eps <= x.eps and k.max >= x.max and k.smallest_normal * k.eps <= x.smallest_normal * x.eps
+    except NotImplementedError:  # two numbers in a byte
+        return False
 
 
 def kept_dtypes(leaves: Iterable[Leaf], asked: Mapping[str, torch.dtype]) -> dict[str, torch.dtype]:
@@ -46,18 +52,22 @@ def kept_dtypes(leaves: Iterable[Leaf], asked: Mapping[str, torch.dtype]) -> dic
             raise Invalid(f"kept_dtype: {pattern!r}: want a floating-point torch.dtype, not {kept!r}")
     found = [x for x in leaves if x.local.dtype.is_floating_point]
     for pattern in asked:
-        if not any(fnmatchcase(x.name, pattern) for x in found):
+        if not any(_fits(x.name, pattern) for x in found):
             first = f"; the first is {found[0].name!r}" if found else ""
             raise Invalid(f"kept_dtype: no floating-point tensor of this session has a name like {pattern!r}{first}")
     out = {}
     for leaf in found:
         live = leaf.local.dtype
-        kept = next((asked[pattern] for pattern in asked if fnmatchcase(leaf.name, pattern)), live)
+        kept = next((asked[pattern] for pattern in asked if _fits(leaf.name, pattern)), live)
         if not holds(kept, live):
             raise Invalid(f"kept_dtype: {leaf.name} is {name(live)} here, and {name(kept)} does not hold all of its values: its copies would be rounded at each step. {_FINER}")
         if kept != live:
             out[leaf.name] = kept
     return out
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def hint(refusal: str) -> str:
@@ -68,7 +78,9 @@ def hint(refusal: str) -> str:
         return ""
     if not holds(kept, live):
         return f". {_FINER}"
-    return f'. To have the copy\'s values rounded at load: Session(kept_dtype={{"{found["name"]}": {kept}}}), or a pattern of names (docs/pytorch.md)'
+    end = re.fullmatch(r"[0-9a-f]{16}~(.*)", found["name"])  # of a long name, which nothing but the end is known of here
+    pattern = f"*{end[1]}" if end else found["name"]
+    return f'. To have the copy\'s values rounded at load: Session(kept_dtype={{"{pattern}": {kept}}}), or a pattern of names (docs/pytorch.md)'
 
 
 def name(dtype: torch.dtype) -> str:

@@ -220,9 +220,17 @@ def _unlike(old: list[Leaf], new: list[Leaf]) -> Iterator[str]:
     have, now = ({x.name: x for x in leaves} for leaves in (old, new))
     yield from (f"{name} is missing" for name in have if name not in now)
     yield from (f"{name} is new" for name in now if name not in have)
+    was_tied, tied = _tied(old), _tied(new)
     for name, a in have.items():
-        if (b := now.get(name)) is not None and _like(a) != _like(b):
-            yield f"{name} is {_like(b)}, was {_like(a)}"
+        if (b := now.get(name)) is not None and (before := _like(a) + was_tied[name]) != (after := _like(b) + tied[name]):
+            yield f"{name} is {after}, was {before}"
+
+
+def _tied(leaves: list[Leaf]) -> dict[str, str]:
+    """What to say of each tensor that lies where one before it does (weights that two models share), by name."""
+    first: dict[Any, str] = {}
+    at = {x.name: (x.local.device, x.local.data_ptr() or x.name) for x in leaves}
+    return {name: "" if (other := first.setdefault(place, name)) == name else f", the same as {other}" for name, place in at.items()}
 
 
 def _like(leaf: Leaf) -> str:

@@ -43,7 +43,7 @@ class Places:
         return len(now) == len(self._had) and all(map(operator.is_, now, self._had))
 
     def _take(self, tree: Mapping[Any, Any]) -> None:
-        if all(v is None or isinstance(v, (torch.Tensor, dict)) for v in tree.values()):
+        if isinstance(tree, dict) and all(v is None or isinstance(v, (torch.Tensor, dict)) for v in tree.values()):
             self._dicts.append(tree)
             for v in tree.values():
                 if isinstance(v, dict):

@@ -258,7 +258,7 @@ def _seeds(sequence: Any) -> bytes | None:
     try:
         entropy = operator.index(s["entropy"]) if not hasattr(s["entropy"], "__iter__") else list(_numbers(s["entropy"]))
         payload = codec.seeds(entropy, s["n_children_spawned"], s["pool_size"], list(_numbers(s["spawn_key"])))
-    except TypeError:
+    except (TypeError, ValueError):  # text, and numbers of more digits than python writes
         return None
     return None if codec.fault(codec.L_SEEDS, payload) else payload
 

@@ -235,7 +235,8 @@ class Session:
 
         It waits until every rank is there; where the state came from is in the result's ``source``. It is called once
         before the loop, and again after :class:`replicad.Fenced` by those who stay in the process. :class:`Timeout` after ``timeout`` seconds (None: never),
-        :class:`Mismatch` where this program has another state than the job, by name, :class:`Outlived` for a model whose process groups were taken down,
+        :class:`Mismatch` where this program has another state than the job, or values of the copy are too large for the type here, by name,
+        :class:`Outlived` for a model whose process groups were taken down,
         :class:`Scattered` where ranks that had met before have to meet again, :class:`Stopped` when the job has ended.
         """
         self._check()
@@ -261,6 +262,7 @@ class Session:
                 self._rank.load()
                 self._layout.check()
                 self._staging.back(order.step)
+                self._say_overflown()
                 reshard(self._objects.models.values())
                 self._apply()
                 self._objects.drop_gradients()
@@ -296,6 +298,15 @@ class Session:
         self._watch.resumed()
         self._resumed.set()
         return Resumed(order, source)
+
+    def _say_overflown(self) -> None:
+        if names := self._staging.overflown:
+            more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+            here = ", ".join(sorted({conversion.name(x.local.dtype) for x in self._staging.live if x.name in set(names)}))
+            raise Mismatch(
+                f"kept_dtype: {', '.join(names[:4])}{more} has finite values in the copy that are too large for {here}: load them as the type that they are kept in, "
+                "or as one that has as large values (bfloat16 for float32)"
+            )
 
     def _say_converted(self) -> None:
         for (kept, live), names in self._staging.converted.items():

@@ -36,6 +36,7 @@ class Staging:
         self._streams: dict[torch.device, Any] = {}
         self._events: list[Any] = []
         self.step = -1  # the step whose window tensors the stages hold
+        made: dict[tuple[Any, ...], torch.Tensor] = {}  # weights that two models share have one stage, as they are registered once without
         for leaf in leaves:
             t = leaf.local
             if t.device.type == "cpu" and not always and leaf.name not in kept:
@@ -43,7 +44,11 @@ class Staging:
                 self.fixed.append(leaf)
                 continue
             pinned = t.device.type == "cuda"
-            stage = torch.empty_strided(t.shape, t.stride(), dtype=kept.get(leaf.name, t.dtype), device="cpu", pin_memory=pinned)
+            dtype = kept.get(leaf.name, t.dtype)
+            same = (t.device, t.data_ptr() or leaf.name, t.dtype, t.shape, t.stride(), dtype, leaf.changes, leaf.private)
+            stage = made.get(same)
+            if stage is None:
+                stage = made[same] = torch.empty_strided(t.shape, t.stride(), dtype=dtype, device="cpu", pin_memory=pinned)
             self._live.append(leaf)
             self._stage.append(stage)
             self.leaves.append(replace(leaf, tensor=stage))
@@ -64,6 +69,15 @@ class Staging:
             if stage.dtype != leaf.local.dtype:
                 out.setdefault((stage.dtype, leaf.local.dtype), []).append(leaf.name)
         return out
+
+    @property
+    def overflown(self) -> list[str]:
+        """The names of tensors that are infinite, or no number, where their copies have a number: one too large for the tensors' own type."""
+        return [
+            leaf.name
+            for leaf, stage in zip(self._live, self._stage, strict=True)
+            if stage.dtype != leaf.local.dtype and not bool((leaf.local.to("cpu", stage.dtype).isfinite() | ~stage.isfinite()).all())
+        ]
 
     @property
     def on_device(self) -> bool:
