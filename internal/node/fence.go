@@ -225,7 +225,7 @@ func (lj *localJob) useful(a *arenaRef) bool {
 	return false
 }
 
-// stopRank tells a rank to exit: once.
+// stopRank tells a rank to exit: once, but who left as often as they ask.
 func (m *member) stopRank(lj *localJob, lr *localRank, why string) {
 	key := orderKey{lj.job.Epoch, wire.OrderStop}
 	if lr.peer == nil || lr.ordered == key {

@@ -346,7 +346,7 @@ func TestSupersededRankIsStoppedAndItsArenaKept(t *testing.T) {
 	}
 }
 
-// The end of a job says BYE to who left, stops who did not, and gives everything up once the processes are gone.
+// The end of a job says BYE to who left, as often as they ask, stops who did not, and gives everything up once the processes are gone.
 func TestEndedJobIsGivenUp(t *testing.T) {
 	d := newDesk(t)
 	job := newJob()
@@ -362,6 +362,12 @@ func TestEndedJobIsGivenUp(t *testing.T) {
 	d.reconcile(lj)
 	if h, _ := ends[0].reads(); h.Type != wire.MBye || h.Request != 42 {
 		t.Errorf("who left reads %+v, want BYE", h)
+	}
+	d.reconcile(lj)
+	ends[0].quiet(left.peer)
+	d.handleSession(session.Leave{Peer: left.peer, Header: wire.RankHeader{Request: 43}}) // BYE came between two slices of its wait
+	if h, _ := ends[0].reads(); h.Type != wire.MBye || h.Request != 43 {
+		t.Errorf("who asks again reads %+v, want BYE", h)
 	}
 	if h, _ := ends[1].reads(); h.Type != wire.MFence {
 		t.Errorf("who trains reads %+v, want the fence", h)

@@ -118,6 +118,9 @@ func (m *member) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 			ev.Peer.Send(wire.RankHeader{Type: wire.MPaused, Request: ev.Header.Request, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}, nil) //nolint:errcheck // a dead peer is Gone
 		}
 	case session.Leave:
+		if lr.left && lj.job.Phase == replica.Ended {
+			lr.ordered = orderKey{} // a rank waits in slices, and asks in each: the answer came between two of them
+		}
 		lr.left, lr.leaveTo = true, ev.Header.Request
 		m.reconcile(lj)
 	}

@@ -1,4 +1,6 @@
 /* main.c: runs every test, or those whose name contains the argument. Run in libreplicad/. */
+#include <unistd.h>
+
 #include "harness.h"
 
 rp_error failure;
