@@ -10,7 +10,7 @@ the tensor's own: a restart is then as exact as without.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 import torch
@@ -18,7 +18,7 @@ import torch
 from .errors import Invalid
 from .tensors import Leaf
 
-__all__ = ["hint", "holds", "kept_dtypes", "name"]
+__all__ = ["hint", "holds", "kept_dtypes", "name", "rounded", "too_large"]
 
 #: Floating-point types by the names that daemons have for them, safetensors'.
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
@@ -81,6 +81,25 @@ def hint(refusal: str) -> str:
     end = re.fullmatch(r"[0-9a-f]{16}~(.*)", found["name"])  # of a long name, which nothing but the end is known of here
     pattern = f"*{end[1]}" if end else found["name"]
     return f'. To have the copy\'s values rounded at load: Session(kept_dtype={{"{pattern}": {kept}}}), or a pattern of names (docs/pytorch.md)'
+
+
+def rounded(converted: Mapping[tuple[torch.dtype, torch.dtype], list[str]]) -> Iterator[str]:
+    """What is logged of a load: ``converted`` has the names of tensors by the type of their copies and their own."""
+    for (kept, live), names in converted.items():
+        more = ", ..." if len(names) > 8 else ""
+        yield f"{len(names)} tensors are {name(kept)} in the copies and {name(live)} here, as kept_dtype asks: rounded at load ({', '.join(names[:8])}{more})"
+
+
+def too_large(overflown: Mapping[str, torch.dtype]) -> str:
+    """Why a load is refused whose values are too large for the tensors' own types, which ``overflown`` has by name; empty if there are none."""
+    if not overflown:
+        return ""
+    names, here = list(overflown), ", ".join(sorted(set(map(name, overflown.values()))))
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return (
+        f"kept_dtype: {', '.join(names[:4])}{more} has finite values in the copy that are too large for {here}: load them as the type that they are kept in, "
+        "or as one that has as large values (bfloat16 for float32)"
+    )
 
 
 def name(dtype: torch.dtype) -> str:

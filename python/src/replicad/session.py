@@ -262,7 +262,8 @@ class Session:
                 self._rank.load()
                 self._layout.check()
                 self._staging.back(order.step)
-                self._say_overflown()
+                if why := conversion.too_large(self._staging.overflown):
+                    raise Mismatch(why)
                 reshard(self._objects.models.values())
                 self._apply()
                 self._objects.drop_gradients()
@@ -290,7 +291,8 @@ class Session:
         self._carried = Carried(())
         self._rank.met = None  # the gathering has its epoch
         if source != "fresh":
-            self._say_converted()
+            for text in conversion.rounded(self._staging.converted):
+                log.warning("replicad: step %d: %s", order.step, text)
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
         self.order = order
         there = dist.is_available() and dist.is_initialized()
@@ -298,27 +300,6 @@ class Session:
         self._watch.resumed()
         self._resumed.set()
         return Resumed(order, source)
-
-    def _say_overflown(self) -> None:
-        if names := self._staging.overflown:
-            more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-            here = ", ".join(sorted({conversion.name(x.local.dtype) for x in self._staging.live if x.name in set(names)}))
-            raise Mismatch(
-                f"kept_dtype: {', '.join(names[:4])}{more} has finite values in the copy that are too large for {here}: load them as the type that they are kept in, "
-                "or as one that has as large values (bfloat16 for float32)"
-            )
-
-    def _say_converted(self) -> None:
-        for (kept, live), names in self._staging.converted.items():
-            log.warning(
-                "replicad: step %d: %d tensors are %s in the copies and %s here, as kept_dtype asks: rounded at load (%s%s)",
-                self._at,
-                len(names),
-                conversion.name(kept),
-                conversion.name(live),
-                ", ".join(names[:8]),
-                ", ..." if len(names) > 8 else "",
-            )
 
     def rest(self) -> None:
         """Says that this rank has stopped, without waiting for what comes next: the daemons plan the next epoch, and copy live

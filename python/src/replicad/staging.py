@@ -71,13 +71,13 @@ class Staging:
         return out
 
     @property
-    def overflown(self) -> list[str]:
-        """The names of tensors that are infinite, or no number, where their copies have a number: one too large for the tensors' own type."""
-        return [
-            leaf.name
+    def overflown(self) -> dict[str, torch.dtype]:
+        """The tensors that are infinite, or no number, where their copies have a number, one too large for the tensors' own type: that type, by name."""
+        return {
+            leaf.name: leaf.local.dtype
             for leaf, stage in zip(self._live, self._stage, strict=True)
             if stage.dtype != leaf.local.dtype and not bool((leaf.local.to("cpu", stage.dtype).isfinite() | ~stage.isfinite()).all())
-        ]
+        }
 
     @property
     def on_device(self) -> bool:
