@@ -30,6 +30,7 @@ from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Outlived, Refuse
 from .explain import Explanation, explain
 from .feasible import Feasible, feasible
 from .layout import Layout, sharded
+from .live import Live
 from .objects import Objects
 from .offload import Offload
 from .optimizers import Carried, part
@@ -39,7 +40,7 @@ from .region import Region
 from .staging import Staging
 from .state import Capsule, regions
 from .trained import Trained
-from .watch import Watch, digest
+from .watch import Watch
 from .wrappers import reshard, taken_down
 
 __all__ = ["Resumed", "Session"]
@@ -126,7 +127,6 @@ class Session:
         self._closed = self._left = False
         self._inside: object = None  # the step that is open: none, or a mark of its own
         self._entering = False
-        self._own: bytes | None = None
         self._rebound = False  # since the last resume
         self._modes: list[bool] | None = None  # of the models' modules, at the end of the last step
         self._carried = Carried(())
@@ -147,6 +147,7 @@ class Session:
         self._after = Capsule("replicad.own.window", True, "window", lambda: self._objects.after()) if self._objects.has_after else None
         self._watch = Watch([c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, debug, self._after is not None)
         self._rank = connection or Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
+        self._live = Live(self._rank, self._staging)
         self._orders = Orders(self._rank)
         self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
         try:
@@ -182,7 +183,7 @@ class Session:
         if new.leaves is not self._objects.leaves:
             self._layout.replaced(sharded(self._rank.world, new))
             if self._at >= 0 and not self._orders.resting:  # what the session has said is good is in the old tensors; the new ones are of no step
-                self._settle_stages()
+                self._settle()
                 self._rank.freeze_good()
             self._staging.bind(new.leaves)
             self._modes = None
@@ -248,7 +249,7 @@ class Session:
         if not self._rank.attached:
             self._attach()
         elif not self._orders.resting and not self._rebound:
-            self._settle_stages()
+            self._settle()
         self._watch.reset()
         while True:
             try:
@@ -287,7 +288,8 @@ class Session:
             # a further fault: another order will come
         source = "fresh" if self._fresh and order.step == 0 else order.source
         self._at = order.step
-        self._fresh, self._torn, self._own, self._rebound = False, -1, None, False
+        self._fresh, self._torn, self._rebound = False, -1, False
+        self._live.forget()
         self._carried = Carried(())
         self._rank.met = None  # the gathering has its epoch
         if source != "fresh":
@@ -312,7 +314,7 @@ class Session:
             return
         self._abandon()
         self._resumed.clear()
-        self._settle_stages()
+        self._settle()
         self._orders.rest()
 
     def _ungrouped(self) -> None:
@@ -335,33 +337,10 @@ class Session:
         """Whether an epoch is open for this rank, as far as it knows."""
         return self._resumed.is_set() and not self._rank.fenced
 
-    def _settle_stages(self) -> str:
-        """Before the rank stops: the daemon may ask for a copy of the live state, which is taken from the stages. It returns why it
-        can't be, or nothing."""
-        with self._rank._stage_lock:
-            if not self._staging or self._staging.step == self._at or self._torn >= 0:
-                return ""
-            try:
-                self._staging.mark()
-                self._to_stages(self._at)
-            except (RuntimeError, Error) as err:  # the device is gone: what it held can't be vouched for
-                log.warning("replicad: the state of step %d can't be read from the device: %s", self._at, err)
-                self._rank.freeze_good()
-                return str(err)
-        return ""
-
-    def _stage(self, step: int) -> None:
-        """On the worker's thread, before what is armed is copied."""
-        if step > self._staging.step:
-            with contextlib.suppress(Error):  # frozen meanwhile: the capture is not to be
-                self._to_stages(step)
-
-    def _to_stages(self, step: int) -> None:
-        """The step that has ended, which may be copied then."""
-        self._staging.window(step)
-        if self._staging.on_device:
-            self._rank.set_good(step)
-        self._rank.staged(step)
+    def _settle(self) -> None:
+        """Before the rank stops: the daemon may ask for a copy of the live state."""
+        if self._torn < 0:
+            self._live.settle(self._at)
 
     def _table(self) -> list[Region]:
         capsules = [c.region for c in (self._shared, self._before, self._after) if c is not None]
@@ -371,7 +350,7 @@ class Session:
         try:
             self._rank.register(self._table())
             if self._staging:
-                self._rank._stage = self._stage
+                self._rank._stage = self._live.bring
             self._rank.attach()
         except Refused as err:
             if "geometry" in str(err):
@@ -412,7 +391,7 @@ class Session:
             self._watch.samples(own["data"])
             generators = own["rng"]
             self._staging.small()
-            self._own = None if self._rank.step_enter(step, timeout) else self._own_now()
+            self._live.enter(step, timeout)
             self._inside = mark = object()
         finally:
             self._entering = False
@@ -426,8 +405,7 @@ class Session:
             self._trained.kept = self._shared.write()["trained"]
             if self._after is not None:
                 self._after.write()
-            self._staging.mark()
-            self._rank.step_exit(step, updated=updated, good=not self._staging.on_device, staged=not self._staging)
+            self._live.exit(step, updated=updated)
             self._at = step
             self._carried = Carried(() if updated else self._objects.optimizers.values())
             self._modes = self._objects.modes()
@@ -485,19 +463,8 @@ class Session:
         and training may go on. A rank that never calls it is taken for a hang like any that stands still.
         """
         self._between("commit")
-        self._staged("commit")
-        self._rank.commit(self._at, timeout, unchanged=self._own == self._own_now())
+        self._live.commit(self._at, timeout)
         return self._at
-
-    def _own_now(self) -> bytes:
-        """A digest of what is this rank's own and may have changed since the step's copy was due: the rest of it is in capsules and
-        stages, which are written when a step begins. ``_own`` is the one of the step that found no room for that copy."""
-        return b"".join(digest(x.local) for x in self._staging.fixed if x.private)
-
-    def _staged(self, what: str) -> None:
-        """For what copies the live step: staged tensors must be in their stages. If the copy is armed, the worker brings them there."""
-        if not self._rank.armed(self._at) and (why := self._settle_stages()):
-            raise Canceled(f"{what}: the state of step {self._at} can't be read from the device: {why}")
 
     @contextmanager
     def offload(self, timeout: float = 60.0) -> Iterator[int]:
@@ -509,9 +476,9 @@ class Session:
         self._between("offload")
         if not self._staging:
             raise SessionState("offload: every tensor lies in host memory where it was registered, and can't move: make the session with staging=True")
-        self._staged("offload")
+        self._live.ready(self._at, "offload")
         with contextlib.suppress(Canceled):  # it has no private part; nothing is being copied all the same
-            self._rank.seal(self._at, timeout, unchanged=self._own == self._own_now())
+            self._live.seal(self._at, timeout)
         self._moving = True  # a restart is raised in the block, not while memory is on its way
         try:
             self._offloaded = offloaded = Offload(self._staging)
@@ -523,7 +490,7 @@ class Session:
                 self._moving = True
                 offloaded.back()
                 self._offloaded = None
-                self._own = None  # the stages of what is the rank's own are no longer those of the step's beginning
+                self._live.forget()
         finally:
             self._moving = False
 
@@ -564,10 +531,10 @@ class Session:
         self._outside("leave")
         self._whole()
         if not self._left:
-            self._settle_stages()
+            self._settle()
             if self._at >= 0:
                 with contextlib.suppress(Canceled, Timeout):  # copied, it is compared with the others', and can be the one that all go back to
-                    self._rank.seal(self._at, SEAL if timeout is None else min(SEAL, timeout), unchanged=self._own == self._own_now())
+                    self._live.seal(self._at, SEAL if timeout is None else min(SEAL, timeout))
             self._rank.leave(timeout)
             self._left = True
 
