@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from conftest import Daemon
-from replicad import Mismatch, rng
+from replicad import Mismatch, Unsupported, rng
 from replicad.data import Loader
 from replicad.objects import Objects
 from replicad.optimizers import materialise
@@ -575,3 +575,14 @@ def test_an_optimizer_whose_state_is_a_mapping_of_its_own() -> None:
     optimizer.state[model.weight]["late"] = torch.zeros(2)
     with pytest.raises(Mismatch, match=r"optim\.model\.weight\.late was not there"):
         trained.check()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_a_scripted_model() -> None:
+    """It takes no hooks, by which a session sees the next step begin; inside of an eager module it is as good as any."""
+    scripted = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
+    with pytest.raises(Unsupported, match=r"model: a module of torch\.jit\.script takes no hooks: register an eager module that has it inside"):
+        Objects({"model": scripted}, lambda name: False, False)
+    kept = Objects({"model": torch.nn.Sequential(scripted, torch.nn.Linear(2, 1))}, lambda name: False, False)
+    assert [x.name for x in kept.leaves][:2] == ["model.0.0.weight", "model.0.0.bias"]
+    assert [m.register_forward_pre_hook(lambda *_: None) for m in kept.modules()]

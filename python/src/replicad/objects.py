@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from . import rng
 from .capsule import Opaque
-from .errors import Invalid, Mismatch, SessionState
+from .errors import Invalid, Mismatch, SessionState, Unsupported
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
 from .wrappers import on_groups, reshard
 
@@ -77,6 +77,8 @@ class Objects:
         for name, model in self.models.items():
             if not isinstance(model, torch.nn.Module):
                 raise Invalid(f"{name}: want a torch.nn.Module, or a list or dict of them, not {_kind(model)}")
+            if isinstance(model, torch.jit.RecursiveScriptModule):  # type: ignore[attr-defined]
+                raise Unsupported(f"{name}: a module of torch.jit.script takes no hooks: register an eager module that has it inside (nn.Sequential(it), say), and call that")
         for name, o in self.optimizers.items():
             if not (hasattr(o, "param_groups") and hasattr(o, "state")):
                 raise Invalid(f"{name}: want a torch.optim.Optimizer, or a list or dict of them, not {_kind(o)}")

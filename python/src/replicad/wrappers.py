@@ -19,7 +19,8 @@ def clean(model: torch.nn.Module, name: str) -> str:
     for part in name.split("."):
         if part not in ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module") and not (part == "module" and _wraps(at)):
             kept.append(part)
-        at = at if (inner := at._modules.get(part)) is None else inner  # the last part may be a tensor's
+        if part in at._modules and (inner := at._modules[part]) is not None:  # the last part may be a tensor's; a scripted module's have no get()
+            at = inner
     return ".".join(kept)
 
 
