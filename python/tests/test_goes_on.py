@@ -260,3 +260,114 @@ def test_who_is_freed_from_a_collective_of_such_a_model_ends_too(daemon: Daemon)
     out = daemon.run(GROUPED, "fsdp", world=2, flags=("--groups", "auto")).done()
     assert sorted(re.findall(r"^RUN (.*)$", out, re.M)) == ["1 from 0"] * 2 + ["1 from 3"] * 2, out
     assert out.count("Outlived: resume: model hangs on process groups") == 1, out
+
+
+BLOCK = """
+import os, sys, time
+import torch
+import replicad
+
+how = sys.argv[1]
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+session = replicad.Session(model=model, optimizer=optimizer)
+if how == "outside":
+    print("RESUMED", int(session.resume()), flush=True)
+
+
+@replicad.inprocess.wrap(session)
+def train(call):
+    print("RUN", call.runs, flush=True)
+    if how == "early" and call.runs > 1:
+        os.mkdir(os.path.dirname(__file__))  # as a program does that was never run twice
+    start = session.at if how == "outside" else session.resume()
+    for step in range(start + 1, 7):
+        model(torch.ones(2, 4)).sum().backward()
+        with session.step():
+            optimizer.step()
+        if step == 3:
+            session.commit()
+            if start == 0 and (how != "outside" or session.rank.number == 0):
+                raise RuntimeError("once")
+            while start == 0:
+                time.sleep(0.01)  # as in a collective that the other never comes to
+    session.leave()
+    if how == "late":
+        raise ValueError("after the end")
+
+
+train()
+session.close()
+"""
+
+
+def test_a_block_that_fails_before_it_resumes_gets_a_new_process(daemon: Daemon) -> None:
+    """It was run again for ever, without a word, and all others waited."""
+    job = daemon.run(BLOCK, "early")
+    job.done()
+    out = "\n".join(job.out.seen)
+    assert re.findall(r"^RUN (.*)$", out, re.M) == ["1", "2", "3", "4", "1"], out
+    assert out.count("replicad: the block failed on rank 0") == 4, out
+    assert "the block failed 3 times in a row before session.resume() had returned in it, so this process ends" in out
+    assert "FileExistsError" in out
+
+
+def test_a_session_that_was_resumed_outside_of_the_block(daemon: Daemon) -> None:
+    """The first run is as good as any: a peer's fault ends it. The next lacks its resume."""
+    job = daemon.run(BLOCK, "outside", world=2)
+    job.done()
+    out = "\n".join(job.out.seen)
+    assert sorted(re.findall(r"^RESUMED (.*)$", out, re.M)) == ["0", "0", "3", "3"], out
+    assert sorted(re.findall(r"^RUN (.*)$", out, re.M)) == ["1"] * 4 + ["2", "2", "3", "3", "4", "4"], out
+    assert "SessionState: a step before resume, after this rank has stopped: call session.resume() first, inside of the block where one is run again" in out
+
+
+def test_what_a_block_raises_after_leave_is_the_programs(daemon: Daemon) -> None:
+    job = daemon.run(BLOCK, "late")
+    job.wait()
+    out = str(job.out)
+    assert re.findall(r"^RUN (.*)$", out, re.M) == ["1", "2"], out
+    assert "ValueError: after the end" in out and "Stopped" not in out, out
+
+
+CLEANS = """
+import time
+import torch
+import replicad
+
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+session = replicad.Session(model=model, optimizer=optimizer)
+
+
+@replicad.inprocess.wrap(session)
+def train(call):
+    start = session.resume()
+    try:
+        for step in range(start + 1, 4):
+            model(torch.ones(2, 4)).sum().backward()
+            with session.step():
+                optimizer.step()
+            if step == 2:
+                session.commit()
+                if call.runs == 1 and session.rank.number == 0:
+                    raise RuntimeError("once")
+                while call.runs == 1:
+                    time.sleep(0.01)
+    finally:
+        for _ in range(20 if call.runs == 1 else 0):
+            time.sleep(0.02)  # a writer is flushed, weights are put back
+        print("CLEANED", call.runs, session.rank.number, flush=True)
+    session.leave()
+
+
+train()
+session.close()
+"""
+
+
+def test_who_is_interrupted_cleans_up_undisturbed(daemon: Daemon) -> None:
+    out = daemon.run(CLEANS, world=2).done()
+    assert sorted(re.findall(r"^CLEANED (.*)$", out, re.M)) == ["1 0", "1 1", "2 0", "2 1"], out

@@ -42,7 +42,8 @@ class Rank:
 
 
 def session(attached: bool) -> SimpleNamespace:
-    return SimpleNamespace(rank=Rank(attached), _resumed=threading.Event(), _in_step=lambda: False, rest=lambda: None)
+    resumed = threading.Event()
+    return SimpleNamespace(rank=Rank(attached), _resumed=resumed, _left=False, _in_step=lambda: False, rest=resumed.clear)
 
 
 def block(calls: list[int]) -> object:

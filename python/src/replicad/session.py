@@ -429,8 +429,9 @@ class Session:
         self._check()
         self._present(what)
         self._outside(what)
-        if self._at < 0 or self._rebound:
-            raise SessionState(f"{what} before resume{', after a rebind' if self._rebound else ''}: call session.resume() first")
+        if self._at < 0 or self._rebound or self._orders.resting:
+            after = ", after a rebind" if self._rebound else ", after this rank has stopped" if self._at >= 0 else ""
+            raise SessionState(f"{what} before resume{after}: call session.resume() first, inside of the block where one is run again")
         self._whole()
 
     def _outside(self, what: str) -> None:

@@ -31,6 +31,11 @@ __all__ = ["Call", "Restart", "wrap"]
 log = logging.getLogger("replicad.inprocess")
 T = TypeVar("T")
 
+#: So many runs in a row may fail before an epoch is open for them; then the process ends. Nobody hears of them: the epoch that their rank stopped in is closed already.
+EARLY = 3
+#: A thread that is on its way out of the block, in a ``finally`` say, is not interrupted again for so many seconds.
+CLEAN_UP = 5.0
+
 
 class Restart(Signal):
     """Raised in the training thread when the epoch is closed: the block ends and runs again."""
@@ -43,6 +48,7 @@ class Call:
         self.runs = 0  #: how often the block was begun
         self.own_faults = 0  #: how often it ended by an exception of its own
         self.last: BaseException | None = None  #: why it ended last
+        self._early = 0  # runs in a row that failed before an epoch was open for them
 
 
 class Trace:
@@ -66,7 +72,7 @@ class Trace:
 
 class Interrupter:
     """One run's fault thread: once the epoch is closed it raises :class:`Restart` in the training thread, before anything is
-    aborted, and again until the thread has come back. An exception can't be delivered to a thread that is blocked in C, so
+    aborted, and again until the thread has come back, or is on its way with what it has to clean up. An exception can't be delivered to a thread that is blocked in C, so
     the process groups are aborted next, and a thread that has not come back in time is ended with the process by the
     :class:`Watchdog`: the launcher starts another, and the arena stays.
 
@@ -84,8 +90,6 @@ class Interrupter:
         self._thread = threading.Thread(target=self._run, name="replicad-faults", daemon=True)
 
     def __enter__(self) -> Interrupter:
-        if (session := self._get()) is not None:
-            session._resumed.clear()
         self._thread.start()
         return self
 
@@ -105,7 +109,7 @@ class Interrupter:
             waited = time.monotonic() - began
             with self._lock:
                 busy = session._in_step() or _unsafe(self._target)  # it is not blocked, and comes back by itself
-                if not self._over.is_set() and not busy:
+                if not self._over.is_set() and not busy and not (waited < CLEAN_UP and _leaving(self._target)):
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), ctypes.py_object(Restart))
             if not freed and waited >= self._soft and not busy:
                 freed = True
@@ -150,6 +154,14 @@ def _unsafe(thread: int) -> bool:
     return False
 
 
+def _leaving(thread: int) -> bool:
+    """Whether a thread is handling a restart: in a ``finally``, an ``except`` or an ``__exit__`` on its way out."""
+    handled: Any = sys._current_exceptions().get(thread)
+    if isinstance(handled, tuple):  # before Python 3.12
+        handled = handled[1]
+    return handled is not None and any(isinstance(e, Restart) for e in _chain(handled))
+
+
 def wrap(
     session: Session | Callable[[], Session | None],
     *,
@@ -168,7 +180,8 @@ def wrap(
     needs a process group first). A block that fails before there is a session just fails.
     ``abort`` is what is taken down when the block ends early, ``finalize`` what is cleaned up after that, ``health`` what must
     hold for the process to go on; each replaces the default list. An error of a collective is a peer's fault if the epoch is
-    closed within ``peer_grace`` seconds; any other exception is this rank's own, and reported. ``soft`` seconds after the
+    closed within ``peer_grace`` seconds; any other exception is this rank's own, and reported. The third run in a row that fails before its
+    ``session.resume()`` has returned ends the process with what it raised: a new one takes its place. ``soft`` seconds after the
     epoch was closed a training thread that is still blocked has its process groups aborted. One that is not back after
     ``hard`` seconds is ended with its process, and so is each part that takes as long. ``trace`` names a file for a JSON
     line a phase. ``enabled=False`` runs the block once, as it is.
@@ -264,17 +277,26 @@ def _once(
         raise reason
     if not rank.attached:
         raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
+    if session._left and not isinstance(reason, Signal):
+        raise reason  # the job has ended well without what came after it
     rank.freeze_good()
     trace("ended", reason=f"{type(reason).__name__}: {reason}"[:400])
     peers = isinstance(reason, Signal) or (_of_a_collective(reason) and rank.wait_fence(peer_grace))
-    if not peers and not rank.fenced:
+    resumed = session._resumed.is_set()
+    if resumed:
+        call._early = 0
+    if not peers and not (resumed and rank.fenced):  # what ends with its epoch closed ends by that, as a rule
         call.own_faults += 1
         with watchdog.during("the report of the fault"):
             log.error("replicad: the block failed on rank %d:\n%s", rank.number, "".join(traceback.format_exception(reason)))
-            try:
-                rank.fail("".join(traceback.format_exception_only(reason)).strip())
-            except Error as err:
-                log.warning("replicad: the daemon did not hear of this fault: %s", err)
+            _report(rank, reason)
+    if not resumed and not isinstance(reason, Signal):
+        call._early += 1
+        if call._early == EARLY:
+            log.error("replicad: the block failed %d times in a row before session.resume() had returned in it, so this process ends: a new one may get further", EARLY)
+            watchdog.last()
+            _run("abort", down, watchdog, trace)
+            raise reason
     loaders = iterators()  # held, so that waiting for their workers is left to ``down``: the other ranks wait for the rest alone
     with watchdog.during("what the block leaves behind"):
         for seen in _chain(reason):
@@ -286,6 +308,15 @@ def _once(
     _run("abort", down, watchdog, trace)
     del loaders
     return False, None
+
+
+def _report(rank: Any, reason: BaseException) -> None:
+    """Tells the daemon of an own fault. One of a rank that has stopped is none of any epoch."""
+    if not rank.fenced:
+        try:
+            rank.fail("".join(traceback.format_exception_only(reason)).strip())
+        except Error as err:
+            log.warning("replicad: the daemon did not hear of this fault: %s", err)
 
 
 def _of_a_collective(err: BaseException) -> bool:
