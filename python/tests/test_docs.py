@@ -21,6 +21,7 @@ DOCS = ROOT / "docs"
 #: A page's programs (a block whose first line is "# NAME.py"), and what the last line of the output of its commands says.
 PAGES = {
     "pytorch.md": ["step 50 loss"],
+    "loops.md": ["epoch 5, best 0.9", "noticed {}"],
     "inprocess.md": ["at step 50 in run 2"],
     "adapters.md": ["step 30 loss"],
     "sharded.md": ["at step 30"],
