@@ -67,6 +67,7 @@ type launcher struct {
 	children  map[replica.Rank]*child         // running ones
 	warm      []*child                        // those that wait for a rank
 	warmAt    time.Time                       // not before it is another one started
+	vain      int                             // how many times in a row such ended by themselves before they were needed
 	dismissed map[*child]bool                 // killed because they would not take one
 	ended     map[replica.Rank]wire.RunExited // reported, and again after each reconnect until the rank is started anew
 	exits     chan exited
@@ -217,7 +218,7 @@ func (l *launcher) onStart(s wire.RunStart) {
 	l.opt.Logf("rank %d: process %d runs", s.Rank, c.pid())
 	l.send(wire.MRunRunning, wire.RunExited{Rank: c.rank, PID: c.pid()})
 	if waited {
-		l.warmAt = time.Now().Add(warmAgain) // the cores are the recovery's first
+		l.warmAt = time.Now().Add(l.opt.warmAgain) // the cores are the recovery's first
 	}
 }
 

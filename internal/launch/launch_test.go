@@ -95,7 +95,13 @@ func (p *peer) send(typ uint16, body []byte) {
 
 func (p *peer) start(r replica.Rank, world uint32) {
 	p.t.Helper()
-	p.send(wire.MRunStart, wire.RunStart{Rank: r, World: world}.Append(nil))
+	p.startAgain(r, world, 0)
+}
+
+// startAgain asks for a rank of which so many processes ended before they attached.
+func (p *peer) startAgain(r replica.Rank, world, early uint32) {
+	p.t.Helper()
+	p.send(wire.MRunStart, wire.RunStart{Rank: r, World: world, Early: early}.Append(nil))
 }
 
 // want reads the next message, which must be of this type.

@@ -44,6 +44,8 @@ type Options struct {
 
 	Grace    time.Duration // between SIGTERM and SIGKILL; default 10 s
 	Patience time.Duration // without a daemon and without a process, before giving up; default 60 s
+
+	warmAgain time.Duration // from when a process that waits was needed, or ended by itself, to the start of the next one; default 5 s
 }
 
 // Limits that the rank protocol sets.
@@ -67,6 +69,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Grace == 0 {
 		o.Grace = 10 * time.Second
+	}
+	if o.warmAgain == 0 {
+		o.warmAgain = 5 * time.Second
 	}
 	if o.Patience == 0 {
 		o.Patience = time.Minute

@@ -18,14 +18,16 @@ import (
 // a tenth of one.
 
 // Environment of a process that waits: the descriptor that its place is written to, as one line of a JSON object of further
-// environment, and who its parent is, so that processes it starts itself don't wait too.
+// environment; what that descriptor is, since a program in between may have closed it and the number may be another file's; and
+// the launcher, so that the first Python below it waits, and processes which that one starts don't.
 const (
 	waitFD     = "REPLICAD_WAIT_FD"
+	waitPipe   = "REPLICAD_WAIT_PIPE"
 	waitParent = "REPLICAD_WAIT_PARENT"
 )
 
-// warmAgain is how long after a warm process was needed, or ended by itself, the next one is started.
-const warmAgain = 5 * time.Second
+// warmVain is how many times in a row processes may end by themselves before one is needed: then no more of them are started.
+const warmVain = 5
 
 // startWarm starts a process that waits. As start, it must run on the launcher's own thread.
 func startWarm(o Options) (*child, error) {
@@ -34,13 +36,18 @@ func startWarm(o Options) (*child, error) {
 		return nil, err
 	}
 	defer r.Close()
+	pipe, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", r.Fd()))
+	if err != nil {
+		w.Close()
+		return nil, err
+	}
 	cmd := exec.Command(o.Command[0], o.Command[1:]...)
 	for _, e := range o.Env {
 		if !strings.HasPrefix(e, "REPLICAD_") {
 			cmd.Env = append(cmd.Env, e)
 		}
 	}
-	cmd.Env = append(cmd.Env, waitFD+"=3", waitParent+"="+strconv.Itoa(os.Getpid()))
+	cmd.Env = append(cmd.Env, waitFD+"=3", waitPipe+"="+pipe, waitParent+"="+strconv.Itoa(os.Getpid()))
 	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr = []*os.File{r}, o.Stdout, o.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = o.Grace
@@ -76,13 +83,15 @@ func (c *child) become(o Options, s wire.RunStart) error {
 	return nil
 }
 
-// takeWarm makes a process that waits the rank's; nil if none can be.
+// takeWarm makes a process that waits the rank's; nil if none can be, and for a rank whose last process ended before it attached:
+// it may have been one that waited, and that it did may be why (a script in the command that Python is not executed by).
 func (l *launcher) takeWarm(s wire.RunStart) *child {
-	for len(l.warm) > 0 {
+	for s.Early == 0 && len(l.warm) > 0 {
 		c := l.warm[0]
 		l.warm = l.warm[1:]
 		err := c.become(l.opt, s)
 		if err == nil {
+			l.vain = 0
 			return c
 		}
 		l.opt.Logf("rank %d: %v", s.Rank, err)
@@ -94,14 +103,14 @@ func (l *launcher) takeWarm(s wire.RunStart) *child {
 
 // keepWarm starts processes until as many wait as are wanted.
 func (l *launcher) keepWarm(now time.Time) {
-	if l.stopping || now.Before(l.warmAt) {
+	if l.stopping || l.vain >= warmVain || now.Before(l.warmAt) {
 		return
 	}
 	for len(l.warm) < l.opt.Warm {
 		c, err := startWarm(l.opt)
 		if err != nil {
 			l.opt.Logf("a process to wait for a rank: %v", err)
-			l.warmAt = now.Add(warmAgain)
+			l.inVain(now)
 			return
 		}
 		l.warm = append(l.warm, c)
@@ -109,6 +118,19 @@ func (l *launcher) keepWarm(now time.Time) {
 		l.opt.Logf("process %d waits for a rank", c.pid())
 	}
 	l.warmAt = time.Time{}
+}
+
+// inVain counts processes that did not wait until a rank needed them: another one is started later, or none where it is always so.
+func (l *launcher) inVain(now time.Time) {
+	if !l.warmAt.IsZero() {
+		return // as others did, or were taken, a moment ago
+	}
+	if l.vain++; l.vain < warmVain {
+		l.warmAt = now.Add(l.opt.warmAgain)
+		return
+	}
+	l.opt.Logf("processes that were to wait for a rank ended by themselves %d times in a row: --warm starts no more of them, and ranks that are lost start as without it. "+
+		"Their output says why; where the command is a script, or a program that starts Python (`conda run`), let it `exec python ...`, so that Python itself waits", l.vain)
 }
 
 // warmExited takes note of the end of a process that never was a rank's; false if it was.
@@ -123,7 +145,7 @@ func (l *launcher) warmExited(c *child, status int32, now time.Time) bool {
 			c.place.Close()
 			if !l.stopping {
 				l.opt.Logf("process %d, which waited for a rank, ended with status %d", c.pid(), status)
-				l.warmAt = now.Add(warmAgain)
+				l.inVain(now)
 			}
 			return true
 		}

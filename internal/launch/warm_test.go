@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A process that waits is made the rank that the daemon asks for, and ends with the launcher if it never is one.
@@ -58,5 +59,51 @@ func TestWarmEnds(t *testing.T) {
 	}
 	if err := (Options{Socket: "s", Job: "j", World: 1, Warm: 65, Command: []string{"sh"}}).Validate(); err == nil || !strings.Contains(err.Error(), "--warm 65") {
 		t.Errorf("65 processes that wait: %v", err)
+	}
+}
+
+// A rank that was lost before it attached is started as without --warm: that it waited may be why.
+func TestWarmNotTwice(t *testing.T) {
+	d := newDaemon(t)
+	j := run(d, 1, `[ -n "$REPLICAD_WAIT_FD" ] || exit 0; read -r place <&3; exit 3`, func(o *Options) { o.Warm = 2 })
+	p := d.welcome()
+	p.start(0, 1)
+	p.running()
+	if x := p.exited(); x.Status != 3 {
+		t.Fatalf("exit %+v, want status 3 of a process that waited", x)
+	}
+	p.startAgain(0, 1, 1)
+	p.running()
+	if x := p.exited(); x.Status != 0 {
+		t.Errorf("exit %+v, want that of a process that did not wait", x)
+	}
+	p.done(0, "finished")
+	if code, err := j.wait(); code != 0 || err != nil {
+		t.Errorf("code %d, %v", code, err)
+	}
+}
+
+// Processes that end again and again instead of waiting are not started for ever, and it is said once why.
+func TestWarmInVain(t *testing.T) {
+	d := newDaemon(t)
+	j := run(d, 1, `[ -n "$REPLICAD_WAIT_FD" ] && exit 4; exit 0`, func(o *Options) { o.Warm, o.warmAgain = 1, time.Millisecond })
+	p := d.welcome()
+	const said = "--warm starts no more of them"
+	j.log.await(t, said)
+	p.start(0, 1)
+	p.running()
+	if x := p.exited(); x.Status != 0 {
+		t.Errorf("exit %+v, want that of a process that did not wait", x)
+	}
+	p.done(0, "finished")
+	if code, err := j.wait(); code != 0 || err != nil {
+		t.Errorf("code %d, %v", code, err)
+	}
+	log := j.log.String()
+	if n := strings.Count(log, said); n != 1 {
+		t.Errorf("said %d times:\n%s", n, log)
+	}
+	if n := strings.Count(log, "waits for a rank"); n != warmVain {
+		t.Errorf("%d processes were started:\n%s", n, log)
 	}
 }

@@ -207,7 +207,7 @@ func (m *member) serveLauncher(l *launcher) {
 func (m *member) startRank(lj *localJob, l *launcher, r replica.Rank) {
 	l.running[r] = time.Now()
 	delete(l.attached, r)
-	start := wire.RunStart{Rank: r, World: lj.job.Layout.World, Group: replica.NoGroup}
+	start := wire.RunStart{Rank: r, World: lj.job.Layout.World, Group: replica.NoGroup, Early: uint32(l.tries[r])}
 	if lj.job.Naming == nil {
 		start.Group, start.Groups = lj.group(r), lj.job.Layout.Groups
 	}

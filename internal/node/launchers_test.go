@@ -291,13 +291,13 @@ func TestLauncherGroups(t *testing.T) {
 	d := newDesk(t)
 	for _, job := range []*replica.Job{naming, settled} {
 		peer, end := d.session(0)
-		l := &launcher{peer: peer, running: map[replica.Rank]time.Time{}, attached: map[replica.Rank]bool{}}
+		l := &launcher{peer: peer, running: map[replica.Rank]time.Time{}, attached: map[replica.Rank]bool{}, tries: map[replica.Rank]int{1: 2}}
 		d.startRank(newLocalJob(job), l, 1)
 		_, body := end.reads()
 		start, err := wire.ParseRunStart(body)
-		want := wire.RunStart{Rank: 1, World: 2, Group: 1, Groups: []replica.GroupID{0, 1}}
+		want := wire.RunStart{Rank: 1, World: 2, Group: 1, Early: 2, Groups: []replica.GroupID{0, 1}}
 		if job == naming {
-			want = wire.RunStart{Rank: 1, World: 2, Group: replica.NoGroup}
+			want = wire.RunStart{Rank: 1, World: 2, Group: replica.NoGroup, Early: 2}
 		}
 		if err != nil || !reflect.DeepEqual(start, want) {
 			t.Errorf("started as %+v, %v; want %+v", start, err, want)

@@ -179,15 +179,17 @@ type RunStart struct {
 	Rank   replica.Rank
 	World  uint32
 	Group  replica.GroupID   // NoGroup: the process names it
+	Early  uint32            // how many of its processes here ended, in a row until now, before they attached
 	Groups []replica.GroupID // of each rank of the world, or none
 }
 
-const runStartBytes = 16
+const runStartBytes = 20
 
 // Append appends the body.
 func (r RunStart) Append(dst []byte) []byte {
 	dst = le.AppendUint32(le.AppendUint32(dst, uint32(r.Rank)), r.World)
-	dst = le.AppendUint32(le.AppendUint32(dst, uint32(r.Group)), uint32(len(r.Groups)))
+	dst = le.AppendUint32(le.AppendUint32(dst, uint32(r.Group)), r.Early)
+	dst = le.AppendUint32(dst, uint32(len(r.Groups)))
 	for _, g := range r.Groups {
 		dst = le.AppendUint32(dst, uint32(g))
 	}
@@ -199,8 +201,8 @@ func ParseRunStart(b []byte) (RunStart, error) {
 	if len(b) < runStartBytes {
 		return RunStart{}, fmt.Errorf("run start: body of %d bytes, want at least %d", len(b), runStartBytes)
 	}
-	r := RunStart{Rank: replica.Rank(le.Uint32(b)), World: le.Uint32(b[4:]), Group: replica.GroupID(le.Uint32(b[8:]))}
-	groups := le.Uint32(b[12:])
+	r := RunStart{Rank: replica.Rank(le.Uint32(b)), World: le.Uint32(b[4:]), Group: replica.GroupID(le.Uint32(b[8:])), Early: le.Uint32(b[12:])}
+	groups := le.Uint32(b[16:])
 	if groups != 0 && groups != r.World || uint64(len(b)) != runStartBytes+4*uint64(groups) {
 		return RunStart{}, fmt.Errorf("run start: body of %d bytes for %d groups of a world of %d: want none of them or one for each rank", len(b), groups, r.World)
 	}

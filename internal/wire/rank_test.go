@@ -245,7 +245,7 @@ func TestGroupsThatRanksName(t *testing.T) {
 	if _, _, err := ParseAttach(AppendAttach(nil, 3, replica.MaxRanks)); err == nil {
 		t.Error("an attach in a group that no job has is accepted")
 	}
-	for _, s := range []RunStart{{Rank: 1, World: 2, Group: replica.NoGroup}, {Rank: 1, World: 2, Group: 1, Groups: []replica.GroupID{0, 1}}} {
+	for _, s := range []RunStart{{Rank: 1, World: 2, Group: replica.NoGroup, Early: 3}, {Rank: 1, World: 2, Group: 1, Groups: []replica.GroupID{0, 1}}} {
 		if got, err := ParseRunStart(s.Append(nil)); err != nil || !reflect.DeepEqual(got, s) {
 			t.Errorf("%+v: %+v, %v", s, got, err)
 		}
@@ -255,7 +255,7 @@ func TestGroupsThatRanksName(t *testing.T) {
 			t.Errorf("%+v is accepted", s)
 		}
 	}
-	if _, err := ParseRunStart(RunStart{World: 2, Groups: []replica.GroupID{0, 1}}.Append(nil)[:20]); err == nil {
+	if _, err := ParseRunStart(RunStart{World: 2, Groups: []replica.GroupID{0, 1}}.Append(nil)[:24]); err == nil {
 		t.Error("a run start that was cut is accepted")
 	}
 	named := RunHello{ABI: 1, World: 2, Flags: RunNameGroups, Job: "j"}

@@ -241,8 +241,9 @@ _Static_assert(sizeof(rp_run_exited) == 16, "run_exited");
 
 typedef struct rp_run_start {
 	uint32_t rank, world, group;
+	uint32_t early; /* how many of its processes here ended, in a row until now, before they attached */
 	uint32_t groups; /* world entries u32 follow if nonzero: replica group of each rank */
 } rp_run_start;
-_Static_assert(sizeof(rp_run_start) == 16, "run_start");
+_Static_assert(sizeof(rp_run_start) == 20, "run_start");
 
 #endif

@@ -336,9 +336,9 @@ static void launcher(void) {
 	sent();
 
 	message("run_start", RP_M_RUN_START);
-	rp_run_start s = {.rank = 3, .world = 4, .group = 1};
+	rp_run_start s = {.rank = 3, .world = 4, .group = 1, .early = 2};
 	add(&s, sizeof s);
-	NUM(s, rank); NUM(s, world); NUM(s, group);
+	NUM(s, rank); NUM(s, world); NUM(s, group); NUM(s, early);
 	sent();
 
 	message("run_stop", RP_M_RUN_STOP);

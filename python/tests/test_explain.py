@@ -145,6 +145,73 @@ def test_three_plain_replicas(daemon: Daemon) -> None:
         assert e["bit_exact"] is False
 
 
+#: Sessions over one model in several layouts, one after the other, whose gradients nobody sums yet but where the layout itself does.
+LAYOUTS = """
+import os, torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+import replicad
+from replicad.store import init_process_group
+
+init_process_group(connection := replicad.connect())
+square, line = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b")), init_device_mesh("cpu", (4,))
+columns = {"0": ColwiseParallel(), "2": ColwiseParallel()}
+
+
+def part_in_fsdp(m):
+    fully_shard(m[2], mesh=line)
+
+
+layouts = {
+    "zero": lambda m: None,
+    "tensor parallel": lambda m: parallelize_module(m, square["b"], columns) and None,
+    "fsdp in each half": lambda m: fully_shard(m, mesh=square["b"]) and None,
+    "a part in fsdp": part_in_fsdp,
+    "fsdp2": lambda m: fully_shard(m, mesh=line) and None,
+    "fsdp2 over tensor parallel": lambda m: fully_shard(parallelize_module(m, square["b"], columns), mesh=square["a"]) and None,
+    "fsdp1": lambda m: FullyShardedDataParallel(m, device_id=torch.device("cpu")),
+    "fsdp1 with originals": lambda m: FullyShardedDataParallel(m, device_id=torch.device("cpu"), use_orig_params=True),
+    "one replica": lambda m: parallelize_module(m, line, columns) and None,
+}
+for name, layout in layouts.items():
+    m = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    m = layout(m) or m
+    o = ZeroRedundancyOptimizer(m.parameters(), torch.optim.SGD, lr=0.1) if name == "zero" else torch.optim.SGD(m.parameters(), lr=0.1)
+    session = replicad.Session(connection=connection, model=m, optimizer=o, staging=True)
+    found = next(v for v in session.explain().exact if v.what == "sums over ranks")
+    os.write(1, f"SUMS {name}: {found.ok}, {found.reason} -> {found.remedy}\\n".encode())
+    session.close()
+    connection = replicad.connect()
+print("EXPLAINED", flush=True)
+import signal; signal.pause()
+"""
+
+
+def test_who_sums_gradients(daemon: Daemon) -> None:
+    """That something is sharded says nothing of sums: a ZeroRedundancyOptimizer leaves them to DDP, and so does a mesh that is not of all ranks."""
+    job = daemon.run(LAYOUTS, world=4, flags=("--groups", "0,1,2,3"))
+    for _ in range(4):
+        job.until("EXPLAINED")
+    out = str(job.out)
+    job.kill()
+    daemon.verb("job", "end", job.name, "--dev")
+    unknown = ("zero", "tensor parallel", "fsdp in each half", "a part in fsdp")
+    for layout in ("fsdp2", "fsdp2 over tensor parallel", "fsdp1", "fsdp1 with originals", "one replica"):
+        assert len(re.findall(f"^SUMS {layout}: True, ", out, re.M)) == 4, out
+    for layout in unknown:
+        assert (
+            len(
+                re.findall(
+                    rf"^SUMS {layout}: None, 4 ranks, and no DistributedDataParallel of this model is made yet.* -> .*wrap the model first, with replicad.parallel.ddp", out, re.M
+                )
+            )
+            == 4
+        ), out
+
+
 def test_groups_that_put_shards_together(daemon: Daemon) -> None:
     """It would be a dispute at the first step; it is said before anything is claimed, with the groups that fit."""
     job = daemon.run(PROGRAM, "2", world=2, flags=("--groups", "0,0"))

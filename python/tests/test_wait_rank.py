@@ -19,6 +19,7 @@ from replicad.waiting import wait_rank
 def pipe(monkeypatch: pytest.MonkeyPatch) -> int:
     r, w = os.pipe()
     monkeypatch.setenv("REPLICAD_WAIT_FD", str(r))
+    monkeypatch.setenv("REPLICAD_WAIT_PIPE", os.readlink(f"/proc/self/fd/{r}"))
     monkeypatch.setenv("REPLICAD_WAIT_PARENT", str(os.getppid()))
     monkeypatch.setenv("REPLICAD_RANK", "before")
     return w
@@ -58,6 +59,48 @@ def test_subprocesses_do_not_wait(pipe: int) -> None:
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "before"
     os.close(pipe)
+
+
+#: It says which rank it is, of those that it is not why.
+SAYS = "import replicad, os; print(replicad.place(), [n for n in os.environ if n.startswith('REPLICAD_WAIT')])"
+
+
+@pytest.mark.parametrize(
+    ("script", "waits"),
+    [
+        ('"$0" -c "$1"; exit $?', True),
+        ('exec "$0" -c "$1"', True),
+        ('sh -c \'"$0" -c "$1"; exit $?\' "$0" "$1"; exit $?', True),
+        ('exec "$0" -c "import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]], close_fds=False))" -c "$1"', False),
+        ('exec "$0" -c "import os, sys; os.fork() or exec(sys.argv[1]); os.wait()" "$1"', False),
+        ('exec 3<&-; "$0" -c "$1"; exit $?', False),
+        ('exec 3</dev/null; "$0" -c "$1"; exit $?', False),
+    ],
+    ids=["a script", "a script that executes it", "a script in a script", "a subprocess", "a fork", "a closed descriptor", "another file"],
+)
+def test_the_first_python_waits(script: str, waits: bool) -> None:
+    """Of what the launcher starts (this process), whatever scripts stand between; and nothing else, which is then told why it has no rank."""
+    r, w = os.pipe()
+    os.set_inheritable(r, True)
+    os.write(w, b'{"REPLICAD_RANK": "3", "REPLICAD_WORLD": "4"}\n')
+    os.close(w)
+    env = {n: v for n, v in os.environ.items() if not n.startswith("REPLICAD_") and n not in ("RANK", "WORLD_SIZE")}
+    env |= {
+        "PYTHONPATH": str(Path(replicad.__file__).parent.parent),
+        "REPLICAD_WAIT_FD": "3",
+        "REPLICAD_WAIT_PIPE": os.readlink(f"/proc/self/fd/{r}"),
+        "REPLICAD_WAIT_PARENT": str(os.getpid()),
+    }
+    # Descriptor 3, as the launcher has it.
+    command = ["sh", "-c", script, sys.executable, SAYS]
+    done = subprocess.run(command, env=env, preexec_fn=lambda: os.dup2(r, 3), close_fds=False, capture_output=True, text=True, timeout=120)
+    os.close(r)
+    if waits:
+        assert done.stdout.strip() == "(3, 4) []", done.stderr
+    else:
+        assert done.stdout == ""
+        assert "REPLICAD_RANK is not set: `replicad run --warm` started this process to wait for a rank, but another program stands between" in done.stderr
+        assert "`exec python ...`" in done.stderr
 
 
 def test_the_place_is_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:

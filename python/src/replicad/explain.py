@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 import os
 import sys
 from collections import Counter
@@ -19,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from . import conversion, data, rng, rngcodec
 from .groups import derive, flag
-from .wrappers import fsdp1
+from .wrappers import clean, flat_parameters, fsdp1, on_groups, within_fsdp
 
 if TYPE_CHECKING:
     from .region import Region
@@ -371,18 +372,33 @@ def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Ver
             yield Verdict(what, True, f"DDP over {n} ranks keeps its buckets as they were first laid out")
     if ours:
         return
-    sharded = any(len(set(s.spread)) > 1 for s in session._sharded)
     if session.rank.world < 3:
         yield Verdict(what, True, "one rank adds nothing up" if session.rank.world == 1 else "the order of two terms makes no difference")
-    elif sharded:
+    elif _layout_sums(session):
         yield Verdict(what, True, "shards are summed by tensor, in the same layout in every process")
     else:
+        laid = any(on_groups(m) for m in of_us)
         yield Verdict(
             what,
             None,
-            f"{session.rank.world} ranks, and no DistributedDataParallel of this model is made yet",
-            f"wrap the model first, with {pinned}; then call session.explain() again",
+            f"{session.rank.world} ranks, and no DistributedDataParallel of this model is made yet{', nor are all of its parameters laid over all ranks' if laid else ''}",
+            f"{'where gradients are summed over replicas, ' if laid else ''}wrap the model first, with {pinned}; then call session.explain() again",
         )
+
+
+def _layout_sums(session: Session) -> bool:
+    """Whether all gradients are summed by what lays the parameters over the ranks: FSDP over all of them, or nothing over replicas, as there is but one.
+    A sharded optimizer sums none, nor does a mesh whose twins are beside it: those are DDP's."""
+    laid = {s.name: s for s in session._sharded if math.prod(s.mesh) == session.rank.world}
+    found = []
+    for name, model in session._objects.models.items():
+        if isinstance(model, AveragedModel):
+            continue
+        flat = {i: key for key, _, ids in flat_parameters(model) for i in ids}
+        fsdp = within_fsdp(model)
+        found += [(laid.get(f"{name}.{flat.get(id(p)) or clean(model, key)}"), id(p) in fsdp) for key, p in model.named_parameters() if p.requires_grad]
+    one = any(s is not None and len(set(s.spread)) == session.rank.world for s, _ in found)
+    return bool(found) and all(s is not None and (summed or one) for s, summed in found)
 
 
 def _hooks(wrapper: Any) -> Iterator[Verdict]:

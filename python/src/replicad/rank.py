@@ -35,7 +35,7 @@ from .handle import RETRY, SLICE
 from .region import Region
 from .rendezvous import Rendezvous
 from .threads import watch, work
-from .waiting import wait_rank
+from .waiting import astray, wait_rank
 
 if TYPE_CHECKING:
     from .gathering import Gathering
@@ -430,7 +430,7 @@ def _number(what: str, variable: str, given: int | None) -> int:
         number = -1
     if number < 0:
         has = f"{variable}={text!r} is not a number" if text else f"{variable} is not set"
-        raise Invalid(f"{what}: {has}: start this program with `replicad run`, which sets it, or pass {what}=")
+        raise Invalid(f"{what}: {has}: {astray() or f'start this program with `replicad run`, which sets it, or pass {what}='}")
     return number
 
 

@@ -16,14 +16,15 @@ def wait_rank() -> None:
     """Returns once this process is a rank: at once, unless ``replicad run --warm`` started it beforehand.
 
     Call it at the top of a program, after the imports that take long and before anything that depends on the rank: it sets
-    REPLICAD_RANK and the like in ``os.environ``. In children and subprocesses it does nothing. An answer that is not what the
+    REPLICAD_RANK and the like in ``os.environ``. In children and subprocesses it does nothing: of the processes below the launcher
+    the topmost Python waits, and scripts may stand above it. An answer that is not what the
     launcher writes is :class:`Invalid`; a launcher that goes away ends the process (``SystemExit``).
     """
-    number, parent = os.environ.get("REPLICAD_WAIT_FD"), os.environ.get("REPLICAD_WAIT_PARENT")
-    if number is None or parent != str(os.getppid()):
+    number = os.environ.get("REPLICAD_WAIT_FD")
+    if number is None or not _waits(number):
         return
-    os.environ.pop("REPLICAD_WAIT_FD")
-    os.environ.pop("REPLICAD_WAIT_PARENT")
+    for name in ("REPLICAD_WAIT_FD", "REPLICAD_WAIT_PIPE", "REPLICAD_WAIT_PARENT"):
+        os.environ.pop(name, None)
     line = b""
     with os.fdopen(int(number), "rb", buffering=0) as pipe:
         while not line.endswith(b"\n"):
@@ -42,10 +43,39 @@ def wait_rank() -> None:
     os.environ.update(place)
 
 
+def _waits(number: str) -> bool:
+    """Whether this process is the one that is to wait on descriptor ``number``: it has the launcher's pipe there, which a program in between may have closed,
+    and only scripts and the like stand between it and the launcher, no other Python: below one it is a child or a subprocess of a program that trains."""
+    launcher, pid = os.environ.get("REPLICAD_WAIT_PARENT", ""), os.getppid()
+    try:
+        if os.readlink(f"/proc/self/fd/{number}") != os.environ.get("REPLICAD_WAIT_PIPE"):
+            return False
+        own = os.readlink("/proc/self/exe")
+        while str(pid) != launcher:
+            above = os.readlink(f"/proc/{pid}/exe")
+            if above == own or os.path.basename(above).startswith("python"):
+                return False
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                pid = int(stat.read().rpartition(b")")[2].split()[1])  # after the name, which may hold anything, and the state
+    except OSError:
+        return False  # the launcher is not above this process (any more)
+    return True
+
+
+def astray() -> str:
+    """Why a process that ``replicad run --warm`` started to wait has no rank; "" where that is not so."""
+    if "REPLICAD_WAIT_FD" not in os.environ:
+        return ""
+    return (
+        "`replicad run --warm` started this process to wait for a rank, but another program stands between that does not let it: "
+        "where that is a script, or `conda run`, let it `exec python ...`; a subprocess of a program is to ask once that has its rank"
+    )
+
+
 def place() -> tuple[int, int]:
     """Rank and world of this process as its launcher says: REPLICAD_RANK and REPLICAD_WORLD of ``replicad run``, else RANK and
     WORLD_SIZE of torchrun; (0, 1) where there is none of them. :class:`Invalid`
-    for numbers that are none, or out of range."""
+    for numbers that are none, or out of range, and in a process that is to wait for a rank (``--warm``) and can't."""
     wait_rank()
     for names in (("REPLICAD_RANK", "REPLICAD_WORLD"), ("RANK", "WORLD_SIZE")):
         texts = [os.environ.get(n) for n in names]
@@ -57,4 +87,6 @@ def place() -> tuple[int, int]:
             if not 0 <= rank < world:
                 raise Invalid(f"place: {names[0]}={rank} of {names[1]}={world}: want 0 to {world - 1}")
             return rank, world
+    if why := astray():
+        raise Invalid(f"place: REPLICAD_RANK is not set: {why}")
     return 0, 1

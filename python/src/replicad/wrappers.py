@@ -10,7 +10,7 @@ import torch
 
 from .errors import SessionState
 
-__all__ = ["clean", "flat_parameters", "fsdp1", "on_groups", "reshard", "sharded_by_fsdp", "taken_down", "whole"]
+__all__ = ["clean", "flat_parameters", "fsdp1", "on_groups", "reshard", "sharded_by_fsdp", "taken_down", "whole", "within_fsdp"]
 
 
 def clean(model: torch.nn.Module, name: str) -> str:
@@ -68,6 +68,11 @@ def reshard(models: Iterable[torch.nn.Module]) -> None:
 def sharded_by_fsdp(model: torch.nn.Module) -> bool:
     """Whether FSDP shards any part of it."""
     return any(True for found in (fsdp1(model), _fsdp2(model)) for _ in found)
+
+
+def within_fsdp(model: torch.nn.Module) -> set[int]:
+    """The ids of the parameters of modules that FSDP shards."""
+    return {id(p) for found in (fsdp1(model), _fsdp2(model)) for _, m in found for p in m.parameters()}
 
 
 def whole(now: torch.Tensor | None, shard: torch.Tensor) -> bool:
