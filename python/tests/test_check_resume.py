@@ -183,6 +183,7 @@ def test_an_exception_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"straight run failed(.|\n)*as far as here(.|\n)*no such sample") as found:
         testing.check_resume(failing, steps=2, more=1, program=str(cluster.REPLICAD))
     assert str(found.value).count(" runs\n") == 1
+    assert str(found.value).endswith("KeyError: 'no such sample'\n")
 
 
 def test_what_a_run_printed_is_told_when_its_time_is_up(tmp_path: Path) -> None:

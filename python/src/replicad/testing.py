@@ -385,6 +385,7 @@ def _run(daemon: _Daemon, name: str, train: Sequence[str], last: int, timeout: f
         raise RuntimeError(f"the {name} run has not ended after {timeout:g} s; {advice}. It printed so far:\n{said or '(nothing)'}") from None
     said = log.read_text(errors="replace")[-8000:]
     if status:
+        said = said.partition("replicad run: terminated:")[0]  # by _main: that the job could be gone on with is no help here
         raise RuntimeError(f"the {name} run failed (status {status}):\n{said}")
     records = [json.loads(line) for line in out.read_text().splitlines()]
     if (at := max((r["step"] for r in records if "step" in r), default=0)) < last:
