@@ -1,4 +1,4 @@
-# The commands of this repository. `make test` and `make demo` do their own set-up; both need git, make, gcc and Go, `make test` also
+# The commands of this repository. Each does its own set-up and needs git, make, gcc and Go; those with Python (`make test`, `make wheel`) also
 # Python 3.10 or newer with venv, nothing else. Warnings of the compilers and linters are errors; nothing here needs root or a network
 # beside Go's module proxy and Python's package index.
 
@@ -19,11 +19,15 @@ GLIBC      ?= 2.36
 PYTEST     ?= -n 2 --dist loadfile --no-loadscope-reorder
 CAMPAIGN   ?=
 BENCH      ?=
-PYTHON     ?= $(if $(wildcard $(CURDIR)/.venv/bin/python),$(CURDIR)/.venv/bin/python,python3)
+# Of jobs with torch: .venv, which py-setup makes, or one of yours that has torch.
+ifeq ($(origin PYTHON),undefined)
+PYTHON     := $(VENV)/bin/python
+TORCH      := py-setup
+endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-setup check py-check unit c-test py-test py-compat wheel demo-test test demo demo-torch campaign soak bench bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up py-tools py-setup check py-check unit c-test py-test py-compat wheel demo-test test demo demo-torch campaign soak bench bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -31,6 +35,9 @@ help: ## this list
 set-up: ## look for the tools, fetch the modules
 	@for tool in git gcc $(GO); do command -v $$tool >/dev/null || { echo "make: $$tool is missing (Debian: apt install git make gcc; Go: https://go.dev/dl)" >&2; exit 1; }; done
 	$(GO) mod download
+
+py-tools: ## .venv with the pinned Python tools alone
+	.ci/py-setup $(VENV) -
 
 py-setup: ## .venv with the pinned Python tools and torch
 	.ci/py-setup $(VENV)
@@ -59,12 +66,12 @@ unit: set-up ## all Go tests, with the race detector, in random order
 c-test: ## libreplicad's own tests, under address and undefined-behaviour sanitizers
 	$(MAKE) --no-print-directory -C libreplicad c-test
 
-wheel: build py-setup ## the Python package with the C library and the program, in dist/
+wheel: build py-tools ## the Python package with the C library and the program, in dist/
 	CGO_ENABLED=0 $(GOBUILD) -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/wheel/replicad ./cmd/replicad
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(VENV)/bin/python python/tools/wheel.py --library libreplicad/build/libreplicad.so --program $(BIN)/wheel/replicad \
 		--license LICENSE --license libreplicad/third_party/xxhash/LICENSE --most $(GLIBC) --out dist
 
-py-test: wheel ## the Python tests, with real daemons, two files at a time; other flags in PYTEST="-k rng"
+py-test: py-setup wheel ## the Python tests, with real daemons, two files at a time; other flags in PYTEST="-k rng"
 	cd python && $(VENV)/bin/python -m pytest $(PYTEST)
 
 py-compat: build ## the Python tests with the oldest and the newest torch and other Pythons, each in .venv-compat; gigabytes. Flags in PYTEST
@@ -79,11 +86,11 @@ test: build check py-check unit c-test py-test demo-test ## everything that must
 demo: build ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="..."
 	$(BIN)/replicad demo $(DEMO)
 
-demo-torch: build ## the same over a PyTorch job: a GPT on three DDP replicas, survivors in process; needs torch in PYTHON, flags in DEMO
-	@$(PYTHON) -c "import torch, numpy" || { echo "make: $(PYTHON) has no torch and numpy: name one that has, as in make demo-torch PYTHON=..." >&2; exit 1; }
+demo-torch: build $(TORCH) ## the same over a PyTorch job: a GPT on three DDP replicas, survivors in process; PYTHON=... for one of yours with torch, flags in DEMO
+	@$(PYTHON) -c "import torch, numpy" || { echo "make: $(PYTHON) has no torch and numpy: name one that has, as in make demo-torch PYTHON=..., or none: make py-setup puts them into .venv" >&2; exit 1; }
 	PYTHONPATH=$(CURDIR)/python/src OMP_NUM_THREADS=1 $(BIN)/replicad demo --trainer "$(PYTHON) $(CURDIR)/examples/torch/gpt.py --inprocess --width 32 --batch 4" --world 3 --warm 1 --steps 300 --pace 50ms $(DEMO)
 
-campaign: build ## seeds x torch jobs x faults, a row each; hours. Flags in CAMPAIGN="--seeds 1-9 --jobs gpt3 --faults node"
+campaign: build $(TORCH) ## seeds x torch jobs x faults, a row each; hours. Flags in CAMPAIGN="--seeds 1-9 --jobs gpt3 --faults node"
 	$(PYTHON) examples/torch/campaign.py $(CAMPAIGN)
 
 soak: build ## RUNS demos with random fault times; ends at the first that fails or leaves a process behind

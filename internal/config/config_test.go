@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -235,8 +236,12 @@ func TestDev(t *testing.T) {
 	if _, err := Dev(filepath.Join(dir, "x"), func(string, replica.NodeName) error { return errors.New("no entropy") }); err == nil || !strings.Contains(err.Error(), "no entropy") {
 		t.Errorf("a failing callback: %v", err)
 	}
-	if _, err := Dev(t.TempDir()+strings.Repeat("/long", 40), makePKI); err == nil || !strings.Contains(err.Error(), "socket") {
+	deep := t.TempDir() + strings.Repeat("/long", 40)
+	if _, err := Dev(deep, makePKI); err == nil || !strings.Contains(err.Error(), "socket") || !strings.Contains(err.Error(), "set XDG_STATE_HOME to a shorter folder") {
 		t.Errorf("a directory too deep for sockets: %v", err)
+	}
+	if _, err := os.Stat(deep); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a directory too deep for sockets was made: %v", err)
 	}
 }
 

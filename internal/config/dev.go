@@ -31,6 +31,10 @@ func Dev(dir string, makePKI func(dir string, node replica.NodeName) error) (*Co
 	if err != nil {
 		return nil, fmt.Errorf("dev directory: %w", err)
 	}
+	if longest := filepath.Join(dir, "run", "keeper.sock"); len(longest) > maxSocketPath {
+		return nil, fmt.Errorf("dev directory %s: its sockets would have paths of %d bytes, and the kernel takes at most %d: set XDG_STATE_HOME to a shorter folder (/tmp/NAME), for the daemon and all that use it",
+			dir, len(longest), maxSocketPath)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("dev directory: %w (set XDG_STATE_HOME to a folder that you may write)", err)
 	}

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,6 +98,161 @@ def test_what_is_not_kept_is_named() -> None:
     with pytest.raises(testing.Different, match="differs after step 4") as found:
         testing.check_resume(forgetful, steps=3, more=2, program=str(cluster.REPLICAD))
     assert (found.value.name, found.value.step) == ("samples", 4)
+
+
+#: A program of a user's, or a module: MORE is what else stands in its loop, before the step and behind it.
+PROGRAM = """
+import sys, torch, replicad
+from replicad.data import Loader
+from replicad.testing import check_resume
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, i): return torch.randn(4)
+
+def train(last, how=sys.argv[1:]):
+    torch.manual_seed(3)
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    workers = {"num_workers": 1, "multiprocessing_context": how[0]} if how else {}
+    loader = Loader(Samples(), 4, seed=1, **workers)
+    batches = loader.endless()
+    with replicad.Session(model=model, optimizer=optimizer, data=loader) as session:
+        for step in range(session.resume() + 1, last + 1):
+            loss = model(next(batches)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            with session.step():
+                optimizer.step()
+            yield {"loss": loss}
+    batches.close()
+"""
+CALL = """
+if __name__ == "__main__":
+    print(check_resume(train, steps=2, more=1))
+"""
+
+
+def started(*command: str, folder: Path, **env: str) -> subprocess.Popen[str]:
+    """A user's program."""
+    path = os.pathsep.join([str(cluster.REPLICAD.parent), os.environ["PATH"]])
+    env = {k: v for k, v in cluster.environment(PATH=path, **env).items() if not k.startswith("XDG_")}
+    return subprocess.Popen([sys.executable, *command], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def output(*command: str, folder: Path, code: int = 0, **env: str) -> str:
+    """What it printed; it must end so."""
+    program = started(*command, folder=folder, **env)
+    said, _ = program.communicate(timeout=cluster.PATIENCE)
+    assert program.returncode == code, said
+    return said
+
+
+@pytest.mark.parametrize("how", ["spawn", "forkserver"])
+def test_workers_of_a_program_find_its_classes(how: str, tmp_path: Path) -> None:
+    (tmp_path / "my-train.2.py").write_text(PROGRAM + CALL)
+    assert "resumed_at=2" in output("my-train.2.py", how, folder=tmp_path)
+
+
+@pytest.mark.parametrize("command", [["-m", "package.train", "spawn"], ["check.py"]])
+def test_a_module_of_a_package_is_imported_by_its_name(command: list[str], tmp_path: Path) -> None:
+    """Its relative imports, its workers, and the main part of whoever asks."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "other.py").write_text("from pathlib import Path\n")
+    (package / "train.py").write_text("from .other import Path\n" + PROGRAM + CALL)
+    (tmp_path / "check.py").write_text("from package.train import check_resume, train\nprint(check_resume(train, steps=2, more=1, arguments=['spawn']))\n")
+    assert "resumed_at=2" in output(*command, folder=tmp_path)
+
+
+def test_a_main_part_without_a_guard_is_said(tmp_path: Path) -> None:
+    (tmp_path / "check.py").write_text(PROGRAM + "print(check_resume(train, steps=2, more=1))")
+    assert 'put the call under `if __name__ == "__main__":`' in output("check.py", folder=tmp_path, code=1)
+
+
+def failing(last: int) -> Iterator[dict[str, Any]]:
+    """Not a training at all."""
+    print("as far as here")
+    raise KeyError("no such sample")
+    yield {}
+
+
+def test_an_exception_ends_the_run(tmp_path: Path) -> None:
+    """Started again it would only be raised again."""
+    with pytest.raises(RuntimeError, match=r"straight run failed(.|\n)*as far as here(.|\n)*no such sample") as found:
+        testing.check_resume(failing, steps=2, more=1, program=str(cluster.REPLICAD))
+    assert str(found.value).count(" runs\n") == 1
+    assert str(found.value).endswith("KeyError: 'no such sample'\n")
+
+
+def test_what_a_run_printed_is_told_when_its_time_is_up(tmp_path: Path) -> None:
+    text = "import threading\nfrom replicad.testing import check_resume\n"
+    text += "if __name__ != '__main__':\n    print('as far as here', flush=True)\n    threading.Event().wait()\n\ndef train(last): yield {}\n"
+    (tmp_path / "check.py").write_text(text + "\nif __name__ == '__main__': check_resume(train, steps=1, more=1, timeout=25)\n")
+    said = output("check.py", folder=tmp_path, code=1)
+    assert "RuntimeError: the straight run has not ended after 25 s; " in said and "timeout=" in said and "as far as here" in said
+
+
+def other_yields(last: int) -> Iterator[dict[str, Any]]:
+    """One for each micro-batch, one for two steps, or not up to the last."""
+    for values in train(last - 1 if sys.argv[1:] == ["less"] else last):
+        session = replicad.session._open
+        if sys.argv[1:] != ["sparse"] or session.at % 2 == 0:
+            yield values
+        if sys.argv[1:] == ["micro"]:
+            yield values
+
+
+@pytest.mark.parametrize(
+    ("how", "why"), [("micro", "a yield before the end of step 2: want one"), ("sparse", "step 1 had no yield: want one"), ("less", "ended after step 3: .* up to 4")]
+)
+def test_other_than_one_yield_a_step_is_refused(how: str, why: str) -> None:
+    with pytest.raises(RuntimeError, match=why) as found:
+        testing.check_resume(other_yields, steps=3, more=1, program=str(cluster.REPLICAD), arguments=[how])
+    assert str(found.value).count(" runs\n") == 1
+
+
+def test_a_long_temporary_folder(tmp_path: Path) -> None:
+    """Sockets have no room in it."""
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    (tmp_path / "check.py").write_text(PROGRAM + CALL)
+    assert "resumed_at=2" in output("check.py", folder=tmp_path, TMPDIR=str(long))
+
+
+def of(folder: str) -> dict[int, str]:
+    """Processes that have the folder in their environment, as pidfd and what they are."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"XDG_STATE_HOME={folder}\0".encode() in (process / "environ").read_bytes():
+                found[os.pidfd_open(int(process.name))] = (process / "cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_one_that_was_ended(by: signal.Signals, tmp_path: Path) -> None:
+    """Not the daemon, its keeper, the launcher, the process that trains; not the folder."""
+    (tmp_path / "check.py").write_text(
+        PROGRAM.replace("    torch.manual_seed(3)", "    import os, threading; open('folder', 'w').write(os.environ['XDG_STATE_HOME']); threading.Event().wait()") + CALL
+    )
+    os.mkfifo(tmp_path / "folder")
+    with open(os.open(tmp_path / "folder", os.O_RDONLY | os.O_NONBLOCK)) as told:
+        program = started("check.py", folder=tmp_path)
+        assert select.select([told], [], [], cluster.PATIENCE)[0]
+        folder = told.read()
+    running = of(folder)
+    assert any("\0keeper\0" in what for what in running.values()) and any("\0daemon\0" in what for what in running.values()) and len(running) >= 5, running
+    program.send_signal(by)
+    for process, what in running.items():
+        assert select.select([process], [], [], cluster.PATIENCE)[0], f"still there: {what}"
+        os.close(process)
+    said, _ = program.communicate(timeout=cluster.PATIENCE)
+    assert program.returncode in (-by, 1), said
+    assert not Path(folder).exists()
 
 
 def test_seeded_plans_depend_on_the_seed_alone(tmp_path: Any) -> None:

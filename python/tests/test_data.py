@@ -128,3 +128,35 @@ def test_bad_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert numbers(Loader(Noisy(), 2, seed=5), 3) == numbers(loader(rank=1), 3)
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ({"sampler": [1, 2]}, "sampler=.*Subset"),
+        ({"batch_sampler": [[1, 2]]}, "batch_sampler=.*Subset"),
+        ({"drop_last": True}, "drop_last=True: leave it out"),
+        ({"generator": torch.Generator()}, "generator=.*seed="),
+    ],
+)
+def test_what_the_loader_settles_is_refused_by_name(option: dict[str, Any], instead: str) -> None:
+    with pytest.raises(Invalid, match=instead):
+        loader(**option)
+
+
+class Flow(torch.utils.data.IterableDataset):
+    """Samples without an index; some say how many."""
+
+    def __iter__(self) -> Any:
+        return iter(range(SAMPLES))
+
+
+class Counted(Flow):
+    def __len__(self) -> int:
+        return SAMPLES
+
+
+@pytest.mark.parametrize("dataset", [Flow(), Counted(), iter([1, 2, 3]), (i for i in range(3))])
+def test_a_dataset_without_an_index_is_refused(dataset: Any) -> None:
+    with pytest.raises(Invalid, match=f"of class {type(dataset).__qualname__}: want a map-style one.*data="):
+        Loader(dataset, 1)

@@ -12,13 +12,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from . import rng
 from .errors import Invalid, Mismatch
 from .waiting import place
 
 __all__ = ["Endless", "Loader"]
+
+
+#: Options of torch's loader that this one settles by itself, and what there is instead.
+_SETTLED = {
+    "sampler": "the order comes from seed= and shuffle=; for one of your own, or a subset, give torch.utils.data.Subset(dataset, indices) with shuffle=False",
+    "batch_sampler": "batches come from batch_size=, seed= and shuffle=; for an order of your own give torch.utils.data.Subset(dataset, indices) with shuffle=False",
+    "drop_last": "leave it out, what doesn't fill a batch on every rank is always left out",
+    "generator": "give seed=, which order and items are drawn from",
+}
 
 
 def _number(*parts: Any) -> int:
@@ -74,7 +83,8 @@ class Loader:
 
     Register it as ``data=`` of a :class:`replicad.Session`. ``for batch in loader`` gives the rest of the present epoch and
     moves to the next; ``loader.endless()`` goes on for ever. A batch counts as used when it was handed out. Each batch has
-    ``batch_size`` samples of this rank; what doesn't fill a batch on every rank is left out of the epoch.
+    ``batch_size`` samples of this rank; what doesn't fill a batch on every rank is left out of the epoch. ``options`` are those of torch's
+    ``DataLoader``; :class:`replicad.Invalid` for one that this loader settles by itself (a sampler, say), and for a dataset without a length.
     """
 
     def __init__(
@@ -90,6 +100,14 @@ class Loader:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **options: Any,
     ) -> None:
+        for name in options:
+            if name in _SETTLED:
+                raise Invalid(f"loader: {name}={options[name]!r}: {_SETTLED[name]}")
+        if isinstance(dataset, IterableDataset) or not (hasattr(type(dataset), "__len__") and hasattr(type(dataset), "__getitem__")):
+            raise Invalid(
+                f"loader: a dataset of class {type(dataset).__qualname__}: want a map-style one, with len() and items by index; read it into a list, or "
+                "register another loader that has state_dict and load_state_dict (torchdata's StatefulDataLoader) as the session's data="
+            )
         if rank is None or world is None:
             if rank is not world:
                 raise Invalid(f"loader: rank={rank} with world={world}: give both or none")

@@ -6,13 +6,13 @@ through the loss of a process, and names the first thing that differs.
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import hashlib
-import importlib.util
-import inspect
+import importlib
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -20,8 +20,11 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,8 +236,8 @@ def check_resume(train_fn: Train, *, steps: int, more: int, timeout: float = 120
     """Trains ``steps + more`` steps in one go, and again with a SIGKILL once step ``steps`` is committed and another process for the
     rest; compares the two after each step and raises :class:`Different` for the first thing that is not bit for bit equal.
 
-    ``train_fn(last)`` is a generator function at the top level of a file; it makes its own :class:`replicad.Session` and yields
-    after each step::
+    ``train_fn(last)`` is a generator function at the top level of a module or of a program; it makes its own :class:`replicad.Session` and yields
+    once after each step::
 
         def train(last):
             ...model, optimizer, loader...
@@ -248,68 +251,146 @@ def check_resume(train_fn: Train, *, steps: int, more: int, timeout: float = 120
 
     What it yields is compared in its order (put what comes first in a step first: samples before what follows from them), and besides it every
     tensor of the session, the optimizer's and scheduler's values, the loader's place and the random generators, all by name. Both runs have one
-    rank, under a daemon of their own that is started here and ended.
+    rank, under a daemon of their own that is started here and ended, whatever ends this process.
+    A module is imported in them by its name; a program is loaded as multiprocessing loads it in a spawned child, so its main part belongs under ``if __name__ == "__main__":``.
     ``program`` is the replicad program (default: $REPLICAD, else the one on the path); ``timeout`` is in seconds, for each
     of the two runs. ``arguments`` are what the file of ``train_fn`` finds in ``sys.argv[1:]`` (default: this program's own, if that is the file, else none).
-    ``ValueError`` for arguments that make no sense, ``FileNotFoundError`` where there is no such program, ``RuntimeError`` with its output where a run fails.
+    ``ValueError`` for arguments that make no sense, ``FileNotFoundError`` where there is no such program, ``RuntimeError`` with its output where a run fails: by an exception
+    of ``train_fn``, a step without a yield or with two, or the time.
     """
     if steps < 1 or more < 1:
         raise ValueError(f"check_resume: steps={steps}, more={more}: want at least one of each")
-    if "<" in train_fn.__qualname__ or "." in train_fn.__qualname__:
-        raise ValueError(f"check_resume: {train_fn.__qualname__} must be at the top level of its file: other processes load it from there")
+    if _in_a_run:
+        raise RuntimeError(
+            'check_resume is called by a process of check_resume, which loaded this program for its training function: put the call under `if __name__ == "__main__":`'
+        )
+    module, file = _place(train_fn)
     binary = program or os.environ.get("REPLICAD") or shutil.which("replicad")
     if not binary:
         raise FileNotFoundError("check_resume: no replicad program on the path: give program=, or set REPLICAD")
     if arguments is None:
         arguments = sys.argv[1:] if train_fn.__module__ == "__main__" else ()
-    with tempfile.TemporaryDirectory(prefix="replicad-check-") as folder, _Daemon(binary, folder) as env:
-        straight, resumed = (_run(binary, env, folder, name, train_fn, steps + more, kill, timeout, arguments) for name, kill in (("straight", 0), ("resumed", steps)))
+    daemon = _Daemon(binary)
+    with daemon:
+        straight, resumed = (
+            _run(daemon, name, [module, file, train_fn.__qualname__, str(steps + more), str(kill), *arguments], steps + more, timeout)
+            for name, kill in (("straight", 0), ("resumed", steps))
+        )
     return _compare(straight, resumed, steps)
 
 
-class _Daemon:
-    """`replicad daemon --dev` with its state in a folder; the environment for its clients."""
+def _place(fn: Train) -> tuple[str, str]:
+    """Where another process finds this function: the name of its module ("__main__" if it is in a program that has no other) and its file."""
+    if "<" in fn.__qualname__ or "." in fn.__qualname__:
+        raise ValueError(f"check_resume: {fn.__qualname__} must be at the top level of its file: other processes load it from there")
+    module = sys.modules[fn.__module__]
+    name, file = fn.__module__, getattr(module, "__file__", None)
+    if not file or not Path(file).is_file():
+        raise ValueError(f"check_resume: {fn.__qualname__} is in no file ({name}): write it to one, which other processes load, and import it from there")
+    if name == "__main__" and module.__spec__ is not None:
+        name = module.__spec__.name  # python -m
+    return name, os.path.abspath(file)
 
-    def __init__(self, binary: str, folder: str) -> None:
+
+#: The longest folder that leaves room for the sockets of `replicad daemon --dev` below a temporary folder in it: a socket's path has at most 107 bytes.
+_LONGEST = 107 - len("/replicad-check-12345678/replicad-dev/run/keeper.sock")
+
+
+class _Daemon:
+    """`replicad daemon --dev` with its state in a folder, its own temporary one if none is given; the environment for its clients. A guard beside it ends it, its
+    keeper and what was started by :meth:`start` when it is left, and also when this process is killed."""
+
+    def __init__(self, binary: str, folder: str | None = None) -> None:
+        temporary = folder is None
+        if folder is None:
+            short = len(os.fsencode(tempfile.gettempdir())) <= _LONGEST
+            folder = tempfile.mkdtemp(prefix="replicad-check-", dir=None if short else "/tmp")
+        self.binary, self.folder = binary, folder
+        # This process's sys.path, as PYTHONPATH: the others import what it does, from where it does.
+        self.path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("REPLICAD_")} | {"XDG_STATE_HOME": folder}
-        self.process = subprocess.Popen([binary, "daemon", "--dev"], env=self.env, cwd=folder, stderr=subprocess.PIPE, text=True)
-        self.keeper = 0
+        call = [sys.executable, "-c", "from replicad import testing; testing._guard()", *([folder] if temporary else [])]
+        # In a session of its own, where no signal for this process's group or terminal finds it.
+        self.guard = subprocess.Popen(call, env=self.env | {"PYTHONPATH": self.path}, cwd="/", stdin=subprocess.PIPE, text=True, start_new_session=True)
+        self.running: list[subprocess.Popen[str]] = []
+        self.drain: threading.Thread | None = None
+
+    def start(self, *command: str, **how: Any) -> subprocess.Popen[str]:
+        """Starts a process that does not outlive this one."""
+        process = subprocess.Popen([self.binary, *command], text=True, **{"env": self.env, "cwd": self.folder, **how})
+        self.running.append(process)
+        assert self.guard.stdin is not None
+        print(process.pid, file=self.guard.stdin, flush=True)
+        return process
 
     def __enter__(self) -> dict[str, str]:
-        assert self.process.stderr is not None
-        seen = []
-        for line in self.process.stderr:
-            seen.append(line)
-            if '"keeper_started"' in line:
-                self.keeper = int(json.loads(line)["pid"])
-            if '"event":"linked"' in line:
-                self.drain = threading.Thread(target=self.process.stderr.read, daemon=True)
-                self.drain.start()
-                return self.env
-        self.process.wait()
-        raise RuntimeError("the daemon did not start:\n" + "".join(seen))
+        try:
+            self.start("keeper", "--socket", str(Path(self.folder, "replicad-dev", "run", "keeper.sock")))  # one that the daemon starts is nobody's child
+            daemon = self.start("daemon", "--dev", "--wait-keeper", stderr=subprocess.PIPE)
+            assert daemon.stderr is not None
+            seen = []
+            for line in daemon.stderr:
+                seen.append(line)
+                if '"event":"linked"' in line:
+                    self.drain = threading.Thread(target=daemon.stderr.read, daemon=True)
+                    self.drain.start()
+                    return self.env
+            raise RuntimeError("the daemon did not start:\n" + "".join(seen))
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.wait()
-        self.drain.join()
-        if self.process.stderr is not None:
-            self.process.stderr.close()
-        if self.keeper:
-            os.kill(self.keeper, signal.SIGTERM)
+        self.guard.communicate()  # it ends them all once this pipe is closed, by whatever
+        for process in self.running:
+            process.kill()  # they have ended, unless somebody ended the guard
+            process.wait()
+            if process.stderr is not None:
+                if self.drain is not None:
+                    self.drain.join()
+                process.stderr.close()
 
 
-def _run(binary: str, env: dict[str, str], folder: str, name: str, fn: Train, last: int, kill: int, timeout: float, arguments: Sequence[str]) -> list[dict[str, Any]]:
-    out = Path(folder, f"{name}.jsonl")
-    command = [sys.executable, "-m", "replicad.testing", inspect.getfile(fn), fn.__qualname__, "--last", str(last), "--kill", str(kill), "--out", str(out), "--", *arguments]
-    path = os.pathsep.join(p for p in sys.path if p)
-    done = subprocess.run(
-        [binary, "run", "--dev", "--job", name, "--world", "1", "--min-copies", "1", "--", *command],
-        env=env | {"PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"the {name} run ended with {done.returncode}:\n{done.stdout[-8000:]}")
-    return [json.loads(line) for line in out.read_text().splitlines()]
+def _guard() -> None:
+    """Ends processes whose ids come on the standard input once that is closed, which is when its other end was left or ended, by SIGKILL too; and removes the folder that was
+    given. It asks the last one first: the launcher ends its ranks, and the daemon is still there."""
+    running = []
+    for line in sys.stdin:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            running.append(os.pidfd_open(int(line)))
+    for process in reversed(running):
+        for ask, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, None)):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, ask)
+            if select.select([process], [], [], patience)[0]:
+                break
+    for folder in sys.argv[1:]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(daemon: _Daemon, name: str, train: Sequence[str], last: int, timeout: float) -> list[dict[str, Any]]:
+    """One of the two runs: what its processes wrote. RuntimeError with what they printed if it did not come to its end."""
+    out, log = Path(daemon.folder, f"{name}.jsonl"), Path(daemon.folder, f"{name}.log")
+    command = [sys.executable, "-c", "from replicad import testing; testing._main()", str(out), *train]
+    with open(log, "w") as printed:
+        launcher = daemon.start(
+            "run", "--dev", "--job", name, "--world", "1", "--min-copies", "1", "--", *command,
+            env=daemon.env | {"PYTHONPATH": daemon.path}, cwd=None, stdout=printed, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        status = launcher.wait(timeout)
+    except subprocess.TimeoutExpired:
+        said = log.read_text(errors="replace")[-8000:]
+        advice = "if it only takes long, give check_resume a longer timeout= or fewer steps"
+        raise RuntimeError(f"the {name} run has not ended after {timeout:g} s; {advice}. It printed so far:\n{said or '(nothing)'}") from None
+    said = log.read_text(errors="replace")[-8000:]
+    if status:
+        said = said.partition("replicad run: terminated:")[0]  # by _main: that the job could be gone on with is no help here
+        raise RuntimeError(f"the {name} run failed (status {status}):\n{said}")
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    if (at := max((r["step"] for r in records if "step" in r), default=0)) < last:
+        raise RuntimeError(f"the {name} run ended after step {at}: it was asked to train, and to yield after each step, up to {last}. It printed:\n{said}")
+    return records
 
 
 def _compare(straight: list[dict[str, Any]], resumed: list[dict[str, Any]], killed: int) -> Resumption:
@@ -368,43 +449,72 @@ def _seed(n: int) -> None:
         np.random.seed(n)
 
 
-def _main() -> None:
-    """One process of :func:`check_resume`."""
-    p = argparse.ArgumentParser()
-    p.add_argument("file")
-    p.add_argument("name")
-    p.add_argument("--last", type=int)
-    p.add_argument("--kill", type=int)
-    p.add_argument("--out")
-    at = sys.argv.index("--")
-    args = p.parse_args(sys.argv[1:at])
-    sys.argv = [args.file, *sys.argv[at + 1 :]]
-    sys.path.insert(0, str(Path(args.file).parent))
-    spec = importlib.util.spec_from_file_location("__replicad_train__", args.file)
+def _load(module: str, file: str) -> Any:
+    """The module of this name, or the program in the file, which has none."""
+    if module != "__main__":
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError as err:  # pytest gives names that nobody can import
+            if not f"{module}.".startswith(f"{err.name}."):
+                raise
+    # As multiprocessing has it in a spawned child: what is pickled here by reference is found there, and what is pickled there here; and
+    # `if __name__ == "__main__":` does not hold.
+    loader = SourceFileLoader("__mp_main__", file)
+    spec = spec_from_loader(loader.name, loader)
     assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    program = module_from_spec(spec)
+    program.__spec__ = None  # else it would look for a module of that name, not for the file
+    sys.modules["__main__"] = sys.modules[loader.name] = program
+    loader.exec_module(program)
+    return program
+
+
+#: Whether this is a process of check_resume's.
+_in_a_run = False
+
+
+def _main() -> None:
+    """One process of :func:`check_resume`: OUT MODULE FILE FUNCTION LAST KILL [ARGUMENT...]."""
+    global _in_a_run
+    _in_a_run = True
+    out, module, file, function, last, kill, *arguments = sys.argv[1:]
+    sys.argv = [file, *arguments]
+    sys.path[:] = os.environ["PYTHONPATH"].split(os.pathsep)  # nothing before it
+    try:
+        train = getattr(_load(module, file), function)
+        _record(train, int(last), int(kill), Path(out))
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os.kill(os.getppid(), signal.SIGTERM)  # the launcher, which would start it again
+        raise SystemExit(1) from None
+
+
+def _record(train: Train, last: int, kill: int, path: Path) -> None:
+    """Trains, and writes down what is to be compared after each step."""
     from . import session as sessions
 
-    first = True
-    with open(args.out, "a", buffering=1) as out:
+    at = -1
+    with open(path, "a", buffering=1) as out:
+        killed = any("killed" in json.loads(line) for line in path.read_text().splitlines())
         _seed(out.tell())  # the same in the first process of each run; another one where the state has to come from the resume
-        for yielded in getattr(module, args.name)(args.last):
+        for yielded in train(last):
             session = sessions._open
-            assert session is not None, "no replicad.Session is open at the yield: yield inside of it"
-            if first:
-                out.write(json.dumps({"resumed": session.order.step, "source": session.order.source}) + "\n")
-                first = False
+            if session is None:
+                raise RuntimeError("no replicad.Session is open at the yield: yield inside of it")
+            if at < 0:
+                at = session.order.step
+                out.write(json.dumps({"resumed": at, "source": session.order.source}) + "\n")
+            if session.at != at + 1:
+                seen = f"step {at + 1} had no yield" if session.at > at else f"a yield before the end of step {at + 1}"
+                advice = "want one after each step, behind its `with session.step()`; what its micro-batches have goes into one: `yield {'losses': losses}`"
+                raise RuntimeError(f"check_resume: {seen}: {advice}")
+            at = session.at
             values = {n: v for key, value in yielded.items() for n, v in _named(value, key)} | dict(_state(session))
-            out.write(json.dumps({"step": session.at, "values": values}) + "\n")
+            out.write(json.dumps({"step": at, "values": values}) + "\n")
             # Steps that are faster than commits would find no free slot, and their captures be skipped.
-            while session.committed < session.at:  # the daemon writes that word; nobody calls
+            while session.committed < at:  # the daemon writes that word; nobody calls
                 time.sleep(0.001)
-            if session.at == args.kill:
+            if at == kill and not killed:
+                out.write(json.dumps({"killed": at}) + "\n")
                 os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    _main()
