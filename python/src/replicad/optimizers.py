@@ -201,6 +201,7 @@ def _try_out(optimizer: torch.optim.Optimizer) -> None:
                 with rng.preserved(), _without_hooks(o):
                     o.step()
         want, got = _content(fresh), _content(made)
+        unlike = [k for k in want | got if k not in want or k not in got or not _equal(want[k], got[k])]
     except Exception as err:  # of anybody's code
         log.warning(
             "replicad: %s is none of torch's, and can't be tried out (%s: %s): its state is made by a step with zero gradients that is taken back; if its first step is unlike "
@@ -210,7 +211,7 @@ def _try_out(optimizer: torch.optim.Optimizer) -> None:
             err,
         )
         return
-    if unlike := [k for k in want | got if k not in want or k not in got or not _equal(want[k], got[k])]:
+    if unlike:
         raise Unsupported(
             f"{kind}: its first step is unlike the others, so its state can't be made by one with zero gradients: {', '.join(unlike[:8])} would differ; count under the key "
             "'step' or in param_groups, begin averages with zeros, or take a step before the session is made"
@@ -254,7 +255,9 @@ def _flat(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(tree, (list, tuple)):
         for i, v in enumerate(tree):
             yield from _flat(v, f"{path}.{i}")
-    elif isinstance(tree, (torch.Tensor, bool, int, float, str)):
+    elif isinstance(tree, torch.Tensor):
+        yield from ((x.name, x.local) for x in leaves(path, tree, "window"))
+    elif isinstance(tree, (bool, int, float, str)):
         yield path, tree
 
 
