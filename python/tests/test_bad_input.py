@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import replicad
@@ -346,16 +347,18 @@ def test_state_that_needs_pickle(what: dict[str, Any], path: str) -> None:
     assert hooks(model) == 0
 
 
-def test_a_session_over_groups_that_do_not_fit_closes_its_connection(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", ["Layout", "scalars_in_place"])
+def test_a_session_that_fails_when_it_is_made_closes_its_connection(part: str, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     job = daemon.run("import signal; print('WAITS', flush=True); signal.pause()")
     job.until("WAITS")
     model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setenv("REPLICAD_SOCKET", str(daemon.socket))
     monkeypatch.setenv("REPLICAD_JOB", job.name)
-    monkeypatch.setattr("replicad.session.Layout", lambda *_: (_ for _ in ()).throw(SessionState("on purpose")))
+    monkeypatch.setattr(f"replicad.session.{part}", lambda *_: (_ for _ in ()).throw(SessionState("on purpose")))
     with pytest.raises(SessionState, match="on purpose"):
-        replicad.Session(model=model, rank=0, world=1, group=0)
+        replicad.Session(model=model, optimizer=optimizer, rank=0, world=1, group=0)
     assert len(os.listdir("/proc/self/fd")) == before
     assert hooks(model) == 0
     daemon.verb("job", "end", job.name, "--dev")

@@ -8,9 +8,9 @@ import math
 import random
 import struct
 import tracemalloc
-from collections import Counter, OrderedDict
-from enum import Enum
-from typing import Any
+from collections import Counter, OrderedDict, defaultdict, deque
+from enum import Enum, IntEnum
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -84,14 +84,32 @@ class Thing:
     """What pickle would take."""
 
 
+class Pair(NamedTuple):
+    """A tuple with names."""
+
+    a: int
+    b: int
+
+
+def test_refusal_of_torchs_types() -> None:
+    torch = pytest.importorskip("torch")
+    for value, text in ((torch.Size([1]), "make it a tuple"), (torch.float32, "make it a text"), (torch.device("cpu"), "make it a text")):
+        with pytest.raises(Unsupported, match=rf"state\.a: torch\.\w+ can't be kept without pickle: {text}"):
+            pack({"a": value})
+
+
 @pytest.mark.parametrize(
     ("tree", "path"),
     [
         ({"scheduler": [{"lambda": lambda x: x}]}, r"state\.scheduler\[0\]\.lambda: .*function can't be kept without pickle: give it a state_dict"),
         ({"a": (1, {2: Thing()})}, r"state\.a\[1\]\[2\]: .*Thing can't be kept"),
-        ({"a": {1, 2}}, r"state\.a: builtins\.set"),
+        ({"a": {1, 2}}, r"state\.a: builtins\.set can't be kept without pickle: make it a list \(sorted\(x\)"),
+        ({"a": deque()}, r"state\.a: collections\.deque .*make it a list \(list\(x\)\) in state_dict, and what it was again in load_state_dict"),
+        ({"a": defaultdict(int)}, r"state\.a: collections\.defaultdict .*make it a dict"),
+        ({"a": IntEnum("Number", "ONE")(1)}, r"state\.a: .*Number .*make it its value \(x\.value\)"),
+        ({"a": Pair(1, 2)}, r"state\.a: .*Pair .*make it a tuple or list \(tuple\(x\)\)"),
         ({"a": b"raw"}, r"state\.a: 3 bytes of an unknown format: wrap them in replicad\.Opaque"),
-        ({"a": 1j}, r"state\.a: builtins\.complex"),
+        ({"a": 1j}, r"state\.a: builtins\.complex .*make it a tuple \(x\.real, x\.imag\)"),
         ({frozenset(): 1}, r"state: a key of type frozenset"),
         ({(Thing(),): 1}, r"state key\[0\]: .*Thing"),
     ],

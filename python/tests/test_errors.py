@@ -403,3 +403,13 @@ def test_remedies_are_named_as_python_has_them() -> None:
     text.text = b"epoch 1 is closed: rp_join, or rp_scope for the one to come"
     err = _native.failure("leave", _native.EFENCED, text)
     assert isinstance(err, Fenced) and str(err) == "leave: epoch 1 is closed: session.resume(), or rank.scope() for the one to come"
+
+
+def test_without_torch() -> None:
+    """What needs it says so; the rest of the package works."""
+    program = (
+        "import sys; sys.modules['torch'] = None\nimport replicad\nreplicad.Rank\n"
+        "for name in ('Session', 'data'):\n    try:\n        getattr(replicad, name)\n    except ImportError as err:\n        print(name, err)\n"
+    )
+    got = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60)
+    assert got.stdout.count("is for PyTorch, which is not installed: pip install 'torch>=2.6'; replicad.Rank works without it") == 2, got

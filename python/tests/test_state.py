@@ -11,6 +11,7 @@ import torch
 from torch import nn, optim
 
 from replicad import Unsupported
+from replicad.optimizers import unwrapped
 from replicad.state import Leaf, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
 from replicad.tensors import dense
 
@@ -151,9 +152,206 @@ class Lion(optim.Optimizer):
                     s["exp_avg"].mul_(0.9).add_(p.grad, alpha=0.1)
 
 
-def test_optimizers_of_others() -> None:
+class Broken(Lion):
+    """It makes state, and fails then where there is nothing to divide by."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        1.0 / float(self.param_groups[0]["params"][0].grad.sum())
+
+
+def lookahead(base: Any, count: str, after: bool = False) -> Any:
+    """A subclass of one of torch's optimizers with slow weights of its own, which begin as the weights, ``after`` the first step or before it."""
+
+    class Lookahead(base):  # type: ignore[misc]
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for late in (False, True):
+                if late:
+                    super().step(closure)
+                for p in (p for g in self.param_groups for p in g["params"] if p.grad is not None):
+                    state = self.state[p]
+                    if late == after and "slow" not in state:
+                        state |= {"slow": p.detach().clone(), count: 0}
+                    if late:
+                        state[count] += 1
+                        if state[count] % 3 == 0:
+                            p.copy_(state["slow"].lerp_(p, 0.5))
+
+    return Lookahead
+
+
+BASES: dict[str, Any] = {
+    "SGD": (optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    "AdamW": (optim.AdamW, {"lr": 0.01}),
+    "NAdam": (optim.NAdam, {"lr": 0.01}),
+    "ASGD": (optim.ASGD, {"lr": 0.01, "t0": 3}),
+    "Adamax": (optim.Adamax, {"lr": 0.01}),
+    "Rprop": (optim.Rprop, {"lr": 0.01}),
+    "Adagrad": (optim.Adagrad, {"lr": 0.1, "initial_accumulator_value": 0.3}),
+}
+
+
+def test_a_subclass_keeps_its_own_state(caplog: pytest.LogCaptureFixture) -> None:
+    """It begins with what its first step would make of it: weights, not zeros."""
+    kind = lookahead(optim.SGD, "step")
+
+    def make(p: Any) -> Any:
+        return kind(p, lr=0.01, momentum=0.9)
+
+    assert train(make, False) == train(make, True)
+    model = net()
+    optimizer = make(model.parameters())
+    materialise(optimizer)
+    for p in model.parameters():
+        assert torch.equal(optimizer.state[p]["slow"], p)
+        assert optimizer.state[p]["step"] == 0
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_subclass_with_a_step_around_torchs(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    base, options = BASES[name]
+
+    class Clipped(base):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> None:
+            torch.nn.utils.clip_grad_norm_([p for g in self.param_groups for p in g["params"]], 1.0)
+            super().step(closure)
+
+    class Named(base):  # type: ignore[misc]
+        def __init__(self, params: Any, **more: Any) -> None:
+            super().__init__(params, **options)
+            self.name = "mine"
+
+    for kind in (Clipped, Named):
+        assert train(lambda p, kind=kind: kind(p, **options), False) == train(lambda p, kind=kind: kind(p, **options), True)
+    assert caplog.text == ""
+
+
+class Averaging(optim.Optimizer):
+    """Its averages begin with the first gradient."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            state["average"] = state["average"].mul_(0.9).add_(p.grad, alpha=0.1) if state else p.grad.clone()
+            p.sub_(0.1 * state["average"])
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda p: lookahead(optim.SGD, "k")(p, lr=0.1), r"state of param\.0\.0\.k"),
+        (lambda p: lookahead(optim.SGD, "step", after=True)(p, lr=0.1), r"state of param\.0\.0\.slow"),
+        (Averaging, r"param\.0\.0, state of param\.0\.0\.average"),
+    ],
+    ids=["counter", "first weights", "first gradient"],
+)
+def test_a_first_step_unlike_the_others_is_refused(make: Any, names: str) -> None:
+    """By name, and with nothing touched; once the step was taken, its state is there."""
+    model = net()
+    optimizer = make(model.parameters())
+    before = [flat(p) for p in model.parameters()]
+    for _ in range(2):
+        with pytest.raises(Unsupported, match=rf"its first step is unlike the others.*{names}.*count under the key 'step' or in param_groups.*take a step before"):
+            materialise(optimizer)
+        assert before == [flat(p) for p in model.parameters()]
+        assert not optimizer.state
+    model(torch.ones(1, 5)).sum().backward()
+    optimizer.step()
+    materialise(optimizer)
+
+
+def test_what_cannot_be_tried_out_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    class Held(Lion):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params)
+            self.lock = __import__("threading").Lock()  # nobody can copy it
+
+    materialise(Held(list(net().parameters())))
+    assert "Held is none of torch's, and can't be tried out (TypeError" in caplog.text
+    assert "take a step before the session is made" in caplog.text
+
+
+def test_counters_that_are_attributes_begin_where_they_did(caplog: pytest.LogCaptureFixture) -> None:
+    """No copy has them, which is said."""
+
+    class Counting(optim.Adam):
+        seen = 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.seen += 1
+            return super().step(closure)
+
+    optimizer = Counting(net().parameters())
+    materialise(optimizer)
+    assert optimizer.seen == 0
+    assert "Counting counts in self.seen, which is in no copy" in caplog.text
+
+
+def test_a_scheduler_is_around_the_step(caplog: pytest.LogCaptureFixture) -> None:
+    """It counts the steps of the program, of which this is none."""
+    optimizer = optim.SGD(net().parameters(), lr=0.1, momentum=0.9)
+    optim.lr_scheduler.StepLR(optimizer, 1)
+    materialise(optimizer)
+    assert not getattr(optimizer, "_opt_called", False)
+    assert caplog.text == ""
+
+
+def test_optimizers_of_others(caplog: pytest.LogCaptureFixture) -> None:
     want, got = train(Lion, False), train(Lion, True)
     assert want == got
+    assert caplog.text == ""
+
+
+def test_sparse_gradients() -> None:
+    def trained(made: bool) -> bytes:
+        torch.manual_seed(0)
+        words = nn.Embedding(9, 4, sparse=True)
+        optimizer = optim.SparseAdam(words.parameters(), lr=0.1)
+        if made:
+            materialise(optimizer)
+            assert optimizer.state[words.weight]["step"] == 0
+        for step in range(4):
+            optimizer.zero_grad()
+            words(torch.tensor([step, 2 * step, step])).pow(2).sum().backward()
+            optimizer.step()
+        return bits(words.weight)
+
+    assert trained(True) == trained(False)
+
+
+class Wrapping(optim.Optimizer):
+    """As accelerate's AcceleratedOptimizer: one of torch's optimizers by its class, which has all from the one inside."""
+
+    def __init__(self, optimizer: optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    state = property(lambda self: self.optimizer.state)  # type: ignore[assignment]
+    param_groups = property(lambda self: self.optimizer.param_groups)  # type: ignore[assignment]
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.optimizer.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+
+class Opaque(Wrapping):
+    """It shows its groups as others than they are."""
+
+    param_groups = property(lambda self: [dict(g) for g in self.optimizer.param_groups])  # type: ignore[assignment]
+
+
+def test_wrappers_around_an_optimizer() -> None:
+    inner = optim.AdamW(net().parameters())
+    assert unwrapped(Wrapping(Wrapping(inner))) is inner
+    with pytest.raises(Unsupported, match=r"Opaque: not made by torch\.optim\.Optimizer\.__init__.*give the torch\.optim\.Optimizer inside of it \(its \.optimizer, say\)"):
+        unwrapped(Opaque(inner))
 
 
 @pytest.mark.parametrize(
@@ -161,15 +359,17 @@ def test_optimizers_of_others() -> None:
     [
         (lambda p: optim.LBFGS(p), "LBFGS: its history is a list of tensors that grows"),
         (lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5), "SGD with dampening: .*take a step before the session is made"),
-        (lambda p: optim.SparseAdam(p), "SparseAdam: its state can't be made by a step with zero gradients .*take a step before"),
+        (lambda p: Broken(p), r"Broken: its state can't be made by a step with zero gradients \(ZeroDivisionError: .*take a step before"),
     ],
-    ids=["LBFGS", "dampening", "SparseAdam"],
+    ids=["LBFGS", "dampening", "broken"],
 )
 def test_what_is_refused(make: Make, text: str) -> None:
     params = list(net().parameters())
     before = [flat(p) for p in params]
-    with pytest.raises(Unsupported, match=text):
-        materialise(make(params))
+    optimizer = make(params)
+    for _ in range(2):  # what it left half made is not taken for state
+        with pytest.raises(Unsupported, match=text):
+            materialise(optimizer)
     assert before == [flat(p) for p in params]
     assert all(p.grad is None for p in params)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import UserDict
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +16,9 @@ pytest.importorskip("torch", reason="torch is missing: sessions hold torch's sta
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from conftest import Daemon
+from conftest import PATIENCE, Daemon, environment
 from replicad import Mismatch, Unsupported, rng
 from replicad.data import Loader
 from replicad.objects import Objects
@@ -44,9 +47,9 @@ class Own(torch.optim.Optimizer):
                     state["two"] = TwoTensor(torch.zeros_like(p), torch.zeros_like(p))
                 state["two"].b = state["two"].b + p.grad
             elif sys.argv[1] == "nested":
-                state["both"] = [x + p.grad.sum() for x in state["both"]] if state else [torch.zeros(()), torch.zeros(())]
+                state["both"] = [x + p.grad.sum() for x in state.get("both", [torch.zeros(()), torch.zeros(())])]
             else:
-                state["sum"] = state["sum"] + p.grad if state else torch.zeros_like(p)
+                state["sum"] = state.get("sum", torch.zeros_like(p)) + p.grad
 
 model = torch.nn.Linear(2, 1, bias=False)
 optimizer = Own(model.parameters())
@@ -62,11 +65,94 @@ session.close()
 """
 
 
+DERIVED = """
+import hashlib, os, signal, sys
+import torch
+
+how = sys.argv[1]
+torch.set_num_threads(1)
+torch.manual_seed(1)
+
+class Lookahead(torch.optim.SGD):
+    "Slow weights beside torch's momentum."
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            if "slow" not in self.state[p]:
+                self.state[p] |= {"slow": p.detach().clone(), "step": 0}
+        super().step(closure)
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            state["step"] += 1
+            if state["step"] % 3 == 0:
+                p.copy_(state["slow"].lerp_(p, 0.5))
+
+class Root(torch.optim.Optimizer):
+    "The weights' root mean square is made anew in each step, and read in the next, as in transformers' Adafactor."
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            if not state:
+                state |= {"rms": p.norm(), "average": torch.zeros_like(p)}
+            state["average"].mul_(0.9).add_(p.grad)
+            p.sub_(0.1 * state["rms"] * state["average"])
+            state["rms"] = p.norm()
+
+class Wrapping(torch.optim.Optimizer):
+    "As accelerate's AcceleratedOptimizer."
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+    state = property(lambda self: self.optimizer.state)
+    param_groups = property(lambda self: self.optimizer.param_groups)
+    def step(self, closure=None):
+        self.optimizer.step(closure)
+
+model = torch.nn.Linear(4, 4)
+make = {"lookahead": lambda p: Lookahead(p, lr=0.1, momentum=0.9), "root": Root, "wrapping": lambda p: Wrapping(torch.optim.AdamW(p, 0.1))}[how]
+optimizer, inputs = make(list(model.parameters())), torch.randn(20, 4)
+session, start = None, 0
+if sys.argv[2] != "plain":
+    import replicad
+    session = replicad.Session(model=model, optimizer=optimizer)
+    start = session.resume()
+for step in range(start + 1, 9):
+    model.zero_grad()
+    model(inputs[step : step + 4]).pow(2).mean().backward()
+    if session is None:
+        optimizer.step()
+        continue
+    if step == 6 and start == 0 and sys.argv[2] == "fault":
+        session.commit()
+        os.kill(os.getpid(), signal.SIGKILL)
+    with session.step():
+        optimizer.step()
+print("END", hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest(), flush=True)
+if session is not None:
+    assert not session.noticed, session.noticed
+    session.leave()
+    session.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["lookahead", "root", "wrapping"])
+def test_an_optimizer_that_is_made_of_torchs(how: str, daemon: Daemon) -> None:
+    """Undisturbed and after a restart its weights are those of a program without a session, to the bit."""
+    plain = subprocess.run([sys.executable, "-c", DERIVED, how, "plain"], env=environment(), capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
+    outputs = [plain, *(daemon.run(DERIVED, how, faults).done() for faults in ("none", "fault"))]
+    ends = [re.findall(r"^END (.*)$", out, re.M) for out in outputs]
+    assert len(ends[0]) == 1
+    assert ends[1:] == ends[:1] * 2, outputs
+
+
 @pytest.mark.parametrize(("how", "name"), [("flat", "optim.model.weight.sum"), ("nested", "optim.model.weight.both.0"), ("inner", "optim.model.weight.two.b")])
 def test_optimizer_state_that_is_replaced_in_a_step(how: str, name: str, daemon: Daemon) -> None:
     """The step that does it is refused: its copy would have the old tensors."""
     job = daemon.run(REPLACED, how)
-    job.until(f"REFUSED at 0 {name}")
+    assert "the optimizer's own step" in job.until(f"REFUSED at 0 {name}")
     job.kill()
 
 
@@ -96,7 +182,7 @@ class Own(torch.optim.Optimizer):
         for p in self.param_groups[0]["params"]:
             state = self.state[p]
             history = state.setdefault("history", [torch.zeros_like(p)])
-            if sys.argv[1] == "history" and len(history) < 4:
+            if sys.argv[1] == "history" and len(history) < 4 and p.grad.any():
                 history.append(p.grad.clone())
             if sys.argv[1] == "own":
                 self.state["norm"] = p.grad.norm()
@@ -126,7 +212,7 @@ session.close()
     [
         ("buffer", ["REFUSED at 0 model.scale was not there when the session was made"]),
         ("parameter", ["BEGUN", "REFUSED at 0 model.linear.weight was replaced by another tensor"]),
-        ("history", ["BEGUN", "REFUSED at 0 optim.model.linear.weight.history.2 was not there when the session was made"]),
+        ("history", ["BEGUN", "REFUSED at 0 optim.model.linear.weight.history.1 was not there when the session was made"]),
         ("own", ["BEGUN", "REFUSED at 0 optim.own.norm was replaced by another tensor"]),
         ("group", ["BEGUN", "REFUSED at 0 optim.groups[0].norms.0 was not there when the session was made"]),
     ],
@@ -416,14 +502,16 @@ def test_a_generator_of_a_dataset() -> None:
 def test_making_optimizer_state_is_no_step_of_the_program() -> None:
     p = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.AdamW([p])
-    steps = []
-    handles = [optimizer.register_step_post_hook(lambda *_: steps.append("post")), optimizer.register_step_pre_hook(lambda *_: (steps.append("pre"), torch.rand(1))[:0] or None)]
+    steps: list[str] = []
+    handles = [register_optimizer_step_pre_hook(lambda *_: steps.append("every pre"))]
+    handles += [register_optimizer_step_post_hook(lambda *_: steps.append("every post"))]
+    handles += [optimizer.register_step_post_hook(lambda *_: steps.append("post")), optimizer.register_step_pre_hook(lambda *_: (steps.append("pre"), torch.rand(1))[:0] or None)]
     before = torch.get_rng_state()
     materialise(optimizer)
     assert steps == [] and torch.equal(before, torch.get_rng_state())
     p.grad = torch.ones(2)
     optimizer.step()
-    assert steps == ["pre", "post"]
+    assert sorted(steps) == ["every post", "every pre", "post", "pre"]
     for h in handles:
         h.remove()
 

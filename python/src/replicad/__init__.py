@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .capsule import Opaque
@@ -78,11 +79,16 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("Resumed", "Session"):
-        from . import session
-
-        return getattr(session, name)
+        return getattr(_over_torch("session"), name)
     if name in ("data", "inprocess", "parallel", "rng", "store", "testing"):
-        import importlib
-
-        return importlib.import_module(f"{__name__}.{name}")
+        return _over_torch(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _over_torch(name: str) -> Any:
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as err:
+        if err.name != "torch":
+            raise
+        raise ImportError(f"replicad.{name} is for PyTorch, which is not installed: pip install 'torch>=2.6'; replicad.Rank works without it", name="torch") from err

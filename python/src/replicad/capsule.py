@@ -57,6 +57,17 @@ TENSORS = frozenset(
 )
 _ARRAY = re.compile(r"[<>|][biufc]\d{1,2}")  # numpy's names of plain types, no others
 
+#: What to make of types that are refused, which would come back as another type.
+_PLAIN = (
+    (("Size",), "make it a tuple (tuple(x))"),
+    (("set", "frozenset"), "make it a list (sorted(x), so that equal sets have equal bytes)"),
+    (("deque", "range"), "make it a list (list(x))"),
+    (("defaultdict",), "make it a dict (dict(x))"),
+    (("dtype", "device"), "make it a text (str(x))"),
+    (("complex",), "make it a tuple (x.real, x.imag)"),
+    (("Enum",), "make it its value (x.value)"),
+)
+
 
 def _padded(n: int) -> int:
     return (n + ALIGN - 1) // ALIGN * ALIGN
@@ -120,7 +131,15 @@ class _Packer:
             kind = "array" if isinstance(v, np.ndarray) else "scalar"
             return {"$": kind, "dtype": v.dtype.str, "shape": list(v.shape)} | self.blob(v.tobytes())
         what = f"{type(v).__module__}.{type(v).__qualname__}"
-        raise Unsupported(f"{path}: {what} can't be kept without pickle: give it a state_dict of plain values and tensors, or leave it out and rebuild it")
+        remedy = "give it a state_dict of plain values and tensors, or leave it out and rebuild it"
+        for kinds, plain in _PLAIN:
+            if any(c.__qualname__ in kinds and c.__module__ in ("builtins", "collections", "enum", "torch") for c in type(v).__mro__):
+                remedy = f"{plain} in state_dict, and what it was again in load_state_dict"
+                break
+        else:
+            if isinstance(v, tuple):
+                remedy = "make it a tuple or list (tuple(x)) in state_dict, and what it was again in load_state_dict"
+        raise Unsupported(f"{path}: {what} can't be kept without pickle: {remedy}")
 
 
 class Opaque(bytes):

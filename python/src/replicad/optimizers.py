@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -16,12 +17,13 @@ from itertools import chain, repeat
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from . import rng
 from .errors import Mismatch, Unsupported
 from .tensors import Leaf, leaves
 
-__all__ = ["Carried", "materialise", "optimizer_leaves", "optimizer_values", "set_optimizer_values"]
+__all__ = ["Carried", "materialise", "optimizer_leaves", "optimizer_values", "scalars_in_place", "set_optimizer_values", "unwrapped"]
 
 log = logging.getLogger("replicad")
 
@@ -51,7 +53,8 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
     """Has the optimizer make its state now rather than in its first step, so that it can be registered.
 
     It is a step with zero gradients for the parameters that have no state yet, whose effect is taken back: parameters,
-    counters and averages are then what a fresh optimizer's first step begins with, to the bit.
+    counters and averages are then what a fresh optimizer's first step begins with, to the bit. That is known of torch's; of others it is tried out,
+    and :class:`Unsupported` names what would be otherwise.
     """
     optimizer, kind = part(optimizer), type(optimizer).__name__
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -63,29 +66,40 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
     for g in optimizer.param_groups:
         if g.get("dampening") and g.get("momentum"):
             raise Unsupported(f"{kind} with dampening: its first step differs from all others, so its state can't be made beforehand: take a step before the session is made")
+    if not _of_torch(optimizer):
+        _try_out(optimizer)
+    try:
+        counted = _make(optimizer, fresh)
+    except Exception as err:
+        for _, p in fresh:
+            optimizer.state.pop(p, None)  # half made, it would be taken for state at the next attempt
+        raise Unsupported(f"{kind}: its state can't be made by a step with zero gradients ({type(err).__name__}: {err}): take a step before the session is made") from err
+    if counted:
+        names = ", ".join(f"self.{k}" for k in counted)
+        log.warning("replicad: %s counts in %s, which is in no copy: after a restart it begins anew; keep it in param_groups or state", kind, names)
+
+
+def _make(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> list[str]:
+    """Has the state of ``fresh`` made by a step that is taken back. It returns the names of the optimizer's attributes that had counted."""
     grads = [(p, p.grad) for g in optimizer.param_groups for p in g["params"]]
     # Of what a parameter is made of: quantising again what was quantised is another value.
-    kept = [(x.local, x.local.clone()) for _, p in fresh for x in leaves(f"a parameter of {kind}", p, "window")]
+    kept = [(x.local, x.local.clone()) for _, p in fresh for x in leaves(f"a parameter of {type(optimizer).__name__}", p, "window")]
     groups = [(g, copy.deepcopy(_plain(_hyper(g))), [(t, t.clone()) for _, t in _tensors(_hyper(g), "")]) for g in optimizer.param_groups]
     decays = [(g, g["weight_decay"]) for g in optimizer.param_groups if "weight_decay" in g]
+    attributes = _simple(vars(optimizer))
+    layout = torch.sparse_coo if isinstance(optimizer, torch.optim.SparseAdam) else None  # it takes no other gradients
     try:
         for p, _ in grads:
             p.grad = None
         for _, p in fresh:
-            p.grad = torch.zeros_like(p)
+            p.grad = torch.zeros_like(p, layout=layout) if layout else torch.zeros_like(p)
         for g, _ in decays:
             g["weight_decay"] = 0.0  # it would be a gradient
         with rng.preserved(), _without_hooks(optimizer):
             optimizer.step()
         _begin(optimizer, fresh)
-        if not _of_torch(optimizer):
-            log.warning(
-                "replicad: %s is none of torch's: its state was made by a step with zero gradients that was taken back; if its first step is unlike the others (averages that "
-                "begin with the first gradient), take a step before the session is made",
-                kind,
-            )
-    except Exception as err:
-        raise Unsupported(f"{kind}: its state can't be made by a step with zero gradients ({type(err).__name__}: {err}): take a step before the session is made") from err
+        now = _simple(vars(optimizer))
+        return [k for k, v in now.items() if type(v) in (int, float) and (k not in attributes or attributes[k] != v)]
     finally:
         for g, decay in decays:
             g["weight_decay"] = decay
@@ -96,6 +110,9 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
                 _merge(g, values)
                 for t, value in tensors:
                     t.copy_(value)
+            for k in _simple(vars(optimizer)).keys() - attributes.keys():
+                del vars(optimizer)[k]
+            vars(optimizer).update(attributes)
         for p, grad in grads:
             p.grad = grad
         with torch.no_grad():
@@ -103,10 +120,16 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
                 t.copy_(value)
 
 
+def _simple(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Those that are numbers, flags, texts or None."""
+    return {k: v for k, v in attributes.items() if v is None or type(v) in (bool, int, float, str)}
+
+
 @contextmanager
 def _without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """The program's hooks are for its own steps: an average that is kept in one would begin one step early."""
-    hooks: list[tuple[Any, dict[int, Any]]] = [(d, dict(d)) for d in (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)]
+    everyones = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+    hooks: list[tuple[Any, dict[int, Any]]] = [(d, dict(d)) for d in (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *everyones)]
     for d, _ in hooks:
         d.clear()
     try:
@@ -116,37 +139,162 @@ def _without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
             d.update(had)
 
 
+#: What torch puts around each optimizer's step.
+_HOOKED = torch.optim.Optimizer.profile_hook_step(lambda *_: None).__code__
+
+
 def _of_torch(optimizer: torch.optim.Optimizer) -> bool:
-    return any(f"{c.__module__}.".startswith("torch.optim.") and c is not torch.optim.Optimizer for c in type(optimizer).__mro__)
+    """Whether it makes and changes its state as one of torch's optimizers does: one of theirs, or a subclass that has another ``__init__``, say."""
+    kind = type(optimizer)
+    of_torch = next((c for c in kind.__mro__ if c.__module__.startswith("torch.optim.") and c is vars(torch.optim).get(c.__name__)), torch.optim.Optimizer)
+    own = vars(optimizer).get("step")  # a scheduler's is around that of the class; accelerate puts that of the class there
+    return (
+        of_torch is not torch.optim.Optimizer
+        and (own is None or hasattr(own, "_wrapped_by_lr_sched") or getattr(own, "__func__", None) is kind.step)
+        and _step(kind) is _step(of_torch)
+        and getattr(kind, "_init_group", None) is getattr(of_torch, "_init_group", None)
+    )
+
+
+def _step(kind: Any) -> Any:
+    """The step of a class, without what torch puts around it."""
+    step = kind.step
+    while getattr(step, "__code__", None) is _HOOKED:
+        step = step.__wrapped__
+    return step
+
+
+#: What a step with zero gradients changes in the state of torch's optimizers, and what it is before the first one; "lr" is the group's.
+_BEGINS: dict[type[torch.optim.Optimizer], dict[str, Any]] = {
+    torch.optim.SGD: {"momentum_buffer": -0.0},  # its first step takes the gradient as it is: to -0 a zero of either sign is added without a change
+    torch.optim.NAdam: {"mu_product": 1.0},
+    torch.optim.ASGD: {"mu": 1.0, "eta": "lr", "ax": 0.0},
+    torch.optim.Adamax: {"exp_inf": 0.0},
+}
 
 
 def _begin(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> None:
     """Sets the state that a step has made to what it was before that step."""
-    of_torch = _of_torch(optimizer)
+    begins = {"step": 0.0} | {key: first for kind, values in _BEGINS.items() if isinstance(optimizer, kind) for key, first in values.items()}
     for g, p in fresh:
         state = optimizer.state.get(p, {})
-        for key, v in state.items():
-            if v is None or not (of_torch or key == "step"):
-                continue
-            first = _first(optimizer, g, key)
-            if key == "step_size" and isinstance(v, torch.Tensor) and v.is_complex():
-                first = complex(first, first)  # Rprop's real and imaginary parts have steps of their own
+        for key in begins.keys() & state.keys():
+            v, first = state[key], g["lr"] if begins[key] == "lr" else begins[key]
             if isinstance(v, torch.Tensor):
                 v.fill_(first)
             elif isinstance(v, (int, float)):
                 state[key] = type(v)(first)
 
 
-def _first(optimizer: torch.optim.Optimizer, group: dict[str, Any], key: str) -> Any:
-    """What a value of the state of one of torch's optimizers is before the first step."""
-    if key in ("mu_product", "mu"):  # NAdam, ASGD
-        return 1.0
-    if key in ("eta", "step_size"):  # ASGD, Rprop
-        return group["lr"]
-    if key == "sum":  # Adagrad
-        return group["initial_accumulator_value"]
-    # SGD's first step takes the gradient as it is: -0 is what a gradient of either zero is added to without a change.
-    return -0.0 if isinstance(optimizer, torch.optim.SGD) else 0.0
+def _try_out(optimizer: torch.optim.Optimizer) -> None:
+    """Refuses an optimizer whose first steps differ where its state was made beforehand, by the names of what differs. Two small ones of its kind tell,
+    so that neither the optimizer nor what it refers to is touched."""
+    kind = type(optimizer).__name__
+    try:
+        fresh, made = _small(optimizer), _small(optimizer)
+        _make(made, [(g, p) for g in made.param_groups for p in g["params"]])
+        for gradient in (1.0, -0.5):
+            for o in (fresh, made):
+                for g in o.param_groups:
+                    for p in g["params"]:
+                        p.grad = torch.full_like(p, gradient)
+                with rng.preserved(), _without_hooks(o):
+                    o.step()
+        want, got = _content(fresh), _content(made)
+        unlike = [k for k in want | got if k not in want or k not in got or not _equal(want[k], got[k])]
+    except Exception as err:  # of anybody's code
+        log.warning(
+            "replicad: %s is none of torch's, and can't be tried out (%s: %s): its state is made by a step with zero gradients that is taken back; if its first step is unlike "
+            "the others (averages that begin with the first gradient, counters), take a step before the session is made",
+            kind,
+            type(err).__name__,
+            err,
+        )
+        return
+    if unlike:
+        raise Unsupported(
+            f"{kind}: its first step is unlike the others, so its state can't be made by one with zero gradients: {', '.join(unlike[:8])} would differ; count under the key "
+            "'step' or in param_groups, begin averages with zeros, or take a step before the session is made"
+        )
+
+
+def _small(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """An optimizer of the same kind that has no state yet, over small parameters of its own."""
+    small = {}
+    for g in optimizer.param_groups:
+        for p in g["params"]:
+            if p.requires_grad and p.numel() and not optimizer.state.get(p):
+                shape = [min(n, 8) for n in p.shape]
+                small[id(p)] = torch.nn.Parameter(torch.linspace(-1, 1, math.prod(shape), device=p.device).to(p.dtype).reshape(shape))
+    made = object.__new__(type(optimizer))
+    memo: dict[int, Any] = {**small, id(optimizer): made}
+    for k, v in vars(optimizer).items():
+        if k.startswith("_optimizer_") and isinstance(v, dict):
+            vars(made)[k] = type(v)()  # hooks
+        elif k not in ("state", "param_groups", "step"):
+            vars(made)[k] = copy.deepcopy(v, memo)
+    made.state = copy.copy(optimizer.state)
+    made.state.clear()
+    made.param_groups = [copy.deepcopy(_hyper(g), memo) | {"params": [small[id(p)] for p in g["params"] if id(p) in small]} for g in optimizer.param_groups]
+    return made
+
+
+def _content(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What a step changes, by name: parameters, their state, the groups and what is kept under the optimizer's own keys."""
+    trees: list[tuple[str, Any]] = [("param_groups", [_hyper(g) for g in optimizer.param_groups]), ("state", _own(optimizer))]
+    for label, p in _named(optimizer, {}):
+        trees += [(label, p), (f"state of {label}", optimizer.state.get(p, {}))]
+    return {path: v for name, tree in trees for path, v in _flat(tree, name)}
+
+
+def _flat(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Tensors and plain values of a tree, by path."""
+    if isinstance(tree, dict):
+        for k, v in tree.items():
+            yield from _flat(v, f"{path}.{k}")
+    elif isinstance(tree, (list, tuple)):
+        for i, v in enumerate(tree):
+            yield from _flat(v, f"{path}.{i}")
+    elif isinstance(tree, torch.Tensor):
+        yield from ((x.name, x.local) for x in leaves(path, tree, "window"))
+    elif isinstance(tree, (bool, int, float, str)):
+        yield path, tree
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+    return bool(a == b)
+
+
+def scalars_in_place(optimizer: torch.optim.Optimizer) -> Callable[..., None]:
+    """What to call after each of its steps: single numbers that an optimizer makes anew in a step (the RMS of transformers' Adafactor) are put into
+    the tensors that were registered."""
+    optimizer = part(optimizer)
+    scalars: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+    if not _of_torch(optimizer):
+        states = (state for state in optimizer.state.values() if isinstance(state, dict))
+        scalars = [(state, key, t) for state in states for key, t in state.items() if type(t) is torch.Tensor and t.dim() == 0]
+
+    def put_back(*_: Any) -> None:
+        for state, key, t in scalars:
+            now = state.get(key)
+            if now is not t and type(now) is torch.Tensor and (now.shape, now.dtype, now.device) == (t.shape, t.dtype, t.device):
+                state[key] = t.copy_(now.detach())
+
+    return put_back
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """The optimizer inside of a wrapper (accelerate's) that has its state and groups from it. :class:`Unsupported` for one whose steps nobody can be told of."""
+    inner = getattr(optimizer, "optimizer", None)
+    if isinstance(inner, torch.optim.Optimizer) and inner.state is optimizer.state and inner.param_groups is optimizer.param_groups:
+        return unwrapped(inner)
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise Unsupported(
+            f"{type(optimizer).__name__}: not made by torch.optim.Optimizer.__init__, so that it takes no hooks: give the torch.optim.Optimizer inside of it (its .optimizer, say)"
+        )
+    return optimizer
 
 
 def part(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -33,7 +33,7 @@ from .layout import Layout, sharded
 from .live import Live
 from .objects import Objects
 from .offload import Offload
-from .optimizers import Carried, part
+from .optimizers import Carried, part, scalars_in_place
 from .orders import Orders
 from .rank import Order, Rank, Stats
 from .region import Region
@@ -150,16 +150,18 @@ class Session:
         self._live = Live(self._rank, self._staging)
         self._orders = Orders(self._rank)
         self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
+        self._hooks: list[Any] = []
         try:
             self._sharded = sharded(self._rank.world, self._objects)
             groups.settle(self._rank, {s.name: s.spread for s in self._sharded})
             self._layout = Layout(self._sharded)
+            self._hook()
         except BaseException:
+            for hook in self._hooks:
+                hook.remove()
             if connection is None:
                 self._rank.close()
             raise
-        self._hooks: list[Any] = []
-        self._hook()
         _open = self
 
     def _hook(self) -> None:
@@ -167,6 +169,7 @@ class Session:
             hook.remove()
         self._hooks = [m.register_forward_pre_hook(self._on_forward) for m in self._objects.modules()]
         self._hooks += [part(o).register_step_pre_hook(self._on_optimizer) for o in self._objects.optimizers.values()]
+        self._hooks += [part(o).register_step_post_hook(scalars_in_place(o)) for o in self._objects.optimizers.values()]
 
     def rebind(self, *, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None, data: Any = None, extra: Mapping[str, Any] | None = None) -> None:
         """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was

@@ -28,7 +28,10 @@ __all__ = ["Trained"]
 #: So many names are in a message.
 MOST = 4
 #: What is said of an optimizer's tensor.
-REPLACED = "was replaced by another tensor (load_state_dict does that) after the session was made: load it before, or copy_ into what is there"
+REPLACED = (
+    "was replaced by another tensor after the session was made. Where load_state_dict did it: load it before, or copy_ into what is there. Where the optimizer's own step "
+    "does, in each step: have that step change it in place, or use an optimizer that does"
+)
 
 
 class Trained:
