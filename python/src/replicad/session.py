@@ -29,6 +29,7 @@ from . import admin, conversion, groups
 from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Outlived, Refused, Scattered, SessionState, Timeout
 from .explain import Explanation, explain
 from .feasible import Feasible, feasible
+from .hooks import Hook
 from .layout import Layout, sharded
 from .live import Live
 from .objects import Objects
@@ -165,8 +166,8 @@ class Session:
     def _hook(self) -> None:
         for hook in self._hooks:
             hook.remove()
-        self._hooks = [m.register_forward_pre_hook(self._on_forward) for m in self._objects.modules()]
-        self._hooks += [part(o).register_step_pre_hook(self._on_optimizer) for o in self._objects.optimizers.values()]
+        self._hooks = [m.register_forward_pre_hook(Hook(self._on_forward)) for m in self._objects.modules()]
+        self._hooks += [part(o).register_step_pre_hook(Hook(self._on_optimizer)) for o in self._objects.optimizers.values()]
 
     def rebind(self, *, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None, data: Any = None, extra: Mapping[str, Any] | None = None) -> None:
         """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was
@@ -199,8 +200,6 @@ class Session:
         return self._objects.common() | {"trained": self._trained.value()}
 
     def _on_forward(self, module: torch.nn.Module, *_: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
         if self._at >= 0 and self._pid == os.getpid():
             self._present("a forward")
             if taken_down(module):
@@ -212,7 +211,7 @@ class Session:
                 )
 
     def _on_optimizer(self, optimizer: Any, *_: Any) -> None:
-        if torch.compiler.is_compiling() or self._inside is not None or self._pid != os.getpid():
+        if self._inside is not None or self._pid != os.getpid():
             return
         if self._resumed.is_set() and not (self._closed or self._left) and self._torn <= self._at:
             raise SessionState(
