@@ -146,7 +146,9 @@ class Session:
         self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most)
         self._before = Capsule("replicad.own", True, "any", lambda: self._objects.before())
         self._after = Capsule("replicad.own.window", True, "window", lambda: self._objects.after()) if self._objects.has_after else None
-        self._watch = Watch([c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, debug, self._after is not None)
+        self._watch = Watch(
+            [c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, self._trained, debug, self._after is not None
+        )
         self._rank = connection or Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
         self._live = Live(self._rank, self._staging)
         self._orders = Orders(self._rank)
@@ -192,7 +194,7 @@ class Session:
         self._objects = new
         self._trained = Trained(new, self._staging.fixed)
         self._hook()
-        self._watch.leaves(new.leaves)
+        self._watch.tensors(new.leaves, self._trained)
 
     # -- what the capsules hold -----------------------------------------------------------------------------------------
 
@@ -478,6 +480,7 @@ class Session:
         self._live.ready(self._at, "offload")
         with contextlib.suppress(Canceled):  # it has no private part; nothing is being copied all the same
             self._live.seal(self._at, timeout)
+        self._watch.look("they were offloaded", self._at)
         self._moving = True  # a restart is raised in the block, not while memory is on its way
         try:
             self._offloaded = offloaded = Offload(self._staging)
@@ -488,6 +491,7 @@ class Session:
             finally:
                 self._moving = True
                 offloaded.back()
+                self._watch.rewritten()
                 self._offloaded = None
                 self._live.forget()
         finally:
