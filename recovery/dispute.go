@@ -163,7 +163,7 @@ func (l *Leader) endDisputed(d replica.Dispute, why string) {
 func disputeReason(d replica.Dispute, why, regions string) string {
 	remedy := "look at the memory and the device of the named ranks' nodes (replicad node lost or drain takes a node away)"
 	if !d.Majority() {
-		remedy = "look for what computes differently on them, or declare the group with --nondeterministic; a group of three or more ranks can outvote one"
+		remedy = "look for what computes differently on them, and for what changes their values outside of session.step() (its warnings name it; with debug=True every tensor is hashed), or declare the group with --nondeterministic; a group of three or more ranks can outvote one"
 	}
 	return fmt.Sprintf("%s: %s; %s; roots: %s; remedy: %s", describe(d), why, differ(regions), rootsOf(d), remedy)
 }

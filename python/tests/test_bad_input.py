@@ -342,7 +342,7 @@ def test_objects_of_another_kind(what: dict[str, Any], says: str) -> None:
 )
 def test_state_that_needs_pickle(what: dict[str, Any], path: str) -> None:
     model = nn.Linear(2, 2)
-    with pytest.raises(Unsupported, match=rf"{path} can't be kept without pickle: give it a state_dict of plain values and tensors"):
+    with pytest.raises(Unsupported, match=rf"{path} can't be kept without pickle: make it a list"):
         replicad.Session(model=model, **what)
     assert hooks(model) == 0
 

@@ -20,6 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from . import conversion, data, rng, rngcodec
 from .groups import derive, flag
+from .tensors import some
 from .wrappers import clean, flat_parameters, fsdp1, on_groups, within_fsdp
 
 if TYPE_CHECKING:
@@ -346,7 +347,14 @@ def _exact(session: Session, groups: Groups, live: dict[str, list[Any]], missing
         yield Verdict("data", True, "replicad.data.Loader goes on at the batch after the last that it handed out, with the same samples and augmentations")
     else:
         yield Verdict("data", None, "whether the loader goes on bit for bit is its own affair", "replicad.testing.check_resume tells; replicad.data.Loader does")
-    for name, text in session.noticed.items():
+    if renormalised := sorted(session._trained.renormalised):
+        yield Verdict(
+            "max_norm",
+            False,
+            f"forwards renormalise {some(renormalised)} while the last step is copied, and each rank the rows that its own batch has: the copy can have it in part",
+            "leave max_norm out; inside of `with session.step()`: `with torch.no_grad(): weight.renorm_(norm_type, 0, max_norm)`",
+        )
+    for text, name in {text: name for name, text in reversed(session.noticed.items())}.items():  # one may speak of many tensors
         yield Verdict(name, False, text)
 
 

@@ -29,6 +29,7 @@ from . import admin, conversion, groups
 from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Outlived, Refused, Scattered, SessionState, Timeout
 from .explain import Explanation, explain
 from .feasible import Feasible, feasible
+from .hooks import Hook
 from .layout import Layout, sharded
 from .live import Live
 from .objects import Objects
@@ -145,7 +146,9 @@ class Session:
         self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most)
         self._before = Capsule("replicad.own", True, "any", lambda: self._objects.before())
         self._after = Capsule("replicad.own.window", True, "window", lambda: self._objects.after()) if self._objects.has_after else None
-        self._watch = Watch([c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, debug, self._after is not None)
+        self._watch = Watch(
+            [c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, self._trained, debug, self._after is not None
+        )
         self._rank = connection or Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
         self._live = Live(self._rank, self._staging)
         self._orders = Orders(self._rank)
@@ -167,8 +170,8 @@ class Session:
     def _hook(self) -> None:
         for hook in self._hooks:
             hook.remove()
-        self._hooks = [m.register_forward_pre_hook(self._on_forward) for m in self._objects.modules()]
-        self._hooks += [part(o).register_step_pre_hook(self._on_optimizer) for o in self._objects.optimizers.values()]
+        self._hooks = [m.register_forward_pre_hook(Hook(self._on_forward)) for m in self._objects.modules()]
+        self._hooks += [part(o).register_step_pre_hook(Hook(self._on_optimizer)) for o in self._objects.optimizers.values()]
         self._hooks += [part(o).register_step_post_hook(scalars_in_place(o)) for o in self._objects.optimizers.values()]
 
     def rebind(self, *, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None, data: Any = None, extra: Mapping[str, Any] | None = None) -> None:
@@ -194,7 +197,7 @@ class Session:
         self._objects = new
         self._trained = Trained(new, self._staging.fixed)
         self._hook()
-        self._watch.leaves(new.leaves)
+        self._watch.tensors(new.leaves, self._trained)
 
     # -- what the capsules hold -----------------------------------------------------------------------------------------
 
@@ -202,8 +205,6 @@ class Session:
         return self._objects.common() | {"trained": self._trained.value()}
 
     def _on_forward(self, module: torch.nn.Module, *_: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
         if self._at >= 0 and self._pid == os.getpid():
             self._present("a forward")
             if taken_down(module):
@@ -215,7 +216,7 @@ class Session:
                 )
 
     def _on_optimizer(self, optimizer: Any, *_: Any) -> None:
-        if torch.compiler.is_compiling() or self._inside is not None or self._pid != os.getpid():
+        if self._inside is not None or self._pid != os.getpid():
             return
         if self._resumed.is_set() and not (self._closed or self._left) and self._torn <= self._at:
             raise SessionState(
@@ -483,6 +484,7 @@ class Session:
         self._live.ready(self._at, "offload")
         with contextlib.suppress(Canceled):  # it has no private part; nothing is being copied all the same
             self._live.seal(self._at, timeout)
+        self._watch.look("they were offloaded", self._at)
         self._moving = True  # a restart is raised in the block, not while memory is on its way
         try:
             self._offloaded = offloaded = Offload(self._staging)
@@ -493,6 +495,7 @@ class Session:
             finally:
                 self._moving = True
                 offloaded.back()
+                self._watch.rewritten()
                 self._offloaded = None
                 self._live.forget()
         finally:

@@ -17,10 +17,12 @@ from ._native import DTYPES
 from .errors import Unsupported
 from .region import Region
 
-__all__ = ["Leaf", "dense", "leaves", "regions"]
+__all__ = ["Leaf", "dense", "leaves", "regions", "some"]
 
 #: Where the memory of a leaf may lie. What is not host memory has a stage there (:mod:`replicad.staging`).
 DEVICES = ("cpu", "cuda")
+#: So many names are in a message.
+MOST = 4
 
 
 @dataclass(frozen=True)
@@ -125,3 +127,8 @@ def _short(name: str) -> str:
     if len(raw) <= 127:
         return name
     return f"{hashlib.sha256(raw).hexdigest()[:16]}~{raw[-110:].decode(errors='ignore')}"
+
+
+def some(names: list[str]) -> str:
+    """The first of the names, and how many more there are."""
+    return ", ".join(names[:MOST]) + (f" and {len(names) - MOST} more" if len(names) > MOST else "")

@@ -20,13 +20,11 @@ from .errors import Mismatch
 from .objects import Objects, extra_state
 from .optimizers import part
 from .places import Places, persistent
-from .tensors import Leaf
+from .tensors import Leaf, some
 from .wrappers import clean, sharded_by_fsdp, whole
 
 __all__ = ["Trained"]
 
-#: So many names are in a message.
-MOST = 4
 #: What is said of an optimizer's tensor.
 REPLACED = (
     "was replaced by another tensor after the session was made. Where load_state_dict did it: load it before, or copy_ into what is there. Where the optimizer's own step "
@@ -53,6 +51,10 @@ class Trained:
         self._fsdp = tuple(f"{m}." for m, model in models.items() if sharded_by_fsdp(model))
         self._of_the_models = {n: t for n, t in self._model_tensors() if t is not None}
         self._of_the_optimizers = dict(self._optimizer_tensors())
+        #: the weights of embeddings that a forward brings back to a norm
+        self.renormalised = {
+            f"{m}.{clean(model, k)}.weight" for m, model in models.items() for k, x in model.named_modules() if getattr(x, "max_norm", None) is not None and hasattr(x, "weight")
+        }
         self._extra_state = [x for _, x in extra_state(models)]
         self._places = self._look()
         self._inner = [x for n, t in (*self._window, *self._of_the_optimizers.items()) for x in _made_of(n, t)]
@@ -66,34 +68,40 @@ class Trained:
         for i, p in enumerate(_parameters(optimizer)):
             yield self._names.get(id(p), f"param.{i}"), p
 
+    def tensors(self, trained: bool) -> Iterator[tuple[str, torch.Tensor]]:
+        """Parameters that change at every step and what optimizers have of them, or those that are kept once, as the program has them."""
+        yield from self._window if trained else self._frozen
+        if trained:
+            yield from self._of_the_optimizers.items()
+
     # -- what must stay as it is ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Refuses what a step would change without its being kept, by name. It compares flags, identities and addresses: no bytes."""
         if now := [n for n, p in self._frozen if p.requires_grad]:
             raise Mismatch(
-                f"{_list(now)} asked for no gradient when the session was made and is kept once, not at every step: what it learns would be lost. "
+                f"{some(now)} asked for no gradient when the session was made and is kept once, not at every step: what it learns would be lost. "
                 "Let everything that is ever to be trained ask for a gradient when the session is made; it may be frozen afterwards"
             )
         for o, optimizer in self._optimizers.items():
             if list(map(id, _parameters(optimizer))) != self._groups[o]:
                 added = [label for label, p in self._labelled(optimizer) if id(p) not in self._groups[o]]
-                what = f"got {_list(added)}" if added else "lost or reordered parameters"
+                what = f"got {some(added)}" if added else "lost or reordered parameters"
                 raise Mismatch(f"{o} {what} after the session was made: give it all that it is ever to train before, and freeze what is to wait")
         if now := [f"{o}.state" for o, optimizer, state in self._states if optimizer.state is not state]:
-            raise Mismatch(f"{_list(now)} {REPLACED}")
+            raise Mismatch(f"{some(now)} {REPLACED}")
         if not self._places.same():
             self._compare()
             self._places = self._look()
         if now := [n for n, outer, key, v in self._inner if (inner := getattr(outer, key)) is not v and inner.data_ptr() != v.data_ptr()]:
-            raise Mismatch(f"{_list(now)} {REPLACED}")
+            raise Mismatch(f"{some(now)} {REPLACED}")
         if (addresses := self._addresses()) != self._lie:
             now = [n for n, address, was in zip(self._fixed, addresses, self._lie, strict=True) if address != was]
             raise Mismatch(
-                f"{_list(now)} has moved to other memory (`.data =`, .to()) after the session was made: move it before, copy_ into it, or make the session with staging=True"
+                f"{some(now)} has moved to other memory (`.data =`, .to()) after the session was made: move it before, copy_ into it, or make the session with staging=True"
             )
         if merged := list(self.merged()):
-            raise Mismatch(f"{_list(merged)} is merged with its adapters: they get no gradient so, and base weights that are no longer those that are kept: unmerge first")
+            raise Mismatch(f"{some(merged)} is merged with its adapters: they get no gradient so, and base weights that are no longer those that are kept: unmerge first")
 
     def _look(self) -> Places:
         return Places(self._models.values(), self._optimizers.values(), [state for _, _, state in self._states])
@@ -109,23 +117,23 @@ class Trained:
         replaced = [n for n, t in was.items() if n in now and now[n] is not t and not (n.startswith(self._fsdp) and whole(now[n], t))]
         if replaced:
             raise Mismatch(
-                f"{_list(replaced)} was replaced by another tensor after the session was made, and would be in no copy: copy_ or fill_ what is there, replace it before the "
+                f"{some(replaced)} was replaced by another tensor after the session was made, and would be in no copy: copy_ or fill_ what is there, replace it before the "
                 "session is made, or give a model that was made anew to session.rebind()"
             )
         came = [n for n, t in now.items() if n not in was and t is not None and id(t) not in known]
         if came := came + [f"{n} (get_extra_state)" for n, x in extra_state(self._models) if not any(x is y for y in self._extra_state)]:
             raise Mismatch(
-                f"{_list(came)} was not there when the session was made and would be in no copy: make it before (a forward makes what is made lazily); "
+                f"{some(came)} was not there when the session was made and would be in no copy: make it before (a forward makes what is made lazily); "
                 "a buffer that is made from nothing but the program's settings can be registered with persistent=False"
             )
         was, now = self._of_the_optimizers, dict(self._optimizer_tensors())
         if came := [n for n in now if n not in was]:
             raise Mismatch(
-                f"{_list(came)} was not there when the session was made (momentum that is switched on later, a history that grows?) and would be in no copy: have the optimizer "
+                f"{some(came)} was not there when the session was made (momentum that is switched on later, a history that grows?) and would be in no copy: have the optimizer "
                 "make it before, at its full size, and change it in place"
             )
         if replaced := [n for n, t in was.items() if now.get(n) is not t]:
-            raise Mismatch(f"{_list(replaced)} {REPLACED}")
+            raise Mismatch(f"{some(replaced)} {REPLACED}")
 
     def _model_tensors(self) -> Iterator[tuple[str, torch.Tensor | None]]:
         """Parameters and persistent buffers under every name that they have, and None where there could be one."""
@@ -201,7 +209,3 @@ def _made_of(name: str, t: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, st
             inner = getattr(t, key)
             yield f"{name}.{key}", t, key, inner
             yield from _made_of(f"{name}.{key}", inner)
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(names[:MOST]) + (f" and {len(names) - MOST} more" if len(names) > MOST else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 
 from . import capsule, rngcodec
 from .state import Capsule, Leaf
+from .tensors import some
+from .trained import Trained
 
 __all__ = ["Watch", "differences", "digest"]
 
@@ -20,6 +23,8 @@ log = logging.getLogger("replicad")
 STILL = 10
 #: What may differ in a forward and be back when the step begins (a forward with adapters switched off); looked at then.
 ELSEWHERE = "trained."
+#: How often torch has changed a tensor in place.
+_VERSION: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
 
 
 def differences(a: Any, b: Any, path: str) -> Iterator[str]:
@@ -49,17 +54,38 @@ def differences(a: Any, b: Any, path: str) -> Iterator[str]:
         yield path
 
 
+class Counted:
+    """Tensors by name, and how often torch has changed each in place: neither bytes nor a line of Python for a tensor. A change by way of ``.data`` is not counted, and neither
+    are tensors of inference mode. What is made of other tensors is counted as a whole."""
+
+    def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+        named = [(n, t) for n, t in named if not t.is_inference()]
+        self._names, self._tensors = [n for n, _ in named], [t for _, t in named]
+
+    def now(self) -> list[int]:
+        """The counts."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return list(map(_VERSION, self._tensors))
+
+    def changed(self, since: list[int]) -> list[str]:
+        """The names of those that were changed since these were the counts."""
+        now = self.now()
+        return [] if now == since else [n for n, was, is_ in zip(self._names, since, now, strict=True) if was != is_]
+
+
 class Watch:
-    """Looks at small state from the end of a step to the next forward and, in debug mode, at every tensor.
+    """Looks at small state from the end of a step to the next forward, at whether tensors were changed in place and, in debug mode, at every tensor's bytes.
 
     ``capsules`` hold what belongs to a step's end. ``generators`` gives the bytes of :func:`replicad.rng.get`, or None where none are
     kept. What changed is named once, in a warning, and kept in ``seen``. With ``own_at_end`` what is the rank's own is copied at the end of a step, not when it begins.
     """
 
-    def __init__(self, capsules: Sequence[Capsule], generators: Callable[[], bytes | None], leaves: Iterable[Leaf], debug: bool, own_at_end: bool = False) -> None:
+    def __init__(
+        self, capsules: Sequence[Capsule], generators: Callable[[], bytes | None], leaves: Iterable[Leaf], trained: Trained, debug: bool, own_at_end: bool = False
+    ) -> None:
         self._capsules, self._generators, self._own_at_end = capsules, generators, own_at_end
         self._debug = debug
-        self.leaves(leaves)
+        self.tensors(leaves, trained)
         self._at_exit: tuple[int, bytes | None] | None = None
         self._looked = False  # since then, by a forward that was none of training
         self._at_resume: bytes | None = None
@@ -67,18 +93,21 @@ class Watch:
         self._samples: dict[str, tuple[bytes, int]] = {}  # by source: its first state, and how many steps have begun with it
         self.seen: dict[str, str] = {}
 
-    def leaves(self, leaves: Iterable[Leaf]) -> None:
+    def tensors(self, leaves: Iterable[Leaf], trained: Trained) -> None:
         """The tensors of the session; all but buffers are hashed in debug mode."""
         leaves = list(leaves)
-        self._buffers, self._frozen = ([x for x in leaves if x.changes == c] for c in ("any", "never"))
+        self._buffers = [x for x in leaves if x.changes == "any"]
         self._before = [_version(x) for x in self._buffers]
-        self._kept: list[int] | None = None
+        self._frozen, self._trained = Counted(trained.tensors(False)), Counted(trained.tensors(True))
+        self._renormalised = trained.renormalised
+        self._kept: list[int] | None = None  # counts of the former when the last step began
+        self._left: list[int] | None = None  # of the latter when it ended
         self._leaves = [x for x in leaves if x.changes != "any"] if self._debug else []
         self._digests = {}
 
     def reset(self) -> None:
         """State was loaded, or is about to be: what was seen before says nothing about it."""
-        self._at_exit, self._at_resume, self._digests, self._kept, self._samples = None, None, {}, None, {}
+        self._at_exit, self._at_resume, self._digests, self._kept, self._left, self._samples = None, None, {}, None, None, {}
 
     def resumed(self) -> None:
         """The loaded state is in place."""
@@ -86,20 +115,45 @@ class Watch:
 
     def entering(self, step: int) -> None:
         """The next step begins: window and frozen tensors must be what they were."""
-        now = [_version(x) for x in self._frozen]
-        for x, was, is_ in zip(self._frozen, self._kept or now, now, strict=True):
-            if was != is_:
-                self.say(
-                    x.name,
-                    f"{x.name} asks for no gradient and is kept once, but was changed before step {step}: a restart would bring the first values back; "
-                    "let it ask for a gradient while the session is made (an averaged model, say), and it is copied at every step",
-                )
+        self.look(f"the beginning of step {step}", step - 1)
         self._at_exit = None
-        self._kept, self._before = now, [_version(x) for x in self._buffers]
+        self._kept, self._before = self._frozen.now(), [_version(x) for x in self._buffers]
         for x in self._leaves:
             if self._digests and digest(x.local) != self._digests[x.name]:
                 when = "never" if x.changes == "never" else "only inside `with session.step()`"
                 self.say(x.name, f"{x.name} changed between steps {step - 1} and {step}, though it is taken to change {when}: the copy of step {step - 1} may be torn")
+
+    def look(self, until: str, step: int) -> None:
+        """Names the tensors that were changed in place since ``step`` ended."""
+        if self._kept is not None:
+            for name in self._frozen.changed(self._kept):
+                self.say(
+                    name,
+                    f"{name} asks for no gradient and is kept once, but was changed before {until}: a restart would bring the first values back; "
+                    "let it ask for a gradient while the session is made (an averaged model, say), and it is copied at every step",
+                )
+        if self._left is None or not (changed := [n for n in self._trained.changed(self._left) if n not in self.seen]):
+            return
+        torn = f"the copy of step {step} is made meanwhile, and has the change whole, in part or not at all; ranks that should be equal can be found to differ"
+        if own := [n for n in changed if n in self._renormalised]:
+            self._say_all(
+                own,
+                f"{some(own)}: forwards renormalise it (max_norm of an nn.Embedding): {torn}. Leave max_norm out, and do it inside `with session.step()`: "
+                "`with torch.no_grad(): weight.renorm_(norm_type, 0, max_norm)`",
+            )
+        if others := [n for n in changed if n not in self._renormalised]:
+            self._say_all(
+                others,
+                f"{some(others)} changed in place between the end of step {step} and {until}: {torn}. Do it inside `with session.step()`; evaluate with other weights by "
+                "torch.func.functional_call, or in a copy of the model",
+            )
+
+    def rewritten(self) -> None:
+        """Tensors were written anew with what they had."""
+        if self._kept is not None:
+            self._kept = self._frozen.now()
+        if self._left is not None:
+            self._left = self._trained.now()
 
     def samples(self, states: dict[str, Any]) -> None:
         """A step begins; ``states`` are those of what says which samples come next. One that moves once is not looked at again."""
@@ -130,7 +184,7 @@ class Watch:
 
     def exited(self, step: int, generators: bytes | None) -> None:
         """A step has ended; ``generators`` is what its copy has of them, taken when the step began."""
-        self._at_exit, self._looked = (step, generators), False
+        self._at_exit, self._looked, self._left = (step, generators), False, self._trained.now()
         self._digests = {x.name: digest(x.local) for x in self._leaves}
 
     def forward(self, training: bool) -> None:
@@ -146,6 +200,7 @@ class Watch:
         if self._at_exit is None or (self._looked and not training):
             return
         step, generators = self._at_exit
+        self.look("the next forward", step)
         self._looked = True
         if training:
             self._at_exit = None
@@ -167,8 +222,11 @@ class Watch:
     def say(self, name: str, text: str) -> None:
         """Names what changed outside of its time, once."""
         if name not in self.seen:
-            self.seen[name] = text
-            log.warning("replicad: %s", text)
+            self._say_all([name], text)
+
+    def _say_all(self, names: list[str], text: str) -> None:
+        self.seen.update(dict.fromkeys(names, text))
+        log.warning("replicad: %s", text)
 
 
 def _drawn(before: bytes | None, now: bytes | None) -> list[str]:

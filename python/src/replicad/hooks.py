@@ -1,0 +1,28 @@
+"""A session's hooks on the program's objects, which stay with these objects alone."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["Hook"]
+
+
+class Hook:
+    """Calls a session's method while there is the session, and not while torch traces a graph. The copy of an object that has it, pickled or not, has one instead that
+    does nothing: a session hears of its own objects, can't be copied, and need not be where the copy is loaded."""
+
+    def __init__(self, method: Callable[..., None]) -> None:
+        self._method = weakref.WeakMethod(method)
+
+    def __call__(self, *args: Any) -> None:
+        """What torch calls, with the module or optimizer first."""
+        if not torch.compiler.is_compiling() and (method := self._method()) is not None:
+            method(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")  # takes any arguments, and loads in every Python, without this package
