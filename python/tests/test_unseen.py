@@ -610,7 +610,7 @@ else:
     ("how", "says"),
     [
         ("nothing", ["NOTICED []"]),
-        ("draws", ['NOTICED ["torch\'s CPU generator"]', "were drawn between resume and the first forward"]),
+        ("draws", ['NOTICED ["torch\'s CPU generator, after resume"]', "were drawn between resume and the first forward"]),
         ("outside", ["REFUSED SGD.step() outside of `with session.step()`: the copy of step 1 may be under way", "NOTICED []"]),
         ("carried", ["NOTICED ['gradients']", "gradients that step 2 left (updated=False) were changed before step 3"]),
         ("dropped", ["NOTICED []"]),

@@ -17,7 +17,8 @@ WRONG = {
     "rate": {"optim.groups[0].lr"},
     "average": {"average.value"},
     "draw": {"torch's CPU generator"},
-    "draw-inside": {"torch's CPU generator"},
+    "draw-inside": {"torch's CPU generator, inside of a step"},
+    "evaluated": {"torch's CPU generator, in an evaluation", "torch's CPU generator"},
     "python": {"python's generator"},
     "named": {"the generator 'noise'"},
     "frozen": {"model.1.bias"},
@@ -69,6 +70,10 @@ def train(wrong):
         optimizer.param_groups[0]["lr"] *= 0.5
     if wrong == "average":
         average.value = 0.0
+    if wrong == "evaluated":  # each is named, whichever was first
+        with torch.no_grad():
+            model(torch.rand(2, 4))
+        torch.rand(1)  # a batch
     if wrong == "draw":
         torch.rand(1)
     if wrong == "python":
@@ -234,4 +239,4 @@ def test_what_is_noticed(run: Callable[..., str]) -> None:
     out = run(TRAIN, *WRONG)
     noticed = json.loads(next(line for line in out.splitlines() if line.startswith("NOTICED")).removeprefix("NOTICED "))
     assert {wrong: set(seen) for wrong, seen in noticed.items()} == WRONG
-    assert all(name in text and "step" in text for seen in noticed.values() for name, text in seen.items())
+    assert all(name.partition(", ")[0] in text and "step" in text for seen in noticed.values() for name, text in seen.items())

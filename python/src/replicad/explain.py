@@ -244,7 +244,12 @@ def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
     if any(s.is_enabled() and not any(s is x for x in session._objects.scalers.values()) for s in live["scaler"]):
         yield Verdict("scaler", False, "a GradScaler is in use that is not registered: its scale would begin anew", "pass scaler=")
     if not session._objects.data:
-        yield Verdict("data", False, "nothing says which samples come next: they would begin anew", "pass data= with state_dict: replicad.data.Loader, or a stateful loader")
+        yield Verdict(
+            "data",
+            False,
+            "nothing says which samples come next: they would begin anew, unless the loop draws them from a generator that is kept",
+            "pass data= with state_dict: replicad.data.Loader, or a stateful loader",
+        )
     for obj in session._objects.data.values():
         for loader in live["loader"]:
             inner = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))

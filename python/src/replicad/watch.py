@@ -184,7 +184,14 @@ class Watch:
 
     def exited(self, step: int, generators: bytes | None) -> None:
         """A step has ended; ``generators`` is what its copy has of them, taken when the step began."""
-        self._at_exit, self._looked, self._left = (step, generators), False, self._trained.now()
+        now = self._generators()
+        for name in _drawn(generators, now):
+            self.say(
+                f"{name}, inside of a step",
+                f"{name}: random numbers were drawn inside of step {step}: its copy has the generator as of the step's beginning, so that a restart from it draws them "
+                "again; draw before the step, or in `with replicad.rng.preserved()`",
+            )
+        self._at_exit, self._looked, self._left = (step, now), False, self._trained.now()
         self._digests = {x.name: digest(x.local) for x in self._leaves}
 
     def forward(self, training: bool) -> None:
@@ -192,7 +199,7 @@ class Watch:
         drawn, self._at_resume = _drawn(self._at_resume, self._generators()) if self._at_resume is not None else [], None
         for name in drawn:
             self.say(
-                name,
+                f"{name}, after resume",
                 f"{name}: random numbers were drawn between resume and the first forward; a process that resumes draws them as well, from where its step began, and "
                 "goes on with others than an undisturbed run. That is right where every step draws before its forward; what is drawn once a process (a DataLoader's seed: "
                 "give it generator=torch.Generator()) belongs before the session, or into `with replicad.rng.preserved()`",
@@ -212,12 +219,22 @@ class Watch:
                         f"{path} changed between the end of step {step} and the next forward: a restart from step {step} would not have the change; "
                         "do it inside `with session.step()`",
                     )
-        for name in _drawn(generators, self._generators()):
-            self.say(
-                name,
-                f"{name}: random numbers were drawn between the beginning of step {step} and the next forward; unless a restart from step {step} draws "
-                "them again (as loading the next batch does), put what draws them (an evaluation?) into `with replicad.rng.preserved()`",
-            )
+        now = self._generators()
+        for name in _drawn(generators, now):
+            if training:
+                self.say(
+                    name,
+                    f"{name}: random numbers were drawn between the end of step {step} and the next forward; unless a restart from step {step} draws "
+                    "them again (as loading the next batch does), put what draws them into `with replicad.rng.preserved()`",
+                )
+            else:
+                self.say(
+                    f"{name}, in an evaluation",
+                    f"{name}: random numbers were drawn between the end of step {step} and a forward that does not train; unless a restart from step {step} does that "
+                    "again, put the evaluation into `with replicad.rng.preserved()`",
+                )
+        if not training:
+            self._at_exit = step, now
 
     def say(self, name: str, text: str) -> None:
         """Names what changed outside of its time, once."""
