@@ -293,6 +293,85 @@ def test_counters_that_are_attributes_begin_where_they_did(caplog: pytest.LogCap
     assert "Counting counts in self.seen, which is in no copy" in caplog.text
 
 
+@pytest.mark.parametrize(("kind", "options"), [(optim.RMSprop, {"momentum": 0.9}), (optim.RMSprop, {"momentum": 0.9, "eps": 0.0}), (optim.Adadelta, {"eps": 0.0})])
+def test_nothing_is_divided_by_nothing(kind: Any, options: dict[str, Any]) -> None:
+    """An eps that is zero, in float16 the default too: the state of a zero gradient is no number then."""
+    dtype = torch.float32 if "eps" in options else torch.float16
+
+    def trained(made: bool) -> list[torch.Tensor]:
+        p = torch.nn.Parameter(torch.tensor([0.5, 1.5, 0.5], dtype=dtype))
+        optimizer = kind([p], lr=0.01, **options)
+        if made:
+            materialise(optimizer)
+        for gradient in (1.0, -2.0):
+            p.grad = torch.full_like(p, gradient)
+            optimizer.step()
+        return [p.detach(), *(v for v in optimizer.state[p].values() if isinstance(v, torch.Tensor))]
+
+    want, got = trained(False), trained(True)
+    assert all(torch.isfinite(x).all() for x in want)
+    assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
+
+
+class Flagged(Lion):
+    """Makes its state behind a flag of its own."""
+
+    ready: Any = False
+
+    def step(self, closure: Any = None) -> Any:
+        if not self.ready:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    self.state[p].update(step=0, exp_avg=torch.zeros_like(p))
+            self.ready = type(self).ready or True
+        return super().step(closure)
+
+
+def test_state_behind_a_flag_is_made_once() -> None:
+    model = net()
+    optimizer = Flagged(list(model.parameters()))
+    materialise(optimizer)
+    made = [optimizer.state[p]["exp_avg"] for p in model.parameters()]
+    model(torch.ones(1, 5)).sum().backward()
+    optimizer.step()
+    assert all(a is optimizer.state[p]["exp_avg"] for a, p in zip(made, model.parameters(), strict=True))
+
+
+def test_state_that_would_be_made_once_more_is_refused() -> None:
+    """The flag is taken for a counter, and put back."""
+
+    class Numbered(Flagged):
+        def step(self, closure: Any = None) -> Any:
+            super().step(closure)
+            self.ready = 1
+
+    model = net()
+    with pytest.raises(Unsupported, match=r"its first step is unlike the others.*exp_avg.*take a step before"):
+        materialise(Numbered(list(model.parameters())))
+
+
+def test_what_is_not_to_be_copied_is_not_tried_out(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[int] = []
+
+    class Native(Lion):
+        def __del__(self) -> None:
+            freed.append(1)
+
+    native = Native(list(net().parameters()))
+    materialise(native)
+    assert freed == []
+    assert "Native is none of torch's, and can't be tried out (TypeError: it has a destructor" in caplog.text
+
+    class Holding(Lion):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params)
+            self.held = {"model": torch.nn.Linear(1024, 1024)}
+
+    monkeypatch.setattr("replicad.optimizers.MOST_COPIED", 1 << 20)
+    materialise(Holding(list(net().parameters())))
+    assert "Holding is none of torch's, and can't be tried out (MemoryError: its attributes hold 4 MiB of tensors" in caplog.text
+
+
 def test_a_scheduler_is_around_the_step(caplog: pytest.LogCaptureFixture) -> None:
     """It counts the steps of the program, of which this is none."""
     optimizer = optim.SGD(net().parameters(), lr=0.1, momentum=0.9)

@@ -240,3 +240,55 @@ def test_no_thread_of_a_wrapper_outlives_its_block() -> None:
     before = set(threading.enumerate())
     assert inprocess.wrap(session(attached=True), abort=[], finalize=[], health=[])(block([1]))() == "done"
     assert set(threading.enumerate()) <= before
+
+
+def test_an_epoch_that_is_closed_before_the_block_begins(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a session that was resumed before: the restart comes inside of the block, whose fault thread ends with it."""
+    before = set(threading.enumerate())
+    for _ in range(20):
+        s = session(attached=True)
+        s._resumed.set()
+        s.rank.fenced = True
+        s.rank.wait_fence = lambda timeout: True
+        calls: list[int] = []
+
+        def run(call: inprocess.Call, s: Any = s, calls: list[int] = calls) -> str:
+            calls.append(call.runs)
+            while s._resumed.is_set():
+                time.sleep(0.001)
+            return "done"
+
+        assert inprocess.wrap(s, abort=[], finalize=[], health=[])(run)() == "done"
+    assert set(threading.enumerate()) <= before
+
+
+def test_errors_of_peers_before_resume_end_nobody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(sys.modules["replicad.inprocess.wrap"], "PAUSE", 0.0)
+    s = session(attached=True)
+    s.rank.fenced = True
+    s.rank.wait_fence = lambda timeout: True
+
+    def run(call: inprocess.Call) -> str:
+        if call.runs < 8:
+            raise RuntimeError("[gloo] Connection closed by peer")
+        return "done"
+
+    assert inprocess.wrap(s, abort=[], finalize=[], health=[])(run)() == "done"
+    assert caplog.text.count("met an error of a peer before session.resume()") == 7
+
+
+def test_a_wrapper_inside_of_another_that_ends_the_process() -> None:
+    s, outer = session(attached=True), []
+    s.rank.fenced = True
+
+    @inprocess.wrap(s, abort=[], finalize=[], health=[], hard=1e6)
+    def inner(call: inprocess.Call) -> None:
+        raise FileExistsError("each time")
+
+    def run(call: inprocess.Call) -> None:
+        outer.append(call.runs)
+        inner()
+
+    with pytest.raises(inprocess.Unhealthy, match="failed 3 times in a row") as raised:
+        inprocess.wrap(s, abort=[], finalize=[], health=[], hard=1e6)(run)()
+    assert isinstance(raised.value.__cause__, FileExistsError) and outer == [1]

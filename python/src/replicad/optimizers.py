@@ -11,9 +11,10 @@ import logging
 import math
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, repeat
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ log = logging.getLogger("replicad")
 
 #: The types of most tensors, where a look at the type alone is to do.
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+#: Bytes of tensors that an optimizer's attributes may hold for it to be tried out: copies of a model would take its memory twice more.
+MOST_COPIED = 64 << 20
 
 
 class Carried:
@@ -86,7 +89,8 @@ def _make(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], to
     kept = [(x.local, x.local.clone()) for _, p in fresh for x in leaves(f"a parameter of {type(optimizer).__name__}", p, "window")]
     groups = [(g, copy.deepcopy(_plain(_hyper(g))), [(t, t.clone()) for _, t in _tensors(_hyper(g), "")]) for g in optimizer.param_groups]
     decays = [(g, g["weight_decay"]) for g in optimizer.param_groups if "weight_decay" in g]
-    attributes = _simple(vars(optimizer))
+    attributes, draws = _counters(optimizer), [(g, g.get_state()) for g in vars(optimizer).values() if isinstance(g, torch.Generator)]
+    called = hasattr(optimizer, "_opt_called")
     layout = torch.sparse_coo if isinstance(optimizer, torch.optim.SparseAdam) else None  # it takes no other gradients
     try:
         for p, _ in grads:
@@ -98,8 +102,7 @@ def _make(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], to
         with rng.preserved(), _without_hooks(optimizer):
             optimizer.step()
         _begin(optimizer, fresh)
-        now = _simple(vars(optimizer))
-        return [k for k, v in now.items() if type(v) in (int, float) and (k not in attributes or attributes[k] != v)]
+        return [k for k, v in _counters(optimizer).items() if k not in attributes or attributes[k] != v]
     finally:
         for g, decay in decays:
             g["weight_decay"] = decay
@@ -110,9 +113,13 @@ def _make(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], to
                 _merge(g, values)
                 for t, value in tensors:
                     t.copy_(value)
-            for k in _simple(vars(optimizer)).keys() - attributes.keys():
+            for k in _counters(optimizer).keys() - attributes.keys():
                 del vars(optimizer)[k]
             vars(optimizer).update(attributes)
+            for generator, state in draws:
+                generator.set_state(state)
+            if not called:
+                vars(optimizer).pop("_opt_called", None)  # a scheduler's, which warns where it comes before the first step
         for p, grad in grads:
             p.grad = grad
         with torch.no_grad():
@@ -120,9 +127,9 @@ def _make(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], to
                 t.copy_(value)
 
 
-def _simple(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Those that are numbers, flags, texts or None."""
-    return {k: v for k, v in attributes.items() if v is None or type(v) in (bool, int, float, str)}
+def _counters(optimizer: torch.optim.Optimizer) -> dict[str, int | float]:
+    """Its attributes that are numbers. A flag that says that its state was made is to stay."""
+    return {k: v for k, v in vars(optimizer).items() if type(v) in (int, float)}
 
 
 @contextmanager
@@ -170,6 +177,8 @@ _BEGINS: dict[type[torch.optim.Optimizer], dict[str, Any]] = {
     torch.optim.NAdam: {"mu_product": 1.0},
     torch.optim.ASGD: {"mu": 1.0, "eta": "lr", "ax": 0.0},
     torch.optim.Adamax: {"exp_inf": 0.0},
+    torch.optim.RMSprop: {"momentum_buffer": 0.0},  # with an eps of zero, or one that is zero in float16, both divide nothing by nothing
+    torch.optim.Adadelta: {"acc_delta": 0.0},
 }
 
 
@@ -191,8 +200,10 @@ def _try_out(optimizer: torch.optim.Optimizer) -> None:
     so that neither the optimizer nor what it refers to is touched."""
     kind = type(optimizer).__name__
     try:
+        _copyable(optimizer)
         fresh, made = _small(optimizer), _small(optimizer)
         _make(made, [(g, p) for g in made.param_groups for p in g["params"]])
+        registered = {path: t for path, t in _content(made).items() if isinstance(t, torch.Tensor) and not path.startswith("self.")}
         for gradient in (1.0, -0.5):
             for o in (fresh, made):
                 for g in o.param_groups:
@@ -201,7 +212,7 @@ def _try_out(optimizer: torch.optim.Optimizer) -> None:
                 with rng.preserved(), _without_hooks(o):
                     o.step()
         want, got = _content(fresh), _content(made)
-        unlike = [k for k in want | got if k not in want or k not in got or not _equal(want[k], got[k])]
+        unlike = [k for k in want | got if k not in want or k not in got or not _equal(want[k], got[k]) or _remade(registered.get(k), got[k])]
     except Exception as err:  # of anybody's code
         log.warning(
             "replicad: %s is none of torch's, and can't be tried out (%s: %s): its state is made by a step with zero gradients that is taken back; if its first step is unlike "
@@ -216,6 +227,33 @@ def _try_out(optimizer: torch.optim.Optimizer) -> None:
             f"{kind}: its first step is unlike the others, so its state can't be made by one with zero gradients: {', '.join(unlike[:8])} would differ; count under the key "
             "'step' or in param_groups, begin averages with zeros, or take a step before the session is made"
         )
+
+
+def _remade(registered: torch.Tensor | None, now: Any) -> bool:
+    """Whether state that was made beforehand was made once more, in another tensor: nobody would copy that one."""
+    return registered is not None and registered.dim() > 0 and isinstance(now, torch.Tensor) and now.data_ptr() != registered.data_ptr()
+
+
+def _copyable(optimizer: torch.optim.Optimizer) -> None:
+    """Raises where copies of an optimizer's attributes would do harm."""
+    if hasattr(type(optimizer), "__del__"):
+        raise TypeError("it has a destructor, which would be called for what its copies share with it")
+    seen: set[int] = set()
+    nbytes, left = 0, [v for k, v in vars(optimizer).items() if k not in ("state", "param_groups") and not k.startswith("_optimizer_")]
+    while left:
+        if id(v := left.pop()) in seen or isinstance(v, (type, ModuleType, FunctionType)):
+            continue
+        seen.add(id(v))
+        if isinstance(v, torch.Tensor):
+            nbytes += v.numel() * v.element_size()
+        elif isinstance(v, Mapping):
+            left += v.values()
+        elif isinstance(v, (list, tuple, set, frozenset)):
+            left += v
+        else:
+            left += getattr(v, "__dict__", {}).values()
+    if nbytes > MOST_COPIED:
+        raise MemoryError(f"its attributes hold {nbytes >> 20} MiB of tensors")
 
 
 def _small(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -242,6 +280,7 @@ def _small(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 def _content(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What a step changes, by name: parameters, their state, the groups and what is kept under the optimizer's own keys."""
     trees: list[tuple[str, Any]] = [("param_groups", [_hyper(g) for g in optimizer.param_groups]), ("state", _own(optimizer))]
+    trees += [(f"self.{k}", v) for k, v in vars(optimizer).items() if isinstance(v, (list, tuple, dict)) and k not in ("param_groups", "state", "defaults")]
     for label, p in _named(optimizer, {}):
         trees += [(label, p), (f"state of {label}", optimizer.state.get(p, {}))]
     return {path: v for name, tree in trees for path, v in _flat(tree, name)}

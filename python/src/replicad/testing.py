@@ -477,6 +477,7 @@ def _main() -> None:
     """One process of :func:`check_resume`: OUT MODULE FILE FUNCTION LAST KILL [ARGUMENT...]."""
     global _in_a_run
     _in_a_run = True
+    launcher = os.getppid()
     out, module, file, function, last, kill, *arguments = sys.argv[1:]
     sys.argv = [file, *arguments]
     sys.path[:] = os.environ["PYTHONPATH"].split(os.pathsep)  # nothing before it
@@ -486,7 +487,8 @@ def _main() -> None:
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        os.kill(os.getppid(), signal.SIGTERM)  # the launcher, which would start it again
+        if os.getppid() == launcher:
+            os.kill(launcher, signal.SIGTERM)  # it would start it again
         raise SystemExit(1) from None
 
 

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import Error, Fenced, Invalid, Outlived, Signal, Stopped
+from ..errors import Error, Fenced, Invalid, Outlived, Signal, Stopped, Timeout
 from .abort import default_abort, iterators
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 #: So many runs in a row may fail before an epoch is open for them; then the process ends. Nobody hears of them: the epoch that their rank stopped in is closed already.
 EARLY = 3
+#: Seconds before a block is run again that met a peer's error so early: the peer may be away for a while.
+PAUSE = 0.5
 #: A thread that is on its way out of the block, in a ``finally`` say, is not interrupted again for so many seconds.
 CLEAN_UP = 5.0
 
@@ -85,7 +87,7 @@ class Interrupter:
         self._free: list[Part] = [getattr(part, "begin", part) for part in free]
         self._target = threading.get_ident()
         self._late: Running | None = None  # the training thread's way back
-        self._over = threading.Event()
+        self._inside, self._over = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="replicad-faults", daemon=True)
 
@@ -93,7 +95,12 @@ class Interrupter:
         self._thread.start()
         return self
 
+    def inside(self) -> None:
+        """The first thing inside of the ``with``: an exception that came before would not be seen to have come out of it."""
+        self._inside.set()
+
     def _run(self) -> None:
+        self._inside.wait()
         while not self._over.is_set():
             if (session := self._get()) is None:
                 self._over.wait(0.1)
@@ -123,6 +130,7 @@ class Interrupter:
             try:
                 with self._lock:
                     self._over.set()
+                    self._inside.set()
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), None)
                 if self._late is not None:
                     self._watchdog.over(self._late)  # it is back, and waits for the parts that still run, which have a deadline each
@@ -181,7 +189,7 @@ def wrap(
     ``abort`` is what is taken down when the block ends early, ``finalize`` what is cleaned up after that, ``health`` what must
     hold for the process to go on; each replaces the default list. An error of a collective is a peer's fault if the epoch is
     closed within ``peer_grace`` seconds; any other exception is this rank's own, and reported. The third run in a row that fails before its
-    ``session.resume()`` has returned ends the process with what it raised: a new one takes its place. ``soft`` seconds after the
+    ``session.resume()`` has returned ends the process (:class:`Unhealthy`, from what it raised): a new one takes its place. ``soft`` seconds after the
     epoch was closed a training thread that is still blocked has its process groups aborted. One that is not back after
     ``hard`` seconds is ended with its process, and so is each part that takes as long. ``trace`` names a file for a JSON
     line a phase. ``enabled=False`` runs the block once, as it is.
@@ -260,7 +268,8 @@ def _once(
     call.runs += 1
     trace("run", runs=call.runs)
     try:
-        with Interrupter(get, down, soft, watchdog, trace):
+        with Interrupter(get, down, soft, watchdog, trace) as interrupter:
+            interrupter.inside()
             return True, fn(call, *args, **kwargs)
     except Stopped:
         raise
@@ -271,7 +280,7 @@ def _once(
     if (session := get()) is None:
         raise reason
     rank = session.rank
-    if isinstance(reason, Outlived):
+    if isinstance(reason, (Outlived, Unhealthy)):  # the latter of a wrapper inside of this one
         watchdog.last()
         _run("abort", down, watchdog, trace)
         raise reason
@@ -290,13 +299,15 @@ def _once(
         with watchdog.during("the report of the fault"):
             log.error("replicad: the block failed on rank %d:\n%s", rank.number, "".join(traceback.format_exception(reason)))
             _report(rank, reason)
-    if not resumed and not isinstance(reason, Signal):
+    elif not resumed and not isinstance(reason, Signal):
+        log.warning("replicad: the block is run again, as it met an error of a peer before session.resume() had returned in it: %s: %s", type(reason).__name__, reason)
+        time.sleep(PAUSE)
+    if not resumed and not peers and not isinstance(reason, Timeout):
         call._early += 1
         if call._early == EARLY:
-            log.error("replicad: the block failed %d times in a row before session.resume() had returned in it, so this process ends: a new one may get further", EARLY)
             watchdog.last()
             _run("abort", down, watchdog, trace)
-            raise reason
+            raise Unhealthy(f"the block failed {EARLY} times in a row before session.resume() had returned in it, so this process ends: a new one may get further") from reason
     loaders = iterators()  # held, so that waiting for their workers is left to ``down``: the other ranks wait for the rest alone
     with watchdog.during("what the block leaves behind"):
         for seen in _chain(reason):
