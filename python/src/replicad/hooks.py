@@ -12,7 +12,20 @@ import torch
 __all__ = ["Hook"]
 
 
-class Hook:
+class _Silent:
+    """What a copy has in the place of a hook. One that was pickled loads without this package; torch 2.6 breaks a graph at that one, at this one it does not."""
+
+    def __call__(self, *args: Any) -> None:
+        """Nothing."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Silent:
+        return _Silent()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")  # takes any arguments
+
+
+class Hook(_Silent):
     """Calls a session's method while there is the session, and not while torch traces a graph. The copy of an object that has it, pickled or not, has one instead that
     does nothing: a session hears of its own objects, can't be copied, and need not be where the copy is loaded."""
 
@@ -23,6 +36,3 @@ class Hook:
         """What torch calls, with the module or optimizer first."""
         if not torch.compiler.is_compiling() and (method := self._method()) is not None:
             method(*args)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")  # takes any arguments, and loads in every Python, without this package
