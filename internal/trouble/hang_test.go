@@ -19,6 +19,7 @@ func TestARankHangs(t *testing.T) {
 	l := n.run("job", 1, rankSpec{Rest: 12})
 	l.await("resting", nil) // three times as long as it may stand still, and declared
 	at := l.await("step", fields{"step": 20})
+	n.committed(20)
 	pid := int(at.fields["pid"].(float64))
 	if n.daemon.saw(func(o line) bool { return o.is("fault", nil) }) {
 		t.Error("a declared pause was taken for a hang")
@@ -46,6 +47,7 @@ func TestAProcessHangsAtItsStart(t *testing.T) {
 	l.await("stuck", nil)
 	l.awaitText(0, "rank 0: killed, since it had not attached after 2s (timing.start of this node's configuration); it is started again")
 	at := l.await("step", fields{"step": 20})
+	n.committed(20)
 
 	write(t, stuck, "")
 	from := l.mark()
@@ -56,4 +58,11 @@ func TestAProcessHangsAtItsStart(t *testing.T) {
 	if o := l.awaitFrom(from, "loaded", nil); o.fields["source"] != "own-ram" || o.fields["step"].(float64) < 20 {
 		t.Errorf("want step 20 or later of its own memory: %s", o.text)
 	}
+}
+
+// committed waits until a step, or a later one, is committed: what a rank has done is kept from then on, and steps that are faster than
+// commits have no copy of their own each.
+func (n *node) committed(step float64) {
+	n.t.Helper()
+	n.daemon.awaitLine(0, "a commit of the step or a later one", func(o line) bool { return o.is("committed", nil) && o.fields["step"].(float64) >= step })
 }
