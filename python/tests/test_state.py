@@ -337,19 +337,6 @@ def test_state_behind_a_flag_is_made_once() -> None:
     assert all(a is optimizer.state[p]["exp_avg"] for a, p in zip(made, model.parameters(), strict=True))
 
 
-def test_state_that_would_be_made_once_more_is_refused() -> None:
-    """The flag is taken for a counter, and put back."""
-
-    class Numbered(Flagged):
-        def step(self, closure: Any = None) -> Any:
-            super().step(closure)
-            self.ready = 1
-
-    model = net()
-    with pytest.raises(Unsupported, match=r"its first step is unlike the others.*exp_avg.*take a step before"):
-        materialise(Numbered(list(model.parameters())))
-
-
 def test_what_is_not_to_be_copied_is_not_tried_out(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     freed: list[int] = []
 

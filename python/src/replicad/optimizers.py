@@ -203,7 +203,6 @@ def _try_out(optimizer: torch.optim.Optimizer) -> None:
         _copyable(optimizer)
         fresh, made = _small(optimizer), _small(optimizer)
         _make(made, [(g, p) for g in made.param_groups for p in g["params"]])
-        registered = {path: t for path, t in _content(made).items() if isinstance(t, torch.Tensor) and not path.startswith("self.")}
         for gradient in (1.0, -0.5):
             for o in (fresh, made):
                 for g in o.param_groups:
@@ -212,7 +211,7 @@ def _try_out(optimizer: torch.optim.Optimizer) -> None:
                 with rng.preserved(), _without_hooks(o):
                     o.step()
         want, got = _content(fresh), _content(made)
-        unlike = [k for k in want | got if k not in want or k not in got or not _equal(want[k], got[k]) or _remade(registered.get(k), got[k])]
+        unlike = [k for k in want | got if k not in want or k not in got or not _equal(want[k], got[k])]
     except Exception as err:  # of anybody's code
         log.warning(
             "replicad: %s is none of torch's, and can't be tried out (%s: %s): its state is made by a step with zero gradients that is taken back; if its first step is unlike "
@@ -227,11 +226,6 @@ def _try_out(optimizer: torch.optim.Optimizer) -> None:
             f"{kind}: its first step is unlike the others, so its state can't be made by one with zero gradients: {', '.join(unlike[:8])} would differ; count under the key "
             "'step' or in param_groups, begin averages with zeros, or take a step before the session is made"
         )
-
-
-def _remade(registered: torch.Tensor | None, now: Any) -> bool:
-    """Whether state that was made beforehand was made once more, in another tensor: nobody would copy that one."""
-    return registered is not None and registered.dim() > 0 and isinstance(now, torch.Tensor) and now.data_ptr() != registered.data_ptr()
 
 
 def _copyable(optimizer: torch.optim.Optimizer) -> None:
