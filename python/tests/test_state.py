@@ -245,9 +245,9 @@ class Averaging(optim.Optimizer):
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (lambda p: lookahead(optim.SGD, "k")(p, lr=0.1), r"state of param\.0\.0\.k"),
-        (lambda p: lookahead(optim.SGD, "step", after=True)(p, lr=0.1), r"state of param\.0\.0\.slow"),
-        (Averaging, r"param\.0\.0, state of param\.0\.0\.average"),
+        (lambda p: lookahead(optim.SGD, "k")(p, lr=0.1), r"optim\.state\.param\.0\.0\.k"),
+        (lambda p: lookahead(optim.SGD, "step", after=True)(p, lr=0.1), r"optim\.param\.0\.0\.slow"),
+        (Averaging, r"optim\.param\.0\.0, optim\.param\.0\.0\.average"),
     ],
     ids=["counter", "first weights", "first gradient"],
 )
@@ -335,6 +335,33 @@ def test_state_behind_a_flag_is_made_once() -> None:
     model(torch.ones(1, 5)).sum().backward()
     optimizer.step()
     assert all(a is optimizer.state[p]["exp_avg"] for a, p in zip(made, model.parameters(), strict=True))
+
+
+def test_objects_in_attributes_are_no_difference(caplog: pytest.LogCaptureFixture) -> None:
+    """They are unlike their own copies; a counter in a list is told by its name."""
+
+    class Holder:
+        pass
+
+    class Holding(Lion):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params)
+            self.handles = [Holder()]
+
+    materialise(Holding(list(net().parameters())))
+    assert caplog.text == ""
+
+    class Counted(Lion):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params)
+            self.counts = [0]
+
+        def step(self, closure: Any = None) -> None:
+            self.counts[0] += 1
+            super().step(closure)
+
+    with pytest.raises(Unsupported, match=r"its first step is unlike the others.*: self\.counts\[0\] would differ"):
+        materialise(Counted(list(net().parameters())))
 
 
 def test_what_is_not_to_be_copied_is_not_tried_out(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

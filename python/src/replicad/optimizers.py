@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from . import rng
+from . import capsule, rng
 from .errors import Mismatch, Unsupported
 from .tensors import Leaf, leaves
+from .trees import differences
 
 __all__ = ["Carried", "materialise", "optimizer_leaves", "optimizer_values", "scalars_in_place", "set_optimizer_values", "unwrapped"]
 
@@ -210,8 +211,7 @@ def _try_out(optimizer: torch.optim.Optimizer) -> None:
                         p.grad = torch.full_like(p, gradient)
                 with rng.preserved(), _without_hooks(o):
                     o.step()
-        want, got = _content(fresh), _content(made)
-        unlike = [k for k in want | got if k not in want or k not in got or not _equal(want[k], got[k])]
+        unlike = list(differences(_content(fresh), _content(made), ""))
     except Exception as err:  # of anybody's code
         log.warning(
             "replicad: %s is none of torch's, and can't be tried out (%s: %s): its state is made by a step with zero gradients that is taken back; if its first step is unlike "
@@ -272,32 +272,20 @@ def _small(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def _content(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What a step changes, by name: parameters, their state, the groups and what is kept under the optimizer's own keys."""
-    trees: list[tuple[str, Any]] = [("param_groups", [_hyper(g) for g in optimizer.param_groups]), ("state", _own(optimizer))]
-    trees += [(f"self.{k}", v) for k, v in vars(optimizer).items() if isinstance(v, (list, tuple, dict)) and k not in ("param_groups", "state", "defaults")]
-    for label, p in _named(optimizer, {}):
-        trees += [(label, p), (f"state of {label}", optimizer.state.get(p, {}))]
-    return {path: v for name, tree in trees for path, v in _flat(tree, name)}
+    """What a step changes: what a session would keep, parameters too, and what attributes hold."""
+    attributes = {k: v for k, v in vars(optimizer).items() if isinstance(v, (list, tuple, dict)) and k not in ("param_groups", "state", "defaults")}
+    held = {k: v for k, v in attributes.items() if _is_plain(_plain(v))}
+    values = {"optim": optimizer_values(optimizer, {}), "self": _plain(held)}
+    return values | {x.name: x.local for x in optimizer_leaves("optim", optimizer, {})} | dict(_tensors(held, "self"))
 
 
-def _flat(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Tensors and plain values of a tree, by path."""
-    if isinstance(tree, dict):
-        for k, v in tree.items():
-            yield from _flat(v, f"{path}.{k}")
-    elif isinstance(tree, (list, tuple)):
-        for i, v in enumerate(tree):
-            yield from _flat(v, f"{path}.{i}")
-    elif isinstance(tree, torch.Tensor):
-        yield from ((x.name, x.local) for x in leaves(path, tree, "window"))
-    elif isinstance(tree, (bool, int, float, str)):
-        yield path, tree
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
-    return bool(a == b)
+def _is_plain(tree: Any) -> bool:
+    """Whether a tree has nothing but plain values. Other objects are unlike their copies."""
+    try:
+        capsule.pack(tree)
+    except Unsupported:
+        return False
+    return True
 
 
 def scalars_in_place(optimizer: torch.optim.Optimizer) -> Callable[..., None]:

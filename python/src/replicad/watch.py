@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,9 @@ from . import capsule, rngcodec
 from .state import Capsule, Leaf
 from .tensors import some
 from .trained import Trained
+from .trees import differences
 
-__all__ = ["Watch", "differences", "digest"]
+__all__ = ["Watch", "digest"]
 
 log = logging.getLogger("replicad")
 
@@ -25,33 +26,6 @@ STILL = 10
 ELSEWHERE = "trained."
 #: How often torch has changed a tensor in place.
 _VERSION: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
-
-
-def differences(a: Any, b: Any, path: str) -> Iterator[str]:
-    """The paths at which two trees of plain values and tensors differ."""
-    if type(a) is not type(b):
-        yield path
-    elif isinstance(a, dict):
-        for k in [*a, *(k for k in b if k not in a)]:
-            at = f"{path}.{k}" if path else str(k)
-            if k in a and k in b:
-                yield from differences(a[k], b[k], at)
-            else:
-                yield at
-    elif isinstance(a, (list, tuple)):
-        if len(a) != len(b):
-            yield path
-        else:
-            for i, (x, y) in enumerate(zip(a, b, strict=True)):
-                yield from differences(x, y, f"{path}[{i}]")
-    elif isinstance(a, torch.Tensor):
-        if a.dtype != b.dtype or a.shape != b.shape or not torch.equal(a, b):
-            yield path
-    elif hasattr(a, "dtype") and hasattr(a, "tobytes"):
-        if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
-            yield path
-    elif a != b and not (a != a and b != b):  # two NaN are no difference
-        yield path
 
 
 class Counted:
@@ -96,8 +70,9 @@ class Watch:
     def tensors(self, leaves: Iterable[Leaf], trained: Trained) -> None:
         """The tensors of the session; all but buffers are hashed in debug mode."""
         leaves = list(leaves)
-        self._buffers = [x for x in leaves if x.changes == "any"]
-        self._before = [_version(x) for x in self._buffers]
+        buffers = [x for x in leaves if x.changes == "any"]
+        self._buffers, self._private = Counted((x.name, x.tensor) for x in buffers), {x.name for x in buffers if x.private}
+        self._before = self._buffers.now()
         self._frozen, self._trained = Counted(trained.tensors(False)), Counted(trained.tensors(True))
         self._renormalised = trained.renormalised
         self._kept: list[int] | None = None  # counts of the former when the last step began
@@ -117,7 +92,7 @@ class Watch:
         """The next step begins: window and frozen tensors must be what they were."""
         self.look(f"the beginning of step {step}", step - 1)
         self._at_exit = None
-        self._kept, self._before = self._frozen.now(), [_version(x) for x in self._buffers]
+        self._kept, self._before = self._frozen.now(), self._buffers.now()
         for x in self._leaves:
             if self._digests and digest(x.local) != self._digests[x.name]:
                 when = "never" if x.changes == "never" else "only inside `with session.step()`"
@@ -171,12 +146,12 @@ class Watch:
 
     def updated(self, step: int) -> bool:
         """Whether buffers changed inside of the step that ends; those that are the rank's own may have been copied when it began."""
-        changed = [x for x, was in zip(self._buffers, self._before, strict=True) if _version(x) != was]
-        for x in changed:
-            if x.private and not self._own_at_end:
+        changed = self._buffers.changed(self._before)
+        for name in changed:
+            if name in self._private and not self._own_at_end:
                 self.say(
-                    x.name,
-                    f"{x.name} is a buffer that changes inside of step {step}, and the rank's own: it was copied when the step began, so that a restart would not have "
+                    name,
+                    f"{name} is a buffer that changes inside of step {step}, and the rank's own: it was copied when the step began, so that a restart would not have "
                     "the change; say in shared_buffers that it is equal on all ranks of the group (a counter is), change it before the step, or have "
                     "torch.optim.swa_utils.AveragedModel hold an average of it",
                 )
@@ -252,12 +227,6 @@ def _drawn(before: bytes | None, now: bytes | None) -> list[str]:
         return []
     old, new = ({(r.place, r.name): r.payload for r in rngcodec.parse(b)} for b in (before, now))
     return [rngcodec.where(*k) for k in old if k in new and old[k] != new[k]]
-
-
-def _version(leaf: Leaf) -> int:
-    """How often the tensor was changed in place by torch. Tensors of inference mode don't count."""
-    t = leaf.tensor
-    return 0 if t.is_inference() else t._version
 
 
 def digest(t: torch.Tensor) -> bytes:

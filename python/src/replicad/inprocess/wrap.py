@@ -299,9 +299,6 @@ def _once(
         with watchdog.during("the report of the fault"):
             log.error("replicad: the block failed on rank %d:\n%s", rank.number, "".join(traceback.format_exception(reason)))
             _report(rank, reason)
-    elif not resumed and not isinstance(reason, Signal):
-        log.warning("replicad: the block is run again, as it met an error of a peer before session.resume() had returned in it: %s: %s", type(reason).__name__, reason)
-        time.sleep(PAUSE)
     if not resumed and not peers and not isinstance(reason, Timeout):
         call._early += 1
         if call._early == EARLY:
@@ -318,6 +315,9 @@ def _once(
         session.rest()
     _run("abort", down, watchdog, trace)
     del loaders
+    if peers and not resumed and not isinstance(reason, Signal):
+        log.warning("replicad: the block is run again, as it met an error of a peer before session.resume() had returned in it: %s: %s", type(reason).__name__, reason)
+        time.sleep(PAUSE)  # nobody waits for it: the rank has stopped
     return False, None
 
 
