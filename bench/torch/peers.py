@@ -51,9 +51,9 @@ def lighthouse() -> Iterator[dict[str, str]]:
 @contextmanager
 def daemon() -> Iterator[dict[str, str]]:
     """A replicad daemon of its own."""
-    from replicad.testing import _Daemon
+    from replicad.testing.daemon import Daemon
 
-    with tempfile.TemporaryDirectory(prefix="replicad-b-") as folder, _Daemon(str(ROOT / "bin" / "replicad"), folder) as env:
+    with tempfile.TemporaryDirectory(prefix="replicad-b-") as folder, Daemon(str(ROOT / "bin" / "replicad"), folder) as env:
         yield {"XDG_STATE_HOME": env["XDG_STATE_HOME"]}
 
 

@@ -22,6 +22,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "python" / "src"))
 
 from replicad import testing
+from replicad.testing.daemon import Daemon
 
 #: By name: the program with its flags, and the replica group of each rank.
 JOBS = {
@@ -83,7 +84,7 @@ def torchrun(script: str, faults: list[str], seed: int, steps: int) -> tuple[str
     env = os.environ | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1"}
     program = [str(HERE / script), "--width", "16", "--batch", "4", "--seed", str(seed), "--steps", str(steps * (len(faults) + 1)), "--pace", "30ms"]
     plain = subprocess.run([sys.executable, *program, "--baseline", "--world", "2"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    with tempfile.TemporaryDirectory(prefix="replicad-c-") as folder, testing._Daemon(str(ROOT / "bin" / "replicad"), folder) as own:
+    with tempfile.TemporaryDirectory(prefix="replicad-c-") as folder, Daemon(str(ROOT / "bin" / "replicad"), folder) as own:
         where = Path(folder, "faults")
         drawn = [testing.Faults.seeded(seed + i, world=2, steps=steps, count=1, places=[w], kinds=[k], rank=-1, folder=where).plan[0] for i, (w, k) in enumerate(kinds.values())]
         plan = testing.Faults([replace(f, step=f.step + i * steps) for i, f in enumerate(drawn)], rank=-1, folder=where)

@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="torch is missing: the jobs are PyTorch prog
 
 import cluster
 from replicad import testing
+from replicad.testing.daemon import Daemon
 
 SEED = int(os.environ.get("SEED", "7"))
 SMALL = ("--width", "32", "--batch", "4")
@@ -68,7 +69,7 @@ def test_seeded_faults(job: str, folder: Path) -> None:
     command = [cluster.sys.executable, str(cluster.EXAMPLES / script), *flags]
     if job == "torchrun":
         command = [cluster.sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--max-restarts", "20", "--monitor-interval", "0.2", *command[1:]]
-    with testing._Daemon(str(cluster.REPLICAD), str(folder)) as env:
+    with Daemon(str(cluster.REPLICAD), str(folder)) as env:
         got = cluster.call(
             [str(cluster.REPLICAD), launcher, "--dev", "--job", "job", "--world", str(world), "--min-copies", "1", *groups, "--", *command],
             XDG_STATE_HOME=env["XDG_STATE_HOME"], TRAINING_FAULTS=str(folder / "faults"),
