@@ -1,27 +1,27 @@
-"""The loop around a re-executable block, and the thread that interrupts it."""
+"""The loop around a re-executable block."""
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import inspect
 import json
 import logging
 import os
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from ..errors import Error, Fenced, Invalid, Outlived, Signal, Stopped, Timeout
 from .abort import default_abort, iterators
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
+from .interrupt import Interrupter, Restart, Unraisable, chain
 from .modes import modes
 from .parts import Part, freeze, run_all
-from .watchdog import Running, Watchdog
+from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -35,12 +35,6 @@ T = TypeVar("T")
 EARLY = 3
 #: Seconds before a block is run again that met a peer's error so early: the peer may be away for a while.
 PAUSE = 0.5
-#: A thread that is on its way out of the block, in a ``finally`` say, is not interrupted again for so many seconds.
-CLEAN_UP = 5.0
-
-
-class Restart(Signal):
-    """Raised in the training thread when the epoch is closed: the block ends and runs again."""
 
 
 class Call:
@@ -50,7 +44,6 @@ class Call:
         self.runs = 0  #: how often the block was begun
         self.own_faults = 0  #: how often it ended by an exception of its own
         self.last: BaseException | None = None  #: why it ended last
-        self._early = 0  # runs in a row that failed before an epoch was open for them
 
 
 class Trace:
@@ -70,104 +63,6 @@ class Trace:
         except OSError as err:
             log.warning("replicad: the trace ends here: %s: %s", self._path, err)  # and the rank goes on
             self._path = None
-
-
-class Interrupter:
-    """One run's fault thread: once the epoch is closed it raises :class:`Restart` in the training thread, before anything is
-    aborted, and again until the thread has come back, or is on its way with what it has to clean up. An exception can't be delivered to a thread that is blocked in C, so
-    the process groups are aborted next, and a thread that has not come back in time is ended with the process by the
-    :class:`Watchdog`: the launcher starts another, and the arena stays.
-
-    Inside of the optimizer step nothing is raised: the step ends, and its capture begins, first. Nor is anything where it would
-    leave a process or a descriptor behind (:func:`_unsafe`).
-    """
-
-    def __init__(self, session: Callable[[], Any], free: Sequence[Part], soft: float, watchdog: Watchdog, trace: Trace) -> None:
-        self._get, self._soft, self._watchdog, self._trace = session, soft, watchdog, trace
-        self._free: list[Part] = [getattr(part, "begin", part) for part in free]
-        self._target = threading.get_ident()
-        self._late: Running | None = None  # the training thread's way back
-        self._inside, self._over = threading.Event(), threading.Event()
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="replicad-faults", daemon=True)
-
-    def __enter__(self) -> Interrupter:
-        self._thread.start()
-        return self
-
-    def inside(self) -> None:
-        """The first thing inside of the ``with``: an exception that came before would not be seen to have come out of it."""
-        self._inside.set()
-
-    def _run(self) -> None:
-        self._inside.wait()
-        while not self._over.is_set():
-            if (session := self._get()) is None:
-                self._over.wait(0.1)
-            elif session._resumed.wait(0.1) and session.rank.wait_fence(0.1):
-                self._trace("fenced")
-                self._interrupt(session)
-
-    def _interrupt(self, session: Any) -> None:
-        """Until the thread has left the block, or joins the next epoch by itself."""
-        began, freed = time.monotonic(), False
-        self._late = self._watchdog.begin("the training thread, which is to leave the block", self._target)
-        while not self._over.is_set() and session._resumed.is_set():
-            waited = time.monotonic() - began
-            with self._lock:
-                busy = session._in_step() or _unsafe(self._target)  # it is not blocked, and comes back by itself
-                if not self._over.is_set() and not busy and not (waited < CLEAN_UP and _leaving(self._target)):
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), ctypes.py_object(Restart))
-            if not freed and waited >= self._soft and not busy:
-                freed = True
-                session.rank.freeze_good()
-                run_all("abort", self._free, self._watchdog, lambda _, **more: self._trace("free", **more))
-            self._over.wait(self._soft if waited < 1 else 0.5)
-        self._watchdog.over(self._late)
-
-    def __exit__(self, *_: object) -> None:
-        while True:
-            try:
-                with self._lock:
-                    self._over.set()
-                    self._inside.set()
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), None)
-                if self._late is not None:
-                    self._watchdog.over(self._late)  # it is back, and waits for the parts that still run, which have a deadline each
-                self._thread.join()
-                return
-            except Restart:
-                continue  # it was on its way already
-
-
-#: What starts and ends a data loader's worker processes, and takes the memory of a batch from them, by module and function.
-_WORKERS = {
-    ("torch.utils.data.dataloader", "__init__"),
-    ("torch.utils.data.dataloader", "_shutdown_workers"),
-    ("torch.multiprocessing.reductions", "rebuild_storage_fd"),
-    ("multiprocessing.process", "start"),
-    ("multiprocessing.util", "__call__"),
-}
-
-
-def _unsafe(thread: int) -> bool:
-    """Whether a thread is in a destructor, or starts or ends worker processes or takes a batch from one: what an exception there leaves half
-    done (a child that was waited for and is not known to be gone, descriptors that nobody closes) is never put right."""
-    frame = sys._current_frames().get(thread)
-    while frame is not None:
-        name = frame.f_code.co_name
-        if name == "__del__" or (frame.f_globals.get("__name__"), name) in _WORKERS:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _leaving(thread: int) -> bool:
-    """Whether a thread is handling a restart: in a ``finally``, an ``except`` or an ``__exit__`` on its way out."""
-    handled: Any = sys._current_exceptions().get(thread)
-    if isinstance(handled, tuple):  # before Python 3.12
-        handled = handled[1]
-    return handled is not None and any(isinstance(e, Restart) for e in _chain(handled))
 
 
 def wrap(
@@ -213,18 +108,8 @@ def wrap(
             clean = list(default_finalize() if finalize is None else finalize)
             sane = list(default_health() if health is None else health)
             to = Trace(trace)
-            with freeze(), _Unraisable(), Watchdog(hard, lambda: get().rank.number, to) as watchdog:
-                back = modes()
-                while True:
-                    done, value = _once(get, fn, call, args, kwargs, down, peer_grace, soft, watchdog, to)
-                    if done:
-                        return value  # type: ignore[return-value]
-                    back()
-                    _run("finalize", clean, watchdog, to)
-                    if errors := _run("health", sane, watchdog, to):
-                        watchdog.last()
-                        raise Unhealthy("; ".join(f"{n}: {e if isinstance(e, Unhealthy) else f'{type(e).__name__}: {e}'}" for n, e in errors)) from errors[0][1]
-                    to("again", runs=call.runs)
+            with freeze(), Unraisable(), Watchdog(hard, lambda: get().rank.number, to) as watchdog:
+                return Runs(get, functools.partial(fn, call, *args, **kwargs), call, down, clean, sane, peer_grace, soft, watchdog, to).until_one_returns()
 
         return run
 
@@ -241,93 +126,120 @@ def _plain(fn: Callable[..., Any]) -> None:
             raise Invalid(f"wrap: {name} is a generator, of which nothing has run when it returns: wrap a plain function that runs it to its end, with the loop over it inside")
 
 
-def _run(kind: str, parts: Sequence[Part], watchdog: Watchdog, trace: Trace) -> list[tuple[str, BaseException]]:
-    """Runs parts on the training thread; the user's Ctrl-C, and the restart of a wrapper around this one, go on once all have run."""
-    errors = run_all(kind, parts, watchdog, trace)
-    for _, err in errors:
-        if isinstance(err, KeyboardInterrupt):
-            watchdog.last()
-        if isinstance(err, (KeyboardInterrupt, Restart)):
-            raise err
-    return errors
+@dataclass
+class Runs(Generic[T]):
+    """The runs of one block, one after the other."""
 
+    session: Callable[[], Any]
+    block: Callable[[], T]
+    call: Call
+    abort: Sequence[Part]
+    finalize: Sequence[Part]
+    health: Sequence[Part]
+    peer_grace: float
+    soft: float
+    watchdog: Watchdog
+    trace: Trace
+    early: int = 0  #: runs in a row that failed before an epoch was open for them
 
-def _once(
-    get: Callable[[], Any],
-    fn: Callable[..., T],
-    call: Call,
-    args: Any,
-    kwargs: Any,
-    down: Sequence[Part],
-    peer_grace: float,
-    soft: float,
-    watchdog: Watchdog,
-    trace: Trace,
-) -> tuple[bool, T | None]:
-    """Runs the block once; (True, its value) when it returned."""
-    call.runs += 1
-    trace("run", runs=call.runs)
-    try:
-        with Interrupter(get, down, soft, watchdog, trace) as interrupter:
-            interrupter.inside()
-            return True, fn(call, *args, **kwargs)
-    except Stopped:
-        raise
-    except (Restart, Fenced) as err:
-        reason: BaseException = err
-    except Exception as err:
-        reason = err
-    if (session := get()) is None:
-        raise reason
-    rank = session.rank
-    if isinstance(reason, (Outlived, Unhealthy)):  # the latter of a wrapper inside of this one
-        watchdog.last()
-        _run("abort", down, watchdog, trace)
-        raise reason
-    if not rank.attached:
-        raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
-    if session._left and not isinstance(reason, Signal):
-        raise reason  # the job has ended well without what came after it
-    rank.freeze_good()
-    trace("ended", reason=f"{type(reason).__name__}: {reason}"[:400])
-    peers = isinstance(reason, Signal) or (_of_a_collective(reason) and rank.wait_fence(peer_grace))
-    resumed = session._resumed.is_set()
-    if resumed:
-        call._early = 0
-    if not peers and not (resumed and rank.fenced):  # what ends with its epoch closed ends by that, as a rule
-        call.own_faults += 1
-        with watchdog.during("the report of the fault"):
+    def until_one_returns(self) -> T:
+        """Returns what the first run returns that is not ended early."""
+        back = modes()
+        while True:
+            self.call.runs += 1
+            self.trace("run", runs=self.call.runs)
+            try:
+                with Interrupter(self.session, self.abort, self.soft, self.watchdog, self.trace) as interrupter:
+                    interrupter.inside()
+                    return self.block()
+            except Stopped:
+                raise
+            except (Restart, Fenced, Exception) as err:
+                reason = err
+            self._ended(reason)
+            del reason
+            back()
+            self._run("finalize", self.finalize)
+            if errors := self._run("health", self.health):
+                self.watchdog.last()
+                raise Unhealthy("; ".join(f"{n}: {e if isinstance(e, Unhealthy) else f'{type(e).__name__}: {e}'}" for n, e in errors)) from errors[0][1]
+            self.trace("again", runs=self.call.runs)
+
+    def _ended(self, reason: BaseException) -> None:
+        """After a run that ended early: raises where no other follows, else leaves nothing of it that the next would meet."""
+        if (session := self.session()) is None:
+            raise reason
+        rank = session.rank
+        if isinstance(reason, (Outlived, Unhealthy)):  # the latter of a wrapper inside of this one
+            self._end_process(reason)
+        if not rank.attached:
+            raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
+        if session._left and not isinstance(reason, Signal):
+            raise reason  # the job has ended well without what came after it
+        rank.freeze_good()
+        self.trace("ended", reason=f"{type(reason).__name__}: {reason}"[:400])
+        signal = isinstance(reason, Signal)
+        of_a_peer = signal or (_of_a_collective(reason) and rank.wait_fence(self.peer_grace))
+        resumed = session._resumed.is_set()
+        if not of_a_peer and not (resumed and rank.fenced):  # what ends with its epoch closed ends by that, as a rule
+            self._own_fault(rank, reason)
+        if resumed:
+            self.early = 0
+        elif not of_a_peer and not isinstance(reason, Timeout):
+            self._too_early(reason)
+        self._take_down(session, reason)
+        if of_a_peer and not resumed and not signal:
+            log.warning("replicad: the block is run again, as it met an error of a peer before session.resume() had returned in it: %s: %s", type(reason).__name__, reason)
+            time.sleep(PAUSE)  # nobody waits for it: the rank has stopped
+
+    def _own_fault(self, rank: Any, reason: BaseException) -> None:
+        """Counts and logs an own fault, and tells the daemon. One of a rank that has stopped is none of any epoch."""
+        self.call.own_faults += 1
+        with self.watchdog.during("the report of the fault"):
             log.error("replicad: the block failed on rank %d:\n%s", rank.number, "".join(traceback.format_exception(reason)))
-            _report(rank, reason)
-    if not resumed and not peers and not isinstance(reason, Timeout):
-        call._early += 1
-        if call._early == EARLY:
-            watchdog.last()
-            _run("abort", down, watchdog, trace)
-            raise Unhealthy(f"the block failed {EARLY} times in a row before session.resume() had returned in it, so this process ends: a new one may get further") from reason
-    loaders = iterators()  # held, so that waiting for their workers is left to ``down``: the other ranks wait for the rest alone
-    with watchdog.during("what the block leaves behind"):
-        for seen in _chain(reason):
-            if seen.__traceback__ is not None:
-                traceback.clear_frames(seen.__traceback__)  # they hold loaders, groups and tensors of the old epoch; what they do at their end comes before the rest
-    call.last = reason.with_traceback(None) if isinstance(reason, Signal) else reason
-    with watchdog.during("the stop of the rank"):
-        session.rest()
-    _run("abort", down, watchdog, trace)
-    del loaders
-    if peers and not resumed and not isinstance(reason, Signal):
-        log.warning("replicad: the block is run again, as it met an error of a peer before session.resume() had returned in it: %s: %s", type(reason).__name__, reason)
-        time.sleep(PAUSE)  # nobody waits for it: the rank has stopped
-    return False, None
+            if rank.fenced:
+                return
+            try:
+                rank.fail("".join(traceback.format_exception_only(reason)).strip())
+            except Error as err:
+                log.warning("replicad: the daemon did not hear of this fault: %s", err)
 
+    def _too_early(self, reason: BaseException) -> None:
+        """A run failed before an epoch was open for it: the last of so many in a row ends the process."""
+        self.early += 1
+        if self.early == EARLY:
+            end = Unhealthy(f"the block failed {EARLY} times in a row before session.resume() had returned in it, so this process ends: a new one may get further")
+            end.__cause__ = reason
+            self._end_process(end)
 
-def _report(rank: Any, reason: BaseException) -> None:
-    """Tells the daemon of an own fault. One of a rank that has stopped is none of any epoch."""
-    if not rank.fenced:
-        try:
-            rank.fail("".join(traceback.format_exception_only(reason)).strip())
-        except Error as err:
-            log.warning("replicad: the daemon did not hear of this fault: %s", err)
+    def _take_down(self, session: Any, reason: BaseException) -> None:
+        """What hangs on the old epoch ends: the block's frames, the rank's part in it, and what the parts of ``abort`` find."""
+        loaders = iterators()  # held, so that waiting for their workers is left to ``abort``: the other ranks wait for the rest alone
+        with self.watchdog.during("what the block leaves behind"):
+            for seen in chain(reason):
+                if seen.__traceback__ is not None:
+                    traceback.clear_frames(seen.__traceback__)  # they hold loaders, groups and tensors of the old epoch; what they do at their end comes before the rest
+        self.call.last = reason.with_traceback(None) if isinstance(reason, Signal) else reason
+        with self.watchdog.during("the stop of the rank"):
+            session.rest()
+        self._run("abort", self.abort)
+        del loaders
+
+    def _end_process(self, reason: BaseException) -> NoReturn:
+        """Raises what the process ends with, once what its peers wait for is taken down; the watchdog sees to the end."""
+        self.watchdog.last()
+        self._run("abort", self.abort)
+        raise reason
+
+    def _run(self, kind: str, parts: Sequence[Part]) -> list[tuple[str, BaseException]]:
+        """Runs parts on the training thread; the user's Ctrl-C, and the restart of a wrapper around this one, go on once all have run."""
+        errors = run_all(kind, parts, self.watchdog, self.trace)
+        for _, err in errors:
+            if isinstance(err, KeyboardInterrupt):
+                self.watchdog.last()
+            if isinstance(err, (KeyboardInterrupt, Restart)):
+                raise err
+        return errors
 
 
 def _of_a_collective(err: BaseException) -> bool:
@@ -335,36 +247,9 @@ def _of_a_collective(err: BaseException) -> bool:
     torch = sys.modules.get("torch")
     dist = getattr(torch, "distributed", None)
     kinds = tuple(k for k in (getattr(dist, n, None) for n in ("DistError", "DistBackendError", "DistNetworkError")) if k)
-    for seen in _chain(err):
+    for seen in chain(err):
         if kinds and isinstance(seen, kinds):
             return True
         if isinstance(seen, RuntimeError) and any(w in str(seen) for w in ("gloo", "NCCL", "Connection closed by peer", "Connection reset", "Broken pipe", "ProcessGroup")):
             return True
     return False
-
-
-def _chain(err: BaseException) -> Iterator[BaseException]:
-    """An exception and those that it came from: a restart finds a thread that is handling the error of a collective as often as not."""
-    seen: list[BaseException] = []
-    left: list[BaseException | None] = [err]
-    while left:
-        if (e := left.pop()) is not None and e not in seen:
-            seen.append(e)
-            yield e
-            left += [e.__context__, e.__cause__]
-
-
-class _Unraisable:
-    """A :class:`Restart` that lands in a destructor or a callback is not lost: the fault thread raises it again."""
-
-    def __enter__(self) -> None:
-        self._before = sys.unraisablehook
-
-        def hook(info: Any) -> None:
-            if not isinstance(info.exc_value, Restart):
-                self._before(info)
-
-        sys.unraisablehook = hook
-
-    def __exit__(self, *_: object) -> None:
-        sys.unraisablehook = self._before

@@ -1,0 +1,148 @@
+"""The exception that ends a block whose epoch is closed, and the thread that raises it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..errors import Signal
+from .parts import Part, run_all
+from .watchdog import Running, Watchdog
+
+__all__ = ["Interrupter", "Restart", "Unraisable", "chain"]
+
+#: A thread that is on its way out of the block, in a ``finally`` say, is not interrupted again for so many seconds.
+CLEAN_UP = 5.0
+
+
+class Restart(Signal):
+    """Raised in the training thread when the epoch is closed: the block ends and runs again."""
+
+
+class Interrupter:
+    """One run's fault thread: once the epoch is closed it raises :class:`Restart` in the training thread, before anything is
+    aborted, and again until the thread has come back, or is on its way with what it has to clean up. An exception can't be delivered to a thread that is blocked in C, so
+    the process groups are aborted next, and a thread that has not come back in time is ended with the process by the
+    :class:`Watchdog`: the launcher starts another, and the arena stays.
+
+    Inside of the optimizer step nothing is raised: the step ends, and its capture begins, first. Nor is anything where it would
+    leave a process or a descriptor behind (:func:`_unsafe`).
+    """
+
+    def __init__(self, session: Callable[[], Any], free: Sequence[Part], soft: float, watchdog: Watchdog, trace: Callable[..., None]) -> None:
+        self._get, self._soft, self._watchdog, self._trace = session, soft, watchdog, trace
+        self._free: list[Part] = [getattr(part, "begin", part) for part in free]
+        self._target = threading.get_ident()
+        self._late: Running | None = None  # the training thread's way back
+        self._inside, self._over = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="replicad-faults", daemon=True)
+
+    def __enter__(self) -> Interrupter:
+        self._thread.start()
+        return self
+
+    def inside(self) -> None:
+        """The first thing inside of the ``with``: an exception that came before would not be seen to have come out of it."""
+        self._inside.set()
+
+    def _run(self) -> None:
+        self._inside.wait()
+        while not self._over.is_set():
+            if (session := self._get()) is None:
+                self._over.wait(0.1)
+            elif session._resumed.wait(0.1) and session.rank.wait_fence(0.1):
+                self._trace("fenced")
+                self._interrupt(session)
+
+    def _interrupt(self, session: Any) -> None:
+        """Until the thread has left the block, or joins the next epoch by itself."""
+        began, freed = time.monotonic(), False
+        self._late = self._watchdog.begin("the training thread, which is to leave the block", self._target)
+        while not self._over.is_set() and session._resumed.is_set():
+            waited = time.monotonic() - began
+            with self._lock:
+                busy = session._in_step() or _unsafe(self._target)  # it is not blocked, and comes back by itself
+                if not self._over.is_set() and not busy and not (waited < CLEAN_UP and _leaving(self._target)):
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), ctypes.py_object(Restart))
+            if not freed and waited >= self._soft and not busy:
+                freed = True
+                session.rank.freeze_good()
+                run_all("abort", self._free, self._watchdog, lambda _, **more: self._trace("free", **more))
+            self._over.wait(self._soft if waited < 1 else 0.5)
+        self._watchdog.over(self._late)
+
+    def __exit__(self, *_: object) -> None:
+        while True:
+            try:
+                with self._lock:
+                    self._over.set()
+                    self._inside.set()
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), None)
+                if self._late is not None:
+                    self._watchdog.over(self._late)  # it is back, and waits for the parts that still run, which have a deadline each
+                self._thread.join()
+                return
+            except Restart:
+                continue  # it was on its way already
+
+
+#: What starts and ends a data loader's worker processes, and takes the memory of a batch from them, by module and function.
+_WORKERS = {
+    ("torch.utils.data.dataloader", "__init__"),
+    ("torch.utils.data.dataloader", "_shutdown_workers"),
+    ("torch.multiprocessing.reductions", "rebuild_storage_fd"),
+    ("multiprocessing.process", "start"),
+    ("multiprocessing.util", "__call__"),
+}
+
+
+def _unsafe(thread: int) -> bool:
+    """Whether a thread is in a destructor, or starts or ends worker processes or takes a batch from one: what an exception there leaves half
+    done (a child that was waited for and is not known to be gone, descriptors that nobody closes) is never put right."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name == "__del__" or (frame.f_globals.get("__name__"), name) in _WORKERS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _leaving(thread: int) -> bool:
+    """Whether a thread is handling a restart: in a ``finally``, an ``except`` or an ``__exit__`` on its way out."""
+    handled: Any = sys._current_exceptions().get(thread)
+    if isinstance(handled, tuple):  # before Python 3.12
+        handled = handled[1]
+    return handled is not None and any(isinstance(e, Restart) for e in chain(handled))
+
+
+def chain(err: BaseException) -> Iterator[BaseException]:
+    """An exception and those that it came from: a restart finds a thread that is handling the error of a collective as often as not."""
+    seen: list[BaseException] = []
+    left: list[BaseException | None] = [err]
+    while left:
+        if (e := left.pop()) is not None and e not in seen:
+            seen.append(e)
+            yield e
+            left += [e.__context__, e.__cause__]
+
+
+class Unraisable:
+    """A :class:`Restart` that lands in a destructor or a callback is not lost: the fault thread raises it again."""
+
+    def __enter__(self) -> None:
+        self._before = sys.unraisablehook
+
+        def hook(info: Any) -> None:
+            if not isinstance(info.exc_value, Restart):
+                self._before(info)
+
+        sys.unraisablehook = hook
+
+    def __exit__(self, *_: object) -> None:
+        sys.unraisablehook = self._before
