@@ -123,6 +123,9 @@ def test_bad_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
             loader(**bad)
     with pytest.raises(Invalid, match="at least one whole batch"):
         Loader(Noisy(), 0)
+    for size in (None, 2.5, "4"):
+        with pytest.raises(Invalid, match="want a whole number of samples"):
+            Loader(Noisy(), size)  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="give both or none"):
         Loader(Noisy(), 2, rank=1)
     monkeypatch.setenv("RANK", "1")

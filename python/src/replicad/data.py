@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import operator
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -108,6 +109,12 @@ class Loader:
                 f"loader: a dataset of class {type(dataset).__qualname__}: want a map-style one, with len() and items by index; read it into a list, or "
                 "register another loader that has state_dict and load_state_dict (torchdata's StatefulDataLoader) as the session's data="
             )
+        try:
+            batch_size = operator.index(batch_size)
+        except TypeError:
+            raise Invalid(
+                f"loader: batch_size={batch_size!r}: want a whole number of samples for each rank; batch_size=1 with a collate_fn that takes the one out gives single ones"
+            ) from None
         if rank is None or world is None:
             if rank is not world:
                 raise Invalid(f"loader: rank={rank} with world={world}: give both or none")
