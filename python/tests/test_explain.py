@@ -176,15 +176,26 @@ layouts = {
     "fsdp1 with originals": lambda m: FullyShardedDataParallel(m, device_id=torch.device("cpu"), use_orig_params=True),
     "one replica": lambda m: parallelize_module(m, line, columns) and None,
 }
+
+
+def explained(name, model, optimizer):
+    global connection
+    session = replicad.Session(connection=connection, model=model, optimizer=optimizer, staging=True)
+    for found in (v for v in session.explain().exact if v.what == "sums over ranks"):
+        os.write(1, f"SUMS {name}: {found.ok}, {found.reason} -> {found.remedy}\\n".encode())
+    session.close()
+    connection = replicad.connect()
+
+
 for name, layout in layouts.items():
     m = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
     m = layout(m) or m
     o = ZeroRedundancyOptimizer(m.parameters(), torch.optim.SGD, lr=0.1) if name == "zero" else torch.optim.SGD(m.parameters(), lr=0.1)
-    session = replicad.Session(connection=connection, model=m, optimizer=o, staging=True)
-    found = next(v for v in session.explain().exact if v.what == "sums over ranks")
-    os.write(1, f"SUMS {name}: {found.ok}, {found.reason} -> {found.remedy}\\n".encode())
-    session.close()
-    connection = replicad.connect()
+    explained(name, m, o)
+for name, wrapped in {"one of two models": lambda g, d: g, "both models": lambda g, d: nn.ModuleList([g, d])}.items():
+    g, d = nn.Linear(8, 8), nn.Linear(8, 4)
+    ddp = replicad.parallel.ddp(wrapped(g, d))
+    explained(name, {"g": g, "d": d}, torch.optim.SGD([*g.parameters(), *d.parameters()], lr=0.1))
 print("EXPLAINED", flush=True)
 import signal; signal.pause()
 """
@@ -210,6 +221,10 @@ def test_who_sums_gradients(daemon: Daemon) -> None:
             )
             == 4
         ), out
+    pinned = "True, DDP over 4 ranks keeps its buckets as they were first laid out -> \n"
+    assert len(re.findall(f"^SUMS both models: {pinned}", out, re.M)) == out.count("SUMS both models") == 4
+    assert len(re.findall(f"^SUMS one of two models: {pinned}", out, re.M)) == 4
+    assert len(re.findall(r"^SUMS one of two models: None, 4 ranks, and no DistributedDataParallel of all of model.d is made yet", out, re.M)) == 4
 
 
 def test_groups_that_put_shards_together(daemon: Daemon) -> None:

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -365,8 +365,12 @@ def _exact(session: Session, groups: Groups, live: dict[str, list[Any]], missing
 
 def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Verdict]:
     """The order in which gradients are added up over ranks."""
-    what, of_us = "sums over ranks", list(session._objects.models.values())
-    ours = [w for w in wrappers if any(w is m or w.module is m for m in of_us)]
+    what = "sums over ranks"
+    trained = {name: [p for p in m.parameters() if p.requires_grad] for name, m in session._objects.models.items() if not isinstance(m, AveragedModel)}
+    of_us = {id(p) for parameters in trained.values() for p in parameters}
+    ours = [w for w in wrappers if any(id(p) in of_us for p in w.parameters())]
+    summed = {id(p) for w in ours for p in w.parameters()}
+    rest = {name: session._objects.models[name] for name, parameters in trained.items() if any(id(p) not in summed for p in parameters)}
     pinned = "replicad.parallel.ddp(model): its buckets stay as they are first laid out"
     for w in ours:
         yield from _hooks(w)
@@ -383,30 +387,29 @@ def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Ver
             )
         else:
             yield Verdict(what, True, f"DDP over {n} ranks keeps its buckets as they were first laid out")
-    if ours:
+    if ours and (not rest or session.rank.world < 3):
         return
     if session.rank.world < 3:
         yield Verdict(what, True, "one rank adds nothing up" if session.rank.world == 1 else "the order of two terms makes no difference")
-    elif _layout_sums(session):
+    elif _layout_sums(session, rest):
         yield Verdict(what, True, "shards are summed by tensor, in the same layout in every process")
     else:
-        laid = any(on_groups(m) for m in of_us)
+        laid = any(on_groups(m) for m in rest.values())
+        of = f"all of {some(list(rest))}" if ours else "this model"
         yield Verdict(
             what,
             None,
-            f"{session.rank.world} ranks, and no DistributedDataParallel of this model is made yet{', nor are all of its parameters laid over all ranks' if laid else ''}",
+            f"{session.rank.world} ranks, and no DistributedDataParallel of {of} is made yet{', nor are all of its parameters laid over all ranks' if laid else ''}",
             f"{'where gradients are summed over replicas, ' if laid else ''}wrap the model first, with {pinned}; then call session.explain() again",
         )
 
 
-def _layout_sums(session: Session) -> bool:
-    """Whether all gradients are summed by what lays the parameters over the ranks: FSDP over all of them, or nothing over replicas, as there is but one.
+def _layout_sums(session: Session, models: Mapping[str, Any]) -> bool:
+    """Whether all gradients of these models are summed by what lays the parameters over the ranks: FSDP over all of them, or nothing over replicas, as there is but one.
     A sharded optimizer sums none, nor does a mesh whose twins are beside it: those are DDP's."""
     laid = {s.name: s for s in session._sharded if math.prod(s.mesh) == session.rank.world}
     found = []
-    for name, model in session._objects.models.items():
-        if isinstance(model, AveragedModel):
-            continue
+    for name, model in models.items():
         flat = {i: key for key, _, ids in flat_parameters(model) for i in ids}
         fsdp = within_fsdp(model)
         found += [(laid.get(f"{name}.{flat.get(id(p)) or clean(model, key)}"), id(p) in fsdp) for key, p in model.named_parameters() if p.requires_grad]
