@@ -188,8 +188,10 @@ class Daemon:
         return job
 
     def verb(self, *args: str) -> str:
-        """Output of another verb of the program."""
-        return subprocess.run([str(self.program), *args], env=self.env, cwd=self.dir, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
+        """Output of another verb of the program, which ends well."""
+        done = subprocess.run([str(self.program), *args], env=self.env, cwd=self.dir, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, f"{' '.join(args)} ended with {done.returncode}: {done.stderr}\nThe daemon:\n{self.log}"
+        return done.stdout
 
     def stop(self) -> None:
         """Ends the daemon, its keeper, and what it ran."""
