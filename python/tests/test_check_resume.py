@@ -47,33 +47,27 @@ def told(last: int) -> Iterator[dict[str, Any]]:
         yield values | {"told": sys.argv[1:]}
 
 
-def forgetful(last: int) -> Iterator[dict[str, Any]]:
-    """Not kept whole."""
-    yield from train(last, forget=True)
-
-
 def test_a_resumed_run_is_the_same_run() -> None:
     done = testing.check_resume(train, steps=5, more=3, program=str(cluster.REPLICAD))
     assert (done.steps, done.resumed_at, done.source) == (8, 5, "own-ram")
     assert done.compared > 8 * 20
 
 
-def test_the_program_is_given_its_arguments() -> None:
-    with pytest.raises(testing.Different) as found:
+def test_what_is_not_kept_is_named() -> None:
+    with pytest.raises(testing.Different, match=r"^samples.* differs after step 4: ") as found:
         testing.check_resume(told, steps=3, more=2, program=str(cluster.REPLICAD), arguments=["--forget"])
     assert (found.value.name, found.value.step) == ("samples", 4)
 
 
 def averaged(last: int) -> Iterator[dict[str, Any]]:
-    """An average of weights over BatchNorm, whose statistics it takes from the model or averages, as the first argument says; the second says whether tensors are staged."""
+    """Two averages of weights over BatchNorm, whose statistics one takes from the model and the other averages; the argument says whether tensors are staged."""
     torch.manual_seed(3)
     torch.set_num_threads(1)
-    use_buffers, staging = (arg == "True" for arg in sys.argv[1:])
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
-    average = torch.optim.swa_utils.AveragedModel(model, use_buffers=use_buffers)
+    averages = {name: torch.optim.swa_utils.AveragedModel(model, use_buffers=name == "both") for name in ("weights", "both")}
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     loader = Loader(torch.utils.data.TensorDataset(torch.randn(64, 4, generator=torch.Generator().manual_seed(1))), 4, seed=2)
-    with replicad.Session(model={"model": model, "average": average}, optimizer=optimizer, data=loader, staging=staging) as session:
+    with replicad.Session(model={"model": model, **averages}, optimizer=optimizer, data=loader, staging=sys.argv[1:] == ["staged"]) as session:
         start, batches = session.resume(), loader.endless()
         for _ in range(start + 1, last + 1):
             (x,) = next(batches)
@@ -82,22 +76,16 @@ def averaged(last: int) -> Iterator[dict[str, Any]]:
             loss.backward()
             with session.step():
                 optimizer.step()
-                average.update_parameters(model)
-            yield {"samples": x, "loss": loss, "statistics": average.module[1].running_var, "noticed": sorted(session.noticed)}
+                for average in averages.values():
+                    average.update_parameters(model)
+            yield {"samples": x, "loss": loss, "statistics": {n: a.module[1].running_var for n, a in averages.items()}, "noticed": sorted(session.noticed)}
         assert not session.noticed, session.noticed
 
 
-@pytest.mark.parametrize("staging", [False, True])
-@pytest.mark.parametrize("use_buffers", [False, True])
-def test_an_average_over_batch_norm_is_kept_whole(use_buffers: bool, staging: bool) -> None:
-    done = testing.check_resume(averaged, steps=5, more=3, program=str(cluster.REPLICAD), arguments=[str(use_buffers), str(staging)])
+@pytest.mark.parametrize("staging", ["staged", "in place"])
+def test_an_average_over_batch_norm_is_kept_whole(staging: str) -> None:
+    done = testing.check_resume(averaged, steps=5, more=3, program=str(cluster.REPLICAD), arguments=[staging])
     assert (done.steps, done.resumed_at, done.source) == (8, 5, "own-ram")
-
-
-def test_what_is_not_kept_is_named() -> None:
-    with pytest.raises(testing.Different, match="differs after step 4") as found:
-        testing.check_resume(forgetful, steps=3, more=2, program=str(cluster.REPLICAD))
-    assert (found.value.name, found.value.step) == ("samples", 4)
 
 
 #: A program of a user's, or a module: MORE is what else stands in its loop, before the step and behind it.
@@ -148,13 +136,12 @@ def output(*command: str, folder: Path, code: int = 0, **env: str) -> str:
     return said
 
 
-@pytest.mark.parametrize("how", ["spawn", "forkserver"])
-def test_workers_of_a_program_find_its_classes(how: str, tmp_path: Path) -> None:
+def test_workers_of_a_program_find_its_classes(tmp_path: Path) -> None:
     (tmp_path / "my-train.2.py").write_text(PROGRAM + CALL)
-    assert "resumed_at=2" in output("my-train.2.py", how, folder=tmp_path)
+    assert "resumed_at=2" in output("my-train.2.py", "spawn", folder=tmp_path)
 
 
-@pytest.mark.parametrize("command", [["-m", "package.train", "spawn"], ["check.py"]])
+@pytest.mark.parametrize("command", [["-m", "package.train", "forkserver"], ["check.py"]])
 def test_a_module_of_a_package_is_imported_by_its_name(command: list[str], tmp_path: Path) -> None:
     """Its relative imports, its workers, and the main part of whoever asks."""
     package = tmp_path / "package"
@@ -189,9 +176,9 @@ def test_an_exception_ends_the_run(tmp_path: Path) -> None:
 def test_what_a_run_printed_is_told_when_its_time_is_up(tmp_path: Path) -> None:
     text = "import threading\nfrom replicad.testing import check_resume\n"
     text += "if __name__ != '__main__':\n    print('as far as here', flush=True)\n    threading.Event().wait()\n\ndef train(last): yield {}\n"
-    (tmp_path / "check.py").write_text(text + "\nif __name__ == '__main__': check_resume(train, steps=1, more=1, timeout=25)\n")
+    (tmp_path / "check.py").write_text(text + "\nif __name__ == '__main__': check_resume(train, steps=1, more=1, timeout=12)\n")
     said = output("check.py", folder=tmp_path, code=1)
-    assert "RuntimeError: the straight run has not ended after 25 s; " in said and "timeout=" in said and "as far as here" in said
+    assert "RuntimeError: the straight run has not ended after 12 s; " in said and "timeout=" in said and "as far as here" in said
 
 
 def other_yields(last: int) -> Iterator[dict[str, Any]]:
@@ -217,8 +204,8 @@ def test_a_long_temporary_folder(tmp_path: Path) -> None:
     """Sockets have no room in it."""
     long = tmp_path / ("x" * 90)
     long.mkdir()
-    (tmp_path / "check.py").write_text(PROGRAM + CALL)
-    assert "resumed_at=2" in output("check.py", folder=tmp_path, TMPDIR=str(long))
+    (tmp_path / "check.py").write_text("def train(last):\n    raise KeyError('as far as here')\n    yield {}\n\nfrom replicad.testing import check_resume\n" + CALL)
+    assert "KeyError: 'as far as here'" in output("check.py", folder=tmp_path, code=1, TMPDIR=str(long))
 
 
 def of(folder: str) -> dict[int, str]:

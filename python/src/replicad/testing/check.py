@@ -107,7 +107,7 @@ def _run(daemon: Daemon, name: str, train: Sequence[str], last: int, timeout: fl
     command = [sys.executable, "-c", "from replicad.testing import trainee; trainee.main()", str(out), *train]
     with open(log, "w") as printed:
         launcher = daemon.start(
-            "run", "--dev", "--job", name, "--world", "1", "--min-copies", "1", "--", *command,
+            "run", "--dev", "--job", name, "--world", "1", "--ranks", "0", "--min-copies", "1", "--", *command,
             env=daemon.env | {"PYTHONPATH": daemon.path}, cwd=None, stdout=printed, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:

@@ -17,8 +17,6 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import session as sessions
-
 if TYPE_CHECKING:
     from ..session import Session
     from .check import Train
@@ -48,6 +46,8 @@ def main() -> None:
 
 def _record(train: Train, last: int, kill: int, path: Path) -> None:
     """Trains, and writes down what is to be compared after each step."""
+    from .. import session as sessions  # with torch, which the guard of the daemon does without
+
     at = -1
     with open(path, "a", buffering=1) as out:
         killed = any("killed" in json.loads(line) for line in path.read_text().splitlines())
