@@ -408,7 +408,7 @@ def test_remedies_are_named_as_python_has_them() -> None:
 def test_without_torch() -> None:
     """What needs it says so; the rest of the package works."""
     program = (
-        "import sys; sys.modules['torch'] = None\nimport replicad\nreplicad.Rank\n"
+        "import sys; sys.modules['torch'] = None\nimport replicad, replicad.inprocess, replicad.testing\nreplicad.Rank\n"
         "for name in ('Session', 'data'):\n    try:\n        getattr(replicad, name)\n    except ImportError as err:\n        print(name, err)\n"
     )
     got = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60)
