@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 import replicad
+from replicad.store import destroy_process_group
 
 TEXT = Path(__file__).resolve().parent.parent / "textlm" / "data" / "opticks.txt"
 
@@ -118,5 +119,5 @@ def _rank(rank: int, train: Callable[..., None], args: argparse.Namespace, url: 
     torch.multiprocessing.set_start_method("fork", force=True)  # of loader workers; a spawned process hands its own way down
     dist.init_process_group("gloo", init_method=url, rank=rank, world_size=args.world)
     train(args, rank, args.world, False)
-    dist.destroy_process_group()
+    destroy_process_group()
     os._exit(0)  # torch's threads abort an interpreter that ends, now and then ("terminate called without an active exception")

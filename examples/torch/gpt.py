@@ -22,14 +22,13 @@ from typing import Any
 
 import common
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
 import replicad
 from replicad.data import Loader
 from replicad.parallel import ddp as data_parallel
-from replicad.store import init_process_group
+from replicad.store import destroy_process_group, init_process_group
 
 
 @functools.cache
@@ -136,7 +135,7 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool, ada
             session.leave()
 
         block()
-        dist.destroy_process_group()
+        destroy_process_group()
 
 
 def steps(args: argparse.Namespace, emit: common.Events, model: nn.Module, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None, start: int) -> None:

@@ -15,13 +15,12 @@ from typing import Any
 import common
 import gpt
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import replicad
 from replicad.data import Loader
-from replicad.store import connections, init_process_group
+from replicad.store import connections, destroy_process_group, init_process_group
 
 
 class Layout:
@@ -144,4 +143,4 @@ def train(layout: Layout, args: argparse.Namespace, rank: int, world: int, repli
     replicad.inprocess.wrap(lambda: session, enabled=args.inprocess, trace=args.trace)(block)()
     assert session is not None
     session.close()
-    dist.destroy_process_group()
+    destroy_process_group()

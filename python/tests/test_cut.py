@@ -1,4 +1,4 @@
-"""A thread that waits in a Gloo collective for a peer that is silent comes back when the connections are cut."""
+"""A thread that waits in a Gloo collective for a peer that is silent comes back when the connections are cut; and groups end."""
 
 from __future__ import annotations
 
@@ -84,3 +84,30 @@ print("KEPT NOTHING")
 def test_a_look_at_the_connections_that_is_broken_off_keeps_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", LOOK], env=environment(), capture_output=True, text=True, timeout=120)
     assert "KEPT NOTHING" in done.stdout, done.stdout + done.stderr
+
+
+ENDS = """
+import os, torch, torch.distributed as dist
+from replicad.store import destroy_process_group
+
+def held():
+    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+store = dist.HashStore()
+for i in range(500):
+    dist.init_process_group("gloo", store=dist.PrefixStore(str(i), store), rank=0, world_size=1)
+    tensors = [torch.zeros(64) for _ in range(4)]
+    works = [dist.broadcast(t, 0, async_op=True) for t in tensors]
+    for work in works:
+        work.wait()
+    del tensors, works, work
+    destroy_process_group()
+    if i == 5:
+        before = held()
+assert held() == before, (before, held())
+"""
+
+
+def test_groups_end_right_behind_an_operation() -> None:
+    """Torch 2.6 hung in its own ``destroy_process_group`` before it had done so 500 times."""
+    subprocess.run([sys.executable, "-c", ENDS], env=environment(), check=True, timeout=120)

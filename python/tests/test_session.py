@@ -10,6 +10,8 @@ import pytest
 
 from conftest import Daemon
 
+pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
+
 TRAIN = """
 import hashlib, os, random, signal, sys
 import numpy as np, torch

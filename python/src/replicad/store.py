@@ -31,7 +31,7 @@ log = logging.getLogger("replicad")
 if TYPE_CHECKING:
     from .session import Session
 
-__all__ = ["Store", "connections", "cut", "init_process_group"]
+__all__ = ["Store", "connections", "cut", "destroy_process_group", "init_process_group"]
 
 #: As torch's own stores.
 DEFAULT_TIMEOUT = timedelta(seconds=300)
@@ -213,7 +213,7 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
     global _excepthooks, _meeting
     rank = over if isinstance(over, Rank) else over.rank
     if dist.is_initialized():
-        dist.destroy_process_group()
+        destroy_process_group()
     _forget()
     if _excepthooks is not None and sys.excepthook is _excepthooks[1]:
         sys.excepthook = _excepthooks[0]
@@ -231,6 +231,19 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
                 raise Fenced(f"while the process group of epoch {over.order.epoch} was made: {err}") from err
             raise
     _excepthooks = plain, sys.excepthook
+
+
+#: Before torch 2.8 the groups of the epoch before.
+_ended: list[Any] = []
+
+
+def destroy_process_group() -> None:
+    """``torch.distributed.destroy_process_group`` of all groups, which before torch 2.8 (its pull request 154976) hangs now and then: a Gloo group ends
+    with the GIL held, and waits for a thread that needs the GIL to free the tensors of the last operation. So groups are let go
+    when the next ones end, as that thread has long been idle then."""
+    if torch.__version__ < (2, 8):
+        _ended[:] = list(dist.distributed_c10d._world.pg_map)
+    dist.destroy_process_group()
 
 
 def _make(rank: Rank, prefix: str, backend: str, options: dict[str, Any]) -> None:
@@ -253,7 +266,7 @@ def _meet_and_make(rank: Rank, backend: str, options: dict[str, Any]) -> bool:
     log.info("replicad: rank %d meets the others again, for not all that met for epoch %d are left: %s", rank.number, epoch, why)
     cut()
     if dist.is_initialized():
-        dist.destroy_process_group()
+        destroy_process_group()
     _forget()
     rank.drop()
     return False

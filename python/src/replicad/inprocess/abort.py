@@ -79,7 +79,9 @@ class AbortProcessGroups:
             t.join(self.timeout)
         if any(t.is_alive() for t in threads):
             raise TimeoutError(f"a NCCL group was not aborted within {self.timeout} s")
-        dist.destroy_process_group()
+        from ..store import destroy_process_group
+
+        destroy_process_group()
 
     @staticmethod
     def _abort(group: Any) -> None:
