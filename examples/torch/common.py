@@ -1,4 +1,7 @@
-"""What the torch examples share and replicad does not need: events for the demo, digests, the run without replicad."""
+"""What the torch examples share and replicad does not need: events for the demo, digests, the run without replicad.
+
+The examples work with torch 2.6 to 2.15; fsdp.py on a CPU with newer ones than 2.6.
+"""
 
 from __future__ import annotations
 

@@ -97,6 +97,8 @@ def test_what_is_in_it(wheel: Path) -> None:
     assert all("extra ==" in r for r in required), f"{required}: it needs nothing"
     assert any(r.startswith("torch>=2.6") for r in required)
     assert "Requires-Python: >=3.10" in metadata
+    newest = re.search(r"^torch==(\d+\.\d+)", (ROOT / "python" / "requirements-torch.txt").read_text(), re.M)
+    assert newest and f"PyTorch 2.6 to {newest[1]}" in metadata
 
 
 def tool(out: Path, **inputs: str) -> subprocess.CompletedProcess[str]:

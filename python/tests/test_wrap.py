@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 import replicad
 from replicad import inprocess
@@ -292,3 +292,33 @@ def test_a_wrapper_inside_of_another_that_ends_the_process() -> None:
     with pytest.raises(inprocess.Unhealthy, match="failed 3 times in a row") as raised:
         inprocess.wrap(s, abort=[], finalize=[], health=[], hard=1e6)(run)()
     assert isinstance(raised.value.__cause__, FileExistsError) and outer == [1]
+
+
+def test_hooks_of_a_run_do_not_stay_for_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    """Of parameters they are taken off, of modules named; those from before stay, and so do those of what the block made."""
+    s, model, found, seen = session(attached=True), torch.nn.Linear(2, 2), [], []
+    outside = model.weight.register_hook(lambda grad: grad), model.register_forward_hook(lambda *_: None)
+
+    def run(call: Any) -> None:
+        s._resumed.set()
+        own = torch.nn.Linear(2, 2)
+        own.weight.register_hook(lambda grad: grad)
+        seen.append(own)
+        model.weight.register_hook(lambda grad: grad * 0.5)
+        model.bias.register_post_accumulate_grad_hook(lambda p: None)
+        model.register_forward_pre_hook(noting)
+        model.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        found.append(model.weight.grad.tolist())
+        if call.runs < 3:
+            raise RuntimeError("no")
+
+    def noting(*_: object) -> None: ...
+
+    inprocess.wrap(s, abort=[], finalize=[], health=[])(run)()
+    assert found == [[[0.5, 0.5], [0.5, 0.5]]] * 3
+    assert len(model.bias._post_accumulate_grad_hooks) == 1
+    assert [len(m.weight._backward_hooks) for m in seen] == [1, 1, 1]
+    assert outside[0].id in model.weight._backward_hooks and outside[1].id in model._forward_hooks
+    (told,) = [r.getMessage() for r in caplog.records if "registered a hook" in r.getMessage()]
+    assert "noting on Linear" in told and "handle.remove()" in told

@@ -59,7 +59,8 @@ def pure(project: Path, scratch: Path) -> tuple[str, dict[str, bytes]]:
     """Name and version, and files of the wheel that setuptools makes."""
     source = scratch / "source"  # so that nothing is left in the checkout
     shutil.copytree(project / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so*"))
-    shutil.copy(project / "pyproject.toml", source)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(project / name, source)
     subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(scratch), str(source)], check=True, stdout=subprocess.DEVNULL)
     (wheel,) = scratch.glob("*.whl")
     with zipfile.ZipFile(wheel) as z:

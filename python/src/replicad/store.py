@@ -241,7 +241,7 @@ def destroy_process_group() -> None:
     """``torch.distributed.destroy_process_group`` of all groups, which before torch 2.8 (its pull request 154976) hangs now and then: a Gloo group ends
     with the GIL held, and waits for a thread that needs the GIL to free the tensors of the last operation. So groups are let go
     when the next ones end, as that thread has long been idle then."""
-    if torch.__version__ < (2, 8):
+    if torch.__version__ < "2.8":
         _ended[:] = list(dist.distributed_c10d._world.pg_map)
     dist.destroy_process_group()
 

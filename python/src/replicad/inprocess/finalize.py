@@ -28,7 +28,7 @@ class DropReducers:
 
 
 class DropCaches:
-    """Empties torch's caches of device memory and of compiled code's shapes of the old groups."""
+    """Empties torch's cache of device memory."""
 
     def __call__(self) -> None:
         """Does it, or nothing where there is nothing to do."""

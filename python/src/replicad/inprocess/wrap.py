@@ -18,6 +18,7 @@ from ..errors import Error, Fenced, Invalid, Outlived, Signal, Stopped, Timeout
 from .abort import default_abort, iterators
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
+from .hooks import hooks
 from .interrupt import Interrupter, Restart, Unraisable, chain
 from .modes import modes
 from .parts import Part, freeze, run_all
@@ -144,7 +145,7 @@ class Runs(Generic[T]):
 
     def until_one_returns(self) -> T:
         """Returns what the first run returns that is not ended early."""
-        back = modes()
+        undo = [modes(), hooks()]
         while True:
             self.call.runs += 1
             self.trace("run", runs=self.call.runs)
@@ -158,7 +159,8 @@ class Runs(Generic[T]):
                 reason = err
             self._ended(reason)
             del reason
-            back()
+            for back in undo:
+                back()
             self._run("finalize", self.finalize)
             if errors := self._run("health", self.health):
                 self.watchdog.last()
