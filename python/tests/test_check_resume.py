@@ -138,10 +138,10 @@ def output(*command: str, folder: Path, code: int = 0, **env: str) -> str:
 
 def test_workers_of_a_program_find_its_classes(tmp_path: Path) -> None:
     (tmp_path / "my-train.2.py").write_text(PROGRAM + CALL)
-    assert "resumed_at=2" in output("my-train.2.py", "spawn", folder=tmp_path)
+    assert "resumed_at=2" in output("my-train.2.py", "forkserver", folder=tmp_path)
 
 
-@pytest.mark.parametrize("command", [["-m", "package.train", "forkserver"], ["check.py"]])
+@pytest.mark.parametrize("command", [["-m", "package.train", "spawn"], ["check.py"]])
 def test_a_module_of_a_package_is_imported_by_its_name(command: list[str], tmp_path: Path) -> None:
     """Its relative imports, its workers, and the main part of whoever asks."""
     package = tmp_path / "package"
@@ -204,7 +204,7 @@ def test_a_long_temporary_folder(tmp_path: Path) -> None:
     """Sockets have no room in it."""
     long = tmp_path / ("x" * 90)
     long.mkdir()
-    (tmp_path / "check.py").write_text("def train(last):\n    raise KeyError('as far as here')\n    yield {}\n\nfrom replicad.testing import check_resume\n" + CALL)
+    (tmp_path / "check.py").write_text(PROGRAM.replace("yield {", "raise KeyError('as far as here')\n            yield {") + CALL)
     assert "KeyError: 'as far as here'" in output("check.py", folder=tmp_path, code=1, TMPDIR=str(long))
 
 

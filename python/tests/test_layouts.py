@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy, StateDictType, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecision, OffloadPolicy, ShardingStrategy, StateDictType, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -82,9 +82,9 @@ class Job:
             mixed = {"mixed_precision": MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)} if "mixed" in options else {}
             forward = model = fsdp1(model, "orig" in options, options[0], **mixed)
         elif kind == "fsdp2":
-            for block in model.blocks:
-                fully_shard(block)
-            fully_shard(model)
+            offload = CPUOffloadPolicy(pin_memory=False) if "offloaded" in options else OffloadPolicy()
+            for block in (*model.blocks, model):
+                fully_shard(block, offload_policy=offload)
         else:
             forward = ddp(model)
         if state_dict:
@@ -123,6 +123,7 @@ LAYOUTS = [
     "fsdp1 SHARD_GRAD_OP forward",
     pytest.param("fsdp2", marks=cluster.fsdp2),
     pytest.param("fsdp2 forward", marks=cluster.fsdp2),
+    pytest.param("fsdp2 offloaded", marks=cluster.fsdp2),
     "ddp",
     "zero",
     "zero bucket",

@@ -1,4 +1,6 @@
-"""Megatron-LM #5281 on a PyTorch job, by values; by bits, in the copies that daemons hold: internal/trouble/badcopy_test.go. A replica whose state has gone bad is never what anybody goes on from, the culprit is named, and nothing goes round in a loop."""
+"""Megatron-LM #5281 on a PyTorch job: a replica whose state has gone bad is never what anybody goes on from, the culprit is named, and nothing goes
+round in a loop. Here by its values; by its bits, in the copies that daemons hold, in internal/trouble/badcopy_test.go.
+"""
 
 from __future__ import annotations
 
