@@ -63,7 +63,7 @@ before, stopped, looked = os.listdir("/proc/self/fd"), 0, threading.Semaphore(0)
 
 def look():
     global stopped
-    while stopped < 1000:
+    while stopped < 300:
         try:
             while True:
                 looked.release()
