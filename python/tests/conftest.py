@@ -195,8 +195,8 @@ class Daemon:
         name = name or f"t-{uuid.uuid4().hex[:12]}"
         path = self.dir / f"{name}.py"
         path.write_text(textwrap.dedent(program))
-        # A launcher that names its ranks starts them at once; without, they are offered to whoever comes within a second.
-        own = () if {"--ranks", "--spare", "--capacity"} & set(flags) else ("--ranks", ",".join(map(str, range(world))))
+        # A launcher that names its ranks starts them at once, before any process could wait for one; without, they are offered to whoever comes within a second.
+        own = () if {"--ranks", "--spare", "--capacity", "--warm"} & set(flags) else ("--ranks", ",".join(map(str, range(world))))
         command = [str(self.program), "run", *self.target, "--job", name, "--world", str(world), "--min-copies", "1", *own, *flags, "--", python, str(path), *args]
         process = subprocess.Popen(command, env=self.env, cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         job = Job(process, name, Lines(stream(process.stdout), lambda: f"The daemon ({self.process and self.process.poll()}):\n{self.log}"))
