@@ -24,29 +24,22 @@ def hooks() -> Callable[[], None]:
     if "torch" not in sys.modules:
         return lambda: None
     before: dict[int, tuple[weakref.ref[Any], dict[str, set[int]]]] = {}
-    for module in _modules():
-        for owner, kinds in ((module, _OF_MODULES), *((p, _OF_PARAMETERS) for p in module.parameters(recurse=False))):
-            before[id(owner)] = weakref.ref(owner), {kind: set(getattr(owner, kind) or ()) for kind in kinds}
+    for owner, kinds in _owners():
+        before[id(owner)] = weakref.ref(owner), {kind: set(getattr(owner, kind) or ()) for kind in kinds}
     named: set[str] = set()
 
-    def new(owner: Any, kinds: tuple[str, ...]) -> Iterator[tuple[dict[int, Any], int]]:
-        """Where hooks of an object that was noted came since, and their numbers."""
-        ref, noted = before.get(id(owner), (None, {}))
-        if ref is None or ref() is not owner:
-            return  # made by the block
-        for kind in kinds:
-            held = getattr(owner, kind) or {}
-            for number in [n for n in held if n not in noted[kind]]:
-                yield held, number
-
     def back() -> None:
-        for module in _modules():
-            for p in module.parameters(recurse=False):
-                for held, number in new(p, _OF_PARAMETERS):
+        for owner, kinds in _owners():
+            ref, noted = before.get(id(owner), (None, {}))
+            if ref is None or ref() is not owner:
+                continue  # made by the block
+            new = [(held, n) for kind in kinds for held in (getattr(owner, kind) or {},) for n in held if n not in noted[kind]]
+            for held, number in new:
+                if kinds is _OF_PARAMETERS:
                     del held[number]
-            for held, number in new(module, _OF_MODULES):
+                    continue
                 hook = held[number]
-                what = f"{getattr(hook, '__qualname__', type(hook).__qualname__)} on {type(module).__name__}"
+                what = f"{getattr(hook, '__qualname__', type(hook).__qualname__)} on {type(owner).__name__}"
                 if what in named or (getattr(hook, "__module__", None) or "").partition(".")[0] in ("torch", "replicad"):
                     continue
                 named.add(what)
@@ -59,5 +52,9 @@ def hooks() -> Callable[[], None]:
     return back
 
 
-def _modules() -> Iterator[Any]:
-    return live(sys.modules["torch"].nn.Module)
+def _owners() -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Every module and parameter, with what its hooks are kept in. A module whose ``__init__`` broke off may still be about, without any."""
+    for module in live(sys.modules["torch"].nn.Module):
+        if "_parameters" in vars(module):
+            yield module, _OF_MODULES
+            yield from ((p, _OF_PARAMETERS) for p in module.parameters(recurse=False))
