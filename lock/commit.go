@@ -39,7 +39,7 @@ func commit(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.C
 	if err != nil {
 		return false, err
 	}
-	j.Position, j.Committed, j.Parts = c.Position, c.Generation, parts
+	j.Position, j.Committed, j.Parts, j.Previous = c.Position, c.Generation, parts, nil
 	j.Proved = stillRecorded(j)
 	for len(j.PlannedCadence) > 1 && j.PlannedCadence[1].From <= j.Position.Step {
 		j.PlannedCadence = j.PlannedCadence[1:]

@@ -39,12 +39,15 @@ type Committer struct {
 	stands    map[replica.Rank]replica.Passed // since the last commit, who said that it stands below its candidate on purpose
 	lapsed    bool                            // some rank passed the present candidate
 	failures  int                             // candidates that lapsed since the last commit
+	lead      lead
+	late      map[replica.NodeName]uint64 // nodes whose link was lost, and the candidate that they heard of when it was back: of no use as a measure
 
 	possible int // copies(p) as the nodes allow
 	pending  []*proposal
 	refused  bool // a proposal was refused: look again only at something new
 	disputed []replica.Generation
 	waiting  []string
+	awaited  []replica.NodeName // whom waiting names
 }
 
 // pins is what one node answered to the present candidate. Parts add up.
@@ -63,7 +66,7 @@ type proposal struct {
 
 // NewCommitter begins a term, once its barrier has passed.
 func NewCommitter(term uint64) *Committer {
-	return &Committer{term: term, pins: map[replica.NodeName]*pins{}, passed: map[replica.Rank]replica.Passed{}, stands: map[replica.Rank]replica.Passed{}}
+	return &Committer{term: term, pins: map[replica.NodeName]*pins{}, passed: map[replica.Rank]replica.Passed{}, stands: map[replica.Rank]replica.Passed{}, late: map[replica.NodeName]uint64{}}
 }
 
 // Candidate is the one that stands; nodes that connect later are told it again.
@@ -72,9 +75,21 @@ func (c *Committer) Candidate() (replica.Candidate, bool) { return c.candidate, 
 // Waiting says who holds the commit of the candidate up.
 func (c *Committer) Waiting() []string { return slices.Clone(c.waiting) }
 
+// Awaited names the nodes whose answers the commit of the candidate waits for.
+func (c *Committer) Awaited() []replica.NodeName { return slices.Clone(c.awaited) }
+
+// Started tells whether a node has pinned some part of the candidate: what is missing since then is late.
+func (c *Committer) Started() bool { return c.live && len(c.pins) > 0 }
+
 // Job tells what was applied: call it at the start of the term and after each change of the job or of the nodes.
 func (c *Committer) Job(j *replica.Job, nodes map[replica.NodeName]replica.Node) []Effect {
 	committed := c.job != nil && j.Position != c.job.Position
+	if c.job != nil && j.Epoch != c.job.Epoch {
+		c.lead.reset()
+	}
+	if committed && c.candidate.Generation == j.Committed {
+		c.lead.committed(c.candidate.N)
+	}
 	c.job, c.node, c.refused = j, nodes, false
 	c.possible = c.possibleCopies()
 	if committed {
@@ -104,6 +119,7 @@ func (c *Committer) applied(cmd replica.Command) bool {
 
 // Pinned takes a node's answer. One of another candidate or of an older session is dropped.
 func (c *Committer) Pinned(p replica.Pinned) []Effect {
+	c.learn(p.Job, p.Term, p.N, p.Holder.Node, p.Generation.Epoch, p.Heard, p.Live)
 	if !c.answers(p.Job, p.Term, p.N) || p.Generation != c.candidate.Generation {
 		return nil
 	}
@@ -126,6 +142,7 @@ func (c *Committer) Pinned(p replica.Pinned) []Effect {
 
 // Passed takes the answer of a node whose rank will not capture the candidate.
 func (c *Committer) Passed(p replica.Passed) []Effect {
+	c.learn(p.Job, p.Term, p.N, p.Holder.Node, p.Live.Epoch, p.Heard, p.Live.Step)
 	if !c.answers(p.Job, p.Term, p.N) || int(p.Rank) >= len(c.job.Ranks) || !c.counts(p.Holder, p.Session) || c.job.Ranks[p.Rank].Node != p.Holder.Node || p.Live.Epoch != c.job.Epoch {
 		return nil
 	}
@@ -137,6 +154,20 @@ func (c *Committer) Passed(p replica.Passed) []Effect {
 	}
 	c.refused = false
 	return c.next()
+}
+
+// learn takes from an answer, of this candidate or of one that was given up, where the ranks are and how late it was heard of.
+func (c *Committer) learn(job replica.JobID, term, n uint64, node replica.NodeName, e replica.Epoch, heard, live replica.Step) {
+	if c.job == nil || job != c.job.ID || term != c.term || e != c.job.Epoch || max(heard, live) > replica.MaxStep {
+		return
+	}
+	c.lead.sees(max(heard, live))
+	if first, ok := c.late[node]; ok && (first == 0 || first == n) {
+		c.late[node] = n
+		return
+	}
+	delete(c.late, node)
+	c.lead.heard(n, heard)
 }
 
 func (c *Committer) answers(job replica.JobID, term, n uint64) bool {
@@ -151,6 +182,7 @@ func (c *Committer) counts(h replica.Holder, s replica.Session) bool {
 // Voided drops what a node answered: it registered anew, or it is at fault. It counts again once it answers again.
 func (c *Committer) Voided(node replica.NodeName) []Effect {
 	delete(c.pins, node)
+	c.late[node] = 0
 	for r, p := range c.passed {
 		if p.Holder.Node == node {
 			delete(c.passed, r)
@@ -203,7 +235,7 @@ func (c *Committer) propose(cmd replica.Command) []Effect {
 
 // next does what the rules allow now.
 func (c *Committer) next() []Effect {
-	c.waiting = nil
+	c.waiting, c.awaited = nil, nil
 	if c.job == nil || c.job.Phase != replica.Open {
 		return nil
 	}
@@ -259,11 +291,11 @@ func (c *Committer) standing() replica.Step {
 	return newest
 }
 
-// name announces the next candidate: the first step due after the position; or, where all ranks stand on purpose, the newest that
-// they hold; or, after some rank passed the last one, a later generation that all who passed hold, else one k steps above the
-// highest live step, k doubling with each failure until a commit (protocol section 5.1).
+// name announces the next candidate: the first step due after the position that ranks will not have passed when they hear of it; or, where
+// all ranks stand on purpose, the newest that they hold; or, after some rank passed the last one, a later generation that all who passed
+// hold, else one further ahead with each failure until a commit (protocol section 5.1).
 func (c *Committer) name() []Effect {
-	step := NextDue(c.job, c.job.Position.Step)
+	step := NextDue(c.job, max(c.job.Position.Step, c.lead.first()-1))
 	if s := c.standing(); c.live && s > 0 {
 		step = s
 	} else if c.live && c.lapsed {
@@ -276,13 +308,17 @@ func (c *Committer) name() []Effect {
 	at := replica.Position{Epoch: c.job.Epoch, Step: step}
 	c.candidate = replica.Candidate{Job: c.job.ID, Term: c.term, N: c.candidate.N + 1, Position: at, Generation: replica.Generation(at)}
 	c.live, c.lapsed = true, false
+	c.lead.named(c.candidate.N)
 	c.pins = map[replica.NodeName]*pins{}
 	c.tally()
 	return []Effect{Announce{c.candidate}}
 }
 
-// later picks a candidate above the one that lapsed. What ranks hold in common is tried while they have not failed twice:
-// reports age, and a generation that others had skipped would only be passed again.
+// maxBackOff caps what failures add to a candidate, in steps: what keeps ranks from capturing may be over at any time.
+const maxBackOff = 32
+
+// later picks a candidate above the one that lapsed. What ranks hold in common is tried while they have not failed twice, and only where
+// news travels in less time than a slot for freshness is kept: reports age, and a generation that others had skipped would only be passed again.
 func (c *Committer) later() replica.Step {
 	var common []replica.Step
 	var live replica.Step
@@ -297,9 +333,10 @@ func (c *Committer) later() replica.Step {
 		}
 		common, first = holds, false
 	}
-	if len(common) > 0 && c.failures <= 2 {
+	if len(common) > 0 && c.failures <= 2 && c.lead.steps < freshFor(c.job) {
 		return slices.Max(common)
 	}
-	k := replica.Step(2) << min(max(c.failures-1, 0), 20)
-	return NextDue(c.job, max(live+k, c.candidate.Position.Step+1)-1)
+	k := min(replica.Step(2)<<min(max(c.failures-1, 0), 20), maxBackOff)
+	at := max(live+k, c.lead.first(), c.candidate.Position.Step+1)
+	return NextDue(c.job, at-1)
 }

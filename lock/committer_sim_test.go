@@ -28,6 +28,24 @@ type commitSim struct {
 	calm    bool              // nothing is lost any more
 	stand   bool              // all ranks stand still on purpose and have the step they are at sealed
 	commits int
+	lag     int        // steps that candidates and answers are under way, each; 0: none
+	clock   int        // steps made
+	post    []delivery // under way
+}
+
+// delivery is a message that arrives when all ranks have come so far.
+type delivery struct {
+	at  int
+	run func()
+}
+
+// deliver has a message arrive after lag steps.
+func (s *commitSim) deliver(run func()) {
+	if s.lag == 0 {
+		run()
+		return
+	}
+	s.post = append(s.post, delivery{s.clock + s.lag, run})
 }
 
 // simNode is a daemon with its rank's arena and the mirror of another's private part.
@@ -37,6 +55,7 @@ type simNode struct {
 	session replica.Session
 	step    replica.Step
 	cand    replica.Candidate
+	heard   replica.Step // where the rank was when the daemon heard of cand
 	slots   []PlaceState
 	ring    []PlaceState
 	mirror  []PlaceState
@@ -109,7 +128,7 @@ func (s *commitSim) do(effects []Effect) {
 			}
 			for _, n := range s.order {
 				if s.calm || s.rng.IntN(4) > 0 {
-					s.nodes[n].hear(e.Candidate)
+					s.deliver(func() { s.nodes[n].hear(e.Candidate) })
 				}
 			}
 		case Propose:
@@ -157,7 +176,7 @@ func (n *simNode) hear(c replica.Candidate) {
 	if c.Compare(n.cand) <= 0 {
 		return
 	}
-	n.cand = c
+	n.cand, n.heard = c, n.step
 	for _, list := range [][]PlaceState{n.slots, n.ring, n.mirror} {
 		for i := range list {
 			list[i].Pinned = list[i].State == replica.SlotSealed && list[i].Generation == c.Generation
@@ -224,14 +243,14 @@ func (s *commitSim) free(n *simNode) {
 }
 
 // answer is what a daemon says about the candidate it obeys.
-func (s *commitSim) answer(n *simNode) []Effect {
+func (s *commitSim) answer(n *simNode) {
 	j, c := s.at(), n.cand
 	if c.N == 0 {
-		return nil
+		return
 	}
 	h := replica.Holder{Node: n.name, Incarnation: 1}
 	group := replica.OfGroup(j.Layout.Groups[n.rank])
-	pinned := replica.Pinned{Job: s.job, Term: c.Term, N: c.N, Generation: c.Generation, Holder: h, Session: n.session}
+	pinned := replica.Pinned{Job: s.job, Term: c.Term, N: c.N, Generation: c.Generation, Holder: h, Session: n.session, Heard: n.heard, Live: n.step}
 	say := func(p replica.Part, list []PlaceState, mirror bool, r replica.Rank) {
 		if pl := sealed(list, c.Generation); pl != nil {
 			pl.Pinned = true
@@ -252,21 +271,20 @@ func (s *commitSim) answer(n *simNode) []Effect {
 	if n.name == "b" && s.nodes["c"].cand == c {
 		say(replica.OfGroup(1), s.nodes["c"].slots, true, 2)
 	}
-	out := s.leader.Pinned(pinned)
-	s.do(out)
+	leader := s.leader
+	s.deliver(func() { s.do(leader.Pinned(pinned)) })
 	live := replica.Generation{Epoch: j.Epoch, Step: n.step}
 	passed := n.step > c.Position.Step && (sealed(n.slots, c.Generation) == nil || sealed(n.ring, c.Generation) == nil)
 	stands := s.stand && n.step < c.Position.Step
 	if c.Position.Epoch == j.Epoch && (passed || stands) {
-		p := replica.Passed{Job: s.job, Term: c.Term, N: c.N, Holder: h, Session: n.session, Rank: n.rank, Live: live}
+		p := replica.Passed{Job: s.job, Term: c.Term, N: c.N, Holder: h, Session: n.session, Rank: n.rank, Live: live, Heard: n.heard}
 		for _, pl := range n.slots {
 			if pl.State == replica.SlotSealed && sealed(n.ring, pl.Generation) != nil {
 				p.Holds = append(p.Holds, pl.Generation)
 			}
 		}
-		s.do(s.leader.Passed(p))
+		s.deliver(func() { s.do(leader.Passed(p)) })
 	}
-	return nil
 }
 
 // step makes one random event happen.
@@ -352,6 +370,62 @@ func TestCommitterSimulation(t *testing.T) {
 					}
 					if s.at().Position.Step != at {
 						t.Fatalf("seed %d: every rank stands at %d: position %v, candidate %v, waiting for %v", seed, at, s.at().Position, s.leader.candidate, s.leader.Waiting())
+					}
+				}
+			})
+		}
+	}
+}
+
+// advance has all ranks make a step and all daemons answer, while whatever is said is lag steps under way.
+func (s *commitSim) advance() {
+	s.clock++
+	for _, n := range s.order {
+		s.train(s.nodes[n])
+	}
+	for _, n := range s.order {
+		s.answer(s.nodes[n])
+	}
+	due := s.post
+	s.post = nil
+	for _, d := range due {
+		if d.at <= s.clock {
+			d.run()
+		} else {
+			s.post = append(s.post, d)
+		}
+	}
+	for len(s.queue) > 0 {
+		c := s.queue[0]
+		s.queue = s.queue[1:]
+		err := s.apply(c)
+		s.do(s.leader.Outcome(c, err))
+		s.do(s.leader.Job(s.at(), s.state.View().Nodes))
+	}
+}
+
+// TestCommitterKeepsUp: candidates and answers that are d steps under way delay commits and never stop them: there is one at least each
+// 4 d steps or so once the delay has been seen, and one each step where there is none.
+func TestCommitterKeepsUp(t *testing.T) {
+	for _, slots := range []int{2, 3, 4} {
+		for _, cadence := range []replica.Step{1, 2, 3} {
+			t.Run(fmt.Sprintf("slots=%d cadence=%d", slots, cadence), func(t *testing.T) {
+				for _, lag := range []int{0, 1, 2, 3, 4, 6, 9, 14, 21, 33, 50} {
+					s := newCommitSim(t, 1, slots, cadence)
+					s.calm, s.lag = true, lag
+					every, settled := 4*lag+4*int(cadence), 12*lag+20*int(cadence)
+					if lag == 0 {
+						every = int(cadence)
+					}
+					before, last := 0, 0
+					for range 20*every + settled {
+						s.advance()
+						if s.commits > before {
+							before, last = s.commits, s.clock
+						}
+						if s.clock > settled && s.clock-last > every {
+							t.Fatalf("lag %d: %d steps without a commit: %d commits in %d steps, position %v, candidate %v", lag, s.clock-last, s.commits, s.clock, s.at().Position, s.leader.candidate)
+						}
 					}
 				}
 			})

@@ -83,12 +83,8 @@ func recorded(j *replica.Job, h replica.Holder) bool {
 			return true
 		}
 	}
-	for _, p := range j.Parts {
-		if slices.Contains(p.Holders, h) {
-			return true
-		}
-	}
-	return false
+	names := func(p replica.PartRoot) bool { return slices.Contains(p.Holders, h) }
+	return slices.ContainsFunc(j.Parts, names) || j.Previous != nil && slices.ContainsFunc(j.Previous.Parts, names)
 }
 
 func addProved(j *replica.Job, h replica.Holder) bool {
@@ -124,7 +120,7 @@ func ClaimFaulted(j *replica.Job, r replica.Rank, c replica.Claimed, conditions 
 	return false
 }
 
-// HolderFaulted tells whether a node's copies don't count: it is dead or silent, or, holding no rank, it has any fault
+// HolderFaulted tells whether a node's pins don't count: it is dead or silent, or, holding no rank, it has any fault
 // (protocol section 6: a fault on such a node voids its pins). The node of a rank whose program failed still holds.
 func HolderFaulted(j *replica.Job, h replica.Holder) bool {
 	for _, f := range j.Faults {
@@ -133,6 +129,12 @@ func HolderFaulted(j *replica.Job, h replica.Holder) bool {
 		}
 	}
 	return false
+}
+
+// HolderGone tells whether a fault takes a node's copies away: it is dead or silent. What any other fault says of a node, a drain
+// among them, bars it from new ranks and new pins, not from serving parts that a plan names the roots of.
+func HolderGone(j *replica.Job, h replica.Holder) bool {
+	return slices.ContainsFunc(j.Faults, func(f replica.Fault) bool { return f.Kind.IsCondition() && ofHolder(f, h) })
 }
 
 // checkHolder refuses a holder whose word doesn't count now: another life of the node is registered, or it is at fault or

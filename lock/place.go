@@ -39,7 +39,8 @@ func setMirrors(j *replica.Job, nodes map[replica.NodeName]replica.Node, c repli
 	return true, nil
 }
 
-// quarantine keeps a node out of a job until it is cleared: it mirrors nothing and its copies don't count.
+// quarantine keeps a node out of a job until it is cleared: it gets no rank and no mirror, and its pins don't count. What it holds
+// serves: a plan may name it as a source.
 func quarantine(j *replica.Job, c replica.Quarantine) (bool, error) {
 	if err := running(j); err != nil {
 		return false, err
@@ -53,6 +54,8 @@ func quarantine(j *replica.Job, c replica.Quarantine) (bool, error) {
 		return false, nil
 	case c.Clear:
 		j.Quarantined = slices.Delete(slices.Clone(j.Quarantined), at, at+1)
+		// A drain that is taken back speaks against the node no more; its fault would until the next Resume, which may wait for the node.
+		j.Faults = slices.DeleteFunc(slices.Clone(j.Faults), func(f replica.Fault) bool { return f.Kind == replica.Drain && f.Node == c.Node })
 	default:
 		j.Quarantined = slices.Insert(slices.Clone(j.Quarantined), at, c.Node)
 		dropMirror(j, c.Node)

@@ -136,8 +136,8 @@ func planSources(j *replica.Job, p replica.Plan) error {
 			return refuse(Invalid, "plan for epoch %d: %v from tier %d with %d holders: RAM needs a holder, disk has none", p.Epoch, s.Part, s.Tier, len(s.Holders))
 		}
 		for _, h := range s.Holders {
-			if HolderFaulted(j, h) {
-				return refuse(Conflict, "plan for epoch %d: %v from node %s (incarnation %d), which is in a fault", p.Epoch, s.Part, h.Node, h.Incarnation)
+			if HolderGone(j, h) {
+				return refuse(Conflict, "plan for epoch %d: %v from node %s (incarnation %d), which is dead or silent", p.Epoch, s.Part, h.Node, h.Incarnation)
 			}
 		}
 		seen[s.Part] = true
@@ -155,6 +155,9 @@ func resume(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.R
 		return false, err
 	}
 	if c.Epoch == j.Epoch && j.Phase == replica.Open {
+		if c.Spread {
+			return spread(j, nodes, c)
+		}
 		return false, nil
 	}
 	if err := cites(j, "resume", c.Epoch); err != nil {
@@ -163,7 +166,7 @@ func resume(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.R
 	switch {
 	case j.ClosedEpoch >= c.Epoch:
 		return false, refuse(Stale, "resume epoch %d: it was closed", c.Epoch)
-	case j.Phase != replica.Planned:
+	case j.Phase != replica.Planned || c.Spread:
 		return false, refuse(NotYet, "resume epoch %d: job %s is %v, no plan was applied", c.Epoch, j.Name, j.Phase)
 	case c.Copies < 1 || c.Copies > j.Options.MinCopies:
 		return false, refuse(Invalid, "resume epoch %d with %d copies: want 1 to min_copies, %d", c.Epoch, c.Copies, j.Options.MinCopies)
@@ -172,20 +175,15 @@ func resume(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.R
 	if err != nil {
 		return false, err
 	}
-	want := make(map[replica.Part]replica.Digest, len(j.Plan.Sources))
-	for _, s := range j.Plan.Sources {
-		want[s.Part] = s.Root
-	}
-	for _, p := range parts {
-		if want[p.Part] != p.Root {
-			return false, refuse(Conflict, "resume epoch %d: %v was loaded with root %v, the plan says %v", c.Epoch, p.Part, p.Root, want[p.Part])
-		}
+	if err := planned(j, parts); err != nil {
+		return false, err
 	}
 	lineage, ok := j.Lineage.Open(j.Epoch, j.Plan.Generation.Step)
 	if !ok {
 		return false, refuse(Stale, "resume epoch %d: epoch %d was opened", c.Epoch, j.Lineage.Last().Epoch)
 	}
-	j.Phase, j.Lineage, j.Faults = replica.Open, lineage, nil
+	j.Previous = safer(j, nodes, lineage, parts)
+	j.Phase, j.Lineage, j.Faults, j.OpenedWith = replica.Open, lineage, nil, j.NextIncarnation
 	j.Position = replica.Position{Epoch: j.Epoch, Step: j.Plan.Generation.Step}
 	j.Committed, j.Parts, j.Copies, j.Degraded = j.Plan.Generation, parts, c.Copies, c.Copies < j.Options.MinCopies
 	j.Proved = stillRecorded(j)
@@ -193,6 +191,20 @@ func resume(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.R
 		j.Writer = nil
 	}
 	return true, nil
+}
+
+// planned refuses roots that are not those of the plan.
+func planned(j *replica.Job, parts []replica.PartRoot) error {
+	want := make(map[replica.Part]replica.Digest, len(j.Plan.Sources))
+	for _, s := range j.Plan.Sources {
+		want[s.Part] = s.Root
+	}
+	for _, p := range parts {
+		if want[p.Part] != p.Root {
+			return refuse(Conflict, "resume epoch %d: %v was loaded with root %v, the plan says %v", j.Epoch, p.Part, p.Root, want[p.Part])
+		}
+	}
+	return nil
 }
 
 func clonePlan(p replica.Plan) replica.Plan {

@@ -48,15 +48,19 @@ type RetainInput struct {
 	Stands    bool               // the arena's rank goes no further before its newest step is committed: it has left, or says so
 	Slots     int                // replicated slots of the arena
 	Places    []PlaceState
-	// ResumePending says that some part of T has fewer than copies(p) pins. Previous is then the committed generation
-	// before it; where it isn't known any more, the newest one below T is kept in its stead.
-	ResumePending bool
-	Previous      replica.Generation
+}
+
+// previous is the generation that stays beside the committed one, which has too few copies; zero where there is none.
+func previous(j *replica.Job) replica.Generation {
+	if j.Previous == nil {
+		return replica.Generation{}
+	}
+	return j.Previous.Generation
 }
 
 // Retain says which places may become FREE now, as indexes into Places (protocol section 4).
 //
-// Invariant: it never frees what is committed, the candidate, pinned or held by a reader, nor, while the job is Closed or
+// Invariant: it never frees what is committed, what was before while that has too few copies, the candidate, pinned or held by a reader, nor, while the job is Closed or
 // Planned, anything that could be eligible. TORN places are freed only when the copies into them can't go on.
 func Retain(in RetainInput) (free []int) {
 	r := newRetention(in)
@@ -77,9 +81,11 @@ func Retain(in RetainInput) (free []int) {
 
 // RetainForStaging says which places may be freed besides so that a restore finds need FREE ones among the slots (or, with
 // ring, in the private ring): once a plan exists anything but C, T, pinned and held, generations of other histories first,
-// then the oldest (protocol section 6, Restore). Before there is a plan nothing that could be eligible is given up.
+// then the oldest (protocol section 6, Restore). Before there is a plan nothing that could be eligible is given up. What was committed
+// before goes last, and while the job runs not at all.
 func RetainForStaging(in RetainInput, ring bool, need int) (free []int) {
 	var stale []int
+	before := previous(in.Job)
 	for i, p := range in.Places {
 		if p.Ring != ring {
 			continue
@@ -91,12 +97,18 @@ func RetainForStaging(in RetainInput, ring bool, need int) (free []int) {
 			free = append(free, i)
 			need--
 		case p.State == replica.SlotSealed && in.Job.Plan != nil && !p.Pinned && !p.Held &&
-			p.Generation != in.Job.Committed && p.Generation != in.Job.Plan.Generation && (in.Job.Phase != replica.Open || p.Generation != in.Candidate):
+			p.Generation != in.Job.Committed && p.Generation != in.Job.Plan.Generation && (in.Job.Phase != replica.Open || p.Generation != in.Candidate && (before.IsZero() || p.Generation != before)):
 			stale = append(stale, i)
 		}
 	}
 	slices.SortFunc(stale, func(a, b int) int {
 		ga, gb := in.Places[a].Generation, in.Places[b].Generation
+		if ga != gb && !before.IsZero() && (ga == before || gb == before) {
+			if ga == before {
+				return 1
+			}
+			return -1
+		}
 		va, vb := in.Job.Lineage.Valid(ga), in.Job.Lineage.Valid(gb)
 		if va != vb {
 			if va {
@@ -114,7 +126,8 @@ type retention struct {
 	in       RetainInput
 	ring     map[replica.Generation]bool // private parts to keep
 	fresh    replica.Generation          // newest replicated part that is newer than C and not the candidate
-	below    replica.Generation          // while Resume is pending: what stays of before T
+	below    replica.Generation          // what was committed before, while C has too few copies
+	slots    int                         // of the arena, without the one that holds it
 	good     replica.Generation          // where the rank is known to be
 	lifetime replica.Step                // steps for which a freshness slot is kept
 	crowded  bool                        // of three slots none is left for the candidate
@@ -122,9 +135,12 @@ type retention struct {
 
 func newRetention(in RetainInput) *retention {
 	j := in.Job
-	r := &retention{in: in, ring: map[replica.Generation]bool{}, good: in.Good.Generation(), below: in.Previous}
-	r.crowded = in.Slots == 3 && r.named()
-	r.lifetime = 2 * max(CadenceAt(j, j.Position.Step), 2)
+	r := &retention{in: in, ring: map[replica.Generation]bool{}, good: in.Good.Generation(), below: previous(j), slots: in.Slots}
+	if !r.below.IsZero() && slices.ContainsFunc(in.Places, func(p PlaceState) bool { return !p.Ring && p.Generation == r.below }) {
+		r.slots--
+	}
+	r.crowded = r.slots == 3 && r.named()
+	r.lifetime = freshFor(j)
 	var private []replica.Generation
 	for _, p := range in.Places {
 		if !p.Ring && (p.State == replica.SlotFree || p.Generation == in.Candidate) {
@@ -151,15 +167,12 @@ func newRetention(in RetainInput) *retention {
 		if g.Compare(j.Committed) > 0 && g != in.Candidate && g.Compare(r.fresh) > 0 {
 			r.fresh = g
 		}
-		if in.ResumePending && in.Previous.IsZero() && g.Compare(j.Committed) < 0 && g.Compare(r.below) > 0 {
-			r.below = g
-		}
 	}
 	r.ring[j.Committed], r.ring[in.Candidate] = true, true
 	if j.Plan != nil {
 		r.ring[j.Plan.Generation] = true
 	}
-	if in.ResumePending {
+	if !r.below.IsZero() {
 		r.ring[r.below] = true
 	}
 	slices.SortFunc(private, func(a, b replica.Generation) int { return b.Compare(a) })
@@ -169,6 +182,9 @@ func newRetention(in RetainInput) *retention {
 	}
 	return r
 }
+
+// freshFor is for how many steps a slot for freshness is kept.
+func freshFor(j *replica.Job) replica.Step { return 2 * max(CadenceAt(j, j.Position.Step), 2) }
 
 // mayFree decides on a SEALED place that nobody pins or reads.
 func (r *retention) mayFree(p PlaceState) bool {
@@ -194,9 +210,9 @@ func (r *retention) mayFree(p PlaceState) bool {
 		return !r.ring[g]
 	}
 	if g.Compare(j.Committed) < 0 {
-		return !r.in.ResumePending || g != r.below
+		return r.below.IsZero() || g != r.below
 	}
-	if r.in.Slots <= 2 { // no freshness slots: only the candidate stays, or what will be it
+	if r.slots <= 2 { // no freshness slots: only the candidate stays, or what will be it
 		return r.named() && !(r.in.Stands && g == r.in.Good.Generation())
 	}
 	// Of three slots one is for freshness. A second one in use is the candidate's: ranks that stand still before the candidate, to have

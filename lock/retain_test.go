@@ -66,26 +66,54 @@ func TestRetainSlots(t *testing.T) {
 		"another history goes": {RetainInput{Slots: 4, Places: []PlaceState{slotOf(gen(1, 12)), slotOf(gen(2, 5))}}, []int{0, 1}},
 		"torn only once joined": {RetainInput{Slots: 4, Places: []PlaceState{
 			{State: replica.SlotTorn}, {State: replica.SlotTorn, Dead: true}, {State: replica.SlotCopying, Dead: true}, {State: replica.SlotCopied, Dead: true}, {State: replica.SlotFree}}}, []int{1}},
-		"freshness stays for 2 max(c, 2) steps":           {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: good(25), Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
-		"and goes once good has reached that":             {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: good(26), Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, []int{0}},
-		"good of another epoch proves nothing":            {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: replica.PackWord(1, 90, 0), Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
-		"a mirror learns good from newer seals":           {RetainInput{Candidate: gen(3, 21), Slots: 4, Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 26))}}, []int{0}},
-		"the newest fresh one stays":                      {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: good(90), Places: []PlaceState{slotOf(gen(3, 22))}}, nil},
-		"two slots keep no freshness":                     {RetainInput{Candidate: gen(3, 24), Slots: 2, Good: good(22), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22))}}, []int{1}},
-		"two slots keep what will be the candidate":       {RetainInput{Slots: 2, Good: good(21), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 21))}}, nil},
-		"an old leader's candidate names nothing":         {RetainInput{Candidate: gen(1, 9), Slots: 2, Good: good(21), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 21))}}, nil},
-		"of three, the older fresh one makes room":        {RetainInput{Candidate: gen(3, 26), Slots: 3, Good: good(25), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, []int{1}},
-		"but not while one is free":                       {RetainInput{Candidate: gen(3, 26), Slots: 3, Good: good(25), Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 24)), {State: replica.SlotFree}}}, nil},
-		"nor where the candidate has its slot":            {RetainInput{Candidate: gen(3, 24), Slots: 3, Good: good(25), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
-		"nor where none is named":                         {RetainInput{Candidate: gen(1, 9), Slots: 3, Good: good(25), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
-		"previous C stays while T lacks copies":           {RetainInput{Slots: 4, ResumePending: true, Previous: gen(1, 8), Places: []PlaceState{slotOf(gen(1, 8)), slotOf(gen(1, 9))}}, []int{1}},
-		"unknown, then the newest below T":                {RetainInput{Slots: 4, ResumePending: true, Places: []PlaceState{slotOf(gen(1, 8)), slotOf(gen(1, 9)), slotOf(gen(1, 12))}}, []int{0, 2}},
-		"a previous C of another history is not eligible": {RetainInput{Slots: 4, ResumePending: true, Previous: gen(1, 12), Places: []PlaceState{slotOf(gen(1, 12))}}, []int{0}},
+		"freshness stays for 2 max(c, 2) steps":     {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: good(25), Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
+		"and goes once good has reached that":       {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: good(26), Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, []int{0}},
+		"good of another epoch proves nothing":      {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: replica.PackWord(1, 90, 0), Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
+		"a mirror learns good from newer seals":     {RetainInput{Candidate: gen(3, 21), Slots: 4, Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 26))}}, []int{0}},
+		"the newest fresh one stays":                {RetainInput{Candidate: gen(3, 21), Slots: 4, Good: good(90), Places: []PlaceState{slotOf(gen(3, 22))}}, nil},
+		"two slots keep no freshness":               {RetainInput{Candidate: gen(3, 24), Slots: 2, Good: good(22), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22))}}, []int{1}},
+		"two slots keep what will be the candidate": {RetainInput{Slots: 2, Good: good(21), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 21))}}, nil},
+		"an old leader's candidate names nothing":   {RetainInput{Candidate: gen(1, 9), Slots: 2, Good: good(21), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 21))}}, nil},
+		"of three, the older fresh one makes room":  {RetainInput{Candidate: gen(3, 26), Slots: 3, Good: good(25), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, []int{1}},
+		"but not while one is free":                 {RetainInput{Candidate: gen(3, 26), Slots: 3, Good: good(25), Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 24)), {State: replica.SlotFree}}}, nil},
+		"nor where the candidate has its slot":      {RetainInput{Candidate: gen(3, 24), Slots: 3, Good: good(25), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
+		"nor where none is named":                   {RetainInput{Candidate: gen(1, 9), Slots: 3, Good: good(25), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
 	} {
 		c.in.Job = openJob()
 		if got := Retain(c.in); !slices.Equal(got, c.want) {
 			t.Errorf("%s: frees %v, want %v", name, got, c.want)
 		}
+	}
+}
+
+// What was committed before a degraded Resume stays, whatever the number of slots, and takes a freshness slot's place.
+func TestRetainPrevious(t *testing.T) {
+	for name, c := range map[string]struct {
+		before replica.Generation
+		in     RetainInput
+		want   []int
+	}{
+		"it alone of what is below C":       {gen(1, 8), RetainInput{Slots: 4, Places: []PlaceState{slotOf(gen(1, 8)), slotOf(gen(1, 9)), ringOf(gen(1, 8))}}, []int{1}},
+		"of another history it goes":        {gen(1, 12), RetainInput{Slots: 4, Places: []PlaceState{slotOf(gen(1, 12))}}, []int{0}},
+		"of three slots none is for fresh":  {gen(1, 8), RetainInput{Candidate: gen(3, 24), Slots: 3, Good: replica.PackWord(3, 22, 0), Places: []PlaceState{slotOf(gen(1, 8)), slotOf(gen(3, 20)), slotOf(gen(3, 22))}}, []int{2}},
+		"but where the arena lacks it, one": {gen(1, 8), RetainInput{Candidate: gen(3, 24), Slots: 3, Good: replica.PackWord(3, 22, 0), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22)), {State: replica.SlotFree}}}, nil},
+		"of four, one is":                   {gen(1, 8), RetainInput{Candidate: gen(3, 26), Slots: 4, Good: replica.PackWord(3, 25, 0), Places: []PlaceState{slotOf(gen(1, 8)), slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, []int{2}},
+	} {
+		c.in.Job = openJob()
+		c.in.Job.Previous = &replica.Earlier{Generation: c.before}
+		if got := Retain(c.in); !slices.Equal(got, c.want) {
+			t.Errorf("%s: frees %v, want %v", name, got, c.want)
+		}
+	}
+	j := openJob()
+	j.Previous, j.Plan = &replica.Earlier{Generation: gen(1, 8)}, &replica.Plan{Generation: gen(3, 20)}
+	in := RetainInput{Job: j, Slots: 2, Places: []PlaceState{slotOf(gen(1, 8)), slotOf(gen(3, 18))}}
+	if got := RetainForStaging(in, false, 2); !slices.Equal(got, []int{1}) {
+		t.Errorf("while the job runs, staging frees %v", got)
+	}
+	j.Phase = replica.Planned
+	if got := RetainForStaging(in, false, 2); !slices.Equal(got, []int{1, 0}) {
+		t.Errorf("a restore that needs both places frees %v, want the previous one last", got)
 	}
 }
 
@@ -178,7 +206,10 @@ func TestRetainNever(t *testing.T) {
 		if j.Phase == replica.Closed {
 			j.Plan = nil
 		}
-		in := RetainInput{Job: j, Slots: rng.IntN(3) + 2, Candidate: gen(3, replica.Step(20+rng.IntN(4))), Good: replica.PackWord(3, replica.Step(20+rng.IntN(10)), 0), ResumePending: rng.IntN(2) == 0}
+		if rng.IntN(2) == 0 {
+			j.Previous = &replica.Earlier{Generation: gen(replica.Epoch(rng.IntN(3)+1), replica.Step(rng.IntN(20)))}
+		}
+		in := RetainInput{Job: j, Slots: rng.IntN(3) + 2, Candidate: gen(3, replica.Step(20+rng.IntN(4))), Good: replica.PackWord(3, replica.Step(20+rng.IntN(10)), 0)}
 		for range 8 {
 			in.Places = append(in.Places, PlaceState{Ring: rng.IntN(2) == 0, State: replica.SlotState(rng.IntN(5)), Generation: gen(replica.Epoch(rng.IntN(3)+1), replica.Step(rng.IntN(24))),
 				Pinned: rng.IntN(5) == 0, Held: rng.IntN(5) == 0, Dead: rng.IntN(2) == 0})
@@ -193,6 +224,8 @@ func TestRetainNever(t *testing.T) {
 				case p.State != replica.SlotSealed, p.Pinned, p.Held, p.Generation == j.Committed,
 					p.Generation == in.Candidate && j.Phase == replica.Open,
 					n == 0 && j.Phase != replica.Open,
+					p.Generation == previous(j) && j.Phase == replica.Open && j.Lineage.Valid(p.Generation) && n == 0,
+					p.Generation == previous(j) && j.Phase == replica.Open && n == 1,
 					n == 1 && (j.Plan == nil || p.Generation == j.Plan.Generation):
 					t.Fatalf("rule %d frees %+v in phase %v, candidate %v", n, p, j.Phase, in.Candidate)
 				}

@@ -145,6 +145,8 @@ func (s *State) rule(c replica.Command) (replica.JobID, func(*replica.Job) (bool
 		return c.Job, func(j *replica.Job) (bool, error) { return resume(j, nodes, c) }
 	case replica.Commit:
 		return c.Job, func(j *replica.Job) (bool, error) { return commit(j, nodes, c) }
+	case replica.CommitRoots:
+		return c.Job, func(j *replica.Job) (bool, error) { return commitRoots(j, nodes, c) }
 	case replica.ReportDispute:
 		return c.Job, func(j *replica.Job) (bool, error) { return reportDispute(j, nodes, c) }
 	case replica.Condemn:

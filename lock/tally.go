@@ -11,7 +11,7 @@ import (
 // tally counts the pins of the present candidate and returns the command they justify: the commit once every group and
 // every private part is complete, the dispute once a group's producers differ, else nil. It notes who is waited for.
 func (c *Committer) tally() replica.Command {
-	c.waiting = nil
+	c.waiting, c.awaited = nil, nil
 	holders := c.answered()
 	parts := make([]replica.PartRoot, 0, len(c.job.GroupGeometry)+len(c.job.Ranks))
 	complete := true
@@ -80,7 +80,7 @@ func (c *Committer) group(g replica.GroupID, members []replica.Rank, by map[repl
 		return part, c.dispute(g, votes, live), false
 	}
 	for _, r := range missing {
-		c.waiting = append(c.waiting, fmt.Sprintf("rank %d on node %s: %v not pinned", r, c.job.Ranks[r].Node, part.Part))
+		c.awaits(c.job.Ranks[r].Node, "rank %d on node %s: %v not pinned", r, c.job.Ranks[r].Node, part.Part)
 	}
 	switch {
 	case len(votes) > 0: // in order of rank: of a non-deterministic group the lowest rank's root counts
@@ -88,7 +88,7 @@ func (c *Committer) group(g replica.GroupID, members []replica.Rank, by map[repl
 	case len(answers) > 0:
 		part.Root = answers[0].held.Root
 	}
-	ok := len(missing) == 0 && c.gather(&part, answers)
+	ok := len(missing) == 0 && c.gather(&part, answers, c.job.GroupMirrors[g])
 	if !nondeterministic(c.job, g) {
 		for _, a := range answers {
 			if !a.held.Mirror && a.held.Root != part.Root {
@@ -134,25 +134,42 @@ func (c *Committer) private(r replica.Rank, by map[replica.Part][]answer) (repli
 	answers, claim := by[part.Part], c.job.Ranks[r]
 	i := slices.IndexFunc(answers, func(a answer) bool { return produced(a, r, claim) })
 	if i < 0 {
-		c.waiting = append(c.waiting, fmt.Sprintf("rank %d on node %s: %v not pinned", r, claim.Node, part.Part))
+		c.awaits(claim.Node, "rank %d on node %s: %v not pinned", r, claim.Node, part.Part)
 		return part, false
 	}
 	part.Root = answers[i].held.Root
-	return part, c.gather(&part, answers)
+	return part, c.gather(&part, answers, c.job.Mirrors[r])
 }
 
-// gather names the distinct nodes that hold the part with its root, and tells whether they are enough.
-func (c *Committer) gather(part *replica.PartRoot, answers []answer) bool {
+// awaits notes whom the commit waits for, and for what.
+func (c *Committer) awaits(n replica.NodeName, format string, args ...any) {
+	c.waiting = append(c.waiting, fmt.Sprintf(format, args...))
+	if !slices.Contains(c.awaited, n) {
+		c.awaited = append(c.awaited, n)
+	}
+}
+
+// gather names the distinct nodes that hold the part with its root, and tells whether they are enough; mirrors are those that should.
+func (c *Committer) gather(part *replica.PartRoot, answers []answer, mirrors []replica.NodeName) bool {
 	for _, a := range answers {
 		if a.held.Root == part.Root && !slices.Contains(part.Holders, a.holder) {
 			part.Holders = append(part.Holders, a.holder)
 		}
 	}
-	if len(part.Holders) < c.job.Copies {
-		c.waiting = append(c.waiting, fmt.Sprintf("%v: %d of %d copies", part.Part, len(part.Holders), c.job.Copies))
-		return false
+	if len(part.Holders) >= c.job.Copies {
+		return true
 	}
-	return true
+	named := false
+	for _, n := range mirrors {
+		if !slices.ContainsFunc(part.Holders, func(h replica.Holder) bool { return h.Node == n }) {
+			named = true
+			c.awaits(n, "%v: %d of %d copies: not pinned by its mirror, node %s", part.Part, len(part.Holders), c.job.Copies, n)
+		}
+	}
+	if !named {
+		c.waiting = append(c.waiting, fmt.Sprintf("%v: %d of %d copies, and no node to mirror it", part.Part, len(part.Holders), c.job.Copies))
+	}
+	return false
 }
 
 // possibleCopies is copies(p): min_copies, or as many nodes as can hold a part where they are fewer (protocol section 5.2):

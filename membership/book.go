@@ -48,6 +48,7 @@ type Member struct {
 	Name        replica.NodeName
 	Incarnation replica.NodeIncarnation
 	QUICAddr    string
+	Addr        string // host:port of its gossip, UDP and TCP
 	Alive       bool
 }
 
@@ -71,7 +72,6 @@ type book struct {
 
 type entry struct {
 	Member
-	gossip  string // host:port, to rejoin it
 	leaving bool
 }
 
@@ -123,7 +123,7 @@ func (b *book) alive(n *memberlist.Node) {
 	if err != nil { // NotifyAlive has refused it before
 		return
 	}
-	e := entry{Member{replica.NodeName(n.Name), m.incarnation, m.addr, true}, n.Address(), m.leaving}
+	e := entry{Member{replica.NodeName(n.Name), m.incarnation, m.addr, n.Address(), true}, m.leaving}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	old := b.members[e.Name]
@@ -185,9 +185,9 @@ func (b *book) absent(seeds []string) []string {
 	var list []string
 	for _, e := range b.members {
 		if e.Alive {
-			there[e.gossip] = true
+			there[e.Addr] = true
 		} else if !e.leaving {
-			list = append(list, e.gossip)
+			list = append(list, e.Addr)
 		}
 	}
 	list = append(list, seeds...)

@@ -22,6 +22,7 @@ type Config struct {
 	Name        replica.NodeName
 	Incarnation replica.NodeIncarnation
 	Addr        string // host:port to bind, UDP and TCP
+	Advertise   string // host:port under which others reach Addr; empty: Addr itself
 	Cluster     replica.ClusterID
 	Key         []byte      // 32 bytes, the cluster's: whoever has it can make any node look alive or dead
 	Seeds       []string    // host:port of some other nodes' gossip; forgotten partitions heal only through them
@@ -93,12 +94,14 @@ func Start(cfg Config) (*Gossip, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.list, err = memberlist.Create(conf)
-	if err != nil {
+	if conf.Transport, err = listen(conf); err != nil {
 		if strings.Contains(err.Error(), "address already in use") { // memberlist drops the cause
 			return nil, fmt.Errorf("gossip address %s is in use (UDP or TCP): another daemon or program has it: stop that one or configure another address: %w", cfg.Addr, err)
 		}
 		return nil, fmt.Errorf("gossip on %s: %w", cfg.Addr, err)
+	}
+	if g.list, err = memberlist.Create(conf); err != nil {
+		return nil, errors.Join(fmt.Errorf("gossip on %s: %w", cfg.Addr, err), conf.Transport.Shutdown())
 	}
 	g.life, g.end = context.WithCancel(context.Background())
 	g.close = sync.OnceValue(func() error { return g.shutdown(true) })
@@ -117,11 +120,12 @@ func (g *Gossip) settings() (*memberlist.Config, error) {
 	if bind.IP != nil {
 		c.BindAddr = bind.IP.String()
 	}
-	if bind.IP == nil || bind.IP.IsUnspecified() {
-		// Bound to all addresses: tell others the one that they reach the endpoint by.
-		if host, _, err := net.SplitHostPort(g.cfg.QUICAddr); err == nil && net.ParseIP(host) != nil && !net.ParseIP(host).IsUnspecified() {
-			c.AdvertiseAddr = host
+	if g.cfg.Advertise != "" {
+		others, err := net.ResolveTCPAddr("tcp", g.cfg.Advertise)
+		if err != nil {
+			return nil, fmt.Errorf("gossip address %q: %w: want host:port under which others reach this node", g.cfg.Advertise, err)
 		}
+		c.AdvertiseAddr, c.AdvertisePort = others.IP.String(), others.Port
 	}
 	c.Label, c.SecretKey = g.cfg.Cluster.String(), g.cfg.Key
 	c.GossipVerifyIncoming, c.GossipVerifyOutgoing, c.SkipInboundLabelCheck = true, true, false
@@ -149,7 +153,7 @@ func (g *Gossip) Dropped() uint64 { return g.book.dropped.Load() }
 // Members is everybody known, by name, this node included; those that are not Alive too.
 func (g *Gossip) Members() []Member { return g.book.list() }
 
-// Addr is the bound gossip address.
+// Addr is the gossip address under which others reach this node.
 func (g *Gossip) Addr() string { return g.list.LocalNode().Address() }
 
 // Run looks for seeds and lost members that are not alive here, at once and then every few seconds, until ctx ends or Close

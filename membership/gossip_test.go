@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -98,7 +99,7 @@ func TestJoinCrashAndReturn(t *testing.T) {
 	c := startPeer(t, Config{Name: "c", Incarnation: 3, Addr: "127.0.0.3:0", Seeds: seeds})
 	for _, p := range []*peer{a, b} {
 		p.await(t, Event{"c", Alive, 3})
-		if got, want := p.member("c"), (Member{"c", 3, "c:7000", true}); got != want {
+		if got, want := p.member("c"), (Member{"c", 3, "c:7000", c.Addr(), true}); got != want {
 			t.Errorf("%s knows %+v, want %+v", p.cfg.Name, got, want)
 		}
 	}
@@ -130,7 +131,7 @@ func TestQuickReturn(t *testing.T) {
 	b.crash()
 	startPeer(t, Config{Name: "b", Incarnation: 5, Addr: addr, Seeds: []string{a.Addr()}, QUICAddr: "b:7001"})
 	a.await(t, Event{"b", Alive, 5})
-	if m := a.member("b"); m != (Member{"b", 5, "b:7001", true}) {
+	if m := a.member("b"); m != (Member{"b", 5, "b:7001", addr, true}) {
 		t.Errorf("%+v", m)
 	}
 }
@@ -191,6 +192,7 @@ func TestStartRefuses(t *testing.T) {
 	}{
 		"address in use": {func(c *Config) { c.Addr = a.Addr() }, []string{a.Addr(), "in use", "another address"}},
 		"bad address":    {func(c *Config) { c.Addr = "nowhere" }, []string{"nowhere", "host:port"}},
+		"bad advertised": {func(c *Config) { c.Advertise = "nowhere" }, []string{"nowhere", "host:port", "others reach"}},
 		"all at once": {func(c *Config) { c.Name, c.Key, c.QUICAddr, c.Cluster = "../b", nil, "b", replica.ClusterID{} },
 			[]string{"../b", "key has 0 bytes", "QUIC address", "cluster is zero"}},
 	} {
@@ -208,6 +210,27 @@ func TestStartRefuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAdvertise: what others are told is not what is bound, and streams come from the address that is.
+func TestAdvertise(t *testing.T) {
+	seed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seed.Close()
+	b := startPeer(t, Config{Name: "b", Addr: "127.0.0.2:0", Advertise: "127.0.0.9:7999", Seeds: []string{seed.Addr().String()}})
+	if b.Addr() != "127.0.0.9:7999" {
+		t.Errorf("others are told %s", b.Addr())
+	}
+	conn, err := seed.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if from := conn.RemoteAddr().(*net.TCPAddr).IP.String(); from != "127.0.0.2" {
+		t.Errorf("a stream from %s", from)
 	}
 }
 
@@ -233,9 +256,9 @@ func TestQueueDropsOldest(t *testing.T) {
 
 func TestAbsent(t *testing.T) {
 	b := newBook("a", nil)
-	b.members["alive"] = entry{Member{Alive: true}, "1:1", false}
-	b.members["dead"] = entry{Member{}, "2:2", false}
-	b.members["left"] = entry{Member{}, "3:3", true}
+	b.members["alive"] = entry{Member{Addr: "1:1", Alive: true}, false}
+	b.members["dead"] = entry{Member{Addr: "2:2"}, false}
+	b.members["left"] = entry{Member{Addr: "3:3"}, true}
 	if got, want := strings.Join(b.absent([]string{"1:1", "2:2", "4:4"}), " "), "2:2 4:4"; got != want {
 		t.Errorf("absent are %q, want %q", got, want)
 	}

@@ -115,7 +115,7 @@ func (in *PlanInput) servable(g replica.Generation, src replica.Source) bool {
 	for _, h := range src.Holders {
 		rep, ok := in.current(h.Node)
 		if !ok || rep.Holder != h {
-			if !nodeFaulted(in.Job, h) {
+			if !holderGone(in.Job, h) {
 				return true // away, and no evidence against it
 			}
 			continue

@@ -76,6 +76,21 @@ func named(j *replica.Job, d replica.Dispute, r replica.Rank) (out []replica.Vot
 	return out
 }
 
+// voidGroups are the parts of which a quarantined node's copies are void: those of the groups in which a majority outvoted a rank
+// that ran there. Copies under a root that Raft names serve all the same, and so does what the node holds of others.
+func voidGroups(j *replica.Job, n replica.NodeName) map[replica.Part]bool {
+	if !slices.Contains(j.Quarantined, n) {
+		return nil
+	}
+	void := make(map[replica.Part]bool)
+	for _, d := range j.Disputed {
+		if d.Majority() && slices.ContainsFunc(d.Suspects, func(r replica.Rank) bool { return d.Vote(r).Node == n }) {
+			void[replica.OfGroup(d.Group)] = true
+		}
+	}
+	return void
+}
+
 // judge decides what becomes of the ranks that a majority outvoted; hold: nobody may be given a rank before that is recorded.
 func (l *Leader) judge() (hold bool) {
 	in := l.input()

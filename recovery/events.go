@@ -47,6 +47,16 @@ type (
 		Incarnation replica.Incarnation
 		Why         string
 	}
+	// Unreached says that a node failed for some seconds to bring a part to others that mirror it; with Fetch, to have a part of the plan of
+	// Epoch, for a rank, from any of them.
+	Unreached struct {
+		From  replica.NodeName
+		To    []replica.NodeName
+		Part  replica.Part
+		Fetch bool
+		Epoch replica.Epoch
+		Rank  replica.Rank
+	}
 	// NodeUp says that a node's control stream is up.
 	NodeUp struct {
 		Holder  replica.Holder
@@ -80,6 +90,7 @@ func (JobChanged) event()    {}
 func (Report) event()        {}
 func (Evidence) event()      {}
 func (Rejected) event()      {}
+func (Unreached) event()     {}
 func (NodeUp) event()        {}
 func (NodeGone) event()      {}
 func (DurableFound) event()  {}
@@ -105,6 +116,13 @@ type (
 	// Mirror has every node that holds a part of that generation in a rank's arena send it to the part's mirrors: the job is to
 	// resume there, waits for a process, and has fewer copies of some part than it wants.
 	Mirror struct{ Generation replica.Generation }
+	// Relay has Node fetch a part of the plan for a rank there that can't get it from its holders, and all nodes take Node for a holder.
+	Relay struct {
+		Epoch replica.Epoch
+		Part  replica.Part
+		Rank  replica.Rank
+		Node  replica.NodeName
+	}
 	// ScanDurable asks for DurableFound.
 	ScanDurable struct{}
 	// AskRegions asks a node for Regions of a part that lies sealed in the arena of a rank there.
@@ -127,6 +145,7 @@ func (Propose) effect()     {}
 func (Offer) effect()       {}
 func (Capture) effect()     {}
 func (Mirror) effect()      {}
+func (Relay) effect()       {}
 func (ScanDurable) effect() {}
 func (AskRegions) effect()  {}
 func (Note) effect()        {}
@@ -146,6 +165,8 @@ type PlanInput struct {
 	Durable []DurableGen
 	Scanned bool
 	Unread  string
+	// Misfit tells whether a node can't get now what another one makes; nil: none.
+	Misfit func(from, mirror replica.NodeName) bool
 }
 
 // VerdictKind is what the planner came to.

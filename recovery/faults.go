@@ -109,23 +109,18 @@ func (l *Leader) stale(f replica.Fault) bool {
 		return int(f.Rank) >= len(l.job.Ranks) || l.job.Ranks[f.Rank].Incarnation != f.Incarnation || f.Incarnation == 0
 	}
 	n, known := l.nodes[f.Node]
-	return !known || n.Incarnation != f.NodeIncarnation && !l.holdsRank(f.Node, f.NodeIncarnation) || !l.involved(f.Node) && !l.awaitsNodes()
-}
-
-func (l *Leader) holdsRank(n replica.NodeName, i replica.NodeIncarnation) bool {
-	return slices.ContainsFunc(l.job.Ranks, func(c replica.Claimed) bool {
-		return c.Incarnation != 0 && c.Node == n && c.NodeIncarnation == i
-	})
+	return !known || n.Incarnation != f.NodeIncarnation && !HoldsRank(l.job, replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}) || !l.involved(f.Node) && !l.awaitsNodes()
 }
 
 // involved tells whether the job's records name the node, in whatever life: for a rank, a mirror, or a part.
 func (l *Leader) involved(n replica.NodeName) bool {
 	has := func(names []replica.NodeName) bool { return slices.Contains(names, n) }
+	holds := func(p replica.PartRoot) bool {
+		return slices.ContainsFunc(p.Holders, func(h replica.Holder) bool { return h.Node == n })
+	}
 	return slices.ContainsFunc(l.job.Ranks, func(c replica.Claimed) bool { return c.Incarnation != 0 && c.Node == n }) ||
 		slices.ContainsFunc(l.job.Mirrors, has) || slices.ContainsFunc(l.job.GroupMirrors, has) ||
-		slices.ContainsFunc(l.job.Parts, func(p replica.PartRoot) bool {
-			return slices.ContainsFunc(p.Holders, func(h replica.Holder) bool { return h.Node == n })
-		})
+		slices.ContainsFunc(l.job.Parts, holds) || l.job.Previous != nil && slices.ContainsFunc(l.job.Previous.Parts, holds)
 }
 
 // awaitsNodes tells whether a plan is being made, which waits for every node: then the fault of any matters.

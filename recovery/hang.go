@@ -45,10 +45,11 @@ func (p *Pulse) Look(now time.Duration, w replica.Word) {
 }
 
 // Pause says that the rank may stand still for so long: evaluation, compilation, loading. Zero ends a pause, and what it took
-// counts for nothing.
+// counts for nothing, also where the next step is seen before the word that ends it.
 func (p *Pulse) Pause(now, most time.Duration) {
+	p.measured = false
 	if p.paused = now + most; most == 0 {
-		p.since, p.measured = now, false
+		p.since = now
 	}
 	p.stands = most > 0
 }
@@ -56,6 +57,24 @@ func (p *Pulse) Pause(now, most time.Duration) {
 // Stands tells whether the rank stands still on purpose. It outlasts the time that was allowed: a rank that waits for the others, to have
 // its step committed, may be taken for a hang with them, and is told here by a pause of no length.
 func (p *Pulse) Stands() bool { return p.stands }
+
+// Still is for how long the rank has not moved; zero while it pauses on purpose, and before anybody has looked.
+func (p *Pulse) Still(now time.Duration) time.Duration {
+	if p.word == 0 || now < p.paused {
+		return 0
+	}
+	return now - p.since
+}
+
+// Pace is the longest of the rank's last steps; zero until it has made two in the epoch.
+func (p *Pulse) Pace() (longest time.Duration) {
+	if p.count >= 2 {
+		for _, s := range p.spans {
+			longest = max(longest, s)
+		}
+	}
+	return longest
+}
 
 // Hung tells whether the rank has stood still for longer than it may.
 func (p *Pulse) Hung(now time.Duration, l HangLimits) bool {
@@ -72,11 +91,11 @@ func (p *Pulse) Hung(now time.Duration, l HangLimits) bool {
 	return now-p.since > limit
 }
 
-// hang makes a fault of the ranks that are furthest behind, once all of them stand still; the others wait for them. Where
-// all stand at the same place nobody can be named, and every rank's process is started anew, on its node (protocol section 6,
-// evidence).
+// hang makes a fault of the ranks that are furthest behind, once all of them stand still; the others wait for them. Those that the
+// kernel has stopped are named before any that wait. Where all stand at the same place and none is stopped nobody can be named, and every
+// rank's process is started anew, on its node (protocol section 6, evidence).
 func (l *Leader) hang(in *PlanInput) {
-	var behind []replica.RankReport
+	var behind, halted []replica.RankReport
 	hung, lowest, heard := 0, uint64(0), 0
 	for r, c := range l.job.Ranks {
 		rep, ok := in.rank(replica.Rank(r))
@@ -84,6 +103,9 @@ func (l *Leader) hang(in *PlanInput) {
 			continue
 		}
 		heard++
+		if rep.Hung && rep.Halted {
+			halted = append(halted, rep)
+		}
 		switch at := place(rep.Live); {
 		case len(behind) == 0 || at < lowest:
 			behind, lowest, hung = []replica.RankReport{rep}, at, 0
@@ -100,7 +122,9 @@ func (l *Leader) hang(in *PlanInput) {
 		return
 	}
 	detail := "the others wait for it"
-	if len(behind) == len(l.job.Ranks) {
+	if len(halted) > 0 {
+		behind, detail = halted, "its process is stopped by a signal, and the others wait for it"
+	} else if len(behind) == len(l.job.Ranks) {
 		detail = "so do all ranks: nobody can be named"
 	}
 	for _, rep := range behind {

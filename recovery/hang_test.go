@@ -58,3 +58,20 @@ func TestPulse(t *testing.T) {
 		t.Error("hung without having been looked at")
 	}
 }
+
+// The steps behind a pause may be seen before the word that ends it: how long the pause took is no step's time.
+func TestAPauseIsNoStep(t *testing.T) {
+	limits := HangLimits{Factor: 10, Least: time.Second, First: time.Minute}
+	var p Pulse
+	at := func(now time.Duration, step replica.Step) { p.Look(now, replica.PackWord(1, step, replica.Idle)) }
+	for s := range replica.Step(5) {
+		at(time.Duration(s)*5*time.Millisecond, s)
+	}
+	p.Pause(25*time.Millisecond, time.Minute)
+	at(3*time.Second, 5)
+	at(3005*time.Millisecond, 6)
+	p.Pause(3006*time.Millisecond, 0)
+	if p.Hung(4*time.Second, limits) || !p.Hung(5*time.Second, limits) {
+		t.Errorf("the longest step is taken for one of %v", p.Pace())
+	}
+}

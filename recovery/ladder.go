@@ -100,18 +100,12 @@ func vacant(j *replica.Job, r replica.Rank) bool {
 	return j.Ranks[r].Incarnation == 0 || rungOf(j, r) >= Process
 }
 
-// holderFaulted tells whether a node's copies don't count: it is dead or silent, or holds no rank and has any fault. The
-// state machine refuses plans and commits that name such a holder.
-func holderFaulted(j *replica.Job, h replica.Holder) bool {
-	holdsRank := slices.ContainsFunc(j.Ranks, func(c replica.Claimed) bool {
-		return c.Incarnation != 0 && c.Node == h.Node && c.NodeIncarnation == h.Incarnation
+// holderGone tells whether a node's copies don't count: it is dead or silent. The state machine refuses plans that name such a
+// holder. A node that is drained, or unfit for ranks for another reason, still serves what it holds.
+func holderGone(j *replica.Job, h replica.Holder) bool {
+	return slices.ContainsFunc(j.Faults, func(f replica.Fault) bool {
+		return f.Kind.IsCondition() && f.OfNode() && f.Node == h.Node && f.NodeIncarnation == h.Incarnation
 	})
-	for _, f := range j.Faults {
-		if f.OfNode() && f.Node == h.Node && f.NodeIncarnation == h.Incarnation && (f.Kind.IsCondition() || !holdsRank) {
-			return true
-		}
-	}
-	return false
 }
 
 // nodeFaulted tells whether a recorded fault, of whatever kind, names that life of the node.

@@ -26,11 +26,12 @@ type Leader struct {
 	nodes    map[replica.NodeName]replica.Node
 	reports  map[replica.Holder]replica.NodeReport // newest of each life of a node's memory
 	heard    map[replica.Holder]time.Duration      // when its last report came
+	signs    map[replica.Rank]sign
 	up       map[replica.NodeName]bool
 	evidence map[faultKey]replica.Fault // accepted, not yet recorded
 
 	// What it has asked for.
-	pending map[string]time.Duration // proposals by name: when they may be made again
+	pending map[string]proposed // proposals by name
 	offers  map[replica.Rank]*offering
 	noted   map[string]string
 	failed  map[replica.Generation]map[replica.Incarnation]bool // who could not load it
@@ -39,6 +40,7 @@ type Leader struct {
 	away  map[replica.NodeName]time.Duration // since when missed
 	gone  map[replica.NodeName]time.Duration // when its stream was lost; of those that never had one: nothing
 	began time.Duration                      // negative: not yet
+	reach reach                              // who can't have parts from whom
 
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
 	closed    replica.Epoch // the closed epoch that the fields below are of
@@ -51,6 +53,8 @@ type Leader struct {
 	unread    string        // why the durable tier could not be searched, the last time
 	scanNext  time.Duration // not before it is asked for again
 	loaded    loading
+	lacking   map[lack]replica.Rank // parts of the plan that a node can't get, and for which rank
+	asked     map[lack]asked        // who fetches them
 	naming    naming
 	parting   parting
 
@@ -64,8 +68,8 @@ type Leader struct {
 // NewLeader starts the recovery of a job in a Raft term, knowing nothing.
 func NewLeader(job replica.JobID, term uint64, t Timing) *Leader {
 	l := &Leader{id: job, term: term, t: t, budget: DefaultBudget(),
-		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), up: make(map[replica.NodeName]bool),
-		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]time.Duration), away: make(map[replica.NodeName]time.Duration), gone: make(map[replica.NodeName]time.Duration), began: -1,
+		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), signs: make(map[replica.Rank]sign), up: make(map[replica.NodeName]bool),
+		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]proposed), away: make(map[replica.NodeName]time.Duration), gone: make(map[replica.NodeName]time.Duration), began: -1, reach: reach{}, lacking: make(map[lack]replica.Rank), asked: make(map[lack]asked),
 		offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1,
 		failed: make(map[replica.Generation]map[replica.Incarnation]bool), blamed: make(map[replica.Generation]string)}
 	return l
@@ -104,6 +108,8 @@ func (l *Leader) learn(ev Event) {
 		l.learnFault(ev.Fault)
 	case Rejected:
 		l.learnRejected(ev)
+	case Unreached:
+		l.learnUnreached(ev)
 	case NodeUp:
 		l.up[ev.Holder.Node] = true
 		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer
@@ -112,6 +118,7 @@ func (l *Leader) learn(ev Event) {
 	case NodeGone:
 		delete(l.up, ev.Node)
 		l.gone[ev.Node] = l.now
+		l.reach.gone(ev.Node)
 		l.withdraw(ev.Node)
 	case DurableFound:
 		l.durable, l.scanned, l.unread = ev.Generations, true, ""
@@ -133,6 +140,7 @@ func (l *Leader) learnJob(ev JobChanged) {
 	for name, n := range ev.Nodes {
 		if was := l.nodes[name]; was.Incarnation != n.Incarnation || was.Session != n.Session {
 			delete(l.away, name)
+			l.reach.renewed(name)
 		}
 	}
 	l.job, l.nodes = ev.Job, ev.Nodes
@@ -177,6 +185,8 @@ func olderNodes(view, than map[replica.NodeName]replica.Node) bool {
 
 func (l *Leader) resetRecovery() {
 	l.capture, l.mirrored, l.durable, l.scanned, l.unread, l.scanNext, l.loaded = capturing{}, replica.Generation{}, nil, false, "", 0, loading{}
+	clear(l.lacking)
+	clear(l.asked)
 	maps.DeleteFunc(l.away, func(n replica.NodeName, _ time.Duration) bool { return l.involved(n) }) // they have their time from each fence on
 }
 
@@ -189,14 +199,21 @@ func (l *Leader) learnReport(r replica.NodeReport) {
 		return
 	}
 	l.reports[r.Holder], l.heard[r.Holder] = r, l.now
+	l.learnSigns(r)
 	l.up[r.Holder.Node] = true
 }
 
 func (l *Leader) learnOutcome(o Outcome) {
 	name := proposalName(o.Cmd)
+	was, known := l.pending[name]
 	if o.Err != nil {
-		l.pending[name] = l.now + max(l.t.Collect, time.Millisecond)
+		l.pending[name] = proposed{l.now + max(l.t.Collect, time.Millisecond), was.on}
 		return
+	}
+	// The change comes before its outcome, so what is still missing after it is asked for at once. What changed nothing would be
+	// asked for again and again: that keeps its time.
+	if known && l.job != nil && l.job.LastIndex > was.on {
+		delete(l.pending, name)
 	}
 	if f, ok := o.Cmd.(replica.ReportFault); ok {
 		delete(l.evidence, keyOf(f.Fault))
@@ -206,12 +223,13 @@ func (l *Leader) learnOutcome(o Outcome) {
 // decide looks at all that is known and asks for what is missing. It is a function of the present alone, so that order and
 // repetition of events don't matter.
 func (l *Leader) decide() {
-	for name, at := range l.pending {
-		if at <= l.now {
+	for name, p := range l.pending {
+		if p.again <= l.now {
 			delete(l.pending, name)
 		}
 	}
 	l.missed()
+	l.awaitCuts()
 	l.assertFaults()
 	l.condemn()
 	l.revive()
@@ -230,13 +248,22 @@ func (l *Leader) decide() {
 // propose makes a proposal unless it is under way.
 func (l *Leader) propose(c replica.Command) {
 	name := proposalName(c)
-	if at, ok := l.pending[name]; ok {
-		l.wakeAt(at)
+	p, ok := l.pending[name]
+	if !ok {
+		p = proposed{l.now + max(l.t.Ack, time.Second), l.job.LastIndex}
+		l.pending[name] = p
+	}
+	l.wakeAt(p.again)
+	if ok {
 		return
 	}
-	l.pending[name] = l.now + max(l.t.Ack, time.Second)
-	l.wakeAt(l.pending[name])
 	l.out = append(l.out, Propose{c})
+}
+
+// proposed is a proposal that was made, on the job as an entry left it.
+type proposed struct {
+	again time.Duration // when it may be made again
+	on    uint64
 }
 
 // proposalName tells proposals apart that may be outstanding together.
@@ -247,7 +274,7 @@ func proposalName(c replica.Command) string {
 	case replica.ApplyPlan:
 		return fmt.Sprintf("plan %d on %d", c.Plan.Epoch, c.Plan.Cites)
 	case replica.Resume:
-		return fmt.Sprintf("resume %d", c.Epoch)
+		return fmt.Sprintf("resume %d %v", c.Epoch, c.Spread)
 	case replica.Begin:
 		return fmt.Sprintf("begin %d", c.Epoch)
 	case replica.Quarantine:
@@ -256,8 +283,10 @@ func proposalName(c replica.Command) string {
 		return fmt.Sprintf("condemn %v", c.Generation)
 	case replica.SetCopies:
 		return fmt.Sprintf("copies %d", c.Copies)
+	case replica.RegisterNode:
+		return fmt.Sprintf("register %s %d session %d", c.Node.Name, c.Node.Incarnation, c.Node.Session)
 	}
-	return fmt.Sprintf("%T", c)
+	return fmt.Sprintf("%T", c) // of these one at a time is enough: whatever the next says is of the state after it
 }
 
 func (l *Leader) wakeAt(at time.Duration) {
@@ -277,7 +306,7 @@ func (l *Leader) note(code, text string, fields map[string]string) {
 // input is what the planner gets.
 func (l *Leader) input() PlanInput {
 	in := PlanInput{Job: l.job, Nodes: l.nodes, Reports: make(map[replica.NodeName]replica.NodeReport), Connected: maps.Clone(l.up),
-		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned, Unread: l.unread}
+		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned, Unread: l.unread, Misfit: l.misfit}
 	for name, n := range l.nodes {
 		if r, ok := l.reports[replica.Holder{Node: name, Incarnation: n.Incarnation}]; ok {
 			in.Reports[name] = r

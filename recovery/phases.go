@@ -174,43 +174,25 @@ func (l *Leader) scan() {
 }
 
 // awaitAcks makes a fault of a node that the plan waits for and that has been silent for too long. One that has acknowledged
-// the fence and still settles is not silent: its ranks have settle_timeout.
+// the fence and still settles is not silent: its ranks have settle_timeout, or as long as its copies take, since it last said something.
 func (l *Leader) awaitAcks() {
 	in := l.input()
 	for _, n := range in.Required() {
 		if _, ok := in.answered(n); ok {
 			continue
 		}
-		limit := l.t.Ack
+		limit, since := l.t.Ack, l.away[n]
 		if rep, ok := in.current(n); ok && rep.Fenced >= l.job.ClosedEpoch {
-			limit += l.t.Settle
+			limit += max(l.t.Settle, time.Duration(rep.SettleMS)*time.Millisecond)
+			since = max(since, l.heard[rep.Holder])
 		}
-		if until := l.away[n] + limit; l.now < until {
+		if until := since + limit; l.now < until {
 			l.wakeAt(until)
 			continue
 		}
 		l.learnFault(replica.Fault{Kind: replica.Silent, Node: n, NodeIncarnation: l.nodes[n].Incarnation, Detail: fmt.Sprintf("no acknowledgement of the fence of epoch %d within %v", l.job.ClosedEpoch, limit)})
 		l.assertFaults()
 	}
-}
-
-// awaitRest gives up on attached processes that don't come to rest: what they wait for went down with the epoch.
-func (l *Leader) awaitRest(in *PlanInput, ranks []replica.Rank) {
-	until := l.lastFault + l.t.Settle + l.t.Ack
-	if l.job.Phase != replica.Closed {
-		return
-	}
-	if l.now < until {
-		l.wakeAt(until)
-		return
-	}
-	for _, r := range ranks {
-		if rep, ok := in.rank(r); ok && !rep.Stopped {
-			l.learnFault(replica.Fault{Kind: replica.Hang, Rank: r, Incarnation: rep.Incarnation, Epoch: l.job.Epoch,
-				Detail: fmt.Sprintf("not at rest %v after the fault", l.t.Settle+l.t.Ack)})
-		}
-	}
-	l.assertFaults()
 }
 
 // capturing is a capture of the survivors' live state that was asked for.
@@ -251,7 +233,7 @@ func (l *Leader) captureLive() (waiting bool) {
 // capturable is the step at which all survivors stand whole, if its capture would give a newer eligible generation.
 func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 	j, st := in.Job, in.stock()
-	groups := make(map[replica.GroupID]int) // survivors of each
+	groups := make(map[replica.GroupID][]replica.Rank) // survivors of each
 	for r := range j.Ranks {
 		rank := replica.Rank(r)
 		if vacant(j, rank) {
@@ -266,7 +248,7 @@ func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 			return g, false
 		}
 		g = live
-		groups[j.Layout.Groups[r]]++
+		groups[j.Layout.Groups[r]] = append(groups[j.Layout.Groups[r]], rank)
 	}
 	if len(groups) == 0 || !eligible(j, g) {
 		return g, false
@@ -279,19 +261,35 @@ func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 	if kept := map[replica.Generation]bool{j.Committed: true, best: true}; len(kept) >= max(2, j.Options.Slots) {
 		return g, false
 	}
+	lone := false // a group would have one producer to speak for it
 	for _, p := range parts(j.Layout) {
-		group, survivors := replica.GroupID(p.Index), 0
-		if p.Kind == replica.ReplicatedPart {
-			survivors = groups[group]
-			if j.Options.RequireVotes && survivors < min(2, len(membersOf(j.Layout, group))) {
+		if p.Kind != replica.ReplicatedPart {
+			if len(st[g][p]) == 0 {
 				return g, false
 			}
+			continue
 		}
-		if len(st[g][p]) == 0 && survivors == 0 {
+		group := replica.GroupID(p.Index)
+		if len(st[g][p]) == 0 && len(groups[group]) == 0 {
 			return g, false
 		}
+		lone = lone || st.voices(g, p, groups[group]) < min(2, len(membersOf(j.Layout, group)))
 	}
-	return g, true
+	return g, !lone || !j.Options.RequireVotes && !(found && nearEnough(j, g, best))
+}
+
+// voices counts the ranks that have sealed a part of g themselves, or will.
+func (st stock) voices(g replica.Generation, p replica.Part, will []replica.Rank) int {
+	speak := make(map[replica.Rank]bool)
+	for _, r := range will {
+		speak[r] = true
+	}
+	for _, c := range st[g][p] {
+		if c.produced() {
+			speak[c.held.Rank] = true
+		}
+	}
+	return len(speak)
 }
 
 // survivor tells whether a process has state of an opened epoch; one that claimed its rank since the fault has none yet.

@@ -19,6 +19,8 @@ type Placement struct {
 	Copies       int                       // nodes that should hold each part, the producers' included; below 1: the default
 	Mirrors      [][]replica.NodeName      // present ones, kept where they are as good as any
 	GroupMirrors [][]replica.NodeName
+	// Misfit tells whether a node can't get now what another one makes: it takes a part only where nobody else can. Nil: none.
+	Misfit func(from, mirror replica.NodeName) bool
 }
 
 // DefaultMinCopies is the number of nodes that must hold each part at a commit unless the job says otherwise.
@@ -32,15 +34,15 @@ func minCopies(o replica.Options) int {
 }
 
 // PlaceMirrors says which nodes mirror the private part of each rank, and the replicated part of each group that has members
-// on too few nodes. A mirror is never on a node that produces the part, in another failure domain while one is free, and
-// stays where it is unless a better place exists; ties go by rendezvous order, so that parts spread evenly.
+// on too few nodes. A mirror is never on a node that produces the part, in another failure domain while one is free, on a
+// node that the part's maker reaches while there is one, and stays where it is unless a better place exists; ties go by rendezvous order, so that parts spread evenly.
 func PlaceMirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
 	copies := in.Copies
 	if copies < 1 {
 		copies = DefaultMinCopies
 	}
 	byRank = make([][]replica.NodeName, len(in.Ranks))
-	members := make([][]replica.NodeName, len(in.Layout.Groups))
+	members := make([][]replica.NodeName, len(in.Layout.Groups)) // the lowest rank's node first: it sends the group's part
 	groups := 0
 	for r, c := range in.Ranks {
 		g := int(in.Layout.Groups[r])
@@ -83,6 +85,9 @@ func (in Placement) place(part replica.Part, own, present []replica.NodeName, n 
 			if slices.Contains(present, name) {
 				s.present = 1
 			}
+			if in.Misfit != nil && in.Misfit(own[0], name) {
+				s.misfit = 1
+			}
 			if !found || s.better(best) {
 				best, found = s, true
 			}
@@ -98,13 +103,14 @@ func (in Placement) place(part replica.Part, own, present []replica.NodeName, n 
 // spot is a node as a place for one mirror.
 type spot struct {
 	name    replica.NodeName
+	misfit  int // 1: can't get the part now
 	shared  int // failure domains in common with nodes that hold the part
 	present int // 1: mirrors it already
 	weight  uint64
 }
 
 func (s spot) better(o spot) bool {
-	return cmp.Or(cmp.Compare(o.shared, s.shared), cmp.Compare(s.present, o.present), cmp.Compare(s.weight, o.weight), cmp.Compare(o.name, s.name)) > 0
+	return cmp.Or(cmp.Compare(o.misfit, s.misfit), cmp.Compare(o.shared, s.shared), cmp.Compare(s.present, o.present), cmp.Compare(s.weight, o.weight), cmp.Compare(o.name, s.name)) > 0
 }
 
 // domains are the labels that name failure domains, with the harm of sharing one: a host falls more often than a rack.

@@ -59,7 +59,7 @@ func (in *PlanInput) Required() []replica.NodeName {
 	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
 		h := replica.Holder{Node: n, Incarnation: in.Nodes[n].Incarnation}
 		mayHold := len(j.Lineage) > 0 && !slices.Contains(j.Proved, h)
-		if (runs[n] || mayHold) && !nodeFaulted(j, h) {
+		if (runs[n] || mayHold) && !holderGone(j, h) {
 			out = append(out, n)
 		}
 	}
@@ -234,7 +234,7 @@ func (in *PlanInput) unproved(st stock) []replica.NodeName {
 	_, missing := st.assemble(j, j.Committed, nil)
 	for _, part := range missing {
 		for _, h := range in.recorded(part) {
-			if _, ok := in.answered(h.Node); !ok && !slices.Contains(j.Proved, h) && !slices.Contains(j.Quarantined, h.Node) {
+			if _, ok := in.answered(h.Node); !ok && !slices.Contains(j.Proved, h) {
 				out[h.Node] = true
 			}
 		}
@@ -290,7 +290,7 @@ func (in *PlanInput) awaited(st stock) (names []replica.NodeName, until time.Dur
 func (in *PlanInput) allAnswered() bool {
 	for n, node := range in.Nodes {
 		h := replica.Holder{Node: n, Incarnation: node.Incarnation}
-		if _, ok := in.answered(n); !ok && !slices.Contains(in.Job.Proved, h) && !slices.Contains(in.Job.Quarantined, n) {
+		if _, ok := in.answered(n); !ok && !slices.Contains(in.Job.Proved, h) {
 			return false
 		}
 	}
@@ -300,7 +300,7 @@ func (in *PlanInput) allAnswered() bool {
 // write makes the plan of a choice.
 func (in *PlanInput) write(ch choice) replica.Plan {
 	j := in.Job
-	p := replica.Plan{Epoch: j.Epoch + 1, Cites: j.LastIndex, Generation: ch.gen, Layout: j.Layout, Ranks: slices.Clone(j.Ranks), Unvouched: unvouched(ch.lots), Reason: ch.reason}
+	p := replica.Plan{Epoch: j.Epoch + 1, Cites: j.LastIndex, Generation: ch.gen, Layout: j.Layout, Ranks: slices.Clone(j.Ranks), Unvouched: unvouched(ch.lots), Reason: ch.reason + aloneIn(ch.lots)}
 	if j.Phase == replica.Opening {
 		p.Epoch = j.Epoch // Begin minted it
 	}
@@ -311,8 +311,30 @@ func (in *PlanInput) write(ch choice) replica.Plan {
 		p.Sources = append(p.Sources, in.source(l))
 	}
 	p.Mirrors, p.GroupMirrors = PlaceMirrors(Placement{Job: j.ID, Layout: j.Layout, Ranks: j.Ranks, Nodes: in.Nodes, Usable: in.usable(),
-		Copies: minCopies(j.Options), Mirrors: j.Mirrors, GroupMirrors: j.GroupMirrors})
+		Copies: minCopies(j.Options), Mirrors: j.Mirrors, GroupMirrors: j.GroupMirrors, Misfit: in.Misfit})
 	return p
+}
+
+// aloneShown bounds the parts that a reason names.
+const aloneShown = 8
+
+// aloneIn says on whose word alone a choice rests; empty: on nobody's.
+func aloneIn(lots []lot) (s string) {
+	n := 0
+	for _, l := range lots {
+		if !l.unvouched {
+			continue
+		}
+		if n++; n > aloneShown {
+			return s + "; and others"
+		}
+		who := "no rank that produced it is left"
+		if i := slices.IndexFunc(l.copies, sealed.produced); i >= 0 {
+			who = fmt.Sprintf("rank %d alone vouches for it", l.copies[i].held.Rank)
+		}
+		s += fmt.Sprintf("; UNVOUCHED: %v: %s", l.part, who)
+	}
+	return s
 }
 
 func (in *PlanInput) source(l lot) replica.Source {
@@ -361,7 +383,7 @@ func (in *PlanInput) planOpening() (replica.Plan, Verdict) {
 		return replica.Plan{}, Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", missing[0])}
 	}
 	plan := in.write(choice{init, lots, "opening: the initial state that every rank sealed"})
-	plan.Initial, plan.Unvouched = true, false
+	plan.Initial, plan.Unvouched, plan.Reason = true, false, "opening: the initial state that every rank sealed"
 	return plan, Verdict{Kind: Ready, Reason: plan.Reason}
 }
 

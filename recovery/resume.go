@@ -22,6 +22,7 @@ func (l *Leader) restoring() {
 	if p == nil || l.badCopies(&in, p) {
 		return
 	}
+	unreached := l.relay(&in)
 	var loadingRanks []replica.Rank
 	for r := range l.job.Ranks {
 		if rep, ok := in.rank(replica.Rank(r)); !ok || rep.Loaded != p.Epoch {
@@ -30,7 +31,8 @@ func (l *Leader) restoring() {
 	}
 	if len(loadingRanks) > 0 {
 		l.loaded = loading{}
-		l.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", loadingRanks, p.Generation), map[string]string{"why": "loads"})
+		l.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", loadingRanks, p.Generation)+unreached, map[string]string{"why": "loads"})
+		l.awaitLoads(&in, loadingRanks)
 		return
 	}
 	if l.loaded.epoch != p.Epoch {
@@ -47,6 +49,24 @@ func (l *Leader) restoring() {
 		return
 	}
 	l.propose(replica.Resume{Job: l.id, Epoch: p.Epoch, Parts: roots, Copies: min(copies, fewest)})
+}
+
+// awaitLoads makes a fault of a node whose daemon went away before its ranks had loaded, and has stayed away for ack_timeout. No rank trains
+// yet, so nothing is taken from one: without its daemon it can't load, and where the node died with it nobody else would ever say so.
+func (l *Leader) awaitLoads(in *PlanInput, ranks []replica.Rank) {
+	for _, r := range ranks {
+		n := l.job.Ranks[r].Node
+		if _, ok := in.current(n); ok {
+			continue
+		}
+		if until := max(l.gone[n], l.began) + l.t.Ack; l.now < until {
+			l.wakeAt(until)
+			continue
+		}
+		l.learnFault(replica.Fault{Kind: replica.Silent, Node: n, NodeIncarnation: l.nodes[n].Incarnation,
+			Detail: fmt.Sprintf("its daemon has been away for %v, and rank %d can't load %v without it", l.t.Ack, r, l.job.Plan.Generation)})
+	}
+	l.assertFaults()
 }
 
 // held is who holds every part of a plan's generation under the plan's root now, and the fewest nodes that hold any.
@@ -80,16 +100,32 @@ func (in *PlanInput) copiesPossible() int {
 	return max(1, min(minCopies(in.Job.Options), n))
 }
 
-// training looks after redundancy while the job runs: mirrors move off nodes that are at fault, and copies(p) rises as
+// spread has the generation before the one that the job resumed at let go, once every part of the latter lies on as many nodes as
+// have a place for it: a commit would need no more.
+func (l *Leader) spread(in *PlanInput) {
+	if l.job.Previous == nil || l.job.Plan == nil {
+		return
+	}
+	want := 1
+	for want < minCopies(l.job.Options) && l.placed(want+1) {
+		want++
+	}
+	if roots, fewest := in.held(l.job.Plan); fewest >= max(want, l.job.Copies) {
+		l.propose(replica.Resume{Job: l.id, Epoch: l.job.Epoch, Parts: roots, Copies: max(want, l.job.Copies), Spread: true})
+	}
+}
+
+// training looks after redundancy while the job runs: mirrors move off nodes that are at fault, stay away or can't get their part, and copies(p) rises as
 // nodes join and falls when a fault removes one. It ends the job when all ranks have left.
 func (l *Leader) training() {
 	l.finish()
 	in := l.input()
 	l.hang(&in)
+	l.spread(&in)
 	usable := in.usable()
 	if l.misplaced(&in) {
 		byRank, byGroup := PlaceMirrors(Placement{Job: l.id, Layout: l.job.Layout, Ranks: l.job.Ranks, Nodes: l.nodes, Usable: l.standing(usable),
-			Copies: minCopies(l.job.Options), Mirrors: l.job.Mirrors, GroupMirrors: l.job.GroupMirrors})
+			Copies: minCopies(l.job.Options), Mirrors: l.job.Mirrors, GroupMirrors: l.job.GroupMirrors, Misfit: l.misfit})
 		if !sameMirrors(byRank, l.job.Mirrors) || !sameMirrors(byGroup, l.job.GroupMirrors) {
 			l.propose(replica.SetMirrors{Job: l.id, Mirrors: byRank, GroupMirrors: byGroup})
 		}
@@ -109,19 +145,30 @@ func (l *Leader) training() {
 	}
 }
 
-// misplaced tells whether a mirror lies on a node that has a fault against it or is gone for good, or is missing while a node
-// could take it.
+// misplaced tells whether a mirror lies on a node that has a fault against it, is gone for good or can't get its part, or is missing while a
+// node could take it.
 func (l *Leader) misplaced(in *PlanInput) bool {
-	bad := func(names []replica.NodeName) bool {
+	bad := func(from replica.NodeName, names []replica.NodeName) bool {
 		return slices.ContainsFunc(names, func(n replica.NodeName) bool {
 			_, known := l.nodes[n]
-			return !known || !l.admissible(n)
+			return !known || !l.admissible(n) || l.misfit(from, n)
 		})
 	}
-	return slices.ContainsFunc(l.job.Mirrors, bad) || slices.ContainsFunc(l.job.GroupMirrors, bad) || !l.placed(in.copiesPossible())
+	for r, names := range l.job.Mirrors {
+		if bad(l.job.Ranks[r].Node, names) {
+			return true
+		}
+	}
+	for g, names := range l.job.GroupMirrors {
+		if len(names) > 0 && bad(l.job.Ranks[membersOf(l.job.Layout, replica.GroupID(g))[0]].Node, names) {
+			return true
+		}
+	}
+	return !l.placed(in.copiesPossible())
 }
 
-// standing adds to the usable nodes those that mirror already and are merely away: a daemon's restart moves no mirror.
+// standing adds to the usable nodes those that mirror already and are merely away: a daemon's restart moves no mirror. One that stays away
+// keeps what nobody else can take, since silence lowers no copies.
 func (l *Leader) standing(usable map[replica.NodeName]bool) map[replica.NodeName]bool {
 	for _, lists := range [][][]replica.NodeName{l.job.Mirrors, l.job.GroupMirrors} {
 		for _, names := range lists {

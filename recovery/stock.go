@@ -59,7 +59,7 @@ func (in *PlanInput) acknowledged(n replica.NodeName) (replica.NodeReport, bool)
 // acknowledges now first has its fault ended (see Leader.revive): until then it is neither a holder nor proved to be none.
 func (in *PlanInput) answered(n replica.NodeName) (replica.NodeReport, bool) {
 	rep, ok := in.acknowledged(n)
-	return rep, ok && !holderFaulted(in.Job, rep.Holder)
+	return rep, ok && !holderGone(in.Job, rep.Holder)
 }
 
 // usable are the nodes that may take mirrors: they answer and nothing is held against them.
@@ -90,10 +90,14 @@ func (in *PlanInput) stock() stock {
 	slices.Sort(names)
 	for _, n := range names {
 		rep, ok := in.answered(n)
-		if !ok || slices.Contains(in.Job.Quarantined, n) || slices.Contains(in.Job.Proved, rep.Holder) {
+		if !ok || slices.Contains(in.Job.Proved, rep.Holder) {
 			continue
 		}
+		void := voidGroups(in.Job, n)
 		for _, h := range rep.Parts {
+			if fromHeir(in.Job, h) || void[h.Part] && h.Root != committedRoot(in.Job, h.Generation, h.Part) {
+				continue
+			}
 			if st[h.Generation] == nil {
 				st[h.Generation] = make(map[replica.Part][]sealed)
 			}
@@ -101,6 +105,12 @@ func (in *PlanInput) stock() stock {
 		}
 	}
 	return st
+}
+
+// fromHeir tells whether a part of the last epoch that was opened was sealed by a process that claimed its rank since: claims end before
+// an epoch opens, so that process has never had that epoch's state, whatever it says of it.
+func fromHeir(j *replica.Job, h replica.Held) bool {
+	return j.OpenedWith != 0 && h.Generation.Epoch == j.Lineage.Last().Epoch && h.Producer > j.OpenedWith
 }
 
 // lot is one part of a generation as it can be had: under one root, from those holders.
@@ -132,7 +142,7 @@ func settleRoot(j *replica.Job, part replica.Part, copies []sealed, known replic
 }
 
 // produced tells whether the copy is its rank's own word.
-func (s sealed) produced() bool { return !s.held.Mirror && !s.held.DaemonMade }
+func (s sealed) produced() bool { return !s.held.Mirror && !s.held.DaemonMade && !s.held.Fetched }
 
 // speakers are the copies that say what a part's root is, by rank: those of producers, or all where none is left.
 func speakers(copies []sealed) []sealed {
@@ -175,13 +185,18 @@ func membersOf(l replica.Layout, g replica.GroupID) []replica.Rank {
 	return out
 }
 
-// committedRoot is the root of a part of the committed generation; zero if g is another.
+// committedRoot is the root of a part of the committed generation, or of the one before that was kept; zero if g is another.
 func committedRoot(j *replica.Job, g replica.Generation, part replica.Part) replica.Digest {
-	if g == j.Committed {
-		for _, p := range j.Parts {
-			if p.Part == part {
-				return p.Root
-			}
+	var known []replica.PartRoot
+	switch {
+	case g == j.Committed:
+		known = j.Parts
+	case j.Previous != nil && g == j.Previous.Generation:
+		known = j.Previous.Parts
+	}
+	for _, p := range known {
+		if p.Part == part {
+			return p.Root
 		}
 	}
 	return replica.Digest{}
@@ -213,8 +228,10 @@ func unvouched(lots []lot) bool {
 	return slices.ContainsFunc(lots, func(l lot) bool { return l.unvouched })
 }
 
-// newest is the newest eligible generation that memory alone can assemble.
+// newest is the newest eligible generation that memory alone can assemble. One that rests on the word of a sole producer gives way to one
+// that does not, at or above the committed step and few enough steps older (Options.LoneAhead): nobody could tell if that word is wrong.
 func (st stock) newest(j *replica.Job) (replica.Generation, []lot, bool) {
+	var lone choice
 	gens := make([]replica.Generation, 0, len(st))
 	for g := range st {
 		gens = append(gens, g)
@@ -225,9 +242,25 @@ func (st stock) newest(j *replica.Job) (replica.Generation, []lot, bool) {
 			continue
 		}
 		lots, missing := st.assemble(j, g, nil)
-		if len(missing) == 0 && !(j.Options.RequireVotes && unvouched(lots)) && !doubtful(j, lots) {
+		switch {
+		case len(missing) > 0 || doubtful(j, lots):
+		case !unvouched(lots):
+			if lone.lots != nil && (!nearEnough(j, lone.gen, g) || g.Step < j.Position.Step) {
+				return lone.gen, lone.lots, true
+			}
 			return g, lots, true
+		case lone.lots == nil && !j.Options.RequireVotes:
+			lone = choice{gen: g, lots: lots}
 		}
 	}
-	return replica.Generation{}, nil, false
+	return lone.gen, lone.lots, lone.lots != nil
+}
+
+// nearEnough tells whether a vouched generation is so few steps older than a lone one that it is taken instead.
+func nearEnough(j *replica.Job, lone, vouched replica.Generation) bool {
+	ahead := j.Options.LoneAhead
+	if ahead == 0 {
+		ahead = replica.DefaultLoneAhead
+	}
+	return lone.Step < vouched.Step+ahead
 }

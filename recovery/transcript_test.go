@@ -117,13 +117,14 @@ func (w *world) command(f []string) error {
 		}
 		_, spare := a["spare"]
 		w.addNode(replica.NodeName(f[1]), number(a["offers"]), spare, labels)
-	case "job": // job groups=0,1,0,1 [durable] [copies=N] [votes]
+	case "job": // job groups=0,1,0,1 [durable] [copies=N] [votes] [lone=N]
 		var groups []replica.GroupID
 		for _, g := range strings.Split(a["groups"], ",") {
 			groups = append(groups, replica.GroupID(number(g)))
 		}
 		o := replica.Options{MinCopies: number(a["copies"]), DurableEvery: replica.Step(number(a["durable"]))}
 		_, o.RequireVotes = a["votes"]
+		o.LoneAhead = replica.Step(number(a["lone"]))
 		w.create(groups, o)
 	case "start": // start RANK NODE
 		return w.start(replica.Rank(number(f[1])), replica.NodeName(f[2]))
@@ -214,6 +215,10 @@ func (w *world) command(f []string) error {
 		w.nodes[replica.NodeName(f[1])].mute = false
 	case "cannot": // cannot NODE: it says that it can't hash its regions
 		w.nodes[replica.NodeName(f[1])].cannot = "the part is not here any more"
+	case "no-mirrors": // no-mirrors NODE: it takes no copies, however long
+		w.nodes[replica.NodeName(f[1])].full = true
+	case "mirrors":
+		w.nodes[replica.NodeName(f[1])].full = false
 	case "no-offers":
 		w.hold[replica.NodeName(f[1])] = true
 	case "block": // block RANKS: they don't load what is planned
@@ -240,6 +245,8 @@ func (w *world) command(f []string) error {
 		for _, r := range ranks(f[1]) {
 			w.process(fmt.Sprint(r)).hung = true
 		}
+	case "halted": // halted RANK: its process is stopped by a signal
+		w.process(f[1]).halted = true
 	case "launch": // launch NODE RANKS: its launcher starts processes for them of its own accord, which take long to attach
 		d := w.nodes[replica.NodeName(f[1])]
 		d.slow, d.starting = true, append(d.starting, ranks(f[2])...)
@@ -271,6 +278,10 @@ func (w *world) command(f []string) error {
 		w.apply(replica.Condemn{Job: w.job, Generation: generation(f[1]), Reason: "test"})
 	case "prove": // the operator says that a node's memory is gone
 		w.apply(replica.ProveLost{Job: w.job, Holder: w.nodes[replica.NodeName(f[1])].holder, Why: "operator"})
+	case "drain": // drain NODE: the operator has its ranks move
+		n := replica.NodeName(f[1])
+		w.apply(replica.Quarantine{Job: w.job, Node: n})
+		return w.apply(replica.ReportFault{Job: w.job, Fault: replica.Fault{Epoch: w.state().Epoch, Kind: replica.Drain, Node: n, NodeIncarnation: w.nodes[n].holder.Incarnation}}).Err
 	case "leave": // leave RANKS: they have done their last step
 		for _, r := range ranks(f[1]) {
 			w.process(fmt.Sprint(r)).left = true
@@ -349,6 +360,9 @@ func (w *world) status() {
 	var on []string
 	for r, c := range j.Ranks {
 		on = append(on, fmt.Sprintf("%d@%s", r, c.Node))
+	}
+	if j.Previous != nil {
+		w.say("%v is kept", j.Previous.Generation)
 	}
 	w.say("%v: epoch %d (closed %d), position %v, committed %v, copies %d, ranks %s, lineage %v", j.Phase, j.Epoch, j.ClosedEpoch, j.Position, j.Committed, j.Copies, strings.Join(on, " "), j.Lineage)
 }

@@ -53,7 +53,7 @@ func checkSources(t *testing.T, seed uint64, in recovery.PlanInput, p replica.Pl
 	for _, src := range p.Sources {
 		for n, rep := range in.Reports {
 			has := slices.ContainsFunc(rep.Parts, func(h replica.Held) bool {
-				return h.Part == src.Part && h.Generation == p.Generation && h.Root == src.Root
+				return h.Part == src.Part && h.Generation == p.Generation && h.Root == src.Root && !twinLate(in.Job, h) && !twinVoid(in.Job, n, h)
 			})
 			named := slices.ContainsFunc(src.Holders, func(h replica.Holder) bool { return h.Node == n })
 			if healthy := twinHealthy(in, n); named != (has && healthy) {
@@ -70,7 +70,7 @@ func randomInput(r *rand.Rand) recovery.PlanInput {
 	layouts := [][]replica.GroupID{{0}, {0, 0}, {0, 1}, {0, 1, 0}}
 	groups := pick(r, layouts...)
 	j := &replica.Job{ID: replica.JobID{1}, Layout: replica.Layout{World: uint32(len(groups)), Groups: groups}, Phase: replica.Closed, LastIndex: 9, Copies: 1,
-		Mirrors: make([][]replica.NodeName, len(groups)), Options: replica.Options{DurableEvery: pick[replica.Step](r, 0, 1), RequireVotes: r.IntN(8) == 0}}
+		Mirrors: make([][]replica.NodeName, len(groups)), Options: replica.Options{DurableEvery: pick[replica.Step](r, 0, 1), RequireVotes: r.IntN(8) == 0, LoneAhead: pick[replica.Step](r, 0, 1, 3)}, OpenedWith: pick[replica.Incarnation](r, 0, 6)}
 	j.Lineage = replica.Lineage{{Epoch: 1, Start: 0}}
 	j.Epoch = 1
 	if r.IntN(2) == 0 {
@@ -130,8 +130,16 @@ func randomRecords(r *rand.Rand, in *recovery.PlanInput, gens []replica.Generati
 	if r.IntN(4) == 0 {
 		j.Proved = []replica.Holder{holder()}
 	}
-	if r.IntN(8) == 0 {
+	if r.IntN(6) == 0 {
 		j.Quarantined = []replica.NodeName{pick(r, names...)}
+		if r.IntN(2) == 0 { // because of a dispute long ago, else drained
+			j.Disputed = append(j.Disputed, replica.Dispute{Generation: replica.Generation{Step: 9}, Suspects: []replica.Rank{0},
+				Votes: []replica.Vote{{Rank: 0, Root: replica.Digest{8}, Node: j.Quarantined[0]}, {Rank: 1, Root: replica.Digest{7}}, {Rank: 2, Root: replica.Digest{7}}}})
+		}
+	}
+	if r.IntN(6) == 0 { // an event, as a drain: what is there serves
+		h := holder()
+		j.Faults = append(j.Faults, replica.Fault{Epoch: j.Epoch, Kind: replica.Drain, Node: h.Node, NodeIncarnation: h.Incarnation})
 	}
 	if r.IntN(4) == 0 {
 		h := holder()
@@ -169,7 +177,7 @@ func randomReport(r *rand.Rand, in *recovery.PlanInput, gens []replica.Generatio
 			if r.IntN(4) >= dense {
 				continue
 			}
-			h := replica.Held{Part: p, Generation: g, Root: root(p, g), Mirror: r.IntN(3) == 0, DaemonMade: r.IntN(6) == 0, Rank: replica.Rank(p.Index)}
+			h := replica.Held{Part: p, Generation: g, Root: root(p, g), Mirror: r.IntN(3) == 0, DaemonMade: r.IntN(6) == 0, Rank: replica.Rank(p.Index), Producer: replica.Incarnation(r.IntN(9)), Fetched: r.IntN(6) == 0}
 			if p.Kind == replica.ReplicatedPart {
 				h.Rank = replica.Rank(r.IntN(len(j.Ranks)))
 			}
@@ -201,8 +209,28 @@ func twinAcked(in recovery.PlanInput, n replica.NodeName) bool {
 
 func twinFaulted(in recovery.PlanInput, n replica.NodeName) bool {
 	for _, f := range in.Job.Faults {
-		if f.Node == n && f.NodeIncarnation == in.Nodes[n].Incarnation {
+		if f.Node == n && f.NodeIncarnation == in.Nodes[n].Incarnation && (f.Kind == replica.NodeDead || f.Kind == replica.Silent) {
 			return true
+		}
+	}
+	return false
+}
+
+// twinVoid tells whether a copy on a quarantined node is of a group whose majority outvoted a rank there, and Raft names no such root.
+func twinVoid(j *replica.Job, n replica.NodeName, h replica.Held) bool {
+	if !slices.Contains(j.Quarantined, n) || h.Part.Kind != replica.ReplicatedPart || h.Root == twinKnown(j, h.Part, h.Generation) {
+		return false
+	}
+	for _, d := range j.Disputed {
+		count := map[replica.Digest]int{}
+		for _, v := range d.Votes {
+			count[v.Root]++
+		}
+		for _, v := range d.Votes {
+			won := slices.ContainsFunc(d.Votes, func(o replica.Vote) bool { return 2*count[o.Root] > len(d.Votes) })
+			if uint32(d.Group) == h.Part.Index && v.Node == n && won && 2*count[v.Root] <= len(d.Votes) {
+				return true
+			}
 		}
 	}
 	return false
@@ -214,7 +242,12 @@ func twinHealthy(in recovery.PlanInput, n replica.NodeName) bool {
 			return false
 		}
 	}
-	return twinAcked(in, n) && !twinFaulted(in, n) && !slices.Contains(in.Job.Quarantined, n)
+	return twinAcked(in, n) && !twinFaulted(in, n)
+}
+
+// twinLate tells whether a part is of the last epoch and of a process that has come since.
+func twinLate(j *replica.Job, h replica.Held) bool {
+	return j.OpenedWith > 0 && h.Producer > j.OpenedWith && h.Generation.Epoch == j.Lineage[len(j.Lineage)-1].Epoch
 }
 
 // twinPart tells whether memory has a part of g, under which root, and whether a group speaks through one producer alone.
@@ -222,13 +255,13 @@ func twinPart(in recovery.PlanInput, p replica.Part, g replica.Generation, known
 	roots, producers, others := map[replica.Digest]bool{}, map[replica.Rank]bool{}, map[replica.Digest]bool{}
 	for n, rep := range in.Reports {
 		for _, h := range rep.Parts {
-			if !twinHealthy(in, n) || h.Part != p || h.Generation != g {
+			if !twinHealthy(in, n) || h.Part != p || h.Generation != g || twinLate(in.Job, h) || twinVoid(in.Job, n, h) {
 				continue
 			}
 			if h.Root == known {
 				have = true
 			}
-			if h.Mirror || h.DaemonMade {
+			if h.Mirror || h.DaemonMade || h.Fetched {
 				others[h.Root] = true
 			} else {
 				roots[h.Root], producers[h.Rank] = true, true
@@ -296,15 +329,27 @@ func twin(in recovery.PlanInput) string {
 		return whole && !(sole && j.Options.RequireVotes), sole
 	}
 	// Newest step first, then newest epoch, over all that could exist.
-	var best replica.Generation
-	found, sole := false, false
+	var best, lone replica.Generation
+	found, sole, alone := false, false, false
+	ahead := replica.Step(2)
+	if j.Options.LoneAhead != 0 {
+		ahead = j.Options.LoneAhead
+	}
 	for step := replica.Step(5); step+1 > 0 && !found; step-- {
 		for epoch := replica.Epoch(4); epoch > 0 && !found; epoch-- {
 			g := replica.Generation{Epoch: epoch, Step: step}
-			if whole, one := memory(g); whole {
-				best, found, sole = g, true, one
+			switch whole, one := memory(g); {
+			case whole && one && !alone:
+				lone, alone = g, true
+			case whole && !one && alone && (lone.Step-g.Step >= ahead || g.Step < j.Position.Step):
+				best, found, sole = lone, true, true
+			case whole && !one:
+				best, found = g, true
 			}
 		}
+	}
+	if alone && !found {
+		best, found, sole = lone, true, true
 	}
 	ready := func(g replica.Generation, sole bool, disk func(replica.Part) bool) string {
 		for _, c := range j.Ranks {
@@ -361,7 +406,7 @@ func twin(in recovery.PlanInput) string {
 		}
 	}
 	for n, node := range in.Nodes { // whoever is away might hold something
-		if !(twinAcked(in, n) && !twinFaulted(in, n)) && !slices.Contains(j.Quarantined, n) && !slices.Contains(j.Proved, replica.Holder{Node: n, Incarnation: node.Incarnation}) {
+		if !(twinAcked(in, n) && !twinFaulted(in, n)) && !slices.Contains(j.Proved, replica.Holder{Node: n, Incarnation: node.Incarnation}) {
 			proved = false
 		}
 	}
@@ -392,7 +437,7 @@ func twinHolders(in recovery.PlanInput) (wait []replica.NodeName, proved bool) {
 			}
 		}
 		for _, h := range recorded {
-			if twinAcked(in, h.Node) && !twinFaulted(in, h.Node) || slices.Contains(j.Proved, h) || slices.Contains(j.Quarantined, h.Node) {
+			if twinAcked(in, h.Node) && !twinFaulted(in, h.Node) || slices.Contains(j.Proved, h) {
 				continue
 			}
 			proved = false

@@ -33,8 +33,20 @@ type world struct {
 	queue   []recovery.Event
 	said    []string // effects and changes, for transcripts
 	nonce   uint64
-	hold    map[replica.NodeName]bool // nodes that take no offers
-	onPlan  func(*replica.Job)        // called when a plan was applied
+	hold    map[replica.NodeName]bool           // nodes that take no offers
+	onPlan  func(*replica.Job)                  // called when a plan was applied
+	cuts    map[[2]replica.NodeName]bool        // pairs of nodes that can't exchange parts
+	relays  map[replica.Part][]replica.NodeName // who was asked to fetch a part of the plan for others
+	heirs   bool                                // planted: a process takes its dead predecessor's words for its own (docs/heir.md)
+}
+
+// cut separates two nodes, or joins them again.
+func (w *world) cut(a, b replica.NodeName, off bool) {
+	w.cuts[[2]replica.NodeName{min(a, b), max(a, b)}] = off
+}
+
+func (w *world) reaches(a, b replica.NodeName) bool {
+	return !w.cuts[[2]replica.NodeName{min(a, b), max(a, b)}]
 }
 
 // daemon is a node: its memory, and the processes it runs.
@@ -48,6 +60,7 @@ type daemon struct {
 	spare    bool
 	labels   map[string]string
 	procs    map[replica.Rank]*process
+	arenas   map[replica.Rank]words // what dead processes left in their ranks' arenas
 	parts    []replica.Held
 	fenced   replica.Epoch
 	noSlot   bool           // can't capture at a fault
@@ -55,13 +68,23 @@ type daemon struct {
 	bad      []replica.Held // and noticed
 	badDisk  []replica.Held // durable parts that failed their digest here
 	starting []replica.Rank // processes run for them and have not attached
-	slow     bool           // its processes take long to attach
-	mute     bool           // never says what its regions hash to
+	pids     []uint64
+	slow     bool // its processes take long to attach
+	full     bool // takes no copies of a plan's generation
+	mute     bool // never says what its regions hash to
 	cannot   string
+}
+
+// words are what stands in an arena of live state, and whose it is.
+type words struct {
+	live   replica.Generation // the step word, IDLE
+	whole  bool               // good and the staging tag say the same
+	holder replica.Incarnation
 }
 
 type process struct {
 	inc      replica.Incarnation
+	found    words // in the arena, when it attached
 	alive    bool
 	live     replica.Generation
 	busy     bool // in the optimizer window
@@ -74,11 +97,13 @@ type process struct {
 	detached bool
 	hung     bool // stands still for longer than it may
 	left     bool // said that it is done
+	halted   bool // stopped by a signal
+	progress uint64
 	phase    replica.Phase
 }
 
 func newWorld() *world {
-	w := &world{st: lock.New(replica.ClusterID{1}), timing: recovery.DefaultTiming(), job: replica.JobID{7}, nodes: map[replica.NodeName]*daemon{}, hold: map[replica.NodeName]bool{}, term: 1}
+	w := &world{st: lock.New(replica.ClusterID{1}), timing: recovery.DefaultTiming(), job: replica.JobID{7}, nodes: map[replica.NodeName]*daemon{}, hold: map[replica.NodeName]bool{}, term: 1, cuts: map[[2]replica.NodeName]bool{}, relays: map[replica.Part][]replica.NodeName{}}
 	return w
 }
 
@@ -114,7 +139,7 @@ func (w *world) boot(name replica.NodeName) {
 	w.nonce++
 	d.holder.Incarnation, d.session, d.boot = replica.NodeIncarnation(w.nonce), 0, byte(w.nonce)
 	d.offers += len(d.procs)
-	d.parts, d.procs, d.fenced = nil, map[replica.Rank]*process{}, 0
+	d.parts, d.procs, d.arenas, d.fenced = nil, map[replica.Rank]*process{}, map[replica.Rank]words{}, 0
 	w.startDaemon(name)
 }
 
@@ -169,13 +194,63 @@ func (w *world) start(r replica.Rank, n replica.NodeName) error {
 	}
 	for _, other := range w.nodes { // superseded incarnations are killed
 		if p := other.procs[r]; p != nil && other.up {
-			delete(other.procs, r)
-			other.offers++
+			other.end(r)
 		}
 	}
 	d.offers--
-	d.procs[r] = &process{inc: out.Incarnation, alive: true, stopped: true}
+	d.procs[r] = &process{inc: out.Incarnation, alive: true, stopped: true, found: d.arenas[r]}
 	return nil
+}
+
+// end takes a process away; its arena stays.
+func (d *daemon) end(r replica.Rank) {
+	d.arenas[r] = d.procs[r].words()
+	delete(d.procs, r)
+	d.offers++
+}
+
+// words are what stands in the process's arena: its own, once it has state, and until then what it found there.
+func (p *process) words() words {
+	if p.loaded == 0 && p.initial == 0 {
+		return p.found
+	}
+	return words{live: p.live, whole: !p.busy && !p.torn, holder: p.inc}
+}
+
+// believed are the words that count as the process's own.
+func (w *world) believed(p *process) words {
+	if v := p.words(); v.holder == p.inc || w.heirs {
+		return v
+	}
+	return words{}
+}
+
+// capture is what daemon and library do at the order to capture the live state as g. A process that has never had state seals what its
+// memory holds: nothing of the job.
+func (w *world) capture(d *daemon, r replica.Rank, p *process, g replica.Generation) {
+	v, part := w.believed(p), replica.OfGroup(w.state().Layout.Groups[r])
+	if !d.up || !p.alive || v.live != g || !v.whole || d.noSlot || d.noRoom(r, w.state()) || !w.heirs && p.loaded != g.Epoch {
+		return
+	}
+	h := replica.Held{Part: part, Generation: g, Root: root(part, g), Rank: r, Producer: p.inc}
+	if p.loaded == 0 && p.initial == 0 {
+		h.Root[15]++
+	}
+	if w.heirs {
+		h.Producer = 0
+	}
+	d.keep(h)
+}
+
+// noRoom tells whether every slot of a rank's arena holds something that a capture must leave: there is no other than committed or newer.
+func (d *daemon) noRoom(r replica.Rank, j *replica.Job) bool {
+	n := 0
+	for _, h := range d.parts {
+		if h.Part.Kind == replica.ReplicatedPart && h.Rank == r && !h.Mirror && h.Generation.Step >= j.Committed.Step {
+			n++
+		}
+	}
+	return n >= max(2, j.Options.Slots)
 }
 
 // root is what a part of a generation hashes to.
@@ -188,7 +263,10 @@ func root(p replica.Part, g replica.Generation) (d replica.Digest) {
 }
 
 func (d *daemon) hold(p replica.Part, g replica.Generation, r replica.Rank, mirror bool) {
-	h := replica.Held{Part: p, Generation: g, Root: root(p, g), Rank: r, Mirror: mirror}
+	d.keep(replica.Held{Part: p, Generation: g, Root: root(p, g), Rank: r, Mirror: mirror})
+}
+
+func (d *daemon) keep(h replica.Held) {
 	if !slices.Contains(d.parts, h) {
 		d.parts = append(d.parts, h)
 	}
@@ -197,23 +275,43 @@ func (d *daemon) hold(p replica.Part, g replica.Generation, r replica.Rank, mirr
 // seal seals the replicated or private part of a rank, and mirrors the latter.
 func (w *world) seal(r replica.Rank, g replica.Generation, k replica.PartKind) {
 	j := w.state()
-	d := w.nodes[j.Ranks[r].Node]
+	h := replica.Held{Part: replica.OfRank(r), Generation: g, Rank: r, Producer: j.Ranks[r].Incarnation}
+	mirrors := j.Mirrors[r]
 	if k == replica.ReplicatedPart {
 		group := j.Layout.Groups[r]
-		d.hold(replica.OfGroup(group), g, r, false)
-		for _, m := range j.GroupMirrors[group] {
-			if w.nodes[m].up {
-				w.nodes[m].hold(replica.OfGroup(group), g, r, true)
+		h.Part, mirrors = replica.OfGroup(group), j.GroupMirrors[group]
+	}
+	if w.heirs {
+		h.Producer = 0
+	}
+	h.Root = root(h.Part, g)
+	from := w.nodes[j.Ranks[r].Node]
+	from.keep(h)
+	h.Mirror = true
+	for _, m := range mirrors {
+		switch {
+		case w.nodes[m].up && w.reaches(from.holder.Node, m):
+			w.nodes[m].keep(h)
+		case from.up:
+			w.queue = append(w.queue, recovery.Unreached{From: from.holder.Node, To: []replica.NodeName{m}, Part: h.Part})
+		}
+	}
+}
+
+// fetch brings a part into a rank's arena, from wherever it lies; what came from disk has no producer.
+func (w *world) fetch(d *daemon, s replica.Source, g replica.Generation, r replica.Rank) {
+	h := replica.Held{Part: s.Part, Generation: g, Root: s.Root, Rank: r}
+	for _, n := range w.names() {
+		for _, x := range w.nodes[n].parts {
+			if x.Part == h.Part && x.Generation == g && x.Root == s.Root && !x.Mirror && x.Rank == r && w.nodes[n] == d {
+				return // it is there
+			}
+			if x.Part == h.Part && x.Generation == g && x.Root == s.Root {
+				h.Producer, h.Fetched = x.Producer, x.Fetched || x.Rank != r
 			}
 		}
-		return
 	}
-	d.hold(replica.OfRank(r), g, r, false)
-	for _, m := range j.Mirrors[r] {
-		if w.nodes[m].up {
-			w.nodes[m].hold(replica.OfRank(r), g, r, true)
-		}
-	}
+	d.keep(h)
 }
 
 // holders finds who of the connected nodes holds a part.
@@ -259,20 +357,11 @@ func (w *world) retain(n replica.Step) {
 
 // step has every rank train one step; whoever is asked for seals and commits.
 func (w *world) step(commit bool) error {
-	j := w.state()
-	if j.Phase != replica.Open {
-		return fmt.Errorf("job is %v", j.Phase)
+	g, err := w.train()
+	if err != nil {
+		return err
 	}
-	var g replica.Generation
-	for r, c := range j.Ranks {
-		p := w.nodes[c.Node].procs[replica.Rank(r)]
-		if p == nil || !p.alive || p.stopped || p.busy {
-			return fmt.Errorf("rank %d does not step", r)
-		}
-		p.live.Epoch, p.live.Step = j.Epoch, p.live.Step+1
-		g = p.live
-	}
-	for r := range j.Ranks {
+	for r := range w.state().Ranks {
 		w.seal(replica.Rank(r), g, replica.PrivatePart)
 		w.seal(replica.Rank(r), g, replica.ReplicatedPart)
 	}
@@ -280,6 +369,34 @@ func (w *world) step(commit bool) error {
 		return w.commit(g)
 	}
 	return nil
+}
+
+// walk has every rank train one step of which private parts alone are sealed.
+func (w *world) walk() bool {
+	g, err := w.train()
+	for r := range w.state().Ranks {
+		if err == nil {
+			w.seal(replica.Rank(r), g, replica.PrivatePart)
+		}
+	}
+	return err == nil
+}
+
+// train has every rank make the next step.
+func (w *world) train() (g replica.Generation, err error) {
+	j := w.state()
+	if j.Phase != replica.Open {
+		return g, fmt.Errorf("job is %v", j.Phase)
+	}
+	for r, c := range j.Ranks {
+		p := w.nodes[c.Node].procs[replica.Rank(r)]
+		if p == nil || !p.alive || p.stopped || p.busy {
+			return g, fmt.Errorf("rank %d does not step", r)
+		}
+		p.live.Epoch, p.live.Step = j.Epoch, p.live.Step+1
+		g = p.live
+	}
+	return g, nil
 }
 
 // react lets a daemon do what the state machine asks of it.
@@ -292,8 +409,7 @@ func (w *world) react(n replica.NodeName) {
 	for _, r := range slices.Sorted(maps.Keys(d.procs)) {
 		p := d.procs[r]
 		if j.Ranks[r].Incarnation != p.inc {
-			delete(d.procs, r) // superseded
-			d.offers++
+			d.end(r) // superseded
 			continue
 		}
 		if p.alive && slices.ContainsFunc(j.Faults, func(f replica.Fault) bool {
@@ -318,7 +434,7 @@ func (w *world) react(n replica.NodeName) {
 			p.stopped = false
 		}
 	}
-	if j.Phase == replica.Planned {
+	if j.Phase == replica.Planned || j.Phase == replica.Open && j.Previous != nil {
 		w.fetchMirrors(n, d, j.Plan)
 	}
 }
@@ -339,14 +455,29 @@ func (w *world) touch(s replica.Source, g replica.Generation) {
 	}
 }
 
-func (w *world) available(s replica.Source, g replica.Generation) bool {
+// available tells whether a node can have a part of the plan from somewhere; r is the rank that it is for.
+func (w *world) available(n replica.NodeName, r replica.Rank, s replica.Source, g replica.Generation) bool {
 	w.touch(s, g)
 	if s.Tier == replica.Disk {
 		return !slices.Contains(w.diskBad, g)
 	}
-	for _, h := range s.Holders {
+	holders, off := slices.Clone(s.Holders), []replica.NodeName(nil)
+	for _, m := range w.relays[s.Part] {
+		holders = append(holders, w.nodes[m].holder)
+	}
+	defer func() {
+		if len(off) > 0 && w.nodes[n].up {
+			w.queue = append(w.queue, recovery.Unreached{From: n, To: off, Part: s.Part, Fetch: true, Epoch: w.state().Epoch, Rank: r})
+		}
+	}()
+	for _, h := range holders {
 		d := w.nodes[h.Node]
+		if !w.reaches(n, h.Node) {
+			off = append(off, h.Node)
+			continue
+		}
 		if d.up && d.holder == h && slices.ContainsFunc(d.parts, func(x replica.Held) bool { return x.Part == s.Part && x.Generation == g && x.Root == s.Root }) {
+			off = nil
 			return true
 		}
 	}
@@ -363,22 +494,25 @@ func (w *world) load(d *daemon, r replica.Rank, p *process, plan *replica.Plan) 
 			}
 		}
 	}
-	if !w.available(group, plan.Generation) || !w.available(own, plan.Generation) {
+	if n := d.holder.Node; !w.available(n, r, group, plan.Generation) || !w.available(n, r, own, plan.Generation) {
 		return
 	}
-	d.hold(group.Part, plan.Generation, r, false)
-	d.hold(own.Part, plan.Generation, r, false)
+	w.fetch(d, group, plan.Generation, r)
+	w.fetch(d, own, plan.Generation, r)
 	p.live, p.loaded, p.torn = replica.Generation{Epoch: plan.Epoch, Step: plan.Generation.Step}, plan.Epoch, false
 }
 
 func (w *world) fetchMirrors(n replica.NodeName, d *daemon, plan *replica.Plan) {
+	if d.full {
+		return
+	}
 	fetch := func(p replica.Part, r replica.Rank, names []replica.NodeName) {
 		if s, ok := plan.Source(p); ok && slices.Contains(names, n) {
 			loaded := false // the rank's own node may have staged it meanwhile
 			for _, o := range w.nodes {
-				loaded = loaded || o.up && slices.ContainsFunc(o.parts, func(x replica.Held) bool { return x.Part == p && x.Generation == plan.Generation })
+				loaded = loaded || o.up && w.reaches(n, o.holder.Node) && slices.ContainsFunc(o.parts, func(x replica.Held) bool { return x.Part == p && x.Generation == plan.Generation })
 			}
-			if loaded || w.available(s, plan.Generation) {
+			if loaded || w.available(n, r, s, plan.Generation) {
 				d.hold(p, plan.Generation, r, true)
 			}
 		}
@@ -389,12 +523,15 @@ func (w *world) fetchMirrors(n replica.NodeName, d *daemon, plan *replica.Plan) 
 	for g, names := range plan.GroupMirrors {
 		fetch(replica.OfGroup(replica.GroupID(g)), 0, names)
 	}
+	for p, names := range w.relays {
+		fetch(p, 0, names)
+	}
 }
 
 func (w *world) report(n replica.NodeName) replica.NodeReport {
 	d := w.nodes[n]
 	d.seq++
-	rep := replica.NodeReport{Job: w.job, Holder: d.holder, Session: d.session, Seq: d.seq, Fenced: d.fenced, Settled: true, Parts: slices.Clone(d.parts), Offers: d.offers, Spare: d.spare, Bad: slices.Clone(d.bad), BadDisk: slices.Clone(d.badDisk), Starting: slices.Clone(d.starting)}
+	rep := replica.NodeReport{Job: w.job, Holder: d.holder, Session: d.session, Seq: d.seq, Fenced: d.fenced, Settled: true, Parts: slices.Clone(d.parts), Offers: d.offers, Spare: d.spare, Bad: slices.Clone(d.bad), BadDisk: slices.Clone(d.badDisk), Starting: slices.Clone(d.starting), StartingPIDs: slices.Clone(d.pids)}
 	if w.hold[n] {
 		rep.Offers = 0
 	}
@@ -404,9 +541,10 @@ func (w *world) report(n replica.NodeName) replica.NodeReport {
 		if p.busy {
 			phase, rep.Settled = replica.Updating, rep.Settled && !p.alive
 		}
+		v := w.believed(p)
 		rep.Ranks = append(rep.Ranks, replica.RankReport{Rank: r, Incarnation: p.inc, Alive: p.alive, Attached: p.alive && !p.detached, PID: uint64(p.inc),
-			Live: replica.PackWord(p.live.Epoch, p.live.Step, phase), Good: p.live.Word(), Settled: !p.busy, Stopped: p.stopped && p.alive, Whole: p.alive && !p.busy && !p.torn,
-			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive, Left: p.left})
+			Live: replica.PackWord(v.live.Epoch, v.live.Step, phase), Good: v.live.Word(), Settled: !p.busy, Stopped: p.stopped && p.alive, Whole: p.alive && v.whole,
+			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive, Left: p.left, Progress: p.progress, Halted: p.halted && p.alive})
 	}
 	for r, c := range w.state().Ranks { // claims of this life of the node that no process of it has: nobody else reports their deaths
 		if p := d.procs[replica.Rank(r)]; c.Incarnation != 0 && c.Node == n && c.NodeIncarnation == d.holder.Incarnation && (p == nil || p.inc < c.Incarnation) {
@@ -469,8 +607,7 @@ func (w *world) carryOut(e recovery.Effect) {
 			d.starting = append(d.starting, e.Rank)
 		} else if d.up && !w.hold[e.Node] && d.offers > 0 {
 			if p := d.procs[e.Rank]; p != nil {
-				delete(d.procs, e.Rank)
-				d.offers++
+				d.end(e.Rank)
 			}
 			if err := w.start(e.Rank, e.Node); err != nil {
 				w.say("  claim refused: %v", err)
@@ -480,9 +617,7 @@ func (w *world) carryOut(e recovery.Effect) {
 		w.say("capture %v", e.Generation)
 		for _, d := range w.nodes {
 			for r, p := range d.procs {
-				if d.up && p.alive && !p.torn && p.live == e.Generation && !d.noSlot {
-					d.hold(replica.OfGroup(w.state().Layout.Groups[r]), e.Generation, r, false)
-				}
+				w.capture(d, r, p, e.Generation)
 			}
 		}
 	case recovery.Mirror:
@@ -494,6 +629,9 @@ func (w *world) carryOut(e recovery.Effect) {
 				}
 			}
 		}
+	case recovery.Relay:
+		w.say("relay %v for rank %d by %s", e.Part, e.Rank, e.Node)
+		w.relays[e.Part] = append(w.relays[e.Part], e.Node)
 	case recovery.ScanDurable:
 		w.scans++
 		w.say("scan the durable tier")
@@ -561,6 +699,9 @@ func describe(c replica.Command) string {
 			}
 		}
 		s := fmt.Sprintf("resume %d with %d copies", c.Epoch, c.Copies)
+		if c.Spread {
+			s = fmt.Sprintf("spread %d on %d nodes", c.Epoch, c.Copies)
+		}
 		if len(thin) > 0 {
 			s += ", one holder only: " + strings.Join(thin, ", ")
 		}

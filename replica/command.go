@@ -51,12 +51,14 @@ type (
 		Job  JobID `cbor:"1,keyasint"`
 		Plan Plan  `cbor:"2,keyasint"`
 	}
-	// Resume opens the planned epoch and commits its position.
+	// Resume opens the planned epoch and commits its position. A second one, before the first commit of the epoch, records that
+	// more nodes hold the generation by now, so that Previous may go.
 	Resume struct {
 		Job    JobID      `cbor:"1,keyasint"`
 		Epoch  Epoch      `cbor:"2,keyasint"`
 		Parts  []PartRoot `cbor:"3,keyasint"` // roots as loaded, and who holds them pinned
 		Copies int        `cbor:"4,keyasint"`
+		Spread bool       `cbor:"5,keyasint,omitempty"` // the second one
 	}
 	// Commit says that a generation is complete on the whole job.
 	Commit struct {
@@ -64,6 +66,16 @@ type (
 		Position   Position   `cbor:"2,keyasint"`
 		Generation Generation `cbor:"3,keyasint"`
 		Parts      []PartRoot `cbor:"4,keyasint"`
+	}
+	// CommitRoots is a Commit that leaves out what the job's record says already: which parts there are, and who holds those whose
+	// holders are the recorded ones.
+	CommitRoots struct {
+		Job        JobID         `cbor:"1,keyasint"`
+		Position   Position      `cbor:"2,keyasint"`
+		Generation Generation    `cbor:"3,keyasint"`
+		On         uint64        `cbor:"4,keyasint"`           // digest of the recorded holders; of others it is refused
+		Roots      []byte        `cbor:"5,keyasint"`           // 16 bytes a part, in the order of the record
+		Moved      []PartHolders `cbor:"6,keyasint,omitempty"` // parts that others hold than was recorded
 	}
 	// ReportDispute closes the epoch for differing roots.
 	ReportDispute struct {
@@ -140,6 +152,7 @@ func (ReportFault) command()   {}
 func (ApplyPlan) command()     {}
 func (Resume) command()        {}
 func (Commit) command()        {}
+func (CommitRoots) command()   {}
 func (ReportDispute) command() {}
 func (Condemn) command()       {}
 func (SetCopies) command()     {}

@@ -19,6 +19,9 @@ type Options struct {
 	AllowShrink      bool   `json:"allow_shrink" cbor:"9,keyasint"`       // go on with fewer data-parallel replicas
 	CollectiveWindow bool   `json:"collective_window" cbor:"10,keyasint"` // a fence makes UPDATING torn at once
 	Nondeterministic []bool `json:"nondeterministic" cbor:"11,keyasint"`  // by group; nil: none
+	// LoneAhead is by how many steps a generation that one producer alone vouches for must be ahead of the newest vouched one to be
+	// resumed at [2]: below it the few steps are computed again. 1: it is always taken; RequireVotes: never.
+	LoneAhead Step `json:"lone_ahead,omitempty" cbor:"12,keyasint,omitempty"`
 }
 
 // JobPhase is where a job is between epochs.
@@ -71,6 +74,12 @@ type PartRoot struct {
 	Holders []Holder `json:"holders" cbor:"3,keyasint"`
 }
 
+// PartHolders says who holds a part.
+type PartHolders struct {
+	Part    Part     `json:"part" cbor:"1,keyasint"`
+	Holders []Holder `json:"holders" cbor:"2,keyasint"`
+}
+
 // Job is the replicated state of one job: what lock.Apply changes and everybody reads. Treat a value as immutable: Apply
 // replaces what it changes and never writes through a slice or map of an earlier value.
 type Job struct {
@@ -111,6 +120,17 @@ type Job struct {
 	// Naming is by rank the group that its claim named, NoGroup where none has, until all have. The layout then has each rank apart,
 	// and nothing is sealed.
 	Naming []GroupID `json:"naming,omitempty" cbor:"31,keyasint,omitempty"`
+	// OpenedWith is NextIncarnation when the newest epoch was opened: no later process has had state of that epoch.
+	OpenedWith Incarnation `json:"opened_with,omitempty" cbor:"36,keyasint,omitempty"`
+	// Previous is what was committed before a Resume with too few copies, and lies on more nodes: it stays until Committed lies on as
+	// many as a commit needs, or a newer generation is committed.
+	Previous *Earlier `json:"previous,omitempty" cbor:"32,keyasint,omitempty"`
+}
+
+// Earlier is a generation that was committed before the present one, with who held its parts.
+type Earlier struct {
+	Generation Generation `json:"generation" cbor:"1,keyasint"`
+	Parts      []PartRoot `json:"parts" cbor:"2,keyasint"`
 }
 
 // Dispute is two different roots actually reported for one generation of one group.

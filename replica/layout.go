@@ -69,6 +69,9 @@ func (l Layout) Equal(o Layout) bool {
 	return true
 }
 
+// DefaultLoneAhead is what Options.LoneAhead is unless set, in steps: one step is computed again rather than resting on one process's word.
+const DefaultLoneAhead Step = 2
+
 // WithDefaults fills zero options with their defaults.
 func (o Options) WithDefaults() Options {
 	if o.MinCopies == 0 {
@@ -85,6 +88,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.PrivateCap == 0 {
 		o.PrivateCap = MaxPrivateBytes
+	}
+	if o.LoneAhead == 0 {
+		o.LoneAhead = DefaultLoneAhead
 	}
 	return o
 }

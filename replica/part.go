@@ -129,4 +129,7 @@ type Held struct {
 	Mirror     bool       `json:"mirror,omitempty" cbor:"4,keyasint,omitempty"`      // held for another node: never votes
 	DaemonMade bool       `json:"daemon_made,omitempty" cbor:"5,keyasint,omitempty"` // sealed in a dead rank's name: never votes
 	Rank       Rank       `json:"rank" cbor:"6,keyasint"`                            // whose arena it lies in, or, for a mirror, whose part it copies
+	// Producer is the process that sealed the part from its own live state, wherever this copy lies; 0: not known.
+	Producer Incarnation `json:"producer,omitempty" cbor:"7,keyasint,omitempty"`
+	Fetched  bool        `json:"fetched,omitempty" cbor:"8,keyasint,omitempty"` // another rank produced it: never votes
 }

@@ -70,10 +70,11 @@ const (
 // Class tells when a region may change (protocol section 4).
 type Class uint8
 
-// The classes of regions. Private regions are copied at step_enter (or, with InWindow, at step_exit) whatever their class.
+// The classes of regions. A private region is copied at step_enter and so does not change inside the window, unless it has InWindow:
+// the private part is then copied at step_exit. A private region of class Window must have InWindow.
 const (
 	Window   Class = 0 // changes only between step_enter and step_exit
-	Volatile Class = 1 // may change at any time
+	Volatile Class = 1 // may change at any time; a private one without InWindow only outside the window
 	Frozen   Class = 2 // never changes; replicated only
 )
 
@@ -128,6 +129,17 @@ func (r Region) Check() error {
 		return fmt.Errorf("region %q: %d bytes, but shape %v of %v has %d", r.Name, r.Bytes, r.Shape, r.DType, n)
 	}
 	return nil
+}
+
+// Registrable tells why a region is not taken from a rank. Check is laxer: arenas and shards that hold such a one stay readable.
+func (r Region) Registrable() error {
+	if r.Kind == Private && r.Class == Window && r.Flags&InWindow == 0 {
+		return fmt.Errorf("region %q: private and of class window, but a private region is copied when the step begins: set InWindow if the window changes it, or declare it volatile if it does not", r.Name)
+	}
+	if r.Kind != Private && r.Flags&InWindow != 0 {
+		return fmt.Errorf("region %q: InWindow is for private regions: replicated ones are copied after the window anyway, leave it out", r.Name)
+	}
+	return r.Check()
 }
 
 // RegionAlign is the alignment of every region in its area, in bytes.

@@ -12,6 +12,11 @@ func region(name string, kind Kind, class Class, n uint64) Region {
 	return Region{Name: name, DType: F32, Kind: kind, Class: class, Shape: []uint64{n}, Bytes: 4 * n}
 }
 
+func inWindow(r Region) Region {
+	r.Flags = InWindow
+	return r
+}
+
 func TestGeometry(t *testing.T) {
 	in := []Region{
 		region("volatile", Replicated, Volatile, 3),
@@ -72,6 +77,37 @@ func TestGeometryRefuses(t *testing.T) {
 		if g, err := NewGeometry(regions); err == nil {
 			t.Errorf("%s: accepted as %+v", name, g)
 		}
+	}
+}
+
+// TestPrivateInTheWindowSaysSo: a private region is copied when the step begins, so that one which changes inside the window must say so.
+func TestPrivateInTheWindowSaysSo(t *testing.T) {
+	for _, r := range []Region{region("rng", Private, Volatile, 1), inWindow(region("rng", Private, Volatile, 1)), inWindow(region("rng", Private, Window, 1))} {
+		if err := r.Registrable(); err != nil {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+	for _, c := range []struct {
+		r    Region
+		says []string
+	}{
+		{region("rng", Private, Window, 1), []string{`"rng"`, "copied when the step begins", "InWindow", "volatile"}},
+		{inWindow(region("w", Replicated, Frozen, 1)), []string{`"w"`, "for private regions"}},
+		{region("", Private, Volatile, 1), []string{"want a name"}},
+	} {
+		err := c.r.Registrable()
+		if err == nil {
+			t.Errorf("%+v is taken", c.r)
+			continue
+		}
+		for _, says := range c.says {
+			if !strings.Contains(err.Error(), says) {
+				t.Errorf("%q does not say %q", err, says)
+			}
+		}
+	}
+	if err := region("rng", Private, Window, 1).Check(); err != nil {
+		t.Errorf("what an earlier release wrote is not read: %v", err)
 	}
 }
 

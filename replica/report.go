@@ -29,6 +29,9 @@ type Pinned struct {
 	Holder     Holder     `cbor:"5,keyasint"`
 	Session    Session    `cbor:"6,keyasint"` // pins of an older session of the node are void
 	Parts      []Held     `cbor:"7,keyasint"`
+	// Heard is how far the furthest rank there was when its daemon heard of the candidate, Live how far it is now; 0: none runs there.
+	Heard Step `cbor:"20,keyasint,omitempty"`
+	Live  Step `cbor:"21,keyasint,omitempty"`
 }
 
 // Passed is the answer of a daemon whose rank will not capture the candidate: it is beyond it, or it stands still below it because it
@@ -42,6 +45,8 @@ type Passed struct {
 	Rank    Rank         `cbor:"6,keyasint"`
 	Live    Generation   `cbor:"7,keyasint"` // where the rank is now
 	Holds   []Generation `cbor:"8,keyasint"` // replicated parts sealed in its arena whose private part is there too
+	// Heard is how far the furthest rank there was when its daemon heard of the candidate; 0: it did not say.
+	Heard Step `cbor:"20,keyasint,omitempty"`
 }
 
 // Below tells whether the rank stands below the candidate, rather than beyond it.
@@ -63,6 +68,10 @@ type RankReport struct {
 	Loaded      Epoch       `json:"loaded" cbor:"12,keyasint"`                   // acknowledged its roots for the plan of this epoch
 	Left        bool        `json:"left" cbor:"13,keyasint"`                     // said that it has finished
 	Hung        bool        `json:"hung,omitempty" cbor:"14,keyasint,omitempty"` // stands still for longer than it may
+	// Progress rises while its process, which is not at rest yet, gets on with that: megabytes of shared memory that it has in reach.
+	Progress uint64 `json:"progress,omitempty" cbor:"17,keyasint,omitempty"`
+	// Halted tells that the kernel names the process as stopped, by a signal or a debugger.
+	Halted bool `json:"halted,omitempty" cbor:"18,keyasint,omitempty"`
 }
 
 // NodeReport is a daemon's full account of one job, sent after each change that matters outside the hot path. The newest
@@ -80,6 +89,10 @@ type NodeReport struct {
 	Spare   bool         `json:"spare" cbor:"10,keyasint"` // its launchers take only ranks lost elsewhere
 	// Starting lists the ranks for which a process runs here that has not attached yet: it imports, or builds its model.
 	Starting []Rank `json:"starting,omitempty" cbor:"13,keyasint,omitempty"`
+	// StartingPIDs are the processes of Starting, in its order; 0 where the launcher has not said it yet.
+	StartingPIDs []uint64 `json:"starting_pids,omitempty" cbor:"17,keyasint,omitempty"`
+	// SettleMS is how long ranks here have to settle since the fence, in milliseconds, where copies under way need longer than settle_timeout.
+	SettleMS uint64 `json:"settle_ms,omitempty" cbor:"18,keyasint,omitempty"`
 	// Bad lists the copies here that failed their digest since the job last ran, and were given up.
 	Bad []Held `json:"bad,omitempty" cbor:"11,keyasint,omitempty"`
 	// BadDisk lists the durable parts that failed their digest when this node read them for the newest plan.

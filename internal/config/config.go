@@ -7,6 +7,7 @@
 package config
 
 import (
+	"cmp"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -19,10 +20,15 @@ import (
 type Config struct {
 	// Node names this node: 1 to 63 of a-z 0-9 - _ . It is in the node's certificate; two nodes of one name would be taken for one.
 	Node replica.NodeName `yaml:"node"`
-	// Addr is the host:port (UDP) on which this node listens and under which the other nodes reach it. A wildcard host can't be dialled.
+	// Addr is the host:port (UDP) under which the other nodes reach this node. A wildcard host can't be dialled.
 	Addr string `yaml:"addr"`
 	// GossipAddr is the host:port (UDP and TCP) of gossip; it must differ from Addr, both use UDP.
 	GossipAddr string `yaml:"gossip_addr"`
+	// Listen is the host:port (UDP) on which this node listens, where it is not Addr: behind a NAT or a published port of a container.
+	// What arrives at Addr must be forwarded to it, and the other nodes must see its packets come from Addr. A wildcard host is allowed. Default: Addr.
+	Listen string `yaml:"listen,omitempty"`
+	// GossipListen is for GossipAddr (UDP and TCP) what Listen is for Addr. Default: GossipAddr.
+	GossipListen string `yaml:"gossip_listen,omitempty"`
 
 	// Socket is the unix socket of local ranks and launchers. Default: run/ranks.sock in StateDir. At most 107 bytes.
 	Socket string `yaml:"socket,omitempty"`
@@ -34,7 +40,8 @@ type Config struct {
 
 	// StateDir holds the Raft log and the list of arenas; local disk, never a network file system or one shared between nodes.
 	StateDir string `yaml:"state_dir"`
-	// DurableDir holds the durable tier and must be the same file system on all nodes. Default: durable in StateDir, which suits one node only (`replicad config check` warns).
+	// DurableDir holds the durable tier and must be the same file system on all nodes. It may be mounted or moved while daemons run: what is no
+	// longer at the path counts as not written, and an empty mount point is refused. Default: durable in StateDir, which suits one node only (`replicad config check` warns).
 	DurableDir string `yaml:"durable_dir,omitempty"`
 
 	// PKI names the files made by `replicad pki init`.
@@ -80,6 +87,8 @@ type Voter struct {
 type Log struct {
 	// Level is debug, info, warn or error; default info. At debug every report is a line: megabytes a minute. Above info the recovery timeline is lost.
 	Level string `yaml:"level"`
+	// Commits has each commit be a line at info, for programs that follow a job by the log; gigabytes a day. Default: one line each 10 seconds.
+	Commits bool `yaml:"commits,omitempty"`
 }
 
 // Timing holds the protocol's delays. None of them decides safety: a bad value costs time or starts needless recoveries.
@@ -92,14 +101,16 @@ type Timing struct {
 	Ack time.Duration `yaml:"ack"`
 	// Claim is how long a lost rank's own node has to claim it before a spare may: 100ms to 10m, default 15s.
 	Claim time.Duration `yaml:"claim"`
-	// Start is how long the process of a rank may take to attach (interpreter, imports, model) before it is killed and started again: 1s to 24h,
-	// default 10m. The time in which it waits for others at the rendezvous does not count.
+	// Start is how long the process of a rank may take to attach (interpreter, imports, model), and from then on to come to rest while no more of
+	// its arena is mapped, before it is killed and started again: 1s to 24h, default 10m. The time in which it waits for others at the rendezvous does
+	// not count.
 	Start time.Duration `yaml:"start"`
 	// HolderGrace is how long a plan that would lose a committed step or read disk waits for holders not proved dead: 1s to 24h, default 60s.
 	HolderGrace time.Duration `yaml:"holder_grace"`
 	// ResumeGrace is how long Resume waits for the copies it owes before it goes on degraded: 100ms to 10m, default 10s.
 	ResumeGrace time.Duration `yaml:"resume_grace"`
-	// DaemonGrace is how long a daemon that is down on a live host is merely unobserved: 1s to 10m, default 10s.
+	// DaemonGrace is how long a node is merely unobserved, and keeps the parts it mirrors, whose daemon is down on a live host, or that is
+	// silent before a step's time is known: 1s to 10m, default 10s.
 	DaemonGrace time.Duration `yaml:"daemon_grace"`
 	// StallAlarm is how long a node may hold commits up before it is alarmed: 1s to 24h, default 60s.
 	StallAlarm time.Duration `yaml:"stall_alarm"`
@@ -111,7 +122,8 @@ type Timing struct {
 	HangFirst time.Duration `yaml:"hang_first"`
 	// ProbeInterval is the time between probes of a peer's data path: 10ms to 10s, default 200ms.
 	ProbeInterval time.Duration `yaml:"probe_interval"`
-	// SilentAfter is how long probes must go unanswered before a node counts as silent: 3 x ProbeInterval to 60s, default 1s.
+	// SilentAfter is how long probes must go unanswered before a node counts as silent: 3 x ProbeInterval to 60s, default 1s. One whose host
+	// answers is unobserved, and one whose ranks train is dead only once their job has stood still for as long, and for one and a half steps.
 	SilentAfter time.Duration `yaml:"silent_after"`
 }
 
@@ -181,6 +193,12 @@ func (c *Config) fillPaths() {
 		}
 	}
 }
+
+// ListenAddr is the host:port (UDP) to bind.
+func (c *Config) ListenAddr() string { return cmp.Or(c.Listen, c.Addr) }
+
+// GossipListenAddr is the host:port (UDP and TCP) to bind for gossip.
+func (c *Config) GossipListenAddr() string { return cmp.Or(c.GossipListen, c.GossipAddr) }
 
 // Host is the host part of Addr: where this node's ranks bind their own sockets. Empty if Addr is malformed.
 func (c *Config) Host() string {

@@ -75,6 +75,12 @@ func TestEachBadField(t *testing.T) {
 		{"wildcard addr", func(c *Config) { c.Addr = "[::]:7400"; c.Node = "d" }, "addr", `"[::]:7400"`},
 		{"gossip addr", func(c *Config) { c.GossipAddr = "nowhere" }, "gossip_addr", `"nowhere"`},
 		{"gossip on addr", func(c *Config) { c.GossipAddr = c.Addr }, "gossip_addr", `"10.0.0.1:7400"`},
+		{"listen without port", func(c *Config) { c.Listen = "10.0.0.1" }, "listen", `"10.0.0.1"`},
+		{"listen with port 0", func(c *Config) { c.Listen = "0.0.0.0:0" }, "listen", `"0.0.0.0:0"`},
+		{"gossip listen", func(c *Config) { c.GossipListen = "nowhere" }, "gossip_listen", `"nowhere"`},
+		{"gossip listens on listen", func(c *Config) { c.Listen, c.GossipListen = "10.0.0.1:8400", "10.0.0.1:8400" }, "gossip_listen", `"10.0.0.1:8400"`},
+		{"gossip listens on addr", func(c *Config) { c.GossipListen = c.Addr }, "gossip_listen", `"10.0.0.1:7400"`},
+		{"wildcard listen has gossip's port", func(c *Config) { c.Listen = "0.0.0.0:7401" }, "gossip_listen", `"10.0.0.1:7401"`},
 		{"socket too long", func(c *Config) { c.Socket = long }, "socket", long},
 		{"admin socket too long", func(c *Config) { c.AdminSocket = long }, "admin_socket", "108"},
 		{"keeper socket too long", func(c *Config) { c.KeeperSocket = long }, "keeper_socket", "108"},
@@ -189,6 +195,26 @@ func TestDefaultsLeaveTheCallersValue(t *testing.T) {
 	set := Config{Timing: Timing{Settle: time.Second}, MemoryMargin: 1 << 30}.WithDefaults()
 	if set.Timing.Settle != time.Second || set.MemoryMargin != 1<<30 {
 		t.Errorf("defaults overwrote what was set: %+v", set)
+	}
+}
+
+func TestListen(t *testing.T) {
+	c := good()
+	if c.ListenAddr() != c.Addr || c.GossipListenAddr() != c.GossipAddr {
+		t.Errorf("listens on %s and %s", c.ListenAddr(), c.GossipListenAddr())
+	}
+	for _, hosts := range [][2]string{{"10.9.0.1:7400", ""}, {"", "10.9.0.1:7401"}, {"0.0.0.0:7400", "0.0.0.0:7401"}, {"[::]:7400", "[::]:7401"}, {"10.9.0.1:7400", "10.9.0.2:7400"}} {
+		c := good()
+		c.Listen, c.GossipListen = hosts[0], hosts[1]
+		if err := c.Validate(); err != nil {
+			t.Error(err)
+		}
+		if hosts[0] != "" && c.ListenAddr() != hosts[0] || hosts[1] != "" && c.GossipListenAddr() != hosts[1] {
+			t.Errorf("listens on %s and %s, want %v", c.ListenAddr(), c.GossipListenAddr(), hosts)
+		}
+		if c.Host() != "10.0.0.1" {
+			t.Errorf("host %s", c.Host())
+		}
 	}
 }
 

@@ -93,6 +93,16 @@ func (c *Config) checkAddresses(v *faults) {
 	if c.Addr != "" && c.Addr == c.GossipAddr {
 		v.add("gossip_addr", strconv.Quote(c.GossipAddr), "another port than addr's", "both listen on UDP, so the second one to start would find its port in use")
 	}
+	if c.Listen != "" {
+		checkListen(v, "listen", c.Listen)
+	}
+	if c.GossipListen != "" {
+		checkListen(v, "gossip_listen", c.GossipListen)
+	}
+	if (c.Listen != "" || c.GossipListen != "") && overlap(c.ListenAddr(), c.GossipListenAddr()) {
+		v.add("gossip_listen", strconv.Quote(c.GossipListenAddr()), "another port than "+strconv.Quote(c.ListenAddr())+", on which this node listens for the other nodes",
+			"both listen on UDP, so the second one to start would find its port in use")
+	}
 	if len(c.Seeds) > maxSeeds {
 		v.add("seeds", fmt.Sprintf("%d seeds", len(c.Seeds)), fmt.Sprintf("at most %d", maxSeeds), "every one is asked again and again after a partition")
 	}
@@ -187,7 +197,7 @@ func (t *Timing) check(v *faults) {
 		{"timing.start", t.Start, sec, day, "too short: a process that is slow to import or to build its model is killed over and over; too long: one that hangs there holds its rank's recovery up"},
 		{"timing.holder_grace", t.HolderGrace, sec, day, "too short: committed steps are given up or disk is read although a holder was about to answer; too long: a job without one waits"},
 		{"timing.resume_grace", t.ResumeGrace, 100 * ms, 10 * minute, "too short: jobs go on with fewer copies than asked for; too long: a slow mirror holds the job up"},
-		{"timing.daemon_grace", t.DaemonGrace, sec, 10 * minute, "too short: an upgrade of the daemon counts as a fault; too long: a host whose daemon never comes back holds plans up"},
+		{"timing.daemon_grace", t.DaemonGrace, sec, 10 * minute, "too short: an upgrade of the daemon moves its mirrors; too long: commits wait for a mirror whose daemon never comes back"},
 		{"timing.stall_alarm", t.StallAlarm, sec, day, "too short: alarms in every slow step; too long: nobody hears that nothing has been committed for hours"},
 		{"timing.hang_least", t.HangLeast, sec, day, "too short: a pause that nobody declared (a slow read, a swap) is taken for a hang; too long: a hang costs as much"},
 		{"timing.hang_first", t.HangFirst, t.HangLeast, day, "too short: compilation and the first batch are taken for a hang; too long: a rank that hangs at its start costs as much"},
@@ -215,8 +225,35 @@ func checkAddr(v *faults, field, addr, harm string) {
 	}
 }
 
-// splitAddr's errors say what is wanted.
+func checkListen(v *faults, field, addr string) {
+	if _, _, err := splitBind(addr); err != nil {
+		v.add(field, strconv.Quote(addr), err.Error(), "the daemon binds it, so it must be an address of this host, or the wildcard")
+	}
+}
+
+// overlap tells whether two addresses that are bound would contend for a port.
+func overlap(a, b string) bool {
+	hostA, portA, errA := splitBind(a)
+	hostB, portB, errB := splitBind(b)
+	return errA == nil && errB == nil && portA == portB && (hostA == hostB || wildcard(hostA) || wildcard(hostB))
+}
+
+func wildcard(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsUnspecified()
+}
+
+// splitAddr is for an address that is dialled. Its errors say what is wanted.
 func splitAddr(addr string) (host string, port uint16, err error) {
+	host, port, err = splitBind(addr)
+	if err == nil && wildcard(host) {
+		return "", 0, errors.New("an address that can be dialled, not the wildcard")
+	}
+	return host, port, err
+}
+
+// splitBind is for an address that is bound: the wildcard is one. Its errors say what is wanted.
+func splitBind(addr string) (host string, port uint16, err error) {
 	host, p, err := net.SplitHostPort(addr)
 	if err != nil || host == "" || strings.ContainsAny(host, " \t\r\n\x00/") {
 		return "", 0, errors.New("host:port, such as 10.0.0.1:7400")
@@ -224,9 +261,6 @@ func splitAddr(addr string) (host string, port uint16, err error) {
 	n, err := strconv.ParseUint(p, 10, 16)
 	if err != nil || n == 0 {
 		return "", 0, errors.New("host:port with a port from 1 to 65535")
-	}
-	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
-		return "", 0, errors.New("an address that can be dialled, not the wildcard")
 	}
 	return host, uint16(n), nil
 }

@@ -101,6 +101,59 @@ func TestImpuritiesAreSeen(t *testing.T) {
 	}
 }
 
+// TestPureNeedsNoRaceDetector: `make unit` tests the pure packages without it, so their tests start no goroutine either.
+func TestPureNeedsNoRaceDetector(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "/replicad/(" + strings.Join(pure, "|") + ")\n"; !strings.Contains(string(makefile), want) {
+		t.Errorf("the Makefile's PURE does not end with %q, as this list does", want)
+	}
+	for _, p := range packages(t) {
+		if !slices.Contains(pure, p.name()) {
+			continue
+		}
+		for _, name := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
+			src, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, at := range starts(t, name, src) {
+				t.Errorf("%s/%s starts a goroutine, and `make unit` looks for no races here", p.name(), at)
+			}
+		}
+	}
+}
+
+// starts lists where a file starts goroutines, or asks testing to.
+func starts(t *testing.T, name string, src []byte) (at []string) {
+	t.Helper()
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, name, src, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		_, statement := n.(*ast.GoStmt)
+		call, _ := n.(*ast.SelectorExpr)
+		if statement || call != nil && slices.Contains([]string{"Parallel", "RunParallel", "AfterFunc"}, call.Sel.Name) {
+			at = append(at, files.Position(n.Pos()).String())
+		}
+		return true
+	})
+	return at
+}
+
+// TestStartsSees shows that the check can fail.
+func TestStartsSees(t *testing.T) {
+	for body, want := range map[string]int{"go f()": 1, "func() { go f() }()": 1, "t.Parallel()": 1, "time.AfterFunc(1, f)": 1, "f(); f()": 0} {
+		if at := starts(t, "x.go", []byte("package x; func f() { "+body+" }")); len(at) != want {
+			t.Errorf("%s: found %v, want %d", body, at, want)
+		}
+	}
+}
+
 // TestPackageComments: every package says what it is for.
 func TestPackageComments(t *testing.T) {
 	for _, p := range packages(t) {

@@ -39,6 +39,7 @@ var commands = []struct {
 	{17, replica.ProveLost{}},
 	{18, replica.EndJob{}},
 	{19, replica.NewEra{}},
+	{20, replica.CommitRoots{}},
 }
 
 var (

@@ -48,6 +48,8 @@ const (
 	MRunHello   uint16 = 20
 	MRunExited  uint16 = 21
 	MRunRunning uint16 = 22 // body: RunExited with Status 0
+	// MUnloadable comes from a rank again.
+	MUnloadable uint16 = 23
 	// daemon -> rank
 	MWelcome  uint16 = 64
 	MRefused  uint16 = 65

@@ -14,6 +14,7 @@ const (
 	runMore             uint32 = 8  // on the wire alone: PrivateCapMB and Nondeterministic follow the lists
 	RunNameGroups       uint32 = 16 // the ranks name their replica groups: Groups is empty
 	runJoined           uint32 = 32 // on the wire alone: Joined follows all else
+	runLoneShift               = 16 // on the wire alone: LoneAhead is in the upper half
 )
 
 // MaxRunNondeterministic is how many groups a RunHello may name as non-deterministic.
@@ -29,6 +30,7 @@ type RunHello struct {
 	MinCopies, Cadence, Slots, ChunkBytes, DurableEvery, Flags uint32
 	Job, Token                                                 string // at most 63 bytes each
 	PrivateCapMB                                               uint32
+	LoneAhead                                                  uint16            // steps, as replica.Options has it
 	Nondeterministic                                           []replica.GroupID // at most MaxRunNondeterministic
 	Joined                                                     replica.JobID     // that it was accepted for by the daemon before; zero: none
 }
@@ -45,7 +47,7 @@ func (r RunHello) Append(dst []byte) []byte {
 		spare = 1
 	}
 	more := r.PrivateCapMB != 0 || len(r.Nondeterministic) > 0
-	r.Flags &^= runMore | runJoined
+	r.Flags = r.Flags&^(runMore|runJoined)&(1<<runLoneShift-1) | uint32(r.LoneAhead)<<runLoneShift
 	if more {
 		r.Flags |= runMore
 	}
@@ -80,6 +82,7 @@ func ParseRunHello(b []byte) (r RunHello, err error) {
 		return r, fmt.Errorf("run hello: body of %d bytes, want at least %d", len(b), runHelloBytes)
 	}
 	r = RunHello{ABI: le.Uint32(b), World: le.Uint32(b[4:]), Capacity: le.Uint32(b[8:]), MinCopies: le.Uint32(b[24:]), Cadence: le.Uint32(b[28:]), Slots: le.Uint32(b[32:]), ChunkBytes: le.Uint32(b[36:]), DurableEvery: le.Uint32(b[40:]), Flags: le.Uint32(b[44:])}
+	r.LoneAhead, r.Flags = uint16(r.Flags>>runLoneShift), r.Flags&(1<<runLoneShift-1)
 	spare, ranks, groups := le.Uint32(b[12:]), le.Uint32(b[16:]), le.Uint32(b[20:])
 	if r.World == 0 || r.World > MaxRunWorld || ranks > r.World || spare > 1 || groups != 0 && (groups != r.World || r.Flags&RunNameGroups != 0) {
 		return RunHello{}, fmt.Errorf("run hello: world of %d with %d preferred ranks, spare %d, groups %d: want a world of 1 to %d, no more ranks than that, spare 0 or 1, and no groups or one for each rank, none where the ranks name them", r.World, ranks, spare, groups, MaxRunWorld)
@@ -153,6 +156,10 @@ func (r *RunHello) parseMore(b []byte, at int) ([]byte, error) {
 	r.Flags &^= runMore
 	return b[:at], nil
 }
+
+// StatusFinal is the exit status by which a rank's program says that a new process would only end the same way (sysexits' EX_CONFIG):
+// its job ends, and is not to be requeued.
+const StatusFinal = 78
 
 // RunExited is the body of MRunExited.
 type RunExited struct {
