@@ -286,7 +286,7 @@ func newRank(t testing.TB, d *testDaemon) *testRank {
 	}
 	t.Cleanup(func() { _ = m.Free() })
 	r.rng = rng
-	r.regions = append(r.regions, libreplicad.Region{Name: "rng", DType: replica.U64, Kind: replica.Private, Data: m})
+	r.regions = append(r.regions, libreplicad.Region{Name: "rng", DType: replica.U64, Kind: replica.Private, Class: replica.Volatile, Data: m})
 	if r.Session, err = libreplicad.Open(t.Context(), libreplicad.Options{Socket: d.path, Job: "opticks", Rank: 2, World: 4}); err != nil {
 		t.Fatal(err)
 	}

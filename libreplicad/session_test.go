@@ -282,7 +282,7 @@ func TestRefusals(t *testing.T) {
 	d.refuse = "rank 2 is held by process 77: wait for it to exit"
 	d.mu.Unlock()
 	var e *libreplicad.Error
-	if err := r.Attach(t.Context()); !errors.Is(err, libreplicad.ErrRefused) || !errors.As(err, &e) || e.Text != "refused by the daemon: rank 2 is held by process 77: wait for it to exit" {
+	if err := r.Attach(t.Context()); !errors.Is(err, libreplicad.ErrRefused) || !errors.As(err, &e) || e.Text != "rank 2 is held by process 77: wait for it to exit" {
 		t.Fatalf("attach: %v", err)
 	}
 	must(t, r.Attach(t.Context())) // the same handle may try again
@@ -313,6 +313,8 @@ func TestRefusals(t *testing.T) {
 			{Name: "a", DType: replica.F32},
 			{Name: "a", DType: replica.F32, Shape: []uint64{3}, Data: m},
 			{Name: "a", DType: replica.F32, Kind: replica.Private, Class: replica.Frozen, Data: m},
+			{Name: "a", DType: replica.F32, Kind: replica.Private, Class: replica.Window, Data: m},
+			{Name: "a", DType: replica.F32, Class: replica.Window, Flags: replica.InWindow, Data: m},
 		} {
 			if err := s.Register(bad); !errors.Is(err, libreplicad.ErrInvalid) {
 				t.Errorf("registered %+v: %v", bad, err)

@@ -31,7 +31,7 @@ static rp_handle *start(fake *f, uint8_t *live, uint64_t window, uint64_t small)
 	rp_join_info info = {.struct_size = sizeof info};
 	rp_options o = {.struct_size = sizeof o, .world = 4, .socket_path = f->path, .job = "bench", .rank = 2, .timeout_ns = 20ll * second};
 	OK(rp_open(&o, &h, &failure));
-	rp_region r[] = {region("window", RP_REPLICATED, RP_WINDOW, live, window), region("private", RP_PRIVATE, RP_WINDOW, live, small), region("volatile", RP_REPLICATED, RP_VOLATILE, live, small)};
+	rp_region r[] = {region("window", RP_REPLICATED, RP_WINDOW, live, window), region("private", RP_PRIVATE, RP_VOLATILE, live, small), region("volatile", RP_REPLICATED, RP_VOLATILE, live, small)};
 	OK(rp_register(h, r, 3, &failure));
 	if (!f->geometry)
 		f->geometry = h;

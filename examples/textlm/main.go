@@ -36,6 +36,7 @@ type options struct {
 	world       int // of the baseline
 	pace        time.Duration
 	faultDir    string
+	positions   string
 	tune        func(*model.Config) // nil but in tests: another size
 }
 
@@ -51,7 +52,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.BoolVar(&o.baseline, "baseline", false, "train without replicad, all ranks in this process")
 	flags.IntVar(&o.world, "world", 4, "ranks of the baseline")
 	flags.DurationVar(&o.pace, "pace", 0, "shortest time from step to step: stands for a larger model")
+	flags.StringVar(&o.positions, "positions", "frozen", "how the table of positions is registered: frozen, as it is meant, or window, as in a model without frozen state")
 	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if o.positions != "frozen" && o.positions != "window" {
+		fmt.Fprintf(stderr, "textlm: --positions %q: want frozen or window\n", o.positions)
 		return 2
 	}
 	o.faultDir = os.Getenv("TEXTLM_FAULT_DIR")
@@ -82,6 +88,7 @@ func newModel(o options, rank, world int, alloc model.Alloc) (*model.Model, erro
 	corpus := data.Opticks()
 	cfg := model.Default()
 	cfg.Seed, cfg.Steps, cfg.Vocab, cfg.PadBytes = o.seed, o.steps, corpus.Vocab, o.stateMB<<20
+	cfg.Thawed = o.positions == "window"
 	cfg.Shards, cfg.Shard = o.shards, rank%o.shards
 	cfg.Replicas, cfg.Replica = world/o.shards, rank/o.shards
 	if o.tune != nil {

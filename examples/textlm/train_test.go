@@ -190,3 +190,24 @@ func (r *memory) save(step uint64, want func(model.Region) bool) {
 		}
 	}
 }
+
+// A table that counts as window state is no other training: chaos compares with runs of either kind.
+func TestPositionsAsWindowStateChangeNothing(t *testing.T) {
+	o := options{steps: 5, seed: 3, shards: 2, world: 4, tune: small, positions: "frozen"}
+	want := digests(t, o)
+	o.positions = "window"
+	if got := digests(t, o); !slices.Equal(got, want) {
+		t.Errorf("%v, with a frozen table %v", got, want)
+	}
+	m, err := newModel(o, 0, 4, model.Heap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(m.Regions, func(r model.Region) bool { return r.Class == model.Frozen }) {
+		t.Error("a region is frozen")
+	}
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"--positions", "both"}, &out, &out); code != 2 || !bytes.Contains(out.Bytes(), []byte(`"both"`)) {
+		t.Errorf("code %d: %s", code, out.String())
+	}
+}

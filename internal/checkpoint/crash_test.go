@@ -146,7 +146,11 @@ func openUnsynced(t *testing.T, dir string) *Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { root.Close() })
-	return &Store{dir: dir, root: root, disk: newCrashDisk(rooted{root}, 1<<30, nil), reading: make(map[string]int)}
+	info, err := root.Stat(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Store{dir: dir, tree: &tree{dir: dir, root: root, disk: newCrashDisk(rooted{root}, 1<<30, nil), info: info}, reading: make(map[string]int)}
 }
 
 // TestCrashAtEveryStep lets the writer of a second generation die at each step, with and without what a power cut takes.
@@ -164,15 +168,15 @@ func TestCrashAtEveryStep(t *testing.T) {
 			if err := writeGeneration(t.Context(), s, g, first); err != nil {
 				t.Fatal(err)
 			}
-			crash := newCrashDisk(rooted{s.root}, steps, errCrash)
-			s.disk = crash
+			crash := newCrashDisk(rooted{s.tree.root}, steps, errCrash)
+			s.tree.disk = crash
 			err := writeGeneration(t.Context(), s, g, second)
 			finished = err == nil
 			if err != nil && !errors.Is(err, errCrash) {
 				t.Fatal(err)
 			}
 			if cut {
-				crash.powerCut(t, s.root)
+				crash.powerCut(t, s.tree.root)
 			}
 			again := openUnsynced(t, s.dir)
 			found, _ := find(t, again, job)
@@ -215,7 +219,7 @@ func TestCrashWhilePruning(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.disk = newCrashDisk(rooted{s.root}, steps, errCrash)
+		s.tree.disk = newCrashDisk(rooted{s.tree.root}, steps, errCrash)
 		finished = s.Prune(jobName, job, 1) == nil
 		again := openUnsynced(t, s.dir)
 		found, _ := find(t, again, job)
@@ -257,8 +261,8 @@ func TestDiskFull(t *testing.T) {
 		if err := writeGeneration(t.Context(), s, g, replica.Generation{Epoch: 1, Step: 2}); err != nil {
 			t.Fatal(err)
 		}
-		full := &fullDisk{newCrashDisk(rooted{s.root}, steps, syscall.ENOSPC)}
-		s.disk = full
+		full := &fullDisk{newCrashDisk(rooted{s.tree.root}, steps, syscall.ENOSPC)}
+		s.tree.disk = full
 		err := writeGeneration(t.Context(), s, g, replica.Generation{Epoch: 1, Step: 4})
 		if finished = err == nil; finished {
 			break
@@ -292,7 +296,7 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
-	readOnly := &Store{dir: dir}
+	readOnly := &tree{dir: dir}
 	if err := readOnly.explain(&fs.PathError{Op: "open", Path: "x", Err: syscall.EROFS}); !strings.Contains(err.Error(), "writable") {
 		t.Error(err)
 	}

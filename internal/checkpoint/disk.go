@@ -55,30 +55,30 @@ func (r rooted) syncDir(name string) error {
 }
 
 // explain adds the remedy to what a disk says.
-func (s *Store) explain(err error) error {
+func (t *tree) explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("%w: free space in %s, or write durable generations less often", err, s.dir)
+		return fmt.Errorf("%w: free space in %s, or write durable generations less often", err, t.dir)
 	case errors.Is(err, errMissing): // its writer reported it as fsynced
-		return fmt.Errorf("%w in %s: durable_dir must be one file system that all nodes mount, here its writer's is another", err, s.dir)
+		return fmt.Errorf("%w in %s: durable_dir must be one file system that all nodes mount, here its writer's is another", err, t.dir)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return fmt.Errorf("%w: make %s writable for this user", err, s.dir)
+		return fmt.Errorf("%w: make %s writable for this user", err, t.dir)
 	}
 	return err
 }
 
 // makeDirs makes a directory and what is missing above it. Each is synced into its parent, also one that was there: its
 // maker may have died before that.
-func (s *Store) makeDirs(name string) error {
+func (t *tree) makeDirs(name string) error {
 	parts := strings.Split(name, "/")
 	for i := range parts {
 		dir := path.Join(parts[:i+1]...)
-		if err := s.disk.mkdir(dir); err != nil {
+		if err := t.disk.mkdir(dir); err != nil {
 			return err
 		}
-		if err := s.disk.syncDir(path.Dir(dir)); err != nil {
+		if err := t.disk.syncDir(path.Dir(dir)); err != nil {
 			return err
 		}
 	}
@@ -86,11 +86,11 @@ func (s *Store) makeDirs(name string) error {
 }
 
 // writeFile makes name from what write writes: temporary name, sync, then place puts it there, then the directory is synced.
-func (s *Store) writeFile(name string, place func(from, to string) error, write func(io.Writer) error) (err error) {
+func (t *tree) writeFile(name string, place func(from, to string) error, write func(io.Writer) error) (err error) {
 	dir, base := path.Split(name)
 	dir = path.Clean(dir)
-	temp := path.Join(dir, tempPrefix+base+"-"+s.tag())
-	f, err := s.disk.create(temp)
+	temp := path.Join(dir, tempPrefix+base+"-"+t.tag())
+	f, err := t.disk.create(temp)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (s *Store) writeFile(name string, place func(from, to string) error, write 
 			err = errors.Join(err, f.Close())
 		}
 		if err != nil {
-			_ = s.disk.remove(temp) // Prune removes it otherwise
+			_ = t.disk.remove(temp) // Prune removes it otherwise
 		}
 	}()
 	if err := write(f); err != nil {
@@ -116,20 +116,20 @@ func (s *Store) writeFile(name string, place func(from, to string) error, write 
 	if err := place(temp, name); err != nil {
 		return err
 	}
-	return s.disk.syncDir(dir)
+	return t.disk.syncDir(dir)
 }
 
 // linkOnce places a file where none may be.
-func (s *Store) linkOnce(from, to string) error {
-	if err := s.disk.link(from, to); err != nil {
+func (t *tree) linkOnce(from, to string) error {
+	if err := t.disk.link(from, to); err != nil {
 		return err
 	}
-	return s.disk.remove(from)
+	return t.disk.remove(from)
 }
 
 // readFile reads a small file whole; a longer one than most is refused before it is read.
-func (s *Store) readFile(name string, most int64) ([]byte, error) {
-	f, err := s.root.Open(name)
+func (t *tree) readFile(name string, most int64) ([]byte, error) {
+	f, err := t.root.Open(name)
 	if err != nil {
 		return nil, err
 	}

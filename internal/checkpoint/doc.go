@@ -11,6 +11,9 @@
 // returns is complete. What bits rot later is found when a chunk is read: each is checked against its digest, and the
 // digests against the root that the marker and the replicated log name.
 //
+// The directory is held by descriptor, and what its path names is compared before anything counts as written: a directory that
+// was moved away or unmounted is written no more. A good one that lies in its place is opened, and a write fails to say so.
+//
 // A Store may be used by several goroutines; it starts none. All access is under os.Root, and names come from
 // replica.CheckName and numbers, so nothing in a job's name or in a file can lead outside the directory. The package imports
 // replica, wire and xxh3; it must not import transfer, shm or anything of the network.

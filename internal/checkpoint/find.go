@@ -59,17 +59,25 @@ func (s *Store) Find(jobName string, job replica.JobID) (found []Found, skipped 
 	if err := replica.CheckName(jobName); err != nil {
 		return nil, nil, err
 	}
+	t, err := s.at()
+	if err != nil {
+		return nil, nil, fmt.Errorf("find durable generations of job %s: %w", jobName, err)
+	}
+	return t.find(jobName, job)
+}
+
+func (t *tree) find(jobName string, job replica.JobID) (found []Found, skipped []Skipped, err error) {
 	jobs := []replica.JobID{job}
 	if job == (replica.JobID{}) {
-		if jobs, skipped, err = s.jobs(jobName); err != nil {
-			return nil, nil, fmt.Errorf("find durable generations of job %s in %s: %w", jobName, s.dir, err)
+		if jobs, skipped, err = t.jobs(jobName); err != nil {
+			return nil, nil, fmt.Errorf("find durable generations of job %s in %s: %w", jobName, t.dir, err)
 		}
 	}
 	var lists [][]Found
 	for _, job := range jobs {
-		list, skip, err := s.findJob(jobName, job)
+		list, skip, err := t.findJob(jobName, job)
 		if err != nil {
-			return nil, nil, fmt.Errorf("find durable generations of job %s in %s: %w", jobName, s.dir, err)
+			return nil, nil, fmt.Errorf("find durable generations of job %s in %s: %w", jobName, t.dir, err)
 		}
 		skipped = append(skipped, skip...)
 		if len(list) > 0 {
@@ -90,8 +98,8 @@ func newest(list []Found) (t time.Time) {
 }
 
 // jobs lists the jobs that had a name.
-func (s *Store) jobs(jobName string) (jobs []replica.JobID, skipped []Skipped, err error) {
-	entries, err := s.readDir(jobName)
+func (t *tree) jobs(jobName string) (jobs []replica.JobID, skipped []Skipped, err error) {
+	entries, err := t.readDir(jobName)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
 	}
@@ -110,12 +118,12 @@ func (s *Store) jobs(jobName string) (jobs []replica.JobID, skipped []Skipped, e
 }
 
 // findJob lists one job's generations, newest position first.
-func (s *Store) findJob(jobName string, job replica.JobID) (found []Found, skipped []Skipped, err error) {
+func (t *tree) findJob(jobName string, job replica.JobID) (found []Found, skipped []Skipped, err error) {
 	dir, err := jobDir(jobName, job)
 	if err != nil {
 		return nil, nil, err
 	}
-	entries, err := s.readDir(dir)
+	entries, err := t.readDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
 	}
@@ -131,17 +139,17 @@ func (s *Store) findJob(jobName string, job replica.JobID) (found []Found, skipp
 			skipped = append(skipped, Skipped{where, "not the directory of a generation", Stray})
 			continue
 		}
-		m, err := s.readMarker(jobName, job, e.Name())
+		m, err := t.readMarker(jobName, job, e.Name())
 		var cluster replica.ClusterID
 		if err == nil {
-			cluster, err = s.complete(dir, m)
+			cluster, err = t.complete(dir, m)
 		}
 		if err != nil {
 			skipped = append(skipped, Skipped{where, err.Error(), SkipKindOf(err)})
 			continue
 		}
 		f := Found{Marker: *m, Path: where, Cluster: cluster}
-		if st, err := s.root.Stat(path.Join(where, markerName)); err == nil {
+		if st, err := t.root.Stat(path.Join(where, markerName)); err == nil {
 			f.Written = st.ModTime()
 		}
 		found = append(found, f)

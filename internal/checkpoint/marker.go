@@ -89,9 +89,9 @@ func (m *Marker) check() error {
 
 // complete tells whether every file that the marker lists is there with its length and a manifest that hashes to its root, all
 // of one cluster, which it returns.
-func (s *Store) complete(dir string, m *Marker) (cluster replica.ClusterID, err error) {
+func (t *tree) complete(dir string, m *Marker) (cluster replica.ClusterID, err error) {
 	for i, info := range m.Shards {
-		st, err := s.root.Stat(path.Join(dir, info.File))
+		st, err := t.root.Stat(path.Join(dir, info.File))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return cluster, fmt.Errorf("shard %s %w", info.File, errMissing)
@@ -100,7 +100,7 @@ func (s *Store) complete(dir string, m *Marker) (cluster replica.ClusterID, err 
 		case !st.Mode().IsRegular() || uint64(st.Size()) != info.Bytes:
 			return cluster, fmt.Errorf("shard %s has %d bytes, the marker says %d", info.File, st.Size(), info.Bytes)
 		}
-		rec, err := s.readSide(dir, info)
+		rec, err := t.readSide(dir, info)
 		if err != nil {
 			return cluster, fmt.Errorf("manifest of shard %s: %w", info.File, err)
 		}
@@ -131,43 +131,48 @@ func (m *Marker) hasFrozen(root replica.Digest) bool {
 // WriteMarker commits a generation whose shards are all written. It is the last step; a generation gets one marker, once:
 // writing the same again is no error, another is ErrCommitted.
 func (s *Store) WriteMarker(ctx context.Context, m Marker) error {
-	m.Version, m.Shards = recordVersion, flatten(m.Shards)
-	fail := func(err error) error {
-		return fmt.Errorf("commit marker of job %s, generation %v: %w", m.JobName, m.Generation, s.explain(err))
+	t, err := s.toWrite()
+	if err == nil {
+		err = s.finish(t, t.writeMarker(ctx, m))
 	}
+	if err != nil {
+		return fmt.Errorf("commit marker of job %s, generation %v: %w", m.JobName, m.Generation, err)
+	}
+	return nil
+}
+
+func (t *tree) writeMarker(ctx context.Context, m Marker) error {
+	m.Version, m.Shards = recordVersion, flatten(m.Shards)
 	if err := m.check(); err != nil {
-		return fail(err)
+		return err
 	}
 	dir, err := jobDir(m.JobName, m.Job)
 	if err != nil {
-		return fail(err)
+		return err
 	}
-	if _, err := s.complete(dir, &m); err != nil {
-		return fail(err)
+	if _, err := t.complete(dir, &m); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return fail(context.Cause(ctx))
+		return context.Cause(ctx)
 	}
 	frame, err := wire.Append(nil, kindMarker, &m)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	name := path.Join(dir, generationDir(m.Generation), markerName)
-	err = s.writeFile(name, s.linkOnce, func(w io.Writer) error {
+	err = t.writeFile(name, t.linkOnce, func(w io.Writer) error {
 		_, err := w.Write(frame)
 		return err
 	})
 	if errors.Is(err, fs.ErrExist) {
-		there, rerr := s.readFile(name, maxMarker)
+		there, rerr := t.readFile(name, maxMarker)
 		if rerr == nil && bytes.Equal(there, frame) {
 			return nil
 		}
-		return fail(fmt.Errorf("%s %w", name, ErrCommitted))
+		return fmt.Errorf("%s %w", name, ErrCommitted)
 	}
-	if err != nil {
-		return fail(err)
-	}
-	return nil
+	return err
 }
 
 var errMissing = errors.New("is missing")
@@ -175,8 +180,8 @@ var errMissing = errors.New("is missing")
 var errUnfinished = errors.New("no commit marker: it was never finished")
 
 // readMarker reads the marker of a generation's directory and checks that it belongs there.
-func (s *Store) readMarker(jobName string, job replica.JobID, gen string) (*Marker, error) {
-	b, err := s.readFile(path.Join(jobName, job.String(), gen, markerName), maxMarker)
+func (t *tree) readMarker(jobName string, job replica.JobID, gen string) (*Marker, error) {
+	b, err := t.readFile(path.Join(jobName, job.String(), gen, markerName), maxMarker)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, errUnfinished
 	}

@@ -19,9 +19,17 @@ func (s *Store) Prune(jobName string, job replica.JobID, keep int) error {
 	if keep < 1 {
 		return fmt.Errorf("prune durable generations of job %s: keep %d, want at least 1: the newest is the last resort", jobName, keep)
 	}
-	found, skipped, err := s.Find(jobName, job)
-	if err != nil {
+	if err := replica.CheckName(jobName); err != nil {
 		return err
+	}
+	t, err := s.at() // what lies in a former directory is no reason to remove anything from this one
+	var found []Found
+	var skipped []Skipped
+	if err == nil {
+		found, skipped, err = t.find(jobName, job)
+	}
+	if err != nil {
+		return fmt.Errorf("prune durable generations of job %s: %w", jobName, err)
 	}
 	if len(found) == 0 || job == (replica.JobID{}) {
 		return nil
@@ -29,19 +37,19 @@ func (s *Store) Prune(jobName string, job replica.JobID, keep int) error {
 	var errs []error
 	for i, f := range found {
 		if i < keep || s.isRead(f.Path) {
-			s.removeTemps(f.Path, "")
+			t.removeTemps(f.Path, "")
 			continue
 		}
-		errs = append(errs, s.removeGeneration(f.Path))
+		errs = append(errs, t.removeGeneration(f.Path))
 	}
 	for _, sk := range skipped {
 		if g, ok := parseGeneration(path.Base(sk.Path)); ok && g.Compare(found[0].Generation) < 0 && !s.isRead(sk.Path) {
-			errs = append(errs, s.removeGeneration(sk.Path))
+			errs = append(errs, t.removeGeneration(sk.Path))
 		}
 	}
-	errs = append(errs, s.removeFrozen(path.Dir(found[0].Path)))
+	errs = append(errs, t.removeFrozen(path.Dir(found[0].Path)))
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("prune durable generations of job %s: %w", jobName, s.explain(err))
+		return fmt.Errorf("prune durable generations of job %s: %w", jobName, t.explain(err))
 	}
 	return nil
 }
@@ -53,38 +61,38 @@ func (s *Store) isRead(path string) bool {
 }
 
 // removeGeneration removes the marker first, and for good, so that what is half removed is never found.
-func (s *Store) removeGeneration(dir string) error {
-	if err := s.disk.remove(path.Join(dir, markerName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (t *tree) removeGeneration(dir string) error {
+	if err := t.disk.remove(path.Join(dir, markerName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := s.disk.syncDir(dir); err != nil {
+	if err := t.disk.syncDir(dir); err != nil {
 		return err
 	}
-	entries, err := s.readDir(dir)
+	entries, err := t.readDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if err := s.disk.remove(path.Join(dir, e.Name())); err != nil {
+		if err := t.disk.remove(path.Join(dir, e.Name())); err != nil {
 			return err
 		}
 	}
-	if err := s.disk.remove(dir); err != nil {
+	if err := t.disk.remove(dir); err != nil {
 		return err
 	}
-	return s.disk.syncDir(path.Dir(dir))
+	return t.disk.syncDir(path.Dir(dir))
 }
 
 // removeFrozen removes frozen parts that no manifest in the job's directory names.
-func (s *Store) removeFrozen(dir string) error {
-	frozen, err := s.readDir(path.Join(dir, frozenDir))
+func (t *tree) removeFrozen(dir string) error {
+	frozen, err := t.readDir(path.Join(dir, frozenDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	needed, err := s.frozenRoots(dir)
+	needed, err := t.frozenRoots(dir)
 	if err != nil {
 		return err
 	}
@@ -92,7 +100,7 @@ func (s *Store) removeFrozen(dir string) error {
 		root := strings.TrimSuffix(strings.TrimSuffix(e.Name(), shardExt), sideExt)
 		root = root[strings.LastIndexByte(root, '-')+1:] // of group-<index>-<root>
 		if !slices.Contains(needed, root) {
-			if err := s.disk.remove(path.Join(dir, frozenDir, e.Name())); err != nil {
+			if err := t.disk.remove(path.Join(dir, frozenDir, e.Name())); err != nil {
 				return err
 			}
 		}
@@ -101,8 +109,8 @@ func (s *Store) removeFrozen(dir string) error {
 }
 
 // frozenRoots lists the frozen roots that a job's manifests name, finished generations or not.
-func (s *Store) frozenRoots(dir string) (roots []string, err error) {
-	generations, err := s.readDir(dir)
+func (t *tree) frozenRoots(dir string) (roots []string, err error) {
+	generations, err := t.readDir(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +118,7 @@ func (s *Store) frozenRoots(dir string) (roots []string, err error) {
 		if _, ok := parseGeneration(g.Name()); !ok {
 			continue
 		}
-		entries, err := s.readDir(path.Join(dir, g.Name()))
+		entries, err := t.readDir(path.Join(dir, g.Name()))
 		if err != nil {
 			return nil, err
 		}
@@ -118,7 +126,7 @@ func (s *Store) frozenRoots(dir string) (roots []string, err error) {
 			if !strings.HasSuffix(e.Name(), sideExt) || strings.HasPrefix(e.Name(), tempPrefix) {
 				continue
 			}
-			root, err := s.frozenRootOf(path.Join(dir, g.Name(), e.Name()))
+			root, err := t.frozenRootOf(path.Join(dir, g.Name(), e.Name()))
 			if err != nil {
 				return nil, err // better to keep all than to remove what this one may need
 			}
@@ -128,8 +136,8 @@ func (s *Store) frozenRoots(dir string) (roots []string, err error) {
 	return roots, nil
 }
 
-func (s *Store) frozenRootOf(name string) (string, error) {
-	b, err := s.readFile(name, maxManifest)
+func (t *tree) frozenRootOf(name string) (string, error) {
+	b, err := t.readFile(name, maxManifest)
 	if err != nil {
 		return "", err
 	}

@@ -37,7 +37,7 @@ type shard struct {
 func (s *Store) OpenShard(f Found, part replica.Part) (ShardReader, error) {
 	sh, err := s.openShard(f, part)
 	if err != nil {
-		return nil, fmt.Errorf("open shard %v of durable generation %v: %w", part, f.Generation, s.explain(err))
+		return nil, fmt.Errorf("open shard %v of durable generation %v: %w", part, f.Generation, err)
 	}
 	return sh, nil
 }
@@ -51,13 +51,18 @@ func (s *Store) openShard(f Found, part replica.Part) (_ *shard, err error) {
 	if !ok {
 		return nil, errors.New("the marker does not list it")
 	}
+	t, err := s.at()
+	if err != nil {
+		return nil, err
+	}
 	s.hold(f.Path, 1)
 	defer func() {
 		if err != nil {
 			s.hold(f.Path, -1)
+			err = t.explain(err)
 		}
 	}()
-	rec, err := s.readSide(dir, info)
+	rec, err := t.readSide(dir, info)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +71,7 @@ func (s *Store) openShard(f Found, part replica.Part) (_ *shard, err error) {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	name := path.Join(dir, info.File)
-	file, err := s.root.Open(name)
+	file, err := t.root.Open(name)
 	if err != nil {
 		return nil, err
 	}

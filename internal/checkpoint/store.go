@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path"
 	"strings"
 	"sync"
@@ -37,13 +36,13 @@ var (
 	ErrCommitted = errors.New("already has another commit marker")
 )
 
-// Store is one durable directory. mu guards reading.
+// Store is one durable directory. mu guards what stands below it.
 type Store struct {
-	dir  string
-	root *os.Root
-	disk disk
+	dir string
 
 	mu      sync.Mutex
+	tree    *tree          // the directory as it was last opened
+	moved   error          // why that was not the first time, until a write has failed with it
 	reading map[string]int // generation directories with open shards
 }
 
@@ -78,34 +77,25 @@ const recordVersion = 1
 
 // Open opens a durable directory, which must exist and be writable.
 func Open(dir string) (*Store, error) {
-	root, err := os.OpenRoot(dir)
+	t, err := openTree(dir)
 	if err != nil {
-		return nil, fmt.Errorf("durable directory: %w: make the directory, or set durable_dir to one that every node shares", err)
+		return nil, err
 	}
-	s := &Store{dir: dir, root: root, disk: rooted{root}, reading: make(map[string]int)}
-	probe := tempPrefix + "probe-" + s.tag()
-	err = func() error {
-		f, err := s.disk.create(probe)
-		if err != nil {
-			return err
-		}
-		_, werr := f.Write([]byte("writable"))
-		return errors.Join(werr, f.Sync(), f.Close(), s.disk.remove(probe))
-	}()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("durable directory %s: %w", dir, s.explain(err)), root.Close())
-	}
-	return s, nil
+	return &Store{dir: dir, tree: t, reading: make(map[string]int)}, nil
 }
 
 // Dir is the directory, as it was given to Open.
 func (s *Store) Dir() string { return s.dir }
 
 // Close closes the directory. Open shards stay readable.
-func (s *Store) Close() error { return s.root.Close() }
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tree.root.Close()
+}
 
 // tag tells one writer's temporary files from another's.
-func (s *Store) tag() string { return strings.ToLower(rand.Text()[:12]) }
+func (t *tree) tag() string { return strings.ToLower(rand.Text()[:12]) }
 
 func jobDir(jobName string, job replica.JobID) (string, error) {
 	if err := replica.CheckName(jobName); err != nil {
@@ -147,15 +137,20 @@ func (s *Store) WriteShard(ctx context.Context, jobName string, m replica.Manife
 		}
 		along = &info
 	}
-	info, err := s.writeShard(ctx, jobName, &m, regions, read)
+	var info ShardInfo
+	t, err := s.toWrite()
+	if err == nil {
+		info, err = t.writeShard(ctx, jobName, &m, regions, read)
+		err = s.finish(t, err)
+	}
 	if err != nil {
-		return ShardInfo{}, fmt.Errorf("write shard %v %v of job %s: %w", m.Part, m.Generation, jobName, s.explain(err))
+		return ShardInfo{}, fmt.Errorf("write shard %v %v of job %s: %w", m.Part, m.Generation, jobName, err)
 	}
 	info.Frozen = along
 	return info, nil
 }
 
-func (s *Store) writeShard(ctx context.Context, jobName string, m *replica.Manifest, regions []replica.Region, read func(int, []byte) ([]byte, error)) (ShardInfo, error) {
+func (t *tree) writeShard(ctx context.Context, jobName string, m *replica.Manifest, regions []replica.Region, read func(int, []byte) ([]byte, error)) (ShardInfo, error) {
 	dir, err := jobDir(jobName, m.Job)
 	if err != nil {
 		return ShardInfo{}, err
@@ -173,22 +168,22 @@ func (s *Store) writeShard(ctx context.Context, jobName string, m *replica.Manif
 	name := shardName(m)
 	info := ShardInfo{Part: m.Part, File: name + shardExt, Root: m.Root}
 	if m.Part.Kind == replica.FrozenPart {
-		if rec, err := s.readSide(dir, info); err == nil && s.hasSize(path.Join(dir, info.File), rec.Bytes) {
+		if rec, err := t.readSide(dir, info); err == nil && t.hasSize(path.Join(dir, info.File), rec.Bytes) {
 			info.Bytes, info.Digest = rec.Bytes, rec.Digest
 			return info, nil
 		}
 	}
 	full := path.Join(dir, name)
-	if err := s.makeDirs(path.Dir(full)); err != nil {
+	if err := t.makeDirs(path.Dir(full)); err != nil {
 		return ShardInfo{}, err
 	}
-	s.removeTemps(path.Dir(full), path.Base(full)+".")
+	t.removeTemps(path.Dir(full), path.Base(full)+".")
 	head, err := appendHeader(metadata(m), l.tensors)
 	if err != nil {
 		return ShardInfo{}, err
 	}
 	info.Bytes = uint64(len(head)) + l.size()
-	err = s.writeFile(full+shardExt, s.disk.rename, func(w io.Writer) error {
+	err = t.writeFile(full+shardExt, t.disk.rename, func(w io.Writer) error {
 		h := xxh3.New()
 		if err := writeTensors(ctx, io.MultiWriter(w, h), head, m, l, read); err != nil {
 			return err
@@ -200,7 +195,7 @@ func (s *Store) writeShard(ctx context.Context, jobName string, m *replica.Manif
 		return ShardInfo{}, err
 	}
 	rec := sideRecord{recordVersion, *m, regions, info.Bytes, info.Digest}
-	return info, s.writeFile(full+sideExt, s.disk.rename, func(w io.Writer) error { return wire.Write(w, kindManifest, &rec) })
+	return info, t.writeFile(full+sideExt, t.disk.rename, func(w io.Writer) error { return wire.Write(w, kindManifest, &rec) })
 }
 
 // metadata names the part; nothing in it depends on who produced it, so that equal parts make equal files.
@@ -259,9 +254,9 @@ func checkGap(at uint64, b []byte) error {
 }
 
 // readSide reads and checks the manifest beside a shard: it must hash to the root that info names.
-func (s *Store) readSide(dir string, info ShardInfo) (*sideRecord, error) {
+func (t *tree) readSide(dir string, info ShardInfo) (*sideRecord, error) {
 	name := path.Join(dir, strings.TrimSuffix(info.File, shardExt)+sideExt)
-	b, err := s.readFile(name, maxManifest)
+	b, err := t.readFile(name, maxManifest)
 	if err != nil {
 		return nil, err
 	}
@@ -294,27 +289,27 @@ func parseSide(frame []byte) (*sideRecord, error) {
 	return &rec, nil
 }
 
-func (s *Store) hasSize(name string, n uint64) bool {
-	st, err := s.root.Stat(name)
+func (t *tree) hasSize(name string, n uint64) bool {
+	st, err := t.root.Stat(name)
 	return err == nil && st.Mode().IsRegular() && uint64(st.Size()) == n
 }
 
 // removeTemps removes leftovers of writers that died: temporary files in dir whose name goes on with base.
-func (s *Store) removeTemps(dir, base string) {
-	entries, err := s.readDir(dir)
+func (t *tree) removeTemps(dir, base string) {
+	entries, err := t.readDir(dir)
 	if err != nil {
 		return
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), tempPrefix+base) {
-			_ = s.disk.remove(path.Join(dir, e.Name())) // a leftover costs space, not correctness
+			_ = t.disk.remove(path.Join(dir, e.Name())) // a leftover costs space, not correctness
 		}
 	}
 }
 
 // readDir lists a directory, capped.
-func (s *Store) readDir(name string) ([]fs.DirEntry, error) {
-	d, err := s.root.Open(name)
+func (t *tree) readDir(name string) ([]fs.DirEntry, error) {
+	d, err := t.root.Open(name)
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 	}
 	for path, verb := range map[string]operatorVerb{"lost": verbLost, "drain": verbDrain, "clear": verbClear} {
 		operator("POST /node/{name}/"+path, func(r *http.Request) operatorRequest {
-			return operatorRequest{Verb: verb, Node: replica.NodeName(r.PathValue("name")), Why: r.FormValue("why")}
+			return operatorRequest{Verb: verb, Node: replica.NodeName(r.PathValue("name")), Why: r.FormValue("why"), Degrade: r.FormValue("degrade") != ""}
 		})
 	}
 	operator("POST /job/{name}/end", func(r *http.Request) operatorRequest {
@@ -160,15 +160,17 @@ func (l *leader) status() []JobStatus {
 	out := []JobStatus{}
 	for _, led := range l.jobs {
 		s := jobStatus(led.job, led.reports)
-		s.DurableError = led.durableError
+		s.Durable, s.DurableError = led.durableNow(), led.durableError
 		if led.job.Phase == replica.Open {
-			s.Waiting = led.committer.Waiting()
+			s.Waiting, s.Uncommitted = l.waitsFor(led), uncommitted(led)
+			s.AtRisk = risky(led.job, s.Uncommitted)
 		}
 		if led.job.Phase != replica.Open && led.job.Phase != replica.Ended {
 			for code, text := range led.notes {
 				s.Waiting = append(s.Waiting, code+": "+text)
 			}
 			slices.Sort(s.Waiting)
+			s.Waiting = append(s.Waiting, led.recovery.Awaited(l.now())...)
 		}
 		s.Parts, s.Offers = partsStatus(led.job, l.view.Nodes), offersStatus(led.reports)
 		out = append(out, s)
@@ -179,6 +181,9 @@ func (l *leader) status() []JobStatus {
 func jobStatus(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {
 	s := JobStatus{Name: job.Name, ID: job.ID, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
 		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined, Naming: job.Naming != nil}
+	if p := job.Plan; p != nil && p.Unvouched && job.Position.Step <= p.Generation.Step {
+		s.Unvouched = p.Reason
+	}
 	for _, d := range job.Disputed {
 		s.Disputes = append(s.Disputes, DisputeStatus{Group: d.Group, Step: d.Generation.Step, Generation: d.Generation, Majority: d.Majority(), Suspects: d.Suspects, Votes: d.Votes})
 	}

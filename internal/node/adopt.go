@@ -307,8 +307,8 @@ func (m *member) adoptRank(lj *localJob, ref *arenaRef) *localRank {
 	lj.ranks[rank] = lr
 	ref.RaiseFence(lj.fenced)
 	ref.SetCommitted(lj.job.Position) // it may have moved while no daemon was here to say so
-	if good := ref.Good(); lj.job.Plan != nil && good.Epoch() == lj.job.Plan.Epoch {
-		lr.loaded = good.Epoch() // a rank sets good to {p, T} when it has loaded
+	if good := ref.Good(); good.Epoch() < lj.job.Epoch || lj.job.Phase == replica.Open || lj.job.Phase == replica.Closed {
+		lr.loaded = good.Epoch() // in the epoch that is planned it says so again; good may be of the initial state there, or of one that is rejected
 	}
 	return lr
 }

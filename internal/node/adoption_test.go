@@ -371,6 +371,13 @@ func TestOrphanIsHeard(t *testing.T) {
 				ev := only[evidence](said)
 				return len(ev) == 1 && ev[0].Fault.Kind == replica.Exception && ev[0].Fault.Detail == "a NaN" && ev[0].Fault.Incarnation == 4
 			}},
+		"unloadable": {planned(), func(p *session.Peer) []session.Event {
+			return []session.Event{session.Unloadable{Peer: p, Header: head, Text: "frozen area: its root is not the plan's"}}
+		},
+			func(d *desk, lr *localRank, said []any) bool {
+				ev := only[evidence](said)
+				return len(ev) == 1 && ev[0].Fault.Kind == replica.BadDigest && ev[0].Fault.Detail == "load: frozen area: its root is not the plan's" && ev[0].Fault.Incarnation == 4
+			}},
 		"reject": {planned(), func(p *session.Peer) []session.Event {
 			return []session.Event{session.Reject{Peer: p, Header: head, Text: "bad"}}
 		},
@@ -457,4 +464,62 @@ func TestOrphanWaitsAndIsTold(t *testing.T) {
 		t.Errorf("a rank of no job reads %+v, want to be stopped", o)
 	}
 	d.put(newJob())
+}
+
+// The daemon dies after it has named a process the owner of its predecessor's arena, and before that process got it. The process says hello
+// again: it is given the arena, with nobody's words in it.
+func TestArenaIsHandedOutByTheNextDaemon(t *testing.T) {
+	d := newDesk(t)
+	job := changed(closed(newJob()), func(j *replica.Job) { j.Ranks[0].Incarnation, j.NextIncarnation = 6, 6 })
+	lj := d.put(job)
+	old := d.attach(lj, 0)
+	old.incarnation = 4
+	old.arena.SetOwner(4, 0, 0)
+	d.write(old.arena, atHolder, 4)
+	d.live(old, 3, 6, replica.Idle)
+	d.both(old.arena, 0, gen(3, 5))
+	gone := d.process()
+	gone.in.Close()
+	gone.cmd.Wait() //nolint:errcheck // it ended with its input
+	old.pid, old.start, old.alive = gone.pid, gone.start, false
+	old.arena.owner = owner{gone.pid, gone.start, true}
+	p, r := d.session(0)
+	h := wire.Hello{ABI: wire.RankABI, Rank: 0, World: 2, Group: 0, Nonce: 77, Job: job.Name}
+	a := &attaching{peer: p, hello: h, welcomed: true, attach: 2, granted: 6, geometry: old.arena.Geometry()}
+	d.attaching[p.ID()] = a
+	d.makeArena(lj, a)
+	came(t, "the parking", d.in) // the daemon dies here
+	d.restart()
+	d.tell(job)
+	lr := d.jobs[job.ID].ranks[0]
+	if lr == nil || lr.incarnation != 6 || lr.loaded != 0 || lr.arena.Step() != 0 {
+		t.Fatalf("adopted as %+v, at %v", lr, lr.arena.Step())
+	}
+	t.Cleanup(func() { lr.pid, lr.alive = -1, false }) // it is this process
+	d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 1}, Hello: h})
+	if head, _ := r.reads(); head.Type != wire.MWelcome {
+		t.Fatalf("the hello is answered by %d", head.Type)
+	}
+	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: old.arena.Geometry().Regions})
+	if head, body := r.reads(); head.Type != wire.MAttached || lr.peer != p {
+		t.Errorf("the attach is answered by %d: %s", head.Type, body)
+	}
+}
+
+// While a plan is carried out good may be of the initial state that a rank sealed, or of a load that it is about to reject: a daemon that
+// adopts its arena then has not heard that it has loaded.
+func TestAdoptedWhilePlannedHasNotLoaded(t *testing.T) {
+	for phase, want := range map[replica.JobPhase]replica.Epoch{replica.Planned: 0, replica.Open: 3, replica.Closed: 3} {
+		d := newDesk(t)
+		job := changed(newJob(), func(j *replica.Job) {
+			if j.Phase = phase; phase == replica.Closed {
+				j.ClosedEpoch, j.Plan = j.Epoch, nil
+			}
+		})
+		d.comeBack(job, func(lr *localRank) { d.write(lr.arena, atGood, uint64(replica.PackWord(3, 0, 0))) })
+		d.tell(job)
+		if lr := d.jobs[testJob].ranks[0]; lr == nil || lr.loaded != want {
+			t.Errorf("%v: %+v, want loaded %d", phase, lr, want)
+		}
+	}
 }

@@ -39,8 +39,7 @@ func (m *member) makeArena(lj *localJob, a *attaching) {
 		delete(lj.ranks, rank)
 	}
 	for _, ref := range lj.retired { // retired since the view of this very claim came before its answer
-		_, pid, start := ref.Owner()
-		if ref.Spec().Rank == rank && sameGeometry(ref.Geometry(), a.geometry) && !session.Alive(int(pid), start) {
+		if ref.Spec().Rank == rank && sameGeometry(ref.Geometry(), a.geometry) && !session.Alive(ref.owner.pid, ref.owner.start) {
 			m.park(lj, a, ref, false)
 			return
 		}
@@ -48,9 +47,11 @@ func (m *member) makeArena(lj *localJob, a *attaching) {
 	a.creating = true
 	job := lj.job
 	spec := shm.Spec{Cluster: m.cluster, Era: m.era, Job: job.ID, Rank: rank, Geometry: a.geometry, ChunkBytes: chunkBytes(job), Slots: slotsOf(job), Margin: uint64(m.cfg.MemoryMargin)}
+	m.sayMemory(lj, spec)
 	ev := arenaReady{attaching: a, job: job.ID}
 	m.work.Go(func() {
 		ev.arena, ev.err = m.create(spec)
+		ev.err = fewerSlots(spec, ev.err)
 		m.post(ev)
 	})
 }
@@ -83,6 +84,7 @@ func (m *member) arenaReady(ev arenaReady) {
 // arena: a daemon that starts again must know whom to wait for. A predecessor's arena stays in its place meanwhile, and counts there.
 func (m *member) park(lj *localJob, a *attaching, ref *arenaRef, fresh bool) {
 	a.creating, a.arena = true, ref
+	ref.owner = owner{a.peer.PID(), a.peer.StartTime(), true}
 	ref.SetOwner(a.granted, uint64(a.peer.PID()), a.peer.StartTime())
 	m.saveArenas()
 	ev := arenaParked{a, lj.job.ID, fresh}

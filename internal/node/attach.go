@@ -42,6 +42,16 @@ func (m *member) refuse(a *attaching, req uint32, c int32, text string) {
 	m.kvGone(a.peer)
 }
 
+// registered lays out the regions that a rank registers. The library has refused them already; one of another make may not have.
+func registered(regions []replica.Region) (replica.Geometry, error) {
+	for _, r := range regions {
+		if err := r.Registrable(); err != nil {
+			return replica.Geometry{}, err
+		}
+	}
+	return replica.NewGeometry(regions)
+}
+
 // serveAttaching tries again whoever waits, after anything that may have cleared the way.
 func (m *member) serveAttaching() {
 	for _, a := range m.attaching {
@@ -51,6 +61,9 @@ func (m *member) serveAttaching() {
 
 // advance takes a process as far towards its arena as the job's state allows now.
 func (m *member) advance(a *attaching) {
+	if a.welcomed && a.attach == 0 {
+		return // it waits for no answer, so a refusal would go unheard: it is judged when it asks for its arena
+	}
 	req := a.helloReq
 	if a.attach != 0 {
 		req = a.attach
@@ -78,6 +91,9 @@ func (m *member) advance(a *attaching) {
 	}
 	if lr := lj.ranks[rank]; lr != nil && lr.alive {
 		if lr.pid == a.peer.PID() && lr.start == a.peer.StartTime() {
+			if m.handOutAgain(lj, lr, a) {
+				return
+			}
 			m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("process %d has attached as rank %d of job %q already: use one handle", lr.pid, rank, job.Name))
 			return
 		}
@@ -91,13 +107,42 @@ func (m *member) advance(a *attaching) {
 		return
 	}
 	if !a.welcomed {
-		a.welcomed = true
-		m.callers[a.peer.ID()] = caller{job.ID, rank, a.hello.Nonce}
-		a.peer.Send(wire.RankHeader{Type: wire.MWelcome, Request: a.helloReq}, //nolint:errcheck // a dead peer is Gone
-			wire.Welcome{ABI: wire.RankABI, Rank: a.hello.Rank, Cluster: m.cluster, Job: job.ID, Era: m.era, ChunkBytes: chunkBytes(job)}.Append(nil))
+		m.welcome(job, a)
 		return
 	}
 	m.claimFor(lj, a)
+}
+
+func (m *member) welcome(job *replica.Job, a *attaching) {
+	a.welcomed = true
+	m.callers[a.peer.ID()] = caller{job.ID, a.hello.Rank, a.hello.Nonce}
+	a.peer.Send(wire.RankHeader{Type: wire.MWelcome, Request: a.helloReq}, //nolint:errcheck // a dead peer is Gone
+		wire.Welcome{ABI: wire.RankABI, Rank: a.hello.Rank, Cluster: m.cluster, Job: job.ID, Era: m.era, ChunkBytes: chunkBytes(job)}.Append(nil))
+}
+
+// handOutAgain serves a process that was named the owner of its arena by a daemon that died before it had handed the arena out: the claim
+// is granted, and the process asks anew. False: it has the arena, or another one.
+func (m *member) handOutAgain(lj *localJob, lr *localRank, a *attaching) bool {
+	if lr.peer != nil || lr.arena.Step() != 0 || lr.initial != 0 || lr.superseded(lj.job) {
+		return false
+	}
+	switch {
+	case !a.welcomed:
+		m.welcome(lj.job, a)
+	case a.attach == 0: // its geometry is on its way
+	case !sameGeometry(lr.arena.Geometry(), a.geometry):
+		return false
+	default:
+		delete(m.attaching, a.peer.ID())
+		lr.peer, lr.unproven, lr.ordered = a.peer, false, orderKey{}
+		m.rankAttached(lj.job.Name, lr.rank)
+		lr.arena.SetCandidate(lj.candidate.Position)
+		lr.arena.SetCadence(cadence(lj.job))
+		m.answerAttach(lj, lr, a.attach)
+		m.log.claimed(lj.job, lr, m.self.Name)
+		m.reconcile(lj)
+	}
+	return true
 }
 
 // otherPlace says how the place that a process takes itself to have is none of the job. Empty: it may be one.

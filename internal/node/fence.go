@@ -28,7 +28,8 @@ func (m *member) fence(lj *localJob) {
 		}
 	}
 	lj.fenced = closed
-	lj.settleBy = time.Now().Add(m.cfg.Timing.Settle)
+	lj.settleTime = m.cfg.Timing.Settle + lj.copyTime()
+	lj.settleBy = time.Now().Add(lj.settleTime)
 	for _, lr := range lj.ranks {
 		if lr.peer != nil && (!ended || !lr.left) {
 			lr.peer.Send(wire.RankHeader{Type: wire.MFence, Epoch: closed, Incarnation: lr.incarnation}, nil) //nolint:errcheck // the word says it too; a dead peer is Gone
@@ -39,6 +40,19 @@ func (m *member) fence(lj *localJob) {
 		}
 	}
 	m.fenceKV(lj.job.ID, closed)
+}
+
+// copyRate is what a capture under way is taken to copy at least in a second, in bytes: settle_timeout alone is a size's, not a fault's.
+const copyRate = 256 << 20
+
+// copyTime is how long the largest capture under way here may take beyond settle_timeout.
+func (lj *localJob) copyTime() (longest time.Duration) {
+	for _, lr := range lj.ranks {
+		if lr.alive && lr.arena.unsealed() {
+			longest = max(longest, time.Duration(float64(lr.arena.Geometry().ReplicatedBytes)/copyRate*float64(time.Second)))
+		}
+	}
+	return longest
 }
 
 // settle finishes what dead ranks left and tears what live ones do not finish in time; true while something is awaited.
@@ -202,23 +216,56 @@ func (m *member) supersede(lj *localJob) {
 		}
 		lj.retired = nil
 	}
-	if lj.job.Phase == replica.Open {
-		keep := lj.retired[:0]
-		for _, a := range lj.retired {
-			if lj.useful(a) {
-				keep = append(keep, a)
-			} else {
-				m.forget(a)
-			}
+	m.release(lj)
+}
+
+// release gives up the arenas that no rank here and no mirror's place needs, once they hold nothing that the job may go back to: their
+// memory is somebody else's then.
+func (m *member) release(lj *localJob) {
+	if lj.job.Phase != replica.Open {
+		return
+	}
+	keep := lj.retired[:0]
+	for _, a := range lj.retired {
+		if lj.useful(a) {
+			keep = append(keep, a)
+		} else {
+			m.forget(a)
 		}
-		lj.retired = keep
+	}
+	lj.retired = keep
+	for key, mi := range lj.mirrors {
+		if !contains(lj.mirrorsPart(key), m.self.Name) && !lj.fetching[key].running && !lj.useful(mi.arena) {
+			delete(lj.mirrors, key)
+			m.forget(mi.arena)
+		}
 	}
 }
 
-// useful tells whether a retired arena still holds a part as new as the committed generation.
+// mirrorsPart are the nodes that are to mirror a part.
+func (lj *localJob) mirrorsPart(p replica.Part) []replica.NodeName {
+	lists := lj.job.Mirrors
+	if p.Kind == replica.ReplicatedPart {
+		lists = lj.job.GroupMirrors
+	}
+	if int(p.Index) < len(lists) {
+		return lists[p.Index]
+	}
+	return nil
+}
+
+// useful tells whether an arena that is to be given up still holds a part as new as the committed generation, or of the one that was
+// committed before and is kept; or one is being written into it.
 func (lj *localJob) useful(a *arenaRef) bool {
 	for _, p := range a.Places() {
-		if info, err := a.sealed(p); err == nil && info.Generation.Step >= lj.job.Committed.Step && p.Kind != shm.Frozen {
+		if a.staged[p] {
+			return true
+		}
+		info, err := a.sealed(p)
+		if err != nil || p.Kind == shm.Frozen {
+			continue
+		}
+		if info.Generation.Step >= lj.job.Committed.Step || lj.job.Previous != nil && info.Generation == lj.job.Previous.Generation {
 			return true
 		}
 	}

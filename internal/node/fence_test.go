@@ -120,6 +120,7 @@ func TestSettle(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(newJob())
 	lr := d.attach(lj, 0)
+	lr.loaded = 3
 	d.live(lr, 3, 6, replica.Updating)
 	if d.settle(lj) {
 		t.Error("an open epoch has nothing to settle")
@@ -167,6 +168,7 @@ func TestSettleCollectiveWindow(t *testing.T) {
 	job.Options.CollectiveWindow = true
 	lj := d.put(job)
 	lr := d.attach(lj, 0)
+	lr.loaded = 3
 	d.live(lr, 3, 6, replica.Updating)
 	d.fence(lj)
 	d.seal(lr.arena, slot(1), gen(3, 5), 1)

@@ -2,13 +2,7 @@ package node
 
 import (
 	"strings"
-	"sync"
 	"time"
-)
-
-const (
-	gossipLogEvery = 30 * time.Second // between two lines of one kind
-	gossipLogKinds = 64
 )
 
 // gossipLog passes on what memberlist warns of. A mixed-up node knocks many times a second, so each kind of line, told by
@@ -16,33 +10,35 @@ const (
 type gossipLog struct {
 	log  *journal
 	addr string // this node's gossip address
-
-	mu   sync.Mutex // guards next
-	next map[string]time.Time
+	limiter
 }
 
-func newGossipLog(log *journal, addr string) *gossipLog {
-	return &gossipLog{log: log, addr: addr, next: map[string]time.Time{}}
-}
+func newGossipLog(log *journal, addr string) *gossipLog { return &gossipLog{log: log, addr: addr} }
 
 func (g *gossipLog) line(level, text string) {
-	if level != "ERR" && level != "WARN" || !g.due(text[:min(len(text), 20)]) {
-		g.log.z.Debug().Str("event", "library").Str("what", "gossip").Str("text", text).Msg("library log")
+	says, loud := gossipSays(text)
+	ok := false
+	if loud && (level == "ERR" || level == "WARN") {
+		ok, _ = g.due(text[:min(len(text), 20)], time.Now())
+	}
+	if !ok {
+		g.log.z.Debug().Str("event", "library").Str("what", "gossip").Str("text", says).Msg("library log")
 		return
 	}
-	if strings.Contains(text, "decrypt") || strings.Contains(text, "label") {
-		text += ": is that node of another cluster, or its gossip key another one? Give both the gossip.key of one `replicad pki init`"
-	}
-	g.log.failed("gossip", g.addr, text)
+	g.log.failed("gossip", g.addr, says)
 }
 
-func (g *gossipLog) due(kind string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := time.Now()
-	if now.Before(g.next[kind]) || len(g.next) >= gossipLogKinds && g.next[kind].IsZero() {
-		return false
+// gossipSays is a line of memberlist's as people should read it; loud is false for what needs nobody's eyes.
+func gossipSays(text string) (says string, loud bool) {
+	switch {
+	case strings.HasPrefix(text, `discarding stream with unacceptable label "":`):
+		// memberlist takes a connection that closed without a byte for one without a label. A peer that was paused or starved closes
+		// like that: its deadline had passed when it came to write. Another cluster's node always has a label.
+		return text + ": it closed before it said anything, or is no daemon's", false
+	case strings.Contains(text, "UDP probes failed"):
+		return strings.Replace(text, "network may be misconfigured", "one of the two hosts is short of CPU, or datagrams to gossip_addr are dropped; if this goes on, open its port for UDP", 1), true
+	case strings.Contains(text, "decrypt"), strings.Contains(text, "label"):
+		return text + ": is that node of another cluster, or its gossip key another one? Give both the gossip.key of one `replicad pki init`", true
 	}
-	g.next[kind] = now.Add(gossipLogEvery)
-	return true
+	return text, true
 }

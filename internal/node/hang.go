@@ -21,12 +21,37 @@ func (m *member) pulses(lj *localJob) {
 			lr.pulse.Look(now, lr.arena.Step())
 			hung = lr.pulse.Hung(now, limits)
 		}
-		changed = changed || hung != lr.hung
-		lr.hung = hung
+		halted := lr.halted
+		if lj.job.Phase == replica.Open { // else it is lookAtProgress's
+			halted = hung && session.Halted(lr.pid, lr.start) // it breaks a tie of all that wait for it
+		}
+		changed = changed || hung != lr.hung || halted != lr.halted
+		lr.hung, lr.halted = hung, halted
 	}
 	if changed {
 		m.report(lj)
 	}
+}
+
+// stepsOf says how the ranks of a job here get on; none where none trains.
+func (m *member) stepsOf(lj *localJob) (s stepMS, ok bool) {
+	now, seen := time.Since(m.began), false
+	for _, lr := range lj.ranks {
+		if lj.job.Phase != replica.Open || !lr.alive || lr.gone != lj.job.Epoch || lr.left {
+			continue
+		}
+		if lr.stopped {
+			s.Broken, ok = true, true // it was let go, and has stopped for want of its peers
+			continue
+		}
+		lr.pulse.Look(now, lr.arena.Step())
+		still := uint64(lr.pulse.Still(now).Milliseconds())
+		if !seen || still < s.Still {
+			s.Still = still
+		}
+		s.Pace, seen, ok = max(s.Pace, uint64(lr.pulse.Pace().Milliseconds())), true, true
+	}
+	return s, ok
 }
 
 // paused follows a rank's word that it stands still on purpose, for at most so long; 0 ends it.

@@ -35,6 +35,7 @@ const (
 	atStep   = 512
 	atGood   = 576
 	atFence  = 640
+	atHolder = 1216
 	atSlot   = 1536
 	atRing   = 2048
 	atFrozen = 3072
@@ -70,7 +71,7 @@ func (l *lines) count(text string) int {
 
 func newTestJournal(t *testing.T, w io.Writer) *journal {
 	t.Helper()
-	j, err := newJournal(w, "debug", "n1")
+	j, err := newJournal(w, config.Log{Level: "debug"}, "n1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +262,7 @@ func testGeometry(t *testing.T, frozen bool) replica.Geometry {
 	t.Helper()
 	regions := []replica.Region{
 		{Name: "weight", DType: replica.F32, Shape: []uint64{2500}, Bytes: 10000},
-		{Name: "rng", DType: replica.U8, Kind: replica.Private, Shape: []uint64{100}, Bytes: 100},
+		{Name: "rng", DType: replica.U8, Kind: replica.Private, Class: replica.Volatile, Shape: []uint64{100}, Bytes: 100},
 	}
 	if frozen {
 		regions = append(regions, replica.Region{Name: "base", DType: replica.F32, Class: replica.Frozen, Shape: []uint64{1500}, Bytes: 6000})
@@ -293,6 +294,7 @@ func (d *desk) attach(lj *localJob, rank replica.Rank) *localRank {
 		sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
 	lr.arena.SetOwner(lr.incarnation, 0, 0)
+	d.write(lr.arena, atHolder, uint64(lr.incarnation)) // it has had state
 	return lr
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -19,24 +20,35 @@ import (
 // journal turns what happens into log lines: JSON, a constant message, fields for data, never tensor bytes. Field "event"
 // names the kind for programs that read along (the demo does).
 type journal struct {
-	z  zerolog.Logger
-	mu sync.Mutex // guards lags
+	z       zerolog.Logger
+	retries limiter    // of what this daemon tries again and again
+	library limiter    // of what raft does
+	commits bool       // each is a line at info, not at debug
+	mu      sync.Mutex // guards lags
 	// lags are the newest commit lags seen here, from the seal of a local replicated part to the news of its commit.
 	lags []time.Duration
 }
 
 const keptLags = 1024
 
-func newJournal(w io.Writer, level string, node replica.NodeName) (*journal, error) {
-	lv, err := zerolog.ParseLevel(level)
+func newJournal(w io.Writer, c config.Log, node replica.NodeName) (*journal, error) {
+	lv, err := zerolog.ParseLevel(c.Level)
 	if err != nil {
-		return nil, fmt.Errorf("log level %q: %w", level, err)
+		return nil, fmt.Errorf("log level %q: %w", c.Level, err)
 	}
 	zerolog.TimeFieldFormat = time.RFC3339Nano
-	return &journal{z: zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()}, nil
+	return &journal{commits: c.Commits, z: zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()}, nil
 }
 
 func (j *journal) event(name string) *zerolog.Event { return j.z.Info().Str("event", name) }
+
+// each is an event of every commit.
+func (j *journal) each(name string) *zerolog.Event {
+	if j.commits {
+		return j.event(name)
+	}
+	return j.z.Debug().Str("event", name)
+}
 
 func (j *journal) ready(n replica.Node) {
 	j.event("daemon_ready").Str("node", string(n.Name)).Uint64("incarnation", uint64(n.Incarnation)).Uint64("session", uint64(n.Session)).Str("addr", n.Addr).Msg("daemon ready")
@@ -44,6 +56,14 @@ func (j *journal) ready(n replica.Node) {
 
 func (j *journal) leader(term uint64) {
 	j.event("leader").Uint64("term", term).Msg("this node leads")
+}
+
+func (j *journal) handedOver(term uint64, err error) {
+	if err != nil {
+		j.failed("hand over", fmt.Sprintf("leadership of term %d", term), err.Error()+": the other voters elect a leader once they miss this one")
+		return
+	}
+	j.event("handed_over").Uint64("term", term).Msg("leadership handed over: this daemon ends")
 }
 
 func (j *journal) linked(leader replica.NodeName, term uint64) {
@@ -98,11 +118,15 @@ func (j *journal) jobChanged(was, is *replica.Job, pinnedAt time.Time) {
 		p := is.Plan
 		jobEvent(j.event("planned"), is).Uint64("step", uint64(p.Generation.Step)).Str("generation", p.Generation.String()).Str("tier", p.Tier().String()).
 			Str("reason", p.Reason).Uint64("steps_lost", uint64(p.StepsLost)).Bool("unvouched", p.Unvouched).Bool("initial", p.Initial).Msg("plan applied")
+		if p.Unvouched {
+			jobEvent(j.z.Warn().Str("event", "unvouched"), is).Str("generation", p.Generation.String()).
+				Msg("the job goes on from a state that no second rank vouches for, as none that two do is near enough (--lone-ahead, --require-votes): " + p.Reason)
+		}
 	}
 	if is.Phase == replica.Open && (was.Phase != replica.Open || was.Epoch != is.Epoch) {
 		jobEvent(j.event("resumed"), is).Uint64("step", uint64(is.Position.Step)).Bool("degraded", is.Degraded).Msg("epoch opened")
 	} else if is.Position != was.Position {
-		e := jobEvent(j.event("committed"), is).Uint64("step", uint64(is.Position.Step))
+		e := jobEvent(j.each("committed"), is).Uint64("step", uint64(is.Position.Step))
 		if !pinnedAt.IsZero() {
 			e = e.Int64("since_pin_us", time.Since(pinnedAt).Microseconds())
 		}
@@ -160,13 +184,14 @@ func (j *journal) note2(job *replica.Job, code, text string) {
 	jobEvent(j.event("note"), job).Str("code", code).Str("text", text).Msg("note")
 }
 
-// raft passes on what the library warns of: elections and lost peers among them, which are no failures.
+// raft passes on what the library warns of: elections and lost peers among them, which are no failures. It says so again with
+// each try; of one kind of line about one peer the log has one in a while, and the rest at debug.
 func (j *journal) raft(bad bool, msg string, args ...any) {
 	level := zerolog.InfoLevel
 	if bad {
 		level = zerolog.WarnLevel
 	}
-	e := j.z.WithLevel(level).Str("event", "raft").Str("text", msg)
+	e := j.again(&j.library, raftKind(msg, args), level).Str("event", "raft").Str("text", msg)
 	for i := 0; i+1 < len(args); i += 2 {
 		value := fmt.Sprint(args[i+1])
 		e = e.Str(fmt.Sprint("raft_", args[i]), value)
@@ -175,6 +200,35 @@ func (j *journal) raft(bad bool, msg string, args ...any) {
 		}
 	}
 	e.Msg("raft")
+}
+
+// raftKind tells lines apart by what they say of whom; a full disk is none of the retries.
+func raftKind(msg string, args []any) string {
+	for i := 0; i+1 < len(args); i += 2 {
+		switch value := fmt.Sprint(args[i+1]); fmt.Sprint(args[i]) {
+		case "peer", "target", "server-id", "candidate", "from":
+			msg += " " + value
+		case "error":
+			if strings.Contains(value, unix.ENOSPC.Error()) {
+				msg += " " + unix.ENOSPC.Error()
+			}
+		}
+	}
+	return msg
+}
+
+// noLeader says what it means that no leader is heard, and who is needed to have one.
+func (j *journal) noLeader(since time.Duration, voters []config.Voter) {
+	names := make([]string, len(voters))
+	for i, v := range voters {
+		names[i] = string(v.Name)
+	}
+	j.z.Warn().Str("event", "no_leader").Dur("since_ms", since).Strs("voters", names).
+		Str("remedy", fmt.Sprintf("%d of the %d voters must run and reach each other, and this node must reach them", len(voters)/2+1, len(voters))).Msg("no leader: nothing is committed, and no lost rank is replaced; training goes on")
+}
+
+func (j *journal) leaderAgain(leader replica.NodeName, after time.Duration) {
+	j.event("leader_again").Str("leader", string(leader)).Dur("after_ms", after).Msg("there is a leader again: commits go on")
 }
 
 // stalled is the stall alarm: training goes on and no step is committed.
@@ -190,12 +244,49 @@ func (j *journal) skipped(job *replica.Job, path, reason string) {
 	jobEvent(j.event("durable_skipped"), job).Str("path", path).Str("reason", reason).Msg("durable generation skipped")
 }
 
+// commitWaits logs a commit that some nodes have answered and others hold up.
+func (j *journal) commitWaits(job *replica.Job, nodes []string, steps replica.Step, since time.Duration, waiting []string) {
+	jobEvent(j.z.Warn().Str("event", "commit_waits"), job).Strs("nodes", nodes).Uint64("step", uint64(job.Position.Step)).Uint64("uncommitted", uint64(steps)).Dur("since_ms", since).Strs("waiting", short(waiting)).Msg("the next commit waits for these nodes")
+}
+
+// atRisk logs that one more fault may cost many steps.
+func (j *journal) atRisk(job *replica.Job, steps replica.Step, waiting []string) {
+	jobEvent(j.z.Warn().Str("event", "at_risk"), job).Uint64("step", uint64(job.Position.Step)).Uint64("uncommitted", uint64(steps)).Strs("waiting", short(waiting)).Msg("one more fault may cost the steps since the last commit")
+}
+
+// short is the first of many reasons: with a thousand ranks a line must stay a line.
+func short(reasons []string) []string {
+	const most = 8
+	if n := len(reasons); n > most {
+		return append(slices.Clone(reasons[:most]), fmt.Sprintf("and %d more", n-most))
+	}
+	return reasons
+}
+
 func (j *journal) refused(c replica.Command, err error) {
 	j.z.Debug().Str("event", "refused").Str("command", fmt.Sprintf("%T", c)).Err(err).Msg("proposal refused")
 }
 
 func (j *journal) failed(what, subject, why string) {
 	j.z.Warn().Str("event", "failed").Str("what", what).Str("subject", subject).Str("why", why).Msg("failed")
+}
+
+// retried is failed for what is tried again several times a second for as long as it fails.
+func (j *journal) retried(what, subject, why string) {
+	j.again(&j.retries, what+" "+subject+" "+why[:min(len(why), 60)], zerolog.WarnLevel).Str("event", "failed").Str("what", what).Str("subject", subject).Str("why", why).Msg("failed")
+}
+
+// again is a line of a kind that repeats: one in a while at its level, the rest at debug.
+func (j *journal) again(of *limiter, kind string, level zerolog.Level) *zerolog.Event {
+	ok, held := of.due(kind, time.Now())
+	if !ok {
+		return j.z.Debug()
+	}
+	e := j.z.WithLevel(level)
+	if held > 0 {
+		e = e.Int("like_it_since_the_last", held)
+	}
+	return e
 }
 
 func (j *journal) warn(err error) {
@@ -257,7 +348,7 @@ func (j *journal) verified(job *replica.Job, r replica.Rank, part replica.Part, 
 }
 
 func (j *journal) pushFailed(k transfer.Key, to replica.NodeName, err error) {
-	j.z.Warn().Str("event", "mirror_failed").Str("part", k.Part.String()).Str("generation", k.Generation.String()).Str("node", string(to)).Err(err).Msg("private part not mirrored")
+	j.again(&j.retries, "push "+k.Part.String()+" "+string(to), zerolog.WarnLevel).Str("event", "mirror_failed").Str("part", k.Part.String()).Str("generation", k.Generation.String()).Str("node", string(to)).Err(err).Msg("private part not mirrored")
 }
 
 // commitLag keeps a figure for status and logs it.
@@ -268,7 +359,30 @@ func (j *journal) commitLag(job *replica.Job, lag time.Duration) {
 	}
 	j.lags = append(j.lags, lag)
 	j.mu.Unlock()
-	jobEvent(j.event("commit_seen"), job).Uint64("step", uint64(job.Position.Step)).Int64("lag_us", lag.Microseconds()).Msg("commit seen")
+	jobEvent(j.each("commit_seen"), job).Uint64("step", uint64(job.Position.Step)).Int64("lag_us", lag.Microseconds()).Msg("commit seen")
+}
+
+// commitSpell is what the log's one line on the commits of some seconds says.
+type commitSpell struct {
+	said  time.Time // when the line before was written
+	step  replica.Step
+	count int
+	worst time.Duration // lag
+}
+
+const commitsEach = 10 * time.Second // between two lines on a job's commits
+
+// commitsSeen adds a commit to the spell, and writes the line when the spell is over; the first commit of a job is one at once.
+func (j *journal) commitsSeen(job *replica.Job, s *commitSpell, lag time.Duration, now time.Time) {
+	if s.step != job.Position.Step { // each local rank tells of it
+		s.count++
+	}
+	s.step, s.worst = job.Position.Step, max(s.worst, lag)
+	if !s.said.IsZero() && now.Sub(s.said) < commitsEach {
+		return
+	}
+	jobEvent(j.event("commits"), job).Int("count", s.count).Uint64("step", uint64(s.step)).Int64("worst_lag_us", s.worst.Microseconds()).Msg("steps committed")
+	*s = commitSpell{said: now, step: s.step}
 }
 
 // lag returns the p50 and p99 of the newest commit lags.

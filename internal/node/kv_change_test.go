@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -299,7 +299,8 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 	m.chair.message(t.Context(), n2, kvKept{Done: true})
 	a.ask(wire.MKVAdd, wire.KV{Key: "m", Value: addend(1)})
 	waits("n3 has not linked")
-	m.chair.suspicions[replica.Holder{Node: "n3", Incarnation: 33}] = &suspicion{witness: map[replica.NodeName]time.Duration{"n2": m.chair.now()}}
+	m.chair.suspicions[replica.Holder{Node: "n3", Incarnation: 33}] = &suspicion{}
+	m.chair.suspicions[replica.Holder{Node: "n3", Incarnation: 33}].Hear(m.chair.now(), "n2", recovery.Witness{})
 	m.kvAgain()
 	m.serve()
 	if got := a.hears(); got != "total 0 1" {

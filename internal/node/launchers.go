@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -23,8 +24,12 @@ type launcher struct {
 	retryAt  map[replica.Rank]time.Time // of a rank whose process ended before it claimed anything
 	tries    map[replica.Rank]int       // of those, in a row
 	attached map[replica.Rank]bool      // since its process was started
+	pids     map[replica.Rank]uint64    // of its processes, as it says
+	said     map[replica.Rank]int       // how often it was told that its process is waited for
 	refused  map[replica.Rank]string    // why its process got no arena, the last time
 	creating bool
+	memory   bool // it was told what an arena takes
+	deaf     bool // it has not taken up a start, and said nothing since
 	accepted bool
 	job      replica.JobID // that it was accepted for: a name may be used again
 	done     bool
@@ -48,7 +53,7 @@ func (l *launcher) createRequest(id uint64) createRequest {
 	return createRequest{ID: id, Name: h.Job, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0,
 		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery),
 			PrivateCap: uint64(h.PrivateCapMB) << 20, RequireVotes: h.Flags&wire.RunRequireVotes != 0, CollectiveWindow: h.Flags&wire.RunCollectiveWindow != 0,
-			Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
+			LoneAhead: replica.Step(h.LoneAhead), Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
 }
 
 // otherLayout says how a job that runs has another layout than the one asked for; empty: it has that one.
@@ -105,6 +110,7 @@ func otherOptions(want, have replica.Options) (differ []string) {
 	check("--durable-every", want.DurableEvery, have.DurableEvery, want.DurableEvery != 0)
 	check("--private-cap-mb", want.PrivateCap>>20, have.PrivateCap>>20, want.PrivateCap != 0)
 	check("--require-votes", want.RequireVotes, have.RequireVotes, want.RequireVotes)
+	check("--lone-ahead", want.LoneAhead, have.LoneAhead, want.LoneAhead != 0)
 	check("--collective-window", want.CollectiveWindow, have.CollectiveWindow, want.CollectiveWindow)
 	check("--nondeterministic", groupsOf(want.Nondeterministic), groupsOf(have.Nondeterministic), want.Nondeterministic != nil)
 	return differ
@@ -120,7 +126,7 @@ func groupsOf(set []bool) (groups []int) {
 }
 
 func (m *member) runHello(ev session.RunHello) {
-	l := &launcher{peer: ev.Peer, request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]time.Time{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}, attached: map[replica.Rank]bool{}, refused: map[replica.Rank]string{}}
+	l := &launcher{peer: ev.Peer, request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]time.Time{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}, attached: map[replica.Rank]bool{}, pids: map[replica.Rank]uint64{}, said: map[replica.Rank]int{}, refused: map[replica.Rank]string{}}
 	m.launchers[ev.Peer.ID()] = l
 	if err := replica.CheckName(l.hello.Job); err != nil {
 		m.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
@@ -207,31 +213,13 @@ func (m *member) serveLauncher(l *launcher) {
 func (m *member) startRank(lj *localJob, l *launcher, r replica.Rank) {
 	l.running[r] = time.Now()
 	delete(l.attached, r)
+	delete(l.pids, r)
+	delete(l.said, r)
 	start := wire.RunStart{Rank: r, World: lj.job.Layout.World, Group: replica.NoGroup, Early: uint32(l.tries[r])}
 	if lj.job.Naming == nil {
 		start.Group, start.Groups = lj.group(r), lj.job.Layout.Groups
 	}
 	l.peer.Send(wire.RankHeader{Type: wire.MRunStart, Epoch: lj.job.Epoch}, start.Append(nil)) //nolint:errcheck // a dead peer is Gone
-}
-
-// offered starts a process for a rank that lost its own, as the leader asks.
-func (m *member) offered(o offer) {
-	lj := m.jobs[o.Job]
-	if lj == nil || int(o.Rank) >= len(lj.job.Ranks) || lj.job.Ranks[o.Rank].Incarnation != o.Expect {
-		return
-	}
-	for _, l := range m.launchers {
-		if l.hello.Job == lj.job.Name && l.runs(o.Rank) {
-			return // on its way already
-		}
-	}
-	for _, l := range m.launchers {
-		if l.accepted && l.hello.Job == lj.job.Name && l.free() > 0 {
-			m.startRank(lj, l, o.Rank)
-			m.report(lj)
-			return
-		}
-	}
 }
 
 func (l *launcher) runs(r replica.Rank) bool {
@@ -245,7 +233,7 @@ func (l *launcher) free() int { return int(l.hello.Capacity) - len(l.running) }
 func (m *member) offers(job *replica.Job) (n int, spare bool) {
 	spare = true
 	for _, l := range m.launchers {
-		if l.accepted && l.hello.Job == job.Name {
+		if l.accepted && l.hello.Job == job.Name && !l.deaf {
 			n += max(0, l.free())
 			spare = spare && l.hello.Spare
 		}
@@ -255,19 +243,25 @@ func (m *member) offers(job *replica.Job) (n int, spare bool) {
 
 // starting lists the ranks for which a launcher here runs a process that has not attached: of their claims nothing is known yet. One that
 // has attached and is dead is none of them, though its launcher has not said yet that it ended.
-func (m *member) starting(lj *localJob) (ranks []replica.Rank) {
+func (m *member) starting(lj *localJob) (ranks []replica.Rank, pids []uint64) {
+	at := map[replica.Rank]uint64{}
 	for _, l := range m.launchers {
 		if !l.accepted || l.hello.Job != lj.job.Name {
 			continue
 		}
 		for r := range l.running {
+			if l.pids[r] == 0 && time.Since(l.running[r]) > m.takeUp() {
+				continue // its launcher does not answer
+			}
 			if lr := lj.ranks[r]; !l.attached[r] && (lr == nil || !lr.alive) {
-				ranks = append(ranks, r)
+				at[r] = l.pids[r]
 			}
 		}
 	}
-	slices.Sort(ranks)
-	return ranks
+	for _, r := range slices.Sorted(maps.Keys(at)) {
+		ranks, pids = append(ranks, r), append(pids, at[r])
+	}
+	return ranks, pids
 }
 
 // runRunning: a launcher names its processes after each reconnect, those that attached before among them.
@@ -276,7 +270,7 @@ func (m *member) runRunning(p *session.Peer, rank replica.Rank, pid uint64) {
 	if l == nil {
 		return
 	}
-	l.running[rank] = time.Now()
+	l.running[rank], l.pids[rank], l.deaf = time.Now(), pid, false
 	if lj := m.jobNamed(l.hello.Job); lj != nil {
 		if lr := lj.ranks[rank]; lr != nil && lr.alive && uint64(lr.pid) == pid {
 			l.attached[rank] = true
@@ -290,6 +284,7 @@ func (m *member) runExited(ev session.RunExited) {
 		return
 	}
 	r := ev.RunExited.Rank
+	l.deaf = false
 	delete(l.running, r)
 	m.log.exited(l.hello.Job, r, ev.RunExited.PID, ev.RunExited.Status)
 	lj := m.jobNamed(l.hello.Job)
@@ -297,11 +292,13 @@ func (m *member) runExited(ev session.RunExited) {
 		m.serveLauncher(l)
 		return
 	}
+	m.endedBy(lj, ev.RunExited)
 	if lr := lj.ranks[r]; lr != nil && uint64(lr.pid) == ev.RunExited.PID {
 		m.rankDied(lj, lr)
 	} else if !l.attached[r] { // else the rank was a child of the launcher's process, or has been taken over
 		m.endedEarly(lj, l, r, ev.RunExited.Status)
 	}
+	m.takeOffers(lj)
 	m.report(lj)
 }
 
@@ -333,7 +330,8 @@ func (m *member) killStuck() {
 		if lj == nil || !l.accepted {
 			continue
 		}
-		for _, r := range m.starting(lj) {
+		starting, _ := m.starting(lj)
+		for _, r := range starting {
 			since, here := l.running[r]
 			switch {
 			case !here:
@@ -357,8 +355,8 @@ func (m *member) heardOf(lj *localJob, r replica.Rank) bool {
 			return true
 		}
 	}
-	for _, a := range m.attaching {
-		if a.hello.Job == lj.job.Name && a.hello.Rank == r {
+	for _, a := range m.attaching { // one that was welcomed and has not asked to attach yet builds its model
+		if a.hello.Job == lj.job.Name && a.hello.Rank == r && (a.attach != 0 || !a.welcomed) {
 			return true
 		}
 	}
@@ -372,10 +370,8 @@ func (m *member) note(l *launcher, job *replica.Job, text string) {
 
 // tellLaunchers passes on what the leader has to say of their job.
 func (m *member) tellLaunchers(news tell) {
-	for _, l := range m.launchers {
-		if lj := m.jobs[news.Job]; lj != nil && l.accepted && !l.done && l.job == news.Job {
-			m.note(l, lj.job, news.Text)
-		}
+	if lj := m.jobs[news.Job]; lj != nil {
+		m.noteAll(lj, news.Text)
 	}
 }
 

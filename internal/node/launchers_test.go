@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/recovery"
@@ -201,6 +202,7 @@ func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
 	d.startRank(lj, l, 0)
 	for h, _ := end.reads(); h.Type != wire.MRunStart; h, _ = end.reads() {
 	}
+	d.runRunning(peer, 0, 4711)
 	ago := func(since time.Duration) { l.running[0] = time.Now().Add(-since) }
 	limit := d.cfg.Timing.Start
 
@@ -334,11 +336,11 @@ func TestLauncherOptions(t *testing.T) {
 // A rank whose process has attached and died is not starting, though its launcher has not reaped it yet; one whose former process is dead is.
 func TestStarting(t *testing.T) {
 	alive, dead := &localRank{alive: true}, &localRank{}
-	l := &launcher{accepted: true, hello: wire.RunHello{Job: "j"}, running: map[replica.Rank]time.Time{0: {}, 1: {}, 2: {}, 3: {}}, attached: map[replica.Rank]bool{1: true, 2: true}}
+	l := &launcher{accepted: true, hello: wire.RunHello{Job: "j"}, running: map[replica.Rank]time.Time{0: {}, 1: {}, 2: {}, 3: {}}, attached: map[replica.Rank]bool{1: true, 2: true}, pids: map[replica.Rank]uint64{0: 12, 1: 13, 3: 14}}
 	other := &launcher{accepted: true, hello: wire.RunHello{Job: "k"}, running: map[replica.Rank]time.Time{7: {}}}
-	m := &member{launchers: map[uint64]*launcher{1: l, 2: other}}
+	m := &member{cfg: &config.Config{}, launchers: map[uint64]*launcher{1: l, 2: other}}
 	lj := &localJob{job: &replica.Job{Name: "j"}, ranks: map[replica.Rank]*localRank{1: dead, 2: alive, 3: dead}}
-	if got, want := m.starting(lj), []replica.Rank{0, 3}; !slices.Equal(got, want) {
-		t.Errorf("starting %v, want %v", got, want)
+	if got, pids := m.starting(lj); !slices.Equal(got, []replica.Rank{0, 3}) || !slices.Equal(pids, []uint64{12, 14}) {
+		t.Errorf("starting %v, processes %v; want 0 and 3, 12 and 14", got, pids)
 	}
 }

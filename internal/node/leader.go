@@ -32,14 +32,16 @@ type leader struct {
 	cluster replica.ClusterID
 	timing  recovery.Timing
 	alarm   time.Duration     // without a commit while training goes on
+	silent  time.Duration     // timing.silent_after
 	store   *checkpoint.Store // nil: no durable tier on this node
 	log     *journal
 	start   time.Time
 	in      chan any
 	ended   chan struct{} // closed when run has returned: posts are dropped from then on
 	work    sync.WaitGroup
-	slots   chan struct{} // taken by run alone, given back by what it started
-	voting  atomic.Bool   // a change of voters is under way
+	slots   chan struct{}               // taken by run alone, given back by what it started
+	voting  atomic.Bool                 // a change of voters is under way
+	answers func(replica.NodeName) bool // whether a node's daemon answered this one's newest probe
 
 	// Owned by run.
 	active     bool
@@ -86,11 +88,16 @@ type ledJob struct {
 	writeFrom time.Time
 	writing   replica.Generation // by the newest durable write that was seen
 	failing   time.Duration      // how long after a durable write that failed the next one begins; zero: the last one succeeded
-	// durableError is why the newest durable write failed; empty: it did not, or this leader saw none.
+	// durableError is why the newest durable write failed, or why what an earlier one wrote is gone; empty: neither, or this leader saw none.
 	durableError string
-	moved        time.Duration // when the position last changed, or the stall alarm last rang
-	disputing    bool          // the last steps of ranks that have all left
-	gathered     bool          // all nodes brought what they keep for the rendezvous
+	absent       replica.Generation // the newest durable generation, once a look did not find it at the path
+	looking      bool               // for it, beside the leader
+	lookAt       time.Duration      // when the next look is due
+	vanishing    time.Duration      // how long after one that was gone the next is written; zero: the last look found it
+	moved        time.Duration      // when the position last changed, or the stall alarm last rang
+	disputing    bool               // the last steps of ranks that have all left
+	gathered     bool               // all nodes brought what they keep for the rendezvous
+	waits        waits
 }
 
 // commitLook is how often committers are asked again without an event.
@@ -130,8 +137,8 @@ const (
 	fromRecovery
 )
 
-func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm time.Duration, store *checkpoint.Store, log *journal) *leader {
-	return &leader{cons: cons, cluster: cluster, timing: timing, alarm: alarm, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
+func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm, silent time.Duration, store *checkpoint.Store, log *journal) *leader {
+	return &leader{answers: func(replica.NodeName) bool { return true }, cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New(0), brought: map[replica.NodeName]*nodeLink{}}
 }
 
@@ -298,6 +305,10 @@ func (l *leader) handle(ctx context.Context, ev any) {
 		} else {
 			l.mint(ctx, ev.from, ev.request, ev.command, ev.news)
 		}
+	case durableSeen:
+		if led := l.jobs[ev.job]; led != nil {
+			l.seenDurable(led, ev)
+		}
 	case scanned:
 		switch led := l.jobs[ev.job]; {
 		case led == nil:
@@ -335,14 +346,25 @@ func (l *leader) nextProposals(ctx context.Context) {
 		}
 		p := l.waiting[0]
 		l.waiting = l.waiting[1:]
+		entry := l.entry(p)
 		l.work.Go(func() {
 			pctx, cancel := context.WithTimeout(ctx, proposeTimeout)
-			_, out, err := l.cons.Propose(pctx, p.cmd)
+			_, out, err := l.cons.Propose(pctx, entry)
 			cancel()
 			<-l.slots
 			l.post(proposalOutcome{p.job, p.cmd, out, err, p.done, p.rule})
 		})
 	}
+}
+
+// entry is the command as it goes into the log: a commit leaves out what is recorded.
+func (l *leader) entry(p waitingProposal) replica.Command {
+	if c, ok := p.cmd.(replica.Commit); ok {
+		if led := l.jobs[p.job]; led != nil && led.job != nil {
+			return lock.ShortCommit(led.job, c)
+		}
+	}
+	return p.cmd
 }
 
 // turnAway tells who was refused since it was last called; what they propose meanwhile is told next time.
@@ -417,6 +439,11 @@ func (l *leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 			for _, n := range l.links {
 				n.send(kindMirror, mirrorOrder{id, led.job.ClosedEpoch, e.Generation})
 			}
+		case recovery.Relay:
+			order := relayOrder{id, e.Epoch, e.Part, e.Rank, holderOf(l.view.Nodes[e.Node])}
+			for _, n := range l.links {
+				n.send(kindRelay, order)
+			}
 		case recovery.AskRegions:
 			if n := l.links[e.Node]; n != nil { // one that links anew is asked again
 				n.send(kindAskRegions, regionsOrder{id, e.Generation, e.Part, e.Rank, e.Root})
@@ -452,12 +479,15 @@ func (l *leader) tick(ctx context.Context) {
 		if again && led.job.Phase == replica.Open { // an outcome that stayed unknown brings no event of its own
 			l.commitEffects(ctx, id, led, led.committer.Job(led.job, l.view.Nodes))
 		}
+		if again {
+			l.watch(led)
+		}
 		if at, ok := led.recovery.Next(); ok && at <= now {
 			l.recoverStep(ctx, id, led, recovery.Tick{})
 		}
 		l.durable(ctx, led)
 		if led.job.Phase == replica.Open && now-led.moved > l.alarm && l.alarm > 0 {
-			l.log.stalled(led.job, now-led.moved, led.committer.Waiting())
+			l.log.stalled(led.job, now-led.moved, l.waitsFor(led))
 			led.moved = now
 		}
 	}

@@ -20,25 +20,81 @@ const (
 
 	durableBackoff    = time.Second // after the first write that failed
 	durableBackoffMax = time.Minute
+
+	durableLook = 5 * time.Second // between two looks at whether the newest durable generation is still where it was written
 )
 
+// durableSeen is the end of a look for the newest durable generation at the path; why is nil if it is there.
+type durableSeen struct {
+	job        replica.JobID
+	generation replica.Generation
+	why        error
+}
+
 // durableDue tells whether the committed generation is to be written: it is the first past a multiple of durable_every that
-// the durable tier does not have. Commits may skip steps, so it need not be the multiple itself.
-func durableDue(job *replica.Job) bool {
+// the durable tier, whose newest is have, does not have. Commits may skip steps, so it need not be the multiple itself.
+func durableDue(job *replica.Job, have replica.Generation) bool {
 	every := job.Options.DurableEvery
-	return every > 0 && job.Committed.Step/every > job.Durable.Step/every
+	return every > 0 && job.Committed.Step/every > have.Step/every && job.Committed != job.Durable
+}
+
+// durableNow is the newest durable generation, zero where it is known to be gone from the path.
+func (led *ledJob) durableNow() replica.Generation {
+	if led.absent == led.job.Durable {
+		return replica.Generation{}
+	}
+	return led.job.Durable
+}
+
+// lookDurable looks, beside the leader and now and then, whether the newest durable generation is still there: what the log says
+// of a directory stays as it was when somebody moves it, or unmounts its file system.
+func (l *leader) lookDurable(led *ledJob) {
+	job := led.job
+	if l.store == nil || led.looking || job.Durable.IsZero() || job.Options.DurableEvery == 0 || job.Phase == replica.Ended || l.now() < led.lookAt {
+		return
+	}
+	led.looking = true
+	l.work.Go(func() { l.post(durableSeen{job.ID, job.Durable, l.store.Holds(job.Name, job.ID, job.Durable)}) })
+}
+
+// seenDurable takes note of a look. A generation that is gone is not claimed any more, and the committed one is written at once.
+func (l *leader) seenDurable(led *ledJob, ev durableSeen) {
+	led.looking, led.lookAt = false, l.now()+durableLook
+	if ev.generation != led.job.Durable {
+		return // of a former one
+	}
+	switch {
+	case ev.why == nil:
+		if led.absent == ev.generation {
+			l.tell(led.job.ID, fmt.Sprintf("durable generation %v is back", ev.generation))
+		}
+		if !led.absent.IsZero() && led.failing == 0 {
+			led.durableError = ""
+		}
+		led.absent, led.vanishing = replica.Generation{}, 0
+	case led.absent != ev.generation:
+		l.log.failed("durable", "generation "+ev.generation.String()+" of job "+led.job.Name, ev.why.Error())
+		if led.vanishing == 0 {
+			l.tell(led.job.ID, fmt.Sprintf("warning: %v; training goes on, and the newest commit is written anew", ev.why))
+		} else {
+			led.writeFrom = time.Now() // what was written anew has gone as well: the leader's directory may be another than the writers'
+		}
+		led.vanishing = min(max(2*led.vanishing, durableBackoff), durableBackoffMax)
+		led.absent, led.durableError = ev.generation, ev.why.Error()
+	}
 }
 
 // durable drives the durable write of a job: names one when it is due, orders the marker when every shard is fsynced,
 // gives up what takes too long. Off the training path; captures go on meanwhile.
 func (l *leader) durable(ctx context.Context, led *ledJob) {
 	job := led.job
+	l.lookDurable(led)
 	if job.Writer == nil {
 		if news := led.wrote(); news != "" {
 			l.tell(job.ID, news)
 		}
-		last := job.Options.DurableEvery > 0 && job.Committed.Step > job.Durable.Step && led.recovery.Parted()
-		if job.Phase == replica.Open && (last || durableDue(job)) && time.Since(led.writeFrom) > max(durableRetry, led.failing) {
+		last := job.Options.DurableEvery > 0 && job.Committed.Step > led.durableNow().Step && job.Committed != job.Durable && led.recovery.Parted()
+		if job.Phase == replica.Open && (last || durableDue(job, led.durableNow())) && time.Since(led.writeFrom) > max(durableRetry, led.failing, led.vanishing) {
 			led.writeFrom = time.Now()
 			l.propose(ctx, job.ID, replica.BeginDurable{Job: job.ID, Write: planShards(job)}, fromDriver, nil)
 		}
@@ -70,8 +126,9 @@ func (led *ledJob) wrote() (news string) {
 		if led.failing > 0 {
 			news = fmt.Sprintf("durable writes work again: step %d is written", led.job.Durable.Step)
 		}
-		led.failing, led.durableError = 0, ""
+		led.failing, led.durableError, led.absent = 0, "", replica.Generation{}
 	default:
+		led.lookAt = 0 // what made it fail may have taken the earlier ones along
 		if led.failing == 0 {
 			news = fmt.Sprintf("warning: durable writes fail: %s; training goes on, and they are tried again until they work", cmp.Or(led.durableError, "replicad status on the leader's node says why"))
 		}
@@ -117,7 +174,7 @@ func (l *leader) shard(ctx context.Context, from replica.NodeName, m shardReport
 		led.shards, led.writeFrom = map[replica.Part]shardReport{}, time.Now()
 	}
 	if m.Failed != "" {
-		l.log.failed("durable", "shard "+m.Part.String()+" of generation "+m.Generation.String(), m.Failed)
+		l.log.failed("durable", fmt.Sprintf("shard %v of generation %v by node %s", m.Part, m.Generation, from), m.Failed)
 		led.durableError = fmt.Sprintf("node %s, %v of generation %v: %s", from, m.Part, m.Generation, m.Failed)
 		l.propose(ctx, m.Job, replica.EndDurable{Job: m.Job, Generation: m.Generation}, fromDriver, nil)
 		return

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -205,4 +206,111 @@ func TestFailedDurableWritesBackOff(t *testing.T) {
 	if look(led.job); !strings.Contains(led.durableError, "node n9 is to write private 1 and has no link") {
 		t.Errorf("of a writer that is away status says %q", led.durableError)
 	}
+}
+
+// What the log says of a durable directory stays as it was when that directory is moved or unmounted: a look finds out, and what is
+// not at the path is not claimed, until it is back or a newer one was written.
+func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
+	c := newChair(t)
+	dir := c.shelf()
+	c.writes("job", testCluster, testJob, gen(3, 6))
+	led := c.knows(changed(newJob(), func(j *replica.Job) {
+		j.Options.DurableEvery, j.Durable, j.Committed, j.Position = 5, gen(3, 6), gen(3, 6), replica.Position{Epoch: 3, Step: 6}
+	}))
+	n1 := c.node("n1", 11)
+	look := func() {
+		t.Helper()
+		c.pass(durableLook)
+		c.durable(t.Context(), led)
+		c.work.Wait()
+		for range len(c.in) {
+			if ev, ok := (<-c.in).(durableSeen); ok {
+				c.handle(t.Context(), ev)
+			}
+		}
+	}
+	says := func(durable replica.Generation, why string, news string) {
+		t.Helper()
+		st := c.status()[0]
+		if st.Durable != durable || !strings.Contains(st.DurableError, why) || why == "" && st.DurableError != "" {
+			t.Errorf("status says durable %v, %q; want %v, %q", st.Durable, st.DurableError, durable, why)
+		}
+		told := only[tell](told(t, n1))
+		if news == "" && len(told) != 0 || news != "" && (len(told) != 1 || !strings.Contains(told[0].Text, news)) {
+			t.Errorf("launchers are told %+v, want %q", told, news)
+		}
+	}
+	look()
+	says(gen(3, 6), "", "")
+	if err := os.Rename(dir, dir+".old"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		look()
+	}
+	says(replica.Generation{}, dir, "warning: durable directory "+dir)
+	if n := c.log.count(`"what":"durable"`); n != 1 {
+		t.Errorf("%d lines in the log, want one", n)
+	}
+	if n := len(proposalsOf[replica.BeginDurable](c)); n != 0 {
+		t.Error("a generation is written that has its marker: the log refuses that")
+	}
+	if err := os.Rename(dir+".old", dir); err != nil {
+		t.Fatal(err)
+	}
+	look()
+	says(gen(3, 6), "", "durable generation "+gen(3, 6).String()+" is back")
+
+	// Another directory in its place: the next commit is written though no multiple of durable_every has passed.
+	if err := os.Rename(dir, dir+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	led.job = changed(led.job, func(j *replica.Job) { j.Committed, j.Position.Step = gen(3, 9), 9 })
+	if durableDue(led.job, led.durableNow()) {
+		t.Fatal("the write is due anyway")
+	}
+	look()
+	says(replica.Generation{}, "is not in "+dir, "warning: durable generation")
+	c.proposed()
+	led.writeFrom = time.Time{}
+	c.durable(t.Context(), led)
+	if n := len(proposalsOf[replica.BeginDurable](c)); n != 1 {
+		t.Errorf("%d writes are begun, want one", n)
+	}
+	led.job = changed(led.job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: gen(3, 9)} })
+	c.durable(t.Context(), led)
+	led.job = changed(led.job, func(j *replica.Job) { j.Writer, j.Durable = nil, gen(3, 9) })
+	c.durable(t.Context(), led)
+	says(gen(3, 9), "", "")
+
+	// What was written anew is not there either, as where the leader's directory is another than the writers': it is tried more and more
+	// rarely, and people were told.
+	for i, want := range []time.Duration{2, 4, 8, 16, 32, 60, 60} {
+		led.job = changed(led.job, func(j *replica.Job) { j.Durable.Step, j.Committed.Step = 10+replica.Step(i), 10+replica.Step(i) })
+		if look(); led.vanishing != want*time.Second {
+			t.Fatalf("written again after %v, want %v", led.vanishing, want*time.Second)
+		}
+		if led.job = changed(led.job, func(j *replica.Job) { j.Committed.Step = 100 }); len(c.begins(led)) != 0 {
+			t.Error("it is written again at once")
+		}
+	}
+	says(replica.Generation{}, "is not in "+dir, "")
+	if err := c.store.WriteMarker(t.Context(), checkpoint.Marker{}); !errors.Is(err, checkpoint.ErrMoved) { // the first write here since
+		t.Fatal(err)
+	}
+	c.writes("job", testCluster, testJob, gen(3, 50))
+	led.job = changed(led.job, func(j *replica.Job) { j.Durable = gen(3, 50) })
+	if look(); led.vanishing != 0 {
+		t.Errorf("with the newest in its place the next write waits %v", led.vanishing)
+	}
+	says(gen(3, 50), "", "")
+}
+
+// begins has the leader look at its durable write and lists what it begins.
+func (c *chair) begins(led *ledJob) []replica.BeginDurable {
+	c.durable(c.t.Context(), led)
+	return proposalsOf[replica.BeginDurable](c)
 }

@@ -18,7 +18,7 @@ import (
 // have been applied since; what a commit does not touch is shared by both values, so that comparing costs little.
 func onlyCommitted(was, is *replica.Job) bool {
 	told := *was
-	told.LastIndex, told.Position, told.Committed, told.Parts = is.LastIndex, is.Position, is.Committed, is.Parts
+	told.LastIndex, told.Position, told.Committed, told.Parts, told.Previous = is.LastIndex, is.Position, is.Committed, is.Parts, nil
 	return was.Phase == replica.Open && was.Position != is.Position && reflect.DeepEqual(&told, is)
 }
 

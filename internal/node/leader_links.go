@@ -152,6 +152,8 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if led := l.jobs[m.Job]; led != nil && int(m.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Rank].Node == name {
 			l.recoverStep(ctx, m.Job, led, recovery.Regions{RegionReport: m})
 		}
+	case unreached:
+		l.unreached(ctx, name, m)
 	case suspect:
 		l.suspect(ctx, name, m)
 	case claimRequest:
@@ -182,7 +184,7 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case markedReport:
 		if led := l.jobs[m.Job]; led != nil && led.job.Writer != nil && led.job.Writer.Generation == m.Generation && led.job.Writer.Writer == name {
 			if m.Failed != "" {
-				l.log.failed("durable", "commit marker of generation "+m.Generation.String(), m.Failed)
+				l.log.failed("durable", fmt.Sprintf("commit marker of generation %v by node %s", m.Generation, name), m.Failed)
 				led.durableError = fmt.Sprintf("node %s: %s", name, m.Failed)
 			}
 			l.propose(ctx, m.Job, replica.EndDurable{Job: m.Job, Generation: m.Generation, Done: m.Failed == ""}, fromDriver, nil)

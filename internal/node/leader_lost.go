@@ -8,6 +8,12 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// here tells whether a node's daemon is known to run. Its link alone is no sign of that: where the daemon is gone, or its host is
+// silent, the link stays until its idle timeout.
+func (l *leader) here(n replica.Node) bool {
+	return l.links[n.Name] != nil && !l.suspected(holderOf(n)) && l.answers(n.Name)
+}
+
 // lostForGood records an operator's word that the memory of a node's present life is gone, in every job: silence is no proof
 // of that, and until there is one, recovery waits holder_grace for what the node held (protocol section 6, Plan). A node
 // that is here is not lost, whoever says so.
@@ -17,8 +23,8 @@ func (l *leader) lostForGood(ctx context.Context, from *nodeLink, m operatorRequ
 	case !known:
 		from.answer(m.ID, refusal(fmt.Sprintf("node %q is not registered in this cluster: see replicad status for the names", m.Node)))
 		return
-	case l.links[m.Node] != nil && !l.suspected(holderOf(n)): // a silent node's link outlives it for a while
-		from.answer(m.ID, refusal(fmt.Sprintf("node %s is connected, its memory is there: stop its daemon and keeper first, or drain it (replicad node drain %s)", m.Node, m.Node)))
+	case l.here(n):
+		from.answer(m.ID, refusal(fmt.Sprintf("node %s is connected and answers, its memory is there: stop its daemon and keeper first, or drain it (replicad node drain %s)", m.Node, m.Node)))
 		return
 	}
 	// The outcomes come back on the goroutine that owns these counts.

@@ -12,16 +12,23 @@ import (
 
 // suspicion collects the witnesses against a node.
 type suspicion struct {
-	logged  bool
-	witness map[replica.NodeName]time.Duration
-	base    map[replica.JobID]replica.Step
+	recovery.Silence
+	logged     bool
+	unobserved bool // it was said that its ranks live
 }
 
 // witnessFresh is how long a witness's word counts; members repeat it each probe interval.
 const witnessFresh = 1500 * time.Millisecond
 
-// suspect counts a witness. A node is dead when two nodes (or all others, where there are fewer) find it silent on gossip
-// and on the data path, and none of its jobs made a step since: protocol section 6, evidence.
+// withoutCollectives is how many times holder_grace a silent node's job may pass steps before the node is taken for dead all the same.
+const withoutCollectives = 10
+
+func (l *leader) silenceLimits() recovery.SilenceLimits {
+	return recovery.SilenceLimits{Fresh: witnessFresh, After: l.silent, Grace: l.timing.DaemonGrace, Beyond: withoutCollectives * l.timing.HolderGrace}
+}
+
+// suspect counts a witness. A node may be dead when two nodes (or all others, where there are fewer) find it silent on gossip
+// and on the data path; whether it is for a job that has ranks there, their steps say (recovery.Silence).
 func (l *leader) suspect(ctx context.Context, from replica.NodeName, m suspect) {
 	n, ok := l.view.Nodes[m.Target.Node]
 	if !ok || n.Incarnation != m.Target.Incarnation || l.links[m.Target.Node] != nil && from == m.Target.Node {
@@ -29,25 +36,12 @@ func (l *leader) suspect(ctx context.Context, from replica.NodeName, m suspect) 
 	}
 	s := l.suspicions[m.Target]
 	if s == nil {
-		s = &suspicion{witness: map[replica.NodeName]time.Duration{}, base: map[replica.JobID]replica.Step{}}
+		s = &suspicion{}
 		l.suspicions[m.Target] = s
 	}
-	for job, live := range m.Live {
-		base, seen := s.base[job]
-		if led := l.jobs[job]; led != nil && led.job.Phase == replica.Open && holdsRank(led.job, m.Target) && seen && live > base+1 {
-			clear(s.witness) // the job passes steps: its ranks there are alive, whatever is silent
-			s.base[job] = live
-		} else if !seen {
-			s.base[job] = live
-		}
-	}
-	s.witness[from] = l.now()
-	count := 0
-	for _, at := range s.witness {
-		if l.now()-at <= witnessFresh {
-			count++
-		}
-	}
+	s.Hear(l.now(), from, m.witness())
+	limits := l.silenceLimits()
+	count := s.Witnesses(l.now(), limits)
 	if count < min(2, max(1, l.couldWitness(m.Target.Node))) {
 		return
 	}
@@ -56,17 +50,34 @@ func (l *leader) suspect(ctx context.Context, from replica.NodeName, m suspect) 
 		l.log.nodeState(m.Target.Node, "silent")
 	}
 	for id, led := range l.jobs {
-		if led.job.Phase != replica.Ended {
-			l.recoverStep(ctx, id, led, recovery.Evidence{Fault: replica.Fault{Epoch: led.job.Epoch, Kind: replica.NodeDead, Node: m.Target.Node, NodeIncarnation: m.Target.Incarnation,
-				Detail: fmt.Sprintf("silent on gossip and on the data path for %d nodes", count)}})
+		if led.job.Phase == replica.Ended {
+			continue
 		}
+		why := s.Dead(l.now(), led.job, m.Target, limits)
+		if why == "" {
+			if !s.unobserved {
+				s.unobserved = true
+				l.log.nodeState(m.Target.Node, "unobserved")
+			}
+			continue
+		}
+		l.recoverStep(ctx, id, led, recovery.Evidence{Fault: replica.Fault{Epoch: led.job.Epoch, Kind: replica.NodeDead, Node: m.Target.Node, NodeIncarnation: m.Target.Incarnation,
+			Detail: fmt.Sprintf("%s; said by %d nodes", why, count)}})
 	}
 }
 
-func holdsRank(job *replica.Job, h replica.Holder) bool {
-	return slices.ContainsFunc(job.Ranks, func(c replica.Claimed) bool {
-		return c.Incarnation != 0 && c.Node == h.Node && c.NodeIncarnation == h.Incarnation
-	})
+// witness is the word in the form of the rules.
+func (m suspect) witness() recovery.Witness {
+	w := recovery.Witness{For: milliseconds(m.SilentMS), Steps: make(map[replica.JobID]recovery.Steps, len(m.Steps))}
+	for id, s := range m.Steps {
+		w.Steps[id] = recovery.Steps{Still: milliseconds(s.Still), Pace: milliseconds(s.Pace), Broken: s.Broken}
+	}
+	return w
+}
+
+// milliseconds is a time that another node has said: at most a year.
+func milliseconds(n uint64) time.Duration {
+	return time.Duration(min(n, 365*24*3600*1000)) * time.Millisecond
 }
 
 // couldWitness counts the registered nodes besides one that no job holds for dead or silent, and that nobody has just found
@@ -91,13 +102,5 @@ func (l *leader) couldWitness(except replica.NodeName) int {
 // suspected tells whether somebody's word against a node still counts.
 func (l *leader) suspected(h replica.Holder) bool {
 	s := l.suspicions[h]
-	if s == nil {
-		return false
-	}
-	for _, at := range s.witness {
-		if l.now()-at <= witnessFresh {
-			return true
-		}
-	}
-	return false
+	return s != nil && s.Witnesses(l.now(), l.silenceLimits()) > 0
 }

@@ -51,7 +51,7 @@ func newChair(t *testing.T) *chair {
 	}
 	t.Cleanup(func() { cons.Close() })
 	c := &chair{t: t, log: &lines{}}
-	c.leader = newLeader(cons, testCluster, recovery.DefaultTiming(), time.Minute, nil, newTestJournal(t, c.log))
+	c.leader = newLeader(cons, testCluster, recovery.DefaultTiming(), time.Minute, time.Second, nil, newTestJournal(t, c.log))
 	c.active, c.term, c.kv = true, 7, rendezvous.New(7)
 	c.view = lock.View{Index: 10, Cluster: testCluster, Era: 1, Nodes: map[replica.NodeName]replica.Node{}, Jobs: map[replica.JobID]*replica.Job{}}
 	return c
@@ -142,8 +142,9 @@ func told(t *testing.T, l *nodeLink) (msgs []any) {
 // pass lets time go by.
 func (c *chair) pass(d time.Duration) { c.start = c.start.Add(-d) }
 
-func (c *chair) hears(from replica.NodeName, target replica.Holder, live replica.Step) {
-	c.suspect(c.t.Context(), from, suspect{Target: target, Live: map[replica.JobID]replica.Step{testJob: live}})
+// hears has a node say that another has been silent for two seconds, and that its own ranks, of steps of 50 ms, have stood still for so long.
+func (c *chair) hears(from replica.NodeName, target replica.Holder, still time.Duration) {
+	c.suspect(c.t.Context(), from, suspect{Target: target, SilentMS: 2000, Steps: map[replica.JobID]stepMS{testJob: {Still: uint64(still.Milliseconds()), Pace: 50}}})
 }
 
 var silentNode = replica.Holder{Node: "n2", Incarnation: 22}
@@ -162,12 +163,12 @@ func suspicious(t *testing.T) *chair {
 func TestTwoWitnesses(t *testing.T) {
 	c := suspicious(t)
 	for range 3 { // one that insists is one
-		c.hears("n1", silentNode, 6)
+		c.hears("n1", silentNode, 2*time.Second)
 		if dead := c.dead(); len(dead) != 0 {
 			t.Fatalf("%v is dead on the word of one node of three", dead)
 		}
 	}
-	c.hears("n3", silentNode, 6)
+	c.hears("n3", silentNode, 2*time.Second)
 	if dead := c.dead(); !slices.Equal(dead, []replica.Holder{silentNode}) {
 		t.Errorf("on the word of two nodes %v are dead, want %v", dead, silentNode)
 	}
@@ -179,14 +180,14 @@ func TestTwoWitnesses(t *testing.T) {
 // A witness's word expires.
 func TestWitnessExpires(t *testing.T) {
 	c := suspicious(t)
-	c.hears("n1", silentNode, 6)
+	c.hears("n1", silentNode, 2*time.Second)
 	c.pass(witnessFresh + time.Millisecond)
-	c.hears("n3", silentNode, 6)
+	c.hears("n3", silentNode, 2*time.Second)
 	if dead := c.dead(); len(dead) != 0 {
 		t.Fatalf("%v is dead on one old word and one new", dead)
 	}
 	c.pass(witnessFresh / 2)
-	c.hears("n4", silentNode, 6)
+	c.hears("n4", silentNode, 2*time.Second)
 	if dead := c.dead(); len(dead) != 1 {
 		t.Errorf("%v are dead on two words that are fresh", dead)
 	}
@@ -199,7 +200,7 @@ func TestWitnessesOfASmallCluster(t *testing.T) {
 	c.node("n2", 22)
 	c.knows(newJob())
 	c.proposed()
-	c.hears("n1", silentNode, 6)
+	c.hears("n1", silentNode, 2*time.Second)
 	if dead := c.dead(); len(dead) != 1 {
 		t.Errorf("%v are dead on the word of the only other node", dead)
 	}
@@ -209,11 +210,11 @@ func TestWitnessesOfASmallCluster(t *testing.T) {
 func TestSuspicionIsOfOneLife(t *testing.T) {
 	c := suspicious(t)
 	for _, target := range []replica.Holder{{Node: "n2", Incarnation: 23}, {Node: "n9", Incarnation: 22}, {Node: "n2"}} {
-		c.hears("n1", target, 6)
-		c.hears("n3", target, 6)
+		c.hears("n1", target, 2*time.Second)
+		c.hears("n3", target, 2*time.Second)
 	}
-	c.hears("n1", silentNode, 6)
-	c.hears("n2", silentNode, 6)
+	c.hears("n1", silentNode, 2*time.Second)
+	c.hears("n2", silentNode, 2*time.Second)
 	if dead := c.dead(); len(dead) != 0 {
 		t.Errorf("%v are dead", dead)
 	}
@@ -225,17 +226,19 @@ func TestSuspicionIsOfOneLife(t *testing.T) {
 // Silence is no fault while the job passes steps: the node's ranks take part in each.
 func TestStepsClearASuspicion(t *testing.T) {
 	c := suspicious(t)
-	step := replica.Step(6)
-	for range 5 {
-		c.hears("n1", silentNode, step)
-		c.hears("n3", silentNode, step+2)
-		step += 4
+	for range 100 { // 20 s
+		c.hears("n1", silentNode, 300*time.Millisecond)
+		c.hears("n3", silentNode, 2*time.Second)
+		c.pass(200 * time.Millisecond)
 	}
 	if dead := c.dead(); len(dead) != 0 {
 		t.Fatalf("%v is dead though the job passes steps", dead)
 	}
-	c.hears("n1", silentNode, step-1) // one step more may have been under way
-	c.hears("n3", silentNode, step-1)
+	if c.log.count(`"unobserved"`) != 1 {
+		t.Error("nobody is told that it is unobserved")
+	}
+	c.hears("n1", silentNode, 2*time.Second)
+	c.hears("n3", silentNode, 2*time.Second)
 	if dead := c.dead(); len(dead) != 1 {
 		t.Errorf("%v are dead after the job stood still", dead)
 	}
@@ -255,8 +258,8 @@ func TestStepsOfOthersClearNothing(t *testing.T) {
 		change(other)
 		c.knows(other)
 		c.proposed()
-		for i, from := range []replica.NodeName{"n3", "n4", "n3", "n4"} {
-			c.suspect(t.Context(), from, suspect{Target: silentNode, Live: map[replica.JobID]replica.Step{testJob: 6, other.ID: replica.Step(100 * i)}})
+		for _, from := range []replica.NodeName{"n3", "n4"} {
+			c.suspect(t.Context(), from, suspect{Target: silentNode, SilentMS: 2000, Steps: map[replica.JobID]stepMS{testJob: {Still: 2000, Pace: 50}, other.ID: {Still: 10, Pace: 50}}})
 		}
 		if dead := c.dead(); !slices.Contains(dead, silentNode) {
 			t.Errorf("n2 is not dead while another job, in which %s, passes steps", what)
@@ -267,13 +270,13 @@ func TestStepsOfOthersClearNothing(t *testing.T) {
 // A node that links again is not suspected for what was said before.
 func TestLinkClearsASuspicion(t *testing.T) {
 	c := suspicious(t)
-	c.hears("n1", silentNode, 6)
+	c.hears("n1", silentNode, 2*time.Second)
 	n := c.links["n2"]
 	near, far := net.Pipe()
 	defer near.Close()
 	defer far.Close()
 	c.linkUp(t.Context(), &nodeLink{newLink(near), n.node})
-	c.hears("n3", silentNode, 6)
+	c.hears("n3", silentNode, 2*time.Second)
 	if dead := c.dead(); len(dead) != 0 {
 		t.Errorf("%v is dead on a word from before it linked", dead)
 	}

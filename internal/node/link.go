@@ -263,6 +263,8 @@ func decodeFromLeader(kind wire.Kind, body []byte) (any, error) {
 		return decode[regionsOrder](body)
 	case kindTell:
 		return decode[tell](body)
+	case kindRelay:
+		return decode[relayOrder](body)
 	}
 	return nil, fmt.Errorf("unknown kind")
 }
@@ -303,6 +305,8 @@ func decodeFromNode(kind wire.Kind, body []byte) (any, error) {
 		return decode[statusRequest](body)
 	case kindRegions:
 		return decode[replica.RegionReport](body)
+	case kindUnreached:
+		return decode[unreached](body)
 	}
 	return nil, fmt.Errorf("unknown kind")
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/recovery"
@@ -17,6 +18,7 @@ type localJob struct {
 	job         *replica.Job
 	candidate   replica.Candidate
 	candidateAt time.Time
+	heardAt     replica.Step                        // how far ranks here were then
 	answered    map[replica.Part]bool               // parts pinned and reported for candidate
 	passed      map[replica.Rank]replica.Generation // ranks that said Passed to candidate; those that stand below it: with what as the newest they hold
 	scarce      mirrorOrder                         // what the job is to resume at and has too few copies of
@@ -26,8 +28,10 @@ type localJob struct {
 	retired     []*arenaRef              // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
 	mirrors     map[replica.Part]*mirror // parts held for other nodes' ranks
 	making      map[replica.Part]*making // mirrors whose arenas are on their way
+	spell       commitSpell              // what the log was not told yet of commits
 	fenced      replica.Epoch            // fence words raised to
 	settleBy    time.Time                // after it, what is unfinished is torn
+	settleTime  time.Duration            // from the fence to settleBy
 	stopBy      time.Time                // after it, ranks that did not stop at the end of the job are killed
 	seq         uint64
 	reported    replica.NodeReport // as sent last, to send only changes
@@ -36,12 +40,16 @@ type localJob struct {
 	fetching    map[replica.Part]fetchState         // mirrors being fetched for a plan
 	bad         []replica.Held                      // copies here that failed their digest since the job last ran
 	badDisk     []replica.Held                      // and durable parts, when they were read here
+	outage      *outage                             // that it has not come out of yet; nil: none
+	failures    map[replica.Rank][]failure          // the exceptions of each rank's newest step that had one
+	untaken     map[replica.Rank]*untaken           // offers that no launcher here is known to have taken up
 	kept        map[replica.Rank]*durableGeometry   // what ranks that were started here have in the durable generation that the job opens from
+	relays      relays
 }
 
 func newLocalJob(job *replica.Job) *localJob {
 	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]replica.Generation{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
-		written: map[replica.Part]shardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}, kept: map[replica.Rank]*durableGeometry{}}
+		written: map[replica.Part]shardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{}}
 }
 
 // localRank is a rank whose claim this node holds, or held. Owned by the member.
@@ -65,6 +73,8 @@ type localRank struct {
 	left        bool          // said that it has finished
 	pulse       recovery.Pulse
 	hung        bool     // stands still for longer than it may
+	halted      bool     // while it has to go on: its process is stopped by a signal
+	progress    uint64   // while it comes to rest: megabytes that it has in reach
 	killed      bool     // by reap
 	leaveTo     uint32   // request to answer with BYE once the job has ended
 	ordered     orderKey // the last order sent, so that orders can be derived again and again
@@ -85,7 +95,7 @@ type arenaRef struct {
 	closed bool
 	unmap  func(*shm.Arena)
 	peer   *session.Peer   // of a rank that came back before its job was known
-	owner  owner           // from adoption until the job is known
+	owner  owner           // who got it last, as the kernel and the list on disk say; its page is the rank's own word
 	said   []session.Event // by the rank meanwhile: told again once the job is known
 }
 
@@ -207,7 +217,11 @@ func (lj *localJob) parts() []located {
 			if err != nil {
 				continue // freed meanwhile, or garbage: not held
 			}
-			out = append(out, located{a, p, info, replica.Held{Part: lj.part(p.Kind, r), Generation: info.Generation, Root: info.Root, Mirror: isMirror, DaemonMade: info.Flags&replica.DaemonMade != 0, Rank: r}})
+			held := replica.Held{Part: lj.part(p.Kind, r), Generation: info.Generation, Root: info.Root, Mirror: isMirror, DaemonMade: info.Flags&replica.DaemonMade != 0, Rank: r}
+			if !planted.Heir {
+				held.Producer, held.Fetched = info.Incarnation, !isMirror && info.Rank != r
+			}
+			out = append(out, located{a, p, info, held})
 		}
 	}
 	for r, lr := range lj.ranks {
@@ -245,7 +259,7 @@ func (m *member) report(lj *localJob) {
 	for _, lr := range lj.ranks {
 		a := lr.arena
 		rr := replica.RankReport{Rank: lr.rank, Incarnation: lr.incarnation, Alive: lr.alive, Attached: lr.peer != nil, PID: uint64(lr.pid), Live: a.Step(), Good: a.Good(),
-			Settled: lr.settled(), Stopped: lr.stopped && lr.alive, Initial: lr.initial, Loaded: lr.loaded, Left: lr.left, Hung: lr.hung}
+			Settled: lr.settled(), Stopped: lr.stopped && lr.alive, Initial: lr.initial, Loaded: lr.loaded, Left: lr.left, Hung: lr.hung, Halted: lr.halted, Progress: lr.progress}
 		rr.Whole = rr.Live.Phase() == replica.Idle && rr.Good.Generation() == rr.Live.Generation() && rr.Stopped
 		r.Settled = r.Settled && rr.Settled
 		r.Ranks = append(r.Ranks, rr)
@@ -261,7 +275,10 @@ func (m *member) report(lj *localJob) {
 	}
 	r.Bad, r.BadDisk = slices.Clone(lj.bad), slices.Clone(lj.badDisk)
 	r.Offers, r.Spare = m.offers(lj.job)
-	r.Starting = m.starting(lj)
+	r.Starting, r.StartingPIDs = m.starting(lj)
+	if extra := lj.settleTime - m.cfg.Timing.Settle; extra > 0 {
+		r.SettleMS = uint64(lj.settleTime.Milliseconds())
+	}
 	sortReport(&r)
 	r.Seq = lj.reported.Seq
 	if reflect.DeepEqual(r, lj.reported) {
@@ -291,10 +308,11 @@ func (m *member) orphaned(lj *localJob) (dead []replica.RankReport) {
 func (m *member) holder() replica.Holder { return holderOf(m.self) }
 
 // settled tells whether nothing of the rank can be sealed any more: it waits in rp_join with its captures joined, or what it
-// had not finished in time was torn, or it is dead with every place sealed, torn or free.
+// had not finished in time was torn, or it is dead with every place sealed, torn or free. A process that has loaded nothing yet
+// (it prefaults its arena, say) has nothing to finish: its node is not held for silent meanwhile.
 func (lr *localRank) settled() bool {
 	if lr.alive {
-		return lr.stopped || lr.torn != 0 && lr.torn >= lr.arena.Fence()
+		return lr.stopped || lr.loaded == 0 || lr.torn != 0 && lr.torn >= lr.arena.Fence()
 	}
 	return lr.finishing == 0
 }

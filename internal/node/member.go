@@ -15,8 +15,11 @@ import (
 )
 
 const (
-	memberQueue = 4096                   // events waiting for the member; producers block beyond it
-	busyTick    = 5 * time.Millisecond   // while something local is awaited that sends no event (words of a rank)
+	memberQueue   = 4096                 // events waiting for the member; producers block beyond it
+	busyTick      = 5 * time.Millisecond // while something local is awaited that sends no event (words of a rank)
+	noLeaderAfter = 5 * time.Second      // without a link the log is told that there is no leader
+	noLeaderAgain = 10 * time.Minute     // and told again
+
 	idleTick    = 200 * time.Millisecond // reports and housekeeping
 	reportEvery = time.Second            // a report is sent at least so often, so that status is fresh anywhere
 )
@@ -67,7 +70,10 @@ type member struct {
 	kept         map[kvScopeKey]ledger // contributed to epochs that are not closed
 	statuses     map[uint64]chan<- []byte
 	pushers      map[pusherKey]*pusher
+	strains      map[strainKey]strain
 	lastReport   time.Time
+	unlinked     time.Time // since when there is no link to a leader; zero: there is one
+	saidNoLeader time.Time // when the log was told so, zero: not yet
 	suspects     []suspect // what the last round of probes gave cause for
 	keeperLost   bool      // the keeper has gone: not replaced, because another one's node would be another
 }
@@ -99,11 +105,13 @@ type (
 
 func (m *member) init() {
 	m.in, m.ended = make(chan memberEvent, memberQueue), make(chan struct{})
+	m.unlinked = time.Now()
 	m.custody = newCustodian(m.keeper, m.log, m.writeArenas)
 	m.create, m.reuse = shm.Create, (*shm.Staging).Reuse
 	m.jobs, m.attaching, m.launchers = map[replica.JobID]*localJob{}, map[uint64]*attaching{}, map[uint64]*launcher{}
 	m.claims, m.creates, m.kvs, m.statuses = map[uint64]*attaching{}, map[uint64]*launcher{}, map[uint64]*kvPending{}, map[uint64]chan<- []byte{}
 	m.callers, m.asking, m.kept = map[uint64]caller{}, map[caller]uint64{}, map[kvScopeKey]ledger{}
+	m.strains = map[strainKey]strain{}
 	m.pushers, m.nodes = map[pusherKey]*pusher{}, map[replica.NodeName]replica.Node{}
 }
 
@@ -175,10 +183,14 @@ func (m *member) handle(ev memberEvent) {
 		m.link, m.leader, m.term = ev.link, ev.leader, ev.welcome.Term
 		m.lastReport = time.Time{}
 		m.log.linked(ev.leader, ev.welcome.Term)
+		if !m.saidNoLeader.IsZero() {
+			m.log.leaderAgain(ev.leader, time.Since(m.unlinked))
+		}
+		m.unlinked, m.saidNoLeader = time.Time{}, time.Time{}
 		m.resend()
 	case linkDown:
 		if m.link == ev.link {
-			m.link = nil
+			m.link, m.unlinked = nil, time.Now()
 			m.log.unlinked(ev.err)
 			for id, ch := range m.statuses { // no answer will come
 				delete(m.statuses, id)
@@ -277,6 +289,10 @@ func (m *member) leaderSays(msg any) {
 			lj.scarce = msg
 			m.mirrorScarce(lj, true)
 		}
+	case relayOrder:
+		if lj := m.jobs[msg.Job]; lj != nil {
+			m.relay(lj, msg)
+		}
 	case corruptCopy:
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.recheck(lj, msg)
@@ -322,8 +338,10 @@ func (m *member) viewed(v view) {
 			if lj.job.Phase == replica.Ended && job.Phase != replica.Ended {
 				lj.reported = replica.NodeReport{} // a new run, of which the leader knows nothing yet
 			}
-			moved := lj.job.Position != job.Position || lj.job.Committed != job.Committed
+			was := lj.job
+			moved := was.Position != job.Position || was.Committed != job.Committed
 			lj.job = job
+			m.outages(lj, was)
 			if moved { // a commit that came with another change, or a plan that went back
 				m.tellCommitted(lj)
 			}
@@ -394,11 +412,14 @@ func (m *member) tick() time.Duration {
 		m.pulses(lj)
 		m.retryRestores(lj)
 		m.mirrorScarce(lj, false)
+		m.takeOffers(lj)
 		if lj.job.Phase == replica.Open {
 			m.answerCandidate(lj)
 			m.mirrorAgain(lj)
 		}
 		if due {
+			m.lookAtProgress(lj)
+			m.sayWhoIsAwaited(lj)
 			m.report(lj)
 		}
 	}
@@ -408,5 +429,14 @@ func (m *member) tick() time.Duration {
 	m.kvAgain()
 	m.serveLaunchers()
 	m.killStuck()
+	m.leaderless(time.Now())
 	return next
+}
+
+// leaderless tells the log that no leader is heard, once that has lasted longer than an election, and again now and then.
+func (m *member) leaderless(now time.Time) {
+	if m.link == nil && now.Sub(m.unlinked) >= noLeaderAfter && (m.saidNoLeader.IsZero() || now.Sub(m.saidNoLeader) >= noLeaderAgain) {
+		m.saidNoLeader = now
+		m.log.noLeader(now.Sub(m.unlinked), m.cfg.Voters)
+	}
 }

@@ -42,6 +42,8 @@ const (
 	kindAskRegions  wire.Kind = 63
 	kindTell        wire.Kind = 97
 	kindMirror      wire.Kind = 96
+	kindUnreached   wire.Kind = 102 // node -> leader
+	kindRelay       wire.Kind = 103 // leader -> node
 )
 
 // maxLinkFrame caps a frame on a link, in bytes: a view of 80,000 ranks is below it.
@@ -85,6 +87,8 @@ type operatorRequest struct {
 	Verb operatorVerb     `cbor:"4,keyasint"`
 	Job  string           `cbor:"5,keyasint"`
 	Addr string           `cbor:"6,keyasint"`
+	// Degrade accepts what a drain costs.
+	Degrade bool `cbor:"23,keyasint,omitempty"`
 }
 
 // rejected is a rank's word against the state it was given to load.
@@ -201,10 +205,21 @@ type kvEntry struct {
 }
 
 // suspect is one witness's word that a node is silent on gossip and on the data path. Live is how far the witness's own
-// ranks are: a job that makes steps has no dead node.
+// ranks are.
 type suspect struct {
 	Target replica.Holder                 `cbor:"1,keyasint"`
 	Live   map[replica.JobID]replica.Step `cbor:"2,keyasint"`
+	// SilentMS is for how long it has been silent, Steps how the witness's own ranks get on.
+	SilentMS uint64                   `cbor:"17,keyasint,omitempty"`
+	Steps    map[replica.JobID]stepMS `cbor:"18,keyasint,omitempty"`
+}
+
+// stepMS is recovery.Steps in milliseconds.
+type stepMS struct {
+	Still uint64 `cbor:"1,keyasint"`
+	Pace  uint64 `cbor:"2,keyasint"`
+	// Broken is that of recovery.Steps.
+	Broken bool `cbor:"3,keyasint,omitempty"`
 }
 
 // shardReport says that a shard of the durable write under way is fsynced, or why not.
@@ -271,6 +286,27 @@ type mirrorOrder struct {
 	Job        replica.JobID      `cbor:"1,keyasint"`
 	Epoch      replica.Epoch      `cbor:"2,keyasint"` // the closed one
 	Generation replica.Generation `cbor:"3,keyasint"`
+}
+
+// unreached says that a node has failed for some seconds to bring a part to the nodes To, which mirror it; with Fetch, to have a part of the
+// plan of Epoch from any of them, for a rank.
+type unreached struct {
+	Job   replica.JobID      `cbor:"1,keyasint"`
+	To    []replica.NodeName `cbor:"2,keyasint"`
+	Part  replica.Part       `cbor:"3,keyasint"`
+	Why   string             `cbor:"4,keyasint"`
+	Fetch bool               `cbor:"5,keyasint"`
+	Epoch replica.Epoch      `cbor:"6,keyasint"`
+	Rank  replica.Rank       `cbor:"7,keyasint"`
+}
+
+// relayOrder has Node fetch a part of the plan of Epoch, which another node can't get from its holders; all nodes take Node for a holder.
+type relayOrder struct {
+	Job   replica.JobID  `cbor:"1,keyasint"`
+	Epoch replica.Epoch  `cbor:"2,keyasint"`
+	Part  replica.Part   `cbor:"3,keyasint"`
+	Rank  replica.Rank   `cbor:"4,keyasint"`
+	Node  replica.Holder `cbor:"5,keyasint"`
 }
 
 type captureOrder struct {

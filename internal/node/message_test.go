@@ -49,6 +49,7 @@ func samples() []sample {
 		of[operatorRequest](kindOperator, decodeFromNode),
 		of[statusRequest](kindStatus, decodeFromNode),
 		of[replica.RegionReport](kindRegions, decodeFromNode),
+		of[unreached](kindUnreached, decodeFromNode),
 
 		of[view](kindView, decodeFromLeader),
 		of[progress](kindProgress, decodeFromLeader),
@@ -64,6 +65,7 @@ func samples() []sample {
 		of[statusReply](kindStatusReply, decodeFromLeader),
 		of[regionsOrder](kindAskRegions, decodeFromLeader),
 		of[tell](kindTell, decodeFromLeader),
+		of[relayOrder](kindRelay, decodeFromLeader),
 	}
 }
 
@@ -177,7 +179,7 @@ func TestKindsKnown(t *testing.T) {
 
 // Job ids are keys of maps on the wire: each must come back as itself, and one of another length as an error.
 func TestMapsByJobID(t *testing.T) {
-	want := suspect{Target: replica.Holder{Node: "n2", Incarnation: 7}, Live: map[replica.JobID]replica.Step{{}: 1, {0xff, 1}: 2, {1, 0xff}: 1 << 37}}
+	want := suspect{Target: replica.Holder{Node: "n2", Incarnation: 7}, Live: map[replica.JobID]replica.Step{{}: 1, {0xff, 1}: 2, {1, 0xff}: 1 << 37}, SilentMS: 1200, Steps: map[replica.JobID]stepMS{{1, 2}: {Still: 3, Pace: 4}}}
 	b := body(t, kindSuspect, want)
 	got, err := decodeFromNode(kindSuspect, b)
 	if err != nil || !reflect.DeepEqual(got, want) {

@@ -189,6 +189,9 @@ func (lj *localJob) mirrorKey(spec shm.Spec) replica.Part {
 
 // whole tells whether a mirrored part could be restored from its arena: a replicated part needs the frozen one it binds.
 func (l located) whole() bool {
+	if l.place.Kind == shm.Slot && l.info.FrozenRoot.IsZero() && l.arena.Header().FrozenBytes > 0 {
+		return false // sealed by who did not know its frozen regions: no load would take it
+	}
 	if !l.held.Mirror || l.info.FrozenRoot.IsZero() {
 		return true
 	}
@@ -203,7 +206,7 @@ type mirrored struct {
 
 func (m *member) mirrored(ev mirrored) {
 	if lj := m.jobs[ev.job]; lj != nil {
-		if lj.job.Phase == replica.Open {
+		if lj.job.Phase == replica.Open && lj.job.Previous == nil {
 			m.answerCandidate(lj)
 			m.retain(lj)
 		} else {
@@ -212,22 +215,28 @@ func (m *member) mirrored(ev mirrored) {
 	}
 }
 
-// fetchMirrors fetches the parts of T that the plan wants mirrored here, before Resume.
+// fetchMirrors fetches the parts of T that are to be mirrored here: before Resume, and after one that did not wait for them.
 func (m *member) fetchMirrors(lj *localJob) {
 	job := lj.job
-	if job.Phase != replica.Planned || job.Plan == nil || job.Plan.Epoch != job.Epoch {
+	if !lj.spreads() || job.Plan == nil || job.Plan.Epoch != job.Epoch {
 		return
 	}
-	for r, nodes := range job.Plan.Mirrors {
+	for r, nodes := range job.Mirrors {
 		if contains(nodes, m.self.Name) {
 			m.fetchMirror(lj, replica.OfRank(replica.Rank(r)), replica.Rank(r))
 		}
 	}
-	for g, nodes := range job.Plan.GroupMirrors {
+	for g, nodes := range job.GroupMirrors {
 		if contains(nodes, m.self.Name) {
 			m.fetchMirror(lj, replica.OfGroup(replica.GroupID(g)), lj.speaker(replica.GroupID(g)))
 		}
 	}
+	m.fetchRelayed(lj)
+}
+
+// spreads tells whether mirrors are still to get what the job resumes, or has resumed, at.
+func (lj *localJob) spreads() bool {
+	return lj.job.Phase == replica.Planned || lj.job.Phase == replica.Open && lj.job.Previous != nil
 }
 
 // fetchMirror starts fetching one part, unless it is here, on its way, or just failed to come.
@@ -240,18 +249,29 @@ func (m *member) fetchMirror(lj *localJob, part replica.Part, rank replica.Rank)
 	if at, held := lj.find(nil, part, plan.Generation, src.Root); held && at.whole() {
 		return
 	}
+	if job.Phase == replica.Open { // whoever has loaded it has it too
+		for _, p := range job.Parts {
+			if p.Part == part {
+				src.Holders, src.Tier = p.Holders, replica.PeerRAM
+			}
+		}
+	}
 	if st := lj.fetching[part]; st.running || st.epoch == plan.Epoch && time.Now().Before(st.retryAt) {
 		return
 	}
-	lj.fetching[part] = fetchState{epoch: plan.Epoch, running: true}
+	tries := 0
+	if was := lj.fetching[part]; was.epoch == plan.Epoch {
+		tries = was.tries
+	}
+	lj.fetching[part] = fetchState{epoch: plan.Epoch, running: true, tries: tries}
 	m.spawn(func(ctx context.Context) memberEvent {
-		f := fetcher{m: m, lj: lj, job: job, plan: plan, rank: rank, incarnation: plan.Ranks[rank].Incarnation}
+		f := fetcher{m: m, lj: lj, job: job, plan: plan, rank: rank, incarnation: plan.Ranks[rank].Incarnation, missed: &misses{}}
 		into := func(man replica.Manifest) (*arenaRef, error) { return m.mirrorArena(ctx, lj, rank, man) }
 		arena, _, man, err := f.fetch(ctx, into, placeKind(part), part, src)
 		if err == nil {
 			err = f.frozen(ctx, arena, man.FrozenRoot, src, part)
 		}
-		return mirrorFetched{mirrored{job.ID}, part, plan.Epoch, err}
+		return mirrorFetched{mirrored{job.ID}, part, plan.Epoch, rank, f.missed, err}
 	})
 }
 
@@ -260,14 +280,17 @@ type fetchState struct {
 	epoch   replica.Epoch
 	running bool
 	retryAt time.Time
+	tries   int // that failed
 }
 
 // mirrorFetched is the end of fetching a part to mirror.
 type mirrorFetched struct {
 	mirrored
-	part  replica.Part
-	epoch replica.Epoch
-	err   error
+	part   replica.Part
+	epoch  replica.Epoch
+	rank   replica.Rank // for whom
+	missed *misses
+	err    error
 }
 
 func (m *member) mirrorFetched(ev mirrorFetched) {
@@ -275,9 +298,15 @@ func (m *member) mirrorFetched(ev mirrorFetched) {
 	if lj == nil {
 		return
 	}
-	lj.fetching[ev.part] = fetchState{epoch: ev.epoch, retryAt: time.Now().Add(restoreRetry)}
+	st := fetchState{epoch: ev.epoch, retryAt: time.Now().Add(restoreRetry)}
+	if was := lj.fetching[ev.part]; was.epoch == ev.epoch {
+		st.tries = was.tries
+	}
+	defer func() { lj.fetching[ev.part] = st }()
 	if ev.err != nil && lj.job.Epoch == ev.epoch && !errors.Is(ev.err, context.Canceled) {
-		m.log.failed("mirror", fmt.Sprintf("%v, epoch %d", ev.part, ev.epoch), ev.err.Error())
+		st.tries++
+		m.log.retried("mirror", fmt.Sprintf("%v, epoch %d", ev.part, ev.epoch), ev.err.Error())
+		m.fetchFailed(lj, ev.epoch, ev.rank, st.tries, ev.missed, ev.err)
 	}
 	m.mirrored(ev.mirrored)
 }

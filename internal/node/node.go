@@ -72,7 +72,7 @@ type daemon struct {
 // Run runs the daemon of a node until ctx ends. What can't start is an error that names it and the remedy; what was
 // started by then is stopped again. Nothing of the ranks' memory is lost by stopping: the keeper holds it.
 func Run(ctx context.Context, cfg *config.Config, opt Options) error {
-	log, err := newJournal(opt.Stderr, cfg.Log.Level, cfg.Node)
+	log, err := newJournal(opt.Stderr, cfg.Log, cfg.Node)
 	if err != nil {
 		return err
 	}
@@ -260,7 +260,7 @@ func bootID() (replica.BootID, error) {
 func (d *daemon) openNetwork() (err error) {
 	c := d.cfg
 	reset := sha256.Sum256(append([]byte("replicad stateless reset "+string(c.Node)+" "), d.id.GossipKey...))
-	d.endpoint, err = endpoint.Listen(endpoint.Config{Addr: c.Addr, ServerTLS: d.id.ServerTLS(string(endpoint.Raft), string(endpoint.Control), string(endpoint.Bulk)), ClientTLS: d.id.ClientTLS, PeerName: pki.PeerName,
+	d.endpoint, err = endpoint.Listen(endpoint.Config{Addr: c.ListenAddr(), ServerTLS: d.id.ServerTLS(string(endpoint.Raft), string(endpoint.Control), string(endpoint.Bulk)), ClientTLS: d.id.ClientTLS, PeerName: pki.PeerName,
 		ProbeKey: d.id.GossipKey, ResetKey: reset, Logf: func(f string, args ...any) { d.log.failed("endpoint", c.Addr, fmt.Sprintf(f, args...)) }})
 	if err != nil {
 		return err
@@ -270,7 +270,7 @@ func (d *daemon) openNetwork() (err error) {
 	if err := d.openRaft(); err != nil {
 		return err
 	}
-	d.gossip, err = membership.Start(membership.Config{Name: c.Node, Incarnation: d.self.Incarnation, Addr: c.GossipAddr, Cluster: d.id.Cluster, Key: d.id.GossipKey, Seeds: c.Seeds, QUICAddr: c.Addr,
+	d.gossip, err = membership.Start(membership.Config{Name: c.Node, Incarnation: d.self.Incarnation, Addr: c.GossipListenAddr(), Advertise: c.GossipAddr, Cluster: d.id.Cluster, Key: d.id.GossipKey, Seeds: c.Seeds, QUICAddr: c.Addr,
 		Logger: membership.NewLogger(newGossipLog(d.log, c.GossipAddr).line)})
 	if err != nil {
 		return err
@@ -292,7 +292,7 @@ func (d *daemon) openRaft() error {
 		voters = append(voters, consensus.Voter{Name: v.Name, Addr: v.Addr})
 		names = append(names, v.Name)
 	}
-	d.layer = newRaftLayer(d.endpoint, names)
+	d.layer = newRaftLayer(d.endpoint, c.Addr, names)
 	d.endpoint.Handle(endpoint.Raft, d.layer.accept)
 	var err error
 	d.cons, err = consensus.Start(consensus.Config{ID: c.Node, Addr: c.Addr, Dir: filepath.Join(c.StateDir, "raft"), Voters: voters, Bootstrap: d.opt.Bootstrap, Join: d.opt.Join, Layer: d.layer, Cluster: d.id.Cluster,
@@ -316,10 +316,11 @@ func (d *daemon) build() error {
 	if err := d.member.adopt(); err != nil {
 		return err
 	}
-	d.prober = &prober{m: d.member, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, peers: map[replica.NodeName]peerState{}}
+	d.prober = &prober{m: d.member, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, grace: c.Timing.DaemonGrace, peers: map[replica.NodeName]peerState{}}
 	timing := recovery.Timing{Collect: c.Timing.Collect, Settle: c.Timing.Settle, Ack: c.Timing.Ack, Claim: c.Timing.Claim, Start: c.Timing.Start, HolderGrace: c.Timing.HolderGrace, ResumeGrace: c.Timing.ResumeGrace, DaemonGrace: c.Timing.DaemonGrace}
 	if d.cons != nil {
-		d.leader = newLeader(d.cons, d.id.Cluster, timing, c.Timing.StallAlarm, d.store, d.log)
+		d.leader = newLeader(d.cons, d.id.Cluster, timing, c.Timing.StallAlarm, c.Timing.SilentAfter, d.store, d.log)
+		d.leader.answers = d.prober.answers
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
 	limited := transfer.Limit(store{d.member, context.Background()}, maxServes, maxServesPerPeer)
@@ -360,10 +361,15 @@ func serveBulk(ctx context.Context, conn *endpoint.Conn, st transfer.Store) {
 }
 
 // run runs every part until ctx ends or one fails, then waits for all: the members of the group end with its context, the
-// member before the leader and the endpoint, so that what it still says finds listeners.
-func (d *daemon) run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+// member before the leader and the endpoint, so that what it still says finds listeners. They outlive ctx for as long as it takes
+// to hand leadership over.
+func (d *daemon) run(stop context.Context) error {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(stop))
 	defer cancel(nil)
+	defer context.AfterFunc(stop, func() {
+		d.handOver()
+		cancel(context.Cause(stop))
+	})()
 	var parts sync.WaitGroup
 	start := func(name string, fn func(context.Context) error) {
 		parts.Go(func() {
@@ -388,6 +394,17 @@ func (d *daemon) run(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// handOver gives leadership to another voter before the daemon ends, so that no step waits for the others to miss it. The wait is
+// bounded by two election timeouts; a leader without another voter that keeps up ends as it would by a crash.
+func (d *daemon) handOver() {
+	if d.cons == nil || len(d.cons.Voters()) < 2 {
+		return
+	}
+	if _, _, term, leads := d.cons.Leadership(); leads {
+		d.log.handedOver(term, d.cons.Transfer())
+	}
 }
 
 // speak waits until adoption is over, then answers probes as itself and links to the leader: until then this node counts as

@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -92,8 +93,9 @@ type drain struct {
 	waiting int // proposals of its quarantine
 }
 
-// drain has the ranks of a node move to others, in every job, and keeps it out of these jobs until it is cleared. It is
-// refused where nobody could take the ranks, or where the node alone holds what they need: then nothing is done.
+// drain has the ranks of a node move to others, in every job, and keeps it out of these jobs until it is cleared; what it holds
+// serves meanwhile. It is refused, with nothing done, where nobody could take the ranks, and where a job would be less safe
+// without the node, unless the operator says that it may.
 func (l *leader) drain(ctx context.Context, from *nodeLink, m operatorRequest) {
 	if _, known := l.view.Nodes[m.Node]; !known {
 		from.answer(m.ID, refusal(fmt.Sprintf("node %q is not registered in this cluster: see replicad status for the names", m.Node)))
@@ -109,8 +111,13 @@ func (l *leader) drain(ctx context.Context, from *nodeLink, m operatorRequest) {
 			continue
 		}
 		d.ranks[id] = ranksOn(led.job, m.Node)
-		if why := l.undrainable(led, m.Node, len(d.ranks[id])); why != "" {
-			from.answer(m.ID, refusal(fmt.Sprintf("node %s can't be drained: job %s: %s", m.Node, led.job.Name, why)))
+		able, seats := l.able(led, m.Node)
+		if n := len(d.ranks[id]); n > seats {
+			from.answer(m.ID, refusal(fmt.Sprintf("node %s can't be drained: job %s: it runs %d ranks there, and other nodes offer %d processes: start replicad run --spare, or with a larger --capacity, on another node first", m.Node, led.job.Name, n, seats)))
+			return
+		}
+		if cost := recovery.DrainCost(led.job, able, m.Node); cost != "" && !m.Degrade {
+			from.answer(m.ID, refusal(fmt.Sprintf("node %s is not drained: job %s: %s: add a node, or wait for copies (replicad status), or accept that with --degrade", m.Node, led.job.Name, cost)))
 			return
 		}
 	}
@@ -141,26 +148,20 @@ func ranksOn(job *replica.Job, n replica.NodeName) (ranks []replica.Rank) {
 	return ranks
 }
 
-// undrainable says why a job can't do without a node; empty: it can.
-func (l *leader) undrainable(led *ledJob, node replica.NodeName, ranks int) string {
-	seats := 0
-	for n, r := range led.reports {
-		faulted := slices.ContainsFunc(led.job.Faults, func(f replica.Fault) bool { return f.Node == n })
-		if n != node && l.links[n] != nil && !faulted && !slices.Contains(led.job.Quarantined, n) {
-			seats += r.Offers
+// able lists the nodes that can take ranks and mirrors of a job now, and counts the processes that those besides node offer.
+func (l *leader) able(led *ledJob, node replica.NodeName) (nodes []replica.NodeName, seats int) {
+	for n, link := range l.links {
+		faulted := slices.ContainsFunc(led.job.Faults, func(f replica.Fault) bool { return f.Node == n && f.NodeIncarnation == link.node.Incarnation })
+		if faulted || slices.Contains(led.job.Quarantined, n) {
+			continue
+		}
+		nodes = append(nodes, n)
+		if n != node {
+			seats += led.reports[n].Offers
 		}
 	}
-	if ranks > seats {
-		return fmt.Sprintf("it runs %d ranks there, and other nodes offer %d processes: start replicad run --spare, or with a larger --capacity, on another node first", ranks, seats)
-	}
-	for _, p := range led.job.Parts {
-		if !slices.ContainsFunc(p.Holders, func(h replica.Holder) bool {
-			return h.Node != node && l.view.Nodes[h.Node].Incarnation == h.Incarnation && !slices.Contains(led.job.Quarantined, h.Node)
-		}) {
-			return fmt.Sprintf("%v of the committed step %d lies there alone: wait until it has another copy (replicad status)", p.Part, led.job.Position.Step)
-		}
-	}
-	return ""
+	slices.Sort(nodes)
+	return nodes, seats
 }
 
 // drained follows the drains: it closes the epochs of jobs with ranks there, and answers when these run elsewhere.
@@ -215,7 +216,7 @@ func (l *leader) drainText(d *drain, left int) string {
 		lines = append(lines, fmt.Sprintf("job %s (%v): %s", led.job.Name, led.job.Phase, strings.Join(moved, ", ")))
 	}
 	slices.Sort(lines)
-	head := fmt.Sprintf("node %s is drained: until `replicad node clear %s` these jobs use it for nothing; jobs that start later may", d.node, d.node)
+	head := fmt.Sprintf("node %s is drained: until `replicad node clear %s` it gets no rank and no copy of these jobs; jobs that start later may use it", d.node, d.node)
 	switch {
 	case len(lines) == 0:
 		head = fmt.Sprintf("no job runs: there is nothing to drain from node %s", d.node)

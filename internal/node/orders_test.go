@@ -128,7 +128,7 @@ func TestInitOrder(t *testing.T) {
 	rank.quiet(lr.peer) // its epoch is closed: the next Begin mints another
 }
 
-// Only a rank that stands whole at the generation is asked to capture it, and only before a plan.
+// Only a rank that has loaded the generation's epoch and stands whole at it is asked to capture it, and only before a plan.
 func TestCaptureOrder(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(closed(newJob()))
@@ -136,20 +136,25 @@ func TestCaptureOrder(t *testing.T) {
 	var rank *rankEnd
 	lr.peer, rank = d.session(0)
 	for what, change := range map[string]func(){
-		"runs":             func() { lr.stopped = false },
-		"elsewhere":        func() { d.live(lr, 3, 6, replica.Idle) },
-		"good is behind":   func() { d.write(lr.arena, atGood, uint64(replica.PackWord(3, 6, 0))) },
-		"the epoch opened": func() { lj.job.Phase = replica.Open },
-		"a plan is made":   func() { lj.job.Phase = replica.Planned },
+		"runs":                    func() { lr.stopped = false },
+		"elsewhere":               func() { d.live(lr, 3, 6, replica.Idle) },
+		"good is behind":          func() { d.write(lr.arena, atGood, uint64(replica.PackWord(3, 6, 0))) },
+		"the epoch opened":        func() { lj.job.Phase = replica.Open },
+		"a plan is made":          func() { lj.job.Phase = replica.Planned },
+		"an heir":                 func() { lr.loaded = 0 }, // whatever its arena says: it took the rank over since
+		"loaded another":          func() { lr.loaded = 2 },
+		"its predecessor's words": func() { d.write(lr.arena, atHolder, uint64(lr.incarnation-1)) },
 	} {
-		lj.job.Phase, lr.stopped = replica.Closed, true
+		lj.job.Phase, lr.stopped, lr.loaded = replica.Closed, true, 3
+		d.write(lr.arena, atHolder, uint64(lr.incarnation))
 		d.live(lr, 3, 7, replica.Idle)
 		change()
 		d.leaderSays(captureOrder{testJob, gen(3, 7)})
 		t.Log(what)
 		rank.quiet(lr.peer)
 	}
-	lj.job.Phase, lr.stopped = replica.Closed, true
+	lj.job.Phase, lr.stopped, lr.loaded = replica.Closed, true, 3
+	d.write(lr.arena, atHolder, uint64(lr.incarnation))
 	d.live(lr, 3, 7, replica.Idle)
 	d.leaderSays(captureOrder{testJob, gen(3, 7)})
 	if e, o := rank.ordered(); e != 3 || o.Action != wire.OrderCapture || o.Generation != gen(3, 7) {

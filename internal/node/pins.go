@@ -21,11 +21,15 @@ func (m *member) sealed(lj *localJob, lr *localRank, p shm.Place) {
 		lr.sealedAt[info.Generation] = time.Now()
 	}
 	m.checkInitial(lj, lr)
-	if lj.job.Phase == replica.Open {
+	switch {
+	case lj.job.Phase != replica.Open:
+		m.reconcile(lj)
+	case info.Generation == lj.candidate.Generation:
 		m.answerCandidate(lj)
 		m.retain(lj)
-	} else {
-		m.reconcile(lj)
+	default: // whatever else is here has not changed: with many ranks, looking at all of it for each seal would cost their number squared
+		m.answerPassed(lj, lr)
+		m.retainArena(lj, lr.arena, lr)
 	}
 }
 
@@ -48,7 +52,7 @@ func (m *member) checkInitial(lj *localJob, lr *localRank) {
 
 // newCandidate obeys a newer candidate: every pin of an older one is let go.
 func (m *member) newCandidate(lj *localJob, c replica.Candidate) {
-	lj.candidate, lj.candidateAt = c, time.Now()
+	lj.candidate, lj.candidateAt, lj.heardAt = c, time.Now(), lj.furthest(c.Generation.Epoch)
 	clear(lj.answered)
 	clear(lj.passed)
 	for _, lr := range lj.ranks {
@@ -64,10 +68,26 @@ func (m *member) newCandidate(lj *localJob, c replica.Candidate) {
 	m.retain(lj)
 }
 
+// furthest is the newest step of an epoch that a rank here has begun; 0: none has.
+func (lj *localJob) furthest(e replica.Epoch) (at replica.Step) {
+	for _, lr := range lj.ranks {
+		if w := lr.arena.Step(); lr.alive && w.Epoch() == e {
+			at = max(at, w.Step())
+		}
+	}
+	return at
+}
+
+// answerable tells whether there is a candidate that the leader waits for.
+func (m *member) answerable(lj *localJob) bool {
+	c := lj.candidate
+	return m.link != nil && c.N != 0 && lj.job.Phase == replica.Open && c.Generation.Epoch == lj.job.Position.Epoch && c.Position.Step > lj.job.Position.Step
+}
+
 // answerCandidate pins what is held sealed of the candidate and says so, or says that a rank has passed it.
 func (m *member) answerCandidate(lj *localJob) {
 	c := lj.candidate
-	if m.link == nil || c.N == 0 || lj.job.Phase != replica.Open || c.Generation.Epoch != lj.job.Position.Epoch || c.Position.Step <= lj.job.Position.Step {
+	if !m.answerable(lj) {
 		return
 	}
 	var fresh []replica.Held
@@ -84,22 +104,29 @@ func (m *member) answerCandidate(lj *localJob) {
 		fresh = append(fresh, l.held)
 	}
 	if len(fresh) > 0 {
-		m.send(kindPinned, replica.Pinned{Job: lj.job.ID, Term: c.Term, N: c.N, Generation: c.Generation, Holder: m.holder(), Session: m.self.Session, Parts: fresh})
+		m.send(kindPinned, replica.Pinned{Job: lj.job.ID, Term: c.Term, N: c.N, Generation: c.Generation, Holder: m.holder(), Session: m.self.Session, Parts: fresh,
+			Heard: lj.heardAt, Live: lj.furthest(c.Generation.Epoch)})
 	}
-	for r, lr := range lj.ranks {
-		told, said := lj.passed[r]
-		if !lr.alive && !lr.left || said && told.IsZero() {
-			continue
-		}
-		var newest replica.Generation
-		if !lr.passedBy(c.Generation) {
-			if newest = m.standsBelow(lj, lr, c.Generation); newest.IsZero() || newest == told {
-				continue // what it holds with two slots comes and goes
-			}
-		}
-		lj.passed[r] = newest
-		m.send(kindPassed, replica.Passed{Job: lj.job.ID, Term: c.Term, N: c.N, Holder: m.holder(), Session: m.self.Session, Rank: r, Live: lr.arena.Step().Generation(), Holds: lr.holds()})
+	for _, lr := range lj.ranks {
+		m.answerPassed(lj, lr)
 	}
+}
+
+// answerPassed says that a rank has passed the candidate, or stands below it.
+func (m *member) answerPassed(lj *localJob, lr *localRank) {
+	c, r := lj.candidate, lr.rank
+	told, said := lj.passed[r]
+	if !m.answerable(lj) || !lr.alive && !lr.left || said && told.IsZero() {
+		return
+	}
+	var newest replica.Generation
+	if !lr.passedBy(c.Generation) {
+		if newest = m.standsBelow(lj, lr, c.Generation); newest.IsZero() || newest == told {
+			return // what it holds with two slots comes and goes
+		}
+	}
+	lj.passed[r] = newest
+	m.send(kindPassed, replica.Passed{Job: lj.job.ID, Term: c.Term, N: c.N, Holder: m.holder(), Session: m.self.Session, Rank: r, Live: lr.arena.Step().Generation(), Holds: lr.holds(), Heard: lj.heardAt})
 }
 
 // pinKey tells two ranks' copies of one group part on this node apart: each is a vote.
@@ -179,10 +206,11 @@ func (m *member) progressed(lj *localJob, p progress) {
 		return
 	}
 	next := *lj.job
-	next.LastIndex, next.Position, next.Committed = p.Index, p.Position, p.Generation
+	next.LastIndex, next.Position, next.Committed, next.Previous = p.Index, p.Position, p.Generation, nil
 	lj.job = &next
 	m.tellCommitted(lj)
 	m.retain(lj)
+	m.release(lj)
 }
 
 // tellCommitted tells the ranks here how far their job is committed.
@@ -191,6 +219,7 @@ func (m *member) tellCommitted(lj *localJob) {
 		lr.arena.SetCommitted(lj.job.Position)
 		if at, ok := lr.sealedAt[lj.job.Committed]; ok {
 			m.log.commitLag(lj.job, time.Since(at))
+			m.log.commitsSeen(lj.job, &lj.spell, time.Since(at), time.Now())
 		}
 		for g := range lr.sealedAt {
 			if g.Step <= lj.job.Committed.Step {
@@ -223,7 +252,7 @@ func (m *member) retainArena(lj *localJob, a *arenaRef, lr *localRank) {
 
 // placeStates describes an arena's slots and ring to lock's rules.
 func (m *member) placeStates(lj *localJob, a *arenaRef, isMirror, dead bool) (lock.RetainInput, []shm.Place) {
-	in := lock.RetainInput{Job: lj.job, Candidate: lj.candidate.Generation, Slots: int(a.Header().Slots), ResumePending: lj.resumePending()}
+	in := lock.RetainInput{Job: lj.job, Candidate: lj.candidate.Generation, Slots: int(a.Header().Slots)}
 	var places []shm.Place
 	for _, p := range a.Places() {
 		if p.Kind == shm.Frozen {
@@ -243,9 +272,4 @@ func (m *member) placeStates(lj *localJob, a *arenaRef, isMirror, dead bool) (lo
 		places = append(places, p)
 	}
 	return in, places
-}
-
-// resumePending tells whether the previous committed generation must stay: T has not got all its copies yet.
-func (lj *localJob) resumePending() bool {
-	return lj.job.Phase != replica.Open
 }

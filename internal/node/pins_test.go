@@ -67,9 +67,9 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 	}
 	root := func(a *arenaRef, p shm.Place) replica.Digest { i, _ := a.Sealed(p); return i.Root }
 	want := []replica.Held{
-		{Part: replica.OfGroup(0), Generation: gen(3, 6), Root: root(lr.arena, slot(1)), Rank: 0},
-		{Part: replica.OfRank(0), Generation: gen(3, 6), Root: root(lr.arena, ring(1)), Rank: 0},
-		{Part: replica.OfRank(1), Generation: gen(3, 6), Root: root(other, ring(4)), Mirror: true, Rank: 1},
+		{Part: replica.OfGroup(0), Generation: gen(3, 6), Root: root(lr.arena, slot(1)), Rank: 0, Producer: 4},
+		{Part: replica.OfRank(0), Generation: gen(3, 6), Root: root(lr.arena, ring(1)), Rank: 0, Producer: 4},
+		{Part: replica.OfRank(1), Generation: gen(3, 6), Root: root(other, ring(4)), Mirror: true, Rank: 1, Producer: 4},
 	}
 	if got := partsOf(answers); !reflect.DeepEqual(got, want) {
 		t.Errorf("pinned %+v, want %+v", got, want)

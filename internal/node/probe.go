@@ -3,7 +3,9 @@ package node
 import (
 	"context"
 	"errors"
+	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/replicad/replicad/internal/endpoint"
@@ -16,6 +18,9 @@ type peerState struct {
 	silentSince time.Time // zero: the last probe was answered, or refused
 	incarnation replica.NodeIncarnation
 	refused     bool // its host answers, its daemon does not: unobserved, not dead
+	adopting    bool // its daemon answers that it takes its arenas back, which is silence, and no sign that they are lost
+	hostUp      bool // its kernel answered for a daemon that did not
+	hostAsked   time.Time
 	answered    time.Time
 }
 
@@ -26,7 +31,9 @@ type prober struct {
 	gossip   interface{ Members() []membership.Member }
 	interval time.Duration
 	silent   time.Duration
-	mu       sync.Mutex // guards peers
+	grace    time.Duration // for which a host that answers speaks for its daemon
+	last     time.Time     // when the last round began
+	mu       sync.Mutex    // guards peers
 	peers    map[replica.NodeName]peerState
 }
 
@@ -46,8 +53,14 @@ func (p *prober) run(ctx context.Context) {
 }
 
 func (p *prober) round(ctx context.Context) {
+	began := time.Now()
+	if !p.last.IsZero() && began.Sub(p.last) > p.late() {
+		p.forget() // this daemon stood still itself, and has heard nobody
+	}
+	p.last = began
 	nodes := map[replica.NodeName]replica.Node{}
 	live := map[replica.JobID]replica.Step{}
+	steps := map[replica.JobID]stepMS{}
 	if !p.m.do(ctx, func() {
 		for name, n := range p.m.nodes {
 			if name != p.m.self.Name {
@@ -60,6 +73,9 @@ func (p *prober) round(ctx context.Context) {
 					live[id] = max(live[id], lr.arena.Step().Step())
 				}
 			}
+			if s, ok := p.m.stepsOf(lj); ok {
+				steps[id] = s
+			}
 		}
 	}) {
 		return
@@ -69,22 +85,78 @@ func (p *prober) round(ctx context.Context) {
 		probes.Go(func() { p.probe(ctx, name, n) })
 	}
 	probes.Wait()
-	gone := map[replica.NodeName]bool{}
+	known := map[replica.NodeName]membership.Member{}
 	for _, mem := range p.gossip.Members() {
-		if !mem.Alive {
-			gone[mem.Name] = true
-		}
+		known[mem.Name] = mem
 	}
+	var mu sync.Mutex // guards suspects
 	var suspects []suspect
 	for name, n := range nodes {
-		p.mu.Lock()
-		s := p.peers[name]
-		p.mu.Unlock()
-		if gone[name] && s.incarnation == n.Incarnation && !s.silentSince.IsZero() && time.Since(s.silentSince) >= p.silent {
-			suspects = append(suspects, suspect{Target: holderOf(n), Live: live})
+		mem, ok := known[name]
+		silent, is := p.silence(name, n)
+		if !ok || !is || silent < p.silent/2 {
+			continue
 		}
+		probes.Go(func() { // early, so that its answer is there once it matters
+			// A daemon that hangs for good on a live host must not hold up for ever what waits for its node.
+			answers := p.hostAnswers(ctx, name, mem.Addr) && silent < p.grace
+			if !answers && !mem.Alive && silent >= p.silent {
+				mu.Lock()
+				defer mu.Unlock()
+				suspects = append(suspects, suspect{Target: holderOf(n), Live: live, SilentMS: uint64(silent.Milliseconds()), Steps: steps})
+			}
+		})
+	}
+	probes.Wait()
+	if time.Since(began) > p.late() {
+		return // it stood still meanwhile
 	}
 	p.m.do(ctx, func() { p.m.suspected(suspects) })
+}
+
+// late is how long a round may take: what takes longer has been held up in this daemon itself.
+func (p *prober) late() time.Duration { return 2*p.interval + max(p.silent, time.Second) }
+
+// forget takes all silence for unheard.
+func (p *prober) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, s := range p.peers {
+		s.silentSince = time.Time{}
+		p.peers[name] = s
+	}
+}
+
+// silence is for how long that life of a node has been silent.
+func (p *prober) silence(name replica.NodeName, n replica.Node) (time.Duration, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.peers[name]
+	return time.Since(s.silentSince), s.incarnation == n.Incarnation && !s.silentSince.IsZero()
+}
+
+// hostAnswers tells whether the host of a silent daemon is up: its kernel takes, or refuses, a connection to the gossip port also where
+// the daemon is stopped, swapped out or starved. Such a node is unobserved, as one whose daemon is down.
+func (p *prober) hostAnswers(ctx context.Context, name replica.NodeName, addr string) bool {
+	p.mu.Lock()
+	last := p.peers[name]
+	p.mu.Unlock()
+	if addr == "" || time.Since(last.hostAsked) < p.silent { // each connection takes a place in the queue of a daemon that does not accept
+		return last.hostUp
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.interval)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err == nil {
+		conn.Close()
+	}
+	up := err == nil || errors.Is(err, syscall.ECONNREFUSED)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.peers[name]
+	s.hostUp, s.hostAsked = up, time.Now()
+	p.peers[name] = s
+	return up
 }
 
 func (p *prober) probe(ctx context.Context, name replica.NodeName, n replica.Node) {
@@ -102,14 +174,24 @@ func (p *prober) probe(ctx context.Context, name replica.NodeName, n replica.Nod
 	case err == nil && !reply.Adopting && reply.Node == name:
 		s = peerState{incarnation: n.Incarnation, answered: time.Now()}
 	case errors.Is(err, endpoint.ErrRefused):
-		s.refused, s.silentSince = true, time.Time{}
+		s.refused, s.adopting, s.silentSince = true, false, time.Time{}
+	case time.Since(asked) > p.late(): // this daemon stood still itself
 	default:
-		s.refused = false
+		s.refused, s.adopting = false, err == nil && reply.Node == name
 		if s.silentSince.IsZero() {
 			s.silentSince = asked
 		}
 	}
 	p.peers[name] = s
+}
+
+// answers tells whether a node's newest probe was neither refused nor left without an answer. A node is not probed by itself.
+func (p *prober) answers(name replica.NodeName) bool {
+	p.mu.Lock()
+	adopting := p.peers[name].adopting
+	p.mu.Unlock()
+	s := p.state(name)
+	return adopting || s == "alive" || s == "unknown"
 }
 
 // state is a node's as this one sees it: for status.
@@ -120,7 +202,7 @@ func (p *prober) state(name replica.NodeName) string {
 	switch {
 	case !ok:
 		return "unknown"
-	case s.refused:
+	case s.refused || s.hostUp && time.Since(s.hostAsked) < 2*p.silent:
 		return "unobserved"
 	case !s.silentSince.IsZero() && time.Since(s.silentSince) >= p.silent:
 		return "silent"

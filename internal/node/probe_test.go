@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -85,6 +86,9 @@ func TestProbeStates(t *testing.T) {
 		if got := p.state("n2"); got != want || s.silentSince.IsZero() == silence {
 			t.Errorf("after %s: %s, silent since %v; want %s, silent %v", what, got, s.silentSince, want, silence)
 		}
+		if got := p.answers("n2"); got != (want == "alive" || strings.Contains(what, "adopting")) {
+			t.Errorf("after %s it counts as answering: %v", what, got)
+		}
 	}
 	if got := p.state("n2"); got != "unknown" {
 		t.Errorf("a node that was never probed is %s", got)
@@ -130,25 +134,41 @@ func TestSuspicionIsSpoken(t *testing.T) {
 	lj := d.put(newJob())
 	d.live(d.attach(lj, 0), 3, 7, replica.Updating)
 	gone := func(n replica.NodeName) book { return book{{Name: "n3", Alive: true}, {Name: n, Alive: false}} }
+	at := func(addr string) book { return book{{Name: "n2", Addr: addr}} }
+	stopped, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts: the kernel alone answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stopped.Close() })
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
 	for what, c := range map[string]struct {
 		addr   string
 		gossip book
 		silent time.Duration
 		rounds int
 		want   int
+		grace  time.Duration // for which its host speaks for its daemon
 	}{
-		"silent, and gossip gave it up": {h.silent, gone("n2"), 0, 1, 1},
-		"said again each round":         {h.silent, gone("n2"), 0, 3, 3},
-		"silent, gossip sees it":        {h.silent, gone("n3"), 0, 2, 0},
-		"silent, gossip knows nothing":  {h.silent, nil, 0, 2, 0},
-		"not silent for long":           {h.silent, gone("n2"), time.Hour, 2, 0},
-		"its daemon is down":            {h.closed, gone("n2"), 0, 2, 0},
-		"it answers":                    {h.Addr().String(), gone("n2"), 0, 2, 0},
+		"silent, and gossip gave it up": {h.silent, gone("n2"), 0, 1, 1, 0},
+		"said again each round":         {h.silent, gone("n2"), 0, 3, 3, 0},
+		"silent, gossip sees it":        {h.silent, gone("n3"), 0, 2, 0, 0},
+		"silent, gossip knows nothing":  {h.silent, nil, 0, 2, 0, 0},
+		"not silent for long":           {h.silent, gone("n2"), time.Hour, 2, 0, 0},
+		"its daemon is down":            {h.closed, gone("n2"), 0, 2, 0, 0},
+		"its daemon is stopped":         {h.silent, at(stopped.Addr().String()), 0, 2, 0, time.Hour},
+		"and for good":                  {h.silent, at(stopped.Addr().String()), 0, 2, 2, 0},
+		"no port, but a host":           {h.silent, at(nobody.Addr().String()), 0, 2, 0, time.Hour},
+		"it answers":                    {h.Addr().String(), gone("n2"), 0, 2, 0, 0},
 	} {
 		h.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 22})
 		d.nodes = map[replica.NodeName]replica.Node{"n1": {Name: "n1", Addr: h.silent}, "n2": {Name: "n2", Incarnation: 22, Addr: c.addr}}
 		p.interval = h.patienceWith(c.addr)
-		p.gossip, p.silent, p.peers = c.gossip, c.silent, map[replica.NodeName]peerState{}
+		p.gossip, p.silent, p.grace, p.peers = c.gossip, c.silent, c.grace, map[replica.NodeName]peerState{}
+		p.last = time.Time{}
 		for range c.rounds {
 			d.serves(func() { p.round(d.ctx) })
 		}
@@ -163,6 +183,22 @@ func TestSuspicionIsSpoken(t *testing.T) {
 		}
 		if p.state("n1") != "unknown" {
 			t.Errorf("%s: it probes itself", what)
+		}
+	}
+}
+
+// A daemon that stood still itself has heard nobody meanwhile, and is no witness of anybody's silence.
+func TestADaemonThatStoodStillIsNoWitness(t *testing.T) {
+	d := newDesk(t)
+	p, h := newProber(d, t), newHost(t)
+	p.interval, p.silent, p.gossip = h.patienceWith(h.silent), time.Second, book{{Name: "n2"}}
+	d.nodes = map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22, Addr: h.silent}}
+	long := time.Now().Add(-time.Minute)
+	for what, last := range map[string]time.Time{"it ran all the time": time.Now(), "it has just been continued": long} {
+		p.last, p.peers = last, map[replica.NodeName]peerState{"n2": {incarnation: 22, silentSince: long}}
+		d.serves(func() { p.round(d.ctx) })
+		if said := only[suspect](d.says()); (len(said) == 1) != (last != long) {
+			t.Errorf("%s, and says %+v", what, said)
 		}
 	}
 }

@@ -12,21 +12,18 @@ import (
 	"github.com/replicad/replicad/transfer"
 )
 
-// pushQueue bounds what of one rank waits for one mirror: beyond it the oldest is dropped, since only the newest can be
-// committed. What waits holds its place, so a longer queue to a mirror that is away would fill the private ring.
-const pushQueue = 3
-
 // push is one sealed part on its way to a mirror.
 type push struct {
-	key    transfer.Key
-	reader *arenaReader
+	key     transfer.Key
+	reader  *arenaReader
+	awaited bool // by a commit; the line's
 }
 
 // pusher streams one rank's parts to one node, in order, over one lane of its own. Its goroutine ends with the job here, or
 // with the member.
 type pusher struct {
 	node   replica.NodeName
-	queue  chan push
+	line   *pushLine
 	cancel context.CancelFunc
 }
 
@@ -67,6 +64,7 @@ func (m *member) pushEnded(ev pushEnded) {
 	}
 	lr := lj.ranks[ev.rank]
 	m.log.z.Debug().Str("event", "pushed").Str("part", ev.key.part.String()).Str("generation", ev.key.generation.String()).Str("node", string(ev.key.node)).Err(ev.err).Msg("part pushed to a mirror")
+	m.strained(lj, ev.key, lr.pushed[ev.key].sent, ev.err)
 	if ev.err == nil {
 		lr.pushed[ev.key] = pushState{lr.pushed[ev.key].sent, true}
 	}
@@ -136,6 +134,11 @@ func (m *member) endPushers(job replica.JobID) {
 			delete(m.pushers, k)
 		}
 	}
+	for k := range m.strains {
+		if k.job == job {
+			delete(m.strains, k)
+		}
+	}
 }
 
 // mirrorsOf names the nodes that mirror what lies in a kind of place of a rank's arena. A group's part is sent by its lowest
@@ -194,21 +197,12 @@ func (m *member) pushTo(node replica.NodeName, lj *localJob, lr *localRank, p sh
 	pu := m.pushers[pusherKey{node, lj.job.ID, lr.rank}]
 	if pu == nil {
 		ctx, cancel := context.WithCancel(m.ctx)
-		pu = &pusher{node: node, queue: make(chan push, pushQueue), cancel: cancel}
+		pu = &pusher{node: node, line: newPushLine(), cancel: cancel}
 		m.pushers[pusherKey{node, lj.job.ID, lr.rank}] = pu
 		m.work.Go(func() { defer cancel(); m.runPusher(ctx, pu) })
 	}
-	for {
-		select {
-		case pu.queue <- push{k, r}:
-			return
-		default: // the mirror is behind
-		}
-		select {
-		case old := <-pu.queue:
-			old.reader.drop()
-		default:
-		}
+	for _, p := range pu.line.put(push{key: k, reader: r}, lj.awaits) {
+		p.reader.drop()
 	}
 }
 
@@ -218,20 +212,17 @@ func (m *member) runPusher(ctx context.Context, pu *pusher) {
 		if lane != nil {
 			lane.Close()
 		}
-		for {
-			select {
-			case p := <-pu.queue:
-				p.reader.Close()
-			default:
-				return
-			}
+		for p, ok := pu.line.take(); ok; p, ok = pu.line.take() {
+			p.reader.Close()
 		}
 	}()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case p := <-pu.queue:
+		case <-pu.line.more:
+		}
+		for p, ok := pu.line.take(); ok && ctx.Err() == nil; p, ok = pu.line.take() {
 			err := errors.New("not tried")
 			for try := 0; try < 2 && err != nil && ctx.Err() == nil; try++ { // a lane that broke since the last step is opened anew
 				if lane == nil {
@@ -299,15 +290,19 @@ func (m *member) dialLane(ctx context.Context, node replica.NodeName) (transfer.
 	return bulkLane{c}, nil
 }
 
-// sources makes a transfer source of each holder that answers; this node's own other arenas are read over a pipe.
-func (m *member) sources(holders []replica.Holder) []transfer.Source {
+// sources makes a transfer source of each holder; this node's own other arenas are read over a pipe. Those that can't be dialled are noted.
+func (m *member) sources(holders []replica.Holder, missed *misses) []transfer.Source {
 	var out []transfer.Source
 	for _, h := range holders {
 		out = append(out, transfer.Source{Node: h.Node, Dial: func(ctx context.Context) (transfer.Lane, error) {
 			if h.Node == m.self.Name {
 				return &localLane{m: m}, nil
 			}
-			return m.dialLane(ctx, h.Node)
+			l, err := m.dialLane(ctx, h.Node)
+			if err != nil {
+				missed.add(ctx, h.Node)
+			}
+			return l, err
 		}})
 	}
 	return out

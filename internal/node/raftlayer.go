@@ -18,6 +18,7 @@ import (
 // raft's. Only voters get in: those of the configuration, and those that Raft itself names.
 type raftLayer struct {
 	endpoint *endpoint.Endpoint
+	addr     advertised
 	voters   []replica.NodeName
 	streams  chan net.Conn
 	closed   chan struct{}
@@ -30,8 +31,8 @@ type raftLayer struct {
 
 var errLayerClosed = errors.New("raft layer closed")
 
-func newRaftLayer(e *endpoint.Endpoint, voters []replica.NodeName) *raftLayer {
-	return &raftLayer{endpoint: e, voters: voters, streams: make(chan net.Conn), closed: make(chan struct{}), conns: map[replica.NodeName]*endpoint.Conn{}}
+func newRaftLayer(e *endpoint.Endpoint, addr string, voters []replica.NodeName) *raftLayer {
+	return &raftLayer{endpoint: e, addr: advertised(addr), voters: voters, streams: make(chan net.Conn), closed: make(chan struct{}), conns: map[replica.NodeName]*endpoint.Conn{}}
 }
 
 // votes tells whether a node is a voter as far as this one knows.
@@ -113,4 +114,11 @@ func (l *raftLayer) Close() error {
 	return nil
 }
 
-func (l *raftLayer) Addr() net.Addr { return l.endpoint.Addr() }
+// Addr is the one that the other voters dial, which need not be the one that is bound: raft tells them where the leader is.
+func (l *raftLayer) Addr() net.Addr { return l.addr }
+
+// advertised is an address as the configuration has it.
+type advertised string
+
+func (advertised) Network() string  { return "udp" }
+func (a advertised) String() string { return string(a) }

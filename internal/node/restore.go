@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -30,6 +32,7 @@ type restore struct {
 	ring    shm.Place
 	tier    replica.Tier
 	retryAt time.Time
+	tries   int // that failed
 }
 
 // restored is the end of a restore.
@@ -41,6 +44,8 @@ type restored struct {
 	ring  shm.Place
 	tier  replica.Tier
 	err   error
+	// missed are the holders that could not be dialled.
+	missed *misses
 }
 
 const restoreRetry = 200 * time.Millisecond
@@ -115,12 +120,16 @@ func (m *member) restoreAll(lj *localJob) {
 			continue
 		}
 		ctx, cancel := context.WithCancel(m.ctx)
-		lr.restore = &restore{epoch: job.Epoch, cancel: cancel, running: true}
+		tries := 0
+		if lr.restore != nil && lr.restore.epoch == job.Epoch {
+			tries = lr.restore.tries
+		}
+		lr.restore = &restore{epoch: job.Epoch, cancel: cancel, running: true, tries: tries}
 		lj, lr, plan := lj, lr, job.Plan
 		m.spawn(func(context.Context) memberEvent {
 			defer cancel()
-			ev := restored{job: job.ID, rank: r, epoch: plan.Epoch}
-			ev.slot, ev.ring, ev.tier, ev.err = m.restore(ctx, lj, lr, plan)
+			ev := restored{job: job.ID, rank: r, epoch: plan.Epoch, missed: &misses{}}
+			ev.slot, ev.ring, ev.tier, ev.err = m.restore(ctx, lj, lr, plan, ev.missed)
 			return ev
 		})
 	}
@@ -153,7 +162,9 @@ func (m *member) restored(ev restored) {
 	if ev.err != nil {
 		lr.restore.retryAt = time.Now().Add(restoreRetry)
 		if !errors.Is(ev.err, context.Canceled) {
-			m.log.failed("restore", fmt.Sprintf("rank %d, epoch %d", ev.rank, ev.epoch), ev.err.Error())
+			lr.restore.tries++
+			m.log.retried("restore", fmt.Sprintf("rank %d, epoch %d", ev.rank, ev.epoch), ev.err.Error())
+			m.fetchFailed(lj, ev.epoch, ev.rank, lr.restore.tries, ev.missed, ev.err)
 		}
 		return
 	}
@@ -163,13 +174,13 @@ func (m *member) restored(ev restored) {
 
 // restore makes the group's part (with its frozen one) and the rank's private part of the plan lie sealed in the rank's
 // arena. It runs beside the member and reaches its state only through do.
-func (m *member) restore(ctx context.Context, lj *localJob, lr *localRank, plan *replica.Plan) (slot, ring shm.Place, tier replica.Tier, err error) {
+func (m *member) restore(ctx context.Context, lj *localJob, lr *localRank, plan *replica.Plan, missed *misses) (slot, ring shm.Place, tier replica.Tier, err error) {
 	var job *replica.Job
 	var group replica.GroupID
 	if !m.do(ctx, func() { job, group = lj.job, lj.group(lr.rank) }) {
 		return slot, ring, 0, context.Cause(ctx)
 	}
-	f := fetcher{m: m, lj: lj, job: job, plan: plan, rank: lr.rank, incarnation: lr.incarnation, tier: replica.OwnRAM}
+	f := fetcher{m: m, lj: lj, job: job, plan: plan, rank: lr.rank, incarnation: lr.incarnation, tier: replica.OwnRAM, missed: missed}
 	if slot, err = f.ensure(ctx, lr.arena, shm.Slot, replica.OfGroup(group)); err != nil {
 		return slot, ring, 0, err
 	}
@@ -188,6 +199,7 @@ type fetcher struct {
 	rank        replica.Rank // for whom
 	incarnation replica.Incarnation
 	tier        replica.Tier // the farthest that was needed
+	missed      *misses
 }
 
 // ensure returns the place of a part in arena, fetching it where it is not there.
@@ -271,7 +283,8 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arena
 		}
 	} else {
 		key := transfer.Key{Cluster: f.m.cluster, Era: f.job.Era, Job: f.job.ID, Epoch: f.plan.Epoch, Part: part, Generation: f.plan.Generation, Root: src.Root, Rank: f.rank, Incarnation: f.incarnation}
-		report, err = transfer.Fetch(ctx, key, f.m.sources(src.Holders), begin)
+		f.missed.begin(part)
+		report, err = transfer.Fetch(ctx, key, f.m.sources(f.holders(ctx, src, part), f.missed), begin)
 		f.corrupt(part, src.Root, report.Corrupt)
 	}
 	if staging == nil {
@@ -293,6 +306,19 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arena
 	}
 	f.m.log.moved(f.job, f.rank, part, f.plan.Epoch, report, max(src.Tier, replica.PeerRAM), time.Since(began))
 	return arena, place, manifest, nil
+}
+
+// holders are those of the plan, and who has been asked since to fetch the part for others.
+func (f *fetcher) holders(ctx context.Context, src replica.Source, part replica.Part) []replica.Holder {
+	all := slices.Clone(src.Holders)
+	f.m.do(ctx, func() {
+		for _, h := range f.lj.relays.of(part, f.plan.Epoch) {
+			if h.Node != f.m.self.Name && !slices.Contains(all, h) {
+				all = append(all, h)
+			}
+		}
+	})
+	return all
 }
 
 // current tells whether the plan is still the one to carry out. On the member's goroutine.
@@ -361,13 +387,14 @@ func (m *member) takePlace(lj *localJob, arena *arenaRef, kind shm.PlaceKind, ma
 }
 
 // captureNow asks local ranks to capture their live state as generation g: they all stand whole at it, and it would then
-// be eligible (protocol section 6, settle).
+// be eligible (protocol section 6, settle). A process that took a rank over since has no state to capture, whatever stands in the
+// arena that it got: it has loaded nothing of that epoch.
 func (m *member) captureNow(lj *localJob, g replica.Generation) {
 	if lj.job.Phase != replica.Closed {
 		return
 	}
 	for _, lr := range lj.ranks {
-		if lr.alive && lr.stopped && lr.arena.Step().Generation() == g && lr.arena.Good().Generation() == g {
+		if lr.alive && lr.stopped && (planted.Heir || lr.loaded == g.Epoch) && lr.arena.Step().Generation() == g && lr.arena.Good().Generation() == g {
 			m.sendOrder(lr, lj.job.ClosedEpoch, wire.Order{Action: wire.OrderCapture, Step: g.Step, Generation: g})
 		}
 	}

@@ -76,10 +76,15 @@ func (s store) check(k transfer.Key, push bool) (*localJob, error) {
 	return lj, nil
 }
 
-// mirrorsPlanned tells whether the plan has a node mirror a rank's private part or its group's.
+// mirrorsPlanned tells whether the plan has a node mirror a rank's private part or its group's, or a mirror that moved since is still
+// to get what was resumed at.
 func (lj *localJob) mirrorsPlanned(r replica.Rank, n replica.NodeName) bool {
-	p, g := lj.job.Plan, int(lj.group(r))
-	return p != nil && (int(r) < len(p.Mirrors) && contains(p.Mirrors[r], n) || g < len(p.GroupMirrors) && contains(p.GroupMirrors[g], n))
+	among := func(byRank, byGroup [][]replica.NodeName) bool {
+		g := int(lj.group(r))
+		return int(r) < len(byRank) && contains(byRank[r], n) || g < len(byGroup) && contains(byGroup[g], n)
+	}
+	p := lj.job.Plan
+	return p != nil && (among(p.Mirrors, p.GroupMirrors) || lj.spreads() && among(lj.job.Mirrors, lj.job.GroupMirrors))
 }
 
 // Open serves a fetch of a part that is sealed here.
@@ -89,7 +94,7 @@ func (s store) Open(peer replica.NodeName, k transfer.Key) (r transfer.Reader, e
 		if lj, err = s.check(k, false); err != nil {
 			return
 		}
-		if peer != lj.job.Ranks[k.Rank].Node && !lj.mirrorsPlanned(k.Rank, peer) {
+		if peer != lj.job.Ranks[k.Rank].Node && !lj.mirrorsPlanned(k.Rank, peer) && !lj.relays.has(k.Part, k.Epoch, peer) {
 			err = fmt.Errorf("%w: node %s neither holds nor mirrors rank %d", transfer.ErrRefused, peer, k.Rank)
 			return
 		}

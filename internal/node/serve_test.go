@@ -275,7 +275,7 @@ func TestAcceptWhileClosed(t *testing.T) {
 	lj := d.put(closed(newJob()))
 	k, man, chunks := d.private(lj, gen(3, 6), 3)
 	d.pushed(k, man, chunks)
-	want := replica.Held{Part: replica.OfRank(1), Generation: gen(3, 6), Root: man.Root, Mirror: true, Rank: 1}
+	want := replica.Held{Part: replica.OfRank(1), Generation: gen(3, 6), Root: man.Root, Mirror: true, Rank: 1, Producer: man.Incarnation}
 	d.until("the report", func() bool {
 		return slices.ContainsFunc(only[replica.NodeReport](d.says()), func(r replica.NodeReport) bool { return slices.Contains(r.Parts, want) })
 	})

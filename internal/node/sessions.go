@@ -29,7 +29,7 @@ func (m *member) handleSession(ev session.Event) {
 			ev.Peer.Refuse(ev.Header.Request, wire.CodeState, "attach before hello was answered")
 			return
 		}
-		g, err := replica.NewGeometry(ev.Regions)
+		g, err := registered(ev.Regions)
 		if err != nil {
 			m.refuse(a, ev.Header.Request, wire.CodeInvalid, err.Error())
 			return
@@ -48,6 +48,8 @@ func (m *member) handleSession(ev session.Event) {
 	case session.Fail:
 		m.heard(ev.Peer, ev)
 	case session.Reject:
+		m.heard(ev.Peer, ev)
+	case session.Unloadable:
 		m.heard(ev.Peer, ev)
 	case session.Pause:
 		m.heard(ev.Peer, ev)
@@ -108,10 +110,12 @@ func (m *member) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 	case session.Loaded:
 		m.loaded(lj, lr, ev)
 	case session.Fail:
-		m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: ev.Text}})
+		m.failed(lj, lr, ev)
 	case session.Reject:
 		lr.rejected = ev.Header.Epoch
 		m.send(kindReject, rejected{lj.job.ID, ev.Header.Epoch, lr.rank, lr.incarnation, ev.Text})
+	case session.Unloadable:
+		m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.BadDigest, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "load: " + ev.Text}})
 	case session.Pause:
 		m.paused(lj, lr, ev.Most)
 		if ev.Header.Request != 0 {

@@ -40,14 +40,18 @@ type JobStatus struct {
 	Epoch     replica.Epoch      `json:"epoch"`
 	Position  replica.Position   `json:"position"`
 	Committed replica.Generation `json:"committed"`
-	Durable   replica.Generation `json:"durable"`
+	Durable   replica.Generation `json:"durable"` // zero also where the leader does not find it at its durable_dir any more
 	Copies    int                `json:"copies"`
 	Degraded  bool               `json:"degraded"`
+	Unvouched string             `json:"unvouched,omitempty"` // why the state that the job goes on from rests on one rank's word; until the next commit
 	Ranks     []RankStatus       `json:"ranks"`
 	Naming    bool               `json:"naming,omitempty"` // the ranks have not all named their groups yet
 	EndReason string             `json:"end_reason,omitempty"`
 	Waiting   []string           `json:"waiting,omitempty"` // who holds up the next commit or plan, and why
-	// DurableError is why the newest durable write failed.
+	// Uncommitted is how many steps the ranks have made since the commit: what one more fault may cost. AtRisk: it is more than usual.
+	Uncommitted replica.Step `json:"uncommitted,omitempty"`
+	AtRisk      bool         `json:"at_risk,omitempty"`
+	// DurableError is why the newest durable write failed, or why what an earlier one wrote is gone.
 	DurableError string    `json:"durable_error,omitempty"`
 	Holdings     []Holding `json:"holdings,omitempty"`
 	// Parts says which nodes held each part of Committed when it was committed, and have kept their memory since. Holdings is what they

@@ -83,6 +83,8 @@ func (d *dialog) event(token string, p *Peer, h wire.RankHeader, body []byte, fi
 		return Fail{p, h, string(body[:min(len(body), wire.MaxRefusedText)])}, nil
 	case wire.MReject:
 		return Reject{p, h, string(body[:min(len(body), wire.MaxRefusedText)])}, nil
+	case wire.MUnloadable:
+		return Unloadable{p, h, string(body[:min(len(body), wire.MaxRefusedText)])}, nil
 	case wire.MPause:
 		most, err := wire.ParsePause(body)
 		return Pause{p, h, most}, err

@@ -49,6 +49,10 @@ func TestEvents(t *testing.T) {
 	if ev := next[Reject](t, s); ev.Text != "NaN" {
 		t.Errorf("%+v", ev)
 	}
+	c.send(wire.MUnloadable, []byte("chunk 3"))
+	if ev := next[Unloadable](t, s); ev.Text != "chunk 3" {
+		t.Errorf("%+v", ev)
+	}
 	for op, kv := range map[uint16]wire.KV{
 		wire.MKVSet:        {Key: "k", Value: []byte("v"), Once: 1},
 		wire.MKVGet:        {Key: "k"},

@@ -50,6 +50,12 @@ type (
 		Header wire.RankHeader
 		Text   string
 	}
+	// Unloadable says that rp_load found bytes that are not the plan's; Text says which.
+	Unloadable struct {
+		Peer   *Peer
+		Header wire.RankHeader
+		Text   string
+	}
 	// Reject is a rank's word that the state it was given to load is bad although it hashes right.
 	Reject struct {
 		Peer   *Peer
@@ -114,6 +120,7 @@ func (Stopped) event()    {}
 func (Loaded) event()     {}
 func (Pause) event()      {}
 func (Reject) event()     {}
+func (Unloadable) event() {}
 func (Fail) event()       {}
 func (Leave) event()      {}
 func (KV) event()         {}

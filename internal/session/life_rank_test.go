@@ -39,7 +39,7 @@ func rankProcess(socket string) error {
 	if err != nil {
 		return err
 	}
-	err = r.Register(libreplicad.Region{Name: "weight", DType: replica.F32, Data: weight}, libreplicad.Region{Name: "rng", DType: replica.U64, Kind: replica.Private, Data: rng})
+	err = r.Register(libreplicad.Region{Name: "weight", DType: replica.F32, Data: weight}, libreplicad.Region{Name: "rng", DType: replica.U64, Kind: replica.Private, Class: replica.Volatile, Data: rng})
 	if err == nil {
 		err = r.Attach(ctx)
 	}

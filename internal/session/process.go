@@ -150,6 +150,45 @@ func StartTime(pid int) (uint64, error) {
 	return parseStartTime(b)
 }
 
+// Halted tells whether the kernel has that process stopped, by a signal or a debugger. What can't be found out is not.
+func Halted(pid int, start uint64) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	began, err := parseStartTime(b)
+	return err == nil && began == start && halted(b)
+}
+
+// halted reads field 3, the state; that of a process whose threads are all stopped is the first one's.
+func halted(stat []byte) bool {
+	rest := bytes.TrimLeft(stat[bytes.LastIndexByte(stat, ')')+1:], " ")
+	return len(rest) > 0 && (rest[0] == 'T' || rest[0] == 't')
+}
+
+// Mapped is how many bytes of shared memory and files that process has in reach, by its page tables: it rises while the process
+// prefaults its arena. 0 where it can't be found out.
+func Mapped(pid int) uint64 {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
+	if err != nil {
+		return 0
+	}
+	return parseMapped(b) * uint64(os.Getpagesize())
+}
+
+// parseMapped reads the third field of statm.
+func parseMapped(statm []byte) uint64 {
+	fields := bytes.Fields(statm)
+	if len(fields) < 3 {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(fields[2]), 10, 64)
+	if err != nil || n > 1<<40 {
+		return 0
+	}
+	return n
+}
+
 // parseStartTime reads field 22. The command name before it may hold anything, parentheses and spaces too.
 func parseStartTime(stat []byte) (uint64, error) {
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])

@@ -102,9 +102,34 @@ func FuzzStartTime(f *testing.F) {
 	f.Add([]byte(") S 1 2 3 (4 5) 6 7 8"))
 	f.Fuzz(func(t *testing.T, name []byte) {
 		_, _ = parseStartTime(name)
+		_, _ = halted(name), parseMapped(name)
 		stat := append(append([]byte("12 ("), name...), ") S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 424242 20 21"...)
 		if n, err := parseStartTime(stat); err != nil || n != 424242 {
 			t.Errorf("%q: %d, %v", stat, n, err)
 		}
+		if halted(stat) {
+			t.Errorf("%q is a stopped process", stat)
+		}
 	})
+}
+
+func TestHaltedAndMapped(t *testing.T) {
+	for state, want := range map[string]bool{"T": true, "t": true, "S": false, "R": false, "Z": false} {
+		if got := halted([]byte("12 (a) T (b) " + state + " 1 2")); got != want {
+			t.Errorf("state %s: %t", state, got)
+		}
+	}
+	for _, bad := range []string{"", "12", "12 (a)", "12 (a) "} {
+		if halted([]byte(bad)) {
+			t.Errorf("%q is a stopped process", bad)
+		}
+	}
+	for text, want := range map[string]uint64{"100 50 25 1 0 7 0": 25, "": 0, "1 2": 0, "1 2 x": 0, "1 2 99999999999999999999": 0, "1 2 18446744073709551615": 0} {
+		if got := parseMapped([]byte(text)); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+	if Mapped(os.Getpid()) == 0 {
+		t.Error("this process has nothing of its program in reach")
+	}
 }

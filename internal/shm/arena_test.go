@@ -68,6 +68,30 @@ func TestWords(t *testing.T) {
 	}
 }
 
+// Words of live state are those of the process that owns the arena, and of no other that had it.
+func TestWordsAreTheirOwners(t *testing.T) {
+	a := newArena(t, testSpec(t))
+	r := newRank(t, a)
+	live := uint64(replica.PackWord(3, 4, replica.Updated))
+	r.set(wordStep, live)
+	r.set(wordGood, live)
+	if a.Step() != 0 || a.Good() != 0 {
+		t.Errorf("step %v, good %v of an arena that nobody owns", a.Step(), a.Good())
+	}
+	a.SetOwner(12, 4711, 99)
+	if a.Step() != 0 || a.Good() != 0 {
+		t.Errorf("step %v, good %v before the owner has said that they are its own", a.Step(), a.Good())
+	}
+	r.set(wordHolder, 12)
+	if a.Step() != replica.Word(live) || a.Good() != replica.Word(live) {
+		t.Errorf("step %v, good %v of the owner", a.Step(), a.Good())
+	}
+	a.SetOwner(13, 4712, 100)
+	if a.Step() != 0 || a.Good() != 0 {
+		t.Errorf("step %v, good %v of the owner before", a.Step(), a.Good())
+	}
+}
+
 func TestClosedArenaReadsAsEmpty(t *testing.T) {
 	a := newArena(t, testSpec(t))
 	m := newRank(t, a).capture(Place{Slot, 0}, testGen, 1, replica.SlotSealed)

@@ -19,6 +19,7 @@ func TestDeathMatrix(t *testing.T) {
 			for goodName, good := range goods {
 				for _, whole := range []bool{true, false} {
 					a := newArena(t, testSpec(t))
+					a.SetOwner(12, 4711, 99)
 					r := newRank(t, a)
 					m := r.capture(p, testGen, 1, state)
 					r.setGood(good)

@@ -32,6 +32,7 @@ const (
 	wordStart       = 1024
 	wordSkipped     = 1088
 	wordCaptured    = 1152
+	wordHolder      = 1216
 	wordSlot        = 1536
 	wordPlace       = 2048
 	wordFrozen      = 3072
@@ -103,6 +104,12 @@ func layOut(s Spec) (Header, error) {
 		return Header{}, fmt.Errorf("arena of rank %d: %d bytes, at most %d", s.Rank, h.ArenaBytes, uint64(maxArenaBytes))
 	}
 	return h, nil
+}
+
+// Bytes is how much memory the arena will take.
+func (s Spec) Bytes() (uint64, error) {
+	h, err := layOut(s.withDefaults())
+	return h.ArenaBytes, err
 }
 
 func pages(n uint64) uint64 { return (n + pageBytes - 1) &^ (pageBytes - 1) }

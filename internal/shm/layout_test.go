@@ -36,7 +36,7 @@ func TestGoldenArena(t *testing.T) {
 		t.Errorf("parsed %+v with %d regions: %v", back, n, err)
 	}
 	for off, want := range map[int]uint64{wordStep: 7696581394597, wordGood: 7696581394592, wordFence: 6, wordCommitted: 7696581394584, wordCandidate: 7696581394588, wordCadence: 1,
-		wordIncarnation: 12, wordPID: 4711, wordStart: 123456, wordSkipped: 2, wordCaptured: 37,
+		wordIncarnation: 12, wordPID: 4711, wordStart: 123456, wordSkipped: 2, wordCaptured: 37, wordHolder: 12,
 		wordOf(Place{Slot, 3}): 107, wordOf(Place{Ring, 15}): 920, wordOf(Place{Frozen, 0}): 11} {
 		if got := le64(page[off:]); got != want {
 			t.Errorf("word at %d: %d, want %d", off, got, want)

@@ -26,7 +26,7 @@ func testRegions() []replica.Region {
 	return []replica.Region{
 		{Name: "weight", DType: replica.F32, Shape: []uint64{5000}, Bytes: 20000},
 		{Name: "base", DType: replica.BF16, Class: replica.Frozen, Shape: []uint64{3000}, Bytes: 6000},
-		{Name: "rng", DType: replica.U8, Kind: replica.Private, Shape: []uint64{5000}, Bytes: 5000},
+		{Name: "rng", DType: replica.U8, Kind: replica.Private, Class: replica.Volatile, Shape: []uint64{5000}, Bytes: 5000},
 		{Name: "scale", DType: replica.F32, Class: replica.Volatile, Shape: []uint64{16}, Bytes: 64},
 	}
 }
@@ -74,7 +74,11 @@ func (r *testRank) setWord(p Place, count uint64, s replica.SlotState) {
 	r.set(wordOf(p), uint64(replica.PackSlot(count, s)))
 }
 
-func (r *testRank) setGood(g replica.Generation) { r.set(wordGood, uint64(g.Word())) }
+func (r *testRank) setGood(g replica.Generation) {
+	inc, _, _ := r.a.Owner()
+	r.set(wordHolder, uint64(inc))
+	r.set(wordGood, uint64(g.Word()))
+}
 
 func (r *testRank) bytes(p Place) []byte {
 	off, n := r.a.span(p)

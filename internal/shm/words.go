@@ -12,11 +12,21 @@ func (a *Arena) word(off int) *uint64 { return (*uint64)(unsafe.Add(a.page, off)
 func (a *Arena) load(off int) uint64     { return atomic.LoadUint64(a.word(off)) }
 func (a *Arena) store(off int, v uint64) { atomic.StoreUint64(a.word(off), v) }
 
-// Step is the training thread's word: epoch, step and phase.
-func (a *Arena) Step() replica.Word { return replica.Word(a.load(wordStep)) }
+// Step is the training thread's word: epoch, step and phase. Zero until the process that owns the arena has state of its own.
+func (a *Arena) Step() replica.Word { return a.ofOwner(wordStep) }
 
-// Good is how far the rank vouches for its live state.
-func (a *Arena) Good() replica.Word { return replica.Word(a.load(wordGood)) }
+// Good is how far the rank vouches for its live state. Zero until the process that owns the arena has state of its own.
+func (a *Arena) Good() replica.Word { return a.ofOwner(wordGood) }
+
+// ofOwner reads a word that speaks of live state. An arena outlives its processes, and the next one has none of the state that its
+// predecessor's words speak of: so a word counts only where the holder's word names the owner. The rank clears that word first and
+// writes it last, and it is read first here: whoever is named has written the word that is read then.
+func (a *Arena) ofOwner(off int) replica.Word {
+	if holder := a.load(wordHolder); holder == 0 || holder != a.load(wordIncarnation) {
+		return 0
+	}
+	return replica.Word(a.load(off))
+}
 
 // Committed is the position last written by SetCommitted.
 func (a *Arena) Committed() replica.Word { return replica.Word(a.load(wordCommitted)) }

@@ -19,6 +19,44 @@
  *     RP_EFENCED anywhere: stop collectives, go back to rp_join
  *   } -> rp_leave -> rp_close
  * rp_scope, and the rendezvous after it, may be called from rp_open on.
+ *
+ * Who does what: the launcher (`replicad run --job NAME --world N -- PROGRAM`, on each node) creates the job and starts PROGRAM for
+ * each rank with REPLICAD_SOCKET, _JOB, _RANK and _WORLD set; it starts PROGRAM again when the rank's process ends early. This library
+ * creates no job: without one rp_open is RP_EREFUSED. A process that exits with status 78 says that a new one would only end the same
+ * way: the launcher starts none, and the job ends (do not requeue). One that exits with 0 before rp_leave is missed, and started again.
+ * The daemon owns the arena, frees its slots, mirrors and commits.
+ *
+ * What a handle may do, by state. A call out of order is RP_ESTATE and changes nothing.
+ *   state         entered by                    calls (besides those of any state)
+ *   open          rp_open                       rp_set_group, rp_register (once), rp_attach; rp_reconnect after RP_EGONE
+ *   attached      rp_attach, rp_seal_initial    rp_join, rp_leave, rp_fail, rp_pause
+ *   to initialise rp_join said RP_INIT          rp_seal_initial; rp_join
+ *   to load       rp_join said RP_LOAD          rp_load; rp_join, rp_fail
+ *   loaded        rp_load                       rp_ready, rp_reject; rp_join, rp_fail
+ *   ready         rp_ready                      rp_step_enter, rp_step_exit by turns; rp_set_good, rp_seal_step; rp_join, rp_leave, rp_fail, rp_pause
+ *   Any state: rp_scope, rp_kv_*, rp_barrier, rp_fd, rp_fenced, rp_committed, rp_get_stats, rp_freeze_good, rp_cancel, rp_close. From attached
+ *   on: rp_capture, rp_notify, rp_reconnect, rp_ordered.
+ *   rp_join leaves "ready" even if it ends in RP_ETIMEOUT: the rank has said that it stopped. It takes no further step before it has joined,
+ *   loaded and is ready again; the daemon closes the epoch 5 s later where no fault does so sooner, and then the order comes.
+ *   After RP_ESTOPPED: rp_close, and exit. After rp_close the handle must not be used.
+ *
+ * One step, on one thread:
+ *   rp_step_enter(h, S, timeout, &err);
+ *   update();                               optimizer, scheduler, counters
+ *   rp_set_good(h, S);                      the update is complete; on a device: once its event has passed, see below
+ *   rp_step_exit(h, S, 0, &armed, &err);
+ *   if (armed) rp_capture(h, &err);         copies here and now; a worker does it behind the next forward
+ *   rp_notify(h);                           sends what was sealed, reads what the daemon sent
+ * With a worker: the training thread wakes it after rp_step_exit, and it does the last two lines, again while rp_capture is RP_EAGAIN
+ * with a capture armed. One thread is enough, and right; the second one takes the copy out of the step's time.
+ *
+ * rp_set_good(S) comes after the update of S and may come before or after rp_step_exit(S), from the training thread or the worker: before, where
+ * the host computes; after, where a device does (when the event recorded behind the update has passed and no communicator has failed).
+ * Until then rp_capture of S is RP_EAGAIN, and S is committed on no rank. Without any rp_set_good nothing is ever committed.
+ *
+ * RP_EAGAIN is never an error: nothing was done, the same call later can succeed. rp_capture: nothing is armed, or its step is not good or
+ * not staged yet. rp_seal_initial, rp_seal_step: no place is free yet, the daemon frees one. rp_notify: the daemon reads slowly. rp_kv_check:
+ * no such key. Wait a millisecond, or until rp_fd is readable, and call again.
  */
 #ifndef REPLICAD_H
 #define REPLICAD_H
@@ -77,9 +115,29 @@ typedef struct rp_options {
 /* A group that is not known yet: that of a rank which finds it in its model, after rp_open. */
 #define RP_NO_GROUP UINT32_MAX
 
-enum { RP_REPLICATED = 0, RP_PRIVATE = 1 };
+/* Whose the bytes are. "The window" of step S lies between rp_step_enter(S) and rp_step_exit(S). */
+enum {
+	RP_REPLICATED = 0, /* equal, bit for bit, on all ranks of the replica group after the same step: weights, optimizer state. Copies are
+			    * compared between the ranks; where they differ the job goes back, and ends if they differ again. */
+	RP_PRIVATE = 1     /* this rank's own: RNG, sampler cursor, BatchNorm statistics. At most --private-cap-mb a rank (64 MiB). */
+};
+/* When the bytes may change, and so when they are copied. Bytes that change at another time come back old or torn, with right digests:
+ * the library can't see it.
+ *
+ *   kind        class, flags               may change                copied
+ *   replicated  RP_WINDOW                  in the window             by rp_capture, while the next forward and backward run; the next
+ *                                                                    rp_step_enter waits for it
+ *   replicated  RP_VOLATILE                at any time               by each rp_step_exit before it returns: keep them small
+ *   replicated  RP_FROZEN                  never                     once, by rp_seal_initial
+ *   private     RP_VOLATILE                outside the window        by each rp_step_enter before it returns
+ *   private     RP_WINDOW, RP_IN_WINDOW    in the window             by each rp_step_exit before it returns
+ *   private     RP_VOLATILE, RP_IN_WINDOW  at any time               by each rp_step_exit before it returns
+ *
+ * rp_register refuses the rest: private RP_WINDOW without RP_IN_WINDOW (the copy would be made before the window changes it),
+ * private RP_FROZEN, and RP_IN_WINDOW on a replicated region. One region with RP_IN_WINDOW has all private regions copied at rp_step_exit:
+ * a rank that is lost inside of the window then costs that step, which its twins could otherwise finish for it. */
 enum { RP_WINDOW = 0, RP_VOLATILE = 1, RP_FROZEN = 2 };
-enum { RP_IN_WINDOW = 1 }; /* flag: a private region that changes inside the optimizer window */
+enum { RP_IN_WINDOW = 1 }; /* flag of a private region that the window changes */
 enum { RP_U8 = 1, RP_I8, RP_I16, RP_I32, RP_I64, RP_F16, RP_BF16, RP_F32, RP_F64, RP_BOOL, RP_U16, RP_U32, RP_U64, RP_F8E4M3, RP_F8E5M2 };
 
 typedef struct rp_region {
@@ -118,7 +176,7 @@ RP_API int rp_register(rp_handle *h, const rp_region *regions, size_t n, rp_erro
  * rank, or because the geometry is not the group's, is RP_EREFUSED with both values in the text. */
 RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err);
 /* Cancels and joins every capture of this handle, tells the daemon that the rank has stopped, and waits for the next order.
- * Sets the handle's epoch. With timeout_ns 0 it only looks; a capture under way has a tenth of a second whatever timeout_ns is. */
+ * Sets the handle's epoch. RP_ETIMEOUT: no order yet; call rp_join again, nothing else goes on from here. With timeout_ns 0 it only looks; a capture under way has a tenth of a second whatever timeout_ns is. */
 RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_error *err);
 /* After RP_INIT: captures and seals the frozen area, replicated and private parts as (epoch, step); sets good. Then rp_join again. */
 RP_API int rp_seal_initial(rp_handle *h, rp_error *err);
@@ -133,11 +191,13 @@ RP_API int rp_step_enter(rp_handle *h, uint64_t step, int64_t timeout_ns, rp_err
 /* Exit flags: the step ran no update (overflow); the registered memory is a copy of the live state and does not hold this step yet,
  * so that nothing is copied from it before rp_staged. */
 enum { RP_NO_UPDATE = 1, RP_STAGED_LATER = 2 };
-/* exit: stores UPDATED, copies volatile regions, arms the capture, stores IDLE. *armed tells whether rp_capture has work. */
+/* exit: stores UPDATED, copies volatile regions, arms the capture, stores IDLE. *armed (may be NULL) is 1 if rp_capture has work. 0 is no
+ * failure: neither cadence nor candidate ask for a copy of this step, or there are two slots and a commit is outstanding. */
 RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed, rp_error *err);
 /* After RP_STAGED_LATER: the registered memory holds `step` now. Without effect on any other step. */
 RP_API int rp_staged(rp_handle *h, uint64_t step);
-/* Raises the good word to {epoch, step}: the update of `step` is complete and every communicator was found free of error afterwards. */
+/* Raises the good word to {epoch, step}: the update of `step` is complete and every communicator was found free of error afterwards.
+ * RP_ESTATE for a step that was not entered, or where no epoch is open; RP_ECANCELED after rp_freeze_good, until the next rp_load. */
 RP_API int rp_set_good(rp_handle *h, uint64_t step);
 /* Freezes the good word: call at the first communicator error, before aborting anything. */
 RP_API int rp_freeze_good(rp_handle *h);
@@ -169,7 +229,8 @@ RP_API uint64_t rp_committed(const rp_handle *h);
 /* Pollable descriptor: readable when the daemon has sent something (a fence among others) or is gone. */
 RP_API int rp_fd(const rp_handle *h);
 
-/* Reports a fault of this rank (exception): the daemon proposes it; the epoch is closed. */
+/* Reports a fault of this rank (exception): the daemon proposes it; the epoch is closed. Where the same text comes again at the same step of a
+ * later epoch the launcher prints so. */
 RP_API int rp_fail(rp_handle *h, const char *text, rp_error *err);
 /* Between rp_load and rp_ready: the state just loaded is bad although every digest is right (values that are not finite, say).
  * Its generation is condemned, for good, and the job goes back to an older one: rp_join next. RP_ESTATE at any other time. */

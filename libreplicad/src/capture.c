@@ -137,9 +137,9 @@ int rpi_capture_run(rp_handle *h, rp_error *err) {
 }
 
 /* The training thread, stopped in rp_join: seals the live state as generation, if that is what it is: whole, good, its volatile
- * regions still staged, and all of it in the registered memory. */
+ * regions still staged, and all of it in the registered memory. The words alone do not say that: they may be an earlier process's. */
 void rpi_capture_live(rp_handle *h, uint64_t generation) {
-	if (h->step != RP_WORD(RP_WORD_EPOCH(generation), RP_WORD_STEP(generation), RP_IDLE) || not_ready(h, generation) || atomic_load(&h->capture) != RPI_NONE)
+	if (atomic_load(&h->held) != RP_WORD_EPOCH(generation) || h->step != RP_WORD(RP_WORD_EPOCH(generation), RP_WORD_STEP(generation), RP_IDLE) || not_ready(h, generation) || atomic_load(&h->capture) != RPI_NONE)
 		return;
 	h->armed_generation = generation;
 	h->armed_flags = h->exit_flags;

@@ -247,7 +247,8 @@ static int refused(const rpi_reply *r, rp_error *err) {
 	if (code >= 0 || code < RP_ECANCELED)
 		code = RP_EREFUSED;
 	int n = r->length > 8 ? (int)r->length - 8 : 0;
-	return rpi_error(err, code, "refused by the daemon: %.*s", n, n ? (const char *)r->body + 8 : "");
+	const char *from = code == RP_EREFUSED && n ? "" : "refused by the daemon: "; /* which that code says by itself, in rp_strerror */
+	return rpi_error(err, code, "%s%.*s", from, n, n ? (const char *)r->body + 8 : "");
 }
 
 static int check_reply(const rpi_reply *r, uint16_t want, rp_error *err) {

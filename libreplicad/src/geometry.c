@@ -31,6 +31,12 @@ static int check_region(const rp_region *r, size_t i, rp_error *err) {
 		return rpi_error(err, RP_EINVAL, "region %s: unknown kind %u, class %u or flags %#x", r->name, r->kind, r->cls, r->flags);
 	if (r->kind == RP_PRIVATE && r->cls == RP_FROZEN)
 		return rpi_error(err, RP_EINVAL, "region %s: a frozen region is captured once for its whole group, so it can't be private: declare it replicated", r->name);
+	/* Without the flag the private part is sealed at step_enter: the window's changes would come back a step old, every digest right. */
+	if (r->kind == RP_PRIVATE && r->cls == RP_WINDOW && !(r->flags & RP_IN_WINDOW))
+		return rpi_error(err, RP_EINVAL,
+				 "region %s: private and RP_WINDOW, but a private region is copied when the step begins: set RP_IN_WINDOW if the window changes it, or declare it RP_VOLATILE if it does not", r->name);
+	if (r->kind != RP_PRIVATE && (r->flags & RP_IN_WINDOW))
+		return rpi_error(err, RP_EINVAL, "region %s: RP_IN_WINDOW is for private regions: replicated ones are copied after the window anyway, leave it out", r->name);
 	if (r->ndim > 8)
 		return rpi_error(err, RP_EINVAL, "region %s: %u dimensions, at most 8", r->name, r->ndim);
 	uint64_t bytes = dtype_bytes[r->dtype];

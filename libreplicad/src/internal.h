@@ -109,6 +109,7 @@ struct rp_handle {
 
 	/* words as last seen */
 	uint64_t step, good;
+	_Atomic uint64_t held; /* the epoch whose state the registered memory holds, by rp_load or rp_seal_initial of this handle; 0: of none, and nothing can be sealed */
 	_Atomic bool good_frozen;
 	uint8_t frozen_root[16]; /* of what was sealed or loaded; zeros where no region is frozen */
 
@@ -200,6 +201,8 @@ void rpi_quiesce(rp_handle *h, int64_t deadline); /* finishes or cancels, and jo
 /* words.c */
 bool rpi_set_step(rp_handle *h, uint64_t to);
 bool rpi_set_good(rp_handle *h, uint64_t to);
+bool rpi_disown(rp_handle *h); /* the words speak of nobody's state; false: somebody else writes them */
+void rpi_own(rp_handle *h, uint64_t epoch); /* of this handle's, from here on */
 
 /* open.c */
 int rpi_greet_again(rp_handle *h, int64_t deadline, rp_error *err); /* before rp_attach: if the daemon hung up */

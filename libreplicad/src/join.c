@@ -55,7 +55,7 @@ static int await_order(rp_handle *h, int64_t deadline, rp_error *err) {
 
 static int no_order(const rp_handle *h, rp_error *err) {
 	if (h->go_epoch > atomic_load(&h->control->fence.word))
-		return rpi_error(err, RP_ETIMEOUT, "rp_join: epoch %llu is open and rank %u was let go in it: no order comes before it is closed; go on training, or report the fault (rp_fail) that it is to be closed for",
+		return rpi_error(err, RP_ETIMEOUT, "rp_join: epoch %llu is open and rank %u was let go in it: no order comes before it is closed, and no step can be taken after rp_join: report the fault that it is to be closed for (rp_fail), or end the process",
 						 (unsigned long long)h->go_epoch, h->hello.rank);
 	return rpi_error(err, RP_ETIMEOUT, "rp_join: no order for rank %u in time; the job waits for other ranks, or has no quorum: replicad status says for whom", h->hello.rank);
 }

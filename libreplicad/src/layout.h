@@ -69,7 +69,8 @@ typedef struct rp_control {
 	struct { _Atomic uint64_t word; uint8_t pad[56]; } start;       /* 1024 d: its start time, field 22 of /proc/pid/stat */
 	struct { _Atomic uint64_t word; uint8_t pad[56]; } skipped;     /* 1088 r: captures skipped for want of a slot */
 	struct { _Atomic uint64_t word; uint8_t pad[56]; } captured;    /* 1152 r: captures sealed */
-	uint8_t reserved2[1536 - 1216];
+	struct { _Atomic uint64_t word; uint8_t pad[56]; } holder;      /* 1216 r: incarnation whose state step, good and tag speak of; 0: nobody's, as at each attach and while a load copies */
+	uint8_t reserved2[1536 - 1280];
 	struct { _Atomic uint64_t word; uint8_t pad[56]; } slot[RP_MAX_SLOTS]; /* 1536 both, compare-and-swap */
 	uint8_t reserved3[2048 - 1792];
 	struct { _Atomic uint64_t word; uint8_t pad[56]; } place[RP_MAX_RING]; /* 2048 both: private ring */
@@ -78,7 +79,7 @@ typedef struct rp_control {
 	uint8_t reserved4[RP_PAGE - 3264];
 } rp_control;
 _Static_assert(sizeof(rp_control) == RP_PAGE, "control page");
-_Static_assert(offsetof(rp_control, step) == 512 && offsetof(rp_control, slot) == 1536 && offsetof(rp_control, place) == 2048 && offsetof(rp_control, frozen) == 3072 && offsetof(rp_control, tag) == 3136, "words");
+_Static_assert(offsetof(rp_control, step) == 512 && offsetof(rp_control, holder) == 1216 && offsetof(rp_control, slot) == 1536 && offsetof(rp_control, place) == 2048 && offsetof(rp_control, frozen) == 3072 && offsetof(rp_control, tag) == 3136, "words");
 
 /* Describes what lies in a slot, ring place or the frozen area; written before COPIED, read only at COPIED or SEALED. */
 typedef struct rp_meta {
@@ -137,6 +138,7 @@ enum {
 	RP_M_KV_COMPARE_SET = 16, /* rp_kv, value: members bytes that are expected, then what is desired; reply RP_M_KV_VALUE: what is there now */
 	RP_M_KV_DELETE = 17, /* rp_kv; reply RP_M_KV_TOTAL: 1 if there was a key */
 	RP_M_SCOPE = 18,    /* reply RP_M_SCOPED */
+	RP_M_UNLOADABLE = 23, /* text: rp_load found that the bytes it was ordered to load are not the plan's; no reply (a fence follows) */
 	RP_M_PAUSE = 19,    /* u64 nanoseconds: the rank stands still for at most so long, on purpose; 0 ends it; reply RP_M_PAUSED if it is a request */
 	/* a launcher (replicad run) -> daemon */
 	RP_M_RUN_HELLO = 20, /* rp_run_hello; reply RP_M_RUN_OK or RP_M_REFUSED */

@@ -44,6 +44,7 @@ static int set_words(rp_handle *h, uint64_t epoch, uint64_t step, rp_error *err)
 	atomic_store(&h->good_frozen, false);
 	if (!rpi_set_good(h, RP_WORD(epoch, step, 0)) || !rpi_set_step(h, RP_WORD(epoch, step, RP_IDLE)))
 		return rpi_error(err, RP_ESTATE, "the good or step word was changed by somebody else: the arena has another owner, exit");
+	rpi_own(h, epoch);
 	return RP_OK;
 }
 
@@ -131,14 +132,14 @@ static void copy_out(const source *s) {
 }
 
 /* Verified in the arena first, so that bad bytes cost no live state; then verified as copied, so that what counts as loaded is
- * what lies in the regions. From the first copied byte on, live state is no step's until the load has succeeded, and without
- * its staging tag no step can be sealed. */
-static int load_parts(rp_handle *h, source *s, int n, rp_error *err) {
+ * what lies in the regions. From the first copied byte on, live state is no step's until the load has succeeded. */
+static int load_parts(rp_handle *h, source *s, int n, bool *sealed, rp_error *err) {
 	int rc = RP_OK;
 	for (int i = 0; i < n && rc == RP_OK; i++)
 		rc = verify_arena(h, &s[i], err);
-	for (unsigned k = 0; k < RP_STAGING && rc == RP_OK; k++)
-		atomic_store(&h->control->tag[k].word, 0);
+	*sealed = rc != RP_OK; /* from here on the fault is in what it is copied to: some thread writes there, or that memory is bad */
+	if (rc == RP_OK && !rpi_disown(h))
+		rc = rpi_error(err, RP_ESTATE, "the good or step word was changed by somebody else: the arena has another owner, exit");
 	for (int i = 0; i < n && rc == RP_OK; i++) {
 		copy_out(&s[i]);
 		rc = verify(h, &s[i], s[i].live, "copied", err);
@@ -146,8 +147,9 @@ static int load_parts(rp_handle *h, source *s, int n, rp_error *err) {
 	return rc;
 }
 
-RP_API int rp_load(rp_handle *h, rp_error *err) {
-	RPI_ENTER(h, err);
+/* sealed: whether it is the sealed bytes that a failure is about. */
+static int load(rp_handle *h, bool *sealed, rp_error *err) {
+	*sealed = true;
 	if (atomic_load(&h->life) != RPI_LOAD)
 		return rpi_error(err, RP_ESTATE, "rp_load: call it when rp_join says RP_LOAD");
 	const rp_order *o = &h->order;
@@ -162,7 +164,7 @@ RP_API int rp_load(rp_handle *h, rp_error *err) {
 	if (rc == RP_OK && h->frozen.bytes)
 		rc = open_source(h, rpi_frozen(h), RPI_PART_FROZEN, &h->frozen, s[0].meta.frozen_root, 0, &s[n++], err);
 	if (rc == RP_OK)
-		rc = load_parts(h, s, n, err);
+		rc = load_parts(h, s, n, sealed, err);
 	if (rc != RP_OK)
 		return rc;
 	memcpy(h->frozen_root, s[0].meta.frozen_root, 16);
@@ -170,5 +172,21 @@ RP_API int rp_load(rp_handle *h, rp_error *err) {
 	rc = set_words(h, epoch, o->step, err);
 	if (rc == RP_OK)
 		atomic_store(&h->life, RPI_LOADED);
+	return rc;
+}
+
+/* The daemon is told of bytes that are not the plan's: after the second process that can't load a generation, the generation is given up
+ * and not the job. */
+RP_API int rp_load(rp_handle *h, rp_error *err) {
+	RPI_ENTER(h, err);
+	rp_error why = {0};
+	bool sealed;
+	int rc = load(h, &sealed, &why);
+	if (rc == RP_ECORRUPT && sealed) {
+		struct iovec body = {why.text, strnlen(why.text, sizeof why.text)};
+		rpi_send(h, RP_M_UNLOADABLE, 0, &body, 1, rpi_deadline(1000000000), NULL);
+	}
+	if (rc != RP_OK && err)
+		*err = why;
 	return rc;
 }

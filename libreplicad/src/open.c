@@ -183,11 +183,19 @@ static int send_regions(rp_handle *h, int64_t deadline, rp_error *err) {
 	return rc;
 }
 
-/* Takes over words that an earlier process of this rank left, and the arena's owner. */
-static void adopt(rp_handle *h) {
+/* The arena may be that of an earlier process of this rank: its sealed places stay, its words go. */
+static int take_over(rp_handle *h, rp_error *err) {
 	h->step = atomic_load(&h->control->step.word);
 	h->good = atomic_load(&h->control->good.word);
+#ifdef RP_CHAOS_HEIR /* the negative control of chaos/: as it was before 2026-11-23, when a process that had loaded nothing took these words for its own */
+	rpi_own(h, RP_WORD_EPOCH(h->step));
 	atomic_store(&h->life, RPI_ATTACHED);
+	return RP_OK;
+#endif
+	if (!rpi_disown(h))
+		return rpi_error(err, RP_ESTATE, "rp_attach: somebody else writes the words of rank %u's arena: an earlier process of the rank still runs, end it", h->hello.rank);
+	atomic_store(&h->life, RPI_ATTACHED);
+	return RP_OK;
 }
 
 RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err) {
@@ -225,8 +233,7 @@ RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 		return rc;
 	}
 	h->incarnation = a.incarnation;
-	adopt(h);
-	return RP_OK;
+	return take_over(h, err);
 }
 
 /* Final for the handle: every call that would wait for the daemon says so from now on. */

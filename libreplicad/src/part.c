@@ -52,7 +52,22 @@ static bool move(rpi_place p, uint64_t *word, unsigned state) {
 	return true;
 }
 
+/* Whether the registered memory can be a generation's: this handle has loaded, or sealed the initial state of, the epoch. A new process
+ * whose arena is full of its predecessor's steps has done neither. Frozen bytes without a root would be a part of nothing. */
+static int may_seal(rp_handle *h, int part, uint64_t generation, const uint8_t frozen_root[16], rp_error *err) {
+	static const uint8_t none[16];
+	if (atomic_load(&h->held) != RP_WORD_EPOCH(generation))
+		return rpi_error(err, RP_ESTATE, "step %llu of epoch %llu can't be sealed: this process has not loaded that epoch's state, what it holds is epoch %llu's", (unsigned long long)RP_WORD_STEP(generation),
+				 (unsigned long long)RP_WORD_EPOCH(generation), (unsigned long long)atomic_load(&h->held));
+	if (part == RPI_PART_REPLICATED && h->frozen.bytes && (!frozen_root || memcmp(frozen_root, none, sizeof none) == 0))
+		return rpi_error(err, RP_ESTATE, "step %llu can't be sealed: the root of its frozen regions is not known", (unsigned long long)RP_WORD_STEP(generation));
+	return RP_OK;
+}
+
 int rpi_fill(rp_handle *h, rpi_place p, uint64_t word, int part, const rpi_layout *l, uint64_t generation, uint32_t flags, const uint8_t frozen_root[16], uint64_t number, rp_error *err) {
+	int allowed = may_seal(h, part, generation, frozen_root, err);
+	if (allowed != RP_OK)
+		return allowed;
 	rp_meta *m = p.meta;
 	uint32_t chunk = h->geo.chunk_bytes;
 	m->generation = generation;

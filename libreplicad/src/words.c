@@ -17,6 +17,21 @@ bool rpi_set_good(rp_handle *h, uint64_t to) {
 	return true;
 }
 
+/* What an earlier process of this rank left in step, good and tag is its own state's, not that of the registered memory. A daemon reads
+ * holder before the words, so whoever finds this incarnation there reads words that it wrote. */
+bool rpi_disown(rp_handle *h) {
+	atomic_store(&h->held, 0);
+	atomic_store(&h->control->holder.word, 0);
+	for (unsigned k = 0; k < RP_STAGING; k++)
+		atomic_store(&h->control->tag[k].word, 0);
+	return rpi_set_good(h, 0) && rpi_set_step(h, 0);
+}
+
+void rpi_own(rp_handle *h, uint64_t epoch) {
+	atomic_store(&h->control->holder.word, h->incarnation);
+	atomic_store(&h->held, epoch);
+}
+
 static int lost_word(rp_handle *h, rp_error *err) {
 	uint64_t w = atomic_load(&h->control->step.word);
 	return rpi_error(err, RP_ESTATE, "the step word is epoch %llu step %llu, this handle left it at epoch %llu step %llu: the arena has another owner, exit",

@@ -81,7 +81,7 @@ static void attach(fake *f, const rp_header *h) {
 	}
 	if (!f->arena)
 		lay_out(f);
-	rp_attached a = {.arena_bytes = f->bytes, .incarnation = 5, .slots = f->slots, .ring = f->ring};
+	rp_attached a = {.arena_bytes = f->bytes, .incarnation = f->granted ? f->granted : 5, .slots = f->slots, .ring = f->ring};
 	memcpy(a.job, job, 16);
 	send_with(f, RP_M_ATTACHED, 0, h->request, &a, sizeof a, h->type == RP_M_ATTACH ? f->memfd : -1);
 }
@@ -150,6 +150,9 @@ static void answer(fake *f, const uint8_t *message) {
 		atomic_fetch_add(&f->stopped, 1);
 		if (f->epoch)
 			fake_send(f, RP_M_ORDER, f->epoch, 0, &f->order, sizeof f->order);
+		break;
+	case RP_M_UNLOADABLE:
+		atomic_fetch_add(&f->unloadable, 1);
 		break;
 	case RP_M_LOADED:
 		fake_send(f, RP_M_ORDER, f->epoch, 0, &(rp_order){.action = RP_ORDER_GO}, sizeof(rp_order));
@@ -242,7 +245,7 @@ void rank_open(rank *r, fake *f, size_t weights, uint32_t rng_flags) {
 	rp_region regions[] = {
 		region("weight", RP_F32, RP_REPLICATED, RP_WINDOW, 0, r->weight, weights, 4),
 		region("base", RP_F32, RP_REPLICATED, RP_FROZEN, 0, r->base, 300, 4),
-		region("rng", RP_U64, RP_PRIVATE, RP_WINDOW, rng_flags, r->rng, 4, 8),
+		region("rng", RP_U64, RP_PRIVATE, RP_VOLATILE, rng_flags, r->rng, 4, 8),
 		region("scale", RP_F32, RP_REPLICATED, RP_VOLATILE, 0, r->scale, 17, 4),
 		region("none", RP_F32, RP_REPLICATED, RP_WINDOW, 0, NULL, 0, 4),
 	};

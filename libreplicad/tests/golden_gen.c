@@ -398,6 +398,7 @@ static void control(void) {
 	WORD(start, 123456ull);
 	WORD(skipped, 2ull);
 	WORD(captured, 37ull);
+	WORD(holder, 12ull);
 	for (unsigned i = 0; i < RP_MAX_SLOTS; i++) {
 		atomic_store(&c.slot[i].word, RP_SLOT(10 + i, i));
 		fprintf(text, "slot[%u] %llu\n", i, (unsigned long long)RP_SLOT(10 + i, i));

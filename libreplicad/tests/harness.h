@@ -52,8 +52,9 @@ typedef struct {
 	rp_order order;
 	uint64_t epoch; /* of the order; 0: none yet */
 	int refuse;     /* code for the next attach */
+	uint64_t granted; /* incarnation in the next answer to an attach; 0: 5 */
 	bool freeing;   /* frees the slots before it takes a word of a pause */
-	_Atomic unsigned sealed, stopped;
+	_Atomic unsigned sealed, stopped, unloadable;
 	rp_sealed last;
 	/* rendezvous */
 	uint64_t scope;    /* answered to rp_scope */

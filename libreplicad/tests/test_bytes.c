@@ -134,6 +134,10 @@ static void register_refuses(void) {
 	REFUSED(RP_EINVAL, bad.cls = 3);
 	REFUSED(RP_EINVAL, bad.flags = 2);
 	REFUSED(RP_EINVAL, bad.kind = RP_PRIVATE; bad.cls = RP_FROZEN);
+	REFUSED(RP_EINVAL, bad.kind = RP_PRIVATE; bad.cls = RP_WINDOW);
+	CHECK(strstr(failure.text, "region w: private and RP_WINDOW") && strstr(failure.text, "RP_IN_WINDOW") && strstr(failure.text, "RP_VOLATILE"));
+	REFUSED(RP_EINVAL, bad.kind = RP_REPLICATED; bad.flags = RP_IN_WINDOW);
+	CHECK(strstr(failure.text, "region w: RP_IN_WINDOW is for private regions"));
 	REFUSED(RP_EINVAL, bad.ndim = 9);
 	REFUSED(RP_EINVAL, bad.bytes = 12);
 	REFUSED(RP_EINVAL, bad.shape[0] = 1ull << 62);

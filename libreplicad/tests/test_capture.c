@@ -449,6 +449,7 @@ static void failed_load_is_not_sealed(void) {
 	r.h->hash = honest;
 	rpi_capture_live(r.h, RP_WORD(1, 1, 0));
 	SAME(state(&r, 3), RP_FREE);
+	SAME(atomic_load(&r.daemon.unloadable), 1); /* the first load's: what was sealed is good, and the daemon hears of no fault in it */
 	for (unsigned k = 0; k < RP_STAGING; k++)
 		SAME(atomic_load(&r.daemon.control->tag[k].word), 0);
 
@@ -458,7 +459,72 @@ static void failed_load_is_not_sealed(void) {
 	rank_end(&r);
 }
 
+/* A process that takes over the arena of a dead one finds there whole, good words of a step that it never had in memory. */
+static void an_heir_seals_nothing(void) {
+	rank r, heir;
+	rp_join_info info;
+	rank_start(&r, 5000);
+	atomic_store(&r.daemon.control->cadence.word, 100); /* so that step 1 is in no slot */
+	atomic_store(&r.daemon.control->candidate.word, RP_WORD(1, 100, 0));
+	step(&r, 1, NULL);
+	SAME(atomic_load(&r.daemon.control->holder.word), 5);
+	rp_close(r.h); /* dies IDLE, with good at step 1 */
+	atomic_store(&r.daemon.control->fence.word, 1);
+
+	r.daemon.geometry = NULL;
+	rank_open(&heir, &r.daemon, 5000, 0);
+	OK(rp_attach(heir.h, 20ll * second, &failure));
+	rpi_capture_live(heir.h, RP_WORD(1, 1, 0));
+	SAME(state(&r, 1), RP_FREE);
+	SAME(atomic_load(&r.daemon.control->holder.word), 0);
+	SAME(atomic_load(&r.daemon.control->step.word), 0);
+	SAME(atomic_load(&r.daemon.control->good.word), 0);
+	r.daemon.order = (rp_order){.action = RP_ORDER_CAPTURE, .step = 1, .generation = RP_WORD(1, 1, 0)};
+	r.daemon.epoch = 1;
+	info = (rp_join_info){.struct_size = sizeof info};
+	SAME(rp_join(heir.h, &info, second / 5, &failure), RP_ETIMEOUT);
+	for (uint32_t i = 1; i < 4; i++)
+		SAME(state(&r, i), RP_FREE);
+	/* Nor by any other way: nothing is sealed of an epoch that was not loaded. */
+	uint64_t word;
+	CHECK(rpi_take(rpi_ring(heir.h, 5), &word));
+	SAME(rpi_fill(heir.h, rpi_ring(heir.h, 5), word, RPI_PART_PRIVATE, &heir.h->private_part, RP_WORD(1, 1, 0), 0, NULL, 0, &failure), RP_ESTATE);
+	CHECK(strstr(failure.text, "has not loaded that epoch's state"));
+
+	/* What the dead one sealed is there, and once it is loaded the handle is as good as any. */
+	fake_order(&r.daemon, 2, RP_ORDER_LOAD, 0, 0, 0);
+	OK(rank_join(&heir, &info));
+	OK(rp_load(heir.h, &failure));
+	OK(rp_ready(heir.h, 20ll * second, &failure));
+	SAME(atomic_load(&r.daemon.control->holder.word), 5);
+	atomic_store(&r.daemon.control->candidate.word, RP_WORD(2, 1, 0));
+	step(&heir, 1, NULL);
+	OK(rp_capture(heir.h, &failure));
+	SAME(state(&r, 1), RP_SEALED);
+	rp_close(heir.h);
+	fake_stop(&r.daemon);
+	free(r.weight), free(r.scale), free(r.base), free(heir.weight), free(heir.scale), free(heir.base);
+}
+
+/* The daemon hears of bytes that are not the plan's, and of nothing else. */
+static void says_what_it_cannot_load(void) {
+	rank r;
+	rp_join_info info;
+	rank_start(&r, 100);
+	atomic_store(&r.daemon.control->fence.word, 1);
+	fake_order(&r.daemon, 2, RP_ORDER_LOAD, 0, 0, 0);
+	OK(rank_join(&r, &info));
+	rpi_slot(r.h, 0).bytes[7] ^= 1;
+	SAME(rp_load(r.h, &failure), RP_ECORRUPT);
+	rpi_slot(r.h, 0).bytes[7] ^= 1;
+	OK(rp_load(r.h, &failure));
+	OK(rp_ready(r.h, 20ll * second, &failure)); /* an answer to what was sent last */
+	SAME(atomic_load(&r.daemon.unloadable), 1);
+	rank_end(&r);
+}
+
 const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
 			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"leaves with its last step sealed", leaves_with_its_last_step_sealed}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed},
 			      {"join finishes the capture", join_finishes_the_capture},
-			      {"join in an open epoch", join_in_an_open_epoch}, {"join only looks", join_only_looks}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed}, {0}};
+			      {"join in an open epoch", join_in_an_open_epoch}, {"join only looks", join_only_looks}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed},
+			      {"an heir seals nothing", an_heir_seals_nothing}, {"says what it cannot load", says_what_it_cannot_load}, {0}};

@@ -113,6 +113,54 @@ static void daemon_goes_away(void) {
 	rank_end(&r);
 }
 
+/* A daemon that takes the rank for another incarnation, newer or older, has another process for it: the handle is at its end. */
+static void reconnect_to_another_incarnation(void) {
+	for (uint64_t other = 4; other <= 6; other++) {
+		rank r;
+		rank_start(&r, 100);
+		fake_hang_up(&r.daemon);
+		SAME(rp_notify(r.h), RP_EGONE);
+		r.daemon.granted = other;
+		fake_start(&r.daemon);
+		SAME(rp_reconnect(r.h, 20ll * second, &failure), other == 5 ? RP_OK : RP_ESTOPPED);
+		rp_join_info info = {.struct_size = sizeof info};
+		if (other != 5)
+			SAME(rp_join(r.h, &info, 1000000, &failure), RP_ESTOPPED);
+		rank_end(&r);
+	}
+}
+
+static const rpi_hasher *plain;
+static rp_control *moving;
+
+/* The good word moves to another epoch while the last chunk is copied. */
+static void gather_and_move(uint8_t *dst, const rpi_layout *l, uint64_t at, uint64_t n, uint8_t digest[16]) {
+	plain->gather(dst, l, at, n, digest);
+	if (at + n == l->bytes)
+		atomic_store(&moving->good.word, RP_WORD(2, 9, 0));
+}
+
+/* What was good when its copy began need not be when it ends: COPIED asks again, or a daemon would seal it in a dead rank's name. */
+static void good_is_asked_again_when_copied(void) {
+	rank r;
+	int armed;
+	rank_start(&r, 5000);
+	OK(rp_step_enter(r.h, 1, 0, &failure));
+	OK(rp_set_good(r.h, 1));
+	OK(rp_step_exit(r.h, 1, 0, &armed, &failure));
+	SAME(armed, 1);
+	plain = r.h->hash, moving = r.h->control;
+	rpi_hasher h = {.gather = gather_and_move, .digest = plain->digest};
+	r.h->hash = &h;
+	SAME(rp_capture(r.h, &failure), RP_ECANCELED);
+	r.h->hash = plain;
+	for (uint32_t i = 1; i < r.h->geo.slots; i++) {
+		unsigned state = RP_SLOT_STATE(atomic_load(rpi_slot(r.h, i).word));
+		CHECK(state != RP_COPIED && state != RP_SEALED);
+	}
+	rank_end(&r);
+}
+
 static void refused_then_attached(void) {
 	rank r = {0};
 	r.daemon = (fake){.chunk = 4096, .slots = 2, .ring = 4, .refuse = RP_EAGAIN};
@@ -121,6 +169,9 @@ static void refused_then_attached(void) {
 	SAME(rp_step_enter(r.h, 1, 0, &failure), RP_ESTATE);
 	SAME(rp_attach(r.h, 20ll * second, &failure), RP_EAGAIN);
 	CHECK(strcmp(failure.text, "refused by the daemon: no.") == 0);
+	r.daemon.refuse = RP_EREFUSED;
+	SAME(rp_attach(r.h, 20ll * second, &failure), RP_EREFUSED);
+	CHECK(strcmp(failure.text, "no.") == 0); /* "refused by the daemon" is rp_strerror's */
 	OK(rp_attach(r.h, 20ll * second, &failure));
 	SAME(rp_attach(r.h, 0, &failure), RP_ESTATE);
 	rp_join_info info = {.struct_size = sizeof info};
@@ -128,4 +179,5 @@ static void refused_then_attached(void) {
 	rank_end(&r);
 }
 
-const test process_tests[] = {{"child touches nothing", child_touches_nothing}, {"killed while copying", killed_while_copying}, {"daemon goes away", daemon_goes_away}, {"refused then attached", refused_then_attached}, {0}};
+const test process_tests[] = {{"child touches nothing", child_touches_nothing}, {"killed while copying", killed_while_copying}, {"daemon goes away", daemon_goes_away}, {"refused then attached", refused_then_attached}, {"reconnect to another incarnation", reconnect_to_another_incarnation},
+			      {"good is asked again when copied", good_is_asked_again_when_copied}, {0}};

@@ -30,7 +30,8 @@ type Config struct {
 	Rate            float32 // peak learning rate
 	Warmup          uint64  // steps of linear warm-up
 	Decay, ClipNorm float32
-	PadBytes        int // further window state, touched in every update
+	PadBytes        int  // further window state, touched in every update
+	Thawed          bool // the table of positions counts as window state, which just never changes: then no state is frozen
 }
 
 // Default is the demo's model; the caller sets Seed, Steps, Vocab and its place.
@@ -134,7 +135,11 @@ func (m *Model) allocate() error {
 		m.pad = u64("padding", Replicated, Window, (c.PadBytes+7)/8)
 	}
 	m.running = f32("running", Replicated, Volatile, 2, units)
-	m.positions = f32("positions", Replicated, Frozen, c.Context, c.Embed)
+	table := Frozen
+	if c.Thawed {
+		table = Window
+	}
+	m.positions = f32("positions", Replicated, table, c.Context, c.Embed)
 	m.rng = u64("rng", Private, Volatile, 4)
 	m.sampler = u64("sampler", Private, Volatile, samplerWords)
 	if fault != nil {

@@ -1,0 +1,6 @@
+//go:build chaos_heir
+
+package planted
+
+// Heir: see planted.go.
+const Heir = true
