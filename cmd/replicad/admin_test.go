@@ -42,7 +42,7 @@ func someStatus() node.Status {
 		Jobs: []node.JobStatus{{
 			Name: "lm", Phase: "open", Epoch: 3, Position: replica.Position{Epoch: 3, Step: 120}, Committed: gen(120), Copies: 1, Degraded: true, DurableError: "shard 1-158/private-1.safetensors is missing",
 			Ranks:   []node.RankStatus{{Rank: 0, Group: 0, Node: "a", Incarnation: 5, PID: 4242, Live: 121, State: "alive"}, {Rank: 1, Group: 1, State: "unclaimed"}},
-			Waiting: []string{"node s has not pinned group 1"},
+			Waiting: []string{"node s has not pinned group 1"}, Uncommitted: 87, AtRisk: true,
 		}},
 	}
 	j := &s.Jobs[0]
@@ -69,8 +69,8 @@ func TestStatus(t *testing.T) {
 		t.Fatalf("code %d: %s", code, errout)
 	}
 	for _, want := range []string{
-		"leader   b (term 4)", "keeper   gone: restart this daemon", "unobserved  leader", "silent      client", "job lm", "open, epoch 3", "step 120, as generation (3,120)", "none yet", "durable write failed, is tried again: shard 1-158/private-1.safetensors is missing",
-		"degraded", "node s has not pinned group 1", "4242", "unclaimed", "aa000000  a s*", "bb000000  b",
+		"leader   b (term 4)", "keeper   gone: restart this daemon", "unobserved  leader", "silent      client", "job lm", "open, epoch 3", "step 120, as generation (3,120)", "none yet", "durable writes are tried again: shard 1-158/private-1.safetensors is missing",
+		"87 steps since: one more fault may cost them", "degraded", "node s has not pinned group 1", "4242", "unclaimed", "aa000000  a s*", "bb000000  b",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("nothing of %q in\n%s", want, out)

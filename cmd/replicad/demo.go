@@ -60,7 +60,7 @@ func newDemo(std stdio) *cobra.Command {
 	flags.BoolVar(&o.Keep, "keep", false, "leave --dir behind")
 	flags.StringVar(&o.Trainer, "trainer", "", "`COMMAND` of the ranks, in words without spaces (default: textlm beside this program); it prints the\nevents that examples/textlm does, and knows --steps, --seed, --pace, --baseline and --world")
 	flags.IntVar(&o.World, "world", 0, "ranks (default 4)")
-	flags.StringVar(&groups, "groups", "", "replica group of each rank, as `0,1,0,1` (default: that for 4 ranks of textlm, with --world all in one)")
+	flags.StringVar(&groups, "groups", "", "replica group of each rank, as `0,1,0,1` (default: 0,1,0,1,... for textlm, with another trainer all in one)")
 	flags.IntVar(&o.Warm, "warm", 0, "processes that each node keeps started, to wait until a rank needs one")
 	flags.BoolVar(&o.Plain, "plain", false, "plain lines even on a terminal")
 	flags.StringVar(&o.LogLevel, "log-level", "", "`LEVEL` of the daemons' logs: info or debug, with --keep (default info)")

@@ -23,7 +23,7 @@ const (
 const exitCodesHelp = `Exit codes: 0 done; 1 failed; 2 wrong flags or arguments; 3 configuration or identity missing or wrong;
 4 no daemon answers; 128 + n ended by signal n (daemon and keeper: 0). ` + "`replicad run`" + ` ends with the job's own code: 0 finished;
 1 stopped, ended by ` + "`job end`" + `, or a program that failed after its job had finished; 5 given up, do not requeue: too many
-recoveries without a new step, or a program that ends again and again before it attaches.`
+recoveries without a new step, a program that ends again and again before it attaches, or one that ends with status 78.`
 
 // codedError carries the exit code of an error.
 type codedError struct {

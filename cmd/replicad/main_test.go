@@ -63,6 +63,8 @@ func TestWrongUse(t *testing.T) {
 		{"demo --pace 0s --trainer /bin/true", exitUsage, "--pace 0s"},
 		{"demo --steps 0 --trainer /bin/true", exitUsage, "--steps 0"},
 		{"demo --trainer /no/such", exitUsage, "/no/such"},
+		{"demo --world 3", exitUsage, "--world 3 with --groups [0 1 0]: textlm trains whole replicas of 2 shards"},
+		{"demo --groups 0,0 ", exitUsage, "--world 2 with --groups [0 0]: textlm trains"},
 		{"demo --faults x --trainer /bin/true", exitUsage, `"x"`},
 		{"run --job j --world 1", exitUsage, "run"},
 		{"run --config " + missing + " --job j --world 1 -- true", exitConfig, missing},
@@ -114,9 +116,11 @@ func TestExitCode(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	code, out, _ := try(t, "version")
-	if code != exitOK || !strings.HasPrefix(out, "replicad "+release+" ") || !strings.Contains(out, "go1.") {
-		t.Errorf("code %d: %q", code, out)
+	for _, args := range []string{"version", "--version"} {
+		code, out, _ := try(t, args)
+		if code != exitOK || !strings.HasPrefix(out, "replicad "+release+" ") || !strings.Contains(out, "go1.") || !strings.HasSuffix(out, "\n") {
+			t.Errorf("%s: code %d: %q", args, code, out)
+		}
 	}
 }
 

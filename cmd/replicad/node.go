@@ -19,7 +19,7 @@ func newNodeLost(std stdio) *cobra.Command {
 A node that has only fallen silent may come back with the newest state in its memory, so recovery waits holder_grace for it
 before it gives up a committed step or reads disk. If you know better (the machine was powered off, reimaged, taken away),
 this ends the wait. It can't be taken back: what that life of the node held is never used again. A node that is connected
-is refused.`,
+and answers is refused.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&why, "why", "no reason given", "what the job's record says")
 		},
@@ -30,12 +30,22 @@ is refused.`,
 }
 
 func newNodeDrain(std stdio) *cobra.Command {
-	v := &ask{use: "drain NAME", args: 1, short: "Have a node's ranks move to others, and keep it out of the jobs that run", long: `Have the ranks of a node move to other nodes, or to a spare, in every job that runs; the jobs go on from the last committed step.
-The node holds nothing for them from then on and can be stopped, until node clear lets them use it again; jobs that are created
-later may use it. It is refused, and nothing is done, where nobody offers processes for the ranks, or where the node alone
-holds some part of a job's state.`,
+	var degrade bool
+	v := &ask{use: "drain NAME", args: 1, short: "Have a node's ranks move to others, and keep it out of the jobs that run", long: `Have the ranks of a node move to other nodes, or to a spare, in every job that runs; the jobs go on from the newest step that
+memory holds whole. The node gets no rank and no copy of them from then on, until node clear lets them use it again; jobs that
+are created later may use it. What it holds serves until the answer comes: then the node can be stopped. It is refused, and
+nothing is done, where nobody offers processes for the ranks. It is refused without --degrade, with what it costs, where a job
+would have fewer copies than it asks for, where all its ranks would run on one node, or where the node alone holds some part
+of the committed step.`,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().BoolVar(&degrade, "degrade", false, "drain it although a job has fewer copies then, or runs on one node alone")
+		},
 		call: func(ctx context.Context, a *admin, args []string) ([]byte, error) {
-			return a.call(ctx, http.MethodPost, "/node/"+args[0]+"/drain")
+			path := "/node/" + args[0] + "/drain"
+			if degrade {
+				path += "?degrade=1"
+			}
+			return a.call(ctx, http.MethodPost, path)
 		}}
 	return v.command(std)
 }

@@ -41,9 +41,11 @@ func newRoot(std stdio) *cobra.Command {
 		Long: "replicad keeps the training state of a job's ranks mirrored in host memory, agrees through Raft on the last step that\n" +
 			"is complete on the whole job, and brings a lost rank or node back from the copies.\n\n" + exitCodesHelp,
 		SilenceUsage: true, SilenceErrors: true,
-		Args: unknownVerb,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version: built(),
+		Args:    unknownVerb,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("{{.Version}}")
 	root.SetIn(std.in)
 	root.SetOut(std.out)
 	root.SetErr(std.err)

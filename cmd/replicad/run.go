@@ -71,6 +71,7 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags.IntVar(&o.DurableEvery, "durable-every", 0, "steps between generations written to disk (default: none)")
 	flags.IntVar(&o.PrivateCapMB, "private-cap-mb", 0, "most that a rank's private regions may have, in MiB (default 64)")
 	flags.BoolVar(&o.RequireVotes, "require-votes", false, "never go on from a state that one rank alone vouches for")
+	flags.IntVar(&o.LoneAhead, "lone-ahead", 0, "`STEPS` by which a state that one rank alone vouches for must be ahead of what two do to be gone on from; fewer are computed again (default 2; 1: always)")
 	flags.BoolVar(&o.CollectiveWindow, "collective-window", false, "the optimizer step holds collectives: after a fault nobody waits for a rank inside it")
 	flags.StringVar(&f.loose, "nondeterministic", "", "replica `GROUPS` whose ranks may differ, as `0,2`: the lowest rank's state counts, and the others load it")
 	flags.BoolVar(&o.Resume, "resume", false, "if the job does not run yet, go on from the newest durable generation of its name, where there is one")

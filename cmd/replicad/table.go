@@ -62,15 +62,21 @@ func printJob(t io.Writer, s node.Status, j node.JobStatus) {
 		committed = fmt.Sprintf("step %d, as generation %v", j.Position.Step, j.Committed)
 	}
 	fmt.Fprintf(t, "committed\t%s\n", committed)
+	if j.AtRisk {
+		fmt.Fprintf(t, "at risk\t%d steps since: one more fault may cost them\n", j.Uncommitted)
+	}
 	fmt.Fprintf(t, "durable\t%s\n", generation(j.Durable))
 	if j.DurableError != "" {
-		fmt.Fprintf(t, "\tthe newest durable write failed, is tried again: %s\n", j.DurableError)
+		fmt.Fprintf(t, "\tdurable writes are tried again: %s\n", j.DurableError)
 	}
 	copies := fmt.Sprintf("%d", j.Copies)
 	if j.Degraded {
 		copies += " (degraded: fewer than min_copies)"
 	}
 	fmt.Fprintf(t, "copies\t%s\n", copies)
+	if j.Unvouched != "" {
+		fmt.Fprintf(t, "UNVOUCHED\tthe job goes on from one rank's word alone, until the next commit: %s\n", j.Unvouched)
+	}
 	for _, d := range j.Disputes {
 		fmt.Fprintf(t, "dispute\t%s\n", disputeText(d))
 	}

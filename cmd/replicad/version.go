@@ -38,13 +38,18 @@ func versionText() string {
 	return info.Main.Version
 }
 
+// built is the line that both `replicad version` and `replicad --version` print.
+func built() string {
+	return fmt.Sprintf("replicad %s %s %s %s/%s\n", release, versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
 func newVersion(std stdio) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "What was built, from which source",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(std.out, "replicad %s %s %s %s/%s\n", release, versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprint(std.out, built())
 			return err
 		},
 	}

@@ -9,8 +9,8 @@
 // has one that draws. All of them have ended, and every process that was started is gone, when Run returns: after a verdict,
 // an error, Ctrl-C or a panic. Should the demo itself be killed, the kernel ends its children.
 //
-// It imports internal/pki and replica and must not import internal/node or any other adaptor: what it needs of them it has
-// to get from the outside, as anybody would.
+// It stands on chaos/cluster and must not import internal/node or any other adaptor: what it needs of them it has to get from
+// the outside, as anybody would.
 package demo
 
 import (
@@ -27,6 +27,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/replicad/replicad/chaos/cluster"
 )
 
 // ErrDifferent says that the job's final state is not that of the undisturbed run.
@@ -55,15 +57,15 @@ func Run(ctx context.Context, opt Options, stdout, stderr io.Writer) (err error)
 	if err := checkRoom(dir, opt.room()); err != nil {
 		return err
 	}
-	unadopt, err := adoptOrphans()
+	unadopt, err := cluster.AdoptOrphans()
 	if err != nil {
 		return err
 	}
 	defer unadopt()
 
-	spawn := newSpawner()
-	defer func() { err = errors.Join(err, spawn.close()) }()
-	j := newJournal()
+	spawn := cluster.NewSpawner()
+	defer func() { err = errors.Join(err, spawn.Close()) }()
+	j := cluster.NewJournal()
 	v := newView(stdout, j, opt)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -76,7 +78,7 @@ func Run(ctx context.Context, opt Options, stdout, stderr io.Writer) (err error)
 	if err != nil {
 		if ctx.Err() == nil {
 			err = errors.Join(err, checkRoom(dir, leastRoom))
-			fmt.Fprintf(stderr, "\nreplicad demo failed: %v\n\nlast lines of every process:\n%s", err, spawn.tails())
+			fmt.Fprintf(stderr, "\nreplicad demo failed: %v\n\nlast lines of every process:\n%s", err, spawn.Tails())
 		}
 		return err
 	}
@@ -94,18 +96,18 @@ func Run(ctx context.Context, opt Options, stdout, stderr io.Writer) (err error)
 }
 
 // perform makes the undisturbed run, then the disturbed one.
-func perform(ctx context.Context, opt Options, dir string, spawn *spawner, j *journal, v *view) (*result, error) {
+func perform(ctx context.Context, opt Options, dir string, spawn *cluster.Spawner, j *cluster.Journal, v *view) (*result, error) {
 	began := time.Now()
 	c, err := newCluster(opt, dir, spawn, j)
 	if err != nil {
 		return nil, err
 	}
-	defer c.release()
+	defer c.Release()
 	v.say(fmt.Sprintf("seed %d, %d steps, files in %s", opt.Seed, opt.Steps, dir))
 	v.phase("undisturbed run, for the comparison")
-	calm := newJournal()
+	calm := cluster.NewJournal()
 	v.watchOther(calm)
-	want, err := undisturbed(ctx, opt, dir, spawn, calm)
+	want, err := cluster.Undisturbed(ctx, spawn, calm, c.Log("undisturbed"), 2*time.Minute+time.Duration(opt.Steps)*patienceStep, opt.World, opt.trainer())
 	v.watchOther(j)
 	if err != nil {
 		return nil, err
@@ -114,7 +116,7 @@ func perform(ctx context.Context, opt Options, dir string, spawn *spawner, j *jo
 
 	watching, endWatch := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { c.watch(watching) })
+	wg.Go(func() { c.Watch(watching) })
 	defer wg.Wait()
 	defer endWatch()
 	d := &driver{opt: opt, cluster: c, journal: j, view: v, rng: rand.New(rand.NewPCG(opt.Seed, 0xde30))}
@@ -122,35 +124,35 @@ func perform(ctx context.Context, opt Options, dir string, spawn *spawner, j *jo
 	if err != nil {
 		return nil, err
 	}
-	got, err := d.digests()
+	got, err := j.Digests(opt.World)
 	if err != nil {
 		return nil, err
 	}
 	v.phase("stopping the cluster")
-	c.stop()
+	c.Stop(3 * time.Second)
 	return d.result(faults, calm, got, want, began, trained), nil
 }
 
-func (d *driver) result(faults []Fault, calm *journal, got, want [][3]string, began time.Time, trained time.Duration) *result {
-	r := &result{opt: d.opt, when: began, differs: compare(got, want, d.opt.Groups)}
+func (d *driver) result(faults []Fault, calm *cluster.Journal, got, want []cluster.Digests, began time.Time, trained time.Duration) *result {
+	r := &result{opt: d.opt, when: began, differs: cluster.Compare(got, want, d.opt.Groups)}
 	r.Faults = faults
 	sum := sha256.New()
 	for _, g := range got {
 		fmt.Fprintln(sum, g[0])
 	}
 	r.digest = hex.EncodeToString(sum.Sum(nil))
-	d.journal.view(func() {
-		r.loss = d.journal.loss
+	d.journal.View(func() {
+		r.loss = d.journal.Loss
 		r.Figures = figures(faults, d.journal, time.Since(began), trained, d.opt)
-		r.dropped = d.journal.dropped
-		if n := d.journal.differs; n > 0 {
+		r.dropped = d.journal.Dropped
+		if n := d.journal.Differs; n > 0 {
 			r.differs = append(r.differs, fmt.Sprintf("%d losses were reported otherwise when a rank trained a step again", n))
 		}
 	})
 	if r.Verdict = bitEqual; len(r.differs) > 0 {
 		r.Verdict = different
 	}
-	calm.view(func() { r.baseline = calm.loss })
+	calm.View(func() { r.baseline = calm.Loss })
 	return r
 }
 
@@ -171,10 +173,9 @@ func (r *result) verdict() string {
 }
 
 const (
-	maxSocketPath = 107      // the kernel's limit of a unix socket's path, without its terminator
-	demoRoom      = 32 << 20 // more than a demo of 1,500 steps without --state-mb writes: Raft's logs, the daemons', durable generations
-	stepRoom      = 4 << 10  // logs of a step
-	leastRoom     = 1 << 20  // with less something has failed, or is about to
+	demoRoom  = 32 << 20 // more than a demo of 1,500 steps without --state-mb writes: Raft's logs, the daemons', durable generations
+	stepRoom  = 4 << 10  // logs of a step
+	leastRoom = 1 << 20  // with less something has failed, or is about to
 )
 
 // room is how many bytes the demo may write to its directory.
@@ -223,9 +224,8 @@ func workDir(opt Options) (dir string, remove func() error, err error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("demo directory: %w (it must not exist, in a folder that you may write; TMPDIR or --dir choose another)", err)
 	}
-	if longest := filepath.Join(dir, homes[0], "run", "keeper.sock"); len(longest) > maxSocketPath {
-		err := fmt.Errorf("demo directory: the path of a socket in it, %s, has %d bytes and the kernel takes at most %d: choose a shorter folder with TMPDIR or --dir", longest, len(longest), maxSocketPath)
-		return "", nil, errors.Join(err, os.Remove(dir))
+	if err := cluster.CheckSockets(dir, homes[0]); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("demo directory: %w", err), os.Remove(dir))
 	}
 	return dir, func() error {
 		if opt.Keep {

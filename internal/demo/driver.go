@@ -2,19 +2,20 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/replicad/replicad/chaos/cluster"
 )
 
 // driver runs the job and its faults. One goroutine, that of Run, owns it; what others see goes through the journal.
 type driver struct {
 	opt     Options
-	cluster *cluster
-	journal *journal
+	cluster *cluster.Cluster
+	journal *cluster.Journal
 	view    *view
 	rng     *rand.Rand
 }
@@ -22,8 +23,8 @@ type driver struct {
 // run starts the cluster and the job, injects the faults and waits for the end of training.
 func (d *driver) run(ctx context.Context) (faults []Fault, trained time.Duration, err error) {
 	d.view.phase("starting the cluster")
-	for _, n := range d.cluster.nodes {
-		if err := d.cluster.startControl(n); err != nil {
+	for _, n := range d.cluster.Nodes {
+		if err := d.cluster.Start(n); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -31,15 +32,15 @@ func (d *driver) run(ctx context.Context) (faults []Fault, trained time.Duration
 		return nil, 0, err
 	}
 	d.say("four daemons are up: %s; %s leads", d.addresses(), d.leader())
-	for _, n := range d.cluster.nodes {
-		if err := d.cluster.startRanks(n, false); err != nil {
+	for i := range d.cluster.Nodes {
+		if err := d.launch(i, false); err != nil {
 			return nil, 0, err
 		}
 	}
 	err = d.await(ctx, patienceStart, "the first step of every rank", func() bool {
 		n := 0
-		for _, r := range d.journal.ranks {
-			if r.step > 0 {
+		for _, r := range d.journal.Ranks {
+			if r.Step > 0 {
 				n++
 			}
 		}
@@ -86,7 +87,7 @@ func (d *driver) awaitMoment(ctx context.Context, i int, kind string) error {
 		return fmt.Errorf("fault %s can't be injected: the cluster was whole again at step %d of %d: give more --steps", kind, step, d.opt.Steps)
 	}
 	return d.await(ctx, patienceHealth+time.Duration(goal-step)*max(4*d.opt.Pace, patienceStep), fmt.Sprintf("step %d, at which fault %s is due", goal, kind), func() bool {
-		_, s := d.journal.latestLocked()
+		_, s := d.journal.LatestLocked()
 		return s >= goal
 	})
 }
@@ -95,10 +96,10 @@ func (d *driver) awaitMoment(ctx context.Context, i int, kind string) error {
 func (d *driver) awaitHealth(ctx context.Context, kind string) error {
 	var why string
 	var start uint64
-	d.journal.view(func() { start, _ = d.journal.committedLocked() })
+	d.journal.View(func() { start, _ = d.journal.CommittedLocked() })
 	err := d.await(ctx, patienceHealth, "a whole cluster before fault "+kind, func() bool {
-		why = healthy(d.journal.status, d.cluster.names(), d.opt.World)
-		done, _ := d.journal.committedLocked()
+		why = cluster.Healthy(d.journal.Status, d.cluster.Names(), jobName, d.opt.World)
+		done, _ := d.journal.CommittedLocked()
 		if why == "" && done < start+3 {
 			why = fmt.Sprintf("no three commits came after step %d", start)
 		}
@@ -116,15 +117,15 @@ func (d *driver) awaitHealth(ctx context.Context, kind string) error {
 func (d *driver) awaitDaemons(ctx context.Context) error {
 	return d.await(ctx, patienceStart, "four daemons that agree about a leader", func() bool {
 		leader := ""
-		for _, n := range d.cluster.names() {
-			s := d.journal.status[n]
+		for _, n := range d.cluster.Names() {
+			s := d.journal.Status[n]
 			if s == nil || s.Leader == "" || leader != "" && s.Leader != leader {
 				return false
 			}
 			leader = s.Leader
 		}
-		s := d.journal.status[leader]
-		return s != nil && len(s.Nodes) == len(d.cluster.nodes)
+		s := d.journal.Status[leader]
+		return s != nil && len(s.Nodes) == len(d.cluster.Nodes)
 	})
 }
 
@@ -135,8 +136,8 @@ func (d *driver) awaitEnd(ctx context.Context) error {
 	left := time.Duration(uint64(d.opt.Steps)-min(step, uint64(d.opt.Steps))) * max(4*d.opt.Pace, patienceStep)
 	return d.await(ctx, patienceRecover+left, fmt.Sprintf("the end of training at step %d on all ranks", d.opt.Steps), func() bool {
 		n := 0
-		for _, r := range d.journal.ranks {
-			if r.done {
+		for _, r := range d.journal.Ranks {
+			if r.Done {
 				n++
 			}
 		}
@@ -145,7 +146,7 @@ func (d *driver) awaitEnd(ctx context.Context) error {
 }
 
 func (d *driver) await(ctx context.Context, patience time.Duration, what string, ok func() bool) error {
-	return d.journal.await(ctx, patience, what, ok)
+	return d.journal.Await(ctx, patience, what, ok)
 }
 
 // pause waits a time.
@@ -163,36 +164,36 @@ func (d *driver) pause(ctx context.Context, t time.Duration) error {
 func (d *driver) say(format string, args ...any) { d.view.say(fmt.Sprintf(format, args...)) }
 
 func (d *driver) latest() (epoch, step uint64) {
-	d.journal.view(func() { epoch, step = d.journal.latestLocked() })
+	d.journal.View(func() { epoch, step = d.journal.LatestLocked() })
 	return epoch, step
 }
 
 // now is what a fault is compared with afterwards.
 func (d *driver) now() before {
 	b := before{pids: map[int]int{}}
-	d.journal.view(func() {
-		b.epoch, _ = d.journal.latestLocked()
-		b.committed, _ = d.journal.committedLocked()
-		for r, s := range d.journal.ranks {
-			b.pids[r] = s.pid
-			b.joins += s.joins
+	d.journal.View(func() {
+		b.epoch, _ = d.journal.LatestLocked()
+		b.committed, _ = d.journal.CommittedLocked()
+		for r, s := range d.journal.Ranks {
+			b.pids[r] = s.PID
+			b.joins += s.Joins
 		}
 	})
 	return b
 }
 
-func (d *driver) events() (list []logEvent) {
-	d.journal.view(func() { list = slices.Clone(d.journal.log) })
+func (d *driver) events() (list []cluster.LogEvent) {
+	d.journal.View(func() { list = slices.Clone(d.journal.Log) })
 	return list
 }
 
 // leader is who leads Raft, as the nodes see it; n1 if nobody knows.
 func (d *driver) leader() (name string) {
-	name = d.cluster.nodes[0].name
-	d.journal.view(func() {
+	name = d.cluster.Nodes[0].Name
+	d.journal.View(func() {
 		term := uint64(0)
-		for _, s := range d.journal.status {
-			if s != nil && s.Leader != "" && s.Term >= term && d.cluster.node(s.Leader) != nil {
+		for _, s := range d.journal.Status {
+			if s != nil && s.Leader != "" && s.Term >= term && d.cluster.Node(s.Leader) != nil {
 				name, term = s.Leader, s.Term
 			}
 		}
@@ -201,9 +202,9 @@ func (d *driver) leader() (name string) {
 }
 
 // anyJobLocked is the job as the node with the newest term sees it.
-func (d *driver) anyJobLocked() (job *jobStatus) {
-	for _, n := range slices.Sorted(maps.Keys(d.journal.status)) {
-		if j := d.journal.status[n].job(); j != nil && (job == nil || j.Committed.Step > job.Committed.Step) {
+func (d *driver) anyJobLocked() (job *cluster.JobStatus) {
+	for _, n := range slices.Sorted(maps.Keys(d.journal.Status)) {
+		if j := d.journal.Status[n].Job(jobName); j != nil && (job == nil || j.Committed.Step > job.Committed.Step) {
 			job = j
 		}
 	}
@@ -211,7 +212,7 @@ func (d *driver) anyJobLocked() (job *jobStatus) {
 }
 
 func (d *driver) durableStep() (step uint64) {
-	d.journal.view(func() {
+	d.journal.View(func() {
 		if j := d.anyJobLocked(); j != nil {
 			step = j.Durable.Step
 		}
@@ -220,24 +221,6 @@ func (d *driver) durableStep() (step uint64) {
 }
 
 func (d *driver) addresses() string {
-	first, last := d.cluster.nodes[0].ip, d.cluster.nodes[len(d.cluster.nodes)-1].ip
+	first, last := d.cluster.Nodes[0].IP, d.cluster.Nodes[len(d.cluster.Nodes)-1].IP
 	return fmt.Sprintf("%v to %v", first, last)
-}
-
-// digests are the final ones, by rank.
-func (d *driver) digests() (list [][3]string, err error) {
-	list = make([][3]string, d.opt.World)
-	d.journal.view(func() {
-		for r := range list {
-			if s := d.journal.ranks[r]; s != nil {
-				list[r] = s.digest
-			}
-		}
-	})
-	for r := range list {
-		if list[r][0] == "" {
-			err = errors.Join(err, fmt.Errorf("rank %d gave no final digest", r))
-		}
-	}
-	return list, err
 }

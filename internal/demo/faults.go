@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/replicad/replicad/chaos/cluster"
 )
 
 // How long the driver waits for things that should take far less.
@@ -75,7 +77,7 @@ func (d *driver) breakRank(ctx context.Context, kind string, how rankFault) (Fau
 		}
 	}
 	if how.kind != "" {
-		f.at = at.time() // it broke when it said so
+		f.at = at.Time() // it broke when it said so
 		d.say("%s in rank %d (pid %d) in %s of step %d", how.kind, rank, at.PID, how.place, at.Step)
 	} else {
 		d.say("SIGKILL rank %d (pid %d) in %s of step %d", rank, at.PID, how.place, at.Step)
@@ -116,8 +118,8 @@ func (r *asked) remove() error {
 }
 
 func (d *driver) request(rank int, step uint64, place, kind string) (*asked, error) {
-	file := filepath.Join(d.cluster.faultDir(), fmt.Sprintf("stop-%d", rank))
-	d.journal.view(func() { delete(d.journal.stops, rank) })
+	file := filepath.Join(faultDir(d.cluster.Dir), fmt.Sprintf("stop-%d", rank))
+	d.journal.View(func() { delete(d.journal.Stops, rank) })
 	if err := os.WriteFile(file+".new", []byte(strings.TrimSpace(fmt.Sprintf("%d %s %s", step, place, kind))+"\n"), 0o600); err != nil {
 		return nil, err
 	}
@@ -125,10 +127,10 @@ func (d *driver) request(rank int, step uint64, place, kind string) (*asked, err
 }
 
 // awaitStopped waits until a rank says that it is where it was asked to stop.
-func (d *driver) awaitStopped(ctx context.Context, rank int, place string) (at rankEvent, err error) {
+func (d *driver) awaitStopped(ctx context.Context, rank int, place string) (at cluster.RankEvent, err error) {
 	err = d.await(ctx, patienceStart, fmt.Sprintf("rank %d to stop itself in %s", rank, place), func() bool {
 		var ok bool
-		at, ok = d.journal.stops[rank]
+		at, ok = d.journal.Stops[rank]
 		return ok && at.Phase == place
 	})
 	return at, err
@@ -154,8 +156,8 @@ func (d *driver) killAnother(ctx context.Context, f *Fault, first int, was befor
 	other := (first + 1 + d.rng.IntN(d.opt.World-1)) % d.opt.World
 	pid := 0 // where survivors don't stay in their processes, another than at the first death
 	err := d.await(ctx, patienceRecover, fmt.Sprintf("a plan for the death of rank %d", first), func() bool {
-		pid = d.journal.ranks[other].pid
-		return syscall.Kill(pid, 0) == nil && slices.ContainsFunc(d.journal.log, func(e logEvent) bool { return e.Event == "planned" && e.Epoch > was.epoch })
+		pid = d.journal.Ranks[other].PID
+		return syscall.Kill(pid, 0) == nil && slices.ContainsFunc(d.journal.Log, func(e cluster.LogEvent) bool { return e.Event == "planned" && e.Epoch > was.epoch })
 	})
 	if err != nil {
 		return err
@@ -188,16 +190,16 @@ func (d *driver) checkStepWord(kind string, rank int, at time.Time) error {
 // killDaemon takes a daemon away under its ranks and brings it back: training must not notice.
 func (d *driver) killDaemon(ctx context.Context) (Fault, error) {
 	name := d.nodeWithRanks()
-	n := d.cluster.node(name)
+	n := d.cluster.Node(name)
 	was := d.now()
 	_, step := d.latest()
 	f := Fault{Kind: Daemon, target: name, at: time.Now(), step: step, From: fromOwnRAM, epoch: was.epoch}
-	d.say("SIGKILL the daemon of %s (pid %d); its ranks go on", name, n.daemon.pid())
-	n.daemon.kill()
+	d.say("SIGKILL the daemon of %s (pid %d); its ranks go on", name, n.Daemon.PID())
+	n.Daemon.Kill()
 	// It comes back after a moment in which training goes on; the wait is on steps, which the job must keep making.
 	goal := step + 5
 	err := d.await(ctx, patienceRecover, fmt.Sprintf("training to pass step %d while the daemon of %s is away", goal, name), func() bool {
-		_, s := d.journal.latestLocked()
+		_, s := d.journal.LatestLocked()
 		return s >= goal
 	})
 	if err != nil {
@@ -206,18 +208,18 @@ func (d *driver) killDaemon(ctx context.Context) (Fault, error) {
 	if err := d.pause(ctx, downtimeDaemon-time.Since(f.at)); err != nil {
 		return f, err
 	}
-	if err := d.cluster.startDaemon(n); err != nil {
+	if err := d.cluster.StartDaemon(n); err != nil {
 		return f, err
 	}
 	f.away = time.Since(f.at)
 	_, live := d.latest()
 	var caughtUp time.Time
 	err = d.await(ctx, patienceRecover, fmt.Sprintf("commits to catch up with step %d after the daemon of %s came back", live, name), func() bool {
-		for _, c := range slices.Backward(d.journal.commits) {
-			if c.step < live {
+		for _, c := range slices.Backward(d.journal.Commits) {
+			if c.Step < live {
 				break
 			}
-			caughtUp = c.at
+			caughtUp = c.At
 		}
 		return !caughtUp.IsZero()
 	})
@@ -247,7 +249,7 @@ func (d *driver) killNodes(ctx context.Context, kind string, names []string) (Fa
 	d.say("kill %s: keeper, daemon, launcher and ranks; its addresses fall silent", f.target)
 	f.at = time.Now()
 	for _, name := range names {
-		if err := d.cluster.kill(d.cluster.node(name)); err != nil {
+		if err := d.cluster.Kill(d.cluster.Node(name)); err != nil {
 			return f, fmt.Errorf("fault %s: %w", kind, err)
 		}
 	}
@@ -278,7 +280,7 @@ func (d *driver) killNodes(ctx context.Context, kind string, names []string) (Fa
 
 func (d *driver) reviveAll(f *Fault, names []string) error {
 	for _, name := range names {
-		if err := d.cluster.revive(d.cluster.node(name)); err != nil {
+		if err := d.revive(name); err != nil {
 			return fmt.Errorf("fault %s: %w", f.Kind, err)
 		}
 	}
@@ -293,18 +295,18 @@ func (d *driver) awaitResume(ctx context.Context, f *Fault, was before, patience
 	var resumed, first time.Time
 	err := d.await(ctx, patience, fmt.Sprintf("all ranks to make a step after fault %s (%s), in an epoch after %d", f.Kind, f.target, was.epoch), func() bool {
 		epoch, resumed = was.epoch, time.Time{}
-		for _, e := range d.journal.log {
+		for _, e := range d.journal.Log {
 			if e.Event == "resumed" && e.Epoch > epoch && !e.Time.Before(f.at) {
 				epoch, resumed = e.Epoch, e.Time
 			}
 		}
 		first = time.Time{}
 		n := 0
-		for _, r := range d.journal.ranks {
-			if r.epoch == epoch && epoch > was.epoch {
+		for _, r := range d.journal.Ranks {
+			if r.Epoch == epoch && epoch > was.epoch {
 				n++
-				if r.firstInEpoch.After(first) {
-					first = r.firstInEpoch
+				if r.FirstInEpoch.After(first) {
+					first = r.FirstInEpoch
 				}
 			}
 		}
@@ -313,8 +315,8 @@ func (d *driver) awaitResume(ctx context.Context, f *Fault, was before, patience
 	if err != nil {
 		return err
 	}
-	var events []logEvent
-	d.journal.view(func() { events = slices.Clone(d.journal.log) })
+	var events []cluster.LogEvent
+	d.journal.View(func() { events = slices.Clone(d.journal.Log) })
 	end := first
 	if resumed.After(end) {
 		end = resumed
@@ -337,11 +339,11 @@ func (d *driver) awaitCommits(ctx context.Context, f *Fault, was before) error {
 	_, live := d.latest()
 	var at time.Time
 	err := d.await(ctx, patienceRecover, fmt.Sprintf("commits to pass step %d after %s was lost", live, f.target), func() bool {
-		n := len(d.journal.commits)
-		if n == 0 || d.journal.commits[n-1].step <= live || d.journal.commits[n-1].at.Before(f.at) {
+		n := len(d.journal.Commits)
+		if n == 0 || d.journal.Commits[n-1].Step <= live || d.journal.Commits[n-1].At.Before(f.at) {
 			return false
 		}
-		at = d.journal.commits[n-1].at
+		at = d.journal.Commits[n-1].At
 		return true
 	})
 	if err != nil {
@@ -375,10 +377,10 @@ func (d *driver) ordinaryNode() []string {
 
 // rankNodes are the nodes that run ranks now, in order.
 func (d *driver) rankNodes() (names []string) {
-	d.journal.view(func() {
-		for _, r := range d.journal.ranks {
-			if !slices.Contains(names, r.node) {
-				names = append(names, r.node)
+	d.journal.View(func() {
+		for _, r := range d.journal.Ranks {
+			if !slices.Contains(names, r.Node) {
+				names = append(names, r.Node)
 			}
 		}
 	})
@@ -393,22 +395,22 @@ func (d *driver) hostsRanks(names []string) bool {
 // groupHolders are all nodes that hold parts of one group: where its ranks run, and who mirrors it. Of the two groups the
 // one whose loss leaves more voters is taken, so that the figures are those of the data and not of a lost quorum.
 func (d *driver) groupHolders() (best []string) {
-	fewest := len(d.cluster.nodes) + 1
+	fewest := len(d.cluster.Nodes) + 1
 	for group := range slices.Max(d.opt.Groups) + 1 {
 		var holders []string
 		add := func(n string) {
-			if !slices.Contains(holders, n) && d.cluster.node(n) != nil {
+			if !slices.Contains(holders, n) && d.cluster.Node(n) != nil {
 				holders = append(holders, n)
 			}
 		}
-		d.journal.view(func() {
-			for r, s := range d.journal.ranks {
+		d.journal.View(func() {
+			for r, s := range d.journal.Ranks {
 				if d.opt.Groups[r] == group {
-					add(s.node)
+					add(s.Node)
 				}
 			}
-			for _, s := range d.journal.status {
-				if j := s.job(); j != nil {
+			for _, s := range d.journal.Status {
+				if j := s.Job(jobName); j != nil {
 					for _, h := range j.Holdings {
 						if h.Part == fmt.Sprintf("group %d", group) {
 							add(h.Node)
@@ -419,7 +421,7 @@ func (d *driver) groupHolders() (best []string) {
 		})
 		voters := 0
 		for _, n := range holders {
-			if d.cluster.node(n).voter {
+			if d.cluster.Node(n).Voter {
 				voters++
 			}
 		}

@@ -169,11 +169,24 @@ func (o *Options) layOut() (bad []error) {
 	if o.World == 0 && o.Groups == nil {
 		o.World, o.Groups = 4, []int{0, 1, 0, 1}
 	}
+	shards := 1
+	if o.ofTextlm() {
+		shards = 2 // rank r holds shard r % 2
+	}
 	if o.Groups == nil {
 		o.Groups = make([]int, max(o.World, 0))
+		for r := range o.Groups {
+			o.Groups[r] = r % shards
+		}
 	}
 	if o.World == 0 {
 		o.World = len(o.Groups)
+	}
+	for r, g := range o.Groups {
+		if shards > 1 && (g != r%shards || o.World%shards != 0) {
+			bad = append(bad, fmt.Errorf("--world %d with --groups %v: textlm trains whole replicas of %d shards: want an even number of ranks in groups 0,1,0,1,..., or another --trainer", o.World, o.Groups, shards))
+			break
+		}
 	}
 	if o.World < 2 || o.World > 64 || len(o.Groups) != o.World {
 		bad = append(bad, fmt.Errorf("--world %d with --groups %v: want 2 to 64 ranks, and a group for each", o.World, o.Groups))
@@ -181,6 +194,9 @@ func (o *Options) layOut() (bad []error) {
 	}
 	return bad
 }
+
+// ofTextlm tells whether the trainer is textlm with its own defaults.
+func (o Options) ofTextlm() bool { return o.Trainer == "" || filepath.Base(o.Trainer) == textlm }
 
 func executable(program string) bool {
 	file, err := exec.LookPath(program)
@@ -210,7 +226,7 @@ func (o Options) groupList() string {
 
 // limit is a figure's limit for textlm; another trainer has a start-up and steps of its own.
 func (o Options) limit(v float64) float64 {
-	if filepath.Base(o.Trainer) != textlm {
+	if !o.ofTextlm() {
 		return 0
 	}
 	return v

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/replicad/replicad/chaos/cluster"
 )
 
 // Fault is one row of the table and of report.json. Milliseconds count from the injection; null where there was no such
@@ -40,10 +42,10 @@ const (
 // measure reads a recovery off the daemons' events. at is the injection, committed the newest step committed before it, end
 // when the job had recovered. A recovery may need several plans (a second fault): the one that resumed last counts, but
 // detection and fence are the first ones.
-func measure(f *Fault, events []logEvent, committed uint64, end time.Time) {
-	within := func(e logEvent) bool { return !e.Time.Before(f.at) && !e.Time.After(end) }
+func measure(f *Fault, events []cluster.LogEvent, committed uint64, end time.Time) {
+	within := func(e cluster.LogEvent) bool { return !e.Time.Before(f.at) && !e.Time.After(end) }
 	since := func(t time.Time) *float64 { return new(float64(t.Sub(f.at).Microseconds()) / 1000) }
-	first := func(name string) (found *logEvent) {
+	first := func(name string) (found *cluster.LogEvent) {
 		for i, e := range events {
 			if e.Event == name && within(e) && (found == nil || e.Time.Before(found.Time)) {
 				found = &events[i]
@@ -51,7 +53,7 @@ func measure(f *Fault, events []logEvent, committed uint64, end time.Time) {
 		}
 		return found
 	}
-	last := func(name string, want func(logEvent) bool) (found *logEvent) {
+	last := func(name string, want func(cluster.LogEvent) bool) (found *cluster.LogEvent) {
 		for i, e := range events {
 			if e.Event == name && within(e) && want(e) && (found == nil || e.Time.After(found.Time)) {
 				found = &events[i]
@@ -69,13 +71,13 @@ func measure(f *Fault, events []logEvent, committed uint64, end time.Time) {
 	if e := first("fenced"); e != nil {
 		f.Fenced = since(e.Time)
 	}
-	resumed := last("resumed", func(logEvent) bool { return true })
+	resumed := last("resumed", func(cluster.LogEvent) bool { return true })
 	if resumed == nil {
 		f.From = fromOwnRAM // nothing was reloaded
 		return
 	}
 	f.Resumed, f.epoch = since(resumed.Time), resumed.Epoch
-	inEpoch := func(e logEvent) bool { return e.Epoch == resumed.Epoch }
+	inEpoch := func(e cluster.LogEvent) bool { return e.Epoch == resumed.Epoch }
 	if e := last("planned", inEpoch); e != nil {
 		f.Planned, f.From, f.StepsLost = since(e.Time), e.Tier, e.StepsLost
 		if committed > e.Step {
@@ -135,18 +137,18 @@ func figure(name, unit string, value, limit float64) Figure {
 var recoveryLimits = map[string]float64{RankForward: 500, RankWindow: 500, NodeLoss: 2000, LeaderLoss: 2000}
 
 // figures are the numbers of a run; j is under its lock.
-func figures(faults []Fault, j *journal, took, trained time.Duration, opt Options) []Figure {
-	lags := make([]float64, 0, len(j.lags))
-	for _, l := range j.lags {
+func figures(faults []Fault, j *cluster.Journal, took, trained time.Duration, opt Options) []Figure {
+	lags := make([]float64, 0, len(j.Lags))
+	for _, l := range j.Lags {
 		lags = append(lags, l/1000)
 	}
 	list := []Figure{
 		figure("commit lag from the last seal, p50, while training", "ms", quantile(lags, 0.5), 0),
 		figure("commit lag from the last seal, p99, while training", "ms", quantile(lags, 0.99), 0),
-		figure("commits", "1", float64(len(j.commits)), 0),
-		figure("steps trained again", "1", float64(j.repeats), 0),
-		figure("losses reported otherwise by a repetition", "1", float64(j.differs), 0),
-		figure("events of the logs that were not kept", "1", float64(j.dropped), 0),
+		figure("commits", "1", float64(len(j.Commits)), 0),
+		figure("steps trained again", "1", float64(j.Repeats), 0),
+		figure("losses reported otherwise by a repetition", "1", float64(j.Differs), 0),
+		figure("events of the logs that were not kept", "1", float64(j.Dropped), 0),
 		figure("training, faults included", "s", trained.Seconds(), 0),
 		figure("steps a second, faults included", "1/s", float64(opt.Steps)/max(trained.Seconds(), 1e-3), 0),
 		figure("whole demo", "s", took.Seconds(), opt.limit(90)),

@@ -8,12 +8,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/replicad/replicad/chaos/cluster"
 )
 
 var day = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // feed gives a journal log lines as daemons write them: milliseconds after day, node, event and its fields.
-func feed(j *journal, lines ...string) {
+func feed(j *cluster.Journal, lines ...string) {
 	for _, l := range lines {
 		var ms int
 		var node, event string
@@ -23,7 +25,7 @@ func feed(j *journal, lines ...string) {
 			fields = "," + strings.TrimSuffix(l[i+1:], "}")
 		}
 		at := day.Add(time.Duration(ms) * time.Millisecond).Format(time.RFC3339Nano)
-		j.addLog(node, fmt.Appendf(nil, `{"level":"info","time":%q,"event":%q%s,"message":"m"}`, at, event, fields))
+		j.AddLog(node, fmt.Appendf(nil, `{"level":"info","time":%q,"event":%q%s,"message":"m"}`, at, event, fields))
 	}
 }
 
@@ -35,7 +37,7 @@ func ms(t *testing.T, what string, got *float64, want float64) {
 }
 
 func TestMeasureReadsARecovery(t *testing.T) {
-	j := newJournal()
+	j := cluster.NewJournal()
 	feed(j,
 		`-50 n1 fault {"epoch":1,"kind":"process-dead"}`, // an earlier one
 		`1200 n1 fault {"epoch":2,"kind":"node-dead","node":"n3","detail":"silent to n1 and n2"}`,
@@ -50,7 +52,7 @@ func TestMeasureReadsARecovery(t *testing.T) {
 		`9000 n1 fault {"epoch":3,"kind":"process-dead"}`, // a later one
 	)
 	f := Fault{Kind: NodeLoss, at: day}
-	measure(&f, j.log, 41, day.Add(2*time.Second))
+	measure(&f, j.Log, 41, day.Add(2*time.Second))
 	ms(t, "detected", f.Detected, 1200)
 	ms(t, "fenced", f.Fenced, 1260)
 	ms(t, "planned", f.Planned, 1265)
@@ -65,7 +67,7 @@ func TestMeasureReadsARecovery(t *testing.T) {
 }
 
 func TestMeasureTakesTheLastPlanOfARecoveryWithAFurtherFault(t *testing.T) {
-	j := newJournal()
+	j := cluster.NewJournal()
 	feed(j,
 		`10 n1 fault {"epoch":2,"kind":"process-dead"}`,
 		`60 n1 fenced {"epoch":2}`,
@@ -77,7 +79,7 @@ func TestMeasureTakesTheLastPlanOfARecoveryWithAFurtherFault(t *testing.T) {
 		`150 n1 resumed {"epoch":4,"step":40}`,
 	)
 	f := Fault{Kind: RankForward, at: day}
-	measure(&f, j.log, 42, day.Add(time.Second))
+	measure(&f, j.Log, 42, day.Add(time.Second))
 	ms(t, "detected", f.Detected, 10)
 	ms(t, "fenced", f.Fenced, 60)
 	ms(t, "planned", f.Planned, 131)
@@ -92,7 +94,7 @@ func TestMeasureTakesTheLastPlanOfARecoveryWithAFurtherFault(t *testing.T) {
 
 // The disk is one source: the daemons name it as such beside the nodes that served chunks.
 func TestMeasureCountsTheDiskOnce(t *testing.T) {
-	j := newJournal()
+	j := cluster.NewJournal()
 	feed(j,
 		`131 n1 planned {"epoch":4,"step":40,"tier":"durable","reason":"r"}`,
 		`140 n4 moved {"epoch":4,"bytes":1000,"by":{"disk":1000},"tier":"durable"}`,
@@ -100,7 +102,7 @@ func TestMeasureCountsTheDiskOnce(t *testing.T) {
 		`150 n1 resumed {"epoch":4,"step":40}`,
 	)
 	f := Fault{Kind: GroupLoss, at: day}
-	measure(&f, j.log, 40, day.Add(time.Second))
+	measure(&f, j.Log, 40, day.Add(time.Second))
 	if f.Sources == nil || *f.Sources != 1 {
 		t.Errorf("everything came from the disk, %v sources are counted", *f.Sources)
 	}
@@ -199,8 +201,8 @@ func sample() *result {
 		l := 2 + 2.6/(1+float64(s)/60) + 0.5*(float64(noise>>40)/(1<<24)-0.5)
 		r.loss[s], r.baseline[s] = l, l
 	}
-	j := newJournal()
-	j.commits, j.lags, j.repeats = []commit{{day, 1}, {day, 2}}, map[uint64]float64{1: 900, 2: 1500}, 40
+	j := cluster.NewJournal()
+	j.Commits, j.Lags, j.Repeats = []cluster.Commit{{At: day, Step: 1}, {At: day, Step: 2}}, map[uint64]float64{1: 900, 2: 1500}, 40
 	r.Figures = figures(faults, j, 70*time.Second, 44*time.Second, Options{Steps: 1500, Trainer: "bin/textlm"})
 	return r
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/replicad/replicad/chaos/cluster"
 )
 
 // view shows how the demo goes: on a terminal a block that is drawn again and again, under the lines that stay; else lines alone.
@@ -21,7 +23,7 @@ type view struct {
 
 	mu     sync.Mutex // guards all below, and writing
 	out    io.Writer
-	shown  *journal
+	shown  *cluster.Journal
 	began  time.Time
 	stage  string
 	faulty string
@@ -29,7 +31,7 @@ type view struct {
 	said   time.Time
 }
 
-func newView(out io.Writer, j *journal, opt Options) *view {
+func newView(out io.Writer, j *cluster.Journal, opt Options) *view {
 	v := &view{shown: j, steps: opt.Steps, out: out, began: time.Now(), width: 100, live: !opt.Plain && isTerminal(out)}
 	if f, ok := out.(*os.File); ok && v.live {
 		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 20 {
@@ -61,7 +63,7 @@ func (v *view) run(stop <-chan struct{}) {
 }
 
 // watchOther shows another journal from now on.
-func (v *view) watchOther(j *journal) {
+func (v *view) watchOther(j *cluster.Journal) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.shown = j
@@ -132,12 +134,12 @@ func (v *view) header() string {
 }
 
 // progress is the job on one line.
-func (v *view) progress(j *journal) (line string) {
-	j.view(func() {
-		epoch, step := j.latestLocked()
-		done, _ := j.committedLocked()
+func (v *view) progress(j *cluster.Journal) (line string) {
+	j.View(func() {
+		epoch, step := j.LatestLocked()
+		done, _ := j.CommittedLocked()
 		line = fmt.Sprintf("step %d of %d, epoch %d, committed %d", step, v.steps, epoch, done)
-		if loss, ok := j.loss[step]; ok {
+		if loss, ok := j.Loss[step]; ok {
 			line += fmt.Sprintf(", loss %.3f", loss)
 		}
 	})
@@ -145,24 +147,24 @@ func (v *view) progress(j *journal) (line string) {
 }
 
 // block is the live part: progress, ranks by node, and what moved or failed last.
-func (v *view) block(j *journal) []string {
+func (v *view) block(j *cluster.Journal) []string {
 	var lines []string
 	bar := v.progress(j)
-	j.view(func() {
-		_, step := j.latestLocked()
-		done, _ := j.committedLocked()
+	j.View(func() {
+		_, step := j.LatestLocked()
+		done, _ := j.CommittedLocked()
 		lines = append(lines, "  "+gauge(40, step, done, uint64(v.steps))+"  "+bar)
 		byNode := map[string][]string{}
-		for _, r := range slices.Sorted(maps.Keys(j.ranks)) {
-			s := j.ranks[r]
-			text := fmt.Sprintf("rank %d @ %d", r, s.step)
-			if where := j.stoppedLocked(r); where != "" {
+		for _, r := range slices.Sorted(maps.Keys(j.Ranks)) {
+			s := j.Ranks[r]
+			text := fmt.Sprintf("rank %d @ %d", r, s.Step)
+			if where := j.StoppedLocked(r); where != "" {
 				text += " stopped in " + where
 			}
-			byNode[s.node] = append(byNode[s.node], text)
+			byNode[s.Node] = append(byNode[s.Node], text)
 		}
-		for _, name := range slices.Sorted(maps.Keys(j.status)) {
-			s := j.status[name]
+		for _, name := range slices.Sorted(maps.Keys(j.Status)) {
+			s := j.Status[name]
 			state := "\x1b[31mdown\x1b[0m  "
 			if s != nil {
 				state = "\x1b[32mup\x1b[0m    "
@@ -173,8 +175,8 @@ func (v *view) block(j *journal) []string {
 			lines = append(lines, fmt.Sprintf("  %s %s %s", name, state, strings.Join(byNode[name], ", ")))
 		}
 		shown := 0
-		for _, e := range slices.Backward(j.log) {
-			if t := e.text(); t != "" {
+		for _, e := range slices.Backward(j.Log) {
+			if t := textOf(e); t != "" {
 				lines = append(lines, "  \x1b[2m"+e.Time.Local().Format("15:04:05.000")+"\x1b[0m "+t)
 				if shown++; shown == 5 {
 					break
@@ -185,23 +187,23 @@ func (v *view) block(j *journal) []string {
 	return lines
 }
 
-// text is an event for people; empty for those of no interest here.
-func (e logEvent) text() string {
+// textOf is an event for people; empty for those of no interest here.
+func textOf(e cluster.LogEvent) string {
 	switch e.Event {
 	case "fault":
-		return fmt.Sprintf("%s sees a fault: %s %s", e.from, e.Kind, e.Detail)
+		return fmt.Sprintf("%s sees a fault: %s %s", e.From, e.Kind, e.Detail)
 	case "fenced":
 		return fmt.Sprintf("epoch %d is fenced", e.Epoch)
 	case "planned":
 		return fmt.Sprintf("plan: epoch %d goes on from step %d (%s) %s", e.Epoch, e.Step, e.Tier, e.Reason)
 	case "moved":
-		return fmt.Sprintf("%s fetched %s from %s", e.from, bytesText(e.Bytes), strings.Join(slices.Sorted(maps.Keys(e.By)), ", "))
+		return fmt.Sprintf("%s fetched %s from %s", e.From, bytesText(e.Bytes), strings.Join(slices.Sorted(maps.Keys(e.By)), ", "))
 	case "resumed":
 		return fmt.Sprintf("epoch %d is open at step %d", e.Epoch, e.Step)
 	case "leader":
 		return fmt.Sprintf("%s leads", e.Node)
 	case "node_state":
-		return fmt.Sprintf("%s sees %s %s", e.from, e.Node, e.State)
+		return fmt.Sprintf("%s sees %s %s", e.From, e.Node, e.State)
 	case "durable":
 		return fmt.Sprintf("step %d is on disk", e.Step)
 	}

@@ -4,6 +4,7 @@ package trouble_test
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/replicad/replicad/internal/config"
@@ -49,6 +50,32 @@ func TestRankIsRefused(t *testing.T) {
 	}
 	n.rank("pair", 1, 2, 0, good).await("step", fields{"step": 5})
 	first.await("step", fields{"step": 5})
+}
+
+// TestPrivateWindowRegion: a private region that the window changes is refused unless it says so; with InWindow a process that comes
+// after a SIGKILL loads the bytes of the step, not those of the step before. Ranks compare what they load.
+func TestPrivateWindowRegion(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	l := n.run("unsaid", 1, rankSpec{Own: "window"})
+	contains(t, l.await("error", nil).text, `region moved: private and RP_WINDOW`, "copied when the step begins", "RP_IN_WINDOW", "RP_VOLATILE")
+	if code := l.exit(); code != exitDoNotRequeue {
+		t.Errorf("code %d", code)
+	}
+
+	l = n.run("said", 2, rankSpec{Own: "flagged"})
+	for round := range 3 {
+		step := l.await("step", fields{"rank": 1, "epoch": round + 1})
+		l.await("step", fields{"rank": 1, "step": int(step.fields["step"].(float64)) + 4})
+		if err := syscall.Kill(int(step.fields["pid"].(float64)), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		l.await("loaded", fields{"rank": 1, "epoch": round + 2})
+	}
+	l.await("step", fields{"rank": 1, "epoch": 4})
+	if strings.Contains(l.output(), `"event":"error"`) {
+		t.Error(l.output())
+	}
 }
 
 // TestTooLittleMemory: a rank whose arena does not fit is told so in figures, the job ends with that reason, and daemon and

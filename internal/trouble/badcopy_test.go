@@ -168,7 +168,7 @@ func TestNodesAreLostForGood(t *testing.T) {
 	lost := func(name string) (int, string) {
 		return call(t, "node", "lost", name, "--why", "burnt", "--socket", voter.cfg.AdminSocket)
 	}
-	if code, out := lost("n3"); code == 0 || !strings.Contains(out, "n3 is connected, its memory is there") {
+	if code, out := lost("n3"); code == 0 || !strings.Contains(out, "n3 is connected and answers, its memory is there") {
 		t.Errorf("a node that is here: code %d:\n%s", code, out)
 	}
 	if code, out := lost("n9"); code == 0 || !strings.Contains(out, `node "n9" is not registered`) {

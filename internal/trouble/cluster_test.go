@@ -103,8 +103,8 @@ func newCluster(t testing.TB, names ...replica.NodeName) *cluster {
 	for _, name := range names {
 		host := nextHost()
 		cfg := config.Config{Node: name, Addr: freePort(t, host), GossipAddr: freePort(t, host), StateDir: filepath.Join(c.dir, string(name)), DurableDir: filepath.Join(c.dir, "durable"),
-			PKI:          config.PKI{CA: c.pki("ca.pem"), Cert: c.pki(string(name) + ".pem"), Key: c.pki(string(name) + "-key.pem"), GossipKey: c.pki("gossip.key")},
-			MemoryMargin: 16 << 20, Raft: config.Raft{Heartbeat: 400 * time.Millisecond, Election: 400 * time.Millisecond, Lease: 400 * time.Millisecond}}
+			PKI: config.PKI{CA: c.pki("ca.pem"), Cert: c.pki(string(name) + ".pem"), Key: c.pki(string(name) + "-key.pem"), GossipKey: c.pki("gossip.key")},
+			Log: config.Log{Commits: true}, MemoryMargin: 16 << 20, Raft: config.Raft{Heartbeat: 400 * time.Millisecond, Election: 400 * time.Millisecond, Lease: 400 * time.Millisecond}}
 		c.nodes = append(c.nodes, &node{t: t, cfg: &cfg, file: filepath.Join(c.dir, string(name)+".yaml")})
 	}
 	for _, n := range c.nodes {
@@ -197,11 +197,18 @@ type statusJob struct {
 	Name, ID, Phase string
 	EndReason       string `json:"end_reason"`
 	Waiting         []string
+	DurableError    string `json:"durable_error"`
 	Epoch           replica.Epoch
 	Position        struct{ Step int }
 	Durable         struct{ Step int }
-	Quarantined     []string
-	Disputes        []struct {
+	Offers          []struct {
+		Node      string
+		Processes int
+	}
+	Quarantined []string
+	Degraded    bool
+	Parts       []statusPart
+	Disputes    []struct {
 		Group, Step int
 		Majority    bool
 		Suspects    []int
@@ -215,6 +222,11 @@ type statusJob struct {
 		Incarnation replica.Incarnation
 		State       string
 	}
+}
+
+type statusPart struct {
+	Part  string
+	Nodes []replica.NodeName
 }
 
 func (n *node) status() (s status) {

@@ -3,6 +3,7 @@
 package trouble_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -170,4 +171,99 @@ func TestDurableDirIsNotMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.await("loaded", fields{"step": int(newest.Position.Step), "source": "durable"})
+}
+
+// TestDurableDirIsReplaced: under a running job the durable directory is moved away and another one made in its place. What was
+// written into the former is not claimed any more, people are told, and writes go on where the path leads; likewise when the
+// directory is away for a while.
+func TestDurableDirIsReplaced(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	dir, old := n.cfg.DurableDir, n.cfg.DurableDir+".old"
+	l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
+	n.daemon.await("durable", nil)
+	move(t, dir, old)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f := n.daemon.await("failed", fields{"what": "durable", "why": "moved, unmounted or replaced"})
+	contains(t, f.text, dir, "inode")
+	n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
+	n.statusWhen(func(s status) bool { return s.job("job").Durable.Step > 0 && s.job("job").DurableError == "" })
+	was := markers(t, old)
+
+	// Of what status claims from now on there is a marker at the path.
+	move(t, dir, dir+".away")
+	from := n.daemon.mark()
+	f = n.daemon.awaitFrom(from, "failed", fields{"what": "durable", "why": "mount it"})
+	contains(t, f.text, dir, "no such file or directory")
+	n.statusWhen(func(s status) bool {
+		return linked(s) && s.job("job").Durable.Step == 0 && strings.Contains(s.job("job").DurableError, dir)
+	})
+	n.daemon.awaitFrom(n.daemon.mark(), "failed", fields{"what": "durable", "subject": " by node "}) // what was under way has ended
+	away := markers(t, dir+".away")
+	if away == 0 {
+		t.Error("nothing was written into the new directory")
+	}
+	from = l.mark()
+	l.awaitFrom(from, "step", nil)
+	if again := markers(t, dir+".away"); again != away {
+		t.Errorf("%d generations more in a directory that is away", again-away)
+	}
+	move(t, dir+".away", dir)
+	n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
+	newest := n.statusWhen(func(s status) bool { return s.job("job").Durable.Step > 0 && s.job("job").DurableError == "" }).job("job").Durable.Step
+	if found := generations(t, n); int(found[0].Position.Step) < newest {
+		t.Errorf("status said durable step %d, the newest at the path is %v", newest, found[0].Position)
+	}
+	if again := markers(t, old); again > was {
+		t.Errorf("%d generations more in the directory that was moved away", again-was)
+	}
+	if l.saw(func(l line) bool { return l.is("fenced", nil) }) {
+		t.Error("training was disturbed")
+	}
+}
+
+// TestDurableDirOfTwoNodesIsReplaced: every node that writes finds out by itself, and all parts meet in the new directory.
+func TestDurableDirOfTwoNodesIsReplaced(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "n1", "n2")
+	c.voters(1)
+	for i, n := range c.nodes {
+		n.start()
+		n.run("job", 2, rankSpec{}, "--ranks", fmt.Sprint(i), "--durable-every", "5")
+	}
+	n := c.nodes[0]
+	n.daemon.await("durable", nil)
+	dir := n.cfg.DurableDir
+	move(t, dir, dir+".old")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.daemon.await("failed", fields{"what": "durable", "why": "moved, unmounted or replaced"})
+	was := markers(t, dir+".old")
+	for range 2 {
+		n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
+	}
+	generations(t, n) // each has all its parts
+	if again := markers(t, dir+".old"); again > was {
+		t.Errorf("%d generations more in the directory that was moved away", again-was)
+	}
+}
+
+func move(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// markers counts the durable generations that are committed in a directory.
+func markers(t *testing.T, dir string) int {
+	t.Helper()
+	m, err := filepath.Glob(filepath.Join(dir, "job", "*", "*", "COMMIT"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(m)
 }

@@ -66,3 +66,25 @@ func (n *node) committed(step float64) {
 	n.t.Helper()
 	n.daemon.awaitLine(0, "a commit of the step or a later one", func(o line) bool { return o.is("committed", nil) && o.fields["step"].(float64) >= step })
 }
+
+// All ranks stand still at the same place, since a signal has stopped one of them: it alone is replaced.
+func TestAStoppedRankAloneIsReplaced(t *testing.T) {
+	t.Parallel()
+	n := one(t, func(c *config.Config) { c.Timing.HangLeast, c.Timing.HangFirst = time.Second, time.Second })
+	l := n.run("job", 2, rankSpec{})
+	waits := l.await("step", fields{"step": 20, "rank": 0}).fields["pid"]
+	stopped := int(l.await("step", fields{"step": 20, "rank": 1}).fields["pid"].(float64))
+	n.committed(20)
+	from := l.mark()
+	if err := syscall.Kill(stopped, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	n.daemon.await("fault", fields{"kind": "hang", "rank": 1, "detail": "its process is stopped by a signal"})
+	l.awaitFrom(from, "loaded", fields{"rank": 1})
+	if o := l.awaitFrom(from, "loaded", fields{"rank": 0}); o.fields["pid"] != waits {
+		t.Errorf("the rank that only waited was started anew: %s", o.text)
+	}
+	if n.daemon.saw(func(o line) bool { return o.is("fault", fields{"kind": "hang", "rank": 0}) }) {
+		t.Error("it was named, too")
+	}
+}

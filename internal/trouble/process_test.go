@@ -181,9 +181,20 @@ func (p *process) awaitText(from int, text string) int {
 	return at
 }
 
+// awaitLong is await for what takes longer than events do.
+func (p *process) awaitLong(d time.Duration, event string, want fields) line {
+	p.t.Helper()
+	return p.awaitWithin(d, 0, event, func(l line) bool { return l.is(event, want) })
+}
+
 func (p *process) awaitLine(from int, what string, match func(line) bool) line {
 	p.t.Helper()
-	end := time.After(patience)
+	return p.awaitWithin(patience, from, what, match)
+}
+
+func (p *process) awaitWithin(d time.Duration, from int, what string, match func(line) bool) line {
+	p.t.Helper()
+	end := time.After(d)
 	for {
 		at, found, more := p.scan(from, match)
 		if found {

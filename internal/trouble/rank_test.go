@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -33,8 +34,13 @@ type rankSpec struct {
 	Reject   bool          // a process that did not begin the job rejects the first state it is given
 	Unequal  bool          // a further replicated region, "bias", starts as the rank's own number
 	Poison   int           // from the update of this step on the first weight is not a number
+	Own      string        // its private region changes in the window alone: "window" declares it so, "flagged" with InWindow as well
 	Stuck    string        // the process that finds this file removes it and stands still, before it opens anything
+	Free     bool          // it meets nobody at its steps, as ranks whose collectives go over other ways than the daemons'
+	Slow     string        // a directory: it attaches once a file "attach" is there, and comes to rest once "join" is
 	Patience time.Duration // for open and attach; 0: the tests'
+	Late     string        // after a fence it comes to rest only once this file is there
+	Meet     string        // address of the collective at which the ranks wait for each other; empty: the rendezvous
 }
 
 func (s rankSpec) env() []string {
@@ -133,6 +139,12 @@ func (t *trainer) open(ctx context.Context) (*libreplicad.Session, []float32, []
 	regions := []libreplicad.Region{
 		{Name: "weights", DType: replica.F32, Kind: replica.Replicated, Class: replica.Window, Data: w},
 		{Name: "moved", DType: replica.U64, Kind: replica.Private, Class: replica.Volatile, Data: p}}
+	if t.spec.Own != "" {
+		regions[1].Class = replica.Window
+	}
+	if t.spec.Own == "flagged" {
+		regions[1].Flags = replica.InWindow
+	}
 	if t.spec.Unequal {
 		b, bias, err := libreplicad.AllocFloat32s(10)
 		if err != nil {
@@ -144,6 +156,7 @@ func (t *trainer) open(ctx context.Context) (*libreplicad.Session, []float32, []
 	if err := s.Register(regions...); err != nil {
 		return nil, nil, nil, err
 	}
+	t.hold("attach")
 	return s, weights, moved, s.Attach(ctx)
 }
 
@@ -152,6 +165,7 @@ func (t *trainer) train(ctx context.Context) (err error) {
 		return err
 	}
 	t.say("attached", nil)
+	t.hold("join")
 	if t.spec.Twice {
 		_, _, _, err := t.open(ctx)
 		t.say("second", fields{"text": fmt.Sprint(err), "refused": errors.Is(err, libreplicad.ErrRefused)})
@@ -162,6 +176,30 @@ func (t *trainer) train(ctx context.Context) (err error) {
 			return err
 		}
 		t.say("fenced", nil)
+		if t.spec.Late != "" {
+			t.awaitFile(t.spec.Late)
+		}
+	}
+}
+
+// awaitFile returns once a file is there.
+func (t *trainer) awaitFile(path string) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for ; ; <-tick.C {
+		if _, err := os.Stat(path); err == nil {
+			return
+		}
+	}
+}
+
+// hold waits, where the rank is slow, until it may go on.
+func (t *trainer) hold(what string) {
+	for t.spec.Slow != "" {
+		if _, err := os.Stat(filepath.Join(t.spec.Slow, what)); err == nil {
+			return
+		}
+		<-time.After(time.Millisecond)
 	}
 }
 
@@ -202,11 +240,23 @@ func (t *trainer) epoch(ctx context.Context) error {
 	if err := t.Ready(ctx); err != nil {
 		return err
 	}
+	var at *meeting
+	if t.spec.Meet != "" {
+		if at, err = meet(t.spec.Meet); err != nil {
+			return err
+		}
+		defer at.conn.Close()
+	}
 	tick := time.NewTicker(t.spec.Pace)
 	defer tick.Stop()
 	for step := o.Step + 1; t.spec.Steps == 0 || int(step) <= t.spec.Steps; step++ {
 		<-tick.C
-		if t.world > 1 {
+		switch {
+		case at != nil:
+			if err := at.wait(o.Epoch, step, t.Fenced); err != nil && !t.Fenced() { // a fenced rank finds out at step_enter
+				return err
+			}
+		case t.world > 1 && !t.spec.Free:
 			if err := t.Barrier(ctx, fmt.Sprintf("step %d", step), uint32(t.world)); err != nil {
 				return err
 			}
@@ -216,7 +266,9 @@ func (t *trainer) epoch(ctx context.Context) error {
 				return err
 			}
 		}
-		t.moved[0] = uint64(step)
+		if t.spec.Own == "" {
+			t.moved[0] = uint64(step)
+		}
 		if err := t.StepEnter(step, patience); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package demo
+package cluster
 
 import (
 	"context"
@@ -12,34 +12,37 @@ import (
 	"time"
 )
 
-// status is what a daemon serves at /status on its admin socket, as far as the demo reads it.
-type status struct {
+// Status is what a daemon serves at /status on its admin socket, as far as it is read here.
+type Status struct {
 	Node     string       `json:"node"`
 	Session  uint64       `json:"session"`
 	Leader   string       `json:"leader"`
 	Term     uint64       `json:"term"`
 	Adopting bool         `json:"adopting"`
-	Nodes    []nodeStatus `json:"nodes"`
-	Jobs     []jobStatus  `json:"jobs"`
+	Nodes    []NodeStatus `json:"nodes"`
+	Jobs     []JobStatus  `json:"jobs"`
 }
 
-type nodeStatus struct {
+// NodeStatus is a part of it.
+type NodeStatus struct {
 	Name  string `json:"name"`
 	Voter bool   `json:"voter"`
 	State string `json:"state"`
 }
 
-type generation struct {
+// Generation is a part of it.
+type Generation struct {
 	Epoch uint64 `json:"epoch"`
 	Step  uint64 `json:"step"`
 }
 
-type jobStatus struct {
+// JobStatus is a part of it.
+type JobStatus struct {
 	Name      string     `json:"name"`
 	Phase     string     `json:"phase"`
 	Epoch     uint64     `json:"epoch"`
-	Committed generation `json:"committed"`
-	Durable   generation `json:"durable"`
+	Committed Generation `json:"committed"`
+	Durable   Generation `json:"durable"`
 	Copies    int        `json:"copies"`
 	Degraded  bool       `json:"degraded"`
 	EndReason string     `json:"end_reason"`
@@ -50,17 +53,20 @@ type jobStatus struct {
 		PID   int    `json:"pid"`
 		State string `json:"state"`
 	} `json:"ranks"`
-	Waiting  []string `json:"waiting"`
-	Holdings []struct {
-		Node string `json:"node"`
-		Part string `json:"part"`
-	} `json:"holdings"`
+	Waiting  []string  `json:"waiting"`
+	Holdings []Holding `json:"holdings"`
+}
+
+// Holding is a part that a node holds.
+type Holding struct {
+	Node string `json:"node"`
+	Part string `json:"part"`
 }
 
 const maxStatus = 8 << 20 // bytes
 
-// fetchStatus asks a daemon on its admin socket.
-func fetchStatus(ctx context.Context, socket string) (*status, error) {
+// FetchStatus asks a daemon on its admin socket.
+func FetchStatus(ctx context.Context, socket string) (*Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	t := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -83,28 +89,28 @@ func fetchStatus(ctx context.Context, socket string) (*status, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("status of %s: %s: %.200s", socket, resp.Status, body)
 	}
-	s := new(status)
+	s := new(Status)
 	if err := json.Unmarshal(body, s); err != nil {
 		return nil, fmt.Errorf("status of %s: %w", socket, err)
 	}
 	return s, nil
 }
 
-// job finds the demo's job; nil if it is not there.
-func (s *status) job() *jobStatus {
+// Job finds a job; nil if it is not there.
+func (s *Status) Job(name string) *JobStatus {
 	if s == nil {
 		return nil
 	}
 	for i := range s.Jobs {
-		if s.Jobs[i].Name == jobName {
+		if s.Jobs[i].Name == name {
 			return &s.Jobs[i]
 		}
 	}
 	return nil
 }
 
-// brief is a status on one line.
-func (s *status) brief() string {
+// Brief is a status on one line.
+func (s *Status) Brief() string {
 	if s == nil {
 		return "no answer"
 	}
@@ -113,8 +119,12 @@ func (s *status) brief() string {
 	for _, n := range s.Nodes {
 		fmt.Fprintf(&b, " %s=%s", n.Name, n.State)
 	}
-	if j := s.job(); j != nil {
-		fmt.Fprintf(&b, "; job %s epoch %d committed %d durable %d copies %d degraded %v", j.Phase, j.Epoch, j.Committed.Step, j.Durable.Step, j.Copies, j.Degraded)
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		if j.Phase == "ended" {
+			continue
+		}
+		fmt.Fprintf(&b, "; job %s %s epoch %d committed %d durable %d copies %d degraded %v", j.Name, j.Phase, j.Epoch, j.Committed.Step, j.Durable.Step, j.Copies, j.Degraded)
 		for _, r := range j.Ranks {
 			fmt.Fprintf(&b, " %d@%s=%s", r.Rank, r.Node, r.State)
 		}
@@ -125,8 +135,8 @@ func (s *status) brief() string {
 	return b.String()
 }
 
-// healthy tells what keeps the cluster from taking the next fault; empty: nothing. It judges the newest status of every node.
-func healthy(all map[string]*status, nodes []string, ranks int) (why string) {
+// Healthy tells what a cluster and its job lack to be whole; empty: nothing. It judges the newest status of every node.
+func Healthy(all map[string]*Status, nodes []string, job string, ranks int) (why string) {
 	leader := ""
 	for _, name := range nodes {
 		s := all[name]
@@ -147,12 +157,12 @@ func healthy(all map[string]*status, nodes []string, ranks int) (why string) {
 		return fmt.Sprintf("leader %s is not one of ours", leader)
 	}
 	for _, name := range nodes {
-		i := slices.IndexFunc(s.Nodes, func(n nodeStatus) bool { return n.Name == name })
+		i := slices.IndexFunc(s.Nodes, func(n NodeStatus) bool { return n.Name == name })
 		if i < 0 || s.Nodes[i].State != "alive" {
 			return fmt.Sprintf("%s does not see %s alive", leader, name)
 		}
 	}
-	j := s.job()
+	j := s.Job(job)
 	switch {
 	case j == nil:
 		return "the job is not there yet"

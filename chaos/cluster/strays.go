@@ -1,4 +1,4 @@
-package demo
+package cluster
 
 import (
 	"bytes"
@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptOrphans makes this process the parent of processes whose own parent dies, so that none can hide from the last check.
+// AdoptOrphans makes this process the parent of processes whose own parent dies, so that none can hide from the last check.
 // The returned function takes that back.
-func adoptOrphans() (release func(), err error) {
+func AdoptOrphans() (release func(), err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("adopt orphans (prctl PR_SET_CHILD_SUBREAPER): %w", err)
 	}
 	return func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }, nil
 }
 
-// children lists the processes whose parent is pid.
-func children(pid int) []int {
+// Children lists the processes whose parent is pid.
+func Children(pid int) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
@@ -49,12 +49,12 @@ func parentOf(pid int) int {
 	return parent
 }
 
-// reapStrays kills and waits for every child that is left. It is called when all processes that the demo knows have been
+// reapStrays kills and waits for every child that is left. It is called when all processes that its caller knows have been
 // waited for, so whoever is still a child is an orphan of one of those.
 func reapStrays(patience time.Duration) error {
 	deadline := time.Now().Add(patience)
 	for {
-		left := children(os.Getpid())
+		left := Children(os.Getpid())
 		if len(left) == 0 {
 			return nil
 		}

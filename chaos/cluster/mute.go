@@ -1,4 +1,4 @@
-package demo
+package cluster
 
 import (
 	"errors"
@@ -9,34 +9,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mute makes an address fall silent as a dead host does: datagrams vanish and connection attempts get no answer. Without it
+// Mute makes an address fall silent as a dead host does: datagrams vanish and connection attempts get no answer. Without it
 // the loopback interface refuses both at once, which is the sign of a daemon that restarts, not of a lost node.
-type mute struct{ fds []int }
+type Mute struct{ fds []int }
 
-// holdMute takes the ports over from a process that was just killed, the moment they are free.
-func holdMute(udp, tcp []netip.AddrPort, patience time.Duration) (*mute, error) {
-	m := &mute{}
+// HoldMute takes the ports over from a process that was just killed, the moment they are free.
+func HoldMute(udp, tcp []netip.AddrPort, patience time.Duration) (*Mute, error) {
+	m := &Mute{}
 	deadline := time.Now().Add(patience)
 	for _, a := range udp {
 		if err := m.bind(unix.SOCK_DGRAM, a, deadline); err != nil {
-			m.release()
+			m.Release()
 			return nil, err
 		}
 	}
 	for _, a := range tcp {
 		if err := m.bind(unix.SOCK_STREAM, a, deadline); err != nil {
-			m.release()
+			m.Release()
 			return nil, err
 		}
 		if err := m.deafen(m.fds[len(m.fds)-1], a); err != nil {
-			m.release()
+			m.Release()
 			return nil, err
 		}
 	}
 	return m, nil
 }
 
-func (m *mute) bind(kind int, a netip.AddrPort, deadline time.Time) error {
+func (m *Mute) bind(kind int, a netip.AddrPort, deadline time.Time) error {
 	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("silence %v: %w", a, err)
@@ -60,7 +60,7 @@ func (m *mute) bind(kind int, a netip.AddrPort, deadline time.Time) error {
 }
 
 // deafen fills the accept queue of a listening socket, so that the kernel drops further attempts without a word.
-func (m *mute) deafen(fd int, a netip.AddrPort) error {
+func (m *Mute) deafen(fd int, a netip.AddrPort) error {
 	if err := unix.Listen(fd, 0); err != nil {
 		return fmt.Errorf("silence %v: listen: %w", a, err)
 	}
@@ -77,8 +77,8 @@ func (m *mute) deafen(fd int, a netip.AddrPort) error {
 	return nil
 }
 
-// release gives the ports back.
-func (m *mute) release() {
+// Release gives the ports back.
+func (m *Mute) Release() {
 	if m == nil {
 		return
 	}

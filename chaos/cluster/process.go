@@ -1,4 +1,4 @@
-package demo
+package cluster
 
 import (
 	"bufio"
@@ -21,30 +21,31 @@ const (
 	tailSize = 12       // last lines of each process that a failure shows
 )
 
-// spawner starts every process of the demo from one operating system thread, held for as long as the demo runs: the kernel
-// kills a child when the thread that started it ends, so not even SIGKILL of the demo leaves one behind.
-type spawner struct {
+// Spawner starts every process from one operating system thread, held for as long as it runs: the kernel
+// kills a child when the thread that started it ends, so not even SIGKILL of this process leaves one behind.
+type Spawner struct {
 	work  chan func()
 	ended chan struct{}
 	wg    sync.WaitGroup // readers of output and waiters for exits
 
 	mu    sync.Mutex // guards procs
-	procs []*process
+	procs []*Process
 }
 
-// process is one child, in a process group of its own.
-type process struct {
-	name string
+// Process is one child, in a process group of its own.
+type Process struct {
+	Name string
 	cmd  *exec.Cmd
-	gone chan struct{} // closed when it has been waited for
+	Gone chan struct{} // closed when it has been waited for
 	read chan struct{} // closed when both its streams have been read to their ends
 	told atomic.Bool   // a signal was sent: it is meant to end
 	tail tail
 	ends []*os.File // our ends of its pipes
 }
 
-func newSpawner() *spawner {
-	s := &spawner{work: make(chan func()), ended: make(chan struct{})}
+// NewSpawner starts the thread.
+func NewSpawner() *Spawner {
+	s := &Spawner{work: make(chan func()), ended: make(chan struct{})}
 	go func() {
 		defer close(s.ended)
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
@@ -55,22 +56,27 @@ func newSpawner() *spawner {
 	return s
 }
 
-// start runs a program. Each line of its output goes to log, and to the function for its stream if that is not nil.
-func (s *spawner) start(name, log string, env []string, onOut, onErr func(line []byte), program string, args ...string) (*process, error) {
+// Do runs fn on the thread that starts processes: they inherit what it changes there, the view of mounted file systems for one.
+func (s *Spawner) Do(fn func() error) error {
+	done := make(chan error, 1)
+	s.work <- func() { done <- fn() }
+	return <-done
+}
+
+// Start runs a program. Each line of its output goes to log, and to the function for its stream if that is not nil.
+func (s *Spawner) Start(name, log string, env []string, onOut, onErr func(line []byte), program string, args ...string) (*Process, error) {
 	logFile, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	p := &process{name: name, cmd: exec.Command(program, args...), gone: make(chan struct{}), read: make(chan struct{})}
+	p := &Process{Name: name, cmd: exec.Command(program, args...), Gone: make(chan struct{}), read: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	outR, outW, err1 := os.Pipe()
 	errR, errW, err2 := os.Pipe()
 	if err = errors.Join(err1, err2); err == nil {
 		p.cmd.Stdout, p.cmd.Stderr = outW, errW
-		started := make(chan error, 1)
-		s.work <- func() { started <- p.cmd.Start() }
-		err = <-started
+		err = s.Do(p.cmd.Start)
 	}
 	for _, f := range []*os.File{outW, errW} {
 		if f != nil {
@@ -94,13 +100,13 @@ func (s *spawner) start(name, log string, env []string, onOut, onErr func(line [
 }
 
 // follow reads both streams to their ends and waits for the process.
-func (s *spawner) follow(p *process, logFile, outR, errR *os.File, onOut, onErr func([]byte)) {
+func (s *Spawner) follow(p *Process, logFile, outR, errR *os.File, onOut, onErr func([]byte)) {
 	var mu sync.Mutex // guards logFile
 	var streams sync.WaitGroup
 	read := func(r *os.File, fn func([]byte)) {
 		eachLine(r, func(line []byte) {
 			mu.Lock()
-			_, _ = logFile.Write(append(line, '\n')) // a full disk must not stop the demo
+			_, _ = logFile.Write(append(line, '\n')) // a full disk must not stop it
 			mu.Unlock()
 			p.tail.add(string(line))
 			if fn != nil {
@@ -111,7 +117,7 @@ func (s *spawner) follow(p *process, logFile, outR, errR *os.File, onOut, onErr 
 	streams.Go(func() { read(outR, onOut) })
 	streams.Go(func() { read(errR, onErr) })
 	s.wg.Go(func() { streams.Wait(); close(p.read); _ = outR.Close(); _ = errR.Close(); _ = logFile.Close() })
-	s.wg.Go(func() { _ = p.cmd.Wait(); close(p.gone) })
+	s.wg.Go(func() { _ = p.cmd.Wait(); close(p.Gone) })
 }
 
 // eachLine calls fn for each line; what is longer than maxLine is cut. The slice is fn's to keep.
@@ -137,64 +143,94 @@ func eachLine(r io.Reader, fn func(line []byte)) {
 	}
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
+// PID is its number, also when it has ended.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// spent tells whether the process has ended and all that it said was taken in: its exit alone may be seen before its last words.
-func (p *process) spent() bool {
+// Last are its last lines.
+func (p *Process) Last() []string { return p.tail.last() }
+
+// State is how it ended; it has.
+func (p *Process) State() *os.ProcessState { return p.cmd.ProcessState }
+
+// Spent tells whether the process has ended and all that it said was taken in: its exit alone may be seen before its last words.
+func (p *Process) Spent() bool {
 	select {
 	case <-p.read:
-		return !p.running()
+		return !p.Running()
 	default:
 		return false
 	}
 }
 
-func (p *process) running() bool {
+// Running tells whether it has not been waited for.
+func (p *Process) Running() bool {
 	select {
-	case <-p.gone:
+	case <-p.Gone:
 		return false
 	default:
 		return true
 	}
 }
 
-// signal reaches the whole group, but only while the process has not been waited for: later its number may be another's.
-func (p *process) signal(sig syscall.Signal) {
-	if p != nil && p.running() {
-		p.told.Store(true)
-		_ = syscall.Kill(-p.pid(), sig) // ESRCH: it is ending by itself
+// Signal reaches the whole group, but only while the process has not been waited for: later its number may be another's.
+func (p *Process) Signal(sig syscall.Signal) {
+	if p != nil && p.Running() {
+		if sig != syscall.SIGSTOP && sig != syscall.SIGCONT {
+			p.told.Store(true)
+		}
+		_ = syscall.Kill(-p.PID(), sig) // ESRCH: it is ending by itself
 	}
 }
 
-// kill ends the process and waits for that.
-func (p *process) kill() {
+// wait waits for its end.
+func (p *Process) wait(patience time.Duration) {
+	if p == nil {
+		return
+	}
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-p.Gone:
+	case <-t.C:
+	}
+}
+
+// Kill ends the process and waits for that.
+func (p *Process) Kill() {
 	if p != nil {
-		p.signal(syscall.SIGKILL)
-		<-p.gone
+		p.Signal(syscall.SIGKILL)
+		<-p.Gone
 	}
 }
 
-// guard has the journal's waiters fail should p end by itself: at all if it is to last, else other than well.
-func (s *spawner) guard(p *process, j *journal, lasting bool) {
+// Ended calls fn once p has ended and all that it said was taken in.
+func (s *Spawner) Ended(p *Process, fn func()) {
 	s.wg.Go(func() {
-		<-p.gone
+		<-p.Gone
 		<-p.read
+		fn()
+	})
+}
+
+// Guard has the journal's waiters fail should p end by itself: at all if it is to last, else other than well.
+func (s *Spawner) Guard(p *Process, j *Journal, lasting bool) {
+	s.Ended(p, func() {
 		if !p.told.Load() && (lasting || !p.cmd.ProcessState.Success()) {
-			j.fail(fmt.Errorf("%s (pid %d) ended by itself: %v; its last lines:\n    %s", p.name, p.pid(), p.cmd.ProcessState, strings.Join(p.tail.last(), "\n    ")))
+			j.Fail(fmt.Errorf("%s (pid %d) ended by itself: %v; its last lines:\n    %s", p.Name, p.PID(), p.cmd.ProcessState, strings.Join(p.tail.last(), "\n    ")))
 		}
 	})
 }
 
-// close ends everything that was started and whatever it left behind, and returns what could not be ended.
-func (s *spawner) close() error {
+// Close ends everything that was started and whatever it left behind, and returns what could not be ended.
+func (s *Spawner) Close() error {
 	s.mu.Lock()
 	procs := s.procs
 	s.mu.Unlock()
 	for _, p := range procs {
-		p.signal(syscall.SIGKILL)
+		p.Signal(syscall.SIGKILL)
 	}
 	for _, p := range procs {
-		<-p.gone
+		<-p.Gone
 	}
 	err := reapStrays(5 * time.Second)
 	for _, p := range procs {
@@ -208,17 +244,17 @@ func (s *spawner) close() error {
 	return err
 }
 
-// tails shows the last lines of every process, for a failure's message.
-func (s *spawner) tails() string {
+// Tails shows the last lines of every process, for a failure's message.
+func (s *Spawner) Tails() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var b strings.Builder
 	for _, p := range s.procs {
 		state := "running"
-		if !p.running() {
+		if !p.Running() {
 			state = p.cmd.ProcessState.String()
 		}
-		fmt.Fprintf(&b, "--- %s (pid %d, %s)\n", p.name, p.pid(), state)
+		fmt.Fprintf(&b, "--- %s (pid %d, %s)\n", p.Name, p.PID(), state)
 		for _, l := range p.tail.last() {
 			fmt.Fprintf(&b, "    %s\n", l)
 		}
@@ -250,4 +286,4 @@ func (t *tail) last() []string {
 	return append([]string(nil), t.lines...)
 }
 
-func logPath(dir, name string) string { return filepath.Join(dir, "logs", name+".log") }
+func LogPath(dir, name string) string { return filepath.Join(dir, "logs", name+".log") }

@@ -1,0 +1,255 @@
+package chaos
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/replicad/replicad/chaos/cluster"
+	"github.com/replicad/replicad/internal/leakcheck"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+// A schedule can be had again, and another seed has another one.
+func TestScheduleFollowsFromTheSeed(t *testing.T) {
+	list := func(seed uint64) (all []Fault) {
+		for i := range 200 {
+			all = append(all, Schedule(seed, Known(), i))
+		}
+		return all
+	}
+	a := list(7)
+	if !reflect.DeepEqual(a, list(7)) {
+		t.Error("two schedules of one seed differ")
+	}
+	if reflect.DeepEqual(a, list(8)) {
+		t.Error("another seed has the same schedule")
+	}
+	seen := map[string]bool{}
+	for _, f := range a {
+		seen[f.Kind] = true
+		if f.Pair != nil {
+			seen["two"] = true
+		}
+	}
+	for _, k := range append(Known(), "two") {
+		if !seen[k] {
+			t.Errorf("200 faults have no %s", k)
+		}
+	}
+}
+
+// Two faults at once never take both copies of a part, and share neither the disk nor the network.
+func TestPairsCanBeSurvived(t *testing.T) {
+	for seed := range uint64(20) {
+		for i := range 200 {
+			f := Schedule(seed, Known(), i)
+			if f.Pair == nil {
+				continue
+			}
+			if takesMemory(f.Kind) && takesMemory(f.Pair.Kind) || class(f.Kind) != "" && class(f.Kind) == class(f.Pair.Kind) || f.Pair.Kind == heir ||
+				class(f.Kind) == "disk" && startsDaemon(f.Pair.Kind) || class(f.Pair.Kind) == "disk" && startsDaemon(f.Kind) {
+				t.Fatalf("%s and %s at once", f.Kind, f.Pair.Kind)
+			}
+		}
+	}
+}
+
+// judged is a judge and what it reports, fed with lines as processes write them.
+type judged struct {
+	*judge
+	found []violation
+}
+
+func newJudged() *judged {
+	g := &judged{}
+	g.judge = newJudge("j", map[rankStep]float64{{0, 5}: 3.5}, func(v violation) { g.found = append(g.found, v) }, func(string) {})
+	return g
+}
+
+func (g *judged) step(rank, pid int, epoch, step uint64, loss float64) {
+	g.rank(cluster.RankEvent{Event: "step", Rank: rank, PID: pid, Epoch: epoch, Step: step, Loss: &loss})
+}
+
+func (g *judged) event(name string, epoch, step uint64) {
+	g.log(cluster.LogEvent{Event: name, Job: "j", Epoch: epoch, Step: step, Time: time.Unix(int64(step), 0)})
+}
+
+// Each promise has a history that breaks it and one, close to it, that does not.
+func TestJudgeSeesWhatDoesNotHold(t *testing.T) {
+	for _, tc := range []struct {
+		name, class string
+		play        func(*judged)
+	}{
+		{"the undisturbed loss", "", func(g *judged) { g.step(0, 1, 1, 5, 3.5) }},
+		{"another loss", wrong, func(g *judged) { g.step(0, 1, 1, 5, 3.25) }},
+		{"a step twice in two epochs", "", func(g *judged) { g.step(0, 1, 1, 4, 1); g.step(0, 2, 2, 4, 1) }},
+		{"a rank twice in one epoch", owner, func(g *judged) { g.step(0, 1, 1, 4, 1); g.step(0, 2, 1, 4, 1) }},
+		{"a plan at the commit", "", func(g *judged) { g.event("committed", 1, 9); g.event("planned", 2, 9) }},
+		{"a plan behind it", lost, func(g *judged) { g.event("committed", 1, 9); g.event("planned", 2, 8) }},
+		{"a plan whose commit is heard of later", lost, func(g *judged) { g.event("planned", 2, 8); g.event("committed", 1, 9) }},
+		{"commits of the plan's own epoch", "", func(g *judged) { g.event("planned", 2, 8); g.event("committed", 2, 9) }},
+		{"of another job", "", func(g *judged) {
+			g.event("committed", 1, 9)
+			g.log(cluster.LogEvent{Event: "planned", Job: "older", Epoch: 2, Step: 1})
+		}},
+		{"a plan from disk", disk, func(g *judged) { g.log(cluster.LogEvent{Event: "planned", Job: "j", Epoch: 2, Tier: "durable"}) }},
+		{"a dispute", wrong, func(g *judged) { g.event("dispute", 2, 8) }},
+		{"a rank that left", "", func(g *judged) { g.log(cluster.LogEvent{Event: "rank_died", PID: 7, Left: true}) }},
+		{"a rank that was killed", "", func(g *judged) { g.killing(7, "a test"); g.log(cluster.LogEvent{Event: "rank_died", PID: 7}) }},
+		{"a rank of a node that was lost", "", func(g *judged) {
+			g.excuse("n1", "a test")
+			g.log(cluster.LogEvent{Event: "rank_died", PID: 7, From: "n1"})
+		}},
+		{"a rank that nobody killed", killed, func(g *judged) {
+			g.excuse("n1", "a test")
+			g.whole()
+			g.log(cluster.LogEvent{Event: "rank_died", PID: 7, From: "n1"})
+		}},
+	} {
+		g := newJudged()
+		tc.play(g)
+		switch {
+		case tc.class == "" && len(g.found) > 0:
+			t.Errorf("%s: %v", tc.name, g.found)
+		case tc.class != "" && (len(g.found) != 1 || g.found[0].class != tc.class):
+			t.Errorf("%s: %v, want one of class %q", tc.name, g.found, tc.class)
+		}
+	}
+}
+
+func TestRecorderKeepsEachViolationOnceAndEndsTheRun(t *testing.T) {
+	var out bytes.Buffer
+	r, err := newRecorder(&out, filepath.Join(t.TempDir(), "timeline"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.violated(violation{killed, "x"})
+	r.violated(violation{killed, "x"})
+	select {
+	case <-r.fatal:
+		t.Error("a process that was killed ends the run: what else does not hold would not be seen")
+	default:
+	}
+	r.violated(violation{wrong, "y"})
+	<-r.fatal
+	if got := totals(r.violations()); !strings.Contains(got, "1 healthy killed") || !strings.Contains(got, "1 wrong") || strings.Count(out.String(), "VIOLATED") != 2 {
+		t.Errorf("%s\n%s", got, out.String())
+	}
+}
+
+func TestOptionsReportAllFaults(t *testing.T) {
+	_, err := Options{Faults: []string{"meteor"}, World: 1, Steps: 3, Trainer: "/nonexistent", Kills: -1}.withDefaults()
+	for _, want := range []string{"meteor", "--world 1", "--steps 3", "/nonexistent", "--kills -1"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("nothing of %s in: %v", want, err)
+		}
+	}
+	o, err := Options{Trainer: os.Args[0] + " --x", Faults: []string{heir}}.withDefaults()
+	if err != nil || o.Warm != 1 || !slices.Equal(o.Groups, []int{0, 1, 0, 1}) || o.groupList() != "0,1,0,1" || !filepath.IsAbs(o.trainer()[0]) {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// A failed run's report has what is needed to understand it.
+func TestReportHasTimelineLogsAndStatus(t *testing.T) {
+	from, to := t.TempDir(), filepath.Join(t.TempDir(), "report")
+	if err := os.Mkdir(filepath.Join(from, "logs"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	files := []string{"timeline.txt", "logs/n1-daemon.log", "n1.yaml", "status-n1.json"}
+	for _, f := range append(files, "secret") {
+		if err := os.WriteFile(filepath.Join(from, f), []byte(f), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := copyOut(from, to, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if b, err := os.ReadFile(filepath.Join(to, f)); err != nil || string(b) != f {
+			t.Errorf("%s: %q, %v", f, b, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(to, "secret")); !errors.Is(err, os.ErrNotExist) {
+		t.Error("it copies what it does not know")
+	}
+}
+
+// What a moved directory has is not what generations were written to.
+func TestDurableDirectoryMovesAwayAndBack(t *testing.T) {
+	spawn := cluster.NewSpawner()
+	defer spawn.Close()
+	d, err := newDurable(spawn, filepath.Join(t.TempDir(), "disk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	marker := filepath.Join(d.dir, "job", "id", "1-2", "COMMIT")
+	err = spawn.Do(func() error {
+		return errors.Join(os.MkdirAll(filepath.Dir(marker), 0o700), os.WriteFile(marker, nil, 0o600))
+	})
+	if err != nil || d.markers() != 1 {
+		t.Fatalf("%d markers, %v", d.markers(), err)
+	}
+	for _, kind := range []string{diskFull, diskReadOnly, diskMoved} {
+		if why := d.lacks(kind); why != "" {
+			t.Logf("%s: %s", kind, why)
+			continue
+		}
+		end, err := d.fault(kind)
+		if err != nil {
+			t.Fatalf("%s: %v", kind, err)
+		}
+		write := spawn.Do(func() error { return os.WriteFile(filepath.Join(d.dir, "x"), bytes.Repeat([]byte("x"), 4096), 0o600) })
+		if moved := kind == diskMoved; moved != (write == nil) || moved == (d.markers() == 1) {
+			t.Errorf("%s: a file there: %v; %d markers", kind, write, d.markers())
+		}
+		if err := end(); err != nil || d.markers() != 1 {
+			t.Errorf("after %s: %d markers, %v", kind, d.markers(), err)
+		}
+	}
+}
+
+// A process that waits for a rank learns its place, once.
+func TestSlowStartIsAskedForOnce(t *testing.T) {
+	dir := t.TempDir()
+	if err := askSlow(dir, 3, time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("REPLICAD_RANK", "3")
+	for range 2 {
+		if err := Become(dir, false, []string{"/nonexistent/trainer"}); err == nil || !strings.Contains(err.Error(), "/nonexistent/trainer") {
+			t.Error(err)
+		}
+		if _, err := os.Stat(slowFile(dir, 3)); !errors.Is(err, os.ErrNotExist) {
+			t.Error("the next start is slow as well")
+		}
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintln(w, `{"REPLICAD_RANK":"5"}`); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Dup(int(r.Fd())) // learnPlace closes it: a number that r closed once more might be another file's by then
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	t.Setenv("REPLICAD_WAIT_FD", fmt.Sprint(fd))
+	defer w.Close()
+	if err := learnPlace(); err != nil || os.Getenv("REPLICAD_RANK") != "5" || os.Getenv("REPLICAD_WAIT_FD") != "" {
+		t.Errorf("rank %q, %v", os.Getenv("REPLICAD_RANK"), err)
+	}
+}

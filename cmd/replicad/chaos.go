@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/replicad/replicad/chaos"
+	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/replica"
+	"github.com/spf13/cobra"
+)
+
+func newChaos(std stdio) *cobra.Command {
+	return group("chaos", "Break a cluster on this machine at random, and see what holds", newChaosRun(std), newChaosBecome())
+}
+
+func newChaosRun(std stdio) *cobra.Command {
+	var o chaos.Options
+	var faults, groups, flags string
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Train under random faults for a while, and compare with an undisturbed run",
+		Long: "Trains jobs on three voters and a spare on this machine, injects random faults, one or two at once, and compares with an undisturbed\n" +
+			"run: weights bit-equal, no committed step lost, one owner of each rank, no healthy process killed, commits and recoveries within\n" +
+			"bounds, the disk read only where memory held nothing, nothing left over. Exit code 1 if any of that does not hold.\n\n" +
+			"Faults: " + strings.Join(chaos.Known(), ", ") + ".",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if faults != "" {
+				o.Faults = strings.Split(faults, ",")
+			}
+			o.Flags = strings.Fields(flags)
+			list, err := launch.ParseList[replica.GroupID](groups)
+			if err != nil {
+				return coded(exitUsage, fmt.Errorf("--groups: %w", err))
+			}
+			for _, g := range list {
+				o.Groups = append(o.Groups, int(g))
+			}
+			err = chaos.Run(cmd.Context(), o, std.out)
+			if errors.As(err, new(*chaos.UsageError)) {
+				return coded(exitUsage, err)
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.Uint64Var(&o.Seed, "seed", 0, "of training and of the schedule (default: drawn, and printed)")
+	f.DurationVar(&o.Duration, "duration", 0, "how long faults are injected (default 1m)")
+	f.IntVar(&o.Kills, "kills", 0, "end after so many kills of ranks, should that come first")
+	f.StringVar(&faults, "faults", "", "`LIST` of kinds to draw from, separated by commas; a kind named twice comes twice as often (default: all)")
+	f.StringVar(&o.Trainer, "trainer", "", "`COMMAND` of the ranks, in words without spaces (default: textlm beside this program); it keeps the contract of docs/testing.md")
+	f.BoolVar(&o.Ends, "ranks-end", false, "a rank's process of this trainer ends when it loses a peer; the default, textlm's, stays")
+	f.IntVar(&o.World, "world", 0, "ranks (default 4)")
+	f.StringVar(&groups, "groups", "", "replica group of each rank (default `0,1,0,1` and so on)")
+	f.IntVar(&o.Steps, "steps", 0, "optimizer steps of each job (default 1000)")
+	f.DurationVar(&o.Pace, "pace", 0, "shortest time of a step (default 20ms)")
+	f.IntVar(&o.Warm, "warm", 0, "processes that each node keeps started, to wait until a rank needs one (default 0; 1 with the fault heir)")
+	f.StringVar(&flags, "run-flags", "", "further `FLAGS` of replicad run, as \"--cadence 4\"")
+	f.StringVar(&o.ReportDir, "report", "", "`DIR` for the timeline, and after a failure logs and status")
+	f.StringVar(&o.Dir, "dir", "", "`DIR` for sockets, state and logs (default: a temporary one)")
+	f.BoolVar(&o.Keep, "keep", false, "leave --dir behind")
+	return cmd
+}
+
+// newChaosBecome is what chaos run puts in front of a rank's trainer.
+func newChaosBecome() *cobra.Command {
+	var dir string
+	var wait bool
+	cmd := &cobra.Command{Use: "become --dir DIR -- COMMAND [ARGUMENT...]", Short: "Take the time that a fault asks for, then become a trainer", Hidden: true, Args: cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return chaos.Become(dir, wait, args) }}
+	cmd.Flags().StringVar(&dir, "dir", "", "where faults are asked for")
+	cmd.Flags().BoolVar(&wait, "wait", false, "learn the rank from a launcher's --warm")
+	return cmd
+}
