@@ -70,3 +70,4 @@ def _serve(rank: int, world: int, folder: str, end: Connection) -> None:
             end.send((traceback.format_exc(), None))
             raise
     dist.destroy_process_group()
+    os._exit(0)  # an interpreter with torch takes a second to end, and now and then torch's threads abort it

@@ -82,6 +82,7 @@ def averaged(last: int) -> Iterator[dict[str, Any]]:
         assert not session.noticed, session.noticed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("staging", ["staged", "in place"])
 def test_an_average_over_batch_norm_is_kept_whole(staging: str) -> None:
     done = testing.check_resume(averaged, steps=5, more=3, program=str(cluster.REPLICAD), arguments=[staging])
@@ -141,7 +142,7 @@ def test_workers_of_a_program_find_its_classes(tmp_path: Path) -> None:
     assert "resumed_at=2" in output("my-train.2.py", "forkserver", folder=tmp_path)
 
 
-@pytest.mark.parametrize("command", [["-m", "package.train", "spawn"], ["check.py"]])
+@pytest.mark.parametrize("command", [["-m", "package.train", "spawn"], pytest.param(["check.py"], marks=pytest.mark.long)])
 def test_a_module_of_a_package_is_imported_by_its_name(command: list[str], tmp_path: Path) -> None:
     """Its relative imports, its workers, and the main part of whoever asks."""
     package = tmp_path / "package"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,43 @@ def test_goes_on_at_the_next_batch(workers: int) -> None:
         rest.close()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_whoever_counts_batches_gets_every_epoch(workers: int) -> None:
+    """Three times as many as an epoch has used to give 5, 0 and 5: the next epoch began only where one more batch was asked for."""
+    want, lo = numbers(loader().endless(), 15), loader(num_workers=workers)
+    for epoch in range(3):
+        assert (lo.epoch, lo.used) == (epoch, 0)
+        assert numbers(lo, len(lo)) == want[5 * epoch : 5 * epoch + 5], epoch
+    assert numbers(lo, 2) + numbers(lo, 99) == numbers(loader().endless(), 20)[15:], "what is left of an epoch"
+    assert (lo.epoch, lo.used) == (4, 0)
+
+
+def test_a_state_after_the_last_batch_is_of_the_next_epoch() -> None:
+    lo = loader()
+    batches = iter(lo)
+    for _ in range(len(lo)):
+        next(batches)
+    assert (lo.state_dict()["epoch"], lo.state_dict()["used"]) == (1, 0)
+    assert list(batches) == []
+    assert (lo.epoch, lo.used) == (1, 0), "asking for one more changes nothing"
+    other = loader()
+    other.load_state_dict(loader().state_dict() | {"used": 5})  # as an earlier version had it
+    assert (other.epoch, other.used) == (1, 0)
+
+
+def test_a_batch_is_fetched_at_once_where_the_dataset_can() -> None:
+    asked: list[list[int]] = []
+
+    class AtOnce(Noisy):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            asked.append(indices)
+            return [self[i] for i in indices]
+
+    at_once = Loader(AtOnce(), 2, seed=5, rank=0, world=2)
+    assert numbers(at_once.endless(), 7) == numbers(loader().endless(), 7)
+    assert [len(i) for i in asked] == [2] * 7
+
+
 def test_the_training_process_keeps_its_generators() -> None:
     def drawn() -> tuple[float, float, float]:
         return random.random(), float(np.random.rand()), float(torch.rand(()))
@@ -95,6 +133,50 @@ def test_the_training_process_keeps_its_generators() -> None:
         seeded()
         numbers(loader(num_workers=workers), 3)
         assert drawn() == want
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_hugging_face_run_makes_all_its_steps(tmp_path: Path) -> None:
+    """Its trainer counts an epoch's batches, and took an epoch without one for the end of the data: it stopped at 32 of 40 steps, undisturbed."""
+    transformers = pytest.importorskip("transformers", reason="transformers is missing: see python/requirements-torch.txt")
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def forward(self, x: Any) -> dict[str, Any]:
+            return {"loss": self.layer(x).square().mean()}
+
+    class Trainer(transformers.Trainer):  # type: ignore[name-defined, misc]
+        def get_train_dataloader(self) -> Any:
+            return lo
+
+    lo = Loader([{"x": torch.ones(4)}] * 16, 2, rank=0, world=1)
+    options = transformers.TrainingArguments(str(tmp_path), max_steps=40, use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True)
+    trainer = Trainer(Net(), options)
+    trainer.train()
+    assert (trainer.state.global_step, lo.epoch, lo.used) == (40, 5, 0)
+
+
+@pytest.mark.parametrize("drawn", [0, 1, 2, 3])
+def test_numpys_generator_is_put_back_whole(drawn: int) -> None:
+    """With the second of a pair of normal numbers, which waits where one was drawn, and whatever is drawn between batches."""
+
+    class Normal(Noisy):
+        def __getitem__(self, i: int) -> Any:
+            return torch.tensor([i, np.random.randn()])
+
+    def course(batches: Any) -> list[float]:
+        np.random.seed(1)
+        out = []
+        for turn in range(4):
+            out += [float(np.random.randn()) for _ in range(drawn if turn != 2 else 0)]
+            if batches:
+                next(batches)
+        return [*out, *np.random.randn(3).tolist()]
+
+    assert course(Loader(Normal(), 1, rank=0, world=1).endless()) == course(None)
 
 
 def test_an_iterator_ends_when_the_state_is_loaded() -> None:

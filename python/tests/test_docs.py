@@ -42,7 +42,11 @@ def test_every_page_that_has_a_program_is_here() -> None:
     assert {p.name for p in DOCS.glob("*.md") if programs(p.name) or "torchrun" in p.name} == set(PAGES)
 
 
-@pytest.mark.parametrize("page", [pytest.param(p, marks=cluster.fsdp2) if p == "sharded.md" else p for p in PAGES])
+#: What needs FSDP2; and what has a file of tests of its own.
+MARKS = {"sharded.md": [cluster.fsdp2], "testing.md": [pytest.mark.long], "adapters.md": [pytest.mark.long]}
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, marks=MARKS.get(p, [])) for p in PAGES])
 def test_programs_and_commands(page: str, own_daemon: Daemon, tmp_path: Path) -> None:
     if page == "adapters.md":
         pytest.importorskip("peft", reason="peft is missing: see python/requirements-torch.txt")

@@ -86,8 +86,7 @@ def verdict(of: dict[str, Any], what: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("world", "shards", "groups", "members"),
-    [(2, 2, [0, 1], [[0], [1]]), (4, 2, [0, 1, 0, 1], [[0, 2], [1, 3], [0, 2], [1, 3]])],
-    ids=["fsdp", "hsdp"],
+    [pytest.param(2, 2, [0, 1], [[0], [1]], id="fsdp"), pytest.param(4, 2, [0, 1, 0, 1], [[0, 2], [1, 3], [0, 2], [1, 3]], id="hsdp", marks=pytest.mark.long)],
 )
 def test_sharded(daemon: Daemon, world: int, shards: int, groups: list[int], members: list[list[int]]) -> None:
     job = daemon.run(PROGRAM, str(shards), world=world, flags=("--groups", "auto"))
@@ -311,6 +310,22 @@ def test_kept(opened: Open) -> None:
     assert e.bit_exact is True
     assert re.search(r"frozen parameters +2 +160 B +once +equal in the group", str(e))
     assert json.loads(json.dumps(e.as_dict()))["capture_bytes"] == e.capture_bytes
+
+
+def test_memory_is_said_before_it_is_taken(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a few pages of what the daemon then reserves for slots, the rank's own part, what is kept once, and the staging of small values."""
+    m = torch.nn.Linear(512, 512)
+    for slots, given in ((4, ""), (2, "2")):
+        monkeypatch.setenv("REPLICAD_SLOTS", given)
+        e = opened(model=m, optimizer=torch.optim.AdamW(m.parameters()), data=loader())
+        shared = sum(k.bytes for k in e.kept if k.when == "each step" and k.whose == "group")
+        assert e.memory.slots == slots and e.memory.stages == 0
+        assert slots * shared < e.memory.arena < 1.3 * slots * shared
+        assert e.memory.least <= e.memory.arena and (e.memory.least == e.memory.arena) is (slots == 2)
+    assert "memory" in str(e) and "2 slots" in str(e) and "with --slots 2" not in str(e)
+    e = opened(model=m, staging=True)
+    assert e.memory.stages == 4 * (512 * 512 + 512)
+    assert "for stages of tensors" in str(e)
 
 
 class Counts:

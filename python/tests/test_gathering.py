@@ -82,7 +82,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("how", ["inprocess", "anew"])
+@pytest.mark.parametrize("how", [pytest.param("inprocess", marks=pytest.mark.long), "anew"])
 def test_a_rank_is_lost_between_the_meeting_and_the_epoch(how: str, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 is killed while it trains, and rank 0 while the two recover from that: the group that they met for is no more."""
     Faults([Fault(3, 1, "forward"), Fault(2, 0, "resume")], rank=-1, folder=tmp_path).write()
@@ -105,7 +105,7 @@ def test_a_rank_that_left_the_gathering_is_ordered_all_the_same(daemon: Daemon, 
     assert len(ends) == 2 and len(set(ends)) == 1, out
 
 
-@pytest.mark.parametrize(("how", "where"), [("inprocess", "met"), ("anew", "said")])
+@pytest.mark.parametrize(("how", "where"), [("inprocess", "met"), pytest.param("anew", "said", marks=pytest.mark.long)])
 def test_a_rank_is_lost_before_the_groups_are_made(how: str, where: str, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has met the others, and they make a group with it: they waited for half an hour."""
     Faults([Fault(3, 1, "forward")], rank=-1, folder=tmp_path).write()

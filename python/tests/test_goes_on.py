@@ -62,7 +62,7 @@ session.close()
 """
 
 
-@pytest.mark.parametrize("how", ["plain", "amp", "workers", "eval"])
+@pytest.mark.parametrize("how", [pytest.param("plain", marks=pytest.mark.long), "amp", "workers", "eval"])
 def test_gradients_and_scalers_of_a_broken_step(how: str, daemon: Daemon) -> None:
     ends = [re.findall(r"^END (.*)$", daemon.run(TRAIN, how, fault).done(), re.M) for fault in ("none", "fault")]
     assert len(ends[0]) == 1
@@ -117,7 +117,7 @@ session.close()
 """
 
 
-@pytest.mark.parametrize("cadence", ["1", "5"])
+@pytest.mark.parametrize("cadence", [pytest.param("1", marks=pytest.mark.long), "5"])
 def test_what_is_made_anew_after_a_fence_is_of_no_step(cadence: str, daemon: Daemon) -> None:
     """Without inprocess: the live step's copy comes from the old tensors, or there is none."""
     out = daemon.run(ANEW, world=2, flags=("--cadence", cadence)).done()
@@ -129,7 +129,7 @@ def test_what_is_made_anew_after_a_fence_is_of_no_step(cadence: str, daemon: Dae
 
 
 OUTSIDE = """
-import os, sys
+import contextlib, os, sys
 import torch
 import replicad
 from replicad.inprocess.parts import live
@@ -142,7 +142,11 @@ first = iter(loader)  # before the block
 
 
 def children():
-    return sum(open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[1] == str(os.getpid()) for p in os.listdir("/proc") if p.isdigit())
+    count = 0
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            count += len(open(f"/proc/self/task/{task}/children").read().split())
+    return count
 
 
 @replicad.inprocess.wrap(session)
@@ -162,7 +166,7 @@ session.close()
 """
 
 
-@pytest.mark.parametrize("how", ["persistent", "plain"])
+@pytest.mark.parametrize("how", ["persistent", pytest.param("plain", marks=pytest.mark.long)])
 def test_loaders_from_before_the_block(how: str, daemon: Daemon) -> None:
     """Their workers are ended too, and a loader that would go on with its old workers starts others."""
     out = daemon.run(OUTSIDE, how).done()
@@ -246,7 +250,7 @@ session.close()
 """
 
 
-@pytest.mark.parametrize("how", ["ddp", pytest.param("fsdp", marks=fsdp2)])
+@pytest.mark.parametrize("how", ["ddp", pytest.param("fsdp", marks=[fsdp2, pytest.mark.long])])
 def test_a_model_whose_groups_went_down_needs_a_new_process(how: str, daemon: Daemon) -> None:
     """It was made outside of the block. In its first forward it failed on every rank, in every run, until the job was given up."""
     out = daemon.run(GROUPED, how).done()

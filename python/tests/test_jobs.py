@@ -43,6 +43,7 @@ def test_gpt_on_two_replicas_started_again(folder: Path) -> None:
     told(faults, cluster.demo("gpt.py", 2, ",".join(faults), SEED, folder, *SMALL, every=30))
 
 
+@pytest.mark.long
 def test_gpt_on_three_replicas_in_process(folder: Path) -> None:
     faults = ["rank-accumulate", "rank-raise", "node", "rank-resume"]
     told(faults, cluster.demo("gpt.py", 3, ",".join(faults), SEED, folder, *SMALL, "--inprocess", every=30))
@@ -55,6 +56,7 @@ JOBS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", list(JOBS))
 def test_seeded_faults(job: str, folder: Path) -> None:
     """On one node: the GPT under torchrun, and spread over two ranks, of which none has the other's part."""
@@ -93,7 +95,7 @@ OVER_NODES: dict[str, tuple[list[str], str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("job", list(OVER_NODES))
+@pytest.mark.parametrize("job", [job if job == "fsdp1" else pytest.param(job, marks=pytest.mark.long) for job in OVER_NODES])
 def test_over_nodes(job: str, folder: Path) -> None:
     """Two ranks on nodes of their own, each of which may be lost. Of FSDP1's shards and ZeRO's optimizer state no other rank has any."""
     (script, *flags), groups, faults = OVER_NODES[job]
@@ -102,6 +104,7 @@ def test_over_nodes(job: str, folder: Path) -> None:
     told(faults, cluster.demo(script, 2, ",".join(faults), SEED, folder, *flags, groups=groups, every=30))
 
 
+@pytest.mark.long
 @cluster.fsdp2
 def test_fsdp2_over_nodes_loses_a_rank_in_backward_and_a_node(folder: Path) -> None:
     """Every rank has a shard that no other has: what a node takes along comes from the memory of those that mirror it."""
@@ -111,6 +114,7 @@ def test_fsdp2_over_nodes_loses_a_rank_in_backward_and_a_node(folder: Path) -> N
     assert report["faults"][-1]["from"] == "peer-ram"
 
 
+@pytest.mark.long
 @cluster.fsdp2
 def test_hsdp_two_shards_twice_over_nodes(folder: Path) -> None:
     """Four ranks on three nodes: each shard's other replica has what a lost rank, a lost node or the lost leader had."""

@@ -70,7 +70,7 @@ def ran(out: str) -> list[str]:
     return re.findall(r"^PART (\w+) of", out, re.M)
 
 
-@pytest.mark.parametrize(("where", "kind"), [("a1", "abort"), ("f2", "finalize"), ("h1", "health")])
+@pytest.mark.parametrize(("where", "kind"), [("a1", "abort"), *(pytest.param(*at, marks=pytest.mark.long) for at in (("f2", "finalize"), ("h1", "health")))])
 def test_a_part_that_hangs_ends_its_process_and_a_new_one_goes_on(where: str, kind: str, daemon: Daemon) -> None:
     out = daemon.run(PARTS, f"{where}=hang").done()
     assert ran(out) == ORDER[: ORDER.index(where) + 1]
@@ -148,7 +148,7 @@ session.close()
 """
 
 
-@pytest.mark.parametrize("how", ["hang", "fenced"])
+@pytest.mark.parametrize("how", ["hang", pytest.param("fenced", marks=pytest.mark.long)])
 def test_a_thread_that_stays_blocked_is_ended_whatever_the_abort_parts_do(how: str, daemon: Daemon) -> None:
     out = daemon.run(BLOCKED, how, world=2).done()
     (said,) = re.findall(r"^replicad: .*killed.*$", out, re.M)

@@ -16,7 +16,7 @@ RESTARTS, WARM = 100, 10
 #: Two ranks take turns in raising an exception in the third step of a run, so that two are committed in between: recoveries that get
 #: nowhere are bounded. What is held is counted when a run has resumed, and nothing but what outlives runs should be there.
 PROGRAM = """
-import gc, json, mmap, os, subprocess, sys, threading
+import contextlib, gc, json, mmap, os, subprocess, sys, threading, time
 import torch, torch.distributed as dist
 from torch.nn import functional as F
 import replicad
@@ -27,7 +27,7 @@ from replicad.store import init_process_group
 torch.set_num_threads(1)
 restarts, leak = int(sys.argv[1]), sys.argv[2:] == ["leak"]
 rank, world = int(os.environ["REPLICAD_RANK"]), int(os.environ["REPLICAD_WORLD"])
-kept, forgotten, children = [], threading.Event(), []
+kept, forgotten, children, usual = [], threading.Event(), [], []
 
 def keep():
     kept.append((os.open("/dev/null", os.O_RDONLY), mmap.mmap(-1, 1 << 20, prot=mmap.PROT_READ), bytearray(os.urandom(1 << 20)), [[] for _ in range(1000)]))
@@ -41,6 +41,14 @@ class Data(torch.utils.data.Dataset):
     def __getitem__(self, i):
         return torch.full((8,), float(i)) + torch.randn(8), torch.zeros(2)
 
+def threads():
+    "The kernel has a thread for a moment after it was joined: one that does not go is told from it by waiting."
+    end = time.monotonic() + 20
+    while (now := len(os.listdir("/proc/self/task"))) > (usual or [now])[-1] and not leak and time.monotonic() < end:
+        time.sleep(0.005)
+    usual.append(now)
+    return now
+
 def held():
     gc.collect()
     with open("/proc/self/statm") as f:
@@ -49,11 +57,11 @@ def held():
         maps = sum(1 for _ in f)
     children = 0
     for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/children") as f:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/self/task/{task}/children") as f:  # of one that has just ended
             children += len(f.read().split())
     opened = {fd: os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}  # which one stays, when one does
     return {
-        "opened": [*opened.values()], "descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task")), "children": children,
+        "opened": [*opened.values()], "descriptors": len(os.listdir("/proc/self/fd")), "threads": threads(), "children": children,
         "maps": maps, "resident": resident, "objects": len(gc.get_objects()),
     }
 

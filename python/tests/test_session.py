@@ -103,7 +103,7 @@ def test_two_runs_differ_when_they_should(daemon: Daemon, undisturbed: list[str]
     assert all(a != b for a, b in zip(result(daemon.run(TRAIN, str(STEPS - 1), "0").done()), undisturbed, strict=True))
 
 
-@pytest.mark.parametrize("where", ["between", "forward", "window"])
+@pytest.mark.parametrize("where", [*(pytest.param(where, marks=pytest.mark.long) for where in ("between", "forward")), "window"])
 def test_killed_at_a_random_step(daemon: Daemon, undisturbed: list[str], where: str, record_property: Callable[[str, object], None]) -> None:
     kill = random.randrange(1, STEPS)
     record_property("kill", kill)

@@ -68,7 +68,9 @@ session.close()
 
 
 @cluster.fsdp2
-@pytest.mark.parametrize("rows", [[[4, 1, 2], [3, 1, 1]], [[3, 1, 1], [3, 1, 1], [1, 0, 1]]], ids=["2 ranks", "3 ranks, an empty shard"])
+@pytest.mark.parametrize(
+    "rows", [pytest.param([[4, 1, 2], [3, 1, 1]], id="2 ranks", marks=pytest.mark.long), pytest.param([[3, 1, 1], [3, 1, 1], [1, 0, 1]], id="3 ranks, an empty shard")]
+)
 def test_uneven_shards(daemon: Daemon, rows: list[list[int]], tmp_path: Path) -> None:
     out = daemon.run(PROGRAM, str(tmp_path / "killed"), world=len(rows), flags=("--groups", "auto")).done()
     assert (tmp_path / "killed").exists()

@@ -138,7 +138,7 @@ if session is not None:
 """
 
 
-@pytest.mark.parametrize("how", ["lookahead", "root", "wrapping"])
+@pytest.mark.parametrize("how", [pytest.param("lookahead", marks=pytest.mark.long), "root", "wrapping"])
 def test_an_optimizer_that_is_made_of_torchs(how: str, daemon: Daemon) -> None:
     """Undisturbed and after a restart its weights are those of a program without a session, to the bit."""
     plain = subprocess.run([sys.executable, "-c", DERIVED, how, "plain"], env=environment(), capture_output=True, text=True, check=True, timeout=PATIENCE).stdout

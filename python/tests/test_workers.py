@@ -51,11 +51,18 @@ if __name__ == "__main__":
 """
 
 
-def test_other_ways_to_start_workers(daemon: Daemon) -> None:
-    end = re.compile(r"^END \w+ \[\]$", re.M)
-    straight = end.findall(daemon.run(PROGRAM, "fork", "straight").done())
+END = re.compile(r"^END \w+ \[\]$", re.M)
+
+
+@pytest.fixture(scope="module")
+def straight(daemon: Daemon) -> list[str]:
+    """How a run ends that nobody disturbs, with workers that are forked."""
+    return END.findall(daemon.run(PROGRAM, "fork", "straight").done())
+
+
+@pytest.mark.parametrize("how", ["spawn", pytest.param("forkserver", marks=pytest.mark.long)])  # fork: in many other tests
+def test_other_ways_to_start_workers(daemon: Daemon, straight: list[str], how: str) -> None:
     assert len(straight) == 1
-    for how in ("forkserver", "spawn"):  # fork: in many other tests
-        out = daemon.run(PROGRAM, how, "killed").done()
-        assert "START 6 own-ram" in out
-        assert end.findall(out) == straight, f"{how}:\n{out}"
+    out = daemon.run(PROGRAM, how, "killed").done()
+    assert "START 6 own-ram" in out
+    assert END.findall(out) == straight, out

@@ -51,7 +51,7 @@ def undisturbed() -> cluster.Result:
     return cluster.baseline("zero.py", 2, *FLAGS)
 
 
-@pytest.mark.parametrize(("what", "more"), [("kill", ()), ("raise", ("--inprocess",))], ids=["killed", "raised in process"])
+@pytest.mark.parametrize(("what", "more"), [pytest.param("kill", (), id="killed", marks=pytest.mark.long), pytest.param("raise", ("--inprocess",), id="raised in process")])
 def test_lost_between_update_and_broadcast(daemon: Daemon, undisturbed: cluster.Result, tmp_path: Path, what: str, more: tuple[str, ...]) -> None:
     job = daemon.run(PROGRAM, what, str(tmp_path), *FLAGS, *more, world=2, flags=("--groups", "0,1"))
     got = cluster.Result(job.done())

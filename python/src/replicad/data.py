@@ -5,6 +5,7 @@ same order, augmented by the same random numbers, whatever its workers had fetch
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import operator
 import random
@@ -15,7 +16,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from . import rng
 from .errors import Invalid, Mismatch
 from .waiting import place
 
@@ -36,30 +36,67 @@ def _number(*parts: Any) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "little") >> 1
 
 
+class _NumPys:
+    """numpy's own generator, put aside and back. Its state as numpy gives and takes it costs more than a sample does, so the memory of the Mersenne
+    twister is compared and copied: where it is what was put back last, nothing was drawn in between."""
+
+    BYTES = 624 * 4 + 4  #: of numpy's mt19937_state: the key and the place in it
+
+    def __init__(self) -> None:
+        self._state: Any = None
+        self._raw = b""  #: of that state; empty where it is more than the twister (a second normal number that waits to be drawn, another generator)
+
+    def aside(self, np: Any) -> None:
+        g = np.get_bit_generator()
+        self._address = g.ctypes.state_address if type(g) is np.MT19937 else 0
+        if self._raw and self._address and ctypes.string_at(self._address, self.BYTES) == self._raw:
+            return
+        self._state = np.get_state()
+        self._raw = ctypes.string_at(self._address, self.BYTES) if self._address and not self._state[3] else b""
+
+    def back(self, np: Any) -> None:
+        if self._raw:
+            np.seed(0)  # drops a normal number that waits
+            ctypes.memmove(self._address, self._raw, self.BYTES)
+        else:
+            np.set_state(self._state)
+
+
 class _Seeded(Dataset[Any]):
-    """A dataset whose every item begins with generators that depend on (seed, epoch, index) alone: what it draws does not
-    depend on which worker fetches it, or on what that worker fetched before."""
+    """A dataset whose every batch begins with generators that depend on (seed, epoch, index of its first sample) alone: what its items draw
+    does not depend on which worker fetches it, or on what that worker fetched before."""
 
     def __init__(self, dataset: Any, seed: int, here: bool) -> None:
         self.dataset, self.seed, self.here = dataset, seed, here
+        self._at_once = getattr(dataset, "__getitems__", None)
+        self._numpys = _NumPys()
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, at: tuple[int, int]) -> Any:
-        epoch, index = at
-        if self.here:  # in the training process: its own generators are put back
-            with rng.preserved(named=False):  # those are not seeded below: put back, they would repeat one draw for every item
-                return self._item(epoch, index)
-        return self._item(epoch, index)
+    def __getitems__(self, at: list[tuple[int, int]]) -> Any:
+        if not self.here:
+            return self._items(at)
+        # In the training process its own generators are put back: those that are seeded here, since others would repeat their draws for every batch.
+        before = random.getstate(), torch.default_generator.get_state()
+        if np := sys.modules.get("numpy.random"):
+            self._numpys.aside(np)
+        try:
+            return self._items(at)
+        finally:
+            random.setstate(before[0])
+            torch.default_generator.set_state(before[1])
+            if np:
+                self._numpys.back(np)
 
-    def _item(self, epoch: int, index: int) -> Any:
-        n = _number(self.seed, "item", epoch, index)
+    def _items(self, at: list[tuple[int, int]]) -> Any:
+        n = _number(self.seed, "batch", *at[0])
         random.seed(n)
         torch.default_generator.manual_seed(n)
         if np := sys.modules.get("numpy"):
             np.random.seed(n % 2**32)
-        return self.dataset[index]
+        indices = [index for _, index in at]
+        return self._at_once(indices) if self._at_once else [self.dataset[i] for i in indices]
 
 
 class _Batches(Sampler[list[tuple[int, int]]]):
@@ -82,8 +119,8 @@ class Loader:
     """Batches of a map-style dataset for one of ``world`` data-parallel ranks, shuffled by (seed, epoch). Which one it is comes from
     the launcher (:func:`replicad.place`), unless ``rank`` and ``world`` are given.
 
-    Register it as ``data=`` of a :class:`replicad.Session`. ``for batch in loader`` gives the rest of the present epoch and
-    moves to the next; ``loader.endless()`` goes on for ever. A batch counts as used when it was handed out. Each batch has
+    Register it as ``data=`` of a :class:`replicad.Session`. ``for batch in loader`` gives the rest of the present epoch;
+    ``loader.endless()`` goes on for ever. A batch counts as used when it was handed out, and with an epoch's last one ``loader.epoch`` is the next. Each batch has
     ``batch_size`` samples of this rank; what doesn't fill a batch on every rank is left out of the epoch. ``options`` are those of torch's
     ``DataLoader``; :class:`replicad.Invalid` for one that this loader settles by itself (a sampler, say), and for a dataset without a length.
     """
@@ -138,7 +175,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         self._life += 1
-        life, here = self._life, self.options["num_workers"] == 0
+        life, here, left = self._life, self.options["num_workers"] == 0, len(self) - self.used
         source = DataLoader(
             _Seeded(self.dataset, self.seed, here),
             batch_sampler=_Batches(self, self.epoch, self.used),
@@ -146,13 +183,11 @@ class Loader:
             **self.options,
         )
         batches = iter(source)
-        while self._life == life:  # else another iterator was made, or the state was loaded: this one's batches are no longer the next
-            try:
-                batch = next(batches)
-            except StopIteration:
-                self.epoch, self.used = self.epoch + 1, 0
-                return
-            self.used += 1
+        while left and self._life == life:  # else another iterator was made, or the state was loaded: this one's batches are no longer the next
+            batch = next(batches)
+            left -= 1
+            # With its last batch the epoch is over: who counts batches and asks for no further one begins the next epoch, too.
+            self.epoch, self.used = (self.epoch, self.used + 1) if left else (self.epoch + 1, 0)
             yield batch
 
     def endless(self) -> Endless:
@@ -168,7 +203,7 @@ class Loader:
         of = [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle]
         if state["of"] != of:
             raise Mismatch(f"the state is of a loader with seed, world, batch size, samples, shuffle = {state['of']}, this one has {of}")
-        self.epoch, self.used = state["epoch"], state["used"]
+        self.epoch, self.used = (state["epoch"], state["used"]) if state["used"] < len(self) else (state["epoch"] + 1, 0)
         self._life += 1
 
 

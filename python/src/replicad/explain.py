@@ -75,6 +75,17 @@ class Copies:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """What the session takes of this node's memory: the arena, of which :meth:`replicad.Session.resume` takes every page at once, and the stages of
+    tensors that are copied there by way of host memory (made with the session)."""
+
+    slots: int  #: places for the group's part of a step
+    arena: int
+    stages: int
+    least: int  #: of the arena, with --slots 2
+
+
+@dataclass(frozen=True)
 class Explanation:
     """What :meth:`replicad.Session.explain` found. ``print`` it, or take :meth:`as_dict`."""
 
@@ -83,6 +94,7 @@ class Explanation:
     groups: Groups
     kept: tuple[Kept, ...]
     copies: Copies
+    memory: Memory
     data: tuple[str, ...]  #: what says which samples come next, by class
     generators: tuple[str, ...]
     extra: tuple[str, ...]
@@ -121,6 +133,7 @@ def explain(session: Session) -> Explanation:
         groups=groups,
         kept=tuple(_kept(session, table)),
         copies=_copies(groups, table),
+        memory=_memory(session, table),
         data=tuple(_class(o) for o in session._objects.data.values()),
         generators=tuple(rngcodec.where(r.place, r.name) for r in rngcodec.parse(rng.get())) if session._objects.keep_rng else (),
         extra=tuple(session._objects.extra),
@@ -210,6 +223,24 @@ def _copies(groups: Groups, table: list[Region]) -> Copies:
         return Copies(0, own + shared, "no other rank has this one's state: all of it goes to mirrors on other nodes")
     who = f"{others} other rank{'s compute' if others > 1 else ' computes'} the group's part too"
     return Copies(others, own, f"{who}, and mirrors hold it where they share this node; the rank's own part goes to mirrors on other nodes")
+
+
+#: Places for the group's part where the launcher says nothing, and those for a rank's own part beyond as many.
+SLOTS, OWN = 4, 7
+#: Copies of what may change at any time, beside the slots.
+AT_ANY_TIME = 2
+
+
+def _memory(session: Session, table: list[Region]) -> Memory:
+    slots = os.environ.get("REPLICAD_SLOTS", "")
+    given = int(slots) if slots in ("2", "3", "4") else SLOTS
+    shared, own = ([r for r in table if r.private is private and r.changes != "never"] for private in (False, True))
+    once = _bytes(r for r in table if r.changes == "never") + AT_ANY_TIME * _bytes(r for r in shared if r.changes == "any")
+
+    def arena(n: int) -> int:
+        return n * _bytes(shared) + (n + OWN) * _bytes(own) + once
+
+    return Memory(given, arena(given), session._staging.nbytes, arena(2))
 
 
 # -- what is missing ----------------------------------------------------------------------------------------------------
@@ -482,6 +513,11 @@ def _text(e: Explanation) -> Iterator[str]:
     wide = [max(len(r[i]) for r in rows) for i in range(5)]
     yield from section("kept", (f"{a:{wide[0]}}  {b:>{wide[1]}}  {c:>{wide[2]}}  {d:{wide[3]}}  {w}" for a, b, c, d, w in rows))
     yield from section("copies", [*e.copies.reason.split("; "), f"{_size(e.copies.mirrored)} a step to each mirror"])
+    m = e.memory
+    memory = [f"{_size(m.arena)} of this node's for the copies: {m.slots} slots, what is kept once, the rank's own" + (f"; {_size(m.least)} with --slots 2" if m.slots > 2 else "")]
+    if m.stages:
+        memory.append(f"{_size(m.stages)} for stages of tensors that do not lie in host memory where they are copied from")
+    yield from section("memory", memory)
     yield from section("data", e.data or ["none"])
     yield from section("generators", [", ".join(e.generators) or "none"])
     if e.extra:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import rng
+from . import loaders, rng
 from .capsule import Opaque
 from .errors import Invalid, Mismatch, SessionState, Unsupported
 from .optimizers import unwrapped
@@ -157,12 +157,12 @@ class Objects:
     def before(self) -> dict[str, Any]:
         """What is a rank's own, and settled when the optimizer step begins."""
         modules = {k: x.get_extra_state() for k, x in self._extra_state.items()}  # of forward and backward: scales, calibrations
-        return {"data": {k: o.state_dict() for k, o in self.data.items()}, "rng": self.generators(), "modules": modules}
+        return {"data": {k: loaders.state(o) for k, o in self.data.items()}, "rng": self.generators(), "modules": modules}
 
     def set_before(self, values: Mapping[str, Any]) -> None:
         """The inverse of :meth:`before`."""
         for k, o in self.data.items():
-            o.load_state_dict(values["data"][k])
+            loaders.set_state(o, values["data"][k])
         for k, x in self._extra_state.items():
             x.set_extra_state(values["modules"][k])
         if self.keep_rng and values["rng"] is not None:

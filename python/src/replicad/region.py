@@ -20,7 +20,8 @@ class Region:
     them. ``shape`` is in elements of ``dtype`` (a name that torch and numpy share); their product times the element size is
     ``nbytes``. ``private`` state differs from rank to rank of a group, the rest is equal on all of them. ``changes`` says
     when the bytes may change: in the optimizer ``"window"`` alone, ``"any"`` time between two windows as well, or ``"never"``.
-    A private region that changes inside the window is sealed when it closes.
+    A private region is copied when the window opens, and so must not change in it; one that says ``"window"`` may, and has all private regions
+    copied when the window closes.
     """
 
     name: str

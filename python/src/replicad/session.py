@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import admin, conversion, groups
+from . import admin, conversion, ending, groups, loaders
 from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Outlived, Refused, Scattered, SessionState, Timeout
 from .explain import Explanation, explain
 from .feasible import Feasible, feasible
@@ -41,6 +41,7 @@ from .region import Region
 from .staging import Staging
 from .state import Capsule, regions
 from .trained import Trained
+from .unwind import Unwinder
 from .watch import Watch
 from .wrappers import reshard, taken_down
 
@@ -80,6 +81,15 @@ def _at_end() -> None:
         log.error(
             "replicad: this program ends at step %d without session.leave(), so that its rank is missed and started again: call it, or use `with replicad.Session(...)`", _open._at
         )
+
+
+def _ended_by(err: BaseException) -> None:
+    """Tells the daemon of the exception that ends this program."""
+    if _open is not None:
+        _open._failed(err)
+
+
+ending.say_before_the_end(_ended_by)
 
 
 class Session:
@@ -135,6 +145,7 @@ class Session:
         self._untold = ""  # why, where the daemon was not told
         self._offloaded: Offload | None = None
         self._moving = False  # memory is being given back or taken again
+        self._unwinder: Unwinder | None = None
         self._resumed = threading.Event()  # an epoch is open for the training thread
         self._at = -1  # the step whose state is live; -1 before resume
         self._fresh = False
@@ -144,7 +155,7 @@ class Session:
         self._staging = Staging(self._objects.leaves, staging, conversion.kept_dtypes(self._objects.leaves, kept_dtype or {}))
         self._trained = Trained(self._objects, self._staging.fixed)
         self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most)
-        self._before = Capsule("replicad.own", True, "any", lambda: self._objects.before())
+        self._before = Capsule("replicad.own", True, "any", lambda: self._objects.before(), sum(loaders.room(o) for o in self._objects.data.values()))
         self._after = Capsule("replicad.own.window", True, "window", lambda: self._objects.after()) if self._objects.has_after else None
         self._watch = Watch(
             [c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, self._trained, debug, self._after is not None
@@ -243,6 +254,9 @@ class Session:
         :class:`Mismatch` where this program has another state than the job, or values of the copy are too large for the type here, by name,
         :class:`Outlived` for a model whose process groups were taken down,
         :class:`Scattered` where ranks that had met before have to meet again, :class:`Stopped` when the job has ended.
+
+        It stops the rank, in an epoch that is open too: no step can be taken before it has returned. The daemons close such an epoch within a few
+        seconds; after :class:`Timeout` call it again. A :class:`Mismatch` that ends the program ends the job (exit status 78): a new process would only meet it again.
         """
         self._check()
         self._present("resume")
@@ -257,7 +271,7 @@ class Session:
         self._watch.reset()
         while True:
             try:
-                order = self._orders.next(timeout)
+                order = self._order(timeout)
                 if order.initialise:
                     self._write_all()
                     self._staging.all()
@@ -305,7 +319,21 @@ class Session:
         self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())} if there else {}
         self._watch.resumed()
         self._resumed.set()
+        if self._unwinder is None:
+            self._unwinder = Unwinder(self)
+            self._unwinder.start()
         return Resumed(order, source)
+
+    def _order(self, timeout: float | None) -> Order:
+        try:
+            return self._orders.next(timeout)
+        except Timeout:
+            if self._at < 0 or self._rank.fenced:
+                raise
+            raise Timeout(
+                f"resume: epoch {self.order.epoch} is open still, and this rank has stopped in it: the daemons close it within seconds, where no fault does so sooner, "
+                "and only then comes the next order; call session.resume() again: no step can be taken before it returns"
+            ) from None
 
     def rest(self) -> None:
         """Says that this rank has stopped, without waiting for what comes next: the daemons plan the next epoch, and copy live
@@ -433,7 +461,7 @@ class Session:
         self._check()
         self._present(what)
         self._outside(what)
-        if self._at < 0 or self._rebound or self._orders.resting:
+        if self._at < 0 or self._rebound or not self._resumed.is_set():
             after = ", after a rebind" if self._rebound else ", after this rank has stopped" if self._at >= 0 else ""
             raise SessionState(f"{what} before resume{after}: call session.resume() first, inside of the block where one is run again")
         self._whole()
@@ -526,6 +554,15 @@ class Session:
         except Error as err:
             log.warning("replicad: the daemon did not hear of this: %s (%s)", text, err)
 
+    def _failed(self, err: BaseException) -> None:
+        """Tells the daemon of an exception that this program or its block ends by, unless it has heard, or the exception came of a peer's end."""
+        if self._closed or self._left or self._pid != os.getpid() or not self._rank.attached or not isinstance(err, Exception):
+            return
+        self._tell_late()
+        if self._torn > self._at or self._rank.fenced or ending.of_a_collective(err):
+            return
+        self._tell(f"in {f'step {self._at + 1}' if self._at >= 0 else 'resume'}: {ending.text(err)}")
+
     def _tell_late(self) -> None:
         if self._untold:
             text, self._untold = self._untold, ""
@@ -546,11 +583,20 @@ class Session:
             self._left = True
 
     def close(self) -> None:
-        """Ends the session. The daemon keeps the state: a rank that didn't leave is missed, and started again."""
+        """Ends the session. The daemon keeps the state: a rank that didn't leave is missed, and started again, which is logged."""
         global _open
         if not self._closed and self._pid == os.getpid():
+            if self._at >= 0 and not self._left and sys.exc_info()[0] is None and not self._rank.fenced:
+                log.error(
+                    "replicad: session.close() at step %d without session.leave(): this rank is missed when its program ends, and started again, "
+                    "for ever if it has nothing left to do: call session.leave() first",
+                    self._at,
+                )
             self._abandon()
             self._closed = True
+            if self._unwinder is not None:
+                self._unwinder.end()
+                self._unwinder.join()
             for hook in self._hooks:
                 hook.remove()
             self._rank.close()
@@ -560,10 +606,12 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: object, err: BaseException | None, *_: object) -> None:
         try:
             if kind is None and not self._closed:
                 self.leave()
+            elif err is not None:
+                self._failed(err)
         finally:
             self.close()
 

@@ -57,6 +57,11 @@ class Staging:
         return bool(self._live)
 
     @property
+    def nbytes(self) -> int:
+        """What the stages take of host memory."""
+        return sum({id(s): s.numel() * s.element_size() for s in self._stage}.values())
+
+    @property
     def live(self) -> Sequence[Leaf]:
         """The tensors that have stages."""
         return self._live

@@ -64,9 +64,17 @@ class AbortProcessGroups:
 
     def __call__(self) -> None:
         """Does it, or nothing where there is nothing to do."""
+        if not self.free():
+            return
+        from ..store import destroy_process_group
+
+        destroy_process_group()
+
+    def free(self) -> bool:
+        """Frees the threads that are blocked in collectives, and leaves the groups to the program; whether there are any."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
-            return
+            return False
         dist = torch.distributed
         c10d = dist.distributed_c10d
         groups = [(g, c10d._world.pg_map.get(g, ("",))[0]) for g in list(c10d._world.pg_map)]
@@ -79,9 +87,7 @@ class AbortProcessGroups:
             t.join(self.timeout)
         if any(t.is_alive() for t in threads):
             raise TimeoutError(f"a NCCL group was not aborted within {self.timeout} s")
-        from ..store import destroy_process_group
-
-        destroy_process_group()
+        return True
 
     @staticmethod
     def _abort(group: Any) -> None:

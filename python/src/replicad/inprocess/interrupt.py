@@ -6,14 +6,16 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from .. import unwind
+from ..ending import chain
 from ..errors import Signal
 from .parts import Part, run_all
 from .watchdog import Running, Watchdog
 
-__all__ = ["Interrupter", "Restart", "Unraisable", "chain"]
+__all__ = ["Interrupter", "Restart", "Unraisable"]
 
 #: A thread that is on its way out of the block, in a ``finally`` say, is not interrupted again for so many seconds.
 CLEAN_UP = 5.0
@@ -43,6 +45,7 @@ class Interrupter:
         self._thread = threading.Thread(target=self._run, name="replicad-faults", daemon=True)
 
     def __enter__(self) -> Interrupter:
+        unwind.blocks += 1
         self._thread.start()
         return self
 
@@ -86,6 +89,7 @@ class Interrupter:
                 if self._late is not None:
                     self._watchdog.over(self._late)  # it is back, and waits for the parts that still run, which have a deadline each
                 self._thread.join()
+                unwind.blocks -= 1
                 return
             except Restart:
                 continue  # it was on its way already
@@ -119,17 +123,6 @@ def _leaving(thread: int) -> bool:
     if isinstance(handled, tuple):  # before Python 3.12
         handled = handled[1]
     return handled is not None and any(isinstance(e, Restart) for e in chain(handled))
-
-
-def chain(err: BaseException) -> Iterator[BaseException]:
-    """An exception and those that it came from: a restart finds a thread that is handling the error of a collective as often as not."""
-    seen: list[BaseException] = []
-    left: list[BaseException | None] = [err]
-    while left:
-        if (e := left.pop()) is not None and e not in seen:
-            seen.append(e)
-            yield e
-            left += [e.__context__, e.__cause__]
 
 
 class Unraisable:

@@ -7,19 +7,19 @@ import inspect
 import json
 import logging
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from ..errors import Error, Fenced, Invalid, Outlived, Signal, Stopped, Timeout
+from ..ending import chain, of_a_collective
+from ..errors import Error, Fenced, Invalid, Mismatch, Outlived, Signal, Stopped, Timeout
 from .abort import default_abort, iterators
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
 from .hooks import hooks
-from .interrupt import Interrupter, Restart, Unraisable, chain
+from .interrupt import Interrupter, Restart, Unraisable
 from .modes import modes
 from .parts import Part, freeze, run_all
 from .watchdog import Watchdog
@@ -172,7 +172,7 @@ class Runs(Generic[T]):
         if (session := self.session()) is None:
             raise reason
         rank = session.rank
-        if isinstance(reason, (Outlived, Unhealthy)):  # the latter of a wrapper inside of this one
+        if isinstance(reason, (Outlived, Unhealthy, Mismatch)):  # the second of a wrapper inside of this one
             self._end_process(reason)
         if not rank.attached:
             raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
@@ -181,7 +181,7 @@ class Runs(Generic[T]):
         rank.freeze_good()
         self.trace("ended", reason=f"{type(reason).__name__}: {reason}"[:400])
         signal = isinstance(reason, Signal)
-        of_a_peer = signal or (_of_a_collective(reason) and rank.wait_fence(self.peer_grace))
+        of_a_peer = signal or (of_a_collective(reason) and rank.wait_fence(self.peer_grace))
         resumed = session._resumed.is_set()
         if not of_a_peer and not (resumed and rank.fenced):  # what ends with its epoch closed ends by that, as a rule
             self._own_fault(rank, reason)
@@ -242,16 +242,3 @@ class Runs(Generic[T]):
             if isinstance(err, (KeyboardInterrupt, Restart)):
                 raise err
         return errors
-
-
-def _of_a_collective(err: BaseException) -> bool:
-    """Whether an exception is a communicator's: a peer may be gone."""
-    torch = sys.modules.get("torch")
-    dist = getattr(torch, "distributed", None)
-    kinds = tuple(k for k in (getattr(dist, n, None) for n in ("DistError", "DistBackendError", "DistNetworkError")) if k)
-    for seen in chain(err):
-        if kinds and isinstance(seen, kinds):
-            return True
-        if isinstance(seen, RuntimeError) and any(w in str(seen) for w in ("gloo", "NCCL", "Connection closed by peer", "Connection reset", "Broken pipe", "ProcessGroup")):
-            return True
-    return False

@@ -1,0 +1,45 @@
+"""What says which samples come next, asked and told without drawing from its generators.
+
+torchdata's ``StatefulDataLoader`` makes an iterator when it is asked for its state before it was iterated, which draws a seed (and starts
+its workers). One whose state was loaded draws that seed before it puts its sampler's generator back, and never again: where both have one
+generator, every later epoch is shuffled otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["room", "set_state", "state"]
+
+
+def _torchdatas(o: Any) -> bool:
+    return any(c.__module__.startswith("torchdata.stateful_dataloader") and c.__name__ == "StatefulDataLoader" for c in type(o).__mro__)
+
+
+def state(o: Any) -> Any:
+    """Its state; nothing is drawn and no iterator is made for it."""
+    if not _torchdatas(o):
+        return o.state_dict()
+    now = o.state_dict() if o._iterator is not None else o.next_iter_state or {}  # {} is its own word for: from the beginning
+    return {"loader": now, "generator": None if o.generator is None else o.generator.get_state()}
+
+
+def set_state(o: Any, value: Any) -> None:
+    """The inverse of :func:`state`."""
+    if not _torchdatas(o):
+        o.load_state_dict(value)
+        return
+    o.load_state_dict(value["loader"])
+    if o.generator is None:
+        return  # it draws from torch's own, which is put back after this
+    if value["loader"]:
+        o.state_dict()  # makes the iterator, and with it the draws of a beginning, that comes next anyway
+    g = value["generator"]
+    o.generator.set_state(g if isinstance(g, torch.Tensor) else torch.as_tensor(g))
+
+
+def room(o: Any) -> int:
+    """How many bytes its state may take beyond what it has before it was iterated."""
+    return (64 << 10) + (8 << 10) * o.num_workers if _torchdatas(o) and o._iterator is None else 0
