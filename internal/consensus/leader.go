@@ -97,7 +97,7 @@ func (n *Node) handOver(what string) {
 	})
 }
 
-// Transfer hands leadership to the most up-to-date voter.
+// Transfer hands leadership to the most up-to-date voter, within two election timeouts.
 func (n *Node) Transfer() error {
 	limit := 2 * n.cfg.Election
 	ctx, cancel := context.WithTimeoutCause(n.ctx, limit, fmt.Errorf("no result within %v", limit))

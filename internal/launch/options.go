@@ -32,7 +32,7 @@ type Options struct {
 
 	// Job options, where this launcher creates the job. Resume: it goes on from the newest durable generation of that name.
 	MinCopies, Cadence, Slots, ChunkMB, DurableEvery int
-	PrivateCapMB                                     int
+	PrivateCapMB, LoneAhead                          int
 	Nondeterministic                                 []replica.GroupID // groups whose lowest rank's state counts
 	Resume, RequireVotes, CollectiveWindow           bool
 
@@ -109,7 +109,8 @@ func (o Options) Validate() error {
 		flag     string
 		value    int
 		min, max int
-	}{{"--min-copies", o.MinCopies, 1, 64}, {"--cadence", o.Cadence, 1, 1 << 20}, {"--slots", o.Slots, 2, 4}, {"--chunk-mb", o.ChunkMB, 1, maxChunkMB}, {"--durable-every", o.DurableEvery, 1, 1 << 30}, {"--private-cap-mb", o.PrivateCapMB, 1, maxPrivateCapMB}} {
+	}{{"--min-copies", o.MinCopies, 1, 64}, {"--cadence", o.Cadence, 1, 1 << 20}, {"--slots", o.Slots, 2, 4}, {"--chunk-mb", o.ChunkMB, 1, maxChunkMB}, {"--durable-every", o.DurableEvery, 1, 1 << 30}, {"--private-cap-mb", o.PrivateCapMB, 1, maxPrivateCapMB},
+		{"--lone-ahead", o.LoneAhead, 1, 1<<16 - 1}} {
 		if f.value != 0 && (f.value < f.min || f.value > f.max) {
 			bad("%s %d: want %d to %d, or 0 for the default", f.flag, f.value, f.min, f.max)
 		}
@@ -180,7 +181,7 @@ func (o Options) hello() wire.RunHello {
 		Flags: flags,
 		ABI:   wire.RankABI, World: uint32(o.World), Capacity: uint32(o.Capacity), Spare: o.Spare, Ranks: o.Ranks, Groups: o.Groups,
 		MinCopies: uint32(o.MinCopies), Cadence: uint32(o.Cadence), Slots: uint32(o.Slots), ChunkBytes: uint32(o.ChunkMB) << 20, DurableEvery: uint32(o.DurableEvery),
-		Job: o.Job, Token: o.Token, PrivateCapMB: uint32(o.PrivateCapMB), Nondeterministic: o.Nondeterministic,
+		Job: o.Job, Token: o.Token, PrivateCapMB: uint32(o.PrivateCapMB), LoneAhead: uint16(o.LoneAhead), Nondeterministic: o.Nondeterministic,
 	}
 }
 
@@ -211,6 +212,9 @@ func (o Options) access() (env []string) {
 	}
 	if o.Admin != "" {
 		env = append(env, "REPLICAD_ADMIN_SOCKET="+o.Admin)
+	}
+	if o.Slots != 0 {
+		env = append(env, "REPLICAD_SLOTS="+strconv.Itoa(o.Slots))
 	}
 	return env
 }
