@@ -99,10 +99,26 @@ func (n *Node) handOver(what string) {
 
 // Transfer hands leadership to the most up-to-date voter, within two election timeouts.
 func (n *Node) Transfer() error {
+	return n.transfer("transfer leadership", n.raft.LeadershipTransfer)
+}
+
+// TransferTo hands leadership to that voter, which is brought up to date first, within two election timeouts.
+func (n *Node) TransferTo(name replica.NodeName) error {
+	for _, v := range n.Voters() {
+		if v.Name == name {
+			return n.transfer(fmt.Sprintf("transfer leadership to %q", name), func() raft.Future {
+				return n.raft.LeadershipTransferToServer(raft.ServerID(name), raft.ServerAddress(v.Addr))
+			})
+		}
+	}
+	return fmt.Errorf("transfer leadership to %q: it is no voter", name)
+}
+
+func (n *Node) transfer(what string, fn func() raft.Future) error {
 	limit := 2 * n.cfg.Election
 	ctx, cancel := context.WithTimeoutCause(n.ctx, limit, fmt.Errorf("no result within %v", limit))
 	defer cancel()
-	return n.await(ctx, "transfer leadership", func(time.Duration) error { return n.raft.LeadershipTransfer().Error() })
+	return n.await(ctx, what, func(time.Duration) error { return fn().Error() })
 }
 
 // ID is this node's name.

@@ -93,10 +93,21 @@ func TestTransfer(t *testing.T) {
 	if err := old.Transfer(); err != nil {
 		t.Fatal(err)
 	}
-	if c.leader(old.cfg.ID) == old {
+	next := c.leader(old.cfg.ID)
+	if next == old {
 		t.Error("the leader is the same")
 	}
 	c.propose("w2")
+	if err := next.TransferTo("n9"); err == nil {
+		t.Error("leadership went to a node that does not vote")
+	}
+	if err := next.TransferTo(old.cfg.ID); err != nil {
+		t.Fatal(err)
+	}
+	if c.leader(next.cfg.ID) != old {
+		t.Error("another one leads than was asked for")
+	}
+	c.propose("w3")
 }
 
 // TestSnapshotAndRestore: a voter that missed more than the log keeps gets the state whole, and so does one that restarts.

@@ -66,6 +66,11 @@ func (j *journal) handedOver(term uint64, err error) {
 	j.event("handed_over").Uint64("term", term).Msg("leadership handed over: this daemon ends")
 }
 
+// moving says why another node is to lead.
+func (j *journal) moving(term uint64, to replica.NodeName, strays []replica.NodeName) {
+	j.event("leadership_moves").Uint64("term", term).Str("node", string(to)).Interface("strays", strays).Msg("these nodes have no link to this leader and do not answer it, and that voter hears them: it is to lead")
+}
+
 func (j *journal) linked(leader replica.NodeName, term uint64) {
 	j.event("linked").Str("leader", string(leader)).Uint64("term", term).Msg("linked to the leader")
 }

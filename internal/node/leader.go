@@ -42,6 +42,7 @@ type leader struct {
 	slots   chan struct{}               // taken by run alone, given back by what it started
 	voting  atomic.Bool                 // a change of voters is under way
 	answers func(replica.NodeName) bool // whether a node's daemon answered this one's newest probe
+	hears   func(replica.NodeName) bool // likewise, and nothing less: not one of which nothing is known
 
 	// Owned by run.
 	active     bool
@@ -56,6 +57,7 @@ type leader struct {
 	brought    map[replica.NodeName]*nodeLink // on which a node has brought what its ranks contributed to rendezvous
 	since      time.Duration                  // it leads
 	drains     []*drain
+	strays     strays
 	waiting    []waitingProposal // for a slot, in order
 	turned     []proposalOutcome // refused for want of a place in waiting; told when the event at hand is over
 }
@@ -121,6 +123,11 @@ type (
 		done func(lock.Outcome, error) // nil: nobody waits
 		rule origin
 	}
+	leadershipMoved struct {
+		term uint64
+		to   replica.NodeName
+		err  error
+	}
 	scanned struct {
 		job   replica.JobID
 		found []recovery.DurableGen
@@ -138,7 +145,7 @@ const (
 )
 
 func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm, silent time.Duration, store *checkpoint.Store, log *journal) *leader {
-	return &leader{answers: func(replica.NodeName) bool { return true }, cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
+	return &leader{answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New(0), brought: map[replica.NodeName]*nodeLink{}}
 }
 
@@ -210,6 +217,7 @@ func (l *leader) resign(why error) {
 	clear(l.jobs)
 	clear(l.suspicions)
 	clear(l.brought)
+	l.strays = newStrays()
 	l.kv = rendezvous.New(0)
 	l.view = lock.View{}
 	l.active = false
@@ -305,6 +313,8 @@ func (l *leader) handle(ctx context.Context, ev any) {
 		} else {
 			l.mint(ctx, ev.from, ev.request, ev.command, ev.news)
 		}
+	case leadershipMoved:
+		l.moved(ev)
 	case durableSeen:
 		if led := l.jobs[ev.job]; led != nil {
 			l.seenDurable(led, ev)
@@ -474,6 +484,7 @@ func (l *leader) tick(ctx context.Context) {
 	again := now-l.looked >= commitLook
 	if again {
 		l.looked = now
+		l.lookForStrays()
 	}
 	for id, led := range l.jobs {
 		if again && led.job.Phase == replica.Open { // an outcome that stayed unknown brings no event of its own

@@ -154,6 +154,8 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		}
 	case unreached:
 		l.unreached(ctx, name, m)
+	case unheardAnswer:
+		l.unheard(name, m)
 	case suspect:
 		l.suspect(ctx, name, m)
 	case claimRequest:

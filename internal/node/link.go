@@ -265,6 +265,8 @@ func decodeFromLeader(kind wire.Kind, body []byte) (any, error) {
 		return decode[tell](body)
 	case kindRelay:
 		return decode[relayOrder](body)
+	case kindAskUnheard:
+		return decode[unheardQuestion](body)
 	}
 	return nil, fmt.Errorf("unknown kind")
 }
@@ -307,6 +309,8 @@ func decodeFromNode(kind wire.Kind, body []byte) (any, error) {
 		return decode[replica.RegionReport](body)
 	case kindUnreached:
 		return decode[unreached](body)
+	case kindUnheard:
+		return decode[unheardAnswer](body)
 	}
 	return nil, fmt.Errorf("unknown kind")
 }

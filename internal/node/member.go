@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,7 +38,8 @@ type member struct {
 	sessions *session.Server
 	keeper   *shm.Keeper
 	endpoint *endpoint.Endpoint
-	store    *checkpoint.Store // nil: no durable tier here
+	hears    func(replica.NodeName) bool // the prober's
+	store    *checkpoint.Store           // nil: no durable tier here
 	custody  *custodian
 	in       chan memberEvent
 	ended    chan struct{}
@@ -261,6 +263,17 @@ func (m *member) suspected(s []suspect) {
 	}
 }
 
+// unheard are the registered nodes that did not answer this one's newest probe.
+func (m *member) unheard() (names []replica.NodeName) {
+	for name := range m.nodes {
+		if name != m.self.Name && !m.hears(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 func (m *member) nextRequest() uint64 {
 	m.requests++
 	return m.requests
@@ -289,6 +302,8 @@ func (m *member) leaderSays(msg any) {
 			lj.scarce = msg
 			m.mirrorScarce(lj, true)
 		}
+	case unheardQuestion:
+		m.send(kindUnheard, unheardAnswer{msg.ID, m.unheard()})
 	case relayOrder:
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.relay(lj, msg)

@@ -44,6 +44,8 @@ const (
 	kindMirror      wire.Kind = 96
 	kindUnreached   wire.Kind = 102 // node -> leader
 	kindRelay       wire.Kind = 103 // leader -> node
+	kindAskUnheard  wire.Kind = 104 // leader -> voter
+	kindUnheard     wire.Kind = 105 // voter -> leader
 )
 
 // maxLinkFrame caps a frame on a link, in bytes: a view of 80,000 ranks is below it.
@@ -212,6 +214,16 @@ type suspect struct {
 	// SilentMS is for how long it has been silent, Steps how the witness's own ranks get on.
 	SilentMS uint64                   `cbor:"17,keyasint,omitempty"`
 	Steps    map[replica.JobID]stepMS `cbor:"18,keyasint,omitempty"`
+}
+
+// unheardQuestion asks a voter which registered nodes it does not hear; unheardAnswer is its answer.
+type unheardQuestion struct {
+	ID uint64 `cbor:"1,keyasint"`
+}
+
+type unheardAnswer struct {
+	ID    uint64             `cbor:"1,keyasint"`
+	Nodes []replica.NodeName `cbor:"2,keyasint"`
 }
 
 // stepMS is recovery.Steps in milliseconds.

@@ -66,6 +66,7 @@ func samples() []sample {
 		of[regionsOrder](kindAskRegions, decodeFromLeader),
 		of[tell](kindTell, decodeFromLeader),
 		of[relayOrder](kindRelay, decodeFromLeader),
+		of[unheardQuestion](kindAskUnheard, decodeFromLeader), of[unheardAnswer](kindUnheard, decodeFromNode),
 	}
 }
 

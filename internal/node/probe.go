@@ -194,6 +194,14 @@ func (p *prober) answers(name replica.NodeName) bool {
 	return adopting || s == "alive" || s == "unknown"
 }
 
+// hears tells whether a node's newest probe was answered by its daemon.
+func (p *prober) hears(name replica.NodeName) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.peers[name]
+	return !s.answered.IsZero() && s.silentSince.IsZero() && !s.refused
+}
+
 // state is a node's as this one sees it: for status.
 func (p *prober) state(name replica.NodeName) string {
 	p.mu.Lock()

@@ -86,12 +86,18 @@ func TestProbeStates(t *testing.T) {
 		if got := p.state("n2"); got != want || s.silentSince.IsZero() == silence {
 			t.Errorf("after %s: %s, silent since %v; want %s, silent %v", what, got, s.silentSince, want, silence)
 		}
+		if got := p.hears("n2"); got != (want == "alive" && !silence) {
+			t.Errorf("after %s it is heard: %v", what, got)
+		}
 		if got := p.answers("n2"); got != (want == "alive" || strings.Contains(what, "adopting")) {
 			t.Errorf("after %s it counts as answering: %v", what, got)
 		}
 	}
 	if got := p.state("n2"); got != "unknown" {
 		t.Errorf("a node that was never probed is %s", got)
+	}
+	if p.hears("n2") {
+		t.Error("a node that was never probed is heard")
 	}
 	probe(answers(good), 22)
 	state("an answer", "alive", false)
