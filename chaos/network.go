@@ -1,9 +1,9 @@
 package chaos
 
 import (
-	"net/netip"
 	"time"
 
+	"github.com/replicad/replicad/chaos/cluster"
 	"github.com/replicad/replicad/chaos/netfault"
 	"github.com/replicad/replicad/internal/config"
 )
@@ -21,11 +21,7 @@ type Network interface {
 
 // behind moves a daemon's own ports away from those that it advertises, which the network takes.
 func behind(c *config.Config) netfault.Node {
-	away := func(addr string) string {
-		a := netip.MustParseAddrPort(addr)
-		return netip.AddrPortFrom(a.Addr(), a.Port()+2).String()
-	}
-	c.Listen, c.GossipListen = away(c.Addr), away(c.GossipAddr)
+	cluster.Behind(c)
 	return netfault.Node{Name: string(c.Node), Addr: c.Addr, GossipAddr: c.GossipAddr, Listen: c.Listen, GossipListen: c.GossipListen}
 }
 

@@ -13,7 +13,7 @@ type Digests [3]string
 // Undisturbed runs a trainer without replicad and without faults, and returns the final digests by rank.
 func Undisturbed(ctx context.Context, spawn *Spawner, j *Journal, log string, patience time.Duration, world int, command []string) ([]Digests, error) {
 	command = append(slices.Clone(command), "--baseline", "--world", fmt.Sprint(world))
-	p, err := spawn.Start("undisturbed run", log, nil, func(line []byte) { j.AddRank("-", line) }, nil, command[0], command[1:]...)
+	p, err := spawn.Start("undisturbed run", log, nil, Output{Out: func(line []byte) { j.AddRank("-", line) }}, command[0], command[1:]...)
 	if err != nil {
 		return nil, err
 	}

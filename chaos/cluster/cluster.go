@@ -56,6 +56,9 @@ type Node struct {
 
 	Keeper, Daemon, Launcher *Process
 
+	// Hear takes in what a keeper or daemon says that is started from now on; nil: the followed journal does.
+	Hear func(line []byte)
+
 	bootstrapped bool
 	speak        func() // ends its silence; nil while it is not dead
 }
@@ -110,7 +113,7 @@ func (c *Cluster) write(names []replica.NodeName, change func(*config.Config)) e
 			return err
 		}
 	}
-	if err := pki.Init(c.pki(""), names, time.Now()); err != nil {
+	if err := pki.Init(c.pki(), names, time.Now()); err != nil {
 		return err
 	}
 	for _, n := range c.Nodes {
@@ -123,9 +126,6 @@ func (c *Cluster) write(names []replica.NodeName, change func(*config.Config)) e
 		if change != nil {
 			change(n.Config)
 		}
-		if err := os.MkdirAll(filepath.Join(n.Config.StateDir, "run"), 0o700); err != nil {
-			return err
-		}
 		if err := n.Write(); err != nil {
 			return err
 		}
@@ -135,16 +135,31 @@ func (c *Cluster) write(names []replica.NodeName, change func(*config.Config)) e
 
 // Write writes the node's configuration again, for its next start.
 func (n *Node) Write() error {
-	n.Config = n.Config.WithDefaults()
+	*n.Config = *n.Config.WithDefaults() // in place: who keeps the pointer sees it
 	return n.Config.Write(n.File)
 }
 
-func (c *Cluster) pki(file string) string { return filepath.Join(c.Dir, "pki", file) }
+func (c *Cluster) pki() string { return filepath.Join(c.Dir, "pki") }
+
+// Identity names a node's files among those that `replicad pki init` made in dir.
+func Identity(dir, node string) config.PKI {
+	file := func(name string) string { return filepath.Join(dir, name) }
+	return config.PKI{CA: file("ca.pem"), Cert: file(node + ".pem"), Key: file(node + "-key.pem"), GossipKey: file("gossip.key")}
+}
+
+// Behind moves a daemon's own ports away from those that it advertises, which a network between the nodes takes.
+func Behind(c *config.Config) {
+	away := func(addr string) string {
+		a := netip.MustParseAddrPort(addr)
+		return netip.AddrPortFrom(a.Addr(), a.Port()+2).String()
+	}
+	c.Listen, c.GossipListen = away(c.Addr), away(c.GossipAddr)
+}
 
 func (c *Cluster) configOf(n *Node) *config.Config {
 	return &config.Config{Node: replica.NodeName(n.Name), Addr: netip.AddrPortFrom(n.IP, quicPort).String(), GossipAddr: netip.AddrPortFrom(n.IP, gossipPort).String(),
 		StateDir: filepath.Join(c.Dir, n.Name), DurableDir: filepath.Join(c.Dir, "durable"),
-		PKI:    config.PKI{CA: c.pki("ca.pem"), Cert: c.pki(n.Name + ".pem"), Key: c.pki(n.Name + "-key.pem"), GossipKey: c.pki("gossip.key")},
+		PKI:    Identity(c.pki(), n.Name),
 		Labels: map[string]string{"host": n.Name}, MemoryMargin: 64 << 20, Log: config.Log{Commits: true}} // the journal follows the job by its commits
 }
 
@@ -224,7 +239,10 @@ func (c *Cluster) Start(n *Node, flags ...string) error {
 
 // StartKeeper starts the process that holds a node's memory.
 func (c *Cluster) StartKeeper(n *Node) (err error) {
-	n.Keeper, err = c.spawn.Start(n.Name+" keeper", c.Log(n.Name+"-keeper"), nil, c.to(n), c.to(n), c.program, "keeper", "--socket", n.Config.KeeperSocket)
+	if err := os.MkdirAll(filepath.Dir(n.Config.KeeperSocket), 0o700); err != nil {
+		return fmt.Errorf("the directory of %s's sockets: %w (TMPDIR or --dir choose a folder with room)", n.Name, err)
+	}
+	n.Keeper, err = c.spawn.Start(n.Name+" keeper", c.Log(n.Name+"-keeper"), nil, c.to(n), c.program, "keeper", "--socket", n.Config.KeeperSocket)
 	return c.guard(n.Keeper, true, err)
 }
 
@@ -235,16 +253,20 @@ func (c *Cluster) StartDaemon(n *Node, flags ...string) (err error) {
 		args = append(args, "--bootstrap")
 	}
 	n.bootstrapped = true
-	n.Daemon, err = c.spawn.Start(n.Name+" daemon", c.Log(n.Name+"-daemon"), nil, nil, c.to(n), c.program, args...)
+	n.Daemon, err = c.spawn.Start(n.Name+" daemon", c.Log(n.Name+"-daemon"), nil, c.to(n), c.program, args...)
 	return c.guard(n.Daemon, true, err)
 }
 
-func (c *Cluster) to(n *Node) func([]byte) {
-	return func(line []byte) {
+// to is where a node's keeper and daemon are heard.
+func (c *Cluster) to(n *Node) Output {
+	if n.Hear != nil {
+		return Output{Both: n.Hear}
+	}
+	return Output{Both: func(line []byte) {
 		if j := c.journal.Load(); j != nil {
 			j.AddLog(n.Name, line)
 		}
-	}
+	}}
 }
 
 // Follow has this journal take in what is said from now on.
@@ -275,7 +297,7 @@ func (c *Cluster) Launch(n *Node, job Job, ranks string) (err error) {
 			j.AddRank(n.Name, line)
 		}
 	}
-	n.Launcher, err = c.spawn.Start(n.Name+" launcher", c.Log(n.Name+"-ranks"), job.Env, out, nil, c.program, args...)
+	n.Launcher, err = c.spawn.Start(n.Name+" launcher", c.Log(n.Name+"-ranks"), job.Env, Output{Out: out}, c.program, args...)
 	return c.guard(n.Launcher, false, err)
 }
 

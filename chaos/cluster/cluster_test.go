@@ -12,12 +12,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/leakcheck"
 )
 
@@ -39,12 +41,17 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Printf("child %d\n", c.Process.Pid)
 		select {}
+	case "both":
+		for i := range bothLines / 2 {
+			_, _ = fmt.Fprintln(os.Stdout, 2*i)
+			_, _ = fmt.Fprintln(os.Stderr, 2*i+1)
+		}
 	case "fail":
 		fmt.Println("no such thing")
 		os.Exit(3)
 	case "driver": // starts a process as a tool does, and waits to be killed
 		s := NewSpawner()
-		p, err := s.Start("x", filepath.Join(os.Getenv("CLUSTER_TEST_DIR"), "x.log"), []string{"CLUSTER_TEST_ROLE=sleep"}, nil, nil, os.Args[0])
+		p, err := s.Start("x", filepath.Join(os.Getenv("CLUSTER_TEST_DIR"), "x.log"), []string{"CLUSTER_TEST_ROLE=sleep"}, Output{}, os.Args[0])
 		if err != nil {
 			panic(err)
 		}
@@ -79,7 +86,7 @@ func TestCloseEndsProcessesAndWhatTheyLeaveBehind(t *testing.T) {
 	defer release()
 	s := NewSpawner()
 	out := newLines()
-	p, err := s.Start("parent", filepath.Join(t.TempDir(), "log"), []string{"CLUSTER_TEST_ROLE=parent"}, out.add, nil, os.Args[0])
+	p, err := s.Start("parent", filepath.Join(t.TempDir(), "log"), []string{"CLUSTER_TEST_ROLE=parent"}, Output{Out: out.add}, os.Args[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,6 +133,35 @@ func TestChildrenDieWithTheirStarter(t *testing.T) {
 	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20000); n != 1 {
 		_ = syscall.Kill(child, syscall.SIGKILL)
 		t.Fatalf("the child outlives its starter (%v)", err)
+	}
+}
+
+// bothLines is how many lines, in turn on one stream and on the other, the test process "both" writes.
+const bothLines = 2000
+
+// What is heard of both streams as one comes in the order in which it was written.
+func TestBothStreamsKeepTheirOrder(t *testing.T) {
+	s := NewSpawner()
+	defer s.Close()
+	var got []string
+	log := filepath.Join(t.TempDir(), "log")
+	p, err := s.Start("both", log, []string{"CLUSTER_TEST_ROLE=both"}, Output{Both: func(line []byte) { got = append(got, string(line)) }}, os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	s.Ended(p, func() { close(done) })
+	<-done
+	if len(got) != bothLines {
+		t.Fatalf("%d lines were heard, want %d", len(got), bothLines)
+	}
+	for i, line := range got {
+		if line != fmt.Sprint(i) {
+			t.Fatalf("line %d is %q", i, line)
+		}
+	}
+	if b, err := os.ReadFile(log); err != nil || string(b) != strings.Join(got, "\n")+"\n" {
+		t.Errorf("the log differs from what was heard: %d bytes, %v", len(b), err)
 	}
 }
 
@@ -184,19 +220,37 @@ func TestMutePortsAreSilent(t *testing.T) {
 	again.Release()
 }
 
-func TestAddressesOfTwoClustersDiffer(t *testing.T) {
-	a, claimA, err := claimOctet(4)
-	if err != nil {
-		t.Fatal(err)
+// Clusters that are made side by side, as tests do that run in parallel, have addresses, identities and files of their own.
+func TestClustersSideBySide(t *testing.T) {
+	s := NewSpawner()
+	defer s.Close()
+	all := make([]*Cluster, 12)
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i := range all {
+		dir := t.TempDir()
+		wg.Go(func() { all[i], errs[i] = New(Plan{Dir: dir, Nodes: []string{"n1", "n2"}, Voters: 1}, s, nil) })
 	}
-	defer claimA.Close()
-	b, claimB, err := claimOctet(4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer claimB.Close()
-	if a == b {
-		t.Fatalf("two clusters got 127.0.%d", a)
+	wg.Wait()
+	taken := map[netip.Addr]int{}
+	for i, c := range all {
+		if errs[i] != nil {
+			t.Fatal(errs[i])
+		}
+		defer c.Release()
+		for _, n := range c.Nodes {
+			if was, ok := taken[n.IP]; ok {
+				t.Errorf("clusters %d and %d both have %v", was, i, n.IP)
+			}
+			taken[n.IP] = i
+			read, err := config.Load(n.File)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if read.Host() != n.IP.String() || read.IsVoter() != n.Voter || len(read.Voters) != 1 || filepath.Dir(read.PKI.CA) != filepath.Join(c.Dir, "pki") {
+				t.Errorf("cluster %d: %s is configured as %+v", i, n.Name, read)
+			}
+		}
 	}
 }
 
@@ -280,7 +334,7 @@ func TestAwaitEndsWithAProcessThatEnds(t *testing.T) {
 	s, j := NewSpawner(), NewJournal()
 	defer s.Close()
 	start := func(role string, lasting bool) *Process {
-		p, err := s.Start(role, filepath.Join(t.TempDir(), "log"), []string{"CLUSTER_TEST_ROLE=" + role}, nil, nil, os.Args[0])
+		p, err := s.Start(role, filepath.Join(t.TempDir(), "log"), []string{"CLUSTER_TEST_ROLE=" + role}, Output{}, os.Args[0])
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -37,7 +37,7 @@ type Process struct {
 	Name string
 	cmd  *exec.Cmd
 	Gone chan struct{} // closed when it has been waited for
-	read chan struct{} // closed when both its streams have been read to their ends
+	read chan struct{} // closed when its output has been read to the end
 	told atomic.Bool   // a signal was sent: it is meant to end
 	tail tail
 	ends []*os.File // our ends of its pipes
@@ -63,8 +63,40 @@ func (s *Spawner) Do(fn func() error) error {
 	return <-done
 }
 
-// Start runs a program. Each line of its output goes to log, and to the function for its stream if that is not nil.
-func (s *Spawner) Start(name, log string, env []string, onOut, onErr func(line []byte), program string, args ...string) (*Process, error) {
+// Output says who takes in what a process says, line by line; nobody where a function is nil.
+type Output struct {
+	Out, Err func(line []byte) // of its two streams, each a pipe of its own: their lines may overtake each other
+	Both     func(line []byte) // instead of them: of both streams in one pipe, in the order in which the process wrote them
+}
+
+// pipe is one way from a process to who listens.
+type pipe struct {
+	r, w *os.File
+	hear func(line []byte)
+}
+
+// pipes are those for standard output, first, and for standard error, last; if one cannot be had, none is left open.
+func (o Output) pipes() (list []pipe, err error) {
+	hear := []func([]byte){o.Out, o.Err}
+	if o.Both != nil {
+		hear = []func([]byte){o.Both}
+	}
+	for _, fn := range hear {
+		r, w, err := os.Pipe()
+		if err != nil {
+			for _, p := range list {
+				_ = p.r.Close()
+				_ = p.w.Close()
+			}
+			return nil, err
+		}
+		list = append(list, pipe{r, w, fn})
+	}
+	return list, nil
+}
+
+// Start runs a program. Each line of its output goes to the file log, and to who is to take it in.
+func (s *Spawner) Start(name, log string, env []string, out Output, program string, args ...string) (*Process, error) {
 	logFile, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -72,51 +104,50 @@ func (s *Spawner) Start(name, log string, env []string, onOut, onErr func(line [
 	p := &Process{Name: name, cmd: exec.Command(program, args...), Gone: make(chan struct{}), read: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	outR, outW, err1 := os.Pipe()
-	errR, errW, err2 := os.Pipe()
-	if err = errors.Join(err1, err2); err == nil {
-		p.cmd.Stdout, p.cmd.Stderr = outW, errW
+	pipes, err := out.pipes()
+	if err == nil {
+		p.cmd.Stdout, p.cmd.Stderr = pipes[0].w, pipes[len(pipes)-1].w
 		err = s.Do(p.cmd.Start)
 	}
-	for _, f := range []*os.File{outW, errW} {
-		if f != nil {
-			_ = f.Close() // the child has its own
-		}
+	for _, pipe := range pipes {
+		_ = pipe.w.Close() // the child has its own
 	}
 	if err != nil {
-		for _, f := range []*os.File{outR, errR, logFile} {
-			if f != nil {
-				_ = f.Close()
-			}
+		for _, pipe := range pipes {
+			_ = pipe.r.Close()
 		}
+		_ = logFile.Close()
 		return nil, fmt.Errorf("start %s (%s): %w", name, program, err)
 	}
-	p.ends = []*os.File{outR, errR}
+	for _, pipe := range pipes {
+		p.ends = append(p.ends, pipe.r)
+	}
 	s.mu.Lock()
 	s.procs = append(s.procs, p)
 	s.mu.Unlock()
-	s.follow(p, logFile, outR, errR, onOut, onErr)
+	s.follow(p, logFile, pipes)
 	return p, nil
 }
 
-// follow reads both streams to their ends and waits for the process.
-func (s *Spawner) follow(p *Process, logFile, outR, errR *os.File, onOut, onErr func([]byte)) {
+// follow reads the output to its end and waits for the process.
+func (s *Spawner) follow(p *Process, logFile *os.File, pipes []pipe) {
 	var mu sync.Mutex // guards logFile
 	var streams sync.WaitGroup
-	read := func(r *os.File, fn func([]byte)) {
-		eachLine(r, func(line []byte) {
-			mu.Lock()
-			_, _ = logFile.Write(append(line, '\n')) // a full disk must not stop it
-			mu.Unlock()
-			p.tail.add(string(line))
-			if fn != nil {
-				fn(line)
-			}
+	for _, pipe := range pipes {
+		streams.Go(func() {
+			defer pipe.r.Close()
+			eachLine(pipe.r, func(line []byte) {
+				mu.Lock()
+				_, _ = logFile.Write(append(line, '\n')) // a full disk must not stop it
+				mu.Unlock()
+				p.tail.add(string(line))
+				if pipe.hear != nil {
+					pipe.hear(line)
+				}
+			})
 		})
 	}
-	streams.Go(func() { read(outR, onOut) })
-	streams.Go(func() { read(errR, onErr) })
-	s.wg.Go(func() { streams.Wait(); close(p.read); _ = outR.Close(); _ = errR.Close(); _ = logFile.Close() })
+	s.wg.Go(func() { streams.Wait(); close(p.read); _ = logFile.Close() })
 	s.wg.Go(func() { _ = p.cmd.Wait(); close(p.Gone) })
 }
 
