@@ -45,7 +45,7 @@ func TestRankIsRefused(t *testing.T) {
 		}
 		contains(t, l.text, tc.says...)
 	}
-	if !first.running() {
+	if !first.Running() {
 		t.Fatal("rank 0 is gone")
 	}
 	n.rank("pair", 1, 2, 0, good).await("step", fields{"step": 5})

@@ -20,7 +20,7 @@ import (
 // whole and not zero, as the weights are. It reaches the memory through the keeper's descriptors, so nobody is told.
 func (n *node) rot() (flipped int) {
 	n.t.Helper()
-	dir := fmt.Sprintf("/proc/%d/fd", n.keeper.pid())
+	dir := fmt.Sprintf("/proc/%d/fd", n.keeper.PID())
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		n.t.Fatal(err)
@@ -178,7 +178,7 @@ func TestNodesAreLostForGood(t *testing.T) {
 	l.await("step", fields{"step": 12})
 	from := voter.daemon.mark()
 	for _, n := range []*node{home, mirror} { // a host that is off does not refuse connections: it is silent
-		n.daemon.signal(syscall.SIGSTOP)
+		n.daemon.Signal(syscall.SIGSTOP)
 		n.keeper.kill()
 	}
 	l.kill()

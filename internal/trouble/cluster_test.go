@@ -5,75 +5,32 @@ package trouble_test
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
-	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
+	harness "github.com/replicad/replicad/chaos/cluster"
 	"github.com/replicad/replicad/internal/config"
-	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 )
 
-// cluster is nodes of one identity on loopback addresses of their own.
+// cluster is nodes of one identity, whose daemons and keepers end with the test.
 type cluster struct {
+	*harness.Cluster
 	t     testing.TB
-	dir   string
 	nodes []*node
 }
 
-// node is one node's configuration and its running programs.
+// node is one of them, with its running programs as tests hear them.
 type node struct {
+	*harness.Node
 	t              testing.TB
-	cfg            *config.Config
-	file           string
+	all            *harness.Cluster
+	cfg            *config.Config // the Node's
 	keeper, daemon *process
-	started        bool
 	flags          []string // of the daemon
 }
-
-var hosts atomic.Uint32
-
-// nextHost is a loopback address that no other node of these tests has.
-func nextHost() string {
-	n := hosts.Add(1)
-	return fmt.Sprintf("127.0.%d.%d", 2+n/250, 1+n%250)
-}
-
-// freePort finds a port of host that is free for UDP and TCP.
-func freePort(t testing.TB, host string) string {
-	t.Helper()
-	given.Lock()
-	defer given.Unlock()
-	for range 100 {
-		l, err := net.Listen("tcp", host+":0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr := l.Addr().String()
-		u, err := net.ListenPacket("udp", addr)
-		l.Close()
-		if err == nil {
-			u.Close()
-			if !given.addrs[addr] { // the kernel may name a port again that nobody has bound yet
-				given.addrs[addr] = true
-				return addr
-			}
-		}
-	}
-	t.Fatalf("no free port on %s", host)
-	return ""
-}
-
-// given are the addresses that freePort has returned.
-var given = struct {
-	sync.Mutex
-	addrs map[string]bool
-}{addrs: map[string]bool{}}
 
 // shortDir is a directory whose path leaves room for the names of sockets.
 func shortDir(t testing.TB) string {
@@ -91,40 +48,25 @@ func shortDir(t testing.TB) string {
 }
 
 // newCluster makes the identity and the configurations of these nodes, all of them voters; nothing is started.
-func newCluster(t testing.TB, names ...replica.NodeName) *cluster {
+func newCluster(t testing.TB, names ...string) *cluster {
 	t.Helper()
-	c := &cluster{t: t, dir: shortDir(t)}
-	if err := pki.Init(c.pki(""), names, time.Now()); err != nil {
+	all, err := harness.New(harness.Plan{Dir: shortDir(t), Program: replicad, Nodes: names, Voters: len(names)}, spawner, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(c.dir, "durable"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range names {
-		host := nextHost()
-		cfg := config.Config{Node: name, Addr: freePort(t, host), GossipAddr: freePort(t, host), StateDir: filepath.Join(c.dir, string(name)), DurableDir: filepath.Join(c.dir, "durable"),
-			PKI: config.PKI{CA: c.pki("ca.pem"), Cert: c.pki(string(name) + ".pem"), Key: c.pki(string(name) + "-key.pem"), GossipKey: c.pki("gossip.key")},
-			Log: config.Log{Commits: true}, MemoryMargin: 16 << 20, Raft: config.Raft{Heartbeat: 400 * time.Millisecond, Election: 400 * time.Millisecond, Lease: 400 * time.Millisecond}}
-		c.nodes = append(c.nodes, &node{t: t, cfg: &cfg, file: filepath.Join(c.dir, string(name)+".yaml")})
-	}
-	for _, n := range c.nodes {
-		for _, v := range c.nodes {
-			n.cfg.Voters = append(n.cfg.Voters, config.Voter{Name: v.cfg.Node, Addr: v.cfg.Addr})
-			n.cfg.Seeds = append(n.cfg.Seeds, v.cfg.GossipAddr)
-		}
-		n.cfg = n.cfg.WithDefaults()
-		n.write()
+	t.Cleanup(all.Release)
+	c := &cluster{Cluster: all, t: t}
+	for _, n := range all.Nodes {
+		c.nodes = append(c.nodes, &node{Node: n, t: t, all: all, cfg: n.Config})
 	}
 	return c
 }
 
-func (c *cluster) pki(file string) string { return filepath.Join(c.dir, "pki", file) }
-
 // voters leaves the vote to the first nodes; the others are clients of theirs.
 func (c *cluster) voters(k int) {
 	c.t.Helper()
-	for _, n := range c.nodes {
-		n.cfg.Voters = n.cfg.Voters[:k]
+	for i, n := range c.nodes {
+		n.cfg.Voters, n.Voter = n.cfg.Voters[:k], i < k
 		n.write()
 	}
 }
@@ -143,7 +85,7 @@ func one(t testing.TB, change ...func(*config.Config)) *node {
 
 func (n *node) write() {
 	n.t.Helper()
-	if err := n.cfg.Write(n.file); err != nil {
+	if err := n.Write(); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -157,22 +99,21 @@ func (n *node) start() {
 
 func (n *node) launch() {
 	n.t.Helper()
-	if n.keeper == nil || !n.keeper.running() {
-		if err := os.MkdirAll(filepath.Dir(n.cfg.KeeperSocket), 0o700); err != nil {
-			n.t.Fatal(err)
-		}
-		n.keeper = spawn(n.t, string(n.cfg.Node)+" keeper", nil, replicad, "keeper", "--socket", n.cfg.KeeperSocket)
+	if n.keeper == nil || !n.keeper.Running() {
+		n.keeper = follow(n.t, func(hear func([]byte)) (*harness.Process, error) {
+			n.Hear = hear
+			err := n.all.StartKeeper(n.Node)
+			return n.Keeper, err
+		})
 	}
-	args := []string{"daemon", "--wait-keeper", "--config", n.file}
-	if !n.started {
-		args = append(args, "--bootstrap")
-	}
-	n.started = true
-	args = append(args, n.flags...)
-	n.daemon = spawn(n.t, string(n.cfg.Node)+" daemon", nil, replicad, args...)
+	n.daemon = follow(n.t, func(hear func([]byte)) (*harness.Process, error) {
+		n.Hear = hear
+		err := n.all.StartDaemon(n.Node, n.flags...)
+		return n.Daemon, err
+	})
 }
 
-// die ends everything of the node at once, memory too.
+// die ends everything of the node at once, memory too; its host refuses what comes for it.
 func (n *node) die() {
 	n.daemon.kill()
 	n.keeper.kill()
@@ -272,7 +213,7 @@ func (n *node) run(job string, world int, spec rankSpec, flags ...string) *proce
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	args := append([]string{"run", "--config", n.file, "--job", job, "--world", fmt.Sprint(world), "--chunk-mb", "1"}, flags...)
+	args := append([]string{"run", "--config", n.File, "--job", job, "--world", fmt.Sprint(world), "--chunk-mb", "1"}, flags...)
 	return spawn(n.t, job+" launcher", spec.env(), replicad, append(args, "--", self)...)
 }
 

@@ -29,7 +29,7 @@ func loadedOnlyGood(t *testing.T, launchers []*process) {
 	t.Helper()
 	for _, l := range launchers {
 		if l.saw(func(l line) bool { return strings.Contains(l.text, "after a load") }) {
-			t.Errorf("%s loaded what it should not have", l.name)
+			t.Errorf("%s loaded what it should not have", l.Name)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func TestOutvotedAgainEnds(t *testing.T) {
 	launchers := runRanks(c.nodes, 1)
 	for _, l := range launchers {
 		if code := l.exit(); code != exitDoNotRequeue {
-			t.Errorf("%s ends with code %d", l.name, code)
+			t.Errorf("%s ends with code %d", l.Name, code)
 		}
 	}
 	j := c.nodes[0].statusWhen(linked).job("job")
@@ -96,7 +96,7 @@ func TestSplitEnds(t *testing.T) {
 	launchers := runRanks(c.nodes, 1, "--durable-every", "10")
 	for _, l := range launchers {
 		if code := l.exit(); code != exitDoNotRequeue {
-			t.Errorf("%s ends with code %d", l.name, code)
+			t.Errorf("%s ends with code %d", l.Name, code)
 		}
 	}
 	j := c.nodes[0].statusWhen(linked).job("job")

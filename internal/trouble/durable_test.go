@@ -95,7 +95,7 @@ func TestResumePassesOverDamage(t *testing.T) {
 	if err := os.RemoveAll(n.cfg.StateDir); err != nil {
 		t.Fatal(err)
 	}
-	n.started = false // so that it is bootstrapped again
+	n.flags = []string{"--bootstrap"} // again: its log is gone
 	n.start()
 	l = n.run("job", 1, rankSpec{}, "--resume")
 	n.daemon.await("durable_skipped", fields{"path": found[0].Path, "reason": "chunk 0 at offset"})

@@ -54,7 +54,7 @@ func TestFinishedJobIsCommittedWhole(t *testing.T) {
 			}
 			for _, l := range launchers {
 				if code := l.exit(); code != 0 {
-					t.Errorf("%s ends with code %d", l.name, code)
+					t.Errorf("%s ends with code %d", l.Name, code)
 				}
 			}
 			j := c.nodes[0].statusWhen(linked).job(tc.name)

@@ -31,7 +31,7 @@ func TestLeaderEndsByHandingOver(t *testing.T) {
 	}
 	others[0].run("job", 1, rankSpec{}, "--min-copies", "1").await("step", fields{"step": 5})
 	marks := []int{others[0].daemon.mark(), others[1].daemon.mark()}
-	leader.daemon.signal(syscall.SIGTERM)
+	leader.daemon.Signal(syscall.SIGTERM)
 	if code := leader.daemon.exit(); code != 0 {
 		t.Fatalf("exit code %d", code)
 	}

@@ -19,7 +19,7 @@ func TestHeirSealsNothing(t *testing.T) {
 	for _, n := range c.nodes {
 		n.start()
 	}
-	rest := filepath.Join(c.dir, "rest")
+	rest := filepath.Join(c.Dir, "rest")
 	flags := []string{"--cadence", "10", "--nondeterministic", "0"}
 	first := c.nodes[0].run("job", 2, rankSpec{Pace: 50_000_000}, append([]string{"--ranks", "0"}, flags...)...)
 	second := c.nodes[1].run("job", 2, rankSpec{Pace: 50_000_000, Late: rest}, append([]string{"--ranks", "1"}, flags...)...)

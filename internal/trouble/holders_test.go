@@ -24,7 +24,7 @@ func TestDrainedNodeServes(t *testing.T) {
 	voter, lost, drained := c.nodes[0], c.nodes[1], c.nodes[2]
 	other := lost.run("job", 2, rankSpec{}, "--ranks", "0")
 	drained.run("job", 2, rankSpec{}, "--ranks", "1").await("step", fields{"step": 20})
-	hold := filepath.Join(c.dir, "hold")
+	hold := filepath.Join(c.Dir, "hold")
 	if err := os.WriteFile(hold, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestDegradedResumeThenLoss(t *testing.T) {
 	spare := voter.run("job", 1, spec, "--spare")
 	voter.statusWhen(func(s status) bool { return len(s.job("job").Offers) > 0 })
 
-	mirror.daemon.signal(syscall.SIGSTOP) // nothing is committed, while the rank goes on
+	mirror.daemon.Signal(syscall.SIGSTOP) // nothing is committed, while the rank goes on
 	at := voter.statusWhen(linked).job("job").Position.Step
 	l.await("step", fields{"step": at + 20})
 	committed := voter.statusWhen(linked).job("job").Position.Step
@@ -106,16 +106,16 @@ func TestDegradedResumeThenLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.awaitFrom(from, "attached", nil)
-	mirror.daemon.signal(syscall.SIGCONT) // for as long as it takes to acknowledge the fence
+	mirror.daemon.Signal(syscall.SIGCONT) // for as long as it takes to acknowledge the fence
 	planned := voter.daemon.awaitFrom(mark, "planned", nil)
-	mirror.daemon.signal(syscall.SIGSTOP)
+	mirror.daemon.Signal(syscall.SIGSTOP)
 	resumed := voter.daemon.awaitFrom(mark, "resumed", nil)
 	t.Logf("committed %d; %s; %s", committed, planned.text, resumed.text)
 
 	mark = voter.daemon.mark()
 	l.kill()
 	home.die()
-	mirror.daemon.signal(syscall.SIGCONT)
+	mirror.daemon.Signal(syscall.SIGCONT)
 	home.launch() // with another memory
 	voter.daemon.awaitFrom(mark, "planned", nil)
 	o := spare.await("loaded", nil)

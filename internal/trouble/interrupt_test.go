@@ -48,7 +48,7 @@ func TestCtrlCEndsTheDemo(t *testing.T) {
 		if len(before) < 2 || tc.memory && len(held) < 4 {
 			t.Errorf("%s: %d processes with %d memory files ran: nothing could be left behind", tc.moment, len(before), len(held))
 		}
-		if err := syscall.Kill(-p.pid(), syscall.SIGINT); err != nil { // as a terminal does: to the process group
+		if err := syscall.Kill(-p.PID(), syscall.SIGINT); err != nil { // as a terminal does: to the process group
 			t.Fatal(err)
 		}
 		if code := p.exit(); code != 130 {

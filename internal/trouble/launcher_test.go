@@ -16,8 +16,8 @@ func TestAStoppedLauncherIsLeftOut(t *testing.T) {
 	second := n.run("job", 1, rankSpec{}, "--spare")
 	n.statusWhen(func(s status) bool { return len(s.job("job").Offers) == 1 })
 	n.committed(20)
-	first.signal(syscall.SIGSTOP)
-	awaitStopped(t, first.pid())
+	first.Signal(syscall.SIGSTOP)
+	awaitStopped(t, first.PID())
 	if err := syscall.Kill(int(at.fields["pid"].(float64)), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -25,6 +25,6 @@ func TestAStoppedLauncherIsLeftOut(t *testing.T) {
 	if o.fields["source"] != "own-ram" || o.fields["step"].(float64) < 20 {
 		t.Errorf("want step 20 or later of the rank's own memory: %s", o.text)
 	}
-	first.signal(syscall.SIGCONT)
+	first.Signal(syscall.SIGCONT)
 	second.await("step", fields{"step": int(o.fields["step"].(float64)) + 10})
 }

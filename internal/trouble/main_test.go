@@ -11,11 +11,15 @@ import (
 	"runtime"
 	"testing"
 
+	harness "github.com/replicad/replicad/chaos/cluster"
 	"github.com/replicad/replicad/internal/leakcheck"
 )
 
-// The programs under test, built once.
-var replicad string
+// The program under test, built once, and what starts it: one thread for all tests, which run side by side.
+var (
+	replicad string
+	spawner  *harness.Spawner
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(rankMode) != "" {
@@ -35,9 +39,13 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", fmt.Sprint(2*runtime.GOMAXPROCS(0))); err != nil { // they wait most of the time
 		panic(err) // there is such a flag
 	}
-	startSpawner()
 	before := leakcheck.Running()
+	spawner = harness.NewSpawner()
 	code := m.Run()
+	if err := spawner.Close(); err != nil {
+		code = max(code, 1)
+		fmt.Fprintln(os.Stderr, "trouble:", err)
+	}
 	for _, stack := range leakcheck.Leaked(before, leakcheck.Grace) {
 		code = max(code, 1)
 		fmt.Fprintf(os.Stderr, "trouble: goroutine left over:\n%s\n", stack)

@@ -4,6 +4,7 @@ package trouble_test
 
 import (
 	"context"
+	"net"
 	"testing"
 
 	"github.com/replicad/replicad/internal/endpoint"
@@ -29,14 +30,14 @@ func TestManifestOfAnotherGeometry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held := len(memory(t, n1.keeper.pid()))
+	held := len(memory(t, n1.keeper.PID()))
 	n2.daemon.kill()
 	id, err := pki.Load(n2.cfg.PKI.CA, n2.cfg.PKI.Cert, n2.cfg.PKI.Key, n2.cfg.PKI.GossipKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// On another port: n2's refuses probes, so that the node is merely without its daemon.
-	e, err := endpoint.Listen(endpoint.Config{Addr: freePort(t, n2.cfg.Host()), ServerTLS: id.ServerTLS(string(endpoint.Bulk)), ClientTLS: id.ClientTLS, PeerName: pki.PeerName, ProbeKey: id.GossipKey, ResetKey: [32]byte{1}})
+	e, err := endpoint.Listen(endpoint.Config{Addr: net.JoinHostPort(n2.cfg.Host(), "0"), ServerTLS: id.ServerTLS(string(endpoint.Bulk)), ClientTLS: id.ClientTLS, PeerName: pki.PeerName, ProbeKey: id.GossipKey, ResetKey: [32]byte{1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,12 +69,12 @@ func TestManifestOfAnotherGeometry(t *testing.T) {
 		}
 		contains(t, err.Error(), tc.says...)
 	}
-	if now := len(memory(t, n1.keeper.pid())); now != held {
+	if now := len(memory(t, n1.keeper.PID())); now != held {
 		t.Errorf("the keeper held %d arenas and holds %d", held, now)
 	}
 	n2.start()
 	n1.daemon.awaitFrom(n1.daemon.mark(), "commit_seen", nil)
-	if !first.running() {
+	if !first.Running() {
 		t.Error("the launcher ended")
 	}
 }

@@ -49,7 +49,7 @@ func TestMirrorsDaemonStaysDown(t *testing.T) {
 	stuck := s.job("lonely").Position.Step
 	s = c.nodes[0].statusWhen(func(s status) bool { return s.job("lonely").Position.Step > stuck+50 })
 	j := s.job("lonely")
-	if j.Epoch != 1 || mirror.daemon.running() {
+	if j.Epoch != 1 || mirror.daemon.Running() {
 		t.Fatalf("%+v", j)
 	}
 	holds := func(n replica.NodeName) bool {

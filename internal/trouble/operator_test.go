@@ -88,7 +88,6 @@ func TestVoterIsReplaced(t *testing.T) {
 	fresh.cfg.Voters = append(append([]config.Voter{}, c.nodes[0].cfg.Voters[:2]...), config.Voter{Name: "n4", Addr: fresh.cfg.Addr})
 	fresh.write()
 	fresh.flags = []string{"--join"}
-	fresh.started = true // it must not bootstrap
 	fresh.launch()
 	fresh.daemon.await("linked", nil)
 	c.nodes[0].until("voter", "add", "n4", fresh.cfg.Addr)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	harness "github.com/replicad/replicad/chaos/cluster"
 	"github.com/replicad/replicad/chaos/netfault"
 )
 
@@ -15,9 +16,9 @@ func (c *cluster) behind() *netfault.Network {
 	c.t.Helper()
 	var nodes []netfault.Node
 	for _, n := range c.nodes {
-		n.cfg.Listen, n.cfg.GossipListen = freePort(c.t, n.cfg.Host()), freePort(c.t, n.cfg.Host())
+		harness.Behind(n.cfg)
 		n.write()
-		nodes = append(nodes, netfault.Node{Name: n.name(), Addr: n.cfg.Addr, GossipAddr: n.cfg.GossipAddr, Listen: n.cfg.Listen, GossipListen: n.cfg.GossipListen})
+		nodes = append(nodes, netfault.Node{Name: n.Name, Addr: n.cfg.Addr, GossipAddr: n.cfg.GossipAddr, Listen: n.cfg.Listen, GossipListen: n.cfg.GossipListen})
 	}
 	net, err := netfault.New(1, nodes)
 	if err != nil {
@@ -41,19 +42,19 @@ func (c *cluster) behind() *netfault.Network {
 // speak to each other beside the daemons, as a collective does.
 func (c *cluster) textlm(nodes ...*node) (rank0 *process) {
 	c.t.Helper()
-	program := filepath.Join(c.dir, "textlm")
+	program := filepath.Join(c.Dir, "textlm")
 	if err := build("../../examples/textlm", program, false, true); err != nil {
 		c.t.Fatal(err)
 	}
 	var launchers []*process
 	for i, n := range nodes {
-		args := []string{"run", "--config", n.file, "--job", "lm", "--world", "2", "--groups", "0,0"}
+		args := []string{"run", "--config", n.File, "--job", "lm", "--world", "2", "--groups", "0,0"}
 		if i < 2 {
 			args = append(args, "--ranks", fmt.Sprint(i))
 		} else {
 			args = append(args, "--spare", "--capacity", "2")
 		}
-		launchers = append(launchers, spawn(c.t, n.name()+" launcher", nil, replicad, append(args, "--", program, "--shards", "1", "--steps", "1000000", "--pace", "50ms")...))
+		launchers = append(launchers, spawn(c.t, n.Name+" launcher", nil, replicad, append(args, "--", program, "--shards", "1", "--steps", "1000000", "--pace", "50ms")...))
 	}
 	return launchers[0]
 }
@@ -63,7 +64,7 @@ func (c *cluster) leader() (first *node, others []*node) {
 	c.t.Helper()
 	name := c.nodes[0].statusWhen(linked).Leader
 	for _, n := range c.nodes {
-		if n.name() == name {
+		if n.Name == name {
 			first = n
 		} else {
 			others = append(others, n)
@@ -71,8 +72,6 @@ func (c *cluster) leader() (first *node, others []*node) {
 	}
 	return first, others
 }
-
-func (n *node) name() string { return string(n.cfg.Node) }
 
 // must ends the test for an error of the network.
 func (c *cluster) must(err error) {
@@ -109,11 +108,11 @@ func TestPairIsCut(t *testing.T) {
 	ranks := c.textlm(a, b, third)
 	ranks.awaitLine(0, "ten steps", func(l line) bool { return l.is("step", nil) && stepAt(l) >= 10 }) // the ranks have met
 
-	c.must(network.Cut(a.name(), b.name()))
+	c.must(network.Cut(a.Name, b.Name))
 	from := ranks.mark()
 	hears := func(who, one, other *node, alive bool) { // not at all: the kernel of a host may answer where its daemon does not
 		who.statusWhen(func(s status) bool {
-			return (s.state(one.name()) == "alive") == alive && s.state(other.name()) == "alive"
+			return (s.state(one.Name) == "alive") == alive && s.state(other.Name) == "alive"
 		})
 	}
 	hears(a, b, third, false)
@@ -135,7 +134,7 @@ func TestLeaderIsIsolated(t *testing.T) {
 	c := newCluster(t, "n1", "n2", "n3")
 	network := c.behind()
 	old, others := c.leader()
-	first := old.name()
+	first := old.Name
 	ranks := c.textlm(others[0], others[1], old)
 	ranks.awaitLine(0, "ten steps", func(l line) bool { return l.is("step", nil) && stepAt(l) >= 10 }) // the ranks have met
 
@@ -154,7 +153,7 @@ func TestLeaderIsIsolated(t *testing.T) {
 	from = old.daemon.mark()
 	network.Heal()
 	old.daemon.awaitFrom(from, "linked", nil)
-	if n := network.Counts()[[2]string{first, others[0].name()}]; n.Dropped == 0 || n.Forwarded == 0 {
+	if n := network.Counts()[[2]string{first, others[0].Name}]; n.Dropped == 0 || n.Forwarded == 0 {
 		t.Errorf("%+v", n)
 	}
 }

@@ -3,42 +3,25 @@
 package trouble_test
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
-	"io"
 	"os"
-	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	harness "github.com/replicad/replicad/chaos/cluster"
 )
 
 // patience is how long an event may take before its test fails; nothing is asserted about times below it.
 const patience = 30 * time.Second
 
-// spawns are run on one thread that lives as long as the tests: the kernel kills a child when the thread that started it ends.
-var spawns = make(chan func())
-
-func startSpawner() {
-	go func() {
-		runtime.LockOSThread()
-		for f := range spawns {
-			f()
-		}
-	}()
-}
-
-// process is a program under test. Its output is kept, line by line.
+// process is a program under test. Its output is kept, line by line, both streams as one.
 type process struct {
+	*harness.Process
 	t    testing.TB
-	name string
-	cmd  *exec.Cmd
 	gone chan struct{} // closed once it has been waited for and its output was read
 
 	mu    sync.Mutex // guards what follows
@@ -78,63 +61,43 @@ func (l line) is(event string, want fields) bool {
 	return true
 }
 
-// spawn starts a program in a process group of its own; it is killed at the end of the test.
+// spawn starts a program; it is killed at the end of the test.
 func spawn(t testing.TB, name string, env []string, program string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, name: name, cmd: exec.Command(program, args...), gone: make(chan struct{}), more: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), env...)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	r, w, err := os.Pipe()
-	if err != nil {
+	return follow(t, func(hear func([]byte)) (*harness.Process, error) {
+		return spawner.Start(name, os.DevNull, env, harness.Output{Both: hear}, program, args...)
+	})
+}
+
+// follow keeps what a process says from its start on, and kills it at the end of the test.
+func follow(t testing.TB, start func(hear func([]byte)) (*harness.Process, error)) *process {
+	t.Helper()
+	p := &process{t: t, gone: make(chan struct{}), more: make(chan struct{})}
+	var err error
+	if p.Process, err = start(p.add); err != nil {
 		t.Fatal(err)
 	}
-	p.cmd.Stdout, p.cmd.Stderr = w, w
-	started := make(chan error)
-	spawns <- func() { started <- p.cmd.Start() }
-	err = <-started
-	w.Close()
-	if err != nil {
-		r.Close()
-		t.Fatalf("start %s: %v", name, err)
-	}
-	read := make(chan struct{})
-	go func() { defer close(read); p.read(r) }()
-	go func() {
-		_ = p.cmd.Wait() // its error repeats the state
-		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
-		<-read
-		close(p.gone)
-	}()
+	spawner.Ended(p.Process, func() { close(p.gone) })
 	t.Cleanup(func() {
 		p.kill()
 		if at, bad, _ := p.scan(0, func(l line) bool { return strings.Contains(l.text, "DATA RACE") || strings.HasPrefix(l.text, "panic:") }); bad {
-			t.Errorf("%s has a data race or panicked:\n%s", p.name, p.text(at, at+60))
+			t.Errorf("%s has a data race or panicked:\n%s", p.Name, p.text(at, at+60))
 		}
 		if t.Failed() {
-			t.Logf("last lines of %s:\n%s", p.name, p.tail(25))
+			t.Logf("last lines of %s:\n%s", p.Name, p.tail(25))
 		}
 	})
 	return p
 }
 
-func (p *process) read(r io.ReadCloser) {
-	defer r.Close()
-	in := bufio.NewReader(r)
-	for {
-		text, err := in.ReadString('\n')
-		if text != "" {
-			l := line{text: strings.TrimSuffix(text, "\n")}
-			_ = json.Unmarshal([]byte(text), &l.fields) // plain lines have no fields
-			p.mu.Lock()
-			p.lines = append(p.lines, l)
-			close(p.more)
-			p.more = make(chan struct{})
-			p.mu.Unlock()
-		}
-		if err != nil {
-			return
-		}
-	}
+func (p *process) add(text []byte) {
+	l := line{text: string(text)}
+	_ = json.Unmarshal(text, &l.fields) // plain lines have no fields
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lines = append(p.lines, l)
+	close(p.more)
+	p.more = make(chan struct{})
 }
 
 // scan looks for a line from index from on. more is closed when there are further ones.
@@ -207,10 +170,10 @@ func (p *process) awaitWithin(d time.Duration, from int, what string, match func
 		case <-more:
 		case <-p.gone:
 			if _, found, _ := p.scan(from, match); !found {
-				p.t.Fatalf("%s ended (%v) without %q", p.name, p.cmd.ProcessState, what)
+				p.t.Fatalf("%s ended (%v) without %q", p.Name, p.State(), what)
 			}
 		case <-end:
-			p.t.Fatalf("%s did not say %q", p.name, what)
+			p.t.Fatalf("%s did not say %q", p.Name, what)
 		}
 	}
 }
@@ -221,33 +184,21 @@ func (p *process) exit() int {
 	select {
 	case <-p.gone:
 	case <-time.After(patience):
-		p.t.Fatalf("%s does not end", p.name)
+		p.t.Fatalf("%s does not end", p.Name)
 	}
-	return p.cmd.ProcessState.ExitCode()
+	return p.State().ExitCode()
 }
 
-func (p *process) running() bool {
+// kill ends the program and all of its group, and waits until its last words were taken in. What it leaves behind must not hold its
+// output: nobody would know when that ends.
+func (p *process) kill() {
+	p.t.Helper()
+	p.Kill()
 	select {
 	case <-p.gone:
-		return false
-	default:
-		return true
+	case <-time.After(patience):
+		p.t.Errorf("%s (pid %d) is dead, and a process that it left behind still has its output open", p.Name, p.PID())
 	}
-}
-
-func (p *process) pid() int { return p.cmd.Process.Pid }
-
-func (p *process) signal(s syscall.Signal) {
-	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		p.t.Fatalf("%v to %s: %v", s, p.name, err)
-	}
-}
-
-// kill ends the program and all of its group, and waits for it.
-func (p *process) kill() {
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // gone already is as good
-	<-p.gone
 }
 
 func (p *process) output() string { return p.tail(1 << 30) }
@@ -274,7 +225,7 @@ func (p *process) says(want ...string) {
 	out := p.output()
 	for _, w := range want {
 		if !strings.Contains(out, w) {
-			p.t.Errorf("%s does not say %q:\n%s", p.name, w, out)
+			p.t.Errorf("%s does not say %q:\n%s", p.Name, w, out)
 		}
 	}
 }

@@ -122,9 +122,9 @@ func BenchmarkManyRanks(t *testing.B) {
 		return n
 	}
 	ranks, nodes, pace, last := env("SCALE_RANKS", "64"), env("SCALE_NODES", "4"), env("SCALE_PACE_MS", "100"), env("SCALE_SECONDS", "20")
-	var names []replica.NodeName
+	var names []string
 	for i := range nodes {
-		names = append(names, replica.NodeName(fmt.Sprintf("n%d", i+1)))
+		names = append(names, fmt.Sprintf("n%d", i+1))
 	}
 	c := newCluster(t, names...)
 	c.voters(min(3, nodes))

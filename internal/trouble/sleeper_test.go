@@ -31,9 +31,9 @@ func TestNameUsedAgain(t *testing.T) {
 			old := n.rank("job", 0, 1, 0, rankSpec{Stubborn: true})
 			loaded := old.await("loaded", nil)
 			old.await("step", fields{"step": 5})
-			old.signal(syscall.SIGSTOP)
-			awaitStopped(t, old.pid())
-			if code, out := call(t, "job", "end", "job", "--config", n.file, "--reason", "asleep"); code != 0 {
+			old.Signal(syscall.SIGSTOP)
+			awaitStopped(t, old.PID())
+			if code, out := call(t, "job", "end", "job", "--config", n.File, "--reason", "asleep"); code != 0 {
 				t.Fatalf("code %d: %s", code, out)
 			}
 			if code := first.exit(); code != 1 {
@@ -51,7 +51,7 @@ func TestNameUsedAgain(t *testing.T) {
 				t.Errorf("the new job is the old one: %s", l.text)
 			}
 			next.await("step", fields{"step": 5})
-			old.signal(syscall.SIGCONT)
+			old.Signal(syscall.SIGCONT)
 			if code := old.exit(); code != 3 {
 				t.Errorf("the old rank's exit code is %d", code)
 			}
@@ -78,22 +78,22 @@ func TestSleeperOfAnEndedJob(t *testing.T) {
 	n.daemon.await("job_created", nil)
 	old := n.rank("job", 0, 1, 0, rankSpec{})
 	old.await("step", fields{"step": 5})
-	if held := memory(t, n.keeper.pid()); len(held) != 1 {
+	if held := memory(t, n.keeper.PID()); len(held) != 1 {
 		t.Errorf("the keeper holds %q, want one arena", held)
 	}
-	old.signal(syscall.SIGSTOP)
-	awaitStopped(t, old.pid())
-	if code, out := call(t, "job", "end", "job", "--config", n.file); code != 0 {
+	old.Signal(syscall.SIGSTOP)
+	awaitStopped(t, old.PID())
+	if code, out := call(t, "job", "end", "job", "--config", n.File); code != 0 {
 		t.Fatalf("code %d: %s", code, out)
 	}
-	n.daemon.await("note", fields{"code": "stop_timeout", "text": fmt.Sprintf("process %d", old.pid())})
+	n.daemon.await("note", fields{"code": "stop_timeout", "text": fmt.Sprintf("process %d", old.PID())})
 	if code := old.exit(); code != -1 {
 		t.Errorf("the sleeping rank ended with code %d, want a signal", code)
 	}
 	n.daemon.await("rank_died", nil)
 	// The daemon drops the arena in the same turn in which it answers nobody, so a status after that line comes after it.
 	n.status()
-	if held := memory(t, n.keeper.pid()); len(held) != 0 {
+	if held := memory(t, n.keeper.PID()); len(held) != 0 {
 		t.Errorf("the keeper still holds %q", held)
 	}
 }

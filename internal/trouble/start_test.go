@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	harness "github.com/replicad/replicad/chaos/cluster"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
@@ -51,7 +52,7 @@ func TestDaemonDoesNotStart(t *testing.T) {
 						_ = syscall.Kill(pid, syscall.SIGKILL) // gone already is as good
 					}
 				})
-				code, out := call(t, "daemon", "--bootstrap", "--config", n.file)
+				code, out := call(t, "daemon", "--bootstrap", "--config", n.File)
 				if code != tc.code {
 					t.Errorf("code %d, want %d", code, tc.code)
 				}
@@ -87,16 +88,16 @@ func changed(fn func(*config.Config) []string) func(*testing.T, *node) []string 
 
 var badConfigs = []refusal{
 	{"no config", exitConfig, func(t *testing.T, n *node) []string {
-		remove(t, n.file)
-		return []string{n.file, "--config FILE", "--dev"}
+		remove(t, n.File)
+		return []string{n.File, "--config FILE", "--dev"}
 	}},
 	{"several faults", exitConfig, changed(func(c *config.Config) []string {
 		c.MemoryMargin, c.DurableKeep, c.Timing.Ack = 1<<10, -1, time.Second
 		return []string{"memory_margin: 1KiB", "durable_keep: -1", "timing.ack: 1s"}
 	})},
 	{"unknown field", exitConfig, func(t *testing.T, n *node) []string {
-		write(t, n.file, "node: n1\nadress: 127.0.0.1:7400\n")
-		return []string{n.file, "[2:1]", "adress"}
+		write(t, n.File, "node: n1\nadress: 127.0.0.1:7400\n")
+		return []string{n.File, "[2:1]", "adress"}
 	}},
 	{"socket path too long", exitConfig, changed(func(c *config.Config) []string {
 		c.Socket = filepath.Join(c.StateDir, strings.Repeat("x", 107))
@@ -128,12 +129,12 @@ var badIdentities = []refusal{
 		if err := pki.Init(dir, []replica.NodeName{n.cfg.Node}, time.Now().Add(-3*365*24*time.Hour)); err != nil {
 			t.Fatal(err)
 		}
-		n.cfg.PKI = identity(dir, n.cfg.Node)
+		n.cfg.PKI = harness.Identity(dir, n.Name)
 		n.write()
 		return []string{n.cfg.PKI.Cert, "expired at", "replicad pki add"}
 	}},
 	{"certificate of another cluster", exitConfig, func(t *testing.T, n *node) []string {
-		other := newCluster(t, n.cfg.Node).nodes[0]
+		other := newCluster(t, n.Name).nodes[0]
 		n.cfg.PKI.Cert, n.cfg.PKI.Key = other.cfg.PKI.Cert, other.cfg.PKI.Key
 		n.write()
 		return []string{n.cfg.PKI.Cert, n.cfg.PKI.CA, "cluster", "take both from one"}
@@ -142,7 +143,7 @@ var badIdentities = []refusal{
 		if err := pki.AddNodes(filepath.Dir(n.cfg.PKI.CA), []replica.NodeName{"n9"}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		n.cfg.PKI = identity(filepath.Dir(n.cfg.PKI.CA), "n9")
+		n.cfg.PKI = harness.Identity(filepath.Dir(n.cfg.PKI.CA), "n9")
 		n.write()
 		return []string{n.cfg.PKI.Cert, `"n9"`, `"n1"`, "own certificate"}
 	}},
@@ -238,11 +239,6 @@ var badDirectories = []refusal{
 		n.write()
 		return []string{"durable", n.cfg.DurableDir, "writable for this user"}
 	}},
-}
-
-func identity(dir string, name replica.NodeName) config.PKI {
-	file := func(f string) string { return filepath.Join(dir, f) }
-	return config.PKI{CA: file("ca.pem"), Cert: file(string(name) + ".pem"), Key: file(string(name) + "-key.pem"), GossipKey: file("gossip.key")}
 }
 
 func remove(t *testing.T, path string) {
@@ -364,7 +360,7 @@ func TestSecondDaemon(t *testing.T) {
 	n := one(t)
 	l := n.run("calm", 1, rankSpec{})
 	l.await("step", fields{"step": 5})
-	code, out := call(t, "daemon", "--config", n.file)
+	code, out := call(t, "daemon", "--config", n.File)
 	if code != exitFailed {
 		t.Errorf("code %d", code)
 	}

@@ -31,10 +31,10 @@ func (c *cluster) standStill(stopped *node, other *process, steps int) {
 	c.t.Helper()
 	from := other.mark()
 	at := other.awaitFrom(from, "step", nil).fields["step"].(float64)
-	stopped.daemon.signal(syscall.SIGSTOP)
-	awaitStopped(c.t, stopped.daemon.pid())
+	stopped.daemon.Signal(syscall.SIGSTOP)
+	awaitStopped(c.t, stopped.daemon.PID())
 	other.awaitLine(from, "steps meanwhile", func(o line) bool { return o.is("step", nil) && o.fields["step"].(float64) >= at+float64(steps) })
-	stopped.daemon.signal(syscall.SIGCONT)
+	stopped.daemon.Signal(syscall.SIGCONT)
 }
 
 // undisturbed fails the test where an epoch was closed, or a process ended, and waits until commits go on.
