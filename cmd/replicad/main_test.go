@@ -59,6 +59,7 @@ func TestWrongUse(t *testing.T) {
 		{"daemon --config " + missing, exitConfig, missing},
 		{"keeper", exitUsage, "--socket"},
 		{"version 2", exitUsage, "version"},
+		{"chaos cluster --nodes a", exitUsage, "[dir]"},
 		{"demo --pace -5s --trainer /bin/true", exitUsage, "--pace -5s"},
 		{"demo --pace 0s --trainer /bin/true", exitUsage, "--pace 0s"},
 		{"demo --steps 0 --trainer /bin/true", exitUsage, "--steps 0"},

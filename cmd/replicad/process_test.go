@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -144,5 +147,42 @@ func TestKeeperThatCannotStart(t *testing.T) {
 	}
 	if err == nil || !strings.Contains(err.Error(), socket) || !strings.Contains(errout.String(), "ended at once") {
 		t.Errorf("%v\n%s", err, errout.String())
+	}
+}
+
+// TestChaosCluster: nodes start, one is killed alone at a word, and nothing is left at the end: that of standard input, or at a word that means nothing.
+func TestChaosCluster(t *testing.T) {
+	t.Setenv("CMD_TEST", "replicad")
+	runs := func(pid int) bool { return syscall.Kill(pid, 0) == nil }
+	for last, want := range map[string]int{"": exitOK, "kill z\n": exitUsage} {
+		in, words := io.Pipe()
+		said, out := io.Pipe()
+		code := make(chan int, 1)
+		go func() {
+			code <- run(t.Context(), []string{"chaos", "cluster", "--nodes", "a,b,c", "--dir", t.TempDir()}, stdio{in, out, out})
+			_ = out.Close()
+		}()
+		lines := bufio.NewScanner(said)
+		until := func(what string) (e struct {
+			Event, Node    string
+			Daemon, Keeper int
+		}) {
+			for e.Event != what && lines.Scan() {
+				_ = json.Unmarshal(lines.Bytes(), &e) // a line that is no JSON is no event
+			}
+			return e
+		}
+		a, b := until("node"), until("node")
+		until("linked")
+		_, _ = io.WriteString(words, "kill b\n")
+		if e := until("killed"); e.Node != "b" || runs(b.Daemon) || runs(b.Keeper) || !runs(a.Daemon) || !runs(a.Keeper) {
+			t.Errorf("%+v was said; %+v should be dead and %+v alive", e, b, a)
+		}
+		_, _ = io.WriteString(words, last)
+		_ = words.Close()
+		until("an end")
+		if got := <-code; got != want || runs(a.Daemon) || runs(a.Keeper) {
+			t.Errorf("after %q: code %d, want %d; %+v should be dead", last, got, want, a)
+		}
 	}
 }

@@ -142,7 +142,7 @@ print("DONE", flush=True)
 
 def test_a_rank_that_hangs_while_the_others_wait() -> None:
     """It is found as any hang is. One that waits in the commit stands at the same step, so it may be taken for one too (D29)."""
-    with cluster("a", timing={"hang_least": "2s", "hang_first": "2s"}) as nodes:
+    with cluster("a", "--hang", "2s") as nodes:
         job = nodes["a"].run(STANDS, world=2)
         nodes["a"].log.until('"kind":"hang"')
         out = job.done()
