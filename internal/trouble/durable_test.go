@@ -3,11 +3,14 @@
 package trouble_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/replica"
@@ -182,10 +185,7 @@ func TestDurableDirIsReplaced(t *testing.T) {
 	dir, old := n.cfg.DurableDir, n.cfg.DurableDir+".old"
 	l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
 	n.daemon.await("durable", nil)
-	move(t, dir, old)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	replace(t, dir, old)
 	f := n.daemon.await("failed", fields{"what": "durable", "why": "moved, unmounted or replaced"})
 	contains(t, f.text, dir, "inode")
 	n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
@@ -236,10 +236,7 @@ func TestDurableDirOfTwoNodesIsReplaced(t *testing.T) {
 	n := c.nodes[0]
 	n.daemon.await("durable", nil)
 	dir := n.cfg.DurableDir
-	move(t, dir, dir+".old")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	replace(t, dir, dir+".old")
 	n.daemon.await("failed", fields{"what": "durable", "why": "moved, unmounted or replaced"})
 	was := markers(t, dir+".old")
 	for range 2 {
@@ -254,6 +251,14 @@ func TestDurableDirOfTwoNodesIsReplaced(t *testing.T) {
 func move(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// replace moves a directory to old and puts an empty one in its place, at once: a write must not find neither.
+func replace(t *testing.T, dir, old string) {
+	t.Helper()
+	if err := errors.Join(os.Mkdir(old, 0o700), unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, old, unix.RENAME_EXCHANGE)); err != nil {
 		t.Fatal(err)
 	}
 }
