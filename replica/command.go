@@ -25,6 +25,8 @@ type (
 		Geometries []Digest `cbor:"10,keyasint,omitempty"`
 		// NameGroups leaves the groups to the ranks: each names its own with its claim, and once all have, those are the layout's.
 		NameGroups bool `cbor:"11,keyasint,omitempty"` // Layout.Groups is empty then
+		// Owner is the user, by number, whose launcher creates the job.
+		Owner uint32 `cbor:"12,keyasint,omitempty"`
 	}
 	// Begin mints the epoch in which ranks attach and seal their initial state.
 	Begin struct {

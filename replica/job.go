@@ -125,6 +125,9 @@ type Job struct {
 	// Previous is what was committed before a Resume with too few copies, and lies on more nodes: it stays until Committed lies on as
 	// many as a commit needs, or a newer generation is committed.
 	Previous *Earlier `json:"previous,omitempty" cbor:"32,keyasint,omitempty"`
+	// Owner is the user, by number, that created the job: its processes alone, and root's, may be ranks and launchers of it. Users have the same
+	// numbers on all nodes.
+	Owner uint32 `json:"owner" cbor:"37,keyasint,omitempty"`
 }
 
 // Earlier is a generation that was committed before the present one, with who held its parts.

@@ -2,14 +2,17 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 
+	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
 
 func newJob(std stdio) *cobra.Command {
-	return group("job", "Act on a job", newJobEnd(std))
+	return group("job", "Act on a job", newJobEnd(std), newJobToken(std))
 }
 
 func newJobEnd(std stdio) *cobra.Command {
@@ -22,4 +25,33 @@ func newJobEnd(std stdio) *cobra.Command {
 			return a.call(ctx, http.MethodPost, "/job/"+args[0]+"/end?reason="+url.QueryEscape(reason))
 		}}
 	return v.command(std)
+}
+
+// newJobToken needs the secret of the configuration, not the daemon: a token is made before there is a job.
+func newJobToken(std stdio) *cobra.Command {
+	var t target
+	cmd := &cobra.Command{
+		Use:   "token NAME",
+		Short: "Print the token that launchers and ranks of a job show",
+		Long: "Prints the token of the job of that name, made from the configuration's job_secret: put it into a file that the job's user alone can read, for\n" +
+			"replicad run --token-file, or into REPLICAD_TOKEN. It is good on every node with that secret, and for no other job.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, err := t.load(noDevCluster)
+			if err != nil {
+				return err
+			}
+			if err := replica.CheckName(args[0]); err != nil {
+				return coded(exitUsage, fmt.Errorf("job %w", err))
+			}
+			token := c.JobToken(args[0])
+			if token == "" {
+				return coded(exitConfig, errors.New("the configuration has no job_secret: jobs have no tokens; set one on all nodes (16 to 256 printable characters) and start their daemons again"))
+			}
+			fmt.Fprintln(std.out, token)
+			return nil
+		},
+	}
+	t.addFlags(cmd)
+	return cmd
 }

@@ -59,7 +59,11 @@ func TestRunEndsWithTheJobsCode(t *testing.T) {
 		}
 		_, _ = conn.Read(buf) // until the launcher leaves
 	}()
-	code, _, errout := try(t, "run", "--socket", socket, "--token", "t", "--job", "lm", "--world", "4", "--groups", "0,1,0,1", "--ranks", "1,3", "--slots", "3", "--", "sh", "-c", "--flags of the command", "--job")
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("t\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, errout := try(t, "run", "--socket", socket, "--token-file", token, "--job", "lm", "--world", "4", "--groups", "0,1,0,1", "--ranks", "1,3", "--slots", "3", "--", "sh", "-c", "--flags of the command", "--job")
 	if code != 7 || !strings.Contains(errout, "do not requeue") {
 		t.Errorf("code %d: %s", code, errout)
 	}
@@ -74,13 +78,13 @@ func TestRunTakesWhatTheConfigurationSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.JobToken = "secret"
+	c.JobSecret = "0123456789abcdef"
 	if err := c.Write(path); err != nil {
 		t.Fatal(err)
 	}
 	f := runFlags{target: target{file: path}, opt: launch.Options{Job: "lm", World: 1}}
 	o, err := f.options([]string{"true"}, stdio{})
-	if err != nil || o.Socket != c.Socket || o.Token != "secret" || o.Host != "10.0.0.1" {
+	if err != nil || o.Socket != c.Socket || o.Token != c.JobToken("lm") || len(o.Token) != 40 || o.Host != "10.0.0.1" {
 		t.Errorf("%+v, %v", o, err)
 	}
 	f.opt.Host = "10.9.9.9"

@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 
 	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/replica"
@@ -16,6 +18,7 @@ type runFlags struct {
 	opt           launch.Options
 	ranks, groups string
 	loose         string // groups whose ranks may differ
+	tokenFile     string
 }
 
 func newRun(std stdio) *cobra.Command {
@@ -59,7 +62,7 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags, o := cmd.Flags(), &f.opt
 	flags.SetInterspersed(false)
 	flags.StringVar(&o.Socket, "socket", "", "the daemon's `SOCKET` for ranks, instead of --config")
-	flags.StringVar(&o.Token, "token", "", "the daemon's job token (with --socket)")
+	flags.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the job's token, as replicad job token prints it (default: $REPLICAD_TOKEN; with --config, made from its job_secret)")
 	flags.StringVar(&o.Host, "host", "", "`ADDRESS` of this node for the ranks' own sockets (default: the host of the daemon's addr)")
 	flags.StringVar(&o.Job, "job", "", "`NAME` of the job")
 	flags.IntVar(&o.World, "world", 0, "ranks in the job, on all nodes")
@@ -92,15 +95,41 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 		if err != nil {
 			return o, err
 		}
-		o.Socket, o.Admin = c.Socket, c.AdminSocket
-		if o.Token == "" {
-			o.Token = c.JobToken
-		}
+		o.Socket, o.Admin, o.Token = c.Socket, c.AdminSocket, c.JobToken(o.Job)
 		if o.Host == "" {
 			o.Host = c.Host()
 		}
 	}
+	if err := f.showToken(&o); err != nil {
+		return o, err
+	}
 	o.Command, o.Env, o.Stdout, o.Stderr = args, os.Environ(), std.out, std.err
 	o.Logf = func(format string, args ...any) { fmt.Fprintf(std.err, "replicad run: "+format+"\n", args...) }
 	return o, coded(exitUsage, o.Validate())
+}
+
+// maxTokenFile bounds a file with a token, in bytes.
+const maxTokenFile = 4096
+
+// showToken takes the job's token from a file or the environment. Never from the command line, which every user of the host can read.
+func (f *runFlags) showToken(o *launch.Options) error {
+	if f.tokenFile == "" {
+		if o.Token == "" {
+			o.Token = os.Getenv("REPLICAD_TOKEN")
+		}
+		return nil
+	}
+	file, err := os.Open(f.tokenFile)
+	if err != nil {
+		return coded(exitUsage, fmt.Errorf("--token-file: %w", err))
+	}
+	defer file.Close()
+	b, err := io.ReadAll(io.LimitReader(file, maxTokenFile))
+	if err != nil {
+		return coded(exitUsage, fmt.Errorf("--token-file %s: %w", f.tokenFile, err))
+	}
+	if o.Token = strings.TrimSpace(string(b)); o.Token == "" {
+		return coded(exitUsage, fmt.Errorf("--token-file %s is empty: put there what `replicad job token %s` prints on a node", f.tokenFile, o.Job))
+	}
+	return nil
 }

@@ -26,6 +26,8 @@ type Marker struct {
 	Condemned  []replica.Generation `json:"condemned" cbor:"9,keyasint"`
 	Shards     []ShardInfo          `json:"shards" cbor:"10,keyasint"`
 	Geometries []replica.Digest     `json:"geometries" cbor:"11,keyasint"` // by group, of the replicated part
+	// Owner is the job's: nobody else's job goes on from the generation.
+	Owner uint32 `json:"owner" cbor:"13,keyasint,omitempty"`
 }
 
 // Shard finds a part's shard.

@@ -55,8 +55,13 @@ type Config struct {
 	// one rack may hold every copy of a part.
 	Labels map[string]string `yaml:"labels"`
 
-	// JobToken, up to 63 printable bytes, must be shown by ranks and launchers. Default: none; the socket's mode (0600) is then the only guard.
-	JobToken string `yaml:"job_token"`
+	// RankUsers are the users, by name or number, whose processes may be ranks and launchers here, besides the daemon's own and root. Each reaches
+	// the jobs that it created itself. The socket is then open to every user of the node, who are judged by what the kernel says of them; it must lie
+	// outside of StateDir, which is closed. Default: none; the socket's mode (0600) keeps all others out.
+	RankUsers []string `yaml:"rank_users,omitempty"`
+	// JobSecret, 16 to 256 printable bytes and the same on all nodes, is what the tokens of jobs are made from (JobToken): ranks and launchers must
+	// show their job's. Whoever can read it can make all of them. Default: none; a process of a job's user then needs no token.
+	JobSecret string `yaml:"job_secret,omitempty"`
 	// MemoryMargin stays free on the host when arenas are reserved, e.g. 512MiB; 16MiB to 1TiB, default 256MiB. Too small: the kernel kills
 	// processes when a rank grows; too large: arenas are refused though there was room.
 	MemoryMargin Bytes `yaml:"memory_margin"`

@@ -103,8 +103,11 @@ func TestEachBadField(t *testing.T) {
 		{"too many seeds", func(c *Config) { c.Seeds = make([]string, 65) }, "seeds", "65"},
 		{"label key", func(c *Config) { c.Labels = map[string]string{"Rack": "1"} }, "labels.Rack", `"1"`},
 		{"label value", func(c *Config) { c.Labels = map[string]string{"rack": ""} }, "labels.rack", `""`},
-		{"token too long", func(c *Config) { c.JobToken = strings.Repeat("s", 64) }, "job_token", "64 bytes (not shown)"},
-		{"token with a blank", func(c *Config) { c.JobToken = "a b" }, "job_token", "3 bytes (not shown)"},
+		{"secret too long", func(c *Config) { c.JobSecret = strings.Repeat("s", 257) }, "job_secret", "257 bytes (not shown)"},
+		{"secret too short", func(c *Config) { c.JobSecret = "fifteen bytes .."[:15] }, "job_secret", "15 bytes (not shown)"},
+		{"secret with a blank", func(c *Config) { c.JobSecret = "sixteen bytes of" }, "job_secret", "16 bytes (not shown)"},
+		{"user without a name", func(c *Config) { c.RankUsers = []string{"alice", ""} }, "rank_users", "2 users"},
+		{"socket where other users don't get", func(c *Config) { c.RankUsers = []string{"alice"}; c.StateDir, c.Socket = "/s", "/s/run/ranks.sock" }, "socket", "/s/run/ranks.sock"},
 		{"memory margin", func(c *Config) { c.MemoryMargin = 1 << 20 }, "memory_margin", "1MiB"},
 		{"durable keep", func(c *Config) { c.DurableKeep = -1 }, "durable_keep", "-1"},
 		{"log level", func(c *Config) { c.Log.Level = "loud" }, "log.level", `"loud"`},
@@ -175,7 +178,7 @@ func TestAllFaultsTogether(t *testing.T) {
 		}
 	}
 	secret := good()
-	secret.JobToken = "geheim geheim"
+	secret.JobSecret = "geheim geheim geheim"
 	if err := secret.Validate(); err == nil || strings.Contains(err.Error(), "geheim") {
 		t.Errorf("a bad token is shown or not refused: %v", err)
 	}

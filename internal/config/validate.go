@@ -16,12 +16,13 @@ import (
 
 // Limits of a configuration, and why.
 const (
-	maxSocketPath = 107 // sun_path has 108 bytes, one of them the terminator
-	maxTokenBytes = 63  // the hello message has 64 bytes, one of them the terminator
-	maxVoters     = 5   // more voters make commits slower and protect little more
-	maxSeeds      = 64
-	maxLabels     = 16 // they are registered in the Raft log
-	maxLabelBytes = 63
+	maxSocketPath                  = 107 // sun_path has 108 bytes, one of them the terminator
+	minSecretBytes, maxSecretBytes = 16, 256
+	maxRankUsers                   = 256
+	maxVoters                      = 5 // more voters make commits slower and protect little more
+	maxSeeds                       = 64
+	maxLabels                      = 16 // they are registered in the Raft log
+	maxLabelBytes                  = 63
 )
 
 // FieldError says what is wrong with one field.
@@ -70,8 +71,11 @@ func (c *Config) checkNames(v *faults) {
 	if err := replica.CheckName(string(c.Node)); err != nil {
 		v.add("node", strconv.Quote(string(c.Node)), "1 to 63 of a-z, 0-9 and, inside, - _ .", "the name is in the node's certificate and in file names, and other nodes know it by it")
 	}
-	if len(c.JobToken) > maxTokenBytes || strings.ContainsFunc(c.JobToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		v.add("job_token", fmt.Sprintf("%d bytes (not shown)", len(c.JobToken)), fmt.Sprintf("at most %d printable ASCII characters without blanks", maxTokenBytes), "ranks send it in a field of fixed size, so no rank could ever show this one")
+	if n := len(c.JobSecret); n > 0 && (n < minSecretBytes || n > maxSecretBytes || strings.ContainsFunc(c.JobSecret, func(r rune) bool { return r <= ' ' || r > '~' })) {
+		v.add("job_secret", fmt.Sprintf("%d bytes (not shown)", n), fmt.Sprintf("%d to %d printable ASCII characters without blanks", minSecretBytes, maxSecretBytes), "the tokens of all jobs are made from it, so whoever guesses it has them all")
+	}
+	if len(c.RankUsers) > maxRankUsers || slices.Contains(c.RankUsers, "") {
+		v.add("rank_users", fmt.Sprintf("%d users", len(c.RankUsers)), fmt.Sprintf("at most %d names or numbers, none of them empty", maxRankUsers), "a name that is none would let in nobody, and nobody would know why")
 	}
 	if len(c.Labels) > maxLabels {
 		v.add("labels", fmt.Sprintf("%d labels", len(c.Labels)), fmt.Sprintf("at most %d", maxLabels), "every node's labels are kept in the Raft log")
@@ -138,6 +142,9 @@ func (c *Config) checkPaths(v *faults) {
 			v.add(f.field, strconv.Quote(f.value), "another path than "+other+"'s", "the second one to listen would find the socket in use")
 		}
 		seen[filepath.Clean(f.value)] = f.field
+	}
+	if in, err := filepath.Rel(c.StateDir, c.Socket); len(c.RankUsers) > 0 && err == nil && filepath.IsLocal(in) {
+		v.add("socket", strconv.Quote(c.Socket), "a path outside of state_dir, since rank_users names other users", "state_dir is closed to them; set one such as /run/replicad/ranks.sock")
 	}
 }
 

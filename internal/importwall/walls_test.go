@@ -62,6 +62,7 @@ var walls = map[string]wall{
 	"bench/transfer":             {side, []string{}, nil},
 	"internal/planted":           {0, []string{}, nil},
 	"internal/leakcheck":         {side, []string{}, nil},
+	"internal/otheruser":         {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/trouble":           {side, []string{}, nil},
 	"internal/importwall":        {side, []string{}, nil},
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/replicad/replicad/internal/session"
@@ -85,6 +86,10 @@ func (m *member) advance(a *attaching) {
 	}
 	job := lj.job
 	rank := replica.Rank(a.hello.Rank)
+	if text := foreign(job, a.peer.UID()); text != "" {
+		m.refuse(a, req, wire.CodeRefused, text)
+		return
+	}
 	if text := otherPlace(job, a); text != "" {
 		m.refuse(a, req, wire.CodeRefused, text)
 		return
@@ -143,6 +148,14 @@ func (m *member) handOutAgain(lj *localJob, lr *localRank, a *attaching) bool {
 		m.reconcile(lj)
 	}
 	return true
+}
+
+// foreign says that a job is another user's than the one who asks for a part in it. Empty: it is that one's, or root or the daemon asks.
+func foreign(job *replica.Job, uid int) string {
+	if uid == 0 || uid == os.Geteuid() || uint32(uid) == job.Owner {
+		return ""
+	}
+	return fmt.Sprintf("job %q is user %d's, and this process is user %d's: start it as that user, or use another name for a job of your own", job.Name, job.Owner, uid)
 }
 
 // otherPlace says how the place that a process takes itself to have is none of the job. Empty: it may be one.
@@ -210,7 +223,7 @@ func (m *member) claimFor(lj *localJob, a *attaching) {
 	a.request = m.nextRequest()
 	a.claim = replica.Claim{Job: job.ID, Rank: rank, Expect: job.Ranks[rank].Incarnation, Holder: m.holder(), Group: replica.GroupID(a.hello.Group), Geometry: shm.GeometryDigest(a.geometry, replica.ReplicatedPart), Nonce: claimNonce(a.hello.Nonce)}
 	m.claims[a.request] = a
-	m.send(kindClaim, claimRequest{a.request, a.claim})
+	m.send(kindClaim, claimRequest{a.request, a.claim, a.hello.Token})
 }
 
 func claimNonce(n uint64) uint64 {

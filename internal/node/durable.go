@@ -115,7 +115,7 @@ func (m *member) writeMarker(o markerOrder) {
 		return
 	}
 	job := lj.job
-	mark := checkpoint.Marker{JobName: job.Name, Job: job.ID, Generation: o.Generation, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned, Geometries: job.GroupGeometry}
+	mark := checkpoint.Marker{JobName: job.Name, Job: job.ID, Generation: o.Generation, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned, Geometries: job.GroupGeometry, Owner: job.Owner}
 	for _, s := range o.Shards {
 		mark.Shards = append(mark.Shards, s.Info)
 	}

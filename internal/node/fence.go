@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
 
@@ -96,7 +95,7 @@ func (m *member) reap(lj *localJob) {
 		if lr.alive && !lr.left && !lr.killed && !lr.unproven && time.Now().After(lj.stopBy) {
 			lr.killed = true
 			m.log.rankNote(lj.job, lr.rank, "stop_timeout", fmt.Sprintf("process %d was told %v ago that its job has ended and is still there: killed", lr.pid, m.cfg.Timing.Settle))
-			session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
+			m.kill(lj, lr)
 		}
 	}
 }
@@ -198,7 +197,7 @@ func (m *member) supersede(lj *localJob) {
 		m.stopRank(lj, lr, "superseded by a newer incarnation of the rank")
 		if lr.alive {
 			if !lr.unproven {
-				session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
+				m.kill(lj, lr)
 			}
 			continue // its exit comes as an event, and its arena is retired then
 		}

@@ -80,6 +80,6 @@ func (m *member) killHung(lj *localJob) {
 				m.note(l, lj.job, fmt.Sprintf("rank %d: killed, %v: %s", lr.rank, f.Kind, f.Detail))
 			}
 		}
-		session.Kill(lr.pid, lr.start) //nolint:errcheck // gone already is as good
+		m.kill(lj, lr)
 	}
 }

@@ -50,7 +50,7 @@ func (l *launcher) createRequest(id uint64) createRequest {
 		groups = make([]replica.GroupID, h.World) // one group: plain data parallelism
 	}
 	layout := replica.Layout{World: h.World, Groups: groups}
-	return createRequest{ID: id, Name: h.Job, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0,
+	return createRequest{ID: id, Name: h.Job, Owner: uint32(l.peer.UID()), Token: h.Token, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0,
 		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery),
 			PrivateCap: uint64(h.PrivateCapMB) << 20, RequireVotes: h.Flags&wire.RunRequireVotes != 0, CollectiveWindow: h.Flags&wire.RunCollectiveWindow != 0,
 			LoneAhead: replica.Step(h.LoneAhead), Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
@@ -190,6 +190,10 @@ func (m *member) serveLauncher(l *launcher) {
 	}
 	job := lj.job
 	if !l.accepted {
+		if text := foreign(job, l.peer.UID()); text != "" {
+			m.refuseLauncher(l, wire.CodeRefused, text)
+			return
+		}
 		if text := l.createRequest(0).otherLayout(job); text != "" {
 			m.refuseLauncher(l, wire.CodeRefused, text)
 			return

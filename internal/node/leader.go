@@ -43,6 +43,7 @@ type leader struct {
 	voting  atomic.Bool                 // a change of voters is under way
 	answers func(replica.NodeName) bool // whether a node's daemon answered this one's newest probe
 	hears   func(replica.NodeName) bool // likewise, and nothing less: not one of which nothing is known
+	token   func(job string) string     // what processes of a job must show; empty: nothing
 
 	// Owned by run.
 	active     bool
@@ -145,7 +146,7 @@ const (
 )
 
 func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm, silent time.Duration, store *checkpoint.Store, log *journal) *leader {
-	return &leader{answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
+	return &leader{answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, token: func(string) string { return "" }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New(0), brought: map[replica.NodeName]*nodeLink{}}
 }
 

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"crypto/rand"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"reflect"
@@ -24,6 +25,10 @@ func onlyCommitted(was, is *replica.Job) bool {
 
 // create mints a job for a launcher, once: the same name with the same layout is the same job.
 func (l *leader) create(ctx context.Context, from *nodeLink, m createRequest) {
+	if !l.proved(m.Name, m.Token) {
+		from.send(kindCreateReply, createReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: node %s does not show the job's token as the leader knows it: give all nodes the same job_secret", m.Name, from.node.Name)})
+		return
+	}
 	if job, ok := l.view.JobByName(m.Name); ok {
 		from.send(kindCreateReply, createReply{ID: m.ID, Refused: m.otherLayout(job)})
 		return
@@ -37,6 +42,11 @@ func (l *leader) create(ctx context.Context, from *nodeLink, m createRequest) {
 		return
 	}
 	l.mint(ctx, from, m, replica.CreateJob{}, "")
+}
+
+// proved tells whether somebody showed the token of a job.
+func (l *leader) proved(job, token string) bool {
+	return subtle.ConstantTimeCompare([]byte(l.token(job)), []byte(token)) == 1 || l.token(job) == ""
 }
 
 // adopt is the end of looking for a durable generation to open a job from.
@@ -70,12 +80,15 @@ func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
 	case found[0].Cluster != l.cluster: // its parts can't be staged here
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
 			found[0].Generation, found[0].Path, found[0].Cluster, l.cluster)
+	case found[0].Owner != m.Owner && m.Owner != 0:
+		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is user %d's, and user %d asks: resume it as that user, or use another name", m.Name, found[0].Generation, found[0].Path, found[0].Owner, m.Owner)
 	case m.unlike(found[0].Layout) != "":
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %s: start it with that layout, or without --resume", m.Name, found[0].Generation, found[0].Path, m.unlike(found[0].Layout))
 	default:
 		f := found[0]
 		a.request.Layout, a.request.NameGroups = f.Layout, false // the groups are those that its ranks had
 		a.command = replica.CreateJob{ID: f.Job, Epoch: max(f.Lineage.Last().Epoch, f.Generation.Epoch), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries}
+		a.request.Owner = f.Owner
 		l.log.note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", m.Name, f.Generation, f.Path))
 	}
 	return a
@@ -93,7 +106,7 @@ func (l *leader) mint(ctx context.Context, from *nodeLink, m createRequest, c re
 	if c.ID == (replica.JobID{}) {
 		rand.Read(c.ID[:]) //nolint:errcheck // never fails
 	}
-	c.Name, c.Layout, c.NameGroups, c.Options = m.Name, m.Layout, m.NameGroups, m.Options
+	c.Name, c.Layout, c.NameGroups, c.Options, c.Owner = m.Name, m.Layout, m.NameGroups, m.Options, m.Owner
 	c.Copies = max(1, min(m.Options.WithDefaults().MinCopies, len(l.view.Nodes)))
 	l.propose(ctx, c.ID, c, fromDriver, func(out lock.Outcome, err error) {
 		r := createReply{ID: m.ID}

@@ -66,6 +66,21 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 	}
 }
 
+// A generation is its owner's: nobody else's job goes on from it, but root's, which leaves it to its owner.
+func TestAdoptsForItsOwner(t *testing.T) {
+	c := newChair(t)
+	c.shelf()
+	c.writes("job", testCluster, testJob, gen(1, 4)) // root's
+	ask := createRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true, Owner: 61002}
+	if a := c.adoptable(nil, ask); !strings.Contains(a.refused, "is user 0's, and user 61002 asks") {
+		t.Errorf("refused: %q", a.refused)
+	}
+	ask.Owner = 0
+	if a := c.adoptable(nil, ask); a.refused != "" || a.request.Owner != 0 {
+		t.Errorf("refused its owner: %q", a.refused)
+	}
+}
+
 // A launcher that says nothing of groups takes those of the generation that it resumes.
 func TestAdoptsWithItsGroups(t *testing.T) {
 	c := newChair(t)

@@ -163,6 +163,10 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 			from.send(kindClaimReply, claimReply{ID: m.ID, Refused: fmt.Sprintf("a claim for node %s on the link of node %s", m.Claim.Holder.Node, name)})
 			return
 		}
+		if job, ok := l.view.Jobs[m.Claim.Job]; ok && !l.proved(job.Name, m.Token) {
+			from.send(kindClaimReply, claimReply{ID: m.ID, Refused: fmt.Sprintf("a claim of rank %d of job %s without the job's token as the leader knows it: give all nodes the same job_secret", m.Claim.Rank, job.Name)})
+			return
+		}
 		l.propose(ctx, m.Claim.Job, m.Claim, fromDriver, func(out lock.Outcome, err error) {
 			r := claimReply{ID: m.ID, Incarnation: out.Incarnation}
 			if err == nil {

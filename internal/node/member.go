@@ -393,7 +393,7 @@ func endedUnseen(job *replica.Job, index uint64) *replica.Job {
 // resend repeats to a new leader whatever waits for an answer.
 func (m *member) resend() {
 	for id, a := range m.claims {
-		m.send(kindClaim, claimRequest{id, a.claim})
+		m.send(kindClaim, claimRequest{id, a.claim, a.hello.Token})
 	}
 	for id, l := range m.creates {
 		m.send(kindCreate, l.createRequest(id))

@@ -110,6 +110,7 @@ type evidence struct {
 type claimRequest struct {
 	ID    uint64        `cbor:"1,keyasint"`
 	Claim replica.Claim `cbor:"2,keyasint"`
+	Token string        `cbor:"3,keyasint,omitempty"` // that the rank's process showed
 }
 
 type claimReply struct {
@@ -129,6 +130,9 @@ type createRequest struct {
 	NameGroups bool `cbor:"6,keyasint,omitempty"`
 	// AnyGroups: the launcher said nothing of groups. Those of the job or generation that is there will do; a new job has Layout's, one group.
 	AnyGroups bool `cbor:"7,keyasint,omitempty"`
+	// Owner is the launcher's user, Token what it showed as the job's: the leader judges it by its own secret.
+	Owner uint32 `cbor:"8,keyasint,omitempty"`
+	Token string `cbor:"9,keyasint,omitempty"`
 }
 
 type createReply struct {

@@ -9,7 +9,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -94,6 +96,25 @@ func (d *daemon) close() {
 	d.closers = nil
 }
 
+// userNumbers looks up users that are named.
+func userNumbers(names []string) (numbers []int, err error) {
+	for _, name := range names {
+		n, bad := strconv.Atoi(name)
+		if bad != nil {
+			u, err := user.Lookup(name)
+			if err != nil {
+				return nil, fmt.Errorf("rank_users: %q: %w: make the user on this node, or give its number", name, err)
+			}
+			n, bad = strconv.Atoi(u.Uid)
+		}
+		if bad != nil || n < 0 {
+			return nil, fmt.Errorf("rank_users: %q is no user: give a name or a number", name)
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers, nil
+}
+
 func (d *daemon) onClose(fn func()) { d.closers = append(d.closers, fn) }
 
 // open acquires everything that can fail, in dependency order: identity, disk, sockets, keeper, ports, log.
@@ -106,7 +127,11 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err := d.openState(); err != nil {
 		return err
 	}
-	if d.sessions, err = session.Listen(session.Config{Path: c.Socket, Token: c.JobToken}); err != nil {
+	users, err := userNumbers(c.RankUsers)
+	if err != nil {
+		return err
+	}
+	if d.sessions, err = session.Listen(session.Config{Path: c.Socket, Token: c.JobToken, Users: users}); err != nil {
 		return err
 	}
 	d.onClose(d.sessions.Close)
@@ -322,6 +347,7 @@ func (d *daemon) build() error {
 	if d.cons != nil {
 		d.leader = newLeader(d.cons, d.id.Cluster, timing, c.Timing.StallAlarm, c.Timing.SilentAfter, d.store, d.log)
 		d.leader.answers, d.leader.hears = d.prober.answers, d.prober.hears
+		d.leader.token = c.JobToken
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
 	limited := transfer.Limit(store{d.member, context.Background()}, maxServes, maxServesPerPeer)

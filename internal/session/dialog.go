@@ -28,7 +28,7 @@ type dialog struct {
 }
 
 // take turns one message into an event; nil for one that is not complete yet. Descriptors that it keeps are removed from files.
-func (d *dialog) take(token string, p *Peer, b []byte, files *[]*os.File) (Event, error) {
+func (d *dialog) take(token func(job string) string, p *Peer, b []byte, files *[]*os.File) (Event, error) {
 	h, body, err := wire.ParseRank(b)
 	if err != nil {
 		code := wire.CodeInvalid
@@ -47,7 +47,7 @@ func (d *dialog) take(token string, p *Peer, b []byte, files *[]*os.File) (Event
 	return ev, nil
 }
 
-func (d *dialog) event(token string, p *Peer, h wire.RankHeader, body []byte, files *[]*os.File) (Event, error) {
+func (d *dialog) event(token func(job string) string, p *Peer, h wire.RankHeader, body []byte, files *[]*os.File) (Event, error) {
 	switch h.Type {
 	case wire.MHello, wire.MReattach, wire.MRunHello:
 		return d.greet(token, p, h, body, files)
@@ -106,7 +106,7 @@ func (d *dialog) event(token string, p *Peer, h wire.RankHeader, body []byte, fi
 }
 
 // greet takes the first message of a session.
-func (d *dialog) greet(token string, p *Peer, h wire.RankHeader, body []byte, files *[]*os.File) (Event, error) {
+func (d *dialog) greet(token func(job string) string, p *Peer, h wire.RankHeader, body []byte, files *[]*os.File) (Event, error) {
 	if d.greeted {
 		return nil, fmt.Errorf("a second hello on one connection: open another for another rank")
 	}
@@ -115,7 +115,7 @@ func (d *dialog) greet(token string, p *Peer, h wire.RankHeader, body []byte, fi
 		if err != nil {
 			return nil, err
 		}
-		if err := admit(token, v.ABI, v.Token, h.Request); err != nil {
+		if err := admit(token(v.Job), v.ABI, v.Token, h.Request); err != nil {
 			return nil, err
 		}
 		d.greeted, d.launcher = true, true
@@ -126,7 +126,7 @@ func (d *dialog) greet(token string, p *Peer, h wire.RankHeader, body []byte, fi
 	if err != nil {
 		return nil, err
 	}
-	if err := admit(token, v.ABI, v.Token, h.Request); err != nil {
+	if err := admit(token(v.Job), v.ABI, v.Token, h.Request); err != nil {
 		return nil, err
 	}
 	ev := Hello{Peer: p, Header: h, Hello: v}
@@ -146,7 +146,7 @@ func admit(token string, abi uint32, got string, request uint32) error {
 		return &fault{request, wire.CodeVersion, fmt.Errorf("library version %d, this daemon speaks %d: use the libreplicad that came with it", abi, wire.RankABI)}
 	}
 	if token != "" && subtle.ConstantTimeCompare([]byte(token), []byte(got)) != 1 {
-		return &fault{request, wire.CodeRefused, errors.New("the token is not the daemon's: set REPLICAD_TOKEN, or --token, to the job_token of its configuration")}
+		return &fault{request, wire.CodeRefused, errors.New("the token is not the job's: set REPLICAD_TOKEN, or --token-file, to what `replicad job token NAME` says on a node")}
 	}
 	return nil
 }

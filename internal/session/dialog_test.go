@@ -80,7 +80,7 @@ func TestEvents(t *testing.T) {
 }
 
 func TestLauncher(t *testing.T) {
-	s := serve(t, Config{Token: "secret"})
+	s := serve(t, Config{Token: func(job string) string { return "secret" }})
 	c := dial(t, s)
 	hello := wire.RunHello{ABI: wire.RankABI, World: 2, Capacity: 1, Ranks: []replica.Rank{1}, Groups: []replica.GroupID{0, 1}, Job: "job", Token: "secret"}
 	c.send(wire.MRunHello, hello.Append(nil))
@@ -143,7 +143,7 @@ func TestRefusals(t *testing.T) {
 		{"leave with a body", [][]byte{ok, msg(wire.MLeave, []byte{1})}, wire.CodeInvalid, "leave"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := serve(t, Config{Token: "secret"})
+			s := serve(t, Config{Token: func(job string) string { return "secret" }})
 			cl := dial(t, s)
 			for _, b := range c.send {
 				cl.sendRaw(b)
@@ -200,7 +200,7 @@ func FuzzDialog(f *testing.F) {
 		var d dialog
 		for i, b := range [][]byte{first, second} {
 			var files []*os.File
-			ev, err := d.take("", &Peer{}, b, &files)
+			ev, err := d.take(func(string) string { return "" }, &Peer{}, b, &files)
 			if err != nil {
 				return
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,8 +18,11 @@ import (
 // Config of a Server.
 type Config struct {
 	Path string // of the socket, at most 107 bytes
-	// Token that a hello must carry; empty: none. Without it every process of this user may claim a rank.
-	Token string
+	// Token is what a hello for that job must carry; empty: nothing. nil: no job has one.
+	Token func(job string) string
+	// Users, by number, may connect besides this process' own and root. Where there are any the socket is open to all users of the host, and
+	// who is none of these is refused by what the kernel says of it.
+	Users []int
 	// MaxPeers connected at once; 0: 1024. Each costs two goroutines and a queue.
 	MaxPeers int
 }
@@ -53,10 +57,13 @@ func Listen(cfg Config) (*Server, error) {
 	if cfg.MaxPeers == 0 {
 		cfg.MaxPeers = defaultMaxPeers
 	}
-	if cfg.MaxPeers < 0 || len(cfg.Token) > 63 {
-		return nil, fmt.Errorf("session: %d peers, token of %d bytes: want more than 0, and at most 63", cfg.MaxPeers, len(cfg.Token))
+	if cfg.MaxPeers < 0 {
+		return nil, fmt.Errorf("session: %d peers: want more than 0", cfg.MaxPeers)
 	}
-	ln, err := listen(cfg.Path)
+	if cfg.Token == nil {
+		cfg.Token = func(string) string { return "" }
+	}
+	ln, err := listen(cfg.Path, len(cfg.Users) > 0)
 	if err != nil {
 		return nil, err
 	}
@@ -141,8 +148,8 @@ func (s *Server) emit(ev Event) bool {
 // admit checks who connected and starts its goroutines.
 func (s *Server) admit(c *net.UnixConn) {
 	p, err := newPeer(c, s.nextID.Add(1))
-	if err == nil && p.uid != os.Geteuid() && p.uid != 0 {
-		err = fmt.Errorf("user %d may not use the socket of user %d", p.uid, os.Geteuid())
+	if err == nil && p.uid != os.Geteuid() && p.uid != 0 && !slices.Contains(s.cfg.Users, p.uid) {
+		err = fmt.Errorf("user %d may not use the socket of user %d: name it in rank_users of this node's configuration", p.uid, os.Geteuid())
 	}
 	if err != nil {
 		refuseNow(c, fmt.Sprintf("session: %v", err))

@@ -4,12 +4,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
-	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/replicad/replicad/internal/otheruser"
 )
 
 // The keeper has every rank's memory: who runs as another user gets none of it, whatever the socket's mode allows.
@@ -29,10 +27,9 @@ func TestKeeperServesNoOtherUser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const other = 65534
 	root := os.Geteuid() == 0
 	if !root {
-		k.uid = other // to whom this process is another user
+		k.uid = otheruser.Nobody // to whom this process is another user
 	}
 	ended := make(chan error)
 	go func() { ended <- k.Run(t.Context()) }()
@@ -42,8 +39,7 @@ func TestKeeperServesNoOtherUser(t *testing.T) {
 		}
 	})
 	ask := func(foreign bool) (int, error) {
-		c := connectAs(t, socket, other, foreign)
-		defer c.Close()
+		c := dialKeeperSocket(t, socket, foreign)
 		if err := sendKeeper(c, keeperMessage{typ: keepStart}, nil); err != nil {
 			return 0, err
 		}
@@ -62,25 +58,15 @@ func TestKeeperServesNoOtherUser(t *testing.T) {
 	}
 }
 
-// connectAs connects, as another user where asked: credentials are a thread's, as far as the kernel goes.
-func connectAs(t *testing.T, socket string, uid uintptr, foreign bool) *net.UnixConn {
+func dialKeeperSocket(t *testing.T, socket string, foreign bool) *net.UnixConn {
 	t.Helper()
-	const same = ^uintptr(0)
 	if foreign {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		if _, _, e := syscall.RawSyscall(unix.SYS_SETRESUID, same, uid, same); e != 0 {
-			t.Skipf("this root can't be another user: %v", e)
-		}
-		defer func() {
-			if _, _, e := syscall.RawSyscall(unix.SYS_SETRESUID, same, 0, same); e != 0 {
-				panic(e) // the thread would go on as another user
-			}
-		}()
+		return otheruser.Dial(t, socket, otheruser.Nobody)
 	}
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

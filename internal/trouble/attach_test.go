@@ -14,12 +14,13 @@ import (
 // TestRankIsRefused: what a rank may not have is refused with the reason and the remedy, and whoever has it goes on.
 func TestRankIsRefused(t *testing.T) {
 	t.Parallel()
-	n := one(t, func(c *config.Config) { c.JobToken = "right" })
+	n := one(t, func(c *config.Config) { c.JobSecret = "0123456789abcdef" })
+	right := n.cfg.JobToken("pair")
 	spare := []string{"--spare"} // creates the job and starts nothing: ranks are started one by one here
 	n.run("pair", 2, rankSpec{}, spare...)
 	n.daemon.await("job_created", fields{"job": "pair"})
-	good := rankSpec{Token: "right"}
-	first := n.rank("pair", 0, 2, 0, rankSpec{Token: "right", Twice: true})
+	good := rankSpec{Token: right}
+	first := n.rank("pair", 0, 2, 0, rankSpec{Token: right, Twice: true})
 	second := first.await("second", nil)
 	contains(t, second.text, `"refused":true`, "has attached as rank 0", `job \"pair\"`, "use one handle")
 
@@ -31,11 +32,12 @@ func TestRankIsRefused(t *testing.T) {
 		says               []string
 	}{
 		{"a live rank", 0, 2, 0, "pair", good, []string{`rank 0 of job \"pair\" is held by live process`, "stop it first"}},
-		{"another geometry than the group's", 1, 2, 0, "pair", rankSpec{Token: "right", Floats: 999}, []string{"geometry", "same regions in the same order"}},
+		{"another geometry than the group's", 1, 2, 0, "pair", rankSpec{Token: right, Floats: 999}, []string{"geometry", "same regions in the same order"}},
 		{"another world", 1, 3, 0, "pair", good, []string{"rank 1 of 3", "has 2 ranks"}},
 		{"a rank beyond the world", 2, 3, 0, "pair", good, []string{"rank 2 of 3", "has 2 ranks"}},
 		{"another group", 1, 2, 1, "pair", good, []string{"rank 1 of 2 in group 1", "that rank's group is 0"}},
-		{"no such job", 0, 1, 0, "other", good, []string{`no job \"other\"`, "replicad run --job other"}},
+		{"no such job", 0, 1, 0, "other", rankSpec{Token: n.cfg.JobToken("other")}, []string{`no job \"other\"`, "replicad run --job other"}},
+		{"another job's token", 1, 2, 0, "pair", rankSpec{Token: n.cfg.JobToken("other")}, []string{"token", "replicad job token"}},
 		{"another token", 1, 2, 0, "pair", rankSpec{Token: "wrong"}, []string{"token", "REPLICAD_TOKEN"}},
 	} {
 		r := n.rank(tc.job, tc.rank, tc.world, tc.group, tc.spec)

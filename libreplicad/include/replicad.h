@@ -106,7 +106,7 @@ typedef struct rp_options {
 	uint32_t world;           /* ranks in the job */
 	const char *socket_path;  /* the daemon's unix socket; NULL: $REPLICAD_SOCKET */
 	const char *job;          /* job name; NULL: $REPLICAD_JOB */
-	const char *token;        /* job token; NULL: $REPLICAD_TOKEN, or none */
+	const char *token;        /* the job's, as `replicad job token` says; NULL: $REPLICAD_TOKEN, or none */
 	int32_t rank;             /* -1: $REPLICAD_RANK */
 	uint32_t group;           /* replica group of this rank; RP_NO_GROUP: rp_set_group says it */
 	int64_t timeout_ns;       /* for connecting */
