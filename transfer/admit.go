@@ -7,79 +7,56 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// Limit wraps a store so that at most total transfers run on it at once, and at most perPeer of one peer; further ones
-// are refused with ErrRefused, which the other side retries with jitter. Fetches and pushes are counted together.
-func Limit(st Store, total, perPeer int) Store {
-	return &limited{st: st, total: total, perPeer: perPeer, of: make(map[replica.NodeName]int)}
-}
-
-// limited counts what runs; mu guards the counts.
-type limited struct {
-	st             Store
+// Gate bounds what peers may have served at once: so many transfers in all and for one peer, fetches and pushes together, and so many
+// bytes of requests that have been read for one peer and whose transfers run. Who finds it shut is refused with ErrRefused, which the other side
+// retries with jitter, before anything of its request was kept. nil bounds nothing.
+type Gate struct {
 	total, perPeer int
+	bytesPerPeer   uint64
 
-	mu  sync.Mutex
+	mu  sync.Mutex // guards the counts
 	all int
-	of  map[replica.NodeName]int
+	of  map[replica.NodeName]load
 }
 
-func (l *limited) enter(peer replica.NodeName) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.all >= l.total {
-		return fmt.Errorf("%w: %d transfers run here, at most %d", ErrRefused, l.all, l.total)
-	}
-	if l.of[peer] >= l.perPeer {
-		return fmt.Errorf("%w: %d transfers run for %s, at most %d", ErrRefused, l.of[peer], peer, l.perPeer)
-	}
-	l.all++
-	l.of[peer]++
-	return nil
+type load struct {
+	transfers int
+	bytes     uint64
 }
 
-func (l *limited) leave(peer replica.NodeName) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all--
-	if l.of[peer]--; l.of[peer] == 0 {
-		delete(l.of, peer)
-	}
+// NewGate makes one; bytesPerPeer counts requests, not the parts themselves, which go to the arenas.
+func NewGate(total, perPeer int, bytesPerPeer uint64) *Gate {
+	return &Gate{total: total, perPeer: perPeer, bytesPerPeer: bytesPerPeer, of: make(map[replica.NodeName]load)}
 }
 
-func (l *limited) Open(peer replica.NodeName, k Key) (Reader, error) {
-	if err := l.enter(peer); err != nil {
-		return nil, err
+// enter makes room for a transfer whose request has so many bytes, until leave is called.
+func (g *Gate) enter(peer replica.NodeName, bytes uint64) (leave func(), err error) {
+	if g == nil {
+		return func() {}, nil
 	}
-	r, err := l.st.Open(peer, k)
-	if err != nil {
-		l.leave(peer)
-		return nil, err
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	has := g.of[peer]
+	switch {
+	case g.all >= g.total:
+		return nil, fmt.Errorf("%w: %d transfers run here, at most %d", ErrRefused, g.all, g.total)
+	case has.transfers >= g.perPeer:
+		return nil, fmt.Errorf("%w: %d transfers run for %s, at most %d", ErrRefused, has.transfers, peer, g.perPeer)
+	case has.transfers > 0 && has.bytes+bytes > g.bytesPerPeer: // one alone has room, however large it may be
+		return nil, fmt.Errorf("%w: requests of %d bytes are under way for %s, at most %d", ErrRefused, has.bytes, peer, g.bytesPerPeer)
 	}
-	return &limitedReader{Reader: r, leave: func() { l.leave(peer) }}, nil
+	g.all++
+	g.of[peer] = load{has.transfers + 1, has.bytes + bytes}
+	return func() { g.leave(peer, bytes) }, nil
 }
 
-func (l *limited) Accept(peer replica.NodeName, k Key, m replica.Manifest) (Sink, func(error) error, error) {
-	if err := l.enter(peer); err != nil {
-		return nil, nil, err
+func (g *Gate) leave(peer replica.NodeName, bytes uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.all--
+	has := g.of[peer]
+	has.transfers, has.bytes = has.transfers-1, has.bytes-bytes
+	if g.of[peer] = has; has.transfers == 0 {
+		delete(g.of, peer)
 	}
-	sink, finish, err := l.st.Accept(peer, k, m)
-	if err != nil {
-		l.leave(peer)
-		return nil, nil, err
-	}
-	return sink, func(err error) error {
-		defer l.leave(peer)
-		return finish(err)
-	}, nil
-}
-
-type limitedReader struct {
-	Reader
-	leave func()
-	once  sync.Once
-}
-
-func (r *limitedReader) Close() {
-	r.Reader.Close()
-	r.once.Do(r.leave)
 }

@@ -163,7 +163,7 @@ func (l *pipeLane) Open(context.Context) (net.Conn, error) {
 	if l.wrap != nil {
 		there = l.wrap(there)
 	}
-	l.wg.Go(func() { _ = Serve(l.ctx, "receiver", there, l.st) }) // what it returns is for a log
+	l.wg.Go(func() { _ = Serve(l.ctx, "receiver", there, l.st, nil) }) // what it returns is for a log
 	return here, nil
 }
 

@@ -27,6 +27,8 @@ const (
 	pushWhole = 64 << 10
 	// maxErrorText bounds what a peer's refusal may make us log, in bytes.
 	maxErrorText = 512
-	// maxRequest bounds the first frame of a fetch, in bytes; a push carries a manifest and may be as long as any frame.
+	// maxRequest bounds the first frame of a fetch, in bytes; maxPush that of a push, which carries a manifest: names of
+	// regions and a digest of each chunk.
 	maxRequest = 4 << 10
+	maxPush    = 64 << 20
 )

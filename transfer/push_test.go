@@ -1,11 +1,14 @@
 package transfer
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -154,36 +157,91 @@ func TestPushIsRetriedAndCancelled(t *testing.T) {
 	})
 }
 
-func TestLimit(t *testing.T) {
-	_, m, b := makePart(16*kib, 4*kib)
-	inner := &memStore{m: m, b: b, mirror: newSink(t, m)}
-	st := Limit(inner, 3, 2)
-	open := func(peer replica.NodeName, want error) Reader {
+func TestGate(t *testing.T) {
+	g := NewGate(3, 2, 100)
+	enter := func(peer replica.NodeName, bytes uint64, want error) func() {
 		t.Helper()
-		r, err := st.Open(peer, Key{})
+		leave, err := g.enter(peer, bytes)
 		if !errors.Is(err, want) {
 			t.Fatalf("%s: got %v, want %v", peer, err, want)
 		}
-		return r
+		return leave
 	}
-	a := open("a", nil)
-	open("a", nil)
-	open("a", ErrRefused) // of one peer
-	_, finish, err := st.Accept("b", Key{}, m)
+	a := enter("a", 1, nil)
+	enter("a", 1, nil)
+	enter("a", 1, ErrRefused)  // of one peer
+	b := enter("b", 1000, nil) // alone it has room
+	enter("c", 1, ErrRefused)  // of all
+	b()
+	c := enter("c", 60, nil)
+	enter("c", 41, ErrRefused) // bytes
+	a()
+	enter("c", 40, nil)
+	enter("d", 1, ErrRefused)
+	c()
+	d := enter("d", 101, nil)
+	d()
+	enter("d", 1, nil)
+}
+
+// endless is a request of so many bytes, of which the rest never comes to an end that the test would wait for.
+type endless struct {
+	scriptConn
+	given int
+}
+
+func (e *endless) Read(b []byte) (int, error) {
+	if n, err := e.in.Read(b); err == nil {
+		return n, nil
+	}
+	if e.given <= 0 {
+		return 0, io.EOF
+	}
+	n := min(len(b), e.given)
+	e.given -= n
+	return n, nil
+}
+
+// Requests cost nothing before they are let in: a fetch is short, and a push that finds no room is not kept.
+func TestRequestsAreLetInBeforeTheyAreRead(t *testing.T) {
+	_, m, b := makePart(16*kib, 4*kib)
+	st := &memStore{m: m, b: b}
+	request := func(kind wire.Kind, size uint32) *endless {
+		frame, err := wire.Append(nil, kind, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		frame = frame[:12]
+		binary.LittleEndian.PutUint32(frame[8:], size)
+		return &endless{scriptConn{in: bytes.NewReader(frame)}, int(size) + 8}
+	}
+	long := request(kindFetch, maxRequest+1)
+	if err := Serve(t.Context(), "peer", long, st, nil); !errors.Is(err, ErrProtocol) || long.given != maxRequest+1+8 {
+		t.Errorf("a fetch of %d bytes: %v, %d bytes left", maxRequest+1, err, long.given)
+	}
+	g := NewGate(1, 1, 1)
+	leave, err := g.enter("other", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	open("c", ErrRefused) // of all
-	if err := finish(nil); err != nil {
-		t.Fatal(err)
+	const size = 32 << 20
+	push := request(kindPush, size)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err = Serve(t.Context(), "peer", push, st, g)
+	runtime.ReadMemStats(&after)
+	if !errors.Is(err, ErrRefused) || push.given != 0 {
+		t.Errorf("a push without room: %v, %d bytes not taken", err, push.given)
 	}
-	inner.open = func() error { return ErrUnknownPart }
-	open("c", ErrUnknownPart) // what fails takes no place
-	inner.open = nil
-	open("c", nil)
-	open("d", ErrRefused)
-	a.Close()
-	a.Close() // counts once
-	open("d", nil)
-	open("e", ErrRefused)
+	if got := after.TotalAlloc - before.TotalAlloc; got > size/4 {
+		t.Errorf("a push of %d bytes without room cost %d", size, got)
+	}
+	var f refusal
+	if k, body, err := wire.Read(&push.out, maxRequest); err != nil || k != kindError || wire.Unmarshal(body, &f) != nil || !errors.Is(f.err(), ErrRefused) {
+		t.Errorf("answered with kind %d, %v", k, err)
+	}
+	leave()
+	if err := Serve(t.Context(), "peer", request(kindPush, 16), st, g); errors.Is(err, ErrRefused) {
+		t.Errorf("with room: %v", err)
+	}
 }

@@ -45,7 +45,7 @@ func startNode(t *testing.T, dir string, name replica.NodeName, st transfer.Stor
 			if err != nil {
 				return
 			}
-			wg.Go(func() { _ = transfer.Serve(ctx, c.Peer(), s, st) }) // what it returns is for a log
+			wg.Go(func() { _ = transfer.Serve(ctx, c.Peer(), s, st, nil) }) // what it returns is for a log
 		}
 	})
 	done := make(chan error, 1)

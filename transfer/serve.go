@@ -11,25 +11,17 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// Serve answers one stream of an authenticated peer: one fetch or one push. It closes the stream and returns what went
-// wrong, for the log; a peer that has enough and hangs up is no error.
-func Serve(ctx context.Context, peer replica.NodeName, c net.Conn, st Store) error {
+// Serve answers one stream of an authenticated peer: one fetch or one push, once the gate lets it in. It closes the stream and returns
+// what went wrong, for the log; a peer that has enough and hangs up is no error.
+func Serve(ctx context.Context, peer replica.NodeName, c net.Conn, st Store, g *Gate) error {
 	s := newStream(ctx, c, idleAfter)
 	defer s.end()
-	kind, body, err := wire.Read(s.r, wire.MaxBody)
-	if err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		return fmt.Errorf("serve %s: request: %w", peer, err)
+	h, err := wire.ReadHeader(s.r, wire.MaxBody)
+	if errors.Is(err, io.EOF) {
+		return nil
 	}
-	switch kind {
-	case kindFetch:
-		err = serveFetch(s, peer, body, st)
-	case kindPush, kindPushWhole:
-		err = servePush(s, peer, kind == kindPushWhole, body, st)
-	default:
-		err = fmt.Errorf("%w: request of kind %d", ErrProtocol, kind)
+	if err == nil {
+		err = serve(s, peer, h, st, g)
 	}
 	if err != nil {
 		return fmt.Errorf("serve %s: %w", peer, err)
@@ -37,11 +29,39 @@ func Serve(ctx context.Context, peer replica.NodeName, c net.Conn, st Store) err
 	return nil
 }
 
+// serve keeps nothing of a request that is longer than its kind may be, or has no room.
+func serve(s *stream, peer replica.NodeName, h wire.Header, st Store, g *Gate) error {
+	most := uint32(maxRequest)
+	switch h.Kind {
+	case kindFetch:
+	case kindPush, kindPushWhole:
+		most = maxPush
+	default:
+		return fmt.Errorf("%w: request of kind %d", ErrProtocol, h.Kind)
+	}
+	if h.Bytes > most {
+		return fmt.Errorf("%w: request of %d bytes, at most %d", ErrProtocol, h.Bytes, most)
+	}
+	leave, err := g.enter(peer, uint64(h.Bytes))
+	if err != nil {
+		if skipped := h.Skip(s.r); skipped != nil { // a peer that is still writing would not read the answer
+			return skipped
+		}
+		return answerError(s, err)
+	}
+	defer leave()
+	body, err := h.Body(s.r)
+	if err != nil {
+		return fmt.Errorf("request: %w", err)
+	}
+	if h.Kind == kindFetch {
+		return serveFetch(s, peer, body, st)
+	}
+	return servePush(s, peer, h.Kind == kindPushWhole, body, st)
+}
+
 func serveFetch(s *stream, peer replica.NodeName, body []byte, st Store) error {
 	var k Key
-	if len(body) > maxRequest {
-		return fmt.Errorf("%w: request of %d bytes", ErrProtocol, len(body))
-	}
 	if err := wire.Unmarshal(body, &k); err != nil {
 		return err
 	}

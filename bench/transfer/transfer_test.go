@@ -92,7 +92,7 @@ func BenchmarkPipe(b *testing.B) {
 	fetch(b, p, k, func(context.Context) (transfer.Lane, error) {
 		return lane{func(context.Context) (net.Conn, error) {
 			here, there := net.Pipe()
-			wg.Go(func() { _ = transfer.Serve(context.Background(), "peer", there, p) })
+			wg.Go(func() { _ = transfer.Serve(context.Background(), "peer", there, p, nil) })
 			return here, nil
 		}, func() {}}, nil
 	}, 1)
@@ -102,7 +102,7 @@ func BenchmarkTCP(b *testing.B) {
 	for name, lanes := range map[string]int{"1": 1, "2": 2} {
 		b.Run(name, func(b *testing.B) {
 			p, k := newPart(b)
-			addr, stop := serveTCP(b, func(c net.Conn) { _ = transfer.Serve(context.Background(), "peer", c, p) })
+			addr, stop := serveTCP(b, func(c net.Conn) { _ = transfer.Serve(context.Background(), "peer", c, p, nil) })
 			defer stop()
 			fetch(b, p, k, func(context.Context) (transfer.Lane, error) {
 				return lane{func(ctx context.Context) (net.Conn, error) {
@@ -203,7 +203,7 @@ func startEndpoint(b *testing.B, dir string, name replica.NodeName, st transfer.
 			if err != nil {
 				return
 			}
-			wg.Go(func() { _ = transfer.Serve(ctx, c.Peer(), s, st) })
+			wg.Go(func() { _ = transfer.Serve(ctx, c.Peer(), s, st, nil) })
 		}
 	})
 	var wg sync.WaitGroup

@@ -73,7 +73,11 @@ func (e *Endpoint) Dial(ctx context.Context, addr string, want replica.NodeName,
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, handshakeTimeout, fmt.Errorf("%w within %v", ErrSilent, handshakeTimeout))
 	defer cancel()
-	q, err := e.tr.Dial(ctx, udp, e.cfg.ClientTLS(want, string(c)), e.settings())
+	tr := e.tr
+	if c == Raft {
+		tr = e.own
+	}
+	q, err := tr.Dial(ctx, udp, e.cfg.ClientTLS(want, string(c)), e.settings())
 	if err != nil {
 		return fail(err)
 	}

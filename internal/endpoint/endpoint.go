@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,11 +55,12 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Endpoint is a node's UDP port.
+// Endpoint is a node's UDP port, and a second one from which it dials for Raft.
 type Endpoint struct {
 	cfg      Config
 	udp      *net.UDPConn
 	tr       *quic.Transport
+	own      *quic.Transport // a port without a listener, which strangers don't know: what is sent to the other one can't crowd out Raft's answers
 	ln       *quic.Listener
 	handlers map[Class]func(context.Context, *Conn) // fixed when Run starts
 	refusals refusals
@@ -91,8 +93,12 @@ func Listen(cfg Config) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
+	own, err := listenUDP(netip.AddrPortFrom(udp.LocalAddr().(*net.UDPAddr).AddrPort().Addr(), 0).String(), func(string, ...any) {}) // said already
+	if err != nil {
+		return nil, errors.Join(err, udp.Close())
+	}
 	e := &Endpoint{
-		cfg: cfg, udp: udp,
+		cfg: cfg, udp: udp, own: &quic.Transport{Conn: own, ConnectionIDLength: 8},
 		handlers: make(map[Class]func(context.Context, *Conn)),
 		windows:  windows{byConn: make(map[*quic.Conn]uint64)},
 		inbound:  make(map[replica.NodeName]int),
@@ -102,7 +108,7 @@ func Listen(cfg Config) (*Endpoint, error) {
 	e.life, e.end = context.WithCancelCause(context.Background())
 	// Gives up the socket without a word to anyone, once.
 	e.release = sync.OnceValue(func() error {
-		err := errors.Join(e.ln.Close(), e.tr.Close(), udp.Close())
+		err := errors.Join(e.ln.Close(), e.tr.Close(), udp.Close(), e.own.Close(), e.own.Conn.Close())
 		e.runs.Wait()
 		return err
 	})
@@ -115,8 +121,7 @@ func Listen(cfg Config) (*Endpoint, error) {
 		VerifySourceAddress: func(net.Addr) bool { return !attempts.allow(time.Now()) },
 	}
 	if e.ln, err = e.tr.Listen(cfg.ServerTLS, e.settings()); err != nil {
-		udp.Close()
-		return nil, fmt.Errorf("listen on UDP %s: %w", cfg.Addr, err)
+		return nil, errors.Join(fmt.Errorf("listen on UDP %s: %w", cfg.Addr, err), udp.Close(), own.Close())
 	}
 	return e, nil
 }

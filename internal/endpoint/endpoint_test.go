@@ -223,6 +223,26 @@ func TestClassesAndNames(t *testing.T) {
 	}
 }
 
+// Raft dials from a port of its own, which strangers do not know; everything else from the node's.
+func TestRaftDialsFromItsOwnPort(t *testing.T) {
+	ctx := within(t)
+	c := newCluster(t, "a", "b")
+	a := c.start("a", "127.0.0.1:0", nil)
+	from := make(chan net.Addr, 1)
+	b := c.start("b", "127.0.0.2:0", allClasses(func(_ context.Context, conn *Conn) { from <- conn.RemoteAddr(); <-conn.Done() }))
+	for _, class := range []Class{Raft, Control, Bulk} {
+		conn, err := a.Dial(ctx, b.Addr().String(), "b", class)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, known := (<-from).(*net.UDPAddr), a.Addr().(*net.UDPAddr)
+		if !got.IP.Equal(known.IP) || (got.Port == known.Port) == (class == Raft) {
+			t.Errorf("%s from %v, the node's address is %v", class, got, known)
+		}
+		conn.Close("")
+	}
+}
+
 func TestDialWrongName(t *testing.T) {
 	c := newCluster(t, "a", "b")
 	a := c.start("a", "127.0.0.1:0", nil)

@@ -42,10 +42,11 @@ type Options struct {
 	Keeper func(context.Context) (undo func(), err error)
 }
 
-// maxServes bounds transfers served at once, in all and to one node; a further one is asked to come again.
+// maxServes bounds transfers served at once, in all and to one node, and the bytes of one node's requests; a further one is asked to come again.
 const (
-	maxServes        = 32
-	maxServesPerPeer = 16
+	maxServes          = 32
+	maxServesPerPeer   = 16
+	maxRequestsPerPeer = 64 << 20
 )
 
 // daemon is what Run wires together, in the order it is started.
@@ -350,8 +351,8 @@ func (d *daemon) build() error {
 		d.leader.token = c.JobToken
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
-	limited := transfer.Limit(store{d.member, context.Background()}, maxServes, maxServesPerPeer)
-	d.endpoint.Handle(endpoint.Bulk, func(ctx context.Context, conn *endpoint.Conn) { serveBulk(ctx, conn, limited) })
+	st, gate := store{d.member, context.Background()}, transfer.NewGate(maxServes, maxServesPerPeer, maxRequestsPerPeer)
+	d.endpoint.Handle(endpoint.Bulk, func(ctx context.Context, conn *endpoint.Conn) { serveBulk(ctx, conn, st, gate) })
 	return nil
 }
 
@@ -372,7 +373,7 @@ func (d *daemon) serveControl(ctx context.Context, conn *endpoint.Conn) {
 	}
 }
 
-func serveBulk(ctx context.Context, conn *endpoint.Conn, st transfer.Store) {
+func serveBulk(ctx context.Context, conn *endpoint.Conn, st transfer.Store, gate *transfer.Gate) {
 	var serves sync.WaitGroup
 	defer serves.Wait()
 	for {
@@ -382,7 +383,7 @@ func serveBulk(ctx context.Context, conn *endpoint.Conn, st transfer.Store) {
 		}
 		serves.Go(func() {
 			defer s.Close()
-			transfer.Serve(ctx, conn.Peer(), s, st) //nolint:errcheck // the peer sees it, and says so where it matters
+			transfer.Serve(ctx, conn.Peer(), s, st, gate) //nolint:errcheck // the peer sees it, and says so where it matters
 		})
 	}
 }

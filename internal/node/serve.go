@@ -188,7 +188,7 @@ func (l *localLane) Open(ctx context.Context) (transfer.Stream, error) {
 	near, far := net.Pipe()
 	l.m.work.Go(func() {
 		defer far.Close()
-		transfer.Serve(l.m.ctx, l.m.self.Name, far, store{l.m, l.m.ctx}) //nolint:errcheck // the near end sees it
+		transfer.Serve(l.m.ctx, l.m.self.Name, far, store{l.m, l.m.ctx}, nil) //nolint:errcheck // the near end sees it
 	})
 	return near, nil
 }

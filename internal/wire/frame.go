@@ -91,30 +91,54 @@ func Write(w io.Writer, k Kind, v any) error {
 // Read reads one frame whose body has at most max bytes and returns the body, its checksum compared. It returns io.EOF only
 // if the stream ends before the frame's first byte; an end inside it is io.ErrUnexpectedEOF.
 func Read(r io.Reader, max uint32) (Kind, []byte, error) {
-	var h [headerBytes]byte
-	if _, err := io.ReadFull(r, h[:]); err != nil {
-		return 0, nil, err
-	}
-	k, n, err := parseHeader(h[:], max)
+	h, err := ReadHeader(r, max)
 	if err != nil {
 		return 0, nil, err
 	}
-	body, err := readBody(r, int(n))
+	body, err := h.Body(r)
+	return h.Kind, body, err
+}
+
+// Header is a frame's of which nothing else was read: who reads may ask for room first.
+type Header struct {
+	Kind  Kind
+	Bytes uint32 // of the body
+	raw   [headerBytes]byte
+}
+
+// ReadHeader reads the header of a frame whose body has at most max bytes. Errors are those of Read.
+func ReadHeader(r io.Reader, max uint32) (h Header, err error) {
+	if _, err := io.ReadFull(r, h.raw[:]); err != nil {
+		return h, err
+	}
+	h.Kind, h.Bytes, err = parseHeader(h.raw[:], max)
+	return h, err
+}
+
+// Body reads the rest of the frame.
+func (h *Header) Body(r io.Reader) ([]byte, error) {
+	body, err := readBody(r, int(h.Bytes))
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	var sum [sumBytes]byte
 	if _, err := io.ReadFull(r, sum[:]); err != nil {
-		return 0, nil, inside(err)
+		return nil, inside(err)
 	}
 	var d xxhash.Digest
 	d.Reset()
-	_, _ = d.Write(h[:])
+	_, _ = d.Write(h.raw[:])
 	_, _ = d.Write(body)
 	if err := checkSum(d.Sum64(), sum[:]); err != nil {
-		return 0, nil, err
+		return nil, err
 	}
-	return k, body, nil
+	return body, nil
+}
+
+// Skip reads the rest of the frame and keeps nothing of it.
+func (h *Header) Skip(r io.Reader) error {
+	_, err := io.CopyN(io.Discard, r, int64(h.Bytes)+sumBytes)
+	return inside(err)
 }
 
 func parseHeader(h []byte, max uint32) (Kind, uint32, error) {
