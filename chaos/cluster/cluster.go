@@ -58,6 +58,8 @@ type Node struct {
 
 	// Hear takes in what a keeper or daemon says that is started from now on; nil: the followed journal does.
 	Hear func(line []byte)
+	// User runs its keeper and daemon; 0: this process' own. Its files are the caller's to give to that user.
+	User uint32
 
 	bootstrapped bool
 	speak        func() // ends its silence; nil while it is not dead
@@ -242,7 +244,7 @@ func (c *Cluster) StartKeeper(n *Node) (err error) {
 	if err := os.MkdirAll(filepath.Dir(n.Config.KeeperSocket), 0o700); err != nil {
 		return fmt.Errorf("the directory of %s's sockets: %w (TMPDIR or --dir choose a folder with room)", n.Name, err)
 	}
-	n.Keeper, err = c.spawn.Start(n.Name+" keeper", c.Log(n.Name+"-keeper"), nil, c.to(n), c.program, "keeper", "--socket", n.Config.KeeperSocket)
+	n.Keeper, err = c.spawn.StartAs(n.User, n.Name+" keeper", c.Log(n.Name+"-keeper"), nil, c.to(n), c.program, "keeper", "--socket", n.Config.KeeperSocket)
 	return c.guard(n.Keeper, true, err)
 }
 
@@ -253,7 +255,7 @@ func (c *Cluster) StartDaemon(n *Node, flags ...string) (err error) {
 		args = append(args, "--bootstrap")
 	}
 	n.bootstrapped = true
-	n.Daemon, err = c.spawn.Start(n.Name+" daemon", c.Log(n.Name+"-daemon"), nil, c.to(n), c.program, args...)
+	n.Daemon, err = c.spawn.StartAs(n.User, n.Name+" daemon", c.Log(n.Name+"-daemon"), nil, c.to(n), c.program, args...)
 	return c.guard(n.Daemon, true, err)
 }
 

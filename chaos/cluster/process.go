@@ -97,6 +97,11 @@ func (o Output) pipes() (list []pipe, err error) {
 
 // Start runs a program. Each line of its output goes to the file log, and to who is to take it in.
 func (s *Spawner) Start(name, log string, env []string, out Output, program string, args ...string) (*Process, error) {
+	return s.StartAs(0, name, log, env, out, program, args...)
+}
+
+// StartAs is Start as another user, which only root can be for a process; 0 is this process' own.
+func (s *Spawner) StartAs(user uint32, name, log string, env []string, out Output, program string, args ...string) (*Process, error) {
 	logFile, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -104,6 +109,9 @@ func (s *Spawner) Start(name, log string, env []string, out Output, program stri
 	p := &Process{Name: name, cmd: exec.Command(program, args...), Gone: make(chan struct{}), read: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if user != 0 {
+		p.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: user, Gid: user}
+	}
 	pipes, err := out.pipes()
 	if err == nil {
 		p.cmd.Stdout, p.cmd.Stderr = pipes[0].w, pipes[len(pipes)-1].w

@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 	}
 	dir, err := os.MkdirTemp("", "trouble-bin-")
 	if err == nil {
+		err = os.Chmod(dir, 0o755) // other users run what is in it
+	}
+	if err == nil {
 		replicad = filepath.Join(dir, "replicad")
 		err = build("../../cmd/replicad", replicad, raceEnabled, false)
 	}
