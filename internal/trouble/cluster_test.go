@@ -71,6 +71,15 @@ func (c *cluster) voters(k int) {
 	}
 }
 
+// calm has voters wait longer for their leader, so that a busy machine does not change it in a test that a change would spoil.
+func (c *cluster) calm() {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		n.cfg.Raft.Heartbeat, n.cfg.Raft.Election, n.cfg.Raft.Lease = 2*time.Second, 2*time.Second, 2*time.Second
+		n.write()
+	}
+}
+
 // one starts a cluster of one node.
 func one(t testing.TB, change ...func(*config.Config)) *node {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 func TestLeaderEndsByHandingOver(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "n1", "n2", "n3")
+	c.calm() // it is the leader that is ended
 	for _, n := range c.nodes {
 		n.launch()
 	}
