@@ -179,7 +179,7 @@ func (l *leader) status() []JobStatus {
 }
 
 func jobStatus(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {
-	s := JobStatus{Name: job.Name, ID: job.ID, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
+	s := JobStatus{Name: job.Name, ID: job.ID, Owner: job.Owner, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
 		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined, Naming: job.Naming != nil}
 	if p := job.Plan; p != nil && p.Unvouched && job.Position.Step <= p.Generation.Step {
 		s.Unvouched = p.Reason

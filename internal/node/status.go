@@ -36,6 +36,7 @@ type NodeStatus struct {
 type JobStatus struct {
 	Name      string             `json:"name"`
 	ID        replica.JobID      `json:"id"`
+	Owner     uint32             `json:"owner"` // the user, by number, that created it
 	Phase     string             `json:"phase"`
 	Epoch     replica.Epoch      `json:"epoch"`
 	Position  replica.Position   `json:"position"`

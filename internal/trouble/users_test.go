@@ -103,7 +103,7 @@ func TestUsersApart(t *testing.T) {
 	b.await("step", fields{"step": 5})
 	for name, uid := range map[string]float64{"a": alice, "b": bob} {
 		_, out := call(t, "status", "--json", "--socket", h.cfg.AdminSocket)
-		contains(t, out, fmt.Sprintf(`"name":%q`, name), fmt.Sprintf(`"owner":%.0f`, uid))
+		contains(t, out, fmt.Sprintf(`"name": %q`, name), fmt.Sprintf(`"owner": %.0f`, uid))
 	}
 
 	for _, tc := range []struct {
