@@ -18,6 +18,7 @@ import (
 // launcher is a `replicad run` on this node. It runs a process per rank that the daemon names, and tells of its end.
 type launcher struct {
 	peer     *session.Peer
+	user     int // whose process it is
 	request  uint32
 	hello    wire.RunHello
 	running  map[replica.Rank]time.Time // since when its process is expected to attach
@@ -50,7 +51,7 @@ func (l *launcher) createRequest(id uint64) createRequest {
 		groups = make([]replica.GroupID, h.World) // one group: plain data parallelism
 	}
 	layout := replica.Layout{World: h.World, Groups: groups}
-	return createRequest{ID: id, Name: h.Job, Owner: uint32(l.peer.UID()), Token: h.Token, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0,
+	return createRequest{ID: id, Name: h.Job, Owner: uint32(l.user), Token: h.Token, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0,
 		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery),
 			PrivateCap: uint64(h.PrivateCapMB) << 20, RequireVotes: h.Flags&wire.RunRequireVotes != 0, CollectiveWindow: h.Flags&wire.RunCollectiveWindow != 0,
 			LoneAhead: replica.Step(h.LoneAhead), Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
@@ -126,7 +127,7 @@ func groupsOf(set []bool) (groups []int) {
 }
 
 func (m *member) runHello(ev session.RunHello) {
-	l := &launcher{peer: ev.Peer, request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]time.Time{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}, attached: map[replica.Rank]bool{}, pids: map[replica.Rank]uint64{}, said: map[replica.Rank]int{}, refused: map[replica.Rank]string{}}
+	l := &launcher{peer: ev.Peer, user: ev.Peer.UID(), request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]time.Time{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}, attached: map[replica.Rank]bool{}, pids: map[replica.Rank]uint64{}, said: map[replica.Rank]int{}, refused: map[replica.Rank]string{}}
 	m.launchers[ev.Peer.ID()] = l
 	if err := replica.CheckName(l.hello.Job); err != nil {
 		m.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
@@ -190,7 +191,7 @@ func (m *member) serveLauncher(l *launcher) {
 	}
 	job := lj.job
 	if !l.accepted {
-		if text := foreign(job, l.peer.UID()); text != "" {
+		if text := foreign(job, l.user); text != "" {
 			m.refuseLauncher(l, wire.CodeRefused, text)
 			return
 		}
