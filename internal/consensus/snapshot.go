@@ -1,8 +1,10 @@
 package consensus
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
@@ -53,10 +55,16 @@ func checkView(v lock.View) error {
 			errs = append(errs, fmt.Errorf("node %q recorded as %q", n.Name, name))
 		}
 	}
+	running := map[string]replica.JobID{}
 	for id, j := range v.Jobs {
 		if j == nil || j.ID != id {
 			errs = append(errs, fmt.Errorf("job %v is recorded wrongly", id))
 			continue
+		}
+		if other, twice := running[j.Name]; twice && j.Phase != replica.Ended { // which one is found by that name would be chance
+			errs = append(errs, fmt.Errorf("jobs %v and %v are both called %q, and neither has ended", id, other, j.Name))
+		} else if j.Phase != replica.Ended {
+			running[j.Name] = id
 		}
 		if err := checkJob(v, j); err != nil {
 			errs = append(errs, fmt.Errorf("job %q (%v): %w", j.Name, id, err))
@@ -66,11 +74,16 @@ func checkView(v lock.View) error {
 }
 
 func checkJob(v lock.View, j *replica.Job) error {
-	if j.Phase == replica.Ended && j.Layout.World == 0 && len(j.Ranks) == 0 && len(j.GroupGeometry) == 0 {
-		// what is left of a job that has ended
-	} else if err := j.Layout.Check(); err != nil {
-		return err
+	stripped := j.Phase == replica.Ended && j.Layout.World == 0 && len(j.Ranks) == 0 && len(j.GroupGeometry) == 0 // what is left of a job that has ended
+	if !stripped {
+		if err := j.Layout.Check(); err != nil {
+			return err
+		}
+		if err := j.Options.Check(j.Layout.NumGroups()); err != nil {
+			return err
+		}
 	}
+	groups, rising := j.Layout.NumGroups(), func(a, b replica.Opened) int { return cmp.Compare(a.Epoch, b.Epoch) }
 	switch {
 	case replica.CheckName(j.Name) != nil:
 		return errors.New("bad name")
@@ -78,14 +91,39 @@ func checkJob(v lock.View, j *replica.Job) error {
 		return fmt.Errorf("changed by entry %d, later than the snapshot", j.LastIndex)
 	case len(j.Ranks) != len(j.Layout.Groups):
 		return fmt.Errorf("%d ranks recorded of %d", len(j.Ranks), j.Layout.World)
-	case len(j.GroupGeometry) != j.Layout.NumGroups():
-		return fmt.Errorf("geometry of %d groups, the layout has %d", len(j.GroupGeometry), j.Layout.NumGroups())
-	case j.Naming != nil && len(j.Naming) != len(j.Ranks):
-		return fmt.Errorf("groups named by %d ranks of %d", len(j.Naming), len(j.Ranks))
+	case len(j.GroupGeometry) != groups:
+		return fmt.Errorf("geometry of %d groups, the layout has %d", len(j.GroupGeometry), groups)
+	case !stripped && (len(j.Mirrors) != len(j.Ranks) || len(j.GroupMirrors) != groups):
+		return fmt.Errorf("mirrors of %d ranks and %d groups, the layout has %d and %d", len(j.Mirrors), len(j.GroupMirrors), j.Layout.World, groups)
+	case j.Naming != nil && (len(j.Naming) != len(j.Ranks) || groups != len(j.Ranks)):
+		return fmt.Errorf("groups named by %d ranks of %d, which the layout has in %d groups", len(j.Naming), len(j.Ranks), groups)
 	case j.Phase < replica.Opening || j.Phase > replica.Ended:
 		return fmt.Errorf("phase %d", j.Phase)
 	case j.ClosedEpoch > j.Epoch || j.Epoch > replica.MaxEpoch:
 		return fmt.Errorf("epoch %d, closed %d", j.Epoch, j.ClosedEpoch)
+	case !slices.IsSortedFunc(j.Lineage, rising) || j.Phase != replica.Ended && j.Lineage.Last().Epoch > j.Epoch:
+		return fmt.Errorf("lineage %v, the newest epoch is %d", j.Lineage, j.Epoch)
+	}
+	for _, d := range j.Disputed {
+		if int(d.Group) >= groups && !stripped || len(d.Votes) < 2 {
+			return fmt.Errorf("dispute of group %d with %d votes, the layout has %d groups", d.Group, len(d.Votes), groups)
+		}
+	}
+	return checkPlan(j)
+}
+
+// checkPlan: an epoch that is planned or open has its plan, for the job's ranks, and no other has one.
+func checkPlan(j *replica.Job) error {
+	p := j.Plan
+	switch wants := j.Phase == replica.Planned || j.Phase == replica.Open; {
+	case wants != (p != nil):
+		return fmt.Errorf("phase %v, and a plan: %v", j.Phase, p != nil)
+	case p == nil:
+		return nil
+	case p.Epoch != j.Epoch || !p.Layout.Equal(j.Layout) || len(p.Ranks) != len(j.Ranks):
+		return fmt.Errorf("plan for epoch %d and %d ranks, the job has epoch %d and %d ranks", p.Epoch, len(p.Ranks), j.Epoch, len(j.Ranks))
+	case len(p.Mirrors) != 0 && len(p.Mirrors) != len(p.Ranks) || len(p.GroupMirrors) != 0 && len(p.GroupMirrors) != len(j.GroupGeometry):
+		return fmt.Errorf("plan with mirrors of %d ranks and %d groups, the layout has %d and %d", len(p.Mirrors), len(p.GroupMirrors), len(j.Ranks), len(j.GroupGeometry))
 	}
 	return nil
 }
