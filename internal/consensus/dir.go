@@ -115,14 +115,20 @@ func writeOwner(dir string, o owner) error {
 }
 
 // openLog opens the log, which is the stable store too, and the snapshots.
-func openLog(cfg Config) (log *raftboltdb.BoltStore, snaps *raft.FileSnapshotStore, err error) {
+func openLog(cfg Config) (log *checkedLog, snaps *raft.FileSnapshotStore, err error) {
 	path := filepath.Join(cfg.Dir, logFile)
 	err = guarded(path, func() error {
 		if err := checkLogFile(path); err != nil {
 			return err
 		}
-		log, err = raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: &bbolt.Options{Timeout: lockTimeout, NoFreelistSync: true}})
-		return err
+		store, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: &bbolt.Options{Timeout: lockTimeout, NoFreelistSync: true}})
+		if err != nil {
+			return err
+		}
+		if log, err = checkLog(store, path); err != nil {
+			return errors.Join(err, store.Close())
+		}
+		return nil
 	})
 	switch {
 	case errors.Is(err, bbolt.ErrTimeout):

@@ -56,6 +56,13 @@ func (f *fsm) failure() error {
 	return nil
 }
 
+// halt has the state stand still; from any goroutine.
+func (f *fsm) halt(err error, msg string, args ...any) {
+	f.halted.Store(&err)
+	f.log(msg, append(args, "error", err)...)
+	f.changed()
+}
+
 // Apply implements raft.FSM.
 func (f *fsm) Apply(l *raft.Log) any {
 	if err := f.failure(); err != nil {
@@ -64,9 +71,7 @@ func (f *fsm) Apply(l *raft.Log) any {
 	c, err := wire.DecodeCommand(l.Data)
 	if err != nil {
 		err = fmt.Errorf("%w at entry %d: %w: run the program version that the other voters run", ErrHalted, l.Index, err)
-		f.halted.Store(&err)
-		f.log("the log holds an entry that this program can't read; its state stands still", "index", l.Index, "error", err)
-		f.changed()
+		f.halt(err, "the log holds an entry that this program can't read; its state stands still", "index", l.Index)
 		return applied{index: l.Index, err: err}
 	}
 	out := f.state.Apply(l.Index, c)

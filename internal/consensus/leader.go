@@ -43,6 +43,9 @@ func (n *Node) watch() {
 			n.poke()
 		case <-n.seen:
 			n.poke()
+		case err := <-n.store.broken:
+			n.fsm.halt(fmt.Errorf("%w: %w", ErrHalted, err), "the log on disk is damaged; this voter ends its part in the cluster", "dir", n.cfg.Dir)
+			_ = n.raft.Shutdown().Error() // it has none
 		case what := <-n.dog.slow:
 			if n.raft.State() == raft.Leader {
 				n.handOver(what)

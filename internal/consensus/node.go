@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -23,7 +22,7 @@ type Node struct {
 	raft    *raft.Raft
 	fsm     *fsm
 	streams *streams
-	store   io.Closer
+	store   *checkedLog
 	dog     *watchdog
 
 	notify  chan bool                 // raft's leadership edges; raft blocks if watch does not drain it
@@ -122,9 +121,14 @@ func (n *Node) run(log raft.LogStore, stable raft.StableStore, snaps raft.Snapsh
 		ServerAddressProvider: n, Logger: n.cfg.Logger, Stream: n.streams, MaxPool: maxPooled, Timeout: ioTimeout,
 		MaxRPCsInFlight: 1, // no pipelining: it costs latency at our few entries a second
 	})
+	defer func() {
+		if n.raft == nil { // also where raft panics: see guarded
+			_ = trans.Close() // the first error is the one to know
+		}
+	}()
 	r, err := raft.NewRaft(n.cfg.raft(n.notify), n.fsm, log, stable, snaps, trans)
 	if err != nil {
-		return errors.Join(fmt.Errorf("raft in %s: %w", n.cfg.Dir, err), trans.Close())
+		return fmt.Errorf("raft in %s: %w", n.cfg.Dir, err)
 	}
 	n.raft = r
 	n.running.Store(r)
