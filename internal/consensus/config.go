@@ -24,7 +24,7 @@ type Config struct {
 	Dir       string // on a local disk that keeps what it has synced: the log is what this node promised
 	Voters    []Voter
 	Bootstrap bool // this start creates the cluster: an empty log begins with Voters. Left on, a voter that lost its disk votes twice in a term
-	Join      bool // this node is new: it waits with an empty log until the leader has called AddVoter. Harm as of Bootstrap, if its name was a voter's
+	Join      bool // this node is new: it waits with an empty log until the leader's AddVoter. Harm as of Bootstrap, if its name was a voter's
 	Layer     StreamLayer
 	Cluster   replica.ClusterID
 	Logger    hclog.Logger // nil: none; see NewLogger

@@ -176,11 +176,11 @@ func (c *trio) stopAll() {
 // until waits for a condition that changes of these nodes bring about.
 func (c *trio) until(what string, cond func() bool) {
 	c.t.Helper()
-	cases := make([]<-chan struct{}, 0, 3)
+	cases := make([]<-chan struct{}, 0, 4)
 	for _, n := range c.nodes {
 		cases = append(cases, n.Changes())
 	}
-	for len(cases) < 3 {
+	for len(cases) < 4 {
 		cases = append(cases, nil)
 	}
 	deadline := time.After(patience)
@@ -189,6 +189,7 @@ func (c *trio) until(what string, cond func() bool) {
 		case <-cases[0]:
 		case <-cases[1]:
 		case <-cases[2]:
+		case <-cases[3]:
 		case <-deadline:
 			for name, n := range c.nodes {
 				leader, addr, term, isSelf := n.Leadership()

@@ -127,30 +127,6 @@ func (n *Node) transfer(what string, fn func() raft.Future) error {
 // ID is this node's name.
 func (n *Node) ID() replica.NodeName { return n.cfg.ID }
 
-// Voters are the members of the Raft cluster, as far as this node's log says; addresses as they were added.
-func (n *Node) Voters() (out []Voter) {
-	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
-		if s.Suffrage == raft.Voter {
-			out = append(out, Voter{replica.NodeName(s.ID), string(s.Address)})
-		}
-	}
-	return out
-}
-
-// AddVoter lets a new node vote; it starts with Join. Only the leader can.
-func (n *Node) AddVoter(ctx context.Context, v Voter) error {
-	return n.await(ctx, fmt.Sprintf("add voter %q", v.Name), func(d time.Duration) error {
-		return n.raft.AddVoter(raft.ServerID(v.Name), raft.ServerAddress(v.Addr), 0, d).Error()
-	})
-}
-
-// RemoveVoter takes a voter out for good: its name must not be used again.
-func (n *Node) RemoveVoter(ctx context.Context, name replica.NodeName) error {
-	return n.await(ctx, fmt.Sprintf("remove voter %q", name), func(d time.Duration) error {
-		return n.raft.RemoveServer(raft.ServerID(name), 0, d).Error()
-	})
-}
-
 // await calls raft and waits for its answer until ctx ends.
 func (n *Node) await(ctx context.Context, what string, fn func(enqueue time.Duration) error) error {
 	done := make(chan error, 1)

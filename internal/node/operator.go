@@ -19,7 +19,7 @@ const (
 	drainTimeout = 20 * time.Second // for the ranks of a drained node to run elsewhere, before the operator is told how far it is
 	drainAgain   = time.Second      // between two tries to close the epoch of a job with a rank there
 	maxDrains    = 16               // under way at once; one more is refused
-	voterTimeout = 8 * time.Second  // for a change of voters
+	voterTimeout = 15 * time.Second // for a change of voters; what can't be ended by then is undone
 )
 
 // operatorReply answers an operatorRequest: what was done, or why nothing was.
@@ -253,20 +253,12 @@ func (l *leader) clearNode(ctx context.Context, from *nodeLink, m operatorReques
 
 // changeVoters lists, adds or removes voters; one change at a time, beside the leader.
 func (l *leader) changeVoters(ctx context.Context, from *nodeLink, m operatorRequest) {
-	voters := l.cons.Voters()
+	voters, joining := l.cons.Voters(), l.cons.Joining()
 	at := slices.IndexFunc(voters, func(v consensus.Voter) bool { return v.Name == m.Node })
+	joins := slices.ContainsFunc(joining, func(v consensus.Voter) bool { return v.Name == m.Node })
 	switch {
 	case m.Verb == verbVoters:
-		name, _, _, _ := l.cons.Leadership()
-		text := "VOTER\tADDRESS\n"
-		for _, v := range voters {
-			role := ""
-			if v.Name == name {
-				role = "\tleads"
-			}
-			text += fmt.Sprintf("%s\t%s%s\n", v.Name, v.Addr, role)
-		}
-		from.answer(m.ID, operatorReply{Text: strings.TrimSuffix(text, "\n")})
+		from.answer(m.ID, operatorReply{Text: l.votersText(voters, joining)})
 		return
 	case m.Verb == verbAddVoter && (replica.CheckName(string(m.Node)) != nil || m.Addr == ""):
 		from.answer(m.ID, refusal(fmt.Sprintf("voter %q at %q: want a node's name and the addr of its configuration", m.Node, m.Addr)))
@@ -274,10 +266,10 @@ func (l *leader) changeVoters(ctx context.Context, from *nodeLink, m operatorReq
 	case m.Verb == verbAddVoter && at >= 0:
 		from.answer(m.ID, refusal(fmt.Sprintf("%s votes already, at %s", m.Node, voters[at].Addr)))
 		return
-	case m.Verb == verbRemoveVoter && at < 0:
+	case m.Verb == verbRemoveVoter && at < 0 && !joins:
 		from.answer(m.ID, refusal(fmt.Sprintf("%q is no voter: see replicad voter list", m.Node)))
 		return
-	case m.Verb == verbRemoveVoter && len(voters) == 1:
+	case m.Verb == verbRemoveVoter && len(voters) == 1 && !joins:
 		from.answer(m.ID, refusal(fmt.Sprintf("%s is the only voter: add another first", m.Node)))
 		return
 	case m.Verb == verbRemoveVoter && m.Node == l.cons.ID():
@@ -309,4 +301,20 @@ func (l *leader) changeVoters(ctx context.Context, from *nodeLink, m operatorReq
 			from.answer(m.ID, operatorReply{Text: text})
 		}
 	})
+}
+
+// votersText lists who votes, and who is on the way there.
+func (l *leader) votersText(voters, joining []consensus.Voter) string {
+	leads, _, _, _ := l.cons.Leadership()
+	text := "VOTER\tADDRESS"
+	for _, v := range voters {
+		text += fmt.Sprintf("\n%s\t%s", v.Name, v.Addr)
+		if v.Name == leads {
+			text += "\tleads"
+		}
+	}
+	for _, v := range joining {
+		text += fmt.Sprintf("\n%s\t%s\thas the log and no vote: add it again, or remove it", v.Name, v.Addr)
+	}
+	return text
 }

@@ -26,13 +26,13 @@ type raftLayer struct {
 	cons     atomic.Pointer[consensus.Node] // nil until it has started
 
 	mu    sync.Mutex // guards conns; not held across a dial
-	conns map[replica.NodeName]*endpoint.Conn
+	conns map[voterAddr]*endpoint.Conn
 }
 
 var errLayerClosed = errors.New("raft layer closed")
 
 func newRaftLayer(e *endpoint.Endpoint, addr string, voters []replica.NodeName) *raftLayer {
-	return &raftLayer{endpoint: e, addr: advertised(addr), voters: voters, streams: make(chan net.Conn), closed: make(chan struct{}), conns: map[replica.NodeName]*endpoint.Conn{}}
+	return &raftLayer{endpoint: e, addr: advertised(addr), voters: voters, streams: make(chan net.Conn), closed: make(chan struct{}), conns: map[voterAddr]*endpoint.Conn{}}
 }
 
 // votes tells whether a node is a voter as far as this one knows.
@@ -77,8 +77,9 @@ func (l *raftLayer) Accept() (net.Conn, error) {
 }
 
 func (l *raftLayer) Dial(ctx context.Context, addr string, name replica.NodeName) (net.Conn, error) {
+	to := voterAddr{name, addr} // who is asked for at another address is not answered by a connection to the former
 	l.mu.Lock()
-	c := l.conns[name]
+	c := l.conns[to]
 	l.mu.Unlock()
 	if c != nil {
 		select {
@@ -94,13 +95,13 @@ func (l *raftLayer) Dial(ctx context.Context, addr string, name replica.NodeName
 		return nil, err
 	}
 	l.mu.Lock()
-	if old := l.conns[name]; old != nil {
+	if old := l.conns[to]; old != nil {
 		select {
 		case <-old.Done():
 		default: // another stream's dial was first: both live until they end
 		}
 	}
-	l.conns[name] = c
+	l.conns[to] = c
 	l.mu.Unlock()
 	s, err := c.Open(ctx)
 	if err != nil {

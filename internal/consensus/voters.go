@@ -1,0 +1,210 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Raft counts a voter in from the entry that names it on. One that is not there, or another node than was meant, takes the majority
+// away, and no entry can then take the voter out again. So nobody is counted in, or out, before the majority that will be has answered.
+
+const (
+	askTimeout  = 2 * time.Second // for a node to say how far its log reaches
+	undoTimeout = 5 * time.Second // to take out again what could not become a voter
+)
+
+// Voters are the members of the Raft cluster, as far as this node's log says; addresses as they were added.
+func (n *Node) Voters() []Voter { return n.servers(raft.Voter) }
+
+// Joining are the nodes that are being brought up to date before they vote, or were left so when the leader changed.
+func (n *Node) Joining() []Voter { return n.servers(raft.Nonvoter) }
+
+func (n *Node) servers(kind raft.ServerSuffrage) (out []Voter) {
+	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
+		if s.Suffrage == kind {
+			out = append(out, Voter{replica.NodeName(s.ID), string(s.Address)})
+		}
+	}
+	return out
+}
+
+// AddVoter lets a new node vote, which was started with Join. It must answer at its address under its certificate, and have no log; it
+// gets the log as a node without a vote, and votes once it has it. A failure leaves the voters as they were, and that node out. Only
+// the leader can.
+func (n *Node) AddVoter(ctx context.Context, v Voter) error {
+	fail := func(err error) error { return fmt.Errorf("add voter %q at %s: %w", v.Name, v.Addr, err) }
+	a := n.newAsker()
+	defer a.close()
+	if err := n.mayJoin(a, v); err != nil {
+		return fail(err)
+	}
+	if err := a.majority(append(n.Voters(), v)); err != nil {
+		return fail(err)
+	}
+	id, addr := raft.ServerID(v.Name), raft.ServerAddress(v.Addr)
+	err := n.await(ctx, "let it have the log", func(d time.Duration) error { return n.raft.AddNonvoter(id, addr, 0, d).Error() })
+	if err == nil {
+		err = n.caughtUp(ctx, a, v)
+	}
+	if err == nil {
+		err = a.majority(append(n.Voters(), v))
+	}
+	if err != nil {
+		return fail(errors.Join(err, n.takeOut(ctx, v)))
+	}
+	if err := n.await(ctx, "let it vote", func(d time.Duration) error { return n.raft.AddVoter(id, addr, 0, d).Error() }); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// takeOut ends the joining of a node that got the log and no vote.
+func (n *Node) takeOut(ctx context.Context, v Voter) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if err := n.remove(ctx, v.Name); err != nil {
+		return fmt.Errorf("it has the log and no vote, which harms nobody: ask again, or take it out (replicad voter remove %s): %w", v.Name, err)
+	}
+	return fmt.Errorf("it is taken out again: before another try, stop its daemon, move its Raft directory away and start it with --join")
+}
+
+// RemoveVoter takes a voter out for good: its name must not be used again. It is refused where the others would have no majority that
+// answers.
+func (n *Node) RemoveVoter(ctx context.Context, name replica.NodeName) error {
+	named := func(v Voter) bool { return v.Name == name }
+	if voters := n.Voters(); slices.ContainsFunc(voters, named) {
+		a := n.newAsker()
+		defer a.close()
+		if err := a.majority(slices.DeleteFunc(voters, named)); err != nil {
+			return fmt.Errorf("remove voter %q: %w", name, err)
+		}
+	}
+	return n.remove(ctx, name)
+}
+
+func (n *Node) remove(ctx context.Context, name replica.NodeName) error {
+	return n.await(ctx, fmt.Sprintf("remove voter %q", name), func(d time.Duration) error {
+		return n.raft.RemoveServer(raft.ServerID(name), 0, d).Error()
+	})
+}
+
+// mayJoin refuses a node that is not there, not the one that is named, or not new.
+func (n *Node) mayJoin(a *asker, v Voter) error {
+	if i := slices.IndexFunc(n.cfg.Voters, func(c Voter) bool { return c.Name == v.Name }); i >= 0 && n.cfg.Voters[i].Addr != v.Addr {
+		return fmt.Errorf("the configuration of the leader, node %s, has it at %s, and that counts: give that address, or correct it there", n.cfg.ID, n.cfg.Voters[i].Addr)
+	}
+	h, err := a.ask(v)
+	switch {
+	case err != nil:
+		return fmt.Errorf("it does not answer: %w: its configuration must name %s, and it with that addr, among the voters, and its daemon run with --join", err, n.cfg.ID)
+	case (h.last > 0 || h.term > 0) && !slices.Contains(n.Joining(), v):
+		return fmt.Errorf("it has a log already, up to entry %d in term %d, so it is no new voter: stop its daemon, move its Raft directory away and start it with --join, under a new name if this one has voted before", h.last, h.term)
+	}
+	return nil
+}
+
+// caughtUp waits until a node has all that was committed, and what was added meanwhile took it less than an election.
+func (n *Node) caughtUp(ctx context.Context, a *asker, v Voter) error {
+	tick := time.NewTicker(max(n.cfg.Heartbeat/10, time.Millisecond))
+	defer tick.Stop()
+	for {
+		began, goal := time.Now(), n.raft.CommitIndex()
+		for {
+			h, err := a.ask(v)
+			if err == nil && h.last >= goal {
+				break
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return fmt.Errorf("it has the log up to entry %d of %d, and does not catch up: %w", h.last, goal, errors.Join(context.Cause(ctx), err))
+			}
+		}
+		if time.Since(began) < n.cfg.Election {
+			return nil
+		}
+	}
+}
+
+// An asker asks nodes how far their logs reach. It has a transport of its own, which takes no streams that come in.
+type asker struct {
+	n     *Node
+	trans *raft.NetworkTransport
+}
+
+// heard is the end of a node's log.
+type heard struct{ term, last uint64 }
+
+func (n *Node) newAsker() *asker {
+	layer := &dialOnly{streams: n.streams, closed: make(chan struct{})}
+	return &asker{n, raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Logger: n.cfg.Logger, Stream: layer, MaxPool: 1, Timeout: askTimeout, MaxRPCsInFlight: 1})}
+}
+
+func (a *asker) close() {
+	a.trans.CloseStreams()
+	_ = a.trans.Close() // it has no error
+}
+
+// ask sends what a leader sends, of term 0: raft's main loop answers it with the end of its log, and does nothing, as for any leader of
+// the past; one without a log takes this node for the leader, which it is.
+func (a *asker) ask(v Voter) (heard, error) {
+	q := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(a.n.cfg.ID), Addr: a.trans.EncodePeer(raft.ServerID(a.n.cfg.ID), a.trans.LocalAddr())}}
+	var r raft.AppendEntriesResponse
+	err := a.trans.AppendEntries(raft.ServerID(v.Name), target(v.Name, v.Addr), &q, &r)
+	return heard{r.Term, r.LastLog}, err
+}
+
+// majority fails unless most of the voters that would be answer now, this node among them.
+func (a *asker) majority(voters []Voter) error {
+	errs := make([]error, len(voters))
+	var asked sync.WaitGroup
+	for i, v := range voters {
+		if v.Name == a.n.cfg.ID {
+			continue
+		}
+		asked.Go(func() {
+			if to := a.n.addrOf(raft.ServerID(v.Name)); to != "" {
+				v.Addr = to
+			}
+			_, errs[i] = a.ask(v)
+		})
+	}
+	asked.Wait()
+	var silent []string
+	for i, err := range errs {
+		if err != nil {
+			silent = append(silent, fmt.Sprintf("%s (%v)", voters[i].Name, err))
+		}
+	}
+	if answer := len(voters) - len(silent); 2*answer <= len(voters) {
+		return fmt.Errorf("of the %d voters that there would be %d answer, and without a majority the cluster would stand still for good: first bring back %s", len(voters), answer, strings.Join(silent, ", "))
+	}
+	return nil
+}
+
+// dialOnly is streams for a second transport: it dials, and leaves what comes in to raft's.
+type dialOnly struct {
+	*streams
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (d *dialOnly) Accept() (net.Conn, error) {
+	<-d.closed
+	return nil, net.ErrClosed
+}
+
+func (d *dialOnly) Close() error {
+	d.once.Do(func() { close(d.closed) })
+	return nil
+}
