@@ -37,6 +37,8 @@ func entry(t *testing.T, dir string, index uint64, change func(*raft.Log)) {
 	})
 }
 
+func flipTerm(e *raft.Log) { e.Term ^= 2 }
+
 // TestFlippedFields: a field of the log or of the stable store that has changed on disk is found before anything is built on it, by
 // the file, the entry and the remedy.
 func TestFlippedFields(t *testing.T) {
@@ -47,7 +49,7 @@ func TestFlippedFields(t *testing.T) {
 		"type": {func(t *testing.T, dir string, i uint64) {
 			entry(t, dir, i, func(e *raft.Log) { e.Type = raft.LogNoop })
 		}, []string{"entry ", "checksum"}},
-		"term": {func(t *testing.T, dir string, i uint64) { entry(t, dir, i, func(e *raft.Log) { e.Term ^= 2 }) }, []string{"entry ", "checksum"}},
+		"term": {func(t *testing.T, dir string, i uint64) { entry(t, dir, i, flipTerm) }, []string{"entry ", "checksum"}},
 		"data": {func(t *testing.T, dir string, i uint64) { entry(t, dir, i, func(e *raft.Log) { e.Data[20] ^= 1 }) }, []string{"entry ", "checksum"}},
 		"index": {func(t *testing.T, dir string, i uint64) {
 			onDisk(t, dir, func(s *raftboltdb.BoltStore) error {
