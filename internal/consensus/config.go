@@ -34,6 +34,8 @@ type Config struct {
 	Election      time.Duration // [1 s], at least Heartbeat
 	Lease         time.Duration // [500 ms], at most Heartbeat
 	WatchdogAfter time.Duration // [2 s] of one log write or proposal, then leadership is handed over
+
+	digestEvery uint64 // entries; tests have fewer
 }
 
 const (
@@ -66,6 +68,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.WatchdogAfter == 0 {
 		c.WatchdogAfter = defaultWatchdog
+	}
+	if c.digestEvery == 0 {
+		c.digestEvery = digestEvery
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()

@@ -25,6 +25,11 @@ type fsm struct {
 	state *lock.State
 	view  atomic.Pointer[lock.View]
 
+	every   uint64 // entries from one mark to the next
+	mark    atomic.Pointer[mark]
+	marked  func(*mark)
+	differs atomic.Uint64 // the newest mark at which the leader's state was another; 0: none
+
 	// An entry that does not decode comes from a newer program. Skipping it would make this copy of the state differ from
 	// the others' without a sign, so the state stands still from there on, and so does what this node may do with it.
 	halted atomic.Pointer[error]
@@ -38,7 +43,7 @@ type applied struct {
 }
 
 func newFSM(cluster replica.ClusterID, changed func(), log func(string, ...any)) *fsm {
-	f := &fsm{cluster: cluster, changed: changed, log: log}
+	f := &fsm{cluster: cluster, changed: changed, log: log, every: digestEvery, marked: func(*mark) {}}
 	f.publish(lock.New(cluster))
 	return f
 }
@@ -70,12 +75,22 @@ func (f *fsm) Apply(l *raft.Log) any {
 	}
 	c, err := wire.DecodeCommand(l.Data)
 	if err != nil {
+		if d := (digest{}); wire.Decode(l.Data, wire.KindDigest, &d) == nil {
+			f.compare(d)
+			return applied{index: l.Index}
+		}
 		err = fmt.Errorf("%w at entry %d: %w: run the program version that the other voters run", ErrHalted, l.Index, err)
 		f.halt(err, "the log holds an entry that this program can't read; its state stands still", "index", l.Index)
 		return applied{index: l.Index, err: err}
 	}
+	before := f.state.View().Index
 	out := f.state.Apply(l.Index, c)
 	f.publish(f.state)
+	if before/f.every != l.Index/f.every {
+		m := newMark(f.state.View())
+		f.mark.Store(m)
+		f.marked(m)
+	}
 	if out.Changed {
 		f.changed()
 	}

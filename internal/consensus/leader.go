@@ -43,6 +43,8 @@ func (n *Node) watch() {
 			n.poke()
 		case <-n.seen:
 			n.poke()
+		case m := <-n.marks:
+			n.proposeDigest(m)
 		case err := <-n.store.broken:
 			n.fsm.halt(fmt.Errorf("%w: %w", ErrHalted, err), "the log on disk is damaged; this voter ends its part in the cluster", "dir", n.cfg.Dir)
 			_ = n.raft.Shutdown().Error() // it has none

@@ -28,6 +28,7 @@ type Node struct {
 	notify  chan bool                 // raft's leadership edges; raft blocks if watch does not drain it
 	seen    chan raft.Observation     // changes of leader, as followers see them; dropped when full, for one says it all
 	changes chan struct{}             // capacity 1
+	marks   chan *mark                // capacity 1: states whose digest is due
 	ready   atomic.Uint64             // the last term whose barrier has passed here; 0: none
 	running atomic.Pointer[raft.Raft] // raft, for its own callbacks: nil until it is made
 
@@ -72,11 +73,17 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, store: store, dog: newWatchdog(cfg.WatchdogAfter), streams: newStreams(cfg.Layer),
-		notify: make(chan bool, 8), seen: make(chan raft.Observation, 8), changes: make(chan struct{}, 1),
+		notify: make(chan bool, 8), seen: make(chan raft.Observation, 8), changes: make(chan struct{}, 1), marks: make(chan *mark, 1),
 	}
 	n.ctx, n.end = context.WithCancel(context.Background())
 	n.proposals, n.upkeep = newGate(n.ctx, maxProposals), newGate(n.ctx, maxUpkeep)
 	n.fsm = newFSM(cfg.Cluster, n.poke, cfg.Logger.Error)
+	n.fsm.every, n.fsm.marked = cfg.digestEvery, func(m *mark) {
+		select {
+		case n.marks <- m:
+		default: // the last one is still on its way
+		}
+	}
 	n.close = sync.OnceValue(n.shutdown)
 
 	path := filepath.Join(cfg.Dir, logFile)

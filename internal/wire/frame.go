@@ -18,6 +18,7 @@ const (
 	KindCommand  Kind = 1 // an entry of the replicated log: see EncodeCommand
 	KindSnapshot Kind = 2 // of the replicated state machine
 	KindManifest Kind = 3 // a replica.Manifest
+	KindDigest   Kind = 4 // an entry of the replicated log: what the state is at an earlier one, for voters to compare
 
 	FirstTransfer   Kind = 16 // 16..31
 	FirstControl    Kind = 32 // 32..63
