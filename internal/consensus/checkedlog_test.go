@@ -183,7 +183,9 @@ func binaryOf(n byte) []byte { return []byte{0, 0, 0, 0, 0, 0, 0, n} }
 
 // TestDamageWhileItRuns: a voter that finds its log damaged when it is asked for an old entry has no part in the cluster any more.
 func TestDamageWhileItRuns(t *testing.T) {
-	c := newTrio(t).startAll(true)
+	c := newTrio(t)
+	c.tune = calm
+	c.startAll(true)
 	index := c.propose("w1")
 	hurt := c.leader("")
 	db := hurt.store.BoltStore

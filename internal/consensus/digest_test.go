@@ -15,7 +15,7 @@ import (
 // TestStatesAreCompared: a voter whose state has become another without a sign says so within so many entries; the others don't.
 func TestStatesAreCompared(t *testing.T) {
 	c := newTrio(t)
-	c.tune = func(cfg *Config) { cfg.digestEvery = 8 }
+	c.tune = func(cfg *Config) { calm(cfg); cfg.digestEvery = 8 }
 	c.startAll(true)
 	index := c.propose("w1")
 	c.awaitNode("w1")

@@ -179,9 +179,7 @@ func TestJoin(t *testing.T) {
 	}
 	c.tune = func(cfg *Config) { cfg.Join = cfg.ID == "n4" }
 	c.start("n4", false)
-	if err := c.leader("").AddVoter(ctx, Voter{"n4", c.addr("n4")}); err != nil {
-		t.Fatal(err)
-	}
+	c.byLeader(func(n *Node) error { return n.AddVoter(ctx, Voter{"n4", c.addr("n4")}) })
 	c.propose("w2")
 	c.awaitNode("w2")
 	if leader, addr, _, _ := c.nodes["n4"].Leadership(); addr != c.addr(leader) {

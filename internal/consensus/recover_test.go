@@ -9,7 +9,9 @@ import (
 
 // TestRecover: of three voters two are lost for good; the third goes on alone with all that it has, in epochs that nobody has had.
 func TestRecover(t *testing.T) {
-	c := newTrio(t).startAll(true)
+	c := newTrio(t)
+	c.tune = calm
+	c.startAll(true)
 	c.propose("w1")
 	job := replica.CreateJob{ID: replica.JobID{9}, Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}}
 	for _, cmd := range []replica.Command{job, replica.Begin{Job: job.ID, Epoch: 1}} {
@@ -42,7 +44,7 @@ func TestRecover(t *testing.T) {
 	if v := n.State(); v.Era != 2 || v.Jobs[job.ID].Epoch != 1+eraGap-1 || v.Jobs[job.ID].ClosedEpoch != v.Jobs[job.ID].Epoch {
 		t.Errorf("era %d, job %+v", v.Era, v.Jobs[job.ID])
 	}
-	c.tune = func(cfg *Config) { cfg.Join = cfg.ID == "n4" }
+	c.tune = func(cfg *Config) { calm(cfg); cfg.Join = cfg.ID == "n4" }
 	c.start("n4", false)
 	if err := n.AddVoter(within(t), Voter{"n4", c.addr("n4")}); err != nil {
 		t.Fatal(err)
