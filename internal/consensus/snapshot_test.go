@@ -159,6 +159,25 @@ func FuzzSnapshot(f *testing.F) {
 			f.Add(bodyOf(encodeSnapshot(v)), bodyOf(wire.EncodeCommand(c)), bodyOf(wire.EncodeCommand(replica.Condemn{Generation: at})))
 		}
 	}
+	for _, hurt := range []func(*replica.Job){ // each made a command panic, before it was refused
+		func(j *replica.Job) { j.Phase, j.Plan = replica.Planned, nil },
+		func(j *replica.Job) { j.Plan = nil },
+		func(j *replica.Job) { j.Phase, j.Plan, j.Mirrors = replica.Closed, nil, nil },
+		func(j *replica.Job) {
+			j.Phase, j.Plan, j.Naming = replica.Opening, nil, []replica.GroupID{1, replica.NoGroup}
+		},
+	} {
+		v := sampleView()
+		v.Jobs[job].Ranks[1].Incarnation, v.Jobs[job].Previous = 0, &replica.Earlier{}
+		hurt(v.Jobs[job])
+		claim := replica.Claim{Rank: 1, Holder: replica.Holder{Node: "n1", Incarnation: 4}, Geometry: replica.Digest{1}}
+		f.Add(bodyOf(encodeSnapshot(v)), bodyOf(wire.EncodeCommand(replica.Condemn{Generation: at})), bodyOf(wire.EncodeCommand(claim)))
+		part := func(p replica.Part) replica.PartRoot {
+			return replica.PartRoot{Part: p, Root: replica.Digest{1}, Holders: []replica.Holder{{Node: "n1", Incarnation: 4}}}
+		}
+		spread := replica.Resume{Epoch: 3, Copies: 1, Spread: true, Parts: []replica.PartRoot{part(replica.OfGroup(0)), part(replica.OfRank(0)), part(replica.OfRank(1))}}
+		f.Add(bodyOf(encodeSnapshot(v)), bodyOf(wire.EncodeCommand(spread)), bodyOf(wire.EncodeCommand(claim)))
+	}
 	f.Fuzz(func(t *testing.T, view, first, second []byte) {
 		snap, err := wire.Append(nil, wire.KindSnapshot, body(view))
 		if err != nil {
