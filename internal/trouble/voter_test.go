@@ -77,7 +77,7 @@ func TestVoterRecover(t *testing.T) {
 	}
 	left := c.nodes[2]
 	left.run("job", 1, rankSpec{}, "--min-copies", "1").await("step", fields{"step": 5})
-	if code, out := call(t, "voter", "recover", "--config", left.file, "--accept-loss"); code != exitFailed {
+	if code, out := call(t, "voter", "recover", "--config", left.File, "--accept-loss"); code != exitFailed {
 		t.Errorf("code %d: %s", code, out)
 	} else {
 		contains(t, out, "in use by another process")
@@ -85,12 +85,12 @@ func TestVoterRecover(t *testing.T) {
 	c.nodes[0].die()
 	c.nodes[1].die()
 	left.daemon.kill()
-	code, out := call(t, "voter", "recover", "--config", left.file)
+	code, out := call(t, "voter", "recover", "--config", left.File)
 	if code != exitFailed {
 		t.Errorf("code %d: %s", code, out)
 	}
 	contains(t, out, "last entry", "of term", "job job", "committed step", "can't prove", "nothing was changed", "--accept-loss")
-	if code, out = call(t, "voter", "recover", "--config", left.file, "--accept-loss"); code != 0 {
+	if code, out = call(t, "voter", "recover", "--config", left.File, "--accept-loss"); code != 0 {
 		t.Fatalf("code %d: %s", code, out)
 	}
 	contains(t, out, "n3 is the only voter now, in era 2", "committed step", "can't prove")
