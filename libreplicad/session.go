@@ -147,6 +147,9 @@ func (s *Session) Register(regions ...Region) error {
 	table := unsafe.Slice((*C.rp_region)(C.calloc(C.size_t(len(regions)), C.sizeof_rp_region)), len(regions))
 	defer C.free(unsafe.Pointer(&table[0]))
 	for i, r := range regions {
+		if err := replica.CheckRegionName(r.Name); err != nil { // a zero byte in it would end it in C, and nobody would notice
+			return &Error{Code: C.RP_EINVAL, Op: "register", Text: err.Error()}
+		}
 		t := &table[i]
 		t.name = C.CString(r.Name)
 		defer C.free(unsafe.Pointer(t.name))

@@ -3,6 +3,7 @@ package replica
 import (
 	"encoding/binary"
 	"fmt"
+	"unicode/utf8"
 )
 
 // DType is the element type of a region. The numbers are the contract with libreplicad and never change.
@@ -96,15 +97,33 @@ type Region struct {
 	Offset uint64      `json:"offset" cbor:"8,keyasint"`
 }
 
+// metadataKey is the one key of a safetensors header that names no tensor.
+const metadataKey = "__metadata__"
+
+// CheckRegionName tells what is wrong with a region's name. Manifests and safetensors headers hold names as UTF-8 text: a name that
+// is none could be captured and never be written.
+func CheckRegionName(name string) error {
+	if len(name) == 0 || len(name) > MaxRegionName {
+		return fmt.Errorf("region %q: want a name of 1 to %d bytes", name, MaxRegionName)
+	}
+	if !utf8.ValidString(name) {
+		return fmt.Errorf("region %q: its name is not UTF-8, and no manifest could hold it: give it another", name)
+	}
+	if name == metadataKey {
+		return fmt.Errorf("region %q: safetensors files have a key of that name which is no tensor, so nobody could read this region back: give it another", name)
+	}
+	for i := range len(name) {
+		if name[i] < 0x20 || name[i] == 0x7f {
+			return fmt.Errorf("region %q: control character at %d", name, i)
+		}
+	}
+	return nil
+}
+
 // Check tells what is wrong with a region on its own.
 func (r Region) Check() error {
-	if len(r.Name) == 0 || len(r.Name) > MaxRegionName {
-		return fmt.Errorf("region %q: want a name of 1 to %d bytes", r.Name, MaxRegionName)
-	}
-	for i := range len(r.Name) {
-		if r.Name[i] < 0x20 || r.Name[i] == 0x7f {
-			return fmt.Errorf("region %q: control character at %d", r.Name, i)
-		}
+	if err := CheckRegionName(r.Name); err != nil {
+		return err
 	}
 	if r.DType.Size() == 0 {
 		return fmt.Errorf("region %q: unknown dtype %d", r.Name, r.DType)

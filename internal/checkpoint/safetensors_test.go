@@ -164,3 +164,29 @@ func TestGolden(t *testing.T) {
 		}
 	}
 }
+
+// TestLongestHeader: a job whose regions are taken can be written, so their header has room, however long and however oddly they are
+// called.
+func TestLongestHeader(t *testing.T) {
+	longest := 0
+	for _, char := range []string{"x", `"`, "<", "é", "\u2028", "\U0001f600"} {
+		r := replica.Region{Name: strings.Repeat(char, replica.MaxRegionName/len(char)), DType: replica.F8E4M3, Shape: []uint64{0, 1<<64 - 1, 1<<64 - 1, 1<<64 - 1, 1<<64 - 1, 1<<64 - 1, 1<<64 - 1, 1<<64 - 1}}
+		if err := r.Check(); err != nil || len(r.Shape) != replica.MaxDims {
+			t.Fatalf("%q: %v", char, err)
+		}
+		one := tensor{r.Name, r.DType, r.Shape, 1<<64 - 1, 1<<64 - 1}
+		b, err := appendHeader(nil, []tensor{one, one})
+		if err != nil {
+			t.Fatal(err)
+		}
+		longest = max(longest, len(b)/2)
+	}
+	m := replica.Manifest{Part: replica.OfRank(replica.MaxRanks), Generation: replica.Generation{Epoch: replica.MaxEpoch, Step: replica.MaxStep}}
+	rest, err := appendHeader(metadata(&m), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := longest*replica.MaxRegions + len(rest); n > maxHeader {
+		t.Errorf("%d regions may make a header of %d bytes, and %d are the most", replica.MaxRegions, n, maxHeader)
+	}
+}

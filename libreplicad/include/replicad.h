@@ -144,7 +144,7 @@ typedef struct rp_region {
 	uint32_t struct_size; /* sizeof(rp_region) */
 	uint8_t dtype, kind, cls, ndim;
 	uint32_t flags;
-	const char *name; /* 1..127 bytes, unique in the rank */
+	const char *name; /* 1..127 bytes of UTF-8, unique in the rank, not "__metadata__" */
 	void *data;       /* live state; must stay mapped until rp_close */
 	uint64_t bytes;   /* product(shape) * size of dtype */
 	uint64_t shape[8];

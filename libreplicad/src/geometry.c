@@ -16,15 +16,44 @@
 
 static const uint8_t dtype_bytes[] = {0, 1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 2, 4, 8, 1, 1};
 
+/* The length of the UTF-8 character that begins at s, of which n bytes are there; 0 if that is none (RFC 3629). */
+static size_t character(const uint8_t *s, size_t n) {
+	if (s[0] < 0x80)
+		return 1;
+	size_t len = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+	if (s[0] < 0xc2 || s[0] > 0xf4 || len > n)
+		return 0;
+	for (size_t k = 1; k < len; k++)
+		if ((s[k] & 0xc0) != 0x80)
+			return 0;
+	/* Longer than need be, a surrogate, or beyond the last character. */
+	if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
+		return 0;
+	return len;
+}
+
+/* As replica.CheckRegionName: manifests and safetensors headers hold names as UTF-8 text. */
+static int check_name(const char *name, size_t i, rp_error *err) {
+	size_t n = name ? strnlen(name, 128) : 0;
+	if (n == 0 || n > 127)
+		return rpi_error(err, RP_EINVAL, "region %zu: want a name of 1 to 127 bytes", i);
+	for (size_t k = 0, len; k < n; k += len)
+		if (!(len = character((const uint8_t *)name + k, n - k)))
+			return rpi_error(err, RP_EINVAL, "region %zu: byte %zu of its name is not UTF-8, and no manifest could hold it: give it another name", i, k);
+	if (strcmp(name, "__metadata__") == 0)
+		return rpi_error(err, RP_EINVAL, "region %zu is called __metadata__: safetensors files have a key of that name which is no tensor, so nobody could read this region back: give it another name", i);
+	for (size_t k = 0; k < n; k++)
+		if ((uint8_t)name[k] < 0x20 || name[k] == 0x7f)
+			return rpi_error(err, RP_EINVAL, "region %zu: control character at %zu of its name", i, k);
+	return RP_OK;
+}
+
 static int check_region(const rp_region *r, size_t i, rp_error *err) {
 	if (r->struct_size != sizeof *r)
 		return rpi_error(err, RP_EVERSION, "region %zu: struct_size %u, want %zu: rebuild the caller against this replicad.h", i, r->struct_size, sizeof *r);
-	size_t n = r->name ? strnlen(r->name, 128) : 0;
-	if (n == 0 || n > 127)
-		return rpi_error(err, RP_EINVAL, "region %zu: want a name of 1 to 127 bytes", i);
-	for (size_t k = 0; k < n; k++)
-		if ((uint8_t)r->name[k] < 0x20 || r->name[k] == 0x7f)
-			return rpi_error(err, RP_EINVAL, "region %zu: control character at %zu of its name", i, k);
+	int rc = check_name(r->name, i, err);
+	if (rc != RP_OK)
+		return rc;
 	if (r->dtype == 0 || r->dtype >= sizeof dtype_bytes)
 		return rpi_error(err, RP_EINVAL, "region %s: unknown dtype %u", r->name, r->dtype);
 	if (r->kind > RP_PRIVATE || r->cls > RP_FROZEN || (r->flags & ~(uint32_t)RP_IN_WINDOW))

@@ -128,6 +128,13 @@ static void register_refuses(void) {
 	REFUSED(RP_EVERSION, bad.struct_size = 8);
 	REFUSED(RP_EINVAL, bad.name = NULL);
 	REFUSED(RP_EINVAL, bad.name = "a\nb");
+	REFUSED(RP_EINVAL, bad.name = "__metadata__");
+	CHECK(strstr(failure.text, "region 0 is called __metadata__") && strstr(failure.text, "give it another name"));
+	static const char *const no_text[] = {"a\xff", "\xc3", "\x80", "\xc0\x80", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xe2\x82", "\xe2\x82w"};
+	for (size_t i = 0; i < sizeof no_text / sizeof *no_text; i++) {
+		REFUSED(RP_EINVAL, bad.name = no_text[i]);
+		CHECK(strstr(failure.text, "not UTF-8"));
+	}
 	REFUSED(RP_EINVAL, bad.dtype = 0);
 	REFUSED(RP_EINVAL, bad.dtype = 16);
 	REFUSED(RP_EINVAL, bad.kind = 2);
@@ -144,6 +151,7 @@ static void register_refuses(void) {
 	REFUSED(RP_EINVAL, bad.data = NULL);
 	rp_region twice[] = {good, good};
 	SAME(rp_register(h, twice, 2, &failure), RP_EINVAL);
+	good.name = "\xc3\xa9 \xe2\x82\xac \xed\x9f\xbf \xef\xbf\xbf \xf0\x90\x80\x80 \xf4\x8f\xbf\xbf __metadata__"; /* the edges of what is UTF-8 */
 	OK(rp_register(h, &good, 1, &failure));
 	SAME(rp_register(h, &good, 1, &failure), RP_ESTATE);
 	rp_close(h);

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from replicad import Unsupported
+from replicad import Invalid, Unsupported, _native
 from replicad.capsule import pack, unpack
 from replicad.tensors import Leaf, regions
 from test_capsule import decodes_or_corrupt
@@ -124,3 +124,12 @@ def test_regions_of_shared_memory() -> None:
                 regions(leaves)
         else:
             assert [[(r.address - base.data_ptr()) // 4, (r.address - base.data_ptr() + r.nbytes) // 4] for r in regions(leaves)] == want
+
+
+def test_names_that_are_no_text() -> None:
+    """A buffer may have any name. What is no UTF-8 is refused as a region; a long one is named by its digest and what is text of it."""
+    (region,) = regions([Leaf("model.\udcff", torch.ones(4), "window")])
+    with pytest.raises(Invalid, match="its name is not UTF-8"):
+        region.fill(_native.Region())
+    (region,) = regions([Leaf("model." + "\udcff" + "x" * 127, torch.ones(4), "window")])
+    assert region.fill(_native.Region()).endswith(b"~" + b"x" * 110)

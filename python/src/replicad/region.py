@@ -35,9 +35,12 @@ class Region:
 
     def fill(self, r: n.Region) -> bytes:
         """Writes the region into a C structure; returns its name, which must live as long as the structure."""
-        name = self.name.encode()
-        if not 0 < len(name) <= n.MAX_NAME:
-            raise Invalid(f"region {self.name!r}: a name has 1 to {n.MAX_NAME} bytes")
+        try:
+            name = self.name.encode()
+        except UnicodeEncodeError:
+            raise Invalid(f"region {self.name!r}: its name is not UTF-8, and no manifest could hold it: give it another") from None
+        if not 0 < len(name) <= n.MAX_NAME or b"\0" in name:  # which would end it in C
+            raise Invalid(f"region {self.name!r}: a name has 1 to {n.MAX_NAME} bytes, none of them zero")
         if self.dtype not in n.DTYPES:
             raise Invalid(f"region {self.name!r}: unknown dtype {self.dtype!r}: one of {', '.join(n.DTYPES)}")
         classes = {"window": n.WINDOW, "any": n.VOLATILE, "never": n.FROZEN}

@@ -123,7 +123,7 @@ def _typed(t: torch.Tensor) -> tuple[str, tuple[int, ...]]:
 
 def _short(name: str) -> str:
     """Names beyond 127 bytes keep their end, which tells more, and a digest of the whole."""
-    raw = name.encode()
+    raw = name.encode(errors="surrogatepass")  # a short name that is no text is refused as a region
     if len(raw) <= 127:
         return name
     return f"{hashlib.sha256(raw).hexdigest()[:16]}~{raw[-110:].decode(errors='ignore')}"
