@@ -16,7 +16,7 @@ func newConfig(std stdio) *cobra.Command {
 		Long: "Looks at a configuration, and at the keys and directories that it names, as the daemon does when it starts. Run it on the node, as\n" +
 			"the daemon's user. It makes nothing; a file is written into directories that are there, and removed.",
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := config.Load(args[0])
 			if err != nil {
 				return coded(exitConfig, err)
@@ -25,7 +25,7 @@ func newConfig(std stdio) *cobra.Command {
 				fmt.Fprintf(std.err, "%s: warning: %v\n", args[0], w)
 			}
 			if !fileOnly {
-				if err := node.Check(c); err != nil {
+				if err := node.Check(cmd.Context(), c); err != nil {
 					return coded(exitConfig, err)
 				}
 				room, unwise := node.Room(c)

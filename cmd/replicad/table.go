@@ -31,6 +31,9 @@ func printStatus(w io.Writer, s node.Status) error {
 	if s.KeeperLost {
 		fmt.Fprintf(t, "keeper\tgone: restart this daemon when convenient: until then its ranks' memory does not survive it\n")
 	}
+	if s.DurableSilent != "" {
+		fmt.Fprintf(t, "durable\t%s\n", s.DurableSilent)
+	}
 	fmt.Fprintf(t, "\nNODE\tSTATE\tROLE\tSESSION\tADDRESS\n")
 	for _, n := range s.Nodes {
 		role := "client"

@@ -150,7 +150,8 @@ func openUnsynced(t *testing.T, dir string) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Store{dir: dir, tree: &tree{dir: dir, root: root, disk: newCrashDisk(rooted{root}, 1<<30, nil), info: info}, reading: make(map[string]int)}
+	g := &gate{dir: dir, ctx: t.Context()}
+	return &Store{dir: dir, gate: g, tree: &tree{dir: dir, gate: g, root: root, disk: newCrashDisk(rooted{root}, 1<<30, nil), info: info}, reading: make(map[string]int)}
 }
 
 // TestCrashAtEveryStep lets the writer of a second generation die at each step, with and without what a power cut takes.
@@ -291,8 +292,12 @@ func TestOpenRefuses(t *testing.T) {
 	if err := os.WriteFile(plain, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, bad := range []string{missing, plain} {
-		if _, err := Open(bad); err == nil || !strings.Contains(err.Error(), bad) || !strings.Contains(err.Error(), "durable_dir") {
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{missing, plain, pipe} {
+		if _, err := Open(t.Context(), bad); err == nil || !strings.Contains(err.Error(), bad) || !strings.Contains(err.Error(), "durable_dir") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -305,7 +310,7 @@ func TestOpenRefuses(t *testing.T) {
 		if err := os.Mkdir(closed, 0o500); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(closed); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "writable") {
+		if _, err := Open(t.Context(), closed); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "writable") {
 			t.Errorf("not writable: %v", err)
 		}
 	}

@@ -46,8 +46,14 @@ func (r rooted) rename(from, to string) error { return r.Rename(from, to) }
 func (r rooted) link(from, to string) error   { return r.Link(from, to) }
 func (r rooted) remove(name string) error     { return r.Remove(name) }
 
+// Flags of an open that must not block, and of one that takes directories alone.
+const (
+	nonBlocking   = syscall.O_NONBLOCK | syscall.O_NOCTTY
+	onlyDirectory = syscall.O_DIRECTORY
+)
+
 func (r rooted) syncDir(name string) error {
-	d, err := r.Root.Open(name)
+	d, err := r.OpenFile(name, os.O_RDONLY|nonBlocking|onlyDirectory, 0)
 	if err != nil {
 		return err
 	}
@@ -125,23 +131,4 @@ func (t *tree) linkOnce(from, to string) error {
 		return err
 	}
 	return t.disk.remove(from)
-}
-
-// readFile reads a small file whole; a longer one than most is refused before it is read.
-func (t *tree) readFile(name string, most int64) ([]byte, error) {
-	f, err := t.root.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() || st.Size() > most {
-		return nil, fmt.Errorf("%s: %v of %d bytes, want a file of at most %d", name, st.Mode(), st.Size(), most)
-	}
-	b := make([]byte, st.Size())
-	_, err = io.ReadFull(f, b)
-	return b, err
 }

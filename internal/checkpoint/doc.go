@@ -14,7 +14,10 @@
 // The directory is held by descriptor, and what its path names is compared before anything counts as written: a directory that
 // was moved away or unmounted is written no more. A good one that lies in its place is opened, and a write fails to say so.
 //
-// A Store may be used by several goroutines; it starts none. All access is under os.Root, and names come from
+// Several jobs may have had one name. Their markers say which of them was committed last, whatever the times of the files are.
+//
+// A Store may be used by several goroutines. It starts one for each call to the file system, and gives a call up that does not
+// return: a mount whose server is gone must hold up neither a job nor the end of the daemon (see gate). All access is under os.Root, and names come from
 // replica.CheckName and numbers, so nothing in a job's name or in a file can lead outside the directory. The package imports
 // replica, wire and xxh3; it must not import transfer, shm or anything of the network.
 package checkpoint

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -19,7 +18,6 @@ import (
 type Found struct {
 	Marker
 	Path    string            // of the generation's directory
-	Written time.Time         // of the marker
 	Cluster replica.ClusterID // whose parts these are: nodes of another can't stage them
 }
 
@@ -47,7 +45,7 @@ func SkipKindOf(err error) SkipKind {
 	switch {
 	case errors.Is(err, errUnfinished):
 		return Unfinished
-	case errors.As(err, &errno) && errno != syscall.ENOENT, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, &errno) && errno != syscall.ENOENT, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, ErrSilent):
 		return Unreadable
 	}
 	return Damaged
@@ -84,17 +82,26 @@ func (t *tree) find(jobName string, job replica.JobID) (found []Found, skipped [
 			lists = append(lists, list)
 		}
 	}
-	slices.SortStableFunc(lists, func(a, b []Found) int { return newest(b).Compare(newest(a)) })
+	slices.SortStableFunc(lists, func(a, b []Found) int { return cmp.Compare(newest(b), newest(a)) })
 	return slices.Concat(lists...), skipped, nil
 }
 
-func newest(list []Found) (t time.Time) {
+// newest is when the last of a job's markers was written.
+func newest(list []Found) (written uint64) {
 	for _, f := range list {
-		if f.Written.After(t) {
-			t = f.Written
-		}
+		written = max(written, f.Written)
 	}
-	return t
+	return written
+}
+
+// Rival returns, of what Find lists for a name, a generation of another job than the first, where nothing says which of the two
+// jobs was committed last.
+func Rival(found []Found) (f Found, ok bool) {
+	rest := slices.IndexFunc(found, func(f Found) bool { return f.Job != found[0].Job })
+	if rest < 0 || newest(found[rest:]) < newest(found[:rest]) {
+		return f, false
+	}
+	return found[rest], true
 }
 
 // jobs lists the jobs that had a name.
@@ -144,15 +151,14 @@ func (t *tree) findJob(jobName string, job replica.JobID) (found []Found, skippe
 		if err == nil {
 			cluster, err = t.complete(dir, m)
 		}
+		if errors.Is(err, ErrSilent) {
+			return nil, nil, err // what lies there is not known: an older generation must not pass for the newest
+		}
 		if err != nil {
 			skipped = append(skipped, Skipped{where, err.Error(), SkipKindOf(err)})
 			continue
 		}
-		f := Found{Marker: *m, Path: where, Cluster: cluster}
-		if st, err := t.root.Stat(path.Join(where, markerName)); err == nil {
-			f.Written = st.ModTime()
-		}
-		found = append(found, f)
+		found = append(found, Found{Marker: *m, Path: where, Cluster: cluster})
 	}
 	slices.SortFunc(found, func(a, b Found) int {
 		return cmp.Or(cmp.Compare(b.Position.Epoch, a.Position.Epoch), cmp.Compare(b.Position.Step, a.Position.Step), b.Generation.Compare(a.Generation))

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"time"
 
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -26,9 +27,21 @@ type Marker struct {
 	Condemned  []replica.Generation `json:"condemned" cbor:"9,keyasint"`
 	Shards     []ShardInfo          `json:"shards" cbor:"10,keyasint"`
 	Geometries []replica.Digest     `json:"geometries" cbor:"11,keyasint"` // by group, of the replicated part
+	// Written orders the markers of one job name, also those of different jobs: the milliseconds since 1970 when it was written, or one
+	// more than the largest of those that lay in the directory then. WriteMarker sets it; 0 in markers of version 1, which had none.
+	Written uint64 `json:"written,omitempty" cbor:"12,keyasint,omitempty"`
 	// Owner is the job's: nobody else's job goes on from the generation.
 	Owner uint32 `json:"owner" cbor:"13,keyasint,omitempty"`
 }
+
+// Versions of a marker.
+const (
+	markerUnordered = 1 // without Written
+	markerVersion   = 2
+)
+
+// maxWritten is far beyond every clock, and leaves room for those that come after.
+const maxWritten = 1 << 60
 
 // Shard finds a part's shard.
 func (m *Marker) Shard(p replica.Part) (ShardInfo, bool) {
@@ -65,6 +78,12 @@ func (m *Marker) check() error {
 	if err := replica.CheckName(m.JobName); err != nil {
 		return err
 	}
+	if m.Version != markerVersion && m.Version != markerUnordered {
+		return fmt.Errorf("version %d, this program reads %d and %d", m.Version, markerUnordered, markerVersion)
+	}
+	if (m.Written == 0) != (m.Version == markerUnordered) || m.Written > maxWritten {
+		return fmt.Errorf("a marker of version %d was written at %d", m.Version, m.Written)
+	}
 	if len(m.Layout.Groups) != int(m.Layout.World) || m.Layout.World == 0 || m.Layout.World > replica.MaxRanks {
 		return fmt.Errorf("layout of %d ranks lists %d", m.Layout.World, len(m.Layout.Groups))
 	}
@@ -93,7 +112,7 @@ func (m *Marker) check() error {
 // of one cluster, which it returns.
 func (t *tree) complete(dir string, m *Marker) (cluster replica.ClusterID, err error) {
 	for i, info := range m.Shards {
-		st, err := t.root.Stat(path.Join(dir, info.File))
+		st, err := t.stat(path.Join(dir, info.File))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return cluster, fmt.Errorf("shard %s %w", info.File, errMissing)
@@ -135,7 +154,7 @@ func (m *Marker) hasFrozen(root replica.Digest) bool {
 func (s *Store) WriteMarker(ctx context.Context, m Marker) error {
 	t, err := s.toWrite()
 	if err == nil {
-		err = s.finish(t, t.writeMarker(ctx, m))
+		err = s.finish(t, t.commit(ctx, m, time.Now()))
 	}
 	if err != nil {
 		return fmt.Errorf("commit marker of job %s, generation %v: %w", m.JobName, m.Generation, err)
@@ -143,8 +162,36 @@ func (s *Store) WriteMarker(ctx context.Context, m Marker) error {
 	return nil
 }
 
+// commit writes the marker behind those of the same name that are there. One that is damaged orders nothing; one that the disk
+// refuses to read may be the newest, and stands in the way.
+func (t *tree) commit(ctx context.Context, m Marker, now time.Time) error {
+	jobs, _, err := t.jobs(m.JobName)
+	if err != nil {
+		return err
+	}
+	m.Written = uint64(max(now.UnixMilli(), 1))
+	for _, job := range jobs {
+		entries, err := t.readDir(path.Join(m.JobName, job.String()))
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if _, ok := parseGeneration(e.Name()); !ok {
+				continue
+			}
+			other, err := t.readMarker(m.JobName, job, e.Name())
+			if err == nil {
+				m.Written = max(m.Written, other.Written+1)
+			} else if SkipKindOf(err) == Unreadable {
+				return fmt.Errorf("order it behind generation %s of job %v: %w", e.Name(), job, err)
+			}
+		}
+	}
+	return t.writeMarker(ctx, m)
+}
+
 func (t *tree) writeMarker(ctx context.Context, m Marker) error {
-	m.Version, m.Shards = recordVersion, flatten(m.Shards)
+	m.Version, m.Shards = markerVersion, flatten(m.Shards)
 	if err := m.check(); err != nil {
 		return err
 	}
@@ -168,13 +215,27 @@ func (t *tree) writeMarker(ctx context.Context, m Marker) error {
 		return err
 	})
 	if errors.Is(err, fs.ErrExist) {
-		there, rerr := t.readFile(name, maxMarker)
-		if rerr == nil && bytes.Equal(there, frame) {
+		if t.wroteBefore(name, m) {
 			return nil
 		}
 		return fmt.Errorf("%s %w", name, ErrCommitted)
 	}
 	return err
+}
+
+// wroteBefore tells whether the marker that is there is m, but for when it was written.
+func (t *tree) wroteBefore(name string, m Marker) bool {
+	b, err := t.readFile(name, maxMarker)
+	if err != nil {
+		return false
+	}
+	var there Marker
+	if wire.Decode(b, kindMarker, &there) != nil {
+		return false
+	}
+	m.Version, m.Written = there.Version, there.Written
+	frame, err := wire.Append(nil, kindMarker, &m)
+	return err == nil && bytes.Equal(frame, b)
 }
 
 var errMissing = errors.New("is missing")
@@ -198,9 +259,6 @@ func parseMarker(frame []byte, jobName string, job replica.JobID, gen string) (*
 	var m Marker
 	if err := wire.Decode(frame, kindMarker, &m); err != nil {
 		return nil, fmt.Errorf("commit marker: %w", err)
-	}
-	if m.Version != recordVersion {
-		return nil, fmt.Errorf("commit marker of version %d, this program reads %d", m.Version, recordVersion)
 	}
 	if m.JobName != jobName || m.Job != job || generationDir(m.Generation) != gen {
 		return nil, fmt.Errorf("commit marker is of job %s (%v), generation %v", m.JobName, m.Job, m.Generation)

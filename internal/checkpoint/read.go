@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
 	"sync"
 
@@ -18,7 +17,8 @@ import (
 type ShardReader interface {
 	Manifest() replica.Manifest
 	Regions() []replica.Region
-	// ReadChunk reads chunk i into dst, grown if it is too short, and checks it against its digest.
+	// ReadChunk reads chunk i into dst, grown if it is too short, and checks it against its digest. After an error dst must not be
+	// used again: a call that was given up may still write to it.
 	ReadChunk(i int, dst []byte) ([]byte, error)
 	Close()
 }
@@ -26,7 +26,7 @@ type ShardReader interface {
 type shard struct {
 	rec   *sideRecord
 	l     layout
-	f     *os.File
+	f     source
 	name  string
 	data  uint64 // where the tensors' bytes begin
 	close func()
@@ -71,12 +71,15 @@ func (s *Store) openShard(f Found, part replica.Part) (_ *shard, err error) {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	name := path.Join(dir, info.File)
-	file, err := t.root.Open(name)
+	file, st, err := t.openFile(name, workPatience)
 	if err != nil {
 		return nil, err
 	}
 	sh := &shard{rec: rec, l: l, f: file, name: name}
-	if err := sh.readHeader(info); err != nil {
+	if err := sh.readHeader(info, st.Size()); err != nil {
+		if errors.Is(err, ErrSilent) {
+			return nil, errors.Join(err, file.Close())
+		}
 		return nil, errors.Join(fmt.Errorf("%s: %w: %w", name, ErrCorrupt, err), file.Close())
 	}
 	sh.close = sync.OnceFunc(func() {
@@ -95,13 +98,9 @@ func (s *Store) hold(path string, n int) {
 	}
 }
 
-func (sh *shard) readHeader(info ShardInfo) error {
-	st, err := sh.f.Stat()
-	if err != nil {
-		return err
-	}
-	if uint64(st.Size()) != info.Bytes || st.Size() < 8 {
-		return fmt.Errorf("%d bytes, the marker says %d", st.Size(), info.Bytes)
+func (sh *shard) readHeader(info ShardInfo, size int64) error {
+	if uint64(size) != info.Bytes || size < 8 {
+		return fmt.Errorf("%d bytes, the marker says %d", size, info.Bytes)
 	}
 	var length [8]byte
 	if _, err := sh.f.ReadAt(length[:], 0); err != nil {
@@ -179,7 +178,7 @@ func (s *Store) Verify(ctx context.Context, f Found) error {
 	return nil
 }
 
-const verifyStep = 64 << 20 // bytes between two looks at the context
+const verifyStep = 1 << 20 // bytes that one call reads, between two looks at the context
 
 func (s *Store) verify(ctx context.Context, f Found, info ShardInfo) error {
 	sh, err := s.openShard(f, info.Part)
@@ -198,8 +197,11 @@ func (s *Store) verify(ctx context.Context, f Found, info ShardInfo) error {
 	}
 	h := xxh3.New()
 	file := io.NewSectionReader(sh.f, 0, int64(info.Bytes))
+	buf = make([]byte, verifyStep)
 	for ctx.Err() == nil {
-		if _, err := io.CopyN(h, file, verifyStep); errors.Is(err, io.EOF) {
+		n, err := file.Read(buf)
+		_, _ = h.Write(buf[:n]) // it returns no error
+		if errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			return fmt.Errorf("%s: %w", sh.name, err)

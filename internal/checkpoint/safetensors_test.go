@@ -125,10 +125,16 @@ func FuzzHeader(f *testing.F) {
 
 var writeGolden = flag.Bool("write-golden", false, "write the golden generation if it doesn't exist yet; existing files are never changed")
 
-// TestGolden reads a generation that an earlier program wrote.
+// TestGolden reads generations that earlier programs wrote: v1 has a marker that nothing orders.
 func TestGolden(t *testing.T) {
+	for _, version := range []uint32{markerUnordered, markerVersion} {
+		t.Run(fmt.Sprintf("v%d", version), func(t *testing.T) { readsGolden(t, version) })
+	}
+}
+
+func readsGolden(t *testing.T, version uint32) {
 	g, gen := testRegions(t), replica.Generation{Epoch: 3, Step: 1234}
-	golden := filepath.Join("testdata", "v1")
+	golden := filepath.Join("testdata", fmt.Sprintf("v%d", version))
 	if _, err := os.Stat(golden); *writeGolden && errors.Is(err, os.ErrNotExist) {
 		if err := os.MkdirAll(golden, 0o755); err != nil {
 			t.Fatal(err)
@@ -147,6 +153,9 @@ func TestGolden(t *testing.T) {
 		t.Fatalf("found %v, skipped %v", found, skipped)
 	}
 	checkWhole(t, s, g, found[0])
+	if m := found[0].Marker; m.Version != version || (m.Written > 0) != (version > markerUnordered) {
+		t.Errorf("the marker is of version %d, written at %d", m.Version, m.Written)
+	}
 
 	// And this program writes the same bytes.
 	fresh := open(t, t.TempDir())

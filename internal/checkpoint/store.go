@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path"
 	"strings"
 	"sync"
@@ -38,7 +37,8 @@ var (
 
 // Store is one durable directory. mu guards what stands below it.
 type Store struct {
-	dir string
+	dir  string
+	gate *gate
 
 	mu      sync.Mutex
 	tree    *tree          // the directory as it was last opened
@@ -75,13 +75,14 @@ type sideRecord struct {
 
 const recordVersion = 1
 
-// Open opens a durable directory, which must exist and be writable.
-func Open(dir string) (*Store, error) {
-	t, err := openTree(dir)
+// Open opens a durable directory, which must exist and be writable. Once ctx has ended, nobody waits for its file system for long.
+func Open(ctx context.Context, dir string) (*Store, error) {
+	g := &gate{dir: dir, ctx: ctx}
+	t, err := openTree(g)
 	if err != nil {
 		return nil, err
 	}
-	return &Store{dir: dir, tree: t, reading: make(map[string]int)}, nil
+	return &Store{dir: dir, gate: g, tree: t, reading: make(map[string]int)}, nil
 }
 
 // Dir is the directory, as it was given to Open.
@@ -91,7 +92,7 @@ func (s *Store) Dir() string { return s.dir }
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.tree.root.Close()
+	return s.tree.Close()
 }
 
 // tag tells one writer's temporary files from another's.
@@ -290,7 +291,7 @@ func parseSide(frame []byte) (*sideRecord, error) {
 }
 
 func (t *tree) hasSize(name string, n uint64) bool {
-	st, err := t.root.Stat(name)
+	st, err := t.stat(name)
 	return err == nil && st.Mode().IsRegular() && uint64(st.Size()) == n
 }
 
@@ -305,18 +306,4 @@ func (t *tree) removeTemps(dir, base string) {
 			_ = t.disk.remove(path.Join(dir, e.Name())) // a leftover costs space, not correctness
 		}
 	}
-}
-
-// readDir lists a directory, capped.
-func (t *tree) readDir(name string) ([]fs.DirEntry, error) {
-	d, err := t.root.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	entries, err := d.ReadDir(maxEntries)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return entries, err
 }

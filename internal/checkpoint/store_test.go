@@ -113,7 +113,7 @@ func testMarker(gen replica.Generation) Marker {
 
 func open(t testing.TB, dir string) *Store {
 	t.Helper()
-	s, err := Open(dir)
+	s, err := Open(context.Background(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,18 +18,37 @@ var ErrMoved = errors.New("the directory was moved, unmounted or replaced")
 // no file counts as written before the path was seen to name the same tree still (still).
 type tree struct {
 	dir  string // its path
+	gate *gate
 	root *os.Root
 	disk disk
 	info os.FileInfo
 }
 
+// Close closes the descriptor. Open shards stay readable.
+func (t *tree) Close() error { return t.root.Close() }
+
 // openTree opens a directory and writes to it once.
-func openTree(dir string) (*tree, error) {
-	root, err := os.OpenRoot(dir)
+func openTree(g *gate) (*tree, error) {
+	t, err := through(g, lookPatience, "opening "+g.dir, func() (*tree, error) {
+		info, err := os.Stat(g.dir)
+		if err == nil && !info.IsDir() { // the next call would wait for the writer of a named pipe
+			err = fmt.Errorf("%s is no directory", g.dir)
+		}
+		if err != nil {
+			return nil, err
+		}
+		root, err := os.OpenRoot(g.dir)
+		if err != nil {
+			return nil, err
+		}
+		return &tree{dir: g.dir, gate: g, root: root, disk: gated{rooted{root}, g}}, nil
+	})
+	if errors.Is(err, ErrSilent) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("durable directory: %w: make the directory, or set durable_dir to one that every node shares", err)
 	}
-	t := &tree{dir: dir, root: root, disk: rooted{root}}
 	probe := tempPrefix + "probe-" + t.tag()
 	err = func() error {
 		f, err := t.disk.create(probe)
@@ -40,10 +59,10 @@ func openTree(dir string) (*tree, error) {
 		return errors.Join(werr, f.Sync(), f.Close(), t.disk.remove(probe))
 	}()
 	if err == nil {
-		t.info, err = root.Stat(".")
+		t.info, err = t.stat(".")
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("durable directory %s: %w", dir, t.explain(err)), root.Close())
+		return nil, errors.Join(fmt.Errorf("durable directory %s: %w", g.dir, t.explain(err)), t.Close())
 	}
 	return t, nil
 }
@@ -58,23 +77,23 @@ func (s *Store) at() (*tree, error) {
 	if moved == nil {
 		return was, nil
 	}
-	if errors.Is(moved, fs.ErrNotExist) {
+	if errors.Is(moved, fs.ErrNotExist) || errors.Is(moved, ErrSilent) {
 		return nil, moved
 	}
-	if err := unmounted(was); err != nil {
+	if _, err := through(s.gate, lookPatience, "looking at "+s.dir, func() (struct{}, error) { return struct{}{}, unmounted(was) }); err != nil {
 		return nil, fmt.Errorf("%w: %w", moved, err)
 	}
-	now, err := openTree(s.dir)
+	now, err := openTree(s.gate)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", moved, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.tree != was { // somebody else was first
-		return s.tree, now.root.Close()
+		return s.tree, now.Close()
 	}
 	s.tree, s.moved = now, moved
-	return now, was.root.Close() // open shards stay readable; a descriptor would keep the former from being unmounted
+	return now, was.Close() // open shards stay readable; a descriptor would keep the former from being unmounted
 }
 
 // toWrite is at for what writes: the first write after the path came to name another directory fails with what was seen.
@@ -95,8 +114,10 @@ func (s *Store) toWrite() (*tree, error) {
 
 // still tells whether the path names a tree.
 func (s *Store) still(t *tree) error {
-	now, err := os.Stat(s.dir)
+	now, err := through(s.gate, lookPatience, "looking at "+s.dir, func() (os.FileInfo, error) { return os.Stat(s.dir) })
 	switch {
+	case errors.Is(err, ErrSilent):
+		return err
 	case err != nil:
 		return fmt.Errorf("durable directory %s: %w: %w: mount it or move it back, writes go on by themselves then", s.dir, ErrMoved, err)
 	case !os.SameFile(now, t.info):
@@ -165,7 +186,7 @@ func (s *Store) Holds(jobName string, job replica.JobID, g replica.Generation) e
 		return err
 	}
 	name := dir + "/" + generationDir(g) + "/" + markerName
-	st, err := t.root.Stat(name)
+	st, err := t.stat(name)
 	if err == nil && st.Mode().IsRegular() {
 		return nil
 	}

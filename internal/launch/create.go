@@ -20,7 +20,7 @@ func Create(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithTimeoutCause(parent, o.Patience, fmt.Errorf("no answer for %v", o.Patience))
 	defer cancel()
 	o.Capacity, o.Ranks, o.Spare = 0, nil, true // the daemon is to start nothing here
-	l := &link{socket: o.Socket, hello: o.hello(), events: make(chan linkEvent)}
+	l := &link{socket: o.Socket, hello: o.hello(), wait: o.helloWait, events: make(chan linkEvent)}
 	done, end := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() { defer close(ended); l.run(done) }()
@@ -42,7 +42,7 @@ func Create(ctx context.Context, o Options) error {
 		case <-ctx.Done():
 			err := errors.Join(context.Cause(ctx), away)
 			if parent.Err() == nil && !errors.As(away, &refused) {
-				return fmt.Errorf("job %q: %w on %s: %w; start one with `replicad daemon`, or check --socket", o.Job, ErrNoDaemon, o.Socket, err)
+				return fmt.Errorf("job %q: %w", o.Job, o.nobody(err))
 			}
 			return fmt.Errorf("job %q, daemon on %s: %w", o.Job, o.Socket, err)
 		}

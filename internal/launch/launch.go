@@ -48,7 +48,7 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 	linkCtx, closeLink := context.WithCancel(context.WithoutCancel(ctx))
 	l := &launcher{
 		opt: o, children: map[replica.Rank]*child{}, dismissed: map[*child]bool{}, ended: map[replica.Rank]wire.RunExited{}, exits: make(chan exited),
-		link:  &link{socket: o.Socket, hello: o.hello(), events: make(chan linkEvent)},
+		link:  &link{socket: o.Socket, hello: o.hello(), wait: o.helloWait, events: make(chan linkEvent)},
 		close: closeLink,
 	}
 	l.wg.Go(func() { l.link.run(linkCtx) })
@@ -140,7 +140,9 @@ func (l *launcher) onAway(err error) {
 		l.stop(1, fmt.Errorf("job %q: %w", l.opt.Job, err), syscall.SIGTERM)
 		return
 	}
-	if l.awayWith == nil {
+	if _, there := errors.AsType[*silence](err); there && l.awayWith == nil {
+		l.opt.Logf("socket %s: %v; %d process(es) go on, connecting again", l.opt.Socket, err, len(l.children))
+	} else if l.awayWith == nil {
 		l.opt.Logf("no daemon on %s (%v); %d process(es) go on, connecting again", l.opt.Socket, err, len(l.children))
 	}
 	l.conn, l.awayWith = nil, err
@@ -339,7 +341,7 @@ func (l *launcher) onTime(now time.Time) {
 		if err == nil {
 			err = errors.New("it does not answer")
 		}
-		l.stop(1, fmt.Errorf("%w on %s for %v: %w; start one with `replicad daemon`, or check --socket", ErrNoDaemon, l.opt.Socket, l.opt.Patience, err), 0)
+		l.stop(1, fmt.Errorf("given up after %v: %w", l.opt.Patience, l.opt.nobody(err)), 0)
 	}
 }
 

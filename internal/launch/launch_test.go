@@ -582,6 +582,21 @@ func TestNoDaemon(t *testing.T) {
 	}
 }
 
+// TestSilentDaemon: a daemon that took the connection is there. Whoever reads that it is not starts another one.
+func TestSilentDaemon(t *testing.T) {
+	d := newDaemon(t)
+	short := func(o *Options) { o.Patience, o.helloWait = 200*time.Millisecond, 20*time.Millisecond }
+	j := runIn(t, d.path, 1, "exit 0", short)
+	code, err := j.wait()
+	create := Options{Socket: d.path, Job: "lm", World: 4, Command: []string{"true"}}
+	short(&create)
+	for what, err := range map[string]error{"run": err, "create": Create(t.Context(), create)} {
+		if code != 1 || !errors.Is(err, ErrNoDaemon) || !strings.Contains(err.Error(), d.path) || !strings.Contains(err.Error(), "the daemon is there") || strings.Contains(err.Error(), "start one") {
+			t.Errorf("%s: code %d, %v", what, code, err)
+		}
+	}
+}
+
 // TestProcessesDieWithTheLauncher kills a launcher outright.
 func TestProcessesDieWithTheLauncher(t *testing.T) {
 	d := newDaemon(t)

@@ -2,8 +2,10 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"time"
 
 	"github.com/replicad/replicad/internal/wire"
@@ -14,7 +16,6 @@ import (
 const (
 	retryFirst  = 50 * time.Millisecond
 	retryLast   = time.Second
-	helloWait   = 10 * time.Second
 	sendTimeout = 5 * time.Second
 )
 
@@ -23,6 +24,7 @@ const (
 type link struct {
 	socket string
 	hello  wire.RunHello // names the job that it was accepted for from then on
+	wait   time.Duration // for the answer to the hello
 	events chan linkEvent
 }
 
@@ -38,6 +40,16 @@ type linkEvent struct {
 type refusedError struct{ wire.Refused }
 
 func (e *refusedError) Error() string { return "the daemon refused: " + e.Text }
+
+// silence is a daemon's that took the connection: it is there, and waits for something itself.
+type silence struct{ wait time.Duration }
+
+func (e *silence) Error() string {
+	return fmt.Sprintf("the daemon is there and has not answered the hello within %v: it knows no leader, or the leader waits for its durable_dir: replicad status says which", e.wait)
+}
+
+// Is makes it a kind of ErrNoDaemon, for programs.
+func (e *silence) Is(target error) bool { return target == ErrNoDaemon }
 
 // run returns when ctx is done.
 func (l *link) run(ctx context.Context) {
@@ -64,7 +76,7 @@ func (l *link) run(ctx context.Context) {
 
 // once connects and relays until the connection ends; up tells whether the daemon had accepted the hello.
 func (l *link) once(ctx context.Context) (up bool, err error) {
-	dialer := net.Dialer{Timeout: helloWait}
+	dialer := net.Dialer{Timeout: l.wait}
 	c, err := dialer.DialContext(ctx, "unixpacket", l.socket)
 	if err != nil {
 		return false, err
@@ -72,7 +84,7 @@ func (l *link) once(ctx context.Context) (up bool, err error) {
 	conn := c.(*net.UnixConn)
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if err := conn.SetDeadline(time.Now().Add(helloWait)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(l.wait)); err != nil {
 		return false, err
 	}
 	if _, err := conn.Write(wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, l.hello.Append(nil))); err != nil {
@@ -81,6 +93,9 @@ func (l *link) once(ctx context.Context) (up bool, err error) {
 	buf := make([]byte, wire.MaxRankMessage)
 	for {
 		n, err := conn.Read(buf)
+		if !up && errors.Is(err, os.ErrDeadlineExceeded) {
+			return false, &silence{l.wait}
+		}
 		if err != nil {
 			return up, fmt.Errorf("connection to the daemon: %w", err)
 		}

@@ -45,6 +45,7 @@ type Options struct {
 	Grace    time.Duration // between SIGTERM and SIGKILL; default 10 s
 	Patience time.Duration // without a daemon and without a process, before giving up; default 60 s
 
+	helloWait time.Duration // for a daemon to answer the hello; default 10 s
 	warmAgain time.Duration // from when a process that waits was needed, or ended by itself, to the start of the next one; default 5 s
 }
 
@@ -69,6 +70,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Grace == 0 {
 		o.Grace = 10 * time.Second
+	}
+	if o.helloWait == 0 {
+		o.helloWait = 10 * time.Second
 	}
 	if o.warmAgain == 0 {
 		o.warmAgain = 5 * time.Second
@@ -183,6 +187,14 @@ func (o Options) hello() wire.RunHello {
 		MinCopies: uint32(o.MinCopies), Cadence: uint32(o.Cadence), Slots: uint32(o.Slots), ChunkBytes: uint32(o.ChunkMB) << 20, DurableEvery: uint32(o.DurableEvery),
 		Job: o.Job, Token: o.Token, PrivateCapMB: uint32(o.PrivateCapMB), LoneAhead: uint16(o.LoneAhead), Nondeterministic: o.Nondeterministic,
 	}
+}
+
+// nobody is the end of a launcher that no daemon served.
+func (o Options) nobody(err error) error {
+	if _, there := errors.AsType[*silence](err); there {
+		return fmt.Errorf("socket %s: %w", o.Socket, err)
+	}
+	return fmt.Errorf("%w on %s: %w; start one with `replicad daemon`, or check --socket", ErrNoDaemon, o.Socket, err)
 }
 
 // environ is what a rank's process finds in its environment.

@@ -124,6 +124,9 @@ func (a *admin) status(ctx context.Context) Status {
 	st := a.base()
 	a.m.do(ctx, func() {
 		st.Adopting, st.KeeperLost = len(a.m.awaited) > 0, a.m.keeperLost
+		if a.m.store != nil {
+			st.DurableSilent = a.m.store.Silent()
+		}
 		if a.m.link != nil {
 			st.Leader, st.Term = a.m.leader, a.m.term
 		} else if !st.IsLeader {

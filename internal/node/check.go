@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,7 +16,7 @@ import (
 
 // Check looks at the keys and directories that a configuration names with what a daemon does when it starts, and returns every fault.
 // It leaves nothing behind: a file is written into directories that are there and removed, and none is made.
-func Check(c *config.Config) error {
+func Check(ctx context.Context, c *config.Config) error {
 	id, err := Identity(c)
 	faults := []error{err}
 	if missing(c.StateDir) {
@@ -28,7 +29,7 @@ func Check(c *config.Config) error {
 		faults = append(faults, probeState(c.StateDir))
 	}
 	if !OwnsDurable(c) || !missing(c.DurableDir) { // a daemon makes its own
-		s, err := checkpoint.Open(c.DurableDir)
+		s, err := checkpoint.Open(ctx, c.DurableDir)
 		if err == nil {
 			err = s.Close()
 		}

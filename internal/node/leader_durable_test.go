@@ -17,7 +17,7 @@ import (
 func (c *chair) shelf() string {
 	c.t.Helper()
 	dir := c.t.TempDir()
-	s, err := checkpoint.Open(dir)
+	s, err := checkpoint.Open(c.t.Context(), dir)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"path"
 	"reflect"
 	"slices"
 
@@ -67,6 +68,7 @@ func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
 	for _, s := range skipped {
 		l.log.skipped(nil, s.Path, s.Reason)
 	}
+	rival, tied := checkpoint.Rival(found)
 	finished := slices.IndexFunc(skipped, func(s checkpoint.Skipped) bool { return s.Why == checkpoint.Damaged || s.Why == checkpoint.Unreadable })
 	switch {
 	case err != nil:
@@ -84,6 +86,9 @@ func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is user %d's, and user %d asks: resume it as that user, or use another name", m.Name, found[0].Generation, found[0].Path, found[0].Owner, m.Owner)
 	case m.unlike(found[0].Layout) != "":
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %s: start it with that layout, or without --resume", m.Name, found[0].Generation, found[0].Path, m.unlike(found[0].Layout))
+	case tied:
+		a.refused = fmt.Sprintf("resume job %q: %s has generations of two jobs of that name, in %s and %s, and nothing says which was written last: move the directory of the job that is not meant elsewhere, or leave out --resume to start afresh", m.Name,
+			l.store.Dir(), path.Dir(found[0].Path), path.Dir(rival.Path))
 	default:
 		f := found[0]
 		a.request.Layout, a.request.NameGroups = f.Layout, false // the groups are those that its ranks had

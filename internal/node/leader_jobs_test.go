@@ -6,7 +6,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -20,7 +23,7 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 			}
 		}
 	}
-	other := replica.ClusterID{0xc2}
+	other, earlier := replica.ClusterID{0xc2}, replica.JobID{0x0a}
 	for _, tc := range []struct {
 		name  string
 		spoil func(t *testing.T, c *chair, dir string)
@@ -49,6 +52,21 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 		}, gen(1, 3), nil},
 		{"of another cluster", func(_ *testing.T, c *chair, _ string) { c.writes("job", other, testJob, gen(1, 4)) }, replica.Generation{},
 			[]string{"1-4", "is of cluster " + other.String(), "this is " + testCluster.String(), "--resume"}},
+		{"the later of two jobs", func(t *testing.T, c *chair, dir string) {
+			c.writes("job", testCluster, earlier, gen(1, 9000))
+			c.writes("job", testCluster, testJob, gen(1, 4))
+			soon := time.Now().Add(time.Hour)
+			if err := os.Chtimes(filepath.Join(dir, "job", earlier.String(), "1-9000", "COMMIT"), soon, soon); err != nil {
+				t.Fatal(err)
+			}
+		}, gen(1, 4), nil},
+		{"two jobs that nothing orders", func(t *testing.T, c *chair, dir string) {
+			c.writes("job", testCluster, earlier, gen(1, 9000))
+			c.writes("job", testCluster, testJob, gen(1, 4))
+			for _, at := range []string{filepath.Join(earlier.String(), "1-9000"), filepath.Join(testJob.String(), "1-4")} {
+				setWritten(t, filepath.Join(dir, "job", at, "COMMIT"), 1e12)
+			}
+		}, replica.Generation{}, []string{"two jobs of that name", "job/" + earlier.String(), "job/" + testJob.String(), "move the directory", "--resume"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newChair(t)
@@ -78,6 +96,27 @@ func TestAdoptsForItsOwner(t *testing.T) {
 	ask.Owner = 0
 	if a := c.adoptable(nil, ask); a.refused != "" || a.request.Owner != 0 {
 		t.Errorf("refused its owner: %q", a.refused)
+	}
+}
+
+// setWritten has a marker say that it was written then.
+func setWritten(t *testing.T, file string, at uint64) {
+	t.Helper()
+	const kind = wire.FirstCheckpoint + 1
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m checkpoint.Marker
+	if err := wire.Decode(b, kind, &m); err != nil {
+		t.Fatal(err)
+	}
+	m.Written = at
+	if b, err = wire.Append(nil, kind, &m); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

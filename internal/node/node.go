@@ -141,8 +141,8 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	}
 	d.onClose(func() { d.admin.Close() })
 	if c.DurableDir != "" {
-		d.store, err = checkpoint.Open(c.DurableDir)
-		if errors.Is(err, unix.ENOSPC) { // memory serves without it, and this node's ranks need their daemon
+		d.store, err = checkpoint.Open(ctx, c.DurableDir)
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, checkpoint.ErrSilent) { // memory serves without it, and this node's ranks need their daemon
 			d.log.failed("durable", "this daemon runs without its durable tier", err.Error())
 		} else if err != nil {
 			return err

@@ -16,8 +16,10 @@ type Status struct {
 	IsLeader    bool                    `json:"is_leader"`
 	Adopting    bool                    `json:"adopting"`
 	KeeperLost  bool                    `json:"keeper_lost"` // until a restart, ranks' memory does not survive this daemon
-	Nodes       []NodeStatus            `json:"nodes"`
-	Jobs        []JobStatus             `json:"jobs"`
+	// DurableSilent is why this node makes no calls to its durable_dir: its file system did not answer. Empty: it did.
+	DurableSilent string       `json:"durable_silent,omitempty"`
+	Nodes         []NodeStatus `json:"nodes"`
+	Jobs          []JobStatus  `json:"jobs"`
 	// From the seal of a replicated part on this node to the news of its commit, in microseconds, over the newest 1,024.
 	CommitLagP50US int64 `json:"commit_lag_p50_us"`
 	CommitLagP99US int64 `json:"commit_lag_p99_us"`

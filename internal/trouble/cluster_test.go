@@ -139,8 +139,11 @@ func call(t testing.TB, args ...string) (code int, out string) {
 // status is the daemon's, as `replicad status --json` prints it.
 type status struct {
 	Leader string
-	Nodes  []struct{ Name, State string }
-	Jobs   []statusJob
+
+	DurableSilent string `json:"durable_silent"`
+
+	Nodes []struct{ Name, State string }
+	Jobs  []statusJob
 }
 
 type statusJob struct {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -109,7 +111,7 @@ func TestResumePassesOverDamage(t *testing.T) {
 // generations are the complete durable ones, newest first.
 func generations(t *testing.T, n *node) []checkpoint.Found {
 	t.Helper()
-	s, err := checkpoint.Open(n.cfg.DurableDir)
+	s, err := checkpoint.Open(t.Context(), n.cfg.DurableDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,4 +273,88 @@ func markers(t *testing.T, dir string) int {
 		t.Fatal(err)
 	}
 	return len(m)
+}
+
+// mute mounts a file system over a directory that answers no call, as one does whose server is gone; end makes its calls fail.
+func mute(t *testing.T, dir string) (end func()) {
+	t.Helper()
+	server, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Mount("mute", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server))
+	}
+	if err != nil {
+		t.Skipf("needs a file system of its own in user space, which only root may mount: %v", err)
+	}
+	end = sync.OnceFunc(func() {
+		if err := errors.Join(unix.Unmount(dir, unix.MNT_DETACH), unix.Close(server)); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return end
+}
+
+// TestDurableDirIsSilent: the server of the durable tier's mount is gone, and no call to it returns. Training goes on, status says what
+// does not answer, a job can't be resumed and says why, the daemon ends when it is told to, and starts. Once the server is back so is the tier.
+func TestDurableDirIsSilent(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	dir := n.cfg.DurableDir
+	l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
+	n.daemon.await("durable", nil)
+	end := mute(t, dir)
+	const silent = "the file system does not answer"
+	contains(t, n.daemon.await("failed", fields{"what": "durable", "why": silent}).text, dir, "see to its mount")
+	n.daemon.awaitFrom(n.daemon.mark(), "commit_seen", nil)
+	s := n.statusWhen(func(s status) bool { return s.DurableSilent != "" && s.job("job").DurableError != "" })
+	contains(t, s.DurableSilent, dir, silent)
+	contains(t, s.job("job").DurableError, dir, silent)
+	other := n.run("other", 1, rankSpec{}, "--resume")
+	if code := other.exit(); code != 1 {
+		t.Errorf("resuming from a silent tier: code %d", code)
+	}
+	other.says(`resume job "other" from the durable tier`, dir, silent)
+	end()
+	n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
+	n.statusWhen(func(s status) bool { return s.DurableSilent == "" && s.job("job").DurableError == "" })
+
+	mute(t, dir)
+	n.statusWhen(func(s status) bool { return s.DurableSilent != "" })
+	n.daemon.signal(syscall.SIGTERM)
+	if code := n.daemon.exit(); code != 0 {
+		t.Errorf("the daemon ended with code %d", code)
+	}
+	n.start()
+	contains(t, n.daemon.await("failed", fields{"what": "durable", "why": silent}).text, "runs without its durable tier")
+	l.awaitFrom(l.mark(), "step", nil)
+}
+
+// TestResumeAtANamedPipe: a named pipe where a file of the newest generation should be is passed over, and holds nobody up.
+func TestResumeAtANamedPipe(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
+	for range 3 {
+		n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
+	}
+	l.kill()
+	n.die()
+	found := generations(t, n)
+	pipe := filepath.Join(n.cfg.DurableDir, found[0].Path, "COMMIT")
+	remove(t, pipe)
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(n.cfg.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	n.started = false // so that it is bootstrapped again
+	n.start()
+	l = n.run("job", 1, rankSpec{}, "--resume")
+	n.daemon.await("durable_skipped", fields{"path": found[0].Path, "reason": "is a named pipe"})
+	l.await("loaded", fields{"step": int(found[1].Position.Step), "source": "durable"})
+	n.daemon.signal(syscall.SIGTERM)
+	if code := n.daemon.exit(); code != 0 {
+		t.Errorf("the daemon ended with code %d", code)
+	}
 }

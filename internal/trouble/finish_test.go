@@ -64,7 +64,7 @@ func TestFinishedJobIsCommittedWhole(t *testing.T) {
 			if !tc.durable {
 				return
 			}
-			s, err := checkpoint.Open(c.nodes[0].cfg.DurableDir)
+			s, err := checkpoint.Open(t.Context(), c.nodes[0].cfg.DurableDir)
 			if err != nil {
 				t.Fatal(err)
 			}
