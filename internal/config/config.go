@@ -60,7 +60,7 @@ type Config struct {
 	// outside of StateDir, which is closed. Default: none; the socket's mode (0600) keeps all others out.
 	RankUsers []string `yaml:"rank_users,omitempty"`
 	// JobSecret, 16 to 256 printable bytes and the same on all nodes, is what the tokens of jobs are made from (JobToken): ranks and launchers must
-	// show their job's. Whoever can read it can make all of them. Default: none; a process of a job's user then needs no token.
+	// show their job's. Whoever can read it can make all of them, so a file that holds it must have mode 0600. Default: none; a process of a job's user then needs no token.
 	JobSecret string `yaml:"job_secret,omitempty"`
 	// MemoryMargin stays free on the host when arenas are reserved, e.g. 512MiB; 16MiB to 1TiB, default 256MiB. Too small: the kernel kills
 	// processes when a rank grows; too large: arenas are refused though there was room.

@@ -63,6 +63,16 @@ func TestBadFiles(t *testing.T) {
 		{"duration without unit of sense", "timing: {ack: 5 parsecs}\n", "parsecs"},
 		{"size", "memory_margin: 5 apples\n", "5 apples"},
 		{"empty", "", "empty"},
+		{"comments alone", "# nothing\n", "empty"},
+		{"byte order mark", "\ufeffnode: a\n", "byte order mark (U+FEFF)"},
+		{"not UTF-8", "node: \"\xff\"\n", "not UTF-8"},
+		{"anchor", "node: &a a\n", "[1:7] anchors and aliases"},
+		{"alias", "node: *a\n", "[1:7] anchors and aliases"},
+		{"merged", "timing: {<<: {ack: 1s}}\n", "[1:10] anchors and aliases"},
+		{"tag", "node: !!binary YQ==\n", "[1:7] tags"},
+		{"directive", "%YAML 1.2\n---\nnode: a\n", "directives"},
+		{"empty secret", "job_secret: \"\"\n", "\njob_secret: [1:13] \"\": want a value, or no such line"},
+		{"secret left out", "job_secret:\nnode: a\n", "\njob_secret: [1:12] nothing: want a value"},
 		{"two documents", "node: a\n---\nnode: b\n", "more than one"},
 		{"too large", "#" + strings.Repeat("x", MaxFileBytes), "more than"},
 		{"invalid values", "node: A\n", "node: \"A\""},
@@ -80,6 +90,99 @@ func TestBadFiles(t *testing.T) {
 	}
 	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml")); err == nil || !strings.Contains(err.Error(), "none.yaml") || !strings.Contains(err.Error(), "--dev") {
 		t.Errorf("a missing file: %v", err)
+	}
+}
+
+// TestSecretIsForItsOwnerAlone: a file that others may read keeps no secret.
+func TestSecretIsForItsOwnerAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	for _, tc := range []struct {
+		secret string
+		mode   os.FileMode
+		good   bool
+	}{{"sixteen-bytes-of", 0o600, true}, {"sixteen-bytes-of", 0o400, true}, {"sixteen-bytes-of", 0o640, false}, {"sixteen-bytes-of", 0o604, false}, {"sixteen-bytes-of", 0o620, false}, {"", 0o644, true}} {
+		c := good()
+		c.JobSecret = tc.secret
+		if err := c.Write(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, tc.mode); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Load(path)
+		if (err == nil) != tc.good {
+			t.Errorf("secret %q in a file of mode %v: %v", tc.secret, tc.mode, err)
+		}
+		if err != nil && (!strings.Contains(err.Error(), "chmod 600 "+path) || strings.Contains(err.Error(), tc.secret+" ")) {
+			t.Errorf("%v", err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestNoErrorShowsTheSecret: errors go to the journal. Each one-letter mistake that a hand can make leaves the secret out of them.
+func TestNoErrorShowsTheSecret(t *testing.T) {
+	const canary = "CANARY7f3a9-0123456789"
+	base := "node: a\ntiming: {ack: 10s}\nseeds: [x:1]\njob_secret: " + canary + "\nlabels:\n  rack: r1\n"
+	dir := t.TempDir()
+	read := 0
+	check := func(text string) {
+		path := filepath.Join(dir, "c.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Load(path)
+		if err == nil || strings.Contains(err.Error(), canary) {
+			t.Errorf("%q: %v", text, err)
+		}
+		read++
+	}
+	for at := range base {
+		if at > strings.Index(base, canary) && at < strings.Index(base, canary)+len(canary) {
+			continue // it is another secret then
+		}
+		check(base[:at] + base[at+1:])
+		for _, sign := range " \n\t\"':,{}[]#&*!|>%@`-?\\\x00" {
+			check(base[:at] + string(sign) + base[at:])
+			check(base[:at] + string(sign) + base[at+1:])
+		}
+	}
+	for _, line := range []string{"job_secret: [" + canary + "]", "job_secret: {" + canary + ": x}", "job_secret: " + canary + ": x", "job_secret: \"" + canary, "job_secret " + canary, "\tjob_secret: " + canary, "- " + canary} {
+		check("node: a\n" + line + "\n")
+	}
+	if read < 1000 {
+		t.Errorf("%d files were read", read)
+	}
+}
+
+// TestBombs: 2 KB of aliases took gigabytes, and a deep nest of brackets minutes. (The test's own deadline is what it fails by.)
+func TestBombs(t *testing.T) {
+	aliases := "a0: &a0 [x]\n"
+	for i := 1; i < 12; i++ {
+		aliases += fmt.Sprintf("a%d: &a%d [%s]\n", i, i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i-1), 10), ","))
+	}
+	var stairs strings.Builder
+	for i := 0; stairs.Len() < 60<<10; i++ {
+		stairs.WriteString(strings.Repeat(" ", i) + "a:\n")
+	}
+	texts := map[string]string{"aliases": aliases, "stairs": stairs.String()}
+	for _, unit := range []string{"[", "{a: ", "- ", "? ", "!!a ", "&a ", "*a ", "a: b\n", "\"", "#\n", ": ", "---\n", "|\n", "[a,"} {
+		texts[unit] = strings.Repeat(unit, (60<<10)/len(unit))
+		texts[unit+" just within the words"] = strings.Repeat(unit, maxTokens/4)
+	}
+	for name, text := range texts {
+		path := filepath.Join(t.TempDir(), "c.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(path); err == nil || len(err.Error()) > 1<<20 {
+			t.Errorf("%q: an error of %d bytes", name, len(fmt.Sprint(err)))
+		}
+	}
+	if _, err := Load("/dev/null"); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a device: %v", err)
 	}
 }
 
@@ -134,8 +237,10 @@ func TestFaultsOfBothKinds(t *testing.T) {
 	}{
 		{"node: A\naddress: x\ntiming: {hurry: 1s, ack: 1ms}\nvoters:\n  - {nmae: a}\n  - {name: b, port: 1}\n", []string{
 			"\naddress: [2:1] unknown: want one of ", "\ntiming.hurry: [3:10] unknown: want one of ack, ", "\ntiming.ack: 1ms", "\nnode: \"A\"", "\nvoters[0].nmae: [5:6]", "\nvoters[1].port: [6:15]"}},
-		{"node: A\nmemory_margin: 5 apples\nraft: &r {watchdog: 1ms}\n", []string{"5 apples", "\nnode: \"A\"", "\nraft.watchdog: 1ms"}},
-		{"raft: &r {watchdog: 1s}\ntiming: {<<: *r, ack: 1s}\n", []string{"watchdog", "\nnode: \"\""}},
+		{"node: A\nmemory_margin: 5 apples\nraft: {watchdog: 1ms}\n", []string{"\nmemory_margin: [2:16] \"5 apples\": want a size such as 512MiB", "\nnode: \"A\"", "\nraft.watchdog: 1ms"}},
+		{"memory_margin: -5GiB\ndurable_keep: x\ntiming: {ack: 1}\nlog: {commits: yes}\nnode:\nsocket: ''\nlabels: [a]\nseeds: {a: b}\nraft: x\npki: {ca: [x]}\nvoters: [x]\n", []string{
+			"\nmemory_margin: [1:16] \"-5GiB\": want", "\ndurable_keep: [2:15] \"x\": want", "\ntiming.ack: [3:15] \"1\": want a time", "\nlog.commits: [4:16] \"yes\": want true or false", "\nnode: [5:6] nothing: want a value", "\nsocket: [6:9] \"\": want a value",
+			"\nlabels: [7:9]: want names and values", "\nseeds: [8:8]: want a list", "\nraft: [9:7]: want the fields of this section", "\npki.ca: [10:11]: want one value", "\nvoters[0]: [11:10]: want the fields"}},
 	} {
 		if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 			t.Fatal(err)

@@ -221,8 +221,16 @@ func (d *daemon) openState() error {
 	return probeState(dir)
 }
 
-// checkMark reads the mark of a state directory, which must be the wanted one; false: it has none yet.
+// checkMark reads the mark of a state directory, which must be the wanted one; false: it has none yet. The directory itself must be
+// this user's: what another one laid there would be taken for this node's own.
 func checkMark(dir string, want stateMark) (marked bool, err error) {
+	st, err := os.Stat(dir)
+	if err == nil {
+		err = pki.CheckOwner(dir, st)
+	}
+	if err != nil {
+		return false, fmt.Errorf("state_dir: %w", err)
+	}
 	path := filepath.Join(dir, "node.json")
 	b, err := readShort(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -256,11 +264,14 @@ const maxStateMark = 4 << 10
 
 // readShort reads the mark of a state directory, which may be anything.
 func readShort(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a named pipe is not waited for
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("%s is not a regular file: move it away", path), err)
+	}
 	return io.ReadAll(io.LimitReader(f, maxStateMark+1))
 }
 

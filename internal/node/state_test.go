@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
+	"golang.org/x/sys/unix"
 )
 
 // A state directory belongs to one node of one cluster, from the first start on.
@@ -52,6 +54,13 @@ func TestStateDirectoryIsOneNodes(t *testing.T) {
 	other := testCluster
 	other[5]++
 	refused("another cluster's directory", open(other, "n1"), testCluster.String(), other.String(), "use its own directory")
+	if err := errors.Join(os.Remove(mark), unix.Mkfifo(mark, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	refused("a named pipe", open(testCluster, "n1"), "not a regular file")
+	if err := os.Remove(mark); err != nil {
+		t.Fatal(err)
+	}
 	for what, b := range map[string]string{
 		"garbage":              "garbage",
 		"nothing":              "",
@@ -72,6 +81,15 @@ func TestStateDirectoryIsOneNodes(t *testing.T) {
 	}
 	if err := open(testCluster, "n1"); err != nil {
 		t.Errorf("its own directory: %v", err)
+	}
+	if os.Geteuid() == 0 { // only root can give a directory to another user
+		if err := os.Chown(dir, 1002, -1); err != nil {
+			t.Fatal(err)
+		}
+		refused("another user's directory", open(testCluster, "n1"), "belongs to user 1002", "runs as user 0")
+		if err := os.Chown(dir, 0, -1); err != nil {
+			t.Fatal(err)
+		}
 	}
 	dir = filepath.Join(mark, "below a file")
 	refused("a place where no directory can be", open(testCluster, "n1"), "give the daemon a directory it may write")

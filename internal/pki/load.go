@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -135,9 +136,21 @@ func readGossipKey(path string) ([]byte, error) {
 	return key, nil
 }
 
-// readFile reads one credential; a private one must not be readable by others.
+// CheckOwner refuses what belongs to another user than the one of this process or root: whoever owns a file decides what is in it, and
+// whoever owns a directory which files are.
+func CheckOwner(path string, info fs.FileInfo) error {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if me := os.Geteuid(); ok && !trusted(st.Uid, me) {
+		return fmt.Errorf("%s belongs to user %d, and this process runs as user %d: run it as that user, or have the file made by this one (chown)", path, st.Uid, me)
+	}
+	return nil
+}
+
+func trusted(owner uint32, me int) bool { return owner == 0 || int64(owner) == int64(me) }
+
+// readFile reads one credential: its owner's to change alone, and a private one his alone to read.
 func readFile(path string, private bool) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a named pipe is to be refused, not waited for
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%w: make it with `replicad pki init` or copy it from where that ran", err)
@@ -151,6 +164,12 @@ func readFile(path string, private bool) ([]byte, error) {
 	}
 	if !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file: name the credential file itself", path)
+	}
+	if err := CheckOwner(path, st); err != nil {
+		return nil, err
+	}
+	if !private && st.Mode().Perm()&0o022 != 0 {
+		return nil, fmt.Errorf("%s can be changed by others, with mode %04o, and decides whom this node trusts: chmod go-w %s", path, st.Mode().Perm(), path)
 	}
 	if private && st.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("%s holds a secret but has mode %04o: chmod 600 %s", path, st.Mode().Perm(), path)

@@ -4,11 +4,13 @@ import (
 	"crypto"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -109,6 +111,10 @@ func TestLoadRefuses(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("no credential"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		files [4]string
 		texts []string
@@ -126,6 +132,7 @@ func TestLoadRefuses(t *testing.T) {
 		"bad cert":       {[4]string{ca, bad, key, gossip}, []string{bad}},
 		"bad gossip key": {[4]string{ca, cert, key, bad}, []string{bad, "64 hex digits"}},
 		"a directory":    {[4]string{dir, cert, key, gossip}, []string{dir, "regular file"}},
+		"a named pipe":   {[4]string{pipe, cert, pipe, pipe}, []string{pipe, "regular file"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Load(c.files[0], c.files[1], c.files[2], c.files[3])
@@ -144,6 +151,49 @@ func TestLoadRefusesLaxModes(t *testing.T) {
 		_, err := Load(paths(dir, "a"))
 		wantError(t, err, path, "0640", "chmod 600")
 		if err := os.Chmod(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustLoad(t, dir, "a")
+}
+
+// Whoever may change a certificate decides whom this node trusts, and whoever owns a file may change it, whatever its mode is.
+func TestLoadRefusesWhatOthersMayChange(t *testing.T) {
+	dir := initDir(t, "a")
+	for _, name := range []string{"a.pem", caFile} {
+		path := filepath.Join(dir, name)
+		for _, mode := range []os.FileMode{0o664, 0o646} {
+			if err := os.Chmod(path, mode); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Load(paths(dir, "a"))
+			wantError(t, err, path, fmt.Sprintf("%04o", mode), "chmod go-w")
+		}
+		if err := os.Chmod(path, 0o444); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustLoad(t, dir, "a")
+	for _, tc := range []struct {
+		owner uint32
+		me    int
+		good  bool
+	}{{1000, 1000, true}, {0, 1000, true}, {0, 0, true}, {1000, 0, false}, {1000, 1001, false}} {
+		if trusted(tc.owner, tc.me) != tc.good {
+			t.Errorf("a file of user %d, read by user %d: trusted %v", tc.owner, tc.me, !tc.good)
+		}
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a file to another user")
+	}
+	for _, name := range []string{"a.pem", "a-key.pem", caFile, gossipFile} {
+		path := filepath.Join(dir, name)
+		if err := os.Chown(path, 1002, -1); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Load(paths(dir, "a"))
+		wantError(t, err, path, "belongs to user 1002", "runs as user 0", "chown")
+		if err := os.Chown(path, 0, -1); err != nil {
 			t.Fatal(err)
 		}
 	}
