@@ -320,7 +320,7 @@ func TestDurableDirIsSilent(t *testing.T) {
 
 	mute(t, dir)
 	n.statusWhen(func(s status) bool { return s.DurableSilent != "" })
-	n.daemon.signal(syscall.SIGTERM)
+	n.daemon.Signal(syscall.SIGTERM)
 	if code := n.daemon.exit(); code != 0 {
 		t.Errorf("the daemon ended with code %d", code)
 	}
@@ -348,12 +348,12 @@ func TestResumeAtANamedPipe(t *testing.T) {
 	if err := os.RemoveAll(n.cfg.StateDir); err != nil {
 		t.Fatal(err)
 	}
-	n.started = false // so that it is bootstrapped again
+	n.flags = []string{"--bootstrap"} // again: its log is gone
 	n.start()
 	l = n.run("job", 1, rankSpec{}, "--resume")
 	n.daemon.await("durable_skipped", fields{"path": found[0].Path, "reason": "is a named pipe"})
 	l.await("loaded", fields{"step": int(found[1].Position.Step), "source": "durable"})
-	n.daemon.signal(syscall.SIGTERM)
+	n.daemon.Signal(syscall.SIGTERM)
 	if code := n.daemon.exit(); code != 0 {
 		t.Errorf("the daemon ended with code %d", code)
 	}
