@@ -95,13 +95,20 @@ func (l *Leader) badCopies(in *PlanInput, p *replica.Plan) (given bool) {
 
 // badHolders are the nodes that report the planned copies of a part as bad: those in memory, or the one on disk.
 func (in *PlanInput) badHolders(g replica.Generation, src replica.Source) (out []replica.Holder) {
-	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
-		rep, ok := in.current(n)
+	if in.bad == nil {
+		in.bad = []replica.NodeReport{}
+		for _, n := range slices.Sorted(maps.Keys(in.Reports)) {
+			if rep, ok := in.current(n); ok && len(rep.Bad)+len(rep.BadDisk) > 0 {
+				in.bad = append(in.bad, rep)
+			}
+		}
+	}
+	for _, rep := range in.bad {
 		bad := rep.Bad
 		if src.Tier == replica.Disk {
 			bad = rep.BadDisk
 		}
-		if ok && slices.ContainsFunc(bad, func(h replica.Held) bool {
+		if slices.ContainsFunc(bad, func(h replica.Held) bool {
 			return h.Part == src.Part && h.Generation == g && h.Root == src.Root
 		}) {
 			out = append(out, rep.Holder)
@@ -115,7 +122,7 @@ func (in *PlanInput) servable(g replica.Generation, src replica.Source) bool {
 	for _, h := range src.Holders {
 		rep, ok := in.current(h.Node)
 		if !ok || rep.Holder != h {
-			if !holderGone(in.Job, h) {
+			if !in.record().holderGone(h) {
 				return true // away, and no evidence against it
 			}
 			continue

@@ -94,7 +94,7 @@ func voidGroups(j *replica.Job, n replica.NodeName) map[replica.Part]bool {
 // judge decides what becomes of the ranks that a majority outvoted; hold: nobody may be given a rank before that is recorded.
 func (l *Leader) judge() (hold bool) {
 	in := l.input()
-	for _, d := range disputes(l.job) {
+	for _, d := range disputes(l.job.Job) {
 		if !d.Majority() {
 			continue // the planner's
 		}
@@ -106,7 +106,7 @@ func (l *Leader) judge() (hold bool) {
 			if _, waiting := in.waitForAcks(); waiting {
 				return true
 			}
-			votes := named(l.job, d, r)
+			votes := named(l.job.Job, d, r)
 			again := len(votes) - 1
 			switch {
 			case again <= 1 && votes[0].Node == v.Node && in.canLeave(v.Node):
@@ -116,7 +116,7 @@ func (l *Leader) judge() (hold bool) {
 			case again == 0:
 				l.note("dispute", fmt.Sprintf("%s; no other node can take the ranks of node %s: rank %d is started anew there", describe(d), v.Node, r), nil)
 			default:
-				l.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes), disputeMemory, placesOf(alike(l.job, d), r)))
+				l.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes), disputeMemory, placesOf(alike(l.job.Job, d), r)))
 				return true
 			}
 		}
@@ -140,7 +140,7 @@ func placesOf(list []replica.Dispute, r replica.Rank) string {
 func (in *PlanInput) canLeave(node replica.NodeName) bool {
 	need, seats := 0, 0
 	for r, c := range in.Job.Ranks {
-		if c.Node == node || vacant(in.Job, replica.Rank(r)) {
+		if c.Node == node || in.record().vacant(replica.Rank(r)) {
 			need++
 		}
 	}
@@ -149,9 +149,9 @@ func (in *PlanInput) canLeave(node replica.NodeName) bool {
 			seats += max(0, in.Reports[n].Offers)
 		}
 	}
-	best, _, found := in.stock().newest(in.Job)
+	best, _, found := in.stock().newest(in.record())
 	left := in.without(node)
-	rest, _, still := left.stock().newest(left.Job)
+	rest, _, still := left.stock().newest(left.record())
 	return seats >= need && found && still && newer(rest, best) <= 0
 }
 
@@ -159,7 +159,7 @@ func (in *PlanInput) canLeave(node replica.NodeName) bool {
 func (in *PlanInput) without(node replica.NodeName) PlanInput {
 	job, out := *in.Job, *in
 	job.Quarantined = append(slices.Clone(job.Quarantined), node)
-	out.Job = &job
+	out.Job, out.rec, out.use, out.required, out.stocked, out.holders = &job, nil, nil, nil, nil, nil
 	return out
 }
 
@@ -243,7 +243,7 @@ func betweenVotes(d replica.Dispute) *dispute {
 
 // tellRegions tells people, as soon as it is known, in which regions a dispute's states differ; nothing waits for it.
 func (l *Leader) tellRegions() {
-	all := disputes(l.job)
+	all := disputes(l.job.Job)
 	if len(all) != 1 { // of several only one that ends the job is looked into
 		return
 	}

@@ -167,6 +167,16 @@ type PlanInput struct {
 	Unread  string
 	// Misfit tells whether a node can't get now what another one makes; nil: none.
 	Misfit func(from, mirror replica.NodeName) bool
+
+	// What follows from the above, counted when it is first asked for.
+	rec      *record
+	ranks    []*replica.RankReport // by rank
+	required []replica.NodeName
+	use      map[replica.NodeName]bool
+	stocked  stock
+	bad      []replica.NodeReport        // those that name bad copies
+	holders  map[copyOf][]replica.Holder // of the generation heldOf
+	heldOf   replica.Generation
 }
 
 // VerdictKind is what the planner came to.

@@ -1,8 +1,8 @@
 package recovery
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/replicad/replicad/replica"
@@ -44,16 +44,16 @@ func (l *Leader) learnFault(f replica.Fault) {
 // assertFaults proposes every fault that is known and not recorded: evidence, and the conditions that reports show.
 func (l *Leader) assertFaults() {
 	for _, f := range l.conditions() {
-		if !l.stale(f) && !l.recorded(f) {
+		if !l.stale(f) && !l.job.says(f) {
 			l.propose(replica.ReportFault{Job: l.id, Fault: f})
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(l.evidence), compareKeys) {
+	for _, k := range l.inOrder() {
 		f := l.evidence[k]
 		if f.Epoch == 0 || f.Kind.IsCondition() {
 			f.Epoch = l.job.Epoch // a condition lasts, so it cites the newest epoch
 		}
-		if l.stale(f) || l.recorded(f) {
+		if l.stale(f) || l.job.says(f) {
 			delete(l.evidence, k)
 			continue
 		}
@@ -65,21 +65,17 @@ func (l *Leader) assertFaults() {
 // node came back with another memory and without that process.
 func (l *Leader) conditions() []replica.Fault {
 	var out []replica.Fault
-	in := l.input()
+	in, own := l.input(), l.own()
 	for r, c := range l.job.Ranks {
 		if c.Incarnation == 0 {
 			continue
 		}
 		rank, dead, detail := replica.Rank(r), false, ""
-		if rep, ok := l.reports[replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}]; ok {
-			if rr, listed := find(rep, rank, c.Incarnation); listed && !rr.Alive && !(rr.Left && l.job.Phase == replica.Open) {
-				dead, detail = true, fmt.Sprintf("process %d is gone", rr.PID)
-			}
+		if rr := own[r]; rr != nil && !rr.Alive && !(rr.Left && l.job.Phase == replica.Open) {
+			dead, detail = true, fmt.Sprintf("process %d is gone", rr.PID)
 		}
 		if n, known := l.nodes[c.Node]; known && n.Incarnation != c.NodeIncarnation {
-			rep, ok := in.current(c.Node)
-			rr, listed := find(rep, rank, c.Incarnation)
-			if ok && !(listed && rr.Alive) {
+			if _, ok := in.current(c.Node); ok && !in.lives(rank) {
 				dead, detail = true, fmt.Sprintf("node %s came back with another memory and without the process", c.Node)
 			}
 		}
@@ -90,13 +86,25 @@ func (l *Leader) conditions() []replica.Fault {
 	return out
 }
 
-func find(rep replica.NodeReport, r replica.Rank, i replica.Incarnation) (replica.RankReport, bool) {
-	for _, rr := range rep.Ranks {
-		if rr.Rank == r && rr.Incarnation == i {
-			return rr, true
+// own is by rank what the life of the node that a claim names says of its process, as far as it has reported.
+func (l *Leader) own() []*replica.RankReport {
+	if l.owned == nil {
+		l.owned = make([]*replica.RankReport, len(l.job.Ranks))
+		for h, rep := range l.reports {
+			index(l.owned, rep, func(c replica.Claimed) bool { return c.Node == h.Node && c.NodeIncarnation == h.Incarnation }, l.job.Ranks)
 		}
 	}
-	return replica.RankReport{}, false
+	return l.owned
+}
+
+// index enters what a report says of the processes that hold the ranks of a node.
+func index(by []*replica.RankReport, rep replica.NodeReport, here func(replica.Claimed) bool, ranks []replica.Claimed) {
+	for i := range rep.Ranks {
+		rr := &rep.Ranks[i]
+		if int(rr.Rank) < len(ranks) && by[rr.Rank] == nil && ranks[rr.Rank].Incarnation == rr.Incarnation && here(ranks[rr.Rank]) {
+			by[rr.Rank] = rr
+		}
+	}
 }
 
 // stale tells whether a fault changes nothing: its subject was superseded, has no part in the job, or it is an event of an
@@ -109,18 +117,7 @@ func (l *Leader) stale(f replica.Fault) bool {
 		return int(f.Rank) >= len(l.job.Ranks) || l.job.Ranks[f.Rank].Incarnation != f.Incarnation || f.Incarnation == 0
 	}
 	n, known := l.nodes[f.Node]
-	return !known || n.Incarnation != f.NodeIncarnation && !HoldsRank(l.job, replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}) || !l.involved(f.Node) && !l.awaitsNodes()
-}
-
-// involved tells whether the job's records name the node, in whatever life: for a rank, a mirror, or a part.
-func (l *Leader) involved(n replica.NodeName) bool {
-	has := func(names []replica.NodeName) bool { return slices.Contains(names, n) }
-	holds := func(p replica.PartRoot) bool {
-		return slices.ContainsFunc(p.Holders, func(h replica.Holder) bool { return h.Node == n })
-	}
-	return slices.ContainsFunc(l.job.Ranks, func(c replica.Claimed) bool { return c.Incarnation != 0 && c.Node == n }) ||
-		slices.ContainsFunc(l.job.Mirrors, has) || slices.ContainsFunc(l.job.GroupMirrors, has) ||
-		slices.ContainsFunc(l.job.Parts, holds) || l.job.Previous != nil && slices.ContainsFunc(l.job.Previous.Parts, holds)
+	return !known || n.Incarnation != f.NodeIncarnation && !l.job.runs[replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}] || !l.job.involved(f.Node) && !l.awaitsNodes()
 }
 
 // awaitsNodes tells whether a plan is being made, which waits for every node: then the fault of any matters.
@@ -128,26 +125,12 @@ func (l *Leader) awaitsNodes() bool {
 	return l.job.Phase == replica.Closed || l.job.Phase == replica.Opening
 }
 
-// recorded tells whether the state machine has the fault, or for a condition any that says as much.
-func (l *Leader) recorded(f replica.Fault) bool {
-	return slices.ContainsFunc(l.job.Faults, func(g replica.Fault) bool {
-		same := g.Rank == f.Rank && g.Incarnation == f.Incarnation && g.Node == f.Node && g.NodeIncarnation == f.NodeIncarnation
-		// A node's fault covers the deaths of the ranks on it.
-		covered := g.OfNode() && !f.OfNode() && g.Kind.IsCondition() && int(f.Rank) < len(l.job.Ranks) &&
-			l.job.Ranks[f.Rank].Node == g.Node && l.job.Ranks[f.Rank].NodeIncarnation == g.NodeIncarnation
-		// An event belongs to its epoch: the same one in the next is another (lock.reportFault).
-		again := g.Kind == f.Kind && (f.Kind.IsCondition() || g.Epoch == f.Epoch)
-		return same && (again || g.Kind.IsCondition() && f.Kind.IsCondition()) || covered
-	})
-}
-
-func compareKeys(a, b faultKey) int {
-	sa, sb := a.String(), b.String()
-	switch {
-	case sa < sb:
-		return -1
-	case sa > sb:
-		return 1
+// inOrder are the keys of the evidence in the order of their texts.
+func (l *Leader) inOrder() []faultKey {
+	keys, texts := make([]faultKey, 0, len(l.evidence)), make(map[faultKey]string, len(l.evidence))
+	for k := range l.evidence {
+		keys, texts[k] = append(keys, k), k.String()
 	}
-	return 0
+	slices.SortFunc(keys, func(a, b faultKey) int { return cmp.Compare(texts[a], texts[b]) })
+	return keys
 }

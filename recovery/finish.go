@@ -88,16 +88,15 @@ func (l *Leader) unwritten() bool {
 // parted looks at the ranks of a job that have all said that they are done: the step at which the last of them left, and the newest one
 // that all of them hold whole, beyond which nothing can be committed.
 func (l *Leader) parted() (last, held replica.Step, all bool) {
-	var common []replica.Step
+	ranks := l.own()
 	for r, c := range l.job.Ranks {
-		rank := replica.Rank(r)
-		rep := l.reports[replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}]
-		rr, listed := find(rep, rank, c.Incarnation)
-		if !listed || !rr.Left || c.Incarnation == 0 {
+		if rr := ranks[r]; rr == nil || !rr.Left || c.Incarnation == 0 {
 			return 0, 0, false
 		}
-		last = max(last, rr.Live.Step())
-		own := l.sealedSteps(rep, rank)
+		last = max(last, ranks[r].Live.Step())
+	}
+	var common []replica.Step
+	for r, own := range l.sealedSteps() {
 		if r > 0 {
 			own = slices.DeleteFunc(own, func(s replica.Step) bool { return !slices.Contains(common, s) })
 		}
@@ -109,17 +108,32 @@ func (l *Leader) parted() (last, held replica.Step, all bool) {
 	return last, held, len(l.job.Ranks) > 0
 }
 
-// sealedSteps are those of the present epoch of which a rank has both parts in its own arena.
-func (l *Leader) sealedSteps(rep replica.NodeReport, r replica.Rank) (steps []replica.Step) {
-	has := map[replica.Held]bool{}
-	for _, h := range rep.Parts {
-		if h.Rank == r && !h.Mirror && h.Generation.Epoch == l.job.Epoch {
-			has[replica.Held{Part: h.Part, Generation: h.Generation}] = true
+// sealedSteps are by rank those of the present epoch of which it has both parts in its own arena.
+func (l *Leader) sealedSteps() [][]replica.Step {
+	const group, own = 1, 2
+	has := make([]map[replica.Step]int, len(l.job.Ranks))
+	for at, rep := range l.reports {
+		for _, h := range rep.Parts {
+			if int(h.Rank) >= len(has) || h.Mirror || h.Generation.Epoch != l.job.Epoch || l.job.Ranks[h.Rank].Node != at.Node || l.job.Ranks[h.Rank].NodeIncarnation != at.Incarnation {
+				continue
+			}
+			if has[h.Rank] == nil {
+				has[h.Rank] = make(map[replica.Step]int)
+			}
+			switch h.Part {
+			case replica.OfGroup(l.job.Layout.Groups[h.Rank]):
+				has[h.Rank][h.Generation.Step] |= group
+			case replica.OfRank(h.Rank):
+				has[h.Rank][h.Generation.Step] |= own
+			}
 		}
 	}
-	for h := range has {
-		if h.Part == replica.OfGroup(l.job.Layout.Groups[r]) && has[replica.Held{Part: replica.OfRank(r), Generation: h.Generation}] {
-			steps = append(steps, h.Generation.Step)
+	steps := make([][]replica.Step, len(has))
+	for r, parts := range has {
+		for step, what := range parts {
+			if what == group|own {
+				steps[r] = append(steps[r], step)
+			}
 		}
 	}
 	return steps

@@ -1,7 +1,6 @@
 package recovery
 
 import (
-	"slices"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -76,44 +75,4 @@ func (b Budget) Spent(began []time.Duration, now time.Duration) bool {
 		}
 	}
 	return n > b.Recoveries || len(began) > slowly*b.Recoveries
-}
-
-// rungOf is the highest rung that the recorded faults, or a quarantine, ask for the present incarnation of a rank; 0 if none
-// concerns it.
-func rungOf(j *replica.Job, r replica.Rank) Rung {
-	c, top := j.Ranks[r], Rung(0)
-	if c.Incarnation != 0 && slices.Contains(j.Quarantined, c.Node) {
-		top = Elsewhere
-	}
-	for _, f := range j.Faults {
-		ofRank := !f.OfNode() && f.Rank == r && f.Incarnation == c.Incarnation
-		ofNode := f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation
-		if ofRank || ofNode {
-			top = max(top, FirstRung(f.Kind))
-		}
-	}
-	return top
-}
-
-// vacant tells whether a rank needs a new claim: nobody holds it, or who does is lost or has to go.
-func vacant(j *replica.Job, r replica.Rank) bool {
-	return j.Ranks[r].Incarnation == 0 || rungOf(j, r) >= Process
-}
-
-// holderGone tells whether a node's copies don't count: it is dead or silent. The state machine refuses plans that name such a
-// holder. A node that is drained, or unfit for ranks for another reason, still serves what it holds.
-func holderGone(j *replica.Job, h replica.Holder) bool {
-	return slices.ContainsFunc(j.Faults, func(f replica.Fault) bool {
-		return f.Kind.IsCondition() && f.OfNode() && f.Node == h.Node && f.NodeIncarnation == h.Incarnation
-	})
-}
-
-// nodeFaulted tells whether a recorded fault, of whatever kind, names that life of the node.
-func nodeFaulted(j *replica.Job, h replica.Holder) bool {
-	for _, f := range j.Faults {
-		if f.OfNode() && f.Node == h.Node && f.NodeIncarnation == h.Incarnation {
-			return true
-		}
-	}
-	return false
 }

@@ -22,7 +22,7 @@ type Leader struct {
 
 	// What it knows.
 	now      time.Duration
-	job      *replica.Job
+	job      *record
 	nodes    map[replica.NodeName]replica.Node
 	reports  map[replica.Holder]replica.NodeReport // newest of each life of a node's memory
 	heard    map[replica.Holder]time.Duration      // when its last report came
@@ -33,6 +33,8 @@ type Leader struct {
 	// What it has asked for.
 	pending map[string]proposed // proposals by name
 	offers  map[replica.Rank]*offering
+	turn    replica.Rank // the first to be offered in the next step
+	short   int          // vacant ranks that no node offers a process for
 	noted   map[string]string
 	failed  map[replica.Generation]map[replica.Incarnation]bool // who could not load it
 	blamed  map[replica.Generation]string                       // to be condemned, and why
@@ -63,6 +65,11 @@ type Leader struct {
 
 	out  []Effect
 	wake time.Duration // negative: none
+
+	// What follows from all of this, counted once a step.
+	in     *PlanInput
+	owned  []*replica.RankReport
+	seated *seats
 }
 
 // NewLeader starts the recovery of a job in a Raft term, knowing nothing.
@@ -87,6 +94,7 @@ func (l *Leader) Step(now time.Duration, ev Event) []Effect {
 	if l.began < 0 {
 		l.began = l.now
 	}
+	l.in, l.owned, l.seated = nil, nil, nil
 	l.learn(ev)
 	if l.job != nil && l.job.Phase != replica.Ended {
 		l.decide()
@@ -143,7 +151,9 @@ func (l *Leader) learnJob(ev JobChanged) {
 			l.reach.renewed(name)
 		}
 	}
-	l.job, l.nodes = ev.Job, ev.Nodes
+	if l.nodes = ev.Nodes; first || l.job.Job != ev.Job {
+		l.job = newRecord(ev.Job)
+	}
 	for h := range l.reports {
 		// A life of a node's memory that was followed by a registered and reporting one says nothing more.
 		if n, ok := l.nodes[h.Node]; ok && n.Incarnation != h.Incarnation {
@@ -163,13 +173,22 @@ func (l *Leader) learnJob(ev JobChanged) {
 			l.recoveries = append(l.recoveries, l.now)
 		}
 	}
-	if first || slices.ContainsFunc(l.job.Faults, func(f replica.Fault) bool { return !slices.Contains(l.faults, f) }) {
+	if first || anyNew(l.job.Faults, l.faults) {
 		l.lastFault = l.now
 	}
 	l.faults = l.job.Faults
 	if l.job.Phase == replica.Open {
 		clear(l.offers)
 	}
+}
+
+// anyNew tells whether a list of faults has one that another has not.
+func anyNew(faults, than []replica.Fault) bool {
+	had := make(map[replica.Fault]bool, len(than))
+	for _, f := range than {
+		had[f] = true
+	}
+	return slices.ContainsFunc(faults, func(f replica.Fault) bool { return !had[f] })
 }
 
 // olderNodes tells whether a view of the nodes is from before another: a node's session or life in it was superseded.
@@ -187,7 +206,7 @@ func (l *Leader) resetRecovery() {
 	l.capture, l.mirrored, l.durable, l.scanned, l.unread, l.scanNext, l.loaded = capturing{}, replica.Generation{}, nil, false, "", 0, loading{}
 	clear(l.lacking)
 	clear(l.asked)
-	maps.DeleteFunc(l.away, func(n replica.NodeName, _ time.Duration) bool { return l.involved(n) }) // they have their time from each fence on
+	maps.DeleteFunc(l.away, func(n replica.NodeName, _ time.Duration) bool { return l.job.involved(n) }) // they have their time from each fence on
 }
 
 func (l *Leader) learnReport(r replica.NodeReport) {
@@ -223,6 +242,7 @@ func (l *Leader) learnOutcome(o Outcome) {
 // decide looks at all that is known and asks for what is missing. It is a function of the present alone, so that order and
 // repetition of events don't matter.
 func (l *Leader) decide() {
+	l.short = 0
 	for name, p := range l.pending {
 		if p.again <= l.now {
 			delete(l.pending, name)
@@ -258,6 +278,15 @@ func (l *Leader) propose(c replica.Command) {
 		return
 	}
 	l.out = append(l.out, Propose{c})
+}
+
+// proposed tells whether a proposal is under way.
+func (l *Leader) proposed(c replica.Command) bool {
+	p, ok := l.pending[proposalName(c)]
+	if ok {
+		l.wakeAt(p.again)
+	}
+	return ok
 }
 
 // proposed is a proposal that was made, on the job as an entry left it.
@@ -303,14 +332,18 @@ func (l *Leader) note(code, text string, fields map[string]string) {
 	}
 }
 
-// input is what the planner gets.
-func (l *Leader) input() PlanInput {
-	in := PlanInput{Job: l.job, Nodes: l.nodes, Reports: make(map[replica.NodeName]replica.NodeReport), Connected: maps.Clone(l.up),
+// input is what the planner gets: the same for all that a step decides.
+func (l *Leader) input() *PlanInput {
+	if l.in != nil {
+		return l.in
+	}
+	in := &PlanInput{Job: l.job.Job, rec: l.job, Nodes: l.nodes, Reports: make(map[replica.NodeName]replica.NodeReport), Connected: maps.Clone(l.up),
 		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned, Unread: l.unread, Misfit: l.misfit}
 	for name, n := range l.nodes {
 		if r, ok := l.reports[replica.Holder{Node: name, Incarnation: n.Incarnation}]; ok {
 			in.Reports[name] = r
 		}
 	}
+	l.in = in
 	return in
 }

@@ -58,7 +58,7 @@ func (l *Leader) spent() bool {
 		return false
 	}
 	last := "an unknown fault"
-	for _, d := range disputes(l.job) {
+	for _, d := range disputes(l.job.Job) {
 		last = "a dispute: " + describe(d)
 	}
 	if n := len(l.job.Faults); n > 0 {
@@ -106,13 +106,17 @@ func (l *Leader) revive() {
 // plan runs the planner and acts on its verdict.
 func (l *Leader) plan() {
 	in := l.input()
-	p, v := Plan(in)
+	ch, v := in.decide()
 	if v.Scan {
 		l.scan()
 	}
 	switch {
 	case v.Kind == Ready:
-		l.propose(replica.ApplyPlan{Job: l.id, Plan: p})
+		// The placement of mirrors is the greater part of a plan: it is not made for a proposal that is under way.
+		if next := (replica.ApplyPlan{Job: l.id, Plan: in.cites()}); !l.proposed(next) {
+			next.Plan = in.write(ch)
+			l.propose(next)
+		}
 		return
 	case v.Kind == Stuck && v.disputed != nil:
 		l.endDisputed(*v.disputed, v.Reason)
@@ -141,7 +145,7 @@ func (l *Leader) plan() {
 		l.wakeAt(v.Until)
 	case ForRanks:
 		l.mirror(v.Scarce)
-		l.awaitRest(&in, v.Ranks)
+		l.awaitRest(in, v.Ranks)
 	}
 }
 
@@ -232,11 +236,11 @@ func (l *Leader) captureLive() (waiting bool) {
 
 // capturable is the step at which all survivors stand whole, if its capture would give a newer eligible generation.
 func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
-	j, st := in.Job, in.stock()
+	j, st := in.record(), in.stock()
 	groups := make(map[replica.GroupID][]replica.Rank) // survivors of each
 	for r := range j.Ranks {
 		rank := replica.Rank(r)
-		if vacant(j, rank) {
+		if j.vacant(rank) {
 			continue
 		}
 		rep, here := in.rank(rank)
@@ -250,7 +254,7 @@ func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 		g = live
 		groups[j.Layout.Groups[r]] = append(groups[j.Layout.Groups[r]], rank)
 	}
-	if len(groups) == 0 || !eligible(j, g) {
+	if len(groups) == 0 || !eligible(j.Job, g) {
 		return g, false
 	}
 	best, _, found := st.newest(j)
@@ -273,9 +277,9 @@ func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 		if len(st[g][p]) == 0 && len(groups[group]) == 0 {
 			return g, false
 		}
-		lone = lone || st.voices(g, p, groups[group]) < min(2, len(membersOf(j.Layout, group)))
+		lone = lone || st.voices(g, p, groups[group]) < min(2, len(j.membersOf(group)))
 	}
-	return g, !lone || !j.Options.RequireVotes && !(found && nearEnough(j, g, best))
+	return g, !lone || !j.Options.RequireVotes && !(found && nearEnough(j.Job, g, best))
 }
 
 // voices counts the ranks that have sealed a part of g themselves, or will.

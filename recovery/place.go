@@ -1,9 +1,6 @@
 package recovery
 
 import (
-	"cmp"
-	"encoding/binary"
-	"hash/fnv"
 	"slices"
 
 	"github.com/replicad/replicad/replica"
@@ -41,26 +38,35 @@ func PlaceMirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
 	if copies < 1 {
 		copies = DefaultMinCopies
 	}
+	g := newGround(in)
 	byRank = make([][]replica.NodeName, len(in.Ranks))
 	members := make([][]replica.NodeName, len(in.Layout.Groups)) // the lowest rank's node first: it sends the group's part
+	member := make(map[inGroup]bool)
 	groups := 0
 	for r, c := range in.Ranks {
-		g := int(in.Layout.Groups[r])
-		groups = max(groups, g+1)
+		group := int(in.Layout.Groups[r])
+		groups = max(groups, group+1)
 		if c.Incarnation != 0 {
-			byRank[r] = in.place(replica.OfRank(replica.Rank(r)), []replica.NodeName{c.Node}, at(in.Mirrors, r), copies-1)
-			if !slices.Contains(members[g], c.Node) {
-				members[g] = append(members[g], c.Node)
+			byRank[r] = g.place(replica.OfRank(replica.Rank(r)), []replica.NodeName{c.Node}, at(in.Mirrors, r), copies-1)
+			if at := (inGroup{group, c.Node}); !member[at] {
+				member[at] = true
+				members[group] = append(members[group], c.Node)
 			}
 		}
 	}
 	byGroup = make([][]replica.NodeName, groups)
-	for g := range byGroup {
-		if len(members[g]) > 0 {
-			byGroup[g] = in.place(replica.OfGroup(replica.GroupID(g)), members[g], at(in.GroupMirrors, g), copies-len(members[g]))
+	for i := range byGroup {
+		if len(members[i]) > 0 {
+			byGroup[i] = g.place(replica.OfGroup(replica.GroupID(i)), members[i], at(in.GroupMirrors, i), copies-len(members[i]))
 		}
 	}
 	return byRank, byGroup
+}
+
+// inGroup is a node with ranks of a group.
+type inGroup struct {
+	group int
+	node  replica.NodeName
 }
 
 func at(lists [][]replica.NodeName, i int) []replica.NodeName {
@@ -70,32 +76,108 @@ func at(lists [][]replica.NodeName, i int) []replica.NodeName {
 	return nil
 }
 
+// ground is the nodes that mirrors can be placed on, made ready to be looked at once for each part.
+type ground struct {
+	Placement
+	sites  []site
+	values map[string]int32 // of labels, numbered
+	misfit map[replica.NodeName][]bool
+}
+
+// site is a usable node, with the numbers of its labels; 0: it has none.
+type site struct {
+	name   replica.NodeName
+	labels labels
+}
+
+type labels [len(harms)]int32
+
+func newGround(in Placement) *ground {
+	g := &ground{Placement: in, values: make(map[string]int32), misfit: make(map[replica.NodeName][]bool)}
+	for name, usable := range in.Usable {
+		if _, known := in.Nodes[name]; usable && known {
+			g.sites = append(g.sites, site{name, g.labels(name)})
+		}
+	}
+	return g
+}
+
+func (g *ground) labels(n replica.NodeName) (l labels) {
+	for i, h := range harms {
+		v := g.Nodes[n].Labels[h.label]
+		if v == "" {
+			continue
+		}
+		if g.values[v] == 0 {
+			g.values[v] = int32(len(g.values) + 1)
+		}
+		l[i] = g.values[v]
+	}
+	return l
+}
+
+// shared is the harm of the domains that two nodes have in common.
+func (l labels) shared(o labels) (harm int) {
+	for i, h := range harms {
+		if l[i] != 0 && l[i] == o[i] {
+			harm += h.harm
+		}
+	}
+	return harm
+}
+
+// misfits tells by site whether it can't get now what a node makes.
+func (g *ground) misfits(from replica.NodeName) []bool {
+	out, known := g.misfit[from]
+	if !known && g.Misfit != nil {
+		out = make([]bool, len(g.sites))
+		for i, s := range g.sites {
+			out[i] = s.name != from && g.Misfit(from, s.name)
+		}
+		g.misfit[from] = out
+	}
+	return out
+}
+
 // place picks n nodes for a part that lies on the nodes own already.
-func (in Placement) place(part replica.Part, own, present []replica.NodeName, n int) []replica.NodeName {
-	taken := slices.Clone(own)
-	var picked []replica.NodeName
+func (g *ground) place(part replica.Part, own, present []replica.NodeName, n int) (picked []replica.NodeName) {
+	if n <= 0 {
+		return nil
+	}
+	taken, weight, misfits := make([]site, len(own)), newWeigher(g.Job, part), g.misfits(own[0])
+	for i, name := range own {
+		taken[i] = site{name, g.labels(name)}
+	}
 	for len(picked) < n {
-		best, found := spot{}, false
-		for name, usable := range in.Usable {
-			node, known := in.Nodes[name]
-			if !usable || !known || slices.Contains(taken, name) {
+		var best spot
+		where := -1
+		for i := range g.sites {
+			s := &g.sites[i]
+			p, held := spot{name: s.name}, false
+			for k := range taken {
+				held = held || taken[k].name == s.name
+				p.shared = max(p.shared, s.labels.shared(taken[k].labels))
+			}
+			if held {
 				continue
 			}
-			s := spot{name: name, shared: sharedDomains(in.Nodes, node, taken), weight: weigh(in.Job, part, name)}
-			if slices.Contains(present, name) {
-				s.present = 1
+			if len(present) > 0 && slices.Contains(present, s.name) {
+				p.present = 1
 			}
-			if in.Misfit != nil && in.Misfit(own[0], name) {
-				s.misfit = 1
+			if misfits != nil && misfits[i] {
+				p.misfit = 1
 			}
-			if !found || s.better(best) {
-				best, found = s, true
+			if where >= 0 && p.cruder(&best) < 0 {
+				continue
+			}
+			if p.weight = weight.of(s.name); where < 0 || p.better(&best) {
+				best, where = p, i
 			}
 		}
-		if !found {
+		if where < 0 {
 			break
 		}
-		picked, taken = append(picked, best.name), append(taken, best.name)
+		picked, taken = append(picked, best.name), append(taken, g.sites[where])
 	}
 	return picked
 }
@@ -109,39 +191,61 @@ type spot struct {
 	weight  uint64
 }
 
-func (s spot) better(o spot) bool {
-	return cmp.Or(cmp.Compare(o.misfit, s.misfit), cmp.Compare(o.shared, s.shared), cmp.Compare(s.present, o.present), cmp.Compare(s.weight, o.weight), cmp.Compare(o.name, s.name)) > 0
+func (s *spot) better(o *spot) bool {
+	switch crude := s.cruder(o); {
+	case crude != 0:
+		return crude > 0
+	case s.weight != o.weight:
+		return s.weight > o.weight
+	}
+	return s.name < o.name
 }
 
-// domains are the labels that name failure domains, with the harm of sharing one: a host falls more often than a rack.
-var domains = []struct {
+// cruder compares spots by all but their weights, which cost the most: above 0, s is better.
+func (s *spot) cruder(o *spot) int {
+	if s.misfit != o.misfit {
+		return o.misfit - s.misfit
+	}
+	if s.shared != o.shared {
+		return o.shared - s.shared
+	}
+	return s.present - o.present
+}
+
+// harms are the labels that name failure domains, with the harm of sharing one: a host falls more often than a rack.
+var harms = [...]struct {
 	label string
 	harm  int
 }{{"zone", 1}, {"rack", 2}, {"host", 4}}
 
-// sharedDomains is the worst harm of the domains that n has in common with one of others.
-func sharedDomains(nodes map[replica.NodeName]replica.Node, n replica.Node, others []replica.NodeName) int {
-	worst := 0
-	for _, name := range others {
-		o, harm := nodes[name], 0
-		for _, d := range domains {
-			if l := n.Labels[d.label]; l != "" && l == o.Labels[d.label] {
-				harm += d.harm
-			}
-		}
-		worst = max(worst, harm)
-	}
-	return worst
-}
-
 // weigh is the rendezvous weight of a node for a part of a job.
 func weigh(job replica.JobID, part replica.Part, node replica.NodeName) uint64 {
-	h := fnv.New64a()
-	h.Write(job[:])
-	h.Write(binary.LittleEndian.AppendUint32([]byte{byte(part.Kind)}, part.Index))
-	h.Write([]byte(node))
+	return newWeigher(job, part).of(node)
+}
+
+// weigher is the 64-bit FNV-1a hash of a job and a part, ready for the names of nodes: a part is weighed for many.
+type weigher uint64
+
+func newWeigher(job replica.JobID, part replica.Part) weigher {
+	h := weigher(14695981039346656037)
+	for _, b := range job {
+		h = h.with(b)
+	}
+	h = h.with(byte(part.Kind))
+	for i := range 4 {
+		h = h.with(byte(part.Index >> (8 * i)))
+	}
+	return h
+}
+
+func (h weigher) with(b byte) weigher { return (h ^ weigher(b)) * 1099511628211 }
+
+func (h weigher) of(node replica.NodeName) uint64 {
+	for i := range len(node) {
+		h = h.with(node[i])
+	}
 	// FNV's high bits hardly differ between short names; this finalizer (splitmix64's) spreads them.
-	x := h.Sum64()
+	x := uint64(h)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31

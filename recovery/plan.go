@@ -14,24 +14,33 @@ import (
 // Plan decides at which generation a job resumes and where every part of it comes from, on sealed parts only. It returns
 // a plan only with a Ready verdict.
 func Plan(in PlanInput) (replica.Plan, Verdict) {
-	if v, waiting := in.waitForAcks(); waiting {
+	ch, v := in.decide()
+	if v.Kind != Ready {
 		return replica.Plan{}, v
 	}
+	return in.write(ch), v
+}
+
+// decide is Plan without the plan itself, which places every mirror.
+func (in *PlanInput) decide() (choice, Verdict) {
+	if v, waiting := in.waitForAcks(); waiting {
+		return choice{}, v
+	}
 	if in.Job.Phase == replica.Opening && len(in.Job.Lineage) == 0 {
-		return in.planOpening()
+		return in.decideOpening()
 	}
 	ch, v, settled := in.choose()
 	if !settled {
-		return replica.Plan{}, v
+		return choice{}, v
 	}
 	if ranks := in.unready(); len(ranks) > 0 {
-		v = Verdict{Kind: Wait, Why: ForRanks, Ranks: ranks, Reason: fmt.Sprintf("ranks %v are not yet claimed and at rest", ranks), Scan: v.Scan}
+		v = Verdict{Kind: Wait, Why: ForRanks, Ranks: ranks, Reason: fmt.Sprintf("ranks %v are not yet claimed and at rest", rankList(ranks)), Scan: v.Scan}
 		if in.scarce(ch) {
 			v.Scarce = ch.gen
 		}
-		return replica.Plan{}, v
+		return choice{}, v
 	}
-	return in.write(ch), Verdict{Kind: Ready, Reason: ch.reason, Scan: v.Scan}
+	return ch, Verdict{Kind: Ready, Reason: ch.reason, Scan: v.Scan}
 }
 
 // scarce tells whether memory holds some part of a choice on fewer nodes than a commit would need.
@@ -49,20 +58,24 @@ func (in *PlanInput) scarce(ch choice) bool {
 // Any of them may hold a mirror that was finished after the last commit, of which nothing is recorded. One whose memory is
 // proved lost holds nothing, and of an initial state only the ranks' nodes do: these matter for their ranks alone.
 func (in *PlanInput) Required() []replica.NodeName {
-	j, runs := in.Job, make(map[replica.NodeName]bool)
+	if in.required != nil {
+		return in.required
+	}
+	j, runs := in.record(), make(map[replica.NodeName]bool)
 	for r, c := range j.Ranks {
-		if !vacant(j, replica.Rank(r)) {
+		if !j.vacant(replica.Rank(r)) {
 			runs[c.Node] = true
 		}
 	}
-	var out []replica.NodeName
+	out := []replica.NodeName{}
 	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
 		h := replica.Holder{Node: n, Incarnation: in.Nodes[n].Incarnation}
 		mayHold := len(j.Lineage) > 0 && !slices.Contains(j.Proved, h)
-		if (runs[n] || mayHold) && !holderGone(j, h) {
+		if (runs[n] || mayHold) && !j.holderGone(h) {
 			out = append(out, n)
 		}
 	}
+	in.required = out
 	return out
 }
 
@@ -98,24 +111,38 @@ func (in *PlanInput) sealedInitial(rep replica.RankReport) bool {
 // rank is what the daemon of a rank's holder says of it, where the holder is neither lost nor silent and its process is
 // there and attached.
 func (in *PlanInput) rank(r replica.Rank) (replica.RankReport, bool) {
-	c := in.Job.Ranks[r]
-	rep, ok := in.current(c.Node)
-	if !ok || vacant(in.Job, r) {
+	rr := in.said()[r]
+	if rr == nil || in.record().vacant(r) {
 		return replica.RankReport{}, false
 	}
-	for _, rr := range rep.Ranks {
-		if rr.Rank == r && rr.Incarnation == c.Incarnation {
-			return rr, rr.Alive && rr.Attached
+	return *rr, rr.Alive && rr.Attached
+}
+
+// lives tells whether a rank's node says that its process is there.
+func (in *PlanInput) lives(r replica.Rank) bool {
+	rr := in.said()[r]
+	return rr != nil && rr.Alive
+}
+
+// said is by rank what the registered life of its node says of its process.
+func (in *PlanInput) said() []*replica.RankReport {
+	if in.ranks == nil {
+		in.ranks = make([]*replica.RankReport, len(in.Job.Ranks))
+		for n := range in.Reports {
+			if rep, ok := in.current(n); ok {
+				index(in.ranks, rep, func(c replica.Claimed) bool { return c.Node == n }, in.Job.Ranks)
+			}
 		}
 	}
-	return replica.RankReport{}, false
+	return in.ranks
 }
 
 // choice is a generation with all its parts.
 type choice struct {
-	gen    replica.Generation
-	lots   []lot
-	reason string
+	gen     replica.Generation
+	lots    []lot
+	reason  string
+	initial bool // what every rank sealed as its initial state
 }
 
 // choose picks the generation. Memory serves at once unless it would lose a committed step; else recorded holders that are
@@ -125,9 +152,9 @@ func (in *PlanInput) choose() (choice, Verdict, bool) {
 	if d, times := split(j); times > 1 {
 		return in.fromDurable(st, d, times)
 	}
-	g, lots, found := st.newest(j)
+	g, lots, found := st.newest(in.record())
 	if found && !j.Committed.IsZero() && g.Step >= j.Position.Step {
-		return choice{g, lots, in.freshReason(g)}, Verdict{}, true
+		return choice{gen: g, lots: lots, reason: in.freshReason(g)}, Verdict{}, true
 	}
 	why := in.lossReason(st)
 	disk := j.Options.DurableEvery > 0 || !j.Durable.IsZero()
@@ -151,7 +178,7 @@ func (in *PlanInput) choose() (choice, Verdict, bool) {
 		tail = "nothing newer was written to the durable tier, which can't be read: " + in.Unread
 	}
 	if found {
-		return choice{g, lots, fmt.Sprintf("%s; %v is the newest generation that memory holds whole, and %s", why, g, tail)}, Verdict{}, true
+		return choice{gen: g, lots: lots, reason: fmt.Sprintf("%s; %v is the newest generation that memory holds whole, and %s", why, g, tail)}, Verdict{}, true
 	}
 	switch {
 	case !disk:
@@ -184,7 +211,7 @@ func (in *PlanInput) fromDisk(st stock, inMemory replica.Generation, found bool)
 		if !eligible(in.Job, d.Generation) {
 			continue
 		}
-		lots, missing := st.assemble(in.Job, d.Generation, &d)
+		lots, missing := st.assemble(in.record(), d.Generation, &d)
 		if len(missing) > 0 {
 			continue
 		}
@@ -194,7 +221,7 @@ func (in *PlanInput) fromDisk(st stock, inMemory replica.Generation, found bool)
 				n++
 			}
 		}
-		return choice{d.Generation, lots, fmt.Sprintf("%v is the newest generation that memory and the durable tier can assemble, %d of %d parts from disk", d.Generation, n, len(lots))}, true
+		return choice{gen: d.Generation, lots: lots, reason: fmt.Sprintf("%v is the newest generation that memory and the durable tier can assemble, %d of %d parts from disk", d.Generation, n, len(lots))}, true
 	}
 	return choice{}, false
 }
@@ -215,10 +242,13 @@ func (in *PlanInput) lossReason(st stock) string {
 	if !eligible(j, j.Committed) {
 		return fmt.Sprintf("the committed generation %v is condemned or disputed", j.Committed)
 	}
-	_, missing := st.assemble(j, j.Committed, nil)
-	names := make([]string, len(missing))
-	for i, p := range missing {
-		names[i] = p.String()
+	_, missing := st.assemble(in.record(), j.Committed, nil)
+	names := make([]string, 0, listed+1)
+	for _, p := range missing[:min(len(missing), listed)] {
+		names = append(names, p.String())
+	}
+	if more := len(missing) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more parts", more))
 	}
 	return fmt.Sprintf("memory lacks %s of the committed generation %v", strings.Join(names, ", "), j.Committed)
 }
@@ -231,7 +261,7 @@ func (in *PlanInput) unproved(st stock) []replica.NodeName {
 	if !eligible(j, j.Committed) {
 		return nil
 	}
-	_, missing := st.assemble(j, j.Committed, nil)
+	_, missing := st.assemble(in.record(), j.Committed, nil)
 	for _, part := range missing {
 		for _, h := range in.recorded(part) {
 			if _, ok := in.answered(h.Node); !ok && !slices.Contains(j.Proved, h) {
@@ -243,13 +273,8 @@ func (in *PlanInput) unproved(st stock) []replica.NodeName {
 }
 
 func (in *PlanInput) recorded(part replica.Part) []replica.Holder {
-	j := in.Job
-	var out []replica.Holder
-	for _, p := range j.Parts {
-		if p.Part == part {
-			out = append(out, p.Holders...)
-		}
-	}
+	j := in.record()
+	out := slices.Clone(j.committed(part).Holders)
 	member := func(r replica.Rank) {
 		if c := j.Ranks[r]; c.Incarnation != 0 {
 			out = append(out, replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation})
@@ -265,7 +290,7 @@ func (in *PlanInput) recorded(part replica.Part) []replica.Holder {
 		mirrors(at(j.Mirrors, int(part.Index)))
 		return out
 	}
-	for _, r := range membersOf(j.Layout, replica.GroupID(part.Index)) {
+	for _, r := range j.membersOf(replica.GroupID(part.Index)) {
 		member(r)
 	}
 	mirrors(at(j.GroupMirrors, int(part.Index)))
@@ -297,12 +322,22 @@ func (in *PlanInput) allAnswered() bool {
 	return true
 }
 
+// cites is a plan that names only its epoch and what it was made on.
+func (in *PlanInput) cites() replica.Plan {
+	p := replica.Plan{Epoch: in.Job.Epoch + 1, Cites: in.Job.LastIndex}
+	if in.Job.Phase == replica.Opening {
+		p.Epoch = in.Job.Epoch // Begin minted it
+	}
+	return p
+}
+
 // write makes the plan of a choice.
 func (in *PlanInput) write(ch choice) replica.Plan {
 	j := in.Job
-	p := replica.Plan{Epoch: j.Epoch + 1, Cites: j.LastIndex, Generation: ch.gen, Layout: j.Layout, Ranks: slices.Clone(j.Ranks), Unvouched: unvouched(ch.lots), Reason: ch.reason + aloneIn(ch.lots)}
-	if j.Phase == replica.Opening {
-		p.Epoch = j.Epoch // Begin minted it
+	p := in.cites()
+	p.Generation, p.Layout, p.Ranks, p.Unvouched, p.Reason = ch.gen, j.Layout, slices.Clone(j.Ranks), unvouched(ch.lots), ch.reason+aloneIn(ch.lots)
+	if ch.initial {
+		p.Initial, p.Unvouched, p.Reason = true, false, ch.reason
 	}
 	if j.Position.Step > ch.gen.Step && !j.Committed.IsZero() {
 		p.StepsLost = j.Position.Step - ch.gen.Step
@@ -342,9 +377,10 @@ func (in *PlanInput) source(l lot) replica.Source {
 	if len(l.copies) > 0 {
 		s.Tier = replica.PeerRAM
 	}
-	own := make(map[replica.Rank]bool) // ranks whose node has it in their own arena
+	own, named := make(map[replica.Rank]bool), make(map[replica.Holder]bool) // ranks whose node has it in their own arena
 	for _, c := range l.copies {
-		if !slices.Contains(s.Holders, c.holder) {
+		if !named[c.holder] {
+			named[c.holder] = true
 			s.Holders = append(s.Holders, c.holder)
 		}
 		if r := c.held.Rank; !c.held.Mirror && int(r) < len(in.Job.Ranks) && in.Job.Ranks[r].Node == c.holder.Node {
@@ -354,7 +390,7 @@ func (in *PlanInput) source(l lot) replica.Source {
 	slices.SortFunc(s.Holders, func(a, b replica.Holder) int { return cmp.Compare(a.Node, b.Node) })
 	loaders := []replica.Rank{replica.Rank(l.part.Index)}
 	if l.part.Kind == replica.ReplicatedPart {
-		loaders = membersOf(in.Job.Layout, replica.GroupID(l.part.Index))
+		loaders = in.record().membersOf(replica.GroupID(l.part.Index))
 	}
 	if !slices.ContainsFunc(loaders, func(r replica.Rank) bool { return !own[r] }) {
 		s.Tier = replica.OwnRAM
@@ -362,8 +398,8 @@ func (in *PlanInput) source(l lot) replica.Source {
 	return s
 }
 
-// planOpening plans the first epoch, for which exactly (p, init) is eligible.
-func (in *PlanInput) planOpening() (replica.Plan, Verdict) {
+// decideOpening decides on the first epoch, for which exactly (p, init) is eligible.
+func (in *PlanInput) decideOpening() (choice, Verdict) {
 	var waiting []replica.Rank
 	for r := range in.Job.Ranks {
 		if rep, ok := in.rank(replica.Rank(r)); !ok || !in.sealedInitial(rep) {
@@ -371,20 +407,19 @@ func (in *PlanInput) planOpening() (replica.Plan, Verdict) {
 		}
 	}
 	if len(waiting) > 0 {
-		return replica.Plan{}, Verdict{Kind: Wait, Why: ForRanks, Ranks: waiting, Reason: fmt.Sprintf("ranks %v have not sealed their initial state", waiting)}
+		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Ranks: waiting, Reason: fmt.Sprintf("ranks %v have not sealed their initial state", rankList(waiting))}
 	}
 	init := replica.Generation{Epoch: in.Job.Epoch}
 	st := in.stock()
 	if d := st.disputed(in.Job, init); d != nil {
-		return replica.Plan{}, Verdict{Kind: Stuck, Final: true, Reason: d.String(), dispute: d}
+		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: d.String(), dispute: d}
 	}
-	lots, missing := st.assemble(in.Job, init, nil)
+	lots, missing := st.assemble(in.record(), init, nil)
 	if len(missing) > 0 {
-		return replica.Plan{}, Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", missing[0])}
+		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", missing[0])}
 	}
-	plan := in.write(choice{init, lots, "opening: the initial state that every rank sealed"})
-	plan.Initial, plan.Unvouched, plan.Reason = true, false, "opening: the initial state that every rank sealed"
-	return plan, Verdict{Kind: Ready, Reason: plan.Reason}
+	const reason = "opening: the initial state that every rank sealed"
+	return choice{gen: init, lots: lots, reason: reason, initial: true}, Verdict{Kind: Ready, Reason: reason}
 }
 
 // disputed finds a part of g that its producers sealed under different roots.

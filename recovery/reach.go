@@ -128,7 +128,7 @@ func (l *Leader) relay(in *PlanInput) (why string) {
 	}) {
 		rank := l.lacking[k]
 		src, ok := p.Source(k.part)
-		holds := in.holding(k.part, p.Generation, src.Root)
+		holds := names(in.holding(k.part, p.Generation, src.Root))
 		if rep, here := in.rank(rank); !ok || slices.Contains(holds, k.node) || here && l.job.Ranks[rank].Node == k.node && rep.Loaded == p.Epoch {
 			delete(l.lacking, k)
 			continue
@@ -178,7 +178,7 @@ func (l *Leader) moveAway(in *PlanInput, k lack, rank replica.Rank, holds []repl
 	}
 	for n := range in.Nodes {
 		_, connected := in.current(n)
-		if n != k.node && connected && l.admissible(n) && l.free(in, n) > 0 && slices.ContainsFunc(holds, func(h replica.NodeName) bool { return h == n || !l.reach.cut(h, n, l.now) }) {
+		if n != k.node && connected && l.admissible(n) && l.seats(in).free(n) > 0 && slices.ContainsFunc(holds, func(h replica.NodeName) bool { return h == n || !l.reach.cut(h, n, l.now) }) {
 			l.learnFault(replica.Fault{Kind: replica.Health, Rank: rank, Incarnation: c.Incarnation, Epoch: l.job.Epoch, Detail: fmt.Sprintf("node %s can't get %v from %s", k.node, k.part, joined(holds))})
 			l.assertFaults()
 			return
@@ -186,15 +186,12 @@ func (l *Leader) moveAway(in *PlanInput, k lack, rank replica.Rank, holds []repl
 	}
 }
 
-// holding names the nodes that answer and hold a part.
-func (in *PlanInput) holding(part replica.Part, g replica.Generation, root replica.Digest) (names []replica.NodeName) {
-	for n, usable := range in.usable() {
-		if usable && slices.ContainsFunc(in.Reports[n].Parts, func(h replica.Held) bool { return h.Part == part && h.Generation == g && h.Root == root }) {
-			names = append(names, n)
-		}
+func names(holders []replica.Holder) []replica.NodeName {
+	out := make([]replica.NodeName, len(holders))
+	for i, h := range holders {
+		out[i] = h.Node
 	}
-	slices.Sort(names)
-	return names
+	return out
 }
 
 func joined(names []replica.NodeName) string {

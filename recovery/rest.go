@@ -87,7 +87,7 @@ func (l *Leader) Awaited(now time.Duration) (out []string) {
 	}
 	in, more := l.input(), 0
 	for r := range l.job.Ranks {
-		text := l.awaited(&in, replica.Rank(r), max(now, l.now))
+		text := l.awaited(in, replica.Rank(r), max(now, l.now))
 		switch {
 		case text == "":
 		case len(out) < maxAwaited:
@@ -104,12 +104,12 @@ func (l *Leader) Awaited(now time.Duration) (out []string) {
 
 func (l *Leader) awaited(in *PlanInput, r replica.Rank, now time.Duration) string {
 	since := func(at time.Duration) time.Duration { return (now - at).Round(time.Second) }
-	if vacant(l.job, r) {
+	if l.job.vacant(r) {
 		o := l.offers[r]
 		switch {
 		case o == nil || o.node == "":
 			return fmt.Sprintf("rank %d: no node has a process for it", r)
-		case !starting(in, o.node, r):
+		case !l.seats(in).starts(o.node, r):
 			return fmt.Sprintf("rank %d: offered to node %s %v ago, which has not started a process yet", r, o.node, since(o.at))
 		}
 		return fmt.Sprintf("rank %d: %s on node %s has run %v and has not called resume() yet (rp_attach)", r, startingProcess(in, o.node, r), o.node, since(o.at))

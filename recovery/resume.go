@@ -1,8 +1,8 @@
 package recovery
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -19,10 +19,10 @@ type loading struct {
 // resume_grace, with the holders there are.
 func (l *Leader) restoring() {
 	in, p := l.input(), l.job.Plan
-	if p == nil || l.badCopies(&in, p) {
+	if p == nil || l.badCopies(in, p) {
 		return
 	}
-	unreached := l.relay(&in)
+	unreached := l.relay(in)
 	var loadingRanks []replica.Rank
 	for r := range l.job.Ranks {
 		if rep, ok := in.rank(replica.Rank(r)); !ok || rep.Loaded != p.Epoch {
@@ -31,8 +31,8 @@ func (l *Leader) restoring() {
 	}
 	if len(loadingRanks) > 0 {
 		l.loaded = loading{}
-		l.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", loadingRanks, p.Generation)+unreached, map[string]string{"why": "loads"})
-		l.awaitLoads(&in, loadingRanks)
+		l.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", rankList(loadingRanks), p.Generation)+unreached, map[string]string{"why": "loads"})
+		l.awaitLoads(in, loadingRanks)
 		return
 	}
 	if l.loaded.epoch != p.Epoch {
@@ -72,18 +72,13 @@ func (l *Leader) awaitLoads(in *PlanInput, ranks []replica.Rank) {
 // held is who holds every part of a plan's generation under the plan's root now, and the fewest nodes that hold any.
 func (in *PlanInput) held(p *replica.Plan) (roots []replica.PartRoot, fewest int) {
 	fewest = len(in.Nodes)
-	usable := in.usable()
 	for _, src := range p.Sources {
 		pr := replica.PartRoot{Part: src.Part, Root: src.Root}
-		for n, ok := range usable {
-			rep := in.Reports[n]
-			if ok && !slices.Contains(in.Job.Proved, rep.Holder) && slices.ContainsFunc(rep.Parts, func(h replica.Held) bool {
-				return h.Part == src.Part && h.Generation == p.Generation && h.Root == src.Root
-			}) {
-				pr.Holders = append(pr.Holders, rep.Holder)
+		for _, h := range in.holding(src.Part, p.Generation, src.Root) {
+			if !slices.Contains(in.Job.Proved, h) {
+				pr.Holders = append(pr.Holders, h)
 			}
 		}
-		slices.SortFunc(pr.Holders, func(a, b replica.Holder) int { return cmp.Compare(a.Node, b.Node) })
 		roots, fewest = append(roots, pr), min(fewest, len(pr.Holders))
 	}
 	return roots, fewest
@@ -120,10 +115,10 @@ func (l *Leader) spread(in *PlanInput) {
 func (l *Leader) training() {
 	l.finish()
 	in := l.input()
-	l.hang(&in)
-	l.spread(&in)
+	l.hang(in)
+	l.spread(in)
 	usable := in.usable()
-	if l.misplaced(&in) {
+	if !l.proposed(replica.SetMirrors{}) && l.misplaced(in) {
 		byRank, byGroup := PlaceMirrors(Placement{Job: l.id, Layout: l.job.Layout, Ranks: l.job.Ranks, Nodes: l.nodes, Usable: l.standing(usable),
 			Copies: minCopies(l.job.Options), Mirrors: l.job.Mirrors, GroupMirrors: l.job.GroupMirrors, Misfit: l.misfit})
 		if !sameMirrors(byRank, l.job.Mirrors) || !sameMirrors(byGroup, l.job.GroupMirrors) {
@@ -133,7 +128,7 @@ func (l *Leader) training() {
 	want := minCopies(l.job.Options)
 	healthy := 0 // registered and not known to be lost: silence alone lowers nothing
 	for n, node := range l.nodes {
-		if !nodeFaulted(l.job, replica.Holder{Node: n, Incarnation: node.Incarnation}) && !slices.Contains(l.job.Quarantined, n) {
+		if l.job.admits(replica.Holder{Node: n, Incarnation: node.Incarnation}) {
 			healthy++
 		}
 	}
@@ -160,7 +155,7 @@ func (l *Leader) misplaced(in *PlanInput) bool {
 		}
 	}
 	for g, names := range l.job.GroupMirrors {
-		if len(names) > 0 && bad(l.job.Ranks[membersOf(l.job.Layout, replica.GroupID(g))[0]].Node, names) {
+		if len(names) > 0 && bad(l.job.Ranks[l.job.membersOf(replica.GroupID(g))[0]].Node, names) {
 			return true
 		}
 	}
@@ -170,6 +165,7 @@ func (l *Leader) misplaced(in *PlanInput) bool {
 // standing adds to the usable nodes those that mirror already and are merely away: a daemon's restart moves no mirror. One that stays away
 // keeps what nobody else can take, since silence lowers no copies.
 func (l *Leader) standing(usable map[replica.NodeName]bool) map[replica.NodeName]bool {
+	usable = maps.Clone(usable)
 	for _, lists := range [][][]replica.NodeName{l.job.Mirrors, l.job.GroupMirrors} {
 		for _, names := range lists {
 			for _, n := range names {
@@ -189,9 +185,9 @@ func (l *Leader) placed(n int) bool {
 			return false
 		}
 	}
-	for g := range l.job.Layout.NumGroups() {
+	for g, members := range l.job.members {
 		nodes := make(map[replica.NodeName]bool)
-		for _, r := range membersOf(l.job.Layout, replica.GroupID(g)) {
+		for _, r := range members {
 			nodes[l.job.Ranks[r].Node] = true
 		}
 		if len(nodes)+len(at(l.job.GroupMirrors, g)) < n {

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/replicad/replicad/replica"
@@ -59,17 +60,55 @@ func (in *PlanInput) acknowledged(n replica.NodeName) (replica.NodeReport, bool)
 // acknowledges now first has its fault ended (see Leader.revive): until then it is neither a holder nor proved to be none.
 func (in *PlanInput) answered(n replica.NodeName) (replica.NodeReport, bool) {
 	rep, ok := in.acknowledged(n)
-	return rep, ok && !holderGone(in.Job, rep.Holder)
+	return rep, ok && !in.record().holderGone(rep.Holder)
 }
 
 // usable are the nodes that may take mirrors: they answer and nothing is held against them.
 func (in *PlanInput) usable() map[replica.NodeName]bool {
-	out := make(map[replica.NodeName]bool)
+	if in.use != nil {
+		return in.use
+	}
+	in.use = make(map[replica.NodeName]bool)
 	for n, node := range in.Nodes {
 		_, ok := in.current(n)
-		out[n] = ok && !nodeFaulted(in.Job, replica.Holder{Node: n, Incarnation: node.Incarnation}) && !slices.Contains(in.Job.Quarantined, n)
+		in.use[n] = ok && in.record().admits(replica.Holder{Node: n, Incarnation: node.Incarnation})
 	}
-	return out
+	return in.use
+}
+
+// record is the job with what follows from it.
+func (in *PlanInput) record() *record {
+	if in.rec == nil {
+		in.rec = newRecord(in.Job)
+	}
+	return in.rec
+}
+
+// copyOf is a copy of a part under one root.
+type copyOf struct {
+	part replica.Part
+	root replica.Digest
+}
+
+// holding names the nodes that may take mirrors and hold a part of a generation, in the order of their names.
+func (in *PlanInput) holding(part replica.Part, g replica.Generation, root replica.Digest) []replica.Holder {
+	if in.holders == nil || in.heldOf != g {
+		in.holders, in.heldOf = make(map[copyOf][]replica.Holder), g
+		usable := in.usable()
+		for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
+			if !usable[n] {
+				continue
+			}
+			rep := in.Reports[n]
+			for _, h := range rep.Parts {
+				c := copyOf{h.Part, h.Root}
+				if have := in.holders[c]; h.Generation == g && (len(have) == 0 || have[len(have)-1] != rep.Holder) {
+					in.holders[c] = append(have, rep.Holder)
+				}
+			}
+		}
+	}
+	return in.holders[copyOf{part, root}]
 }
 
 // sealed is one sealed copy of a part.
@@ -82,7 +121,11 @@ type sealed struct {
 type stock map[replica.Generation]map[replica.Part][]sealed
 
 func (in *PlanInput) stock() stock {
-	st := make(stock)
+	if in.stocked != nil {
+		return in.stocked
+	}
+	j, st := in.record(), make(stock)
+	in.stocked = st
 	names := make([]replica.NodeName, 0, len(in.Nodes))
 	for n := range in.Nodes {
 		names = append(names, n)
@@ -90,12 +133,12 @@ func (in *PlanInput) stock() stock {
 	slices.Sort(names)
 	for _, n := range names {
 		rep, ok := in.answered(n)
-		if !ok || slices.Contains(in.Job.Proved, rep.Holder) {
+		if !ok || slices.Contains(j.Proved, rep.Holder) {
 			continue
 		}
-		void := voidGroups(in.Job, n)
+		void := voidGroups(j.Job, n)
 		for _, h := range rep.Parts {
-			if fromHeir(in.Job, h) || void[h.Part] && h.Root != committedRoot(in.Job, h.Generation, h.Part) {
+			if fromHeir(j.Job, h) || void[h.Part] && h.Root != j.root(h.Generation, h.Part) {
 				continue
 			}
 			if st[h.Generation] == nil {
@@ -123,15 +166,15 @@ type lot struct {
 
 // settleRoot decides under which root the copies of a part are taken. known is the root that a commit or durable marker
 // named; without one the producing ranks must agree, and mirrors and daemon-made digests count only where no producer is left.
-func settleRoot(j *replica.Job, part replica.Part, copies []sealed, known replica.Digest) (lot, bool) {
+func settleRoot(j *record, part replica.Part, copies []sealed, known replica.Digest) (lot, bool) {
 	l := lot{part: part, root: known}
 	if known.IsZero() {
-		root, voices, ok := agreedRoot(j, part, copies)
+		root, voices, ok := agreedRoot(j.Job, part, copies)
 		if !ok {
 			return l, false
 		}
 		l.root = root
-		l.unvouched = part.Kind == replica.ReplicatedPart && voices < 2 && len(membersOf(j.Layout, replica.GroupID(part.Index))) > 1
+		l.unvouched = part.Kind == replica.ReplicatedPart && voices < 2 && len(j.membersOf(replica.GroupID(part.Index))) > 1
 	}
 	for _, c := range copies {
 		if c.held.Root == l.root {
@@ -175,37 +218,10 @@ func agreedRoot(j *replica.Job, part replica.Part, copies []sealed) (root replic
 	return root, voices, true
 }
 
-func membersOf(l replica.Layout, g replica.GroupID) []replica.Rank {
-	var out []replica.Rank
-	for r, group := range l.Groups {
-		if group == g {
-			out = append(out, replica.Rank(r))
-		}
-	}
-	return out
-}
-
-// committedRoot is the root of a part of the committed generation, or of the one before that was kept; zero if g is another.
-func committedRoot(j *replica.Job, g replica.Generation, part replica.Part) replica.Digest {
-	var known []replica.PartRoot
-	switch {
-	case g == j.Committed:
-		known = j.Parts
-	case j.Previous != nil && g == j.Previous.Generation:
-		known = j.Previous.Parts
-	}
-	for _, p := range known {
-		if p.Part == part {
-			return p.Root
-		}
-	}
-	return replica.Digest{}
-}
-
 // assemble takes every part of g from memory, or from a durable generation where disk is given.
-func (st stock) assemble(j *replica.Job, g replica.Generation, disk *DurableGen) (lots []lot, missing []replica.Part) {
+func (st stock) assemble(j *record, g replica.Generation, disk *DurableGen) (lots []lot, missing []replica.Part) {
 	for _, part := range parts(j.Layout) {
-		known := committedRoot(j, g, part)
+		known := j.root(g, part)
 		if disk != nil {
 			onDisk, ok := disk.Parts[part]
 			if !ok || onDisk.IsZero() || !known.IsZero() && known != onDisk {
@@ -230,7 +246,7 @@ func unvouched(lots []lot) bool {
 
 // newest is the newest eligible generation that memory alone can assemble. One that rests on the word of a sole producer gives way to one
 // that does not, at or above the committed step and few enough steps older (Options.LoneAhead): nobody could tell if that word is wrong.
-func (st stock) newest(j *replica.Job) (replica.Generation, []lot, bool) {
+func (st stock) newest(j *record) (replica.Generation, []lot, bool) {
 	var lone choice
 	gens := make([]replica.Generation, 0, len(st))
 	for g := range st {
@@ -238,14 +254,14 @@ func (st stock) newest(j *replica.Job) (replica.Generation, []lot, bool) {
 	}
 	slices.SortFunc(gens, newer)
 	for _, g := range gens {
-		if !eligible(j, g) {
+		if !eligible(j.Job, g) {
 			continue
 		}
 		lots, missing := st.assemble(j, g, nil)
 		switch {
-		case len(missing) > 0 || doubtful(j, lots):
+		case len(missing) > 0 || doubtful(j.Job, lots):
 		case !unvouched(lots):
-			if lone.lots != nil && (!nearEnough(j, lone.gen, g) || g.Step < j.Position.Step) {
+			if lone.lots != nil && (!nearEnough(j.Job, lone.gen, g) || g.Step < j.Position.Step) {
 				return lone.gen, lone.lots, true
 			}
 			return g, lots, true

@@ -1,0 +1,37 @@
+package recovery
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// listed is how many ranks a text names one by one; of more it names ranges, and at most so many of these.
+const listed = 16
+
+// rankList is ranks in rising order, for people: thousands of them too.
+type rankList []replica.Rank
+
+func (l rankList) String() string {
+	if len(l) <= listed {
+		return fmt.Sprint([]replica.Rank(l))
+	}
+	var spans []string
+	for i := 0; i < len(l); {
+		last := i
+		for last+1 < len(l) && l[last+1] == l[last]+1 {
+			last++
+		}
+		if len(spans) == listed {
+			spans = append(spans, "...")
+			break
+		}
+		span := fmt.Sprint(l[i])
+		if last > i {
+			span += fmt.Sprintf("-%d", l[last])
+		}
+		spans, i = append(spans, span), last+1
+	}
+	return fmt.Sprintf("[%s] (%d of them)", strings.Join(spans, " "), len(l))
+}

@@ -1,0 +1,163 @@
+package recovery
+
+import (
+	"slices"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// record is what the state machine says of a job, with what follows from it counted once: looked up in the job itself, each
+// question about a rank or a node would walk over all faults, ranks or parts.
+type record struct {
+	*replica.Job
+	rungs    []Rung                  // by rank: the highest that the faults, or a quarantine, ask for its present incarnation; 0: none concerns it
+	gone     map[replica.Holder]bool // lives of nodes that are dead or silent
+	faulted  map[replica.Holder]bool // lives of nodes that a fault of whatever kind names
+	barred   map[replica.NodeName]bool
+	recorded map[faultKey][]replica.Epoch // of the recorded faults
+	subjects map[faultKey]bool            // of the recorded conditions: the key without its kind
+	members  [][]replica.Rank             // by group
+	runs     map[replica.Holder]bool      // lives of nodes that hold a rank
+	names    map[replica.NodeName]bool    // that the records name: see involved; made when it is first asked for
+	known    map[replica.Part]replica.PartRoot
+	before   map[replica.Part]replica.PartRoot // the same of what was committed before
+}
+
+func newRecord(j *replica.Job) *record {
+	k := &record{Job: j, rungs: make([]Rung, len(j.Ranks)), gone: make(map[replica.Holder]bool), faulted: make(map[replica.Holder]bool), barred: make(map[replica.NodeName]bool),
+		recorded: make(map[faultKey][]replica.Epoch), subjects: make(map[faultKey]bool), members: j.Layout.Members(), runs: make(map[replica.Holder]bool)}
+	nodes := make(map[replica.Holder]Rung)
+	for _, f := range j.Faults {
+		k.recorded[keyOf(f)] = append(k.recorded[keyOf(f)], f.Epoch)
+		if f.Kind.IsCondition() {
+			k.subjects[subjectOf(f)] = true
+		}
+		if !f.OfNode() {
+			if int(f.Rank) < len(j.Ranks) && j.Ranks[f.Rank].Incarnation == f.Incarnation {
+				k.rungs[f.Rank] = max(k.rungs[f.Rank], FirstRung(f.Kind))
+			}
+			continue
+		}
+		h := replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}
+		nodes[h] = max(nodes[h], FirstRung(f.Kind))
+		k.faulted[h] = true
+		if f.Kind.IsCondition() {
+			k.gone[h] = true
+		}
+	}
+	for _, n := range j.Quarantined {
+		k.barred[n] = true
+	}
+	for r, c := range j.Ranks {
+		h := replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}
+		k.rungs[r] = max(k.rungs[r], nodes[h])
+		if c.Incarnation != 0 {
+			k.runs[h] = true
+			if k.barred[c.Node] {
+				k.rungs[r] = max(k.rungs[r], Elsewhere)
+			}
+		}
+	}
+	return k
+}
+
+// vacant tells whether a rank needs a new claim: nobody holds it, or who does is lost or has to go.
+func (k *record) vacant(r replica.Rank) bool {
+	return k.Ranks[r].Incarnation == 0 || k.rungs[r] >= Process
+}
+
+// holderGone tells whether a node's copies don't count: it is dead or silent. The state machine refuses plans that name such a
+// holder. A node that is drained, or unfit for ranks for another reason, still serves what it holds.
+func (k *record) holderGone(h replica.Holder) bool { return k.gone[h] }
+
+// admits tells whether nothing is held against that life of a node: no fault of whatever kind, and no quarantine.
+func (k *record) admits(h replica.Holder) bool { return !k.faulted[h] && !k.barred[h.Node] }
+
+// says tells whether the state machine has the fault, or for a condition any that says as much.
+func (k *record) says(f replica.Fault) bool {
+	same := k.recorded[keyOf(f)]
+	if f.Kind.IsCondition() {
+		// A node's fault covers the deaths of the ranks on it.
+		return len(same) > 0 || k.subjects[subjectOf(f)] || k.covered(f)
+	}
+	// An event belongs to its epoch: the same one in the next is another (lock.reportFault).
+	return slices.Contains(same, f.Epoch) || k.covered(f)
+}
+
+func (k *record) covered(f replica.Fault) bool {
+	return !f.OfNode() && int(f.Rank) < len(k.Ranks) && k.gone[replica.Holder{Node: k.Ranks[f.Rank].Node, Incarnation: k.Ranks[f.Rank].NodeIncarnation}]
+}
+
+// involved tells whether the job's records name the node, in whatever life: for a rank, a mirror, or a part.
+func (k *record) involved(n replica.NodeName) bool {
+	if k.names == nil {
+		k.names = make(map[replica.NodeName]bool)
+		for h := range k.runs {
+			k.names[h.Node] = true
+		}
+		for _, lists := range [][][]replica.NodeName{k.Mirrors, k.GroupMirrors} {
+			for _, list := range lists {
+				for _, n := range list {
+					k.names[n] = true
+				}
+			}
+		}
+		parts := k.Parts
+		if k.Previous != nil {
+			parts = slices.Concat(parts, k.Previous.Parts)
+		}
+		for _, p := range parts {
+			for _, h := range p.Holders {
+				k.names[h.Node] = true
+			}
+		}
+	}
+	return k.names[n]
+}
+
+// membersOf are the ranks of a group, in rising order.
+func (k *record) membersOf(g replica.GroupID) []replica.Rank {
+	if int(g) < len(k.members) {
+		return k.members[g]
+	}
+	return nil
+}
+
+// committed is what is recorded of a part of the committed generation.
+func (k *record) committed(part replica.Part) replica.PartRoot {
+	if k.known == nil {
+		k.known = byPart(k.Parts)
+	}
+	return k.known[part]
+}
+
+// root is the root of a part of the committed generation, or of the one before that was kept; zero if g is another.
+func (k *record) root(g replica.Generation, part replica.Part) replica.Digest {
+	switch {
+	case g == k.Committed:
+		return k.committed(part).Root
+	case k.Previous != nil && g == k.Previous.Generation:
+		if k.before == nil {
+			k.before = byPart(k.Previous.Parts)
+		}
+		return k.before[part].Root
+	}
+	return replica.Digest{}
+}
+
+func byPart(parts []replica.PartRoot) map[replica.Part]replica.PartRoot {
+	out := make(map[replica.Part]replica.PartRoot, len(parts))
+	for _, p := range parts {
+		if _, twice := out[p.Part]; !twice {
+			out[p.Part] = p
+		}
+	}
+	return out
+}
+
+// subjectOf is a fault's key without its kind.
+func subjectOf(f replica.Fault) faultKey {
+	k := keyOf(f)
+	k.kind = 0
+	return k
+}

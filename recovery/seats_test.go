@@ -1,0 +1,407 @@
+package recovery
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// slow is a leader that looks at every offer for each node and at every rank for each seat: what fillRanks has to come to.
+type slow struct{ *Leader }
+
+func (l *slow) fillRanks() {
+	in := l.Leader.input()
+	var idle []replica.Rank
+	for r := range l.job.Ranks {
+		rank := replica.Rank(r)
+		if !slowVacant(l.job.Job, rank) {
+			delete(l.offers, rank)
+			continue
+		}
+		o := l.offers[rank]
+		if o == nil || o.expect != l.job.Ranks[r].Incarnation {
+			o = &offering{expect: l.job.Ranks[r].Incarnation, since: l.now, again: l.now + l.t.Claim}
+			l.offers[rank] = o
+		}
+		if !l.offer(in, rank, o) {
+			idle = append(idle, rank)
+		}
+	}
+	if len(idle) > 0 {
+		l.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", idle), nil)
+	}
+}
+
+func (l *slow) offer(in *PlanInput, r replica.Rank, o *offering) bool {
+	if o.node == "" {
+		o.node, o.at = l.underWay(in, r, o), l.now
+		o.own = o.node != ""
+	}
+	if o.node != "" {
+		patience := l.t.Claim
+		switch _, connected := in.current(o.node); {
+		case slowStarting(in, o.node, r):
+			o.taken, patience = true, l.t.Start+l.t.Claim // its process runs: it imports, or builds its model; its node kills it after Start
+		case o.taken && connected && o.own && o.expect == 0:
+			*o = offering{since: l.now, again: l.now + l.t.Claim} // its launcher starts it again while the job opens
+			l.wakeAt(l.now + launcherPatience)
+			return true
+		case o.taken && connected:
+			patience = 0 // its process ended
+			o.again = l.now + startRetry<<min(o.failed, 3)
+			o.failed++
+		}
+		if l.now < o.at+patience {
+			l.wakeAt(o.at + patience)
+			return true
+		}
+		if o.tried == nil {
+			o.tried = make(map[replica.NodeName]bool)
+		}
+		o.tried[o.node] = true
+		o.node, o.taken, o.own = "", false, false
+	}
+	n, ok := l.pickNode(in, r, o)
+	if !ok && len(o.tried) > 0 && l.now >= o.again {
+		o.tried = nil // everybody has had a turn
+		n, ok = l.pickNode(in, r, o)
+	}
+	if !ok {
+		l.wakeAt(o.since + launcherPatience)
+		l.wakeAt(o.again)
+		return l.now < o.since+launcherPatience || o.failed > 0 && l.now < o.again || l.linksSoon(in, l.job.Ranks[r].Node)
+	}
+	o.node, o.at = n, l.now
+	l.wakeAt(l.now + l.t.Claim)
+	l.out = append(l.out, Offer{Rank: r, Expect: o.expect, Node: n})
+	return true
+}
+
+func (l *slow) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.NodeName, bool) {
+	home, rung := l.job.Ranks[r], slowRung(l.job.Job, r)
+	if home.Incarnation != 0 && rung == Process && !o.tried[home.Node] && l.now < o.since+l.t.Claim {
+		_, connected := in.current(home.Node)
+		switch {
+		case !l.admissible(home.Node):
+		case connected && l.free(in, home.Node) > 0:
+			return home.Node, true
+		case connected && l.now < o.since+launcherPatience, l.linksSoon(in, home.Node):
+			return "", false
+		}
+	}
+	first := home.Incarnation == 0
+	if first && l.now < o.since+launcherPatience {
+		return "", false
+	}
+	best, found := seat{}, false
+	for n := range in.Nodes {
+		rep, connected := in.current(n)
+		if !connected || !l.admissible(n) || l.free(in, n) < 1 || o.tried[n] {
+			continue
+		}
+		if first && rep.Spare && l.now < o.since+l.t.Claim {
+			continue // spares take only what was lost elsewhere, or what nobody else takes
+		}
+		if l.barred(in, r, n) {
+			continue
+		}
+		if s := l.seat(in, r, n, rep); !found || slowBetter(s, best) {
+			best, found = s, true
+		}
+	}
+	return best.node, found
+}
+
+func (l *slow) underWay(in *PlanInput, r replica.Rank, o *offering) replica.NodeName {
+	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
+		if slowStarting(in, n, r) && l.admissible(n) && !o.tried[n] && !l.barred(in, r, n) {
+			return n
+		}
+	}
+	return ""
+}
+
+func (l *slow) free(in *PlanInput, n replica.NodeName) int {
+	free := in.Reports[n].Offers
+	for r, o := range l.offers {
+		if o.node == n && !slowStarting(in, n, r) { // one that was taken up is no longer among the offers of the node
+			free--
+		}
+	}
+	return free
+}
+
+func slowStarting(in *PlanInput, n replica.NodeName, r replica.Rank) bool {
+	rep, ok := in.current(n)
+	return ok && slices.Contains(rep.Starting, r)
+}
+
+func (l *slow) seat(in *PlanInput, r replica.Rank, n replica.NodeName, rep replica.NodeReport) seat {
+	group := l.job.Layout.Groups[r]
+	s := seat{node: n, weight: weigh(l.job.ID, replica.OfRank(r), n)}
+	var others []replica.NodeName
+	for m, c := range l.job.Ranks {
+		rank := replica.Rank(m)
+		switch {
+		case rank == r || slowVacant(l.job.Job, rank) && (l.offers[rank] == nil || l.offers[rank].node == ""):
+			continue
+		case slowVacant(l.job.Job, rank):
+			c.Node = l.offers[rank].node // where it is about to be
+		}
+		if c.Node == n {
+			s.load++
+		}
+		if l.job.Layout.Groups[m] == group {
+			others = append(others, c.Node)
+		}
+	}
+	s.shared = slowShared(in.Nodes, in.Nodes[n], others)
+	if slices.Contains(others, n) {
+		s.shared = 8 // one node is worse than any label
+	}
+	if rep.Spare {
+		s.class = 1
+		if slices.ContainsFunc(rep.Parts, func(h replica.Held) bool {
+			return h.Part == replica.OfGroup(group) && h.Generation == l.job.Committed
+		}) {
+			s.class = 2
+		}
+	}
+	return s
+}
+
+func slowVacant(j *replica.Job, r replica.Rank) bool {
+	return j.Ranks[r].Incarnation == 0 || slowRung(j, r) >= Process
+}
+
+func slowRung(j *replica.Job, r replica.Rank) Rung {
+	c, top := j.Ranks[r], Rung(0)
+	if c.Incarnation != 0 && slices.Contains(j.Quarantined, c.Node) {
+		top = Elsewhere
+	}
+	for _, f := range j.Faults {
+		ofRank := !f.OfNode() && f.Rank == r && f.Incarnation == c.Incarnation
+		ofNode := f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation
+		if ofRank || ofNode {
+			top = max(top, FirstRung(f.Kind))
+		}
+	}
+	return top
+}
+
+func slowBetter(s, o seat) bool {
+	return cmp.Or(cmp.Compare(o.shared, s.shared), cmp.Compare(s.class, o.class), cmp.Compare(o.load, s.load), cmp.Compare(s.weight, o.weight), cmp.Compare(s.node, o.node)) > 0
+}
+
+func slowShared(nodes map[replica.NodeName]replica.Node, n replica.Node, others []replica.NodeName) int {
+	worst := 0
+	for _, name := range others {
+		o, harm := nodes[name], 0
+		for _, d := range harms {
+			if l := n.Labels[d.label]; l != "" && l == o.Labels[d.label] {
+				harm += d.harm
+			}
+		}
+		worst = max(worst, harm)
+	}
+	return worst
+}
+
+// copied is a leader that goes on from the same knowledge.
+func copied(l *Leader) *Leader {
+	c := *l
+	c.out, c.in, c.owned, c.seated = nil, nil, nil, nil
+	c.noted, c.offers = maps.Clone(l.noted), map[replica.Rank]*offering{}
+	for r, o := range l.offers {
+		was := *o
+		was.tried = maps.Clone(o.tried)
+		c.offers[r] = &was
+	}
+	return &c
+}
+
+func pick[T any](rnd *rand.Rand, of ...T) T { return of[rnd.IntN(len(of))] }
+
+// chance is a job with claims, faults and a quarantine, and nodes with labels.
+func chance(rnd *rand.Rand, index uint64) (*replica.Job, map[replica.NodeName]replica.Node) {
+	names := []replica.NodeName{"a", "b", "c", "d", "e"}[:1+rnd.IntN(5)]
+	nodes := map[replica.NodeName]replica.Node{}
+	for i, n := range names {
+		nodes[n] = replica.Node{Name: n, Incarnation: replica.NodeIncarnation(i + 1), Session: 1, Labels: map[string]string{"zone": pick(rnd, "", "1", "2"), "rack": pick(rnd, "", "1", "2"), "host": pick(rnd, "", "1", "2")}}
+	}
+	j := &replica.Job{ID: replica.JobID{1}, Name: "j", Epoch: 2, LastIndex: index, Committed: replica.Generation{Epoch: 1, Step: 5}, Phase: replica.Closed, ClosedEpoch: 2, Lineage: replica.Lineage{{Epoch: 1}}}
+	if rnd.IntN(2) == 0 {
+		j.Phase, j.ClosedEpoch, j.Lineage = replica.Opening, 1, nil
+	}
+	world := 1 + rnd.IntN(6)
+	j.Layout.World = uint32(world)
+	for r := range world {
+		j.Layout.Groups = append(j.Layout.Groups, replica.GroupID(min(rnd.IntN(3), r)))
+		c := replica.Claimed{}
+		if rnd.IntN(3) > 0 {
+			n := pick(rnd, append(names, "gone")...)
+			c = replica.Claimed{Incarnation: replica.Incarnation(1 + rnd.IntN(2)), Node: n, NodeIncarnation: nodes[n].Incarnation}
+		}
+		j.Ranks = append(j.Ranks, c)
+		if c.Incarnation != 0 && rnd.IntN(2) == 0 {
+			j.Faults = append(j.Faults, replica.Fault{Epoch: 2, Kind: pick(rnd, replica.ProcessDead, replica.Exception, replica.Hang, replica.Health), Rank: replica.Rank(r), Incarnation: c.Incarnation})
+		}
+	}
+	if n := pick(rnd, names...); rnd.IntN(4) == 0 {
+		j.Faults = append(j.Faults, replica.Fault{Epoch: 2, Kind: pick(rnd, replica.NodeDead, replica.Drain, replica.Silent), Node: n, NodeIncarnation: nodes[n].Incarnation})
+	}
+	if rnd.IntN(5) == 0 {
+		j.Quarantined = []replica.NodeName{pick(rnd, names...)}
+	}
+	return j, nodes
+}
+
+// TestSeatsAgainstSlow has ranks offered with seats that are counted once a step, and by looking at everything each time: both come
+// to the same offers, on random cases that go on for some steps each.
+func TestSeatsAgainstSlow(t *testing.T) {
+	offered := 0
+	for seed := range uint64(4_000) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		job, nodes := chance(rnd, 1)
+		l := NewLeader(job.ID, 1, DefaultTiming())
+		l.Step(0, JobChanged{Job: job, Nodes: nodes})
+		for step := range uint64(12) {
+			l.now += pick(rnd, 0, time.Millisecond, 600*time.Millisecond, 1100*time.Millisecond, 16*time.Second)
+			switch n := pick(rnd, slices.Sorted(maps.Keys(l.nodes))...); rnd.IntN(6) {
+			case 0:
+				l.learn(NodeGone{n})
+			case 1:
+				other, _ := chance(rnd, step+2)
+				if len(other.Ranks) == len(job.Ranks) { // the same layout and nodes, other claims and faults
+					other.Layout = job.Layout
+					l.learn(JobChanged{Job: other, Nodes: l.nodes})
+				}
+			default:
+				rep := replica.NodeReport{Job: job.ID, Holder: replica.Holder{Node: n, Incarnation: l.nodes[n].Incarnation}, Session: 1, Seq: step + 1, Offers: rnd.IntN(4), Spare: rnd.IntN(3) == 0}
+				for r := range job.Ranks {
+					if rnd.IntN(5) == 0 {
+						rep.Starting = append(rep.Starting, replica.Rank(r))
+					}
+				}
+				if rnd.IntN(2) == 0 {
+					rep.Parts = []replica.Held{{Part: replica.OfGroup(replica.GroupID(rnd.IntN(2))), Generation: job.Committed}}
+				}
+				l.learn(Report{rep})
+			}
+			twin := copied(l)
+			l.out, l.wake, l.in, l.owned, l.seated = nil, -1, nil, nil, nil
+			twin.wake = -1
+			l.fillRanks()
+			(&slow{twin}).fillRanks()
+			if !reflect.DeepEqual(l.out, twin.out) || l.wake != twin.wake || !reflect.DeepEqual(l.offers, twin.offers) {
+				t.Fatalf("seed %d, step %d:\n%+v, wakes at %v\nlooking at everything\n%+v, wakes at %v\njob %+v\nreports %+v", seed, step, l.out, l.wake, twin.out, twin.wake, *l.job.Job, l.reports)
+			}
+			for _, e := range l.out {
+				if _, ok := e.(Offer); ok {
+					offered++
+				}
+			}
+		}
+	}
+	if offered < 10_000 {
+		t.Errorf("only %d offers were made: the cases have grown too tame", offered)
+	}
+}
+
+// slowPlace is place as it reads: every usable node is held against the best so far.
+func slowPlace(in Placement, part replica.Part, own, present []replica.NodeName, n int) (picked []replica.NodeName) {
+	taken := slices.Clone(own)
+	for len(picked) < n {
+		best := spot{}
+		for name, usable := range in.Usable {
+			node, known := in.Nodes[name]
+			if !usable || !known || slices.Contains(taken, name) {
+				continue
+			}
+			s := spot{name: name, shared: slowShared(in.Nodes, node, taken), weight: slowWeigh(in.Job, part, name)}
+			if slices.Contains(present, name) {
+				s.present = 1
+			}
+			if in.Misfit != nil && in.Misfit(own[0], name) {
+				s.misfit = 1
+			}
+			if best.name == "" || s.better(&best) {
+				best = s
+			}
+		}
+		if best.name == "" {
+			break
+		}
+		picked, taken = append(picked, best.name), append(taken, best.name)
+	}
+	return picked
+}
+
+func slowWeigh(job replica.JobID, part replica.Part, node replica.NodeName) uint64 {
+	h := fnv.New64a()
+	h.Write(job[:])
+	h.Write(binary.LittleEndian.AppendUint32([]byte{byte(part.Kind)}, part.Index))
+	h.Write([]byte(node))
+	x := h.Sum64()
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// TestMirrorsAgainstSlow holds the placement of mirrors against one that looks at everything for each part.
+func TestMirrorsAgainstSlow(t *testing.T) {
+	for seed := range uint64(5_000) {
+		rnd := rand.New(rand.NewPCG(seed, 3))
+		job, nodes := chance(rnd, 1)
+		in := Placement{Job: job.ID, Layout: job.Layout, Ranks: job.Ranks, Nodes: nodes, Usable: map[replica.NodeName]bool{}, Copies: rnd.IntN(5)}
+		names := slices.Sorted(maps.Keys(nodes))
+		for _, n := range append(names, "gone") {
+			in.Usable[n] = rnd.IntN(4) > 0
+		}
+		if rnd.IntN(2) == 0 {
+			bad := pick(rnd, names...)
+			in.Misfit = func(from, mirror replica.NodeName) bool { return mirror == bad || from == "a" && mirror == "b" }
+		}
+		for range job.Ranks {
+			in.Mirrors = append(in.Mirrors, []replica.NodeName{pick(rnd, names...)})
+		}
+		byRank, byGroup := PlaceMirrors(in)
+		copies := in.Copies
+		if copies < 1 {
+			copies = DefaultMinCopies
+		}
+		for r, c := range job.Ranks {
+			var want []replica.NodeName
+			if c.Incarnation != 0 {
+				want = slowPlace(in, replica.OfRank(replica.Rank(r)), []replica.NodeName{c.Node}, in.Mirrors[r], copies-1)
+			}
+			if !slices.Equal(byRank[r], want) {
+				t.Fatalf("seed %d: rank %d is mirrored by %v, looking at everything by %v", seed, r, byRank[r], want)
+			}
+		}
+		for g, members := range job.Layout.Members() {
+			var own []replica.NodeName
+			for _, r := range members {
+				if c := job.Ranks[r]; c.Incarnation != 0 && !slices.Contains(own, c.Node) {
+					own = append(own, c.Node)
+				}
+			}
+			var want []replica.NodeName
+			if len(own) > 0 {
+				want = slowPlace(in, replica.OfGroup(replica.GroupID(g)), own, nil, copies-len(own))
+			}
+			if !slices.Equal(byGroup[g], want) {
+				t.Fatalf("seed %d: group %d is mirrored by %v, looking at everything by %v", seed, g, byGroup[g], want)
+			}
+		}
+	}
+}
