@@ -2,6 +2,7 @@ package lock
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/replicad/replicad/replica"
@@ -47,7 +48,9 @@ type Committer struct {
 	refused  bool // a proposal was refused: look again only at something new
 	disputed []replica.Generation
 	waiting  []string
-	awaited  []replica.NodeName // whom waiting names
+	unsaid   int                // what else it waits for
+	awaited  []replica.NodeName // whom it waits for
+	missed   map[replica.NodeName]bool
 }
 
 // pins is what one node answered to the present candidate. Parts add up.
@@ -66,14 +69,20 @@ type proposal struct {
 
 // NewCommitter begins a term, once its barrier has passed.
 func NewCommitter(term uint64) *Committer {
-	return &Committer{term: term, pins: map[replica.NodeName]*pins{}, passed: map[replica.Rank]replica.Passed{}, stands: map[replica.Rank]replica.Passed{}, late: map[replica.NodeName]uint64{}}
+	return &Committer{term: term, pins: map[replica.NodeName]*pins{}, passed: map[replica.Rank]replica.Passed{}, stands: map[replica.Rank]replica.Passed{}, late: map[replica.NodeName]uint64{}, missed: map[replica.NodeName]bool{}}
 }
 
 // Candidate is the one that stands; nodes that connect later are told it again.
 func (c *Committer) Candidate() (replica.Candidate, bool) { return c.candidate, c.live }
 
 // Waiting says who holds the commit of the candidate up.
-func (c *Committer) Waiting() []string { return slices.Clone(c.waiting) }
+func (c *Committer) Waiting() []string {
+	out := slices.Clone(c.waiting)
+	if c.unsaid > 0 {
+		out = append(out, fmt.Sprintf("and %d more parts", c.unsaid))
+	}
+	return out
+}
 
 // Awaited names the nodes whose answers the commit of the candidate waits for.
 func (c *Committer) Awaited() []replica.NodeName { return slices.Clone(c.awaited) }
@@ -235,7 +244,7 @@ func (c *Committer) propose(cmd replica.Command) []Effect {
 
 // next does what the rules allow now.
 func (c *Committer) next() []Effect {
-	c.waiting, c.awaited = nil, nil
+	c.waits(nil)
 	if c.job == nil || c.job.Phase != replica.Open {
 		return nil
 	}
@@ -247,11 +256,11 @@ func (c *Committer) next() []Effect {
 		}
 	}
 	if len(c.pending) > 0 {
-		c.waiting = []string{"the outcome of a proposal"}
+		c.waits([]string{"the outcome of a proposal"})
 		return out
 	}
 	if c.refused {
-		c.waiting = []string{"news after a refused proposal"}
+		c.waits([]string{"news after a refused proposal"})
 		return out
 	}
 	if c.possible != c.job.Copies {

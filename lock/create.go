@@ -7,6 +7,10 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// maxJobs is how many jobs may be there that have not ended: each is in every view and every snapshot, and is looked after by one
+// leader. A training cluster runs a few; hundreds are what launchers left behind that went away.
+const maxJobs = 256
+
 // createJob mints a job, or adopts that of a durable generation (protocol section 5.4). A name may be used again once its
 // job has ended; a UUID is never minted twice.
 func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
@@ -37,6 +41,9 @@ func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
 	if former != nil && (former.Phase != replica.Ended || c.Durable.IsZero()) {
 		return Outcome{Job: former, Err: refuse(Conflict, "create job %s: UUID %v is in this log already, as job %s", c.Name, c.ID, former.Name)}
 	}
+	if n := s.running(); n >= maxJobs {
+		return Outcome{Err: refuse(Conflict, "create job %s: %d jobs have not ended, and the cluster keeps no more: end one that nobody needs (replicad status lists them, replicad job end NAME)", c.Name, n)}
+	}
 	j := &replica.Job{
 		ID: c.ID, Name: c.Name, Era: s.v.Era, Layout: cloneLayout(c.Layout), Options: opt, Phase: replica.Opening,
 		Ranks: make([]replica.Claimed, c.Layout.World), GroupGeometry: make([]replica.Digest, c.Layout.NumGroups()),
@@ -59,6 +66,16 @@ func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
 	}
 	s.put(index, j)
 	return Outcome{Changed: true, Job: j}
+}
+
+// running counts the jobs that have not ended.
+func (s *State) running() (n int) {
+	for _, j := range s.v.Jobs {
+		if j.Phase != replica.Ended {
+			n++
+		}
+	}
+	return n
 }
 
 // adopt takes over the history of a durable generation: its job's epochs, lineage and what was condemned. Where this log

@@ -1,8 +1,6 @@
 package lock
 
 import (
-	"slices"
-
 	"github.com/replicad/replicad/replica"
 )
 
@@ -34,9 +32,13 @@ func lastSteps(j *replica.Job, members []replica.Rank, reports map[replica.NodeN
 	for _, r := range members {
 		for _, h := range reports[j.Ranks[r].Node].Parts {
 			own := h.Part == replica.OfGroup(j.Layout.Groups[r]) && h.Rank == r && !h.Mirror && !h.DaemonMade
-			said := slices.ContainsFunc(votes[h.Generation], func(v replica.Vote) bool { return v.Rank == r })
-			if own && !said && h.Generation.Epoch == j.Epoch && h.Generation.Step > j.Position.Step {
-				votes[h.Generation] = append(votes[h.Generation], replica.Vote{Rank: r, Root: h.Root})
+			if !own {
+				continue
+			}
+			have := votes[h.Generation]
+			said := len(have) > 0 && have[len(have)-1].Rank == r
+			if !said && h.Generation.Epoch == j.Epoch && h.Generation.Step > j.Position.Step {
+				votes[h.Generation] = append(have, replica.Vote{Rank: r, Root: h.Root})
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // tally counts the pins of the present candidate and returns the command they justify: the commit once every group and
 // every private part is complete, the dispute once a group's producers differ, else nil. It notes who is waited for.
 func (c *Committer) tally() replica.Command {
-	c.waiting, c.awaited = nil, nil
+	c.waits(nil)
 	holders := c.answered()
 	parts := make([]replica.PartRoot, 0, len(c.job.GroupGeometry)+len(c.job.Ranks))
 	complete := true
@@ -62,15 +62,15 @@ func (c *Committer) group(g replica.GroupID, members []replica.Rank, by map[repl
 	answers := by[part.Part]
 	var votes []replica.Vote
 	var missing []replica.Rank
-	live := 0
+	live, made := 0, c.made(answers)
 	for _, r := range members {
 		claim := c.job.Ranks[r]
 		if claim.Incarnation == 0 || ClaimFaulted(c.job, r, claim, false) {
 			continue
 		}
 		live++
-		i := slices.IndexFunc(answers, func(a answer) bool { return produced(a, r, claim) })
-		if i < 0 {
+		i, answered := made[r]
+		if !answered {
 			missing = append(missing, r)
 		} else if !answers[i].held.DaemonMade {
 			votes = append(votes, replica.Vote{Rank: r, Root: answers[i].held.Root})
@@ -92,12 +92,24 @@ func (c *Committer) group(g replica.GroupID, members []replica.Rank, by map[repl
 	if !nondeterministic(c.job, g) {
 		for _, a := range answers {
 			if !a.held.Mirror && a.held.Root != part.Root {
-				c.waiting = append(c.waiting, fmt.Sprintf("node %s: its %v has another root", a.holder.Node, part.Part))
+				c.waitsFor("node %s: its %v has another root", a.holder.Node, part.Part)
 				ok = false
 			}
 		}
 	}
 	return part, nil, ok
+}
+
+// made is by rank the first answer about its own copy, from the node that runs it.
+func (c *Committer) made(answers []answer) map[replica.Rank]int {
+	out := make(map[replica.Rank]int, len(answers))
+	for i, a := range answers {
+		r := a.held.Rank
+		if _, known := out[r]; !known && int(r) < len(c.job.Ranks) && produced(a, r, c.job.Ranks[r]) {
+			out[r] = i
+		}
+	}
+	return out
 }
 
 // produced tells whether the answer is about rank r's own copy, from the node that runs it.
@@ -118,7 +130,7 @@ func (c *Committer) dispute(g replica.GroupID, votes []replica.Vote, live int) *
 		count[v.Root]++
 		decided = decided || 2*count[v.Root] > live
 	}
-	c.waiting = append(c.waiting, fmt.Sprintf("group %d: its ranks report different roots", g))
+	c.waitsFor("group %d: its ranks report different roots", g)
 	if !decided || slices.Contains(c.disputed, c.candidate.Generation) {
 		return nil
 	}
@@ -141,18 +153,37 @@ func (c *Committer) private(r replica.Rank, by map[replica.Part][]answer) (repli
 	return part, c.gather(&part, answers, c.job.Mirrors[r])
 }
 
+// maxWaits is how many of the things that a commit waits for are said one by one: it may be each part of thousands of ranks.
+const maxWaits = 64
+
+// waits begins to note anew what a commit waits for.
+func (c *Committer) waits(why []string) {
+	c.waiting, c.unsaid, c.awaited = why, 0, nil
+	clear(c.missed)
+}
+
+// waitsFor notes what the commit waits for.
+func (c *Committer) waitsFor(format string, args ...any) {
+	if len(c.waiting) >= maxWaits {
+		c.unsaid++
+		return
+	}
+	c.waiting = append(c.waiting, fmt.Sprintf(format, args...))
+}
+
 // awaits notes whom the commit waits for, and for what.
 func (c *Committer) awaits(n replica.NodeName, format string, args ...any) {
-	c.waiting = append(c.waiting, fmt.Sprintf(format, args...))
-	if !slices.Contains(c.awaited, n) {
+	c.waitsFor(format, args...)
+	if !c.missed[n] {
+		c.missed[n] = true
 		c.awaited = append(c.awaited, n)
 	}
 }
 
 // gather names the distinct nodes that hold the part with its root, and tells whether they are enough; mirrors are those that should.
 func (c *Committer) gather(part *replica.PartRoot, answers []answer, mirrors []replica.NodeName) bool {
-	for _, a := range answers {
-		if a.held.Root == part.Root && !slices.Contains(part.Holders, a.holder) {
+	for _, a := range answers { // in the order of nodes
+		if n := len(part.Holders); a.held.Root == part.Root && (n == 0 || part.Holders[n-1] != a.holder) {
 			part.Holders = append(part.Holders, a.holder)
 		}
 	}
@@ -167,7 +198,7 @@ func (c *Committer) gather(part *replica.PartRoot, answers []answer, mirrors []r
 		}
 	}
 	if !named {
-		c.waiting = append(c.waiting, fmt.Sprintf("%v: %d of %d copies, and no node to mirror it", part.Part, len(part.Holders), c.job.Copies))
+		c.waitsFor("%v: %d of %d copies, and no node to mirror it", part.Part, len(part.Holders), c.job.Copies)
 	}
 	return false
 }
@@ -175,28 +206,39 @@ func (c *Committer) gather(part *replica.PartRoot, answers []answer, mirrors []r
 // possibleCopies is copies(p): min_copies, or as many nodes as can hold a part where they are fewer (protocol section 5.2):
 // for a private part its rank's node and mirrors, for a replicated part its members' nodes and mirrors.
 func (c *Committer) possibleCopies() int {
+	judged := make(map[replica.NodeName]bool)
 	able := func(n replica.NodeName) bool {
-		return checkHolder(c.job, c.node, replica.Holder{Node: n, Incarnation: c.node[n].Incarnation}) == nil
-	}
-	can := func(lists ...[]replica.NodeName) int {
-		var nodes []replica.NodeName
-		for _, n := range slices.Concat(lists...) {
-			if !slices.Contains(nodes, n) && able(n) {
-				nodes = append(nodes, n)
-			}
+		ok, known := judged[n]
+		if !known {
+			ok = checkHolder(c.job, c.node, replica.Holder{Node: n, Incarnation: c.node[n].Incarnation}) == nil
+			judged[n] = ok
 		}
-		return len(nodes)
+		return ok
 	}
 	n := c.job.Options.MinCopies
+	var nodes []replica.NodeName // that can hold the part at hand; no more are looked for than count
+	can := func(name replica.NodeName) {
+		if len(nodes) < n && !slices.Contains(nodes, name) && able(name) {
+			nodes = append(nodes, name)
+		}
+	}
 	for r, claim := range c.job.Ranks {
-		n = min(n, can([]replica.NodeName{claim.Node}, c.job.Mirrors[r]))
+		nodes = nodes[:0]
+		can(claim.Node)
+		for _, m := range c.job.Mirrors[r] {
+			can(m)
+		}
+		n = min(n, len(nodes))
 	}
 	for g, members := range c.job.Layout.Members() {
-		own := make([]replica.NodeName, len(members))
-		for i, r := range members {
-			own[i] = c.job.Ranks[r].Node
+		nodes = nodes[:0]
+		for _, r := range members {
+			can(c.job.Ranks[r].Node)
 		}
-		n = min(n, can(own, c.job.GroupMirrors[g]))
+		for _, m := range c.job.GroupMirrors[g] {
+			can(m)
+		}
+		n = min(n, len(nodes))
 	}
 	return max(n, 1)
 }

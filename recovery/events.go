@@ -16,13 +16,14 @@ type Timing struct {
 	HolderGrace time.Duration // for recorded holders not proved lost, before a committed step is given up or disk is read
 	ResumeGrace time.Duration // for mirrors to fetch T before the job resumes degraded
 	DaemonGrace time.Duration // a daemon's absence that is no evidence
+	Abandoned   time.Duration // for which a job that was never opened waits without a launcher or a process, before it ends; 0: for ever
 }
 
 // DefaultTiming is what runs unless configured.
 func DefaultTiming() Timing {
 	return Timing{
 		Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second, Start: 10 * time.Minute,
-		HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second,
+		HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second, Abandoned: 10 * time.Minute,
 	}
 }
 

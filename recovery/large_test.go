@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -268,5 +269,40 @@ func BenchmarkPlaceMirrors10000(b *testing.B) {
 	in.Layout.World = 10_000
 	for b.Loop() {
 		recovery.PlaceMirrors(in)
+	}
+}
+
+// A job that was never opened ends some time after its last launcher has gone, by a command with the reason. One that has a launcher
+// waits, however long.
+func TestAbandonedJobEnds(t *testing.T) {
+	c := newCrowd(4, 2, 0)
+	c.nodes[1].Launchers = 1
+	c.report(1)
+	c.pass(time.Hour)
+	if c.state().Phase != replica.Opening {
+		t.Fatalf("with a launcher it is %v after an hour: %s", c.state().Phase, c.state().EndReason)
+	}
+	c.nodes[1].Launchers = 0
+	c.report(1)
+	c.pass(9 * time.Minute)
+	if c.state().Phase != replica.Opening {
+		t.Fatalf("nine minutes after its launcher has gone it is %v: %s", c.state().Phase, c.state().EndReason)
+	}
+	c.step(recovery.NodeGone{Node: c.nodes[1].Holder.Node}) // a link that is lost is no launcher that comes back
+	if c.pass(2 * time.Minute); c.state().Phase != replica.Ended || !strings.HasPrefix(c.state().EndReason, "abandoned: ") {
+		t.Errorf("after eleven it is %v: %q", c.state().Phase, c.state().EndReason)
+	}
+}
+
+// A job that has been opened is not abandoned: what it has learned is worth waiting for.
+func TestOpenedJobIsNotAbandoned(t *testing.T) {
+	c := newCrowd(4, 4, 1)
+	openCrowd(t, c)
+	for i := range c.nodes {
+		c.nodes[i].Ranks[0].Alive = false
+		c.report(i)
+	}
+	if c.pass(time.Hour); c.state().Phase != replica.Closed {
+		t.Errorf("an hour after all its processes have died it is %v: %s", c.state().Phase, c.state().EndReason)
 	}
 }

@@ -42,6 +42,7 @@ type Leader struct {
 	away  map[replica.NodeName]time.Duration // since when missed
 	gone  map[replica.NodeName]time.Duration // when its stream was lost; of those that never had one: nothing
 	began time.Duration                      // negative: not yet
+	alone time.Duration                      // since when the job has neither a launcher nor a process; negative: it has
 	reach reach                              // who can't have parts from whom
 
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
@@ -76,7 +77,7 @@ type Leader struct {
 func NewLeader(job replica.JobID, term uint64, t Timing) *Leader {
 	l := &Leader{id: job, term: term, t: t, budget: DefaultBudget(),
 		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), signs: make(map[replica.Rank]sign), up: make(map[replica.NodeName]bool),
-		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]proposed), away: make(map[replica.NodeName]time.Duration), gone: make(map[replica.NodeName]time.Duration), began: -1, reach: reach{}, lacking: make(map[lack]replica.Rank), asked: make(map[lack]asked),
+		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]proposed), away: make(map[replica.NodeName]time.Duration), gone: make(map[replica.NodeName]time.Duration), began: -1, alone: -1, reach: reach{}, lacking: make(map[lack]replica.Rank), asked: make(map[lack]asked),
 		offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1,
 		failed: make(map[replica.Generation]map[replica.Incarnation]bool), blamed: make(map[replica.Generation]string)}
 	return l
@@ -90,16 +91,23 @@ func (l *Leader) SetBudget(b Budget) { l.budget = b }
 
 // Step takes one event in and returns what to do, in order. now is monotonic; an earlier one than before counts as equal.
 func (l *Leader) Step(now time.Duration, ev Event) []Effect {
-	l.now, l.out, l.wake = max(l.now, now), nil, -1
+	l.out, l.wake = nil, -1
+	l.Learn(now, ev)
+	if l.job != nil && l.job.Phase != replica.Ended {
+		l.decide()
+	}
+	return l.out
+}
+
+// Learn takes one event in and decides nothing: the next Step does. A driver that has many events for a large job, and other things
+// to do, has it decide on several of them at once; what is decided is a function of what is known by then.
+func (l *Leader) Learn(now time.Duration, ev Event) {
+	l.now = max(l.now, now)
 	if l.began < 0 {
 		l.began = l.now
 	}
 	l.in, l.owned, l.seated = nil, nil, nil
 	l.learn(ev)
-	if l.job != nil && l.job.Phase != replica.Ended {
-		l.decide()
-	}
-	return l.out
 }
 
 // Next is when the leader wants a Tick; ok is false while only other events matter.

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -10,7 +11,7 @@ import (
 // opening has every rank claimed and its initial state sealed, and then plans the first epoch; or, where the job goes on
 // from a durable generation, plans as for any recovery.
 func (l *Leader) opening() {
-	if l.spent() {
+	if l.spent() || l.abandoned() {
 		return
 	}
 	if l.job.ClosedEpoch >= l.job.Epoch {
@@ -20,6 +21,30 @@ func (l *Leader) opening() {
 	l.fillRanks()
 	l.awaitAcks()
 	l.plan()
+}
+
+// abandoned ends a job that has never been opened and that nobody works at any more: nothing is lost with it, and what its launchers were
+// told to start is asked for again by starting them.
+func (l *Leader) abandoned() bool {
+	if l.t.Abandoned <= 0 {
+		return false
+	}
+	for n := range l.nodes {
+		rep, ok := l.input().current(n)
+		if ok && (rep.Launchers > 0 || rep.Offers > 0 || len(rep.Starting) > 0 || slices.ContainsFunc(rep.Ranks, func(r replica.RankReport) bool { return r.Alive })) {
+			l.alone = -1
+			return false
+		}
+	}
+	if l.alone < 0 {
+		l.alone = l.now
+	}
+	if until := l.alone + l.t.Abandoned; l.now < until {
+		l.wakeAt(until)
+		return false
+	}
+	l.propose(replica.EndJob{Job: l.id, Reason: fmt.Sprintf("abandoned: it was never opened, and no launcher of it has been there for %v (timing.abandoned); the same replicad run starts it again", l.t.Abandoned)})
+	return true
 }
 
 // begin mints an epoch to attach under; what failed together is collected first.

@@ -91,6 +91,8 @@ type NodeReport struct {
 	Starting []Rank `json:"starting,omitempty" cbor:"13,keyasint,omitempty"`
 	// StartingPIDs are the processes of Starting, in its order; 0 where the launcher has not said it yet.
 	StartingPIDs []uint64 `json:"starting_pids,omitempty" cbor:"17,keyasint,omitempty"`
+	// Launchers counts the launchers of the job here, those too that can start no more processes.
+	Launchers int `json:"launchers,omitempty" cbor:"19,keyasint,omitempty"`
 	// SettleMS is how long ranks here have to settle since the fence, in milliseconds, where copies under way need longer than settle_timeout.
 	SettleMS uint64 `json:"settle_ms,omitempty" cbor:"18,keyasint,omitempty"`
 	// Bad lists the copies here that failed their digest since the job last ran, and were given up.

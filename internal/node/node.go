@@ -355,7 +355,7 @@ func (d *daemon) build() error {
 	}
 	d.prober = &prober{m: d.member, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, grace: c.Timing.DaemonGrace, peers: map[replica.NodeName]peerState{}}
 	d.member.hears = d.prober.hears
-	timing := recovery.Timing{Collect: c.Timing.Collect, Settle: c.Timing.Settle, Ack: c.Timing.Ack, Claim: c.Timing.Claim, Start: c.Timing.Start, HolderGrace: c.Timing.HolderGrace, ResumeGrace: c.Timing.ResumeGrace, DaemonGrace: c.Timing.DaemonGrace}
+	timing := recovery.Timing{Collect: c.Timing.Collect, Settle: c.Timing.Settle, Ack: c.Timing.Ack, Claim: c.Timing.Claim, Start: c.Timing.Start, HolderGrace: c.Timing.HolderGrace, ResumeGrace: c.Timing.ResumeGrace, DaemonGrace: c.Timing.DaemonGrace, Abandoned: c.Timing.Abandoned}
 	if d.cons != nil {
 		d.leader = newLeader(d.cons, d.id.Cluster, timing, c.Timing.StallAlarm, c.Timing.SilentAfter, d.store, d.log)
 		d.leader.answers, d.leader.hears = d.prober.answers, d.prober.hears
