@@ -27,6 +27,8 @@ type admin struct {
 	probes  *prober
 	base    func() Status // what this daemon knows of itself and of Raft
 	version string
+	// end ends a job where this node leads, by no link; false: it does not. Nil: it never leads.
+	end func(context.Context, operatorRequest) (operatorReply, bool)
 }
 
 func listenAdmin(path string) (net.Listener, error) {
@@ -75,6 +77,12 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 
 // operator passes an operator's request on to the leader, and its answer back.
 func (a *admin) operator(w http.ResponseWriter, r *http.Request, q operatorRequest) {
+	if q.Verb == verbEnd && a.end != nil {
+		if answer, leads := a.end(r.Context(), q); leads {
+			a.reply(w, answer)
+			return
+		}
+	}
 	var answer operatorReply
 	ok, err := a.ask(r.Context(), operatorTimeout, &answer, func(id uint64) {
 		q.ID = id
@@ -85,11 +93,17 @@ func (a *admin) operator(w http.ResponseWriter, r *http.Request, q operatorReque
 		http.Error(w, "no leader answered: what became of the request is not known; ask again once replicad status names a leader", http.StatusServiceUnavailable)
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusBadGateway)
-	case answer.Refused != "":
-		http.Error(w, answer.Refused, http.StatusConflict)
 	default:
-		fmt.Fprintln(w, answer.Text)
+		a.reply(w, answer)
 	}
+}
+
+func (a *admin) reply(w http.ResponseWriter, answer operatorReply) {
+	if answer.Refused != "" {
+		http.Error(w, answer.Refused, http.StatusConflict)
+		return
+	}
+	fmt.Fprintln(w, answer.Text)
 }
 
 // ask sends the leader a question under a new number and waits for the JSON of its answer; false: none came.
@@ -144,9 +158,9 @@ func (a *admin) status(ctx context.Context) Status {
 		}
 	})
 	st.CommitLagP50US, st.CommitLagP99US = lagUS(a.m.log)
-	var jobs []JobStatus
-	if ok, err := a.ask(ctx, statusTimeout, &jobs, func(id uint64) { a.m.send(kindStatus, statusRequest{id}) }); ok && err == nil {
-		st.Jobs = jobs
+	var leads leaderStatus
+	if ok, err := a.ask(ctx, statusTimeout, &leads, func(id uint64) { a.m.send(kindStatus, statusRequest{id}) }); ok && err == nil {
+		st.Jobs, st.Steps = leads.Jobs, &leads.Steps
 	}
 	slices.SortFunc(st.Nodes, func(x, y NodeStatus) int { return compareStrings(string(x.Name), string(y.Name)) })
 	slices.SortFunc(st.Jobs, func(x, y JobStatus) int { return compareStrings(x.ID.String(), y.ID.String()) })
@@ -158,7 +172,37 @@ func lagUS(j *journal) (p50, p99 int64) {
 	return a.Microseconds(), b.Microseconds()
 }
 
-// status is the leader's part of the picture: jobs with their holdings and what they wait for.
+// leaderStatus is the leader's part of the picture.
+type leaderStatus struct {
+	Jobs  []JobStatus `json:"jobs"`
+	Steps StepStatus  `json:"steps"`
+}
+
+// maxStatus caps an answer to status, in bytes: it has to pass a link.
+const maxStatus = maxLinkFrame / 2
+
+// encode writes the answer. Of jobs so large that it would not pass, what takes the most room is left out, and they say so.
+func (s leaderStatus) encode() []byte {
+	for _, less := range []func(*JobStatus) string{
+		func(j *JobStatus) string { j.Holdings = nil; return "holdings" },
+		func(j *JobStatus) string { j.Parts = nil; return "holdings, parts" },
+		func(j *JobStatus) string { j.Ranks = []RankStatus{}; return "holdings, parts, ranks" },
+	} {
+		b, err := json.Marshal(s)
+		if err == nil && len(b) <= maxStatus {
+			return b
+		}
+		for i := range s.Jobs {
+			if len(s.Jobs[i].Ranks) > largeFrom || s.Jobs[i].LeftOut != "" {
+				s.Jobs[i].LeftOut = less(&s.Jobs[i])
+			}
+		}
+	}
+	b, _ := json.Marshal(s) // what is left is plain data
+	return b
+}
+
+// status is the leader's account of its jobs, with their holdings and what they wait for.
 func (l *leader) status() []JobStatus {
 	out := []JobStatus{}
 	for _, led := range l.jobs {
@@ -173,6 +217,9 @@ func (l *leader) status() []JobStatus {
 				s.Waiting = append(s.Waiting, code+": "+text)
 			}
 			slices.Sort(s.Waiting)
+			if text := led.shortOf(); text != "" {
+				s.Waiting = append([]string{text}, s.Waiting...)
+			}
 			s.Waiting = append(s.Waiting, led.recovery.Awaited(l.now())...)
 		}
 		s.Parts, s.Offers = partsStatus(led.job, l.view.Nodes), offersStatus(led.reports)
@@ -190,6 +237,14 @@ func jobStatus(job *replica.Job, reports map[replica.NodeName]replica.NodeReport
 	for _, d := range job.Disputed {
 		s.Disputes = append(s.Disputes, DisputeStatus{Group: d.Group, Step: d.Generation.Step, Generation: d.Generation, Majority: d.Majority(), Suspects: d.Suspects, Votes: d.Votes})
 	}
+	said := map[replica.Rank]replica.RankReport{}
+	for node, rep := range reports {
+		for _, rr := range rep.Ranks {
+			if int(rr.Rank) < len(job.Ranks) && job.Ranks[rr.Rank].Node == node && job.Ranks[rr.Rank].Incarnation == rr.Incarnation {
+				said[rr.Rank] = rr
+			}
+		}
+	}
 	for r, c := range job.Ranks {
 		rs := RankStatus{Rank: replica.Rank(r), Node: c.Node, Incarnation: c.Incarnation, State: "unobserved"}
 		if r < len(job.Layout.Groups) {
@@ -198,10 +253,8 @@ func jobStatus(job *replica.Job, reports map[replica.NodeName]replica.NodeReport
 		if c.Incarnation == 0 {
 			rs.State = "unclaimed"
 		}
-		for _, rr := range reports[c.Node].Ranks {
-			if rr.Rank == rs.Rank && rr.Incarnation == c.Incarnation {
-				rs.PID, rs.Live, rs.State = rr.PID, rr.Live.Step(), rankState(rr)
-			}
+		if rr, ok := said[rs.Rank]; ok {
+			rs.PID, rs.Live, rs.State = rr.PID, rr.Live.Step(), rankState(rr)
 		}
 		s.Ranks = append(s.Ranks, rs)
 	}

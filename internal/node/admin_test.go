@@ -33,7 +33,7 @@ func (d *desk) status(answer []JobStatus) Status {
 			}
 			for _, q := range only[statusRequest](d.says()) {
 				if answer != nil {
-					b, err := json.Marshal(answer)
+					b, err := json.Marshal(leaderStatus{Jobs: answer})
 					if err != nil {
 						d.t.Fatal(err)
 					}

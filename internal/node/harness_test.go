@@ -69,7 +69,7 @@ func (l *lines) count(text string) int {
 	return bytes.Count(l.b.Bytes(), []byte(text))
 }
 
-func newTestJournal(t *testing.T, w io.Writer) *journal {
+func newTestJournal(t testing.TB, w io.Writer) *journal {
 	t.Helper()
 	j, err := newJournal(w, config.Log{Level: "debug"}, "n1")
 	if err != nil {

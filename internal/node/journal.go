@@ -268,6 +268,12 @@ func short(reasons []string) []string {
 	return reasons
 }
 
+// slowStep says what held the leader up.
+func (j *journal) slowStep(s slowStep) {
+	j.again(&j.retries, "step "+s.what+" "+s.job, zerolog.WarnLevel).Str("event", "slow_step").Str("what", s.what).Str("job", s.job).Int64("took_ms", s.took.Milliseconds()).Int64("budget_ms", stepBudget.Milliseconds()).
+		Msg("a step of the leader took longer than its budget; all jobs waited for it")
+}
+
 func (j *journal) refused(c replica.Command, err error) {
 	j.z.Debug().Str("event", "refused").Str("command", fmt.Sprintf("%T", c)).Err(err).Msg("proposal refused")
 }

@@ -246,6 +246,16 @@ func (m *member) offers(job *replica.Job) (n int, spare bool) {
 	return n, spare && n > 0
 }
 
+// launchersOf counts the launchers of a job here.
+func (m *member) launchersOf(job *replica.Job) (n int) {
+	for _, l := range m.launchers {
+		if l.accepted && l.job == job.ID {
+			n++
+		}
+	}
+	return n
+}
+
 // starting lists the ranks for which a launcher here runs a process that has not attached: of their claims nothing is known yet. One that
 // has attached and is dead is none of them, though its launcher has not said yet that it ended.
 func (m *member) starting(lj *localJob) (ranks []replica.Rank, pids []uint64) {

@@ -22,35 +22,42 @@ const (
 	proposals      = 64              // commands on their way at once; one more waits for its turn
 	maxWaiting     = 1024            // commands of nodes and operators that wait for it; one more is refused, and may be tried again
 	maxWaitingOwn  = 4 * maxWaiting  // the same for the leader's rules, which propose again what they still want
+	operators      = 16              // requests of operators that wait for the leader, and ends of jobs by them under way
+	answers        = 4               // answers to status that are written at once; one more is dropped, and its asker says what it knows itself
 	proposeTimeout = 5 * time.Second // after it the outcome is unknown, and is read from the state
 )
 
 // leader is the Raft leader's side of every job. Its goroutine (run) owns all fields below the line; links and proposals
 // reach it through in.
 type leader struct {
-	cons    *consensus.Node
-	cluster replica.ClusterID
-	timing  recovery.Timing
-	alarm   time.Duration     // without a commit while training goes on
-	silent  time.Duration     // timing.silent_after
-	store   *checkpoint.Store // nil: no durable tier on this node
-	log     *journal
-	start   time.Time
-	in      chan any
-	ended   chan struct{} // closed when run has returned: posts are dropped from then on
-	work    sync.WaitGroup
-	slots   chan struct{}               // taken by run alone, given back by what it started
-	voting  atomic.Bool                 // a change of voters is under way
-	answers func(replica.NodeName) bool // whether a node's daemon answered this one's newest probe
-	hears   func(replica.NodeName) bool // likewise, and nothing less: not one of which nothing is known
-	token   func(job string) string     // what processes of a job must show; empty: nothing
+	cons      *consensus.Node
+	cluster   replica.ClusterID
+	timing    recovery.Timing
+	alarm     time.Duration     // without a commit while training goes on
+	silent    time.Duration     // timing.silent_after
+	store     *checkpoint.Store // nil: no durable tier on this node
+	log       *journal
+	start     time.Time
+	in        chan any
+	first     chan any      // what goes before whatever jobs bring: an operator's word
+	ending    chan struct{} // operators' ends of jobs under way, beside run
+	answering chan struct{} // answers to status that are being written, beside run
+	steps     steps
+	ended     chan struct{} // closed when run has returned: posts are dropped from then on
+	work      sync.WaitGroup
+	slots     chan struct{}               // taken by run alone, given back by what it started
+	voting    atomic.Bool                 // a change of voters is under way
+	answers   func(replica.NodeName) bool // whether a node's daemon answered this one's newest probe
+	hears     func(replica.NodeName) bool // likewise, and nothing less: not one of which nothing is known
+	token     func(job string) string     // what processes of a job must show; empty: nothing
 
 	// Owned by run.
 	active     bool
 	term       uint64
 	view       lock.View
 	looked     time.Duration // when the committers were last asked without an event
-	beaten     time.Duration // when the links last got a beat
+	followed   time.Duration // until when the state is not followed again: it is large
+	frame      viewFrame
 	links      map[replica.NodeName]*nodeLink
 	jobs       map[replica.JobID]*ledJob
 	suspicions map[replica.Holder]*suspicion
@@ -60,6 +67,7 @@ type leader struct {
 	drains     []*drain
 	strays     strays
 	waiting    []waitingProposal // for a slot, in order
+	ahead      []waitingProposal // operators': for a slot before these
 	turned     []proposalOutcome // refused for want of a place in waiting; told when the event at hand is over
 }
 
@@ -98,6 +106,10 @@ type ledJob struct {
 	lookAt       time.Duration      // when the next look is due
 	vanishing    time.Duration      // how long after one that was gone the next is written; zero: the last look found it
 	moved        time.Duration      // when the position last changed, or the stall alarm last rang
+	restsUntil   time.Duration      // until then events are learned, and looked at together
+	due          bool               // there are some
+	shortSince   time.Duration      // since when it waits for processes that nobody offers; 0: it does not
+	shortSaid    int                // how often its launchers were told
 	disputing    bool               // the last steps of ranks that have all left
 	gathered     bool               // all nodes brought what they keep for the rendezvous
 	waits        waits
@@ -143,10 +155,11 @@ const (
 	fromDriver origin = iota
 	fromCommitter
 	fromRecovery
+	fromOperator
 )
 
 func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm, silent time.Duration, store *checkpoint.Store, log *journal) *leader {
-	return &leader{answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, token: func(string) string { return "" }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
+	return &leader{answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, token: func(string) string { return "" }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New(0), brought: map[replica.NodeName]*nodeLink{}}
 }
 
@@ -155,6 +168,12 @@ func (l *leader) run(ctx context.Context) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
+		select { // an operator goes before everybody
+		case ev := <-l.first:
+			l.event(ctx, ev)
+			continue
+		default:
+		}
 		select {
 		case <-ctx.Done():
 			l.resign(context.Cause(ctx))
@@ -162,18 +181,32 @@ func (l *leader) run(ctx context.Context) {
 			l.work.Wait()
 			return
 		case <-l.cons.Changes():
-			l.refresh(ctx)
+			l.step("change of the state", func() { l.refresh(ctx, false) })
+		case ev := <-l.first:
+			l.event(ctx, ev)
 		case ev := <-l.in:
-			l.refresh(ctx)
-			l.handle(ctx, ev)
-			l.turnAway(ctx)
+			l.event(ctx, ev)
 		case <-tick.C:
-			l.refresh(ctx)
-			l.nextProposals(ctx)
-			l.tick(ctx)
-			l.turnAway(ctx)
+			l.step("tick", func() {
+				l.refresh(ctx, false)
+				l.nextProposals(ctx)
+				l.tick(ctx)
+				l.turnAway(ctx)
+			})
 		}
 	}
+}
+
+// event takes one event in. What rules and operators asked for, and a node that has just linked, find the newest state followed.
+func (l *leader) event(ctx context.Context, ev any) {
+	l.step(ev, func() {
+		m, said := ev.(nodeMessage)
+		o, outcome := ev.(proposalOutcome)
+		_, asked := m.msg.(operatorRequest)
+		l.refresh(ctx, asked || !said && !(outcome && o.rule == fromDriver))
+		l.handle(ctx, ev)
+		l.turnAway(ctx)
+	})
 }
 
 // post hands an event to run; it blocks while the queue is full, and drops the event once run has returned.
@@ -184,10 +217,18 @@ func (l *leader) post(ev any) {
 	}
 }
 
+// postFirst is post for what goes before everything else.
+func (l *leader) postFirst(ev any) {
+	select {
+	case l.first <- ev:
+	case <-l.ended:
+	}
+}
+
 func (l *leader) now() time.Duration { return time.Since(l.start) }
 
-// refresh follows Raft: leadership first, then what was applied since.
-func (l *leader) refresh(ctx context.Context) {
+// refresh follows Raft: leadership first, then what was applied since. A large state is not followed again at once, unless it must be.
+func (l *leader) refresh(ctx context.Context, must bool) {
 	_, _, term, self := l.cons.Leadership()
 	if self != l.active || self && term != l.term {
 		l.resign(errors.New("leadership moved"))
@@ -201,12 +242,17 @@ func (l *leader) refresh(ctx context.Context) {
 		return
 	}
 	v := l.cons.State()
-	if v.Index == l.view.Index && l.view.Jobs != nil {
+	if v.Index == l.view.Index && l.view.Jobs != nil || !must && l.now() < l.followed {
 		return
 	}
-	before := l.view
+	before, began := l.view, l.now()
 	l.view = v
-	l.follow(ctx, before)
+	sent := l.follow(ctx, before)
+	size := len(v.Nodes)
+	for _, j := range v.Jobs {
+		size += len(j.Ranks)
+	}
+	l.followed = l.rest(size, max(l.now()-began, time.Duration(sent)*time.Second/viewRate/restTimes))
 }
 
 // resign forgets all soft state; nodes bring it again to whoever leads next.
@@ -220,13 +266,13 @@ func (l *leader) resign(why error) {
 	clear(l.brought)
 	l.strays = newStrays()
 	l.kv = rendezvous.New(0)
-	l.view = lock.View{}
+	l.view, l.frame, l.followed = lock.View{}, viewFrame{}, 0
 	l.active = false
 	l.drains = nil // who asked is told by the loss of the link
 }
 
-// follow tells rules and nodes what changed between two applied states.
-func (l *leader) follow(ctx context.Context, before lock.View) {
+// follow tells rules and nodes what changed between two applied states, and how many bytes of views that took.
+func (l *leader) follow(ctx context.Context, before lock.View) (sent int) {
 	nodesChanged := !maps.EqualFunc(before.Nodes, l.view.Nodes, sameNode)
 	full := nodesChanged
 	var short []progress
@@ -265,7 +311,7 @@ func (l *leader) follow(ctx context.Context, before lock.View) {
 	}
 	if full { // nodes first: what the rules send afterwards must find them informed
 		for _, n := range l.links {
-			n.send(kindView, l.viewMessage())
+			sent += l.sendView(n)
 		}
 	} else {
 		for _, p := range short {
@@ -284,10 +330,13 @@ func (l *leader) follow(ctx context.Context, before lock.View) {
 		if before.Jobs[id] == job && !nodesChanged {
 			continue
 		}
+		began := l.now()
 		l.commitEffects(ctx, id, led, led.committer.Job(job, l.view.Nodes))
+		l.timed(job, "commit", began)
 		l.recoverStep(ctx, id, led, recovery.JobChanged{Job: job, Nodes: l.view.Nodes})
 		l.durable(ctx, led)
 	}
+	return sent
 }
 
 func (l *leader) handle(ctx context.Context, ev any) {
@@ -335,35 +384,42 @@ func (l *leader) handle(ctx context.Context, ev any) {
 // and changes in the order of this goroutine. At most proposals are on their way, and further ones wait in order; what finds
 // that line full is refused with consensus.ErrBusy: nothing was proposed, try again.
 func (l *leader) propose(ctx context.Context, job replica.JobID, c replica.Command, rule origin, done func(lock.Outcome, error)) {
-	limit := maxWaiting
-	if rule != fromDriver || done == nil {
+	limit, line := maxWaiting, &l.waiting
+	switch {
+	case rule == fromOperator: // it is refused before that (maxDrains), or asks once a job
+		limit, line = maxWaitingOwn, &l.ahead
+	case rule != fromDriver || done == nil:
 		limit = maxWaitingOwn
 	}
-	if len(l.waiting) >= limit {
-		l.turned = append(l.turned, proposalOutcome{job, c, lock.Outcome{}, fmt.Errorf("%w: %d commands wait: try again", consensus.ErrBusy, len(l.waiting)), done, rule})
+	if len(*line) >= limit {
+		l.turned = append(l.turned, proposalOutcome{job, c, lock.Outcome{}, fmt.Errorf("%w: %d commands wait: try again", consensus.ErrBusy, len(*line)), done, rule})
 		return
 	}
-	l.waiting = append(l.waiting, waitingProposal{job, c, rule, done})
+	*line = append(*line, waitingProposal{job, c, rule, done})
 	l.nextProposals(ctx)
 }
 
 // nextProposals starts what waits while there are slots.
 func (l *leader) nextProposals(ctx context.Context) {
-	for len(l.waiting) > 0 {
+	for len(l.ahead)+len(l.waiting) > 0 {
 		select {
 		case l.slots <- struct{}{}:
 		default:
 			return // an outcome, or the next tick, comes back here
 		}
-		p := l.waiting[0]
-		l.waiting = l.waiting[1:]
+		line, post := &l.waiting, l.post
+		if len(l.ahead) > 0 {
+			line, post = &l.ahead, l.postFirst
+		}
+		p := (*line)[0]
+		*line = (*line)[1:]
 		entry := l.entry(p)
 		l.work.Go(func() {
 			pctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 			_, out, err := l.cons.Propose(pctx, entry)
 			cancel()
 			<-l.slots
-			l.post(proposalOutcome{p.job, p.cmd, out, err, p.done, p.rule})
+			post(proposalOutcome{p.job, p.cmd, out, err, p.done, p.rule})
 		})
 	}
 }
@@ -433,7 +489,7 @@ func (l *leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJo
 }
 
 func (l *leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob, ev recovery.Event) {
-	for _, e := range led.recovery.Step(l.now(), ev) {
+	for _, e := range l.look(led, ev) {
 		switch e := e.(type) {
 		case recovery.Propose:
 			l.propose(ctx, id, e.Command, fromRecovery, nil)
@@ -475,12 +531,6 @@ func (l *leader) tick(ctx context.Context) {
 		return
 	}
 	now := l.now()
-	if now-l.beaten >= linkBeat {
-		l.beaten = now
-		for _, n := range l.links {
-			n.send(kindBeat, beat{})
-		}
-	}
 	l.drained(ctx)
 	again := now-l.looked >= commitLook
 	if again {
@@ -489,12 +539,15 @@ func (l *leader) tick(ctx context.Context) {
 	}
 	for id, led := range l.jobs {
 		if again && led.job.Phase == replica.Open { // an outcome that stayed unknown brings no event of its own
+			began := l.now()
 			l.commitEffects(ctx, id, led, led.committer.Job(led.job, l.view.Nodes))
+			l.timed(led.job, "commit", began)
 		}
 		if again {
 			l.watch(led)
+			l.sayShort(led)
 		}
-		if at, ok := led.recovery.Next(); ok && at <= now {
+		if at, ok := led.recovery.Next(); (led.due || ok && at <= now) && now >= led.restsUntil {
 			l.recoverStep(ctx, id, led, recovery.Tick{})
 		}
 		l.durable(ctx, led)

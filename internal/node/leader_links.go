@@ -2,11 +2,11 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/replicad/replicad/internal/wire"
@@ -40,15 +40,29 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 	conn.SetDeadline(time.Time{}) //nolint:errcheck // as above
 	n := &nodeLink{link: newLink(conn), node: h.Node}
 	l.post(leaderLinkUp{n})
+	var beside sync.WaitGroup
+	beside.Go(func() { l.beats(n) })
 	err = n.run(ctx, func(kind wire.Kind, body []byte) error {
 		msg, err := decodeFromNode(kind, body)
 		if err != nil {
 			return fmt.Errorf("message %d from node %s: %w", kind, peer, err)
 		}
-		l.post(nodeMessage{n, msg})
+		switch m := msg.(type) {
+		case operatorRequest:
+			if m.Verb == verbEnd { // beside the leader, whatever that is at
+				beside.Go(func() { n.answer(m.ID, l.end(ctx, m)) })
+				break
+			}
+			l.postFirst(nodeMessage{n, msg})
+		case statusRequest:
+			l.postFirst(nodeMessage{n, msg})
+		default:
+			l.post(nodeMessage{n, msg})
+		}
 		return nil
 	})
 	l.post(leaderLinkDown{n, err})
+	beside.Wait()
 }
 
 // register records the node as it is now; what it says afterwards is judged by that entry.
@@ -75,6 +89,27 @@ func sameNode(a, b replica.Node) bool {
 
 func holderOf(n replica.Node) replica.Holder {
 	return replica.Holder{Node: n.Name, Incarnation: n.Incarnation}
+}
+
+// viewFrame is the state as it goes to nodes, made once for all of them.
+type viewFrame struct {
+	index uint64
+	bytes []byte
+	err   error
+}
+
+// sendView tells a node the state, in so many bytes.
+func (l *leader) sendView(n *nodeLink) int {
+	if l.frame.index != l.view.Index || l.frame.index == 0 {
+		l.frame.index = l.view.Index
+		l.frame.bytes, l.frame.err = wire.Append(nil, kindView, l.viewMessage())
+	}
+	if l.frame.err != nil {
+		n.close(fmt.Errorf("encode the state: %w", l.frame.err))
+		return 0
+	}
+	n.queue(l.frame.bytes)
+	return len(l.frame.bytes)
 }
 
 func (l *leader) viewMessage() view {
@@ -105,7 +140,8 @@ func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
 	l.links[n.node.Name] = n
 	delete(l.suspicions, holderOf(n.node))
 	n.send(kindWelcome, welcome{OK: true, Term: l.term, Era: l.view.Era})
-	n.send(kindView, l.viewMessage())
+	l.sendView(n)
+	close(n.up)
 	for id, led := range l.jobs {
 		if led.candidate.Job == id && led.job.Phase == replica.Open {
 			n.send(kindCandidate, led.candidate)
@@ -202,9 +238,15 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case operatorRequest:
 		l.operate(ctx, from, m)
 	case statusRequest:
-		b, err := json.Marshal(l.status())
-		if err == nil {
-			from.send(kindStatusReply, statusReply{m.ID, b})
+		select {
+		case l.answering <- struct{}{}:
+		default:
+			return // the asker says what it knows itself
 		}
+		st := leaderStatus{Jobs: l.status(), Steps: l.steps.status()}
+		l.work.Go(func() { // thousands of ranks take a while to be written
+			from.send(kindStatusReply, statusReply{m.ID, st.encode()})
+			<-l.answering
+		})
 	}
 }

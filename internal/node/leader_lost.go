@@ -34,7 +34,7 @@ func (l *leader) lostForGood(ctx context.Context, from *nodeLink, m operatorRequ
 			continue
 		}
 		waiting++
-		l.propose(ctx, id, replica.ProveLost{Job: id, Holder: holderOf(n), Why: "operator: " + m.Why}, fromDriver, func(out lock.Outcome, err error) {
+		l.propose(ctx, id, replica.ProveLost{Job: id, Holder: holderOf(n), Why: "operator: " + m.Why}, fromOperator, func(out lock.Outcome, err error) {
 			if err == nil {
 				err = out.Err
 			}

@@ -84,13 +84,15 @@ func (c *chair) knows(job *replica.Job) *ledJob {
 func (c *chair) proposed() (cmds []replica.Command) {
 	c.work.Wait()
 	for {
+		var ev any
 		select {
-		case ev := <-c.in:
-			if o, ok := ev.(proposalOutcome); ok {
-				cmds = append(cmds, o.cmd)
-			}
+		case ev = <-c.in:
+		case ev = <-c.first:
 		default:
 			return cmds
+		}
+		if o, ok := ev.(proposalOutcome); ok {
+			cmds = append(cmds, o.cmd)
 		}
 	}
 }

@@ -36,12 +36,13 @@ type link struct {
 	conn net.Conn
 	out  chan []byte
 	once sync.Once
+	up   chan struct{} // closed by the leader, once its end is in use
 	down chan struct{}
 	err  error // why it went down; read after down is closed
 }
 
 func newLink(conn net.Conn) *link {
-	return &link{conn: conn, out: make(chan []byte, linkQueue), down: make(chan struct{})}
+	return &link{conn: conn, out: make(chan []byte, linkQueue), up: make(chan struct{}), down: make(chan struct{})}
 }
 
 // send queues a message; a link whose queue is full is closed: the node links again and gets the whole state.
@@ -51,6 +52,11 @@ func (l *link) send(k wire.Kind, v any) {
 		l.close(fmt.Errorf("encode message %d: %w", k, err))
 		return
 	}
+	l.queue(frame)
+}
+
+// queue is send for a frame that is encoded, which may be another link's too.
+func (l *link) queue(frame []byte) {
 	select {
 	case l.out <- frame:
 	default:

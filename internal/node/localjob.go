@@ -275,6 +275,7 @@ func (m *member) report(lj *localJob) {
 	}
 	r.Bad, r.BadDisk = slices.Clone(lj.bad), slices.Clone(lj.badDisk)
 	r.Offers, r.Spare = m.offers(lj.job)
+	r.Launchers = m.launchersOf(lj.job)
 	r.Starting, r.StartingPIDs = m.starting(lj)
 	if extra := lj.settleTime - m.cfg.Timing.Settle; extra > 0 {
 		r.SettleMS = uint64(lj.settleTime.Milliseconds())

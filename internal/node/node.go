@@ -427,6 +427,9 @@ func (d *daemon) run(stop context.Context) error {
 	start("adoption", d.speak)
 	start("prober", func(ctx context.Context) error { d.prober.run(ctx); return nil })
 	a := &admin{m: d.member, probes: d.prober, base: d.baseStatus, version: d.opt.Version}
+	if d.leader != nil {
+		a.end = d.leader.endHere
+	}
 	start("admin", func(ctx context.Context) error { return a.serve(ctx, d.admin) })
 	parts.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {

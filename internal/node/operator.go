@@ -46,8 +46,6 @@ func (l *leader) operate(ctx context.Context, from *nodeLink, m operatorRequest)
 		l.drain(ctx, from, m)
 	case verbClear:
 		l.clearNode(ctx, from, m)
-	case verbEnd:
-		l.end(ctx, from, m)
 	case verbVoters, verbAddVoter, verbRemoveVoter:
 		l.changeVoters(ctx, from, m)
 	default:
@@ -60,25 +58,39 @@ func unknown(err error) string {
 	return fmt.Sprintf("what became of it is not known (%v): look at replicad status before you ask again", err)
 }
 
-// end ends a job and answers once it has ended.
-func (l *leader) end(ctx context.Context, from *nodeLink, m operatorRequest) {
-	job, ok := l.view.JobByName(m.Job)
-	if !ok {
-		from.answer(m.ID, refusal(fmt.Sprintf("no job %q runs: see replicad status for the names", m.Job)))
-		return
+// end ends a job and says so once it has ended. It goes to Raft by itself, from any goroutine: no job's work on the leader, nor what waits
+// for it, can be in its way.
+func (l *leader) end(ctx context.Context, m operatorRequest) operatorReply {
+	select {
+	case l.ending <- struct{}{}:
+		defer func() { <-l.ending }()
+	default:
+		return refusal(fmt.Sprintf("job %s is not ended: %d other requests to end jobs are under way: ask again", m.Job, operators))
 	}
-	l.propose(ctx, job.ID, replica.EndJob{Job: job.ID, Reason: m.Why}, fromDriver, func(out lock.Outcome, err error) {
-		switch {
-		case err != nil:
-			from.answer(m.ID, refusal(unknown(err)))
-		case out.Err != nil:
-			from.answer(m.ID, refusal(out.Err.Error()))
-		case out.Job.EndReason != m.Why:
-			from.answer(m.ID, operatorReply{Text: fmt.Sprintf("job %s had ended already, at step %d: %s", m.Job, out.Job.Position.Step, out.Job.EndReason)})
-		default:
-			from.answer(m.ID, operatorReply{Text: fmt.Sprintf("job %s has ended, newest commit step %d", m.Job, out.Job.Position.Step)})
-		}
-	})
+	job, ok := l.cons.State().JobByName(m.Job)
+	if !ok {
+		return refusal(fmt.Sprintf("no job %q runs: see replicad status for the names", m.Job))
+	}
+	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	defer cancel()
+	_, out, err := l.cons.Propose(ctx, replica.EndJob{Job: job.ID, Reason: m.Why})
+	switch {
+	case err != nil:
+		return refusal(unknown(err))
+	case out.Err != nil:
+		return refusal(out.Err.Error())
+	case out.Job.EndReason != m.Why:
+		return operatorReply{Text: fmt.Sprintf("job %s had ended already, at step %d: %s", m.Job, out.Job.Position.Step, out.Job.EndReason)}
+	}
+	return operatorReply{Text: fmt.Sprintf("job %s has ended, newest commit step %d", m.Job, out.Job.Position.Step)}
+}
+
+// endHere is end where this node leads.
+func (l *leader) endHere(ctx context.Context, m operatorRequest) (reply operatorReply, leads bool) {
+	if _, _, _, self := l.cons.Leadership(); !self {
+		return operatorReply{}, false
+	}
+	return l.end(ctx, m), true
 }
 
 // drain is a node whose ranks are on their way elsewhere.
@@ -124,7 +136,7 @@ func (l *leader) drain(ctx context.Context, from *nodeLink, m operatorRequest) {
 	l.drains = append(l.drains, d)
 	for id := range d.ranks {
 		d.waiting++
-		l.propose(ctx, id, replica.Quarantine{Job: id, Node: m.Node}, fromDriver, func(out lock.Outcome, err error) {
+		l.propose(ctx, id, replica.Quarantine{Job: id, Node: m.Node}, fromOperator, func(out lock.Outcome, err error) {
 			d.waiting--
 			if err == nil {
 				err = out.Err
@@ -187,7 +199,7 @@ func (l *leader) drained(ctx context.Context) {
 			left++
 			if at, again := d.tried[id]; len(on) > 0 && led.job.ClosedEpoch < led.job.Epoch && (!again || l.now()-at > drainAgain) {
 				d.tried[id] = l.now()
-				l.propose(ctx, id, replica.ReportFault{Job: id, Fault: replica.Fault{Epoch: led.job.Epoch, Kind: replica.Drain, Node: d.node, NodeIncarnation: l.view.Nodes[d.node].Incarnation, Detail: "drained by an operator"}}, fromDriver, nil)
+				l.propose(ctx, id, replica.ReportFault{Job: id, Fault: replica.Fault{Epoch: led.job.Epoch, Kind: replica.Drain, Node: d.node, NodeIncarnation: l.view.Nodes[d.node].Incarnation, Detail: "drained by an operator"}}, fromOperator, nil)
 			}
 		}
 		if left > 0 && l.now() < d.until {
@@ -234,7 +246,7 @@ func (l *leader) clearNode(ctx context.Context, from *nodeLink, m operatorReques
 			continue
 		}
 		waiting++
-		l.propose(ctx, id, replica.Quarantine{Job: id, Node: m.Node, Clear: true}, fromDriver, func(out lock.Outcome, err error) {
+		l.propose(ctx, id, replica.Quarantine{Job: id, Node: m.Node, Clear: true}, fromOperator, func(out lock.Outcome, err error) {
 			if err == nil {
 				err = out.Err
 			}

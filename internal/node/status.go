@@ -23,6 +23,8 @@ type Status struct {
 	// From the seal of a replicated part on this node to the news of its commit, in microseconds, over the newest 1,024.
 	CommitLagP50US int64 `json:"commit_lag_p50_us"`
 	CommitLagP99US int64 `json:"commit_lag_p99_us"`
+	// Steps is how well the leader keeps up; missing where it does not answer.
+	Steps *StepStatus `json:"leader_steps,omitempty"`
 }
 
 // NodeStatus is one registered node.
@@ -65,6 +67,7 @@ type JobStatus struct {
 	// Disputes are the generations that ranks of a group reported different roots of, oldest first.
 	Disputes    []DisputeStatus    `json:"disputes,omitempty"`
 	Quarantined []replica.NodeName `json:"quarantined,omitempty"` // nodes that are kept out of this job
+	LeftOut     string             `json:"left_out,omitempty"`    // which of these fields is not here, since the job is too large for one answer
 }
 
 // DisputeStatus is one dispute. With a majority the suspects are those that voted otherwise, without one all who voted.

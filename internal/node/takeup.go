@@ -35,16 +35,20 @@ func (m *member) offered(o offer) {
 	if u := lj.untaken[o.Rank]; u == nil || u.expect != o.Expect {
 		lj.untaken[o.Rank] = &untaken{expect: o.Expect, since: time.Now()}
 	}
-	m.takeOffers(lj)
+	m.tryOffer(lj, o.Rank)
 }
 
 // takeOffers finds launchers for the offers that none has taken up.
 func (m *member) takeOffers(lj *localJob) {
 	for _, r := range slices.Sorted(maps.Keys(lj.untaken)) {
-		u := lj.untaken[r]
-		if int(r) >= len(lj.job.Ranks) || lj.job.Ranks[r].Incarnation != u.expect || lj.job.Phase == replica.Open || lj.job.Phase == replica.Ended || m.takeOffer(lj, r, u) {
-			delete(lj.untaken, r)
-		}
+		m.tryOffer(lj, r)
+	}
+}
+
+func (m *member) tryOffer(lj *localJob, r replica.Rank) {
+	u := lj.untaken[r]
+	if int(r) >= len(lj.job.Ranks) || lj.job.Ranks[r].Incarnation != u.expect || lj.job.Phase == replica.Open || lj.job.Phase == replica.Ended || m.takeOffer(lj, r, u) {
+		delete(lj.untaken, r)
 	}
 }
 
