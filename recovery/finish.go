@@ -88,6 +88,9 @@ func (l *Leader) unwritten() bool {
 // parted looks at the ranks of a job that have all said that they are done: the step at which the last of them left, and the newest one
 // that all of them hold whole, beyond which nothing can be committed.
 func (l *Leader) parted() (last, held replica.Step, all bool) {
+	if len(l.job.Ranks) > 0 && !l.firstLeft() { // asked with each report, and mostly answered by this
+		return 0, 0, false
+	}
 	ranks := l.own()
 	for r, c := range l.job.Ranks {
 		if rr := ranks[r]; rr == nil || !rr.Left || c.Incarnation == 0 {
@@ -106,6 +109,13 @@ func (l *Leader) parted() (last, held replica.Step, all bool) {
 		held = slices.Max(common)
 	}
 	return last, held, len(l.job.Ranks) > 0
+}
+
+// firstLeft tells whether rank 0 has said that it is done.
+func (l *Leader) firstLeft() bool {
+	c := l.job.Ranks[0]
+	rep := l.reports[replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}]
+	return slices.ContainsFunc(rep.Ranks, func(rr replica.RankReport) bool { return rr.Rank == 0 && rr.Incarnation == c.Incarnation && rr.Left })
 }
 
 // sealedSteps are by rank those of the present epoch of which it has both parts in its own arena.
