@@ -144,6 +144,9 @@ type status struct {
 
 	Nodes []struct{ Name, State string }
 	Jobs  []statusJob
+	Steps struct {
+		Budget int `json:"budget_ms"`
+	} `json:"leader_steps"`
 }
 
 type statusJob struct {
