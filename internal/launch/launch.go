@@ -176,6 +176,12 @@ func (l *launcher) onMessage(typ uint16, body []byte) error {
 			return err
 		}
 		l.opt.Logf("%s", n.Text)
+	case wire.MRefused: // the daemon hangs up next
+		r, err := wire.ParseRefused(body)
+		if err != nil {
+			return err
+		}
+		l.opt.Logf("the daemon refused what this launcher sent: %s", r.Text)
 	case wire.MRunDone:
 		d, err := wire.ParseRefused(body)
 		if err != nil {

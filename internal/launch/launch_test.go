@@ -582,6 +582,37 @@ func TestNoDaemon(t *testing.T) {
 	}
 }
 
+// TestRefusedWithoutAHearing: a daemon that says why and closes, before the hello was sent or with it unread, is not taken for one that is gone.
+func TestRefusedWithoutAHearing(t *testing.T) {
+	for _, sent := range []bool{false, true} {
+		d := newDaemon(t)
+		j := runIn(t, d.path, 1, "exit 0")
+		conn, err := d.ln.AcceptUnix()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sent {
+			raw, err := conn.SyscallConn()
+			if err == nil {
+				err = raw.Read(func(fd uintptr) bool {
+					_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+					return err != syscall.EAGAIN
+				})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		(&peer{t, conn}).send(wire.MRefused, wire.Refused{Code: wire.CodeRefused, Text: "user 7 may not"}.Append(nil))
+		if err := conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if code, err := j.wait(); code != 1 || err == nil || !strings.Contains(err.Error(), "user 7 may not") {
+			t.Errorf("hello sent %v: code %d, %v", sent, code, err)
+		}
+	}
+}
+
 // TestSilentDaemon: a daemon that took the connection is there. Whoever reads that it is not starts another one.
 func TestSilentDaemon(t *testing.T) {
 	d := newDaemon(t)

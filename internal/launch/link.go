@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/replicad/replicad/internal/wire"
@@ -87,12 +88,16 @@ func (l *link) once(ctx context.Context) (up bool, err error) {
 	if err := conn.SetDeadline(time.Now().Add(l.wait)); err != nil {
 		return false, err
 	}
-	if _, err := conn.Write(wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, l.hello.Append(nil))); err != nil {
-		return false, err
-	}
+	_, unsent := conn.Write(wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, l.hello.Append(nil)))
 	buf := make([]byte, wire.MaxRankMessage)
 	for {
-		n, err := conn.Read(buf)
+		n, err := conn.Read(buf)                // also where nobody took the hello: why was said before that
+		if errors.Is(err, syscall.ECONNRESET) { // it says so once; what the daemon said before comes after that
+			n, err = conn.Read(buf)
+		}
+		if err != nil && unsent != nil {
+			return false, unsent
+		}
 		if !up && errors.Is(err, os.ErrDeadlineExceeded) {
 			return false, &silence{l.wait}
 		}

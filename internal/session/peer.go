@@ -29,9 +29,11 @@ type Peer struct {
 	pid, uid int
 	start    uint64
 	launcher atomic.Bool
+	greeted  atomic.Bool
 
 	mu     sync.Mutex // guards closed, cause and sending to out
 	closed bool
+	stays  bool  // the writer leaves the connection open to the reader
 	cause  error // why this side hung up
 	out    chan message
 }
@@ -121,6 +123,29 @@ func (p *Peer) Close() {
 	p.closeLocked(ErrClosed)
 }
 
+// part ends the session of a peer that broke the rules. It must hear why: were the connection closed before all that it sent was read,
+// the kernel would reset it, and a client that looks no further would never see the reason. So this side ends its own half alone.
+func (p *Peer) part(f *fault) {
+	p.Refuse(f.request, f.code, f.Error())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stays = !p.closed
+	p.closeLocked(ErrClosed)
+}
+
+// drain reads what a peer that was refused still sends, until it hangs up; one that does not is hung up on.
+func (p *Peer) drain(buf []byte) {
+	_ = p.conn.SetReadDeadline(time.Now().Add(farewell)) // one that is closed already ends the first read
+	for {
+		_, files, err := p.receive(buf)
+		unixsock.CloseAll(files)
+		if _, long := errors.AsType[*fault](err); err != nil && !long {
+			break
+		}
+	}
+	_ = p.conn.Close()
+}
+
 // hangUp ends the session at once.
 func (p *Peer) hangUp(cause error) {
 	p.mu.Lock()
@@ -147,7 +172,7 @@ func (p *Peer) why(read error) error {
 	return read
 }
 
-// write sends what is queued until the queue is closed, then closes the connection.
+// write sends what is queued until the queue is closed, then closes the connection, or its own half of it.
 func (p *Peer) write() {
 	broken := false
 	for m := range p.out {
@@ -161,7 +186,14 @@ func (p *Peer) write() {
 			_ = p.conn.Close() // ends the reader, which closes the queue
 		}
 	}
-	_ = p.conn.Close()
+	p.mu.Lock()
+	stays := p.stays
+	p.mu.Unlock()
+	if stays {
+		_ = p.conn.CloseWrite()
+	} else {
+		_ = p.conn.Close()
+	}
 }
 
 // receive reads one datagram into buf, with the descriptors that came along. They are the caller's even beside an error.

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 
 	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
 )
 
 // patience is how long an event that must come may take before the test gives up.
@@ -293,6 +296,107 @@ func TestTooManyPeers(t *testing.T) {
 		t.Errorf("gone %v", g.Peer)
 	}
 	greeted(t, s)
+}
+
+// A connection that says nothing is hung up on, with the reason, and one that has said hello may be silent for as long as it likes.
+func TestSilentConnections(t *testing.T) {
+	s := serve(t, Config{HelloWait: 500 * time.Millisecond})
+	old, p := greeted(t, s)
+	if r := dial(t, s).refused(wire.CodeTimeout); !strings.Contains(r.Text, "no hello came") {
+		t.Errorf("%q", r.Text)
+	}
+	if err := p.Send(wire.RankHeader{Type: wire.MBye}, nil); err != nil {
+		t.Error(err)
+	}
+	if h, _, _, err := old.receive(); err != nil || h.Type != wire.MBye {
+		t.Errorf("%+v: %v", h, err)
+	}
+	old.send(wire.MStopped, wire.AppendStopped(nil, 1))
+	next[Stopped](t, s)
+}
+
+// However many connections say nothing, the next that does is served: they make room, the oldest first.
+func TestSilentConnectionsMakeRoom(t *testing.T) {
+	s := serve(t, Config{MaxPeers: 2, HelloWait: time.Hour})
+	_, keeps := greeted(t, s)
+	oldest := dial(t, s)
+	for range 20 {
+		dial(t, s)
+	}
+	c, p := greeted(t, s)
+	if _, _, _, err := oldest.receive(); !errors.Is(err, io.EOF) {
+		t.Errorf("the oldest silent one: %v", err)
+	}
+	for _, q := range []*Peer{keeps, p} {
+		if err := q.Send(wire.RankHeader{Type: wire.MBye}, nil); err != nil {
+			t.Errorf("%v was hung up on: %v", q, err)
+		}
+	}
+	dial(t, s).refused(wire.CodeRefused) // all seats are taken by those who said who they are
+	_ = c.c.Close()
+	next[Gone](t, s)
+	greeted(t, s)
+}
+
+// Want of descriptors passes: whoever connects meanwhile is told to come again, and some are left for Raft, the disk and the operator.
+func TestWantOfDescriptors(t *testing.T) {
+	s := serve(t, Config{MaxDescriptor: 1})
+	if r := dial(t, s).refused(wire.CodeAgain); !strings.Contains(r.Text, "descriptors in use") || !strings.Contains(r.Text, "LimitNOFILE") {
+		t.Errorf("%q", r.Text)
+	}
+
+	s = serve(t, Config{})
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	free, err := unix.Dup(fd) // the lowest number that is free: the connection's
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := unix.Rlimit{Cur: uint64(free) + 1, Max: was.Max}
+	b := make([]byte, wire.MaxRankMessage)
+	n := 0
+	err = errors.Join(unix.Close(free), unix.Setrlimit(unix.RLIMIT_NOFILE, &one), unix.Connect(fd, &unix.SockaddrUnix{Name: s.cfg.Path}))
+	if err == nil {
+		n, err = unix.Read(fd, b)
+	}
+	if err := errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)); err != nil {
+		t.Fatal(err)
+	}
+	_, body, err := wire.ParseRank(b[:n])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := wire.ParseRefused(body); err != nil || r.Code != wire.CodeAgain || !strings.Contains(r.Text, "too many open files") {
+		t.Errorf("refused with %+v, %v", r, err)
+	}
+	greeted(t, s)
+}
+
+// The reason reaches a client that sends on, and does not read until it has sent everything.
+func TestReasonOutlivesWhatIsStillSent(t *testing.T) {
+	s := serve(t, Config{})
+	c, _ := greeted(t, s)
+	many := make([]replica.Region, wire.MaxRegionsPerMessage)
+	for i := range many {
+		many[i] = region("a")
+	}
+	bad := bytes.Replace(wire.AppendRank(nil, wire.RankHeader{Type: wire.MRegions}, wire.AppendRegions(nil, 0, many)), []byte("a\x00"), []byte("\xff\x00"), 1)
+	c.sendRaw(bad)
+	next[Gone](t, s) // from here on nobody takes what it says for more than noise
+	for i := range 100 {
+		c.send(wire.MRegions, wire.AppendRegions(nil, uint32(i*len(many)), many))
+	}
+	c.send(wire.MAttach, wire.AppendAttach(nil, 1, replica.NoGroup))
+	if r := c.refused(wire.CodeInvalid); !strings.Contains(r.Text, "not UTF-8") {
+		t.Errorf("%q", r.Text)
+	}
 }
 
 func TestRunHangsUpAtItsEnd(t *testing.T) {

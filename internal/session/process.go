@@ -201,8 +201,3 @@ func parseStartTime(stat []byte) (uint64, error) {
 	}
 	return n, nil
 }
-
-// retryAccept tells whether accepting failed for want of descriptors or memory, which passes.
-func retryAccept(err error) bool {
-	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ECONNABORTED)
-}

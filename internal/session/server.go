@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
 )
@@ -23,13 +25,21 @@ type Config struct {
 	// Users, by number, may connect besides this process' own and root. Where there are any the socket is open to all users of the host, and
 	// who is none of these is refused by what the kernel says of it.
 	Users []int
-	// MaxPeers connected at once; 0: 1024. Each costs two goroutines and a queue.
+	// MaxPeers connected at once; 0: 1024. Each costs two goroutines and a queue. Where there are so many, one that has said nothing yet
+	// makes room for the next.
 	MaxPeers int
+	// HelloWait is how long a connection may take to say who it is; 0: 5 s.
+	HelloWait time.Duration
+	// MaxDescriptor is where this process stops taking connections in: one whose descriptor has that number or a higher one is told to
+	// come again. 0: room is left for Raft, the operator and the disk, 64 descriptors or a quarter of the process' limit.
+	MaxDescriptor int
 }
 
 // Limits of a server.
 const (
 	defaultMaxPeers = 1024
+	helloWait       = 5 * time.Second
+	spared          = 64  // descriptors that connections leave to others
 	eventQueue      = 256 // events not yet taken; then readers block
 	sendQueue       = 256 // messages a peer has not read, beside the kernel's buffer; then it is hung up on
 	maxWatched      = 16384
@@ -60,6 +70,16 @@ func Listen(cfg Config) (*Server, error) {
 	if cfg.MaxPeers < 0 {
 		return nil, fmt.Errorf("session: %d peers: want more than 0", cfg.MaxPeers)
 	}
+	if cfg.HelloWait == 0 {
+		cfg.HelloWait = helloWait
+	}
+	if cfg.MaxDescriptor == 0 {
+		most, err := maxDescriptors()
+		if err != nil {
+			return nil, fmt.Errorf("session: %w", err)
+		}
+		cfg.MaxDescriptor = most - min(spared, most/4)
+	}
 	if cfg.Token == nil {
 		cfg.Token = func(string) string { return "" }
 	}
@@ -87,7 +107,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			if retryAccept(err) { // out of descriptors: those in use must be closed first
+			if unixsock.Exhausted(err) || errors.Is(err, unix.ECONNABORTED) { // out of descriptors: those in use must be closed first
 				if !s.pause(100 * time.Millisecond) {
 					return nil
 				}
@@ -147,22 +167,24 @@ func (s *Server) emit(ev Event) bool {
 
 // admit checks who connected and starts its goroutines.
 func (s *Server) admit(c *net.UnixConn) {
+	if err := s.spare(c); err != nil {
+		refuseNow(c, wire.CodeAgain, err)
+		return
+	}
 	p, err := newPeer(c, s.nextID.Add(1))
-	if err == nil && p.uid != os.Geteuid() && p.uid != 0 && !slices.Contains(s.cfg.Users, p.uid) {
+	switch {
+	case err != nil && unixsock.Exhausted(err): // want of descriptors or memory passes
+		refuseNow(c, wire.CodeAgain, err)
+		return
+	case err == nil && p.uid != os.Geteuid() && p.uid != 0 && !slices.Contains(s.cfg.Users, p.uid):
 		err = fmt.Errorf("user %d may not use the socket of user %d: name it in rank_users of this node's configuration", p.uid, os.Geteuid())
 	}
 	if err != nil {
-		refuseNow(c, fmt.Sprintf("session: %v", err))
+		refuseNow(c, wire.CodeRefused, err)
 		return
 	}
-	s.mu.Lock()
-	full := len(s.peers) >= s.cfg.MaxPeers
-	if !full {
-		s.peers[p] = struct{}{}
-	}
-	s.mu.Unlock()
-	if full {
-		refuseNow(c, fmt.Sprintf("the daemon has %d sessions, its limit: raise max_peers or run fewer ranks on this node", s.cfg.MaxPeers))
+	if !s.seat(p) {
+		refuseNow(c, wire.CodeRefused, fmt.Errorf("the daemon has %d sessions, its limit: run fewer ranks on this node", s.cfg.MaxPeers))
 		return
 	}
 	if !s.start(p.write) {
@@ -174,12 +196,57 @@ func (s *Server) admit(c *net.UnixConn) {
 	}
 }
 
-// refuseNow says why to a connection that gets no session.
-func refuseNow(c *net.UnixConn, text string) {
+// seat counts a peer in; false: all seats are taken by peers that have said who they are.
+func (s *Server) seat(p *Peer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.peers) >= s.cfg.MaxPeers {
+		var silent *Peer // the one that has been so for longest
+		for q := range s.peers {
+			if !q.greeted.Load() && (silent == nil || q.id < silent.id) {
+				silent = q
+			}
+		}
+		if silent == nil {
+			return false
+		}
+		delete(s.peers, silent)
+		silent.hangUp(errSilent)
+	}
+	s.peers[p] = struct{}{}
+	return true
+}
+
+// spare refuses a connection that takes one of the descriptors that are others'. The kernel gives the lowest number that is free, so
+// a high one says that few are.
+func (s *Server) spare(c *net.UnixConn) error {
+	return unixsock.Control(c, func(fd int) error {
+		if fd < s.cfg.MaxDescriptor {
+			return nil
+		}
+		return fmt.Errorf("the daemon has %d descriptors in use, and leaves the rest to its own work: come again, run fewer ranks on this node, or give the daemon more (LimitNOFILE, ulimit -n)", fd)
+	})
+}
+
+// maxDescriptors is how many this process may have.
+func maxDescriptors() (int, error) {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return 0, fmt.Errorf("limit of descriptors: %w", err)
+	}
+	return int(min(l.Cur, 1<<30)), nil
+}
+
+// refuseNow says why to a connection that gets no session. What it sends meanwhile is not read, so the client finds its connection reset:
+// it reads on after that, and finds the reason.
+func refuseNow(c *net.UnixConn, code int32, why error) {
 	_ = c.SetWriteDeadline(time.Now().Add(farewell))
-	_, _ = c.Write(wire.AppendRank(nil, wire.RankHeader{Type: wire.MRefused}, wire.Refused{Code: wire.CodeRefused, Text: text}.Append(nil)))
+	_, _ = c.Write(wire.AppendRank(nil, wire.RankHeader{Type: wire.MRefused}, wire.Refused{Code: code, Text: fmt.Sprintf("session: %v", why)}.Append(nil)))
 	_ = c.Close()
 }
+
+// errSilent says that a connection never said who it is.
+var errSilent = errors.New("no hello came: say who it is as soon as it is connected")
 
 var errServerEnded = errors.New("the daemon is stopping")
 
@@ -187,18 +254,25 @@ var errServerEnded = errors.New("the daemon is stopping")
 func (s *Server) read(p *Peer) {
 	defer context.AfterFunc(s.ctx, func() { p.hangUp(errServerEnded) })()
 	var d dialog
+	buf := make([]byte, wire.MaxRankMessage+1)
+	_ = p.conn.SetReadDeadline(time.Now().Add(s.cfg.HelloWait)) // a connection that is closed already ends the first read
 	err := func() error {
-		buf := make([]byte, wire.MaxRankMessage+1)
 		for {
 			b, files, err := p.receive(buf)
 			if err != nil {
 				unixsock.CloseAll(files)
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					err = &fault{code: wire.CodeTimeout, err: errSilent}
+				}
 				return err
 			}
 			ev, err := d.take(s.cfg.Token, p, b, &files)
 			unixsock.CloseAll(files)
 			if err != nil {
 				return err
+			}
+			if d.greeted && !p.greeted.Swap(true) {
+				_ = p.conn.SetReadDeadline(time.Time{})
 			}
 			if ev != nil && !s.emit(ev) {
 				if h, ok := ev.(Hello); ok && h.File != nil {
@@ -208,14 +282,19 @@ func (s *Server) read(p *Peer) {
 			}
 		}
 	}()
-	if f, ok := errors.AsType[*fault](err); ok {
-		p.Refuse(f.request, f.code, f.Error())
+	f, faulty := errors.AsType[*fault](err)
+	if faulty {
+		p.part(f)
+	} else {
+		p.Close()
 	}
-	p.Close()
-	s.mu.Lock()
-	delete(s.peers, p)
-	s.mu.Unlock()
 	if d.greeted {
 		s.emit(Gone{p, p.why(err)})
 	}
+	if faulty {
+		p.drain(buf)
+	}
+	s.mu.Lock()
+	delete(s.peers, p)
+	s.mu.Unlock()
 }

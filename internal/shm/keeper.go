@@ -21,6 +21,8 @@ type KeeperServer struct {
 	ln          *net.UnixListener
 	incarnation replica.NodeIncarnation
 	uid         int
+	firstWait   time.Duration // for a connection's first message
+	accept      func() (*net.UnixConn, error)
 
 	mu      sync.Mutex // guards the rest
 	session replica.Session
@@ -30,6 +32,9 @@ type KeeperServer struct {
 
 // maxKeeperConns bounds connections: one daemon, and one that is going away.
 const maxKeeperConns = 8
+
+// acceptAgain is the time between two tries to take a connection while this process has no descriptor left.
+const acceptAgain = 100 * time.Millisecond
 
 // RunKeeper is ListenKeeper and Run: a keeper process' whole life.
 func RunKeeper(ctx context.Context, socket string) error {
@@ -46,7 +51,7 @@ func ListenKeeper(socket string) (*KeeperServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &KeeperServer{socket: socket, ln: ln, uid: os.Geteuid(), held: make(map[string]*os.File)}
+	k := &KeeperServer{socket: socket, ln: ln, uid: os.Geteuid(), firstWait: keeperTimeout, accept: ln.AcceptUnix, held: make(map[string]*os.File)}
 	for k.incarnation == 0 {
 		var b [8]byte
 		_, _ = rand.Read(b[:])
@@ -73,12 +78,20 @@ func (k *KeeperServer) Run(ctx context.Context) error {
 	}()
 	room := make(chan struct{}, maxKeeperConns)
 	for {
-		c, err := k.ln.AcceptUnix()
+		c, err := k.accept()
 		if ctx.Err() != nil {
 			if err == nil {
 				_ = c.Close()
 			}
 			return nil
+		}
+		if unixsock.Exhausted(err) { // what it holds must not be lost for that: the connections that there are end some time
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(acceptAgain):
+				continue
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("keeper on %s: accept: %w", k.socket, err)
@@ -115,11 +128,13 @@ func (k *KeeperServer) serve(c *net.UnixConn) {
 	if cred, err := unixsock.Peer(c); err != nil || int(cred.Uid) != k.uid { // not root either: in a container that may be a rank
 		return
 	}
+	_ = c.SetReadDeadline(time.Now().Add(k.firstWait)) // one that says nothing takes a daemon's place
 	for {
 		m, f, err := receiveKeeper(c)
 		if err != nil {
 			return
 		}
+		_ = c.SetReadDeadline(time.Time{})
 		if err := k.answer(c, m, f); err != nil {
 			return
 		}

@@ -91,13 +91,16 @@ func runTestDaemon(ctx context.Context, socket string) error {
 }
 
 // inProcessKeeper runs a keeper until the test ends.
-func inProcessKeeper(t *testing.T) (socket string) {
+func inProcessKeeper(t *testing.T, change ...func(*KeeperServer)) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "keeper.sock")
 	ctx, cancel := context.WithCancel(context.Background())
 	k, err := ListenKeeper(socket)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, c := range change {
+		c(k)
 	}
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
@@ -340,6 +343,47 @@ func TestKeeperHangsUpOnNonsense(t *testing.T) {
 		}
 		_ = c.Close()
 	}
+}
+
+// Connections that say nothing take all seats, and lose them: a daemon that starts then is served.
+func TestKeeperHangsUpOnSilence(t *testing.T) {
+	socket := inProcessKeeper(t, func(k *KeeperServer) { k.firstWait = 50 * time.Millisecond })
+	for range maxKeeperConns {
+		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	for end := time.Now().Add(30 * time.Second); ; {
+		k, err := DialKeeper(t.Context(), socket)
+		if err == nil {
+			k.Close()
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A keeper that has no descriptor left for a connection holds what it holds, and serves again once it has one. It used to end, and all
+// memory of the node with it.
+func TestKeeperOutlivesWantOfDescriptors(t *testing.T) {
+	socket := inProcessKeeper(t, func(k *KeeperServer) {
+		accept, tries := k.accept, 0
+		k.accept = func() (*net.UnixConn, error) {
+			if tries++; tries < 3 {
+				return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", unix.EMFILE)}
+			}
+			return accept()
+		}
+	})
+	k, err := DialKeeper(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Close()
 }
 
 func FuzzKeeperMessage(f *testing.F) {

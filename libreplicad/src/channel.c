@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -19,6 +20,24 @@ static int poll_until(int fd, short events, int64_t deadline, int64_t at_most) {
 		left = 0;
 	struct pollfd p = {.fd = fd, .events = events};
 	return poll(&p, fd >= 0, (int)((left + 999999) / 1000000));
+}
+
+/* A REFUSED has a code, a length and a text. */
+static int refusal_code(const uint8_t *body, size_t n) {
+	int32_t code = RP_EREFUSED;
+	if (n >= 8)
+		memcpy(&code, body, 4);
+	return code >= 0 || code < RP_ECANCELED ? RP_EREFUSED : code;
+}
+
+static int refused_with(int code, const char *text, int n, rp_error *err) {
+	const char *from = code == RP_EREFUSED && n ? "" : "refused by the daemon: "; /* which that code says by itself, in rp_strerror */
+	return rpi_error(err, code, "%s%.*s", from, n, text);
+}
+
+/* The error of a connection that the daemon refused before it hung up; RP_OK: it did not. */
+static int parted(rp_handle *h, rp_error *err) {
+	return h->parting_code ? refused_with(h->parting_code, h->parting, (int)strlen(h->parting), err) : RP_OK;
 }
 
 /* Tries until the deadline: a daemon that restarts is away for a moment. A deadline that has passed allows one try. */
@@ -102,8 +121,12 @@ int rpi_send(rp_handle *h, uint16_t type, uint32_t request, struct iovec *body, 
 	int rc = gone ? RP_EGONE : rpi_send_on(h, h->fd, type, request, body, n, -1, deadline);
 	if (rc == RP_EGONE) {
 		pthread_mutex_lock(&h->io);
+		rpi_pump(h); /* what it said before it hung up */
 		h->gone |= h->sent_on == h->connections;
+		int why = parted(h, err);
 		pthread_mutex_unlock(&h->io);
+		if (why != RP_OK)
+			return why;
 		return rpi_error(err, rc, "the daemon is gone from %s: rp_reconnect once it is back", h->path);
 	}
 	return rc == RP_OK ? rc : rpi_error(err, rc, "message %u was not taken by the daemon in time", type);
@@ -147,6 +170,11 @@ static bool accept_reply(rpi_reply *r, const rp_header *head, const uint8_t *bod
 	return true;
 }
 
+static void accept_parting(rp_handle *h, const uint8_t *body, size_t n) {
+	h->parting_code = refusal_code(body, n);
+	snprintf(h->parting, sizeof h->parting, "%.*s", n > 8 ? (int)(n - 8) : 0, n > 8 ? (const char *)body + 8 : "");
+}
+
 void rpi_dispatch(rp_handle *h, const uint8_t *message, size_t n, int *fd) {
 	rp_header head;
 	if (n < sizeof head)
@@ -158,6 +186,8 @@ void rpi_dispatch(rp_handle *h, const uint8_t *message, size_t n, int *fd) {
 	n -= sizeof head;
 	if (head.type == RP_M_ORDER)
 		accept_order(h, &head, body, n);
+	else if (head.type == RP_M_REFUSED && head.request == 0)
+		accept_parting(h, body, n);
 	else if (head.request && !accept_reply(&h->reply, &head, body, n, fd))
 		accept_reply(&h->hand, &head, body, n, fd);
 }
@@ -171,9 +201,10 @@ static int read_one(rp_handle *h, int from) {
 	struct iovec iov = {h->datagram, RP_MAX_MESSAGE};
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
 	ssize_t n;
+	bool again = true; /* a connection that was reset says so once; what the other side said before comes after that */
 	do
 		n = recvmsg(from, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
+	while (n < 0 && (errno == EINTR || (errno == ECONNRESET && again && !(again = false))));
 	if (n < 0 && errno == EAGAIN)
 		return 0;
 	if (n <= 0)
@@ -218,6 +249,8 @@ int rpi_wait(rp_handle *h, rpi_ready ready, const char *what, int64_t deadline, 
 			break;
 		if (h->stopped)
 			rc = rpi_error(err, RP_ESTOPPED, "%s: stopped: %s", what, h->why);
+		else if (h->gone && h->parting_code && h->parting_code != RP_EAGAIN)
+			rc = parted(h, err);
 		else if (h->gone || h->sent_on != h->connections)
 			rc = rpi_error(err, RP_EGONE, "%s: the daemon is gone from %s: rp_reconnect, then call again", what, h->path);
 		else if (rpi_now() >= deadline)
@@ -241,14 +274,8 @@ static int replied_in_epoch(rp_handle *h) {
 }
 
 static int refused(const rpi_reply *r, rp_error *err) {
-	int32_t code = RP_EREFUSED;
-	if (r->length >= 8)
-		memcpy(&code, r->body, 4);
-	if (code >= 0 || code < RP_ECANCELED)
-		code = RP_EREFUSED;
 	int n = r->length > 8 ? (int)r->length - 8 : 0;
-	const char *from = code == RP_EREFUSED && n ? "" : "refused by the daemon: "; /* which that code says by itself, in rp_strerror */
-	return rpi_error(err, code, "%s%.*s", from, n, n ? (const char *)r->body + 8 : "");
+	return refused_with(refusal_code(r->body, r->length), n ? (const char *)r->body + 8 : "", n, err);
 }
 
 static int check_reply(const rpi_reply *r, uint16_t want, rp_error *err) {
@@ -281,27 +308,38 @@ int rpi_handshake(rp_handle *h, int fd, uint16_t type, const void *body, size_t 
 	pthread_mutex_lock(&h->io);
 	h->hand.request = 0x80000000u | ++h->hands;
 	h->hand.type = 0, h->hand.fd = -1;
+	if (fd != h->fd)
+		h->parting_code = 0; /* that was another connection's */
 	uint32_t request = h->hand.request;
 	pthread_mutex_unlock(&h->io);
 	struct iovec iov = {(void *)(uintptr_t)body, n};
-	int rc = rpi_send_on(h, fd, type, request, &iov, 1, pass, deadline);
-	while (rc == RP_OK) {
+	int rc = rpi_send_on(h, fd, type, request, &iov, 1, pass, deadline), why = RP_OK;
+	while (rc == RP_OK || rc == RP_EGONE) { /* one that has hung up may have said why */
 		pthread_mutex_lock(&h->io);
 		int got = read_one(h, fd);
 		bool done = h->hand.type != 0;
+		why = done ? RP_OK : parted(h, err);
 		pthread_mutex_unlock(&h->io);
 		if (done)
+			rc = RP_OK;
+		if (done || why != RP_OK)
 			break;
-		if (got < 0)
+		if (got > 0)
+			continue;
+		if (got < 0 || rc == RP_EGONE) {
 			rc = RP_EGONE;
-		else if (got == 0 && rpi_now() >= deadline)
+			break;
+		}
+		if (rpi_now() >= deadline)
 			rc = RP_ETIMEOUT;
-		else if (got == 0)
+		else
 			poll_until(fd, POLLIN, deadline, RPI_POLL_NS);
 	}
 	pthread_mutex_lock(&h->io);
 	h->hand.request = 0;
 	pthread_mutex_unlock(&h->io);
+	if (why != RP_OK)
+		return why;
 	if (rc == RP_EGONE)
 		return rpi_error(err, rc, "the daemon at %s hung up", h->path);
 	if (rc != RP_OK)

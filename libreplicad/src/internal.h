@@ -138,6 +138,8 @@ struct rp_handle {
 	uint64_t capture_ordered; /* generation whose live state is to be sealed while the rank waits in rp_join; 0: none */
 	bool stopped;
 	char why[256]; /* it was stopped */
+	int parting_code; /* what the daemon refused this connection with, in answer to no request, before it hung up; 0: it did not */
+	char parting[256];
 	uint32_t request; /* training thread's */
 	uint64_t asked;   /* the epoch that request is about; 0: of none */
 	uint32_t hands;

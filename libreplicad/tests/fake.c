@@ -179,6 +179,19 @@ static void answer(fake *f, const uint8_t *message) {
 	}
 }
 
+/* Says why, and closes with all that comes after unread: the kernel resets the connection. */
+static void part(fake *f, int fd) {
+	int32_t body[3] = {f->part_with, 0, 0x2e6f6e}; /* "no." */
+	f->part_with = 0;
+	f->connection = fd;
+	if (body[0] != -1)
+		fake_send(f, RP_M_REFUSED, 0, 0, body, 11);
+	while (!f->part_at && recv(fd, body, 1, MSG_PEEK) < 0)
+		; /* the hello is there, and stays unread */
+	close(fd);
+	f->connection = -1;
+}
+
 /* Answers whoever speaks; f->connection is who spoke last. */
 static void *serve(void *arg) {
 	fake *f = arg;
@@ -190,7 +203,17 @@ static void *serve(void *arg) {
 			if (!p[i].revents)
 				continue;
 			f->connection = p[i].fd;
-			if (recv(p[i].fd, message, sizeof message, 0) > 0) {
+			bool heard = recv(p[i].fd, message, sizeof message, 0) > 0;
+			rp_header h;
+			memcpy(&h, message, sizeof h);
+			if (heard && f->part_with && h.type == f->part_at) {
+				while (poll(&p[i], 1, 20 * 1000) == 0)
+					; /* more is there */
+				part(f, p[i].fd);
+				p[i] = p[--n];
+				continue;
+			}
+			if (heard) {
 				answer(f, message);
 				continue;
 			}
@@ -201,7 +224,10 @@ static void *serve(void *arg) {
 		if (p[0].revents) {
 			CHECK(n < 9);
 			p[n] = (struct pollfd){.fd = accept(f->listener, NULL, NULL), .events = POLLIN};
-			n += p[n].fd >= 0;
+			if (p[n].fd >= 0 && f->part_with && !f->part_at)
+				part(f, p[n].fd);
+			else
+				n += p[n].fd >= 0;
 		}
 	}
 	while (n > 1)

@@ -52,6 +52,8 @@ typedef struct {
 	rp_order order;
 	uint64_t epoch; /* of the order; 0: none yet */
 	int refuse;     /* code for the next attach */
+	int part_with;  /* code with which the next message of type part_at is refused, in answer to no request, before the connection is closed with what follows unread; -1: it is closed without a word */
+	uint16_t part_at; /* 0: the connection itself, before anything is read */
 	uint64_t granted; /* incarnation in the next answer to an attach; 0: 5 */
 	bool freeing;   /* frees the slots before it takes a word of a pause */
 	_Atomic unsigned sealed, stopped, unloadable;

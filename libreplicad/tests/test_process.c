@@ -179,5 +179,47 @@ static void refused_then_attached(void) {
 	rank_end(&r);
 }
 
-const test process_tests[] = {{"child touches nothing", child_touches_nothing}, {"killed while copying", killed_while_copying}, {"daemon goes away", daemon_goes_away}, {"refused then attached", refused_then_attached}, {"reconnect to another incarnation", reconnect_to_another_incarnation},
+/* The reason of a refusal arrives whatever of this side's messages the daemon has read when it hangs up. */
+static void refused_before_it_hung_up(void) {
+	rank r = {0};
+	r.daemon = (fake){.chunk = 4096, .slots = 2, .ring = 4};
+	fake_start(&r.daemon);
+	rp_handle *h;
+	rp_options o = {.struct_size = sizeof o, .world = 4, .socket_path = r.daemon.path, .job = "opticks", .rank = 2, .timeout_ns = 20ll * second};
+	static const int codes[] = {RP_EREFUSED, RP_EAGAIN, RP_EVERSION};
+	for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+		r.daemon.part_with = codes[i]; /* as soon as it is connected; its hello stays unread */
+		SAME(rp_open(&o, &h, &failure), codes[i]);
+		CHECK(strstr(failure.text, "no."));
+	}
+	r.daemon.part_with = -1;
+	SAME(rp_open(&o, &h, &failure), RP_EGONE);
+	rank_open(&r, &r.daemon, 100, 0);
+	r.daemon.part_at = RP_M_REGIONS; /* the attach behind it stays unread */
+	r.daemon.part_with = RP_EINVAL;
+	SAME(rp_attach(r.h, 20ll * second, &failure), RP_EINVAL);
+	CHECK(strcmp(failure.text, "refused by the daemon: no.") == 0);
+	r.daemon.part_with = -1;
+	SAME(rp_attach(r.h, 20ll * second, &failure), RP_EGONE);
+	OK(rp_attach(r.h, 20ll * second, &failure));
+	rank_end(&r);
+}
+
+/* And it arrives where only something that expects no answer was said. */
+static void refused_while_training(void) {
+	rank r;
+	rank_start(&r, 100);
+	r.daemon.part_at = RP_M_PAUSE;
+	r.daemon.part_with = RP_EINVAL;
+	int rc;
+	while ((rc = rp_pause(r.h, second, &failure)) == RP_OK)
+		;
+	SAME(rc, RP_EINVAL);
+	CHECK(strcmp(failure.text, "refused by the daemon: no.") == 0);
+	OK(rp_reconnect(r.h, 20ll * second, &failure));
+	OK(rp_pause(r.h, 0, &failure));
+	rank_end(&r);
+}
+
+const test process_tests[] = {{"child touches nothing", child_touches_nothing}, {"killed while copying", killed_while_copying}, {"daemon goes away", daemon_goes_away}, {"refused then attached", refused_then_attached}, {"refused before it hung up", refused_before_it_hung_up}, {"refused while training", refused_while_training}, {"reconnect to another incarnation", reconnect_to_another_incarnation},
 			      {"good is asked again when copied", good_is_asked_again_when_copied}, {0}};
