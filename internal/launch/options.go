@@ -50,12 +50,7 @@ type Options struct {
 }
 
 // Limits that the rank protocol sets.
-const (
-	maxText    = 63 // a job name or token
-	maxChunkMB = 1 << 10
-
-	maxPrivateCapMB = 1 << 20
-)
+const maxText = 63 // a job name or token
 
 // withDefaults returns a copy with defaults filled in.
 func (o Options) withDefaults() Options {
@@ -113,7 +108,7 @@ func (o Options) Validate() error {
 		flag     string
 		value    int
 		min, max int
-	}{{"--min-copies", o.MinCopies, 1, 64}, {"--cadence", o.Cadence, 1, 1 << 20}, {"--slots", o.Slots, 2, 4}, {"--chunk-mb", o.ChunkMB, 1, maxChunkMB}, {"--durable-every", o.DurableEvery, 1, 1 << 30}, {"--private-cap-mb", o.PrivateCapMB, 1, maxPrivateCapMB},
+	}{{"--min-copies", o.MinCopies, 1, wire.MaxRunMinCopies}, {"--cadence", o.Cadence, 1, wire.MaxRunCadence}, {"--slots", o.Slots, wire.MinRunSlots, wire.MaxRunSlots}, {"--chunk-mb", o.ChunkMB, 1, wire.MaxRunChunkMB}, {"--durable-every", o.DurableEvery, 1, wire.MaxRunDurableEvery}, {"--private-cap-mb", o.PrivateCapMB, 1, wire.MaxRunPrivateCapMB},
 		{"--lone-ahead", o.LoneAhead, 1, 1<<16 - 1}} {
 		if f.value != 0 && (f.value < f.min || f.value > f.max) {
 			bad("%s %d: want %d to %d, or 0 for the default", f.flag, f.value, f.min, f.max)

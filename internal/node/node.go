@@ -79,6 +79,9 @@ func Run(ctx context.Context, cfg *config.Config, opt Options) error {
 	if err != nil {
 		return err
 	}
+	if err := session.CheckDescriptors(); err != nil {
+		log.failed("descriptors", string(cfg.Node), err.Error())
+	}
 	for _, w := range cfg.Warnings() {
 		log.warn(w)
 	}

@@ -379,6 +379,17 @@ func TestWantOfDescriptors(t *testing.T) {
 	greeted(t, s)
 }
 
+func TestTooFewDescriptors(t *testing.T) {
+	for most, good := range map[int]bool{24: false, leastDescriptors - 1: false, leastDescriptors: true, 1 << 20: true} {
+		if err := tooFew(most); (err == nil) != good || err != nil && !strings.Contains(err.Error(), "LimitNOFILE") {
+			t.Errorf("%d: %v", most, err)
+		}
+	}
+	if err := CheckDescriptors(); err != nil {
+		t.Skipf("this test's own process has as few: %v", err)
+	}
+}
+
 // The reason reaches a client that sends on, and does not read until it has sent everything.
 func TestReasonOutlivesWhatIsStillSent(t *testing.T) {
 	s := serve(t, Config{})

@@ -228,6 +228,25 @@ func (s *Server) spare(c *net.UnixConn) error {
 	})
 }
 
+// leastDescriptors is how many a daemon should be allowed: Raft's files and sockets take some, and each rank two and its arena.
+const leastDescriptors = 256
+
+// CheckDescriptors warns of a limit that a daemon with a few ranks runs into.
+func CheckDescriptors() error {
+	most, err := maxDescriptors()
+	if err != nil {
+		return err
+	}
+	return tooFew(most)
+}
+
+func tooFew(most int) error {
+	if most >= leastDescriptors {
+		return nil
+	}
+	return fmt.Errorf("this process may have %d open files: ranks will be told to come again, and with very few nothing is written either: allow at least %d (LimitNOFILE, ulimit -n)", most, leastDescriptors)
+}
+
 // maxDescriptors is how many this process may have.
 func maxDescriptors() (int, error) {
 	var l unix.Rlimit

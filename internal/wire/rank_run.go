@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -36,6 +37,17 @@ type RunHello struct {
 }
 
 const runHelloBytes = 176
+
+// Limits of what a RunHello asks for; 0 stands for a default.
+const (
+	MaxRunMinCopies    = 64
+	MaxRunCadence      = 1 << 20
+	MinRunSlots        = 2
+	MaxRunSlots        = 4
+	MaxRunChunkMB      = 1 << 10
+	MaxRunDurableEvery = 1 << 30
+	MaxRunPrivateCapMB = 1 << 20
+)
 
 // MaxRunWorld is the largest world whose groups fit a RunHello beside as many preferred ranks.
 const MaxRunWorld = (MaxRankMessage - RankHeaderBytes - runHelloBytes - 8 - 4*MaxRunNondeterministic - 16) / 8
@@ -121,7 +133,39 @@ func ParseRunHello(b []byte) (r RunHello, err error) {
 		}
 		r.Groups, at = append(r.Groups, replica.GroupID(le.Uint32(at))), at[4:]
 	}
+	if err := r.check(); err != nil {
+		return RunHello{}, fmt.Errorf("run hello: %w", err)
+	}
 	return r, nil
+}
+
+// check refuses what `replicad run` would: another program may have sent it.
+func (r RunHello) check() error {
+	if r.Capacity > r.World {
+		return fmt.Errorf("capacity of %d processes for a world of %d", r.Capacity, r.World)
+	}
+	for _, f := range [...]struct {
+		what            string
+		is, least, most uint32
+	}{{"min copies", r.MinCopies, 1, MaxRunMinCopies}, {"cadence", r.Cadence, 1, MaxRunCadence}, {"slots", r.Slots, MinRunSlots, MaxRunSlots}, {"bytes of a chunk", r.ChunkBytes, 1 << 20, MaxRunChunkMB << 20},
+		{"durable every", r.DurableEvery, 1, MaxRunDurableEvery}, {"private cap in MiB", r.PrivateCapMB, 1, MaxRunPrivateCapMB}} {
+		if f.is != 0 && (f.is < f.least || f.is > f.most) {
+			return fmt.Errorf("%s %d: want %d to %d, or 0 for the default", f.what, f.is, f.least, f.most)
+		}
+	}
+	ranks := make(map[replica.Rank]bool, len(r.Ranks))
+	for _, k := range r.Ranks {
+		if ranks[k] {
+			return fmt.Errorf("rank %d is preferred twice", k)
+		}
+		ranks[k] = true
+	}
+	for i, g := range r.Nondeterministic {
+		if slices.Contains(r.Nondeterministic[:i], g) {
+			return fmt.Errorf("group %d is named non-deterministic twice", g)
+		}
+	}
+	return nil
 }
 
 // parseJoined reads what ends the body, and returns what is before it.

@@ -301,3 +301,35 @@ func TestRunHelloOfOneThatComesBack(t *testing.T) {
 		}
 	}
 }
+
+// The daemon takes from a launcher what `replicad run` takes from a person: another program may have sent it.
+func TestRunHelloIsBounded(t *testing.T) {
+	good := func() RunHello {
+		return RunHello{ABI: 1, World: 4, Capacity: 4, Ranks: []replica.Rank{3, 0}, MinCopies: MaxRunMinCopies, Cadence: MaxRunCadence, Slots: MaxRunSlots, ChunkBytes: MaxRunChunkMB << 20,
+			DurableEvery: MaxRunDurableEvery, PrivateCapMB: MaxRunPrivateCapMB, Nondeterministic: []replica.GroupID{1, 0}, Job: "job"}
+	}
+	if got, err := ParseRunHello(good().Append(nil)); err != nil || !reflect.DeepEqual(got, good()) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for name, spoil := range map[string]func(h *RunHello){
+		"capacity":             func(h *RunHello) { h.Capacity = 5 },
+		"largest capacity":     func(h *RunHello) { h.Capacity = 1<<32 - 1 },
+		"min copies":           func(h *RunHello) { h.MinCopies++ },
+		"cadence":              func(h *RunHello) { h.Cadence++ },
+		"slots":                func(h *RunHello) { h.Slots++ },
+		"one slot":             func(h *RunHello) { h.Slots = 1 },
+		"chunk":                func(h *RunHello) { h.ChunkBytes++ },
+		"small chunk":          func(h *RunHello) { h.ChunkBytes = 1<<20 - 1 },
+		"durable every":        func(h *RunHello) { h.DurableEvery++ },
+		"private cap":          func(h *RunHello) { h.PrivateCapMB++ },
+		"largest private cap":  func(h *RunHello) { h.PrivateCapMB = 1<<32 - 1 },
+		"a rank twice":         func(h *RunHello) { h.Ranks = []replica.Rank{1, 1} },
+		"one group named more": func(h *RunHello) { h.Nondeterministic = []replica.GroupID{1, 1} },
+	} {
+		h := good()
+		spoil(&h)
+		if got, err := ParseRunHello(h.Append(nil)); err == nil {
+			t.Errorf("%s: taken as %+v", name, got)
+		}
+	}
+}
