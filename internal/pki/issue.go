@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -29,9 +30,12 @@ const (
 	gossipFile  = "gossip.key"
 	clusterFile = "cluster.id"
 
+	operatorFile  = "operator" // without what every certificate ends with
+	firstOperator = "operator"
+
 	caLife   = 10 * 365 * 24 * time.Hour
-	nodeLife = 2 * 365 * 24 * time.Hour
-	skew     = time.Hour // clocks of nodes may be behind the issuer's by this much
+	nodeLife = 2 * 365 * 24 * time.Hour // and an operator's
+	skew     = time.Hour                // clocks of nodes may be behind the issuer's by this much
 )
 
 // file is one credential to write.
@@ -41,8 +45,11 @@ type file struct {
 	data []byte
 }
 
-// Init makes a new cluster's credentials in dir: ca.pem, ca-key.pem, gossip.key, cluster.id, and <node>.pem with
-// <node>-key.pem for each node. It refuses to overwrite any file, and leaves none of its own behind when it fails.
+func certFile(name string) string { return name + ".pem" }
+func keyFile(name string) string  { return name + "-key.pem" }
+
+// Init makes a new cluster's credentials in dir: ca.pem, ca-key.pem, gossip.key, cluster.id, <node>.pem with <node>-key.pem for
+// each node, and operator.pem with its key. It refuses to overwrite any file, and leaves none of its own behind when it fails.
 func Init(dir string, nodes []replica.NodeName, now time.Time) error {
 	var cluster replica.ClusterID
 	rand.Read(cluster[:]) // never fails (crypto/rand)
@@ -64,40 +71,67 @@ func Init(dir string, nodes []replica.NodeName, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	operator, err := operatorFiles(ca, cluster, firstOperator, operatorFile, now)
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make directory for credentials: %w", err)
 	}
-	return writeNew(dir, append(files, more...))
+	return writeNew(dir, slices.Concat(files, more, operator))
 }
 
 // AddNodes issues certificates for more nodes with the CA that Init made in dir.
 func AddNodes(dir string, nodes []replica.NodeName, now time.Time) error {
-	caCert, err := readCA(filepath.Join(dir, caFile), now)
+	ca, cluster, err := openCA(dir, now)
 	if err != nil {
 		return err
 	}
-	cluster, err := caName(caCert)
-	if err != nil {
-		return fmt.Errorf("CA %s: %w", filepath.Join(dir, caFile), err)
-	}
-	keyPath := filepath.Join(dir, caKeyFile)
-	keyPEM, err := readFile(keyPath, true)
-	if err != nil {
-		return err
-	}
-	pair, err := tls.X509KeyPair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caCert.Raw}), keyPEM)
-	if err != nil {
-		return fmt.Errorf("CA key %s: %w: it must be the one made together with %s", keyPath, err, caFile)
-	}
-	key, ok := pair.PrivateKey.(crypto.Signer)
-	if !ok {
-		return fmt.Errorf("CA key %s: a %T can't sign", keyPath, pair.PrivateKey)
-	}
-	files, err := nodeFiles(authority{caCert, key}, cluster, nodes, now)
+	files, err := nodeFiles(ca, cluster, nodes, now)
 	if err != nil {
 		return err
 	}
 	return writeNew(dir, files)
+}
+
+// AddOperator issues operator-<name>.pem, with its key, with the CA that Init made in dir.
+func AddOperator(dir, name string, now time.Time) error {
+	ca, cluster, err := openCA(dir, now)
+	if err != nil {
+		return err
+	}
+	files, err := operatorFiles(ca, cluster, name, operatorFile+"-"+name, now)
+	if err != nil {
+		return err
+	}
+	return writeNew(dir, files)
+}
+
+// openCA reads the CA that Init made in dir, with its key.
+func openCA(dir string, now time.Time) (authority, replica.ClusterID, error) {
+	fail := func(err error) (authority, replica.ClusterID, error) { return authority{}, replica.ClusterID{}, err }
+	caCert, err := readCA(filepath.Join(dir, caFile), now)
+	if err != nil {
+		return fail(err)
+	}
+	cluster, err := caName(caCert)
+	if err != nil {
+		return fail(fmt.Errorf("CA %s: %w", filepath.Join(dir, caFile), err))
+	}
+	keyPath := filepath.Join(dir, caKeyFile)
+	keyPEM, err := readFile(keyPath, true)
+	if err != nil {
+		return fail(err)
+	}
+	pair, err := tls.X509KeyPair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caCert.Raw}), keyPEM)
+	if err != nil {
+		return fail(fmt.Errorf("CA key %s: %w: it must be the one made together with %s", keyPath, err, caFile))
+	}
+	key, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok {
+		return fail(fmt.Errorf("CA key %s: a %T can't sign", keyPath, pair.PrivateKey))
+	}
+	return authority{caCert, key}, cluster, nil
 }
 
 type authority struct {
@@ -137,30 +171,51 @@ func nodeFiles(ca authority, cluster replica.ClusterID, nodes []replica.NodeName
 		if err := replica.CheckName(string(node)); err != nil {
 			return nil, fmt.Errorf("node %w", err)
 		}
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		own, err := ca.issue(string(node), string(node), nodeURI(cluster, node), now, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 		if err != nil {
-			return nil, fmt.Errorf("make key of node %q: %w", node, err)
+			return nil, fmt.Errorf("node %q: %w", node, err)
 		}
-		notAfter := now.Add(nodeLife)
-		if notAfter.After(ca.cert.NotAfter) {
-			notAfter = ca.cert.NotAfter
-		}
-		certPEM, keyPEM, err := sign(&x509.Certificate{
-			SerialNumber:          newSerial(),
-			Subject:               pkix.Name{CommonName: string(node)},
-			URIs:                  []*url.URL{nodeURI(cluster, node)},
-			NotBefore:             now.Add(-skew),
-			NotAfter:              notAfter,
-			KeyUsage:              x509.KeyUsageDigitalSignature,
-			ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-			BasicConstraintsValid: true,
-		}, ca.cert, key, ca.key)
-		if err != nil {
-			return nil, fmt.Errorf("certificate of node %q: %w", node, err)
-		}
-		files = append(files, file{string(node) + ".pem", 0o644, certPEM}, file{string(node) + "-key.pem", 0o600, keyPEM})
+		files = append(files, own...)
 	}
 	return files, nil
+}
+
+// operatorFiles issues a certificate and key for an operator, who serves nobody.
+func operatorFiles(ca authority, cluster replica.ClusterID, name, file string, now time.Time) ([]file, error) {
+	if err := replica.CheckName(name); err != nil {
+		return nil, fmt.Errorf("operator %w", err)
+	}
+	files, err := ca.issue(file, "operator "+name, operatorURI(cluster, name), now, x509.ExtKeyUsageClientAuth)
+	if err != nil {
+		return nil, fmt.Errorf("operator %q: %w", name, err)
+	}
+	return files, nil
+}
+
+// issue makes a key and its certificate: <file>.pem and <file>-key.pem.
+func (ca authority) issue(name, subject string, uri *url.URL, now time.Time, usage ...x509.ExtKeyUsage) ([]file, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make key: %w", err)
+	}
+	notAfter := now.Add(nodeLife)
+	if notAfter.After(ca.cert.NotAfter) {
+		notAfter = ca.cert.NotAfter
+	}
+	certPEM, keyPEM, err := sign(&x509.Certificate{
+		SerialNumber:          newSerial(),
+		Subject:               pkix.Name{CommonName: subject},
+		URIs:                  []*url.URL{uri},
+		NotBefore:             now.Add(-skew),
+		NotAfter:              notAfter,
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           usage,
+		BasicConstraintsValid: true,
+	}, ca.cert, key, ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate: %w", err)
+	}
+	return []file{{certFile(name), 0o644, certPEM}, {keyFile(name), 0o600, keyPEM}}, nil
 }
 
 func sign(template, parent *x509.Certificate, key, signer crypto.Signer) (certPEM, keyPEM []byte, err error) {
@@ -192,8 +247,11 @@ func writeNew(dir string, files []file) (err error) {
 			}
 		}
 	}()
-	for _, f := range files {
+	for i, f := range files {
 		path := filepath.Join(dir, f.name)
+		if slices.ContainsFunc(files[:i], func(o file) bool { return o.name == f.name }) {
+			return fmt.Errorf("two credentials would be called %s: choose another name for the node", path)
+		}
 		out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.mode)
 		if errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("%s exists already and is not overwritten: move it away or choose another directory", path)

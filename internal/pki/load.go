@@ -155,7 +155,7 @@ func readFile(path string, private bool) ([]byte, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%w: make it with `replicad pki init` or copy it from where that ran", err)
 		}
-		return nil, fmt.Errorf("%w: the daemon's user must be able to read it", err)
+		return nil, fmt.Errorf("%w: this process's user must be able to read it", err)
 	}
 	defer f.Close()
 	st, err := f.Stat()

@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	scheme   = "replicad"
-	nodePath = "/node/"
-	caPath   = "/ca"
+	scheme       = "replicad"
+	nodePath     = "/node/"
+	operatorPath = "/operator/"
+	caPath       = "/ca"
 )
 
 // ErrForeign marks a certificate of another cluster.
@@ -39,18 +40,28 @@ func certName(c *x509.Certificate) (replica.ClusterID, replica.NodeName, error) 
 
 // parseName is strict: what it accepts, nodeURI writes the same way, so one identity has one spelling.
 func parseName(uri string) (replica.ClusterID, replica.NodeName, error) {
+	cluster, name, err := parseRole(uri, nodePath, "a node's")
+	return cluster, replica.NodeName(name), err
+}
+
+// parseOperator is parseName for an operator. The two roles share no name: neither passes for the other.
+func parseOperator(uri string) (replica.ClusterID, string, error) {
+	return parseRole(uri, operatorPath, "an operator's")
+}
+
+func parseRole(uri, role, whose string) (replica.ClusterID, string, error) {
 	cluster, path, err := splitURI(uri)
 	if err != nil {
 		return replica.ClusterID{}, "", err
 	}
-	name, ok := strings.CutPrefix(path, nodePath)
+	name, ok := strings.CutPrefix(path, role)
 	if !ok {
-		return replica.ClusterID{}, "", fmt.Errorf("certificate name %.120q: not a node's (want %s://<cluster>%s<name>)", uri, scheme, nodePath)
+		return replica.ClusterID{}, "", fmt.Errorf("certificate name %.120q: not %s (want %s://<cluster>%s<name>)", uri, whose, scheme, role)
 	}
 	if err := replica.CheckName(name); err != nil {
 		return replica.ClusterID{}, "", fmt.Errorf("certificate name %.120q: %w", uri, err)
 	}
-	return cluster, replica.NodeName(name), nil
+	return cluster, name, nil
 }
 
 // splitURI cuts replicad://<uuid><path>.
@@ -72,6 +83,10 @@ func splitURI(uri string) (replica.ClusterID, string, error) {
 
 func nodeURI(cluster replica.ClusterID, name replica.NodeName) *url.URL {
 	return &url.URL{Scheme: scheme, Host: cluster.String(), Path: nodePath + string(name)}
+}
+
+func operatorURI(cluster replica.ClusterID, name string) *url.URL {
+	return &url.URL{Scheme: scheme, Host: cluster.String(), Path: operatorPath + name}
 }
 
 func caURI(cluster replica.ClusterID) *url.URL {

@@ -1,0 +1,120 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	maxCertificate = 8 << 10 // of one that a peer shows, in bytes: ours have some 600
+	maxSignature   = 128
+)
+
+// Operator is an operator's credentials: they sign orders.
+type Operator struct {
+	Cluster replica.ClusterID
+	Name    string
+
+	certificate []byte
+	key         *ecdsa.PrivateKey
+}
+
+// LoadOperator reads <file>.pem and, beside it, <file>-key.pem. Whether the certificate is good is the leader's to judge: who gives
+// orders needs no CA at hand.
+func LoadOperator(file string) (*Operator, error) {
+	const remedy = "use one that `replicad pki init` or `replicad pki operator` made"
+	stem, ok := strings.CutSuffix(file, ".pem")
+	if !ok {
+		return nil, fmt.Errorf("operator's certificate %s: its name must end with .pem, and its key lie beside it in NAME-key.pem: %s", file, remedy)
+	}
+	key := keyFile(stem)
+	certPEM, err := readFile(file, false)
+	if err != nil {
+		return nil, fmt.Errorf("operator's certificate: %w", err)
+	}
+	keyPEM, err := readFile(key, true)
+	if err != nil {
+		return nil, fmt.Errorf("key of operator's certificate %s: %w", file, err)
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("operator's certificate %s with key %s: %w: %s", file, key, err, remedy)
+	}
+	o := &Operator{certificate: pair.Leaf.Raw}
+	if o.Cluster, o.Name, err = operatorName(pair.Leaf); err != nil {
+		return nil, fmt.Errorf("operator's certificate %s: %w: %s", file, err, remedy)
+	}
+	if o.key, ok = pair.PrivateKey.(*ecdsa.PrivateKey); !ok {
+		return nil, fmt.Errorf("key %s of operator's certificate: a %T, want ECDSA: %s", key, pair.PrivateKey, remedy)
+	}
+	return o, nil
+}
+
+// CanLoadOperator tells whether this process may read both files of an operator that a configuration names: one that may not goes
+// on without.
+func CanLoadOperator(file string) bool {
+	stem, _ := strings.CutSuffix(file, ".pem")
+	for _, path := range []string{file, keyFile(stem)} {
+		f, err := os.Open(path)
+		if err != nil {
+			return false
+		}
+		_ = f.Close()
+	}
+	return true
+}
+
+// Sign signs a message; the certificate goes with it.
+func (o *Operator) Sign(message []byte) (certificate, signature []byte, err error) {
+	sum := sha256.Sum256(message)
+	signature, err = o.key.Sign(rand.Reader, sum[:], crypto.SHA256)
+	return o.certificate, signature, err
+}
+
+// CheckOperator verifies a message that somebody signed as an operator of this cluster, and returns the operator's name.
+func (id *Identity) CheckOperator(certificate, message, signature []byte, now time.Time) (string, error) {
+	if len(certificate) > maxCertificate || len(signature) > maxSignature {
+		return "", fmt.Errorf("a certificate of %d bytes and a signature of %d, at most %d and %d", len(certificate), len(signature), maxCertificate, maxSignature)
+	}
+	c, err := x509.ParseCertificate(certificate)
+	if err != nil {
+		return "", fmt.Errorf("operator's certificate: %w", err)
+	}
+	cluster, name, err := operatorName(c)
+	if err != nil {
+		return "", err
+	}
+	if cluster != id.Cluster {
+		return "", fmt.Errorf("%w: operator %q of cluster %v, this is cluster %v: use one that was made in this cluster's pki folder", ErrForeign, name, cluster, id.Cluster)
+	}
+	if now.After(c.NotAfter) {
+		return "", fmt.Errorf("the certificate of operator %q expired at %s: move it away and issue another with `replicad pki operator`", name, c.NotAfter.Format(time.RFC3339))
+	}
+	if _, err := c.Verify(x509.VerifyOptions{Roots: id.roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		return "", fmt.Errorf("the certificate of operator %q: %w: use one that `replicad pki` made for this cluster", name, err)
+	}
+	key, ok := c.PublicKey.(*ecdsa.PublicKey)
+	sum := sha256.Sum256(message)
+	if !ok || !ecdsa.VerifyASN1(key, sum[:], signature) {
+		return "", fmt.Errorf("the signature is not that of operator %q over this order", name)
+	}
+	return name, nil
+}
+
+// operatorName reads the one URI SAN that an operator's certificate must have.
+func operatorName(c *x509.Certificate) (replica.ClusterID, string, error) {
+	if len(c.URIs) != 1 {
+		return replica.ClusterID{}, "", fmt.Errorf("certificate %.120q has %d URI names: want one, %s://<cluster>%s<name>", c.Subject.CommonName, len(c.URIs), scheme, operatorPath)
+	}
+	return parseOperator(c.URIs[0].String())
+}
