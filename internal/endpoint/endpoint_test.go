@@ -323,6 +323,26 @@ func dialAndAsk(ctx context.Context, e *Endpoint, addr string, want replica.Node
 	return err
 }
 
+// An operator's certificate is signed by the same CA, and opens no connection.
+func TestOperatorIsRefused(t *testing.T) {
+	ctx := within(t)
+	c := newCluster(t, "a")
+	a := c.start("a", "127.0.0.1:0", allClasses(echo))
+	cert, err := tls.LoadX509KeyPair(filepath.Join(c.dir, "operator.pem"), filepath.Join(c.dir, "operator-key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := c.config("a", "127.0.0.2:0", newLogs())
+	cfg.ClientTLS = func(_ replica.NodeName, alpn ...string) *tls.Config {
+		return &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}, NextProtos: alpn, MinVersion: tls.VersionTLS13}
+	}
+	operator := start(t, cfg, newLogs(), nil)
+	if err := dialAndAsk(ctx, operator.Endpoint, a.Addr().String(), "a"); err == nil || !strings.Contains(err.Error(), "the peer refused this node's certificate") {
+		t.Errorf("an operator reads %v", err)
+	}
+	a.logs.await(t, "127.0.0.2:", "not a node's")
+}
+
 func TestRefusalLogIsLimited(t *testing.T) {
 	var lines int
 	r := refusals{logf: func(string, ...any) { lines++ }, seen: make(map[netip.Addr]*refused)}

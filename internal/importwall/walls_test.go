@@ -33,6 +33,7 @@ var walls = map[string]wall{
 	"rng":               {1, []string{"replica"}, nil},
 	"internal/wire":     {1, []string{"replica"}, []string{"github.com/cespare/xxhash/v2", "github.com/fxamacker/cbor/v2"}},
 	"internal/unixsock": {1, []string{}, []string{"golang.org/x/sys/unix"}},
+	"internal/audit":    {1, []string{}, nil},
 	"internal/config":   {1, []string{"replica"}, []string{"github.com/goccy/go-yaml"}},
 
 	"internal/session":    {2, []string{"replica", "internal/unixsock", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
