@@ -17,6 +17,11 @@ func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
 	if err := replica.CheckName(c.Name); err != nil {
 		return Outcome{Err: refuse(Invalid, "create job: %v", err)}
 	}
+	if c.Creator != "" {
+		if err := replica.CheckName(string(c.Creator)); err != nil {
+			return Outcome{Err: refuse(Invalid, "create job %s: by node %v", c.Name, err)}
+		}
+	}
 	if c.ID == (replica.JobID{}) {
 		return Outcome{Err: refuse(Invalid, "create job %s: its UUID is zero", c.Name)}
 	}
@@ -48,7 +53,7 @@ func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
 		ID: c.ID, Name: c.Name, Era: s.v.Era, Layout: cloneLayout(c.Layout), Options: opt, Phase: replica.Opening,
 		Ranks: make([]replica.Claimed, c.Layout.World), GroupGeometry: make([]replica.Digest, c.Layout.NumGroups()),
 		Mirrors: make([][]replica.NodeName, c.Layout.World), GroupMirrors: make([][]replica.NodeName, c.Layout.NumGroups()),
-		Copies: c.Copies, Naming: naming, Owner: c.Owner,
+		Copies: c.Copies, Naming: naming, Owner: c.Owner, Creator: c.Creator,
 	}
 	j.Options.Nondeterministic = slices.Clone(opt.Nondeterministic)
 	if j.Copies == 0 {

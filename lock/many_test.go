@@ -35,6 +35,19 @@ func TestJobsThatHaveNotEndedAreCounted(t *testing.T) {
 	}
 }
 
+// A job says on which node it was created; what is no node's name is refused.
+func TestCreatorIsKept(t *testing.T) {
+	s := New(replica.ClusterID{1})
+	create := replica.CreateJob{ID: replica.JobID{1}, Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Creator: "../n1"}
+	if out := s.Apply(1, create); out.Err == nil || len(s.View().Jobs) != 0 {
+		t.Errorf("created by %q: %v", create.Creator, out.Err)
+	}
+	create.Creator = "n1"
+	if out := s.Apply(2, create); out.Err != nil || out.Job.Creator != "n1" {
+		t.Errorf("created by %q: %+v, %v", create.Creator, out.Job, out.Err)
+	}
+}
+
 // What a commit of thousands of ranks waits for is said in a few lines, and whom it waits for all the same.
 func TestThousandsOfPartsAreWaitedForInAFewLines(t *testing.T) {
 	const world = 4_000

@@ -27,6 +27,8 @@ type (
 		NameGroups bool `cbor:"11,keyasint,omitempty"` // Layout.Groups is empty then
 		// Owner is the user, by number, whose launcher creates the job.
 		Owner uint32 `cbor:"12,keyasint,omitempty"`
+		// Creator is the node whose launcher asked for the job, which may end it.
+		Creator NodeName `cbor:"13,keyasint,omitempty"`
 	}
 	// Begin mints the epoch in which ranks attach and seal their initial state.
 	Begin struct {

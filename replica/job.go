@@ -122,6 +122,8 @@ type Job struct {
 	Naming []GroupID `json:"naming,omitempty" cbor:"31,keyasint,omitempty"`
 	// OpenedWith is NextIncarnation when the newest epoch was opened: no later process has had state of that epoch.
 	OpenedWith Incarnation `json:"opened_with,omitempty" cbor:"36,keyasint,omitempty"`
+	// Creator is the node whose launcher asked for the job; empty: nobody knows.
+	Creator NodeName `json:"creator,omitempty" cbor:"40,keyasint,omitempty"`
 	// Previous is what was committed before a Resume with too few copies, and lies on more nodes: it stays until Committed lies on as
 	// many as a commit needs, or a newer generation is committed.
 	Previous *Earlier `json:"previous,omitempty" cbor:"32,keyasint,omitempty"`

@@ -146,7 +146,7 @@ func (c *Cluster) pki() string { return filepath.Join(c.Dir, "pki") }
 // Identity names a node's files among those that `replicad pki init` made in dir.
 func Identity(dir, node string) config.PKI {
 	file := func(name string) string { return filepath.Join(dir, name) }
-	return config.PKI{CA: file("ca.pem"), Cert: file(node + ".pem"), Key: file(node + "-key.pem"), GossipKey: file("gossip.key")}
+	return config.PKI{CA: file("ca.pem"), Cert: file(node + ".pem"), Key: file(node + "-key.pem"), GossipKey: file("gossip.key"), Operator: file("operator.pem")}
 }
 
 // Behind moves a daemon's own ports away from those that it advertises, which a network between the nodes takes.

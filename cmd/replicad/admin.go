@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/internal/config"
 	"github.com/spf13/cobra"
 )
 
@@ -31,23 +33,28 @@ func (a *admin) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&a.socket, "socket", "", "admin `SOCKET` of the daemon, instead of --config")
 }
 
-// call does one request and returns the body of a successful reply.
-func (a *admin) call(ctx context.Context, method, path string) ([]byte, error) {
-	socket := a.socket
-	if socket == "" {
-		c, err := a.load(noDevCluster)
-		if err != nil {
-			return nil, err
-		}
-		socket = c.AdminSocket
+// find reads the configuration, where that is needed: the admin socket is the one that it names.
+func (a *admin) find() (*config.Config, error) {
+	if a.socket != "" {
+		return new(config.Config), nil
 	}
+	c, err := a.load(noDevCluster)
+	if err == nil {
+		a.socket = c.AdminSocket
+	}
+	return c, err
+}
+
+// call does one request and returns the body of a successful reply.
+func (a *admin) call(ctx context.Context, method, path string, request []byte) ([]byte, error) {
+	socket := a.socket
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", socket)
 	}}
-	req, err := http.NewRequestWithContext(ctx, method, "http://replicad"+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://replicad"+path, bytes.NewReader(request))
 	if err != nil {
 		return nil, err
 	}

@@ -1,16 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -108,17 +112,115 @@ func TestAdminFailures(t *testing.T) {
 	}
 }
 
+// ordered answers on an admin socket as a daemon does, with this challenge, and says which orders came.
+func ordered(t *testing.T, challenge, answer string) (socket string, orders chan node.Order) {
+	t.Helper()
+	orders = make(chan node.Order, 1)
+	return serveAdmin(t, func(w http.ResponseWriter, r *http.Request) {
+		var o node.Order
+		switch r.Method + " " + r.URL.Path {
+		case "GET /challenge":
+			fmt.Fprintln(w, challenge)
+		case "POST /order":
+			if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
+				t.Error(err)
+			}
+			orders <- o
+			fmt.Fprintln(w, answer)
+		default:
+			http.NotFound(w, r)
+		}
+	}), orders
+}
+
 func TestJobEnd(t *testing.T) {
-	asked := make(chan string, 1)
-	socket := serveAdmin(t, func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintln(w, "job lm had ended already, at step 7: finished")
-		asked <- r.Method + " " + r.URL.Path + " " + r.URL.Query().Get("reason")
-	})
+	t.Setenv(operatorVariable, "")
+	socket, orders := ordered(t, "", "job lm had ended already, at step 7: finished")
 	code, out, errout := try(t, "job", "end", "lm", "--reason", "that's it & all", "--socket", socket)
 	if code != exitOK || out != "job lm had ended already, at step 7: finished\n" {
 		t.Fatalf("code %d: %s%s", code, out, errout)
 	}
-	if got := <-asked; got != "POST /job/lm/end that's it & all" {
-		t.Errorf("the daemon was asked %q", got)
+	if got := <-orders; got != (node.Order{Verb: node.EndJob, Job: "lm", Why: "that's it & all"}) {
+		t.Errorf("the daemon was asked %+v", got)
+	}
+}
+
+// Orders are signed by the operator that a flag, the environment or a readable file of the configuration names, in this order.
+func TestOrdersAreSigned(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pki")
+	if err := pki.Init(dir, []replica.NodeName{"a"}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"flag", "env"} {
+		if code, _, errout := try(t, "pki", "operator", "--dir", dir, name); code != exitOK {
+			t.Fatal(errout)
+		}
+	}
+	at := func(name string) string { return filepath.Join(dir, name) }
+	id, err := pki.Load(at("ca.pem"), at("a.pem"), at("a-key.pem"), at("gossip.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	challenge := strings.Repeat("5a", 32)
+	socket, orders := ordered(t, challenge, "done")
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	text := fmt.Sprintf("node: a\naddr: 127.0.0.1:7400\ngossip_addr: 127.0.0.1:7401\nvoters: [{name: a, addr: \"127.0.0.1:7400\"}]\nstate_dir: %s\nadmin_socket: %s\npki: {ca: %s, cert: %s, key: %s, gossip_key: %s, operator: %s}\n",
+		dir, socket, at("ca.pem"), at("a.pem"), at("a-key.pem"), at("gossip.key"), at("operator.pem"))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flag, env := "--operator="+at("operator-flag.pem"), at("operator-env.pem")
+	for _, tc := range []struct {
+		who, env string
+		args     []string
+		want     node.Order
+	}{
+		{"flag", env, []string{"node", "drain", "b", "--degrade", flag}, node.Order{Verb: node.Drain, Node: "b", Degrade: true}},
+		{"env", env, []string{"node", "lost", "b", "--why", "burnt"}, node.Order{Verb: node.Lost, Node: "b", Why: "burnt"}},
+		{"operator", "", []string{"node", "clear", "b"}, node.Order{Verb: node.Clear, Node: "b"}},
+		{"operator", "", []string{"voter", "add", "b", "10.0.0.2:7400"}, node.Order{Verb: node.AddVoter, Node: "b", Addr: "10.0.0.2:7400"}},
+		{"operator", "", []string{"voter", "remove", "b"}, node.Order{Verb: node.RemoveVoter, Node: "b"}},
+		{"operator", "", []string{"job", "end", "lm", "--reason", ""}, node.Order{Verb: node.EndJob, Job: "lm", Why: "ended by an operator"}},
+		{"", "", []string{"voter", "list"}, node.Order{Verb: node.Voters}},
+	} {
+		t.Setenv(operatorVariable, tc.env)
+		if code, _, errout := try(t, append(tc.args, "--config", file)...); code != exitOK {
+			t.Fatalf("%v: code %d: %s", tc.args, code, errout)
+		}
+		got := <-orders
+		p := got.Proof
+		if got.Proof = nil; got != tc.want {
+			t.Errorf("%v: ordered %+v, want %+v", tc.args, got, tc.want)
+		}
+		if (p != nil) != (tc.who != "") {
+			t.Errorf("%v: signed: %v", tc.args, p != nil)
+		}
+		if p == nil {
+			continue
+		}
+		again, err := pki.LoadOperator(at("operator.pem"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		message, err := got.Signed(again.Cluster, bytes.Repeat([]byte{0x5a}, 32))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if who, err := id.CheckOperator(p.Certificate, message, p.Signature, time.Now()); who != tc.who || err != nil {
+			t.Errorf("%v: signed by %q, want %q: %v", tc.args, who, tc.who, err)
+		}
+	}
+	t.Setenv(operatorVariable, at("operator-none.pem"))
+	if code, _, errout := try(t, "node", "clear", "b", "--config", file); code != exitConfig || !strings.Contains(errout, "operator-none.pem") {
+		t.Errorf("an operator that is not there: code %d: %s", code, errout)
+	}
+	t.Setenv(operatorVariable, "")
+	if err := os.Remove(at("operator-key.pem")); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errout := try(t, "node", "clear", "b", "--config", file); code != exitOK {
+		t.Errorf("a configuration whose operator this user can't read: code %d: %s", code, errout)
+	} else if got := <-orders; got.Proof != nil {
+		t.Error("signed without a key")
 	}
 }

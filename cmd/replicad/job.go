@@ -1,12 +1,11 @@
 package main
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 
+	"github.com/replicad/replicad/internal/node"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -17,12 +16,15 @@ func newJob(std stdio) *cobra.Command {
 
 func newJobEnd(std stdio) *cobra.Command {
 	var reason string
-	v := &ask{use: "end NAME", args: 1, short: "End a job: its epoch is closed, its ranks are stopped and its memory is freed",
+	const unsaid = "ended by an operator"
+	v := &ask{use: "end NAME", args: 1, short: "End a job: its epoch is closed, its ranks are stopped and its memory is freed", long: `End a job: its epoch is closed, its ranks are stopped and its memory is freed.
+
+Without an operator's certificate a job can be ended on the node that it was created on, and on those that hold its ranks.`,
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().StringVar(&reason, "reason", "ended by an operator", "what the job's record says")
+			cmd.Flags().StringVar(&reason, "reason", unsaid, "what the job's record says")
 		},
-		call: func(ctx context.Context, a *admin, args []string) ([]byte, error) {
-			return a.call(ctx, http.MethodPost, "/job/"+args[0]+"/end?reason="+url.QueryEscape(reason))
+		order: func(args []string) node.Order {
+			return node.Order{Verb: node.EndJob, Job: args[0], Why: cmp.Or(reason, unsaid)}
 		}}
 	return v.command(std)
 }

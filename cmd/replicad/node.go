@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
-	"net/http"
-	"net/url"
-
+	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
 
@@ -23,8 +21,8 @@ and answers is refused.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&why, "why", "no reason given", "what the job's record says")
 		},
-		call: func(ctx context.Context, a *admin, args []string) ([]byte, error) {
-			return a.call(ctx, http.MethodPost, "/node/"+args[0]+"/lost?why="+url.QueryEscape(why))
+		order: func(args []string) node.Order {
+			return node.Order{Verb: node.Lost, Node: replica.NodeName(args[0]), Why: why}
 		}}
 	return v.command(std)
 }
@@ -40,20 +38,16 @@ of the committed step.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().BoolVar(&degrade, "degrade", false, "drain it although a job has fewer copies then, or runs on one node alone")
 		},
-		call: func(ctx context.Context, a *admin, args []string) ([]byte, error) {
-			path := "/node/" + args[0] + "/drain"
-			if degrade {
-				path += "?degrade=1"
-			}
-			return a.call(ctx, http.MethodPost, path)
+		order: func(args []string) node.Order {
+			return node.Order{Verb: node.Drain, Node: replica.NodeName(args[0]), Degrade: degrade}
 		}}
 	return v.command(std)
 }
 
 func newNodeClear(std stdio) *cobra.Command {
 	v := &ask{use: "clear NAME", args: 1, short: "Let running jobs use a node again that was drained, or quarantined after a dispute",
-		call: func(ctx context.Context, a *admin, args []string) ([]byte, error) {
-			return a.call(ctx, http.MethodPost, "/node/"+args[0]+"/clear")
+		order: func(args []string) node.Order {
+			return node.Order{Verb: node.Clear, Node: replica.NodeName(args[0])}
 		}}
 	return v.command(std)
 }

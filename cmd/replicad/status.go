@@ -18,7 +18,10 @@ func newStatus(std stdio) *cobra.Command {
 		Short: "Who is alive, epoch, committed step, and which node holds which generation of which part",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			body, err := a.call(cmd.Context(), http.MethodGet, "/status")
+			if _, err := a.find(); err != nil {
+				return err
+			}
+			body, err := a.call(cmd.Context(), http.MethodGet, "/status", nil)
 			if err != nil {
 				return err
 			}

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"io"
-	"net/http"
-	"net/url"
 
 	"github.com/replicad/replicad/internal/node"
 	"github.com/replicad/replicad/replica"
@@ -13,23 +10,23 @@ import (
 )
 
 func newVoter(std stdio) *cobra.Command {
-	list := &ask{use: "list", short: "Who keeps the replicated log and votes", call: func(ctx context.Context, a *admin, _ []string) ([]byte, error) {
-		return a.call(ctx, http.MethodGet, "/voters")
+	list := &ask{use: "list", short: "Who keeps the replicated log and votes", order: func([]string) node.Order {
+		return node.Order{Verb: node.Voters}
 	}}
 	add := &ask{use: "add NAME ADDR", short: "Let a new node vote, which was started with `daemon --join`", args: 2, long: `Let a new node vote.
 
 The node's own configuration names it among the voters, with the addr that is given here, and its daemon was started with --join: it
 waits until it is added. It is asked at that address, gets the log as a node without a vote, and votes once it has it; if it does not
 answer, or does not catch up in time, nothing has changed. A name that has voted before, and lost its log, must not be used again.`,
-		call: func(ctx context.Context, a *admin, args []string) ([]byte, error) {
-			return a.call(ctx, http.MethodPost, "/voter/"+args[0]+"/add?addr="+url.QueryEscape(args[1]))
+		order: func(args []string) node.Order {
+			return node.Order{Verb: node.AddVoter, Node: replica.NodeName(args[0]), Addr: args[1]}
 		}}
 	remove := &ask{use: "remove NAME", short: "Take a voter out for good: it lost its disk, or goes away", args: 1, long: `Take a voter out for good.
 
 The majority is counted without it from then on; it is refused where the voters that are left have no majority that answers. Its name
 must never vote again: a node that comes back in its place has another.`,
-		call: func(ctx context.Context, a *admin, args []string) ([]byte, error) {
-			return a.call(ctx, http.MethodPost, "/voter/"+args[0]+"/remove")
+		order: func(args []string) node.Order {
+			return node.Order{Verb: node.RemoveVoter, Node: replica.NodeName(args[0])}
 		}}
 	return group("voter", "Look at the nodes that vote, and change them", list.command(std), add.command(std), remove.command(std), newVoterRecover(std))
 }
@@ -57,35 +54,5 @@ Run it so on every voter that is left, and with --accept-loss on the one whose l
 	}
 	t.addFlags(cmd)
 	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "do it, though what other voters knew beyond this log is lost")
-	return cmd
-}
-
-// ask is a verb that asks the leader through the daemon and prints what it says. The first argument, if any, is a name.
-type ask struct {
-	use, short, long string
-	args             int
-	flags            func(*cobra.Command)
-	call             func(ctx context.Context, a *admin, args []string) ([]byte, error)
-}
-
-func (v *ask) command(std stdio) *cobra.Command {
-	var a admin
-	cmd := &cobra.Command{Use: v.use, Short: v.short, Long: v.long, Args: cobra.ExactArgs(v.args), RunE: func(cmd *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			if err := replica.CheckName(args[0]); err != nil {
-				return coded(exitUsage, err)
-			}
-		}
-		body, err := v.call(cmd.Context(), &a, args)
-		if err != nil {
-			return err
-		}
-		_, err = std.out.Write(body)
-		return err
-	}}
-	a.addFlags(cmd)
-	if v.flags != nil {
-		v.flags(cmd)
-	}
 	return cmd
 }

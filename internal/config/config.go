@@ -80,6 +80,10 @@ type PKI struct {
 	Cert      string `yaml:"cert"`       // this node's certificate (<node>.pem)
 	Key       string `yaml:"key"`        // its private key (<node>-key.pem), mode 0600
 	GossipKey string `yaml:"gossip_key"` // the cluster's gossip key (gossip.key), mode 0600
+
+	// Operator is an operator's certificate (operator.pem), with which `replicad node`, `voter` and `job` sign orders where their user may
+	// read it and its key, operator-key.pem beside it. Default: none; an order may concern this node alone then. No daemon reads it.
+	Operator string `yaml:"operator,omitempty"`
 }
 
 // Voter is a node that keeps the Raft log.

@@ -53,7 +53,7 @@ func Dev(dir string, makePKI func(dir string, node replica.NodeName) error) (*Co
 	}
 	c := (Config{
 		Node: DevNode, Addr: host + ":7400", GossipAddr: host + ":7401", StateDir: dir,
-		PKI:    PKI{CA: file("ca.pem"), Cert: file(string(DevNode) + ".pem"), Key: file(string(DevNode) + "-key.pem"), GossipKey: file("gossip.key")},
+		PKI:    PKI{CA: file("ca.pem"), Cert: file(string(DevNode) + ".pem"), Key: file(string(DevNode) + "-key.pem"), GossipKey: file("gossip.key"), Operator: file("operator.pem")},
 		Voters: []Voter{{Name: DevNode, Addr: host + ":7400"}},
 		Labels: map[string]string{"host": string(DevNode)},
 	}).WithDefaults()

@@ -291,7 +291,7 @@ func scalar(n ast.Node) (text string, ok bool) {
 
 // relativeTo returns a copy whose relative paths count from dir.
 func (c Config) relativeTo(dir string) *Config {
-	for _, p := range []*string{&c.Socket, &c.AdminSocket, &c.KeeperSocket, &c.StateDir, &c.DurableDir, &c.PKI.CA, &c.PKI.Cert, &c.PKI.Key, &c.PKI.GossipKey} {
+	for _, p := range []*string{&c.Socket, &c.AdminSocket, &c.KeeperSocket, &c.StateDir, &c.DurableDir, &c.PKI.CA, &c.PKI.Cert, &c.PKI.Key, &c.PKI.GossipKey, &c.PKI.Operator} {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(dir, *p)
 		}

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/replica"
 )
@@ -21,14 +21,18 @@ const statusTimeout = 500 * time.Millisecond
 // operatorTimeout is how long the leader may take to answer an operator: longer than anything that it waits for itself.
 const operatorTimeout = drainTimeout + proposeTimeout
 
-// admin serves the operator's socket: status, and requests to the leader. HTTP over a unix socket of mode 0600.
+// maxOrder bounds the JSON of an order, in bytes.
+const maxOrder = 64 << 10
+
+// admin serves the operator's socket: status, and orders to the leader. HTTP over a unix socket of mode 0600.
 type admin struct {
 	m       *member
 	probes  *prober
 	base    func() Status // what this daemon knows of itself and of Raft
 	version string
-	// end ends a job where this node leads, by no link; false: it does not. Nil: it never leads.
-	end func(context.Context, operatorRequest) (operatorReply, bool)
+	// here does, where this node leads, what needs no link to the leader; false: it does not lead. Nil: it never leads.
+	here  func(context.Context, operatorRequest) (operatorReply, bool)
+	owner func() uint32 // whose socket it is
 }
 
 func listenAdmin(path string) (net.Listener, error) {
@@ -48,25 +52,19 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(a.status(r.Context())) //nolint:errcheck // the caller went away
 	})
-	operator := func(pattern string, request func(*http.Request) operatorRequest) {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { a.operator(w, r, request(r)) })
-	}
-	for path, verb := range map[string]operatorVerb{"lost": verbLost, "drain": verbDrain, "clear": verbClear} {
-		operator("POST /node/{name}/"+path, func(r *http.Request) operatorRequest {
-			return operatorRequest{Verb: verb, Node: replica.NodeName(r.PathValue("name")), Why: r.FormValue("why"), Degrade: r.FormValue("degrade") != ""}
-		})
-	}
-	operator("POST /job/{name}/end", func(r *http.Request) operatorRequest {
-		return operatorRequest{Verb: verbEnd, Job: r.PathValue("name"), Why: cmp.Or(r.FormValue("reason"), "ended by the operator")}
+	mux.HandleFunc("GET /challenge", func(w http.ResponseWriter, r *http.Request) { a.operator(w, r, Order{Verb: verbChallenge}) })
+	mux.HandleFunc("POST /order", func(w http.ResponseWriter, r *http.Request) {
+		var q Order
+		d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxOrder))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&q); err != nil {
+			http.Error(w, fmt.Sprintf("not an order: %v: are daemon and command line of one release?", err), http.StatusBadRequest)
+			return
+		}
+		q.UID = userOf(r).uid
+		a.operator(w, r, q)
 	})
-	operator("GET /voters", func(*http.Request) operatorRequest { return operatorRequest{Verb: verbVoters} })
-	operator("POST /voter/{name}/add", func(r *http.Request) operatorRequest {
-		return operatorRequest{Verb: verbAddVoter, Node: replica.NodeName(r.PathValue("name")), Addr: r.FormValue("addr")}
-	})
-	operator("POST /voter/{name}/remove", func(r *http.Request) operatorRequest {
-		return operatorRequest{Verb: verbRemoveVoter, Node: replica.NodeName(r.PathValue("name"))}
-	})
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second, MaxHeaderBytes: 64 << 10}
+	s := &http.Server{Handler: a.guard(mux), ConnContext: withUser, ReadHeaderTimeout: time.Second, MaxHeaderBytes: 64 << 10}
 	stop := context.AfterFunc(ctx, func() { s.Close() })
 	defer stop()
 	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -75,10 +73,49 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
+// asker is who is at the other end of a connection.
+type asker struct {
+	uid uint32
+	err error // of finding out
+}
+
+type userKey struct{}
+
+func withUser(ctx context.Context, c net.Conn) context.Context {
+	var u asker
+	if c, ok := c.(*net.UnixConn); !ok {
+		u.err = fmt.Errorf("a %T is no unix socket", c)
+	} else if cred, err := unixsock.Peer(c); err != nil {
+		u.err = err
+	} else {
+		u.uid = cred.Uid
+	}
+	return context.WithValue(ctx, userKey{}, u)
+}
+
+func userOf(r *http.Request) asker { return r.Context().Value(userKey{}).(asker) }
+
+// guard lets this daemon's own user and root in, whatever the mode of the socket says by now.
+func (a *admin) guard(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		owner := a.owner()
+		switch u := userOf(r); {
+		case u.err != nil:
+			http.Error(w, fmt.Sprintf("who asks can't be told: %v", u.err), http.StatusForbidden)
+		case u.uid != owner && u.uid != 0:
+			text := fmt.Sprintf("user %d may not use the admin socket of user %d: ask as that user", u.uid, owner)
+			a.m.audit.refused("admin socket", a.m.self.Name, audit.Fields{"path": r.URL.Path, "refused": text})
+			http.Error(w, text, http.StatusForbidden)
+		default:
+			h.ServeHTTP(w, r)
+		}
+	})
+}
+
 // operator passes an operator's request on to the leader, and its answer back.
 func (a *admin) operator(w http.ResponseWriter, r *http.Request, q operatorRequest) {
-	if q.Verb == verbEnd && a.end != nil {
-		if answer, leads := a.end(r.Context(), q); leads {
+	if q.besides() && a.here != nil {
+		if answer, leads := a.here(r.Context(), q); leads {
 			a.reply(w, answer)
 			return
 		}

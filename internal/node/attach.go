@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -32,6 +33,7 @@ type attaching struct {
 
 func (m *member) refuse(a *attaching, req uint32, c int32, text string) {
 	m.log.refusedRank(a.hello.Job, a.hello.Rank, a.peer.PID(), text)
+	m.audit.refused("rank", m.self.Name, audit.Fields{"job": a.hello.Job, "rank": fmt.Sprint(a.hello.Rank), "pid": fmt.Sprint(a.peer.PID()), "refused": text})
 	for _, l := range m.launchers {
 		if l.hello.Job == a.hello.Job {
 			l.refused[a.hello.Rank] = text

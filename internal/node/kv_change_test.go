@@ -25,9 +25,12 @@ type meeting struct {
 	once  uint32
 }
 
+// newMeeting has both ranks of the job on this node.
 func newMeeting(t *testing.T) *meeting {
 	d := newDesk(t)
-	m := &meeting{desk: d, lj: d.put(newJob()), term: 6}
+	job := newJob()
+	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
+	m := &meeting{desk: d, lj: d.put(job), term: 6}
 	m.elect()
 	return m
 }
@@ -252,11 +255,15 @@ func TestAskedAgain(t *testing.T) {
 // A new leader answers nothing before every node has brought what it keeps: half of a counter is a wrong number.
 func TestANewLeaderGathersFirst(t *testing.T) {
 	m := newMeeting(t)
+	m.lj.job.Ranks = newJob().Ranks
+	m.elect()
 	a := m.guest(0)
+	n2 := m.chair.node("n2", 22)
+	m.chair.message(t.Context(), n2, kvKept{Done: true})
 	a.tells("total 0 1", wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
 	m.elect()
-	n2 := m.chair.node("n2", 22) // it has rank 1
-	m.chair.node("n3", 33)       // a spare one
+	n2 = m.chair.node("n2", 22) // it has rank 1
+	m.chair.node("n3", 33)      // a spare one
 	late := func() { m.chair.start = m.chair.start.Add(-kvGather) }
 	a.ask(wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
 	waits := func(when string) {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/recovery"
@@ -137,6 +138,7 @@ func (m *member) runHello(ev session.RunHello) {
 }
 
 func (m *member) refuseLauncher(l *launcher, code int32, text string) {
+	m.audit.refused("launcher", m.self.Name, audit.Fields{"job": l.hello.Job, "pid": fmt.Sprint(l.peer.PID()), "refused": text})
 	l.peer.Refuse(l.request, code, text)
 	delete(m.launchers, l.peer.ID())
 }
@@ -333,7 +335,7 @@ func (m *member) endedEarly(lj *localJob, l *launcher, r replica.Rank, status in
 	if text := l.refused[r]; text != "" {
 		why += ": " + text
 	}
-	m.send(kindEnd, endRequest{lj.job.Name, recovery.DoNotRequeue + why + "; its own output says why"})
+	m.send(kindEnd, endRequest{lj.job.Name, recovery.DoNotRequeue + why + "; its own output says why", r})
 }
 
 // killStuck ends the processes here that were started and have neither attached nor met anybody since (an import from a file system

@@ -50,6 +50,10 @@ type leader struct {
 	answers   func(replica.NodeName) bool // whether a node's daemon answered this one's newest probe
 	hears     func(replica.NodeName) bool // likewise, and nothing less: not one of which nothing is known
 	token     func(job string) string     // what processes of a job must show; empty: nothing
+	audit     *auditor
+	// operators names who signed an order, of which the certificate, the bytes and the signature are given.
+	operators  func(certificate, message, signature []byte, now time.Time) (string, error)
+	challenges challenges
 
 	// Owned by run.
 	active     bool
@@ -113,6 +117,7 @@ type ledJob struct {
 	disputing    bool               // the last steps of ranks that have all left
 	gathered     bool               // all nodes brought what they keep for the rendezvous
 	waits        waits
+	offered      map[replica.Rank]offered // by this leader
 }
 
 // commitLook is how often committers are asked again without an event.
@@ -160,7 +165,10 @@ const (
 
 func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm, silent time.Duration, store *checkpoint.Store, log *journal) *leader {
 	return &leader{answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, token: func(string) string { return "" }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
-		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New(0), brought: map[replica.NodeName]*nodeLink{}}
+		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New(0), brought: map[replica.NodeName]*nodeLink{},
+		operators: func([]byte, []byte, []byte, time.Time) (string, error) {
+			return "", errors.New("this leader knows no operators")
+		}}
 }
 
 // run owns the leader's state until ctx ends; then it closes every link and waits for what it started.
@@ -264,6 +272,7 @@ func (l *leader) resign(why error) {
 	clear(l.jobs)
 	clear(l.suspicions)
 	clear(l.brought)
+	l.challenges.forget()
 	l.strays = newStrays()
 	l.kv = rendezvous.New(0)
 	l.view, l.frame, l.followed = lock.View{}, viewFrame{}, 0
@@ -357,7 +366,7 @@ func (l *leader) handle(ctx context.Context, ev any) {
 		l.outcome(ctx, ev)
 	case adopt:
 		if ev.refused != "" {
-			ev.from.send(kindCreateReply, createReply{ID: ev.request.ID, Refused: ev.refused})
+			l.created(ev.from, ev.request.Name, createReply{ID: ev.request.ID, Refused: ev.refused})
 		} else if _, ok := l.view.JobByName(ev.request.Name); ok {
 			ev.from.send(kindCreateReply, createReply{ID: ev.request.ID}) // another launcher was first
 		} else {
@@ -496,6 +505,10 @@ func (l *leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 		case recovery.Offer:
 			if n := l.links[e.Node]; n != nil {
 				l.log.offered(led.job, e.Rank, e.Node)
+				if led.offered == nil {
+					led.offered = map[replica.Rank]offered{}
+				}
+				led.offered[e.Rank] = offered{e.Node, e.Expect}
 				n.send(kindOffer, offer{id, e.Rank, e.Expect})
 			}
 		case recovery.Capture:

@@ -113,7 +113,7 @@ func (th *throne) busy() (free func()) {
 
 func (th *throne) create(name string, id replica.JobID, l replica.Layout, o replica.Options) {
 	th.t.Helper()
-	if _, out, err := th.cons.Propose(th.ctx, replica.CreateJob{ID: id, Name: name, Layout: l, Options: o, Copies: 1}); err != nil || out.Err != nil {
+	if _, out, err := th.cons.Propose(th.ctx, replica.CreateJob{ID: id, Name: name, Layout: l, Options: o, Copies: 1, Creator: "n1"}); err != nil || out.Err != nil {
 		th.t.Fatal(err, out.Err)
 	}
 }
@@ -124,7 +124,7 @@ func TestJobEndsThoughTheLeaderIsBusy(t *testing.T) {
 	for i, name := range []string{"by-link", "here"} {
 		th.create(name, replica.JobID{byte(i + 1)}, replica.Layout{World: 1, Groups: []replica.GroupID{0}}, replica.Options{})
 	}
-	n := th.link("n2", 22)
+	n := th.link("n1", 11)
 	n.until(kindView)
 	free := th.busy()
 	n.say(kindOperator, operatorRequest{ID: 9, Verb: verbEnd, Job: "by-link", Why: "enough"})
@@ -132,7 +132,7 @@ func TestJobEndsThoughTheLeaderIsBusy(t *testing.T) {
 	if err != nil || reply.ID != 9 || !strings.Contains(string(reply.JSON), "job by-link has ended, newest commit step 0") {
 		t.Errorf("answered %s, %v", reply.JSON, err)
 	}
-	answer, leads := th.endHere(t.Context(), operatorRequest{Verb: verbEnd, Job: "here", Why: "enough"})
+	answer, leads := th.besideHere(t.Context(), operatorRequest{Verb: verbEnd, Job: "here", Why: "enough"})
 	if !leads || answer.Refused != "" {
 		t.Errorf("on the leader: %v, %+v", leads, answer)
 	}

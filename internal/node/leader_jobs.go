@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/lock"
@@ -24,18 +25,26 @@ func onlyCommitted(was, is *replica.Job) bool {
 	return was.Phase == replica.Open && was.Position != is.Position && reflect.DeepEqual(&told, is)
 }
 
+// created answers a launcher's request for a job.
+func (l *leader) created(from *nodeLink, name string, r createReply) {
+	if r.Refused != "" {
+		l.audit.refused("create", from.node.Name, audit.Fields{"job": name, "refused": r.Refused})
+	}
+	from.send(kindCreateReply, r)
+}
+
 // create mints a job for a launcher, once: the same name with the same layout is the same job.
 func (l *leader) create(ctx context.Context, from *nodeLink, m createRequest) {
 	if !l.proved(m.Name, m.Token) {
-		from.send(kindCreateReply, createReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: node %s does not show the job's token as the leader knows it: give all nodes the same job_secret", m.Name, from.node.Name)})
+		l.created(from, m.Name, createReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: node %s does not show the job's token as the leader knows it: give all nodes the same job_secret", m.Name, from.node.Name)})
 		return
 	}
 	if job, ok := l.view.JobByName(m.Name); ok {
-		from.send(kindCreateReply, createReply{ID: m.ID, Refused: m.otherLayout(job)})
+		l.created(from, m.Name, createReply{ID: m.ID, Refused: m.otherLayout(job)})
 		return
 	}
 	if m.Resume && l.store == nil { // starting afresh would be a silent loss
-		from.send(kindCreateReply, createReply{ID: m.ID, Refused: fmt.Sprintf("resume job %q: the leader runs without its durable tier, its log says why: mend that and start its daemon again, or leave out --resume", m.Name)})
+		l.created(from, m.Name, createReply{ID: m.ID, Refused: fmt.Sprintf("resume job %q: the leader runs without its durable tier, its log says why: mend that and start its daemon again, or leave out --resume", m.Name)})
 		return
 	}
 	if m.Resume {
@@ -111,7 +120,7 @@ func (l *leader) mint(ctx context.Context, from *nodeLink, m createRequest, c re
 	if c.ID == (replica.JobID{}) {
 		rand.Read(c.ID[:]) //nolint:errcheck // never fails
 	}
-	c.Name, c.Layout, c.NameGroups, c.Options, c.Owner = m.Name, m.Layout, m.NameGroups, m.Options, m.Owner
+	c.Name, c.Layout, c.NameGroups, c.Options, c.Owner, c.Creator = m.Name, m.Layout, m.NameGroups, m.Options, m.Owner, from.node.Name
 	c.Copies = max(1, min(m.Options.WithDefaults().MinCopies, len(l.view.Nodes)))
 	l.propose(ctx, c.ID, c, fromDriver, func(out lock.Outcome, err error) {
 		r := createReply{ID: m.ID}
@@ -123,7 +132,7 @@ func (l *leader) mint(ctx context.Context, from *nodeLink, m createRequest, c re
 				r.Refused, r.Retry = err.Error(), errors.Is(err, consensus.ErrBusy)
 			}
 		}
-		from.send(kindCreateReply, r)
+		l.created(from, m.Name, r)
 		if err == nil && news != "" {
 			l.tell(c.ID, news)
 		}

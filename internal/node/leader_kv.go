@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/replica"
 )
@@ -27,6 +28,16 @@ func (l *leader) rendezvous(from *nodeLink, m kvRequest) {
 	}
 	if !l.gathered(led) {
 		reply(kvReply{Again: true})
+		return
+	}
+	switch l.standing(led, from, m.Rank) {
+	case early:
+		reply(kvReply{Again: true})
+		return
+	case strange:
+		text := fmt.Sprintf("rank %d of job %q is held on node %s: its rendezvous is not for node %s", m.Rank, led.job.Name, led.job.Ranks[m.Rank].Node, from.node.Name)
+		l.audit.refused("rendezvous", from.node.Name, audit.Fields{"job": led.job.Name, "rank": fmt.Sprint(m.Rank), "refused": text})
+		reply(kvReply{Refused: text})
 		return
 	}
 	var err error
@@ -100,6 +111,11 @@ func (l *leader) kept(from *nodeLink, m kvKept) {
 	for _, e := range m.Entries {
 		op, write := writes[e.Op]
 		if uint32(e.Rank) >= led.job.Layout.World || !write && e.Op != kvBarrier {
+			continue
+		}
+		// A rank may have met others from one node and been claimed on another since. Once this leader serves, it has what was contributed.
+		if led.gathered && l.standing(led, from, e.Rank) != own {
+			l.audit.refused("rendezvous", from.node.Name, audit.Fields{"job": led.job.Name, "rank": fmt.Sprint(e.Rank), "refused": "brought after the leader had begun to serve, for a rank of another node"})
 			continue
 		}
 		var err error

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -25,7 +26,9 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 	}
 	h, err := decode[linkHello](body)
 	if err != nil || h.Node.Name != peer || h.Cluster != l.cluster {
-		wire.Write(conn, kindWelcome, welcome{Reason: fmt.Sprintf("hello of node %q, cluster %s on a connection of node %q, cluster %s", h.Node.Name, h.Cluster, peer, l.cluster)}) //nolint:errcheck // refused anyway
+		reason := fmt.Sprintf("hello of node %q, cluster %s on a connection of node %q, cluster %s", h.Node.Name, h.Cluster, peer, l.cluster)
+		l.audit.refused("hello", peer, audit.Fields{"refused": reason})
+		wire.Write(conn, kindWelcome, welcome{Reason: reason}) //nolint:errcheck // refused anyway
 		return
 	}
 	name, addr, _, self := l.cons.Leadership()
@@ -34,6 +37,7 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 		return
 	}
 	if err := l.register(ctx, h.Node); err != nil {
+		l.audit.refused("registration", peer, audit.Fields{"refused": err.Error()})
 		wire.Write(conn, kindWelcome, welcome{Reason: err.Error()}) //nolint:errcheck // the node comes again
 		return
 	}
@@ -49,8 +53,8 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 		}
 		switch m := msg.(type) {
 		case operatorRequest:
-			if m.Verb == verbEnd { // beside the leader, whatever that is at
-				beside.Go(func() { n.answer(m.ID, l.end(ctx, m)) })
+			if m.besides() {
+				beside.Go(func() { n.reply(m.ID, l.beside(ctx, peer, m)) })
 				break
 			}
 			l.postFirst(nodeMessage{n, msg})
@@ -79,6 +83,8 @@ func (l *leader) register(ctx context.Context, n replica.Node) error {
 	if err != nil {
 		return fmt.Errorf("register node %s, session %d: %w", n.Name, n.Session, err)
 	}
+	life := fmt.Sprintf("incarnation %d, session %d", n.Incarnation, n.Session)
+	l.audit.some("join", n.Name, life, audit.Fields{"node": string(n.Name), "life": life, "addr": n.Addr})
 	return nil
 }
 
@@ -150,6 +156,18 @@ func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
 	}
 }
 
+// claimed answers a claim.
+func (l *leader) claimed(from *nodeLink, m claimRequest, r claimReply) {
+	fields := audit.Fields{"job": m.Claim.Job.String(), "rank": fmt.Sprint(m.Claim.Rank), "node": string(from.node.Name), "refused": r.Refused}
+	if r.Refused != "" {
+		l.audit.refused("claim", from.node.Name, fields)
+	} else {
+		fields["incarnation"] = fmt.Sprint(r.Incarnation)
+		l.audit.note("claim", fields)
+	}
+	from.send(kindClaimReply, r)
+}
+
 // message handles what a registered node says.
 func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 	name := from.node.Name
@@ -196,11 +214,11 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		l.suspect(ctx, name, m)
 	case claimRequest:
 		if m.Claim.Holder != holderOf(from.node) {
-			from.send(kindClaimReply, claimReply{ID: m.ID, Refused: fmt.Sprintf("a claim for node %s on the link of node %s", m.Claim.Holder.Node, name)})
+			l.claimed(from, m, claimReply{ID: m.ID, Refused: fmt.Sprintf("a claim for node %s on the link of node %s", m.Claim.Holder.Node, name)})
 			return
 		}
 		if job, ok := l.view.Jobs[m.Claim.Job]; ok && !l.proved(job.Name, m.Token) {
-			from.send(kindClaimReply, claimReply{ID: m.ID, Refused: fmt.Sprintf("a claim of rank %d of job %s without the job's token as the leader knows it: give all nodes the same job_secret", m.Claim.Rank, job.Name)})
+			l.claimed(from, m, claimReply{ID: m.ID, Refused: fmt.Sprintf("a claim of rank %d of job %s without the job's token as the leader knows it: give all nodes the same job_secret", m.Claim.Rank, job.Name)})
 			return
 		}
 		l.propose(ctx, m.Claim.Job, m.Claim, fromDriver, func(out lock.Outcome, err error) {
@@ -213,7 +231,7 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 			if err != nil {
 				r.Refused = err.Error()
 			}
-			from.send(kindClaimReply, r)
+			l.claimed(from, m, r)
 		})
 	case createRequest:
 		l.create(ctx, from, m)
@@ -232,11 +250,9 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 			l.propose(ctx, m.Job, replica.EndDurable{Job: m.Job, Generation: m.Generation, Done: m.Failed == ""}, fromDriver, nil)
 		}
 	case endRequest:
-		if job, ok := l.view.JobByName(m.Name); ok {
-			l.propose(ctx, job.ID, replica.EndJob{Job: job.ID, Reason: m.Reason}, fromDriver, nil)
-		}
+		l.endedBy(ctx, from, m)
 	case operatorRequest:
-		l.operate(ctx, from, m)
+		l.ordered(ctx, from, m)
 	case statusRequest:
 		select {
 		case l.answering <- struct{}{}:

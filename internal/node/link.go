@@ -39,6 +39,8 @@ type link struct {
 	up   chan struct{} // closed by the leader, once its end is in use
 	down chan struct{}
 	err  error // why it went down; read after down is closed
+
+	orders sync.Map // at the leader's end: by id of an order under way, the func(operatorReply) that is told what becomes of it
 }
 
 func newLink(conn net.Conn) *link {

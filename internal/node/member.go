@@ -35,6 +35,7 @@ type member struct {
 	cluster  replica.ClusterID
 	self     replica.Node // as registered; Session and Incarnation from the keeper
 	log      *journal
+	audit    *auditor
 	sessions *session.Server
 	keeper   *shm.Keeper
 	endpoint *endpoint.Endpoint

@@ -83,14 +83,17 @@ const (
 
 // operatorRequest is an operator's word; the answer is an operatorReply.
 type operatorRequest struct {
-	ID   uint64           `cbor:"1,keyasint"`
-	Node replica.NodeName `cbor:"2,keyasint"`
-	Why  string           `cbor:"3,keyasint"`
+	ID   uint64           `cbor:"1,keyasint" json:"-"` // between the daemon and its leader
+	Node replica.NodeName `cbor:"2,keyasint" json:",omitempty"`
+	Why  string           `cbor:"3,keyasint" json:",omitempty"`
 	Verb operatorVerb     `cbor:"4,keyasint"`
-	Job  string           `cbor:"5,keyasint"`
-	Addr string           `cbor:"6,keyasint"`
+	Job  string           `cbor:"5,keyasint" json:",omitempty"`
+	Addr string           `cbor:"6,keyasint" json:",omitempty"`
 	// Degrade accepts what a drain costs.
-	Degrade bool `cbor:"23,keyasint,omitempty"`
+	Degrade bool `cbor:"23,keyasint,omitempty" json:",omitempty"`
+	// UID is whose process asked on the admin socket, by the daemon's word; Proof is an operator's signature, nil: nobody signed.
+	UID   uint32 `cbor:"24,keyasint,omitempty" json:"-"`
+	Proof *proof `cbor:"25,keyasint,omitempty" json:",omitempty"`
 }
 
 // rejected is a rank's word against the state it was given to load.
@@ -260,9 +263,11 @@ type markedReport struct {
 	Failed     string             `cbor:"3,keyasint"`
 }
 
+// endRequest asks to end a job: the process of a rank has ended in a way that a new one would only repeat.
 type endRequest struct {
-	Name   string `cbor:"1,keyasint"`
-	Reason string `cbor:"2,keyasint"`
+	Name   string       `cbor:"1,keyasint"`
+	Reason string       `cbor:"2,keyasint"`
+	Rank   replica.Rank `cbor:"3,keyasint"`
 }
 
 type statusRequest struct {

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
@@ -67,6 +68,7 @@ type daemon struct {
 	leader   *leader
 	prober   *prober
 	admin    net.Listener
+	audit    *auditor
 	closers  []func()
 
 	unreached map[replica.NodeName]time.Time // voters that could not be dialled, and when that was logged; the linker's
@@ -131,6 +133,12 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err := d.openState(); err != nil {
 		return err
 	}
+	lines, err := audit.Open(filepath.Join(c.StateDir, auditFile), func(err error) { d.log.failed("audit", "of who did what", err.Error()) })
+	if err != nil {
+		return err
+	}
+	d.onClose(lines.Close)
+	d.audit = &auditor{log: lines}
 	users, err := userNumbers(c.RankUsers)
 	if err != nil {
 		return err
@@ -351,7 +359,7 @@ func (d *daemon) openRaft() error {
 // build makes the two owners and joins them to what they need.
 func (d *daemon) build() error {
 	c := d.cfg
-	d.member = &member{cfg: c, began: time.Now(), cluster: d.id.Cluster, self: d.self, log: d.log, sessions: d.sessions, keeper: d.keeper, endpoint: d.endpoint, store: d.store}
+	d.member = &member{audit: d.audit, cfg: c, began: time.Now(), cluster: d.id.Cluster, self: d.self, log: d.log, sessions: d.sessions, keeper: d.keeper, endpoint: d.endpoint, store: d.store}
 	d.member.init()
 	if err := d.member.adopt(); err != nil {
 		return err
@@ -363,6 +371,7 @@ func (d *daemon) build() error {
 		d.leader = newLeader(d.cons, d.id.Cluster, timing, c.Timing.StallAlarm, c.Timing.SilentAfter, d.store, d.log)
 		d.leader.answers, d.leader.hears = d.prober.answers, d.prober.hears
 		d.leader.token = c.JobToken
+		d.leader.audit, d.leader.operators = d.audit, d.id.CheckOperator
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
 	st, gate := store{d.member, context.Background()}, transfer.NewGate(maxServes, maxServesPerPeer, maxRequestsPerPeer)
@@ -429,9 +438,9 @@ func (d *daemon) run(stop context.Context) error {
 	start("member", func(ctx context.Context) error { d.member.run(ctx); return nil })
 	start("adoption", d.speak)
 	start("prober", func(ctx context.Context) error { d.prober.run(ctx); return nil })
-	a := &admin{m: d.member, probes: d.prober, base: d.baseStatus, version: d.opt.Version}
+	a := &admin{m: d.member, probes: d.prober, base: d.baseStatus, version: d.opt.Version, owner: func() uint32 { return uint32(os.Geteuid()) }}
 	if d.leader != nil {
-		a.end = d.leader.endHere
+		a.here = d.leader.besideHere
 	}
 	start("admin", func(ctx context.Context) error { return a.serve(ctx, d.admin) })
 	parts.Wait()

@@ -30,8 +30,16 @@ type operatorReply struct {
 
 func refusal(text string) operatorReply { return operatorReply{Refused: text} }
 
-// answer sends an operator's answer; from any goroutine.
+// answer says what became of an order, to who gave it and to the audit log; from any goroutine.
 func (n *nodeLink) answer(id uint64, r operatorReply) {
+	if done, ok := n.orders.LoadAndDelete(id); ok {
+		done.(func(operatorReply))(r)
+	}
+	n.reply(id, r)
+}
+
+// reply sends an operator's answer; from any goroutine.
+func (n *nodeLink) reply(id uint64, r operatorReply) {
 	if b, err := json.Marshal(r); err == nil {
 		n.send(kindStatusReply, statusReply{id, b})
 	}
@@ -85,12 +93,12 @@ func (l *leader) end(ctx context.Context, m operatorRequest) operatorReply {
 	return operatorReply{Text: fmt.Sprintf("job %s has ended, newest commit step %d", m.Job, out.Job.Position.Step)}
 }
 
-// endHere is end where this node leads.
-func (l *leader) endHere(ctx context.Context, m operatorRequest) (reply operatorReply, leads bool) {
+// besideHere is beside where this node leads, for its own admin socket.
+func (l *leader) besideHere(ctx context.Context, m operatorRequest) (reply operatorReply, leads bool) {
 	if _, _, _, self := l.cons.Leadership(); !self {
 		return operatorReply{}, false
 	}
-	return l.end(ctx, m), true
+	return l.beside(ctx, l.cons.ID(), m), true
 }
 
 // drain is a node whose ranks are on their way elsewhere.

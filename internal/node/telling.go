@@ -152,7 +152,7 @@ func (m *member) endedBy(lj *localJob, x wire.RunExited) {
 	switch {
 	case x.Status == wire.StatusFinal:
 		m.send(kindEnd, endRequest{lj.job.Name, recovery.DoNotRequeue + fmt.Sprintf(
-			"rank %d on node %s ended with status %d, by which a program says that a new process would only end the same way; its own output says why", x.Rank, m.self.Name, x.Status)})
+			"rank %d on node %s ended with status %d, by which a program says that a new process would only end the same way; its own output says why", x.Rank, m.self.Name, x.Status), x.Rank})
 	case x.Status == 0 && held && !lr.left:
 		m.noteAll(lj, fmt.Sprintf("rank %d: process %d ended with status 0 and has not left the job, so it is missed and started again: a program that has finished says so (session.leave(), rp_leave)", x.Rank, x.PID))
 	}

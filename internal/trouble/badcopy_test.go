@@ -166,7 +166,7 @@ func TestNodesAreLostForGood(t *testing.T) {
 	l := home.run("job", 1, rankSpec{}, "--durable-every", "5")
 	voter.daemon.await("durable", nil)
 	lost := func(name string) (int, string) {
-		return call(t, "node", "lost", name, "--why", "burnt", "--socket", voter.cfg.AdminSocket)
+		return call(t, "node", "lost", name, "--why", "burnt", "--config", voter.File)
 	}
 	if code, out := lost("n3"); code == 0 || !strings.Contains(out, "n3 is connected and answers, its memory is there") {
 		t.Errorf("a node that is here: code %d:\n%s", code, out)

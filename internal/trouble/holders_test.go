@@ -30,7 +30,7 @@ func TestDrainedNodeServes(t *testing.T) {
 	}
 	spare := voter.run("job", 2, rankSpec{Stuck: hold}, "--spare", "--capacity", "2")
 	voter.statusWhen(func(s status) bool { return len(s.job("job").Offers) > 0 })
-	drain := spawn(t, "drain", nil, replicad, "node", "drain", "n3", "--socket", voter.cfg.AdminSocket)
+	drain := spawn(t, "drain", nil, replicad, "node", "drain", "n3", "--config", voter.File)
 	starting := spare.await("stuck", nil) // rank 1 moves, and its program takes its time
 	step := voter.statusWhen(linked).job("job").Position.Step
 	other.kill()

@@ -22,7 +22,7 @@ func TestADeadNodeIsLost(t *testing.T) {
 	n1.statusWhen(func(s status) bool {
 		return slices.ContainsFunc(s.Nodes, func(n struct{ Name, State string }) bool { return n.Name == "n2" && n.State != "alive" })
 	})
-	if code, out := call(t, "node", "lost", "n2", "--why", "burnt", "--socket", n1.cfg.AdminSocket); code != 0 {
+	if code, out := call(t, "node", "lost", "n2", "--why", "burnt", "--config", n1.File); code != 0 {
 		t.Errorf("code %d:\n%s", code, out)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 // verb runs a verb that asks the leader through the node's daemon.
 func (n *node) verb(words ...string) (code int, out string) {
 	n.t.Helper()
-	return call(n.t, append(words, "--socket", n.cfg.AdminSocket)...)
+	return call(n.t, append(words, "--config", n.File)...)
 }
 
 // TestDrain: a node is drained only where somebody can take its ranks, and then it has none and gets none, until it is cleared.
@@ -115,4 +116,57 @@ func (n *node) until(words ...string) {
 			n.t.Fatalf("%v: %s", words, out)
 		}
 	}
+}
+
+// TestOrdersNeedAnOperator: without an operator's certificate a node's user can do nothing to other nodes, to voters or to jobs of others;
+// with it everything, from any node; and who did what is in the leader's audit log.
+func TestOrdersNeedAnOperator(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "n1", "n2")
+	c.voters(1)
+	for _, n := range c.nodes {
+		n.start()
+	}
+	n1, n2 := c.nodes[0], c.nodes[1]
+	l := n1.run("job", 1, rankSpec{})
+	l.await("step", fields{"step": 5})
+	bare := func(n *node, words ...string) (int, string) {
+		return call(t, append(words, "--socket", n.cfg.AdminSocket)...)
+	}
+	for _, words := range [][]string{{"job", "end", "job"}, {"node", "drain", "n1", "--degrade"}, {"node", "lost", "n1"}, {"node", "clear", "n1"}, {"voter", "add", "n2", n2.cfg.Addr}, {"voter", "remove", "n1"}} {
+		if code, out := bare(n2, words...); code != exitFailed {
+			t.Errorf("%v: code %d: %s", words, code, out)
+		} else {
+			contains(t, out, "--operator FILE", "operator.pem")
+		}
+	}
+	if code, out := bare(n2, "voter", "list"); code != 0 {
+		t.Errorf("the list, which changes nothing: code %d: %s", code, out)
+	}
+	if code, out := bare(n1, "node", "lost", "n1"); code != exitFailed {
+		t.Errorf("code %d: %s", code, out)
+	} else {
+		contains(t, out, "n1 is connected and answers")
+	}
+	if code, out := n2.verb("node", "clear", "n1"); code != exitFailed { // signed, by the configuration
+		t.Errorf("code %d: %s", code, out)
+	} else {
+		contains(t, out, "n1", "is kept out of no running job")
+	}
+	l.await("step", fields{"step": 20})
+	if code, out := bare(n1, "job", "end", "job", "--reason", "enough"); code != 0 { // it was created here
+		t.Errorf("code %d: %s", code, out)
+	}
+	l.exit()
+	log := filepath.Join(n1.cfg.StateDir, "audit.jsonl")
+	n1.daemon.Signal(syscall.SIGTERM)
+	n1.daemon.exit()
+	if code, out := call(t, "audit", "verify", log); code != 0 {
+		t.Errorf("code %d: %s", code, out)
+	}
+	text, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	contains(t, string(text), `"by":"operator operator"`, `"verb":"node clear"`, `"verb":"job end"`, `of node n1"`, `"event":"join"`, `"event":"claim"`, `"event":"refused"`, `"from":"n2"`)
 }

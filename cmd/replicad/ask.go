@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/replica"
+	"github.com/spf13/cobra"
+)
+
+// operatorVariable names an operator's certificate in the environment.
+const operatorVariable = "REPLICAD_OPERATOR"
+
+// ask is a verb that gives the leader an order, through the daemon, and prints what it says. The first argument, if any, is a name.
+type ask struct {
+	use, short, long string
+	args             int
+	flags            func(*cobra.Command)
+	order            func(args []string) node.Order
+}
+
+func (v *ask) command(std stdio) *cobra.Command {
+	var a admin
+	var operator string
+	cmd := &cobra.Command{Use: v.use, Short: v.short, Long: v.long, Args: cobra.ExactArgs(v.args), RunE: func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			if err := replica.CheckName(args[0]); err != nil {
+				return coded(exitUsage, err)
+			}
+		}
+		c, err := a.find()
+		if err != nil {
+			return err
+		}
+		o, err := loadOperator(operator, c)
+		if err != nil {
+			return coded(exitConfig, err)
+		}
+		body, err := a.give(cmd.Context(), v.order(args), o)
+		if err != nil {
+			return err
+		}
+		_, err = std.out.Write(body)
+		return err
+	}}
+	a.addFlags(cmd)
+	cmd.Flags().StringVar(&operator, "operator", "", "operator's certificate, a `FILE` of replicad pki with its key beside it (default: $"+operatorVariable+", else pki.operator of the configuration)")
+	if v.flags != nil {
+		v.flags(cmd)
+	}
+	return cmd
+}
+
+// loadOperator finds who signs. Nil: nobody, and the order may concern this daemon's own node alone. One that the configuration names is
+// for those who may read it; one that was named for this order must be there.
+func loadOperator(file string, c *config.Config) (*pki.Operator, error) {
+	if file = cmp.Or(file, os.Getenv(operatorVariable)); file == "" {
+		if file = c.PKI.Operator; file == "" || !pki.CanLoadOperator(file) {
+			return nil, nil
+		}
+	}
+	return pki.LoadOperator(file)
+}
+
+// give gives an order, signed where there is somebody to sign it.
+func (a *admin) give(ctx context.Context, order node.Order, o *pki.Operator) ([]byte, error) {
+	if o != nil && order.Verb != node.Voters {
+		text, err := a.call(ctx, http.MethodGet, "/challenge", nil)
+		if err != nil {
+			return nil, err
+		}
+		challenge, err := hex.DecodeString(string(bytes.TrimSpace(text)))
+		if err != nil {
+			return nil, fmt.Errorf("the leader's challenge: %w (are this program and the daemon of one release?)", err)
+		}
+		if order, err = order.Sign(o, challenge); err != nil {
+			return nil, err
+		}
+	}
+	b, err := json.Marshal(order)
+	if err != nil {
+		return nil, err
+	}
+	return a.call(ctx, http.MethodPost, "/order", b)
+}

@@ -1,0 +1,82 @@
+package node
+
+import (
+	"fmt"
+
+	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// Order is what an operator asks of the leader, as the command line makes it and an admin socket takes it.
+type Order = operatorRequest
+
+// The verbs of an Order.
+const (
+	Lost        = verbLost
+	Drain       = verbDrain
+	Clear       = verbClear
+	EndJob      = verbEnd
+	Voters      = verbVoters
+	AddVoter    = verbAddVoter
+	RemoveVoter = verbRemoveVoter
+)
+
+// verbChallenge asks for the challenge that the next order is signed over.
+const verbChallenge operatorVerb = 64
+
+func (v operatorVerb) String() string {
+	switch v {
+	case verbLost:
+		return "node lost"
+	case verbDrain:
+		return "node drain"
+	case verbClear:
+		return "node clear"
+	case verbEnd:
+		return "job end"
+	case verbVoters:
+		return "voter list"
+	case verbAddVoter:
+		return "voter add"
+	case verbRemoveVoter:
+		return "voter remove"
+	}
+	return fmt.Sprintf("request %d", uint8(v))
+}
+
+// proof is an operator's signature under an order. The challenge is the leader's, random and good for one order: an order that was heard
+// on its way is of no use a second time, nor to another leader, and no clock is asked.
+type proof struct {
+	Challenge   []byte `cbor:"1,keyasint"`
+	Certificate []byte `cbor:"2,keyasint"`
+	Signature   []byte `cbor:"3,keyasint"`
+}
+
+// signedOrder is what is signed: all of an order, in the one encoding that it has.
+type signedOrder struct {
+	Magic     string            `cbor:"1,keyasint"` // and version
+	Cluster   replica.ClusterID `cbor:"2,keyasint"`
+	Challenge []byte            `cbor:"3,keyasint"`
+	Order     operatorRequest   `cbor:"4,keyasint"` // without what a daemon adds, and the proof
+}
+
+// Signed is the bytes that an operator signs.
+func (m operatorRequest) Signed(cluster replica.ClusterID, challenge []byte) ([]byte, error) {
+	m.ID, m.UID, m.Proof = 0, 0, nil
+	return wire.Append(nil, kindOperator, signedOrder{"replicad operator order 1", cluster, challenge, m})
+}
+
+// Sign returns the order with an operator's signature over it and the leader's challenge.
+func (m operatorRequest) Sign(o *pki.Operator, challenge []byte) (Order, error) {
+	message, err := m.Signed(o.Cluster, challenge)
+	if err != nil {
+		return m, err
+	}
+	p := &proof{Challenge: challenge}
+	if p.Certificate, p.Signature, err = o.Sign(message); err != nil {
+		return m, fmt.Errorf("sign as operator %q: %w", o.Name, err)
+	}
+	m.Proof = p
+	return m, nil
+}
