@@ -41,7 +41,7 @@ func someStatus() node.Status {
 	root := func(b byte) replica.Digest { return replica.Digest{b} }
 	gen := func(s replica.Step) replica.Generation { return replica.Generation{Epoch: 3, Step: s} }
 	s := node.Status{
-		Version: "v1", Node: "a", Incarnation: 7, Session: 2, Leader: "b", Term: 4, IsLeader: true, KeeperLost: true, DurableSilent: "durable directory /mnt: the file system does not answer",
+		Version: "v1", Node: "a", Incarnation: 7, Session: 2, Leader: "b", Term: 4, IsLeader: true, KeeperLost: true, Certificate: "this node's certificate expires in 9 days", DurableSilent: "durable directory /mnt: the file system does not answer",
 		Nodes: []node.NodeStatus{{Name: "a", Addr: "10.0.0.1:7400", Voter: true, State: "alive", Session: 2}, {Name: "b", Addr: "10.0.0.2:7400", Voter: true, State: "unobserved", Session: 1}, {Name: "s", Addr: "10.0.0.4:7400", State: "silent", Session: 1}},
 		Jobs: []node.JobStatus{{
 			Name: "lm", Phase: "open", Epoch: 3, Position: replica.Position{Epoch: 3, Step: 120}, Committed: gen(120), Copies: 1, Degraded: true, DurableError: "shard 1-158/private-1.safetensors is missing",
@@ -73,7 +73,7 @@ func TestStatus(t *testing.T) {
 		t.Fatalf("code %d: %s", code, errout)
 	}
 	for _, want := range []string{
-		"leader   b (term 4)", "keeper   gone: restart this daemon", "durable  durable directory /mnt: the file system does not answer", "unobserved  leader", "silent      client", "job lm", "open, epoch 3", "step 120, as generation (3,120)", "none yet", "durable writes are tried again: shard 1-158/private-1.safetensors is missing",
+		"leader   b (term 4)", "keeper   gone: restart this daemon", "expiry   this node's certificate expires in 9 days", "durable  durable directory /mnt: the file system does not answer", "unobserved  leader", "silent      client", "job lm", "open, epoch 3", "step 120, as generation (3,120)", "none yet", "durable writes are tried again: shard 1-158/private-1.safetensors is missing",
 		"87 steps since: one more fault may cost them", "degraded", "node s has not pinned group 1", "4242", "unclaimed", "aa000000  a s*", "bb000000  b",
 	} {
 		if !strings.Contains(out, want) {

@@ -29,6 +29,9 @@ func newConfig(std stdio) *cobra.Command {
 					return coded(exitConfig, err)
 				}
 				room, unwise := node.Room(c)
+				if w := node.CertificateEnds(c); w != "" {
+					unwise = append(unwise, w)
+				}
 				for _, w := range unwise {
 					fmt.Fprintf(std.err, "%s: warning: %s\n", args[0], w)
 				}

@@ -12,7 +12,8 @@ import (
 func newPKI(std stdio) *cobra.Command {
 	return group("pki", "Make the cluster's certificates and gossip key",
 		newPKIVerb(std, "init", "Make a cluster: its CA, its gossip key, the certificates of its nodes and one of an operator", pki.Init),
-		newPKIVerb(std, "add", "Make certificates of further nodes of a cluster", pki.AddNodes), newPKIOperator(std))
+		newPKIVerb(std, "add", "Make certificates of further nodes of a cluster", pki.AddNodes),
+		newPKIVerb(std, "renew", "Replace the certificates of nodes of a cluster before they end", pki.Renew), newPKIOperator(std))
 }
 
 func newPKIOperator(std stdio) *cobra.Command {

@@ -31,6 +31,9 @@ func printStatus(w io.Writer, s node.Status) error {
 	if s.KeeperLost {
 		fmt.Fprintf(t, "keeper\tgone: restart this daemon when convenient: until then its ranks' memory does not survive it\n")
 	}
+	if s.Certificate != "" {
+		fmt.Fprintf(t, "expiry\t%s\n", s.Certificate)
+	}
 	if s.DurableSilent != "" {
 		fmt.Fprintf(t, "durable\t%s\n", s.DurableSilent)
 	}

@@ -66,6 +66,15 @@ func (j *journal) handedOver(term uint64, err error) {
 	j.event("handed_over").Uint64("term", term).Msg("leadership handed over: this daemon ends")
 }
 
+// renewed says that another certificate was read.
+func (j *journal) renewed(notAfter time.Time) {
+	j.event("certificate_renewed").Time("not_after", notAfter).Msg("the node's certificate was renewed: it is presented from now on")
+}
+
+func (j *journal) expires(text string, notAfter time.Time) {
+	j.z.Warn().Str("event", "certificate_expires").Time("not_after", notAfter).Msg(text)
+}
+
 // moving says why another node is to lead.
 func (j *journal) moving(term uint64, to replica.NodeName, strays []replica.NodeName) {
 	j.event("leadership_moves").Uint64("term", term).Str("node", string(to)).Interface("strays", strays).Msg("these nodes have no link to this leader and do not answer it, and that voter hears them: it is to lead")

@@ -437,6 +437,7 @@ func (d *daemon) run(stop context.Context) error {
 	}
 	start("member", func(ctx context.Context) error { d.member.run(ctx); return nil })
 	start("adoption", d.speak)
+	start("certificate", func(ctx context.Context) error { (&certificate{id: d.id, log: d.log}).run(ctx); return nil })
 	start("prober", func(ctx context.Context) error { d.prober.run(ctx); return nil })
 	a := &admin{m: d.member, probes: d.prober, base: d.baseStatus, version: d.opt.Version, owner: func() uint32 { return uint32(os.Geteuid()) }}
 	if d.leader != nil {
@@ -529,6 +530,7 @@ func (c linkConn) Close() error {
 
 func (d *daemon) baseStatus() Status {
 	s := Status{Version: d.opt.Version, Cluster: d.id.Cluster, Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Jobs: []JobStatus{}, Nodes: []NodeStatus{}}
+	s.Certificate, _ = pki.Expires(d.id.NotAfter(), time.Now())
 	if d.cons != nil {
 		s.Leader, _, s.Term, s.IsLeader = d.cons.Leadership()
 	}

@@ -16,6 +16,8 @@ type Status struct {
 	IsLeader    bool                    `json:"is_leader"`
 	Adopting    bool                    `json:"adopting"`
 	KeeperLost  bool                    `json:"keeper_lost"` // until a restart, ranks' memory does not survive this daemon
+	// Certificate says that this node's certificate ends within thirty days. Empty: it does not.
+	Certificate string `json:"certificate,omitempty"`
 	// DurableSilent is why this node makes no calls to its durable_dir: its file system did not answer. Empty: it did.
 	DurableSilent string       `json:"durable_silent,omitempty"`
 	Nodes         []NodeStatus `json:"nodes"`

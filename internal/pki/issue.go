@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -92,6 +93,36 @@ func AddNodes(dir string, nodes []replica.NodeName, now time.Time) error {
 		return err
 	}
 	return writeNew(dir, files)
+}
+
+// Renew issues certificates with new keys for nodes of the cluster and replaces their files in dir, each whole; what was there is gone.
+func Renew(dir string, nodes []replica.NodeName, now time.Time) error {
+	ca, cluster, err := openCA(dir, now)
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		if _, err := os.Stat(filepath.Join(dir, certFile(string(node)))); err != nil {
+			return fmt.Errorf("renew node %q: %w: a node that has none gets one by `replicad pki add`", node, err)
+		}
+	}
+	files, err := nodeFiles(ca, cluster, nodes, now)
+	if err != nil {
+		return err
+	}
+	for i := range files {
+		files[i].name += ".new"
+	}
+	if err := writeNew(dir, files); err != nil {
+		return err
+	}
+	for _, f := range files {
+		path := filepath.Join(dir, f.name)
+		if err := os.Rename(path, strings.TrimSuffix(path, ".new")); err != nil {
+			return fmt.Errorf("credentials: %w", err)
+		}
+	}
+	return nil
 }
 
 // AddOperator issues operator-<name>.pem, with its key, with the CA that Init made in dir.

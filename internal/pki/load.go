@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,15 +23,55 @@ const (
 	maxFile        = 1 << 20 // of any credential file: a mistaken path must not be read into memory whole
 )
 
-// Identity is a node's credentials.
+// Identity is a node's credentials. Its methods are safe for concurrent use.
 type Identity struct {
 	Cluster   replica.ClusterID
 	Node      replica.NodeName
-	GossipKey []byte    // 32 bytes
-	NotAfter  time.Time // when the node's certificate expires
+	GossipKey []byte // 32 bytes
 
-	cert  tls.Certificate
+	files struct{ ca, cert, key, gossip string }
+	cert  *atomic.Pointer[tls.Certificate] // the newest that was read
 	roots *x509.CertPool
+}
+
+// NotAfter is when the node's certificate expires.
+func (id *Identity) NotAfter() time.Time { return id.cert.Load().Leaf.NotAfter }
+
+// Reload reads the files again and, where they hold another certificate of the same node, presents that one from the next handshake on. What runs
+// goes on. Files that are no such thing change nothing; a certificate and a key that are being replaced may not fit for a moment.
+func (id *Identity) Reload(now time.Time) (changed bool, err error) {
+	f := id.files
+	fresh, err := load(f.ca, f.cert, f.key, f.gossip, now)
+	if err != nil {
+		return false, err
+	}
+	if fresh.Cluster != id.Cluster || fresh.Node != id.Node {
+		return false, fmt.Errorf("certificate %s is of node %q, cluster %v now, and this daemon is node %q, cluster %v: put the right one there, or start the daemon again", f.cert, fresh.Node, fresh.Cluster, id.Node, id.Cluster)
+	}
+	c := fresh.cert.Load()
+	old := id.cert.Swap(c)
+	return !old.Leaf.Equal(c.Leaf), nil
+}
+
+// Warnings before a certificate's end: the first leaves time for a change, the last must not be overlooked.
+const (
+	warnEarly = 30 * 24 * time.Hour
+	warnLate  = 3 * 24 * time.Hour
+)
+
+// Expires says that a certificate ends soon, and what to do; empty if it does not. urgent: within three days.
+func Expires(notAfter, now time.Time) (text string, urgent bool) {
+	left := notAfter.Sub(now)
+	if left > warnEarly {
+		return "", false
+	}
+	when := fmt.Sprintf("expires in %d days", int(left.Hours()/24))
+	if left <= 0 {
+		when = "has expired"
+	} else if left < 48*time.Hour {
+		when = fmt.Sprintf("expires in %d hours", int(left.Hours()))
+	}
+	return fmt.Sprintf("this node's certificate %s, at %s: replicad pki renew NODE where the CA's key is, then copy the node's two files here; the daemon takes them without a restart", when, notAfter.Format(time.RFC3339)), left <= warnLate
 }
 
 // Load reads a node's credentials and checks that they belong together and are valid now. Each failure names the file and
@@ -51,7 +92,9 @@ func load(ca, cert, key, gossip string, now time.Time) (*Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s with key %s: %w: use the two files that `replicad pki` wrote for the same node", cert, key, err)
 	}
-	id := &Identity{cert: pair, roots: x509.NewCertPool(), NotAfter: pair.Leaf.NotAfter, GossipKey: gossipKey}
+	id := &Identity{cert: new(atomic.Pointer[tls.Certificate]), roots: x509.NewCertPool(), GossipKey: gossipKey}
+	id.cert.Store(&pair)
+	id.files.ca, id.files.cert, id.files.key, id.files.gossip = ca, cert, key, gossip
 	id.roots.AddCert(caCert)
 	if id.Cluster, id.Node, err = certName(pair.Leaf); err != nil {
 		return nil, fmt.Errorf("certificate %s: %w: use one that `replicad pki` made", cert, err)
@@ -76,7 +119,7 @@ func checkSigned(leaf, ca *x509.Certificate, certFile, caFile string, now time.T
 		return fmt.Errorf("certificate %s is of cluster %v, CA %s of cluster %v: %w: take both from one `replicad pki` directory", certFile, cluster, caFile, caCluster, ErrForeign)
 	}
 	if now.After(leaf.NotAfter) {
-		return fmt.Errorf("certificate %s of node %q expired at %s: move it away and issue another with `replicad pki add`", certFile, name, leaf.NotAfter.Format(time.RFC3339))
+		return fmt.Errorf("certificate %s of node %q expired at %s: issue another with `replicad pki renew`", certFile, name, leaf.NotAfter.Format(time.RFC3339))
 	}
 	if now.Before(leaf.NotBefore) {
 		return fmt.Errorf("certificate %s of node %q is valid only from %s, now is %s: set the clock", certFile, name, leaf.NotBefore.Format(time.RFC3339), now.Format(time.RFC3339))

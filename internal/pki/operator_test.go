@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,7 +160,10 @@ func TestOperatorIsNoPeer(t *testing.T) {
 	_, err := Load(filepath.Join(dir, caFile), cert, key, filepath.Join(dir, gossipFile))
 	wantError(t, err, cert, "not a node's")
 	posing := *a
-	if posing.cert, err = tls.LoadX509KeyPair(cert, key); err != nil {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	posing.cert = new(atomic.Pointer[tls.Certificate])
+	posing.cert.Store(&pair)
+	if err != nil {
 		t.Fatal(err)
 	}
 	_, cErr, sErr := handshake(t, posing.ClientTLS("a", "p"), a.ServerTLS("p"))

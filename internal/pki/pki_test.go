@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -204,7 +205,7 @@ func TestLoadChecksTime(t *testing.T) {
 	dir := initDir(t, "a")
 	ca, cert, key, gossip := paths(dir, "a")
 	_, err := load(ca, cert, key, gossip, time.Now().Add(nodeLife+time.Hour))
-	wantError(t, err, cert, "expired", "replicad pki add")
+	wantError(t, err, cert, "expired", "replicad pki renew")
 	_, err = load(ca, cert, key, gossip, time.Now().Add(caLife+time.Hour))
 	wantError(t, err, ca, "expired")
 	_, err = load(ca, cert, key, gossip, time.Now().Add(-2*skew))
@@ -307,7 +308,10 @@ func TestForgedCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	forged := *a
-	if forged.cert, err = tls.X509KeyPair(files[0].data, files[1].data); err != nil {
+	pair, err = tls.X509KeyPair(files[0].data, files[1].data)
+	forged.cert = new(atomic.Pointer[tls.Certificate])
+	forged.cert.Store(&pair)
+	if err != nil {
 		t.Fatal(err)
 	}
 	_, cErr, _ := handshake(t, a.ClientTLS("a", "p"), forged.ServerTLS("p"))

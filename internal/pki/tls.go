@@ -13,7 +13,7 @@ import (
 func (id *Identity) ServerTLS(alpn ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
-		Certificates:           []tls.Certificate{id.cert},
+		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return id.cert.Load(), nil },
 		ClientAuth:             tls.RequireAndVerifyClientCert,
 		ClientCAs:              id.roots,
 		NextProtos:             slices.Clone(alpn),
@@ -31,7 +31,7 @@ func (id *Identity) ClientTLS(want replica.NodeName, alpn ...string) *tls.Config
 		MinVersion: tls.VersionTLS13,
 		// Not Certificates: crypto/tls would send none of them to a server of another CA, and that server's operator would read
 		// "no certificate" instead of whose it was.
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &id.cert, nil },
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return id.cert.Load(), nil },
 		NextProtos:           slices.Clone(alpn),
 		// Identity is the URI name, not DNS. The library's check demands a DNS name, so VerifyConnection does all of it.
 		InsecureSkipVerify: true,
