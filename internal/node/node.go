@@ -124,7 +124,8 @@ func userNumbers(names []string) (numbers []int, err error) {
 func (d *daemon) onClose(fn func()) { d.closers = append(d.closers, fn) }
 
 // open acquires everything that can fail, in dependency order: identity, disk, sockets, keeper, ports, log.
-// A second daemon of a node fails at the sockets: dialling the keeper would take it away from the first.
+// A second daemon of a node fails at the lock of its state directory, before it takes the keeper away from the first, or
+// registers a memory of its own and the first one's counts as lost.
 func (d *daemon) open(ctx context.Context) (err error) {
 	c := d.cfg
 	if d.id, err = Identity(c); err != nil {
@@ -212,13 +213,20 @@ type stateMark struct {
 	Node    replica.NodeName  `json:"node"`
 }
 
+// openState takes the state directory for this daemon's life, and marks it as this node's at its first start.
 func (d *daemon) openState() error {
 	dir := d.cfg.StateDir
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("state_dir %s: %w: give the daemon a directory it may write", dir, err)
 	}
 	want := stateMark{Magic: "replicad-node", Version: 1, Cluster: d.id.Cluster, Node: d.cfg.Node}
-	marked, err := checkMark(dir, want)
+	if _, err := checkMark(dir, want); err != nil { // nothing is laid into a directory of somebody else
+		return err
+	}
+	if err := d.lockState(); err != nil {
+		return err
+	}
+	marked, err := checkMark(dir, want) // another daemon may have been there first
 	if err == nil && !marked {
 		b, _ := json.Marshal(want)
 		if err := writeFileSync(filepath.Join(dir, "node.json"), b); err != nil {
@@ -230,6 +238,25 @@ func (d *daemon) openState() error {
 		return err
 	}
 	return probeState(dir)
+}
+
+// lockState keeps every other daemon out of the state directory, whatever its ports and sockets, until this process ends. The lock has a
+// file of its own: the mark is replaced when it is written, and its lock would stay with the file that was there before.
+func (d *daemon) lockState() error {
+	path := filepath.Join(d.cfg.StateDir, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("state_dir %s: %w: is it writable, and its disk not full?", d.cfg.StateDir, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("state_dir %s is in use by another running daemon, which has %s open: stop that one (two daemons of one node would take each other's memory for lost), or give this node a state_dir of its own", d.cfg.StateDir, path)
+		}
+		return fmt.Errorf("state_dir %s: lock %s: %w: put it on a file system that has locks", d.cfg.StateDir, path, err)
+	}
+	d.onClose(func() { f.Close() })
+	return nil
 }
 
 // checkMark reads the mark of a state directory, which must be the wanted one; false: it has none yet. The directory itself must be

@@ -19,6 +19,7 @@ func TestStateDirectoryIsOneNodes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	open := func(cluster replica.ClusterID, node replica.NodeName) error {
 		d := &daemon{cfg: &config.Config{Node: node, StateDir: dir}, id: &pki.Identity{Cluster: cluster, Node: node}}
+		defer d.close()
 		return d.openState()
 	}
 	for start := range 3 {
@@ -27,7 +28,7 @@ func TestStateDirectoryIsOneNodes(t *testing.T) {
 		}
 	}
 	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 1 || left[0].Name() != "node.json" {
+	if err != nil || len(left) != 2 || left[0].Name() != "lock" || left[1].Name() != "node.json" {
 		t.Errorf("the directory holds %v: %v", left, err)
 	}
 	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o700 {
@@ -93,6 +94,36 @@ func TestStateDirectoryIsOneNodes(t *testing.T) {
 	}
 	dir = filepath.Join(mark, "below a file")
 	refused("a place where no directory can be", open(testCluster, "n1"), "give the daemon a directory it may write")
+}
+
+// Two daemons of one node would have two memories, and the second to register would have the first one's count as lost: ports and
+// sockets may differ, the state directory does not.
+func TestStateDirectoryIsOneDaemons(t *testing.T) {
+	dir := t.TempDir()
+	open := func() (*daemon, error) {
+		d := &daemon{cfg: &config.Config{Node: "n1", StateDir: dir}, id: &pki.Identity{Cluster: testCluster, Node: "n1"}}
+		t.Cleanup(d.close)
+		return d, d.openState()
+	}
+	first, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		_, err := open()
+		if err == nil {
+			t.Fatal("a second daemon opens the directory of one that runs")
+		}
+		for _, text := range []string{dir, "in use by another running daemon", "stop that one", "a state_dir of its own"} {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("error %q does not say %q", err, text)
+			}
+		}
+	}
+	first.close()
+	if _, err := open(); err != nil {
+		t.Errorf("once the first has ended: %v", err)
+	}
 }
 
 // FuzzStateMark: what is read is written and read again as the same, and what is refused names nobody.

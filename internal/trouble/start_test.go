@@ -354,17 +354,28 @@ func TestNobodyAnswers(t *testing.T) {
 	r.says(socket, "no such socket", "start the daemon of this node")
 }
 
-// TestSecondDaemon: a second daemon of the same configuration neither starts nor disturbs the first, nor takes the keeper from it.
+// TestSecondDaemon: a second daemon of the same node neither starts nor disturbs the first, nor takes the keeper from it, whether it has
+// the same configuration or, with the same state directory, ports and sockets of its own.
 func TestSecondDaemon(t *testing.T) {
 	t.Parallel()
 	n := one(t)
 	l := n.run("calm", 1, rankSpec{})
 	l.await("step", fields{"step": 5})
-	code, out := call(t, "daemon", "--config", n.File)
-	if code != exitFailed {
-		t.Errorf("code %d", code)
+	second, free := *n.cfg, newCluster(t, "n1").nodes[0].cfg
+	second.Addr, second.GossipAddr = free.Addr, free.GossipAddr
+	second.Socket, second.AdminSocket, second.KeeperSocket = second.Socket+"2", second.AdminSocket+"2", second.KeeperSocket+"2"
+	second.Voters = []config.Voter{{Name: "n1", Addr: second.Addr}}
+	apart := n.File + "2"
+	if err := second.Write(apart); err != nil {
+		t.Fatal(err)
 	}
-	contains(t, out, n.cfg.Socket, "in use", "stop that one")
+	for _, file := range []string{n.File, apart} {
+		code, out := call(t, "daemon", "--config", file)
+		if code != exitFailed {
+			t.Errorf("code %d", code)
+		}
+		contains(t, out, n.cfg.StateDir, "in use by another running daemon", "stop that one")
+	}
 	from := n.daemon.mark()
 	n.daemon.awaitFrom(from, "commit_seen", nil)
 	n.run("next", 1, rankSpec{}).await("step", fields{"step": 5}) // the keeper still serves the first
