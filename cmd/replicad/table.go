@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/replicad/replicad/internal/node"
 	"github.com/replicad/replicad/replica"
@@ -36,6 +37,16 @@ func printStatus(w io.Writer, s node.Status) error {
 	}
 	if s.DurableSilent != "" {
 		fmt.Fprintf(t, "durable\t%s\n", s.DurableSilent)
+	}
+	for _, n := range s.NoLink {
+		fmt.Fprintf(t, "no link\tvoter %s, %d tries since %s: %s\n", n.Node, n.Tries, n.Since.Format(time.TimeOnly), n.Why)
+	}
+	for _, n := range s.Refused {
+		who := string(n.Node)
+		if n.Incarnation != 0 {
+			who = fmt.Sprintf("%s (incarnation %d)", who, n.Incarnation)
+		}
+		fmt.Fprintf(t, "refused\tnode %s, %d tries since %s: %s\n", who, n.Tries, n.Since.Format(time.TimeOnly), n.Why)
 	}
 	fmt.Fprintf(t, "\nNODE\tSTATE\tROLE\tSESSION\tADDRESS\n")
 	for _, n := range s.Nodes {

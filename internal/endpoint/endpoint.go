@@ -26,7 +26,7 @@ const (
 	Bulk    Class = "replicad-bulk/1"
 )
 
-// Config is an Endpoint's; every field but Logf is required.
+// Config is an Endpoint's; every field but Logf and Refused is required.
 type Config struct {
 	Addr      string      // host:port to bind, UDP
 	ServerTLS *tls.Config // its NextProtos must hold the classes served; a missing one is refused in the handshake
@@ -35,6 +35,8 @@ type Config struct {
 	ProbeKey  []byte               // shared by the cluster; a daemon without it looks silent
 	ResetKey  [32]byte             // fixed for the node across restarts: else peers learn of one only after the idle timeout
 	Logf      func(string, ...any) // rate-limited lines for the operator; nil: none
+	// Refused is told of each peer of this cluster whose certificate is refused here; from any goroutine. nil: nobody is.
+	Refused func(peer replica.NodeName, why string)
 }
 
 // Validate reports all faults.

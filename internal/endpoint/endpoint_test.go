@@ -281,7 +281,7 @@ func TestForeignClusterIsRefused(t *testing.T) {
 	idA, idB := ours.identity("a"), theirs.identity("b")
 
 	_, err := b.Dial(ctx, a.Addr().String(), "a", Raft)
-	if !errors.Is(err, pki.ErrForeign) || !strings.Contains(err.Error(), idA.Cluster.String()) || !strings.Contains(err.Error(), idB.Cluster.String()) {
+	if !errors.Is(err, pki.ErrForeign) || !errors.Is(err, ErrIdentity) || !strings.Contains(err.Error(), idA.Cluster.String()) || !strings.Contains(err.Error(), idB.Cluster.String()) {
 		t.Errorf("the foreign client reads %v", err)
 	}
 	a.logs.await(t, "127.0.0.2:", "refused this node's certificate", idA.Cluster.String())
@@ -295,7 +295,7 @@ func TestForeignClusterIsRefused(t *testing.T) {
 		return c
 	}
 	reckless := start(t, cfg, l, nil)
-	if err := dialAndAsk(ctx, reckless.Endpoint, a.Addr().String(), "a"); err == nil || !strings.Contains(err.Error(), "the peer refused this node's certificate") {
+	if err := dialAndAsk(ctx, reckless.Endpoint, a.Addr().String(), "a"); !errors.Is(err, ErrIdentity) || !strings.Contains(err.Error(), "the peer refused this node's certificate") {
 		t.Errorf("the reckless client reads %v", err)
 	}
 	a.logs.await(t, "127.0.0.3:", "presented a certificate of cluster "+idB.Cluster.String(), "this is cluster "+idA.Cluster.String())
@@ -306,7 +306,7 @@ func TestForeignClusterIsRefused(t *testing.T) {
 		return &tls.Config{InsecureSkipVerify: true, NextProtos: alpn, MinVersion: tls.VersionTLS13}
 	}
 	bare := start(t, cfg, l, nil)
-	if err := dialAndAsk(ctx, bare.Endpoint, a.Addr().String(), "a"); err == nil || !strings.Contains(err.Error(), "the peer refused this node's certificate") {
+	if err := dialAndAsk(ctx, bare.Endpoint, a.Addr().String(), "a"); !errors.Is(err, ErrIdentity) || !strings.Contains(err.Error(), "the peer refused this node's certificate") {
 		t.Errorf("the client without a certificate reads %v", err)
 	}
 	a.logs.await(t, "127.0.0.4:", "didn't provide a certificate")
@@ -341,6 +341,29 @@ func TestOperatorIsRefused(t *testing.T) {
 		t.Errorf("an operator reads %v", err)
 	}
 	a.logs.await(t, "127.0.0.2:", "not a node's")
+}
+
+// A certificate that expired is refused by name: the daemon shows which nodes it keeps out, and the refused one can tell why.
+func TestExpiredCertificateIsRefusedByName(t *testing.T) {
+	ctx := within(t)
+	nodes := newCluster(t, "a", "b")
+	l, refused := newLogs(), make(chan string, 1)
+	cfg := nodes.config("a", "127.0.0.1:0", l)
+	cfg.ServerTLS.Time = func() time.Time { return nodes.identity("b").NotAfter().Add(time.Hour) }
+	cfg.Refused = func(peer replica.NodeName, why string) { refused <- string(peer) + ": " + why }
+	a := start(t, cfg, l, allClasses(echo))
+	b := nodes.start("b", "127.0.0.2:0", nil)
+	if err := dialAndAsk(ctx, b.Endpoint, a.Addr().String(), "a"); !errors.Is(err, ErrIdentity) {
+		t.Errorf("the client reads %v", err)
+	}
+	select {
+	case got := <-refused:
+		if !strings.HasPrefix(got, "b: its certificate does not verify") || !strings.Contains(got, "expired") {
+			t.Errorf("told %q", got)
+		}
+	case <-ctx.Done():
+		t.Error("nobody is told")
+	}
 }
 
 func TestRefusalLogIsLimited(t *testing.T) {

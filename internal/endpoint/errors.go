@@ -14,6 +14,8 @@ var (
 	ErrSilent  = errors.New("no answer")
 	ErrReset   = errors.New("connection reset: the peer's daemon restarted")
 	ErrClosed  = errors.New("endpoint closed")
+	// ErrIdentity: one end does not take the other's certificate or protocol. It will not until somebody changes that.
+	ErrIdentity = errors.New("certificate or protocol refused")
 )
 
 // Code says why a connection or stream was closed. The numbers are part of the protocol.
@@ -64,7 +66,9 @@ func explain(err error) error {
 	case errors.As(err, &handshake):
 		return fmt.Errorf("%w within %v: %w", ErrSilent, handshakeTimeout, err)
 	case errors.As(err, &transport) && transport.Remote && transport.ErrorCode.IsCryptoError():
-		return fmt.Errorf("the peer refused this node's certificate or protocol: compare the two nodes' cluster, CA and clocks, its log says more: %w", err)
+		return fmt.Errorf("the peer refused this node's certificate or protocol: compare the two nodes' cluster, CA and clocks, its log says more: %w%.0w", err, ErrIdentity)
+	case errors.As(err, &transport) && transport.ErrorCode.IsCryptoError():
+		return fmt.Errorf("%w%.0w", err, ErrIdentity)
 	case errors.Is(err, quic.ErrTransportClosed), errors.Is(err, quic.ErrServerClosed):
 		return fmt.Errorf("%w: %w", ErrClosed, err)
 	}

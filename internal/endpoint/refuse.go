@@ -51,6 +51,7 @@ func (e *Endpoint) watchHandshake(ctx context.Context, info *quic.ClientInfo) (c
 // flood the log. Lines over the limit are dropped; the next one for that address says how many.
 type refusals struct {
 	logf    func(string, ...any)
+	refused func(replica.NodeName, string)
 	name    func(tls.ConnectionState) (replica.ClusterID, replica.NodeName, error)
 	cluster replica.ClusterID // this node's
 
@@ -64,7 +65,7 @@ type refused struct {
 }
 
 func (r *refusals) init(cfg Config) {
-	r.logf, r.name, r.seen = cfg.Logf, cfg.PeerName, make(map[netip.Addr]*refused)
+	r.logf, r.refused, r.name, r.seen = cfg.Logf, cfg.Refused, cfg.PeerName, make(map[netip.Addr]*refused)
 	if cfg.ServerTLS.GetCertificate == nil {
 		return // one for a test, whose cluster stays unsaid
 	}
@@ -94,6 +95,9 @@ func (r *refusals) handshake(addr net.Addr, cause error) {
 			r.log(addr, "peer %s presented a certificate of cluster %v (node %q), this is cluster %v: give it credentials of this cluster, or another address to connect to: %v", addr, cluster, name, r.cluster, bad.Err)
 		default:
 			r.log(addr, "peer %s presented a certificate of node %q of this cluster that does not verify: %v", addr, name, bad.Err)
+			if r.refused != nil {
+				r.refused(name, fmt.Sprintf("its certificate does not verify: %v", bad.Err))
+			}
 		}
 		return
 	}

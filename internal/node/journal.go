@@ -88,6 +88,13 @@ func (j *journal) unlinked(err error) {
 	j.event("unlinked").AnErr("cause", err).Msg("link to the leader lost")
 }
 
+// superseded says that two lives of a node had a link at once: that of the former counts as over, and so does its memory.
+func (j *journal) superseded(was, is replica.Node) {
+	j.z.Warn().Str("event", "superseded").Str("node", string(is.Name)).Uint64("former", uint64(was.Incarnation)).Uint64("incarnation", uint64(is.Incarnation)).
+		Str("former_addr", was.Addr).Str("addr", is.Addr).Str("remedy", "unless its host or keeper was started anew, two daemons run as this node: stop one of them").
+		Msg("a node has registered another memory while its former daemon was linked; what that one holds counts as lost")
+}
+
 func jobEvent(e *zerolog.Event, job *replica.Job) *zerolog.Event {
 	if job == nil {
 		return e

@@ -47,6 +47,7 @@ type leader struct {
 	work      sync.WaitGroup
 	slots     chan struct{}               // taken by run alone, given back by what it started
 	voting    atomic.Bool                 // a change of voters is under way
+	refused   *noLinks                    // the links that this node refused lately
 	answers   func(replica.NodeName) bool // whether a node's daemon answered this one's newest probe
 	hears     func(replica.NodeName) bool // likewise, and nothing less: not one of which nothing is known
 	token     func(job string) string     // what processes of a job must show; empty: nothing
@@ -164,7 +165,7 @@ const (
 )
 
 func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm, silent time.Duration, store *checkpoint.Store, log *journal) *leader {
-	return &leader{answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, token: func(string) string { return "" }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
+	return &leader{refused: new(noLinks), answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, token: func(string) string { return "" }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New(0), brought: map[replica.NodeName]*nodeLink{},
 		operators: func([]byte, []byte, []byte, time.Time) (string, error) {
 			return "", errors.New("this leader knows no operators")

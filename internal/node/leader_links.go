@@ -20,27 +20,35 @@ import (
 func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn) {
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(linkHandshake)) //nolint:errcheck // a dead stream fails what follows
-	k, body, err := wire.Read(conn, maxLinkFrame)
-	if err != nil || k != kindLinkHello {
+	h, err := readHello(conn)
+	switch {
+	case errors.Is(err, wire.ErrFrame):
+		l.refuse(conn, replica.Holder{Node: peer}, fmt.Sprintf("hello: %v: run one release of replicad on all nodes", err))
 		return
-	}
-	h, err := decode[linkHello](body)
-	if err != nil || h.Node.Name != peer || h.Cluster != l.cluster {
-		reason := fmt.Sprintf("hello of node %q, cluster %s on a connection of node %q, cluster %s", h.Node.Name, h.Cluster, peer, l.cluster)
+	case err != nil:
+		return // it went away, or said nothing
+	case h.Node.Name != peer || h.Cluster != l.cluster:
+		reason := fmt.Sprintf("hello of node %q, cluster %s on a connection of node %q, cluster %s: give each node its own certificate", h.Node.Name, h.Cluster, peer, l.cluster)
 		l.audit.refused("hello", peer, audit.Fields{"refused": reason})
-		wire.Write(conn, kindWelcome, welcome{Reason: reason}) //nolint:errcheck // refused anyway
+		l.refuse(conn, replica.Holder{Node: peer}, reason)
 		return
 	}
 	name, addr, _, self := l.cons.Leadership()
 	if !self {
-		wire.Write(conn, kindWelcome, welcome{Reason: "not the leader", Leader: name, Address: addr}) //nolint:errcheck // the node asks the next voter
+		wire.Write(conn, kindWelcome, welcome{Reason: notLeader, Leader: name, Address: addr}) //nolint:errcheck // the node asks the next voter
 		return
 	}
-	if err := l.register(ctx, h.Node); err != nil {
-		l.audit.refused("registration", peer, audit.Fields{"refused": err.Error()})
+	out, err := l.register(ctx, h.Node)
+	if err != nil {
 		wire.Write(conn, kindWelcome, welcome{Reason: err.Error()}) //nolint:errcheck // the node comes again
 		return
 	}
+	if out != nil {
+		l.audit.refused("registration", peer, audit.Fields{"refused": out.Error()})
+		l.refuse(conn, holderOf(h.Node), out.Error())
+		return
+	}
+	l.refused.linked(holderOf(h.Node))
 	conn.SetDeadline(time.Time{}) //nolint:errcheck // as above
 	n := &nodeLink{link: newLink(conn), node: h.Node}
 	l.post(leaderLinkUp{n})
@@ -69,23 +77,53 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 	beside.Wait()
 }
 
-// register records the node as it is now; what it says afterwards is judged by that entry.
-func (l *leader) register(ctx context.Context, n replica.Node) error {
-	if have, ok := l.cons.State().Nodes[n.Name]; ok && sameNode(have, n) {
-		return nil
+// readHello reads the first message on a link; what is none is an ErrFrame.
+func readHello(conn net.Conn) (linkHello, error) {
+	k, body, err := wire.Read(conn, maxHello)
+	if err != nil {
+		return linkHello{}, err
+	}
+	if k != kindLinkHello {
+		return linkHello{}, fmt.Errorf("%w: message %d instead of a hello", wire.ErrFrame, k)
+	}
+	return decode[linkHello](body)
+}
+
+// refuse tells a node why it gets no link however often it asks, and the operator of this end too.
+func (l *leader) refuse(conn net.Conn, who replica.Holder, why string) {
+	l.refused.add(who, why, time.Now())
+	l.log.retried("refused link", life(who), why)
+	wire.Write(conn, kindWelcome, welcome{Reason: why, Refused: true}) //nolint:errcheck // it is refused anyway
+}
+
+// register records the node as it is now; what it says afterwards is judged by that entry. refused says why no state after this one
+// would take it, and what to do; err that the outcome is not known, or that nothing was proposed.
+func (l *leader) register(ctx context.Context, n replica.Node) (refused, err error) {
+	have, ok := l.cons.State().Nodes[n.Name]
+	if ok && sameNode(have, n) {
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, linkHandshake)
 	defer cancel()
 	_, out, err := l.cons.Propose(ctx, replica.RegisterNode{Node: n})
-	if err == nil {
-		err = out.Err
-	}
 	if err != nil {
-		return fmt.Errorf("register node %s, session %d: %w", n.Name, n.Session, err)
+		return nil, fmt.Errorf("register node %s, session %d: %w", n.Name, n.Session, err)
 	}
-	life := fmt.Sprintf("incarnation %d, session %d", n.Incarnation, n.Session)
-	l.audit.some("join", n.Name, life, audit.Fields{"node": string(n.Name), "life": life, "addr": n.Addr})
-	return nil
+	if out.Err == nil {
+		life := fmt.Sprintf("incarnation %d, session %d", n.Incarnation, n.Session)
+		l.audit.some("join", n.Name, life, audit.Fields{"node": string(n.Name), "life": life, "addr": n.Addr})
+		return nil, nil
+	}
+	var r *lock.Refused
+	remedy := ""
+	switch {
+	case !errors.As(out.Err, &r) || r.Code != lock.Stale:
+	case n.Incarnation == have.Incarnation:
+		remedy = ": it runs no more, or twice: stop this daemon"
+	default:
+		remedy = fmt.Sprintf(": another keeper of node %s has registered since, so what this one holds counts as lost: if two daemons run as node %s, stop one of them; otherwise stop this daemon and its keeper and start them again", n.Name, n.Name)
+	}
+	return fmt.Errorf("%w%s", out.Err, remedy), nil
 }
 
 // sameNode tells whether two registrations are of one life and session of a node, reached the same way.
@@ -140,6 +178,9 @@ func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
 		return
 	}
 	if old := l.links[n.node.Name]; old != nil {
+		if old.node.Incarnation != n.node.Incarnation {
+			l.log.superseded(old.node, n.node)
+		}
 		old.close(errors.New("superseded by a newer link of the node"))
 		l.lost(ctx, n.node.Name) // what was sent on it may not have arrived: an offer would be waited for until claim_timeout
 	}

@@ -5,18 +5,20 @@ import (
 	"fmt"
 
 	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
 // here tells whether a node's daemon is known to run. Its link alone is no sign of that: where the daemon is gone, or its host is
 // silent, the link stays until its idle timeout.
 func (l *leader) here(n replica.Node) bool {
-	return l.links[n.Name] != nil && !l.suspected(holderOf(n)) && l.answers(n.Name)
+	link := l.links[n.Name]
+	return link != nil && link.node.Incarnation == n.Incarnation && !l.suspected(holderOf(n)) && l.answers(n.Name)
 }
 
 // lostForGood records an operator's word that the memory of a node's present life is gone, in every job: silence is no proof
-// of that, and until there is one, recovery waits holder_grace for what the node held (protocol section 6, Plan). A node
-// that is here is not lost, whoever says so.
+// of that, and until there is one, recovery waits holder_grace for what the node held (protocol section 6, Plan). Ranks that it
+// runs by the records are gone with it, and free to be run elsewhere. A node that is here is not lost, whoever says so.
 func (l *leader) lostForGood(ctx context.Context, from *nodeLink, m operatorRequest) {
 	n, known := l.view.Nodes[m.Node]
 	switch {
@@ -32,6 +34,9 @@ func (l *leader) lostForGood(ctx context.Context, from *nodeLink, m operatorRequ
 	for id, led := range l.jobs {
 		if led.job.Phase == replica.Ended {
 			continue
+		}
+		if len(ranksOn(led.job, n.Name)) > 0 {
+			l.recoverStep(ctx, id, led, recovery.Evidence{Fault: replica.Fault{Epoch: led.job.Epoch, Kind: replica.NodeDead, Node: n.Name, NodeIncarnation: n.Incarnation, Detail: "an operator says that it is lost"}})
 		}
 		waiting++
 		l.propose(ctx, id, replica.ProveLost{Job: id, Holder: holderOf(n), Why: "operator: " + m.Why}, fromOperator, func(out lock.Outcome, err error) {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -19,6 +21,8 @@ const (
 	linkShun      = 2 * time.Second        // for which a voter whose link just went down is not the first to be asked, and has linkGlance
 	linkGlance    = 100 * time.Millisecond // to connect to it: it may be there still, but mostly it is dead
 	linkLook      = 20 * time.Millisecond  // between two looks at what this node's own Raft says
+	linkRefused   = 200 * time.Millisecond // at most before a voter that refused this node is asked again; twice as long each time, up to
+	linkAloof     = 5 * time.Second        // this: what it wants changes by an operator's hand, and each try costs it a handshake
 	linkWrite     = 3 * time.Second        // for one frame
 	linkBeat      = 200 * time.Millisecond // the leader says something at least so often
 	linkSilent    = time.Second            // without a word the node looks for a leader elsewhere: QUIC would take three times as long to notice
@@ -125,7 +129,8 @@ type linker struct {
 	self   func() (leader replica.NodeName, addr string, term uint64) // what this node's own Raft says; empty: nothing
 	voters []voterAddr
 	dial   dialer
-	post   func(memberEvent) // blocks; false once the member has ended
+	post   func(memberEvent)      // blocks; false once the member has ended
+	failed func(voterAddr, error) // why a voter took no link, other than that it does not lead
 }
 
 type voterAddr struct {
@@ -135,9 +140,11 @@ type voterAddr struct {
 
 // run links, again and again, until ctx ends. Targets: the leader that this node's own Raft names, else the voters in turn; a
 // redirect is followed at once, but no redirect's redirect: while leadership moves voters may name each other. The one whose
-// link was lost is given a glance only, whoever still names it: where it died the others learn that later than this node.
+// link was lost is given a glance only, whoever still names it: where it died the others learn that later than this node. A voter
+// that refused this node is left alone for a while, longer each time; all others are asked as before.
 func (k *linker) run(ctx context.Context) {
 	hint, next := voterAddr{}, 0
+	away := map[replica.NodeName]aloof{}
 	lost, lostAt := replica.NodeName(""), time.Time{}
 	shunned := func(n replica.NodeName) bool { return n == lost && time.Since(lostAt) < linkShun }
 	for turn := 0; ctx.Err() == nil; turn++ {
@@ -147,8 +154,14 @@ func (k *linker) run(ctx context.Context) {
 			if name, addr, _ := k.self(); addr != "" && !shunned(name) {
 				target = voterAddr{name, addr}
 			} else {
-				target = k.voters[next%len(k.voters)]
-				next++
+				target, next = k.following(next, away)
+			}
+		}
+		if wait := time.Until(away[target.name].until); wait > 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wait):
 			}
 		}
 		patience := linkDial
@@ -156,8 +169,24 @@ func (k *linker) run(ctx context.Context) {
 			patience = linkGlance
 		}
 		w, err := k.once(ctx, target, patience)
+		if ctx.Err() != nil {
+			return
+		}
 		if err == nil && w.OK {
 			lost, lostAt = target.name, time.Now()
+		}
+		if err == nil && !w.OK && w.Reason != notLeader {
+			err = fmt.Errorf("link to %s: %s", target.name, w.Reason)
+		}
+		switch {
+		case w.Refused || final(err):
+			away[target.name] = away[target.name].again(time.Now())
+			err = fmt.Errorf("this node is refused: %w", err)
+		case err == nil:
+			delete(away, target.name)
+		}
+		if err != nil {
+			k.failed(target, err)
 		}
 		if err == nil && !w.OK && w.Address != "" && w.Leader != target.name && !redirected {
 			hint = voterAddr{w.Leader, w.Address}
@@ -168,6 +197,41 @@ func (k *linker) run(ctx context.Context) {
 		case <-time.After(linkRetry(turn)):
 		}
 	}
+}
+
+// following is the voter whose turn it is: the first from next on that is not left alone, or the one whose time is over first.
+func (k *linker) following(next int, away map[replica.NodeName]aloof) (voterAddr, int) {
+	best, now := next, time.Now()
+	for i := next; i < next+len(k.voters); i++ {
+		until := away[k.voters[i%len(k.voters)].name].until
+		if !until.After(now) {
+			best = i
+			break
+		}
+		if until.Before(away[k.voters[best%len(k.voters)].name].until) {
+			best = i
+		}
+	}
+	return k.voters[best%len(k.voters)], best + 1
+}
+
+// aloof is a voter that has refused this node so many times in a row, and is not asked before a moment.
+type aloof struct {
+	times int
+	until time.Time
+}
+
+// again spreads the moment, so that many nodes refused for one reason do not come at once.
+func (a aloof) again(now time.Time) aloof {
+	pause := min(linkRefused<<min(a.times, 10), linkAloof)
+	return aloof{a.times + 1, now.Add(pause/2 + rand.N(pause/2))}
+}
+
+// final tells whether a link failed for something that no further try changes: the certificate or release of one end.
+func final(err error) bool {
+	var closed *endpoint.CloseError
+	return errors.Is(err, endpoint.ErrIdentity) || errors.Is(err, wire.ErrVersion) ||
+		errors.As(err, &closed) && closed.Remote && (closed.Code == endpoint.CodeRefused || closed.Code == endpoint.CodeNoClass)
 }
 
 // linkRetry is 20 to 60 ms, spread so that nodes don't come all at once.

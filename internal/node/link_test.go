@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -106,8 +107,11 @@ type voters struct {
 	mu    sync.Mutex // guards dials
 	dials []replica.NodeName
 	limit int // dials after which the test is over
-	stop  context.CancelCauseFunc
 
+	failed []string // what the daemon was told of links that failed; the linker's until it has ended
+	stop   context.CancelCauseFunc
+
+	refuse func(n replica.NodeName) error                                            // nil, or an error of the dial; nil: none
 	answer func(n replica.NodeName) (welcome, func(ctx context.Context, c net.Conn)) // then: what it does with a link it took
 }
 
@@ -125,6 +129,11 @@ func (v *voters) dial(ctx context.Context, n replica.NodeName, addr string) (net
 	}
 	if want := addrOf(n); addr != want {
 		v.t.Errorf("node %s dialled at %s, want %s", n, addr, want)
+	}
+	if v.refuse != nil {
+		if err := v.refuse(n); err != nil {
+			return nil, err
+		}
 	}
 	w, then := v.answer(n)
 	if w == (welcome{}) {
@@ -164,7 +173,7 @@ func (v *voters) run(limit int, names []replica.NodeName, self func() (replica.N
 		self = func() (replica.NodeName, string, uint64) { return "", "", 0 }
 	}
 	k := &linker{hello: func() linkHello { return linkHello{Node: replica.Node{Name: "me"}} }, self: self, dial: v.dial,
-		post: func(ev memberEvent) { told = append(told, ev) }}
+		post: func(ev memberEvent) { told = append(told, ev) }, failed: func(to voterAddr, err error) { v.failed = append(v.failed, fmt.Sprintf("%s: %v", to.name, err)) }}
 	for _, n := range names {
 		k.voters = append(k.voters, voterAddr{n, addrOf(n)})
 	}
@@ -212,7 +221,7 @@ func TestLinkerGoesRoundTheVoters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
 			if n == "b" {
-				return welcome{Reason: "not the leader, and it knows none"}, nil
+				return welcome{Reason: notLeader}, nil
 			}
 			return welcome{}, nil
 		}}
@@ -389,7 +398,7 @@ func TestADeadLeaderIsNamedAWhileLonger(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer time.AfterFunc(2*knownAt, func() { cancel(nil) }).Stop()
 		v.limit, v.stop = 100, cancel
-		k := &linker{hello: func() linkHello { return linkHello{Node: replica.Node{Name: "me"}} }, dial: dial,
+		k := &linker{hello: func() linkHello { return linkHello{Node: replica.Node{Name: "me"}} }, dial: dial, failed: func(voterAddr, error) {},
 			self: func() (replica.NodeName, string, uint64) { return "c", addrOf("c"), 4 }, voters: []voterAddr{{"a", addrOf("a")}, {"b", addrOf("b")}, {"c", addrOf("c")}},
 			post: func(ev memberEvent) {
 				if up, ok := ev.(linkUp); ok && up.leader == "b" {
@@ -424,6 +433,100 @@ func TestALostLeaderThatLivesIsFoundAgain(t *testing.T) {
 		v.run(100, abc, func() (replica.NodeName, string, uint64) { return "c", addrOf("c"), 4 }, linkSilent/2)
 		if len(links) < 2 || links[1] > 4*linkRetryMost {
 			t.Errorf("linked after %v, want again within a round of the voters", links)
+		}
+	})
+}
+
+// forTargets counts dials.
+func (v *voters) forTargets() map[replica.NodeName]int {
+	n := map[replica.NodeName]int{}
+	for _, name := range v.dials {
+		n[name]++
+	}
+	return n
+}
+
+// A node that is refused asks again ever more slowly, and says why; one that is told so by every other voter does not ask those more often.
+func TestARefusedNodeBacksOff(t *testing.T) {
+	identity := fmt.Errorf("handshake: %w", endpoint.ErrIdentity)
+	refuses := welcome{Reason: "incarnation 5 was superseded by 7: stop one of them", Refused: true}
+	for what, c := range map[string]struct {
+		voters []replica.NodeName
+		answer func(n replica.NodeName) (welcome, error)
+		says   string
+		most   int // dials in a minute
+	}{
+		"by the only voter": {abc[:1], func(replica.NodeName) (welcome, error) { return refuses, nil }, "a: this node is refused: link to a: incarnation 5 was superseded", 30},
+		"by the leader, which the others name": {abc, func(n replica.NodeName) (welcome, error) {
+			if n == "a" {
+				return refuses, nil
+			}
+			return redirect("a"), nil
+		}, "a: this node is refused: link to a: incarnation 5 was superseded", 60},
+		"in each handshake":    {abc, func(replica.NodeName) (welcome, error) { return welcome{}, identity }, "b: this node is refused: link to b at b:7000: handshake", 90},
+		"in another's version": {abc[:1], func(replica.NodeName) (welcome, error) { return welcome{}, wire.ErrVersion }, "a: this node is refused: link to a", 30},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+					w, _ := c.answer(n)
+					return w, nil
+				}}
+				v.refuse = func(n replica.NodeName) error { _, err := c.answer(n); return err }
+				v.run(10000, c.voters, nil, time.Minute)
+				if n := len(v.dials); n < 10 || n > c.most {
+					t.Errorf("%d dials in a minute, want 10 to %d: %v", n, c.most, v.forTargets())
+				}
+				if len(v.failed) < 5 || !slices.ContainsFunc(v.failed, func(s string) bool { return strings.HasPrefix(s, c.says) }) {
+					t.Errorf("says %.3v, want %q", v.failed, c.says)
+				}
+			})
+		})
+	}
+}
+
+// One voter that refuses this node costs the search for a leader among the others nothing.
+func TestARefusalSlowsNoSearch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+			return welcome{Reason: notLeader}, nil
+		}}
+		v.refuse = func(n replica.NodeName) error {
+			if n == "a" {
+				return endpoint.ErrIdentity
+			}
+			return nil
+		}
+		v.run(10000, abc, nil, time.Minute)
+		n := v.forTargets()
+		if n["a"] > 30 || n["b"] < 60*1000/2/60 || n["c"] < 60*1000/2/60 {
+			t.Errorf("dialled %v in a minute: want b and c as often as without a, which refuses", n)
+		}
+		if slices.ContainsFunc(v.failed, func(s string) bool { return !strings.HasPrefix(s, "a: ") }) {
+			t.Errorf("that a voter does not lead is no failure: %v", v.failed)
+		}
+	})
+}
+
+// A refused node that becomes welcome, or whose new leader takes it, is linked within the longest pause.
+func TestARefusedNodeIsTakenOnceItMayBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		const until = 30 * time.Second
+		v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+			switch {
+			case time.Since(began) < until && n == "a":
+				return welcome{Reason: "no", Refused: true}, nil
+			case time.Since(began) < until:
+				return redirect("a"), nil
+			case n == "b":
+				return welcome{OK: true}, func(_ context.Context, c net.Conn) { wire.Read(c, maxLinkFrame) }
+			}
+			return redirect("b"), nil
+		}}
+		told := v.run(10000, abc, nil, until+linkAloof+2*linkRetryMost)
+		if len(told) == 0 {
+			t.Errorf("not linked to the new leader, dialled %v", v.forTargets())
 		}
 	})
 }

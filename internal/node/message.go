@@ -48,6 +48,9 @@ const (
 	kindUnheard     wire.Kind = 105 // voter -> leader
 )
 
+// maxHello caps a hello, in bytes: a name, an address and labels.
+const maxHello = 64 << 10
+
 // maxLinkFrame caps a frame on a link, in bytes: a view of 80,000 ranks is below it.
 const maxLinkFrame = 16 << 20
 
@@ -56,7 +59,8 @@ type linkHello struct {
 	Node    replica.Node      `cbor:"2,keyasint"`
 }
 
-// welcome answers a hello. Leader is set where the answerer does not lead: try there.
+// welcome answers a hello. Leader is set where the answerer does not lead: try there. Refused tells that asking again changes nothing
+// until somebody does what Reason says.
 type welcome struct {
 	OK      bool             `cbor:"1,keyasint"`
 	Reason  string           `cbor:"2,keyasint"`
@@ -64,7 +68,11 @@ type welcome struct {
 	Address string           `cbor:"4,keyasint"`
 	Term    uint64           `cbor:"5,keyasint"`
 	Era     replica.Era      `cbor:"6,keyasint"`
+	Refused bool             `cbor:"7,keyasint,omitempty"`
 }
+
+// notLeader is the Reason of who does not lead.
+const notLeader = "not the leader"
 
 type beat struct{}
 

@@ -71,7 +71,8 @@ type daemon struct {
 	audit    *auditor
 	closers  []func()
 
-	unreached map[replica.NodeName]time.Time // voters that could not be dialled, and when that was logged; the linker's
+	unlinked noLinks // why no voter takes a link of this node, while it has none
+	refused  noLinks // the nodes whose links this one refused
 }
 
 // Run runs the daemon of a node until ctx ends. What can't start is an error that names it and the remedy; what was
@@ -87,7 +88,7 @@ func Run(ctx context.Context, cfg *config.Config, opt Options) error {
 	for _, w := range cfg.Warnings() {
 		log.warn(w)
 	}
-	d := &daemon{cfg: cfg, opt: opt, log: log, unreached: map[replica.NodeName]time.Time{}}
+	d := &daemon{cfg: cfg, opt: opt, log: log}
 	defer d.close()
 	if err := d.open(ctx); err != nil {
 		return err
@@ -336,7 +337,8 @@ func (d *daemon) openNetwork() (err error) {
 	c := d.cfg
 	reset := sha256.Sum256(append([]byte("replicad stateless reset "+string(c.Node)+" "), d.id.GossipKey...))
 	d.endpoint, err = endpoint.Listen(endpoint.Config{Addr: c.ListenAddr(), ServerTLS: d.id.ServerTLS(string(endpoint.Raft), string(endpoint.Control), string(endpoint.Bulk)), ClientTLS: d.id.ClientTLS, PeerName: pki.PeerName,
-		ProbeKey: d.id.GossipKey, ResetKey: reset, Logf: func(f string, args ...any) { d.log.failed("endpoint", c.Addr, fmt.Sprintf(f, args...)) }})
+		ProbeKey: d.id.GossipKey, ResetKey: reset, Logf: func(f string, args ...any) { d.log.failed("endpoint", c.Addr, fmt.Sprintf(f, args...)) },
+		Refused: func(peer replica.NodeName, why string) { d.refused.add(replica.Holder{Node: peer}, why, time.Now()) }})
 	if err != nil {
 		return err
 	}
@@ -396,7 +398,7 @@ func (d *daemon) build() error {
 	timing := recovery.Timing{Collect: c.Timing.Collect, Settle: c.Timing.Settle, Ack: c.Timing.Ack, Claim: c.Timing.Claim, Start: c.Timing.Start, HolderGrace: c.Timing.HolderGrace, ResumeGrace: c.Timing.ResumeGrace, DaemonGrace: c.Timing.DaemonGrace, Abandoned: c.Timing.Abandoned}
 	if d.cons != nil {
 		d.leader = newLeader(d.cons, d.id.Cluster, timing, c.Timing.StallAlarm, c.Timing.SilentAfter, d.store, d.log)
-		d.leader.answers, d.leader.hears = d.prober.answers, d.prober.hears
+		d.leader.answers, d.leader.hears, d.leader.refused = d.prober.answers, d.prober.hears, &d.refused
 		d.leader.token = c.JobToken
 		d.leader.audit, d.leader.operators = d.audit, d.id.CheckOperator
 	}
@@ -409,7 +411,7 @@ func (d *daemon) build() error {
 // serveControl serves a control-class connection: each stream is a link to this node as leader.
 func (d *daemon) serveControl(ctx context.Context, conn *endpoint.Conn) {
 	if d.leader == nil {
-		conn.Close("this node does not vote and never leads: link to a voter")
+		conn.Refuse(endpoint.CodeNoClass, "this node does not vote, or its Raft log did not open: it does not lead before it is started anew")
 		return
 	}
 	var links sync.WaitGroup
@@ -497,7 +499,13 @@ func (d *daemon) speak(ctx context.Context) error {
 	}
 	d.endpoint.SetProbeReply(endpoint.ProbeReply{Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Boot: d.self.Boot})
 	d.log.ready(d.self)
-	k := &linker{hello: func() linkHello { return linkHello{d.id.Cluster, d.self} }, self: d.raftLeader, dial: d.dialLink, post: d.member.post}
+	k := &linker{hello: func() linkHello { return linkHello{d.id.Cluster, d.self} }, self: d.raftLeader, dial: d.dialLink, failed: d.linkFailed}
+	k.post = func(ev memberEvent) {
+		if _, up := ev.(linkUp); up {
+			d.unlinked.clear()
+		}
+		d.member.post(ev)
+	}
 	for _, v := range d.cfg.Voters {
 		k.voters = append(k.voters, voterAddr{v.Name, v.Addr})
 	}
@@ -525,13 +533,8 @@ func (d *daemon) dialLink(ctx context.Context, name replica.NodeName, addr strin
 	}
 	conn, err := d.endpoint.Dial(ctx, addr, name, endpoint.Control)
 	if err != nil {
-		if time.Since(d.unreached[name]) > unreachedEvery {
-			d.unreached[name] = time.Now()
-			d.log.failed("link", fmt.Sprintf("voter %s at %s", name, addr), err.Error())
-		}
 		return nil, err
 	}
-	delete(d.unreached, name)
 	s, err := conn.Open(ctx)
 	if err != nil {
 		conn.Close("no stream")
@@ -540,8 +543,15 @@ func (d *daemon) dialLink(ctx context.Context, name replica.NodeName, addr strin
 	return linkConn{s, conn}, nil
 }
 
-// unreachedEvery spaces the lines about one voter that can't be linked to.
-const unreachedEvery = 30 * time.Second
+// linkFailed says why a voter took no link of this node: in the log each limitEvery, and in status until there is a link.
+func (d *daemon) linkFailed(v voterAddr, err error) {
+	why := err.Error()
+	if errors.Is(err, endpoint.ErrIdentity) && time.Now().After(d.id.NotAfter()) {
+		why = fmt.Sprintf("this node's certificate %s expired at %s: issue another with `replicad pki renew` and copy the node's two files here: %s", d.cfg.PKI.Cert, d.id.NotAfter().Format(time.RFC3339), why)
+	}
+	d.unlinked.add(replica.Holder{Node: v.name}, why, time.Now())
+	d.log.retried("link", fmt.Sprintf("voter %s at %s", v.name, v.addr), why)
+}
 
 // linkConn closes the connection with its one stream.
 type linkConn struct {
@@ -556,7 +566,8 @@ func (c linkConn) Close() error {
 }
 
 func (d *daemon) baseStatus() Status {
-	s := Status{Version: d.opt.Version, Cluster: d.id.Cluster, Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Jobs: []JobStatus{}, Nodes: []NodeStatus{}}
+	s := Status{Version: d.opt.Version, Cluster: d.id.Cluster, Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Jobs: []JobStatus{}, Nodes: []NodeStatus{},
+		NoLink: d.unlinked.now(time.Now()), Refused: d.refused.now(time.Now())}
 	s.Certificate, _ = pki.Expires(d.id.NotAfter(), time.Now())
 	if d.cons != nil {
 		s.Leader, _, s.Term, s.IsLeader = d.cons.Leadership()

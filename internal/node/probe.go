@@ -100,7 +100,8 @@ func (p *prober) round(ctx context.Context) {
 		probes.Go(func() { // early, so that its answer is there once it matters
 			// A daemon that hangs for good on a live host must not hold up for ever what waits for its node.
 			answers := p.hostAnswers(ctx, name, mem.Addr) && silent < p.grace
-			if !answers && !mem.Alive && silent >= p.silent {
+			gossips := mem.Alive && mem.Incarnation == n.Incarnation
+			if !answers && !gossips && silent >= p.silent {
 				mu.Lock()
 				defer mu.Unlock()
 				suspects = append(suspects, suspect{Target: holderOf(n), Live: live, SilentMS: uint64(silent.Milliseconds()), Steps: steps})
@@ -170,14 +171,16 @@ func (p *prober) probe(ctx context.Context, name replica.NodeName, n replica.Nod
 	if s.incarnation != n.Incarnation { // another life of the node: what the last one failed to answer says nothing of it
 		s = peerState{incarnation: n.Incarnation}
 	}
+	// Another daemon of that name answers for a memory of its own, and not for that of the registered life.
+	itself := err == nil && reply.Node == name && reply.Incarnation == n.Incarnation
 	switch {
-	case err == nil && !reply.Adopting && reply.Node == name:
+	case itself && !reply.Adopting:
 		s = peerState{incarnation: n.Incarnation, answered: time.Now()}
 	case errors.Is(err, endpoint.ErrRefused):
 		s.refused, s.adopting, s.silentSince = true, false, time.Time{}
 	case time.Since(asked) > p.late(): // this daemon stood still itself
 	default:
-		s.refused, s.adopting = false, err == nil && reply.Node == name
+		s.refused, s.adopting = false, itself
 		if s.silentSince.IsZero() {
 			s.silentSince = asked
 		}

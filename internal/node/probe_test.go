@@ -125,6 +125,15 @@ func TestProbeStates(t *testing.T) {
 	other.Node = "n3"
 	probe(answers(other), 22)
 	state("an answer of another node at its address", "silent", true)
+	probe(answers(good), 22)
+	life := good
+	life.Incarnation = 21
+	probe(answers(life), 22)
+	state("an answer of another life of the node", "silent", true)
+	probe(answers(good), 22)
+	life.Adopting = true
+	probe(answers(life), 22)
+	state("an answer of another life that takes its arenas back", "silent", true)
 	since = p.peers["n2"].silentSince
 	probe(h.silent, 23)
 	state("silence of another life of the node", "silent", true)
@@ -137,9 +146,13 @@ func TestProbeStates(t *testing.T) {
 func TestSuspicionIsSpoken(t *testing.T) {
 	d := newDesk(t)
 	p, h := newProber(d, t), newHost(t)
+	other := port(t)
+	other.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 21})
 	lj := d.put(newJob())
 	d.live(d.attach(lj, 0), 3, 7, replica.Updating)
-	gone := func(n replica.NodeName) book { return book{{Name: "n3", Alive: true}, {Name: n, Alive: false}} }
+	gone := func(n replica.NodeName) book {
+		return book{{Name: "n3", Alive: true}, {Name: "n2", Incarnation: 22, Alive: n != "n2"}, {Name: n, Alive: false}}
+	}
 	at := func(addr string) book { return book{{Name: "n2", Addr: addr}} }
 	stopped, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts: the kernel alone answers
 	if err != nil {
@@ -159,16 +172,18 @@ func TestSuspicionIsSpoken(t *testing.T) {
 		want   int
 		grace  time.Duration // for which its host speaks for its daemon
 	}{
-		"silent, and gossip gave it up": {h.silent, gone("n2"), 0, 1, 1, 0},
-		"said again each round":         {h.silent, gone("n2"), 0, 3, 3, 0},
-		"silent, gossip sees it":        {h.silent, gone("n3"), 0, 2, 0, 0},
-		"silent, gossip knows nothing":  {h.silent, nil, 0, 2, 0, 0},
-		"not silent for long":           {h.silent, gone("n2"), time.Hour, 2, 0, 0},
-		"its daemon is down":            {h.closed, gone("n2"), 0, 2, 0, 0},
-		"its daemon is stopped":         {h.silent, at(stopped.Addr().String()), 0, 2, 0, time.Hour},
-		"and for good":                  {h.silent, at(stopped.Addr().String()), 0, 2, 2, 0},
-		"no port, but a host":           {h.silent, at(nobody.Addr().String()), 0, 2, 0, time.Hour},
-		"it answers":                    {h.Addr().String(), gone("n2"), 0, 2, 0, 0},
+		"silent, and gossip gave it up":          {h.silent, gone("n2"), 0, 1, 1, 0},
+		"said again each round":                  {h.silent, gone("n2"), 0, 3, 3, 0},
+		"silent, gossip sees it":                 {h.silent, gone("n3"), 0, 2, 0, 0},
+		"silent, gossip sees another life of it": {h.silent, book{{Name: "n2", Incarnation: 21, Alive: true}}, 0, 2, 2, 0},
+		"another life of it answers":             {other.Addr().String(), book{{Name: "n2", Incarnation: 21, Alive: true}}, 0, 2, 2, 0},
+		"silent, gossip knows nothing":           {h.silent, nil, 0, 2, 0, 0},
+		"not silent for long":                    {h.silent, gone("n2"), time.Hour, 2, 0, 0},
+		"its daemon is down":                     {h.closed, gone("n2"), 0, 2, 0, 0},
+		"its daemon is stopped":                  {h.silent, at(stopped.Addr().String()), 0, 2, 0, time.Hour},
+		"and for good":                           {h.silent, at(stopped.Addr().String()), 0, 2, 2, 0},
+		"no port, but a host":                    {h.silent, at(nobody.Addr().String()), 0, 2, 0, time.Hour},
+		"it answers":                             {h.Addr().String(), gone("n2"), 0, 2, 0, 0},
 	} {
 		h.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 22})
 		d.nodes = map[replica.NodeName]replica.Node{"n1": {Name: "n1", Addr: h.silent}, "n2": {Name: "n2", Incarnation: 22, Addr: c.addr}}

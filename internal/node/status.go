@@ -22,6 +22,9 @@ type Status struct {
 	DurableSilent string       `json:"durable_silent,omitempty"`
 	Nodes         []NodeStatus `json:"nodes"`
 	Jobs          []JobStatus  `json:"jobs"`
+	// NoLink says why each voter takes no link of this node, Refused whose links this voter does not take, and why.
+	NoLink  []NoLink `json:"no_link,omitempty"`
+	Refused []NoLink `json:"refused,omitempty"`
 	// From the seal of a replicated part on this node to the news of its commit, in microseconds, over the newest 1,024.
 	CommitLagP50US int64 `json:"commit_lag_p50_us"`
 	CommitLagP99US int64 `json:"commit_lag_p99_us"`

@@ -131,7 +131,7 @@ var badIdentities = []refusal{
 		}
 		n.cfg.PKI = harness.Identity(dir, n.Name)
 		n.write()
-		return []string{n.cfg.PKI.Cert, "expired at", "replicad pki add"}
+		return []string{n.cfg.PKI.Cert, "expired at", "replicad pki renew"}
 	}},
 	{"certificate of another cluster", exitConfig, func(t *testing.T, n *node) []string {
 		other := newCluster(t, n.Name).nodes[0]

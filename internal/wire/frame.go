@@ -39,6 +39,9 @@ const (
 // ErrFrame marks bytes that are no valid frame or body of ours: cut short, changed, of another version, or beyond a limit.
 var ErrFrame = errors.New("bad frame")
 
+// ErrVersion is an ErrFrame of another version: the other end is a program of another release.
+var ErrVersion = fmt.Errorf("%w: version", ErrFrame)
+
 // Append appends one whole frame to dst, its body being v as core-deterministic CBOR.
 func Append(dst []byte, k Kind, v any) ([]byte, error) {
 	start := len(dst)
@@ -147,7 +150,7 @@ func parseHeader(h []byte, max uint32) (Kind, uint32, error) {
 		return 0, 0, fmt.Errorf("%w: magic %#08x, want %#08x", ErrFrame, m, uint32(magic))
 	}
 	if h[4] != version {
-		return 0, 0, fmt.Errorf("%w: version %d, this program reads %d", ErrFrame, h[4], version)
+		return 0, 0, fmt.Errorf("%w %d, this program reads %d", ErrVersion, h[4], version)
 	}
 	if h[6] != 0 || h[7] != 0 {
 		return 0, 0, fmt.Errorf("%w: reserved bytes %#02x %#02x are set", ErrFrame, h[6], h[7])

@@ -1,0 +1,89 @@
+package node
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// noLinkKept is for how long status shows a link that failed, after the last try: longer than the longest pause between two tries.
+const noLinkKept = time.Minute
+
+// NoLink is a link between a node and a voter that failed lately.
+type NoLink struct {
+	Node        replica.NodeName        `json:"node"` // the other end
+	Incarnation replica.NodeIncarnation `json:"incarnation,omitempty"`
+	Why         string                  `json:"why"` // it failed last
+	Tries       int                     `json:"tries"`
+	Since       time.Time               `json:"since"`
+
+	last time.Time
+}
+
+// noLinks are the links of one direction that failed lately, one for each life of a node: another daemon of the same name may be linked.
+type noLinks struct {
+	mu   sync.Mutex // guards list
+	list map[replica.Holder]NoLink
+}
+
+func (l *noLinks) add(of replica.Holder, why string, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.list == nil {
+		l.list = map[replica.Holder]NoLink{}
+	}
+	l.prune(now)
+	n, known := l.list[of]
+	if !known && len(l.list) >= limitKinds {
+		return
+	}
+	if !known {
+		n = NoLink{Node: of.Node, Incarnation: of.Incarnation, Since: now}
+	}
+	n.Why, n.last = why, now
+	n.Tries++
+	l.list[of] = n
+}
+
+// prune forgets what was not tried again.
+func (l *noLinks) prune(now time.Time) {
+	maps.DeleteFunc(l.list, func(_ replica.Holder, n NoLink) bool { return now.Sub(n.last) > noLinkKept })
+}
+
+// linked forgets that life of a node, which has a link now, and what no life was named for.
+func (l *noLinks) linked(of replica.Holder) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.list, of)
+	delete(l.list, replica.Holder{Node: of.Node})
+}
+
+// clear forgets all.
+func (l *noLinks) clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.list)
+}
+
+// now lists them by name.
+func (l *noLinks) now(now time.Time) []NoLink {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.prune(now)
+	return slices.SortedFunc(maps.Values(l.list), func(a, b NoLink) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Incarnation, b.Incarnation))
+	})
+}
+
+// life names a node in a sentence.
+func life(h replica.Holder) string {
+	if h.Incarnation == 0 {
+		return "node " + string(h.Node)
+	}
+	return fmt.Sprintf("node %s (incarnation %d)", h.Node, h.Incarnation)
+}
