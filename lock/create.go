@@ -49,6 +49,11 @@ func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
 	if n := s.running(); n >= maxJobs {
 		return Outcome{Err: refuse(Conflict, "create job %s: %d jobs have not ended, and the cluster keeps no more: end one that nobody needs (replicad status lists them, replicad job end NAME)", c.Name, n)}
 	}
+	if c.Limit > 0 {
+		if err := fitsJob(s.v, c, c.Limit); err != nil {
+			return Outcome{Job: former, Err: err}
+		}
+	}
 	j := &replica.Job{
 		ID: c.ID, Name: c.Name, Era: s.v.Era, Layout: cloneLayout(c.Layout), Options: opt, Phase: replica.Opening,
 		Ranks: make([]replica.Claimed, c.Layout.World), GroupGeometry: make([]replica.Digest, c.Layout.NumGroups()),

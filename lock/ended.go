@@ -12,8 +12,8 @@ const (
 	// maxEnded is how many ended jobs are kept, the newest: each is in every snapshot and every view, which nodes must be able to
 	// read before they can link.
 	maxEnded = 32
-	// maxReason caps the reason of an end, in bytes.
-	maxReason = 8 << 10
+	// MaxReason caps the reason of an end, in bytes.
+	MaxReason = 8 << 10
 )
 
 // endJob ends a job; its epoch is closed, so every fence word rises and whoever still runs is refused.
@@ -24,8 +24,7 @@ func endJob(j *replica.Job, c replica.EndJob) (bool, error) {
 	if c.Epoch != 0 && (j.Phase != replica.Open || j.Epoch != c.Epoch) {
 		return false, refuse(Stale, "end of epoch %d (%s): job %s is %s in epoch %d", c.Epoch, c.Reason, j.Name, j.Phase, j.Epoch)
 	}
-	reason := c.Reason[:min(len(c.Reason), maxReason)]
-	j.Phase, j.ClosedEpoch, j.Plan, j.EndReason = replica.Ended, j.Epoch, nil, strings.ToValidUTF8(reason, "")
+	j.Phase, j.ClosedEpoch, j.Plan, j.EndReason = replica.Ended, j.Epoch, nil, replica.Cut(c.Reason, MaxReason)
 	strip(j)
 	return true, nil
 }

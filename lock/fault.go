@@ -46,9 +46,7 @@ func reportFault(j *replica.Job, nodes map[replica.NodeName]replica.Node, f repl
 	}) {
 		return false, nil
 	}
-	if len(f.Detail) > maxDetail {
-		f.Detail = f.Detail[:maxDetail]
-	}
+	f.Detail = replica.Cut(f.Detail, maxDetail)
 	if closes {
 		closeEpoch(j, nodes)
 	} else {

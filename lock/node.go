@@ -34,6 +34,11 @@ func (s *State) registerNode(index uint64, c replica.RegisterNode) Outcome {
 	case known && slices.Contains(old.Former, n.Incarnation):
 		return Outcome{Err: refuse(Stale, "register node %s: incarnation %d was superseded by %d", n.Name, n.Incarnation, old.Incarnation)}
 	}
+	if c.Limit > 0 {
+		if err := fitsNode(s.v, n, c.Limit); err != nil {
+			return Outcome{Err: err}
+		}
+	}
 	n.Labels, n.Former = maps.Clone(n.Labels), old.Former
 	if known && n.Incarnation != old.Incarnation {
 		n.Former = append(slices.Clone(old.Former), old.Incarnation)

@@ -40,10 +40,11 @@ const (
 	Unknown    Code = 4 // no such job, node or rank
 	Invalid    Code = 5 // malformed: no state would accept it
 	Incomplete Code = 6 // a part, a root or a copy is missing
+	Full       Code = 7 // the state has no room for it
 )
 
 func (c Code) String() string {
-	names := [...]string{Stale: "stale", NotYet: "not yet", Conflict: "conflict", Unknown: "unknown", Invalid: "invalid", Incomplete: "incomplete"}
+	names := [...]string{Stale: "stale", NotYet: "not yet", Conflict: "conflict", Unknown: "unknown", Invalid: "invalid", Incomplete: "incomplete", Full: "full"}
 	if c >= Stale && int(c) < len(names) {
 		return names[c]
 	}

@@ -8,6 +8,8 @@ type (
 	// RegisterNode records a daemon's start, after adoption. A new Session voids the earlier session's pins.
 	RegisterNode struct {
 		Node Node `cbor:"1,keyasint"`
+		// Limit bounds the state that it may lead to, in bytes; zero in the log of a leader that knew none.
+		Limit uint64 `cbor:"2,keyasint,omitempty"`
 	}
 	// CreateJob mints a job. Refused while a job of that name has not ended; ID must be new to this log.
 	CreateJob struct {
@@ -29,6 +31,7 @@ type (
 		Owner uint32 `cbor:"12,keyasint,omitempty"`
 		// Creator is the node whose launcher asked for the job, which may end it.
 		Creator NodeName `cbor:"13,keyasint,omitempty"`
+		Limit   uint64   `cbor:"14,keyasint,omitempty"` // as RegisterNode's
 	}
 	// Begin mints the epoch in which ranks attach and seal their initial state.
 	Begin struct {

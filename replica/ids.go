@@ -58,6 +58,8 @@ const (
 // Limits of a job; commands and messages beyond them are refused before anything is allocated.
 const (
 	MaxRanks        = 1 << 20
+	MaxLabels       = 16 // of a node; they are registered in the log
+	MaxLabelBytes   = 63 // of a label, and of its value
 	MaxNameBytes    = 63
 	MaxRegions      = 1 << 16
 	MaxRegionName   = 127

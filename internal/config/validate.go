@@ -21,8 +21,6 @@ const (
 	maxRankUsers                   = 256
 	maxVoters                      = 5 // more voters make commits slower and protect little more
 	maxSeeds                       = 64
-	maxLabels                      = 16 // they are registered in the Raft log
-	maxLabelBytes                  = 63
 )
 
 // FieldError says what is wrong with one field.
@@ -77,17 +75,40 @@ func (c *Config) checkNames(v *faults) {
 	if len(c.RankUsers) > maxRankUsers || slices.Contains(c.RankUsers, "") {
 		v.add("rank_users", fmt.Sprintf("%d users", len(c.RankUsers)), fmt.Sprintf("at most %d names or numbers, none of them empty", maxRankUsers), "a name that is none would let in nobody, and nobody would know why")
 	}
-	if len(c.Labels) > maxLabels {
-		v.add("labels", fmt.Sprintf("%d labels", len(c.Labels)), fmt.Sprintf("at most %d", maxLabels), "every node's labels are kept in the Raft log")
+	if len(c.Labels) > replica.MaxLabels {
+		v.add("labels", fmt.Sprintf("%d labels", len(c.Labels)), fmt.Sprintf("at most %d", replica.MaxLabels), "every node's labels are kept in the Raft log")
 	}
 	for _, key := range sortedKeys(c.Labels) {
-		if replica.CheckName(key) != nil || c.Labels[key] == "" || len(c.Labels[key]) > maxLabelBytes {
-			v.add("labels."+key, strconv.Quote(c.Labels[key]), fmt.Sprintf("a key of 1 to 63 of a-z 0-9 - _ . and a value of 1 to %d bytes", maxLabelBytes), "a failure domain that can't be told apart does not spread copies")
+		if !goodLabel(key, c.Labels[key]) {
+			v.add("labels."+key, strconv.Quote(c.Labels[key]), fmt.Sprintf("a key of 1 to 63 of a-z 0-9 - _ . and a value of 1 to %d bytes", replica.MaxLabelBytes), "a failure domain that can't be told apart does not spread copies")
 		}
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
 		v.add("log.level", strconv.Quote(c.Log.Level), "debug, info, warn or error", "with another word it would be unclear what is left out of the log")
 	}
+}
+
+func goodLabel(key, value string) bool {
+	return replica.CheckName(key) == nil && value != "" && len(value) <= replica.MaxLabelBytes
+}
+
+// CheckNode holds what a node registers against what its own configuration had to be.
+func CheckNode(n replica.Node) error {
+	if err := replica.CheckName(string(n.Name)); err != nil {
+		return err
+	}
+	if _, _, err := splitAddr(n.Addr); err != nil {
+		return fmt.Errorf("addr %.80q: want %w", n.Addr, err)
+	}
+	if len(n.Labels) > replica.MaxLabels {
+		return fmt.Errorf("%d labels: want at most %d", len(n.Labels), replica.MaxLabels)
+	}
+	for _, key := range sortedKeys(n.Labels) {
+		if !goodLabel(key, n.Labels[key]) {
+			return fmt.Errorf("label %.80q: %.80q: want a key of 1 to 63 of a-z 0-9 - _ . and a value of 1 to %d bytes", key, n.Labels[key], replica.MaxLabelBytes)
+		}
+	}
+	return nil
 }
 
 func (c *Config) checkAddresses(v *faults) {

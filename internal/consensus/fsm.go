@@ -14,7 +14,7 @@ import (
 )
 
 // maxSnapshot is the size of a snapshot read into memory.
-const maxSnapshot = wire.MaxBody + 1024
+const maxSnapshot = wire.MaxState + 1024
 
 // fsm hosts the state machine. Raft's FSM goroutine alone calls it; views are published for everybody else.
 type fsm struct {

@@ -48,6 +48,7 @@ type leader struct {
 	slots     chan struct{}               // taken by run alone, given back by what it started
 	voting    atomic.Bool                 // a change of voters is under way
 	refused   *noLinks                    // the links that this node refused lately
+	paces     paces                       // of registrations
 	answers   func(replica.NodeName) bool // whether a node's daemon answered this one's newest probe
 	hears     func(replica.NodeName) bool // likewise, and nothing less: not one of which nothing is known
 	token     func(job string) string     // what processes of a job must show; empty: nothing
@@ -434,14 +435,14 @@ func (l *leader) nextProposals(ctx context.Context) {
 	}
 }
 
-// entry is the command as it goes into the log: a commit leaves out what is recorded.
+// entry is the command as it goes into the log: a commit leaves out what is recorded, and texts are cut.
 func (l *leader) entry(p waitingProposal) replica.Command {
 	if c, ok := p.cmd.(replica.Commit); ok {
 		if led := l.jobs[p.job]; led != nil && led.job != nil {
 			return lock.ShortCommit(led.job, c)
 		}
 	}
-	return p.cmd
+	return lock.Short(p.cmd)
 }
 
 // turnAway tells who was refused since it was last called; what they propose meanwhile is told next time.

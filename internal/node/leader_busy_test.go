@@ -68,7 +68,7 @@ func (th *throne) link(name replica.NodeName, inc replica.NodeIncarnation) *seat
 	th.links.Go(func() { th.serve(th.ctx, name, far) })
 	s := &seat{near, th.t}
 	th.t.Cleanup(func() { near.Close() })
-	s.say(kindLinkHello, linkHello{testCluster, replica.Node{Name: name, Incarnation: inc, Session: 1}})
+	s.say(kindLinkHello, linkHello{testCluster, replica.Node{Name: name, Incarnation: inc, Session: 1, Addr: string(name) + ":7000"}})
 	if k, _ := s.next(); k != kindWelcome {
 		th.t.Fatalf("message %d instead of a welcome", k)
 	}

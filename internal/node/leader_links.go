@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -103,9 +104,20 @@ func (l *leader) register(ctx context.Context, n replica.Node) (refused, err err
 	if ok && sameNode(have, n) {
 		return nil, nil
 	}
+	n.Former = nil // the state machine's to fill in
+	if err := config.CheckNode(n); err != nil {
+		return fmt.Errorf("register: %w: give it a configuration that `replicad config check` takes", err), nil
+	}
+	c := replica.RegisterNode{Node: n, Limit: lock.MaxView}
+	if err := lock.Fits(l.cons.State(), c); err != nil {
+		return err, nil
+	}
+	if !l.paces.may(n.Name, time.Now()) {
+		return fmt.Errorf("register node %s: it has done so %d times within seconds: does something start its daemon again and again, or do two daemons run as this node?", n.Name, registerBurst), nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, linkHandshake)
 	defer cancel()
-	_, out, err := l.cons.Propose(ctx, replica.RegisterNode{Node: n})
+	_, out, err := l.cons.Propose(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("register node %s, session %d: %w", n.Name, n.Session, err)
 	}

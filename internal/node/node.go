@@ -545,12 +545,17 @@ func (d *daemon) dialLink(ctx context.Context, name replica.NodeName, addr strin
 
 // linkFailed says why a voter took no link of this node: in the log each limitEvery, and in status until there is a link.
 func (d *daemon) linkFailed(v voterAddr, err error) {
-	why := err.Error()
-	if errors.Is(err, endpoint.ErrIdentity) && time.Now().After(d.id.NotAfter()) {
-		why = fmt.Sprintf("this node's certificate %s expired at %s: issue another with `replicad pki renew` and copy the node's two files here: %s", d.cfg.PKI.Cert, d.id.NotAfter().Format(time.RFC3339), why)
-	}
+	why := whyNoLink(err, d.cfg.PKI.Cert, d.id.NotAfter(), time.Now())
 	d.unlinked.add(replica.Holder{Node: v.name}, why, time.Now())
 	d.log.retried("link", fmt.Sprintf("voter %s at %s", v.name, v.addr), why)
+}
+
+// whyNoLink blames the node's own certificate where it has ended: what a voter says of it is not said to this end.
+func whyNoLink(err error, certificate string, notAfter, now time.Time) string {
+	if !errors.Is(err, endpoint.ErrIdentity) || !now.After(notAfter) {
+		return err.Error()
+	}
+	return fmt.Sprintf("this node's certificate %s expired at %s: issue another with `replicad pki renew` and copy the node's two files here: %v", certificate, notAfter.Format(time.RFC3339), err)
 }
 
 // linkConn closes the connection with its one stream.

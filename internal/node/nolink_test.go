@@ -15,6 +15,7 @@ import (
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -103,6 +104,16 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 			n.Labels = map[string]string{"rack": strings.Repeat("x", maxHello)}
 			wire.Write(conn, kindLinkHello, linkHello{testCluster, n})
 		}, []string{"at most 65536 here"}, replica.Holder{Node: "n2"}},
+		"a label that no configuration may have": {func(conn net.Conn) {
+			n := life(7, 2)
+			n.Labels = map[string]string{"rack": strings.Repeat("x", 64)}
+			wire.Write(conn, kindLinkHello, linkHello{testCluster, n})
+		}, []string{`label "rack"`, "a value of 1 to 63 bytes", "replicad config check"}, replica.Holder{Node: "n2", Incarnation: 7}},
+		"an address that nobody can dial": {func(conn net.Conn) {
+			n := life(7, 2)
+			n.Addr = "not an address; $(x)"
+			wire.Write(conn, kindLinkHello, linkHello{testCluster, n})
+		}, []string{"not an address", "host:port", "replicad config check"}, replica.Holder{Node: "n2", Incarnation: 7}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			lines, warned := c.log.count("refused link"), c.log.count(`"level":"warn"`)
@@ -130,6 +141,9 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 				t.Errorf("status shows %+v long after the last try", list)
 			}
 		})
+	}
+	if n := c.cons.State().Nodes["n2"]; n.Incarnation != 7 || n.Session != 1 {
+		t.Errorf("registered is %+v", n)
 	}
 	if w, err := c.hello(life(7, 1)); err != nil || !w.OK {
 		t.Errorf("the registered life is answered by %+v, %v", w, err)
@@ -161,30 +175,38 @@ func TestASecondLifeIsLogged(t *testing.T) {
 
 // The operator of the refused node reads the reason there, and where its own certificate has expired, that.
 func TestARefusedNodeKnowsItsOwnCertificate(t *testing.T) {
-	log := &lines{}
-	at := time.Now().Add(-time.Minute)
-	d := &daemon{cfg: &config.Config{Node: "n2", PKI: config.PKI{Cert: filepath.Join("pki", "n2.pem")}}, log: newTestJournal(t, log), id: &pki.Identity{NotAfter: at}}
+	log, dir := &lines{}, t.TempDir()
+	if err := pki.Init(dir, []replica.NodeName{"n2"}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	file := func(name string) string { return filepath.Join(dir, name) }
+	id, err := pki.Load(file("ca.pem"), file("n2.pem"), file("n2-key.pem"), file("gossip.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{cfg: &config.Config{Node: "n2"}, log: newTestJournal(t, log), id: id}
 	refused := fmt.Errorf("welcome: %w", endpoint.ErrIdentity)
 	for range 3 {
 		d.linkFailed(voterAddr{"a", "a:7000"}, refused)
 	}
 	d.linkFailed(voterAddr{"b", "b:7000"}, context.DeadlineExceeded)
 	list := d.baseStatus().NoLink
-	if len(list) != 2 || list[0].Node != "a" || list[0].Tries != 3 || list[1].Why != context.DeadlineExceeded.Error() {
+	if len(list) != 2 || list[0].Node != "a" || list[0].Tries != 3 || list[0].Why != refused.Error() || list[1].Why != context.DeadlineExceeded.Error() {
 		t.Fatalf("status shows %+v", list)
-	}
-	for _, text := range []string{"n2.pem expired at " + at.Format(time.RFC3339), "replicad pki renew"} {
-		if !strings.Contains(list[0].Why, text) || log.count(text) != 3 {
-			t.Errorf("status says %q, the log holds %d lines with %q", list[0].Why, log.count(text), text)
-		}
 	}
 	if n := log.count(`"level":"warn"`); n != 2 {
 		t.Errorf("%d warnings, want one for each voter", n)
 	}
-	d.id.NotAfter = time.Now().Add(time.Hour)
-	d.linkFailed(voterAddr{"a", "a:7000"}, refused)
-	if why := d.baseStatus().NoLink[0].Why; why != refused.Error() {
-		t.Errorf("with a good certificate it says %q", why)
+	end := id.NotAfter()
+	for _, c := range []struct {
+		err  error
+		now  time.Time
+		says string
+	}{{refused, end.Add(time.Minute), "n2.pem expired at " + end.Format(time.RFC3339)}, {refused, end.Add(-time.Minute), ""}, {context.DeadlineExceeded, end.Add(time.Minute), ""}} {
+		why := whyNoLink(c.err, "n2.pem", end, c.now)
+		if !strings.HasSuffix(why, c.err.Error()) || !strings.Contains(why, c.says) || (c.says != "") != strings.Contains(why, "replicad pki renew") {
+			t.Errorf("%v at %v: %q", c.err, c.now, why)
+		}
 	}
 }
 
@@ -202,5 +224,73 @@ func TestNoLinksAreBounded(t *testing.T) {
 	l.add(replica.Holder{Node: "m"}, "no", later)
 	if list := l.now(later); len(list) != 1 || list[0].Node != "m" {
 		t.Errorf("later %+v are kept", list)
+	}
+}
+
+// Each registration is an entry of the log: a node that makes one after the other is held to a pace, and no other node is.
+func TestRegistrationsHaveAPace(t *testing.T) {
+	var p paces
+	now := time.Now()
+	some := func(n replica.NodeName, tries int, now time.Time) (may int) {
+		for range tries {
+			if p.may(n, now) {
+				may++
+			}
+		}
+		return may
+	}
+	if n := some("n1", 100, now); n != registerBurst {
+		t.Errorf("%d registrations at once, want %d", n, registerBurst)
+	}
+	if n := some("n2", 1, now); n != 1 {
+		t.Error("another node pays for it")
+	}
+	if n := some("n1", 100, now.Add(3*registerEvery)); n != 3 {
+		t.Errorf("%d after as long as three take, want 3", n)
+	}
+	if n := some("n1", 100, now.Add(time.Hour)); n != registerBurst {
+		t.Errorf("%d after an hour, want %d", n, registerBurst)
+	}
+	for i := range 3 * registerNodes {
+		some(replica.NodeName(fmt.Sprint("x", i)), 1, now.Add(2*time.Hour+time.Duration(i)*time.Millisecond))
+	}
+	if len(p.due) > registerNodes {
+		t.Errorf("%d are remembered, at most %d", len(p.due), registerNodes)
+	}
+
+	c := newChair(t)
+	c.elected()
+	var w welcome
+	for s := range replica.Session(registerBurst + 1) {
+		var err error
+		if w, err = c.hello(replica.Node{Name: "n2", Incarnation: 5, Session: s + 1, Addr: "n2:7000"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.OK || !w.Refused || !strings.Contains(w.Reason, "times within seconds") {
+		t.Errorf("one more is answered by %+v", w)
+	}
+}
+
+// What would not fit is refused before anything of its size lies in the log.
+func TestTooMuchIsNotProposed(t *testing.T) {
+	c := newChair(t)
+	n := c.node("n2", 22)
+	c.knows(newJob())
+	c.proposed()
+	groups := make([]replica.GroupID, 1_000_000)
+	c.create(t.Context(), n, createRequest{ID: 1, Name: "big", Layout: replica.Layout{World: 1_000_000, Groups: groups}})
+	if r := only[createReply](told(t, n)); len(r) != 1 || r[0].Retry || !strings.Contains(r[0].Refused, "1000000 ranks in 1 groups") || !strings.Contains(r[0].Refused, "fewer ranks") {
+		t.Errorf("a job of a million ranks is answered by %+v", r)
+	}
+	if r := c.end(t.Context(), operatorRequest{Job: "job", Why: strings.Repeat("x", 9<<20)}); !strings.Contains(r.Refused, "is not ended: a reason of 9437184 bytes: want at most 8192") {
+		t.Errorf("a reason of 9 MB is answered by %.200q", r.Refused)
+	}
+	if cmds := c.proposed(); len(cmds) != 0 {
+		t.Errorf("proposed %.200v", cmds)
+	}
+	short := c.entry(waitingProposal{cmd: replica.EndJob{Reason: strings.Repeat("x", 9<<20)}})
+	if r := short.(replica.EndJob).Reason; len(r) != lock.MaxReason {
+		t.Errorf("a reason of %d bytes goes into the log", len(r))
 	}
 }

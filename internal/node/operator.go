@@ -75,6 +75,9 @@ func (l *leader) end(ctx context.Context, m operatorRequest) operatorReply {
 	default:
 		return refusal(fmt.Sprintf("job %s is not ended: %d other requests to end jobs are under way: ask again", m.Job, operators))
 	}
+	if err := lock.CheckReason(m.Why); err != nil {
+		return refusal(fmt.Sprintf("job %s is not ended: %v", m.Job, err))
+	}
 	job, ok := l.cons.State().JobByName(m.Job)
 	if !ok {
 		return refusal(fmt.Sprintf("no job %q runs: see replicad status for the names", m.Job))

@@ -137,7 +137,7 @@ func (m *member) failed(lj *localJob, lr *localRank, ev session.Fail) {
 func clip(text string) string {
 	const most = 300
 	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "..."
+		text = replica.Cut(text, most) + "..."
 	}
 	return text
 }

@@ -80,11 +80,11 @@ func (d *dialog) event(token func(job string) string, p *Peer, h wire.RankHeader
 		v, err := wire.ParseLoaded(body)
 		return Loaded{p, h, v}, err
 	case wire.MFail:
-		return Fail{p, h, string(body[:min(len(body), wire.MaxRefusedText)])}, nil
+		return Fail{p, h, replica.Cut(string(body), wire.MaxRefusedText)}, nil
 	case wire.MReject:
-		return Reject{p, h, string(body[:min(len(body), wire.MaxRefusedText)])}, nil
+		return Reject{p, h, replica.Cut(string(body), wire.MaxRefusedText)}, nil
 	case wire.MUnloadable:
-		return Unloadable{p, h, string(body[:min(len(body), wire.MaxRefusedText)])}, nil
+		return Unloadable{p, h, replica.Cut(string(body), wire.MaxRefusedText)}, nil
 	case wire.MPause:
 		most, err := wire.ParsePause(body)
 		return Pause{p, h, most}, err

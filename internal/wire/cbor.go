@@ -32,8 +32,8 @@ func must[M any](m M, err error) M {
 // Unmarshal reads one CBOR value that fills body exactly. Duplicate keys, unknown fields, tags, indefinite lengths, invalid
 // UTF-8, trailing bytes, and counts or nesting beyond the limits are refused.
 func Unmarshal(body []byte, v any) error {
-	if len(body) > MaxBody {
-		return fmt.Errorf("%w: body of %d bytes, at most %d", ErrFrame, len(body), MaxBody)
+	if len(body) > MaxState {
+		return fmt.Errorf("%w: body of %d bytes, at most %d", ErrFrame, len(body), MaxState)
 	}
 	if err := decoder.Unmarshal(body, v); err != nil {
 		return fmt.Errorf("%w: %T: %w", ErrFrame, v, err)

@@ -53,11 +53,19 @@ func Append(dst []byte, k Kind, v any) ([]byte, error) {
 	}
 	dst = buf.Bytes()
 	n := len(dst) - start - headerBytes
-	if n > MaxBody {
-		return dst[:start], fmt.Errorf("encode %T as kind %d: body of %d bytes, at most %d", v, k, n, MaxBody)
+	if most := maxBody(k); n > most {
+		return dst[:start], fmt.Errorf("encode %T as kind %d: body of %d bytes, at most %d", v, k, n, most)
 	}
 	binary.LittleEndian.PutUint32(dst[start+8:], uint32(n))
 	return binary.LittleEndian.AppendUint64(dst, xxhash.Sum64(dst[start:])), nil
+}
+
+// maxBody is the largest body of a kind.
+func maxBody(k Kind) int {
+	if k == KindSnapshot {
+		return MaxState
+	}
+	return MaxBody
 }
 
 // Decode reads exactly one whole frame of kind k into v.
@@ -65,7 +73,7 @@ func Decode(frame []byte, k Kind, v any) error {
 	if len(frame) < headerBytes+sumBytes {
 		return fmt.Errorf("%w: %d bytes are too few", ErrFrame, len(frame))
 	}
-	got, n, err := parseHeader(frame[:headerBytes], MaxBody)
+	got, n, err := parseHeader(frame[:headerBytes], MaxState)
 	if err != nil {
 		return err
 	}
@@ -156,7 +164,7 @@ func parseHeader(h []byte, max uint32) (Kind, uint32, error) {
 		return 0, 0, fmt.Errorf("%w: reserved bytes %#02x %#02x are set", ErrFrame, h[6], h[7])
 	}
 	n := binary.LittleEndian.Uint32(h[8:])
-	if limit := min(max, MaxBody); n > limit {
+	if limit := min(max, uint32(maxBody(Kind(h[5])))); n > limit {
 		return 0, 0, fmt.Errorf("%w: body of %d bytes, at most %d here", ErrFrame, n, limit)
 	}
 	return Kind(h[5]), n, nil

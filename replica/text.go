@@ -1,0 +1,7 @@
+package replica
+
+import "strings"
+
+// Cut is the beginning of a text for people, at most max bytes of it and without what is no UTF-8: no reader of a message, a log entry or a
+// snapshot takes such bytes, and a cut may fall into a character.
+func Cut(s string, max int) string { return strings.ToValidUTF8(s[:min(len(s), max)], "") }
