@@ -63,7 +63,6 @@ type leader struct {
 	view       lock.View
 	looked     time.Duration // when the committers were last asked without an event
 	followed   time.Duration // until when the state is not followed again: it is large
-	frame      viewFrame
 	links      map[replica.NodeName]*nodeLink
 	jobs       map[replica.JobID]*ledJob
 	suspicions map[replica.Holder]*suspicion
@@ -75,6 +74,9 @@ type leader struct {
 	waiting    []waitingProposal // for a slot, in order
 	ahead      []waitingProposal // operators': for a slot before these
 	turned     []proposalOutcome // refused for want of a place in waiting; told when the event at hand is over
+	told       uint64            // index of the state that the nodes were told of last, but for commits in short
+	encoded    [][]byte          // the view of index encodedAt, for links that come up
+	encodedAt  uint64
 }
 
 // waitingProposal is a command that waits for its turn.
@@ -96,6 +98,7 @@ type ledJob struct {
 	job       *replica.Job
 	committer *lock.Committer
 	recovery  *recovery.Leader
+	short     bool // a commit was told in short since the last change
 	candidate replica.Candidate
 	reports   map[replica.NodeName]replica.NodeReport
 	fenced    replica.Epoch // logged as fenced
@@ -277,7 +280,7 @@ func (l *leader) resign(why error) {
 	l.challenges.forget()
 	l.strays = newStrays()
 	l.kv = rendezvous.New(0)
-	l.view, l.frame, l.followed = lock.View{}, viewFrame{}, 0
+	l.view, l.told, l.encoded, l.followed = lock.View{}, 0, nil, 0
 	l.active = false
 	l.drains = nil // who asked is told by the loss of the link
 }
@@ -285,7 +288,7 @@ func (l *leader) resign(why error) {
 // follow tells rules and nodes what changed between two applied states, and how many bytes of views that took.
 func (l *leader) follow(ctx context.Context, before lock.View) (sent int) {
 	nodesChanged := !maps.EqualFunc(before.Nodes, l.view.Nodes, sameNode)
-	full := nodesChanged
+	news := change{After: l.told, Index: l.view.Index, Era: l.view.Era, Nodes: nodesSince(before.Nodes, l.view.Nodes)}
 	var short []progress
 	for id, job := range l.view.Jobs {
 		led := l.jobs[id]
@@ -306,9 +309,9 @@ func (l *leader) follow(ctx context.Context, before lock.View) (sent int) {
 				led.moved = l.now()
 			}
 			if was != nil && onlyCommitted(was, job) {
-				short = append(short, progress{id, job.LastIndex, job.Position, job.Committed})
+				short, led.short = append(short, progress{id, job.LastIndex, job.Position, job.Committed}), true
 			} else {
-				full = true
+				news.Jobs, led.short = append(news.Jobs, jobChanged(was, job, led.short)), false
 			}
 			l.log.jobChanged(was, job, led.pinnedAt)
 			if was == nil || was.Epoch != job.Epoch || was.ClosedEpoch != job.ClosedEpoch {
@@ -320,17 +323,12 @@ func (l *leader) follow(ctx context.Context, before lock.View) (sent int) {
 			}
 		}
 	}
-	if full { // nodes first: what the rules send afterwards must find them informed
-		for _, n := range l.links {
-			sent += l.sendView(n)
-		}
-	} else {
-		for _, p := range short {
-			for _, n := range l.links {
-				n.send(kindProgress, p)
-			}
+	for id := range before.Jobs {
+		if l.view.Jobs[id] == nil {
+			news.Gone = append(news.Gone, id)
 		}
 	}
+	sent = l.tellNews(news, short) // nodes first: what the rules send afterwards must find them informed
 	for id, led := range l.jobs {
 		job, ok := l.view.Jobs[id]
 		if !ok {

@@ -8,7 +8,7 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// The short form of news is for what it can carry: a commit and nothing else. Anything more goes as a full view.
+// The short form of news is for what it can carry: a commit and nothing else. Anything more goes as a change.
 func TestShortNewsOfACommitAlone(t *testing.T) {
 	was := newJob()
 	commit := func(j *replica.Job) {
@@ -49,27 +49,27 @@ func TestFollowTellsNodes(t *testing.T) {
 		c.leader.follow(t.Context(), before)
 		job = j
 	}
-	forms := func() (views, short int) {
+	forms := func() (changes, short int) {
 		msgs := told(t, n)
-		return len(only[view](msgs)), len(only[progress](msgs))
+		return len(only[change](msgs)), len(only[progress](msgs))
 	}
 	next(job)
-	if views, short := forms(); views != 1 || short != 0 {
-		t.Errorf("a new job is told by %d views and %d short news", views, short)
+	if changes, short := forms(); changes != 1 || short != 0 {
+		t.Errorf("a new job is told by %d changes and %d short news", changes, short)
 	}
 	next(changed(job, func(j *replica.Job) { j.Position.Step, j.Committed.Step = 6, 6 }))
-	if views, short := forms(); views != 0 || short != 1 {
-		t.Errorf("a commit is told by %d views and %d short news", views, short)
+	if changes, short := forms(); changes != 0 || short != 1 {
+		t.Errorf("a commit is told by %d changes and %d short news", changes, short)
 	}
 	next(changed(job, func(j *replica.Job) {
 		j.Position.Step, j.Committed.Step, j.Mirrors = 7, 7, [][]replica.NodeName{{"n3"}, {"n1"}}
 	}))
-	if views, short := forms(); views != 1 {
-		t.Errorf("a commit with other mirrors is told by %d views and %d short news", views, short)
+	if changes, short := forms(); changes != 1 {
+		t.Errorf("a commit with other mirrors is told by %d changes and %d short news", changes, short)
 	}
 	next(closed(job))
-	if views, short := forms(); views != 1 || short != 0 {
-		t.Errorf("a fault is told by %d views and %d short news", views, short)
+	if changes, short := forms(); changes != 1 || short != 0 {
+		t.Errorf("a fault is told by %d changes and %d short news", changes, short)
 	}
 }
 

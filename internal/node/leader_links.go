@@ -147,25 +147,57 @@ func holderOf(n replica.Node) replica.Holder {
 	return replica.Holder{Node: n.Name, Incarnation: n.Incarnation}
 }
 
-// viewFrame is the state as it goes to nodes, made once for all of them.
-type viewFrame struct {
-	index uint64
-	bytes []byte
-	err   error
+// nodesSince are the nodes that are new, or not what they were.
+func nodesSince(was, is map[replica.NodeName]replica.Node) map[replica.NodeName]replica.Node {
+	var out map[replica.NodeName]replica.Node
+	for name, n := range is {
+		if old, known := was[name]; !known || !sameNode(old, n) {
+			if out == nil {
+				out = map[replica.NodeName]replica.Node{}
+			}
+			out[name] = n
+		}
+	}
+	return out
 }
 
-// sendView tells a node the state, in so many bytes.
-func (l *leader) sendView(n *nodeLink) int {
-	if l.frame.index != l.view.Index || l.frame.index == 0 {
-		l.frame.index = l.view.Index
-		l.frame.bytes, l.frame.err = wire.Append(nil, kindView, l.viewMessage())
+// tellNews tells every node what changed since the last news, commits in short, and in how many bytes. All get the same frames.
+func (l *leader) tellNews(news change, short []progress) (sent int) {
+	if len(news.Nodes)+len(news.Jobs)+len(news.Gone) > 0 {
+		l.told = news.Index
+		sent = l.toAll(frames(kindChange, news))
 	}
-	if l.frame.err != nil {
-		n.close(fmt.Errorf("encode the state: %w", l.frame.err))
-		return 0
+	for _, p := range short {
+		sent += l.toAll(frames(kindProgress, p))
 	}
-	n.queue(l.frame.bytes)
-	return len(l.frame.bytes)
+	return sent
+}
+
+func (l *leader) toAll(frames [][]byte, err error) (sent int) {
+	for _, n := range l.links {
+		if err != nil {
+			n.close(err)
+			continue
+		}
+		n.sendFrames(frames)
+		for _, f := range frames {
+			sent += len(f)
+		}
+	}
+	return sent
+}
+
+// tellAll tells a node the whole state.
+func (l *leader) tellAll(n *nodeLink) {
+	if l.encoded == nil || l.encodedAt != l.view.Index {
+		var err error
+		if l.encoded, err = frames(kindView, l.viewMessage()); err != nil {
+			n.close(err)
+			return
+		}
+		l.encodedAt = l.view.Index
+	}
+	n.sendFrames(l.encoded)
 }
 
 func (l *leader) viewMessage() view {
@@ -199,7 +231,7 @@ func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
 	l.links[n.node.Name] = n
 	delete(l.suspicions, holderOf(n.node))
 	n.send(kindWelcome, welcome{OK: true, Term: l.term, Era: l.view.Era})
-	l.sendView(n)
+	l.tellAll(n)
 	close(n.up)
 	for id, led := range l.jobs {
 		if led.candidate.Job == id && led.job.Phase == replica.Open {
@@ -263,6 +295,8 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		l.unreached(ctx, name, m)
 	case unheardAnswer:
 		l.unheard(name, m)
+	case askView:
+		l.tellAll(from)
 	case suspect:
 		l.suspect(ctx, name, m)
 	case claimRequest:

@@ -58,15 +58,18 @@ func (l *link) send(k wire.Kind, v any) {
 		l.close(fmt.Errorf("encode message %d: %w", k, err))
 		return
 	}
-	l.queue(frame)
+	l.sendFrames([][]byte{frame})
 }
 
-// queue is send for a frame that is encoded, which may be another link's too.
-func (l *link) queue(frame []byte) {
-	select {
-	case l.out <- frame:
-	default:
-		l.close(errLinkFull)
+// sendFrames queues what is encoded already.
+func (l *link) sendFrames(frames [][]byte) {
+	for _, frame := range frames {
+		select {
+		case l.out <- frame:
+		default:
+			l.close(errLinkFull)
+			return
+		}
 	}
 }
 
@@ -271,10 +274,22 @@ func (k *linker) once(ctx context.Context, target voterAddr, patience time.Durat
 	var looking sync.WaitGroup
 	defer looking.Wait() // it ends with the link
 	looking.Go(func() { k.leaveFormer(l, target.name, w.Term) })
+	var pieces assembly
 	err = l.run(ctx, func(kind wire.Kind, body []byte) error {
-		quiet.Reset(linkSilent)
+		quiet.Stop() // what takes its time from here on is this node
+		defer quiet.Reset(linkSilent)
 		if kind == kindBeat {
 			return nil
+		}
+		if kind == kindPiece {
+			p, err := decode[piece](body)
+			if err != nil {
+				return err
+			}
+			whole := false
+			if kind, body, whole, err = pieces.add(p); err != nil || !whole {
+				return err
+			}
 		}
 		ev, err := decodeFromLeader(kind, body)
 		if err != nil {
@@ -309,6 +324,8 @@ func decodeFromLeader(kind wire.Kind, body []byte) (any, error) {
 	switch kind {
 	case kindView:
 		return decode[view](body)
+	case kindChange:
+		return decode[change](body)
 	case kindProgress:
 		return decode[progress](body)
 	case kindCandidate:
@@ -383,6 +400,8 @@ func decodeFromNode(kind wire.Kind, body []byte) (any, error) {
 		return decode[unreached](body)
 	case kindUnheard:
 		return decode[unheardAnswer](body)
+	case kindAskView:
+		return decode[askView](body)
 	}
 	return nil, fmt.Errorf("unknown kind")
 }

@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -57,7 +59,10 @@ type member struct {
 	term         uint64
 	era          replica.Era
 	nodes        map[replica.NodeName]replica.Node
-	informed     bool // a view came since start: jobs can be judged
+	informed     bool                   // a view came since start: jobs can be judged
+	index        uint64                 // of the state that the leader of link told last; 0: none since the link came up
+	asked        bool                   // for a whole view, which has not come
+	listed       map[replica.JobID]bool // the jobs of that state
 	jobs         map[replica.JobID]*localJob
 	attaching    map[uint64]*attaching // by session peer
 	launchers    map[uint64]*launcher  // by session peer
@@ -184,6 +189,7 @@ func (m *member) handle(ev memberEvent) {
 		close(ev.done)
 	case linkUp:
 		m.link, m.leader, m.term = ev.link, ev.leader, ev.welcome.Term
+		m.index, m.asked = 0, false
 		m.lastReport = time.Time{}
 		m.log.linked(ev.leader, ev.welcome.Term)
 		if !m.saidNoLeader.IsZero() {
@@ -283,7 +289,10 @@ func (m *member) nextRequest() uint64 {
 func (m *member) leaderSays(msg any) {
 	switch msg := msg.(type) {
 	case view:
+		m.asked = false
 		m.viewed(msg)
+	case change:
+		m.changed(msg)
 	case progress:
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.progressed(lj, msg)
@@ -342,7 +351,7 @@ func (m *member) leaderSays(msg any) {
 
 // viewed takes over the leader's state and brings everything local in line with it.
 func (m *member) viewed(v view) {
-	m.era, m.nodes, m.informed = v.Era, v.Nodes, true
+	m.era, m.nodes, m.informed, m.index = v.Era, v.Nodes, true, v.Index
 	known := make(map[replica.JobID]bool, len(v.Jobs))
 	for _, job := range v.Jobs {
 		lj := m.jobs[job.ID]
@@ -364,6 +373,7 @@ func (m *member) viewed(v view) {
 		}
 		known[job.ID] = true
 	}
+	m.listed = known
 	for id, lj := range m.jobs {
 		if !known[id] && v.Index >= lj.job.LastIndex && lj.job.Phase != replica.Ended {
 			lj.job = endedUnseen(lj.job, v.Index)
@@ -381,6 +391,52 @@ func (m *member) viewed(v view) {
 			delete(m.jobs, id)
 		}
 	}
+}
+
+// changed makes of the state that the leader told last the one that it tells now. A change that does not follow what is known here is
+// passed over whole, and the whole state asked for.
+func (m *member) changed(c change) {
+	if m.asked {
+		return // it comes
+	}
+	v, err := m.following(c)
+	if err != nil {
+		m.log.failed("view", fmt.Sprintf("change from entry %d to %d by leader %s", c.After, c.Index, m.leader), err.Error()+": the whole state is asked for")
+		m.asked = true
+		m.send(kindAskView, askView{})
+		return
+	}
+	m.viewed(v)
+}
+
+// following is the view that a change leads to.
+func (m *member) following(c change) (view, error) {
+	if m.index == 0 || c.After > m.index {
+		return view{}, fmt.Errorf("entry %d is known here", m.index)
+	}
+	v := view{Index: c.Index, Term: m.term, Era: c.Era, Nodes: maps.Clone(m.nodes)}
+	if v.Nodes == nil {
+		v.Nodes = map[replica.NodeName]replica.Node{}
+	}
+	maps.Copy(v.Nodes, c.Nodes)
+	jobs := map[replica.JobID]*replica.Job{}
+	for id := range m.listed {
+		if lj := m.jobs[id]; lj != nil {
+			jobs[id] = lj.job
+		}
+	}
+	for _, jc := range c.Jobs {
+		is, err := jc.after(jobs)
+		if err != nil {
+			return view{}, err
+		}
+		jobs[is.ID] = is
+	}
+	for _, id := range c.Gone {
+		delete(jobs, id)
+	}
+	v.Jobs = slices.Collect(maps.Values(jobs))
+	return v, nil
 }
 
 // endedUnseen is a job that the state machine has forgotten: it ended while this node was away.

@@ -46,12 +46,15 @@ const (
 	kindRelay       wire.Kind = 103 // leader -> node
 	kindAskUnheard  wire.Kind = 104 // leader -> voter
 	kindUnheard     wire.Kind = 105 // voter -> leader
+	kindChange      wire.Kind = 110 // leader -> node
+	kindPiece       wire.Kind = 111 // leader -> node: of a view or a change
+	kindAskView     wire.Kind = 112 // node -> leader
 )
 
 // maxHello caps a hello, in bytes: a name, an address and labels.
 const maxHello = 64 << 10
 
-// maxLinkFrame caps a frame on a link, in bytes: a view of 80,000 ranks is below it.
+// maxLinkFrame caps a frame on a link, in bytes. What may be larger, a view or a change of one, travels in pieces.
 const maxLinkFrame = 16 << 20
 
 type linkHello struct {
@@ -287,7 +290,10 @@ type statusReply struct {
 	JSON []byte `cbor:"2,keyasint"`
 }
 
-// view is the replicated state as the leader has applied it.
+// askView asks for the whole state: what the node was told last does not follow what it knows.
+type askView struct{}
+
+// view is the replicated state as the leader has applied it: what a node is told first. After it come changes, and progress.
 type view struct {
 	Index uint64                            `cbor:"1,keyasint"`
 	Term  uint64                            `cbor:"2,keyasint"`

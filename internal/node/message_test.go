@@ -31,6 +31,7 @@ func samples() []sample {
 		of[linkHello](kindLinkHello, handshake[linkHello]),
 		of[welcome](kindWelcome, handshake[welcome]),
 		of[beat](kindBeat, handshake[beat]),
+		of[piece](kindPiece, handshake[piece]),
 
 		of[replica.NodeReport](kindReport, decodeFromNode),
 		of[replica.Pinned](kindPinned, decodeFromNode),
@@ -50,8 +51,10 @@ func samples() []sample {
 		of[statusRequest](kindStatus, decodeFromNode),
 		of[replica.RegionReport](kindRegions, decodeFromNode),
 		of[unreached](kindUnreached, decodeFromNode),
+		of[askView](kindAskView, decodeFromNode),
 
 		of[view](kindView, decodeFromLeader),
+		of[change](kindChange, decodeFromLeader),
 		of[progress](kindProgress, decodeFromLeader),
 		of[replica.Candidate](kindCandidate, decodeFromLeader),
 		of[offer](kindOffer, decodeFromLeader),

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/fxamacker/cbor/v2"
@@ -27,6 +28,13 @@ func must[M any](m M, err error) M {
 		panic(err)
 	}
 	return m
+}
+
+// Marshal makes the body of a frame.
+func Marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	err := encoder.MarshalToBuffer(v, &b)
+	return b.Bytes(), err
 }
 
 // Unmarshal reads one CBOR value that fills body exactly. Duplicate keys, unknown fields, tags, indefinite lengths, invalid

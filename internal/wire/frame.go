@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -51,10 +52,23 @@ func Append(dst []byte, k Kind, v any) ([]byte, error) {
 	if err := encoder.MarshalToBuffer(v, buf); err != nil {
 		return dst[:start], fmt.Errorf("encode %T as kind %d: %w", v, k, err)
 	}
-	dst = buf.Bytes()
+	return closeFrame(buf.Bytes(), start, k)
+}
+
+// AppendBody appends one whole frame whose body Marshal has made.
+func AppendBody(dst []byte, k Kind, body []byte) ([]byte, error) {
+	start := len(dst)
+	dst = slices.Grow(dst, headerBytes+len(body)+sumBytes)
+	dst = binary.LittleEndian.AppendUint32(dst, magic)
+	dst = append(dst, version, byte(k), 0, 0, 0, 0, 0, 0)
+	return closeFrame(append(dst, body...), start, k)
+}
+
+// closeFrame writes the length and the checksum of the frame that begins at start.
+func closeFrame(dst []byte, start int, k Kind) ([]byte, error) {
 	n := len(dst) - start - headerBytes
 	if most := maxBody(k); n > most {
-		return dst[:start], fmt.Errorf("encode %T as kind %d: body of %d bytes, at most %d", v, k, n, most)
+		return dst[:start], fmt.Errorf("encode kind %d: body of %d bytes, at most %d", k, n, most)
 	}
 	binary.LittleEndian.PutUint32(dst[start+8:], uint32(n))
 	return binary.LittleEndian.AppendUint64(dst, xxhash.Sum64(dst[start:])), nil

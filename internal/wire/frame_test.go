@@ -97,6 +97,29 @@ func (l *lyingReader) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
+// A body that was encoded before makes the same frame; a snapshot may be larger than any other.
+func TestAppendBody(t *testing.T) {
+	body, err := Marshal(note{Text: "long"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := append([]byte("before"), frameOf(t, note{Text: "long"})...)
+	if got, err := AppendBody([]byte("before"), KindManifest, body); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%x, want %x: %v", got, want, err)
+	}
+	large := make([]byte, MaxBody+1)
+	if _, err := AppendBody(nil, KindManifest, large); err == nil {
+		t.Error("a body beyond MaxBody was framed")
+	}
+	frame, err := AppendBody(nil, KindSnapshot, large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, got, err := Read(bytes.NewReader(frame), MaxState); err != nil || len(got) != len(large) {
+		t.Errorf("%d bytes of a snapshot are read: %v", len(got), err)
+	}
+}
+
 func TestLengthIsCappedBeforeAllocation(t *testing.T) {
 	frame := frameOf(t, note{Text: "long"})
 	copy(frame[8:12], []byte{0, 0, 0, 4}) // 64 MiB
