@@ -7,6 +7,7 @@ import (
 	"net"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/replicad/replicad/internal/wire"
@@ -202,8 +203,8 @@ func TestChangesLeadToTheState(t *testing.T) {
 		if asks := only[askView](d.says()); len(asks) != 0 {
 			t.Errorf("entry %d: the node asks for the whole state", index)
 		}
-		if !reflect.DeepEqual(d.nodes, c.view.Nodes) || len(d.listed) != len(c.view.Jobs) {
-			t.Errorf("entry %d: the node knows nodes %v and %d jobs; want %v and %d", index, d.nodes, len(d.listed), c.view.Nodes, len(c.view.Jobs))
+		if !reflect.DeepEqual(d.nodes, c.view.Nodes) || len(d.told) != len(c.view.Jobs) {
+			t.Errorf("entry %d: the node knows nodes %v and %d jobs; want %v and %d", index, d.nodes, len(d.told), c.view.Nodes, len(c.view.Jobs))
 		}
 		for id, job := range c.view.Jobs {
 			have := *d.jobs[id].job
@@ -238,6 +239,9 @@ func TestChangesLeadToTheState(t *testing.T) {
 		}
 		apply(replica.RegisterNode{Node: replica.Node{Name: "h1", Incarnation: 2, Session: replica.Session(i + 2), Addr: "h1:1"}})
 		if i%10 == 5 {
+			if i%20 == 5 {
+				c.pass(2 * wholeFor)
+			}
 			told(t, late) // a node that linked only now
 			hears(late, true)
 			told(t, link)
@@ -248,8 +252,8 @@ func TestChangesLeadToTheState(t *testing.T) {
 		apply(replica.EndJob{Job: id(i), Reason: "enough"})
 		hears(link, false)
 	}
-	if len(d.listed) != 32 {
-		t.Errorf("%d jobs are known, want those that are remembered", len(d.listed))
+	if len(d.told) != 32 {
+		t.Errorf("%d jobs are known, want those that are remembered", len(d.told))
 	}
 }
 
@@ -330,11 +334,10 @@ func TestALargeViewPasses(t *testing.T) {
 	c := newChair(t)
 	job := largeJob(80_000)
 	c.view.Jobs[job.ID] = job
-	frames, err := frames(kindView, c.viewMessage())
-	if err != nil {
+	if err := c.encode(); err != nil {
 		t.Fatal(err)
 	}
-	total := 0
+	frames, total := c.whole.frames, 0
 	for _, f := range frames {
 		total += len(f)
 		if len(f) > pieceBytes+1<<10 {
@@ -345,9 +348,8 @@ func TestALargeViewPasses(t *testing.T) {
 		t.Fatalf("%d bytes in %d frames: want more than fit into one of %d, and fewer than %d", total, len(frames), maxLinkFrame, linkQueue)
 	}
 	near, far := net.Pipe()
-	links := make(chan struct{})
-	go func() {
-		defer close(links)
+	var links sync.WaitGroup
+	links.Go(func() {
 		defer far.Close()
 		if k, _, err := wire.Read(far, maxHello); err != nil || k != kindLinkHello {
 			t.Errorf("kind %d: %v", k, err)
@@ -355,9 +357,9 @@ func TestALargeViewPasses(t *testing.T) {
 		}
 		l := &nodeLink{newLink(far), replica.Node{Name: "n2", Incarnation: 22}}
 		c.view.Nodes["n2"] = l.node
-		c.linkUp(t.Context(), l)
+		links.Go(func() { c.linkUp(t.Context(), l) })
 		l.run(t.Context(), func(wire.Kind, []byte) error { return nil }) //nolint:errcheck // it ends with the test
-	}()
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var got *view
@@ -371,8 +373,8 @@ func TestALargeViewPasses(t *testing.T) {
 				}
 			}
 		}}
-	_, err = k.once(ctx, voterAddr{"n1", "n1:7000"}, linkDial)
-	<-links
+	_, err := k.once(ctx, voterAddr{"n1", "n1:7000"}, linkDial)
+	links.Wait()
 	if got == nil || err != nil || len(got.Jobs) != 1 || !reflect.DeepEqual(got.Jobs[0], job) {
 		t.Errorf("the view does not arrive as it is: %v", err)
 	}

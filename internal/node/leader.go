@@ -75,8 +75,7 @@ type leader struct {
 	ahead      []waitingProposal // operators': for a slot before these
 	turned     []proposalOutcome // refused for want of a place in waiting; told when the event at hand is over
 	told       uint64            // index of the state that the nodes were told of last, but for commits in short
-	encoded    [][]byte          // the view of index encodedAt, for links that come up
-	encodedAt  uint64
+	whole      wholeState        // for links that come up
 }
 
 // waitingProposal is a command that waits for its turn.
@@ -280,7 +279,7 @@ func (l *leader) resign(why error) {
 	l.challenges.forget()
 	l.strays = newStrays()
 	l.kv = rendezvous.New(0)
-	l.view, l.told, l.encoded, l.followed = lock.View{}, 0, nil, 0
+	l.view, l.told, l.whole, l.followed = lock.View{}, 0, wholeState{}, 0
 	l.active = false
 	l.drains = nil // who asked is told by the loss of the link
 }
@@ -288,7 +287,8 @@ func (l *leader) resign(why error) {
 // follow tells rules and nodes what changed between two applied states, and how many bytes of views that took.
 func (l *leader) follow(ctx context.Context, before lock.View) (sent int) {
 	nodesChanged := !maps.EqualFunc(before.Nodes, l.view.Nodes, sameNode)
-	news := change{After: l.told, Index: l.view.Index, Era: l.view.Era, Nodes: nodesSince(before.Nodes, l.view.Nodes)}
+	news := newsSince(before, l.view)
+	news.After = l.told // nothing happened in between that is worth telling
 	var short []progress
 	for id, job := range l.view.Jobs {
 		led := l.jobs[id]
@@ -321,11 +321,6 @@ func (l *leader) follow(ctx context.Context, before lock.View) (sent int) {
 				l.kv.Drop(id)
 				led.reports, led.notes = map[replica.NodeName]replica.NodeReport{}, map[string]string{}
 			}
-		}
-	}
-	for id := range before.Jobs {
-		if l.view.Jobs[id] == nil {
-			news.Gone = append(news.Gone, id)
 		}
 	}
 	sent = l.tellNews(news, short) // nodes first: what the rules send afterwards must find them informed

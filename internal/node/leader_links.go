@@ -161,6 +161,17 @@ func nodesSince(was, is map[replica.NodeName]replica.Node) map[replica.NodeName]
 	return out
 }
 
+// newsSince is what happened between two states, but for the jobs that changed.
+func newsSince(was, is lock.View) change {
+	c := change{After: was.Index, Index: is.Index, Era: is.Era, Nodes: nodesSince(was.Nodes, is.Nodes)}
+	for id := range was.Jobs {
+		if is.Jobs[id] == nil {
+			c.Gone = append(c.Gone, id)
+		}
+	}
+	return c
+}
+
 // tellNews tells every node what changed since the last news, commits in short, and in how many bytes. All get the same frames.
 func (l *leader) tellNews(news change, short []progress) (sent int) {
 	if len(news.Nodes)+len(news.Jobs)+len(news.Gone) > 0 {
@@ -187,17 +198,46 @@ func (l *leader) toAll(frames [][]byte, err error) (sent int) {
 	return sent
 }
 
+// wholeFor is for how long an encoded state serves links that come up; what happened since follows it as a change. To encode a large one
+// takes a good part of a second, and after an election every node links.
+const wholeFor = 5 * time.Second
+
+// wholeState is a state as it was encoded.
+type wholeState struct {
+	view   lock.View
+	frames [][]byte
+	at     time.Duration
+}
+
+// encode has the whole state ready, as it is or was lately.
+func (l *leader) encode() error {
+	if l.whole.frames != nil && l.now()-l.whole.at < wholeFor {
+		return nil
+	}
+	f, err := frames(kindView, l.viewMessage())
+	if err == nil {
+		l.whole = wholeState{l.view, f, l.now()}
+	}
+	return err
+}
+
 // tellAll tells a node the whole state.
 func (l *leader) tellAll(n *nodeLink) {
-	if l.encoded == nil || l.encodedAt != l.view.Index {
-		var err error
-		if l.encoded, err = frames(kindView, l.viewMessage()); err != nil {
-			n.close(err)
-			return
-		}
-		l.encodedAt = l.view.Index
+	if err := l.encode(); err != nil {
+		n.close(err)
+		return
 	}
-	n.sendFrames(l.encoded)
+	n.sendFrames(l.whole.frames)
+	if l.whole.view.Index == l.view.Index {
+		return
+	}
+	news := newsSince(l.whole.view, l.view)
+	for id, job := range l.view.Jobs {
+		if was := l.whole.view.Jobs[id]; was != job {
+			news.Jobs = append(news.Jobs, jobChanged(was, job, false))
+		}
+	}
+	n.send(kindChange, news)
 }
 
 func (l *leader) viewMessage() view {
@@ -230,6 +270,10 @@ func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
 	}
 	l.links[n.node.Name] = n
 	delete(l.suspicions, holderOf(n.node))
+	if err := l.encode(); err != nil { // before the welcome: a node that is welcome hears something each second, or goes elsewhere
+		n.close(err)
+		return
+	}
 	n.send(kindWelcome, welcome{OK: true, Term: l.term, Era: l.view.Era})
 	l.tellAll(n)
 	close(n.up)

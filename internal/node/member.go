@@ -59,10 +59,10 @@ type member struct {
 	term         uint64
 	era          replica.Era
 	nodes        map[replica.NodeName]replica.Node
-	informed     bool                   // a view came since start: jobs can be judged
-	index        uint64                 // of the state that the leader of link told last; 0: none since the link came up
-	asked        bool                   // for a whole view, which has not come
-	listed       map[replica.JobID]bool // the jobs of that state
+	informed     bool                           // a view came since start: jobs can be judged
+	index        uint64                         // of the state that the leader of link told last; 0: none since the link came up
+	asked        bool                           // for a whole view, which has not come
+	told         map[replica.JobID]*replica.Job // the jobs of that state, whether this node knew newer ones or not: what a change follows
 	jobs         map[replica.JobID]*localJob
 	attaching    map[uint64]*attaching // by session peer
 	launchers    map[uint64]*launcher  // by session peer
@@ -294,6 +294,9 @@ func (m *member) leaderSays(msg any) {
 	case change:
 		m.changed(msg)
 	case progress:
+		if job := m.told[msg.Job]; job != nil {
+			m.told[msg.Job] = msg.after(job)
+		}
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.progressed(lj, msg)
 		}
@@ -373,7 +376,10 @@ func (m *member) viewed(v view) {
 		}
 		known[job.ID] = true
 	}
-	m.listed = known
+	m.told = make(map[replica.JobID]*replica.Job, len(v.Jobs))
+	for _, job := range v.Jobs {
+		m.told[job.ID] = job
+	}
 	for id, lj := range m.jobs {
 		if !known[id] && v.Index >= lj.job.LastIndex && lj.job.Phase != replica.Ended {
 			lj.job = endedUnseen(lj.job, v.Index)
@@ -419,12 +425,7 @@ func (m *member) following(c change) (view, error) {
 		v.Nodes = map[replica.NodeName]replica.Node{}
 	}
 	maps.Copy(v.Nodes, c.Nodes)
-	jobs := map[replica.JobID]*replica.Job{}
-	for id := range m.listed {
-		if lj := m.jobs[id]; lj != nil {
-			jobs[id] = lj.job
-		}
-	}
+	jobs := maps.Clone(m.told)
 	for _, jc := range c.Jobs {
 		is, err := jc.after(jobs)
 		if err != nil {

@@ -205,12 +205,17 @@ func (m *member) progressed(lj *localJob, p progress) {
 	if p.Index < lj.job.LastIndex {
 		return
 	}
-	next := *lj.job
-	next.LastIndex, next.Position, next.Committed, next.Previous = p.Index, p.Position, p.Generation, nil
-	lj.job = &next
+	lj.job = p.after(lj.job)
 	m.tellCommitted(lj)
 	m.retain(lj)
 	m.release(lj)
+}
+
+// after is a job after a commit, but for the parts that were committed.
+func (p progress) after(job *replica.Job) *replica.Job {
+	next := *job
+	next.LastIndex, next.Position, next.Committed, next.Previous = p.Index, p.Position, p.Generation, nil
+	return &next
 }
 
 // tellCommitted tells the ranks here how far their job is committed.
