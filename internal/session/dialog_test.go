@@ -79,6 +79,22 @@ func TestEvents(t *testing.T) {
 	next[Leave](t, s)
 }
 
+// What a rank says goes to the leader and into the log, whose readers take nothing but UTF-8: a text that is longer than its limit ends with a whole
+// character, and bytes that are none are left out.
+func TestTextsOfRanks(t *testing.T) {
+	s := serve(t, Config{})
+	c, _ := greeted(t, s)
+	for said, want := range map[string]string{
+		"a" + strings.Repeat("é", wire.MaxRefusedText): "a" + strings.Repeat("é", wire.MaxRefusedText/2-1),
+		"bad \xff\xfe bytes":                           "bad  bytes",
+	} {
+		c.send(wire.MFail, []byte(said))
+		if ev := next[Fail](t, s); ev.Text != want {
+			t.Errorf("%d bytes are read as %d: %.40q", len(said), len(ev.Text), ev.Text)
+		}
+	}
+}
+
 func TestLauncher(t *testing.T) {
 	s := serve(t, Config{Token: func(job string) string { return "secret" }})
 	c := dial(t, s)
