@@ -81,7 +81,7 @@ func TestAdoption(t *testing.T) {
 			d.orphans[0], d.orphans[i] = ref, d.orphans[0]
 		}
 	}
-	d.leaderSays(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	d.views(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 	back := d.jobs[testJob]
 	if back == nil || back.ranks[0] == nil || back.ranks[1] == nil || len(d.orphans) != 0 {
 		t.Fatalf("after the view: %+v, %d orphans", back, len(d.orphans))
@@ -126,7 +126,7 @@ func TestOrphansOfNoJobAreGivenUp(t *testing.T) {
 		if len(d.orphans) != 1 {
 			t.Fatalf("%d arenas are taken back", len(d.orphans))
 		}
-		d.leaderSays(view{Index: 20, Era: 1, Nodes: d.nodes, Jobs: jobs})
+		d.views(view{Index: 20, Era: 1, Nodes: d.nodes, Jobs: jobs})
 		if n := len(d.parked()); n != 0 || len(d.orphans) != 0 {
 			t.Errorf("%s: %d arenas stay with the keeper, %d orphans", what, n, len(d.orphans))
 		}
@@ -177,7 +177,7 @@ func TestPageDoesNotSayWhomToKill(t *testing.T) {
 			lr.unproven = true
 		}
 		d.restart()
-		d.leaderSays(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+		d.views(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 		lj := d.jobs[testJob]
 		back := lj.ranks[0]
 		want := victim
@@ -226,7 +226,7 @@ func TestAttachedAgainIsProven(t *testing.T) {
 		lr.arena.SetOwner(4, uint64(p.PID()), p.StartTime())
 		d.restart()
 		tell := func() {
-			d.leaderSays(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+			d.views(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 		}
 		if informed {
 			tell()
@@ -334,7 +334,7 @@ func (d *desk) comeBack(job *replica.Job, before func(*localRank)) (*session.Pee
 }
 
 func (d *desk) tell(job *replica.Job) {
-	d.leaderSays(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	d.views(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 }
 
 // What a rank says between its daemon's restart and the first word of a leader was dropped, and the rank waited for an answer until
@@ -459,7 +459,7 @@ func TestOrphanWaitsAndIsTold(t *testing.T) {
 
 	d = newDesk(t)
 	_, r = d.comeBack(newJob(), func(*localRank) {})
-	d.leaderSays(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes})
+	d.views(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes})
 	if _, o := r.ordered(); o.Action != wire.OrderStop || o.Code != wire.CodeStopped {
 		t.Errorf("a rank of no job reads %+v, want to be stopped", o)
 	}

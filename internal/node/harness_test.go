@@ -200,6 +200,15 @@ func (d *desk) says() (msgs []any) {
 	}
 }
 
+// views tells the member a whole state, as a leader does.
+func (d *desk) views(v view) {
+	if v.Nodes == nil {
+		v.Nodes = d.nodes
+	}
+	d.leaderSays(v)
+	d.leaderSays(change{After: v.Index, Index: v.Index, Era: v.Era})
+}
+
 // only picks the messages of one type.
 func only[T any](msgs []any) (out []T) {
 	for _, m := range msgs {

@@ -487,7 +487,7 @@ func TestScope(t *testing.T) {
 	survivor.last = m.asked
 	m.handleSession(session.Scope{Peer: survivor.peer, Header: wire.RankHeader{Request: m.asked}})
 	survivor.end.quiet(survivor.peer)
-	m.leaderSays(view{Index: 20, Term: m.term, Era: 1, Nodes: m.nodes, Jobs: []*replica.Job{lj.job}})
+	m.views(view{Index: 20, Term: m.term, Era: 1, Nodes: m.nodes, Jobs: []*replica.Job{lj.job}})
 	if got := survivor.hears(); got != "scope 4" {
 		t.Errorf("once the job is known: %s", got)
 	}

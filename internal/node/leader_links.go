@@ -221,16 +221,14 @@ func (l *leader) encode() error {
 	return err
 }
 
-// tellAll tells a node the whole state.
+// tellAll tells a node the whole state, as it was lately and then what happened since, though that be nothing: a node judges what it holds by the
+// second, or it would find a rank of its own that was claimed meanwhile superseded.
 func (l *leader) tellAll(n *nodeLink) {
 	if err := l.encode(); err != nil {
 		n.close(err)
 		return
 	}
 	n.sendFrames(l.whole.frames)
-	if l.whole.view.Index == l.view.Index {
-		return
-	}
 	news := newsSince(l.whole.view, l.view)
 	for id, job := range l.view.Jobs {
 		if was := l.whole.view.Jobs[id]; was != job {

@@ -301,12 +301,15 @@ func TestLinkUp(t *testing.T) {
 		t.Error("the node's old link is kept open")
 	}
 	msgs := told(t, n)
-	if len(msgs) != 3 {
+	if len(msgs) != 4 {
 		t.Fatalf("it is told %+v", msgs)
+	}
+	if ch, ok := msgs[2].(change); !ok || ch.After != 10 || ch.Index != 10 {
+		t.Errorf("after the view it is told %+v", msgs[2])
 	}
 	w, _ := msgs[0].(welcome)
 	v, _ := msgs[1].(view)
-	if !w.OK || w.Term != 7 || w.Era != 1 || len(v.Jobs) != 1 || !reflect.DeepEqual(v.Jobs[0], led.job) || v.Index != 10 || v.Term != 7 || msgs[2] != candidate(1, 6) {
+	if !w.OK || w.Term != 7 || w.Era != 1 || len(v.Jobs) != 1 || !reflect.DeepEqual(v.Jobs[0], led.job) || v.Index != 10 || v.Term != 7 || msgs[3] != candidate(1, 6) {
 		t.Errorf("it is told %+v", msgs)
 	}
 	c.handle(t.Context(), leaderLinkDown{nodeLink: old}) // late news

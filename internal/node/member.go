@@ -59,10 +59,9 @@ type member struct {
 	term         uint64
 	era          replica.Era
 	nodes        map[replica.NodeName]replica.Node
-	informed     bool                           // a view came since start: jobs can be judged
-	index        uint64                         // of the state that the leader of link told last; 0: none since the link came up
-	asked        bool                           // for a whole view, which has not come
-	told         map[replica.JobID]*replica.Job // the jobs of that state, whether this node knew newer ones or not: what a change follows
+	informed     bool      // a view came since start: jobs can be judged
+	told         stateTold // by the leader of link
+	asked        bool      // for a whole view, which has not come
 	jobs         map[replica.JobID]*localJob
 	attaching    map[uint64]*attaching // by session peer
 	launchers    map[uint64]*launcher  // by session peer
@@ -94,6 +93,12 @@ type (
 		link    *link
 		welcome welcome
 		leader  replica.NodeName
+	}
+	// stateTold is the state that a leader told last, whether this node knows newer jobs from another link or not: what its next change follows.
+	stateTold struct {
+		index uint64 // 0: none since the link came up
+		nodes map[replica.NodeName]replica.Node
+		jobs  map[replica.JobID]*replica.Job
 	}
 	linkDown struct {
 		link *link
@@ -189,7 +194,7 @@ func (m *member) handle(ev memberEvent) {
 		close(ev.done)
 	case linkUp:
 		m.link, m.leader, m.term = ev.link, ev.leader, ev.welcome.Term
-		m.index, m.asked = 0, false
+		m.told, m.asked = stateTold{}, false
 		m.lastReport = time.Time{}
 		m.log.linked(ev.leader, ev.welcome.Term)
 		if !m.saidNoLeader.IsZero() {
@@ -289,13 +294,12 @@ func (m *member) nextRequest() uint64 {
 func (m *member) leaderSays(msg any) {
 	switch msg := msg.(type) {
 	case view:
-		m.asked = false
-		m.viewed(msg)
+		m.told, m.asked = toldBy(msg), false // it may be some seconds old; a change comes right behind it
 	case change:
 		m.changed(msg)
 	case progress:
-		if job := m.told[msg.Job]; job != nil {
-			m.told[msg.Job] = msg.after(job)
+		if job := m.told.jobs[msg.Job]; job != nil {
+			m.told.jobs[msg.Job] = msg.after(job)
 		}
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.progressed(lj, msg)
@@ -354,7 +358,7 @@ func (m *member) leaderSays(msg any) {
 
 // viewed takes over the leader's state and brings everything local in line with it.
 func (m *member) viewed(v view) {
-	m.era, m.nodes, m.informed, m.index = v.Era, v.Nodes, true, v.Index
+	m.era, m.nodes, m.informed = v.Era, v.Nodes, true
 	known := make(map[replica.JobID]bool, len(v.Jobs))
 	for _, job := range v.Jobs {
 		lj := m.jobs[job.ID]
@@ -376,10 +380,6 @@ func (m *member) viewed(v view) {
 		}
 		known[job.ID] = true
 	}
-	m.told = make(map[replica.JobID]*replica.Job, len(v.Jobs))
-	for _, job := range v.Jobs {
-		m.told[job.ID] = job
-	}
 	for id, lj := range m.jobs {
 		if !known[id] && v.Index >= lj.job.LastIndex && lj.job.Phase != replica.Ended {
 			lj.job = endedUnseen(lj.job, v.Index)
@@ -399,33 +399,42 @@ func (m *member) viewed(v view) {
 	}
 }
 
+// toldBy is the state that a view tells.
+func toldBy(v view) stateTold {
+	t := stateTold{v.Index, v.Nodes, make(map[replica.JobID]*replica.Job, len(v.Jobs))}
+	for _, job := range v.Jobs {
+		t.jobs[job.ID] = job
+	}
+	return t
+}
+
 // changed makes of the state that the leader told last the one that it tells now. A change that does not follow what is known here is
 // passed over whole, and the whole state asked for.
 func (m *member) changed(c change) {
 	if m.asked {
 		return // it comes
 	}
-	v, err := m.following(c)
+	v, err := m.told.after(c)
 	if err != nil {
 		m.log.failed("view", fmt.Sprintf("change from entry %d to %d by leader %s", c.After, c.Index, m.leader), err.Error()+": the whole state is asked for")
 		m.asked = true
 		m.send(kindAskView, askView{})
 		return
 	}
+	v.Term = m.term
+	m.told = toldBy(v)
 	m.viewed(v)
 }
 
-// following is the view that a change leads to.
-func (m *member) following(c change) (view, error) {
-	if m.index == 0 || c.After > m.index {
-		return view{}, fmt.Errorf("entry %d is known here", m.index)
+// after is the view that a change leads to.
+func (t stateTold) after(c change) (view, error) {
+	if t.index == 0 || c.After > t.index {
+		return view{}, fmt.Errorf("entry %d is known here", t.index)
 	}
-	v := view{Index: c.Index, Term: m.term, Era: c.Era, Nodes: maps.Clone(m.nodes)}
-	if v.Nodes == nil {
-		v.Nodes = map[replica.NodeName]replica.Node{}
-	}
+	v := view{Index: c.Index, Era: c.Era, Nodes: make(map[replica.NodeName]replica.Node, len(t.nodes))}
+	maps.Copy(v.Nodes, t.nodes)
 	maps.Copy(v.Nodes, c.Nodes)
-	jobs := maps.Clone(m.told)
+	jobs := maps.Clone(t.jobs)
 	for _, jc := range c.Jobs {
 		is, err := jc.after(jobs)
 		if err != nil {

@@ -293,7 +293,8 @@ type statusReply struct {
 // askView asks for the whole state: what the node was told last does not follow what it knows.
 type askView struct{}
 
-// view is the replicated state as the leader has applied it: what a node is told first. After it come changes, and progress.
+// view is the replicated state as the leader has applied it: what a node is told first. After it comes a change, right behind it, and more of
+// them as they happen, and progress.
 type view struct {
 	Index uint64                            `cbor:"1,keyasint"`
 	Term  uint64                            `cbor:"2,keyasint"`

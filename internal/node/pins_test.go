@@ -587,7 +587,7 @@ func TestCommitInAView(t *testing.T) {
 	job := changed(lj.job, func(j *replica.Job) {
 		j.LastIndex, j.Position, j.Committed, j.Writer = 12, replica.Position{Epoch: 3, Step: 6}, gen(3, 6), &replica.DurableWrite{Generation: gen(3, 6)}
 	})
-	d.leaderSays(view{Jobs: []*replica.Job{job}, Index: 12})
+	d.views(view{Jobs: []*replica.Job{job}, Index: 12})
 	d.leaderSays(progress{Job: testJob, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: gen(3, 6)})
 	if got := lr.arena.Committed(); got != replica.PackWord(3, 6, 0) {
 		t.Errorf("the rank is told that %v is committed", got)
@@ -600,7 +600,7 @@ func TestCommitInAView(t *testing.T) {
 	job = changed(job, func(j *replica.Job) {
 		j.LastIndex, j.Epoch, j.ClosedEpoch, j.Position, j.Committed = 20, 4, 3, replica.Position{Epoch: 4, Step: 5}, gen(3, 5)
 	})
-	d.leaderSays(view{Jobs: []*replica.Job{job}, Index: 20})
+	d.views(view{Jobs: []*replica.Job{job}, Index: 20})
 	if got := lr.arena.Committed(); got != replica.PackWord(4, 5, 0) {
 		t.Errorf("the rank is told that %v is committed", got)
 	}

@@ -19,7 +19,7 @@ func TestFormerMirrorGivesItsMemoryBack(t *testing.T) {
 	a := d.mirrorOf(lj, part, 1, false)
 	d.seal(a, ring(0), gen(3, 5), 50)
 	job := changed(lj.job, func(j *replica.Job) { j.Mirrors = [][]replica.NodeName{{"n2"}, {"n3"}} })
-	d.leaderSays(view{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	d.views(view{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 	if lj.mirrors[part] == nil {
 		t.Fatal("it is given up while it holds a part of the committed generation")
 	}
@@ -82,7 +82,7 @@ func TestDegradedResumeKeepsThePrevious(t *testing.T) {
 		j.Position, j.Committed, j.Copies = replica.Position{Epoch: 3, Step: 4}, gen(1, 4), 1
 		j.Previous = &replica.Earlier{Generation: gen(1, 3)}
 	})
-	d.leaderSays(view{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	d.views(view{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 	held := func() (steps []replica.Step) {
 		for _, l := range lj.parts() {
 			steps = append(steps, l.held.Generation.Step)

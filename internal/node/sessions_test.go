@@ -100,7 +100,7 @@ func TestAttach(t *testing.T) {
 	lj := d.put(job)
 	p, r := d.hello(nil)
 	r.quiet(p) // no leader was heard: nothing can be judged
-	d.leaderSays(view{Index: 10, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	d.views(view{Index: 10, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 	h, body := r.reads()
 	w, err := wire.ParseWelcome(body)
 	if h.Type != wire.MWelcome || err != nil || w.Cluster != testCluster || w.Job != testJob || w.ChunkBytes != 4096 || w.Era != 1 {
