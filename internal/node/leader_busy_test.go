@@ -324,13 +324,8 @@ type staff struct {
 	report replica.NodeReport
 	job    *replica.Job
 	claims map[uint64]replica.Claim
-	// planned is called once the node hears that the job opens no more; nil: it does not look.
-	planned func()
-}
-
-func viewOf(b []byte) view {
-	v, _ := decode[view](b)
-	return v
+	// changed is called when the node hears of a change; nil: it does not look.
+	changed func()
 }
 
 // work does what the leader asks until the link goes down or stop is closed.
@@ -360,9 +355,9 @@ func (s *staff) work(stop <-chan struct{}) error {
 			case kindClaimReply:
 				r, _ := decode[claimReply](b)
 				pass(func() { s.claimed(r) })
-			case kindView:
-				if s.planned != nil && slices.ContainsFunc(viewOf(b).Jobs, func(j *replica.Job) bool { return j.ID == s.job.ID && j.Phase != replica.Opening }) {
-					s.planned()
+			case kindView, kindChange:
+				if s.changed != nil {
+					s.changed()
 				}
 			}
 		}
@@ -444,7 +439,12 @@ func (th *throne) claimed(nodes, seats int) (took time.Duration) {
 		s.SetReadDeadline(time.Time{}) //nolint:errcheck // a pipe takes it
 		s.report = replica.NodeReport{Job: testJob, Holder: replica.Holder{Node: name, Incarnation: inc}, Session: 1, Settled: true, Offers: seats, Launchers: 1}
 		if i == 0 {
-			s.planned = sync.OnceFunc(func() { close(planned) })
+			said := sync.OnceFunc(func() { close(planned) })
+			s.changed = func() {
+				if th.cons.State().Jobs[testJob].Phase != replica.Opening {
+					said()
+				}
+			}
 		}
 		working.Go(func() {
 			if err := s.work(stop); err != nil {
@@ -457,6 +457,7 @@ func (th *throne) claimed(nodes, seats int) (took time.Duration) {
 	select {
 	case <-planned:
 	case <-time.After(5 * time.Minute): // only a failing test waits it out
+		t.Error("the node did not hear of the plan")
 	}
 	took = time.Since(began)
 	job = th.cons.State().Jobs[testJob]
