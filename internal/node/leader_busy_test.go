@@ -355,7 +355,7 @@ func (s *staff) work(stop <-chan struct{}) error {
 			case kindClaimReply:
 				r, _ := decode[claimReply](b)
 				pass(func() { s.claimed(r) })
-			case kindView, kindChange:
+			case kindView, kindChange, kindPiece: // the plan of a large job comes in pieces
 				if s.changed != nil {
 					s.changed()
 				}
