@@ -42,8 +42,8 @@ type Config struct {
 // Validate reports all faults.
 func (c Config) Validate() error {
 	var errs []error
-	if c.ServerTLS == nil || c.ClientTLS == nil || c.PeerName == nil {
-		errs = append(errs, errors.New("ServerTLS, ClientTLS and PeerName are required: without them peers have no identity"))
+	if c.ServerTLS == nil || c.ServerTLS.GetCertificate == nil || c.ClientTLS == nil || c.PeerName == nil {
+		errs = append(errs, errors.New("ServerTLS with GetCertificate, ClientTLS and PeerName are required: without them peers have no identity"))
 	}
 	if len(c.ProbeKey) < 16 {
 		errs = append(errs, fmt.Errorf("ProbeKey has %d bytes, want at least 16: anyone could answer probes for a dead daemon", len(c.ProbeKey)))

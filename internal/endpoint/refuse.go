@@ -66,9 +66,6 @@ type refused struct {
 
 func (r *refusals) init(cfg Config) {
 	r.logf, r.refused, r.name, r.seen = cfg.Logf, cfg.Refused, cfg.PeerName, make(map[netip.Addr]*refused)
-	if cfg.ServerTLS.GetCertificate == nil {
-		return // one for a test, whose cluster stays unsaid
-	}
 	if own, err := cfg.ServerTLS.GetCertificate(new(tls.ClientHelloInfo)); err == nil && own.Leaf != nil {
 		// A certificate that the handshake would refuse anyway: the zero cluster in a log line is all that comes of it.
 		r.cluster, _, _ = cfg.PeerName(tls.ConnectionState{PeerCertificates: []*x509.Certificate{own.Leaf}})

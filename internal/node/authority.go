@@ -71,7 +71,7 @@ func (c *challenges) forget() {
 const remedyOperator = "sign it as an operator: --operator FILE names the certificate that `replicad pki init` wrote (operator.pem, its key beside it), or REPLICAD_OPERATOR, or pki.operator of the configuration"
 
 // besides tells whether an order is carried out beside the leader's goroutine, whatever that is at.
-func (m operatorRequest) besides() bool { return m.Verb == verbEnd || m.Verb == verbChallenge }
+func (m operatorRequest) besides() bool { return m.Verb == EndJob || m.Verb == verbChallenge }
 
 // beside does what a node passes on of these; from any goroutine.
 func (l *leader) beside(ctx context.Context, node replica.NodeName, m operatorRequest) operatorReply {
@@ -89,7 +89,7 @@ func (l *leader) beside(ctx context.Context, node replica.NodeName, m operatorRe
 
 // ordered takes any other order: who may not give it is told so, and nothing is done.
 func (l *leader) ordered(ctx context.Context, from *nodeLink, m operatorRequest) {
-	if m.Verb != verbVoters { // which changes nothing
+	if m.Verb != Voters { // which changes nothing
 		done, err := l.admit(from.node.Name, m)
 		if err != nil {
 			from.reply(m.ID, refusal(err.Error()))
@@ -157,12 +157,12 @@ func (l *leader) authority(node replica.NodeName, m operatorRequest) (who string
 // beyond says how an order that nobody signed concerns more than the node on whose admin socket it was given. Empty: it does not.
 func beyond(v lock.View, node replica.NodeName, m operatorRequest) string {
 	switch m.Verb {
-	case verbLost, verbDrain, verbClear:
+	case Lost, Drain, Clear:
 		if m.Node != node {
 			return fmt.Sprintf("%v %s is not for node %s to order", m.Verb, m.Node, node)
 		}
 		return ""
-	case verbEnd:
+	case EndJob:
 		job, ok := v.JobByName(m.Job)
 		if !ok || job.Creator == node || slices.ContainsFunc(job.Ranks, func(c replica.Claimed) bool { return c.Incarnation != 0 && c.Node == node }) {
 			return "" // of no job it does nothing, and says so

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 )
@@ -15,8 +17,9 @@ func (m *member) kill(lj *localJob, lr *localRank) {
 	if !errors.Is(err, syscall.EPERM) {
 		return
 	}
+	group, bad := unix.Getpgid(lr.pid) // a launcher gives each of its processes a group: the rank may be below a shell
 	for _, l := range m.launchers {
-		if l.accepted && l.hello.Job == lj.job.Name && l.runs(lr.rank) && l.pids[lr.rank] == uint64(lr.pid) {
+		if bad == nil && l.accepted && l.hello.Job == lj.job.Name && l.runs(lr.rank) && l.pids[lr.rank] == uint64(group) {
 			l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: lr.rank, Signal: uint32(syscall.SIGKILL)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 			return
 		}

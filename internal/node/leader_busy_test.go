@@ -127,12 +127,12 @@ func TestJobEndsThoughTheLeaderIsBusy(t *testing.T) {
 	n := th.link("n1", 11)
 	n.until(kindView)
 	free := th.busy()
-	n.say(kindOperator, operatorRequest{ID: 9, Verb: verbEnd, Job: "by-link", Why: "enough"})
+	n.say(kindOperator, operatorRequest{ID: 9, Verb: EndJob, Job: "by-link", Why: "enough"})
 	reply, err := decode[statusReply](n.until(kindStatusReply))
 	if err != nil || reply.ID != 9 || !strings.Contains(string(reply.JSON), "job by-link has ended, newest commit step 0") {
 		t.Errorf("answered %s, %v", reply.JSON, err)
 	}
-	answer, leads := th.besideHere(t.Context(), operatorRequest{Verb: verbEnd, Job: "here", Why: "enough"})
+	answer, leads := th.besideHere(t.Context(), operatorRequest{Verb: EndJob, Job: "here", Why: "enough"})
 	if !leads || answer.Refused != "" {
 		t.Errorf("on the leader: %v, %+v", leads, answer)
 	}
@@ -144,7 +144,7 @@ func TestJobEndsThoughTheLeaderIsBusy(t *testing.T) {
 	for range operators {
 		th.ending <- struct{}{}
 	}
-	if answer := th.end(t.Context(), operatorRequest{Verb: verbEnd, Job: "here"}); !strings.Contains(answer.Refused, "ask again") {
+	if answer := th.end(t.Context(), operatorRequest{Verb: EndJob, Job: "here"}); !strings.Contains(answer.Refused, "ask again") {
 		t.Errorf("with as many under way as there may be: %+v", answer)
 	}
 	free()

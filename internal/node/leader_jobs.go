@@ -123,7 +123,7 @@ func (l *leader) mint(ctx context.Context, from *nodeLink, m createRequest, c re
 	c.Name, c.Layout, c.NameGroups, c.Options, c.Owner, c.Creator = m.Name, m.Layout, m.NameGroups, m.Options, m.Owner, from.node.Name
 	c.Limit = lock.MaxView
 	if err := lock.Fits(l.view, c); err != nil {
-		from.send(kindCreateReply, createReply{ID: m.ID, Refused: err.Error()})
+		l.created(from, m.Name, createReply{ID: m.ID, Refused: err.Error()})
 		return
 	}
 	c.Copies = max(1, min(m.Options.WithDefaults().MinCopies, len(l.view.Nodes)))

@@ -82,14 +82,15 @@ type beat struct{}
 // operatorVerb is what an operator asks of the leader.
 type operatorVerb uint8
 
+// The verbs of an Order.
 const (
-	verbLost   operatorVerb = iota // the node's memory is gone
-	verbDrain                      // the node's ranks move elsewhere
-	verbClear                      // the node may be used again
-	verbEnd                        // a job ends
-	verbVoters                     // who votes
-	verbAddVoter
-	verbRemoveVoter
+	Lost   operatorVerb = iota // the node's memory is gone
+	Drain                      // the node's ranks move elsewhere
+	Clear                      // the node may be used again
+	EndJob                     // a job ends
+	Voters                     // who votes
+	AddVoter
+	RemoveVoter
 )
 
 // operatorRequest is an operator's word; the answer is an operatorReply.

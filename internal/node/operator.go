@@ -48,13 +48,13 @@ func (n *nodeLink) reply(id uint64, r operatorReply) {
 // operate does what an operator asks.
 func (l *leader) operate(ctx context.Context, from *nodeLink, m operatorRequest) {
 	switch m.Verb {
-	case verbLost:
+	case Lost:
 		l.lostForGood(ctx, from, m)
-	case verbDrain:
+	case Drain:
 		l.drain(ctx, from, m)
-	case verbClear:
+	case Clear:
 		l.clearNode(ctx, from, m)
-	case verbVoters, verbAddVoter, verbRemoveVoter:
+	case Voters, AddVoter, RemoveVoter:
 		l.changeVoters(ctx, from, m)
 	default:
 		from.answer(m.ID, refusal(fmt.Sprintf("the leader does not know request %d: are the daemons of one release?", m.Verb)))
@@ -280,22 +280,22 @@ func (l *leader) changeVoters(ctx context.Context, from *nodeLink, m operatorReq
 	at := slices.IndexFunc(voters, func(v consensus.Voter) bool { return v.Name == m.Node })
 	joins := slices.ContainsFunc(joining, func(v consensus.Voter) bool { return v.Name == m.Node })
 	switch {
-	case m.Verb == verbVoters:
+	case m.Verb == Voters:
 		from.answer(m.ID, operatorReply{Text: l.votersText(voters, joining)})
 		return
-	case m.Verb == verbAddVoter && (replica.CheckName(string(m.Node)) != nil || m.Addr == ""):
+	case m.Verb == AddVoter && (replica.CheckName(string(m.Node)) != nil || m.Addr == ""):
 		from.answer(m.ID, refusal(fmt.Sprintf("voter %q at %q: want a node's name and the addr of its configuration", m.Node, m.Addr)))
 		return
-	case m.Verb == verbAddVoter && at >= 0:
+	case m.Verb == AddVoter && at >= 0:
 		from.answer(m.ID, refusal(fmt.Sprintf("%s votes already, at %s", m.Node, voters[at].Addr)))
 		return
-	case m.Verb == verbRemoveVoter && at < 0 && !joins:
+	case m.Verb == RemoveVoter && at < 0 && !joins:
 		from.answer(m.ID, refusal(fmt.Sprintf("%q is no voter: see replicad voter list", m.Node)))
 		return
-	case m.Verb == verbRemoveVoter && len(voters) == 1 && !joins:
+	case m.Verb == RemoveVoter && len(voters) == 1 && !joins:
 		from.answer(m.ID, refusal(fmt.Sprintf("%s is the only voter: add another first", m.Node)))
 		return
-	case m.Verb == verbRemoveVoter && m.Node == l.cons.ID():
+	case m.Verb == RemoveVoter && m.Node == l.cons.ID():
 		from.answer(m.ID, refusal(fmt.Sprintf("%s leads: stop its daemon, and ask again once another leads", m.Node)))
 		return
 	case !l.voting.CompareAndSwap(false, true):
@@ -308,7 +308,7 @@ func (l *leader) changeVoters(ctx context.Context, from *nodeLink, m operatorReq
 		defer cancel()
 		var err error
 		text := fmt.Sprintf("%s votes now; name it in the voters of every node's configuration before that node's next start", m.Node)
-		if m.Verb == verbAddVoter {
+		if m.Verb == AddVoter {
 			err = l.cons.AddVoter(ctx, consensus.Voter{Name: m.Node, Addr: m.Addr})
 		} else {
 			text = fmt.Sprintf("%s votes no more, and must never vote again under this name; take it out of the voters of every node's configuration before that node's next start", m.Node)

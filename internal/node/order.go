@@ -11,35 +11,24 @@ import (
 // Order is what an operator asks of the leader, as the command line makes it and an admin socket takes it.
 type Order = operatorRequest
 
-// The verbs of an Order.
-const (
-	Lost        = verbLost
-	Drain       = verbDrain
-	Clear       = verbClear
-	EndJob      = verbEnd
-	Voters      = verbVoters
-	AddVoter    = verbAddVoter
-	RemoveVoter = verbRemoveVoter
-)
-
 // verbChallenge asks for the challenge that the next order is signed over.
 const verbChallenge operatorVerb = 64
 
 func (v operatorVerb) String() string {
 	switch v {
-	case verbLost:
+	case Lost:
 		return "node lost"
-	case verbDrain:
+	case Drain:
 		return "node drain"
-	case verbClear:
+	case Clear:
 		return "node clear"
-	case verbEnd:
+	case EndJob:
 		return "job end"
-	case verbVoters:
+	case Voters:
 		return "voter list"
-	case verbAddVoter:
+	case AddVoter:
 		return "voter add"
-	case verbRemoveVoter:
+	case RemoveVoter:
 		return "voter remove"
 	}
 	return fmt.Sprintf("request %d", uint8(v))

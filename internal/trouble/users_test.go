@@ -88,8 +88,10 @@ func (h *host) launch(user uint32, job, token string) *process {
 	if err := closing(os.WriteFile(file, []byte(token), 0o600), os.Chown(file, int(user), int(user))); err != nil {
 		h.t.Fatal(err)
 	}
-	return h.as(user, fmt.Sprintf("launcher of %s by %d", job, user), rankSpec{}.env(), replicad,
-		"run", "--socket", h.cfg.Socket, "--token-file", file, "--job", job, "--world", "1", "--chunk-mb", "1", "--", h.self)
+	l := h.as(user, fmt.Sprintf("launcher of %s by %d", job, user), rankSpec{}.env(), replicad,
+		"run", "--socket", h.cfg.Socket, "--token-file", file, "--job", job, "--world", "1", "--chunk-mb", "1", "--", "sh", "-c", h.self+"; exit $?") // a wrapper, as many are: the rank is not the launcher's own child
+	h.t.Cleanup(func() { l.Signal(syscall.SIGTERM); l.exit() }) // which it passes on to what is below the wrapper
+	return l
 }
 
 // TestUsersApart: two users have a job each on one node whose daemon is a third one's; neither gets at the other's, with its token either, nor at
