@@ -132,6 +132,9 @@ func Listen(cfg Config) (*Endpoint, error) {
 // fn's context ends with Run's.
 func (e *Endpoint) Handle(c Class, fn func(ctx context.Context, conn *Conn)) { e.handlers[c] = fn }
 
+// goingDown is what a peer reads of an endpoint that closes.
+const goingDown = "the daemon is going down"
+
 // Run accepts connections and answers probes until ctx ends or Close is called (then it returns nil) or the socket fails. It
 // closes all connections and returns when every handler has.
 func (e *Endpoint) Run(ctx context.Context) error {
@@ -145,7 +148,7 @@ func (e *Endpoint) Run(ctx context.Context) error {
 
 	var g sync.WaitGroup
 	defer g.Wait()
-	defer e.closeAll(CodeShutdown, "the daemon is going down")
+	defer e.closeAll(CodeShutdown, goingDown)
 	defer cancel()
 	g.Go(func() { e.answerProbes(ctx) })
 	for {
@@ -162,7 +165,12 @@ func (e *Endpoint) Run(ctx context.Context) error {
 			continue
 		}
 		g.Go(func() {
-			defer conn.Close("its handler ended")
+			defer func() {
+				if ctx.Err() != nil { // the handler may be quicker than closeAll, and what the peer reads must not depend on that
+					conn.Refuse(CodeShutdown, goingDown)
+				}
+				conn.Close("its handler ended")
+			}()
 			e.handlers[conn.class](ctx, conn)
 		})
 	}
@@ -264,6 +272,6 @@ func (e *Endpoint) Close() error {
 	e.closed = true
 	e.mu.Unlock()
 	e.end(ErrClosed)
-	e.closeAll(CodeShutdown, "the daemon is going down")
+	e.closeAll(CodeShutdown, goingDown)
 	return e.release()
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -488,37 +489,48 @@ func TestRestartIsSeenAtOnce(t *testing.T) {
 	}
 }
 
+// TestCloseTellsPeersAndUnblocks: a peer of a daemon that goes down reads so, also where the handler ends before the connection is closed.
 func TestCloseTellsPeersAndUnblocks(t *testing.T) {
 	ctx := within(t)
 	c := newCluster(t, "a", "b")
 	a := c.start("a", "127.0.0.1:0", nil)
-	accepted := make(chan *Conn, 1)
+	var accepted sync.WaitGroup
+	var turn atomic.Int32
 	b := c.start("b", "127.0.0.2:0", allClasses(func(ctx context.Context, conn *Conn) {
-		accepted <- conn
 		s, err := conn.Accept(ctx)
+		accepted.Done()
 		if err != nil {
 			return
 		}
 		defer s.Close()
+		if turn.Add(1)%2 == 0 { // ends before its connection does
+			<-ctx.Done()
+			return
+		}
 		_, _ = io.Copy(io.Discard, s)
 	}))
-	conn, err := a.Dial(ctx, b.Addr().String(), "b", Bulk)
-	if err != nil {
-		t.Fatal(err)
+	streams := make([]*Stream, maxConnsPerPeer)
+	accepted.Add(len(streams))
+	for i := range streams {
+		conn, err := a.Dial(ctx, b.Addr().String(), "b", Bulk)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if streams[i], err = conn.Open(ctx); err != nil {
+			t.Fatal(err)
+		}
+		defer streams[i].Close()
+		if _, err := streams[i].Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
 	}
-	s, err := conn.Open(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if _, err := s.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	<-accepted
+	accepted.Wait()
 	b.stop()
-	var closed *CloseError
-	if _, err := s.Read(make([]byte, 1)); !errors.As(err, &closed) || closed.Code != CodeShutdown || !errors.Is(err, net.ErrClosed) {
-		t.Errorf("the peer of a daemon going down reads %v", err)
+	for i, s := range streams {
+		var closed *CloseError
+		if _, err := s.Read(make([]byte, 1)); !errors.As(err, &closed) || closed.Code != CodeShutdown || !errors.Is(err, net.ErrClosed) {
+			t.Errorf("peer %d of a daemon going down reads %v", i, err)
+		}
 	}
 }
 
