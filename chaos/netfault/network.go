@@ -45,6 +45,7 @@ type host struct {
 	name         string
 	ip           netip.Addr // from which the node sends
 	quic, gossip service
+	listener     *net.TCPListener // of gossip
 }
 
 // service is a pair of addresses of a node.
@@ -139,11 +140,15 @@ func (n *Network) start(hosts []*host) error {
 		}
 	}
 	for _, h := range hosts {
-		l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(h.gossip.addr))
+		var plain net.ListenConfig
+		plain.SetMultipathTCP(false) // the kernel filters no multipath socket
+		bound, err := plain.Listen(n.life, "tcp4", h.gossip.addr.String())
 		if err != nil {
 			return err
 		}
+		l := bound.(*net.TCPListener)
 		n.keep(l)
+		h.listener = l
 		loops = append(loops, func() { n.accept(h, l) })
 	}
 	for _, loop := range loops {
@@ -241,7 +246,10 @@ func (n *Network) change(to func(rule) rule, pairs ...[2]string) error {
 	}
 	close(n.changed)
 	n.changed = make(chan struct{})
-	return nil
+	if n.closers == nil {
+		return nil // the listeners are closed
+	}
+	return n.deafen()
 }
 
 func (n *Network) names() (names []string) {

@@ -27,11 +27,11 @@ func (n *Network) accept(to *host, l *net.TCPListener) {
 			continue
 		}
 		p := n.pathFrom(c.RemoteAddr(), to)
-		if p == nil && n.heard(to) {
-			_ = c.Close() // a program of no node asks whether the host is up: it is, also while its daemon stands still
+		if p == nil {
+			_ = c.Close() // a program of no node may ask whether the host is up: it is, also while its daemon stands still
 			continue
 		}
-		if p == nil || len(slots) == cap(slots) || !n.keep(c) {
+		if len(slots) == cap(slots) || !n.keep(c) {
 			reset(c)
 			continue
 		}
@@ -42,16 +42,6 @@ func (n *Network) accept(to *host, l *net.TCPListener) {
 			n.serve(p, c)
 		})
 	}
-}
-
-// heard tells whether some other node reaches a host: one that none reaches is off, as far as anybody can tell.
-func (n *Network) heard(to *host) bool {
-	for pair, p := range n.paths {
-		if pair[1] == to.name && !p.severed() {
-			return true
-		}
-	}
-	return false
 }
 
 // pathFrom is nil for a sender that is no other node.
@@ -73,10 +63,6 @@ func (n *Network) serve(p *path, client *net.TCPConn) {
 	n.runs.Go(func() { there.read(ctx) })
 	// The client must not be closed before its reader has ended: the reader's loop is this stream's.
 	defer func() { cancel(); _ = client.SetReadDeadline(time.Unix(1, 0)); <-there.ended }()
-	if !n.awaitOpen(ctx, p, there.ended) {
-		reset(client)
-		return
-	}
 	d := net.Dialer{Timeout: dialTimeout, LocalAddr: &net.TCPAddr{IP: p.from.gossip.addr.Addr().AsSlice()}}
 	c, err := d.DialContext(ctx, "tcp4", p.to.gossip.listen.String())
 	if err != nil {
@@ -99,23 +85,6 @@ func (n *Network) serve(p *path, client *net.TCPConn) {
 			reset(client)
 			reset(server)
 			cancel()
-		}
-	}
-}
-
-// awaitOpen waits until a connection could be made. False: the client has given up, or the network is closed.
-func (n *Network) awaitOpen(ctx context.Context, p *path, ended <-chan struct{}) bool {
-	for {
-		changed := n.changes()
-		if !p.severed() {
-			return true
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-ended:
-			return false
-		case <-changed:
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -157,7 +158,7 @@ func (e *Endpoint) probe(ctx context.Context, addr string) (*ProbeReply, error) 
 	if err != nil {
 		return nil, err
 	}
-	conn, err := net.DialUDP("udp", e.probeSource(), remote)
+	conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(e.Source(), 0)), remote)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSilent, err)
 	}
@@ -214,12 +215,12 @@ func awaitAnswer(ctx context.Context, conn *net.UDPConn, buf []byte, n nonce, ke
 	}
 }
 
-// probeSource is the endpoint's own IP where it is bound to one: a host with several addresses must probe from the one that
-// its peers know.
-func (e *Endpoint) probeSource() *net.UDPAddr {
+// Source is the IP that the endpoint is bound to, invalid where it is bound to all: a host with several addresses must ask its peers
+// from the one that they know.
+func (e *Endpoint) Source() netip.Addr {
 	local, ok := e.udp.LocalAddr().(*net.UDPAddr)
 	if !ok || local.IP.IsUnspecified() {
-		return nil
+		return netip.Addr{}
 	}
-	return &net.UDPAddr{IP: local.IP, Zone: local.Zone}
+	return local.AddrPort().Addr().Unmap()
 }

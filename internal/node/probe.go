@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"sync"
 	"syscall"
 	"time"
@@ -147,7 +148,8 @@ func (p *prober) hostAnswers(ctx context.Context, name replica.NodeName, addr st
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.interval)
 	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	from := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.m.endpoint.Source(), 0))}
+	conn, err := from.DialContext(ctx, "tcp", addr)
 	if err == nil {
 		conn.Close()
 	}
