@@ -544,7 +544,7 @@ import gc, sys, threading, torch, replicad
 torch.manual_seed(1)
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-session = replicad.Session(model=model, optimizer=optimizer)
+session = replicad.Session(model=model, optimizer=optimizer, debug=sys.argv[1] == "draws")
 session.resume()
 if sys.argv[1] == "draws":
     torch.randn(3)

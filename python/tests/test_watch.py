@@ -101,7 +101,7 @@ BETWEEN: dict[str, dict[str, set[str]]] = {
         "data": set(),  # torch does not count it: only debug sees it
         "clamps": {"model.net.linear.weight", "model.net.linear.bias"},
         "clamps-backward": {"model.net.linear.weight", "model.net.linear.bias"},
-        "moments": {"optim.model.net.linear.weight.exp_avg"},
+        "moments": set(),  # debug sees it
         "inner": {"model.net.two"},
     },
     "staged": {

@@ -69,6 +69,10 @@ _PLAIN = (
 )
 
 
+#: Types whose values stand for themselves.
+_AS_IT_IS = frozenset((bool, str, type(None)))
+
+
 def _padded(n: int) -> int:
     return (n + ALIGN - 1) // ALIGN * ALIGN
 
@@ -97,7 +101,7 @@ class _Packer:
             return {"$": "counter", "v": self.pairs(v, path, depth)}
         if type(v) in (dict, OrderedDict) or (hasattr(v, "_metadata") and isinstance(v, dict)):
             if all(type(k) is str for k in v) and "$" not in v:
-                return {k: self.value(x, f"{path}.{k}", depth + 1) for k, x in v.items()}
+                return {k: x if type(x) in _AS_IT_IS else self.value(x, f"{path}.{k}", depth + 1) for k, x in v.items()}
             return {"$": "dict", "v": self.pairs(v, path, depth)}
         if type(v) is list:
             return [self.value(x, f"{path}[{i}]", depth + 1) for i, x in enumerate(v)]

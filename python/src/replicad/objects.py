@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 from . import loaders, rng
 from .capsule import Opaque
 from .errors import Invalid, Mismatch, SessionState, Unsupported
-from .optimizers import unwrapped
+from .optimizers import bare, unwrapped
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
 from .wrappers import on_groups, reshard
 
@@ -105,6 +105,7 @@ class Objects:
         for name, o in self.optimizers.items():
             materialise(o)
             self.leaves += optimizer_leaves(name, o, self.names)
+        self.look()
 
     def on_groups(self) -> Iterator[tuple[str, Any]]:
         """Models and optimizers that hang on process groups, by the names that messages give them."""
@@ -143,7 +144,12 @@ class Objects:
 
     def common(self) -> dict[str, Any]:
         """What all ranks of a replica group have in common at the end of a step."""
-        return {k: optimizer_values(o, self.names) for k, o in self.optimizers.items()} | {k: o.state_dict() for k, o in self._common.items()}
+        values = {k: optimizer_values(o, self.names, k in self._bare) for k, o in self.optimizers.items()}
+        return values | {k: o.state_dict() for k, o in self._common.items()}
+
+    def look(self) -> None:
+        """Finds out which optimizers have plain values in their state; holds until something else hangs there."""
+        self._bare = {k for k, o in self.optimizers.items() if bare(o)}
 
     def set_common(self, values: Mapping[str, Any]) -> None:
         """The inverse of :meth:`common`."""

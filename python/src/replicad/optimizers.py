@@ -347,13 +347,13 @@ def optimizer_leaves(name: str, optimizer: torch.optim.Optimizer, names: dict[in
         yield from leaves(path, t, "window")
 
 
-def optimizer_values(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> dict[str, Any]:
-    """What of an optimizer is not a tensor: the hyperparameters of its groups, and plain values in its state."""
+def optimizer_values(optimizer: torch.optim.Optimizer, names: dict[int, str], bare: bool = False) -> dict[str, Any]:
+    """What of an optimizer is not a tensor: the hyperparameters of its groups, and plain values in its state. ``bare`` says that :func:`bare` holds."""
     groups = [_plain(_hyper(g)) for g in optimizer.param_groups]
+    if bare:
+        return {"groups": groups, "state": {}, "own": {}}
     optimizer = part(optimizer)
-    state = {}
-    if not _bare(optimizer.state):  # most optimizers have nothing but tensors there, and this is asked at every step
-        state = {label: values for label, p in _named(optimizer, names) if (values := _plain(optimizer.state.get(p, {})))}
+    state = {label: values for label, p in _named(optimizer, names) if (values := _plain(optimizer.state.get(p, {})))}
     return {"groups": groups, "state": state, "own": _plain(_own(optimizer))}
 
 
@@ -393,9 +393,11 @@ def _own(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
     return own
 
 
-def _bare(state: dict[Any, Any]) -> bool:
-    """Whether an optimizer's state is of parameters' dicts of tensors alone, as far as that is seen at a glance."""
-    return {dict}.issuperset(map(type, state.values())) and _TENSORS.issuperset(map(type, chain.from_iterable(map(dict.values, state.values()))))
+def bare(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer's state is of parameters' dicts of tensors alone, as most are."""
+    optimizer = part(optimizer)
+    state = optimizer.state
+    return {dict}.issuperset(map(type, state.values())) and _TENSORS.issuperset(map(type, chain.from_iterable(map(dict.values, state.values())))) and not _own(optimizer)
 
 
 def _tensors(tree: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:

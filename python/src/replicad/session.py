@@ -99,7 +99,8 @@ class Session:
     what says which samples come next (a sampler or loader with ``state_dict``). ``extra`` holds further objects with
     ``state_dict`` and ``load_state_dict``. ``shared_buffers(name)`` says of a buffer, under the name that messages give it, whether it is equal on all ranks of the replica
     group; the others are kept for each rank. ``debug`` hashes every tensor at the end of a step and the beginning of the next, and
-    names what changed between. ``connection`` is what :func:`replicad.connect` returned, where it was needed before. ``staging``
+    names what changed between, and random numbers that are drawn where a restart would draw them again. ``connection`` is what
+    :func:`replicad.connect` returned, where it was needed before. ``staging``
     puts host memory between host tensors and the arena, as device tensors always have it: it costs a copy, and lets
     :meth:`rebind` put a model that was made anew in the old one's place. ``kept_dtype`` names tensors (``{"model.*": torch.float32}``) whose copies have
     another, wider floating-point type than they have here: what was kept of a float32 model is then rounded to this bfloat16 one when it is loaded, and logged;
@@ -411,7 +412,6 @@ class Session:
         step = self._at + 1
         self._entering = True
         try:
-            self._trained.check()
             if self._trained.changed():
                 self._watch.say(
                     "trained",
@@ -431,7 +431,8 @@ class Session:
             self._reached("window", step)
             yield step
             self._reached("updated", step)
-            self._trained.check()  # what was replaced in the step would be in no copy of it
+            if not self._trained.check():  # what was replaced since the last step would be in no copy of this one
+                self._objects.look()
             if self._watch.updated(step):
                 self._staging.small()
             self._trained.kept = self._shared.write()["trained"]

@@ -1,7 +1,7 @@
 """What is trained, as it was when the session was made; and noticing that it is something else now.
 
 Whether a parameter asks for a gradient decides how it is kept: at every step, or once. Tensors are registered by address, parameters
-and optimizer state by name. All of that holds while the job runs, so what no longer fits it is refused before a step begins: its
+and optimizer state by name. All of that holds while the job runs, so what no longer fits it is refused when a step ends: its
 changes would be in no copy. What may change (a parameter that was trained is frozen for a while, another adapter is active) is state like
 any other: it is kept, and a load brings it back.
 """
@@ -9,8 +9,9 @@ any other: it is kept, and a load brings it back.
 from __future__ import annotations
 
 import json
+import operator
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -32,6 +33,10 @@ REPLACED = (
 )
 
 
+#: Whether a parameter asks for a gradient.
+_ASKS: Callable[[torch.Tensor], bool] = operator.attrgetter("requires_grad")
+
+
 class Trained:
     """The parameters of a session's models and optimizers. ``fixed`` are the leaves that are registered where they lie."""
 
@@ -44,6 +49,7 @@ class Trained:
         others = {f"{o}.{label}": p for o, optimizer in optimizers.items() for label, p in self._labelled(optimizer) if id(p) not in known}
         self._window = [(n, p) for n, p in (of_models | others).items() if p.requires_grad]
         self._frozen = [(n, p) for n, p in (of_models | others).items() if not p.requires_grad]
+        self._window_tensors, self._frozen_tensors = [p for _, p in self._window], [p for _, p in self._frozen]
         self.most = sum(len(json.dumps(n)) + 1 for n, _ in self._window)  #: bytes that value() takes more, if all are frozen
         self._of_models = of_models
         self._groups = {o: [id(p) for p in _parameters(optimizer)] for o, optimizer in optimizers.items()}
@@ -69,16 +75,20 @@ class Trained:
             yield self._names.get(id(p), f"param.{i}"), p
 
     def tensors(self, trained: bool) -> Iterator[tuple[str, torch.Tensor]]:
-        """Parameters that change at every step and what optimizers have of them, or those that are kept once, as the program has them."""
+        """The parameters that change at every step, or those that are kept once, as the program has them."""
         yield from self._window if trained else self._frozen
-        if trained:
-            yield from self._of_the_optimizers.items()
+
+    def moments(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors that optimizers have besides."""
+        yield from self._of_the_optimizers.items()
 
     # -- what must stay as it is ------------------------------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Refuses what a step would change without its being kept, by name. It compares flags, identities and addresses: no bytes."""
-        if now := [n for n, p in self._frozen if p.requires_grad]:
+    def check(self) -> bool:
+        """Refuses what a step would change without its being kept, by name. It compares flags, identities and addresses: no bytes. False: what may
+        come and go has, other values in an optimizer's state."""
+        if any(map(_ASKS, self._frozen_tensors)):
+            now = [n for n, p in self._frozen if p.requires_grad]
             raise Mismatch(
                 f"{some(now)} asked for no gradient when the session was made and is kept once, not at every step: what it learns would be lost. "
                 "Let everything that is ever to be trained ask for a gradient when the session is made; it may be frozen afterwards"
@@ -90,7 +100,8 @@ class Trained:
                 raise Mismatch(f"{o} {what} after the session was made: give it all that it is ever to train before, and freeze what is to wait")
         if now := [f"{o}.state" for o, optimizer, state in self._states if optimizer.state is not state]:
             raise Mismatch(f"{some(now)} {REPLACED}")
-        if not self._places.same():
+        same = self._places.same()
+        if not same:
             self._compare()
             self._places = self._look()
         if now := [n for n, outer, key, v in self._inner if (inner := getattr(outer, key)) is not v and inner.data_ptr() != v.data_ptr()]:
@@ -102,6 +113,7 @@ class Trained:
             )
         if merged := list(self.merged()):
             raise Mismatch(f"{some(merged)} is merged with its adapters: they get no gradient so, and base weights that are no longer those that are kept: unmerge first")
+        return same
 
     def _look(self) -> Places:
         return Places(self._models.values(), self._optimizers.values(), [state for _, _, state in self._states])
@@ -160,7 +172,8 @@ class Trained:
 
     def value(self) -> dict[str, Any]:
         """Which of the trained parameters are frozen now, and which adapters of each peft model are active."""
-        return {"resting": [n for n, p in self._window if not p.requires_grad], "adapters": {m: list(model.active_adapters) for m, model in self._peft()}}
+        resting = [] if all(map(_ASKS, self._window_tensors)) else [n for n, p in self._window if not p.requires_grad]
+        return {"resting": resting, "adapters": {m: list(model.active_adapters) for m, model in self._peft()}}
 
     def changed(self) -> bool:
         """Whether it is no longer what the copy of the last step has."""

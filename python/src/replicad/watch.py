@@ -57,8 +57,8 @@ class Watch:
     def __init__(
         self, capsules: Sequence[Capsule], generators: Callable[[], bytes | None], leaves: Iterable[Leaf], trained: Trained, debug: bool, own_at_end: bool = False
     ) -> None:
-        self._capsules, self._generators, self._own_at_end = capsules, generators, own_at_end
-        self._debug = debug
+        self._capsules, self._own_at_end, self._debug = capsules, own_at_end, debug
+        self._generators = generators if debug else lambda: None
         self.tensors(leaves, trained)
         self._at_exit: tuple[int, bytes | None] | None = None
         self._looked = False  # since then, by a forward that was none of training
@@ -73,7 +73,7 @@ class Watch:
         buffers = [x for x in leaves if x.changes == "any"]
         self._buffers, self._private = Counted((x.name, x.tensor) for x in buffers), {x.name for x in buffers if x.private}
         self._before = self._buffers.now()
-        self._frozen, self._trained = Counted(trained.tensors(False)), Counted(trained.tensors(True))
+        self._frozen, self._trained = Counted(trained.tensors(False)), Counted([*trained.tensors(True), *(trained.moments() if self._debug else ())])
         self._renormalised = trained.renormalised
         self._kept: list[int] | None = None  # counts of the former when the last step began
         self._left: list[int] | None = None  # of the latter when it ended
