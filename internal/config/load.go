@@ -23,6 +23,8 @@ import (
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/replicad/replicad/replica"
 )
 
 // MaxFileBytes is how large a configuration file may be; a longer one is some other file. maxTokens bounds its words, signs and
@@ -208,6 +210,10 @@ func (r *reader) fillSection(n ast.Node, v reflect.Value, field string) {
 		key := it.Key().GetToken()
 		name := prefix + key.Value
 		if v.Kind() == reflect.Map {
+			if replica.CheckName(key.Value) != nil { // as Validate has it; a name such as << would be read otherwise when it was written
+				r.fault(it.Key(), name, strconv.Quote(key.Value), "a key of 1 to 63 of a-z 0-9 - _ .")
+				continue
+			}
 			e := reflect.New(v.Type().Elem()).Elem()
 			r.fill(it.Value(), e, name)
 			v.SetMapIndex(reflect.ValueOf(key.Value), e)
@@ -301,7 +307,7 @@ func (c Config) relativeTo(dir string) *Config {
 
 // Write stores the configuration at path, for tools that make one.
 func (c *Config) Write(path string) error {
-	data, err := yaml.Marshal(c)
+	data, err := c.text()
 	if err != nil {
 		return fmt.Errorf("config %s: %w", path, err)
 	}
@@ -310,3 +316,5 @@ func (c *Config) Write(path string) error {
 	}
 	return nil
 }
+
+func (c *Config) text() ([]byte, error) { return yaml.Marshal(c) }
