@@ -40,6 +40,7 @@ type storm struct {
 	hashes           []string
 	changed, refused int
 	seed             uint64
+	applied          func(index uint64, c replica.Command) // nil: nobody asks
 }
 
 func newStorm(t *testing.T, seed uint64) *storm {
@@ -128,6 +129,9 @@ func (s *storm) apply(c replica.Command) Outcome {
 	before := s.w.state.View()
 	s.w.index++
 	o := s.w.state.Apply(s.w.index, c)
+	if s.applied != nil {
+		s.applied(s.w.index, c)
+	}
 	after := s.w.state.View()
 	if s.rng.IntN(8) == 0 {
 		s.views, s.hashes = append(s.views, before), append(s.hashes, deep(s.t, before))
