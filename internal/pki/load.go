@@ -29,10 +29,13 @@ type Identity struct {
 	Node      replica.NodeName
 	GossipKey []byte // 32 bytes
 
-	files struct{ ca, cert, key, gossip string }
+	files files
 	cert  *atomic.Pointer[tls.Certificate] // the newest that was read
 	roots *x509.CertPool
 }
+
+// files are the paths of a node's credentials.
+type files struct{ ca, cert, key, gossip string }
 
 // NotAfter is when the node's certificate expires.
 func (id *Identity) NotAfter() time.Time { return id.cert.Load().Leaf.NotAfter }
@@ -81,11 +84,22 @@ func Load(ca, cert, key, gossip string) (*Identity, error) {
 }
 
 func load(ca, cert, key, gossip string, now time.Time) (*Identity, error) {
-	caCert, badCA := readCA(ca, now)
+	caPEM, badCA := readFile(ca, false)
 	certPEM, badCert := readFile(cert, false)
 	keyPEM, badKey := readFile(key, true)
-	gossipKey, badGossip := readGossipKey(gossip)
+	gossipHex, badGossip := readFile(gossip, true)
 	if err := errors.Join(badCA, badCert, badKey, badGossip); err != nil {
+		return nil, err
+	}
+	return parse(files{ca, cert, key, gossip}, caPEM, certPEM, keyPEM, gossipHex, now)
+}
+
+// parse makes an identity of what the files hold.
+func parse(from files, caPEM, certPEM, keyPEM, gossipHex []byte, now time.Time) (*Identity, error) {
+	ca, cert, key := from.ca, from.cert, from.key
+	caCert, badCA := parseCA(ca, caPEM, now)
+	gossipKey, badGossip := parseGossipKey(from.gossip, gossipHex)
+	if err := errors.Join(badCA, badGossip); err != nil {
 		return nil, err
 	}
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
@@ -94,7 +108,7 @@ func load(ca, cert, key, gossip string, now time.Time) (*Identity, error) {
 	}
 	id := &Identity{cert: new(atomic.Pointer[tls.Certificate]), roots: x509.NewCertPool(), GossipKey: gossipKey}
 	id.cert.Store(&pair)
-	id.files.ca, id.files.cert, id.files.key, id.files.gossip = ca, cert, key, gossip
+	id.files = from
 	id.roots.AddCert(caCert)
 	if id.Cluster, id.Node, err = certName(pair.Leaf); err != nil {
 		return nil, fmt.Errorf("certificate %s: %w: use one that `replicad pki` made", cert, err)
@@ -139,6 +153,10 @@ func readCA(path string, now time.Time) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
+	return parseCA(path, b, now)
+}
+
+func parseCA(path string, b []byte, now time.Time) (*x509.Certificate, error) {
 	block, rest := pem.Decode(b)
 	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) > 0 {
 		return nil, fmt.Errorf("CA %s: want exactly one PEM CERTIFICATE: use the ca.pem that `replicad pki init` made", path)
@@ -167,11 +185,7 @@ func caName(c *x509.Certificate) (replica.ClusterID, error) {
 	return cluster, err
 }
 
-func readGossipKey(path string) ([]byte, error) {
-	b, err := readFile(path, true)
-	if err != nil {
-		return nil, err
-	}
+func parseGossipKey(path string, b []byte) ([]byte, error) {
 	key, err := hex.DecodeString(string(bytes.TrimSpace(b)))
 	if err != nil || len(key) != gossipKeyBytes {
 		return nil, fmt.Errorf("gossip key %s: want %d hex digits: copy the gossip.key that `replicad pki init` made", path, 2*gossipKeyBytes)

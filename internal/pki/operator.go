@@ -29,13 +29,14 @@ type Operator struct {
 	key         *ecdsa.PrivateKey
 }
 
+const operatorRemedy = "use one that `replicad pki init` or `replicad pki operator` made"
+
 // LoadOperator reads <file>.pem and, beside it, <file>-key.pem. Whether the certificate is good is the leader's to judge: who gives
 // orders needs no CA at hand.
 func LoadOperator(file string) (*Operator, error) {
-	const remedy = "use one that `replicad pki init` or `replicad pki operator` made"
 	stem, ok := strings.CutSuffix(file, ".pem")
 	if !ok {
-		return nil, fmt.Errorf("operator's certificate %s: its name must end with .pem, and its key lie beside it in NAME-key.pem: %s", file, remedy)
+		return nil, fmt.Errorf("operator's certificate %s: its name must end with .pem, and its key lie beside it in NAME-key.pem: %s", file, operatorRemedy)
 	}
 	key := keyFile(stem)
 	certPEM, err := readFile(file, false)
@@ -46,16 +47,22 @@ func LoadOperator(file string) (*Operator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("key of operator's certificate %s: %w", file, err)
 	}
+	return parseOperatorPEM(file, key, certPEM, keyPEM)
+}
+
+// parseOperatorPEM makes an operator of what the two files hold.
+func parseOperatorPEM(file, key string, certPEM, keyPEM []byte) (*Operator, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
-		return nil, fmt.Errorf("operator's certificate %s with key %s: %w: %s", file, key, err, remedy)
+		return nil, fmt.Errorf("operator's certificate %s with key %s: %w: %s", file, key, err, operatorRemedy)
 	}
 	o := &Operator{certificate: pair.Leaf.Raw}
 	if o.Cluster, o.Name, err = operatorName(pair.Leaf); err != nil {
-		return nil, fmt.Errorf("operator's certificate %s: %w: %s", file, err, remedy)
+		return nil, fmt.Errorf("operator's certificate %s: %w: %s", file, err, operatorRemedy)
 	}
+	var ok bool
 	if o.key, ok = pair.PrivateKey.(*ecdsa.PrivateKey); !ok {
-		return nil, fmt.Errorf("key %s of operator's certificate: a %T, want ECDSA: %s", key, pair.PrivateKey, remedy)
+		return nil, fmt.Errorf("key %s of operator's certificate: a %T, want ECDSA: %s", key, pair.PrivateKey, operatorRemedy)
 	}
 	return o, nil
 }
