@@ -191,10 +191,17 @@ RP_API int rp_register(rp_handle *h, const rp_region *regions, size_t n, rp_erro
 	return lay_out(h, err);
 }
 
-static bool inside(const rp_control *c, uint64_t offset, uint64_t stride, uint64_t count, uint64_t need) {
+/* Takes count strides of an area that begins at offset, behind *end where the area before it ends. Areas that lie on each other would have one
+ * capture overwrite what another sealed. */
+static bool take_area(const rp_control *c, uint64_t *end, uint64_t offset, uint64_t stride, uint64_t count, uint64_t need) {
 	uint64_t total;
-	return offset % RP_PAGE == 0 && need <= stride && !__builtin_mul_overflow(stride, count, &total) && total <= c->arena_bytes && offset <= c->arena_bytes - total;
+	if (offset % RP_PAGE || stride % RP_PAGE || need > stride || __builtin_mul_overflow(stride, count, &total) || offset < *end || offset > c->arena_bytes || total > c->arena_bytes - offset)
+		return false;
+	*end = offset + total;
+	return true;
 }
+
+static uint64_t pages(uint64_t n) { return (n + RP_PAGE - 1) & ~(uint64_t)(RP_PAGE - 1); }
 
 static int check_header(const rp_handle *h, const rp_control *c, const rp_attached *a, uint64_t size, rp_error *err) {
 	if (c->magic != RP_ARENA_MAGIC || c->version != RP_ARENA_VERSION || c->header_bytes != RP_PAGE)
@@ -213,11 +220,12 @@ static int check_header(const rp_handle *h, const rp_control *c, const rp_attach
 				 (unsigned long long)c->replicated_bytes, (unsigned long long)c->private_bytes, h->regions, (unsigned long long)h->replicated.bytes, (unsigned long long)h->private_part.bytes);
 	uint64_t big = h->replicated.bytes > h->frozen.bytes ? h->replicated.bytes : h->frozen.bytes;
 	uint64_t slot_meta = sizeof(rp_meta) + 16ull * rpi_chunks(big, c->chunk_bytes), ring_meta = sizeof(rp_meta) + 16ull * rpi_chunks(h->private_part.bytes, c->chunk_bytes);
-	bool ok = inside(c, c->meta_offset, c->slot_meta_stride, 1 + c->slots, slot_meta) && inside(c, c->meta_offset + c->slot_meta_stride * (1 + c->slots), c->ring_meta_stride, c->ring, ring_meta) &&
-		  inside(c, c->frozen_offset, c->frozen_bytes, 1, c->frozen_bytes) && inside(c, c->slot_offset, c->slot_stride, c->slots, c->replicated_bytes) &&
-		  inside(c, c->ring_offset, c->ring_stride, c->ring, c->private_bytes) && inside(c, c->staging_offset, c->staging_stride, c->staging, c->volatile_bytes) &&
-		  inside(c, c->regions_offset, RPI_RECORD, c->region_count, RPI_RECORD);
-	return ok ? RP_OK : rpi_error(err, RP_ECORRUPT, "arena: an area lies outside its %llu bytes", (unsigned long long)c->arena_bytes);
+	uint64_t records = (uint64_t)c->region_count * RPI_RECORD, end = RP_PAGE; /* the sizes are those registered: none is near 2^64 */
+	bool ok = take_area(c, &end, c->regions_offset, pages(records), 1, records) && take_area(c, &end, c->meta_offset, c->slot_meta_stride, 1 + c->slots, slot_meta) &&
+		  take_area(c, &end, end, c->ring_meta_stride, c->ring, ring_meta) && take_area(c, &end, c->frozen_offset, pages(c->frozen_bytes), 1, c->frozen_bytes) &&
+		  take_area(c, &end, c->slot_offset, c->slot_stride, c->slots, c->replicated_bytes) && take_area(c, &end, c->ring_offset, c->ring_stride, c->ring, c->private_bytes) &&
+		  take_area(c, &end, c->staging_offset, c->staging_stride, c->staging, c->volatile_bytes);
+	return ok ? RP_OK : rpi_error(err, RP_ECORRUPT, "arena: an area lies outside its %llu bytes or in another: daemon and libreplicad do not agree: use those of one release", (unsigned long long)c->arena_bytes);
 }
 
 /* Maps every page now, so that the first captures cost what the later ones do. */
