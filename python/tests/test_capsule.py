@@ -194,6 +194,13 @@ def test_every_prefix_and_every_flipped_byte() -> None:
         {"$": "tensor", "at": 0, "n": 4, "dtype": "float32", "shape": [1.0]},
         {"$": "tensor", "at": 0, "n": 0, "dtype": "float32", "shape": [0, 2**70]},
         {"$": "tensor", "at": 0, "n": 0, "dtype": "float32", "shape": [0, 2**62, 2**62]},
+        {"$": "tensor", "at": 0, "n": 4, "dtype": "float32", "shape": [1] * 65},
+        {"$": "tensor", "at": 0, "n": 0, "dtype": "float32", "shape": [0, 2**63]},
+        {"$": "tensor", "at": 0, "n": 4, "dtype": "x" * 10_000, "shape": [1]},
+        {"$": "x" * 10_000, "at": 0, "n": 0},
+        {"$": "int", "v": "x" * 10_000},
+        {"$": "bytes", "at": "x" * 10_000, "n": 1},
+        {"$": "array", "at": 0, "n": 4, "dtype": "<f4", "shape": [1] * 10_000},
         {"$": "array", "at": 0, "n": 8, "dtype": "O", "shape": [1]},
         {"$": "array", "at": 0, "n": 8, "dtype": "|O8", "shape": [1]},
         {"$": "array", "at": 0, "n": 8, "dtype": "<f8,<f8", "shape": [1]},
@@ -203,15 +210,24 @@ def test_every_prefix_and_every_flipped_byte() -> None:
         {"$": "array", "at": 0, "n": 0, "dtype": "<f8", "shape": [0, 2**70]},
         {"$": "array", "at": 0, "n": 0, "dtype": "<f8", "shape": [0] * 100},
     ],
-    ids=repr,
+    ids=lambda tree: repr(tree)[:100],
 )
 def test_hostile_trees(tree: Any) -> None:
     if isinstance(tree, dict) and tree.get("$") == "tensor":
         pytest.importorskip("torch")
     if isinstance(tree, dict) and tree.get("$") == "array":
         pytest.importorskip("numpy")
-    with pytest.raises(Corrupt):
+    with pytest.raises(Corrupt) as info:
         unpack(raw(tree, bytes(64)))
+    assert len(str(info.value)) < 400
+
+
+def test_many_dimensions() -> None:
+    torch = pytest.importorskip("torch")
+    t = torch.zeros([1] * 64)
+    assert unpack(pack({"t": t}))["t"].shape == t.shape
+    with pytest.raises(Unsupported, match=r"state\.t: a tensor of 65 dimensions"):
+        pack({"t": torch.zeros([1] * 65)})
 
 
 def test_lengths_beyond_the_end() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import reprlib
 import struct
 import sys
 from collections import Counter, OrderedDict
@@ -29,6 +30,8 @@ __all__ = ["pack", "unpack"]
 MAGIC = b"RPCAP001"
 ALIGN = 64
 MAX_DEPTH = 64
+#: Of a tensor or array; numpy has no more either.
+MAX_DIMENSIONS = 64
 #: Element types of tensors. Torch has names of others, of which some end the process when a tensor of them is made from bytes.
 TENSORS = frozenset(
     [
@@ -124,6 +127,8 @@ class _Packer:
     def other(self, v: Any, path: str) -> Any:
         torch, np = sys.modules.get("torch"), sys.modules.get("numpy")
         if torch is not None and isinstance(v, torch.Tensor):
+            if v.dim() > MAX_DIMENSIONS:
+                raise Unsupported(f"{path}: a tensor of {v.dim()} dimensions, at most {MAX_DIMENSIONS}: reshape it")
             if v.layout != torch.strided or v.is_quantized or type(v) not in (torch.Tensor, torch.nn.Parameter):
                 raise Unsupported(f"{path}: a tensor of type {type(v).__name__}, layout {v.layout}: register its inner tensors")
             if (dtype := str(v.dtype).removeprefix("torch.")) not in TENSORS:
@@ -166,7 +171,7 @@ class _Unpacker:
     def blob(self, v: dict[str, Any]) -> memoryview:
         at, n = v.get("at"), v.get("n")
         if type(at) is not int or type(n) is not int or at != self.at or n < 0 or at + n > len(self.blobs):
-            raise Corrupt(f"capsule: a blob at {at!r} of {n!r} bytes in {len(self.blobs)}, want the one at {self.at}")
+            raise Corrupt(f"capsule: a blob at {reprlib.repr(at)} of {reprlib.repr(n)} bytes in {len(self.blobs)}, want the one at {self.at}")
         self.at += _padded(n)
         return self.blobs[at : at + n]
 
@@ -192,43 +197,45 @@ class _Unpacker:
             try:
                 return Counter(dict(items)) if kind == "counter" else dict(items)
             except TypeError as err:
-                raise Corrupt(f"capsule: a {kind} with a key that can't be one: {err}") from None
+                raise Corrupt(f"capsule: a {kind} with a key that can't be one: {str(err)[:200]}") from None
         if kind in ("int", "float"):
             try:
                 return int(inner) if kind == "int" else float(inner)
             except (TypeError, ValueError, OverflowError):
-                raise Corrupt(f"capsule: {kind} {inner!r}") from None
+                raise Corrupt(f"capsule: {kind} {reprlib.repr(inner)}") from None
         if kind == "bytes":
             return Opaque(self.blob(v))
         return self.array(kind, v)
 
     def array(self, kind: Any, v: dict[str, Any]) -> Any:
         dtype, shape, b = v.get("dtype"), v.get("shape"), self.blob(v)
-        if not isinstance(dtype, str) or not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
-            raise Corrupt(f"capsule: a {kind} of dtype {dtype!r} and shape {shape!r}")
+        what = f"of dtype {reprlib.repr(dtype)} and shape {reprlib.repr(shape)}"
+        # Capped before they are multiplied: products of long numbers take minutes.
+        if not isinstance(dtype, str) or not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not all(type(d) is int and 0 <= d < 2**63 for d in shape):
+            raise Corrupt(f"capsule: a {reprlib.repr(kind)} {what}")
         if kind == "tensor":
             import torch
 
             t = getattr(torch, dtype, None) if dtype in TENSORS else None
             if not isinstance(t, torch.dtype) or math.prod(shape) * t.itemsize != len(b):
-                raise Corrupt(f"capsule: a tensor of dtype {dtype!r} and shape {shape} in {len(b)} bytes")
+                raise Corrupt(f"capsule: a tensor {what} in {len(b)} bytes")
             try:
                 return torch.frombuffer(bytearray(b), dtype=t).reshape(shape) if len(b) else torch.empty(shape, dtype=t)
             except (TypeError, ValueError, RuntimeError) as err:  # sizes beyond what an index can be, say
-                raise Corrupt(f"capsule: a tensor of dtype {dtype!r} and shape {shape}: {err}") from None
+                raise Corrupt(f"capsule: a tensor {what}: {str(err)[:200]}") from None
         if kind in ("array", "scalar"):
             import numpy as np
 
             if not _ARRAY.fullmatch(dtype):
-                raise Corrupt(f"capsule: an array of dtype {dtype!r}")
+                raise Corrupt(f"capsule: an array {what}")
             try:
                 a = np.ndarray(shape, dtype=dtype, buffer=bytes(b))
             except (TypeError, ValueError) as err:
-                raise Corrupt(f"capsule: an array of dtype {dtype!r} and shape {shape} in {len(b)} bytes: {err}") from None
+                raise Corrupt(f"capsule: an array {what} in {len(b)} bytes: {str(err)[:200]}") from None
             if a.nbytes != len(b):
-                raise Corrupt(f"capsule: an array of dtype {dtype!r} and shape {shape} in {len(b)} bytes")
+                raise Corrupt(f"capsule: an array {what} in {len(b)} bytes")
             return a.copy() if kind == "array" else a[()]
-        raise Corrupt(f"capsule: unknown kind {kind!r}")
+        raise Corrupt(f"capsule: unknown kind {reprlib.repr(kind)}")
 
 
 def unpack(b: bytes | bytearray | memoryview) -> Any:
