@@ -22,6 +22,7 @@ SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
 PURE       := .*/replicad/(replica|lock|recovery|rng)
 CAMPAIGN   ?=
+LOCK       ?=
 BENCH      ?=
 # Of chaos: how long, with which seed (drawn), and further flags.
 DURATION   ?= 20m
@@ -36,7 +37,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-tools py-setup check py-check unit c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control campaign soak bench bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up py-tools py-setup py-lock check py-check unit c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control campaign soak bench bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -50,6 +51,9 @@ py-tools: ## .venv with the pinned Python tools alone
 
 py-setup: ## .venv with the pinned Python tools and torch
 	.ci/py-setup $(VENV)
+
+py-lock: ## write the lists of Python packages with hashes, python/requirements-*.txt, from requirements-*.in; flags in LOCK="--upgrade"
+	.ci/py-lock $(LOCK)
 
 build: set-up ## the programs and the C library, in bin/
 	@mkdir -p $(BIN)
@@ -132,10 +136,11 @@ bench-peers: build ## what a copy costs a training step, beside other systems in
 	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --requirement python/requirements-peers.txt
 	.venv-peers/bin/python bench/torch/peers.py $(BENCH)
 
+# Minimising tries the square of an input's length for each new one, for up to a minute of which nothing is counted: 100 tries leave the time to inputs.
 fuzz: set-up ## every fuzz target for FUZZTIME
 	@CGO_ENABLED=1 $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | while read -r pkg; do \
 		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-			echo "fuzz: $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+			echo "fuzz: $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x $$pkg; \
 		done; \
 	done
 
