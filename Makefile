@@ -37,7 +37,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-tools py-setup py-lock check py-check unit c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control campaign soak bench bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up py-tools py-setup py-lock check go-tools vulncheck release py-check unit c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control campaign soak bench bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -63,11 +63,19 @@ build: set-up ## the programs and the C library, in bin/
 	cp libreplicad/build/libreplicad.so libreplicad/build/libreplicad.a $(BIN)/
 	ln -sf libreplicad.so $(BIN)/libreplicad.so.1
 
-check: set-up ## format, vet, staticcheck, tidy module file
+check: set-up ## format, vet, staticcheck, tidy module file, known vulnerabilities
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); [ -z "$$bad" ] || { echo "not formatted (run gofmt -w):" $$bad >&2; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) mod tidy -diff
+	.ci/vulncheck
+
+go-tools: set-up ## govulncheck and cyclonedx-gomod, as .ci/tools/go.mod pins them, in bin/tools/
+	@mkdir -p $(BIN)/tools
+	$(GO) build -C .ci/tools -buildvcs=false -o $(BIN)/tools/ tool
+
+vulncheck: ## known vulnerabilities that this code reaches; fails where the database does not answer. VULNDB=URL names another than vuln.go.dev
+	.ci/vulncheck --must
 
 py-check: py-setup ## format, lint and types of the Python package and its tests
 	cd python && $(VENV)/bin/ruff format --check --quiet && $(VENV)/bin/ruff check --quiet
@@ -84,6 +92,17 @@ wheel: build py-tools ## the Python package with the C library and the program, 
 	CGO_ENABLED=0 $(GOBUILD) -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/wheel/replicad ./cmd/replicad
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(VENV)/bin/python python/tools/wheel.py --library libreplicad/build/libreplicad.so --program $(BIN)/wheel/replicad \
 		--license LICENSE --license libreplicad/third_party/xxhash/LICENSE --most $(GLIBC) --out dist
+
+# Of what is committed: the bill of materials and the version name it.
+release: vulncheck wheel go-tools ## dist/: wheel, static programs, bill of materials, SHA256SUMS; refuses changes that are not committed
+	@[ -z "$$(git status --porcelain)" ] || { echo "make: release: commit or remove first:" >&2; git status --short >&2; exit 1; }
+	for arch in amd64 arm64; do \
+		GOARCH=$$arch CGO_ENABLED=0 $(GOBUILD) -ldflags "-s -w -X main.version=$(VERSION)" -o dist/replicad-linux-$$arch ./cmd/replicad; \
+		$(BIN)/tools/cyclonedx-gomod bin -json -std -noserial -notimestamp -version "$(VERSION)" -output $(BIN)/$$arch.cdx.json dist/replicad-linux-$$arch 2>/dev/null; \
+	done
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(VENV)/bin/python python/tools/sbom.py $(foreach arch,amd64 arm64,--program dist/replicad-linux-$(arch)=$(BIN)/$(arch).cdx.json) \
+		--pins python/requirements-dev.txt --pins python/requirements-torch.txt --xxhash libreplicad/third_party/xxhash/xxhash.h --out dist/replicad.cdx.json
+	cd dist && rm -f SHA256SUMS && sha256sum * >SHA256SUMS && cat SHA256SUMS
 
 py-test: py-setup wheel ## the Python tests, with real daemons, three files at a time; other flags in PYTEST="-k rng", the long tests too with SKIP=
 	cd python && $(VENV)/bin/python -m pytest $(SKIP) $(PYTEST)
