@@ -48,6 +48,17 @@ func FuzzPEM(f *testing.F) {
 		f.Add(append(bytes.Clone(b), good[0]...), uint8(i), false)
 	}
 	f.Add(good[3], uint8(3), false)
+	old := filepath.Join(f.TempDir(), "pki") // expired, and of another cluster
+	if err := Init(old, []replica.NodeName{"a"}, now.AddDate(-30, 0, 0)); err != nil {
+		f.Fatal(err)
+	}
+	for i, name := range []string{caFile, "a.pem", "a-key.pem"} {
+		b, err := os.ReadFile(filepath.Join(old, name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(derOf(b), uint8(i), true)
+	}
 	for i, b := range operator {
 		f.Add(derOf(b), uint8(4+i), true)
 		f.Add(b, uint8(4+i), false)
