@@ -18,7 +18,7 @@ __all__ = [
     "Mismatch",
     "NoMemory",
     "Refused",
-    "Scattered",
+    "RegroupNeeded",
     "SessionState",
     "Stopped",
     "System",
@@ -46,7 +46,7 @@ class Fenced(Signal):
     code = -1
 
 
-class Scattered(Fenced):
+class RegroupNeeded(Fenced):
     """A process of the gathering died before it was a rank, and another has come: all ranks have to meet again."""
 
 
@@ -122,7 +122,7 @@ class SessionState(Error):
     code = -12
 
 
-class Outlived(SessionState):
+class StaleProcessGroup(SessionState):
     """What the session holds went down with the epoch, a model's process groups say. Running the block again can't help, a new process
     can: it ends the block of :mod:`replicad.inprocess`, and with it the process, which the launcher starts again."""
 

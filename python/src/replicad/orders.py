@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from .errors import Fenced, Gone, Scattered, Timeout
+from .errors import Fenced, Gone, RegroupNeeded, Timeout
 from .gathering import LOOK, scattered
 from .rank import Order, Rank
 
@@ -49,7 +49,7 @@ class Orders:
                     self._waiting = None  # it ended with this; else it goes on, and is asked again
                 raise
             if scattered(self._rank):
-                raise Scattered("a process of the gathering died before it was a rank, and another has come: all ranks meet again")
+                raise RegroupNeeded("a process of the gathering died before it was a rank, and another has come: all ranks meet again")
 
 
 class _Waiting(threading.Thread):

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from . import admin, conversion, ending, groups, loaders
-from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Outlived, Refused, Scattered, SessionState, Timeout
+from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Refused, RegroupNeeded, SessionState, StaleProcessGroup, Timeout
 from .explain import Explanation, explain
 from .feasible import Feasible, feasible
 from .hooks import Hook
@@ -220,7 +220,7 @@ class Session:
         if self._at >= 0 and self._pid == os.getpid():
             self._present("a forward")
             if taken_down(module):
-                raise self._outlived("a forward: the model's DistributedDataParallel")
+                raise self._stale("a forward: the model's DistributedDataParallel")
             self._watch.forward(training=module.training and torch.is_grad_enabled())
             for layer in self._trained.merged():
                 self._watch.say(
@@ -253,8 +253,8 @@ class Session:
         It waits until every rank is there; where the state came from is in the result's ``source``. It is called once
         before the loop, and again after :class:`replicad.Fenced` by those who stay in the process. :class:`Timeout` after ``timeout`` seconds (None: never),
         :class:`Mismatch` where this program has another state than the job, or values of the copy are too large for the type here, by name,
-        :class:`Outlived` for a model whose process groups were taken down,
-        :class:`Scattered` where ranks that had met before have to meet again, :class:`Stopped` when the job has ended.
+        :class:`StaleProcessGroup` for a model whose process groups were taken down,
+        :class:`RegroupNeeded` where ranks that had met before have to meet again, :class:`Stopped` when the job has ended.
 
         It stops the rank, in an epoch that is open too: no step can be taken before it has returned. The daemons close such an epoch within a few
         seconds; after :class:`Timeout` call it again. A :class:`Mismatch` that ends the program ends the job (exit status 78): a new process would only meet it again.
@@ -292,7 +292,7 @@ class Session:
                 self._reached("resume", order.step)
                 self._rank.ready(timeout)
                 break
-            except Scattered:
+            except RegroupNeeded:
                 raise  # nothing is fenced, and no order will come before all have met again
             except Fenced as err:
                 further: Exception | Fenced = err
@@ -303,7 +303,7 @@ class Session:
                 self._tell(str(err))
                 raise
             if self._rank.met is not None:  # who was lost took part in the groups that are made already
-                raise Scattered("the epoch that the ranks had met for was closed before it was open: all ranks meet again") from further
+                raise RegroupNeeded("the epoch that the ranks had met for was closed before it was open: all ranks meet again") from further
             # a further fault: another order will come
         source = "fresh" if self._fresh and order.step == 0 else order.source
         self._at = order.step
@@ -356,10 +356,10 @@ class Session:
             return
         for name, now in self._objects.on_groups():
             if name in self._grouped and self._grouped[name]() is now:
-                raise self._outlived(f"resume: {name}")
+                raise self._stale(f"resume: {name}")
 
-    def _outlived(self, what: str) -> Outlived:
-        return Outlived(
+    def _stale(self, what: str) -> StaleProcessGroup:
+        return StaleProcessGroup(
             f"{what} hangs on process groups that were taken down when the block ended: make it inside of the block, in a session "
             "with staging=True, and call session.rebind() before resume(); DDP can be made inside around the plain model that the session has. "
             "This process ends, and a new one takes its place"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from .errors import Again, Error, Fenced, Gone, Scattered, Timeout
+from .errors import Again, Error, Fenced, Gone, RegroupNeeded, Timeout
 from .gathering import LOOK, meet, scattered
 from .rank import Rank
 
@@ -135,7 +135,7 @@ class Store(dist.Store):  # type: ignore[name-defined, misc]
         self._rank.kv_set(self._key(key), value.encode() if isinstance(value, str) else bytes(value))
 
     def get(self, key: str) -> bytes:
-        """Waits for a key, up to the store's timeout. :class:`replicad.errors.Scattered` where who was to set it is no more."""
+        """Waits for a key, up to the store's timeout. :class:`replicad.errors.RegroupNeeded` where who was to set it is no more."""
         return self._await(key, self._timeout.total_seconds())
 
     def _await(self, key: str, seconds: float) -> bytes:
@@ -148,7 +148,7 @@ class Store(dist.Store):  # type: ignore[name-defined, misc]
                 if left <= LOOK:
                     raise dist.DistStoreError(f"wait timeout after {seconds} s for key {key!r}: {err}") from None
             if scattered(self._rank):
-                raise Scattered(f"a process of the gathering died before all groups were made, and another has come (key {key!r} is missing): all ranks meet again")
+                raise RegroupNeeded(f"a process of the gathering died before all groups were made, and another has come (key {key!r} is missing): all ranks meet again")
 
     def add(self, key: str, value: int) -> int:
         """Adds to a counter and returns its new value."""
