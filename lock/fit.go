@@ -35,6 +35,8 @@ func Fits(v View, c replica.Command) error {
 			c.Layout = replica.Apart(c.Layout.World)
 		}
 		return fitsJob(v, c, MaxView)
+	case replica.Revoke:
+		return fitsRevocation(v, c.Revocation)
 	}
 	return nil
 }
@@ -82,6 +84,9 @@ func Size(v View) (sum uint64) {
 		for k, l := range n.Labels {
 			sum += uint64(len(k) + len(l) + 4)
 		}
+	}
+	for _, r := range v.Revoked {
+		sum += uint64(len(r.Name) + len(r.Order) + len(r.Certificate) + len(r.Signature) + 32)
 	}
 	longest := longestName(v.Nodes)
 	for _, j := range v.Jobs {

@@ -17,6 +17,8 @@ type View struct {
 	// The highest numbers that ended jobs which are not in Jobs any more handed out.
 	ForgottenEpoch       replica.Epoch       `json:"forgotten_epoch,omitempty" cbor:"6,keyasint,omitempty"`
 	ForgottenIncarnation replica.Incarnation `json:"forgotten_incarnation,omitempty" cbor:"7,keyasint,omitempty"`
+	// Revoked has one entry for each name, by role and name; see Revokes.
+	Revoked []replica.Revocation `json:"revoked,omitempty" cbor:"8,keyasint,omitempty"`
 }
 
 // JobByName finds the job of that name that has not ended. A name may be used again, so others of that name may have.
@@ -116,6 +118,8 @@ func (s *State) Apply(index uint64, c replica.Command) Outcome {
 		return s.createJob(index, c)
 	case replica.NewEra:
 		return s.newEra(index, c)
+	case replica.Revoke:
+		return s.revoke(index, c.Revocation)
 	case replica.Claim:
 		var got replica.Incarnation
 		out := s.change(index, c.Job, func(j *replica.Job) (changed bool, err error) {

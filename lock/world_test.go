@@ -191,6 +191,9 @@ func (w *world) command(verb string, a args) (replica.Command, error) {
 		return replica.Quarantine{Job: w.job, Node: replica.NodeName(a.word(1)), Clear: a.word(2) == "clear"}, nil
 	case "prove-lost":
 		return replica.ProveLost{Job: w.job, Holder: replica.Holder{Node: replica.NodeName(a.word(1)), Incarnation: replica.NodeIncarnation(a.num("inc", 1))}, Why: "test"}, nil
+	case "revoke":
+		roles := map[string]replica.Role{"node": replica.NodeRole, "operator": replica.OperatorRole}
+		return replica.Revoke{Revocation: replica.Revocation{Role: roles[a.word(1)], Name: a.word(2), Epoch: replica.CertEpoch(number(a.word(3))), Order: make([]byte, a.num("order", 100))}}, nil
 	case "durable":
 		d := replica.DurableWrite{Generation: j.Committed, Position: j.Position, Writer: replica.NodeName(a.word(1))}
 		if v, ok := a.vals["at"]; ok {
@@ -572,6 +575,9 @@ func (w *world) status(out *strings.Builder) {
 	}
 	if len(j.Proved)+len(j.Condemned)+len(j.Quarantined) > 0 {
 		fmt.Fprintf(out, "  lost %v, condemned %v, quarantined %v\n", j.Proved, j.Condemned, j.Quarantined)
+	}
+	for _, r := range w.state.View().Revoked {
+		fmt.Fprintf(out, "  revoked: %v %s up to epoch %d\n", r.Role, r.Name, r.Epoch)
 	}
 	if g, ok := w.newest(j); ok {
 		fmt.Fprintf(out, "  newest whole: %v\n", g)

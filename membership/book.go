@@ -50,6 +50,7 @@ type Member struct {
 	QUICAddr    string
 	Addr        string // host:port of its gossip, UDP and TCP
 	Alive       bool
+	Keys        string // names of the keys that it has, the primary one first, as they were given to it; empty where it does not say
 }
 
 const (
@@ -65,7 +66,8 @@ type book struct {
 	dropped atomic.Uint64
 	own     atomic.Pointer[[]byte] // this node's meta, encoded
 
-	mu      sync.Mutex // guards members, and the events' order
+	mu      sync.Mutex // guards members, said, and the events' order
+	said    meta       // what own is the encoding of
 	members map[replica.NodeName]entry
 	events  chan Event
 }
@@ -123,11 +125,12 @@ func (b *book) alive(n *memberlist.Node) {
 	if err != nil { // NotifyAlive has refused it before
 		return
 	}
-	e := entry{Member{replica.NodeName(n.Name), m.incarnation, m.addr, n.Address(), true}, m.leaving}
+	e := entry{Member{replica.NodeName(n.Name), m.incarnation, m.addr, n.Address(), true, m.keys}, m.leaving}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	old := b.members[e.Name]
 	b.members[e.Name] = e
+	old.Keys = e.Keys // a change of keys alone is no event
 	if !m.leaving && (!old.Alive || old.Member != e.Member) {
 		b.pushLocked(Event{e.Name, Alive, e.Incarnation})
 	}
@@ -218,6 +221,18 @@ func (b *book) say(m meta) error {
 	if len(enc) > maxMeta {
 		return errors.New("meta is too long")
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.said = m
 	b.own.Store(&enc)
 	return nil
+}
+
+// change says what was said, but for something.
+func (b *book) change(what func(*meta)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	what(&b.said)
+	enc := appendMeta(nil, b.said) // no longer than the limits of its fields
+	b.own.Store(&enc)
 }

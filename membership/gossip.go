@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +19,12 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// Key is a key of the cluster's gossip. A node speaks with its primary key, and hears who speaks with any that it has.
+type Key struct {
+	Name   string // shown, and told to the other nodes: it must not tell the secret
+	Secret []byte // 32 bytes
+}
+
 // Config is a Gossip's.
 type Config struct {
 	Name        replica.NodeName
@@ -24,7 +32,7 @@ type Config struct {
 	Addr        string // host:port to bind, UDP and TCP
 	Advertise   string // host:port under which others reach Addr; empty: Addr itself
 	Cluster     replica.ClusterID
-	Key         []byte      // 32 bytes, the cluster's: whoever has it can make any node look alive or dead
+	Keys        []Key       // the cluster's, the primary one first: whoever has one can make any node look alive or dead
 	Seeds       []string    // host:port of some other nodes' gossip; forgotten partitions heal only through them
 	QUICAddr    string      // host:port of this node's endpoint, as others dial it
 	Logger      *log.Logger // nil: none; see NewLogger
@@ -47,9 +55,7 @@ func (c Config) Validate() error {
 	if c.Cluster == (replica.ClusterID{}) {
 		errs = append(errs, errors.New("cluster is zero: clusters could merge"))
 	}
-	if len(c.Key) != keyBytes {
-		errs = append(errs, fmt.Errorf("gossip key has %d bytes, want %d", len(c.Key), keyBytes))
-	}
+	errs = append(errs, checkKeys(c.Keys))
 	if err := checkAddr(c.QUICAddr); err != nil {
 		errs = append(errs, fmt.Errorf("QUIC address: %w", err))
 	}
@@ -64,10 +70,31 @@ func (c Config) Validate() error {
 	return nil
 }
 
+func checkKeys(keys []Key) error {
+	if len(keys) == 0 {
+		return errors.New("no gossip key: anybody could take part")
+	}
+	for _, k := range keys {
+		if len(k.Secret) != keyBytes {
+			return fmt.Errorf("gossip key has %d bytes, want %d", len(k.Secret), keyBytes)
+		}
+	}
+	return checkKeyNames(keyNames(keys))
+}
+
+func keyNames(keys []Key) string {
+	var names []string
+	for _, k := range keys {
+		names = append(names, k.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
 // Gossip is this node's part in the gossip.
 type Gossip struct {
 	cfg  Config
 	book *book
+	ring *memberlist.Keyring
 	list *memberlist.Memberlist
 
 	life  context.Context // ends with Close
@@ -87,7 +114,7 @@ func Start(cfg Config) (*Gossip, error) {
 		cfg.Logger = log.New(io.Discard, "", 0)
 	}
 	g := &Gossip{cfg: cfg, book: newBook(cfg.Name, cfg.Logger)}
-	if err := g.book.say(meta{incarnation: cfg.Incarnation, addr: cfg.QUICAddr}); err != nil {
+	if err := g.book.say(meta{incarnation: cfg.Incarnation, addr: cfg.QUICAddr, keys: keyNames(cfg.Keys)}); err != nil {
 		return nil, fmt.Errorf("membership: %w", err)
 	}
 	conf, err := g.settings()
@@ -127,7 +154,10 @@ func (g *Gossip) settings() (*memberlist.Config, error) {
 		}
 		c.AdvertiseAddr, c.AdvertisePort = others.IP.String(), others.Port
 	}
-	c.Label, c.SecretKey = g.cfg.Cluster.String(), g.cfg.Key
+	if g.ring, err = memberlist.NewKeyring(secrets(g.cfg.Keys), g.cfg.Keys[0].Secret); err != nil {
+		return nil, fmt.Errorf("gossip keys: %w", err)
+	}
+	c.Label, c.Keyring = g.cfg.Cluster.String(), g.ring
 	c.GossipVerifyIncoming, c.GossipVerifyOutgoing, c.SkipInboundLabelCheck = true, true, false
 	c.EnableCompression = false // a decompression bomb for no gain
 	c.ProbeInterval, c.ProbeTimeout = 200*time.Millisecond, 100*time.Millisecond
@@ -142,6 +172,48 @@ func (g *Gossip) settings() (*memberlist.Config, error) {
 	c.Delegate, c.Events, c.Alive, c.Conflict = g.book, g.book, g.book, g.book
 	c.Logger, c.LogOutput = g.cfg.Logger, nil
 	return c, nil
+}
+
+// SetKeys has this node use other keys from now on, and tells the others their names; one caller at a time. The new primary key should be
+// known to every other node: what is said with it is lost on those that lack it.
+func (g *Gossip) SetKeys(keys []Key) error {
+	if err := checkKeys(keys); err != nil {
+		return fmt.Errorf("membership: %w", err)
+	}
+	if err := setRing(g.ring, secrets(keys)); err != nil {
+		return fmt.Errorf("gossip keys: %w", err)
+	}
+	g.book.change(func(m *meta) { m.keys = keyNames(keys) })
+	_ = g.list.UpdateNode(leaveTimeout) // it waits for the news to be out, which go out by themselves
+	return nil
+}
+
+// setRing never removes a key but the last: the library moves those behind it over the list that its readers are reading.
+func setRing(ring *memberlist.Keyring, keys [][]byte) error {
+	if err := errors.Join(ring.AddKey(keys[0]), ring.UseKey(keys[0])); err != nil {
+		return err
+	}
+	foreign := func(have []byte) bool {
+		return !slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, have) })
+	}
+	for have := ring.GetKeys(); slices.ContainsFunc(have, foreign); have = ring.GetKeys() {
+		if err := ring.RemoveKey(have[len(have)-1]); err != nil {
+			return err
+		}
+	}
+	for _, k := range keys {
+		if err := ring.AddKey(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func secrets(keys []Key) (list [][]byte) {
+	for _, k := range keys {
+		list = append(list, k.Secret)
+	}
+	return list
 }
 
 // Events are hints of changes, this node's own included; see the package comment.
@@ -209,7 +281,7 @@ func (g *Gossip) shutdown(farewell bool) error {
 	g.runs.Wait()
 	if farewell {
 		// Best effort: those whom it does not reach suspect this node, which is true as well.
-		_ = g.book.say(meta{incarnation: g.cfg.Incarnation, addr: g.cfg.QUICAddr, leaving: true})
+		g.book.change(func(m *meta) { m.leaving = true })
 		_ = g.list.UpdateNode(leaveTimeout)
 		_ = g.list.Leave(leaveTimeout)
 	}

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { leakcheck.Main(m) }
 // patience is how long a test waits for an event that must come; only a failing test waits it out.
 const patience = 30 * time.Second
 
-var testKey = bytes.Repeat([]byte{0x5a}, keyBytes)
+var testKey = []Key{{"5a", bytes.Repeat([]byte{0x5a}, keyBytes)}}
 
 // peer is a running member.
 type peer struct {
@@ -30,8 +30,8 @@ type peer struct {
 
 func startPeer(t *testing.T, cfg Config) *peer {
 	t.Helper()
-	if cfg.Key == nil {
-		cfg.Key = testKey
+	if cfg.Keys == nil {
+		cfg.Keys = testKey
 	}
 	if cfg.Cluster == (replica.ClusterID{}) {
 		cfg.Cluster = replica.ClusterID{1}
@@ -99,7 +99,7 @@ func TestJoinCrashAndReturn(t *testing.T) {
 	c := startPeer(t, Config{Name: "c", Incarnation: 3, Addr: "127.0.0.3:0", Seeds: seeds})
 	for _, p := range []*peer{a, b} {
 		p.await(t, Event{"c", Alive, 3})
-		if got, want := p.member("c"), (Member{"c", 3, "c:7000", c.Addr(), true}); got != want {
+		if got, want := p.member("c"), (Member{"c", 3, "c:7000", c.Addr(), true, "5a"}); got != want {
 			t.Errorf("%s knows %+v, want %+v", p.cfg.Name, got, want)
 		}
 	}
@@ -131,7 +131,7 @@ func TestQuickReturn(t *testing.T) {
 	b.crash()
 	startPeer(t, Config{Name: "b", Incarnation: 5, Addr: addr, Seeds: []string{a.Addr()}, QUICAddr: "b:7001"})
 	a.await(t, Event{"b", Alive, 5})
-	if m := a.member("b"); m != (Member{"b", 5, "b:7001", addr, true}) {
+	if m := a.member("b"); m != (Member{"b", 5, "b:7001", addr, true, "5a"}) {
 		t.Errorf("%+v", m)
 	}
 }
@@ -163,7 +163,7 @@ func TestForeignersStayOut(t *testing.T) {
 		}
 	})
 	a := startPeer(t, Config{Name: "a", Incarnation: 1, Addr: "127.0.0.1:0", Logger: logger})
-	for i, cfg := range []Config{{Cluster: replica.ClusterID{9}}, {Key: bytes.Repeat([]byte{1}, keyBytes)}} {
+	for i, cfg := range []Config{{Cluster: replica.ClusterID{9}}, {Keys: []Key{{"01", bytes.Repeat([]byte{1}, keyBytes)}}}} {
 		cfg.Name, cfg.Incarnation, cfg.Addr, cfg.Seeds = replica.NodeName(fmt.Sprintf("x%d", i)), 7, "127.0.0.2:0", []string{a.Addr()}
 		x := startPeer(t, cfg)
 		select {
@@ -185,7 +185,7 @@ func TestForeignersStayOut(t *testing.T) {
 
 func TestStartRefuses(t *testing.T) {
 	a := startPeer(t, Config{Name: "a", Addr: "127.0.0.1:0"})
-	good := Config{Name: "b", Addr: "127.0.0.2:0", Cluster: replica.ClusterID{1}, Key: testKey, QUICAddr: "b:1"}
+	good := Config{Name: "b", Addr: "127.0.0.2:0", Cluster: replica.ClusterID{1}, Keys: testKey, QUICAddr: "b:1"}
 	for name, c := range map[string]struct {
 		change func(*Config)
 		texts  []string
@@ -193,8 +193,8 @@ func TestStartRefuses(t *testing.T) {
 		"address in use": {func(c *Config) { c.Addr = a.Addr() }, []string{a.Addr(), "in use", "another address"}},
 		"bad address":    {func(c *Config) { c.Addr = "nowhere" }, []string{"nowhere", "host:port"}},
 		"bad advertised": {func(c *Config) { c.Advertise = "nowhere" }, []string{"nowhere", "host:port", "others reach"}},
-		"all at once": {func(c *Config) { c.Name, c.Key, c.QUICAddr, c.Cluster = "../b", nil, "b", replica.ClusterID{} },
-			[]string{"../b", "key has 0 bytes", "QUIC address", "cluster is zero"}},
+		"all at once": {func(c *Config) { c.Name, c.Keys, c.QUICAddr, c.Cluster = "../b", nil, "b", replica.ClusterID{} },
+			[]string{"../b", "no gossip key", "QUIC address", "cluster is zero"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := good
@@ -268,6 +268,8 @@ func FuzzParseMeta(f *testing.F) {
 	f.Add(appendMeta(nil, meta{incarnation: 7, addr: "10.0.0.1:7000"}))
 	f.Add(appendMeta(nil, meta{incarnation: 1 << 63, addr: "[::1]:7000", leaving: true}))
 	f.Add(append(appendMeta(nil, meta{addr: "h:1"}), 1, 2, 3))
+	f.Add(appendMeta(nil, meta{addr: "h:1", keys: "01, 02"}))
+	f.Add([]byte{1, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3, 'h', ':', '1'}) // of a release without names of keys
 	f.Add([]byte{})
 	f.Add(bytes.Repeat([]byte{1}, maxMeta+1))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -149,6 +149,10 @@ type (
 		Epochs   map[JobID]Epoch   `cbor:"2,keyasint"`
 		Lineages map[JobID]Lineage `cbor:"3,keyasint"`
 	}
+	// Revoke ends the certificates of a node or an operator up to an epoch. A node's present life is dead to every job from then on.
+	Revoke struct {
+		Revocation Revocation `cbor:"1,keyasint"`
+	}
 )
 
 func (RegisterNode) command()  {}
@@ -171,3 +175,4 @@ func (Quarantine) command()    {}
 func (ProveLost) command()     {}
 func (EndJob) command()        {}
 func (NewEra) command()        {}
+func (Revoke) command()        {}

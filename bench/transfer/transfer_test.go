@@ -191,7 +191,7 @@ func startEndpoint(b *testing.B, dir string, name replica.NodeName, st transfer.
 		b.Fatal(err)
 	}
 	e, err := endpoint.Listen(endpoint.Config{Addr: "127.0.0.1:0", ServerTLS: id.ServerTLS(string(endpoint.Bulk)), ClientTLS: id.ClientTLS,
-		PeerName: pki.PeerName, ProbeKey: id.GossipKey, ResetKey: [32]byte{name[0]}, Logf: func(string, ...any) {}})
+		PeerName: pki.PeerName, ProbeKeys: id.GossipKeys, ResetKey: [32]byte{name[0]}, Logf: func(string, ...any) {}})
 	if err != nil {
 		b.Fatal(err)
 	}

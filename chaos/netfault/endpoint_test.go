@@ -25,7 +25,7 @@ func endpoints(t testing.TB, nodes []Node) (a, b *endpoint.Endpoint, again func(
 		id, err := pki.Load(filepath.Join(dir, "ca.pem"), filepath.Join(dir, node.Name+".pem"), filepath.Join(dir, node.Name+"-key.pem"), filepath.Join(dir, "gossip.key"))
 		do(t, err)
 		e, err := endpoint.Listen(endpoint.Config{Addr: node.Listen, ServerTLS: id.ServerTLS(string(endpoint.Bulk)), ClientTLS: id.ClientTLS, PeerName: pki.PeerName,
-			ProbeKey: id.GossipKey, ResetKey: sha256.Sum256([]byte(node.Name))})
+			ProbeKeys: id.GossipKeys, ResetKey: sha256.Sum256([]byte(node.Name))})
 		do(t, err)
 		e.SetProbeReply(endpoint.ProbeReply{Node: replica.NodeName(node.Name)})
 		e.Handle(endpoint.Bulk, func(ctx context.Context, c *endpoint.Conn) { // sends back the digest of what it is sent

@@ -209,7 +209,7 @@ func TestOrdersAreSigned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if who, err := id.CheckOperator(p.Certificate, message, p.Signature, time.Now()); who != tc.who || err != nil {
+		if who, _, err := id.CheckOperator(p.Certificate, message, p.Signature, time.Now()); who != tc.who || err != nil {
 			t.Errorf("%v: signed by %q, want %q: %v", tc.args, who, tc.who, err)
 		}
 	}

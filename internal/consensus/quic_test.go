@@ -90,7 +90,7 @@ func newQUICTrio(t testing.TB) *trio {
 		}
 		ep, err := endpoint.Listen(endpoint.Config{
 			Addr: addr, ServerTLS: id.ServerTLS(string(endpoint.Raft)), ClientTLS: id.ClientTLS, PeerName: pki.PeerName,
-			ProbeKey: id.GossipKey, ResetKey: [32]byte{byte(slices.Index(c.names, name) + 1)},
+			ProbeKeys: id.GossipKeys, ResetKey: [32]byte{byte(slices.Index(c.names, name) + 1)},
 		})
 		if err != nil {
 			t.Fatal(err)

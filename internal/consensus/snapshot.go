@@ -55,6 +55,9 @@ func checkView(v lock.View) error {
 			errs = append(errs, fmt.Errorf("node %q recorded as %q", n.Name, name))
 		}
 	}
+	if err := lock.CheckRevoked(v.Revoked); err != nil {
+		errs = append(errs, err)
+	}
 	running := map[string]replica.JobID{}
 	for id, j := range v.Jobs {
 		if j == nil || j.ID != id {

@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -91,7 +92,11 @@ func (e *Endpoint) Dial(ctx context.Context, addr string, want replica.NodeName,
 	}
 	conn := &Conn{ep: e, q: q, peer: peer, class: c}
 	if err := e.add(conn); err != nil {
-		conn.Refuse(CodeShutdown, err.Error())
+		refusal := &CloseError{Code: CodeShutdown, Reason: err.Error()}
+		if errors.As(err, &refusal) {
+			err = fmt.Errorf("%s: %w", refusal.Reason, ErrIdentity)
+		}
+		conn.Refuse(refusal.Code, refusal.Reason)
 		return fail(err)
 	}
 	return conn, nil

@@ -26,17 +26,22 @@ const (
 	Bulk    Class = "replicad-bulk/1"
 )
 
-// Config is an Endpoint's; every field but Logf and Refused is required.
+// Config is an Endpoint's; every field but Logf, Refused and Revoked is required.
 type Config struct {
 	Addr      string      // host:port to bind, UDP
 	ServerTLS *tls.Config // its NextProtos must hold the classes served; a missing one is refused in the handshake
 	ClientTLS func(want replica.NodeName, alpn ...string) *tls.Config
 	PeerName  func(tls.ConnectionState) (replica.ClusterID, replica.NodeName, error)
-	ProbeKey  []byte               // shared by the cluster; a daemon without it looks silent
+	// ProbeKeys are shared by the cluster, and may change while it runs; from any goroutine. The first is the one to ask with, any authenticates
+	// a question, and its answer. A daemon without the key that another asks with looks silent to it.
+	ProbeKeys func() [][]byte
 	ResetKey  [32]byte             // fixed for the node across restarts: else peers learn of one only after the idle timeout
 	Logf      func(string, ...any) // rate-limited lines for the operator; nil: none
 	// Refused is told of each peer of this cluster whose certificate is refused here; from any goroutine. nil: nobody is.
 	Refused func(peer replica.NodeName, why string)
+	// Revoked says why a peer whose certificate verifies has no connection all the same; from any goroutine. nil: all have. A change of its
+	// mind about peers that are connected takes effect with Recheck.
+	Revoked func(tls.ConnectionState) error
 }
 
 // Validate reports all faults.
@@ -45,8 +50,14 @@ func (c Config) Validate() error {
 	if c.ServerTLS == nil || c.ServerTLS.GetCertificate == nil || c.ClientTLS == nil || c.PeerName == nil {
 		errs = append(errs, errors.New("ServerTLS with GetCertificate, ClientTLS and PeerName are required: without them peers have no identity"))
 	}
-	if len(c.ProbeKey) < 16 {
-		errs = append(errs, fmt.Errorf("ProbeKey has %d bytes, want at least 16: anyone could answer probes for a dead daemon", len(c.ProbeKey)))
+	if c.ProbeKeys == nil || len(c.ProbeKeys()) == 0 {
+		errs = append(errs, errors.New("ProbeKeys are required: every daemon would look silent"))
+	} else {
+		for i, key := range c.ProbeKeys() {
+			if len(key) < 16 {
+				errs = append(errs, fmt.Errorf("ProbeKeys: key %d has %d bytes, want at least 16: anyone could answer probes for a dead daemon", i, len(key)))
+			}
+		}
 	}
 	if c.ResetKey == ([32]byte{}) {
 		errs = append(errs, errors.New("ResetKey is zero: anyone could reset connections"))
@@ -90,6 +101,12 @@ func Listen(cfg Config) (*Endpoint, error) {
 	}
 	if cfg.Logf == nil {
 		cfg.Logf = func(string, ...any) {}
+	}
+	if cfg.Revoked == nil {
+		cfg.Revoked = func(tls.ConnectionState) error { return nil }
+	}
+	if cfg.Refused == nil {
+		cfg.Refused = func(replica.NodeName, string) {}
 	}
 	udp, err := listenUDP(cfg.Addr, cfg.Logf)
 	if err != nil {
@@ -196,14 +213,27 @@ func (e *Endpoint) admit(q *quic.Conn) (*Conn, error) {
 	if err != nil {
 		refusal := &CloseError{Code: CodeShutdown, Reason: err.Error()}
 		errors.As(err, &refusal)
-		conn.Refuse(refusal.Code, refusal.Reason)
+		if conn.Refuse(refusal.Code, refusal.Reason); refusal.Code == CodeRefused {
+			e.cfg.Refused(conn.peer, refusal.Reason)
+		}
 		return nil, fmt.Errorf("node %q at %s: %w", conn.peer, q.RemoteAddr(), err)
 	}
 	return conn, nil
 }
 
-// add keeps the connection in the book until it ends, and refuses it beyond the limits.
+// add keeps the connection in the book until it ends, and refuses it beyond the limits, or if its peer is revoked. That is asked once the book
+// has it: a revocation that comes meanwhile finds it there.
 func (e *Endpoint) add(c *Conn) error {
+	if err := e.enter(c); err != nil {
+		return err
+	}
+	if err := e.cfg.Revoked(c.q.ConnectionState().TLS); err != nil {
+		return &CloseError{Code: CodeRefused, Reason: err.Error()}
+	}
+	return nil
+}
+
+func (e *Endpoint) enter(c *Conn) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -247,6 +277,22 @@ func (e *Endpoint) begin() bool {
 }
 
 func (e *Endpoint) closeAll(code Code, reason string) {
+	e.closeSome(func(*Conn) (Code, string, bool) { return code, reason, true })
+}
+
+// Recheck closes the connections, in both directions, of peers that are revoked by now; they are told why.
+func (e *Endpoint) Recheck() {
+	e.closeSome(func(c *Conn) (Code, string, bool) {
+		err := e.cfg.Revoked(c.q.ConnectionState().TLS)
+		if err == nil {
+			return 0, "", false
+		}
+		e.cfg.Refused(c.peer, err.Error())
+		return CodeRefused, err.Error(), true
+	})
+}
+
+func (e *Endpoint) closeSome(which func(*Conn) (Code, string, bool)) {
 	e.mu.Lock()
 	conns := make([]*Conn, 0, len(e.conns))
 	for c := range e.conns {
@@ -255,7 +301,9 @@ func (e *Endpoint) closeAll(code Code, reason string) {
 	e.mu.Unlock()
 	var g sync.WaitGroup // closing waits for the connection's own goroutine
 	for _, c := range conns {
-		g.Go(func() { c.Refuse(code, reason) })
+		if code, reason, closes := which(c); closes {
+			g.Go(func() { c.Refuse(code, reason) })
+		}
 	}
 	g.Wait()
 }

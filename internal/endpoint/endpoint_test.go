@@ -110,7 +110,7 @@ func (c cluster) config(node replica.NodeName, addr string, l *logs) Config {
 	id := c.identity(node)
 	return Config{
 		Addr: addr, ServerTLS: id.ServerTLS(string(Raft), string(Control), string(Bulk)), ClientTLS: id.ClientTLS, PeerName: pki.PeerName,
-		ProbeKey: id.GossipKey, ResetKey: [32]byte{1, byte(len(node)), node[0]}, Logf: l.logf,
+		ProbeKeys: id.GossipKeys, ResetKey: [32]byte{1, byte(len(node)), node[0]}, Logf: l.logf,
 	}
 }
 
@@ -403,7 +403,7 @@ func TestAddressInUse(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "not one of this host's") {
 		t.Errorf("got %v", err)
 	}
-	if _, err = Listen(Config{Addr: "127.0.0.1:0"}); err == nil || !strings.Contains(err.Error(), "ProbeKey") || !strings.Contains(err.Error(), "ServerTLS") {
+	if _, err = Listen(Config{Addr: "127.0.0.1:0"}); err == nil || !strings.Contains(err.Error(), "ProbeKeys") || !strings.Contains(err.Error(), "ServerTLS") {
 		t.Errorf("an empty configuration: %v", err)
 	}
 }
@@ -448,7 +448,7 @@ func TestProbeNeedsKey(t *testing.T) {
 	a := c.start("a", "127.0.0.1:0", nil)
 	l := newLogs()
 	cfg := c.config("b", "127.0.0.2:0", l)
-	cfg.ProbeKey = bytes.Repeat([]byte{7}, 32)
+	cfg.ProbeKeys = func() [][]byte { return [][]byte{bytes.Repeat([]byte{7}, 32)} }
 	b := start(t, cfg, l, nil)
 	b.SetProbeReply(ProbeReply{Node: "b"})
 	ctx, cancel := context.WithTimeout(within(t), 3*probeResend)
@@ -626,7 +626,7 @@ func FuzzParseProbe(f *testing.F) {
 			if signed && len(b) == probeBytes { // behind the MAC too: a key holder may be hostile
 				copy(b[offMAC:], probeMAC(key, b[:offMAC]))
 			}
-			n, r, err := parseProbe(b, key)
+			n, r, _, err := parseProbe(b, [][]byte{make([]byte, 16), key})
 			if err != nil {
 				continue
 			}

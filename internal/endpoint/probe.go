@@ -85,13 +85,22 @@ func probeMAC(key, b []byte) []byte {
 	return mac.Sum(nil)
 }
 
-// parseProbe checks a datagram whole: r is nil for a question.
-func parseProbe(b, key []byte) (n nonce, r *ProbeReply, err error) {
-	if len(b) != probeBytes || [4]byte(b[:4]) != probeMagic || b[4] != probeVersion {
-		return n, nil, errors.New("not a probe of this version")
+// parseProbe checks a datagram whole: r is nil for a question, key is the one of keys that it was made with.
+func parseProbe(b []byte, keys [][]byte) (n nonce, r *ProbeReply, key []byte, err error) {
+	if len(b) == probeBytes {
+		for _, k := range keys {
+			if hmac.Equal(b[offMAC:], probeMAC(k, b[:offMAC])) {
+				n, r, err = parseAuthentic(b, k)
+				return n, r, k, err
+			}
+		}
 	}
-	if !hmac.Equal(b[offMAC:], probeMAC(key, b[:offMAC])) {
-		return n, nil, errors.New("probe is not authentic")
+	return n, nil, nil, errors.New("not a probe, or not an authentic one")
+}
+
+func parseAuthentic(b, key []byte) (n nonce, r *ProbeReply, err error) {
+	if [4]byte(b[:4]) != probeMagic || b[4] != probeVersion {
+		return n, nil, errors.New("not a probe of this version")
 	}
 	copy(n[:], b[offNonce:])
 	switch b[5] {
@@ -134,11 +143,11 @@ func (e *Endpoint) answerProbes(ctx context.Context) {
 		if reply == nil {
 			continue
 		}
-		question, isAnswer, err := parseProbe(buf[:n], e.cfg.ProbeKey)
+		question, isAnswer, key, err := parseProbe(buf[:n], e.cfg.ProbeKeys())
 		if err != nil || isAnswer != nil {
 			continue
 		}
-		out = appendProbe(out[:0], e.cfg.ProbeKey, question, reply)
+		out = appendProbe(out[:0], key, question, reply) // with the asker's key, which may be older or newer than this node's own
 		_, _ = e.tr.WriteTo(out, from) // lost like any datagram: the asker asks again
 	}
 }
@@ -168,13 +177,14 @@ func (e *Endpoint) probe(ctx context.Context, addr string) (*ProbeReply, error) 
 
 	var n nonce
 	rand.Read(n[:])
-	ask := appendProbe(nil, e.cfg.ProbeKey, n, nil)
+	keys := e.cfg.ProbeKeys()
+	ask := appendProbe(nil, keys[0], n, nil)
 	buf := make([]byte, probeBytes+1)
 	for wait := probeResend; ; wait = min(2*wait, probeResendMax) {
 		_, err = conn.Write(ask)
 		var reply *ProbeReply
 		if err == nil {
-			reply, err = awaitAnswer(ctx, conn, buf, n, e.cfg.ProbeKey, wait)
+			reply, err = awaitAnswer(ctx, conn, buf, n, keys[:1], wait)
 		}
 		switch {
 		case reply != nil:
@@ -197,7 +207,7 @@ func (e *Endpoint) probe(ctx context.Context, addr string) (*ProbeReply, error) 
 }
 
 // awaitAnswer reads until the answer to question n has come or wait has passed.
-func awaitAnswer(ctx context.Context, conn *net.UDPConn, buf []byte, n nonce, key []byte, wait time.Duration) (*ProbeReply, error) {
+func awaitAnswer(ctx context.Context, conn *net.UDPConn, buf []byte, n nonce, keys [][]byte, wait time.Duration) (*ProbeReply, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
 		return nil, err
 	}
@@ -209,7 +219,7 @@ func awaitAnswer(ctx context.Context, conn *net.UDPConn, buf []byte, n nonce, ke
 		if err != nil {
 			return nil, err
 		}
-		if answered, reply, err := parseProbe(buf[:size], key); err == nil && reply != nil && answered == n {
+		if answered, reply, _, err := parseProbe(buf[:size], keys); err == nil && reply != nil && answered == n {
 			return reply, nil
 		}
 	}

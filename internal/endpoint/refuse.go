@@ -92,9 +92,7 @@ func (r *refusals) handshake(addr net.Addr, cause error) {
 			r.log(addr, "peer %s presented a certificate of cluster %v (node %q), this is cluster %v: give it credentials of this cluster, or another address to connect to: %v", addr, cluster, name, r.cluster, bad.Err)
 		default:
 			r.log(addr, "peer %s presented a certificate of node %q of this cluster that does not verify: %v", addr, name, bad.Err)
-			if r.refused != nil {
-				r.refused(name, fmt.Sprintf("its certificate does not verify: %v", bad.Err))
-			}
+			r.refused(name, fmt.Sprintf("its certificate does not verify: %v", bad.Err))
 		}
 		return
 	}

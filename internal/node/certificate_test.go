@@ -38,7 +38,7 @@ func TestCertificateEndIsSaid(t *testing.T) {
 	if log.count("pki renew") == 0 {
 		t.Errorf("no remedy in %s", &log.b)
 	}
-	if err := pki.Renew(dir, []replica.NodeName{"a"}, made.Add(24*time.Hour)); err != nil {
+	if err := pki.Renew(dir, []replica.NodeName{"a"}, made.Add(24*time.Hour), 0); err != nil {
 		t.Fatal(err)
 	}
 	c.look(made.Add(24 * time.Hour))

@@ -17,7 +17,7 @@ import (
 // port is an endpoint that nobody connects to; probes need no identity but their key.
 func port(t *testing.T) *endpoint.Endpoint {
 	t.Helper()
-	e, err := endpoint.Listen(endpoint.Config{Addr: "127.0.0.1:0", ServerTLS: &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return new(tls.Certificate), nil }}, ClientTLS: func(replica.NodeName, ...string) *tls.Config { return nil }, ProbeKey: make([]byte, 32), ResetKey: [32]byte{1},
+	e, err := endpoint.Listen(endpoint.Config{Addr: "127.0.0.1:0", ServerTLS: &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return new(tls.Certificate), nil }}, ClientTLS: func(replica.NodeName, ...string) *tls.Config { return nil }, ProbeKeys: func() [][]byte { return [][]byte{make([]byte, 32)} }, ResetKey: [32]byte{1},
 		PeerName: func(tls.ConnectionState) (c replica.ClusterID, n replica.NodeName, err error) { return c, n, nil }})
 	if err != nil {
 		t.Fatal(err)

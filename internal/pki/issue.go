@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -55,9 +55,6 @@ func Init(dir string, nodes []replica.NodeName, now time.Time) error {
 	var cluster replica.ClusterID
 	rand.Read(cluster[:]) // never fails (crypto/rand)
 	cluster[6], cluster[8] = cluster[6]&0x0f|0x40, cluster[8]&0x3f|0x80
-	gossip := make([]byte, gossipKeyBytes)
-	rand.Read(gossip)
-
 	ca, certPEM, keyPEM, err := newCA(cluster, now)
 	if err != nil {
 		return fmt.Errorf("make cluster CA: %w", err)
@@ -65,14 +62,14 @@ func Init(dir string, nodes []replica.NodeName, now time.Time) error {
 	files := []file{
 		{caFile, 0o644, certPEM},
 		{caKeyFile, 0o600, keyPEM},
-		{gossipFile, 0o600, []byte(hex.EncodeToString(gossip) + "\n")},
+		{gossipFile, 0o600, gossipText([][]byte{newGossipKey()})},
 		{clusterFile, 0o644, []byte(cluster.String() + "\n")},
 	}
-	more, err := nodeFiles(ca, cluster, nodes, now)
+	more, err := nodeFiles(ca, cluster, nodes, now, first)
 	if err != nil {
 		return err
 	}
-	operator, err := operatorFiles(ca, cluster, firstOperator, operatorFile, now)
+	operator, err := operatorFiles(ca, cluster, firstOperator, operatorFile, now, 0)
 	if err != nil {
 		return err
 	}
@@ -88,25 +85,32 @@ func AddNodes(dir string, nodes []replica.NodeName, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	files, err := nodeFiles(ca, cluster, nodes, now)
+	files, err := nodeFiles(ca, cluster, nodes, now, first)
 	if err != nil {
 		return err
 	}
 	return writeNew(dir, files)
 }
 
-// Renew issues certificates with new keys for nodes of the cluster and replaces their files in dir, each whole; what was there is gone.
-func Renew(dir string, nodes []replica.NodeName, now time.Time) error {
+// first: no certificate comes before it.
+func first(replica.NodeName) replica.CertEpoch { return 0 }
+
+// Renew issues certificates with new keys for nodes of the cluster and replaces their files in dir, each whole; what was there is gone. Their
+// epochs lie above those of the ones replaced, and above after, up to which those may have been revoked.
+func Renew(dir string, nodes []replica.NodeName, now time.Time, after replica.CertEpoch) error {
 	ca, cluster, err := openCA(dir, now)
 	if err != nil {
 		return err
 	}
+	former := map[replica.NodeName]replica.CertEpoch{}
 	for _, node := range nodes {
-		if _, err := os.Stat(filepath.Join(dir, certFile(string(node)))); err != nil {
+		was, err := fileEpoch(filepath.Join(dir, certFile(string(node))))
+		if err != nil {
 			return fmt.Errorf("renew node %q: %w: a node that has none gets one by `replicad pki add`", node, err)
 		}
+		former[node] = max(was, after)
 	}
-	files, err := nodeFiles(ca, cluster, nodes, now)
+	files, err := nodeFiles(ca, cluster, nodes, now, func(node replica.NodeName) replica.CertEpoch { return former[node] })
 	if err != nil {
 		return err
 	}
@@ -125,13 +129,27 @@ func Renew(dir string, nodes []replica.NodeName, now time.Time) error {
 	return nil
 }
 
-// AddOperator issues operator-<name>.pem, with its key, with the CA that Init made in dir.
-func AddOperator(dir, name string, now time.Time) error {
+// fileEpoch is the epoch of a certificate that is to be replaced; 0 for a file that is none: it is replaced all the same.
+func fileEpoch(path string) (replica.CertEpoch, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	if block, _ := pem.Decode(b); block != nil {
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+			return epochOf(c)
+		}
+	}
+	return 0, nil
+}
+
+// AddOperator issues operator-<name>.pem, with its key, with the CA that Init made in dir. Its epoch lies above after.
+func AddOperator(dir, name string, now time.Time, after replica.CertEpoch) error {
 	ca, cluster, err := openCA(dir, now)
 	if err != nil {
 		return err
 	}
-	files, err := operatorFiles(ca, cluster, name, operatorFile+"-"+name, now)
+	files, err := operatorFiles(ca, cluster, name, operatorFile+"-"+name, now, after)
 	if err != nil {
 		return err
 	}
@@ -196,13 +214,13 @@ func newCA(cluster replica.ClusterID, now time.Time) (ca authority, certPEM, key
 }
 
 // nodeFiles issues a certificate and key for each node. A node is client and server alike.
-func nodeFiles(ca authority, cluster replica.ClusterID, nodes []replica.NodeName, now time.Time) ([]file, error) {
+func nodeFiles(ca authority, cluster replica.ClusterID, nodes []replica.NodeName, now time.Time, after func(replica.NodeName) replica.CertEpoch) ([]file, error) {
 	var files []file
 	for _, node := range nodes {
 		if err := replica.CheckName(string(node)); err != nil {
 			return nil, fmt.Errorf("node %w", err)
 		}
-		own, err := ca.issue(string(node), string(node), nodeURI(cluster, node), now, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+		own, err := ca.issue(string(node), string(node), nodeURI(cluster, node), now, nextEpoch(now, after(node)), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 		if err != nil {
 			return nil, fmt.Errorf("node %q: %w", node, err)
 		}
@@ -212,11 +230,11 @@ func nodeFiles(ca authority, cluster replica.ClusterID, nodes []replica.NodeName
 }
 
 // operatorFiles issues a certificate and key for an operator, who serves nobody.
-func operatorFiles(ca authority, cluster replica.ClusterID, name, file string, now time.Time) ([]file, error) {
+func operatorFiles(ca authority, cluster replica.ClusterID, name, file string, now time.Time, after replica.CertEpoch) ([]file, error) {
 	if err := replica.CheckName(name); err != nil {
 		return nil, fmt.Errorf("operator %w", err)
 	}
-	files, err := ca.issue(file, "operator "+name, operatorURI(cluster, name), now, x509.ExtKeyUsageClientAuth)
+	files, err := ca.issue(file, "operator "+name, operatorURI(cluster, name), now, nextEpoch(now, after), x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return nil, fmt.Errorf("operator %q: %w", name, err)
 	}
@@ -224,7 +242,7 @@ func operatorFiles(ca authority, cluster replica.ClusterID, name, file string, n
 }
 
 // issue makes a key and its certificate: <file>.pem and <file>-key.pem.
-func (ca authority) issue(name, subject string, uri *url.URL, now time.Time, usage ...x509.ExtKeyUsage) ([]file, error) {
+func (ca authority) issue(name, subject string, uri *url.URL, now time.Time, epoch replica.CertEpoch, usage ...x509.ExtKeyUsage) ([]file, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make key: %w", err)
@@ -235,7 +253,7 @@ func (ca authority) issue(name, subject string, uri *url.URL, now time.Time, usa
 	}
 	certPEM, keyPEM, err := sign(&x509.Certificate{
 		SerialNumber:          newSerial(),
-		Subject:               pkix.Name{CommonName: subject},
+		Subject:               pkix.Name{CommonName: subject, SerialNumber: strconv.FormatUint(uint64(epoch), 10)},
 		URIs:                  []*url.URL{uri},
 		NotBefore:             now.Add(-skew),
 		NotAfter:              notAfter,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -19,19 +18,19 @@ import (
 )
 
 const (
-	gossipKeyBytes = 32
-	maxFile        = 1 << 20 // of any credential file: a mistaken path must not be read into memory whole
+	maxFile = 1 << 20 // of any credential file: a mistaken path must not be read into memory whole
 )
 
 // Identity is a node's credentials. Its methods are safe for concurrent use.
 type Identity struct {
-	Cluster   replica.ClusterID
-	Node      replica.NodeName
-	GossipKey []byte // 32 bytes
+	Cluster replica.ClusterID
+	Node    replica.NodeName
 
-	files files
-	cert  *atomic.Pointer[tls.Certificate] // the newest that was read
-	roots *x509.CertPool
+	files   files
+	cert    *atomic.Pointer[tls.Certificate] // the newest that was read
+	gossip  *atomic.Pointer[[][]byte]        // likewise; the first is the primary one
+	roots   *x509.CertPool
+	revoked *revoked
 }
 
 // files are the paths of a node's credentials.
@@ -40,11 +39,17 @@ type files struct{ ca, cert, key, gossip string }
 // NotAfter is when the node's certificate expires.
 func (id *Identity) NotAfter() time.Time { return id.cert.Load().Leaf.NotAfter }
 
+// Epoch is that of the node's certificate.
+func (id *Identity) Epoch() replica.CertEpoch {
+	e, _ := epochOf(id.cert.Load().Leaf) // it was read when the file was
+	return e
+}
+
 // Reload reads the files again and, where they hold another certificate of the same node, presents that one from the next handshake on. What runs
 // goes on. Files that are no such thing change nothing; a certificate and a key that are being replaced may not fit for a moment.
 func (id *Identity) Reload(now time.Time) (changed bool, err error) {
 	f := id.files
-	fresh, err := load(f.ca, f.cert, f.key, f.gossip, now)
+	fresh, err := loadCertificate(f.ca, f.cert, f.key, now)
 	if err != nil {
 		return false, err
 	}
@@ -84,33 +89,46 @@ func Load(ca, cert, key, gossip string) (*Identity, error) {
 }
 
 func load(ca, cert, key, gossip string, now time.Time) (*Identity, error) {
+	id, err := loadCertificate(ca, cert, key, now)
+	gossipKeys, badGossip := readGossipKeys(gossip)
+	if err := errors.Join(err, badGossip); err != nil {
+		return nil, err
+	}
+	id.files.gossip = gossip
+	id.gossip.Store(&gossipKeys)
+	return id, nil
+}
+
+// loadCertificate is load but for the gossip keys.
+func loadCertificate(ca, cert, key string, now time.Time) (*Identity, error) {
 	caPEM, badCA := readFile(ca, false)
 	certPEM, badCert := readFile(cert, false)
 	keyPEM, badKey := readFile(key, true)
-	gossipHex, badGossip := readFile(gossip, true)
-	if err := errors.Join(badCA, badCert, badKey, badGossip); err != nil {
+	if err := errors.Join(badCA, badCert, badKey); err != nil {
 		return nil, err
 	}
-	return parse(files{ca, cert, key, gossip}, caPEM, certPEM, keyPEM, gossipHex, now)
+	return parse(files{ca: ca, cert: cert, key: key}, caPEM, certPEM, keyPEM, now)
 }
 
-// parse makes an identity of what the files hold.
-func parse(from files, caPEM, certPEM, keyPEM, gossipHex []byte, now time.Time) (*Identity, error) {
+// parse makes an identity of what the files hold, but for the gossip keys.
+func parse(from files, caPEM, certPEM, keyPEM []byte, now time.Time) (*Identity, error) {
 	ca, cert, key := from.ca, from.cert, from.key
-	caCert, badCA := parseCA(ca, caPEM, now)
-	gossipKey, badGossip := parseGossipKey(from.gossip, gossipHex)
-	if err := errors.Join(badCA, badGossip); err != nil {
+	caCert, err := parseCA(ca, caPEM, now)
+	if err != nil {
 		return nil, err
 	}
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s with key %s: %w: use the two files that `replicad pki` wrote for the same node", cert, key, err)
 	}
-	id := &Identity{cert: new(atomic.Pointer[tls.Certificate]), roots: x509.NewCertPool(), GossipKey: gossipKey}
+	id := &Identity{cert: new(atomic.Pointer[tls.Certificate]), gossip: new(atomic.Pointer[[][]byte]), roots: x509.NewCertPool(), revoked: new(revoked)}
 	id.cert.Store(&pair)
 	id.files = from
 	id.roots.AddCert(caCert)
-	if id.Cluster, id.Node, err = certName(pair.Leaf); err != nil {
+	if id.Cluster, id.Node, err = certName(pair.Leaf); err == nil {
+		_, err = epochOf(pair.Leaf)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("certificate %s: %w: use one that `replicad pki` made", cert, err)
 	}
 	if err := checkSigned(pair.Leaf, caCert, cert, ca, now); err != nil {
@@ -183,14 +201,6 @@ func caName(c *x509.Certificate) (replica.ClusterID, error) {
 		err = fmt.Errorf("the certificate's name %.120q is not a CA's", c.URIs[0].String())
 	}
 	return cluster, err
-}
-
-func parseGossipKey(path string, b []byte) ([]byte, error) {
-	key, err := hex.DecodeString(string(bytes.TrimSpace(b)))
-	if err != nil || len(key) != gossipKeyBytes {
-		return nil, fmt.Errorf("gossip key %s: want %d hex digits: copy the gossip.key that `replicad pki init` made", path, 2*gossipKeyBytes)
-	}
-	return key, nil
 }
 
 // CheckOwner refuses what belongs to another user than the one of this process or root: whoever owns a file decides what is in it, and

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	maxCertificate = 8 << 10 // of one that a peer shows, in bytes: ours have some 600
+	maxCertificate = 2 << 10 // of one that a peer shows, in bytes: ours have some 600
 	maxSignature   = 128
 )
 
@@ -88,34 +88,59 @@ func (o *Operator) Sign(message []byte) (certificate, signature []byte, err erro
 	return o.certificate, signature, err
 }
 
-// CheckOperator verifies a message that somebody signed as an operator of this cluster, and returns the operator's name.
-func (id *Identity) CheckOperator(certificate, message, signature []byte, now time.Time) (string, error) {
+// CheckOperator verifies a message that somebody signed as an operator of this cluster, with a certificate that is neither over nor revoked
+// as far as this node knows, and returns the operator's name and the certificate's epoch.
+func (id *Identity) CheckOperator(certificate, message, signature []byte, now time.Time) (string, replica.CertEpoch, error) {
+	c, name, err := id.operator(certificate, signature)
+	if err != nil {
+		return "", 0, err
+	}
+	if now.After(c.NotAfter) {
+		return "", 0, fmt.Errorf("the certificate of operator %q expired at %s: move it away and issue another with `replicad pki operator`", name, c.NotAfter.Format(time.RFC3339))
+	}
+	if err := id.checkSignature(c, name, message, signature, now); err != nil {
+		return "", 0, err
+	}
+	epoch, err := epochOf(c)
+	if err == nil {
+		err = id.checkRevoked(c, replica.OperatorRole, name)
+	}
+	if err != nil {
+		return "", 0, err
+	}
+	return name, epoch, nil
+}
+
+// operator reads a certificate that claims to be an operator's of this cluster; nothing is verified yet.
+func (id *Identity) operator(certificate, signature []byte) (*x509.Certificate, string, error) {
 	if len(certificate) > maxCertificate || len(signature) > maxSignature {
-		return "", fmt.Errorf("a certificate of %d bytes and a signature of %d, at most %d and %d", len(certificate), len(signature), maxCertificate, maxSignature)
+		return nil, "", fmt.Errorf("a certificate of %d bytes and a signature of %d, at most %d and %d", len(certificate), len(signature), maxCertificate, maxSignature)
 	}
 	c, err := x509.ParseCertificate(certificate)
 	if err != nil {
-		return "", fmt.Errorf("operator's certificate: %w", err)
+		return nil, "", fmt.Errorf("operator's certificate: %w", err)
 	}
 	cluster, name, err := operatorName(c)
 	if err != nil {
-		return "", err
+		return nil, "", err
 	}
 	if cluster != id.Cluster {
-		return "", fmt.Errorf("%w: operator %q of cluster %v, this is cluster %v: use one that was made in this cluster's pki folder", ErrForeign, name, cluster, id.Cluster)
+		return nil, "", fmt.Errorf("%w: operator %q of cluster %v, this is cluster %v: use one that was made in this cluster's pki folder", ErrForeign, name, cluster, id.Cluster)
 	}
-	if now.After(c.NotAfter) {
-		return "", fmt.Errorf("the certificate of operator %q expired at %s: move it away and issue another with `replicad pki operator`", name, c.NotAfter.Format(time.RFC3339))
-	}
-	if _, err := c.Verify(x509.VerifyOptions{Roots: id.roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
-		return "", fmt.Errorf("the certificate of operator %q: %w: use one that `replicad pki` made for this cluster", name, err)
+	return c, name, nil
+}
+
+// checkSignature verifies the chain as it was at a time, and the signature.
+func (id *Identity) checkSignature(c *x509.Certificate, name string, message, signature []byte, at time.Time) error {
+	if _, err := c.Verify(x509.VerifyOptions{Roots: id.roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		return fmt.Errorf("the certificate of operator %q: %w: use one that `replicad pki` made for this cluster", name, err)
 	}
 	key, ok := c.PublicKey.(*ecdsa.PublicKey)
 	sum := sha256.Sum256(message)
 	if !ok || !ecdsa.VerifyASN1(key, sum[:], signature) {
-		return "", fmt.Errorf("the signature is not that of operator %q over this order", name)
+		return fmt.Errorf("the signature is not that of operator %q over this order", name)
 	}
-	return name, nil
+	return nil
 }
 
 // operatorName reads the one URI SAN that an operator's certificate must have.

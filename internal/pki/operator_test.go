@@ -32,11 +32,11 @@ func mustSign(t testing.TB, o *Operator, message string) (certificate, signature
 
 func TestOperatorSigns(t *testing.T) {
 	dir, now := initDir(t, "a"), time.Now()
-	if err := AddOperator(dir, "eve", now); err != nil {
+	if err := AddOperator(dir, "eve", now, 0); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, AddOperator(dir, "eve", now), "operator-eve.pem", "not overwritten")
-	wantError(t, AddOperator(dir, "../eve", now), "../eve")
+	wantError(t, AddOperator(dir, "eve", now, 0), "operator-eve.pem", "not overwritten")
+	wantError(t, AddOperator(dir, "../eve", now, 0), "../eve")
 	a := mustLoad(t, dir, "a")
 	for file, want := range map[string]string{"operator.pem": "operator", "operator-eve.pem": "eve"} {
 		o := mustLoadOperator(t, dir, file)
@@ -44,7 +44,7 @@ func TestOperatorSigns(t *testing.T) {
 			t.Errorf("%s is of %q of cluster %v", file, o.Name, o.Cluster)
 		}
 		certificate, signature := mustSign(t, o, "drain b")
-		if name, err := a.CheckOperator(certificate, []byte("drain b"), signature, now); name != want || err != nil {
+		if name, _, err := a.CheckOperator(certificate, []byte("drain b"), signature, now); name != want || err != nil {
 			t.Errorf("signed as %q: %v", name, err)
 		}
 		if st, err := os.Stat(filepath.Join(dir, file[:len(file)-len(".pem")]+"-key.pem")); err != nil || st.Mode().Perm() != 0o600 {
@@ -66,7 +66,7 @@ func TestCheckOperatorRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	forged := t.TempDir()
-	files, err := operatorFiles(ca, a.Cluster, "operator", "operator", now)
+	files, err := operatorFiles(ca, a.Cluster, "operator", "operator", now, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,14 +100,14 @@ func TestCheckOperatorRefuses(t *testing.T) {
 		"a large signature":   {certificate, make([]byte, maxSignature+1), "drain b", now, []string{"at most"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			who, err := a.CheckOperator(c.certificate, []byte(c.message), c.signature, c.at)
+			who, _, err := a.CheckOperator(c.certificate, []byte(c.message), c.signature, c.at)
 			wantError(t, err, c.texts...)
 			if who != "" {
 				t.Errorf("and yet it is %q", who)
 			}
 		})
 	}
-	if _, err := foreign.CheckOperator(certificate, []byte("drain b"), signature, now); !errors.Is(err, ErrForeign) {
+	if _, _, err := foreign.CheckOperator(certificate, []byte("drain b"), signature, now); !errors.Is(err, ErrForeign) {
 		t.Errorf("%v is not ErrForeign", err)
 	}
 }
@@ -124,7 +124,7 @@ func (id *Identity) caOf(t *testing.T, dir string) []byte {
 
 func TestLoadOperatorRefuses(t *testing.T) {
 	dir := initDir(t, "a")
-	if err := AddOperator(dir, "eve", time.Now()); err != nil {
+	if err := AddOperator(dir, "eve", time.Now(), 0); err != nil {
 		t.Fatal(err)
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -216,7 +216,7 @@ func FuzzCheckOperator(f *testing.F) {
 	certificate, signature := mustSign(f, mustLoadOperator(f, dir, "operator.pem"), "drain b")
 	f.Add(certificate, []byte("drain b"), signature)
 	f.Fuzz(func(t *testing.T, c, message, s []byte) {
-		name, err := a.CheckOperator(c, message, s, time.Now())
+		name, _, err := a.CheckOperator(c, message, s, time.Now())
 		if err == nil && (name != "operator" || string(message) != "drain b") {
 			t.Errorf("%q signed %q", name, message)
 		}

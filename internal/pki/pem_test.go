@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -64,7 +65,7 @@ func FuzzPEM(f *testing.F) {
 		f.Add(b, uint8(4+i), false)
 	}
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\nProc-Type: 4,ENCRYPTED\n\n-----END CERTIFICATE-----\n"), uint8(1), false)
-	names := files{"ca.pem", "a.pem", "a-key.pem", "gossip.key"}
+	names := files{ca: "ca.pem", cert: "a.pem", key: "a-key.pem"}
 	f.Fuzz(func(t *testing.T, b []byte, which uint8, der bool) {
 		given := append(append([][]byte(nil), good...), operator...)
 		which %= uint8(len(given))
@@ -77,15 +78,20 @@ func FuzzPEM(f *testing.F) {
 				t.Errorf("operator %q loads and can't sign: %v", o.Name, err)
 			}
 		}
-		id, err := parse(names, given[0], given[1], given[2], given[3], now)
+		if keys, err := parseGossipKeys("gossip.key", given[3]); err == nil {
+			if again, err := parseGossipKeys("gossip.key", gossipText(keys)); err != nil || !slices.EqualFunc(again, keys, bytes.Equal) {
+				t.Errorf("%d gossip keys are written as %d: %v", len(keys), len(again), err)
+			}
+		}
+		id, err := parse(names, given[0], given[1], given[2], now)
 		if err != nil {
 			if id != nil {
 				t.Errorf("%+v beside an error", id)
 			}
 			return
 		}
-		if err := replica.CheckName(string(id.Node)); err != nil || len(id.GossipKey) != gossipKeyBytes || now.After(id.NotAfter()) {
-			t.Errorf("node %q loads, its gossip key of %d bytes, its certificate good until %v: %v", id.Node, len(id.GossipKey), id.NotAfter(), err)
+		if err := replica.CheckName(string(id.Node)); err != nil || now.After(id.NotAfter()) {
+			t.Errorf("node %q loads, its certificate good until %v: %v", id.Node, id.NotAfter(), err)
 		}
 		if _, err := id.cert.Load().Leaf.Verify(x509.VerifyOptions{Roots: id.roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
 			t.Errorf("node %q loads, and nobody believes it: %v", id.Node, err)

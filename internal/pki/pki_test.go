@@ -62,8 +62,8 @@ func TestInitLoad(t *testing.T) {
 	if a.Node != "a" || b.Node != "b" || a.Cluster != b.Cluster || a.Cluster == (replica.ClusterID{}) {
 		t.Errorf("identities %v %q, %v %q", a.Cluster, a.Node, b.Cluster, b.Node)
 	}
-	if len(a.GossipKey) != 32 || string(a.GossipKey) != string(b.GossipKey) {
-		t.Errorf("gossip keys %x, %x", a.GossipKey, b.GossipKey)
+	if len(a.GossipKeys()) != 1 || len(a.GossipKeys()[0]) != 32 || string(a.GossipKeys()[0]) != string(b.GossipKeys()[0]) {
+		t.Errorf("gossip keys %x, %x", a.GossipKeys(), b.GossipKeys())
 	}
 	text, err := os.ReadFile(filepath.Join(dir, clusterFile))
 	if err != nil || strings.TrimSpace(string(text)) != a.Cluster.String() {
@@ -303,7 +303,7 @@ func TestForgedCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := nodeFiles(authority{ca, pair.PrivateKey.(crypto.Signer)}, replica.ClusterID{1}, []replica.NodeName{"a"}, now)
+	files, err := nodeFiles(authority{ca, pair.PrivateKey.(crypto.Signer)}, replica.ClusterID{1}, []replica.NodeName{"a"}, now, first)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func TestRenewAndReload(t *testing.T) {
 	if changed, err := a.Reload(time.Now()); changed || err != nil {
 		t.Errorf("without a change: %v, %v", changed, err)
 	}
-	if err := Renew(dir, []replica.NodeName{"a"}, time.Now().Add(48*time.Hour)); err != nil {
+	if err := Renew(dir, []replica.NodeName{"a"}, time.Now().Add(48*time.Hour), 0); err != nil {
 		t.Fatal(err)
 	}
 	if changed, err := a.Reload(time.Now().Add(48 * time.Hour)); !changed || err != nil {
@@ -42,7 +42,7 @@ func TestRenewAndReload(t *testing.T) {
 	if c, err := a.ClientTLS("b", "p").GetClientCertificate(nil); err != nil || !c.Leaf.NotAfter.Equal(a.NotAfter()) {
 		t.Errorf("the client presents one that ends %v, %v", c.Leaf.NotAfter, err)
 	}
-	wantError(t, Renew(dir, []replica.NodeName{"c"}, time.Now()), `"c"`, "pki add")
+	wantError(t, Renew(dir, []replica.NodeName{"c"}, time.Now(), 0), `"c"`, "pki add")
 	if left, err := filepath.Glob(filepath.Join(dir, "*.new")); err != nil || len(left) != 0 {
 		t.Errorf("left over: %v, %v", left, err)
 	}

@@ -32,7 +32,7 @@ func TestForeignConnections(t *testing.T) {
 		}
 		return c
 	}
-	e, err := endpoint.Listen(endpoint.Config{Addr: cfg.Addr, ServerTLS: id.ServerTLS(string(endpoint.Raft)), ClientTLS: client, PeerName: pki.PeerName, ProbeKey: id.GossipKey, ResetKey: [32]byte{1}})
+	e, err := endpoint.Listen(endpoint.Config{Addr: cfg.Addr, ServerTLS: id.ServerTLS(string(endpoint.Raft)), ClientTLS: client, PeerName: pki.PeerName, ProbeKeys: id.GossipKeys, ResetKey: [32]byte{1}})
 	if err != nil {
 		t.Fatal(err)
 	}

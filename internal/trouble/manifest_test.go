@@ -37,7 +37,7 @@ func TestManifestOfAnotherGeometry(t *testing.T) {
 		t.Fatal(err)
 	}
 	// On another port: n2's refuses probes, so that the node is merely without its daemon.
-	e, err := endpoint.Listen(endpoint.Config{Addr: net.JoinHostPort(n2.cfg.Host(), "0"), ServerTLS: id.ServerTLS(string(endpoint.Bulk)), ClientTLS: id.ClientTLS, PeerName: pki.PeerName, ProbeKey: id.GossipKey, ResetKey: [32]byte{1}})
+	e, err := endpoint.Listen(endpoint.Config{Addr: net.JoinHostPort(n2.cfg.Host(), "0"), ServerTLS: id.ServerTLS(string(endpoint.Bulk)), ClientTLS: id.ClientTLS, PeerName: pki.PeerName, ProbeKeys: id.GossipKeys, ResetKey: [32]byte{1}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,7 @@ var commands = []struct {
 	{18, replica.EndJob{}},
 	{19, replica.NewEra{}},
 	{20, replica.CommitRoots{}},
+	{21, replica.Revoke{}},
 }
 
 var (
