@@ -29,6 +29,7 @@ func newConfig(std stdio) *cobra.Command {
 					return coded(exitConfig, err)
 				}
 				room, unwise := node.Room(c)
+				room = append(room, node.GossipKeys(c))
 				if w := node.CertificateEnds(c); w != "" {
 					unwise = append(unwise, w)
 				}

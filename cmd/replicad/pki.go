@@ -11,13 +11,60 @@ import (
 
 func newPKI(std stdio) *cobra.Command {
 	return group("pki", "Make the cluster's certificates and gossip key",
-		newPKIVerb(std, "init", "Make a cluster: its CA, its gossip key, the certificates of its nodes and one of an operator", pki.Init),
-		newPKIVerb(std, "add", "Make certificates of further nodes of a cluster", pki.AddNodes),
-		newPKIVerb(std, "renew", "Replace the certificates of nodes of a cluster before they end", pki.Renew), newPKIOperator(std))
+		newPKIVerb(std, "init", "Make a cluster: its CA, its gossip key, the certificates of its nodes and one of an operator", nil, pki.Init),
+		newPKIVerb(std, "add", "Make certificates of further nodes of a cluster", nil, pki.AddNodes),
+		newPKIRenew(std), newPKIOperator(std), newGossipKey(std))
+}
+
+func newPKIRenew(std stdio) *cobra.Command {
+	var after uint64
+	return newPKIVerb(std, "renew", "Replace the certificates of nodes of a cluster before they end, or after they were revoked", func(cmd *cobra.Command) { addAfter(cmd, &after) },
+		func(dir string, nodes []replica.NodeName, now time.Time) error {
+			return pki.Renew(dir, nodes, now, replica.CertEpoch(after))
+		})
+}
+
+func addAfter(cmd *cobra.Command, after *uint64) {
+	cmd.Flags().Uint64Var(after, "after", 0, "the last `EPOCH` that was revoked of these names, where the clock here may be behind: the new ones lie above it")
+}
+
+// gossipSteps are those of a rotation, with what to do after each.
+var gossipSteps = []struct {
+	verb, short, next string
+	do                func(dir string) ([][]byte, error)
+}{
+	{"add", "Make a new gossip key, which is heard and not spoken with yet", "copy gossip.key to every node; once `replicad status` misses the new key nowhere: replicad pki gossip-key use", pki.AddGossipKey},
+	{"use", "Have the new gossip key spoken with", "copy gossip.key to every node; once `replicad status` shows it spoken with by all: replicad pki gossip-key drop", pki.UseGossipKey},
+	{"drop", "Leave the key that is spoken with alone", "copy gossip.key to every node: the old key is good for nothing then", pki.DropGossipKeys},
+}
+
+func newGossipKey(std stdio) *cobra.Command {
+	var steps []*cobra.Command
+	for _, s := range gossipSteps {
+		var dir string
+		cmd := &cobra.Command{
+			Use:   s.verb,
+			Short: s.short,
+			Long:  s.short + ": in the file gossip.key of the folder.\n\nA rotation is add, use, drop, and after each the file is copied to every node; daemons take it without a restart.",
+			Args:  cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error {
+				keys, err := s.do(dir)
+				if err != nil {
+					return coded(exitConfig, err)
+				}
+				_, err = fmt.Fprintf(std.out, "gossip keys in %s, the first is spoken with: %s\nnow %s\n", dir, pki.Fingerprints(keys), s.next)
+				return err
+			},
+		}
+		cmd.Flags().StringVar(&dir, "dir", "pki", "`FOLDER` of the cluster's identity")
+		steps = append(steps, cmd)
+	}
+	return group("gossip-key", "Change the cluster's gossip key while it runs: add, use, drop", steps...)
 }
 
 func newPKIOperator(std stdio) *cobra.Command {
 	var dir string
+	var after uint64
 	cmd := &cobra.Command{
 		Use:   "operator NAME",
 		Short: "Make a certificate of a further operator of a cluster",
@@ -29,7 +76,7 @@ func newPKIOperator(std stdio) *cobra.Command {
 			if err := replica.CheckName(args[0]); err != nil {
 				return coded(exitUsage, err)
 			}
-			if err := pki.AddOperator(dir, args[0], time.Now()); err != nil {
+			if err := pki.AddOperator(dir, args[0], time.Now(), replica.CertEpoch(after)); err != nil {
 				return coded(exitConfig, err)
 			}
 			_, err := fmt.Fprintf(std.out, "operator: operator-%s.pem and its key are in %s\n", args[0], dir)
@@ -37,10 +84,11 @@ func newPKIOperator(std stdio) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "pki", "`FOLDER` of the cluster's identity")
+	addAfter(cmd, &after)
 	return cmd
 }
 
-func newPKIVerb(std stdio, verb, short string, do func(string, []replica.NodeName, time.Time) error) *cobra.Command {
+func newPKIVerb(std stdio, verb, short string, flags func(*cobra.Command), do func(string, []replica.NodeName, time.Time) error) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   verb + " NODE...",
@@ -65,5 +113,8 @@ func newPKIVerb(std stdio, verb, short string, do func(string, []replica.NodeNam
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "pki", "`FOLDER` of the cluster's identity")
+	if flags != nil {
+		flags(cmd)
+	}
 	return cmd
 }

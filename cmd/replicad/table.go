@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -34,6 +35,14 @@ func printStatus(w io.Writer, s node.Status) error {
 	}
 	if s.Certificate != "" {
 		fmt.Fprintf(t, "expiry\t%s\n", s.Certificate)
+	}
+	for _, r := range s.Revoked {
+		fmt.Fprintf(t, "revoked\t%s %s: certificates up to epoch %d, %s\n", r.Role, r.Name, r.Epoch, pki.EpochTime(r.Epoch).UTC().Format(time.RFC3339))
+	}
+	if len(s.GossipKeys) > 1 || len(s.GossipKeys) == 1 && len(s.GossipKeys[0].Missing) > 0 {
+		for _, k := range s.GossipKeys {
+			fmt.Fprintf(t, "gossip key\t%s\n", gossipKeyText(k))
+		}
 	}
 	if s.DurableSilent != "" {
 		fmt.Fprintf(t, "durable\t%s\n", s.DurableSilent)
@@ -66,6 +75,21 @@ func printStatus(w io.Writer, s node.Status) error {
 		printJob(t, s, j)
 	}
 	return t.Flush()
+}
+
+// gossipKeyText says who has a key, and who speaks with it, while there are several.
+func gossipKeyText(k node.GossipKeyStatus) string {
+	text := k.Fingerprint + ", heard"
+	if k.Primary {
+		text = k.Fingerprint + ", spoken with here"
+	}
+	if len(k.SpokenBy) > 0 {
+		text += fmt.Sprintf("; spoken with by %v", k.SpokenBy)
+	}
+	if len(k.Missing) > 0 {
+		text += fmt.Sprintf("; missing on %v", k.Missing)
+	}
+	return text
 }
 
 func printJob(t io.Writer, s node.Status, j node.JobStatus) {

@@ -164,8 +164,37 @@ func (a *asker) ask(v Voter) (heard, error) {
 	return heard{r.Term, r.LastLog}, err
 }
 
+// MajorityWithout fails unless a majority of the voters answers now without that one, which goes on counting as one.
+func (n *Node) MajorityWithout(name replica.NodeName) error {
+	voters := n.Voters()
+	others := slices.DeleteFunc(slices.Clone(voters), func(v Voter) bool { return v.Name == name })
+	if len(others) == len(voters) {
+		return nil
+	}
+	a := n.newAsker()
+	defer a.close()
+	silent := a.silent(others)
+	if answer := len(others) - len(silent); 2*answer <= len(voters) {
+		text := fmt.Sprintf("without %s %d of the %d voters answer, and without a majority the cluster stands still", name, answer, len(voters))
+		if len(silent) > 0 {
+			text += ": first bring back " + strings.Join(silent, ", ")
+		}
+		return fmt.Errorf("%s: add a voter, or remove that one first (replicad voter)", text)
+	}
+	return nil
+}
+
 // majority fails unless most of the voters that would be answer now, this node among them.
 func (a *asker) majority(voters []Voter) error {
+	silent := a.silent(voters)
+	if answer := len(voters) - len(silent); 2*answer <= len(voters) {
+		return fmt.Errorf("of the %d voters that there would be %d answer, and without a majority the cluster would stand still for good: first bring back %s", len(voters), answer, strings.Join(silent, ", "))
+	}
+	return nil
+}
+
+// silent names the voters that do not answer now, and why.
+func (a *asker) silent(voters []Voter) (silent []string) {
 	errs := make([]error, len(voters))
 	var asked sync.WaitGroup
 	for i, v := range voters {
@@ -180,16 +209,12 @@ func (a *asker) majority(voters []Voter) error {
 		})
 	}
 	asked.Wait()
-	var silent []string
 	for i, err := range errs {
 		if err != nil {
 			silent = append(silent, fmt.Sprintf("%s (%v)", voters[i].Name, err))
 		}
 	}
-	if answer := len(voters) - len(silent); 2*answer <= len(voters) {
-		return fmt.Errorf("of the %d voters that there would be %d answer, and without a majority the cluster would stand still for good: first bring back %s", len(voters), answer, strings.Join(silent, ", "))
-	}
-	return nil
+	return silent
 }
 
 // dialOnly is streams for a second transport: it dials, and leaves what comes in to raft's.

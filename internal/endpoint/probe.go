@@ -148,7 +148,7 @@ func (e *Endpoint) answerProbes(ctx context.Context) {
 			continue
 		}
 		out = appendProbe(out[:0], key, question, reply) // with the asker's key, which may be older or newer than this node's own
-		_, _ = e.tr.WriteTo(out, from) // lost like any datagram: the asker asks again
+		_, _ = e.tr.WriteTo(out, from)                   // lost like any datagram: the asker asks again
 	}
 }
 

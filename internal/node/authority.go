@@ -78,7 +78,7 @@ func (l *leader) beside(ctx context.Context, node replica.NodeName, m operatorRe
 	if m.Verb == verbChallenge {
 		return operatorReply{Text: hex.EncodeToString(l.challenges.hand(node, l.now()))}
 	}
-	done, err := l.admit(node, m)
+	_, done, err := l.admit(node, m)
 	if err != nil {
 		return refusal(err.Error())
 	}
@@ -89,29 +89,34 @@ func (l *leader) beside(ctx context.Context, node replica.NodeName, m operatorRe
 
 // ordered takes any other order: who may not give it is told so, and nothing is done.
 func (l *leader) ordered(ctx context.Context, from *nodeLink, m operatorRequest) {
+	who := ""
 	if m.Verb != Voters { // which changes nothing
-		done, err := l.admit(from.node.Name, m)
-		if err != nil {
+		var done func(operatorReply)
+		var err error
+		if who, done, err = l.admit(from.node.Name, m); err != nil {
 			from.reply(m.ID, refusal(err.Error()))
 			return
 		}
 		from.orders.Store(m.ID, done)
 	}
-	l.operate(ctx, from, m)
+	l.operate(ctx, from, m, who)
 }
 
-// admit lets an order pass, or says why not, and writes that down; done does so of what comes of it. From any goroutine.
-func (l *leader) admit(node replica.NodeName, m operatorRequest) (done func(operatorReply), err error) {
-	fields := audit.Fields{"verb": m.Verb.String(), "through": string(node), "node": string(m.Node), "job": m.Job, "addr": m.Addr, "why": m.Why}
+// admit lets an order pass, in whose name, or says why not, and writes that down; done does so of what comes of it. From any goroutine.
+func (l *leader) admit(node replica.NodeName, m operatorRequest) (who string, done func(operatorReply), err error) {
+	fields := audit.Fields{"verb": m.Verb.String(), "through": string(node), "node": string(m.Node), "job": m.Job, "addr": m.Addr, "why": m.Why, "operator": m.Operator}
+	if m.Until != 0 {
+		fields["until"] = fmt.Sprint(m.Until)
+	}
 	if m.Degrade {
 		fields["degrade"] = "yes"
 	}
 	result := maps.Clone(fields)
-	who, err := l.authority(node, m)
+	who, err = l.authority(node, m)
 	if err != nil {
 		fields["by"], fields["refused"] = userOfNode(node, m), err.Error()
 		l.audit.refused("order", node, fields)
-		return nil, err
+		return "", nil, err
 	}
 	fields["by"], result["by"] = who, who
 	written := true
@@ -120,7 +125,7 @@ func (l *leader) admit(node replica.NodeName, m operatorRequest) (done func(oper
 	} else { // a node that gives orders to itself all day must not fill the disk
 		written = l.audit.some("order", node, fmt.Sprint(m.Verb, m.Node, m.Job), fields)
 	}
-	return func(r operatorReply) {
+	return who, func(r operatorReply) {
 		if result["refused"], result["text"] = r.Refused, r.Text; written {
 			l.audit.note("order done", result)
 		}
@@ -147,9 +152,12 @@ func (l *leader) authority(node replica.NodeName, m operatorRequest) (who string
 	if err != nil {
 		return "", err
 	}
-	name, err := l.operators(m.Proof.Certificate, message, m.Proof.Signature, time.Now())
+	name, epoch, err := l.operators(m.Proof.Certificate, message, m.Proof.Signature, time.Now())
 	if err != nil {
 		return "", fmt.Errorf("%v is not done: %w", m.Verb, err)
+	}
+	if upTo, revoked := l.cons.State().Revokes(replica.OperatorRole, name); revoked && epoch <= upTo { // by the log, whoever has heard of it
+		return "", fmt.Errorf("%v is not done: the certificate of operator %q, epoch %d, was revoked with all up to epoch %d: `replicad pki operator %s --after %d` makes one that is good", m.Verb, name, epoch, upTo, name, upTo)
 	}
 	return "operator " + name, nil
 }

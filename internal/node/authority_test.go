@@ -225,11 +225,11 @@ func TestSignedOrders(t *testing.T) {
 // The end of a job needs no free leader, and the same authority as every other order; here by a link and on the leader itself.
 func TestEndsAreOrdersToo(t *testing.T) {
 	th := newThrone(t)
-	th.operators = func(_, _, signature []byte, _ time.Time) (string, error) {
+	th.operators = func(_, _, signature []byte, _ time.Time) (string, replica.CertEpoch, error) {
 		if string(signature) != "eve's" {
-			return "", errors.New("nobody's signature")
+			return "", 0, errors.New("nobody's signature")
 		}
-		return "eve", nil
+		return "eve", 1, nil
 	}
 	for i, name := range []string{"first", "second", "third"} {
 		th.create(name, replica.JobID{byte(i + 1)}, replica.Layout{World: 1, Groups: []replica.GroupID{0}}, replica.Options{}) // by n1

@@ -6,21 +6,52 @@ import (
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/membership"
 )
 
 const (
-	certificateLook   = time.Minute    // between two looks at the files
-	certificateEarly  = 24 * time.Hour // between two lines that the certificate ends within thirty days
-	certificateUrgent = time.Hour      // and within three
+	certificateLook   = 5 * time.Second // between two looks at the files
+	certificateEarly  = 24 * time.Hour  // between two lines that the certificate ends within thirty days
+	certificateUrgent = time.Hour       // and within three
 )
 
-// certificate follows the node's own: one that was renewed on disk is presented from then on, and one that ends soon is named. Owned by its
-// goroutine.
+// certificate follows the node's own credentials: a certificate that was renewed on disk is presented from then on, one that ends soon is
+// named, and gossip keys that were changed are used. Owned by its goroutine.
 type certificate struct {
-	id   *pki.Identity
-	log  *journal
-	said time.Time // when the end was last named
-	bad  string    // what was last wrong with the files
+	id     *pki.Identity
+	log    *journal
+	gossip gossip
+	said   time.Time // when the end was last named
+
+	badCertificate, badKeys wrong
+}
+
+// gossip is what keys are changed of.
+type gossip interface {
+	SetKeys([]membership.Key) error
+	Members() []membership.Member
+}
+
+// wrong is what was last wrong with files, and whether that was said. It is said when it has lasted from one look to the next: the files of a
+// renewal come one after the other.
+type wrong struct {
+	what string
+	said bool
+}
+
+// says tells whether to say so now.
+func (w *wrong) says(err error) bool {
+	if err == nil {
+		*w = wrong{}
+		return false
+	}
+	if err.Error() != w.what {
+		*w = wrong{what: err.Error()}
+		return false
+	}
+	was := w.said
+	w.said = true
+	return !was
 }
 
 func (c *certificate) run(ctx context.Context) {
@@ -36,14 +67,10 @@ func (c *certificate) run(ctx context.Context) {
 }
 
 func (c *certificate) look(now time.Time) {
+	c.lookAtKeys()
 	changed, err := c.id.Reload(now)
-	switch {
-	case err != nil && err.Error() != c.bad: // once; the two files of a renewal may come one after the other
-		if c.bad = err.Error(); !c.id.NotAfter().Before(now) {
-			c.log.failed("certificate", "the one that was read last is used further", c.bad)
-		}
-	case err == nil:
-		c.bad = ""
+	if c.badCertificate.says(err) && !c.id.NotAfter().Before(now) {
+		c.log.failed("certificate", "the one that was read last is used further", err.Error())
 	}
 	if changed {
 		c.said = time.Time{}
@@ -58,6 +85,23 @@ func (c *certificate) look(now time.Time) {
 		c.said = now
 		c.log.expires(text, c.id.NotAfter())
 	}
+}
+
+// lookAtKeys uses the gossip keys that are in the file now.
+func (c *certificate) lookAtKeys() {
+	changed, err := c.id.ReloadGossip()
+	if c.badKeys.says(err) {
+		c.log.failed("gossip keys", "those that were read last are used further", err.Error())
+	}
+	if !changed {
+		return
+	}
+	keys := c.id.GossipKeys()
+	if err := c.gossip.SetKeys(namedKeys(keys)); err != nil {
+		c.log.failed("gossip keys", "those that were read last are used further", err.Error())
+		return
+	}
+	c.log.gossipKeys(pki.Fingerprints(keys), gossipKeyStatus(keys, c.id.Node, c.gossip.Members())[0].Missing)
 }
 
 // CertificateEnds says that the certificate of a configuration ends soon; empty if it does not, or can't be read, which Check says.

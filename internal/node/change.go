@@ -19,6 +19,8 @@ type change struct {
 	Nodes map[replica.NodeName]replica.Node `cbor:"4,keyasint,omitempty"` // new, or not as they were
 	Jobs  []jobChange                       `cbor:"5,keyasint,omitempty"`
 	Gone  []replica.JobID                   `cbor:"6,keyasint,omitempty"` // forgotten
+	// Revoked is all that is revoked, where that is not as it was.
+	Revoked []replica.Revocation `cbor:"7,keyasint,omitempty"`
 }
 
 // jobChange is a job that is new, or not as it was after entry Was. With ten thousand ranks nearly all of it is as it was: each claim is told alone.

@@ -71,6 +71,20 @@ func (j *journal) renewed(notAfter time.Time) {
 	j.event("certificate_renewed").Time("not_after", notAfter).Msg("the node's certificate was renewed: it is presented from now on")
 }
 
+// revoked says that certificates are refused from now on.
+func (j *journal) revoked(r replica.Revocation, by string) {
+	j.z.Warn().Str("event", "revoked").Str("role", r.Role.String()).Str("name", r.Name).Uint64("epoch", uint64(r.Epoch)).Str("by", by).Msg("certificates were revoked: they are refused from now on, and their connections end")
+}
+
+// gossipKeys says that other gossip keys were read; without are living nodes that do not hear what is said with the primary one.
+func (j *journal) gossipKeys(keys string, without []replica.NodeName) {
+	e := j.event("gossip_keys").Str("keys", keys)
+	if len(without) > 0 {
+		e = j.z.Warn().Str("event", "gossip_keys").Str("keys", keys).Interface("without", without).Str("remedy", "copy the file with both keys to them now: they do not hear this node's gossip")
+	}
+	e.Msg("gossip keys were read: the first is spoken with, all are heard")
+}
+
 func (j *journal) expires(text string, notAfter time.Time) {
 	j.z.Warn().Str("event", "certificate_expires").Time("not_after", notAfter).Msg(text)
 }

@@ -54,10 +54,14 @@ type leader struct {
 	token     func(job string) string     // what processes of a job must show; empty: nothing
 	audit     *auditor
 	// operators names who signed an order, of which the certificate, the bytes and the signature are given.
-	operators  func(certificate, message, signature []byte, now time.Time) (string, error)
+	operators  func(certificate, message, signature []byte, now time.Time) (name string, epoch replica.CertEpoch, err error)
 	challenges challenges
+	learn      func([]replica.Revocation) (news []replica.Revocation) // takes in what the log revokes
+	newest     func(replica.Role, string) replica.CertEpoch           // epoch that was seen of a name's certificates
+	revoking   atomic.Bool                                            // a revocation is under way
 
 	// Owned by run.
+	revoked    []replica.Revocation // learned
 	active     bool
 	term       uint64
 	view       lock.View
@@ -170,8 +174,9 @@ const (
 func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm, silent time.Duration, store *checkpoint.Store, log *journal) *leader {
 	return &leader{refused: new(noLinks), answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, token: func(string) string { return "" }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New(0), brought: map[replica.NodeName]*nodeLink{},
-		operators: func([]byte, []byte, []byte, time.Time) (string, error) {
-			return "", errors.New("this leader knows no operators")
+		learn: func([]replica.Revocation) []replica.Revocation { return nil }, newest: func(replica.Role, string) replica.CertEpoch { return 0 },
+		operators: func([]byte, []byte, []byte, time.Time) (string, replica.CertEpoch, error) {
+			return "", 0, errors.New("this leader knows no operators")
 		}}
 }
 
@@ -250,10 +255,14 @@ func (l *leader) refresh(ctx context.Context, must bool) {
 			l.log.leader(term)
 		}
 	}
+	v := l.cons.State()
+	if !sameRevoked(v.Revoked, l.revoked) { // also where another leads: it need not tell
+		l.revoked = v.Revoked
+		l.turnOut(ctx, l.learn(v.Revoked))
+	}
 	if !l.active {
 		return
 	}
-	v := l.cons.State()
 	if v.Index == l.view.Index && l.view.Jobs != nil || !must && l.now() < l.followed {
 		return
 	}

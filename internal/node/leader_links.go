@@ -100,8 +100,12 @@ func (l *leader) refuse(conn net.Conn, who replica.Holder, why string) {
 // register records the node as it is now; what it says afterwards is judged by that entry. refused says why no state after this one
 // would take it, and what to do; err that the outcome is not known, or that nothing was proposed.
 func (l *leader) register(ctx context.Context, n replica.Node) (refused, err error) {
-	have, ok := l.cons.State().Nodes[n.Name]
-	if ok && sameNode(have, n) {
+	v := l.cons.State()
+	if upTo, revoked := v.Revokes(replica.NodeRole, string(n.Name)); revoked && l.newest(replica.NodeRole, string(n.Name)) <= upTo { // its connection is about to end
+		return fmt.Errorf("register node %s: its certificate was revoked with all up to epoch %d: `replicad pki renew %s --after %d`, then copy its two files to it", n.Name, upTo, n.Name, upTo), nil
+	}
+	have, ok := v.Nodes[n.Name]
+	if ok && sameNode(have, n) && !deadByRevocation(v, have) {
 		return nil, nil
 	}
 	n.Former = nil // the state machine's to fill in
@@ -169,12 +173,15 @@ func newsSince(was, is lock.View) change {
 			c.Gone = append(c.Gone, id)
 		}
 	}
+	if !sameRevoked(was.Revoked, is.Revoked) {
+		c.Revoked = is.Revoked
+	}
 	return c
 }
 
 // tellNews tells every node what changed since the last news, commits in short, and in how many bytes. All get the same frames.
 func (l *leader) tellNews(news change, short []progress) (sent int) {
-	if len(news.Nodes)+len(news.Jobs)+len(news.Gone) > 0 {
+	if len(news.Nodes)+len(news.Jobs)+len(news.Gone)+len(news.Revoked) > 0 {
 		l.told = news.Index
 		sent = l.toAll(frames(kindChange, news))
 	}
@@ -239,7 +246,7 @@ func (l *leader) tellAll(n *nodeLink) {
 }
 
 func (l *leader) viewMessage() view {
-	v := view{Index: l.view.Index, Term: l.term, Era: l.view.Era, Nodes: l.view.Nodes}
+	v := view{Index: l.view.Index, Term: l.term, Era: l.view.Era, Nodes: l.view.Nodes, Revoked: l.view.Revoked}
 	for _, j := range l.view.Jobs {
 		v.Jobs = append(v.Jobs, j)
 	}

@@ -17,7 +17,7 @@ func TestNodeThatIsGoneIsLostThoughItsLinkStands(t *testing.T) {
 	answering := true
 	c.answers = func(n replica.NodeName) bool { return n != "n2" || answering }
 	ask := func() string {
-		c.operate(t.Context(), operator, operatorRequest{ID: 1, Verb: Lost, Node: "n2", Why: "burnt"})
+		c.operate(t.Context(), operator, operatorRequest{ID: 1, Verb: Lost, Node: "n2", Why: "burnt"}, "operator eve")
 		if proved := proposalsOf[replica.ProveLost](c); len(proved) == 1 {
 			return "recorded"
 		}
@@ -61,7 +61,7 @@ func TestLostNodeGivesItsRanksBack(t *testing.T) {
 		delete(ch.links, "n2")
 		ch.knows(changed(newJob(), c.change))
 		ch.proposed()
-		ch.operate(t.Context(), operator, operatorRequest{ID: 1, Verb: Lost, Node: "n2", Why: "burnt"})
+		ch.operate(t.Context(), operator, operatorRequest{ID: 1, Verb: Lost, Node: "n2", Why: "burnt"}, "operator eve")
 		proved, dead := 0, 0
 		for _, cmd := range ch.proposed() {
 			switch cmd := cmd.(type) {

@@ -42,7 +42,8 @@ type member struct {
 	keeper   *shm.Keeper
 	endpoint *endpoint.Endpoint
 	hears    func(replica.NodeName) bool // the prober's
-	store    *checkpoint.Store           // nil: no durable tier here
+	learn    func([]replica.Revocation) []replica.Revocation
+	store    *checkpoint.Store // nil: no durable tier here
 	custody  *custodian
 	in       chan memberEvent
 	ended    chan struct{}
@@ -117,6 +118,9 @@ type (
 )
 
 func (m *member) init() {
+	if m.learn == nil {
+		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
+	}
 	m.in, m.ended = make(chan memberEvent, memberQueue), make(chan struct{})
 	m.unlinked = time.Now()
 	m.custody = newCustodian(m.keeper, m.log, m.writeArenas)
@@ -294,6 +298,7 @@ func (m *member) nextRequest() uint64 {
 func (m *member) leaderSays(msg any) {
 	switch msg := msg.(type) {
 	case view:
+		m.learn(msg.Revoked)
 		m.told, m.asked = toldBy(msg), false // it may be some seconds old; a change comes right behind it
 	case change:
 		m.changed(msg)
@@ -411,6 +416,7 @@ func toldBy(v view) stateTold {
 // changed makes of the state that the leader told last the one that it tells now. A change that does not follow what is known here is
 // passed over whole, and the whole state asked for.
 func (m *member) changed(c change) {
+	m.learn(c.Revoked) // whatever it follows: revocations are never taken back
 	if m.asked {
 		return // it comes
 	}

@@ -91,6 +91,8 @@ const (
 	Voters                     // who votes
 	AddVoter
 	RemoveVoter
+	RevokeNode     // a node's certificates are good no more
+	RevokeOperator // an operator's
 )
 
 // operatorRequest is an operator's word; the answer is an operatorReply.
@@ -101,11 +103,14 @@ type operatorRequest struct {
 	Verb operatorVerb     `cbor:"4,keyasint"`
 	Job  string           `cbor:"5,keyasint" json:",omitempty"`
 	Addr string           `cbor:"6,keyasint" json:",omitempty"`
-	// Degrade accepts what a drain costs.
+	// Degrade accepts what a drain, or a revocation, costs.
 	Degrade bool `cbor:"23,keyasint,omitempty" json:",omitempty"`
 	// UID is whose process asked on the admin socket, by the daemon's word; Proof is an operator's signature, nil: nobody signed.
 	UID   uint32 `cbor:"24,keyasint,omitempty" json:"-"`
 	Proof *proof `cbor:"25,keyasint,omitempty" json:",omitempty"`
+	// Operator is whose certificates are revoked, where they are not a node's; Until the last epoch that is.
+	Operator string            `cbor:"26,keyasint,omitempty" json:",omitempty"`
+	Until    replica.CertEpoch `cbor:"27,keyasint,omitempty" json:",omitempty"`
 }
 
 // rejected is a rank's word against the state it was given to load.
@@ -302,6 +307,8 @@ type view struct {
 	Era   replica.Era                       `cbor:"3,keyasint"`
 	Nodes map[replica.NodeName]replica.Node `cbor:"4,keyasint"`
 	Jobs  []*replica.Job                    `cbor:"5,keyasint"`
+	// Revoked is all that is revoked.
+	Revoked []replica.Revocation `cbor:"6,keyasint,omitempty"`
 }
 
 // progress is what a commit changed: the short form of a view, once a step.

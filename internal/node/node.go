@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -69,6 +68,7 @@ type daemon struct {
 	prober   *prober
 	admin    net.Listener
 	audit    *auditor
+	trust    *trust
 	closers  []func()
 
 	unlinked noLinks // why no voter takes a link of this node, while it has none
@@ -141,6 +141,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	}
 	d.onClose(lines.Close)
 	d.audit = &auditor{log: lines}
+	d.trust = newTrust(d.id, c.StateDir, d.log, d.audit, func() { d.endpoint.Recheck() })
+	if err := d.trust.load(); err != nil {
+		return err
+	}
 	users, err := userNumbers(c.RankUsers)
 	if err != nil {
 		return err
@@ -335,9 +339,12 @@ func bootID() (replica.BootID, error) {
 
 func (d *daemon) openNetwork() (err error) {
 	c := d.cfg
-	reset := sha256.Sum256(append([]byte("replicad stateless reset "+string(c.Node)+" "), d.id.GossipKey...))
+	reset, err := resetKey(c.StateDir)
+	if err != nil {
+		return err
+	}
 	d.endpoint, err = endpoint.Listen(endpoint.Config{Addr: c.ListenAddr(), ServerTLS: d.id.ServerTLS(string(endpoint.Raft), string(endpoint.Control), string(endpoint.Bulk)), ClientTLS: d.id.ClientTLS, PeerName: pki.PeerName,
-		ProbeKey: d.id.GossipKey, ResetKey: reset, Logf: func(f string, args ...any) { d.log.failed("endpoint", c.Addr, fmt.Sprintf(f, args...)) },
+		ProbeKeys: d.id.GossipKeys, ResetKey: reset, Revoked: d.id.CheckRevoked, Logf: func(f string, args ...any) { d.log.failed("endpoint", c.Addr, fmt.Sprintf(f, args...)) },
 		Refused: func(peer replica.NodeName, why string) { d.refused.add(replica.Holder{Node: peer}, why, time.Now()) }})
 	if err != nil {
 		return err
@@ -347,7 +354,7 @@ func (d *daemon) openNetwork() (err error) {
 	if err := d.openRaft(); err != nil {
 		return err
 	}
-	d.gossip, err = membership.Start(membership.Config{Name: c.Node, Incarnation: d.self.Incarnation, Addr: c.GossipListenAddr(), Advertise: c.GossipAddr, Cluster: d.id.Cluster, Key: d.id.GossipKey, Seeds: c.Seeds, QUICAddr: c.Addr,
+	d.gossip, err = membership.Start(membership.Config{Name: c.Node, Incarnation: d.self.Incarnation, Addr: c.GossipListenAddr(), Advertise: c.GossipAddr, Cluster: d.id.Cluster, Keys: namedKeys(d.id.GossipKeys()), Seeds: c.Seeds, QUICAddr: c.Addr,
 		Logger: membership.NewLogger(newGossipLog(d.log, c.GossipAddr).line)})
 	if err != nil {
 		return err
@@ -394,13 +401,14 @@ func (d *daemon) build() error {
 		return err
 	}
 	d.prober = &prober{m: d.member, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, grace: c.Timing.DaemonGrace, peers: map[replica.NodeName]peerState{}}
-	d.member.hears = d.prober.hears
+	d.member.hears, d.member.learn = d.prober.hears, d.trust.learn
 	timing := recovery.Timing{Collect: c.Timing.Collect, Settle: c.Timing.Settle, Ack: c.Timing.Ack, Claim: c.Timing.Claim, Start: c.Timing.Start, HolderGrace: c.Timing.HolderGrace, ResumeGrace: c.Timing.ResumeGrace, DaemonGrace: c.Timing.DaemonGrace, Abandoned: c.Timing.Abandoned}
 	if d.cons != nil {
 		d.leader = newLeader(d.cons, d.id.Cluster, timing, c.Timing.StallAlarm, c.Timing.SilentAfter, d.store, d.log)
 		d.leader.answers, d.leader.hears, d.leader.refused = d.prober.answers, d.prober.hears, &d.refused
 		d.leader.token = c.JobToken
 		d.leader.audit, d.leader.operators = d.audit, d.id.CheckOperator
+		d.leader.learn, d.leader.newest = d.trust.learn, d.newestEpoch
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
 	st, gate := store{d.member, context.Background()}, transfer.NewGate(maxServes, maxServesPerPeer, maxRequestsPerPeer)
@@ -466,7 +474,11 @@ func (d *daemon) run(stop context.Context) error {
 	}
 	start("member", func(ctx context.Context) error { d.member.run(ctx); return nil })
 	start("adoption", d.speak)
-	start("certificate", func(ctx context.Context) error { (&certificate{id: d.id, log: d.log}).run(ctx); return nil })
+	start("certificate", func(ctx context.Context) error {
+		(&certificate{id: d.id, log: d.log, gossip: d.gossip}).run(ctx)
+		return nil
+	})
+	start("trust", func(ctx context.Context) error { d.trust.run(ctx); return nil })
 	start("prober", func(ctx context.Context) error { d.prober.run(ctx); return nil })
 	a := &admin{m: d.member, probes: d.prober, base: d.baseStatus, version: d.opt.Version, owner: func() uint32 { return uint32(os.Geteuid()) }}
 	if d.leader != nil {
@@ -574,10 +586,23 @@ func (d *daemon) baseStatus() Status {
 	s := Status{Version: d.opt.Version, Cluster: d.id.Cluster, Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Jobs: []JobStatus{}, Nodes: []NodeStatus{},
 		NoLink: d.unlinked.now(time.Now()), Refused: d.refused.now(time.Now())}
 	s.Certificate, _ = pki.Expires(d.id.NotAfter(), time.Now())
+	if err := d.id.OwnRevoked(); err != nil {
+		s.Certificate = err.Error()
+	}
+	s.Revoked, s.GossipKeys = revokedStatus(d.id), gossipKeyStatus(d.id.GossipKeys(), d.cfg.Node, d.gossip.Members())
 	if d.cons != nil {
 		s.Leader, _, s.Term, s.IsLeader = d.cons.Leadership()
 	}
 	return s
+}
+
+// newestEpoch is the newest that this node has seen of a name's certificates; of its own it sees the one that it presents.
+func (d *daemon) newestEpoch(role replica.Role, name string) replica.CertEpoch {
+	newest := d.id.Newest(role, name)
+	if role == replica.NodeRole && name == string(d.cfg.Node) {
+		newest = max(newest, d.id.Epoch())
+	}
+	return newest
 }
 
 func dupCloexec(f *os.File) (int, error) {

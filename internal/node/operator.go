@@ -45,8 +45,8 @@ func (n *nodeLink) reply(id uint64, r operatorReply) {
 	}
 }
 
-// operate does what an operator asks.
-func (l *leader) operate(ctx context.Context, from *nodeLink, m operatorRequest) {
+// operate does what somebody (by; empty for what needs nobody's authority) asks.
+func (l *leader) operate(ctx context.Context, from *nodeLink, m operatorRequest, by string) {
 	switch m.Verb {
 	case Lost:
 		l.lostForGood(ctx, from, m)
@@ -56,6 +56,8 @@ func (l *leader) operate(ctx context.Context, from *nodeLink, m operatorRequest)
 		l.clearNode(ctx, from, m)
 	case Voters, AddVoter, RemoveVoter:
 		l.changeVoters(ctx, from, m)
+	case RevokeNode, RevokeOperator:
+		l.revoke(ctx, from, m, by)
 	default:
 		from.answer(m.ID, refusal(fmt.Sprintf("the leader does not know request %d: are the daemons of one release?", m.Verb)))
 	}

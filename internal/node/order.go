@@ -11,6 +11,12 @@ import (
 // Order is what an operator asks of the leader, as the command line makes it and an admin socket takes it.
 type Order = operatorRequest
 
+// Verb is what an Order asks for.
+type Verb = operatorVerb
+
+// orderMagic says what is signed, in which version.
+const orderMagic = "replicad operator order 1"
+
 // verbChallenge asks for the challenge that the next order is signed over.
 const verbChallenge operatorVerb = 64
 
@@ -30,6 +36,10 @@ func (v operatorVerb) String() string {
 		return "voter add"
 	case RemoveVoter:
 		return "voter remove"
+	case RevokeNode:
+		return "revoke node"
+	case RevokeOperator:
+		return "revoke operator"
 	}
 	return fmt.Sprintf("request %d", uint8(v))
 }
@@ -53,7 +63,7 @@ type signedOrder struct {
 // Signed is the bytes that an operator signs.
 func (m operatorRequest) Signed(cluster replica.ClusterID, challenge []byte) ([]byte, error) {
 	m.ID, m.UID, m.Proof = 0, 0, nil
-	return wire.Append(nil, kindOperator, signedOrder{"replicad operator order 1", cluster, challenge, m})
+	return wire.Append(nil, kindOperator, signedOrder{orderMagic, cluster, challenge, m})
 }
 
 // Sign returns the order with an operator's signature over it and the leader's challenge.

@@ -34,7 +34,7 @@ func (w eachLine) Write(b []byte) (int, error) { w(b); return len(b), nil }
 func TestAnEmptyStreamIsOfNoOtherCluster(t *testing.T) {
 	texts := make(chan string, 1000)
 	log := gossipLines(t, texts, "debug")
-	g, err := membership.Start(membership.Config{Name: "n1", Incarnation: 1, Addr: "127.0.0.1:0", Cluster: testCluster, Key: make([]byte, 32), QUICAddr: "127.0.0.1:7000", Logger: membership.NewLogger(log.line)})
+	g, err := membership.Start(membership.Config{Name: "n1", Incarnation: 1, Addr: "127.0.0.1:0", Cluster: testCluster, Keys: []membership.Key{{Name: "00", Secret: make([]byte, 32)}}, QUICAddr: "127.0.0.1:7000", Logger: membership.NewLogger(log.line)})
 	if err != nil {
 		t.Fatal(err)
 	}

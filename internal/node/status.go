@@ -16,8 +16,12 @@ type Status struct {
 	IsLeader    bool                    `json:"is_leader"`
 	Adopting    bool                    `json:"adopting"`
 	KeeperLost  bool                    `json:"keeper_lost"` // until a restart, ranks' memory does not survive this daemon
-	// Certificate says that this node's certificate ends within thirty days. Empty: it does not.
+	// Certificate says that this node's certificate ends within thirty days, or is revoked. Empty: neither.
 	Certificate string `json:"certificate,omitempty"`
+	// Revoked lists the names whose certificates up to an epoch this node refuses.
+	Revoked []RevokedStatus `json:"revoked,omitempty"`
+	// GossipKeys are this node's, the one that it speaks with first.
+	GossipKeys []GossipKeyStatus `json:"gossip_keys"`
 	// DurableSilent is why this node makes no calls to its durable_dir: its file system did not answer. Empty: it did.
 	DurableSilent string       `json:"durable_silent,omitempty"`
 	Nodes         []NodeStatus `json:"nodes"`

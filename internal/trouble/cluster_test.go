@@ -142,7 +142,12 @@ type status struct {
 
 	DurableSilent string `json:"durable_silent"`
 
-	Nodes []struct{ Name, State string }
+	Nodes      []struct{ Name, State string }
+	GossipKeys []struct {
+		Fingerprint string
+		Missing     []string
+		SpokenBy    []string `json:"spoken_by"`
+	} `json:"gossip_keys"`
 	Jobs  []statusJob
 	Steps struct {
 		Budget int `json:"budget_ms"`

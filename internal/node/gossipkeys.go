@@ -1,0 +1,61 @@
+package node
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/membership"
+	"github.com/replicad/replicad/replica"
+)
+
+// GossipKeyStatus is a gossip key, by its fingerprint, and who lacks it and speaks with it among the nodes that live and say so in their
+// gossip.
+type GossipKeyStatus struct {
+	Fingerprint string             `json:"fingerprint"`
+	Primary     bool               `json:"primary"` // this node speaks with it
+	Missing     []replica.NodeName `json:"missing,omitempty"`
+	SpokenBy    []replica.NodeName `json:"spoken_by,omitempty"` // other nodes
+}
+
+func namedKeys(keys [][]byte) (out []membership.Key) {
+	for _, k := range keys {
+		out = append(out, membership.Key{Name: pki.Fingerprint(k), Secret: k})
+	}
+	return out
+}
+
+func gossipKeyStatus(keys [][]byte, self replica.NodeName, members []membership.Member) (out []GossipKeyStatus) {
+	for i, k := range keys {
+		s := GossipKeyStatus{Fingerprint: pki.Fingerprint(k), Primary: i == 0}
+		for _, m := range members {
+			if !m.Alive || m.Name == self || m.Keys == "" { // an earlier release says nothing of its keys
+				continue
+			}
+			names := strings.Split(m.Keys, ", ")
+			if !slices.Contains(names, s.Fingerprint) {
+				s.Missing = append(s.Missing, m.Name)
+			}
+			if names[0] == s.Fingerprint {
+				s.SpokenBy = append(s.SpokenBy, m.Name)
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// GossipKeys says which gossip keys a configuration's node has, by their fingerprints; empty if they can't be read, which Check says.
+func GossipKeys(c *config.Config) string {
+	id, err := Identity(c)
+	if err != nil {
+		return ""
+	}
+	keys := id.GossipKeys()
+	text := "gossip key " + pki.Fingerprint(keys[0])
+	if len(keys) > 1 {
+		text += " is spoken with; heard too: " + pki.Fingerprints(keys[1:])
+	}
+	return text
+}

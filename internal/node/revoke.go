@@ -1,0 +1,172 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// revokeAhead is how far ahead of the leader's clock a revocation may reach: what it covers is refused however new it is.
+const revokeAhead = 24 * time.Hour
+
+// revokes says whose certificates an order revokes.
+func (m operatorRequest) revokes() (role replica.Role, name string, ok bool) {
+	switch m.Verb {
+	case RevokeNode:
+		return replica.NodeRole, string(m.Node), true
+	case RevokeOperator:
+		return replica.OperatorRole, m.Operator, true
+	}
+	return 0, "", false
+}
+
+// revoke ends the certificates of a node or an operator for an operator, by whom. What would cost the cluster its majority, a job copies or the
+// last operator is refused, with nothing done, unless the operator says that it may.
+func (l *leader) revoke(ctx context.Context, from *nodeLink, m operatorRequest, by string) {
+	role, name, _ := m.revokes()
+	if err := l.mayRevoke(role, name, m.Until); err != nil {
+		from.answer(m.ID, refusal(err.Error()))
+		return
+	}
+	costs := l.revocationCosts(role, name, by)
+	c, err := l.revocation(m)
+	if err == nil {
+		err = lock.Fits(l.cons.State(), c)
+	}
+	switch {
+	case err != nil:
+		from.answer(m.ID, refusal(err.Error()))
+		return
+	case !l.revoking.CompareAndSwap(false, true):
+		from.answer(m.ID, refusal("another revocation is under way: ask again when it has ended"))
+		return
+	}
+	l.work.Go(func() {
+		defer l.revoking.Store(false)
+		if role == replica.NodeRole {
+			if err := l.cons.MajorityWithout(replica.NodeName(name)); err != nil {
+				costs = append(costs, err.Error())
+			}
+		}
+		if len(costs) > 0 && !m.Degrade {
+			from.answer(m.ID, refusal(fmt.Sprintf("%v %s is not revoked: %s; or accept that with --force", role, name, strings.Join(costs, "; "))))
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+		defer cancel()
+		_, out, err := l.cons.Propose(ctx, c)
+		switch {
+		case err != nil && errors.Is(err, consensus.ErrUnknown):
+			from.answer(m.ID, refusal(unknown(err)))
+		case err != nil:
+			from.answer(m.ID, refusal(err.Error()))
+		case out.Err != nil:
+			from.answer(m.ID, refusal(out.Err.Error()))
+		default:
+			from.answer(m.ID, operatorReply{Text: l.revokedText(role, name, m.Until)})
+		}
+	})
+}
+
+// revocation is the command of an order, with the order itself as it was signed.
+func (l *leader) revocation(m operatorRequest) (replica.Revoke, error) {
+	role, name, _ := m.revokes()
+	if m.Proof == nil {
+		return replica.Revoke{}, errors.New("nobody signed it")
+	}
+	message, err := m.Signed(l.cluster, m.Proof.Challenge)
+	return replica.Revoke{Revocation: replica.Revocation{Role: role, Name: name, Epoch: m.Until, Order: message, Certificate: m.Proof.Certificate, Signature: m.Proof.Signature}}, err
+}
+
+// mayRevoke refuses what would not be what the operator means.
+func (l *leader) mayRevoke(role replica.Role, name string, until replica.CertEpoch) error {
+	if err := replica.CheckName(name); err != nil {
+		return fmt.Errorf("%v %w", role, err)
+	}
+	if last := replica.CertEpoch(time.Now().Add(revokeAhead).Unix()); until == 0 || until > last { //nolint:gosec // after 1970
+		return fmt.Errorf("certificates of %v %s up to epoch %d: want 1 to %d, a day from now: is a clock wrong?", role, name, until, last)
+	}
+	if newest := l.newest(role, name); newest > until {
+		return fmt.Errorf("%v %s has a certificate of epoch %d, later than %d, which would stay good: revoke with --until %d", role, name, newest, until, newest)
+	}
+	return nil
+}
+
+// revocationCosts are sentences on what is lost with the certificates of a name, but for a majority of voters.
+func (l *leader) revocationCosts(role replica.Role, name, by string) (costs []string) {
+	if role == replica.OperatorRole {
+		if by == "operator "+name {
+			costs = append(costs, fmt.Sprintf("operator %s signed this order, and can give none any more then: have another operator sign it, whom `replicad pki operator` makes", name))
+		}
+		return costs
+	}
+	node := replica.NodeName(name)
+	voter := slices.ContainsFunc(l.cons.Voters(), func(v consensus.Voter) bool { return v.Name == node })
+	if _, known := l.view.Nodes[node]; !known && !voter {
+		costs = append(costs, fmt.Sprintf("no node %q is registered in this cluster (replicad status has the names)", name))
+	}
+	if node == l.cons.ID() {
+		costs = append(costs, fmt.Sprintf("%s leads: stop its daemon, and ask again once another leads", name))
+	}
+	for _, led := range l.jobs {
+		if led.job.Phase == replica.Ended {
+			continue
+		}
+		able, seats := l.able(led, node)
+		if n := len(ranksOn(led.job, node)); n > seats {
+			costs = append(costs, fmt.Sprintf("job %s: it runs %d ranks there, and other nodes offer %d processes", led.job.Name, n, seats))
+		}
+		if cost := recovery.DrainCost(led.job, able, node); cost != "" {
+			costs = append(costs, fmt.Sprintf("job %s: %s", led.job.Name, cost))
+		}
+	}
+	slices.Sort(costs)
+	return costs
+}
+
+func (l *leader) revokedText(role replica.Role, name string, until replica.CertEpoch) string {
+	head := fmt.Sprintf("the certificates of %v %s up to epoch %d (%s) are revoked: every daemon refuses them once it hears of it", role, name, until, pki.EpochTime(until).UTC().Format(time.RFC3339))
+	if role == replica.OperatorRole {
+		return head + fmt.Sprintf("; `replicad pki operator %s --after %d` makes one that is good", name, until)
+	}
+	text := head + fmt.Sprintf("; `replicad pki renew %s --after %d` makes one that is good", name, until)
+	if slices.ContainsFunc(l.cons.Voters(), func(v consensus.Voter) bool { return string(v.Name) == name }) {
+		text += fmt.Sprintf("\n  it still counts as a voter: `replicad voter remove %s` unless it comes back", name)
+	}
+	return text + "\n  if its key is in foreign hands, so are the gossip key and job_secret: change them too (docs/nodes.md)"
+}
+
+// turnOut ends the links of nodes that were revoked just now, before anything that is on its way there is taken for a sign of life.
+func (l *leader) turnOut(ctx context.Context, news []replica.Revocation) {
+	for _, r := range news {
+		name := replica.NodeName(r.Name)
+		if n := l.links[name]; n != nil && r.Role == replica.NodeRole { // one with a later certificate links again
+			n.close(fmt.Errorf("the certificate of node %s was revoked up to epoch %d", name, r.Epoch))
+			delete(l.links, name)
+			l.lost(ctx, name)
+		}
+	}
+}
+
+// deadByRevocation tells whether a node that is here again counts as dead to some job since its certificate was revoked: nothing but its
+// registration ends that.
+func deadByRevocation(v lock.View, n replica.Node) bool {
+	if _, revoked := v.Revokes(replica.NodeRole, string(n.Name)); !revoked {
+		return false
+	}
+	for _, j := range v.Jobs {
+		if j.Phase != replica.Ended && lock.HolderGone(j, holderOf(n)) {
+			return true
+		}
+	}
+	return false
+}

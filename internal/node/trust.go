@@ -1,0 +1,188 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	revokedFile = "revoked.json" // in the state_dir
+	resetFile   = "reset.key"    // likewise
+
+	maxRevokedFile = 8 << 20 // bytes: more than lock lets a list become
+)
+
+// trust makes revocations true on this node: their connections end, and a daemon that is started again knows them before it has a link. What
+// was learned counts at once, for every connection that comes up; run does the rest.
+type trust struct {
+	id      *pki.Identity
+	path    string
+	log     *journal
+	audit   *auditor
+	recheck func()
+	news    chan struct{}
+}
+
+func newTrust(id *pki.Identity, stateDir string, log *journal, a *auditor, recheck func()) *trust {
+	return &trust{id: id, path: filepath.Join(stateDir, revokedFile), log: log, audit: a, recheck: recheck, news: make(chan struct{}, 1)}
+}
+
+// learn takes revocations in, from the log or from a leader's word, and returns those that go beyond what was known. One that no operator
+// signed is passed over, whoever tells it. From any goroutine.
+func (t *trust) learn(list []replica.Revocation) (news []replica.Revocation) {
+	for _, r := range list {
+		if t.id.Revokes(r) {
+			continue
+		}
+		by, err := signer(t.id, r)
+		if err != nil {
+			t.log.failed("revocation", fmt.Sprintf("%v %s, up to epoch %d", r.Role, r.Name, r.Epoch), fmt.Sprintf("it is passed over: no operator ordered it: %v: does a node that leads lie?", err))
+			continue
+		}
+		if t.id.Revoke(r) {
+			news = append(news, r)
+			t.log.revoked(r, by)
+			t.audit.note("revoked", audit.Fields{"role": r.Role.String(), "name": r.Name, "epoch": fmt.Sprint(r.Epoch), "by": "operator " + by})
+		}
+	}
+	if len(news) > 0 {
+		select {
+		case t.news <- struct{}{}:
+		default: // run has yet to look, and looks at all of it
+		}
+	}
+	return news
+}
+
+// signer is the operator who ordered what a revocation says.
+func signer(id *pki.Identity, r replica.Revocation) (string, error) {
+	by, err := id.CheckRevoker(r.Certificate, r.Order, r.Signature)
+	if err != nil {
+		return "", err
+	}
+	var o signedOrder
+	if err := wire.Decode(r.Order, kindOperator, &o); err != nil {
+		return "", fmt.Errorf("operator %s signed something else: %w", by, err)
+	}
+	role, name, revokes := o.Order.revokes()
+	if o.Magic != orderMagic || o.Cluster != id.Cluster || !revokes || !r.Of(role, name) || o.Order.Until != r.Epoch {
+		return "", fmt.Errorf("operator %s signed another order", by)
+	}
+	return by, nil
+}
+
+// load reads what an earlier start of this daemon knew.
+func (t *trust) load() error {
+	fail := func(err error) error {
+		return fmt.Errorf("%s: %w: restore it; or remove it, and this node trusts revoked certificates until its first link tells it which those are", t.path, err)
+	}
+	st, err := os.Stat(t.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && (!st.Mode().IsRegular() || st.Size() > maxRevokedFile) {
+		err = fmt.Errorf("it has %d bytes and mode %v: want a file of at most %d", st.Size(), st.Mode(), maxRevokedFile)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	b, err := os.ReadFile(t.path)
+	if err != nil {
+		return fail(err)
+	}
+	var list []replica.Revocation
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&list); err != nil {
+		return fail(err)
+	}
+	if err := lock.CheckRevoked(list); err != nil {
+		return fail(err)
+	}
+	for _, r := range list {
+		if _, err := signer(t.id, r); err != nil {
+			return fail(err)
+		}
+		t.id.Revoke(r)
+	}
+	return nil
+}
+
+// run ends connections and writes the file whenever there are news, until ctx ends.
+func (t *trust) run(ctx context.Context) {
+	for {
+		select {
+		case <-t.news:
+			t.enforce()
+		case <-ctx.Done():
+			select {
+			case <-t.news:
+				t.enforce()
+			default:
+			}
+			return
+		}
+	}
+}
+
+func (t *trust) enforce() {
+	t.recheck()
+	b, err := json.Marshal(t.id.Revoked())
+	if err == nil {
+		err = writeFileSync(t.path, b)
+	}
+	if err != nil {
+		t.log.failed("revocation", t.path, err.Error()+": after a restart this daemon trusts revoked certificates until it has a link")
+	}
+}
+
+// RevokedStatus is a name whose certificates up to an epoch are refused.
+type RevokedStatus struct {
+	Role  string            `json:"role"` // "node" or "operator"
+	Name  string            `json:"name"`
+	Epoch replica.CertEpoch `json:"epoch"`
+}
+
+func revokedStatus(id *pki.Identity) (out []RevokedStatus) {
+	for _, r := range id.Revoked() {
+		out = append(out, RevokedStatus{r.Role.String(), r.Name, r.Epoch})
+	}
+	return out
+}
+
+// resetKey is what this node resets forgotten connections with: the same at each start, or its peers would notice one by their idle timeout
+// alone; and no other's.
+func resetKey(stateDir string) (key [32]byte, err error) {
+	path := filepath.Join(stateDir, resetFile)
+	b, err := readShort(path)
+	if err == nil && len(b) == len(key) {
+		return [32]byte(b), nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return key, fmt.Errorf("state_dir: %w", err)
+	}
+	rand.Read(key[:]) //nolint:errcheck // never fails
+	if err := writeFileSync(path, key[:]); err != nil {
+		return key, fmt.Errorf("state_dir %s: %w: is it writable, and its disk not full?", stateDir, err)
+	}
+	return key, nil
+}
+
+// sameRevoked tells whether two lists of the state are one: the state machine replaces what it changes.
+func sameRevoked(a, b []replica.Revocation) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, func(x, y replica.Revocation) bool { return x.Of(y.Role, y.Name) && x.Epoch == y.Epoch }))
+}
