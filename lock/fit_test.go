@@ -153,10 +153,10 @@ func TestTextsAreCut(t *testing.T) {
 	}
 	samples := map[string]replica.Command{}
 	for _, c := range []replica.Command{replica.RegisterNode{}, replica.CreateJob{}, replica.Begin{}, replica.Claim{}, replica.ReportFault{}, replica.ApplyPlan{}, replica.Resume{}, replica.Commit{}, replica.CommitRoots{},
-		replica.ReportDispute{}, replica.Condemn{}, replica.SetCopies{}, replica.SetMirrors{}, replica.SetCadence{}, replica.BeginDurable{}, replica.EndDurable{}, replica.Quarantine{}, replica.ProveLost{}, replica.EndJob{}, replica.NewEra{}} {
+		replica.ReportDispute{}, replica.Condemn{}, replica.SetCopies{}, replica.SetMirrors{}, replica.SetCadence{}, replica.BeginDurable{}, replica.EndDurable{}, replica.Quarantine{}, replica.ProveLost{}, replica.EndJob{}, replica.NewEra{}, replica.Revoke{}} {
 		samples[reflect.TypeOf(c).Name()] = c
 	}
-	checked := map[string]bool{"CreateJob.Name": true, "RegisterNode.Node.Addr": true} // held against a grammar of their own
+	checked := map[string]bool{"CreateJob.Name": true, "RegisterNode.Node.Addr": true, "Revoke.Revocation.Name": true} // held against a grammar of their own
 	var fill func(v reflect.Value, path string, each func(reflect.Value, string))
 	fill = func(v reflect.Value, path string, each func(reflect.Value, string)) {
 		switch v.Kind() {

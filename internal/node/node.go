@@ -589,7 +589,10 @@ func (d *daemon) baseStatus() Status {
 	if err := d.id.OwnRevoked(); err != nil {
 		s.Certificate = err.Error()
 	}
-	s.Revoked, s.GossipKeys = revokedStatus(d.id), gossipKeyStatus(d.id.GossipKeys(), d.cfg.Node, d.gossip.Members())
+	s.Revoked = revokedStatus(d.id)
+	if d.gossip != nil {
+		s.GossipKeys = gossipKeyStatus(d.id.GossipKeys(), d.cfg.Node, d.gossip.Members())
+	}
 	if d.cons != nil {
 		s.Leader, _, s.Term, s.IsLeader = d.cons.Leadership()
 	}
