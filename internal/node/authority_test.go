@@ -592,13 +592,14 @@ func FuzzOrder(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(body(f, kindOperator, signed))
+	cons := newThrone(f).cons
 	f.Fuzz(func(t *testing.T, b []byte) {
 		msg, err := decodeFromNode(kindOperator, b)
 		if err != nil || msg.(operatorRequest).Proof == nil {
 			return
 		}
 		m := msg.(operatorRequest)
-		l := &leader{cluster: id.Cluster, operators: id.CheckOperator, start: time.Now(), challenges: challenges{of: map[replica.NodeName][]challenge{"n3": {{given, time.Hour}}}}}
+		l := &leader{cons: cons, cluster: id.Cluster, operators: id.CheckOperator, start: time.Now(), challenges: challenges{of: map[replica.NodeName][]challenge{"n3": {{given, time.Hour}}}}}
 		who, err := l.authority("n3", m)
 		m.ID, m.UID, m.Proof = 0, 0, nil
 		if err == nil && (m != want || who != "operator operator") {

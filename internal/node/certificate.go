@@ -32,26 +32,18 @@ type gossip interface {
 	Members() []membership.Member
 }
 
-// wrong is what was last wrong with files, and whether that was said. It is said when it has lasted from one look to the next: the files of a
+// wrong counts the looks in a row that found files wrong. That is said once, when it has lasted from one look to the next: the files of a
 // renewal come one after the other.
-type wrong struct {
-	what string
-	said bool
-}
+type wrong struct{ looks int }
 
 // says tells whether to say so now.
 func (w *wrong) says(err error) bool {
 	if err == nil {
-		*w = wrong{}
+		w.looks = 0
 		return false
 	}
-	if err.Error() != w.what {
-		*w = wrong{what: err.Error()}
-		return false
-	}
-	was := w.said
-	w.said = true
-	return !was
+	w.looks++
+	return w.looks == 2
 }
 
 func (c *certificate) run(ctx context.Context) {
