@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from replicad.state import clean, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
-from replicad.wrappers import reshard
+from replicad._torch.state import clean, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
+from replicad._torch.wrappers import reshard
 
 
 class Registered:

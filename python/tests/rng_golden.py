@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from replicad import rng
-from replicad import rngcodec as codec
+from replicad._core import rngcodec as codec
 
 DIR = Path(__file__).resolve().parents[2] / "rng" / "testdata"
 FAR = 620  # so that the next draws make a twister turn

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from replicad import Corrupt, Opaque, Unsupported
-from replicad.capsule import MAGIC, MAX_DEPTH, pack, unpack
+from replicad._core.capsule import MAGIC, MAX_DEPTH, pack, unpack
 
 
 def same(a: Any, b: Any) -> bool:

@@ -14,10 +14,10 @@ from torch import nn
 
 from conftest import PATIENCE, Daemon
 from replicad import Invalid, Mismatch
-from replicad.conversion import hint, holds, kept_dtypes
-from replicad.objects import Objects
-from replicad.staging import Staging
-from replicad.state import model_leaves, regions
+from replicad._torch.conversion import hint, holds, kept_dtypes
+from replicad._torch.objects import Objects
+from replicad._torch.staging import Staging
+from replicad._torch.state import model_leaves, regions
 
 SMALL = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16)
 FLOATS = (*SMALL, torch.float32, torch.float64)

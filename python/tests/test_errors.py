@@ -18,7 +18,8 @@ import pytest
 
 import replicad
 from conftest import ROOT, Daemon, environment
-from replicad import Fenced, Fork, Gone, Invalid, Rank, Region, SessionState, Stopped, Version, _native
+from replicad import Fenced, Fork, Gone, Invalid, Rank, Region, SessionState, Stopped, Version
+from replicad._core import native as _native
 from replicad.errors import BY_CODE, Error, Signal
 
 MEMORY = (ctypes.c_uint8 * 64)()

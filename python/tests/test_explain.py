@@ -15,8 +15,8 @@ from torch import nn
 import replicad
 from conftest import ROOT, Daemon
 from replicad import Mismatch, Rank
+from replicad._torch.explain import Explanation, _cuda
 from replicad.data import Loader
-from replicad.explain import Explanation, _cuda
 
 #: A session over the GPT of the examples, plain or sharded as an argument says; each rank prints what it explains, before anything runs.
 PROGRAM = f"""
@@ -469,7 +469,7 @@ def test_cuda_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_odd_mesh_with_groups_auto() -> None:
-    from replicad.groups import on_mesh, settle
+    from replicad._torch.groups import on_mesh, settle
 
     rank: Any = type("R", (), {"groups": None, "group": None, "world": 4, "number": 0, "name_group": lambda *_: pytest.fail("named")})()
     with pytest.raises(Mismatch, match="--groups auto: rank 0 does not know which part of w each rank holds, since its mesh is not of all 4 ranks: give --groups by number"):

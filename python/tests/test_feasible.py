@@ -17,7 +17,7 @@ import pytest
 import replicad
 from conftest import Daemon, environment
 from nodes import cluster
-from replicad.feasible import Feasible, feasible
+from replicad._core.feasible import Feasible, feasible
 
 JOB = uuid.UUID("11111111-2222-3333-4444-555555555555")
 
@@ -92,7 +92,7 @@ def test_nothing_is_guessed(change: Callable[[dict[str, Any]], object]) -> None:
 
 def test_what_cannot_be_asked(daemon: Daemon, tmp_path: Path) -> None:
     """No daemon; a daemon of another user."""
-    ask = "import os, replicad.admin\n{}\ntry:\n    print(replicad.admin.status()['node'])\nexcept replicad.Error as err:\n    print(type(err).__name__, err)"
+    ask = "import os, replicad._core.admin\n{}\ntry:\n    print(replicad._core.admin.status()['node'])\nexcept replicad.Error as err:\n    print(type(err).__name__, err)"
 
     def asked(socket: Path, first: str = "") -> str:
         return subprocess.run([sys.executable, "-c", ask.format(first)], env=environment(REPLICAD_SOCKET=str(socket)), check=True, capture_output=True, text=True).stdout

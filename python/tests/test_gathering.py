@@ -12,8 +12,9 @@ import pytest
 pytest.importorskip("torch")
 
 from conftest import Daemon
-from replicad import Rank, Timeout, gathering
-from replicad.gathering import ARRIVALS, LAST, LOOK, meet, scattered
+from replicad import Rank, Timeout
+from replicad._core import gathering
+from replicad._core.gathering import ARRIVALS, LAST, LOOK, meet, scattered
 from replicad.testing import Fault, Faults
 
 #: Arguments: how a rank goes on, "inprocess" or "anew"; or "twice": in process, and the process that replaces rank 1 sees one more come to meet the others.
@@ -23,7 +24,7 @@ import os, sys
 import torch, torch.distributed as dist
 import replicad
 from replicad import store
-from replicad.gathering import LAST
+from replicad._core.gathering import LAST
 from replicad.store import init_process_group
 
 rank, how = int(os.environ["REPLICAD_RANK"]), sys.argv[1]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from replicad import Mismatch
-from replicad.groups import check, clash, derive, everywhere, flag, grid, on_mesh
+from replicad._torch.groups import check, clash, derive, everywhere, flag, grid, on_mesh
 
 
 def pieces(ranks: np.ndarray, split: tuple[bool, ...]) -> dict[int, bytes]:

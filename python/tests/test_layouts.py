@@ -20,11 +20,11 @@ import cluster
 from ranks import Ranks
 from registered import Registered
 from replicad import Mismatch, SessionState, Unsupported
-from replicad.objects import Objects
+from replicad._torch.objects import Objects
+from replicad._torch.state import materialise
+from replicad._torch.trained import Trained
+from replicad._torch.wrappers import reshard
 from replicad.parallel import ddp
-from replicad.state import materialise
-from replicad.trained import Trained
-from replicad.wrappers import reshard
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import rng_golden
-from replicad import rngcodec
-from replicad.capsule import ALIGN, MAGIC, Opaque, pack, unpack
+from replicad._core import rngcodec
+from replicad._core.capsule import ALIGN, MAGIC, Opaque, pack, unpack
+from replicad._torch.state import Capsule
 from replicad.errors import Corrupt
-from replicad.state import Capsule
 
 ROUNDS = int(os.environ.get("REPLICAD_MUTATIONS", "1"))
 

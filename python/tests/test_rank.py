@@ -196,7 +196,8 @@ def test_attach_that_is_answered_late_is_asked_again(own_daemon: Daemon, tmp_pat
         """
         import ctypes, sys, time
         from pathlib import Path
-        from replicad import Rank, Region, _native
+        from replicad import Rank, Region
+        from replicad._core import native as _native
         memory = (ctypes.c_uint8 * 64)()
         with Rank.open() as rank:
             rank.register([Region("m", ctypes.addressof(memory), 64, shape=(64,))])

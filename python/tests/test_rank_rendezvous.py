@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from replicad import _native as n
+from replicad._core import native as n
+from replicad._core.rank import Rank
 from replicad.errors import Fenced, Timeout
-from replicad.rank import Rank
 
 
 class Library:

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from anew import Mean, model, optimizer
 from conftest import Daemon
+from replicad._torch.objects import Objects
 from replicad.errors import Mismatch, SessionState
-from replicad.objects import Objects
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import rng_golden
-from replicad import Opaque, capsule, rng
-from replicad import rngcodec as codec
+from replicad import Opaque, rng
+from replicad._core import capsule
+from replicad._core import rngcodec as codec
 from replicad.errors import Corrupt, Invalid, Mismatch, Unsupported
 
 

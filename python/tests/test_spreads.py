@@ -16,10 +16,11 @@ torch = pytest.importorskip("torch", reason="torch is missing: layouts are PyTor
 import torch.distributed as dist
 from torch import nn
 
-from replicad import Corrupt, Mismatch, capsule
-from replicad.groups import derive
-from replicad.layout import NAME, Layout, Sharded, differ, sharded
-from replicad.objects import Objects
+from replicad import Corrupt, Mismatch
+from replicad._core import capsule
+from replicad._torch.groups import derive
+from replicad._torch.layout import NAME, Layout, Sharded, differ, sharded
+from replicad._torch.objects import Objects
 
 WORLD = 4
 

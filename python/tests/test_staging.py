@@ -59,7 +59,7 @@ LEAVING = """
 import os, threading, time
 import torch
 import replicad
-from replicad.admin import status
+from replicad._core.admin import status
 
 model = torch.nn.Linear(4, 4, bias=False)
 model.weight.data.zero_()

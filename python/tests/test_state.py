@@ -11,9 +11,9 @@ import torch
 from torch import nn, optim
 
 from replicad import Unsupported
-from replicad.optimizers import unwrapped
-from replicad.state import Leaf, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
-from replicad.tensors import dense
+from replicad._torch.optimizers import unwrapped
+from replicad._torch.state import Leaf, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
+from replicad._torch.tensors import dense
 
 Make = Callable[[Iterable[Any]], optim.Optimizer]
 
@@ -381,7 +381,7 @@ def test_what_is_not_to_be_copied_is_not_tried_out(caplog: pytest.LogCaptureFixt
             super().__init__(params)
             self.held = {"model": torch.nn.Linear(1024, 1024)}
 
-    monkeypatch.setattr("replicad.optimizers.MOST_COPIED", 1 << 20)
+    monkeypatch.setattr("replicad._torch.optimizers.MOST_COPIED", 1 << 20)
     materialise(Holding(list(net().parameters())))
     assert "Holding is none of torch's, and can't be tried out (MemoryError: its attributes hold 4 MiB of tensors" in caplog.text
 

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is missing")
 
 from conftest import Daemon
-from replicad import capsule, loaders
+from replicad._core import capsule
+from replicad._torch import loaders
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own call
 

@@ -17,8 +17,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from registered import Registered
 from replicad import Unsupported
-from replicad.state import Leaf, materialise, regions
-from replicad.tensors import leaves
+from replicad._torch.state import Leaf, materialise, regions
+from replicad._torch.tensors import leaves
 
 BLOCK = 4
 

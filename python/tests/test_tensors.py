@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from replicad import Invalid, Unsupported, _native
-from replicad.capsule import pack, unpack
-from replicad.tensors import Leaf, regions
+from replicad import Invalid, Unsupported
+from replicad._core import native as _native
+from replicad._core.capsule import pack, unpack
+from replicad._torch.tensors import Leaf, regions
 from test_capsule import decodes_or_corrupt
 
 

@@ -20,10 +20,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from conftest import PATIENCE, Daemon, environment
 from replicad import Mismatch, Unsupported, rng
+from replicad._torch.objects import Objects
+from replicad._torch.optimizers import materialise
+from replicad._torch.trained import Trained
 from replicad.data import Loader
-from replicad.objects import Objects
-from replicad.optimizers import materialise
-from replicad.trained import Trained
 
 REPLACED = """
 import sys

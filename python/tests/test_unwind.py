@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from conftest import Daemon
-from replicad import unwind
+from replicad._torch import unwind
 from replicad.inprocess import AbortProcessGroups, abort
 
 #: Rank 1 breaks off its third step and resumes: its process lives, and its connections stay open. Rank 0 waits for it in a collective.

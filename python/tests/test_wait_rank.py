@@ -12,7 +12,7 @@ import pytest
 
 import replicad
 from replicad import Invalid
-from replicad.waiting import wait_rank
+from replicad._core.waiting import wait_rank
 
 
 @pytest.fixture

@@ -8,7 +8,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .capsule import Opaque
+from ._core.capsule import Opaque
+from ._core.feasible import Feasible, Loss
+from ._core.rank import Order, Rank, Stats
+from ._core.region import Region
+from ._core.waiting import place, wait_rank
 from .errors import (
     Again,
     Canceled,
@@ -30,10 +34,6 @@ from .errors import (
     Unsupported,
     Version,
 )
-from .feasible import Feasible, Loss
-from .rank import Order, Rank, Stats
-from .region import Region
-from .waiting import place, wait_rank
 
 if TYPE_CHECKING:
     from .session import Resumed, Session

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from ._core.waiting import place
 from .errors import Invalid, Mismatch
-from .waiting import place
 
 __all__ = ["Endless", "Loader"]
 

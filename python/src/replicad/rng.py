@@ -1,6 +1,6 @@
 """Random number generators of a process: python's, numpy's legacy one, torch's of the CPU and of every CUDA device, Megatron's
 tracker, and any generator that is added by name (:func:`add`), numpy's with the seed sequence that it spawns others from. States
-are plain bytes (:mod:`replicad.rngcodec`); :func:`get` and :func:`set` are exact inverses.
+are plain bytes (:mod:`replicad._core.rngcodec`); :func:`get` and :func:`set` are exact inverses.
 
 numpy, torch and Megatron count once something else has imported them; this module imports none of them. CUDA's generators count
 once CUDA is initialised.
@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import rngcodec as codec
-from .capsule import Opaque
+from ._core import rngcodec as codec
+from ._core.capsule import Opaque
+from ._core.rngcodec import CUDA, MEGATRON, NAMED, NUMPY, PYTHON, SEEDS, TORCH, Record
 from .errors import Invalid, Mismatch, Unsupported
-from .rngcodec import CUDA, MEGATRON, NAMED, NUMPY, PYTHON, SEEDS, TORCH, Record
 
 __all__ = ["add", "get", "preserved", "remove", "set"]
 

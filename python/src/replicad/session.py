@@ -25,25 +25,26 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import admin, conversion, ending, groups, loaders
+from ._core import admin, ending
+from ._core.feasible import Feasible, feasible
+from ._core.orders import Orders
+from ._core.rank import Order, Rank, Stats
+from ._core.region import Region
+from ._torch import conversion, groups, loaders
+from ._torch.explain import Explanation, explain
+from ._torch.hooks import Hook
+from ._torch.layout import Layout, sharded
+from ._torch.live import Live
+from ._torch.objects import Objects
+from ._torch.offload import Offload
+from ._torch.optimizers import Carried, part, scalars_in_place
+from ._torch.staging import Staging
+from ._torch.state import Capsule, regions
+from ._torch.trained import Trained
+from ._torch.unwind import Unwinder
+from ._torch.watch import Watch
+from ._torch.wrappers import reshard, taken_down
 from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Refused, RegroupNeeded, SessionState, StaleProcessGroup, Timeout
-from .explain import Explanation, explain
-from .feasible import Feasible, feasible
-from .hooks import Hook
-from .layout import Layout, sharded
-from .live import Live
-from .objects import Objects
-from .offload import Offload
-from .optimizers import Carried, part, scalars_in_place
-from .orders import Orders
-from .rank import Order, Rank, Stats
-from .region import Region
-from .staging import Staging
-from .state import Capsule, regions
-from .trained import Trained
-from .unwind import Unwinder
-from .watch import Watch
-from .wrappers import reshard, taken_down
 
 __all__ = ["Resumed", "Session"]
 

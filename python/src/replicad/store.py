@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from ._core.gathering import LOOK, meet, scattered
+from ._core.rank import Rank
 from .errors import Again, Error, Fenced, Gone, RegroupNeeded, Timeout
-from .gathering import LOOK, meet, scattered
-from .rank import Rank
 
 log = logging.getLogger("replicad")
 

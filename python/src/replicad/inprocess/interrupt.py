@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import unwind
-from ..ending import chain
+from .._core.ending import chain
+from .._torch import unwind
 from ..errors import Signal
 from .parts import Part, run_all
 from .watchdog import Running, Watchdog

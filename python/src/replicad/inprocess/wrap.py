@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from ..ending import chain, of_a_collective
+from .._core.ending import chain, of_a_collective
 from ..errors import Error, Fenced, Invalid, Mismatch, Signal, StaleProcessGroup, Stopped, Timeout
 from .abort import default_abort, iterators
 from .finalize import default_finalize

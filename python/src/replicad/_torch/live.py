@@ -1,6 +1,6 @@
 """The step whose state is live, as something to be copied.
 
-A tensor that is registered where it lies can be copied once its step has ended. One that has a stage (:mod:`replicad.staging`) has to be
+A tensor that is registered where it lies can be copied once its step has ended. One that has a stage (:mod:`replicad._torch.staging`) has to be
 brought there first: by the worker, behind the next forward, if a copy was armed; else by the training thread, before it stops and the
 daemon may ask for the live step, or before it asks for a copy itself.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from .errors import Canceled, Error
-from .rank import Rank
+from .._core.rank import Rank
+from ..errors import Canceled, Error
 from .staging import Staging
 from .watch import digest
 

@@ -1,4 +1,4 @@
-"""The C client (libreplicad) through ctypes. Nothing here keeps state; replicad.rank does.
+"""The C client (libreplicad) through ctypes. Nothing here keeps state; replicad._core.rank does.
 
 The header ``replicad.h`` is the contract: the structures below repeat it field by field, and every one that crosses the
 boundary carries its size, which the library checks.
@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .errors import BY_CODE, Error, Signal, Version
+from ..errors import BY_CODE, Error, Signal, Version
 
 ABI = 1
 
@@ -103,7 +103,7 @@ def candidates() -> list[Path]:
     """Where the library may lie: $REPLICAD_LIBRARY alone if it is set, else the wheel, else a checkout."""
     if named := os.environ.get("REPLICAD_LIBRARY"):
         return [Path(named)]
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve().parents[1]
     return [here / "lib" / "libreplicad.so.1", *(p / "bin" / "libreplicad.so.1" for p in here.parents[2:3])]
 
 

@@ -23,7 +23,7 @@ import sys
 from collections import Counter, OrderedDict
 from typing import Any
 
-from .errors import Corrupt, Unsupported
+from ..errors import Corrupt, Unsupported
 
 __all__ = ["pack", "unpack"]
 

@@ -1,7 +1,7 @@
 """Which ranks hold the same bytes: the replica groups that a model's layout makes.
 
 How one tensor lies over the ranks of a job is a *spread*: a label for each rank, equal where the bytes are, None where this process
-can't know it. Plain data in and out: what torch says of a model is :mod:`replicad.layout`'s affair.
+can't know it. Plain data in and out: what torch says of a model is :mod:`replicad._torch.layout`'s affair.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
-from .errors import Mismatch
+from ..errors import Mismatch
 
 if TYPE_CHECKING:
-    from .rank import Rank
+    from .._core.rank import Rank
 
 __all__ = ["Spread", "check", "clash", "derive", "everywhere", "flag", "grid", "on_mesh", "settle"]
 

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from . import capsule, rng
-from .errors import Mismatch, Unsupported
+from .. import rng
+from .._core import capsule
+from ..errors import Mismatch, Unsupported
 from .tensors import Leaf, leaves
 from .trees import differences
 

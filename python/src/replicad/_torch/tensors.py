@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import torch
 
-from ._native import DTYPES
-from .errors import Unsupported
-from .region import Region
+from .._core.native import DTYPES
+from .._core.region import Region
+from ..errors import Unsupported
 
 __all__ = ["Leaf", "dense", "leaves", "regions", "some"]
 
-#: Where the memory of a leaf may lie. What is not host memory has a stage there (:mod:`replicad.staging`).
+#: Where the memory of a leaf may lie. What is not host memory has a stage there (:mod:`replicad._torch.staging`).
 DEVICES = ("cpu", "cuda")
 #: So many names are in a message.
 MOST = 4
@@ -27,7 +27,7 @@ MOST = 4
 
 @dataclass(frozen=True)
 class Leaf:
-    """A dense tensor of the training state. ``changes`` and ``private`` are as in :class:`replicad.region.Region`."""
+    """A dense tensor of the training state. ``changes`` and ``private`` are as in :class:`replicad._core.region.Region`."""
 
     name: str
     tensor: torch.Tensor

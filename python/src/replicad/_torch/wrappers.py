@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .errors import SessionState
+from ..errors import SessionState
 
 __all__ = ["clean", "flat_parameters", "fsdp1", "on_groups", "reshard", "sharded_by_fsdp", "taken_down", "whole", "within_fsdp"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from .errors import Again
+from ..errors import Again
 
 __all__ = ["Feasible", "Loss", "feasible"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 
-from . import _native as n
+from . import native as n
 from .handle import Handle
 
 __all__ = ["Rendezvous"]

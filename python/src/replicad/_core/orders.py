@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from .errors import Fenced, Gone, RegroupNeeded, Timeout
+from ..errors import Fenced, Gone, RegroupNeeded, Timeout
 from .gathering import LOOK, scattered
 from .rank import Order, Rank
 

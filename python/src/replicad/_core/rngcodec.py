@@ -35,7 +35,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .errors import Corrupt
+from ..errors import Corrupt
 
 __all__ = ["LAYOUTS", "MAX_NAME", "MAX_RECORDS", "Record", "fault", "pack", "parse", "where"]
 

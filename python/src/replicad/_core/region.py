@@ -6,8 +6,8 @@ import ctypes as c
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _native as n
-from .errors import Invalid
+from ..errors import Invalid
+from . import native as n
 
 __all__ = ["Region"]
 

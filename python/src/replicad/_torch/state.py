@@ -1,6 +1,6 @@
 """What a PyTorch training state is made of: tensors that stay where they are, and small values in capsules.
 
-Tensors are registered by address and name, never copied by Python and never pickled (:mod:`replicad.tensors`). What is not a tensor of
+Tensors are registered by address and name, never copied by Python and never pickled (:mod:`replicad._torch.tensors`). What is not a tensor of
 fixed address (hyperparameters, schedulers, scalers, samplers, generators, user objects) is packed into capsules: one of what all ranks of
 a replica group have in common, one of what is a rank's own and settled before the optimizer runs, one of what is a rank's own
 and may change in the optimizer window.
@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import capsule
-from .errors import Unsupported
+from .._core import capsule
+from .._core.region import Region
+from ..errors import Unsupported
 from .optimizers import materialise, optimizer_leaves, optimizer_values, set_optimizer_values
-from .region import Region
 from .tensors import Leaf, leaves, regions
 from .wrappers import clean, flat_parameters
 

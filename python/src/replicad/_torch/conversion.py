@@ -1,7 +1,7 @@
 """Tensors whose copies have another floating-point type than they have in the program.
 
 A copy of another type is refused by name; what is to be converted when it is loaded, the program says (``kept_dtype`` of a
-:class:`replicad.Session`). Such a tensor has a stage in host memory (:mod:`replicad.staging`) of the type that the job keeps, so all
+:class:`replicad.Session`). Such a tensor has a stage in host memory (:mod:`replicad._torch.staging`) of the type that the job keeps, so all
 digests are of that type's bytes: they are verified when the stage is loaded, and the values are converted after that, on the way from
 the stage to the tensor. The copies of every later step are of the kept type, too, which therefore must hold each value of
 the tensor's own: a restart is then as exact as without.
@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 import torch
 
-from .errors import Invalid
+from ..errors import Invalid
 from .tensors import Leaf
 
 __all__ = ["hint", "holds", "kept_dtypes", "name", "rounded", "too_large"]

@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import conversion, data, rng, rngcodec
+from .. import data, rng
+from .._core import rngcodec
+from . import conversion
 from .groups import derive, flag
 from .tensors import some
 from .wrappers import clean, flat_parameters, fsdp1, on_groups, within_fsdp
 
 if TYPE_CHECKING:
-    from .region import Region
-    from .session import Session
+    from .._core.region import Region
+    from ..session import Session
 
 __all__ = ["Copies", "Explanation", "Groups", "Kept", "Verdict", "explain"]
 

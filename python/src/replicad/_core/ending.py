@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from .errors import Mismatch
+from ..errors import Mismatch
 
 __all__ = ["FINAL", "chain", "of_a_collective", "say_before_the_end", "text"]
 

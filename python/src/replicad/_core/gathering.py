@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .errors import Again, Error, Fenced, Gone, Timeout
+from ..errors import Again, Error, Fenced, Gone, Timeout
 
 if TYPE_CHECKING:
     from .rank import Rank

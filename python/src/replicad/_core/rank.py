@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import _native as n
-from .errors import Error, Gone, Invalid, Timeout
+from ..errors import Error, Gone, Invalid, Timeout
+from . import native as n
 from .handle import RETRY, SLICE
 from .region import Region
 from .rendezvous import Rendezvous

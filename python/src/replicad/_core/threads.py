@@ -7,7 +7,7 @@ import logging
 import select
 from typing import TYPE_CHECKING
 
-from . import _native as n
+from . import native as n
 
 if TYPE_CHECKING:
     from .rank import Rank

@@ -9,8 +9,8 @@ import time
 import weakref
 from collections.abc import Callable
 
-from . import _native as n
-from .errors import Fork, SessionState
+from ..errors import Fork, SessionState
+from . import native as n
 
 __all__ = ["RETRY", "SLICE", "Handle"]
 

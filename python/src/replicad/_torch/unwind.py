@@ -7,10 +7,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from .errors import Error
+from ..errors import Error
 
 if TYPE_CHECKING:
-    from .session import Session
+    from ..session import Session
 
 __all__ = ["Unwinder"]
 
@@ -59,7 +59,7 @@ class Unwinder(threading.Thread):
                     "the collective that it waits in raises. An error of torch.distributed that follows is this",
                     time.monotonic() - began,
                 )
-            from .inprocess.abort import AbortProcessGroups
+            from ..inprocess.abort import AbortProcessGroups
 
             try:
                 AbortProcessGroups(timeout=self._soft).free()

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .errors import Mismatch
+from ..errors import Mismatch
 from .objects import Objects, extra_state
 from .optimizers import part
 from .places import Places, persistent

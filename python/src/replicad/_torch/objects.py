@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import loaders, rng
-from .capsule import Opaque
-from .errors import Invalid, Mismatch, SessionState, Unsupported
+from .. import rng
+from .._core.capsule import Opaque
+from ..errors import Invalid, Mismatch, SessionState, Unsupported
+from . import loaders
 from .optimizers import bare, unwrapped
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
 from .wrappers import on_groups, reshard

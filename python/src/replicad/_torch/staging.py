@@ -5,7 +5,7 @@ registered. At the end of a step the worker copies device to stage on a stream o
 and then stage to arena; the next optimizer step waits until both are done. What may change between steps is small and is copied
 at once. After a load the stages are copied back.
 
-A host tensor whose copies have another type (:mod:`replicad.conversion`) has a stage of that type: copying to and from it converts.
+A host tensor whose copies have another type (:mod:`replicad._torch.conversion`) has a stage of that type: copying to and from it converts.
 
 With ``always`` host tensors are staged too: then the registered memory does not depend on which tensors are live, and a model that
 is made anew in the same process can take the place of the old one (:meth:`replicad.Session.rebind`).

@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from .errors import Gone, Invalid, Refused, System, Timeout, Version
+from ..errors import Gone, Invalid, Refused, System, Timeout, Version
 
 __all__ = ["status"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from .errors import Invalid
+from ..errors import Invalid
 
 __all__ = ["place", "wait_rank"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import capsule, rngcodec
+from .._core import capsule, rngcodec
 from .state import Capsule, Leaf
 from .tensors import some
 from .trained import Trained
