@@ -21,7 +21,7 @@ import (
 )
 
 func newChaos(std stdio) *cobra.Command {
-	return group("chaos", "Break a cluster on this machine at random, and see what holds", newChaosRun(std), newChaosCluster(std), newChaosBecome())
+	return group("chaos", "Break a cluster on this machine at random, and see what holds", newChaosRun(std), newChaosHostile(std), newChaosCluster(std), newChaosBecome(), newChaosMisbehave(std))
 }
 
 func newChaosRun(std stdio) *cobra.Command {

@@ -74,6 +74,7 @@ type Endpoint struct {
 	udp      *net.UDPConn
 	tr       *quic.Transport
 	own      *quic.Transport // a port without a listener, which strangers don't know: what is sent to the other one can't crowd out Raft's answers
+	ids      tagger
 	ln       *quic.Listener
 	handlers map[Class]func(context.Context, *Conn) // fixed when Run starts
 	refusals refusals
@@ -117,7 +118,7 @@ func Listen(cfg Config) (*Endpoint, error) {
 		return nil, errors.Join(err, udp.Close())
 	}
 	e := &Endpoint{
-		cfg: cfg, udp: udp, own: &quic.Transport{Conn: own, ConnectionIDLength: 8},
+		cfg: cfg, udp: udp, ids: newTagger(), own: &quic.Transport{Conn: own, ConnectionIDLength: 8},
 		handlers: make(map[Class]func(context.Context, *Conn)),
 		windows:  windows{byConn: make(map[*quic.Conn]uint64)},
 		inbound:  make(map[replica.NodeName]int),
@@ -133,11 +134,11 @@ func Listen(cfg Config) (*Endpoint, error) {
 	})
 	var attempts attemptRate
 	e.tr = &quic.Transport{
-		Conn:                udp,
-		ConnectionIDLength:  8,
-		StatelessResetKey:   (*quic.StatelessResetKey)(&cfg.ResetKey),
-		ConnContext:         e.watchHandshake,
-		VerifySourceAddress: func(net.Addr) bool { return !attempts.allow(time.Now()) },
+		Conn:                  udp,
+		ConnectionIDGenerator: e.ids,
+		StatelessResetKey:     (*quic.StatelessResetKey)(&cfg.ResetKey),
+		ConnContext:           e.watchHandshake,
+		VerifySourceAddress:   func(net.Addr) bool { return !attempts.allow(time.Now()) },
 	}
 	if e.ln, err = e.tr.Listen(cfg.ServerTLS, e.settings()); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on UDP %s: %w", cfg.Addr, err), udp.Close(), own.Close())
@@ -168,6 +169,7 @@ func (e *Endpoint) Run(ctx context.Context) error {
 	defer e.closeAll(CodeShutdown, goingDown)
 	defer cancel()
 	g.Go(func() { e.answerProbes(ctx) })
+	g.Go(func() { e.guard(ctx) })
 	for {
 		q, err := e.ln.Accept(ctx)
 		if err != nil {

@@ -51,6 +51,7 @@ var walls = map[string]wall{
 	"internal/launch": {3, []string{"replica", "internal/wire"}, nil},
 	"chaos/cluster":   {3, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},
 	"chaos":           {4, []string{"replica", "internal/config", "chaos/cluster", "chaos/netfault"}, []string{"golang.org/x/sys/unix"}},
+	"chaos/hostile":   {4, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki", "internal/unixsock", "internal/wire"}, []string{"github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/demo":   {4, []string{"internal/config", "chaos/cluster"}, []string{"golang.org/x/sys/unix", "golang.org/x/term"}},
 
 	"cmd/replicad": {5, nil, []string{"github.com/spf13/cobra", "github.com/rs/zerolog", "golang.org/x/sys/unix"}},

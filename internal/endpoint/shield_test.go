@@ -1,0 +1,171 @@
+package endpoint
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"math"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// TestShieldLetsPeersThrough: with the shield up and no stranger let in, connections that there are go on, both ways and with new streams;
+// new ones and probes wait until it is down.
+func TestShieldLetsPeersThrough(t *testing.T) {
+	ctx := within(t)
+	c := newCluster(t, "a", "b")
+	a := c.start("a", "127.0.0.1:0", allClasses(echo))
+	b := c.start("b", "127.0.0.2:0", allClasses(echo))
+	a.SetProbeReply(ProbeReply{Node: "a"})
+	var conns []*Conn // that b accepted, and that it dialed
+	for _, d := range []struct {
+		from, to *running
+		name     replica.NodeName
+	}{{a, b, "b"}, {b, a, "a"}} {
+		for _, class := range []Class{Raft, Control, Bulk} {
+			conn, err := d.from.Dial(ctx, d.to.Addr().String(), d.name, class)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conns = append(conns, conn)
+		}
+	}
+	for _, e := range []*running{a, b} {
+		if err := e.ids.raise(e.udp, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, conn := range conns {
+		for range 20 {
+			if _, err := ask(ctx, conn, "x"); err != nil {
+				t.Fatalf("connection %d behind the shield: %v", i, err)
+			}
+		}
+	}
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	if conn, err := a.Dial(short, b.Addr().String(), "b", Control); err == nil {
+		t.Errorf("a stranger's first datagram was let in: %v", conn.RemoteAddr())
+	}
+	if r, err := b.Probe(short, a.Addr().String()); !errors.Is(err, ErrSilent) {
+		t.Errorf("a probe was let in: %v, %v", r, err)
+	}
+	for _, e := range []*running{a, b} {
+		if err := lower(e.udp); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := dialAndAsk(ctx, a.Endpoint, b.Addr().String(), "b"); err != nil {
+		t.Errorf("a new connection once the shield is down: %v", err)
+	}
+}
+
+// TestShieldTakesAShare: of datagrams without a tag the kernel lets in about the share that it is told.
+func TestShieldTakesAShare(t *testing.T) {
+	in, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := net.DialUDP("udp", nil, in.LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	ids := newTagger()
+	id, err := ids.GenerateConnectionID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := append([]byte{0x40}, id.Bytes()...)
+	long := append([]byte{0xe0, 0, 0, 0, 1, idBytes}, id.Bytes()...)
+	room := make([]byte, 2048)
+	came := func(b []byte) bool {
+		t.Helper()
+		if _, err := out.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		_ = in.SetReadDeadline(time.Now().Add(time.Millisecond)) // loopback delivers within the write
+		_, err := in.Read(room)
+		return err == nil
+	}
+	pad := func(b []byte) []byte { return append(b[:len(b):len(b)], make([]byte, 40)...) }
+	for _, let := range []uint32{0, math.MaxUint32 / 4} {
+		if err := ids.raise(in, let); err != nil {
+			t.Fatal(err)
+		}
+		for range 50 {
+			if !came(pad(short)) || !came(pad(long)) {
+				t.Fatal("a datagram with a tag is dropped")
+			}
+		}
+		const tries = 400
+		n := 0
+		for i := range tries {
+			b := make([]byte, 1+i%100)
+			_, _ = rand.Read(b) // never fails
+			if came(b) {
+				n++
+			}
+		}
+		if want := float64(let) / (1 << 32) * tries; math.Abs(float64(n)-want) > tries/8 { // seven standard deviations
+			t.Errorf("share %v: %d of %d came", float64(let)/(1<<32), n, tries)
+		}
+	}
+	wrong := pad(short)
+	wrong[5] ^= 1
+	if err := ids.raise(in, 0); err != nil {
+		t.Fatal(err)
+	}
+	if came(wrong) || came([]byte{}) || came(short[:4]) {
+		t.Error("a datagram without a right tag came")
+	}
+	if s, err := sampleOf(in); err != nil || s.dropped == 0 || s.room == 0 {
+		t.Errorf("the kernel says %+v, %v", s, err)
+	}
+}
+
+// The shield goes up when the buffer fills, lets in so many strangers, and goes down only when the flood has ended.
+func TestShieldFollowsTheFlood(t *testing.T) {
+	const room = 1 << 20
+	var s shield
+	dropped := uint32(math.MaxUint32 - 5) // it wraps
+	s.last = dropped
+	calm := func(n uint32) { dropped += n; s.next(sample{queued: room / shieldAt, room: room, dropped: dropped}) }
+	calm(0)
+	if s.let != 0 {
+		t.Fatal("it is up though nothing queues")
+	}
+	s.next(sample{queued: room, room: room, dropped: dropped})
+	if s.let != firstLet {
+		t.Fatalf("lets in %d", s.let)
+	}
+	const perSample = 7500 // 150,000 a second
+	for range 1000 {
+		calm(uint32(float64(perSample) * (1 - float64(s.let)/(1<<32))))
+		if s.let == 0 {
+			t.Fatal("it is down in the middle of the flood")
+		}
+	}
+	if in := float64(s.let) / (1 << 32) * 150_000; in < strangers/4 || in > strangers {
+		t.Errorf("lets in %.0f a second", in)
+	}
+	was := s.let
+	s.next(sample{queued: room, room: room, dropped: dropped})
+	if s.let >= was {
+		t.Error("the buffer fills behind it, and it lets in as many")
+	}
+	for i := range 1000 {
+		calm(0)
+		if s.let == 0 {
+			if d := time.Duration(i+1) * shieldEvery; d < shieldQuiet {
+				t.Errorf("down %v after the flood", d)
+			}
+			return
+		}
+	}
+	t.Error("it stays up")
+}
