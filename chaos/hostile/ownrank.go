@@ -75,6 +75,10 @@ func attach(out io.Writer) (*ownRank, error) {
 				return nil, err
 			}
 			r.arena, r.bytes = f, v.ArenaBytes
+			stopped := wire.AppendRank(nil, wire.RankHeader{Type: wire.MStopped, Incarnation: v.Incarnation}, wire.AppendStopped(nil, 0)) // it waits for an order
+			if err := c.write(stopped); err != nil {
+				return nil, err
+			}
 		case wire.MRefused:
 			v, _ := wire.ParseRefused(b)
 			return nil, errors.New(v.Text)

@@ -31,6 +31,7 @@ type Pattern struct {
 	Does  string `json:"does"`
 	Must  string `json:"must"` // what the daemon has to do about it, beside what it always has to
 	Brief bool   `json:"-"`    // one of those that a test runs
+	Long  bool   `json:"-"`    // it may last for up to 9 times what others do
 	At    place  `json:"-"`
 
 	act func(context.Context, *attack) error
@@ -44,7 +45,7 @@ const (
 	follower              // another voter
 )
 
-// Names are those of patterns that are wanted, in the table's order; none: all of them.
+// pick takes the named patterns in the table's order; no names: all of them.
 func pick(names []string, brief bool) (list []Pattern, unknown []string) {
 	for _, n := range names {
 		if !slices.ContainsFunc(All, func(p Pattern) bool { return p.Name == n }) {
@@ -63,8 +64,8 @@ func pick(names []string, brief bool) (list []Pattern, unknown []string) {
 var All = []Pattern{
 	{Name: "nothing", Who: Stranger, Does: "nothing: the control", Must: "what it always does", Brief: true, act: func(ctx context.Context, a *attack) error { a.wait(ctx); return nil }},
 	{Name: "udp-garbage", Who: Stranger, Does: "datagrams of random bytes and sizes at the port of the data path", Must: "drop them", Brief: true, act: udpGarbage},
-	{Name: "initials-leader", Who: Stranger, Does: "150,000 QUIC Initials a second with random connection ids at the leader", Must: "stay the leader", act: initials},
-	{Name: "initials-follower", Who: Stranger, Does: "the same at a follower", Must: "keep its link and its vote", At: follower, act: initials},
+	{Name: "initials-leader", Long: true, Who: Stranger, Does: "150,000 QUIC Initials a second with random connection ids at the leader", Must: "stay the leader", act: initials},
+	{Name: "initials-follower", Long: true, Who: Stranger, Does: "the same at a follower", Must: "keep its link and its vote", At: follower, act: initials},
 	{Name: "versions", Who: Stranger, Does: "packets of QUIC versions that do not exist", Must: "answer with its own version, no larger than what came", act: versions},
 	{Name: "half-open", Who: Stranger, Does: "real first flights of TLS from 2,000 clients that never go on", Must: "forget each within 3 s", act: halfOpen},
 	{Name: "no-certificate", Who: Stranger, Does: "handshakes without a client certificate", Must: "refuse in the handshake", Brief: true, act: noCertificate},
@@ -73,15 +74,15 @@ var All = []Pattern{
 	{Name: "probe-key", Who: Stranger, Does: "20,000 probes with a wrong key a second", Must: "answer none", act: probeKey},
 	{Name: "probe-replay", Who: Stranger, Does: "one recorded probe, again and again", Must: "answer with no more bytes than came", act: probeReplay},
 	{Name: "gossip-garbage", Who: Stranger, Does: "datagrams at the gossip port, with and without the cluster's label", Must: "drop them", Brief: true, act: gossipGarbage},
-	{Name: "gossip-silent", Who: Stranger, Does: "400 TCP connections to the gossip port that say nothing", Must: "hang up within seconds", act: gossipSilent},
+	{Name: "gossip-silent", Long: true, Who: Stranger, Does: "400 TCP connections to the gossip port that say nothing", Must: "hang up within seconds", act: gossipSilent},
 	{Name: "gossip-loris", Who: Stranger, Does: "TCP connections that announce 2 GiB and send a byte at a time", Must: "hang up, and allocate nothing for what is announced", act: gossipLoris},
 	{Name: "gossip-unkeyed", Who: Stranger, Does: "exchanges of state that are not encrypted", Must: "refuse each, and take nobody in", act: gossipUnkeyed},
 
 	{Name: "alpn", Who: Peer, Does: "connections of a protocol that no daemon speaks", Must: "refuse in the handshake", act: alpn},
-	{Name: "connections", Who: Peer, Does: "up to 10,000 connections of one node", Must: "keep 48, refuse the others with the limit", act: connections},
-	{Name: "streams-control", Who: Peer, Does: "3,072 streams of the control class that say nothing", Must: "end each after 2 s", Brief: true, act: silentStreams},
+	{Name: "connections", Long: true, Who: Peer, Does: "up to 10,000 connections of one node", Must: "keep 48, refuse the others with the limit", act: connections},
+	{Name: "streams-control", Long: true, Who: Peer, Does: "3,072 streams of the control class that say nothing", Must: "end each after 2 s", Brief: true, act: silentStreams},
 	{Name: "streams-bulk", Who: Peer, Does: "3,072 streams of the bulk class that say nothing", Must: "hold no more than the streams", act: silentBulk},
-	{Name: "frames", Who: Peer, Does: "frames with a wrong magic, version, length or checksum, and cut ones, on links", Must: "hang up on each", Brief: true, act: frames},
+	{Name: "frames", Long: true, Who: Peer, Does: "frames with a wrong magic, version, length or checksum, and cut ones, on links", Must: "hang up on each", Brief: true, act: frames},
 	{Name: "cbor", Who: Peer, Does: "hellos that nest 500 deep, announce 2^32 elements, repeat keys, or are no map", Must: "hang up on each", Brief: true, act: cborBombs},
 	{Name: "hello-name", Who: Peer, Does: "hellos in the name of another node, and of another cluster", Must: "refuse, and name both", Brief: true, act: helloName},
 	{Name: "hello-labels", Who: Peer, Does: "hellos with huge labels, and addresses that are none", Must: "refuse, and name the rule", act: helloLabels},
@@ -91,28 +92,28 @@ var All = []Pattern{
 	{Name: "reports", Who: Peer, Does: "reports of jobs, its own and others', as fast as the link takes them", Must: "keep the others' links, and believe none", act: reports},
 	{Name: "lies", Who: Peer, Does: "evidence, suspicions, claims, rendezvous words and orders about what is others'", Must: "refuse or ignore each", act: lies},
 	{Name: "views", Who: Peer, Does: "asks for the whole state again and again and reads nothing", Must: "hang up once its queue is full", act: views},
-	{Name: "bulk-headers", Who: Peer, Does: "headers of requests of 64 MiB and 4 GiB, and 4 MiB of each body", Must: "refuse, or hold no more than one peer's 64 MiB", act: bulkHeaders},
+	{Name: "bulk-headers", Long: true, Who: Peer, Does: "headers of requests of 64 MiB and 4 GiB, and 4 MiB of each body", Must: "refuse, or hold no more than one peer's 64 MiB", act: bulkHeaders},
 	{Name: "bulk-unknown", Who: Peer, Does: "requests for parts, jobs and clusters that there are not, and for others' parts", Must: "refuse each by name", Brief: true, act: bulkUnknown},
 	{Name: "bulk-manifests", Who: Peer, Does: "pushes of manifests with absurd sizes, counts, and digests that are not theirs", Must: "refuse each by name", Brief: true, act: bulkManifests},
 	{Name: "bulk-garbage", Who: Peer, Does: "random bytes, cut frames and resets on streams of the bulk class", Must: "hang up on each", act: bulkGarbage},
 	{Name: "raft-client", Who: Peer, Does: "raft connections of a node that is no voter", Must: "refuse by name", act: raftClient},
 	{Name: "raft-garbage", Who: Peer, Does: "random bytes, and lengths of 2 GiB, on raft streams with a voter's certificate", Must: "hang up, and allocate nothing for what is announced", act: raftGarbage},
-	{Name: "raft-streams", Who: Peer, Does: "1,000 raft streams of a voter that say nothing", Must: "keep its own voters' streams", act: raftStreams},
+	{Name: "raft-streams", Who: Peer, Does: "1,000 raft streams of a voter that say nothing", Must: "take those of the other voters", act: raftStreams},
 
-	{Name: "rank-silent", Who: Rank, Does: "1,000 connections that say nothing", Must: "hang up after 5 s, let a rank in meanwhile", act: rankSilent},
+	{Name: "rank-silent", Long: true, Who: Rank, Does: "1,000 connections that say nothing", Must: "hang up after 5 s, let a rank in meanwhile", act: rankSilent},
 	{Name: "rank-messages", Who: Rank, Does: "malformed, oversized and misplaced messages, and descriptors nobody asked for", Must: "refuse each with the reason", Brief: true, act: rankMessages},
 	{Name: "rank-arenas", Who: Rank, Does: "arenas that are no memfd, not sealed, too short, or have absurd counts", Must: "refuse each with the reason", Brief: true, act: rankArenas},
 	{Name: "rank-token", Who: Rank, Does: "hellos without the job's token, or with another job's", Must: "refuse each with the remedy", act: rankToken},
-	{Name: "rank-regions", Who: Rank, Does: "65,536 regions, absurd shapes, and names that are no text", Must: "refuse each with the reason", act: rankRegions},
-	{Name: "rank-scribble", Who: Rank, Does: "attaches, then writes random words all over its own arena", Must: "judge it alone", act: rankScribble},
-	{Name: "rank-dies", Who: Rank, Does: "attaches and dies, again and again", Must: "give its job up within the budget, and its memory back", act: rankDies},
-	{Name: "rank-rendezvous", Who: Rank, Does: "words of 64 MiB in all at the rendezvous of its own job", Must: "refuse beyond the cap", act: rankRendezvous},
+	{Name: "rank-regions", Long: true, Who: Rank, Does: "65,536 regions, absurd shapes, and names that are no text", Must: "refuse each with the reason", act: rankRegions},
+	{Name: "rank-scribble", Long: true, Who: Rank, Does: "attaches, then writes random words all over its own arena", Must: "judge it alone", act: rankScribble},
+	{Name: "rank-dies", Long: true, Who: Rank, Does: "attaches and dies, again and again", Must: "give its job up within the budget, and its memory back", act: rankDies},
+	{Name: "rank-rendezvous", Long: true, Who: Rank, Does: "words of 64 MiB in all at the rendezvous of its own job", Must: "refuse beyond the cap", act: rankRendezvous},
 	{Name: "rank-launchers", Who: Rank, Does: "launchers with absurd worlds, capacities and names", Must: "refuse each with the reason", act: rankLaunchers},
 	{Name: "rank-unread", Who: Rank, Does: "asks and never reads the answers", Must: "hang up once its queue is full", act: rankUnread},
 
-	{Name: "admin-idle", Who: Admin, Does: "500 connections to the admin socket, half of them after one answer", Must: "hang up on them, and serve others meanwhile", act: adminIdle},
-	{Name: "admin-loris", Who: Admin, Does: "headers and bodies a byte at a time", Must: "hang up within seconds", act: adminLoris},
+	{Name: "admin-idle", Long: true, Who: Admin, Does: "500 connections to the admin socket, half of them after one answer", Must: "hang up on them, and serve others meanwhile", act: adminIdle},
+	{Name: "admin-loris", Long: true, Who: Admin, Does: "headers and bodies a byte at a time", Must: "hang up within seconds", act: adminLoris},
 	{Name: "admin-body", Who: Admin, Does: "an order of 1 GiB, announced and in chunks", Must: "refuse after 64 KiB", act: adminBody},
 	{Name: "admin-orders", Who: Admin, Does: "orders that are no JSON, no order, or of others' matters without a signature", Must: "refuse each with the reason", Brief: true, act: adminOrders},
-	{Name: "keeper", Who: Admin, Does: "junk, silence and descriptors at the keeper's socket", Must: "keep the daemon's memory", act: keeper},
+	{Name: "keeper", Long: true, Who: Admin, Does: "junk, silence and descriptors at the keeper's socket", Must: "keep the daemon's memory", act: keeper},
 }

@@ -36,22 +36,26 @@ func raftClient(ctx context.Context, a *attack) error {
 	})
 }
 
-// voter opens an endpoint with the credentials of a voter that is not the victim: a node's key was stolen.
-func (a *attack) voter() (*endpoint.Endpoint, error) {
+// voter opens an endpoint with the credentials of a voter that is not the victim, the i-th: a node's key was stolen.
+func (a *attack) voter(i int) (*endpoint.Endpoint, error) {
 	for _, v := range a.victim.Voters {
-		if v.Name != a.victim.Node {
-			id, err := a.identity(string(v.Name))
-			if err != nil {
-				return nil, err
-			}
-			return a.as(id, nil)
+		if v.Name == a.victim.Node {
+			continue
 		}
+		if i--; i >= 0 {
+			continue
+		}
+		id, err := a.identity(string(v.Name))
+		if err != nil {
+			return nil, err
+		}
+		return a.as(id, nil)
 	}
-	return nil, errors.New("there is one voter")
+	return nil, errors.New("there are too few voters")
 }
 
 func raftGarbage(ctx context.Context, a *attack) error {
-	e, err := a.voter()
+	e, err := a.voter(0)
 	if err != nil {
 		return err
 	}
@@ -93,7 +97,7 @@ func raftGarbage(ctx context.Context, a *attack) error {
 }
 
 func raftStreams(ctx context.Context, a *attack) error {
-	e, err := a.voter()
+	e, err := a.voter(0)
 	if err != nil {
 		return err
 	}
@@ -114,5 +118,19 @@ func raftStreams(ctx context.Context, a *attack) error {
 		}
 	}
 	a.wait(ctx)
+	other, err := a.voter(1)
+	if err != nil {
+		return err
+	}
+	s, err := a.open(ctx, other, endpoint.Raft)
+	if err != nil {
+		return fmt.Errorf("another voter's stream: %w", err)
+	}
+	if _, err := s.Write([]byte{0}); err != nil {
+		return fmt.Errorf("another voter's stream: %w", err)
+	}
+	if _, err := ends(s, 2*time.Second); err == nil {
+		return errors.New("another voter's stream is refused meanwhile")
+	}
 	return nil
 }

@@ -34,7 +34,7 @@ type Options struct {
 	Brief    bool          // the few that a test runs
 	Hold     time.Duration // how long a pattern of load lasts [4s]
 	Trainer  string        // command of the ranks, in words without spaces [textlm beside Program]
-	Steps    int           // of each job [1500]
+	Steps    int           // of each job [3000]
 	Pace     time.Duration // shortest step [30 ms]
 	Tries    int           // a pattern beside which a link was lost, or the leader changed, is tried so often [1]
 	Report   string        // file for the outcome as JSON [none]
@@ -148,7 +148,10 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	set(&o.Hold, 4*time.Second)
 	set(&o.Pace, 30*time.Millisecond)
-	o.Steps, o.Tries = max(o.Steps, 1500), max(o.Tries, 1)
+	if o.Steps == 0 {
+		o.Steps = 3000
+	}
+	o.Tries = max(o.Tries, 1)
 	if o.Program == "" {
 		self, err := os.Executable()
 		if err != nil {
@@ -209,7 +212,7 @@ func (r *runner) perform(ctx context.Context, list []Pattern) (err error) {
 	}
 	for _, p := range list {
 		for try := 1; ; try++ {
-			if err := r.room(ctx); err != nil {
+			if err := r.room(ctx, p); err != nil {
 				return err
 			}
 			o, err := r.one(ctx, p)
@@ -283,10 +286,14 @@ func (r *runner) train(ctx context.Context) error {
 }
 
 // room begins another job where this one would be over before the next pattern is.
-func (r *runner) room(ctx context.Context) error {
+func (r *runner) room(ctx context.Context, p Pattern) error {
+	need := 3 * r.opt.Hold
+	if p.Long {
+		need *= 3
+	}
 	var step uint64
 	r.journal.View(func() { _, step = r.journal.LatestLocked() })
-	if left := r.opt.Steps - int(step); time.Duration(left)*r.opt.Pace > 3*r.opt.Hold {
+	if left := r.opt.Steps - int(step); time.Duration(left)*r.opt.Pace > need {
 		return nil
 	}
 	if err := r.finish(ctx); err != nil {

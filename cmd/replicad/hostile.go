@@ -45,7 +45,7 @@ func newChaosHostile(std stdio) *cobra.Command {
 	f.BoolVar(&o.Brief, "brief", false, "the few that tests run")
 	f.DurationVar(&o.Hold, "hold", 0, "how long a pattern of load lasts (default 4s)")
 	f.StringVar(&o.Trainer, "trainer", "", "`COMMAND` of the ranks, in words without spaces (default: textlm beside this program)")
-	f.IntVar(&o.Steps, "steps", 0, "optimizer steps of each job (default 1500)")
+	f.IntVar(&o.Steps, "steps", 0, "optimizer steps of each job (default 3000)")
 	f.IntVar(&o.Tries, "tries", 0, "how often a pattern that failed is tried (default 1)")
 	f.StringVar(&o.Report, "report", "", "`FILE` for the outcome as JSON")
 	f.StringVar(&table, "table", "", "`FILE` for the outcome as a table of Markdown")

@@ -1,10 +1,12 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -24,6 +26,12 @@ const operatorTimeout = drainTimeout + proposeTimeout
 // maxOrder bounds the JSON of an order, in bytes.
 const maxOrder = 64 << 10
 
+// adminTimes are how long a connection of the admin socket may take: for the headers of a request, for its body, from there to the end of the
+// answer, and until the next request.
+type adminTimes struct{ headers, body, answer, idle time.Duration }
+
+var defaultAdminTimes = adminTimes{time.Second, 5 * time.Second, operatorTimeout + 10*time.Second, 10 * time.Second}
+
 // admin serves the operator's socket: status, and orders to the leader. HTTP over a unix socket of mode 0600.
 type admin struct {
 	m       *member
@@ -33,6 +41,7 @@ type admin struct {
 	// here does, where this node leads, what needs no link to the leader; false: it does not lead. Nil: it never leads.
 	here  func(context.Context, operatorRequest) (operatorReply, bool)
 	owner func() uint32 // whose socket it is
+	times adminTimes    // zero: the default ones
 }
 
 func listenAdmin(path string) (net.Listener, error) {
@@ -55,7 +64,7 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 	mux.HandleFunc("GET /challenge", func(w http.ResponseWriter, r *http.Request) { a.operator(w, r, Order{Verb: verbChallenge}) })
 	mux.HandleFunc("POST /order", func(w http.ResponseWriter, r *http.Request) {
 		var q Order
-		d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxOrder))
+		d := json.NewDecoder(r.Body)
 		d.DisallowUnknownFields()
 		if err := d.Decode(&q); err != nil {
 			http.Error(w, fmt.Sprintf("not an order: %v: are daemon and command line of one release?", err), http.StatusBadRequest)
@@ -64,13 +73,37 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 		q.UID = userOf(r).uid
 		a.operator(w, r, q)
 	})
-	s := &http.Server{Handler: a.guard(mux), ConnContext: withUser, ReadHeaderTimeout: time.Second, MaxHeaderBytes: 64 << 10}
+	t := a.times
+	if t == (adminTimes{}) {
+		t = defaultAdminTimes
+	}
+	s := &http.Server{Handler: a.guard(whole(mux, t.body)), ConnContext: withUser, MaxHeaderBytes: 64 << 10, ReadHeaderTimeout: t.headers, WriteTimeout: t.answer, IdleTimeout: t.idle}
 	stop := context.AfterFunc(ctx, func() { s.Close() })
 	defer stop()
 	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("admin socket: %w", err)
 	}
 	return nil
+}
+
+// whole reads a request's body before anything is done with it, in bounded time. The server's own ReadTimeout would also end the context of
+// an order that takes longer than its body.
+func whole(h http.Handler, within time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			conn := http.NewResponseController(w)
+			_ = conn.SetReadDeadline(time.Now().Add(within)) // a closed connection fails the read
+			b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxOrder))
+			if err != nil {
+				w.Header().Set("Connection", "close") // the rest is not waited for
+				http.Error(w, fmt.Sprintf("the body of the request: %v: it has at most %d bytes, and comes within %v", err, maxOrder, within), http.StatusBadRequest)
+				return
+			}
+			_ = conn.SetReadDeadline(time.Time{})
+			r.Body = io.NopCloser(bytes.NewReader(b))
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // asker is who is at the other end of a connection.

@@ -3,9 +3,13 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,6 +69,63 @@ func TestStatus(t *testing.T) {
 	d.link = nil
 	if st = d.status(nil); st.Leader != "" || len(st.Jobs) != 1 {
 		t.Errorf("without a link: %+v", st)
+	}
+}
+
+// Connections to the admin socket end, whatever they leave out: the headers, the body, or the next request. An order whose body is there may
+// take longer than a body may.
+func TestAdminConnectionsEnd(t *testing.T) {
+	d := newDesk(t)
+	dir, err := os.MkdirTemp("", "rn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	l, err := listenAdmin(filepath.Join(dir, "a.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const short = 50 * time.Millisecond
+	var slow sync.WaitGroup
+	here := func(ctx context.Context, _ operatorRequest) (operatorReply, bool) {
+		select {
+		case <-ctx.Done():
+			return refusal("its context ended"), true
+		case <-time.After(3 * short):
+			return operatorReply{Text: "done"}, true
+		}
+	}
+	a := &admin{m: d.member, base: func() Status { return Status{Node: "n1"} }, here: here, owner: func() uint32 { return uint32(os.Geteuid()) }, times: adminTimes{short, short, patience, short}}
+	ctx, cancel := context.WithCancel(d.ctx)
+	slow.Go(func() {
+		if err := a.serve(ctx, l); err != nil {
+			t.Error(err)
+		}
+	})
+	defer slow.Wait()
+	defer cancel()
+	for name, tc := range map[string]struct{ say, hears string }{
+		"nothing":              {"", ""},
+		"half a header":        {"POST /order HTTP/1.1\r\nHost: a", ""},
+		"no body":              {"POST /order HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n{", "400 Bad Request"},
+		"a body of a question": {"GET /status HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n{", "400 Bad Request"},
+		"a long body":          {"POST /order HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n" + strings.Repeat(" ", maxOrder+1), "400 Bad Request"},
+		"a slow order":         {"POST /order HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n{\"Verb\":3,\"Job\":\"j\"}", "done"},
+		"an idle connection":   {"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n", "404 Not Found"},
+	} {
+		c, err := net.Dial("unix", filepath.Join(dir, "a.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, tc.say); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		heard, err := io.ReadAll(c)
+		if os.IsTimeout(err) || !strings.Contains(string(heard), tc.hears) {
+			t.Errorf("%s: %q, %v; want the connection to end after %q", name, heard, err, tc.hears)
+		}
+		_ = c.Close()
 	}
 }
 

@@ -25,14 +25,19 @@ type raftLayer struct {
 	once     sync.Once
 	cons     atomic.Pointer[consensus.Node] // nil until it has started
 
-	mu    sync.Mutex // guards conns; not held across a dial
+	mu    sync.Mutex // guards both; not held across a dial
 	conns map[voterAddr]*endpoint.Conn
+	open  map[replica.NodeName]int // accepted streams, by voter
 }
+
+// maxRaftStreams is how many streams one voter may have open here: a few of each kind of request, and those that it left behind when it
+// started anew. All voters' together fit what consensus takes in, so none shuts out another.
+const maxRaftStreams = 12
 
 var errLayerClosed = errors.New("raft layer closed")
 
 func newRaftLayer(e *endpoint.Endpoint, addr string, voters []replica.NodeName) *raftLayer {
-	return &raftLayer{endpoint: e, addr: advertised(addr), voters: voters, streams: make(chan net.Conn), closed: make(chan struct{}), conns: map[voterAddr]*endpoint.Conn{}}
+	return &raftLayer{endpoint: e, addr: advertised(addr), voters: voters, streams: make(chan net.Conn), closed: make(chan struct{}), conns: map[voterAddr]*endpoint.Conn{}, open: map[replica.NodeName]int{}}
 }
 
 // votes tells whether a node is a voter as far as this one knows.
@@ -55,16 +60,49 @@ func (l *raftLayer) accept(ctx context.Context, c *endpoint.Conn) {
 		if err != nil {
 			return
 		}
+		counted, ok := l.count(c.Peer(), s)
+		if !ok {
+			s.Abort(endpoint.CodeTooMany)
+			continue
+		}
 		select {
-		case l.streams <- s:
+		case l.streams <- counted:
 		case <-l.closed:
-			s.Close()
+			counted.Close()
 			return
 		case <-ctx.Done():
-			s.Close()
+			counted.Close()
 			return
 		}
 	}
+}
+
+// raftStream counts as its voter's until it is closed.
+type raftStream struct {
+	net.Conn
+	leave func()
+}
+
+func (s *raftStream) Close() error {
+	s.leave()
+	return s.Conn.Close()
+}
+
+// count takes a stream into the book; false: its voter has too many.
+func (l *raftLayer) count(peer replica.NodeName, s net.Conn) (net.Conn, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open[peer] >= maxRaftStreams {
+		return nil, false
+	}
+	l.open[peer]++
+	return &raftStream{s, sync.OnceFunc(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.open[peer]--; l.open[peer] == 0 {
+			delete(l.open, peer)
+		}
+	})}, true
 }
 
 func (l *raftLayer) Accept() (net.Conn, error) {

@@ -413,6 +413,59 @@ func TestReasonOutlivesWhatIsStillSent(t *testing.T) {
 	}
 }
 
+// One user's geometries that have begun and not ended are bounded together: each is 16 MiB of records.
+func TestRegionsOfAUserAreBounded(t *testing.T) {
+	s := serve(t, Config{})
+	many := make([]replica.Region, wire.MaxRegionsPerMessage)
+	for i := range many {
+		many[i] = region("a")
+	}
+	begin := func() *testClient {
+		c, _ := greeted(t, s)
+		for first := 0; first < replica.MaxRegions; first += len(many) {
+			c.send(wire.MRegions, wire.AppendRegions(nil, uint32(first), many[:min(len(many), replica.MaxRegions-first)]))
+		}
+		c.send(wire.MScope, nil) // all before it has been taken
+		next[Scope](t, s)
+		return c
+	}
+	var all []*testClient
+	for range maxRegistering / replica.MaxRegions {
+		all = append(all, begin())
+	}
+	c, _ := greeted(t, s)
+	c.send(wire.MRegions, wire.AppendRegions(nil, 0, many))
+	if r := c.refused(wire.CodeAgain); !strings.Contains(r.Text, "come again") {
+		t.Errorf("%q", r.Text)
+	}
+	next[Gone](t, s)
+	all[0].send(wire.MAttach, wire.AppendAttach(nil, replica.MaxRegions, replica.NoGroup)) // one that ends makes room
+	if ev := next[Attach](t, s); len(ev.Regions) != replica.MaxRegions {
+		t.Errorf("%d regions", len(ev.Regions))
+	}
+	_ = all[1].c.Close() // and so does one that goes away
+	next[Gone](t, s)
+	begin()
+	begin()
+}
+
+func TestRegionsWithoutAnAttach(t *testing.T) {
+	s := serve(t, Config{HelloWait: 20 * time.Millisecond}) // six times that for all regions
+	c, _ := greeted(t, s)
+	c.send(wire.MRegions, wire.AppendRegions(nil, 0, []replica.Region{region("a")}))
+	if r := c.refused(wire.CodeTimeout); !strings.Contains(r.Text, "no attach") {
+		t.Errorf("%q", r.Text)
+	}
+	next[Gone](t, s)
+	c, _ = greeted(t, s)
+	c.send(wire.MRegions, wire.AppendRegions(nil, 0, []replica.Region{region("a")}))
+	c.send(wire.MAttach, wire.AppendAttach(nil, 1, replica.NoGroup))
+	next[Attach](t, s)
+	<-time.After(8 * 20 * time.Millisecond) // a session whose geometry has ended may be quiet for longer
+	c.send(wire.MScope, nil)
+	next[Scope](t, s)
+}
+
 func TestRunHangsUpAtItsEnd(t *testing.T) {
 	s, err := Listen(Config{Path: filepath.Join(t.TempDir(), "d.sock")})
 	if err != nil {

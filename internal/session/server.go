@@ -15,6 +15,7 @@ import (
 
 	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
 )
 
 // Config of a Server.
@@ -43,7 +44,8 @@ const (
 	eventQueue      = 256 // events not yet taken; then readers block
 	sendQueue       = 256 // messages a peer has not read, beside the kernel's buffer; then it is hung up on
 	maxWatched      = 16384
-	farewell        = 2 * time.Second // for a peer that is being closed to take what is queued
+	maxRegistering  = 4 * replica.MaxRegions // regions of one user's geometries that have begun and not ended
+	farewell        = 2 * time.Second        // for a peer that is being closed to take what is queued
 )
 
 // Server is the daemon's end of the socket. Its methods are safe for concurrent use.
@@ -60,6 +62,7 @@ type Server struct {
 	ended   bool
 	peers   map[*Peer]struct{}
 	watched map[process]struct{}
+	regions map[int]int // of geometries that have begun, by user
 }
 
 // Listen takes the socket. Ranks can connect from now on; they are served once Run is called.
@@ -88,7 +91,7 @@ func Listen(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Server{cfg: cfg, ln: ln, events: make(chan Event, eventQueue), ctx: ctx, cancel: cancel, peers: make(map[*Peer]struct{}), watched: make(map[process]struct{})}, nil
+	return &Server{cfg: cfg, ln: ln, events: make(chan Event, eventQueue), ctx: ctx, cancel: cancel, peers: make(map[*Peer]struct{}), watched: make(map[process]struct{}), regions: make(map[int]int)}, nil
 }
 
 // Events are to be taken by one goroutine until Run has returned; the channel is never closed.
@@ -217,6 +220,20 @@ func (s *Server) seat(p *Peer) bool {
 	return true
 }
 
+// register counts regions of a user's geometries that have begun; less than none: of those that have ended.
+func (s *Server) register(user, regions int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	has := s.regions[user]
+	if regions > 0 && has+regions > maxRegistering {
+		return &fault{code: wire.CodeAgain, err: fmt.Errorf("user %d is registering %d regions at this moment, at most %d: come again", user, has, maxRegistering)}
+	}
+	if s.regions[user] = has + regions; has+regions == 0 {
+		delete(s.regions, user)
+	}
+	return nil
+}
+
 // spare refuses a connection that takes one of the descriptors that are others'. The kernel gives the lowest number that is free, so
 // a high one says that few are.
 func (s *Server) spare(c *net.UnixConn) error {
@@ -267,12 +284,16 @@ func refuseNow(c *net.UnixConn, code int32, why error) {
 // errSilent says that a connection never said who it is.
 var errSilent = errors.New("no hello came: say who it is as soon as it is connected")
 
+// errUnended says that a geometry was begun, and not ended in time.
+var errUnended = errors.New("regions came and no attach that ends them: send them one after another")
+
 var errServerEnded = errors.New("the daemon is stopping")
 
 // read turns a peer's messages into events until the session ends.
 func (s *Server) read(p *Peer) {
 	defer context.AfterFunc(s.ctx, func() { p.hangUp(errServerEnded) })()
 	var d dialog
+	begun := 0 // regions of a geometry that has not ended
 	buf := make([]byte, wire.MaxRankMessage+1)
 	_ = p.conn.SetReadDeadline(time.Now().Add(s.cfg.HelloWait)) // a connection that is closed already ends the first read
 	err := func() error {
@@ -282,11 +303,24 @@ func (s *Server) read(p *Peer) {
 				unixsock.CloseAll(files)
 				if errors.Is(err, os.ErrDeadlineExceeded) {
 					err = &fault{code: wire.CodeTimeout, err: errSilent}
+					if begun > 0 {
+						err = &fault{code: wire.CodeTimeout, err: errUnended}
+					}
 				}
 				return err
 			}
 			ev, err := d.take(s.cfg.Token, p, b, &files)
 			unixsock.CloseAll(files)
+			if n := len(d.regions); err == nil && n != begun {
+				if err = s.register(p.uid, n-begun); err == nil {
+					if begun == 0 {
+						_ = p.conn.SetReadDeadline(time.Now().Add(6 * s.cfg.HelloWait)) // for all of it: a client sends it in one go
+					} else if n == 0 {
+						_ = p.conn.SetReadDeadline(time.Time{})
+					}
+					begun = n
+				}
+			}
 			if err != nil {
 				return err
 			}
@@ -301,6 +335,8 @@ func (s *Server) read(p *Peer) {
 			}
 		}
 	}()
+	_ = s.register(p.uid, -begun) // never refused
+	d.regions = nil
 	f, faulty := errors.AsType[*fault](err)
 	if faulty {
 		p.part(f)
