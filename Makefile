@@ -23,6 +23,7 @@ SKIP       ?= -m 'not long'
 PURE       := .*/replicad/(replica|lock|recovery|rng)
 CAMPAIGN   ?=
 LOCK       ?=
+HOSTILE    ?=
 BENCH      ?=
 # Of chaos: how long, with which seed (drawn), and further flags.
 DURATION   ?= 20m
@@ -37,7 +38,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-tools py-setup py-lock check go-tools vulncheck release py-check unit c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control campaign soak bench bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up py-tools py-setup py-lock check go-tools vulncheck release py-check unit c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control hostile campaign soak bench bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -137,6 +138,9 @@ chaos-control: build ## chaos must find the bug of docs/heir.md, planted back, w
 	CGO_ENABLED=0 $(GOBUILD) -tags chaos_heir -ldflags "-X main.version=$(VERSION)-chaos_heir" -o $(BIN)/chaos-heir/replicad ./cmd/replicad
 	CGO_ENABLED=1 CGO_CFLAGS="-O2 -g -DRP_CHAOS_HEIR" $(GOBUILD) -tags chaos_heir -o $(BIN)/chaos-heir/textlm ./examples/textlm
 	.ci/chaos-control $(BIN)/chaos-heir $(if $(SEED),--seed $(SEED)) $(CHAOS)
+
+hostile: build ## strangers, peers, ranks and users that misbehave beside a job that trains; table and report in bin/; flags in HOSTILE="--patterns cbor"
+	$(BIN)/replicad chaos hostile --report $(BIN)/hostile.json --table $(BIN)/hostile.md $(HOSTILE)
 
 campaign: build $(TORCH) ## seeds x torch jobs x faults, a row each; hours. Flags in CAMPAIGN="--seeds 1-9 --jobs gpt3 --faults node"
 	$(PYTHON) examples/torch/campaign.py $(CAMPAIGN)

@@ -19,7 +19,7 @@ const (
 // budget is what a daemon may need beyond a quarter more than it has idle, in bytes. SECURITY.md says where it comes from.
 var budget = map[Who]uint64{
 	Stranger: 128 << 20, // 256 handshakes a second, each kept for 3 s
-	Peer:     320 << 20, // windows of 48 connections and 64 MiB of requests, and as much again until it is collected
+	Peer:     160 << 20, // 64 MiB of requests, a frame of 16 MiB, 3,072 streams, and as much again until it is collected
 	Rank:     96 << 20,  // 1,024 sessions with a buffer of 64 KiB each
 	Admin:    64 << 20,  // 256 connections with 64 KiB of header or order each
 }
@@ -82,7 +82,7 @@ var All = []Pattern{
 	{Name: "connections", Long: true, Who: Peer, Does: "up to 10,000 connections of one node", Must: "keep 48, refuse the others with the limit", act: connections},
 	{Name: "streams-control", Long: true, Who: Peer, Does: "3,072 streams of the control class that say nothing", Must: "end each after 2 s", Brief: true, act: silentStreams},
 	{Name: "streams-bulk", Who: Peer, Does: "3,072 streams of the bulk class that say nothing", Must: "hold no more than the streams", act: silentBulk},
-	{Name: "frames", Long: true, Who: Peer, Does: "frames with a wrong magic, version, length or checksum, and cut ones, on links", Must: "hang up on each", Brief: true, act: frames},
+	{Name: "frames", Long: true, Who: Peer, Does: "frames with a wrong magic, version, length or checksum, and cut ones, on links", Must: "hang up on each", act: frames},
 	{Name: "cbor", Who: Peer, Does: "hellos that nest 500 deep, announce 2^32 elements, repeat keys, or are no map", Must: "hang up on each", Brief: true, act: cborBombs},
 	{Name: "hello-name", Who: Peer, Does: "hellos in the name of another node, and of another cluster", Must: "refuse, and name both", Brief: true, act: helloName},
 	{Name: "hello-labels", Who: Peer, Does: "hellos with huge labels, and addresses that are none", Must: "refuse, and name the rule", act: helloLabels},

@@ -11,6 +11,9 @@ import (
 // String is an outcome as a line for people.
 func (o Outcome) String() string {
 	verdict := "held"
+	if o.Try > 1 {
+		verdict = fmt.Sprintf("held at try %d", o.Try)
+	}
 	if len(o.Failed) > 0 {
 		verdict = "FAILED  " + strings.Join(o.Failed, "; ")
 	}
@@ -28,13 +31,16 @@ func (o Outcome) did() string {
 
 // Table writes the report as a table of Markdown.
 func (r Report) Table(w io.Writer) {
-	fmt.Fprintln(w, "| pattern | who | what it does | what the daemon must do | seen | RSS idle, peak, after, limit (MiB) | commits meanwhile, longest gap | links lost | |")
-	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|")
+	fmt.Fprintln(w, "| pattern | who does what | what the daemon must do | counted | RSS: idle, peak, after, limit (MiB) | commits, longest gap | links lost | |")
+	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|")
 	for _, o := range r.Outcomes {
 		verdict := "held"
+		if o.Try > 1 {
+			verdict = fmt.Sprintf("held at try %d", o.Try)
+		}
 		if len(o.Failed) > 0 {
 			verdict = "**failed**: " + strings.Join(o.Failed, "; ")
 		}
-		fmt.Fprintf(w, "| `%s` | %s | %s | %s | %s | %d, %d, %d, %d | %d, %d ms | %d | %s |\n", o.Name, o.Who, o.Does, o.Must, o.did(), o.IdleMiB, o.PeakMiB, o.AfterMiB, o.LimitMiB, o.Commits, o.GapMS, o.Links, verdict)
+		fmt.Fprintf(w, "| `%s` | %s: %s | %s | %s | %d, %d, %d, %d | %d, %d ms | %d | %s |\n", o.Name, o.Who, o.Does, o.Must, o.did(), o.IdleMiB, o.PeakMiB, o.AfterMiB, o.LimitMiB, o.Commits, o.GapMS, o.Links, verdict)
 	}
 }

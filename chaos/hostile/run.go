@@ -40,6 +40,7 @@ type Options struct {
 	Report   string        // file for the outcome as JSON [none]
 	Program  string        // replicad [this executable]
 	Change   func(*config.Config)
+	Lenient  bool // links, leaders and pauses between commits are reported, and fail nothing: other work shares this machine
 }
 
 var nodes = []string{"n1", "n2", "n3", mallory, fickle} // the last two have certificates and no daemon
@@ -68,6 +69,7 @@ type Outcome struct {
 	Links    int            `json:"links_lost"`
 	StallMS  int64          `json:"stall_ms"` // for how long at most the driver did not get to run
 	Seconds  float64        `json:"seconds"`
+	Try      int            `json:"try"` // which of Options.Tries this was
 	Failed   []string       `json:"failed,omitempty"`
 }
 
@@ -219,8 +221,9 @@ func (r *runner) perform(ctx context.Context, list []Pattern) (err error) {
 			if err != nil {
 				return err
 			}
-			if again := try < r.opt.Tries && len(o.Failed) > 0; again {
-				r.say("  once more: %s", strings.Join(o.Failed, "; "))
+			o.Try = try
+			if try < r.opt.Tries && len(o.Failed) > 0 {
+				r.say("%s\n  once more", o)
 				continue
 			}
 			r.report.Outcomes = append(r.report.Outcomes, o)
@@ -425,6 +428,12 @@ func (r *runner) one(ctx context.Context, p Pattern) (o Outcome, err error) {
 // judge takes what the daemons' logs say.
 func (r *runner) judge(o *Outcome, s seen, bad func(string, ...any)) {
 	o.Commits, o.GapMS, o.Links = s.commits, s.gap.Milliseconds(), len(s.unlinked)
+	if len(s.trouble) > 0 {
+		bad("the job that trains: %s", strings.Join(s.trouble[:min(len(s.trouble), 3)], "; "))
+	}
+	if r.opt.Lenient {
+		return
+	}
 	if s.commits == 0 {
 		bad("no step was committed meanwhile")
 	}
@@ -436,9 +445,6 @@ func (r *runner) judge(o *Outcome, s seen, bad func(string, ...any)) {
 	}
 	if len(s.leaders) > 0 {
 		bad("leadership: %s", strings.Join(s.leaders, "; "))
-	}
-	if len(s.trouble) > 0 {
-		bad("the job that trains: %s", strings.Join(s.trouble[:min(len(s.trouble), 3)], "; "))
 	}
 }
 

@@ -214,6 +214,7 @@ func (e *Endpoint) guard(ctx context.Context) {
 	tick := time.NewTicker(shieldEvery)
 	defer tick.Stop()
 	var s shield
+	var said time.Time // when a flood was last logged
 	if now, err := sampleOf(e.udp); err == nil {
 		s.last = now.dropped
 	}
@@ -233,9 +234,9 @@ func (e *Endpoint) guard(ctx context.Context) {
 			continue
 		case err == nil && s.let == 0:
 			err = lower(e.udp)
-			e.cfg.Logf("UDP %s: the flood of strangers' datagrams has ended", e.cfg.Addr)
 		case err == nil:
-			if err = e.ids.raise(e.udp, s.let); err == nil && was == 0 {
+			if err = e.ids.raise(e.udp, s.let); err == nil && was == 0 && time.Since(said) > logEvery {
+				said = time.Now()
 				e.cfg.Logf("UDP %s: a flood of datagrams that belong to no connection fills the receive buffer: most are dropped until it ends; new connections take longer", e.cfg.Addr)
 			}
 		}

@@ -1,0 +1,111 @@
+package hostile
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/chaos/cluster"
+)
+
+// The table has what issue and documentation promise, and every pattern can be called by its name.
+func TestTable(t *testing.T) {
+	seen := map[string]bool{}
+	brief := 0
+	for _, p := range All {
+		if seen[p.Name] || p.act == nil || p.Does == "" || p.Must == "" || budget[p.Who] == 0 {
+			t.Errorf("pattern %+v", p)
+		}
+		seen[p.Name] = true
+		if p.Brief {
+			brief++
+		}
+	}
+	if len(All) < 30 || brief < 10 {
+		t.Errorf("%d patterns, %d of them brief", len(All), brief)
+	}
+	if list, unknown := pick([]string{"cbor", "nobody"}, false); len(list) != 1 || list[0].Name != "cbor" || len(unknown) != 1 {
+		t.Errorf("%v, %v", list, unknown)
+	}
+	if err := Misbehave(t.Context(), "nobody", Target{}, new(bytes.Buffer)); err == nil || !strings.Contains(err.Error(), "nobody") {
+		t.Errorf("an unknown pattern: %v", err)
+	}
+}
+
+// What a daemon's log says against it fails a pattern; what belongs to another job, or to a node that misbehaves, does not.
+func TestJudgeSeesWhatDoesNotHold(t *testing.T) {
+	for name, tc := range map[string]struct {
+		says  cluster.LogEvent
+		fails string
+	}{
+		"a commit":            {cluster.LogEvent{Event: "committed", Job: "train", Step: 7}, ""},
+		"a link":              {cluster.LogEvent{Event: "unlinked", From: "n2"}, "links lost: n2"},
+		"an election":         {cluster.LogEvent{Event: "leader", From: "n3", Term: 4}, "leadership: n3: leader term 4"},
+		"a fault of the job":  {cluster.LogEvent{Event: "fault", From: "n1", Job: "train", Kind: "hang"}, "the job that trains: n1: fault hang"},
+		"a fault of another":  {cluster.LogEvent{Event: "fault", From: "n1", Job: "mischief"}, ""},
+		"the keeper has gone": {cluster.LogEvent{Event: "keeper", From: "n1"}, "its keeper is gone"},
+	} {
+		b := &books{}
+		b.begin("train")
+		b.log(cluster.LogEvent{Event: "committed", Job: "train", Step: 6})
+		b.log(tc.says)
+		var o Outcome
+		(&runner{}).judge(&o, b.take(), func(format string, args ...any) { o.Failed = append(o.Failed, fmt.Sprintf(format, args...)) })
+		if got := strings.Join(o.Failed, "; "); (tc.fails == "") != (got == "") || !strings.Contains(got, tc.fails) {
+			t.Errorf("%s: %q, want %q", name, got, tc.fails)
+		}
+	}
+	for name, s := range map[string]seen{"no commits": {}, "a long pause": {commits: 1, gap: mostGap + time.Second}} {
+		failed := 0
+		(&runner{}).judge(&Outcome{}, s, func(string, ...any) { failed++ })
+		if failed == 0 {
+			t.Errorf("%s: held", name)
+		}
+	}
+}
+
+// The peak of a process' memory is that since it was last asked to forget it.
+func TestPeakOfMemory(t *testing.T) {
+	d := daemon{"self", os.Getpid()}
+	if err := d.forgetPeak(); err != nil {
+		t.Skipf("this kernel does not forget peaks: %v", err)
+	}
+	before, err := d.field("VmHWM")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 64 << 20
+	b := make([]byte, size)
+	for i := 0; i < size; i += 4096 {
+		b[i] = 1
+	}
+	after, err := d.field("VmHWM")
+	if err != nil || after < before+size/2 {
+		t.Errorf("%d, then %d with %d more: %v", before, after, len(b), err)
+	}
+	if _, err := d.field("VmNothing"); err == nil {
+		t.Error("a field that is not there")
+	}
+	if n, err := d.descriptors(); err != nil || n == 0 {
+		t.Errorf("%d descriptors, %v", n, err)
+	}
+}
+
+func TestReport(t *testing.T) {
+	r := Report{Outcomes: []Outcome{{Pattern: All[0], Try: 2, Did: map[string]int{"b": 2, "a": 1}, PeakMiB: 30}, {Pattern: All[1], Failed: []string{"links lost: n1"}}}}
+	var table bytes.Buffer
+	r.Table(&table)
+	for _, want := range []string{"1 a, 2 b", "held at try 2", "**failed**: links lost: n1", All[1].Must} {
+		if !strings.Contains(table.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &table)
+		}
+	}
+	b, err := json.Marshal(r)
+	if err != nil || !strings.Contains(string(b), `"failed":["links lost: n1"]`) {
+		t.Errorf("%s, %v", b, err)
+	}
+}
