@@ -20,8 +20,12 @@ import (
 )
 
 func foreignCA(ctx context.Context, a *attack) error {
-	dir := filepath.Join(a.Dir, "foreign-pki")
-	if err := pki.Init(dir, []replica.NodeName{mallory}, time.Now()); err != nil && !os.IsExist(err) {
+	parent, err := os.MkdirTemp(a.Dir, "foreign-")
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(parent, "pki")
+	if err := pki.Init(dir, []replica.NodeName{mallory}, time.Now()); err != nil {
 		return err
 	}
 	files := cluster.Identity(dir, mallory)
