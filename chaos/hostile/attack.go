@@ -113,6 +113,11 @@ func (a *attack) identity(node string) (*pki.Identity, error) {
 
 // as opens an endpoint at a port of mallory's host, with a node's credentials. client changes what a handshake presents; nil: nothing.
 func (a *attack) as(id *pki.Identity, client func(*tls.Config)) (*endpoint.Endpoint, error) {
+	return a.probing(id, client, id.GossipKeys)
+}
+
+// probing is as with other keys of probes.
+func (a *attack) probing(id *pki.Identity, client func(*tls.Config), keys func() [][]byte) (*endpoint.Endpoint, error) {
 	e, err := endpoint.Listen(endpoint.Config{Addr: net.JoinHostPort(a.own.Host(), "0"), ServerTLS: id.ServerTLS(string(endpoint.Control)), PeerName: pki.PeerName,
 		ClientTLS: func(want replica.NodeName, alpn ...string) *tls.Config {
 			c := id.ClientTLS(want, alpn...)
@@ -120,7 +125,7 @@ func (a *attack) as(id *pki.Identity, client func(*tls.Config)) (*endpoint.Endpo
 				client(c)
 			}
 			return c
-		}, ProbeKey: id.GossipKey, ResetKey: [32]byte{1}})
+		}, ProbeKeys: keys, ResetKey: [32]byte{1}})
 	if err == nil {
 		a.later(func() { _ = e.Close() }) // the process ends
 	}

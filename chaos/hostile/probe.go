@@ -13,8 +13,8 @@ import (
 func cmsg(oob []byte) unsafe.Pointer { return unsafe.Pointer(&oob[0]) }
 
 // recordProbe has an endpoint probe a socket of ours, and returns what it sent.
-func (a *attack) recordProbe(ctx context.Context, id *pki.Identity) ([]byte, error) {
-	e, err := a.as(id, nil)
+func (a *attack) recordProbe(ctx context.Context, id *pki.Identity, keys func() [][]byte) ([]byte, error) {
+	e, err := a.probing(id, nil, keys)
 	if err != nil {
 		return nil, err
 	}

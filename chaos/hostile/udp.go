@@ -244,8 +244,7 @@ func probeKey(ctx context.Context, a *attack) error {
 	if err != nil {
 		return err
 	}
-	id.GossipKey = make([]byte, len(id.GossipKey))
-	probe, err := a.recordProbe(ctx, id)
+	probe, err := a.recordProbe(ctx, id, func() [][]byte { return [][]byte{make([]byte, 32)} })
 	if err != nil {
 		return err
 	}
@@ -261,7 +260,7 @@ func probeReplay(ctx context.Context, a *attack) error {
 	if err != nil {
 		return err
 	}
-	probe, err := a.recordProbe(ctx, id)
+	probe, err := a.recordProbe(ctx, id, id.GossipKeys)
 	if err != nil {
 		return err
 	}
