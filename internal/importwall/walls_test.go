@@ -45,7 +45,7 @@ var walls = map[string]wall{
 	"internal/endpoint":   {2, []string{"replica"}, []string{"github.com/quic-go/quic-go", "golang.org/x/sys/unix"}},
 	"membership":          {2, []string{"replica"}, []string{"github.com/hashicorp/memberlist"}},
 	"transfer":            {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "github.com/quic-go/quic-go"}},
-	"chaos/netfault":      {2, []string{}, nil},
+	"chaos/netfault":      {2, []string{}, []string{"golang.org/x/sys/unix"}},
 
 	"internal/node":   {3, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch": {3, []string{"replica", "internal/wire"}, nil},
