@@ -120,7 +120,7 @@ func parse(data []byte) (c *Config, faults []error, err error) {
 		}
 	}
 	if body == nil {
-		return nil, nil, errors.New("the file is empty: see the example in README.md")
+		return nil, nil, errors.New("the file is empty: see docs/replicad.yaml for an example")
 	}
 	if _, ok := body.(ast.MapNode); !ok {
 		return nil, nil, fmt.Errorf("%s a configuration has lines like `node: a`", place(body))

@@ -56,7 +56,7 @@ def test_programs_and_commands(page: str, own_daemon: Daemon, tmp_path: Path) ->
     commands = [line for b in blocks(page, "sh") for line in b.splitlines() if not line.endswith("&")]
     assert len(commands) == len(PAGES[page])
     for command, want in zip(commands, PAGES[page], strict=True):
-        env = own_daemon.env | {"PATH": path, "OMP_NUM_THREADS": "1"}
+        env = own_daemon.env | {"PATH": path, "OMP_NUM_THREADS": "1", "STEPS": "50"}
         done = subprocess.run(command.split(), env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3 * PATIENCE)
         assert done.returncode == 0, f"{command}:\n{done.stdout}"
         assert want in done.stdout, f"{command}:\n{done.stdout}"
@@ -70,7 +70,7 @@ def test_several_nodes_on_one_machine(tmp_path: Path) -> None:
     for name, text in (programs("pytorch.md") | scripts).items():
         (tmp_path / name).write_text(text)
     path = os.pathsep.join([str(ROOT / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = environment() | {"PATH": path, "OMP_NUM_THREADS": "1"}
+    env = environment() | {"PATH": path, "OMP_NUM_THREADS": "1", "STEPS": "50"}
     try:
         with (tmp_path / "out").open("w") as out:  # no pipe: the daemons would hold it
             for script in ("cluster.sh", "job.sh"):
