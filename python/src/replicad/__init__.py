@@ -77,10 +77,17 @@ __all__ = [
 ]
 
 
+_MODULES = ("data", "inprocess", "parallel", "rng", "store", "testing")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_MODULES, "errors"])
+
+
 def __getattr__(name: str) -> Any:
     if name in ("Resumed", "Session"):
         return getattr(_over_torch("session"), name)
-    if name in ("data", "inprocess", "parallel", "rng", "store", "testing"):
+    if name in _MODULES:
         return _over_torch(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -60,9 +60,9 @@ class Resumed(int):
     source: str  #: "fresh", "own-ram", "peer-ram" or "durable"
     epoch: int
 
-    def __new__(cls, order: Order, source: str) -> Resumed:
-        """The step of an order."""
-        self = super().__new__(cls, order.step)
+    def __new__(cls, order: Order, source: str, step: int | None = None) -> Resumed:
+        """The step of an order, or another one of its epoch."""
+        self = super().__new__(cls, order.step if step is None else step)
         self.source, self.epoch = source, order.epoch
         return self
 
@@ -106,18 +106,29 @@ class Session:
     :meth:`rebind` put a model that was made anew in the old one's place. ``kept_dtype`` names tensors (``{"model.*": torch.float32}``) whose copies have
     another, wider floating-point type than they have here: what was kept of a float32 model is then rounded to this bfloat16 one when it is loaded, and logged;
     without it that is a :class:`Mismatch`. Who the rank is comes from the environment that
-    ``replicad run`` sets, unless given.
+    ``replicad run`` sets, unless given. Where no launcher started the program, or with ``enabled=False``, the session is off: the same file trains
+    by itself, and nothing is kept. ``enabled=True`` refuses that.
     """
 
     _pid: int
     _closed: bool
     order: Order  #: what the last :meth:`resume` carried out
+    enabled = True  #: whether anything is kept
+
+    def __new__(cls, model: Any = (), optimizer: Any = (), *, enabled: bool | None = None, connection: Rank | None = None, rank: int | None = None, **others: Any) -> Session:
+        """A session, or one that is off (:mod:`replicad.alone`)."""
+        from .alone import Alone, launched
+
+        if enabled is None:
+            enabled = connection is not None or rank is not None or launched()
+        return super().__new__(cls if enabled else Alone)
 
     def __init__(
         self,
-        *,
         model: Any = (),
         optimizer: Any = (),
+        *,
+        enabled: bool | None = None,
         scheduler: Any = (),
         scaler: Any = (),
         data: Any = (),
@@ -604,6 +615,10 @@ class Session:
             self._rank.close()
             if _open is self:
                 _open = None
+
+    def __repr__(self) -> str:
+        where = "closed" if self._closed else "before resume" if self._at < 0 else f"at step {self._at}"
+        return f"<replicad.Session of rank {self._rank.number} of {self._rank.world}, {where}>"
 
     def __enter__(self) -> Session:
         return self

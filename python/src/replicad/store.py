@@ -208,9 +208,13 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
 
     After ``session.resume()`` the group is of the session's epoch. Before it (with what :func:`replicad.connect` returned,
     where the model is sharded before its state can be registered, or in a block that is run again) all ranks meet for the
-    epoch that is to come. :class:`Fenced` when a rank is lost meanwhile.
+    epoch that is to come. :class:`Fenced` when a rank is lost meanwhile. For a session that is off it is torch's own.
     """
     global _excepthooks, _meeting
+    if not isinstance(over, Rank) and not over.enabled:
+        alone: dict[str, Any] = {} if over.order.world > 1 else {"store": torch._C._distributed_c10d.HashStore(), "rank": 0, "world_size": 1}
+        dist.init_process_group(backend, **alone | options)
+        return
     rank = over if isinstance(over, Rank) else over.rank
     if dist.is_initialized():
         destroy_process_group()

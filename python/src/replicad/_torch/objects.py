@@ -21,7 +21,7 @@ from .optimizers import bare, unwrapped
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
 from .wrappers import on_groups, reshard
 
-__all__ = ["Objects"]
+__all__ = ["Objects", "by_name"]
 
 #: The arguments of a session, and where their objects are found here.
 KINDS = {"model": "models", "optimizer": "optimizers", "scheduler": "schedulers", "scaler": "scalers", "data": "data", "extra": "extra"}
@@ -44,7 +44,7 @@ class Objects:
     def __init__(self, given: Mapping[str, Any], shared_buffers: Callable[[str], bool], keep_rng: bool) -> None:
         self._shared_buffers, self.keep_rng = shared_buffers, keep_rng
         for kind, at in KINDS.items():
-            setattr(self, at, _by_name(kind, given.get(kind)))
+            setattr(self, at, by_name(kind, given.get(kind)))
         self._settle()
         self._find()
 
@@ -53,7 +53,7 @@ class Objects:
         (shapes, types, when they change and whose they are)."""
         new = copy.copy(self)
         for kind, objects in given.items():
-            named, old = _by_name(kind, objects), getattr(self, KINDS[kind])
+            named, old = by_name(kind, objects), getattr(self, KINDS[kind])
             if named.keys() != old.keys():
                 now, was = (", ".join(names) or "nothing" for names in (named, old))
                 raise Mismatch(f"rebind: {kind} is {now}, and the session has {was}: give all that it was made with, by the same names")
@@ -209,7 +209,8 @@ def _drives(scheduler: Any, optimizers: Mapping[str, Any]) -> bool:
     return any(getattr(scheduler, "optimizer", None) is o for o in optimizers.values())
 
 
-def _by_name(kind: str, given: Any) -> dict[str, Any]:
+def by_name(kind: str, given: Any) -> dict[str, Any]:
+    """What was given as one argument of a session, by the names that messages have."""
     if kind == "extra":
         if not isinstance(given, Mapping | None):
             raise Invalid(f"extra: want a dict of objects by name, not {_kind(given)}: extra={{'name': object}}")

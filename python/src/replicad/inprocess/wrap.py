@@ -88,14 +88,18 @@ def wrap(
     ``session.resume()`` has returned ends the process (:class:`Unhealthy`, from what it raised): a new one takes its place. ``soft`` seconds after the
     epoch was closed a training thread that is still blocked has its process groups aborted. One that is not back after
     ``hard`` seconds is ended with its process, and so is each part that takes as long. ``trace`` names a file for a JSON
-    line a phase. ``enabled=False`` runs the block once, as it is.
+    line a phase. ``enabled=False``, or a session that is off, runs the block once, as it is.
 
     Whatever a part raises is logged, with its name, and the others run; of ``health`` it ends the process
     (:class:`Unhealthy`) once all have run, and so does Ctrl-C in any part.
 
     :class:`replicad.Invalid` for a coroutine or a generator: it has done nothing yet when it returns.
     """
-    get: Callable[[], Any] = session if callable(session) else lambda: session
+
+    def get() -> Any:
+        """The session, once there is one that keeps anything."""
+        now = session() if callable(session) else session
+        return now if now is not None and now.enabled else None
 
     def decorate(fn: Callable[..., T]) -> Callable[..., T]:
         _plain(fn)
@@ -103,7 +107,7 @@ def wrap(
         @functools.wraps(fn)
         def run(*args: Any, **kwargs: Any) -> T:
             call = Call()
-            if not enabled:
+            if not enabled or (not callable(session) and not session.enabled):
                 return fn(call, *args, **kwargs)
             down = list(default_abort() if abort is None else abort)
             clean = list(default_finalize() if finalize is None else finalize)

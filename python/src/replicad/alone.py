@@ -1,0 +1,145 @@
+"""A session of a program that no launcher started: it keeps nothing, so that the same file runs by itself and in a notebook."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+
+from ._core.rank import Order, Rank, Stats
+from ._core.waiting import place
+from .errors import SessionState
+from .session import Resumed, Session
+
+__all__ = ["Alone", "launched"]
+
+log = logging.getLogger("replicad")
+
+
+def launched() -> bool:
+    """Whether some launcher started this process as one of several: `replicad run`, `replicad exec`, torchrun."""
+    return any(os.environ.get(name) for name in ("REPLICAD_RANK", "REPLICAD_WAIT_FD", "RANK"))
+
+
+class Alone(Session):
+    """A :class:`Session` that is off. Steps are counted; nothing is copied, fenced or brought back."""
+
+    enabled = False
+
+    def __init__(self, model: Any = (), optimizer: Any = (), *, enabled: bool | None = None, **others: Any) -> None:
+        self._pid = os.getpid()
+        self._closed = self._left = False
+        self._at = -1
+        self._given = {"model": model}
+        rank, world = place()
+        self.order = Order(initialise=False, epoch=1, step=0, incarnation=1, source="fresh", rank=rank, world=world, group=0, job=uuid.UUID(int=0))
+        if enabled is None:
+            log.warning(
+                "replicad: this program trains without replicad, and nothing is kept, as no launcher started it: `replicad run -- python ...` does (enabled=False hides this)"
+            )
+
+    def __repr__(self) -> str:
+        return f"<replicad.Session, off, at step {self._at}>"
+
+    def rebind(self, *, model: Any = None, **others: Any) -> None:
+        """Takes the models for :meth:`trained` and :meth:`frozen`."""
+        if model is not None:
+            self._given = {"model": model}
+
+    def resume(self, timeout: float | None = None) -> Resumed:
+        """Step 0, or the one that it is at."""
+        self._at = max(self._at, 0)
+        return Resumed(self.order, "fresh", self._at)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether :meth:`resume` was called."""
+        return self._at >= 0
+
+    def rest(self) -> None:
+        """Nothing waits for it."""
+
+    @contextmanager
+    def step(self, *, updated: bool = True, timeout: float = 30.0) -> Iterator[int]:
+        """Counts."""
+        if self._at < 0:
+            raise SessionState("a step before resume: call session.resume() first")
+        yield self._at + 1
+        self._at += 1
+
+    def commit(self, timeout: float | None = None) -> int:
+        """The step that it is at."""
+        return self._at
+
+    @contextmanager
+    def offload(self, timeout: float = 60.0) -> Iterator[int]:
+        """Moves nothing."""
+        yield 0
+
+    @contextmanager
+    def pause(self, most: float) -> Iterator[None]:
+        """Nobody takes it for a hang."""
+        yield
+
+    def leave(self, timeout: float | None = None) -> None:
+        """Nobody waits for it."""
+        self._left = True
+
+    def close(self) -> None:
+        """There is nothing to end."""
+        self._closed = True
+
+    def _failed(self, err: BaseException) -> None:
+        pass
+
+    @property
+    def rank(self) -> Rank:
+        """There is none."""
+        return self._none("rank")
+
+    @property
+    def committed(self) -> int:
+        """The step that it is at."""
+        return self._at
+
+    @property
+    def noticed(self) -> dict[str, str]:
+        """Nothing is looked at."""
+        return {}
+
+    def trained(self) -> dict[str, torch.Tensor]:
+        """The parameters that ask for a gradient, by name."""
+        return {n: p for n, p in self._parameters() if p.requires_grad}
+
+    def frozen(self) -> dict[str, torch.Tensor]:
+        """The parameters that ask for none, by name."""
+        return {n: p for n, p in self._parameters() if not p.requires_grad}
+
+    def _parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        from ._torch.objects import by_name
+        from ._torch.wrappers import clean
+
+        models = by_name("model", self._given["model"])
+        for name, model in models.items():
+            prefix = "" if len(models) == 1 else f"{name}."
+            yield from ((prefix + clean(model, k), p) for k, p in model.named_parameters())
+
+    def explain(self) -> NoReturn:
+        """:class:`SessionState`: nothing is kept."""
+        self._none("explain")
+
+    def feasible(self, timeout: float = 5.0) -> NoReturn:
+        """:class:`SessionState`: nothing is kept."""
+        self._none("feasible")
+
+    def stats(self) -> Stats:
+        """Zeros."""
+        return Stats(0, 0, 0, 0, 0, 0.0, 0)
+
+    def _none(self, what: str) -> NoReturn:
+        raise SessionState(f"{what}: this session is off, as no launcher started the program or enabled=False: start it with `replicad run`")
