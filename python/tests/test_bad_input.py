@@ -333,7 +333,7 @@ class Odd:
 )
 def test_objects_of_another_kind(what: dict[str, Any], says: str) -> None:
     with pytest.raises(replicad.Invalid, match=says):
-        replicad.Session(**({"model": nn.Linear(2, 2)} | what))
+        replicad.Session(**({"model": nn.Linear(2, 2), "enabled": True} | what))
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_objects_of_another_kind(what: dict[str, Any], says: str) -> None:
 def test_state_that_needs_pickle(what: dict[str, Any], path: str) -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(Unsupported, match=rf"{path} can't be kept without pickle: make it a list"):
-        replicad.Session(model=model, **what)
+        replicad.Session(model=model, enabled=True, **what)
     assert hooks(model) == 0
 
 

@@ -2,7 +2,7 @@
 rank's shard is.
 
 Regions know local shapes alone. What they are shards of is kept beside them, as one small frozen region that all ranks of a replica
-group have in common, ``replicad._torch.layout``: a generation of another layout, whose shards might have the very same shapes, is refused
+group have in common, ``replicad.layout``: a generation of another layout, whose shards might have the very same shapes, is refused
 with the difference by name.
 """
 
@@ -27,7 +27,7 @@ from .wrappers import clean, flat_parameters
 __all__ = ["Layout", "Sharded", "differences", "sharded"]
 
 VERSION = 1
-NAME = "replicad._torch.layout"
+NAME = "replicad.layout"
 #: The least room of the region, in bytes. It is a power of two, so that a small difference is told by the layout's text, not by its size.
 LEAST = 16 << 10
 
