@@ -16,7 +16,7 @@ VENV       := $(CURDIR)/.venv
 # The newest glibc that the wheel may need: Debian 12's.
 GLIBC      ?= 2.36
 # Files of tests side by side: a job waits for its ranks about as long as it computes.
-PYTEST     ?= -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST     ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 1
 # What the default leaves out: further libraries, layouts and moments of what it shows once. SKIP= leaves out nothing.
 SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
