@@ -18,7 +18,7 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// The frames of a link that attacks send, as internal/node numbers them. Bodies are maps of its fields' numbers, so that a field
+// The frames of a link that attacks send, as internal/control numbers them. Bodies are maps of its fields' numbers, so that a field
 // which no client of ours would write so can be.
 const (
 	kindHello    wire.Kind = 32

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 )
@@ -37,26 +37,26 @@ func serveAdmin(t *testing.T, handler http.HandlerFunc) (socket string) {
 	return socket
 }
 
-func someStatus() node.Status {
+func someStatus() control.Status {
 	root := func(b byte) replica.Digest { return replica.Digest{b} }
 	gen := func(s replica.Step) replica.Generation { return replica.Generation{Epoch: 3, Step: s} }
-	s := node.Status{
+	s := control.Status{
 		Version: "v1", Node: "a", Incarnation: 7, Session: 2, Leader: "b", Term: 4, IsLeader: true, KeeperLost: true, Certificate: "this node's certificate expires in 9 days", DurableSilent: "durable directory /mnt: the file system does not answer",
-		NoLink:  []node.NoLink{{Node: "c", Why: "its certificate expired", Tries: 12}},
-		Refused: []node.NoLink{{Node: "s", Incarnation: 9, Why: "superseded by 11", Tries: 3}, {Node: "t", Why: "another version", Tries: 1}},
-		Nodes:   []node.NodeStatus{{Name: "a", Addr: "10.0.0.1:7400", Voter: true, State: "alive", Session: 2}, {Name: "b", Addr: "10.0.0.2:7400", Voter: true, State: "unobserved", Session: 1}, {Name: "s", Addr: "10.0.0.4:7400", State: "silent", Session: 1}},
-		Jobs: []node.JobStatus{{
+		NoLink:  []control.NoLink{{Node: "c", Why: "its certificate expired", Tries: 12}},
+		Refused: []control.NoLink{{Node: "s", Incarnation: 9, Why: "superseded by 11", Tries: 3}, {Node: "t", Why: "another version", Tries: 1}},
+		Nodes:   []control.NodeStatus{{Name: "a", Addr: "10.0.0.1:7400", Voter: true, State: "alive", Session: 2}, {Name: "b", Addr: "10.0.0.2:7400", Voter: true, State: "unobserved", Session: 1}, {Name: "s", Addr: "10.0.0.4:7400", State: "silent", Session: 1}},
+		Jobs: []control.JobStatus{{
 			Name: "lm", Phase: "open", Epoch: 3, Position: replica.Position{Epoch: 3, Step: 120}, Committed: gen(120), Copies: 1, Degraded: true, DurableError: "shard 1-158/private-1.safetensors is missing",
-			Ranks:   []node.RankStatus{{Rank: 0, Group: 0, Node: "a", Incarnation: 5, PID: 4242, Live: 121, State: "alive"}, {Rank: 1, Group: 1, State: "unclaimed"}},
+			Ranks:   []control.RankStatus{{Rank: 0, Group: 0, Node: "a", Incarnation: 5, PID: 4242, Live: 121, State: "alive"}, {Rank: 1, Group: 1, State: "unclaimed"}},
 			Waiting: []string{"node s has not pinned group 1"}, Uncommitted: 87, AtRisk: true,
 		}},
 	}
 	j := &s.Jobs[0]
 	for step := replica.Step(114); step <= 120; step++ {
-		j.Holdings = append(j.Holdings, node.Holding{Node: "a", Part: "group 0", Generation: gen(step), Root: root(0xaa)})
+		j.Holdings = append(j.Holdings, control.Holding{Node: "a", Part: "group 0", Generation: gen(step), Root: root(0xaa)})
 	}
-	j.Holdings = append(j.Holdings, node.Holding{Node: "s", Part: "group 0", Generation: gen(120), Root: root(0xaa), Mirror: true},
-		node.Holding{Node: "b", Part: "group 0", Generation: gen(120), Root: root(0xbb)}, node.Holding{Node: "b", Part: "group 10", Generation: gen(120)}, node.Holding{Node: "b", Part: "group 2", Generation: gen(120)})
+	j.Holdings = append(j.Holdings, control.Holding{Node: "s", Part: "group 0", Generation: gen(120), Root: root(0xaa), Mirror: true},
+		control.Holding{Node: "b", Part: "group 0", Generation: gen(120), Root: root(0xbb)}, control.Holding{Node: "b", Part: "group 10", Generation: gen(120)}, control.Holding{Node: "b", Part: "group 2", Generation: gen(120)})
 	return s
 }
 
@@ -91,7 +91,7 @@ func TestStatus(t *testing.T) {
 	}
 
 	code, out, errout = try(t, "status", "--json", "--socket", socket)
-	var got node.Status
+	var got control.Status
 	if err := json.Unmarshal([]byte(out), &got); code != exitOK || err != nil || fmt.Sprint(got) != fmt.Sprint(someStatus()) {
 		t.Errorf("code %d, %v: %s%s", code, err, out, errout)
 	}
@@ -116,11 +116,11 @@ func TestAdminFailures(t *testing.T) {
 }
 
 // ordered answers on an admin socket as a daemon does, with this challenge, and says which orders came.
-func ordered(t *testing.T, challenge, answer string) (socket string, orders chan node.Order) {
+func ordered(t *testing.T, challenge, answer string) (socket string, orders chan control.Order) {
 	t.Helper()
-	orders = make(chan node.Order, 1)
+	orders = make(chan control.Order, 1)
 	return serveAdmin(t, func(w http.ResponseWriter, r *http.Request) {
-		var o node.Order
+		var o control.Order
 		switch r.Method + " " + r.URL.Path {
 		case "GET /challenge":
 			fmt.Fprintln(w, challenge)
@@ -143,7 +143,7 @@ func TestJobEnd(t *testing.T) {
 	if code != exitOK || out != "job lm had ended already, at step 7: finished\n" {
 		t.Fatalf("code %d: %s%s", code, out, errout)
 	}
-	if got := <-orders; got != (node.Order{Verb: node.EndJob, Job: "lm", Why: "that's it & all"}) {
+	if got := <-orders; got != (control.Order{Verb: control.EndJob, Job: "lm", Why: "that's it & all"}) {
 		t.Errorf("the daemon was asked %+v", got)
 	}
 }
@@ -176,15 +176,15 @@ func TestOrdersAreSigned(t *testing.T) {
 	for _, tc := range []struct {
 		who, env string
 		args     []string
-		want     node.Order
+		want     control.Order
 	}{
-		{"flag", env, []string{"node", "drain", "b", "--degrade", flag}, node.Order{Verb: node.Drain, Node: "b", Degrade: true}},
-		{"env", env, []string{"node", "lost", "b", "--why", "burnt"}, node.Order{Verb: node.Lost, Node: "b", Why: "burnt"}},
-		{"operator", "", []string{"node", "clear", "b"}, node.Order{Verb: node.Clear, Node: "b"}},
-		{"operator", "", []string{"voter", "add", "b", "10.0.0.2:7400"}, node.Order{Verb: node.AddVoter, Node: "b", Addr: "10.0.0.2:7400"}},
-		{"operator", "", []string{"voter", "remove", "b"}, node.Order{Verb: node.RemoveVoter, Node: "b"}},
-		{"operator", "", []string{"job", "end", "lm", "--reason", ""}, node.Order{Verb: node.EndJob, Job: "lm", Why: "ended by an operator"}},
-		{"", "", []string{"voter", "list"}, node.Order{Verb: node.Voters}},
+		{"flag", env, []string{"node", "drain", "b", "--degrade", flag}, control.Order{Verb: control.Drain, Node: "b", Degrade: true}},
+		{"env", env, []string{"node", "lost", "b", "--why", "burnt"}, control.Order{Verb: control.Lost, Node: "b", Why: "burnt"}},
+		{"operator", "", []string{"node", "clear", "b"}, control.Order{Verb: control.Clear, Node: "b"}},
+		{"operator", "", []string{"voter", "add", "b", "10.0.0.2:7400"}, control.Order{Verb: control.AddVoter, Node: "b", Addr: "10.0.0.2:7400"}},
+		{"operator", "", []string{"voter", "remove", "b"}, control.Order{Verb: control.RemoveVoter, Node: "b"}},
+		{"operator", "", []string{"job", "end", "lm", "--reason", ""}, control.Order{Verb: control.EndJob, Job: "lm", Why: "ended by an operator"}},
+		{"", "", []string{"voter", "list"}, control.Order{Verb: control.Voters}},
 	} {
 		t.Setenv(operatorVariable, tc.env)
 		if code, _, errout := try(t, append(tc.args, "--config", file)...); code != exitOK {

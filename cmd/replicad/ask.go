@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/node"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
@@ -25,7 +26,7 @@ type ask struct {
 	use, short, long string
 	args             int
 	flags            func(*cobra.Command)
-	order            func(args []string) node.Order
+	order            func(args []string) control.Order
 }
 
 func (v *ask) command(std stdio) *cobra.Command {
@@ -72,8 +73,8 @@ func loadOperator(file string, c *config.Config) (*pki.Operator, error) {
 }
 
 // give gives an order, signed where there is somebody to sign it.
-func (a *admin) give(ctx context.Context, order node.Order, o *pki.Operator) ([]byte, error) {
-	if o != nil && order.Verb != node.Voters {
+func (a *admin) give(ctx context.Context, order control.Order, o *pki.Operator) ([]byte, error) {
+	if o != nil && order.Verb != control.Voters {
 		text, err := a.call(ctx, http.MethodGet, "/challenge", nil)
 		if err != nil {
 			return nil, err
@@ -82,7 +83,7 @@ func (a *admin) give(ctx context.Context, order node.Order, o *pki.Operator) ([]
 		if err != nil {
 			return nil, fmt.Errorf("the leader's challenge: %w (are this program and the daemon of one release?)", err)
 		}
-		if order, err = order.Sign(o, challenge); err != nil {
+		if order, err = node.Sign(order, o, challenge); err != nil {
 			return nil, err
 		}
 	}

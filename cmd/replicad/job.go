@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -23,8 +23,8 @@ Without an operator's certificate a job can be ended on the node that it was cre
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&reason, "reason", unsaid, "what the job's record says")
 		},
-		order: func(args []string) node.Order {
-			return node.Order{Verb: node.EndJob, Job: args[0], Why: cmp.Or(reason, unsaid)}
+		order: func(args []string) control.Order {
+			return control.Order{Verb: control.EndJob, Job: args[0], Why: cmp.Or(reason, unsaid)}
 		}}
 	return v.command(std)
 }

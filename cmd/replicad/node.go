@@ -1,7 +1,7 @@
 package main
 
 import (
-	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -21,8 +21,8 @@ and answers is refused.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&why, "why", "no reason given", "what the job's record says")
 		},
-		order: func(args []string) node.Order {
-			return node.Order{Verb: node.Lost, Node: replica.NodeName(args[0]), Why: why}
+		order: func(args []string) control.Order {
+			return control.Order{Verb: control.Lost, Node: replica.NodeName(args[0]), Why: why}
 		}}
 	return v.command(std)
 }
@@ -38,16 +38,16 @@ of the committed step.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().BoolVar(&degrade, "degrade", false, "drain it although a job has fewer copies then, or runs on one node alone")
 		},
-		order: func(args []string) node.Order {
-			return node.Order{Verb: node.Drain, Node: replica.NodeName(args[0]), Degrade: degrade}
+		order: func(args []string) control.Order {
+			return control.Order{Verb: control.Drain, Node: replica.NodeName(args[0]), Degrade: degrade}
 		}}
 	return v.command(std)
 }
 
 func newNodeClear(std stdio) *cobra.Command {
 	v := &ask{use: "clear NAME", args: 1, short: "Let running jobs use a node again that was drained, or quarantined after a dispute",
-		order: func(args []string) node.Order {
-			return node.Order{Verb: node.Clear, Node: replica.NodeName(args[0])}
+		order: func(args []string) control.Order {
+			return control.Order{Verb: control.Clear, Node: replica.NodeName(args[0])}
 		}}
 	return v.command(std)
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/spf13/cobra"
 )
 
@@ -34,7 +34,7 @@ func newStatus(std stdio) *cobra.Command {
 				_, err = out.WriteTo(std.out)
 				return err
 			}
-			var s node.Status
+			var s control.Status
 			if err := json.Unmarshal(body, &s); err != nil {
 				return fmt.Errorf("status: %w (are this program and the daemon of one release?)", err)
 			}

@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 )
@@ -18,7 +18,7 @@ import (
 const maxGenerations = 4
 
 // printStatus writes the status for people.
-func printStatus(w io.Writer, s node.Status) error {
+func printStatus(w io.Writer, s control.Status) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	leader := string(s.Leader)
 	if leader == "" {
@@ -78,7 +78,7 @@ func printStatus(w io.Writer, s node.Status) error {
 }
 
 // gossipKeyText says who has a key, and who speaks with it, while there are several.
-func gossipKeyText(k node.GossipKeyStatus) string {
+func gossipKeyText(k control.GossipKeyStatus) string {
 	text := k.Fingerprint + ", heard"
 	if k.Primary {
 		text = k.Fingerprint + ", spoken with here"
@@ -92,7 +92,7 @@ func gossipKeyText(k node.GossipKeyStatus) string {
 	return text
 }
 
-func printJob(t io.Writer, s node.Status, j node.JobStatus) {
+func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if j.Phase == replica.Ended.String() {
 		fmt.Fprintf(t, "\njob %s\tended, newest commit step %d: %s\n", j.Name, j.Position.Step, j.EndReason)
 		return
@@ -151,7 +151,7 @@ func printJob(t io.Writer, s node.Status, j node.JobStatus) {
 const disputeVotes = 8
 
 // disputeText says who disagreed about what, and who is suspect.
-func disputeText(d node.DisputeStatus) string {
+func disputeText(d control.DisputeStatus) string {
 	what := "no majority, all suspect"
 	if d.Majority {
 		what = fmt.Sprintf("suspect: rank %s", strings.Trim(fmt.Sprint(d.Suspects), "[]"))
@@ -174,7 +174,7 @@ type holdingRow struct {
 }
 
 // holdingRows gathers who holds the same bytes, newest generations first within a part; groups come before private parts.
-func holdingRows(list []node.Holding) []holdingRow {
+func holdingRows(list []control.Holding) []holdingRow {
 	type key struct {
 		part       string
 		generation replica.Generation

@@ -4,29 +4,30 @@ import (
 	"errors"
 	"io"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/node"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
 
 func newVoter(std stdio) *cobra.Command {
-	list := &ask{use: "list", short: "Who keeps the replicated log and votes", order: func([]string) node.Order {
-		return node.Order{Verb: node.Voters}
+	list := &ask{use: "list", short: "Who keeps the replicated log and votes", order: func([]string) control.Order {
+		return control.Order{Verb: control.Voters}
 	}}
 	add := &ask{use: "add NAME ADDR", short: "Let a new node vote, which was started with `daemon --join`", args: 2, long: `Let a new node vote.
 
 The node's own configuration names it among the voters, with the addr that is given here, and its daemon was started with --join: it
 waits until it is added. It is asked at that address, gets the log as a node without a vote, and votes once it has it; if it does not
 answer, or does not catch up in time, nothing has changed. A name that has voted before, and lost its log, must not be used again.`,
-		order: func(args []string) node.Order {
-			return node.Order{Verb: node.AddVoter, Node: replica.NodeName(args[0]), Addr: args[1]}
+		order: func(args []string) control.Order {
+			return control.Order{Verb: control.AddVoter, Node: replica.NodeName(args[0]), Addr: args[1]}
 		}}
 	remove := &ask{use: "remove NAME", short: "Take a voter out for good: it lost its disk, or goes away", args: 1, long: `Take a voter out for good.
 
 The majority is counted without it from then on; it is refused where the voters that are left have no majority that answers. Its name
 must never vote again: a node that comes back in its place has another.`,
-		order: func(args []string) node.Order {
-			return node.Order{Verb: node.RemoveVoter, Node: replica.NodeName(args[0])}
+		order: func(args []string) control.Order {
+			return control.Order{Verb: control.RemoveVoter, Node: replica.NodeName(args[0])}
 		}}
 	return group("voter", "Look at the nodes that vote, and change them", list.command(std), add.command(std), remove.command(std), newVoterRecover(std))
 }

@@ -25,7 +25,7 @@ type Marker struct {
 	Options    replica.Options      `json:"options" cbor:"7,keyasint"`
 	Lineage    replica.Lineage      `json:"lineage" cbor:"8,keyasint"`
 	Condemned  []replica.Generation `json:"condemned" cbor:"9,keyasint"`
-	Shards     []ShardInfo          `json:"shards" cbor:"10,keyasint"`
+	Shards     []replica.ShardInfo  `json:"shards" cbor:"10,keyasint"`
 	Geometries []replica.Digest     `json:"geometries" cbor:"11,keyasint"` // by group, of the replicated part
 	// Written orders the markers of one job name, also those of different jobs: the milliseconds since 1970 when it was written, or one
 	// more than the largest of those that lay in the directory then. WriteMarker sets it; 0 in markers of version 1, which had none.
@@ -44,20 +44,20 @@ const (
 const maxWritten = 1 << 60
 
 // Shard finds a part's shard.
-func (m *Marker) Shard(p replica.Part) (ShardInfo, bool) {
+func (m *Marker) Shard(p replica.Part) (replica.ShardInfo, bool) {
 	for _, s := range m.Shards {
 		if s.Part == p {
 			return s, true
 		}
 	}
-	return ShardInfo{}, false
+	return replica.ShardInfo{}, false
 }
 
 // flatten lists shards that were written along by themselves, each file once.
-func flatten(shards []ShardInfo) []ShardInfo {
-	var out []ShardInfo
+func flatten(shards []replica.ShardInfo) []replica.ShardInfo {
+	var out []replica.ShardInfo
 	seen := make(map[replica.Part]bool)
-	add := func(s ShardInfo) {
+	add := func(s replica.ShardInfo) {
 		s.Frozen = nil
 		if !seen[s.Part] {
 			seen[s.Part] = true

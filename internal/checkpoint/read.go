@@ -98,7 +98,7 @@ func (s *Store) hold(path string, n int) {
 	}
 }
 
-func (sh *shard) readHeader(info ShardInfo, size int64) error {
+func (sh *shard) readHeader(info replica.ShardInfo, size int64) error {
 	if uint64(size) != info.Bytes || size < 8 {
 		return fmt.Errorf("%d bytes, the marker says %d", size, info.Bytes)
 	}
@@ -180,7 +180,7 @@ func (s *Store) Verify(ctx context.Context, f Found) error {
 
 const verifyStep = 1 << 20 // bytes that one call reads, between two looks at the context
 
-func (s *Store) verify(ctx context.Context, f Found, info ShardInfo) error {
+func (s *Store) verify(ctx context.Context, f Found, info replica.ShardInfo) error {
 	sh, err := s.openShard(f, info.Part)
 	if err != nil {
 		return err

@@ -46,17 +46,6 @@ type Store struct {
 	reading map[string]int // generation directories with open shards
 }
 
-// ShardInfo is what the marker says of a shard.
-type ShardInfo struct {
-	Part   replica.Part   `json:"part" cbor:"1,keyasint"`
-	File   string         `json:"file" cbor:"2,keyasint"` // below the job's directory
-	Bytes  uint64         `json:"bytes" cbor:"3,keyasint"`
-	Root   replica.Digest `json:"root" cbor:"4,keyasint"`
-	Digest replica.Digest `json:"digest" cbor:"5,keyasint"` // of the file
-	// Frozen is the frozen part that was written along; WriteMarker lists it by itself.
-	Frozen *ShardInfo `json:"frozen,omitempty" cbor:"6,keyasint,omitempty"`
-}
-
 // Frozen is the frozen part of a group, given along with its replicated part; it is written unless it is there already.
 type Frozen struct {
 	Manifest replica.Manifest
@@ -126,48 +115,48 @@ const (
 
 // WriteShard writes one part. read gives its chunks; regions are all of the rank's, as at attach. Writing the same part
 // again replaces it by the same bytes. A frozen part, where given, is written first, once for all generations.
-func (s *Store) WriteShard(ctx context.Context, jobName string, m replica.Manifest, regions []replica.Region, frozen *Frozen, read func(i int, dst []byte) ([]byte, error)) (ShardInfo, error) {
-	var along *ShardInfo
+func (s *Store) WriteShard(ctx context.Context, jobName string, m replica.Manifest, regions []replica.Region, frozen *Frozen, read func(i int, dst []byte) ([]byte, error)) (replica.ShardInfo, error) {
+	var along *replica.ShardInfo
 	if frozen != nil {
 		if frozen.Manifest.Part.Kind != replica.FrozenPart || frozen.Manifest.Root != m.FrozenRoot {
-			return ShardInfo{}, fmt.Errorf("write shard %v %v: its manifest wants frozen root %v, given is %v %v", m.Part, m.Generation, m.FrozenRoot, frozen.Manifest.Part, frozen.Manifest.Root)
+			return replica.ShardInfo{}, fmt.Errorf("write shard %v %v: its manifest wants frozen root %v, given is %v %v", m.Part, m.Generation, m.FrozenRoot, frozen.Manifest.Part, frozen.Manifest.Root)
 		}
 		info, err := s.WriteShard(ctx, jobName, frozen.Manifest, frozen.Regions, nil, frozen.Read)
 		if err != nil {
-			return ShardInfo{}, err
+			return replica.ShardInfo{}, err
 		}
 		along = &info
 	}
-	var info ShardInfo
+	var info replica.ShardInfo
 	t, err := s.toWrite()
 	if err == nil {
 		info, err = t.writeShard(ctx, jobName, &m, regions, read)
 		err = s.finish(t, err)
 	}
 	if err != nil {
-		return ShardInfo{}, fmt.Errorf("write shard %v %v of job %s: %w", m.Part, m.Generation, jobName, err)
+		return replica.ShardInfo{}, fmt.Errorf("write shard %v %v of job %s: %w", m.Part, m.Generation, jobName, err)
 	}
 	info.Frozen = along
 	return info, nil
 }
 
-func (t *tree) writeShard(ctx context.Context, jobName string, m *replica.Manifest, regions []replica.Region, read func(int, []byte) ([]byte, error)) (ShardInfo, error) {
+func (t *tree) writeShard(ctx context.Context, jobName string, m *replica.Manifest, regions []replica.Region, read func(int, []byte) ([]byte, error)) (replica.ShardInfo, error) {
 	dir, err := jobDir(jobName, m.Job)
 	if err != nil {
-		return ShardInfo{}, err
+		return replica.ShardInfo{}, err
 	}
 	if err := m.Check(); err != nil {
-		return ShardInfo{}, err
+		return replica.ShardInfo{}, err
 	}
 	if got := hash(m.RootInput()); got != m.Root {
-		return ShardInfo{}, fmt.Errorf("manifest says root %v and hashes to %v", m.Root, got)
+		return replica.ShardInfo{}, fmt.Errorf("manifest says root %v and hashes to %v", m.Root, got)
 	}
 	l, err := newLayout(m, regions)
 	if err != nil {
-		return ShardInfo{}, err
+		return replica.ShardInfo{}, err
 	}
 	name := shardName(m)
-	info := ShardInfo{Part: m.Part, File: name + shardExt, Root: m.Root}
+	info := replica.ShardInfo{Part: m.Part, File: name + shardExt, Root: m.Root}
 	if m.Part.Kind == replica.FrozenPart {
 		if rec, err := t.readSide(dir, info); err == nil && t.hasSize(path.Join(dir, info.File), rec.Bytes) {
 			info.Bytes, info.Digest = rec.Bytes, rec.Digest
@@ -176,12 +165,12 @@ func (t *tree) writeShard(ctx context.Context, jobName string, m *replica.Manife
 	}
 	full := path.Join(dir, name)
 	if err := t.makeDirs(path.Dir(full)); err != nil {
-		return ShardInfo{}, err
+		return replica.ShardInfo{}, err
 	}
 	t.removeTemps(path.Dir(full), path.Base(full)+".")
 	head, err := appendHeader(metadata(m), l.tensors)
 	if err != nil {
-		return ShardInfo{}, err
+		return replica.ShardInfo{}, err
 	}
 	info.Bytes = uint64(len(head)) + l.size()
 	err = t.writeFile(full+shardExt, t.disk.rename, func(w io.Writer) error {
@@ -193,7 +182,7 @@ func (t *tree) writeShard(ctx context.Context, jobName string, m *replica.Manife
 		return nil
 	})
 	if err != nil {
-		return ShardInfo{}, err
+		return replica.ShardInfo{}, err
 	}
 	rec := sideRecord{recordVersion, *m, regions, info.Bytes, info.Digest}
 	return info, t.writeFile(full+sideExt, t.disk.rename, func(w io.Writer) error { return wire.Write(w, kindManifest, &rec) })
@@ -255,7 +244,7 @@ func checkGap(at uint64, b []byte) error {
 }
 
 // readSide reads and checks the manifest beside a shard: it must hash to the root that info names.
-func (t *tree) readSide(dir string, info ShardInfo) (*sideRecord, error) {
+func (t *tree) readSide(dir string, info replica.ShardInfo) (*sideRecord, error) {
 	name := path.Join(dir, strings.TrimSuffix(info.File, shardExt)+sideExt)
 	b, err := t.readFile(name, maxManifest)
 	if err != nil {

@@ -211,7 +211,7 @@ func TestMarkerOnce(t *testing.T) {
 func TestMarkerNeedsEveryShard(t *testing.T) {
 	s, g, gen := open(t, t.TempDir()), testRegions(t), replica.Generation{Epoch: 1, Step: 2}
 	frozen, parts := testParts(g, gen)
-	var infos []ShardInfo
+	var infos []replica.ShardInfo
 	for _, p := range append(parts, frozen) {
 		info, err := s.WriteShard(t.Context(), jobName, p.m, g.Regions, nil, p.read)
 		if err != nil {
@@ -393,7 +393,7 @@ func TestForeignMarkers(t *testing.T) {
 		"layout":      func(m *Marker) { m.Layout.World = 5 },
 	} {
 		m := found[0].Marker
-		m.Shards = append([]ShardInfo(nil), m.Shards...)
+		m.Shards = append([]replica.ShardInfo(nil), m.Shards...)
 		bend(&m)
 		frame, err := wire.Append(nil, kindMarker, &m)
 		if err != nil {

@@ -37,6 +37,7 @@ var walls = map[string]wall{
 	"internal/config":   {1, []string{"replica"}, []string{"github.com/goccy/go-yaml"}},
 
 	"internal/session":    {2, []string{"replica", "internal/unixsock", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
+	"internal/control":    {2, []string{"replica", "internal/wire"}, nil},
 	"internal/rendezvous": {2, []string{"replica", "internal/wire"}, nil},
 	"internal/consensus":  {2, []string{"replica", "lock", "internal/wire"}, []string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/go-hclog", "go.etcd.io/bbolt"}},
 	"internal/checkpoint": {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
@@ -63,6 +64,7 @@ var walls = map[string]wall{
 	"examples/textlm/model":      {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"bench/transfer":             {side, []string{}, nil},
 	"internal/planted":           {0, []string{}, nil},
+	"internal/fixture":           {side, []string{"replica", "internal/wire"}, nil},
 	"internal/leakcheck":         {side, []string{}, nil},
 	"internal/otheruser":         {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/trouble":           {side, []string{}, nil},

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/replica"
 )
@@ -36,10 +37,10 @@ var defaultAdminTimes = adminTimes{time.Second, 5 * time.Second, operatorTimeout
 type admin struct {
 	m       *member
 	probes  *prober
-	base    func() Status // what this daemon knows of itself and of Raft
+	base    func() control.Status // what this daemon knows of itself and of Raft
 	version string
 	// here does, where this node leads, what needs no link to the leader; false: it does not lead. Nil: it never leads.
-	here  func(context.Context, operatorRequest) (operatorReply, bool)
+	here  func(context.Context, control.Order) (control.OperatorReply, bool)
 	owner func() uint32 // whose socket it is
 	times adminTimes    // zero: the default ones
 }
@@ -61,9 +62,11 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(a.status(r.Context())) //nolint:errcheck // the caller went away
 	})
-	mux.HandleFunc("GET /challenge", func(w http.ResponseWriter, r *http.Request) { a.operator(w, r, Order{Verb: verbChallenge}) })
+	mux.HandleFunc("GET /challenge", func(w http.ResponseWriter, r *http.Request) {
+		a.operator(w, r, control.Order{Verb: control.VerbChallenge})
+	})
 	mux.HandleFunc("POST /order", func(w http.ResponseWriter, r *http.Request) {
-		var q Order
+		var q control.Order
 		d := json.NewDecoder(r.Body)
 		d.DisallowUnknownFields()
 		if err := d.Decode(&q); err != nil {
@@ -146,17 +149,17 @@ func (a *admin) guard(h http.Handler) http.Handler {
 }
 
 // operator passes an operator's request on to the leader, and its answer back.
-func (a *admin) operator(w http.ResponseWriter, r *http.Request, q operatorRequest) {
-	if q.besides() && a.here != nil {
+func (a *admin) operator(w http.ResponseWriter, r *http.Request, q control.Order) {
+	if q.Besides() && a.here != nil {
 		if answer, leads := a.here(r.Context(), q); leads {
 			a.reply(w, answer)
 			return
 		}
 	}
-	var answer operatorReply
+	var answer control.OperatorReply
 	ok, err := a.ask(r.Context(), operatorTimeout, &answer, func(id uint64) {
 		q.ID = id
-		a.m.send(kindOperator, q)
+		a.m.send(q)
 	})
 	switch {
 	case !ok:
@@ -168,7 +171,7 @@ func (a *admin) operator(w http.ResponseWriter, r *http.Request, q operatorReque
 	}
 }
 
-func (a *admin) reply(w http.ResponseWriter, answer operatorReply) {
+func (a *admin) reply(w http.ResponseWriter, answer control.OperatorReply) {
 	if answer.Refused != "" {
 		http.Error(w, answer.Refused, http.StatusConflict)
 		return
@@ -204,7 +207,7 @@ func (a *admin) ask(ctx context.Context, patience time.Duration, into any, send 
 }
 
 // status asks the leader for the whole picture, and falls back to this node's own.
-func (a *admin) status(ctx context.Context) Status {
+func (a *admin) status(ctx context.Context) control.Status {
 	st := a.base()
 	a.m.do(ctx, func() {
 		st.Adopting, st.KeeperLost = len(a.m.awaited) > 0, a.m.keeperLost
@@ -221,19 +224,19 @@ func (a *admin) status(ctx context.Context) Status {
 			if name == a.m.self.Name {
 				state = "alive"
 			}
-			st.Nodes = append(st.Nodes, NodeStatus{Name: name, Addr: n.Addr, Voter: n.Voter, State: state, Session: n.Session})
+			st.Nodes = append(st.Nodes, control.NodeStatus{Name: name, Addr: n.Addr, Voter: n.Voter, State: state, Session: n.Session})
 		}
 		for _, lj := range a.m.jobs {
-			st.Jobs = append(st.Jobs, jobStatus(lj.job, nil))
+			st.Jobs = append(st.Jobs, control.StatusOf(lj.job, nil))
 		}
 	})
 	st.CommitLagP50US, st.CommitLagP99US = lagUS(a.m.log)
-	var leads leaderStatus
-	if ok, err := a.ask(ctx, statusTimeout, &leads, func(id uint64) { a.m.send(kindStatus, statusRequest{id}) }); ok && err == nil {
+	var leads control.LeaderStatus
+	if ok, err := a.ask(ctx, statusTimeout, &leads, func(id uint64) { a.m.send(control.StatusRequest{ID: id}) }); ok && err == nil {
 		st.Jobs, st.Steps = leads.Jobs, &leads.Steps
 	}
-	slices.SortFunc(st.Nodes, func(x, y NodeStatus) int { return compareStrings(string(x.Name), string(y.Name)) })
-	slices.SortFunc(st.Jobs, func(x, y JobStatus) int { return compareStrings(x.ID.String(), y.ID.String()) })
+	slices.SortFunc(st.Nodes, func(x, y control.NodeStatus) int { return compareStrings(string(x.Name), string(y.Name)) })
+	slices.SortFunc(st.Jobs, func(x, y control.JobStatus) int { return compareStrings(x.ID.String(), y.ID.String()) })
 	return st
 }
 
@@ -242,41 +245,11 @@ func lagUS(j *journal) (p50, p99 int64) {
 	return a.Microseconds(), b.Microseconds()
 }
 
-// leaderStatus is the leader's part of the picture.
-type leaderStatus struct {
-	Jobs  []JobStatus `json:"jobs"`
-	Steps StepStatus  `json:"steps"`
-}
-
-// maxStatus caps an answer to status, in bytes: it has to pass a link.
-const maxStatus = maxLinkFrame / 2
-
-// encode writes the answer. Of jobs so large that it would not pass, what takes the most room is left out, and they say so.
-func (s leaderStatus) encode() []byte {
-	for _, less := range []func(*JobStatus) string{
-		func(j *JobStatus) string { j.Holdings = nil; return "holdings" },
-		func(j *JobStatus) string { j.Parts = nil; return "holdings, parts" },
-		func(j *JobStatus) string { j.Ranks = []RankStatus{}; return "holdings, parts, ranks" },
-	} {
-		b, err := json.Marshal(s)
-		if err == nil && len(b) <= maxStatus {
-			return b
-		}
-		for i := range s.Jobs {
-			if len(s.Jobs[i].Ranks) > largeFrom || s.Jobs[i].LeftOut != "" {
-				s.Jobs[i].LeftOut = less(&s.Jobs[i])
-			}
-		}
-	}
-	b, _ := json.Marshal(s) // what is left is plain data
-	return b
-}
-
 // status is the leader's account of its jobs, with their holdings and what they wait for.
-func (l *leader) status() []JobStatus {
-	out := []JobStatus{}
+func (l *leader) status() []control.JobStatus {
+	out := []control.JobStatus{}
 	for _, led := range l.jobs {
-		s := jobStatus(led.job, led.reports)
+		s := control.StatusOf(led.job, led.reports)
 		s.Durable, s.DurableError = led.durableNow(), led.durableError
 		if led.job.Phase == replica.Open {
 			s.Waiting, s.Uncommitted = l.waitsFor(led), uncommitted(led)
@@ -292,93 +265,8 @@ func (l *leader) status() []JobStatus {
 			}
 			s.Waiting = append(s.Waiting, led.recovery.Awaited(l.now())...)
 		}
-		s.Parts, s.Offers = partsStatus(led.job, l.view.Nodes), offersStatus(led.reports)
+		s.Parts, s.Offers = control.PartsStatus(led.job, l.view.Nodes), control.OffersStatus(led.reports)
 		out = append(out, s)
 	}
 	return out
-}
-
-func jobStatus(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {
-	s := JobStatus{Name: job.Name, ID: job.ID, Owner: job.Owner, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
-		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined, Naming: job.Naming != nil}
-	if p := job.Plan; p != nil && p.Unvouched && job.Position.Step <= p.Generation.Step {
-		s.Unvouched = p.Reason
-	}
-	for _, d := range job.Disputed {
-		s.Disputes = append(s.Disputes, DisputeStatus{Group: d.Group, Step: d.Generation.Step, Generation: d.Generation, Majority: d.Majority(), Suspects: d.Suspects, Votes: d.Votes})
-	}
-	said := map[replica.Rank]replica.RankReport{}
-	for node, rep := range reports {
-		for _, rr := range rep.Ranks {
-			if int(rr.Rank) < len(job.Ranks) && job.Ranks[rr.Rank].Node == node && job.Ranks[rr.Rank].Incarnation == rr.Incarnation {
-				said[rr.Rank] = rr
-			}
-		}
-	}
-	for r, c := range job.Ranks {
-		rs := RankStatus{Rank: replica.Rank(r), Node: c.Node, Incarnation: c.Incarnation, State: "unobserved"}
-		if r < len(job.Layout.Groups) {
-			rs.Group = job.Layout.Groups[r]
-		}
-		if c.Incarnation == 0 {
-			rs.State = "unclaimed"
-		}
-		if rr, ok := said[rs.Rank]; ok {
-			rs.PID, rs.Live, rs.State = rr.PID, rr.Live.Step(), rankState(rr)
-		}
-		s.Ranks = append(s.Ranks, rs)
-	}
-	for node, rep := range reports {
-		for _, h := range rep.Parts {
-			s.Holdings = append(s.Holdings, Holding{Node: node, Part: h.Part.String(), Generation: h.Generation, Root: h.Root, Mirror: h.Mirror})
-		}
-	}
-	slices.SortFunc(s.Holdings, func(a, b Holding) int {
-		if c := compareStrings(a.Part, b.Part); c != 0 {
-			return c
-		}
-		if c := a.Generation.Compare(b.Generation); c != 0 {
-			return c
-		}
-		return compareStrings(string(a.Node), string(b.Node))
-	})
-	return s
-}
-
-// partsStatus lists the recorded holders of what is committed; one whose keeper started anew has lost it.
-func partsStatus(job *replica.Job, nodes map[replica.NodeName]replica.Node) (out []PartStatus) {
-	for _, p := range job.Parts {
-		s := PartStatus{Part: p.Part.String(), Nodes: []replica.NodeName{}}
-		for _, h := range p.Holders {
-			if n, ok := nodes[h.Node]; ok && n.Incarnation == h.Incarnation {
-				s.Nodes = append(s.Nodes, h.Node)
-			}
-		}
-		out = append(out, s)
-	}
-	return out
-}
-
-func offersStatus(reports map[replica.NodeName]replica.NodeReport) (out []OfferStatus) {
-	for node, r := range reports {
-		if r.Offers > 0 {
-			out = append(out, OfferStatus{Node: node, Processes: r.Offers, Spare: r.Spare})
-		}
-	}
-	slices.SortFunc(out, func(a, b OfferStatus) int { return compareStrings(string(a.Node), string(b.Node)) })
-	return out
-}
-
-func rankState(r replica.RankReport) string {
-	switch {
-	case r.Left:
-		return "left"
-	case !r.Alive:
-		return "dead"
-	case !r.Attached:
-		return "unobserved"
-	case r.Stopped:
-		return "stopped"
-	}
-	return "alive"
 }

@@ -13,15 +13,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
 
 // status asks the daemon, whose member is the test; the leader answers what answer says, or nothing.
-func (d *desk) status(answer []JobStatus) Status {
+func (d *desk) status(answer []control.JobStatus) control.Status {
 	d.t.Helper()
-	a := &admin{m: d.member, probes: newProber(d, d.t), base: func() Status { return Status{Node: "n1"} }}
-	var st Status
+	a := &admin{m: d.member, probes: newProber(d, d.t), base: func() control.Status { return control.Status{Node: "n1"} }}
+	var st control.Status
 	done := make(chan struct{})
 	ctx, cancel := context.WithCancel(d.ctx)
 	defer cancel()
@@ -35,13 +37,13 @@ func (d *desk) status(answer []JobStatus) Status {
 			if d.link == nil {
 				continue
 			}
-			for _, q := range only[statusRequest](d.says()) {
+			for _, q := range only[control.StatusRequest](d.says()) {
 				if answer != nil {
-					b, err := json.Marshal(leaderStatus{Jobs: answer})
+					b, err := json.Marshal(control.LeaderStatus{Jobs: answer})
 					if err != nil {
 						d.t.Fatal(err)
 					}
-					d.leaderSays(statusReply{q.ID, b})
+					d.leaderSays(control.StatusReply{ID: q.ID, JSON: b})
 				} else if q.ID%2 == 0 {
 					cancel() // who asked has gone
 				}
@@ -53,8 +55,8 @@ func (d *desk) status(answer []JobStatus) Status {
 // Status is the leader's picture where it answers, else this node's own; a request that got no answer is not kept.
 func TestStatus(t *testing.T) {
 	d := newDesk(t)
-	d.put(newJob())
-	st := d.status([]JobStatus{{Name: "job", Phase: "open", Waiting: []string{"node n2"}}})
+	d.put(fixture.Job())
+	st := d.status([]control.JobStatus{{Name: "job", Phase: "open", Waiting: []string{"node n2"}}})
 	if len(st.Jobs) != 1 || len(st.Jobs[0].Waiting) != 1 || len(st.Nodes) != 3 || st.Nodes[0].Name != "n1" || st.Nodes[0].State != "alive" || st.Nodes[1].State != "unknown" {
 		t.Errorf("status %+v", st)
 	}
@@ -87,15 +89,15 @@ func TestAdminConnectionsEnd(t *testing.T) {
 	}
 	const short = 50 * time.Millisecond
 	var slow sync.WaitGroup
-	here := func(ctx context.Context, _ operatorRequest) (operatorReply, bool) {
+	here := func(ctx context.Context, _ control.Order) (control.OperatorReply, bool) {
 		select {
 		case <-ctx.Done():
-			return refusal("its context ended"), true
+			return control.Refusal("its context ended"), true
 		case <-time.After(3 * short):
-			return operatorReply{Text: "done"}, true
+			return control.OperatorReply{Text: "done"}, true
 		}
 	}
-	a := &admin{m: d.member, base: func() Status { return Status{Node: "n1"} }, here: here, owner: func() uint32 { return uint32(os.Geteuid()) }, times: adminTimes{short, short, patience, short}}
+	a := &admin{m: d.member, base: func() control.Status { return control.Status{Node: "n1"} }, here: here, owner: func() uint32 { return uint32(os.Geteuid()) }, times: adminTimes{short, short, patience, short}}
 	ctx, cancel := context.WithCancel(d.ctx)
 	slow.Go(func() {
 		if err := a.serve(ctx, l); err != nil {
@@ -132,7 +134,7 @@ func TestAdminConnectionsEnd(t *testing.T) {
 // The daemon notices that its keeper has gone though it asks it for nothing; it says so, and goes on.
 func TestLostKeeper(t *testing.T) {
 	d := newDesk(t)
-	d.put(newJob())
+	d.put(fixture.Job())
 	d.link = nil // nobody to be asked
 	dir, err := os.MkdirTemp("", "rn")
 	if err != nil {
@@ -165,7 +167,7 @@ func TestLostKeeper(t *testing.T) {
 		<-over
 		d.ended = make(chan struct{}) // the desk's cleanup closes it once more
 	}()
-	a := &admin{m: d.member, probes: newProber(d, t), base: func() Status { return Status{} }}
+	a := &admin{m: d.member, probes: newProber(d, t), base: func() control.Status { return control.Status{} }}
 	lost := func() (lost bool) {
 		d.do(running, func() { lost = d.keeperLost })
 		return lost
@@ -185,21 +187,21 @@ func TestLostKeeper(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	for _, want := range []string{`"level":"error"`, `"event":"keeper"`, "restart the daemon when convenient"} {
-		if n := d.log.count(want); n != 1 {
+		if n := d.log.Count(want); n != 1 {
 			t.Errorf("%s is logged %d times", want, n)
 		}
 	}
 }
 
 func TestRankStates(t *testing.T) {
-	job := newJob()
+	job := fixture.Job()
 	job.Layout.World, job.Layout.Groups = 3, []replica.GroupID{0, 0, 0}
 	job.Ranks = append(job.Ranks, replica.Claimed{})
 	for want, r := range map[string]replica.RankReport{
 		"left": {Left: true, Alive: true, Attached: true, Stopped: true}, "dead": {Stopped: true}, "unobserved": {Alive: true}, "stopped": {Alive: true, Attached: true, Stopped: true}, "alive": {Alive: true, Attached: true},
 	} {
 		r.Incarnation, r.PID, r.Live = 4, 4711, replica.PackWord(3, 6, replica.Updating)
-		s := jobStatus(job, map[replica.NodeName]replica.NodeReport{"n1": {Ranks: []replica.RankReport{{Incarnation: 3}, r}}})
+		s := control.StatusOf(job, map[replica.NodeName]replica.NodeReport{"n1": {Ranks: []replica.RankReport{{Incarnation: 3}, r}}})
 		if got := s.Ranks[0]; got.State != want || got.PID != 4711 || got.Live != 6 {
 			t.Errorf("rank 0 is %+v, want %s", got, want)
 		}
@@ -211,15 +213,15 @@ func TestRankStates(t *testing.T) {
 
 // What survives a loss: the recorded holders that have kept their memory, and where processes could start.
 func TestHoldersAndOffers(t *testing.T) {
-	job := newJob()
+	job := fixture.Job()
 	nodes := map[replica.NodeName]replica.Node{"n1": {Name: "n1", Incarnation: 11}, "n2": {Name: "n2", Incarnation: 23}}
 	job.Parts = []replica.PartRoot{{Part: replica.OfGroup(0), Holders: []replica.Holder{{Node: "n1", Incarnation: 11}, {Node: "n2", Incarnation: 22}, {Node: "n9", Incarnation: 1}}}, {Part: replica.OfRank(1)}}
-	want := []PartStatus{{"group 0", []replica.NodeName{"n1"}}, {"private 1", []replica.NodeName{}}}
-	if got := partsStatus(job, nodes); !reflect.DeepEqual(got, want) {
+	want := []control.PartStatus{{Part: "group 0", Nodes: []replica.NodeName{"n1"}}, {Part: "private 1", Nodes: []replica.NodeName{}}}
+	if got := control.PartsStatus(job, nodes); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v: n2 came back without its memory, n9 is not registered", got, want)
 	}
 	reports := map[replica.NodeName]replica.NodeReport{"n2": {Offers: 2, Spare: true}, "n1": {Offers: 1}, "n3": {}}
-	if got, want := offersStatus(reports), []OfferStatus{{Node: "n1", Processes: 1}, {Node: "n2", Processes: 2, Spare: true}}; !reflect.DeepEqual(got, want) {
+	if got, want := control.OffersStatus(reports), []control.OfferStatus{{Node: "n1", Processes: 1}, {Node: "n2", Processes: 2, Spare: true}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

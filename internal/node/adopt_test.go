@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -23,7 +24,7 @@ func TestArenaListRoundTrips(t *testing.T) {
 	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 0 {
 		t.Errorf("before the first one is written: %+v, %v", list, err)
 	}
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lr.pid, lr.start = 4711, 1<<63
 	retired := d.arena(shm.Spec{Rank: 1, Geometry: testGeometry(t, false)})
@@ -38,8 +39,8 @@ func TestArenaListRoundTrips(t *testing.T) {
 	for _, e := range list.Arenas {
 		got[e.Key] = e
 	}
-	want := map[string]arenaEntry{lr.arena.key: {Key: lr.arena.key, Job: testJob, Rank: 0, PID: 4711, Start: 1 << 63}, retired.key: {Key: retired.key, Job: testJob, Rank: 1},
-		mirrored.key: {Key: mirrored.key, Job: testJob, Rank: 1, Mirror: true}}
+	want := map[string]arenaEntry{lr.arena.key: {Key: lr.arena.key, Job: fixture.JobID, Rank: 0, PID: 4711, Start: 1 << 63}, retired.key: {Key: retired.key, Job: fixture.JobID, Rank: 1},
+		mirrored.key: {Key: mirrored.key, Job: fixture.JobID, Rank: 1, Mirror: true}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the list is %+v, want %+v", got, want)
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -39,7 +41,7 @@ func (d *desk) restart() {
 // A daemon that starts again takes its arenas back from the keeper, and gives them to their jobs once the leader has told it.
 func TestAdoption(t *testing.T) {
 	d := newDesk(t)
-	job := newJob()
+	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	job.Mirrors = [][]replica.NodeName{{"n2"}, {"n2"}}
 	lj := d.put(job)
@@ -63,9 +65,9 @@ func TestAdoption(t *testing.T) {
 	}
 	garbage.Close()
 	d.live(dead, 3, 6, replica.Updating)
-	root := d.seal(dead.arena, slot(1), gen(3, 6), 1).Root
+	root := d.seal(dead.arena, slot(1), fixture.Gen(3, 6), 1).Root
 	d.setState(dead.arena, slot(1), replica.SlotCopied)
-	d.seal(held, ring(0), gen(3, 5), 9)
+	d.seal(held, ring(0), fixture.Gen(3, 5), 9)
 	d.write(lives.arena, atGood, uint64(replica.PackWord(3, 6, 0)))
 
 	d.restart()
@@ -81,8 +83,8 @@ func TestAdoption(t *testing.T) {
 			d.orphans[0], d.orphans[i] = ref, d.orphans[0]
 		}
 	}
-	d.views(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
-	back := d.jobs[testJob]
+	d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	back := d.jobs[fixture.JobID]
 	if back == nil || back.ranks[0] == nil || back.ranks[1] == nil || len(d.orphans) != 0 {
 		t.Fatalf("after the view: %+v, %d orphans", back, len(d.orphans))
 	}
@@ -101,12 +103,12 @@ func TestAdoption(t *testing.T) {
 			t.Errorf("half of the truth is reported: fenced %d, ranks %+v", r.Fenced, r.Ranks)
 		}
 	}
-	ev := only[evidence](said)
+	ev := only[control.Evidence](said)
 	if len(ev) != 1 || ev[0].Fault.Kind != replica.ProcessDead || ev[0].Fault.Rank != 0 || ev[0].Fault.Incarnation != 4 {
 		t.Errorf("of the rank that died meanwhile it says %+v", ev)
 	}
 	d.until("the seal in the dead rank's name", func() bool { return back.ranks[0].finishing == 0 })
-	if _, ok := back.find(nil, replica.OfGroup(0), gen(3, 6), root); !ok {
+	if _, ok := back.find(nil, replica.OfGroup(0), fixture.Gen(3, 6), root); !ok {
 		t.Error("what the dead rank had copied is lost")
 	}
 	if d.parked()["garbage"] {
@@ -119,14 +121,14 @@ func TestAdoption(t *testing.T) {
 
 // Arenas of jobs that ended, or that nobody knows, are given up; but not before a leader was heard.
 func TestOrphansOfNoJobAreGivenUp(t *testing.T) {
-	for what, jobs := range map[string][]*replica.Job{"unknown": nil, "ended": {changed(newJob(), func(j *replica.Job) { j.Phase = replica.Ended })}} {
+	for what, jobs := range map[string][]*replica.Job{"unknown": nil, "ended": {fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase = replica.Ended })}} {
 		d := newDesk(t)
-		d.attach(d.put(newJob()), 0)
+		d.attach(d.put(fixture.Job()), 0)
 		d.restart()
 		if len(d.orphans) != 1 {
 			t.Fatalf("%d arenas are taken back", len(d.orphans))
 		}
-		d.views(view{Index: 20, Era: 1, Nodes: d.nodes, Jobs: jobs})
+		d.views(control.View{Index: 20, Era: 1, Nodes: d.nodes, Jobs: jobs})
 		if n := len(d.parked()); n != 0 || len(d.orphans) != 0 {
 			t.Errorf("%s: %d arenas stay with the keeper, %d orphans", what, n, len(d.orphans))
 		}
@@ -136,7 +138,7 @@ func TestOrphansOfNoJobAreGivenUp(t *testing.T) {
 // Until an arena that the keeper lost came back from its live rank, or that rank is gone, the node is adopting.
 func TestAdoptionAwaitsLiveRanks(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lost := d.mirrorOf(lj, replica.OfRank(1), 1, false)
 	p := d.process()
@@ -152,7 +154,7 @@ func TestAdoptionAwaitsLiveRanks(t *testing.T) {
 	if len(d.awaited) != 1 || d.awaited[0].PID != p.pid || !d.adopting() {
 		t.Fatalf("awaits %+v", d.awaited)
 	}
-	if n := d.log.count("arena_lost"); n != 1 {
+	if n := d.log.Count("arena_lost"); n != 1 {
 		t.Errorf("%d arenas are told as lost, want the mirror's", n)
 	}
 	p.in.Close()
@@ -167,7 +169,7 @@ func TestAdoptionAwaitsLiveRanks(t *testing.T) {
 func TestPageDoesNotSayWhomToKill(t *testing.T) {
 	for what, c := range map[string]struct{ listed, superseded bool }{"listed, superseded": {true, true}, "listed, ended": {true, false}, "list lost, superseded": {false, true}, "list lost, ended": {false, false}} {
 		d := newDesk(t)
-		job := newJob()
+		job := fixture.Job()
 		lr := d.attach(d.put(job), 0)
 		rank, victim := d.process(), d.process()
 		lr.pid, lr.start = rank.pid, rank.start
@@ -177,8 +179,8 @@ func TestPageDoesNotSayWhomToKill(t *testing.T) {
 			lr.unproven = true
 		}
 		d.restart()
-		d.views(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
-		lj := d.jobs[testJob]
+		d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+		lj := d.jobs[fixture.JobID]
 		back := lj.ranks[0]
 		want := victim
 		if c.listed {
@@ -187,15 +189,15 @@ func TestPageDoesNotSayWhomToKill(t *testing.T) {
 		if back == nil || !back.alive || back.pid != want.pid || back.start != want.start || back.unproven == c.listed {
 			t.Fatalf("%s: adopted as %+v, want process %d", what, back, want.pid)
 		}
-		if n := d.log.count(back.arena.key + `","why"`); n != 1 {
+		if n := d.log.Count(back.arena.key + `","why"`); n != 1 {
 			t.Errorf("%s: the disagreement is told %d times", what, n)
 		}
 		if c.superseded {
-			lj.job = changed(closed(job), func(j *replica.Job) {
+			lj.job = fixture.Changed(fixture.Closed(job), func(j *replica.Job) {
 				j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n3", NodeIncarnation: 33}, j.Ranks[1]}
 			})
 		} else {
-			lj.job = changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
+			lj.job = fixture.Changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
 			lj.stopBy = time.Now().Add(-time.Second)
 		}
 		d.supersede(lj)
@@ -219,18 +221,18 @@ func TestPageDoesNotSayWhomToKill(t *testing.T) {
 func TestAttachedAgainIsProven(t *testing.T) {
 	for what, informed := range map[string]bool{"after the leader was heard": true, "before": false} {
 		d := newDesk(t)
-		job := newJob()
+		job := fixture.Job()
 		lr := d.attach(d.put(job), 0)
 		p, r := d.session(0)
 		lr.unproven = true // so that it isn't listed
 		lr.arena.SetOwner(4, uint64(p.PID()), p.StartTime())
 		d.restart()
 		tell := func() {
-			d.views(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+			d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 		}
 		if informed {
 			tell()
-			if lr := d.jobs[testJob].ranks[0]; lr == nil || !lr.unproven {
+			if lr := d.jobs[fixture.JobID].ranks[0]; lr == nil || !lr.unproven {
 				t.Fatalf("%s: taken back as %+v", what, lr)
 			}
 		}
@@ -245,7 +247,7 @@ func TestAttachedAgainIsProven(t *testing.T) {
 		if !informed {
 			tell()
 		}
-		back := d.jobs[testJob].ranks[0]
+		back := d.jobs[fixture.JobID].ranks[0]
 		if back == nil || back.unproven || back.peer != p {
 			t.Errorf("%s: then %+v", what, back)
 		}
@@ -261,7 +263,7 @@ func TestAttachedAgainIsProven(t *testing.T) {
 // rank for unknown.
 func TestListKeepsWhatIsNotPlaced(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	orphan, awaited, p := d.attach(lj, 0), d.attach(lj, 1), d.process()
 	d.arena(shm.Spec{Rank: 1, Geometry: testGeometry(t, false)}) // not listed
 	d.mirrorOf(lj, replica.OfRank(1), 1, false)
@@ -297,12 +299,12 @@ func TestAdoptedRankHearsOfTheCommit(t *testing.T) {
 		"went back meanwhile": {replica.Position{Epoch: 3, Step: 9}, replica.Position{Epoch: 4, Step: 6}},
 	} {
 		d := newDesk(t)
-		job := newJob()
+		job := fixture.Job()
 		d.comeBack(job, func(lr *localRank) { lr.arena.SetCommitted(c.before) })
-		d.tell(changed(job, func(j *replica.Job) {
-			j.Epoch, j.Position, j.Committed = c.now.Epoch, c.now, gen(c.now.Epoch, c.now.Step)
+		d.tell(fixture.Changed(job, func(j *replica.Job) {
+			j.Epoch, j.Position, j.Committed = c.now.Epoch, c.now, fixture.Gen(c.now.Epoch, c.now.Step)
 		}))
-		if got, want := d.jobs[testJob].ranks[0].arena.Committed(), replica.PackWord(c.now.Epoch, c.now.Step, 0); got != want {
+		if got, want := d.jobs[fixture.JobID].ranks[0].arena.Committed(), replica.PackWord(c.now.Epoch, c.now.Step, 0); got != want {
 			t.Errorf("%s: the rank is told that %v is committed, want %v", what, got, want)
 		}
 	}
@@ -334,16 +336,16 @@ func (d *desk) comeBack(job *replica.Job, before func(*localRank)) (*session.Pee
 }
 
 func (d *desk) tell(job *replica.Job) {
-	d.views(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 }
 
 // What a rank says between its daemon's restart and the first word of a leader was dropped, and the rank waited for an answer until
 // its own deadline. It counts once the job is known.
 func TestOrphanIsHeard(t *testing.T) {
 	planned := func() *replica.Job {
-		return changed(closed(newJob()), func(j *replica.Job) {
+		return fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 			j.Phase, j.Epoch = replica.Planned, 4
-			j.Plan = &replica.Plan{Epoch: 4, Generation: gen(3, 5), Sources: []replica.Source{{Part: replica.OfGroup(0), Root: replica.Digest{1}}, {Part: replica.OfRank(0), Root: replica.Digest{2}}}}
+			j.Plan = &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5), Sources: []replica.Source{{Part: replica.OfGroup(0), Root: replica.Digest{1}}, {Part: replica.OfRank(0), Root: replica.Digest{2}}}}
 		})
 	}
 	head := wire.RankHeader{Request: 77, Epoch: 3}
@@ -352,57 +354,57 @@ func TestOrphanIsHeard(t *testing.T) {
 		says func(p *session.Peer) []session.Event
 		then func(d *desk, lr *localRank, said []any) bool
 	}{
-		"stopped": {closed(newJob()), func(p *session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
+		"stopped": {fixture.Closed(fixture.Job()), func(p *session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
 			func(d *desk, lr *localRank, said []any) bool {
 				rs := only[replica.NodeReport](said)
 				return lr.stopped && len(rs) > 0 && rs[len(rs)-1].Ranks[0].Stopped
 			}},
-		"stopped under an open epoch": {newJob(), func(p *session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
+		"stopped under an open epoch": {fixture.Job(), func(p *session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
 			func(d *desk, lr *localRank, said []any) bool { return lr.stopped && lr.loaded == 3 }},
 		"loaded": {planned(), func(p *session.Peer) []session.Event {
 			h := head
 			h.Epoch = 4
-			return []session.Event{session.Stopped{Peer: p, Header: h}, session.Loaded{Peer: p, Header: h, Loaded: wire.Loaded{Generation: gen(3, 5), ReplicatedRoot: replica.Digest{1}, PrivateRoot: replica.Digest{2}}}}
+			return []session.Event{session.Stopped{Peer: p, Header: h}, session.Loaded{Peer: p, Header: h, Loaded: wire.Loaded{Generation: fixture.Gen(3, 5), ReplicatedRoot: replica.Digest{1}, PrivateRoot: replica.Digest{2}}}}
 		}, func(d *desk, lr *localRank, said []any) bool { return lr.loaded == 4 }},
-		"fail": {newJob(), func(p *session.Peer) []session.Event {
+		"fail": {fixture.Job(), func(p *session.Peer) []session.Event {
 			return []session.Event{session.Fail{Peer: p, Header: head, Text: "a NaN"}}
 		},
 			func(d *desk, lr *localRank, said []any) bool {
-				ev := only[evidence](said)
+				ev := only[control.Evidence](said)
 				return len(ev) == 1 && ev[0].Fault.Kind == replica.Exception && ev[0].Fault.Detail == "a NaN" && ev[0].Fault.Incarnation == 4
 			}},
 		"unloadable": {planned(), func(p *session.Peer) []session.Event {
 			return []session.Event{session.Unloadable{Peer: p, Header: head, Text: "frozen area: its root is not the plan's"}}
 		},
 			func(d *desk, lr *localRank, said []any) bool {
-				ev := only[evidence](said)
+				ev := only[control.Evidence](said)
 				return len(ev) == 1 && ev[0].Fault.Kind == replica.BadDigest && ev[0].Fault.Detail == "load: frozen area: its root is not the plan's" && ev[0].Fault.Incarnation == 4
 			}},
 		"reject": {planned(), func(p *session.Peer) []session.Event {
 			return []session.Event{session.Reject{Peer: p, Header: head, Text: "bad"}}
 		},
 			func(d *desk, lr *localRank, said []any) bool {
-				r := only[rejected](said)
+				r := only[control.Rejected](said)
 				return lr.rejected == 3 && len(r) == 1 && r[0].Rank == 0
 			}},
-		"leave": {newJob(), func(p *session.Peer) []session.Event { return []session.Event{session.Leave{Peer: p, Header: head}} },
+		"leave": {fixture.Job(), func(p *session.Peer) []session.Event { return []session.Event{session.Leave{Peer: p, Header: head}} },
 			func(d *desk, lr *localRank, said []any) bool { return lr.left && lr.leaveTo == 77 }},
-		"stopped, left": {newJob(), func(p *session.Peer) []session.Event {
+		"stopped, left": {fixture.Job(), func(p *session.Peer) []session.Event {
 			return []session.Event{session.Leave{Peer: p, Header: head}, session.Stopped{Peer: p, Header: head}, session.Leave{Peer: p, Header: head}}
 		}, func(d *desk, lr *localRank, said []any) bool { return lr.left && lr.stopped }},
-		"pause": {newJob(), func(p *session.Peer) []session.Event {
+		"pause": {fixture.Job(), func(p *session.Peer) []session.Event {
 			return []session.Event{session.Pause{Peer: p, Header: head, Most: time.Hour}}
 		},
 			func(d *desk, lr *localRank, said []any) bool {
 				return !reflect.DeepEqual(lr.pulse, recovery.Pulse{})
 			}},
-		"sealed": {newJob(), func(p *session.Peer) []session.Event {
+		"sealed": {fixture.Job(), func(p *session.Peer) []session.Event {
 			return []session.Event{session.Sealed{Peer: p, Header: head, Sealed: wire.Sealed{Kind: uint32(shm.Slot), Index: 1}}}
-		}, func(d *desk, lr *localRank, said []any) bool { _, ok := lr.sealedAt[gen(3, 6)]; return ok }},
+		}, func(d *desk, lr *localRank, said []any) bool { _, ok := lr.sealedAt[fixture.Gen(3, 6)]; return ok }},
 	} {
 		d := newDesk(t)
 		p, _ := d.comeBack(c.job, func(lr *localRank) {
-			d.seal(lr.arena, slot(1), gen(3, 6), 1)
+			d.seal(lr.arena, slot(1), fixture.Gen(3, 6), 1)
 			if c.job.Phase == replica.Open {
 				d.write(lr.arena, atGood, uint64(replica.PackWord(3, 6, 0)))
 			}
@@ -412,7 +414,7 @@ func TestOrphanIsHeard(t *testing.T) {
 		}
 		d.says()
 		d.tell(c.job)
-		if lr := d.jobs[testJob].ranks[0]; lr == nil || !c.then(d, lr, d.says()) {
+		if lr := d.jobs[fixture.JobID].ranks[0]; lr == nil || !c.then(d, lr, d.says()) {
 			t.Errorf("%s: lost: %+v", what, lr)
 		}
 	}
@@ -421,7 +423,7 @@ func TestOrphanIsHeard(t *testing.T) {
 // Whatever a rank sends meanwhile, what is remembered of it is bounded.
 func TestWhatOrphansSayIsBounded(t *testing.T) {
 	d := newDesk(t)
-	p, _ := d.comeBack(newJob(), func(*localRank) {})
+	p, _ := d.comeBack(fixture.Job(), func(*localRank) {})
 	ref := d.orphans[0]
 	for i := range 10000 {
 		d.handleSession(session.Sealed{Peer: p, Sealed: wire.Sealed{Kind: uint32(i % 5), Index: uint32(i)}})
@@ -432,7 +434,7 @@ func TestWhatOrphansSayIsBounded(t *testing.T) {
 	if n := len(ref.said); n > len(ref.Places())+3 {
 		t.Errorf("%d messages are remembered", n)
 	}
-	d.tell(newJob())
+	d.tell(fixture.Job())
 	if len(ref.said) != 0 {
 		t.Errorf("%d messages are remembered though the job is known", len(ref.said))
 	}
@@ -441,43 +443,43 @@ func TestWhatOrphansSayIsBounded(t *testing.T) {
 // A rendezvous call of such a rank waits for the job to be known; a rank whose job has ended, or is not known at all, is told to stop.
 func TestOrphanWaitsAndIsTold(t *testing.T) {
 	d := newDesk(t)
-	p, r := d.comeBack(newJob(), func(*localRank) {})
+	p, r := d.comeBack(fixture.Job(), func(*localRank) {})
 	d.handleSession(session.KV{Peer: p, Header: wire.RankHeader{Request: 9, Epoch: 3}, Op: wire.MBarrier, KV: wire.KV{Key: "step 6", Members: 2}})
 	r.quiet(p)
-	d.tell(newJob())
-	if asked := only[kvRequest](d.says()); len(asked) != 1 || asked[0].Key != "step 6" || asked[0].Rank != 0 || asked[0].Nonce != 5 {
+	d.tell(fixture.Job())
+	if asked := only[control.KVRequest](d.says()); len(asked) != 1 || asked[0].Key != "step 6" || asked[0].Rank != 0 || asked[0].Nonce != 5 {
 		t.Errorf("the leader is asked %+v", asked)
 	}
 
 	d = newDesk(t)
-	p, r = d.comeBack(newJob(), func(*localRank) {})
+	p, r = d.comeBack(fixture.Job(), func(*localRank) {})
 	d.handleSession(session.Leave{Peer: p, Header: wire.RankHeader{Request: 77}})
-	d.tell(changed(newJob(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished }))
+	d.tell(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished }))
 	if h, _ := r.reads(); h.Type != wire.MBye || h.Request != 77 {
 		t.Errorf("who left reads %+v, want BYE", h)
 	}
 
 	d = newDesk(t)
-	_, r = d.comeBack(newJob(), func(*localRank) {})
-	d.views(view{Index: 20, Term: 9, Era: 1, Nodes: d.nodes})
+	_, r = d.comeBack(fixture.Job(), func(*localRank) {})
+	d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes})
 	if _, o := r.ordered(); o.Action != wire.OrderStop || o.Code != wire.CodeStopped {
 		t.Errorf("a rank of no job reads %+v, want to be stopped", o)
 	}
-	d.put(newJob())
+	d.put(fixture.Job())
 }
 
 // The daemon dies after it has named a process the owner of its predecessor's arena, and before that process got it. The process says hello
 // again: it is given the arena, with nobody's words in it.
 func TestArenaIsHandedOutByTheNextDaemon(t *testing.T) {
 	d := newDesk(t)
-	job := changed(closed(newJob()), func(j *replica.Job) { j.Ranks[0].Incarnation, j.NextIncarnation = 6, 6 })
+	job := fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Ranks[0].Incarnation, j.NextIncarnation = 6, 6 })
 	lj := d.put(job)
 	old := d.attach(lj, 0)
 	old.incarnation = 4
 	old.arena.SetOwner(4, 0, 0)
 	d.write(old.arena, atHolder, 4)
 	d.live(old, 3, 6, replica.Idle)
-	d.both(old.arena, 0, gen(3, 5))
+	d.both(old.arena, 0, fixture.Gen(3, 5))
 	gone := d.process()
 	gone.in.Close()
 	gone.cmd.Wait() //nolint:errcheck // it ended with its input
@@ -511,14 +513,14 @@ func TestArenaIsHandedOutByTheNextDaemon(t *testing.T) {
 func TestAdoptedWhilePlannedHasNotLoaded(t *testing.T) {
 	for phase, want := range map[replica.JobPhase]replica.Epoch{replica.Planned: 0, replica.Open: 3, replica.Closed: 3} {
 		d := newDesk(t)
-		job := changed(newJob(), func(j *replica.Job) {
+		job := fixture.Changed(fixture.Job(), func(j *replica.Job) {
 			if j.Phase = phase; phase == replica.Closed {
 				j.ClosedEpoch, j.Plan = j.Epoch, nil
 			}
 		})
 		d.comeBack(job, func(lr *localRank) { d.write(lr.arena, atGood, uint64(replica.PackWord(3, 0, 0))) })
 		d.tell(job)
-		if lr := d.jobs[testJob].ranks[0]; lr == nil || lr.loaded != want {
+		if lr := d.jobs[fixture.JobID].ranks[0]; lr == nil || lr.loaded != want {
 			t.Errorf("%v: %+v, want loaded %d", phase, lr, want)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -68,7 +69,7 @@ func (m *member) arenaReady(ev arenaReady) {
 			code = wire.CodeNoMemory
 		}
 		m.refuse(a, a.attach, code, ev.err.Error())
-		m.send(kindEvidence, evidence{ev.job, replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: replica.Rank(a.hello.Rank), Incarnation: a.granted, Detail: ev.err.Error()}})
+		m.send(control.Evidence{Job: ev.job, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: replica.Rank(a.hello.Rank), Incarnation: a.granted, Detail: ev.err.Error()}})
 		return
 	}
 	if m.attaching[a.peer.ID()] != a || lj == nil {

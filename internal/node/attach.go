@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -225,7 +226,7 @@ func (m *member) claimFor(lj *localJob, a *attaching) {
 	a.request = m.nextRequest()
 	a.claim = replica.Claim{Job: job.ID, Rank: rank, Expect: job.Ranks[rank].Incarnation, Holder: m.holder(), Group: replica.GroupID(a.hello.Group), Geometry: shm.GeometryDigest(a.geometry, replica.ReplicatedPart), Nonce: claimNonce(a.hello.Nonce)}
 	m.claims[a.request] = a
-	m.send(kindClaim, claimRequest{a.request, a.claim, a.hello.Token})
+	m.send(control.ClaimRequest{ID: a.request, Claim: a.claim, Token: a.hello.Token})
 }
 
 func claimNonce(n uint64) uint64 {
@@ -257,7 +258,7 @@ func vacated(job *replica.Job, rank replica.Rank) bool {
 	})
 }
 
-func (m *member) claimReplied(r claimReply) {
+func (m *member) claimReplied(r control.ClaimReply) {
 	a := m.claims[r.ID]
 	if a == nil {
 		return

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -12,15 +14,15 @@ import (
 // Two claims are under way, and the answer to the second, a refusal, comes first: it says how the first one's regions differ all the same.
 func TestRefusalThatOvertakesAnAnswer(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	first := testGeometry(t, false)
 	second, err := replica.NewGeometry([]replica.Region{{Name: "weight", DType: replica.F32, Shape: []uint64{50, 50}, Bytes: 10000}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiting := &attaching{geometry: first, claim: replica.Claim{Job: testJob, Rank: 0}}
+	waiting := &attaching{geometry: first, claim: replica.Claim{Job: fixture.JobID, Rank: 0}}
 	d.attaching[1] = waiting
-	refused := replica.Claim{Job: testJob, Rank: 1}
+	refused := replica.Claim{Job: fixture.JobID, Rank: 1}
 	if text := d.otherThanPeers(lj, refused, second); text != "" {
 		t.Errorf("of a process that has not asked for its rank: %q", text)
 	}
@@ -42,7 +44,7 @@ func TestUnregistrableRegionIsRefused(t *testing.T) {
 	if code, text := r.refused(); code != wire.CodeInvalid || !strings.Contains(text, `"rng": private and of class window`) {
 		t.Errorf("refused with %d %q", code, text)
 	}
-	if claims := only[claimRequest](d.says()); len(claims) != 0 {
+	if claims := only[control.ClaimRequest](d.says()); len(claims) != 0 {
 		t.Errorf("claimed %+v", claims)
 	}
 }
@@ -54,7 +56,7 @@ func TestLostToAnotherBeforeAttach(t *testing.T) {
 	lj := d.put(opening())
 	p, r := d.hello(nil)
 	r.reads() // the welcome
-	lj.job = changed(lj.job, func(j *replica.Job) { j.Ranks[0] = newJob().Ranks[1] })
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Ranks[0] = fixture.Job().Ranks[1] })
 	d.serveAttaching()
 	d.attachFor(p)
 	h, body := r.reads()

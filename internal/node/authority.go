@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -70,17 +71,14 @@ func (c *challenges) forget() {
 // remedyOperator ends every refusal for want of authority.
 const remedyOperator = "sign it as an operator: --operator FILE names the certificate that `replicad pki init` wrote (operator.pem, its key beside it), or REPLICAD_OPERATOR, or pki.operator of the configuration"
 
-// besides tells whether an order is carried out beside the leader's goroutine, whatever that is at.
-func (m operatorRequest) besides() bool { return m.Verb == EndJob || m.Verb == verbChallenge }
-
 // beside does what a node passes on of these; from any goroutine.
-func (l *leader) beside(ctx context.Context, node replica.NodeName, m operatorRequest) operatorReply {
-	if m.Verb == verbChallenge {
-		return operatorReply{Text: hex.EncodeToString(l.challenges.hand(node, l.now()))}
+func (l *leader) beside(ctx context.Context, node replica.NodeName, m control.Order) control.OperatorReply {
+	if m.Verb == control.VerbChallenge {
+		return control.OperatorReply{Text: hex.EncodeToString(l.challenges.hand(node, l.now()))}
 	}
 	_, done, err := l.admit(node, m)
 	if err != nil {
-		return refusal(err.Error())
+		return control.Refusal(err.Error())
 	}
 	r := l.end(ctx, m)
 	done(r)
@@ -88,13 +86,13 @@ func (l *leader) beside(ctx context.Context, node replica.NodeName, m operatorRe
 }
 
 // ordered takes any other order: who may not give it is told so, and nothing is done.
-func (l *leader) ordered(ctx context.Context, from *nodeLink, m operatorRequest) {
+func (l *leader) ordered(ctx context.Context, from *nodeLink, m control.Order) {
 	who := ""
-	if m.Verb != Voters { // which changes nothing
-		var done func(operatorReply)
+	if m.Verb != control.Voters { // which changes nothing
+		var done func(control.OperatorReply)
 		var err error
 		if who, done, err = l.admit(from.node.Name, m); err != nil {
-			from.reply(m.ID, refusal(err.Error()))
+			from.reply(m.ID, control.Refusal(err.Error()))
 			return
 		}
 		from.orders.Store(m.ID, done)
@@ -103,7 +101,7 @@ func (l *leader) ordered(ctx context.Context, from *nodeLink, m operatorRequest)
 }
 
 // admit lets an order pass, in whose name, or says why not, and writes that down; done does so of what comes of it. From any goroutine.
-func (l *leader) admit(node replica.NodeName, m operatorRequest) (who string, done func(operatorReply), err error) {
+func (l *leader) admit(node replica.NodeName, m control.Order) (who string, done func(control.OperatorReply), err error) {
 	fields := audit.Fields{"verb": m.Verb.String(), "through": string(node), "node": string(m.Node), "job": m.Job, "addr": m.Addr, "why": m.Why, "operator": m.Operator}
 	if m.Until != 0 {
 		fields["until"] = fmt.Sprint(m.Until)
@@ -125,20 +123,20 @@ func (l *leader) admit(node replica.NodeName, m operatorRequest) (who string, do
 	} else { // a node that gives orders to itself all day must not fill the disk
 		written = l.audit.some("order", node, fmt.Sprint(m.Verb, m.Node, m.Job), fields)
 	}
-	return who, func(r operatorReply) {
+	return who, func(r control.OperatorReply) {
 		if result["refused"], result["text"] = r.Refused, r.Text; written {
 			l.audit.note("order done", result)
 		}
 	}, nil
 }
 
-func userOfNode(node replica.NodeName, m operatorRequest) string {
+func userOfNode(node replica.NodeName, m control.Order) string {
 	return fmt.Sprintf("user %d of node %s", m.UID, node)
 }
 
 // authority says in whose name an order is carried out: an operator's, who signed it, or that of the user of an admin socket, who may do
 // with it what concerns its own node alone. A node's key by itself is good for no more than that.
-func (l *leader) authority(node replica.NodeName, m operatorRequest) (who string, err error) {
+func (l *leader) authority(node replica.NodeName, m control.Order) (who string, err error) {
 	if m.Proof == nil {
 		if text := beyond(l.cons.State(), node, m); text != "" {
 			return "", fmt.Errorf("%s: %s", text, remedyOperator)
@@ -163,14 +161,14 @@ func (l *leader) authority(node replica.NodeName, m operatorRequest) (who string
 }
 
 // beyond says how an order that nobody signed concerns more than the node on whose admin socket it was given. Empty: it does not.
-func beyond(v lock.View, node replica.NodeName, m operatorRequest) string {
+func beyond(v lock.View, node replica.NodeName, m control.Order) string {
 	switch m.Verb {
-	case Lost, Drain, Clear:
+	case control.Lost, control.Drain, control.Clear:
 		if m.Node != node {
 			return fmt.Sprintf("%v %s is not for node %s to order", m.Verb, m.Node, node)
 		}
 		return ""
-	case EndJob:
+	case control.EndJob:
 		job, ok := v.JobByName(m.Job)
 		if !ok || job.Creator == node || slices.ContainsFunc(job.Ranks, func(c replica.Claimed) bool { return c.Incarnation != 0 && c.Node == node }) {
 			return "" // of no job it does nothing, and says so
@@ -183,7 +181,7 @@ func beyond(v lock.View, node replica.NodeName, m operatorRequest) string {
 // endedBy ends a job for a node that has seen a process of a rank end for good. What a node reports of its launchers is its own word: it
 // counts while a rank has never been claimed, for then launchers begin by themselves and nothing has been trained. Later a node speaks for
 // ranks that it holds, and for those that this leader has offered it.
-func (l *leader) endedBy(ctx context.Context, from *nodeLink, m endRequest) {
+func (l *leader) endedBy(ctx context.Context, from *nodeLink, m control.EndRequest) {
 	job, ok := l.view.JobByName(m.Name)
 	if !ok {
 		return

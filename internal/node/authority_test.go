@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 )
@@ -34,7 +36,7 @@ func newOffice(t *testing.T, change func(*replica.Job)) *office {
 	t.Helper()
 	c := newChair(t)
 	o := &office{chair: c, by: map[replica.NodeName]*nodeLink{"n1": c.node("n1", 11), "n2": c.node("n2", 22), "n3": c.node("n3", 33)}}
-	job := newJob()
+	job := fixture.Job()
 	job.Creator = "n1"
 	if change != nil {
 		change(job)
@@ -45,20 +47,20 @@ func newOffice(t *testing.T, change func(*replica.Job)) *office {
 }
 
 // gives has a node pass an order on, and returns the answer, if there is one at once.
-func (o *office) gives(from replica.NodeName, m Order) operatorReply {
+func (o *office) gives(from replica.NodeName, m control.Order) control.OperatorReply {
 	o.t.Helper()
 	told(o.t, o.by[from])
 	o.id++
 	m.ID, m.UID = o.id, 1000
-	if m.besides() {
+	if m.Besides() {
 		return o.beside(o.t.Context(), from, m)
 	}
 	o.message(o.t.Context(), o.by[from], m)
-	replies := only[statusReply](told(o.t, o.by[from]))
+	replies := only[control.StatusReply](told(o.t, o.by[from]))
 	if len(replies) == 0 {
-		return operatorReply{}
+		return control.OperatorReply{}
 	}
-	var r operatorReply
+	var r control.OperatorReply
 	if err := json.Unmarshal(replies[0].JSON, &r); err != nil || len(replies) > 1 || replies[0].ID != o.id {
 		o.t.Fatalf("%d answers, the first to %d: %v", len(replies), replies[0].ID, err)
 	}
@@ -69,14 +71,14 @@ func (o *office) gives(from replica.NodeName, m Order) operatorReply {
 func TestUnsignedOrdersConcernTheirOwnNodeAlone(t *testing.T) {
 	foreign := map[string]struct {
 		from  replica.NodeName
-		order Order
+		order control.Order
 	}{
-		"another's memory":         {"n3", Order{Verb: Lost, Node: "n2", Why: "x"}},
-		"drain of another":         {"n1", Order{Verb: Drain, Node: "n2", Degrade: true}},
-		"clearing of another":      {"n1", Order{Verb: Clear, Node: "n2"}},
-		"a voter more":             {"n1", Order{Verb: AddVoter, Node: "n1", Addr: "10.0.0.1:7400"}},
-		"a voter less":             {"n1", Order{Verb: RemoveVoter, Node: "n2"}},
-		"what this leader doesn't": {"n1", Order{Verb: 200}},
+		"another's memory":         {"n3", control.Order{Verb: control.Lost, Node: "n2", Why: "x"}},
+		"drain of another":         {"n1", control.Order{Verb: control.Drain, Node: "n2", Degrade: true}},
+		"clearing of another":      {"n1", control.Order{Verb: control.Clear, Node: "n2"}},
+		"a voter more":             {"n1", control.Order{Verb: control.AddVoter, Node: "n1", Addr: "10.0.0.1:7400"}},
+		"a voter less":             {"n1", control.Order{Verb: control.RemoveVoter, Node: "n2"}},
+		"what this leader doesn't": {"n1", control.Order{Verb: 200}},
 	}
 	for name, tc := range foreign {
 		t.Run(name, func(t *testing.T) {
@@ -92,16 +94,16 @@ func TestUnsignedOrdersConcernTheirOwnNodeAlone(t *testing.T) {
 	}
 	ours := map[string]struct {
 		from  replica.NodeName
-		order Order
+		order control.Order
 		want  replica.Command
 	}{
-		"its own drain":    {"n3", Order{Verb: Drain, Node: "n3", Degrade: true}, replica.Quarantine{Job: testJob, Node: "n3"}},
-		"its own clearing": {"n2", Order{Verb: Clear, Node: "n2"}, replica.Quarantine{Job: testJob, Node: "n2", Clear: true}},
+		"its own drain":    {"n3", control.Order{Verb: control.Drain, Node: "n3", Degrade: true}, replica.Quarantine{Job: fixture.JobID, Node: "n3"}},
+		"its own clearing": {"n2", control.Order{Verb: control.Clear, Node: "n2"}, replica.Quarantine{Job: fixture.JobID, Node: "n2", Clear: true}},
 	}
 	for name, tc := range ours {
 		t.Run(name, func(t *testing.T) {
 			o := newOffice(t, func(j *replica.Job) {
-				if tc.order.Verb == Clear {
+				if tc.order.Verb == control.Clear {
 					j.Quarantined = []replica.NodeName{"n2"}
 				}
 			})
@@ -113,17 +115,17 @@ func TestUnsignedOrdersConcernTheirOwnNodeAlone(t *testing.T) {
 	}
 	o := newOffice(t, nil)
 	for node, others := range map[replica.NodeName]bool{"n1": false, "n2": false, "n3": true} { // it created the job, holds a rank, does neither
-		if text := beyond(o.view, node, Order{Verb: EndJob, Job: "job"}); (text != "") != others {
+		if text := beyond(o.view, node, control.Order{Verb: control.EndJob, Job: "job"}); (text != "") != others {
 			t.Errorf("the end of a job by node %s: %q", node, text)
 		}
 	}
-	if r := o.gives("n3", Order{Verb: Voters}); !strings.Contains(r.Text, "VOTER") {
+	if r := o.gives("n3", control.Order{Verb: control.Voters}); !strings.Contains(r.Text, "VOTER") {
 		t.Errorf("the list of voters, which changes nothing: %+v", r)
 	}
-	if r := o.gives("n3", Order{Verb: EndJob, Job: "none"}); !strings.Contains(r.Refused, `no job "none" runs`) {
+	if r := o.gives("n3", control.Order{Verb: control.EndJob, Job: "none"}); !strings.Contains(r.Refused, `no job "none" runs`) {
 		t.Errorf("a job that is not there: %+v", r)
 	}
-	if r := o.gives("n3", Order{Verb: Lost, Node: "n3"}); !strings.Contains(r.Refused, "n3 is connected") {
+	if r := o.gives("n3", control.Order{Verb: control.Lost, Node: "n3"}); !strings.Contains(r.Refused, "n3 is connected") {
 		t.Errorf("its own memory: %+v", r)
 	}
 }
@@ -149,14 +151,14 @@ func withOperators(t *testing.T, o *office) *pki.Operator {
 }
 
 // sign signs an order over a new challenge of the leader.
-func (o *office) sign(by *pki.Operator, through replica.NodeName, m Order) Order {
+func (o *office) sign(by *pki.Operator, through replica.NodeName, m control.Order) control.Order {
 	o.t.Helper()
-	r := o.gives(through, Order{Verb: verbChallenge})
+	r := o.gives(through, control.Order{Verb: control.VerbChallenge})
 	challenge, err := hex.DecodeString(r.Text)
 	if err != nil || len(challenge) != 32 {
 		o.t.Fatalf("a challenge: %+v, %v", r, err)
 	}
-	if m, err = m.Sign(by, challenge); err != nil {
+	if m, err = Sign(m, by, challenge); err != nil {
 		o.t.Fatal(err)
 	}
 	return m
@@ -167,7 +169,7 @@ func TestSignedOrders(t *testing.T) {
 	drained := func(j *replica.Job) { j.Quarantined = []replica.NodeName{"n2"} }
 	o := newOffice(t, drained)
 	operator := withOperators(t, o)
-	order := Order{Verb: Clear, Node: "n2"}
+	order := control.Order{Verb: control.Clear, Node: "n2"}
 	signed := o.sign(operator, "n3", order)
 	if r := o.gives("n3", signed); r.Refused != "" {
 		t.Errorf("refused: %s", r.Refused)
@@ -175,7 +177,7 @@ func TestSignedOrders(t *testing.T) {
 	if clears := proposalsOf[replica.Quarantine](o.chair); len(clears) != 1 || clears[0].Node != "n2" || !clears[0].Clear {
 		t.Errorf("proposed %+v", clears)
 	}
-	refused := func(what string, through replica.NodeName, m Order, says string) {
+	refused := func(what string, through replica.NodeName, m control.Order, says string) {
 		t.Helper()
 		if r := o.gives(through, m); !strings.Contains(r.Refused, says) {
 			t.Errorf("%s: %+v, want a refusal with %q", what, r, says)
@@ -199,7 +201,7 @@ func TestSignedOrders(t *testing.T) {
 		}
 		o.by[name] = o.chair.node(name, inc)
 	}
-	o.knows(changed(newJob(), drained))
+	o.knows(fixture.Changed(fixture.Job(), drained))
 	o.proposed()
 	refused("kept for the next leader", "n3", kept, "challenge")
 
@@ -238,13 +240,13 @@ func TestEndsAreOrdersToo(t *testing.T) {
 	free := th.busy()
 	defer free()
 	id := uint64(0)
-	ask := func(m Order) operatorReply {
+	ask := func(m control.Order) control.OperatorReply {
 		t.Helper()
 		id++
 		m.ID = id
-		n.say(kindOperator, m)
-		reply, err := decode[statusReply](n.until(kindStatusReply))
-		var r operatorReply
+		n.say(control.KindOperator, m)
+		reply, err := control.DecodeAs[control.StatusReply](n.until(control.KindStatusReply))
+		var r control.OperatorReply
 		if err == nil {
 			err = json.Unmarshal(reply.JSON, &r)
 		}
@@ -253,20 +255,20 @@ func TestEndsAreOrdersToo(t *testing.T) {
 		}
 		return r
 	}
-	if r := ask(Order{Verb: EndJob, Job: "first", Why: "x"}); !strings.Contains(r.Refused, "--operator FILE") {
+	if r := ask(control.Order{Verb: control.EndJob, Job: "first", Why: "x"}); !strings.Contains(r.Refused, "--operator FILE") {
 		t.Errorf("by a node that has nothing to do with it: %+v", r)
 	}
-	challenge, err := hex.DecodeString(ask(Order{Verb: verbChallenge}).Text)
+	challenge, err := hex.DecodeString(ask(control.Order{Verb: control.VerbChallenge}).Text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := ask(Order{Verb: EndJob, Job: "first", Why: "x", Proof: &proof{Challenge: challenge, Signature: []byte("eve's")}}); r.Refused != "" {
+	if r := ask(control.Order{Verb: control.EndJob, Job: "first", Why: "x", Proof: &control.Proof{Challenge: challenge, Signature: []byte("eve's")}}); r.Refused != "" {
 		t.Errorf("signed: %+v", r)
 	}
-	if r, leads := th.besideHere(t.Context(), Order{Verb: EndJob, Job: "second", Why: "x"}); r.Refused != "" || !leads {
+	if r, leads := th.besideHere(t.Context(), control.Order{Verb: control.EndJob, Job: "second", Why: "x"}); r.Refused != "" || !leads {
 		t.Errorf("where it was created, and on the leader: %+v, %v", r, leads)
 	}
-	if r, _ := th.besideHere(t.Context(), Order{Verb: verbChallenge}); len(r.Text) != 64 {
+	if r, _ := th.besideHere(t.Context(), control.Order{Verb: control.VerbChallenge}); len(r.Text) != 64 {
 		t.Errorf("a challenge on the leader: %+v", r)
 	}
 	for _, j := range th.cons.State().Jobs {
@@ -279,7 +281,7 @@ func TestEndsAreOrdersToo(t *testing.T) {
 // A job is remembered as that of the node whose launcher asked for it, which the link says and not the node.
 func TestCreatorIsTheLinks(t *testing.T) {
 	o := newOffice(t, nil)
-	o.message(t.Context(), o.by["n3"], createRequest{ID: 1, Name: "new", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}})
+	o.message(t.Context(), o.by["n3"], control.CreateRequest{ID: 1, Name: "new", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}})
 	if jobs := proposalsOf[replica.CreateJob](o.chair); len(jobs) != 1 || jobs[0].Creator != "n3" {
 		t.Errorf("proposed %+v", jobs)
 	}
@@ -289,15 +291,15 @@ func TestCreatorIsTheLinks(t *testing.T) {
 func TestEveryFieldIsSigned(t *testing.T) {
 	o := newOffice(t, nil)
 	operator := withOperators(t, o)
-	order := Order{Verb: Clear, Job: "job", Why: "enough", Node: "n1", Addr: "10.0.0.1:7400"}
-	for i := range reflect.TypeFor[Order]().NumField() {
-		name := reflect.TypeFor[Order]().Field(i).Name
+	order := control.Order{Verb: control.Clear, Job: "job", Why: "enough", Node: "n1", Addr: "10.0.0.1:7400"}
+	for i := range reflect.TypeFor[control.Order]().NumField() {
+		name := reflect.TypeFor[control.Order]().Field(i).Name
 		if slices.Contains([]string{"ID", "UID", "Proof"}, name) { // the daemon's own
 			continue
 		}
 		signed := o.sign(operator, "n3", order)
 		n := uint64(50)
-		fill(reflect.ValueOf(&signed).Elem().Field(i), &n)
+		fixture.Fill(reflect.ValueOf(&signed).Elem().Field(i), &n)
 		if r := o.gives("n3", signed); !strings.Contains(r.Refused, "signature is not that of operator") {
 			t.Errorf("%s was changed on the way: %+v", name, r)
 		}
@@ -311,7 +313,7 @@ func TestEveryFieldIsSigned(t *testing.T) {
 // while it has never been held.
 func TestEndOfARankIsItsNodesToSay(t *testing.T) {
 	dead := func(j *replica.Job) {
-		*j = *closed(j)
+		*j = *fixture.Closed(j)
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 1, Incarnation: 5}}
 	}
 	opening := func(j *replica.Job) {
@@ -338,12 +340,12 @@ func TestEndOfARankIsItsNodesToSay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := newOffice(t, tc.change)
-			led := o.jobs[testJob]
+			led := o.jobs[fixture.JobID]
 			led.reports[tc.from] = tc.reports
 			if tc.offered {
 				led.offered = map[replica.Rank]offered{1: {"n3", 5}}
 			}
-			o.message(t.Context(), o.by[tc.from], endRequest{Name: "job", Reason: "status 78", Rank: tc.rank})
+			o.message(t.Context(), o.by[tc.from], control.EndRequest{Name: "job", Reason: "status 78", Rank: tc.rank})
 			if ends := proposalsOf[replica.EndJob](o.chair); (len(ends) == 1) != tc.ends {
 				t.Errorf("proposed %v, want an end: %v", ends, tc.ends)
 			}
@@ -354,15 +356,15 @@ func TestEndOfARankIsItsNodesToSay(t *testing.T) {
 // What the leader offers is remembered for the claim that it was offered at.
 func TestOffersAreRemembered(t *testing.T) {
 	o := newOffice(t, func(j *replica.Job) {
-		*j = *closed(j)
+		*j = *fixture.Closed(j)
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.NodeDead, Node: "n2", NodeIncarnation: 22}}
 	})
-	o.message(t.Context(), o.by["n3"], replica.NodeReport{Job: testJob, Holder: replica.Holder{Node: "n3", Incarnation: 33}, Session: 1, Seq: 1, Fenced: 3, Settled: true, Offers: 1, Spare: true})
-	led := o.jobs[testJob]
-	if len(only[offer](told(t, o.by["n3"]))) != 1 || !led.mayEnd("n3", 1) {
+	o.message(t.Context(), o.by["n3"], replica.NodeReport{Job: fixture.JobID, Holder: replica.Holder{Node: "n3", Incarnation: 33}, Session: 1, Seq: 1, Fenced: 3, Settled: true, Offers: 1, Spare: true})
+	led := o.jobs[fixture.JobID]
+	if len(only[control.Offer](told(t, o.by["n3"]))) != 1 || !led.mayEnd("n3", 1) {
 		t.Fatalf("offered %v", led.offered)
 	}
-	led.job = changed(led.job, func(j *replica.Job) { // n1 was first; and is lost
+	led.job = fixture.Changed(led.job, func(j *replica.Job) { // n1 was first; and is lost
 		j.Ranks = slices.Clone(j.Ranks)
 		j.Ranks[1] = replica.Claimed{Incarnation: 6, Node: "n1", NodeIncarnation: 11}
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 1, Incarnation: 6}}
@@ -375,12 +377,12 @@ func TestOffersAreRemembered(t *testing.T) {
 // A node with nothing to do with a job used to set keys as any of its ranks: the address at which the others meet, for example.
 func TestRendezvousIsARanksOwn(t *testing.T) {
 	o := newOffice(t, nil)
-	o.jobs[testJob].gathered = true
-	set := func(from replica.NodeName, r replica.Rank, key string) kvReply {
+	o.jobs[fixture.JobID].gathered = true
+	set := func(from replica.NodeName, r replica.Rank, key string) control.KVReply {
 		t.Helper()
 		told(t, o.by[from])
-		o.message(t.Context(), o.by[from], kvRequest{ID: 1, Op: kvSet, Job: testJob, Epoch: 3, Key: key, Value: []byte(from), Rank: r, Nonce: 5, Once: 1})
-		replies := only[kvReply](told(t, o.by[from]))
+		o.message(t.Context(), o.by[from], control.KVRequest{ID: 1, Op: control.KVSet, Job: fixture.JobID, Epoch: 3, Key: key, Value: []byte(from), Rank: r, Nonce: 5, Once: 1})
+		replies := only[control.KVReply](told(t, o.by[from]))
 		if len(replies) != 1 {
 			t.Fatalf("%d replies", len(replies))
 		}
@@ -392,19 +394,19 @@ func TestRendezvousIsARanksOwn(t *testing.T) {
 	if r := set("n3", 0, "addr"); !strings.Contains(r.Refused, `rank 0 of job "job" is held on node n1`) {
 		t.Errorf("another node in its name: %+v", r)
 	}
-	if v, ok := o.kv.Get(testJob, 3, "addr"); !ok || string(v) != "n1" {
+	if v, ok := o.kv.Get(fixture.JobID, 3, "addr"); !ok || string(v) != "n1" {
 		t.Errorf("the key is %q", v)
 	}
-	for op := kvSet; op <= kvDelete; op++ {
-		o.message(t.Context(), o.by["n3"], kvRequest{ID: 1, Op: op, Job: testJob, Epoch: 3, Key: "addr", Members: 1, Rank: 0, Nonce: 5, Once: 2})
-		if replies := only[kvReply](told(t, o.by["n3"])); len(replies) != 1 || replies[0].Refused == "" || replies[0].Value != nil {
+	for op := control.KVSet; op <= control.KVDelete; op++ {
+		o.message(t.Context(), o.by["n3"], control.KVRequest{ID: 1, Op: op, Job: fixture.JobID, Epoch: 3, Key: "addr", Members: 1, Rank: 0, Nonce: 5, Once: 2})
+		if replies := only[control.KVReply](told(t, o.by["n3"])); len(replies) != 1 || replies[0].Refused == "" || replies[0].Value != nil {
 			t.Errorf("operation %d: %+v", op, replies)
 		}
 	}
 	// What it says that it contributed under earlier leaders, once this one serves.
 	brings := func(from replica.NodeName) (value string) {
-		o.message(t.Context(), o.by[from], kvKept{Job: testJob, Epoch: 3, Entries: []kvEntry{{Op: kvSet, Key: "port", Value: []byte(from), Rank: 0, Nonce: 6, Once: 1, Seq: 6<<32 | 1}}})
-		v, _ := o.kv.Get(testJob, 3, "port")
+		o.message(t.Context(), o.by[from], control.KVKept{Job: fixture.JobID, Epoch: 3, Entries: []control.KVEntry{{Op: control.KVSet, Key: "port", Value: []byte(from), Rank: 0, Nonce: 6, Once: 1, Seq: 6<<32 | 1}}})
+		v, _ := o.kv.Get(fixture.JobID, 3, "port")
 		return string(v)
 	}
 	if v := brings("n3"); v != "" {
@@ -423,7 +425,7 @@ func TestStandingAtTheRendezvous(t *testing.T) {
 	starts := func(nodes ...replica.NodeName) func(*office) {
 		return func(o *office) {
 			for _, n := range nodes {
-				o.jobs[testJob].reports[n] = replica.NodeReport{Starting: []replica.Rank{1}}
+				o.jobs[fixture.JobID].reports[n] = replica.NodeReport{Starting: []replica.Rank{1}}
 			}
 		}
 	}
@@ -454,7 +456,7 @@ func TestStandingAtTheRendezvous(t *testing.T) {
 			if tc.before != nil {
 				tc.before(o)
 			}
-			if got := o.standing(o.jobs[testJob], o.by[tc.from], 1); got != tc.want {
+			if got := o.standing(o.jobs[fixture.JobID], o.by[tc.from], 1); got != tc.want {
 				t.Errorf("%d, want %d", got, tc.want)
 			}
 		})
@@ -472,17 +474,17 @@ func TestAuditOfTheLeader(t *testing.T) {
 	}
 	o.leader.audit = &auditor{log: log}
 	for range 3 { // one that insists
-		o.gives("n3", Order{Verb: Drain, Node: "n1"})
+		o.gives("n3", control.Order{Verb: control.Drain, Node: "n1"})
 	}
-	o.gives("n3", Order{Verb: EndJob, Job: "none"})
-	o.gives("n3", o.sign(operator, "n3", Order{Verb: AddVoter, Node: "n1", Addr: "n1:7000"}))
-	o.gives("n2", Order{Verb: Clear, Node: "n2"})
-	o.message(t.Context(), o.by["n3"], endRequest{Name: "job", Reason: "x", Rank: 1})
-	o.message(t.Context(), o.by["n3"], claimRequest{ID: 1, Claim: replica.Claim{Job: testJob, Holder: replica.Holder{Node: "n2", Incarnation: 22}}})
-	o.message(t.Context(), o.by["n2"], kvRequest{ID: 1, Op: kvSet, Job: testJob, Epoch: 3, Key: "k", Rank: 0})
-	o.jobs[testJob].gathered = true
-	o.message(t.Context(), o.by["n2"], kvRequest{ID: 1, Op: kvSet, Job: testJob, Epoch: 3, Key: "k", Rank: 0})
-	o.message(t.Context(), o.by["n2"], createRequest{ID: 1, Name: "job", Layout: replica.Layout{World: 7}})
+	o.gives("n3", control.Order{Verb: control.EndJob, Job: "none"})
+	o.gives("n3", o.sign(operator, "n3", control.Order{Verb: control.AddVoter, Node: "n1", Addr: "n1:7000"}))
+	o.gives("n2", control.Order{Verb: control.Clear, Node: "n2"})
+	o.message(t.Context(), o.by["n3"], control.EndRequest{Name: "job", Reason: "x", Rank: 1})
+	o.message(t.Context(), o.by["n3"], control.ClaimRequest{ID: 1, Claim: replica.Claim{Job: fixture.JobID, Holder: replica.Holder{Node: "n2", Incarnation: 22}}})
+	o.message(t.Context(), o.by["n2"], control.KVRequest{ID: 1, Op: control.KVSet, Job: fixture.JobID, Epoch: 3, Key: "k", Rank: 0})
+	o.jobs[fixture.JobID].gathered = true
+	o.message(t.Context(), o.by["n2"], control.KVRequest{ID: 1, Op: control.KVSet, Job: fixture.JobID, Epoch: 3, Key: "k", Rank: 0})
+	o.message(t.Context(), o.by["n2"], control.CreateRequest{ID: 1, Name: "job", Layout: replica.Layout{World: 7}})
 	for late := time.After(patience); ; {
 		if _, _, _, leads := o.cons.Leadership(); leads {
 			break
@@ -586,19 +588,19 @@ func FuzzOrder(f *testing.F) {
 		f.Fatal(err)
 	}
 	given := make([]byte, 32)
-	want := Order{Verb: EndJob, Job: "job", Why: "enough"}
-	signed, err := want.Sign(operator, given)
+	want := control.Order{Verb: control.EndJob, Job: "job", Why: "enough"}
+	signed, err := Sign(want, operator, given)
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(body(f, kindOperator, signed))
+	f.Add(fixture.Body(f, control.KindOperator, signed))
 	cons := newThrone(f).cons
 	f.Fuzz(func(t *testing.T, b []byte) {
-		msg, err := decodeFromNode(kindOperator, b)
-		if err != nil || msg.(operatorRequest).Proof == nil {
+		msg, err := control.Decode(control.ToLeader, control.KindOperator, b)
+		if err != nil || msg.(control.Order).Proof == nil {
 			return
 		}
-		m := msg.(operatorRequest)
+		m := msg.(control.Order)
 		l := &leader{cons: cons, cluster: id.Cluster, operators: id.CheckOperator, start: time.Now(), challenges: challenges{of: map[replica.NodeName][]challenge{"n3": {{given, time.Hour}}}}}
 		who, err := l.authority("n3", m)
 		m.ID, m.UID, m.Proof = 0, 0, nil

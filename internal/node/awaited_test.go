@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/recovery"
@@ -35,8 +36,8 @@ func (d *desk) reported(lj *localJob) replica.NodeReport {
 func TestARankThatPrefaultsHasNothingToSettle(t *testing.T) {
 	d := newDesk(t)
 	for _, job := range []*replica.Job{
-		changed(newJob(), func(j *replica.Job) { j.Phase, j.Epoch, j.ClosedEpoch = replica.Opening, 1, 0 }),
-		closed(newJob()),
+		fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.Epoch, j.ClosedEpoch = replica.Opening, 1, 0 }),
+		fixture.Closed(fixture.Job()),
 	} {
 		lj := d.put(job)
 		lr := d.attach(lj, 0)
@@ -52,10 +53,10 @@ func TestARankThatPrefaultsHasNothingToSettle(t *testing.T) {
 func TestLargeCopiesHaveLongerToSettle(t *testing.T) {
 	d := newDesk(t)
 	d.cfg.Timing.Settle = time.Nanosecond
-	lj := d.put(closed(newJob()))
+	lj := d.put(fixture.Closed(fixture.Job()))
 	lr := d.attach(lj, 0)
 	lr.loaded = 3
-	d.stage(lr.arena, slot(0), gen(3, 6), 1)
+	d.stage(lr.arena, slot(0), fixture.Gen(3, 6), 1)
 	d.fence(lj)
 	bytes := lr.arena.Geometry().ReplicatedBytes
 	if want := time.Duration(float64(bytes) / copyRate * float64(time.Second)); lj.settleTime != want+time.Nanosecond || want == 0 {
@@ -72,7 +73,7 @@ func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
 	d := newDesk(t)
 	d.cfg.Timing.Claim = time.Second
 	peer, end := d.session(0)
-	lj := d.put(closed(newJob()))
+	lj := d.put(fixture.Closed(fixture.Job()))
 	d.member.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 2}})
 	end.reads() // accepted
 	l := d.launchers[peer.ID()]
@@ -113,7 +114,7 @@ func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
 func TestHaltedRankIsSaid(t *testing.T) {
 	d := newDesk(t)
 	d.cfg.Timing.HangFirst = time.Nanosecond
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lr.gone, lr.loaded, lr.pulse = 3, 3, recovery.Pulse{}
 	d.live(lr, 3, 6, replica.Idle)
@@ -150,7 +151,7 @@ func TestHaltedRankIsSaid(t *testing.T) {
 // What a witness says of its own ranks: how they get on, and that one has lost its peers.
 func TestHowRanksGetOn(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	if s, ok := d.stepsOf(lj); ok {
 		t.Errorf("without ranks: %+v", s)
 	}

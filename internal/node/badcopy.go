@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -18,15 +19,6 @@ import (
 
 // maxBad bounds what is reported of a job; what is dropped is found bad again when it is read.
 const maxBad = 64
-
-// corruptCopy names a copy that arrived corrupt, to the leader; and, passed on, the copy that Node is to read again.
-type corruptCopy struct {
-	Job        replica.JobID      `cbor:"1,keyasint"`
-	Part       replica.Part       `cbor:"2,keyasint"`
-	Generation replica.Generation `cbor:"3,keyasint"`
-	Root       replica.Digest     `cbor:"4,keyasint"`
-	Node       replica.NodeName   `cbor:"5,keyasint"`
-}
 
 // spoiled takes down in a list of the job's that a copy was found bad here. On the member's goroutine.
 func (m *member) spoiled(lj *localJob, list *[]replica.Held, h replica.Held) {
@@ -53,7 +45,7 @@ func (lj *localJob) planned(p replica.Part, g replica.Generation, root replica.D
 }
 
 // recheck reads every copy of a part that lies here again, and gives up those that fail. On the member's goroutine.
-func (m *member) recheck(lj *localJob, c corruptCopy) {
+func (m *member) recheck(lj *localJob, c control.CorruptCopy) {
 	for _, l := range lj.parts() {
 		if l.held.Part != c.Part || l.info.Root != c.Root || c.Part.Kind != replica.FrozenPart && l.info.Generation != c.Generation {
 			continue
@@ -94,12 +86,12 @@ func (m *member) verify(ctx context.Context, lj *localJob, arena *arenaRef, p sh
 func (f *fetcher) corrupt(part replica.Part, root replica.Digest, nodes []replica.NodeName) {
 	f.m.do(f.m.ctx, func() {
 		for _, n := range nodes {
-			c := corruptCopy{Job: f.job.ID, Part: part, Generation: f.plan.Generation, Root: root, Node: n}
+			c := control.CorruptCopy{Job: f.job.ID, Part: part, Generation: f.plan.Generation, Root: root, Node: n}
 			f.m.log.failed("digest", string(n), fmt.Sprintf("%v of generation %v arrived corrupt: that node is asked to read its copy again", part, f.plan.Generation))
 			if n == f.m.self.Name {
 				f.m.recheck(f.lj, c)
 			} else {
-				f.m.send(kindCorrupt, c)
+				f.m.send(c)
 			}
 		}
 	})

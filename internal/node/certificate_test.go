@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 )
@@ -22,9 +23,9 @@ func TestCertificateEndIsSaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &lines{}
+	log := &fixture.Lines{}
 	c := &certificate{id: id, log: newTestJournal(t, log)}
-	count := func(event string) int { return log.count(`"event":"` + event + `"`) }
+	count := func(event string) int { return log.Count(`"event":"` + event + `"`) }
 	const day = 24 * time.Hour
 	end := id.NotAfter()
 	for _, s := range []struct {
@@ -32,18 +33,18 @@ func TestCertificateEndIsSaid(t *testing.T) {
 		said int
 	}{{31 * day, 0}, {29 * day, 1}, {29*day - time.Hour, 1}, {28 * day, 2}, {2 * day, 3}, {2*day - time.Minute, 3}, {2*day - time.Hour, 4}} {
 		if c.look(end.Add(-s.left)); count("certificate_expires") != s.said {
-			t.Errorf("%v before the end: said %d times, want %d\n%s", s.left, count("certificate_expires"), s.said, &log.b)
+			t.Errorf("%v before the end: said %d times, want %d\n%s", s.left, count("certificate_expires"), s.said, &log.B)
 		}
 	}
-	if log.count("pki renew") == 0 {
-		t.Errorf("no remedy in %s", &log.b)
+	if log.Count("pki renew") == 0 {
+		t.Errorf("no remedy in %s", &log.B)
 	}
 	if err := pki.Renew(dir, []replica.NodeName{"a"}, made.Add(24*time.Hour), 0); err != nil {
 		t.Fatal(err)
 	}
 	c.look(made.Add(24 * time.Hour))
 	if count("certificate_renewed") != 1 || !id.NotAfter().After(end) {
-		t.Errorf("renewed to %v, it was %v\n%s", id.NotAfter(), end, &log.b)
+		t.Errorf("renewed to %v, it was %v\n%s", id.NotAfter(), end, &log.B)
 	}
 	if err := os.WriteFile(file("a.pem"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
@@ -52,6 +53,6 @@ func TestCertificateEndIsSaid(t *testing.T) {
 	c.look(made.Add(25 * time.Hour))
 	c.look(made.Add(26 * time.Hour))
 	if count("failed") != 1 || !id.NotAfter().Equal(kept) {
-		t.Errorf("of a file that is none: %s", &log.b)
+		t.Errorf("of a file that is none: %s", &log.B)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -43,8 +44,8 @@ func came[T any](t *testing.T, what string, c <-chan T) (v T) {
 // An arena that takes its time holds up nobody: the member answers meanwhile. It is made once, however often it is asked for.
 func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
-	k, man, _ := d.private(lj, gen(3, 6), 3)
+	lj := d.put(fixture.Job())
+	k, man, _ := d.private(lj, fixture.Gen(3, 6), 3)
 	began, let := make(chan struct{}, 8), make(chan struct{})
 	d.create = func(s shm.Spec) (*shm.Arena, error) {
 		began <- struct{}{}
@@ -92,12 +93,12 @@ func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 func TestMirrorOfAJobThatEnded(t *testing.T) {
 	for what, parked := range map[string]bool{"while it is reserved": false, "while it is parked": true} {
 		d := newDesk(t)
-		lj := d.put(newJob())
-		_, man, _ := d.private(lj, gen(3, 6), 3)
+		lj := d.put(fixture.Job())
+		_, man, _ := d.private(lj, fixture.Gen(3, 6), 3)
 		var made *shm.Arena
 		d.create = func(s shm.Spec) (a *shm.Arena, err error) { made, err = shm.Create(s); return made, err }
 		ended := func() {
-			lj.job = changed(lj.job, func(j *replica.Job) { j.Phase = replica.Ended })
+			lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Phase = replica.Ended })
 		}
 		end := make(chan error, 1)
 		d.work.Go(func() {
@@ -129,11 +130,11 @@ func TestMirrorOfAJobThatEnded(t *testing.T) {
 func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 	for what, closes := range map[string]bool{"closed": true, "open": false} {
 		d := newDesk(t)
-		lj := d.put(changed(closed(newJob()), func(j *replica.Job) {
-			j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: gen(3, 5)}
+		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
+			j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5)}
 		}))
 		a := d.attach(lj, 0).arena
-		man, _ := manifestFor(a, slot(0), gen(3, 5), 3)
+		man, _ := manifestFor(a, slot(0), fixture.Gen(3, 5), 3)
 		looks, let := make(chan struct{}), make(chan struct{})
 		d.reuse = func(s *shm.Staging) error {
 			looks <- struct{}{}
@@ -155,7 +156,7 @@ func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 			t.Errorf("%s: slots %v while bytes are looked for", what, got)
 		}
 		if closes {
-			lj.job = closed(lj.job)
+			lj.job = fixture.Closed(lj.job)
 		}
 		close(let)
 		d.until("the staging", func() bool { return len(end) == 1 })
@@ -218,7 +219,7 @@ func TestGoneWhileItsArenaIsParked(t *testing.T) {
 		if !fresh {
 			old = d.attach(lj, 0)
 			old.alive, old.incarnation = false, 2
-			d.both(old.arena, 0, gen(1, 4))
+			d.both(old.arena, 0, fixture.Gen(1, 4))
 			a.geometry = old.arena.Geometry()
 		}
 		d.makeArena(lj, a)

@@ -7,6 +7,7 @@ import (
 	"maps"
 
 	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -15,10 +16,10 @@ import (
 var errNoStore = errors.New("its daemon runs without the durable tier: its log says why it was not opened; start it again once that is mended")
 
 // shardWritten is the end of writing one shard.
-type shardWritten shardReport
+type shardWritten control.ShardReport
 
 // markerWritten is the end of writing a commit marker.
-type markerWritten markedReport
+type markerWritten control.MarkedReport
 
 // durableHold tells whether a generation must stay for the durable writer: the one being written. A write names the committed
 // generation, which stays of itself until the news of the next commit, and the news of the write comes before that. Nothing
@@ -36,13 +37,13 @@ func (m *member) durable(lj *localJob) {
 		return
 	}
 	// The view between two writes may have passed this node by: what it did for the earlier one says nothing of this one.
-	maps.DeleteFunc(lj.written, func(_ replica.Part, r shardReport) bool { return r.Generation != w.Generation })
+	maps.DeleteFunc(lj.written, func(_ replica.Part, r control.ShardReport) bool { return r.Generation != w.Generation })
 	for _, s := range w.Shards {
 		if s.Node != m.self.Name || lj.writing[s.Part] == w.Generation {
 			continue
 		}
 		lj.writing[s.Part] = w.Generation
-		r := shardReport{Job: lj.job.ID, Generation: w.Generation, Part: s.Part}
+		r := control.ShardReport{Job: lj.job.ID, Generation: w.Generation, Part: s.Part}
 		var reader, frozen *arenaReader
 		var regions []replica.Region
 		err := errNoStore
@@ -100,18 +101,18 @@ func (m *member) shardWritten(ev shardWritten) {
 	if lj == nil || lj.job.Writer == nil || lj.job.Writer.Generation != ev.Generation {
 		return
 	}
-	lj.written[ev.Part] = shardReport(ev)
-	m.send(kindShard, shardReport(ev))
+	lj.written[ev.Part] = control.ShardReport(ev)
+	m.send(control.ShardReport(ev))
 }
 
 // writeMarker writes the commit marker: the write that makes the generation exist.
-func (m *member) writeMarker(o markerOrder) {
+func (m *member) writeMarker(o control.MarkerOrder) {
 	lj := m.jobs[o.Job]
 	if lj == nil || lj.job.Writer == nil || lj.job.Writer.Generation != o.Generation {
 		return
 	}
 	if m.store == nil {
-		m.send(kindMarked, markedReport{o.Job, o.Generation, errNoStore.Error()})
+		m.send(control.MarkedReport{Job: o.Job, Generation: o.Generation, Failed: errNoStore.Error()})
 		return
 	}
 	job := lj.job

@@ -3,6 +3,8 @@ package node
 import (
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -40,21 +42,21 @@ func TestDurableDueAfterAMultipleWasPassed(t *testing.T) {
 // A node that misses the view between two durable writes used to take its shard of the second for begun.
 func TestNextDurableWriteIsAnother(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
-	write := func(g replica.Generation) []shardReport {
-		lj.job = changed(lj.job, func(j *replica.Job) {
+	lj := d.put(fixture.Job())
+	write := func(g replica.Generation) []control.ShardReport {
+		lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
 			j.Writer = &replica.DurableWrite{Generation: g, Shards: []replica.Shard{{Part: replica.OfRank(0), Node: "n1"}}}
 		})
 		d.durable(lj)
 		d.durable(lj)
-		return only[shardReport](d.says())
+		return only[control.ShardReport](d.says())
 	}
-	for _, g := range []replica.Generation{gen(3, 5), gen(3, 9)} {
+	for _, g := range []replica.Generation{fixture.Gen(3, 5), fixture.Gen(3, 9)} {
 		if got := write(g); len(got) != 1 || got[0].Generation != g {
 			t.Errorf("of generation %v it says %+v, want one report", g, got)
 		}
 	}
-	if len(lj.written) != 1 || lj.written[replica.OfRank(0)].Generation != gen(3, 9) {
+	if len(lj.written) != 1 || lj.written[replica.OfRank(0)].Generation != fixture.Gen(3, 9) {
 		t.Errorf("a new leader would be told %+v", lj.written)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -41,7 +42,7 @@ func TestEndedJobsStaySmall(t *testing.T) {
 		t.Errorf("%d jobs are left, the newest among them: %t; want 32", len(v.Jobs), ok)
 	}
 	l := &leader{view: v}
-	frame, err := wire.Append(nil, kindView, l.viewMessage())
+	frame, err := wire.Append(nil, control.KindView, l.viewMessage())
 	if err != nil || len(frame) > 512<<10 {
 		t.Errorf("a view of %d bytes, %v", len(frame), err)
 	}

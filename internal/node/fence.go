@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
 
@@ -128,7 +129,7 @@ func (m *member) rankDied(lj *localJob, lr *localRank) {
 		}
 	}
 	if !lr.left && lj.job.Phase != replica.Ended {
-		m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "process exited in " + word.Phase().String()}})
+		m.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "process exited in " + word.Phase().String()}})
 	}
 	m.reconcile(lj)
 	m.serveAttaching()
@@ -294,7 +295,7 @@ func (m *member) peersLost(lj *localJob) {
 	for _, lr := range lj.ranks {
 		if lr.alive && lr.stopped && lr.loaded == lj.job.Epoch && time.Since(lr.stoppedAt) > peersLostAfter {
 			lr.stoppedAt = time.Now()
-			m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: lj.job.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "stopped under an open epoch and no other fault explains it"}})
+			m.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "stopped under an open epoch and no other fault explains it"}})
 		}
 	}
 }

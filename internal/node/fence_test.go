@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -20,7 +22,7 @@ func (d *desk) fencedAt(lr *localRank) (account, word replica.Epoch) {
 // Every fence word of the job is up before anything is aborted or anyone is told.
 func TestFenceRaisesWordsFirst(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(closed(newJob()))
+	lj := d.put(fixture.Closed(fixture.Job()))
 	lj.job.Ranks[1].Node, lj.job.Ranks[1].NodeIncarnation = "n1", 11
 	aborted := 0
 	for r := range replica.Rank(2) {
@@ -50,11 +52,11 @@ func TestFenceRaisesWordsFirst(t *testing.T) {
 
 func TestFenceNeverFalls(t *testing.T) {
 	d := newDesk(t)
-	job := newJob()
+	job := fixture.Job()
 	lj := d.put(job)
 	lr := d.attach(lj, 0)
 	for _, c := range []struct{ closed, want replica.Epoch }{{2, 2}, {7, 7}, {3, 7}, {0, 7}, {6, 7}, {8, 8}} {
-		lj.job = changed(job, func(j *replica.Job) { j.ClosedEpoch = c.closed })
+		lj.job = fixture.Changed(job, func(j *replica.Job) { j.ClosedEpoch = c.closed })
 		d.fence(lj)
 		if account, word := d.fencedAt(lr); account != c.want || word != c.want || lj.fenced != c.want {
 			t.Errorf("after epoch %d was closed the fence is at %d, its word at %d, acknowledged %d; want %d", c.closed, account, word, lj.fenced, c.want)
@@ -65,7 +67,7 @@ func TestFenceNeverFalls(t *testing.T) {
 // A fence of an earlier epoch leaves the restore of a later one alone.
 func TestFenceKeepsTheNextRestore(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	d.attach(lj, 0).restore = &restore{epoch: 3, cancel: func() { t.Error("the restore of epoch 3 is aborted by the fence of 2") }}
 	d.fence(lj)
 	if lj.ranks[0].restore == nil {
@@ -75,12 +77,12 @@ func TestFenceKeepsTheNextRestore(t *testing.T) {
 
 func TestFenceTellsRanks(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(closed(newJob()))
+	lj := d.put(fixture.Closed(fixture.Job()))
 	lr := d.attach(lj, 0)
 	peer, rank := d.session(0)
 	lr.peer = peer
-	waits := &kvPending{peer: peer, head: wire.RankHeader{Request: 5, Epoch: 3}, op: kvGet, by: caller{job: testJob}}
-	later := &kvPending{peer: peer, head: wire.RankHeader{Request: 6, Epoch: 4}, op: kvGet, by: caller{job: testJob}}
+	waits := &kvPending{peer: peer, head: wire.RankHeader{Request: 5, Epoch: 3}, op: control.KVGet, by: caller{job: fixture.JobID}}
+	later := &kvPending{peer: peer, head: wire.RankHeader{Request: 6, Epoch: 4}, op: control.KVGet, by: caller{job: fixture.JobID}}
 	d.kvs[1], d.kvs[2] = waits, later
 	d.fence(lj)
 	if h, _ := rank.reads(); h.Type != wire.MFence || h.Epoch != 3 || h.Incarnation != 4 {
@@ -101,7 +103,7 @@ func TestFenceTellsRanks(t *testing.T) {
 // The end of a job fences who still trains; a rank that left waits for BYE alone.
 func TestFenceOfAnEndedJob(t *testing.T) {
 	d := newDesk(t)
-	job := changed(newJob(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
+	job := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
 	job.Ranks[1].Node = "n1"
 	lj := d.put(job)
 	stays, left := d.attach(lj, 0), d.attach(lj, 1)
@@ -118,20 +120,20 @@ func TestFenceOfAnEndedJob(t *testing.T) {
 // A live rank settles when it waits with its captures joined; until settleBy nothing of it is torn.
 func TestSettle(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lr.loaded = 3
 	d.live(lr, 3, 6, replica.Updating)
 	if d.settle(lj) {
 		t.Error("an open epoch has nothing to settle")
 	}
-	lj.job = closed(lj.job)
+	lj.job = fixture.Closed(lj.job)
 	if d.settle(lj) {
 		t.Error("settles before the fence")
 	}
 	d.fence(lj)
-	d.stage(lr.arena, slot(0), gen(3, 6), 1)
-	d.seal(lr.arena, slot(1), gen(3, 5), 1)
+	d.stage(lr.arena, slot(0), fixture.Gen(3, 6), 1)
+	d.seal(lr.arena, slot(1), fixture.Gen(3, 5), 1)
 	d.setState(lr.arena, ring(0), replica.SlotCopied)
 	p := d.process()
 	lr.pid, lr.start = p.pid, p.start
@@ -164,14 +166,14 @@ func TestSettle(t *testing.T) {
 // ranks that will not come.
 func TestSettleCollectiveWindow(t *testing.T) {
 	d := newDesk(t)
-	job := closed(newJob())
+	job := fixture.Closed(fixture.Job())
 	job.Options.CollectiveWindow = true
 	lj := d.put(job)
 	lr := d.attach(lj, 0)
 	lr.loaded = 3
 	d.live(lr, 3, 6, replica.Updating)
 	d.fence(lj)
-	d.seal(lr.arena, slot(1), gen(3, 5), 1)
+	d.seal(lr.arena, slot(1), fixture.Gen(3, 5), 1)
 	d.setState(lr.arena, slot(1), replica.SlotCopied)
 	if !d.settle(lj) || lr.settled() {
 		t.Error("settled while the step before is still being sealed")
@@ -189,17 +191,17 @@ func TestSettleCollectiveWindow(t *testing.T) {
 // What a dead rank was copying is torn and given back; what it had COPIED is sealed in its name, if its good word vouches for it.
 func TestRankDied(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.live(lr, 3, 6, replica.Updating)
 	a := lr.arena
-	d.stage(a, slot(0), gen(3, 6), 1)
-	whole := d.seal(a, slot(1), gen(3, 6), 2)
+	d.stage(a, slot(0), fixture.Gen(3, 6), 1)
+	whole := d.seal(a, slot(1), fixture.Gen(3, 6), 2)
 	d.setState(a, slot(1), replica.SlotCopied)
-	d.seal(a, slot(2), gen(3, 7), 3)
+	d.seal(a, slot(2), fixture.Gen(3, 7), 3)
 	d.setState(a, slot(2), replica.SlotCopied) // beyond what the device is known to have completed
 	d.setState(a, slot(3), replica.SlotTorn)
-	d.seal(a, ring(0), gen(3, 7), 4)
+	d.seal(a, ring(0), fixture.Gen(3, 7), 4)
 	d.setState(a, ring(0), replica.SlotCopied)
 	lr.peer, _ = d.session(0)
 	cancelled := false
@@ -213,8 +215,8 @@ func TestRankDied(t *testing.T) {
 		t.Error("settled while what was COPIED is being hashed")
 	}
 	said := d.says()
-	ev := only[evidence](said)
-	if len(ev) != 1 || ev[0].Job != testJob || ev[0].Fault.Kind != replica.ProcessDead || ev[0].Fault.Epoch != 3 || ev[0].Fault.Rank != 0 || ev[0].Fault.Incarnation != 4 {
+	ev := only[control.Evidence](said)
+	if len(ev) != 1 || ev[0].Job != fixture.JobID || ev[0].Fault.Kind != replica.ProcessDead || ev[0].Fault.Epoch != 3 || ev[0].Fault.Rank != 0 || ev[0].Fault.Incarnation != 4 {
 		t.Errorf("evidence %+v", ev)
 	}
 	d.until("the seals in its name", func() bool { return lr.finishing == 0 })
@@ -241,7 +243,7 @@ func TestRankDied(t *testing.T) {
 		t.Errorf("the leader is told %+v", reports)
 	}
 	d.rankDied(lj, lr)
-	if again := only[evidence](d.says()); len(again) != 0 {
+	if again := only[control.Evidence](d.says()); len(again) != 0 {
 		t.Errorf("a dead rank dies again: %+v", again)
 	}
 }
@@ -249,11 +251,11 @@ func TestRankDied(t *testing.T) {
 // A rank that has said that it finished may exit.
 func TestRankThatLeftIsNoFault(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lr.left = true
 	d.rankDied(lj, lr)
-	if ev := only[evidence](d.says()); len(ev) != 0 || lr.alive {
+	if ev := only[control.Evidence](d.says()); len(ev) != 0 || lr.alive {
 		t.Errorf("evidence %+v, alive %v", ev, lr.alive)
 	}
 }
@@ -261,14 +263,14 @@ func TestRankThatLeftIsNoFault(t *testing.T) {
 // One process may hold several ranks, of one job or of two: its one exit ends them all.
 func TestExitEndsEveryRankOfTheProcess(t *testing.T) {
 	d := newDesk(t)
-	job := newJob()
+	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
 	for r := range replica.Rank(2) {
 		lr := d.attach(lj, r)
 		lr.pid, lr.start = 4711, 12
 	}
-	old := changed(newJob(), func(j *replica.Job) { j.ID, j.Phase = replica.JobID{9}, replica.Ended })
+	old := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.ID, j.Phase = replica.JobID{9}, replica.Ended })
 	ended := newLocalJob(old)
 	d.jobs[old.ID] = ended
 	was := d.attach(ended, 0)
@@ -292,7 +294,7 @@ func TestExitEndsEveryRankOfTheProcess(t *testing.T) {
 
 func TestSupersededRankIsStoppedAndItsArenaKept(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(closed(newJob()))
+	lj := d.put(fixture.Closed(fixture.Job()))
 	lr := d.attach(lj, 0)
 	d.fence(lj)
 	p := d.process()
@@ -300,14 +302,14 @@ func TestSupersededRankIsStoppedAndItsArenaKept(t *testing.T) {
 	var rank *rankEnd
 	lr.peer, rank = d.session(0)
 	peer := lr.peer
-	d.both(lr.arena, 0, gen(3, 5))
+	d.both(lr.arena, 0, fixture.Gen(3, 5))
 	d.supersede(lj)
 	rank.quiet(peer)
 	if lj.ranks[0] != lr {
 		t.Fatal("retired though nobody took the rank over")
 	}
 
-	lj.job = changed(lj.job, func(j *replica.Job) {
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
 		j.Ranks = slices.Clone(j.Ranks)
 		j.Ranks[0] = replica.Claimed{Incarnation: 6, Node: "n3", NodeIncarnation: 33}
 	})
@@ -331,14 +333,14 @@ func TestSupersededRankIsStoppedAndItsArenaKept(t *testing.T) {
 		t.Errorf("a retired arena holds %d parts, want 2", len(parts))
 	}
 
-	lj.job = changed(lj.job, func(j *replica.Job) {
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
 		j.Phase, j.Epoch, j.Lineage = replica.Open, 4, append(slices.Clone(j.Lineage), replica.Opened{Epoch: 4, Start: 5})
 	})
 	d.supersede(lj)
 	if len(lj.retired) != 1 {
 		t.Fatal("an arena that holds the committed generation is given up")
 	}
-	lj.job = changed(lj.job, func(j *replica.Job) { j.Position, j.Committed = replica.Position{Epoch: 4, Step: 6}, gen(4, 6) })
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Position, j.Committed = replica.Position{Epoch: 4, Step: 6}, fixture.Gen(4, 6) })
 	d.supersede(lj)
 	if len(lj.retired) != 0 {
 		t.Error("an arena with nothing as new as the committed generation is kept")
@@ -351,7 +353,7 @@ func TestSupersededRankIsStoppedAndItsArenaKept(t *testing.T) {
 // The end of a job says BYE to who left, as often as they ask, stops who did not, and gives everything up once the processes are gone.
 func TestEndedJobIsGivenUp(t *testing.T) {
 	d := newDesk(t)
-	job := newJob()
+	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
 	left, trains := d.attach(lj, 0), d.attach(lj, 1)
@@ -360,7 +362,7 @@ func TestEndedJobIsGivenUp(t *testing.T) {
 	left.peer, ends[0] = d.session(0)
 	trains.peer, ends[1] = d.session(1)
 	left.left, left.leaveTo = true, 42
-	lj.job = changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
+	lj.job = fixture.Changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
 	d.reconcile(lj)
 	if h, _ := ends[0].reads(); h.Type != wire.MBye || h.Request != 42 {
 		t.Errorf("who left reads %+v, want BYE", h)
@@ -382,7 +384,7 @@ func TestEndedJobIsGivenUp(t *testing.T) {
 	}
 	d.rankDied(lj, left)
 	d.rankDied(lj, trains)
-	if len(lj.ranks) != 0 || len(only[evidence](d.says())) != 0 {
+	if len(lj.ranks) != 0 || len(only[control.Evidence](d.says())) != 0 {
 		t.Errorf("%d ranks are left", len(lj.ranks))
 	}
 }
@@ -390,7 +392,7 @@ func TestEndedJobIsGivenUp(t *testing.T) {
 // A rank that stopped under an open epoch is evidence, where no fault explains it in time, once in that time.
 func TestPeersLost(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	long := time.Now().Add(-peersLostAfter - time.Second)
 	for what, c := range map[string]struct {
@@ -401,15 +403,15 @@ func TestPeersLost(t *testing.T) {
 		"stopped just now":    {func() { lr.stopped, lr.stoppedAt = true, time.Now() }, 0},
 		"stopped, not loaded": {func() { lr.loaded = 2 }, 0},
 		"dead":                {func() { lr.alive = false }, 0},
-		"closed":              {func() { lj.job = closed(lj.job) }, 0},
+		"closed":              {func() { lj.job = fixture.Closed(lj.job) }, 0},
 		"stopped":             {func() {}, 1},
 	} {
-		lj.job = newJob()
+		lj.job = fixture.Job()
 		lr.alive, lr.stopped, lr.stoppedAt, lr.loaded = true, true, long, 3
 		c.set()
 		d.peersLost(lj)
 		d.peersLost(lj)
-		if ev := only[evidence](d.says()); len(ev) != c.want || c.want > 0 && (ev[0].Fault.Kind != replica.Exception || ev[0].Fault.Rank != 0 || ev[0].Fault.Epoch != 3) {
+		if ev := only[control.Evidence](d.says()); len(ev) != c.want || c.want > 0 && (ev[0].Fault.Kind != replica.Exception || ev[0].Fault.Rank != 0 || ev[0].Fault.Epoch != 3) {
 			t.Errorf("%s: evidence %+v, want %d", what, ev, c.want)
 		}
 	}

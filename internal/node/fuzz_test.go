@@ -12,6 +12,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
@@ -22,7 +24,7 @@ import (
 // sealed is a frame of any body, CBOR or not, with a header and a checksum that are right.
 func sealed(kind wire.Kind, body []byte) []byte {
 	const header, sum = 12, 8
-	frame, err := wire.Append(nil, kind, beat{})
+	frame, err := wire.Append(nil, kind, control.Beat{})
 	if err != nil {
 		panic(err)
 	}
@@ -32,8 +34,8 @@ func sealed(kind wire.Kind, body []byte) []byte {
 }
 
 func TestSealed(t *testing.T) {
-	want := encode(t, kindWelcome, welcome{OK: true, Leader: "n1"})
-	if got := sealed(kindWelcome, want[12:len(want)-8]); !bytes.Equal(got, want) {
+	want := fixture.Encode(t, control.KindWelcome, control.Welcome{OK: true, Leader: "n1"})
+	if got := sealed(control.KindWelcome, want[12:len(want)-8]); !bytes.Equal(got, want) {
 		t.Errorf("%x became %x", want, got)
 	}
 }
@@ -50,20 +52,20 @@ func (r *received) Read(b []byte) (int, error) { return r.in.Read(b) }
 // state with it can still be told to every node.
 func FuzzLinkHello(f *testing.F) {
 	node := replica.Node{Name: "n2", Incarnation: 5, Session: 1, Addr: "10.0.0.2:7000", Labels: map[string]string{"rack": "r1", "zone": "z"}}
-	for _, h := range []linkHello{{}, {Cluster: testCluster, Node: node}, {Cluster: testCluster, Node: replica.Node{Name: "n1", Incarnation: 4, Session: 2, Addr: "n1:1", Former: []replica.NodeIncarnation{1, 2}}}} {
-		f.Add(uint8(kindLinkHello), body(f, kindLinkHello, h))
+	for _, h := range []control.Hello{{}, {Cluster: fixture.Cluster, Node: node}, {Cluster: fixture.Cluster, Node: replica.Node{Name: "n1", Incarnation: 4, Session: 2, Addr: "n1:1", Former: []replica.NodeIncarnation{1, 2}}}} {
+		f.Add(uint8(control.KindHello), fixture.Body(f, control.KindHello, h))
 	}
-	f.Add(uint8(kindWelcome), []byte{0xa0})
-	known := lock.New(testCluster)
+	f.Add(uint8(control.KindWelcome), []byte{0xa0})
+	known := lock.New(fixture.Cluster)
 	known.Apply(1, replica.RegisterNode{Node: replica.Node{Name: "n1", Incarnation: 3, Session: 1, Addr: "n1:1"}})
 	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
 		conn := &received{}
 		conn.in.Reset(sealed(wire.Kind(kind), b))
-		h, err := readHello(conn)
+		h, err := control.ReadHello(conn)
 		if err != nil {
 			return
 		}
-		if wire.Kind(kind) != kindLinkHello || len(b) > maxHello {
+		if wire.Kind(kind) != control.KindHello || len(b) > control.MaxHello {
 			t.Fatalf("message %d of %d bytes is a hello", kind, len(b))
 		}
 		n := h.Node
@@ -81,8 +83,8 @@ func FuzzLinkHello(f *testing.F) {
 		if got := state.View().Nodes[n.Name]; !sameNode(got, n) {
 			t.Fatalf("%+v is recorded as %+v", n, got)
 		}
-		told := body(t, kindView, view{Index: 2, Nodes: state.View().Nodes})
-		if again, err := decodeFromLeader(kindView, told); err != nil || !bytes.Equal(body(t, kindView, again), told) {
+		told := fixture.Body(t, control.KindView, control.View{Index: 2, Nodes: state.View().Nodes})
+		if again, err := control.Decode(control.ToNode, control.KindView, told); err != nil || !bytes.Equal(fixture.Body(t, control.KindView, again), told) {
 			t.Fatalf("the state with %+v can't be told: %v", n, err)
 		}
 	})
@@ -90,15 +92,15 @@ func FuzzLinkHello(f *testing.F) {
 
 // FuzzWelcome: whatever answers a hello, what is read of it is written and read again as the same.
 func FuzzWelcome(f *testing.F) {
-	for _, w := range []welcome{{}, {OK: true, Term: 7, Era: 2}, {Reason: notLeader, Leader: "n2", Address: "n2:7000"}, {Reason: "another cluster", Refused: true}} {
-		f.Add(body(f, kindWelcome, w))
+	for _, w := range []control.Welcome{{}, {OK: true, Term: 7, Era: 2}, {Reason: control.NotLeader, Leader: "n2", Address: "n2:7000"}, {Reason: "another cluster", Refused: true}} {
+		f.Add(fixture.Body(f, control.KindWelcome, w))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		w, err := decode[welcome](b)
+		w, err := control.DecodeAs[control.Welcome](b)
 		if err != nil {
 			return
 		}
-		if again, err := decode[welcome](body(t, kindWelcome, w)); err != nil || again != w {
+		if again, err := control.DecodeAs[control.Welcome](fixture.Body(t, control.KindWelcome, w)); err != nil || again != w {
 			t.Errorf("%+v comes back as %+v: %v", w, again, err)
 		}
 	})
@@ -107,33 +109,33 @@ func FuzzWelcome(f *testing.F) {
 // FuzzKept: whatever a node brings a new leader for a rendezvous, nothing panics, only epochs that are not closed get any of it, and only
 // ranks of the job have it.
 func FuzzKept(f *testing.F) {
-	entry := kvEntry{Op: kvAdd, Key: "n", Delta: 5, Rank: 1, Nonce: 9, Once: 1, Seq: 6<<32 | 40, Total: 6}
-	set := kvEntry{Op: kvSet, Key: "k", Value: []byte("v"), Rank: 0, Seq: 6<<32 | 41}
-	barrier := kvEntry{Op: kvBarrier, Key: "up", Members: 2, Rank: 1}
-	for _, m := range []kvKept{{}, {Done: true}, {Job: testJob, Epoch: 3, Entries: []kvEntry{entry, set, barrier}}, {Job: testJob, Epoch: 9, Entries: []kvEntry{{Op: kvDelete, Key: "k", Rank: 7, Seq: 6<<32 | 42}, {Op: kvCompareSet, Key: "k", Seq: 1}}}} {
-		f.Add(body(f, kindKept, m))
+	entry := control.KVEntry{Op: control.KVAdd, Key: "n", Delta: 5, Rank: 1, Nonce: 9, Once: 1, Seq: 6<<32 | 40, Total: 6}
+	set := control.KVEntry{Op: control.KVSet, Key: "k", Value: []byte("v"), Rank: 0, Seq: 6<<32 | 41}
+	barrier := control.KVEntry{Op: control.KVBarrier, Key: "up", Members: 2, Rank: 1}
+	for _, m := range []control.KVKept{{}, {Done: true}, {Job: fixture.JobID, Epoch: 3, Entries: []control.KVEntry{entry, set, barrier}}, {Job: fixture.JobID, Epoch: 9, Entries: []control.KVEntry{{Op: control.KVDelete, Key: "k", Rank: 7, Seq: 6<<32 | 42}, {Op: control.KVCompareSet, Key: "k", Seq: 1}}}} {
+		f.Add(fixture.Body(f, control.KindKept, m))
 	}
-	job := newJob()
+	job := fixture.Job()
 	job.ClosedEpoch = 2
-	l := newLeader(nil, testCluster, recovery.DefaultTiming(), time.Minute, time.Second, nil, newTestJournal(f, io.Discard))
-	l.jobs[testJob] = &ledJob{job: job}
+	l := newLeader(nil, fixture.Cluster, recovery.DefaultTiming(), time.Minute, time.Second, nil, newTestJournal(f, io.Discard))
+	l.jobs[fixture.JobID] = &ledJob{job: job}
 	n := &nodeLink{node: replica.Node{Name: "n1", Incarnation: 11, Session: 1}}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		msg, err := decodeFromNode(kindKept, b)
+		msg, err := control.Decode(control.ToLeader, control.KindKept, b)
 		if err != nil {
 			return
 		}
-		m := msg.(kvKept)
+		m := msg.(control.KVKept)
 		l.kv = rendezvous.New(7)
 		l.kept(n, m)
 		for _, e := range m.Entries {
-			if _, ok := l.kv.Get(m.Job, m.Epoch, e.Key); ok && (m.Job != testJob || m.Epoch <= job.ClosedEpoch || m.Done) {
+			if _, ok := l.kv.Get(m.Job, m.Epoch, e.Key); ok && (m.Job != fixture.JobID || m.Epoch <= job.ClosedEpoch || m.Done) {
 				t.Errorf("epoch %d of job %v has key %q", m.Epoch, m.Job, e.Key)
 			}
 		}
 		wrote := false // some write for a rank that the job has
 		for _, e := range m.Entries {
-			wrote = wrote || uint32(e.Rank) < job.Layout.World && e.Op != kvBarrier
+			wrote = wrote || uint32(e.Rank) < job.Layout.World && e.Op != control.KVBarrier
 		}
 		for _, e := range m.Entries {
 			if _, ok := l.kv.Get(m.Job, m.Epoch, e.Key); ok && !wrote {

@@ -5,19 +5,11 @@ import (
 	"strings"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/membership"
 	"github.com/replicad/replicad/replica"
 )
-
-// GossipKeyStatus is a gossip key, by its fingerprint, and who lacks it and speaks with it among the nodes that live and say so in their
-// gossip.
-type GossipKeyStatus struct {
-	Fingerprint string             `json:"fingerprint"`
-	Primary     bool               `json:"primary"` // this node speaks with it
-	Missing     []replica.NodeName `json:"missing,omitempty"`
-	SpokenBy    []replica.NodeName `json:"spoken_by,omitempty"` // other nodes
-}
 
 func namedKeys(keys [][]byte) (out []membership.Key) {
 	for _, k := range keys {
@@ -26,9 +18,9 @@ func namedKeys(keys [][]byte) (out []membership.Key) {
 	return out
 }
 
-func gossipKeyStatus(keys [][]byte, self replica.NodeName, members []membership.Member) (out []GossipKeyStatus) {
+func gossipKeyStatus(keys [][]byte, self replica.NodeName, members []membership.Member) (out []control.GossipKeyStatus) {
 	for i, k := range keys {
-		s := GossipKeyStatus{Fingerprint: pki.Fingerprint(k), Primary: i == 0}
+		s := control.GossipKeyStatus{Fingerprint: pki.Fingerprint(k), Primary: i == 0}
 		for _, m := range members {
 			if !m.Alive || m.Name == self || m.Keys == "" { // an earlier release says nothing of its keys
 				continue

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -34,7 +35,7 @@ func (m *member) pulses(lj *localJob) {
 }
 
 // stepsOf says how the ranks of a job here get on; none where none trains.
-func (m *member) stepsOf(lj *localJob) (s stepMS, ok bool) {
+func (m *member) stepsOf(lj *localJob) (s control.StepMS, ok bool) {
 	now, seen := time.Since(m.began), false
 	for _, lr := range lj.ranks {
 		if lj.job.Phase != replica.Open || !lr.alive || lr.gone != lj.job.Epoch || lr.left {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -24,11 +26,6 @@ import (
 
 // patience is how long a test waits for an event that must come; only a failing test waits it out.
 const patience = 20 * time.Second
-
-var (
-	testCluster = replica.ClusterID{0xc1}
-	testJob     = replica.JobID{0x0b}
-)
 
 // Offsets in the control page, as libreplicad's layout.h has them: what a rank writes, the tests write there.
 const (
@@ -47,26 +44,8 @@ const (
 type desk struct {
 	*member
 	t       *testing.T
-	log     *lines
+	log     *fixture.Lines
 	servers *sync.WaitGroup // what ends with the test
-}
-
-// lines is a log that several goroutines write.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lines) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return bytes.Count(l.b.Bytes(), []byte(text))
 }
 
 func newTestJournal(t testing.TB, w io.Writer) *journal {
@@ -108,9 +87,9 @@ func newDesk(t *testing.T) *desk {
 		t.Fatal(err)
 	}
 	servers.Go(func() { sessions.Run(ctx) }) //nolint:errcheck // it ends with ctx
-	d := &desk{t: t, log: &lines{}}
+	d := &desk{t: t, log: &fixture.Lines{}}
 	timing := config.Default().Timing
-	d.member = &member{began: time.Now(), cfg: &config.Config{Node: "n1", StateDir: dir, Socket: filepath.Join(dir, "ranks.sock"), Timing: timing, MemoryMargin: 1 << 20}, cluster: testCluster,
+	d.member = &member{began: time.Now(), cfg: &config.Config{Node: "n1", StateDir: dir, Socket: filepath.Join(dir, "ranks.sock"), Timing: timing, MemoryMargin: 1 << 20}, cluster: fixture.Cluster,
 		self: replica.Node{Name: "n1", Incarnation: 11, Session: 3}, log: newTestJournal(t, d.log), sessions: sessions, keeper: k}
 	d.init()
 	servers.Go(func() { d.custody.run(ctx) })
@@ -141,7 +120,7 @@ func newDesk(t *testing.T) *desk {
 func (d *desk) connect() {
 	near, far := net.Pipe()
 	d.t.Cleanup(func() { near.Close(); far.Close() })
-	d.link = newLink(near)
+	d.link = control.NewLink(near, control.ToLeader)
 }
 
 // settled waits until the custodian has done what it was asked for.
@@ -184,12 +163,12 @@ func (d *desk) says() (msgs []any) {
 	d.t.Helper()
 	for {
 		select {
-		case frame := <-d.link.out:
-			k, b, err := wire.Read(bytes.NewReader(frame), maxLinkFrame)
+		case frame := <-d.link.Out:
+			k, b, err := wire.Read(bytes.NewReader(frame), control.MaxLinkFrame)
 			if err != nil {
 				d.t.Fatal(err)
 			}
-			msg, err := decodeFromNode(k, b)
+			msg, err := control.Decode(control.ToLeader, k, b)
 			if err != nil {
 				d.t.Fatalf("kind %d: %v", k, err)
 			}
@@ -201,12 +180,12 @@ func (d *desk) says() (msgs []any) {
 }
 
 // views tells the member a whole state, as a leader does.
-func (d *desk) views(v view) {
+func (d *desk) views(v control.View) {
 	if v.Nodes == nil {
 		v.Nodes = d.nodes
 	}
 	d.leaderSays(v)
-	d.leaderSays(change{After: v.Index, Index: v.Index, Era: v.Era})
+	d.leaderSays(control.Change{After: v.Index, Index: v.Index, Era: v.Era})
 }
 
 // only picks the messages of one type.
@@ -235,32 +214,6 @@ func (d *desk) until(what string, cond func() bool) {
 	}
 }
 
-// newJob is a job of two ranks in one group, rank 0 on this node: open in epoch 3, at step 5.
-func newJob() *replica.Job {
-	return &replica.Job{ID: testJob, Name: "job", Era: 1, Layout: replica.Layout{World: 2, Groups: []replica.GroupID{0, 0}},
-		Options: replica.Options{MinCopies: 2, Cadence: 1, Slots: 4, ChunkBytes: 4096}.WithDefaults(), Phase: replica.Open, Epoch: 3, ClosedEpoch: 2,
-		Lineage: replica.Lineage{{Epoch: 1, Start: 0}, {Epoch: 3, Start: 4}}, Position: replica.Position{Epoch: 3, Step: 5}, Committed: gen(3, 5), Copies: 2,
-		Ranks:   []replica.Claimed{{Incarnation: 4, Node: "n1", NodeIncarnation: 11}, {Incarnation: 5, Node: "n2", NodeIncarnation: 22}},
-		Mirrors: [][]replica.NodeName{{"n2"}, {"n1"}}, GroupMirrors: [][]replica.NodeName{nil}, GroupGeometry: []replica.Digest{{1}}, LastIndex: 10, Plan: &replica.Plan{Epoch: 3, Generation: gen(1, 4)}}
-}
-
-func gen(e replica.Epoch, s replica.Step) replica.Generation {
-	return replica.Generation{Epoch: e, Step: s}
-}
-
-// changed is the job after one more entry.
-func changed(job *replica.Job, change func(*replica.Job)) *replica.Job {
-	next := *job
-	next.LastIndex++
-	change(&next)
-	return &next
-}
-
-// closed is the job after a fault closed its epoch.
-func closed(job *replica.Job) *replica.Job {
-	return changed(job, func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Closed, j.Epoch })
-}
-
 func (d *desk) put(job *replica.Job) *localJob {
 	lj := newLocalJob(job)
 	d.jobs[job.ID] = lj
@@ -285,7 +238,7 @@ func testGeometry(t *testing.T, frozen bool) replica.Geometry {
 
 func (d *desk) arena(spec shm.Spec) *arenaRef {
 	d.t.Helper()
-	spec.Cluster, spec.Era, spec.Job, spec.ChunkBytes, spec.Margin = testCluster, 1, testJob, 4096, 1<<20
+	spec.Cluster, spec.Era, spec.Job, spec.ChunkBytes, spec.Margin = fixture.Cluster, 1, fixture.JobID, 4096, 1<<20
 	a, err := shm.Create(spec)
 	if err != nil {
 		d.t.Fatal(err)
@@ -326,7 +279,7 @@ var frozenPlace = shm.Place{Kind: shm.Frozen}
 // manifestFor describes random bytes as a part that lies in p, and gives them in chunks.
 func manifestFor(a *arenaRef, p shm.Place, g replica.Generation, seed uint64) (replica.Manifest, [][]byte) {
 	h := a.Header()
-	man := replica.Manifest{Cluster: testCluster, Era: 1, Job: testJob, Part: replica.Part{Kind: p.PartKind(), Index: uint32(a.Spec().Rank)}, Generation: g, Rank: a.Spec().Rank, Incarnation: 4,
+	man := replica.Manifest{Cluster: fixture.Cluster, Era: 1, Job: fixture.JobID, Part: replica.Part{Kind: p.PartKind(), Index: uint32(a.Spec().Rank)}, Generation: g, Rank: a.Spec().Rank, Incarnation: 4,
 		Geometry: h.Geometry[p.PartKind()], Bytes: [...]uint64{h.ReplicatedBytes, h.PrivateBytes, h.FrozenBytes}[p.PartKind()], ChunkBytes: h.ChunkBytes}
 	if p.Kind == shm.Slot && h.FrozenBytes > 0 {
 		man.FrozenRoot = frozenRoot(a)
@@ -347,7 +300,7 @@ func manifestFor(a *arenaRef, p shm.Place, g replica.Generation, seed uint64) (r
 
 // frozenRoot is the root of what the tests put into frozen areas.
 func frozenRoot(a *arenaRef) replica.Digest {
-	man, _ := manifestFor(a, frozenPlace, gen(1, 0), 99)
+	man, _ := manifestFor(a, frozenPlace, fixture.Gen(1, 0), 99)
 	return man.Root
 }
 

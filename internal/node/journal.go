@@ -116,7 +116,7 @@ func jobEvent(e *zerolog.Event, job *replica.Job) *zerolog.Event {
 	return e.Str("job", job.Name).Uint64("epoch", uint64(job.Epoch))
 }
 
-// jobChanged logs, on the leader, what the difference of two applied states means.
+// JobChanged logs, on the leader, what the difference of two applied states means.
 func (j *journal) jobChanged(was, is *replica.Job, pinnedAt time.Time) {
 	if was == nil {
 		j.event("job_created").Str("job", is.Name).Str("id", is.ID.String()).Uint32("world", is.Layout.World).Str("phase", is.Phase.String()).Msg("job known")

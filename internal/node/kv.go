@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -26,7 +27,7 @@ type kvPending struct {
 	peer   *session.Peer // nil: nobody waits for the answer any more
 	head   wire.RankHeader
 	by     caller
-	op     kvOp
+	op     control.KVOp
 	key    string
 	value  []byte
 	expect []byte
@@ -44,30 +45,32 @@ type kvPending struct {
 
 func newKV(by caller, ev session.KV) *kvPending {
 	k := &kvPending{peer: ev.Peer, head: ev.Header, by: by, key: ev.Key, value: ev.Value, count: int(ev.Members), once: ev.Once,
-		op: map[uint16]kvOp{wire.MKVSet: kvSet, wire.MKVGet: kvGet, wire.MBarrier: kvBarrier, wire.MKVAdd: kvAdd, wire.MKVCheck: kvCheck, wire.MKVCompareSet: kvCompareSet, wire.MKVDelete: kvDelete}[ev.Op]}
+		op: map[uint16]control.KVOp{wire.MKVSet: control.KVSet, wire.MKVGet: control.KVGet, wire.MBarrier: control.KVBarrier, wire.MKVAdd: control.KVAdd, wire.MKVCheck: control.KVCheck, wire.MKVCompareSet: control.KVCompareSet, wire.MKVDelete: control.KVDelete}[ev.Op]}
 	switch k.op {
-	case kvAdd:
+	case control.KVAdd:
 		k.delta, k.value = int64(binary.LittleEndian.Uint64(ev.Value)), nil
-	case kvCompareSet:
+	case control.KVCompareSet:
 		k.expect, k.value, k.count = ev.Value[:ev.Members], ev.Value[ev.Members:], 0
 	}
 	return k
 }
 
 // contributes tells whether a next leader must hear of the request though it was answered.
-func (k *kvPending) contributes() bool { return k.op != kvGet && k.op != kvCheck && k.op != kvScope }
+func (k *kvPending) contributes() bool {
+	return k.op != control.KVGet && k.op != control.KVCheck && k.op != control.KVScope
+}
 
 // same tells whether o is k again: its process gave up waiting for the answer, and now waits for it anew.
 func (k *kvPending) same(o *kvPending) bool {
 	return k.op == o.op && k.head.Epoch == o.head.Epoch && k.key == o.key && k.count == o.count && k.once == o.once
 }
 
-func (k *kvPending) request() kvRequest {
-	return kvRequest{ID: k.id, Op: k.op, Job: k.by.job, Epoch: k.head.Epoch, Key: k.key, Value: k.value, Expect: k.expect, Delta: k.delta, Members: k.count, Rank: k.by.rank, Nonce: k.by.nonce, Once: k.once}
+func (k *kvPending) request() control.KVRequest {
+	return control.KVRequest{ID: k.id, Op: k.op, Job: k.by.job, Epoch: k.head.Epoch, Key: k.key, Value: k.value, Expect: k.expect, Delta: k.delta, Members: k.count, Rank: k.by.rank, Nonce: k.by.nonce, Once: k.once}
 }
 
-func (k *kvPending) entry() kvEntry {
-	return kvEntry{Op: k.op, Key: k.key, Value: k.value, Delta: k.delta, Members: k.count, Rank: k.by.rank, Nonce: k.by.nonce, Once: k.once, Seq: k.seq, Total: k.total}
+func (k *kvPending) entry() control.KVEntry {
+	return control.KVEntry{Op: k.op, Key: k.key, Value: k.value, Delta: k.delta, Members: k.count, Rank: k.by.rank, Nonce: k.by.nonce, Once: k.once, Seq: k.seq, Total: k.total}
 }
 
 // kv takes a rank's question to the leader.
@@ -77,7 +80,9 @@ func (m *member) kv(ev session.KV) {
 
 // scope answers which epoch is to come, once that is known.
 func (m *member) scope(ev session.Scope) {
-	m.meet(ev.Peer, ev.Header, func(by caller) *kvPending { return &kvPending{peer: ev.Peer, head: ev.Header, by: by, op: kvScope} })
+	m.meet(ev.Peer, ev.Header, func(by caller) *kvPending {
+		return &kvPending{peer: ev.Peer, head: ev.Header, by: by, op: control.KVScope}
+	})
 }
 
 func (m *member) meet(p *session.Peer, h wire.RankHeader, ask func(caller) *kvPending) {
@@ -130,17 +135,17 @@ func (m *member) place(k *kvPending) {
 	delete(m.kvs, k.id)
 	closed, ended := max(lj.fenced, lj.job.ClosedEpoch), lj.job.Phase == replica.Ended
 	switch {
-	case k.op == kvScope && ended:
+	case k.op == control.KVScope && ended:
 		k.refuse(wire.CodeStopped, "the job has ended: "+lj.job.EndReason)
-	case k.op == kvScope:
-		k.answer(kvReply{Seq: uint64(closed) + 1}, wire.CodeOK)
+	case k.op == control.KVScope:
+		k.answer(control.KVReply{Seq: uint64(closed) + 1}, wire.CodeOK)
 	case ended || k.head.Epoch <= closed:
-		k.answer(kvReply{}, wire.CodeFenced)
+		k.answer(control.KVReply{}, wire.CodeFenced)
 	case k.contributes() && !m.keepKV(k):
 		k.refuse(wire.CodeRefused, fmt.Sprintf("rank %d has contributed %d entries or %d KiB to the rendezvous of epoch %d, which is all that is kept for a rank: delete keys that are not needed, and pass large data another way", k.by.rank, maxKept, maxKeptBytes>>10, k.head.Epoch))
 	default:
 		m.kvs[k.id] = k
-		m.send(kindKV, k.request())
+		m.send(k.request())
 	}
 }
 
@@ -166,18 +171,18 @@ func (k *kvPending) refuse(code int32, why string) {
 	}
 }
 
-func (k *kvPending) answer(r kvReply, code int32) {
+func (k *kvPending) answer(r control.KVReply, code int32) {
 	if k.peer == nil {
 		return
 	}
 	h := wire.RankHeader{Type: wire.MKVOK, Request: k.head.Request, Epoch: k.head.Epoch, Incarnation: k.head.Incarnation}
 	var body []byte
 	switch k.op {
-	case kvGet, kvCompareSet:
+	case control.KVGet, control.KVCompareSet:
 		h.Type, body = wire.MKVValue, wire.KVValue{Code: code, Value: r.Value}.Append(nil)
-	case kvAdd, kvDelete:
+	case control.KVAdd, control.KVDelete:
 		h.Type, body = wire.MKVTotal, wire.KVTotal{Code: code, Total: r.Total}.Append(nil)
-	case kvScope:
+	case control.KVScope:
 		h.Type, body = wire.MScoped, wire.Scoped{Epoch: replica.Epoch(r.Seq)}.Append(nil)
 	default:
 		if r.Missing {
@@ -188,7 +193,7 @@ func (k *kvPending) answer(r kvReply, code int32) {
 	k.peer.Send(h, body) //nolint:errcheck // a dead peer is Gone
 }
 
-func (m *member) kvReplied(r kvReply) {
+func (m *member) kvReplied(r control.KVReply) {
 	k := m.kvs[r.ID]
 	if k == nil {
 		return
@@ -207,7 +212,7 @@ func (m *member) kvReplied(r kvReply) {
 	}
 	switch {
 	case r.Fenced:
-		k.answer(kvReply{}, wire.CodeFenced)
+		k.answer(control.KVReply{}, wire.CodeFenced)
 	case r.Refused != "":
 		k.refuse(wire.CodeRefused, r.Refused)
 	default:
@@ -220,7 +225,7 @@ func (m *member) kvAgain() {
 	m.eachKV(func(k *kvPending) {
 		if k.again {
 			k.again = false
-			m.send(kindKV, k.request())
+			m.send(k.request())
 		}
 	})
 }
@@ -231,7 +236,7 @@ func (m *member) resendKV() {
 	m.eachKV(func(k *kvPending) {
 		if !k.early {
 			k.again = false
-			m.send(kindKV, k.request())
+			m.send(k.request())
 		}
 	})
 }
@@ -259,7 +264,7 @@ func (m *member) fenceKV(job replica.JobID, closed replica.Epoch) {
 	for id, k := range m.kvs {
 		if k.by.job == job && k.head.Epoch <= closed && !k.early { // an early one is placed when all is known
 			delete(m.kvs, id)
-			k.answer(kvReply{}, wire.CodeFenced)
+			k.answer(control.KVReply{}, wire.CodeFenced)
 		}
 	}
 	maps.DeleteFunc(m.kept, func(s kvScopeKey, _ ledger) bool { return s.job == job && s.epoch <= closed })
@@ -295,7 +300,7 @@ type accountKey struct {
 	key     string
 }
 
-func (k *kvPending) accountKey() accountKey { return accountKey{k.op == kvBarrier, k.key} }
+func (k *kvPending) accountKey() accountKey { return accountKey{k.op == control.KVBarrier, k.key} }
 
 func (k *kvPending) size() int { return keptOverhead + len(k.key) + len(k.value) + len(k.expect) }
 
@@ -319,14 +324,14 @@ func (m *member) keepKV(k *kvPending) bool {
 }
 
 // settleKV enters what became of a contribution: what changed nothing goes, and what it replaced goes.
-func (m *member) settleKV(k *kvPending, r kvReply) {
+func (m *member) settleKV(k *kvPending, r control.KVReply) {
 	a := m.kept[kvScopeKey{k.by.job, k.head.Epoch}][k.by.rank]
 	if a == nil {
 		return
 	}
-	k.seq, k.total, k.passed = r.Seq, r.Total, k.op == kvBarrier
-	void := r.Fenced || r.Refused != "" || k.seq == 0 && k.op != kvBarrier
-	replaces := !void && k.op != kvAdd && k.op != kvBarrier
+	k.seq, k.total, k.passed = r.Seq, r.Total, k.op == control.KVBarrier
+	void := r.Fenced || r.Refused != "" || k.seq == 0 && k.op != control.KVBarrier
+	replaces := !void && k.op != control.KVAdd && k.op != control.KVBarrier
 	key := k.accountKey()
 	left := slices.DeleteFunc(a.entries[key], func(o *kvPending) bool {
 		gone := o == k && void
@@ -364,15 +369,15 @@ func (m *member) bringKept() {
 			return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.key, b.key), cmp.Compare(a.by.rank, b.by.rank))
 		})
 		for len(all) > 0 {
-			frame, n, bytes := kvKept{Job: key.job, Epoch: key.epoch}, 0, 0
+			frame, n, bytes := control.KVKept{Job: key.job, Epoch: key.epoch}, 0, 0
 			for n < len(all) && n < keptEntries && bytes < keptFrame {
 				frame.Entries = append(frame.Entries, all[n].entry())
 				bytes += all[n].size()
 				n++
 			}
-			m.send(kindKept, frame)
+			m.send(frame)
 			all = all[n:]
 		}
 	}
-	m.send(kindKept, kvKept{Done: true})
+	m.send(control.KVKept{Done: true})
 }

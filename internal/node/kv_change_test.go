@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
@@ -28,7 +30,7 @@ type meeting struct {
 // newMeeting has both ranks of the job on this node.
 func newMeeting(t *testing.T) *meeting {
 	d := newDesk(t)
-	job := newJob()
+	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	m := &meeting{desk: d, lj: d.put(job), term: 6}
 	m.elect()
@@ -43,7 +45,7 @@ func (m *meeting) elect() {
 	m.link = m.chair.node("n1", 11)
 	m.chair.knows(m.lj.job)
 	m.connect()
-	m.handle(linkUp{link: m.desk.link, leader: "n1", welcome: welcome{OK: true, Term: m.term}})
+	m.handle(linkUp{link: m.desk.link, leader: "n1", welcome: control.Welcome{OK: true, Term: m.term}})
 }
 
 // serve carries everything that both sides have said.
@@ -54,7 +56,7 @@ func (m *meeting) serve() {
 			m.chair.message(m.t.Context(), m.link, msg)
 		}
 		for _, msg := range told(m.t, m.link) {
-			if r, ok := msg.(kvReply); ok {
+			if r, ok := msg.(control.KVReply); ok {
 				m.leaderSays(r)
 			}
 		}
@@ -72,7 +74,7 @@ type guest struct {
 func (m *meeting) guest(rank replica.Rank) *guest {
 	m.t.Helper()
 	p, r := m.session(rank)
-	m.callers[p.ID()] = caller{testJob, rank, 70 + uint64(rank)}
+	m.callers[p.ID()] = caller{fixture.JobID, rank, 70 + uint64(rank)}
 	return &guest{m: m, peer: p, end: r}
 }
 
@@ -203,7 +205,7 @@ func TestAnAdditionCountsOnce(t *testing.T) {
 	m.elect()
 	a.tells("total 0 3", wire.MKVAdd, again)
 	a.tells("total 0 4", wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
-	if n := m.kept[kvScopeKey{testJob, 3}][0].n; n != 4 {
+	if n := m.kept[kvScopeKey{fixture.JobID, 3}][0].n; n != 4 {
 		t.Errorf("%d entries are kept of 4 additions", n)
 	}
 }
@@ -216,7 +218,7 @@ func TestAskedAgain(t *testing.T) {
 		a.ask(wire.MKVGet, wire.KV{Key: "late"})
 	}
 	said := m.says()
-	if n := len(only[kvRequest](said)); n != 1 || len(m.kvs) != 1 {
+	if n := len(only[control.KVRequest](said)); n != 1 || len(m.kvs) != 1 {
 		t.Errorf("%d requests are sent and %d pending of one question", n, len(m.kvs))
 	}
 	for _, msg := range said {
@@ -231,14 +233,14 @@ func TestAskedAgain(t *testing.T) {
 		a.ask(wire.MBarrier, wire.KV{Key: "up", Members: 2})
 		m.serve()
 	}
-	if n := m.kept[kvScopeKey{testJob, 3}][0].n; n != 1 || len(m.kvs) != 1 {
+	if n := m.kept[kvScopeKey{fixture.JobID, 3}][0].n; n != 1 || len(m.kvs) != 1 {
 		t.Errorf("%d contributions are kept and %d requests pending of one barrier", n, len(m.kvs))
 	}
 	a.tells("ok 0", wire.MKVCheck, wire.KV{Key: "late"}) // the barrier is given up, for now
 	m.elect()                                            // before b came
 	again, againEnd := m.session(0)
 	m.handleSession(session.Gone{Peer: a.peer}) // a comes back on another session, and asks there
-	m.callers[again.ID()] = caller{testJob, 0, 70}
+	m.callers[again.ID()] = caller{fixture.JobID, 0, 70}
 	comesBack := &guest{m: m, peer: again, end: againEnd}
 	comesBack.ask(wire.MBarrier, wire.KV{Key: "up", Members: 2})
 	b.ask(wire.MBarrier, wire.KV{Key: "up", Members: 2})
@@ -255,11 +257,11 @@ func TestAskedAgain(t *testing.T) {
 // A new leader answers nothing before every node has brought what it keeps: half of a counter is a wrong number.
 func TestANewLeaderGathersFirst(t *testing.T) {
 	m := newMeeting(t)
-	m.lj.job.Ranks = newJob().Ranks
+	m.lj.job.Ranks = fixture.Job().Ranks
 	m.elect()
 	a := m.guest(0)
 	n2 := m.chair.node("n2", 22)
-	m.chair.message(t.Context(), n2, kvKept{Done: true})
+	m.chair.message(t.Context(), n2, control.KVKept{Done: true})
 	a.tells("total 0 1", wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
 	m.elect()
 	n2 = m.chair.node("n2", 22) // it has rank 1
@@ -277,10 +279,10 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 	waits("n2 and n3 have not linked")
 	late()
 	waits("n2 has not linked, for long")
-	m.chair.message(t.Context(), n2, kvKept{Job: testJob, Epoch: 3, Entries: []kvEntry{{Op: kvAdd, Key: "n", Delta: 5, Rank: 1, Nonce: 9, Once: 1, Seq: 7<<32 | 40, Total: 6},
-		{Op: kvGet, Key: "k", Rank: 1, Seq: 7<<32 | 41}, {Op: kvSet, Key: "k", Rank: 2, Seq: 7<<32 | 42}}}) // the last two are no contribution, and no rank
+	m.chair.message(t.Context(), n2, control.KVKept{Job: fixture.JobID, Epoch: 3, Entries: []control.KVEntry{{Op: control.KVAdd, Key: "n", Delta: 5, Rank: 1, Nonce: 9, Once: 1, Seq: 7<<32 | 40, Total: 6},
+		{Op: control.KVGet, Key: "k", Rank: 1, Seq: 7<<32 | 41}, {Op: control.KVSet, Key: "k", Rank: 2, Seq: 7<<32 | 42}}}) // the last two are no contribution, and no rank
 	waits("n2 has not brought all")
-	m.chair.message(t.Context(), n2, kvKept{Done: true})
+	m.chair.message(t.Context(), n2, control.KVKept{Done: true})
 	m.kvAgain()
 	m.serve()
 	if got := a.hears(); got != "total 0 7" {
@@ -292,7 +294,7 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 
 	m.elect()
 	m.chair.node("n2", 22)
-	m.lj.job = changed(closed(m.lj.job), func(j *replica.Job) {
+	m.lj.job = fixture.Changed(fixture.Closed(m.lj.job), func(j *replica.Job) {
 		j.ClosedEpoch = 2 // what is asked is of epoch 3 still
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.NodeDead, Node: "n2", NodeIncarnation: 22}}
 	})
@@ -303,7 +305,7 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 	m.elect()
 	n2 = m.chair.node("n2", 22)
 	m.chair.node("n3", 33)
-	m.chair.message(t.Context(), n2, kvKept{Done: true})
+	m.chair.message(t.Context(), n2, control.KVKept{Done: true})
 	a.ask(wire.MKVAdd, wire.KV{Key: "m", Value: addend(1)})
 	waits("n3 has not linked")
 	m.chair.suspicions[replica.Holder{Node: "n3", Incarnation: 33}] = &suspicion{}
@@ -327,10 +329,10 @@ func TestKeptIsBounded(t *testing.T) {
 		return g.hears()
 	}
 	big := make([]byte, wire.MaxValueBytes)
-	for i := 0; m.kept[kvScopeKey{testJob, 3}][0].room() > wire.MaxValueBytes+100; i++ {
+	for i := 0; m.kept[kvScopeKey{fixture.JobID, 3}][0].room() > wire.MaxValueBytes+100; i++ {
 		a.tells("ok 0", wire.MKVSet, wire.KV{Key: fmt.Sprint(i), Value: big})
 	}
-	if n := m.kept[kvScopeKey{testJob, 3}][0].n; n != 127 {
+	if n := m.kept[kvScopeKey{fixture.JobID, 3}][0].n; n != 127 {
 		t.Errorf("%d values of 32 KiB are kept", n)
 	}
 	if got := refused(a); !strings.HasPrefix(got, fmt.Sprint("refused ", wire.CodeRefused)) || !strings.Contains(got, "4096 KiB") || !strings.Contains(got, "delete keys") {
@@ -345,7 +347,7 @@ func TestKeptIsBounded(t *testing.T) {
 	if got := refused(a); got != "ok 0" {
 		t.Errorf("after room was made: %s", got)
 	}
-	acc := m.kept[kvScopeKey{testJob, 3}][0]
+	acc := m.kept[kvScopeKey{fixture.JobID, 3}][0]
 	n, size := 0, 0
 	for _, list := range acc.entries {
 		for _, k := range list {
@@ -356,7 +358,7 @@ func TestKeptIsBounded(t *testing.T) {
 		t.Errorf("%d entries of %d bytes are kept, %d of %d accounted for, want 128", n, size, acc.n, acc.bytes)
 	}
 
-	m.kept[kvScopeKey{testJob, 3}][1] = &account{n: maxKept - 1, entries: map[accountKey][]*kvPending{}}
+	m.kept[kvScopeKey{fixture.JobID, 3}][1] = &account{n: maxKept - 1, entries: map[accountKey][]*kvPending{}}
 	b.tells("ok 0", wire.MKVSet, wire.KV{Key: "the last"})
 	b.ask(wire.MBarrier, wire.KV{Key: "up", Members: 2})
 	if got := b.hears(); !strings.Contains(got, "16384 entries") {
@@ -379,14 +381,14 @@ func TestKeptIsBroughtInFewFrames(t *testing.T) {
 	for i := range 100 {
 		a.tells("ok 0", wire.MKVSet, wire.KV{Key: fmt.Sprint(i), Value: big})
 	}
-	account := m.kept[kvScopeKey{testJob, 3}][0]
+	account := m.kept[kvScopeKey{fixture.JobID, 3}][0]
 	for i := range keptEntries {
-		k := &kvPending{by: caller{testJob, 0, 70}, op: kvSet, key: fmt.Sprint("small ", i), seq: 1<<40 + uint64(i)}
+		k := &kvPending{by: caller{fixture.JobID, 0, 70}, op: control.KVSet, key: fmt.Sprint("small ", i), seq: 1<<40 + uint64(i)}
 		account.entries[k.accountKey()] = []*kvPending{k}
 	}
 	m.connect()
 	m.bringKept()
-	frames, n := only[kvKept](m.says()), 0
+	frames, n := only[control.KVKept](m.says()), 0
 	for i, f := range frames {
 		size := 0
 		for _, e := range f.Entries {
@@ -412,7 +414,7 @@ func TestKeptEndsWithItsEpoch(t *testing.T) {
 		g.last = m.asked
 		m.handleSession(session.KV{Peer: g.peer, Header: wire.RankHeader{Type: op, Request: m.asked, Epoch: 4}, Op: op, KV: kv})
 	}
-	m.lj.job = closed(m.lj.job)
+	m.lj.job = fixture.Closed(m.lj.job)
 	m.fence(m.lj)
 	if got := a.hears(); got != fmt.Sprint("value ", wire.CodeFenced, " ") {
 		t.Errorf("who waits in a closed epoch is told %s", got)
@@ -435,7 +437,7 @@ func TestKeptEndsWithItsEpoch(t *testing.T) {
 	}
 	next(b, wire.MKVGet, wire.KV{Key: "missing"})
 	m.serve()
-	m.lj.job = changed(m.lj.job, func(j *replica.Job) { j.Phase = replica.Ended })
+	m.lj.job = fixture.Changed(m.lj.job, func(j *replica.Job) { j.Phase = replica.Ended })
 	m.fence(m.lj) // nothing is to come
 	if got := b.hears(); got != fmt.Sprint("value ", wire.CodeFenced, " ") || len(m.kept) != 0 || len(m.kvs) != 0 {
 		t.Errorf("who waits for the epoch to come of a job that ended is told %s; kept %v, pending %v", got, m.kept, m.kvs)
@@ -455,7 +457,7 @@ func TestScope(t *testing.T) {
 	if got := scope(stranger, end); !strings.HasPrefix(got, fmt.Sprint("refused ", wire.CodeState)) {
 		t.Errorf("before a welcome: %s", got)
 	}
-	m.lj.job = changed(closed(m.lj.job), func(j *replica.Job) {
+	m.lj.job = fixture.Changed(fixture.Closed(m.lj.job), func(j *replica.Job) {
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 	})
 	m.chair.knows(m.lj.job)
@@ -469,7 +471,7 @@ func TestScope(t *testing.T) {
 	if got := heard(r); got != "ok 0" {
 		t.Errorf("it sets a key: %s", got)
 	}
-	if v, ok := m.chair.kv.Get(testJob, 4, "k"); !ok || string(v) != "v" {
+	if v, ok := m.chair.kv.Get(fixture.JobID, 4, "k"); !ok || string(v) != "v" {
 		t.Errorf("the leader has %q, %v", v, ok)
 	}
 	survivor := m.guest(1)
@@ -481,17 +483,17 @@ func TestScope(t *testing.T) {
 	if len(m.callers) != 1 {
 		t.Errorf("callers %v, want the survivor", m.callers)
 	}
-	lj := m.jobs[testJob]
-	delete(m.jobs, testJob) // the daemon started anew and no leader was reached
+	lj := m.jobs[fixture.JobID]
+	delete(m.jobs, fixture.JobID) // the daemon started anew and no leader was reached
 	m.asked++
 	survivor.last = m.asked
 	m.handleSession(session.Scope{Peer: survivor.peer, Header: wire.RankHeader{Request: m.asked}})
 	survivor.end.quiet(survivor.peer)
-	m.views(view{Index: 20, Term: m.term, Era: 1, Nodes: m.nodes, Jobs: []*replica.Job{lj.job}})
+	m.views(control.View{Index: 20, Term: m.term, Era: 1, Nodes: m.nodes, Jobs: []*replica.Job{lj.job}})
 	if got := survivor.hears(); got != "scope 4" {
 		t.Errorf("once the job is known: %s", got)
 	}
-	m.jobs[testJob].job = changed(lj.job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, "enough" })
+	m.jobs[fixture.JobID].job = fixture.Changed(lj.job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, "enough" })
 	if got := scope(survivor.peer, survivor.end); got != fmt.Sprint("refused ", wire.CodeStopped, " the job has ended: enough") {
 		t.Errorf("after the end: %s", got)
 	}
@@ -506,7 +508,7 @@ func heard(r *rankEnd) string {
 // A process that may not have the rank may not speak for it either.
 func TestRefusedProcessesDontMeet(t *testing.T) {
 	m := newMeeting(t)
-	m.lj.job = changed(closed(m.lj.job), func(j *replica.Job) {
+	m.lj.job = fixture.Changed(fixture.Closed(m.lj.job), func(j *replica.Job) {
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 	})
 	p, r := m.hello(nil)

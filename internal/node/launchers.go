@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/recovery"
@@ -44,7 +45,7 @@ const (
 	startWindow = 10 * time.Minute
 )
 
-func (l *launcher) createRequest(id uint64) createRequest {
+func (l *launcher) createRequest(id uint64) control.CreateRequest {
 	h := l.hello
 	groups, named := h.Groups, h.Flags&wire.RunNameGroups != 0
 	unsaid := len(groups) == 0 && !named
@@ -52,36 +53,10 @@ func (l *launcher) createRequest(id uint64) createRequest {
 		groups = make([]replica.GroupID, h.World) // one group: plain data parallelism
 	}
 	layout := replica.Layout{World: h.World, Groups: groups}
-	return createRequest{ID: id, Name: h.Job, Owner: uint32(l.user), Token: h.Token, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0,
+	return control.CreateRequest{ID: id, Name: h.Job, Owner: uint32(l.user), Token: h.Token, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0,
 		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery),
 			PrivateCap: uint64(h.PrivateCapMB) << 20, RequireVotes: h.Flags&wire.RunRequireVotes != 0, CollectiveWindow: h.Flags&wire.RunCollectiveWindow != 0,
 			LoneAhead: replica.Step(h.LoneAhead), Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
-}
-
-// otherLayout says how a job that runs has another layout than the one asked for; empty: it has that one.
-func (c createRequest) otherLayout(job *replica.Job) string {
-	const remedy = "end it (replicad job end %s) or use another name"
-	if job.Naming != nil && !c.takesGroups() {
-		return fmt.Sprintf("job %q runs with groups that its %d ranks name, not in %v: leave --groups out, "+remedy, job.Name, job.Layout.World, c.Layout.Groups, job.Name)
-	}
-	if differs := c.unlike(job.Layout); differs != "" {
-		return fmt.Sprintf("job %q runs with %s: "+remedy, job.Name, differs, job.Name)
-	}
-	return ""
-}
-
-// takesGroups tells whether the launcher is content with whatever groups there are.
-func (c createRequest) takesGroups() bool { return c.NameGroups || c.AnyGroups }
-
-// unlike says how a layout that is there differs from the one asked for; empty: it will do.
-func (c createRequest) unlike(l replica.Layout) string {
-	switch {
-	case c.takesGroups() && l.World != c.Layout.World:
-		return fmt.Sprintf("%d ranks, not %d", l.World, c.Layout.World)
-	case !c.takesGroups() && (l.World != c.Layout.World || !slices.Equal(l.Groups, c.Layout.Groups)):
-		return fmt.Sprintf("%d ranks in groups %v, not %d in %v", l.World, l.Groups, c.Layout.World, c.Layout.Groups)
-	}
-	return ""
 }
 
 // nondeterministic is the option that the named groups make; nil: none. A layout that is wrong is refused elsewhere.
@@ -187,7 +162,7 @@ func (m *member) serveLauncher(l *launcher) {
 			l.creating = true
 			id := m.nextRequest()
 			m.creates[id] = l
-			m.send(kindCreate, l.createRequest(id))
+			m.send(l.createRequest(id))
 		}
 		return
 	}
@@ -197,7 +172,7 @@ func (m *member) serveLauncher(l *launcher) {
 			m.refuseLauncher(l, wire.CodeRefused, text)
 			return
 		}
-		if text := l.createRequest(0).otherLayout(job); text != "" {
+		if text := l.createRequest(0).OtherLayout(job); text != "" {
 			m.refuseLauncher(l, wire.CodeRefused, text)
 			return
 		}
@@ -335,7 +310,7 @@ func (m *member) endedEarly(lj *localJob, l *launcher, r replica.Rank, status in
 	if text := l.refused[r]; text != "" {
 		why += ": " + text
 	}
-	m.send(kindEnd, endRequest{lj.job.Name, recovery.DoNotRequeue + why + "; its own output says why", r})
+	m.send(control.EndRequest{Name: lj.job.Name, Reason: recovery.DoNotRequeue + why + "; its own output says why", Rank: r})
 }
 
 // killStuck ends the processes here that were started and have neither attached nor met anybody since (an import from a file system
@@ -386,7 +361,7 @@ func (m *member) note(l *launcher, job *replica.Job, text string) {
 }
 
 // tellLaunchers passes on what the leader has to say of their job.
-func (m *member) tellLaunchers(news tell) {
+func (m *member) tellLaunchers(news control.Tell) {
 	if lj := m.jobs[news.Job]; lj != nil {
 		m.noteAll(lj, news.Text)
 	}

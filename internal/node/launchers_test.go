@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/recovery"
@@ -26,8 +28,8 @@ func TestLauncherLearnsHowItsJobEnded(t *testing.T) {
 	} {
 		d := newDesk(t)
 		peer, end := d.session(0)
-		l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: testJob}
-		d.put(changed(newJob(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, reason }))
+		l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID}
+		d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, reason }))
 		d.serveLauncher(l)
 		h, body := end.reads()
 		done, err := wire.ParseRefused(body)
@@ -41,14 +43,14 @@ func TestLauncherLearnsHowItsJobEnded(t *testing.T) {
 // makes no new job of the name, nor takes part in one that another launcher made.
 func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 	ended := func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished }
-	other := changed(newJob(), func(j *replica.Job) { j.ID = replica.JobID{0: 0xee} })
+	other := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.ID = replica.JobID{0: 0xee} })
 	for what, c := range map[string]struct {
 		jobs []*replica.Job
 		code int32
 		text string
 	}{
-		"finished":                  {[]*replica.Job{changed(newJob(), ended)}, 0, recovery.Finished},
-		"and made again":            {[]*replica.Job{changed(newJob(), ended), other}, 0, recovery.Finished},
+		"finished":                  {[]*replica.Job{fixture.Changed(fixture.Job(), ended)}, 0, recovery.Finished},
+		"and made again":            {[]*replica.Job{fixture.Changed(fixture.Job(), ended), other}, 0, recovery.Finished},
 		"forgotten":                 {nil, 1, "nobody knows any more how"},
 		"forgotten, and made again": {[]*replica.Job{other}, 1, "nobody knows any more how"},
 	} {
@@ -58,7 +60,7 @@ func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 			d.put(j)
 		}
 		d.informed = true
-		d.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: testJob}})
+		d.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: fixture.JobID}})
 		if said := d.says(); len(said) != 0 {
 			t.Errorf("%s: it asks for %+v", what, said)
 		}
@@ -73,8 +75,8 @@ func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 	}
 	d := newDesk(t)
 	peer, end := d.session(0)
-	d.put(newJob())
-	d.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: testJob}})
+	d.put(fixture.Job())
+	d.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: fixture.JobID}})
 	if h, _ := end.reads(); h.Type != wire.MRunOK || d.launchers[peer.ID()].done {
 		t.Errorf("of a job that runs: message %d", h.Type)
 	}
@@ -85,11 +87,11 @@ func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
 	d := newDesk(t)
 	peer, end := d.session(0)
-	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: testJob, attached: map[replica.Rank]bool{0: true, 1: true, 3: true}, running: map[replica.Rank]time.Time{}}
+	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, attached: map[replica.Rank]bool{0: true, 1: true, 3: true}, running: map[replica.Rank]time.Time{}}
 	for r := range replica.Rank(4) {
 		l.running[r] = time.Now()
 	}
-	lj := d.put(changed(newJob(), func(j *replica.Job) {
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Phase, j.EndReason = replica.Ended, recovery.Finished+" at step 9, newest commit step 8"
 	}))
 	lj.ranks[0] = &localRank{left: true, alive: true}
@@ -114,8 +116,8 @@ func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
 func TestLauncherIsToldOfAHang(t *testing.T) {
 	d := newDesk(t)
 	peer, end := d.session(0)
-	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: testJob, running: map[replica.Rank]time.Time{1: time.Now()}}
-	lj := d.put(changed(newJob(), func(j *replica.Job) {
+	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, running: map[replica.Rank]time.Time{1: time.Now()}}
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.Hang, Rank: 1, Incarnation: 5, Detail: "stands still in step 6"}}
 	}))
 	lj.ranks[1] = &localRank{rank: 1, incarnation: 5, alive: true, pid: 1 << 30, start: 1} // nobody's
@@ -130,11 +132,11 @@ func TestLauncherIsToldOfAHang(t *testing.T) {
 // What the leader has to say of a job reaches the launchers of that job, and no others.
 func TestLaunchersAreToldOfTheirJob(t *testing.T) {
 	d := newDesk(t)
-	d.put(newJob())
+	d.put(fixture.Job())
 	mine, end := d.session(0)
-	d.launchers[mine.ID()] = &launcher{peer: mine, hello: wire.RunHello{Job: "job"}, accepted: true, job: testJob}
-	d.leaderSays(tell{Job: replica.JobID{0: 0xee}, Text: "of another job"})
-	d.leaderSays(tell{Job: testJob, Text: "news"})
+	d.launchers[mine.ID()] = &launcher{peer: mine, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID}
+	d.leaderSays(control.Tell{Job: replica.JobID{0: 0xee}, Text: "of another job"})
+	d.leaderSays(control.Tell{Job: fixture.JobID, Text: "news"})
 	h, body := end.reads()
 	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "news" {
 		t.Errorf("message %d, %q, %v; want the news", h.Type, note.Text, err)
@@ -146,7 +148,7 @@ func (d *desk) earlyEnd(peer *session.Peer, status int32) (reasons []string) {
 	d.t.Helper()
 	d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: status, PID: 4711}})
 	for _, m := range d.says() {
-		if end, ok := m.(endRequest); ok {
+		if end, ok := m.(control.EndRequest); ok {
 			reasons = append(reasons, end.Reason)
 		}
 	}
@@ -159,7 +161,7 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 	for _, phase := range []replica.JobPhase{replica.Opening, replica.Open, replica.Closed} {
 		d := newDesk(t)
 		peer, _ := d.session(0)
-		lj := d.put(changed(newJob(), func(j *replica.Job) { j.Phase = phase }))
+		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase = phase }))
 		d.member.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
 		l := d.launchers[peer.ID()]
 		d.says()
@@ -176,7 +178,7 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 		if got := d.earlyEnd(peer, 3); len(got) != 1 || !strings.HasPrefix(got[0], recovery.DoNotRequeue) || !strings.Contains(got[0], "rank 0 ended 5 times in a row on node n1 before it attached, the last time with status 3") {
 			t.Errorf("phase %v: reasons %q", phase, got)
 		}
-		if d.log.count(`"start_failed"`) != startTries || d.log.count(`"in_a_row":5`) != 1 {
+		if d.log.Count(`"start_failed"`) != startTries || d.log.Count(`"in_a_row":5`) != 1 {
 			t.Errorf("phase %v: a start in vain is not in the log", phase)
 		}
 
@@ -196,7 +198,7 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
 	d := newDesk(t)
 	peer, end := d.session(0)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	d.member.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
 	l := d.launchers[peer.ID()]
 	d.startRank(lj, l, 0)
@@ -254,10 +256,10 @@ func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
 
 // A launcher's groups and the job's: by number, named by the ranks, or nothing said.
 func TestLauncherGroups(t *testing.T) {
-	numbered := func(groups ...replica.GroupID) createRequest {
+	numbered := func(groups ...replica.GroupID) control.CreateRequest {
 		return (&launcher{hello: wire.RunHello{Job: "job", World: uint32(len(groups)), Groups: groups}}).createRequest(1)
 	}
-	unsaid := func(world uint32) createRequest {
+	unsaid := func(world uint32) control.CreateRequest {
 		return (&launcher{hello: wire.RunHello{Job: "job", World: world}}).createRequest(1)
 	}
 	if all := unsaid(2); !reflect.DeepEqual(all.Layout.Groups, []replica.GroupID{0, 0}) {
@@ -268,9 +270,9 @@ func TestLauncherGroups(t *testing.T) {
 		t.Errorf("a launcher whose ranks name their groups asks for %+v", named)
 	}
 	settled := &replica.Job{Name: "job", Layout: replica.Layout{World: 2, Groups: []replica.GroupID{0, 1}}}
-	naming := changed(settled, func(j *replica.Job) { j.Naming = []replica.GroupID{0, replica.NoGroup} })
+	naming := fixture.Changed(settled, func(j *replica.Job) { j.Naming = []replica.GroupID{0, replica.NoGroup} })
 	for _, c := range []struct {
-		ask  createRequest
+		ask  control.CreateRequest
 		job  *replica.Job
 		text string
 	}{
@@ -285,7 +287,7 @@ func TestLauncherGroups(t *testing.T) {
 		{numbered(0, 1), naming, "leave --groups out"},
 		{changedRequest(named, 3), naming, "runs with 2 ranks, not 3"},
 	} {
-		if got := c.ask.otherLayout(c.job); !strings.Contains(got, c.text) || got != "" && c.text == "" {
+		if got := c.ask.OtherLayout(c.job); !strings.Contains(got, c.text) || got != "" && c.text == "" {
 			t.Errorf("%+v of a job with groups %v, naming %v: %q, want %q", c.ask.Layout, c.job.Layout.Groups, c.job.Naming, got, c.text)
 		}
 	}
@@ -307,7 +309,7 @@ func TestLauncherGroups(t *testing.T) {
 	}
 }
 
-func changedRequest(c createRequest, world uint32) createRequest {
+func changedRequest(c control.CreateRequest, world uint32) control.CreateRequest {
 	c.Layout.World = world
 	return c
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -92,8 +93,9 @@ type waitingProposal struct {
 
 // nodeLink is a registered node's link.
 type nodeLink struct {
-	*link
-	node replica.Node
+	*control.Link
+	node   replica.Node
+	orders sync.Map // by id of an order under way, the func(OperatorReply) that is told what becomes of it
 }
 
 // ledJob is the soft state of one job.
@@ -107,7 +109,7 @@ type ledJob struct {
 	fenced    replica.Epoch // logged as fenced
 	pinnedAt  time.Time     // when the newest pin of the candidate arrived
 	notes     map[string]string
-	shards    map[replica.Part]shardReport
+	shards    map[replica.Part]control.ShardReport
 	writeFrom time.Time
 	writing   replica.Generation // by the newest durable write that was seen
 	failing   time.Duration      // how long after a durable write that failed the next one begins; zero: the last one succeeded
@@ -219,7 +221,7 @@ func (l *leader) event(ctx context.Context, ev any) {
 	l.step(ev, func() {
 		m, said := ev.(nodeMessage)
 		o, outcome := ev.(proposalOutcome)
-		_, asked := m.msg.(operatorRequest)
+		_, asked := m.msg.(control.Order)
 		l.refresh(ctx, asked || !said && !(outcome && o.rule == fromDriver))
 		l.handle(ctx, ev)
 		l.turnAway(ctx)
@@ -279,7 +281,7 @@ func (l *leader) refresh(ctx context.Context, must bool) {
 // resign forgets all soft state; nodes bring it again to whoever leads next.
 func (l *leader) resign(why error) {
 	for _, n := range l.links {
-		n.close(why)
+		n.Close(why)
 	}
 	clear(l.links)
 	clear(l.jobs)
@@ -298,7 +300,7 @@ func (l *leader) follow(ctx context.Context, before lock.View) (sent int) {
 	nodesChanged := !maps.EqualFunc(before.Nodes, l.view.Nodes, sameNode)
 	news := newsSince(before, l.view)
 	news.After = l.told // nothing happened in between that is worth telling
-	var short []progress
+	var short []control.Progress
 	for id, job := range l.view.Jobs {
 		led := l.jobs[id]
 		if led == nil {
@@ -318,9 +320,9 @@ func (l *leader) follow(ctx context.Context, before lock.View) (sent int) {
 				led.moved = l.now()
 			}
 			if was != nil && onlyCommitted(was, job) {
-				short, led.short = append(short, progress{id, job.LastIndex, job.Position, job.Committed}), true
+				short, led.short = append(short, control.Progress{Job: id, Index: job.LastIndex, Position: job.Position, Generation: job.Committed}), true
 			} else {
-				news.Jobs, led.short = append(news.Jobs, jobChanged(was, job, led.short)), false
+				news.Jobs, led.short = append(news.Jobs, control.JobChanged(was, job, led.short)), false
 			}
 			l.log.jobChanged(was, job, led.pinnedAt)
 			if was == nil || was.Epoch != job.Epoch || was.ClosedEpoch != job.ClosedEpoch {
@@ -370,9 +372,9 @@ func (l *leader) handle(ctx context.Context, ev any) {
 		l.outcome(ctx, ev)
 	case adopt:
 		if ev.refused != "" {
-			l.created(ev.from, ev.request.Name, createReply{ID: ev.request.ID, Refused: ev.refused})
+			l.created(ev.from, ev.request.Name, control.CreateReply{ID: ev.request.ID, Refused: ev.refused})
 		} else if _, ok := l.view.JobByName(ev.request.Name); ok {
-			ev.from.send(kindCreateReply, createReply{ID: ev.request.ID}) // another launcher was first
+			ev.from.Send(control.CreateReply{ID: ev.request.ID}) // another launcher was first
 		} else {
 			l.mint(ctx, ev.from, ev.request, ev.command, ev.news)
 		}
@@ -493,7 +495,7 @@ func (l *leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJo
 			led.candidate = e.Candidate
 			l.log.z.Debug().Str("event", "candidate").Uint64("term", e.Candidate.Term).Uint64("n", e.Candidate.N).Str("generation", e.Candidate.Generation.String()).Msg("candidate named")
 			for _, n := range l.links {
-				n.send(kindCandidate, e.Candidate)
+				n.Send(e.Candidate)
 			}
 		case lock.Propose:
 			l.propose(ctx, id, e.Command, fromCommitter, nil)
@@ -513,24 +515,24 @@ func (l *leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 					led.offered = map[replica.Rank]offered{}
 				}
 				led.offered[e.Rank] = offered{e.Node, e.Expect}
-				n.send(kindOffer, offer{id, e.Rank, e.Expect})
+				n.Send(control.Offer{Job: id, Rank: e.Rank, Expect: e.Expect})
 			}
 		case recovery.Capture:
 			for _, n := range l.links {
-				n.send(kindCapture, captureOrder{id, e.Generation})
+				n.Send(control.CaptureOrder{Job: id, Generation: e.Generation})
 			}
 		case recovery.Mirror:
 			for _, n := range l.links {
-				n.send(kindMirror, mirrorOrder{id, led.job.ClosedEpoch, e.Generation})
+				n.Send(control.MirrorOrder{Job: id, Epoch: led.job.ClosedEpoch, Generation: e.Generation})
 			}
 		case recovery.Relay:
-			order := relayOrder{id, e.Epoch, e.Part, e.Rank, holderOf(l.view.Nodes[e.Node])}
+			order := control.RelayOrder{Job: id, Epoch: e.Epoch, Part: e.Part, Rank: e.Rank, Node: holderOf(l.view.Nodes[e.Node])}
 			for _, n := range l.links {
-				n.send(kindRelay, order)
+				n.Send(order)
 			}
 		case recovery.AskRegions:
 			if n := l.links[e.Node]; n != nil { // one that links anew is asked again
-				n.send(kindAskRegions, regionsOrder{id, e.Generation, e.Part, e.Rank, e.Root})
+				n.Send(control.RegionsOrder{Job: id, Generation: e.Generation, Part: e.Part, Rank: e.Rank, Root: e.Root})
 			}
 		case recovery.ScanDurable:
 			l.scan(ctx, led.job)

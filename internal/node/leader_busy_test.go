@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -22,7 +24,7 @@ import (
 type throne struct {
 	*leader
 	t     testing.TB
-	log   *lines
+	log   *fixture.Lines
 	ctx   context.Context
 	links sync.WaitGroup
 }
@@ -30,14 +32,14 @@ type throne struct {
 func newThrone(t testing.TB) *throne {
 	t.Helper()
 	cons, err := consensus.Start(consensus.Config{ID: "n1", Addr: "n1:7000", Dir: t.TempDir(), Voters: []consensus.Voter{{Name: "n1", Addr: "n1:7000"}}, Bootstrap: true,
-		Layer: &lonely{closed: make(chan struct{})}, Cluster: testCluster, Heartbeat: 50 * time.Millisecond})
+		Layer: &lonely{closed: make(chan struct{})}, Cluster: fixture.Cluster, Heartbeat: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	th := &throne{t: t, log: &lines{}}
+	th := &throne{t: t, log: &fixture.Lines{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	th.ctx = ctx
-	th.leader = newLeader(cons, testCluster, recovery.DefaultTiming(), time.Minute, time.Second, nil, newTestJournal(t, th.log))
+	th.leader = newLeader(cons, fixture.Cluster, recovery.DefaultTiming(), time.Minute, time.Second, nil, newTestJournal(t, th.log))
 	for {
 		if _, _, _, self := cons.Leadership(); self {
 			break
@@ -68,8 +70,8 @@ func (th *throne) link(name replica.NodeName, inc replica.NodeIncarnation) *seat
 	th.links.Go(func() { th.serve(th.ctx, name, far) })
 	s := &seat{near, th.t}
 	th.t.Cleanup(func() { near.Close() })
-	s.say(kindLinkHello, linkHello{testCluster, replica.Node{Name: name, Incarnation: inc, Session: 1, Addr: string(name) + ":7000"}})
-	if k, _ := s.next(); k != kindWelcome {
+	s.say(control.KindHello, control.Hello{Cluster: fixture.Cluster, Node: replica.Node{Name: name, Incarnation: inc, Session: 1, Addr: string(name) + ":7000"}})
+	if k, _ := s.next(); k != control.KindWelcome {
 		th.t.Fatalf("message %d instead of a welcome", k)
 	}
 	return s
@@ -84,7 +86,7 @@ func (s *seat) say(k wire.Kind, v any) {
 func (s *seat) next() (wire.Kind, []byte) {
 	s.t.Helper()
 	s.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // a pipe takes it
-	k, b, err := wire.Read(s, maxLinkFrame)
+	k, b, err := wire.Read(s, control.MaxLinkFrame)
 	if err != nil {
 		s.t.Fatalf("the link is lost: %v", err)
 	}
@@ -125,14 +127,14 @@ func TestJobEndsThoughTheLeaderIsBusy(t *testing.T) {
 		th.create(name, replica.JobID{byte(i + 1)}, replica.Layout{World: 1, Groups: []replica.GroupID{0}}, replica.Options{})
 	}
 	n := th.link("n1", 11)
-	n.until(kindView)
+	n.until(control.KindView)
 	free := th.busy()
-	n.say(kindOperator, operatorRequest{ID: 9, Verb: EndJob, Job: "by-link", Why: "enough"})
-	reply, err := decode[statusReply](n.until(kindStatusReply))
+	n.say(control.KindOperator, control.Order{ID: 9, Verb: control.EndJob, Job: "by-link", Why: "enough"})
+	reply, err := control.DecodeAs[control.StatusReply](n.until(control.KindStatusReply))
 	if err != nil || reply.ID != 9 || !strings.Contains(string(reply.JSON), "job by-link has ended, newest commit step 0") {
 		t.Errorf("answered %s, %v", reply.JSON, err)
 	}
-	answer, leads := th.besideHere(t.Context(), operatorRequest{Verb: EndJob, Job: "here", Why: "enough"})
+	answer, leads := th.besideHere(t.Context(), control.Order{Verb: control.EndJob, Job: "here", Why: "enough"})
 	if !leads || answer.Refused != "" {
 		t.Errorf("on the leader: %v, %+v", leads, answer)
 	}
@@ -144,7 +146,7 @@ func TestJobEndsThoughTheLeaderIsBusy(t *testing.T) {
 	for range operators {
 		th.ending <- struct{}{}
 	}
-	if answer := th.end(t.Context(), operatorRequest{Verb: EndJob, Job: "here"}); !strings.Contains(answer.Refused, "ask again") {
+	if answer := th.end(t.Context(), control.Order{Verb: control.EndJob, Job: "here"}); !strings.Contains(answer.Refused, "ask again") {
 		t.Errorf("with as many under way as there may be: %+v", answer)
 	}
 	free()
@@ -178,7 +180,7 @@ func TestBeatsGoOnWhileTheLeaderIsBusy(t *testing.T) {
 	n := th.link("n2", 22)
 	th.busy()
 	for range 3 {
-		n.until(kindBeat)
+		n.until(control.KindBeat)
 	}
 	if th.hung() {
 		t.Error("a leader that is busy counts as hung")
@@ -192,9 +194,9 @@ func TestBeatsGoOnWhileTheLeaderIsBusy(t *testing.T) {
 // A step that takes longer than its budget is logged with what it was, and counted in status.
 func TestSlowStepsAreCounted(t *testing.T) {
 	c := newChair(t)
-	job := newJob()
+	job := fixture.Job()
 	c.step(nodeMessage{msg: replica.NodeReport{}}, func() {})
-	if s := c.steps.status(); s.OverBudget != 0 || c.log.count("slow_step") != 0 {
+	if s := c.steps.status(); s.OverBudget != 0 || c.log.Count("slow_step") != 0 {
 		t.Fatalf("a short step is counted: %+v", s)
 	}
 	c.step(nodeMessage{msg: replica.NodeReport{}}, func() {
@@ -202,7 +204,7 @@ func TestSlowStepsAreCounted(t *testing.T) {
 		c.pass(2 * stepBudget)
 		c.timed(job, recovery.Tick{}, began)
 	})
-	want := StepStatus{BudgetMS: 250, OverBudget: 1, Longest: "replica.NodeReport: recovery.Tick", LongestJob: "job"}
+	want := control.StepStatus{BudgetMS: 250, OverBudget: 1, Longest: "replica.NodeReport: recovery.Tick", LongestJob: "job"}
 	said := c.steps.status()
 	if said.LongestMS < 500 { // and what the machine took besides
 		t.Errorf("the longest step took %d ms, want 500 or more", said.LongestMS)
@@ -211,11 +213,11 @@ func TestSlowStepsAreCounted(t *testing.T) {
 	if said != want {
 		t.Errorf("status %+v, want %+v", said, want)
 	}
-	if c.log.count(`"event":"slow_step"`) != 1 {
+	if c.log.Count(`"event":"slow_step"`) != 1 {
 		t.Error("it is not logged")
 	}
-	var st leaderStatus
-	if err := json.Unmarshal(leaderStatus{Steps: c.steps.status()}.encode(), &st); err != nil || st.Steps != want {
+	var st control.LeaderStatus
+	if err := json.Unmarshal(control.LeaderStatus{Steps: c.steps.status()}.Encode(), &st); err != nil || st.Steps != want {
 		t.Errorf("in an answer to status: %+v, %v", st.Steps, err)
 	}
 }
@@ -225,7 +227,7 @@ func TestLargeJobRests(t *testing.T) {
 	for ranks, rests := range map[int]bool{2: false, largeFrom: true} {
 		c := newChair(t)
 		n := c.node("n2", 22)
-		job := newJob()
+		job := fixture.Job()
 		job.Phase, job.ClosedEpoch, job.Lineage, job.Committed = replica.Opening, job.Epoch-1, nil, replica.Generation{}
 		job.Layout, job.Ranks = replica.Apart(uint32(ranks)), make([]replica.Claimed, ranks)
 		job.Mirrors, job.GroupMirrors, job.GroupGeometry = make([][]replica.NodeName, ranks), make([][]replica.NodeName, ranks), make([]replica.Digest, ranks)
@@ -235,14 +237,14 @@ func TestLargeJobRests(t *testing.T) {
 		if rests {
 			led.restsUntil = c.now() + time.Hour
 		}
-		c.message(t.Context(), n, replica.NodeReport{Job: testJob, Holder: silentNode, Session: 1, Seq: 1, Settled: true, Offers: 1})
-		if got := len(only[offer](told(t, n))); (got == 0) != rests || led.due != rests {
+		c.message(t.Context(), n, replica.NodeReport{Job: fixture.JobID, Holder: silentNode, Session: 1, Seq: 1, Settled: true, Offers: 1})
+		if got := len(only[control.Offer](told(t, n))); (got == 0) != rests || led.due != rests {
 			t.Errorf("%d ranks: %d offers at once, due: %v", ranks, got, led.due)
 		}
 		if rests {
 			led.restsUntil = 0
 			c.tick(t.Context())
-			if got := len(only[offer](told(t, n))); got != 1 || led.due {
+			if got := len(only[control.Offer](told(t, n))); got != 1 || led.due {
 				t.Errorf("%d ranks: %d offers after its rest", ranks, got)
 			}
 		}
@@ -260,15 +262,15 @@ func TestLargeJobRests(t *testing.T) {
 func TestTooFewSeatsAreSaid(t *testing.T) {
 	c := newChair(t)
 	n := c.node("n2", 22)
-	job := newJob()
+	job := fixture.Job()
 	job.Phase, job.ClosedEpoch, job.Lineage, job.Committed = replica.Opening, job.Epoch-1, nil, replica.Generation{}
 	job.Layout, job.Ranks = replica.Apart(4096), make([]replica.Claimed, 4096)
 	job.Mirrors, job.GroupMirrors, job.GroupGeometry = make([][]replica.NodeName, 4096), make([][]replica.NodeName, 4096), make([]replica.Digest, 4096)
 	led := c.knows(job)
-	c.message(t.Context(), n, replica.NodeReport{Job: testJob, Holder: silentNode, Session: 1, Seq: 1, Settled: true, Offers: 8})
+	c.message(t.Context(), n, replica.NodeReport{Job: fixture.JobID, Holder: silentNode, Session: 1, Seq: 1, Settled: true, Offers: 8})
 	c.pass(2 * time.Second)
 	led.restsUntil = 0
-	c.recoverStep(t.Context(), testJob, led, recovery.Tick{})
+	c.recoverStep(t.Context(), fixture.JobID, led, recovery.Tick{})
 	want := "job job waits for 4088 processes: offered 0 that it can use, for a world of 4096; start `replicad run --job job` on more nodes or with a larger --capacity, or end it (replicad job end job) and start it with a smaller --world"
 	st := c.status()
 	if len(st[0].Waiting) == 0 || st[0].Waiting[0] != want {
@@ -282,7 +284,7 @@ func TestTooFewSeatsAreSaid(t *testing.T) {
 	told(t, n)
 	said := func() int {
 		c.sayShort(led)
-		return len(only[tell](told(t, n)))
+		return len(only[control.Tell](told(t, n)))
 	}
 	if n := said(); n != 0 {
 		t.Errorf("launchers are told %d times at once", n)
@@ -298,11 +300,11 @@ func TestTooFewSeatsAreSaid(t *testing.T) {
 
 // An answer to status passes a link, whatever the size of a job: what takes the most room is left out, and it says so.
 func TestStatusPassesALink(t *testing.T) {
-	small := JobStatus{Name: "small", Holdings: []Holding{{Node: "n1"}}}
-	large := JobStatus{Name: "large", Ranks: make([]RankStatus, 30_000), Parts: make([]PartStatus, 30_000), Holdings: make([]Holding, 100_000)}
-	var got leaderStatus
-	b := leaderStatus{Jobs: []JobStatus{small, large}}.encode()
-	if err := json.Unmarshal(b, &got); err != nil || len(b) > maxStatus {
+	small := control.JobStatus{Name: "small", Holdings: []control.Holding{{Node: "n1"}}}
+	large := control.JobStatus{Name: "large", Ranks: make([]control.RankStatus, 30_000), Parts: make([]control.PartStatus, 30_000), Holdings: make([]control.Holding, 100_000)}
+	var got control.LeaderStatus
+	b := control.LeaderStatus{Jobs: []control.JobStatus{small, large}}.Encode()
+	if err := json.Unmarshal(b, &got); err != nil || len(b) > control.MaxStatus {
 		t.Fatalf("%d bytes, %v", len(b), err)
 	}
 	if j := got.Jobs[0]; j.LeftOut != "" || len(j.Holdings) != 1 {
@@ -311,9 +313,9 @@ func TestStatusPassesALink(t *testing.T) {
 	if j := got.Jobs[1]; j.LeftOut != "holdings" || len(j.Holdings) != 0 || len(j.Ranks) != 30_000 || len(j.Parts) != 30_000 {
 		t.Errorf("of the large job %q is left out, with %d holdings, %d parts and %d ranks", j.LeftOut, len(j.Holdings), len(j.Parts), len(j.Ranks))
 	}
-	large.Ranks = make([]RankStatus, 300_000)
-	got = leaderStatus{}
-	if b := (leaderStatus{Jobs: []JobStatus{large}}).encode(); json.Unmarshal(b, &got) != nil || len(b) > maxStatus || got.Jobs[0].LeftOut != "holdings, parts, ranks" {
+	large.Ranks = make([]control.RankStatus, 300_000)
+	got = control.LeaderStatus{}
+	if b := (control.LeaderStatus{Jobs: []control.JobStatus{large}}).Encode(); json.Unmarshal(b, &got) != nil || len(b) > control.MaxStatus || got.Jobs[0].LeftOut != "holdings, parts, ranks" {
 		t.Errorf("a larger one: %d bytes, without %q", len(b), got.Jobs[0].LeftOut)
 	}
 }
@@ -343,19 +345,19 @@ func (s *staff) work(stop <-chan struct{}) error {
 	reading.Go(func() {
 		defer close(frames)
 		for {
-			k, b, err := wire.Read(s, maxLinkFrame)
+			k, b, err := wire.Read(s, control.MaxLinkFrame)
 			if err != nil {
 				lost = err
 				return
 			}
 			switch k {
-			case kindOffer:
-				o, _ := decode[offer](b)
+			case control.KindOffer:
+				o, _ := control.DecodeAs[control.Offer](b)
 				pass(func() { s.offered(o) })
-			case kindClaimReply:
-				r, _ := decode[claimReply](b)
+			case control.KindClaimReply:
+				r, _ := control.DecodeAs[control.ClaimReply](b)
 				pass(func() { s.claimed(r) })
-			case kindView, kindChange, kindPiece: // the plan of a large job comes in pieces
+			case control.KindView, control.KindChange, control.KindPiece: // the plan of a large job comes in pieces
 				if s.changed != nil {
 					s.changed()
 				}
@@ -390,21 +392,21 @@ func (s *staff) work(stop <-chan struct{}) error {
 
 func (s *staff) tell() {
 	s.report.Seq++
-	wire.Write(s, kindReport, s.report) //nolint:errcheck // a link that is down is noticed by its reader
+	wire.Write(s, control.KindReport, s.report) //nolint:errcheck // a link that is down is noticed by its reader
 }
 
-func (s *staff) offered(o offer) {
+func (s *staff) offered(o control.Offer) {
 	s.report.Offers--
 	s.report.Starting = append(s.report.Starting, o.Rank)
 	c := replica.Claim{Job: o.Job, Rank: o.Rank, Expect: o.Expect, Holder: s.report.Holder, Group: s.job.Layout.Groups[o.Rank], Geometry: replica.Digest{1}, Nonce: uint64(o.Rank) + 1}
 	s.claims[c.Nonce] = c
-	wire.Write(s, kindClaim, claimRequest{ID: c.Nonce, Claim: c}) //nolint:errcheck // as above
+	wire.Write(s, control.KindClaim, control.ClaimRequest{ID: c.Nonce, Claim: c}) //nolint:errcheck // as above
 }
 
-func (s *staff) claimed(r claimReply) {
+func (s *staff) claimed(r control.ClaimReply) {
 	c := s.claims[r.ID]
 	if r.Retry {
-		wire.Write(s, kindClaim, claimRequest{ID: r.ID, Claim: c}) //nolint:errcheck // as above
+		wire.Write(s, control.KindClaim, control.ClaimRequest{ID: r.ID, Claim: c}) //nolint:errcheck // as above
 		return
 	}
 	s.report.Starting = slices.DeleteFunc(s.report.Starting, func(r replica.Rank) bool { return r == c.Rank })
@@ -427,8 +429,8 @@ func (th *throne) claimed(nodes, seats int) (took time.Duration) {
 	for r := range nodes * seats {
 		l.Groups = append(l.Groups, replica.GroupID(r/4))
 	}
-	th.create("large", testJob, l, replica.Options{MinCopies: 1})
-	job := th.cons.State().Jobs[testJob]
+	th.create("large", fixture.JobID, l, replica.Options{MinCopies: 1})
+	job := th.cons.State().Jobs[fixture.JobID]
 	stop, planned := make(chan struct{}), make(chan struct{})
 	var working sync.WaitGroup
 	for i := range nodes {
@@ -437,11 +439,11 @@ func (th *throne) claimed(nodes, seats int) (took time.Duration) {
 		name := replica.NodeName(fmt.Sprintf("node-%d", i))
 		s.seat = th.link(name, inc)
 		s.SetReadDeadline(time.Time{}) //nolint:errcheck // a pipe takes it
-		s.report = replica.NodeReport{Job: testJob, Holder: replica.Holder{Node: name, Incarnation: inc}, Session: 1, Settled: true, Offers: seats, Launchers: 1}
+		s.report = replica.NodeReport{Job: fixture.JobID, Holder: replica.Holder{Node: name, Incarnation: inc}, Session: 1, Settled: true, Offers: seats, Launchers: 1}
 		if i == 0 {
 			said := sync.OnceFunc(func() { close(planned) })
 			s.changed = func() {
-				if th.cons.State().Jobs[testJob].Phase != replica.Opening {
+				if th.cons.State().Jobs[fixture.JobID].Phase != replica.Opening {
 					said()
 				}
 			}
@@ -460,7 +462,7 @@ func (th *throne) claimed(nodes, seats int) (took time.Duration) {
 		t.Error("the node did not hear of the plan")
 	}
 	took = time.Since(began)
-	job = th.cons.State().Jobs[testJob]
+	job = th.cons.State().Jobs[fixture.JobID]
 	free := 0
 	for _, c := range job.Ranks {
 		if c.Incarnation == 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -102,7 +103,7 @@ func (l *leader) durable(ctx context.Context, led *ledJob) {
 	}
 	led.writing = job.Writer.Generation
 	if led.shards == nil {
-		led.shards, led.writeFrom = map[replica.Part]shardReport{}, time.Now()
+		led.shards, led.writeFrom = map[replica.Part]control.ShardReport{}, time.Now()
 	}
 	absent := slices.IndexFunc(job.Writer.Shards, func(s replica.Shard) bool { return l.links[s.Node] == nil })
 	if since := time.Since(led.writeFrom); since > durableTimeout || absent >= 0 && since > durableAbsence {
@@ -162,7 +163,7 @@ func planShards(job *replica.Job) replica.DurableWrite {
 	return w
 }
 
-func (l *leader) shard(ctx context.Context, from replica.NodeName, m shardReport) {
+func (l *leader) shard(ctx context.Context, from replica.NodeName, m control.ShardReport) {
 	led := l.jobs[m.Job]
 	if led == nil || led.job.Writer == nil || led.job.Writer.Generation != m.Generation {
 		return
@@ -171,7 +172,7 @@ func (l *leader) shard(ctx context.Context, from replica.NodeName, m shardReport
 		return // not this node's shard to write
 	}
 	if led.shards == nil {
-		led.shards, led.writeFrom = map[replica.Part]shardReport{}, time.Now()
+		led.shards, led.writeFrom = map[replica.Part]control.ShardReport{}, time.Now()
 	}
 	if m.Failed != "" {
 		l.log.failed("durable", fmt.Sprintf("shard %v of generation %v by node %s", m.Part, m.Generation, from), m.Failed)
@@ -180,7 +181,7 @@ func (l *leader) shard(ctx context.Context, from replica.NodeName, m shardReport
 		return
 	}
 	led.shards[m.Part] = m
-	order := markerOrder{Job: m.Job, Generation: m.Generation}
+	order := control.MarkerOrder{Job: m.Job, Generation: m.Generation}
 	for _, s := range led.job.Writer.Shards {
 		have, ok := led.shards[s.Part]
 		if !ok {
@@ -189,7 +190,7 @@ func (l *leader) shard(ctx context.Context, from replica.NodeName, m shardReport
 		order.Shards = append(order.Shards, have)
 	}
 	if n := l.links[led.job.Writer.Writer]; n != nil {
-		n.send(kindMarker, order)
+		n.Send(order)
 	}
 }
 

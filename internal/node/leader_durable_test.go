@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
 	"github.com/zeebo/xxh3"
 )
@@ -56,9 +58,9 @@ func (c *chair) writes(name string, cluster replica.ClusterID, id replica.JobID,
 
 // lost is a job whose whole memory is gone and whose log says that a generation was written to the durable tier.
 func lost() *replica.Job {
-	return closed(changed(newJob(), func(j *replica.Job) {
+	return fixture.Closed(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Layout, j.Ranks, j.Mirrors = replica.Layout{World: 1, Groups: []replica.GroupID{0}}, make([]replica.Claimed, 1), make([][]replica.NodeName, 1)
-		j.Options.DurableEvery, j.Durable, j.Parts = 5, gen(1, 4), nil
+		j.Options.DurableEvery, j.Durable, j.Parts = 5, fixture.Gen(1, 4), nil
 	}))
 }
 
@@ -77,16 +79,16 @@ func TestUnreadDurableTierEndsNoJob(t *testing.T) {
 		}, "not a directory"},
 		{"shard unreadable", func(t *testing.T, c *chair) {
 			dir := c.shelf()
-			c.writes("job", testCluster, testJob, gen(1, 4))
-			shard := filepath.Join(dir, "job", testJob.String(), "1-4", "COMMIT")
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+			shard := filepath.Join(dir, "job", fixture.JobID.String(), "1-4", "COMMIT")
 			if err := os.Remove(shard); err != nil {
 				t.Fatal(err)
 			}
 			if err := os.Symlink("COMMIT", shard); err != nil { // too many levels of symbolic links
 				t.Fatal(err)
 			}
-		}, "durable generation job/" + testJob.String() + "/1-4: "},
-		{"not mounted", func(t *testing.T, c *chair) { c.shelf() }, "has nothing of the job, though durable generation " + gen(1, 4).String() + " was written: mount it"},
+		}, "durable generation job/" + fixture.JobID.String() + "/1-4: "},
+		{"not mounted", func(t *testing.T, c *chair) { c.shelf() }, "has nothing of the job, though durable generation " + fixture.Gen(1, 4).String() + " was written: mount it"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newChair(t)
@@ -108,8 +110,8 @@ func TestUnreadDurableTierEndsNoJob(t *testing.T) {
 func TestDamagedDurableTierEndsTheJob(t *testing.T) {
 	c := newChair(t)
 	dir := c.shelf()
-	c.writes("job", testCluster, testJob, gen(1, 4))
-	if err := os.Remove(filepath.Join(dir, "job", testJob.String(), "1-4", "group-0.safetensors")); err != nil {
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+	if err := os.Remove(filepath.Join(dir, "job", fixture.JobID.String(), "1-4", "group-0.safetensors")); err != nil {
 		t.Fatal(err)
 	}
 	led := c.knows(lost())
@@ -117,7 +119,7 @@ func TestDamagedDurableTierEndsTheJob(t *testing.T) {
 	if err != nil || len(found) != 0 {
 		t.Errorf("found %v, %v", found, err)
 	}
-	if n := c.log.count("durable_skipped"); n != 1 {
+	if n := c.log.Count("durable_skipped"); n != 1 {
 		t.Errorf("%d skipped generations are logged", n)
 	}
 }
@@ -137,8 +139,8 @@ func (c *chair) settle() {
 // each try writes the shards again.
 func TestFailedDurableWritesBackOff(t *testing.T) {
 	c := newChair(t)
-	job := changed(newJob(), func(j *replica.Job) {
-		j.Options.DurableEvery, j.Committed, j.Position = 5, gen(3, 9), replica.Position{Epoch: 3, Step: 9}
+	job := fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Options.DurableEvery, j.Committed, j.Position = 5, fixture.Gen(3, 9), replica.Position{Epoch: 3, Step: 9}
 	})
 	led := c.knows(job)
 	look := func(j *replica.Job) {
@@ -148,20 +150,20 @@ func TestFailedDurableWritesBackOff(t *testing.T) {
 	n1 := c.node("n1", 11)
 	said := func(want ...string) {
 		t.Helper()
-		news := only[tell](told(t, n1))
+		news := only[control.Tell](told(t, n1))
 		if len(news) != len(want) {
 			t.Fatalf("launchers are told %+v, want %q", news, want)
 		}
 		for i, w := range want {
-			if news[i].Job != testJob || !strings.Contains(news[i].Text, w) {
+			if news[i].Job != fixture.JobID || !strings.Contains(news[i].Text, w) {
 				t.Errorf("launchers are told %+v, want %q", news[i], w)
 			}
 		}
 	}
 	begun := func() int { return len(proposalsOf[replica.BeginDurable](c)) }
 	fail := func() {
-		look(changed(led.job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: j.Committed} }))
-		look(changed(led.job, func(j *replica.Job) { j.Writer = nil }))
+		look(fixture.Changed(led.job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: j.Committed} }))
+		look(fixture.Changed(led.job, func(j *replica.Job) { j.Writer = nil }))
 	}
 	if look(job); begun() != 1 {
 		t.Fatal("no write is begun though one is due")
@@ -185,9 +187,9 @@ func TestFailedDurableWritesBackOff(t *testing.T) {
 	if look(led.job); begun() != 1 {
 		t.Error("no write is begun an hour after one failed")
 	}
-	look(changed(led.job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: j.Committed} }))
+	look(fixture.Changed(led.job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: j.Committed} }))
 	led.durableError = "disk full"
-	look(changed(led.job, func(j *replica.Job) { j.Writer, j.Durable = nil, j.Committed }))
+	look(fixture.Changed(led.job, func(j *replica.Job) { j.Writer, j.Durable = nil, j.Committed }))
 	if led.durableError != "" {
 		t.Errorf("after a write that succeeded status says %q", led.durableError)
 	}
@@ -195,11 +197,11 @@ func TestFailedDurableWritesBackOff(t *testing.T) {
 	if led.failing != 0 {
 		t.Errorf("after a write that succeeded the next one waits %v", led.failing)
 	}
-	led.job = changed(led.job, func(j *replica.Job) { j.Committed, j.Position.Step = gen(3, 15), 15 })
+	led.job = fixture.Changed(led.job, func(j *replica.Job) { j.Committed, j.Position.Step = fixture.Gen(3, 15), 15 })
 	if fail(); led.failing != time.Second {
 		t.Errorf("the next failure is followed by %v", led.failing)
 	}
-	look(changed(led.job, func(j *replica.Job) {
+	look(fixture.Changed(led.job, func(j *replica.Job) {
 		j.Writer = &replica.DurableWrite{Generation: j.Committed, Shards: []replica.Shard{{Part: replica.OfRank(1), Node: "n9"}}}
 	}))
 	led.writeFrom = time.Now().Add(-durableAbsence - time.Second)
@@ -213,9 +215,9 @@ func TestFailedDurableWritesBackOff(t *testing.T) {
 func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 	c := newChair(t)
 	dir := c.shelf()
-	c.writes("job", testCluster, testJob, gen(3, 6))
-	led := c.knows(changed(newJob(), func(j *replica.Job) {
-		j.Options.DurableEvery, j.Durable, j.Committed, j.Position = 5, gen(3, 6), gen(3, 6), replica.Position{Epoch: 3, Step: 6}
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(3, 6))
+	led := c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Options.DurableEvery, j.Durable, j.Committed, j.Position = 5, fixture.Gen(3, 6), fixture.Gen(3, 6), replica.Position{Epoch: 3, Step: 6}
 	}))
 	n1 := c.node("n1", 11)
 	look := func() {
@@ -235,13 +237,13 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 		if st.Durable != durable || !strings.Contains(st.DurableError, why) || why == "" && st.DurableError != "" {
 			t.Errorf("status says durable %v, %q; want %v, %q", st.Durable, st.DurableError, durable, why)
 		}
-		told := only[tell](told(t, n1))
+		told := only[control.Tell](told(t, n1))
 		if news == "" && len(told) != 0 || news != "" && (len(told) != 1 || !strings.Contains(told[0].Text, news)) {
 			t.Errorf("launchers are told %+v, want %q", told, news)
 		}
 	}
 	look()
-	says(gen(3, 6), "", "")
+	says(fixture.Gen(3, 6), "", "")
 	if err := os.Rename(dir, dir+".old"); err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +251,7 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 		look()
 	}
 	says(replica.Generation{}, dir, "warning: durable directory "+dir)
-	if n := c.log.count(`"what":"durable"`); n != 1 {
+	if n := c.log.Count(`"what":"durable"`); n != 1 {
 		t.Errorf("%d lines in the log, want one", n)
 	}
 	if n := len(proposalsOf[replica.BeginDurable](c)); n != 0 {
@@ -259,7 +261,7 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 		t.Fatal(err)
 	}
 	look()
-	says(gen(3, 6), "", "durable generation "+gen(3, 6).String()+" is back")
+	says(fixture.Gen(3, 6), "", "durable generation "+fixture.Gen(3, 6).String()+" is back")
 
 	// Another directory in its place: the next commit is written though no multiple of durable_every has passed.
 	if err := os.Rename(dir, dir+".old"); err != nil {
@@ -268,7 +270,7 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	led.job = changed(led.job, func(j *replica.Job) { j.Committed, j.Position.Step = gen(3, 9), 9 })
+	led.job = fixture.Changed(led.job, func(j *replica.Job) { j.Committed, j.Position.Step = fixture.Gen(3, 9), 9 })
 	if durableDue(led.job, led.durableNow()) {
 		t.Fatal("the write is due anyway")
 	}
@@ -280,20 +282,20 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 	if n := len(proposalsOf[replica.BeginDurable](c)); n != 1 {
 		t.Errorf("%d writes are begun, want one", n)
 	}
-	led.job = changed(led.job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: gen(3, 9)} })
+	led.job = fixture.Changed(led.job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: fixture.Gen(3, 9)} })
 	c.durable(t.Context(), led)
-	led.job = changed(led.job, func(j *replica.Job) { j.Writer, j.Durable = nil, gen(3, 9) })
+	led.job = fixture.Changed(led.job, func(j *replica.Job) { j.Writer, j.Durable = nil, fixture.Gen(3, 9) })
 	c.durable(t.Context(), led)
-	says(gen(3, 9), "", "")
+	says(fixture.Gen(3, 9), "", "")
 
 	// What was written anew is not there either, as where the leader's directory is another than the writers': it is tried more and more
 	// rarely, and people were told.
 	for i, want := range []time.Duration{2, 4, 8, 16, 32, 60, 60} {
-		led.job = changed(led.job, func(j *replica.Job) { j.Durable.Step, j.Committed.Step = 10+replica.Step(i), 10+replica.Step(i) })
+		led.job = fixture.Changed(led.job, func(j *replica.Job) { j.Durable.Step, j.Committed.Step = 10+replica.Step(i), 10+replica.Step(i) })
 		if look(); led.vanishing != want*time.Second {
 			t.Fatalf("written again after %v, want %v", led.vanishing, want*time.Second)
 		}
-		if led.job = changed(led.job, func(j *replica.Job) { j.Committed.Step = 100 }); len(c.begins(led)) != 0 {
+		if led.job = fixture.Changed(led.job, func(j *replica.Job) { j.Committed.Step = 100 }); len(c.begins(led)) != 0 {
 			t.Error("it is written again at once")
 		}
 	}
@@ -301,12 +303,12 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 	if err := c.store.WriteMarker(t.Context(), checkpoint.Marker{}); !errors.Is(err, checkpoint.ErrMoved) { // the first write here since
 		t.Fatal(err)
 	}
-	c.writes("job", testCluster, testJob, gen(3, 50))
-	led.job = changed(led.job, func(j *replica.Job) { j.Durable = gen(3, 50) })
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(3, 50))
+	led.job = fixture.Changed(led.job, func(j *replica.Job) { j.Durable = fixture.Gen(3, 50) })
 	if look(); led.vanishing != 0 {
 		t.Errorf("with the newest in its place the next write waits %v", led.vanishing)
 	}
-	says(gen(3, 50), "", "")
+	says(fixture.Gen(3, 50), "", "")
 }
 
 // begins has the leader look at its durable write and lists what it begins.

@@ -5,20 +5,22 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
 )
 
 // The short form of news is for what it can carry: a commit and nothing else. Anything more goes as a change.
 func TestShortNewsOfACommitAlone(t *testing.T) {
-	was := newJob()
+	was := fixture.Job()
 	commit := func(j *replica.Job) {
-		j.Position, j.Committed = replica.Position{Epoch: 3, Step: 6}, gen(3, 6)
+		j.Position, j.Committed = replica.Position{Epoch: 3, Step: 6}, fixture.Gen(3, 6)
 		j.Parts = []replica.PartRoot{{Part: replica.OfGroup(0), Root: replica.Digest{6}}}
 	}
-	if !onlyCommitted(was, changed(was, commit)) {
+	if !onlyCommitted(was, fixture.Changed(was, commit)) {
 		t.Error("a commit alone is not told in short")
 	}
-	if onlyCommitted(was, changed(was, func(*replica.Job) {})) {
+	if onlyCommitted(was, fixture.Changed(was, func(*replica.Job) {})) {
 		t.Error("no commit is told as one")
 	}
 	carried := []string{"Position", "Committed", "Parts", "LastIndex"}
@@ -28,8 +30,8 @@ func TestShortNewsOfACommitAlone(t *testing.T) {
 		if slices.Contains(carried, field) {
 			continue
 		}
-		is := changed(was, commit)
-		fill(reflect.ValueOf(is).Elem().Field(i), &n)
+		is := fixture.Changed(was, commit)
+		fixture.Fill(reflect.ValueOf(is).Elem().Field(i), &n)
 		if onlyCommitted(was, is) {
 			t.Errorf("a commit beside a change of %s is told in short: the nodes never hear of it", field)
 		}
@@ -40,7 +42,7 @@ func TestShortNewsOfACommitAlone(t *testing.T) {
 func TestFollowTellsNodes(t *testing.T) {
 	c := newChair(t)
 	n := c.node("n2", 22)
-	job := newJob()
+	job := fixture.Job()
 	before := c.view
 	next := func(j *replica.Job) {
 		before = c.view
@@ -51,23 +53,23 @@ func TestFollowTellsNodes(t *testing.T) {
 	}
 	forms := func() (changes, short int) {
 		msgs := told(t, n)
-		return len(only[change](msgs)), len(only[progress](msgs))
+		return len(only[control.Change](msgs)), len(only[control.Progress](msgs))
 	}
 	next(job)
 	if changes, short := forms(); changes != 1 || short != 0 {
 		t.Errorf("a new job is told by %d changes and %d short news", changes, short)
 	}
-	next(changed(job, func(j *replica.Job) { j.Position.Step, j.Committed.Step = 6, 6 }))
+	next(fixture.Changed(job, func(j *replica.Job) { j.Position.Step, j.Committed.Step = 6, 6 }))
 	if changes, short := forms(); changes != 0 || short != 1 {
 		t.Errorf("a commit is told by %d changes and %d short news", changes, short)
 	}
-	next(changed(job, func(j *replica.Job) {
+	next(fixture.Changed(job, func(j *replica.Job) {
 		j.Position.Step, j.Committed.Step, j.Mirrors = 7, 7, [][]replica.NodeName{{"n3"}, {"n1"}}
 	}))
 	if changes, short := forms(); changes != 1 {
 		t.Errorf("a commit with other mirrors is told by %d changes and %d short news", changes, short)
 	}
-	next(closed(job))
+	next(fixture.Closed(job))
 	if changes, short := forms(); changes != 1 || short != 0 {
 		t.Errorf("a fault is told by %d changes and %d short news", changes, short)
 	}
@@ -86,14 +88,14 @@ func TestFollowAJobThatIsResumed(t *testing.T) {
 		c.leader.follow(t.Context(), before)
 		return c.jobs[j.ID]
 	}
-	led := next(newJob())
+	led := next(fixture.Job())
 	led.disputing = true
 	committer, rules := led.committer, led.recovery
-	ended := changed(led.job, func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Ended, j.Epoch })
+	ended := fixture.Changed(led.job, func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Ended, j.Epoch })
 	if next(ended); !led.disputing || led.recovery != rules {
 		t.Error("a job that has ended is led anew")
 	}
-	again := next(changed(ended, func(j *replica.Job) { j.Phase, j.Epoch = replica.Opening, j.Epoch+1 }))
+	again := next(fixture.Changed(ended, func(j *replica.Job) { j.Phase, j.Epoch = replica.Opening, j.Epoch+1 }))
 	if again.disputing || again.committer != committer || again.recovery == rules {
 		t.Errorf("resumed: disputing %v, another committer %v, the same rules of recovery %v", again.disputing, again.committer != committer, again.recovery == rules)
 	}

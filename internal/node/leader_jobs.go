@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -26,25 +27,25 @@ func onlyCommitted(was, is *replica.Job) bool {
 }
 
 // created answers a launcher's request for a job.
-func (l *leader) created(from *nodeLink, name string, r createReply) {
+func (l *leader) created(from *nodeLink, name string, r control.CreateReply) {
 	if r.Refused != "" {
 		l.audit.refused("create", from.node.Name, audit.Fields{"job": name, "refused": r.Refused})
 	}
-	from.send(kindCreateReply, r)
+	from.Send(r)
 }
 
 // create mints a job for a launcher, once: the same name with the same layout is the same job.
-func (l *leader) create(ctx context.Context, from *nodeLink, m createRequest) {
+func (l *leader) create(ctx context.Context, from *nodeLink, m control.CreateRequest) {
 	if !l.proved(m.Name, m.Token) {
-		l.created(from, m.Name, createReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: node %s does not show the job's token as the leader knows it: give all nodes the same job_secret", m.Name, from.node.Name)})
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: node %s does not show the job's token as the leader knows it: give all nodes the same job_secret", m.Name, from.node.Name)})
 		return
 	}
 	if job, ok := l.view.JobByName(m.Name); ok {
-		l.created(from, m.Name, createReply{ID: m.ID, Refused: m.otherLayout(job)})
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: m.OtherLayout(job)})
 		return
 	}
 	if m.Resume && l.store == nil { // starting afresh would be a silent loss
-		l.created(from, m.Name, createReply{ID: m.ID, Refused: fmt.Sprintf("resume job %q: the leader runs without its durable tier, its log says why: mend that and start its daemon again, or leave out --resume", m.Name)})
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("resume job %q: the leader runs without its durable tier, its log says why: mend that and start its daemon again, or leave out --resume", m.Name)})
 		return
 	}
 	if m.Resume {
@@ -62,7 +63,7 @@ func (l *leader) proved(job, token string) bool {
 // adopt is the end of looking for a durable generation to open a job from.
 type adopt struct {
 	from    *nodeLink
-	request createRequest
+	request control.CreateRequest
 	command replica.CreateJob // ID zero: there is none, the job starts afresh
 	refused string
 	news    string // for the launchers, once there is a job
@@ -71,7 +72,7 @@ type adopt struct {
 // adoptable looks for the newest durable generation of a job's name: its UUID, epochs and lineage are taken over (protocol
 // section 5.4). One of another layout or cluster is refused, not passed over, and so is a name whose every finished generation
 // is damaged: starting afresh would be a silent loss.
-func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
+func (l *leader) adoptable(from *nodeLink, m control.CreateRequest) adopt {
 	a := adopt{from: from, request: m}
 	found, skipped, err := l.store.Find(m.Name, replica.JobID{})
 	for _, s := range skipped {
@@ -93,8 +94,8 @@ func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
 			found[0].Generation, found[0].Path, found[0].Cluster, l.cluster)
 	case found[0].Owner != m.Owner && m.Owner != 0:
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is user %d's, and user %d asks: resume it as that user, or use another name", m.Name, found[0].Generation, found[0].Path, found[0].Owner, m.Owner)
-	case m.unlike(found[0].Layout) != "":
-		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %s: start it with that layout, or without --resume", m.Name, found[0].Generation, found[0].Path, m.unlike(found[0].Layout))
+	case m.Unlike(found[0].Layout) != "":
+		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %s: start it with that layout, or without --resume", m.Name, found[0].Generation, found[0].Path, m.Unlike(found[0].Layout))
 	case tied:
 		a.refused = fmt.Sprintf("resume job %q: %s has generations of two jobs of that name, in %s and %s, and nothing says which was written last: move the directory of the job that is not meant elsewhere, or leave out --resume to start afresh", m.Name,
 			l.store.Dir(), path.Dir(found[0].Path), path.Dir(rival.Path))
@@ -111,24 +112,24 @@ func (l *leader) adoptable(from *nodeLink, m createRequest) adopt {
 // tell has the launchers of a job print something, on all nodes.
 func (l *leader) tell(job replica.JobID, text string) {
 	for _, n := range l.links {
-		n.send(kindTell, tell{job, text})
+		n.Send(control.Tell{Job: job, Text: text})
 	}
 }
 
 // mint creates the job, under the adopted identity where there is one, and tells its launchers the news.
-func (l *leader) mint(ctx context.Context, from *nodeLink, m createRequest, c replica.CreateJob, news string) {
+func (l *leader) mint(ctx context.Context, from *nodeLink, m control.CreateRequest, c replica.CreateJob, news string) {
 	if c.ID == (replica.JobID{}) {
 		rand.Read(c.ID[:]) //nolint:errcheck // never fails
 	}
 	c.Name, c.Layout, c.NameGroups, c.Options, c.Owner, c.Creator = m.Name, m.Layout, m.NameGroups, m.Options, m.Owner, from.node.Name
 	c.Limit = lock.MaxView
 	if err := lock.Fits(l.view, c); err != nil {
-		l.created(from, m.Name, createReply{ID: m.ID, Refused: err.Error()})
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: err.Error()})
 		return
 	}
 	c.Copies = max(1, min(m.Options.WithDefaults().MinCopies, len(l.view.Nodes)))
 	l.propose(ctx, c.ID, c, fromDriver, func(out lock.Outcome, err error) {
-		r := createReply{ID: m.ID}
+		r := control.CreateReply{ID: m.ID}
 		if err == nil {
 			err = out.Err
 		}

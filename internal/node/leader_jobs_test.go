@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -17,8 +19,8 @@ import (
 func TestResumeAdoptsOrRefuses(t *testing.T) {
 	spoil := func(name string, change func(string) error) func(*testing.T, *chair, string) {
 		return func(t *testing.T, c *chair, dir string) {
-			c.writes("job", testCluster, testJob, gen(1, 4))
-			if err := change(filepath.Join(dir, "job", testJob.String(), "1-4", name)); err != nil {
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+			if err := change(filepath.Join(dir, "job", fixture.JobID.String(), "1-4", name)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -31,7 +33,9 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 		says  []string // of the refusal; neither adopted nor refused: afresh
 	}{
 		{"nothing there", func(*testing.T, *chair, string) {}, replica.Generation{}, nil},
-		{"whole", func(_ *testing.T, c *chair, _ string) { c.writes("job", testCluster, testJob, gen(1, 4)) }, gen(1, 4), nil},
+		{"whole", func(_ *testing.T, c *chair, _ string) {
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+		}, fixture.Gen(1, 4), nil},
 		{"never finished", spoil("COMMIT", os.Remove), replica.Generation{}, nil},
 		{"never finished, beside a stray file", func(t *testing.T, c *chair, dir string) {
 			spoil("COMMIT", os.Remove)(t, c, dir)
@@ -39,7 +43,7 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, replica.Generation{}, nil},
-		{"damaged", spoil("group-0.safetensors", os.Remove), replica.Generation{}, []string{"job/" + testJob.String() + "/1-4", "group-0.safetensors is missing", "--resume"}},
+		{"damaged", spoil("group-0.safetensors", os.Remove), replica.Generation{}, []string{"job/" + fixture.JobID.String() + "/1-4", "group-0.safetensors is missing", "--resume"}},
 		{"unreadable", spoil("COMMIT", func(name string) error {
 			if err := os.Remove(name); err != nil {
 				return err
@@ -47,31 +51,31 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 			return os.Symlink("COMMIT", name)
 		}), replica.Generation{}, []string{"too many levels of symbolic links", "--resume"}},
 		{"the newest damaged", func(t *testing.T, c *chair, dir string) {
-			c.writes("job", testCluster, testJob, gen(1, 3))
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 3))
 			spoil("group-0.safetensors", os.Remove)(t, c, dir)
-		}, gen(1, 3), nil},
-		{"of another cluster", func(_ *testing.T, c *chair, _ string) { c.writes("job", other, testJob, gen(1, 4)) }, replica.Generation{},
-			[]string{"1-4", "is of cluster " + other.String(), "this is " + testCluster.String(), "--resume"}},
+		}, fixture.Gen(1, 3), nil},
+		{"of another cluster", func(_ *testing.T, c *chair, _ string) { c.writes("job", other, fixture.JobID, fixture.Gen(1, 4)) }, replica.Generation{},
+			[]string{"1-4", "is of cluster " + other.String(), "this is " + fixture.Cluster.String(), "--resume"}},
 		{"the later of two jobs", func(t *testing.T, c *chair, dir string) {
-			c.writes("job", testCluster, earlier, gen(1, 9000))
-			c.writes("job", testCluster, testJob, gen(1, 4))
+			c.writes("job", fixture.Cluster, earlier, fixture.Gen(1, 9000))
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
 			soon := time.Now().Add(time.Hour)
 			if err := os.Chtimes(filepath.Join(dir, "job", earlier.String(), "1-9000", "COMMIT"), soon, soon); err != nil {
 				t.Fatal(err)
 			}
-		}, gen(1, 4), nil},
+		}, fixture.Gen(1, 4), nil},
 		{"two jobs that nothing orders", func(t *testing.T, c *chair, dir string) {
-			c.writes("job", testCluster, earlier, gen(1, 9000))
-			c.writes("job", testCluster, testJob, gen(1, 4))
-			for _, at := range []string{filepath.Join(earlier.String(), "1-9000"), filepath.Join(testJob.String(), "1-4")} {
+			c.writes("job", fixture.Cluster, earlier, fixture.Gen(1, 9000))
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+			for _, at := range []string{filepath.Join(earlier.String(), "1-9000"), filepath.Join(fixture.JobID.String(), "1-4")} {
 				setWritten(t, filepath.Join(dir, "job", at, "COMMIT"), 1e12)
 			}
-		}, replica.Generation{}, []string{"two jobs of that name", "job/" + earlier.String(), "job/" + testJob.String(), "move the directory", "--resume"}},
+		}, replica.Generation{}, []string{"two jobs of that name", "job/" + earlier.String(), "job/" + fixture.JobID.String(), "move the directory", "--resume"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newChair(t)
 			tc.spoil(t, c, c.shelf())
-			a := c.adoptable(nil, createRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true})
+			a := c.adoptable(nil, control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true})
 			if a.command.Durable != tc.adopt || (a.refused != "") != (tc.says != nil) {
 				t.Errorf("adopts %v, want %v; refused: %q", a.command.Durable, tc.adopt, a.refused)
 			}
@@ -88,8 +92,8 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 func TestAdoptsForItsOwner(t *testing.T) {
 	c := newChair(t)
 	c.shelf()
-	c.writes("job", testCluster, testJob, gen(1, 4)) // root's
-	ask := createRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true, Owner: 61002}
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4)) // root's
+	ask := control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true, Owner: 61002}
 	if a := c.adoptable(nil, ask); !strings.Contains(a.refused, "is user 0's, and user 61002 asks") {
 		t.Errorf("refused: %q", a.refused)
 	}
@@ -124,8 +128,8 @@ func setWritten(t *testing.T, file string, at uint64) {
 func TestAdoptsWithItsGroups(t *testing.T) {
 	c := newChair(t)
 	c.shelf()
-	c.writes("job", testCluster, testJob, gen(1, 4))
-	ask := createRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{1}}, Resume: true}
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+	ask := control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{1}}, Resume: true}
 	if a := c.adoptable(nil, ask); !strings.Contains(a.refused, "has 1 ranks in groups [0], not 1 in [1]") {
 		t.Errorf("of other groups: %q", a.refused)
 	}

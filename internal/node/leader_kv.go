@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/replica"
 )
@@ -15,53 +16,53 @@ import (
 const kvGather = 3 * time.Second
 
 // rendezvous serves the ranks' key-value store and barrier: soft state, which the daemons bring to the next leader.
-func (l *leader) rendezvous(from *nodeLink, m kvRequest) {
-	reply := func(r kvReply) { r.ID = m.ID; from.send(kindKVReply, r) }
+func (l *leader) rendezvous(from *nodeLink, m control.KVRequest) {
+	reply := func(r control.KVReply) { r.ID = m.ID; from.Send(r) }
 	led := l.jobs[m.Job]
 	if led == nil || led.job.Phase == replica.Ended || m.Epoch <= led.job.ClosedEpoch {
-		reply(kvReply{Fenced: true})
+		reply(control.KVReply{Fenced: true})
 		return
 	}
 	if uint32(m.Rank) >= led.job.Layout.World {
-		reply(kvReply{Refused: fmt.Sprintf("rank %d at the rendezvous of job %q, which has %d", m.Rank, led.job.Name, led.job.Layout.World)})
+		reply(control.KVReply{Refused: fmt.Sprintf("rank %d at the rendezvous of job %q, which has %d", m.Rank, led.job.Name, led.job.Layout.World)})
 		return
 	}
 	if !l.gathered(led) {
-		reply(kvReply{Again: true})
+		reply(control.KVReply{Again: true})
 		return
 	}
 	switch l.standing(led, from, m.Rank) {
 	case early:
-		reply(kvReply{Again: true})
+		reply(control.KVReply{Again: true})
 		return
 	case strange:
 		text := fmt.Sprintf("rank %d of job %q is held on node %s: its rendezvous is not for node %s", m.Rank, led.job.Name, led.job.Ranks[m.Rank].Node, from.node.Name)
 		l.audit.refused("rendezvous", from.node.Name, audit.Fields{"job": led.job.Name, "rank": fmt.Sprint(m.Rank), "refused": text})
-		reply(kvReply{Refused: text})
+		reply(control.KVReply{Refused: text})
 		return
 	}
 	var err error
 	switch m.Op {
-	case kvGet:
-		err = l.kv.Wait(m.Job, m.Epoch, m.Key, fmt.Sprintf("%d/%d", m.Rank, m.Nonce), func(v []byte) { reply(kvReply{Value: v}) })
-	case kvCheck:
+	case control.KVGet:
+		err = l.kv.Wait(m.Job, m.Epoch, m.Key, fmt.Sprintf("%d/%d", m.Rank, m.Nonce), func(v []byte) { reply(control.KVReply{Value: v}) })
+	case control.KVCheck:
 		_, ok := l.kv.Get(m.Job, m.Epoch, m.Key)
-		reply(kvReply{Missing: !ok})
-	case kvBarrier:
-		err = l.kv.Barrier(m.Job, m.Epoch, m.Key, fmt.Sprint(m.Rank), m.Members, func() { reply(kvReply{}) })
+		reply(control.KVReply{Missing: !ok})
+	case control.KVBarrier:
+		err = l.kv.Barrier(m.Job, m.Epoch, m.Key, fmt.Sprint(m.Rank), m.Members, func() { reply(control.KVReply{}) })
 	default:
 		var r rendezvous.Result
 		w := rendezvous.Write{Op: writes[m.Op], Key: m.Key, Value: m.Value, Expect: m.Expect, Delta: m.Delta, By: rendezvous.Token{Rank: m.Rank, Nonce: m.Nonce, Once: m.Once}}
 		if r, err = l.kv.Write(m.Job, m.Epoch, w); err == nil {
-			reply(kvReply{Value: r.Value, Seq: r.Seq, Total: r.Total})
+			reply(control.KVReply{Value: r.Value, Seq: r.Seq, Total: r.Total})
 		}
 	}
 	if err != nil {
-		reply(kvReply{Refused: err.Error()})
+		reply(control.KVReply{Refused: err.Error()})
 	}
 }
 
-var writes = map[kvOp]rendezvous.Op{kvSet: rendezvous.Set, kvAdd: rendezvous.Add, kvCompareSet: rendezvous.CompareSet, kvDelete: rendezvous.Delete}
+var writes = map[control.KVOp]rendezvous.Op{control.KVSet: rendezvous.Set, control.KVAdd: rendezvous.Add, control.KVCompareSet: rendezvous.CompareSet, control.KVDelete: rendezvous.Delete}
 
 // gathered tells whether every node that may keep something for the job's rendezvous has brought it. Before that a counter
 // would count too little, and a key that is set would be missing. A node whose link breaks later brings nothing new.
@@ -99,7 +100,7 @@ func lostNode(job *replica.Job, h replica.Holder) bool {
 }
 
 // kept takes what a node's ranks contributed under earlier leaders.
-func (l *leader) kept(from *nodeLink, m kvKept) {
+func (l *leader) kept(from *nodeLink, m control.KVKept) {
 	if m.Done {
 		l.brought[from.node.Name] = from
 		return
@@ -110,7 +111,7 @@ func (l *leader) kept(from *nodeLink, m kvKept) {
 	}
 	for _, e := range m.Entries {
 		op, write := writes[e.Op]
-		if uint32(e.Rank) >= led.job.Layout.World || !write && e.Op != kvBarrier {
+		if uint32(e.Rank) >= led.job.Layout.World || !write && e.Op != control.KVBarrier {
 			continue
 		}
 		// A rank may have met others from one node and been claimed on another since. Once this leader serves, it has what was contributed.
@@ -119,7 +120,7 @@ func (l *leader) kept(from *nodeLink, m kvKept) {
 			continue
 		}
 		var err error
-		if e.Op == kvBarrier {
+		if e.Op == control.KVBarrier {
 			err = l.kv.RestoreBarrier(m.Job, m.Epoch, e.Key, fmt.Sprint(e.Rank), e.Members)
 		} else {
 			w := rendezvous.Write{Op: op, Key: e.Key, Value: e.Value, Delta: e.Delta, By: rendezvous.Token{Rank: e.Rank, Nonce: e.Nonce, Once: e.Once}}

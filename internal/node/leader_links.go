@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -20,8 +21,8 @@ import (
 // serve handles one link from hello to its end, in the caller's goroutine.
 func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn) {
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(linkHandshake)) //nolint:errcheck // a dead stream fails what follows
-	h, err := readHello(conn)
+	conn.SetDeadline(time.Now().Add(control.LinkHandshake)) //nolint:errcheck // a dead stream fails what follows
+	h, err := control.ReadHello(conn)
 	switch {
 	case errors.Is(err, wire.ErrFrame):
 		l.refuse(conn, replica.Holder{Node: peer}, fmt.Sprintf("hello: %v: run one release of replicad on all nodes", err))
@@ -36,12 +37,12 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 	}
 	name, addr, _, self := l.cons.Leadership()
 	if !self {
-		wire.Write(conn, kindWelcome, welcome{Reason: notLeader, Leader: name, Address: addr}) //nolint:errcheck // the node asks the next voter
+		control.WriteWelcome(conn, control.Welcome{Reason: control.NotLeader, Leader: name, Address: addr}) //nolint:errcheck // the node asks the next voter
 		return
 	}
 	out, err := l.register(ctx, h.Node)
 	if err != nil {
-		wire.Write(conn, kindWelcome, welcome{Reason: err.Error()}) //nolint:errcheck // the node comes again
+		control.WriteWelcome(conn, control.Welcome{Reason: err.Error()}) //nolint:errcheck // the node comes again
 		return
 	}
 	if out != nil {
@@ -51,23 +52,23 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 	}
 	l.refused.linked(holderOf(h.Node))
 	conn.SetDeadline(time.Time{}) //nolint:errcheck // as above
-	n := &nodeLink{link: newLink(conn), node: h.Node}
+	n := &nodeLink{Link: control.NewLink(conn, control.ToNode), node: h.Node}
 	l.post(leaderLinkUp{n})
 	var beside sync.WaitGroup
 	beside.Go(func() { l.beats(n) })
-	err = n.run(ctx, func(kind wire.Kind, body []byte) error {
-		msg, err := decodeFromNode(kind, body)
+	err = n.Run(ctx, func(kind wire.Kind, body []byte) error {
+		msg, err := control.Decode(control.ToLeader, kind, body)
 		if err != nil {
 			return fmt.Errorf("message %d from node %s: %w", kind, peer, err)
 		}
 		switch m := msg.(type) {
-		case operatorRequest:
-			if m.besides() {
+		case control.Order:
+			if m.Besides() {
 				beside.Go(func() { n.reply(m.ID, l.beside(ctx, peer, m)) })
 				break
 			}
 			l.postFirst(nodeMessage{n, msg})
-		case statusRequest:
+		case control.StatusRequest:
 			l.postFirst(nodeMessage{n, msg})
 		default:
 			l.post(nodeMessage{n, msg})
@@ -78,23 +79,11 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 	beside.Wait()
 }
 
-// readHello reads the first message on a link; what is none is an ErrFrame.
-func readHello(conn net.Conn) (linkHello, error) {
-	k, body, err := wire.Read(conn, maxHello)
-	if err != nil {
-		return linkHello{}, err
-	}
-	if k != kindLinkHello {
-		return linkHello{}, fmt.Errorf("%w: message %d instead of a hello", wire.ErrFrame, k)
-	}
-	return decode[linkHello](body)
-}
-
 // refuse tells a node why it gets no link however often it asks, and the operator of this end too.
 func (l *leader) refuse(conn net.Conn, who replica.Holder, why string) {
 	l.refused.add(who, why, time.Now())
 	l.log.retried("refused link", life(who), why)
-	wire.Write(conn, kindWelcome, welcome{Reason: why, Refused: true}) //nolint:errcheck // it is refused anyway
+	control.WriteWelcome(conn, control.Welcome{Reason: why, Refused: true}) //nolint:errcheck // it is refused anyway
 }
 
 // register records the node as it is now; what it says afterwards is judged by that entry. refused says why no state after this one
@@ -119,7 +108,7 @@ func (l *leader) register(ctx context.Context, n replica.Node) (refused, err err
 	if !l.paces.may(n.Name, time.Now()) {
 		return fmt.Errorf("register node %s: it has done so %d times within seconds: does something start its daemon again and again, or do two daemons run as this node?", n.Name, registerBurst), nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, linkHandshake)
+	ctx, cancel := context.WithTimeout(ctx, control.LinkHandshake)
 	defer cancel()
 	_, out, err := l.cons.Propose(ctx, c)
 	if err != nil {
@@ -166,8 +155,8 @@ func nodesSince(was, is map[replica.NodeName]replica.Node) map[replica.NodeName]
 }
 
 // newsSince is what happened between two states, but for the jobs that changed.
-func newsSince(was, is lock.View) change {
-	c := change{After: was.Index, Index: is.Index, Era: is.Era, Nodes: nodesSince(was.Nodes, is.Nodes)}
+func newsSince(was, is lock.View) control.Change {
+	c := control.Change{After: was.Index, Index: is.Index, Era: is.Era, Nodes: nodesSince(was.Nodes, is.Nodes)}
 	for id := range was.Jobs {
 		if is.Jobs[id] == nil {
 			c.Gone = append(c.Gone, id)
@@ -180,13 +169,13 @@ func newsSince(was, is lock.View) change {
 }
 
 // tellNews tells every node what changed since the last news, commits in short, and in how many bytes. All get the same frames.
-func (l *leader) tellNews(news change, short []progress) (sent int) {
+func (l *leader) tellNews(news control.Change, short []control.Progress) (sent int) {
 	if len(news.Nodes)+len(news.Jobs)+len(news.Gone)+len(news.Revoked) > 0 {
 		l.told = news.Index
-		sent = l.toAll(frames(kindChange, news))
+		sent = l.toAll(control.Encode(control.ToNode, news))
 	}
 	for _, p := range short {
-		sent += l.toAll(frames(kindProgress, p))
+		sent += l.toAll(control.Encode(control.ToNode, p))
 	}
 	return sent
 }
@@ -194,10 +183,10 @@ func (l *leader) tellNews(news change, short []progress) (sent int) {
 func (l *leader) toAll(frames [][]byte, err error) (sent int) {
 	for _, n := range l.links {
 		if err != nil {
-			n.close(err)
+			n.Close(err)
 			continue
 		}
-		n.sendFrames(frames)
+		n.SendFrames(frames)
 		for _, f := range frames {
 			sent += len(f)
 		}
@@ -221,7 +210,7 @@ func (l *leader) encode() error {
 	if l.whole.frames != nil && l.now()-l.whole.at < wholeFor {
 		return nil
 	}
-	f, err := frames(kindView, l.viewMessage())
+	f, err := control.Encode(control.ToNode, l.viewMessage())
 	if err == nil {
 		l.whole = wholeState{l.view, f, l.now()}
 	}
@@ -232,21 +221,21 @@ func (l *leader) encode() error {
 // second, or it would find a rank of its own that was claimed meanwhile superseded.
 func (l *leader) tellAll(n *nodeLink) {
 	if err := l.encode(); err != nil {
-		n.close(err)
+		n.Close(err)
 		return
 	}
-	n.sendFrames(l.whole.frames)
+	n.SendFrames(l.whole.frames)
 	news := newsSince(l.whole.view, l.view)
 	for id, job := range l.view.Jobs {
 		if was := l.whole.view.Jobs[id]; was != job {
-			news.Jobs = append(news.Jobs, jobChanged(was, job, false))
+			news.Jobs = append(news.Jobs, control.JobChanged(was, job, false))
 		}
 	}
-	n.send(kindChange, news)
+	n.Send(news)
 }
 
-func (l *leader) viewMessage() view {
-	v := view{Index: l.view.Index, Term: l.term, Era: l.view.Era, Nodes: l.view.Nodes, Revoked: l.view.Revoked}
+func (l *leader) viewMessage() control.View {
+	v := control.View{Index: l.view.Index, Term: l.term, Era: l.view.Era, Nodes: l.view.Nodes, Revoked: l.view.Revoked}
 	for _, j := range l.view.Jobs {
 		v.Jobs = append(v.Jobs, j)
 	}
@@ -263,35 +252,35 @@ func (l *leader) lost(ctx context.Context, name replica.NodeName) {
 
 func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
 	if !l.active {
-		n.close(errors.New("not the leader"))
+		n.Close(errors.New("not the leader"))
 		return
 	}
 	if old := l.links[n.node.Name]; old != nil {
 		if old.node.Incarnation != n.node.Incarnation {
 			l.log.superseded(old.node, n.node)
 		}
-		old.close(errors.New("superseded by a newer link of the node"))
+		old.Close(errors.New("superseded by a newer link of the node"))
 		l.lost(ctx, n.node.Name) // what was sent on it may not have arrived: an offer would be waited for until claim_timeout
 	}
 	l.links[n.node.Name] = n
 	delete(l.suspicions, holderOf(n.node))
 	if err := l.encode(); err != nil { // before the welcome: a node that is welcome hears something each second, or goes elsewhere
-		n.close(err)
+		n.Close(err)
 		return
 	}
-	n.send(kindWelcome, welcome{OK: true, Term: l.term, Era: l.view.Era})
+	n.Send(control.Welcome{OK: true, Term: l.term, Era: l.view.Era})
 	l.tellAll(n)
-	close(n.up)
+	close(n.Up)
 	for id, led := range l.jobs {
 		if led.candidate.Job == id && led.job.Phase == replica.Open {
-			n.send(kindCandidate, led.candidate)
+			n.Send(led.candidate)
 		}
 		l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: holderOf(n.node), Session: n.node.Session})
 	}
 }
 
 // claimed answers a claim.
-func (l *leader) claimed(from *nodeLink, m claimRequest, r claimReply) {
+func (l *leader) claimed(from *nodeLink, m control.ClaimRequest, r control.ClaimReply) {
 	fields := audit.Fields{"job": m.Claim.Job.String(), "rank": fmt.Sprint(m.Claim.Rank), "node": string(from.node.Name), "refused": r.Refused}
 	if r.Refused != "" {
 		l.audit.refused("claim", from.node.Name, fields)
@@ -299,7 +288,7 @@ func (l *leader) claimed(from *nodeLink, m claimRequest, r claimReply) {
 		fields["incarnation"] = fmt.Sprint(r.Incarnation)
 		l.audit.note("claim", fields)
 	}
-	from.send(kindClaimReply, r)
+	from.Send(r)
 }
 
 // message handles what a registered node says.
@@ -324,41 +313,41 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 			l.log.z.Debug().Str("event", "passed").Str("node", string(name)).Uint64("n", m.N).Uint32("rank", uint32(m.Rank)).Str("live", m.Live.String()).Str("holds", fmt.Sprint(m.Holds)).Msg("rank passed the candidate")
 			l.commitEffects(ctx, m.Job, led, led.committer.Passed(m))
 		}
-	case evidence: // a node speaks for its own ranks alone; what it thinks of other nodes goes through suspect
+	case control.Evidence: // a node speaks for its own ranks alone; what it thinks of other nodes goes through suspect
 		if led := l.jobs[m.Job]; led != nil && !m.Fault.OfNode() && int(m.Fault.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Fault.Rank].Node == name {
 			l.recoverStep(ctx, m.Job, led, recovery.Evidence{Fault: m.Fault})
 		}
-	case rejected:
+	case control.Rejected:
 		if led := l.jobs[m.Job]; led != nil && int(m.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Rank].Node == name {
 			l.recoverStep(ctx, m.Job, led, recovery.Rejected{Epoch: m.Epoch, Rank: m.Rank, Incarnation: m.Incarnation, Why: m.Why})
 		}
-	case corruptCopy:
+	case control.CorruptCopy:
 		if to := l.links[m.Node]; to != nil {
-			to.send(kindRecheck, m)
+			to.Send(m)
 		}
 	case replica.RegionReport: // of its own ranks alone, as evidence
 		if led := l.jobs[m.Job]; led != nil && int(m.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Rank].Node == name {
 			l.recoverStep(ctx, m.Job, led, recovery.Regions{RegionReport: m})
 		}
-	case unreached:
+	case control.Unreached:
 		l.unreached(ctx, name, m)
-	case unheardAnswer:
+	case control.UnheardAnswer:
 		l.unheard(name, m)
-	case askView:
+	case control.AskView:
 		l.tellAll(from)
-	case suspect:
+	case control.Suspect:
 		l.suspect(ctx, name, m)
-	case claimRequest:
+	case control.ClaimRequest:
 		if m.Claim.Holder != holderOf(from.node) {
-			l.claimed(from, m, claimReply{ID: m.ID, Refused: fmt.Sprintf("a claim for node %s on the link of node %s", m.Claim.Holder.Node, name)})
+			l.claimed(from, m, control.ClaimReply{ID: m.ID, Refused: fmt.Sprintf("a claim for node %s on the link of node %s", m.Claim.Holder.Node, name)})
 			return
 		}
 		if job, ok := l.view.Jobs[m.Claim.Job]; ok && !l.proved(job.Name, m.Token) {
-			l.claimed(from, m, claimReply{ID: m.ID, Refused: fmt.Sprintf("a claim of rank %d of job %s without the job's token as the leader knows it: give all nodes the same job_secret", m.Claim.Rank, job.Name)})
+			l.claimed(from, m, control.ClaimReply{ID: m.ID, Refused: fmt.Sprintf("a claim of rank %d of job %s without the job's token as the leader knows it: give all nodes the same job_secret", m.Claim.Rank, job.Name)})
 			return
 		}
 		l.propose(ctx, m.Claim.Job, m.Claim, fromDriver, func(out lock.Outcome, err error) {
-			r := claimReply{ID: m.ID, Incarnation: out.Incarnation}
+			r := control.ClaimReply{ID: m.ID, Incarnation: out.Incarnation}
 			if err == nil {
 				err = out.Err
 			} else {
@@ -369,15 +358,15 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 			}
 			l.claimed(from, m, r)
 		})
-	case createRequest:
+	case control.CreateRequest:
 		l.create(ctx, from, m)
-	case kvRequest:
+	case control.KVRequest:
 		l.rendezvous(from, m)
-	case kvKept:
+	case control.KVKept:
 		l.kept(from, m)
-	case shardReport:
+	case control.ShardReport:
 		l.shard(ctx, name, m)
-	case markedReport:
+	case control.MarkedReport:
 		if led := l.jobs[m.Job]; led != nil && led.job.Writer != nil && led.job.Writer.Generation == m.Generation && led.job.Writer.Writer == name {
 			if m.Failed != "" {
 				l.log.failed("durable", fmt.Sprintf("commit marker of generation %v by node %s", m.Generation, name), m.Failed)
@@ -385,19 +374,19 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 			}
 			l.propose(ctx, m.Job, replica.EndDurable{Job: m.Job, Generation: m.Generation, Done: m.Failed == ""}, fromDriver, nil)
 		}
-	case endRequest:
+	case control.EndRequest:
 		l.endedBy(ctx, from, m)
-	case operatorRequest:
+	case control.Order:
 		l.ordered(ctx, from, m)
-	case statusRequest:
+	case control.StatusRequest:
 		select {
 		case l.answering <- struct{}{}:
 		default:
 			return // the asker says what it knows itself
 		}
-		st := leaderStatus{Jobs: l.status(), Steps: l.steps.status()}
+		st := control.LeaderStatus{Jobs: l.status(), Steps: l.steps.status()}
 		l.work.Go(func() { // thousands of ranks take a while to be written
-			from.send(kindStatusReply, statusReply{m.ID, st.encode()})
+			from.Send(control.StatusReply{ID: m.ID, JSON: st.Encode()})
 			<-l.answering
 		})
 	}

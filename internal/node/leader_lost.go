@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -19,14 +20,14 @@ func (l *leader) here(n replica.Node) bool {
 // lostForGood records an operator's word that the memory of a node's present life is gone, in every job: silence is no proof
 // of that, and until there is one, recovery waits holder_grace for what the node held (protocol section 6, Plan). Ranks that it
 // runs by the records are gone with it, and free to be run elsewhere. A node that is here is not lost, whoever says so.
-func (l *leader) lostForGood(ctx context.Context, from *nodeLink, m operatorRequest) {
+func (l *leader) lostForGood(ctx context.Context, from *nodeLink, m control.Order) {
 	n, known := l.view.Nodes[m.Node]
 	switch {
 	case !known:
-		from.answer(m.ID, refusal(fmt.Sprintf("node %q is not registered in this cluster: see replicad status for the names", m.Node)))
+		from.answer(m.ID, control.Refusal(fmt.Sprintf("node %q is not registered in this cluster: see replicad status for the names", m.Node)))
 		return
 	case l.here(n):
-		from.answer(m.ID, refusal(fmt.Sprintf("node %s is connected and answers, its memory is there: stop its daemon and keeper first, or drain it (replicad node drain %s)", m.Node, m.Node)))
+		from.answer(m.ID, control.Refusal(fmt.Sprintf("node %s is connected and answers, its memory is there: stop its daemon and keeper first, or drain it (replicad node drain %s)", m.Node, m.Node)))
 		return
 	}
 	// The outcomes come back on the goroutine that owns these counts.
@@ -49,11 +50,11 @@ func (l *leader) lostForGood(ctx context.Context, from *nodeLink, m operatorRequ
 				done++
 			}
 			if waiting--; waiting == 0 {
-				from.answer(m.ID, operatorReply{Refused: refused, Text: fmt.Sprintf("the memory of node %s (incarnation %d) is recorded as lost in %d jobs", m.Node, n.Incarnation, done)})
+				from.answer(m.ID, control.OperatorReply{Refused: refused, Text: fmt.Sprintf("the memory of node %s (incarnation %d) is recorded as lost in %d jobs", m.Node, n.Incarnation, done)})
 			}
 		})
 	}
 	if waiting == 0 {
-		from.answer(m.ID, refusal("no job runs: there is nothing to recover"))
+		from.answer(m.ID, control.Refusal("no job runs: there is nothing to recover"))
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -13,15 +15,15 @@ func TestNodeThatIsGoneIsLostThoughItsLinkStands(t *testing.T) {
 	c.timing.Collect = 0
 	operator := c.node("n1", 11)
 	c.node("n2", 22)
-	c.knows(closed(newJob()))
+	c.knows(fixture.Closed(fixture.Job()))
 	answering := true
 	c.answers = func(n replica.NodeName) bool { return n != "n2" || answering }
 	ask := func() string {
-		c.operate(t.Context(), operator, operatorRequest{ID: 1, Verb: Lost, Node: "n2", Why: "burnt"}, "operator eve")
+		c.operate(t.Context(), operator, control.Order{ID: 1, Verb: control.Lost, Node: "n2", Why: "burnt"}, "operator eve")
 		if proved := proposalsOf[replica.ProveLost](c); len(proved) == 1 {
 			return "recorded"
 		}
-		replies := only[statusReply](told(t, operator))
+		replies := only[control.StatusReply](told(t, operator))
 		if len(replies) != 1 {
 			t.Fatalf("%d answers", len(replies))
 		}
@@ -59,9 +61,9 @@ func TestLostNodeGivesItsRanksBack(t *testing.T) {
 		operator := ch.node("n1", 11)
 		ch.node("n2", 22)
 		delete(ch.links, "n2")
-		ch.knows(changed(newJob(), c.change))
+		ch.knows(fixture.Changed(fixture.Job(), c.change))
 		ch.proposed()
-		ch.operate(t.Context(), operator, operatorRequest{ID: 1, Verb: Lost, Node: "n2", Why: "burnt"}, "operator eve")
+		ch.operate(t.Context(), operator, control.Order{ID: 1, Verb: control.Lost, Node: "n2", Why: "burnt"}, "operator eve")
 		proved, dead := 0, 0
 		for _, cmd := range ch.proposed() {
 			switch cmd := cmd.(type) {

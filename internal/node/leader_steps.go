@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -14,7 +15,7 @@ import (
 // happens meanwhile is looked at together.
 
 const (
-	stepBudget = 250 * time.Millisecond // beyond it a step is logged and counted: a quarter of linkSilent
+	stepBudget = 250 * time.Millisecond // beyond it a step is logged and counted: a quarter of LinkSilent
 	stepHung   = 10 * time.Second       // beyond it the leader counts as hung, and the links hear no more of it
 	largeFrom  = 256                    // ranks and nodes together: a job, or a state, of so many rests
 	restTimes  = 3                      // for so many times what the look took
@@ -44,15 +45,6 @@ type part struct {
 	of   any
 	job  string
 	took time.Duration
-}
-
-// StepStatus is how well the leader's one goroutine keeps up, since its daemon started.
-type StepStatus struct {
-	BudgetMS   int64  `json:"budget_ms"`
-	OverBudget uint64 `json:"over_budget"` // steps that took longer
-	LongestMS  int64  `json:"longest_ms"`
-	Longest    string `json:"longest,omitempty"` // what it was for
-	LongestJob string `json:"longest_job,omitempty"`
 }
 
 // step does one thing and takes its time.
@@ -98,8 +90,8 @@ func (l *leader) timed(job *replica.Job, what any, began time.Duration) {
 	}
 }
 
-func (s *steps) status() StepStatus {
-	out := StepStatus{BudgetMS: stepBudget.Milliseconds(), OverBudget: s.over.Load()}
+func (s *steps) status() control.StepStatus {
+	out := control.StepStatus{BudgetMS: stepBudget.Milliseconds(), OverBudget: s.over.Load()}
 	if longest := s.longest.Load(); longest != nil {
 		out.LongestMS, out.Longest, out.LongestJob = longest.took.Milliseconds(), longest.what, longest.job
 	}
@@ -116,19 +108,19 @@ func (l *leader) hung() bool {
 // drop the links of all, after which every node would bring everything again. A leader that hangs falls silent all the same.
 func (l *leader) beats(n *nodeLink) {
 	select {
-	case <-n.up:
-	case <-n.down:
+	case <-n.Up:
+	case <-n.Down:
 		return
 	}
-	tick := time.NewTicker(linkBeat)
+	tick := time.NewTicker(control.LinkBeat)
 	defer tick.Stop()
 	for {
 		select {
-		case <-n.down:
+		case <-n.Down:
 			return
 		case <-tick.C:
 			if !l.hung() {
-				n.send(kindBeat, beat{})
+				n.Send(control.Beat{})
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -49,7 +50,7 @@ func (l *leader) lookForStrays() {
 	s.next, s.pause = now+s.pause, min(2*s.pause, strayAskMost)
 	for _, v := range l.cons.Voters() {
 		if n := l.links[v.Name]; n != nil && v.Name != l.cons.ID() {
-			n.send(kindAskUnheard, unheardQuestion{s.id})
+			n.Send(control.UnheardQuestion{ID: s.id})
 		}
 	}
 }
@@ -66,7 +67,7 @@ func (l *leader) strayed() (names []replica.NodeName) {
 }
 
 // unheard takes a voter's word whom it does not hear, and hands leadership to it where it hears more than this leader.
-func (l *leader) unheard(from replica.NodeName, m unheardAnswer) {
+func (l *leader) unheard(from replica.NodeName, m control.UnheardAnswer) {
 	s, lost := &l.strays, l.strayed()
 	votes := slices.ContainsFunc(l.cons.Voters(), func(v consensus.Voter) bool { return v.Name == from })
 	if m.ID != s.id || s.moving || !votes || !recovery.HearsMore(lost, m.Nodes) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -29,7 +30,7 @@ func (l *leader) silenceLimits() recovery.SilenceLimits {
 
 // suspect counts a witness. A node may be dead when two nodes (or all others, where there are fewer) find it silent on gossip
 // and on the data path; whether it is for a job that has ranks there, their steps say (recovery.Silence).
-func (l *leader) suspect(ctx context.Context, from replica.NodeName, m suspect) {
+func (l *leader) suspect(ctx context.Context, from replica.NodeName, m control.Suspect) {
 	n, ok := l.view.Nodes[m.Target.Node]
 	if !ok || n.Incarnation != m.Target.Incarnation || l.links[m.Target.Node] != nil && from == m.Target.Node {
 		return
@@ -39,7 +40,7 @@ func (l *leader) suspect(ctx context.Context, from replica.NodeName, m suspect) 
 		s = &suspicion{}
 		l.suspicions[m.Target] = s
 	}
-	s.Hear(l.now(), from, m.witness())
+	s.Hear(l.now(), from, witness(m))
 	limits := l.silenceLimits()
 	count := s.Witnesses(l.now(), limits)
 	if count < min(2, max(1, l.couldWitness(m.Target.Node))) {
@@ -67,7 +68,7 @@ func (l *leader) suspect(ctx context.Context, from replica.NodeName, m suspect) 
 }
 
 // witness is the word in the form of the rules.
-func (m suspect) witness() recovery.Witness {
+func witness(m control.Suspect) recovery.Witness {
 	w := recovery.Witness{For: milliseconds(m.SilentMS), Steps: make(map[replica.JobID]recovery.Steps, len(m.Steps))}
 	for id, s := range m.Steps {
 		w.Steps[id] = recovery.Steps{Still: milliseconds(s.Still), Pace: milliseconds(s.Pace), Broken: s.Broken}

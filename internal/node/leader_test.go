@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
@@ -39,21 +40,21 @@ func (l *lonely) Addr() net.Addr            { return &net.UDPAddr{} }
 type chair struct {
 	*leader
 	t   *testing.T
-	log *lines
+	log *fixture.Lines
 }
 
 func newChair(t *testing.T) *chair {
 	t.Helper()
 	cons, err := consensus.Start(consensus.Config{ID: "n1", Addr: "n1:7000", Dir: t.TempDir(), Voters: []consensus.Voter{{Name: "n1", Addr: "n1:7000"}}, Bootstrap: true,
-		Layer: &lonely{closed: make(chan struct{})}, Cluster: testCluster, Heartbeat: 50 * time.Millisecond})
+		Layer: &lonely{closed: make(chan struct{})}, Cluster: fixture.Cluster, Heartbeat: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cons.Close() })
-	c := &chair{t: t, log: &lines{}}
-	c.leader = newLeader(cons, testCluster, recovery.DefaultTiming(), time.Minute, time.Second, nil, newTestJournal(t, c.log))
+	c := &chair{t: t, log: &fixture.Lines{}}
+	c.leader = newLeader(cons, fixture.Cluster, recovery.DefaultTiming(), time.Minute, time.Second, nil, newTestJournal(t, c.log))
 	c.active, c.term, c.kv = true, 7, rendezvous.New(7)
-	c.view = lock.View{Index: 10, Cluster: testCluster, Era: 1, Nodes: map[replica.NodeName]replica.Node{}, Jobs: map[replica.JobID]*replica.Job{}}
+	c.view = lock.View{Index: 10, Cluster: fixture.Cluster, Era: 1, Nodes: map[replica.NodeName]replica.Node{}, Jobs: map[replica.JobID]*replica.Job{}}
 	return c
 }
 
@@ -63,7 +64,7 @@ func (c *chair) node(name replica.NodeName, inc replica.NodeIncarnation) *nodeLi
 	c.view.Nodes[name] = n
 	near, far := net.Pipe()
 	c.t.Cleanup(func() { near.Close(); far.Close() })
-	l := &nodeLink{newLink(near), n}
+	l := &nodeLink{Link: control.NewLink(near, control.ToNode), node: n}
 	c.links[name] = l
 	return l
 }
@@ -123,13 +124,13 @@ func told(t *testing.T, l *nodeLink) (msgs []any) {
 	t.Helper()
 	for {
 		select {
-		case frame := <-l.out:
-			k, b, err := wire.Read(bytes.NewReader(frame), maxLinkFrame)
+		case frame := <-l.Out:
+			k, b, err := wire.Read(bytes.NewReader(frame), control.MaxLinkFrame)
 			var msg any
-			if err == nil && k == kindWelcome {
-				msg, err = decode[welcome](b)
+			if err == nil && k == control.KindWelcome {
+				msg, err = control.DecodeAs[control.Welcome](b)
 			} else if err == nil {
-				msg, err = decodeFromLeader(k, b)
+				msg, err = control.Decode(control.ToNode, k, b)
 			}
 			if err != nil {
 				t.Fatalf("kind %d: %v", k, err)
@@ -146,7 +147,7 @@ func (c *chair) pass(d time.Duration) { c.start = c.start.Add(-d) }
 
 // hears has a node say that another has been silent for two seconds, and that its own ranks, of steps of 50 ms, have stood still for so long.
 func (c *chair) hears(from replica.NodeName, target replica.Holder, still time.Duration) {
-	c.suspect(c.t.Context(), from, suspect{Target: target, SilentMS: 2000, Steps: map[replica.JobID]stepMS{testJob: {Still: uint64(still.Milliseconds()), Pace: 50}}})
+	c.suspect(c.t.Context(), from, control.Suspect{Target: target, SilentMS: 2000, Steps: map[replica.JobID]control.StepMS{fixture.JobID: {Still: uint64(still.Milliseconds()), Pace: 50}}})
 }
 
 var silentNode = replica.Holder{Node: "n2", Incarnation: 22}
@@ -157,7 +158,7 @@ func suspicious(t *testing.T) *chair {
 	for i, n := range []replica.NodeName{"n1", "n2", "n3", "n4"} {
 		c.node(n, replica.NodeIncarnation(11*(i+1)))
 	}
-	c.knows(newJob())
+	c.knows(fixture.Job())
 	c.proposed()
 	return c
 }
@@ -174,7 +175,7 @@ func TestTwoWitnesses(t *testing.T) {
 	if dead := c.dead(); !slices.Equal(dead, []replica.Holder{silentNode}) {
 		t.Errorf("on the word of two nodes %v are dead, want %v", dead, silentNode)
 	}
-	if n := c.log.count(`"event":"node_state"`); n != 1 {
+	if n := c.log.Count(`"event":"node_state"`); n != 1 {
 		t.Errorf("its state is logged %d times", n)
 	}
 }
@@ -200,7 +201,7 @@ func TestWitnessesOfASmallCluster(t *testing.T) {
 	c := newChair(t)
 	c.node("n1", 11)
 	c.node("n2", 22)
-	c.knows(newJob())
+	c.knows(fixture.Job())
 	c.proposed()
 	c.hears("n1", silentNode, 2*time.Second)
 	if dead := c.dead(); len(dead) != 1 {
@@ -236,7 +237,7 @@ func TestStepsClearASuspicion(t *testing.T) {
 	if dead := c.dead(); len(dead) != 0 {
 		t.Fatalf("%v is dead though the job passes steps", dead)
 	}
-	if c.log.count(`"unobserved"`) != 1 {
+	if c.log.Count(`"unobserved"`) != 1 {
 		t.Error("nobody is told that it is unobserved")
 	}
 	c.hears("n1", silentNode, 2*time.Second)
@@ -254,14 +255,14 @@ func TestStepsOfOthersClearNothing(t *testing.T) {
 		"of its former life": func(j *replica.Job) { j.Ranks[1] = replica.Claimed{Incarnation: 5, Node: "n2", NodeIncarnation: 21} },
 	} {
 		c := suspicious(t)
-		other := newJob()
+		other := fixture.Job()
 		other.ID, other.Name = replica.JobID{0x0c}, "other"
 		other.Ranks = []replica.Claimed{{Incarnation: 4, Node: "n3", NodeIncarnation: 33}, {Incarnation: 5, Node: "n4", NodeIncarnation: 44}}
 		change(other)
 		c.knows(other)
 		c.proposed()
 		for _, from := range []replica.NodeName{"n3", "n4"} {
-			c.suspect(t.Context(), from, suspect{Target: silentNode, SilentMS: 2000, Steps: map[replica.JobID]stepMS{testJob: {Still: 2000, Pace: 50}, other.ID: {Still: 10, Pace: 50}}})
+			c.suspect(t.Context(), from, control.Suspect{Target: silentNode, SilentMS: 2000, Steps: map[replica.JobID]control.StepMS{fixture.JobID: {Still: 2000, Pace: 50}, other.ID: {Still: 10, Pace: 50}}})
 		}
 		if dead := c.dead(); !slices.Contains(dead, silentNode) {
 			t.Errorf("n2 is not dead while another job, in which %s, passes steps", what)
@@ -277,7 +278,7 @@ func TestLinkClearsASuspicion(t *testing.T) {
 	near, far := net.Pipe()
 	defer near.Close()
 	defer far.Close()
-	c.linkUp(t.Context(), &nodeLink{newLink(near), n.node})
+	c.linkUp(t.Context(), &nodeLink{Link: control.NewLink(near, control.ToNode), node: n.node})
 	c.hears("n3", silentNode, 2*time.Second)
 	if dead := c.dead(); len(dead) != 0 {
 		t.Errorf("%v is dead on a word from before it linked", dead)
@@ -288,15 +289,15 @@ func TestLinkClearsASuspicion(t *testing.T) {
 func TestLinkUp(t *testing.T) {
 	c := newChair(t)
 	old := c.node("n2", 22)
-	led := c.knows(newJob())
+	led := c.knows(fixture.Job())
 	led.candidate = candidate(1, 6)
 	near, far := net.Pipe()
 	defer near.Close()
 	defer far.Close()
-	n := &nodeLink{newLink(near), old.node}
+	n := &nodeLink{Link: control.NewLink(near, control.ToNode), node: old.node}
 	c.handle(t.Context(), leaderLinkUp{n})
 	select {
-	case <-old.down:
+	case <-old.Down:
 	default:
 		t.Error("the node's old link is kept open")
 	}
@@ -304,11 +305,11 @@ func TestLinkUp(t *testing.T) {
 	if len(msgs) != 4 {
 		t.Fatalf("it is told %+v", msgs)
 	}
-	if ch, ok := msgs[2].(change); !ok || ch.After != 10 || ch.Index != 10 {
+	if ch, ok := msgs[2].(control.Change); !ok || ch.After != 10 || ch.Index != 10 {
 		t.Errorf("after the view it is told %+v", msgs[2])
 	}
-	w, _ := msgs[0].(welcome)
-	v, _ := msgs[1].(view)
+	w, _ := msgs[0].(control.Welcome)
+	v, _ := msgs[1].(control.View)
 	if !w.OK || w.Term != 7 || w.Era != 1 || len(v.Jobs) != 1 || !reflect.DeepEqual(v.Jobs[0], led.job) || v.Index != 10 || v.Term != 7 || msgs[3] != candidate(1, 6) {
 		t.Errorf("it is told %+v", msgs)
 	}
@@ -317,7 +318,7 @@ func TestLinkUp(t *testing.T) {
 		t.Error("the end of the old link takes the new one away")
 	}
 	c.active = false
-	c.handle(t.Context(), leaderLinkUp{&nodeLink{newLink(near), old.node}})
+	c.handle(t.Context(), leaderLinkUp{&nodeLink{Link: control.NewLink(near, control.ToNode), node: old.node}})
 	if c.links["n2"] != n {
 		t.Error("who does not lead takes a link")
 	}
@@ -327,12 +328,12 @@ func TestLinkUp(t *testing.T) {
 func TestReportsOfOthersAreDropped(t *testing.T) {
 	c := newChair(t)
 	n := c.node("n2", 22)
-	led := c.knows(newJob())
-	good := replica.NodeReport{Job: testJob, Holder: silentNode, Session: 1, Seq: 1}
+	led := c.knows(fixture.Job())
+	good := replica.NodeReport{Job: fixture.JobID, Holder: silentNode, Session: 1, Seq: 1}
 	for what, r := range map[string]replica.NodeReport{
-		"of another node":    {Job: testJob, Holder: replica.Holder{Node: "n3", Incarnation: 22}, Session: 1},
-		"of another life":    {Job: testJob, Holder: replica.Holder{Node: "n2", Incarnation: 21}, Session: 1},
-		"of another session": {Job: testJob, Holder: silentNode, Session: 2},
+		"of another node":    {Job: fixture.JobID, Holder: replica.Holder{Node: "n3", Incarnation: 22}, Session: 1},
+		"of another life":    {Job: fixture.JobID, Holder: replica.Holder{Node: "n2", Incarnation: 21}, Session: 1},
+		"of another session": {Job: fixture.JobID, Holder: silentNode, Session: 2},
 		"of no job":          {Job: replica.JobID{1}, Holder: silentNode, Session: 1},
 	} {
 		c.handle(t.Context(), nodeMessage{n, r})
@@ -340,7 +341,7 @@ func TestReportsOfOthersAreDropped(t *testing.T) {
 			t.Errorf("a report %s is taken", what)
 		}
 	}
-	c.handle(t.Context(), nodeMessage{&nodeLink{n.link, n.node}, good})
+	c.handle(t.Context(), nodeMessage{&nodeLink{Link: n.Link, node: n.node}, good})
 	if len(led.reports) != 0 {
 		t.Error("a report over a link that was superseded is taken")
 	}
@@ -352,18 +353,18 @@ func TestReportsOfOthersAreDropped(t *testing.T) {
 
 func TestFencedIsLoggedOnce(t *testing.T) {
 	c := newChair(t)
-	led := c.knows(newJob())
+	led := c.knows(fixture.Job())
 	say := func(name replica.NodeName, e replica.Epoch, settled bool) {
-		led.reports[name] = replica.NodeReport{Job: testJob, Fenced: e, Settled: settled}
+		led.reports[name] = replica.NodeReport{Job: fixture.JobID, Fenced: e, Settled: settled}
 		c.fenced(led)
 	}
-	logged := func() int { return c.log.count(`"event":"fenced"`) }
+	logged := func() int { return c.log.Count(`"event":"fenced"`) }
 	say("n1", 3, true)
 	say("n2", 3, true)
 	if logged() != 0 {
 		t.Error("an open epoch is fenced")
 	}
-	led.job = closed(led.job)
+	led.job = fixture.Closed(led.job)
 	clear(led.reports)
 	for i, s := range []struct {
 		node    replica.NodeName
@@ -385,13 +386,13 @@ func TestFencedIsLoggedOnce(t *testing.T) {
 	if c.fenced(led); logged() != 1 {
 		t.Error("fenced without a word from n2")
 	}
-	led.job = changed(led.job, func(j *replica.Job) {
+	led.job = fixture.Changed(led.job, func(j *replica.Job) {
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.NodeDead, Node: "n2", NodeIncarnation: 21}}
 	})
 	if c.fenced(led); logged() != 1 {
 		t.Error("fenced though another life of n2 is at fault")
 	}
-	led.job = changed(led.job, func(j *replica.Job) {
+	led.job = fixture.Changed(led.job, func(j *replica.Job) {
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.NodeDead, Node: "n2", NodeIncarnation: 22}}
 	})
 	if c.fenced(led); logged() != 2 {
@@ -408,7 +409,7 @@ func (c *chair) reported(led *ledJob, n replica.NodeName, rr replica.RankReport,
 
 func TestJobEndsWhenAllHaveLeft(t *testing.T) {
 	c := newChair(t)
-	led := c.knows(newJob())
+	led := c.knows(fixture.Job())
 	c.proposed()
 	left := func(rank replica.Rank, inc replica.Incarnation, left bool) {
 		c.reported(led, map[replica.Rank]replica.NodeName{0: "n1", 1: "n2"}[rank], replica.RankReport{Rank: rank, Incarnation: inc, Alive: true, Live: replica.PackWord(3, 5, replica.Idle), Left: left})
@@ -420,16 +421,16 @@ func TestJobEndsWhenAllHaveLeft(t *testing.T) {
 	if ends := proposalsOf[replica.EndJob](c); len(ends) != 0 {
 		t.Fatalf("ended by %+v", ends)
 	}
-	c.knows(closed(led.job))
+	c.knows(fixture.Closed(led.job))
 	left(1, 5, true)
 	if ends := proposalsOf[replica.EndJob](c); len(ends) != 0 {
 		t.Fatalf("a closed epoch is ended by %+v", ends)
 	}
 	left(1, 5, false)
-	c.knows(changed(led.job, func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Open, j.Epoch-1 }))
+	c.knows(fixture.Changed(led.job, func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Open, j.Epoch-1 }))
 	left(1, 5, true)
 	left(1, 5, true)
-	if ends := proposalsOf[replica.EndJob](c); len(ends) != 1 || ends[0] != (replica.EndJob{Job: testJob, Reason: recovery.Finished, Epoch: led.job.Epoch}) {
+	if ends := proposalsOf[replica.EndJob](c); len(ends) != 1 || ends[0] != (replica.EndJob{Job: fixture.JobID, Reason: recovery.Finished, Epoch: led.job.Epoch}) {
 		t.Errorf("ended by %+v, want once as finished", ends)
 	}
 }
@@ -437,7 +438,7 @@ func TestJobEndsWhenAllHaveLeft(t *testing.T) {
 // The last commit of a job that writes to disk is written before it ends, whatever its number.
 func TestLastCommitIsWritten(t *testing.T) {
 	c := newChair(t)
-	led := c.knows(changed(newJob(), func(j *replica.Job) { j.Options.DurableEvery = 100 }))
+	led := c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Options.DurableEvery = 100 }))
 	for i, n := range []replica.NodeName{"n1", "n2"} {
 		c.durable(t.Context(), led)
 		if begun := proposalsOf[replica.BeginDurable](c); len(begun) != 0 {
@@ -447,7 +448,7 @@ func TestLastCommitIsWritten(t *testing.T) {
 	}
 	c.durable(t.Context(), led)
 	cmds := c.proposed()
-	if len(cmds) != 1 || cmds[0].(replica.BeginDurable).Write.Generation != gen(3, 5) {
+	if len(cmds) != 1 || cmds[0].(replica.BeginDurable).Write.Generation != fixture.Gen(3, 5) {
 		t.Errorf("proposed %+v, want to write (3,5) and no end", cmds)
 	}
 }
@@ -455,7 +456,7 @@ func TestLastCommitIsWritten(t *testing.T) {
 // Ranks that left with different last steps do them again.
 func TestJobDoesNotEndInADispute(t *testing.T) {
 	c := newChair(t)
-	led := c.knows(newJob())
+	led := c.knows(fixture.Job())
 	c.proposed()
 	last := replica.Generation{Epoch: led.job.Epoch, Step: led.job.Position.Step + 1}
 	left := func(roots ...byte) {
@@ -473,9 +474,9 @@ func TestJobDoesNotEndInADispute(t *testing.T) {
 	if len(cmds) != 1 || len(disputes) != 1 || disputes[0].(replica.ReportDispute).Dispute.Generation != last || disputes[0].(replica.ReportDispute).Epoch != led.job.Epoch {
 		t.Fatalf("proposed %+v, want one dispute of %v", cmds, last)
 	}
-	c.outcome(t.Context(), proposalOutcome{job: testJob, cmd: cmds[0]})
+	c.outcome(t.Context(), proposalOutcome{job: fixture.JobID, cmd: cmds[0]})
 	left(2, 2)
-	c.knows(changed(led.job, func(j *replica.Job) { j.Position, j.Committed = replica.Position(last), last }))
+	c.knows(fixture.Changed(led.job, func(j *replica.Job) { j.Position, j.Committed = replica.Position(last), last }))
 	if ends := proposalsOf[replica.EndJob](c); len(ends) != 1 {
 		t.Errorf("alike and committed they end the job %d times", len(ends))
 	}
@@ -485,7 +486,7 @@ func TestPlanShards(t *testing.T) {
 	h := func(n replica.NodeName, i replica.NodeIncarnation) replica.Holder {
 		return replica.Holder{Node: n, Incarnation: i}
 	}
-	job := newJob()
+	job := fixture.Job()
 	job.Layout = replica.Layout{World: 3, Groups: []replica.GroupID{0, 1, 1}}
 	job.Ranks = append(job.Ranks, replica.Claimed{Incarnation: 6, Node: "n3", NodeIncarnation: 33})
 	job.Parts = []replica.PartRoot{
@@ -510,26 +511,26 @@ func TestMarkerFollowsTheLastShard(t *testing.T) {
 	c := newChair(t)
 	n1, n2 := c.node("n1", 11), c.node("n2", 22)
 	parts := []replica.Part{replica.OfGroup(0), replica.OfRank(0), replica.OfRank(1)}
-	led := c.knows(changed(newJob(), func(j *replica.Job) {
-		j.Writer = &replica.DurableWrite{Generation: gen(3, 5), Writer: "n2"}
+	led := c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Writer = &replica.DurableWrite{Generation: fixture.Gen(3, 5), Writer: "n2"}
 		for _, p := range parts {
 			j.Writer.Shards = append(j.Writer.Shards, replica.Shard{Part: p, Node: "n1"})
 		}
 	}))
 	c.proposed()
 	say := func(p replica.Part, g replica.Generation) {
-		c.shard(t.Context(), "n1", shardReport{Job: testJob, Generation: g, Part: p, Info: checkpoint.ShardInfo{Part: p}})
+		c.shard(t.Context(), "n1", control.ShardReport{Job: fixture.JobID, Generation: g, Part: p, Info: replica.ShardInfo{Part: p}})
 	}
-	say(parts[2], gen(3, 5))
-	say(parts[0], gen(3, 5))
-	say(parts[1], gen(3, 4)) // of an earlier write
-	say(parts[0], gen(3, 5))
+	say(parts[2], fixture.Gen(3, 5))
+	say(parts[0], fixture.Gen(3, 5))
+	say(parts[1], fixture.Gen(3, 4)) // of an earlier write
+	say(parts[0], fixture.Gen(3, 5))
 	if orders := told(t, n2); len(orders) != 0 {
 		t.Fatalf("ordered %+v before all shards are written", orders)
 	}
-	say(parts[1], gen(3, 5))
-	orders := only[markerOrder](told(t, n2))
-	if len(orders) != 1 || orders[0].Generation != gen(3, 5) || len(orders[0].Shards) != 3 {
+	say(parts[1], fixture.Gen(3, 5))
+	orders := only[control.MarkerOrder](told(t, n2))
+	if len(orders) != 1 || orders[0].Generation != fixture.Gen(3, 5) || len(orders[0].Shards) != 3 {
 		t.Fatalf("ordered %+v", orders)
 	}
 	for i, s := range orders[0].Shards {
@@ -543,14 +544,14 @@ func TestMarkerFollowsTheLastShard(t *testing.T) {
 	if ends := proposalsOf[replica.EndDurable](c); len(ends) != 0 {
 		t.Errorf("proposed %+v", ends)
 	}
-	c.shard(t.Context(), "n1", shardReport{Job: testJob, Generation: gen(3, 5), Part: parts[0], Failed: "disk full"})
-	if ends := proposalsOf[replica.EndDurable](c); len(ends) != 1 || ends[0].Done || ends[0].Generation != gen(3, 5) {
+	c.shard(t.Context(), "n1", control.ShardReport{Job: fixture.JobID, Generation: fixture.Gen(3, 5), Part: parts[0], Failed: "disk full"})
+	if ends := proposalsOf[replica.EndDurable](c); len(ends) != 1 || ends[0].Done || ends[0].Generation != fixture.Gen(3, 5) {
 		t.Errorf("after a shard failed it proposes %+v", ends)
 	}
 	if st := c.status(); !strings.Contains(st[0].DurableError, "node n1, group 0 of generation (3,5): disk full") {
 		t.Errorf("status says %q of the write that failed", st[0].DurableError)
 	}
-	for _, m := range []markedReport{{Job: testJob, Generation: gen(3, 5)}, {Job: testJob, Generation: gen(3, 5), Failed: "disk full"}, {Job: testJob, Generation: gen(3, 4)}} {
+	for _, m := range []control.MarkedReport{{Job: fixture.JobID, Generation: fixture.Gen(3, 5)}, {Job: fixture.JobID, Generation: fixture.Gen(3, 5), Failed: "disk full"}, {Job: fixture.JobID, Generation: fixture.Gen(3, 4)}} {
 		c.message(t.Context(), n2, m)
 		ends := proposalsOf[replica.EndDurable](c)
 		if m.Generation != led.job.Writer.Generation {

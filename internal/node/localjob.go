@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -21,7 +22,7 @@ type localJob struct {
 	heardAt     replica.Step                        // how far ranks here were then
 	answered    map[replica.Part]bool               // parts pinned and reported for candidate
 	passed      map[replica.Rank]replica.Generation // ranks that said Passed to candidate; those that stand below it: with what as the newest they hold
-	scarce      mirrorOrder                         // what the job is to resume at and has too few copies of
+	scarce      control.MirrorOrder                 // what the job is to resume at and has too few copies of
 	scarceAt    time.Time                           // when what its mirrors did not take is sent again
 	scarceWait  time.Duration
 	ranks       map[replica.Rank]*localRank
@@ -35,7 +36,7 @@ type localJob struct {
 	stopBy      time.Time                // after it, ranks that did not stop at the end of the job are killed
 	seq         uint64
 	reported    replica.NodeReport // as sent last, to send only changes
-	written     map[replica.Part]shardReport
+	written     map[replica.Part]control.ShardReport
 	writing     map[replica.Part]replica.Generation // that was begun
 	fetching    map[replica.Part]fetchState         // mirrors being fetched for a plan
 	bad         []replica.Held                      // copies here that failed their digest since the job last ran
@@ -49,7 +50,7 @@ type localJob struct {
 
 func newLocalJob(job *replica.Job) *localJob {
 	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]replica.Generation{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
-		written: map[replica.Part]shardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{}}
+		written: map[replica.Part]control.ShardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{}}
 }
 
 // localRank is a rank whose claim this node holds, or held. Owned by the member.
@@ -288,7 +289,7 @@ func (m *member) report(lj *localJob) {
 	lj.seq++
 	r.Seq = lj.seq
 	lj.reported = r
-	m.send(kindReport, r)
+	m.send(r)
 }
 
 // orphaned are the claims of this node that no process of it has: it went, or was refused its arena, between the two, or

@@ -10,10 +10,10 @@ import (
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
-	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -55,7 +55,7 @@ type member struct {
 
 	// Owned by run.
 	ctx          context.Context  // run's: for what it starts
-	link         *link            // nil while no leader is known
+	link         *control.Link    // nil while no leader is known
 	leader       replica.NodeName // of link
 	term         uint64
 	era          replica.Era
@@ -80,10 +80,10 @@ type member struct {
 	pushers      map[pusherKey]*pusher
 	strains      map[strainKey]strain
 	lastReport   time.Time
-	unlinked     time.Time // since when there is no link to a leader; zero: there is one
-	saidNoLeader time.Time // when the log was told so, zero: not yet
-	suspects     []suspect // what the last round of probes gave cause for
-	keeperLost   bool      // the keeper has gone: not replaced, because another one's node would be another
+	unlinked     time.Time         // since when there is no link to a leader; zero: there is one
+	saidNoLeader time.Time         // when the log was told so, zero: not yet
+	suspects     []control.Suspect // what the last round of probes gave cause for
+	keeperLost   bool              // the keeper has gone: not replaced, because another one's node would be another
 }
 
 // memberEvent is anything that happens to the member.
@@ -91,8 +91,8 @@ type memberEvent any
 
 type (
 	linkUp struct {
-		link    *link
-		welcome welcome
+		link    *control.Link
+		welcome control.Welcome
 		leader  replica.NodeName
 	}
 	// stateTold is the state that a leader told last, whether this node knows newer jobs from another link or not: what its next change follows.
@@ -102,12 +102,12 @@ type (
 		jobs  map[replica.JobID]*replica.Job
 	}
 	linkDown struct {
-		link *link
+		link *control.Link
 		err  error
 	}
 	keeperGone struct{}
 	fromLeader struct {
-		link *link
+		link *control.Link
 		msg  any
 	}
 	// call runs a function on the member's goroutine: how transfers and the admin socket read and change its state.
@@ -247,7 +247,7 @@ func (m *member) handle(ev memberEvent) {
 	case durableRead:
 		m.durableRead(ev)
 	case markerWritten:
-		m.send(kindMarked, markedReport(ev))
+		m.send(control.MarkedReport(ev))
 	}
 }
 
@@ -264,18 +264,18 @@ func (m *member) watchKeeper() {
 }
 
 // send says something to the leader; without a link it is dropped: resend repeats what still matters.
-func (m *member) send(k wire.Kind, v any) {
+func (m *member) send(v any) {
 	if m.link != nil {
-		m.link.send(k, v)
+		m.link.Send(v)
 	}
 }
 
 // suspected tells the leader which nodes the last round of probes gave cause to suspect. A leader that comes meanwhile is told
 // too (resend): where the lost node led, a witness's word waits for its successor, not for the next round.
-func (m *member) suspected(s []suspect) {
+func (m *member) suspected(s []control.Suspect) {
 	m.suspects = s
 	for _, s := range s {
-		m.send(kindSuspect, s)
+		m.send(s)
 	}
 }
 
@@ -297,14 +297,14 @@ func (m *member) nextRequest() uint64 {
 
 func (m *member) leaderSays(msg any) {
 	switch msg := msg.(type) {
-	case view:
+	case control.View:
 		m.learn(msg.Revoked)
 		m.told, m.asked = toldBy(msg), false // it may be some seconds old; a change comes right behind it
-	case change:
+	case control.Change:
 		m.changed(msg)
-	case progress:
+	case control.Progress:
 		if job := m.told.jobs[msg.Job]; job != nil {
-			m.told.jobs[msg.Job] = msg.after(job)
+			m.told.jobs[msg.Job] = msg.After(job)
 		}
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.progressed(lj, msg)
@@ -313,34 +313,34 @@ func (m *member) leaderSays(msg any) {
 		if lj := m.jobs[msg.Job]; lj != nil && msg.Compare(lj.candidate) > 0 {
 			m.newCandidate(lj, msg)
 		}
-	case offer:
+	case control.Offer:
 		m.offered(msg)
-	case captureOrder:
+	case control.CaptureOrder:
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.captureNow(lj, msg.Generation)
 		}
-	case mirrorOrder:
+	case control.MirrorOrder:
 		if lj := m.jobs[msg.Job]; lj != nil {
 			lj.scarce = msg
 			m.mirrorScarce(lj, true)
 		}
-	case unheardQuestion:
-		m.send(kindUnheard, unheardAnswer{msg.ID, m.unheard()})
-	case relayOrder:
+	case control.UnheardQuestion:
+		m.send(control.UnheardAnswer{ID: msg.ID, Nodes: m.unheard()})
+	case control.RelayOrder:
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.relay(lj, msg)
 		}
-	case corruptCopy:
+	case control.CorruptCopy:
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.recheck(lj, msg)
 		}
-	case regionsOrder:
+	case control.RegionsOrder:
 		m.hashRegions(msg)
-	case tell:
+	case control.Tell:
 		m.tellLaunchers(msg)
-	case claimReply:
+	case control.ClaimReply:
 		m.claimReplied(msg)
-	case createReply:
+	case control.CreateReply:
 		if l := m.creates[msg.ID]; l != nil {
 			delete(m.creates, msg.ID)
 			if msg.Retry {
@@ -349,11 +349,11 @@ func (m *member) leaderSays(msg any) {
 			}
 			m.created(l, msg.Refused)
 		}
-	case kvReply:
+	case control.KVReply:
 		m.kvReplied(msg)
-	case markerOrder:
+	case control.MarkerOrder:
 		m.writeMarker(msg)
-	case statusReply:
+	case control.StatusReply:
 		if ch := m.statuses[msg.ID]; ch != nil {
 			delete(m.statuses, msg.ID)
 			ch <- msg.JSON // buffered for its one answer
@@ -362,7 +362,7 @@ func (m *member) leaderSays(msg any) {
 }
 
 // viewed takes over the leader's state and brings everything local in line with it.
-func (m *member) viewed(v view) {
+func (m *member) viewed(v control.View) {
 	m.era, m.nodes, m.informed = v.Era, v.Nodes, true
 	known := make(map[replica.JobID]bool, len(v.Jobs))
 	for _, job := range v.Jobs {
@@ -405,7 +405,7 @@ func (m *member) viewed(v view) {
 }
 
 // toldBy is the state that a view tells.
-func toldBy(v view) stateTold {
+func toldBy(v control.View) stateTold {
 	t := stateTold{v.Index, v.Nodes, make(map[replica.JobID]*replica.Job, len(v.Jobs))}
 	for _, job := range v.Jobs {
 		t.jobs[job.ID] = job
@@ -415,7 +415,7 @@ func toldBy(v view) stateTold {
 
 // changed makes of the state that the leader told last the one that it tells now. A change that does not follow what is known here is
 // passed over whole, and the whole state asked for.
-func (m *member) changed(c change) {
+func (m *member) changed(c control.Change) {
 	m.learn(c.Revoked) // whatever it follows: revocations are never taken back
 	if m.asked {
 		return // it comes
@@ -424,7 +424,7 @@ func (m *member) changed(c change) {
 	if err != nil {
 		m.log.failed("view", fmt.Sprintf("change from entry %d to %d by leader %s", c.After, c.Index, m.leader), err.Error()+": the whole state is asked for")
 		m.asked = true
-		m.send(kindAskView, askView{})
+		m.send(control.AskView{})
 		return
 	}
 	v.Term = m.term
@@ -433,18 +433,18 @@ func (m *member) changed(c change) {
 }
 
 // after is the view that a change leads to.
-func (t stateTold) after(c change) (view, error) {
+func (t stateTold) after(c control.Change) (control.View, error) {
 	if t.index == 0 || c.After > t.index {
-		return view{}, fmt.Errorf("entry %d is known here", t.index)
+		return control.View{}, fmt.Errorf("entry %d is known here", t.index)
 	}
-	v := view{Index: c.Index, Era: c.Era, Nodes: make(map[replica.NodeName]replica.Node, len(t.nodes))}
+	v := control.View{Index: c.Index, Era: c.Era, Nodes: make(map[replica.NodeName]replica.Node, len(t.nodes))}
 	maps.Copy(v.Nodes, t.nodes)
 	maps.Copy(v.Nodes, c.Nodes)
 	jobs := maps.Clone(t.jobs)
 	for _, jc := range c.Jobs {
-		is, err := jc.after(jobs)
+		is, err := jc.After(jobs)
 		if err != nil {
-			return view{}, err
+			return control.View{}, err
 		}
 		jobs[is.ID] = is
 	}
@@ -466,13 +466,13 @@ func endedUnseen(job *replica.Job, index uint64) *replica.Job {
 // resend repeats to a new leader whatever waits for an answer.
 func (m *member) resend() {
 	for id, a := range m.claims {
-		m.send(kindClaim, claimRequest{id, a.claim, a.hello.Token})
+		m.send(control.ClaimRequest{ID: id, Claim: a.claim, Token: a.hello.Token})
 	}
 	for id, l := range m.creates {
-		m.send(kindCreate, l.createRequest(id))
+		m.send(l.createRequest(id))
 	}
 	for _, s := range m.suspects {
-		m.send(kindSuspect, s)
+		m.send(s)
 	}
 	m.resendKV()
 	for _, lj := range m.jobs {
@@ -480,7 +480,7 @@ func (m *member) resend() {
 		clear(lj.answered) // with the link the leader lost this node's pins
 		clear(lj.passed)
 		for _, s := range lj.written {
-			m.send(kindShard, s)
+			m.send(s)
 		}
 		m.report(lj)
 		m.answerCandidate(lj)

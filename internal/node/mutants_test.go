@@ -3,6 +3,8 @@ package node
 import (
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -12,8 +14,8 @@ func pinner(t *testing.T) (c *chair, led *ledJob, n1, n2 *nodeLink) {
 	t.Helper()
 	c = newChair(t)
 	n1, n2 = c.node("n1", 11), c.node("n2", 22)
-	led = c.knows(newJob())
-	c.commitEffects(t.Context(), testJob, led, led.committer.Job(led.job, c.view.Nodes))
+	led = c.knows(fixture.Job())
+	c.commitEffects(t.Context(), fixture.JobID, led, led.committer.Job(led.job, c.view.Nodes))
 	if led.candidate.N == 0 {
 		t.Fatal("no candidate is named")
 	}
@@ -27,7 +29,7 @@ func pinned(led *ledJob, of *nodeLink) replica.Pinned {
 	held := func(p replica.Part, r replica.Rank, mirror bool) replica.Held {
 		return replica.Held{Part: p, Generation: g, Root: replica.Digest{1, byte(p.Kind), byte(p.Index)}, Rank: r, Mirror: mirror}
 	}
-	return replica.Pinned{Job: testJob, Term: led.candidate.Term, N: led.candidate.N, Generation: g, Holder: holderOf(of.node), Session: of.node.Session,
+	return replica.Pinned{Job: fixture.JobID, Term: led.candidate.Term, N: led.candidate.N, Generation: g, Holder: holderOf(of.node), Session: of.node.Session,
 		Parts: []replica.Held{held(replica.OfGroup(0), rank, false), held(replica.OfRank(rank), rank, false), held(replica.OfRank(1-rank), 1-rank, true)}}
 }
 
@@ -91,14 +93,14 @@ func TestPinsAreLostWithTheLink(t *testing.T) {
 func TestSupersededRankIsGivenNothing(t *testing.T) {
 	for _, superseded := range []bool{false, true} {
 		d := newDesk(t)
-		lj := d.put(newJob())
+		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
 		var rank *rankEnd
 		lr.peer, rank = d.session(0)
 		d.planned(lj, lr)
 		lr.stopped, lj.fenced = true, 3
 		if superseded {
-			lj.job = changed(lj.job, func(j *replica.Job) {
+			lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
 				j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11}, j.Ranks[1]}
 			})
 		}
@@ -115,7 +117,7 @@ func TestSupersededRankIsGivenNothing(t *testing.T) {
 		d.order(lj)
 		rank.quiet(lr.peer)
 		lr.loaded = 4
-		lj.job = changed(lj.job, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 5} })
+		lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 5} })
 		d.order(lj)
 		rank.quiet(lr.peer)
 	}
@@ -125,7 +127,7 @@ func TestSupersededRankIsGivenNothing(t *testing.T) {
 func TestArenaOfALivingProcessIsNotPassedOn(t *testing.T) {
 	for _, lives := range []bool{false, true} {
 		d := newDesk(t)
-		lj := d.put(changed(closed(newJob()), func(j *replica.Job) {
+		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 			j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 		}))
 		old := d.attach(lj, 0).arena
@@ -142,14 +144,14 @@ func TestArenaOfALivingProcessIsNotPassedOn(t *testing.T) {
 		r.reads() // the welcome
 		d.says()
 		d.attachFor(p)
-		claims := only[claimRequest](d.says())
+		claims := only[control.ClaimRequest](d.says())
 		if len(claims) != 1 {
 			t.Fatalf("%d claims", len(claims))
 		}
-		lj.job = changed(lj.job, func(j *replica.Job) {
+		lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
 			j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11, Nonce: 77}, j.Ranks[1]}
 		})
-		d.leaderSays(claimReply{ID: claims[0].ID, Incarnation: 6})
+		d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 6})
 		d.until("the arena", func() bool { return lj.ranks[0] != nil })
 		if now := lj.ranks[0].arena; (now == old) == lives {
 			t.Errorf("its owner lives: %v; the new process has the same arena: %v", lives, now == old)
@@ -164,7 +166,7 @@ func TestArenaOfALivingProcessIsNotPassedOn(t *testing.T) {
 // enter a step otherwise, after this daemon has acknowledged that none can.
 func TestArenaThatComesBackLateIsFenced(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(closed(newJob()))
+	lj := d.put(fixture.Closed(fixture.Job()))
 	d.fence(lj)
 	ref := d.arena(shm.Spec{Rank: 0, Geometry: testGeometry(t, false)})
 	p := d.process()

@@ -21,6 +21,7 @@ import (
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/session"
@@ -511,7 +512,7 @@ func (d *daemon) speak(ctx context.Context) error {
 	}
 	d.endpoint.SetProbeReply(endpoint.ProbeReply{Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Boot: d.self.Boot})
 	d.log.ready(d.self)
-	k := &linker{hello: func() linkHello { return linkHello{d.id.Cluster, d.self} }, self: d.raftLeader, dial: d.dialLink, failed: d.linkFailed}
+	k := &linker{hello: func() control.Hello { return control.Hello{Cluster: d.id.Cluster, Node: d.self} }, self: d.raftLeader, dial: d.dialLink, failed: d.linkFailed}
 	k.post = func(ev memberEvent) {
 		if _, up := ev.(linkUp); up {
 			d.unlinked.clear()
@@ -582,8 +583,8 @@ func (c linkConn) Close() error {
 	return err
 }
 
-func (d *daemon) baseStatus() Status {
-	s := Status{Version: d.opt.Version, Cluster: d.id.Cluster, Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Jobs: []JobStatus{}, Nodes: []NodeStatus{},
+func (d *daemon) baseStatus() control.Status {
+	s := control.Status{Version: d.opt.Version, Cluster: d.id.Cluster, Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Jobs: []control.JobStatus{}, Nodes: []control.NodeStatus{},
 		NoLink: d.unlinked.now(time.Now()), Refused: d.refused.now(time.Now())}
 	s.Certificate, _ = pki.Expires(d.id.NotAfter(), time.Now())
 	if err := d.id.OwnRevoked(); err != nil {

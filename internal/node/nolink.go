@@ -8,34 +8,30 @@ import (
 	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/replica"
 )
 
 // noLinkKept is for how long status shows a link that failed, after the last try: longer than the longest pause between two tries.
 const noLinkKept = time.Minute
 
-// NoLink is a link between a node and a voter that failed lately.
-type NoLink struct {
-	Node        replica.NodeName        `json:"node"` // the other end
-	Incarnation replica.NodeIncarnation `json:"incarnation,omitempty"`
-	Why         string                  `json:"why"` // it failed last
-	Tries       int                     `json:"tries"`
-	Since       time.Time               `json:"since"`
-
+// failedLink is a NoLink and when it was tried last.
+type failedLink struct {
+	control.NoLink
 	last time.Time
 }
 
 // noLinks are the links of one direction that failed lately, one for each life of a node: another daemon of the same name may be linked.
 type noLinks struct {
 	mu   sync.Mutex // guards list
-	list map[replica.Holder]NoLink
+	list map[replica.Holder]failedLink
 }
 
 func (l *noLinks) add(of replica.Holder, why string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.list == nil {
-		l.list = map[replica.Holder]NoLink{}
+		l.list = map[replica.Holder]failedLink{}
 	}
 	l.prune(now)
 	n, known := l.list[of]
@@ -43,7 +39,7 @@ func (l *noLinks) add(of replica.Holder, why string, now time.Time) {
 		return
 	}
 	if !known {
-		n = NoLink{Node: of.Node, Incarnation: of.Incarnation, Since: now}
+		n.NoLink = control.NoLink{Node: of.Node, Incarnation: of.Incarnation, Since: now}
 	}
 	n.Why, n.last = why, now
 	n.Tries++
@@ -52,7 +48,7 @@ func (l *noLinks) add(of replica.Holder, why string, now time.Time) {
 
 // prune forgets what was not tried again.
 func (l *noLinks) prune(now time.Time) {
-	maps.DeleteFunc(l.list, func(_ replica.Holder, n NoLink) bool { return now.Sub(n.last) > noLinkKept })
+	maps.DeleteFunc(l.list, func(_ replica.Holder, n failedLink) bool { return now.Sub(n.last) > noLinkKept })
 }
 
 // linked forgets that life of a node, which has a link now, and what no life was named for.
@@ -71,13 +67,18 @@ func (l *noLinks) clear() {
 }
 
 // now lists them by name.
-func (l *noLinks) now(now time.Time) []NoLink {
+func (l *noLinks) now(now time.Time) []control.NoLink {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.prune(now)
-	return slices.SortedFunc(maps.Values(l.list), func(a, b NoLink) int {
+	var out []control.NoLink
+	for _, n := range l.list {
+		out = append(out, n.NoLink)
+	}
+	slices.SortFunc(out, func(a, b control.NoLink) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Incarnation, b.Incarnation))
 	})
+	return out
 }
 
 // life names a node in a sentence.

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
@@ -20,7 +22,7 @@ import (
 )
 
 // serves gives the leader a link on which the peer says what say writes, and returns the welcome.
-func (c *chair) serves(peer replica.NodeName, say func(net.Conn)) (welcome, error) {
+func (c *chair) serves(peer replica.NodeName, say func(net.Conn)) (control.Welcome, error) {
 	c.t.Helper()
 	near, far := net.Pipe()
 	var serving sync.WaitGroup
@@ -36,21 +38,21 @@ func (c *chair) serves(peer replica.NodeName, say func(net.Conn)) (welcome, erro
 		default:
 		}
 		near.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) //nolint:errcheck // as above
-		k, body, err := wire.Read(near, maxLinkFrame)
+		k, body, err := wire.Read(near, control.MaxLinkFrame)
 		var late net.Error
 		if errors.As(err, &late) && late.Timeout() {
 			continue // the leader has an event first
 		}
-		if err != nil || k != kindWelcome {
-			return welcome{}, fmt.Errorf("kind %d: %w", k, err)
+		if err != nil || k != control.KindWelcome {
+			return control.Welcome{}, fmt.Errorf("kind %d: %w", k, err)
 		}
-		return decode[welcome](body)
+		return control.DecodeAs[control.Welcome](body)
 	}
 }
 
-func (c *chair) hello(n replica.Node) (welcome, error) {
+func (c *chair) hello(n replica.Node) (control.Welcome, error) {
 	c.t.Helper()
-	return c.serves(n.Name, func(conn net.Conn) { wire.Write(conn, kindLinkHello, linkHello{testCluster, n}) })
+	return c.serves(n.Name, func(conn net.Conn) { control.WriteHello(conn, control.Hello{Cluster: fixture.Cluster, Node: n}) })
 }
 
 // elected waits until the chair's own Raft leads.
@@ -82,7 +84,7 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 			t.Fatalf("hello %d: %+v, %v", i, w, err)
 		}
 	}
-	frame, err := wire.Append(nil, kindLinkHello, linkHello{testCluster, life(7, 1)})
+	frame, err := wire.Append(nil, control.KindHello, control.Hello{Cluster: fixture.Cluster, Node: life(7, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,29 +96,31 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 		says []string
 		of   replica.Holder
 	}{
-		"a superseded incarnation": {func(conn net.Conn) { wire.Write(conn, kindLinkHello, linkHello{testCluster, life(5, 3)}) },
+		"a superseded incarnation": {func(conn net.Conn) {
+			control.WriteHello(conn, control.Hello{Cluster: fixture.Cluster, Node: life(5, 3)})
+		},
 			[]string{"incarnation 5 was superseded by 7", "if two daemons run as node n2, stop one"}, replica.Holder{Node: "n2", Incarnation: 5}},
 		"another wire version": {func(conn net.Conn) { conn.Write(other) }, []string{"version 2, this program reads 1", "run one release"}, replica.Holder{Node: "n2"}},
-		"another cluster":      {func(conn net.Conn) { wire.Write(conn, kindLinkHello, linkHello{foreign, life(7, 1)}) }, []string{foreign.String(), "its own certificate"}, replica.Holder{Node: "n2"}},
-		"no hello":             {func(conn net.Conn) { wire.Write(conn, kindBeat, beat{}) }, []string{"instead of a hello"}, replica.Holder{Node: "n2"}},
+		"another cluster":      {func(conn net.Conn) { control.WriteHello(conn, control.Hello{Cluster: foreign, Node: life(7, 1)}) }, []string{foreign.String(), "its own certificate"}, replica.Holder{Node: "n2"}},
+		"no hello":             {func(conn net.Conn) { wire.Write(conn, control.KindBeat, control.Beat{}) }, []string{"instead of a hello"}, replica.Holder{Node: "n2"}},
 		"a hello beyond its limit": {func(conn net.Conn) {
 			n := life(7, 1)
-			n.Labels = map[string]string{"rack": strings.Repeat("x", maxHello)}
-			wire.Write(conn, kindLinkHello, linkHello{testCluster, n})
+			n.Labels = map[string]string{"rack": strings.Repeat("x", control.MaxHello)}
+			control.WriteHello(conn, control.Hello{Cluster: fixture.Cluster, Node: n})
 		}, []string{"at most 65536 here"}, replica.Holder{Node: "n2"}},
 		"a label that no configuration may have": {func(conn net.Conn) {
 			n := life(7, 2)
 			n.Labels = map[string]string{"rack": strings.Repeat("x", 64)}
-			wire.Write(conn, kindLinkHello, linkHello{testCluster, n})
+			control.WriteHello(conn, control.Hello{Cluster: fixture.Cluster, Node: n})
 		}, []string{`label "rack"`, "a value of 1 to 63 bytes", "replicad config check"}, replica.Holder{Node: "n2", Incarnation: 7}},
 		"an address that nobody can dial": {func(conn net.Conn) {
 			n := life(7, 2)
 			n.Addr = "not an address; $(x)"
-			wire.Write(conn, kindLinkHello, linkHello{testCluster, n})
+			control.WriteHello(conn, control.Hello{Cluster: fixture.Cluster, Node: n})
 		}, []string{"not an address", "host:port", "replicad config check"}, replica.Holder{Node: "n2", Incarnation: 7}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			lines, warned := c.log.count("refused link"), c.log.count(`"level":"warn"`)
+			lines, warned := c.log.Count("refused link"), c.log.Count(`"level":"warn"`)
 			c.leader.refused.clear()
 			c.leader.log.retries = limiter{}
 			for range 3 {
@@ -130,7 +134,7 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 					}
 				}
 			}
-			if n := c.log.count("refused link") - lines; n != 3 || c.log.count(`"level":"warn"`)-warned != 1 {
+			if n := c.log.Count("refused link") - lines; n != 3 || c.log.Count(`"level":"warn"`)-warned != 1 {
 				t.Errorf("%d lines, want 3, one of them a warning", n)
 			}
 			list := c.leader.refused.now(time.Now())
@@ -162,8 +166,8 @@ func TestASecondLifeIsLogged(t *testing.T) {
 		t.Cleanup(func() { near.Close(); far.Close() })
 		n := old.node
 		n.Incarnation, n.Session = inc, s
-		c.linkUp(t.Context(), &nodeLink{newLink(near), n})
-		return c.log.count(`"event":"superseded"`)
+		c.linkUp(t.Context(), &nodeLink{Link: control.NewLink(near, control.ToNode), node: n})
+		return c.log.Count(`"event":"superseded"`)
 	}
 	if n := next(22, 2); n != 0 {
 		t.Errorf("%d lines about a daemon that was started anew", n)
@@ -175,7 +179,7 @@ func TestASecondLifeIsLogged(t *testing.T) {
 
 // The operator of the refused node reads the reason there, and where its own certificate has expired, that.
 func TestARefusedNodeKnowsItsOwnCertificate(t *testing.T) {
-	log, dir := &lines{}, t.TempDir()
+	log, dir := &fixture.Lines{}, t.TempDir()
 	if err := pki.Init(dir, []replica.NodeName{"n2"}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +198,7 @@ func TestARefusedNodeKnowsItsOwnCertificate(t *testing.T) {
 	if len(list) != 2 || list[0].Node != "a" || list[0].Tries != 3 || list[0].Why != refused.Error() || list[1].Why != context.DeadlineExceeded.Error() {
 		t.Fatalf("status shows %+v", list)
 	}
-	if n := log.count(`"level":"warn"`); n != 2 {
+	if n := log.Count(`"level":"warn"`); n != 2 {
 		t.Errorf("%d warnings, want one for each voter", n)
 	}
 	end := id.NotAfter()
@@ -260,7 +264,7 @@ func TestRegistrationsHaveAPace(t *testing.T) {
 
 	c := newChair(t)
 	c.elected()
-	var w welcome
+	var w control.Welcome
 	for s := range replica.Session(registerBurst + 1) {
 		var err error
 		if w, err = c.hello(replica.Node{Name: "n2", Incarnation: 5, Session: s + 1, Addr: "n2:7000"}); err != nil {
@@ -276,14 +280,14 @@ func TestRegistrationsHaveAPace(t *testing.T) {
 func TestTooMuchIsNotProposed(t *testing.T) {
 	c := newChair(t)
 	n := c.node("n2", 22)
-	c.knows(newJob())
+	c.knows(fixture.Job())
 	c.proposed()
 	groups := make([]replica.GroupID, 1_000_000)
-	c.create(t.Context(), n, createRequest{ID: 1, Name: "big", Layout: replica.Layout{World: 1_000_000, Groups: groups}})
-	if r := only[createReply](told(t, n)); len(r) != 1 || r[0].Retry || !strings.Contains(r[0].Refused, "1000000 ranks in 1 groups") || !strings.Contains(r[0].Refused, "fewer ranks") {
+	c.create(t.Context(), n, control.CreateRequest{ID: 1, Name: "big", Layout: replica.Layout{World: 1_000_000, Groups: groups}})
+	if r := only[control.CreateReply](told(t, n)); len(r) != 1 || r[0].Retry || !strings.Contains(r[0].Refused, "1000000 ranks in 1 groups") || !strings.Contains(r[0].Refused, "fewer ranks") {
 		t.Errorf("a job of a million ranks is answered by %+v", r)
 	}
-	if r := c.end(t.Context(), operatorRequest{Job: "job", Why: strings.Repeat("x", 9<<20)}); !strings.Contains(r.Refused, "is not ended: a reason of 9437184 bytes: want at most 8192") {
+	if r := c.end(t.Context(), control.Order{Job: "job", Why: strings.Repeat("x", 9<<20)}); !strings.Contains(r.Refused, "is not ended: a reason of 9437184 bytes: want at most 8192") {
 		t.Errorf("a reason of 9 MB is answered by %.200q", r.Refused)
 	}
 	if cmds := c.proposed(); len(cmds) != 0 {

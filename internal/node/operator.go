@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -22,44 +23,36 @@ const (
 	voterTimeout = 15 * time.Second // for a change of voters; what can't be ended by then is undone
 )
 
-// operatorReply answers an operatorRequest: what was done, or why nothing was.
-type operatorReply struct {
-	Refused string `json:"refused,omitempty"`
-	Text    string `json:"text,omitempty"`
-}
-
-func refusal(text string) operatorReply { return operatorReply{Refused: text} }
-
 // answer says what became of an order, to who gave it and to the audit log; from any goroutine.
-func (n *nodeLink) answer(id uint64, r operatorReply) {
+func (n *nodeLink) answer(id uint64, r control.OperatorReply) {
 	if done, ok := n.orders.LoadAndDelete(id); ok {
-		done.(func(operatorReply))(r)
+		done.(func(control.OperatorReply))(r)
 	}
 	n.reply(id, r)
 }
 
 // reply sends an operator's answer; from any goroutine.
-func (n *nodeLink) reply(id uint64, r operatorReply) {
+func (n *nodeLink) reply(id uint64, r control.OperatorReply) {
 	if b, err := json.Marshal(r); err == nil {
-		n.send(kindStatusReply, statusReply{id, b})
+		n.Send(control.StatusReply{ID: id, JSON: b})
 	}
 }
 
 // operate does what somebody (by; empty for what needs nobody's authority) asks.
-func (l *leader) operate(ctx context.Context, from *nodeLink, m operatorRequest, by string) {
+func (l *leader) operate(ctx context.Context, from *nodeLink, m control.Order, by string) {
 	switch m.Verb {
-	case Lost:
+	case control.Lost:
 		l.lostForGood(ctx, from, m)
-	case Drain:
+	case control.Drain:
 		l.drain(ctx, from, m)
-	case Clear:
+	case control.Clear:
 		l.clearNode(ctx, from, m)
-	case Voters, AddVoter, RemoveVoter:
+	case control.Voters, control.AddVoter, control.RemoveVoter:
 		l.changeVoters(ctx, from, m)
-	case RevokeNode, RevokeOperator:
+	case control.RevokeNode, control.RevokeOperator:
 		l.revoke(ctx, from, m, by)
 	default:
-		from.answer(m.ID, refusal(fmt.Sprintf("the leader does not know request %d: are the daemons of one release?", m.Verb)))
+		from.answer(m.ID, control.Refusal(fmt.Sprintf("the leader does not know request %d: are the daemons of one release?", m.Verb)))
 	}
 }
 
@@ -70,38 +63,38 @@ func unknown(err error) string {
 
 // end ends a job and says so once it has ended. It goes to Raft by itself, from any goroutine: no job's work on the leader, nor what waits
 // for it, can be in its way.
-func (l *leader) end(ctx context.Context, m operatorRequest) operatorReply {
+func (l *leader) end(ctx context.Context, m control.Order) control.OperatorReply {
 	select {
 	case l.ending <- struct{}{}:
 		defer func() { <-l.ending }()
 	default:
-		return refusal(fmt.Sprintf("job %s is not ended: %d other requests to end jobs are under way: ask again", m.Job, operators))
+		return control.Refusal(fmt.Sprintf("job %s is not ended: %d other requests to end jobs are under way: ask again", m.Job, operators))
 	}
 	if err := lock.CheckReason(m.Why); err != nil {
-		return refusal(fmt.Sprintf("job %s is not ended: %v", m.Job, err))
+		return control.Refusal(fmt.Sprintf("job %s is not ended: %v", m.Job, err))
 	}
 	job, ok := l.cons.State().JobByName(m.Job)
 	if !ok {
-		return refusal(fmt.Sprintf("no job %q runs: see replicad status for the names", m.Job))
+		return control.Refusal(fmt.Sprintf("no job %q runs: see replicad status for the names", m.Job))
 	}
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
 	_, out, err := l.cons.Propose(ctx, replica.EndJob{Job: job.ID, Reason: m.Why})
 	switch {
 	case err != nil:
-		return refusal(unknown(err))
+		return control.Refusal(unknown(err))
 	case out.Err != nil:
-		return refusal(out.Err.Error())
+		return control.Refusal(out.Err.Error())
 	case out.Job.EndReason != m.Why:
-		return operatorReply{Text: fmt.Sprintf("job %s had ended already, at step %d: %s", m.Job, out.Job.Position.Step, out.Job.EndReason)}
+		return control.OperatorReply{Text: fmt.Sprintf("job %s had ended already, at step %d: %s", m.Job, out.Job.Position.Step, out.Job.EndReason)}
 	}
-	return operatorReply{Text: fmt.Sprintf("job %s has ended, newest commit step %d", m.Job, out.Job.Position.Step)}
+	return control.OperatorReply{Text: fmt.Sprintf("job %s has ended, newest commit step %d", m.Job, out.Job.Position.Step)}
 }
 
 // besideHere is beside where this node leads, for its own admin socket.
-func (l *leader) besideHere(ctx context.Context, m operatorRequest) (reply operatorReply, leads bool) {
+func (l *leader) besideHere(ctx context.Context, m control.Order) (reply control.OperatorReply, leads bool) {
 	if _, _, _, self := l.cons.Leadership(); !self {
-		return operatorReply{}, false
+		return control.OperatorReply{}, false
 	}
 	return l.beside(ctx, l.cons.ID(), m), true
 }
@@ -121,13 +114,13 @@ type drain struct {
 // drain has the ranks of a node move to others, in every job, and keeps it out of these jobs until it is cleared; what it holds
 // serves meanwhile. It is refused, with nothing done, where nobody could take the ranks, and where a job would be less safe
 // without the node, unless the operator says that it may.
-func (l *leader) drain(ctx context.Context, from *nodeLink, m operatorRequest) {
+func (l *leader) drain(ctx context.Context, from *nodeLink, m control.Order) {
 	if _, known := l.view.Nodes[m.Node]; !known {
-		from.answer(m.ID, refusal(fmt.Sprintf("node %q is not registered in this cluster: see replicad status for the names", m.Node)))
+		from.answer(m.ID, control.Refusal(fmt.Sprintf("node %q is not registered in this cluster: see replicad status for the names", m.Node)))
 		return
 	}
 	if len(l.drains) >= maxDrains {
-		from.answer(m.ID, refusal("other nodes are being drained: ask again when they are"))
+		from.answer(m.ID, control.Refusal("other nodes are being drained: ask again when they are"))
 		return
 	}
 	d := &drain{from: from, id: m.ID, node: m.Node, ranks: map[replica.JobID][]replica.Rank{}, tried: map[replica.JobID]time.Duration{}, until: l.now() + drainTimeout}
@@ -138,11 +131,11 @@ func (l *leader) drain(ctx context.Context, from *nodeLink, m operatorRequest) {
 		d.ranks[id] = ranksOn(led.job, m.Node)
 		able, seats := l.able(led, m.Node)
 		if n := len(d.ranks[id]); n > seats {
-			from.answer(m.ID, refusal(fmt.Sprintf("node %s can't be drained: job %s: it runs %d ranks there, and other nodes offer %d processes: start replicad run --spare, or with a larger --capacity, on another node first", m.Node, led.job.Name, n, seats)))
+			from.answer(m.ID, control.Refusal(fmt.Sprintf("node %s can't be drained: job %s: it runs %d ranks there, and other nodes offer %d processes: start replicad run --spare, or with a larger --capacity, on another node first", m.Node, led.job.Name, n, seats)))
 			return
 		}
 		if cost := recovery.DrainCost(led.job, able, m.Node); cost != "" && !m.Degrade {
-			from.answer(m.ID, refusal(fmt.Sprintf("node %s is not drained: job %s: %s: add a node, or wait for copies (replicad status), or accept that with --degrade", m.Node, led.job.Name, cost)))
+			from.answer(m.ID, control.Refusal(fmt.Sprintf("node %s is not drained: job %s: %s: add a node, or wait for copies (replicad status), or accept that with --degrade", m.Node, led.job.Name, cost)))
 			return
 		}
 	}
@@ -196,7 +189,7 @@ func (l *leader) drained(ctx context.Context) {
 			return false
 		}
 		if d.refused != "" {
-			d.from.answer(d.id, refusal(fmt.Sprintf("draining node %s: %s", d.node, d.refused)))
+			d.from.answer(d.id, control.Refusal(fmt.Sprintf("draining node %s: %s", d.node, d.refused)))
 			return true
 		}
 		left := 0
@@ -218,7 +211,7 @@ func (l *leader) drained(ctx context.Context) {
 		if left > 0 && l.now() < d.until {
 			return false
 		}
-		d.from.answer(d.id, operatorReply{Text: l.drainText(d, left)})
+		d.from.answer(d.id, control.OperatorReply{Text: l.drainText(d, left)})
 		return true
 	})
 }
@@ -252,7 +245,7 @@ func (l *leader) drainText(d *drain, left int) string {
 }
 
 // clearNode ends a node's quarantine in every job.
-func (l *leader) clearNode(ctx context.Context, from *nodeLink, m operatorRequest) {
+func (l *leader) clearNode(ctx context.Context, from *nodeLink, m control.Order) {
 	waiting, done, refused := 0, 0, ""
 	for id, led := range l.jobs {
 		if led.job.Phase == replica.Ended || !slices.Contains(led.job.Quarantined, m.Node) {
@@ -267,41 +260,41 @@ func (l *leader) clearNode(ctx context.Context, from *nodeLink, m operatorReques
 				refused = err.Error()
 			}
 			if waiting--; waiting == 0 {
-				from.answer(m.ID, operatorReply{Refused: refused, Text: fmt.Sprintf("node %s may be used again by %d jobs", m.Node, done)})
+				from.answer(m.ID, control.OperatorReply{Refused: refused, Text: fmt.Sprintf("node %s may be used again by %d jobs", m.Node, done)})
 			}
 		})
 	}
 	if waiting == 0 {
-		from.answer(m.ID, refusal(fmt.Sprintf("node %q is kept out of no running job", m.Node)))
+		from.answer(m.ID, control.Refusal(fmt.Sprintf("node %q is kept out of no running job", m.Node)))
 	}
 }
 
 // changeVoters lists, adds or removes voters; one change at a time, beside the leader.
-func (l *leader) changeVoters(ctx context.Context, from *nodeLink, m operatorRequest) {
+func (l *leader) changeVoters(ctx context.Context, from *nodeLink, m control.Order) {
 	voters, joining := l.cons.Voters(), l.cons.Joining()
 	at := slices.IndexFunc(voters, func(v consensus.Voter) bool { return v.Name == m.Node })
 	joins := slices.ContainsFunc(joining, func(v consensus.Voter) bool { return v.Name == m.Node })
 	switch {
-	case m.Verb == Voters:
-		from.answer(m.ID, operatorReply{Text: l.votersText(voters, joining)})
+	case m.Verb == control.Voters:
+		from.answer(m.ID, control.OperatorReply{Text: l.votersText(voters, joining)})
 		return
-	case m.Verb == AddVoter && (replica.CheckName(string(m.Node)) != nil || m.Addr == ""):
-		from.answer(m.ID, refusal(fmt.Sprintf("voter %q at %q: want a node's name and the addr of its configuration", m.Node, m.Addr)))
+	case m.Verb == control.AddVoter && (replica.CheckName(string(m.Node)) != nil || m.Addr == ""):
+		from.answer(m.ID, control.Refusal(fmt.Sprintf("voter %q at %q: want a node's name and the addr of its configuration", m.Node, m.Addr)))
 		return
-	case m.Verb == AddVoter && at >= 0:
-		from.answer(m.ID, refusal(fmt.Sprintf("%s votes already, at %s", m.Node, voters[at].Addr)))
+	case m.Verb == control.AddVoter && at >= 0:
+		from.answer(m.ID, control.Refusal(fmt.Sprintf("%s votes already, at %s", m.Node, voters[at].Addr)))
 		return
-	case m.Verb == RemoveVoter && at < 0 && !joins:
-		from.answer(m.ID, refusal(fmt.Sprintf("%q is no voter: see replicad voter list", m.Node)))
+	case m.Verb == control.RemoveVoter && at < 0 && !joins:
+		from.answer(m.ID, control.Refusal(fmt.Sprintf("%q is no voter: see replicad voter list", m.Node)))
 		return
-	case m.Verb == RemoveVoter && len(voters) == 1 && !joins:
-		from.answer(m.ID, refusal(fmt.Sprintf("%s is the only voter: add another first", m.Node)))
+	case m.Verb == control.RemoveVoter && len(voters) == 1 && !joins:
+		from.answer(m.ID, control.Refusal(fmt.Sprintf("%s is the only voter: add another first", m.Node)))
 		return
-	case m.Verb == RemoveVoter && m.Node == l.cons.ID():
-		from.answer(m.ID, refusal(fmt.Sprintf("%s leads: stop its daemon, and ask again once another leads", m.Node)))
+	case m.Verb == control.RemoveVoter && m.Node == l.cons.ID():
+		from.answer(m.ID, control.Refusal(fmt.Sprintf("%s leads: stop its daemon, and ask again once another leads", m.Node)))
 		return
 	case !l.voting.CompareAndSwap(false, true):
-		from.answer(m.ID, refusal("another change of voters is under way: ask again when it has ended"))
+		from.answer(m.ID, control.Refusal("another change of voters is under way: ask again when it has ended"))
 		return
 	}
 	l.work.Go(func() {
@@ -310,7 +303,7 @@ func (l *leader) changeVoters(ctx context.Context, from *nodeLink, m operatorReq
 		defer cancel()
 		var err error
 		text := fmt.Sprintf("%s votes now; name it in the voters of every node's configuration before that node's next start", m.Node)
-		if m.Verb == AddVoter {
+		if m.Verb == control.AddVoter {
 			err = l.cons.AddVoter(ctx, consensus.Voter{Name: m.Node, Addr: m.Addr})
 		} else {
 			text = fmt.Sprintf("%s votes no more, and must never vote again under this name; take it out of the voters of every node's configuration before that node's next start", m.Node)
@@ -318,12 +311,12 @@ func (l *leader) changeVoters(ctx context.Context, from *nodeLink, m operatorReq
 		}
 		switch {
 		case errors.Is(err, consensus.ErrUnknown):
-			from.answer(m.ID, refusal(fmt.Sprintf("what became of it is not known (%v): see replicad voter list", err)))
+			from.answer(m.ID, control.Refusal(fmt.Sprintf("what became of it is not known (%v): see replicad voter list", err)))
 		case err != nil:
-			from.answer(m.ID, refusal(err.Error()))
+			from.answer(m.ID, control.Refusal(err.Error()))
 		default:
 			l.log.note2(nil, "voters", text)
-			from.answer(m.ID, operatorReply{Text: text})
+			from.answer(m.ID, control.OperatorReply{Text: text})
 		}
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -13,10 +15,10 @@ import (
 
 // planned is the job with a plan of epoch 4 at (3,5), for which rank 0 holds both parts.
 func (d *desk) planned(lj *localJob, lr *localRank) (group, private replica.Digest) {
-	group, private = d.seal(lr.arena, slot(2), gen(3, 5), 1).Root, d.seal(lr.arena, ring(3), gen(3, 5), 2).Root
-	lj.job = changed(closed(lj.job), func(j *replica.Job) {
+	group, private = d.seal(lr.arena, slot(2), fixture.Gen(3, 5), 1).Root, d.seal(lr.arena, ring(3), fixture.Gen(3, 5), 2).Root
+	lj.job = fixture.Changed(fixture.Closed(lj.job), func(j *replica.Job) {
 		j.Phase, j.Epoch = replica.Planned, 4
-		j.Plan = &replica.Plan{Epoch: 4, Generation: gen(3, 5), Ranks: j.Ranks,
+		j.Plan = &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5), Ranks: j.Ranks,
 			Sources: []replica.Source{{Part: replica.OfGroup(0), Root: group, Tier: replica.PeerRAM}, {Part: replica.OfRank(0), Root: private, Tier: replica.PeerRAM}, {Part: replica.OfRank(1), Tier: replica.PeerRAM}}}
 	})
 	return group, private
@@ -25,7 +27,7 @@ func (d *desk) planned(lj *localJob, lr *localRank) (group, private replica.Dige
 // The orders of a recovery, from the fence to GO: each is sent once, and a rank is let go once an epoch.
 func TestOrders(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	var rank *rankEnd
 	lr.peer, rank = d.session(0)
@@ -46,14 +48,14 @@ func TestOrders(t *testing.T) {
 	d.handleSession(stopped)
 	d.until("the restore", func() bool { return lr.restore != nil && lr.restore.done })
 	e, o := rank.ordered()
-	if e != 4 || o.Action != wire.OrderLoad || o.Slot != 2 || o.Place != 3 || o.ReplicatedRoot != group || o.PrivateRoot != private || o.Generation != gen(3, 5) || o.Step != 5 || o.Source != replica.OwnRAM {
+	if e != 4 || o.Action != wire.OrderLoad || o.Slot != 2 || o.Place != 3 || o.ReplicatedRoot != group || o.PrivateRoot != private || o.Generation != fixture.Gen(3, 5) || o.Step != 5 || o.Source != replica.OwnRAM {
 		t.Errorf("ordered %+v of epoch %d", o, e)
 	}
 	d.reconcile(lj)
 	rank.quiet(lr.peer)
 	d.says()
 
-	loaded := session.Loaded{Peer: lr.peer, Header: wire.RankHeader{Epoch: 4}, Loaded: wire.Loaded{Generation: gen(3, 5), ReplicatedRoot: group, PrivateRoot: private}}
+	loaded := session.Loaded{Peer: lr.peer, Header: wire.RankHeader{Epoch: 4}, Loaded: wire.Loaded{Generation: fixture.Gen(3, 5), ReplicatedRoot: group, PrivateRoot: private}}
 	for what, change := range map[string]func(*wire.Loaded){
 		"another group root":   func(l *wire.Loaded) { l.ReplicatedRoot[0]++ },
 		"another private root": func(l *wire.Loaded) { l.PrivateRoot[0]++ },
@@ -62,14 +64,14 @@ func TestOrders(t *testing.T) {
 		bad := loaded
 		change(&bad.Loaded)
 		d.handleSession(bad)
-		if ev := only[evidence](d.says()); lr.loaded == 4 || len(ev) != 1 || ev[0].Fault.Kind != replica.BadDigest || ev[0].Fault.Epoch != 4 || ev[0].Fault.Incarnation != 4 {
+		if ev := only[control.Evidence](d.says()); lr.loaded == 4 || len(ev) != 1 || ev[0].Fault.Kind != replica.BadDigest || ev[0].Fault.Epoch != 4 || ev[0].Fault.Incarnation != 4 {
 			t.Errorf("%s: loaded %d, evidence %+v", what, lr.loaded, ev)
 		}
 	}
 	late := loaded
 	late.Header.Epoch = 3
 	d.handleSession(late)
-	if lr.loaded == 4 || len(only[evidence](d.says())) != 0 {
+	if lr.loaded == 4 || len(only[control.Evidence](d.says())) != 0 {
 		t.Error("an acknowledgement of an earlier epoch counts")
 	}
 	d.handleSession(loaded)
@@ -78,9 +80,9 @@ func TestOrders(t *testing.T) {
 	}
 	rank.quiet(lr.peer) // not before Resume
 
-	lj.job = changed(lj.job, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 5} })
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 5} })
 	d.reconcile(lj)
-	if e, o := rank.ordered(); e != 4 || o.Action != wire.OrderGo || o.Step != 5 || o.Generation != gen(3, 5) {
+	if e, o := rank.ordered(); e != 4 || o.Action != wire.OrderGo || o.Step != 5 || o.Generation != fixture.Gen(3, 5) {
 		t.Errorf("ordered %+v of epoch %d, want to go", o, e)
 	}
 	if lr.stopped {
@@ -98,7 +100,7 @@ func TestOrders(t *testing.T) {
 // While the job opens a rank that waits is told to initialise, once each time that it comes to wait.
 func TestInitOrder(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(changed(newJob(), func(j *replica.Job) {
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Phase, j.Plan, j.Position, j.Committed = replica.Opening, nil, replica.Position{}, replica.Generation{}
 	}))
 	lr := d.attach(lj, 0)
@@ -123,7 +125,7 @@ func TestInitOrder(t *testing.T) {
 	d.handleSession(session.Stopped{Peer: lr.peer})
 	rank.quiet(lr.peer)
 	lr.initial, lr.ordered = 0, orderKey{}
-	lj.job = changed(lj.job, func(j *replica.Job) { j.ClosedEpoch = 3 })
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.ClosedEpoch = 3 })
 	d.order(lj)
 	rank.quiet(lr.peer) // its epoch is closed: the next Begin mints another
 }
@@ -131,7 +133,7 @@ func TestInitOrder(t *testing.T) {
 // Only a rank that has loaded the generation's epoch and stands whole at it is asked to capture it, and only before a plan.
 func TestCaptureOrder(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(closed(newJob()))
+	lj := d.put(fixture.Closed(fixture.Job()))
 	lr := d.attach(lj, 0)
 	var rank *rankEnd
 	lr.peer, rank = d.session(0)
@@ -149,15 +151,15 @@ func TestCaptureOrder(t *testing.T) {
 		d.write(lr.arena, atHolder, uint64(lr.incarnation))
 		d.live(lr, 3, 7, replica.Idle)
 		change()
-		d.leaderSays(captureOrder{testJob, gen(3, 7)})
+		d.leaderSays(control.CaptureOrder{Job: fixture.JobID, Generation: fixture.Gen(3, 7)})
 		t.Log(what)
 		rank.quiet(lr.peer)
 	}
 	lj.job.Phase, lr.stopped, lr.loaded = replica.Closed, true, 3
 	d.write(lr.arena, atHolder, uint64(lr.incarnation))
 	d.live(lr, 3, 7, replica.Idle)
-	d.leaderSays(captureOrder{testJob, gen(3, 7)})
-	if e, o := rank.ordered(); e != 3 || o.Action != wire.OrderCapture || o.Generation != gen(3, 7) {
+	d.leaderSays(control.CaptureOrder{Job: fixture.JobID, Generation: fixture.Gen(3, 7)})
+	if e, o := rank.ordered(); e != 3 || o.Action != wire.OrderCapture || o.Generation != fixture.Gen(3, 7) {
 		t.Errorf("ordered %+v of epoch %d", o, e)
 	}
 }
@@ -165,22 +167,22 @@ func TestCaptureOrder(t *testing.T) {
 // A place for a restore: a free one, else one that is neither C, T, pinned nor read; never one of those.
 func TestStageMakesRoom(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	a := lr.arena
-	lj.job = changed(closed(lj.job), func(j *replica.Job) {
-		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: gen(3, 6)}
+	lj.job = fixture.Changed(fixture.Closed(lj.job), func(j *replica.Job) {
+		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 6)}
 	})
 	for i, s := range []replica.Step{5, 4, 3} { // C, and two old ones
-		d.seal(a, slot(i), gen(3, s), uint64(s))
+		d.seal(a, slot(i), fixture.Gen(3, s), uint64(s))
 	}
-	man := func(seed uint64) replica.Manifest { m, _ := manifestFor(a, slot(0), gen(3, 6), seed); return m }
+	man := func(seed uint64) replica.Manifest { m, _ := manifestFor(a, slot(0), fixture.Gen(3, 6), seed); return m }
 	place, s, err := d.member.takePlace(lj, a, shm.Slot, man(10))
 	if err != nil || place != slot(3) {
 		t.Fatalf("staged in %v, %v; want the free slot 3", place, err)
 	}
 	s.Abort()
-	d.seal(a, slot(3), gen(3, 6), 10)
+	d.seal(a, slot(3), fixture.Gen(3, 6), 10)
 	a.hold(slot(2))
 	place, s, err = d.member.takePlace(lj, a, shm.Slot, man(11))
 	if err != nil || place != slot(1) {
@@ -198,7 +200,7 @@ func TestStageMakesRoom(t *testing.T) {
 // A report is sent when it changed, with a number that rises, and again over a new link.
 func TestReportsAreNumbered(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	reports := func() []replica.NodeReport { return only[replica.NodeReport](d.says()) }
 	d.report(lj)
@@ -210,14 +212,14 @@ func TestReportsAreNumbered(t *testing.T) {
 	if again := reports(); len(again) != 0 {
 		t.Errorf("reported without a change: %+v", again)
 	}
-	d.seal(lr.arena, slot(1), gen(3, 6), 1)
+	d.seal(lr.arena, slot(1), fixture.Gen(3, 6), 1)
 	d.report(lj)
 	second := reports()
 	if len(second) != 1 || second[0].Seq <= first[0].Seq || len(second[0].Parts) != 1 {
 		t.Errorf("after a change it reports %+v", second)
 	}
 	up := d.link
-	d.handle(linkUp{link: up, leader: "n2", welcome: welcome{OK: true, Term: 10}})
+	d.handle(linkUp{link: up, leader: "n2", welcome: control.Welcome{OK: true, Term: 10}})
 	if third := reports(); len(third) != 1 || third[0].Seq <= second[0].Seq {
 		t.Errorf("over a new link it reports %+v", third)
 	}
@@ -237,14 +239,14 @@ func TestReportsAreNumbered(t *testing.T) {
 // What is awaited from the leader is asked again over a new link.
 func TestRequestsAreSentAgain(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
-	d.claims[1] = &attaching{claim: replica.Claim{Job: testJob, Rank: 1, Nonce: 77}}
+	lj := d.put(fixture.Job())
+	d.claims[1] = &attaching{claim: replica.Claim{Job: fixture.JobID, Rank: 1, Nonce: 77}}
 	d.creates[2] = &launcher{hello: wire.RunHello{World: 2, Job: "next"}}
-	d.kvs[3] = &kvPending{id: 3, op: kvGet, by: caller{job: testJob}, key: "addr"}
-	lj.written[replica.OfRank(0)] = shardReport{Job: testJob, Part: replica.OfRank(0), Generation: gen(3, 5)}
-	d.handle(linkUp{link: d.link, leader: "n2", welcome: welcome{OK: true, Term: 10}})
+	d.kvs[3] = &kvPending{id: 3, op: control.KVGet, by: caller{job: fixture.JobID}, key: "addr"}
+	lj.written[replica.OfRank(0)] = control.ShardReport{Job: fixture.JobID, Part: replica.OfRank(0), Generation: fixture.Gen(3, 5)}
+	d.handle(linkUp{link: d.link, leader: "n2", welcome: control.Welcome{OK: true, Term: 10}})
 	said := d.says()
-	claims, creates, kvs, shards := only[claimRequest](said), only[createRequest](said), only[kvRequest](said), only[shardReport](said)
+	claims, creates, kvs, shards := only[control.ClaimRequest](said), only[control.CreateRequest](said), only[control.KVRequest](said), only[control.ShardReport](said)
 	if len(claims) != 1 || claims[0].ID != 1 || claims[0].Claim.Nonce != 77 {
 		t.Errorf("claims %+v: a claim sent twice must be the same claim", claims)
 	}
@@ -260,7 +262,7 @@ func TestRequestsAreSentAgain(t *testing.T) {
 	old := d.link
 	d.connect()
 	d.handle(linkDown{link: old}) // of a link that was replaced
-	d.handle(fromLeader{old, progress{Job: testJob, Index: 99, Position: replica.Position{Epoch: 3, Step: 9}}})
+	d.handle(fromLeader{old, control.Progress{Job: fixture.JobID, Index: 99, Position: replica.Position{Epoch: 3, Step: 9}}})
 	if d.link == nil {
 		t.Error("the end of an old link takes the new one away")
 	}

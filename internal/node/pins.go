@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -104,7 +105,7 @@ func (m *member) answerCandidate(lj *localJob) {
 		fresh = append(fresh, l.held)
 	}
 	if len(fresh) > 0 {
-		m.send(kindPinned, replica.Pinned{Job: lj.job.ID, Term: c.Term, N: c.N, Generation: c.Generation, Holder: m.holder(), Session: m.self.Session, Parts: fresh,
+		m.send(replica.Pinned{Job: lj.job.ID, Term: c.Term, N: c.N, Generation: c.Generation, Holder: m.holder(), Session: m.self.Session, Parts: fresh,
 			Heard: lj.heardAt, Live: lj.furthest(c.Generation.Epoch)})
 	}
 	for _, lr := range lj.ranks {
@@ -126,7 +127,7 @@ func (m *member) answerPassed(lj *localJob, lr *localRank) {
 		}
 	}
 	lj.passed[r] = newest
-	m.send(kindPassed, replica.Passed{Job: lj.job.ID, Term: c.Term, N: c.N, Holder: m.holder(), Session: m.self.Session, Rank: r, Live: lr.arena.Step().Generation(), Holds: lr.holds(), Heard: lj.heardAt})
+	m.send(replica.Passed{Job: lj.job.ID, Term: c.Term, N: c.N, Holder: m.holder(), Session: m.self.Session, Rank: r, Live: lr.arena.Step().Generation(), Holds: lr.holds(), Heard: lj.heardAt})
 }
 
 // pinKey tells two ranks' copies of one group part on this node apart: each is a vote.
@@ -201,21 +202,14 @@ func (lr *localRank) holds() []replica.Generation {
 }
 
 // progressed follows a commit: the once-a-step path.
-func (m *member) progressed(lj *localJob, p progress) {
+func (m *member) progressed(lj *localJob, p control.Progress) {
 	if p.Index < lj.job.LastIndex {
 		return
 	}
-	lj.job = p.after(lj.job)
+	lj.job = p.After(lj.job)
 	m.tellCommitted(lj)
 	m.retain(lj)
 	m.release(lj)
-}
-
-// after is a job after a commit, but for the parts that were committed.
-func (p progress) after(job *replica.Job) *replica.Job {
-	next := *job
-	next.LastIndex, next.Position, next.Committed, next.Previous = p.Index, p.Position, p.Generation, nil
-	return &next
 }
 
 // tellCommitted tells the ranks here how far their job is committed.

@@ -7,12 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
 
 func candidate(n uint64, s replica.Step) replica.Candidate {
-	return replica.Candidate{Job: testJob, Term: 9, N: n, Position: replica.Position{Epoch: 3, Step: s}, Generation: gen(3, s)}
+	return replica.Candidate{Job: fixture.JobID, Term: 9, N: n, Position: replica.Position{Epoch: 3, Step: s}, Generation: fixture.Gen(3, s)}
 }
 
 // pins lists what of an arena is pinned, as the arena's own header has it.
@@ -46,15 +48,15 @@ func partsOf(answers []replica.Pinned) (out []replica.Held) {
 
 func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	for i, s := range []replica.Step{5, 6, 7} {
-		d.both(lr.arena, i, gen(3, s))
+		d.both(lr.arena, i, fixture.Gen(3, s))
 	}
-	d.seal(lr.arena, slot(3), gen(1, 6), 60) // of another epoch: the same step of another history
+	d.seal(lr.arena, slot(3), fixture.Gen(1, 6), 60) // of another epoch: the same step of another history
 	other := d.mirrorOf(lj, replica.OfRank(1), 1, false)
-	d.seal(other, ring(4), gen(3, 6), 61)
-	d.seal(other, ring(5), gen(3, 7), 71)
+	d.seal(other, ring(4), fixture.Gen(3, 6), 61)
+	d.seal(other, ring(5), fixture.Gen(3, 7), 71)
 	d.live(lr, 3, 8, replica.Idle)
 
 	d.leaderSays(candidate(1, 6))
@@ -62,14 +64,14 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 		t.Errorf("the rank is told candidate %v", lr.arena.Candidate())
 	}
 	answers := only[replica.Pinned](d.says())
-	if len(answers) != 1 || answers[0].Job != testJob || answers[0].Term != 9 || answers[0].N != 1 || answers[0].Generation != gen(3, 6) || answers[0].Holder != (replica.Holder{Node: "n1", Incarnation: 11}) || answers[0].Session != 3 {
+	if len(answers) != 1 || answers[0].Job != fixture.JobID || answers[0].Term != 9 || answers[0].N != 1 || answers[0].Generation != fixture.Gen(3, 6) || answers[0].Holder != (replica.Holder{Node: "n1", Incarnation: 11}) || answers[0].Session != 3 {
 		t.Fatalf("answered %+v", answers)
 	}
 	root := func(a *arenaRef, p shm.Place) replica.Digest { i, _ := a.Sealed(p); return i.Root }
 	want := []replica.Held{
-		{Part: replica.OfGroup(0), Generation: gen(3, 6), Root: root(lr.arena, slot(1)), Rank: 0, Producer: 4},
-		{Part: replica.OfRank(0), Generation: gen(3, 6), Root: root(lr.arena, ring(1)), Rank: 0, Producer: 4},
-		{Part: replica.OfRank(1), Generation: gen(3, 6), Root: root(other, ring(4)), Mirror: true, Rank: 1, Producer: 4},
+		{Part: replica.OfGroup(0), Generation: fixture.Gen(3, 6), Root: root(lr.arena, slot(1)), Rank: 0, Producer: 4},
+		{Part: replica.OfRank(0), Generation: fixture.Gen(3, 6), Root: root(lr.arena, ring(1)), Rank: 0, Producer: 4},
+		{Part: replica.OfRank(1), Generation: fixture.Gen(3, 6), Root: root(other, ring(4)), Mirror: true, Rank: 1, Producer: 4},
 	}
 	if got := partsOf(answers); !reflect.DeepEqual(got, want) {
 		t.Errorf("pinned %+v, want %+v", got, want)
@@ -96,7 +98,7 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 	if got := pins(t, other); !reflect.DeepEqual(got, map[shm.Place][2]uint64{ring(5): p}) {
 		t.Errorf("after the next candidate the mirror's pins are %v", got)
 	}
-	if got := partsOf(only[replica.Pinned](d.says())); len(got) != 3 || got[0].Generation != gen(3, 7) {
+	if got := partsOf(only[replica.Pinned](d.says())); len(got) != 3 || got[0].Generation != fixture.Gen(3, 7) {
 		t.Errorf("pinned %+v", got)
 	}
 	d.leaderSays(candidate(1, 6)) // an older one changes nothing
@@ -109,14 +111,14 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 // the tick that sends things again: commits came every 200 ms, however short the steps.
 func TestCandidateSealedBeforeIsMirrored(t *testing.T) {
 	d := newDesk(t)
-	job := newJob()
+	job := fixture.Job()
 	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
 	lj := d.put(job)
 	lr := d.attach(lj, 0)
 	d.leaderSays(candidate(1, 5))
-	info := d.seal(lr.arena, slot(1), gen(3, 6), 60)
+	info := d.seal(lr.arena, slot(1), fixture.Gen(3, 6), 60)
 	d.sealed(lj, lr, slot(1))
-	k := pushKey{"n2", replica.OfGroup(0), gen(3, 6)}
+	k := pushKey{"n2", replica.OfGroup(0), fixture.Gen(3, 6)}
 	if _, sent := lr.pushed[k]; sent {
 		t.Fatal("what no candidate names is sent")
 	}
@@ -129,31 +131,31 @@ func TestCandidateSealedBeforeIsMirrored(t *testing.T) {
 // While a closed job waits for a process, what it is to resume at goes to its mirrors, candidate or not, until they have it.
 func TestWhatAClosedJobResumesAtIsMirrored(t *testing.T) {
 	d := newDesk(t)
-	job := newJob()
+	job := fixture.Job()
 	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
 	lj := d.put(job)
 	lr := d.attach(lj, 0)
 	d.leaderSays(candidate(1, 5))
-	d.both(lr.arena, 1, gen(3, 6))
-	d.both(lr.arena, 2, gen(3, 7))
-	d.leaderSays(mirrorOrder{testJob, 3, gen(3, 6)})
+	d.both(lr.arena, 1, fixture.Gen(3, 6))
+	d.both(lr.arena, 2, fixture.Gen(3, 7))
+	d.leaderSays(control.MirrorOrder{Job: fixture.JobID, Epoch: 3, Generation: fixture.Gen(3, 6)})
 	if len(lr.pushed) != 0 {
 		t.Fatalf("sent in an open epoch: %v", lr.pushed)
 	}
-	lj.job = closed(job)
-	d.leaderSays(mirrorOrder{testJob, 2, gen(3, 6)}) // of an epoch before
+	lj.job = fixture.Closed(job)
+	d.leaderSays(control.MirrorOrder{Job: fixture.JobID, Epoch: 2, Generation: fixture.Gen(3, 6)}) // of an epoch before
 	if len(lr.pushed) != 0 {
 		t.Fatalf("sent by an old order: %v", lr.pushed)
 	}
-	d.leaderSays(mirrorOrder{testJob, 3, gen(3, 6)})
-	group, own := pushKey{"n2", replica.OfGroup(0), gen(3, 6)}, pushKey{"n2", replica.OfRank(0), gen(3, 6)}
+	d.leaderSays(control.MirrorOrder{Job: fixture.JobID, Epoch: 3, Generation: fixture.Gen(3, 6)})
+	group, own := pushKey{"n2", replica.OfGroup(0), fixture.Gen(3, 6)}, pushKey{"n2", replica.OfRank(0), fixture.Gen(3, 6)}
 	for _, k := range []pushKey{group, own} {
 		if _, sent := lr.pushed[k]; !sent || len(lr.pushed) != 2 {
 			t.Fatalf("%v is to be sent; sent: %v", k, lr.pushed)
 		}
 	}
 	first := lr.pushed[group].sent
-	d.pushEnded(pushEnded{testJob, 0, own, nil})
+	d.pushEnded(pushEnded{fixture.JobID, 0, own, nil})
 	for k, st := range lr.pushed {
 		lr.pushed[k] = pushState{st.sent.Add(-pushAgain), st.done}
 	}
@@ -169,7 +171,7 @@ func TestWhatAClosedJobResumesAtIsMirrored(t *testing.T) {
 	if lr.pushed[own].sent.After(first) {
 		t.Error("what has arrived is sent again")
 	}
-	d.leaderSays(mirrorOrder{testJob, 3, gen(3, 6)}) // the mirror came back without its memory
+	d.leaderSays(control.MirrorOrder{Job: fixture.JobID, Epoch: 3, Generation: fixture.Gen(3, 6)}) // the mirror came back without its memory
 	if !lr.pushed[own].sent.After(first) || lr.pushed[own].done {
 		t.Error("what the leader asks for again is not sent")
 	}
@@ -185,7 +187,7 @@ func TestPushLimit(t *testing.T) {
 // Parts are answered as they are sealed, each once.
 func TestCandidateAnsweredPartByPart(t *testing.T) {
 	d := newDesk(t)
-	job := newJob()
+	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
 	a, b := d.attach(lj, 0), d.attach(lj, 1)
@@ -198,7 +200,7 @@ func TestCandidateAnsweredPartByPart(t *testing.T) {
 		p    shm.Place
 		want replica.Part
 	}{{a, ring(0), replica.OfRank(0)}, {b, ring(0), replica.OfRank(1)}, {b, slot(0), replica.OfGroup(0)}, {a, slot(1), replica.OfGroup(0)}} {
-		d.seal(c.lr.arena, c.p, gen(3, 6), 6)
+		d.seal(c.lr.arena, c.p, fixture.Gen(3, 6), 6)
 		d.sealed(lj, c.lr, c.p)
 		got := partsOf(only[replica.Pinned](d.says()))
 		if len(got) != 1 || got[0].Part != c.want || got[0].Rank != c.lr.rank || got[0].Mirror {
@@ -218,15 +220,15 @@ func TestNothingPinnedOutsideAnOpenEpoch(t *testing.T) {
 		"of another epoch":     {func(j *replica.Job) { j.Position.Epoch = 4 }, candidate(1, 6), true},
 		"not beyond the C":     {func(j *replica.Job) { j.Position.Step = 6 }, candidate(1, 6), true},
 		"no leader":            {func(j *replica.Job) {}, candidate(1, 6), false},
-		"no candidate":         {func(j *replica.Job) {}, replica.Candidate{Job: testJob}, true},
+		"no candidate":         {func(j *replica.Job) {}, replica.Candidate{Job: fixture.JobID}, true},
 		"control: it would do": {func(j *replica.Job) {}, candidate(1, 6), true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			d := newDesk(t)
-			job := newJob()
+			job := fixture.Job()
 			lj := d.put(job)
 			lr := d.attach(lj, 0)
-			d.both(lr.arena, 0, gen(3, 6))
+			d.both(lr.arena, 0, fixture.Gen(3, 6))
 			d.live(lr, 3, 9, replica.Idle)
 			c.change(job)
 			l := d.link
@@ -248,11 +250,11 @@ func TestNothingPinnedOutsideAnOpenEpoch(t *testing.T) {
 // where the leader, its term and the candidate are the same as before.
 func TestNewLinkAnswersTheCandidateAgain(t *testing.T) {
 	d := newDesk(t)
-	job := newJob()
+	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
 	holds, passed := d.attach(lj, 0), d.attach(lj, 1)
-	d.both(holds.arena, 0, gen(3, 6))
+	d.both(holds.arena, 0, fixture.Gen(3, 6))
 	d.live(passed, 3, 9, replica.Idle)
 	d.leaderSays(candidate(1, 6))
 	first := d.says()
@@ -263,7 +265,7 @@ func TestNewLinkAnswersTheCandidateAgain(t *testing.T) {
 	d.connect()
 	up := d.link
 	d.link = nil
-	d.handle(linkUp{link: up, leader: "n2", welcome: welcome{OK: true, Term: 9}})
+	d.handle(linkUp{link: up, leader: "n2", welcome: control.Welcome{OK: true, Term: 9}})
 	d.handle(fromLeader{up, candidate(1, 6)})
 	again := d.says()
 	if !reflect.DeepEqual(partsOf(only[replica.Pinned](again)), partsOf(only[replica.Pinned](first))) {
@@ -280,7 +282,7 @@ func TestNewLinkAnswersTheCandidateAgain(t *testing.T) {
 // passedBy over every state of the places: the rank is beyond a generation when its live step is and one of the two parts is
 // not there and will not come.
 func TestPassedBy(t *testing.T) {
-	g := gen(3, 6)
+	g := fixture.Gen(3, 6)
 	type held struct {
 		state replica.SlotState
 		g     replica.Generation
@@ -299,22 +301,22 @@ func TestPassedBy(t *testing.T) {
 		{"live before it", replica.PackWord(3, 5, replica.Updated), nil, nil, false},
 		{"live inside the next step", replica.PackWord(3, 7, replica.Updating), nil, nil, true},
 		{"live in another epoch", replica.PackWord(4, 7, replica.Idle), nil, nil, false},
-		{"both parts sealed", beyond, []held{{replica.SlotSealed, gen(3, 5)}, {replica.SlotSealed, g}}, []held{{replica.SlotSealed, gen(3, 5)}, {replica.SlotSealed, g}}, false},
+		{"both parts sealed", beyond, []held{{replica.SlotSealed, fixture.Gen(3, 5)}, {replica.SlotSealed, g}}, []held{{replica.SlotSealed, fixture.Gen(3, 5)}, {replica.SlotSealed, g}}, false},
 		{"only the replicated part", beyond, []held{{replica.SlotSealed, g}}, nil, true},
-		{"the private part of another step", beyond, []held{{replica.SlotSealed, g}}, []held{{replica.SlotSealed, gen(3, 5)}, {replica.SlotSealed, gen(1, 6)}}, true},
+		{"the private part of another step", beyond, []held{{replica.SlotSealed, g}}, []held{{replica.SlotSealed, fixture.Gen(3, 5)}, {replica.SlotSealed, fixture.Gen(1, 6)}}, true},
 		{"the private part torn", beyond, []held{{replica.SlotSealed, g}}, []held{{replica.SlotTorn, g}}, true},
-		{"another sealed", beyond, []held{{replica.SlotSealed, gen(3, 5)}, {replica.SlotSealed, gen(3, 7)}}, nil, true},
-		{"its step of another epoch sealed", beyond, []held{{replica.SlotSealed, gen(1, 6)}}, nil, true},
+		{"another sealed", beyond, []held{{replica.SlotSealed, fixture.Gen(3, 5)}, {replica.SlotSealed, fixture.Gen(3, 7)}}, nil, true},
+		{"its step of another epoch sealed", beyond, []held{{replica.SlotSealed, fixture.Gen(1, 6)}}, nil, true},
 		{"copying", beyond, []held{{replica.SlotCopying, g}}, nil, false},
-		{"copying something, which is not known", beyond, []held{{replica.SlotSealed, gen(3, 5)}, {replica.SlotCopying, gen(3, 7)}}, nil, false},
+		{"copying something, which is not known", beyond, []held{{replica.SlotSealed, fixture.Gen(3, 5)}, {replica.SlotCopying, fixture.Gen(3, 7)}}, nil, false},
 		{"copied", beyond, []held{{replica.SlotCopied, g}}, nil, false},
 		{"torn", beyond, []held{{replica.SlotTorn, g}}, nil, true},
 		{"only the private part", beyond, nil, []held{{replica.SlotSealed, g}}, true},
-		{"both parts, and the next copying", beyond, []held{{replica.SlotSealed, g}, {replica.SlotCopying, gen(3, 7)}}, []held{{replica.SlotSealed, g}}, false},
+		{"both parts, and the next copying", beyond, []held{{replica.SlotSealed, g}, {replica.SlotCopying, fixture.Gen(3, 7)}}, []held{{replica.SlotSealed, g}}, false},
 		{"a private part on its way", beyond, nil, []held{{replica.SlotCopying, g}}, true},
 	} {
 		d := newDesk(t)
-		lj := d.put(newJob())
+		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
 		put := func(p shm.Place, h held) {
 			if h.state == replica.SlotCopying {
@@ -342,20 +344,20 @@ func TestPassedBy(t *testing.T) {
 // Passed is said once for a candidate, by live ranks, with the generations that are whole.
 func TestPassedIsSaidOnce(t *testing.T) {
 	d := newDesk(t)
-	job := newJob()
+	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
 	lr, dead := d.attach(lj, 0), d.attach(lj, 1)
 	dead.alive = false
 	d.live(dead, 3, 9, replica.Idle)
 	d.live(lr, 3, 9, replica.Updating)
-	d.both(lr.arena, 0, gen(3, 8))
-	d.both(lr.arena, 1, gen(3, 5))
-	d.seal(lr.arena, slot(2), gen(3, 9), 9) // its private part is not there
+	d.both(lr.arena, 0, fixture.Gen(3, 8))
+	d.both(lr.arena, 1, fixture.Gen(3, 5))
+	d.seal(lr.arena, slot(2), fixture.Gen(3, 9), 9) // its private part is not there
 	d.leaderSays(candidate(1, 6))
 	d.answerCandidate(lj)
 	said := only[replica.Passed](d.says())
-	if len(said) != 1 || said[0].Rank != 0 || said[0].N != 1 || said[0].Term != 9 || said[0].Live != gen(3, 9) || !slices.Equal(said[0].Holds, []replica.Generation{gen(3, 5), gen(3, 8)}) {
+	if len(said) != 1 || said[0].Rank != 0 || said[0].N != 1 || said[0].Term != 9 || said[0].Live != fixture.Gen(3, 9) || !slices.Equal(said[0].Holds, []replica.Generation{fixture.Gen(3, 5), fixture.Gen(3, 8)}) {
 		t.Fatalf("said %+v", said)
 	}
 	d.leaderSays(candidate(2, 7))
@@ -368,16 +370,16 @@ func TestPassedIsSaidOnce(t *testing.T) {
 // that changes.
 func TestStandsBelowTheCandidate(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.live(lr, 3, 7, replica.Idle)
-	d.both(lr.arena, 0, gen(3, 5)) // C
+	d.both(lr.arena, 0, fixture.Gen(3, 5)) // C
 	d.leaderSays(candidate(1, 9))
 	said := func(want ...replica.Step) {
 		t.Helper()
 		var got []replica.Step
 		for _, p := range only[replica.Passed](d.says()) {
-			if p.Live != gen(3, 7) || p.N != lj.candidate.N {
+			if p.Live != fixture.Gen(3, 7) || p.N != lj.candidate.N {
 				t.Errorf("said %+v", p)
 			}
 			got = append(got, p.Holds[len(p.Holds)-1].Step)
@@ -386,23 +388,23 @@ func TestStandsBelowTheCandidate(t *testing.T) {
 			t.Errorf("it said that it holds %v, want %v", got, want)
 		}
 	}
-	d.both(lr.arena, 1, gen(3, 6))
+	d.both(lr.arena, 1, fixture.Gen(3, 6))
 	d.answerCandidate(lj)
 	said() // it moves
 	d.paused(lj, lr, time.Hour)
 	d.answerCandidate(lj)
 	said(6)
-	d.seal(lr.arena, slot(2), gen(3, 7), 7)
+	d.seal(lr.arena, slot(2), fixture.Gen(3, 7), 7)
 	d.sealed(lj, lr, slot(2))
 	said()
-	d.seal(lr.arena, ring(2), gen(3, 7), 7)
+	d.seal(lr.arena, ring(2), fixture.Gen(3, 7), 7)
 	d.sealed(lj, lr, ring(2))
 	said(7)
 	d.setState(lr.arena, slot(2), replica.SlotFree)
 	d.setState(lr.arena, slot(1), replica.SlotFree)
 	d.answerCandidate(lj)
 	said() // with two slots it comes and goes
-	d.seal(lr.arena, slot(2), gen(3, 7), 7)
+	d.seal(lr.arena, slot(2), fixture.Gen(3, 7), 7)
 	d.sealed(lj, lr, slot(2))
 	said()
 	d.leaderSays(candidate(2, 7)) // where it stands
@@ -412,10 +414,10 @@ func TestStandsBelowTheCandidate(t *testing.T) {
 	said()
 	d.paused(lj, lr, time.Hour)
 	said(7)
-	lj.job = changed(lj.job, func(j *replica.Job) { j.Position.Step = 7 })
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Position.Step = 7 })
 	d.leaderSays(candidate(4, 10))
 	said() // all that it holds is committed
-	lj.job = changed(lj.job, func(j *replica.Job) { j.Position.Step = 5 })
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Position.Step = 5 })
 	d.live(lr, 3, 7, replica.Updating)
 	d.leaderSays(candidate(5, 12))
 	said()
@@ -424,7 +426,7 @@ func TestStandsBelowTheCandidate(t *testing.T) {
 // A job may be over before anybody looks for hangs in its epoch: that look takes no pause back that was declared in it.
 func TestStandsBeforeTheFirstLook(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lr.gone = lj.job.Epoch
 	d.live(lr, 3, 7, replica.Idle)
@@ -434,7 +436,7 @@ func TestStandsBeforeTheFirstLook(t *testing.T) {
 		t.Error("a rank that has said that it stands still is taken for one that goes on")
 	}
 	d.live(lr, 4, 7, replica.Idle)
-	lj.job = changed(lj.job, func(j *replica.Job) { j.Epoch = 4 })
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Epoch = 4 })
 	lr.gone = 4
 	d.pulses(lj)
 	if lr.stands() {
@@ -445,13 +447,13 @@ func TestStandsBeforeTheFirstLook(t *testing.T) {
 // retain never frees the committed generation, the candidate, or what somebody reads, and frees the rest in time.
 func TestRetain(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	a := lr.arena
-	d.both(a, 0, gen(3, 5)) // C
-	d.both(a, 1, gen(3, 6)) // the candidate
-	d.both(a, 2, gen(3, 3)) // old, read by a transfer
-	d.both(a, 3, gen(3, 2)) // old
+	d.both(a, 0, fixture.Gen(3, 5)) // C
+	d.both(a, 1, fixture.Gen(3, 6)) // the candidate
+	d.both(a, 2, fixture.Gen(3, 3)) // old, read by a transfer
+	d.both(a, 3, fixture.Gen(3, 2)) // old
 	d.live(lr, 3, 20, replica.Idle)
 	lj.candidate = candidate(1, 6)
 	a.hold(slot(2))
@@ -478,15 +480,15 @@ func TestRetain(t *testing.T) {
 
 	// The commit moves on: what was C may go, what was the candidate is C.
 	lj.candidate = candidate(2, 7)
-	d.leaderSays(progress{Job: testJob, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: gen(3, 6)})
-	if lj.job.Committed != gen(3, 6) || lj.job.LastIndex != 11 || a.Committed() != replica.PackWord(3, 6, 0) {
+	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: fixture.Gen(3, 6)})
+	if lj.job.Committed != fixture.Gen(3, 6) || lj.job.LastIndex != 11 || a.Committed() != replica.PackWord(3, 6, 0) {
 		t.Errorf("committed %v, index %d, the rank is told %v", lj.job.Committed, lj.job.LastIndex, a.Committed())
 	}
 	if got := free(); !slices.Equal(got, []int{0, 2, 3}) {
 		t.Errorf("slots %v are free, want the committed one to stay alone", got)
 	}
-	d.leaderSays(progress{Job: testJob, Index: 9, Position: replica.Position{Epoch: 3, Step: 5}, Generation: gen(3, 5)})
-	if lj.job.Committed != gen(3, 6) {
+	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 9, Position: replica.Position{Epoch: 3, Step: 5}, Generation: fixture.Gen(3, 5)})
+	if lj.job.Committed != fixture.Gen(3, 6) {
 		t.Error("older news of a commit are believed")
 	}
 }
@@ -495,13 +497,13 @@ func TestRetain(t *testing.T) {
 func TestRetainInRecovery(t *testing.T) {
 	for _, phase := range []replica.JobPhase{replica.Closed, replica.Planned} {
 		d := newDesk(t)
-		lj := d.put(changed(newJob(), func(j *replica.Job) { j.Phase, j.ClosedEpoch = phase, 3 }))
+		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.ClosedEpoch = phase, 3 }))
 		lr := d.attach(lj, 0)
 		mirror := d.mirrorOf(lj, replica.OfRank(1), 1, false)
 		d.live(lr, 3, 20, replica.Idle)
 		for i, s := range []replica.Step{2, 3, 5, 6} {
-			d.both(lr.arena, i, gen(3, s))
-			d.seal(mirror, ring(i), gen(3, s), 9)
+			d.both(lr.arena, i, fixture.Gen(3, s))
+			d.seal(mirror, ring(i), fixture.Gen(3, s), 9)
 		}
 		lr.alive = false
 		d.retain(lj)
@@ -524,7 +526,7 @@ func TestRetainTorn(t *testing.T) {
 		want           replica.SlotState
 	}{"alive": {true, false, replica.SlotTorn}, "stopped": {true, true, replica.SlotFree}, "dead": {false, false, replica.SlotFree}} {
 		d := newDesk(t)
-		lj := d.put(newJob())
+		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
 		lr.alive, lr.stopped = c.alive, c.stopped
 		d.setState(lr.arena, slot(1), replica.SlotTorn)
@@ -538,16 +540,16 @@ func TestRetainTorn(t *testing.T) {
 // A generation that the durable writer is to read stays, whatever commits meanwhile.
 func TestRetainKeepsWhatIsBeingWritten(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(changed(newJob(), func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: gen(3, 3)} }))
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: fixture.Gen(3, 3)} }))
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, gen(3, 3))
-	d.both(lr.arena, 1, gen(3, 4))
+	d.both(lr.arena, 0, fixture.Gen(3, 3))
+	d.both(lr.arena, 1, fixture.Gen(3, 4))
 	d.live(lr, 3, 20, replica.Idle)
 	d.retain(lj)
 	if w, o := lr.arena.Word(slot(0)).State(), lr.arena.Word(slot(1)).State(); w != replica.SlotSealed || o != replica.SlotFree {
 		t.Errorf("what is being written is %v, another old one %v", w, o)
 	}
-	lj.job = changed(lj.job, func(j *replica.Job) { j.Writer = nil })
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Writer = nil })
 	d.retain(lj)
 	if w := lr.arena.Word(slot(0)).State(); w != replica.SlotFree {
 		t.Errorf("after the write its slot is %v", w)
@@ -557,18 +559,18 @@ func TestRetainKeepsWhatIsBeingWritten(t *testing.T) {
 // The lag of a commit is measured once, from the seal here.
 func TestCommitLag(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, gen(3, 6))
+	d.both(lr.arena, 0, fixture.Gen(3, 6))
 	d.sealed(lj, lr, slot(0))
 	if len(lr.sealedAt) != 1 {
 		t.Fatalf("%d seals are remembered", len(lr.sealedAt))
 	}
-	lr.sealedAt[gen(3, 7)] = time.Now()
+	lr.sealedAt[fixture.Gen(3, 7)] = time.Now()
 	for range 2 {
-		d.leaderSays(progress{Job: testJob, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: gen(3, 6)})
+		d.leaderSays(control.Progress{Job: fixture.JobID, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: fixture.Gen(3, 6)})
 	}
-	if n := d.log.count(`"event":"commit_seen"`); n != 1 || len(lr.sealedAt) != 1 {
+	if n := d.log.Count(`"event":"commit_seen"`); n != 1 || len(lr.sealedAt) != 1 {
 		t.Errorf("the commit was seen %d times; %d seals are remembered", n, len(lr.sealedAt))
 	}
 	if p50, p99 := d.member.log.lag(); p50 <= 0 || p99 < p50 {
@@ -580,27 +582,27 @@ func TestCommitLag(t *testing.T) {
 // who waits for it would wait until the next one.
 func TestCommitInAView(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, gen(3, 6))
+	d.both(lr.arena, 0, fixture.Gen(3, 6))
 	d.sealed(lj, lr, slot(0))
-	job := changed(lj.job, func(j *replica.Job) {
-		j.LastIndex, j.Position, j.Committed, j.Writer = 12, replica.Position{Epoch: 3, Step: 6}, gen(3, 6), &replica.DurableWrite{Generation: gen(3, 6)}
+	job := fixture.Changed(lj.job, func(j *replica.Job) {
+		j.LastIndex, j.Position, j.Committed, j.Writer = 12, replica.Position{Epoch: 3, Step: 6}, fixture.Gen(3, 6), &replica.DurableWrite{Generation: fixture.Gen(3, 6)}
 	})
-	d.views(view{Jobs: []*replica.Job{job}, Index: 12})
-	d.leaderSays(progress{Job: testJob, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: gen(3, 6)})
+	d.views(control.View{Jobs: []*replica.Job{job}, Index: 12})
+	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: fixture.Gen(3, 6)})
 	if got := lr.arena.Committed(); got != replica.PackWord(3, 6, 0) {
 		t.Errorf("the rank is told that %v is committed", got)
 	}
-	if n := d.log.count(`"event":"commit_seen"`); n != 1 || len(lr.sealedAt) != 0 {
+	if n := d.log.Count(`"event":"commit_seen"`); n != 1 || len(lr.sealedAt) != 0 {
 		t.Errorf("the commit was seen %d times; %d seals are remembered", n, len(lr.sealedAt))
 	}
 
 	// A process that stays while the job goes back hears that, too: what it is to commit again is not committed.
-	job = changed(job, func(j *replica.Job) {
-		j.LastIndex, j.Epoch, j.ClosedEpoch, j.Position, j.Committed = 20, 4, 3, replica.Position{Epoch: 4, Step: 5}, gen(3, 5)
+	job = fixture.Changed(job, func(j *replica.Job) {
+		j.LastIndex, j.Epoch, j.ClosedEpoch, j.Position, j.Committed = 20, 4, 3, replica.Position{Epoch: 4, Step: 5}, fixture.Gen(3, 5)
 	})
-	d.views(view{Jobs: []*replica.Job{job}, Index: 20})
+	d.views(control.View{Jobs: []*replica.Job{job}, Index: 20})
 	if got := lr.arena.Committed(); got != replica.PackWord(4, 5, 0) {
 		t.Errorf("the rank is told that %v is committed", got)
 	}
@@ -615,13 +617,13 @@ func TestInitialSeal(t *testing.T) {
 	}{{replica.Opening, 3, 3, 3}, {replica.Opening, 3, 0, 0}, {replica.Opening, 0, 3, 0}, {replica.Opening, 3, 1, 0}, {replica.Opening, 1, 1, 0}, {replica.Closed, 3, 3, 0}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			d := newDesk(t)
-			lj := d.put(changed(newJob(), func(j *replica.Job) { j.Phase, j.Plan = c.phase, nil }))
+			lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.Plan = c.phase, nil }))
 			lr := d.attach(lj, 0)
 			if c.slot != 0 {
-				d.seal(lr.arena, slot(0), gen(c.slot, 0), 1)
+				d.seal(lr.arena, slot(0), fixture.Gen(c.slot, 0), 1)
 			}
 			if c.ring != 0 {
-				d.seal(lr.arena, ring(0), gen(c.ring, 0), 1)
+				d.seal(lr.arena, ring(0), fixture.Gen(c.ring, 0), 1)
 			}
 			d.checkInitial(lj, lr)
 			if lr.initial != c.want {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/membership"
 	"github.com/replicad/replicad/replica"
@@ -61,7 +62,7 @@ func (p *prober) round(ctx context.Context) {
 	p.last = began
 	nodes := map[replica.NodeName]replica.Node{}
 	live := map[replica.JobID]replica.Step{}
-	steps := map[replica.JobID]stepMS{}
+	steps := map[replica.JobID]control.StepMS{}
 	if !p.m.do(ctx, func() {
 		for name, n := range p.m.nodes {
 			if name != p.m.self.Name {
@@ -91,7 +92,7 @@ func (p *prober) round(ctx context.Context) {
 		known[mem.Name] = mem
 	}
 	var mu sync.Mutex // guards suspects
-	var suspects []suspect
+	var suspects []control.Suspect
 	for name, n := range nodes {
 		mem, ok := known[name]
 		silent, is := p.silence(name, n)
@@ -105,7 +106,7 @@ func (p *prober) round(ctx context.Context) {
 			if !answers && !gossips && silent >= p.silent {
 				mu.Lock()
 				defer mu.Unlock()
-				suspects = append(suspects, suspect{Target: holderOf(n), Live: live, SilentMS: uint64(silent.Milliseconds()), Steps: steps})
+				suspects = append(suspects, control.Suspect{Target: holderOf(n), Live: live, SilentMS: uint64(silent.Milliseconds()), Steps: steps})
 			}
 		})
 	}

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/membership"
 	"github.com/replicad/replicad/replica"
 )
@@ -148,7 +150,7 @@ func TestSuspicionIsSpoken(t *testing.T) {
 	p, h := newProber(d, t), newHost(t)
 	other := port(t)
 	other.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 21})
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	d.live(d.attach(lj, 0), 3, 7, replica.Updating)
 	gone := func(n replica.NodeName) book {
 		return book{{Name: "n3", Alive: true}, {Name: "n2", Incarnation: 22, Alive: n != "n2"}, {Name: n, Alive: false}}
@@ -193,12 +195,12 @@ func TestSuspicionIsSpoken(t *testing.T) {
 		for range c.rounds {
 			d.serves(func() { p.round(d.ctx) })
 		}
-		said := only[suspect](d.says())
+		said := only[control.Suspect](d.says())
 		if len(said) != c.want {
 			t.Errorf("%s: said %+v, want %d", what, said, c.want)
 		}
 		for _, s := range said {
-			if s.Target != silentNode || len(s.Live) != 1 || s.Live[testJob] != 7 {
+			if s.Target != silentNode || len(s.Live) != 1 || s.Live[fixture.JobID] != 7 {
 				t.Errorf("%s: said %+v", what, s)
 			}
 		}
@@ -218,7 +220,7 @@ func TestADaemonThatStoodStillIsNoWitness(t *testing.T) {
 	for what, last := range map[string]time.Time{"it ran all the time": time.Now(), "it has just been continued": long} {
 		p.last, p.peers = last, map[replica.NodeName]peerState{"n2": {incarnation: 22, silentSince: long}}
 		d.serves(func() { p.round(d.ctx) })
-		if said := only[suspect](d.says()); (len(said) == 1) != (last != long) {
+		if said := only[control.Suspect](d.says()); (len(said) == 1) != (last != long) {
 			t.Errorf("%s, and says %+v", what, said)
 		}
 	}
@@ -228,9 +230,9 @@ func TestADaemonThatStoodStillIsNoWitness(t *testing.T) {
 func TestSuspicionIsSaidToTheNextLeader(t *testing.T) {
 	d := newDesk(t)
 	p, h := newProber(d, t), newHost(t)
-	d.put(newJob())
+	d.put(fixture.Job())
 	p.silent, p.gossip = 0, book{{Name: "n2", Alive: false}}
-	next := func(addr string) (said []suspect) {
+	next := func(addr string) (said []control.Suspect) {
 		t.Helper()
 		h.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 22})
 		d.nodes = map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22, Addr: addr}}
@@ -239,8 +241,8 @@ func TestSuspicionIsSaidToTheNextLeader(t *testing.T) {
 		d.serves(func() { p.round(d.ctx) })
 		near, far := net.Pipe()
 		t.Cleanup(func() { near.Close(); far.Close() })
-		d.handle(linkUp{link: newLink(near), leader: "n3", welcome: welcome{OK: true, Term: 10}})
-		return only[suspect](d.says())
+		d.handle(linkUp{link: control.NewLink(near, control.ToLeader), leader: "n3", welcome: control.Welcome{OK: true, Term: 10}})
+		return only[control.Suspect](d.says())
 	}
 	if said := next(h.silent); len(said) != 1 || said[0].Target != silentNode {
 		t.Errorf("a new leader is told %+v, want the node that is silent", said)

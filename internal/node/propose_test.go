@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -25,7 +26,7 @@ func TestProposalsWaitInABoundedLine(t *testing.T) {
 		}
 	}
 	for i := range maxWaiting + 5 {
-		c.propose(t.Context(), testJob, replica.Claim{Job: testJob, Nonce: uint64(i)}, fromDriver, done)
+		c.propose(t.Context(), fixture.JobID, replica.Claim{Job: fixture.JobID, Nonce: uint64(i)}, fromDriver, done)
 	}
 	if len(c.waiting) != maxWaiting || busy != 0 {
 		t.Fatalf("%d wait, %d were refused inside the event", len(c.waiting), busy)
@@ -34,7 +35,7 @@ func TestProposalsWaitInABoundedLine(t *testing.T) {
 	if busy != 5 || len(c.turned) != 0 {
 		t.Errorf("%d were refused, want 5", busy)
 	}
-	c.propose(t.Context(), testJob, replica.SetCopies{Job: testJob}, fromCommitter, nil)
+	c.propose(t.Context(), fixture.JobID, replica.SetCopies{Job: fixture.JobID}, fromCommitter, nil)
 	if len(c.waiting) != maxWaiting+1 {
 		t.Errorf("a rule's proposal finds no place beside those of nodes: %d wait", len(c.waiting))
 	}

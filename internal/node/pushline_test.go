@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -12,7 +13,7 @@ import (
 func TestPushLineKeepsWhatACommitWaitsFor(t *testing.T) {
 	l := newPushLine()
 	of := func(s replica.Step) push {
-		return push{key: transfer.Key{Part: replica.OfRank(0), Generation: gen(1, s)}}
+		return push{key: transfer.Key{Part: replica.OfRank(0), Generation: fixture.Gen(1, s)}}
 	}
 	steps := func(list []push) (out []replica.Step) {
 		for _, p := range list {

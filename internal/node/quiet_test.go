@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/membership"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -34,7 +35,7 @@ func (w eachLine) Write(b []byte) (int, error) { w(b); return len(b), nil }
 func TestAnEmptyStreamIsOfNoOtherCluster(t *testing.T) {
 	texts := make(chan string, 1000)
 	log := gossipLines(t, texts, "debug")
-	g, err := membership.Start(membership.Config{Name: "n1", Incarnation: 1, Addr: "127.0.0.1:0", Cluster: testCluster, Keys: []membership.Key{{Name: "00", Secret: make([]byte, 32)}}, QUICAddr: "127.0.0.1:7000", Logger: membership.NewLogger(log.line)})
+	g, err := membership.Start(membership.Config{Name: "n1", Incarnation: 1, Addr: "127.0.0.1:0", Cluster: fixture.Cluster, Keys: []membership.Key{{Name: "00", Secret: make([]byte, 32)}}, QUICAddr: "127.0.0.1:7000", Logger: membership.NewLogger(log.line)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func TestGossipThatIsLateBlamesNoNetwork(t *testing.T) {
 
 // Sixty seconds without quorum used to be 300 lines.
 func TestRaftsRetriesAreFewLines(t *testing.T) {
-	out := &lines{}
+	out := &fixture.Lines{}
 	j, err := newJournal(out, config.Log{Level: "info"}, "n1")
 	if err != nil {
 		t.Fatal(err)
@@ -95,12 +96,12 @@ func TestRaftsRetriesAreFewLines(t *testing.T) {
 		}
 		j.raft(false, "Election timeout reached, restarting election")
 	}
-	if n := out.count(`"event":"raft"`); n != 3 {
-		t.Errorf("%d lines, want one of each kind and peer:\n%s", n, out.b.String())
+	if n := out.Count(`"event":"raft"`); n != 3 {
+		t.Errorf("%d lines, want one of each kind and peer:\n%s", n, out.String())
 	}
 	j.raft(true, "failed to commit logs", "error", errors.New("other"))
 	j.raft(true, "failed to commit logs", "error", unix.ENOSPC)
-	if n := out.count("free space in state_dir"); n != 1 {
+	if n := out.Count("free space in state_dir"); n != 1 {
 		t.Errorf("%d lines tell of the full disk, want one", n)
 	}
 }
@@ -108,20 +109,20 @@ func TestRaftsRetriesAreFewLines(t *testing.T) {
 // What is tried again five times a second for as long as a node is away is said now and then: a mirror that stays down was a gigabyte
 // of warnings a day.
 func TestRetriesAreSaidNowAndThen(t *testing.T) {
-	out := &lines{}
+	out := &fixture.Lines{}
 	j, err := newJournal(out, config.Log{Level: "info"}, "n1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 100 {
 		for _, to := range []replica.NodeName{"n2", "n3"} {
-			j.pushFailed(transfer.Key{Part: replica.OfRank(0), Generation: gen(3, replica.Step(i))}, to, errors.New("dial"))
+			j.pushFailed(transfer.Key{Part: replica.OfRank(0), Generation: fixture.Gen(3, replica.Step(i))}, to, errors.New("dial"))
 		}
 		j.retried("restore", "rank 0, epoch 4", "dial")
 	}
 	j.retried("restore", "rank 0, epoch 4", "digest")
 	j.retried("restore", "rank 0, epoch 5", "dial")
-	if n, m := out.count(`"event":"mirror_failed"`), out.count(`"event":"failed"`); n != 2 || m != 3 {
+	if n, m := out.Count(`"event":"mirror_failed"`), out.Count(`"event":"failed"`); n != 2 || m != 3 {
 		t.Errorf("%d lines of parts that were not pushed to two nodes, %d of failed restores; want 2 and 3", n, m)
 	}
 }
@@ -154,7 +155,7 @@ func TestNoLeaderIsSaidOnce(t *testing.T) {
 	d.cfg.Voters = []config.Voter{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}}
 	said := func(noLeader, again int) {
 		t.Helper()
-		if n, m := d.log.count(`"event":"no_leader"`), d.log.count(`"event":"leader_again"`); n != noLeader || m != again {
+		if n, m := d.log.Count(`"event":"no_leader"`), d.log.Count(`"event":"leader_again"`); n != noLeader || m != again {
 			t.Errorf("%d lines say that there is no leader and %d that there is one again, want %d and %d", n, m, noLeader, again)
 		}
 	}
@@ -171,8 +172,8 @@ func TestNoLeaderIsSaidOnce(t *testing.T) {
 		d.leaderless(down.Add(noLeaderAfter + time.Duration(i)*100*time.Millisecond))
 	}
 	said(1, 0)
-	if n := d.log.count("nothing is committed") + d.log.count("2 of the 3 voters must run") + d.log.count(`"voters":["n1","n2","n3"]`); n != 3 {
-		t.Errorf("the line lacks something:\n%s", d.log.b.String())
+	if n := d.log.Count("nothing is committed") + d.log.Count("2 of the 3 voters must run") + d.log.Count(`"voters":["n1","n2","n3"]`); n != 3 {
+		t.Errorf("the line lacks something:\n%s", d.log.String())
 	}
 	d.leaderless(down.Add(noLeaderAfter + 2*noLeaderAgain))
 	said(2, 0)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -46,7 +47,7 @@ func (m *member) strained(lj *localJob, key pushKey, began time.Time, err error)
 	}
 	if s.last = now; now.Sub(s.since) >= strainFor && now.Sub(s.said) >= strainEvery {
 		s.said = now
-		m.send(kindUnreached, unreached{Job: lj.job.ID, To: []replica.NodeName{key.node}, Part: key.part, Why: err.Error(), Epoch: lj.job.Epoch})
+		m.send(control.Unreached{Job: lj.job.ID, To: []replica.NodeName{key.node}, Part: key.part, Why: err.Error(), Epoch: lj.job.Epoch})
 	}
 	m.strains[k] = s
 }
@@ -89,22 +90,22 @@ func (m *member) fetchFailed(lj *localJob, epoch replica.Epoch, rank replica.Ran
 		if part.Kind == replica.FrozenPart {
 			part.Kind = replica.ReplicatedPart // it lies beside the parts that bind it
 		}
-		m.send(kindUnreached, unreached{Job: lj.job.ID, To: nodes, Part: part, Why: err.Error(), Fetch: true, Epoch: epoch, Rank: rank})
+		m.send(control.Unreached{Job: lj.job.ID, To: nodes, Part: part, Why: err.Error(), Fetch: true, Epoch: epoch, Rank: rank})
 	}
 }
 
 // relays are the nodes that were asked to fetch parts of the plan of an epoch for others, and so are holders besides those of the plan.
 type relays struct {
 	epoch replica.Epoch
-	by    map[replica.Part][]relayOrder
+	by    map[replica.Part][]control.RelayOrder
 }
 
 // maxRelays bounds the nodes that one part is fetched by for others.
 const maxRelays = 8
 
-func (r *relays) add(o relayOrder) {
+func (r *relays) add(o control.RelayOrder) {
 	if o.Epoch != r.epoch {
-		r.epoch, r.by = o.Epoch, map[replica.Part][]relayOrder{}
+		r.epoch, r.by = o.Epoch, map[replica.Part][]control.RelayOrder{}
 	}
 	if have := r.by[o.Part]; !slices.Contains(have, o) && len(have) < maxRelays {
 		r.by[o.Part] = append(have, o)
@@ -129,7 +130,7 @@ func (r *relays) has(part replica.Part, epoch replica.Epoch, n replica.NodeName)
 }
 
 // relay takes the leader's word that a node fetches a part for another one. Here it is fetched, if this is that node.
-func (m *member) relay(lj *localJob, o relayOrder) {
+func (m *member) relay(lj *localJob, o control.RelayOrder) {
 	lj.relays.add(o)
 	m.fetchMirrors(lj)
 }
@@ -149,7 +150,7 @@ func (m *member) fetchRelayed(lj *localJob) {
 }
 
 // unreached passes on what a node says of its transfers.
-func (l *leader) unreached(ctx context.Context, from replica.NodeName, m unreached) {
+func (l *leader) unreached(ctx context.Context, from replica.NodeName, m control.Unreached) {
 	if led := l.jobs[m.Job]; led != nil {
 		l.log.z.Debug().Str("event", "unreached").Str("node", string(from)).Str("to", fmt.Sprint(m.To)).Str("part", m.Part.String()).Bool("fetch", m.Fetch).Str("why", m.Why).Msg("parts can't be brought")
 		l.recoverStep(ctx, m.Job, led, recovery.Unreached{From: from, To: m.To, Part: m.Part, Fetch: m.Fetch, Epoch: m.Epoch, Rank: m.Rank})

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -15,14 +17,14 @@ import (
 // what has been well since.
 func TestPushThatFailsIsSaid(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	key := pushKey{"n2", replica.OfRank(0), gen(3, 6)}
-	end := func(ago time.Duration, err error) []unreached {
+	key := pushKey{"n2", replica.OfRank(0), fixture.Gen(3, 6)}
+	end := func(ago time.Duration, err error) []control.Unreached {
 		t.Helper()
 		lr.pushed[key] = pushState{sent: time.Now().Add(-ago)}
-		d.pushEnded(pushEnded{testJob, 0, key, err})
-		return only[unreached](d.says())
+		d.pushEnded(pushEnded{fixture.JobID, 0, key, err})
+		return only[control.Unreached](d.says())
 	}
 	broken := errors.New("no route to host")
 	if m := end(0, broken); len(m) != 0 {
@@ -43,7 +45,7 @@ func TestPushThatFailsIsSaid(t *testing.T) {
 	if m := end(0, broken); len(m) != 0 {
 		t.Fatalf("said again at once: %+v", m)
 	}
-	d.endPushers(testJob)
+	d.endPushers(fixture.JobID)
 	if len(d.strains) != 0 {
 		t.Fatal("the end of the job leaves something behind")
 	}
@@ -51,10 +53,10 @@ func TestPushThatFailsIsSaid(t *testing.T) {
 
 // planned is a job in which rank 0 has to load what node n2 alone holds.
 func planned() *replica.Job {
-	return changed(closed(newJob()), func(j *replica.Job) {
+	return fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 		j.Epoch, j.Phase = 4, replica.Planned
 		held := []replica.Holder{{Node: "n2", Incarnation: 22}}
-		j.Plan = &replica.Plan{Epoch: 4, Generation: gen(3, 5), Layout: j.Layout, Ranks: j.Ranks, Sources: []replica.Source{
+		j.Plan = &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5), Layout: j.Layout, Ranks: j.Ranks, Sources: []replica.Source{
 			{Part: replica.OfGroup(0), Root: replica.Digest{7}, Tier: replica.PeerRAM, Holders: held},
 			{Part: replica.OfRank(0), Root: replica.Digest{8}, Tier: replica.PeerRAM, Holders: held},
 			{Part: replica.OfRank(1), Root: replica.Digest{9}, Tier: replica.PeerRAM, Holders: held}}}
@@ -72,8 +74,8 @@ func TestRestoreThatFailsIsSaid(t *testing.T) {
 	missed.add(d.ctx, "n2")
 	missed.add(d.ctx, "n2")
 	for try := 1; try <= triesSaid; try++ {
-		d.restored(restored{job: testJob, rank: 0, epoch: 4, err: errors.New("dial: connection refused"), missed: missed})
-		m := only[unreached](d.says())
+		d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("dial: connection refused"), missed: missed})
+		m := only[control.Unreached](d.says())
 		if try < triesSaid && len(m) != 0 {
 			t.Fatalf("said after %d tries: %+v", try, m)
 		}
@@ -83,8 +85,8 @@ func TestRestoreThatFailsIsSaid(t *testing.T) {
 	}
 	elsewhere := &misses{} // what failed for another reason is no matter of the network
 	elsewhere.begin(replica.OfGroup(0))
-	d.restored(restored{job: testJob, rank: 0, epoch: 4, err: errors.New("no place can be freed"), missed: elsewhere})
-	if m := only[unreached](d.says()); len(m) != 0 {
+	d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("no place can be freed"), missed: elsewhere})
+	if m := only[control.Unreached](d.says()); len(m) != 0 {
 		t.Fatalf("said %+v", m)
 	}
 }
@@ -93,7 +95,7 @@ func TestRestoreThatFailsIsSaid(t *testing.T) {
 func TestRelay(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(planned())
-	order := relayOrder{Job: testJob, Epoch: 4, Part: replica.OfGroup(0), Rank: 0, Node: replica.Holder{Node: "n3", Incarnation: 33}}
+	order := control.RelayOrder{Job: fixture.JobID, Epoch: 4, Part: replica.OfGroup(0), Rank: 0, Node: replica.Holder{Node: "n3", Incarnation: 33}}
 	d.leaderSays(order)
 	d.leaderSays(order)
 	f := fetcher{m: d.member, lj: lj, job: lj.job, plan: lj.job.Plan, rank: 0, missed: &misses{}}

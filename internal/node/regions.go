@@ -3,18 +3,10 @@ package node
 import (
 	"fmt"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
-
-// regionsOrder asks for a replica.RegionReport: the regions of a part that lies sealed in a rank's arena.
-type regionsOrder struct {
-	Job        replica.JobID      `cbor:"1,keyasint"`
-	Generation replica.Generation `cbor:"2,keyasint"`
-	Part       replica.Part       `cbor:"3,keyasint"`
-	Rank       replica.Rank       `cbor:"4,keyasint"`
-	Root       replica.Digest     `cbor:"5,keyasint"`
-}
 
 // regionsHashed is the end of hashing a part's regions.
 type regionsHashed struct {
@@ -24,12 +16,12 @@ type regionsHashed struct {
 }
 
 // hashRegions hashes every region of the part beside the member, those of the frozen area that its root binds too.
-func (m *member) hashRegions(o regionsOrder) {
+func (m *member) hashRegions(o control.RegionsOrder) {
 	ev := regionsHashed{report: replica.RegionReport{Job: o.Job, Generation: o.Generation, Part: o.Part, Rank: o.Rank, Root: o.Root}}
 	at, ok := m.sealedBy(o)
 	if !ok {
 		ev.report.Failed = fmt.Sprintf("%v of generation %v with root %v does not lie in an arena of rank %d here", o.Part, o.Generation, o.Root, o.Rank)
-		m.send(kindRegions, ev.report)
+		m.send(ev.report)
 		return
 	}
 	ev.arena = at.arena
@@ -59,11 +51,11 @@ func (m *member) regionsHashed(ev regionsHashed) {
 	for _, p := range ev.places {
 		ev.arena.release(p)
 	}
-	m.send(kindRegions, ev.report)
+	m.send(ev.report)
 }
 
 // sealedBy locates what an order asks for: in the arena of that very rank, since others may lie here too.
-func (m *member) sealedBy(o regionsOrder) (located, bool) {
+func (m *member) sealedBy(o control.RegionsOrder) (located, bool) {
 	if lj := m.jobs[o.Job]; lj != nil {
 		for _, l := range lj.parts() {
 			if h := l.held; h.Part == o.Part && h.Generation == o.Generation && h.Root == o.Root && h.Rank == o.Rank && !h.Mirror {

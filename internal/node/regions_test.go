@@ -3,6 +3,8 @@ package node
 import (
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -11,23 +13,23 @@ import (
 // says so; the place is let go of. What does not lie here, or in another rank's arena only, is said not to.
 func TestRegionsOfASealedPart(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lr.arena = d.arena(shm.Spec{Geometry: testGeometry(t, true)})
-	d.seal(lr.arena, frozenPlace, gen(1, 0), 99)
-	weight := d.seal(lr.arena, slot(0), gen(3, 0), 7)
-	d.seal(lr.arena, slot(1), gen(3, 1), 8)
+	d.seal(lr.arena, frozenPlace, fixture.Gen(1, 0), 99)
+	weight := d.seal(lr.arena, slot(0), fixture.Gen(3, 0), 7)
+	d.seal(lr.arena, slot(1), fixture.Gen(3, 1), 8)
 	d.says()
-	ask := func(o regionsOrder) replica.RegionReport {
+	ask := func(o control.RegionsOrder) replica.RegionReport {
 		t.Helper()
 		d.leaderSays(o)
 		var said []replica.RegionReport
 		d.until("the regions", func() bool { said = append(said, only[replica.RegionReport](d.says())...); return len(said) > 0 })
 		return said[0]
 	}
-	order := regionsOrder{Job: testJob, Generation: gen(3, 0), Part: replica.OfGroup(0), Root: weight.Root}
+	order := control.RegionsOrder{Job: fixture.JobID, Generation: fixture.Gen(3, 0), Part: replica.OfGroup(0), Root: weight.Root}
 	got := ask(order)
-	want := replica.RegionReport{Job: testJob, Generation: gen(3, 0), Part: replica.OfGroup(0), Root: weight.Root,
+	want := replica.RegionReport{Job: fixture.JobID, Generation: fixture.Gen(3, 0), Part: replica.OfGroup(0), Root: weight.Root,
 		Regions: []replica.RegionDigest{{Name: "weight", Digest: regionHash(t, lr.arena, slot(0), "weight")}, {Name: "base", Digest: regionHash(t, lr.arena, frozenPlace, "base")}}}
 	if len(got.Regions) != 2 || got.Regions[0] != want.Regions[0] || got.Regions[1] != want.Regions[1] || got.Failed != "" || got.Root != want.Root {
 		t.Errorf("said %+v\nwant %+v", got, want)
@@ -35,12 +37,12 @@ func TestRegionsOfASealedPart(t *testing.T) {
 	if len(lr.arena.held) != 0 {
 		t.Errorf("places are still held: %v", lr.arena.held)
 	}
-	for what, change := range map[string]func(*regionsOrder){
-		"another root":       func(o *regionsOrder) { o.Root[0] ^= 1 },
-		"another rank":       func(o *regionsOrder) { o.Rank = 1 },
-		"another generation": func(o *regionsOrder) { o.Generation.Step++ },
-		"a private part":     func(o *regionsOrder) { o.Part = replica.OfRank(0) },
-		"another job":        func(o *regionsOrder) { o.Job[0] ^= 1 },
+	for what, change := range map[string]func(*control.RegionsOrder){
+		"another root":       func(o *control.RegionsOrder) { o.Root[0] ^= 1 },
+		"another rank":       func(o *control.RegionsOrder) { o.Rank = 1 },
+		"another generation": func(o *control.RegionsOrder) { o.Generation.Step++ },
+		"a private part":     func(o *control.RegionsOrder) { o.Part = replica.OfRank(0) },
+		"another job":        func(o *control.RegionsOrder) { o.Job[0] ^= 1 },
 	} {
 		o := order
 		change(&o)
@@ -79,23 +81,23 @@ func regionHash(t *testing.T, a *arenaRef, p shm.Place, name string) replica.Dig
 func TestLeaderNamesRegions(t *testing.T) {
 	c := newChair(t)
 	links := map[replica.NodeName]*nodeLink{"n1": c.node("n1", 11), "n2": c.node("n2", 22)}
-	job := newJob()
+	job := fixture.Job()
 	job.Phase, job.Epoch, job.ClosedEpoch, job.Lineage, job.Plan, job.Position, job.Committed = replica.Opening, 1, 0, nil, nil, replica.Position{}, replica.Generation{}
 	c.knows(job)
 	roots := []replica.Digest{{1}, {2}}
 	for r, name := range []replica.NodeName{"n1", "n2"} {
 		rank := replica.Rank(r)
-		c.message(t.Context(), links[name], replica.NodeReport{Job: testJob, Holder: holderOf(links[name].node), Session: 1, Seq: 1, Settled: true,
+		c.message(t.Context(), links[name], replica.NodeReport{Job: fixture.JobID, Holder: holderOf(links[name].node), Session: 1, Seq: 1, Settled: true,
 			Ranks: []replica.RankReport{{Rank: rank, Incarnation: job.Ranks[r].Incarnation, Alive: true, Attached: true, Initial: 1}},
-			Parts: []replica.Held{{Part: replica.OfGroup(0), Generation: gen(1, 0), Root: roots[r], Rank: rank}, {Part: replica.OfRank(rank), Generation: gen(1, 0), Root: replica.Digest{3}, Rank: rank}}})
+			Parts: []replica.Held{{Part: replica.OfGroup(0), Generation: fixture.Gen(1, 0), Root: roots[r], Rank: rank}, {Part: replica.OfRank(rank), Generation: fixture.Gen(1, 0), Root: replica.Digest{3}, Rank: rank}}})
 	}
 	answer := func(r replica.Rank, digest byte) replica.RegionReport {
-		return replica.RegionReport{Job: testJob, Generation: gen(1, 0), Part: replica.OfGroup(0), Rank: r, Root: roots[r],
+		return replica.RegionReport{Job: fixture.JobID, Generation: fixture.Gen(1, 0), Part: replica.OfGroup(0), Rank: r, Root: roots[r],
 			Regions: []replica.RegionDigest{{Name: "same", Digest: replica.Digest{5}}, {Name: "other", Digest: replica.Digest{digest}}}}
 	}
 	for r, name := range []replica.NodeName{"n1", "n2"} {
-		want := regionsOrder{testJob, gen(1, 0), replica.OfGroup(0), replica.Rank(r), roots[r]}
-		if asked := only[regionsOrder](told(t, links[name])); len(asked) != 1 || asked[0] != want {
+		want := control.RegionsOrder{Job: fixture.JobID, Generation: fixture.Gen(1, 0), Part: replica.OfGroup(0), Rank: replica.Rank(r), Root: roots[r]}
+		if asked := only[control.RegionsOrder](told(t, links[name])); len(asked) != 1 || asked[0] != want {
 			t.Fatalf("%s was asked %+v, want %+v", name, asked, want)
 		}
 	}

@@ -3,6 +3,7 @@ package node
 import (
 	"testing"
 
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -11,14 +12,14 @@ import (
 // way, and the job ended for want of progress though another node held a good copy.
 func TestAFlippedBitIsNotTakenForPresent(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.seal(lr.arena, slot(0), gen(3, 5), 1)
-	d.seal(lr.arena, slot(1), gen(3, 4), 2)
+	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 1)
+	d.seal(lr.arena, slot(1), fixture.Gen(3, 4), 2)
 	h := lr.arena.Header()
 	at := int64(h.SlotOffset + h.SlotStride + 17) // in slot 1
 	d.write(lr.arena, at, d.word(lr.arena, at)^1)
-	f := fetcher{m: d.member, lj: lj, job: lj.job, plan: &replica.Plan{Epoch: 4, Generation: gen(3, 4)}, rank: 0}
+	f := fetcher{m: d.member, lj: lj, job: lj.job, plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 4)}, rank: 0}
 	for _, c := range []struct {
 		place shm.Place
 		good  bool

@@ -4,22 +4,24 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
 )
 
-func committed(s replica.Step) progress {
-	return progress{Job: testJob, Index: 10 + uint64(s), Position: replica.Position{Epoch: 3, Step: s}, Generation: gen(3, s)}
+func committed(s replica.Step) control.Progress {
+	return control.Progress{Job: fixture.JobID, Index: 10 + uint64(s), Position: replica.Position{Epoch: 3, Step: s}, Generation: fixture.Gen(3, s)}
 }
 
 // TestFormerMirrorGivesItsMemoryBack: a node that mirrors a part no more keeps the arena while it holds what is committed, and no longer.
 func TestFormerMirrorGivesItsMemoryBack(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	part := replica.OfRank(1)
 	a := d.mirrorOf(lj, part, 1, false)
-	d.seal(a, ring(0), gen(3, 5), 50)
-	job := changed(lj.job, func(j *replica.Job) { j.Mirrors = [][]replica.NodeName{{"n2"}, {"n3"}} })
-	d.views(view{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	d.seal(a, ring(0), fixture.Gen(3, 5), 50)
+	job := fixture.Changed(lj.job, func(j *replica.Job) { j.Mirrors = [][]replica.NodeName{{"n2"}, {"n3"}} })
+	d.views(control.View{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 	if lj.mirrors[part] == nil {
 		t.Fatal("it is given up while it holds a part of the committed generation")
 	}
@@ -36,7 +38,7 @@ func TestFormerMirrorGivesItsMemoryBack(t *testing.T) {
 // TestMirrorWithoutPartsStays: one that is still to mirror keeps its arena however little lies there, and so does one that is written to.
 func TestMirrorWithoutPartsStays(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	d.mirrorOf(lj, replica.OfRank(1), 1, false)
 	writing := d.mirrorOf(lj, replica.OfGroup(0), 0, false)
 	writing.staged[slot(2)] = true
@@ -49,9 +51,9 @@ func TestMirrorWithoutPartsStays(t *testing.T) {
 // TestRetiredArenaIsJudgedOnProgress: a moved rank's old arena goes with the commit that makes it useless; no view need come.
 func TestRetiredArenaIsJudgedOnProgress(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, gen(3, 5))
+	d.both(lr.arena, 0, fixture.Gen(3, 5))
 	delete(lj.ranks, 0)
 	lj.retired = append(lj.retired, lr.arena)
 	d.leaderSays(committed(5))
@@ -68,21 +70,21 @@ func TestRetiredArenaIsJudgedOnProgress(t *testing.T) {
 // arena, a mirror's and a retired one; the next commit does.
 func TestDegradedResumeKeepsThePrevious(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, gen(1, 3))
-	d.both(lr.arena, 1, gen(1, 4))
+	d.both(lr.arena, 0, fixture.Gen(1, 3))
+	d.both(lr.arena, 1, fixture.Gen(1, 4))
 	mirror := d.mirrorOf(lj, replica.OfRank(1), 1, false)
-	d.seal(mirror, ring(0), gen(1, 3), 30)
+	d.seal(mirror, ring(0), fixture.Gen(1, 3), 30)
 	retired := d.attach(lj, 1).arena
-	d.both(retired, 0, gen(1, 3))
+	d.both(retired, 0, fixture.Gen(1, 3))
 	delete(lj.ranks, 1)
 	lj.retired = append(lj.retired, retired)
-	job := changed(lj.job, func(j *replica.Job) {
-		j.Position, j.Committed, j.Copies = replica.Position{Epoch: 3, Step: 4}, gen(1, 4), 1
-		j.Previous = &replica.Earlier{Generation: gen(1, 3)}
+	job := fixture.Changed(lj.job, func(j *replica.Job) {
+		j.Position, j.Committed, j.Copies = replica.Position{Epoch: 3, Step: 4}, fixture.Gen(1, 4), 1
+		j.Previous = &replica.Earlier{Generation: fixture.Gen(1, 3)}
 	})
-	d.views(view{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	d.views(control.View{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 	held := func() (steps []replica.Step) {
 		for _, l := range lj.parts() {
 			steps = append(steps, l.held.Generation.Step)
@@ -93,8 +95,8 @@ func TestDegradedResumeKeepsThePrevious(t *testing.T) {
 	if got := held(); !slices.Equal(got, []replica.Step{3, 3, 3, 3, 3, 4, 4}) {
 		t.Fatalf("after the view the node holds steps %v", got)
 	}
-	d.both(lr.arena, 2, gen(3, 5))
-	d.leaderSays(progress{Job: testJob, Index: 12, Position: replica.Position{Epoch: 3, Step: 5}, Generation: gen(3, 5)})
+	d.both(lr.arena, 2, fixture.Gen(3, 5))
+	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 12, Position: replica.Position{Epoch: 3, Step: 5}, Generation: fixture.Gen(3, 5)})
 	if got := held(); slices.ContainsFunc(got, func(s replica.Step) bool { return s < 4 && s != 3 }) || len(lj.retired) != 0 {
 		t.Errorf("after the next commit the node holds steps %v, %d retired arenas", got, len(lj.retired))
 	}

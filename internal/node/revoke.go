@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -18,23 +19,12 @@ import (
 // revokeAhead is how far ahead of the leader's clock a revocation may reach: what it covers is refused however new it is.
 const revokeAhead = 24 * time.Hour
 
-// revokes says whose certificates an order revokes.
-func (m operatorRequest) revokes() (role replica.Role, name string, ok bool) {
-	switch m.Verb {
-	case RevokeNode:
-		return replica.NodeRole, string(m.Node), true
-	case RevokeOperator:
-		return replica.OperatorRole, m.Operator, true
-	}
-	return 0, "", false
-}
-
 // revoke ends the certificates of a node or an operator for an operator, by whom. What would cost the cluster its majority, a job copies or the
 // last operator is refused, with nothing done, unless the operator says that it may.
-func (l *leader) revoke(ctx context.Context, from *nodeLink, m operatorRequest, by string) {
-	role, name, _ := m.revokes()
+func (l *leader) revoke(ctx context.Context, from *nodeLink, m control.Order, by string) {
+	role, name, _ := m.Revokes()
 	if err := l.mayRevoke(role, name, m.Until); err != nil {
-		from.answer(m.ID, refusal(err.Error()))
+		from.answer(m.ID, control.Refusal(err.Error()))
 		return
 	}
 	costs := l.revocationCosts(role, name, by)
@@ -44,10 +34,10 @@ func (l *leader) revoke(ctx context.Context, from *nodeLink, m operatorRequest, 
 	}
 	switch {
 	case err != nil:
-		from.answer(m.ID, refusal(err.Error()))
+		from.answer(m.ID, control.Refusal(err.Error()))
 		return
 	case !l.revoking.CompareAndSwap(false, true):
-		from.answer(m.ID, refusal("another revocation is under way: ask again when it has ended"))
+		from.answer(m.ID, control.Refusal("another revocation is under way: ask again when it has ended"))
 		return
 	}
 	l.work.Go(func() {
@@ -58,7 +48,7 @@ func (l *leader) revoke(ctx context.Context, from *nodeLink, m operatorRequest, 
 			}
 		}
 		if len(costs) > 0 && !m.Degrade {
-			from.answer(m.ID, refusal(fmt.Sprintf("%v %s is not revoked: %s; or accept that with --force", role, name, strings.Join(costs, "; "))))
+			from.answer(m.ID, control.Refusal(fmt.Sprintf("%v %s is not revoked: %s; or accept that with --force", role, name, strings.Join(costs, "; "))))
 			return
 		}
 		ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
@@ -66,20 +56,20 @@ func (l *leader) revoke(ctx context.Context, from *nodeLink, m operatorRequest, 
 		_, out, err := l.cons.Propose(ctx, c)
 		switch {
 		case err != nil && errors.Is(err, consensus.ErrUnknown):
-			from.answer(m.ID, refusal(unknown(err)))
+			from.answer(m.ID, control.Refusal(unknown(err)))
 		case err != nil:
-			from.answer(m.ID, refusal(err.Error()))
+			from.answer(m.ID, control.Refusal(err.Error()))
 		case out.Err != nil:
-			from.answer(m.ID, refusal(out.Err.Error()))
+			from.answer(m.ID, control.Refusal(out.Err.Error()))
 		default:
-			from.answer(m.ID, operatorReply{Text: l.revokedText(role, name, m.Until)})
+			from.answer(m.ID, control.OperatorReply{Text: l.revokedText(role, name, m.Until)})
 		}
 	})
 }
 
 // revocation is the command of an order, with the order itself as it was signed.
-func (l *leader) revocation(m operatorRequest) (replica.Revoke, error) {
-	role, name, _ := m.revokes()
+func (l *leader) revocation(m control.Order) (replica.Revoke, error) {
+	role, name, _ := m.Revokes()
 	if m.Proof == nil {
 		return replica.Revoke{}, errors.New("nobody signed it")
 	}
@@ -150,7 +140,7 @@ func (l *leader) turnOut(ctx context.Context, news []replica.Revocation) {
 	for _, r := range news {
 		name := replica.NodeName(r.Name)
 		if n := l.links[name]; n != nil && r.Role == replica.NodeRole { // one with a later certificate links again
-			n.close(fmt.Errorf("the certificate of node %s was revoked up to epoch %d", name, r.Epoch))
+			n.Close(fmt.Errorf("the certificate of node %s was revoked up to epoch %d", name, r.Epoch))
 			delete(l.links, name)
 			l.lost(ctx, name)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -34,7 +35,7 @@ func (d *desk) store() store { return store{d.member, d.ctx} }
 
 // keyFor is how rank 1 on node n2 asks for a part.
 func keyFor(part replica.Part, g replica.Generation, root replica.Digest) transfer.Key {
-	return transfer.Key{Cluster: testCluster, Era: 1, Job: testJob, Epoch: 3, Part: part, Generation: g, Root: root, Rank: 1, Incarnation: 5}
+	return transfer.Key{Cluster: fixture.Cluster, Era: 1, Job: fixture.JobID, Epoch: 3, Part: part, Generation: g, Root: root, Rank: 1, Incarnation: 5}
 }
 
 // What a stream names is checked against what this node knows: older is refused for good, newer is "not yet".
@@ -63,17 +64,17 @@ func TestTransfersAreChecked(t *testing.T) {
 		"unclaimed, and says zero": {func(k *transfer.Key) { k.Incarnation = 0 }, nil, transfer.ErrFenced},
 	} {
 		d := newDesk(t)
-		job := newJob()
+		job := fixture.Job()
 		if c.job != nil {
 			c.job(job)
 		}
 		d.put(job)
-		k := keyFor(replica.OfRank(1), gen(3, 5), replica.Digest{})
+		k := keyFor(replica.OfRank(1), fixture.Gen(3, 5), replica.Digest{})
 		c.key(&k)
 		lj, err := d.store().check(k, false)
 		kinds := []error{transfer.ErrNotYet, transfer.ErrFenced, transfer.ErrUnknownPart}
 		switch {
-		case c.want == nil && (err != nil || lj != d.jobs[testJob]):
+		case c.want == nil && (err != nil || lj != d.jobs[fixture.JobID]):
 			t.Errorf("%s: %v", what, err)
 		case c.want == foreign && (err == nil || slices.ContainsFunc(kinds, func(k error) bool { return errors.Is(err, k) })):
 			t.Errorf("%s: %v, want an error that is not tried again", what, err)
@@ -99,10 +100,10 @@ func TestPushesAreTakenUntilThePlan(t *testing.T) {
 		"ended":              {func(k *transfer.Key) {}, func(j *replica.Job) { j.Phase = replica.Ended }, transfer.ErrFenced},
 	} {
 		d := newDesk(t)
-		job := closed(newJob())
+		job := fixture.Closed(fixture.Job())
 		c.job(job)
 		d.put(job)
-		k := keyFor(replica.OfRank(1), gen(3, 5), replica.Digest{})
+		k := keyFor(replica.OfRank(1), fixture.Gen(3, 5), replica.Digest{})
 		c.key(&k)
 		if _, err := d.store().check(k, true); !errors.Is(err, c.want) {
 			t.Errorf("%s: a push: %v, want %v", what, err, c.want)
@@ -116,22 +117,22 @@ func TestPushesAreTakenUntilThePlan(t *testing.T) {
 // A part goes to the node that holds the rank it is for, or is to mirror it, and is held while it is read.
 func TestOpen(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	info := d.seal(lr.arena, slot(2), gen(3, 5), 7)
+	info := d.seal(lr.arena, slot(2), fixture.Gen(3, 5), 7)
 	open := func(peer replica.NodeName, k transfer.Key) (r transfer.Reader, err error) {
 		d.serves(func() { r, err = d.store().Open(peer, k) })
 		return r, err
 	}
-	k := keyFor(replica.OfGroup(0), gen(3, 5), info.Root)
+	k := keyFor(replica.OfGroup(0), fixture.Gen(3, 5), info.Root)
 	if r, err := open("n3", k); err == nil {
 		r.Close()
 		t.Error("a node that neither holds nor mirrors the rank gets its part")
 	}
 	for what, k := range map[string]transfer.Key{
-		"another generation": keyFor(replica.OfGroup(0), gen(3, 6), info.Root),
-		"another root":       keyFor(replica.OfGroup(0), gen(3, 5), replica.Digest{1}),
-		"another part":       keyFor(replica.OfRank(0), gen(3, 5), info.Root),
+		"another generation": keyFor(replica.OfGroup(0), fixture.Gen(3, 6), info.Root),
+		"another root":       keyFor(replica.OfGroup(0), fixture.Gen(3, 5), replica.Digest{1}),
+		"another part":       keyFor(replica.OfRank(0), fixture.Gen(3, 5), info.Root),
 	} {
 		if _, err := open("n2", k); !errors.Is(err, transfer.ErrUnknownPart) {
 			t.Errorf("%s: %v, want %v", what, err, transfer.ErrUnknownPart)
@@ -141,7 +142,7 @@ func TestOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	man, chunks := manifestFor(lr.arena, slot(2), gen(3, 5), 7)
+	man, chunks := manifestFor(lr.arena, slot(2), fixture.Gen(3, 5), 7)
 	if got := r.Manifest(); got.Root != man.Root || got.Part != replica.OfGroup(0) || !reflect.DeepEqual(got.Lineage, lj.job.Lineage) || len(got.Regions) != 1 || got.Regions[0].Name != "weight" {
 		t.Errorf("manifest %+v", got)
 	}
@@ -159,7 +160,7 @@ func TestOpen(t *testing.T) {
 		t.Errorf("closed twice: %d events more, held %v", len(d.in), lr.arena.held)
 	}
 
-	lj.job = changed(lj.job, func(j *replica.Job) { j.Plan = &replica.Plan{Mirrors: [][]replica.NodeName{{"n2"}, {"n3"}}} })
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Plan = &replica.Plan{Mirrors: [][]replica.NodeName{{"n2"}, {"n3"}}} })
 	if r, err = open("n3", k); err != nil {
 		t.Errorf("the node that is to mirror rank 1 is refused: %v", err)
 	} else {
@@ -170,10 +171,10 @@ func TestOpen(t *testing.T) {
 // An arena that is given up is unmapped after its last reader only.
 func TestArenaOutlivesItsGivingUp(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.seal(lr.arena, slot(0), gen(3, 5), 7)
-	at, ok := lj.find(nil, replica.OfGroup(0), gen(3, 5), lj.parts()[0].info.Root)
+	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 7)
+	at, ok := lj.find(nil, replica.OfGroup(0), fixture.Gen(3, 5), lj.parts()[0].info.Root)
 	if !ok {
 		t.Fatal("a sealed part is not found")
 	}
@@ -224,8 +225,8 @@ func (d *desk) pushed(k transfer.Key, man replica.Manifest, chunks [][]byte) {
 
 func TestAccept(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
-	k, man, chunks := d.private(lj, gen(3, 6), 3)
+	lj := d.put(fixture.Job())
+	k, man, chunks := d.private(lj, fixture.Gen(3, 6), 3)
 	lj.candidate = candidate(1, 6)
 	for what, c := range map[string]struct {
 		peer replica.NodeName
@@ -272,10 +273,10 @@ func TestAccept(t *testing.T) {
 // What is pushed while the job is closed is held and reported, so that the plan may count on it.
 func TestAcceptWhileClosed(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(closed(newJob()))
-	k, man, chunks := d.private(lj, gen(3, 6), 3)
+	lj := d.put(fixture.Closed(fixture.Job()))
+	k, man, chunks := d.private(lj, fixture.Gen(3, 6), 3)
 	d.pushed(k, man, chunks)
-	want := replica.Held{Part: replica.OfRank(1), Generation: gen(3, 6), Root: man.Root, Mirror: true, Rank: 1, Producer: man.Incarnation}
+	want := replica.Held{Part: replica.OfRank(1), Generation: fixture.Gen(3, 6), Root: man.Root, Mirror: true, Rank: 1, Producer: man.Incarnation}
 	d.until("the report", func() bool {
 		return slices.ContainsFunc(only[replica.NodeReport](d.says()), func(r replica.NodeReport) bool { return slices.Contains(r.Parts, want) })
 	})
@@ -285,8 +286,8 @@ func TestAcceptWhileClosed(t *testing.T) {
 // next push, sealed and counted on.
 func TestBrokenPushFreesOnlyItsOwn(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
-	k, man, chunks := d.private(lj, gen(3, 6), 3)
+	lj := d.put(fixture.Job())
+	k, man, chunks := d.private(lj, fixture.Gen(3, 6), 3)
 	_, done, err := d.accept("n2", k, man)
 	if err != nil {
 		t.Fatal(err)
@@ -325,11 +326,11 @@ func (d *desk) mirrorFor(lj *localJob, man replica.Manifest) (ref *arenaRef, err
 
 func TestMirrorArenas(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	group := d.arena(shm.Spec{Rank: 1, Geometry: testGeometry(t, true)})
-	d.seal(group, frozenPlace, gen(1, 0), 99)
+	d.seal(group, frozenPlace, fixture.Gen(1, 0), 99)
 	man := func(p shm.Place) replica.Manifest {
-		m, _ := manifestFor(group, p, gen(3, 6), 3)
+		m, _ := manifestFor(group, p, fixture.Gen(3, 6), 3)
 		m.Part.Index = map[shm.PlaceKind]uint32{shm.Slot: 0, shm.Ring: 1, shm.Frozen: 0}[p.Kind]
 		m.Regions = group.Geometry().Of(p.PartKind())
 		return m
@@ -392,10 +393,10 @@ func TestMirrorArenas(t *testing.T) {
 // A mirrored replicated part counts only beside the frozen part that it binds.
 func TestMirrorCountsWithItsFrozenPart(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	a := d.mirrorOf(lj, replica.OfGroup(0), 1, true)
 	lj.candidate = candidate(1, 6)
-	d.seal(a, slot(0), gen(3, 6), 3)
+	d.seal(a, slot(0), fixture.Gen(3, 6), 3)
 	d.answerCandidate(lj)
 	d.report(lj)
 	said := d.says()
@@ -405,12 +406,12 @@ func TestMirrorCountsWithItsFrozenPart(t *testing.T) {
 	if got := only[replica.NodeReport](said); len(got) != 1 || len(got[0].Parts) != 0 {
 		t.Errorf("reported %+v without its frozen part", got)
 	}
-	s := d.seal(a, frozenPlace, gen(1, 0), 98) // of another root
+	s := d.seal(a, frozenPlace, fixture.Gen(1, 0), 98) // of another root
 	if d.answerCandidate(lj); len(only[replica.Pinned](d.says())) != 0 {
 		t.Errorf("another frozen part, of root %v, will do", s.Root)
 	}
 	a.Free(frozenPlace)
-	d.seal(a, frozenPlace, gen(1, 0), 99)
+	d.seal(a, frozenPlace, fixture.Gen(1, 0), 99)
 	d.answerCandidate(lj)
 	d.report(lj)
 	said = d.says()
@@ -423,7 +424,7 @@ func TestMirrorCountsWithItsFrozenPart(t *testing.T) {
 }
 
 func TestMirrorsOf(t *testing.T) {
-	job := newJob()
+	job := fixture.Job()
 	job.Layout = replica.Layout{World: 4, Groups: []replica.GroupID{1, 0, 1, 0}}
 	job.Mirrors = [][]replica.NodeName{{"a"}, {"b", "c"}, nil}
 	job.GroupMirrors = [][]replica.NodeName{{"x"}, {"y", "z"}}

@@ -3,6 +3,7 @@ package node
 import (
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -113,9 +114,9 @@ func (m *member) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 		m.failed(lj, lr, ev)
 	case session.Reject:
 		lr.rejected = ev.Header.Epoch
-		m.send(kindReject, rejected{lj.job.ID, ev.Header.Epoch, lr.rank, lr.incarnation, ev.Text})
+		m.send(control.Rejected{Job: lj.job.ID, Epoch: ev.Header.Epoch, Rank: lr.rank, Incarnation: lr.incarnation, Why: ev.Text})
 	case session.Unloadable:
-		m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.BadDigest, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "load: " + ev.Text}})
+		m.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.BadDigest, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "load: " + ev.Text}})
 	case session.Pause:
 		m.paused(lj, lr, ev.Most)
 		if ev.Header.Request != 0 {

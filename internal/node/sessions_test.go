@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -12,7 +14,7 @@ import (
 
 // opening is a job whose ranks may be claimed; nobody has one.
 func opening() *replica.Job {
-	return changed(newJob(), func(j *replica.Job) {
+	return fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Phase, j.Plan, j.Position, j.Committed, j.Lineage = replica.Opening, nil, replica.Position{}, replica.Generation{}, nil
 		j.Ranks = make([]replica.Claimed, 2)
 	})
@@ -62,7 +64,7 @@ func TestAttachRefusals(t *testing.T) {
 		"a group of its own":    {func(h *wire.Hello) { h.Group = 1 }, func(j *replica.Job) { j.Naming = []replica.GroupID{replica.NoGroup, 0} }, false, 0, ""},
 		"no group yet":          {func(h *wire.Hello) { h.Group = replica.NoGroup }, nil, false, 0, ""},
 		"a rank beyond":         {func(h *wire.Hello) { h.Rank, h.World = 2, 2 }, nil, false, wire.CodeRefused, "that rank's group is none"},
-		"held on another node":  {nil, func(j *replica.Job) { j.Ranks[0] = newJob().Ranks[1] }, false, wire.CodeRefused, "on node n2"},
+		"held on another node":  {nil, func(j *replica.Job) { j.Ranks[0] = fixture.Job().Ranks[1] }, false, wire.CodeRefused, "on node n2"},
 		"held by a live one":    {nil, nil, true, wire.CodeRefused, "is held by live process"},
 		"control: it can be in": {nil, nil, false, 0, ""},
 	} {
@@ -100,41 +102,41 @@ func TestAttach(t *testing.T) {
 	lj := d.put(job)
 	p, r := d.hello(nil)
 	r.quiet(p) // no leader was heard: nothing can be judged
-	d.views(view{Index: 10, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	d.views(control.View{Index: 10, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 	h, body := r.reads()
 	w, err := wire.ParseWelcome(body)
-	if h.Type != wire.MWelcome || err != nil || w.Cluster != testCluster || w.Job != testJob || w.ChunkBytes != 4096 || w.Era != 1 {
+	if h.Type != wire.MWelcome || err != nil || w.Cluster != fixture.Cluster || w.Job != fixture.JobID || w.ChunkBytes != 4096 || w.Era != 1 {
 		t.Errorf("welcomed by %+v, %+v: %v", h, w, err)
 	}
 	d.says()
 	d.attachFor(p)
 	d.serveAttaching()
-	claims := only[claimRequest](d.says())
+	claims := only[control.ClaimRequest](d.says())
 	g := shm.GeometryDigest(testGeometry(t, false), replica.ReplicatedPart)
-	if len(claims) != 1 || claims[0].Claim != (replica.Claim{Job: testJob, Rank: 0, Holder: replica.Holder{Node: "n1", Incarnation: 11}, Geometry: g, Nonce: 77}) {
+	if len(claims) != 1 || claims[0].Claim != (replica.Claim{Job: fixture.JobID, Rank: 0, Holder: replica.Holder{Node: "n1", Incarnation: 11}, Geometry: g, Nonce: 77}) {
 		t.Fatalf("claims %+v", claims)
 	}
-	d.leaderSays(claimReply{ID: claims[0].ID, Refused: "leadership lost", Retry: true})
+	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Refused: "leadership lost", Retry: true})
 	d.serveAttaching()
-	again := only[claimRequest](d.says())
+	again := only[control.ClaimRequest](d.says())
 	if len(again) != 1 || again[0].Claim != claims[0].Claim {
 		t.Fatalf("after an unknown outcome it claims %+v", again)
 	}
-	d.leaderSays(claimReply{ID: claims[0].ID, Incarnation: 9}) // of the request that was answered
+	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 9}) // of the request that was answered
 	if lj.ranks[0] != nil || d.attaching[p.ID()].granted != 0 {
 		t.Error("a late answer is taken")
 	}
-	lj.job = changed(lj.job, func(j *replica.Job) {
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
 		j.Ranks = []replica.Claimed{{Incarnation: 4, Node: "n1", NodeIncarnation: 11, Nonce: 77}, {}}
 	})
-	d.leaderSays(claimReply{ID: again[0].ID, Incarnation: 4})
+	d.leaderSays(control.ClaimReply{ID: again[0].ID, Incarnation: 4})
 	d.until("the arena", func() bool { return lj.ranks[0] != nil })
 	lr := lj.ranks[0]
 	if h, body = r.reads(); h.Type != wire.MAttached || h.Request != 2 || h.Incarnation != 4 || h.Epoch != 3 {
 		t.Fatalf("reads %+v, want its arena", h)
 	}
 	a, err := wire.ParseAttached(body)
-	if err != nil || a.Incarnation != 4 || a.Slots != 4 || a.Job != testJob || a.ArenaBytes != lr.arena.Header().ArenaBytes {
+	if err != nil || a.Incarnation != 4 || a.Slots != 4 || a.Job != fixture.JobID || a.ArenaBytes != lr.arena.Header().ArenaBytes {
 		t.Errorf("attached %+v: %v", a, err)
 	}
 	if inc, pid, start := lr.arena.Owner(); inc != 4 || int(pid) != p.PID() || start != p.StartTime() {
@@ -156,11 +158,11 @@ func TestAttach(t *testing.T) {
 func TestGroupIsNamedWithTheClaim(t *testing.T) {
 	for _, named := range []replica.GroupID{1, replica.NoGroup} {
 		d := newDesk(t)
-		d.put(changed(opening(), func(j *replica.Job) { j.Naming = []replica.GroupID{replica.NoGroup, replica.NoGroup} }))
+		d.put(fixture.Changed(opening(), func(j *replica.Job) { j.Naming = []replica.GroupID{replica.NoGroup, replica.NoGroup} }))
 		p, r := d.hello(func(h *wire.Hello) { h.Group = replica.NoGroup })
 		r.reads() // the welcome
 		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: testGeometry(t, false).Regions, Group: named})
-		claims := only[claimRequest](d.says())
+		claims := only[control.ClaimRequest](d.says())
 		if named == replica.NoGroup {
 			if _, text := r.refused(); len(claims) != 0 || !strings.Contains(text, "does not say its replica group: name it before attaching") {
 				t.Errorf("refused with %q, claims %+v", text, claims)
@@ -201,12 +203,12 @@ func TestOtherStateIsRefused(t *testing.T) {
 		},
 	} {
 		d := newDesk(t)
-		lj := d.put(changed(closed(newJob()), func(j *replica.Job) {
+		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 			j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 		}))
 		old := d.attach(lj, 0)
 		lj.job.GroupGeometry = []replica.Digest{shm.GeometryDigest(old.arena.Geometry(), replica.ReplicatedPart)}
-		d.both(old.arena, 0, gen(3, 5))
+		d.both(old.arena, 0, fixture.Gen(3, 5))
 		d.rankDied(lj, old)
 		p, r := d.hello(nil)
 		r.reads() // the welcome
@@ -214,7 +216,7 @@ func TestOtherStateIsRefused(t *testing.T) {
 		regions := testGeometry(t, false).Regions
 		change(regions)
 		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: regions})
-		if claims := only[claimRequest](d.says()); len(claims) != 0 {
+		if claims := only[control.ClaimRequest](d.says()); len(claims) != 0 {
 			t.Errorf("%s: claimed %+v", what, claims)
 		}
 		h, body := r.reads()
@@ -230,11 +232,11 @@ func TestArenaPassesOn(t *testing.T) {
 	for i := range 4 {
 		same, viewFirst := i&1 == 0, i&2 == 0
 		d := newDesk(t)
-		lj := d.put(changed(closed(newJob()), func(j *replica.Job) {
+		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 			j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 		}))
 		old := d.attach(lj, 0)
-		d.both(old.arena, 0, gen(3, 5))
+		d.both(old.arena, 0, fixture.Gen(3, 5))
 		d.rankDied(lj, old)
 		p, r := d.hello(nil)
 		r.reads() // the welcome
@@ -244,20 +246,20 @@ func TestArenaPassesOn(t *testing.T) {
 			regions[1].Shape, regions[1].Bytes = []uint64{200}, 200
 		}
 		if !same {
-			lj.job = changed(lj.job, func(j *replica.Job) { j.Lineage = nil }) // nothing was resumed yet: there is no state that it would have to fit
+			lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Lineage = nil }) // nothing was resumed yet: there is no state that it would have to fit
 		}
 		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: regions})
-		claims := only[claimRequest](d.says())
+		claims := only[control.ClaimRequest](d.says())
 		if len(claims) != 1 || claims[0].Claim.Expect != 4 {
 			t.Fatalf("claims %+v, want the rank from incarnation 4", claims)
 		}
-		lj.job = changed(lj.job, func(j *replica.Job) {
+		lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
 			j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11, Nonce: 77}, j.Ranks[1]}
 		})
 		if viewFirst {
 			d.reconcile(lj)
 		}
-		d.leaderSays(claimReply{ID: claims[0].ID, Incarnation: 6})
+		d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 6})
 		d.until("the arena", func() bool { return lj.ranks[0] != nil && lj.ranks[0] != old })
 		now := lj.ranks[0]
 		if now.incarnation != 6 || !now.alive || (now.arena == old.arena) != same || (len(lj.retired) == 0) != same {
@@ -275,7 +277,7 @@ func TestArenaPassesOn(t *testing.T) {
 // A rank whose daemon was away is taken back by its process, with what it is owed; one that was taken over is not.
 func TestReattach(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	p, r := d.session(0)
 	offer := func() session.Hello {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 	"golang.org/x/sys/unix"
@@ -23,7 +24,7 @@ func TestStateDirectoryIsOneNodes(t *testing.T) {
 		return d.openState()
 	}
 	for start := range 3 {
-		if err := open(testCluster, "n1"); err != nil {
+		if err := open(fixture.Cluster, "n1"); err != nil {
 			t.Fatalf("start %d: %v", start+1, err)
 		}
 	}
@@ -51,14 +52,14 @@ func TestStateDirectoryIsOneNodes(t *testing.T) {
 			}
 		}
 	}
-	refused("another node's directory", open(testCluster, "n2"), `"n1"`, `"n2"`, "use its own directory")
-	other := testCluster
+	refused("another node's directory", open(fixture.Cluster, "n2"), `"n1"`, `"n2"`, "use its own directory")
+	other := fixture.Cluster
 	other[5]++
-	refused("another cluster's directory", open(other, "n1"), testCluster.String(), other.String(), "use its own directory")
+	refused("another cluster's directory", open(other, "n1"), fixture.Cluster.String(), other.String(), "use its own directory")
 	if err := errors.Join(os.Remove(mark), unix.Mkfifo(mark, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	refused("a named pipe", open(testCluster, "n1"), "not a regular file")
+	refused("a named pipe", open(fixture.Cluster, "n1"), "not a regular file")
 	if err := os.Remove(mark); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func TestStateDirectoryIsOneNodes(t *testing.T) {
 		if err := os.WriteFile(mark, []byte(b), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		refused("a directory whose mark is "+what, open(testCluster, "n1"))
+		refused("a directory whose mark is "+what, open(fixture.Cluster, "n1"))
 		if now, err := os.ReadFile(mark); err != nil || string(now) != b {
 			t.Errorf("the mark of %s was changed to %q: %v", what, now, err)
 		}
@@ -80,20 +81,20 @@ func TestStateDirectoryIsOneNodes(t *testing.T) {
 	if err := os.WriteFile(mark, good, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := open(testCluster, "n1"); err != nil {
+	if err := open(fixture.Cluster, "n1"); err != nil {
 		t.Errorf("its own directory: %v", err)
 	}
 	if os.Geteuid() == 0 { // only root can give a directory to another user
 		if err := os.Chown(dir, 1002, -1); err != nil {
 			t.Fatal(err)
 		}
-		refused("another user's directory", open(testCluster, "n1"), "belongs to user 1002", "runs as user 0")
+		refused("another user's directory", open(fixture.Cluster, "n1"), "belongs to user 1002", "runs as user 0")
 		if err := os.Chown(dir, 0, -1); err != nil {
 			t.Fatal(err)
 		}
 	}
 	dir = filepath.Join(mark, "below a file")
-	refused("a place where no directory can be", open(testCluster, "n1"), "give the daemon a directory it may write")
+	refused("a place where no directory can be", open(fixture.Cluster, "n1"), "give the daemon a directory it may write")
 }
 
 // Two daemons of one node would have two memories, and the second to register would have the first one's count as lost: ports and
@@ -101,7 +102,7 @@ func TestStateDirectoryIsOneNodes(t *testing.T) {
 func TestStateDirectoryIsOneDaemons(t *testing.T) {
 	dir := t.TempDir()
 	open := func() (*daemon, error) {
-		d := &daemon{cfg: &config.Config{Node: "n1", StateDir: dir}, id: &pki.Identity{Cluster: testCluster, Node: "n1"}}
+		d := &daemon{cfg: &config.Config{Node: "n1", StateDir: dir}, id: &pki.Identity{Cluster: fixture.Cluster, Node: "n1"}}
 		t.Cleanup(d.close)
 		return d, d.openState()
 	}

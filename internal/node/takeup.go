@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -27,7 +28,7 @@ const reapPatience = time.Second
 func (m *member) takeUp() time.Duration { return max(reapPatience, m.cfg.Timing.Claim/3) }
 
 // offered starts a process for a rank that lost its own, as the leader asks.
-func (m *member) offered(o offer) {
+func (m *member) offered(o control.Offer) {
 	lj := m.jobs[o.Job]
 	if lj == nil || int(o.Rank) >= len(lj.job.Ranks) || lj.job.Ranks[o.Rank].Incarnation != o.Expect {
 		return

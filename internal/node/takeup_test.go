@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -13,7 +15,7 @@ import (
 // twoLaunchers are on the node of rank 0, whose process was the first one's and is dead. The first one has not said so.
 func twoLaunchers(t *testing.T) (d *desk, lj *localJob, first, second *launcher, ends [2]*rankEnd) {
 	d = newDesk(t)
-	lj = d.put(changed(closed(newJob()), func(j *replica.Job) {
+	lj = d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 	}))
 	var l [2]*launcher
@@ -55,7 +57,7 @@ func (r *rankEnd) gets(t *testing.T) (typ uint16, rank replica.Rank, text string
 func TestOfferWaitsForTheLauncherOfTheDeadProcess(t *testing.T) {
 	for what, says := range map[string]bool{"it says so": true, "it is stopped": false} {
 		d, lj, first, second, ends := twoLaunchers(t)
-		d.offered(offer{testJob, 0, 4})
+		d.offered(control.Offer{Job: fixture.JobID, Rank: 0, Expect: 4})
 		if first.pids[0] == 0 || second.runs(0) {
 			t.Fatalf("%s: another one is asked at once", what)
 		}
@@ -82,7 +84,7 @@ func TestOfferWaitsForTheLauncherOfTheDeadProcess(t *testing.T) {
 func TestAnotherLauncherIsAsked(t *testing.T) {
 	d, lj, first, second, ends := twoLaunchers(t)
 	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
-	d.offered(offer{testJob, 0, 4})
+	d.offered(control.Offer{Job: fixture.JobID, Rank: 0, Expect: 4})
 	if typ, rank, _ := ends[0].gets(t); typ != wire.MRunStart || rank != 0 {
 		t.Fatalf("message %d for rank %d", typ, rank)
 	}
@@ -125,7 +127,7 @@ func TestADeafLauncherOffersNothing(t *testing.T) {
 	d, lj, first, second, ends := twoLaunchers(t)
 	d.launcherGone(second)
 	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
-	d.offered(offer{testJob, 0, 4})
+	d.offered(control.Offer{Job: fixture.JobID, Rank: 0, Expect: 4})
 	ends[0].gets(t)
 	lj.untaken[0].asked, first.running[0] = time.Now().Add(-d.takeUp()), time.Now().Add(-2*d.takeUp())
 	d.takeOffers(lj)

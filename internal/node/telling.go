@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -111,7 +112,7 @@ var addresses = regexp.MustCompile(`0x[0-9a-fA-F]+`)
 
 // failed passes an exception on, and says at once where it is the one that ended an earlier epoch at the same step: no restart mends it.
 func (m *member) failed(lj *localJob, lr *localRank, ev session.Fail) {
-	m.send(kindEvidence, evidence{lj.job.ID, replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: ev.Text}})
+	m.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: ev.Text}})
 	word := lr.arena.Step()
 	step := word.Step()
 	if word.Phase() == replica.Idle {
@@ -151,8 +152,8 @@ func (m *member) endedBy(lj *localJob, x wire.RunExited) {
 	held := lr != nil && uint64(lr.pid) == x.PID
 	switch {
 	case x.Status == wire.StatusFinal:
-		m.send(kindEnd, endRequest{lj.job.Name, recovery.DoNotRequeue + fmt.Sprintf(
-			"rank %d on node %s ended with status %d, by which a program says that a new process would only end the same way; its own output says why", x.Rank, m.self.Name, x.Status), x.Rank})
+		m.send(control.EndRequest{Name: lj.job.Name, Reason: recovery.DoNotRequeue + fmt.Sprintf(
+			"rank %d on node %s ended with status %d, by which a program says that a new process would only end the same way; its own output says why", x.Rank, m.self.Name, x.Status), Rank: x.Rank})
 	case x.Status == 0 && held && !lr.left:
 		m.noteAll(lj, fmt.Sprintf("rank %d: process %d ended with status 0 and has not left the job, so it is missed and started again: a program that has finished says so (session.leave(), rp_leave)", x.Rank, x.PID))
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -18,7 +20,7 @@ import (
 func (d *desk) listener() (*session.Peer, *rankEnd) {
 	d.t.Helper()
 	peer, end := d.session(0)
-	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: testJob}
+	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID}
 	return peer, end
 }
 
@@ -35,29 +37,31 @@ func (r *rankEnd) note() string {
 // The launcher prints one line when an epoch is lost, which announces the tracebacks that follow, and one when the job goes on.
 func TestLauncherIsToldOfARecovery(t *testing.T) {
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.live(lr, 3, 8, replica.Updating)
 	_, end := d.listener()
-	see := func(job *replica.Job) { d.viewed(view{Index: job.LastIndex, Era: 1, Jobs: []*replica.Job{job}}) }
+	see := func(job *replica.Job) {
+		d.viewed(control.View{Index: job.LastIndex, Era: 1, Jobs: []*replica.Job{job}})
+	}
 	fault := replica.Fault{Epoch: 3, Kind: replica.ProcessDead, Rank: 1, Incarnation: 5, Detail: "process exited in IDLE"}
-	shut := changed(closed(lj.job), func(j *replica.Job) { j.Faults = []replica.Fault{fault} })
+	shut := fixture.Changed(fixture.Closed(lj.job), func(j *replica.Job) { j.Faults = []replica.Fault{fault} })
 	see(shut)
 	if text := end.note(); text != "epoch 3 is closed (rank 1: process-dead, process exited in IDLE); recovering. Tracebacks of collectives that break now are expected" {
 		t.Errorf("of the loss: %q", text)
 	}
-	planned := changed(shut, func(j *replica.Job) {
-		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: gen(3, 6), Sources: []replica.Source{{Tier: replica.PeerRAM}}}
+	planned := fixture.Changed(shut, func(j *replica.Job) {
+		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 6), Sources: []replica.Source{{Tier: replica.PeerRAM}}}
 	})
-	again := changed(planned, func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Closed, 4 }) // a further fault is of the same loss
+	again := fixture.Changed(planned, func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Closed, 4 }) // a further fault is of the same loss
 	see(planned)
 	see(again)
-	planned = changed(again, func(j *replica.Job) {
-		j.Phase, j.Epoch, j.Plan = replica.Planned, 5, &replica.Plan{Epoch: 5, Generation: gen(3, 6), Sources: []replica.Source{{Tier: replica.PeerRAM}}}
+	planned = fixture.Changed(again, func(j *replica.Job) {
+		j.Phase, j.Epoch, j.Plan = replica.Planned, 5, &replica.Plan{Epoch: 5, Generation: fixture.Gen(3, 6), Sources: []replica.Source{{Tier: replica.PeerRAM}}}
 	})
 	see(planned)
 	lr.restore = &restore{epoch: 5, done: true, tier: replica.OwnRAM, cancel: func() {}}
-	see(changed(planned, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 5, Step: 6} }))
+	see(fixture.Changed(planned, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 5, Step: 6} }))
 	if text := end.note(); !regexp.MustCompile(`^recovered: step 6 from own memory, 1 step lost, \d+\.\d s$`).MatchString(text) {
 		t.Errorf("of the recovery: %q", text)
 	}
@@ -83,7 +87,7 @@ func TestSameExceptionIsSaidAtOnce(t *testing.T) {
 		"in the same life": {3, 9, replica.Updating, text, false},
 	} {
 		d := newDesk(t)
-		lj := d.put(newJob())
+		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
 		_, end := d.listener()
 		d.live(lr, 3, 9, replica.Updating)
@@ -96,7 +100,7 @@ func TestSameExceptionIsSaidAtOnce(t *testing.T) {
 		if again := strings.HasPrefix(said, "rank 0: the same exception at step 9 as before the last restart: in the optimizer step 9: ValueError: "); again != c.again {
 			t.Errorf("%s: says %q", what, said)
 		}
-		if n := len(only[evidence](d.says())); n != 3 {
+		if n := len(only[control.Evidence](d.says())); n != 3 {
 			t.Errorf("%s: %d faults are reported, want all 3", what, n)
 		}
 	}
@@ -119,7 +123,7 @@ func TestExitStatusOfARank(t *testing.T) {
 		"never attached":       {0, false, false, "", ""},
 	} {
 		d := newDesk(t)
-		lj := d.put(newJob())
+		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
 		if lr.left = c.left; c.held {
 			lr.pid = 4711
@@ -130,7 +134,7 @@ func TestExitStatusOfARank(t *testing.T) {
 		if note := end.note(); c.note != "" && !strings.HasPrefix(note, c.note) || c.note == "" && note != "that is all" {
 			t.Errorf("%s: notes %q, want %q", what, note, c.note)
 		}
-		ends := only[endRequest](d.says())
+		ends := only[control.EndRequest](d.says())
 		if len(ends) > 1 || len(ends) == 1 != (c.end != "") || len(ends) == 1 && !strings.HasPrefix(ends[0].Reason, c.end) {
 			t.Errorf("%s: ends the job with %+v, want %q", what, ends, c.end)
 		}
@@ -146,7 +150,7 @@ func TestMemoryIsSaidBeforeItIsTaken(t *testing.T) {
 	}
 	spec := shm.Spec{Geometry: g, Slots: 4, ChunkBytes: 1 << 20}
 	d := newDesk(t)
-	lj := d.put(newJob())
+	lj := d.put(fixture.Job())
 	_, end := d.listener()
 	d.sayMemory(lj, shm.Spec{Geometry: testGeometry(t, false), Slots: 4, ChunkBytes: 4096}) // too small to speak of
 	d.sayMemory(lj, spec)

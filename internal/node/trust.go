@@ -13,8 +13,8 @@ import (
 	"slices"
 
 	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/pki"
-	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -74,12 +74,12 @@ func signer(id *pki.Identity, r replica.Revocation) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var o signedOrder
-	if err := wire.Decode(r.Order, kindOperator, &o); err != nil {
+	o, err := control.ReadSigned(r.Order)
+	if err != nil {
 		return "", fmt.Errorf("operator %s signed something else: %w", by, err)
 	}
-	role, name, revokes := o.Order.revokes()
-	if o.Magic != orderMagic || o.Cluster != id.Cluster || !revokes || !r.Of(role, name) || o.Order.Until != r.Epoch {
+	role, name, revokes := o.Order.Revokes()
+	if !o.Of(id.Cluster) || !revokes || !r.Of(role, name) || o.Order.Until != r.Epoch {
 		return "", fmt.Errorf("operator %s signed another order", by)
 	}
 	return by, nil
@@ -150,16 +150,9 @@ func (t *trust) enforce() {
 	}
 }
 
-// RevokedStatus is a name whose certificates up to an epoch are refused.
-type RevokedStatus struct {
-	Role  string            `json:"role"` // "node" or "operator"
-	Name  string            `json:"name"`
-	Epoch replica.CertEpoch `json:"epoch"`
-}
-
-func revokedStatus(id *pki.Identity) (out []RevokedStatus) {
+func revokedStatus(id *pki.Identity) (out []control.RevokedStatus) {
 	for _, r := range id.Revoked() {
-		out = append(out, RevokedStatus{r.Role.String(), r.Name, r.Epoch})
+		out = append(out, control.RevokedStatus{Role: r.Role.String(), Name: r.Name, Epoch: r.Epoch})
 	}
 	return out
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/membership"
@@ -53,9 +55,9 @@ func (c *court) load() *pki.Identity {
 }
 
 // revocation is what a leader makes of an order.
-func (c *court) revocation(m Order) replica.Revocation {
+func (c *court) revocation(m control.Order) replica.Revocation {
 	c.t.Helper()
-	signed, err := m.Sign(c.operator, make([]byte, 32))
+	signed, err := Sign(m, c.operator, make([]byte, 32))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -69,13 +71,13 @@ func (c *court) revocation(m Order) replica.Revocation {
 
 // A daemon believes an operator's signature and no leader's word; what it knows it knows after a restart, from a file that is whole.
 func TestRevocationsAreAnOperators(t *testing.T) {
-	c, state, log := newCourt(t), t.TempDir(), &lines{}
+	c, state, log := newCourt(t), t.TempDir(), &fixture.Lines{}
 	rechecked := make(chan struct{}, 10)
 	tr := newTrust(c.id, state, newTestJournal(t, log), nil, func() { rechecked <- struct{}{} })
 	if err := tr.load(); err != nil {
 		t.Fatal(err)
 	}
-	good := c.revocation(Order{Verb: RevokeNode, Node: "n2", Until: 1_900_000_000})
+	good := c.revocation(control.Order{Verb: control.RevokeNode, Node: "n2", Until: 1_900_000_000})
 	bad := map[string]func(*replica.Revocation){
 		"of another node":     func(r *replica.Revocation) { r.Name = "n1" },
 		"up to a later epoch": func(r *replica.Revocation) { r.Epoch++ },
@@ -84,11 +86,11 @@ func TestRevocationsAreAnOperators(t *testing.T) {
 		"by nobody":           func(r *replica.Revocation) { r.Certificate = nil },
 		"of another order":    func(r *replica.Revocation) { r.Order[len(r.Order)/2] ^= 1 },
 		"that is a drain": func(r *replica.Revocation) {
-			*r = c.revocation(Order{Verb: Drain, Node: "n2", Until: r.Epoch})
+			*r = c.revocation(control.Order{Verb: control.Drain, Node: "n2", Until: r.Epoch})
 			r.Role, r.Name, r.Epoch = replica.NodeRole, "n2", 1_900_000_000
 		},
 		"of another cluster's": func(r *replica.Revocation) {
-			*r = newCourt(t).revocation(Order{Verb: RevokeNode, Node: "n2", Until: r.Epoch})
+			*r = newCourt(t).revocation(control.Order{Verb: control.RevokeNode, Node: "n2", Until: r.Epoch})
 		},
 	}
 	for name, change := range bad {
@@ -99,11 +101,11 @@ func TestRevocationsAreAnOperators(t *testing.T) {
 			t.Errorf("one %s is taken: %+v", name, c.id.Revoked())
 		}
 	}
-	if n := log.count("no operator ordered it"); n == 0 {
+	if n := log.Count("no operator ordered it"); n == 0 {
 		t.Error("nobody is told")
 	}
-	eve := c.revocation(Order{Verb: RevokeOperator, Operator: "eve", Until: 5})
-	if news := tr.learn([]replica.Revocation{good, eve}); len(news) != 2 || log.count(`"event":"revoked"`) != 2 {
+	eve := c.revocation(control.Order{Verb: control.RevokeOperator, Operator: "eve", Until: 5})
+	if news := tr.learn([]replica.Revocation{good, eve}); len(news) != 2 || log.Count(`"event":"revoked"`) != 2 {
 		t.Errorf("news %+v", news)
 	}
 	if news := tr.learn([]replica.Revocation{good, eve}); len(news) != 0 {
@@ -117,7 +119,7 @@ func TestRevocationsAreAnOperators(t *testing.T) {
 	if err := again.load(); err != nil {
 		t.Fatal(err)
 	}
-	if list := revokedStatus(again.id); !slices.Equal(list, []RevokedStatus{{"node", "n2", 1_900_000_000}, {"operator", "eve", 5}}) {
+	if list := revokedStatus(again.id); !slices.Equal(list, []control.RevokedStatus{{Role: "node", Name: "n2", Epoch: 1_900_000_000}, {Role: "operator", Name: "eve", Epoch: 5}}) {
 		t.Errorf("after a restart %+v", list)
 	}
 	whole, err := os.ReadFile(file)
@@ -154,13 +156,13 @@ func TestLeaderRefusesRevokedOperators(t *testing.T) {
 	}
 	n := th.link("n3", 33)
 	id := uint64(0)
-	ask := func(m Order, signature string) operatorReply {
+	ask := func(m control.Order, signature string) control.OperatorReply {
 		t.Helper()
-		send := func(m Order) (r operatorReply) {
+		send := func(m control.Order) (r control.OperatorReply) {
 			id++
 			m.ID = id
-			n.say(kindOperator, m)
-			reply, err := decode[statusReply](n.until(kindStatusReply))
+			n.say(control.KindOperator, m)
+			reply, err := control.DecodeAs[control.StatusReply](n.until(control.KindStatusReply))
 			if err == nil {
 				err = json.Unmarshal(reply.JSON, &r)
 			}
@@ -169,28 +171,28 @@ func TestLeaderRefusesRevokedOperators(t *testing.T) {
 			}
 			return r
 		}
-		challenge, err := hex.DecodeString(send(Order{Verb: verbChallenge}).Text)
+		challenge, err := hex.DecodeString(send(control.Order{Verb: control.VerbChallenge}).Text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if signature != "" {
-			m.Proof = &proof{Challenge: challenge, Certificate: []byte("certificate"), Signature: []byte(signature)}
+			m.Proof = &control.Proof{Challenge: challenge, Certificate: []byte("certificate"), Signature: []byte(signature)}
 		}
 		return send(m)
 	}
 	now := replica.CertEpoch(time.Now().Unix())
 	for name, tc := range map[string]struct {
-		order     Order
+		order     control.Order
 		signature string
 		want      string
 	}{
-		"unsigned":           {Order{Verb: RevokeOperator, Operator: "mallory", Until: 7}, "", "--operator FILE"},
-		"of the signer":      {Order{Verb: RevokeOperator, Operator: "eve", Until: 7}, "eve's", "signed this order"},
-		"of nobody":          {Order{Verb: RevokeOperator, Until: 7}, "eve's", "want 1 to 63 characters"},
-		"in no epoch":        {Order{Verb: RevokeOperator, Operator: "mallory"}, "eve's", "is a clock wrong"},
-		"far ahead":          {Order{Verb: RevokeOperator, Operator: "mallory", Until: now + 100_000}, "eve's", "is a clock wrong"},
-		"of the leader":      {Order{Verb: RevokeNode, Node: "n1", Until: 7}, "eve's", "n1 leads"},
-		"of an unknown node": {Order{Verb: RevokeNode, Node: "n9", Until: 7}, "eve's", `no node "n9"`},
+		"unsigned":           {control.Order{Verb: control.RevokeOperator, Operator: "mallory", Until: 7}, "", "--operator FILE"},
+		"of the signer":      {control.Order{Verb: control.RevokeOperator, Operator: "eve", Until: 7}, "eve's", "signed this order"},
+		"of nobody":          {control.Order{Verb: control.RevokeOperator, Until: 7}, "eve's", "want 1 to 63 characters"},
+		"in no epoch":        {control.Order{Verb: control.RevokeOperator, Operator: "mallory"}, "eve's", "is a clock wrong"},
+		"far ahead":          {control.Order{Verb: control.RevokeOperator, Operator: "mallory", Until: now + 100_000}, "eve's", "is a clock wrong"},
+		"of the leader":      {control.Order{Verb: control.RevokeNode, Node: "n1", Until: 7}, "eve's", "n1 leads"},
+		"of an unknown node": {control.Order{Verb: control.RevokeNode, Node: "n9", Until: 7}, "eve's", `no node "n9"`},
 	} {
 		if r := ask(tc.order, tc.signature); !strings.Contains(r.Refused, tc.want) {
 			t.Errorf("%s: %+v", name, r)
@@ -199,16 +201,16 @@ func TestLeaderRefusesRevokedOperators(t *testing.T) {
 	if len(th.cons.State().Revoked) != 0 {
 		t.Fatalf("revoked %+v", th.cons.State().Revoked)
 	}
-	if r := ask(Order{Verb: RevokeOperator, Operator: "eve", Until: 7, Degrade: true}, "eve's"); !strings.Contains(r.Text, "pki operator eve --after 7") {
+	if r := ask(control.Order{Verb: control.RevokeOperator, Operator: "eve", Until: 7, Degrade: true}, "eve's"); !strings.Contains(r.Text, "pki operator eve --after 7") {
 		t.Errorf("with force: %+v", r)
 	}
 	if list := th.cons.State().Revoked; len(list) != 1 || !list[0].Of(replica.OperatorRole, "eve") || string(list[0].Signature) != "eve's" || len(list[0].Order) == 0 {
 		t.Errorf("in the log %+v", list)
 	}
-	if r := ask(Order{Verb: Clear, Node: "n1"}, "eve's"); !strings.Contains(r.Refused, "was revoked") || !strings.Contains(r.Refused, "pki operator eve --after 7") {
+	if r := ask(control.Order{Verb: control.Clear, Node: "n1"}, "eve's"); !strings.Contains(r.Refused, "was revoked") || !strings.Contains(r.Refused, "pki operator eve --after 7") {
 		t.Errorf("revoked: %+v", r)
 	}
-	if r := ask(Order{Verb: Clear, Node: "n1"}, "eve's next"); !strings.Contains(r.Refused, "kept out of no running job") {
+	if r := ask(control.Order{Verb: control.Clear, Node: "n1"}, "eve's next"); !strings.Contains(r.Refused, "kept out of no running job") {
 		t.Errorf("the next certificate: %+v", r)
 	}
 }
@@ -228,14 +230,14 @@ func TestRevokedNodeIsTurnedOut(t *testing.T) {
 	}
 	th.learn = func(list []replica.Revocation) []replica.Revocation { return list }
 	n2 := th.link("n2", 22)
-	n2.until(kindView)
+	n2.until(control.KindView)
 	th.create("job", replica.JobID{1}, replica.Layout{World: 1, Groups: []replica.GroupID{0}}, replica.Options{})
 	if _, out, err := th.cons.Propose(th.ctx, replica.Revoke{Revocation: replica.Revocation{Role: replica.NodeRole, Name: "n2", Epoch: 7}}); err != nil || out.Err != nil {
 		t.Fatal(err, out.Err)
 	}
 	n2.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // a pipe takes it
 	for {
-		if _, _, err := wire.Read(n2, maxLinkFrame); err != nil {
+		if _, _, err := wire.Read(n2, control.MaxLinkFrame); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatal("its link stands")
 			}
@@ -246,15 +248,15 @@ func TestRevokedNodeIsTurnedOut(t *testing.T) {
 	if !dead() {
 		t.Error("no job knows that it is dead")
 	}
-	hello := func() welcome {
+	hello := func() control.Welcome {
 		t.Helper()
 		near, far := net.Pipe()
 		th.links.Go(func() { th.serve(th.ctx, "n2", far) })
 		defer near.Close()
 		s := &seat{near, t}
-		s.say(kindLinkHello, linkHello{testCluster, replica.Node{Name: "n2", Incarnation: 22, Session: 1, Addr: "n2:7000"}})
+		s.say(control.KindHello, control.Hello{Cluster: fixture.Cluster, Node: replica.Node{Name: "n2", Incarnation: 22, Session: 1, Addr: "n2:7000"}})
 		_, b := s.next()
-		w, err := decode[welcome](b)
+		w, err := control.DecodeAs[control.Welcome](b)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +274,7 @@ func TestRevokedNodeIsTurnedOut(t *testing.T) {
 
 // A node's file of gossip keys is followed; one that can't be read, or that would cut it off, is named once and changes nothing.
 func TestGossipKeysAreFollowed(t *testing.T) {
-	c, log, g := newCourt(t), &lines{}, &neighbours{}
+	c, log, g := newCourt(t), &fixture.Lines{}, &neighbours{}
 	f := &certificate{id: c.id, log: newTestJournal(t, log), gossip: g}
 	look := func() { f.look(time.Now()) }
 	look()
@@ -290,12 +292,12 @@ func TestGossipKeysAreFollowed(t *testing.T) {
 			t.Errorf("step %d: %+v", i, g.set)
 		}
 	}
-	if log.count(`"event":"gossip_keys"`) != 3 || log.count(`"without":["n2"]`) == 0 {
-		t.Errorf("%s", &log.b)
+	if log.Count(`"event":"gossip_keys"`) != 3 || log.Count(`"without":["n2"]`) == 0 {
+		t.Errorf("%s", &log.B)
 	}
 	now := c.id.GossipKeys()
 	for _, k := range now {
-		if log.count(hex.EncodeToString(k)) != 0 {
+		if log.Count(hex.EncodeToString(k)) != 0 {
 			t.Error("a key is in the log")
 		}
 	}
@@ -305,8 +307,8 @@ func TestGossipKeysAreFollowed(t *testing.T) {
 	look()
 	look()
 	look()
-	if log.count("so this node would hear nobody") != 1 || len(g.set) != 3 || string(c.id.GossipKeys()[0]) != string(now[0]) {
-		t.Errorf("%s", &log.b)
+	if log.Count("so this node would hear nobody") != 1 || len(g.set) != 3 || string(c.id.GossipKeys()[0]) != string(now[0]) {
+		t.Errorf("%s", &log.B)
 	}
 }
 

@@ -12,92 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
-
-func TestFullLinkClosesAndNeverBlocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		near, far := net.Pipe()
-		defer far.Close()
-		l := newLink(near)
-		ended := make(chan error, 1)
-		go func() {
-			ended <- l.run(t.Context(), func(wire.Kind, []byte) error { return nil })
-		}()
-		began := time.Now()
-		for i := range linkQueue + 10 { // nobody reads: one may be with the writer, the others queue
-			l.send(kindStatus, statusRequest{uint64(i)})
-		}
-		if took := time.Since(began); took != 0 {
-			t.Errorf("send blocked for %v", took)
-		}
-		if err := <-ended; !errors.Is(err, errLinkFull) {
-			t.Errorf("the link went down with %v, want %v", err, errLinkFull)
-		}
-		if took := time.Since(began); took >= linkWrite {
-			t.Errorf("a full link stood for %v", took)
-		}
-		l.send(kindStatus, statusRequest{}) // of a link that is down: dropped
-	})
-}
-
-func TestFarEndThatStopsReading(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		near, far := net.Pipe()
-		defer far.Close()
-		l := newLink(near)
-		began := time.Now()
-		l.send(kindStatus, statusRequest{1})
-		err := l.run(t.Context(), func(wire.Kind, []byte) error { return nil })
-		if took := time.Since(began); err == nil || took != linkWrite {
-			t.Errorf("down after %v with %v, want %v", took, err, linkWrite)
-		}
-	})
-}
-
-func TestLinkEndsWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		near, far := net.Pipe()
-		defer far.Close()
-		ctx, cancel := context.WithCancelCause(t.Context())
-		l := newLink(near)
-		ended := make(chan error, 1)
-		go func() { ended <- l.run(ctx, func(wire.Kind, []byte) error { return nil }) }()
-		synctest.Wait()
-		why := errors.New("the daemon stops")
-		cancel(why)
-		synctest.Wait()
-		select {
-		case err := <-ended:
-			if !errors.Is(err, why) {
-				t.Errorf("ended with %v, want %v", err, why)
-			}
-		default:
-			t.Fatal("the link outlives its context")
-		}
-	})
-}
-
-func TestLinkEndsWithWhatItCantRead(t *testing.T) {
-	why := errors.New("no such message")
-	for what, send := range map[string]func(net.Conn){
-		"a message that its owner refuses": func(c net.Conn) { wire.Write(c, kindBeat, beat{}) },
-		"garbage":                          func(c net.Conn) { c.Write([]byte(strings.Repeat("garbage ", 8))) },
-		"hanging up":                       func(c net.Conn) { c.Close() },
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			near, far := net.Pipe()
-			defer far.Close()
-			l := newLink(near)
-			go send(far)
-			if err := l.run(t.Context(), func(wire.Kind, []byte) error { return why }); err == nil {
-				t.Errorf("%s ends a link without a reason", what)
-			}
-		})
-	}
-}
 
 // voters is a cluster for a linker: what each says to a hello is its test's to choose.
 type voters struct {
@@ -111,8 +30,8 @@ type voters struct {
 	failed []string // what the daemon was told of links that failed; the linker's until it has ended
 	stop   context.CancelCauseFunc
 
-	refuse func(n replica.NodeName) error                                            // nil, or an error of the dial; nil: none
-	answer func(n replica.NodeName) (welcome, func(ctx context.Context, c net.Conn)) // then: what it does with a link it took
+	refuse func(n replica.NodeName) error                                                    // nil, or an error of the dial; nil: none
+	answer func(n replica.NodeName) (control.Welcome, func(ctx context.Context, c net.Conn)) // then: what it does with a link it took
 }
 
 var errDials = errors.New("dialled too often")
@@ -136,21 +55,21 @@ func (v *voters) dial(ctx context.Context, n replica.NodeName, addr string) (net
 		}
 	}
 	w, then := v.answer(n)
-	if w == (welcome{}) {
+	if w == (control.Welcome{}) {
 		return nil, fmt.Errorf("nobody at %s", addr)
 	}
 	near, far := net.Pipe()
 	v.links.Go(func() {
 		defer far.Close()
-		k, b, err := wire.Read(far, maxLinkFrame)
-		if err != nil || k != kindLinkHello {
+		k, b, err := wire.Read(far, control.MaxLinkFrame)
+		if err != nil || k != control.KindHello {
 			v.t.Errorf("node %s reads kind %d (%v), want a hello", n, k, err)
 			return
 		}
-		if h, err := decode[linkHello](b); err != nil || h.Node.Name != "me" {
+		if h, err := control.DecodeAs[control.Hello](b); err != nil || h.Node.Name != "me" {
 			v.t.Errorf("node %s reads a hello of %+v: %v", n, h, err)
 		}
-		if wire.Write(far, kindWelcome, w) == nil && then != nil {
+		if wire.Write(far, control.KindWelcome, w) == nil && then != nil {
 			then(ctx, far)
 		}
 	})
@@ -159,8 +78,8 @@ func (v *voters) dial(ctx context.Context, n replica.NodeName, addr string) (net
 
 func addrOf(n replica.NodeName) string { return string(n) + ":7000" }
 
-func redirect(to replica.NodeName) welcome {
-	return welcome{Reason: "not the leader", Leader: to, Address: addrOf(to)}
+func redirect(to replica.NodeName) control.Welcome {
+	return control.Welcome{Reason: "not the leader", Leader: to, Address: addrOf(to)}
 }
 
 // run runs a linker against the voters for so long, or until the limit of dials, and returns what the member was told.
@@ -172,7 +91,7 @@ func (v *voters) run(limit int, names []replica.NodeName, self func() (replica.N
 	if self == nil {
 		self = func() (replica.NodeName, string, uint64) { return "", "", 0 }
 	}
-	k := &linker{hello: func() linkHello { return linkHello{Node: replica.Node{Name: "me"}} }, self: self, dial: v.dial,
+	k := &linker{hello: func() control.Hello { return control.Hello{Node: replica.Node{Name: "me"}} }, self: self, dial: v.dial,
 		post: func(ev memberEvent) { told = append(told, ev) }, failed: func(to voterAddr, err error) { v.failed = append(v.failed, fmt.Sprintf("%s: %v", to.name, err)) }}
 	for _, n := range names {
 		k.voters = append(k.voters, voterAddr{n, addrOf(n)})
@@ -192,16 +111,16 @@ var abc = []replica.NodeName{"a", "b", "c"}
 
 func TestLinkerFollowsARedirect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+		v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 			if n == "c" {
-				return welcome{OK: true, Term: 4}, func(ctx context.Context, c net.Conn) {
-					wire.Write(c, kindCreateReply, createReply{ID: 9})
-					wire.Read(c, maxLinkFrame) // until the node hangs up
+				return control.Welcome{OK: true, Term: 4}, func(ctx context.Context, c net.Conn) {
+					wire.Write(c, control.KindCreateReply, control.CreateReply{ID: 9})
+					wire.Read(c, control.MaxLinkFrame) // until the node hangs up
 				}
 			}
 			return redirect("c"), nil
 		}}
-		told := v.run(100, abc, nil, linkSilent/2)
+		told := v.run(100, abc, nil, control.LinkSilent/2)
 		if !slices.Equal(v.dials, []replica.NodeName{"a", "c"}) {
 			t.Errorf("dialled %v, want a and then c", v.dials)
 		}
@@ -211,7 +130,7 @@ func TestLinkerFollowsARedirect(t *testing.T) {
 		up, _ := told[0].(linkUp)
 		said, _ := told[1].(fromLeader)
 		down, _ := told[2].(linkDown)
-		if up.leader != "c" || up.welcome.Term != 4 || up.link == nil || said.link != up.link || said.msg != (createReply{ID: 9}) || down.link != up.link || down.err == nil {
+		if up.leader != "c" || up.welcome.Term != 4 || up.link == nil || said.link != up.link || said.msg != (control.CreateReply{ID: 9}) || down.link != up.link || down.err == nil {
 			t.Errorf("told %+v, %+v, %+v", up, said, down)
 		}
 	})
@@ -219,11 +138,11 @@ func TestLinkerFollowsARedirect(t *testing.T) {
 
 func TestLinkerGoesRoundTheVoters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+		v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 			if n == "b" {
-				return welcome{Reason: notLeader}, nil
+				return control.Welcome{Reason: control.NotLeader}, nil
 			}
-			return welcome{}, nil
+			return control.Welcome{}, nil
 		}}
 		told := v.run(1000, abc, nil, time.Second)
 		if len(told) != 0 {
@@ -243,7 +162,9 @@ func TestLinkerGoesRoundTheVoters(t *testing.T) {
 // What this node's own Raft says comes before the round.
 func TestLinkerAsksItsOwnRaft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &voters{t: t, answer: func(replica.NodeName) (welcome, func(context.Context, net.Conn)) { return welcome{}, nil }}
+		v := &voters{t: t, answer: func(replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
+			return control.Welcome{}, nil
+		}}
 		v.run(1000, abc, func() (replica.NodeName, string, uint64) { return "b", addrOf("b"), 1 }, 200*time.Millisecond)
 		if len(v.dials) < 2 || slices.ContainsFunc(v.dials, func(n replica.NodeName) bool { return n != "b" }) {
 			t.Errorf("dialled %v, want b alone", v.dials)
@@ -253,25 +174,25 @@ func TestLinkerAsksItsOwnRaft(t *testing.T) {
 
 // While leadership moves two voters may each take the other for the leader, or one that is down be named by all.
 func TestLinkerNeverSpins(t *testing.T) {
-	for what, answer := range map[string]func(n replica.NodeName) welcome{
-		"each names the other": func(n replica.NodeName) welcome {
+	for what, answer := range map[string]func(n replica.NodeName) control.Welcome{
+		"each names the other": func(n replica.NodeName) control.Welcome {
 			return redirect(map[replica.NodeName]replica.NodeName{"a": "b", "b": "a", "c": "a"}[n])
 		},
-		"in a circle": func(n replica.NodeName) welcome {
+		"in a circle": func(n replica.NodeName) control.Welcome {
 			return redirect(map[replica.NodeName]replica.NodeName{"a": "b", "b": "c", "c": "a"}[n])
 		},
 		"itself": redirect,
-		"one that is down": func(n replica.NodeName) welcome {
+		"one that is down": func(n replica.NodeName) control.Welcome {
 			if n == "c" {
-				return welcome{}
+				return control.Welcome{}
 			}
 			return redirect("c")
 		},
-		"a link that ends at once": func(n replica.NodeName) welcome { return welcome{OK: true} },
+		"a link that ends at once": func(n replica.NodeName) control.Welcome { return control.Welcome{OK: true} },
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) { return answer(n), nil }}
+				v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) { return answer(n), nil }}
 				v.run(120, abc, nil, time.Second) // at most two dials each 20 ms
 				tried := map[replica.NodeName]bool{}
 				for _, n := range v.dials {
@@ -285,25 +206,25 @@ func TestLinkerNeverSpins(t *testing.T) {
 	}
 }
 
-// A leader that says nothing is left after linkSilent; a beat is a word.
+// A leader that says nothing is left after LinkSilent; a beat is a word.
 func TestSilentLeaderIsLeft(t *testing.T) {
 	for _, beats := range []int{0, 3, 25} {
 		synctest.Test(t, func(t *testing.T) {
-			v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
-				return welcome{OK: true}, func(_ context.Context, c net.Conn) {
+			v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
+				return control.Welcome{OK: true}, func(_ context.Context, c net.Conn) {
 					for range beats {
-						time.Sleep(linkBeat)
-						if wire.Write(c, kindBeat, beat{}) != nil {
+						time.Sleep(control.LinkBeat)
+						if wire.Write(c, control.KindBeat, control.Beat{}) != nil {
 							return
 						}
 					}
-					wire.Read(c, maxLinkFrame)
+					wire.Read(c, control.MaxLinkFrame)
 				}
 			}}
 			began := time.Now()
 			var down time.Duration
-			lasts := time.Duration(beats)*linkBeat + linkSilent
-			told := v.run(100, []replica.NodeName{"a"}, nil, lasts+linkSilent/2)
+			lasts := time.Duration(beats)*control.LinkBeat + control.LinkSilent
+			told := v.run(100, []replica.NodeName{"a"}, nil, lasts+control.LinkSilent/2)
 			for _, ev := range told {
 				if ev, ok := ev.(linkDown); ok && down == 0 {
 					down = time.Since(began)
@@ -316,7 +237,7 @@ func TestSilentLeaderIsLeft(t *testing.T) {
 				t.Errorf("after %d beats the silent leader was not left", beats)
 			}
 			if n := len(v.dials); n != 2 {
-				t.Errorf("after %d beats: %d dials in %v, want one, and another %v after the last word", beats, n, lasts+linkSilent/2, linkSilent)
+				t.Errorf("after %d beats: %d dials in %v, want one, and another %v after the last word", beats, n, lasts+control.LinkSilent/2, control.LinkSilent)
 			}
 		})
 	}
@@ -325,7 +246,7 @@ func TestSilentLeaderIsLeft(t *testing.T) {
 // A voter hears of a new leader from its own Raft, long before the old link's silence has lasted. What its Raft still says of an
 // earlier term, or of the same one, must not cost a good link.
 func TestOwnRaftEndsTheFormerLeadersLink(t *testing.T) {
-	const moves = linkSilent / 4
+	const moves = control.LinkSilent / 4
 	for what, c := range map[string]struct {
 		leader replica.NodeName
 		term   uint64
@@ -339,12 +260,12 @@ func TestOwnRaftEndsTheFormerLeadersLink(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+				v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 					term := uint64(4)
 					if n == "b" {
 						term = 5
 					}
-					return welcome{OK: true, Term: term}, func(_ context.Context, c net.Conn) { wire.Read(c, maxLinkFrame) }
+					return control.Welcome{OK: true, Term: term}, func(_ context.Context, c net.Conn) { wire.Read(c, control.MaxLinkFrame) }
 				}}
 				began := time.Now()
 				told := v.run(100, abc, func() (replica.NodeName, string, uint64) {
@@ -352,7 +273,7 @@ func TestOwnRaftEndsTheFormerLeadersLink(t *testing.T) {
 						return "a", addrOf("a"), 4
 					}
 					return c.leader, addrOf(c.leader), c.term
-				}, linkSilent-linkLook)
+				}, control.LinkSilent-linkLook)
 				left := slices.ContainsFunc(told, func(ev memberEvent) bool {
 					down, ok := ev.(linkDown)
 					return ok && errors.Is(down.err, errLeaderMoved)
@@ -374,16 +295,16 @@ func TestOwnRaftEndsTheFormerLeadersLink(t *testing.T) {
 func TestADeadLeaderIsNamedAWhileLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		const diesAt, knownAt = linkBeat, linkBeat + linkSilent + 200*time.Millisecond
+		const diesAt, knownAt = control.LinkBeat, control.LinkBeat + control.LinkSilent + 200*time.Millisecond
 		v := &voters{t: t}
-		v.answer = func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+		v.answer = func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 			switch at := time.Since(began); {
 			case n == "c" && at < diesAt:
-				return welcome{OK: true, Term: 4}, func(_ context.Context, c net.Conn) { wire.Read(c, maxLinkFrame) }
+				return control.Welcome{OK: true, Term: 4}, func(_ context.Context, c net.Conn) { wire.Read(c, control.MaxLinkFrame) }
 			case at < knownAt:
 				return redirect("c"), nil
 			case n == "b":
-				return welcome{OK: true, Term: 5}, func(_ context.Context, c net.Conn) { wire.Read(c, maxLinkFrame) }
+				return control.Welcome{OK: true, Term: 5}, func(_ context.Context, c net.Conn) { wire.Read(c, control.MaxLinkFrame) }
 			}
 			return redirect("b"), nil
 		}
@@ -398,7 +319,7 @@ func TestADeadLeaderIsNamedAWhileLonger(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer time.AfterFunc(2*knownAt, func() { cancel(nil) }).Stop()
 		v.limit, v.stop = 100, cancel
-		k := &linker{hello: func() linkHello { return linkHello{Node: replica.Node{Name: "me"}} }, dial: dial, failed: func(voterAddr, error) {},
+		k := &linker{hello: func() control.Hello { return control.Hello{Node: replica.Node{Name: "me"}} }, dial: dial, failed: func(voterAddr, error) {},
 			self: func() (replica.NodeName, string, uint64) { return "c", addrOf("c"), 4 }, voters: []voterAddr{{"a", addrOf("a")}, {"b", addrOf("b")}, {"c", addrOf("c")}},
 			post: func(ev memberEvent) {
 				if up, ok := ev.(linkUp); ok && up.leader == "b" {
@@ -419,18 +340,18 @@ func TestALostLeaderThatLivesIsFoundAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var links []time.Duration
-		v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+		v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 			if n != "c" {
 				return redirect("c"), nil
 			}
 			links = append(links, time.Since(began))
-			return welcome{OK: true, Term: 4}, func(_ context.Context, c net.Conn) {
+			return control.Welcome{OK: true, Term: 4}, func(_ context.Context, c net.Conn) {
 				if len(links) > 1 {
-					wire.Read(c, maxLinkFrame)
+					wire.Read(c, control.MaxLinkFrame)
 				}
 			}
 		}}
-		v.run(100, abc, func() (replica.NodeName, string, uint64) { return "c", addrOf("c"), 4 }, linkSilent/2)
+		v.run(100, abc, func() (replica.NodeName, string, uint64) { return "c", addrOf("c"), 4 }, control.LinkSilent/2)
 		if len(links) < 2 || links[1] > 4*linkRetryMost {
 			t.Errorf("linked after %v, want again within a round of the voters", links)
 		}
@@ -449,26 +370,26 @@ func (v *voters) forTargets() map[replica.NodeName]int {
 // A node that is refused asks again ever more slowly, and says why; one that is told so by every other voter does not ask those more often.
 func TestARefusedNodeBacksOff(t *testing.T) {
 	identity := fmt.Errorf("handshake: %w", endpoint.ErrIdentity)
-	refuses := welcome{Reason: "incarnation 5 was superseded by 7: stop one of them", Refused: true}
+	refuses := control.Welcome{Reason: "incarnation 5 was superseded by 7: stop one of them", Refused: true}
 	for what, c := range map[string]struct {
 		voters []replica.NodeName
-		answer func(n replica.NodeName) (welcome, error)
+		answer func(n replica.NodeName) (control.Welcome, error)
 		says   string
 		most   int // dials in a minute
 	}{
-		"by the only voter": {abc[:1], func(replica.NodeName) (welcome, error) { return refuses, nil }, "a: this node is refused: link to a: incarnation 5 was superseded", 30},
-		"by the leader, which the others name": {abc, func(n replica.NodeName) (welcome, error) {
+		"by the only voter": {abc[:1], func(replica.NodeName) (control.Welcome, error) { return refuses, nil }, "a: this node is refused: link to a: incarnation 5 was superseded", 30},
+		"by the leader, which the others name": {abc, func(n replica.NodeName) (control.Welcome, error) {
 			if n == "a" {
 				return refuses, nil
 			}
 			return redirect("a"), nil
 		}, "a: this node is refused: link to a: incarnation 5 was superseded", 60},
-		"in each handshake":    {abc, func(replica.NodeName) (welcome, error) { return welcome{}, identity }, "b: this node is refused: link to b at b:7000: handshake", 90},
-		"in another's version": {abc[:1], func(replica.NodeName) (welcome, error) { return welcome{}, wire.ErrVersion }, "a: this node is refused: link to a", 30},
+		"in each handshake":    {abc, func(replica.NodeName) (control.Welcome, error) { return control.Welcome{}, identity }, "b: this node is refused: link to b at b:7000: handshake", 90},
+		"in another's version": {abc[:1], func(replica.NodeName) (control.Welcome, error) { return control.Welcome{}, wire.ErrVersion }, "a: this node is refused: link to a", 30},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+				v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 					w, _ := c.answer(n)
 					return w, nil
 				}}
@@ -488,8 +409,8 @@ func TestARefusedNodeBacksOff(t *testing.T) {
 // One voter that refuses this node costs the search for a leader among the others nothing.
 func TestARefusalSlowsNoSearch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
-			return welcome{Reason: notLeader}, nil
+		v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
+			return control.Welcome{Reason: control.NotLeader}, nil
 		}}
 		v.refuse = func(n replica.NodeName) error {
 			if n == "a" {
@@ -513,14 +434,14 @@ func TestARefusedNodeIsTakenOnceItMayBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		const until = 30 * time.Second
-		v := &voters{t: t, answer: func(n replica.NodeName) (welcome, func(context.Context, net.Conn)) {
+		v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 			switch {
 			case time.Since(began) < until && n == "a":
-				return welcome{Reason: "no", Refused: true}, nil
+				return control.Welcome{Reason: "no", Refused: true}, nil
 			case time.Since(began) < until:
 				return redirect("a"), nil
 			case n == "b":
-				return welcome{OK: true}, func(_ context.Context, c net.Conn) { wire.Read(c, maxLinkFrame) }
+				return control.Welcome{OK: true}, func(_ context.Context, c net.Conn) { wire.Read(c, control.MaxLinkFrame) }
 			}
 			return redirect("b"), nil
 		}}
@@ -533,16 +454,16 @@ func TestARefusedNodeIsTakenOnceItMayBe(t *testing.T) {
 
 func TestNoLinkWithoutAWelcome(t *testing.T) {
 	for what, far := range map[string]func(c net.Conn){
-		"another message":    func(c net.Conn) { wire.Write(c, kindBeat, beat{}) },
-		"a broken welcome":   func(c net.Conn) { wire.Write(c, kindWelcome, "yes") },
-		"nothing":            func(c net.Conn) { wire.Read(c, maxLinkFrame) },
+		"another message":    func(c net.Conn) { wire.Write(c, control.KindBeat, control.Beat{}) },
+		"a broken welcome":   func(c net.Conn) { wire.Write(c, control.KindWelcome, "yes") },
+		"nothing":            func(c net.Conn) { wire.Read(c, control.MaxLinkFrame) },
 		"nothing, hangs up":  func(c net.Conn) {},
 		"not even a hearing": nil,
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var links sync.WaitGroup
-				k := &linker{hello: func() linkHello { return linkHello{} }, post: func(ev memberEvent) { t.Errorf("the member is told %+v", ev) }}
+				k := &linker{hello: func() control.Hello { return control.Hello{} }, post: func(ev memberEvent) { t.Errorf("the member is told %+v", ev) }}
 				k.dial = func(ctx context.Context, _ replica.NodeName, _ string) (net.Conn, error) {
 					if far == nil {
 						<-ctx.Done()
@@ -551,7 +472,7 @@ func TestNoLinkWithoutAWelcome(t *testing.T) {
 					near, c := net.Pipe()
 					links.Go(func() {
 						defer c.Close()
-						if _, _, err := wire.Read(c, maxLinkFrame); err == nil {
+						if _, _, err := wire.Read(c, control.MaxLinkFrame); err == nil {
 							far(c)
 						}
 					})
@@ -559,8 +480,8 @@ func TestNoLinkWithoutAWelcome(t *testing.T) {
 				}
 				began := time.Now()
 				_, err := k.once(t.Context(), voterAddr{"a", addrOf("a")}, linkDial)
-				if took := time.Since(began); err == nil || took > linkHandshake {
-					t.Errorf("%v after %v, want an error after at most %v", err, took, linkHandshake)
+				if took := time.Since(began); err == nil || took > control.LinkHandshake {
+					t.Errorf("%v after %v, want an error after at most %v", err, took, control.LinkHandshake)
 				} else if !strings.Contains(err.Error(), "a") {
 					t.Errorf("error %q names no node", err)
 				}

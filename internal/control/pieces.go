@@ -1,4 +1,4 @@
-package node
+package control
 
 import (
 	"fmt"
@@ -6,18 +6,8 @@ import (
 	"github.com/replicad/replicad/internal/wire"
 )
 
-// pieceBytes is how much of a large message one frame carries: a link that brings less than that in linkSilent is given up.
-const pieceBytes = 256 << 10
-
-// send queues a message of any size. What a node says to its leader is never so large, and comes in one frame.
-func (n *nodeLink) send(k wire.Kind, v any) {
-	f, err := frames(k, v)
-	if err != nil {
-		n.close(err)
-		return
-	}
-	n.sendFrames(f)
-}
+// PieceBytes is how much of a large message one frame carries: a link that brings less than that in LinkSilent is given up.
+const PieceBytes = 256 << 10
 
 // piece is a part of a message that is too large for one frame. The pieces of one message come in order, and those of another after its last.
 type piece struct {
@@ -26,13 +16,13 @@ type piece struct {
 	Bytes []byte    `cbor:"3,keyasint"`
 }
 
-// frames encodes a message of any size up to wire.MaxState, as one frame or in pieces. Several links may send them: nobody writes to them.
-func frames(k wire.Kind, v any) ([][]byte, error) {
+// inPieces encodes a message of any size up to wire.MaxState, as one frame or in pieces. Several links may send them: nobody writes to them.
+func inPieces(k wire.Kind, v any) ([][]byte, error) {
 	body, err := wire.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode message %d: %w", k, err)
 	}
-	if len(body) <= pieceBytes {
+	if len(body) <= PieceBytes {
 		frame, err := wire.AppendBody(nil, k, body)
 		return [][]byte{frame}, err
 	}
@@ -41,8 +31,8 @@ func frames(k wire.Kind, v any) ([][]byte, error) {
 	}
 	var out [][]byte
 	for total := uint64(len(body)); len(body) > 0; {
-		n := min(len(body), pieceBytes)
-		frame, err := wire.Append(nil, kindPiece, piece{k, total, body[:n]})
+		n := min(len(body), PieceBytes)
+		frame, err := wire.Append(nil, KindPiece, piece{k, total, body[:n]})
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +58,7 @@ func (a *assembly) add(p piece) (kind wire.Kind, body []byte, whole bool, err er
 		return 0, nil, false, fmt.Errorf("%w: a piece of message %d of %d bytes among those of message %d of %d", wire.ErrFrame, p.Kind, p.Total, a.kind, a.total)
 	case p.Total > wire.MaxState || len(p.Bytes) == 0 || have > p.Total:
 		return 0, nil, false, fmt.Errorf("%w: a piece of %d bytes after %d of %d, at most %d", wire.ErrFrame, len(p.Bytes), len(a.body), p.Total, wire.MaxState)
-	case p.Kind == kindPiece:
+	case p.Kind == KindPiece:
 		return 0, nil, false, fmt.Errorf("%w: pieces of pieces", wire.ErrFrame)
 	}
 	a.body = append(a.body, p.Bytes...)

@@ -1,4 +1,4 @@
-package node
+package control
 
 import (
 	"errors"
@@ -10,21 +10,21 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// change is what differs between two states: between the one of index After, or later, that the node was told of, and that of Index.
+// Change is what differs between two states: between the one of index After, or later, that the node was told of, and that of Index.
 // Commits alone are told as progress and are no part of it.
-type change struct {
+type Change struct {
 	After uint64                            `cbor:"1,keyasint"`
 	Index uint64                            `cbor:"2,keyasint"`
 	Era   replica.Era                       `cbor:"3,keyasint"`
 	Nodes map[replica.NodeName]replica.Node `cbor:"4,keyasint,omitempty"` // new, or not as they were
-	Jobs  []jobChange                       `cbor:"5,keyasint,omitempty"`
+	Jobs  []JobChange                       `cbor:"5,keyasint,omitempty"`
 	Gone  []replica.JobID                   `cbor:"6,keyasint,omitempty"` // forgotten
 	// Revoked is all that is revoked, where that is not as it was.
 	Revoked []replica.Revocation `cbor:"7,keyasint,omitempty"`
 }
 
-// jobChange is a job that is new, or not as it was after entry Was. With ten thousand ranks nearly all of it is as it was: each claim is told alone.
-type jobChange struct {
+// JobChange is a job that is new, or not as it was after entry Was. With ten thousand ranks nearly all of it is as it was: each claim is told alone.
+type JobChange struct {
 	Was  uint64       `cbor:"1,keyasint"` // LastIndex of the job that this one follows; 0: none
 	Same uint64       `cbor:"2,keyasint"` // by bit the numbers of the fields that are left out of Job, for they are as they were
 	Job  *replica.Job `cbor:"3,keyasint"`
@@ -61,13 +61,13 @@ func numberOf(field string) uint {
 	panic("replica.Job has no field " + field)
 }
 
-// jobChanged tells how a job differs from what it was (nil: there was none). stale says that the nodes do not know the parts of what
+// JobChanged tells how a job differs from what it was (nil: there was none). stale says that the nodes do not know the parts of what
 // was committed last: they heard of commits in short.
-func jobChanged(was, is *replica.Job, stale bool) jobChange {
+func JobChanged(was, is *replica.Job, stale bool) JobChange {
 	if was == nil {
-		return jobChange{Job: is}
+		return JobChange{Job: is}
 	}
-	c := jobChange{Was: was.LastIndex}
+	c := JobChange{Was: was.LastIndex}
 	job := *is
 	from, to, left := reflect.ValueOf(was).Elem(), reflect.ValueOf(is).Elem(), reflect.ValueOf(&job).Elem()
 	leaveOut := func(number uint) {
@@ -132,8 +132,8 @@ func few[K ~uint32, V comparable](was, is []V, _ K) map[K]V {
 	return out
 }
 
-// after is the job that a change makes of what it was in a state, which stays as it is. A change that does not follow that is an error.
-func (c jobChange) after(jobs map[replica.JobID]*replica.Job) (*replica.Job, error) {
+// After is the job that a change makes of what it was in a state, which stays as it is. A change that does not follow that is an error.
+func (c JobChange) After(jobs map[replica.JobID]*replica.Job) (*replica.Job, error) {
 	if c.Job == nil {
 		return nil, errors.New("change of a job without the job")
 	}
@@ -180,4 +180,11 @@ func with[K ~uint32, V any](list []V, some map[K]V) ([]V, error) {
 		out[i] = v
 	}
 	return out, nil
+}
+
+// After is a job after a commit, but for the parts that were committed.
+func (p Progress) After(job *replica.Job) *replica.Job {
+	next := *job
+	next.LastIndex, next.Position, next.Committed, next.Previous = p.Index, p.Position, p.Generation, nil
+	return &next
 }

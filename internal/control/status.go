@@ -1,6 +1,11 @@
-package node
+package control
 
 import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
 	"github.com/replicad/replicad/replica"
 )
 
@@ -120,4 +125,156 @@ type Holding struct {
 	Generation replica.Generation `json:"generation"`
 	Root       replica.Digest     `json:"root"`
 	Mirror     bool               `json:"mirror,omitempty"`
+}
+
+// GossipKeyStatus is a gossip key, by its fingerprint, and who lacks it and speaks with it among the nodes that live and say so in their
+// gossip.
+type GossipKeyStatus struct {
+	Fingerprint string             `json:"fingerprint"`
+	Primary     bool               `json:"primary"` // this node speaks with it
+	Missing     []replica.NodeName `json:"missing,omitempty"`
+	SpokenBy    []replica.NodeName `json:"spoken_by,omitempty"` // other nodes
+}
+
+// RevokedStatus is a name whose certificates up to an epoch are refused.
+type RevokedStatus struct {
+	Role  string            `json:"role"` // "node" or "operator"
+	Name  string            `json:"name"`
+	Epoch replica.CertEpoch `json:"epoch"`
+}
+
+// NoLink is a link between a node and a voter that failed lately.
+type NoLink struct {
+	Node        replica.NodeName        `json:"node"` // the other end
+	Incarnation replica.NodeIncarnation `json:"incarnation,omitempty"`
+	Why         string                  `json:"why"` // it failed last
+	Tries       int                     `json:"tries"`
+	Since       time.Time               `json:"since"`
+}
+
+// StepStatus is how well the leader's one goroutine keeps up, since its daemon started.
+type StepStatus struct {
+	BudgetMS   int64  `json:"budget_ms"`
+	OverBudget uint64 `json:"over_budget"` // steps that took longer
+	LongestMS  int64  `json:"longest_ms"`
+	Longest    string `json:"longest,omitempty"` // what it was for
+	LongestJob string `json:"longest_job,omitempty"`
+}
+
+// LeaderStatus is the leader's part of the picture.
+type LeaderStatus struct {
+	Jobs  []JobStatus `json:"jobs"`
+	Steps StepStatus  `json:"steps"`
+}
+
+// MaxStatus caps an answer to status, in bytes: it has to pass a link.
+const MaxStatus = MaxLinkFrame / 2
+
+// leaveOutFrom is of how many ranks a job is large: something may be left out of its status.
+const leaveOutFrom = 256
+
+// Encode writes the answer. Of jobs so large that it would not pass, what takes the most room is left out, and they say so.
+func (s LeaderStatus) Encode() []byte {
+	for _, less := range []func(*JobStatus) string{
+		func(j *JobStatus) string { j.Holdings = nil; return "holdings" },
+		func(j *JobStatus) string { j.Parts = nil; return "holdings, parts" },
+		func(j *JobStatus) string { j.Ranks = []RankStatus{}; return "holdings, parts, ranks" },
+	} {
+		b, err := json.Marshal(s)
+		if err == nil && len(b) <= MaxStatus {
+			return b
+		}
+		for i := range s.Jobs {
+			if len(s.Jobs[i].Ranks) > leaveOutFrom || s.Jobs[i].LeftOut != "" {
+				s.Jobs[i].LeftOut = less(&s.Jobs[i])
+			}
+		}
+	}
+	b, _ := json.Marshal(s) // what is left is plain data
+	return b
+}
+
+func StatusOf(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {
+	s := JobStatus{Name: job.Name, ID: job.ID, Owner: job.Owner, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
+		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined, Naming: job.Naming != nil}
+	if p := job.Plan; p != nil && p.Unvouched && job.Position.Step <= p.Generation.Step {
+		s.Unvouched = p.Reason
+	}
+	for _, d := range job.Disputed {
+		s.Disputes = append(s.Disputes, DisputeStatus{Group: d.Group, Step: d.Generation.Step, Generation: d.Generation, Majority: d.Majority(), Suspects: d.Suspects, Votes: d.Votes})
+	}
+	said := map[replica.Rank]replica.RankReport{}
+	for node, rep := range reports {
+		for _, rr := range rep.Ranks {
+			if int(rr.Rank) < len(job.Ranks) && job.Ranks[rr.Rank].Node == node && job.Ranks[rr.Rank].Incarnation == rr.Incarnation {
+				said[rr.Rank] = rr
+			}
+		}
+	}
+	for r, c := range job.Ranks {
+		rs := RankStatus{Rank: replica.Rank(r), Node: c.Node, Incarnation: c.Incarnation, State: "unobserved"}
+		if r < len(job.Layout.Groups) {
+			rs.Group = job.Layout.Groups[r]
+		}
+		if c.Incarnation == 0 {
+			rs.State = "unclaimed"
+		}
+		if rr, ok := said[rs.Rank]; ok {
+			rs.PID, rs.Live, rs.State = rr.PID, rr.Live.Step(), rankState(rr)
+		}
+		s.Ranks = append(s.Ranks, rs)
+	}
+	for node, rep := range reports {
+		for _, h := range rep.Parts {
+			s.Holdings = append(s.Holdings, Holding{Node: node, Part: h.Part.String(), Generation: h.Generation, Root: h.Root, Mirror: h.Mirror})
+		}
+	}
+	slices.SortFunc(s.Holdings, func(a, b Holding) int {
+		if c := strings.Compare(a.Part, b.Part); c != 0 {
+			return c
+		}
+		if c := a.Generation.Compare(b.Generation); c != 0 {
+			return c
+		}
+		return strings.Compare(string(a.Node), string(b.Node))
+	})
+	return s
+}
+
+// PartsStatus lists the recorded holders of what is committed; one whose keeper started anew has lost it.
+func PartsStatus(job *replica.Job, nodes map[replica.NodeName]replica.Node) (out []PartStatus) {
+	for _, p := range job.Parts {
+		s := PartStatus{Part: p.Part.String(), Nodes: []replica.NodeName{}}
+		for _, h := range p.Holders {
+			if n, ok := nodes[h.Node]; ok && n.Incarnation == h.Incarnation {
+				s.Nodes = append(s.Nodes, h.Node)
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func OffersStatus(reports map[replica.NodeName]replica.NodeReport) (out []OfferStatus) {
+	for node, r := range reports {
+		if r.Offers > 0 {
+			out = append(out, OfferStatus{Node: node, Processes: r.Offers, Spare: r.Spare})
+		}
+	}
+	slices.SortFunc(out, func(a, b OfferStatus) int { return strings.Compare(string(a.Node), string(b.Node)) })
+	return out
+}
+
+func rankState(r replica.RankReport) string {
+	switch {
+	case r.Left:
+		return "left"
+	case !r.Alive:
+		return "dead"
+	case !r.Attached:
+		return "unobserved"
+	case r.Stopped:
+		return "stopped"
+	}
+	return "alive"
 }

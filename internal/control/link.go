@@ -1,0 +1,133 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/internal/wire"
+)
+
+const (
+	LinkQueue     = 1024                   // frames waiting to be written on a link; one that is full is closed, and opened anew
+	LinkHandshake = 2 * time.Second        // for hello and welcome; a leader that registers a node writes one log entry meanwhile
+	linkWrite     = 3 * time.Second        // for one frame
+	LinkBeat      = 200 * time.Millisecond // the leader says something at least so often
+	LinkSilent    = time.Second            // without a word the node looks for a leader elsewhere: QUIC would take three times as long to notice
+)
+
+var errLinkFull = errors.New("link: the other end does not read")
+
+// Link is one end of the stream between a node and the leader: a bounded queue to its writer, and a reader that hands
+// decoded messages on. Send never blocks its caller.
+type Link struct {
+	conn net.Conn
+	to   Direction
+	Out  chan []byte // frames that wait for the writer
+	once sync.Once
+	Up   chan struct{} // closed by the leader, once its end is in use
+	Down chan struct{}
+	err  error // why it went down; read after Down is closed
+}
+
+// NewLink is one end of a link; what is sent on it goes to an end of the given kind.
+func NewLink(conn net.Conn, to Direction) *Link {
+	return &Link{conn: conn, to: to, Out: make(chan []byte, LinkQueue), Up: make(chan struct{}), Down: make(chan struct{})}
+}
+
+// Send queues a message; a link whose queue is full is closed: the node links again and gets the whole state.
+func (l *Link) Send(v any) {
+	frames, err := Encode(l.to, v)
+	if err != nil {
+		l.Close(err)
+		return
+	}
+	l.SendFrames(frames)
+}
+
+// SendFrames queues what is encoded already.
+func (l *Link) SendFrames(frames [][]byte) {
+	for _, frame := range frames {
+		select {
+		case l.Out <- frame:
+		default:
+			l.Close(errLinkFull)
+			return
+		}
+	}
+}
+
+func (l *Link) Close(err error) {
+	l.once.Do(func() {
+		l.err = err
+		close(l.Down)
+		l.conn.Close()
+	})
+}
+
+// Run reads until the link is down; handle decodes and passes on. It returns why the link went down, after its writer ended.
+func (l *Link) Run(ctx context.Context, handle func(wire.Kind, []byte) error) error {
+	stop := context.AfterFunc(ctx, func() { l.Close(context.Cause(ctx)) })
+	defer stop()
+	var writer sync.WaitGroup
+	writer.Go(l.write)
+	for {
+		k, body, err := wire.Read(l.conn, MaxLinkFrame)
+		if err == nil {
+			err = handle(k, body)
+		}
+		if err != nil {
+			l.Close(err)
+			break
+		}
+	}
+	writer.Wait()
+	return l.err
+}
+
+func (l *Link) write() {
+	for {
+		select {
+		case <-l.Down:
+			return
+		case frame := <-l.Out:
+			l.conn.SetWriteDeadline(time.Now().Add(linkWrite)) //nolint:errcheck // a dead stream fails the write
+			if _, err := l.conn.Write(frame); err != nil {
+				l.Close(fmt.Errorf("write: %w", err))
+				return
+			}
+		}
+	}
+}
+
+// WriteHello and WriteWelcome say the first message of either end, before there is a link.
+func WriteHello(conn net.Conn, h Hello) error { return wire.Write(conn, KindHello, h) }
+
+func WriteWelcome(conn net.Conn, w Welcome) error { return wire.Write(conn, KindWelcome, w) }
+
+// ReadHello reads the first message on a link; what is none is an ErrFrame.
+func ReadHello(conn net.Conn) (Hello, error) {
+	k, body, err := wire.Read(conn, MaxHello)
+	if err != nil {
+		return Hello{}, err
+	}
+	if k != KindHello {
+		return Hello{}, fmt.Errorf("%w: message %d instead of a hello", wire.ErrFrame, k)
+	}
+	return DecodeAs[Hello](body)
+}
+
+// ReadWelcome reads what answers a hello.
+func ReadWelcome(conn net.Conn) (Welcome, error) {
+	k, body, err := wire.Read(conn, MaxLinkFrame)
+	if err != nil {
+		return Welcome{}, fmt.Errorf("welcome: %w", err)
+	}
+	if k != KindWelcome {
+		return Welcome{}, fmt.Errorf("message %d instead of a welcome", k)
+	}
+	return DecodeAs[Welcome](body)
+}

@@ -1,0 +1,319 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/replicad/replicad/replica"
+)
+
+type Hello struct {
+	Cluster replica.ClusterID `cbor:"1,keyasint"`
+	Node    replica.Node      `cbor:"2,keyasint"`
+}
+
+// Welcome answers a hello. Leader is set where the answerer does not lead: try there. Refused tells that asking again changes nothing
+// until somebody does what Reason says.
+type Welcome struct {
+	OK      bool             `cbor:"1,keyasint"`
+	Reason  string           `cbor:"2,keyasint"`
+	Leader  replica.NodeName `cbor:"3,keyasint"`
+	Address string           `cbor:"4,keyasint"`
+	Term    uint64           `cbor:"5,keyasint"`
+	Era     replica.Era      `cbor:"6,keyasint"`
+	Refused bool             `cbor:"7,keyasint,omitempty"`
+}
+
+// NotLeader is the Reason of who does not lead.
+const NotLeader = "not the leader"
+
+type Beat struct{}
+
+// Rejected is a rank's word against the state it was given to load.
+type Rejected struct {
+	Job         replica.JobID       `cbor:"1,keyasint"`
+	Epoch       replica.Epoch       `cbor:"2,keyasint"`
+	Rank        replica.Rank        `cbor:"3,keyasint"`
+	Incarnation replica.Incarnation `cbor:"4,keyasint"`
+	Why         string              `cbor:"5,keyasint"`
+}
+
+type Evidence struct {
+	Job   replica.JobID `cbor:"1,keyasint"`
+	Fault replica.Fault `cbor:"2,keyasint"`
+}
+
+type ClaimRequest struct {
+	ID    uint64        `cbor:"1,keyasint"`
+	Claim replica.Claim `cbor:"2,keyasint"`
+	Token string        `cbor:"3,keyasint,omitempty"` // that the rank's process showed
+}
+
+type ClaimReply struct {
+	ID          uint64              `cbor:"1,keyasint"`
+	Incarnation replica.Incarnation `cbor:"2,keyasint"`
+	Refused     string              `cbor:"3,keyasint"`
+	Retry       bool                `cbor:"4,keyasint"` // refused for what may change: ask again after the next view
+}
+
+type CreateRequest struct {
+	ID      uint64          `cbor:"1,keyasint"`
+	Name    string          `cbor:"2,keyasint"`
+	Layout  replica.Layout  `cbor:"3,keyasint"`
+	Options replica.Options `cbor:"4,keyasint"`
+	Resume  bool            `cbor:"5,keyasint"` // from the newest durable generation of that name
+	// NameGroups leaves the groups to the ranks; Layout has none then.
+	NameGroups bool `cbor:"6,keyasint,omitempty"`
+	// AnyGroups: the launcher said nothing of groups. Those of the job or generation that is there will do; a new job has Layout's, one group.
+	AnyGroups bool `cbor:"7,keyasint,omitempty"`
+	// Owner is the launcher's user, Token what it showed as the job's: the leader judges it by its own secret.
+	Owner uint32 `cbor:"8,keyasint,omitempty"`
+	Token string `cbor:"9,keyasint,omitempty"`
+}
+
+type CreateReply struct {
+	ID      uint64 `cbor:"1,keyasint"`
+	Refused string `cbor:"2,keyasint"`
+	Retry   bool   `cbor:"3,keyasint"` // refused for want of room alone: ask again
+}
+
+// Tell is something that the launchers of a job print.
+type Tell struct {
+	Job  replica.JobID `cbor:"1,keyasint"`
+	Text string        `cbor:"2,keyasint"`
+}
+
+// KVOp is a rendezvous request of a rank.
+type KVOp uint8
+
+const (
+	KVSet KVOp = iota + 1
+	KVGet
+	KVBarrier
+	KVAdd
+	KVCheck
+	KVCompareSet
+	KVDelete
+	KVScope // the daemon answers it itself
+)
+
+type KVRequest struct {
+	ID      uint64        `cbor:"1,keyasint"`
+	Op      KVOp          `cbor:"2,keyasint"`
+	Job     replica.JobID `cbor:"3,keyasint"`
+	Epoch   replica.Epoch `cbor:"4,keyasint"`
+	Key     string        `cbor:"5,keyasint"`
+	Value   []byte        `cbor:"6,keyasint"`
+	Members int           `cbor:"7,keyasint"`
+	Rank    replica.Rank  `cbor:"8,keyasint"`
+	Expect  []byte        `cbor:"9,keyasint"`
+	Delta   int64         `cbor:"10,keyasint"`
+	Nonce   uint64        `cbor:"11,keyasint"` // of the rank's process
+	Once    uint32        `cbor:"12,keyasint"` // of a write: the same number is the same write
+}
+
+type KVReply struct {
+	ID      uint64 `cbor:"1,keyasint"`
+	Value   []byte `cbor:"2,keyasint"`
+	Fenced  bool   `cbor:"3,keyasint"`
+	Refused string `cbor:"4,keyasint"`
+	Again   bool   `cbor:"5,keyasint"` // the leader has not heard yet what all nodes keep: ask again
+	Missing bool   `cbor:"6,keyasint"` // KVCheck: the key is not set
+	Seq     uint64 `cbor:"7,keyasint"` // of a write: its place in the order; 0: it changed nothing
+	Total   int64  `cbor:"8,keyasint"` // KVAdd: the sum; KVDelete: 1 if there was a key
+}
+
+// KVKept is what ranks of a node contributed to an epoch's rendezvous, for a leader that does not have it. The last one on a
+// new link has Done and nothing else.
+type KVKept struct {
+	Job     replica.JobID `cbor:"1,keyasint"`
+	Epoch   replica.Epoch `cbor:"2,keyasint"`
+	Entries []KVEntry     `cbor:"3,keyasint"`
+	Done    bool          `cbor:"4,keyasint"`
+}
+
+// KVEntry is a write that some leader took, or a barrier that let the rank through.
+type KVEntry struct {
+	Op      KVOp         `cbor:"1,keyasint"`
+	Key     string       `cbor:"2,keyasint"`
+	Value   []byte       `cbor:"3,keyasint"`
+	Delta   int64        `cbor:"4,keyasint"`
+	Members int          `cbor:"5,keyasint"`
+	Rank    replica.Rank `cbor:"6,keyasint"`
+	Nonce   uint64       `cbor:"7,keyasint"`
+	Once    uint32       `cbor:"8,keyasint"`
+	Seq     uint64       `cbor:"9,keyasint"`
+	Total   int64        `cbor:"10,keyasint"`
+}
+
+// Suspect is one witness's word that a node is silent on gossip and on the data path. Live is how far the witness's own
+// ranks are.
+type Suspect struct {
+	Target replica.Holder                 `cbor:"1,keyasint"`
+	Live   map[replica.JobID]replica.Step `cbor:"2,keyasint"`
+	// SilentMS is for how long it has been silent, Steps how the witness's own ranks get on.
+	SilentMS uint64                   `cbor:"17,keyasint,omitempty"`
+	Steps    map[replica.JobID]StepMS `cbor:"18,keyasint,omitempty"`
+}
+
+// UnheardQuestion asks a voter which registered nodes it does not hear; UnheardAnswer is its answer.
+type UnheardQuestion struct {
+	ID uint64 `cbor:"1,keyasint"`
+}
+
+type UnheardAnswer struct {
+	ID    uint64             `cbor:"1,keyasint"`
+	Nodes []replica.NodeName `cbor:"2,keyasint"`
+}
+
+// StepMS is recovery.Steps in milliseconds.
+type StepMS struct {
+	Still uint64 `cbor:"1,keyasint"`
+	Pace  uint64 `cbor:"2,keyasint"`
+	// Broken is that of recovery.Steps.
+	Broken bool `cbor:"3,keyasint,omitempty"`
+}
+
+// ShardReport says that a shard of the durable write under way is fsynced, or why not.
+type ShardReport struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Generation replica.Generation `cbor:"2,keyasint"`
+	Part       replica.Part       `cbor:"3,keyasint"`
+	Info       replica.ShardInfo  `cbor:"4,keyasint"`
+	Failed     string             `cbor:"5,keyasint"`
+}
+
+// MarkerOrder asks the writer to write the commit marker; MarkedReport is its answer.
+type MarkerOrder struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Generation replica.Generation `cbor:"2,keyasint"`
+	Shards     []ShardReport      `cbor:"3,keyasint"`
+}
+
+type MarkedReport struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Generation replica.Generation `cbor:"2,keyasint"`
+	Failed     string             `cbor:"3,keyasint"`
+}
+
+// EndRequest asks to end a job: the process of a rank has ended in a way that a new one would only repeat.
+type EndRequest struct {
+	Name   string       `cbor:"1,keyasint"`
+	Reason string       `cbor:"2,keyasint"`
+	Rank   replica.Rank `cbor:"3,keyasint"`
+}
+
+type StatusRequest struct {
+	ID uint64 `cbor:"1,keyasint"`
+}
+
+type StatusReply struct {
+	ID   uint64 `cbor:"1,keyasint"`
+	JSON []byte `cbor:"2,keyasint"`
+}
+
+// AskView asks for the whole state: what the node was told last does not follow what it knows.
+type AskView struct{}
+
+// View is the replicated state as the leader has applied it: what a node is told first. After it comes a change, right behind it, and more of
+// them as they happen, and progress.
+type View struct {
+	Index uint64                            `cbor:"1,keyasint"`
+	Term  uint64                            `cbor:"2,keyasint"`
+	Era   replica.Era                       `cbor:"3,keyasint"`
+	Nodes map[replica.NodeName]replica.Node `cbor:"4,keyasint"`
+	Jobs  []*replica.Job                    `cbor:"5,keyasint"`
+	// Revoked is all that is revoked.
+	Revoked []replica.Revocation `cbor:"6,keyasint,omitempty"`
+}
+
+// Progress is what a commit changed: the short form of a view, once a step.
+type Progress struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Index      uint64             `cbor:"2,keyasint"`
+	Position   replica.Position   `cbor:"3,keyasint"`
+	Generation replica.Generation `cbor:"4,keyasint"`
+}
+
+type Offer struct {
+	Job    replica.JobID       `cbor:"1,keyasint"`
+	Rank   replica.Rank        `cbor:"2,keyasint"`
+	Expect replica.Incarnation `cbor:"3,keyasint"`
+}
+
+// MirrorOrder has a node send what it holds of a generation to its mirrors while the job is closed.
+type MirrorOrder struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Epoch      replica.Epoch      `cbor:"2,keyasint"` // the closed one
+	Generation replica.Generation `cbor:"3,keyasint"`
+}
+
+// Unreached says that a node has failed for some seconds to bring a part to the nodes To, which mirror it; with Fetch, to have a part of the
+// plan of Epoch from any of them, for a rank.
+type Unreached struct {
+	Job   replica.JobID      `cbor:"1,keyasint"`
+	To    []replica.NodeName `cbor:"2,keyasint"`
+	Part  replica.Part       `cbor:"3,keyasint"`
+	Why   string             `cbor:"4,keyasint"`
+	Fetch bool               `cbor:"5,keyasint"`
+	Epoch replica.Epoch      `cbor:"6,keyasint"`
+	Rank  replica.Rank       `cbor:"7,keyasint"`
+}
+
+// RelayOrder has Node fetch a part of the plan of Epoch, which another node can't get from its holders; all nodes take Node for a holder.
+type RelayOrder struct {
+	Job   replica.JobID  `cbor:"1,keyasint"`
+	Epoch replica.Epoch  `cbor:"2,keyasint"`
+	Part  replica.Part   `cbor:"3,keyasint"`
+	Rank  replica.Rank   `cbor:"4,keyasint"`
+	Node  replica.Holder `cbor:"5,keyasint"`
+}
+
+type CaptureOrder struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Generation replica.Generation `cbor:"2,keyasint"`
+}
+
+// CorruptCopy names a copy that arrived corrupt, to the leader; and, passed on, the copy that Node is to read again.
+type CorruptCopy struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Part       replica.Part       `cbor:"2,keyasint"`
+	Generation replica.Generation `cbor:"3,keyasint"`
+	Root       replica.Digest     `cbor:"4,keyasint"`
+	Node       replica.NodeName   `cbor:"5,keyasint"`
+}
+
+// RegionsOrder asks for a replica.RegionReport: the regions of a part that lies sealed in a rank's arena.
+type RegionsOrder struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Generation replica.Generation `cbor:"2,keyasint"`
+	Part       replica.Part       `cbor:"3,keyasint"`
+	Rank       replica.Rank       `cbor:"4,keyasint"`
+	Root       replica.Digest     `cbor:"5,keyasint"`
+}
+
+// OtherLayout says how a job that runs has another layout than the one asked for; empty: it has that one.
+func (c CreateRequest) OtherLayout(job *replica.Job) string {
+	const remedy = "end it (replicad job end %s) or use another name"
+	if job.Naming != nil && !c.takesGroups() {
+		return fmt.Sprintf("job %q runs with groups that its %d ranks name, not in %v: leave --groups out, "+remedy, job.Name, job.Layout.World, c.Layout.Groups, job.Name)
+	}
+	if differs := c.Unlike(job.Layout); differs != "" {
+		return fmt.Sprintf("job %q runs with %s: "+remedy, job.Name, differs, job.Name)
+	}
+	return ""
+}
+
+// takesGroups tells whether the launcher is content with whatever groups there are.
+func (c CreateRequest) takesGroups() bool { return c.NameGroups || c.AnyGroups }
+
+// Unlike says how a layout that is there differs from the one asked for; empty: it will do.
+func (c CreateRequest) Unlike(l replica.Layout) string {
+	switch {
+	case c.takesGroups() && l.World != c.Layout.World:
+		return fmt.Sprintf("%d ranks, not %d", l.World, c.Layout.World)
+	case !c.takesGroups() && (l.World != c.Layout.World || !slices.Equal(l.Groups, c.Layout.Groups)):
+		return fmt.Sprintf("%d ranks in groups %v, not %d in %v", l.World, l.Groups, c.Layout.World, c.Layout.Groups)
+	}
+	return ""
+}

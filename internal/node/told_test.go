@@ -1,0 +1,276 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"reflect"
+	"sync"
+	"testing"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+)
+
+// What a leader tells as changes and in short is, at a node that has heard all since its link came up, the state that it would be told whole;
+// whenever the link came up.
+func TestChangesLeadToTheState(t *testing.T) {
+	c, d := newChair(t), newDesk(t)
+	c.node("n1", 11)
+	late := c.node("n9", 99)
+	c.view.Nodes = map[replica.NodeName]replica.Node{}
+	st := lock.New(fixture.Cluster)
+	c.view = st.View()
+	index := uint64(0)
+	apply := func(cmds ...replica.Command) {
+		t.Helper()
+		before := c.view
+		for _, cmd := range cmds {
+			index++
+			if out := st.Apply(index, cmd); out.Err != nil {
+				t.Fatalf("entry %d, %+v: %v", index, cmd, out.Err)
+			}
+		}
+		c.view = st.View()
+		c.follow(t.Context(), before)
+	}
+	holder := func(i int) replica.Holder {
+		return replica.Holder{Node: replica.NodeName(fmt.Sprint("h", i)), Incarnation: replica.NodeIncarnation(i + 1)}
+	}
+	hears := func(l *nodeLink, up bool) {
+		t.Helper()
+		if up {
+			d.handle(linkUp{link: d.link, leader: "n1", welcome: control.Welcome{OK: true, Term: 7}})
+			c.tellAll(l)
+		}
+		for _, msg := range told(t, l) {
+			switch msg.(type) {
+			case control.View, control.Change, control.Progress:
+				d.leaderSays(msg)
+			}
+		}
+		if asks := only[control.AskView](d.says()); len(asks) != 0 {
+			t.Errorf("entry %d: the node asks for the whole state", index)
+		}
+		if !reflect.DeepEqual(d.nodes, c.view.Nodes) || len(d.told.jobs) != len(c.view.Jobs) {
+			t.Errorf("entry %d: the node knows nodes %v and %d jobs; want %v and %d", index, d.nodes, len(d.told.jobs), c.view.Nodes, len(c.view.Jobs))
+		}
+		for id, job := range c.view.Jobs {
+			have := *d.jobs[id].job
+			if c.jobs[id].short {
+				have.Parts = job.Parts // commits do not bring them
+			}
+			if fmt.Sprintf("%+v", have) != fmt.Sprintf("%+v", *job) && !reflect.DeepEqual(&have, job) {
+				t.Errorf("entry %d: the node has\n%+v, want\n%+v", index, have, *job)
+			}
+		}
+	}
+	link := c.links["n1"]
+	apply(replica.RegisterNode{Node: replica.Node{Name: "h0", Incarnation: 1, Session: 1, Addr: "h0:1"}})
+	told(t, link)
+	hears(link, true)
+	apply(replica.RegisterNode{Node: replica.Node{Name: "h1", Incarnation: 2, Session: 1, Addr: "h1:1"}})
+	hears(link, false)
+	const world = 6
+	id := func(i int) replica.JobID { return replica.JobID{1, byte(i)} }
+	for i := range 40 { // more than are remembered
+		groups := make([]replica.GroupID, world)
+		for r := range groups {
+			groups[r] = replica.GroupID(r / 2)
+		}
+		apply(replica.CreateJob{ID: id(i), Name: fmt.Sprint("job", i), Layout: replica.Layout{World: world, Groups: groups}}, replica.Begin{Job: id(i), Epoch: 1})
+		hears(link, false)
+		for r := range world {
+			apply(replica.Claim{Job: id(i), Rank: replica.Rank(r), Holder: holder(r % 2), Group: groups[r], Geometry: replica.Digest{1, byte(r / 2)}, Nonce: uint64(r + 1)})
+			if r%2 == 0 {
+				hears(link, false)
+			}
+		}
+		apply(replica.RegisterNode{Node: replica.Node{Name: "h1", Incarnation: 2, Session: replica.Session(i + 2), Addr: "h1:1"}})
+		if i%10 == 5 {
+			if i%20 == 5 {
+				c.pass(2 * wholeFor)
+			}
+			told(t, late) // a node that linked only now
+			hears(late, true)
+			told(t, link)
+			link, late = late, link
+		}
+		apply(replica.ReportFault{Job: id(i), Fault: replica.Fault{Epoch: 1, Kind: replica.Exception, Rank: 1, Incarnation: 2, Detail: "x"}})
+		hears(link, false)
+		apply(replica.EndJob{Job: id(i), Reason: "enough"})
+		hears(link, false)
+	}
+	if len(d.told.jobs) != 32 {
+		t.Errorf("%d jobs are known, want those that are remembered", len(d.told.jobs))
+	}
+}
+
+// A commit in short, and then a change: the parts of the commit come with it.
+func TestPartsComeWithTheNextChange(t *testing.T) {
+	c := newChair(t)
+	n := c.node("n2", 22)
+	next := func(j *replica.Job) {
+		before := c.view
+		c.view.Index++
+		c.view.Jobs = map[replica.JobID]*replica.Job{j.ID: j}
+		c.follow(t.Context(), before)
+	}
+	next(fixture.Job())
+	is := fixture.Changed(c.view.Jobs[fixture.JobID], func(j *replica.Job) {
+		j.Position.Step, j.Committed.Step, j.Parts = 6, 6, []replica.PartRoot{{Part: replica.OfGroup(0), Root: replica.Digest{6}}}
+	})
+	next(is)
+	told(t, n)
+	next(fixture.Closed(is))
+	next(fixture.Changed(fixture.Closed(is), func(j *replica.Job) { j.Degraded = true }))
+	changes := only[control.Change](told(t, n))
+	if len(changes) != 2 || len(changes[0].Jobs) != 1 || !reflect.DeepEqual(changes[0].Jobs[0].Job.Parts, is.Parts) {
+		t.Errorf("after a commit in short the nodes are told %+v", changes)
+	} else if changes[1].Jobs[0].Job.Parts != nil || changes[1].After != changes[0].Index {
+		t.Errorf("and then %+v", changes[1])
+	}
+}
+
+// A node that lacks what a change follows asks for the whole state, once, and takes nothing of the change.
+func TestAGapIsFilledByTheWholeState(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Job()
+	d.handle(linkUp{link: d.link, leader: "n2", welcome: control.Welcome{OK: true, Term: 7}})
+	d.says()
+	node := func(s replica.Session) map[replica.NodeName]replica.Node {
+		return map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22, Session: s}}
+	}
+	early := control.Change{After: 10, Index: 11, Era: 1, Nodes: node(5)}
+	d.leaderSays(early) // before any view
+	if asks := only[control.AskView](d.says()); len(asks) != 1 {
+		t.Errorf("a change before any view: it asks %d times", len(asks))
+	}
+	d.views(control.View{Index: 10, Era: 1, Nodes: node(1), Jobs: []*replica.Job{job}})
+	is := fixture.Changed(job, func(j *replica.Job) { j.Degraded = true })
+	gap := control.Change{After: 12, Index: 13, Era: 1, Nodes: node(6), Jobs: []control.JobChange{control.JobChanged(job, is, false)}}
+	other := control.Change{After: 10, Index: 13, Era: 1, Nodes: node(7), Jobs: []control.JobChange{control.JobChanged(job, is, false), control.JobChanged(is, fixture.Changed(is, func(*replica.Job) {}), false)}}
+	other.Jobs[1].Was += 7
+	for what, bad := range map[string]control.Change{"one is missing": gap, "its second job is another's": other} {
+		for range 3 {
+			d.leaderSays(bad)
+		}
+		if asks := only[control.AskView](d.says()); len(asks) != 1 {
+			t.Errorf("%s: it asks %d times", what, len(asks))
+		}
+		if d.nodes["n2"].Session != 1 || d.jobs[job.ID].job.Degraded {
+			t.Errorf("%s: half of it is done", what)
+		}
+		d.views(control.View{Index: 10, Era: 1, Nodes: node(1), Jobs: []*replica.Job{job}})
+	}
+	good := control.Change{After: 9, Index: 13, Era: 1, Nodes: node(8), Jobs: []control.JobChange{control.JobChanged(job, is, false)}}
+	d.leaderSays(good)
+	if d.nodes["n2"].Session != 8 || !d.jobs[job.ID].job.Degraded || len(only[control.AskView](d.says())) != 0 {
+		t.Error("a change that follows is not taken")
+	}
+
+	c := newChair(t)
+	n := c.node("n2", 22)
+	c.knows(job)
+	c.message(t.Context(), n, control.AskView{})
+	if v := only[control.View](told(t, n)); len(v) != 1 || v[0].Index != c.view.Index || len(v[0].Jobs) != 1 {
+		t.Errorf("asked for the whole state, the leader sends %+v", v)
+	}
+}
+
+// A view may be some seconds old: until the change behind it has come, nothing is judged by it. A daemon that was started anew found its own
+// rank's claim, of a moment ago, missing there.
+func TestAViewAloneIsNotJudged(t *testing.T) {
+	d := newDesk(t)
+	d.informed = false
+	nodes := d.nodes
+	d.handle(linkUp{link: d.link, leader: "n2", welcome: control.Welcome{OK: true, Term: 7}})
+	now := fixture.Job()
+	before := *now
+	before.LastIndex, before.Ranks = 9, []replica.Claimed{{Incarnation: 3, Node: "n3", NodeIncarnation: 33}, now.Ranks[1]}
+	d.leaderSays(control.View{Index: 9, Era: 1, Nodes: nodes, Jobs: []*replica.Job{&before}})
+	if d.informed || len(d.jobs) != 0 {
+		t.Error("a view is judged before the change behind it")
+	}
+	d.leaderSays(control.Change{After: 9, Index: 12, Era: 1, Jobs: []control.JobChange{control.JobChanged(&before, now, false)}})
+	if !d.informed || !reflect.DeepEqual(d.jobs[now.ID].job, now) || !reflect.DeepEqual(d.nodes, nodes) {
+		t.Error("the state is not known after the change behind it")
+	}
+}
+
+// A view of 80,000 ranks, larger than any frame, goes over a link.
+func TestALargeViewPasses(t *testing.T) {
+	c := newChair(t)
+	job := fixture.LargeJob(80_000)
+	c.view.Jobs[job.ID] = job
+	if err := c.encode(); err != nil {
+		t.Fatal(err)
+	}
+	frames, total := c.whole.frames, 0
+	for _, f := range frames {
+		total += len(f)
+		if len(f) > control.PieceBytes+1<<10 {
+			t.Fatalf("a frame of %d bytes", len(f))
+		}
+	}
+	if total <= control.MaxLinkFrame || len(frames) > control.LinkQueue {
+		t.Fatalf("%d bytes in %d frames: want more than fit into one of %d, and fewer than %d", total, len(frames), control.MaxLinkFrame, control.LinkQueue)
+	}
+	near, far := net.Pipe()
+	var links sync.WaitGroup
+	links.Go(func() {
+		defer far.Close()
+		if k, _, err := wire.Read(far, control.MaxHello); err != nil || k != control.KindHello {
+			t.Errorf("kind %d: %v", k, err)
+			return
+		}
+		l := &nodeLink{Link: control.NewLink(far, control.ToNode), node: replica.Node{Name: "n2", Incarnation: 22}}
+		c.view.Nodes["n2"] = l.node
+		links.Go(func() { c.linkUp(t.Context(), l) })
+		l.Run(t.Context(), func(wire.Kind, []byte) error { return nil }) //nolint:errcheck // it ends with the test
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var got *control.View
+	k := &linker{hello: func() control.Hello { return control.Hello{Node: replica.Node{Name: "n2"}} }, self: func() (replica.NodeName, string, uint64) { return "", "", 0 },
+		dial: func(context.Context, replica.NodeName, string) (net.Conn, error) { return near, nil },
+		post: func(ev memberEvent) {
+			if said, ok := ev.(fromLeader); ok {
+				if v, ok := said.msg.(control.View); ok {
+					got = &v
+					cancel()
+				}
+			}
+		}}
+	_, err := k.once(ctx, voterAddr{"n1", "n1:7000"}, linkDial)
+	links.Wait()
+	if got == nil || err != nil || len(got.Jobs) != 1 || !reflect.DeepEqual(got.Jobs[0], job) {
+		t.Errorf("the view does not arrive as it is: %v", err)
+	}
+}
+
+// Whatever a leader says may be large: the status of a large job is.
+func TestALargeAnswerComesInPieces(t *testing.T) {
+	c := newChair(t)
+	n := c.node("n2", 22)
+	want := control.StatusReply{ID: 7, JSON: bytes.Repeat([]byte("status "), 4<<20)}
+	n.Send(want)
+	var in control.Decoder
+	for len(n.Out) > 0 {
+		k, b, err := wire.Read(bytes.NewReader(<-n.Out), control.MaxLinkFrame)
+		if err != nil || k != control.KindPiece {
+			t.Fatalf("kind %d: %v", k, err)
+		}
+		got, err := in.Decode(k, b)
+		if err != nil || (got != nil) != (len(n.Out) == 0) {
+			t.Fatal(got != nil, err)
+		}
+		if got != nil && !reflect.DeepEqual(got, want) {
+			t.Error("it arrives otherwise")
+		}
+	}
+}
