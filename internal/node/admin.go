@@ -14,6 +14,7 @@ import (
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/replica"
 )
@@ -140,7 +141,7 @@ func (a *admin) guard(h http.Handler) http.Handler {
 			http.Error(w, fmt.Sprintf("who asks can't be told: %v", u.err), http.StatusForbidden)
 		case u.uid != owner && u.uid != 0:
 			text := fmt.Sprintf("user %d may not use the admin socket of user %d: ask as that user", u.uid, owner)
-			a.m.audit.refused("admin socket", a.m.self.Name, audit.Fields{"path": r.URL.Path, "refused": text})
+			a.m.audit.Refused("admin socket", a.m.self.Name, audit.Fields{"path": r.URL.Path, "refused": text})
 			http.Error(w, text, http.StatusForbidden)
 		default:
 			h.ServeHTTP(w, r)
@@ -240,8 +241,8 @@ func (a *admin) status(ctx context.Context) control.Status {
 	return st
 }
 
-func lagUS(j *journal) (p50, p99 int64) {
-	a, b := j.lag()
+func lagUS(j *journal.Journal) (p50, p99 int64) {
+	a, b := j.Lag()
 	return a.Microseconds(), b.Microseconds()
 }
 

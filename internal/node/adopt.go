@@ -182,7 +182,7 @@ func (m *member) adopt() error {
 	for key, f := range files {
 		a, err := shm.Adopt(f)
 		if err != nil {
-			m.log.failed("adopt", key, err.Error())
+			m.log.Failed("adopt", key, err.Error())
 			f.Close()
 			m.keeper.Drop(key) //nolint:errcheck // garbage either way
 			continue
@@ -197,7 +197,7 @@ func (m *member) adopt() error {
 		if e.PID != 0 && session.Alive(e.PID, e.Start) {
 			m.awaited = append(m.awaited, e)
 		} else {
-			m.log.note2(nil, "arena_lost", fmt.Sprintf("arena %s came back neither from the keeper nor from a live process", key))
+			m.log.Note2(nil, "arena_lost", fmt.Sprintf("arena %s came back neither from the keeper nor from a live process", key))
 		}
 	}
 	m.awaitedSince = time.Now()
@@ -212,11 +212,11 @@ func (m *member) ownerOf(ref *arenaRef, e arenaEntry, listed bool) owner {
 	_, pid, start := ref.Owner()
 	named := owner{pid: int(pid), start: start}
 	if !listed {
-		m.log.failed("adopt", ref.key, fmt.Sprintf("not in the list of arenas: process %d, which the arena itself names, is watched, and never killed before it has attached again: end it yourself if it must go", pid))
+		m.log.Failed("adopt", ref.key, fmt.Sprintf("not in the list of arenas: process %d, which the arena itself names, is watched, and never killed before it has attached again: end it yourself if it must go", pid))
 		return named
 	}
 	if e.PID != 0 && (e.PID != named.pid || e.Start != start) { // 0: that of a retired one, which has ended
-		m.log.failed("adopt", ref.key, fmt.Sprintf("the arena names process %d (started at %d), the list of arenas process %d (started at %d): the list counts", pid, start, e.PID, e.Start))
+		m.log.Failed("adopt", ref.key, fmt.Sprintf("the arena names process %d (started at %d), the list of arenas process %d (started at %d): the list counts", pid, start, e.PID, e.Start))
 	}
 	return owner{e.PID, e.Start, true}
 }
@@ -240,7 +240,7 @@ func (m *member) adoptOffered(ev session.Hello) bool {
 	a, err := shm.Adopt(file)
 	if err != nil {
 		file.Close()
-		m.log.failed("adopt", m.awaited[i].Key, err.Error())
+		m.log.Failed("adopt", m.awaited[i].Key, err.Error())
 		return false
 	}
 	ref := m.newArenaRef(a, m.awaited[i].Key)
@@ -347,9 +347,9 @@ func (m *member) adoptedRank(lj *localJob, lr *localRank) {
 		return // given up by what it said
 	}
 	alive := session.Alive(lr.pid, lr.start)
-	m.log.adopted(lj.job, lr, alive)
+	m.log.Adopted(lj.job, lr.rank, lr.pid, alive)
 	if err := m.sessions.Watch(lr.pid, lr.start); err != nil {
-		m.log.failed("watch", lr.arena.key, err.Error())
+		m.log.Failed("watch", lr.arena.key, err.Error())
 	}
 	if !alive {
 		m.rankDied(lj, lr)

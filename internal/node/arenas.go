@@ -131,9 +131,9 @@ func (m *member) handOut(lj *localJob, a *attaching, ref *arenaRef) {
 	ref.SetCandidate(lj.candidate.Position)
 	ref.SetCadence(cadence(lj.job))
 	m.answerAttach(lj, lr, a.attach)
-	m.log.claimed(lj.job, lr, m.self.Name)
+	m.log.Claimed(lj.job, lr.rank, lr.incarnation, m.self.Name, lr.pid)
 	if err := m.sessions.Watch(lr.pid, lr.start); err != nil {
-		m.log.failed("watch", ref.key, err.Error())
+		m.log.Failed("watch", ref.key, err.Error())
 	}
 	m.reconcile(lj)
 }
@@ -144,7 +144,7 @@ func (m *member) answerAttach(lj *localJob, lr *localRank, request uint32) {
 	hd := lr.arena.Header()
 	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: lr.incarnation, Slots: hd.Slots, Ring: hd.Ring, Fence: lj.fenced, Job: lj.job.ID}.Append(nil)
 	if err := lr.peer.SendFile(h, body, lr.arena.File()); err != nil {
-		m.log.failed("attach", lr.arena.key, err.Error())
+		m.log.Failed("attach", lr.arena.key, err.Error())
 	}
 }
 
@@ -180,7 +180,7 @@ func (m *member) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
 		m.saveArenas()
 	}
 	m.attached(ev, lr.arena, lr.incarnation, lj.job.Epoch)
-	m.log.reattached(lj.job, lr)
+	m.log.Reattached(lj.job, lr.rank, lr.pid)
 	m.reconcile(lj)
 }
 

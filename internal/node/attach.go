@@ -33,8 +33,8 @@ type attaching struct {
 }
 
 func (m *member) refuse(a *attaching, req uint32, c int32, text string) {
-	m.log.refusedRank(a.hello.Job, a.hello.Rank, a.peer.PID(), text)
-	m.audit.refused("rank", m.self.Name, audit.Fields{"job": a.hello.Job, "rank": fmt.Sprint(a.hello.Rank), "pid": fmt.Sprint(a.peer.PID()), "refused": text})
+	m.log.RefusedRank(a.hello.Job, a.hello.Rank, a.peer.PID(), text)
+	m.audit.Refused("rank", m.self.Name, audit.Fields{"job": a.hello.Job, "rank": fmt.Sprint(a.hello.Rank), "pid": fmt.Sprint(a.peer.PID()), "refused": text})
 	for _, l := range m.launchers {
 		if l.hello.Job == a.hello.Job {
 			l.refused[a.hello.Rank] = text
@@ -147,7 +147,7 @@ func (m *member) handOutAgain(lj *localJob, lr *localRank, a *attaching) bool {
 		lr.arena.SetCandidate(lj.candidate.Position)
 		lr.arena.SetCadence(cadence(lj.job))
 		m.answerAttach(lj, lr, a.attach)
-		m.log.claimed(lj.job, lr, m.self.Name)
+		m.log.Claimed(lj.job, lr.rank, lr.incarnation, m.self.Name, lr.pid)
 		m.reconcile(lj)
 	}
 	return true

@@ -113,19 +113,19 @@ func (l *leader) admit(node replica.NodeName, m control.Order) (who string, done
 	who, err = l.authority(node, m)
 	if err != nil {
 		fields["by"], fields["refused"] = userOfNode(node, m), err.Error()
-		l.audit.refused("order", node, fields)
+		l.audit.Refused("order", node, fields)
 		return "", nil, err
 	}
 	fields["by"], result["by"] = who, who
 	written := true
 	if m.Proof != nil {
-		l.audit.note("order", fields)
+		l.audit.Note("order", fields)
 	} else { // a node that gives orders to itself all day must not fill the disk
-		written = l.audit.some("order", node, fmt.Sprint(m.Verb, m.Node, m.Job), fields)
+		written = l.audit.Some("order", node, fmt.Sprint(m.Verb, m.Node, m.Job), fields)
 	}
 	return who, func(r control.OperatorReply) {
 		if result["refused"], result["text"] = r.Refused, r.Text; written {
-			l.audit.note("order done", result)
+			l.audit.Note("order done", result)
 		}
 	}, nil
 }
@@ -189,10 +189,10 @@ func (l *leader) endedBy(ctx context.Context, from *nodeLink, m control.EndReque
 	fields := audit.Fields{"job": m.Name, "rank": fmt.Sprint(m.Rank), "by": "node " + string(from.node.Name), "why": m.Reason}
 	if led := l.jobs[job.ID]; led == nil || !led.mayEnd(from.node.Name, m.Rank) {
 		fields["refused"] = "the node neither holds that rank nor runs a process for it"
-		l.audit.refused("job end", from.node.Name, fields)
+		l.audit.Refused("job end", from.node.Name, fields)
 		return
 	}
-	l.audit.note("job end", fields)
+	l.audit.Note("job end", fields)
 	l.propose(ctx, job.ID, replica.EndJob{Job: job.ID, Reason: m.Reason}, fromDriver, nil)
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 )
@@ -467,12 +468,12 @@ func TestStandingAtTheRendezvous(t *testing.T) {
 func TestAuditOfTheLeader(t *testing.T) {
 	o := newOffice(t, nil)
 	operator := withOperators(t, o)
-	path := filepath.Join(t.TempDir(), auditFile)
+	path := filepath.Join(t.TempDir(), journal.AuditFile)
 	log, err := audit.Open(path, func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.leader.audit = &auditor{log: log}
+	o.leader.audit = &journal.Auditor{Log: log}
 	for range 3 { // one that insists
 		o.gives("n3", control.Order{Verb: control.Drain, Node: "n1"})
 	}

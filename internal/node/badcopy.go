@@ -77,7 +77,7 @@ func (m *member) verify(ctx context.Context, lj *localJob, arena *arenaRef, p sh
 		}
 	})
 	if err != nil {
-		m.log.failed("digest", arena.key, fmt.Sprintf("%v: given up, it is fetched from another holder", err))
+		m.log.Failed("digest", arena.key, fmt.Sprintf("%v: given up, it is fetched from another holder", err))
 	}
 	return err == nil
 }
@@ -87,7 +87,7 @@ func (f *fetcher) corrupt(part replica.Part, root replica.Digest, nodes []replic
 	f.m.do(f.m.ctx, func() {
 		for _, n := range nodes {
 			c := control.CorruptCopy{Job: f.job.ID, Part: part, Generation: f.plan.Generation, Root: root, Node: n}
-			f.m.log.failed("digest", string(n), fmt.Sprintf("%v of generation %v arrived corrupt: that node is asked to read its copy again", part, f.plan.Generation))
+			f.m.log.Failed("digest", string(n), fmt.Sprintf("%v of generation %v arrived corrupt: that node is asked to read its copy again", part, f.plan.Generation))
 			if n == f.m.self.Name {
 				f.m.recheck(f.lj, c)
 			} else {

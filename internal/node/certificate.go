@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/membership"
 )
@@ -19,7 +20,7 @@ const (
 // named, and gossip keys that were changed are used. Owned by its goroutine.
 type certificate struct {
 	id     *pki.Identity
-	log    *journal
+	log    *journal.Journal
 	gossip gossip
 	said   time.Time // when the end was last named
 
@@ -62,11 +63,11 @@ func (c *certificate) look(now time.Time) {
 	c.lookAtKeys()
 	changed, err := c.id.Reload(now)
 	if c.badCertificate.says(err) && !c.id.NotAfter().Before(now) {
-		c.log.failed("certificate", "the one that was read last is used further", err.Error())
+		c.log.Failed("certificate", "the one that was read last is used further", err.Error())
 	}
 	if changed {
 		c.said = time.Time{}
-		c.log.renewed(c.id.NotAfter())
+		c.log.Renewed(c.id.NotAfter())
 	}
 	text, urgent := pki.Expires(c.id.NotAfter(), now)
 	every := certificateEarly
@@ -75,7 +76,7 @@ func (c *certificate) look(now time.Time) {
 	}
 	if text != "" && (c.said.IsZero() || now.Sub(c.said) >= every) {
 		c.said = now
-		c.log.expires(text, c.id.NotAfter())
+		c.log.Expires(text, c.id.NotAfter())
 	}
 }
 
@@ -83,17 +84,17 @@ func (c *certificate) look(now time.Time) {
 func (c *certificate) lookAtKeys() {
 	changed, err := c.id.ReloadGossip()
 	if c.badKeys.says(err) {
-		c.log.failed("gossip keys", "those that were read last are used further", err.Error())
+		c.log.Failed("gossip keys", "those that were read last are used further", err.Error())
 	}
 	if !changed {
 		return
 	}
 	keys := c.id.GossipKeys()
 	if err := c.gossip.SetKeys(namedKeys(keys)); err != nil {
-		c.log.failed("gossip keys", "those that were read last are used further", err.Error())
+		c.log.Failed("gossip keys", "those that were read last are used further", err.Error())
 		return
 	}
-	c.log.gossipKeys(pki.Fingerprints(keys), gossipKeyStatus(keys, c.id.Node, c.gossip.Members())[0].Missing)
+	c.log.GossipKeys(pki.Fingerprints(keys), gossipKeyStatus(keys, c.id.Node, c.gossip.Members())[0].Missing)
 }
 
 // CertificateEnds says that the certificate of a configuration ends soon; empty if it does not, or can't be read, which Check says.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/shm"
 )
 
@@ -16,7 +17,7 @@ import (
 // of those who wait there is one to an arena.
 type custodian struct {
 	keeper vault
-	log    *journal
+	log    *journal.Journal
 	save   func([]arenaEntry) error
 	wake   chan struct{} // capacity 1
 
@@ -42,7 +43,7 @@ type move struct {
 	file *os.File // a duplicate of its own; nil: taken away
 }
 
-func newCustodian(k vault, log *journal, save func([]arenaEntry) error) *custodian {
+func newCustodian(k vault, log *journal.Journal, save func([]arenaEntry) error) *custodian {
 	return &custodian{keeper: k, log: log, save: save, wake: make(chan struct{}, 1)}
 }
 
@@ -61,7 +62,7 @@ func (c *custodian) ask(change func(*errands)) {
 func (c *custodian) put(key string, a *shm.Arena) {
 	f, err := dupFile(a.File())
 	if err != nil {
-		c.log.failed("keeper", "park arena "+key, err.Error())
+		c.log.Failed("keeper", "park arena "+key, err.Error())
 		return
 	}
 	c.ask(func(e *errands) { e.moves = append(e.moves, move{key, f}) })
@@ -100,18 +101,18 @@ func (c *custodian) work() {
 	for _, m := range todo.moves {
 		if m.file == nil {
 			if err := c.keeper.Drop(m.key); err != nil {
-				c.log.failed("keeper", m.key, err.Error())
+				c.log.Failed("keeper", m.key, err.Error())
 			}
 			continue
 		}
 		if err := c.keeper.Put(m.key, m.file); err != nil {
-			c.log.failed("keeper", "park arena "+m.key, err.Error())
+			c.log.Failed("keeper", "park arena "+m.key, err.Error())
 		}
 		m.file.Close()
 	}
 	if todo.list != nil {
 		if err := c.save(todo.list); err != nil {
-			c.log.failed("state", "save the list of arenas", err.Error())
+			c.log.Failed("state", "save the list of arenas", err.Error())
 		}
 	}
 	for _, fn := range todo.then {

@@ -126,7 +126,7 @@ func (m *member) writeMarker(o control.MarkerOrder) {
 		if err := m.store.WriteMarker(ctx, mark); err != nil {
 			ev.Failed = err.Error()
 		} else if err := m.store.Prune(job.Name, job.ID, keep); err != nil {
-			m.log.failed("durable", "prune job "+job.Name, err.Error())
+			m.log.Failed("durable", "prune job "+job.Name, err.Error())
 		}
 		return ev
 	})

@@ -67,12 +67,12 @@ func (m *member) settle(lj *localJob) bool {
 		}
 		waiting = true
 		if lr.alive && lj.job.Options.CollectiveWindow && lr.arena.Step().Phase() == replica.Updating && !lr.arena.unsealed() {
-			m.log.rankNote(lj.job, lr.rank, "collective_window", "it is inside its optimizer step, where it waits for ranks that will not come: its live state is taken for torn at once")
+			m.log.RankNote(lj.job, lr.rank, "collective_window", "it is inside its optimizer step, where it waits for ranks that will not come: its live state is taken for torn at once")
 			lr.torn = lj.job.ClosedEpoch
 			m.report(lj)
 		}
 		if lr.alive && !lr.settled() && time.Now().After(lj.settleBy) {
-			m.log.rankNote(lj.job, lr.rank, "settle_timeout", "did not come to rest in time: what it had not finished is torn; the plan waits for it, and recovery takes it for hung in the end")
+			m.log.RankNote(lj.job, lr.rank, "settle_timeout", "did not come to rest in time: what it had not finished is torn; the plan waits for it, and recovery takes it for hung in the end")
 			for _, p := range lr.arena.Places() {
 				lr.arena.Tear(p)
 			}
@@ -95,7 +95,7 @@ func (m *member) reap(lj *localJob) {
 	for _, lr := range lj.ranks {
 		if lr.alive && !lr.left && !lr.killed && !lr.unproven && time.Now().After(lj.stopBy) {
 			lr.killed = true
-			m.log.rankNote(lj.job, lr.rank, "stop_timeout", fmt.Sprintf("process %d was told %v ago that its job has ended and is still there: killed", lr.pid, m.cfg.Timing.Settle))
+			m.log.RankNote(lj.job, lr.rank, "stop_timeout", fmt.Sprintf("process %d was told %v ago that its job has ended and is still there: killed", lr.pid, m.cfg.Timing.Settle))
 			m.kill(lj, lr)
 		}
 	}
@@ -109,7 +109,7 @@ func (m *member) rankDied(lj *localJob, lr *localRank) {
 	}
 	lr.alive, lr.peer, lr.stopped = false, nil, false
 	word := lr.arena.Step()
-	m.log.rankDied(lj.job, lr, word)
+	m.log.RankDied(lj.job, lr.rank, lr.pid, word, lr.left)
 	if lr.restore != nil {
 		lr.restore.cancel()
 		lr.restore = nil
@@ -163,7 +163,7 @@ func (m *member) finishedPart(ev finished) {
 		return
 	}
 	if ev.err != nil {
-		m.log.failed("finish", ev.arena.key, ev.err.Error())
+		m.log.Failed("finish", ev.arena.key, ev.err.Error())
 		ev.arena.Tear(ev.place)
 		ev.arena.Free(ev.place)
 	}

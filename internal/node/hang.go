@@ -75,7 +75,7 @@ func (m *member) killHung(lj *localJob) {
 			continue
 		}
 		lr.killed = true
-		m.log.rankNote(lj.job, lr.rank, f.Kind.String(), "killed: "+f.Detail)
+		m.log.RankNote(lj.job, lr.rank, f.Kind.String(), "killed: "+f.Detail)
 		for _, l := range m.launchers {
 			if l.accepted && l.hello.Job == lj.job.Name && l.runs(lr.rank) {
 				m.note(l, lj.job, fmt.Sprintf("rank %d: killed, %v: %s", lr.rank, f.Kind, f.Detail))

@@ -18,6 +18,7 @@ import (
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -48,9 +49,9 @@ type desk struct {
 	servers *sync.WaitGroup // what ends with the test
 }
 
-func newTestJournal(t testing.TB, w io.Writer) *journal {
+func newTestJournal(t testing.TB, w io.Writer) *journal.Journal {
 	t.Helper()
-	j, err := newJournal(w, config.Log{Level: "debug"}, "n1")
+	j, err := journal.New(w, config.Log{Level: "debug"}, "n1")
 	if err != nil {
 		t.Fatal(err)
 	}

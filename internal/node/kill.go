@@ -24,5 +24,5 @@ func (m *member) kill(lj *localJob, lr *localRank) {
 			return
 		}
 	}
-	m.log.failed("kill", lr.arena.key, err.Error()+": no launcher here runs it: give the daemon CAP_KILL, or start ranks by `replicad run`")
+	m.log.Failed("kill", lr.arena.key, err.Error()+": no launcher here runs it: give the daemon CAP_KILL, or start ranks by `replicad run`")
 }

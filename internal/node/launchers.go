@@ -113,7 +113,7 @@ func (m *member) runHello(ev session.RunHello) {
 }
 
 func (m *member) refuseLauncher(l *launcher, code int32, text string) {
-	m.audit.refused("launcher", m.self.Name, audit.Fields{"job": l.hello.Job, "pid": fmt.Sprint(l.peer.PID()), "refused": text})
+	m.audit.Refused("launcher", m.self.Name, audit.Fields{"job": l.hello.Job, "pid": fmt.Sprint(l.peer.PID()), "refused": text})
 	l.peer.Refuse(l.request, code, text)
 	delete(m.launchers, l.peer.ID())
 }
@@ -278,7 +278,7 @@ func (m *member) runExited(ev session.RunExited) {
 	r := ev.RunExited.Rank
 	l.deaf = false
 	delete(l.running, r)
-	m.log.exited(l.hello.Job, r, ev.RunExited.PID, ev.RunExited.Status)
+	m.log.Exited(l.hello.Job, r, ev.RunExited.PID, ev.RunExited.Status)
 	lj := m.jobNamed(l.hello.Job)
 	if lj == nil {
 		m.serveLauncher(l)
@@ -302,7 +302,7 @@ func (m *member) endedEarly(lj *localJob, l *launcher, r replica.Rank, status in
 	}
 	l.tries[r]++
 	l.retryAt[r] = now.Add(time.Second)
-	m.log.startFailed(lj.job, r, status, l.tries[r], startTries)
+	m.log.StartFailed(lj.job, r, status, l.tries[r], startTries)
 	if l.tries[r] < startTries || lj.job.Phase == replica.Ended {
 		return
 	}
@@ -332,7 +332,7 @@ func (m *member) killStuck() {
 			case time.Since(since) > limit:
 				l.running[r] = time.Now() // its launcher tells of its end
 				l.refused[r] = fmt.Sprintf("killed, since it had not attached after %v (timing.start of this node's configuration)", limit)
-				m.log.rankNote(lj.job, r, "stuck", l.refused[r])
+				m.log.RankNote(lj.job, r, "stuck", l.refused[r])
 				m.note(l, lj.job, fmt.Sprintf("rank %d: %s; it is started again", r, l.refused[r]))
 				l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r, Signal: uint32(syscall.SIGKILL)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -37,7 +38,7 @@ type leader struct {
 	alarm     time.Duration     // without a commit while training goes on
 	silent    time.Duration     // timing.silent_after
 	store     *checkpoint.Store // nil: no durable tier on this node
-	log       *journal
+	log       *journal.Journal
 	start     time.Time
 	in        chan any
 	first     chan any      // what goes before whatever jobs bring: an operator's word
@@ -53,7 +54,7 @@ type leader struct {
 	answers   func(replica.NodeName) bool // whether a node's daemon answered this one's newest probe
 	hears     func(replica.NodeName) bool // likewise, and nothing less: not one of which nothing is known
 	token     func(job string) string     // what processes of a job must show; empty: nothing
-	audit     *auditor
+	audit     *journal.Auditor
 	// operators names who signed an order, of which the certificate, the bytes and the signature are given.
 	operators  func(certificate, message, signature []byte, now time.Time) (name string, epoch replica.CertEpoch, err error)
 	challenges challenges
@@ -173,7 +174,7 @@ const (
 	fromOperator
 )
 
-func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm, silent time.Duration, store *checkpoint.Store, log *journal) *leader {
+func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm, silent time.Duration, store *checkpoint.Store, log *journal.Journal) *leader {
 	return &leader{refused: new(noLinks), answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, token: func(string) string { return "" }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New(0), brought: map[replica.NodeName]*nodeLink{},
 		learn: func([]replica.Revocation) []replica.Revocation { return nil }, newest: func(replica.Role, string) replica.CertEpoch { return 0 },
@@ -254,7 +255,7 @@ func (l *leader) refresh(ctx context.Context, must bool) {
 		l.active, l.term = self, term
 		if self {
 			l.kv, l.since = rendezvous.New(term), l.now()
-			l.log.leader(term)
+			l.log.Leader(term)
 		}
 	}
 	v := l.cons.State()
@@ -324,7 +325,7 @@ func (l *leader) follow(ctx context.Context, before lock.View) (sent int) {
 			} else {
 				news.Jobs, led.short = append(news.Jobs, control.JobChanged(was, job, led.short)), false
 			}
-			l.log.jobChanged(was, job, led.pinnedAt)
+			l.log.JobChanged(was, job, led.pinnedAt)
 			if was == nil || was.Epoch != job.Epoch || was.ClosedEpoch != job.ClosedEpoch {
 				l.kv.Advance(id, job.ClosedEpoch+1)
 			}
@@ -467,14 +468,14 @@ func (l *leader) outcome(ctx context.Context, o proposalOutcome) {
 		err = o.out.Err
 	}
 	if err != nil {
-		l.log.refused(o.cmd, err)
+		l.log.Refused(o.cmd, err)
 	}
 	led := l.jobs[o.job]
 	if led == nil || !l.active {
 		return
 	}
 	if err == nil {
-		l.log.excluded(led.job, o.cmd)
+		l.log.Excluded(led.job, o.cmd)
 	}
 	switch o.rule {
 	case fromCommitter:
@@ -493,7 +494,7 @@ func (l *leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJo
 		switch e := e.(type) {
 		case lock.Announce:
 			led.candidate = e.Candidate
-			l.log.z.Debug().Str("event", "candidate").Uint64("term", e.Candidate.Term).Uint64("n", e.Candidate.N).Str("generation", e.Candidate.Generation.String()).Msg("candidate named")
+			l.log.Candidate(e.Candidate)
 			for _, n := range l.links {
 				n.Send(e.Candidate)
 			}
@@ -510,7 +511,7 @@ func (l *leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 			l.propose(ctx, id, e.Command, fromRecovery, nil)
 		case recovery.Offer:
 			if n := l.links[e.Node]; n != nil {
-				l.log.offered(led.job, e.Rank, e.Node)
+				l.log.Offered(led.job, e.Rank, e.Node)
 				if led.offered == nil {
 					led.offered = map[replica.Rank]offered{}
 				}
@@ -539,7 +540,7 @@ func (l *leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 		case recovery.Note:
 			if led.notes[e.Code] != e.Text {
 				led.notes[e.Code] = e.Text
-				l.log.note(led.job, e)
+				l.log.Note(led.job, e)
 			}
 		}
 	}
@@ -571,7 +572,7 @@ func (l *leader) tick(ctx context.Context) {
 		}
 		l.durable(ctx, led)
 		if led.job.Phase == replica.Open && now-led.moved > l.alarm && l.alarm > 0 {
-			l.log.stalled(led.job, now-led.moved, l.waitsFor(led))
+			l.log.Stalled(led.job, now-led.moved, l.waitsFor(led))
 			led.moved = now
 		}
 	}

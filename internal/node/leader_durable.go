@@ -74,7 +74,7 @@ func (l *leader) seenDurable(led *ledJob, ev durableSeen) {
 		}
 		led.absent, led.vanishing = replica.Generation{}, 0
 	case led.absent != ev.generation:
-		l.log.failed("durable", "generation "+ev.generation.String()+" of job "+led.job.Name, ev.why.Error())
+		l.log.Failed("durable", "generation "+ev.generation.String()+" of job "+led.job.Name, ev.why.Error())
 		if led.vanishing == 0 {
 			l.tell(led.job.ID, fmt.Sprintf("warning: %v; training goes on, and the newest commit is written anew", ev.why))
 		} else {
@@ -175,7 +175,7 @@ func (l *leader) shard(ctx context.Context, from replica.NodeName, m control.Sha
 		led.shards, led.writeFrom = map[replica.Part]control.ShardReport{}, time.Now()
 	}
 	if m.Failed != "" {
-		l.log.failed("durable", fmt.Sprintf("shard %v of generation %v by node %s", m.Part, m.Generation, from), m.Failed)
+		l.log.Failed("durable", fmt.Sprintf("shard %v of generation %v by node %s", m.Part, m.Generation, from), m.Failed)
 		led.durableError = fmt.Sprintf("node %s, %v of generation %v: %s", from, m.Part, m.Generation, m.Failed)
 		l.propose(ctx, m.Job, replica.EndDurable{Job: m.Job, Generation: m.Generation}, fromDriver, nil)
 		return
@@ -234,7 +234,7 @@ func (l *leader) durableFound(ctx context.Context, job *replica.Job) (out []reco
 		}
 	}
 	for _, s := range skipped {
-		l.log.skipped(job, s.Path, s.Reason)
+		l.log.Skipped(job, s.Path, s.Reason)
 	}
 	return out, nil
 }

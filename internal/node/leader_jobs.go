@@ -29,7 +29,7 @@ func onlyCommitted(was, is *replica.Job) bool {
 // created answers a launcher's request for a job.
 func (l *leader) created(from *nodeLink, name string, r control.CreateReply) {
 	if r.Refused != "" {
-		l.audit.refused("create", from.node.Name, audit.Fields{"job": name, "refused": r.Refused})
+		l.audit.Refused("create", from.node.Name, audit.Fields{"job": name, "refused": r.Refused})
 	}
 	from.Send(r)
 }
@@ -76,7 +76,7 @@ func (l *leader) adoptable(from *nodeLink, m control.CreateRequest) adopt {
 	a := adopt{from: from, request: m}
 	found, skipped, err := l.store.Find(m.Name, replica.JobID{})
 	for _, s := range skipped {
-		l.log.skipped(nil, s.Path, s.Reason)
+		l.log.Skipped(nil, s.Path, s.Reason)
 	}
 	rival, tied := checkpoint.Rival(found)
 	finished := slices.IndexFunc(skipped, func(s checkpoint.Skipped) bool { return s.Why == checkpoint.Damaged || s.Why == checkpoint.Unreadable })
@@ -88,7 +88,7 @@ func (l *leader) adoptable(from *nodeLink, m control.CreateRequest) adopt {
 		a.refused = fmt.Sprintf("resume job %q: no durable generation in %s can be used; %s: %s: bring back what is damaged, or leave out --resume to start afresh", m.Name, l.store.Dir(), s.Path, s.Reason)
 	case len(found) == 0:
 		a.news = fmt.Sprintf("warning: nothing to resume job %q from: %s has no finished generation of it; it starts from its beginning", m.Name, l.store.Dir())
-		l.log.note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
+		l.log.Note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
 	case found[0].Cluster != l.cluster: // its parts can't be staged here
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
 			found[0].Generation, found[0].Path, found[0].Cluster, l.cluster)
@@ -104,7 +104,7 @@ func (l *leader) adoptable(from *nodeLink, m control.CreateRequest) adopt {
 		a.request.Layout, a.request.NameGroups = f.Layout, false // the groups are those that its ranks had
 		a.command = replica.CreateJob{ID: f.Job, Epoch: max(f.Lineage.Last().Epoch, f.Generation.Epoch), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries}
 		a.request.Owner = f.Owner
-		l.log.note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", m.Name, f.Generation, f.Path))
+		l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", m.Name, f.Generation, f.Path))
 	}
 	return a
 }
@@ -163,7 +163,7 @@ func (l *leader) fenced(led *ledJob) {
 		}
 	}
 	led.fenced = led.job.ClosedEpoch
-	l.log.fenced(led.job)
+	l.log.Fenced(led.job)
 }
 
 // parting has ranks whose last steps differ do them again: they have all left, and recovery ends the job once those are committed, or

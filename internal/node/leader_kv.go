@@ -37,7 +37,7 @@ func (l *leader) rendezvous(from *nodeLink, m control.KVRequest) {
 		return
 	case strange:
 		text := fmt.Sprintf("rank %d of job %q is held on node %s: its rendezvous is not for node %s", m.Rank, led.job.Name, led.job.Ranks[m.Rank].Node, from.node.Name)
-		l.audit.refused("rendezvous", from.node.Name, audit.Fields{"job": led.job.Name, "rank": fmt.Sprint(m.Rank), "refused": text})
+		l.audit.Refused("rendezvous", from.node.Name, audit.Fields{"job": led.job.Name, "rank": fmt.Sprint(m.Rank), "refused": text})
 		reply(control.KVReply{Refused: text})
 		return
 	}
@@ -116,7 +116,7 @@ func (l *leader) kept(from *nodeLink, m control.KVKept) {
 		}
 		// A rank may have met others from one node and been claimed on another since. Once this leader serves, it has what was contributed.
 		if led.gathered && l.standing(led, from, e.Rank) != own {
-			l.audit.refused("rendezvous", from.node.Name, audit.Fields{"job": led.job.Name, "rank": fmt.Sprint(e.Rank), "refused": "brought after the leader had begun to serve, for a rank of another node"})
+			l.audit.Refused("rendezvous", from.node.Name, audit.Fields{"job": led.job.Name, "rank": fmt.Sprint(e.Rank), "refused": "brought after the leader had begun to serve, for a rank of another node"})
 			continue
 		}
 		var err error
@@ -127,7 +127,7 @@ func (l *leader) kept(from *nodeLink, m control.KVKept) {
 			err = l.kv.Restore(m.Job, m.Epoch, w, rendezvous.Result{Seq: e.Seq, Total: e.Total})
 		}
 		if err != nil { // the leader before this one had room for it
-			l.log.failed("rendezvous", fmt.Sprintf("job %q, epoch %d, rank %d, key %q", led.job.Name, m.Epoch, e.Rank, e.Key), err.Error())
+			l.log.Failed("rendezvous", fmt.Sprintf("job %q, epoch %d, rank %d, key %q", led.job.Name, m.Epoch, e.Rank, e.Key), err.Error())
 		}
 	}
 }

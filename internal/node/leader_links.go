@@ -31,7 +31,7 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 		return // it went away, or said nothing
 	case h.Node.Name != peer || h.Cluster != l.cluster:
 		reason := fmt.Sprintf("hello of node %q, cluster %s on a connection of node %q, cluster %s: give each node its own certificate", h.Node.Name, h.Cluster, peer, l.cluster)
-		l.audit.refused("hello", peer, audit.Fields{"refused": reason})
+		l.audit.Refused("hello", peer, audit.Fields{"refused": reason})
 		l.refuse(conn, replica.Holder{Node: peer}, reason)
 		return
 	}
@@ -46,7 +46,7 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 		return
 	}
 	if out != nil {
-		l.audit.refused("registration", peer, audit.Fields{"refused": out.Error()})
+		l.audit.Refused("registration", peer, audit.Fields{"refused": out.Error()})
 		l.refuse(conn, holderOf(h.Node), out.Error())
 		return
 	}
@@ -82,7 +82,7 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 // refuse tells a node why it gets no link however often it asks, and the operator of this end too.
 func (l *leader) refuse(conn net.Conn, who replica.Holder, why string) {
 	l.refused.add(who, why, time.Now())
-	l.log.retried("refused link", life(who), why)
+	l.log.Retried("refused link", life(who), why)
 	control.WriteWelcome(conn, control.Welcome{Reason: why, Refused: true}) //nolint:errcheck // it is refused anyway
 }
 
@@ -116,7 +116,7 @@ func (l *leader) register(ctx context.Context, n replica.Node) (refused, err err
 	}
 	if out.Err == nil {
 		life := fmt.Sprintf("incarnation %d, session %d", n.Incarnation, n.Session)
-		l.audit.some("join", n.Name, life, audit.Fields{"node": string(n.Name), "life": life, "addr": n.Addr})
+		l.audit.Some("join", n.Name, life, audit.Fields{"node": string(n.Name), "life": life, "addr": n.Addr})
 		return nil, nil
 	}
 	var r *lock.Refused
@@ -257,7 +257,7 @@ func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
 	}
 	if old := l.links[n.node.Name]; old != nil {
 		if old.node.Incarnation != n.node.Incarnation {
-			l.log.superseded(old.node, n.node)
+			l.log.Superseded(old.node, n.node)
 		}
 		old.Close(errors.New("superseded by a newer link of the node"))
 		l.lost(ctx, n.node.Name) // what was sent on it may not have arrived: an offer would be waited for until claim_timeout
@@ -283,10 +283,10 @@ func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
 func (l *leader) claimed(from *nodeLink, m control.ClaimRequest, r control.ClaimReply) {
 	fields := audit.Fields{"job": m.Claim.Job.String(), "rank": fmt.Sprint(m.Claim.Rank), "node": string(from.node.Name), "refused": r.Refused}
 	if r.Refused != "" {
-		l.audit.refused("claim", from.node.Name, fields)
+		l.audit.Refused("claim", from.node.Name, fields)
 	} else {
 		fields["incarnation"] = fmt.Sprint(r.Incarnation)
-		l.audit.note("claim", fields)
+		l.audit.Note("claim", fields)
 	}
 	from.Send(r)
 }
@@ -305,12 +305,12 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case replica.Pinned:
 		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
 			led.pinnedAt = time.Now()
-			l.log.z.Debug().Str("event", "pinned").Str("node", string(name)).Uint64("n", m.N).Str("generation", m.Generation.String()).Str("parts", fmt.Sprint(m.Parts)).Msg("pins")
+			l.log.Pinned(name, m)
 			l.commitEffects(ctx, m.Job, led, led.committer.Pinned(m))
 		}
 	case replica.Passed:
 		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
-			l.log.z.Debug().Str("event", "passed").Str("node", string(name)).Uint64("n", m.N).Uint32("rank", uint32(m.Rank)).Str("live", m.Live.String()).Str("holds", fmt.Sprint(m.Holds)).Msg("rank passed the candidate")
+			l.log.Passed(name, m)
 			l.commitEffects(ctx, m.Job, led, led.committer.Passed(m))
 		}
 	case control.Evidence: // a node speaks for its own ranks alone; what it thinks of other nodes goes through suspect
@@ -369,7 +369,7 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case control.MarkedReport:
 		if led := l.jobs[m.Job]; led != nil && led.job.Writer != nil && led.job.Writer.Generation == m.Generation && led.job.Writer.Writer == name {
 			if m.Failed != "" {
-				l.log.failed("durable", fmt.Sprintf("commit marker of generation %v by node %s", m.Generation, name), m.Failed)
+				l.log.Failed("durable", fmt.Sprintf("commit marker of generation %v by node %s", m.Generation, name), m.Failed)
 				led.durableError = fmt.Sprintf("node %s: %s", name, m.Failed)
 			}
 			l.propose(ctx, m.Job, replica.EndDurable{Job: m.Job, Generation: m.Generation, Done: m.Failed == ""}, fromDriver, nil)

@@ -67,7 +67,7 @@ func (l *leader) step(what any, do func()) {
 	}
 	if took > stepBudget {
 		l.steps.over.Add(1)
-		l.log.slowStep(s)
+		l.log.SlowStep(s.what, s.job, s.took, stepBudget)
 	}
 }
 
@@ -175,6 +175,6 @@ func (l *leader) sayShort(led *ledJob) {
 	if due := l.timing.Claim << min(led.shortSaid, 16); now-led.shortSince >= due {
 		led.shortSaid++
 		l.tell(led.job.ID, text)
-		l.log.note2(led.job, "short", text)
+		l.log.Note2(led.job, "short", text)
 	}
 }

@@ -75,14 +75,14 @@ func (l *leader) unheard(from replica.NodeName, m control.UnheardAnswer) {
 	}
 	s.moving = true
 	term := l.term
-	l.log.moving(term, from, lost)
+	l.log.Moving(term, from, lost)
 	l.work.Go(func() { l.post(leadershipMoved{term, from, l.cons.TransferTo(from)}) })
 }
 
 // moved learns how a move ended; one that succeeded has ended this leader's term by itself.
 func (l *leader) moved(m leadershipMoved) {
 	if m.err != nil {
-		l.log.failed("move leadership", "to node "+string(m.to), m.err.Error())
+		l.log.Failed("move leadership", "to node "+string(m.to), m.err.Error())
 	}
 	if m.term == l.term {
 		l.strays.moving = false

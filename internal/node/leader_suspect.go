@@ -48,7 +48,7 @@ func (l *leader) suspect(ctx context.Context, from replica.NodeName, m control.S
 	}
 	if !s.logged {
 		s.logged = true
-		l.log.nodeState(m.Target.Node, "silent")
+		l.log.NodeState(m.Target.Node, "silent")
 	}
 	for id, led := range l.jobs {
 		if led.job.Phase == replica.Ended {
@@ -58,7 +58,7 @@ func (l *leader) suspect(ctx context.Context, from replica.NodeName, m control.S
 		if why == "" {
 			if !s.unobserved {
 				s.unobserved = true
-				l.log.nodeState(m.Target.Node, "unobserved")
+				l.log.NodeState(m.Target.Node, "unobserved")
 			}
 			continue
 		}

@@ -72,7 +72,7 @@ func (l *leader) watch(led *ledJob) {
 		w.risk = 0
 	case w.risk == 0 || steps >= 2*w.risk:
 		w.risk = steps
-		l.log.atRisk(led.job, steps, l.waitsFor(led))
+		l.log.AtRisk(led.job, steps, l.waitsFor(led))
 	}
 	if w.since == 0 || now-w.since < waitSaid {
 		return
@@ -85,6 +85,6 @@ func (l *leader) watch(led *ledJob) {
 	}
 	if all := strings.Join(names, ","); all != w.names || now-w.said >= waitAgain {
 		w.names, w.said = all, now
-		l.log.commitWaits(led.job, names, steps, now-w.since, l.waitsFor(led))
+		l.log.CommitWaits(led.job, names, steps, now-w.since, l.waitsFor(led))
 	}
 }

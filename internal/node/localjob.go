@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -29,7 +30,7 @@ type localJob struct {
 	retired     []*arenaRef              // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
 	mirrors     map[replica.Part]*mirror // parts held for other nodes' ranks
 	making      map[replica.Part]*making // mirrors whose arenas are on their way
-	spell       commitSpell              // what the log was not told yet of commits
+	spell       journal.CommitSpell      // what the log was not told yet of commits
 	fenced      replica.Epoch            // fence words raised to
 	settleBy    time.Time                // after it, what is unfinished is torn
 	settleTime  time.Duration            // from the fence to settleBy

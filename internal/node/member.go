@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -36,8 +37,8 @@ type member struct {
 	cfg      *config.Config
 	cluster  replica.ClusterID
 	self     replica.Node // as registered; Session and Incarnation from the keeper
-	log      *journal
-	audit    *auditor
+	log      *journal.Journal
+	audit    *journal.Auditor
 	sessions *session.Server
 	keeper   *shm.Keeper
 	endpoint *endpoint.Endpoint
@@ -200,16 +201,16 @@ func (m *member) handle(ev memberEvent) {
 		m.link, m.leader, m.term = ev.link, ev.leader, ev.welcome.Term
 		m.told, m.asked = stateTold{}, false
 		m.lastReport = time.Time{}
-		m.log.linked(ev.leader, ev.welcome.Term)
+		m.log.Linked(ev.leader, ev.welcome.Term)
 		if !m.saidNoLeader.IsZero() {
-			m.log.leaderAgain(ev.leader, time.Since(m.unlinked))
+			m.log.LeaderAgain(ev.leader, time.Since(m.unlinked))
 		}
 		m.unlinked, m.saidNoLeader = time.Time{}, time.Time{}
 		m.resend()
 	case linkDown:
 		if m.link == ev.link {
 			m.link, m.unlinked = nil, time.Now()
-			m.log.unlinked(ev.err)
+			m.log.Unlinked(ev.err)
 			for id, ch := range m.statuses { // no answer will come
 				delete(m.statuses, id)
 				close(ch)
@@ -221,7 +222,7 @@ func (m *member) handle(ev memberEvent) {
 		}
 	case keeperGone:
 		m.keeperLost = true
-		m.log.keeperLost(m.cfg.KeeperSocket)
+		m.log.KeeperLost(m.cfg.KeeperSocket)
 	case arenaReady:
 		m.arenaReady(ev)
 	case arenaParked:
@@ -422,7 +423,7 @@ func (m *member) changed(c control.Change) {
 	}
 	v, err := m.told.after(c)
 	if err != nil {
-		m.log.failed("view", fmt.Sprintf("change from entry %d to %d by leader %s", c.After, c.Index, m.leader), err.Error()+": the whole state is asked for")
+		m.log.Failed("view", fmt.Sprintf("change from entry %d to %d by leader %s", c.After, c.Index, m.leader), err.Error()+": the whole state is asked for")
 		m.asked = true
 		m.send(control.AskView{})
 		return
@@ -525,6 +526,6 @@ func (m *member) tick() time.Duration {
 func (m *member) leaderless(now time.Time) {
 	if m.link == nil && now.Sub(m.unlinked) >= noLeaderAfter && (m.saidNoLeader.IsZero() || now.Sub(m.saidNoLeader) >= noLeaderAgain) {
 		m.saidNoLeader = now
-		m.log.noLeader(now.Sub(m.unlinked), m.cfg.Voters)
+		m.log.NoLeader(now.Sub(m.unlinked), m.cfg.Voters)
 	}
 }

@@ -305,7 +305,7 @@ func (m *member) mirrorFetched(ev mirrorFetched) {
 	defer func() { lj.fetching[ev.part] = st }()
 	if ev.err != nil && lj.job.Epoch == ev.epoch && !errors.Is(ev.err, context.Canceled) {
 		st.tries++
-		m.log.retried("mirror", fmt.Sprintf("%v, epoch %d", ev.part, ev.epoch), ev.err.Error())
+		m.log.Retried("mirror", fmt.Sprintf("%v, epoch %d", ev.part, ev.epoch), ev.err.Error())
 		m.fetchFailed(lj, ev.epoch, ev.rank, st.tries, ev.missed, ev.err)
 	}
 	m.mirrored(ev.mirrored)

@@ -23,6 +23,7 @@ import (
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -54,7 +55,7 @@ const (
 type daemon struct {
 	cfg      *config.Config
 	opt      Options
-	log      *journal
+	log      *journal.Journal
 	id       *pki.Identity
 	self     replica.Node
 	keeper   *shm.Keeper
@@ -68,7 +69,7 @@ type daemon struct {
 	leader   *leader
 	prober   *prober
 	admin    net.Listener
-	audit    *auditor
+	audit    *journal.Auditor
 	trust    *trust
 	closers  []func()
 
@@ -79,15 +80,15 @@ type daemon struct {
 // Run runs the daemon of a node until ctx ends. What can't start is an error that names it and the remedy; what was
 // started by then is stopped again. Nothing of the ranks' memory is lost by stopping: the keeper holds it.
 func Run(ctx context.Context, cfg *config.Config, opt Options) error {
-	log, err := newJournal(opt.Stderr, cfg.Log, cfg.Node)
+	log, err := journal.New(opt.Stderr, cfg.Log, cfg.Node)
 	if err != nil {
 		return err
 	}
 	if err := session.CheckDescriptors(); err != nil {
-		log.failed("descriptors", string(cfg.Node), err.Error())
+		log.Failed("descriptors", string(cfg.Node), err.Error())
 	}
 	for _, w := range cfg.Warnings() {
-		log.warn(w)
+		log.Warn(w)
 	}
 	d := &daemon{cfg: cfg, opt: opt, log: log}
 	defer d.close()
@@ -136,12 +137,12 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err := d.openState(); err != nil {
 		return err
 	}
-	lines, err := audit.Open(filepath.Join(c.StateDir, auditFile), func(err error) { d.log.failed("audit", "of who did what", err.Error()) })
+	lines, err := audit.Open(filepath.Join(c.StateDir, journal.AuditFile), func(err error) { d.log.Failed("audit", "of who did what", err.Error()) })
 	if err != nil {
 		return err
 	}
 	d.onClose(lines.Close)
-	d.audit = &auditor{log: lines}
+	d.audit = &journal.Auditor{Log: lines}
 	d.trust = newTrust(d.id, c.StateDir, d.log, d.audit, func() { d.endpoint.Recheck() })
 	if err := d.trust.load(); err != nil {
 		return err
@@ -161,7 +162,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if c.DurableDir != "" {
 		d.store, err = checkpoint.Open(ctx, c.DurableDir)
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, checkpoint.ErrSilent) { // memory serves without it, and this node's ranks need their daemon
-			d.log.failed("durable", "this daemon runs without its durable tier", err.Error())
+			d.log.Failed("durable", "this daemon runs without its durable tier", err.Error())
 		} else if err != nil {
 			return err
 		}
@@ -345,7 +346,7 @@ func (d *daemon) openNetwork() (err error) {
 		return err
 	}
 	d.endpoint, err = endpoint.Listen(endpoint.Config{Addr: c.ListenAddr(), ServerTLS: d.id.ServerTLS(string(endpoint.Raft), string(endpoint.Control), string(endpoint.Bulk)), ClientTLS: d.id.ClientTLS, PeerName: pki.PeerName,
-		ProbeKeys: d.id.GossipKeys, ResetKey: reset, Revoked: d.id.CheckRevoked, Logf: func(f string, args ...any) { d.log.failed("endpoint", c.Addr, fmt.Sprintf(f, args...)) },
+		ProbeKeys: d.id.GossipKeys, ResetKey: reset, Revoked: d.id.CheckRevoked, Logf: func(f string, args ...any) { d.log.Failed("endpoint", c.Addr, fmt.Sprintf(f, args...)) },
 		Refused: func(peer replica.NodeName, why string) { d.refused.add(replica.Holder{Node: peer}, why, time.Now()) }})
 	if err != nil {
 		return err
@@ -356,7 +357,7 @@ func (d *daemon) openNetwork() (err error) {
 		return err
 	}
 	d.gossip, err = membership.Start(membership.Config{Name: c.Node, Incarnation: d.self.Incarnation, Addr: c.GossipListenAddr(), Advertise: c.GossipAddr, Cluster: d.id.Cluster, Keys: namedKeys(d.id.GossipKeys()), Seeds: c.Seeds, QUICAddr: c.Addr,
-		Logger: membership.NewLogger(newGossipLog(d.log, c.GossipAddr).line)})
+		Logger: membership.NewLogger(journal.NewGossipLog(d.log, c.GossipAddr).Line)})
 	if err != nil {
 		return err
 	}
@@ -382,9 +383,9 @@ func (d *daemon) openRaft() error {
 	var err error
 	d.cons, err = consensus.Start(consensus.Config{ID: c.Node, Addr: c.Addr, Dir: filepath.Join(c.StateDir, "raft"), Voters: voters, Bootstrap: d.opt.Bootstrap, Join: d.opt.Join, Layer: d.layer, Cluster: d.id.Cluster,
 		Heartbeat: c.Raft.Heartbeat, Election: c.Raft.Election, Lease: c.Raft.Lease, WatchdogAfter: c.Raft.Watchdog,
-		Logger: consensus.NewLogger(d.log.raft)})
+		Logger: consensus.NewLogger(d.log.Raft)})
 	if err != nil {
-		d.log.failed("raft", "this voter runs as a client", err.Error())
+		d.log.Failed("raft", "this voter runs as a client", err.Error())
 		d.cons = nil
 		return nil
 	}
@@ -500,7 +501,7 @@ func (d *daemon) handOver() {
 		return
 	}
 	if _, _, term, leads := d.cons.Leadership(); leads {
-		d.log.handedOver(term, d.cons.Transfer())
+		d.log.HandedOver(term, d.cons.Transfer())
 	}
 }
 
@@ -511,7 +512,7 @@ func (d *daemon) speak(ctx context.Context) error {
 		return nil //nolint:nilerr // the daemon is stopping
 	}
 	d.endpoint.SetProbeReply(endpoint.ProbeReply{Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Boot: d.self.Boot})
-	d.log.ready(d.self)
+	d.log.Ready(d.self)
 	k := &linker{hello: func() control.Hello { return control.Hello{Cluster: d.id.Cluster, Node: d.self} }, self: d.raftLeader, dial: d.dialLink, failed: d.linkFailed}
 	k.post = func(ev memberEvent) {
 		if _, up := ev.(linkUp); up {
@@ -560,7 +561,7 @@ func (d *daemon) dialLink(ctx context.Context, name replica.NodeName, addr strin
 func (d *daemon) linkFailed(v voterAddr, err error) {
 	why := whyNoLink(err, d.cfg.PKI.Cert, d.id.NotAfter(), time.Now())
 	d.unlinked.add(replica.Holder{Node: v.name}, why, time.Now())
-	d.log.retried("link", fmt.Sprintf("voter %s at %s", v.name, v.addr), why)
+	d.log.Retried("link", fmt.Sprintf("voter %s at %s", v.name, v.addr), why)
 }
 
 // whyNoLink blames the node's own certificate where it has ended: what a voter says of it is not said to this end.

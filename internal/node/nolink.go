@@ -12,6 +12,9 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// maxNoLinks is how many lives are kept; with more the newcomers wait.
+const maxNoLinks = 64
+
 // noLinkKept is for how long status shows a link that failed, after the last try: longer than the longest pause between two tries.
 const noLinkKept = time.Minute
 
@@ -35,7 +38,7 @@ func (l *noLinks) add(of replica.Holder, why string, now time.Time) {
 	}
 	l.prune(now)
 	n, known := l.list[of]
-	if !known && len(l.list) >= limitKinds {
+	if !known && len(l.list) >= maxNoLinks {
 		return
 	}
 	if !known {

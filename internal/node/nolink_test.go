@@ -122,7 +122,7 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			lines, warned := c.log.Count("refused link"), c.log.Count(`"level":"warn"`)
 			c.leader.refused.clear()
-			c.leader.log.retries = limiter{}
+			c.leader.log = newTestJournal(t, c.log)
 			for range 3 {
 				w, err := c.serves("n2", c2.say)
 				if err != nil || w.OK || !w.Refused {
@@ -218,11 +218,11 @@ func TestARefusedNodeKnowsItsOwnCertificate(t *testing.T) {
 func TestNoLinksAreBounded(t *testing.T) {
 	var l noLinks
 	now := time.Now()
-	for i := range 10 * limitKinds {
+	for i := range 10 * maxNoLinks {
 		l.add(replica.Holder{Node: "n", Incarnation: replica.NodeIncarnation(i + 1)}, "no", now)
 	}
-	if n := len(l.now(now)); n != limitKinds {
-		t.Errorf("%d are kept, want %d", n, limitKinds)
+	if n := len(l.now(now)); n != maxNoLinks {
+		t.Errorf("%d are kept, want %d", n, maxNoLinks)
 	}
 	later := now.Add(2 * noLinkKept)
 	l.add(replica.Holder{Node: "m"}, "no", later)

@@ -315,7 +315,7 @@ func (l *leader) changeVoters(ctx context.Context, from *nodeLink, m control.Ord
 		case err != nil:
 			from.answer(m.ID, control.Refusal(err.Error()))
 		default:
-			l.log.note2(nil, "voters", text)
+			l.log.Note2(nil, "voters", text)
 			from.answer(m.ID, control.OperatorReply{Text: text})
 		}
 	})

@@ -55,7 +55,7 @@ func (m *member) durableGeometry(lj *localJob, rank replica.Rank) (g replica.Geo
 			break
 		}
 		if err != nil {
-			m.log.failed("durable", fmt.Sprintf("regions of rank %d in generation %v", rank, job.Durable), err.Error())
+			m.log.Failed("durable", fmt.Sprintf("regions of rank %d in generation %v", rank, job.Durable), err.Error())
 		}
 		return ev
 	})

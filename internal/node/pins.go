@@ -217,8 +217,8 @@ func (m *member) tellCommitted(lj *localJob) {
 	for _, lr := range lj.ranks {
 		lr.arena.SetCommitted(lj.job.Position)
 		if at, ok := lr.sealedAt[lj.job.Committed]; ok {
-			m.log.commitLag(lj.job, time.Since(at))
-			m.log.commitsSeen(lj.job, &lj.spell, time.Since(at), time.Now())
+			m.log.CommitLag(lj.job, time.Since(at))
+			m.log.CommitsSeen(lj.job, &lj.spell, time.Since(at), time.Now())
 		}
 		for g := range lr.sealedAt {
 			if g.Step <= lj.job.Committed.Step {

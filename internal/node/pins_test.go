@@ -573,7 +573,7 @@ func TestCommitLag(t *testing.T) {
 	if n := d.log.Count(`"event":"commit_seen"`); n != 1 || len(lr.sealedAt) != 1 {
 		t.Errorf("the commit was seen %d times; %d seals are remembered", n, len(lr.sealedAt))
 	}
-	if p50, p99 := d.member.log.lag(); p50 <= 0 || p99 < p50 {
+	if p50, p99 := d.member.log.Lag(); p50 <= 0 || p99 < p50 {
 		t.Errorf("lag %v, %v", p50, p99)
 	}
 }

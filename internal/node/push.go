@@ -63,7 +63,7 @@ func (m *member) pushEnded(ev pushEnded) {
 		return
 	}
 	lr := lj.ranks[ev.rank]
-	m.log.z.Debug().Str("event", "pushed").Str("part", ev.key.part.String()).Str("generation", ev.key.generation.String()).Str("node", string(ev.key.node)).Err(ev.err).Msg("part pushed to a mirror")
+	m.log.Pushed(ev.key.part, ev.key.generation, ev.key.node, ev.err)
 	m.strained(lj, ev.key, lr.pushed[ev.key].sent, ev.err)
 	if ev.err == nil {
 		lr.pushed[ev.key] = pushState{lr.pushed[ev.key].sent, true}
@@ -238,7 +238,7 @@ func (m *member) runPusher(ctx context.Context, pu *pusher) {
 			}
 			p.reader.Close()
 			if err != nil && ctx.Err() == nil {
-				m.log.pushFailed(p.key, pu.node, err)
+				m.log.PushFailed(p.key.Part, p.key.Generation, pu.node, err)
 			}
 			m.post(pushEnded{p.key.Job, p.key.Rank, pushKey{pu.node, p.key.Part, p.key.Generation}, err})
 		}

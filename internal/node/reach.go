@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -152,7 +151,7 @@ func (m *member) fetchRelayed(lj *localJob) {
 // unreached passes on what a node says of its transfers.
 func (l *leader) unreached(ctx context.Context, from replica.NodeName, m control.Unreached) {
 	if led := l.jobs[m.Job]; led != nil {
-		l.log.z.Debug().Str("event", "unreached").Str("node", string(from)).Str("to", fmt.Sprint(m.To)).Str("part", m.Part.String()).Bool("fetch", m.Fetch).Str("why", m.Why).Msg("parts can't be brought")
+		l.log.Unreached(from, m.To, m.Part, m.Fetch, m.Why)
 		l.recoverStep(ctx, m.Job, led, recovery.Unreached{From: from, To: m.To, Part: m.Part, Fetch: m.Fetch, Epoch: m.Epoch, Rank: m.Rank})
 	}
 }

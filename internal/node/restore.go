@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -164,7 +165,7 @@ func (m *member) restored(ev restored) {
 		lr.restore.retryAt = time.Now().Add(restoreRetry)
 		if !errors.Is(ev.err, context.Canceled) {
 			lr.restore.tries++
-			m.log.retried("restore", fmt.Sprintf("rank %d, epoch %d", ev.rank, ev.epoch), ev.err.Error())
+			m.log.Retried("restore", fmt.Sprintf("rank %d, epoch %d", ev.rank, ev.epoch), ev.err.Error())
 			m.fetchFailed(lj, ev.epoch, ev.rank, lr.restore.tries, ev.missed, ev.err)
 		}
 		return
@@ -221,7 +222,7 @@ func (f *fetcher) ensure(ctx context.Context, arena *arenaRef, kind shm.PlaceKin
 		if err := f.frozen(ctx, arena, have.info.FrozenRoot, src, part); err != nil {
 			return shm.Place{}, err
 		}
-		f.m.log.verified(f.job, f.rank, part, f.plan.Epoch)
+		f.m.log.Verified(f.job, f.rank, part, f.plan.Epoch)
 		return have.place, nil
 	}
 	_, place, m, err := f.fetch(ctx, func(replica.Manifest) (*arenaRef, error) { return arena, nil }, kind, part, src)
@@ -231,7 +232,7 @@ func (f *fetcher) ensure(ctx context.Context, arena *arenaRef, kind shm.PlaceKin
 	if err := f.frozen(ctx, arena, m.FrozenRoot, src, part); err != nil {
 		return shm.Place{}, err
 	}
-	f.m.log.verified(f.job, f.rank, part, f.plan.Epoch)
+	f.m.log.Verified(f.job, f.rank, part, f.plan.Epoch)
 	return place, nil
 }
 
@@ -305,7 +306,7 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arena
 		report.Bytes -= local
 		delete(report.By, f.m.self.Name)
 	}
-	f.m.log.moved(f.job, f.rank, part, f.plan.Epoch, report, max(src.Tier, replica.PeerRAM), time.Since(began))
+	f.m.log.Moved(f.job, f.rank, journal.Transferred{Part: part, Epoch: f.plan.Epoch, Tier: max(src.Tier, replica.PeerRAM), Bytes: report.Bytes, Reused: report.Reused, By: report.By, Failed: report.Failed, Took: time.Since(began)})
 	return arena, place, manifest, nil
 }
 

@@ -111,7 +111,7 @@ func (m *member) giveUpOn(lj *localJob, l *launcher, r replica.Rank, next *launc
 	l.deaf = true
 	l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r, Signal: uint32(syscall.SIGKILL)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 	text := fmt.Sprintf("the launcher of process %d has not started a process for rank %d, and is stopped or hangs: this one is asked", l.peer.PID(), r)
-	m.log.rankNote(lj.job, r, "launcher", text)
+	m.log.RankNote(lj.job, r, "launcher", text)
 	m.note(next, lj.job, text)
 }
 

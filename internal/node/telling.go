@@ -130,7 +130,7 @@ func (m *member) failed(lj *localJob, lr *localRank, ev session.Fail) {
 	}
 	first, _, _ := strings.Cut(ev.Text, "\n")
 	text := fmt.Sprintf("rank %d: the same exception at step %d as before the last restart: %s", lr.rank, step, clip(first))
-	m.log.rankNote(lj.job, lr.rank, "same_exception", text)
+	m.log.RankNote(lj.job, lr.rank, "same_exception", text)
 	m.noteAll(lj, text+"; it will come again each time: end the job (replicad job end "+lj.job.Name+") and mend the program")
 }
 

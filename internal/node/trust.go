@@ -14,6 +14,7 @@ import (
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -31,13 +32,13 @@ const (
 type trust struct {
 	id      *pki.Identity
 	path    string
-	log     *journal
-	audit   *auditor
+	log     *journal.Journal
+	audit   *journal.Auditor
 	recheck func()
 	news    chan struct{}
 }
 
-func newTrust(id *pki.Identity, stateDir string, log *journal, a *auditor, recheck func()) *trust {
+func newTrust(id *pki.Identity, stateDir string, log *journal.Journal, a *journal.Auditor, recheck func()) *trust {
 	return &trust{id: id, path: filepath.Join(stateDir, revokedFile), log: log, audit: a, recheck: recheck, news: make(chan struct{}, 1)}
 }
 
@@ -50,13 +51,13 @@ func (t *trust) learn(list []replica.Revocation) (news []replica.Revocation) {
 		}
 		by, err := signer(t.id, r)
 		if err != nil {
-			t.log.failed("revocation", fmt.Sprintf("%v %s, up to epoch %d", r.Role, r.Name, r.Epoch), fmt.Sprintf("it is passed over: no operator ordered it: %v: does a node that leads lie?", err))
+			t.log.Failed("revocation", fmt.Sprintf("%v %s, up to epoch %d", r.Role, r.Name, r.Epoch), fmt.Sprintf("it is passed over: no operator ordered it: %v: does a node that leads lie?", err))
 			continue
 		}
 		if t.id.Revoke(r) {
 			news = append(news, r)
-			t.log.revoked(r, by)
-			t.audit.note("revoked", audit.Fields{"role": r.Role.String(), "name": r.Name, "epoch": fmt.Sprint(r.Epoch), "by": "operator " + by})
+			t.log.Revoked(r, by)
+			t.audit.Note("revoked", audit.Fields{"role": r.Role.String(), "name": r.Name, "epoch": fmt.Sprint(r.Epoch), "by": "operator " + by})
 		}
 	}
 	if len(news) > 0 {
@@ -146,7 +147,7 @@ func (t *trust) enforce() {
 		err = writeFileSync(t.path, b)
 	}
 	if err != nil {
-		t.log.failed("revocation", t.path, err.Error()+": after a restart this daemon trusts revoked certificates until it has a link")
+		t.log.Failed("revocation", t.path, err.Error()+": after a restart this daemon trusts revoked certificates until it has a link")
 	}
 }
 

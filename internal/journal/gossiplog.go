@@ -1,4 +1,4 @@
-package node
+package journal
 
 import (
 	"strings"
@@ -8,14 +8,14 @@ import (
 // gossipLog passes on what memberlist warns of. A mixed-up node knocks many times a second, so each kind of line, told by
 // how it begins, comes once in a while.
 type gossipLog struct {
-	log  *journal
+	log  *Journal
 	addr string // this node's gossip address
 	limiter
 }
 
-func newGossipLog(log *journal, addr string) *gossipLog { return &gossipLog{log: log, addr: addr} }
+func NewGossipLog(log *Journal, addr string) *gossipLog { return &gossipLog{log: log, addr: addr} }
 
-func (g *gossipLog) line(level, text string) {
+func (g *gossipLog) Line(level, text string) {
 	says, loud := gossipSays(text)
 	ok := false
 	if loud && (level == "ERR" || level == "WARN") {
@@ -25,7 +25,7 @@ func (g *gossipLog) line(level, text string) {
 		g.log.z.Debug().Str("event", "library").Str("what", "gossip").Str("text", says).Msg("library log")
 		return
 	}
-	g.log.failed("gossip", g.addr, says)
+	g.log.Failed("gossip", g.addr, says)
 }
 
 // gossipSays is a line of memberlist's as people should read it; loud is false for what needs nobody's eyes.

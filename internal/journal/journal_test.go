@@ -1,4 +1,4 @@
-package node
+package journal
 
 import (
 	"testing"
@@ -18,19 +18,19 @@ func TestCommitsAreLoggedBySpells(t *testing.T) {
 	}{{"as configured by default", config.Log{Level: "info"}, 0}, {"for programs that read along", config.Log{Level: "info", Commits: true}, 200}, {"debug", config.Log{Level: "debug"}, 200}} {
 		t.Run(tc.name, func(t *testing.T) {
 			out := &fixture.Lines{}
-			j, err := newJournal(out, tc.log, "n1")
+			j, err := New(out, tc.log, "n1")
 			if err != nil {
 				t.Fatal(err)
 			}
-			var spell commitSpell
+			var spell CommitSpell
 			start := time.Now()
 			was := fixture.Job()
 			for i := range 200 { // a commit each 100 ms, for 20 s
 				is := fixture.Changed(was, func(j *replica.Job) { j.Position.Step++; j.Committed.Step++ })
-				j.jobChanged(was, is, time.Time{})
+				j.JobChanged(was, is, time.Time{})
 				for range 2 { // two ranks here
-					j.commitLag(is, time.Millisecond)
-					j.commitsSeen(is, &spell, time.Duration(i+1)*time.Millisecond, start.Add(time.Duration(i)*commitsEach/100))
+					j.CommitLag(is, time.Millisecond)
+					j.CommitsSeen(is, &spell, time.Duration(i+1)*time.Millisecond, start.Add(time.Duration(i)*commitsEach/100))
 				}
 				was = is
 			}

@@ -1,4 +1,4 @@
-package node
+package journal
 
 import (
 	"fmt"
@@ -14,12 +14,11 @@ import (
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
-	"github.com/replicad/replicad/transfer"
 )
 
-// journal turns what happens into log lines: JSON, a constant message, fields for data, never tensor bytes. Field "event"
+// Journal turns what happens into log lines: JSON, a constant message, fields for data, never tensor bytes. Field "event"
 // names the kind for programs that read along (the demo does).
-type journal struct {
+type Journal struct {
 	z       zerolog.Logger
 	retries limiter    // of what this daemon tries again and again
 	library limiter    // of what raft does
@@ -31,53 +30,54 @@ type journal struct {
 
 const keptLags = 1024
 
-func newJournal(w io.Writer, c config.Log, node replica.NodeName) (*journal, error) {
+// New writes a journal of a node to w, at the level that the configuration names.
+func New(w io.Writer, c config.Log, node replica.NodeName) (*Journal, error) {
 	lv, err := zerolog.ParseLevel(c.Level)
 	if err != nil {
 		return nil, fmt.Errorf("log level %q: %w", c.Level, err)
 	}
 	zerolog.TimeFieldFormat = time.RFC3339Nano
-	return &journal{commits: c.Commits, z: zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()}, nil
+	return &Journal{commits: c.Commits, z: zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()}, nil
 }
 
-func (j *journal) event(name string) *zerolog.Event { return j.z.Info().Str("event", name) }
+func (j *Journal) event(name string) *zerolog.Event { return j.z.Info().Str("event", name) }
 
 // each is an event of every commit.
-func (j *journal) each(name string) *zerolog.Event {
+func (j *Journal) each(name string) *zerolog.Event {
 	if j.commits {
 		return j.event(name)
 	}
 	return j.z.Debug().Str("event", name)
 }
 
-func (j *journal) ready(n replica.Node) {
+func (j *Journal) Ready(n replica.Node) {
 	j.event("daemon_ready").Str("node", string(n.Name)).Uint64("incarnation", uint64(n.Incarnation)).Uint64("session", uint64(n.Session)).Str("addr", n.Addr).Msg("daemon ready")
 }
 
-func (j *journal) leader(term uint64) {
+func (j *Journal) Leader(term uint64) {
 	j.event("leader").Uint64("term", term).Msg("this node leads")
 }
 
-func (j *journal) handedOver(term uint64, err error) {
+func (j *Journal) HandedOver(term uint64, err error) {
 	if err != nil {
-		j.failed("hand over", fmt.Sprintf("leadership of term %d", term), err.Error()+": the other voters elect a leader once they miss this one")
+		j.Failed("hand over", fmt.Sprintf("leadership of term %d", term), err.Error()+": the other voters elect a leader once they miss this one")
 		return
 	}
 	j.event("handed_over").Uint64("term", term).Msg("leadership handed over: this daemon ends")
 }
 
-// renewed says that another certificate was read.
-func (j *journal) renewed(notAfter time.Time) {
+// Renewed says that another certificate was read.
+func (j *Journal) Renewed(notAfter time.Time) {
 	j.event("certificate_renewed").Time("not_after", notAfter).Msg("the node's certificate was renewed: it is presented from now on")
 }
 
-// revoked says that certificates are refused from now on.
-func (j *journal) revoked(r replica.Revocation, by string) {
+// Revoked says that certificates are refused from now on.
+func (j *Journal) Revoked(r replica.Revocation, by string) {
 	j.z.Warn().Str("event", "revoked").Str("role", r.Role.String()).Str("name", r.Name).Uint64("epoch", uint64(r.Epoch)).Str("by", by).Msg("certificates were revoked: they are refused from now on, and their connections end")
 }
 
-// gossipKeys says that other gossip keys were read; without are living nodes that do not hear what is said with the primary one.
-func (j *journal) gossipKeys(keys string, without []replica.NodeName) {
+// GossipKeys says that other gossip keys were read; without are living nodes that do not hear what is said with the primary one.
+func (j *Journal) GossipKeys(keys string, without []replica.NodeName) {
 	e := j.event("gossip_keys").Str("keys", keys)
 	if len(without) > 0 {
 		e = j.z.Warn().Str("event", "gossip_keys").Str("keys", keys).Interface("without", without).Str("remedy", "copy the file with both keys to them now: they do not hear this node's gossip")
@@ -85,25 +85,25 @@ func (j *journal) gossipKeys(keys string, without []replica.NodeName) {
 	e.Msg("gossip keys were read: the first is spoken with, all are heard")
 }
 
-func (j *journal) expires(text string, notAfter time.Time) {
+func (j *Journal) Expires(text string, notAfter time.Time) {
 	j.z.Warn().Str("event", "certificate_expires").Time("not_after", notAfter).Msg(text)
 }
 
-// moving says why another node is to lead.
-func (j *journal) moving(term uint64, to replica.NodeName, strays []replica.NodeName) {
+// Moving says why another node is to lead.
+func (j *Journal) Moving(term uint64, to replica.NodeName, strays []replica.NodeName) {
 	j.event("leadership_moves").Uint64("term", term).Str("node", string(to)).Interface("strays", strays).Msg("these nodes have no link to this leader and do not answer it, and that voter hears them: it is to lead")
 }
 
-func (j *journal) linked(leader replica.NodeName, term uint64) {
+func (j *Journal) Linked(leader replica.NodeName, term uint64) {
 	j.event("linked").Str("leader", string(leader)).Uint64("term", term).Msg("linked to the leader")
 }
 
-func (j *journal) unlinked(err error) {
+func (j *Journal) Unlinked(err error) {
 	j.event("unlinked").AnErr("cause", err).Msg("link to the leader lost")
 }
 
-// superseded says that two lives of a node had a link at once: that of the former counts as over, and so does its memory.
-func (j *journal) superseded(was, is replica.Node) {
+// Superseded says that two lives of a node had a link at once: that of the former counts as over, and so does its memory.
+func (j *Journal) Superseded(was, is replica.Node) {
 	j.z.Warn().Str("event", "superseded").Str("node", string(is.Name)).Uint64("former", uint64(was.Incarnation)).Uint64("incarnation", uint64(is.Incarnation)).
 		Str("former_addr", was.Addr).Str("addr", is.Addr).Str("remedy", "unless its host or keeper was started anew, two daemons run as this node: stop one of them").
 		Msg("a node has registered another memory while its former daemon was linked; what that one holds counts as lost")
@@ -117,7 +117,7 @@ func jobEvent(e *zerolog.Event, job *replica.Job) *zerolog.Event {
 }
 
 // JobChanged logs, on the leader, what the difference of two applied states means.
-func (j *journal) jobChanged(was, is *replica.Job, pinnedAt time.Time) {
+func (j *Journal) JobChanged(was, is *replica.Job, pinnedAt time.Time) {
 	if was == nil {
 		j.event("job_created").Str("job", is.Name).Str("id", is.ID.String()).Uint32("world", is.Layout.World).Str("phase", is.Phase.String()).Msg("job known")
 		return
@@ -179,7 +179,7 @@ func (j *journal) jobChanged(was, is *replica.Job, pinnedAt time.Time) {
 }
 
 // disputed logs different roots of one generation: who reported which, in the same order, and who is suspect.
-func (j *journal) disputed(job *replica.Job, d replica.Dispute) {
+func (j *Journal) disputed(job *replica.Job, d replica.Dispute) {
 	var ranks []replica.Rank
 	var nodes, roots []string
 	for _, v := range d.Votes {
@@ -189,16 +189,16 @@ func (j *journal) disputed(job *replica.Job, d replica.Dispute) {
 		Interface("ranks", ranks).Strs("nodes", nodes).Strs("roots", roots).Interface("suspects", d.Suspects).Bool("majority", d.Majority()).Msg("ranks of a group report different roots; epoch closed")
 }
 
-func (j *journal) fenced(job *replica.Job) {
+func (j *Journal) Fenced(job *replica.Job) {
 	jobEvent(j.event("fenced"), job).Uint64("closed", uint64(job.ClosedEpoch)).Msg("every survivor fenced and settled")
 }
 
-func (j *journal) offered(job *replica.Job, r replica.Rank, n replica.NodeName) {
+func (j *Journal) Offered(job *replica.Job, r replica.Rank, n replica.NodeName) {
 	jobEvent(j.event("offered"), job).Uint32("rank", uint32(r)).Str("node", string(n)).Msg("rank offered")
 }
 
-// excluded logs what was taken out of a job's history for good, and on whose word.
-func (j *journal) excluded(job *replica.Job, c replica.Command) {
+// Excluded logs what was taken out of a job's history for good, and on whose word.
+func (j *Journal) Excluded(job *replica.Job, c replica.Command) {
 	switch c := c.(type) {
 	case replica.Condemn:
 		jobEvent(j.z.Warn().Str("event", "condemned"), job).Str("generation", c.Generation.String()).Str("reason", c.Reason).Msg("generation condemned: its bytes are bad")
@@ -207,7 +207,7 @@ func (j *journal) excluded(job *replica.Job, c replica.Command) {
 	}
 }
 
-func (j *journal) note(job *replica.Job, n recovery.Note) {
+func (j *Journal) Note(job *replica.Job, n recovery.Note) {
 	e := jobEvent(j.event("note"), job).Str("code", n.Code).Str("text", n.Text)
 	for k, v := range n.Fields {
 		e = e.Str("note_"+k, v)
@@ -215,13 +215,13 @@ func (j *journal) note(job *replica.Job, n recovery.Note) {
 	e.Msg("recovery note")
 }
 
-func (j *journal) note2(job *replica.Job, code, text string) {
+func (j *Journal) Note2(job *replica.Job, code, text string) {
 	jobEvent(j.event("note"), job).Str("code", code).Str("text", text).Msg("note")
 }
 
-// raft passes on what the library warns of: elections and lost peers among them, which are no failures. It says so again with
+// Raft passes on what the library warns of: elections and lost peers among them, which are no failures. It says so again with
 // each try; of one kind of line about one peer the log has one in a while, and the rest at debug.
-func (j *journal) raft(bad bool, msg string, args ...any) {
+func (j *Journal) Raft(bad bool, msg string, args ...any) {
 	level := zerolog.InfoLevel
 	if bad {
 		level = zerolog.WarnLevel
@@ -252,8 +252,8 @@ func raftKind(msg string, args []any) string {
 	return msg
 }
 
-// noLeader says what it means that no leader is heard, and who is needed to have one.
-func (j *journal) noLeader(since time.Duration, voters []config.Voter) {
+// NoLeader says what it means that no leader is heard, and who is needed to have one.
+func (j *Journal) NoLeader(since time.Duration, voters []config.Voter) {
 	names := make([]string, len(voters))
 	for i, v := range voters {
 		names[i] = string(v.Name)
@@ -262,30 +262,30 @@ func (j *journal) noLeader(since time.Duration, voters []config.Voter) {
 		Str("remedy", fmt.Sprintf("%d of the %d voters must run and reach each other, and this node must reach them", len(voters)/2+1, len(voters))).Msg("no leader: nothing is committed, and no lost rank is replaced; training goes on")
 }
 
-func (j *journal) leaderAgain(leader replica.NodeName, after time.Duration) {
+func (j *Journal) LeaderAgain(leader replica.NodeName, after time.Duration) {
 	j.event("leader_again").Str("leader", string(leader)).Dur("after_ms", after).Msg("there is a leader again: commits go on")
 }
 
-// stalled is the stall alarm: training goes on and no step is committed.
-func (j *journal) stalled(job *replica.Job, since time.Duration, waiting []string) {
+// Stalled is the stall alarm: training goes on and no step is committed.
+func (j *Journal) Stalled(job *replica.Job, since time.Duration, waiting []string) {
 	jobEvent(j.z.Warn().Str("event", "stalled"), job).Uint64("step", uint64(job.Position.Step)).Dur("since_ms", since).Strs("waiting", waiting).Msg("no commit for longer than stall_alarm")
 }
 
-func (j *journal) nodeState(n replica.NodeName, state string) {
+func (j *Journal) NodeState(n replica.NodeName, state string) {
 	j.event("node_state").Str("node", string(n)).Str("state", state).Msg("node state")
 }
 
-func (j *journal) skipped(job *replica.Job, path, reason string) {
+func (j *Journal) Skipped(job *replica.Job, path, reason string) {
 	jobEvent(j.event("durable_skipped"), job).Str("path", path).Str("reason", reason).Msg("durable generation skipped")
 }
 
-// commitWaits logs a commit that some nodes have answered and others hold up.
-func (j *journal) commitWaits(job *replica.Job, nodes []string, steps replica.Step, since time.Duration, waiting []string) {
+// CommitWaits logs a commit that some nodes have answered and others hold up.
+func (j *Journal) CommitWaits(job *replica.Job, nodes []string, steps replica.Step, since time.Duration, waiting []string) {
 	jobEvent(j.z.Warn().Str("event", "commit_waits"), job).Strs("nodes", nodes).Uint64("step", uint64(job.Position.Step)).Uint64("uncommitted", uint64(steps)).Dur("since_ms", since).Strs("waiting", short(waiting)).Msg("the next commit waits for these nodes")
 }
 
-// atRisk logs that one more fault may cost many steps.
-func (j *journal) atRisk(job *replica.Job, steps replica.Step, waiting []string) {
+// AtRisk logs that one more fault may cost many steps.
+func (j *Journal) AtRisk(job *replica.Job, steps replica.Step, waiting []string) {
 	jobEvent(j.z.Warn().Str("event", "at_risk"), job).Uint64("step", uint64(job.Position.Step)).Uint64("uncommitted", uint64(steps)).Strs("waiting", short(waiting)).Msg("one more fault may cost the steps since the last commit")
 }
 
@@ -298,27 +298,27 @@ func short(reasons []string) []string {
 	return reasons
 }
 
-// slowStep says what held the leader up.
-func (j *journal) slowStep(s slowStep) {
-	j.again(&j.retries, "step "+s.what+" "+s.job, zerolog.WarnLevel).Str("event", "slow_step").Str("what", s.what).Str("job", s.job).Int64("took_ms", s.took.Milliseconds()).Int64("budget_ms", stepBudget.Milliseconds()).
+// SlowStep says what held the leader up, beyond the budget of one step.
+func (j *Journal) SlowStep(what, job string, took, budget time.Duration) {
+	j.again(&j.retries, "step "+what+" "+job, zerolog.WarnLevel).Str("event", "slow_step").Str("what", what).Str("job", job).Int64("took_ms", took.Milliseconds()).Int64("budget_ms", budget.Milliseconds()).
 		Msg("a step of the leader took longer than its budget; all jobs waited for it")
 }
 
-func (j *journal) refused(c replica.Command, err error) {
+func (j *Journal) Refused(c replica.Command, err error) {
 	j.z.Debug().Str("event", "refused").Str("command", fmt.Sprintf("%T", c)).Err(err).Msg("proposal refused")
 }
 
-func (j *journal) failed(what, subject, why string) {
+func (j *Journal) Failed(what, subject, why string) {
 	j.z.Warn().Str("event", "failed").Str("what", what).Str("subject", subject).Str("why", why).Msg("failed")
 }
 
-// retried is failed for what is tried again several times a second for as long as it fails.
-func (j *journal) retried(what, subject, why string) {
+// Retried is failed for what is tried again several times a second for as long as it fails.
+func (j *Journal) Retried(what, subject, why string) {
 	j.again(&j.retries, what+" "+subject+" "+why[:min(len(why), 60)], zerolog.WarnLevel).Str("event", "failed").Str("what", what).Str("subject", subject).Str("why", why).Msg("failed")
 }
 
 // again is a line of a kind that repeats: one in a while at its level, the rest at debug.
-func (j *journal) again(of *limiter, kind string, level zerolog.Level) *zerolog.Event {
+func (j *Journal) again(of *limiter, kind string, level zerolog.Level) *zerolog.Event {
 	ok, held := of.due(kind, time.Now())
 	if !ok {
 		return j.z.Debug()
@@ -330,70 +330,81 @@ func (j *journal) again(of *limiter, kind string, level zerolog.Level) *zerolog.
 	return e
 }
 
-func (j *journal) warn(err error) {
+func (j *Journal) Warn(err error) {
 	j.z.Warn().Str("event", "config").Str("why", err.Error()).Msg("the configuration is valid, and unwise")
 }
 
-func (j *journal) keeperLost(socket string) {
+func (j *Journal) KeeperLost(socket string) {
 	j.z.Error().Str("event", "keeper").Str("subject", socket).Str("remedy", "restart the daemon when convenient: until then ranks' memory does not survive it").
 		Msg("the keeper has gone, or serves another daemon; training goes on")
 }
 
-func (j *journal) claimed(job *replica.Job, lr *localRank, n replica.NodeName) {
-	jobEvent(j.event("claimed"), job).Uint32("rank", uint32(lr.rank)).Uint64("incarnation", uint64(lr.incarnation)).Str("node", string(n)).Int("pid", lr.pid).Msg("rank attached")
+func (j *Journal) Claimed(job *replica.Job, r replica.Rank, inc replica.Incarnation, n replica.NodeName, pid int) {
+	jobEvent(j.event("claimed"), job).Uint32("rank", uint32(r)).Uint64("incarnation", uint64(inc)).Str("node", string(n)).Int("pid", pid).Msg("rank attached")
 }
 
-func (j *journal) reattached(job *replica.Job, lr *localRank) {
-	jobEvent(j.event("reattached"), job).Uint32("rank", uint32(lr.rank)).Int("pid", lr.pid).Msg("rank attached again")
+func (j *Journal) Reattached(job *replica.Job, r replica.Rank, pid int) {
+	jobEvent(j.event("reattached"), job).Uint32("rank", uint32(r)).Int("pid", pid).Msg("rank attached again")
 }
 
-func (j *journal) adopted(job *replica.Job, lr *localRank, alive bool) {
-	jobEvent(j.event("adopted"), job).Uint32("rank", uint32(lr.rank)).Int("pid", lr.pid).Bool("alive", alive).Msg("arena adopted")
+func (j *Journal) Adopted(job *replica.Job, r replica.Rank, pid int, alive bool) {
+	jobEvent(j.event("adopted"), job).Uint32("rank", uint32(r)).Int("pid", pid).Bool("alive", alive).Msg("arena adopted")
 }
 
-func (j *journal) rankDied(job *replica.Job, lr *localRank, w replica.Word) {
-	jobEvent(j.event("rank_died"), job).Uint32("rank", uint32(lr.rank)).Int("pid", lr.pid).Uint64("step", uint64(w.Step())).Str("phase", w.Phase().String()).Bool("left", lr.left).Msg("rank's process exited")
+func (j *Journal) RankDied(job *replica.Job, r replica.Rank, pid int, w replica.Word, left bool) {
+	jobEvent(j.event("rank_died"), job).Uint32("rank", uint32(r)).Int("pid", pid).Uint64("step", uint64(w.Step())).Str("phase", w.Phase().String()).Bool("left", left).Msg("rank's process exited")
 }
 
-func (j *journal) rankNote(job *replica.Job, r replica.Rank, code, text string) {
+func (j *Journal) RankNote(job *replica.Job, r replica.Rank, code, text string) {
 	jobEvent(j.event("note"), job).Uint32("rank", uint32(r)).Str("code", code).Str("text", text).Msg("note")
 }
 
-func (j *journal) refusedRank(job string, r replica.Rank, pid int, why string) {
+func (j *Journal) RefusedRank(job string, r replica.Rank, pid int, why string) {
 	j.event("rank_refused").Str("job", job).Uint32("rank", uint32(r)).Int("pid", pid).Str("why", why).Msg("rank refused")
 }
 
-func (j *journal) exited(job string, r replica.Rank, pid uint64, status int32) {
+func (j *Journal) Exited(job string, r replica.Rank, pid uint64, status int32) {
 	j.event("process_exited").Str("job", job).Uint32("rank", uint32(r)).Uint64("pid", pid).Int32("status", status).Msg("launcher's process exited")
 }
 
-func (j *journal) startFailed(job *replica.Job, r replica.Rank, status int32, tries, of int) {
+func (j *Journal) StartFailed(job *replica.Job, r replica.Rank, status int32, tries, of int) {
 	j.event("start_failed").Str("job", job.Name).Uint32("rank", uint32(r)).Int32("status", status).Int("in_a_row", tries).Int("of", of).Msg("process ended before it attached")
 }
 
-func (j *journal) moved(job *replica.Job, r replica.Rank, part replica.Part, epoch replica.Epoch, rep transfer.Report, tier replica.Tier, took time.Duration) {
+// Transferred is how a part came to a rank.
+type Transferred struct {
+	Part          replica.Part
+	Epoch         replica.Epoch
+	Tier          replica.Tier
+	Bytes, Reused uint64
+	By            map[replica.NodeName]uint64 // bytes, by who sent them
+	Failed        map[replica.NodeName]string // who was set aside, and why
+	Took          time.Duration
+}
+
+func (j *Journal) Moved(job *replica.Job, r replica.Rank, t Transferred) {
 	by := zerolog.Dict()
-	for n, b := range rep.By {
+	for n, b := range t.By {
 		by = by.Uint64(string(n), b)
 	}
-	e := j.event("moved").Str("job", job.Name).Uint64("epoch", uint64(epoch)).Uint32("rank", uint32(r)).Str("part", part.String()).Str("tier", tier.String()).
-		Uint64("bytes", rep.Bytes).Uint64("reused", rep.Reused).Dict("by", by).Int64("took_us", took.Microseconds())
-	for n, why := range rep.Failed {
+	e := j.event("moved").Str("job", job.Name).Uint64("epoch", uint64(t.Epoch)).Uint32("rank", uint32(r)).Str("part", t.Part.String()).Str("tier", t.Tier.String()).
+		Uint64("bytes", t.Bytes).Uint64("reused", t.Reused).Dict("by", by).Int64("took_us", t.Took.Microseconds())
+	for n, why := range t.Failed {
 		e = e.Str("set_aside_"+string(n), why)
 	}
 	e.Msg("part moved")
 }
 
-func (j *journal) verified(job *replica.Job, r replica.Rank, part replica.Part, epoch replica.Epoch) {
+func (j *Journal) Verified(job *replica.Job, r replica.Rank, part replica.Part, epoch replica.Epoch) {
 	j.event("verified").Str("job", job.Name).Uint64("epoch", uint64(epoch)).Uint32("rank", uint32(r)).Str("part", part.String()).Msg("part verified against the plan's root")
 }
 
-func (j *journal) pushFailed(k transfer.Key, to replica.NodeName, err error) {
-	j.again(&j.retries, "push "+k.Part.String()+" "+string(to), zerolog.WarnLevel).Str("event", "mirror_failed").Str("part", k.Part.String()).Str("generation", k.Generation.String()).Str("node", string(to)).Err(err).Msg("private part not mirrored")
+func (j *Journal) PushFailed(part replica.Part, g replica.Generation, to replica.NodeName, err error) {
+	j.again(&j.retries, "push "+part.String()+" "+string(to), zerolog.WarnLevel).Str("event", "mirror_failed").Str("part", part.String()).Str("generation", g.String()).Str("node", string(to)).Err(err).Msg("private part not mirrored")
 }
 
-// commitLag keeps a figure for status and logs it.
-func (j *journal) commitLag(job *replica.Job, lag time.Duration) {
+// CommitLag keeps a figure for status and logs it.
+func (j *Journal) CommitLag(job *replica.Job, lag time.Duration) {
 	j.mu.Lock()
 	if len(j.lags) == keptLags {
 		j.lags = append(j.lags[:0], j.lags[1:]...)
@@ -403,8 +414,8 @@ func (j *journal) commitLag(job *replica.Job, lag time.Duration) {
 	jobEvent(j.each("commit_seen"), job).Uint64("step", uint64(job.Position.Step)).Int64("lag_us", lag.Microseconds()).Msg("commit seen")
 }
 
-// commitSpell is what the log's one line on the commits of some seconds says.
-type commitSpell struct {
+// CommitSpell is what the log's one line on the commits of some seconds says.
+type CommitSpell struct {
 	said  time.Time // when the line before was written
 	step  replica.Step
 	count int
@@ -413,8 +424,8 @@ type commitSpell struct {
 
 const commitsEach = 10 * time.Second // between two lines on a job's commits
 
-// commitsSeen adds a commit to the spell, and writes the line when the spell is over; the first commit of a job is one at once.
-func (j *journal) commitsSeen(job *replica.Job, s *commitSpell, lag time.Duration, now time.Time) {
+// CommitsSeen adds a commit to the spell, and writes the line when the spell is over; the first commit of a job is one at once.
+func (j *Journal) CommitsSeen(job *replica.Job, s *CommitSpell, lag time.Duration, now time.Time) {
 	if s.step != job.Position.Step { // each local rank tells of it
 		s.count++
 	}
@@ -423,11 +434,11 @@ func (j *journal) commitsSeen(job *replica.Job, s *commitSpell, lag time.Duratio
 		return
 	}
 	jobEvent(j.event("commits"), job).Int("count", s.count).Uint64("step", uint64(s.step)).Int64("worst_lag_us", s.worst.Microseconds()).Msg("steps committed")
-	*s = commitSpell{said: now, step: s.step}
+	*s = CommitSpell{said: now, step: s.step}
 }
 
-// lag returns the p50 and p99 of the newest commit lags.
-func (j *journal) lag() (p50, p99 time.Duration) {
+// Lag returns the p50 and p99 of the newest commit lags.
+func (j *Journal) Lag() (p50, p99 time.Duration) {
 	j.mu.Lock()
 	s := slices.Clone(j.lags)
 	j.mu.Unlock()
@@ -436,4 +447,26 @@ func (j *journal) lag() (p50, p99 time.Duration) {
 	}
 	slices.Sort(s)
 	return s[len(s)/2], s[len(s)*99/100]
+}
+
+// What follows is said at debug alone.
+
+func (j *Journal) Candidate(c replica.Candidate) {
+	j.z.Debug().Str("event", "candidate").Uint64("term", c.Term).Uint64("n", c.N).Str("generation", c.Generation.String()).Msg("candidate named")
+}
+
+func (j *Journal) Pinned(by replica.NodeName, p replica.Pinned) {
+	j.z.Debug().Str("event", "pinned").Str("node", string(by)).Uint64("n", p.N).Str("generation", p.Generation.String()).Str("parts", fmt.Sprint(p.Parts)).Msg("pins")
+}
+
+func (j *Journal) Passed(by replica.NodeName, p replica.Passed) {
+	j.z.Debug().Str("event", "passed").Str("node", string(by)).Uint64("n", p.N).Uint32("rank", uint32(p.Rank)).Str("live", p.Live.String()).Str("holds", fmt.Sprint(p.Holds)).Msg("rank passed the candidate")
+}
+
+func (j *Journal) Pushed(part replica.Part, g replica.Generation, to replica.NodeName, err error) {
+	j.z.Debug().Str("event", "pushed").Str("part", part.String()).Str("generation", g.String()).Str("node", string(to)).Err(err).Msg("part pushed to a mirror")
+}
+
+func (j *Journal) Unreached(from replica.NodeName, to []replica.NodeName, part replica.Part, fetch bool, why string) {
+	j.z.Debug().Str("event", "unreached").Str("node", string(from)).Str("to", fmt.Sprint(to)).Str("part", part.String()).Bool("fetch", fetch).Str("why", why).Msg("parts can't be brought")
 }
