@@ -184,6 +184,11 @@ func (l *Leader) learnJob(ev JobChanged) {
 	if first || anyNew(l.job.Faults, l.faults) {
 		l.lastFault = l.now
 	}
+	for _, f := range l.faults {
+		if f.OfNode() && f.Epoch == l.job.Epoch && !slices.Contains(l.job.Faults, f) {
+			delete(l.away, f.Node) // it has registered again, and has its time to answer: nobody waited for it before
+		}
+	}
 	l.faults = l.job.Faults
 	if l.job.Phase == replica.Open {
 		clear(l.offers)

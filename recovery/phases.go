@@ -114,7 +114,8 @@ func (l *Leader) miss(n replica.NodeName) {
 }
 
 // revive has a node that was taken for dead or silent, and has acknowledged the fence since, registered again, which ends
-// its fault: its ranks and copies are there.
+// its fault: its ranks and copies are there. An acknowledgement refutes that the node was silent also if it came before that fault did: a
+// node that is linked has nothing more to say, and nobody would ask it again.
 func (l *Leader) revive() {
 	in := l.input()
 	for _, f := range l.job.Faults {
@@ -122,7 +123,7 @@ func (l *Leader) revive() {
 		if !f.OfNode() || !f.Kind.IsCondition() {
 			continue
 		}
-		if rep, ok := in.acknowledged(f.Node); ok && rep.Holder == h && l.heard[h] > l.lastFault {
+		if rep, ok := in.acknowledged(f.Node); ok && rep.Holder == h && (l.heard[h] > l.lastFault || f.Kind == replica.Silent && l.up[f.Node]) {
 			l.propose(replica.RegisterNode{Node: l.nodes[f.Node]})
 		}
 	}
