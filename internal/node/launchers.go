@@ -186,7 +186,7 @@ func (m *member) serveLauncher(l *launcher) {
 		return
 	}
 	for _, r := range l.hello.Ranks {
-		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && !l.runs(r) && time.Now().After(l.retryAt[r]) && l.tries[r] < startTries {
+		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && !l.runs(r) && l.free() > 0 && time.Now().After(l.retryAt[r]) && l.tries[r] < startTries {
 			m.startRank(lj, l, r)
 		}
 	}

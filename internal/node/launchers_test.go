@@ -193,6 +193,31 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 	}
 }
 
+// A launcher that is full with a rank of the leader's choice isn't asked for the one it prefers: its refusals would count as starts in vain.
+func TestFullLauncherStartsNoMore(t *testing.T) {
+	d := newDesk(t)
+	peer, _ := d.session(0)
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Phase = replica.Opening
+		for r := range j.Ranks {
+			j.Ranks[r] = replica.Claimed{}
+		}
+	}))
+	d.member.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
+	l := d.launchers[peer.ID()]
+	d.startRank(lj, l, 1)
+	l.hello.Ranks = []replica.Rank{0}
+	d.serveLaunchers()
+	if l.runs(0) {
+		t.Error("it is to start rank 0 beside rank 1, with a capacity of one")
+	}
+	delete(l.running, 1)
+	d.serveLaunchers()
+	if !l.runs(0) {
+		t.Error("it has room for rank 0, and is not asked")
+	}
+}
+
 // A process that neither attaches nor asks for anything is stopped after Timing.Start, and said why. One that waits for others at the
 // rendezvous, or for its claim, has until then once more.
 func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
