@@ -43,7 +43,7 @@ class Rank:
 
 def session(attached: bool) -> SimpleNamespace:
     resumed = threading.Event()
-    return SimpleNamespace(rank=Rank(attached), _resumed=resumed, _left=False, _in_step=lambda: False, rest=resumed.clear)
+    return SimpleNamespace(enabled=True, rank=Rank(attached), _resumed=resumed, _left=False, _in_step=lambda: False, rest=resumed.clear)
 
 
 def block(calls: list[int]) -> object:
