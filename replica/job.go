@@ -202,6 +202,9 @@ type Node struct {
 	Former []NodeIncarnation `json:"former,omitempty" cbor:"8,keyasint,omitempty"`
 }
 
+// Holder is the node in its present life.
+func (n Node) Holder() Holder { return Holder{Node: n.Name, Incarnation: n.Incarnation} }
+
 // FaultKind is what was seen.
 type FaultKind uint8
 

@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -129,7 +130,7 @@ func (m *member) handOut(lj *localJob, a *attaching, ref *arenaRef) {
 	ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
 	ref.SetCommitted(lj.job.Position)
 	ref.SetCandidate(lj.candidate.Position)
-	ref.SetCadence(cadence(lj.job))
+	ref.SetCadence(lock.CadenceAt(lj.job, lj.job.Position.Step+1))
 	m.answerAttach(lj, lr, a.attach)
 	m.log.Claimed(lj.job, lr.rank, lr.incarnation, m.self.Name, lr.pid)
 	if err := m.sessions.Watch(lr.pid, lr.start); err != nil {

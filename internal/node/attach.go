@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -110,7 +111,7 @@ func (m *member) advance(a *attaching) {
 		}
 		return
 	}
-	if c := job.Ranks[rank]; c.Incarnation != 0 && c.Node != m.self.Name && !vacated(job, rank) {
+	if c := job.Ranks[rank]; c.Incarnation != 0 && c.Node != m.self.Name && !recovery.Vacated(job, rank) {
 		m.refuse(a, req, wire.CodeRefused, fmt.Sprintf("rank %d of job %q is held by incarnation %d on node %s: it is not free", rank, job.Name, c.Incarnation, c.Node))
 		return
 	}
@@ -145,7 +146,7 @@ func (m *member) handOutAgain(lj *localJob, lr *localRank, a *attaching) bool {
 		lr.peer, lr.unproven, lr.ordered = a.peer, false, orderKey{}
 		m.rankAttached(lj.job.Name, lr.rank)
 		lr.arena.SetCandidate(lj.candidate.Position)
-		lr.arena.SetCadence(cadence(lj.job))
+		lr.arena.SetCadence(lock.CadenceAt(lj.job, lj.job.Position.Step+1))
 		m.answerAttach(lj, lr, a.attach)
 		m.log.Claimed(lj.job, lr.rank, lr.incarnation, m.self.Name, lr.pid)
 		m.reconcile(lj)
@@ -201,7 +202,7 @@ func (m *member) claimFor(lj *localJob, a *attaching) {
 	if a.attach == 0 || a.request != 0 || a.creating || job.Epoch == 0 || job.Epoch <= job.ClosedEpoch && job.Phase == replica.Opening {
 		return
 	}
-	if job.Phase != replica.Opening && job.Phase != replica.Closed || job.Ranks[rank].Incarnation != 0 && !vacated(job, rank) {
+	if job.Phase != replica.Opening && job.Phase != replica.Closed || job.Ranks[rank].Incarnation != 0 && !recovery.Vacated(job, rank) {
 		return // the fault that frees the rank is on its way
 	}
 	if lr := lj.ranks[rank]; lr != nil && lr.finishing > 0 {
@@ -236,26 +237,6 @@ func claimNonce(n uint64) uint64 {
 		n = binary.LittleEndian.Uint64(b[:])
 	}
 	return n
-}
-
-// faulted tells whether a rank's claim is free for another process: its process or node is gone, or it hangs, for which the leader
-// offers its rank elsewhere. After an exception the same process may go on.
-func faulted(job *replica.Job, rank replica.Rank) bool {
-	c := job.Ranks[rank]
-	for _, f := range job.Faults {
-		if (f.Kind.IsCondition() || f.Kind == replica.Hang) && (!f.OfNode() && f.Rank == rank && f.Incarnation == c.Incarnation || f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation) {
-			return true
-		}
-	}
-	return false
-}
-
-// vacated tells whether a rank is to be held by another process: who holds it is lost, has to go, or its node is kept out.
-func vacated(job *replica.Job, rank replica.Rank) bool {
-	c := job.Ranks[rank]
-	return faulted(job, rank) || slices.Contains(job.Quarantined, c.Node) || slices.ContainsFunc(job.Faults, func(f replica.Fault) bool {
-		return recovery.FirstRung(f.Kind) >= recovery.Process && (!f.OfNode() && f.Rank == rank && f.Incarnation == c.Incarnation || f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation)
-	})
 }
 
 func (m *member) claimReplied(r control.ClaimReply) {

@@ -15,6 +15,7 @@ import (
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -207,7 +208,7 @@ func (led *ledJob) mayEnd(node replica.NodeName, r replica.Rank) bool {
 	case c.Node == node:
 		return true
 	}
-	return vacated(led.job, r) && led.offered[r] == offered{node, c.Incarnation}
+	return recovery.Vacated(led.job, r) && led.offered[r] == offered{node, c.Incarnation}
 }
 
 // offered is the newest offer of a rank to a node.
@@ -229,7 +230,7 @@ const (
 // processes meet for the epoch to come, several nodes may run one for the rank: a node that says so counts, and one that says nothing (its
 // processes were started by torchrun, say) only while no other says so.
 func (l *leader) standing(led *ledJob, from *nodeLink, r replica.Rank) standing {
-	if c := led.job.Ranks[r]; c.Incarnation != 0 && !vacated(led.job, r) {
+	if c := led.job.Ranks[r]; c.Incarnation != 0 && !recovery.Vacated(led.job, r) {
 		switch {
 		case c.Node != from.node.Name:
 			return strange

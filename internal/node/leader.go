@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/journal"
@@ -32,12 +31,12 @@ const (
 // leader is the Raft leader's side of every job. Its goroutine (run) owns all fields below the line; links and proposals
 // reach it through in.
 type leader struct {
-	cons      *consensus.Node
+	cons      leaderLog
 	cluster   replica.ClusterID
 	timing    recovery.Timing
-	alarm     time.Duration     // without a commit while training goes on
-	silent    time.Duration     // timing.silent_after
-	store     *checkpoint.Store // nil: no durable tier on this node
+	alarm     time.Duration // without a commit while training goes on
+	silent    time.Duration // timing.silent_after
+	store     leaderTier    // nil: no durable tier on this node
 	log       *journal.Journal
 	start     time.Time
 	in        chan any
@@ -49,7 +48,7 @@ type leader struct {
 	work      sync.WaitGroup
 	slots     chan struct{}               // taken by run alone, given back by what it started
 	voting    atomic.Bool                 // a change of voters is under way
-	refused   *noLinks                    // the links that this node refused lately
+	refused   *control.NoLinks            // the links that this node refused lately
 	paces     paces                       // of registrations
 	answers   func(replica.NodeName) bool // whether a node's daemon answered this one's newest probe
 	hears     func(replica.NodeName) bool // likewise, and nothing less: not one of which nothing is known
@@ -174,8 +173,8 @@ const (
 	fromOperator
 )
 
-func newLeader(cons *consensus.Node, cluster replica.ClusterID, timing recovery.Timing, alarm, silent time.Duration, store *checkpoint.Store, log *journal.Journal) *leader {
-	return &leader{refused: new(noLinks), answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, token: func(string) string { return "" }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
+func newLeader(cons leaderLog, cluster replica.ClusterID, timing recovery.Timing, alarm, silent time.Duration, store leaderTier, log *journal.Journal) *leader {
+	return &leader{refused: new(control.NoLinks), answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, token: func(string) string { return "" }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New(0), brought: map[replica.NodeName]*nodeLink{},
 		learn: func([]replica.Revocation) []replica.Revocation { return nil }, newest: func(replica.Role, string) replica.CertEpoch { return 0 },
 		operators: func([]byte, []byte, []byte, time.Time) (string, replica.CertEpoch, error) {
@@ -312,7 +311,7 @@ func (l *leader) follow(ctx context.Context, before lock.View) (sent int) {
 			// A new run under the UUID of one that ended: what that one waited for, and since when, is over. Candidates are numbered on.
 			led.recovery, led.disputing = recovery.NewLeader(id, l.term, l.timing), false
 			for _, n := range l.links {
-				l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: holderOf(n.node), Session: n.node.Session})
+				l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: n.node.Holder(), Session: n.node.Session})
 			}
 		}
 		if was := led.job; was != job {
@@ -527,7 +526,7 @@ func (l *leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 				n.Send(control.MirrorOrder{Job: id, Epoch: led.job.ClosedEpoch, Generation: e.Generation})
 			}
 		case recovery.Relay:
-			order := control.RelayOrder{Job: id, Epoch: e.Epoch, Part: e.Part, Rank: e.Rank, Node: holderOf(l.view.Nodes[e.Node])}
+			order := control.RelayOrder{Job: id, Epoch: e.Epoch, Part: e.Part, Rank: e.Rank, Node: l.view.Nodes[e.Node].Holder()}
 			for _, n := range l.links {
 				n.Send(order)
 			}

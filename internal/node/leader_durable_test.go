@@ -24,7 +24,7 @@ func (c *chair) shelf() string {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() { s.Close() })
-	c.store = s
+	c.store, c.disk = s, s
 	return dir
 }
 
@@ -42,7 +42,7 @@ func (c *chair) writes(name string, cluster replica.ClusterID, id replica.JobID,
 			man.Chunks = append(man.Chunks, xxh3.Hash128(b[off:off+n]).Bytes())
 		}
 		man.Root = xxh3.Hash128(man.RootInput()).Bytes()
-		info, err := c.store.WriteShard(c.t.Context(), name, man, regions.Regions, nil, func(i int, dst []byte) ([]byte, error) {
+		info, err := c.disk.WriteShard(c.t.Context(), name, man, regions.Regions, nil, func(i int, dst []byte) ([]byte, error) {
 			clear(dst)
 			return dst, nil
 		})
@@ -51,7 +51,7 @@ func (c *chair) writes(name string, cluster replica.ClusterID, id replica.JobID,
 		}
 		m.Shards = append(m.Shards, info)
 	}
-	if err := c.store.WriteMarker(c.t.Context(), m); err != nil {
+	if err := c.disk.WriteMarker(c.t.Context(), m); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -300,7 +300,7 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 		}
 	}
 	says(replica.Generation{}, "is not in "+dir, "")
-	if err := c.store.WriteMarker(t.Context(), checkpoint.Marker{}); !errors.Is(err, checkpoint.ErrMoved) { // the first write here since
+	if err := c.disk.WriteMarker(t.Context(), checkpoint.Marker{}); !errors.Is(err, checkpoint.ErrMoved) { // the first write here since
 		t.Fatal(err)
 	}
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(3, 50))

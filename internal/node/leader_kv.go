@@ -7,6 +7,7 @@ import (
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/rendezvous"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -72,7 +73,7 @@ func (l *leader) gathered(led *ledJob) bool {
 	}
 	holds := map[replica.Holder]bool{}
 	for r, c := range led.job.Ranks {
-		if c.Incarnation != 0 && !faulted(led.job, replica.Rank(r)) {
+		if c.Incarnation != 0 && !recovery.Faulted(led.job, replica.Rank(r)) {
 			holds[replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}] = true
 		}
 	}
@@ -81,7 +82,7 @@ func (l *leader) gathered(led *ledJob) bool {
 		if link := l.links[name]; link != nil && l.brought[name] == link {
 			continue
 		}
-		if holds[holderOf(n)] || !late && !lostNode(led.job, holderOf(n)) && !l.suspected(holderOf(n)) {
+		if holds[n.Holder()] || !late && !lostNode(led.job, n.Holder()) && !l.suspected(n.Holder()) {
 			return false
 		}
 	}

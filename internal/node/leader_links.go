@@ -47,10 +47,10 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 	}
 	if out != nil {
 		l.audit.Refused("registration", peer, audit.Fields{"refused": out.Error()})
-		l.refuse(conn, holderOf(h.Node), out.Error())
+		l.refuse(conn, h.Node.Holder(), out.Error())
 		return
 	}
-	l.refused.linked(holderOf(h.Node))
+	l.refused.Linked(h.Node.Holder())
 	conn.SetDeadline(time.Time{}) //nolint:errcheck // as above
 	n := &nodeLink{Link: control.NewLink(conn, control.ToNode), node: h.Node}
 	l.post(leaderLinkUp{n})
@@ -81,8 +81,8 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 
 // refuse tells a node why it gets no link however often it asks, and the operator of this end too.
 func (l *leader) refuse(conn net.Conn, who replica.Holder, why string) {
-	l.refused.add(who, why, time.Now())
-	l.log.Retried("refused link", life(who), why)
+	l.refused.Add(who, why, time.Now())
+	l.log.Retried("refused link", control.Life(who), why)
 	control.WriteWelcome(conn, control.Welcome{Reason: why, Refused: true}) //nolint:errcheck // it is refused anyway
 }
 
@@ -134,10 +134,6 @@ func (l *leader) register(ctx context.Context, n replica.Node) (refused, err err
 // sameNode tells whether two registrations are of one life and session of a node, reached the same way.
 func sameNode(a, b replica.Node) bool {
 	return a.Incarnation == b.Incarnation && a.Session == b.Session && a.Addr == b.Addr && a.Boot == b.Boot && a.Voter == b.Voter && maps.Equal(a.Labels, b.Labels)
-}
-
-func holderOf(n replica.Node) replica.Holder {
-	return replica.Holder{Node: n.Name, Incarnation: n.Incarnation}
 }
 
 // nodesSince are the nodes that are new, or not what they were.
@@ -263,7 +259,7 @@ func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
 		l.lost(ctx, n.node.Name) // what was sent on it may not have arrived: an offer would be waited for until claim_timeout
 	}
 	l.links[n.node.Name] = n
-	delete(l.suspicions, holderOf(n.node))
+	delete(l.suspicions, n.node.Holder())
 	if err := l.encode(); err != nil { // before the welcome: a node that is welcome hears something each second, or goes elsewhere
 		n.Close(err)
 		return
@@ -275,7 +271,7 @@ func (l *leader) linkUp(ctx context.Context, n *nodeLink) {
 		if led.candidate.Job == id && led.job.Phase == replica.Open {
 			n.Send(led.candidate)
 		}
-		l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: holderOf(n.node), Session: n.node.Session})
+		l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: n.node.Holder(), Session: n.node.Session})
 	}
 }
 
@@ -296,20 +292,20 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 	name := from.node.Name
 	switch m := msg.(type) {
 	case replica.NodeReport:
-		if led := l.jobs[m.Job]; led != nil && led.job.Phase != replica.Ended && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
+		if led := l.jobs[m.Job]; led != nil && led.job.Phase != replica.Ended && m.Holder == from.node.Holder() && m.Session == from.node.Session {
 			led.reports[name] = m
 			l.recoverStep(ctx, m.Job, led, recovery.Report{NodeReport: m})
 			l.fenced(led)
 			l.parting(ctx, led)
 		}
 	case replica.Pinned:
-		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
+		if led := l.jobs[m.Job]; led != nil && m.Holder == from.node.Holder() && m.Session == from.node.Session {
 			led.pinnedAt = time.Now()
 			l.log.Pinned(name, m)
 			l.commitEffects(ctx, m.Job, led, led.committer.Pinned(m))
 		}
 	case replica.Passed:
-		if led := l.jobs[m.Job]; led != nil && m.Holder == holderOf(from.node) && m.Session == from.node.Session {
+		if led := l.jobs[m.Job]; led != nil && m.Holder == from.node.Holder() && m.Session == from.node.Session {
 			l.log.Passed(name, m)
 			l.commitEffects(ctx, m.Job, led, led.committer.Passed(m))
 		}
@@ -338,7 +334,7 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case control.Suspect:
 		l.suspect(ctx, name, m)
 	case control.ClaimRequest:
-		if m.Claim.Holder != holderOf(from.node) {
+		if m.Claim.Holder != from.node.Holder() {
 			l.claimed(from, m, control.ClaimReply{ID: m.ID, Refused: fmt.Sprintf("a claim for node %s on the link of node %s", m.Claim.Holder.Node, name)})
 			return
 		}

@@ -14,7 +14,7 @@ import (
 // silent, the link stays until its idle timeout.
 func (l *leader) here(n replica.Node) bool {
 	link := l.links[n.Name]
-	return link != nil && link.node.Incarnation == n.Incarnation && !l.suspected(holderOf(n)) && l.answers(n.Name)
+	return link != nil && link.node.Incarnation == n.Incarnation && !l.suspected(n.Holder()) && l.answers(n.Name)
 }
 
 // lostForGood records an operator's word that the memory of a node's present life is gone, in every job: silence is no proof
@@ -40,7 +40,7 @@ func (l *leader) lostForGood(ctx context.Context, from *nodeLink, m control.Orde
 			l.recoverStep(ctx, id, led, recovery.Evidence{Fault: replica.Fault{Epoch: led.job.Epoch, Kind: replica.NodeDead, Node: n.Name, NodeIncarnation: n.Incarnation, Detail: "an operator says that it is lost"}})
 		}
 		waiting++
-		l.propose(ctx, id, replica.ProveLost{Job: id, Holder: holderOf(n), Why: "operator: " + m.Why}, fromOperator, func(out lock.Outcome, err error) {
+		l.propose(ctx, id, replica.ProveLost{Job: id, Holder: n.Holder(), Why: "operator: " + m.Why}, fromOperator, func(out lock.Outcome, err error) {
 			if err == nil {
 				err = out.Err
 			}

@@ -93,7 +93,7 @@ func (l *leader) couldWitness(except replica.NodeName) int {
 				return f.OfNode() && f.Kind.IsCondition() && f.Node == name && f.NodeIncarnation == node.Incarnation
 			})
 		}
-		if name != except && !faulted && !l.suspected(holderOf(node)) {
+		if name != except && !faulted && !l.suspected(node.Holder()) {
 			n++
 		}
 	}
@@ -104,4 +104,12 @@ func (l *leader) couldWitness(except replica.NodeName) int {
 func (l *leader) suspected(h replica.Holder) bool {
 	s := l.suspicions[h]
 	return s != nil && s.Witnesses(l.now(), l.silenceLimits()) > 0
+}
+
+// unreached passes on what a node says of its transfers.
+func (l *leader) unreached(ctx context.Context, from replica.NodeName, m control.Unreached) {
+	if led := l.jobs[m.Job]; led != nil {
+		l.log.Unreached(from, m.To, m.Part, m.Fetch, m.Why)
+		l.recoverStep(ctx, m.Job, led, recovery.Unreached{From: from, To: m.To, Part: m.Part, Fetch: m.Fetch, Epoch: m.Epoch, Rank: m.Rank})
+	}
 }

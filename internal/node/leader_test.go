@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
@@ -39,8 +40,9 @@ func (l *lonely) Addr() net.Addr            { return &net.UDPAddr{} }
 // and refuses: the proposals are what is looked at.
 type chair struct {
 	*leader
-	t   *testing.T
-	log *fixture.Lines
+	t    *testing.T
+	log  *fixture.Lines
+	disk *checkpoint.Store // the durable tier of tests that have one
 }
 
 func newChair(t *testing.T) *chair {

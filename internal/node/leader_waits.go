@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -50,7 +51,7 @@ func uncommitted(led *ledJob) replica.Step {
 
 // risky tells whether so many steps since the commit are worth saying.
 func risky(job *replica.Job, steps replica.Step) bool {
-	return job.Phase == replica.Open && steps > riskSteps*cadence(job)
+	return job.Phase == replica.Open && steps > riskSteps*lock.CadenceAt(job, job.Position.Step+1)
 }
 
 // watch logs a commit that waits, and how much one more fault may cost: first when it is more than usual, then each time it has doubled.

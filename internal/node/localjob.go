@@ -308,7 +308,7 @@ func (m *member) orphaned(lj *localJob) (dead []replica.RankReport) {
 	return dead
 }
 
-func (m *member) holder() replica.Holder { return holderOf(m.self) }
+func (m *member) holder() replica.Holder { return m.self.Holder() }
 
 // settled tells whether nothing of the rank can be sealed any more: it waits in rp_join with its captures joined, or what it
 // had not finished in time was torn, or it is dead with every place sealed, torn or free. A process that has loaded nothing yet
@@ -365,15 +365,4 @@ func privateCap(job *replica.Job) uint64 {
 		return job.Options.PrivateCap
 	}
 	return replica.MaxPrivateBytes
-}
-
-// cadence is the job's c now.
-func cadence(job *replica.Job) replica.Step {
-	c := max(job.Options.Cadence, 1)
-	for _, p := range job.PlannedCadence {
-		if p.From <= job.Position.Step+1 {
-			c = p.Every
-		}
-	}
-	return c
 }

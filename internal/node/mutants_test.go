@@ -29,7 +29,7 @@ func pinned(led *ledJob, of *nodeLink) replica.Pinned {
 	held := func(p replica.Part, r replica.Rank, mirror bool) replica.Held {
 		return replica.Held{Part: p, Generation: g, Root: replica.Digest{1, byte(p.Kind), byte(p.Index)}, Rank: r, Mirror: mirror}
 	}
-	return replica.Pinned{Job: fixture.JobID, Term: led.candidate.Term, N: led.candidate.N, Generation: g, Holder: holderOf(of.node), Session: of.node.Session,
+	return replica.Pinned{Job: fixture.JobID, Term: led.candidate.Term, N: led.candidate.N, Generation: g, Holder: of.node.Holder(), Session: of.node.Session,
 		Parts: []replica.Held{held(replica.OfGroup(0), rank, false), held(replica.OfRank(rank), rank, false), held(replica.OfRank(1-rank), 1-rank, true)}}
 }
 

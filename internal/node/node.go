@@ -73,8 +73,8 @@ type daemon struct {
 	trust    *trust
 	closers  []func()
 
-	unlinked noLinks // why no voter takes a link of this node, while it has none
-	refused  noLinks // the nodes whose links this one refused
+	unlinked control.NoLinks // why no voter takes a link of this node, while it has none
+	refused  control.NoLinks // the nodes whose links this one refused
 }
 
 // Run runs the daemon of a node until ctx ends. What can't start is an error that names it and the remedy; what was
@@ -347,7 +347,7 @@ func (d *daemon) openNetwork() (err error) {
 	}
 	d.endpoint, err = endpoint.Listen(endpoint.Config{Addr: c.ListenAddr(), ServerTLS: d.id.ServerTLS(string(endpoint.Raft), string(endpoint.Control), string(endpoint.Bulk)), ClientTLS: d.id.ClientTLS, PeerName: pki.PeerName,
 		ProbeKeys: d.id.GossipKeys, ResetKey: reset, Revoked: d.id.CheckRevoked, Logf: func(f string, args ...any) { d.log.Failed("endpoint", c.Addr, fmt.Sprintf(f, args...)) },
-		Refused: func(peer replica.NodeName, why string) { d.refused.add(replica.Holder{Node: peer}, why, time.Now()) }})
+		Refused: func(peer replica.NodeName, why string) { d.refused.Add(replica.Holder{Node: peer}, why, time.Now()) }})
 	if err != nil {
 		return err
 	}
@@ -406,7 +406,11 @@ func (d *daemon) build() error {
 	d.member.hears, d.member.learn = d.prober.hears, d.trust.learn
 	timing := recovery.Timing{Collect: c.Timing.Collect, Settle: c.Timing.Settle, Ack: c.Timing.Ack, Claim: c.Timing.Claim, Start: c.Timing.Start, HolderGrace: c.Timing.HolderGrace, ResumeGrace: c.Timing.ResumeGrace, DaemonGrace: c.Timing.DaemonGrace, Abandoned: c.Timing.Abandoned}
 	if d.cons != nil {
-		d.leader = newLeader(d.cons, d.id.Cluster, timing, c.Timing.StallAlarm, c.Timing.SilentAfter, d.store, d.log)
+		var tier leaderTier
+		if d.store != nil {
+			tier = d.store
+		}
+		d.leader = newLeader(d.cons, d.id.Cluster, timing, c.Timing.StallAlarm, c.Timing.SilentAfter, tier, d.log)
 		d.leader.answers, d.leader.hears, d.leader.refused = d.prober.answers, d.prober.hears, &d.refused
 		d.leader.token = c.JobToken
 		d.leader.audit, d.leader.operators = d.audit, d.id.CheckOperator
@@ -516,7 +520,7 @@ func (d *daemon) speak(ctx context.Context) error {
 	k := &linker{hello: func() control.Hello { return control.Hello{Cluster: d.id.Cluster, Node: d.self} }, self: d.raftLeader, dial: d.dialLink, failed: d.linkFailed}
 	k.post = func(ev memberEvent) {
 		if _, up := ev.(linkUp); up {
-			d.unlinked.clear()
+			d.unlinked.Clear()
 		}
 		d.member.post(ev)
 	}
@@ -560,7 +564,7 @@ func (d *daemon) dialLink(ctx context.Context, name replica.NodeName, addr strin
 // linkFailed says why a voter took no link of this node: in the log each limitEvery, and in status until there is a link.
 func (d *daemon) linkFailed(v voterAddr, err error) {
 	why := whyNoLink(err, d.cfg.PKI.Cert, d.id.NotAfter(), time.Now())
-	d.unlinked.add(replica.Holder{Node: v.name}, why, time.Now())
+	d.unlinked.Add(replica.Holder{Node: v.name}, why, time.Now())
 	d.log.Retried("link", fmt.Sprintf("voter %s at %s", v.name, v.addr), why)
 }
 
@@ -586,7 +590,7 @@ func (c linkConn) Close() error {
 
 func (d *daemon) baseStatus() control.Status {
 	s := control.Status{Version: d.opt.Version, Cluster: d.id.Cluster, Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Jobs: []control.JobStatus{}, Nodes: []control.NodeStatus{},
-		NoLink: d.unlinked.now(time.Now()), Refused: d.refused.now(time.Now())}
+		NoLink: d.unlinked.Now(time.Now()), Refused: d.refused.Now(time.Now())}
 	s.Certificate, _ = pki.Expires(d.id.NotAfter(), time.Now())
 	if err := d.id.OwnRevoked(); err != nil {
 		s.Certificate = err.Error()

@@ -121,7 +121,7 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			lines, warned := c.log.Count("refused link"), c.log.Count(`"level":"warn"`)
-			c.leader.refused.clear()
+			c.leader.refused.Clear()
 			c.leader.log = newTestJournal(t, c.log)
 			for range 3 {
 				w, err := c.serves("n2", c2.say)
@@ -137,11 +137,11 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 			if n := c.log.Count("refused link") - lines; n != 3 || c.log.Count(`"level":"warn"`)-warned != 1 {
 				t.Errorf("%d lines, want 3, one of them a warning", n)
 			}
-			list := c.leader.refused.now(time.Now())
+			list := c.leader.refused.Now(time.Now())
 			if len(list) != 1 || list[0].Node != c2.of.Node || list[0].Incarnation != c2.of.Incarnation || list[0].Tries != 3 || !strings.Contains(list[0].Why, c2.says[0]) {
 				t.Errorf("status shows %+v", list)
 			}
-			if list := c.leader.refused.now(time.Now().Add(2 * noLinkKept)); len(list) != 0 {
+			if list := c.leader.refused.Now(time.Now().Add(2 * control.NoLinkKept)); len(list) != 0 {
 				t.Errorf("status shows %+v long after the last try", list)
 			}
 		})
@@ -152,7 +152,7 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 	if w, err := c.hello(life(7, 1)); err != nil || !w.OK {
 		t.Errorf("the registered life is answered by %+v, %v", w, err)
 	}
-	if list := c.leader.refused.now(time.Now()); len(list) != 0 {
+	if list := c.leader.refused.Now(time.Now()); len(list) != 0 {
 		t.Errorf("status still shows %+v of a node that has a link", list)
 	}
 }
@@ -211,23 +211,6 @@ func TestARefusedNodeKnowsItsOwnCertificate(t *testing.T) {
 		if !strings.HasSuffix(why, c.err.Error()) || !strings.Contains(why, c.says) || (c.says != "") != strings.Contains(why, "replicad pki renew") {
 			t.Errorf("%v at %v: %q", c.err, c.now, why)
 		}
-	}
-}
-
-// What is remembered of failures is bounded.
-func TestNoLinksAreBounded(t *testing.T) {
-	var l noLinks
-	now := time.Now()
-	for i := range 10 * maxNoLinks {
-		l.add(replica.Holder{Node: "n", Incarnation: replica.NodeIncarnation(i + 1)}, "no", now)
-	}
-	if n := len(l.now(now)); n != maxNoLinks {
-		t.Errorf("%d are kept, want %d", n, maxNoLinks)
-	}
-	later := now.Add(2 * noLinkKept)
-	l.add(replica.Holder{Node: "m"}, "no", later)
-	if list := l.now(later); len(list) != 1 || list[0].Node != "m" {
-		t.Errorf("later %+v are kept", list)
 	}
 }
 

@@ -30,7 +30,7 @@ func TestLeaderAsksForTheJobsToken(t *testing.T) {
 	n2 := c.node("n2", 22)
 	led := c.knows(fixture.Job())
 	layout := replica.Layout{World: 1, Groups: []replica.GroupID{0}}
-	claim := replica.Claim{Job: led.job.ID, Rank: 0, Holder: holderOf(n2.node)}
+	claim := replica.Claim{Job: led.job.ID, Rank: 0, Holder: n2.node.Holder()}
 
 	for _, token := range []string{"", "token of other"} {
 		c.message(t.Context(), n2, control.CreateRequest{ID: 1, Name: "new", Layout: layout, Token: token})

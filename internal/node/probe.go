@@ -106,7 +106,7 @@ func (p *prober) round(ctx context.Context) {
 			if !answers && !gossips && silent >= p.silent {
 				mu.Lock()
 				defer mu.Unlock()
-				suspects = append(suspects, control.Suspect{Target: holderOf(n), Live: live, SilentMS: uint64(silent.Milliseconds()), Steps: steps})
+				suspects = append(suspects, control.Suspect{Target: n.Holder(), Live: live, SilentMS: uint64(silent.Milliseconds()), Steps: steps})
 			}
 		})
 	}

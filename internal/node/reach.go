@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -145,13 +144,5 @@ func (m *member) fetchRelayed(lj *localJob) {
 				m.fetchMirror(lj, part, o.Rank)
 			}
 		}
-	}
-}
-
-// unreached passes on what a node says of its transfers.
-func (l *leader) unreached(ctx context.Context, from replica.NodeName, m control.Unreached) {
-	if led := l.jobs[m.Job]; led != nil {
-		l.log.Unreached(from, m.To, m.Part, m.Fetch, m.Why)
-		l.recoverStep(ctx, m.Job, led, recovery.Unreached{From: from, To: m.To, Part: m.Part, Fetch: m.Fetch, Epoch: m.Epoch, Rank: m.Rank})
 	}
 }

@@ -87,7 +87,7 @@ func TestLeaderNamesRegions(t *testing.T) {
 	roots := []replica.Digest{{1}, {2}}
 	for r, name := range []replica.NodeName{"n1", "n2"} {
 		rank := replica.Rank(r)
-		c.message(t.Context(), links[name], replica.NodeReport{Job: fixture.JobID, Holder: holderOf(links[name].node), Session: 1, Seq: 1, Settled: true,
+		c.message(t.Context(), links[name], replica.NodeReport{Job: fixture.JobID, Holder: links[name].node.Holder(), Session: 1, Seq: 1, Settled: true,
 			Ranks: []replica.RankReport{{Rank: rank, Incarnation: job.Ranks[r].Incarnation, Alive: true, Attached: true, Initial: 1}},
 			Parts: []replica.Held{{Part: replica.OfGroup(0), Generation: fixture.Gen(1, 0), Root: roots[r], Rank: rank}, {Part: replica.OfRank(rank), Generation: fixture.Gen(1, 0), Root: replica.Digest{3}, Rank: rank}}})
 	}

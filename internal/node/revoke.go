@@ -154,9 +154,14 @@ func deadByRevocation(v lock.View, n replica.Node) bool {
 		return false
 	}
 	for _, j := range v.Jobs {
-		if j.Phase != replica.Ended && lock.HolderGone(j, holderOf(n)) {
+		if j.Phase != replica.Ended && lock.HolderGone(j, n.Holder()) {
 			return true
 		}
 	}
 	return false
+}
+
+// sameRevoked tells whether two lists of the state are one: the state machine replaces what it changes.
+func sameRevoked(a, b []replica.Revocation) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, func(x, y replica.Revocation) bool { return x.Of(y.Role, y.Name) && x.Epoch == y.Epoch }))
 }

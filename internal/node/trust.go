@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
@@ -174,9 +173,4 @@ func resetKey(stateDir string) (key [32]byte, err error) {
 		return key, fmt.Errorf("state_dir %s: %w: is it writable, and its disk not full?", stateDir, err)
 	}
 	return key, nil
-}
-
-// sameRevoked tells whether two lists of the state are one: the state machine replaces what it changes.
-func sameRevoked(a, b []replica.Revocation) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, func(x, y replica.Revocation) bool { return x.Of(y.Role, y.Name) && x.Epoch == y.Epoch }))
 }

@@ -1,4 +1,4 @@
-package node
+package control
 
 import (
 	"cmp"
@@ -8,29 +8,28 @@ import (
 	"sync"
 	"time"
 
-	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/replica"
 )
 
 // maxNoLinks is how many lives are kept; with more the newcomers wait.
 const maxNoLinks = 64
 
-// noLinkKept is for how long status shows a link that failed, after the last try: longer than the longest pause between two tries.
-const noLinkKept = time.Minute
+// NoLinkKept is for how long status shows a link that failed, after the last try: longer than the longest pause between two tries.
+const NoLinkKept = time.Minute
 
 // failedLink is a NoLink and when it was tried last.
 type failedLink struct {
-	control.NoLink
+	NoLink
 	last time.Time
 }
 
-// noLinks are the links of one direction that failed lately, one for each life of a node: another daemon of the same name may be linked.
-type noLinks struct {
+// NoLinks are the links of one direction that failed lately, one for each life of a node: another daemon of the same name may be linked.
+type NoLinks struct {
 	mu   sync.Mutex // guards list
 	list map[replica.Holder]failedLink
 }
 
-func (l *noLinks) add(of replica.Holder, why string, now time.Time) {
+func (l *NoLinks) Add(of replica.Holder, why string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.list == nil {
@@ -42,7 +41,7 @@ func (l *noLinks) add(of replica.Holder, why string, now time.Time) {
 		return
 	}
 	if !known {
-		n.NoLink = control.NoLink{Node: of.Node, Incarnation: of.Incarnation, Since: now}
+		n.NoLink = NoLink{Node: of.Node, Incarnation: of.Incarnation, Since: now}
 	}
 	n.Why, n.last = why, now
 	n.Tries++
@@ -50,42 +49,42 @@ func (l *noLinks) add(of replica.Holder, why string, now time.Time) {
 }
 
 // prune forgets what was not tried again.
-func (l *noLinks) prune(now time.Time) {
-	maps.DeleteFunc(l.list, func(_ replica.Holder, n failedLink) bool { return now.Sub(n.last) > noLinkKept })
+func (l *NoLinks) prune(now time.Time) {
+	maps.DeleteFunc(l.list, func(_ replica.Holder, n failedLink) bool { return now.Sub(n.last) > NoLinkKept })
 }
 
-// linked forgets that life of a node, which has a link now, and what no life was named for.
-func (l *noLinks) linked(of replica.Holder) {
+// Linked forgets that life of a node, which has a link now, and what no life was named for.
+func (l *NoLinks) Linked(of replica.Holder) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.list, of)
 	delete(l.list, replica.Holder{Node: of.Node})
 }
 
-// clear forgets all.
-func (l *noLinks) clear() {
+// Clear forgets all.
+func (l *NoLinks) Clear() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.list)
 }
 
-// now lists them by name.
-func (l *noLinks) now(now time.Time) []control.NoLink {
+// Now lists them by name.
+func (l *NoLinks) Now(now time.Time) []NoLink {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.prune(now)
-	var out []control.NoLink
+	var out []NoLink
 	for _, n := range l.list {
 		out = append(out, n.NoLink)
 	}
-	slices.SortFunc(out, func(a, b control.NoLink) int {
+	slices.SortFunc(out, func(a, b NoLink) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Incarnation, b.Incarnation))
 	})
 	return out
 }
 
-// life names a node in a sentence.
-func life(h replica.Holder) string {
+// Life names a node in a sentence.
+func Life(h replica.Holder) string {
 	if h.Incarnation == 0 {
 		return "node " + string(h.Node)
 	}
