@@ -132,8 +132,8 @@ func few[K ~uint32, V comparable](was, is []V, _ K) map[K]V {
 	return out
 }
 
-// After is the job that a change makes of what it was in a state, which stays as it is. A change that does not follow that is an error.
-func (c JobChange) After(jobs map[replica.JobID]*replica.Job) (*replica.Job, error) {
+// after is the job that a change makes of what it was in a state, which stays as it is. A change that does not follow that is an error.
+func (c JobChange) after(jobs map[replica.JobID]*replica.Job) (*replica.Job, error) {
 	if c.Job == nil {
 		return nil, errors.New("change of a job without the job")
 	}

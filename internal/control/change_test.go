@@ -28,7 +28,7 @@ func sent[T any](t testing.TB, k wire.Kind, v T) (T, int) {
 func patched(t testing.TB, c JobChange, was *replica.Job) (*replica.Job, error) {
 	t.Helper()
 	got, _ := sent(t, KindChange, Change{Jobs: []JobChange{c}})
-	return got.Jobs[0].After(map[replica.JobID]*replica.Job{was.ID: was})
+	return got.Jobs[0].after(map[replica.JobID]*replica.Job{was.ID: was})
 }
 
 // Each field of a job arrives when it changes, alone or with all others, and what has not changed is not sent.
@@ -121,11 +121,11 @@ func TestAChangeThatDoesNotFollow(t *testing.T) {
 	} {
 		c := good
 		change(&c)
-		if got, err := c.After(jobs); err == nil {
+		if got, err := c.after(jobs); err == nil {
 			t.Errorf("%s: makes %+v", what, got)
 		}
 	}
-	if _, err := good.After(jobs); err != nil {
+	if _, err := good.after(jobs); err != nil {
 		t.Error(err)
 	}
 }
@@ -147,10 +147,17 @@ func FuzzChange(f *testing.F) {
 			return
 		}
 		for _, jc := range c.Jobs {
-			is, err := jc.After(map[replica.JobID]*replica.Job{was.ID: was})
+			is, err := jc.after(map[replica.JobID]*replica.Job{was.ID: was})
 			if (is == nil) != (err != nil) {
 				t.Fatalf("%+v beside %v", is, err)
 			}
+		}
+		known := ToldBy(View{Index: 10, Jobs: []*replica.Job{was}})
+		if v, err := known.After(c); err == nil && (c.After > 10 || v.Index != c.Index) {
+			t.Fatalf("a change from entry %d to %d leads from entry 10 to %d", c.After, c.Index, v.Index)
+		}
+		if len(known.Jobs) != 1 || known.Jobs[was.ID] != was {
+			t.Fatalf("the state that it changes is now %+v", known)
 		}
 		if got := fmt.Sprintf("%+v", *was); got != want {
 			t.Fatalf("the former job is now %s", got)

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -61,9 +60,9 @@ type member struct {
 	term         uint64
 	era          replica.Era
 	nodes        map[replica.NodeName]replica.Node
-	informed     bool      // a view came since start: jobs can be judged
-	told         stateTold // by the leader of link
-	asked        bool      // for a whole view, which has not come
+	informed     bool         // a view came since start: jobs can be judged
+	told         control.Told // by the leader of link
+	asked        bool         // for a whole view, which has not come
 	jobs         map[replica.JobID]*localJob
 	attaching    map[uint64]*attaching // by session peer
 	launchers    map[uint64]*launcher  // by session peer
@@ -95,12 +94,6 @@ type (
 		link    *control.Link
 		welcome control.Welcome
 		leader  replica.NodeName
-	}
-	// stateTold is the state that a leader told last, whether this node knows newer jobs from another link or not: what its next change follows.
-	stateTold struct {
-		index uint64 // 0: none since the link came up
-		nodes map[replica.NodeName]replica.Node
-		jobs  map[replica.JobID]*replica.Job
 	}
 	linkDown struct {
 		link *control.Link
@@ -199,7 +192,7 @@ func (m *member) handle(ev memberEvent) {
 		close(ev.done)
 	case linkUp:
 		m.link, m.leader, m.term = ev.link, ev.leader, ev.welcome.Term
-		m.told, m.asked = stateTold{}, false
+		m.told, m.asked = control.Told{}, false
 		m.lastReport = time.Time{}
 		m.log.Linked(ev.leader, ev.welcome.Term)
 		if !m.saidNoLeader.IsZero() {
@@ -300,12 +293,12 @@ func (m *member) leaderSays(msg any) {
 	switch msg := msg.(type) {
 	case control.View:
 		m.learn(msg.Revoked)
-		m.told, m.asked = toldBy(msg), false // it may be some seconds old; a change comes right behind it
+		m.told, m.asked = control.ToldBy(msg), false // it may be some seconds old; a change comes right behind it
 	case control.Change:
 		m.changed(msg)
 	case control.Progress:
-		if job := m.told.jobs[msg.Job]; job != nil {
-			m.told.jobs[msg.Job] = msg.After(job)
+		if job := m.told.Jobs[msg.Job]; job != nil {
+			m.told.Jobs[msg.Job] = msg.After(job)
 		}
 		if lj := m.jobs[msg.Job]; lj != nil {
 			m.progressed(lj, msg)
@@ -405,15 +398,6 @@ func (m *member) viewed(v control.View) {
 	}
 }
 
-// toldBy is the state that a view tells.
-func toldBy(v control.View) stateTold {
-	t := stateTold{v.Index, v.Nodes, make(map[replica.JobID]*replica.Job, len(v.Jobs))}
-	for _, job := range v.Jobs {
-		t.jobs[job.ID] = job
-	}
-	return t
-}
-
 // changed makes of the state that the leader told last the one that it tells now. A change that does not follow what is known here is
 // passed over whole, and the whole state asked for.
 func (m *member) changed(c control.Change) {
@@ -421,7 +405,7 @@ func (m *member) changed(c control.Change) {
 	if m.asked {
 		return // it comes
 	}
-	v, err := m.told.after(c)
+	v, err := m.told.After(c)
 	if err != nil {
 		m.log.Failed("view", fmt.Sprintf("change from entry %d to %d by leader %s", c.After, c.Index, m.leader), err.Error()+": the whole state is asked for")
 		m.asked = true
@@ -429,31 +413,8 @@ func (m *member) changed(c control.Change) {
 		return
 	}
 	v.Term = m.term
-	m.told = toldBy(v)
+	m.told = control.ToldBy(v)
 	m.viewed(v)
-}
-
-// after is the view that a change leads to.
-func (t stateTold) after(c control.Change) (control.View, error) {
-	if t.index == 0 || c.After > t.index {
-		return control.View{}, fmt.Errorf("entry %d is known here", t.index)
-	}
-	v := control.View{Index: c.Index, Era: c.Era, Nodes: make(map[replica.NodeName]replica.Node, len(t.nodes))}
-	maps.Copy(v.Nodes, t.nodes)
-	maps.Copy(v.Nodes, c.Nodes)
-	jobs := maps.Clone(t.jobs)
-	for _, jc := range c.Jobs {
-		is, err := jc.After(jobs)
-		if err != nil {
-			return control.View{}, err
-		}
-		jobs[is.ID] = is
-	}
-	for _, id := range c.Gone {
-		delete(jobs, id)
-	}
-	v.Jobs = slices.Collect(maps.Values(jobs))
-	return v, nil
 }
 
 // endedUnseen is a job that the state machine has forgotten: it ended while this node was away.

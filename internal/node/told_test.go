@@ -56,8 +56,8 @@ func TestChangesLeadToTheState(t *testing.T) {
 		if asks := only[control.AskView](d.says()); len(asks) != 0 {
 			t.Errorf("entry %d: the node asks for the whole state", index)
 		}
-		if !reflect.DeepEqual(d.nodes, c.view.Nodes) || len(d.told.jobs) != len(c.view.Jobs) {
-			t.Errorf("entry %d: the node knows nodes %v and %d jobs; want %v and %d", index, d.nodes, len(d.told.jobs), c.view.Nodes, len(c.view.Jobs))
+		if !reflect.DeepEqual(d.nodes, c.view.Nodes) || len(d.told.Jobs) != len(c.view.Jobs) {
+			t.Errorf("entry %d: the node knows nodes %v and %d jobs; want %v and %d", index, d.nodes, len(d.told.Jobs), c.view.Nodes, len(c.view.Jobs))
 		}
 		for id, job := range c.view.Jobs {
 			have := *d.jobs[id].job
@@ -105,8 +105,8 @@ func TestChangesLeadToTheState(t *testing.T) {
 		apply(replica.EndJob{Job: id(i), Reason: "enough"})
 		hears(link, false)
 	}
-	if len(d.told.jobs) != 32 {
-		t.Errorf("%d jobs are known, want those that are remembered", len(d.told.jobs))
+	if len(d.told.Jobs) != 32 {
+		t.Errorf("%d jobs are known, want those that are remembered", len(d.told.Jobs))
 	}
 }
 
