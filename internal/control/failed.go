@@ -29,6 +29,7 @@ type NoLinks struct {
 	list map[replica.Holder]failedLink
 }
 
+// Add counts a link to, or of, one life of a node that failed now, and why.
 func (l *NoLinks) Add(of replica.Holder, why string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -60,6 +60,7 @@ func (l *Link) SendFrames(frames [][]byte) {
 	}
 }
 
+// Close ends the link for a reason; the first one counts. It does not wait.
 func (l *Link) Close(err error) {
 	l.once.Do(func() {
 		l.err = err
@@ -103,9 +104,10 @@ func (l *Link) write() {
 	}
 }
 
-// WriteHello and WriteWelcome say the first message of either end, before there is a link.
+// WriteHello says the first message of a link.
 func WriteHello(conn net.Conn, h Hello) error { return wire.Write(conn, KindHello, h) }
 
+// WriteWelcome answers a hello where no link comes of it.
 func WriteWelcome(conn net.Conn, w Welcome) error { return wire.Write(conn, KindWelcome, w) }
 
 // ReadHello reads the first message on a link; what is none is an ErrFrame.

@@ -7,6 +7,7 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// Hello is the first message on a link: who opens it. A Welcome answers it.
 type Hello struct {
 	Cluster replica.ClusterID `cbor:"1,keyasint"`
 	Node    replica.Node      `cbor:"2,keyasint"`
@@ -27,6 +28,7 @@ type Welcome struct {
 // NotLeader is the Reason of who does not lead.
 const NotLeader = "not the leader"
 
+// Beat tells a node that the leader is there.
 type Beat struct{}
 
 // Rejected is a rank's word against the state it was given to load.
@@ -38,17 +40,20 @@ type Rejected struct {
 	Why         string              `cbor:"5,keyasint"`
 }
 
+// Evidence is a fault that a node has seen of its own ranks.
 type Evidence struct {
 	Job   replica.JobID `cbor:"1,keyasint"`
 	Fault replica.Fault `cbor:"2,keyasint"`
 }
 
+// ClaimRequest asks for a rank; a ClaimReply of the same ID answers it.
 type ClaimRequest struct {
 	ID    uint64        `cbor:"1,keyasint"`
 	Claim replica.Claim `cbor:"2,keyasint"`
 	Token string        `cbor:"3,keyasint,omitempty"` // that the rank's process showed
 }
 
+// ClaimReply is what came of a claim.
 type ClaimReply struct {
 	ID          uint64              `cbor:"1,keyasint"`
 	Incarnation replica.Incarnation `cbor:"2,keyasint"`
@@ -56,6 +61,7 @@ type ClaimReply struct {
 	Retry       bool                `cbor:"4,keyasint"` // refused for what may change: ask again after the next view
 }
 
+// CreateRequest asks for a job, for a launcher; a CreateReply of the same ID answers it.
 type CreateRequest struct {
 	ID      uint64          `cbor:"1,keyasint"`
 	Name    string          `cbor:"2,keyasint"`
@@ -71,6 +77,7 @@ type CreateRequest struct {
 	Token string `cbor:"9,keyasint,omitempty"`
 }
 
+// CreateReply is what came of it.
 type CreateReply struct {
 	ID      uint64 `cbor:"1,keyasint"`
 	Refused string `cbor:"2,keyasint"`
@@ -97,6 +104,7 @@ const (
 	KVScope // the daemon answers it itself
 )
 
+// KVRequest is such a request, in the name of a rank; a KVReply of the same ID answers it.
 type KVRequest struct {
 	ID      uint64        `cbor:"1,keyasint"`
 	Op      KVOp          `cbor:"2,keyasint"`
@@ -112,6 +120,7 @@ type KVRequest struct {
 	Once    uint32        `cbor:"12,keyasint"` // of a write: the same number is the same write
 }
 
+// KVReply answers it.
 type KVReply struct {
 	ID      uint64 `cbor:"1,keyasint"`
 	Value   []byte `cbor:"2,keyasint"`
@@ -161,6 +170,7 @@ type UnheardQuestion struct {
 	ID uint64 `cbor:"1,keyasint"`
 }
 
+// UnheardAnswer names the nodes.
 type UnheardAnswer struct {
 	ID    uint64             `cbor:"1,keyasint"`
 	Nodes []replica.NodeName `cbor:"2,keyasint"`
@@ -190,6 +200,7 @@ type MarkerOrder struct {
 	Shards     []ShardReport      `cbor:"3,keyasint"`
 }
 
+// MarkedReport says what came of a MarkerOrder; Failed is empty where the marker lies there.
 type MarkedReport struct {
 	Job        replica.JobID      `cbor:"1,keyasint"`
 	Generation replica.Generation `cbor:"2,keyasint"`
@@ -203,10 +214,12 @@ type EndRequest struct {
 	Rank   replica.Rank `cbor:"3,keyasint"`
 }
 
+// StatusRequest asks for the leader's part of the status.
 type StatusRequest struct {
 	ID uint64 `cbor:"1,keyasint"`
 }
 
+// StatusReply answers a StatusRequest with a LeaderStatus, and an Order with an OperatorReply; as JSON.
 type StatusReply struct {
 	ID   uint64 `cbor:"1,keyasint"`
 	JSON []byte `cbor:"2,keyasint"`
@@ -235,6 +248,7 @@ type Progress struct {
 	Generation replica.Generation `cbor:"4,keyasint"`
 }
 
+// Offer offers a rank to a node that has processes to give; Expect is the incarnation that the new one follows.
 type Offer struct {
 	Job    replica.JobID       `cbor:"1,keyasint"`
 	Rank   replica.Rank        `cbor:"2,keyasint"`
@@ -269,6 +283,7 @@ type RelayOrder struct {
 	Node  replica.Holder `cbor:"5,keyasint"`
 }
 
+// CaptureOrder has the ranks of a node keep a generation that the job may go on from.
 type CaptureOrder struct {
 	Job        replica.JobID      `cbor:"1,keyasint"`
 	Generation replica.Generation `cbor:"2,keyasint"`

@@ -47,6 +47,7 @@ const orderMagic = "replicad operator order 1"
 // VerbChallenge asks for the challenge that the next order is signed over.
 const VerbChallenge Verb = 64
 
+// String is the verb as the command line has it.
 func (v Verb) String() string {
 	switch v {
 	case Lost:
@@ -124,4 +125,5 @@ type OperatorReply struct {
 	Text    string `json:"text,omitempty"`
 }
 
+// Refusal is the answer to an order that is not carried out.
 func Refusal(text string) OperatorReply { return OperatorReply{Refused: text} }

@@ -194,6 +194,7 @@ func (s LeaderStatus) Encode() []byte {
 	return b
 }
 
+// StatusOf is what the log says of a job, and what the nodes reported of it; nil: nothing is known of that.
 func StatusOf(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {
 	s := JobStatus{Name: job.Name, ID: job.ID, Owner: job.Owner, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
 		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined, Naming: job.Naming != nil}
@@ -255,6 +256,7 @@ func PartsStatus(job *replica.Job, nodes map[replica.NodeName]replica.Node) (out
 	return out
 }
 
+// OffersStatus lists the offers by node.
 func OffersStatus(reports map[replica.NodeName]replica.NodeReport) (out []OfferStatus) {
 	for node, r := range reports {
 		if r.Offers > 0 {

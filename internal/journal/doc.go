@@ -1,3 +1,3 @@
-// Package journal is what a daemon logs and audits: every line has a method here, with plain values in. What repeats many times a second is
+// Package journal is what a daemon logs and audits: every line has a method here, with plain values in, and is named after its event. What repeats many times a second is
 // said once in a while.
 package journal

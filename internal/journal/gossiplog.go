@@ -5,17 +5,19 @@ import (
 	"time"
 )
 
-// gossipLog passes on what memberlist warns of. A mixed-up node knocks many times a second, so each kind of line, told by
+// GossipLog passes on what memberlist warns of. A mixed-up node knocks many times a second, so each kind of line, told by
 // how it begins, comes once in a while.
-type gossipLog struct {
+type GossipLog struct {
 	log  *Journal
 	addr string // this node's gossip address
 	limiter
 }
 
-func NewGossipLog(log *Journal, addr string) *gossipLog { return &gossipLog{log: log, addr: addr} }
+// NewGossipLog is the log of the gossip at an address of this node.
+func NewGossipLog(log *Journal, addr string) *GossipLog { return &GossipLog{log: log, addr: addr} }
 
-func (g *gossipLog) Line(level, text string) {
+// Line takes a line of memberlist at its level.
+func (g *GossipLog) Line(level, text string) {
 	says, loud := gossipSays(text)
 	ok := false
 	if loud && (level == "ERR" || level == "WARN") {

@@ -12,7 +12,7 @@ import (
 )
 
 // gossipLines is a gossip log whose lines come on a channel, as a real member of the gossip writes them.
-func gossipLines(t *testing.T, texts chan<- string, level string) *gossipLog {
+func gossipLines(t *testing.T, texts chan<- string, level string) *GossipLog {
 	t.Helper()
 	j, err := New(eachLine(func(b []byte) { texts <- string(b) }), config.Log{Level: level}, "n1")
 	if err != nil {
