@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 )
@@ -103,14 +102,7 @@ func changeGossipKeys(dir string, change func([][]byte) ([][]byte, error)) ([][]
 	if err != nil {
 		return nil, err
 	}
-	fresh := file{gossipFile + ".new", 0o600, gossipText(keys)}
-	if err := writeNew(dir, []file{fresh}); err != nil {
-		return nil, err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return nil, fmt.Errorf("gossip keys: %w", err)
-	}
-	return keys, nil
+	return keys, replaceFiles(dir, []file{{gossipFile, 0o600, gossipText(keys)}})
 }
 
 func newGossipKey() []byte {

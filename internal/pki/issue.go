@@ -19,7 +19,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -114,22 +113,11 @@ func Renew(dir string, nodes []replica.NodeName, now time.Time, after replica.Ce
 	if err != nil {
 		return err
 	}
-	for i := range files {
-		files[i].name += ".new"
-	}
-	if err := writeNew(dir, files); err != nil {
-		return err
-	}
-	for _, f := range files {
-		path := filepath.Join(dir, f.name)
-		if err := os.Rename(path, strings.TrimSuffix(path, ".new")); err != nil {
-			return fmt.Errorf("credentials: %w", err)
-		}
-	}
-	return nil
+	return replaceFiles(dir, files)
 }
 
-// fileEpoch is the epoch of a certificate that is to be replaced; 0 for a file that is none: it is replaced all the same.
+// fileEpoch is the epoch of a certificate that is to be replaced; 0 for a file that is none, and for an epoch that no daemon takes: it is
+// replaced all the same.
 func fileEpoch(path string) (replica.CertEpoch, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -137,7 +125,8 @@ func fileEpoch(path string) (replica.CertEpoch, error) {
 	}
 	if block, _ := pem.Decode(b); block != nil {
 		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
-			return epochOf(c)
+			epoch, _ := epochOf(c)
+			return epoch, nil
 		}
 	}
 	return 0, nil
@@ -220,7 +209,11 @@ func nodeFiles(ca authority, cluster replica.ClusterID, nodes []replica.NodeName
 		if err := replica.CheckName(string(node)); err != nil {
 			return nil, fmt.Errorf("node %w", err)
 		}
-		own, err := ca.issue(string(node), string(node), nodeURI(cluster, node), now, nextEpoch(now, after(node)), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+		epoch, err := nextEpoch(now, after(node))
+		if err != nil {
+			return nil, fmt.Errorf("node %q: %w", node, err)
+		}
+		own, err := ca.issue(string(node), string(node), nodeURI(cluster, node), now, epoch, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 		if err != nil {
 			return nil, fmt.Errorf("node %q: %w", node, err)
 		}
@@ -234,7 +227,11 @@ func operatorFiles(ca authority, cluster replica.ClusterID, name, file string, n
 	if err := replica.CheckName(name); err != nil {
 		return nil, fmt.Errorf("operator %w", err)
 	}
-	files, err := ca.issue(file, "operator "+name, operatorURI(cluster, name), now, nextEpoch(now, after), x509.ExtKeyUsageClientAuth)
+	epoch, err := nextEpoch(now, after)
+	if err != nil {
+		return nil, fmt.Errorf("operator %q: %w", name, err)
+	}
+	files, err := ca.issue(file, "operator "+name, operatorURI(cluster, name), now, epoch, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return nil, fmt.Errorf("operator %q: %w", name, err)
 	}
@@ -284,6 +281,27 @@ func newSerial() *big.Int {
 	rand.Read(b)
 	b[0] &= 0x7f // positive
 	return new(big.Int).SetBytes(b)
+}
+
+// replaceFiles puts each file in the place of one of its name, whole. What a run that was killed left on the way there is gone.
+func replaceFiles(dir string, files []file) error {
+	fresh := slices.Clone(files)
+	for i := range fresh {
+		fresh[i].name += ".new"
+		if err := os.Remove(filepath.Join(dir, fresh[i].name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("credentials: %w", err)
+		}
+	}
+	if err := writeNew(dir, fresh); err != nil {
+		return err
+	}
+	for _, f := range files {
+		path := filepath.Join(dir, f.name)
+		if err := os.Rename(path+".new", path); err != nil {
+			return fmt.Errorf("credentials: %w", err)
+		}
+	}
+	return nil
 }
 
 // writeNew writes files that must not exist yet: all of them, or none.

@@ -20,6 +20,11 @@ func TestRenewAndReload(t *testing.T) {
 	if changed, err := a.Reload(time.Now()); changed || err != nil {
 		t.Errorf("without a change: %v, %v", changed, err)
 	}
+	for _, left := range []string{"a.pem.new", "a-key.pem.new"} { // of one that was killed
+		if err := os.WriteFile(filepath.Join(dir, left), []byte("half"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := Renew(dir, []replica.NodeName{"a"}, time.Now().Add(48*time.Hour), 0); err != nil {
 		t.Fatal(err)
 	}

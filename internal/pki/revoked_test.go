@@ -5,6 +5,9 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -36,7 +39,7 @@ func TestEpochsRise(t *testing.T) {
 	for _, step := range []struct {
 		at          time.Time
 		after, want replica.CertEpoch
-	}{{now, 0, 1_800_000_001}, {now.Add(-time.Hour), 0, 1_800_000_002}, {now.Add(time.Minute), 0, 1_800_000_060}, {now, 1_900_000_000, 1_900_000_001}} {
+	}{{now, 0, 1_800_000_001}, {now.Add(-time.Hour), 0, 1_800_000_002}, {now.Add(time.Minute), 0, 1_800_000_060}, {now, 1_800_086_399, 1_800_086_400}} {
 		if err := Renew(dir, []replica.NodeName{"a"}, step.at, step.after); err != nil {
 			t.Fatal(err)
 		}
@@ -44,10 +47,10 @@ func TestEpochsRise(t *testing.T) {
 			t.Errorf("at %v after %d: epoch %d, %v; want %d", step.at, step.after, e, err, step.want)
 		}
 	}
-	if err := AddOperator(dir, "eve", now, 1_900_000_000); err != nil {
+	if err := AddOperator(dir, "eve", now, 1_800_086_399); err != nil {
 		t.Fatal(err)
 	}
-	if e, err := epochOf(leafOf(t, dir, "operator-eve.pem")); e != 1_900_000_001 || err != nil {
+	if e, err := epochOf(leafOf(t, dir, "operator-eve.pem")); e != 1_800_086_400 || err != nil {
 		t.Errorf("operator: %d, %v", e, err)
 	}
 	for _, bad := range []string{"0", "01", "-1", "+1", "x", "99999999999999999999"} {
@@ -62,6 +65,75 @@ func TestEpochsRise(t *testing.T) {
 	if e, err := epochOf(c); e != 0 || err != nil {
 		t.Errorf("without one: %d, %v", e, err)
 	}
+}
+
+// No certificate is issued that a revocation would not reach: what a slip of the keyboard or a wrong clock asks for changes no file.
+func TestEpochsFarAheadAreNotIssued(t *testing.T) {
+	dir, now := t.TempDir(), time.Unix(1_800_000_000, 0)
+	if err := Init(dir, []replica.NodeName{"a"}, now); err != nil {
+		t.Fatal(err)
+	}
+	before := leafOf(t, dir, "a.pem")
+	for _, after := range []replica.CertEpoch{1_800_086_400, 18_000_000_000, 1 << 40, 1 << 62, 1<<64 - 1} {
+		wantError(t, Renew(dir, []replica.NodeName{"a"}, now, after), `node "a"`, fmt.Sprint(after), "--after", "clock")
+		wantError(t, AddOperator(dir, "eve", now, after), `operator "eve"`, fmt.Sprint(after), "--after", "clock")
+	}
+	wantError(t, Renew(dir, []replica.NodeName{"a"}, now.Add(-48*time.Hour), 0), "1800000000", "clock") // of the file that is replaced
+	if !leafOf(t, dir, "a.pem").Equal(before) {
+		t.Error("the certificate was replaced")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "operator-eve.pem")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an operator's was written: %v", err)
+	}
+}
+
+// issueFar makes a certificate as releases did whose epoch nothing bounded.
+func issueFar(t *testing.T, dir, file, subject string, uri func(replica.ClusterID) *url.URL, epoch replica.CertEpoch, usage ...x509.ExtKeyUsage) {
+	t.Helper()
+	ca, cluster, err := openCA(dir, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := ca.issue(file, subject, uri(cluster), time.Now(), epoch, usage...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if err := os.WriteFile(filepath.Join(dir, f.name), f.data, f.mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A certificate whose epoch lies beyond what a revocation reaches is refused wherever it turns up, though the CA signed it; a renewal replaces it.
+func TestEpochsFarAheadAreRefused(t *testing.T) {
+	dir := initDir(t, "a", "b")
+	a, b := mustLoad(t, dir, "a"), mustLoad(t, dir, "b")
+	far := replica.CertEpoch(time.Now().Add(2 * epochAhead).Unix())
+	uri := func(c replica.ClusterID) *url.URL { return nodeURI(c, "b") }
+	for _, epoch := range []replica.CertEpoch{far, 17_954_582_951, 1<<62 + 1} {
+		issueFar(t, dir, "b", "b", uri, epoch, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+		_, err := Load(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "b.pem"), filepath.Join(dir, "b-key.pem"), filepath.Join(dir, "gossip.key"))
+		wantError(t, err, "b.pem", fmt.Sprint(epoch), "pki renew")
+		if changed, err := b.Reload(time.Now()); changed || err == nil {
+			t.Errorf("epoch %d: a running daemon takes it: %v, %v", epoch, changed, err)
+		}
+		err = a.CheckRevoked(tls.ConnectionState{PeerCertificates: []*x509.Certificate{leafOf(t, dir, "b.pem")}})
+		wantError(t, err, fmt.Sprint(epoch), "pki renew")
+		if len(err.Error()) > 256 || a.Newest(replica.NodeRole, "b") != 0 {
+			t.Errorf("%d bytes, seen %d: %v", len(err.Error()), a.Newest(replica.NodeRole, "b"), err)
+		}
+		if err := Renew(dir, []replica.NodeName{"b"}, time.Now(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if b := mustLoad(t, dir, "b"); b.Epoch() >= far {
+			t.Errorf("renewed: epoch %d", b.Epoch())
+		}
+	}
+	issueFar(t, dir, "operator-eve", "operator eve", func(c replica.ClusterID) *url.URL { return operatorURI(c, "eve") }, far, x509.ExtKeyUsageClientAuth)
+	certificate, signature := mustSign(t, mustLoadOperator(t, dir, "operator-eve.pem"), "drain b")
+	_, _, err := a.CheckOperator(certificate, []byte("drain b"), signature, time.Now())
+	wantError(t, err, fmt.Sprint(far), "pki operator")
 }
 
 // What is revoked is a name's certificates up to an epoch: neither a later one, nor another name's, nor those of the other role.
@@ -159,6 +231,9 @@ func TestGossipKeysRotate(t *testing.T) {
 		}
 	}
 	old := Fingerprint(a.GossipKeys()[0])
+	if err := os.WriteFile(filepath.Join(dir, "gossip.key.new"), []byte("half"), 0o644); err != nil { // of one that was killed
+		t.Fatal(err)
+	}
 	if _, err := UseGossipKey(dir); err == nil {
 		t.Error("one key is used, of one")
 	}
