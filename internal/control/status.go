@@ -48,6 +48,7 @@ type NodeStatus struct {
 	Voter   bool             `json:"voter"`
 	State   string           `json:"state"` // "alive", "unobserved" (daemon down, host up), "silent", "unknown"
 	Session replica.Session  `json:"session"`
+	Revoked bool             `json:"revoked,omitempty"` // the leader has seen no certificate of it that is good
 }
 
 // JobStatus is one job. The fields from Waiting on come from the leader and are empty elsewhere.
@@ -163,8 +164,9 @@ type StepStatus struct {
 
 // LeaderStatus is the leader's part of the picture.
 type LeaderStatus struct {
-	Jobs  []JobStatus `json:"jobs"`
-	Steps StepStatus  `json:"steps"`
+	Jobs    []JobStatus        `json:"jobs"`
+	Steps   StepStatus         `json:"steps"`
+	Revoked []replica.NodeName `json:"revoked,omitempty"` // registered nodes of which it has seen no certificate that is good
 }
 
 // MaxStatus caps an answer to status, in bytes: it has to pass a link.

@@ -234,6 +234,9 @@ func (a *admin) status(ctx context.Context) control.Status {
 	var leads control.LeaderStatus
 	if ok, err := a.ask(ctx, statusTimeout, &leads, func(id uint64) { a.m.send(control.StatusRequest{ID: id}) }); ok && err == nil {
 		st.Jobs, st.Steps = leads.Jobs, &leads.Steps
+		for i := range st.Nodes {
+			st.Nodes[i].Revoked = slices.Contains(leads.Revoked, st.Nodes[i].Name)
+		}
 	}
 	slices.SortFunc(st.Nodes, func(x, y control.NodeStatus) int { return compareStrings(string(x.Name), string(y.Name)) })
 	slices.SortFunc(st.Jobs, func(x, y control.JobStatus) int { return compareStrings(x.ID.String(), y.ID.String()) })

@@ -22,6 +22,11 @@ import (
 // status asks the daemon, whose member is the test; the leader answers what answer says, or nothing.
 func (d *desk) status(answer []control.JobStatus) control.Status {
 	d.t.Helper()
+	return d.statusOf(control.LeaderStatus{Jobs: answer})
+}
+
+func (d *desk) statusOf(answer control.LeaderStatus) control.Status {
+	d.t.Helper()
 	a := &admin{m: d.member, probes: newProber(d, d.t), base: func() control.Status { return control.Status{Node: "n1"} }}
 	var st control.Status
 	done := make(chan struct{})
@@ -38,8 +43,8 @@ func (d *desk) status(answer []control.JobStatus) control.Status {
 				continue
 			}
 			for _, q := range only[control.StatusRequest](d.says()) {
-				if answer != nil {
-					b, err := json.Marshal(control.LeaderStatus{Jobs: answer})
+				if answer.Jobs != nil {
+					b, err := json.Marshal(answer)
 					if err != nil {
 						d.t.Fatal(err)
 					}

@@ -380,7 +380,7 @@ func (l *leader) message(ctx context.Context, from *nodeLink, msg any) {
 		default:
 			return // the asker says what it knows itself
 		}
-		st := control.LeaderStatus{Jobs: l.status(), Steps: l.steps.status()}
+		st := control.LeaderStatus{Jobs: l.status(), Steps: l.steps.status(), Revoked: l.revokedNodes()}
 		l.work.Go(func() { // thousands of ranks take a while to be written
 			from.Send(control.StatusReply{ID: m.ID, JSON: st.Encode()})
 			<-l.answering

@@ -16,7 +16,7 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// revokeAhead is how far ahead of the leader's clock a revocation may reach: what it covers is refused however new it is.
+// revokeAhead is how far ahead of the leader's clock a revocation reaches without --force: what it covers is refused however new it is.
 const revokeAhead = 24 * time.Hour
 
 // revoke ends the certificates of a node or an operator for an operator, by whom. What would cost the cluster its majority, a job copies or the
@@ -27,7 +27,7 @@ func (l *leader) revoke(ctx context.Context, from *nodeLink, m control.Order, by
 		from.answer(m.ID, control.Refusal(err.Error()))
 		return
 	}
-	costs := l.revocationCosts(role, name, by)
+	costs := l.revocationCosts(role, name, m.Until, by)
 	c, err := l.revocation(m)
 	if err == nil {
 		err = lock.Fits(l.cons.State(), c)
@@ -77,13 +77,13 @@ func (l *leader) revocation(m control.Order) (replica.Revoke, error) {
 	return replica.Revoke{Revocation: replica.Revocation{Role: role, Name: name, Epoch: m.Until, Order: message, Certificate: m.Proof.Certificate, Signature: m.Proof.Signature}}, err
 }
 
-// mayRevoke refuses what would not be what the operator means.
+// mayRevoke refuses what would not be what the operator means, whatever it may cost.
 func (l *leader) mayRevoke(role replica.Role, name string, until replica.CertEpoch) error {
 	if err := replica.CheckName(name); err != nil {
 		return fmt.Errorf("%v %w", role, err)
 	}
-	if last := replica.CertEpoch(time.Now().Add(revokeAhead).Unix()); until == 0 || until > last { //nolint:gosec // after 1970
-		return fmt.Errorf("certificates of %v %s up to epoch %d: want 1 to %d, a day from now: is a clock wrong?", role, name, until, last)
+	if until == 0 {
+		return fmt.Errorf("certificates of %v %s up to epoch 0: want 1 or more: is a clock wrong?", role, name)
 	}
 	if newest := l.newest(role, name); newest > until {
 		return fmt.Errorf("%v %s has a certificate of epoch %d, later than %d, which would stay good: revoke with --until %d", role, name, newest, until, newest)
@@ -92,7 +92,10 @@ func (l *leader) mayRevoke(role replica.Role, name string, until replica.CertEpo
 }
 
 // revocationCosts are sentences on what is lost with the certificates of a name, but for a majority of voters.
-func (l *leader) revocationCosts(role replica.Role, name, by string) (costs []string) {
+func (l *leader) revocationCosts(role replica.Role, name string, until replica.CertEpoch, by string) (costs []string) {
+	if last := replica.CertEpoch(time.Now().Add(revokeAhead).Unix()); until > last && until != l.newest(role, name) { //nolint:gosec // after 1970
+		costs = append(costs, fmt.Sprintf("epoch %d is more than a day from now, and no certificate of this name is good before %s: is a clock wrong?", until, pki.EpochTime(until-replica.CertEpoch(revokeAhead/time.Second)).UTC().Format(time.RFC3339)))
+	}
 	if role == replica.OperatorRole {
 		if by == "operator "+name {
 			costs = append(costs, fmt.Sprintf("operator %s signed this order, and can give none any more then: have another operator sign it, whom `replicad pki operator` makes", name))
@@ -125,14 +128,28 @@ func (l *leader) revocationCosts(role replica.Role, name, by string) (costs []st
 
 func (l *leader) revokedText(role replica.Role, name string, until replica.CertEpoch) string {
 	head := fmt.Sprintf("the certificates of %v %s up to epoch %d (%s) are revoked: every daemon refuses them once it hears of it", role, name, until, pki.EpochTime(until).UTC().Format(time.RFC3339))
-	if role == replica.OperatorRole {
-		return head + fmt.Sprintf("; `replicad pki operator %s --after %d` makes one that is good", name, until)
+	unseen := ""
+	if l.newest(role, name) == 0 {
+		unseen = "\n  this leader has seen none with an epoch since it started: one of a later epoch (openssl x509 -noout -subject -in FILE) would stay good: revoke again with --until EPOCH"
 	}
-	text := head + fmt.Sprintf("; `replicad pki renew %s --after %d` makes one that is good", name, until)
+	if role == replica.OperatorRole {
+		return head + fmt.Sprintf("; `replicad pki operator %s --after %d` makes one that is good", name, until) + unseen
+	}
+	text := head + fmt.Sprintf("; `replicad pki renew %s --after %d` makes one that is good", name, until) + unseen
 	if slices.ContainsFunc(l.cons.Voters(), func(v consensus.Voter) bool { return string(v.Name) == name }) {
 		text += fmt.Sprintf("\n  it still counts as a voter: `replicad voter remove %s` unless it comes back", name)
 	}
 	return text + "\n  if its key is in foreign hands, so are the gossip key and job_secret: change them too (docs/nodes.md)"
+}
+
+// revokedNodes are the registered nodes of which this leader has seen no certificate that is good.
+func (l *leader) revokedNodes() (names []replica.NodeName) {
+	for _, r := range l.view.Revoked {
+		if _, registered := l.view.Nodes[replica.NodeName(r.Name)]; registered && r.Role == replica.NodeRole && l.newest(r.Role, r.Name) <= r.Epoch {
+			names = append(names, replica.NodeName(r.Name))
+		}
+	}
+	return names
 }
 
 // turnOut ends the links of nodes that were revoked just now, before anything that is on its way there is taken for a sign of life.

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -191,6 +192,7 @@ func TestLeaderRefusesRevokedOperators(t *testing.T) {
 		"of nobody":          {control.Order{Verb: control.RevokeOperator, Until: 7}, "eve's", "want 1 to 63 characters"},
 		"in no epoch":        {control.Order{Verb: control.RevokeOperator, Operator: "mallory"}, "eve's", "is a clock wrong"},
 		"far ahead":          {control.Order{Verb: control.RevokeOperator, Operator: "mallory", Until: now + 100_000}, "eve's", "is a clock wrong"},
+		"beyond the limit":   {control.Order{Verb: control.RevokeOperator, Operator: "mallory", Until: 1<<40 + 1, Degrade: true}, "eve's", "want 1 to 1099511627776"},
 		"of the leader":      {control.Order{Verb: control.RevokeNode, Node: "n1", Until: 7}, "eve's", "n1 leads"},
 		"of an unknown node": {control.Order{Verb: control.RevokeNode, Node: "n9", Until: 7}, "eve's", `no node "n9"`},
 	} {
@@ -212,6 +214,64 @@ func TestLeaderRefusesRevokedOperators(t *testing.T) {
 	}
 	if r := ask(control.Order{Verb: control.Clear, Node: "n1"}, "eve's next"); !strings.Contains(r.Refused, "kept out of no running job") {
 		t.Errorf("the next certificate: %+v", r)
+	}
+}
+
+// No certificate that is good is beyond revocation: up to the newest that was seen without a word, further ahead with --force; the answer says
+// where one may be that this leader has not seen.
+func TestRevocationReachesWhatIsGood(t *testing.T) {
+	ahead := replica.CertEpoch(time.Now().Add(25 * time.Hour).Unix()) // as a CA's clock that is ahead issues one
+	seen := map[string]replica.CertEpoch{"n2": ahead, "mallory": 7}
+	l := &leader{newest: func(_ replica.Role, name string) replica.CertEpoch { return seen[name] }}
+	for name, tc := range map[string]struct {
+		of            string
+		until         replica.CertEpoch
+		refused, cost string
+	}{
+		"none":             {"eve", 0, "is a clock wrong", ""},
+		"below the newest": {"n2", ahead - 1, "--until " + fmt.Sprint(ahead), ""},
+		"the newest":       {"n2", ahead, "", ""},
+		"far ahead":        {"eve", 17_954_582_951, "", "is a clock wrong"},
+		"past the newest":  {"n2", ahead + 1, "", "is a clock wrong"},
+		"now":              {"mallory", 8, "", ""},
+	} {
+		err := l.mayRevoke(replica.OperatorRole, tc.of, tc.until)
+		if (err == nil) != (tc.refused == "") || err != nil && !strings.Contains(err.Error(), tc.refused) {
+			t.Errorf("%s: %v, want %q", name, err, tc.refused)
+		}
+		if err != nil {
+			continue
+		}
+		costs := strings.Join(l.revocationCosts(replica.OperatorRole, tc.of, tc.until, "operator x"), "; ")
+		if (costs == "") != (tc.cost == "") || !strings.Contains(costs, tc.cost) {
+			t.Errorf("%s: costs %q, want %q", name, costs, tc.cost)
+		}
+	}
+	for name, unseen := range map[string]bool{"eve": true, "mallory": false} {
+		if text := l.revokedText(replica.OperatorRole, name, 9); strings.Contains(text, "has seen none") != unseen || unseen && !strings.Contains(text, "--until") {
+			t.Errorf("%s: %s", name, text)
+		}
+	}
+}
+
+// Status marks a node whose newest certificate is revoked, and no operator of its name.
+func TestRevokedNodesAreMarked(t *testing.T) {
+	l := &leader{newest: func(_ replica.Role, name string) replica.CertEpoch {
+		return map[string]replica.CertEpoch{"n2": 7, "n3": 8}[name]
+	}}
+	for _, name := range []string{"n2", "n3", "n4"} {
+		l.view.Revoked = append(l.view.Revoked, replica.Revocation{Role: replica.NodeRole, Name: name, Epoch: 7})
+	}
+	l.view.Revoked = append(l.view.Revoked, replica.Revocation{Role: replica.OperatorRole, Name: "n5", Epoch: 7})
+	l.view.Nodes = map[replica.NodeName]replica.Node{"n1": {}, "n2": {}, "n3": {}, "n4": {}, "n5": {}}
+	if got := l.revokedNodes(); !slices.Equal(got, []replica.NodeName{"n2", "n4"}) {
+		t.Errorf("%v", got)
+	}
+	d := newDesk(t)
+	for _, n := range d.statusOf(control.LeaderStatus{Jobs: []control.JobStatus{}, Revoked: []replica.NodeName{"n2"}}).Nodes {
+		if n.Revoked != (n.Name == "n2") {
+			t.Errorf("%+v", n)
+		}
 	}
 }
 
