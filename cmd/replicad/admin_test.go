@@ -42,9 +42,10 @@ func someStatus() control.Status {
 	gen := func(s replica.Step) replica.Generation { return replica.Generation{Epoch: 3, Step: s} }
 	s := control.Status{
 		Version: "v1", Node: "a", Incarnation: 7, Session: 2, Leader: "b", Term: 4, IsLeader: true, KeeperLost: true, Certificate: "this node's certificate expires in 9 days", DurableSilent: "durable directory /mnt: the file system does not answer",
-		NoLink:  []control.NoLink{{Node: "c", Why: "its certificate expired", Tries: 12}},
-		Refused: []control.NoLink{{Node: "s", Incarnation: 9, Why: "superseded by 11", Tries: 3}, {Node: "t", Why: "another version", Tries: 1}},
-		Nodes:   []control.NodeStatus{{Name: "a", Addr: "10.0.0.1:7400", Voter: true, State: "alive", Session: 2}, {Name: "b", Addr: "10.0.0.2:7400", Voter: true, State: "unobserved", Session: 1}, {Name: "s", Addr: "10.0.0.4:7400", State: "silent", Session: 1}},
+		NoLink:     []control.NoLink{{Node: "c", Why: "its certificate expired", Tries: 12}},
+		Refused:    []control.NoLink{{Node: "s", Incarnation: 9, Why: "superseded by 11", Tries: 3}, {Node: "t", Why: "another version", Tries: 1}},
+		GossipKeys: []control.GossipKeyStatus{{Fingerprint: "0a0b0c0d", Primary: true}}, GossipUnknown: []replica.NodeName{"b"},
+		Nodes: []control.NodeStatus{{Name: "a", Addr: "10.0.0.1:7400", Voter: true, State: "alive", Session: 2}, {Name: "b", Addr: "10.0.0.2:7400", Voter: true, State: "unobserved", Session: 1}, {Name: "s", Addr: "10.0.0.4:7400", State: "silent", Session: 1}, {Name: "v", State: "alive", Session: 1, Revoked: true}},
 		Jobs: []control.JobStatus{{
 			Name: "lm", Phase: "open", Epoch: 3, Position: replica.Position{Epoch: 3, Step: 120}, Committed: gen(120), Copies: 1, Degraded: true, DurableError: "shard 1-158/private-1.safetensors is missing",
 			Ranks:   []control.RankStatus{{Rank: 0, Group: 0, Node: "a", Incarnation: 5, PID: 4242, Live: 121, State: "alive"}, {Rank: 1, Group: 1, State: "unclaimed"}},
@@ -75,7 +76,7 @@ func TestStatus(t *testing.T) {
 		t.Fatalf("code %d: %s", code, errout)
 	}
 	for _, want := range []string{
-		"leader   b (term 4)", "keeper   gone: restart this daemon", "expiry   this node's certificate expires in 9 days", "durable  durable directory /mnt: the file system does not answer", "unobserved  leader", "silent      client", "job lm", "open, epoch 3", "step 120, as generation (3,120)", "none yet", "durable writes are tried again: shard 1-158/private-1.safetensors is missing",
+		"leader      b (term 4)", "keeper      gone: restart this daemon", "expiry      this node's certificate expires in 9 days", "durable     durable directory /mnt: the file system does not answer", "unobserved      leader", "silent          client", "job lm", "open, epoch 3", "alive, revoked", "gossip key  0a0b0c0d, spoken with here", "unknown of [b]: ", "step 120, as generation (3,120)", "none yet", "durable writes are tried again: shard 1-158/private-1.safetensors is missing",
 		"87 steps since: one more fault may cost them", "degraded", "node s has not pinned group 1", "4242", "unclaimed", "aa000000  a s*", "bb000000  b",
 		"voter c, 12 tries since 00:00:00: its certificate expired", "node s (incarnation 9), 3 tries since 00:00:00: superseded by 11", "node t, 1 tries since 00:00:00: another version",
 	} {

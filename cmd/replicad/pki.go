@@ -33,9 +33,9 @@ var gossipSteps = []struct {
 	verb, short, next string
 	do                func(dir string) ([][]byte, error)
 }{
-	{"add", "Make a new gossip key, which is heard and not spoken with yet", "copy gossip.key to every node; once `replicad status` misses the new key nowhere: replicad pki gossip-key use", pki.AddGossipKey},
-	{"use", "Have the new gossip key spoken with", "copy gossip.key to every node; once `replicad status` shows it spoken with by all: replicad pki gossip-key drop", pki.UseGossipKey},
-	{"drop", "Leave the key that is spoken with alone", "copy gossip.key to every node: the old key is good for nothing then", pki.DropGossipKeys},
+	{"add", "Make a new gossip key, which is heard and not spoken with yet", "copy gossip.key to every node; once `replicad status` misses the new key on no node, and calls the keys of none unknown: replicad pki gossip-key use", pki.AddGossipKey},
+	{"use", "Have the new gossip key spoken with", "copy gossip.key to every node; once `replicad status` shows it spoken with by all, and calls the keys of none unknown: replicad pki gossip-key drop", pki.UseGossipKey},
+	{"drop", "Leave the key that is spoken with alone", "before you copy gossip.key to every node, look at `replicad status`: each node must speak with this key, and the keys of none be unknown; who lacks it is heard no more then, and the old key is good for nothing", pki.DropGossipKeys},
 }
 
 func newGossipKey(std stdio) *cobra.Command {

@@ -39,10 +39,13 @@ func printStatus(w io.Writer, s control.Status) error {
 	for _, r := range s.Revoked {
 		fmt.Fprintf(t, "revoked\t%s %s: certificates up to epoch %d, %s\n", r.Role, r.Name, r.Epoch, pki.EpochTime(r.Epoch).UTC().Format(time.RFC3339))
 	}
-	if len(s.GossipKeys) > 1 || len(s.GossipKeys) == 1 && len(s.GossipKeys[0].Missing) > 0 {
+	if len(s.GossipKeys) > 1 || len(s.GossipUnknown) > 0 || len(s.GossipKeys) == 1 && len(s.GossipKeys[0].Missing) > 0 {
 		for _, k := range s.GossipKeys {
 			fmt.Fprintf(t, "gossip key\t%s\n", gossipKeyText(k))
 		}
+	}
+	if len(s.GossipUnknown) > 0 {
+		fmt.Fprintf(t, "gossip key\tunknown of %v: their gossip is not heard: is the daemon up there, with the gossip.key that the others have?\n", s.GossipUnknown)
 	}
 	if s.DurableSilent != "" {
 		fmt.Fprintf(t, "durable\t%s\n", s.DurableSilent)
@@ -66,7 +69,11 @@ func printStatus(w io.Writer, s control.Status) error {
 		if n.Name == s.Leader {
 			role = "leader"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", n.Name, n.State, role, n.Session, n.Addr)
+		state := n.State
+		if n.Revoked {
+			state += ", revoked"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", n.Name, state, role, n.Session, n.Addr)
 	}
 	if len(s.Jobs) == 0 {
 		fmt.Fprintf(t, "\nno jobs\n")

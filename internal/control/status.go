@@ -27,6 +27,8 @@ type Status struct {
 	Revoked []RevokedStatus `json:"revoked,omitempty"`
 	// GossipKeys are this node's, the one that it speaks with first.
 	GossipKeys []GossipKeyStatus `json:"gossip_keys"`
+	// GossipUnknown are registered nodes whose hosts are up and of whose gossip keys this node hears nothing: they are in no list of GossipKeys.
+	GossipUnknown []replica.NodeName `json:"gossip_unknown,omitempty"`
 	// DurableSilent is why this node makes no calls to its durable_dir: its file system did not answer. Empty: it did.
 	DurableSilent string       `json:"durable_silent,omitempty"`
 	Nodes         []NodeStatus `json:"nodes"`

@@ -16,6 +16,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/unixsock"
+	"github.com/replicad/replicad/membership"
 )
 
 // statusTimeout bounds how long status waits for the leader before it answers with what this node knows alone.
@@ -37,7 +38,8 @@ var defaultAdminTimes = adminTimes{time.Second, 5 * time.Second, operatorTimeout
 type admin struct {
 	m       *member
 	probes  *prober
-	base    func() control.Status // what this daemon knows of itself and of Raft
+	base    func() control.Status      // what this daemon knows of itself and of Raft
+	members func() []membership.Member // as gossip knows them; asked where base has gossip keys
 	version string
 	// here does, where this node leads, what needs no link to the leader; false: it does not lead. Nil: it never leads.
 	here  func(context.Context, control.Order) (control.OperatorReply, bool)
@@ -239,6 +241,9 @@ func (a *admin) status(ctx context.Context) control.Status {
 		}
 	}
 	slices.SortFunc(st.Nodes, func(x, y control.NodeStatus) int { return compareStrings(string(x.Name), string(y.Name)) })
+	if len(st.GossipKeys) > 0 {
+		st.GossipUnknown = unknownKeys(st.Node, a.members(), st.Nodes)
+	}
 	slices.SortFunc(st.Jobs, func(x, y control.JobStatus) int { return compareStrings(x.ID.String(), y.ID.String()) })
 	return st
 }

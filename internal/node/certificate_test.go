@@ -3,11 +3,14 @@ package node
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/membership"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -54,5 +57,21 @@ func TestCertificateEndIsSaid(t *testing.T) {
 	c.look(made.Add(26 * time.Hour))
 	if count("failed") != 1 || !id.NotAfter().Equal(kept) {
 		t.Errorf("of a file that is none: %s", &log.B)
+	}
+}
+
+// A node that is up, and whose keys nobody hears of, is named: it may lack the key that all others speak with, whether several are left or one.
+func TestNodesWithUnknownGossipKeysAreNamed(t *testing.T) {
+	members := []membership.Member{
+		{Name: "b", Alive: true, Keys: "0a, 0b"},
+		{Name: "d", Keys: "0a"},    // counts as dead to gossip: it can't read what it is asked
+		{Name: "e", Alive: true},   // of an earlier release
+		{Name: "x", Keys: "0a"},    // registered nowhere
+		{Name: "gone", Keys: "0a"}, // its host is silent
+	}
+	nodes := []control.NodeStatus{{Name: "a", State: "alive"}, {Name: "b", State: "alive"}, {Name: "d", State: "unobserved"}, {Name: "e", State: "alive"}, {Name: "f", State: "alive"},
+		{Name: "gone", State: "silent"}, {Name: "new", State: "unknown"}, {Name: "out", State: "alive", Revoked: true}}
+	if got := unknownKeys("a", members, nodes); !slices.Equal(got, []replica.NodeName{"d", "e", "f"}) {
+		t.Errorf("%v", got)
 	}
 }

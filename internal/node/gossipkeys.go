@@ -38,6 +38,18 @@ func gossipKeyStatus(keys [][]byte, self replica.NodeName, members []membership.
 	return out
 }
 
+// unknownKeys names the registered nodes whose hosts are up and of whose gossip keys this node hears nothing: one that lacks the key that the
+// others speak with can't read what they ask, so to gossip it is dead.
+func unknownKeys(self replica.NodeName, members []membership.Member, nodes []control.NodeStatus) (names []replica.NodeName) {
+	for _, n := range nodes {
+		up := n.Name != self && !n.Revoked && (n.State == "alive" || n.State == "unobserved")
+		if up && !slices.ContainsFunc(members, func(m membership.Member) bool { return m.Name == n.Name && m.Alive && m.Keys != "" }) {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
 // GossipKeys says which gossip keys a configuration's node has, by their fingerprints; empty if they can't be read, which Check says.
 func GossipKeys(c *config.Config) string {
 	id, err := Identity(c)

@@ -486,7 +486,7 @@ func (d *daemon) run(stop context.Context) error {
 	})
 	start("trust", func(ctx context.Context) error { d.trust.run(ctx); return nil })
 	start("prober", func(ctx context.Context) error { d.prober.run(ctx); return nil })
-	a := &admin{m: d.member, probes: d.prober, base: d.baseStatus, version: d.opt.Version, owner: func() uint32 { return uint32(os.Geteuid()) }}
+	a := &admin{m: d.member, probes: d.prober, base: d.baseStatus, members: func() []membership.Member { return d.gossip.Members() }, version: d.opt.Version, owner: func() uint32 { return uint32(os.Geteuid()) }}
 	if d.leader != nil {
 		a.here = d.leader.besideHere
 	}
