@@ -35,7 +35,7 @@ var gossipSteps = []struct {
 }{
 	{"add", "Make a new gossip key, which is heard and not spoken with yet", "copy gossip.key to every node; once `replicad status` misses the new key on no node, and calls the keys of none unknown: replicad pki gossip-key use", pki.AddGossipKey},
 	{"use", "Have the new gossip key spoken with", "copy gossip.key to every node; once `replicad status` shows it spoken with by all, and calls the keys of none unknown: replicad pki gossip-key drop", pki.UseGossipKey},
-	{"drop", "Leave the key that is spoken with alone", "before you copy gossip.key to every node, look at `replicad status`: each node must speak with this key, and the keys of none be unknown; who lacks it is heard no more then, and the old key is good for nothing", pki.DropGossipKeys},
+	{"drop", "Leave the key that is spoken with alone", "look at `replicad status` before you copy gossip.key to every node: each must speak with this key, and the keys of none be unknown; then the old key is good for nothing, and who lacks this one hears nobody", pki.DropGossipKeys},
 }
 
 func newGossipKey(std stdio) *cobra.Command {
