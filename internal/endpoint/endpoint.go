@@ -118,12 +118,13 @@ func Listen(cfg Config) (*Endpoint, error) {
 		return nil, errors.Join(err, udp.Close())
 	}
 	e := &Endpoint{
-		cfg: cfg, udp: udp, ids: newTagger(), own: &quic.Transport{Conn: own, ConnectionIDLength: 8},
+		cfg: cfg, udp: udp, ids: newTagger(cfg.ProbeKeys),
 		handlers: make(map[Class]func(context.Context, *Conn)),
 		windows:  windows{byConn: make(map[*quic.Conn]uint64)},
 		inbound:  make(map[replica.NodeName]int),
 		conns:    make(map[*Conn]struct{}),
 	}
+	e.own = &quic.Transport{Conn: own, ConnectionIDGenerator: e.ids}
 	e.refusals.init(cfg)
 	e.life, e.end = context.WithCancelCause(context.Background())
 	// Gives up the socket without a word to anyone, once.

@@ -3,7 +3,6 @@ package endpoint
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -22,7 +21,7 @@ import (
 //
 //	0   magic; its first byte's top bits are 00, which no QUIC packet's are
 //	4   version u8, kind u8, reserved u16 = 0
-//	8   nonce [16]: the answer repeats the question's
+//	8   nonce [16]: the answer repeats the question's; bytes 8 to 11 are the shield's tag of the first 8
 //	24  session u64, incarnation u64, boot [16], adopting u8, name length u8, name [63]; all 0 in a question
 //	... 0
 //	-32 HMAC-SHA256 over all before it
@@ -175,9 +174,8 @@ func (e *Endpoint) probe(ctx context.Context, addr string) (*ProbeReply, error) 
 	// A cancelled ctx ends the read; the deadline set below then is in the past too.
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
 
-	var n nonce
-	rand.Read(n[:])
 	keys := e.cfg.ProbeKeys()
+	n := newNonce(keys[0])
 	ask := appendProbe(nil, keys[0], n, nil)
 	buf := make([]byte, probeBytes+1)
 	for wait := probeResend; ; wait = min(2*wait, probeResendMax) {

@@ -2,7 +2,9 @@ package endpoint
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"math"
 	"net"
@@ -14,38 +16,58 @@ import (
 )
 
 // A port that strangers flood loses the datagrams of peers too, since all of them wait in one buffer of the kernel. So the connection ids
-// that this node hands out carry a tag, and while the buffer fills up the kernel lets in every datagram with a right one, and of all others
-// only so many. A stranger has never seen an id; a peer that has is one who holds a certificate, or stands on the way between two nodes.
+// that a node makes carry two tags. While the buffer fills up, the kernel passes every datagram to an id with this process' own tag: it belongs
+// to a connection. It also passes what comes from an id with the cluster's tag, which begins a connection, and probes with such a nonce. Of all
+// others it passes only so many. Whoever has read a node's datagrams, or had an answer from it, has seen its tags and can send them again.
 
 const (
-	idBytes  = 12 // 8 random, 4 of the tag
-	shieldAt = 8  // the shield goes up when 1/shieldAt of the buffer is in use
+	idBytes     = 16   // 8 random, 4 of this process' tag, 4 of the cluster's
+	initialSize = 1200 // bytes at least of what begins a connection; a probe has as many
+
+	shieldAt = 8 // the shield goes up when 1/shieldAt of the buffer is in use
 
 	shieldEvery = 50 * time.Millisecond
 	shieldQuiet = 2 * time.Second // without a flood, after which the shield goes down again
 	strangers   = 4000            // datagrams of strangers a second that are let in meanwhile
 )
 
-// tagger hands out connection ids and knows its own.
-type tagger struct{ k [4]uint32 }
+// tagKey makes tags: who does not know it can't find one but by luck.
+type tagKey [4]uint32
 
-func newTagger() (t tagger) {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	for i := range t.k {
-		t.k[i] = binary.BigEndian.Uint32(b[4*i:]) | 1
+func newTagKey(b [16]byte) (k tagKey) {
+	for i := range k {
+		k[i] = binary.BigEndian.Uint32(b[4*i:]) | 1
 	}
-	return t
+	return k
 }
 
-// tag is what the kernel's program computes too: who does not know the key can't find one but by luck.
-func (t tagger) tag(a, b uint32) uint32 {
-	h := (a + t.k[0]) * t.k[1]
+// clusterTagKey is that of all nodes with a key of probes. A tag says nothing of that key.
+func clusterTagKey(probeKey []byte) tagKey {
+	mac := hmac.New(sha256.New, probeKey)
+	mac.Write([]byte("replicad connection ids 1"))
+	return newTagKey([16]byte(mac.Sum(nil)))
+}
+
+// tag is what the kernel's program computes too.
+func (k tagKey) tag(random []byte) uint32 {
+	h := (binary.BigEndian.Uint32(random) + k[0]) * k[1]
 	h ^= h >> 15
-	h = (h + b) * t.k[2]
+	h = (h + binary.BigEndian.Uint32(random[4:])) * k[2]
 	h ^= h >> 13
-	h *= t.k[3]
+	h *= k[3]
 	return h ^ h>>16
+}
+
+// tagger makes connection ids and nonces, and knows its own.
+type tagger struct {
+	own  tagKey
+	keys func() [][]byte // Config.ProbeKeys
+}
+
+func newTagger(keys func() [][]byte) tagger {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return tagger{newTagKey(b), keys}
 }
 
 // GenerateConnectionID is quic-go's.
@@ -54,83 +76,75 @@ func (t tagger) GenerateConnectionID() (quic.ConnectionID, error) {
 	if _, err := rand.Read(b[:8]); err != nil {
 		return quic.ConnectionID{}, err
 	}
-	binary.BigEndian.PutUint32(b[8:], t.tag(binary.BigEndian.Uint32(b[:]), binary.BigEndian.Uint32(b[4:])))
+	binary.BigEndian.PutUint32(b[8:], t.own.tag(b[:]))
+	binary.BigEndian.PutUint32(b[12:], clusterTagKey(t.keys()[0]).tag(b[:]))
 	return quic.ConnectionIDFromBytes(b[:]), nil
 }
 
 // ConnectionIDLen is quic-go's.
 func (t tagger) ConnectionIDLen() int { return idBytes }
 
-// program is what the kernel runs for each datagram: those with a tag are let in, and of the others a share of let/2^32. It sees the UDP
-// header's 8 bytes first. The destination's id follows the first byte of a short header, and version and length in a long one.
+// newNonce makes one that the shield of a peer with this key passes.
+func newNonce(key []byte) (n nonce) {
+	_, _ = rand.Read(n[:]) // never fails
+	binary.BigEndian.PutUint32(n[8:], clusterTagKey(key).tag(n[:]))
+	return n
+}
+
+// program is what the kernel runs for each datagram: it passes those with a tag, and of the others a share of let/2^32.
 func (t tagger) program(let uint32) []unix.SockFilter {
 	const (
-		udpHeader = 8
-		random    = 0xfffff000 + 56 // SKF_AD_OFF + SKF_AD_RANDOM
-		all       = 0xffffffff
-		first     = 0 // words of scratch memory
-		second    = 1
-		third     = 2
+		short   = iota // labels: a datagram of 1-RTT, or no QUIC packet
+		own            // the words in scratch memory against this process' key
+		unknown        // it belongs to no connection
+		initial        // one that may begin a connection
+		cluster        // the words against the cluster's keys
+		stranger
 	)
-	var p []unix.SockFilter
-	op := func(code int, k uint32) { p = append(p, unix.SockFilter{Code: uint16(code), K: k}) }
-	jump := func(code int, k uint32, yes, no uint8) {
-		p = append(p, unix.SockFilter{Code: uint16(code), Jt: yes, Jf: no, K: k})
-	}
-	keep := func(offset uint32, to uint32) {
-		op(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, udpHeader+offset)
-		op(unix.BPF_ST, to)
-	}
-	fold := func(shift uint32) { // A ^= A >> shift
-		op(unix.BPF_MISC|unix.BPF_TAX, 0)
-		op(unix.BPF_ALU|unix.BPF_RSH|unix.BPF_K, shift)
-		op(unix.BPF_ALU|unix.BPF_XOR|unix.BPF_X, 0)
-	}
-	var toStranger, toCheck []int // jumps whose ends are not known yet
-	op(unix.BPF_LD|unix.BPF_W|unix.BPF_LEN, 0)
-	toStranger = append(toStranger, len(p)) // it is too short for an id: a load beyond the end would drop it
-	jump(unix.BPF_JMP|unix.BPF_JGE|unix.BPF_K, udpHeader+6+idBytes, 0, 0)
-	op(unix.BPF_LD|unix.BPF_B|unix.BPF_ABS, udpHeader)
-	jump(unix.BPF_JMP|unix.BPF_JSET|unix.BPF_K, 0x80, 7, 0) // a long header
-	keep(1, first)
-	keep(5, second)
-	keep(9, third)
-	toCheck = append(toCheck, len(p))
-	op(unix.BPF_JMP|unix.BPF_JA, 0)
-	op(unix.BPF_LD|unix.BPF_B|unix.BPF_ABS, udpHeader+5)
-	toStranger = append(toStranger, len(p))
-	jump(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, idBytes, 0, 0)
-	keep(6, first)
-	keep(10, second)
-	keep(14, third)
+	const (
+		longHeader = 0x80
+		random     = 0xfffff000 + 56 // SKF_AD_OFF + SKF_AD_RANDOM
+	)
+	var p assembler
+	p.length()
+	p.unless(unix.BPF_JGE, 6+idBytes, stranger) // a load beyond the end would drop it
+	p.load(unix.BPF_B|unix.BPF_ABS, 0)
+	p.unless(unix.BPF_JSET, longHeader, short)
+	p.load(unix.BPF_B|unix.BPF_ABS, 5)
+	p.unless(unix.BPF_JEQ, idBytes, unknown)
+	p.keep(unix.BPF_ABS, 6, 10, 14)
+	p.jump(own)
+	p.label(short)
+	p.keep(unix.BPF_ABS, 1, 5, 9)
+	p.label(own)
+	p.passTagged(t.own)
 
-	check := len(p)
-	op(unix.BPF_LD|unix.BPF_MEM, first)
-	op(unix.BPF_ALU|unix.BPF_ADD|unix.BPF_K, t.k[0])
-	op(unix.BPF_ALU|unix.BPF_MUL|unix.BPF_K, t.k[1])
-	fold(15)
-	op(unix.BPF_LDX|unix.BPF_MEM, second)
-	op(unix.BPF_ALU|unix.BPF_ADD|unix.BPF_X, 0)
-	op(unix.BPF_ALU|unix.BPF_MUL|unix.BPF_K, t.k[2])
-	fold(13)
-	op(unix.BPF_ALU|unix.BPF_MUL|unix.BPF_K, t.k[3])
-	fold(16)
-	op(unix.BPF_LDX|unix.BPF_MEM, third)
-	jump(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_X, 0, 0, 1)
-	op(unix.BPF_RET|unix.BPF_K, all)
+	p.label(unknown)
+	p.length()
+	p.unless(unix.BPF_JGE, initialSize, stranger)
+	p.load(unix.BPF_W|unix.BPF_ABS, 0)
+	p.unless(unix.BPF_JEQ, binary.BigEndian.Uint32(probeMagic[:]), initial)
+	p.keep(unix.BPF_ABS, offNonce, offNonce+4, offNonce+8)
+	p.jump(cluster)
+	p.label(initial)
+	p.load(unix.BPF_B|unix.BPF_ABS, 0)
+	p.unless(unix.BPF_JSET, longHeader, stranger)
+	p.load(unix.BPF_B|unix.BPF_ABS, 5)
+	p.op(unix.BPF_MISC|unix.BPF_TAX, 0) // the source's id follows the destination's, whose length is its client's choice
+	p.load(unix.BPF_B|unix.BPF_IND, 6)
+	p.unless(unix.BPF_JEQ, idBytes, stranger)
+	p.keep(unix.BPF_IND, 7, 11, 19)
+	p.label(cluster)
+	for _, key := range t.keys() {
+		p.passTagged(clusterTagKey(key))
+	}
 
-	stranger := len(p)
-	op(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, random)
-	jump(unix.BPF_JMP|unix.BPF_JGE|unix.BPF_K, let, 1, 0)
-	op(unix.BPF_RET|unix.BPF_K, all)
-	op(unix.BPF_RET|unix.BPF_K, 0)
-	for _, i := range toStranger {
-		p[i].Jf = uint8(stranger - i - 1)
-	}
-	for _, i := range toCheck {
-		p[i].K = uint32(check - i - 1)
-	}
-	return p
+	p.label(stranger)
+	p.op(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, random)
+	p.branch(unix.BPF_JGE, let, 1, 0)
+	p.op(unix.BPF_RET|unix.BPF_K, math.MaxUint32)
+	p.op(unix.BPF_RET|unix.BPF_K, 0)
+	return p.done()
 }
 
 // raise puts the program before a socket, in place of an earlier one.
@@ -237,7 +251,7 @@ func (e *Endpoint) guard(ctx context.Context) {
 		case err == nil:
 			if err = e.ids.raise(e.udp, s.let); err == nil && was == 0 && time.Since(said) > logEvery {
 				said = time.Now()
-				e.cfg.Logf("UDP %s: a flood of datagrams that belong to no connection fills the receive buffer: most are dropped until it ends; new connections take longer", e.cfg.Addr)
+				e.cfg.Logf("UDP %s: a flood of datagrams that belong to no connection fills the receive buffer: most are dropped until it ends; only nodes of this cluster connect without delay", e.cfg.Addr)
 			}
 		}
 		if err != nil { // closed; or a kernel that can't: the port is as it was

@@ -1,24 +1,39 @@
 package endpoint
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"math"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/replicad/replicad/replica"
 )
 
-// TestShieldLetsPeersThrough: with the shield up and no stranger let in, connections that there are go on, both ways and with new streams;
-// new ones and probes wait until it is down.
+// TestShieldLetsPeersThrough: with the shield up and no stranger let in, connections that there are go on, both ways and with new streams.
+// Nodes with a key of the cluster, the asker's own or an older one, begin new ones and probe; others wait until it is down.
 func TestShieldLetsPeersThrough(t *testing.T) {
 	ctx := within(t)
 	c := newCluster(t, "a", "b")
-	a := c.start("a", "127.0.0.1:0", allClasses(echo))
-	b := c.start("b", "127.0.0.2:0", allClasses(echo))
+	k := func(list ...byte) (keys [][]byte) {
+		for _, b := range list {
+			keys = append(keys, bytes.Repeat([]byte{b}, 32))
+		}
+		return keys
+	}
+	run := func(node replica.NodeName, addr string, keys [][]byte) *running {
+		l := newLogs()
+		cfg := c.config(node, addr, l)
+		cfg.ProbeKeys = func() [][]byte { return keys }
+		return start(t, cfg, l, allClasses(echo))
+	}
+	a := run("a", "127.0.0.1:0", k(1, 2, 3, 4)) // one of them uses the other's last key
+	b := run("b", "127.0.0.2:0", k(4, 3, 2, 1))
+	stranger := run("b", "127.0.0.2:0", k(5))
 	a.SetProbeReply(ProbeReply{Node: "a"})
 	var conns []*Conn // that b accepted, and that it dialed
 	for _, d := range []struct {
@@ -45,20 +60,32 @@ func TestShieldLetsPeersThrough(t *testing.T) {
 			}
 		}
 	}
+	for _, class := range []Class{Raft, Control, Bulk} {
+		conn, err := a.Dial(ctx, b.Addr().String(), "b", class)
+		if err != nil {
+			t.Fatalf("a peer's new connection (%s): %v", class, err)
+		}
+		if _, err := ask(ctx, conn, "x"); err != nil {
+			t.Fatalf("a peer's new connection (%s): %v", class, err)
+		}
+	}
+	if _, err := b.Probe(ctx, a.Addr().String()); err != nil {
+		t.Errorf("a peer's probe: %v", err)
+	}
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
-	if conn, err := a.Dial(short, b.Addr().String(), "b", Control); err == nil {
+	if conn, err := stranger.Dial(short, a.Addr().String(), "a", Control); err == nil {
 		t.Errorf("a stranger's first datagram was let in: %v", conn.RemoteAddr())
 	}
-	if r, err := b.Probe(short, a.Addr().String()); !errors.Is(err, ErrSilent) {
-		t.Errorf("a probe was let in: %v, %v", r, err)
+	if r, err := stranger.Probe(short, a.Addr().String()); !errors.Is(err, ErrSilent) {
+		t.Errorf("a stranger's probe was let in: %v, %v", r, err)
 	}
 	for _, e := range []*running{a, b} {
 		if err := lower(e.udp); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := dialAndAsk(ctx, a.Endpoint, b.Addr().String(), "b"); err != nil {
+	if err := dialAndAsk(ctx, stranger.Endpoint, a.Addr().String(), "a"); err != nil {
 		t.Errorf("a new connection once the shield is down: %v", err)
 	}
 }
@@ -75,13 +102,18 @@ func TestShieldTakesAShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	ids := newTagger()
+	keys := [][]byte{bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)}
+	ids := newTagger(func() [][]byte { return keys })
 	id, err := ids.GenerateConnectionID()
 	if err != nil {
 		t.Fatal(err)
 	}
 	short := append([]byte{0x40}, id.Bytes()...)
 	long := append([]byte{0xe0, 0, 0, 0, 1, idBytes}, id.Bytes()...)
+	tagged := [][]byte{appendProbe(nil, keys[1], newNonce(keys[1]), nil)}
+	for _, n := range []int{0, 8, 20, 255} { // what begins a connection, with a destination that its client chose
+		tagged = append(tagged, initialFrom(newTagger(func() [][]byte { return keys[1:] }), n))
+	}
 	room := make([]byte, 2048)
 	came := func(b []byte) bool {
 		t.Helper()
@@ -100,6 +132,11 @@ func TestShieldTakesAShare(t *testing.T) {
 		for range 50 {
 			if !came(pad(short)) || !came(pad(long)) {
 				t.Fatal("a datagram with a tag is dropped")
+			}
+			for i, b := range tagged {
+				if !came(b) {
+					t.Fatalf("datagram %d with the cluster's tag is dropped", i)
+				}
 			}
 		}
 		const tries = 400
@@ -123,9 +160,34 @@ func TestShieldTakesAShare(t *testing.T) {
 	if came(wrong) || came([]byte{}) || came(short[:4]) {
 		t.Error("a datagram without a right tag came")
 	}
+	for i, b := range tagged {
+		bad := slices.Clone(b)
+		for i := range bad[:300] {
+			if i > 6 { // the tag lies among them, and so do the random bytes
+				bad[i] ^= 1
+			}
+		}
+		if i > 0 {
+			bad[6+int(bad[5])] = idBytes
+		}
+		if came(bad) || came(b[:initialSize-1]) {
+			t.Errorf("datagram %d with a wrong tag, or cut, came", i)
+		}
+	}
+	if came(initialFrom(newTagger(func() [][]byte { return [][]byte{make([]byte, 32)} }), 8)) {
+		t.Error("what begins a connection came with another cluster's tag")
+	}
 	if s, err := sampleOf(in); err != nil || s.dropped == 0 || s.room == 0 {
 		t.Errorf("the kernel says %+v, %v", s, err)
 	}
+}
+
+// initialFrom is a datagram that begins a connection, to an id of so many bytes.
+func initialFrom(ids tagger, n int) []byte {
+	id, _ := ids.GenerateConnectionID() // never fails
+	b := append([]byte{0xc0, 0, 0, 0, 1, byte(n)}, make([]byte, n)...)
+	b = append(append(b, idBytes), id.Bytes()...)
+	return append(b, make([]byte, initialSize-len(b))...)
 }
 
 // The shield goes up when the buffer fills, lets in so many strangers, and goes down only when the flood has ended.
