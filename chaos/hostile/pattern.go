@@ -34,6 +34,8 @@ type Pattern struct {
 	Long  bool   `json:"-"`    // it may last for up to 9 times what others do
 	At    place  `json:"-"`
 
+	Relinks bool `json:"-"` // a node's daemon is restarted beside it, again and again
+
 	act func(context.Context, *attack) error
 }
 
@@ -66,6 +68,7 @@ var All = []Pattern{
 	{Name: "udp-garbage", Who: Stranger, Does: "datagrams of random bytes and sizes at the port of the data path", Must: "drop them", Brief: true, act: udpGarbage},
 	{Name: "initials-leader", Long: true, Who: Stranger, Does: "150,000 QUIC Initials a second with random connection ids at the leader", Must: "stay the leader", act: initials},
 	{Name: "initials-follower", Long: true, Who: Stranger, Does: "the same at a follower", Must: "keep its link and its vote", At: follower, act: initials},
+	{Name: "initials-relink", Long: true, Relinks: true, Who: Stranger, Does: "the same at the leader, while a node's daemon is restarted", Must: "take its link within a second more than without", act: initials},
 	{Name: "versions", Who: Stranger, Does: "packets of QUIC versions that do not exist", Must: "answer with its own version, no larger than what came", act: versions},
 	{Name: "half-open", Who: Stranger, Does: "real first flights of TLS from 2,000 clients that never go on", Must: "forget each within 3 s", act: halfOpen},
 	{Name: "no-certificate", Who: Stranger, Does: "handshakes without a client certificate", Must: "refuse in the handshake", Brief: true, act: noCertificate},

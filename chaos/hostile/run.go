@@ -43,7 +43,7 @@ type Options struct {
 	Lenient  bool // links, leaders and pauses between commits are reported, and fail nothing: other work shares this machine
 }
 
-var nodes = []string{"n1", "n2", "n3", mallory, fickle} // the last two have certificates and no daemon
+var nodes = []string{"n1", "n2", "n3", mallory, fickle, guest} // the last three have certificates and no daemon of the run's own
 
 const (
 	voters    = 3
@@ -397,7 +397,11 @@ func (r *runner) one(ctx context.Context, p Pattern) (o Outcome, err error) {
 	r.books.take()
 	r.stalls.take()
 	began := time.Now()
-	done, err := r.misbehave(ctx, p, o.Victim)
+	misbehave := r.misbehave
+	if p.Relinks {
+		misbehave = r.besides
+	}
+	done, err := misbehave(ctx, p, o.Victim)
 	if err != nil {
 		bad("%v", err)
 	}
