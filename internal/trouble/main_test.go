@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(rankMode) != "" {
 		os.Exit(rankMain())
 	}
+	if bin := os.Getenv(hostileMode); bin != "" {
+		os.Exit(hostileMain(bin))
+	}
 	dir, err := os.MkdirTemp("", "trouble-bin-")
 	if err == nil {
 		err = os.Chmod(dir, 0o755) // other users run what is in it
