@@ -42,7 +42,7 @@ def test_cut_frees_a_blocked_thread(tmp_path: Path) -> None:
     env = environment()
     peer = subprocess.Popen([*command, "1", f"file://{tmp_path}/store"], env=env)
     try:
-        out = subprocess.run([*command, "0", f"file://{tmp_path}/store"], env=env, stdout=subprocess.PIPE, text=True, timeout=120).stdout
+        out = subprocess.run([*command, "0", f"file://{tmp_path}/store"], env=env, stdout=subprocess.PIPE, text=True, timeout=300).stdout
     finally:
         peer.kill()
         peer.wait()
@@ -82,7 +82,7 @@ print("KEPT NOTHING")
 
 
 def test_a_look_at_the_connections_that_is_broken_off_keeps_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", LOOK], env=environment(), capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", LOOK], env=environment(), capture_output=True, text=True, timeout=300)
     assert "KEPT NOTHING" in done.stdout, done.stdout + done.stderr
 
 
@@ -114,4 +114,4 @@ assert held() == before, (before, held())
 
 def test_groups_end_right_behind_an_operation() -> None:
     """Torch 2.6 hung in its own ``destroy_process_group`` before it had done so 500 times."""
-    subprocess.run([sys.executable, "-c", ENDS], env=environment(), check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", ENDS], env=environment(), check=True, timeout=300)
