@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -37,22 +39,26 @@ func newNodes(t testing.TB, names ...string) (nodes []Node) {
 	return nodes
 }
 
+// free is an address whose port lies below those that the kernel gives to sockets without one. A program's socket for any address
+// would take one of those between the proof and the test's own bind.
 func free(t testing.TB, ip string) string {
 	t.Helper()
+	var err error
 	for range 100 {
-		l, err := net.Listen("tcp", ip+":0")
-		if err != nil {
-			t.Fatal(err)
+		addr := net.JoinHostPort(ip, strconv.Itoa(10_000+rand.IntN(20_000)))
+		var l net.Listener
+		if l, err = net.Listen("tcp", addr); err != nil {
+			continue
 		}
-		addr := l.Addr().String()
-		u, err := net.ListenPacket("udp", addr)
+		var u net.PacketConn
+		u, err = net.ListenPacket("udp", addr)
 		l.Close()
 		if err == nil {
 			u.Close()
 			return addr
 		}
 	}
-	t.Fatalf("no port of %s is free", ip)
+	t.Fatalf("no port of %s is free: %v", ip, err)
 	return ""
 }
 
