@@ -44,6 +44,7 @@ func TestOutvotedRankIsReplaced(t *testing.T) {
 		n.start()
 	}
 	spare := c.nodes[3].run("job", 3, rankSpec{}, "--spare", "--capacity", "1")
+	c.nodes[0].statusWhen(func(s status) bool { return len(s.job("job").Offers) > 0 }) // else n2 takes the rank again
 	launchers := append(runRanks(c.nodes[:3], 1), spare)
 	d := c.nodes[0].daemon.await("dispute", fields{"group": 0, "majority": true})
 	if s, r := fmt.Sprint(d.fields["suspects"]), fmt.Sprint(d.fields["ranks"]); s != "[1]" || r != "[0 1 2]" || len(d.fields["roots"].([]any)) != 3 {
