@@ -12,7 +12,6 @@ import (
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
-	"github.com/replicad/replicad/internal/node"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
@@ -83,7 +82,7 @@ func (a *admin) give(ctx context.Context, order control.Order, o *pki.Operator) 
 		if err != nil {
 			return nil, fmt.Errorf("the leader's challenge: %w (are this program and the daemon of one release?)", err)
 		}
-		if order, err = node.Sign(order, o, challenge); err != nil {
+		if order, err = order.SignedBy(o.Cluster, challenge, o.Sign); err != nil {
 			return nil, err
 		}
 	}

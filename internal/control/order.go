@@ -1,6 +1,7 @@
 package control
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/replicad/replicad/internal/wire"
@@ -92,6 +93,30 @@ type signedOrder struct {
 func (m Order) Signed(cluster replica.ClusterID, challenge []byte) ([]byte, error) {
 	m.ID, m.UID, m.Proof = 0, 0, nil
 	return wire.Append(nil, KindOperator, signedOrder{orderMagic, cluster, challenge, m})
+}
+
+// SignedBy is an order with an operator's signature over it and the leader's challenge; sign is pki.Operator's.
+func (m Order) SignedBy(cluster replica.ClusterID, challenge []byte, sign func(message []byte) (certificate, signature []byte, err error)) (Order, error) {
+	message, err := m.Signed(cluster, challenge)
+	if err != nil {
+		return m, err
+	}
+	p := &Proof{Challenge: challenge}
+	if p.Certificate, p.Signature, err = sign(message); err != nil {
+		return m, fmt.Errorf("sign as an operator: %w", err)
+	}
+	m.Proof = p
+	return m, nil
+}
+
+// Revocation is what a signed order revokes, with the order itself as it was signed.
+func (m Order) Revocation(cluster replica.ClusterID) (replica.Revocation, error) {
+	role, name, _ := m.Revokes()
+	if m.Proof == nil {
+		return replica.Revocation{}, errors.New("nobody signed it")
+	}
+	message, err := m.Signed(cluster, m.Proof.Challenge)
+	return replica.Revocation{Role: role, Name: name, Epoch: m.Until, Order: message, Certificate: m.Proof.Certificate, Signature: m.Proof.Signature}, err
 }
 
 // ReadSigned reads what an operator signed.

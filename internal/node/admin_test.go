@@ -3,8 +3,11 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -229,4 +232,52 @@ func TestHoldersAndOffers(t *testing.T) {
 	if got, want := control.OffersStatus(reports), []control.OfferStatus{{Node: "n1", Processes: 1}, {Node: "n2", Processes: 2, Spare: true}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+}
+
+// The admin socket serves its daemon's user and root, whatever mode it has by now; it used to serve whom the mode let in.
+func TestAdminSocketAsksWhoItIs(t *testing.T) {
+	d := newDesk(t)
+	a := &admin{m: d.member, owner: func() uint32 { return 1001 }}
+	served := a.guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
+	for uid, want := range map[uint32]int{1001: http.StatusOK, 0: http.StatusOK, 1002: http.StatusForbidden} {
+		r := httptest.NewRequest(http.MethodGet, "/status", nil)
+		w := httptest.NewRecorder()
+		served.ServeHTTP(w, r.WithContext(withValue(r, asker{uid: uid})))
+		if w.Code != want || want == http.StatusForbidden && !strings.Contains(w.Body.String(), "user 1002 may not use the admin socket of user 1001") {
+			t.Errorf("user %d: %d %s", uid, w.Code, w.Body)
+		}
+	}
+	r := httptest.NewRequest(http.MethodGet, "/status", nil)
+	w := httptest.NewRecorder()
+	served.ServeHTTP(w, r.WithContext(withValue(r, asker{err: net.ErrClosed})))
+	if w.Code != http.StatusForbidden {
+		t.Errorf("nobody knows who: %d %s", w.Code, w.Body)
+	}
+
+	l, err := listenAdmin(filepath.Join(d.cfg.StateDir, "admin.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	defer l.Close()
+	if u := withUser(t.Context(), far).Value(userKey{}).(asker); u.err != nil || u.uid != uint32(os.Getuid()) {
+		t.Errorf("at the other end is %+v", u)
+	}
+	near, _ := net.Pipe()
+	if u := withUser(t.Context(), near).Value(userKey{}).(asker); u.err == nil {
+		t.Errorf("at the other end of a pipe is %+v", u)
+	}
+}
+
+func withValue(r *http.Request, u asker) context.Context {
+	return context.WithValue(r.Context(), userKey{}, u)
 }

@@ -1,14 +1,10 @@
 package node
 
 import (
-	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -159,7 +155,7 @@ func (o *office) sign(by *pki.Operator, through replica.NodeName, m control.Orde
 	if err != nil || len(challenge) != 32 {
 		o.t.Fatalf("a challenge: %+v, %v", r, err)
 	}
-	if m, err = Sign(m, by, challenge); err != nil {
+	if m, err = m.SignedBy(o.cluster, challenge, by.Sign); err != nil {
 		o.t.Fatal(err)
 	}
 	return m
@@ -529,50 +525,6 @@ func TestAuditOfTheLeader(t *testing.T) {
 	}
 }
 
-// The admin socket serves its daemon's user and root, whatever mode it has by now; it used to serve whom the mode let in.
-func TestAdminSocketAsksWhoItIs(t *testing.T) {
-	d := newDesk(t)
-	a := &admin{m: d.member, owner: func() uint32 { return 1001 }}
-	served := a.guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
-	for uid, want := range map[uint32]int{1001: http.StatusOK, 0: http.StatusOK, 1002: http.StatusForbidden} {
-		r := httptest.NewRequest(http.MethodGet, "/status", nil)
-		w := httptest.NewRecorder()
-		served.ServeHTTP(w, r.WithContext(withValue(r, asker{uid: uid})))
-		if w.Code != want || want == http.StatusForbidden && !strings.Contains(w.Body.String(), "user 1002 may not use the admin socket of user 1001") {
-			t.Errorf("user %d: %d %s", uid, w.Code, w.Body)
-		}
-	}
-	r := httptest.NewRequest(http.MethodGet, "/status", nil)
-	w := httptest.NewRecorder()
-	served.ServeHTTP(w, r.WithContext(withValue(r, asker{err: net.ErrClosed})))
-	if w.Code != http.StatusForbidden {
-		t.Errorf("nobody knows who: %d %s", w.Code, w.Body)
-	}
-
-	l, err := listenAdmin(filepath.Join(d.cfg.StateDir, "admin.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := net.Dial("unix", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	far, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer far.Close()
-	defer l.Close()
-	if u := withUser(t.Context(), far).Value(userKey{}).(asker); u.err != nil || u.uid != uint32(os.Getuid()) {
-		t.Errorf("at the other end is %+v", u)
-	}
-	near, _ := net.Pipe()
-	if u := withUser(t.Context(), near).Value(userKey{}).(asker); u.err == nil {
-		t.Errorf("at the other end of a pipe is %+v", u)
-	}
-}
-
 // FuzzOrder: nothing that a link carries is taken for an order that an operator signed.
 func FuzzOrder(f *testing.F) {
 	dir := filepath.Join(f.TempDir(), "pki")
@@ -590,7 +542,7 @@ func FuzzOrder(f *testing.F) {
 	}
 	given := make([]byte, 32)
 	want := control.Order{Verb: control.EndJob, Job: "job", Why: "enough"}
-	signed, err := Sign(want, operator, given)
+	signed, err := want.SignedBy(operator.Cluster, given, operator.Sign)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -611,6 +563,37 @@ func FuzzOrder(f *testing.F) {
 	})
 }
 
-func withValue(r *http.Request, u asker) context.Context {
-	return context.WithValue(r.Context(), userKey{}, u)
+// A node makes no job and claims no rank without the job's token, as the leader itself knows it; another job's is none.
+func TestLeaderAsksForTheJobsToken(t *testing.T) {
+	c := newChair(t)
+	c.token = func(job string) string { return "token of " + job }
+	n2 := c.node("n2", 22)
+	led := c.knows(fixture.Job())
+	layout := replica.Layout{World: 1, Groups: []replica.GroupID{0}}
+	claim := replica.Claim{Job: led.job.ID, Rank: 0, Holder: n2.node.Holder()}
+
+	for _, token := range []string{"", "token of other"} {
+		c.message(t.Context(), n2, control.CreateRequest{ID: 1, Name: "new", Layout: layout, Token: token})
+		c.message(t.Context(), n2, control.ClaimRequest{ID: 2, Claim: claim, Token: token})
+		replies := told(t, n2)
+		create, claimed := only[control.CreateReply](replies), only[control.ClaimReply](replies)
+		if len(create) != 1 || !strings.Contains(create[0].Refused, "job_secret") || len(claimed) != 1 || !strings.Contains(claimed[0].Refused, "job_secret") {
+			t.Errorf("token %q: %+v", token, replies)
+		}
+		for _, cmd := range c.proposed() {
+			switch cmd.(type) {
+			case replica.CreateJob, replica.Claim:
+				t.Errorf("token %q: proposed %+v", token, cmd)
+			}
+		}
+	}
+	c.message(t.Context(), n2, control.CreateRequest{ID: 3, Name: "new", Layout: layout, Owner: 61001, Token: "token of new"})
+	c.message(t.Context(), n2, control.ClaimRequest{ID: 4, Claim: claim, Token: "token of " + led.job.Name})
+	got := c.proposed()
+	if !slices.ContainsFunc(got, func(cmd replica.Command) bool {
+		v, ok := cmd.(replica.CreateJob)
+		return ok && v.Name == "new" && v.Owner == 61001
+	}) || !slices.Contains(got, replica.Command(claim)) {
+		t.Errorf("with its tokens: proposed %+v", got)
+	}
 }

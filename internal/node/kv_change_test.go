@@ -3,16 +3,16 @@ package node
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
-	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -20,8 +20,8 @@ import (
 type meeting struct {
 	*desk
 	lj    *localJob
-	chair *chair
-	link  *nodeLink // the leader's end
+	chair *composed
+	link  *control.Link // the leader's end
 	term  uint64
 	asked uint32
 	once  uint32
@@ -40,8 +40,7 @@ func newMeeting(t *testing.T) *meeting {
 // elect changes the leader: the new one knows the log, and nothing of what the old one was told.
 func (m *meeting) elect() {
 	m.term++
-	m.chair = newChair(m.t)
-	m.chair.term, m.chair.kv = m.term, rendezvous.New(m.term)
+	m.chair = compose(m.t, m.term)
 	m.link = m.chair.node("n1", 11)
 	m.chair.knows(m.lj.job)
 	m.connect()
@@ -53,9 +52,9 @@ func (m *meeting) serve() {
 	m.t.Helper()
 	for said := m.says(); len(said) > 0; said = m.says() {
 		for _, msg := range said {
-			m.chair.message(m.t.Context(), m.link, msg)
+			m.chair.Message(m.t.Context(), "n1", msg)
 		}
-		for _, msg := range told(m.t, m.link) {
+		for _, msg := range heardBy(m.t, m.link) {
 			if r, ok := msg.(control.KVReply); ok {
 				m.leaderSays(r)
 			}
@@ -190,9 +189,9 @@ func TestAnAdditionCountsOnce(t *testing.T) {
 
 	a.ask(wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
 	for _, msg := range m.says() {
-		m.chair.message(t.Context(), m.link, msg)
+		m.chair.Message(t.Context(), "n1", msg)
 	}
-	told(t, m.link) // taken, the answer is lost
+	heardBy(t, m.link) // taken, the answer is lost
 	m.connect()
 	m.handle(linkUp{link: m.desk.link, leader: "n1"})
 	m.serve()
@@ -222,7 +221,7 @@ func TestAskedAgain(t *testing.T) {
 		t.Errorf("%d requests are sent and %d pending of one question", n, len(m.kvs))
 	}
 	for _, msg := range said {
-		m.chair.message(t.Context(), m.link, msg)
+		m.chair.Message(t.Context(), "n1", msg)
 	}
 	b.tells("ok 0", wire.MKVSet, wire.KV{Key: "late", Value: []byte("v")})
 	if got := a.hears(); got != "value 0 v" {
@@ -260,13 +259,13 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 	m.lj.job.Ranks = fixture.Job().Ranks
 	m.elect()
 	a := m.guest(0)
-	n2 := m.chair.node("n2", 22)
-	m.chair.message(t.Context(), n2, control.KVKept{Done: true})
+	m.chair.node("n2", 22)
+	m.chair.Message(t.Context(), "n2", control.KVKept{Done: true})
 	a.tells("total 0 1", wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
 	m.elect()
-	n2 = m.chair.node("n2", 22) // it has rank 1
-	m.chair.node("n3", 33)      // a spare one
-	late := func() { m.chair.start = m.chair.start.Add(-kvGather) }
+	m.chair.node("n2", 22) // it has rank 1
+	m.chair.node("n3", 33) // a spare one
+	late := func() { m.chair.Pass(t.Context(), 3*time.Second) }
 	a.ask(wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
 	waits := func(when string) {
 		t.Helper()
@@ -279,17 +278,17 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 	waits("n2 and n3 have not linked")
 	late()
 	waits("n2 has not linked, for long")
-	m.chair.message(t.Context(), n2, control.KVKept{Job: fixture.JobID, Epoch: 3, Entries: []control.KVEntry{{Op: control.KVAdd, Key: "n", Delta: 5, Rank: 1, Nonce: 9, Once: 1, Seq: 7<<32 | 40, Total: 6},
+	m.chair.Message(t.Context(), "n2", control.KVKept{Job: fixture.JobID, Epoch: 3, Entries: []control.KVEntry{{Op: control.KVAdd, Key: "n", Delta: 5, Rank: 1, Nonce: 9, Once: 1, Seq: 7<<32 | 40, Total: 6},
 		{Op: control.KVGet, Key: "k", Rank: 1, Seq: 7<<32 | 41}, {Op: control.KVSet, Key: "k", Rank: 2, Seq: 7<<32 | 42}}}) // the last two are no contribution, and no rank
 	waits("n2 has not brought all")
-	m.chair.message(t.Context(), n2, control.KVKept{Done: true})
+	m.chair.Message(t.Context(), "n2", control.KVKept{Done: true})
 	m.kvAgain()
 	m.serve()
 	if got := a.hears(); got != "total 0 7" {
 		t.Errorf("the addition is answered %s", got)
 	}
 	a.tells(fmt.Sprint("ok ", wire.CodeAgain), wire.MKVCheck, wire.KV{Key: "k"})
-	delete(m.chair.links, "n2") // a link that breaks later brought everything already
+	m.chair.Unlink(t.Context(), "n2", errors.New("a test")) // a link that breaks later brought everything already
 	a.tells("total 0 8", wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
 
 	m.elect()
@@ -303,13 +302,12 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 
 	// The fault ends with the next Resume; the witnesses go on.
 	m.elect()
-	n2 = m.chair.node("n2", 22)
+	m.chair.node("n2", 22)
 	m.chair.node("n3", 33)
-	m.chair.message(t.Context(), n2, control.KVKept{Done: true})
+	m.chair.Message(t.Context(), "n2", control.KVKept{Done: true})
 	a.ask(wire.MKVAdd, wire.KV{Key: "m", Value: addend(1)})
 	waits("n3 has not linked")
-	m.chair.suspicions[replica.Holder{Node: "n3", Incarnation: 33}] = &suspicion{}
-	m.chair.suspicions[replica.Holder{Node: "n3", Incarnation: 33}].Hear(m.chair.now(), "n2", recovery.Witness{})
+	m.chair.Message(t.Context(), "n2", control.Suspect{Target: replica.Holder{Node: "n3", Incarnation: 33}, SilentMS: 2000})
 	m.kvAgain()
 	m.serve()
 	if got := a.hears(); got != "total 0 1" {
@@ -470,9 +468,6 @@ func TestScope(t *testing.T) {
 	m.serve()
 	if got := heard(r); got != "ok 0" {
 		t.Errorf("it sets a key: %s", got)
-	}
-	if v, ok := m.chair.kv.Get(fixture.JobID, 4, "k"); !ok || string(v) != "v" {
-		t.Errorf("the leader has %q, %v", v, ok)
 	}
 	survivor := m.guest(1)
 	if got := scope(survivor.peer, survivor.end); got != "scope 4" {

@@ -316,3 +316,16 @@ func (c *chair) begins(led *ledJob) []replica.BeginDurable {
 	c.durable(c.t.Context(), led)
 	return proposalsOf[replica.BeginDurable](c)
 }
+
+// Commits may skip the multiples of durable_every; under load they often do.
+func TestDurableDueAfterAMultipleWasPassed(t *testing.T) {
+	for _, c := range []struct {
+		every, committed, durable replica.Step
+		want                      bool
+	}{{0, 100, 0, false}, {50, 49, 0, false}, {50, 50, 0, true}, {50, 53, 0, true}, {50, 99, 53, false}, {50, 101, 53, true}, {50, 100, 100, false}} {
+		job := &replica.Job{Options: replica.Options{DurableEvery: c.every}, Committed: replica.Generation{Epoch: 1, Step: c.committed}, Durable: replica.Generation{Step: c.durable}}
+		if got := durableDue(job, job.Durable); got != c.want {
+			t.Errorf("every %d, committed %d, durable %d: due %v, want %v", c.every, c.committed, c.durable, got, c.want)
+		}
+	}
+}

@@ -565,3 +565,44 @@ func TestMarkerFollowsTheLastShard(t *testing.T) {
 		}
 	}
 }
+
+// The leader asks the nodes of two ranks that sealed different initial states for their regions, hears each of its own rank
+// alone, and ends the job with the region's name.
+func TestLeaderNamesRegions(t *testing.T) {
+	c := newChair(t)
+	links := map[replica.NodeName]*nodeLink{"n1": c.node("n1", 11), "n2": c.node("n2", 22)}
+	job := fixture.Job()
+	job.Phase, job.Epoch, job.ClosedEpoch, job.Lineage, job.Plan, job.Position, job.Committed = replica.Opening, 1, 0, nil, nil, replica.Position{}, replica.Generation{}
+	c.knows(job)
+	roots := []replica.Digest{{1}, {2}}
+	for r, name := range []replica.NodeName{"n1", "n2"} {
+		rank := replica.Rank(r)
+		c.message(t.Context(), links[name], replica.NodeReport{Job: fixture.JobID, Holder: links[name].node.Holder(), Session: 1, Seq: 1, Settled: true,
+			Ranks: []replica.RankReport{{Rank: rank, Incarnation: job.Ranks[r].Incarnation, Alive: true, Attached: true, Initial: 1}},
+			Parts: []replica.Held{{Part: replica.OfGroup(0), Generation: fixture.Gen(1, 0), Root: roots[r], Rank: rank}, {Part: replica.OfRank(rank), Generation: fixture.Gen(1, 0), Root: replica.Digest{3}, Rank: rank}}})
+	}
+	answer := func(r replica.Rank, digest byte) replica.RegionReport {
+		return replica.RegionReport{Job: fixture.JobID, Generation: fixture.Gen(1, 0), Part: replica.OfGroup(0), Rank: r, Root: roots[r],
+			Regions: []replica.RegionDigest{{Name: "same", Digest: replica.Digest{5}}, {Name: "other", Digest: replica.Digest{digest}}}}
+	}
+	for r, name := range []replica.NodeName{"n1", "n2"} {
+		want := control.RegionsOrder{Job: fixture.JobID, Generation: fixture.Gen(1, 0), Part: replica.OfGroup(0), Rank: replica.Rank(r), Root: roots[r]}
+		if asked := only[control.RegionsOrder](told(t, links[name])); len(asked) != 1 || asked[0] != want {
+			t.Fatalf("%s was asked %+v, want %+v", name, asked, want)
+		}
+	}
+	c.message(t.Context(), links["n1"], answer(0, 6))
+	c.message(t.Context(), links["n1"], answer(1, 6)) // not its rank
+	if cmds := c.proposed(); len(cmds) != 0 {
+		t.Fatalf("proposed %v on one node's word", cmds)
+	}
+	c.message(t.Context(), links["n2"], answer(1, 7))
+	cmds := c.proposed()
+	if len(cmds) != 1 {
+		t.Fatalf("proposed %v, want the end of the job", cmds)
+	}
+	const says = `initial state of group 0 differs between rank 0 (n1) and rank 1 (n2): region "other"; remedy: broadcast the state of one rank of the group to the others before seal_initial; roots: rank 0 on n1: `
+	if end, ok := cmds[0].(replica.EndJob); !ok || len(end.Reason) < len(says) || end.Reason[:len(says)] != says {
+		t.Errorf("proposed %+v", cmds[0])
+	}
+}

@@ -1,21 +1,16 @@
 package node
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
-	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/fixture"
-	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -174,43 +169,6 @@ func TestASecondLifeIsLogged(t *testing.T) {
 	}
 	if n := next(23, 1); n != 1 {
 		t.Errorf("%d lines about a second life, want 1", n)
-	}
-}
-
-// The operator of the refused node reads the reason there, and where its own certificate has expired, that.
-func TestARefusedNodeKnowsItsOwnCertificate(t *testing.T) {
-	log, dir := &fixture.Lines{}, t.TempDir()
-	if err := pki.Init(dir, []replica.NodeName{"n2"}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	file := func(name string) string { return filepath.Join(dir, name) }
-	id, err := pki.Load(file("ca.pem"), file("n2.pem"), file("n2-key.pem"), file("gossip.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &daemon{cfg: &config.Config{Node: "n2"}, log: newTestJournal(t, log), id: id}
-	refused := fmt.Errorf("welcome: %w", endpoint.ErrIdentity)
-	for range 3 {
-		d.linkFailed(voterAddr{"a", "a:7000"}, refused)
-	}
-	d.linkFailed(voterAddr{"b", "b:7000"}, context.DeadlineExceeded)
-	list := d.baseStatus().NoLink
-	if len(list) != 2 || list[0].Node != "a" || list[0].Tries != 3 || list[0].Why != refused.Error() || list[1].Why != context.DeadlineExceeded.Error() {
-		t.Fatalf("status shows %+v", list)
-	}
-	if n := log.Count(`"level":"warn"`); n != 2 {
-		t.Errorf("%d warnings, want one for each voter", n)
-	}
-	end := id.NotAfter()
-	for _, c := range []struct {
-		err  error
-		now  time.Time
-		says string
-	}{{refused, end.Add(time.Minute), "n2.pem expired at " + end.Format(time.RFC3339)}, {refused, end.Add(-time.Minute), ""}, {context.DeadlineExceeded, end.Add(time.Minute), ""}} {
-		why := whyNoLink(c.err, "n2.pem", end, c.now)
-		if !strings.HasSuffix(why, c.err.Error()) || !strings.Contains(why, c.says) || (c.says != "") != strings.Contains(why, "replicad pki renew") {
-			t.Errorf("%v at %v: %q", c.err, c.now, why)
-		}
 	}
 }
 

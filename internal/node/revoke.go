@@ -28,7 +28,8 @@ func (l *leader) revoke(ctx context.Context, from *nodeLink, m control.Order, by
 		return
 	}
 	costs := l.revocationCosts(role, name, m.Until, by)
-	c, err := l.revocation(m)
+	r, err := m.Revocation(l.cluster)
+	c := replica.Revoke{Revocation: r}
 	if err == nil {
 		err = lock.Fits(l.cons.State(), c)
 	}
@@ -65,16 +66,6 @@ func (l *leader) revoke(ctx context.Context, from *nodeLink, m control.Order, by
 			from.answer(m.ID, control.OperatorReply{Text: l.revokedText(role, name, m.Until)})
 		}
 	})
-}
-
-// revocation is the command of an order, with the order itself as it was signed.
-func (l *leader) revocation(m control.Order) (replica.Revoke, error) {
-	role, name, _ := m.Revokes()
-	if m.Proof == nil {
-		return replica.Revoke{}, errors.New("nobody signed it")
-	}
-	message, err := m.Signed(l.cluster, m.Proof.Challenge)
-	return replica.Revoke{Revocation: replica.Revocation{Role: role, Name: name, Epoch: m.Until, Order: message, Certificate: m.Proof.Certificate, Signature: m.Proof.Signature}}, err
 }
 
 // mayRevoke refuses what would not be what the operator means, whatever it may cost.

@@ -1,13 +1,13 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
 	"reflect"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
@@ -19,35 +19,31 @@ import (
 // What a leader tells as changes and in short is, at a node that has heard all since its link came up, the state that it would be told whole;
 // whenever the link came up.
 func TestChangesLeadToTheState(t *testing.T) {
-	c, d := newChair(t), newDesk(t)
-	c.node("n1", 11)
-	late := c.node("n9", 99)
-	c.view.Nodes = map[replica.NodeName]replica.Node{}
+	c, d := compose(t, 7), newDesk(t)
 	st := lock.New(fixture.Cluster)
-	c.view = st.View()
+	c.follows(func(v *lock.View) { *v = st.View() })
 	index := uint64(0)
 	apply := func(cmds ...replica.Command) {
 		t.Helper()
-		before := c.view
 		for _, cmd := range cmds {
 			index++
 			if out := st.Apply(index, cmd); out.Err != nil {
 				t.Fatalf("entry %d, %+v: %v", index, cmd, out.Err)
 			}
 		}
-		c.view = st.View()
-		c.follow(t.Context(), before)
+		c.follows(func(v *lock.View) { *v = st.View() })
 	}
 	holder := func(i int) replica.Holder {
 		return replica.Holder{Node: replica.NodeName(fmt.Sprint("h", i)), Incarnation: replica.NodeIncarnation(i + 1)}
 	}
-	hears := func(l *nodeLink, up bool) {
+	var link *control.Link
+	hears := func(up bool) {
 		t.Helper()
 		if up {
+			link = c.link(replica.Node{Name: "n1", Incarnation: 11, Session: 1})
 			d.handle(linkUp{link: d.link, leader: "n1", welcome: control.Welcome{OK: true, Term: 7}})
-			c.tellAll(l)
 		}
-		for _, msg := range told(t, l) {
+		for _, msg := range heardBy(t, link) {
 			switch msg.(type) {
 			case control.View, control.Change, control.Progress:
 				d.leaderSays(msg)
@@ -61,20 +57,15 @@ func TestChangesLeadToTheState(t *testing.T) {
 		}
 		for id, job := range c.view.Jobs {
 			have := *d.jobs[id].job
-			if c.jobs[id].short {
-				have.Parts = job.Parts // commits do not bring them
-			}
 			if fmt.Sprintf("%+v", have) != fmt.Sprintf("%+v", *job) && !reflect.DeepEqual(&have, job) {
 				t.Errorf("entry %d: the node has\n%+v, want\n%+v", index, have, *job)
 			}
 		}
 	}
-	link := c.links["n1"]
 	apply(replica.RegisterNode{Node: replica.Node{Name: "h0", Incarnation: 1, Session: 1, Addr: "h0:1"}})
-	told(t, link)
-	hears(link, true)
+	hears(true)
 	apply(replica.RegisterNode{Node: replica.Node{Name: "h1", Incarnation: 2, Session: 1, Addr: "h1:1"}})
-	hears(link, false)
+	hears(false)
 	const world = 6
 	id := func(i int) replica.JobID { return replica.JobID{1, byte(i)} }
 	for i := range 40 { // more than are remembered
@@ -83,56 +74,27 @@ func TestChangesLeadToTheState(t *testing.T) {
 			groups[r] = replica.GroupID(r / 2)
 		}
 		apply(replica.CreateJob{ID: id(i), Name: fmt.Sprint("job", i), Layout: replica.Layout{World: world, Groups: groups}}, replica.Begin{Job: id(i), Epoch: 1})
-		hears(link, false)
+		hears(false)
 		for r := range world {
 			apply(replica.Claim{Job: id(i), Rank: replica.Rank(r), Holder: holder(r % 2), Group: groups[r], Geometry: replica.Digest{1, byte(r / 2)}, Nonce: uint64(r + 1)})
 			if r%2 == 0 {
-				hears(link, false)
+				hears(false)
 			}
 		}
 		apply(replica.RegisterNode{Node: replica.Node{Name: "h1", Incarnation: 2, Session: replica.Session(i + 2), Addr: "h1:1"}})
 		if i%10 == 5 {
 			if i%20 == 5 {
-				c.pass(2 * wholeFor)
+				c.Pass(t.Context(), time.Minute) // the state is encoded anew
 			}
-			told(t, late) // a node that linked only now
-			hears(late, true)
-			told(t, link)
-			link, late = late, link
+			hears(true) // a link that came up only now
 		}
 		apply(replica.ReportFault{Job: id(i), Fault: replica.Fault{Epoch: 1, Kind: replica.Exception, Rank: 1, Incarnation: 2, Detail: "x"}})
-		hears(link, false)
+		hears(false)
 		apply(replica.EndJob{Job: id(i), Reason: "enough"})
-		hears(link, false)
+		hears(false)
 	}
 	if len(d.told.Jobs) != 32 {
 		t.Errorf("%d jobs are known, want those that are remembered", len(d.told.Jobs))
-	}
-}
-
-// A commit in short, and then a change: the parts of the commit come with it.
-func TestPartsComeWithTheNextChange(t *testing.T) {
-	c := newChair(t)
-	n := c.node("n2", 22)
-	next := func(j *replica.Job) {
-		before := c.view
-		c.view.Index++
-		c.view.Jobs = map[replica.JobID]*replica.Job{j.ID: j}
-		c.follow(t.Context(), before)
-	}
-	next(fixture.Job())
-	is := fixture.Changed(c.view.Jobs[fixture.JobID], func(j *replica.Job) {
-		j.Position.Step, j.Committed.Step, j.Parts = 6, 6, []replica.PartRoot{{Part: replica.OfGroup(0), Root: replica.Digest{6}}}
-	})
-	next(is)
-	told(t, n)
-	next(fixture.Closed(is))
-	next(fixture.Changed(fixture.Closed(is), func(j *replica.Job) { j.Degraded = true }))
-	changes := only[control.Change](told(t, n))
-	if len(changes) != 2 || len(changes[0].Jobs) != 1 || !reflect.DeepEqual(changes[0].Jobs[0].Job.Parts, is.Parts) {
-		t.Errorf("after a commit in short the nodes are told %+v", changes)
-	} else if changes[1].Jobs[0].Job.Parts != nil || changes[1].After != changes[0].Index {
-		t.Errorf("and then %+v", changes[1])
 	}
 }
 
@@ -173,11 +135,12 @@ func TestAGapIsFilledByTheWholeState(t *testing.T) {
 		t.Error("a change that follows is not taken")
 	}
 
-	c := newChair(t)
-	n := c.node("n2", 22)
+	c := compose(t, 7)
 	c.knows(job)
-	c.message(t.Context(), n, control.AskView{})
-	if v := only[control.View](told(t, n)); len(v) != 1 || v[0].Index != c.view.Index || len(v[0].Jobs) != 1 {
+	link := c.node("n2", 22)
+	heardBy(t, link)
+	c.Message(t.Context(), "n2", control.AskView{})
+	if v := only[control.View](heardBy(t, link)); len(v) != 1 || v[0].Index != c.view.Index || len(v[0].Jobs) != 1 {
 		t.Errorf("asked for the whole state, the leader sends %+v", v)
 	}
 }
@@ -204,22 +167,9 @@ func TestAViewAloneIsNotJudged(t *testing.T) {
 
 // A view of 80,000 ranks, larger than any frame, goes over a link.
 func TestALargeViewPasses(t *testing.T) {
-	c := newChair(t)
+	c := compose(t, 7)
 	job := fixture.LargeJob(80_000)
-	c.view.Jobs[job.ID] = job
-	if err := c.encode(); err != nil {
-		t.Fatal(err)
-	}
-	frames, total := c.whole.frames, 0
-	for _, f := range frames {
-		total += len(f)
-		if len(f) > control.PieceBytes+1<<10 {
-			t.Fatalf("a frame of %d bytes", len(f))
-		}
-	}
-	if total <= control.MaxLinkFrame || len(frames) > control.LinkQueue {
-		t.Fatalf("%d bytes in %d frames: want more than fit into one of %d, and fewer than %d", total, len(frames), control.MaxLinkFrame, control.LinkQueue)
-	}
+	c.knows(job)
 	near, far := net.Pipe()
 	var links sync.WaitGroup
 	links.Go(func() {
@@ -228,9 +178,8 @@ func TestALargeViewPasses(t *testing.T) {
 			t.Errorf("kind %d: %v", k, err)
 			return
 		}
-		l := &nodeLink{Link: control.NewLink(far, control.ToNode), node: replica.Node{Name: "n2", Incarnation: 22}}
-		c.view.Nodes["n2"] = l.node
-		links.Go(func() { c.linkUp(t.Context(), l) })
+		l := control.NewLink(far, control.ToNode)
+		links.Go(func() { c.Link(t.Context(), replica.Node{Name: "n2", Incarnation: 22}, l) })
 		l.Run(t.Context(), func(wire.Kind, []byte) error { return nil }) //nolint:errcheck // it ends with the test
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -250,27 +199,5 @@ func TestALargeViewPasses(t *testing.T) {
 	links.Wait()
 	if got == nil || err != nil || len(got.Jobs) != 1 || !reflect.DeepEqual(got.Jobs[0], job) {
 		t.Errorf("the view does not arrive as it is: %v", err)
-	}
-}
-
-// Whatever a leader says may be large: the status of a large job is.
-func TestALargeAnswerComesInPieces(t *testing.T) {
-	c := newChair(t)
-	n := c.node("n2", 22)
-	want := control.StatusReply{ID: 7, JSON: bytes.Repeat([]byte("status "), 4<<20)}
-	n.Send(want)
-	var in control.Decoder
-	for len(n.Out) > 0 {
-		k, b, err := wire.Read(bytes.NewReader(<-n.Out), control.MaxLinkFrame)
-		if err != nil || k != control.KindPiece {
-			t.Fatalf("kind %d: %v", k, err)
-		}
-		got, err := in.Decode(k, b)
-		if err != nil || (got != nil) != (len(n.Out) == 0) {
-			t.Fatal(got != nil, err)
-		}
-		if got != nil && !reflect.DeepEqual(got, want) {
-			t.Error("it arrives otherwise")
-		}
 	}
 }
