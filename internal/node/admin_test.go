@@ -45,7 +45,7 @@ func (d *desk) statusOf(answer control.LeaderStatus) control.Status {
 			if d.link == nil {
 				continue
 			}
-			for _, q := range only[control.StatusRequest](d.says()) {
+			for _, q := range fixture.Only[control.StatusRequest](d.says()) {
 				if answer.Jobs != nil {
 					b, err := json.Marshal(answer)
 					if err != nil {

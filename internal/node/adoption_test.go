@@ -98,12 +98,12 @@ func TestAdoption(t *testing.T) {
 		t.Errorf("the fence is at %d, its word at %d, though epoch 2 is closed", account, word)
 	}
 	said := d.says()
-	for _, r := range only[replica.NodeReport](said) {
+	for _, r := range fixture.Only[replica.NodeReport](said) {
 		if len(r.Ranks) != 2 || !r.Ranks[1].Alive || r.Ranks[1].Incarnation != 5 || r.Fenced != 2 {
 			t.Errorf("half of the truth is reported: fenced %d, ranks %+v", r.Fenced, r.Ranks)
 		}
 	}
-	ev := only[control.Evidence](said)
+	ev := fixture.Only[control.Evidence](said)
 	if len(ev) != 1 || ev[0].Fault.Kind != replica.ProcessDead || ev[0].Fault.Rank != 0 || ev[0].Fault.Incarnation != 4 {
 		t.Errorf("of the rank that died meanwhile it says %+v", ev)
 	}
@@ -356,7 +356,7 @@ func TestOrphanIsHeard(t *testing.T) {
 	}{
 		"stopped": {fixture.Closed(fixture.Job()), func(p *session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
 			func(d *desk, lr *localRank, said []any) bool {
-				rs := only[replica.NodeReport](said)
+				rs := fixture.Only[replica.NodeReport](said)
 				return lr.stopped && len(rs) > 0 && rs[len(rs)-1].Ranks[0].Stopped
 			}},
 		"stopped under an open epoch": {fixture.Job(), func(p *session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
@@ -370,21 +370,21 @@ func TestOrphanIsHeard(t *testing.T) {
 			return []session.Event{session.Fail{Peer: p, Header: head, Text: "a NaN"}}
 		},
 			func(d *desk, lr *localRank, said []any) bool {
-				ev := only[control.Evidence](said)
+				ev := fixture.Only[control.Evidence](said)
 				return len(ev) == 1 && ev[0].Fault.Kind == replica.Exception && ev[0].Fault.Detail == "a NaN" && ev[0].Fault.Incarnation == 4
 			}},
 		"unloadable": {planned(), func(p *session.Peer) []session.Event {
 			return []session.Event{session.Unloadable{Peer: p, Header: head, Text: "frozen area: its root is not the plan's"}}
 		},
 			func(d *desk, lr *localRank, said []any) bool {
-				ev := only[control.Evidence](said)
+				ev := fixture.Only[control.Evidence](said)
 				return len(ev) == 1 && ev[0].Fault.Kind == replica.BadDigest && ev[0].Fault.Detail == "load: frozen area: its root is not the plan's" && ev[0].Fault.Incarnation == 4
 			}},
 		"reject": {planned(), func(p *session.Peer) []session.Event {
 			return []session.Event{session.Reject{Peer: p, Header: head, Text: "bad"}}
 		},
 			func(d *desk, lr *localRank, said []any) bool {
-				r := only[control.Rejected](said)
+				r := fixture.Only[control.Rejected](said)
 				return lr.rejected == 3 && len(r) == 1 && r[0].Rank == 0
 			}},
 		"leave": {fixture.Job(), func(p *session.Peer) []session.Event { return []session.Event{session.Leave{Peer: p, Header: head}} },
@@ -447,7 +447,7 @@ func TestOrphanWaitsAndIsTold(t *testing.T) {
 	d.handleSession(session.KV{Peer: p, Header: wire.RankHeader{Request: 9, Epoch: 3}, Op: wire.MBarrier, KV: wire.KV{Key: "step 6", Members: 2}})
 	r.quiet(p)
 	d.tell(fixture.Job())
-	if asked := only[control.KVRequest](d.says()); len(asked) != 1 || asked[0].Key != "step 6" || asked[0].Rank != 0 || asked[0].Nonce != 5 {
+	if asked := fixture.Only[control.KVRequest](d.says()); len(asked) != 1 || asked[0].Key != "step 6" || asked[0].Rank != 0 || asked[0].Nonce != 5 {
 		t.Errorf("the leader is asked %+v", asked)
 	}
 

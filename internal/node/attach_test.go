@@ -44,7 +44,7 @@ func TestUnregistrableRegionIsRefused(t *testing.T) {
 	if code, text := r.refused(); code != wire.CodeInvalid || !strings.Contains(text, `"rng": private and of class window`) {
 		t.Errorf("refused with %d %q", code, text)
 	}
-	if claims := only[control.ClaimRequest](d.says()); len(claims) != 0 {
+	if claims := fixture.Only[control.ClaimRequest](d.says()); len(claims) != 0 {
 		t.Errorf("claimed %+v", claims)
 	}
 }

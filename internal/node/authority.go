@@ -147,11 +147,11 @@ func (l *leader) authority(node replica.NodeName, m control.Order) (who string, 
 	if !l.challenges.take(node, m.Proof.Challenge, l.now()) {
 		return "", errors.New("the order is signed over a challenge that this leader has not handed out through this node, or that was used or is a minute old: ask again")
 	}
-	message, err := m.Signed(l.cluster, m.Proof.Challenge)
+	message, err := m.Signed(l.cfg.Cluster, m.Proof.Challenge)
 	if err != nil {
 		return "", err
 	}
-	name, epoch, err := l.operators(m.Proof.Certificate, message, m.Proof.Signature, time.Now())
+	name, epoch, err := l.cfg.Operators(m.Proof.Certificate, message, m.Proof.Signature, time.Now())
 	if err != nil {
 		return "", fmt.Errorf("%v is not done: %w", m.Verb, err)
 	}

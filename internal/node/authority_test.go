@@ -53,7 +53,7 @@ func (o *office) gives(from replica.NodeName, m control.Order) control.OperatorR
 		return o.beside(o.t.Context(), from, m)
 	}
 	o.message(o.t.Context(), o.by[from], m)
-	replies := only[control.StatusReply](told(o.t, o.by[from]))
+	replies := fixture.Only[control.StatusReply](told(o.t, o.by[from]))
 	if len(replies) == 0 {
 		return control.OperatorReply{}
 	}
@@ -139,7 +139,7 @@ func withOperators(t *testing.T, o *office) *pki.Operator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.cluster, o.operators = id.Cluster, id.CheckOperator
+	o.cfg.Cluster, o.cfg.Operators = id.Cluster, id.CheckOperator
 	operator, err := pki.LoadOperator(at("operator.pem"))
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func (o *office) sign(by *pki.Operator, through replica.NodeName, m control.Orde
 	if err != nil || len(challenge) != 32 {
 		o.t.Fatalf("a challenge: %+v, %v", r, err)
 	}
-	if m, err = m.SignedBy(o.cluster, challenge, by.Sign); err != nil {
+	if m, err = m.SignedBy(o.cfg.Cluster, challenge, by.Sign); err != nil {
 		o.t.Fatal(err)
 	}
 	return m
@@ -224,7 +224,7 @@ func TestSignedOrders(t *testing.T) {
 // The end of a job needs no free leader, and the same authority as every other order; here by a link and on the leader itself.
 func TestEndsAreOrdersToo(t *testing.T) {
 	th := newThrone(t)
-	th.operators = func(_, _, signature []byte, _ time.Time) (string, replica.CertEpoch, error) {
+	th.cfg.Operators = func(_, _, signature []byte, _ time.Time) (string, replica.CertEpoch, error) {
 		if string(signature) != "eve's" {
 			return "", 0, errors.New("nobody's signature")
 		}
@@ -358,7 +358,7 @@ func TestOffersAreRemembered(t *testing.T) {
 	})
 	o.message(t.Context(), o.by["n3"], replica.NodeReport{Job: fixture.JobID, Holder: replica.Holder{Node: "n3", Incarnation: 33}, Session: 1, Seq: 1, Fenced: 3, Settled: true, Offers: 1, Spare: true})
 	led := o.jobs[fixture.JobID]
-	if len(only[control.Offer](told(t, o.by["n3"]))) != 1 || !led.mayEnd("n3", 1) {
+	if len(fixture.Only[control.Offer](told(t, o.by["n3"]))) != 1 || !led.mayEnd("n3", 1) {
 		t.Fatalf("offered %v", led.offered)
 	}
 	led.job = fixture.Changed(led.job, func(j *replica.Job) { // n1 was first; and is lost
@@ -379,7 +379,7 @@ func TestRendezvousIsARanksOwn(t *testing.T) {
 		t.Helper()
 		told(t, o.by[from])
 		o.message(t.Context(), o.by[from], control.KVRequest{ID: 1, Op: control.KVSet, Job: fixture.JobID, Epoch: 3, Key: key, Value: []byte(from), Rank: r, Nonce: 5, Once: 1})
-		replies := only[control.KVReply](told(t, o.by[from]))
+		replies := fixture.Only[control.KVReply](told(t, o.by[from]))
 		if len(replies) != 1 {
 			t.Fatalf("%d replies", len(replies))
 		}
@@ -396,7 +396,7 @@ func TestRendezvousIsARanksOwn(t *testing.T) {
 	}
 	for op := control.KVSet; op <= control.KVDelete; op++ {
 		o.message(t.Context(), o.by["n3"], control.KVRequest{ID: 1, Op: op, Job: fixture.JobID, Epoch: 3, Key: "addr", Members: 1, Rank: 0, Nonce: 5, Once: 2})
-		if replies := only[control.KVReply](told(t, o.by["n3"])); len(replies) != 1 || replies[0].Refused == "" || replies[0].Value != nil {
+		if replies := fixture.Only[control.KVReply](told(t, o.by["n3"])); len(replies) != 1 || replies[0].Refused == "" || replies[0].Value != nil {
 			t.Errorf("operation %d: %+v", op, replies)
 		}
 	}
@@ -554,7 +554,7 @@ func FuzzOrder(f *testing.F) {
 			return
 		}
 		m := msg.(control.Order)
-		l := &leader{cons: cons, cluster: id.Cluster, operators: id.CheckOperator, start: time.Now(), challenges: challenges{of: map[replica.NodeName][]challenge{"n3": {{given, time.Hour}}}}}
+		l := &leader{cons: cons, cfg: leaderConfig{Cluster: id.Cluster, Operators: id.CheckOperator}, start: time.Now(), challenges: challenges{of: map[replica.NodeName][]challenge{"n3": {{given, time.Hour}}}}}
 		who, err := l.authority("n3", m)
 		m.ID, m.UID, m.Proof = 0, 0, nil
 		if err == nil && (m != want || who != "operator operator") {
@@ -566,7 +566,7 @@ func FuzzOrder(f *testing.F) {
 // A node makes no job and claims no rank without the job's token, as the leader itself knows it; another job's is none.
 func TestLeaderAsksForTheJobsToken(t *testing.T) {
 	c := newChair(t)
-	c.token = func(job string) string { return "token of " + job }
+	c.cfg.Token = func(job string) string { return "token of " + job }
 	n2 := c.node("n2", 22)
 	led := c.knows(fixture.Job())
 	layout := replica.Layout{World: 1, Groups: []replica.GroupID{0}}
@@ -576,7 +576,7 @@ func TestLeaderAsksForTheJobsToken(t *testing.T) {
 		c.message(t.Context(), n2, control.CreateRequest{ID: 1, Name: "new", Layout: layout, Token: token})
 		c.message(t.Context(), n2, control.ClaimRequest{ID: 2, Claim: claim, Token: token})
 		replies := told(t, n2)
-		create, claimed := only[control.CreateReply](replies), only[control.ClaimReply](replies)
+		create, claimed := fixture.Only[control.CreateReply](replies), fixture.Only[control.ClaimReply](replies)
 		if len(create) != 1 || !strings.Contains(create[0].Refused, "job_secret") || len(claimed) != 1 || !strings.Contains(claimed[0].Refused, "job_secret") {
 			t.Errorf("token %q: %+v", token, replies)
 		}

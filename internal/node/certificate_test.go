@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/membership"
 	"github.com/replicad/replicad/replica"
@@ -27,7 +28,7 @@ func TestCertificateEndIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := &fixture.Lines{}
-	c := &certificate{id: id, log: newTestJournal(t, log)}
+	c := &certificate{id: id, log: journaltest.New(t, log)}
 	count := func(event string) int { return log.Count(`"event":"` + event + `"`) }
 	const day = 24 * time.Hour
 	end := id.NotAfter()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -37,7 +38,7 @@ type composed struct {
 
 func compose(t *testing.T, term uint64) *composed {
 	t.Helper()
-	c := &composed{Stepped: NewStepped(refusing{}, fixture.Cluster, term, recovery.DefaultTiming(), newTestJournal(t, io.Discard)), t: t}
+	c := &composed{Stepped: NewStepped(refusing{}, fixture.Cluster, term, recovery.DefaultTiming(), journaltest.New(t, io.Discard)), t: t}
 	c.follows(func(v *lock.View) { v.Cluster, v.Era, v.Index = fixture.Cluster, 1, 10 })
 	return c
 }

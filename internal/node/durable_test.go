@@ -36,7 +36,7 @@ func TestNextDurableWriteIsAnother(t *testing.T) {
 		})
 		d.durable(lj)
 		d.durable(lj)
-		return only[control.ShardReport](d.says())
+		return fixture.Only[control.ShardReport](d.says())
 	}
 	for _, g := range []replica.Generation{fixture.Gen(3, 5), fixture.Gen(3, 9)} {
 		if got := write(g); len(got) != 1 || got[0].Generation != g {

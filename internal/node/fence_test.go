@@ -215,7 +215,7 @@ func TestRankDied(t *testing.T) {
 		t.Error("settled while what was COPIED is being hashed")
 	}
 	said := d.says()
-	ev := only[control.Evidence](said)
+	ev := fixture.Only[control.Evidence](said)
 	if len(ev) != 1 || ev[0].Job != fixture.JobID || ev[0].Fault.Kind != replica.ProcessDead || ev[0].Fault.Epoch != 3 || ev[0].Fault.Rank != 0 || ev[0].Fault.Incarnation != 4 {
 		t.Errorf("evidence %+v", ev)
 	}
@@ -238,12 +238,12 @@ func TestRankDied(t *testing.T) {
 	if info, err := a.Sealed(ring(0)); err != nil || info.Flags&replica.DaemonMade == 0 {
 		t.Errorf("its private part: %+v, %v", info, err)
 	}
-	reports := only[replica.NodeReport](d.says())
+	reports := fixture.Only[replica.NodeReport](d.says())
 	if len(reports) == 0 || !reports[len(reports)-1].Settled || len(reports[len(reports)-1].Parts) != 2 {
 		t.Errorf("the leader is told %+v", reports)
 	}
 	d.rankDied(lj, lr)
-	if again := only[control.Evidence](d.says()); len(again) != 0 {
+	if again := fixture.Only[control.Evidence](d.says()); len(again) != 0 {
 		t.Errorf("a dead rank dies again: %+v", again)
 	}
 }
@@ -255,7 +255,7 @@ func TestRankThatLeftIsNoFault(t *testing.T) {
 	lr := d.attach(lj, 0)
 	lr.left = true
 	d.rankDied(lj, lr)
-	if ev := only[control.Evidence](d.says()); len(ev) != 0 || lr.alive {
+	if ev := fixture.Only[control.Evidence](d.says()); len(ev) != 0 || lr.alive {
 		t.Errorf("evidence %+v, alive %v", ev, lr.alive)
 	}
 }
@@ -384,7 +384,7 @@ func TestEndedJobIsGivenUp(t *testing.T) {
 	}
 	d.rankDied(lj, left)
 	d.rankDied(lj, trains)
-	if len(lj.ranks) != 0 || len(only[control.Evidence](d.says())) != 0 {
+	if len(lj.ranks) != 0 || len(fixture.Only[control.Evidence](d.says())) != 0 {
 		t.Errorf("%d ranks are left", len(lj.ranks))
 	}
 }
@@ -411,7 +411,7 @@ func TestPeersLost(t *testing.T) {
 		c.set()
 		d.peersLost(lj)
 		d.peersLost(lj)
-		if ev := only[control.Evidence](d.says()); len(ev) != c.want || c.want > 0 && (ev[0].Fault.Kind != replica.Exception || ev[0].Fault.Rank != 0 || ev[0].Fault.Epoch != 3) {
+		if ev := fixture.Only[control.Evidence](d.says()); len(ev) != c.want || c.want > 0 && (ev[0].Fault.Kind != replica.Exception || ev[0].Fault.Rank != 0 || ev[0].Fault.Epoch != 3) {
 			t.Errorf("%s: evidence %+v, want %d", what, ev, c.want)
 		}
 	}

@@ -7,13 +7,13 @@ import (
 	"maps"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
@@ -117,7 +117,7 @@ func FuzzKept(f *testing.F) {
 	}
 	job := fixture.Job()
 	job.ClosedEpoch = 2
-	l := newLeader(nil, fixture.Cluster, recovery.DefaultTiming(), time.Minute, time.Second, nil, newTestJournal(f, io.Discard))
+	l := newLeader(leaderConfig{Cluster: fixture.Cluster, Timing: recovery.DefaultTiming(), Journal: journaltest.New(f, io.Discard)})
 	l.jobs[fixture.JobID] = &ledJob{job: job}
 	n := &nodeLink{node: replica.Node{Name: "n1", Incarnation: 11, Session: 1}}
 	f.Fuzz(func(t *testing.T, b []byte) {

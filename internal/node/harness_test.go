@@ -18,7 +18,7 @@ import (
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
-	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -47,15 +47,6 @@ type desk struct {
 	t       *testing.T
 	log     *fixture.Lines
 	servers *sync.WaitGroup // what ends with the test
-}
-
-func newTestJournal(t testing.TB, w io.Writer) *journal.Journal {
-	t.Helper()
-	j, err := journal.New(w, config.Log{Level: "debug"}, "n1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return j
 }
 
 func newDesk(t *testing.T) *desk {
@@ -91,7 +82,7 @@ func newDesk(t *testing.T) *desk {
 	d := &desk{t: t, log: &fixture.Lines{}}
 	timing := config.Default().Timing
 	d.member = &member{began: time.Now(), cfg: &config.Config{Node: "n1", StateDir: dir, Socket: filepath.Join(dir, "ranks.sock"), Timing: timing, MemoryMargin: 1 << 20}, cluster: fixture.Cluster,
-		self: replica.Node{Name: "n1", Incarnation: 11, Session: 3}, log: newTestJournal(t, d.log), sessions: sessions, keeper: k}
+		self: replica.Node{Name: "n1", Incarnation: 11, Session: 3}, log: journaltest.New(t, d.log), sessions: sessions, keeper: k}
 	d.init()
 	servers.Go(func() { d.custody.run(ctx) })
 	d.servers = &servers
@@ -187,16 +178,6 @@ func (d *desk) views(v control.View) {
 	}
 	d.leaderSays(v)
 	d.leaderSays(control.Change{After: v.Index, Index: v.Index, Era: v.Era})
-}
-
-// only picks the messages of one type.
-func only[T any](msgs []any) (out []T) {
-	for _, m := range msgs {
-		if v, ok := m.(T); ok {
-			out = append(out, v)
-		}
-	}
-	return out
 }
 
 // until handles events until cond holds.

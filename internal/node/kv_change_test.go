@@ -217,7 +217,7 @@ func TestAskedAgain(t *testing.T) {
 		a.ask(wire.MKVGet, wire.KV{Key: "late"})
 	}
 	said := m.says()
-	if n := len(only[control.KVRequest](said)); n != 1 || len(m.kvs) != 1 {
+	if n := len(fixture.Only[control.KVRequest](said)); n != 1 || len(m.kvs) != 1 {
 		t.Errorf("%d requests are sent and %d pending of one question", n, len(m.kvs))
 	}
 	for _, msg := range said {
@@ -386,7 +386,7 @@ func TestKeptIsBroughtInFewFrames(t *testing.T) {
 	}
 	m.connect()
 	m.bringKept()
-	frames, n := only[control.KVKept](m.says()), 0
+	frames, n := fixture.Only[control.KVKept](m.says()), 0
 	for i, f := range frames {
 		size := 0
 		for _, e := range f.Entries {

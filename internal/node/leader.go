@@ -28,38 +28,83 @@ const (
 	proposeTimeout = 5 * time.Second // after it the outcome is unknown, and is read from the state
 )
 
+// leaderConfig is what a leader needs of its daemon. The functions may be called from any goroutine; where one is missing, what it would
+// have known is not known.
+type leaderConfig struct {
+	Log     leaderLog
+	Cluster replica.ClusterID
+	Timing  recovery.Timing
+	Alarm   time.Duration // without a commit while training goes on
+	Silent  time.Duration // timing.silent_after
+	Tier    leaderTier    // nil: no durable tier on this node
+	Journal *journal.Journal
+	Audit   *journal.Auditor
+	Refused *control.NoLinks // the links that this node refused lately
+	// Answers tells whether a node's daemon answered this one's newest probe; missing: each does.
+	Answers func(replica.NodeName) bool
+	// Hears is likewise, and nothing less: not one of which nothing is known.
+	Hears func(replica.NodeName) bool
+	// Token is what processes of a job must show; empty: nothing.
+	Token func(job string) string
+	// Operators names who signed an order, of which the certificate, the bytes and the signature are given.
+	Operators func(certificate, message, signature []byte, now time.Time) (name string, epoch replica.CertEpoch, err error)
+	// Learn takes in what the log revokes.
+	Learn func([]replica.Revocation) (news []replica.Revocation)
+	// Newest is the newest epoch that was seen of a name's certificates; 0: none.
+	Newest func(replica.Role, string) replica.CertEpoch
+}
+
+// withDefaults fills in what a lone leader does.
+func (c leaderConfig) withDefaults() leaderConfig {
+	everybody := func(replica.NodeName) bool { return true }
+	if c.Refused == nil {
+		c.Refused = new(control.NoLinks)
+	}
+	if c.Answers == nil {
+		c.Answers = everybody
+	}
+	if c.Hears == nil {
+		c.Hears = everybody
+	}
+	if c.Token == nil {
+		c.Token = func(string) string { return "" }
+	}
+	if c.Operators == nil {
+		c.Operators = func([]byte, []byte, []byte, time.Time) (string, replica.CertEpoch, error) {
+			return "", 0, errors.New("this leader knows no operators")
+		}
+	}
+	if c.Learn == nil {
+		c.Learn = func([]replica.Revocation) []replica.Revocation { return nil }
+	}
+	if c.Newest == nil {
+		c.Newest = func(replica.Role, string) replica.CertEpoch { return 0 }
+	}
+	return c
+}
+
 // leader is the Raft leader's side of every job. Its goroutine (run) owns all fields below the line; links and proposals
 // reach it through in.
 type leader struct {
-	cons      leaderLog
-	cluster   replica.ClusterID
-	timing    recovery.Timing
-	alarm     time.Duration // without a commit while training goes on
-	silent    time.Duration // timing.silent_after
-	store     leaderTier    // nil: no durable tier on this node
-	log       *journal.Journal
-	start     time.Time
-	in        chan any
-	first     chan any      // what goes before whatever jobs bring: an operator's word
-	ending    chan struct{} // operators' ends of jobs under way, beside run
-	answering chan struct{} // answers to status that are being written, beside run
-	steps     steps
-	ended     chan struct{} // closed when run has returned: posts are dropped from then on
-	work      sync.WaitGroup
-	slots     chan struct{}               // taken by run alone, given back by what it started
-	voting    atomic.Bool                 // a change of voters is under way
-	refused   *control.NoLinks            // the links that this node refused lately
-	paces     paces                       // of registrations
-	answers   func(replica.NodeName) bool // whether a node's daemon answered this one's newest probe
-	hears     func(replica.NodeName) bool // likewise, and nothing less: not one of which nothing is known
-	token     func(job string) string     // what processes of a job must show; empty: nothing
-	audit     *journal.Auditor
-	// operators names who signed an order, of which the certificate, the bytes and the signature are given.
-	operators  func(certificate, message, signature []byte, now time.Time) (name string, epoch replica.CertEpoch, err error)
+	cfg        leaderConfig
+	cons       leaderLog // cfg.Log, as is each of these of its own
+	timing     recovery.Timing
+	store      leaderTier
+	log        *journal.Journal
+	audit      *journal.Auditor
+	start      time.Time
+	in         chan any
+	first      chan any      // what goes before whatever jobs bring: an operator's word
+	ending     chan struct{} // operators' ends of jobs under way, beside run
+	answering  chan struct{} // answers to status that are being written, beside run
+	steps      steps
+	ended      chan struct{} // closed when run has returned: posts are dropped from then on
+	work       sync.WaitGroup
+	slots      chan struct{} // taken by run alone, given back by what it started
+	voting     atomic.Bool   // a change of voters is under way
+	revoking   atomic.Bool   // a revocation is under way
+	paces      paces         // of registrations
 	challenges challenges
-	learn      func([]replica.Revocation) (news []replica.Revocation) // takes in what the log revokes
-	newest     func(replica.Role, string) replica.CertEpoch           // epoch that was seen of a name's certificates
-	revoking   atomic.Bool                                            // a revocation is under way
 
 	// Owned by run.
 	revoked    []replica.Revocation // learned
@@ -173,13 +218,11 @@ const (
 	fromOperator
 )
 
-func newLeader(cons leaderLog, cluster replica.ClusterID, timing recovery.Timing, alarm, silent time.Duration, store leaderTier, log *journal.Journal) *leader {
-	return &leader{refused: new(control.NoLinks), answers: func(replica.NodeName) bool { return true }, hears: func(replica.NodeName) bool { return true }, token: func(string) string { return "" }, strays: newStrays(), cons: cons, cluster: cluster, timing: timing, alarm: alarm, silent: silent, store: store, log: log, start: time.Now(), in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
-		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, kv: rendezvous.New(0), brought: map[replica.NodeName]*nodeLink{},
-		learn: func([]replica.Revocation) []replica.Revocation { return nil }, newest: func(replica.Role, string) replica.CertEpoch { return 0 },
-		operators: func([]byte, []byte, []byte, time.Time) (string, replica.CertEpoch, error) {
-			return "", 0, errors.New("this leader knows no operators")
-		}}
+func newLeader(c leaderConfig) *leader {
+	c = c.withDefaults()
+	return &leader{cfg: c, cons: c.Log, timing: c.Timing, store: c.Tier, log: c.Journal, audit: c.Audit, start: time.Now(), strays: newStrays(), kv: rendezvous.New(0),
+		in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
+		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, brought: map[replica.NodeName]*nodeLink{}}
 }
 
 // run owns the leader's state until ctx ends; then it closes every link and waits for what it started.
@@ -260,7 +303,7 @@ func (l *leader) refresh(ctx context.Context, must bool) {
 	v := l.cons.State()
 	if !sameRevoked(v.Revoked, l.revoked) { // also where another leads: it need not tell
 		l.revoked = v.Revoked
-		l.turnOut(ctx, l.learn(v.Revoked))
+		l.turnOut(ctx, l.cfg.Learn(v.Revoked))
 	}
 	if !l.active {
 		return
@@ -570,7 +613,7 @@ func (l *leader) tick(ctx context.Context) {
 			l.recoverStep(ctx, id, led, recovery.Tick{})
 		}
 		l.durable(ctx, led)
-		if led.job.Phase == replica.Open && now-led.moved > l.alarm && l.alarm > 0 {
+		if led.job.Phase == replica.Open && now-led.moved > l.cfg.Alarm && l.cfg.Alarm > 0 {
 			l.log.Stalled(led.job, now-led.moved, l.waitsFor(led))
 			led.moved = now
 		}

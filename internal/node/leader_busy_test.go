@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -39,7 +40,7 @@ func newThrone(t testing.TB) *throne {
 	th := &throne{t: t, log: &fixture.Lines{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	th.ctx = ctx
-	th.leader = newLeader(cons, fixture.Cluster, recovery.DefaultTiming(), time.Minute, time.Second, nil, newTestJournal(t, th.log))
+	th.leader = newLeader(leaderConfig{Log: cons, Cluster: fixture.Cluster, Timing: recovery.DefaultTiming(), Alarm: time.Minute, Silent: time.Second, Journal: journaltest.New(t, th.log)})
 	for {
 		if _, _, _, self := cons.Leadership(); self {
 			break
@@ -238,13 +239,13 @@ func TestLargeJobRests(t *testing.T) {
 			led.restsUntil = c.now() + time.Hour
 		}
 		c.message(t.Context(), n, replica.NodeReport{Job: fixture.JobID, Holder: silentNode, Session: 1, Seq: 1, Settled: true, Offers: 1})
-		if got := len(only[control.Offer](told(t, n))); (got == 0) != rests || led.due != rests {
+		if got := len(fixture.Only[control.Offer](told(t, n))); (got == 0) != rests || led.due != rests {
 			t.Errorf("%d ranks: %d offers at once, due: %v", ranks, got, led.due)
 		}
 		if rests {
 			led.restsUntil = 0
 			c.tick(t.Context())
-			if got := len(only[control.Offer](told(t, n))); got != 1 || led.due {
+			if got := len(fixture.Only[control.Offer](told(t, n))); got != 1 || led.due {
 				t.Errorf("%d ranks: %d offers after its rest", ranks, got)
 			}
 		}
@@ -284,7 +285,7 @@ func TestTooFewSeatsAreSaid(t *testing.T) {
 	told(t, n)
 	said := func() int {
 		c.sayShort(led)
-		return len(only[control.Tell](told(t, n)))
+		return len(fixture.Only[control.Tell](told(t, n)))
 	}
 	if n := said(); n != 0 {
 		t.Errorf("launchers are told %d times at once", n)

@@ -150,7 +150,7 @@ func TestFailedDurableWritesBackOff(t *testing.T) {
 	n1 := c.node("n1", 11)
 	said := func(want ...string) {
 		t.Helper()
-		news := only[control.Tell](told(t, n1))
+		news := fixture.Only[control.Tell](told(t, n1))
 		if len(news) != len(want) {
 			t.Fatalf("launchers are told %+v, want %q", news, want)
 		}
@@ -237,7 +237,7 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 		if st.Durable != durable || !strings.Contains(st.DurableError, why) || why == "" && st.DurableError != "" {
 			t.Errorf("status says durable %v, %q; want %v, %q", st.Durable, st.DurableError, durable, why)
 		}
-		told := only[control.Tell](told(t, n1))
+		told := fixture.Only[control.Tell](told(t, n1))
 		if news == "" && len(told) != 0 || news != "" && (len(told) != 1 || !strings.Contains(told[0].Text, news)) {
 			t.Errorf("launchers are told %+v, want %q", told, news)
 		}

@@ -53,7 +53,7 @@ func TestFollowTellsNodes(t *testing.T) {
 	}
 	forms := func() (changes, short int) {
 		msgs := told(t, n)
-		return len(only[control.Change](msgs)), len(only[control.Progress](msgs))
+		return len(fixture.Only[control.Change](msgs)), len(fixture.Only[control.Progress](msgs))
 	}
 	next(job)
 	if changes, short := forms(); changes != 1 || short != 0 {

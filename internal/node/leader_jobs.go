@@ -57,7 +57,7 @@ func (l *leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 
 // proved tells whether somebody showed the token of a job.
 func (l *leader) proved(job, token string) bool {
-	return subtle.ConstantTimeCompare([]byte(l.token(job)), []byte(token)) == 1 || l.token(job) == ""
+	return subtle.ConstantTimeCompare([]byte(l.cfg.Token(job)), []byte(token)) == 1 || l.cfg.Token(job) == ""
 }
 
 // adopt is the end of looking for a durable generation to open a job from.
@@ -89,9 +89,9 @@ func (l *leader) adoptable(from *nodeLink, m control.CreateRequest) adopt {
 	case len(found) == 0:
 		a.news = fmt.Sprintf("warning: nothing to resume job %q from: %s has no finished generation of it; it starts from its beginning", m.Name, l.store.Dir())
 		l.log.Note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
-	case found[0].Cluster != l.cluster: // its parts can't be staged here
+	case found[0].Cluster != l.cfg.Cluster: // its parts can't be staged here
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
-			found[0].Generation, found[0].Path, found[0].Cluster, l.cluster)
+			found[0].Generation, found[0].Path, found[0].Cluster, l.cfg.Cluster)
 	case found[0].Owner != m.Owner && m.Owner != 0:
 		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is user %d's, and user %d asks: resume it as that user, or use another name", m.Name, found[0].Generation, found[0].Path, found[0].Owner, m.Owner)
 	case m.Unlike(found[0].Layout) != "":

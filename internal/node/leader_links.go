@@ -29,8 +29,8 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 		return
 	case err != nil:
 		return // it went away, or said nothing
-	case h.Node.Name != peer || h.Cluster != l.cluster:
-		reason := fmt.Sprintf("hello of node %q, cluster %s on a connection of node %q, cluster %s: give each node its own certificate", h.Node.Name, h.Cluster, peer, l.cluster)
+	case h.Node.Name != peer || h.Cluster != l.cfg.Cluster:
+		reason := fmt.Sprintf("hello of node %q, cluster %s on a connection of node %q, cluster %s: give each node its own certificate", h.Node.Name, h.Cluster, peer, l.cfg.Cluster)
 		l.audit.Refused("hello", peer, audit.Fields{"refused": reason})
 		l.refuse(conn, replica.Holder{Node: peer}, reason)
 		return
@@ -50,7 +50,7 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 		l.refuse(conn, h.Node.Holder(), out.Error())
 		return
 	}
-	l.refused.Linked(h.Node.Holder())
+	l.cfg.Refused.Linked(h.Node.Holder())
 	conn.SetDeadline(time.Time{}) //nolint:errcheck // as above
 	n := &nodeLink{Link: control.NewLink(conn, control.ToNode), node: h.Node}
 	l.post(leaderLinkUp{n})
@@ -81,7 +81,7 @@ func (l *leader) serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 
 // refuse tells a node why it gets no link however often it asks, and the operator of this end too.
 func (l *leader) refuse(conn net.Conn, who replica.Holder, why string) {
-	l.refused.Add(who, why, time.Now())
+	l.cfg.Refused.Add(who, why, time.Now())
 	l.log.Retried("refused link", control.Life(who), why)
 	control.WriteWelcome(conn, control.Welcome{Reason: why, Refused: true}) //nolint:errcheck // it is refused anyway
 }
@@ -90,7 +90,7 @@ func (l *leader) refuse(conn net.Conn, who replica.Holder, why string) {
 // would take it, and what to do; err that the outcome is not known, or that nothing was proposed.
 func (l *leader) register(ctx context.Context, n replica.Node) (refused, err error) {
 	v := l.cons.State()
-	if upTo, revoked := v.Revokes(replica.NodeRole, string(n.Name)); revoked && l.newest(replica.NodeRole, string(n.Name)) <= upTo { // its connection is about to end
+	if upTo, revoked := v.Revokes(replica.NodeRole, string(n.Name)); revoked && l.cfg.Newest(replica.NodeRole, string(n.Name)) <= upTo { // its connection is about to end
 		return fmt.Errorf("register node %s: its certificate was revoked with all up to epoch %d: `replicad pki renew %s --after %d`, then copy its two files to it", n.Name, upTo, n.Name, upTo), nil
 	}
 	have, ok := v.Nodes[n.Name]

@@ -14,7 +14,7 @@ import (
 // silent, the link stays until its idle timeout.
 func (l *leader) here(n replica.Node) bool {
 	link := l.links[n.Name]
-	return link != nil && link.node.Incarnation == n.Incarnation && !l.suspected(n.Holder()) && l.answers(n.Name)
+	return link != nil && link.node.Incarnation == n.Incarnation && !l.suspected(n.Holder()) && l.cfg.Answers(n.Name)
 }
 
 // lostForGood records an operator's word that the memory of a node's present life is gone, in every job: silence is no proof

@@ -17,13 +17,13 @@ func TestNodeThatIsGoneIsLostThoughItsLinkStands(t *testing.T) {
 	c.node("n2", 22)
 	c.knows(fixture.Closed(fixture.Job()))
 	answering := true
-	c.answers = func(n replica.NodeName) bool { return n != "n2" || answering }
+	c.cfg.Answers = func(n replica.NodeName) bool { return n != "n2" || answering }
 	ask := func() string {
 		c.operate(t.Context(), operator, control.Order{ID: 1, Verb: control.Lost, Node: "n2", Why: "burnt"}, "operator eve")
 		if proved := proposalsOf[replica.ProveLost](c); len(proved) == 1 {
 			return "recorded"
 		}
-		replies := only[control.StatusReply](told(t, operator))
+		replies := fixture.Only[control.StatusReply](told(t, operator))
 		if len(replies) != 1 {
 			t.Fatalf("%d answers", len(replies))
 		}

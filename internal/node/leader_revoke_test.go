@@ -21,7 +21,7 @@ import (
 // A revoked operator's signature is good for nothing at the leader, by the log alone.
 func TestLeaderRefusesRevokedOperators(t *testing.T) {
 	th := newThrone(t)
-	th.operators = func(_, _, signature []byte, _ time.Time) (string, replica.CertEpoch, error) {
+	th.cfg.Operators = func(_, _, signature []byte, _ time.Time) (string, replica.CertEpoch, error) {
 		switch string(signature) {
 		case "eve's":
 			return "eve", 7, nil
@@ -97,7 +97,7 @@ func TestLeaderRefusesRevokedOperators(t *testing.T) {
 func TestRevocationReachesWhatIsGood(t *testing.T) {
 	ahead := replica.CertEpoch(time.Now().Add(25 * time.Hour).Unix()) // as a CA's clock that is ahead issues one
 	seen := map[string]replica.CertEpoch{"n2": ahead, "mallory": 7}
-	l := &leader{newest: func(_ replica.Role, name string) replica.CertEpoch { return seen[name] }}
+	l := &leader{cfg: leaderConfig{Newest: func(_ replica.Role, name string) replica.CertEpoch { return seen[name] }}}
 	for name, tc := range map[string]struct {
 		of            string
 		until         replica.CertEpoch
@@ -134,7 +134,7 @@ func TestRevokedNodeIsTurnedOut(t *testing.T) {
 	th := newThrone(t)
 	newest := make(chan replica.CertEpoch, 1)
 	newest <- 7
-	th.newest = func(_ replica.Role, name string) replica.CertEpoch {
+	th.cfg.Newest = func(_ replica.Role, name string) replica.CertEpoch {
 		e := <-newest
 		newest <- e
 		if name != "n2" {
@@ -142,7 +142,7 @@ func TestRevokedNodeIsTurnedOut(t *testing.T) {
 		}
 		return e
 	}
-	th.learn = func(list []replica.Revocation) []replica.Revocation { return list }
+	th.cfg.Learn = func(list []replica.Revocation) []replica.Revocation { return list }
 	n2 := th.link("n2", 22)
 	n2.until(control.KindView)
 	th.create("job", replica.JobID{1}, replica.Layout{World: 1, Groups: []replica.GroupID{0}}, replica.Options{})
@@ -188,9 +188,9 @@ func TestRevokedNodeIsTurnedOut(t *testing.T) {
 
 // The leader names the nodes none of whose certificates is good.
 func TestRevokedNodesAreNamed(t *testing.T) {
-	l := &leader{newest: func(_ replica.Role, name string) replica.CertEpoch {
+	l := &leader{cfg: leaderConfig{Newest: func(_ replica.Role, name string) replica.CertEpoch {
 		return map[string]replica.CertEpoch{"n2": 7, "n3": 8}[name]
-	}}
+	}}}
 	for _, name := range []string{"n2", "n3", "n4"} {
 		l.view.Revoked = append(l.view.Revoked, replica.Revocation{Role: replica.NodeRole, Name: name, Epoch: 7})
 	}

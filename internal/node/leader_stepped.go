@@ -18,7 +18,7 @@ type Stepped struct{ l *leader }
 
 // NewStepped leads in a term, and knows nothing yet.
 func NewStepped(log leaderLog, cluster replica.ClusterID, term uint64, timing recovery.Timing, j *journal.Journal) *Stepped {
-	l := newLeader(log, cluster, timing, time.Minute, time.Second, nil, j)
+	l := newLeader(leaderConfig{Log: log, Cluster: cluster, Timing: timing, Alarm: time.Minute, Silent: time.Second, Journal: j})
 	l.active, l.term, l.kv = true, term, rendezvous.New(term)
 	return &Stepped{l}
 }

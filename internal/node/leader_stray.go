@@ -33,7 +33,7 @@ func newStrays() strays { return strays{since: map[replica.NodeName]time.Duratio
 func (l *leader) lookForStrays() {
 	s, now := &l.strays, l.now()
 	for name := range l.view.Nodes {
-		if name == l.cons.ID() || l.links[name] != nil || l.hears(name) {
+		if name == l.cons.ID() || l.links[name] != nil || l.cfg.Hears(name) {
 			delete(s.since, name)
 		} else if _, known := s.since[name]; !known {
 			s.since[name] = now

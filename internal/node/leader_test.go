@@ -16,6 +16,7 @@ import (
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
@@ -54,7 +55,7 @@ func newChair(t *testing.T) *chair {
 	}
 	t.Cleanup(func() { cons.Close() })
 	c := &chair{t: t, log: &fixture.Lines{}}
-	c.leader = newLeader(cons, fixture.Cluster, recovery.DefaultTiming(), time.Minute, time.Second, nil, newTestJournal(t, c.log))
+	c.leader = newLeader(leaderConfig{Log: cons, Cluster: fixture.Cluster, Timing: recovery.DefaultTiming(), Alarm: time.Minute, Silent: time.Second, Journal: journaltest.New(t, c.log)})
 	c.active, c.term, c.kv = true, 7, rendezvous.New(7)
 	c.view = lock.View{Index: 10, Cluster: fixture.Cluster, Era: 1, Nodes: map[replica.NodeName]replica.Node{}, Jobs: map[replica.JobID]*replica.Job{}}
 	return c
@@ -531,7 +532,7 @@ func TestMarkerFollowsTheLastShard(t *testing.T) {
 		t.Fatalf("ordered %+v before all shards are written", orders)
 	}
 	say(parts[1], fixture.Gen(3, 5))
-	orders := only[control.MarkerOrder](told(t, n2))
+	orders := fixture.Only[control.MarkerOrder](told(t, n2))
 	if len(orders) != 1 || orders[0].Generation != fixture.Gen(3, 5) || len(orders[0].Shards) != 3 {
 		t.Fatalf("ordered %+v", orders)
 	}
@@ -587,7 +588,7 @@ func TestLeaderNamesRegions(t *testing.T) {
 	}
 	for r, name := range []replica.NodeName{"n1", "n2"} {
 		want := control.RegionsOrder{Job: fixture.JobID, Generation: fixture.Gen(1, 0), Part: replica.OfGroup(0), Rank: replica.Rank(r), Root: roots[r]}
-		if asked := only[control.RegionsOrder](told(t, links[name])); len(asked) != 1 || asked[0] != want {
+		if asked := fixture.Only[control.RegionsOrder](told(t, links[name])); len(asked) != 1 || asked[0] != want {
 			t.Fatalf("%s was asked %+v, want %+v", name, asked, want)
 		}
 	}

@@ -29,7 +29,7 @@ func TestPartsComeWithTheNextChange(t *testing.T) {
 	told(t, n)
 	next(fixture.Closed(is))
 	next(fixture.Changed(fixture.Closed(is), func(j *replica.Job) { j.Degraded = true }))
-	changes := only[control.Change](told(t, n))
+	changes := fixture.Only[control.Change](told(t, n))
 	if len(changes) != 2 || len(changes[0].Jobs) != 1 || !reflect.DeepEqual(changes[0].Jobs[0].Job.Parts, is.Parts) {
 		t.Errorf("after a commit in short the nodes are told %+v", changes)
 	} else if changes[1].Jobs[0].Job.Parts != nil || changes[1].After != changes[0].Index {

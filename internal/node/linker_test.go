@@ -17,6 +17,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -506,7 +507,7 @@ func TestARefusedNodeKnowsItsOwnCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{cfg: &config.Config{Node: "n2"}, log: newTestJournal(t, log), id: id}
+	d := &daemon{cfg: &config.Config{Node: "n2"}, log: journaltest.New(t, log), id: id}
 	refused := fmt.Errorf("welcome: %w", endpoint.ErrIdentity)
 	for range 3 {
 		d.linkFailed(voterAddr{"a", "a:7000"}, refused)

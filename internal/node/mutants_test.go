@@ -64,7 +64,7 @@ func TestArenaOfALivingProcessIsNotPassedOn(t *testing.T) {
 		r.reads() // the welcome
 		d.says()
 		d.attachFor(p)
-		claims := only[control.ClaimRequest](d.says())
+		claims := fixture.Only[control.ClaimRequest](d.says())
 		if len(claims) != 1 {
 			t.Fatalf("%d claims", len(claims))
 		}

@@ -410,11 +410,8 @@ func (d *daemon) build() error {
 		if d.store != nil {
 			tier = d.store
 		}
-		d.leader = newLeader(d.cons, d.id.Cluster, timing, c.Timing.StallAlarm, c.Timing.SilentAfter, tier, d.log)
-		d.leader.answers, d.leader.hears, d.leader.refused = d.prober.answers, d.prober.hears, &d.refused
-		d.leader.token = c.JobToken
-		d.leader.audit, d.leader.operators = d.audit, d.id.CheckOperator
-		d.leader.learn, d.leader.newest = d.trust.learn, d.newestEpoch
+		d.leader = newLeader(leaderConfig{Log: d.cons, Cluster: d.id.Cluster, Timing: timing, Alarm: c.Timing.StallAlarm, Silent: c.Timing.SilentAfter, Tier: tier, Journal: d.log, Audit: d.audit, Refused: &d.refused,
+			Answers: d.prober.answers, Hears: d.prober.hears, Token: c.JobToken, Operators: d.id.CheckOperator, Learn: d.trust.learn, Newest: d.newestEpoch})
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
 	st, gate := store{d.member, context.Background()}, transfer.NewGate(maxServes, maxServesPerPeer, maxRequestsPerPeer)

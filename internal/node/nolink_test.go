@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -116,8 +117,8 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			lines, warned := c.log.Count("refused link"), c.log.Count(`"level":"warn"`)
-			c.leader.refused.Clear()
-			c.leader.log = newTestJournal(t, c.log)
+			c.cfg.Refused.Clear()
+			c.leader.log = journaltest.New(t, c.log)
 			for range 3 {
 				w, err := c.serves("n2", c2.say)
 				if err != nil || w.OK || !w.Refused {
@@ -132,11 +133,11 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 			if n := c.log.Count("refused link") - lines; n != 3 || c.log.Count(`"level":"warn"`)-warned != 1 {
 				t.Errorf("%d lines, want 3, one of them a warning", n)
 			}
-			list := c.leader.refused.Now(time.Now())
+			list := c.cfg.Refused.Now(time.Now())
 			if len(list) != 1 || list[0].Node != c2.of.Node || list[0].Incarnation != c2.of.Incarnation || list[0].Tries != 3 || !strings.Contains(list[0].Why, c2.says[0]) {
 				t.Errorf("status shows %+v", list)
 			}
-			if list := c.leader.refused.Now(time.Now().Add(2 * control.NoLinkKept)); len(list) != 0 {
+			if list := c.cfg.Refused.Now(time.Now().Add(2 * control.NoLinkKept)); len(list) != 0 {
 				t.Errorf("status shows %+v long after the last try", list)
 			}
 		})
@@ -147,7 +148,7 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 	if w, err := c.hello(life(7, 1)); err != nil || !w.OK {
 		t.Errorf("the registered life is answered by %+v, %v", w, err)
 	}
-	if list := c.leader.refused.Now(time.Now()); len(list) != 0 {
+	if list := c.cfg.Refused.Now(time.Now()); len(list) != 0 {
 		t.Errorf("status still shows %+v of a node that has a link", list)
 	}
 }
@@ -225,7 +226,7 @@ func TestTooMuchIsNotProposed(t *testing.T) {
 	c.proposed()
 	groups := make([]replica.GroupID, 1_000_000)
 	c.create(t.Context(), n, control.CreateRequest{ID: 1, Name: "big", Layout: replica.Layout{World: 1_000_000, Groups: groups}})
-	if r := only[control.CreateReply](told(t, n)); len(r) != 1 || r[0].Retry || !strings.Contains(r[0].Refused, "1000000 ranks in 1 groups") || !strings.Contains(r[0].Refused, "fewer ranks") {
+	if r := fixture.Only[control.CreateReply](told(t, n)); len(r) != 1 || r[0].Retry || !strings.Contains(r[0].Refused, "1000000 ranks in 1 groups") || !strings.Contains(r[0].Refused, "fewer ranks") {
 		t.Errorf("a job of a million ranks is answered by %+v", r)
 	}
 	if r := c.end(t.Context(), control.Order{Job: "job", Why: strings.Repeat("x", 9<<20)}); !strings.Contains(r.Refused, "is not ended: a reason of 9437184 bytes: want at most 8192") {

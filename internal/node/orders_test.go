@@ -65,18 +65,18 @@ func TestOrders(t *testing.T) {
 		bad := loaded
 		change(&bad.Loaded)
 		d.handleSession(bad)
-		if ev := only[control.Evidence](d.says()); lr.loaded == 4 || len(ev) != 1 || ev[0].Fault.Kind != replica.BadDigest || ev[0].Fault.Epoch != 4 || ev[0].Fault.Incarnation != 4 {
+		if ev := fixture.Only[control.Evidence](d.says()); lr.loaded == 4 || len(ev) != 1 || ev[0].Fault.Kind != replica.BadDigest || ev[0].Fault.Epoch != 4 || ev[0].Fault.Incarnation != 4 {
 			t.Errorf("%s: loaded %d, evidence %+v", what, lr.loaded, ev)
 		}
 	}
 	late := loaded
 	late.Header.Epoch = 3
 	d.handleSession(late)
-	if lr.loaded == 4 || len(only[control.Evidence](d.says())) != 0 {
+	if lr.loaded == 4 || len(fixture.Only[control.Evidence](d.says())) != 0 {
 		t.Error("an acknowledgement of an earlier epoch counts")
 	}
 	d.handleSession(loaded)
-	if got := only[replica.NodeReport](d.says()); lr.loaded != 4 || len(got) != 1 || got[0].Ranks[0].Loaded != 4 {
+	if got := fixture.Only[replica.NodeReport](d.says()); lr.loaded != 4 || len(got) != 1 || got[0].Ranks[0].Loaded != 4 {
 		t.Errorf("loaded %d, reported %+v", lr.loaded, got)
 	}
 	rank.quiet(lr.peer) // not before Resume
@@ -203,7 +203,7 @@ func TestReportsAreNumbered(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	reports := func() []replica.NodeReport { return only[replica.NodeReport](d.says()) }
+	reports := func() []replica.NodeReport { return fixture.Only[replica.NodeReport](d.says()) }
 	d.report(lj)
 	first := reports()
 	if len(first) != 1 || first[0].Holder != (replica.Holder{Node: "n1", Incarnation: 11}) || first[0].Session != 3 || len(first[0].Ranks) != 1 || first[0].Ranks[0].Incarnation != 4 || !first[0].Ranks[0].Alive || first[0].Ranks[0].Attached {
@@ -247,7 +247,7 @@ func TestRequestsAreSentAgain(t *testing.T) {
 	lj.written[replica.OfRank(0)] = control.ShardReport{Job: fixture.JobID, Part: replica.OfRank(0), Generation: fixture.Gen(3, 5)}
 	d.handle(linkUp{link: d.link, leader: "n2", welcome: control.Welcome{OK: true, Term: 10}})
 	said := d.says()
-	claims, creates, kvs, shards := only[control.ClaimRequest](said), only[control.CreateRequest](said), only[control.KVRequest](said), only[control.ShardReport](said)
+	claims, creates, kvs, shards := fixture.Only[control.ClaimRequest](said), fixture.Only[control.CreateRequest](said), fixture.Only[control.KVRequest](said), fixture.Only[control.ShardReport](said)
 	if len(claims) != 1 || claims[0].ID != 1 || claims[0].Claim.Nonce != 77 {
 		t.Errorf("claims %+v: a claim sent twice must be the same claim", claims)
 	}

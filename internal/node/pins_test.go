@@ -63,7 +63,7 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 	if lr.arena.Candidate() != replica.PackWord(3, 6, 0) {
 		t.Errorf("the rank is told candidate %v", lr.arena.Candidate())
 	}
-	answers := only[replica.Pinned](d.says())
+	answers := fixture.Only[replica.Pinned](d.says())
 	if len(answers) != 1 || answers[0].Job != fixture.JobID || answers[0].Term != 9 || answers[0].N != 1 || answers[0].Generation != fixture.Gen(3, 6) || answers[0].Holder != (replica.Holder{Node: "n1", Incarnation: 11}) || answers[0].Session != 3 {
 		t.Fatalf("answered %+v", answers)
 	}
@@ -98,7 +98,7 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 	if got := pins(t, other); !reflect.DeepEqual(got, map[shm.Place][2]uint64{ring(5): p}) {
 		t.Errorf("after the next candidate the mirror's pins are %v", got)
 	}
-	if got := partsOf(only[replica.Pinned](d.says())); len(got) != 3 || got[0].Generation != fixture.Gen(3, 7) {
+	if got := partsOf(fixture.Only[replica.Pinned](d.says())); len(got) != 3 || got[0].Generation != fixture.Gen(3, 7) {
 		t.Errorf("pinned %+v", got)
 	}
 	d.leaderSays(candidate(1, 6)) // an older one changes nothing
@@ -192,7 +192,7 @@ func TestCandidateAnsweredPartByPart(t *testing.T) {
 	lj := d.put(job)
 	a, b := d.attach(lj, 0), d.attach(lj, 1)
 	d.leaderSays(candidate(1, 6))
-	if said := only[replica.Pinned](d.says()); len(said) != 0 {
+	if said := fixture.Only[replica.Pinned](d.says()); len(said) != 0 {
 		t.Errorf("pinned %+v with nothing sealed", said)
 	}
 	for i, c := range []struct {
@@ -202,7 +202,7 @@ func TestCandidateAnsweredPartByPart(t *testing.T) {
 	}{{a, ring(0), replica.OfRank(0)}, {b, ring(0), replica.OfRank(1)}, {b, slot(0), replica.OfGroup(0)}, {a, slot(1), replica.OfGroup(0)}} {
 		d.seal(c.lr.arena, c.p, fixture.Gen(3, 6), 6)
 		d.sealed(lj, c.lr, c.p)
-		got := partsOf(only[replica.Pinned](d.says()))
+		got := partsOf(fixture.Only[replica.Pinned](d.says()))
 		if len(got) != 1 || got[0].Part != c.want || got[0].Rank != c.lr.rank || got[0].Mirror {
 			t.Errorf("seal %d of %v by rank %d is answered by %+v: each rank's copy is a vote", i, c.want, c.lr.rank, got)
 		}
@@ -258,7 +258,7 @@ func TestNewLinkAnswersTheCandidateAgain(t *testing.T) {
 	d.live(passed, 3, 9, replica.Idle)
 	d.leaderSays(candidate(1, 6))
 	first := d.says()
-	if len(only[replica.Pinned](first)) != 1 || len(only[replica.Passed](first)) != 1 {
+	if len(fixture.Only[replica.Pinned](first)) != 1 || len(fixture.Only[replica.Passed](first)) != 1 {
 		t.Fatalf("answered %+v", first)
 	}
 	d.handle(linkDown{link: d.link})
@@ -268,13 +268,13 @@ func TestNewLinkAnswersTheCandidateAgain(t *testing.T) {
 	d.handle(linkUp{link: up, leader: "n2", welcome: control.Welcome{OK: true, Term: 9}})
 	d.handle(fromLeader{up, candidate(1, 6)})
 	again := d.says()
-	if !reflect.DeepEqual(partsOf(only[replica.Pinned](again)), partsOf(only[replica.Pinned](first))) {
-		t.Errorf("over the new link it pins %+v, want what it had pinned: %+v", only[replica.Pinned](again), only[replica.Pinned](first))
+	if !reflect.DeepEqual(partsOf(fixture.Only[replica.Pinned](again)), partsOf(fixture.Only[replica.Pinned](first))) {
+		t.Errorf("over the new link it pins %+v, want what it had pinned: %+v", fixture.Only[replica.Pinned](again), fixture.Only[replica.Pinned](first))
 	}
-	if !reflect.DeepEqual(only[replica.Passed](again), only[replica.Passed](first)) {
-		t.Errorf("over the new link it says passed %+v, want %+v", only[replica.Passed](again), only[replica.Passed](first))
+	if !reflect.DeepEqual(fixture.Only[replica.Passed](again), fixture.Only[replica.Passed](first)) {
+		t.Errorf("over the new link it says passed %+v, want %+v", fixture.Only[replica.Passed](again), fixture.Only[replica.Passed](first))
 	}
-	if len(only[replica.NodeReport](again)) != 1 {
+	if len(fixture.Only[replica.NodeReport](again)) != 1 {
 		t.Error("no report goes over the new link")
 	}
 }
@@ -356,12 +356,12 @@ func TestPassedIsSaidOnce(t *testing.T) {
 	d.seal(lr.arena, slot(2), fixture.Gen(3, 9), 9) // its private part is not there
 	d.leaderSays(candidate(1, 6))
 	d.answerCandidate(lj)
-	said := only[replica.Passed](d.says())
+	said := fixture.Only[replica.Passed](d.says())
 	if len(said) != 1 || said[0].Rank != 0 || said[0].N != 1 || said[0].Term != 9 || said[0].Live != fixture.Gen(3, 9) || !slices.Equal(said[0].Holds, []replica.Generation{fixture.Gen(3, 5), fixture.Gen(3, 8)}) {
 		t.Fatalf("said %+v", said)
 	}
 	d.leaderSays(candidate(2, 7))
-	if said := only[replica.Passed](d.says()); len(said) != 1 || said[0].N != 2 {
+	if said := fixture.Only[replica.Passed](d.says()); len(said) != 1 || said[0].N != 2 {
 		t.Errorf("of the next candidate it says %+v", said)
 	}
 }
@@ -378,7 +378,7 @@ func TestStandsBelowTheCandidate(t *testing.T) {
 	said := func(want ...replica.Step) {
 		t.Helper()
 		var got []replica.Step
-		for _, p := range only[replica.Passed](d.says()) {
+		for _, p := range fixture.Only[replica.Passed](d.says()) {
 			if p.Live != fixture.Gen(3, 7) || p.N != lj.candidate.N {
 				t.Errorf("said %+v", p)
 			}
@@ -629,7 +629,7 @@ func TestInitialSeal(t *testing.T) {
 			if lr.initial != c.want {
 				t.Errorf("initial %d, want %d", lr.initial, c.want)
 			}
-			if said := only[replica.NodeReport](d.says()); (len(said) == 1 && said[0].Ranks[0].Initial == c.want) != (c.want != 0) {
+			if said := fixture.Only[replica.NodeReport](d.says()); (len(said) == 1 && said[0].Ranks[0].Initial == c.want) != (c.want != 0) {
 				t.Errorf("reported %+v", said)
 			}
 		})

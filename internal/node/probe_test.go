@@ -195,7 +195,7 @@ func TestSuspicionIsSpoken(t *testing.T) {
 		for range c.rounds {
 			d.serves(func() { p.round(d.ctx) })
 		}
-		said := only[control.Suspect](d.says())
+		said := fixture.Only[control.Suspect](d.says())
 		if len(said) != c.want {
 			t.Errorf("%s: said %+v, want %d", what, said, c.want)
 		}
@@ -220,7 +220,7 @@ func TestADaemonThatStoodStillIsNoWitness(t *testing.T) {
 	for what, last := range map[string]time.Time{"it ran all the time": time.Now(), "it has just been continued": long} {
 		p.last, p.peers = last, map[replica.NodeName]peerState{"n2": {incarnation: 22, silentSince: long}}
 		d.serves(func() { p.round(d.ctx) })
-		if said := only[control.Suspect](d.says()); (len(said) == 1) != (last != long) {
+		if said := fixture.Only[control.Suspect](d.says()); (len(said) == 1) != (last != long) {
 			t.Errorf("%s, and says %+v", what, said)
 		}
 	}
@@ -242,7 +242,7 @@ func TestSuspicionIsSaidToTheNextLeader(t *testing.T) {
 		near, far := net.Pipe()
 		t.Cleanup(func() { near.Close(); far.Close() })
 		d.handle(linkUp{link: control.NewLink(near, control.ToLeader), leader: "n3", welcome: control.Welcome{OK: true, Term: 10}})
-		return only[control.Suspect](d.says())
+		return fixture.Only[control.Suspect](d.says())
 	}
 	if said := next(h.silent); len(said) != 1 || said[0].Target != silentNode {
 		t.Errorf("a new leader is told %+v, want the node that is silent", said)

@@ -24,7 +24,7 @@ func TestPushThatFailsIsSaid(t *testing.T) {
 		t.Helper()
 		lr.pushed[key] = pushState{sent: time.Now().Add(-ago)}
 		d.pushEnded(pushEnded{fixture.JobID, 0, key, err})
-		return only[control.Unreached](d.says())
+		return fixture.Only[control.Unreached](d.says())
 	}
 	broken := errors.New("no route to host")
 	if m := end(0, broken); len(m) != 0 {
@@ -75,7 +75,7 @@ func TestRestoreThatFailsIsSaid(t *testing.T) {
 	missed.add(d.ctx, "n2")
 	for try := 1; try <= triesSaid; try++ {
 		d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("dial: connection refused"), missed: missed})
-		m := only[control.Unreached](d.says())
+		m := fixture.Only[control.Unreached](d.says())
 		if try < triesSaid && len(m) != 0 {
 			t.Fatalf("said after %d tries: %+v", try, m)
 		}
@@ -86,7 +86,7 @@ func TestRestoreThatFailsIsSaid(t *testing.T) {
 	elsewhere := &misses{} // what failed for another reason is no matter of the network
 	elsewhere.begin(replica.OfGroup(0))
 	d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("no place can be freed"), missed: elsewhere})
-	if m := only[control.Unreached](d.says()); len(m) != 0 {
+	if m := fixture.Only[control.Unreached](d.says()); len(m) != 0 {
 		t.Fatalf("said %+v", m)
 	}
 }

@@ -24,7 +24,10 @@ func TestRegionsOfASealedPart(t *testing.T) {
 		t.Helper()
 		d.leaderSays(o)
 		var said []replica.RegionReport
-		d.until("the regions", func() bool { said = append(said, only[replica.RegionReport](d.says())...); return len(said) > 0 })
+		d.until("the regions", func() bool {
+			said = append(said, fixture.Only[replica.RegionReport](d.says())...)
+			return len(said) > 0
+		})
 		return said[0]
 	}
 	order := control.RegionsOrder{Job: fixture.JobID, Generation: fixture.Gen(3, 0), Part: replica.OfGroup(0), Root: weight.Root}

@@ -28,7 +28,7 @@ func (l *leader) revoke(ctx context.Context, from *nodeLink, m control.Order, by
 		return
 	}
 	costs := l.revocationCosts(role, name, m.Until, by)
-	r, err := m.Revocation(l.cluster)
+	r, err := m.Revocation(l.cfg.Cluster)
 	c := replica.Revoke{Revocation: r}
 	if err == nil {
 		err = lock.Fits(l.cons.State(), c)
@@ -76,7 +76,7 @@ func (l *leader) mayRevoke(role replica.Role, name string, until replica.CertEpo
 	if until == 0 {
 		return fmt.Errorf("certificates of %v %s up to epoch 0: want 1 or more: is a clock wrong?", role, name)
 	}
-	if newest := l.newest(role, name); newest > until {
+	if newest := l.cfg.Newest(role, name); newest > until {
 		return fmt.Errorf("%v %s has a certificate of epoch %d, later than %d, which would stay good: revoke with --until %d", role, name, newest, until, newest)
 	}
 	return nil
@@ -84,7 +84,7 @@ func (l *leader) mayRevoke(role replica.Role, name string, until replica.CertEpo
 
 // revocationCosts are sentences on what is lost with the certificates of a name, but for a majority of voters.
 func (l *leader) revocationCosts(role replica.Role, name string, until replica.CertEpoch, by string) (costs []string) {
-	if last := replica.CertEpoch(time.Now().Add(revokeAhead).Unix()); until > last && until != l.newest(role, name) { //nolint:gosec // after 1970
+	if last := replica.CertEpoch(time.Now().Add(revokeAhead).Unix()); until > last && until != l.cfg.Newest(role, name) { //nolint:gosec // after 1970
 		costs = append(costs, fmt.Sprintf("epoch %d is more than a day from now, and no certificate of this name is good before %s: is a clock wrong?", until, pki.EpochTime(until-replica.CertEpoch(revokeAhead/time.Second)).UTC().Format(time.RFC3339)))
 	}
 	if role == replica.OperatorRole {
@@ -120,7 +120,7 @@ func (l *leader) revocationCosts(role replica.Role, name string, until replica.C
 func (l *leader) revokedText(role replica.Role, name string, until replica.CertEpoch) string {
 	head := fmt.Sprintf("the certificates of %v %s up to epoch %d (%s) are revoked: every daemon refuses them once it hears of it", role, name, until, pki.EpochTime(until).UTC().Format(time.RFC3339))
 	unseen := ""
-	if l.newest(role, name) == 0 {
+	if l.cfg.Newest(role, name) == 0 {
 		unseen = "\n  this leader has seen none with an epoch since it started: one of a later epoch (openssl x509 -noout -subject -in FILE) would stay good: revoke again with --until EPOCH"
 	}
 	if role == replica.OperatorRole {
@@ -136,7 +136,7 @@ func (l *leader) revokedText(role replica.Role, name string, until replica.CertE
 // revokedNodes are the registered nodes of which this leader has seen no certificate that is good.
 func (l *leader) revokedNodes() (names []replica.NodeName) {
 	for _, r := range l.view.Revoked {
-		if _, registered := l.view.Nodes[replica.NodeName(r.Name)]; registered && r.Role == replica.NodeRole && l.newest(r.Role, r.Name) <= r.Epoch {
+		if _, registered := l.view.Nodes[replica.NodeName(r.Name)]; registered && r.Role == replica.NodeRole && l.cfg.Newest(r.Role, r.Name) <= r.Epoch {
 			names = append(names, replica.NodeName(r.Name))
 		}
 	}

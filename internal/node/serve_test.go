@@ -243,7 +243,7 @@ func TestAccept(t *testing.T) {
 	}
 	d.pushed(k, man, chunks)
 	d.until("the pin", func() bool { return lj.answered[replica.OfRank(1)] })
-	if got := partsOf(only[replica.Pinned](d.says())); len(got) != 1 || got[0].Part != replica.OfRank(1) || !got[0].Mirror || got[0].Root != man.Root {
+	if got := partsOf(fixture.Only[replica.Pinned](d.says())); len(got) != 1 || got[0].Part != replica.OfRank(1) || !got[0].Mirror || got[0].Root != man.Root {
 		t.Errorf("pinned %+v", got)
 	}
 	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || !list.Arenas[0].Mirror || list.Arenas[0].Rank != 1 {
@@ -278,7 +278,7 @@ func TestAcceptWhileClosed(t *testing.T) {
 	d.pushed(k, man, chunks)
 	want := replica.Held{Part: replica.OfRank(1), Generation: fixture.Gen(3, 6), Root: man.Root, Mirror: true, Rank: 1, Producer: man.Incarnation}
 	d.until("the report", func() bool {
-		return slices.ContainsFunc(only[replica.NodeReport](d.says()), func(r replica.NodeReport) bool { return slices.Contains(r.Parts, want) })
+		return slices.ContainsFunc(fixture.Only[replica.NodeReport](d.says()), func(r replica.NodeReport) bool { return slices.Contains(r.Parts, want) })
 	})
 }
 
@@ -400,14 +400,14 @@ func TestMirrorCountsWithItsFrozenPart(t *testing.T) {
 	d.answerCandidate(lj)
 	d.report(lj)
 	said := d.says()
-	if got := only[replica.Pinned](said); len(got) != 0 || len(pins(t, a)) != 0 {
+	if got := fixture.Only[replica.Pinned](said); len(got) != 0 || len(pins(t, a)) != 0 {
 		t.Errorf("pinned %+v without its frozen part", got)
 	}
-	if got := only[replica.NodeReport](said); len(got) != 1 || len(got[0].Parts) != 0 {
+	if got := fixture.Only[replica.NodeReport](said); len(got) != 1 || len(got[0].Parts) != 0 {
 		t.Errorf("reported %+v without its frozen part", got)
 	}
 	s := d.seal(a, frozenPlace, fixture.Gen(1, 0), 98) // of another root
-	if d.answerCandidate(lj); len(only[replica.Pinned](d.says())) != 0 {
+	if d.answerCandidate(lj); len(fixture.Only[replica.Pinned](d.says())) != 0 {
 		t.Errorf("another frozen part, of root %v, will do", s.Root)
 	}
 	a.Free(frozenPlace)
@@ -415,10 +415,10 @@ func TestMirrorCountsWithItsFrozenPart(t *testing.T) {
 	d.answerCandidate(lj)
 	d.report(lj)
 	said = d.says()
-	if got := partsOf(only[replica.Pinned](said)); len(got) != 1 || got[0].Part != replica.OfGroup(0) || !got[0].Mirror {
+	if got := partsOf(fixture.Only[replica.Pinned](said)); len(got) != 1 || got[0].Part != replica.OfGroup(0) || !got[0].Mirror {
 		t.Errorf("pinned %+v beside its frozen part", got)
 	}
-	if got := only[replica.NodeReport](said); len(got) != 1 || len(got[0].Parts) != 1 {
+	if got := fixture.Only[replica.NodeReport](said); len(got) != 1 || len(got[0].Parts) != 1 {
 		t.Errorf("reported %+v beside its frozen part", got)
 	}
 }

@@ -111,14 +111,14 @@ func TestAttach(t *testing.T) {
 	d.says()
 	d.attachFor(p)
 	d.serveAttaching()
-	claims := only[control.ClaimRequest](d.says())
+	claims := fixture.Only[control.ClaimRequest](d.says())
 	g := shm.GeometryDigest(testGeometry(t, false), replica.ReplicatedPart)
 	if len(claims) != 1 || claims[0].Claim != (replica.Claim{Job: fixture.JobID, Rank: 0, Holder: replica.Holder{Node: "n1", Incarnation: 11}, Geometry: g, Nonce: 77}) {
 		t.Fatalf("claims %+v", claims)
 	}
 	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Refused: "leadership lost", Retry: true})
 	d.serveAttaching()
-	again := only[control.ClaimRequest](d.says())
+	again := fixture.Only[control.ClaimRequest](d.says())
 	if len(again) != 1 || again[0].Claim != claims[0].Claim {
 		t.Fatalf("after an unknown outcome it claims %+v", again)
 	}
@@ -162,7 +162,7 @@ func TestGroupIsNamedWithTheClaim(t *testing.T) {
 		p, r := d.hello(func(h *wire.Hello) { h.Group = replica.NoGroup })
 		r.reads() // the welcome
 		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: testGeometry(t, false).Regions, Group: named})
-		claims := only[control.ClaimRequest](d.says())
+		claims := fixture.Only[control.ClaimRequest](d.says())
 		if named == replica.NoGroup {
 			if _, text := r.refused(); len(claims) != 0 || !strings.Contains(text, "does not say its replica group: name it before attaching") {
 				t.Errorf("refused with %q, claims %+v", text, claims)
@@ -216,7 +216,7 @@ func TestOtherStateIsRefused(t *testing.T) {
 		regions := testGeometry(t, false).Regions
 		change(regions)
 		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: regions})
-		if claims := only[control.ClaimRequest](d.says()); len(claims) != 0 {
+		if claims := fixture.Only[control.ClaimRequest](d.says()); len(claims) != 0 {
 			t.Errorf("%s: claimed %+v", what, claims)
 		}
 		h, body := r.reads()
@@ -249,7 +249,7 @@ func TestArenaPassesOn(t *testing.T) {
 			lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Lineage = nil }) // nothing was resumed yet: there is no state that it would have to fit
 		}
 		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: regions})
-		claims := only[control.ClaimRequest](d.says())
+		claims := fixture.Only[control.ClaimRequest](d.says())
 		if len(claims) != 1 || claims[0].Claim.Expect != 4 {
 			t.Fatalf("claims %+v, want the rank from incarnation 4", claims)
 		}

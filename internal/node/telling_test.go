@@ -100,7 +100,7 @@ func TestSameExceptionIsSaidAtOnce(t *testing.T) {
 		if again := strings.HasPrefix(said, "rank 0: the same exception at step 9 as before the last restart: in the optimizer step 9: ValueError: "); again != c.again {
 			t.Errorf("%s: says %q", what, said)
 		}
-		if n := len(only[control.Evidence](d.says())); n != 3 {
+		if n := len(fixture.Only[control.Evidence](d.says())); n != 3 {
 			t.Errorf("%s: %d faults are reported, want all 3", what, n)
 		}
 	}
@@ -134,7 +134,7 @@ func TestExitStatusOfARank(t *testing.T) {
 		if note := end.note(); c.note != "" && !strings.HasPrefix(note, c.note) || c.note == "" && note != "that is all" {
 			t.Errorf("%s: notes %q, want %q", what, note, c.note)
 		}
-		ends := only[control.EndRequest](d.says())
+		ends := fixture.Only[control.EndRequest](d.says())
 		if len(ends) > 1 || len(ends) == 1 != (c.end != "") || len(ends) == 1 && !strings.HasPrefix(ends[0].Reason, c.end) {
 			t.Errorf("%s: ends the job with %+v, want %q", what, ends, c.end)
 		}

@@ -49,7 +49,7 @@ func TestChangesLeadToTheState(t *testing.T) {
 				d.leaderSays(msg)
 			}
 		}
-		if asks := only[control.AskView](d.says()); len(asks) != 0 {
+		if asks := fixture.Only[control.AskView](d.says()); len(asks) != 0 {
 			t.Errorf("entry %d: the node asks for the whole state", index)
 		}
 		if !reflect.DeepEqual(d.nodes, c.view.Nodes) || len(d.told.Jobs) != len(c.view.Jobs) {
@@ -109,7 +109,7 @@ func TestAGapIsFilledByTheWholeState(t *testing.T) {
 	}
 	early := control.Change{After: 10, Index: 11, Era: 1, Nodes: node(5)}
 	d.leaderSays(early) // before any view
-	if asks := only[control.AskView](d.says()); len(asks) != 1 {
+	if asks := fixture.Only[control.AskView](d.says()); len(asks) != 1 {
 		t.Errorf("a change before any view: it asks %d times", len(asks))
 	}
 	d.views(control.View{Index: 10, Era: 1, Nodes: node(1), Jobs: []*replica.Job{job}})
@@ -121,7 +121,7 @@ func TestAGapIsFilledByTheWholeState(t *testing.T) {
 		for range 3 {
 			d.leaderSays(bad)
 		}
-		if asks := only[control.AskView](d.says()); len(asks) != 1 {
+		if asks := fixture.Only[control.AskView](d.says()); len(asks) != 1 {
 			t.Errorf("%s: it asks %d times", what, len(asks))
 		}
 		if d.nodes["n2"].Session != 1 || d.jobs[job.ID].job.Degraded {
@@ -131,7 +131,7 @@ func TestAGapIsFilledByTheWholeState(t *testing.T) {
 	}
 	good := control.Change{After: 9, Index: 13, Era: 1, Nodes: node(8), Jobs: []control.JobChange{control.JobChanged(job, is, false)}}
 	d.leaderSays(good)
-	if d.nodes["n2"].Session != 8 || !d.jobs[job.ID].job.Degraded || len(only[control.AskView](d.says())) != 0 {
+	if d.nodes["n2"].Session != 8 || !d.jobs[job.ID].job.Degraded || len(fixture.Only[control.AskView](d.says())) != 0 {
 		t.Error("a change that follows is not taken")
 	}
 
@@ -140,7 +140,7 @@ func TestAGapIsFilledByTheWholeState(t *testing.T) {
 	link := c.node("n2", 22)
 	heardBy(t, link)
 	c.Message(t.Context(), "n2", control.AskView{})
-	if v := only[control.View](heardBy(t, link)); len(v) != 1 || v[0].Index != c.view.Index || len(v[0].Jobs) != 1 {
+	if v := fixture.Only[control.View](heardBy(t, link)); len(v) != 1 || v[0].Index != c.view.Index || len(v[0].Jobs) != 1 {
 		t.Errorf("asked for the whole state, the leader sends %+v", v)
 	}
 }

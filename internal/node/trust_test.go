@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/membership"
 	"github.com/replicad/replicad/replica"
@@ -68,7 +69,7 @@ func (c *court) revocation(m control.Order) replica.Revocation {
 func TestRevocationsAreAnOperators(t *testing.T) {
 	c, state, log := newCourt(t), t.TempDir(), &fixture.Lines{}
 	rechecked := make(chan struct{}, 10)
-	tr := newTrust(c.id, state, newTestJournal(t, log), nil, func() { rechecked <- struct{}{} })
+	tr := newTrust(c.id, state, journaltest.New(t, log), nil, func() { rechecked <- struct{}{} })
 	if err := tr.load(); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +111,7 @@ func TestRevocationsAreAnOperators(t *testing.T) {
 	tr.enforce()
 	<-rechecked
 	file := filepath.Join(state, revokedFile)
-	again := newTrust(c.load(), state, newTestJournal(t, log), nil, func() {})
+	again := newTrust(c.load(), state, journaltest.New(t, log), nil, func() {})
 	if err := again.load(); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ func TestRevocationsAreAnOperators(t *testing.T) {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := newTrust(c.load(), state, newTestJournal(t, log), nil, func() {}).load(); err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "remove it") {
+		if err := newTrust(c.load(), state, journaltest.New(t, log), nil, func() {}).load(); err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "remove it") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -150,7 +151,7 @@ func TestRevokedNodesAreMarked(t *testing.T) {
 // A node's file of gossip keys is followed; one that can't be read, or that would cut it off, is named once and changes nothing.
 func TestGossipKeysAreFollowed(t *testing.T) {
 	c, log, g := newCourt(t), &fixture.Lines{}, &neighbours{}
-	f := &certificate{id: c.id, log: newTestJournal(t, log), gossip: g}
+	f := &certificate{id: c.id, log: journaltest.New(t, log), gossip: g}
 	look := func() { f.look(time.Now()) }
 	look()
 	if len(g.set) != 0 {
