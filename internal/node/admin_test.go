@@ -105,7 +105,7 @@ func TestAdminConnectionsEnd(t *testing.T) {
 			return control.OperatorReply{Text: "done"}, true
 		}
 	}
-	a := &admin{m: d.member, base: func() control.Status { return control.Status{Node: "n1"} }, here: here, owner: func() uint32 { return uint32(os.Geteuid()) }, times: adminTimes{short, short, patience, short}}
+	a := &admin{m: d.member, base: func() control.Status { return control.Status{Node: "n1"} }, here: here, owner: func() uint32 { return uint32(os.Geteuid()) }, times: adminTimes{short, short, fixture.Patience, short}}
 	ctx, cancel := context.WithCancel(d.ctx)
 	slow.Go(func() {
 		if err := a.serve(ctx, l); err != nil {
@@ -130,7 +130,7 @@ func TestAdminConnectionsEnd(t *testing.T) {
 		if _, err := io.WriteString(c, tc.say); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		_ = c.SetReadDeadline(time.Now().Add(patience))
+		_ = c.SetReadDeadline(time.Now().Add(fixture.Patience))
 		heard, err := io.ReadAll(c)
 		if os.IsTimeout(err) || !strings.Contains(string(heard), tc.hears) {
 			t.Errorf("%s: %q, %v; want the connection to end after %q", name, heard, err, tc.hears)
@@ -184,7 +184,7 @@ func TestLostKeeper(t *testing.T) {
 		t.Error("a keeper that answers is taken for lost")
 	}
 	kill()
-	for late := time.After(patience); !lost(); {
+	for late := time.After(fixture.Patience); !lost(); {
 		select {
 		case <-late:
 			t.Fatal("nobody noticed")

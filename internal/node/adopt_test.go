@@ -27,7 +27,7 @@ func TestArenaListRoundTrips(t *testing.T) {
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lr.pid, lr.start = 4711, 1<<63
-	retired := d.arena(shm.Spec{Rank: 1, Geometry: testGeometry(t, false)})
+	retired := d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false)})
 	lj.retired = append(lj.retired, retired)
 	mirrored := d.mirrorOf(lj, replica.OfRank(1), 1, false)
 	d.saveArenas()

@@ -53,7 +53,7 @@ func TestAdoption(t *testing.T) {
 	gone.in.Close()
 	gone.cmd.Wait() //nolint:errcheck // it ended with its input
 	dead.arena.SetOwner(4, uint64(gone.pid), gone.start)
-	older := d.arena(shm.Spec{Rank: 1, Geometry: testGeometry(t, false)}) // of a former incarnation of rank 1
+	older := d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false)}) // of a former incarnation of rank 1
 	older.SetOwner(2, 0, 0)
 	held := d.mirrorOf(lj, replica.OfRank(0), 0, false)
 	garbage, err := os.CreateTemp(t.TempDir(), "")
@@ -265,7 +265,7 @@ func TestListKeepsWhatIsNotPlaced(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(fixture.Job())
 	orphan, awaited, p := d.attach(lj, 0), d.attach(lj, 1), d.process()
-	d.arena(shm.Spec{Rank: 1, Geometry: testGeometry(t, false)}) // not listed
+	d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false)}) // not listed
 	d.mirrorOf(lj, replica.OfRank(1), 1, false)
 	for _, lr := range []*localRank{orphan, awaited} {
 		lr.pid, lr.start = p.pid, p.start

@@ -15,7 +15,7 @@ import (
 func TestRefusalThatOvertakesAnAnswer(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(fixture.Job())
-	first := testGeometry(t, false)
+	first := fixture.Geometry(t, false)
 	second, err := replica.NewGeometry([]replica.Region{{Name: "weight", DType: replica.F32, Shape: []uint64{50, 50}, Bytes: 10000}})
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestUnregistrableRegionIsRefused(t *testing.T) {
 	d.put(opening())
 	p, r := d.hello(nil)
 	r.reads() // the welcome
-	regions := testGeometry(t, false).Regions
+	regions := fixture.Geometry(t, false).Regions
 	regions[1].Class = replica.Window
 	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: regions})
 	if code, text := r.refused(); code != wire.CodeInvalid || !strings.Contains(text, `"rng": private and of class window`) {

@@ -482,7 +482,7 @@ func TestAuditOfTheLeader(t *testing.T) {
 	o.jobs[fixture.JobID].gathered = true
 	o.message(t.Context(), o.by["n2"], control.KVRequest{ID: 1, Op: control.KVSet, Job: fixture.JobID, Epoch: 3, Key: "k", Rank: 0})
 	o.message(t.Context(), o.by["n2"], control.CreateRequest{ID: 1, Name: "job", Layout: replica.Layout{World: 7}})
-	for late := time.After(patience); ; {
+	for late := time.After(fixture.Patience); ; {
 		if _, _, _, leads := o.cons.Leadership(); leads {
 			break
 		}

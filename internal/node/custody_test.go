@@ -35,8 +35,8 @@ func came[T any](t *testing.T, what string, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(patience):
-		t.Fatalf("waited %v for %s", patience, what)
+	case <-time.After(fixture.Patience):
+		t.Fatalf("waited %v for %s", fixture.Patience, what)
 	}
 	return v
 }

@@ -25,9 +25,6 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// patience is how long a test waits for an event that must come; only a failing test waits it out.
-const patience = 20 * time.Second
-
 // Offsets in the control page, as libreplicad's layout.h has them: what a rank writes, the tests write there.
 const (
 	atStep   = 512
@@ -122,7 +119,7 @@ func (d *desk) settled() {
 	d.custody.after(func() { close(done) })
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(fixture.Patience):
 		d.t.Fatal("the custodian does not end its work")
 	}
 }
@@ -183,7 +180,7 @@ func (d *desk) views(v control.View) {
 // until handles events until cond holds.
 func (d *desk) until(what string, cond func() bool) {
 	d.t.Helper()
-	late := time.After(patience)
+	late := time.After(fixture.Patience)
 	for !cond() {
 		select {
 		case ev := <-d.in:
@@ -191,7 +188,7 @@ func (d *desk) until(what string, cond func() bool) {
 		case ev := <-d.sessions.Events():
 			d.handleSession(ev)
 		case <-late:
-			d.t.Fatalf("waited %v for %s", patience, what)
+			d.t.Fatalf("waited %v for %s", fixture.Patience, what)
 		}
 	}
 }
@@ -200,22 +197,6 @@ func (d *desk) put(job *replica.Job) *localJob {
 	lj := newLocalJob(job)
 	d.jobs[job.ID] = lj
 	return lj
-}
-
-func testGeometry(t *testing.T, frozen bool) replica.Geometry {
-	t.Helper()
-	regions := []replica.Region{
-		{Name: "weight", DType: replica.F32, Shape: []uint64{2500}, Bytes: 10000},
-		{Name: "rng", DType: replica.U8, Kind: replica.Private, Class: replica.Volatile, Shape: []uint64{100}, Bytes: 100},
-	}
-	if frozen {
-		regions = append(regions, replica.Region{Name: "base", DType: replica.F32, Class: replica.Frozen, Shape: []uint64{1500}, Bytes: 6000})
-	}
-	g, err := replica.NewGeometry(regions)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
 }
 
 func (d *desk) arena(spec shm.Spec) *arenaRef {
@@ -234,7 +215,7 @@ func (d *desk) arena(spec shm.Spec) *arenaRef {
 // attach makes this node the holder of a rank, with the incarnation that the job names. There is no process.
 func (d *desk) attach(lj *localJob, rank replica.Rank) *localRank {
 	d.t.Helper()
-	lr := &localRank{rank: rank, incarnation: lj.job.Ranks[rank].Incarnation, arena: d.arena(shm.Spec{Rank: rank, Geometry: testGeometry(d.t, false)}), alive: true, pid: -1 - int(rank),
+	lr := &localRank{rank: rank, incarnation: lj.job.Ranks[rank].Incarnation, arena: d.arena(shm.Spec{Rank: rank, Geometry: fixture.Geometry(d.t, false)}), alive: true, pid: -1 - int(rank),
 		sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
 	lr.arena.SetOwner(lr.incarnation, 0, 0)
@@ -244,7 +225,7 @@ func (d *desk) attach(lj *localJob, rank replica.Rank) *localRank {
 
 // mirrorOf makes this node a mirror: of a rank's private part, or of a group's replicated one.
 func (d *desk) mirrorOf(lj *localJob, part replica.Part, rank replica.Rank, frozen bool) *arenaRef {
-	spec := shm.Spec{Rank: rank, Geometry: testGeometry(d.t, frozen), Mirror: true}
+	spec := shm.Spec{Rank: rank, Geometry: fixture.Geometry(d.t, frozen), Mirror: true}
 	if part.Kind == replica.ReplicatedPart {
 		spec.Slots, spec.Ring = 4, -1
 	}
@@ -412,7 +393,7 @@ func (d *desk) session(rank replica.Rank) (*session.Peer, *rankEnd) {
 	select {
 	case ev := <-d.sessions.Events():
 		return ev.(session.Hello).Peer, &rankEnd{d.t, conn}
-	case <-time.After(patience):
+	case <-time.After(fixture.Patience):
 		d.t.Fatal("no session")
 		return nil, nil
 	}
@@ -421,7 +402,7 @@ func (d *desk) session(rank replica.Rank) (*session.Peer, *rankEnd) {
 // reads returns the next message to the rank.
 func (r *rankEnd) reads() (wire.RankHeader, []byte) {
 	r.t.Helper()
-	r.conn.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // a dead socket fails the read
+	r.conn.SetReadDeadline(time.Now().Add(fixture.Patience)) //nolint:errcheck // a dead socket fails the read
 	b := make([]byte, wire.MaxRankMessage)
 	n, err := r.conn.Read(b)
 	if err != nil {

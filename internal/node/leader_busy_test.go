@@ -86,7 +86,7 @@ func (s *seat) say(k wire.Kind, v any) {
 
 func (s *seat) next() (wire.Kind, []byte) {
 	s.t.Helper()
-	s.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // a pipe takes it
+	s.SetReadDeadline(time.Now().Add(fixture.Patience)) //nolint:errcheck // a pipe takes it
 	k, b, err := wire.Read(s, control.MaxLinkFrame)
 	if err != nil {
 		s.t.Fatalf("the link is lost: %v", err)

@@ -31,7 +31,7 @@ func (c *chair) shelf() string {
 // writes puts a durable generation of a job of one rank on the shelf.
 func (c *chair) writes(name string, cluster replica.ClusterID, id replica.JobID, g replica.Generation) {
 	c.t.Helper()
-	regions := testGeometry(c.t, false)
+	regions := fixture.Geometry(c.t, false)
 	m := checkpoint.Marker{JobName: name, Job: id, Generation: g, Position: replica.Position(g), Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Lineage: replica.Lineage{{Epoch: 1}}}
 	for _, p := range []replica.Part{replica.OfGroup(0), replica.OfRank(0)} {
 		b := make([]byte, map[replica.PartKind]uint64{replica.ReplicatedPart: regions.ReplicatedBytes, replica.PrivatePart: regions.PrivateBytes}[p.Kind])

@@ -293,7 +293,7 @@ func TestLinkUp(t *testing.T) {
 	c := newChair(t)
 	old := c.node("n2", 22)
 	led := c.knows(fixture.Job())
-	led.candidate = candidate(1, 6)
+	led.candidate = fixture.Candidate(1, 6)
 	near, far := net.Pipe()
 	defer near.Close()
 	defer far.Close()
@@ -313,7 +313,7 @@ func TestLinkUp(t *testing.T) {
 	}
 	w, _ := msgs[0].(control.Welcome)
 	v, _ := msgs[1].(control.View)
-	if !w.OK || w.Term != 7 || w.Era != 1 || len(v.Jobs) != 1 || !reflect.DeepEqual(v.Jobs[0], led.job) || v.Index != 10 || v.Term != 7 || msgs[3] != candidate(1, 6) {
+	if !w.OK || w.Term != 7 || w.Era != 1 || len(v.Jobs) != 1 || !reflect.DeepEqual(v.Jobs[0], led.job) || v.Index != 10 || v.Term != 7 || msgs[3] != fixture.Candidate(1, 6) {
 		t.Errorf("it is told %+v", msgs)
 	}
 	c.handle(t.Context(), leaderLinkDown{nodeLink: old}) // late news

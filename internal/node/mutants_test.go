@@ -88,7 +88,7 @@ func TestArenaThatComesBackLateIsFenced(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(fixture.Closed(fixture.Job()))
 	d.fence(lj)
-	ref := d.arena(shm.Spec{Rank: 0, Geometry: testGeometry(t, false)})
+	ref := d.arena(shm.Spec{Rank: 0, Geometry: fixture.Geometry(t, false)})
 	p := d.process()
 	ref.SetOwner(4, uint64(p.pid), p.start)
 	ref.owner = owner{p.pid, p.start, true}

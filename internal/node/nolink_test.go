@@ -26,7 +26,7 @@ func (c *chair) serves(peer replica.NodeName, say func(net.Conn)) (control.Welco
 	defer near.Close()
 	serving.Go(func() { c.serve(c.t.Context(), peer, far) })
 	serving.Go(func() { say(near) })
-	near.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // a dead pipe fails the read
+	near.SetReadDeadline(time.Now().Add(fixture.Patience)) //nolint:errcheck // a dead pipe fails the read
 	for {
 		select {
 		case ev := <-c.in:
@@ -54,7 +54,7 @@ func (c *chair) hello(n replica.Node) (control.Welcome, error) {
 // elected waits until the chair's own Raft leads.
 func (c *chair) elected() {
 	c.t.Helper()
-	late := time.After(patience)
+	late := time.After(fixture.Patience)
 	for {
 		if _, _, _, self := c.cons.Leadership(); self {
 			return

@@ -300,7 +300,7 @@ func TestMemberEnds(t *testing.T) {
 		if ok {
 			t.Error("done by a member that has ended")
 		}
-	case <-time.After(patience):
+	case <-time.After(fixture.Patience):
 		t.Fatal("waits for a member that has ended")
 	}
 }

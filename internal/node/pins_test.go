@@ -13,10 +13,6 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-func candidate(n uint64, s replica.Step) replica.Candidate {
-	return replica.Candidate{Job: fixture.JobID, Term: 9, N: n, Position: replica.Position{Epoch: 3, Step: s}, Generation: fixture.Gen(3, s)}
-}
-
 // pins lists what of an arena is pinned, as the arena's own header has it.
 func pins(t *testing.T, a *arenaRef) map[shm.Place][2]uint64 {
 	t.Helper()
@@ -59,7 +55,7 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 	d.seal(other, ring(5), fixture.Gen(3, 7), 71)
 	d.live(lr, 3, 8, replica.Idle)
 
-	d.leaderSays(candidate(1, 6))
+	d.leaderSays(fixture.Candidate(1, 6))
 	if lr.arena.Candidate() != replica.PackWord(3, 6, 0) {
 		t.Errorf("the rank is told candidate %v", lr.arena.Candidate())
 	}
@@ -85,12 +81,12 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 	}
 
 	d.answerCandidate(lj)
-	d.leaderSays(candidate(1, 6)) // heard again
+	d.leaderSays(fixture.Candidate(1, 6)) // heard again
 	if again := d.says(); len(again) != 0 {
 		t.Errorf("answered again: %+v", again)
 	}
 
-	d.leaderSays(candidate(2, 7))
+	d.leaderSays(fixture.Candidate(2, 7))
 	p = [2]uint64{9, 2}
 	if got := pins(t, lr.arena); !reflect.DeepEqual(got, map[shm.Place][2]uint64{slot(2): p, ring(2): p}) {
 		t.Errorf("after the next candidate the pins are %v", got)
@@ -101,7 +97,7 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 	if got := partsOf(fixture.Only[replica.Pinned](d.says())); len(got) != 3 || got[0].Generation != fixture.Gen(3, 7) {
 		t.Errorf("pinned %+v", got)
 	}
-	d.leaderSays(candidate(1, 6)) // an older one changes nothing
+	d.leaderSays(fixture.Candidate(1, 6)) // an older one changes nothing
 	if got := pins(t, lr.arena); len(got) != 2 || lj.candidate.N != 2 || len(d.says()) != 0 {
 		t.Errorf("an older candidate is obeyed: %v", got)
 	}
@@ -115,14 +111,14 @@ func TestCandidateSealedBeforeIsMirrored(t *testing.T) {
 	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
 	lj := d.put(job)
 	lr := d.attach(lj, 0)
-	d.leaderSays(candidate(1, 5))
+	d.leaderSays(fixture.Candidate(1, 5))
 	info := d.seal(lr.arena, slot(1), fixture.Gen(3, 6), 60)
 	d.sealed(lj, lr, slot(1))
 	k := pushKey{"n2", replica.OfGroup(0), fixture.Gen(3, 6)}
 	if _, sent := lr.pushed[k]; sent {
 		t.Fatal("what no candidate names is sent")
 	}
-	d.leaderSays(candidate(2, 6))
+	d.leaderSays(fixture.Candidate(2, 6))
 	if _, sent := lr.pushed[k]; !sent {
 		t.Errorf("%v with root %v is the candidate and is not sent", k, info.Root)
 	}
@@ -135,7 +131,7 @@ func TestWhatAClosedJobResumesAtIsMirrored(t *testing.T) {
 	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
 	lj := d.put(job)
 	lr := d.attach(lj, 0)
-	d.leaderSays(candidate(1, 5))
+	d.leaderSays(fixture.Candidate(1, 5))
 	d.both(lr.arena, 1, fixture.Gen(3, 6))
 	d.both(lr.arena, 2, fixture.Gen(3, 7))
 	d.leaderSays(control.MirrorOrder{Job: fixture.JobID, Epoch: 3, Generation: fixture.Gen(3, 6)})
@@ -191,7 +187,7 @@ func TestCandidateAnsweredPartByPart(t *testing.T) {
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
 	a, b := d.attach(lj, 0), d.attach(lj, 1)
-	d.leaderSays(candidate(1, 6))
+	d.leaderSays(fixture.Candidate(1, 6))
 	if said := fixture.Only[replica.Pinned](d.says()); len(said) != 0 {
 		t.Errorf("pinned %+v with nothing sealed", said)
 	}
@@ -215,13 +211,13 @@ func TestNothingPinnedOutsideAnOpenEpoch(t *testing.T) {
 		cand   replica.Candidate
 		linked bool
 	}{
-		"closed":               {func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Closed, 3 }, candidate(1, 6), true},
-		"planned":              {func(j *replica.Job) { j.Phase = replica.Planned }, candidate(1, 6), true},
-		"of another epoch":     {func(j *replica.Job) { j.Position.Epoch = 4 }, candidate(1, 6), true},
-		"not beyond the C":     {func(j *replica.Job) { j.Position.Step = 6 }, candidate(1, 6), true},
-		"no leader":            {func(j *replica.Job) {}, candidate(1, 6), false},
+		"closed":               {func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Closed, 3 }, fixture.Candidate(1, 6), true},
+		"planned":              {func(j *replica.Job) { j.Phase = replica.Planned }, fixture.Candidate(1, 6), true},
+		"of another epoch":     {func(j *replica.Job) { j.Position.Epoch = 4 }, fixture.Candidate(1, 6), true},
+		"not beyond the C":     {func(j *replica.Job) { j.Position.Step = 6 }, fixture.Candidate(1, 6), true},
+		"no leader":            {func(j *replica.Job) {}, fixture.Candidate(1, 6), false},
 		"no candidate":         {func(j *replica.Job) {}, replica.Candidate{Job: fixture.JobID}, true},
-		"control: it would do": {func(j *replica.Job) {}, candidate(1, 6), true},
+		"control: it would do": {func(j *replica.Job) {}, fixture.Candidate(1, 6), true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			d := newDesk(t)
@@ -256,7 +252,7 @@ func TestNewLinkAnswersTheCandidateAgain(t *testing.T) {
 	holds, passed := d.attach(lj, 0), d.attach(lj, 1)
 	d.both(holds.arena, 0, fixture.Gen(3, 6))
 	d.live(passed, 3, 9, replica.Idle)
-	d.leaderSays(candidate(1, 6))
+	d.leaderSays(fixture.Candidate(1, 6))
 	first := d.says()
 	if len(fixture.Only[replica.Pinned](first)) != 1 || len(fixture.Only[replica.Passed](first)) != 1 {
 		t.Fatalf("answered %+v", first)
@@ -266,7 +262,7 @@ func TestNewLinkAnswersTheCandidateAgain(t *testing.T) {
 	up := d.link
 	d.link = nil
 	d.handle(linkUp{link: up, leader: "n2", welcome: control.Welcome{OK: true, Term: 9}})
-	d.handle(fromLeader{up, candidate(1, 6)})
+	d.handle(fromLeader{up, fixture.Candidate(1, 6)})
 	again := d.says()
 	if !reflect.DeepEqual(partsOf(fixture.Only[replica.Pinned](again)), partsOf(fixture.Only[replica.Pinned](first))) {
 		t.Errorf("over the new link it pins %+v, want what it had pinned: %+v", fixture.Only[replica.Pinned](again), fixture.Only[replica.Pinned](first))
@@ -354,13 +350,13 @@ func TestPassedIsSaidOnce(t *testing.T) {
 	d.both(lr.arena, 0, fixture.Gen(3, 8))
 	d.both(lr.arena, 1, fixture.Gen(3, 5))
 	d.seal(lr.arena, slot(2), fixture.Gen(3, 9), 9) // its private part is not there
-	d.leaderSays(candidate(1, 6))
+	d.leaderSays(fixture.Candidate(1, 6))
 	d.answerCandidate(lj)
 	said := fixture.Only[replica.Passed](d.says())
 	if len(said) != 1 || said[0].Rank != 0 || said[0].N != 1 || said[0].Term != 9 || said[0].Live != fixture.Gen(3, 9) || !slices.Equal(said[0].Holds, []replica.Generation{fixture.Gen(3, 5), fixture.Gen(3, 8)}) {
 		t.Fatalf("said %+v", said)
 	}
-	d.leaderSays(candidate(2, 7))
+	d.leaderSays(fixture.Candidate(2, 7))
 	if said := fixture.Only[replica.Passed](d.says()); len(said) != 1 || said[0].N != 2 {
 		t.Errorf("of the next candidate it says %+v", said)
 	}
@@ -374,7 +370,7 @@ func TestStandsBelowTheCandidate(t *testing.T) {
 	lr := d.attach(lj, 0)
 	d.live(lr, 3, 7, replica.Idle)
 	d.both(lr.arena, 0, fixture.Gen(3, 5)) // C
-	d.leaderSays(candidate(1, 9))
+	d.leaderSays(fixture.Candidate(1, 9))
 	said := func(want ...replica.Step) {
 		t.Helper()
 		var got []replica.Step
@@ -407,19 +403,19 @@ func TestStandsBelowTheCandidate(t *testing.T) {
 	d.seal(lr.arena, slot(2), fixture.Gen(3, 7), 7)
 	d.sealed(lj, lr, slot(2))
 	said()
-	d.leaderSays(candidate(2, 7)) // where it stands
+	d.leaderSays(fixture.Candidate(2, 7)) // where it stands
 	said()
 	d.paused(lj, lr, 0)
-	d.leaderSays(candidate(3, 8))
+	d.leaderSays(fixture.Candidate(3, 8))
 	said()
 	d.paused(lj, lr, time.Hour)
 	said(7)
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Position.Step = 7 })
-	d.leaderSays(candidate(4, 10))
+	d.leaderSays(fixture.Candidate(4, 10))
 	said() // all that it holds is committed
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Position.Step = 5 })
 	d.live(lr, 3, 7, replica.Updating)
-	d.leaderSays(candidate(5, 12))
+	d.leaderSays(fixture.Candidate(5, 12))
 	said()
 }
 
@@ -455,7 +451,7 @@ func TestRetain(t *testing.T) {
 	d.both(a, 2, fixture.Gen(3, 3)) // old, read by a transfer
 	d.both(a, 3, fixture.Gen(3, 2)) // old
 	d.live(lr, 3, 20, replica.Idle)
-	lj.candidate = candidate(1, 6)
+	lj.candidate = fixture.Candidate(1, 6)
 	a.hold(slot(2))
 	free := func() (out []int) {
 		for i := range 4 {
@@ -479,7 +475,7 @@ func TestRetain(t *testing.T) {
 	}
 
 	// The commit moves on: what was C may go, what was the candidate is C.
-	lj.candidate = candidate(2, 7)
+	lj.candidate = fixture.Candidate(2, 7)
 	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: fixture.Gen(3, 6)})
 	if lj.job.Committed != fixture.Gen(3, 6) || lj.job.LastIndex != 11 || a.Committed() != replica.PackWord(3, 6, 0) {
 		t.Errorf("committed %v, index %d, the rank is told %v", lj.job.Committed, lj.job.LastIndex, a.Committed())

@@ -36,6 +36,8 @@ type book []membership.Member
 
 func (b book) Members() []membership.Member { return b }
 
+var silentPeer = replica.Holder{Node: "n2", Incarnation: 22}
+
 // A host that answers, and what may be at its address: a daemon, nobody, or silence.
 type host struct {
 	*endpoint.Endpoint
@@ -62,7 +64,7 @@ func (h host) patienceWith(addr string) time.Duration {
 	if addr == h.silent {
 		return 20 * time.Millisecond
 	}
-	return patience
+	return fixture.Patience
 }
 
 func newProber(d *desk, t *testing.T) *prober {
@@ -200,7 +202,7 @@ func TestSuspicionIsSpoken(t *testing.T) {
 			t.Errorf("%s: said %+v, want %d", what, said, c.want)
 		}
 		for _, s := range said {
-			if s.Target != silentNode || len(s.Live) != 1 || s.Live[fixture.JobID] != 7 {
+			if s.Target != silentPeer || len(s.Live) != 1 || s.Live[fixture.JobID] != 7 {
 				t.Errorf("%s: said %+v", what, s)
 			}
 		}
@@ -244,7 +246,7 @@ func TestSuspicionIsSaidToTheNextLeader(t *testing.T) {
 		d.handle(linkUp{link: control.NewLink(near, control.ToLeader), leader: "n3", welcome: control.Welcome{OK: true, Term: 10}})
 		return fixture.Only[control.Suspect](d.says())
 	}
-	if said := next(h.silent); len(said) != 1 || said[0].Target != silentNode {
+	if said := next(h.silent); len(said) != 1 || said[0].Target != silentPeer {
 		t.Errorf("a new leader is told %+v, want the node that is silent", said)
 	}
 	if said := next(h.Addr().String()); len(said) != 0 {

@@ -15,7 +15,7 @@ func TestRegionsOfASealedPart(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	lr.arena = d.arena(shm.Spec{Geometry: testGeometry(t, true)})
+	lr.arena = d.arena(shm.Spec{Geometry: fixture.Geometry(t, true)})
 	d.seal(lr.arena, frozenPlace, fixture.Gen(1, 0), 99)
 	weight := d.seal(lr.arena, slot(0), fixture.Gen(3, 0), 7)
 	d.seal(lr.arena, slot(1), fixture.Gen(3, 1), 8)

@@ -18,7 +18,7 @@ func (d *desk) serves(fn func()) {
 	d.t.Helper()
 	done := make(chan struct{})
 	d.work.Go(func() { defer close(done); fn() })
-	late := time.After(patience)
+	late := time.After(fixture.Patience)
 	for {
 		select {
 		case <-done:
@@ -193,7 +193,7 @@ func TestArenaOutlivesItsGivingUp(t *testing.T) {
 
 // private is a private part of rank 1 as its node would push it.
 func (d *desk) private(lj *localJob, g replica.Generation, seed uint64) (transfer.Key, replica.Manifest, [][]byte) {
-	from := d.arena(shm.Spec{Rank: 1, Geometry: testGeometry(d.t, false)})
+	from := d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(d.t, false)})
 	man, chunks := manifestFor(from, ring(0), g, seed)
 	man.Regions = from.Geometry().Of(replica.PrivatePart)
 	return keyFor(replica.OfRank(1), g, man.Root), man, chunks
@@ -227,7 +227,7 @@ func TestAccept(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(fixture.Job())
 	k, man, chunks := d.private(lj, fixture.Gen(3, 6), 3)
-	lj.candidate = candidate(1, 6)
+	lj.candidate = fixture.Candidate(1, 6)
 	for what, c := range map[string]struct {
 		peer replica.NodeName
 		part replica.Part
@@ -327,7 +327,7 @@ func (d *desk) mirrorFor(lj *localJob, man replica.Manifest) (ref *arenaRef, err
 func TestMirrorArenas(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(fixture.Job())
-	group := d.arena(shm.Spec{Rank: 1, Geometry: testGeometry(t, true)})
+	group := d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, true)})
 	d.seal(group, frozenPlace, fixture.Gen(1, 0), 99)
 	man := func(p shm.Place) replica.Manifest {
 		m, _ := manifestFor(group, p, fixture.Gen(3, 6), 3)
@@ -395,7 +395,7 @@ func TestMirrorCountsWithItsFrozenPart(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(fixture.Job())
 	a := d.mirrorOf(lj, replica.OfGroup(0), 1, true)
-	lj.candidate = candidate(1, 6)
+	lj.candidate = fixture.Candidate(1, 6)
 	d.seal(a, slot(0), fixture.Gen(3, 6), 3)
 	d.answerCandidate(lj)
 	d.report(lj)

@@ -33,7 +33,7 @@ func (d *desk) hello(change func(*wire.Hello)) (*session.Peer, *rankEnd) {
 }
 
 func (d *desk) attachFor(p *session.Peer) {
-	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: testGeometry(d.t, false).Regions})
+	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: fixture.Geometry(d.t, false).Regions})
 }
 
 // refused reads a refusal and its reason.
@@ -112,7 +112,7 @@ func TestAttach(t *testing.T) {
 	d.attachFor(p)
 	d.serveAttaching()
 	claims := fixture.Only[control.ClaimRequest](d.says())
-	g := shm.GeometryDigest(testGeometry(t, false), replica.ReplicatedPart)
+	g := shm.GeometryDigest(fixture.Geometry(t, false), replica.ReplicatedPart)
 	if len(claims) != 1 || claims[0].Claim != (replica.Claim{Job: fixture.JobID, Rank: 0, Holder: replica.Holder{Node: "n1", Incarnation: 11}, Geometry: g, Nonce: 77}) {
 		t.Fatalf("claims %+v", claims)
 	}
@@ -161,7 +161,7 @@ func TestGroupIsNamedWithTheClaim(t *testing.T) {
 		d.put(fixture.Changed(opening(), func(j *replica.Job) { j.Naming = []replica.GroupID{replica.NoGroup, replica.NoGroup} }))
 		p, r := d.hello(func(h *wire.Hello) { h.Group = replica.NoGroup })
 		r.reads() // the welcome
-		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: testGeometry(t, false).Regions, Group: named})
+		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: fixture.Geometry(t, false).Regions, Group: named})
 		claims := fixture.Only[control.ClaimRequest](d.says())
 		if named == replica.NoGroup {
 			if _, text := r.refused(); len(claims) != 0 || !strings.Contains(text, "does not say its replica group: name it before attaching") {
@@ -213,7 +213,7 @@ func TestOtherStateIsRefused(t *testing.T) {
 		p, r := d.hello(nil)
 		r.reads() // the welcome
 		d.says()
-		regions := testGeometry(t, false).Regions
+		regions := fixture.Geometry(t, false).Regions
 		change(regions)
 		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: regions})
 		if claims := fixture.Only[control.ClaimRequest](d.says()); len(claims) != 0 {
@@ -241,7 +241,7 @@ func TestArenaPassesOn(t *testing.T) {
 		p, r := d.hello(nil)
 		r.reads() // the welcome
 		d.says()
-		regions := testGeometry(t, false).Regions
+		regions := fixture.Geometry(t, false).Regions
 		if !same {
 			regions[1].Shape, regions[1].Bytes = []uint64{200}, 200
 		}

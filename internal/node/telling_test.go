@@ -152,7 +152,7 @@ func TestMemoryIsSaidBeforeItIsTaken(t *testing.T) {
 	d := newDesk(t)
 	lj := d.put(fixture.Job())
 	_, end := d.listener()
-	d.sayMemory(lj, shm.Spec{Geometry: testGeometry(t, false), Slots: 4, ChunkBytes: 4096}) // too small to speak of
+	d.sayMemory(lj, shm.Spec{Geometry: fixture.Geometry(t, false), Slots: 4, ChunkBytes: 4096}) // too small to speak of
 	d.sayMemory(lj, spec)
 	d.sayMemory(lj, spec)
 	d.noteAll(lj, "that is all")

@@ -182,7 +182,7 @@ func TestALargeViewPasses(t *testing.T) {
 		links.Go(func() { c.Link(t.Context(), replica.Node{Name: "n2", Incarnation: 22}, l) })
 		l.Run(t.Context(), func(wire.Kind, []byte) error { return nil }) //nolint:errcheck // it ends with the test
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
 	defer cancel()
 	var got *control.View
 	k := &linker{hello: func() control.Hello { return control.Hello{Node: replica.Node{Name: "n2"}} }, self: func() (replica.NodeName, string, uint64) { return "", "", 0 },
