@@ -49,7 +49,8 @@ var walls = map[string]wall{
 	"transfer":            {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "github.com/quic-go/quic-go"}},
 	"chaos/netfault":      {2, []string{}, []string{"golang.org/x/sys/unix"}},
 
-	"internal/node":   {3, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
+	"internal/leader": {3, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
+	"internal/node":   {4, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch": {3, []string{"replica", "internal/wire"}, nil},
 	"chaos/cluster":   {3, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},
 	"chaos":           {4, []string{"replica", "internal/config", "chaos/cluster", "chaos/netfault"}, []string{"golang.org/x/sys/unix"}},
@@ -58,18 +59,19 @@ var walls = map[string]wall{
 
 	"cmd/replicad": {5, nil, []string{"github.com/spf13/cobra", "github.com/rs/zerolog", "golang.org/x/sys/unix"}},
 
-	"libreplicad":                {side, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
-	"examples/textlm":            {side, []string{"replica", "libreplicad", "examples/textlm/collective", "examples/textlm/data", "examples/textlm/model"}, nil},
-	"examples/textlm/collective": {side, []string{}, []string{"golang.org/x/sys/unix"}},
-	"examples/textlm/data":       {side, []string{}, nil},
-	"examples/textlm/model":      {side, []string{}, []string{"golang.org/x/sys/unix"}},
-	"bench/transfer":             {side, []string{}, nil},
-	"internal/planted":           {0, []string{}, nil},
-	"internal/fixture":           {side, []string{"replica", "internal/wire"}, nil},
-	"internal/leakcheck":         {side, []string{}, nil},
-	"internal/otheruser":         {side, []string{}, []string{"golang.org/x/sys/unix"}},
-	"internal/trouble":           {side, []string{}, nil},
-	"internal/importwall":        {side, []string{}, nil},
+	"libreplicad":                  {side, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
+	"examples/textlm":              {side, []string{"replica", "libreplicad", "examples/textlm/collective", "examples/textlm/data", "examples/textlm/model"}, nil},
+	"examples/textlm/collective":   {side, []string{}, []string{"golang.org/x/sys/unix"}},
+	"examples/textlm/data":         {side, []string{}, nil},
+	"examples/textlm/model":        {side, []string{}, []string{"golang.org/x/sys/unix"}},
+	"bench/transfer":               {side, []string{}, nil},
+	"internal/planted":             {0, []string{}, nil},
+	"internal/fixture":             {side, []string{"replica", "internal/wire"}, nil},
+	"internal/journal/journaltest": {side, []string{"internal/config", "internal/journal"}, nil},
+	"internal/leakcheck":           {side, []string{}, nil},
+	"internal/otheruser":           {side, []string{}, []string{"golang.org/x/sys/unix"}},
+	"internal/trouble":             {side, []string{}, nil},
+	"internal/importwall":          {side, []string{}, nil},
 }
 
 // pkg is what the go command says of a package.

@@ -15,6 +15,7 @@ import (
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/leader"
 	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/membership"
 )
@@ -23,7 +24,7 @@ import (
 const statusTimeout = 500 * time.Millisecond
 
 // operatorTimeout is how long the leader may take to answer an operator: longer than anything that it waits for itself.
-const operatorTimeout = drainTimeout + proposeTimeout
+const operatorTimeout = leader.DrainTimeout + leader.ProposeTimeout
 
 // maxOrder bounds the JSON of an order, in bytes.
 const maxOrder = 64 << 10

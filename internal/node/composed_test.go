@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/journal/journaltest"
+	"github.com/replicad/replicad/internal/leader"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -19,7 +20,7 @@ import (
 )
 
 // refusing is a log in which nothing is proposed with success: what it holds is the test's to say.
-type refusing struct{ leaderLog }
+type refusing struct{ leader.Log }
 
 func (refusing) ID() replica.NodeName { return "n1" }
 func (refusing) Leadership() (replica.NodeName, string, uint64, bool) {
@@ -31,14 +32,14 @@ func (refusing) Propose(context.Context, replica.Command) (uint64, lock.Outcome,
 
 // composed is a leader is driven by the test beside a member: messages move when the test says so.
 type composed struct {
-	*Stepped
+	*leader.Stepped
 	t    *testing.T
 	view lock.View
 }
 
 func compose(t *testing.T, term uint64) *composed {
 	t.Helper()
-	c := &composed{Stepped: NewStepped(refusing{}, fixture.Cluster, term, recovery.DefaultTiming(), journaltest.New(t, io.Discard)), t: t}
+	c := &composed{Stepped: leader.NewStepped(refusing{}, fixture.Cluster, term, recovery.DefaultTiming(), journaltest.New(t, io.Discard)), t: t}
 	c.follows(func(v *lock.View) { v.Cluster, v.Era, v.Index = fixture.Cluster, 1, 10 })
 	return c
 }

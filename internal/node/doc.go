@@ -2,11 +2,9 @@
 // arenas, the endpoint, Raft, gossip, rank sessions, transfers and the durable tier, and carries out what the rules in
 // lock and recovery return.
 //
-// Two goroutines own all mutable state. The member (member.go) owns this node's side of every job: rank sessions, arenas,
-// fences, pins, restores, mirrors, launchers. The leader (leader.go) exists on every voter, and has work while Raft says
-// that this node leads: soft state per job (candidates and pins, recovery, rendezvous), proposals, views for the nodes.
-// They talk only through a link (link.go): the same frames, whether the leader is another node or this one. Everything
-// that takes time (hashing, transfers, disk, proposals) runs in goroutines that post one event back to their owner.
+// One goroutine owns this node's side of every job, the member (member.go): rank sessions, arenas, fences, pins, restores, mirrors,
+// launchers. It speaks with the leader (package leader) only through a link, whether that is on another node or on this one.
+// Everything that takes time (hashing, transfers, disk) runs in goroutines that post one event back to the member.
 //
 // Node to leader speech is level-triggered: reports are full accounts and views are full states, so losing a link, a
 // daemon or a leader costs nothing but sending them again.

@@ -24,6 +24,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/leader"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -66,7 +67,7 @@ type daemon struct {
 	gossip   *membership.Gossip
 	store    *checkpoint.Store
 	member   *member
-	leader   *leader
+	leader   *leader.Leader
 	prober   *prober
 	admin    net.Listener
 	audit    *journal.Auditor
@@ -406,11 +407,11 @@ func (d *daemon) build() error {
 	d.member.hears, d.member.learn = d.prober.hears, d.trust.learn
 	timing := recovery.Timing{Collect: c.Timing.Collect, Settle: c.Timing.Settle, Ack: c.Timing.Ack, Claim: c.Timing.Claim, Start: c.Timing.Start, HolderGrace: c.Timing.HolderGrace, ResumeGrace: c.Timing.ResumeGrace, DaemonGrace: c.Timing.DaemonGrace, Abandoned: c.Timing.Abandoned}
 	if d.cons != nil {
-		var tier leaderTier
+		var tier leader.Tier
 		if d.store != nil {
 			tier = d.store
 		}
-		d.leader = newLeader(leaderConfig{Log: d.cons, Cluster: d.id.Cluster, Timing: timing, Alarm: c.Timing.StallAlarm, Silent: c.Timing.SilentAfter, Tier: tier, Journal: d.log, Audit: d.audit, Refused: &d.refused,
+		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Timing: timing, Alarm: c.Timing.StallAlarm, Silent: c.Timing.SilentAfter, Tier: tier, Journal: d.log, Audit: d.audit, Refused: &d.refused,
 			Answers: d.prober.answers, Hears: d.prober.hears, Token: c.JobToken, Operators: d.id.CheckOperator, Learn: d.trust.learn, Newest: d.newestEpoch})
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
@@ -432,7 +433,7 @@ func (d *daemon) serveControl(ctx context.Context, conn *endpoint.Conn) {
 		if err != nil {
 			return
 		}
-		links.Go(func() { d.leader.serve(ctx, conn.Peer(), s) })
+		links.Go(func() { d.leader.Serve(ctx, conn.Peer(), s) })
 	}
 }
 
@@ -473,7 +474,7 @@ func (d *daemon) run(stop context.Context) error {
 	start("sessions", d.sessions.Run)
 	start("gossip", d.gossip.Run)
 	if d.leader != nil {
-		start("leader", func(ctx context.Context) error { d.leader.run(ctx); return nil })
+		start("leader", func(ctx context.Context) error { d.leader.Run(ctx); return nil })
 	}
 	start("member", func(ctx context.Context) error { d.member.run(ctx); return nil })
 	start("adoption", d.speak)
@@ -485,7 +486,7 @@ func (d *daemon) run(stop context.Context) error {
 	start("prober", func(ctx context.Context) error { d.prober.run(ctx); return nil })
 	a := &admin{m: d.member, probes: d.prober, base: d.baseStatus, members: func() []membership.Member { return d.gossip.Members() }, version: d.opt.Version, owner: func() uint32 { return uint32(os.Geteuid()) }}
 	if d.leader != nil {
-		a.here = d.leader.besideHere
+		a.here = d.leader.BesideHere
 	}
 	start("admin", func(ctx context.Context) error { return a.serve(ctx, d.admin) })
 	parts.Wait()
@@ -543,7 +544,7 @@ func (d *daemon) dialLink(ctx context.Context, name replica.NodeName, addr strin
 			return nil, errors.New("this node's voter did not start")
 		}
 		near, far := net.Pipe()
-		d.member.work.Go(func() { d.leader.serve(d.member.ctx, name, far) })
+		d.member.work.Go(func() { d.leader.Serve(d.member.ctx, name, far) })
 		return near, nil
 	}
 	conn, err := d.endpoint.Dial(ctx, addr, name, endpoint.Control)

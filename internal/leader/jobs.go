@@ -1,0 +1,179 @@
+package leader
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"path"
+	"reflect"
+	"slices"
+
+	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+)
+
+// onlyCommitted tells whether a commit is all that happened: the once-a-step case, sent in short form. Several entries may
+// have been applied since; what a commit does not touch is shared by both values, so that comparing costs little.
+func onlyCommitted(was, is *replica.Job) bool {
+	told := *was
+	told.LastIndex, told.Position, told.Committed, told.Parts, told.Previous = is.LastIndex, is.Position, is.Committed, is.Parts, nil
+	return was.Phase == replica.Open && was.Position != is.Position && reflect.DeepEqual(&told, is)
+}
+
+// created answers a launcher's request for a job.
+func (l *Leader) created(from *nodeLink, name string, r control.CreateReply) {
+	if r.Refused != "" {
+		l.audit.Refused("create", from.node.Name, audit.Fields{"job": name, "refused": r.Refused})
+	}
+	from.Send(r)
+}
+
+// create mints a job for a launcher, once: the same name with the same layout is the same job.
+func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateRequest) {
+	if !l.proved(m.Name, m.Token) {
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: node %s does not show the job's token as the leader knows it: give all nodes the same job_secret", m.Name, from.node.Name)})
+		return
+	}
+	if job, ok := l.view.JobByName(m.Name); ok {
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: m.OtherLayout(job)})
+		return
+	}
+	if m.Resume && l.store == nil { // starting afresh would be a silent loss
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("resume job %q: the leader runs without its durable tier, its log says why: mend that and start its daemon again, or leave out --resume", m.Name)})
+		return
+	}
+	if m.Resume {
+		l.work.Go(func() { l.post(l.adoptable(from, m)) })
+		return
+	}
+	l.mint(ctx, from, m, replica.CreateJob{}, "")
+}
+
+// proved tells whether somebody showed the token of a job.
+func (l *Leader) proved(job, token string) bool {
+	return subtle.ConstantTimeCompare([]byte(l.cfg.Token(job)), []byte(token)) == 1 || l.cfg.Token(job) == ""
+}
+
+// adopt is the end of looking for a durable generation to open a job from.
+type adopt struct {
+	from    *nodeLink
+	request control.CreateRequest
+	command replica.CreateJob // ID zero: there is none, the job starts afresh
+	refused string
+	news    string // for the launchers, once there is a job
+}
+
+// adoptable looks for the newest durable generation of a job's name: its UUID, epochs and lineage are taken over (protocol
+// section 5.4). One of another layout or cluster is refused, not passed over, and so is a name whose every finished generation
+// is damaged: starting afresh would be a silent loss.
+func (l *Leader) adoptable(from *nodeLink, m control.CreateRequest) adopt {
+	a := adopt{from: from, request: m}
+	found, skipped, err := l.store.Find(m.Name, replica.JobID{})
+	for _, s := range skipped {
+		l.log.Skipped(nil, s.Path, s.Reason)
+	}
+	rival, tied := checkpoint.Rival(found)
+	finished := slices.IndexFunc(skipped, func(s checkpoint.Skipped) bool { return s.Why == checkpoint.Damaged || s.Why == checkpoint.Unreadable })
+	switch {
+	case err != nil:
+		a.refused = fmt.Sprintf("resume job %q from the durable tier: %v", m.Name, err)
+	case len(found) == 0 && finished >= 0:
+		s := skipped[finished]
+		a.refused = fmt.Sprintf("resume job %q: no durable generation in %s can be used; %s: %s: bring back what is damaged, or leave out --resume to start afresh", m.Name, l.store.Dir(), s.Path, s.Reason)
+	case len(found) == 0:
+		a.news = fmt.Sprintf("warning: nothing to resume job %q from: %s has no finished generation of it; it starts from its beginning", m.Name, l.store.Dir())
+		l.log.Note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
+	case found[0].Cluster != l.cfg.Cluster: // its parts can't be staged here
+		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
+			found[0].Generation, found[0].Path, found[0].Cluster, l.cfg.Cluster)
+	case found[0].Owner != m.Owner && m.Owner != 0:
+		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is user %d's, and user %d asks: resume it as that user, or use another name", m.Name, found[0].Generation, found[0].Path, found[0].Owner, m.Owner)
+	case m.Unlike(found[0].Layout) != "":
+		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %s: start it with that layout, or without --resume", m.Name, found[0].Generation, found[0].Path, m.Unlike(found[0].Layout))
+	case tied:
+		a.refused = fmt.Sprintf("resume job %q: %s has generations of two jobs of that name, in %s and %s, and nothing says which was written last: move the directory of the job that is not meant elsewhere, or leave out --resume to start afresh", m.Name,
+			l.store.Dir(), path.Dir(found[0].Path), path.Dir(rival.Path))
+	default:
+		f := found[0]
+		a.request.Layout, a.request.NameGroups = f.Layout, false // the groups are those that its ranks had
+		a.command = replica.CreateJob{ID: f.Job, Epoch: max(f.Lineage.Last().Epoch, f.Generation.Epoch), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries}
+		a.request.Owner = f.Owner
+		l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", m.Name, f.Generation, f.Path))
+	}
+	return a
+}
+
+// tell has the launchers of a job print something, on all nodes.
+func (l *Leader) tell(job replica.JobID, text string) {
+	for _, n := range l.links {
+		n.Send(control.Tell{Job: job, Text: text})
+	}
+}
+
+// mint creates the job, under the adopted identity where there is one, and tells its launchers the news.
+func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateRequest, c replica.CreateJob, news string) {
+	if c.ID == (replica.JobID{}) {
+		rand.Read(c.ID[:]) //nolint:errcheck // never fails
+	}
+	c.Name, c.Layout, c.NameGroups, c.Options, c.Owner, c.Creator = m.Name, m.Layout, m.NameGroups, m.Options, m.Owner, from.node.Name
+	c.Limit = lock.MaxView
+	if err := lock.Fits(l.view, c); err != nil {
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: err.Error()})
+		return
+	}
+	c.Copies = max(1, min(m.Options.WithDefaults().MinCopies, len(l.view.Nodes)))
+	l.propose(ctx, c.ID, c, fromDriver, func(out lock.Outcome, err error) {
+		r := control.CreateReply{ID: m.ID}
+		if err == nil {
+			err = out.Err
+		}
+		if err != nil {
+			if _, ok := l.cons.State().JobByName(m.Name); !ok { // two launchers may have asked at once
+				r.Refused, r.Retry = err.Error(), errors.Is(err, consensus.ErrBusy)
+			}
+		}
+		l.created(from, m.Name, r)
+		if err == nil && news != "" {
+			l.tell(c.ID, news)
+		}
+	})
+}
+
+// fenced logs, once per closed epoch, that every surviving daemon has acknowledged the fence and settled.
+func (l *Leader) fenced(led *ledJob) {
+	if led.job.Phase != replica.Closed || led.fenced == led.job.ClosedEpoch {
+		return
+	}
+	dead := map[replica.Holder]bool{}
+	for _, f := range led.job.Faults {
+		if f.OfNode() {
+			dead[replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}] = true
+		}
+	}
+	for _, c := range led.job.Ranks {
+		h := replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}
+		if r, ok := led.reports[c.Node]; c.Incarnation != 0 && !dead[h] && (!ok || r.Fenced < led.job.ClosedEpoch || !r.Settled) {
+			return
+		}
+	}
+	led.fenced = led.job.ClosedEpoch
+	l.log.Fenced(led.job)
+}
+
+// parting has ranks whose last steps differ do them again: they have all left, and recovery ends the job once those are committed, or
+// can't be. The epoch may be closed before any is.
+func (l *Leader) parting(ctx context.Context, led *ledJob) {
+	if led.disputing || led.job.Phase != replica.Open || !led.recovery.AllLeft() {
+		return
+	}
+	if d := lock.Parting(led.job, led.reports); d != nil {
+		led.disputing = true
+		l.propose(ctx, led.job.ID, *d, fromDriver, nil)
+	}
+}

@@ -1,0 +1,140 @@
+package leader
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// What --resume does with what it finds under the job's name: only where nothing was ever finished may the job start afresh.
+func TestResumeAdoptsOrRefuses(t *testing.T) {
+	spoil := func(name string, change func(string) error) func(*testing.T, *chair, string) {
+		return func(t *testing.T, c *chair, dir string) {
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+			if err := change(filepath.Join(dir, "job", fixture.JobID.String(), "1-4", name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	other, earlier := replica.ClusterID{0xc2}, replica.JobID{0x0a}
+	for _, tc := range []struct {
+		name  string
+		spoil func(t *testing.T, c *chair, dir string)
+		adopt replica.Generation
+		says  []string // of the refusal; neither adopted nor refused: afresh
+	}{
+		{"nothing there", func(*testing.T, *chair, string) {}, replica.Generation{}, nil},
+		{"whole", func(_ *testing.T, c *chair, _ string) {
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+		}, fixture.Gen(1, 4), nil},
+		{"never finished", spoil("COMMIT", os.Remove), replica.Generation{}, nil},
+		{"never finished, beside a stray file", func(t *testing.T, c *chair, dir string) {
+			spoil("COMMIT", os.Remove)(t, c, dir)
+			if err := os.WriteFile(filepath.Join(dir, "job", "notes.txt"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, replica.Generation{}, nil},
+		{"damaged", spoil("group-0.safetensors", os.Remove), replica.Generation{}, []string{"job/" + fixture.JobID.String() + "/1-4", "group-0.safetensors is missing", "--resume"}},
+		{"unreadable", spoil("COMMIT", func(name string) error {
+			if err := os.Remove(name); err != nil {
+				return err
+			}
+			return os.Symlink("COMMIT", name)
+		}), replica.Generation{}, []string{"too many levels of symbolic links", "--resume"}},
+		{"the newest damaged", func(t *testing.T, c *chair, dir string) {
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 3))
+			spoil("group-0.safetensors", os.Remove)(t, c, dir)
+		}, fixture.Gen(1, 3), nil},
+		{"of another cluster", func(_ *testing.T, c *chair, _ string) { c.writes("job", other, fixture.JobID, fixture.Gen(1, 4)) }, replica.Generation{},
+			[]string{"1-4", "is of cluster " + other.String(), "this is " + fixture.Cluster.String(), "--resume"}},
+		{"the later of two jobs", func(t *testing.T, c *chair, dir string) {
+			c.writes("job", fixture.Cluster, earlier, fixture.Gen(1, 9000))
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+			soon := time.Now().Add(time.Hour)
+			if err := os.Chtimes(filepath.Join(dir, "job", earlier.String(), "1-9000", "COMMIT"), soon, soon); err != nil {
+				t.Fatal(err)
+			}
+		}, fixture.Gen(1, 4), nil},
+		{"two jobs that nothing orders", func(t *testing.T, c *chair, dir string) {
+			c.writes("job", fixture.Cluster, earlier, fixture.Gen(1, 9000))
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+			for _, at := range []string{filepath.Join(earlier.String(), "1-9000"), filepath.Join(fixture.JobID.String(), "1-4")} {
+				setWritten(t, filepath.Join(dir, "job", at, "COMMIT"), 1e12)
+			}
+		}, replica.Generation{}, []string{"two jobs of that name", "job/" + earlier.String(), "job/" + fixture.JobID.String(), "move the directory", "--resume"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newChair(t)
+			tc.spoil(t, c, c.shelf())
+			a := c.adoptable(nil, control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true})
+			if a.command.Durable != tc.adopt || (a.refused != "") != (tc.says != nil) {
+				t.Errorf("adopts %v, want %v; refused: %q", a.command.Durable, tc.adopt, a.refused)
+			}
+			for _, text := range tc.says {
+				if !strings.Contains(a.refused, text) {
+					t.Errorf("%q does not say %q", a.refused, text)
+				}
+			}
+		})
+	}
+}
+
+// A generation is its owner's: nobody else's job goes on from it, but root's, which leaves it to its owner.
+func TestAdoptsForItsOwner(t *testing.T) {
+	c := newChair(t)
+	c.shelf()
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4)) // root's
+	ask := control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true, Owner: 61002}
+	if a := c.adoptable(nil, ask); !strings.Contains(a.refused, "is user 0's, and user 61002 asks") {
+		t.Errorf("refused: %q", a.refused)
+	}
+	ask.Owner = 0
+	if a := c.adoptable(nil, ask); a.refused != "" || a.request.Owner != 0 {
+		t.Errorf("refused its owner: %q", a.refused)
+	}
+}
+
+// setWritten has a marker say that it was written then.
+func setWritten(t *testing.T, file string, at uint64) {
+	t.Helper()
+	const kind = wire.FirstCheckpoint + 1
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m checkpoint.Marker
+	if err := wire.Decode(b, kind, &m); err != nil {
+		t.Fatal(err)
+	}
+	m.Written = at
+	if b, err = wire.Append(nil, kind, &m); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A launcher that says nothing of groups takes those of the generation that it resumes.
+func TestAdoptsWithItsGroups(t *testing.T) {
+	c := newChair(t)
+	c.shelf()
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+	ask := control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{1}}, Resume: true}
+	if a := c.adoptable(nil, ask); !strings.Contains(a.refused, "has 1 ranks in groups [0], not 1 in [1]") {
+		t.Errorf("of other groups: %q", a.refused)
+	}
+	ask.AnyGroups = true
+	if a := c.adoptable(nil, ask); a.refused != "" || !slices.Equal(a.request.Layout.Groups, []replica.GroupID{0}) {
+		t.Errorf("of any groups: %v, refused: %q", a.request.Layout, a.refused)
+	}
+}

@@ -1,0 +1,621 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/rendezvous"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	leaderQueue    = 4096            // events waiting for the leader; links block beyond it, which stops their readers
+	proposals      = 64              // commands on their way at once; one more waits for its turn
+	maxWaiting     = 1024            // commands of nodes and operators that wait for it; one more is refused, and may be tried again
+	maxWaitingOwn  = 4 * maxWaiting  // the same for the leader's rules, which propose again what they still want
+	operators      = 16              // requests of operators that wait for the leader, and ends of jobs by them under way
+	answers        = 4               // answers to status that are written at once; one more is dropped, and its asker says what it knows itself
+	ProposeTimeout = 5 * time.Second // after it the outcome is unknown, and is read from the state
+)
+
+// Config is what a leader needs of its daemon. The functions may be called from any goroutine; where one is missing, what it would
+// have known is not known.
+type Config struct {
+	Log     Log
+	Cluster replica.ClusterID
+	Timing  recovery.Timing
+	Alarm   time.Duration // without a commit while training goes on
+	Silent  time.Duration // timing.silent_after
+	Tier    Tier          // nil: no durable tier on this node
+	Journal *journal.Journal
+	Audit   *journal.Auditor
+	Refused *control.NoLinks // the links that this node refused lately
+	// Answers tells whether a node's daemon answered this one's newest probe; missing: each does.
+	Answers func(replica.NodeName) bool
+	// Hears is likewise, and nothing less: not one of which nothing is known.
+	Hears func(replica.NodeName) bool
+	// Token is what processes of a job must show; empty: nothing.
+	Token func(job string) string
+	// Operators names who signed an order, of which the certificate, the bytes and the signature are given.
+	Operators func(certificate, message, signature []byte, now time.Time) (name string, epoch replica.CertEpoch, err error)
+	// Learn takes in what the log revokes.
+	Learn func([]replica.Revocation) (news []replica.Revocation)
+	// Newest is the newest epoch that was seen of a name's certificates; 0: none.
+	Newest func(replica.Role, string) replica.CertEpoch
+}
+
+// withDefaults fills in what a lone leader does.
+func (c Config) withDefaults() Config {
+	everybody := func(replica.NodeName) bool { return true }
+	if c.Refused == nil {
+		c.Refused = new(control.NoLinks)
+	}
+	if c.Answers == nil {
+		c.Answers = everybody
+	}
+	if c.Hears == nil {
+		c.Hears = everybody
+	}
+	if c.Token == nil {
+		c.Token = func(string) string { return "" }
+	}
+	if c.Operators == nil {
+		c.Operators = func([]byte, []byte, []byte, time.Time) (string, replica.CertEpoch, error) {
+			return "", 0, errors.New("this leader knows no operators")
+		}
+	}
+	if c.Learn == nil {
+		c.Learn = func([]replica.Revocation) []replica.Revocation { return nil }
+	}
+	if c.Newest == nil {
+		c.Newest = func(replica.Role, string) replica.CertEpoch { return 0 }
+	}
+	return c
+}
+
+// Leader is the Raft leader's side of every job. Its goroutine (run) owns all fields below the line; links and proposals
+// reach it through in.
+type Leader struct {
+	cfg        Config
+	cons       Log // cfg.Log, as is each of these of its own
+	timing     recovery.Timing
+	store      Tier
+	log        *journal.Journal
+	audit      *journal.Auditor
+	start      time.Time
+	in         chan any
+	first      chan any      // what goes before whatever jobs bring: an operator's word
+	ending     chan struct{} // operators' ends of jobs under way, beside run
+	answering  chan struct{} // answers to status that are being written, beside run
+	steps      steps
+	ended      chan struct{} // closed when run has returned: posts are dropped from then on
+	work       sync.WaitGroup
+	slots      chan struct{} // taken by run alone, given back by what it started
+	voting     atomic.Bool   // a change of voters is under way
+	revoking   atomic.Bool   // a revocation is under way
+	paces      paces         // of registrations
+	challenges challenges
+
+	// Owned by run.
+	revoked    []replica.Revocation // learned
+	active     bool
+	term       uint64
+	view       lock.View
+	looked     time.Duration // when the committers were last asked without an event
+	followed   time.Duration // until when the state is not followed again: it is large
+	links      map[replica.NodeName]*nodeLink
+	jobs       map[replica.JobID]*ledJob
+	suspicions map[replica.Holder]*suspicion
+	kv         *rendezvous.Store
+	brought    map[replica.NodeName]*nodeLink // on which a node has brought what its ranks contributed to rendezvous
+	since      time.Duration                  // it leads
+	drains     []*drain
+	strays     strays
+	waiting    []waitingProposal // for a slot, in order
+	ahead      []waitingProposal // operators': for a slot before these
+	turned     []proposalOutcome // refused for want of a place in waiting; told when the event at hand is over
+	told       uint64            // index of the state that the nodes were told of last, but for commits in short
+	whole      wholeState        // for links that come up
+}
+
+// waitingProposal is a command that waits for its turn.
+type waitingProposal struct {
+	job  replica.JobID
+	cmd  replica.Command
+	rule origin
+	done func(lock.Outcome, error)
+}
+
+// nodeLink is a registered node's link.
+type nodeLink struct {
+	*control.Link
+	node   replica.Node
+	orders sync.Map // by id of an order under way, the func(OperatorReply) that is told what becomes of it
+}
+
+// ledJob is the soft state of one job.
+type ledJob struct {
+	job       *replica.Job
+	committer *lock.Committer
+	recovery  *recovery.Leader
+	short     bool // a commit was told in short since the last change
+	candidate replica.Candidate
+	reports   map[replica.NodeName]replica.NodeReport
+	fenced    replica.Epoch // logged as fenced
+	pinnedAt  time.Time     // when the newest pin of the candidate arrived
+	notes     map[string]string
+	shards    map[replica.Part]control.ShardReport
+	writeFrom time.Time
+	writing   replica.Generation // by the newest durable write that was seen
+	failing   time.Duration      // how long after a durable write that failed the next one begins; zero: the last one succeeded
+	// durableError is why the newest durable write failed, or why what an earlier one wrote is gone; empty: neither, or this leader saw none.
+	durableError string
+	absent       replica.Generation // the newest durable generation, once a look did not find it at the path
+	looking      bool               // for it, beside the leader
+	lookAt       time.Duration      // when the next look is due
+	vanishing    time.Duration      // how long after one that was gone the next is written; zero: the last look found it
+	moved        time.Duration      // when the position last changed, or the stall alarm last rang
+	restsUntil   time.Duration      // until then events are learned, and looked at together
+	due          bool               // there are some
+	shortSince   time.Duration      // since when it waits for processes that nobody offers; 0: it does not
+	shortSaid    int                // how often its launchers were told
+	disputing    bool               // the last steps of ranks that have all left
+	gathered     bool               // all nodes brought what they keep for the rendezvous
+	waits        waits
+	offered      map[replica.Rank]offered // by this leader
+}
+
+// commitLook is how often committers are asked again without an event.
+const commitLook = 200 * time.Millisecond
+
+type (
+	leaderLinkUp   struct{ *nodeLink }
+	leaderLinkDown struct {
+		*nodeLink
+		err error
+	}
+	nodeMessage struct {
+		from *nodeLink
+		msg  any
+	}
+	proposalOutcome struct {
+		job  replica.JobID
+		cmd  replica.Command
+		out  lock.Outcome
+		err  error
+		done func(lock.Outcome, error) // nil: nobody waits
+		rule origin
+	}
+	leadershipMoved struct {
+		term uint64
+		to   replica.NodeName
+		err  error
+	}
+	scanned struct {
+		job   replica.JobID
+		found []recovery.DurableGen
+		err   error // the durable tier could not be read: nobody knows what lies there
+	}
+)
+
+// origin says which rule proposed a command, and so who learns its outcome.
+type origin uint8
+
+const (
+	fromDriver origin = iota
+	fromCommitter
+	fromRecovery
+	fromOperator
+)
+
+func New(c Config) *Leader {
+	c = c.withDefaults()
+	return &Leader{cfg: c, cons: c.Log, timing: c.Timing, store: c.Tier, log: c.Journal, audit: c.Audit, start: time.Now(), strays: newStrays(), kv: rendezvous.New(0),
+		in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
+		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, brought: map[replica.NodeName]*nodeLink{}}
+}
+
+// Run owns the leader's state until ctx ends; then it closes every link and waits for what it started.
+func (l *Leader) Run(ctx context.Context) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select { // an operator goes before everybody
+		case ev := <-l.first:
+			l.event(ctx, ev)
+			continue
+		default:
+		}
+		select {
+		case <-ctx.Done():
+			l.resign(context.Cause(ctx))
+			close(l.ended)
+			l.work.Wait()
+			return
+		case <-l.cons.Changes():
+			l.step("change of the state", func() { l.refresh(ctx, false) })
+		case ev := <-l.first:
+			l.event(ctx, ev)
+		case ev := <-l.in:
+			l.event(ctx, ev)
+		case <-tick.C:
+			l.step("tick", func() {
+				l.refresh(ctx, false)
+				l.nextProposals(ctx)
+				l.tick(ctx)
+				l.turnAway(ctx)
+			})
+		}
+	}
+}
+
+// event takes one event in. What rules and operators asked for, and a node that has just linked, find the newest state followed.
+func (l *Leader) event(ctx context.Context, ev any) {
+	l.step(ev, func() {
+		m, said := ev.(nodeMessage)
+		o, outcome := ev.(proposalOutcome)
+		_, asked := m.msg.(control.Order)
+		l.refresh(ctx, asked || !said && !(outcome && o.rule == fromDriver))
+		l.handle(ctx, ev)
+		l.turnAway(ctx)
+	})
+}
+
+// post hands an event to run; it blocks while the queue is full, and drops the event once run has returned.
+func (l *Leader) post(ev any) {
+	select {
+	case l.in <- ev:
+	case <-l.ended:
+	}
+}
+
+// postFirst is post for what goes before everything else.
+func (l *Leader) postFirst(ev any) {
+	select {
+	case l.first <- ev:
+	case <-l.ended:
+	}
+}
+
+func (l *Leader) now() time.Duration { return time.Since(l.start) }
+
+// refresh follows Raft: leadership first, then what was applied since. A large state is not followed again at once, unless it must be.
+func (l *Leader) refresh(ctx context.Context, must bool) {
+	_, _, term, self := l.cons.Leadership()
+	if self != l.active || self && term != l.term {
+		l.resign(errors.New("leadership moved"))
+		l.active, l.term = self, term
+		if self {
+			l.kv, l.since = rendezvous.New(term), l.now()
+			l.log.Leader(term)
+		}
+	}
+	v := l.cons.State()
+	if !sameRevoked(v.Revoked, l.revoked) { // also where another leads: it need not tell
+		l.revoked = v.Revoked
+		l.turnOut(ctx, l.cfg.Learn(v.Revoked))
+	}
+	if !l.active {
+		return
+	}
+	if v.Index == l.view.Index && l.view.Jobs != nil || !must && l.now() < l.followed {
+		return
+	}
+	before, began := l.view, l.now()
+	l.view = v
+	sent := l.follow(ctx, before)
+	size := len(v.Nodes)
+	for _, j := range v.Jobs {
+		size += len(j.Ranks)
+	}
+	l.followed = l.rest(size, max(l.now()-began, time.Duration(sent)*time.Second/viewRate/restTimes))
+}
+
+// resign forgets all soft state; nodes bring it again to whoever leads next.
+func (l *Leader) resign(why error) {
+	for _, n := range l.links {
+		n.Close(why)
+	}
+	clear(l.links)
+	clear(l.jobs)
+	clear(l.suspicions)
+	clear(l.brought)
+	l.challenges.forget()
+	l.strays = newStrays()
+	l.kv = rendezvous.New(0)
+	l.view, l.told, l.whole, l.followed = lock.View{}, 0, wholeState{}, 0
+	l.active = false
+	l.drains = nil // who asked is told by the loss of the link
+}
+
+// follow tells rules and nodes what changed between two applied states, and how many bytes of views that took.
+func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
+	nodesChanged := !maps.EqualFunc(before.Nodes, l.view.Nodes, sameNode)
+	news := newsSince(before, l.view)
+	news.After = l.told // nothing happened in between that is worth telling
+	var short []control.Progress
+	for id, job := range l.view.Jobs {
+		led := l.jobs[id]
+		if led == nil {
+			led = &ledJob{committer: lock.NewCommitter(l.term), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
+			l.jobs[id] = led
+		}
+		if led.recovery == nil || job.Phase != replica.Ended && led.job.Phase == replica.Ended {
+			// A new run under the UUID of one that ended: what that one waited for, and since when, is over. Candidates are numbered on.
+			led.recovery, led.disputing = recovery.NewLeader(id, l.term, l.timing), false
+			for _, n := range l.links {
+				l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: n.node.Holder(), Session: n.node.Session})
+			}
+		}
+		if was := led.job; was != job {
+			led.job = job
+			if was == nil || was.Position != job.Position {
+				led.moved = l.now()
+			}
+			if was != nil && onlyCommitted(was, job) {
+				short, led.short = append(short, control.Progress{Job: id, Index: job.LastIndex, Position: job.Position, Generation: job.Committed}), true
+			} else {
+				news.Jobs, led.short = append(news.Jobs, control.JobChanged(was, job, led.short)), false
+			}
+			l.log.JobChanged(was, job, led.pinnedAt)
+			if was == nil || was.Epoch != job.Epoch || was.ClosedEpoch != job.ClosedEpoch {
+				l.kv.Advance(id, job.ClosedEpoch+1)
+			}
+			if job.Phase == replica.Ended {
+				l.kv.Drop(id)
+				led.reports, led.notes = map[replica.NodeName]replica.NodeReport{}, map[string]string{}
+			}
+		}
+	}
+	sent = l.tellNews(news, short) // nodes first: what the rules send afterwards must find them informed
+	for id, led := range l.jobs {
+		job, ok := l.view.Jobs[id]
+		if !ok {
+			delete(l.jobs, id)
+			l.kv.Drop(id)
+			continue
+		}
+		if before.Jobs[id] == job && !nodesChanged {
+			continue
+		}
+		began := l.now()
+		l.commitEffects(ctx, id, led, led.committer.Job(job, l.view.Nodes))
+		l.timed(job, "commit", began)
+		l.recoverStep(ctx, id, led, recovery.JobChanged{Job: job, Nodes: l.view.Nodes})
+		l.durable(ctx, led)
+	}
+	return sent
+}
+
+func (l *Leader) handle(ctx context.Context, ev any) {
+	switch ev := ev.(type) {
+	case leaderLinkUp:
+		l.linkUp(ctx, ev.nodeLink)
+	case leaderLinkDown:
+		if l.links[ev.node.Name] == ev.nodeLink {
+			delete(l.links, ev.node.Name)
+			l.lost(ctx, ev.node.Name)
+		}
+	case nodeMessage:
+		if l.active && l.links[ev.from.node.Name] == ev.from {
+			l.message(ctx, ev.from, ev.msg)
+		}
+	case proposalOutcome:
+		l.nextProposals(ctx)
+		l.outcome(ctx, ev)
+	case adopt:
+		if ev.refused != "" {
+			l.created(ev.from, ev.request.Name, control.CreateReply{ID: ev.request.ID, Refused: ev.refused})
+		} else if _, ok := l.view.JobByName(ev.request.Name); ok {
+			ev.from.Send(control.CreateReply{ID: ev.request.ID}) // another launcher was first
+		} else {
+			l.mint(ctx, ev.from, ev.request, ev.command, ev.news)
+		}
+	case leadershipMoved:
+		l.moved(ev)
+	case durableSeen:
+		if led := l.jobs[ev.job]; led != nil {
+			l.seenDurable(led, ev)
+		}
+	case scanned:
+		switch led := l.jobs[ev.job]; {
+		case led == nil:
+		case ev.err != nil:
+			l.recoverStep(ctx, ev.job, led, recovery.DurableUnread{Why: ev.err.Error()})
+		default:
+			l.recoverStep(ctx, ev.job, led, recovery.DurableFound{Generations: ev.found})
+		}
+	}
+}
+
+// propose hands a command to Raft in a goroutine of its own; the outcome comes back as an event, so rules see outcomes
+// and changes in the order of this goroutine. At most proposals are on their way, and further ones wait in order; what finds
+// that line full is refused with consensus.ErrBusy: nothing was proposed, try again.
+func (l *Leader) propose(ctx context.Context, job replica.JobID, c replica.Command, rule origin, done func(lock.Outcome, error)) {
+	limit, line := maxWaiting, &l.waiting
+	switch {
+	case rule == fromOperator: // it is refused before that (maxDrains), or asks once a job
+		limit, line = maxWaitingOwn, &l.ahead
+	case rule != fromDriver || done == nil:
+		limit = maxWaitingOwn
+	}
+	if len(*line) >= limit {
+		l.turned = append(l.turned, proposalOutcome{job, c, lock.Outcome{}, fmt.Errorf("%w: %d commands wait: try again", consensus.ErrBusy, len(*line)), done, rule})
+		return
+	}
+	*line = append(*line, waitingProposal{job, c, rule, done})
+	l.nextProposals(ctx)
+}
+
+// nextProposals starts what waits while there are slots.
+func (l *Leader) nextProposals(ctx context.Context) {
+	for len(l.ahead)+len(l.waiting) > 0 {
+		select {
+		case l.slots <- struct{}{}:
+		default:
+			return // an outcome, or the next tick, comes back here
+		}
+		line, post := &l.waiting, l.post
+		if len(l.ahead) > 0 {
+			line, post = &l.ahead, l.postFirst
+		}
+		p := (*line)[0]
+		*line = (*line)[1:]
+		entry := l.entry(p)
+		l.work.Go(func() {
+			pctx, cancel := context.WithTimeout(ctx, ProposeTimeout)
+			_, out, err := l.cons.Propose(pctx, entry)
+			cancel()
+			<-l.slots
+			post(proposalOutcome{p.job, p.cmd, out, err, p.done, p.rule})
+		})
+	}
+}
+
+// entry is the command as it goes into the log: a commit leaves out what is recorded, and texts are cut.
+func (l *Leader) entry(p waitingProposal) replica.Command {
+	if c, ok := p.cmd.(replica.Commit); ok {
+		if led := l.jobs[p.job]; led != nil && led.job != nil {
+			return lock.ShortCommit(led.job, c)
+		}
+	}
+	return lock.Short(p.cmd)
+}
+
+// turnAway tells who was refused since it was last called; what they propose meanwhile is told next time.
+func (l *Leader) turnAway(ctx context.Context) {
+	turned := l.turned
+	l.turned = nil
+	for _, o := range turned {
+		l.outcome(ctx, o)
+	}
+}
+
+func (l *Leader) outcome(ctx context.Context, o proposalOutcome) {
+	if o.done != nil {
+		o.done(o.out, o.err)
+	}
+	err := o.err
+	if err == nil {
+		err = o.out.Err
+	}
+	if err != nil {
+		l.log.Refused(o.cmd, err)
+	}
+	led := l.jobs[o.job]
+	if led == nil || !l.active {
+		return
+	}
+	if err == nil {
+		l.log.Excluded(led.job, o.cmd)
+	}
+	switch o.rule {
+	case fromCommitter:
+		l.commitEffects(ctx, o.job, led, led.committer.Outcome(o.cmd, err))
+	case fromRecovery:
+		l.recoverStep(ctx, o.job, led, recovery.Outcome{Cmd: o.cmd, Err: err})
+	}
+	switch o.cmd.(type) {
+	case replica.ReportDispute: // the ranks do their last step again, and leave again
+		led.disputing = false
+	}
+}
+
+func (l *Leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJob, effects []lock.Effect) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case lock.Announce:
+			led.candidate = e.Candidate
+			l.log.Candidate(e.Candidate)
+			for _, n := range l.links {
+				n.Send(e.Candidate)
+			}
+		case lock.Propose:
+			l.propose(ctx, id, e.Command, fromCommitter, nil)
+		}
+	}
+}
+
+func (l *Leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob, ev recovery.Event) {
+	for _, e := range l.look(led, ev) {
+		switch e := e.(type) {
+		case recovery.Propose:
+			l.propose(ctx, id, e.Command, fromRecovery, nil)
+		case recovery.Offer:
+			if n := l.links[e.Node]; n != nil {
+				l.log.Offered(led.job, e.Rank, e.Node)
+				if led.offered == nil {
+					led.offered = map[replica.Rank]offered{}
+				}
+				led.offered[e.Rank] = offered{e.Node, e.Expect}
+				n.Send(control.Offer{Job: id, Rank: e.Rank, Expect: e.Expect})
+			}
+		case recovery.Capture:
+			for _, n := range l.links {
+				n.Send(control.CaptureOrder{Job: id, Generation: e.Generation})
+			}
+		case recovery.Mirror:
+			for _, n := range l.links {
+				n.Send(control.MirrorOrder{Job: id, Epoch: led.job.ClosedEpoch, Generation: e.Generation})
+			}
+		case recovery.Relay:
+			order := control.RelayOrder{Job: id, Epoch: e.Epoch, Part: e.Part, Rank: e.Rank, Node: l.view.Nodes[e.Node].Holder()}
+			for _, n := range l.links {
+				n.Send(order)
+			}
+		case recovery.AskRegions:
+			if n := l.links[e.Node]; n != nil { // one that links anew is asked again
+				n.Send(control.RegionsOrder{Job: id, Generation: e.Generation, Part: e.Part, Rank: e.Rank, Root: e.Root})
+			}
+		case recovery.ScanDurable:
+			l.scan(ctx, led.job)
+		case recovery.Note:
+			if led.notes[e.Code] != e.Text {
+				led.notes[e.Code] = e.Text
+				l.log.Note(led.job, e)
+			}
+		}
+	}
+}
+
+func (l *Leader) tick(ctx context.Context) {
+	if !l.active {
+		return
+	}
+	now := l.now()
+	l.drained(ctx)
+	again := now-l.looked >= commitLook
+	if again {
+		l.looked = now
+		l.lookForStrays()
+	}
+	for id, led := range l.jobs {
+		if again && led.job.Phase == replica.Open { // an outcome that stayed unknown brings no event of its own
+			began := l.now()
+			l.commitEffects(ctx, id, led, led.committer.Job(led.job, l.view.Nodes))
+			l.timed(led.job, "commit", began)
+		}
+		if again {
+			l.watch(led)
+			l.sayShort(led)
+		}
+		if at, ok := led.recovery.Next(); (led.due || ok && at <= now) && now >= led.restsUntil {
+			l.recoverStep(ctx, id, led, recovery.Tick{})
+		}
+		l.durable(ctx, led)
+		if led.job.Phase == replica.Open && now-led.moved > l.cfg.Alarm && l.cfg.Alarm > 0 {
+			l.log.Stalled(led.job, now-led.moved, l.waitsFor(led))
+			led.moved = now
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package leader
+
+import (
+	"bytes"
+	"reflect"
+	"testing"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// A commit in short, and then a change: the parts of the commit come with it.
+func TestPartsComeWithTheNextChange(t *testing.T) {
+	c := newChair(t)
+	n := c.node("n2", 22)
+	next := func(j *replica.Job) {
+		before := c.view
+		c.view.Index++
+		c.view.Jobs = map[replica.JobID]*replica.Job{j.ID: j}
+		c.follow(t.Context(), before)
+	}
+	next(fixture.Job())
+	is := fixture.Changed(c.view.Jobs[fixture.JobID], func(j *replica.Job) {
+		j.Position.Step, j.Committed.Step, j.Parts = 6, 6, []replica.PartRoot{{Part: replica.OfGroup(0), Root: replica.Digest{6}}}
+	})
+	next(is)
+	told(t, n)
+	next(fixture.Closed(is))
+	next(fixture.Changed(fixture.Closed(is), func(j *replica.Job) { j.Degraded = true }))
+	changes := fixture.Only[control.Change](told(t, n))
+	if len(changes) != 2 || len(changes[0].Jobs) != 1 || !reflect.DeepEqual(changes[0].Jobs[0].Job.Parts, is.Parts) {
+		t.Errorf("after a commit in short the nodes are told %+v", changes)
+	} else if changes[1].Jobs[0].Job.Parts != nil || changes[1].After != changes[0].Index {
+		t.Errorf("and then %+v", changes[1])
+	}
+}
+
+// Whatever a leader says may be large: the status of a large job is.
+func TestALargeAnswerComesInPieces(t *testing.T) {
+	c := newChair(t)
+	n := c.node("n2", 22)
+	want := control.StatusReply{ID: 7, JSON: bytes.Repeat([]byte("status "), 4<<20)}
+	n.Send(want)
+	var in control.Decoder
+	for len(n.Out) > 0 {
+		k, b, err := wire.Read(bytes.NewReader(<-n.Out), control.MaxLinkFrame)
+		if err != nil || k != control.KindPiece {
+			t.Fatalf("kind %d: %v", k, err)
+		}
+		got, err := in.Decode(k, b)
+		if err != nil || (got != nil) != (len(n.Out) == 0) {
+			t.Fatal(got != nil, err)
+		}
+		if got != nil && !reflect.DeepEqual(got, want) {
+			t.Error("it arrives otherwise")
+		}
+	}
+}
+
+// A view of 80,000 ranks, larger than any frame, is told in frames that a link takes.
+func TestALargeViewIsFrames(t *testing.T) {
+	c := newChair(t)
+	job := fixture.LargeJob(80_000)
+	c.view.Jobs[job.ID] = job
+	if err := c.encode(); err != nil {
+		t.Fatal(err)
+	}
+	frames, total := c.whole.frames, 0
+	for _, f := range frames {
+		total += len(f)
+		if len(f) > control.PieceBytes+1<<10 {
+			t.Fatalf("a frame of %d bytes", len(f))
+		}
+	}
+	if total <= control.MaxLinkFrame || len(frames) > control.LinkQueue {
+		t.Fatalf("%d bytes in %d frames: want more than fit into one of %d, and fewer than %d", total, len(frames), control.MaxLinkFrame, control.LinkQueue)
+	}
+}

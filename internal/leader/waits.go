@@ -1,0 +1,91 @@
+package leader
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	waitSaid  = 2 * time.Second // a commit that some node has answered for so long, and others have not, is logged with their names
+	waitAgain = time.Minute     // once more so often while it waits for the same nodes
+	riskSteps = 10              // times the cadence: beyond as many steps since the commit, what one more fault may cost is said
+)
+
+// waits is since when the commit of a job waits, and what was said of it. Owned by the leader.
+type waits struct {
+	n     uint64        // the candidate
+	since time.Duration // when it was first answered; zero: it was not
+	names string        // that were logged last, and when
+	said  time.Duration
+	risk  replica.Step // that was logged last; 0: none since the last commit
+}
+
+// waitsFor says who holds up the commit of a job, and which of them the leader does not hear.
+func (l *Leader) waitsFor(led *ledJob) []string {
+	out := led.committer.Waiting()
+	for _, n := range led.committer.Awaited() {
+		if _, known := l.view.Nodes[n]; known && l.links[n] == nil {
+			out = append(out, fmt.Sprintf("node %s: its daemon has no link to the leader", n))
+		}
+	}
+	return out
+}
+
+// uncommitted is how many steps one more fault may cost: those that ranks have made since the commit.
+func uncommitted(led *ledJob) replica.Step {
+	var live replica.Step
+	for _, r := range led.reports {
+		for _, rr := range r.Ranks {
+			if int(rr.Rank) < len(led.job.Ranks) && led.job.Ranks[rr.Rank].Incarnation == rr.Incarnation && rr.Live.Epoch() == led.job.Epoch {
+				live = max(live, rr.Live.Step())
+			}
+		}
+	}
+	return live - min(live, led.job.Position.Step)
+}
+
+// risky tells whether so many steps since the commit are worth saying.
+func risky(job *replica.Job, steps replica.Step) bool {
+	return job.Phase == replica.Open && steps > riskSteps*lock.CadenceAt(job, job.Position.Step+1)
+}
+
+// watch logs a commit that waits, and how much one more fault may cost: first when it is more than usual, then each time it has doubled.
+func (l *Leader) watch(led *ledJob) {
+	if led.job.Phase != replica.Open {
+		led.waits = waits{}
+		return
+	}
+	w, now := &led.waits, l.now()
+	if w.n != led.candidate.N || !led.committer.Started() {
+		w.n, w.since = led.candidate.N, 0
+	}
+	if w.since == 0 && led.committer.Started() {
+		w.since = now
+	}
+	steps := uncommitted(led)
+	switch {
+	case !risky(led.job, steps):
+		w.risk = 0
+	case w.risk == 0 || steps >= 2*w.risk:
+		w.risk = steps
+		l.log.AtRisk(led.job, steps, l.waitsFor(led))
+	}
+	if w.since == 0 || now-w.since < waitSaid {
+		return
+	}
+	awaited := led.committer.Awaited()
+	slices.Sort(awaited)
+	names := make([]string, len(awaited))
+	for i, n := range awaited {
+		names[i] = string(n)
+	}
+	if all := strings.Join(names, ","); all != w.names || now-w.said >= waitAgain {
+		w.names, w.said = all, now
+		l.log.CommitWaits(led.job, names, steps, now-w.since, l.waitsFor(led))
+	}
+}
