@@ -46,7 +46,7 @@ func newCrowd(world, nodes, seats int) *crowd {
 		l.Groups = append(l.Groups, replica.GroupID(r%((world+3)/4)))
 	}
 	c.st.Apply(c.next(), replica.CreateJob{ID: c.job, Name: "j", Layout: l, Copies: 2})
-	c.leader = recovery.NewLeader(c.job, 1, recovery.DefaultTiming())
+	c.leader = recovery.NewLeader(c.job, recovery.DefaultTiming())
 	c.changed()
 	for i := range c.nodes {
 		c.report(i)

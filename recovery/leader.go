@@ -16,7 +16,6 @@ const maxEvidence = 4096
 // Leader is the recovery of one job on the Raft leader. One goroutine drives it.
 type Leader struct {
 	id     replica.JobID
-	term   uint64
 	t      Timing
 	budget Budget
 
@@ -73,21 +72,15 @@ type Leader struct {
 	seated *seats
 }
 
-// NewLeader starts the recovery of a job in a Raft term, knowing nothing.
-func NewLeader(job replica.JobID, term uint64, t Timing) *Leader {
-	l := &Leader{id: job, term: term, t: t, budget: DefaultBudget(),
+// NewLeader starts the recovery of a job, knowing nothing: one for each Raft term.
+func NewLeader(job replica.JobID, t Timing) *Leader {
+	l := &Leader{id: job, t: t, budget: DefaultBudget(),
 		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), signs: make(map[replica.Rank]sign), up: make(map[replica.NodeName]bool),
 		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]proposed), away: make(map[replica.NodeName]time.Duration), gone: make(map[replica.NodeName]time.Duration), began: -1, alone: -1, reach: reach{}, lacking: make(map[lack]replica.Rank), asked: make(map[lack]asked),
 		offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1,
 		failed: make(map[replica.Generation]map[replica.Incarnation]bool), blamed: make(map[replica.Generation]string)}
 	return l
 }
-
-// Term is the Raft term that the leader was made in.
-func (l *Leader) Term() uint64 { return l.term }
-
-// SetBudget replaces the default restart budget.
-func (l *Leader) SetBudget(b Budget) { l.budget = b }
 
 // Step takes one event in and returns what to do, in order. now is monotonic; an earlier one than before counts as equal.
 func (l *Leader) Step(now time.Duration, ev Event) []Effect {

@@ -272,7 +272,7 @@ func TestSeatsAgainstSlow(t *testing.T) {
 	for seed := range uint64(4_000) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		job, nodes := chance(rnd, 1)
-		l := NewLeader(job.ID, 1, DefaultTiming())
+		l := NewLeader(job.ID, DefaultTiming())
 		l.Step(0, JobChanged{Job: job, Nodes: nodes})
 		for step := range uint64(12) {
 			l.now += pick(rnd, 0, time.Millisecond, 600*time.Millisecond, 1100*time.Millisecond, 16*time.Second)

@@ -21,7 +21,6 @@ type world struct {
 	index   uint64
 	now     time.Duration
 	timing  recovery.Timing
-	term    uint64
 	leader  *recovery.Leader
 	job     replica.JobID
 	layout  replica.Layout // of the job, which that has no more once it has ended
@@ -103,7 +102,7 @@ type process struct {
 }
 
 func newWorld() *world {
-	w := &world{st: lock.New(replica.ClusterID{1}), timing: recovery.DefaultTiming(), job: replica.JobID{7}, nodes: map[replica.NodeName]*daemon{}, hold: map[replica.NodeName]bool{}, term: 1, cuts: map[[2]replica.NodeName]bool{}, relays: map[replica.Part][]replica.NodeName{}}
+	w := &world{st: lock.New(replica.ClusterID{1}), timing: recovery.DefaultTiming(), job: replica.JobID{7}, nodes: map[replica.NodeName]*daemon{}, hold: map[replica.NodeName]bool{}, cuts: map[[2]replica.NodeName]bool{}, relays: map[replica.Part][]replica.NodeName{}}
 	return w
 }
 
@@ -164,8 +163,7 @@ func (w *world) connect(name replica.NodeName) {
 }
 
 func (w *world) newLeader() {
-	w.term++
-	w.leader, w.queue = recovery.NewLeader(w.job, w.term, w.timing), nil
+	w.leader, w.queue = recovery.NewLeader(w.job, w.timing), nil
 	w.tell()
 	for _, n := range w.names() {
 		if d := w.nodes[n]; d.up {

@@ -49,7 +49,6 @@ func newRoot(std stdio) *cobra.Command {
 	root.SetIn(std.in)
 	root.SetOut(std.out)
 	root.SetErr(std.err)
-	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(verbs(std)...)
 	return root
 }

@@ -352,7 +352,7 @@ func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
 		}
 		if led.recovery == nil || job.Phase != replica.Ended && led.job.Phase == replica.Ended {
 			// A new run under the UUID of one that ended: what that one waited for, and since when, is over. Candidates are numbered on.
-			led.recovery, led.disputing = recovery.NewLeader(id, l.term, l.timing), false
+			led.recovery, led.disputing = recovery.NewLeader(id, l.timing), false
 			for _, n := range l.links {
 				l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: n.node.Holder(), Session: n.node.Session})
 			}

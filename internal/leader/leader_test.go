@@ -76,7 +76,7 @@ func (c *chair) node(name replica.NodeName, inc replica.NodeIncarnation) *nodeLi
 func (c *chair) knows(job *replica.Job) *ledJob {
 	led := c.jobs[job.ID]
 	if led == nil {
-		led = &ledJob{committer: lock.NewCommitter(c.term), recovery: recovery.NewLeader(job.ID, c.term, c.timing), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
+		led = &ledJob{committer: lock.NewCommitter(c.term), recovery: recovery.NewLeader(job.ID, c.timing), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
 		c.jobs[job.ID] = led
 	}
 	led.job, c.view.Jobs[job.ID] = job, job
