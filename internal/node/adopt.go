@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/session"
@@ -180,6 +181,10 @@ func (m *member) adopt() error {
 		listed[e.Key] = e
 	}
 	for key, f := range files {
+		if strings.HasPrefix(key, ledgerPrefix) {
+			m.adoptLedger(key, f)
+			continue
+		}
 		a, err := shm.Adopt(f)
 		if err != nil {
 			m.log.Failed("adopt", key, err.Error())
@@ -244,7 +249,7 @@ func (m *member) adoptOffered(ev session.Hello) bool {
 		return false
 	}
 	ref := m.newArenaRef(a, m.awaited[i].Key)
-	m.custody.put(ref.key, ref.Arena)
+	m.custody.put(ref.key, ref.File())
 	m.awaited = slices.Delete(m.awaited, i, i+1)
 	inc, _, _ := ref.Owner()
 	ref.peer, ref.owner = ev.Peer, owner{ev.Peer.PID(), ev.Peer.StartTime(), true}
@@ -359,7 +364,7 @@ func (m *member) adoptedRank(lj *localJob, lr *localRank) {
 func dupFile(f *os.File) (*os.File, error) {
 	fd, err := dupCloexec(f)
 	if err != nil {
-		return nil, fmt.Errorf("duplicate the arena's descriptor: %w", err)
+		return nil, fmt.Errorf("duplicate a descriptor: %w", err)
 	}
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }

@@ -78,7 +78,7 @@ func (m *member) arenaReady(ev arenaReady) {
 		return
 	}
 	ref := m.newArenaRef(ev.arena, arenaKey(ev.job, a.granted, replica.Rank(a.hello.Rank), false))
-	m.custody.put(ref.key, ref.Arena)
+	m.custody.put(ref.key, ref.File())
 	m.park(lj, a, ref, true)
 }
 

@@ -13,8 +13,8 @@ import (
 // custodian carries descriptors to the keeper and the list of arenas to the disk, beside the member: either may take seconds. One
 // goroutine (run) does both, so that they happen in the order in which the member asked: what after is told of lasts.
 //
-// What waits is bounded by the arenas: each is brought once and taken away once, of the lists only the newest is written, and
-// of those who wait there is one to an arena.
+// What waits is bounded by the arenas and the ledgers: each is brought once and taken away once, of the lists only the newest is written, and
+// of those who wait there is one to an arena or ledger. A ledger that is written anew is brought again, which its growth bounds.
 type custodian struct {
 	keeper vault
 	log    *journal.Journal
@@ -57,12 +57,12 @@ func (c *custodian) ask(change func(*errands)) {
 	}
 }
 
-// put has an arena's descriptor parked. Where the keeper is gone the arena lives on in the daemon and in its rank: less survives the
-// daemon's death then, which is no reason to turn a rank away.
-func (c *custodian) put(key string, a *shm.Arena) {
-	f, err := dupFile(a.File())
+// put has the descriptor of an arena or a ledger parked, in place of what is parked under that key. Where the keeper is gone an arena lives on in
+// the daemon and in its rank: less survives the daemon's death then, which is no reason to turn a rank away.
+func (c *custodian) put(key string, file *os.File) {
+	f, err := dupFile(file)
 	if err != nil {
-		c.log.Failed("keeper", "park arena "+key, err.Error())
+		c.log.Failed("keeper", "park "+key, err.Error())
 		return
 	}
 	c.ask(func(e *errands) { e.moves = append(e.moves, move{key, f}) })
@@ -106,7 +106,7 @@ func (c *custodian) work() {
 			continue
 		}
 		if err := c.keeper.Put(m.key, m.file); err != nil {
-			c.log.Failed("keeper", "park arena "+m.key, err.Error())
+			c.log.Failed("keeper", "park "+m.key, err.Error())
 		}
 		m.file.Close()
 	}

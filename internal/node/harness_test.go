@@ -208,7 +208,7 @@ func (d *desk) arena(spec shm.Spec) *arenaRef {
 	}
 	d.t.Cleanup(func() { a.Close() })
 	ref := d.newArenaRef(a, fmt.Sprintf("test-%d-%d", spec.Rank, rand.Uint64()))
-	d.custody.put(ref.key, a)
+	d.custody.put(ref.key, a.File())
 	return ref
 }
 

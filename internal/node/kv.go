@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -115,7 +114,7 @@ func (m *member) askedBefore(k *kvPending) *kvPending {
 			delete(m.kvs, old.id)
 		}
 	}
-	if a := m.kept[kvScopeKey{k.by.job, k.head.Epoch}][k.by.rank]; a != nil && k.contributes() {
+	if a := m.account(k); a != nil && k.contributes() {
 		for _, old := range a.entries[k.accountKey()] {
 			if m.kvs[old.id] == old && old.by == k.by && old.same(k) {
 				return old
@@ -198,17 +197,21 @@ func (m *member) kvReplied(r control.KVReply) {
 	if k == nil {
 		return
 	}
-	if r.Again {
-		k.again = true
+	if k.again = r.Again; k.again {
 		return
 	}
-	delete(m.kvs, r.ID)
+	if k.contributes() && m.settleKV(k, r) && !m.record(k) {
+		m.hold(k, r)
+		return
+	}
+	m.endKV(k, r)
+}
+
+// endKV gives a rank its answer.
+func (m *member) endKV(k *kvPending, r control.KVReply) {
+	delete(m.kvs, k.id)
 	if m.asking[k.by] == k.id {
 		delete(m.asking, k.by)
-	}
-	k.again = false
-	if k.contributes() {
-		m.settleKV(k, r)
 	}
 	switch {
 	case r.Fenced:
@@ -267,117 +270,5 @@ func (m *member) fenceKV(job replica.JobID, closed replica.Epoch) {
 			k.answer(control.KVReply{}, wire.CodeFenced)
 		}
 	}
-	maps.DeleteFunc(m.kept, func(s kvScopeKey, _ ledger) bool { return s.job == job && s.epoch <= closed })
-}
-
-const (
-	maxKept      = 16 << 10 // contributions of a rank to an epoch
-	maxKeptBytes = 4 << 20
-	keptOverhead = 64 // bytes that a contribution counts for beside key and value
-	keptFrame    = 1 << 20
-	keptEntries  = 4096 // and the most of them in a frame
-)
-
-// ledger is what the processes of this node contributed to an epoch's rendezvous: it is brought to each new leader, and
-// dropped when the epoch closes.
-type ledger map[replica.Rank]*account
-
-type kvScopeKey struct {
-	job   replica.JobID
-	epoch replica.Epoch
-}
-
-// account is one rank's part of a ledger, answered or not. Two contributions to one key are both there until a later Set or
-// Delete of the rank makes the earlier void.
-type account struct {
-	entries map[accountKey][]*kvPending
-	n       int
-	bytes   int
-}
-
-type accountKey struct {
-	barrier bool
-	key     string
-}
-
-func (k *kvPending) accountKey() accountKey { return accountKey{k.op == control.KVBarrier, k.key} }
-
-func (k *kvPending) size() int { return keptOverhead + len(k.key) + len(k.value) + len(k.expect) }
-
-// keepKV enters a contribution before the leader is asked; false if the rank has no room left.
-func (m *member) keepKV(k *kvPending) bool {
-	key := kvScopeKey{k.by.job, k.head.Epoch}
-	a := m.kept[key][k.by.rank]
-	if a == nil {
-		a = &account{entries: map[accountKey][]*kvPending{}}
-	}
-	if a.n >= maxKept || a.bytes+k.size() > maxKeptBytes {
-		return false
-	}
-	if m.kept[key] == nil {
-		m.kept[key] = ledger{}
-	}
-	m.kept[key][k.by.rank] = a
-	a.entries[k.accountKey()] = append(a.entries[k.accountKey()], k)
-	a.n, a.bytes = a.n+1, a.bytes+k.size()
-	return true
-}
-
-// settleKV enters what became of a contribution: what changed nothing goes, and what it replaced goes.
-func (m *member) settleKV(k *kvPending, r control.KVReply) {
-	a := m.kept[kvScopeKey{k.by.job, k.head.Epoch}][k.by.rank]
-	if a == nil {
-		return
-	}
-	k.seq, k.total, k.passed = r.Seq, r.Total, k.op == control.KVBarrier
-	void := r.Fenced || r.Refused != "" || k.seq == 0 && k.op != control.KVBarrier
-	replaces := !void && k.op != control.KVAdd && k.op != control.KVBarrier
-	key := k.accountKey()
-	left := slices.DeleteFunc(a.entries[key], func(o *kvPending) bool {
-		gone := o == k && void
-		if o != k && !void { // the same call answered twice is one, too
-			gone = replaces && o.seq != 0 && o.seq < k.seq || k.seq != 0 && o.seq == k.seq || k.passed && o.passed
-		}
-		if gone {
-			a.n, a.bytes = a.n-1, a.bytes-o.size()
-		}
-		return gone
-	})
-	if a.entries[key] = left; len(left) == 0 {
-		delete(a.entries, key)
-	}
-	if !void {
-		a.bytes -= len(k.expect) // it was, and the write is a Set from now on
-		k.expect = nil
-	}
-}
-
-// bringKept tells a new leader all contributions that an earlier one answered, in frames of bounded size.
-func (m *member) bringKept() {
-	for key, l := range m.kept {
-		var all []*kvPending
-		for _, a := range l {
-			for _, entries := range a.entries {
-				for _, k := range entries {
-					if k.seq != 0 || k.passed {
-						all = append(all, k)
-					}
-				}
-			}
-		}
-		slices.SortFunc(all, func(a, b *kvPending) int {
-			return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.key, b.key), cmp.Compare(a.by.rank, b.by.rank))
-		})
-		for len(all) > 0 {
-			frame, n, bytes := control.KVKept{Job: key.job, Epoch: key.epoch}, 0, 0
-			for n < len(all) && n < keptEntries && bytes < keptFrame {
-				frame.Entries = append(frame.Entries, all[n].entry())
-				bytes += all[n].size()
-				n++
-			}
-			m.send(frame)
-			all = all[n:]
-		}
-	}
-	m.send(control.KVKept{Done: true})
+	m.dropKept(func(s kvScopeKey) bool { return s.job == job && s.epoch <= closed })
 }

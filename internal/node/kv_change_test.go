@@ -47,8 +47,22 @@ func (m *meeting) elect() {
 	m.handle(linkUp{link: m.desk.link, leader: "n1", welcome: control.Welcome{OK: true, Term: m.term}})
 }
 
-// serve carries everything that both sides have said.
+// serve carries everything that both sides have said, and waits for the keeper where an answer does.
 func (m *meeting) serve() {
+	m.t.Helper()
+	m.carry()
+	m.until("the keeper", func() bool {
+		for _, l := range m.kept {
+			if l.file != nil && !l.file.parked {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// carry carries everything that both sides have said.
+func (m *meeting) carry() {
 	m.t.Helper()
 	for said := m.says(); len(said) > 0; said = m.says() {
 		for _, msg := range said {
@@ -67,6 +81,7 @@ type guest struct {
 	m    *meeting
 	peer *session.Peer
 	end  *rankEnd
+	rank replica.Rank
 	last uint32 // its newest request
 }
 
@@ -74,7 +89,7 @@ func (m *meeting) guest(rank replica.Rank) *guest {
 	m.t.Helper()
 	p, r := m.session(rank)
 	m.callers[p.ID()] = caller{fixture.JobID, rank, 70 + uint64(rank)}
-	return &guest{m: m, peer: p, end: r}
+	return &guest{m: m, peer: p, end: r, rank: rank}
 }
 
 // ask sends a request in epoch 3; a write gets the next number.
@@ -204,7 +219,7 @@ func TestAnAdditionCountsOnce(t *testing.T) {
 	m.elect()
 	a.tells("total 0 3", wire.MKVAdd, again)
 	a.tells("total 0 4", wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
-	if n := m.kept[kvScopeKey{fixture.JobID, 3}][0].n; n != 4 {
+	if n := m.kept[kvScopeKey{fixture.JobID, 3}].accounts[0].n; n != 4 {
 		t.Errorf("%d entries are kept of 4 additions", n)
 	}
 }
@@ -232,7 +247,7 @@ func TestAskedAgain(t *testing.T) {
 		a.ask(wire.MBarrier, wire.KV{Key: "up", Members: 2})
 		m.serve()
 	}
-	if n := m.kept[kvScopeKey{fixture.JobID, 3}][0].n; n != 1 || len(m.kvs) != 1 {
+	if n := m.kept[kvScopeKey{fixture.JobID, 3}].accounts[0].n; n != 1 || len(m.kvs) != 1 {
 		t.Errorf("%d contributions are kept and %d requests pending of one barrier", n, len(m.kvs))
 	}
 	a.tells("ok 0", wire.MKVCheck, wire.KV{Key: "late"}) // the barrier is given up, for now
@@ -327,10 +342,10 @@ func TestKeptIsBounded(t *testing.T) {
 		return g.hears()
 	}
 	big := make([]byte, wire.MaxValueBytes)
-	for i := 0; m.kept[kvScopeKey{fixture.JobID, 3}][0].room() > wire.MaxValueBytes+100; i++ {
+	for i := 0; m.account(&kvPending{by: caller{job: fixture.JobID}, head: wire.RankHeader{Epoch: 3}}).room() > wire.MaxValueBytes+100; i++ {
 		a.tells("ok 0", wire.MKVSet, wire.KV{Key: fmt.Sprint(i), Value: big})
 	}
-	if n := m.kept[kvScopeKey{fixture.JobID, 3}][0].n; n != 127 {
+	if n := m.kept[kvScopeKey{fixture.JobID, 3}].accounts[0].n; n != 127 {
 		t.Errorf("%d values of 32 KiB are kept", n)
 	}
 	if got := refused(a); !strings.HasPrefix(got, fmt.Sprint("refused ", wire.CodeRefused)) || !strings.Contains(got, "4096 KiB") || !strings.Contains(got, "delete keys") {
@@ -345,7 +360,7 @@ func TestKeptIsBounded(t *testing.T) {
 	if got := refused(a); got != "ok 0" {
 		t.Errorf("after room was made: %s", got)
 	}
-	acc := m.kept[kvScopeKey{fixture.JobID, 3}][0]
+	acc := m.kept[kvScopeKey{fixture.JobID, 3}].accounts[0]
 	n, size := 0, 0
 	for _, list := range acc.entries {
 		for _, k := range list {
@@ -356,7 +371,7 @@ func TestKeptIsBounded(t *testing.T) {
 		t.Errorf("%d entries of %d bytes are kept, %d of %d accounted for, want 128", n, size, acc.n, acc.bytes)
 	}
 
-	m.kept[kvScopeKey{fixture.JobID, 3}][1] = &account{n: maxKept - 1, entries: map[accountKey][]*kvPending{}}
+	m.kept[kvScopeKey{fixture.JobID, 3}].accounts[1] = &account{n: maxKept - 1, entries: map[accountKey][]*kvPending{}}
 	b.tells("ok 0", wire.MKVSet, wire.KV{Key: "the last"})
 	b.ask(wire.MBarrier, wire.KV{Key: "up", Members: 2})
 	if got := b.hears(); !strings.Contains(got, "16384 entries") {
@@ -379,7 +394,7 @@ func TestKeptIsBroughtInFewFrames(t *testing.T) {
 	for i := range 100 {
 		a.tells("ok 0", wire.MKVSet, wire.KV{Key: fmt.Sprint(i), Value: big})
 	}
-	account := m.kept[kvScopeKey{fixture.JobID, 3}][0]
+	account := m.kept[kvScopeKey{fixture.JobID, 3}].accounts[0]
 	for i := range keptEntries {
 		k := &kvPending{by: caller{fixture.JobID, 0, 70}, op: control.KVSet, key: fmt.Sprint("small ", i), seq: 1<<40 + uint64(i)}
 		account.entries[k.accountKey()] = []*kvPending{k}

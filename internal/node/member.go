@@ -72,10 +72,10 @@ type member struct {
 	requests     uint64      // last request id
 	claims       map[uint64]*attaching
 	creates      map[uint64]*launcher
-	callers      map[uint64]caller     // at the rendezvous, by session peer
-	kvs          map[uint64]*kvPending // not answered
-	asking       map[caller]uint64     // the newest of them, by who waits for it
-	kept         map[kvScopeKey]ledger // contributed to epochs that are not closed
+	callers      map[uint64]caller      // at the rendezvous, by session peer
+	kvs          map[uint64]*kvPending  // not answered
+	asking       map[caller]uint64      // the newest of them, by who waits for it
+	kept         map[kvScopeKey]*ledger // contributed to epochs that are not closed
 	statuses     map[uint64]chan<- []byte
 	pushers      map[pusherKey]*pusher
 	strains      map[strainKey]strain
@@ -121,7 +121,7 @@ func (m *member) init() {
 	m.create, m.reuse = shm.Create, (*shm.Staging).Reuse
 	m.jobs, m.attaching, m.launchers = map[replica.JobID]*localJob{}, map[uint64]*attaching{}, map[uint64]*launcher{}
 	m.claims, m.creates, m.kvs, m.statuses = map[uint64]*attaching{}, map[uint64]*launcher{}, map[uint64]*kvPending{}, map[uint64]chan<- []byte{}
-	m.callers, m.asking, m.kept = map[uint64]caller{}, map[caller]uint64{}, map[kvScopeKey]ledger{}
+	m.callers, m.asking, m.kept = map[uint64]caller{}, map[caller]uint64{}, map[kvScopeKey]*ledger{}
 	m.strains = map[strainKey]strain{}
 	m.pushers, m.nodes = map[pusherKey]*pusher{}, map[replica.NodeName]replica.Node{}
 }
@@ -220,6 +220,10 @@ func (m *member) handle(ev memberEvent) {
 		m.arenaReady(ev)
 	case arenaParked:
 		m.arenaParked(ev)
+	case ledgerParked:
+		m.ledgerParked(ev)
+	case ledgerRewritten:
+		m.ledgerRewritten(ev)
 	case mirrorMade:
 		m.mirrorMade(ev)
 	case mirrorParked:
@@ -385,6 +389,7 @@ func (m *member) viewed(v control.View) {
 		}
 	}
 	m.claimOrphans()
+	m.dropUnknownKept()
 	for _, lj := range m.jobs {
 		m.reconcile(lj)
 	}

@@ -145,7 +145,7 @@ func (m *member) mirrorMade(ev mirrorMade) {
 		mk.end(lj, fmt.Errorf("mirror of %v: %w: the job has ended", mk.key, transfer.ErrFenced))
 	default:
 		mk.arena = m.newArenaRef(ev.arena, arenaKey(lj.job.ID, randomIncarnation(), mk.rank, true))
-		m.custody.put(mk.arena.key, mk.arena.Arena)
+		m.custody.put(mk.arena.key, mk.arena.File())
 		m.saveArenas()
 		m.custody.after(func() { m.post(mirrorParked{lj, mk}) })
 	}

@@ -41,7 +41,7 @@ func Create(spec Spec) (*Arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := newMemfd(fmt.Sprintf("replicad-arena-%d", spec.Rank))
+	file, err := NewMemfd(fmt.Sprintf("replicad-arena-%d", spec.Rank))
 	if err != nil {
 		return nil, fmt.Errorf("arena of rank %d of job %v: %w", spec.Rank, spec.Job, err)
 	}
@@ -191,8 +191,8 @@ func parseRegionTable(records []byte) (replica.Geometry, error) {
 	return g, nil
 }
 
-// newMemfd makes a sealable, close-on-exec memfd, not executable where the kernel can say so (6.3).
-func newMemfd(name string) (*os.File, error) {
+// NewMemfd makes an empty, sealable, close-on-exec memfd, not executable where the kernel can say so (6.3). The name is for /proc alone.
+func NewMemfd(name string) (*os.File, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {

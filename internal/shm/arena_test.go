@@ -194,7 +194,7 @@ func TestAdoptRefusesOtherFiles(t *testing.T) {
 }
 
 func memfdOf(b []byte, seals int) (*os.File, error) {
-	f, err := newMemfd("test")
+	f, err := NewMemfd("test")
 	if err == nil {
 		_, err = f.WriteAt(b, 0)
 	}

@@ -185,7 +185,7 @@ func TestKeeperPutDropAll(t *testing.T) {
 	}
 	defer k.Close()
 	file := func(text string) *os.File {
-		f, err := newMemfd("x")
+		f, err := NewMemfd("x")
 		if err == nil {
 			_, err = f.WriteString(text)
 		}
@@ -313,7 +313,7 @@ func TestKeeperDone(t *testing.T) {
 // Whoever breaks the keeper's rules is hung up on, and what the keeper holds stays.
 func TestKeeperHangsUpOnNonsense(t *testing.T) {
 	socket := inProcessKeeper(t)
-	f, err := newMemfd("x")
+	f, err := NewMemfd("x")
 	if err != nil {
 		t.Fatal(err)
 	}

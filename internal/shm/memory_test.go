@@ -64,7 +64,7 @@ func TestAvailableMemory(t *testing.T) {
 
 func TestTooLittleMemory(t *testing.T) {
 	m := fakeMemory(t, map[string]string{"proc/meminfo": "MemAvailable: 204800 kB\n"}) // 200 MiB
-	f, err := newMemfd("test")
+	f, err := NewMemfd("test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -125,6 +125,9 @@ func Read(r io.Reader, max uint32) (Kind, []byte, error) {
 	return h.Kind, body, err
 }
 
+// FrameBytes is the size of a frame with a body of n bytes.
+func FrameBytes(n uint32) int64 { return headerBytes + int64(n) + sumBytes }
+
 // Header is a frame's of which nothing else was read: who reads may ask for room first.
 type Header struct {
 	Kind  Kind
