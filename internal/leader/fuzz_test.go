@@ -2,13 +2,10 @@ package leader
 
 import (
 	"bytes"
-	"encoding/binary"
 	"io"
 	"maps"
 	"net"
 	"testing"
-
-	"github.com/cespare/xxhash/v2"
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
@@ -20,25 +17,6 @@ import (
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
-
-// sealed is a frame of any body, CBOR or not, with a header and a checksum that are right.
-func sealed(kind wire.Kind, body []byte) []byte {
-	const header, sum = 12, 8
-	frame, err := wire.Append(nil, kind, control.Beat{})
-	if err != nil {
-		panic(err)
-	}
-	frame = append(frame[:header], body...)
-	binary.LittleEndian.PutUint32(frame[8:], uint32(len(body)))
-	return binary.LittleEndian.AppendUint64(frame, xxhash.Sum64(frame))
-}
-
-func TestSealed(t *testing.T) {
-	want := fixture.Encode(t, control.KindWelcome, control.Welcome{OK: true, Leader: "n1"})
-	if got := sealed(control.KindWelcome, want[12:len(want)-8]); !bytes.Equal(got, want) {
-		t.Errorf("%x became %x", want, got)
-	}
-}
 
 // received is a connection on which bytes have come.
 type received struct {
@@ -60,7 +38,7 @@ func FuzzLinkHello(f *testing.F) {
 	known.Apply(1, replica.RegisterNode{Node: replica.Node{Name: "n1", Incarnation: 3, Session: 1, Addr: "n1:1"}})
 	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
 		conn := &received{}
-		conn.in.Reset(sealed(wire.Kind(kind), b))
+		conn.in.Reset(fixture.Sealed(wire.Kind(kind), b))
 		h, err := control.ReadHello(conn)
 		if err != nil {
 			return

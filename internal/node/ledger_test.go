@@ -263,7 +263,7 @@ func FuzzLedger(f *testing.F) {
 	f.Add(body(set, add), body(control.KVEntry{Op: control.KVGet, Key: "k", Seq: 1}), []byte{0})
 	f.Fuzz(func(t *testing.T, one, two, tail []byte) {
 		file := memfd(t)
-		records := append(append(sealed(control.KindKept, one), sealed(control.KindKept, two)...), tail...)
+		records := append(append(fixture.Sealed(control.KindKept, one), fixture.Sealed(control.KindKept, two)...), tail...)
 		if _, err := file.WriteAt(records, 0); err != nil {
 			t.Fatal(err)
 		}
