@@ -24,7 +24,7 @@ __all__ = ["hint", "holds", "kept_dtypes", "name", "rounded", "too_large"]
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
 #: How a daemon says of a tensor that it is of another type.
 _OTHER = re.compile(r'"(?P<name>[^"]+)" is (?P<live>\w+), was (?P<kept>\w+)')
-_FINER = "To go on with finer values than the copy has begin a new job from its durable generation's files (docs/pytorch.md)"
+_FINER = "To go on with finer values than the copy has begin a new job from its durable generation's files (docs/pytorch-data.md)"
 
 
 def holds(kept: torch.dtype, live: torch.dtype) -> bool:
@@ -80,7 +80,7 @@ def hint(refusal: str) -> str:
         return f". {_FINER}"
     end = re.fullmatch(r"[0-9a-f]{16}~(.*)", found["name"])  # of a long name, which nothing but the end is known of here
     pattern = f"*{end[1]}" if end else found["name"]
-    return f'. To have the copy\'s values rounded at load: Session(kept_dtype={{"{pattern}": {kept}}}), or a pattern of names (docs/pytorch.md)'
+    return f'. To have the copy\'s values rounded at load: Session(kept_dtype={{"{pattern}": {kept}}}), or a pattern of names (docs/pytorch-data.md)'
 
 
 def rounded(converted: Mapping[tuple[torch.dtype, torch.dtype], list[str]]) -> Iterator[str]:
