@@ -53,7 +53,7 @@ func (v *ask) command(std stdio) *cobra.Command {
 		return err
 	}}
 	a.addFlags(cmd)
-	cmd.Flags().StringVar(&operator, "operator", "", "operator's certificate, a `FILE` of replicad pki with its key beside it (default: $"+operatorVariable+", else pki.operator of the configuration)")
+	cmd.Flags().StringVar(&operator, "operator", "", "`FILE` of an operator's certificate, with its key beside it (default: $"+operatorVariable+", else pki.operator of the configuration)")
 	if v.flags != nil {
 		v.flags(cmd)
 	}

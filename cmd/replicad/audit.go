@@ -9,16 +9,17 @@ import (
 )
 
 func newAudit(std stdio) *cobra.Command {
-	return group("audit", "Look at what the daemon wrote of who did what", newAuditVerify(std))
+	return group("audit", "Check the daemon's log of who did what", newAuditVerify(std))
 }
 
 func newAuditVerify(std stdio) *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify FILE...",
-		Short: "Whether the lines of an audit log are those that were written: each has the digest of the one before",
-		Long: "Follows the chain of digests through audit.jsonl of a state_dir, and the files that were rotated (audit-*.jsonl), in whatever order.\n" +
-			"It names each line that was changed, taken out or put in, and ends with 1 then. Who can write the files can also write a whole new\n" +
-			"chain, or cut its end off: compare the last digest with one that was kept elsewhere.",
+		Short: "Verify that an audit log is as it was written: each line has the digest of the line before",
+		Long: "Follows the chain of digests through audit.jsonl of a state_dir and the rotated files (audit-*.jsonl), in\n" +
+			"any order. Names each line that was changed, removed or added, and then ends with 1.\n\n" +
+			"A user who can write the files can also write a whole new chain, or cut off its end. Compare the last digest\n" +
+			"with one that was stored elsewhere.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := audit.Verify(args...)

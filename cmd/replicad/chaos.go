@@ -21,7 +21,7 @@ import (
 )
 
 func newChaos(std stdio) *cobra.Command {
-	return group("chaos", "Break a cluster on this machine at random, and see what holds", newChaosRun(std), newChaosHostile(std), newChaosCluster(std), newChaosBecome(), newChaosMisbehave(std))
+	return group("chaos", "Break a cluster on this machine at random, and check that its promises hold", newChaosRun(std), newChaosHostile(std), newChaosCluster(std), newChaosBecome(), newChaosMisbehave(std))
 }
 
 func newChaosRun(std stdio) *cobra.Command {
@@ -30,9 +30,13 @@ func newChaosRun(std stdio) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Train under random faults for a while, and compare with an undisturbed run",
-		Long: "Trains jobs on three voters and a spare on this machine, injects random faults, one or two at once, and compares with an undisturbed\n" +
-			"run: weights bit-equal, no committed step lost, one owner of each rank, no healthy process killed, commits and recoveries within\n" +
-			"bounds, the disk read only where memory held nothing, nothing left over. Exit code 1 if any of that does not hold.\n\n" +
+		Long: "Trains jobs on three voters and a spare on this machine, injects random faults, one or two at once, and\n" +
+			"compares with an undisturbed run. Exit code 1 if any of these does not hold:\n\n" +
+			"  - weights are bit-equal, and no committed step is lost\n" +
+			"  - each rank has one owner, and no healthy process is killed\n" +
+			"  - commits and recoveries are within bounds\n" +
+			"  - the disk is read only where memory held nothing\n" +
+			"  - nothing is left over\n\n" +
 			"Faults: " + strings.Join(chaos.Known(), ", ") + ".",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -12,9 +12,10 @@ func newConfig(std stdio) *cobra.Command {
 	var fileOnly bool
 	check := &cobra.Command{
 		Use:   "check FILE",
-		Short: "Report every fault of a configuration, with the harm of each, and warn of what is unwise",
-		Long: "Looks at a configuration, and at the keys and directories that it names, as the daemon does when it starts. Run it on the node, as\n" +
-			"the daemon's user. It makes nothing; a file is written into directories that are there, and removed.",
+		Short: "Report every fault of a configuration with its harm, and configuration warnings",
+		Long: "Checks a configuration, and the keys and directories that it names, as the daemon does when it starts.\n" +
+			"Run it on the node, as the daemon's user. It creates nothing, except that it writes a file into each\n" +
+			"existing directory and removes the file.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := config.Load(args[0])
@@ -48,6 +49,6 @@ func newConfig(std stdio) *cobra.Command {
 			return err
 		},
 	}
-	check.Flags().BoolVar(&fileOnly, "file-only", false, "look at the file alone, not at the keys and directories of this machine")
-	return group("config", "Look at configurations", check)
+	check.Flags().BoolVar(&fileOnly, "file-only", false, "check the file alone, not the keys and directories of this machine")
+	return group("config", "Check configurations", check)
 }

@@ -28,12 +28,15 @@ func newDaemon(std stdio) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "Run this node's daemon",
-		Long: "Runs the daemon of this node until SIGINT or SIGTERM; its log is JSON lines on stderr. If no keeper answers on keeper_socket one\n" +
-			"is started, which stays when the daemon ends: it holds the memory of the ranks. Where the keeper is a service of its own, give\n" +
-			"--wait-keeper, or the two would race for the socket at boot.\n\n" +
-			"A cluster's very first start is with --bootstrap, once, on one or all of its voters. A voter whose log is empty and that is\n" +
-			"started without it refuses to vote: it has lost its disk, and comes back under a new name: that node is started with --join, named\n" +
-			"among the voters of its own configuration, and then added with replicad voter add, after voter remove of the old name.",
+		Long: "Runs the daemon of this node until SIGINT or SIGTERM. Its log is JSON lines on stderr.\n\n" +
+			"If no keeper answers on keeper_socket, the daemon starts one. The keeper holds the memory of the ranks\n" +
+			"and stays when the daemon ends. Where the keeper is a service of its own, give --wait-keeper: otherwise\n" +
+			"the two race for the socket at boot.\n\n" +
+			"Start a new cluster with --bootstrap, once, on one or all of its voters. A voter whose log is empty\n" +
+			"refuses to vote without that flag: it has lost its disk, and comes back under a new name:\n\n" +
+			"  1. replicad voter remove OLD\n" +
+			"  2. name the node among the voters of its own configuration, and start it with --join\n" +
+			"  3. replicad voter add NEW ADDR",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := t.load(func(dir string, name replica.NodeName) error {
@@ -60,9 +63,9 @@ func newDaemon(std stdio) *cobra.Command {
 		},
 	}
 	t.addFlags(cmd)
-	cmd.Flags().BoolVar(&waitKeeper, "wait-keeper", false, "start no keeper but wait for one that something else starts, such as a service of its own")
+	cmd.Flags().BoolVar(&waitKeeper, "wait-keeper", false, "wait for a keeper that something else starts, for example a service, and start none")
 	cmd.Flags().BoolVar(&bootstrap, "bootstrap", false, "start a new cluster with the configured voters (only the very first time)")
-	cmd.Flags().BoolVar(&join, "join", false, "this voter is new: with an empty log, wait until replicad voter add has added it")
+	cmd.Flags().BoolVar(&join, "join", false, "new voter with an empty log: wait until replicad voter add has added it")
 	cmd.MarkFlagsMutuallyExclusive("bootstrap", "join")
 	cmd.MarkFlagsMutuallyExclusive("dev", "join")
 	return cmd

@@ -17,8 +17,9 @@ func newDemo(std stdio) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Train on four nodes on this machine, break things, and compare with an undisturbed run",
-		Long: "Trains a small language model on four nodes on this machine, kills ranks, a daemon, whole nodes and every holder of a replica group\n" +
-			"while it trains, and compares the final weights, bit by bit, with those of an undisturbed run. Exit code 1 if they differ.\n\n" +
+		Long: "Trains a small language model on four nodes on this machine. Meanwhile it kills ranks, a daemon, whole\n" +
+			"nodes and every holder of a replica group. It compares the final weights, bit by bit, with those of an\n" +
+			"undisturbed run. Exit code 1 if they differ.\n\n" +
 			"Faults, in the order in which they come unless --faults says otherwise: " + strings.Join(demo.AllFaults(), ", ") + ".\n" +
 			"All: " + strings.Join(demo.KnownFaults(), ", ") + ".",
 		Args: cobra.NoArgs,

@@ -14,11 +14,13 @@ func newExec(std stdio) *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "exec --job NAME --world N [flags] -- COMMAND [ARGUMENT...]",
-		Short: "Become another launcher, torchrun for one, whose processes are ranks of a job",
-		Long: "Creates the job unless it runs already, puts REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN, REPLICAD_GROUPS and REPLICAD_HOST into the\n" +
-			"environment, and replaces itself by COMMAND, which starts and restarts the ranks by its own rules. Which rank a process is it says\n" +
-			"in RANK and WORLD_SIZE, as torchrun does. Give the same flags on every node:\n\n" +
-			"  replicad exec --config replicad.yaml --job lm --world 4 -- torchrun --nnodes 2 --nproc-per-node 2 --max-restarts 100 train.py",
+		Short: "Become another launcher, for example torchrun, whose processes are ranks of a job",
+		Long: "Creates the job unless it runs already. Puts REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN,\n" +
+			"REPLICAD_GROUPS and REPLICAD_HOST into the environment, and replaces itself by COMMAND. COMMAND starts\n" +
+			"and restarts the ranks by its own rules, and gives each its number in RANK and WORLD_SIZE, as torchrun\n" +
+			"does. Give the same flags on every node:\n\n" +
+			"  replicad exec --config replicad.yaml --job lm --world 4 -- \\\n" +
+			"    torchrun --nnodes 2 --nproc-per-node 2 --max-restarts 100 train.py",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opt, err := f.options(args, std)

@@ -20,10 +20,13 @@ const (
 	exitDoNotRequeue = node.ExitDoNotRequeue // of `replicad run`: the job ended, and starting it again would only end the same way
 )
 
-const exitCodesHelp = `Exit codes: 0 done; 1 failed; 2 wrong flags or arguments; 3 configuration or identity missing or wrong;
-4 no daemon answers; 128 + n ended by signal n (daemon and keeper: 0). ` + "`replicad run`" + ` ends with the job's own code: 0 finished;
-1 stopped, ended by ` + "`job end`" + `, or a program that failed after its job had finished; 5 given up, do not requeue: too many
-recoveries without a new step, a program that ends again and again before it attaches, or one that ends with status 78.`
+const exitCodesHelp = `Exit codes: 0 done; 1 failed; 2 wrong flags or arguments; 3 configuration or identity missing or
+wrong; 4 no daemon answers; 128 + n ended by signal n (daemon and keeper: 0).
+
+` + "`replicad run`" + ` ends with the job's own code: 0 finished; 1 stopped, ended by ` + "`job end`" + `, or a program
+failed after its job had finished; 5 given up, do not requeue. A job is given up after too many
+recoveries without a new step, if a program ends again and again before it attaches, or if one ends
+with status 78.`
 
 // codedError carries the exit code of an error.
 type codedError struct {

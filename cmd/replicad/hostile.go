@@ -15,10 +15,14 @@ func newChaosHostile(std stdio) *cobra.Command {
 	var patterns, table string
 	cmd := &cobra.Command{
 		Use:   "hostile",
-		Short: "Train beside strangers, peers and ranks that misbehave, and see what holds",
-		Long: "Trains jobs on three voters on this machine. Meanwhile a stranger, a peer with a node's certificate, a rank or a user of the host misbehaves\n" +
-			"in one way after another. Every daemon's memory stays within its budget, no link of the others is lost, the leader leads on, steps go on being\n" +
-			"committed, and the weights are bit-equal to those of an undisturbed run. Exit code 1 if any of that does not hold.\n\n" +
+		Short: "Train beside strangers, peers and ranks that misbehave, and check that the promises hold",
+		Long: "Trains jobs on three voters on this machine. Meanwhile a stranger, a peer with a node's certificate, a\n" +
+			"rank or a user of the host misbehaves, in one way after another. Exit code 1 if any of these does not\n" +
+			"hold:\n\n" +
+			"  - every daemon's memory stays within its budget\n" +
+			"  - no link of the others is lost, and the leader stays\n" +
+			"  - the daemons go on committing steps\n" +
+			"  - weights are bit-equal to those of an undisturbed run\n\n" +
 			"Patterns: " + strings.Join(hostile.Names(), ", ") + ".",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -19,9 +19,10 @@ func newJobEnd(std stdio) *cobra.Command {
 	const unsaid = "ended by an operator"
 	v := &ask{use: "end NAME", args: 1, short: "End a job: its epoch is closed, its ranks are stopped and its memory is freed", long: `End a job: its epoch is closed, its ranks are stopped and its memory is freed.
 
-Without an operator's certificate a job can be ended on the node that it was created on, and on those that hold its ranks.`,
+Without an operator's certificate a job can be ended on the node that it was created on, and on the
+nodes that hold its ranks.`,
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().StringVar(&reason, "reason", unsaid, "what the job's record says")
+			cmd.Flags().StringVar(&reason, "reason", unsaid, "reason for the job's record")
 		},
 		order: func(args []string) control.Order {
 			return control.Order{Verb: control.EndJob, Job: args[0], Why: cmp.Or(reason, unsaid)}
@@ -34,9 +35,10 @@ func newJobToken(std stdio) *cobra.Command {
 	var t target
 	cmd := &cobra.Command{
 		Use:   "token NAME",
-		Short: "Print the token that launchers and ranks of a job show",
-		Long: "Prints the token of the job of that name, made from the configuration's job_secret: put it into a file that the job's user alone can read, for\n" +
-			"replicad run --token-file, or into REPLICAD_TOKEN. It is good on every node with that secret, and for no other job.",
+		Short: "Print the token that launchers and ranks of a job present",
+		Long: "Prints the token of the job of that name, derived from the configuration's job_secret. Put the token\n" +
+			"into a file that only the job's user can read, for replicad run --token-file, or into REPLICAD_TOKEN.\n" +
+			"The token is valid on every node with that secret, and for no other job.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			c, err := t.load(noDevCluster)

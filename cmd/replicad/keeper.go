@@ -30,8 +30,9 @@ func newKeeper(std stdio) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keeper --socket PATH",
 		Short: "Hold the memory of this node's ranks while its daemon is away",
-		Long: "Holds the descriptors of arenas, so that a daemon that was restarted or killed finds them warm. `replicad daemon` starts one\n" +
-			"if none answers; it stays when the daemon ends, and its own end gives the memory back.",
+		Long: "Holds the descriptors of arenas, so that a restarted daemon finds the memory of its ranks.\n\n" +
+			"`replicad daemon` starts a keeper if none answers. The keeper stays when the daemon ends. When the\n" +
+			"keeper ends, the memory is released.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if socket == "" {
@@ -48,8 +49,8 @@ func newKeeper(std stdio) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "unix socket `PATH` to listen on")
-	cmd.Flags().BoolVar(&detach, "detach", false, "start it in a session of its own, print its process id and return once it answers")
-	cmd.Flags().StringVar(&logFile, "log", "", "with --detach: `FILE` for what it has to say")
+	cmd.Flags().BoolVar(&detach, "detach", false, "start the keeper in a session of its own, print its process id, and return once it answers")
+	cmd.Flags().StringVar(&logFile, "log", "", "with --detach: `FILE` for the keeper's messages")
 	return cmd
 }
 

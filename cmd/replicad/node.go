@@ -12,14 +12,14 @@ func newNode(std stdio) *cobra.Command {
 
 func newNodeLost(std stdio) *cobra.Command {
 	var why string
-	v := &ask{use: "lost NAME", args: 1, short: "Say that a node's memory is gone: recovery stops waiting for the copies it held", long: `Say that a node's memory is gone for good.
+	v := &ask{use: "lost NAME", args: 1, short: "Declare a node's memory gone: recovery stops waiting for the copies that it held", long: `Declare a node's memory gone for good.
 
-A node that has only fallen silent may come back with the newest state in its memory, so recovery waits holder_grace for it
-before it gives up a committed step or reads disk. If you know better (the machine was powered off, reimaged, taken away),
-this ends the wait. It can't be taken back: what that life of the node held is never used again. A node that is connected
-and answers is refused.`,
+A silent node may come back with the newest state in its memory. Recovery therefore waits holder_grace
+for it before giving up a committed step or reading disk. This order ends the wait, for example when the
+machine was powered off, reimaged or taken away. It can't be undone: copies that this incarnation of the
+node held are never used again. The order is refused for a node that is connected and answers.`,
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().StringVar(&why, "why", "no reason given", "what the job's record says")
+			cmd.Flags().StringVar(&why, "why", "no reason given", "reason for the job's record")
 		},
 		order: func(args []string) control.Order {
 			return control.Order{Verb: control.Lost, Node: replica.NodeName(args[0]), Why: why}
@@ -29,14 +29,17 @@ and answers is refused.`,
 
 func newNodeDrain(std stdio) *cobra.Command {
 	var degrade bool
-	v := &ask{use: "drain NAME", args: 1, short: "Have a node's ranks move to others, and keep it out of the jobs that run", long: `Have the ranks of a node move to other nodes, or to a spare, in every job that runs; the jobs go on from the newest step that
-memory holds whole. The node gets no rank and no copy of them from then on, until node clear lets them use it again; jobs that
-are created later may use it. What it holds serves until the answer comes: then the node can be stopped. It is refused, and
-nothing is done, where nobody offers processes for the ranks. It is refused without --degrade, with what it costs, where a job
-would have fewer copies than it asks for, where all its ranks would run on one node, or where the node alone holds some part
-of the committed step.`,
+	v := &ask{use: "drain NAME", args: 1, short: "Move a node's ranks to other nodes, and exclude the node from the jobs that run", long: `Move the ranks of a node to other nodes, or to a spare, in every job that runs. The jobs go on from the
+newest step that memory holds whole.
+
+From then on these jobs give the node no rank and no copy, until node clear. Jobs that are created later
+may use the node. Its copies are in use until this command returns: then the node can be stopped.
+
+The order is refused where no other node offers processes for the ranks. Without --degrade it is also
+refused, with the price, where a job would have fewer copies than it asks for, where all its ranks would
+run on one node, or where the node alone holds some part of the committed step.`,
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().BoolVar(&degrade, "degrade", false, "drain it although a job has fewer copies then, or runs on one node alone")
+			cmd.Flags().BoolVar(&degrade, "degrade", false, "drain even if a job then has fewer copies, or runs on one node alone")
 		},
 		order: func(args []string) control.Order {
 			return control.Order{Verb: control.Drain, Node: replica.NodeName(args[0]), Degrade: degrade}
@@ -45,7 +48,7 @@ of the committed step.`,
 }
 
 func newNodeClear(std stdio) *cobra.Command {
-	v := &ask{use: "clear NAME", args: 1, short: "Let running jobs use a node again that was drained, or quarantined after a dispute",
+	v := &ask{use: "clear NAME", args: 1, short: "Let running jobs use a drained node again, or one that was quarantined after a dispute",
 		order: func(args []string) control.Order {
 			return control.Order{Verb: control.Clear, Node: replica.NodeName(args[0])}
 		}}

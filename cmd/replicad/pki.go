@@ -25,7 +25,7 @@ func newPKIRenew(std stdio) *cobra.Command {
 }
 
 func addAfter(cmd *cobra.Command, after *uint64) {
-	cmd.Flags().Uint64Var(after, "after", 0, "the last `EPOCH` that was revoked of these names, where the clock here may be behind: the new ones lie above it")
+	cmd.Flags().Uint64Var(after, "after", 0, "last revoked `EPOCH` of these names: the new certificates get a later one even if this clock is behind")
 }
 
 // gossipSteps are those of a rotation, with what to do after each.
@@ -33,9 +33,9 @@ var gossipSteps = []struct {
 	verb, short, next string
 	do                func(dir string) ([][]byte, error)
 }{
-	{"add", "Make a new gossip key, which is heard and not spoken with yet", "copy gossip.key to every node; once `replicad status` misses the new key on no node, and calls the keys of none unknown: replicad pki gossip-key use", pki.AddGossipKey},
-	{"use", "Have the new gossip key spoken with", "copy gossip.key to every node; once `replicad status` shows it spoken with by all, and calls the keys of none unknown: replicad pki gossip-key drop", pki.UseGossipKey},
-	{"drop", "Leave the key that is spoken with alone", "look at `replicad status` before you copy gossip.key to every node: each must speak with this key, and the keys of none be unknown; then the old key is good for nothing, and who lacks this one hears nobody", pki.DropGossipKeys},
+	{"add", "Make a new gossip key, which nodes accept but do not send with yet", "copy gossip.key to every node; once `replicad status` misses the new key on no node, and calls the keys of none unknown: replicad pki gossip-key use", pki.AddGossipKey},
+	{"use", "Let nodes send with the new gossip key", "copy gossip.key to every node; once `replicad status` shows it spoken with by all, and calls the keys of none unknown: replicad pki gossip-key drop", pki.UseGossipKey},
+	{"drop", "Drop every key but the one that nodes send with", "look at `replicad status` before you copy gossip.key to every node: each must speak with this key, and the keys of none be unknown; then the old key is good for nothing, and who lacks this one hears nobody", pki.DropGossipKeys},
 }
 
 func newGossipKey(std stdio) *cobra.Command {
@@ -68,9 +68,9 @@ func newPKIOperator(std stdio) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "operator NAME",
 		Short: "Make a certificate of a further operator of a cluster",
-		Long: "Makes operator-NAME.pem and operator-NAME-key.pem, beside operator.pem and operator-key.pem of `pki init`. Who has both files may drain\n" +
-			"nodes, change voters and end jobs, from any node: replicad signs these orders with them. They are of no use to a daemon; keep them\n" +
-			"off the nodes, or readable to operators alone.",
+		Long: "Makes operator-NAME.pem and operator-NAME-key.pem, beside operator.pem and operator-key.pem of `pki init`.\n" +
+			"The holder of both files may drain nodes, change voters and end jobs, from any node: replicad signs\n" +
+			"these orders with them. No daemon needs them. Store them off the nodes, or readable to operators alone.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := replica.CheckName(args[0]); err != nil {
@@ -93,9 +93,10 @@ func newPKIVerb(std stdio, verb, short string, flags func(*cobra.Command), do fu
 	cmd := &cobra.Command{
 		Use:   verb + " NODE...",
 		Short: short,
-		Long: short + ".\n\nEach node needs ca.pem, <node>.pem, <node>-key.pem and gossip.key from the folder. Keep ca-key.pem off the nodes: who has it\n" +
-			"can make further nodes and operators of the cluster. operator.pem and operator-key.pem are for who drains nodes, changes voters and\n" +
-			"ends jobs (--operator); no daemon needs them.",
+		Long: short + ".\n\nEach node needs ca.pem, <node>.pem, <node>-key.pem and gossip.key from the folder. Keep ca-key.pem off\n" +
+			"the nodes: its holder can make further nodes and operators of the cluster. operator.pem and\n" +
+			"operator-key.pem are for people who drain nodes, change voters and end jobs (--operator). No daemon\n" +
+			"needs them.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			nodes := make([]replica.NodeName, 0, len(args))

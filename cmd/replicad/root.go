@@ -38,8 +38,9 @@ func newRoot(std stdio) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "replicad",
 		Short: "Training state kept alive in the memory of other nodes",
-		Long: "replicad keeps the training state of a job's ranks mirrored in host memory, agrees through Raft on the last step that\n" +
-			"is complete on the whole job, and brings a lost rank or node back from the copies.\n\n" + exitCodesHelp,
+		Long: "replicad copies the training state of a job's ranks into host memory, at every step. Daemons agree\n" +
+			"through Raft on the last step that is complete on the whole job. A lost rank or node is restored from\n" +
+			"the copies.\n\n" + exitCodesHelp,
 		SilenceUsage: true, SilenceErrors: true,
 		Version: built(),
 		Args:    unknownVerb,

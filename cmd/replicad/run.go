@@ -26,11 +26,14 @@ func newRun(std stdio) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run --job NAME --world N [flags] -- COMMAND [ARGUMENT...]",
 		Short: "Run ranks of a job on this node, as its daemon asks for them",
-		Long: "Runs COMMAND for each rank that this node's daemon wants here, with REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN, REPLICAD_RANK,\n" +
-			"REPLICAD_WORLD, REPLICAD_GROUP, REPLICAD_GROUPS and REPLICAD_HOST in its environment. A process that dies is started again when the daemon\n" +
-			"says so; the others keep running. With --spare it waits until a rank is lost elsewhere.\n\n" +
-			"SIGINT and SIGTERM are passed on; what has not ended 10 s later is killed. Processes of a finished job end when they want to: a last\n" +
-			"evaluation or save takes as long as it takes. The exit code is the job's, and 1 where a process fails after that.",
+		Long: "Runs COMMAND for each rank that this node's daemon assigns to it. The environment of COMMAND has\n" +
+			"REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN, REPLICAD_RANK, REPLICAD_WORLD, REPLICAD_GROUP,\n" +
+			"REPLICAD_GROUPS and REPLICAD_HOST.\n\n" +
+			"When a process dies, the launcher starts it again on the daemon's order; the others keep running.\n" +
+			"With --spare the launcher waits until a rank is lost elsewhere.\n\n" +
+			"SIGINT and SIGTERM are passed on, and processes that have not ended 10 s later are killed. Processes\n" +
+			"of a finished job have no time limit for a last evaluation or save. The exit code is the job's, and 1\n" +
+			"where a process fails after that.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opt, err := f.options(args, std)
@@ -49,9 +52,9 @@ func newRun(std stdio) *cobra.Command {
 	}
 	f.addJobFlags(cmd)
 	flags, o := cmd.Flags(), &f.opt
-	flags.StringVar(&f.ranks, "ranks", "", "ranks this node would rather run, as `0,3`")
-	flags.BoolVar(&o.Spare, "spare", false, "take no rank unless one is lost elsewhere")
-	flags.IntVar(&o.Warm, "warm", 0, "processes to start beforehand, which do their imports and wait for a rank in replicad.wait_rank()")
+	flags.StringVar(&f.ranks, "ranks", "", "ranks that this node prefers, as `0,3`")
+	flags.BoolVar(&o.Spare, "spare", false, "wait, and take a rank only when one is lost elsewhere")
+	flags.IntVar(&o.Warm, "warm", 0, "processes to start in advance: they import, and wait for a rank in replicad.wait_rank()")
 	flags.IntVar(&o.Capacity, "capacity", 0, "processes at the same time (default: as many as --ranks, else --world)")
 	return cmd
 }
@@ -62,22 +65,22 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags, o := cmd.Flags(), &f.opt
 	flags.SetInterspersed(false)
 	flags.StringVar(&o.Socket, "socket", "", "the daemon's `SOCKET` for ranks, instead of --config")
-	flags.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the job's token, as replicad job token prints it (default: $REPLICAD_TOKEN; with --config, made from its job_secret)")
+	flags.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the job's token, as replicad job token prints it (default: $REPLICAD_TOKEN; with --config, derived from its job_secret)")
 	flags.StringVar(&o.Host, "host", "", "`ADDRESS` of this node for the ranks' own sockets (default: the host of the daemon's addr)")
 	flags.StringVar(&o.Job, "job", "", "`NAME` of the job")
 	flags.IntVar(&o.World, "world", 0, "ranks in the job, on all nodes")
-	flags.StringVar(&f.groups, "groups", "", "replica group of each rank, as `0,1,0,1`, or auto: the ranks find theirs in the model (default: those of the job that runs or is resumed, else all in one)")
+	flags.StringVar(&f.groups, "groups", "", "replica group of each rank, as `0,1,0,1`, or auto: the ranks find their groups in the model (default: those of the running or resumed job, else one group)")
 	flags.IntVar(&o.MinCopies, "min-copies", 0, "nodes that must hold each part before a step is committed (default 2)")
 	flags.IntVar(&o.Cadence, "cadence", 0, "steps between generations (default 1)")
 	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default 4)")
 	flags.IntVar(&o.ChunkMB, "chunk-mb", 0, "chunk size in MiB (default 4)")
 	flags.IntVar(&o.DurableEvery, "durable-every", 0, "steps between generations written to disk (default: none)")
-	flags.IntVar(&o.PrivateCapMB, "private-cap-mb", 0, "most that a rank's private regions may have, in MiB (default 64)")
-	flags.BoolVar(&o.RequireVotes, "require-votes", false, "never go on from a state that one rank alone vouches for")
-	flags.IntVar(&o.LoneAhead, "lone-ahead", 0, "`STEPS` by which a state that one rank alone vouches for must be ahead of what two do to be gone on from; fewer are computed again (default 2; 1: always)")
-	flags.BoolVar(&o.CollectiveWindow, "collective-window", false, "the optimizer step holds collectives: after a fault nobody waits for a rank inside it")
-	flags.StringVar(&f.loose, "nondeterministic", "", "replica `GROUPS` whose ranks may differ, as `0,2`: the lowest rank's state counts, and the others load it")
-	flags.BoolVar(&o.Resume, "resume", false, "if the job does not run yet, go on from the newest durable generation of its name, where there is one")
+	flags.IntVar(&o.PrivateCapMB, "private-cap-mb", 0, "upper limit of a rank's private regions, in MiB (default 64)")
+	flags.BoolVar(&o.RequireVotes, "require-votes", false, "never resume from a state that one rank alone vouches for")
+	flags.IntVar(&o.LoneAhead, "lone-ahead", 0, "resume from a state that one rank alone vouches for only if it is `STEPS` ahead of one that two ranks vouch for; else compute the steps again (default 2; 1: always)")
+	flags.BoolVar(&o.CollectiveWindow, "collective-window", false, "the optimizer step holds collectives: after a fault the daemon does not wait for a rank inside it")
+	flags.StringVar(&f.loose, "nondeterministic", "", "replica groups whose ranks may differ, as `0,2`: the lowest rank's state counts, and the others load it")
+	flags.BoolVar(&o.Resume, "resume", false, "if the job does not run yet, start from the newest durable generation of its name, if there is one")
 }
 
 // options are those of the flags, with the socket, token and host of the configuration where no flag says otherwise.

@@ -15,7 +15,7 @@ func newStatus(std stdio) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Who is alive, epoch, committed step, and which node holds which generation of which part",
+		Short: "Show who is alive, each job's epoch and committed step, and which node holds which generation",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := a.find(); err != nil {
@@ -42,6 +42,6 @@ func newStatus(std stdio) *cobra.Command {
 		},
 	}
 	a.addFlags(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON, for programs")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, for programs")
 	return cmd
 }

@@ -46,7 +46,7 @@ func built() string {
 func newVersion(std stdio) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "What was built, from which source",
+		Short: "Print the release, its source and its platform",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprint(std.out, built())

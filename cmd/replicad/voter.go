@@ -11,25 +11,28 @@ import (
 )
 
 func newVoter(std stdio) *cobra.Command {
-	list := &ask{use: "list", short: "Who keeps the replicated log and votes", order: func([]string) control.Order {
+	list := &ask{use: "list", short: "List the nodes that store the replicated log and vote", order: func([]string) control.Order {
 		return control.Order{Verb: control.Voters}
 	}}
-	add := &ask{use: "add NAME ADDR", short: "Let a new node vote, which was started with `daemon --join`", args: 2, long: `Let a new node vote.
+	add := &ask{use: "add NAME ADDR", short: "Let a new node vote; its daemon was started with --join", args: 2, long: `Let a new node vote.
 
-The node's own configuration names it among the voters, with the addr that is given here, and its daemon was started with --join: it
-waits until it is added. It is asked at that address, gets the log as a node without a vote, and votes once it has it; if it does not
-answer, or does not catch up in time, nothing has changed. A name that has voted before, and lost its log, must not be used again.`,
+The node's own configuration must name it among the voters, with the same ADDR. Its daemon was started
+with --join, and waits until it is added. The leader asks the node at ADDR and sends it the log; the
+node votes once it has the log. If it does not answer, or does not catch up in time, nothing changes.
+
+Never use the name of a voter again that has lost its log.`,
 		order: func(args []string) control.Order {
 			return control.Order{Verb: control.AddVoter, Node: replica.NodeName(args[0]), Addr: args[1]}
 		}}
-	remove := &ask{use: "remove NAME", short: "Take a voter out for good: it lost its disk, or goes away", args: 1, long: `Take a voter out for good.
+	remove := &ask{use: "remove NAME", short: "Remove a voter for good: it lost its disk, or goes away", args: 1, long: `Remove a voter for good.
 
-The majority is counted without it from then on; it is refused where the voters that are left have no majority that answers. Its name
-must never vote again: a node that comes back in its place has another.`,
+From then on the majority is counted without it. The order is refused where the remaining voters have no
+majority that answers. The name must never vote again: a node that comes back in its place needs another
+name.`,
 		order: func(args []string) control.Order {
 			return control.Order{Verb: control.RemoveVoter, Node: replica.NodeName(args[0])}
 		}}
-	return group("voter", "Look at the nodes that vote, and change them", list.command(std), add.command(std), remove.command(std), newVoterRecover(std))
+	return group("voter", "List the nodes that vote, and change them", list.command(std), add.command(std), remove.command(std), newVoterRecover(std))
 }
 
 func newVoterRecover(std stdio) *cobra.Command {
@@ -40,8 +43,9 @@ func newVoterRecover(std stdio) *cobra.Command {
 		Short: "Make this voter the only one, when most voters are lost for good",
 		Long: `Make this node's voter the only one of its cluster, when a majority of the voters is lost for good.
 
-Its daemon must not run. Without --accept-loss nothing is changed: it prints what this voter's log holds and what nobody can tell from it.
-Run it so on every voter that is left, and with --accept-loss on the one whose log reaches farthest.`,
+Stop its daemon first. Without --accept-loss nothing changes: the command prints what this voter's log
+holds, and what the log can't tell. Run it like that on every voter that is left. Then run it with
+--accept-loss on the voter whose log reaches farthest.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			c, err := t.load(noDevCluster)
@@ -54,6 +58,6 @@ Run it so on every voter that is left, and with --accept-loss on the one whose l
 		},
 	}
 	t.addFlags(cmd)
-	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "do it, though what other voters knew beyond this log is lost")
+	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "change the cluster; entries that only other voters have are lost")
 	return cmd
 }
