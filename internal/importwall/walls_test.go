@@ -66,7 +66,7 @@ var walls = map[string]wall{
 	"examples/textlm/model":        {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"bench/transfer":               {side, []string{}, nil},
 	"internal/planted":             {0, []string{}, nil},
-	"internal/fixture":             {side, []string{"replica", "internal/wire"}, nil},
+	"internal/fixture":             {side, []string{"replica", "internal/wire"}, []string{"github.com/cespare/xxhash/v2"}},
 	"internal/journal/journaltest": {side, []string{"internal/config", "internal/journal"}, nil},
 	"internal/leakcheck":           {side, []string{}, nil},
 	"internal/otheruser":           {side, []string{}, []string{"golang.org/x/sys/unix"}},
