@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import signal
@@ -48,14 +49,14 @@ def told(last: int) -> Iterator[dict[str, Any]]:
 
 
 def test_a_resumed_run_is_the_same_run() -> None:
-    done = testing.check_resume(train, steps=5, more=3, program=str(cluster.REPLICAD))
+    done = testing.check_resume(train, steps=5, more=3, program=str(cluster.REPLICAD), timeout=cluster.PATIENCE)
     assert (done.steps, done.resumed_at, done.source) == (8, 5, "own-ram")
     assert done.compared > 8 * 20
 
 
 def test_what_is_not_kept_is_named() -> None:
     with pytest.raises(testing.Different, match=r"^samples.* differs after step 4: ") as found:
-        testing.check_resume(told, steps=3, more=2, program=str(cluster.REPLICAD), arguments=["--forget"])
+        testing.check_resume(told, steps=3, more=2, program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=["--forget"])
     assert (found.value.name, found.value.step) == ("samples", 4)
 
 
@@ -85,7 +86,7 @@ def averaged(last: int) -> Iterator[dict[str, Any]]:
 @pytest.mark.long
 @pytest.mark.parametrize("staging", ["staged", "in place"])
 def test_an_average_over_batch_norm_is_kept_whole(staging: str) -> None:
-    done = testing.check_resume(averaged, steps=5, more=3, program=str(cluster.REPLICAD), arguments=[staging])
+    done = testing.check_resume(averaged, steps=5, more=3, program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=[staging])
     assert (done.steps, done.resumed_at, done.source) == (8, 5, "own-ram")
 
 
@@ -162,14 +163,16 @@ def test_a_main_part_without_a_guard_is_said(tmp_path: Path) -> None:
 def failing(last: int) -> Iterator[dict[str, Any]]:
     """Not a training at all."""
     print("as far as here")
+    atexit.register(signal.pause)  # until the launcher ends it, which else may be before or after it has ended by itself
     raise KeyError("no such sample")
     yield {}
 
 
-def test_an_exception_ends_the_run(tmp_path: Path) -> None:
-    """Started again it would only be raised again."""
+def test_an_exception_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started again it would only be raised again. What it printed and Python still held is in the message."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     with pytest.raises(RuntimeError, match=r"straight run failed(.|\n)*as far as here(.|\n)*no such sample") as found:
-        testing.check_resume(failing, steps=2, more=1, program=str(cluster.REPLICAD))
+        testing.check_resume(failing, steps=2, more=1, program=str(cluster.REPLICAD), timeout=cluster.PATIENCE)
     assert str(found.value).count(" runs\n") == 1
     assert str(found.value).endswith("KeyError: 'no such sample'\n")
 
@@ -197,7 +200,7 @@ def other_yields(last: int) -> Iterator[dict[str, Any]]:
 )
 def test_other_than_one_yield_a_step_is_refused(how: str, why: str) -> None:
     with pytest.raises(RuntimeError, match=why) as found:
-        testing.check_resume(other_yields, steps=3, more=1, program=str(cluster.REPLICAD), arguments=[how])
+        testing.check_resume(other_yields, steps=3, more=1, program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=[how])
     assert str(found.value).count(" runs\n") == 1
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import replicad
-from conftest import ROOT, Daemon
+from conftest import PATIENCE, ROOT, Daemon
 from replicad.testing import check_resume
 
 ONCE = """
@@ -190,5 +190,5 @@ def train(last: int) -> Iterator[dict[str, Any]]:
 
 def test_the_active_adapter_comes_back() -> None:
     """A process that is started again has the first adapter active until the state is loaded."""
-    done = check_resume(train, steps=8, more=4, program=str(ROOT / "bin" / "replicad"))
+    done = check_resume(train, steps=8, more=4, program=str(ROOT / "bin" / "replicad"), timeout=PATIENCE)
     assert (done.resumed_at, done.source) == (8, "own-ram")

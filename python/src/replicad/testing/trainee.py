@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Iterator, Mapping
 from importlib.machinery import SourceFileLoader
@@ -37,6 +36,7 @@ def main() -> None:
         train = getattr(_load(module, file), function)
         _record(train, int(last), int(kill), Path(out))
     except BaseException:
+        sys.stdout.flush()  # the launcher may end this process before it ends by itself
         traceback.print_exc()
         sys.stderr.flush()
         if os.getppid() == launcher:
@@ -66,9 +66,8 @@ def _record(train: Train, last: int, kill: int, path: Path) -> None:
             at = session.at
             values = {n: v for key, value in yielded.items() for n, v in _named(value, key)} | dict(_state(session))
             out.write(json.dumps({"step": at, "values": values}) + "\n")
-            # Steps that are faster than commits would find no free slot, and their captures be skipped.
-            while session.committed < at:  # the daemon writes that word; nobody calls
-                time.sleep(0.001)
+            # Of what a job that stands at a step has captured no commit may come: where the leader has named another candidate by then, an odd step is not copied.
+            session.commit()
             if at == kill and not killed:
                 out.write(json.dumps({"killed": at}) + "\n")
                 os.kill(os.getpid(), signal.SIGKILL)
