@@ -54,6 +54,9 @@ collect_ignore = [] if HAVE_TORCH else NEEDS_TORCH
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell's job in the background ignores SIGINT, and so would each program of a test: one that ends by Ctrl-C did not end.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not HAVE_TORCH and os.environ.get("CI"):
         pytest.exit("torch is missing, and CI runs every test: see python/requirements-torch.txt", returncode=1)
     if not (ROOT / "bin" / "replicad").exists():
