@@ -287,6 +287,40 @@ def test_a_model_that_gets_other_tensors(change: Callable[[Any], Any], says: str
         assert str(why.value).startswith(says)
 
 
+class Alike(nn.Linear):
+    """A module that equals every other."""
+
+    __hash__ = nn.Linear.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("what", ["parameter", "buffer", "module", "state", "group", "held"])
+def test_what_is_replaced_by_its_equal(what: str) -> None:
+    """One number that equals another is another tensor all the same, and in no copy."""
+    model = Alike(1, 1, bias=False)
+    model.register_buffer("count", torch.ones(()))
+    model.inner = Alike(1, 1, bias=False)  # type: ignore[assignment]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.1), capturable=False, foreach=False)
+    trained = session_of(model, optimizer)
+    trained.check()
+    group, inner = optimizer.param_groups[0], Alike(1, 1, bias=False)
+    state = optimizer.state[model.weight]
+    inner.weight.data.copy_(model.inner.weight.data)  # type: ignore[union-attr, arg-type]
+    changes: dict[str, Callable[[], Any]] = {
+        "parameter": lambda: setattr(model, "weight", nn.Parameter(model.weight.detach().clone())),
+        "buffer": lambda: setattr(model, "count", torch.ones(())),
+        "module": lambda: setattr(model, "inner", inner),
+        "state": lambda: state.update(exp_avg=state["exp_avg"].clone()),
+        "group": lambda: group.update(lr=group["lr"].clone()),
+        "held": lambda: group.update(params=[model.weight.detach().clone(), *group["params"][1:]]),
+    }
+    changes[what]()
+    with pytest.raises(Mismatch, match=r"was replaced by another tensor|lost or reordered|got "):
+        trained.check()
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -72,6 +72,7 @@ _PLAIN = (
 )
 
 
+_TEXT = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 #: Types whose values stand for themselves.
 _AS_IT_IS = frozenset((bool, str, type(None)))
 
@@ -158,7 +159,7 @@ class Opaque(bytes):
 def pack(tree: Any, path: str = "state") -> bytes:
     """Encodes a tree; :class:`Unsupported` names the path of what can't be."""
     p = _Packer()
-    text = json.dumps(p.value(tree, path), separators=(",", ":"), allow_nan=False).encode()
+    text = _TEXT(p.value(tree, path)).encode()
     head = MAGIC + struct.pack("<Q", len(text)) + text
     return head + bytes(_padded(len(head)) - len(head)) + b"".join(p.blobs)
 

@@ -99,6 +99,10 @@ class Stats(c.Structure):
     )
 
 
+#: What reads or writes a few words and waits for nobody. Python's lock is kept meanwhile: to get it back from another thread takes longer.
+QUICK = ("rp_set_good", "rp_fenced", "rp_get_stats")
+
+
 def candidates() -> list[Path]:
     """Where the library may lie: $REPLICAD_LIBRARY alone if it is set, else the wheel, else a checkout."""
     if named := os.environ.get("REPLICAD_LIBRARY"):
@@ -170,6 +174,10 @@ def _declare(lib: c.CDLL) -> c.CDLL:
     }.items():
         fn = getattr(lib, name)
         fn.argtypes, fn.restype = args, c.c_int
+    for name in QUICK:
+        fn = getattr(c.PyDLL(lib._name), name)
+        fn.argtypes, fn.restype = getattr(lib, name).argtypes, c.c_int
+        setattr(lib, name, fn)
     lib.rp_committed.argtypes, lib.rp_committed.restype = (h,), u64
     lib.rp_cancel.argtypes, lib.rp_cancel.restype = (h,), None
     lib.rp_close.argtypes, lib.rp_close.restype = (h,), None

@@ -274,9 +274,9 @@ class Rank(Rendezvous):
                 self._capture_error = None
                 raise err
             code = self._lib.rp_step_enter(self._handle(), step, int(timeout * 1e9), c.byref(self._text))
-            self._wake.set()
-            self._check(code, f"enter step {step}")
             lacking, self._lacking = self._lacking, self.stats().private_skipped
+            self._wake.set()  # the last of it: in a C call after this the worker would take the interpreter
+            self._check(code, f"enter step {step}")
             return lacking == self._lacking
 
     def step_exit(self, step: int, *, updated: bool = True, good: bool = True, staged: bool = True) -> None:

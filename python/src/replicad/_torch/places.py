@@ -1,23 +1,26 @@
 """Where the tensors of models and optimizers hang, so that every step can see at once whether something else hangs there now.
 
-A step looks twice, at thousands of places, so nothing here makes a name or runs a line of Python for a tensor: what hangs in dicts that have
-nothing but tensors, modules and further dicts is compared by identity in one go. Hyperparameters and other plain values change all the time and are
+A step looks at thousands of places, so nothing here makes a name, calls a function or runs a line of Python for a tensor. The collector's
+:func:`gc.get_referents` lists what dicts hold, and lists are compared as lists. Hyperparameters and other plain values change all the time and are
 passed over, one by one.
 """
 
 from __future__ import annotations
 
+import gc
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-__all__ = ["Places", "persistent"]
+__all__ = ["Places", "identical", "persistent"]
 
-#: The dicts of a module in which its parts hang.
-_PARTS: Callable[[torch.nn.Module], tuple[Any, ...]] = operator.attrgetter("_modules", "_parameters", "_buffers")
+_MODULES: Callable[[torch.nn.Module], Any] = operator.attrgetter("_modules")
+_PARAMETERS: Callable[[torch.nn.Module], Any] = operator.attrgetter("_parameters")
+_TENSORS: Callable[[torch.nn.Module], tuple[Any, ...]] = operator.attrgetter("_parameters", "_buffers")
 
 
 class Places:
@@ -26,42 +29,57 @@ class Places:
     def __init__(self, models: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer], states: Iterable[Mapping[Any, Any]]) -> None:
         self._modules = [x for model in models for x in model.modules()]
         self._optimizers = list(optimizers)
-        self._dicts: list[Mapping[Any, Any]] = []  # of nothing but what is compared by identity
-        self._others: list[Mapping[Any, Any]] = []
         self._tables = [x for x in self._modules if x._non_persistent_buffers_set]  # they may come and go
-        for x in self._modules:
-            self._dicts += (x._modules, x._parameters)
-            if not x._non_persistent_buffers_set:
-                self._dicts.append(x._buffers)
-        for state in states:
-            self._take(state)
-        self._had = self._found()
+        self._plain = [x for x in self._modules if not x._non_persistent_buffers_set]
+        states = list(states)
+        self._flat = [state for state in states if _is_flat(state)]
+        self._others = [state for state in states if not _is_flat(state)]
+        self._had = self._parts(), self._tensors()
 
     def same(self) -> bool:
         """Whether all of it still hangs where it did."""
-        now = self._found()
-        return len(now) == len(self._had) and all(map(operator.is_, now, self._had))
+        parts, tensors = self._had
+        now = self._parts()
+        return len(now) == len(parts) and all(map(operator.is_, now, parts)) and identical(self._tensors(), tensors)
 
-    def _take(self, tree: Mapping[Any, Any]) -> None:
-        if isinstance(tree, dict) and all(v is None or isinstance(v, (torch.Tensor, dict)) for v in tree.values()):
-            self._dicts.append(tree)
-            for v in tree.values():
-                if isinstance(v, dict):
-                    self._take(v)
-        else:
-            self._others.append(tree)
+    def _parts(self) -> list[Any]:
+        return gc.get_referents(*map(_MODULES, self._modules))
 
-    def _found(self) -> list[Any]:
-        found = list(chain.from_iterable(map(_PARTS, self._modules)))
-        found += chain.from_iterable(map(dict.values, self._dicts))  # type: ignore[arg-type]
+    def _tensors(self) -> list[Any]:
+        found = gc.get_referents(*chain.from_iterable(map(_TENSORS, self._plain)), *map(_PARAMETERS, self._tables))
         for x in self._tables:
             found += persistent(x).values()
+        for state in self._flat:
+            found += state.values()  # another dict with the very same tensors is as good
+            found += gc.get_referents(*state.values())
         for tree in self._others:
             _collect(tree.values(), found)
         for o in self._optimizers:
             for group in o.param_groups:
                 _collect((v for k, v in group.items() if k != "params"), found)
         return found
+
+
+def _is_flat(state: Mapping[Any, Any]) -> bool:
+    """Whether an optimizer's state is of dicts of tensors alone, as most are."""
+    return isinstance(state, dict) and all(type(v) is dict and all(x is None or isinstance(x, torch.Tensor) for x in v.values()) for v in state.values())
+
+
+class _NotIdentical(TorchFunctionMode):
+    """Ends whatever torch is asked to do, which is to say whether two tensors have equal values."""
+
+    def __torch_function__(self, *_: Any) -> Any:
+        raise LookupError
+
+
+def identical(a: list[Any], b: list[Any]) -> bool:
+    """Whether two lists, of tensors and of dicts of tensors, have the same tensors. Python takes an object to equal itself, so that torch is asked only
+    about tensors that are not the same."""
+    try:
+        with _NotIdentical():
+            return a == b
+    except LookupError:
+        return False
 
 
 def persistent(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:

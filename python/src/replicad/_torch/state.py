@@ -58,6 +58,7 @@ class Capsule:
         first = capsule.pack(read(), name)
         self.room = max(LEAST, SLACK * (len(first) + 8)) + more
         self.buffer = (ctypes.c_uint8 * self.room)()
+        self._bytes = memoryview(self.buffer).cast("B")  # written to without a call of ctypes', at which another thread may take the interpreter
         self.region = Region(name=name, address=ctypes.addressof(self.buffer), nbytes=self.room, shape=(self.room,), private=private, changes=changes, keep=self.buffer)
         self.used = 0
         self._put(first)
@@ -71,7 +72,7 @@ class Capsule:
     def changed(self) -> Any | None:
         """What is true now, if that is not what was written last, in the form in which :meth:`value` gives that."""
         now = capsule.pack(self.read(), self.name)
-        return None if now == memoryview(self.buffer).cast("B")[8 : self.used] else capsule.unpack(now)
+        return None if now == self._bytes[8 : self.used] else capsule.unpack(now)
 
     def _put(self, b: bytes) -> None:
         if len(b) + 8 > self.room:
@@ -79,10 +80,11 @@ class Capsule:
                 f"{self._largest()} of the {len(b)} that small state has now; the session made room for {self.room - 8} ({SLACK} times what it had then, {LEAST} at least): "
                 "keep what grows (histories, logs) out of it, or make the session when it has its full size"
             )
-        ctypes.memmove(self.buffer, len(b).to_bytes(8, "little") + b, len(b) + 8)
-        if self.used > len(b) + 8:  # equal states must have equal bytes
-            ctypes.memset(ctypes.addressof(self.buffer) + len(b) + 8, 0, self.used - len(b) - 8)
-        self.used = len(b) + 8
+        end = len(b) + 8
+        self._bytes[:8], self._bytes[8:end] = len(b).to_bytes(8, "little"), b
+        if self.used > end:  # equal states must have equal bytes
+            self._bytes[end : self.used] = bytes(self.used - end)
+        self.used = end
 
     def _largest(self) -> str:
         """What takes most of it, by name."""
@@ -93,7 +95,7 @@ class Capsule:
 
     def value(self) -> Any:
         """Unpacks what was written or loaded."""
-        raw = memoryview(self.buffer).cast("B")
+        raw = self._bytes
         n = min(int.from_bytes(raw[:8], "little"), self.room - 8)
         self.used = n + 8
         return capsule.unpack(raw[8 : 8 + n])

@@ -20,7 +20,7 @@ import torch
 from ..errors import Mismatch
 from .objects import Objects, extra_state
 from .optimizers import part
-from .places import Places, persistent
+from .places import Places, identical, persistent
 from .tensors import Leaf, some
 from .wrappers import clean, sharded_by_fsdp, whole
 
@@ -52,7 +52,7 @@ class Trained:
         self._window_tensors, self._frozen_tensors = [p for _, p in self._window], [p for _, p in self._frozen]
         self.most = sum(len(json.dumps(n)) + 1 for n, _ in self._window)  #: bytes that value() takes more, if all are frozen
         self._of_models = of_models
-        self._groups = {o: [id(p) for p in _parameters(optimizer)] for o, optimizer in optimizers.items()}
+        self._groups = {o: list(_parameters(optimizer)) for o, optimizer in optimizers.items()}
         self._states = [(o, own, own.state) for o, optimizer in optimizers.items() for own in (part(optimizer),)]
         self._fsdp = tuple(f"{m}." for m, model in models.items() if sharded_by_fsdp(model))
         self._of_the_models = {n: t for n, t in self._model_tensors() if t is not None}
@@ -94,8 +94,9 @@ class Trained:
                 "Let everything that is ever to be trained ask for a gradient when the session is made; it may be frozen afterwards"
             )
         for o, optimizer in self._optimizers.items():
-            if list(map(id, _parameters(optimizer))) != self._groups[o]:
-                added = [label for label, p in self._labelled(optimizer) if id(p) not in self._groups[o]]
+            if not identical(list(_parameters(optimizer)), self._groups[o]):
+                known = set(map(id, self._groups[o]))
+                added = [label for label, p in self._labelled(optimizer) if id(p) not in known]
                 what = f"got {some(added)}" if added else "lost or reordered parameters"
                 raise Mismatch(f"{o} {what} after the session was made: give it all that it is ever to train before, and freeze what is to wait")
         if now := [f"{o}.state" for o, optimizer, state in self._states if optimizer.state is not state]:
