@@ -72,7 +72,7 @@ session.commit()
 
 # The worker comes late to the last step, when the rank has left already.
 gone = threading.Event()
-session.rank._before_capture = lambda: gone.wait(60)
+session.rank.before_capture = lambda step: gone.wait(60)
 with session.step():
     model.weight.data.fill_(2)
 try:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from conftest import Daemon
+from replicad._core.life import Life
 from replicad._torch import unwind
 from replicad.inprocess import AbortProcessGroups, abort
 
@@ -64,16 +65,13 @@ class Fake:
     """What the thread looks at of a session."""
 
     def __init__(self) -> None:
-        self._resumed, self.fence, self._left, self.inside = threading.Event(), threading.Event(), False, False
-        self._resumed.set()
+        self.life, self.fence = Life(), threading.Event()
+        self.life.resumed.set()
         self.frozen = 0
         self.rank = SimpleNamespace(wait_fence=self.fence.wait, freeze_good=self._freeze, fenced=True)
 
     def _freeze(self) -> None:
         self.frozen += 1
-
-    def _in_step(self) -> bool:
-        return self.inside
 
 
 def test_when_groups_are_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,15 +86,15 @@ def test_when_groups_are_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(abort.AbortProcessGroups, "free", free)
     fake = Fake()
-    fake.inside = True
+    fake.life.entering = True
     thread = unwind.Unwinder(fake, soft=0.01)  # type: ignore[arg-type]
     thread.start()
     fake.fence.set()
     assert not again.wait(0.5) and aborted == [], "inside of an optimizer step"
-    fake.inside = False
+    fake.life.entering = False
     assert again.wait(30)
     assert set(aborted) == {1}, "the good word stops first, and once"
-    fake._resumed.clear()
+    fake.life.resumed.clear()
     thread.end()
     thread.join(30)
     assert not thread.is_alive()

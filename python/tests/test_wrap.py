@@ -22,6 +22,7 @@ torch = pytest.importorskip("torch")
 
 import replicad
 from replicad import inprocess
+from replicad._core.life import Life
 
 
 class Rank:
@@ -42,8 +43,8 @@ class Rank:
 
 
 def session(attached: bool) -> SimpleNamespace:
-    resumed = threading.Event()
-    return SimpleNamespace(enabled=True, rank=Rank(attached), _resumed=resumed, _left=False, _in_step=lambda: False, rest=resumed.clear)
+    life = Life()
+    return SimpleNamespace(enabled=True, rank=Rank(attached), life=life, rest=life.resumed.clear)
 
 
 def block(calls: list[int]) -> object:
@@ -81,16 +82,22 @@ def test_no_restart_is_raised_in_a_destructor() -> None:
                 time.sleep(0)
             finished.append(1)
 
+    class Asked(Life):
+        @property
+        def in_step(self) -> bool:
+            asked.append(1)
+            return False
+
     s = session(attached=True)
     s.rank.wait_fence = lambda timeout: closed.wait(timeout)
-    s._in_step = lambda: asked.append(1) or False
-    s._resumed.set()
+    s.life = Asked()
+    s.life.resumed.set()
 
     @inprocess.wrap(s, abort=[], finalize=[], health=[])
     def block(call: inprocess.Call) -> str:
         if call.runs > 1:
             return "again"
-        s._resumed.set()
+        s.life.resumed.set()
         held = Held()
         threading.Thread(target=lambda: inside.wait() and closed.set()).start()
         del held
@@ -247,14 +254,14 @@ def test_an_epoch_that_is_closed_before_the_block_begins(caplog: pytest.LogCaptu
     before = set(threading.enumerate())
     for _ in range(20):
         s = session(attached=True)
-        s._resumed.set()
+        s.life.resumed.set()
         s.rank.fenced = True
         s.rank.wait_fence = lambda timeout: True
         calls: list[int] = []
 
         def run(call: inprocess.Call, s: Any = s, calls: list[int] = calls) -> str:
             calls.append(call.runs)
-            while s._resumed.is_set():
+            while s.life.resumed.is_set():
                 time.sleep(0.001)
             return "done"
 
@@ -300,7 +307,7 @@ def test_hooks_of_a_run_do_not_stay_for_the_next(caplog: pytest.LogCaptureFixtur
     outside = model.weight.register_hook(lambda grad: grad), model.register_forward_hook(lambda *_: None)
 
     def run(call: Any) -> None:
-        s._resumed.set()
+        s.life.resumed.set()
         own = torch.nn.Linear(2, 2)
         own.weight.register_hook(lambda grad: grad)
         seen.append(own)

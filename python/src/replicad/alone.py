@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ._core.life import Life
 from ._core.rank import Order, Rank, Stats
 from ._core.waiting import place
 from .errors import SessionState
@@ -33,7 +34,7 @@ class Alone(Session):
 
     def __init__(self, model: Any = (), optimizer: Any = (), *, enabled: bool | None = None, **others: Any) -> None:
         self._pid = os.getpid()
-        self._closed = self._left = False
+        self._closed, self._life = False, Life()
         self._at = -1
         self._given = {"model": model}
         rank, world = place()
@@ -88,7 +89,7 @@ class Alone(Session):
 
     def leave(self, timeout: float | None = None) -> None:
         """Nobody waits for it."""
-        self._left = True
+        self._life.left = True
 
     def close(self) -> None:
         """There is nothing to end."""

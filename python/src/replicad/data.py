@@ -109,7 +109,7 @@ class _Batches(Sampler[list[tuple[int, int]]]):
         return len(self.loader) - self.first
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        lo, order = self.loader, self.loader._order(self.epoch)
+        lo, order = self.loader, self.loader.order(self.epoch)
         for b in range(self.first, len(lo)):
             start = (b * lo.world + lo.rank) * lo.batch_size
             yield [(self.epoch, i) for i in order[start : start + lo.batch_size]]
@@ -167,7 +167,8 @@ class Loader:
     def __len__(self) -> int:
         return len(self.dataset) // (self.batch_size * self.world)
 
-    def _order(self, epoch: int) -> list[int]:
+    def order(self, epoch: int) -> list[int]:
+        """The numbers of the samples in the order in which an epoch has them, over all ranks."""
         if not self.shuffle:
             return list(range(len(self.dataset)))
         g = torch.Generator().manual_seed(_number(self.seed, "order", epoch))

@@ -310,11 +310,11 @@ def _legacy(g: Any, who: str) -> dict[str, Any]:
 def _read_random_state(g: Any) -> bytes:
     s = _legacy(g, "numpy's legacy generator")
     inner, has = s["state"], s["has_gauss"]
-    return bytes(inner["key"].tobytes()) + codec._AFTER_WORDS.pack(inner["pos"], has, s["gauss"] if has else 0.0)
+    return bytes(inner["key"].tobytes()) + codec.AFTER_WORDS.pack(inner["pos"], has, s["gauss"] if has else 0.0)
 
 
 def _write_random_state(g: Any, p: bytes) -> None:
-    pos, has, gauss = codec._AFTER_WORDS.unpack_from(p, 2496)
+    pos, has, gauss = codec.AFTER_WORDS.unpack_from(p, 2496)
     g.set_state(("MT19937", _words(p), pos, has, gauss))
 
 

@@ -16,7 +16,6 @@ import contextlib
 import logging
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ import torch.distributed as dist
 
 from ._core import admin, ending
 from ._core.feasible import Feasible, feasible
+from ._core.life import Life
 from ._core.orders import Orders
 from ._core.rank import Order, Rank, Stats
 from ._core.region import Region
@@ -38,6 +38,7 @@ from ._torch.live import Live
 from ._torch.objects import Objects
 from ._torch.offload import Offload
 from ._torch.optimizers import Carried, part, scalars_in_place
+from ._torch.parts import Parts
 from ._torch.staging import Staging
 from ._torch.state import Capsule, regions
 from ._torch.trained import Trained
@@ -73,12 +74,17 @@ class Resumed(int):
 _open: Session | None = None
 
 
+def current() -> Session | None:
+    """The session that this process made last, for replicad's own modules."""
+    return _open
+
+
 @atexit.register
 def _at_end() -> None:
     """Says why the job goes on when its program has ended. One that an exception has ended says so itself."""
     if hasattr(sys, "last_value"):
         return
-    if _open is not None and not _open._closed and not _open._left and _open._pid == os.getpid() and _open._at >= 0:
+    if _open is not None and not _open._closed and not _open._life.left and _open._pid == os.getpid() and _open._at >= 0:
         log.error(
             "replicad: this program ends at step %d without session.leave(), so that its rank is missed and started again: call it, or use `with replicad.Session(...)`", _open._at
         )
@@ -148,21 +154,18 @@ class Session:
         if _open is not None and not _open._closed and _open._pid == os.getpid():
             raise SessionState("a session is open in this process already: close it first; one rank has one session")
         self._pid = os.getpid()
-        self._closed = self._left = False
-        self._inside: object = None  # the step that is open: none, or a mark of its own
-        self._entering = False
+        self._closed = False
+        self._life = Life()
         self._rebound = False  # since the last resume
         self._modes: list[bool] | None = None  # of the models' modules, at the end of the last step
         self._carried = Carried(())
         self._torn = -1  # the step that was begun and not ended
         self._untold = ""  # why, where the daemon was not told
         self._offloaded: Offload | None = None
-        self._moving = False  # memory is being given back or taken again
         self._unwinder: Unwinder | None = None
-        self._resumed = threading.Event()  # an epoch is open for the training thread
         self._at = -1  # the step whose state is live; -1 before resume
         self._fresh = False
-        self._reached: Callable[[str, int], None] = lambda place, step: None  # replicad.testing breaks things here
+        self.reached: Callable[[str, int], None] = lambda place, step: None  #: where the step is; replicad.testing breaks things here
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
         self._objects = Objects(given, shared_buffers, keep_rng)
         self._staging = Staging(self._objects.leaves, staging, conversion.kept_dtypes(self._objects.leaves, kept_dtype or {}))
@@ -240,9 +243,9 @@ class Session:
                 )
 
     def _on_optimizer(self, optimizer: Any, *_: Any) -> None:
-        if self._inside is not None or self._pid != os.getpid():
+        if self._life.inside is not None or self._pid != os.getpid():
             return
-        if self._resumed.is_set() and not (self._closed or self._left) and self._torn <= self._at:
+        if self._life.resumed.is_set() and not (self._closed or self._life.left) and self._torn <= self._at:
             raise SessionState(
                 f"{type(optimizer).__name__}.step() outside of `with session.step()`: the copy of step {self._at} may be under way, and would have the update in part: "
                 "put every registered optimizer's step into the block"
@@ -276,7 +279,7 @@ class Session:
         self._outside("resume")
         self._ungrouped()
         self._tell_late()
-        self._resumed.clear()
+        self._life.resumed.clear()
         if not self._rank.attached:
             self._attach()
         elif not self._orders.resting and not self._rebound:
@@ -301,7 +304,7 @@ class Session:
                 self._objects.drop_gradients()
                 if self._modes is not None:  # a restart may be raised in an evaluation
                     self._objects.set_modes(self._modes)
-                self._reached("resume", order.step)
+                self.reached("resume", order.step)
                 self._rank.ready(timeout)
                 break
             except RegroupNeeded:
@@ -331,7 +334,7 @@ class Session:
         there = dist.is_available() and dist.is_initialized()
         self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())} if there else {}
         self._watch.resumed()
-        self._resumed.set()
+        self._life.resumed.set()
         if self._unwinder is None:
             self._unwinder = Unwinder(self)
             self._unwinder.start()
@@ -358,7 +361,7 @@ class Session:
         if self._orders.resting or self._at < 0:
             return
         self._abandon()
-        self._resumed.clear()
+        self._life.resumed.clear()
         self._settle()
         self._orders.rest()
 
@@ -380,7 +383,7 @@ class Session:
     @property
     def resumed(self) -> bool:
         """Whether an epoch is open for this rank, as far as it knows."""
-        return self._resumed.is_set() and not self._rank.fenced
+        return self._life.resumed.is_set() and not self._rank.fenced
 
     def _settle(self) -> None:
         """Before the rank stops: the daemon may ask for a copy of the live state."""
@@ -395,7 +398,7 @@ class Session:
         try:
             self._rank.register(self._table())
             if self._staging:
-                self._rank._stage = self._live.bring
+                self._rank.stage = self._live.bring
             self._rank.attach()
         except Refused as err:
             if "geometry" in str(err):
@@ -419,10 +422,10 @@ class Session:
         reported, and the job goes back to the newest step that it has whole: the one before, or where steps are faster than commits an older one.
         """
         self._between("a step")
-        if self._left:
+        if self._life.left:
             raise SessionState("a step after leave: the rank has said that it is done")
         step = self._at + 1
-        self._entering = True
+        self._life.entering = True
         try:
             if self._trained.changed():
                 self._watch.say(
@@ -436,13 +439,13 @@ class Session:
             generators = own["rng"]
             self._staging.small()
             self._live.enter(step, timeout)
-            self._inside = mark = object()
+            self._life.inside = mark = object()
         finally:
-            self._entering = False
+            self._life.entering = False
         try:
-            self._reached("window", step)
+            self.reached("window", step)
             yield step
-            self._reached("updated", step)
+            self.reached("updated", step)
             if not self._trained.check():  # what was replaced since the last step would be in no copy of this one
                 self._objects.look()
             if self._watch.updated(step):
@@ -456,7 +459,7 @@ class Session:
             self._modes = self._objects.modes()
             self._watch.exited(step, generators)
         except BaseException as err:
-            if self._at != step and self._inside is mark:
+            if self._at != step and self._life.inside is mark:
                 self._torn = step
                 self._rank.freeze_good()
                 text = f"in the optimizer step {step}: {type(err).__name__}: {err}"
@@ -466,21 +469,21 @@ class Session:
                     self._tell(text)
             raise
         finally:
-            if self._inside is mark:
-                self._inside = None
+            if self._life.inside is mark:
+                self._life.inside = None
 
     def _between(self, what: str) -> None:
         """What can be done only between two steps."""
         self._check()
         self._present(what)
         self._outside(what)
-        if self._at < 0 or self._rebound or not self._resumed.is_set():
+        if self._at < 0 or self._rebound or not self._life.resumed.is_set():
             after = ", after a rebind" if self._rebound else ", after this rank has stopped" if self._at >= 0 else ""
             raise SessionState(f"{what} before resume{after}: call session.resume() first, inside of the block where one is run again")
         self._whole()
 
     def _outside(self, what: str) -> None:
-        if self._inside is not None:
+        if self._life.inside is not None:
             nested = "steps don't nest, and this one" if what == "a step" else "it"
             raise SessionState(
                 f"{what} inside of step {self._at + 1}: {nested} is open until its `with` block ends; "
@@ -494,9 +497,9 @@ class Session:
 
     def _abandon(self) -> None:
         """The open step, if there is one, will never end: whatever its block does from now on is nobody's business."""
-        if self._inside is not None:
+        if self._life.inside is not None:
             log.error("replicad: step %d was never left: its update is not kept", self._at + 1)
-            self._torn, self._inside = self._at + 1, None
+            self._torn, self._life.inside = self._at + 1, None
             self._rank.freeze_good()
 
     def commit(self, timeout: float | None = None) -> int:
@@ -526,21 +529,21 @@ class Session:
         with contextlib.suppress(Canceled):  # it has no private part; nothing is being copied all the same
             self._live.seal(self._at, timeout)
         self._watch.look("they were offloaded", self._at)
-        self._moving = True  # a restart is raised in the block, not while memory is on its way
+        self._life.moving = True  # a restart is raised in the block, not while memory is on its way
         try:
             self._offloaded = offloaded = Offload(self._staging)
             try:
                 offloaded.release()
-                self._moving = False
+                self._life.moving = False
                 yield offloaded.nbytes
             finally:
-                self._moving = True
+                self._life.moving = True
                 offloaded.back()
                 self._watch.rewritten()
                 self._offloaded = None
                 self._live.forget()
         finally:
-            self._moving = False
+            self._life.moving = False
 
     def _present(self, what: str) -> None:
         if self._offloaded is not None:
@@ -552,7 +555,7 @@ class Session:
         it a rank that stands still for ten times its longest recent step (a minute at least) is taken for a hang. :class:`Fenced` when the epoch is closed."""
         self._check()
         self._whole()
-        if self._resumed.is_set() and self._rank.fenced:
+        if self._life.resumed.is_set() and self._rank.fenced:
             raise Fenced("the epoch is closed: call session.resume() next")
         self._rank.pause(most)
         try:
@@ -569,7 +572,7 @@ class Session:
 
     def _failed(self, err: BaseException) -> None:
         """Tells the daemon of an exception that this program or its block ends by, unless it has heard, or the exception came of a peer's end."""
-        if self._closed or self._left or self._pid != os.getpid() or not self._rank.attached or not isinstance(err, Exception):
+        if self._closed or self._life.left or self._pid != os.getpid() or not self._rank.attached or not isinstance(err, Exception):
             return
         self._tell_late()
         if self._torn > self._at or self._rank.fenced or ending.of_a_collective(err):
@@ -587,19 +590,19 @@ class Session:
         self._check()
         self._outside("leave")
         self._whole()
-        if not self._left:
+        if not self._life.left:
             self._settle()
             if self._at >= 0:
                 with contextlib.suppress(Canceled, Timeout):  # copied, it is compared with the others', and can be the one that all go back to
                     self._live.seal(self._at, SEAL if timeout is None else min(SEAL, timeout))
             self._rank.leave(timeout)
-            self._left = True
+            self._life.left = True
 
     def close(self) -> None:
         """Ends the session. The daemon keeps the state: a rank that didn't leave is missed, and started again, which is logged."""
         global _open
         if not self._closed and self._pid == os.getpid():
-            if self._at >= 0 and not self._left and sys.exc_info()[0] is None and not self._rank.fenced:
+            if self._at >= 0 and not self._life.left and sys.exc_info()[0] is None and not self._rank.fenced:
                 log.error(
                     "replicad: session.close() at step %d without session.leave(): this rank is missed when its program ends, and started again, "
                     "for ever if it has nothing left to do: call session.leave() first",
@@ -632,11 +635,6 @@ class Session:
         finally:
             self.close()
 
-    def _in_step(self) -> bool:
-        """Whether the training thread is between the beginning of step() and the start of its capture: no restart is raised
-        there."""
-        return self._inside is not None or self._entering or self._moving
-
     def _check(self) -> None:
         self._rank._handle()  # another process, or closed
 
@@ -646,6 +644,16 @@ class Session:
     def rank(self) -> Rank:
         """The rank underneath: rendezvous, fence, statistics."""
         return self._rank
+
+    @property
+    def life(self) -> Life:
+        """Where the training thread is, for replicad's own threads."""
+        return self._life
+
+    @property
+    def parts(self) -> Parts:
+        """What the session is made of, for replicad's own modules."""
+        return Parts(self._rank, self._objects, self._staging, self._table, self._sharded, frozenset(self._trained.renormalised), self._watch.seen, self._read_shared)
 
     @property
     def at(self) -> int:
@@ -675,7 +683,7 @@ class Session:
         """What is kept and who else has it, what a restart would lack, and whether it will be bit-exact, each with the reason and what to
         do. It prints well: ``print(session.explain())``, before the first step."""
         self._check()
-        return explain(self)
+        return explain(self.parts)
 
     def feasible(self, timeout: float = 5.0) -> Feasible:
         """Whether the loss of this rank, of its node, or of any one node of its replica group could be recovered from memory, by what

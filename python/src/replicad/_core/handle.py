@@ -30,15 +30,19 @@ class Handle:
         self._lib = n.library()
         self._h = handle
         self._pid = pid
-        self._lock = threading.RLock()
-        self._write_lock = threading.RLock()  # over a whole write: one that is not answered goes on as the same write, if none came between
-        self._fence_lock = threading.Lock()  # over what a closed epoch calls
+        self.forked()
         self._text = n.ErrorText()
         self._back = threading.Event()  # the daemon is there again
         self._news = threading.Event()  # it has sent something
         self._stop: int | None = None  # ends the watcher, which is there from attach on
         self._closed = False
         _handles.add(self)
+
+    def forked(self) -> None:
+        """Makes its locks: in a child nobody holds those of the parent."""
+        self._lock = threading.RLock()
+        self._write_lock = threading.RLock()  # over a whole write: one that is not answered goes on as the same write, if none came between
+        self._fence_lock = threading.Lock()  # over what a closed epoch calls
 
     def _handle(self) -> c.c_void_p:
         if self._pid != os.getpid():
@@ -98,9 +102,7 @@ _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 def _forked() -> None:
     """In a child: the parent's sessions are the parent's. The child's copies of their threads do not exist."""
     for handle in list(_handles):
-        handle._lock = threading.RLock()
-        handle._write_lock = threading.RLock()
-        handle._fence_lock = threading.Lock()
+        handle.forked()
 
 
 os.register_at_fork(after_in_child=_forked)

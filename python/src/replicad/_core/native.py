@@ -128,13 +128,13 @@ def library() -> c.CDLL:
         if (found := lib.rp_abi_version()) != ABI:
             raise Version(f"{path} has ABI {found}, this package needs {ABI}: install the wheel whole, library and package come in one")
         try:
-            return _declare(lib)
+            return _declare(lib, c.PyDLL(str(path)))
         except AttributeError as err:
             raise Version(f"{path} is of another release ({err}): install the wheel whole, library and package come in one") from None
     raise Version(f"no C library: {'; '.join(tried)}: install the replicad wheel, run `make build` in a checkout, or name it in REPLICAD_LIBRARY")
 
 
-def _declare(lib: c.CDLL) -> c.CDLL:
+def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:
     h, err = c.c_void_p, c.POINTER(ErrorText)
     u32, u64, i64, text = c.c_uint32, c.c_uint64, c.c_int64, c.c_char_p
     for name, args in {
@@ -175,7 +175,7 @@ def _declare(lib: c.CDLL) -> c.CDLL:
         fn = getattr(lib, name)
         fn.argtypes, fn.restype = args, c.c_int
     for name in QUICK:
-        fn = getattr(c.PyDLL(lib._name), name)
+        fn = getattr(quick, name)
         fn.argtypes, fn.restype = getattr(lib, name).argtypes, c.c_int
         setattr(lib, name, fn)
     lib.rp_committed.argtypes, lib.rp_committed.restype = (h,), u64

@@ -60,7 +60,7 @@ class _Waiting(threading.Thread):
         self._rank, self._got = rank, threading.Event()
         self._order: Order | None = None
         self._error: BaseException | None = None
-        rank._threads.append(self)  # which the rank's end waits for
+        rank.threads.append(self)  # which the rank's end waits for
 
     def run(self) -> None:
         while True:
@@ -83,7 +83,7 @@ class _Waiting(threading.Thread):
         if not self._got.wait(timeout):
             raise Timeout("resume: no order yet; the job waits for other ranks, or has no quorum: replicad status says for whom")
         self.join()
-        self._rank._threads.remove(self)
+        self._rank.threads.remove(self)
         if self._error is not None:
             raise self._error
         assert self._order is not None

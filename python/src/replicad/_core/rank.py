@@ -93,12 +93,12 @@ class Rank(Rendezvous):
         self._keep: list[Any] = []
         self._wake = threading.Event()
         self._quit = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self.threads: list[threading.Thread] = []  #: those that end with the rank
         self._fence = threading.Event()
         self._on_fence: list[Callable[[], None]] = []
-        self._stage: Callable[[int], None] | None = None  # brings a step to where it is copied from: the session's
-        self._stage_lock = threading.Lock()  # held while that runs: the worker, or the training thread, and nobody loads meanwhile
-        self._before_capture: Callable[[], None] | None = None  # replicad.testing breaks things here
+        self.stage: Callable[[int], None] | None = None  #: brings a step to where it is copied from: the session's
+        self.stage_lock = threading.Lock()  #: held while that runs: the worker, or the training thread, and nobody loads meanwhile
+        self.before_capture: Callable[[int], None] | None = None  #: called with the step that is to be copied; replicad.testing breaks things here
         self._capture_error: Exception | None = None  # what it raised, for the training thread
         self._lacking = 0  # steps whose private part was not copied
         self._arming = 0  # the step whose capture was armed last
@@ -180,7 +180,7 @@ class Rank(Rendezvous):
         for target, name in ((work, "replicad-worker"), (watch, "replicad-watcher")):
             t = threading.Thread(target=target, args=(self,), name=name, daemon=True)
             t.start()
-            self._threads.append(t)
+            self.threads.append(t)
 
     def join(self, timeout: float | None = None, beside: bool = False) -> Order:
         """Stops the rank and waits for the next order: first of all, after every :class:`Fenced`, and after
@@ -189,7 +189,7 @@ class Rank(Rendezvous):
         info = n.JoinInfo(struct_size=c.sizeof(n.JoinInfo))
         leave = self._until_ordered if beside else None
         self._wait("join", lambda ns: self._lib.rp_join(self._h, c.byref(info), 0 if beside else ns, c.byref(self._text)), timeout, leave)
-        with self._stage_lock:  # a worker that comes late stages nothing over what is loaded now
+        with self.stage_lock:  # a worker that comes late stages nothing over what is loaded now
             self._armed.value = 0
         self._frozen = False
         self._capture_error = None
@@ -248,7 +248,7 @@ class Rank(Rendezvous):
         if self._stop is not None:
             self._lib.rp_cancel(self._h)
             os.eventfd_write(self._stop, 1)
-            for t in self._threads:
+            for t in self.threads:
                 t.join()
             os.close(self._stop)
         with self._lock:

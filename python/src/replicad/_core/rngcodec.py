@@ -72,7 +72,7 @@ PHILOX = struct.Struct("<10QIII")
 SFC = struct.Struct("<4QII")
 CUDA_STATE = struct.Struct("<QQ")
 
-_AFTER_WORDS = struct.Struct("<IId")
+AFTER_WORDS = struct.Struct("<IId")
 _TORCH_HEAD = struct.Struct("<QiiQ")
 _TORCH_TAIL = struct.Struct("<dddiIfB3s")
 _ZEROS = bytes(4992)
@@ -138,7 +138,7 @@ def _twister(p: bytes) -> str:
 
 
 def _gauss(p: bytes) -> str:
-    _, has, gauss = _AFTER_WORDS.unpack_from(p, 2496)
+    _, has, gauss = AFTER_WORDS.unpack_from(p, 2496)
     if has > 1:
         return f"has_gauss {has}, want 0 or 1"
     if not has:

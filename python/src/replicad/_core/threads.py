@@ -31,11 +31,11 @@ def work(rank: Rank) -> None:
         rank._lib.rp_notify(rank._h)
         try:
             if rank._armed.value:
-                if rank._before_capture:
-                    rank._before_capture()
-                with rank._stage_lock:
-                    if rank._armed.value and rank._stage:
-                        rank._stage(rank._arming)
+                if rank.before_capture:
+                    rank.before_capture(rank._arming)
+                with rank.stage_lock:
+                    if rank._armed.value and rank.stage:
+                        rank.stage(rank._arming)
         except Exception as err:  # what was to be copied is not ready: the training thread is told, this one goes on
             rank._capture_error = err
             rank._lib.rp_cancel(rank._h)  # it may be waiting already

@@ -1,6 +1,6 @@
 """What a session keeps, who else has it, what it lacks, and whether a restarted run will be bit-equal: before training.
 
-:func:`explain` looks at the session's objects and at torch's settings. It asks no other rank and no daemon.
+:func:`explain` looks at a session's parts and at torch's settings. It asks no other rank and no daemon.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .wrappers import clean, flat_parameters, fsdp1, on_groups, within_fsdp
 
 if TYPE_CHECKING:
     from .._core.region import Region
-    from ..session import Session
+    from .parts import Parts
 
 __all__ = ["Copies", "Explanation", "Groups", "Kept", "Verdict", "explain"]
 
@@ -123,25 +123,25 @@ class Explanation:
         return "\n".join(_text(self))
 
 
-def explain(session: Session) -> Explanation:
-    """What ``session`` keeps. It may be called at any time; before :meth:`replicad.Session.resume` it finds what can be mended cheaply."""
-    table = session._table()
-    groups = _groups(session, _bytes(r for r in table if not r.private and r.changes != "never"))
+def explain(parts: Parts) -> Explanation:
+    """What a session of these ``parts`` keeps. It may be called at any time; before :meth:`replicad.Session.resume` it finds what can be mended cheaply."""
+    table = parts.regions()
+    groups = _groups(parts, _bytes(r for r in table if not r.private and r.changes != "never"))
     live = _alive()
-    missing = tuple(_missing(session, live))
+    missing = tuple(_missing(parts, live))
     return Explanation(
-        rank=session.rank.number,
-        world=session.rank.world,
+        rank=parts.rank.number,
+        world=parts.rank.world,
         groups=groups,
-        kept=tuple(_kept(session, table)),
+        kept=tuple(_kept(parts, table)),
         copies=_copies(groups, table),
-        memory=_memory(session, table),
-        data=tuple(_class(o) for o in session._objects.data.values()),
-        generators=tuple(rngcodec.where(r.place, r.name) for r in rngcodec.parse(rng.get())) if session._objects.keep_rng else (),
-        extra=tuple(session._objects.extra),
+        memory=_memory(parts, table),
+        data=tuple(_class(o) for o in parts.objects.data.values()),
+        generators=tuple(rngcodec.where(r.place, r.name) for r in rngcodec.parse(rng.get())) if parts.objects.keep_rng else (),
+        extra=tuple(parts.objects.extra),
         missing=missing,
-        advice=tuple(_advice(session)),
-        exact=tuple(_exact(session, groups, live, missing)),
+        advice=tuple(_advice(parts)),
+        exact=tuple(_exact(parts, groups, live, missing)),
     )
 
 
@@ -156,13 +156,13 @@ def _bytes(table: Iterable[Region]) -> int:
 # -- what is kept, and who has it ---------------------------------------------------------------------------------------
 
 
-def _groups(session: Session, shared: int) -> Groups:
-    rank = session.rank
-    derived = derive(rank.world, [s.spread for s in session._sharded])
+def _groups(parts: Parts, shared: int) -> Groups:
+    rank = parts.rank
+    derived = derive(rank.world, [s.spread for s in parts.sharded])
     given = rank.groups
     known = derived or given
     members = None if known is None else tuple(r for r, g in enumerate(known) if g == known[rank.number])
-    shards = [s for s in session._sharded if len(set(s.spread)) > 1]
+    shards = [s for s in parts.sharded if len(set(s.spread)) > 1]
     if shards:
         ways = sorted({f"{', '.join(s.placements)} over a mesh of {'x'.join(map(str, s.mesh))}" for s in shards})
         reason = f"{len(shards)} tensor{' is' if len(shards) == 1 else 's are'} sharded: {'; '.join(ways[:3])}{' ...' if len(ways) > 3 else ''}"
@@ -199,12 +199,12 @@ def _finer(given: tuple[int, ...], derived: tuple[int, ...]) -> bool:
     return len(set(given)) > len(set(derived))
 
 
-def _kept(session: Session, table: list[Region]) -> Iterator[Kept]:
+def _kept(parts: Parts, table: list[Region]) -> Iterator[Kept]:
     kinds: dict[tuple[str, str, str], list[Region]] = {}
     for r in table:
         if r.name.startswith("replicad."):
             what = "layout" if r.changes == "never" else "small values"
-        elif any(r.name.startswith(f"{o}.") for o in session._objects.optimizers):
+        elif any(r.name.startswith(f"{o}.") for o in parts.objects.optimizers):
             what = "optimizer state"
         else:
             what = {"window": "parameters", "never": "frozen parameters"}.get(r.changes, "buffers")
@@ -233,7 +233,7 @@ SLOTS, OWN = 4, 7
 AT_ANY_TIME = 2
 
 
-def _memory(session: Session, table: list[Region]) -> Memory:
+def _memory(parts: Parts, table: list[Region]) -> Memory:
     slots = os.environ.get("REPLICAD_SLOTS", "")
     given = int(slots) if slots in ("2", "3", "4") else SLOTS
     shared, own = ([r for r in table if r.private is private and r.changes != "never"] for private in (False, True))
@@ -242,7 +242,7 @@ def _memory(session: Session, table: list[Region]) -> Memory:
     def arena(n: int) -> int:
         return n * _bytes(shared) + (n + OWN) * _bytes(own) + once
 
-    return Memory(given, arena(given), session._staging.nbytes, arena(2))
+    return Memory(given, arena(given), parts.staging.nbytes, arena(2))
 
 
 # -- what is missing ----------------------------------------------------------------------------------------------------
@@ -264,26 +264,26 @@ def _alive() -> dict[str, list[Any]]:
     return found
 
 
-def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
-    models, optimizers = session._objects.models, session._objects.optimizers
+def _missing(parts: Parts, live: dict[str, list[Any]]) -> Iterator[Verdict]:
+    models, optimizers = parts.objects.models, parts.objects.optimizers
     if not optimizers and any(p.requires_grad for model in models.values() for p in model.parameters()):
         yield Verdict("optimizer", False, "no optimizer is registered: its state would begin anew", "pass optimizer=")
-    if any(not any(a is o for o in (*models.values(), *session._objects.extra.values())) for a in live["average"]):
+    if any(not any(a is o for o in (*models.values(), *parts.objects.extra.values())) for a in live["average"]):
         yield Verdict("average", False, "an AveragedModel that is not registered: it would begin anew", "pass it with the model: model={'model': model, 'average': average}")
     for name, o in optimizers.items():
-        schedulers = [getattr(s, "optimizer", None) for s in session._objects.schedulers.values()]
+        schedulers = [getattr(s, "optimizer", None) for s in parts.objects.schedulers.values()]
         if hasattr(o.step, "_wrapped_by_lr_sched") and not any(s is o for s in schedulers):
             yield Verdict(name, False, "a learning-rate scheduler hangs on it that is not registered: its count would begin anew", "pass scheduler=")
-    if any(s.is_enabled() and not any(s is x for x in session._objects.scalers.values()) for s in live["scaler"]):
+    if any(s.is_enabled() and not any(s is x for x in parts.objects.scalers.values()) for s in live["scaler"]):
         yield Verdict("scaler", False, "a GradScaler is in use that is not registered: its scale would begin anew", "pass scaler=")
-    if not session._objects.data:
+    if not parts.objects.data:
         yield Verdict(
             "data",
             False,
             "nothing says which samples come next: they would begin anew, unless the loop draws them from a generator that is kept",
             "pass data= with state_dict: replicad.data.Loader, or a stateful loader",
         )
-    for obj in session._objects.data.values():
+    for obj in parts.objects.data.values():
         for loader in live["loader"]:
             inner = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
             if loader.num_workers and any(obj is x for x in inner):
@@ -293,27 +293,27 @@ def _missing(session: Session, live: dict[str, list[Any]]) -> Iterator[Verdict]:
                     f"{_class(obj)} feeds a DataLoader with {loader.num_workers} workers: its state is ahead of the batches that were used by those that they fetched",
                     "use replicad.data.Loader, or register a loader that counts what was used (torchdata's StatefulDataLoader)",
                 )
-    if not session._objects.keep_rng:
+    if not parts.objects.keep_rng:
         yield Verdict("generators", False, "keep_rng=False: random numbers begin anew", "leave keep_rng out")
 
 
-def _advice(session: Session) -> Iterator[Verdict]:
-    for (kept, live), names in session._staging.converted.items():
+def _advice(parts: Parts) -> Iterator[Verdict]:
+    for (kept, live), names in parts.staging.converted.items():
         yield Verdict(
             "kept_dtype",
             True,
             f"{len(names)} tensors are {conversion.name(kept)} in the copies and {conversion.name(live)} here, so that copies are {kept.itemsize // live.itemsize} times as large",
             "a new job that is begun without kept_dtype has smaller copies",
         )
-    models, optimizers = session._objects.models, session._objects.optimizers
+    models, optimizers = parts.objects.models, parts.objects.optimizers
     for name, o in optimizers.items():
-        unknown = sum(id(p) not in session._objects.names for g in o.param_groups for p in g["params"])
+        unknown = sum(id(p) not in parts.objects.names for g in o.param_groups for p in g["params"])
         if unknown:
             yield Verdict(name, False, f"{unknown} of its parameters are of no registered model: they are kept by their place in it", "pass the model they are of, too")
     if not optimizers or _flat(models):
         return
     held = {id(p) for o in optimizers.values() for g in o.param_groups for p in g["params"]}
-    trained = {id(p): session._objects.names[id(p)] for model in models.values() if not isinstance(model, AveragedModel) for p in model.parameters() if p.requires_grad}
+    trained = {id(p): parts.objects.names[id(p)] for model in models.values() if not isinstance(model, AveragedModel) for p in model.parameters() if p.requires_grad}
     if loose := [name for i, name in trained.items() if i not in held]:
         yield Verdict(
             "parameters",
@@ -332,7 +332,7 @@ def _some(names: list[str]) -> str:
     return f"{len(names)} parameters ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if len(names) > 1 else f"the parameter {names[0]}"
 
 
-def _own_generators(session: Session) -> list[Any]:
+def _own_generators(parts: Parts) -> list[Any]:
     """Those of numpy and torch that the program made and that nothing here is known to keep. torch's are no containers, so that the collector knows only who holds them."""
     numpy = sys.modules.get("numpy.random")
     kinds: tuple[type, ...] = (torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy else ()))
@@ -343,18 +343,18 @@ def _own_generators(session: Session) -> list[Any]:
         objects.append(frame)
     found = {id(x): x for o in objects for x in (o, *gc.get_referents(o)) if type(x) in kinds}
     kept = [torch.default_generator, *torch.cuda.default_generators, *((numpy.mtrand._rand,) if numpy else ())]
-    kept += [x for o in session._objects.data.values() for x in getattr(o, "__dict__", {}).values()]
+    kept += [x for o in parts.objects.data.values() for x in getattr(o, "__dict__", {}).values()]
     return [g for g in found.values() if not rng.added(g) and not any(g is k for k in kept)]
 
 
 # -- whether it is bit-exact --------------------------------------------------------------------------------------------
 
 
-def _exact(session: Session, groups: Groups, live: dict[str, list[Any]], missing: tuple[Verdict, ...]) -> Iterator[Verdict]:
+def _exact(parts: Parts, groups: Groups, live: dict[str, list[Any]], missing: tuple[Verdict, ...]) -> Iterator[Verdict]:
     if missing:
         yield Verdict("missing", False, f"what a restart would not have ({', '.join(v.what for v in missing)}) begins anew", "see missing, above")
-    yield from _sums(session, groups, live["ddp"])
-    devices = {leaf.local.device.type for leaf in session._objects.leaves}
+    yield from _sums(parts, groups, live["ddp"])
+    devices = {leaf.local.device.type for leaf in parts.objects.leaves}
     if "cuda" in devices:
         yield from _cuda()
     if "cpu" in devices:
@@ -366,9 +366,9 @@ def _exact(session: Session, groups: Groups, live: dict[str, list[Any]], missing
             "one thread computes" if one else f"{n} threads share sums on the CPU: a replacement must have as many",
             "" if one else f"where nodes differ, set OMP_NUM_THREADS={n} on all of them",
         )
-    if session._objects.keep_rng:
+    if parts.objects.keep_rng:
         yield Verdict("generators", True, "those that are listed are kept as they were when the step began")
-        if own := _own_generators(session):
+        if own := _own_generators(parts):
             kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(Counter(map(_class, own)).items()))
             yield Verdict(
                 "generators",
@@ -378,32 +378,32 @@ def _exact(session: Session, groups: Groups, live: dict[str, list[Any]], missing
             )
     else:
         yield Verdict("generators", False, "they are not kept (keep_rng=False)", "leave keep_rng out")
-    ours = [isinstance(o, data.Loader) for o in session._objects.data.values()]
+    ours = [isinstance(o, data.Loader) for o in parts.objects.data.values()]
     if not ours:
         yield Verdict("data", False, "nothing says which samples come next", "pass data=")
     elif all(ours):
         yield Verdict("data", True, "replicad.data.Loader goes on at the batch after the last that it handed out, with the same samples and augmentations")
     else:
         yield Verdict("data", None, "whether the loader goes on bit for bit is its own affair", "replicad.testing.check_resume tells; replicad.data.Loader does")
-    if renormalised := sorted(session._trained.renormalised):
+    if renormalised := sorted(parts.renormalised):
         yield Verdict(
             "max_norm",
             False,
             f"forwards renormalise {some(renormalised)} while the last step is copied, and each rank the rows that its own batch has: the copy can have it in part",
             "leave max_norm out; inside of `with session.step()`: `with torch.no_grad(): weight.renorm_(norm_type, 0, max_norm)`",
         )
-    for text, name in {text: name for name, text in reversed(session.noticed.items())}.items():  # one may speak of many tensors
+    for text, name in {text: name for name, text in reversed(parts.noticed.items())}.items():  # one may speak of many tensors
         yield Verdict(name, False, text)
 
 
-def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Verdict]:
+def _sums(parts: Parts, groups: Groups, wrappers: list[Any]) -> Iterator[Verdict]:
     """The order in which gradients are added up over ranks."""
     what = "sums over ranks"
-    trained = {name: [p for p in m.parameters() if p.requires_grad] for name, m in session._objects.models.items() if not isinstance(m, AveragedModel)}
+    trained = {name: [p for p in m.parameters() if p.requires_grad] for name, m in parts.objects.models.items() if not isinstance(m, AveragedModel)}
     of_us = {id(p) for parameters in trained.values() for p in parameters}
     ours = [w for w in wrappers if any(id(p) in of_us for p in w.parameters())]
     summed = {id(p) for w in ours for p in w.parameters()}
-    rest = {name: session._objects.models[name] for name, parameters in trained.items() if any(id(p) not in summed for p in parameters)}
+    rest = {name: parts.objects.models[name] for name, parameters in trained.items() if any(id(p) not in summed for p in parameters)}
     pinned = "replicad.parallel.ddp(model): its buckets stay as they are first laid out"
     for w in ours:
         yield from _hooks(w)
@@ -420,11 +420,11 @@ def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Ver
             )
         else:
             yield Verdict(what, True, f"DDP over {n} ranks keeps its buckets as they were first laid out")
-    if ours and (not rest or session.rank.world < 3):
+    if ours and (not rest or parts.rank.world < 3):
         return
-    if session.rank.world < 3:
-        yield Verdict(what, True, "one rank adds nothing up" if session.rank.world == 1 else "the order of two terms makes no difference")
-    elif _layout_sums(session, rest):
+    if parts.rank.world < 3:
+        yield Verdict(what, True, "one rank adds nothing up" if parts.rank.world == 1 else "the order of two terms makes no difference")
+    elif _layout_sums(parts, rest):
         yield Verdict(what, True, "shards are summed by tensor, in the same layout in every process")
     else:
         laid = any(on_groups(m) for m in rest.values())
@@ -432,21 +432,21 @@ def _sums(session: Session, groups: Groups, wrappers: list[Any]) -> Iterator[Ver
         yield Verdict(
             what,
             None,
-            f"{session.rank.world} ranks, and no DistributedDataParallel of {of} is made yet{', nor are all of its parameters laid over all ranks' if laid else ''}",
+            f"{parts.rank.world} ranks, and no DistributedDataParallel of {of} is made yet{', nor are all of its parameters laid over all ranks' if laid else ''}",
             f"{'where gradients are summed over replicas, ' if laid else ''}wrap the model first, with {pinned}; then call session.explain() again",
         )
 
 
-def _layout_sums(session: Session, models: Mapping[str, Any]) -> bool:
+def _layout_sums(parts: Parts, models: Mapping[str, Any]) -> bool:
     """Whether all gradients of these models are summed by what lays the parameters over the ranks: FSDP over all of them, or nothing over replicas, as there is but one.
     A sharded optimizer sums none, nor does a mesh whose twins are beside it: those are DDP's."""
-    laid = {s.name: s for s in session._sharded if math.prod(s.mesh) == session.rank.world}
+    laid = {s.name: s for s in parts.sharded if math.prod(s.mesh) == parts.rank.world}
     found = []
     for name, model in models.items():
         flat = {i: key for key, _, ids in flat_parameters(model) for i in ids}
         fsdp = within_fsdp(model)
         found += [(laid.get(f"{name}.{flat.get(id(p)) or clean(model, key)}"), id(p) in fsdp) for key, p in model.named_parameters() if p.requires_grad]
-    one = any(s is not None and len(set(s.spread)) == session.rank.world for s, _ in found)
+    one = any(s is not None and len(set(s.spread)) == parts.rank.world for s, _ in found)
     return bool(found) and all(s is not None and (summed or one) for s, summed in found)
 
 

@@ -48,7 +48,7 @@ class Live:
 
     def settle(self, step: int) -> str:
         """Brings the live step to the stages, now. It returns nothing, or why it can't be; the daemon copies nothing of this rank then."""
-        with self._rank._stage_lock:
+        with self._rank.stage_lock:
             if not self._staging or self._staging.step == step:
                 return ""
             try:

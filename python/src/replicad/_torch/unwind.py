@@ -41,15 +41,15 @@ class Unwinder(threading.Thread):
         session = self._session
         while not self._over.is_set():
             try:
-                if session._resumed.wait(0.2) and session.rank.wait_fence(0.2) and not blocks and not session._left:
+                if session.life.resumed.wait(0.2) and session.rank.wait_fence(0.2) and not blocks and not session.life.left:
                     self._free()
             except Error:
                 return  # the rank was closed
 
     def _free(self) -> None:
         session, began, said = self._session, time.monotonic(), False
-        while not self._over.wait(0.1) and session._resumed.is_set() and session.rank.fenced:
-            if time.monotonic() - began < self._soft or session._in_step():
+        while not self._over.wait(0.1) and session.life.resumed.is_set() and session.rank.fenced:
+            if time.monotonic() - began < self._soft or session.life.in_step:
                 continue  # an optimizer step ends by itself, and its copy is wanted
             if not said:
                 said = True

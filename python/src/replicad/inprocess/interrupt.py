@@ -58,7 +58,7 @@ class Interrupter:
         while not self._over.is_set():
             if (session := self._get()) is None:
                 self._over.wait(0.1)
-            elif session._resumed.wait(0.1) and session.rank.wait_fence(0.1):
+            elif session.life.resumed.wait(0.1) and session.rank.wait_fence(0.1):
                 self._trace("fenced")
                 self._interrupt(session)
 
@@ -66,10 +66,10 @@ class Interrupter:
         """Until the thread has left the block, or joins the next epoch by itself."""
         began, freed = time.monotonic(), False
         self._late = self._watchdog.begin("the training thread, which is to leave the block", self._target)
-        while not self._over.is_set() and session._resumed.is_set():
+        while not self._over.is_set() and session.life.resumed.is_set():
             waited = time.monotonic() - began
             with self._lock:
-                busy = session._in_step() or _unsafe(self._target)  # it is not blocked, and comes back by itself
+                busy = session.life.in_step or _unsafe(self._target)  # it is not blocked, and comes back by itself
                 if not self._over.is_set() and not busy and not (waited < CLEAN_UP and _leaving(self._target)):
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), ctypes.py_object(Restart))
             if not freed and waited >= self._soft and not busy:

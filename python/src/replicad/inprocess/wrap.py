@@ -180,13 +180,13 @@ class Runs(Generic[T]):
             self._end_process(reason)
         if not rank.attached:
             raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
-        if session._left and not isinstance(reason, Signal):
+        if session.life.left and not isinstance(reason, Signal):
             raise reason  # the job has ended well without what came after it
         rank.freeze_good()
         self.trace("ended", reason=f"{type(reason).__name__}: {reason}"[:400])
         signal = isinstance(reason, Signal)
         of_a_peer = signal or (of_a_collective(reason) and rank.wait_fence(self.peer_grace))
-        resumed = session._resumed.is_set()
+        resumed = session.life.resumed.is_set()
         if not of_a_peer and not (resumed and rank.fenced):  # what ends with its epoch closed ends by that, as a rule
             self._own_fault(rank, reason)
         if resumed:

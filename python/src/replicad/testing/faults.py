@@ -116,8 +116,8 @@ class Faults:
         """Hooks into the session and the model's middle layer; nothing of the training changes by it."""
         self._session = session
         self.folder.mkdir(parents=True, exist_ok=True)
-        session._reached = self.at
-        session._rank._before_capture = self._capture
+        session.reached = self.at
+        session.rank.before_capture = self._capture
         leaves = [m for m in model.modules() if not list(m.children())]
         leaves = [m for m in leaves if list(m.parameters(recurse=False))] or leaves  # FSDP1 takes parameters off their modules
         middle = leaves[len(leaves) // 2]
@@ -139,9 +139,8 @@ class Faults:
                 t.register_hook(lambda grad: self.at("backward", session.at + 1))
                 return
 
-    def _capture(self) -> None:
-        assert self._session is not None
-        if step := self._session._rank._arming:
+    def _capture(self, step: int) -> None:
+        if step:
             self.at("capture", step)
 
     def at(self, where: str, step: int) -> None:

@@ -53,7 +53,7 @@ def _record(train: Train, last: int, kill: int, path: Path) -> None:
         killed = any("killed" in json.loads(line) for line in path.read_text().splitlines())
         _seed(out.tell())  # the same in the first process of each run; another one where the state has to come from the resume
         for yielded in train(last):
-            session = sessions._open
+            session = sessions.current()
             if session is None:
                 raise RuntimeError("no replicad.Session is open at the yield: yield inside of it")
             if at < 0:
@@ -95,12 +95,13 @@ def _named(value: Any, name: str) -> Iterator[tuple[str, str]]:
 def _state(session: Session) -> Iterator[tuple[str, str]]:
     """Everything that a session keeps, in the order in which a difference is looked for: what the step drew and saw first, for
     that is the cause where weights differ."""
-    own = session._objects.before()
+    parts = session.parts
+    own = parts.objects.before()
     yield from _named(own["data"], "data")
-    for leaf in session._objects.leaves:
+    for leaf in parts.objects.leaves:
         yield from _named(leaf.local, leaf.name)
-    yield from _named(session._read_shared(), "shared")
-    yield from _named(session._objects.after(), "own")
+    yield from _named(parts.common(), "shared")
+    yield from _named(parts.objects.after(), "own")
     yield from _named(own["rng"], "rng")
 
 

@@ -1,0 +1,23 @@
+"""Where a session's training thread is, as the threads beside it ask."""
+
+from __future__ import annotations
+
+import threading
+
+__all__ = ["Life"]
+
+
+class Life:
+    """The training thread writes it. Any thread reads it."""
+
+    def __init__(self) -> None:
+        self.resumed = threading.Event()  #: an epoch is open for the training thread
+        self.left = False  #: the rank has said that it is done
+        self.inside: object = None  #: the step that is open: none, or a mark of its own
+        self.entering = False  #: a step begins
+        self.moving = False  #: memory is being given back or taken again
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the training thread is between the beginning of step() and the start of its capture: no restart is raised there."""
+        return self.inside is not None or self.entering or self.moving
