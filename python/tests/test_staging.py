@@ -28,13 +28,13 @@ session.commit()
 
 # The worker is awake since the step was entered, has found nothing to bring to the stages yet, and comes to its capture only now.
 entered, ended = threading.Event(), threading.Event()
-stage = session.rank._stage
+stage = session.rank.stage
 def slow(step):
     stage(step)
     if not ended.is_set():
         entered.set()
         ended.wait(60)
-session.rank._stage = slow
+session.rank.stage = slow
 with session.step():
     assert entered.wait(60)
     model.weight.data.add_(1)
@@ -107,11 +107,11 @@ session.resume()
 
 # What brings the step to its stages fails while the training thread waits for the capture.
 entering = threading.Event()
-stage = session.rank._stage
+stage = session.rank.stage
 def broken(step):
     entering.wait(60)
     raise RuntimeError("the device is gone")
-session.rank._stage = broken
+session.rank.stage = broken
 enter = session.rank._lib.rp_step_enter
 def entered(*args):
     threading.Timer(0.2, entering.set).start()
@@ -126,7 +126,7 @@ try:
         pass
 except RuntimeError as err:
     print("TOLD", err)
-session.rank._lib.rp_step_enter, session.rank._stage = enter, stage
+session.rank._lib.rp_step_enter, session.rank.stage = enter, stage
 session.rank._capture_error = None
 with session.step():
     model.weight.data.add_(1)

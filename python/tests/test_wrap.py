@@ -302,8 +302,9 @@ def test_a_wrapper_inside_of_another_that_ends_the_process() -> None:
 
 
 def test_hooks_of_a_run_do_not_stay_for_the_next(caplog: pytest.LogCaptureFixture) -> None:
-    """Of parameters they are taken off, of modules named; those from before stay, and so do those of what the block made."""
+    """Of parameters they are taken off, of modules and optimizers named at once; those from before stay, and so do those of what the block made."""
     s, model, found, seen = session(attached=True), torch.nn.Linear(2, 2), [], []
+    optimizer = torch.optim.SGD(model.parameters())
     outside = model.weight.register_hook(lambda grad: grad), model.register_forward_hook(lambda *_: None)
 
     def run(call: Any) -> None:
@@ -314,6 +315,7 @@ def test_hooks_of_a_run_do_not_stay_for_the_next(caplog: pytest.LogCaptureFixtur
         model.weight.register_hook(lambda grad: grad * 0.5)
         model.bias.register_post_accumulate_grad_hook(lambda p: None)
         model.register_forward_pre_hook(noting)
+        optimizer.register_step_post_hook(stepping)
         model.zero_grad()
         model(torch.ones(1, 2)).sum().backward()
         found.append(model.weight.grad.tolist())
@@ -322,6 +324,8 @@ def test_hooks_of_a_run_do_not_stay_for_the_next(caplog: pytest.LogCaptureFixtur
 
     def noting(*_: object) -> None: ...
 
+    def stepping(*_: object) -> None: ...
+
     half_made = torch.nn.Linear.__new__(torch.nn.Linear)  # is about as well, and has no hooks
     inprocess.wrap(s, abort=[], finalize=[], health=[])(run)()
     assert not vars(half_made)
@@ -329,5 +333,5 @@ def test_hooks_of_a_run_do_not_stay_for_the_next(caplog: pytest.LogCaptureFixtur
     assert len(model.bias._post_accumulate_grad_hooks) == 1
     assert [len(m.weight._backward_hooks) for m in seen] == [1, 1, 1]
     assert outside[0].id in model.weight._backward_hooks and outside[1].id in model._forward_hooks
-    (told,) = [r.getMessage() for r in caplog.records if "registered a hook" in r.getMessage()]
-    assert "noting on Linear" in told and "handle.remove()" in told
+    (told,) = [r.getMessage() for r in caplog.records if "registered hooks" in r.getMessage()]
+    assert "noting on Linear, " in told and "stepping on SGD" in told and "handle.remove()" in told

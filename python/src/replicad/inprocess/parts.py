@@ -51,13 +51,13 @@ def run_all(kind: str, parts: Iterable[Part], watchdog: Watchdog, trace: Callabl
     return errors
 
 
-#: Objects that were frozen and that parts may look for: modules, data loaders and their iterators.
+#: Objects that were frozen and that parts may look for: modules, optimizers, data loaders and their iterators.
 _frozen: list[weakref.ref[Any]] = []
 
 
 def live(kind: type) -> Iterator[Any]:
-    """Every live object of a class that the garbage collector follows; of those that :func:`freeze` took out of its sight, modules, data loaders
-    and their iterators. It asks the type, not the object: an object's ``__class__`` may be a property that warns, raises or does work. An
+    """Every live object of a class that the garbage collector follows; of those that :func:`freeze` took out of its sight, modules, optimizers,
+    data loaders and their iterators. It asks the type, not the object: an object's ``__class__`` may be a property that warns, raises or does work. An
     abstract class would remember every type that it was asked for."""
     frozen = [obj for ref in _frozen if (obj := ref()) is not None]
     for obj in [*frozen, *gc.get_objects()]:
@@ -65,12 +65,20 @@ def live(kind: type) -> Iterator[Any]:
             yield obj
 
 
+_FROZEN = (
+    "torch.nn.modules.module.Module",
+    "torch.optim.optimizer.Optimizer",
+    "torch.utils.data.dataloader.DataLoader",
+    "torch.utils.data.dataloader._BaseDataLoaderIter",
+)
+
+
 class _Wanted(dict[type, bool]):
     """Whether parts may look for objects of a type. Asked for each object that there is, so it asks each type once."""
 
     def __missing__(self, of: type) -> bool:
         names = {f"{c.__module__}.{c.__name__}" for c in of.__mro__}
-        self[of] = not names.isdisjoint({"torch.nn.modules.module.Module", "torch.utils.data.dataloader.DataLoader", "torch.utils.data.dataloader._BaseDataLoaderIter"})
+        self[of] = not names.isdisjoint(_FROZEN)
         return self[of]
 
 
