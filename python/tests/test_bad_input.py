@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import socket
@@ -19,7 +20,7 @@ from torch import nn
 
 import replicad
 from conftest import PATIENCE, ROOT, Daemon, environment
-from replicad import Gone, SessionState, Unsupported
+from replicad import Gone, Rank, SessionState, Unsupported
 
 #: Sessions over models that the generation is not of, then over the right one, all in one process; the first process ends with a model
 #: whose tensors have the same shapes in another layout, which only the loaded bytes can tell.
@@ -309,10 +310,13 @@ def test_no_daemon_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
             monkeypatch.delenv(k)
     monkeypatch.setenv("REPLICAD_SOCKET", str(tmp_path / "none.sock"))
     monkeypatch.setenv("REPLICAD_JOB", "x")
+    for name, value in (("RANK", "0"), ("WORLD", "1"), ("GROUP", "0")):
+        monkeypatch.setenv(f"REPLICAD_{name}", value)
+    monkeypatch.setattr(Rank, "open", functools.partial(Rank.open, timeout=0))
     model = nn.Linear(2, 2)
     for _ in range(2):  # the first attempt is no session that would be in the way
         with pytest.raises(Gone, match="start the daemon of this node"):
-            replicad.Session(model=model, rank=0, world=1, group=0, connect_timeout=0)
+            replicad.Session(model=model)
         assert hooks(model) == 0
 
 
@@ -366,9 +370,11 @@ def test_a_session_that_fails_when_it_is_made_closes_its_connection(part: str, d
     before = descriptors()
     monkeypatch.setenv("REPLICAD_SOCKET", str(daemon.socket))
     monkeypatch.setenv("REPLICAD_JOB", job.name)
+    for name, value in (("RANK", "0"), ("WORLD", "1"), ("GROUP", "0")):
+        monkeypatch.setenv(f"REPLICAD_{name}", value)
     monkeypatch.setattr(f"replicad.session.{part}", lambda *_: (_ for _ in ()).throw(SessionState("on purpose")))
     with pytest.raises(SessionState, match="on purpose"):
-        replicad.Session(model=model, optimizer=optimizer, rank=0, world=1, group=0)
+        replicad.Session(model=model, optimizer=optimizer)
     assert descriptors() == before
     assert hooks(model) == 0
     daemon.verb("job", "end", job.name, "--dev")

@@ -106,14 +106,13 @@ class Session:
     what says which samples come next (a sampler or loader with ``state_dict``). ``extra`` holds further objects with
     ``state_dict`` and ``load_state_dict``. ``shared_buffers(name)`` says of a buffer, under the name that messages give it, whether it is equal on all ranks of the replica
     group; the others are kept for each rank. ``debug`` hashes every tensor at the end of a step and the beginning of the next, and
-    names what changed between, and random numbers that are drawn where a restart would draw them again. ``connection`` is what
-    :func:`replicad.connect` returned, where it was needed before. ``staging``
+    names what changed between, and random numbers that are drawn where a restart would draw them again. ``staging``
     puts host memory between host tensors and the arena, as device tensors always have it: it costs a copy, and lets
     :meth:`rebind` put a model that was made anew in the old one's place. ``kept_dtype`` names tensors (``{"model.*": torch.float32}``) whose copies have
     another, wider floating-point type than they have here: what was kept of a float32 model is then rounded to this bfloat16 one when it is loaded, and logged;
     without it that is a :class:`Mismatch`. Who the rank is comes from the environment that
-    ``replicad run`` sets, unless given. Where no launcher started the program, or with ``enabled=False``, the session is off: the same file trains
-    by itself, and nothing is kept. ``enabled=True`` refuses that.
+    ``replicad run`` sets, or from ``connection``: what :func:`replicad.connect` returned, where that was needed before, or was told otherwise.
+    Where no launcher started the program, or with ``enabled=False``, the session is off: the same file trains by itself, and nothing is kept. ``enabled=True`` refuses that.
     """
 
     _pid: int
@@ -121,12 +120,12 @@ class Session:
     order: Order  #: what the last :meth:`resume` carried out
     enabled = True  #: whether anything is kept
 
-    def __new__(cls, model: Any = (), optimizer: Any = (), *, enabled: bool | None = None, connection: Rank | None = None, rank: int | None = None, **others: Any) -> Session:
+    def __new__(cls, model: Any = (), optimizer: Any = (), *, enabled: bool | None = None, connection: Rank | None = None, **others: Any) -> Session:
         """A session, or one that is off (:mod:`replicad.alone`)."""
         from .alone import Alone, launched
 
         if enabled is None:
-            enabled = connection is not None or rank is not None or launched()
+            enabled = connection is not None or launched()
         return super().__new__(cls if enabled else Alone)
 
     def __init__(
@@ -145,10 +144,6 @@ class Session:
         staging: bool = False,
         kept_dtype: Mapping[str, torch.dtype] | None = None,
         connection: Rank | None = None,
-        rank: int | None = None,
-        world: int | None = None,
-        group: int | None = None,
-        connect_timeout: float = 60.0,
     ) -> None:
         global _open
         if _open is not None and not _open._closed and _open._pid == os.getpid():
@@ -176,7 +171,7 @@ class Session:
         self._watch = Watch(
             [c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, self._trained, debug, self._after is not None
         )
-        self._rank = connection or Rank.open(rank=rank, world=world, group=group, timeout=connect_timeout)
+        self._rank = connection or Rank.open()
         self._live = Live(self._rank, self._staging)
         self._orders = Orders(self._rank)
         self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
