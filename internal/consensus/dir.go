@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -131,9 +132,9 @@ func openLog(cfg Config) (log *checkedLog, snaps *raft.FileSnapshotStore, err er
 		return nil
 	})
 	switch {
-	case errors.Is(err, bbolt.ErrTimeout):
+	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, nil, fmt.Errorf("raft log %s is in use by another process: stop that daemon first", path)
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, bbolt.ErrDatabaseReadOnly):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, bolterrors.ErrDatabaseReadOnly):
 		return nil, nil, fmt.Errorf("raft log %s: %w: make it writable by the daemon's user", path, err)
 	case errors.Is(err, ErrCorrupt):
 		return nil, nil, err
