@@ -87,7 +87,7 @@ func (c Config) withDefaults() Config {
 // reach it through in.
 type Leader struct {
 	cfg        Config
-	cons       Log // cfg.Log, as is each of these of its own
+	cons       Log // cfg.Log; timing, store, log and audit are likewise what cfg has
 	timing     recovery.Timing
 	store      Tier
 	log        *journal.Journal

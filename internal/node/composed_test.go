@@ -30,7 +30,7 @@ func (refusing) Propose(context.Context, replica.Command) (uint64, lock.Outcome,
 	return 0, lock.Outcome{}, errors.New("this log takes nothing")
 }
 
-// composed is a leader is driven by the test beside a member: messages move when the test says so.
+// composed is a leader that the test drives beside a member: messages move when the test says so.
 type composed struct {
 	*leader.Stepped
 	t    *testing.T

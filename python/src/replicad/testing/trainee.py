@@ -66,7 +66,7 @@ def _record(train: Train, last: int, kill: int, path: Path) -> None:
             at = session.at
             values = {n: v for key, value in yielded.items() for n, v in _named(value, key)} | dict(_state(session))
             out.write(json.dumps({"step": at, "values": values}) + "\n")
-            # Of what a job that stands at a step has captured no commit may come: where the leader has named another candidate by then, an odd step is not copied.
+            # The cadence may skip this step, and the job makes no other before it goes on: commit() has this one copied.
             session.commit()
             if at == kill and not killed:
                 out.write(json.dumps({"killed": at}) + "\n")
