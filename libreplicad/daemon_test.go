@@ -35,7 +35,7 @@ type testDaemon struct {
 
 	mu      sync.Mutex
 	arena   *shm.Arena
-	peer    *session.Peer
+	peer    session.Peer
 	refuse  string             // answer to the next attach
 	group   replica.GroupID    // that the last attach named
 	order   func() *wire.Order // answer to STOPPED; nil: none yet

@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/replicad/replicad/internal/launch"
-	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/internal/wire"
 )
 
 // The exit codes, for scripts. `replicad run` ends with the job's own code instead of 0; ended by a signal, verbs end with
@@ -17,7 +17,7 @@ const (
 	exitConfig = 3 // the configuration or the identity is missing or wrong: nothing was tried
 	exitNobody = 4 // no daemon answers on the socket
 
-	exitDoNotRequeue = node.ExitDoNotRequeue // of `replicad run`: the job ended, and starting it again would only end the same way
+	exitDoNotRequeue = wire.ExitDoNotRequeue // of `replicad run`: the job ended, and starting it again would only end the same way
 )
 
 const exitCodesHelp = `Exit codes: 0 done; 1 failed; 2 wrong flags or arguments; 3 configuration or identity missing or

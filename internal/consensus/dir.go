@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
+	"github.com/replicad/replicad/internal/atomicfile"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -97,22 +98,7 @@ func writeOwner(dir string, o owner) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ownerFile+".new-")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	if err := os.Rename(f.Name(), filepath.Join(dir, ownerFile)); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return atomicfile.Write(filepath.Join(dir, ownerFile), append(b, '\n'))
 }
 
 // openLog opens the log, which is the stable store too, and the snapshots.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,11 +14,14 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/host"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/leader"
 	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/membership"
+	"github.com/replicad/replicad/replica"
 )
 
 // statusTimeout bounds how long status waits for the leader before it answers with what this node knows alone.
@@ -35,9 +39,19 @@ type adminTimes struct{ headers, body, answer, idle time.Duration }
 
 var defaultAdminTimes = adminTimes{time.Second, 5 * time.Second, operatorTimeout + 10*time.Second, 10 * time.Second}
 
+// informant is what the admin socket asks of this node's host.
+type informant interface {
+	Status(ctx context.Context) (host.Status, bool)
+	Ask(ctx context.Context, patience time.Duration, question func(id uint64) any) (reply any, ok bool)
+}
+
 // admin serves the operator's socket: status, and orders to the leader. HTTP over a unix socket of mode 0600.
 type admin struct {
-	m       *member
+	host    informant
+	self    replica.NodeName
+	audit   *journal.Auditor
+	log     *journal.Journal
+	store   *checkpoint.Store // nil: no durable tier here
 	probes  *prober
 	base    func() control.Status      // what this daemon knows of itself and of Raft
 	members func() []membership.Member // as gossip knows them; asked where base has gossip keys
@@ -143,7 +157,7 @@ func (a *admin) guard(h http.Handler) http.Handler {
 			http.Error(w, fmt.Sprintf("who asks can't be told: %v", u.err), http.StatusForbidden)
 		case u.uid != owner && u.uid != 0:
 			text := fmt.Sprintf("user %d may not use the admin socket of user %d: ask as that user", u.uid, owner)
-			a.m.audit.Refused("admin socket", a.m.self.Name, audit.Fields{"path": r.URL.Path, "refused": text})
+			a.audit.Refused("admin socket", a.self, audit.Fields{"path": r.URL.Path, "refused": text})
 			http.Error(w, text, http.StatusForbidden)
 		default:
 			h.ServeHTTP(w, r)
@@ -160,9 +174,9 @@ func (a *admin) operator(w http.ResponseWriter, r *http.Request, q control.Order
 		}
 	}
 	var answer control.OperatorReply
-	ok, err := a.ask(r.Context(), operatorTimeout, &answer, func(id uint64) {
+	ok, err := a.ask(r.Context(), operatorTimeout, &answer, func(id uint64) any {
 		q.ID = id
-		a.m.send(q)
+		return q
 	})
 	switch {
 	case !ok:
@@ -183,28 +197,10 @@ func (a *admin) reply(w http.ResponseWriter, answer control.OperatorReply) {
 }
 
 // ask sends the leader a question under a new number and waits for the JSON of its answer; false: none came.
-func (a *admin) ask(ctx context.Context, patience time.Duration, into any, send func(id uint64)) (answered bool, err error) {
-	answer := make(chan []byte, 1)
-	var id uint64 // 0: no leader
-	a.m.do(ctx, func() {
-		if a.m.link != nil {
-			id = a.m.nextRequest()
-			a.m.statuses[id] = answer
-			send(id)
-		}
-	})
-	if id == 0 {
-		return false, nil
-	}
-	defer a.m.do(context.WithoutCancel(ctx), func() { delete(a.m.statuses, id) })
-	select {
-	case b, ok := <-answer:
-		if !ok {
-			return false, nil // the link went down
-		}
-		return true, json.Unmarshal(b, into)
-	case <-time.After(patience):
-	case <-ctx.Done():
+func (a *admin) ask(ctx context.Context, patience time.Duration, into any, question func(id uint64) any) (answered bool, err error) {
+	reply, ok := a.host.Ask(ctx, patience, question)
+	if r, is := reply.(control.StatusReply); ok && is {
+		return true, json.Unmarshal(r.JSON, into)
 	}
 	return false, nil
 }
@@ -212,40 +208,38 @@ func (a *admin) ask(ctx context.Context, patience time.Duration, into any, send 
 // status asks the leader for the whole picture, and falls back to this node's own.
 func (a *admin) status(ctx context.Context) control.Status {
 	st := a.base()
-	a.m.do(ctx, func() {
-		st.Adopting, st.KeeperLost = len(a.m.awaited) > 0, a.m.keeperLost
-		if a.m.store != nil {
-			st.DurableSilent = a.m.store.Silent()
-		}
-		if a.m.link != nil {
-			st.Leader, st.Term = a.m.leader, a.m.term
+	if a.store != nil {
+		st.DurableSilent = a.store.Silent()
+	}
+	if own, ok := a.host.Status(ctx); ok {
+		st.Adopting, st.KeeperLost = own.Adopting, own.KeeperLost
+		st.Jobs = append(st.Jobs, own.Jobs...)
+		if own.Linked {
+			st.Leader, st.Term = own.Leader, own.Term
 		} else if !st.IsLeader {
 			st.Leader = ""
 		}
-		for name, n := range a.m.nodes {
+		for name, n := range own.Nodes {
 			state := a.probes.state(name)
-			if name == a.m.self.Name {
+			if name == a.self {
 				state = "alive"
 			}
 			st.Nodes = append(st.Nodes, control.NodeStatus{Name: name, Addr: n.Addr, Voter: n.Voter, State: state, Session: n.Session})
 		}
-		for _, lj := range a.m.jobs {
-			st.Jobs = append(st.Jobs, control.StatusOf(lj.job, nil))
-		}
-	})
-	st.CommitLagP50US, st.CommitLagP99US = lagUS(a.m.log)
+	}
+	st.CommitLagP50US, st.CommitLagP99US = lagUS(a.log)
 	var leads control.LeaderStatus
-	if ok, err := a.ask(ctx, statusTimeout, &leads, func(id uint64) { a.m.send(control.StatusRequest{ID: id}) }); ok && err == nil {
+	if ok, err := a.ask(ctx, statusTimeout, &leads, func(id uint64) any { return control.StatusRequest{ID: id} }); ok && err == nil {
 		st.Jobs, st.Steps = leads.Jobs, &leads.Steps
 		for i := range st.Nodes {
 			st.Nodes[i].Revoked = slices.Contains(leads.Revoked, st.Nodes[i].Name)
 		}
 	}
-	slices.SortFunc(st.Nodes, func(x, y control.NodeStatus) int { return compareStrings(string(x.Name), string(y.Name)) })
+	slices.SortFunc(st.Nodes, func(x, y control.NodeStatus) int { return cmp.Compare(string(x.Name), string(y.Name)) })
 	if len(st.GossipKeys) > 0 {
 		st.GossipUnknown = unknownKeys(st.Node, a.members(), st.Nodes)
 	}
-	slices.SortFunc(st.Jobs, func(x, y control.JobStatus) int { return compareStrings(x.ID.String(), y.ID.String()) })
+	slices.SortFunc(st.Jobs, func(x, y control.JobStatus) int { return cmp.Compare(x.ID.String(), y.ID.String()) })
 	return st
 }
 

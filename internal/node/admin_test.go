@@ -18,66 +18,49 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
-	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/host"
+	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/replica"
 )
 
-// status asks the daemon, whose member is the test; the leader answers what answer says, or nothing.
-func (d *desk) status(answer []control.JobStatus) control.Status {
-	d.t.Helper()
-	return d.statusOf(control.LeaderStatus{Jobs: answer})
+// told is a host that knows what the test says, and whose leader answers so; nil: nothing.
+type told struct {
+	own    host.Status
+	answer *control.LeaderStatus
 }
 
-func (d *desk) statusOf(answer control.LeaderStatus) control.Status {
-	d.t.Helper()
-	a := &admin{m: d.member, probes: newProber(d, d.t), base: func() control.Status { return control.Status{Node: "n1"} }}
-	var st control.Status
-	done := make(chan struct{})
-	ctx, cancel := context.WithCancel(d.ctx)
-	defer cancel()
-	d.work.Go(func() { defer close(done); st = a.status(ctx) })
-	for {
-		select {
-		case <-done:
-			return st
-		case ev := <-d.in:
-			d.handle(ev)
-			if d.link == nil {
-				continue
-			}
-			for _, q := range fixture.Only[control.StatusRequest](d.says()) {
-				if answer.Jobs != nil {
-					b, err := json.Marshal(answer)
-					if err != nil {
-						d.t.Fatal(err)
-					}
-					d.leaderSays(control.StatusReply{ID: q.ID, JSON: b})
-				} else if q.ID%2 == 0 {
-					cancel() // who asked has gone
-				}
-			}
-		}
+func (h told) Status(context.Context) (host.Status, bool) { return h.own, true }
+
+func (h told) Ask(_ context.Context, _ time.Duration, question func(uint64) any) (any, bool) {
+	q, ok := question(7).(control.StatusRequest)
+	if !ok || h.answer == nil {
+		return nil, false
 	}
+	b, err := json.Marshal(h.answer)
+	if err != nil {
+		panic(err)
+	}
+	return control.StatusReply{ID: q.ID, JSON: b}, true
 }
 
-// Status is the leader's picture where it answers, else this node's own; a request that got no answer is not kept.
+// Status is the leader's picture where it answers, else this node's own.
 func TestStatus(t *testing.T) {
-	d := newDesk(t)
-	d.put(fixture.Job())
-	st := d.status([]control.JobStatus{{Name: "job", Phase: "open", Waiting: []string{"node n2"}}})
-	if len(st.Jobs) != 1 || len(st.Jobs[0].Waiting) != 1 || len(st.Nodes) != 3 || st.Nodes[0].Name != "n1" || st.Nodes[0].State != "alive" || st.Nodes[1].State != "unknown" {
+	own := host.Status{Linked: true, Leader: "n2", Term: 4, Jobs: []control.JobStatus{{Name: "job"}}, KeeperLost: true,
+		Nodes: map[replica.NodeName]replica.Node{"n1": {Name: "n1"}, "n2": {Name: "n2"}, "n3": {Name: "n3"}}}
+	ask := func(own host.Status, answer *control.LeaderStatus) control.Status {
+		a := &admin{host: told{own, answer}, self: "n1", log: journaltest.New(t, io.Discard), probes: newProber(t, nil), base: func() control.Status { return control.Status{Node: "n1", Leader: "n9"} }}
+		return a.status(t.Context())
+	}
+	st := ask(own, &control.LeaderStatus{Jobs: []control.JobStatus{{Name: "job", Phase: "open", Waiting: []string{"node n2"}}}, Revoked: []replica.NodeName{"n3"}})
+	if len(st.Jobs) != 1 || len(st.Jobs[0].Waiting) != 1 || len(st.Nodes) != 3 || st.Nodes[0].Name != "n1" || st.Nodes[0].State != "alive" || st.Nodes[1].State != "unknown" || st.Nodes[1].Revoked || !st.Nodes[2].Revoked || st.Leader != "n2" || st.Term != 4 || !st.KeeperLost {
 		t.Errorf("status %+v", st)
 	}
-	for range 2 {
-		if st = d.status(nil); len(st.Jobs) != 1 || len(st.Jobs[0].Waiting) != 0 || st.Jobs[0].Position != (replica.Position{Epoch: 3, Step: 5}) || len(st.Jobs[0].Ranks) != 2 {
-			t.Errorf("without the leader: %+v", st)
-		}
+	if st = ask(own, nil); len(st.Jobs) != 1 || len(st.Jobs[0].Waiting) != 0 || st.Leader != "n2" {
+		t.Errorf("without the leader: %+v", st)
 	}
-	if len(d.statuses) != 0 {
-		t.Errorf("%d requests are kept that nobody waits for", len(d.statuses))
-	}
-	d.link = nil
-	if st = d.status(nil); st.Leader != "" || len(st.Jobs) != 1 {
+	own.Linked = false
+	if st = ask(own, nil); st.Leader != "" || len(st.Jobs) != 1 {
 		t.Errorf("without a link: %+v", st)
 	}
 }
@@ -85,7 +68,6 @@ func TestStatus(t *testing.T) {
 // Connections to the admin socket end, whatever they leave out: the headers, the body, or the next request. An order whose body is there may
 // take longer than a body may.
 func TestAdminConnectionsEnd(t *testing.T) {
-	d := newDesk(t)
 	dir, err := os.MkdirTemp("", "rn")
 	if err != nil {
 		t.Fatal(err)
@@ -105,8 +87,8 @@ func TestAdminConnectionsEnd(t *testing.T) {
 			return control.OperatorReply{Text: "done"}, true
 		}
 	}
-	a := &admin{m: d.member, base: func() control.Status { return control.Status{Node: "n1"} }, here: here, owner: func() uint32 { return uint32(os.Geteuid()) }, times: adminTimes{short, short, fixture.Patience, short}}
-	ctx, cancel := context.WithCancel(d.ctx)
+	a := &admin{here: here, owner: func() uint32 { return uint32(os.Geteuid()) }, times: adminTimes{short, short, fixture.Patience, short}}
+	ctx, cancel := context.WithCancel(t.Context())
 	slow.Go(func() {
 		if err := a.serve(ctx, l); err != nil {
 			t.Error(err)
@@ -136,68 +118,6 @@ func TestAdminConnectionsEnd(t *testing.T) {
 			t.Errorf("%s: %q, %v; want the connection to end after %q", name, heard, err, tc.hears)
 		}
 		_ = c.Close()
-	}
-}
-
-// The daemon notices that its keeper has gone though it asks it for nothing; it says so, and goes on.
-func TestLostKeeper(t *testing.T) {
-	d := newDesk(t)
-	d.put(fixture.Job())
-	d.link = nil // nobody to be asked
-	dir, err := os.MkdirTemp("", "rn")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	server, err := shm.ListenKeeper(filepath.Join(dir, "k.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	life, kill := context.WithCancel(d.ctx)
-	dead := make(chan error, 1)
-	go func() { dead <- server.Run(life) }()
-	defer func() {
-		kill()
-		if err := <-dead; err != nil {
-			t.Error(err)
-		}
-	}()
-	if d.keeper, err = shm.DialKeeper(d.ctx, filepath.Join(dir, "k.sock")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(d.keeper.Close)
-
-	running, stop := context.WithCancel(d.ctx)
-	over := make(chan struct{})
-	go func() { defer close(over); d.run(running) }()
-	defer func() {
-		stop()
-		<-over
-		d.ended = make(chan struct{}) // the desk's cleanup closes it once more
-	}()
-	a := &admin{m: d.member, probes: newProber(d, t), base: func() control.Status { return control.Status{} }}
-	lost := func() (lost bool) {
-		d.do(running, func() { lost = d.keeperLost })
-		return lost
-	}
-	if lost() || a.status(d.ctx).KeeperLost {
-		t.Error("a keeper that answers is taken for lost")
-	}
-	kill()
-	for late := time.After(fixture.Patience); !lost(); {
-		select {
-		case <-late:
-			t.Fatal("nobody noticed")
-		default:
-		}
-	}
-	if st := a.status(d.ctx); !st.KeeperLost || len(st.Jobs) != 1 {
-		t.Errorf("status %+v", st)
-	}
-	for _, want := range []string{`"level":"error"`, `"event":"keeper"`, "restart the daemon when convenient"} {
-		if n := d.log.Count(want); n != 1 {
-			t.Errorf("%s is logged %d times", want, n)
-		}
 	}
 }
 
@@ -236,8 +156,13 @@ func TestHoldersAndOffers(t *testing.T) {
 
 // The admin socket serves its daemon's user and root, whatever mode it has by now; it used to serve whom the mode let in.
 func TestAdminSocketAsksWhoItIs(t *testing.T) {
-	d := newDesk(t)
-	a := &admin{m: d.member, owner: func() uint32 { return 1001 }}
+	dir, err := os.MkdirTemp("", "rn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	auditor := &journal.Auditor{}
+	a := &admin{audit: auditor, owner: func() uint32 { return 1001 }}
 	served := a.guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
 	for uid, want := range map[uint32]int{1001: http.StatusOK, 0: http.StatusOK, 1002: http.StatusForbidden} {
 		r := httptest.NewRequest(http.MethodGet, "/status", nil)
@@ -254,7 +179,7 @@ func TestAdminSocketAsksWhoItIs(t *testing.T) {
 		t.Errorf("nobody knows who: %d %s", w.Code, w.Body)
 	}
 
-	l, err := listenAdmin(filepath.Join(d.cfg.StateDir, "admin.sock"))
+	l, err := listenAdmin(filepath.Join(dir, "admin.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/host"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -32,13 +33,13 @@ var (
 // dialer opens a stream to a node for the linker: over the endpoint, or a pipe where the leader is this node.
 type dialer func(ctx context.Context, node replica.NodeName, addr string) (net.Conn, error)
 
-// linker keeps one link to whoever leads, for the member. It has one goroutine, run.
+// linker keeps one link to whoever leads, for the host. It has one goroutine, run.
 type linker struct {
 	hello  func() control.Hello
 	self   func() (leader replica.NodeName, addr string, term uint64) // what this node's own Raft says; empty: nothing
 	voters []voterAddr
 	dial   dialer
-	post   func(memberEvent)      // blocks; false once the member has ended
+	post   func(host.Event)       // blocks; false once the host has ended
 	failed func(voterAddr, error) // why a voter took no link, other than that it does not lead
 }
 
@@ -170,7 +171,7 @@ func (k *linker) once(ctx context.Context, target voterAddr, patience time.Durat
 		return w, nil
 	}
 	conn.SetDeadline(time.Time{}) //nolint:errcheck // as above
-	k.post(linkUp{link: l, welcome: w, leader: target.name})
+	k.post(host.LinkUp{Link: l, Welcome: w, Leader: target.name})
 	quiet := time.AfterFunc(control.LinkSilent, func() { l.Close(errLeaderSilent) })
 	defer quiet.Stop()
 	var looking sync.WaitGroup
@@ -185,11 +186,11 @@ func (k *linker) once(ctx context.Context, target voterAddr, patience time.Durat
 			return fmt.Errorf("message %d from leader %s: %w", kind, target.name, err)
 		}
 		if msg != nil {
-			k.post(fromLeader{link: l, msg: msg})
+			k.post(host.FromLeader{Link: l, Msg: msg})
 		}
 		return nil
 	})
-	k.post(linkDown{link: l, err: err})
+	k.post(host.LinkDown{Link: l, Err: err})
 	return w, nil
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -17,9 +19,13 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host"
 	"github.com/replicad/replicad/internal/journal/journaltest"
+	"github.com/replicad/replicad/internal/leader"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -87,8 +93,8 @@ func redirect(to replica.NodeName) control.Welcome {
 	return control.Welcome{Reason: "not the leader", Leader: to, Address: addrOf(to)}
 }
 
-// run runs a linker against the voters for so long, or until the limit of dials, and returns what the member was told.
-func (v *voters) run(limit int, names []replica.NodeName, self func() (replica.NodeName, string, uint64), forSoLong time.Duration) (told []memberEvent) {
+// run runs a linker against the voters for so long, or until the limit of dials, and returns what the host was told.
+func (v *voters) run(limit int, names []replica.NodeName, self func() (replica.NodeName, string, uint64), forSoLong time.Duration) (told []host.Event) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	timer := time.AfterFunc(forSoLong, func() { cancel(nil) })
 	defer timer.Stop()
@@ -97,7 +103,7 @@ func (v *voters) run(limit int, names []replica.NodeName, self func() (replica.N
 		self = func() (replica.NodeName, string, uint64) { return "", "", 0 }
 	}
 	k := &linker{hello: func() control.Hello { return control.Hello{Node: replica.Node{Name: "me"}} }, self: self, dial: v.dial,
-		post: func(ev memberEvent) { told = append(told, ev) }, failed: func(to voterAddr, err error) { v.failed = append(v.failed, fmt.Sprintf("%s: %v", to.name, err)) }}
+		post: func(ev host.Event) { told = append(told, ev) }, failed: func(to voterAddr, err error) { v.failed = append(v.failed, fmt.Sprintf("%s: %v", to.name, err)) }}
 	for _, n := range names {
 		k.voters = append(k.voters, voterAddr{n, addrOf(n)})
 	}
@@ -132,10 +138,10 @@ func TestLinkerFollowsARedirect(t *testing.T) {
 		if len(told) != 3 {
 			t.Fatalf("told %v", told)
 		}
-		up, _ := told[0].(linkUp)
-		said, _ := told[1].(fromLeader)
-		down, _ := told[2].(linkDown)
-		if up.leader != "c" || up.welcome.Term != 4 || up.link == nil || said.link != up.link || said.msg != (control.CreateReply{ID: 9}) || down.link != up.link || down.err == nil {
+		up, _ := told[0].(host.LinkUp)
+		said, _ := told[1].(host.FromLeader)
+		down, _ := told[2].(host.LinkDown)
+		if up.Leader != "c" || up.Welcome.Term != 4 || up.Link == nil || said.Link != up.Link || said.Msg != (control.CreateReply{ID: 9}) || down.Link != up.Link || down.Err == nil {
 			t.Errorf("told %+v, %+v, %+v", up, said, down)
 		}
 	})
@@ -151,7 +157,7 @@ func TestLinkerGoesRoundTheVoters(t *testing.T) {
 		}}
 		told := v.run(1000, abc, nil, time.Second)
 		if len(told) != 0 {
-			t.Errorf("no link came up, and the member was told %v", told)
+			t.Errorf("no link came up, and the host was told %v", told)
 		}
 		for i, n := range v.dials {
 			if n != abc[i%3] {
@@ -231,10 +237,10 @@ func TestSilentLeaderIsLeft(t *testing.T) {
 			lasts := time.Duration(beats)*control.LinkBeat + control.LinkSilent
 			told := v.run(100, []replica.NodeName{"a"}, nil, lasts+control.LinkSilent/2)
 			for _, ev := range told {
-				if ev, ok := ev.(linkDown); ok && down == 0 {
+				if ev, ok := ev.(host.LinkDown); ok && down == 0 {
 					down = time.Since(began)
-					if !errors.Is(ev.err, errLeaderSilent) {
-						t.Errorf("after %d beats the link went down with %v, want %v", beats, ev.err, errLeaderSilent)
+					if !errors.Is(ev.Err, errLeaderSilent) {
+						t.Errorf("after %d beats the link went down with %v, want %v", beats, ev.Err, errLeaderSilent)
 					}
 				}
 			}
@@ -279,9 +285,9 @@ func TestOwnRaftEndsTheFormerLeadersLink(t *testing.T) {
 					}
 					return c.leader, addrOf(c.leader), c.term
 				}, control.LinkSilent-linkLook)
-				left := slices.ContainsFunc(told, func(ev memberEvent) bool {
-					down, ok := ev.(linkDown)
-					return ok && errors.Is(down.err, errLeaderMoved)
+				left := slices.ContainsFunc(told, func(ev host.Event) bool {
+					down, ok := ev.(host.LinkDown)
+					return ok && errors.Is(down.Err, errLeaderMoved)
 				})
 				want := []replica.NodeName{"a"}
 				if c.leaves {
@@ -326,8 +332,8 @@ func TestADeadLeaderIsNamedAWhileLonger(t *testing.T) {
 		v.limit, v.stop = 100, cancel
 		k := &linker{hello: func() control.Hello { return control.Hello{Node: replica.Node{Name: "me"}} }, dial: dial, failed: func(voterAddr, error) {},
 			self: func() (replica.NodeName, string, uint64) { return "c", addrOf("c"), 4 }, voters: []voterAddr{{"a", addrOf("a")}, {"b", addrOf("b")}, {"c", addrOf("c")}},
-			post: func(ev memberEvent) {
-				if up, ok := ev.(linkUp); ok && up.leader == "b" {
+			post: func(ev host.Event) {
+				if up, ok := ev.(host.LinkUp); ok && up.Leader == "b" {
 					linked = time.Since(began)
 					cancel(nil)
 				}
@@ -468,7 +474,7 @@ func TestNoLinkWithoutAWelcome(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var links sync.WaitGroup
-				k := &linker{hello: func() control.Hello { return control.Hello{} }, post: func(ev memberEvent) { t.Errorf("the member is told %+v", ev) }}
+				k := &linker{hello: func() control.Hello { return control.Hello{} }, post: func(ev host.Event) { t.Errorf("the host is told %+v", ev) }}
 				k.dial = func(ctx context.Context, _ replica.NodeName, _ string) (net.Conn, error) {
 					if far == nil {
 						<-ctx.Done()
@@ -530,5 +536,54 @@ func TestARefusedNodeKnowsItsOwnCertificate(t *testing.T) {
 		if !strings.HasSuffix(why, c.err.Error()) || !strings.Contains(why, c.says) || (c.says != "") != strings.Contains(why, "replicad pki renew") {
 			t.Errorf("%v at %v: %q", c.err, c.now, why)
 		}
+	}
+}
+
+// refusing is a log in which nothing is proposed with success.
+type refusing struct{ leader.Log }
+
+func (refusing) ID() replica.NodeName { return "n1" }
+func (refusing) Propose(context.Context, replica.Command) (uint64, lock.Outcome, error) {
+	return 0, lock.Outcome{}, errors.New("this log takes nothing")
+}
+
+// A view of 80,000 ranks, larger than any frame, goes over a link.
+func TestALargeViewPasses(t *testing.T) {
+	job := fixture.LargeJob(80_000)
+	c := leader.NewStepped(refusing{}, fixture.Cluster, 7, recovery.DefaultTiming(), journaltest.New(t, io.Discard))
+	nodes := map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22}, "n9": {Name: "n9", Incarnation: 99}}
+	c.Follow(t.Context(), lock.View{Cluster: fixture.Cluster, Era: 1, Index: 10, Nodes: nodes, Jobs: map[replica.JobID]*replica.Job{job.ID: job}})
+	first, silent := net.Pipe()
+	defer silent.Close()
+	c.Link(t.Context(), nodes["n9"], control.NewLink(first, control.ToNode)) // the view is encoded for it, and ready for the next: that takes seconds under the race detector
+	near, far := net.Pipe()
+	var links sync.WaitGroup
+	links.Go(func() {
+		defer far.Close()
+		if k, _, err := wire.Read(far, control.MaxHello); err != nil || k != control.KindHello {
+			t.Errorf("kind %d: %v", k, err)
+			return
+		}
+		l := control.NewLink(far, control.ToNode)
+		links.Go(func() { c.Link(t.Context(), nodes["n2"], l) })
+		l.Run(t.Context(), func(wire.Kind, []byte) error { return nil }) //nolint:errcheck // it ends with the test
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
+	defer cancel()
+	var got *control.View
+	k := &linker{hello: func() control.Hello { return control.Hello{Node: replica.Node{Name: "n2"}} }, self: func() (replica.NodeName, string, uint64) { return "", "", 0 },
+		dial: func(context.Context, replica.NodeName, string) (net.Conn, error) { return near, nil },
+		post: func(ev host.Event) {
+			if said, ok := ev.(host.FromLeader); ok {
+				if v, ok := said.Msg.(control.View); ok {
+					got = &v
+					cancel()
+				}
+			}
+		}}
+	_, err := k.once(ctx, voterAddr{"n1", "n1:7000"}, linkDial)
+	links.Wait()
+	if got == nil || err != nil || len(got.Jobs) != 1 || !reflect.DeepEqual(got.Jobs[0], job) {
+		t.Errorf("the view does not arrive as it is: %v", err)
 	}
 }

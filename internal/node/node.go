@@ -17,12 +17,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/atomicfile"
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/host"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/leader"
 	"github.com/replicad/replicad/internal/pki"
@@ -66,7 +68,7 @@ type daemon struct {
 	cons     *consensus.Node // nil on a node that doesn't vote, or whose log did not open
 	gossip   *membership.Gossip
 	store    *checkpoint.Store
-	member   *member
+	host     *host.Host
 	leader   *leader.Leader
 	prober   *prober
 	admin    net.Listener
@@ -237,7 +239,7 @@ func (d *daemon) openState() error {
 	marked, err := checkMark(dir, want) // another daemon may have been there first
 	if err == nil && !marked {
 		b, _ := json.Marshal(want)
-		if err := writeFileSync(filepath.Join(dir, "node.json"), b); err != nil {
+		if err := atomicfile.Write(filepath.Join(dir, "node.json"), b); err != nil {
 			return fmt.Errorf("state_dir %s: %w: is it writable, and its disk not full?", dir, err)
 		}
 		return nil
@@ -398,13 +400,12 @@ func (d *daemon) openRaft() error {
 // build makes the two owners and joins them to what they need.
 func (d *daemon) build() error {
 	c := d.cfg
-	d.member = &member{audit: d.audit, cfg: c, began: time.Now(), cluster: d.id.Cluster, self: d.self, log: d.log, sessions: d.sessions, keeper: d.keeper, endpoint: d.endpoint, store: d.store}
-	d.member.init()
-	if err := d.member.adopt(); err != nil {
+	d.prober = &prober{path: d.endpoint, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, grace: c.Timing.DaemonGrace, peers: map[replica.NodeName]peerState{}}
+	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Dial: d.dialLane, Hears: d.prober.hears, Learn: d.trust.learn, Store: d.store})
+	d.prober.host = d.host
+	if err := d.host.Adopt(); err != nil {
 		return err
 	}
-	d.prober = &prober{m: d.member, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, grace: c.Timing.DaemonGrace, peers: map[replica.NodeName]peerState{}}
-	d.member.hears, d.member.learn = d.prober.hears, d.trust.learn
 	timing := recovery.Timing{Collect: c.Timing.Collect, Settle: c.Timing.Settle, Ack: c.Timing.Ack, Claim: c.Timing.Claim, Start: c.Timing.Start, HolderGrace: c.Timing.HolderGrace, ResumeGrace: c.Timing.ResumeGrace, DaemonGrace: c.Timing.DaemonGrace, Abandoned: c.Timing.Abandoned}
 	if d.cons != nil {
 		var tier leader.Tier
@@ -415,7 +416,7 @@ func (d *daemon) build() error {
 			Answers: d.prober.answers, Hears: d.prober.hears, Token: c.JobToken, Operators: d.id.CheckOperator, Learn: d.trust.learn, Newest: d.newestEpoch})
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
-	st, gate := store{d.member, context.Background()}, transfer.NewGate(maxServes, maxServesPerPeer, maxRequestsPerPeer)
+	st, gate := d.host.Parts(), transfer.NewGate(maxServes, maxServesPerPeer, maxRequestsPerPeer)
 	d.endpoint.Handle(endpoint.Bulk, func(ctx context.Context, conn *endpoint.Conn) { serveBulk(ctx, conn, st, gate) })
 	return nil
 }
@@ -453,7 +454,7 @@ func serveBulk(ctx context.Context, conn *endpoint.Conn, st transfer.Store, gate
 }
 
 // run runs every part until ctx ends or one fails, then waits for all: the members of the group end with its context, the
-// member before the leader and the endpoint, so that what it still says finds listeners. They outlive ctx for as long as it takes
+// host before the leader and the endpoint, so that what it still says finds listeners. They outlive ctx for as long as it takes
 // to hand leadership over.
 func (d *daemon) run(stop context.Context) error {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(stop))
@@ -476,7 +477,7 @@ func (d *daemon) run(stop context.Context) error {
 	if d.leader != nil {
 		start("leader", func(ctx context.Context) error { d.leader.Run(ctx); return nil })
 	}
-	start("member", func(ctx context.Context) error { d.member.run(ctx); return nil })
+	start("host", func(ctx context.Context) error { d.host.Run(ctx); return nil })
 	start("adoption", d.speak)
 	start("certificate", func(ctx context.Context) error {
 		(&certificate{id: d.id, log: d.log, gossip: d.gossip}).run(ctx)
@@ -484,7 +485,7 @@ func (d *daemon) run(stop context.Context) error {
 	})
 	start("trust", func(ctx context.Context) error { d.trust.run(ctx); return nil })
 	start("prober", func(ctx context.Context) error { d.prober.run(ctx); return nil })
-	a := &admin{m: d.member, probes: d.prober, base: d.baseStatus, members: func() []membership.Member { return d.gossip.Members() }, version: d.opt.Version, owner: func() uint32 { return uint32(os.Geteuid()) }}
+	a := &admin{host: d.host, self: d.self.Name, audit: d.audit, log: d.log, store: d.store, probes: d.prober, base: d.baseStatus, members: func() []membership.Member { return d.gossip.Members() }, version: d.opt.Version, owner: func() uint32 { return uint32(os.Geteuid()) }}
 	if d.leader != nil {
 		a.here = d.leader.BesideHere
 	}
@@ -510,17 +511,19 @@ func (d *daemon) handOver() {
 // speak waits until adoption is over, then answers probes as itself and links to the leader: until then this node counts as
 // silent, because what it would say of its memory would not be true.
 func (d *daemon) speak(ctx context.Context) error {
-	if err := d.member.awaitAdoption(ctx); err != nil {
+	if err := d.host.AwaitAdoption(ctx); err != nil {
 		return nil //nolint:nilerr // the daemon is stopping
 	}
 	d.endpoint.SetProbeReply(endpoint.ProbeReply{Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Boot: d.self.Boot})
 	d.log.Ready(d.self)
-	k := &linker{hello: func() control.Hello { return control.Hello{Cluster: d.id.Cluster, Node: d.self} }, self: d.raftLeader, dial: d.dialLink, failed: d.linkFailed}
-	k.post = func(ev memberEvent) {
-		if _, up := ev.(linkUp); up {
+	var served sync.WaitGroup // this node's links to itself
+	defer served.Wait()
+	k := &linker{hello: func() control.Hello { return control.Hello{Cluster: d.id.Cluster, Node: d.self} }, self: d.raftLeader, dial: d.linkDialer(ctx, &served), failed: d.linkFailed}
+	k.post = func(ev host.Event) {
+		if _, up := ev.(host.LinkUp); up {
 			d.unlinked.Clear()
 		}
-		d.member.post(ev)
+		d.host.Post(ev)
 	}
 	for _, v := range d.cfg.Voters {
 		k.voters = append(k.voters, voterAddr{v.Name, v.Addr})
@@ -537,26 +540,28 @@ func (d *daemon) raftLeader() (replica.NodeName, string, uint64) {
 	return name, addr, term
 }
 
-// dialLink opens a control stream to a voter, or a pipe where that is this node.
-func (d *daemon) dialLink(ctx context.Context, name replica.NodeName, addr string) (net.Conn, error) {
-	if name == d.cfg.Node {
-		if d.leader == nil {
-			return nil, errors.New("this node's voter did not start")
+// linkDialer opens control streams to voters. Where the voter is this node, that is a pipe, which is served until ctx ends.
+func (d *daemon) linkDialer(ctx context.Context, served *sync.WaitGroup) dialer {
+	return func(within context.Context, name replica.NodeName, addr string) (net.Conn, error) {
+		if name == d.cfg.Node {
+			if d.leader == nil {
+				return nil, errors.New("this node's voter did not start")
+			}
+			near, far := net.Pipe()
+			served.Go(func() { d.leader.Serve(ctx, name, far) })
+			return near, nil
 		}
-		near, far := net.Pipe()
-		d.member.work.Go(func() { d.leader.Serve(d.member.ctx, name, far) })
-		return near, nil
+		conn, err := d.endpoint.Dial(within, addr, name, endpoint.Control)
+		if err != nil {
+			return nil, err
+		}
+		s, err := conn.Open(within)
+		if err != nil {
+			conn.Close("no stream")
+			return nil, err
+		}
+		return linkConn{s, conn}, nil
 	}
-	conn, err := d.endpoint.Dial(ctx, addr, name, endpoint.Control)
-	if err != nil {
-		return nil, err
-	}
-	s, err := conn.Open(ctx)
-	if err != nil {
-		conn.Close("no stream")
-		return nil, err
-	}
-	return linkConn{s, conn}, nil
 }
 
 // linkFailed says why a voter took no link of this node: in the log each limitEvery, and in status until there is a link.
@@ -610,17 +615,4 @@ func (d *daemon) newestEpoch(role replica.Role, name string) replica.CertEpoch {
 		newest = max(newest, d.id.Epoch())
 	}
 	return newest
-}
-
-func dupCloexec(f *os.File) (int, error) {
-	var fd int
-	var err error
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	if cerr := rc.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil {
-		return -1, cerr
-	}
-	return fd, err
 }

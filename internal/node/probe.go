@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/host"
 	"github.com/replicad/replicad/membership"
 	"github.com/replicad/replicad/replica"
 )
@@ -26,10 +27,23 @@ type peerState struct {
 	answered    time.Time
 }
 
+// dataPath is where parts move: its datagrams see what they would meet.
+type dataPath interface {
+	Probe(ctx context.Context, addr string) (endpoint.ProbeReply, error)
+	Source() netip.Addr
+}
+
+// witness is the host for which the prober probes.
+type witness interface {
+	Witness(ctx context.Context) (host.Witness, bool)
+	Suspect(ctx context.Context, suspects []control.Suspect)
+}
+
 // prober sends each registered node a datagram of its own each interval, over the very port that state moves on. Its
 // goroutine owns peers; at says what others may read.
 type prober struct {
-	m        *member
+	host     witness
+	path     dataPath
 	gossip   interface{ Members() []membership.Member }
 	interval time.Duration
 	silent   time.Duration
@@ -60,30 +74,12 @@ func (p *prober) round(ctx context.Context) {
 		p.forget() // this daemon stood still itself, and has heard nobody
 	}
 	p.last = began
-	nodes := map[replica.NodeName]replica.Node{}
-	live := map[replica.JobID]replica.Step{}
-	steps := map[replica.JobID]control.StepMS{}
-	if !p.m.do(ctx, func() {
-		for name, n := range p.m.nodes {
-			if name != p.m.self.Name {
-				nodes[name] = n
-			}
-		}
-		for id, lj := range p.m.jobs {
-			for _, lr := range lj.ranks {
-				if lr.alive {
-					live[id] = max(live[id], lr.arena.Step().Step())
-				}
-			}
-			if s, ok := p.m.stepsOf(lj); ok {
-				steps[id] = s
-			}
-		}
-	}) {
+	seen, ok := p.host.Witness(ctx)
+	if !ok {
 		return
 	}
 	var probes sync.WaitGroup
-	for name, n := range nodes {
+	for name, n := range seen.Nodes {
 		probes.Go(func() { p.probe(ctx, name, n) })
 	}
 	probes.Wait()
@@ -93,7 +89,7 @@ func (p *prober) round(ctx context.Context) {
 	}
 	var mu sync.Mutex // guards suspects
 	var suspects []control.Suspect
-	for name, n := range nodes {
+	for name, n := range seen.Nodes {
 		mem, ok := known[name]
 		silent, is := p.silence(name, n)
 		if !ok || !is || silent < p.silent/2 {
@@ -106,7 +102,7 @@ func (p *prober) round(ctx context.Context) {
 			if !answers && !gossips && silent >= p.silent {
 				mu.Lock()
 				defer mu.Unlock()
-				suspects = append(suspects, control.Suspect{Target: n.Holder(), Live: live, SilentMS: uint64(silent.Milliseconds()), Steps: steps})
+				suspects = append(suspects, control.Suspect{Target: n.Holder(), Live: seen.Live, SilentMS: uint64(silent.Milliseconds()), Steps: seen.Steps})
 			}
 		})
 	}
@@ -114,7 +110,7 @@ func (p *prober) round(ctx context.Context) {
 	if time.Since(began) > p.late() {
 		return // it stood still meanwhile
 	}
-	p.m.do(ctx, func() { p.m.suspected(suspects) })
+	p.host.Suspect(ctx, suspects)
 }
 
 // late is how long a round may take: what takes longer has been held up in this daemon itself.
@@ -149,7 +145,7 @@ func (p *prober) hostAnswers(ctx context.Context, name replica.NodeName, addr st
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.interval)
 	defer cancel()
-	from := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.m.endpoint.Source(), 0))}
+	from := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.path.Source(), 0))}
 	conn, err := from.DialContext(ctx, "tcp", addr)
 	if err == nil {
 		conn.Close()
@@ -167,7 +163,7 @@ func (p *prober) probe(ctx context.Context, name replica.NodeName, n replica.Nod
 	ctx, cancel := context.WithTimeout(ctx, p.interval)
 	defer cancel()
 	asked := time.Now()
-	reply, err := p.m.endpoint.Probe(ctx, n.Addr)
+	reply, err := p.path.Probe(ctx, n.Addr)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.peers[name]

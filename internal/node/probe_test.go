@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host"
 	"github.com/replicad/replicad/membership"
 	"github.com/replicad/replicad/replica"
 )
@@ -39,12 +40,12 @@ func (b book) Members() []membership.Member { return b }
 var silentPeer = replica.Holder{Node: "n2", Incarnation: 22}
 
 // A host that answers, and what may be at its address: a daemon, nobody, or silence.
-type host struct {
+type peerHost struct {
 	*endpoint.Endpoint
 	silent, closed string
 }
 
-func newHost(t *testing.T) host {
+func newHost(t *testing.T) peerHost {
 	t.Helper()
 	hole, err := net.ListenPacket("udp", "127.0.0.1:0") // takes what comes and answers nothing
 	if err != nil {
@@ -56,26 +57,34 @@ func newHost(t *testing.T) host {
 		t.Fatal(err)
 	}
 	gone.Close()
-	return host{port(t), hole.LocalAddr().String(), gone.LocalAddr().String()}
+	return peerHost{port(t), hole.LocalAddr().String(), gone.LocalAddr().String()}
 }
 
 // patienceWith is how long a probe of addr may take: what is silent must be waited out.
-func (h host) patienceWith(addr string) time.Duration {
+func (h peerHost) patienceWith(addr string) time.Duration {
 	if addr == h.silent {
 		return 20 * time.Millisecond
 	}
 	return fixture.Patience
 }
 
-func newProber(d *desk, t *testing.T) *prober {
-	d.endpoint = port(t)
-	return &prober{m: d.member, gossip: book{}, silent: time.Hour, peers: map[replica.NodeName]peerState{}}
+// witnessed is a host that has its prober probe, and what it was told.
+type witnessed struct {
+	seen host.Witness
+	said []control.Suspect
+}
+
+func (w *witnessed) Witness(context.Context) (host.Witness, bool) { return w.seen, true }
+
+func (w *witnessed) Suspect(_ context.Context, s []control.Suspect) { w.said = append(w.said, s...) }
+
+func newProber(t *testing.T, w *witnessed) *prober {
+	return &prober{host: w, path: port(t), gossip: book{}, silent: time.Hour, peers: map[replica.NodeName]peerState{}}
 }
 
 // What a probe meets, one after the other, and what the node counts as after it.
 func TestProbeStates(t *testing.T) {
-	d := newDesk(t)
-	p, h := newProber(d, t), newHost(t)
+	p, h := newProber(t, nil), newHost(t)
 	probe := func(addr string, inc replica.NodeIncarnation) {
 		p.interval = h.patienceWith(addr)
 		p.probe(t.Context(), "n2", replica.Node{Name: "n2", Addr: addr, Incarnation: inc})
@@ -148,12 +157,10 @@ func TestProbeStates(t *testing.T) {
 
 // The leader is told of a node that gossip gave up and whose data path has been silent for long enough, and of no other.
 func TestSuspicionIsSpoken(t *testing.T) {
-	d := newDesk(t)
-	p, h := newProber(d, t), newHost(t)
+	w := &witnessed{}
+	p, h := newProber(t, w), newHost(t)
 	other := port(t)
 	other.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 21})
-	lj := d.put(fixture.Job())
-	d.live(d.attach(lj, 0), 3, 7, replica.Updating)
 	gone := func(n replica.NodeName) book {
 		return book{{Name: "n3", Alive: true}, {Name: "n2", Incarnation: 22, Alive: n != "n2"}, {Name: n, Alive: false}}
 	}
@@ -190,14 +197,14 @@ func TestSuspicionIsSpoken(t *testing.T) {
 		"it answers":                             {h.Addr().String(), gone("n2"), 0, 2, 0, 0},
 	} {
 		h.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 22})
-		d.nodes = map[replica.NodeName]replica.Node{"n1": {Name: "n1", Addr: h.silent}, "n2": {Name: "n2", Incarnation: 22, Addr: c.addr}}
+		w.said, w.seen = nil, host.Witness{Nodes: map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22, Addr: c.addr}}, Live: map[replica.JobID]replica.Step{fixture.JobID: 7}}
 		p.interval = h.patienceWith(c.addr)
 		p.gossip, p.silent, p.grace, p.peers = c.gossip, c.silent, c.grace, map[replica.NodeName]peerState{}
 		p.last = time.Time{}
 		for range c.rounds {
-			d.serves(func() { p.round(d.ctx) })
+			p.round(t.Context())
 		}
-		said := fixture.Only[control.Suspect](d.says())
+		said := w.said
 		if len(said) != c.want {
 			t.Errorf("%s: said %+v, want %d", what, said, c.want)
 		}
@@ -206,50 +213,22 @@ func TestSuspicionIsSpoken(t *testing.T) {
 				t.Errorf("%s: said %+v", what, s)
 			}
 		}
-		if p.state("n1") != "unknown" {
-			t.Errorf("%s: it probes itself", what)
-		}
 	}
 }
 
 // A daemon that stood still itself has heard nobody meanwhile, and is no witness of anybody's silence.
 func TestADaemonThatStoodStillIsNoWitness(t *testing.T) {
-	d := newDesk(t)
-	p, h := newProber(d, t), newHost(t)
+	w := &witnessed{seen: host.Witness{Nodes: map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22}}}}
+	p, h := newProber(t, w), newHost(t)
 	p.interval, p.silent, p.gossip = h.patienceWith(h.silent), time.Second, book{{Name: "n2"}}
-	d.nodes = map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22, Addr: h.silent}}
+	w.seen.Nodes["n2"] = replica.Node{Name: "n2", Incarnation: 22, Addr: h.silent}
 	long := time.Now().Add(-time.Minute)
 	for what, last := range map[string]time.Time{"it ran all the time": time.Now(), "it has just been continued": long} {
 		p.last, p.peers = last, map[replica.NodeName]peerState{"n2": {incarnation: 22, silentSince: long}}
-		d.serves(func() { p.round(d.ctx) })
-		if said := fixture.Only[control.Suspect](d.says()); (len(said) == 1) != (last != long) {
+		p.round(t.Context())
+		if said := w.said; (len(said) == 1) != (last != long) {
 			t.Errorf("%s, and says %+v", what, said)
 		}
-	}
-}
-
-// Where the lost node led, its successor is told at once whom this node suspects; of one that answers again, nothing.
-func TestSuspicionIsSaidToTheNextLeader(t *testing.T) {
-	d := newDesk(t)
-	p, h := newProber(d, t), newHost(t)
-	d.put(fixture.Job())
-	p.silent, p.gossip = 0, book{{Name: "n2", Alive: false}}
-	next := func(addr string) (said []control.Suspect) {
-		t.Helper()
-		h.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 22})
-		d.nodes = map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22, Addr: addr}}
-		p.interval = h.patienceWith(addr)
-		d.handle(linkDown{link: d.link})
-		d.serves(func() { p.round(d.ctx) })
-		near, far := net.Pipe()
-		t.Cleanup(func() { near.Close(); far.Close() })
-		d.handle(linkUp{link: control.NewLink(near, control.ToLeader), leader: "n3", welcome: control.Welcome{OK: true, Term: 10}})
-		return fixture.Only[control.Suspect](d.says())
-	}
-	if said := next(h.silent); len(said) != 1 || said[0].Target != silentPeer {
-		t.Errorf("a new leader is told %+v, want the node that is silent", said)
-	}
-	if said := next(h.Addr().String()); len(said) != 0 {
-		t.Errorf("a new leader is told %+v of a node that answers again", said)
+		w.said = nil
 	}
 }

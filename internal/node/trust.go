@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/replicad/replicad/internal/atomicfile"
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/journal"
@@ -143,7 +144,7 @@ func (t *trust) enforce() {
 	t.recheck()
 	b, err := json.Marshal(t.id.Revoked())
 	if err == nil {
-		err = writeFileSync(t.path, b)
+		err = atomicfile.Write(t.path, b)
 	}
 	if err != nil {
 		t.log.Failed("revocation", t.path, err.Error()+": after a restart this daemon trusts revoked certificates until it has a link")
@@ -169,7 +170,7 @@ func resetKey(stateDir string) (key [32]byte, err error) {
 		return key, fmt.Errorf("state_dir: %w", err)
 	}
 	rand.Read(key[:]) //nolint:errcheck // never fails
-	if err := writeFileSync(path, key[:]); err != nil {
+	if err := atomicfile.Write(path, key[:]); err != nil {
 		return key, fmt.Errorf("state_dir %s: %w: is it writable, and its disk not full?", stateDir, err)
 	}
 	return key, nil

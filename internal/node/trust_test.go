@@ -138,16 +138,6 @@ func TestRevocationsAreAnOperators(t *testing.T) {
 	}
 }
 
-// Status marks a node whose newest certificate is revoked, and no operator of its name.
-func TestRevokedNodesAreMarked(t *testing.T) {
-	d := newDesk(t)
-	for _, n := range d.statusOf(control.LeaderStatus{Jobs: []control.JobStatus{}, Revoked: []replica.NodeName{"n2"}}).Nodes {
-		if n.Revoked != (n.Name == "n2") {
-			t.Errorf("%+v", n)
-		}
-	}
-}
-
 // A node's file of gossip keys is followed; one that can't be read, or that would cut it off, is named once and changes nothing.
 func TestGossipKeysAreFollowed(t *testing.T) {
 	c, log, g := newCourt(t), &fixture.Lines{}, &neighbours{}

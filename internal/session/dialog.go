@@ -28,7 +28,7 @@ type dialog struct {
 }
 
 // take turns one message into an event; nil for one that is not complete yet. Descriptors that it keeps are removed from files.
-func (d *dialog) take(token func(job string) string, p *Peer, b []byte, files *[]*os.File) (Event, error) {
+func (d *dialog) take(token func(job string) string, p *conn, b []byte, files *[]*os.File) (Event, error) {
 	h, body, err := wire.ParseRank(b)
 	if err != nil {
 		code := wire.CodeInvalid
@@ -47,7 +47,7 @@ func (d *dialog) take(token func(job string) string, p *Peer, b []byte, files *[
 	return ev, nil
 }
 
-func (d *dialog) event(token func(job string) string, p *Peer, h wire.RankHeader, body []byte, files *[]*os.File) (Event, error) {
+func (d *dialog) event(token func(job string) string, p *conn, h wire.RankHeader, body []byte, files *[]*os.File) (Event, error) {
 	switch h.Type {
 	case wire.MHello, wire.MReattach, wire.MRunHello:
 		return d.greet(token, p, h, body, files)
@@ -106,7 +106,7 @@ func (d *dialog) event(token func(job string) string, p *Peer, h wire.RankHeader
 }
 
 // greet takes the first message of a session.
-func (d *dialog) greet(token func(job string) string, p *Peer, h wire.RankHeader, body []byte, files *[]*os.File) (Event, error) {
+func (d *dialog) greet(token func(job string) string, p *conn, h wire.RankHeader, body []byte, files *[]*os.File) (Event, error) {
 	if d.greeted {
 		return nil, fmt.Errorf("a second hello on one connection: open another for another rank")
 	}
@@ -165,7 +165,7 @@ func (d *dialog) addRegions(body []byte) error {
 }
 
 // attach ends the geometry.
-func (d *dialog) attach(p *Peer, h wire.RankHeader, body []byte) (Event, error) {
+func (d *dialog) attach(p *conn, h wire.RankHeader, body []byte) (Event, error) {
 	n, group, err := wire.ParseAttach(body)
 	if err != nil {
 		return nil, err

@@ -101,7 +101,7 @@ func TestLauncher(t *testing.T) {
 	hello := wire.RunHello{ABI: wire.RankABI, World: 2, Capacity: 1, Ranks: []replica.Rank{1}, Groups: []replica.GroupID{0, 1}, Job: "job", Token: "secret"}
 	c.send(wire.MRunHello, hello.Append(nil))
 	ev := next[RunHello](t, s)
-	if !ev.Peer.Launcher() || !reflect.DeepEqual(ev.RunHello, hello) || ev.Ranks[0] != 1 {
+	if !ev.Peer.(*conn).launcher.Load() || !reflect.DeepEqual(ev.RunHello, hello) || ev.Ranks[0] != 1 {
 		t.Errorf("%+v", ev)
 	}
 	gone := wire.RunExited{Rank: 1, Status: 137, PID: 9}
@@ -216,7 +216,7 @@ func FuzzDialog(f *testing.F) {
 		var d dialog
 		for i, b := range [][]byte{first, second} {
 			var files []*os.File
-			ev, err := d.take(func(string) string { return "" }, &Peer{}, b, &files)
+			ev, err := d.take(func(string) string { return "" }, &conn{}, b, &files)
 			if err != nil {
 				return
 			}

@@ -25,7 +25,7 @@ type miniDaemon struct {
 	done   sync.WaitGroup
 
 	arena  *shm.Arena
-	peer   *session.Peer
+	peer   session.Peer
 	inc    replica.Incarnation
 	epoch  replica.Epoch // of the orders
 	order  *wire.Order   // for the next STOPPED

@@ -22,8 +22,8 @@ var ErrClosed = errors.New("session is closed")
 // ErrSlow says that a peer was hung up on because it did not read.
 var ErrSlow = errors.New("peer does not read its messages")
 
-// Peer is one rank or launcher. Send and Close may be called from any goroutine and never block.
-type Peer struct {
+// conn is the peer at the other end of a connection.
+type conn struct {
 	conn     *net.UnixConn
 	id       uint64
 	pid, uid int
@@ -44,7 +44,7 @@ type message struct {
 	file *os.File
 }
 
-func newPeer(c *net.UnixConn, id uint64) (*Peer, error) {
+func newPeer(c *net.UnixConn, id uint64) (*conn, error) {
 	cred, err := unixsock.Peer(c)
 	if err != nil {
 		return nil, fmt.Errorf("credentials of the peer: %w", err)
@@ -53,31 +53,22 @@ func newPeer(c *net.UnixConn, id uint64) (*Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("process of the peer: %w", err)
 	}
-	return &Peer{conn: c, id: id, pid: int(cred.Pid), uid: int(cred.Uid), start: start, out: make(chan message, sendQueue)}, nil
+	return &conn{conn: c, id: id, pid: int(cred.Pid), uid: int(cred.Uid), start: start, out: make(chan message, sendQueue)}, nil
 }
 
-// ID is unique in the server's life.
-func (p *Peer) ID() uint64 { return p.id }
+func (p *conn) ID() uint64 { return p.id }
 
-// PID is the process at the other end, from the socket's credentials.
-func (p *Peer) PID() int { return p.pid }
+func (p *conn) PID() int { return p.pid }
 
-// StartTime is field 22 of the process' /proc/pid/stat, in clock ticks since boot.
-func (p *Peer) StartTime() uint64 { return p.start }
+func (p *conn) StartTime() uint64 { return p.start }
 
-// UID is the process' user.
-func (p *Peer) UID() int { return p.uid }
+func (p *conn) UID() int { return p.uid }
 
-// Launcher tells whether the peer introduced itself by RUN_HELLO.
-func (p *Peer) Launcher() bool { return p.launcher.Load() }
+func (p *conn) String() string { return fmt.Sprintf("peer %d (pid %d)", p.id, p.pid) }
 
-func (p *Peer) String() string { return fmt.Sprintf("peer %d (pid %d)", p.id, p.pid) }
+func (p *conn) Send(h wire.RankHeader, body []byte) error { return p.SendFile(h, body, nil) }
 
-// Send queues one message. If the queue is full the peer is hung up on: ErrSlow.
-func (p *Peer) Send(h wire.RankHeader, body []byte) error { return p.SendFile(h, body, nil) }
-
-// SendFile queues one message with a descriptor; f stays the caller's.
-func (p *Peer) SendFile(h wire.RankHeader, body []byte, f *os.File) error {
+func (p *conn) SendFile(h wire.RankHeader, body []byte, f *os.File) error {
 	if len(body) > wire.MaxRankMessage-wire.RankHeaderBytes {
 		return fmt.Errorf("%v: message of type %d with a body of %d bytes, at most %d", p, h.Type, len(body), wire.MaxRankMessage-wire.RankHeaderBytes)
 	}
@@ -95,7 +86,7 @@ func (p *Peer) SendFile(h wire.RankHeader, body []byte, f *os.File) error {
 	return err
 }
 
-func (p *Peer) enqueue(m message) error {
+func (p *conn) enqueue(m message) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -111,13 +102,11 @@ func (p *Peer) enqueue(m message) error {
 	}
 }
 
-// Refuse sends REFUSED in reply to request req. It does not end the session.
-func (p *Peer) Refuse(req uint32, code int32, text string) {
+func (p *conn) Refuse(req uint32, code int32, text string) {
 	_ = p.Send(wire.RankHeader{Type: wire.MRefused, Request: req}, wire.Refused{Code: code, Text: text}.Append(nil)) // a peer that is gone needs no refusal
 }
 
-// Close ends the session once what is queued was written; a peer that does not take it in time loses it.
-func (p *Peer) Close() {
+func (p *conn) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closeLocked(ErrClosed)
@@ -125,7 +114,7 @@ func (p *Peer) Close() {
 
 // part ends the session of a peer that broke the rules. It must hear why: were the connection closed before all that it sent was read,
 // the kernel would reset it, and a client that looks no further would never see the reason. So this side ends its own half alone.
-func (p *Peer) part(f *fault) {
+func (p *conn) part(f *fault) {
 	p.Refuse(f.request, f.code, f.Error())
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +123,7 @@ func (p *Peer) part(f *fault) {
 }
 
 // drain reads what a peer that was refused still sends, until it hangs up; one that does not is hung up on.
-func (p *Peer) drain(buf []byte) {
+func (p *conn) drain(buf []byte) {
 	_ = p.conn.SetReadDeadline(time.Now().Add(farewell)) // one that is closed already ends the first read
 	for {
 		_, files, err := p.receive(buf)
@@ -147,14 +136,14 @@ func (p *Peer) drain(buf []byte) {
 }
 
 // hangUp ends the session at once.
-func (p *Peer) hangUp(cause error) {
+func (p *conn) hangUp(cause error) {
 	p.mu.Lock()
 	p.closeLocked(cause)
 	p.mu.Unlock()
 	_ = p.conn.Close()
 }
 
-func (p *Peer) closeLocked(cause error) {
+func (p *conn) closeLocked(cause error) {
 	if !p.closed {
 		p.closed, p.cause = true, cause
 		_ = p.conn.SetWriteDeadline(time.Now().Add(farewell))
@@ -163,7 +152,7 @@ func (p *Peer) closeLocked(cause error) {
 }
 
 // why is the reason for the end of the session: this side's if it hung up, else what the reader met.
-func (p *Peer) why(read error) error {
+func (p *conn) why(read error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if errors.Is(read, net.ErrClosed) && p.cause != nil {
@@ -173,7 +162,7 @@ func (p *Peer) why(read error) error {
 }
 
 // write sends what is queued until the queue is closed, then closes the connection, or its own half of it.
-func (p *Peer) write() {
+func (p *conn) write() {
 	broken := false
 	for m := range p.out {
 		if !broken {
@@ -197,7 +186,7 @@ func (p *Peer) write() {
 }
 
 // receive reads one datagram into buf, with the descriptors that came along. They are the caller's even beside an error.
-func (p *Peer) receive(buf []byte) ([]byte, []*os.File, error) {
+func (p *conn) receive(buf []byte) ([]byte, []*os.File, error) {
 	b, files, cut, _, err := unixsock.Receive(p.conn, buf)
 	switch {
 	case errors.Is(err, unix.ECONNRESET):

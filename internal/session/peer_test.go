@@ -140,11 +140,11 @@ func testHello() wire.Hello {
 }
 
 // greeted is a rank that has said hello.
-func greeted(t testing.TB, s *Server) (*testClient, *Peer) {
+func greeted(t testing.TB, s *Server) (*testClient, *conn) {
 	t.Helper()
 	c := dial(t, s)
 	c.send(wire.MHello, testHello().Append(nil))
-	return c, next[Hello](t, s).Peer
+	return c, next[Hello](t, s).Peer.(*conn)
 }
 
 func TestHelloTellsWhoItIs(t *testing.T) {
@@ -160,7 +160,7 @@ func TestHelloTellsWhoItIs(t *testing.T) {
 	if ev.Hello != testHello() || ev.Header.Request != 9 || ev.Header.Epoch != 3 || ev.Header.Incarnation != 4 || ev.File != nil {
 		t.Errorf("event %+v", ev)
 	}
-	if p.PID() != os.Getpid() || p.UID() != os.Getuid() || p.StartTime() != start || p.Launcher() || p.ID() == 0 {
+	if p.PID() != os.Getpid() || p.UID() != os.Getuid() || p.StartTime() != start || p.(*conn).launcher.Load() || p.ID() == 0 {
 		t.Errorf("peer %v uid %d start %d", p, p.UID(), p.StartTime())
 	}
 	if err := p.Send(wire.RankHeader{Type: wire.MWelcome, Request: 9}, wire.Welcome{Rank: 1}.Append(nil)); err != nil {
@@ -327,7 +327,7 @@ func TestSilentConnectionsMakeRoom(t *testing.T) {
 	if _, _, _, err := oldest.receive(); !errors.Is(err, io.EOF) {
 		t.Errorf("the oldest silent one: %v", err)
 	}
-	for _, q := range []*Peer{keeps, p} {
+	for _, q := range []*conn{keeps, p} {
 		if err := q.Send(wire.RankHeader{Type: wire.MBye}, nil); err != nil {
 			t.Errorf("%v was hung up on: %v", q, err)
 		}
@@ -500,7 +500,7 @@ func TestRunHangsUpAtItsEnd(t *testing.T) {
 }
 
 func TestPeerString(t *testing.T) {
-	if got := fmt.Sprint(&Peer{id: 3, pid: 4}); got != "peer 3 (pid 4)" {
+	if got := fmt.Sprint(&conn{id: 3, pid: 4}); got != "peer 3 (pid 4)" {
 		t.Error(got)
 	}
 }

@@ -60,7 +60,7 @@ type Server struct {
 
 	mu      sync.Mutex // guards the rest
 	ended   bool
-	peers   map[*Peer]struct{}
+	peers   map[*conn]struct{}
 	watched map[process]struct{}
 	regions map[int]int // of geometries that have begun, by user
 }
@@ -91,7 +91,7 @@ func Listen(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Server{cfg: cfg, ln: ln, events: make(chan Event, eventQueue), ctx: ctx, cancel: cancel, peers: make(map[*Peer]struct{}), watched: make(map[process]struct{}), regions: make(map[int]int)}, nil
+	return &Server{cfg: cfg, ln: ln, events: make(chan Event, eventQueue), ctx: ctx, cancel: cancel, peers: make(map[*conn]struct{}), watched: make(map[process]struct{}), regions: make(map[int]int)}, nil
 }
 
 // Events are to be taken by one goroutine until Run has returned; the channel is never closed.
@@ -200,11 +200,11 @@ func (s *Server) admit(c *net.UnixConn) {
 }
 
 // seat counts a peer in; false: all seats are taken by peers that have said who they are.
-func (s *Server) seat(p *Peer) bool {
+func (s *Server) seat(p *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.peers) >= s.cfg.MaxPeers {
-		var silent *Peer // the one that has been so for longest
+		var silent *conn // the one that has been so for longest
 		for q := range s.peers {
 			if !q.greeted.Load() && (silent == nil || q.id < silent.id) {
 				silent = q
@@ -290,7 +290,7 @@ var errUnended = errors.New("regions came and no attach that ends them: send the
 var errServerEnded = errors.New("the daemon is stopping")
 
 // read turns a peer's messages into events until the session ends.
-func (s *Server) read(p *Peer) {
+func (s *Server) read(p *conn) {
 	defer context.AfterFunc(s.ctx, func() { p.hangUp(errServerEnded) })()
 	var d dialog
 	begun := 0 // regions of a geometry that has not ended

@@ -201,6 +201,9 @@ func (r *RunHello) parseMore(b []byte, at int) ([]byte, error) {
 	return b[:at], nil
 }
 
+// ExitDoNotRequeue is the exit code of `replicad run` where its job ended and starting it again would only end the same way.
+const ExitDoNotRequeue = 5
+
 // StatusFinal is the exit status by which a rank's program says that a new process would only end the same way (sysexits' EX_CONFIG):
 // its job ends, and is not to be requeued.
 const StatusFinal = 78

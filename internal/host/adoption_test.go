@@ -1,0 +1,529 @@
+package host
+
+import (
+	"os"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// restart is the host after its daemon's death: it knows nothing but the keeper and the disk.
+func (d *desk) restart() {
+	d.t.Helper()
+	d.saveArenas()
+	d.settled()
+	for _, lj := range d.jobs {
+		for _, lr := range lj.ranks {
+			d.t.Cleanup(func() { lr.arena.Close() })
+		}
+	}
+	next := New(d.config)
+	next.ctx, next.era, next.link, next.leader, next.term = d.ctx, d.era, d.link, d.leader, d.term
+	next.create, next.reuse = d.create, d.reuse
+	d.Host = next
+	d.servers.Go(func() { d.custody.run(d.ctx) })
+	if err := d.Adopt(); err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() {
+		for _, a := range d.orphans {
+			a.Close()
+		}
+	})
+}
+
+// A daemon that starts again takes its arenas back from the keeper, and gives them to their jobs once the leader has told it.
+func TestAdoption(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Job()
+	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
+	job.Mirrors = [][]replica.NodeName{{"n2"}, {"n2"}}
+	lj := d.put(job)
+	dead, lives := d.attach(lj, 0), d.attach(lj, 1)
+	p := d.process()
+	lives.pid, lives.start = p.pid, p.start
+	lives.arena.SetOwner(5, uint64(p.pid), p.start)
+	gone := d.process()
+	gone.in.Close()
+	gone.cmd.Wait() //nolint:errcheck // it ended with its input
+	dead.arena.SetOwner(4, uint64(gone.pid), gone.start)
+	older := d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false)}) // of a former incarnation of rank 1
+	older.SetOwner(2, 0, 0)
+	held := d.mirrorOf(lj, replica.OfRank(0), 0, false)
+	garbage, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.keeper.Put("garbage", garbage); err != nil {
+		t.Fatal(err)
+	}
+	garbage.Close()
+	d.live(dead, 3, 6, replica.Updating)
+	root := d.seal(dead.arena, slot(1), fixture.Gen(3, 6), 1).Root
+	d.setState(dead.arena, slot(1), replica.SlotCopied)
+	d.seal(held, ring(0), fixture.Gen(3, 5), 9)
+	d.write(lives.arena, atGood, uint64(replica.PackWord(3, 6, 0)))
+
+	d.restart()
+	if len(d.orphans) != 4 || d.adopting() {
+		t.Fatalf("%d arenas are taken back, adopting %v", len(d.orphans), d.adopting())
+	}
+	d.claimOrphans()
+	if len(d.orphans) != 4 {
+		t.Error("arenas are given away before the leader has told of any job")
+	}
+	for i, ref := range d.orphans { // the dead rank first: what its death sets off must find the others in place
+		if ref.Spec().Rank == 0 && !ref.Spec().Mirror {
+			d.orphans[0], d.orphans[i] = ref, d.orphans[0]
+		}
+	}
+	d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	back := d.jobs[fixture.JobID]
+	if back == nil || back.ranks[0] == nil || back.ranks[1] == nil || len(d.orphans) != 0 {
+		t.Fatalf("after the view: %+v, %d orphans", back, len(d.orphans))
+	}
+	if back.ranks[0].alive || !back.ranks[1].alive || back.ranks[1].incarnation != 5 || back.ranks[1].loaded != 3 {
+		t.Errorf("rank 0 alive %v, rank 1 alive %v, incarnation %d, loaded %d", back.ranks[0].alive, back.ranks[1].alive, back.ranks[1].incarnation, back.ranks[1].loaded)
+	}
+	if len(back.mirrors) != 1 || back.mirrors[replica.OfRank(0)] == nil {
+		t.Errorf("mirrors %v", back.mirrors)
+	}
+	if account, word := d.fencedAt(back.ranks[1]); account != 2 || word != 2 {
+		t.Errorf("the fence is at %d, its word at %d, though epoch 2 is closed", account, word)
+	}
+	said := d.says()
+	for _, r := range fixture.Only[replica.NodeReport](said) {
+		if len(r.Ranks) != 2 || !r.Ranks[1].Alive || r.Ranks[1].Incarnation != 5 || r.Fenced != 2 {
+			t.Errorf("half of the truth is reported: fenced %d, ranks %+v", r.Fenced, r.Ranks)
+		}
+	}
+	ev := fixture.Only[control.Evidence](said)
+	if len(ev) != 1 || ev[0].Fault.Kind != replica.ProcessDead || ev[0].Fault.Rank != 0 || ev[0].Fault.Incarnation != 4 {
+		t.Errorf("of the rank that died meanwhile it says %+v", ev)
+	}
+	d.until("the seal in the dead rank's name", func() bool { return back.ranks[0].finishing == 0 })
+	if _, ok := back.find(nil, replica.OfGroup(0), fixture.Gen(3, 6), root); !ok {
+		t.Error("what the dead rank had copied is lost")
+	}
+	if d.parked()["garbage"] {
+		t.Error("garbage stays with the keeper")
+	}
+	// Its end is watched again.
+	p.in.Close()
+	d.until("the exit", func() bool { return !back.ranks[1].alive })
+}
+
+// Arenas of jobs that ended, or that nobody knows, are given up; but not before a leader was heard.
+func TestOrphansOfNoJobAreGivenUp(t *testing.T) {
+	for what, jobs := range map[string][]*replica.Job{"unknown": nil, "ended": {fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase = replica.Ended })}} {
+		d := newDesk(t)
+		d.attach(d.put(fixture.Job()), 0)
+		d.restart()
+		if len(d.orphans) != 1 {
+			t.Fatalf("%d arenas are taken back", len(d.orphans))
+		}
+		d.views(control.View{Index: 20, Era: 1, Nodes: d.nodes, Jobs: jobs})
+		if n := len(d.parked()); n != 0 || len(d.orphans) != 0 {
+			t.Errorf("%s: %d arenas stay with the keeper, %d orphans", what, n, len(d.orphans))
+		}
+	}
+}
+
+// Until an arena that the keeper lost came back from its live rank, or that rank is gone, the node is adopting.
+func TestAdoptionAwaitsLiveRanks(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	lost := d.mirrorOf(lj, replica.OfRank(1), 1, false)
+	p := d.process()
+	lr.pid, lr.start = p.pid, p.start
+	d.saveArenas()
+	d.settled()
+	for _, a := range []*arenaRef{lr.arena, lost} {
+		if err := d.keeper.Drop(a.key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.restart()
+	if len(d.awaited) != 1 || d.awaited[0].PID != p.pid || !d.adopting() {
+		t.Fatalf("awaits %+v", d.awaited)
+	}
+	if n := d.log.Count("arena_lost"); n != 1 {
+		t.Errorf("%d arenas are told as lost, want the mirror's", n)
+	}
+	p.in.Close()
+	p.cmd.Wait() //nolint:errcheck // it ended with its input
+	if d.adopting() || len(d.awaited) != 0 {
+		t.Error("awaits the arena of a process that is gone")
+	}
+}
+
+// A rank may write anything into its arena's page, another process's pid too. Whom its rank's end costs is the list's word; where
+// the list is lost, nobody's, until the kernel says who attached again.
+func TestPageDoesNotSayWhomToKill(t *testing.T) {
+	for what, c := range map[string]struct{ listed, superseded bool }{"listed, superseded": {true, true}, "listed, ended": {true, false}, "list lost, superseded": {false, true}, "list lost, ended": {false, false}} {
+		d := newDesk(t)
+		job := fixture.Job()
+		lr := d.attach(d.put(job), 0)
+		rank, victim := d.process(), d.process()
+		lr.pid, lr.start = rank.pid, rank.start
+		d.saveArenas()
+		lr.arena.SetOwner(4, uint64(victim.pid), victim.start)
+		if !c.listed {
+			lr.unproven = true
+		}
+		d.restart()
+		d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+		lj := d.jobs[fixture.JobID]
+		back := lj.ranks[0]
+		want := victim
+		if c.listed {
+			want = rank
+		}
+		if back == nil || !back.alive || back.pid != want.pid || back.start != want.start || back.unproven == c.listed {
+			t.Fatalf("%s: adopted as %+v, want process %d", what, back, want.pid)
+		}
+		if n := d.log.Count(back.arena.key + `","why"`); n != 1 {
+			t.Errorf("%s: the disagreement is told %d times", what, n)
+		}
+		if c.superseded {
+			lj.job = fixture.Changed(fixture.Closed(job), func(j *replica.Job) {
+				j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n3", NodeIncarnation: 33}, j.Ranks[1]}
+			})
+		} else {
+			lj.job = fixture.Changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
+			lj.stopBy = time.Now().Add(-time.Second)
+		}
+		d.supersede(lj)
+		d.reap(lj)
+		if !session.Alive(victim.pid, victim.start) {
+			t.Errorf("%s: a process that the page named was killed", what)
+		}
+		if c.listed {
+			rank.cmd.Wait() //nolint:errcheck // killed
+		} else if !session.Alive(rank.pid, rank.start) || back.killed {
+			t.Errorf("%s: somebody was killed", what)
+		}
+		victim.in.Close() // its end is the rank's, as far as anybody can tell
+		if !c.listed {
+			d.until("the end of the process that is watched", func() bool { return !back.alive })
+		}
+	}
+}
+
+// A rank whose list entry was lost is known for good once its process has attached again, before or after its job was known.
+func TestAttachedAgainIsProven(t *testing.T) {
+	for what, informed := range map[string]bool{"after the leader was heard": true, "before": false} {
+		d := newDesk(t)
+		job := fixture.Job()
+		lr := d.attach(d.put(job), 0)
+		p, r := d.session(0)
+		lr.unproven = true // so that it isn't listed
+		lr.arena.SetOwner(4, uint64(p.PID()), p.StartTime())
+		d.restart()
+		tell := func() {
+			d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+		}
+		if informed {
+			tell()
+			if lr := d.jobs[fixture.JobID].ranks[0]; lr == nil || !lr.unproven {
+				t.Fatalf("%s: taken back as %+v", what, lr)
+			}
+		}
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 8}, Hello: wire.Hello{Rank: 0, Job: "job"}, File: f})
+		if h, _ := r.reads(); h.Type != wire.MAttached {
+			t.Errorf("%s: answered by message %d", what, h.Type)
+		}
+		if !informed {
+			tell()
+		}
+		back := d.jobs[fixture.JobID].ranks[0]
+		if back == nil || back.unproven || back.peer != p {
+			t.Errorf("%s: then %+v", what, back)
+		}
+		list, err := d.loadArenas()
+		if err != nil || len(list.Arenas) != 1 || list.Arenas[0].PID != p.PID() || list.Arenas[0].Start != p.StartTime() {
+			t.Errorf("%s: the list has %+v, %v", what, list.Arenas, err)
+		}
+		back.pid, back.alive = -1, false // the cleanup of the test must not meet this process
+	}
+}
+
+// What has not found its place yet stays on the list: a daemon that dies again before it has must not take it for lost, nor its
+// rank for unknown.
+func TestListKeepsWhatIsNotPlaced(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	orphan, awaited, p := d.attach(lj, 0), d.attach(lj, 1), d.process()
+	d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false)}) // not listed
+	d.mirrorOf(lj, replica.OfRank(1), 1, false)
+	for _, lr := range []*localRank{orphan, awaited} {
+		lr.pid, lr.start = p.pid, p.start
+		lr.arena.SetOwner(4, uint64(p.pid), p.start)
+	}
+	d.settled()
+	if err := d.keeper.Drop(awaited.arena.key); err != nil {
+		t.Fatal(err)
+	}
+	d.restart()
+	if len(d.orphans) != 3 || len(d.awaited) != 1 {
+		t.Fatalf("%d orphans, %d awaited", len(d.orphans), len(d.awaited))
+	}
+	before, err := d.loadArenas()
+	if err != nil || len(before.Arenas) != 3 {
+		t.Fatalf("the list is %+v, %v", before, err)
+	}
+	d.saveArenas()
+	if after, err := d.loadArenas(); err != nil || !reflect.DeepEqual(after, before) {
+		t.Errorf("of %+v the list keeps %+v, %v", before, after, err)
+	}
+}
+
+// What was committed, or where the job went back to, while a daemon was away is told to the ranks that live: who waits for that commit would wait until the
+// next one, and who is to commit a step again would take the older commit for it.
+func TestAdoptedRankHearsOfTheCommit(t *testing.T) {
+	for what, c := range map[string]struct {
+		before, now replica.Position
+	}{
+		"committed meanwhile": {replica.Position{Epoch: 3, Step: 5}, replica.Position{Epoch: 3, Step: 6}},
+		"went back meanwhile": {replica.Position{Epoch: 3, Step: 9}, replica.Position{Epoch: 4, Step: 6}},
+	} {
+		d := newDesk(t)
+		job := fixture.Job()
+		d.comeBack(job, func(lr *localRank) { lr.arena.SetCommitted(c.before) })
+		d.tell(fixture.Changed(job, func(j *replica.Job) {
+			j.Epoch, j.Position, j.Committed = c.now.Epoch, c.now, fixture.Gen(c.now.Epoch, c.now.Step)
+		}))
+		if got, want := d.jobs[fixture.JobID].ranks[0].arena.Committed(), replica.PackWord(c.now.Epoch, c.now.Step, 0); got != want {
+			t.Errorf("%s: the rank is told that %v is committed, want %v", what, got, want)
+		}
+	}
+}
+
+// comeBack is a daemon that starts again under a rank that attaches again at once, before any leader was heard.
+func (d *desk) comeBack(job *replica.Job, before func(*localRank)) (session.Peer, *rankEnd) {
+	d.t.Helper()
+	lr := d.attach(d.put(job), 0)
+	p, r := d.session(0)
+	lr.pid, lr.start = p.PID(), p.StartTime()
+	lr.arena.SetOwner(4, uint64(p.PID()), p.StartTime())
+	before(lr)
+	d.restart()
+	d.t.Cleanup(func() {
+		if lr := d.jobs[job.ID].ranks[0]; lr != nil {
+			lr.pid, lr.alive = -1, false // the cleanup of the test must not meet this process
+		}
+	})
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 8}, Hello: wire.Hello{Rank: 0, Job: "job", Nonce: 5}, File: f})
+	if h, _ := r.reads(); h.Type != wire.MAttached {
+		d.t.Fatalf("answered by message %d", h.Type)
+	}
+	return p, r
+}
+
+func (d *desk) tell(job *replica.Job) {
+	d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+}
+
+// What a rank says between its daemon's restart and the first word of a leader was dropped, and the rank waited for an answer until
+// its own deadline. It counts once the job is known.
+func TestOrphanIsHeard(t *testing.T) {
+	planned := func() *replica.Job {
+		return fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
+			j.Phase, j.Epoch = replica.Planned, 4
+			j.Plan = &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5), Sources: []replica.Source{{Part: replica.OfGroup(0), Root: replica.Digest{1}}, {Part: replica.OfRank(0), Root: replica.Digest{2}}}}
+		})
+	}
+	head := wire.RankHeader{Request: 77, Epoch: 3}
+	for what, c := range map[string]struct {
+		job  *replica.Job
+		says func(p session.Peer) []session.Event
+		then func(d *desk, lr *localRank, said []any) bool
+	}{
+		"stopped": {fixture.Closed(fixture.Job()), func(p session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
+			func(d *desk, lr *localRank, said []any) bool {
+				rs := fixture.Only[replica.NodeReport](said)
+				return lr.stopped && len(rs) > 0 && rs[len(rs)-1].Ranks[0].Stopped
+			}},
+		"stopped under an open epoch": {fixture.Job(), func(p session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
+			func(d *desk, lr *localRank, said []any) bool { return lr.stopped && lr.loaded == 3 }},
+		"loaded": {planned(), func(p session.Peer) []session.Event {
+			h := head
+			h.Epoch = 4
+			return []session.Event{session.Stopped{Peer: p, Header: h}, session.Loaded{Peer: p, Header: h, Loaded: wire.Loaded{Generation: fixture.Gen(3, 5), ReplicatedRoot: replica.Digest{1}, PrivateRoot: replica.Digest{2}}}}
+		}, func(d *desk, lr *localRank, said []any) bool { return lr.loaded == 4 }},
+		"fail": {fixture.Job(), func(p session.Peer) []session.Event {
+			return []session.Event{session.Fail{Peer: p, Header: head, Text: "a NaN"}}
+		},
+			func(d *desk, lr *localRank, said []any) bool {
+				ev := fixture.Only[control.Evidence](said)
+				return len(ev) == 1 && ev[0].Fault.Kind == replica.Exception && ev[0].Fault.Detail == "a NaN" && ev[0].Fault.Incarnation == 4
+			}},
+		"unloadable": {planned(), func(p session.Peer) []session.Event {
+			return []session.Event{session.Unloadable{Peer: p, Header: head, Text: "frozen area: its root is not the plan's"}}
+		},
+			func(d *desk, lr *localRank, said []any) bool {
+				ev := fixture.Only[control.Evidence](said)
+				return len(ev) == 1 && ev[0].Fault.Kind == replica.BadDigest && ev[0].Fault.Detail == "load: frozen area: its root is not the plan's" && ev[0].Fault.Incarnation == 4
+			}},
+		"reject": {planned(), func(p session.Peer) []session.Event {
+			return []session.Event{session.Reject{Peer: p, Header: head, Text: "bad"}}
+		},
+			func(d *desk, lr *localRank, said []any) bool {
+				r := fixture.Only[control.Rejected](said)
+				return lr.rejected == 3 && len(r) == 1 && r[0].Rank == 0
+			}},
+		"leave": {fixture.Job(), func(p session.Peer) []session.Event { return []session.Event{session.Leave{Peer: p, Header: head}} },
+			func(d *desk, lr *localRank, said []any) bool { return lr.left && lr.leaveTo == 77 }},
+		"stopped, left": {fixture.Job(), func(p session.Peer) []session.Event {
+			return []session.Event{session.Leave{Peer: p, Header: head}, session.Stopped{Peer: p, Header: head}, session.Leave{Peer: p, Header: head}}
+		}, func(d *desk, lr *localRank, said []any) bool { return lr.left && lr.stopped }},
+		"pause": {fixture.Job(), func(p session.Peer) []session.Event {
+			return []session.Event{session.Pause{Peer: p, Header: head, Most: time.Hour}}
+		},
+			func(d *desk, lr *localRank, said []any) bool {
+				return !reflect.DeepEqual(lr.pulse, recovery.Pulse{})
+			}},
+		"sealed": {fixture.Job(), func(p session.Peer) []session.Event {
+			return []session.Event{session.Sealed{Peer: p, Header: head, Sealed: wire.Sealed{Kind: uint32(shm.Slot), Index: 1}}}
+		}, func(d *desk, lr *localRank, said []any) bool { _, ok := lr.sealedAt[fixture.Gen(3, 6)]; return ok }},
+	} {
+		d := newDesk(t)
+		p, _ := d.comeBack(c.job, func(lr *localRank) {
+			d.seal(lr.arena, slot(1), fixture.Gen(3, 6), 1)
+			if c.job.Phase == replica.Open {
+				d.write(lr.arena, atGood, uint64(replica.PackWord(3, 6, 0)))
+			}
+		})
+		for _, ev := range c.says(p) {
+			d.handleSession(ev)
+		}
+		d.says()
+		d.tell(c.job)
+		if lr := d.jobs[fixture.JobID].ranks[0]; lr == nil || !c.then(d, lr, d.says()) {
+			t.Errorf("%s: lost: %+v", what, lr)
+		}
+	}
+}
+
+// Whatever a rank sends meanwhile, what is remembered of it is bounded.
+func TestWhatOrphansSayIsBounded(t *testing.T) {
+	d := newDesk(t)
+	p, _ := d.comeBack(fixture.Job(), func(*localRank) {})
+	ref := d.orphans[0]
+	for i := range 10000 {
+		d.handleSession(session.Sealed{Peer: p, Sealed: wire.Sealed{Kind: uint32(i % 5), Index: uint32(i)}})
+		d.handleSession(session.Fail{Peer: p, Text: "again"})
+		d.handleSession(session.Stopped{Peer: p})
+		d.handleSession(session.Leave{Peer: p})
+	}
+	if n := len(ref.said); n > len(ref.Places())+3 {
+		t.Errorf("%d messages are remembered", n)
+	}
+	d.tell(fixture.Job())
+	if len(ref.said) != 0 {
+		t.Errorf("%d messages are remembered though the job is known", len(ref.said))
+	}
+}
+
+// A rendezvous call of such a rank waits for the job to be known; a rank whose job has ended, or is not known at all, is told to stop.
+func TestOrphanWaitsAndIsTold(t *testing.T) {
+	d := newDesk(t)
+	p, r := d.comeBack(fixture.Job(), func(*localRank) {})
+	d.handleSession(session.KV{Peer: p, Header: wire.RankHeader{Request: 9, Epoch: 3}, Op: wire.MBarrier, KV: wire.KV{Key: "step 6", Members: 2}})
+	r.quiet(p)
+	d.tell(fixture.Job())
+	if asked := fixture.Only[control.KVRequest](d.says()); len(asked) != 1 || asked[0].Key != "step 6" || asked[0].Rank != 0 || asked[0].Nonce != 5 {
+		t.Errorf("the leader is asked %+v", asked)
+	}
+
+	d = newDesk(t)
+	p, r = d.comeBack(fixture.Job(), func(*localRank) {})
+	d.handleSession(session.Leave{Peer: p, Header: wire.RankHeader{Request: 77}})
+	d.tell(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished }))
+	if h, _ := r.reads(); h.Type != wire.MBye || h.Request != 77 {
+		t.Errorf("who left reads %+v, want BYE", h)
+	}
+
+	d = newDesk(t)
+	_, r = d.comeBack(fixture.Job(), func(*localRank) {})
+	d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes})
+	if _, o := r.ordered(); o.Action != wire.OrderStop || o.Code != wire.CodeStopped {
+		t.Errorf("a rank of no job reads %+v, want to be stopped", o)
+	}
+	d.put(fixture.Job())
+}
+
+// The daemon dies after it has named a process the owner of its predecessor's arena, and before that process got it. The process says hello
+// again: it is given the arena, with nobody's words in it.
+func TestArenaIsHandedOutByTheNextDaemon(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Ranks[0].Incarnation, j.NextIncarnation = 6, 6 })
+	lj := d.put(job)
+	old := d.attach(lj, 0)
+	old.incarnation = 4
+	old.arena.SetOwner(4, 0, 0)
+	d.write(old.arena, atHolder, 4)
+	d.live(old, 3, 6, replica.Idle)
+	d.both(old.arena, 0, fixture.Gen(3, 5))
+	gone := d.process()
+	gone.in.Close()
+	gone.cmd.Wait() //nolint:errcheck // it ended with its input
+	old.pid, old.start, old.alive = gone.pid, gone.start, false
+	old.arena.owner = owner{gone.pid, gone.start, true}
+	p, r := d.session(0)
+	h := wire.Hello{ABI: wire.RankABI, Rank: 0, World: 2, Group: 0, Nonce: 77, Job: job.Name}
+	a := &attaching{peer: p, hello: h, welcomed: true, attach: 2, granted: 6, geometry: old.arena.Geometry()}
+	d.attaching[p.ID()] = a
+	d.makeArena(lj, a)
+	came(t, "the parking", d.in) // the daemon dies here
+	d.restart()
+	d.tell(job)
+	lr := d.jobs[job.ID].ranks[0]
+	if lr == nil || lr.incarnation != 6 || lr.loaded != 0 || lr.arena.Step() != 0 {
+		t.Fatalf("adopted as %+v, at %v", lr, lr.arena.Step())
+	}
+	t.Cleanup(func() { lr.pid, lr.alive = -1, false }) // it is this process
+	d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 1}, Hello: h})
+	if head, _ := r.reads(); head.Type != wire.MWelcome {
+		t.Fatalf("the hello is answered by %d", head.Type)
+	}
+	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: old.arena.Geometry().Regions})
+	if head, body := r.reads(); head.Type != wire.MAttached || lr.peer != p {
+		t.Errorf("the attach is answered by %d: %s", head.Type, body)
+	}
+}
+
+// While a plan is carried out good may be of the initial state that a rank sealed, or of a load that it is about to reject: a daemon that
+// adopts its arena then has not heard that it has loaded.
+func TestAdoptedWhilePlannedHasNotLoaded(t *testing.T) {
+	for phase, want := range map[replica.JobPhase]replica.Epoch{replica.Planned: 0, replica.Open: 3, replica.Closed: 3} {
+		d := newDesk(t)
+		job := fixture.Changed(fixture.Job(), func(j *replica.Job) {
+			if j.Phase = phase; phase == replica.Closed {
+				j.ClosedEpoch, j.Plan = j.Epoch, nil
+			}
+		})
+		d.comeBack(job, func(lr *localRank) { d.write(lr.arena, atGood, uint64(replica.PackWord(3, 0, 0))) })
+		d.tell(job)
+		if lr := d.jobs[fixture.JobID].ranks[0]; lr == nil || lr.loaded != want {
+			t.Errorf("%v: %+v, want loaded %d", phase, lr, want)
+		}
+	}
+}

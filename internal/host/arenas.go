@@ -1,0 +1,214 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+)
+
+// arenaReady is the end of making an arena.
+type arenaReady struct {
+	attaching *attaching
+	job       replica.JobID
+	arena     *shm.Arena
+	err       error
+}
+
+// arenaParked says that an arena is with the keeper, and on the list with the process that is to have it: it may be handed out.
+type arenaParked struct {
+	attaching *attaching
+	job       replica.JobID
+	fresh     bool // made for this process; else its dead predecessor's, and still in its place
+}
+
+// makeArena passes on the arena of the rank's dead predecessor where it fits, and makes a fresh one beside the host where not.
+func (h *Host) makeArena(lj *localJob, a *attaching) {
+	rank := replica.Rank(a.hello.Rank)
+	if lr := lj.ranks[rank]; lr != nil {
+		if sameGeometry(lr.arena.Geometry(), a.geometry) {
+			h.park(lj, a, lr.arena, false)
+			return
+		}
+		lj.retired = append(lj.retired, lr.arena)
+		delete(lj.ranks, rank)
+	}
+	for _, ref := range lj.retired { // retired since the view of this very claim came before its answer
+		if ref.Spec().Rank == rank && sameGeometry(ref.Geometry(), a.geometry) && !h.processes.Alive(ref.owner.pid, ref.owner.start) {
+			h.park(lj, a, ref, false)
+			return
+		}
+	}
+	a.creating = true
+	job := lj.job
+	spec := shm.Spec{Cluster: h.cluster, Era: h.era, Job: job.ID, Rank: rank, Geometry: a.geometry, ChunkBytes: chunkBytes(job), Slots: slotsOf(job), Margin: uint64(h.cfg.MemoryMargin)}
+	h.sayMemory(lj, spec)
+	ev := arenaReady{attaching: a, job: job.ID}
+	h.work.Go(func() {
+		ev.arena, ev.err = h.create(spec)
+		ev.err = fewerSlots(spec, ev.err)
+		h.Post(ev)
+	})
+}
+
+func (h *Host) arenaReady(ev arenaReady) {
+	a, lj := ev.attaching, h.jobs[ev.job]
+	a.creating = false
+	if ev.err != nil {
+		if h.attaching[a.peer.ID()] != a || lj == nil {
+			return
+		}
+		code := int32(wire.CodeSystem)
+		if errors.As(ev.err, new(*shm.TooLittleMemory)) {
+			code = wire.CodeNoMemory
+		}
+		h.refuse(a, a.attach, code, ev.err.Error())
+		h.send(control.Evidence{Job: ev.job, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: replica.Rank(a.hello.Rank), Incarnation: a.granted, Detail: ev.err.Error()}})
+		return
+	}
+	if h.attaching[a.peer.ID()] != a || lj == nil {
+		h.unmap(ev.arena) // never handed out
+		return
+	}
+	ref := h.newArenaRef(ev.arena, arenaKey(ev.job, a.granted, replica.Rank(a.hello.Rank), false))
+	h.custody.put(ref.key, ref.File())
+	h.park(lj, a, ref, true)
+}
+
+// park has the arena of a process put where it outlives the daemon. The list on disk names the process before that has the
+// arena: a daemon that starts again must know whom to wait for. A predecessor's arena stays in its place meanwhile, and counts there.
+func (h *Host) park(lj *localJob, a *attaching, ref *arenaRef, fresh bool) {
+	a.creating, a.arena = true, ref
+	ref.owner = owner{a.peer.PID(), a.peer.StartTime(), true}
+	ref.SetOwner(a.granted, uint64(a.peer.PID()), a.peer.StartTime())
+	h.saveArenas()
+	ev := arenaParked{a, lj.job.ID, fresh}
+	h.custody.after(func() { h.Post(ev) })
+}
+
+func (h *Host) arenaParked(ev arenaParked) {
+	a, lj, ref := ev.attaching, h.jobs[ev.job], ev.attaching.arena
+	a.creating, a.arena = false, nil
+	there := lj != nil && lj.holdsDead(ref)
+	switch {
+	case h.attaching[a.peer.ID()] == a && lj != nil && (ev.fresh || there):
+		h.handOut(lj, a, ref)
+	case ev.fresh:
+		h.forget(ref) // the process is gone
+	case h.attaching[a.peer.ID()] == a && lj != nil && lj.job.Phase != replica.Ended:
+		h.makeArena(lj, a) // another job's rules gave the predecessor's up
+	default:
+		h.saveArenas() // its place is its predecessor's again
+		h.serveAttaching()
+	}
+}
+
+// holdsDead tells whether an arena lies here as that of a dead process.
+func (lj *localJob) holdsDead(ref *arenaRef) bool {
+	lr := lj.ranks[ref.Spec().Rank]
+	return lr != nil && lr.arena == ref && !lr.alive || slices.Contains(lj.retired, ref)
+}
+
+// handOut gives a parked arena to its process.
+func (h *Host) handOut(lj *localJob, a *attaching, ref *arenaRef) {
+	delete(h.attaching, a.peer.ID())
+	rank := replica.Rank(a.hello.Rank)
+	lj.retired = slices.DeleteFunc(lj.retired, func(r *arenaRef) bool { return r == ref })
+	if old := lj.ranks[rank]; old != nil && old.arena != ref {
+		lj.retired = append(lj.retired, old.arena)
+	}
+	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), alive: true, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
+	lj.ranks[rank] = lr
+	h.rankAttached(lj.job.Name, rank)
+	ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
+	ref.SetCommitted(lj.job.Position)
+	ref.SetCandidate(lj.candidate.Position)
+	ref.SetCadence(lock.CadenceAt(lj.job, lj.job.Position.Step+1))
+	h.answerAttach(lj, lr, a.attach)
+	h.log.Claimed(lj.job, lr.rank, lr.incarnation, h.self.Name, lr.pid)
+	if err := h.sessions.Watch(lr.pid, lr.start); err != nil {
+		h.log.Failed("watch", ref.key, err.Error())
+	}
+	h.reconcile(lj)
+}
+
+// answerAttach gives a rank its arena.
+func (h *Host) answerAttach(lj *localJob, lr *localRank, request uint32) {
+	head := wire.RankHeader{Type: wire.MAttached, Request: request, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}
+	hd := lr.arena.Header()
+	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: lr.incarnation, Slots: hd.Slots, Ring: hd.Ring, Fence: lj.fenced, Job: lj.job.ID}.Append(nil)
+	if err := lr.peer.SendFile(head, body, lr.arena.File()); err != nil {
+		h.log.Failed("attach", lr.arena.key, err.Error())
+	}
+}
+
+// reattach takes back a rank whose daemon was away.
+func (h *Host) reattach(ev session.Hello) {
+	defer ev.File.Close()
+	for _, lj := range h.jobs {
+		for _, lr := range lj.ranks {
+			if lr.pid == ev.Peer.PID() && lr.start == ev.Peer.StartTime() && lr.rank == ev.Hello.Rank && lj.job.Name == ev.Hello.Job {
+				h.attachAgain(lj, lr, ev)
+				return
+			}
+		}
+	}
+	for _, ref := range h.orphans { // no leader reached yet: a live rank is taken back all the same (P7)
+		if ref.owner.pid == ev.Peer.PID() && ref.owner.start == ev.Peer.StartTime() && ref.Spec().Rank == ev.Hello.Rank {
+			inc, _, _ := ref.Owner()
+			ref.peer, ref.owner.proven = ev.Peer, true
+			h.attached(ev, ref, inc, 0)
+			return
+		}
+	}
+	if h.adoptOffered(ev) {
+		return
+	}
+	ev.Peer.Refuse(ev.Header.Request, wire.CodeStopped, fmt.Sprintf("no arena of job %q, rank %d belongs to process %d here: the rank was taken over or the job has ended", ev.Hello.Job, ev.Hello.Rank, ev.Peer.PID()))
+}
+
+func (h *Host) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
+	lr.peer, lr.alive, lr.ordered = ev.Peer, true, orderKey{}
+	if lr.unproven {
+		lr.unproven = false
+		h.saveArenas()
+	}
+	h.attached(ev, lr.arena, lr.incarnation, lj.job.Epoch)
+	h.log.Reattached(lj.job, lr.rank, lr.pid)
+	h.reconcile(lj)
+}
+
+// attached answers a rank that came back: it has the descriptor already.
+func (h *Host) attached(ev session.Hello, ref *arenaRef, inc replica.Incarnation, epoch replica.Epoch) {
+	h.callers[ev.Peer.ID()] = caller{ref.Spec().Job, ev.Hello.Rank, ev.Hello.Nonce}
+	h.rankAttached(ev.Hello.Job, ev.Hello.Rank)
+	hd := ref.Header()
+	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: inc, Slots: hd.Slots, Ring: hd.Ring, Fence: ref.Fence(), Job: ref.Spec().Job}.Append(nil)
+	ev.Peer.Send(wire.RankHeader{Type: wire.MAttached, Request: ev.Header.Request, Epoch: epoch, Incarnation: inc}, body) //nolint:errcheck // a dead peer is Gone
+}
+
+// freeTorn frees places that were torn, once the handle has joined its copies.
+func (h *Host) freeTorn(lr *localRank) {
+	for _, p := range lr.arena.Places() {
+		lr.arena.freeTorn(p)
+	}
+}
+
+func sameGeometry(a, b replica.Geometry) bool {
+	return shm.GeometryDigest(a, replica.ReplicatedPart) == shm.GeometryDigest(b, replica.ReplicatedPart) && shm.GeometryDigest(a, replica.PrivatePart) == shm.GeometryDigest(b, replica.PrivatePart)
+}
+
+func arenaKey(job replica.JobID, inc replica.Incarnation, rank replica.Rank, isMirror bool) string {
+	kind := "rank"
+	if isMirror {
+		kind = "mirror"
+	}
+	return fmt.Sprintf("%s-%s-%d-%d", job, kind, rank, inc)
+}

@@ -1,0 +1,78 @@
+package host
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// lookAtProgress takes a look at the processes here that the job waits for: how much of its memory each has in reach, which
+// rises while it prefaults an arena, and whether a signal has stopped it.
+func (h *Host) lookAtProgress(lj *localJob) {
+	for _, lr := range lj.ranks {
+		switch {
+		case lj.job.Phase == replica.Open:
+			lr.progress = 0 // hangs are told by the steps
+		case lr.alive && !lr.stopped && lj.awaitsProcesses():
+			lr.progress, lr.halted = h.processes.Mapped(lr.pid)>>20, h.processes.Halted(lr.pid, lr.start)
+		default:
+			lr.halted = false
+		}
+	}
+}
+
+// awaitsProcesses tells whether the job waits for processes to attach or to come to rest.
+func (lj *localJob) awaitsProcesses() bool {
+	return lj.job.Phase == replica.Opening || lj.job.Phase == replica.Closed
+}
+
+// sayWhoIsAwaited tells launchers which of their processes the job waits for: after claim_timeout, and each time that has doubled.
+func (h *Host) sayWhoIsAwaited(lj *localJob) {
+	if !lj.awaitsProcesses() {
+		for _, l := range h.launchers {
+			if l.job == lj.job.ID {
+				clear(l.said)
+			}
+		}
+		return
+	}
+	for _, l := range h.launchers {
+		if !l.accepted || l.job != lj.job.ID {
+			continue
+		}
+		for r, since := range l.running {
+			text := h.whyAwaited(lj, l, r, &since)
+			if waited := time.Since(since); text != "" && waited >= h.cfg.Timing.Claim<<min(l.said[r], 16) {
+				for waited >= h.cfg.Timing.Claim<<min(l.said[r], 16) {
+					l.said[r]++
+				}
+				h.note(l, lj.job, fmt.Sprintf("rank %d: "+text, r, waited.Round(time.Second)))
+			}
+		}
+	}
+}
+
+// whyAwaited says what a launcher's process has not done yet, with a place for how long; since is then since when. Empty: the job
+// does not wait for it.
+func (h *Host) whyAwaited(lj *localJob, l *launcher, r replica.Rank, since *time.Time) string {
+	lr := lj.ranks[r]
+	switch {
+	case !l.attached[r] && (lr == nil || !lr.alive):
+		if h.heardOf(lj, r) {
+			return "" // it waits itself
+		}
+		if pid := l.pids[r]; pid != 0 {
+			return fmt.Sprintf("process %d has run %%v and has not called resume() yet", pid)
+		}
+		return ""
+	case lr == nil || !lr.alive || lr.stopped || lj.job.Phase == replica.Opening && lr.initial == lj.job.Epoch:
+		return ""
+	case lr.halted:
+		return fmt.Sprintf("process %d is stopped by a signal (kill -CONT %d), and all ranks wait for it: %%v", lr.pid, lr.pid)
+	case lr.loaded == 0:
+		return fmt.Sprintf("process %d attached, and is not ready %%v after its start", lr.pid)
+	}
+	*since = lj.settleBy.Add(-lj.settleTime)
+	return fmt.Sprintf("process %d has not called resume() again, %%v after the epoch was closed; the others wait for it", lr.pid)
+}

@@ -1,0 +1,183 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// reported is what the node would tell the leader of the job now.
+func (d *desk) reported(lj *localJob) replica.NodeReport {
+	d.t.Helper()
+	lj.reported = replica.NodeReport{}
+	d.says()
+	d.report(lj)
+	for _, msg := range d.says() {
+		if r, ok := msg.(replica.NodeReport); ok {
+			return r
+		}
+	}
+	d.t.Fatal("no report")
+	return replica.NodeReport{}
+}
+
+// A process that has its arena and prefaults it has nothing to settle: its node's acknowledgement does not wait for it, in any phase, so that
+// nobody takes the node for silent.
+func TestARankThatPrefaultsHasNothingToSettle(t *testing.T) {
+	d := newDesk(t)
+	for _, job := range []*replica.Job{
+		fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.Epoch, j.ClosedEpoch = replica.Opening, 1, 0 }),
+		fixture.Closed(fixture.Job()),
+	} {
+		lj := d.put(job)
+		lr := d.attach(lj, 0)
+		d.live(lr, 3, 6, replica.Updating) // the words of its predecessor
+		d.fence(lj)
+		if r := d.reported(lj); !r.Settled || !r.Ranks[0].Settled || r.Ranks[0].Stopped {
+			t.Errorf("%v: %+v", job.Phase, r)
+		}
+	}
+}
+
+// A capture under way at a fence has as long as its bytes take, and the leader is told how long that is.
+func TestLargeCopiesHaveLongerToSettle(t *testing.T) {
+	d := newDesk(t)
+	d.cfg.Timing.Settle = time.Nanosecond
+	lj := d.put(fixture.Closed(fixture.Job()))
+	lr := d.attach(lj, 0)
+	lr.loaded = 3
+	d.stage(lr.arena, slot(0), fixture.Gen(3, 6), 1)
+	d.fence(lj)
+	bytes := lr.arena.Geometry().ReplicatedBytes
+	if want := time.Duration(float64(bytes) / copyRate * float64(time.Second)); lj.settleTime != want+time.Nanosecond || want == 0 {
+		t.Errorf("%d bytes have %v to be copied, want %v", bytes, lj.settleTime, want)
+	}
+	lj.settleTime = time.Hour
+	if r := d.reported(lj); r.SettleMS != 3600_000 {
+		t.Errorf("told %d ms", r.SettleMS)
+	}
+}
+
+// The launcher is told which process is waited for: first after claim_timeout, then each time that has doubled.
+func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
+	d := newDesk(t)
+	d.cfg.Timing.Claim = time.Second
+	peer, end := d.session(0)
+	lj := d.put(fixture.Closed(fixture.Job()))
+	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 2}})
+	end.reads() // accepted
+	l := d.launchers[peer.ID()]
+	d.startRank(lj, l, 1)
+	end.reads() // the start
+	d.runRunning(peer, 1, 19951)
+	d.sayWhoIsAwaited(lj)
+	for i, waited := range []time.Duration{1, 1, 2, 9, 9} {
+		l.running[1] = time.Now().Add(-waited * time.Second)
+		d.sayWhoIsAwaited(lj)
+		if i == 1 || i == 4 {
+			continue // it has been said
+		}
+		h, body := end.reads()
+		want := fmt.Sprintf("rank 1: process 19951 has run %v and has not called resume() yet", waited*time.Second)
+		if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != want {
+			t.Fatalf("message %d, %q, %v; want %q", h.Type, note.Text, err, want)
+		}
+	}
+	if _, pids := d.starting(lj); len(pids) != 1 || pids[0] != 19951 {
+		t.Errorf("the leader would be told of %v", pids)
+	}
+
+	lr := d.attach(lj, 1)
+	lr.pid, lr.incarnation, lr.loaded = 19951, 5, 3
+	l.attached[1] = true
+	clear(l.said)
+	lj.settleTime, lj.settleBy = 0, time.Now().Add(-40*time.Second)
+	d.sayWhoIsAwaited(lj)
+	_, body := end.reads()
+	if note, _ := wire.ParseRefused(body); note.Text != "rank 1: process 19951 has not called resume() again, 40s after the epoch was closed; the others wait for it" {
+		t.Errorf("%q", note.Text)
+	}
+	lr.alive = false // it has no process of its own here
+}
+
+// A rank that is stopped by a signal is said to be: what stands still with it only waits.
+func TestHaltedRankIsSaid(t *testing.T) {
+	d := newDesk(t)
+	d.cfg.Timing.HangFirst = time.Nanosecond
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	lr.gone, lr.loaded, lr.pulse = 3, 3, recovery.Pulse{}
+	d.live(lr, 3, 6, replica.Idle)
+	p := d.process()
+	lr.pid, lr.start = p.pid, p.start
+	look := func() (hung, halted bool) {
+		d.pulses(lj)
+		d.began = d.began.Add(-time.Second)
+		d.pulses(lj)
+		r := d.reported(lj).Ranks[0]
+		return r.Hung, r.Halted
+	}
+	if hung, halted := look(); !hung || halted {
+		t.Errorf("a process that runs: hung %t, halted %t", hung, halted)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(p.pid, syscall.SIGCONT) }) // else its end is waited for in vain
+	if err := errors.Join(syscall.Kill(p.pid, syscall.SIGSTOP), unix.Waitid(unix.P_PID, p.pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if hung, halted := look(); !hung || !halted {
+		t.Errorf("a stopped one: hung %t, halted %t", hung, halted)
+	}
+	if session.Halted(p.pid, p.start+1) {
+		t.Error("another process of that number is taken for it")
+	}
+	if err := syscall.Kill(p.pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if _, halted := look(); halted {
+		t.Error("it is still said to be stopped")
+	}
+}
+
+// What a witness says of its own ranks: how they get on, and that one has lost its peers.
+func TestHowRanksGetOn(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	if s, ok := d.stepsOf(lj); ok {
+		t.Errorf("without ranks: %+v", s)
+	}
+	lr := d.attach(lj, 0)
+	if s, ok := d.stepsOf(lj); ok {
+		t.Errorf("a rank that was not let go: %+v", s)
+	}
+	lr.gone, lr.loaded = 3, 3
+	for step := range replica.Step(4) {
+		d.live(lr, 3, 6+step, replica.Idle)
+		d.pulses(lj)
+		d.began = d.began.Add(-2 * time.Second)
+	}
+	if s, ok := d.stepsOf(lj); !ok || s.Broken || s.Pace < 2000 || s.Pace > 9000 || s.Still < 2000 || s.Still > 9000 {
+		t.Errorf("steps of 2 s: %+v", s)
+	}
+	lr.pulse.Pause(time.Since(d.began), time.Minute)
+	if s, _ := d.stepsOf(lj); s.Still != 0 {
+		t.Errorf("a pause: %+v", s)
+	}
+	lr.stopped = true
+	if s, ok := d.stepsOf(lj); !ok || !s.Broken {
+		t.Errorf("stopped under an open epoch: %+v", s)
+	}
+	lr.left = true
+	if s, ok := d.stepsOf(lj); ok {
+		t.Errorf("a rank that has left: %+v", s)
+	}
+}

@@ -1,0 +1,103 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// A copy whose bytes no longer hash to its digest is given up where it lies and named in the node's report; recovery decides
+// what follows (recovery/condemn.go). A node that was sent bad bytes says so to the leader, which has the sender read its
+// copies again: the wire may be at fault as well.
+
+// maxBad bounds what is reported of a job; what is dropped is found bad again when it is read.
+const maxBad = 64
+
+// spoiled takes down in a list of the job's that a copy was found bad here. On the host's goroutine.
+func (h *Host) spoiled(lj *localJob, list *[]replica.Held, held replica.Held) {
+	if slices.Contains(*list, held) {
+		return
+	}
+	if len(*list) >= maxBad {
+		*list = (*list)[1:]
+	}
+	*list = append(*list, held)
+	h.report(lj)
+}
+
+// planned is the part of the newest plan that is lost with a copy: a group's part where its frozen one is, which no plan
+// names. On the host's goroutine.
+func (lj *localJob) planned(p replica.Part, g replica.Generation, root replica.Digest, r replica.Rank) replica.Held {
+	h := replica.Held{Part: p, Generation: g, Root: root, Rank: r}
+	if p.Kind == replica.FrozenPart && lj.job.Plan != nil {
+		if src, ok := lj.job.Plan.Source(replica.OfGroup(replica.GroupID(p.Index))); ok {
+			h.Part, h.Root = src.Part, src.Root
+		}
+	}
+	return h
+}
+
+// recheck reads every copy of a part that lies here again, and gives up those that fail. On the host's goroutine.
+func (h *Host) recheck(lj *localJob, c control.CorruptCopy) {
+	for _, l := range lj.parts() {
+		if l.held.Part != c.Part || l.info.Root != c.Root || c.Part.Kind != replica.FrozenPart && l.info.Generation != c.Generation {
+			continue
+		}
+		of := lj.planned(c.Part, c.Generation, c.Root, l.held.Rank)
+		h.spawn(func(ctx context.Context) Event {
+			h.verify(ctx, lj, l.arena, l.place, of)
+			return nil
+		})
+	}
+}
+
+// verify reads a sealed place whole and compares every digest; one that fails is freed and reported. Beside the host.
+func (h *Host) verify(ctx context.Context, lj *localJob, arena *arenaRef, p shm.Place, held replica.Held) bool {
+	sealed := false
+	if !h.do(ctx, func() {
+		if sealed = arena.Word(p).State() == replica.SlotSealed; sealed {
+			arena.hold(p)
+		}
+	}) || !sealed {
+		return false
+	}
+	err := arena.Verify(p)
+	h.do(h.ctx, func() {
+		arena.release(p)
+		if err != nil {
+			arena.Free(p)
+			h.spoiled(lj, &lj.bad, held)
+		}
+	})
+	if err != nil {
+		h.log.Failed("digest", arena.key, fmt.Sprintf("%v: given up, it is fetched from another holder", err))
+	}
+	return err == nil
+}
+
+// corrupt passes on which holders sent bytes that do not hash to their digests. Beside the host.
+func (f *fetcher) corrupt(part replica.Part, root replica.Digest, nodes []replica.NodeName) {
+	f.h.do(f.h.ctx, func() {
+		for _, n := range nodes {
+			c := control.CorruptCopy{Job: f.job.ID, Part: part, Generation: f.plan.Generation, Root: root, Node: n}
+			f.h.log.Failed("digest", string(n), fmt.Sprintf("%v of generation %v arrived corrupt: that node is asked to read its copy again", part, f.plan.Generation))
+			if n == f.h.self.Name {
+				f.h.recheck(f.lj, c)
+			} else {
+				f.h.send(c)
+			}
+		}
+	})
+}
+
+// badDisk tells whether a durable shard could be read and is bad, as opposed to one that can't be read now.
+func badDisk(err error) bool {
+	return errors.Is(err, checkpoint.ErrCorrupt) || errors.Is(err, transfer.ErrCorrupt) || errors.Is(err, shm.ErrCorrupt)
+}

@@ -1,0 +1,249 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// slowVault is a keeper that answers when it is let: every call announces itself and waits.
+type slowVault struct {
+	vault
+	called chan string
+	let    chan struct{}
+}
+
+func (v *slowVault) Put(key string, f *os.File) error {
+	v.called <- key
+	<-v.let
+	return v.vault.Put(key, f)
+}
+
+// came waits for what something beside the host says, while the host handles nothing: it needs no answer from it.
+func came[T any](t *testing.T, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(fixture.Patience):
+		t.Fatalf("waited %v for %s", fixture.Patience, what)
+	}
+	return v
+}
+
+// An arena that takes its time holds up nobody: the host answers meanwhile. It is made once, however often it is asked for.
+func TestMirrorIsMadeBesideTheMember(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	k, man, _ := d.private(lj, fixture.Gen(3, 6), 3)
+	began, let := make(chan struct{}, 8), make(chan struct{})
+	d.create = func(s shm.Spec) (*shm.Arena, error) {
+		began <- struct{}{}
+		<-let
+		return shm.Create(s)
+	}
+	type made struct {
+		ref *arenaRef
+		err error
+	}
+	ends := make(chan made, 2)
+	for range 2 {
+		d.work.Go(func() {
+			ref, err := d.mirrorArena(d.ctx, lj, 1, man)
+			ends <- made{ref, err}
+			d.Post(arenaClosed{}) // until looks again
+		})
+	}
+	for range 2 {
+		d.handle(came(t, "a question", d.in)) // with create on the host's goroutine this is where it would stay
+	}
+	came(t, "the reservation", began)
+	if len(lj.mirrors) != 0 || len(began) != 0 {
+		t.Errorf("%d mirrors, %d more reservations, before the first is made", len(lj.mirrors), len(began))
+	}
+	soon, cancel := context.WithTimeoutCause(d.ctx, time.Nanosecond, transfer.ErrNotYet) // a push that can't wait
+	defer cancel()
+	d.serves(func() {
+		if _, err := d.mirrorArena(soon, lj, 1, man); !errors.Is(err, transfer.ErrNotYet) {
+			t.Errorf("a push meanwhile: %v, want %v", err, transfer.ErrNotYet)
+		}
+	})
+	close(let)
+	d.until("both answers", func() bool { return len(ends) == 2 })
+	a, b := <-ends, <-ends
+	if a.err != nil || b.err != nil || a.ref != b.ref || len(lj.mirrors) != 1 || lj.mirrors[k.Part].arena != a.ref || len(lj.making) != 0 || len(began) != 0 {
+		t.Errorf("made %+v and %+v: mirrors %v, making %v", a, b, lj.mirrors, lj.making)
+	}
+	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || !d.parked()[a.ref.key] {
+		t.Errorf("its list is %+v (%v), the keeper has %v", list, err, d.parked())
+	}
+}
+
+// The job may end at any moment of that: what was made is given back, and who waited is told.
+func TestMirrorOfAJobThatEnded(t *testing.T) {
+	for what, parked := range map[string]bool{"while it is reserved": false, "while it is parked": true} {
+		d := newDesk(t)
+		lj := d.put(fixture.Job())
+		_, man, _ := d.private(lj, fixture.Gen(3, 6), 3)
+		var made *shm.Arena
+		d.create = func(s shm.Spec) (a *shm.Arena, err error) { made, err = shm.Create(s); return made, err }
+		ended := func() {
+			lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Phase = replica.Ended })
+		}
+		end := make(chan error, 1)
+		d.work.Go(func() {
+			_, err := d.mirrorArena(d.ctx, lj, 1, man)
+			end <- err
+		})
+		d.handle(came(t, "the question", d.in))
+		ready := came(t, "the arena", d.in)
+		if !parked {
+			ended()
+		}
+		d.handle(ready)
+		if parked {
+			ev := came(t, "the parking", d.in)
+			ended()
+			d.handle(ev)
+		}
+		if err := came(t, "the answer", end); !errors.Is(err, transfer.ErrFenced) {
+			t.Errorf("%s: %v, want %v", what, err, transfer.ErrFenced)
+		}
+		d.until("the end of the arena", func() bool { _, err := made.File().Stat(); return err != nil })
+		if list, err := d.loadArenas(); len(lj.mirrors)+len(lj.making) != 0 || len(d.parked()) != 1 || err == nil && len(list.Arenas) != 0 {
+			t.Errorf("%s: mirrors %v, the keeper has %v, the list %+v: want the producer's alone", what, lj.mirrors, d.parked(), list)
+		}
+	}
+}
+
+// Bytes are looked for beside the host, and a plan that is closed meanwhile gets no staging: its place is free again.
+func TestStagingOfAPlanThatIsClosed(t *testing.T) {
+	for what, closes := range map[string]bool{"closed": true, "open": false} {
+		d := newDesk(t)
+		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
+			j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5)}
+		}))
+		a := d.attach(lj, 0).arena
+		man, _ := manifestFor(a, slot(0), fixture.Gen(3, 5), 3)
+		looks, let := make(chan struct{}), make(chan struct{})
+		d.reuse = func(s *shm.Staging) error {
+			looks <- struct{}{}
+			<-let
+			return s.Reuse()
+		}
+		f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: lj.job.Plan}
+		var s *shm.Staging
+		end := make(chan error, 1)
+		d.work.Go(func() {
+			var err error
+			_, s, err = d.Host.stage(d.ctx, lj, a, shm.Slot, man, f.current)
+			end <- err
+			d.Post(arenaClosed{}) // until looks again
+		})
+		d.handle(came(t, "the question", d.in))
+		came(t, "the search for bytes", looks)
+		if got := states(a, shm.Slot); !slices.Contains(got, replica.SlotCopying) || len(a.staged) != 1 {
+			t.Errorf("%s: slots %v while bytes are looked for", what, got)
+		}
+		if closes {
+			lj.job = fixture.Closed(lj.job)
+		}
+		close(let)
+		d.until("the staging", func() bool { return len(end) == 1 })
+		switch err := <-end; {
+		case closes && (!errors.Is(err, transfer.ErrFenced) || len(a.staged) != 0 || slices.Contains(states(a, shm.Slot), replica.SlotCopying)):
+			t.Errorf("closed: %v, staged %v, slots %v", err, a.staged, states(a, shm.Slot))
+		case !closes && (err != nil || s == nil):
+			t.Errorf("open: %v", err)
+		}
+	}
+}
+
+// A keeper that does not answer holds up the one rank that must not have its arena before, and nobody else.
+func TestSlowKeeperHoldsUpOneRank(t *testing.T) {
+	d := newDesk(t)
+	slow := &slowVault{d.keeper, make(chan string, 8), make(chan struct{})}
+	d.custody.keeper = slow
+	lj := d.put(opening())
+	p, r := d.hello(nil)
+	r.reads() // the welcome
+	d.attachFor(p)
+	a := d.attaching[p.ID()]
+	a.granted = 4
+	d.makeArena(lj, a)
+	d.handle(came(t, "the arena", d.in)) // with the keeper on the host's goroutine this is where it would stay
+	key := came(t, "the keeper's call", slow.called)
+	if lj.ranks[0] != nil || !d.claiming(lj, 0) {
+		t.Error("the arena is handed out before the keeper has it")
+	}
+	r.quiet(p)
+	if _, err := d.Host.loadArenas(); err != nil {
+		t.Error(err)
+	}
+	var answered atomic.Bool
+	d.serves(func() { answered.Store(d.do(d.ctx, func() {})) })
+	if !answered.Load() {
+		t.Error("the host answers nobody")
+	}
+	close(slow.let)
+	d.until("the rank", func() bool { return lj.ranks[0] != nil })
+	if h, _ := r.reads(); h.Type != wire.MAttached {
+		t.Errorf("reads message %d, want its arena", h.Type)
+	}
+	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || list.Arenas[0].Key != key || list.Arenas[0].PID != p.PID() || !d.parked()[key] {
+		t.Errorf("the list on disk: %+v, %v", list, err)
+	}
+}
+
+// A process that goes while its arena is parked gets none: a fresh one is given back, and its predecessor's stays where it was,
+// with the parts that it holds.
+func TestGoneWhileItsArenaIsParked(t *testing.T) {
+	for what, fresh := range map[string]bool{"fresh": true, "its predecessor's": false} {
+		d := newDesk(t)
+		lj := d.put(opening())
+		p, _ := d.hello(nil)
+		d.attachFor(p)
+		a := d.attaching[p.ID()]
+		a.granted = 4
+		var old *localRank
+		if !fresh {
+			old = d.attach(lj, 0)
+			old.alive, old.incarnation = false, 2
+			d.both(old.arena, 0, fixture.Gen(1, 4))
+			a.geometry = old.arena.Geometry()
+		}
+		d.makeArena(lj, a)
+		if fresh {
+			d.handle(came(t, "the arena", d.in))
+		}
+		ref := a.arena
+		if ref == nil || !fresh && len(lj.parts()) != 2 {
+			t.Fatalf("%s: parks %v, holds %d parts meanwhile", what, ref, len(lj.parts()))
+		}
+		parked := came(t, "the parking", d.in)
+		if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || list.Arenas[0].PID != p.PID() || list.Arenas[0].Key != ref.key {
+			t.Errorf("%s: the list meanwhile is %+v, %v", what, list, err)
+		}
+		d.handleSession(session.Gone{Peer: p})
+		d.handle(parked)
+		list, err := d.loadArenas()
+		switch {
+		case err != nil:
+			t.Error(err)
+		case fresh && (lj.ranks[0] != nil || len(list.Arenas) != 0 || d.parked()[ref.key]):
+			t.Errorf("%s: rank %+v, list %+v, keeper %v", what, lj.ranks[0], list, d.parked())
+		case !fresh && (lj.ranks[0] != old || len(lj.parts()) != 2 || len(list.Arenas) != 1 || list.Arenas[0].PID != old.pid):
+			t.Errorf("%s: rank %+v, %d parts, list %+v", what, lj.ranks[0], len(lj.parts()), list)
+		}
+	}
+}

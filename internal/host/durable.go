@@ -1,0 +1,182 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+var errNoStore = errors.New("its daemon runs without the durable tier: its log says why it was not opened; start it again once that is mended")
+
+// shardWritten is the end of writing one shard.
+type shardWritten control.ShardReport
+
+// markerWritten is the end of writing a commit marker.
+type markerWritten control.MarkedReport
+
+// durableHold tells whether a generation must stay for the durable writer: the one being written. A write names the committed
+// generation, which stays of itself until the news of the next commit, and the news of the write comes before that. Nothing
+// else is held: held slots would keep the candidate out.
+func durableHold(job *replica.Job, g replica.Generation) bool {
+	return job.Writer != nil && job.Writer.Generation == g
+}
+
+// durable writes the shards that the durable write under way wants from this node.
+func (h *Host) durable(lj *localJob) {
+	w := lj.job.Writer
+	if w == nil {
+		clear(lj.written)
+		clear(lj.writing)
+		return
+	}
+	// The view between two writes may have passed this node by: what it did for the earlier one says nothing of this one.
+	maps.DeleteFunc(lj.written, func(_ replica.Part, r control.ShardReport) bool { return r.Generation != w.Generation })
+	for _, s := range w.Shards {
+		if s.Node != h.self.Name || lj.writing[s.Part] == w.Generation {
+			continue
+		}
+		lj.writing[s.Part] = w.Generation
+		r := control.ShardReport{Job: lj.job.ID, Generation: w.Generation, Part: s.Part}
+		var reader, frozen *arenaReader
+		var regions []replica.Region
+		err := errNoStore
+		if h.store != nil {
+			reader, frozen, regions, err = h.shardSource(lj, w.Generation, s)
+		}
+		if err != nil {
+			r.Failed = err.Error()
+			h.shardWritten(shardWritten(r))
+			continue
+		}
+		name := lj.job.Name
+		h.spawn(func(ctx context.Context) Event {
+			defer reader.Close()
+			var fr *checkpoint.Frozen
+			if frozen != nil {
+				defer frozen.Close()
+				fr = &checkpoint.Frozen{Manifest: frozen.Manifest(), Regions: regions, Read: frozen.ReadChunk}
+			}
+			info, err := h.store.WriteShard(ctx, name, reader.Manifest(), regions, fr, reader.ReadChunk)
+			if err != nil {
+				r.Failed = err.Error()
+			}
+			r.Info = info
+			return shardWritten(r)
+		})
+	}
+}
+
+// shardSource holds what a shard is written from.
+func (h *Host) shardSource(lj *localJob, g replica.Generation, s replica.Shard) (reader, frozen *arenaReader, regions []replica.Region, err error) {
+	at, ok := lj.find(nil, s.Part, g, s.Root)
+	if !ok {
+		return nil, nil, nil, fmt.Errorf("%v of generation %v is not held here any more", s.Part, g)
+	}
+	if reader, err = h.reader(lj, at); err != nil {
+		return nil, nil, nil, err
+	}
+	if !at.info.FrozenRoot.IsZero() {
+		f, ok := lj.find(at.arena, replica.Part{Kind: replica.FrozenPart, Index: s.Part.Index}, g, at.info.FrozenRoot)
+		if !ok {
+			reader.drop()
+			return nil, nil, nil, fmt.Errorf("the frozen part of %v is not held here", s.Part)
+		}
+		if frozen, err = h.reader(lj, f); err != nil {
+			reader.drop()
+			return nil, nil, nil, err
+		}
+	}
+	return reader, frozen, at.arena.Geometry().Regions, nil
+}
+
+func (h *Host) shardWritten(ev shardWritten) {
+	lj := h.jobs[ev.Job]
+	if lj == nil || lj.job.Writer == nil || lj.job.Writer.Generation != ev.Generation {
+		return
+	}
+	lj.written[ev.Part] = control.ShardReport(ev)
+	h.send(control.ShardReport(ev))
+}
+
+// writeMarker writes the commit marker: the write that makes the generation exist.
+func (h *Host) writeMarker(o control.MarkerOrder) {
+	lj := h.jobs[o.Job]
+	if lj == nil || lj.job.Writer == nil || lj.job.Writer.Generation != o.Generation {
+		return
+	}
+	if h.store == nil {
+		h.send(control.MarkedReport{Job: o.Job, Generation: o.Generation, Failed: errNoStore.Error()})
+		return
+	}
+	job := lj.job
+	mark := checkpoint.Marker{JobName: job.Name, Job: job.ID, Generation: o.Generation, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned, Geometries: job.GroupGeometry, Owner: job.Owner}
+	for _, s := range o.Shards {
+		mark.Shards = append(mark.Shards, s.Info)
+	}
+	keep := h.cfg.DurableKeep
+	h.spawn(func(ctx context.Context) Event {
+		ev := markerWritten{Job: o.Job, Generation: o.Generation}
+		if err := h.store.WriteMarker(ctx, mark); err != nil {
+			ev.Failed = err.Error()
+		} else if err := h.store.Prune(job.Name, job.ID, keep); err != nil {
+			h.log.Failed("durable", "prune job "+job.Name, err.Error())
+		}
+		return ev
+	})
+}
+
+// fromDisk reads a part of the plan from the durable tier, every chunk verified, into the sink.
+func (f *fetcher) fromDisk(part replica.Part, src replica.Source, begin func(replica.Manifest) (transfer.Sink, error)) (transfer.Report, error) {
+	var report transfer.Report
+	if f.h.store == nil {
+		return report, fmt.Errorf("the plan reads the durable tier: node %s: %w", f.h.self.Name, errNoStore)
+	}
+	found, _, err := f.h.store.Find(f.job.Name, f.job.ID)
+	if err != nil {
+		return report, err
+	}
+	for _, g := range found {
+		if g.Marker.Generation != f.plan.Generation {
+			continue
+		}
+		r, err := f.h.store.OpenShard(g, part)
+		if err != nil {
+			return report, err
+		}
+		defer r.Close()
+		man := r.Manifest()
+		if man.Root != src.Root || shm.Root(&man) != src.Root {
+			return report, fmt.Errorf("durable %v of generation %v has root %v, the plan names %v", part, f.plan.Generation, man.Root, src.Root)
+		}
+		sink, err := begin(man)
+		if err != nil {
+			return report, err
+		}
+		buf := make([]byte, man.ChunkBytes)
+		for i := range man.Chunks {
+			if sink.Have(i) {
+				_, n := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
+				report.Reused += n
+				continue
+			}
+			b, err := r.ReadChunk(i, buf)
+			if err == nil {
+				err = sink.Put(i, b)
+			}
+			if err != nil {
+				return report, fmt.Errorf("durable %v, chunk %d: %w", part, i, err)
+			}
+			report.Bytes += uint64(len(b))
+		}
+		report.By = map[replica.NodeName]uint64{"disk": report.Bytes}
+		return report, nil
+	}
+	return report, fmt.Errorf("generation %v is not in the durable tier any more", f.plan.Generation)
+}

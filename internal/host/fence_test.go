@@ -1,0 +1,418 @@
+package host
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// fencedAt is the daemon's account of a rank's fence, and the word that the rank reads.
+func (d *desk) fencedAt(lr *localRank) (account, word replica.Epoch) {
+	return lr.arena.Fence(), replica.Epoch(d.word(lr.arena, atFence))
+}
+
+// Every fence word of the job is up before anything is aborted or anyone is told.
+func TestFenceRaisesWordsFirst(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Closed(fixture.Job()))
+	lj.job.Ranks[1].Node, lj.job.Ranks[1].NodeIncarnation = "n1", 11
+	aborted := 0
+	for r := range replica.Rank(2) {
+		d.attach(lj, r).restore = &restore{epoch: 3, cancel: func() {
+			aborted++
+			for _, lr := range lj.ranks {
+				if account, word := d.fencedAt(lr); account != 3 || word != 3 {
+					t.Errorf("a restore is aborted while rank %d's fence is at %d, its word at %d", lr.rank, account, word)
+				}
+			}
+			if said := d.says(); len(said) != 0 {
+				t.Errorf("the leader was told %v before the fence was complete", said)
+			}
+		}}
+	}
+	d.fence(lj)
+	if aborted != 2 || lj.ranks[0].restore != nil || lj.ranks[1].restore != nil {
+		t.Errorf("%d restores aborted", aborted)
+	}
+	if lj.fenced != 3 {
+		t.Errorf("acknowledged for epoch %d", lj.fenced)
+	}
+	if left := time.Until(lj.settleBy); left <= d.cfg.Timing.Settle-time.Minute || left > d.cfg.Timing.Settle {
+		t.Errorf("ranks have %v to settle, want %v", left, d.cfg.Timing.Settle)
+	}
+}
+
+func TestFenceNeverFalls(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Job()
+	lj := d.put(job)
+	lr := d.attach(lj, 0)
+	for _, c := range []struct{ closed, want replica.Epoch }{{2, 2}, {7, 7}, {3, 7}, {0, 7}, {6, 7}, {8, 8}} {
+		lj.job = fixture.Changed(job, func(j *replica.Job) { j.ClosedEpoch = c.closed })
+		d.fence(lj)
+		if account, word := d.fencedAt(lr); account != c.want || word != c.want || lj.fenced != c.want {
+			t.Errorf("after epoch %d was closed the fence is at %d, its word at %d, acknowledged %d; want %d", c.closed, account, word, lj.fenced, c.want)
+		}
+	}
+}
+
+// A fence of an earlier epoch leaves the restore of a later one alone.
+func TestFenceKeepsTheNextRestore(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	d.attach(lj, 0).restore = &restore{epoch: 3, cancel: func() { t.Error("the restore of epoch 3 is aborted by the fence of 2") }}
+	d.fence(lj)
+	if lj.ranks[0].restore == nil {
+		t.Error("the restore is forgotten")
+	}
+}
+
+func TestFenceTellsRanks(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Closed(fixture.Job()))
+	lr := d.attach(lj, 0)
+	peer, rank := d.session(0)
+	lr.peer = peer
+	waits := &kvPending{peer: peer, head: wire.RankHeader{Request: 5, Epoch: 3}, op: control.KVGet, by: caller{job: fixture.JobID}}
+	later := &kvPending{peer: peer, head: wire.RankHeader{Request: 6, Epoch: 4}, op: control.KVGet, by: caller{job: fixture.JobID}}
+	d.kvs[1], d.kvs[2] = waits, later
+	d.fence(lj)
+	if h, _ := rank.reads(); h.Type != wire.MFence || h.Epoch != 3 || h.Incarnation != 4 {
+		t.Errorf("the rank reads %+v, want the fence of epoch 3", h)
+	}
+	h, body := rank.reads()
+	v, err := wire.ParseKVValue(body)
+	if h.Type != wire.MKVValue || h.Request != 5 || err != nil || v.Code != wire.CodeFenced {
+		t.Errorf("who waits at the rendezvous reads %+v, code %d: %v", h, v.Code, err)
+	}
+	if len(d.kvs) != 1 || d.kvs[2] != later {
+		t.Errorf("%d requests are left, want that of epoch 4", len(d.kvs))
+	}
+	d.fence(lj)
+	rank.quiet(peer)
+}
+
+// The end of a job fences who still trains; a rank that left waits for BYE alone.
+func TestFenceOfAnEndedJob(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
+	job.Ranks[1].Node = "n1"
+	lj := d.put(job)
+	stays, left := d.attach(lj, 0), d.attach(lj, 1)
+	left.left = true
+	d.fence(lj)
+	if account, word := d.fencedAt(stays); account != 3 || word != 3 {
+		t.Errorf("a rank that trains has its fence at %d, word %d", account, word)
+	}
+	if account, word := d.fencedAt(left); account != 0 || word != 0 {
+		t.Errorf("a rank that left has its fence at %d, word %d", account, word)
+	}
+}
+
+// A live rank settles when it waits with its captures joined; until settleBy nothing of it is torn.
+func TestSettle(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	lr.loaded = 3
+	d.live(lr, 3, 6, replica.Updating)
+	if d.settle(lj) {
+		t.Error("an open epoch has nothing to settle")
+	}
+	lj.job = fixture.Closed(lj.job)
+	if d.settle(lj) {
+		t.Error("settles before the fence")
+	}
+	d.fence(lj)
+	d.stage(lr.arena, slot(0), fixture.Gen(3, 6), 1)
+	d.seal(lr.arena, slot(1), fixture.Gen(3, 5), 1)
+	d.setState(lr.arena, ring(0), replica.SlotCopied)
+	p := d.process()
+	lr.pid, lr.start = p.pid, p.start
+	for range 3 {
+		if !d.settle(lj) {
+			t.Error("a rank inside its step counts as settled")
+		}
+	}
+	if got := lr.arena.Word(slot(0)).State(); got != replica.SlotCopying || !session.Alive(p.pid, p.start) {
+		t.Errorf("before its time is over: slot %v, process alive %v", got, session.Alive(p.pid, p.start))
+	}
+
+	lj.settleBy = time.Now().Add(-time.Millisecond)
+	if !d.settle(lj) {
+		t.Error("settled before what is unfinished was torn")
+	}
+	if got := states(lr.arena, shm.Slot); !slices.Equal(got[:2], []replica.SlotState{replica.SlotTorn, replica.SlotSealed}) || lr.arena.Word(ring(0)).State() != replica.SlotTorn {
+		t.Errorf("after its time: slots %v, ring place 0 %v; want what is unfinished TORN, what is sealed whole", got, lr.arena.Word(ring(0)).State())
+	}
+	if d.settle(lj) || !session.Alive(p.pid, p.start) {
+		t.Errorf("after its places were torn: want it settled and alive (%v): a slow step is no reason to kill", session.Alive(p.pid, p.start))
+	}
+	lr.alive, lr.stopped = true, true
+	if d.settle(lj) {
+		t.Error("a rank that waits in join is not settled")
+	}
+}
+
+// With collective_window a rank inside its step is torn at once, as soon as nothing of the step before is unsealed: it waits for
+// ranks that will not come.
+func TestSettleCollectiveWindow(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Closed(fixture.Job())
+	job.Options.CollectiveWindow = true
+	lj := d.put(job)
+	lr := d.attach(lj, 0)
+	lr.loaded = 3
+	d.live(lr, 3, 6, replica.Updating)
+	d.fence(lj)
+	d.seal(lr.arena, slot(1), fixture.Gen(3, 5), 1)
+	d.setState(lr.arena, slot(1), replica.SlotCopied)
+	if !d.settle(lj) || lr.settled() {
+		t.Error("settled while the step before is still being sealed")
+	}
+	d.setState(lr.arena, slot(1), replica.SlotSealed)
+	d.settle(lj)
+	if !lr.settled() || lr.arena.Word(slot(1)).State() != replica.SlotSealed {
+		t.Errorf("settled: %t, slot %v", lr.settled(), lr.arena.Word(slot(1)).State())
+	}
+	if d.settle(lj) {
+		t.Error("still waits")
+	}
+}
+
+// What a dead rank was copying is torn and given back; what it had COPIED is sealed in its name, if its good word vouches for it.
+func TestRankDied(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	d.live(lr, 3, 6, replica.Updating)
+	a := lr.arena
+	d.stage(a, slot(0), fixture.Gen(3, 6), 1)
+	whole := d.seal(a, slot(1), fixture.Gen(3, 6), 2)
+	d.setState(a, slot(1), replica.SlotCopied)
+	d.seal(a, slot(2), fixture.Gen(3, 7), 3)
+	d.setState(a, slot(2), replica.SlotCopied) // beyond what the device is known to have completed
+	d.setState(a, slot(3), replica.SlotTorn)
+	d.seal(a, ring(0), fixture.Gen(3, 7), 4)
+	d.setState(a, ring(0), replica.SlotCopied)
+	lr.peer, _ = d.session(0)
+	cancelled := false
+	lr.restore = &restore{epoch: 3, cancel: func() { cancelled = true }}
+
+	d.rankDied(lj, lr)
+	if lr.alive || lr.peer != nil || lr.restore != nil || !cancelled {
+		t.Errorf("alive %v, attached %v, restore %v, cancelled %v", lr.alive, lr.peer != nil, lr.restore, cancelled)
+	}
+	if lr.settled() {
+		t.Error("settled while what was COPIED is being hashed")
+	}
+	said := d.says()
+	ev := fixture.Only[control.Evidence](said)
+	if len(ev) != 1 || ev[0].Job != fixture.JobID || ev[0].Fault.Kind != replica.ProcessDead || ev[0].Fault.Epoch != 3 || ev[0].Fault.Rank != 0 || ev[0].Fault.Incarnation != 4 {
+		t.Errorf("evidence %+v", ev)
+	}
+	d.until("the seals in its name", func() bool { return lr.finishing == 0 })
+	if !lr.settled() {
+		t.Error("not settled after all was sealed")
+	}
+	if got := states(a, shm.Slot); !slices.Equal(got, []replica.SlotState{replica.SlotFree, replica.SlotSealed, replica.SlotFree, replica.SlotFree}) {
+		t.Errorf("slots %v", got)
+	}
+	for _, i := range []int{0, 2, 3} {
+		if a.Word(slot(i)).Count() != 1 {
+			t.Errorf("slot %d is handed out again in use %d: a leftover thread could change it", i, a.Word(slot(i)).Count())
+		}
+	}
+	info, err := a.Sealed(slot(1))
+	if err != nil || info.Flags&replica.DaemonMade == 0 || info.Root != whole.Root {
+		t.Errorf("sealed in its name: %+v, %v", info, err)
+	}
+	if info, err := a.Sealed(ring(0)); err != nil || info.Flags&replica.DaemonMade == 0 {
+		t.Errorf("its private part: %+v, %v", info, err)
+	}
+	reports := fixture.Only[replica.NodeReport](d.says())
+	if len(reports) == 0 || !reports[len(reports)-1].Settled || len(reports[len(reports)-1].Parts) != 2 {
+		t.Errorf("the leader is told %+v", reports)
+	}
+	d.rankDied(lj, lr)
+	if again := fixture.Only[control.Evidence](d.says()); len(again) != 0 {
+		t.Errorf("a dead rank dies again: %+v", again)
+	}
+}
+
+// A rank that has said that it finished may exit.
+func TestRankThatLeftIsNoFault(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	lr.left = true
+	d.rankDied(lj, lr)
+	if ev := fixture.Only[control.Evidence](d.says()); len(ev) != 0 || lr.alive {
+		t.Errorf("evidence %+v, alive %v", ev, lr.alive)
+	}
+}
+
+// One process may hold several ranks, of one job or of two: its one exit ends them all.
+func TestExitEndsEveryRankOfTheProcess(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Job()
+	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
+	lj := d.put(job)
+	for r := range replica.Rank(2) {
+		lr := d.attach(lj, r)
+		lr.pid, lr.start = 4711, 12
+	}
+	old := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.ID, j.Phase = replica.JobID{9}, replica.Ended })
+	ended := newLocalJob(old)
+	d.jobs[old.ID] = ended
+	was := d.attach(ended, 0)
+	was.pid, was.start = 4711, 12
+	bystander := d.attach(ended, 1)
+	bystander.pid, bystander.start = 4711, 13
+
+	d.handleSession(session.Exited{PID: 4711, StartTime: 12})
+	for r, lr := range lj.ranks {
+		if lr.alive {
+			t.Errorf("rank %d lives on after its process", r)
+		}
+	}
+	if was.alive {
+		t.Error("the ended job's rank lives on after its process")
+	}
+	if !bystander.alive {
+		t.Error("a rank of another process that had the pid died")
+	}
+}
+
+func TestSupersededRankIsStoppedAndItsArenaKept(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Closed(fixture.Job()))
+	lr := d.attach(lj, 0)
+	d.fence(lj)
+	p := d.process()
+	lr.pid, lr.start = p.pid, p.start
+	var rank *rankEnd
+	lr.peer, rank = d.session(0)
+	peer := lr.peer
+	d.both(lr.arena, 0, fixture.Gen(3, 5))
+	d.supersede(lj)
+	rank.quiet(peer)
+	if lj.ranks[0] != lr {
+		t.Fatal("retired though nobody took the rank over")
+	}
+
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+		j.Ranks = slices.Clone(j.Ranks)
+		j.Ranks[0] = replica.Claimed{Incarnation: 6, Node: "n3", NodeIncarnation: 33}
+	})
+	d.supersede(lj)
+	if _, o := rank.ordered(); o.Action != wire.OrderStop || o.Code != wire.CodeStopped {
+		t.Errorf("the superseded rank is ordered %+v", o)
+	}
+	if err := p.cmd.Wait(); err == nil || p.cmd.ProcessState.Exited() {
+		t.Errorf("its process ended with %v, want it killed", err)
+	}
+	d.supersede(lj)
+	rank.quiet(peer)
+	if lj.ranks[0] != lr || len(lj.retired) != 0 {
+		t.Error("its arena is retired while the process is not known to be gone")
+	}
+	d.handleSession(session.Exited{PID: p.pid, StartTime: p.start})
+	if lj.ranks[0] != nil || len(lj.retired) != 1 || lj.retired[0] != lr.arena {
+		t.Fatalf("rank %v, retired %v: want the arena retired", lj.ranks[0], lj.retired)
+	}
+	if parts := lj.parts(); len(parts) != 2 {
+		t.Errorf("a retired arena holds %d parts, want 2", len(parts))
+	}
+
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+		j.Phase, j.Epoch, j.Lineage = replica.Open, 4, append(slices.Clone(j.Lineage), replica.Opened{Epoch: 4, Start: 5})
+	})
+	d.supersede(lj)
+	if len(lj.retired) != 1 {
+		t.Fatal("an arena that holds the committed generation is given up")
+	}
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Position, j.Committed = replica.Position{Epoch: 4, Step: 6}, fixture.Gen(4, 6) })
+	d.supersede(lj)
+	if len(lj.retired) != 0 {
+		t.Error("an arena with nothing as new as the committed generation is kept")
+	}
+	if n := len(d.parked()); n != 0 {
+		t.Errorf("the keeper still holds %d arenas", n)
+	}
+}
+
+// The end of a job says BYE to who left, as often as they ask, stops who did not, and gives everything up once the processes are gone.
+func TestEndedJobIsGivenUp(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Job()
+	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
+	lj := d.put(job)
+	left, trains := d.attach(lj, 0), d.attach(lj, 1)
+	d.mirrorOf(lj, replica.OfRank(1), 1, false)
+	var ends [2]*rankEnd
+	left.peer, ends[0] = d.session(0)
+	trains.peer, ends[1] = d.session(1)
+	left.left, left.leaveTo = true, 42
+	lj.job = fixture.Changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
+	d.reconcile(lj)
+	if h, _ := ends[0].reads(); h.Type != wire.MBye || h.Request != 42 {
+		t.Errorf("who left reads %+v, want BYE", h)
+	}
+	d.reconcile(lj)
+	ends[0].quiet(left.peer)
+	d.handleSession(session.Leave{Peer: left.peer, Header: wire.RankHeader{Request: 43}}) // BYE came between two slices of its wait
+	if h, _ := ends[0].reads(); h.Type != wire.MBye || h.Request != 43 {
+		t.Errorf("who asks again reads %+v, want BYE", h)
+	}
+	if h, _ := ends[1].reads(); h.Type != wire.MFence {
+		t.Errorf("who trains reads %+v, want the fence", h)
+	}
+	if _, o := ends[1].ordered(); o.Action != wire.OrderStop {
+		t.Errorf("who trains is ordered %+v, want to stop", o)
+	}
+	if len(lj.mirrors) != 0 || len(lj.ranks) != 2 {
+		t.Errorf("%d mirrors, %d ranks: want none, and both until their processes end", len(lj.mirrors), len(lj.ranks))
+	}
+	d.rankDied(lj, left)
+	d.rankDied(lj, trains)
+	if len(lj.ranks) != 0 || len(fixture.Only[control.Evidence](d.says())) != 0 {
+		t.Errorf("%d ranks are left", len(lj.ranks))
+	}
+}
+
+// A rank that stopped under an open epoch is evidence, where no fault explains it in time, once in that time.
+func TestPeersLost(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	long := time.Now().Add(-peersLostAfter - time.Second)
+	for what, c := range map[string]struct {
+		set  func()
+		want int
+	}{
+		"trains":              {func() { lr.stopped = false }, 0},
+		"stopped just now":    {func() { lr.stopped, lr.stoppedAt = true, time.Now() }, 0},
+		"stopped, not loaded": {func() { lr.loaded = 2 }, 0},
+		"dead":                {func() { lr.alive = false }, 0},
+		"closed":              {func() { lj.job = fixture.Closed(lj.job) }, 0},
+		"stopped":             {func() {}, 1},
+	} {
+		lj.job = fixture.Job()
+		lr.alive, lr.stopped, lr.stoppedAt, lr.loaded = true, true, long, 3
+		c.set()
+		d.peersLost(lj)
+		d.peersLost(lj)
+		if ev := fixture.Only[control.Evidence](d.says()); len(ev) != c.want || c.want > 0 && (ev[0].Fault.Kind != replica.Exception || ev[0].Fault.Rank != 0 || ev[0].Fault.Epoch != 3) {
+			t.Errorf("%s: evidence %+v, want %d", what, ev, c.want)
+		}
+	}
+}

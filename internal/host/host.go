@@ -1,0 +1,547 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+const (
+	hostQueue   = 4096                 // events waiting for the host; producers block beyond it
+	busyTick      = 5 * time.Millisecond // while something local is awaited that sends no event (words of a rank)
+	noLeaderAfter = 5 * time.Second      // without a link the log is told that there is no leader
+	noLeaderAgain = 10 * time.Minute     // and told again
+
+	idleTick    = 200 * time.Millisecond // reports and housekeeping
+	reportEvery = time.Second            // a report is sent at least so often, so that status is fresh anywhere
+)
+
+// Config is what a host needs of its daemon. The functions may be called from any goroutine.
+type Config struct {
+	Daemon  *config.Config
+	Cluster replica.ClusterID
+	Self    replica.Node // as registered; Session and Incarnation from the keeper
+	Journal *journal.Journal
+	Audit   *journal.Auditor
+	// Sessions brings what the ranks and launchers here say.
+	Sessions  Sessions
+	Processes Processes // missing: those that really run
+	Keeper    Keeper
+	// Dial opens a lane to a node for parts.
+	Dial func(ctx context.Context, addr string, node replica.NodeName) (transfer.Lane, error)
+	// Hears tells whether a node's newest probe was answered; missing: none was.
+	Hears func(replica.NodeName) bool
+	// Learn takes in revocations that the leader tells of; missing: nobody does.
+	Learn func([]replica.Revocation) []replica.Revocation
+	Store *checkpoint.Store // nil: no durable tier here
+}
+
+// Sessions are the connections of the ranks and launchers here.
+type Sessions interface {
+	Events() <-chan session.Event
+	// Watch has a session.Exited come once the process has ended.
+	Watch(pid int, start uint64) error
+}
+
+// Keeper holds descriptors beyond the daemon's death. Its calls may take seconds.
+type Keeper interface {
+	Put(key string, f *os.File) error
+	Drop(key string) error
+	All() (map[string]*os.File, error)
+	// Done is closed when the keeper has gone.
+	Done() <-chan struct{}
+}
+
+// Host is this node's side of every job. Its goroutine (run) owns all fields below the line; everybody else posts events.
+// Invariant: nothing on it costs more than microseconds an item, and nothing on it waits, for whatever it does all jobs of the
+// node wait. Arenas are made, bytes hashed and memory given back beside it, keeper and disk are the custodian's; what comes
+// of it is an event, and is held against the state as it is then.
+type Host struct {
+	began     time.Time // when the daemon did: what pulses count from
+	cfg       *config.Config
+	cluster   replica.ClusterID
+	self      replica.Node
+	log       *journal.Journal
+	audit     *journal.Auditor
+	sessions  Sessions
+	processes Processes
+	keeper    Keeper
+	dial      func(ctx context.Context, addr string, node replica.NodeName) (transfer.Lane, error)
+	hears     func(replica.NodeName) bool
+	learn     func([]replica.Revocation) []replica.Revocation
+	store     *checkpoint.Store
+	custody   *custodian
+	in        chan Event
+	ended     chan struct{}
+	work      sync.WaitGroup // everything that takes time; waited for by run
+
+	// What takes seconds for large states, and so runs beside the host; a test may put something slow in its place.
+	create func(shm.Spec) (*shm.Arena, error)
+	reuse  func(*shm.Staging) error
+
+	// Owned by run.
+	ctx          context.Context  // run's: for what it starts
+	link         *control.Link    // nil while no leader is known
+	leader       replica.NodeName // of link
+	term         uint64
+	era          replica.Era
+	nodes        map[replica.NodeName]replica.Node
+	informed     bool         // a view came since start: jobs can be judged
+	told         control.Told // by the leader of link
+	asked        bool         // for a whole view, which has not come
+	jobs         map[replica.JobID]*localJob
+	attaching    map[uint64]*attaching // by session peer
+	launchers    map[uint64]*launcher  // by session peer
+	awaited      []arenaEntry          // arenas that only a live rank can bring back
+	awaitedSince time.Time
+	orphans      []*arenaRef // adopted before their job is known
+	requests     uint64      // last request id
+	claims       map[uint64]*attaching
+	creates      map[uint64]*launcher
+	callers      map[uint64]caller      // at the rendezvous, by session peer
+	kvs          map[uint64]*kvPending  // not answered
+	asking       map[caller]uint64      // the newest of them, by who waits for it
+	kept         map[kvScopeKey]*ledger // contributed to epochs that are not closed
+	questions    map[uint64]chan<- any  // to the leader, not answered
+	pushers      map[pusherKey]*pusher
+	strains      map[strainKey]strain
+	lastReport   time.Time
+	unlinked     time.Time         // since when there is no link to a leader; zero: there is one
+	saidNoLeader time.Time         // when the log was told so, zero: not yet
+	suspects     []control.Suspect // what the last round of probes gave cause for
+	keeperLost   bool              // the keeper has gone: not replaced, because another one's node would be another
+}
+
+// Event is anything that happens to the host. From elsewhere come LinkUp, FromLeader and LinkDown.
+type Event any
+
+type (
+	// LinkUp is a link that a leader has welcomed, LinkDown its end, FromLeader what came on it.
+	LinkUp struct {
+		Link    *control.Link
+		Welcome control.Welcome
+		Leader  replica.NodeName
+	}
+	LinkDown struct {
+		Link *control.Link
+		Err  error
+	}
+	FromLeader struct {
+		Link *control.Link
+		Msg  any
+	}
+	keeperGone struct{}
+	// call runs a function on the host's goroutine: how transfers read and change its state.
+	call struct {
+		fn   func()
+		done chan struct{}
+	}
+)
+
+func New(c Config) *Host {
+	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, hears: c.Hears, learn: c.Learn, store: c.Store,
+		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, reuse: (*shm.Staging).Reuse,
+		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{},
+		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
+		callers: map[uint64]caller{}, kvs: map[uint64]*kvPending{}, asking: map[caller]uint64{}, kept: map[kvScopeKey]*ledger{},
+		pushers: map[pusherKey]*pusher{}, strains: map[strainKey]strain{}}
+	if m.processes == nil {
+		m.processes = kernel{}
+	}
+	if m.hears == nil {
+		m.hears = func(replica.NodeName) bool { return false }
+	}
+	if m.learn == nil {
+		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
+	}
+	m.custody = newCustodian(m.keeper, m.log, m.writeArenas)
+	return m
+}
+
+// Post hands an event to run; it blocks while the queue is full, and drops the event once run has returned.
+func (h *Host) Post(ev Event) {
+	select {
+	case h.in <- ev:
+	case <-h.ended:
+	}
+}
+
+// do runs fn on the host's goroutine and waits for it; false when ctx or the host ended first.
+func (h *Host) do(ctx context.Context, fn func()) bool {
+	c := call{fn, make(chan struct{})}
+	select {
+	case h.in <- c:
+	case <-h.ended:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+	select {
+	case <-c.done:
+		return true
+	case <-h.ended:
+		return false
+	}
+}
+
+// spawn runs fn beside the host; its result comes back as an event.
+func (h *Host) spawn(fn func(ctx context.Context) Event) {
+	ctx := h.ctx
+	h.work.Go(func() {
+		if ev := fn(ctx); ev != nil {
+			h.Post(ev)
+		}
+	})
+}
+
+// Run owns the host's state until ctx ends, then waits for what it started.
+func (h *Host) Run(ctx context.Context) {
+	h.ctx = ctx
+	h.work.Go(func() { h.custody.run(ctx) })
+	h.watchKeeper()
+	timer := time.NewTimer(idleTick)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			close(h.ended)
+			h.work.Wait()
+			return
+		case ev := <-h.in:
+			h.handle(ev)
+		case ev := <-h.sessions.Events():
+			h.handleSession(ev)
+		case <-timer.C:
+			timer.Reset(h.tick())
+		}
+	}
+}
+
+func (h *Host) handle(ev Event) {
+	switch ev := ev.(type) {
+	case call:
+		ev.fn()
+		close(ev.done)
+	case LinkUp:
+		h.linked(ev)
+	case LinkDown:
+		h.linkLost(ev)
+	case FromLeader:
+		if h.link == ev.Link {
+			h.leaderSays(ev.Msg)
+		}
+	case keeperGone:
+		h.keeperLost = true
+		h.log.KeeperLost(h.cfg.KeeperSocket)
+	case arenaReady:
+		h.arenaReady(ev)
+	case arenaParked:
+		h.arenaParked(ev)
+	case ledgerParked:
+		h.ledgerParked(ev)
+	case ledgerRewritten:
+		h.ledgerRewritten(ev)
+	case mirrorMade:
+		h.mirrorMade(ev)
+	case mirrorParked:
+		h.mirrorParked(ev)
+	case finished:
+		h.finishedPart(ev)
+	case restored:
+		h.restored(ev)
+	case mirrored:
+		h.mirrored(ev)
+	case mirrorFetched:
+		h.mirrorFetched(ev)
+	case pushEnded:
+		h.pushEnded(ev)
+	case shardWritten:
+		h.shardWritten(ev)
+	case regionsHashed:
+		h.regionsHashed(ev)
+	case durableRead:
+		h.durableRead(ev)
+	case markerWritten:
+		h.send(control.MarkedReport(ev))
+	}
+}
+
+func (h *Host) linked(ev LinkUp) {
+	h.link, h.leader, h.term = ev.Link, ev.Leader, ev.Welcome.Term
+	h.told, h.asked = control.Told{}, false
+	h.lastReport = time.Time{}
+	h.log.Linked(ev.Leader, ev.Welcome.Term)
+	if !h.saidNoLeader.IsZero() {
+		h.log.LeaderAgain(ev.Leader, time.Since(h.unlinked))
+	}
+	h.unlinked, h.saidNoLeader = time.Time{}, time.Time{}
+	h.resend()
+}
+
+func (h *Host) linkLost(ev LinkDown) {
+	if h.link != ev.Link {
+		return // it was replaced
+	}
+	h.link, h.unlinked = nil, time.Now()
+	h.log.Unlinked(ev.Err)
+	for id, ch := range h.questions { // no answer will come
+		delete(h.questions, id)
+		close(ch)
+	}
+}
+
+// watchKeeper has the host told when its keeper goes, whether it asks the keeper for anything or not.
+func (h *Host) watchKeeper() {
+	h.spawn(func(ctx context.Context) Event {
+		select {
+		case <-h.keeper.Done():
+			return keeperGone{}
+		case <-ctx.Done():
+			return nil
+		}
+	})
+}
+
+// send says something to the leader; without a link it is dropped: resend repeats what still matters.
+func (h *Host) send(v any) {
+	if h.link != nil {
+		h.link.Send(v)
+	}
+}
+
+// suspected tells the leader which nodes the last round of probes gave cause to suspect. A leader that comes meanwhile is told
+// too (resend): where the lost node led, a witness's word waits for its successor, not for the next round.
+func (h *Host) suspected(s []control.Suspect) {
+	h.suspects = s
+	for _, s := range s {
+		h.send(s)
+	}
+}
+
+// unheard are the registered nodes that did not answer this one's newest probe.
+func (h *Host) unheard() (names []replica.NodeName) {
+	for name := range h.nodes {
+		if name != h.self.Name && !h.hears(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (h *Host) nextRequest() uint64 {
+	h.requests++
+	return h.requests
+}
+
+func (h *Host) leaderSays(msg any) {
+	switch msg := msg.(type) {
+	case control.View:
+		h.learn(msg.Revoked)
+		h.told, h.asked = control.ToldBy(msg), false // it may be some seconds old; a change comes right behind it
+	case control.Change:
+		h.changed(msg)
+	case control.Progress:
+		if job := h.told.Jobs[msg.Job]; job != nil {
+			h.told.Jobs[msg.Job] = msg.After(job)
+		}
+		if lj := h.jobs[msg.Job]; lj != nil {
+			h.progressed(lj, msg)
+		}
+	case replica.Candidate:
+		if lj := h.jobs[msg.Job]; lj != nil && msg.Compare(lj.candidate) > 0 {
+			h.newCandidate(lj, msg)
+		}
+	case control.Offer:
+		h.offered(msg)
+	case control.CaptureOrder:
+		if lj := h.jobs[msg.Job]; lj != nil {
+			h.captureNow(lj, msg.Generation)
+		}
+	case control.MirrorOrder:
+		if lj := h.jobs[msg.Job]; lj != nil {
+			lj.scarce = msg
+			h.mirrorScarce(lj, true)
+		}
+	case control.UnheardQuestion:
+		h.send(control.UnheardAnswer{ID: msg.ID, Nodes: h.unheard()})
+	case control.RelayOrder:
+		if lj := h.jobs[msg.Job]; lj != nil {
+			h.relay(lj, msg)
+		}
+	case control.CorruptCopy:
+		if lj := h.jobs[msg.Job]; lj != nil {
+			h.recheck(lj, msg)
+		}
+	case control.RegionsOrder:
+		h.hashRegions(msg)
+	case control.Tell:
+		h.tellLaunchers(msg)
+	case control.ClaimReply:
+		h.claimReplied(msg)
+	case control.CreateReply:
+		if l := h.creates[msg.ID]; l != nil {
+			delete(h.creates, msg.ID)
+			if msg.Retry {
+				l.creating = false // the next tick asks again
+				break
+			}
+			h.created(l, msg.Refused)
+		}
+	case control.KVReply:
+		h.kvReplied(msg)
+	case control.MarkerOrder:
+		h.writeMarker(msg)
+	case control.StatusReply:
+		h.answered(msg.ID, msg)
+	}
+}
+
+// viewed takes over the leader's state and brings everything local in line with it.
+func (h *Host) viewed(v control.View) {
+	h.era, h.nodes, h.informed = v.Era, v.Nodes, true
+	known := make(map[replica.JobID]bool, len(v.Jobs))
+	for _, job := range v.Jobs {
+		lj := h.jobs[job.ID]
+		if lj == nil {
+			lj = newLocalJob(job)
+			h.jobs[job.ID] = lj
+		}
+		if job.LastIndex >= lj.job.LastIndex {
+			if lj.job.Phase == replica.Ended && job.Phase != replica.Ended {
+				lj.reported = replica.NodeReport{} // a new run, of which the leader knows nothing yet
+			}
+			was := lj.job
+			moved := was.Position != job.Position || was.Committed != job.Committed
+			lj.job = job
+			h.outages(lj, was)
+			if moved { // a commit that came with another change, or a plan that went back
+				h.tellCommitted(lj)
+			}
+		}
+		known[job.ID] = true
+	}
+	for id, lj := range h.jobs {
+		if !known[id] && v.Index >= lj.job.LastIndex && lj.job.Phase != replica.Ended {
+			lj.job = endedUnseen(lj.job, v.Index)
+		}
+	}
+	h.claimOrphans()
+	h.dropUnknownKept()
+	for _, lj := range h.jobs {
+		h.reconcile(lj)
+	}
+	h.placeWaiting()
+	h.serveLaunchers()
+	h.serveAttaching()
+	for id, lj := range h.jobs {
+		if !known[id] && v.Index >= lj.job.LastIndex && len(lj.ranks)+len(lj.mirrors)+len(lj.retired) == 0 && !h.launching(lj.job.Name) {
+			delete(h.jobs, id)
+		}
+	}
+}
+
+// changed makes of the state that the leader told last the one that it tells now. A change that does not follow what is known here is
+// passed over whole, and the whole state asked for.
+func (h *Host) changed(c control.Change) {
+	h.learn(c.Revoked) // whatever it follows: revocations are never taken back
+	if h.asked {
+		return // it comes
+	}
+	v, err := h.told.After(c)
+	if err != nil {
+		h.log.Failed("view", fmt.Sprintf("change from entry %d to %d by leader %s", c.After, c.Index, h.leader), err.Error()+": the whole state is asked for")
+		h.asked = true
+		h.send(control.AskView{})
+		return
+	}
+	v.Term = h.term
+	h.told = control.ToldBy(v)
+	h.viewed(v)
+}
+
+// endedUnseen is a job that the state machine has forgotten: it ended while this node was away.
+func endedUnseen(job *replica.Job, index uint64) *replica.Job {
+	is := *job
+	is.Phase, is.ClosedEpoch, is.Plan, is.Writer, is.LastIndex = replica.Ended, is.Epoch, nil, nil, index
+	is.EndReason = "it ended while this node was away"
+	return &is
+}
+
+// resend repeats to a new leader whatever waits for an answer.
+func (h *Host) resend() {
+	for id, a := range h.claims {
+		h.send(control.ClaimRequest{ID: id, Claim: a.claim, Token: a.hello.Token})
+	}
+	for id, l := range h.creates {
+		h.send(l.createRequest(id))
+	}
+	for _, s := range h.suspects {
+		h.send(s)
+	}
+	h.resendKV()
+	for _, lj := range h.jobs {
+		lj.reported = replica.NodeReport{}
+		clear(lj.answered) // with the link the leader lost this node's pins
+		clear(lj.passed)
+		for _, s := range lj.written {
+			h.send(s)
+		}
+		h.report(lj)
+		h.answerCandidate(lj)
+	}
+}
+
+// tick does what no event announces, and says when it wants to be called again.
+func (h *Host) tick() time.Duration {
+	next := idleTick
+	due := time.Since(h.lastReport) >= reportEvery
+	for _, lj := range h.jobs {
+		if h.settle(lj) {
+			next = busyTick
+		}
+		h.reap(lj)
+		h.peersLost(lj)
+		h.pulses(lj)
+		h.retryRestores(lj)
+		h.mirrorScarce(lj, false)
+		h.takeOffers(lj)
+		if lj.job.Phase == replica.Open {
+			h.answerCandidate(lj)
+			h.mirrorAgain(lj)
+		}
+		if due {
+			h.lookAtProgress(lj)
+			h.sayWhoIsAwaited(lj)
+			h.report(lj)
+		}
+	}
+	if due {
+		h.lastReport = time.Now()
+	}
+	h.kvAgain()
+	h.serveLaunchers()
+	h.killStuck()
+	h.leaderless(time.Now())
+	return next
+}
+
+// leaderless tells the log that no leader is heard, once that has lasted longer than an election, and again now and then.
+func (h *Host) leaderless(now time.Time) {
+	if h.link == nil && now.Sub(h.unlinked) >= noLeaderAfter && (h.saidNoLeader.IsZero() || now.Sub(h.saidNoLeader) >= noLeaderAgain) {
+		h.saidNoLeader = now
+		h.log.NoLeader(now.Sub(h.unlinked), h.cfg.Voters)
+	}
+}

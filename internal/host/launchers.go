@@ -1,0 +1,442 @@
+package host
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// launcher is a `replicad run` on this node. It runs a process per rank that the daemon names, and tells of its end.
+type launcher struct {
+	peer     session.Peer
+	user     int // whose process it is
+	request  uint32
+	hello    wire.RunHello
+	running  map[replica.Rank]time.Time // since when its process is expected to attach
+	retryAt  map[replica.Rank]time.Time // of a rank whose process ended before it claimed anything
+	tries    map[replica.Rank]int       // of those, in a row
+	attached map[replica.Rank]bool      // since its process was started
+	pids     map[replica.Rank]uint64    // of its processes, as it says
+	said     map[replica.Rank]int       // how often it was told that its process is waited for
+	refused  map[replica.Rank]string    // why its process got no arena, the last time
+	creating bool
+	memory   bool // it was told what an arena takes
+	deaf     bool // it has not taken up a start, and said nothing since
+	accepted bool
+	job      replica.JobID // that it was accepted for: a name may be used again
+	done     bool
+}
+
+// startTries is how often in a row a process may end before it attaches, which no recovery mends: the job ends then. Two such ends
+// with more than startWindow between them, and the time that a process may take to attach, are not in a row.
+const (
+	startTries  = 5
+	startWindow = 10 * time.Minute
+)
+
+func (l *launcher) createRequest(id uint64) control.CreateRequest {
+	h := l.hello
+	groups, named := h.Groups, h.Flags&wire.RunNameGroups != 0
+	unsaid := len(groups) == 0 && !named
+	if unsaid {
+		groups = make([]replica.GroupID, h.World) // one group: plain data parallelism
+	}
+	layout := replica.Layout{World: h.World, Groups: groups}
+	return control.CreateRequest{ID: id, Name: h.Job, Owner: uint32(l.user), Token: h.Token, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0,
+		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery),
+			PrivateCap: uint64(h.PrivateCapMB) << 20, RequireVotes: h.Flags&wire.RunRequireVotes != 0, CollectiveWindow: h.Flags&wire.RunCollectiveWindow != 0,
+			LoneAhead: replica.Step(h.LoneAhead), Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
+}
+
+// nondeterministic is the option that the named groups make; nil: none. A layout that is wrong is refused elsewhere.
+func nondeterministic(l replica.Layout, named []replica.GroupID) []bool {
+	if len(named) == 0 || l.Check() != nil {
+		return nil
+	}
+	out := make([]bool, l.NumGroups())
+	for _, g := range named {
+		if int(g) < len(out) {
+			out[g] = true
+		}
+	}
+	return out
+}
+
+// otherOptions names the flags of a launcher that say something else than the job that runs: those took effect when it was created.
+func otherOptions(want, have replica.Options) (differ []string) {
+	check := func(flag string, w, h any, given bool) {
+		if given && !reflect.DeepEqual(w, h) {
+			differ = append(differ, fmt.Sprintf("%s %v (the job runs with %v)", flag, w, h))
+		}
+	}
+	check("--min-copies", want.MinCopies, have.MinCopies, want.MinCopies != 0)
+	check("--cadence", want.Cadence, have.Cadence, want.Cadence != 0)
+	check("--slots", want.Slots, have.Slots, want.Slots != 0)
+	check("--chunk-mb", want.ChunkBytes>>20, have.ChunkBytes>>20, want.ChunkBytes != 0)
+	check("--durable-every", want.DurableEvery, have.DurableEvery, want.DurableEvery != 0)
+	check("--private-cap-mb", want.PrivateCap>>20, have.PrivateCap>>20, want.PrivateCap != 0)
+	check("--require-votes", want.RequireVotes, have.RequireVotes, want.RequireVotes)
+	check("--lone-ahead", want.LoneAhead, have.LoneAhead, want.LoneAhead != 0)
+	check("--collective-window", want.CollectiveWindow, have.CollectiveWindow, want.CollectiveWindow)
+	check("--nondeterministic", groupsOf(want.Nondeterministic), groupsOf(have.Nondeterministic), want.Nondeterministic != nil)
+	return differ
+}
+
+func groupsOf(set []bool) (groups []int) {
+	for g, in := range set {
+		if in {
+			groups = append(groups, g)
+		}
+	}
+	return groups
+}
+
+func (h *Host) runHello(ev session.RunHello) {
+	l := &launcher{peer: ev.Peer, user: ev.Peer.UID(), request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]time.Time{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}, attached: map[replica.Rank]bool{}, pids: map[replica.Rank]uint64{}, said: map[replica.Rank]int{}, refused: map[replica.Rank]string{}}
+	h.launchers[ev.Peer.ID()] = l
+	if err := replica.CheckName(l.hello.Job); err != nil {
+		h.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
+		return
+	}
+	h.serveLauncher(l)
+}
+
+func (h *Host) refuseLauncher(l *launcher, code int32, text string) {
+	h.audit.Refused("launcher", h.self.Name, audit.Fields{"job": l.hello.Job, "pid": fmt.Sprint(l.peer.PID()), "refused": text})
+	l.peer.Refuse(l.request, code, text)
+	delete(h.launchers, l.peer.ID())
+}
+
+// launching tells whether a launcher here waits for the job to be created.
+func (h *Host) launching(job string) bool {
+	for _, l := range h.launchers {
+		if l.hello.Job == job && !l.done {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *Host) created(l *launcher, refused string) {
+	l.creating = false
+	if refused != "" {
+		h.refuseLauncher(l, wire.CodeRefused, refused)
+		return
+	}
+	h.serveLauncher(l)
+}
+
+func (h *Host) serveLaunchers() {
+	for _, l := range h.launchers {
+		h.serveLauncher(l)
+	}
+}
+
+// serveLauncher brings a launcher to its job: creates that, accepts the launcher, starts the ranks it prefers while the job opens.
+func (h *Host) serveLauncher(l *launcher) {
+	if !h.informed || l.done {
+		return
+	}
+	lj := h.jobNamed(l.hello.Job)
+	if before := l.hello.Joined; !l.accepted && before != (replica.JobID{}) && (lj == nil || lj.job.ID != before) {
+		h.launcherLate(l)
+		return
+	}
+	if lj == nil {
+		if l.accepted {
+			h.launcherDone(l)
+			return
+		}
+		if !l.creating {
+			l.creating = true
+			id := h.nextRequest()
+			h.creates[id] = l
+			h.send(l.createRequest(id))
+		}
+		return
+	}
+	job := lj.job
+	if !l.accepted {
+		if text := foreign(job, l.user); text != "" {
+			h.refuseLauncher(l, wire.CodeRefused, text)
+			return
+		}
+		if text := l.createRequest(0).OtherLayout(job); text != "" {
+			h.refuseLauncher(l, wire.CodeRefused, text)
+			return
+		}
+		h.acceptLauncher(l, job)
+		if differ := otherOptions(l.createRequest(0).Options, job.Options); len(differ) > 0 {
+			text := fmt.Sprintf("warning: job %q runs already, and these flags have no effect on it: %s; end the job first to change them", job.Name, strings.Join(differ, ", "))
+			h.note(l, job, text)
+		}
+	}
+	if job.Phase != replica.Opening || l.hello.Spare {
+		return
+	}
+	for _, r := range l.hello.Ranks {
+		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && !l.runs(r) && l.free() > 0 && time.Now().After(l.retryAt[r]) && l.tries[r] < startTries {
+			h.startRank(lj, l, r)
+		}
+	}
+}
+
+func (h *Host) startRank(lj *localJob, l *launcher, r replica.Rank) {
+	l.running[r] = time.Now()
+	delete(l.attached, r)
+	delete(l.pids, r)
+	delete(l.said, r)
+	start := wire.RunStart{Rank: r, World: lj.job.Layout.World, Group: replica.NoGroup, Early: uint32(l.tries[r])}
+	if lj.job.Naming == nil {
+		start.Group, start.Groups = lj.group(r), lj.job.Layout.Groups
+	}
+	l.peer.Send(wire.RankHeader{Type: wire.MRunStart, Epoch: lj.job.Epoch}, start.Append(nil)) //nolint:errcheck // a dead peer is Gone
+}
+
+func (l *launcher) runs(r replica.Rank) bool {
+	_, ok := l.running[r]
+	return ok
+}
+
+func (l *launcher) free() int { return int(l.hello.Capacity) - len(l.running) }
+
+// offers counts the processes that this node could still start for a job.
+func (h *Host) offers(job *replica.Job) (n int, spare bool) {
+	spare = true
+	for _, l := range h.launchers {
+		if l.accepted && l.hello.Job == job.Name && !l.deaf {
+			n += max(0, l.free())
+			spare = spare && l.hello.Spare
+		}
+	}
+	return n, spare && n > 0
+}
+
+// launchersOf counts the launchers of a job here.
+func (h *Host) launchersOf(job *replica.Job) (n int) {
+	for _, l := range h.launchers {
+		if l.accepted && l.job == job.ID {
+			n++
+		}
+	}
+	return n
+}
+
+// starting lists the ranks for which a launcher here runs a process that has not attached: of their claims nothing is known yet. One that
+// has attached and is dead is none of them, though its launcher has not said yet that it ended.
+func (h *Host) starting(lj *localJob) (ranks []replica.Rank, pids []uint64) {
+	at := map[replica.Rank]uint64{}
+	for _, l := range h.launchers {
+		if !l.accepted || l.hello.Job != lj.job.Name {
+			continue
+		}
+		for r := range l.running {
+			if l.pids[r] == 0 && time.Since(l.running[r]) > h.takeUp() {
+				continue // its launcher does not answer
+			}
+			if lr := lj.ranks[r]; !l.attached[r] && (lr == nil || !lr.alive) {
+				at[r] = l.pids[r]
+			}
+		}
+	}
+	for _, r := range slices.Sorted(maps.Keys(at)) {
+		ranks, pids = append(ranks, r), append(pids, at[r])
+	}
+	return ranks, pids
+}
+
+// runRunning: a launcher names its processes after each reconnect, those that attached before among them.
+func (h *Host) runRunning(p session.Peer, rank replica.Rank, pid uint64) {
+	l := h.launchers[p.ID()]
+	if l == nil {
+		return
+	}
+	l.running[rank], l.pids[rank], l.deaf = time.Now(), pid, false
+	if lj := h.jobNamed(l.hello.Job); lj != nil {
+		if lr := lj.ranks[rank]; lr != nil && lr.alive && uint64(lr.pid) == pid {
+			l.attached[rank] = true
+		}
+	}
+}
+
+func (h *Host) runExited(ev session.RunExited) {
+	l := h.launchers[ev.Peer.ID()]
+	if l == nil {
+		return
+	}
+	r := ev.RunExited.Rank
+	l.deaf = false
+	delete(l.running, r)
+	h.log.Exited(l.hello.Job, r, ev.RunExited.PID, ev.RunExited.Status)
+	lj := h.jobNamed(l.hello.Job)
+	if lj == nil {
+		h.serveLauncher(l)
+		return
+	}
+	h.endedBy(lj, ev.RunExited)
+	if lr := lj.ranks[r]; lr != nil && uint64(lr.pid) == ev.RunExited.PID {
+		h.rankDied(lj, lr)
+	} else if !l.attached[r] { // else the rank was a child of the launcher's process, or has been taken over
+		h.endedEarly(lj, l, r, ev.RunExited.Status)
+	}
+	h.takeOffers(lj)
+	h.report(lj)
+}
+
+// endedEarly counts a process that ended before it attached: it was started in vain, and will be again.
+func (h *Host) endedEarly(lj *localJob, l *launcher, r replica.Rank, status int32) {
+	now := time.Now()
+	if now.Sub(l.retryAt[r]) > startWindow+h.cfg.Timing.Start {
+		l.tries[r] = 0
+	}
+	l.tries[r]++
+	l.retryAt[r] = now.Add(time.Second)
+	h.log.StartFailed(lj.job, r, status, l.tries[r], startTries)
+	if l.tries[r] < startTries || lj.job.Phase == replica.Ended {
+		return
+	}
+	why := fmt.Sprintf("rank %d ended %d times in a row on node %s before it attached, the last time with status %d", r, l.tries[r], h.self.Name, status)
+	if text := l.refused[r]; text != "" {
+		why += ": " + text
+	}
+	h.send(control.EndRequest{Name: lj.job.Name, Reason: recovery.DoNotRequeue + why + "; its own output says why", Rank: r})
+}
+
+// killStuck ends the processes here that were started and have neither attached nor met anybody since (an import from a file system
+// that hangs, say): the epoch that waits for them has no steps to tell a hang by.
+func (h *Host) killStuck() {
+	limit := h.cfg.Timing.Start
+	for _, l := range h.launchers {
+		lj := h.jobNamed(l.hello.Job)
+		if lj == nil || !l.accepted {
+			continue
+		}
+		starting, _ := h.starting(lj)
+		for _, r := range starting {
+			since, here := l.running[r]
+			switch {
+			case !here:
+			case h.heardOf(lj, r):
+				l.running[r] = time.Now() // what it waits for is not its own doing
+			case time.Since(since) > limit:
+				l.running[r] = time.Now() // its launcher tells of its end
+				l.refused[r] = fmt.Sprintf("killed, since it had not attached after %v (timing.start of this node's configuration)", limit)
+				h.log.RankNote(lj.job, r, "stuck", l.refused[r])
+				h.note(l, lj.job, fmt.Sprintf("rank %d: %s; it is started again", r, l.refused[r]))
+				l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r, Signal: uint32(syscall.SIGKILL)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+			}
+		}
+	}
+}
+
+// heardOf tells whether a process for a rank waits for this daemon's word: at the rendezvous, or to attach.
+func (h *Host) heardOf(lj *localJob, r replica.Rank) bool {
+	for _, k := range h.kvs {
+		if k.peer != nil && k.by.job == lj.job.ID && k.by.rank == r {
+			return true
+		}
+	}
+	for _, a := range h.attaching { // one that was welcomed and has not asked to attach yet builds its model
+		if a.hello.Job == lj.job.Name && a.hello.Rank == r && (a.attach != 0 || !a.welcomed) {
+			return true
+		}
+	}
+	return false
+}
+
+// note has a launcher print something.
+func (h *Host) note(l *launcher, job *replica.Job, text string) {
+	l.peer.Send(wire.RankHeader{Type: wire.MRunNote, Epoch: job.Epoch}, wire.Refused{Text: text}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+}
+
+// tellLaunchers passes on what the leader has to say of their job.
+func (h *Host) tellLaunchers(news control.Tell) {
+	if lj := h.jobs[news.Job]; lj != nil {
+		h.noteAll(lj, news.Text)
+	}
+}
+
+// rankAttached: whatever goes wrong with the process from here on is recovery's business.
+func (h *Host) rankAttached(job string, r replica.Rank) {
+	for _, l := range h.launchers {
+		if l.hello.Job == job {
+			l.attached[r] = true
+			delete(l.tries, r)
+			delete(l.refused, r)
+		}
+	}
+}
+
+// launcherGone forgets a launcher; its processes are found by their own sessions.
+func (h *Host) launcherGone(l *launcher) {
+	delete(h.launchers, l.peer.ID())
+	for _, lj := range h.jobs {
+		if lj.job.Name == l.hello.Job {
+			h.report(lj)
+		}
+	}
+}
+
+// stopLeftovers ends the processes of a finished job that are no ranks of it: the launcher waits for all others to end by themselves. They
+// have not attached, or are superseded.
+func (h *Host) stopLeftovers(lj *localJob, l *launcher) {
+	for r := range l.running {
+		lr := lj.ranks[r]
+		left, here := lr != nil && lr.left, lr != nil && lr.alive
+		if left || !here && l.attached[r] { // or it has just ended: its status is its own
+			continue
+		}
+		l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+	}
+}
+
+// acceptLauncher says that it is of a job.
+func (h *Host) acceptLauncher(l *launcher, job *replica.Job) {
+	l.accepted, l.job = true, job.ID
+	l.peer.Send(wire.RankHeader{Type: wire.MRunOK, Request: l.request, Epoch: job.Epoch}, wire.Welcome{ABI: wire.RankABI, Cluster: h.cluster, Job: job.ID, Era: h.era, ChunkBytes: chunkBytes(job)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+}
+
+// launcherLate answers one that was accepted for a job that has ended while no daemon was there to tell it.
+func (h *Host) launcherLate(l *launcher) {
+	if lj := h.jobs[l.hello.Joined]; lj != nil {
+		h.acceptLauncher(l, lj.job)
+		h.launcherDone(l)
+		return
+	}
+	job := &replica.Job{ID: l.hello.Joined, Name: l.hello.Job}
+	h.acceptLauncher(l, job)
+	h.sayDone(l, job, 1, fmt.Sprintf("job %v ended while this node's daemon was away, and nobody knows any more how: %q is another job now, or none; the same command starts it again", job.ID, job.Name))
+}
+
+// launcherDone tells a launcher how its job ended: 0 finished, 1 stopped, wire.ExitDoNotRequeue.
+func (h *Host) launcherDone(l *launcher) {
+	lj := h.jobs[l.job]
+	if lj == nil || lj.job.Phase != replica.Ended {
+		return
+	}
+	code := int32(1)
+	switch {
+	case recovery.HasFinished(lj.job):
+		code = 0
+		h.stopLeftovers(lj, l)
+	case strings.HasPrefix(lj.job.EndReason, recovery.DoNotRequeue):
+		code = wire.ExitDoNotRequeue
+	}
+	h.sayDone(l, lj.job, code, lj.job.EndReason)
+}
+
+func (h *Host) sayDone(l *launcher, job *replica.Job, code int32, text string) {
+	l.done = true
+	l.peer.Send(wire.RankHeader{Type: wire.MRunDone, Epoch: job.Epoch}, wire.Refused{Code: code, Text: text}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+}

@@ -1,0 +1,373 @@
+package host
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// The launcher's exit code tells a scheduler whether to start the job again.
+func TestLauncherLearnsHowItsJobEnded(t *testing.T) {
+	for reason, want := range map[string]int32{
+		recovery.Finished:                 0,
+		"ended by an operator":            1,
+		"":                                1,
+		"the site says: do not requeue: ": 1,
+		recovery.DoNotRequeue + "recovered 8 times without a step beyond 5": wire.ExitDoNotRequeue,
+	} {
+		d := newDesk(t)
+		peer, end := d.session(0)
+		l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID}
+		d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, reason }))
+		d.serveLauncher(l)
+		h, body := end.reads()
+		done, err := wire.ParseRefused(body)
+		if err != nil || h.Type != wire.MRunDone || done.Code != want || done.Text != reason || !l.done {
+			t.Errorf("%q: message %d, code %d, %q, %v; want code %d", reason, h.Type, done.Code, done.Text, err, want)
+		}
+	}
+}
+
+// A daemon may have died between a job's end and the word of it to the launcher, which comes back to the next one: it is told then, and
+// makes no new job of the name, nor takes part in one that another launcher made.
+func TestLauncherComesBackAfterTheEnd(t *testing.T) {
+	ended := func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished }
+	other := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.ID = replica.JobID{0: 0xee} })
+	for what, c := range map[string]struct {
+		jobs []*replica.Job
+		code int32
+		text string
+	}{
+		"finished":                  {[]*replica.Job{fixture.Changed(fixture.Job(), ended)}, 0, recovery.Finished},
+		"and made again":            {[]*replica.Job{fixture.Changed(fixture.Job(), ended), other}, 0, recovery.Finished},
+		"forgotten":                 {nil, 1, "nobody knows any more how"},
+		"forgotten, and made again": {[]*replica.Job{other}, 1, "nobody knows any more how"},
+	} {
+		d := newDesk(t)
+		peer, end := d.session(0)
+		for _, j := range c.jobs {
+			d.put(j)
+		}
+		d.informed = true
+		d.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: fixture.JobID}})
+		if said := d.says(); len(said) != 0 {
+			t.Errorf("%s: it asks for %+v", what, said)
+		}
+		if h, body := end.reads(); h.Type != wire.MRunOK {
+			t.Errorf("%s: message %d %q", what, h.Type, body)
+		}
+		h, body := end.reads()
+		done, err := wire.ParseRefused(body)
+		if err != nil || h.Type != wire.MRunDone || done.Code != c.code || !strings.Contains(done.Text, c.text) || !d.launchers[peer.ID()].done {
+			t.Errorf("%s: message %d, code %d, %q, %v", what, h.Type, done.Code, done.Text, err)
+		}
+	}
+	d := newDesk(t)
+	peer, end := d.session(0)
+	d.put(fixture.Job())
+	d.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: fixture.JobID}})
+	if h, _ := end.reads(); h.Type != wire.MRunOK || d.launchers[peer.ID()].done {
+		t.Errorf("of a job that runs: message %d", h.Type)
+	}
+}
+
+// A launcher waits for the processes of a finished job; those that are no ranks of it would never end, so the daemon ends them. One that
+// has ended by itself meanwhile keeps its own status.
+func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
+	d := newDesk(t)
+	peer, end := d.session(0)
+	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, attached: map[replica.Rank]bool{0: true, 1: true, 3: true}, running: map[replica.Rank]time.Time{}}
+	for r := range replica.Rank(4) {
+		l.running[r] = time.Now()
+	}
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Phase, j.EndReason = replica.Ended, recovery.Finished+" at step 9, newest commit step 8"
+	}))
+	lj.ranks[0] = &localRank{left: true, alive: true}
+	lj.ranks[1] = &localRank{alive: true} // superseded by one elsewhere; 2 never attached, 3 has ended
+	d.serveLauncher(l)
+	clear(lj.ranks) // they have no arenas
+	stopped := map[replica.Rank]bool{}
+	h, body := end.reads()
+	for ; h.Type == wire.MRunStop; h, body = end.reads() {
+		s, err := wire.ParseRunStop(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stopped[s.Rank] = true
+	}
+	if len(stopped) != 2 || !stopped[1] || !stopped[2] || h.Type != wire.MRunDone {
+		t.Errorf("stopped are %v, want ranks 1 and 2, before message %d", stopped, h.Type)
+	}
+}
+
+// Whoever looks at the launcher's output learns why its process was killed.
+func TestLauncherIsToldOfAHang(t *testing.T) {
+	d := newDesk(t)
+	peer, end := d.session(0)
+	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, running: map[replica.Rank]time.Time{1: time.Now()}}
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.Hang, Rank: 1, Incarnation: 5, Detail: "stands still in step 6"}}
+	}))
+	lj.ranks[1] = &localRank{rank: 1, incarnation: 5, alive: true, pid: 1 << 30, start: 1} // nobody's
+	d.killHung(lj)
+	clear(lj.ranks) // it has no arena
+	h, body := end.reads()
+	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "rank 1: killed, hang: stands still in step 6" {
+		t.Errorf("message %d, %q, %v; want a note", h.Type, note.Text, err)
+	}
+}
+
+// What the leader has to say of a job reaches the launchers of that job, and no others.
+func TestLaunchersAreToldOfTheirJob(t *testing.T) {
+	d := newDesk(t)
+	d.put(fixture.Job())
+	mine, end := d.session(0)
+	d.launchers[mine.ID()] = &launcher{peer: mine, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID}
+	d.leaderSays(control.Tell{Job: replica.JobID{0: 0xee}, Text: "of another job"})
+	d.leaderSays(control.Tell{Job: fixture.JobID, Text: "news"})
+	h, body := end.reads()
+	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "news" {
+		t.Errorf("message %d, %q, %v; want the news", h.Type, note.Text, err)
+	}
+}
+
+// earlyEnd has a launcher report that its process of rank 0 ended, and returns the reasons for which the node asks to end the job.
+func (d *desk) earlyEnd(peer session.Peer, status int32) (reasons []string) {
+	d.t.Helper()
+	d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: status, PID: 4711}})
+	for _, m := range d.says() {
+		if end, ok := m.(control.EndRequest); ok {
+			reasons = append(reasons, end.Reason)
+		}
+	}
+	return reasons
+}
+
+// A program that ends before it attaches (an import that fails, say) would be started again for ever: no recovery begins, so none
+// is counted. In every phase of the job, startTries such ends in a row end it.
+func TestProgramThatNeverAttaches(t *testing.T) {
+	for _, phase := range []replica.JobPhase{replica.Opening, replica.Open, replica.Closed} {
+		d := newDesk(t)
+		peer, _ := d.session(0)
+		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase = phase }))
+		d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
+		l := d.launchers[peer.ID()]
+		d.says()
+		early := func(n int) {
+			t.Helper()
+			for range n {
+				if got := d.earlyEnd(peer, 3); len(got) > 0 {
+					t.Fatalf("phase %v: the job is ended too early: %q", phase, got)
+				}
+			}
+		}
+		early(startTries - 1)
+		d.rankAttached("another-job", 0)
+		if got := d.earlyEnd(peer, 3); len(got) != 1 || !strings.HasPrefix(got[0], recovery.DoNotRequeue) || !strings.Contains(got[0], "rank 0 ended 5 times in a row on node n1 before it attached, the last time with status 3") {
+			t.Errorf("phase %v: reasons %q", phase, got)
+		}
+		if d.log.Count(`"start_failed"`) != startTries || d.log.Count(`"in_a_row":5`) != 1 {
+			t.Errorf("phase %v: a start in vain is not in the log", phase)
+		}
+
+		// One that attaches ends the row; while it is attached its end is recovery's, though it may be a child of the launcher's.
+		d.rankAttached("job", 0)
+		early(startTries + 1)
+		d.startRank(lj, l, 0)
+		early(startTries - 1)
+		// So does time.
+		l.retryAt[0] = l.retryAt[0].Add(-startWindow - d.cfg.Timing.Start - 2*time.Second)
+		early(startTries - 1)
+	}
+}
+
+// A launcher that is full with a rank of the leader's choice isn't asked for the one it prefers: its refusals would count as starts in vain.
+func TestFullLauncherStartsNoMore(t *testing.T) {
+	d := newDesk(t)
+	peer, _ := d.session(0)
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Phase = replica.Opening
+		for r := range j.Ranks {
+			j.Ranks[r] = replica.Claimed{}
+		}
+	}))
+	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
+	l := d.launchers[peer.ID()]
+	d.startRank(lj, l, 1)
+	l.hello.Ranks = []replica.Rank{0}
+	d.serveLaunchers()
+	if l.runs(0) {
+		t.Error("it is to start rank 0 beside rank 1, with a capacity of one")
+	}
+	delete(l.running, 1)
+	d.serveLaunchers()
+	if !l.runs(0) {
+		t.Error("it has room for rank 0, and is not asked")
+	}
+}
+
+// A process that neither attaches nor asks for anything is stopped after Timing.Start, and said why. One that waits for others at the
+// rendezvous, or for its claim, has until then once more.
+func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
+	d := newDesk(t)
+	peer, end := d.session(0)
+	lj := d.put(fixture.Job())
+	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
+	l := d.launchers[peer.ID()]
+	d.startRank(lj, l, 0)
+	for h, _ := end.reads(); h.Type != wire.MRunStart; h, _ = end.reads() {
+	}
+	d.runRunning(peer, 0, 4711)
+	ago := func(since time.Duration) { l.running[0] = time.Now().Add(-since) }
+	limit := d.cfg.Timing.Start
+
+	ago(limit - time.Minute)
+	d.killStuck()
+	end.quiet(peer)
+	for name, wait := range map[string]func(on bool){
+		"rendezvous": func(on bool) {
+			d.kvs = map[uint64]*kvPending{}
+			if on {
+				d.kvs[1] = &kvPending{peer: peer, by: caller{job: lj.job.ID, rank: 0}}
+			}
+		},
+		"claim": func(on bool) {
+			d.attaching = map[uint64]*attaching{}
+			if on {
+				d.attaching[peer.ID()] = &attaching{peer: peer, hello: wire.Hello{Job: "job"}}
+			}
+		},
+	} {
+		ago(limit + time.Minute)
+		wait(true)
+		d.killStuck()
+		wait(false)
+		d.killStuck()
+		end.quiet(peer)
+		if t.Failed() {
+			t.Fatalf("a process that waits for its %s was taken for one that hangs", name)
+		}
+	}
+	l.attached[0] = true
+	ago(limit + time.Minute)
+	d.killStuck()
+	end.quiet(peer)
+
+	delete(l.attached, 0)
+	d.killStuck()
+	h, body := end.reads()
+	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || !strings.Contains(note.Text, "rank 0: killed, since it had not attached after 10m0s") {
+		t.Errorf("message %d, %q, %v; want a note", h.Type, note.Text, err)
+	}
+	h, body = end.reads()
+	if stop, err := wire.ParseRunStop(body); err != nil || h.Type != wire.MRunStop || stop != (wire.RunStop{Rank: 0, Signal: uint32(syscall.SIGKILL)}) {
+		t.Errorf("message %d, %+v, %v; want the stop of rank 0", h.Type, stop, err)
+	}
+	d.killStuck() // its launcher has not told of its end yet
+	end.quiet(peer)
+}
+
+// A launcher's groups and the job's: by number, named by the ranks, or nothing said.
+func TestLauncherGroups(t *testing.T) {
+	numbered := func(groups ...replica.GroupID) control.CreateRequest {
+		return (&launcher{hello: wire.RunHello{Job: "job", World: uint32(len(groups)), Groups: groups}}).createRequest(1)
+	}
+	unsaid := func(world uint32) control.CreateRequest {
+		return (&launcher{hello: wire.RunHello{Job: "job", World: world}}).createRequest(1)
+	}
+	if all := unsaid(2); !reflect.DeepEqual(all.Layout.Groups, []replica.GroupID{0, 0}) {
+		t.Errorf("a launcher that says nothing of groups asks for %+v", all)
+	}
+	named := (&launcher{hello: wire.RunHello{Job: "job", World: 2, Flags: wire.RunNameGroups}}).createRequest(1)
+	if !named.NameGroups || named.Layout.Groups != nil {
+		t.Errorf("a launcher whose ranks name their groups asks for %+v", named)
+	}
+	settled := &replica.Job{Name: "job", Layout: replica.Layout{World: 2, Groups: []replica.GroupID{0, 1}}}
+	naming := fixture.Changed(settled, func(j *replica.Job) { j.Naming = []replica.GroupID{0, replica.NoGroup} })
+	for _, c := range []struct {
+		ask  control.CreateRequest
+		job  *replica.Job
+		text string
+	}{
+		{numbered(0, 1), settled, ""},
+		{unsaid(2), settled, ""},
+		{unsaid(2), naming, ""},
+		{unsaid(3), settled, "runs with 2 ranks, not 3"},
+		{named, settled, ""},
+		{named, naming, ""},
+		{numbered(0, 0), settled, "groups [0 1], not 2 in [0 0]"},
+		{numbered(0, 1, 2), settled, "runs with 2 ranks in groups [0 1], not 3 in [0 1 2]"},
+		{numbered(0, 1), naming, "leave --groups out"},
+		{changedRequest(named, 3), naming, "runs with 2 ranks, not 3"},
+	} {
+		if got := c.ask.OtherLayout(c.job); !strings.Contains(got, c.text) || got != "" && c.text == "" {
+			t.Errorf("%+v of a job with groups %v, naming %v: %q, want %q", c.ask.Layout, c.job.Layout.Groups, c.job.Naming, got, c.text)
+		}
+	}
+	// Ranks that are started are told what is known.
+	d := newDesk(t)
+	for _, job := range []*replica.Job{naming, settled} {
+		peer, end := d.session(0)
+		l := &launcher{peer: peer, running: map[replica.Rank]time.Time{}, attached: map[replica.Rank]bool{}, tries: map[replica.Rank]int{1: 2}}
+		d.startRank(newLocalJob(job), l, 1)
+		_, body := end.reads()
+		start, err := wire.ParseRunStart(body)
+		want := wire.RunStart{Rank: 1, World: 2, Group: 1, Early: 2, Groups: []replica.GroupID{0, 1}}
+		if job == naming {
+			want = wire.RunStart{Rank: 1, World: 2, Group: replica.NoGroup, Early: 2}
+		}
+		if err != nil || !reflect.DeepEqual(start, want) {
+			t.Errorf("started as %+v, %v; want %+v", start, err, want)
+		}
+	}
+}
+
+func changedRequest(c control.CreateRequest, world uint32) control.CreateRequest {
+	c.Layout.World = world
+	return c
+}
+
+// What a launcher asks for reaches the job it creates; on one that runs, flags that say something else are named with both values.
+func TestLauncherOptions(t *testing.T) {
+	h := wire.RunHello{Job: "job", World: 2, Groups: []replica.GroupID{0, 1}, PrivateCapMB: 3, Nondeterministic: []replica.GroupID{1}, Flags: wire.RunRequireVotes | wire.RunCollectiveWindow, Cadence: 2}
+	o := (&launcher{hello: h}).createRequest(1).Options
+	if want := (replica.Options{Cadence: 2, PrivateCap: 3 << 20, RequireVotes: true, CollectiveWindow: true, Nondeterministic: []bool{false, true}}); !reflect.DeepEqual(o, want) {
+		t.Errorf("options %+v, want %+v", o, want)
+	}
+	if differ := otherOptions(o, o.WithDefaults()); len(differ) != 0 {
+		t.Errorf("its own job differs: %q", differ)
+	}
+	if differ := otherOptions(replica.Options{}, o.WithDefaults()); len(differ) != 0 {
+		t.Errorf("without flags: %q", differ)
+	}
+	differ := strings.Join(otherOptions(o, replica.Options{Cadence: 1}.WithDefaults()), "; ")
+	for _, want := range []string{"--cadence 2 (the job runs with 1)", "--private-cap-mb 3 (the job runs with 64)", "--require-votes true (the job runs with false)", "--nondeterministic [1] (the job runs with [])"} {
+		if !strings.Contains(differ, want) {
+			t.Errorf("%q is not in %q", want, differ)
+		}
+	}
+}
+
+// A rank whose process has attached and died is not starting, though its launcher has not reaped it yet; one whose former process is dead is.
+func TestStarting(t *testing.T) {
+	alive, dead := &localRank{alive: true}, &localRank{}
+	l := &launcher{accepted: true, hello: wire.RunHello{Job: "j"}, running: map[replica.Rank]time.Time{0: {}, 1: {}, 2: {}, 3: {}}, attached: map[replica.Rank]bool{1: true, 2: true}, pids: map[replica.Rank]uint64{0: 12, 1: 13, 3: 14}}
+	other := &launcher{accepted: true, hello: wire.RunHello{Job: "k"}, running: map[replica.Rank]time.Time{7: {}}}
+	m := &Host{cfg: &config.Config{}, launchers: map[uint64]*launcher{1: l, 2: other}}
+	lj := &localJob{job: &replica.Job{Name: "j"}, ranks: map[replica.Rank]*localRank{1: dead, 2: alive, 3: dead}}
+	if got, pids := m.starting(lj); !slices.Equal(got, []replica.Rank{0, 3}) || !slices.Equal(pids, []uint64{12, 14}) {
+		t.Errorf("starting %v, processes %v; want 0 and 3, 12 and 14", got, pids)
+	}
+}

@@ -1,0 +1,368 @@
+package host
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/planted"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// localJob is this node's part of a job. Owned by the host.
+type localJob struct {
+	job         *replica.Job
+	candidate   replica.Candidate
+	candidateAt time.Time
+	heardAt     replica.Step                        // how far ranks here were then
+	answered    map[replica.Part]bool               // parts pinned and reported for candidate
+	passed      map[replica.Rank]replica.Generation // ranks that said Passed to candidate; those that stand below it: with what as the newest they hold
+	scarce      control.MirrorOrder                 // what the job is to resume at and has too few copies of
+	scarceAt    time.Time                           // when what its mirrors did not take is sent again
+	scarceWait  time.Duration
+	ranks       map[replica.Rank]*localRank
+	retired     []*arenaRef              // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
+	mirrors     map[replica.Part]*mirror // parts held for other nodes' ranks
+	making      map[replica.Part]*making // mirrors whose arenas are on their way
+	spell       journal.CommitSpell      // what the log was not told yet of commits
+	fenced      replica.Epoch            // fence words raised to
+	settleBy    time.Time                // after it, what is unfinished is torn
+	settleTime  time.Duration            // from the fence to settleBy
+	stopBy      time.Time                // after it, ranks that did not stop at the end of the job are killed
+	seq         uint64
+	reported    replica.NodeReport // as sent last, to send only changes
+	written     map[replica.Part]control.ShardReport
+	writing     map[replica.Part]replica.Generation // that was begun
+	fetching    map[replica.Part]fetchState         // mirrors being fetched for a plan
+	bad         []replica.Held                      // copies here that failed their digest since the job last ran
+	badDisk     []replica.Held                      // and durable parts, when they were read here
+	outage      *outage                             // that it has not come out of yet; nil: none
+	failures    map[replica.Rank][]failure          // the exceptions of each rank's newest step that had one
+	untaken     map[replica.Rank]*untaken           // offers that no launcher here is known to have taken up
+	kept        map[replica.Rank]*durableGeometry   // what ranks that were started here have in the durable generation that the job opens from
+	relays      relays
+}
+
+func newLocalJob(job *replica.Job) *localJob {
+	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]replica.Generation{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
+		written: map[replica.Part]control.ShardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{}}
+}
+
+// localRank is a rank whose claim this node holds, or held. Owned by the host.
+type localRank struct {
+	rank        replica.Rank
+	incarnation replica.Incarnation
+	arena       *arenaRef
+	peer        session.Peer // nil: not attached now
+	pid         int
+	start       uint64
+	alive       bool
+	unproven    bool          // pid and start are the rank's own word: watched, never killed
+	finishing   int           // places whose COPIED bytes are being hashed in the dead rank's name
+	stopped     bool          // waits in rp_join: captures joined
+	stoppedAt   time.Time     // since when
+	torn        replica.Epoch // closed epoch at whose settle timeout its unfinished places were torn
+	initial     replica.Epoch // sealed both parts as (initial, init)
+	gone        replica.Epoch // let go in this epoch
+	loaded      replica.Epoch // acknowledged its roots for the plan of this epoch
+	rejected    replica.Epoch // said that what it loaded in this epoch is bad: it is not given it again
+	left        bool          // said that it has finished
+	pulse       recovery.Pulse
+	hung        bool     // stands still for longer than it may
+	halted      bool     // while it has to go on: its process is stopped by a signal
+	progress    uint64   // while it comes to rest: megabytes that it has in reach
+	killed      bool     // by reap
+	leaveTo     uint32   // request to answer with BYE once the job has ended
+	ordered     orderKey // the last order sent, so that orders can be derived again and again
+	restore     *restore // of the newest plan
+	sealedAt    map[replica.Generation]time.Time
+	pushed      map[pushKey]pushState // of the newest private parts
+}
+
+// arenaRef counts who reads an arena besides the host, so that it is unmapped only after the last. Owned by the host;
+// holds are taken and given back on its goroutine.
+type arenaRef struct {
+	*shm.Arena
+	key    string
+	held   map[shm.Place]int // readers: a held place is never freed
+	seen   map[shm.Place]seenPlace
+	staged map[shm.Place]bool // the daemon itself writes there: torn and freed by that alone, even when the rank dies
+	users  int
+	closed bool
+	unmap  func(*shm.Arena)
+	peer   session.Peer    // of a rank that came back before its job was known
+	owner  owner           // who got it last, as the kernel and the list on disk say; its page is the rank's own word
+	said   []session.Event // by the rank meanwhile: told again once the job is known
+}
+
+func (h *Host) newArenaRef(a *shm.Arena, key string) *arenaRef {
+	return &arenaRef{Arena: a, key: key, unmap: h.unmap, held: map[shm.Place]int{}, seen: map[shm.Place]seenPlace{}, staged: map[shm.Place]bool{}}
+}
+
+// seenPlace is what was read of a sealed place. A sealed place doesn't change until its word does, so it is read and checked
+// once, not at every look (there are dozens of looks a step).
+type seenPlace struct {
+	word replica.SlotWord
+	info shm.Info
+}
+
+// sealed describes a sealed place: as Arena.Sealed does, from memory where its word is the one last seen. The host alone
+// writes pins, through pin and unpin.
+func (a *arenaRef) sealed(p shm.Place) (shm.Info, error) {
+	w := a.Word(p)
+	if s, ok := a.seen[p]; ok && s.word == w && w.State() == replica.SlotSealed {
+		return s.info, nil
+	}
+	info, err := a.Sealed(p)
+	if err == nil {
+		a.seen[p] = seenPlace{w, info}
+	} else {
+		delete(a.seen, p)
+	}
+	return info, err
+}
+
+// unstage ends a staging that was sealed or aborted; what it left torn is freed.
+func (a *arenaRef) unstage(p shm.Place) {
+	delete(a.staged, p)
+	a.freeTorn(p)
+}
+
+func (a *arenaRef) pin(p shm.Place, term, n uint64) {
+	a.Pin(p, term, n)
+	if s, ok := a.seen[p]; ok {
+		s.info.PinTerm, s.info.PinN = term, n
+		a.seen[p] = s
+	}
+}
+
+func (a *arenaRef) hold(p shm.Place) { a.held[p]++; a.users++ }
+
+func (a *arenaRef) release(p shm.Place) {
+	if a.held[p]--; a.held[p] == 0 {
+		delete(a.held, p)
+	}
+	a.users--
+	if a.closed && a.users == 0 {
+		a.unmap(a.Arena)
+	}
+}
+
+// freeTorn gives a torn place back, after a staging that could not. One that the staging gave back itself may have been
+// taken and sealed again by now, and counted on.
+func (a *arenaRef) freeTorn(p shm.Place) {
+	if a.Word(p).State() == replica.SlotTorn {
+		a.Free(p)
+	}
+}
+
+// drop unmaps now, or when the last reader lets go.
+func (a *arenaRef) drop() {
+	if a.closed {
+		return
+	}
+	a.closed = true
+	if a.users == 0 {
+		a.unmap(a.Arena)
+	}
+}
+
+// unsealed tells whether something here is being copied or hashed.
+func (a *arenaRef) unsealed() bool {
+	return slices.ContainsFunc(a.Places(), func(p shm.Place) bool {
+		s := a.Word(p).State()
+		return s == replica.SlotCopying || s == replica.SlotCopied
+	})
+}
+
+func (lj *localJob) group(r replica.Rank) replica.GroupID {
+	if int(r) < len(lj.job.Layout.Groups) {
+		return lj.job.Layout.Groups[r]
+	}
+	return 0
+}
+
+// part names what lies in a kind of place of rank r's arena.
+func (lj *localJob) part(k shm.PlaceKind, r replica.Rank) replica.Part {
+	switch k {
+	case shm.Slot:
+		return replica.OfGroup(lj.group(r))
+	case shm.Ring:
+		return replica.OfRank(r)
+	}
+	return replica.FrozenOf(lj.group(r))
+}
+
+// located is a sealed part in some local arena.
+type located struct {
+	arena *arenaRef
+	place shm.Place
+	info  shm.Info
+	held  replica.Held
+}
+
+// parts lists every sealed part held here: own ranks', retired ones', mirrors'.
+func (lj *localJob) parts() []located {
+	var out []located
+	add := func(a *arenaRef, r replica.Rank, isMirror bool) {
+		for _, p := range a.Places() {
+			if a.Word(p).State() != replica.SlotSealed {
+				continue
+			}
+			info, err := a.sealed(p)
+			if err != nil {
+				continue // freed meanwhile, or garbage: not held
+			}
+			held := replica.Held{Part: lj.part(p.Kind, r), Generation: info.Generation, Root: info.Root, Mirror: isMirror, DaemonMade: info.Flags&replica.DaemonMade != 0, Rank: r}
+			if !planted.Heir {
+				held.Producer, held.Fetched = info.Incarnation, !isMirror && info.Rank != r
+			}
+			out = append(out, located{a, p, info, held})
+		}
+	}
+	for r, lr := range lj.ranks {
+		if lr.arena != nil {
+			add(lr.arena, r, false)
+		}
+	}
+	for _, a := range lj.retired {
+		add(a, a.Spec().Rank, false)
+	}
+	for _, mi := range lj.mirrors {
+		add(mi.arena, mi.rank, true)
+	}
+	return out
+}
+
+// find locates a part by generation and root, in arena first if it is there; frozen parts are found by root alone.
+func (lj *localJob) find(first *arenaRef, part replica.Part, g replica.Generation, root replica.Digest) (located, bool) {
+	var best located
+	ok := false
+	for _, l := range lj.parts() {
+		if l.held.Part == part && l.info.Root == root && (part.Kind == replica.FrozenPart || l.info.Generation == g) && (!ok || l.arena == first) {
+			best, ok = l, true
+		}
+	}
+	return best, ok
+}
+
+// report sends the node's full account of a job when it changed, or when one is due.
+func (h *Host) report(lj *localJob) {
+	if h.link == nil {
+		return
+	}
+	r := replica.NodeReport{Job: lj.job.ID, Holder: h.holder(), Session: h.self.Session, Fenced: lj.fenced, Settled: true}
+	for _, lr := range lj.ranks {
+		a := lr.arena
+		rr := replica.RankReport{Rank: lr.rank, Incarnation: lr.incarnation, Alive: lr.alive, Attached: lr.peer != nil, PID: uint64(lr.pid), Live: a.Step(), Good: a.Good(),
+			Settled: lr.settled(), Stopped: lr.stopped && lr.alive, Initial: lr.initial, Loaded: lr.loaded, Left: lr.left, Hung: lr.hung, Halted: lr.halted, Progress: lr.progress}
+		rr.Whole = rr.Live.Phase() == replica.Idle && rr.Good.Generation() == rr.Live.Generation() && rr.Stopped
+		r.Settled = r.Settled && rr.Settled
+		r.Ranks = append(r.Ranks, rr)
+	}
+	r.Ranks = append(r.Ranks, h.orphaned(lj)...)
+	for _, l := range lj.parts() {
+		if l.held.Part.Kind != replica.FrozenPart && l.whole() {
+			r.Parts = append(r.Parts, l.held)
+		}
+	}
+	if lj.job.Phase == replica.Open {
+		lj.bad, lj.badDisk = nil, nil
+	}
+	r.Bad, r.BadDisk = slices.Clone(lj.bad), slices.Clone(lj.badDisk)
+	r.Offers, r.Spare = h.offers(lj.job)
+	r.Launchers = h.launchersOf(lj.job)
+	r.Starting, r.StartingPIDs = h.starting(lj)
+	if extra := lj.settleTime - h.cfg.Timing.Settle; extra > 0 {
+		r.SettleMS = uint64(lj.settleTime.Milliseconds())
+	}
+	sortReport(&r)
+	r.Seq = lj.reported.Seq
+	if reflect.DeepEqual(r, lj.reported) {
+		return
+	}
+	lj.seq++
+	r.Seq = lj.seq
+	lj.reported = r
+	h.send(r)
+}
+
+// orphaned are the claims of this node that no process of it has: it went, or was refused its arena, between the two, or
+// the daemon was away then. Nobody else would ever report their deaths.
+func (h *Host) orphaned(lj *localJob) (dead []replica.RankReport) {
+	for r, c := range lj.job.Ranks {
+		rank := replica.Rank(r)
+		if c.Incarnation == 0 || c.Node != h.self.Name || c.NodeIncarnation != h.self.Incarnation || h.claiming(lj, rank) {
+			continue
+		}
+		if lr := lj.ranks[rank]; lr == nil || lr.incarnation < c.Incarnation {
+			dead = append(dead, replica.RankReport{Rank: rank, Incarnation: c.Incarnation, Settled: true})
+		}
+	}
+	return dead
+}
+
+func (h *Host) holder() replica.Holder { return h.self.Holder() }
+
+// settled tells whether nothing of the rank can be sealed any more: it waits in rp_join with its captures joined, or what it
+// had not finished in time was torn, or it is dead with every place sealed, torn or free. A process that has loaded nothing yet
+// (it prefaults its arena, say) has nothing to finish: its node is not held for silent meanwhile.
+func (lr *localRank) settled() bool {
+	if lr.alive {
+		return lr.stopped || lr.loaded == 0 || lr.torn != 0 && lr.torn >= lr.arena.Fence()
+	}
+	return lr.finishing == 0
+}
+
+// reconcile brings everything local in line with the job's replicated state. It is idempotent; every view calls it, and
+// whatever happens locally that could make an order, a restore or a pin possible.
+func (h *Host) reconcile(lj *localJob) {
+	h.fence(lj)
+	h.killHung(lj)
+	h.supersede(lj)
+	h.restoreAll(lj)
+	h.fetchMirrors(lj)
+	h.order(lj)
+	h.durable(lj)
+	h.answerCandidate(lj)
+	h.retain(lj)
+	h.report(lj)
+}
+
+// sortReport puts a report in one order, so that equal ones compare equal.
+func sortReport(r *replica.NodeReport) {
+	slices.SortFunc(r.Ranks, func(a, b replica.RankReport) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Incarnation, b.Incarnation))
+	})
+	slices.SortFunc(r.Parts, func(a, b replica.Held) int {
+		return cmp.Or(cmp.Compare(a.Part.Kind, b.Part.Kind), cmp.Compare(a.Part.Index, b.Part.Index), a.Generation.Compare(b.Generation), cmp.Compare(a.Rank, b.Rank))
+	})
+}
+
+func chunkBytes(job *replica.Job) uint32 {
+	if job.Options.ChunkBytes != 0 {
+		return job.Options.ChunkBytes
+	}
+	return replica.DefaultChunkBytes
+}
+
+// slotsOf is how many replicated parts each arena of the job holds.
+func slotsOf(job *replica.Job) int {
+	if job.Options.Slots != 0 {
+		return job.Options.Slots
+	}
+	return 4
+}
+
+func privateCap(job *replica.Job) uint64 {
+	if job.Options.PrivateCap != 0 {
+		return job.Options.PrivateCap
+	}
+	return replica.MaxPrivateBytes
+}

@@ -1,0 +1,322 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// mirror holds parts of ranks of other nodes, in an arena of the daemon's own: a rank's private parts, or a group's
+// replicated ones. Owned by the host.
+type mirror struct {
+	part  replica.Part // OfRank or OfGroup
+	rank  replica.Rank // the producer
+	arena *arenaRef
+}
+
+// laidOutAsGroup refuses a replicated part whose geometry is not its group's.
+func laidOutAsGroup(job *replica.Job, man replica.Manifest) error {
+	if man.Part.Kind == replica.ReplicatedPart && man.Geometry != job.GroupGeometry[man.Part.Index] {
+		return fmt.Errorf("mirror of %v: its manifest has geometry %v, the group has %v: the ranks of a group must register the same regions in the same order", man.Part, man.Geometry, job.GroupGeometry[man.Part.Index])
+	}
+	return nil
+}
+
+// making is a mirror's arena on its way: reserved, then parked. Several may wait for it. Owned by the host, but for done.
+type making struct {
+	key   replica.Part
+	rank  replica.Rank
+	kind  replica.PartKind
+	of    replica.Digest // its geometry
+	arena *arenaRef      // once it is reserved
+	err   error          // to be read once done is closed
+	done  chan struct{}
+}
+
+// mirrorMade is the end of reserving a mirror's arena, mirrorParked that of parking it.
+type (
+	mirrorMade struct {
+		lj    *localJob
+		of    *making
+		arena *shm.Arena
+		err   error
+	}
+	mirrorParked struct {
+		lj *localJob
+		of *making
+	}
+)
+
+// mirrorArena returns the arena for a mirrored part, made to its size, once it is with the keeper and on the list. Beside the host.
+func (h *Host) mirrorArena(ctx context.Context, lj *localJob, rank replica.Rank, man replica.Manifest) (*arenaRef, error) {
+	for {
+		var ref *arenaRef
+		var mk *making
+		var err error
+		if !h.do(ctx, func() { ref, mk, err = h.findMirror(lj, rank, man) }) {
+			return nil, h.gone(ctx)
+		}
+		if err != nil || ref != nil {
+			return ref, err
+		}
+		select {
+		case <-mk.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-h.ended:
+			return nil, context.Canceled
+		}
+		if mk.err != nil {
+			return nil, mk.err
+		}
+	}
+}
+
+// gone says why do has refused.
+func (h *Host) gone(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return context.Canceled
+}
+
+// findMirror returns the arena for a mirrored part, or else what makes it: begun now, unless it is on its way.
+func (h *Host) findMirror(lj *localJob, rank replica.Rank, man replica.Manifest) (*arenaRef, *making, error) {
+	key := man.Part
+	if key.Kind == replica.FrozenPart {
+		key.Kind = replica.ReplicatedPart // it lies beside the parts that bind it
+	}
+	mi := lj.mirrors[key]
+	if mi != nil && mi.arena.Header().Geometry[man.Part.Kind] == man.Geometry {
+		return mi.arena, nil, nil
+	}
+	if lj.job.Phase == replica.Ended {
+		return nil, nil, fmt.Errorf("mirror of %v: %w: the job has ended", man.Part, transfer.ErrFenced)
+	}
+	if man.Part.Kind == replica.FrozenPart {
+		return nil, nil, fmt.Errorf("mirror of %v: %w: the replicated part comes first", man.Part, transfer.ErrNotYet)
+	}
+	if man.Part.Kind == replica.PrivatePart && man.Bytes > privateCap(lj.job) {
+		return nil, nil, fmt.Errorf("private part of rank %d has %d bytes, the cap is %d", rank, man.Bytes, privateCap(lj.job))
+	}
+	if err := laidOutAsGroup(lj.job, man); err != nil {
+		return nil, nil, err
+	}
+	if mk := lj.making[key]; mk != nil {
+		if mk.kind != man.Part.Kind || mk.of != man.Geometry {
+			return nil, nil, fmt.Errorf("mirror of %v: %w: an arena of another geometry is on its way", man.Part, transfer.ErrNotYet)
+		}
+		return nil, mk, nil
+	}
+	g, err := replica.NewGeometry(man.Regions)
+	if err != nil {
+		return nil, nil, fmt.Errorf("mirror of %v: %w", man.Part, err)
+	}
+	if shm.GeometryDigest(g, man.Part.Kind) != man.Geometry {
+		return nil, nil, fmt.Errorf("mirror of %v: the manifest's regions do not make its geometry", man.Part)
+	}
+	spec := shm.Spec{Cluster: h.cluster, Era: h.era, Job: lj.job.ID, Rank: rank, Geometry: g, ChunkBytes: chunkBytes(lj.job), Mirror: true, Margin: uint64(h.cfg.MemoryMargin)}
+	if man.Part.Kind == replica.ReplicatedPart {
+		spec.Slots, spec.Ring = slotsOf(lj.job), -1
+	}
+	mk := &making{key: key, rank: rank, kind: man.Part.Kind, of: man.Geometry, done: make(chan struct{})}
+	lj.making[key] = mk
+	h.work.Go(func() {
+		a, err := h.create(spec)
+		h.Post(mirrorMade{lj, mk, a, err})
+	})
+	return nil, mk, nil
+}
+
+func (h *Host) mirrorMade(ev mirrorMade) {
+	lj, mk := ev.lj, ev.of
+	switch {
+	case ev.err != nil:
+		mk.end(lj, fmt.Errorf("mirror of %v: %w", mk.key, ev.err))
+	case lj.job.Phase == replica.Ended:
+		h.unmap(ev.arena)
+		mk.end(lj, fmt.Errorf("mirror of %v: %w: the job has ended", mk.key, transfer.ErrFenced))
+	default:
+		mk.arena = h.newArenaRef(ev.arena, arenaKey(lj.job.ID, randomIncarnation(), mk.rank, true))
+		h.custody.put(mk.arena.key, mk.arena.File())
+		h.saveArenas()
+		h.custody.after(func() { h.Post(mirrorParked{lj, mk}) })
+	}
+}
+
+func (h *Host) mirrorParked(ev mirrorParked) {
+	lj, mk := ev.lj, ev.of
+	if lj.job.Phase == replica.Ended {
+		mk.end(lj, fmt.Errorf("mirror of %v: %w: the job has ended", mk.key, transfer.ErrFenced))
+		h.forget(mk.arena)
+		return
+	}
+	old := lj.mirrors[mk.key]
+	lj.mirrors[mk.key] = &mirror{mk.key, mk.rank, mk.arena}
+	mk.end(lj, nil)
+	if old != nil {
+		h.forget(old.arena)
+	}
+}
+
+func (mk *making) end(lj *localJob, err error) {
+	delete(lj.making, mk.key)
+	mk.err = err
+	close(mk.done)
+}
+
+// randomIncarnation tells a mirror's arenas apart in the keeper, over restarts of the daemon too.
+func randomIncarnation() replica.Incarnation {
+	var b [8]byte
+	rand.Read(b[:]) //nolint:errcheck // never fails
+	return replica.Incarnation(binary.LittleEndian.Uint64(b[:]))
+}
+
+// mirrorKey says what a mirror arena mirrors.
+func (lj *localJob) mirrorKey(spec shm.Spec) replica.Part {
+	if spec.Slots > 0 {
+		return replica.OfGroup(lj.group(spec.Rank))
+	}
+	return replica.OfRank(spec.Rank)
+}
+
+// whole tells whether a mirrored part could be restored from its arena: a replicated part needs the frozen one it binds.
+func (l located) whole() bool {
+	if l.place.Kind == shm.Slot && l.info.FrozenRoot.IsZero() && l.arena.Header().FrozenBytes > 0 {
+		return false // sealed by who did not know its frozen regions: no load would take it
+	}
+	if !l.held.Mirror || l.info.FrozenRoot.IsZero() {
+		return true
+	}
+	f, err := l.arena.sealed(shm.Place{Kind: shm.Frozen})
+	return err == nil && f.Root == l.info.FrozenRoot
+}
+
+// mirrored is a part that lies sealed in a mirror arena.
+type mirrored struct {
+	job replica.JobID
+}
+
+func (h *Host) mirrored(ev mirrored) {
+	if lj := h.jobs[ev.job]; lj != nil {
+		if lj.job.Phase == replica.Open && lj.job.Previous == nil {
+			h.answerCandidate(lj)
+			h.retain(lj)
+		} else {
+			h.reconcile(lj)
+		}
+	}
+}
+
+// fetchMirrors fetches the parts of T that are to be mirrored here: before Resume, and after one that did not wait for them.
+func (h *Host) fetchMirrors(lj *localJob) {
+	job := lj.job
+	if !lj.spreads() || job.Plan == nil || job.Plan.Epoch != job.Epoch {
+		return
+	}
+	for r, nodes := range job.Mirrors {
+		if contains(nodes, h.self.Name) {
+			h.fetchMirror(lj, replica.OfRank(replica.Rank(r)), replica.Rank(r))
+		}
+	}
+	for g, nodes := range job.GroupMirrors {
+		if contains(nodes, h.self.Name) {
+			h.fetchMirror(lj, replica.OfGroup(replica.GroupID(g)), lj.speaker(replica.GroupID(g)))
+		}
+	}
+	h.fetchRelayed(lj)
+}
+
+// spreads tells whether mirrors are still to get what the job resumes, or has resumed, at.
+func (lj *localJob) spreads() bool {
+	return lj.job.Phase == replica.Planned || lj.job.Phase == replica.Open && lj.job.Previous != nil
+}
+
+// fetchMirror starts fetching one part, unless it is here, on its way, or just failed to come.
+func (h *Host) fetchMirror(lj *localJob, part replica.Part, rank replica.Rank) {
+	job, plan := lj.job, lj.job.Plan
+	src, ok := plan.Source(part)
+	if !ok || int(rank) >= len(plan.Ranks) {
+		return
+	}
+	if at, held := lj.find(nil, part, plan.Generation, src.Root); held && at.whole() {
+		return
+	}
+	if job.Phase == replica.Open { // whoever has loaded it has it too
+		for _, p := range job.Parts {
+			if p.Part == part {
+				src.Holders, src.Tier = p.Holders, replica.PeerRAM
+			}
+		}
+	}
+	if st := lj.fetching[part]; st.running || st.epoch == plan.Epoch && time.Now().Before(st.retryAt) {
+		return
+	}
+	tries := 0
+	if was := lj.fetching[part]; was.epoch == plan.Epoch {
+		tries = was.tries
+	}
+	lj.fetching[part] = fetchState{epoch: plan.Epoch, running: true, tries: tries}
+	h.spawn(func(ctx context.Context) Event {
+		f := fetcher{h: h, lj: lj, job: job, plan: plan, rank: rank, incarnation: plan.Ranks[rank].Incarnation, missed: &misses{}}
+		into := func(man replica.Manifest) (*arenaRef, error) { return h.mirrorArena(ctx, lj, rank, man) }
+		arena, _, man, err := f.fetch(ctx, into, placeKind(part), part, src)
+		if err == nil {
+			err = f.frozen(ctx, arena, man.FrozenRoot, src, part)
+		}
+		return mirrorFetched{mirrored{job.ID}, part, plan.Epoch, rank, f.missed, err}
+	})
+}
+
+// fetchState is how far a mirror's fetch for a plan is.
+type fetchState struct {
+	epoch   replica.Epoch
+	running bool
+	retryAt time.Time
+	tries   int // that failed
+}
+
+// mirrorFetched is the end of fetching a part to mirror.
+type mirrorFetched struct {
+	mirrored
+	part   replica.Part
+	epoch  replica.Epoch
+	rank   replica.Rank // for whom
+	missed *misses
+	err    error
+}
+
+func (h *Host) mirrorFetched(ev mirrorFetched) {
+	lj := h.jobs[ev.job]
+	if lj == nil {
+		return
+	}
+	st := fetchState{epoch: ev.epoch, retryAt: time.Now().Add(restoreRetry)}
+	if was := lj.fetching[ev.part]; was.epoch == ev.epoch {
+		st.tries = was.tries
+	}
+	defer func() { lj.fetching[ev.part] = st }()
+	if ev.err != nil && lj.job.Epoch == ev.epoch && !errors.Is(ev.err, context.Canceled) {
+		st.tries++
+		h.log.Retried("mirror", fmt.Sprintf("%v, epoch %d", ev.part, ev.epoch), ev.err.Error())
+		h.fetchFailed(lj, ev.epoch, ev.rank, st.tries, ev.missed, ev.err)
+	}
+	h.mirrored(ev.mirrored)
+}
+
+func placeKind(p replica.Part) shm.PlaceKind {
+	switch p.Kind {
+	case replica.PrivatePart:
+		return shm.Ring
+	case replica.FrozenPart:
+		return shm.Frozen
+	}
+	return shm.Slot
+}

@@ -1,0 +1,108 @@
+package host
+
+import (
+	"testing"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+)
+
+// A process whose rank was taken over gets nothing of the plan: no bytes for its arena, and no order to load or to go on.
+func TestSupersededRankIsGivenNothing(t *testing.T) {
+	for _, superseded := range []bool{false, true} {
+		d := newDesk(t)
+		lj := d.put(fixture.Job())
+		lr := d.attach(lj, 0)
+		var rank *rankEnd
+		lr.peer, rank = d.session(0)
+		d.planned(lj, lr)
+		lr.stopped, lj.fenced = true, 3
+		if superseded {
+			lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+				j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11}, j.Ranks[1]}
+			})
+		}
+		d.restoreAll(lj)
+		if (lr.restore != nil) == superseded {
+			t.Fatalf("superseded %v: a restore is begun: %v", superseded, lr.restore != nil)
+		}
+		if !superseded {
+			d.until("the restore", func() bool { return lr.restore.done })
+			rank.ordered()
+			continue
+		}
+		lr.restore = &restore{epoch: 4, done: true, slot: slot(2), ring: ring(3)} // from before it was superseded
+		d.order(lj)
+		rank.quiet(lr.peer)
+		lr.loaded = 4
+		lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 5} })
+		d.order(lj)
+		rank.quiet(lr.peer)
+	}
+}
+
+// A retired arena passes to a new process of its rank only once its owner is gone: two processes would write it.
+func TestArenaOfALivingProcessIsNotPassedOn(t *testing.T) {
+	for _, lives := range []bool{false, true} {
+		d := newDesk(t)
+		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
+			j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
+		}))
+		old := d.attach(lj, 0).arena
+		first := d.process()
+		old.SetOwner(4, uint64(first.pid), first.start)
+		old.owner = owner{first.pid, first.start, true}
+		if !lives {
+			first.in.Close()
+			first.cmd.Wait() //nolint:errcheck // it ended with its input
+		}
+		delete(lj.ranks, 0)
+		lj.retired = append(lj.retired, old)
+		p, r := d.hello(nil)
+		r.reads() // the welcome
+		d.says()
+		d.attachFor(p)
+		claims := fixture.Only[control.ClaimRequest](d.says())
+		if len(claims) != 1 {
+			t.Fatalf("%d claims", len(claims))
+		}
+		lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+			j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11, Nonce: 77}, j.Ranks[1]}
+		})
+		d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 6})
+		d.until("the arena", func() bool { return lj.ranks[0] != nil })
+		if now := lj.ranks[0].arena; (now == old) == lives {
+			t.Errorf("its owner lives: %v; the new process has the same arena: %v", lives, now == old)
+		}
+		if inc, _, _ := old.Owner(); lives && inc != 4 {
+			t.Errorf("the arena of a living process is said to be of incarnation %d", inc)
+		}
+	}
+}
+
+// An arena that comes back when its job's epoch is closed already, and was fenced here, is fenced as it comes: its rank could
+// enter a step otherwise, after this daemon has acknowledged that none can.
+func TestArenaThatComesBackLateIsFenced(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Closed(fixture.Job()))
+	d.fence(lj)
+	ref := d.arena(shm.Spec{Rank: 0, Geometry: fixture.Geometry(t, false)})
+	p := d.process()
+	ref.SetOwner(4, uint64(p.pid), p.start)
+	ref.owner = owner{p.pid, p.start, true}
+	if ref.Fence() >= 3 {
+		t.Fatal("it is fenced before it is adopted")
+	}
+	d.orphans = append(d.orphans, ref)
+	d.claimOrphans()
+	if lr := lj.ranks[0]; lr == nil || lr.arena != ref || !lr.alive {
+		t.Fatalf("rank 0 is %+v", lr)
+	}
+	if account, word := d.fencedAt(lj.ranks[0]); account != 3 || word != 3 {
+		t.Errorf("the fence is at %d, the word of the arena that came back at %d, want 3", account, word)
+	}
+	p.in.Close()
+	d.until("the exit", func() bool { return !lj.ranks[0].alive })
+}

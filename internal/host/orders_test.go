@@ -1,0 +1,305 @@
+package host
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+)
+
+// planned is the job with a plan of epoch 4 at (3,5), for which rank 0 holds both parts.
+func (d *desk) planned(lj *localJob, lr *localRank) (group, private replica.Digest) {
+	group, private = d.seal(lr.arena, slot(2), fixture.Gen(3, 5), 1).Root, d.seal(lr.arena, ring(3), fixture.Gen(3, 5), 2).Root
+	lj.job = fixture.Changed(fixture.Closed(lj.job), func(j *replica.Job) {
+		j.Phase, j.Epoch = replica.Planned, 4
+		j.Plan = &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5), Ranks: j.Ranks,
+			Sources: []replica.Source{{Part: replica.OfGroup(0), Root: group, Tier: replica.PeerRAM}, {Part: replica.OfRank(0), Root: private, Tier: replica.PeerRAM}, {Part: replica.OfRank(1), Tier: replica.PeerRAM}}}
+	})
+	return group, private
+}
+
+// The orders of a recovery, from the fence to GO: each is sent once, and a rank is let go once an epoch.
+func TestOrders(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	var rank *rankEnd
+	lr.peer, rank = d.session(0)
+	lr.loaded, lr.gone = 3, 3
+	d.live(lr, 3, 6, replica.Idle)
+	group, private := d.planned(lj, lr)
+	d.reconcile(lj)
+	if h, _ := rank.reads(); h.Type != wire.MFence || h.Epoch != 3 {
+		t.Errorf("first the rank reads %+v, want the fence", h)
+	}
+	d.reconcile(lj)
+	rank.quiet(lr.peer) // it has not stopped: no load before its captures are joined
+	if lr.restore != nil {
+		t.Error("a restore begins while the rank runs")
+	}
+
+	stopped := session.Stopped{Peer: lr.peer}
+	d.handleSession(stopped)
+	d.until("the restore", func() bool { return lr.restore != nil && lr.restore.done })
+	e, o := rank.ordered()
+	if e != 4 || o.Action != wire.OrderLoad || o.Slot != 2 || o.Place != 3 || o.ReplicatedRoot != group || o.PrivateRoot != private || o.Generation != fixture.Gen(3, 5) || o.Step != 5 || o.Source != replica.OwnRAM {
+		t.Errorf("ordered %+v of epoch %d", o, e)
+	}
+	d.reconcile(lj)
+	rank.quiet(lr.peer)
+	d.says()
+
+	loaded := session.Loaded{Peer: lr.peer, Header: wire.RankHeader{Epoch: 4}, Loaded: wire.Loaded{Generation: fixture.Gen(3, 5), ReplicatedRoot: group, PrivateRoot: private}}
+	for what, change := range map[string]func(*wire.Loaded){
+		"another group root":   func(l *wire.Loaded) { l.ReplicatedRoot[0]++ },
+		"another private root": func(l *wire.Loaded) { l.PrivateRoot[0]++ },
+		"another generation":   func(l *wire.Loaded) { l.Generation.Step++ },
+	} {
+		bad := loaded
+		change(&bad.Loaded)
+		d.handleSession(bad)
+		if ev := fixture.Only[control.Evidence](d.says()); lr.loaded == 4 || len(ev) != 1 || ev[0].Fault.Kind != replica.BadDigest || ev[0].Fault.Epoch != 4 || ev[0].Fault.Incarnation != 4 {
+			t.Errorf("%s: loaded %d, evidence %+v", what, lr.loaded, ev)
+		}
+	}
+	late := loaded
+	late.Header.Epoch = 3
+	d.handleSession(late)
+	if lr.loaded == 4 || len(fixture.Only[control.Evidence](d.says())) != 0 {
+		t.Error("an acknowledgement of an earlier epoch counts")
+	}
+	d.handleSession(loaded)
+	if got := fixture.Only[replica.NodeReport](d.says()); lr.loaded != 4 || len(got) != 1 || got[0].Ranks[0].Loaded != 4 {
+		t.Errorf("loaded %d, reported %+v", lr.loaded, got)
+	}
+	rank.quiet(lr.peer) // not before Resume
+
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 5} })
+	d.reconcile(lj)
+	if e, o := rank.ordered(); e != 4 || o.Action != wire.OrderGo || o.Step != 5 || o.Generation != fixture.Gen(3, 5) {
+		t.Errorf("ordered %+v of epoch %d, want to go", o, e)
+	}
+	if lr.stopped {
+		t.Error("a rank that was let go counts as stopped")
+	}
+	d.reconcile(lj)
+	d.handleSession(stopped) // its peers failed: it comes back under the open epoch
+	d.reconcile(lj)
+	rank.quiet(lr.peer)
+	if !lr.stopped {
+		t.Error("a rank that came back does not count as stopped")
+	}
+}
+
+// While the job opens a rank that waits is told to initialise, once each time that it comes to wait.
+func TestInitOrder(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Phase, j.Plan, j.Position, j.Committed = replica.Opening, nil, replica.Position{}, replica.Generation{}
+	}))
+	lr := d.attach(lj, 0)
+	var rank *rankEnd
+	lr.peer, rank = d.session(0)
+	d.order(lj)
+	rank.quiet(lr.peer)
+	d.fence(lj)
+	if h, _ := rank.reads(); h.Type != wire.MFence || h.Epoch != 2 {
+		t.Errorf("reads %+v, want the fence of epoch 2", h)
+	}
+	lj.job.Naming = []replica.GroupID{0, replica.NoGroup}
+	d.handleSession(session.Stopped{Peer: lr.peer})
+	rank.quiet(lr.peer) // nothing is sealed before it is known which group's it is
+	lj.job.Naming = nil
+	d.order(lj)
+	if e, o := rank.ordered(); e != 3 || o.Action != wire.OrderInit {
+		t.Errorf("ordered %+v of epoch %d", o, e)
+	}
+	rank.quiet(lr.peer)
+	lr.initial = 3
+	d.handleSession(session.Stopped{Peer: lr.peer})
+	rank.quiet(lr.peer)
+	lr.initial, lr.ordered = 0, orderKey{}
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.ClosedEpoch = 3 })
+	d.order(lj)
+	rank.quiet(lr.peer) // its epoch is closed: the next Begin mints another
+}
+
+// Only a rank that has loaded the generation's epoch and stands whole at it is asked to capture it, and only before a plan.
+func TestCaptureOrder(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Closed(fixture.Job()))
+	lr := d.attach(lj, 0)
+	var rank *rankEnd
+	lr.peer, rank = d.session(0)
+	for what, change := range map[string]func(){
+		"runs":                    func() { lr.stopped = false },
+		"elsewhere":               func() { d.live(lr, 3, 6, replica.Idle) },
+		"good is behind":          func() { d.write(lr.arena, atGood, uint64(replica.PackWord(3, 6, 0))) },
+		"the epoch opened":        func() { lj.job.Phase = replica.Open },
+		"a plan is made":          func() { lj.job.Phase = replica.Planned },
+		"an heir":                 func() { lr.loaded = 0 }, // whatever its arena says: it took the rank over since
+		"loaded another":          func() { lr.loaded = 2 },
+		"its predecessor's words": func() { d.write(lr.arena, atHolder, uint64(lr.incarnation-1)) },
+	} {
+		lj.job.Phase, lr.stopped, lr.loaded = replica.Closed, true, 3
+		d.write(lr.arena, atHolder, uint64(lr.incarnation))
+		d.live(lr, 3, 7, replica.Idle)
+		change()
+		d.leaderSays(control.CaptureOrder{Job: fixture.JobID, Generation: fixture.Gen(3, 7)})
+		t.Log(what)
+		rank.quiet(lr.peer)
+	}
+	lj.job.Phase, lr.stopped, lr.loaded = replica.Closed, true, 3
+	d.write(lr.arena, atHolder, uint64(lr.incarnation))
+	d.live(lr, 3, 7, replica.Idle)
+	d.leaderSays(control.CaptureOrder{Job: fixture.JobID, Generation: fixture.Gen(3, 7)})
+	if e, o := rank.ordered(); e != 3 || o.Action != wire.OrderCapture || o.Generation != fixture.Gen(3, 7) {
+		t.Errorf("ordered %+v of epoch %d", o, e)
+	}
+}
+
+// A place for a restore: a free one, else one that is neither C, T, pinned nor read; never one of those.
+func TestStageMakesRoom(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	a := lr.arena
+	lj.job = fixture.Changed(fixture.Closed(lj.job), func(j *replica.Job) {
+		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 6)}
+	})
+	for i, s := range []replica.Step{5, 4, 3} { // C, and two old ones
+		d.seal(a, slot(i), fixture.Gen(3, s), uint64(s))
+	}
+	man := func(seed uint64) replica.Manifest { m, _ := manifestFor(a, slot(0), fixture.Gen(3, 6), seed); return m }
+	place, s, err := d.Host.takePlace(lj, a, shm.Slot, man(10))
+	if err != nil || place != slot(3) {
+		t.Fatalf("staged in %v, %v; want the free slot 3", place, err)
+	}
+	s.Abort()
+	d.seal(a, slot(3), fixture.Gen(3, 6), 10)
+	a.hold(slot(2))
+	place, s, err = d.Host.takePlace(lj, a, shm.Slot, man(11))
+	if err != nil || place != slot(1) {
+		t.Fatalf("staged in %v, %v; want slot 1, the oldest that nobody reads", place, err)
+	}
+	if _, _, err := d.Host.takePlace(lj, a, shm.Slot, man(12)); err == nil {
+		t.Error("a place that is read, C, T or being staged gives way")
+	}
+	if got := states(a, shm.Slot); !slices.Equal(got, []replica.SlotState{replica.SlotSealed, replica.SlotCopying, replica.SlotSealed, replica.SlotSealed}) {
+		t.Errorf("slots %v", got)
+	}
+	s.Abort()
+}
+
+// A report is sent when it changed, with a number that rises, and again over a new link.
+func TestReportsAreNumbered(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	reports := func() []replica.NodeReport { return fixture.Only[replica.NodeReport](d.says()) }
+	d.report(lj)
+	first := reports()
+	if len(first) != 1 || first[0].Holder != (replica.Holder{Node: "n1", Incarnation: 11}) || first[0].Session != 3 || len(first[0].Ranks) != 1 || first[0].Ranks[0].Incarnation != 4 || !first[0].Ranks[0].Alive || first[0].Ranks[0].Attached {
+		t.Fatalf("reported %+v", first)
+	}
+	d.report(lj)
+	if again := reports(); len(again) != 0 {
+		t.Errorf("reported without a change: %+v", again)
+	}
+	d.seal(lr.arena, slot(1), fixture.Gen(3, 6), 1)
+	d.report(lj)
+	second := reports()
+	if len(second) != 1 || second[0].Seq <= first[0].Seq || len(second[0].Parts) != 1 {
+		t.Errorf("after a change it reports %+v", second)
+	}
+	up := d.link
+	d.handle(LinkUp{Link: up, Leader: "n2", Welcome: control.Welcome{OK: true, Term: 10}})
+	if third := reports(); len(third) != 1 || third[0].Seq <= second[0].Seq {
+		t.Errorf("over a new link it reports %+v", third)
+	}
+	lr.stopped = true
+	d.live(lr, 3, 6, replica.Idle)
+	d.report(lj)
+	if got := reports(); len(got) != 1 || !got[0].Ranks[0].Whole || !got[0].Ranks[0].Stopped || !got[0].Settled {
+		t.Errorf("of a rank that stands whole it reports %+v", got)
+	}
+	d.write(lr.arena, atGood, uint64(replica.PackWord(3, 5, 0)))
+	d.report(lj)
+	if got := reports(); len(got) != 1 || got[0].Ranks[0].Whole {
+		t.Errorf("of a rank whose device is behind it reports %+v", got)
+	}
+}
+
+// What is awaited from the leader is asked again over a new link.
+func TestRequestsAreSentAgain(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	d.claims[1] = &attaching{claim: replica.Claim{Job: fixture.JobID, Rank: 1, Nonce: 77}}
+	d.creates[2] = &launcher{hello: wire.RunHello{World: 2, Job: "next"}}
+	d.kvs[3] = &kvPending{id: 3, op: control.KVGet, by: caller{job: fixture.JobID}, key: "addr"}
+	lj.written[replica.OfRank(0)] = control.ShardReport{Job: fixture.JobID, Part: replica.OfRank(0), Generation: fixture.Gen(3, 5)}
+	d.handle(LinkUp{Link: d.link, Leader: "n2", Welcome: control.Welcome{OK: true, Term: 10}})
+	said := d.says()
+	claims, creates, kvs, shards := fixture.Only[control.ClaimRequest](said), fixture.Only[control.CreateRequest](said), fixture.Only[control.KVRequest](said), fixture.Only[control.ShardReport](said)
+	if len(claims) != 1 || claims[0].ID != 1 || claims[0].Claim.Nonce != 77 {
+		t.Errorf("claims %+v: a claim sent twice must be the same claim", claims)
+	}
+	if len(creates) != 1 || creates[0].ID != 2 || creates[0].Name != "next" || len(creates[0].Layout.Groups) != 2 {
+		t.Errorf("creates %+v", creates)
+	}
+	if len(kvs) != 1 || kvs[0].ID != 3 || kvs[0].Key != "addr" {
+		t.Errorf("rendezvous %+v", kvs)
+	}
+	if len(shards) != 1 || shards[0].Part != replica.OfRank(0) {
+		t.Errorf("shards %+v", shards)
+	}
+	old := d.link
+	d.connect()
+	d.handle(LinkDown{Link: old}) // of a link that was replaced
+	d.handle(FromLeader{old, control.Progress{Job: fixture.JobID, Index: 99, Position: replica.Position{Epoch: 3, Step: 9}}})
+	if d.link == nil {
+		t.Error("the end of an old link takes the new one away")
+	}
+	if lj.job.Position.Step == 9 {
+		t.Error("an old link's leader is believed")
+	}
+}
+
+func TestCadence(t *testing.T) {
+	job := &replica.Job{Options: replica.Options{Cadence: 2}, PlannedCadence: []replica.Cadence{{From: 10, Every: 4}, {From: 20, Every: 8}}}
+	for at, want := range map[replica.Step]replica.Step{0: 2, 8: 2, 9: 4, 18: 4, 19: 8, 100: 8} {
+		job.Position.Step = at
+		if got := lock.CadenceAt(job, job.Position.Step+1); got != want {
+			t.Errorf("after step %d the cadence is %d, want %d", at, got, want)
+		}
+	}
+	if got := lock.CadenceAt(&replica.Job{}, 1); got != 1 {
+		t.Errorf("a job that names none has cadence %d", got)
+	}
+}
+
+// A host that has ended takes nothing more, and nobody waits for it.
+func TestHostEnds(t *testing.T) {
+	m := New(Config{})
+	close(m.ended)
+	for range hostQueue + 1 {
+		m.Post(call{})
+	}
+	done := make(chan bool, 1)
+	go func() { done <- m.do(t.Context(), func() { t.Error("run by a host that has ended") }) }()
+	select {
+	case ok := <-done:
+		if ok {
+			t.Error("done by a host that has ended")
+		}
+	case <-time.After(fixture.Patience):
+		t.Fatal("waits for a host that has ended")
+	}
+}

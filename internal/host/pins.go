@@ -1,0 +1,274 @@
+package host
+
+import (
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+)
+
+// sealed follows a place that became SEALED: a private part goes to its mirrors at once, what the leader wants to commit
+// next is pinned.
+func (h *Host) sealed(lj *localJob, lr *localRank, p shm.Place) {
+	info, err := lr.arena.sealed(p)
+	if err != nil {
+		return // freed or torn meanwhile: the word is the truth, the message only a wake-up
+	}
+	h.mirror(lj, lr, p, info, false)
+	if p.Kind == shm.Slot {
+		lr.sealedAt[info.Generation] = time.Now()
+	}
+	h.checkInitial(lj, lr)
+	switch {
+	case lj.job.Phase != replica.Open:
+		h.reconcile(lj)
+	case info.Generation == lj.candidate.Generation:
+		h.answerCandidate(lj)
+		h.retain(lj)
+	default: // whatever else is here has not changed: with many ranks, looking at all of it for each seal would cost their number squared
+		h.answerPassed(lj, lr)
+		h.retainArena(lj, lr.arena, lr)
+	}
+}
+
+// checkInitial notes that a rank has sealed both parts of (epoch, init).
+func (h *Host) checkInitial(lj *localJob, lr *localRank) {
+	if lj.job.Phase != replica.Opening || lr.initial == lj.job.Epoch {
+		return
+	}
+	var slot, ring bool
+	for _, p := range lr.arena.Places() {
+		if info, err := lr.arena.sealed(p); err == nil && info.Generation.Epoch == lj.job.Epoch {
+			slot, ring = slot || p.Kind == shm.Slot, ring || p.Kind == shm.Ring
+		}
+	}
+	if slot && ring {
+		lr.initial = lj.job.Epoch
+		h.report(lj)
+	}
+}
+
+// newCandidate obeys a newer candidate: every pin of an older one is let go.
+func (h *Host) newCandidate(lj *localJob, c replica.Candidate) {
+	lj.candidate, lj.candidateAt, lj.heardAt = c, time.Now(), lj.furthest(c.Generation.Epoch)
+	clear(lj.answered)
+	clear(lj.passed)
+	for _, lr := range lj.ranks {
+		lr.arena.SetCandidate(c.Position)
+	}
+	for _, l := range lj.parts() {
+		if l.info.PinN != 0 && (l.info.PinTerm != c.Term || l.info.PinN != c.N) {
+			l.arena.pin(l.place, 0, 0)
+		}
+	}
+	h.mirrorCandidate(lj, false)
+	h.answerCandidate(lj)
+	h.retain(lj)
+}
+
+// furthest is the newest step of an epoch that a rank here has begun; 0: none has.
+func (lj *localJob) furthest(e replica.Epoch) (at replica.Step) {
+	for _, lr := range lj.ranks {
+		if w := lr.arena.Step(); lr.alive && w.Epoch() == e {
+			at = max(at, w.Step())
+		}
+	}
+	return at
+}
+
+// answerable tells whether there is a candidate that the leader waits for.
+func (h *Host) answerable(lj *localJob) bool {
+	c := lj.candidate
+	return h.link != nil && c.N != 0 && lj.job.Phase == replica.Open && c.Generation.Epoch == lj.job.Position.Epoch && c.Position.Step > lj.job.Position.Step
+}
+
+// answerCandidate pins what is held sealed of the candidate and says so, or says that a rank has passed it.
+func (h *Host) answerCandidate(lj *localJob) {
+	c := lj.candidate
+	if !h.answerable(lj) {
+		return
+	}
+	var fresh []replica.Held
+	all := lj.parts()
+	for _, l := range all {
+		if l.info.Generation != c.Generation || l.held.Part.Kind == replica.FrozenPart || lj.answered[pinKey(l)] || !l.whole() {
+			continue
+		}
+		l.arena.pin(l.place, c.Term, c.N)
+		if now, err := l.arena.sealed(l.place); err != nil || now.Generation != c.Generation {
+			continue
+		}
+		lj.answered[pinKey(l)] = true
+		fresh = append(fresh, l.held)
+	}
+	if len(fresh) > 0 {
+		h.send(replica.Pinned{Job: lj.job.ID, Term: c.Term, N: c.N, Generation: c.Generation, Holder: h.holder(), Session: h.self.Session, Parts: fresh,
+			Heard: lj.heardAt, Live: lj.furthest(c.Generation.Epoch)})
+	}
+	for _, lr := range lj.ranks {
+		h.answerPassed(lj, lr)
+	}
+}
+
+// answerPassed says that a rank has passed the candidate, or stands below it.
+func (h *Host) answerPassed(lj *localJob, lr *localRank) {
+	c, r := lj.candidate, lr.rank
+	told, said := lj.passed[r]
+	if !h.answerable(lj) || !lr.alive && !lr.left || said && told.IsZero() {
+		return
+	}
+	var newest replica.Generation
+	if !lr.passedBy(c.Generation) {
+		if newest = h.standsBelow(lj, lr, c.Generation); newest.IsZero() || newest == told {
+			return // what it holds with two slots comes and goes
+		}
+	}
+	lj.passed[r] = newest
+	h.send(replica.Passed{Job: lj.job.ID, Term: c.Term, N: c.N, Holder: h.holder(), Session: h.self.Session, Rank: r, Live: lr.arena.Step().Generation(), Holds: lr.holds(), Heard: lj.heardAt})
+}
+
+// pinKey tells two ranks' copies of one group part on this node apart: each is a vote.
+func pinKey(l located) replica.Part {
+	if l.held.Part.Kind == replica.ReplicatedPart && !l.held.Mirror {
+		return replica.Part{Kind: 0x80, Index: uint32(l.held.Rank)}
+	}
+	return l.held.Part
+}
+
+// passedBy tells whether the rank is beyond generation g and its arena lacks, and will not get, one of g's two parts. The
+// private part is copied at step_enter(S), and step_enter(S+1) waits for the copy of S, so a live step beyond g's means that
+// both captures are over.
+func (lr *localRank) passedBy(g replica.Generation) bool {
+	live := lr.arena.Step()
+	if live.Epoch() != g.Epoch || live.Step() <= g.Step {
+		return false
+	}
+	has := map[shm.PlaceKind]bool{}
+	for _, p := range lr.arena.Places() {
+		if p.Kind == shm.Frozen {
+			continue
+		}
+		switch lr.arena.Word(p).State() {
+		case replica.SlotCopying, replica.SlotCopied:
+			if p.Kind == shm.Slot {
+				return false // perhaps this very one; it is SEALED or gone in a moment
+			}
+		case replica.SlotSealed:
+			if info, err := lr.arena.sealed(p); err == nil && info.Generation == g {
+				has[p.Kind] = true
+			}
+		}
+	}
+	return !has[shm.Slot] || !has[shm.Ring]
+}
+
+// standsBelow is the newest generation that the rank holds whole and that is not committed, if the rank has left, or stands still on
+// purpose, before generation g: the leader need not wait for it to come there. Zero: it moves, or there is nothing to take in its stead.
+func (h *Host) standsBelow(lj *localJob, lr *localRank, g replica.Generation) (newest replica.Generation) {
+	live := lr.arena.Step()
+	if !lr.stands() || live.Phase() != replica.Idle || live.Epoch() != g.Epoch || live.Step() >= g.Step {
+		return newest
+	}
+	for _, held := range lr.holds() {
+		if held.Epoch == g.Epoch && held.Step > lj.job.Position.Step {
+			newest = held // holds are in order
+		}
+	}
+	return newest
+}
+
+// stands tells whether the rank makes no further step for now: it has left, or has said that it stands still.
+func (lr *localRank) stands() bool { return lr.left || lr.pulse.Stands() }
+
+// holds lists the generations whose replicated and private part are both sealed in the rank's arena.
+func (lr *localRank) holds() []replica.Generation {
+	var slots, rings []replica.Generation
+	for _, p := range lr.arena.Places() {
+		if info, err := lr.arena.sealed(p); err == nil {
+			switch p.Kind {
+			case shm.Slot:
+				slots = append(slots, info.Generation)
+			case shm.Ring:
+				rings = append(rings, info.Generation)
+			}
+		}
+	}
+	slots = slices.DeleteFunc(slots, func(g replica.Generation) bool { return !slices.Contains(rings, g) })
+	slices.SortFunc(slots, replica.Generation.Compare)
+	return slots
+}
+
+// progressed follows a commit: the once-a-step path.
+func (h *Host) progressed(lj *localJob, p control.Progress) {
+	if p.Index < lj.job.LastIndex {
+		return
+	}
+	lj.job = p.After(lj.job)
+	h.tellCommitted(lj)
+	h.retain(lj)
+	h.release(lj)
+}
+
+// tellCommitted tells the ranks here how far their job is committed.
+func (h *Host) tellCommitted(lj *localJob) {
+	for _, lr := range lj.ranks {
+		lr.arena.SetCommitted(lj.job.Position)
+		if at, ok := lr.sealedAt[lj.job.Committed]; ok {
+			h.log.CommitLag(lj.job, time.Since(at))
+			h.log.CommitsSeen(lj.job, &lj.spell, time.Since(at), time.Now())
+		}
+		for g := range lr.sealedAt {
+			if g.Step <= lj.job.Committed.Step {
+				delete(lr.sealedAt, g)
+			}
+		}
+	}
+}
+
+// retain frees every place that protocol section 4 allows to be freed now.
+func (h *Host) retain(lj *localJob) {
+	for _, lr := range lj.ranks {
+		h.retainArena(lj, lr.arena, lr)
+	}
+	for _, mi := range lj.mirrors {
+		h.retainArena(lj, mi.arena, nil)
+	}
+}
+
+// retainArena does so in the arena of a rank, or (nil) of a mirror.
+func (h *Host) retainArena(lj *localJob, a *arenaRef, lr *localRank) {
+	in, places := h.placeStates(lj, a, lr == nil, lr == nil || !lr.alive || lr.stopped)
+	if lr != nil {
+		in.Good, in.Stands = a.Good(), lr.stands()
+	}
+	for _, i := range lock.Retain(in) {
+		a.Free(places[i])
+	}
+}
+
+// placeStates describes an arena's slots and ring to lock's rules.
+func (h *Host) placeStates(lj *localJob, a *arenaRef, isMirror, dead bool) (lock.RetainInput, []shm.Place) {
+	in := lock.RetainInput{Job: lj.job, Candidate: lj.candidate.Generation, Slots: int(a.Header().Slots)}
+	var places []shm.Place
+	for _, p := range a.Places() {
+		if p.Kind == shm.Frozen {
+			continue
+		}
+		s := lock.PlaceState{Ring: p.Kind == shm.Ring, Mirror: isMirror, Index: p.Index, State: a.Word(p).State(), Held: a.held[p] > 0, Dead: dead}
+		if s.State == replica.SlotSealed {
+			info, err := a.sealed(p)
+			if err != nil {
+				continue
+			}
+			s.Generation = info.Generation
+			s.Pinned = info.PinN != 0 && info.PinN == lj.candidate.N && info.PinTerm == lj.candidate.Term
+			s.Held = s.Held || durableHold(lj.job, info.Generation)
+		}
+		in.Places = append(in.Places, s)
+		places = append(places, p)
+	}
+	return in, places
+}

@@ -1,0 +1,633 @@
+package host
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+)
+
+// pins lists what of an arena is pinned, as the arena's own header has it.
+func pins(t *testing.T, a *arenaRef) map[shm.Place][2]uint64 {
+	t.Helper()
+	out := map[shm.Place][2]uint64{}
+	for _, p := range a.Places() {
+		if a.Word(p).State() != replica.SlotSealed {
+			continue
+		}
+		info, err := a.Sealed(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.PinN != 0 {
+			out[p] = [2]uint64{info.PinTerm, info.PinN}
+		}
+	}
+	return out
+}
+
+// partsOf lists what was pinned, in a fixed order.
+func partsOf(answers []replica.Pinned) (out []replica.Held) {
+	for _, a := range answers {
+		out = append(out, a.Parts...)
+	}
+	r := replica.NodeReport{Parts: out}
+	sortReport(&r)
+	return r.Parts
+}
+
+func TestCandidatePinsItsGenerationAlone(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	for i, s := range []replica.Step{5, 6, 7} {
+		d.both(lr.arena, i, fixture.Gen(3, s))
+	}
+	d.seal(lr.arena, slot(3), fixture.Gen(1, 6), 60) // of another epoch: the same step of another history
+	other := d.mirrorOf(lj, replica.OfRank(1), 1, false)
+	d.seal(other, ring(4), fixture.Gen(3, 6), 61)
+	d.seal(other, ring(5), fixture.Gen(3, 7), 71)
+	d.live(lr, 3, 8, replica.Idle)
+
+	d.leaderSays(fixture.Candidate(1, 6))
+	if lr.arena.Candidate() != replica.PackWord(3, 6, 0) {
+		t.Errorf("the rank is told candidate %v", lr.arena.Candidate())
+	}
+	answers := fixture.Only[replica.Pinned](d.says())
+	if len(answers) != 1 || answers[0].Job != fixture.JobID || answers[0].Term != 9 || answers[0].N != 1 || answers[0].Generation != fixture.Gen(3, 6) || answers[0].Holder != (replica.Holder{Node: "n1", Incarnation: 11}) || answers[0].Session != 3 {
+		t.Fatalf("answered %+v", answers)
+	}
+	root := func(a *arenaRef, p shm.Place) replica.Digest { i, _ := a.Sealed(p); return i.Root }
+	want := []replica.Held{
+		{Part: replica.OfGroup(0), Generation: fixture.Gen(3, 6), Root: root(lr.arena, slot(1)), Rank: 0, Producer: 4},
+		{Part: replica.OfRank(0), Generation: fixture.Gen(3, 6), Root: root(lr.arena, ring(1)), Rank: 0, Producer: 4},
+		{Part: replica.OfRank(1), Generation: fixture.Gen(3, 6), Root: root(other, ring(4)), Mirror: true, Rank: 1, Producer: 4},
+	}
+	if got := partsOf(answers); !reflect.DeepEqual(got, want) {
+		t.Errorf("pinned %+v, want %+v", got, want)
+	}
+	p := [2]uint64{9, 1}
+	if got := pins(t, lr.arena); !reflect.DeepEqual(got, map[shm.Place][2]uint64{slot(1): p, ring(1): p}) {
+		t.Errorf("pins in the rank's arena: %v", got)
+	}
+	if got := pins(t, other); !reflect.DeepEqual(got, map[shm.Place][2]uint64{ring(4): p}) {
+		t.Errorf("pins in the mirror: %v", got)
+	}
+
+	d.answerCandidate(lj)
+	d.leaderSays(fixture.Candidate(1, 6)) // heard again
+	if again := d.says(); len(again) != 0 {
+		t.Errorf("answered again: %+v", again)
+	}
+
+	d.leaderSays(fixture.Candidate(2, 7))
+	p = [2]uint64{9, 2}
+	if got := pins(t, lr.arena); !reflect.DeepEqual(got, map[shm.Place][2]uint64{slot(2): p, ring(2): p}) {
+		t.Errorf("after the next candidate the pins are %v", got)
+	}
+	if got := pins(t, other); !reflect.DeepEqual(got, map[shm.Place][2]uint64{ring(5): p}) {
+		t.Errorf("after the next candidate the mirror's pins are %v", got)
+	}
+	if got := partsOf(fixture.Only[replica.Pinned](d.says())); len(got) != 3 || got[0].Generation != fixture.Gen(3, 7) {
+		t.Errorf("pinned %+v", got)
+	}
+	d.leaderSays(fixture.Candidate(1, 6)) // an older one changes nothing
+	if got := pins(t, lr.arena); len(got) != 2 || lj.candidate.N != 2 || len(d.says()) != 0 {
+		t.Errorf("an older candidate is obeyed: %v", got)
+	}
+}
+
+// A group's part that was sealed before its generation became the candidate was not sent to its mirror then, and waited for
+// the tick that sends things again: commits came every 200 ms, however short the steps.
+func TestCandidateSealedBeforeIsMirrored(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Job()
+	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
+	lj := d.put(job)
+	lr := d.attach(lj, 0)
+	d.leaderSays(fixture.Candidate(1, 5))
+	info := d.seal(lr.arena, slot(1), fixture.Gen(3, 6), 60)
+	d.sealed(lj, lr, slot(1))
+	k := pushKey{"n2", replica.OfGroup(0), fixture.Gen(3, 6)}
+	if _, sent := lr.pushed[k]; sent {
+		t.Fatal("what no candidate names is sent")
+	}
+	d.leaderSays(fixture.Candidate(2, 6))
+	if _, sent := lr.pushed[k]; !sent {
+		t.Errorf("%v with root %v is the candidate and is not sent", k, info.Root)
+	}
+}
+
+// While a closed job waits for a process, what it is to resume at goes to its mirrors, candidate or not, until they have it.
+func TestWhatAClosedJobResumesAtIsMirrored(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Job()
+	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
+	lj := d.put(job)
+	lr := d.attach(lj, 0)
+	d.leaderSays(fixture.Candidate(1, 5))
+	d.both(lr.arena, 1, fixture.Gen(3, 6))
+	d.both(lr.arena, 2, fixture.Gen(3, 7))
+	d.leaderSays(control.MirrorOrder{Job: fixture.JobID, Epoch: 3, Generation: fixture.Gen(3, 6)})
+	if len(lr.pushed) != 0 {
+		t.Fatalf("sent in an open epoch: %v", lr.pushed)
+	}
+	lj.job = fixture.Closed(job)
+	d.leaderSays(control.MirrorOrder{Job: fixture.JobID, Epoch: 2, Generation: fixture.Gen(3, 6)}) // of an epoch before
+	if len(lr.pushed) != 0 {
+		t.Fatalf("sent by an old order: %v", lr.pushed)
+	}
+	d.leaderSays(control.MirrorOrder{Job: fixture.JobID, Epoch: 3, Generation: fixture.Gen(3, 6)})
+	group, own := pushKey{"n2", replica.OfGroup(0), fixture.Gen(3, 6)}, pushKey{"n2", replica.OfRank(0), fixture.Gen(3, 6)}
+	for _, k := range []pushKey{group, own} {
+		if _, sent := lr.pushed[k]; !sent || len(lr.pushed) != 2 {
+			t.Fatalf("%v is to be sent; sent: %v", k, lr.pushed)
+		}
+	}
+	first := lr.pushed[group].sent
+	d.pushEnded(pushEnded{fixture.JobID, 0, own, nil})
+	for k, st := range lr.pushed {
+		lr.pushed[k] = pushState{st.sent.Add(-pushAgain), st.done}
+	}
+	d.tick()
+	if lr.pushed[group].sent.After(first) {
+		t.Error("sent again at once: a mirror that is dead for hours would be tried five times a second")
+	}
+	lj.scarceAt = time.Now()
+	d.tick()
+	if !lr.pushed[group].sent.After(first) || lj.scarceWait != 2*scarceAgain {
+		t.Errorf("what did not arrive is not sent again, or the next time after %v", lj.scarceWait)
+	}
+	if lr.pushed[own].sent.After(first) {
+		t.Error("what has arrived is sent again")
+	}
+	d.leaderSays(control.MirrorOrder{Job: fixture.JobID, Epoch: 3, Generation: fixture.Gen(3, 6)}) // the mirror came back without its memory
+	if !lr.pushed[own].sent.After(first) || lr.pushed[own].done {
+		t.Error("what the leader asks for again is not sent")
+	}
+}
+
+// A shard of gigabytes takes longer than a small part may.
+func TestPushLimit(t *testing.T) {
+	if small, large := pushLimit(1<<20), pushLimit(64<<30); small > 4*time.Second || large < 1000*time.Second {
+		t.Errorf("a push of 1 MiB may take %v, one of 64 GiB %v", small, large)
+	}
+}
+
+// Parts are answered as they are sealed, each once.
+func TestCandidateAnsweredPartByPart(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Job()
+	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
+	lj := d.put(job)
+	a, b := d.attach(lj, 0), d.attach(lj, 1)
+	d.leaderSays(fixture.Candidate(1, 6))
+	if said := fixture.Only[replica.Pinned](d.says()); len(said) != 0 {
+		t.Errorf("pinned %+v with nothing sealed", said)
+	}
+	for i, c := range []struct {
+		lr   *localRank
+		p    shm.Place
+		want replica.Part
+	}{{a, ring(0), replica.OfRank(0)}, {b, ring(0), replica.OfRank(1)}, {b, slot(0), replica.OfGroup(0)}, {a, slot(1), replica.OfGroup(0)}} {
+		d.seal(c.lr.arena, c.p, fixture.Gen(3, 6), 6)
+		d.sealed(lj, c.lr, c.p)
+		got := partsOf(fixture.Only[replica.Pinned](d.says()))
+		if len(got) != 1 || got[0].Part != c.want || got[0].Rank != c.lr.rank || got[0].Mirror {
+			t.Errorf("seal %d of %v by rank %d is answered by %+v: each rank's copy is a vote", i, c.want, c.lr.rank, got)
+		}
+	}
+}
+
+func TestNothingPinnedOutsideAnOpenEpoch(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(*replica.Job)
+		cand   replica.Candidate
+		linked bool
+	}{
+		"closed":               {func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Closed, 3 }, fixture.Candidate(1, 6), true},
+		"planned":              {func(j *replica.Job) { j.Phase = replica.Planned }, fixture.Candidate(1, 6), true},
+		"of another epoch":     {func(j *replica.Job) { j.Position.Epoch = 4 }, fixture.Candidate(1, 6), true},
+		"not beyond the C":     {func(j *replica.Job) { j.Position.Step = 6 }, fixture.Candidate(1, 6), true},
+		"no leader":            {func(j *replica.Job) {}, fixture.Candidate(1, 6), false},
+		"no candidate":         {func(j *replica.Job) {}, replica.Candidate{Job: fixture.JobID}, true},
+		"control: it would do": {func(j *replica.Job) {}, fixture.Candidate(1, 6), true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			d := newDesk(t)
+			job := fixture.Job()
+			lj := d.put(job)
+			lr := d.attach(lj, 0)
+			d.both(lr.arena, 0, fixture.Gen(3, 6))
+			d.live(lr, 3, 9, replica.Idle)
+			c.change(job)
+			l := d.link
+			if !c.linked {
+				d.link = nil
+			}
+			lj.candidate = c.cand
+			d.answerCandidate(lj)
+			d.link = l
+			control := c.linked && job.Position.Step == 5 && job.Position.Epoch == 3 && job.Phase == replica.Open && c.cand.N != 0
+			if got := pins(t, lr.arena); (len(got) != 0) != control || (len(d.says()) != 0) != control {
+				t.Errorf("pins %v, want any: %v", got, control)
+			}
+		})
+	}
+}
+
+// Pins of a node whose link was lost are void at the leader until it answers again: a new link must bring them again, also
+// where the leader, its term and the candidate are the same as before.
+func TestNewLinkAnswersTheCandidateAgain(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Job()
+	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
+	lj := d.put(job)
+	holds, passed := d.attach(lj, 0), d.attach(lj, 1)
+	d.both(holds.arena, 0, fixture.Gen(3, 6))
+	d.live(passed, 3, 9, replica.Idle)
+	d.leaderSays(fixture.Candidate(1, 6))
+	first := d.says()
+	if len(fixture.Only[replica.Pinned](first)) != 1 || len(fixture.Only[replica.Passed](first)) != 1 {
+		t.Fatalf("answered %+v", first)
+	}
+	d.handle(LinkDown{Link: d.link})
+	d.connect()
+	up := d.link
+	d.link = nil
+	d.handle(LinkUp{Link: up, Leader: "n2", Welcome: control.Welcome{OK: true, Term: 9}})
+	d.handle(FromLeader{up, fixture.Candidate(1, 6)})
+	again := d.says()
+	if !reflect.DeepEqual(partsOf(fixture.Only[replica.Pinned](again)), partsOf(fixture.Only[replica.Pinned](first))) {
+		t.Errorf("over the new link it pins %+v, want what it had pinned: %+v", fixture.Only[replica.Pinned](again), fixture.Only[replica.Pinned](first))
+	}
+	if !reflect.DeepEqual(fixture.Only[replica.Passed](again), fixture.Only[replica.Passed](first)) {
+		t.Errorf("over the new link it says passed %+v, want %+v", fixture.Only[replica.Passed](again), fixture.Only[replica.Passed](first))
+	}
+	if len(fixture.Only[replica.NodeReport](again)) != 1 {
+		t.Error("no report goes over the new link")
+	}
+}
+
+// passedBy over every state of the places: the rank is beyond a generation when its live step is and one of the two parts is
+// not there and will not come.
+func TestPassedBy(t *testing.T) {
+	g := fixture.Gen(3, 6)
+	type held struct {
+		state replica.SlotState
+		g     replica.Generation
+	}
+	beyond := replica.PackWord(3, 7, replica.Idle)
+	for _, c := range []struct {
+		what  string
+		live  replica.Word
+		slots []held
+		rings []held
+		want  bool
+	}{
+		{"nothing captured", beyond, nil, nil, true},
+		{"live at it", replica.PackWord(3, 6, replica.Idle), nil, nil, false},
+		{"live inside it", replica.PackWord(3, 6, replica.Updating), nil, nil, false},
+		{"live before it", replica.PackWord(3, 5, replica.Updated), nil, nil, false},
+		{"live inside the next step", replica.PackWord(3, 7, replica.Updating), nil, nil, true},
+		{"live in another epoch", replica.PackWord(4, 7, replica.Idle), nil, nil, false},
+		{"both parts sealed", beyond, []held{{replica.SlotSealed, fixture.Gen(3, 5)}, {replica.SlotSealed, g}}, []held{{replica.SlotSealed, fixture.Gen(3, 5)}, {replica.SlotSealed, g}}, false},
+		{"only the replicated part", beyond, []held{{replica.SlotSealed, g}}, nil, true},
+		{"the private part of another step", beyond, []held{{replica.SlotSealed, g}}, []held{{replica.SlotSealed, fixture.Gen(3, 5)}, {replica.SlotSealed, fixture.Gen(1, 6)}}, true},
+		{"the private part torn", beyond, []held{{replica.SlotSealed, g}}, []held{{replica.SlotTorn, g}}, true},
+		{"another sealed", beyond, []held{{replica.SlotSealed, fixture.Gen(3, 5)}, {replica.SlotSealed, fixture.Gen(3, 7)}}, nil, true},
+		{"its step of another epoch sealed", beyond, []held{{replica.SlotSealed, fixture.Gen(1, 6)}}, nil, true},
+		{"copying", beyond, []held{{replica.SlotCopying, g}}, nil, false},
+		{"copying something, which is not known", beyond, []held{{replica.SlotSealed, fixture.Gen(3, 5)}, {replica.SlotCopying, fixture.Gen(3, 7)}}, nil, false},
+		{"copied", beyond, []held{{replica.SlotCopied, g}}, nil, false},
+		{"torn", beyond, []held{{replica.SlotTorn, g}}, nil, true},
+		{"only the private part", beyond, nil, []held{{replica.SlotSealed, g}}, true},
+		{"both parts, and the next copying", beyond, []held{{replica.SlotSealed, g}, {replica.SlotCopying, fixture.Gen(3, 7)}}, []held{{replica.SlotSealed, g}}, false},
+		{"a private part on its way", beyond, nil, []held{{replica.SlotCopying, g}}, true},
+	} {
+		d := newDesk(t)
+		lj := d.put(fixture.Job())
+		lr := d.attach(lj, 0)
+		put := func(p shm.Place, h held) {
+			if h.state == replica.SlotCopying {
+				d.stage(lr.arena, p, h.g, 1)
+				return
+			}
+			d.seal(lr.arena, p, h.g, 1)
+			if h.state != replica.SlotSealed {
+				d.setState(lr.arena, p, h.state)
+			}
+		}
+		for i, h := range c.slots {
+			put(slot(i), h)
+		}
+		for i, h := range c.rings {
+			put(ring(i), h)
+		}
+		d.write(lr.arena, atStep, uint64(c.live))
+		if got := lr.passedBy(g); got != c.want {
+			t.Errorf("%s: passed %v, want %v", c.what, got, c.want)
+		}
+	}
+}
+
+// Passed is said once for a candidate, by live ranks, with the generations that are whole.
+func TestPassedIsSaidOnce(t *testing.T) {
+	d := newDesk(t)
+	job := fixture.Job()
+	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
+	lj := d.put(job)
+	lr, dead := d.attach(lj, 0), d.attach(lj, 1)
+	dead.alive = false
+	d.live(dead, 3, 9, replica.Idle)
+	d.live(lr, 3, 9, replica.Updating)
+	d.both(lr.arena, 0, fixture.Gen(3, 8))
+	d.both(lr.arena, 1, fixture.Gen(3, 5))
+	d.seal(lr.arena, slot(2), fixture.Gen(3, 9), 9) // its private part is not there
+	d.leaderSays(fixture.Candidate(1, 6))
+	d.answerCandidate(lj)
+	said := fixture.Only[replica.Passed](d.says())
+	if len(said) != 1 || said[0].Rank != 0 || said[0].N != 1 || said[0].Term != 9 || said[0].Live != fixture.Gen(3, 9) || !slices.Equal(said[0].Holds, []replica.Generation{fixture.Gen(3, 5), fixture.Gen(3, 8)}) {
+		t.Fatalf("said %+v", said)
+	}
+	d.leaderSays(fixture.Candidate(2, 7))
+	if said := fixture.Only[replica.Passed](d.says()); len(said) != 1 || said[0].N != 2 {
+		t.Errorf("of the next candidate it says %+v", said)
+	}
+}
+
+// A rank that stands still on purpose below the candidate says what it holds, once it holds something newer than C, and again when
+// that changes.
+func TestStandsBelowTheCandidate(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	d.live(lr, 3, 7, replica.Idle)
+	d.both(lr.arena, 0, fixture.Gen(3, 5)) // C
+	d.leaderSays(fixture.Candidate(1, 9))
+	said := func(want ...replica.Step) {
+		t.Helper()
+		var got []replica.Step
+		for _, p := range fixture.Only[replica.Passed](d.says()) {
+			if p.Live != fixture.Gen(3, 7) || p.N != lj.candidate.N {
+				t.Errorf("said %+v", p)
+			}
+			got = append(got, p.Holds[len(p.Holds)-1].Step)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("it said that it holds %v, want %v", got, want)
+		}
+	}
+	d.both(lr.arena, 1, fixture.Gen(3, 6))
+	d.answerCandidate(lj)
+	said() // it moves
+	d.paused(lj, lr, time.Hour)
+	d.answerCandidate(lj)
+	said(6)
+	d.seal(lr.arena, slot(2), fixture.Gen(3, 7), 7)
+	d.sealed(lj, lr, slot(2))
+	said()
+	d.seal(lr.arena, ring(2), fixture.Gen(3, 7), 7)
+	d.sealed(lj, lr, ring(2))
+	said(7)
+	d.setState(lr.arena, slot(2), replica.SlotFree)
+	d.setState(lr.arena, slot(1), replica.SlotFree)
+	d.answerCandidate(lj)
+	said() // with two slots it comes and goes
+	d.seal(lr.arena, slot(2), fixture.Gen(3, 7), 7)
+	d.sealed(lj, lr, slot(2))
+	said()
+	d.leaderSays(fixture.Candidate(2, 7)) // where it stands
+	said()
+	d.paused(lj, lr, 0)
+	d.leaderSays(fixture.Candidate(3, 8))
+	said()
+	d.paused(lj, lr, time.Hour)
+	said(7)
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Position.Step = 7 })
+	d.leaderSays(fixture.Candidate(4, 10))
+	said() // all that it holds is committed
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Position.Step = 5 })
+	d.live(lr, 3, 7, replica.Updating)
+	d.leaderSays(fixture.Candidate(5, 12))
+	said()
+}
+
+// A job may be over before anybody looks for hangs in its epoch: that look takes no pause back that was declared in it.
+func TestStandsBeforeTheFirstLook(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	lr.gone = lj.job.Epoch
+	d.live(lr, 3, 7, replica.Idle)
+	d.paused(lj, lr, time.Nanosecond)
+	d.pulses(lj)
+	if !lr.stands() {
+		t.Error("a rank that has said that it stands still is taken for one that goes on")
+	}
+	d.live(lr, 4, 7, replica.Idle)
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Epoch = 4 })
+	lr.gone = 4
+	d.pulses(lj)
+	if lr.stands() {
+		t.Error("a rank stands still by what it said in an epoch before")
+	}
+}
+
+// retain never frees the committed generation, the candidate, or what somebody reads, and frees the rest in time.
+func TestRetain(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	a := lr.arena
+	d.both(a, 0, fixture.Gen(3, 5)) // C
+	d.both(a, 1, fixture.Gen(3, 6)) // the candidate
+	d.both(a, 2, fixture.Gen(3, 3)) // old, read by a transfer
+	d.both(a, 3, fixture.Gen(3, 2)) // old
+	d.live(lr, 3, 20, replica.Idle)
+	lj.candidate = fixture.Candidate(1, 6)
+	a.hold(slot(2))
+	free := func() (out []int) {
+		for i := range 4 {
+			if a.Word(slot(i)).State() == replica.SlotFree {
+				out = append(out, i)
+			}
+		}
+		return out
+	}
+	d.retain(lj)
+	if got := free(); !slices.Equal(got, []int{3}) {
+		t.Errorf("slots %v are freed, want the old one that nobody reads", got)
+	}
+	if got := a.Word(ring(0)).State(); got != replica.SlotSealed {
+		t.Errorf("the committed private part is %v", got)
+	}
+	a.release(slot(2))
+	d.retain(lj)
+	if got := free(); !slices.Equal(got, []int{2, 3}) {
+		t.Errorf("slots %v are freed once the reader is gone", got)
+	}
+
+	// The commit moves on: what was C may go, what was the candidate is C.
+	lj.candidate = fixture.Candidate(2, 7)
+	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: fixture.Gen(3, 6)})
+	if lj.job.Committed != fixture.Gen(3, 6) || lj.job.LastIndex != 11 || a.Committed() != replica.PackWord(3, 6, 0) {
+		t.Errorf("committed %v, index %d, the rank is told %v", lj.job.Committed, lj.job.LastIndex, a.Committed())
+	}
+	if got := free(); !slices.Equal(got, []int{0, 2, 3}) {
+		t.Errorf("slots %v are free, want the committed one to stay alone", got)
+	}
+	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 9, Position: replica.Position{Epoch: 3, Step: 5}, Generation: fixture.Gen(3, 5)})
+	if lj.job.Committed != fixture.Gen(3, 6) {
+		t.Error("older news of a commit are believed")
+	}
+}
+
+// While an epoch is closed or planned, nothing that may be eligible is freed, whoever holds it.
+func TestRetainInRecovery(t *testing.T) {
+	for _, phase := range []replica.JobPhase{replica.Closed, replica.Planned} {
+		d := newDesk(t)
+		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.ClosedEpoch = phase, 3 }))
+		lr := d.attach(lj, 0)
+		mirror := d.mirrorOf(lj, replica.OfRank(1), 1, false)
+		d.live(lr, 3, 20, replica.Idle)
+		for i, s := range []replica.Step{2, 3, 5, 6} {
+			d.both(lr.arena, i, fixture.Gen(3, s))
+			d.seal(mirror, ring(i), fixture.Gen(3, s), 9)
+		}
+		lr.alive = false
+		d.retain(lj)
+		for _, a := range []*arenaRef{lr.arena, mirror} {
+			for _, p := range a.Places() {
+				if i, err := a.Sealed(p); p.Index < 4 && err != nil {
+					t.Errorf("%v: %v of %v was freed: %v", phase, p, a, err)
+				} else if err == nil && i.Count != 0 {
+					t.Errorf("%v: %v of %v was used again", phase, p, a)
+				}
+			}
+		}
+	}
+}
+
+// TORN places are freed when the copies into them can't go on: of the dead, or of who waits in join.
+func TestRetainTorn(t *testing.T) {
+	for what, c := range map[string]struct {
+		alive, stopped bool
+		want           replica.SlotState
+	}{"alive": {true, false, replica.SlotTorn}, "stopped": {true, true, replica.SlotFree}, "dead": {false, false, replica.SlotFree}} {
+		d := newDesk(t)
+		lj := d.put(fixture.Job())
+		lr := d.attach(lj, 0)
+		lr.alive, lr.stopped = c.alive, c.stopped
+		d.setState(lr.arena, slot(1), replica.SlotTorn)
+		d.retain(lj)
+		if got := lr.arena.Word(slot(1)).State(); got != c.want {
+			t.Errorf("%s: a torn slot is %v, want %v", what, got, c.want)
+		}
+	}
+}
+
+// A generation that the durable writer is to read stays, whatever commits meanwhile.
+func TestRetainKeepsWhatIsBeingWritten(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: fixture.Gen(3, 3)} }))
+	lr := d.attach(lj, 0)
+	d.both(lr.arena, 0, fixture.Gen(3, 3))
+	d.both(lr.arena, 1, fixture.Gen(3, 4))
+	d.live(lr, 3, 20, replica.Idle)
+	d.retain(lj)
+	if w, o := lr.arena.Word(slot(0)).State(), lr.arena.Word(slot(1)).State(); w != replica.SlotSealed || o != replica.SlotFree {
+		t.Errorf("what is being written is %v, another old one %v", w, o)
+	}
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Writer = nil })
+	d.retain(lj)
+	if w := lr.arena.Word(slot(0)).State(); w != replica.SlotFree {
+		t.Errorf("after the write its slot is %v", w)
+	}
+}
+
+// The lag of a commit is measured once, from the seal here.
+func TestCommitLag(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	d.both(lr.arena, 0, fixture.Gen(3, 6))
+	d.sealed(lj, lr, slot(0))
+	if len(lr.sealedAt) != 1 {
+		t.Fatalf("%d seals are remembered", len(lr.sealedAt))
+	}
+	lr.sealedAt[fixture.Gen(3, 7)] = time.Now()
+	for range 2 {
+		d.leaderSays(control.Progress{Job: fixture.JobID, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: fixture.Gen(3, 6)})
+	}
+	if n := d.log.Count(`"event":"commit_seen"`); n != 1 || len(lr.sealedAt) != 1 {
+		t.Errorf("the commit was seen %d times; %d seals are remembered", n, len(lr.sealedAt))
+	}
+	if p50, p99 := d.Host.log.Lag(); p50 <= 0 || p99 < p50 {
+		t.Errorf("lag %v, %v", p50, p99)
+	}
+}
+
+// A commit that comes with another change of the job, the begin of a durable write say, comes in a view: the rank hears of it all the same, or
+// who waits for it would wait until the next one.
+func TestCommitInAView(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	d.both(lr.arena, 0, fixture.Gen(3, 6))
+	d.sealed(lj, lr, slot(0))
+	job := fixture.Changed(lj.job, func(j *replica.Job) {
+		j.LastIndex, j.Position, j.Committed, j.Writer = 12, replica.Position{Epoch: 3, Step: 6}, fixture.Gen(3, 6), &replica.DurableWrite{Generation: fixture.Gen(3, 6)}
+	})
+	d.views(control.View{Jobs: []*replica.Job{job}, Index: 12})
+	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: fixture.Gen(3, 6)})
+	if got := lr.arena.Committed(); got != replica.PackWord(3, 6, 0) {
+		t.Errorf("the rank is told that %v is committed", got)
+	}
+	if n := d.log.Count(`"event":"commit_seen"`); n != 1 || len(lr.sealedAt) != 0 {
+		t.Errorf("the commit was seen %d times; %d seals are remembered", n, len(lr.sealedAt))
+	}
+
+	// A process that stays while the job goes back hears that, too: what it is to commit again is not committed.
+	job = fixture.Changed(job, func(j *replica.Job) {
+		j.LastIndex, j.Epoch, j.ClosedEpoch, j.Position, j.Committed = 20, 4, 3, replica.Position{Epoch: 4, Step: 5}, fixture.Gen(3, 5)
+	})
+	d.views(control.View{Jobs: []*replica.Job{job}, Index: 20})
+	if got := lr.arena.Committed(); got != replica.PackWord(4, 5, 0) {
+		t.Errorf("the rank is told that %v is committed", got)
+	}
+}
+
+// Both parts of (epoch, init) sealed: said once, and only while the job opens.
+func TestInitialSeal(t *testing.T) {
+	for _, c := range []struct {
+		phase      replica.JobPhase
+		slot, ring replica.Epoch
+		want       replica.Epoch
+	}{{replica.Opening, 3, 3, 3}, {replica.Opening, 3, 0, 0}, {replica.Opening, 0, 3, 0}, {replica.Opening, 3, 1, 0}, {replica.Opening, 1, 1, 0}, {replica.Closed, 3, 3, 0}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			d := newDesk(t)
+			lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.Plan = c.phase, nil }))
+			lr := d.attach(lj, 0)
+			if c.slot != 0 {
+				d.seal(lr.arena, slot(0), fixture.Gen(c.slot, 0), 1)
+			}
+			if c.ring != 0 {
+				d.seal(lr.arena, ring(0), fixture.Gen(c.ring, 0), 1)
+			}
+			d.checkInitial(lj, lr)
+			if lr.initial != c.want {
+				t.Errorf("initial %d, want %d", lr.initial, c.want)
+			}
+			if said := fixture.Only[replica.NodeReport](d.says()); (len(said) == 1 && said[0].Ranks[0].Initial == c.want) != (c.want != 0) {
+				t.Errorf("reported %+v", said)
+			}
+		})
+	}
+}

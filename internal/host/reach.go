@@ -1,0 +1,148 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+const (
+	strainFor   = time.Second      // pushes to a node that failed for so long are said to the leader
+	strainEvery = time.Second      // again so often while they do
+	strainOver  = 10 * time.Second // without a failure it begins anew
+	triesSaid   = 3                // fetches of a part of a plan that failed, likewise
+)
+
+// strainKey is a node that a job's parts could not be brought to; strain is since when. Owned by the host.
+type strainKey struct {
+	job  replica.JobID
+	node replica.NodeName
+}
+
+type strain struct{ since, last, said time.Time }
+
+// strained follows the end of a push: what keeps failing is said to the leader, which has another node mirror the part. What the other end
+// refuses because the two know different states of the job passes by itself.
+func (h *Host) strained(lj *localJob, key pushKey, began time.Time, err error) {
+	k := strainKey{lj.job.ID, key.node}
+	if err == nil {
+		delete(h.strains, k)
+		return
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, transfer.ErrFenced) || errors.Is(err, transfer.ErrNotYet) {
+		return
+	}
+	now := time.Now()
+	s := h.strains[k]
+	if s.since.IsZero() || now.Sub(s.last) > strainOver {
+		s = strain{since: began}
+	}
+	if s.last = now; now.Sub(s.since) >= strainFor && now.Sub(s.said) >= strainEvery {
+		s.said = now
+		h.send(control.Unreached{Job: lj.job.ID, To: []replica.NodeName{key.node}, Part: key.part, Why: err.Error(), Epoch: lj.job.Epoch})
+	}
+	h.strains[k] = s
+}
+
+// misses is the nodes that a fetch could not be dialled to. Its sources add to it from goroutines of their own.
+type misses struct {
+	mu    sync.Mutex // guards nodes
+	part  replica.Part
+	nodes []replica.NodeName
+}
+
+func (f *misses) add(ctx context.Context, n replica.NodeName) {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return // another source was quicker
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Contains(f.nodes, n) {
+		f.nodes = append(f.nodes, n)
+	}
+}
+
+// begin forgets what an earlier part missed.
+func (f *misses) begin(part replica.Part) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.part, f.nodes = part, nil
+}
+
+func (f *misses) all() (replica.Part, []replica.NodeName) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.part, slices.Clone(f.nodes)
+}
+
+// fetchFailed says that a part of the plan can't be had from where it should come from: the leader has a third node fetch it.
+func (h *Host) fetchFailed(lj *localJob, epoch replica.Epoch, rank replica.Rank, tries int, missed *misses, err error) {
+	part, nodes := missed.all()
+	if tries >= triesSaid && len(nodes) > 0 {
+		if part.Kind == replica.FrozenPart {
+			part.Kind = replica.ReplicatedPart // it lies beside the parts that bind it
+		}
+		h.send(control.Unreached{Job: lj.job.ID, To: nodes, Part: part, Why: err.Error(), Fetch: true, Epoch: epoch, Rank: rank})
+	}
+}
+
+// relays are the nodes that were asked to fetch parts of the plan of an epoch for others, and so are holders besides those of the plan.
+type relays struct {
+	epoch replica.Epoch
+	by    map[replica.Part][]control.RelayOrder
+}
+
+// maxRelays bounds the nodes that one part is fetched by for others.
+const maxRelays = 8
+
+func (r *relays) add(o control.RelayOrder) {
+	if o.Epoch != r.epoch {
+		r.epoch, r.by = o.Epoch, map[replica.Part][]control.RelayOrder{}
+	}
+	if have := r.by[o.Part]; !slices.Contains(have, o) && len(have) < maxRelays {
+		r.by[o.Part] = append(have, o)
+	}
+}
+
+// of lists who was asked for a part of the plan of an epoch; a frozen part lies beside its group's.
+func (r *relays) of(part replica.Part, epoch replica.Epoch) (holders []replica.Holder) {
+	if part.Kind == replica.FrozenPart {
+		part.Kind = replica.ReplicatedPart
+	}
+	if r.epoch == epoch {
+		for _, o := range r.by[part] {
+			holders = append(holders, o.Node)
+		}
+	}
+	return holders
+}
+
+func (r *relays) has(part replica.Part, epoch replica.Epoch, n replica.NodeName) bool {
+	return slices.ContainsFunc(r.of(part, epoch), func(h replica.Holder) bool { return h.Node == n })
+}
+
+// relay takes the leader's word that a node fetches a part for another one. Here it is fetched, if this is that node.
+func (h *Host) relay(lj *localJob, o control.RelayOrder) {
+	lj.relays.add(o)
+	h.fetchMirrors(lj)
+}
+
+// fetchRelayed fetches what the leader wants this node to have for others.
+func (h *Host) fetchRelayed(lj *localJob) {
+	if lj.relays.epoch != lj.job.Epoch {
+		return
+	}
+	for part, orders := range lj.relays.by {
+		for _, o := range orders {
+			if o.Node.Node == h.self.Name {
+				h.fetchMirror(lj, part, o.Rank)
+			}
+		}
+	}
+}

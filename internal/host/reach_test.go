@@ -1,0 +1,121 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// TestPushThatFailsIsSaid: a mirror to which pushes have failed for two seconds is named to the leader; what passes by itself is not, nor
+// what has been well since.
+func TestPushThatFailsIsSaid(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	key := pushKey{"n2", replica.OfRank(0), fixture.Gen(3, 6)}
+	end := func(ago time.Duration, err error) []control.Unreached {
+		t.Helper()
+		lr.pushed[key] = pushState{sent: time.Now().Add(-ago)}
+		d.pushEnded(pushEnded{fixture.JobID, 0, key, err})
+		return fixture.Only[control.Unreached](d.says())
+	}
+	broken := errors.New("no route to host")
+	if m := end(0, broken); len(m) != 0 {
+		t.Fatalf("the first failure is said at once: %+v", m)
+	}
+	if end(0, nil); len(d.strains) != 0 {
+		t.Fatal("a push that succeeds ends what was counted")
+	}
+	for _, err := range []error{transfer.ErrNotYet, transfer.ErrFenced, context.Canceled} {
+		if m := end(time.Minute, err); len(m) != 0 {
+			t.Fatalf("%v is said: %+v", err, m)
+		}
+	}
+	m := end(strainFor, broken)
+	if len(m) != 1 || !slices.Equal(m[0].To, []replica.NodeName{"n2"}) || m[0].Fetch || m[0].Part != key.part {
+		t.Fatalf("said %+v", m)
+	}
+	if m := end(0, broken); len(m) != 0 {
+		t.Fatalf("said again at once: %+v", m)
+	}
+	d.endPushers(fixture.JobID)
+	if len(d.strains) != 0 {
+		t.Fatal("the end of the job leaves something behind")
+	}
+}
+
+// planned is a job in which rank 0 has to load what node n2 alone holds.
+func planned() *replica.Job {
+	return fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
+		j.Epoch, j.Phase = 4, replica.Planned
+		held := []replica.Holder{{Node: "n2", Incarnation: 22}}
+		j.Plan = &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5), Layout: j.Layout, Ranks: j.Ranks, Sources: []replica.Source{
+			{Part: replica.OfGroup(0), Root: replica.Digest{7}, Tier: replica.PeerRAM, Holders: held},
+			{Part: replica.OfRank(0), Root: replica.Digest{8}, Tier: replica.PeerRAM, Holders: held},
+			{Part: replica.OfRank(1), Root: replica.Digest{9}, Tier: replica.PeerRAM, Holders: held}}}
+	})
+}
+
+// TestRestoreThatFailsIsSaid: the third failed try to restore a rank names the part and the holders that could not be dialled.
+func TestRestoreThatFailsIsSaid(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(planned())
+	lr := d.attach(lj, 0)
+	lr.restore = &restore{epoch: 4, running: true}
+	missed := &misses{}
+	missed.begin(replica.FrozenOf(0))
+	missed.add(d.ctx, "n2")
+	missed.add(d.ctx, "n2")
+	for try := 1; try <= triesSaid; try++ {
+		d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("dial: connection refused"), missed: missed})
+		m := fixture.Only[control.Unreached](d.says())
+		if try < triesSaid && len(m) != 0 {
+			t.Fatalf("said after %d tries: %+v", try, m)
+		}
+		if try == triesSaid && (len(m) != 1 || !m[0].Fetch || m[0].Epoch != 4 || m[0].Part != replica.OfGroup(0) || !slices.Equal(m[0].To, []replica.NodeName{"n2"})) {
+			t.Fatalf("said %+v", m)
+		}
+	}
+	elsewhere := &misses{} // what failed for another reason is no matter of the network
+	elsewhere.begin(replica.OfGroup(0))
+	d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("no place can be freed"), missed: elsewhere})
+	if m := fixture.Only[control.Unreached](d.says()); len(m) != 0 {
+		t.Fatalf("said %+v", m)
+	}
+}
+
+// TestRelay: a node that the leader names fetches the part; the others fetch from it as well, and the holder serves it.
+func TestRelay(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(planned())
+	order := control.RelayOrder{Job: fixture.JobID, Epoch: 4, Part: replica.OfGroup(0), Rank: 0, Node: replica.Holder{Node: "n3", Incarnation: 33}}
+	d.leaderSays(order)
+	d.leaderSays(order)
+	f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: lj.job.Plan, rank: 0, missed: &misses{}}
+	var holders []replica.Holder
+	d.work.Go(func() {
+		src, _ := f.plan.Source(replica.OfGroup(0))
+		got := append(f.holders(d.ctx, src, replica.OfGroup(0)), f.holders(d.ctx, src, replica.FrozenOf(0))...)
+		d.Post(call{func() { holders = got }, make(chan struct{})})
+	})
+	d.until("the holders", func() bool { return holders != nil })
+	want := []replica.Holder{{Node: "n2", Incarnation: 22}, {Node: "n3", Incarnation: 33}}
+	if !slices.Equal(holders, append(slices.Clone(want), want...)) {
+		t.Fatalf("fetches from %v", holders)
+	}
+	if !lj.relays.has(replica.OfGroup(0), 4, "n3") || lj.relays.has(replica.OfRank(0), 4, "n3") || lj.relays.has(replica.OfGroup(0), 5, "n3") {
+		t.Fatalf("relays %+v", lj.relays)
+	}
+	order.Node = d.holder()
+	d.leaderSays(order)
+	if !lj.fetching[replica.OfGroup(0)].running {
+		t.Fatal("this node was asked, and fetches nothing")
+	}
+}

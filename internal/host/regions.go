@@ -1,0 +1,67 @@
+package host
+
+import (
+	"fmt"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+)
+
+// regionsHashed is the end of hashing a part's regions.
+type regionsHashed struct {
+	arena  *arenaRef
+	places []shm.Place
+	report replica.RegionReport
+}
+
+// hashRegions hashes every region of the part beside the host, those of the frozen area that its root binds too.
+func (h *Host) hashRegions(o control.RegionsOrder) {
+	ev := regionsHashed{report: replica.RegionReport{Job: o.Job, Generation: o.Generation, Part: o.Part, Rank: o.Rank, Root: o.Root}}
+	at, ok := h.sealedBy(o)
+	if !ok {
+		ev.report.Failed = fmt.Sprintf("%v of generation %v with root %v does not lie in an arena of rank %d here", o.Part, o.Generation, o.Root, o.Rank)
+		h.send(ev.report)
+		return
+	}
+	ev.arena = at.arena
+	counts := []uint64{at.info.Count}
+	ev.places = append(ev.places, at.place)
+	frozen := shm.Place{Kind: shm.Frozen}
+	if f, err := at.arena.sealed(frozen); err == nil && f.Root == at.info.FrozenRoot {
+		ev.places, counts = append(ev.places, frozen), append(counts, f.Count)
+	}
+	for _, p := range ev.places {
+		ev.arena.hold(p)
+	}
+	h.work.Go(func() {
+		for i, p := range ev.places {
+			regions, err := ev.arena.RegionDigests(p, counts[i])
+			if err != nil {
+				ev.report.Regions, ev.report.Failed = nil, err.Error()
+				break
+			}
+			ev.report.Regions = append(ev.report.Regions, regions...)
+		}
+		h.Post(ev)
+	})
+}
+
+func (h *Host) regionsHashed(ev regionsHashed) {
+	for _, p := range ev.places {
+		ev.arena.release(p)
+	}
+	h.send(ev.report)
+}
+
+// sealedBy locates what an order asks for: in the arena of that very rank, since others may lie here too.
+func (h *Host) sealedBy(o control.RegionsOrder) (located, bool) {
+	if lj := h.jobs[o.Job]; lj != nil {
+		for _, l := range lj.parts() {
+			if held := l.held; held.Part == o.Part && held.Generation == o.Generation && held.Root == o.Root && held.Rank == o.Rank && !held.Mirror {
+				return l, true
+			}
+		}
+	}
+	return located{}, false
+}

@@ -1,0 +1,106 @@
+package host
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/replica"
+)
+
+func committed(s replica.Step) control.Progress {
+	return control.Progress{Job: fixture.JobID, Index: 10 + uint64(s), Position: replica.Position{Epoch: 3, Step: s}, Generation: fixture.Gen(3, s)}
+}
+
+// TestFormerMirrorGivesItsMemoryBack: a node that mirrors a part no more keeps the arena while it holds what is committed, and no longer.
+func TestFormerMirrorGivesItsMemoryBack(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	part := replica.OfRank(1)
+	a := d.mirrorOf(lj, part, 1, false)
+	d.seal(a, ring(0), fixture.Gen(3, 5), 50)
+	job := fixture.Changed(lj.job, func(j *replica.Job) { j.Mirrors = [][]replica.NodeName{{"n2"}, {"n3"}} })
+	d.views(control.View{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	if lj.mirrors[part] == nil {
+		t.Fatal("it is given up while it holds a part of the committed generation")
+	}
+	d.leaderSays(committed(6))
+	if lj.mirrors[part] != nil || !a.closed {
+		t.Error("it holds nothing that is needed, and its arena stays reserved")
+	}
+	d.settled()
+	if n := len(d.parked()); n != 0 {
+		t.Errorf("the keeper still holds %d arenas", n)
+	}
+}
+
+// TestMirrorWithoutPartsStays: one that is still to mirror keeps its arena however little lies there, and so does one that is written to.
+func TestMirrorWithoutPartsStays(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	d.mirrorOf(lj, replica.OfRank(1), 1, false)
+	writing := d.mirrorOf(lj, replica.OfGroup(0), 0, false)
+	writing.staged[slot(2)] = true
+	d.leaderSays(committed(6))
+	if len(lj.mirrors) != 2 {
+		t.Errorf("mirrors left: %v", lj.mirrors)
+	}
+}
+
+// TestRetiredArenaIsJudgedOnProgress: a moved rank's old arena goes with the commit that makes it useless; no view need come.
+func TestRetiredArenaIsJudgedOnProgress(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	d.both(lr.arena, 0, fixture.Gen(3, 5))
+	delete(lj.ranks, 0)
+	lj.retired = append(lj.retired, lr.arena)
+	d.leaderSays(committed(5))
+	if len(lj.retired) != 1 {
+		t.Fatal("it is given up while it holds the committed generation")
+	}
+	d.leaderSays(committed(6))
+	if len(lj.retired) != 0 || !lr.arena.closed {
+		t.Error("it is kept though nothing in it is as new as the committed generation")
+	}
+}
+
+// TestDegradedResumeKeepsThePrevious: a view of a Resume with too few copies frees nothing of what was committed before, in a rank's
+// arena, a mirror's and a retired one; the next commit does.
+func TestDegradedResumeKeepsThePrevious(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	d.both(lr.arena, 0, fixture.Gen(1, 3))
+	d.both(lr.arena, 1, fixture.Gen(1, 4))
+	mirror := d.mirrorOf(lj, replica.OfRank(1), 1, false)
+	d.seal(mirror, ring(0), fixture.Gen(1, 3), 30)
+	retired := d.attach(lj, 1).arena
+	d.both(retired, 0, fixture.Gen(1, 3))
+	delete(lj.ranks, 1)
+	lj.retired = append(lj.retired, retired)
+	job := fixture.Changed(lj.job, func(j *replica.Job) {
+		j.Position, j.Committed, j.Copies = replica.Position{Epoch: 3, Step: 4}, fixture.Gen(1, 4), 1
+		j.Previous = &replica.Earlier{Generation: fixture.Gen(1, 3)}
+	})
+	d.views(control.View{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
+	held := func() (steps []replica.Step) {
+		for _, l := range lj.parts() {
+			steps = append(steps, l.held.Generation.Step)
+		}
+		slices.Sort(steps)
+		return steps
+	}
+	if got := held(); !slices.Equal(got, []replica.Step{3, 3, 3, 3, 3, 4, 4}) {
+		t.Fatalf("after the view the node holds steps %v", got)
+	}
+	d.both(lr.arena, 2, fixture.Gen(3, 5))
+	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 12, Position: replica.Position{Epoch: 3, Step: 5}, Generation: fixture.Gen(3, 5)})
+	if got := held(); slices.ContainsFunc(got, func(s replica.Step) bool { return s < 4 && s != 3 }) || len(lj.retired) != 0 {
+		t.Errorf("after the next commit the node holds steps %v, %d retired arenas", got, len(lj.retired))
+	}
+	if s := states(lr.arena, slot(0).Kind); s[0] != replica.SlotFree {
+		t.Errorf("slots after the next commit: %v", s)
+	}
+}

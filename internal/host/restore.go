@@ -1,0 +1,403 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/planted"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// orderKey names an order, so that deriving it again does not send it again.
+type orderKey struct {
+	epoch  replica.Epoch
+	action uint32
+}
+
+// restore brings the planned parts of one rank into its arena. Owned by the host; the work runs beside it.
+type restore struct {
+	epoch   replica.Epoch
+	cancel  context.CancelFunc
+	running bool
+	done    bool
+	slot    shm.Place
+	ring    shm.Place
+	tier    replica.Tier
+	retryAt time.Time
+	tries   int // that failed
+}
+
+// restored is the end of a restore.
+type restored struct {
+	job   replica.JobID
+	rank  replica.Rank
+	epoch replica.Epoch
+	slot  shm.Place
+	ring  shm.Place
+	tier  replica.Tier
+	err   error
+	// missed are the holders that could not be dialled.
+	missed *misses
+}
+
+const restoreRetry = 200 * time.Millisecond
+
+// order derives and sends the order each attached rank needs now.
+func (h *Host) order(lj *localJob) {
+	job := lj.job
+	for r, lr := range lj.ranks {
+		if lr.peer == nil || job.Phase == replica.Ended || lr.superseded(job) {
+			continue
+		}
+		switch {
+		case job.Phase == replica.Opening && job.Naming == nil && !adopted(job) && lr.stopped && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
+			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderInit})
+		case job.Phase == replica.Planned && job.Plan != nil && lr.stopped && lr.loaded != job.Epoch && lr.rejected != job.Epoch && lr.restore != nil && lr.restore.epoch == job.Epoch && lr.restore.done:
+			group, _ := job.Plan.Source(replica.OfGroup(lj.group(r)))
+			private, _ := job.Plan.Source(replica.OfRank(r))
+			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderLoad, Source: lr.restore.tier, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation,
+				Slot: uint32(lr.restore.slot.Index), Place: uint32(lr.restore.ring.Index), ReplicatedRoot: group.Root, PrivateRoot: private.Root})
+		case job.Phase == replica.Open && lr.loaded == job.Epoch && lr.gone != job.Epoch:
+			// Once an epoch: a rank that stops again under it waits for the fault that made it stop.
+			lr.gone, lr.stopped = job.Epoch, false
+			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderGo, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation})
+		}
+	}
+}
+
+// adopted tells whether a job opens from a durable generation: nobody initialises anything then.
+func adopted(job *replica.Job) bool {
+	return job.Committed.IsZero() && !job.Durable.IsZero()
+}
+
+func (h *Host) orderOnce(lr *localRank, epoch replica.Epoch, o wire.Order) {
+	key := orderKey{epoch, o.Action}
+	if lr.ordered != key {
+		lr.ordered = key
+		h.sendOrder(lr, epoch, o)
+	}
+}
+
+func (h *Host) sendOrder(lr *localRank, epoch replica.Epoch, o wire.Order) {
+	if lr.peer != nil {
+		lr.peer.Send(wire.RankHeader{Type: wire.MOrder, Epoch: epoch, Incarnation: lr.incarnation}, o.Append(nil)) //nolint:errcheck // a dead peer is Gone
+	}
+}
+
+// loaded checks a rank's acknowledgement against the plan.
+func (h *Host) loaded(lj *localJob, lr *localRank, ev session.Loaded) {
+	job := lj.job
+	if job.Phase != replica.Planned || job.Plan == nil || ev.Header.Epoch != job.Epoch {
+		return // of an epoch closed meanwhile
+	}
+	group, _ := job.Plan.Source(replica.OfGroup(lj.group(lr.rank)))
+	private, _ := job.Plan.Source(replica.OfRank(lr.rank))
+	if ev.Loaded.ReplicatedRoot != group.Root || ev.Loaded.PrivateRoot != private.Root || ev.Loaded.Generation != job.Plan.Generation {
+		h.send(control.Evidence{Job: job.ID, Fault: replica.Fault{Epoch: job.Epoch, Kind: replica.BadDigest, Rank: lr.rank, Incarnation: lr.incarnation,
+			Detail: fmt.Sprintf("loaded %v with roots %v and %v; the plan names %v, %v and %v", ev.Loaded.Generation, ev.Loaded.ReplicatedRoot, ev.Loaded.PrivateRoot, job.Plan.Generation, group.Root, private.Root)}})
+		return
+	}
+	lr.loaded = job.Epoch
+	h.reconcile(lj)
+}
+
+// restoreAll starts what the plan needs and has not started.
+func (h *Host) restoreAll(lj *localJob) {
+	job := lj.job
+	if job.Phase != replica.Planned || job.Plan == nil || job.Plan.Epoch != job.Epoch {
+		return
+	}
+	for r, lr := range lj.ranks {
+		if !lr.alive || !lr.stopped || lr.superseded(job) || lr.finishing > 0 || lr.restore != nil && lr.restore.epoch == job.Epoch && (lr.restore.running || lr.restore.done || time.Now().Before(lr.restore.retryAt)) {
+			continue
+		}
+		ctx, cancel := context.WithCancel(h.ctx)
+		tries := 0
+		if lr.restore != nil && lr.restore.epoch == job.Epoch {
+			tries = lr.restore.tries
+		}
+		lr.restore = &restore{epoch: job.Epoch, cancel: cancel, running: true, tries: tries}
+		lj, lr, plan := lj, lr, job.Plan
+		h.spawn(func(context.Context) Event {
+			defer cancel()
+			ev := restored{job: job.ID, rank: r, epoch: plan.Epoch, missed: &misses{}}
+			ev.slot, ev.ring, ev.tier, ev.err = h.restore(ctx, lj, lr, plan, ev.missed)
+			return ev
+		})
+	}
+}
+
+// retryRestores starts again what failed: its sources may be back, and a source that is dead brings a new plan.
+func (h *Host) retryRestores(lj *localJob) {
+	for _, lr := range lj.ranks {
+		if r := lr.restore; r != nil && !r.running && !r.done && time.Now().After(r.retryAt) {
+			h.restoreAll(lj)
+			h.fetchMirrors(lj)
+			return
+		}
+	}
+	if lj.job.Phase == replica.Planned {
+		h.fetchMirrors(lj)
+	}
+}
+
+func (h *Host) restored(ev restored) {
+	lj := h.jobs[ev.job]
+	if lj == nil {
+		return
+	}
+	lr := lj.ranks[ev.rank]
+	if lr == nil || lr.restore == nil || lr.restore.epoch != ev.epoch {
+		return
+	}
+	lr.restore.running = false
+	if ev.err != nil {
+		lr.restore.retryAt = time.Now().Add(restoreRetry)
+		if !errors.Is(ev.err, context.Canceled) {
+			lr.restore.tries++
+			h.log.Retried("restore", fmt.Sprintf("rank %d, epoch %d", ev.rank, ev.epoch), ev.err.Error())
+			h.fetchFailed(lj, ev.epoch, ev.rank, lr.restore.tries, ev.missed, ev.err)
+		}
+		return
+	}
+	lr.restore.done, lr.restore.slot, lr.restore.ring, lr.restore.tier = true, ev.slot, ev.ring, ev.tier
+	h.reconcile(lj)
+}
+
+// restore makes the group's part (with its frozen one) and the rank's private part of the plan lie sealed in the rank's
+// arena. It runs beside the host and reaches its state only through do.
+func (h *Host) restore(ctx context.Context, lj *localJob, lr *localRank, plan *replica.Plan, missed *misses) (slot, ring shm.Place, tier replica.Tier, err error) {
+	var job *replica.Job
+	var group replica.GroupID
+	if !h.do(ctx, func() { job, group = lj.job, lj.group(lr.rank) }) {
+		return slot, ring, 0, context.Cause(ctx)
+	}
+	f := fetcher{h: h, lj: lj, job: job, plan: plan, rank: lr.rank, incarnation: lr.incarnation, tier: replica.OwnRAM, missed: missed}
+	if slot, err = f.ensure(ctx, lr.arena, shm.Slot, replica.OfGroup(group)); err != nil {
+		return slot, ring, 0, err
+	}
+	if ring, err = f.ensure(ctx, lr.arena, shm.Ring, replica.OfRank(lr.rank)); err != nil {
+		return slot, ring, 0, err
+	}
+	return slot, ring, f.tier, nil
+}
+
+// fetcher brings parts of one plan into one arena.
+type fetcher struct {
+	h           *Host
+	lj          *localJob
+	job         *replica.Job
+	plan        *replica.Plan
+	rank        replica.Rank // for whom
+	incarnation replica.Incarnation
+	tier        replica.Tier // the farthest that was needed
+	missed      *misses
+}
+
+// ensure returns the place of a part in arena, fetching it where it is not there.
+func (f *fetcher) ensure(ctx context.Context, arena *arenaRef, kind shm.PlaceKind, part replica.Part) (shm.Place, error) {
+	src, ok := f.plan.Source(part)
+	if !ok {
+		return shm.Place{}, fmt.Errorf("plan of epoch %d has no source for %v", f.plan.Epoch, part)
+	}
+	var have located
+	var found bool
+	if !f.h.do(ctx, func() {
+		have, found = f.lj.find(arena, part, f.plan.Generation, src.Root)
+		found = found && have.arena == arena
+	}) {
+		return shm.Place{}, context.Cause(ctx)
+	}
+	if found && f.rehash(ctx, arena, have.place, src) {
+		if err := f.frozen(ctx, arena, have.info.FrozenRoot, src, part); err != nil {
+			return shm.Place{}, err
+		}
+		f.h.log.Verified(f.job, f.rank, part, f.plan.Epoch)
+		return have.place, nil
+	}
+	_, place, m, err := f.fetch(ctx, func(replica.Manifest) (*arenaRef, error) { return arena, nil }, kind, part, src)
+	if err != nil {
+		return shm.Place{}, fmt.Errorf("fetch %v of generation %v: %w", part, f.plan.Generation, err)
+	}
+	if err := f.frozen(ctx, arena, m.FrozenRoot, src, part); err != nil {
+		return shm.Place{}, err
+	}
+	f.h.log.Verified(f.job, f.rank, part, f.plan.Epoch)
+	return place, nil
+}
+
+// rehash reads a sealed place whole: what is in memory already counts only if it is rehashed now (protocol section 6,
+// Restore). Where a bit has flipped the place is given up, so that a good copy can be fetched into one; of is the planned
+// part that then can't be had from here.
+func (f *fetcher) rehash(ctx context.Context, arena *arenaRef, p shm.Place, of replica.Source) bool {
+	return f.h.verify(ctx, f.lj, arena, p, replica.Held{Part: of.Part, Generation: f.plan.Generation, Root: of.Root, Rank: f.rank})
+}
+
+// frozen brings the frozen part that a replicated part's root binds.
+func (f *fetcher) frozen(ctx context.Context, arena *arenaRef, root replica.Digest, src replica.Source, part replica.Part) error {
+	if part.Kind != replica.ReplicatedPart || root.IsZero() {
+		return nil
+	}
+	frozen := replica.Part{Kind: replica.FrozenPart, Index: part.Index}
+	if info, err := arena.Sealed(shm.Place{Kind: shm.Frozen}); err == nil && info.Root == root && f.rehash(ctx, arena, shm.Place{Kind: shm.Frozen}, src) {
+		return nil
+	}
+	src.Part, src.Root = frozen, root
+	if _, _, _, err := f.fetch(ctx, func(replica.Manifest) (*arenaRef, error) { return arena, nil }, shm.Frozen, frozen, src); err != nil {
+		return fmt.Errorf("fetch %v: %w", frozen, err)
+	}
+	return nil
+}
+
+// fetch moves a part into a staging place of the arena that into names, from every healthy holder or from disk, and seals it
+// under the plan's root. into may take its time; what the plan has lost meanwhile is not staged.
+func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arenaRef, error), kind shm.PlaceKind, part replica.Part, src replica.Source) (arena *arenaRef, place shm.Place, manifest replica.Manifest, err error) {
+	began := time.Now()
+	f.tier = max(f.tier, min(src.Tier, replica.Disk), replica.PeerRAM)
+	var staging *shm.Staging
+	begin := func(m replica.Manifest) (transfer.Sink, error) {
+		var err error
+		manifest = m
+		if arena, err = into(m); err != nil {
+			return nil, err
+		}
+		if place, staging, err = f.h.stage(ctx, f.lj, arena, kind, m, f.current); err != nil {
+			return nil, err
+		}
+		return staging, nil
+	}
+	var report transfer.Report
+	if src.Tier == replica.Disk {
+		if report, err = f.fromDisk(part, src, begin); badDisk(err) {
+			f.h.do(f.h.ctx, func() {
+				f.h.spoiled(f.lj, &f.lj.badDisk, f.lj.planned(part, f.plan.Generation, src.Root, f.rank))
+			})
+		}
+	} else {
+		key := transfer.Key{Cluster: f.h.cluster, Era: f.job.Era, Job: f.job.ID, Epoch: f.plan.Epoch, Part: part, Generation: f.plan.Generation, Root: src.Root, Rank: f.rank, Incarnation: f.incarnation}
+		f.missed.begin(part)
+		report, err = transfer.Fetch(ctx, key, f.h.sources(f.holders(ctx, src, part), f.missed), begin)
+		f.corrupt(part, src.Root, report.Corrupt)
+	}
+	if staging == nil {
+		return nil, place, manifest, errors.Join(err, errors.New("no source gave a manifest that could be staged"))
+	}
+	if err == nil {
+		err = staging.Seal()
+	}
+	if err != nil {
+		staging.Abort()
+	}
+	f.h.do(f.h.ctx, func() { arena.unstage(place) }) // whatever became of ctx
+	if err != nil {
+		return nil, place, manifest, err
+	}
+	if local := report.By[f.h.self.Name]; local > 0 { // from another rank's arena on this node: nothing crossed the network
+		report.Bytes -= local
+		delete(report.By, f.h.self.Name)
+	}
+	f.h.log.Moved(f.job, f.rank, journal.Transferred{Part: part, Epoch: f.plan.Epoch, Tier: max(src.Tier, replica.PeerRAM), Bytes: report.Bytes, Reused: report.Reused, By: report.By, Failed: report.Failed, Took: time.Since(began)})
+	return arena, place, manifest, nil
+}
+
+// holders are those of the plan, and who has been asked since to fetch the part for others.
+func (f *fetcher) holders(ctx context.Context, src replica.Source, part replica.Part) []replica.Holder {
+	all := slices.Clone(src.Holders)
+	f.h.do(ctx, func() {
+		for _, h := range f.lj.relays.of(part, f.plan.Epoch) {
+			if h.Node != f.h.self.Name && !slices.Contains(all, h) {
+				all = append(all, h)
+			}
+		}
+	})
+	return all
+}
+
+// current tells whether the plan is still the one to carry out. On the host's goroutine.
+func (f *fetcher) current() error {
+	if job := f.lj.job; job.Phase == replica.Ended || max(f.lj.fenced, job.ClosedEpoch) >= f.plan.Epoch {
+		return fmt.Errorf("%w: epoch %d of job %s is closed", transfer.ErrFenced, f.plan.Epoch, job.Name)
+	}
+	return nil
+}
+
+// stage takes a place for a part that is to be written by the daemon, and looks for bytes of it that the arena has already: that
+// reads and hashes up to the whole part. still is asked before and after, on the host's goroutine. Beside the host.
+func (h *Host) stage(ctx context.Context, lj *localJob, arena *arenaRef, kind shm.PlaceKind, manifest replica.Manifest, still func() error) (p shm.Place, s *shm.Staging, err error) {
+	if !h.do(ctx, func() {
+		if err = still(); err == nil {
+			p, s, err = h.takePlace(lj, arena, kind, manifest)
+		}
+	}) {
+		return p, nil, h.gone(ctx)
+	}
+	if err != nil {
+		return p, nil, err
+	}
+	err = h.reuse(s)
+	if err == nil && !h.do(ctx, func() { err = still() }) {
+		err = h.gone(ctx)
+	}
+	if err != nil {
+		s.Abort()
+		h.do(h.ctx, func() { arena.unstage(p) })
+		return p, nil, err
+	}
+	return p, s, nil
+}
+
+// takePlace takes a free place; where none is free, the oldest one that is neither C nor T gives way.
+func (h *Host) takePlace(lj *localJob, arena *arenaRef, kind shm.PlaceKind, manifest replica.Manifest) (shm.Place, *shm.Staging, error) {
+	if arena.closed {
+		return shm.Place{}, nil, fmt.Errorf("arena %s was given up", arena.key)
+	}
+	for try := 0; ; try++ {
+		for _, p := range arena.Places() {
+			if p.Kind != kind {
+				continue
+			}
+			if kind == shm.Frozen && arena.Word(p).State() != replica.SlotFree {
+				arena.Free(p)
+			}
+			if arena.Word(p).State() == replica.SlotFree {
+				s, err := arena.Take(p, manifest)
+				if err == nil {
+					arena.staged[p] = true
+				}
+				return p, s, err
+			}
+		}
+		in, places := h.placeStates(lj, arena, arena.Spec().Mirror, true)
+		freed := false
+		for _, i := range lock.RetainForStaging(in, kind == shm.Ring, 1) {
+			freed = arena.Free(places[i]) || freed
+		}
+		if !freed || try > 2 {
+			return shm.Place{}, nil, fmt.Errorf("no place of arena %s can be freed to stage %v of generation %v", arena.key, manifest.Part, manifest.Generation)
+		}
+	}
+}
+
+// captureNow asks local ranks to capture their live state as generation g: they all stand whole at it, and it would then
+// be eligible (protocol section 6, settle). A process that took a rank over since has no state to capture, whatever stands in the
+// arena that it got: it has loaded nothing of that epoch.
+func (h *Host) captureNow(lj *localJob, g replica.Generation) {
+	if lj.job.Phase != replica.Closed {
+		return
+	}
+	for _, lr := range lj.ranks {
+		if lr.alive && lr.stopped && (planted.Heir || lr.loaded == g.Epoch) && lr.arena.Step().Generation() == g && lr.arena.Good().Generation() == g {
+			h.sendOrder(lr, lj.job.ClosedEpoch, wire.Order{Action: wire.OrderCapture, Step: g.Step, Generation: g})
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// arenaReader reads a sealed place for a transfer or the durable writer. The place is held until Close.
+type arenaReader struct {
+	h        *Host
+	at       located
+	manifest replica.Manifest
+	closed   bool
+}
+
+func (r *arenaReader) Manifest() replica.Manifest { return r.manifest }
+
+func (r *arenaReader) ReadChunk(i int, dst []byte) ([]byte, error) {
+	return r.at.arena.ReadChunk(r.at.place, r.at.info.Count, i, dst)
+}
+
+// drop is Close on the host's goroutine, which must not wait for its own queue.
+func (r *arenaReader) drop() {
+	if !r.closed {
+		r.closed = true
+		r.at.arena.release(r.at.place)
+	}
+}
+
+func (r *arenaReader) Close() {
+	if !r.closed {
+		r.closed = true
+		r.h.Post(call{func() { r.at.arena.release(r.at.place) }, make(chan struct{})})
+	}
+}
+
+// reader opens a located part for reading. On the host's goroutine.
+func (h *Host) reader(lj *localJob, at located) (*arenaReader, error) {
+	man, err := at.arena.Manifest(at.place, at.held.Part)
+	if err != nil {
+		return nil, err
+	}
+	man.Lineage, man.Condemned = lj.job.Lineage, lj.job.Condemned
+	man.Regions = at.arena.Geometry().Of(at.held.Part.Kind)
+	at.arena.hold(at.place)
+	return &arenaReader{h: h, at: at, manifest: man}, nil
+}
+
+// store answers other nodes' transfers: what this node holds, and the private parts it mirrors. Each stream names what it
+// wants by job, epoch and incarnation; the check is made here, at the place that acts.
+type store struct {
+	h   *Host
+	ctx context.Context
+}
+
+// check tells whether what a stream names is of now. A push is also taken in the epoch that was closed last, until its plan exists:
+// what its ranks sealed is as good as before, and may be all that is left when another node goes.
+func (s store) check(k transfer.Key, push bool) (*localJob, error) {
+	lj := s.h.jobs[k.Job]
+	switch {
+	case k.Cluster != s.h.cluster:
+		return nil, fmt.Errorf("a part of cluster %s, this is %s", k.Cluster, s.h.cluster)
+	case lj == nil || k.Epoch > lj.job.Epoch || k.Era > s.h.era:
+		return nil, transfer.ErrNotYet
+	case k.Era < s.h.era || lj.job.Phase == replica.Ended || k.Epoch <= lj.job.ClosedEpoch && !(push && lj.job.Phase == replica.Closed && k.Epoch == lj.job.Epoch):
+		return nil, fmt.Errorf("%w: epoch %d of job %s is closed", transfer.ErrFenced, k.Epoch, lj.job.Name)
+	case int(k.Rank) >= len(lj.job.Ranks) || k.Incarnation != lj.job.Ranks[k.Rank].Incarnation:
+		return nil, fmt.Errorf("%w: incarnation %d does not hold rank %d", transfer.ErrFenced, k.Incarnation, k.Rank)
+	}
+	return lj, nil
+}
+
+// mirrorsPlanned tells whether the plan has a node mirror a rank's private part or its group's, or a mirror that moved since is still
+// to get what was resumed at.
+func (lj *localJob) mirrorsPlanned(r replica.Rank, n replica.NodeName) bool {
+	among := func(byRank, byGroup [][]replica.NodeName) bool {
+		g := int(lj.group(r))
+		return int(r) < len(byRank) && contains(byRank[r], n) || g < len(byGroup) && contains(byGroup[g], n)
+	}
+	p := lj.job.Plan
+	return p != nil && (among(p.Mirrors, p.GroupMirrors) || lj.spreads() && among(lj.job.Mirrors, lj.job.GroupMirrors))
+}
+
+// Open serves a fetch of a part that is sealed here.
+func (s store) Open(peer replica.NodeName, k transfer.Key) (r transfer.Reader, err error) {
+	if !s.h.do(s.ctx, func() {
+		var lj *localJob
+		if lj, err = s.check(k, false); err != nil {
+			return
+		}
+		if peer != lj.job.Ranks[k.Rank].Node && !lj.mirrorsPlanned(k.Rank, peer) && !lj.relays.has(k.Part, k.Epoch, peer) {
+			err = fmt.Errorf("%w: node %s neither holds nor mirrors rank %d", transfer.ErrRefused, peer, k.Rank)
+			return
+		}
+		at, ok := lj.find(nil, k.Part, k.Generation, k.Root)
+		if !ok {
+			err = fmt.Errorf("%w: %v of generation %v with root %v is not here", transfer.ErrUnknownPart, k.Part, k.Generation, k.Root)
+			return
+		}
+		r, err = s.h.reader(lj, at)
+	}) {
+		return nil, context.Canceled
+	}
+	return r, err
+}
+
+// Accept takes a part to mirror from the node of the rank that made it.
+func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifest) (sink transfer.Sink, done func(error) error, err error) {
+	var lj *localJob
+	var arena *arenaRef
+	var place shm.Place
+	var staging *shm.Staging
+	admit := func() error {
+		if lj, err = s.check(k, true); err != nil {
+			return err
+		}
+		if k.Part != lj.part(placeKind(k.Part), k.Rank) || peer != lj.job.Ranks[k.Rank].Node {
+			return fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, peer, lj.part(placeKind(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
+		}
+		if err := laidOutAsGroup(lj.job, man); err != nil {
+			return err
+		}
+		kind := placeKind(k.Part)
+		if kind == shm.Frozen {
+			kind = shm.Slot // it goes where the parts go that bind it
+		}
+		if !contains(lj.mirrorsOf(kind, k.Rank), s.h.self.Name) {
+			return fmt.Errorf("%w: node %s is not to mirror %v, as far as it has read", transfer.ErrNotYet, s.h.self.Name, k.Part)
+		}
+		return nil
+	}
+	var held bool
+	if !s.h.do(s.ctx, func() {
+		if err = admit(); err == nil {
+			_, held = lj.find(nil, k.Part, k.Generation, k.Root)
+		}
+	}) {
+		return nil, nil, context.Canceled
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if held {
+		s.h.Post(mirrored{k.Job})
+		return heldSink{}, func(err error) error { return err }, nil
+	}
+	soon, cancel := context.WithTimeoutCause(s.ctx, acceptWait, fmt.Errorf("%w: the mirror's arena is being made", transfer.ErrNotYet))
+	defer cancel()
+	if arena, err = s.h.mirrorArena(soon, lj, k.Rank, man); err != nil {
+		return nil, nil, err
+	}
+	if place, staging, err = s.h.stage(s.ctx, lj, arena, placeKind(k.Part), man, admit); err != nil {
+		return nil, nil, err
+	}
+	return staging, func(err error) error {
+		if err == nil {
+			err = staging.Seal()
+		}
+		if err != nil {
+			staging.Abort()
+		}
+		s.h.do(s.ctx, func() {
+			arena.unstage(place)
+			if err == nil { // a commit may wait for this part: it is pinned in the same turn
+				s.h.mirrored(mirrored{k.Job})
+			}
+		})
+		return err
+	}, nil
+}
+
+// acceptWait is how long a push waits for an arena that is being made; then its node is told to come again. It is less than a push
+// may take.
+const acceptWait = 2 * time.Second
+
+// localLane serves this node's own parts to its own fetches: two ranks of a group on one node.
+type localLane struct{ h *Host }
+
+func (l *localLane) Peer() replica.NodeName { return l.h.self.Name }
+func (l *localLane) Close()                 {}
+func (l *localLane) Open(ctx context.Context) (transfer.Stream, error) {
+	near, far := net.Pipe()
+	l.h.work.Go(func() {
+		defer far.Close()
+		transfer.Serve(l.h.ctx, l.h.self.Name, far, store{l.h, l.h.ctx}, nil) //nolint:errcheck // the near end sees it
+	})
+	return near, nil
+}
+
+// heldSink answers a push of what is here already.
+type heldSink struct{}
+
+func (heldSink) Have(int) bool         { return true }
+func (heldSink) Put(int, []byte) error { return nil }
+
+func contains(nodes []replica.NodeName, n replica.NodeName) bool {
+	for _, have := range nodes {
+		if have == n {
+			return true
+		}
+	}
+	return false
+}
+
+// Parts is what other nodes may fetch here, and where they push what is mirrored here.
+func (h *Host) Parts() transfer.Store { return store{h, context.Background()} }

@@ -1,0 +1,175 @@
+package host
+
+import (
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+func (h *Host) handleSession(ev session.Event) {
+	switch ev := ev.(type) {
+	case session.Hello:
+		if ev.File != nil {
+			h.reattach(ev)
+			return
+		}
+		a := &attaching{peer: ev.Peer, hello: ev.Hello, helloReq: ev.Header.Request}
+		h.attaching[ev.Peer.ID()] = a
+		h.advance(a)
+	case session.Attach:
+		a := h.attaching[ev.Peer.ID()]
+		if lj, lr := h.rankOf(ev.Peer); a == nil && lr != nil {
+			h.answerAttach(lj, lr, ev.Header.Request) // the answer came when the rank had stopped waiting for it
+			return
+		}
+		if a == nil || !a.welcomed {
+			ev.Peer.Refuse(ev.Header.Request, wire.CodeState, "attach before hello was answered")
+			return
+		}
+		g, err := registered(ev.Regions)
+		if err != nil {
+			h.refuse(a, ev.Header.Request, wire.CodeInvalid, err.Error())
+			return
+		}
+		a.geometry, a.attach = g, ev.Header.Request
+		if ev.Group != replica.NoGroup {
+			a.hello.Group = ev.Group
+		}
+		h.advance(a)
+	case session.Sealed:
+		h.heard(ev.Peer, ev)
+	case session.Stopped:
+		h.heard(ev.Peer, ev)
+	case session.Loaded:
+		h.heard(ev.Peer, ev)
+	case session.Fail:
+		h.heard(ev.Peer, ev)
+	case session.Reject:
+		h.heard(ev.Peer, ev)
+	case session.Unloadable:
+		h.heard(ev.Peer, ev)
+	case session.Pause:
+		h.heard(ev.Peer, ev)
+	case session.Leave:
+		h.heard(ev.Peer, ev)
+	case session.KV:
+		h.kv(ev)
+	case session.Scope:
+		h.scope(ev)
+	case session.RunHello:
+		h.runHello(ev)
+	case session.RunExited:
+		h.runExited(ev)
+	case session.RunRunning:
+		h.runRunning(ev.Peer, ev.RunExited.Rank, ev.RunExited.PID)
+	case session.Gone:
+		h.peerGone(ev.Peer)
+	case session.Exited:
+		for _, lj := range h.jobs {
+			for _, lr := range lj.ranks {
+				if lr.pid == ev.PID && lr.start == ev.StartTime { // one process may hold several ranks, of several jobs
+					h.rankDied(lj, lr)
+				}
+			}
+		}
+	}
+}
+
+// heard takes what a rank says to its job; where that is not known yet it waits with the arena.
+func (h *Host) heard(p session.Peer, ev session.Event) {
+	if lj, lr := h.rankOf(p); lr != nil {
+		h.rankSays(lj, lr, ev)
+		return
+	}
+	for _, ref := range h.orphans {
+		if ref.peer == p {
+			ref.keepSaid(ev)
+			return
+		}
+	}
+}
+
+func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
+	switch ev := ev.(type) {
+	case session.Sealed:
+		h.sealed(lj, lr, shm.Place{Kind: shm.PlaceKind(ev.Sealed.Kind), Index: int(ev.Sealed.Index)})
+	case session.Stopped:
+		if !lr.stopped {
+			lr.stopped, lr.stoppedAt = true, time.Now()
+		}
+		if lj.job.Phase == replica.Open && lr.loaded == lj.job.Epoch {
+			lr.gone = lj.job.Epoch // it was let go, by this daemon or the one before: it is not to be let go once more, but waits for the fault
+		}
+		h.freeTorn(lr)
+		lr.left, lr.leaveTo = false, 0 // a fault before all have left brings it back
+		lr.ordered = orderKey{}
+		h.reconcile(lj)
+	case session.Loaded:
+		h.loaded(lj, lr, ev)
+	case session.Fail:
+		h.failed(lj, lr, ev)
+	case session.Reject:
+		lr.rejected = ev.Header.Epoch
+		h.send(control.Rejected{Job: lj.job.ID, Epoch: ev.Header.Epoch, Rank: lr.rank, Incarnation: lr.incarnation, Why: ev.Text})
+	case session.Unloadable:
+		h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.BadDigest, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "load: " + ev.Text}})
+	case session.Pause:
+		h.paused(lj, lr, ev.Most)
+		if ev.Header.Request != 0 {
+			ev.Peer.Send(wire.RankHeader{Type: wire.MPaused, Request: ev.Header.Request, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}, nil) //nolint:errcheck // a dead peer is Gone
+		}
+	case session.Leave:
+		if lr.left && lj.job.Phase == replica.Ended {
+			lr.ordered = orderKey{} // a rank waits in slices, and asks in each: the answer came between two of them
+		}
+		lr.left, lr.leaveTo = true, ev.Header.Request
+		h.reconcile(lj)
+	}
+}
+
+// peerGone is a lost session: of a live process until its exit is seen.
+func (h *Host) peerGone(p session.Peer) {
+	h.kvGone(p)
+	if a := h.attaching[p.ID()]; a != nil {
+		delete(h.attaching, p.ID())
+		delete(h.claims, a.request)
+		return
+	}
+	if l := h.launchers[p.ID()]; l != nil {
+		h.launcherGone(l)
+		return
+	}
+	for _, ref := range h.orphans {
+		if ref.peer == p {
+			ref.peer = nil
+		}
+	}
+	if lj, lr := h.rankOf(p); lr != nil {
+		lr.peer = nil
+		h.report(lj)
+	}
+}
+
+func (h *Host) rankOf(p session.Peer) (*localJob, *localRank) {
+	for _, lj := range h.jobs {
+		for _, lr := range lj.ranks {
+			if lr.peer == p {
+				return lj, lr
+			}
+		}
+	}
+	return nil, nil
+}
+
+func (h *Host) jobNamed(name string) *localJob {
+	for _, lj := range h.jobs {
+		if lj.job.Name == name && lj.job.Phase != replica.Ended {
+			return lj
+		}
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package host
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+)
+
+// A host says what it knows by itself; of a question that got no answer nothing is kept.
+func TestWhatAHostKnows(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	d.live(d.attach(lj, 0), 3, 7, replica.Updating)
+	var st Status
+	d.serves(func() { st, _ = d.Status(d.ctx) })
+	if !st.Linked || len(st.Nodes) != 3 || len(st.Jobs) != 1 || st.Jobs[0].Position != (replica.Position{Epoch: 3, Step: 5}) || len(st.Jobs[0].Ranks) != 2 || st.Adopting || st.KeeperLost {
+		t.Errorf("status %+v", st)
+	}
+	var w Witness
+	d.serves(func() { w, _ = d.Witness(d.ctx) })
+	if _, itself := w.Nodes["n1"]; itself || len(w.Nodes) != 2 || w.Live[fixture.JobID] != 7 {
+		t.Errorf("it is a witness with %+v", w)
+	}
+	ask := func(answered bool) (reply any, ok bool) {
+		ctx, cancel := context.WithCancel(d.ctx)
+		defer cancel()
+		d.serves(func() {
+			reply, ok = d.Ask(ctx, fixture.Patience, func(id uint64) any {
+				if answered {
+					d.work.Go(func() { d.do(d.ctx, func() { d.leaderSays(control.StatusReply{ID: id}) }) })
+				} else {
+					cancel() // who asked has gone
+				}
+				return control.StatusRequest{ID: id}
+			})
+		})
+		return reply, ok
+	}
+	if reply, ok := ask(true); !ok || fixture.Only[control.StatusReply]([]any{reply}) == nil {
+		t.Errorf("the answer is %+v, %v", reply, ok)
+	}
+	if reply, ok := ask(false); ok {
+		t.Errorf("no answer is %+v", reply)
+	}
+	if len(d.questions) != 0 {
+		t.Errorf("%d questions are kept that nobody waits for", len(d.questions))
+	}
+	d.link = nil
+	if _, ok := ask(true); ok {
+		t.Error("an answer without a link")
+	}
+}
+
+// Where the lost node led, its successor is told at once whom this node suspects; of one that answers again, nothing.
+func TestSuspicionIsSaidToTheNextLeader(t *testing.T) {
+	d := newDesk(t)
+	silent := control.Suspect{Target: replica.Holder{Node: "n2", Incarnation: 22}}
+	next := func(suspects []control.Suspect) []control.Suspect {
+		t.Helper()
+		d.handle(LinkDown{Link: d.link})
+		d.serves(func() { d.Suspect(d.ctx, suspects) })
+		near, far := net.Pipe()
+		t.Cleanup(func() { near.Close(); far.Close() })
+		d.handle(LinkUp{Link: control.NewLink(near, control.ToLeader), Leader: "n3", Welcome: control.Welcome{OK: true, Term: 10}})
+		return fixture.Only[control.Suspect](d.says())
+	}
+	if said := next([]control.Suspect{silent}); len(said) != 1 || said[0].Target != silent.Target {
+		t.Errorf("a new leader is told %+v, want the node that is silent", said)
+	}
+	if said := next(nil); len(said) != 0 {
+		t.Errorf("a new leader is told %+v of a node that answers again", said)
+	}
+}
+
+// The daemon notices that its keeper has gone though it asks it for nothing; it says so, and goes on.
+func TestLostKeeper(t *testing.T) {
+	d := newDesk(t)
+	d.put(fixture.Job())
+	d.link = nil // nobody to be asked
+	socket := filepath.Join(d.cfg.StateDir, "k.sock")
+	server, err := shm.ListenKeeper(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	life, kill := context.WithCancel(d.ctx)
+	dead := make(chan error, 1)
+	go func() { dead <- server.Run(life) }()
+	defer func() {
+		kill()
+		if err := <-dead; err != nil {
+			t.Error(err)
+		}
+	}()
+	k, err := shm.DialKeeper(d.ctx, socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	d.keeper = k
+
+	running, stop := context.WithCancel(d.ctx)
+	over := make(chan struct{})
+	go func() { defer close(over); d.Run(running) }()
+	defer func() {
+		stop()
+		<-over
+		d.ended = make(chan struct{}) // the desk's cleanup closes it once more
+	}()
+	lost := func() (lost bool) {
+		d.do(running, func() { lost = d.keeperLost })
+		return lost
+	}
+	if lost() {
+		t.Error("a keeper that answers is taken for lost")
+	}
+	kill()
+	for late := time.After(fixture.Patience); !lost(); {
+		select {
+		case <-late:
+			t.Fatal("nobody noticed")
+		default:
+		}
+	}
+	if st, ok := d.Status(d.ctx); !ok || !st.KeeperLost || len(st.Jobs) != 1 {
+		t.Errorf("status %+v", st)
+	}
+	for _, want := range []string{`"level":"error"`, `"event":"keeper"`, "restart the daemon when convenient"} {
+		if n := d.log.Count(want); n != 1 {
+			t.Errorf("%s is logged %d times", want, n)
+		}
+	}
+}

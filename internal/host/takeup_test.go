@@ -1,0 +1,142 @@
+package host
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// twoLaunchers are on the node of rank 0, whose process was the first one's and is dead. The first one has not said so.
+func twoLaunchers(t *testing.T) (d *desk, lj *localJob, first, second *launcher, ends [2]*rankEnd) {
+	d = newDesk(t)
+	lj = d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
+		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
+	}))
+	var l [2]*launcher
+	for i := range l {
+		var peer session.Peer
+		peer, ends[i] = d.session(0)
+		d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1}})
+		ends[i].reads() // accepted
+		l[i] = d.launchers[peer.ID()]
+	}
+	lr := d.attach(lj, 0)
+	lr.alive = false
+	l[0].running[0], l[0].pids[0], l[0].attached[0] = time.Now(), 4711, true
+	return d, lj, l[0], l[1], ends
+}
+
+// gets is the next message to a launcher: its type, and what a start or a note says.
+func (r *rankEnd) gets(t *testing.T) (typ uint16, rank replica.Rank, text string) {
+	t.Helper()
+	h, body := r.reads()
+	switch h.Type {
+	case wire.MRunStart:
+		s, err := wire.ParseRunStart(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rank = s.Rank
+	case wire.MRunNote:
+		n, err := wire.ParseRefused(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = n.Text
+	}
+	return h.Type, rank, text
+}
+
+// The launcher whose process has ended is about to say so, and has the first turn; one that does not is left out.
+func TestOfferWaitsForTheLauncherOfTheDeadProcess(t *testing.T) {
+	for what, says := range map[string]bool{"it says so": true, "it is stopped": false} {
+		d, lj, first, second, ends := twoLaunchers(t)
+		d.offered(control.Offer{Job: fixture.JobID, Rank: 0, Expect: 4})
+		if first.pids[0] == 0 || second.runs(0) {
+			t.Fatalf("%s: another one is asked at once", what)
+		}
+		if says {
+			d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
+			if typ, rank, _ := ends[0].gets(t); typ != wire.MRunStart || rank != 0 || second.runs(0) {
+				t.Errorf("%s: message %d for rank %d", what, typ, rank)
+			}
+			continue
+		}
+		lj.untaken[0].since = time.Now().Add(-reapPatience)
+		d.takeOffers(lj)
+		if typ, rank, _ := ends[1].gets(t); typ != wire.MRunStart || rank != 0 || !second.runs(0) {
+			t.Errorf("%s: message %d for rank %d", what, typ, rank)
+		}
+		d.runRunning(second.peer, 0, 99)
+		if d.takeOffers(lj); len(lj.untaken) != 0 {
+			t.Errorf("%s: the offer is kept after it was taken up", what)
+		}
+	}
+}
+
+// A launcher that does not take up a start is left for another one, which is told why, and is stopped from starting the process later.
+func TestAnotherLauncherIsAsked(t *testing.T) {
+	d, lj, first, second, ends := twoLaunchers(t)
+	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
+	d.offered(control.Offer{Job: fixture.JobID, Rank: 0, Expect: 4})
+	if typ, rank, _ := ends[0].gets(t); typ != wire.MRunStart || rank != 0 {
+		t.Fatalf("message %d for rank %d", typ, rank)
+	}
+	if n, _ := d.offers(lj.job); n != 1 {
+		t.Errorf("%d further processes are offered, want the second launcher's", n)
+	}
+	d.takeOffers(lj)
+	if second.runs(0) {
+		t.Fatal("another one is asked at once")
+	}
+	lj.untaken[0].asked = time.Now().Add(-d.takeUp())
+	d.takeOffers(lj)
+	if typ, rank, _ := ends[1].gets(t); typ != wire.MRunNote {
+		t.Fatalf("message %d for rank %d", typ, rank)
+	} else if typ, rank, _ = ends[1].gets(t); typ != wire.MRunStart || rank != 0 {
+		t.Fatalf("message %d for rank %d", typ, rank)
+	}
+	h, body := ends[0].reads()
+	if s, err := wire.ParseRunStop(body); err != nil || h.Type != wire.MRunStop || s.Rank != 0 || syscall.Signal(s.Signal) != syscall.SIGKILL {
+		t.Errorf("the first one gets message %d, %+v, %v", h.Type, s, err)
+	}
+	if n, _ := d.offers(lj.job); n != 0 {
+		t.Errorf("%d further processes are offered: the first launcher does not answer", n)
+	}
+	if ranks, _ := d.starting(lj); len(ranks) != 1 {
+		t.Errorf("starting: %v", ranks)
+	}
+	d.runRunning(first.peer, 0, 98) // awake: it starts the process, and finds the stop
+	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 98, Status: 137}})
+	if n, _ := d.offers(lj.job); n != 1 {
+		t.Errorf("%d processes are offered after it is awake", n)
+	}
+	if !second.runs(0) {
+		t.Error("the second one's process is forgotten")
+	}
+}
+
+// Alone on its node, a launcher that does not answer offers nothing, so that the leader asks another node.
+func TestADeafLauncherOffersNothing(t *testing.T) {
+	d, lj, first, second, ends := twoLaunchers(t)
+	d.launcherGone(second)
+	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
+	d.offered(control.Offer{Job: fixture.JobID, Rank: 0, Expect: 4})
+	ends[0].gets(t)
+	lj.untaken[0].asked, first.running[0] = time.Now().Add(-d.takeUp()), time.Now().Add(-2*d.takeUp())
+	d.takeOffers(lj)
+	if ranks, _ := d.starting(lj); len(ranks) != 0 || !first.deaf {
+		t.Errorf("deaf %t, starting %v", first.deaf, ranks)
+	}
+	d.runRunning(first.peer, 0, 98)
+	if ranks, _ := d.starting(lj); len(ranks) != 1 || first.deaf {
+		t.Errorf("awake: deaf %t, starting %v", first.deaf, ranks)
+	}
+	d.takeOffers(lj)
+}

@@ -1,0 +1,210 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// What the launchers here print of their job: the memory that its copies take, a loss and its recovery, what a restart does not mend, a rank that ended and did not leave.
+
+// outage is a closed epoch, as this node saw it close.
+type outage struct {
+	began time.Time
+	live  replica.Step // the newest step that a rank here had reached
+}
+
+// outages says the loss that closed an epoch, and later how the job came out of it. What the two lie apart is this node's own time.
+func (h *Host) outages(lj *localJob, was *replica.Job) {
+	is := lj.job
+	switch {
+	case is.Phase == replica.Open && lj.outage != nil && (was.Phase != replica.Open || was.Epoch != is.Epoch):
+		h.noteAll(lj, lj.recovered())
+		lj.outage = nil
+	case is.Phase == replica.Ended:
+		lj.outage = nil
+	case was.Phase == replica.Open && is.ClosedEpoch >= was.Epoch && lj.outage == nil:
+		lj.outage = &outage{began: time.Now(), live: lj.made()}
+		h.noteAll(lj, lossText(is))
+	}
+}
+
+// made is the newest step that a rank here has made.
+func (lj *localJob) made() (newest replica.Step) {
+	for _, lr := range lj.ranks {
+		word := lr.arena.Step()
+		step := word.Step()
+		if word.Phase() == replica.Updating && step > 0 {
+			step-- // this one is not made yet
+		}
+		newest = max(newest, step)
+	}
+	return newest
+}
+
+// lossText says why an epoch was closed, and what else is going to be printed because of it.
+func lossText(job *replica.Job) string {
+	why := "ranks differ"
+	if len(job.Faults) > 0 {
+		f := job.Faults[0]
+		who := fmt.Sprintf("rank %d", f.Rank)
+		if f.OfNode() {
+			who = fmt.Sprintf("node %s", f.Node)
+		}
+		detail, _, _ := strings.Cut(f.Detail, "\n")
+		if why = fmt.Sprintf("%s: %v", who, f.Kind); detail != "" {
+			why += ", " + clip(detail)
+		}
+	}
+	return fmt.Sprintf("epoch %d is closed (%s); recovering. Tracebacks of collectives that break now are expected", job.ClosedEpoch, why)
+}
+
+// recovered says where the job goes on, and at what cost.
+func (lj *localJob) recovered() string {
+	job := lj.job
+	tier, steps := replica.Tier(0), replica.Step(0)
+	for _, lr := range lj.ranks {
+		if lr.restore != nil && lr.restore.epoch == job.Epoch {
+			tier = max(tier, lr.restore.tier)
+		}
+	}
+	if plan := job.Plan; plan != nil {
+		steps = plan.StepsLost
+		if tier == 0 {
+			tier = plan.Tier()
+		}
+	}
+	from := map[replica.Tier]string{replica.OwnRAM: "own memory", replica.PeerRAM: "other nodes' memory", replica.Disk: "disk"}[tier]
+	if lj.outage.live > job.Position.Step {
+		steps = max(steps, lj.outage.live-job.Position.Step)
+	}
+	return fmt.Sprintf("recovered: step %d from %s, %d %s lost, %.1f s", job.Position.Step, from, steps, plural(steps, "step"), time.Since(lj.outage.began).Seconds())
+}
+
+func plural(n replica.Step, word string) string {
+	if n == 1 {
+		return word
+	}
+	return word + "s"
+}
+
+// failure is an exception that a rank reported, as far as it can be told from another one.
+type failure struct {
+	epoch replica.Epoch
+	step  replica.Step
+	text  string
+}
+
+// maxFailures bounds what is remembered of a rank's exceptions in one step.
+const maxFailures = 8
+
+var addresses = regexp.MustCompile(`0x[0-9a-fA-F]+`)
+
+// failed passes an exception on, and says at once where it is the one that ended an earlier epoch at the same step: no restart mends it.
+func (h *Host) failed(lj *localJob, lr *localRank, ev session.Fail) {
+	h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: ev.Text}})
+	word := lr.arena.Step()
+	step := word.Step()
+	if word.Phase() == replica.Idle {
+		step++ // it is on its way to the next one
+	}
+	is := failure{ev.Header.Epoch, step, addresses.ReplaceAllString(ev.Text, "0x...")}
+	before := slices.DeleteFunc(lj.failures[lr.rank], func(f failure) bool { return f.step != step })
+	again := slices.ContainsFunc(before, func(f failure) bool { return f.text == is.text && f.epoch != is.epoch })
+	if !slices.Contains(before, is) {
+		before = append(before, is)
+	}
+	lj.failures[lr.rank] = before[max(0, len(before)-maxFailures):]
+	if !again {
+		return
+	}
+	first, _, _ := strings.Cut(ev.Text, "\n")
+	text := fmt.Sprintf("rank %d: the same exception at step %d as before the last restart: %s", lr.rank, step, clip(first))
+	h.log.RankNote(lj.job, lr.rank, "same_exception", text)
+	h.noteAll(lj, text+"; it will come again each time: end the job (replicad job end "+lj.job.Name+") and mend the program")
+}
+
+// clip cuts a text for one line.
+func clip(text string) string {
+	const most = 300
+	if len(text) > most {
+		text = replica.Cut(text, most) + "..."
+	}
+	return text
+}
+
+// endedBy judges the status of a rank's process: wire.StatusFinal ends the job, and success is none where the rank has not left.
+func (h *Host) endedBy(lj *localJob, x wire.RunExited) {
+	if lj.job.Phase == replica.Ended {
+		return
+	}
+	lr := lj.ranks[x.Rank]
+	held := lr != nil && uint64(lr.pid) == x.PID
+	switch {
+	case x.Status == wire.StatusFinal:
+		h.send(control.EndRequest{Name: lj.job.Name, Reason: recovery.DoNotRequeue + fmt.Sprintf(
+			"rank %d on node %s ended with status %d, by which a program says that a new process would only end the same way; its own output says why", x.Rank, h.self.Name, x.Status), Rank: x.Rank})
+	case x.Status == 0 && held && !lr.left:
+		h.noteAll(lj, fmt.Sprintf("rank %d: process %d ended with status 0 and has not left the job, so it is missed and started again: a program that has finished says so (session.leave(), rp_leave)", x.Rank, x.PID))
+	}
+}
+
+// noteAll has the launchers of a job here print something.
+func (h *Host) noteAll(lj *localJob, text string) {
+	for _, l := range h.launchers {
+		if l.accepted && !l.done && l.job == lj.job.ID {
+			h.note(l, lj.job, text)
+		}
+	}
+}
+
+// saidMemory is the size of an arena from which on its launchers are told of it.
+const saidMemory = 256 << 20
+
+// sayMemory says, once to each launcher and before a page is touched, what each rank's copies take.
+func (h *Host) sayMemory(lj *localJob, spec shm.Spec) {
+	bytes, err := spec.Bytes()
+	if err != nil || bytes < saidMemory {
+		return
+	}
+	text := fmt.Sprintf("a rank's copies take %d MiB of this node's memory: %d slots of %d MiB, and what is kept once or is the rank's own", mib(bytes), spec.Slots, mib(spec.Geometry.ReplicatedBytes))
+	if fewer := spec; spec.Slots > 2 {
+		fewer.Slots = 2
+		if less, err := fewer.Bytes(); err == nil {
+			text += fmt.Sprintf("; with --slots 2 they take %d MiB", mib(less))
+		}
+	}
+	for _, l := range h.launchers {
+		if l.accepted && !l.done && l.job == lj.job.ID && !l.memory {
+			l.memory = true
+			h.note(l, lj.job, text)
+		}
+	}
+}
+
+// fewerSlots adds to the refusal of an arena that does not fit that one with two slots would.
+func fewerSlots(spec shm.Spec, err error) error {
+	short := new(shm.TooLittleMemory)
+	if !errors.As(err, &short) || spec.Slots <= 2 {
+		return err
+	}
+	all, whole := spec.Bytes()
+	spec.Slots = 2
+	two, half := spec.Bytes()
+	if errors.Join(whole, half) != nil || two > short.Have+all-min(all, short.Need) { // what was reserved before it fell short is given back
+		return err
+	}
+	return fmt.Errorf("%w; with two slots it needs %d MiB, which fits: start the job anew with `replicad run --slots 2` (a step is then captured only when the one before is committed)", err, mib(two))
+}
+
+func mib(bytes uint64) uint64 { return (bytes + 1<<20 - 1) >> 20 }

@@ -1,0 +1,186 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// listener is a launcher of the job whose notes the test reads.
+func (d *desk) listener() (session.Peer, *rankEnd) {
+	d.t.Helper()
+	peer, end := d.session(0)
+	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID}
+	return peer, end
+}
+
+func (r *rankEnd) note() string {
+	r.t.Helper()
+	h, body := r.reads()
+	v, err := wire.ParseRefused(body)
+	if h.Type != wire.MRunNote || err != nil {
+		r.t.Fatalf("the launcher reads message %d (%v), want a note", h.Type, err)
+	}
+	return v.Text
+}
+
+// The launcher prints one line when an epoch is lost, which announces the tracebacks that follow, and one when the job goes on.
+func TestLauncherIsToldOfARecovery(t *testing.T) {
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	d.live(lr, 3, 8, replica.Updating)
+	_, end := d.listener()
+	see := func(job *replica.Job) {
+		d.viewed(control.View{Index: job.LastIndex, Era: 1, Jobs: []*replica.Job{job}})
+	}
+	fault := replica.Fault{Epoch: 3, Kind: replica.ProcessDead, Rank: 1, Incarnation: 5, Detail: "process exited in IDLE"}
+	shut := fixture.Changed(fixture.Closed(lj.job), func(j *replica.Job) { j.Faults = []replica.Fault{fault} })
+	see(shut)
+	if text := end.note(); text != "epoch 3 is closed (rank 1: process-dead, process exited in IDLE); recovering. Tracebacks of collectives that break now are expected" {
+		t.Errorf("of the loss: %q", text)
+	}
+	planned := fixture.Changed(shut, func(j *replica.Job) {
+		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 6), Sources: []replica.Source{{Tier: replica.PeerRAM}}}
+	})
+	again := fixture.Changed(planned, func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Closed, 4 }) // a further fault is of the same loss
+	see(planned)
+	see(again)
+	planned = fixture.Changed(again, func(j *replica.Job) {
+		j.Phase, j.Epoch, j.Plan = replica.Planned, 5, &replica.Plan{Epoch: 5, Generation: fixture.Gen(3, 6), Sources: []replica.Source{{Tier: replica.PeerRAM}}}
+	})
+	see(planned)
+	lr.restore = &restore{epoch: 5, done: true, tier: replica.OwnRAM, cancel: func() {}}
+	see(fixture.Changed(planned, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 5, Step: 6} }))
+	if text := end.note(); !regexp.MustCompile(`^recovered: step 6 from own memory, 1 step lost, \d+\.\d s$`).MatchString(text) {
+		t.Errorf("of the recovery: %q", text)
+	}
+	if lj.outage != nil {
+		t.Error("it is not over")
+	}
+}
+
+// An exception that comes again at its step after a restart is no accident, and the launcher says so the second time, not the seventeenth.
+func TestSameExceptionIsSaidAtOnce(t *testing.T) {
+	const text = "in the optimizer step 9: ValueError: bad value in <Tensor at 0x7f01>\nand more"
+	for what, c := range map[string]struct {
+		epoch replica.Epoch
+		step  replica.Step
+		phase replica.Phase
+		text  string
+		again bool
+	}{
+		"again":            {5, 9, replica.Updating, strings.Replace(text, "0x7f01", "0x55ee", 1), true},
+		"before the step":  {5, 8, replica.Idle, text, true},
+		"another step":     {5, 10, replica.Updating, text, false},
+		"another one":      {5, 9, replica.Updating, "in the optimizer step 9: KeyError: 'x'", false},
+		"in the same life": {3, 9, replica.Updating, text, false},
+	} {
+		d := newDesk(t)
+		lj := d.put(fixture.Job())
+		lr := d.attach(lj, 0)
+		_, end := d.listener()
+		d.live(lr, 3, 9, replica.Updating)
+		d.failed(lj, lr, session.Fail{Header: wire.RankHeader{Epoch: 3}, Text: text})
+		d.failed(lj, lr, session.Fail{Header: wire.RankHeader{Epoch: 3}, Text: "what the wrapper says of it"})
+		d.live(lr, c.epoch, c.step, c.phase)
+		d.failed(lj, lr, session.Fail{Header: wire.RankHeader{Epoch: c.epoch}, Text: c.text})
+		d.noteAll(lj, "that is all")
+		said := end.note()
+		if again := strings.HasPrefix(said, "rank 0: the same exception at step 9 as before the last restart: in the optimizer step 9: ValueError: "); again != c.again {
+			t.Errorf("%s: says %q", what, said)
+		}
+		if n := len(fixture.Only[control.Evidence](d.says())); n != 3 {
+			t.Errorf("%s: %d faults are reported, want all 3", what, n)
+		}
+	}
+}
+
+// What a process's exit status says: 78 ends the job for good, and success is none where the rank has not left.
+func TestExitStatusOfARank(t *testing.T) {
+	for what, c := range map[string]struct {
+		status int32
+		left   bool
+		held   bool
+		end    string
+		note   string
+	}{
+		"final":                {wire.StatusFinal, false, true, recovery.DoNotRequeue + "rank 0 on node n1 ended with status 78", ""},
+		"final, before attach": {wire.StatusFinal, false, false, recovery.DoNotRequeue + "rank 0 on node n1 ended with status 78", ""},
+		"not left":             {0, false, true, "", "rank 0: process 4711 ended with status 0 and has not left the job"},
+		"left":                 {0, true, true, "", ""},
+		"failed":               {1, false, true, "", ""},
+		"never attached":       {0, false, false, "", ""},
+	} {
+		d := newDesk(t)
+		lj := d.put(fixture.Job())
+		lr := d.attach(lj, 0)
+		if lr.left = c.left; c.held {
+			lr.pid = 4711
+		}
+		_, end := d.listener()
+		d.endedBy(lj, wire.RunExited{Rank: 0, Status: c.status, PID: 4711})
+		d.noteAll(lj, "that is all")
+		if note := end.note(); c.note != "" && !strings.HasPrefix(note, c.note) || c.note == "" && note != "that is all" {
+			t.Errorf("%s: notes %q, want %q", what, note, c.note)
+		}
+		ends := fixture.Only[control.EndRequest](d.says())
+		if len(ends) > 1 || len(ends) == 1 != (c.end != "") || len(ends) == 1 && !strings.HasPrefix(ends[0].Reason, c.end) {
+			t.Errorf("%s: ends the job with %+v, want %q", what, ends, c.end)
+		}
+		lr.pid = -1 // nobody's
+	}
+}
+
+// What copies take is said before they take it, and one that does not fit with four slots is told that it would with two.
+func TestMemoryIsSaidBeforeItIsTaken(t *testing.T) {
+	g, err := replica.NewGeometry([]replica.Region{{Name: "weight", DType: replica.U8, Shape: []uint64{1100 << 20}, Bytes: 1100 << 20}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := shm.Spec{Geometry: g, Slots: 4, ChunkBytes: 1 << 20}
+	d := newDesk(t)
+	lj := d.put(fixture.Job())
+	_, end := d.listener()
+	d.sayMemory(lj, shm.Spec{Geometry: fixture.Geometry(t, false), Slots: 4, ChunkBytes: 4096}) // too small to speak of
+	d.sayMemory(lj, spec)
+	d.sayMemory(lj, spec)
+	d.noteAll(lj, "that is all")
+	if text := end.note(); !regexp.MustCompile(`^a rank's copies take 440\d MiB of this node's memory: 4 slots of 1100 MiB, .*; with --slots 2 they take 220\d MiB$`).MatchString(text) {
+		t.Errorf("says %q", text)
+	}
+	if text := end.note(); text != "that is all" {
+		t.Errorf("says it again: %q", text)
+	}
+	all, err := spec.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		short shm.TooLittleMemory
+		slots int
+		fits  bool
+	}{
+		"two fit":                 {shm.TooLittleMemory{Need: all, Have: 3 << 30}, 4, true},
+		"two fit, found out late": {shm.TooLittleMemory{Need: all - 2<<30, Have: 1 << 30}, 4, true},
+		"two do not":              {shm.TooLittleMemory{Need: all, Have: 2 << 30}, 4, false},
+		"there are two":           {shm.TooLittleMemory{Need: all, Have: 3 << 30}, 2, false},
+	} {
+		of := spec
+		of.Slots = c.slots
+		err := fewerSlots(of, fmt.Errorf("arena: %w", &c.short))
+		if says := strings.Contains(err.Error(), "with two slots it needs 220"); says != c.fits || !errors.As(err, new(*shm.TooLittleMemory)) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
