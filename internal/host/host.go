@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	hostQueue   = 4096                 // events waiting for the host; producers block beyond it
+	hostQueue     = 4096                 // events waiting for the host; producers block beyond it
 	busyTick      = 5 * time.Millisecond // while something local is awaited that sends no event (words of a rank)
 	noLeaderAfter = 5 * time.Second      // without a link the log is told that there is no leader
 	noLeaderAgain = 10 * time.Minute     // and told again
