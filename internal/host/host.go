@@ -545,3 +545,26 @@ func (h *Host) leaderless(now time.Time) {
 		h.log.NoLeader(now.Sub(h.unlinked), h.cfg.Voters)
 	}
 }
+
+// Close gives back the memory that a host holds whose Run has returned: for a process that goes on. The keeper still has it.
+func (h *Host) Close() {
+	closeAll := func(arenas ...*arenaRef) {
+		for _, a := range arenas {
+			a.Close() //nolint:errcheck // unmapping; nothing is lost
+		}
+	}
+	closeAll(h.orphans...)
+	for _, a := range h.attaching {
+		if a.arena != nil {
+			closeAll(a.arena)
+		}
+	}
+	for _, lj := range h.jobs {
+		closeAll(lj.arenas()...)
+	}
+	for _, l := range h.kept {
+		if l.file != nil {
+			l.file.Close() //nolint:errcheck // memory; nothing is lost
+		}
+	}
+}

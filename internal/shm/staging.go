@@ -21,6 +21,7 @@ type Staging struct {
 	have   []bool
 	left   int
 	ended  bool
+	copied bool // the caller's goroutine's
 }
 
 // Stage is Take and Reuse.
@@ -180,6 +181,19 @@ func (s *Staging) Put(i int, b []byte) error {
 
 // Seal makes the part loadable under its origin's generation. A missing chunk is an error and leaves the staging as it was.
 func (s *Staging) Seal() error {
+	if !s.copied {
+		if err := s.Copied(); err != nil {
+			return err
+		}
+	}
+	if !s.a.swap(s.p, s.word(replica.SlotCopied), s.word(replica.SlotSealed)) {
+		return s.a.fail(s.p, ErrChanged)
+	}
+	return nil
+}
+
+// Copied is Seal's first half: all bytes are there, and whoever comes after this process may seal them (Finish).
+func (s *Staging) Copied() error {
 	s.mu.Lock()
 	if s.ended || s.left > 0 {
 		defer s.mu.Unlock()
@@ -192,9 +206,10 @@ func (s *Staging) Seal() error {
 		s.release()
 		return s.a.fail(s.p, err)
 	}
-	if !s.a.swap(s.p, s.word(replica.SlotCopying), s.word(replica.SlotCopied)) || !s.a.swap(s.p, s.word(replica.SlotCopied), s.word(replica.SlotSealed)) {
+	if !s.a.swap(s.p, s.word(replica.SlotCopying), s.word(replica.SlotCopied)) {
 		return s.a.fail(s.p, ErrChanged)
 	}
+	s.copied = true
 	return nil
 }
 

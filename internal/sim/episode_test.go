@@ -1,0 +1,66 @@
+package sim
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	episodes = flag.Int("episodes", 300, "how many to play")
+	seed     = flag.Uint64("seed", 1, "of the first one; each next has the next")
+	most     = flag.Duration("most", 20*time.Minute, "how long a job may take, in its own time")
+	level    = flag.String("level", "info", "of the daemons' lines in a trace")
+	keep     = flag.String("keep", "", "a directory for the traces of episodes that fail")
+)
+
+// TestEpisodes plays jobs from start to end, with faults at random moments.
+func TestEpisodes(t *testing.T) {
+	for s := *seed; s < *seed+uint64(*episodes); s++ {
+		t.Run(fmt.Sprint(s), func(t *testing.T) { play(t, s) })
+	}
+}
+
+// play plays one episode. What happens when is drawn from the seed; what happens at one moment happens in the scheduler's order.
+func play(t *testing.T, seed uint64) {
+	dir, err := os.MkdirTemp("", "sim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		w := newWorld(t, ctx, seed, dir)
+		s := newScript(w)
+		go w.raft.elect(ctx, s.rng2)
+		for _, n := range w.names {
+			w.machines[n].boot()
+		}
+		s.run()
+		for _, n := range w.names {
+			w.machines[n].crash()
+		}
+		cancel()
+		if w.failed > 0 {
+			w.save(t)
+		}
+	})
+}
+
+// save writes the trace of an episode that has failed.
+func (w *world) save(t *testing.T) {
+	dir := *keep
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	path := filepath.Join(dir, fmt.Sprintf("replicad-sim-%d.log", w.seed))
+	if err := os.WriteFile(path, w.trace.Bytes(), 0o600); err != nil {
+		t.Error(err)
+	}
+	t.Errorf("seed %d: the faults were %v; the trace is in %s; `make sim EPISODES=1 SEED=%d` plays it again", w.seed, w.faults, path, w.seed)
+}
