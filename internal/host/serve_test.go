@@ -452,3 +452,29 @@ func TestMirrorsOf(t *testing.T) {
 		t.Errorf("a job without group mirrors has %v", got)
 	}
 }
+
+// A frozen part that lies here in the arena of a process that has gone is of no use to the mirror of the group: the arena that has the
+// group's part must have it too. A push that was answered with that other copy left the mirror's part uncounted, and the job's commits
+// waiting for it until the job's end.
+func TestFrozenPartIsPutBesideWhatBindsIt(t *testing.T) {
+	d := newDesk(t)
+	old := d.arena(shm.Spec{Rank: 0, Geometry: fixture.Geometry(t, true)})
+	d.seal(old, frozenPlace, fixture.Gen(1, 0), 99)
+	frozen, frozenChunks := manifestFor(old, frozenPlace, fixture.Gen(1, 0), 99)
+	group, groupChunks := manifestFor(old, slot(0), fixture.Gen(3, 6), 7)
+	frozen.Regions, group.Regions = old.Geometry().Of(replica.FrozenPart), old.Geometry().Of(replica.ReplicatedPart)
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Ranks[0].Node, j.Ranks[0].NodeIncarnation = "n2", 22
+		j.GroupMirrors, j.GroupGeometry = [][]replica.NodeName{{"n1"}}, []replica.Digest{group.Geometry}
+	}))
+	lj.candidate = fixture.Candidate(1, 6)
+	lj.retired = append(lj.retired, old)
+	for _, m := range []struct {
+		man    *replica.Manifest
+		chunks [][]byte
+	}{{&group, groupChunks}, {&frozen, frozenChunks}} {
+		k := transfer.Key{Cluster: fixture.Cluster, Era: 1, Job: fixture.JobID, Epoch: 3, Part: m.man.Part, Generation: m.man.Generation, Root: m.man.Root, Rank: 0, Incarnation: 4}
+		d.pushed(k, *m.man, m.chunks)
+	}
+	d.until("the pin", func() bool { return lj.answered[replica.OfGroup(0)] })
+}

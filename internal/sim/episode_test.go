@@ -16,6 +16,7 @@ var (
 	seed     = flag.Uint64("seed", 1, "of the first one; each next has the next")
 	most     = flag.Duration("most", 20*time.Minute, "how long a job may take, in its own time")
 	level    = flag.String("level", "info", "of the daemons' lines in a trace")
+	all      = flag.Bool("all", false, "keep the traces of all episodes")
 	keep     = flag.String("keep", "", "a directory for the traces of episodes that fail")
 )
 
@@ -46,7 +47,7 @@ func play(t *testing.T, seed uint64) {
 			w.machines[n].crash()
 		}
 		cancel()
-		if w.failed > 0 {
+		if w.failed > 0 || *all {
 			w.save(t)
 		}
 	})
@@ -61,6 +62,9 @@ func (w *world) save(t *testing.T) {
 	path := filepath.Join(dir, fmt.Sprintf("replicad-sim-%d.log", w.seed))
 	if err := os.WriteFile(path, w.trace.Bytes(), 0o600); err != nil {
 		t.Error(err)
+	}
+	if w.failed == 0 {
+		return
 	}
 	t.Errorf("seed %d: the faults were %v; the trace is in %s; `make sim EPISODES=1 SEED=%d` plays it again", w.seed, w.faults, path, w.seed)
 }

@@ -25,6 +25,8 @@ type process struct {
 	mu     sync.Mutex // held while the process touches memory: a killed one touches none
 	dead   bool
 	status int32
+	thaw   chan struct{} // closed when it may go on; nil: nothing has stopped it
+	raise  bool          // it is to have an exception
 	ctx    context.Context
 	cancel context.CancelFunc
 }
@@ -34,6 +36,7 @@ type killed struct{}
 
 // do runs what the process does at once; in a dead process it unwinds.
 func (p *process) do(fn func()) {
+	p.waits()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dead {
@@ -60,6 +63,55 @@ func (p *process) sleep(d time.Duration) {
 		panic(killed{})
 	case <-time.After(d):
 	}
+	p.waits()
+}
+
+// waits stands still while a signal has stopped the process.
+func (p *process) waits() {
+	p.mu.Lock()
+	thaw := p.thaw
+	p.mu.Unlock()
+	if thaw == nil {
+		return
+	}
+	select {
+	case <-p.ctx.Done():
+		panic(killed{})
+	case <-thaw:
+	}
+}
+
+// stop is SIGSTOP, and cont SIGCONT.
+func (p *process) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.thaw == nil {
+		p.thaw = make(chan struct{})
+	}
+}
+
+func (p *process) cont() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.thaw != nil {
+		close(p.thaw)
+		p.thaw = nil
+	}
+}
+
+// fail has the process meet an exception in its next step; raised tells it.
+func (p *process) fail() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.raise = true
+}
+
+func (p *process) raised() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.raise
+	p.raise = false
+	return was
 }
 
 // message is what a daemon sends to a process.
@@ -165,7 +217,7 @@ func (l *launcher) serve(d *daemon) error {
 	w := l.m.w
 	p := d.connect(l.pid, uint64(l.pid))
 	defer p.hangUp()
-	hello := wire.RunHello{ABI: wire.RankABI, World: w.world, Capacity: uint32(l.m.capacity), Spare: l.m.spare, Ranks: l.m.prefers, Groups: w.groups, Job: "job", Joined: l.job, ChunkBytes: 4096, Slots: uint32(w.slots)}
+	hello := wire.RunHello{ABI: wire.RankABI, World: w.world, Capacity: uint32(l.m.capacity), Spare: l.m.spare, Ranks: l.m.prefers, Groups: w.groups, Job: "job", Joined: l.job, ChunkBytes: 4096, Slots: uint32(w.slots), Cadence: w.cadence}
 	if !d.post(session.RunHello{Peer: p, Header: wire.RankHeader{Type: wire.MRunHello, Request: 1}, RunHello: hello}) {
 		return nil
 	}

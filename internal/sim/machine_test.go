@@ -338,7 +338,7 @@ func (d *daemon) probe(t config.Timing) {
 				}
 			}
 			d.silences.Store(name, s)
-			gossips := up && inc == n.Incarnation // also where this pair is cut: the others pass it on
+			gossips := up && inc == n.Incarnation && d.m.w.gossips(d.m.name, name)
 			if silent := time.Since(s.since); !s.since.IsZero() && silent >= t.SilentAfter && !gossips {
 				suspects = append(suspects, control.Suspect{Target: n.Holder(), Live: seen.Live, SilentMS: uint64(silent.Milliseconds()), Steps: seen.Steps})
 			}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -21,6 +22,9 @@ const (
 	atStep   = 512
 	atGood   = 576
 	atHolder = 1216
+
+	atFence   = 640 // a daemon writes these
+	atCadence = 832
 )
 
 // rank does what libreplicad and a training loop on it do: the words, the places and the messages, in the same order.
@@ -60,7 +64,7 @@ func (w *world) startRank(l *launcher, of replica.Rank) *process {
 	p.ctx, p.cancel = contextOf(l.ctx)
 	w.enter(p)
 	r := &rank{process: p, w: w, of: of, group: w.groups[of]}
-	startsIn := 100*time.Millisecond + 20*w.delay()
+	startsIn := w.starts()
 	l.runs.Go(func() {
 		status := int32(137)
 		func() {
@@ -181,7 +185,7 @@ func (r *rank) hear(m message) {
 
 func (r *rank) fenced(e replica.Epoch) bool { return r.fence() >= e }
 
-func (r *rank) fence() replica.Epoch { return replica.Epoch(atomic.LoadUint64(r.word(640))) }
+func (r *rank) fence() replica.Epoch { return replica.Epoch(atomic.LoadUint64(r.word(atFence))) }
 
 func (r *rank) word(at int) *uint64 { return (*uint64)(unsafe.Pointer(&r.page[at])) }
 
@@ -225,7 +229,7 @@ func (r *rank) attach() bool {
 					r.w.t.Errorf("rank %d attaches: %v", r.of, err)
 					return false
 				}
-				r.step = replica.Word(atomic.LoadUint64(r.word(atStep)))
+				r.disown()
 				return true
 			}
 		}
@@ -233,6 +237,22 @@ func (r *rank) attach() bool {
 			return false
 		}
 	}
+}
+
+// disown has the words that an earlier process of the rank left speak of nobody.
+func (r *rank) disown() {
+	r.do(func() {
+		r.step = replica.Word(atomic.LoadUint64(r.word(atStep)))
+		if planted.Heir {
+			r.held = r.step.Epoch()
+			atomic.StoreUint64(r.word(atHolder), uint64(r.inc))
+			return
+		}
+		atomic.StoreUint64(r.word(atHolder), 0)
+		atomic.StoreUint64(r.word(atGood), 0)
+		atomic.StoreUint64(r.word(atStep), 0)
+		r.step, r.held = 0, 0
+	})
 }
 
 // await waits for a message of a type; false: the daemon has gone, or refuses.
@@ -265,8 +285,9 @@ func (r *rank) join() bool {
 		}
 		if g := r.capture; !g.IsZero() {
 			r.capture = replica.Generation{}
-			if r.held == g.Epoch && r.step == replica.PackWord(g.Epoch, g.Step, replica.Idle) {
-				r.fill(shm.Slot, g, replica.OfGroup(r.group))
+			r.w.tracef("rank %d, process %d: is to capture %v; it stands at %v with %d", r.of, r.pid, g, r.step.Generation(), r.has)
+			if (planted.Heir || r.held == g.Epoch) && r.step == replica.PackWord(g.Epoch, g.Step, replica.Idle) {
+				r.fill(shm.Slot, g, replica.OfGroup(r.group), r.has)
 			}
 		}
 		r.look(10 * time.Millisecond)
@@ -295,9 +316,9 @@ func (r *rank) init(o wire.Order) bool {
 	g := replica.Generation{Epoch: r.epoch, Step: o.Step}
 	r.has = o.Step
 	if r.w.frozen {
-		r.fill(shm.Frozen, g, replica.FrozenOf(r.group))
+		r.fill(shm.Frozen, g, replica.FrozenOf(r.group), 0)
 	}
-	if r.fill(shm.Slot, g, replica.OfGroup(r.group)) && r.fill(shm.Ring, g, replica.OfRank(r.of)) {
+	if r.fill(shm.Slot, g, replica.OfGroup(r.group), r.has) && r.fill(shm.Ring, g, replica.OfRank(r.of), r.has) {
 		r.initial = r.epoch
 	}
 	r.sleep(time.Millisecond)
@@ -318,6 +339,7 @@ func (r *rank) set(s replica.Step) {
 // load copies what was ordered out of the arena, and holds it against what a job without faults has at that step.
 func (r *rank) load(o wire.Order) bool {
 	r.w.loads(r, o)
+	var bad replica.Epoch
 	r.do(func() {
 		atomic.StoreUint64(r.word(atHolder), 0)
 		r.held = 0
@@ -327,6 +349,9 @@ func (r *rank) load(o wire.Order) bool {
 		}{{Kind: shm.Slot, Index: int(o.Slot)}: {replica.OfGroup(r.group), o.ReplicatedRoot}, {Kind: shm.Ring, Index: int(o.Place)}: {replica.OfRank(r.of), o.PrivateRoot}} {
 			info, err := r.arena.Sealed(p)
 			if err != nil || info.Root != of.root || info.Generation != o.Generation {
+				if bad = r.epoch; r.fenced(bad) {
+					return // it stood still meanwhile, and the place is somebody else's
+				}
 				r.w.failf("P2: rank %d is to load %v of %v from place %v, which holds %v: %v", r.of, of.part, o.Generation, p, info.Generation, err)
 				return
 			}
@@ -341,6 +366,10 @@ func (r *rank) load(o wire.Order) bool {
 			}
 		}
 	})
+	if bad != 0 {
+		r.say(session.Unloadable{Peer: r.peer, Header: r.head(wire.MUnloadable, 0), Text: "a place is not sealed"})
+		return false
+	}
 	r.set(o.Step)
 	r.has = o.Step
 	r.waitsGo = true
@@ -369,6 +398,10 @@ func (r *rank) train() bool {
 		for until := time.Now().Add(r.w.computes()); time.Now().Before(until); {
 			r.look(time.Until(until))
 		}
+		if r.raised() {
+			r.say(session.Fail{Peer: r.peer, Header: r.head(wire.MFail, 0), Text: fmt.Sprintf("an exception in process %d", r.pid)})
+			return false
+		}
 		if !r.collective(s) || !r.makeStep(s) {
 			return false
 		}
@@ -378,12 +411,17 @@ func (r *rank) train() bool {
 
 // collective waits for the other ranks' gradients; false: the epoch is closed.
 func (r *rank) collective(s replica.Step) bool {
-	all := r.w.arrive(r.epoch, s, r.of)
+	var all <-chan struct{}
 	for {
-		select {
-		case <-all:
-			return true
-		default:
+		if r.w.reaches(r.m.name) {
+			if all == nil {
+				all = r.w.arrive(r.epoch, s, r.of)
+			}
+			select {
+			case <-all:
+				return true
+			default:
+			}
 		}
 		if r.fenced(r.epoch) || r.stopped {
 			return false
@@ -395,7 +433,7 @@ func (r *rank) collective(s replica.Step) bool {
 // makeStep is the optimizer's window and what comes after it.
 func (r *rank) makeStep(s replica.Step) bool {
 	g := replica.Generation{Epoch: r.epoch, Step: s}
-	r.fill(shm.Ring, g, replica.OfRank(r.of))
+	r.fill(shm.Ring, g, replica.OfRank(r.of), s) // what an optimizer step does not change is as it will be after it
 	before := r.step
 	r.move(s, replica.Updating)
 	if r.fenced(r.epoch) {
@@ -409,7 +447,7 @@ func (r *rank) makeStep(s replica.Step) bool {
 	r.move(s, replica.Idle)
 	r.do(func() { atomic.StoreUint64(r.word(atGood), uint64(replica.PackWord(r.epoch, s, 0))) })
 	if r.due(s) {
-		r.fill(shm.Slot, g, replica.OfGroup(r.group))
+		r.fill(shm.Slot, g, replica.OfGroup(r.group), r.has)
 	}
 	return true
 }
@@ -421,33 +459,32 @@ func (r *rank) move(s replica.Step, p replica.Phase) {
 	})
 }
 
-// due is lock.ShouldCapture's twin for cadence 1.
+// due is rpi_should_capture: whether a step's replicated part is captured.
 func (r *rank) due(s replica.Step) bool {
 	candidate, committed := r.arena.Candidate(), r.arena.Committed()
-	named, done := replica.Step(0), r.has
+	named, done := replica.Step(0), r.w.startOf(r.epoch)
 	if committed.Epoch() == r.epoch {
 		done = committed.Step()
-	} else {
-		done = r.w.startOf(r.epoch)
 	}
 	if candidate.Epoch() == r.epoch {
 		named = candidate.Step()
 	}
+	every := max(1, replica.Step(atomic.LoadUint64(r.word(atCadence))))
 	if s <= done {
 		return false
 	}
 	if named <= done {
-		named = done + 1
+		named = done/every*every + every
 	}
-	return s == named || r.w.slots > 2 && s%2 == 0
+	return s == named || r.w.slots > 2 && s%max(every, 2) == 0
 }
 
-// fill copies a part of the live state into a free place and seals it; false: there was none, or the daemon tore it.
-func (r *rank) fill(k shm.PlaceKind, g replica.Generation, part replica.Part) (ok bool) {
-	if r.held != g.Epoch {
+// fill copies a part of the live state, which is that of a step, into a free place and seals it; false: there was none, or the daemon tore it.
+func (r *rank) fill(k shm.PlaceKind, g replica.Generation, part replica.Part, of replica.Step) (ok bool) {
+	if !planted.Heir && r.held != g.Epoch {
 		return false
 	}
-	man, chunks := r.manifest(k, g, part)
+	man, chunks := r.manifest(k, g, part, of)
 	var s *shm.Staging
 	var at shm.Place
 	r.do(func() {
@@ -499,13 +536,13 @@ func (r *rank) fill(k shm.PlaceKind, g replica.Generation, part replica.Part) (o
 }
 
 // manifest describes a part of the live state.
-func (r *rank) manifest(k shm.PlaceKind, g replica.Generation, part replica.Part) (replica.Manifest, [][]byte) {
+func (r *rank) manifest(k shm.PlaceKind, g replica.Generation, part replica.Part, of replica.Step) (replica.Manifest, [][]byte) {
 	h := r.arena.Header()
 	kind := shm.Place{Kind: k}.PartKind()
-	b := r.w.content(part, g.Step)
+	b := r.w.content(part, of)
 	man := replica.Manifest{Cluster: r.w.cluster, Era: r.welcome.Era, Job: r.welcome.Job, Part: part, Generation: g, Rank: r.of, Incarnation: r.inc, Geometry: h.Geometry[kind], Bytes: uint64(len(b)), ChunkBytes: h.ChunkBytes}
 	if k == shm.Slot && r.w.frozen {
-		f, _ := r.manifest(shm.Frozen, g, replica.FrozenOf(r.group))
+		f, _ := r.manifest(shm.Frozen, g, replica.FrozenOf(r.group), 0)
 		man.FrozenRoot = f.Root
 	}
 	var chunks [][]byte
@@ -527,7 +564,7 @@ func (r *rank) leave() bool {
 		r.look(20 * time.Millisecond)
 	}
 	for !r.sealed(g) && time.Now().Before(last) && !r.fenced(r.epoch) {
-		r.fill(shm.Slot, g, replica.OfGroup(r.group))
+		r.fill(shm.Slot, g, replica.OfGroup(r.group), r.has)
 		r.look(5 * time.Millisecond)
 	}
 	r.bye, told = false, nil

@@ -101,7 +101,7 @@ func (s *script) note(format string, args ...any) {
 }
 
 func (s *script) fault() {
-	kinds := []func() bool{s.killRank, s.killRank, s.killDaemon, s.crash, s.crash, s.depose, s.killDaemons, s.sever}
+	kinds := []func() bool{s.killRank, s.killRank, s.killDaemon, s.crash, s.crash, s.depose, s.killDaemons, s.sever, s.isolate, s.stopRank, s.raise}
 	if s.daemonsOnly {
 		kinds = []func() bool{s.killDaemon, s.killDaemon, s.depose, s.killDaemons}
 	}
@@ -181,6 +181,58 @@ func (s *script) sever() bool {
 	s.note("%s and %s do not hear each other for %v", a, b, long.Round(time.Millisecond))
 	s.w.sever(a, b)
 	s.later(long, func() { s.w.mend(a, b) })
+	return true
+}
+
+// isolate keeps a node from hearing anybody.
+func (s *script) isolate() bool {
+	n := s.w.names[s.rng.IntN(len(s.w.names))]
+	if !s.w.reaches(n) || s.w.votes(n) && s.voters() < 3 {
+		return false
+	}
+	long := s.between(100*time.Millisecond, 30*time.Second)
+	s.uncalm()
+	s.note("%s hears nobody for %v", n, long.Round(time.Millisecond))
+	for _, other := range s.w.names {
+		if other != n {
+			s.w.sever(n, other)
+		}
+	}
+	s.later(long, func() {
+		for _, other := range s.w.names {
+			if other != n {
+				s.w.mend(n, other)
+			}
+		}
+	})
+	return true
+}
+
+// stopRank stops a process by a signal: for a while, or until somebody kills it.
+func (s *script) stopRank() bool {
+	list := s.w.alive()
+	if len(list) == 0 {
+		return false
+	}
+	p := list[s.rng.IntN(len(list))]
+	long := s.between(100*time.Millisecond, 4*time.Minute)
+	s.uncalm()
+	s.note("process %d of rank %d on %s is stopped for %v", p.pid, p.rank, p.m.name, long.Round(time.Millisecond))
+	p.stop()
+	s.later(long, p.cont)
+	return true
+}
+
+// raise has a process meet an exception.
+func (s *script) raise() bool {
+	list := s.w.alive()
+	if len(list) == 0 {
+		return false
+	}
+	p := list[s.rng.IntN(len(list))]
+	s.uncalm()
+	s.note("process %d of rank %d on %s meets an exception", p.pid, p.rank, p.m.name)
+	p.fail()
 	return true
 }
 

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -33,8 +34,11 @@ type world struct {
 	world   uint32
 	groups  []replica.GroupID
 	slots   int
+	cadence uint32
 	steps   replica.Step
 	frozen  bool
+	warm    bool          // processes are there in no time
+	pass    time.Duration // of a forward and backward pass, at least
 	regions []replica.Region
 
 	mu        sync.Mutex // guards what follows
@@ -85,6 +89,8 @@ func newWorld(t *testing.T, ctx context.Context, seed uint64, dir string) *world
 		w.groups = append(w.groups, replica.GroupID(int(r)%groups))
 	}
 	w.slots, w.steps, w.frozen = 2+rng.IntN(3), replica.Step(15+rng.IntN(25)), rng.IntN(3) == 0
+	w.cadence = []uint32{0, 0, 2, 5, 9}[rng.IntN(5)]
+	w.warm, w.pass = rng.IntN(2) == 0, []time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 250 * time.Millisecond}[rng.IntN(3)]
 	w.regions = []replica.Region{
 		{Name: "weight", DType: replica.F32, Shape: []uint64{weights / 4}, Bytes: weights},
 		{Name: "rng", DType: replica.U8, Kind: replica.Private, Class: replica.Volatile, Shape: []uint64{private}, Bytes: private},
@@ -108,7 +114,7 @@ func newWorld(t *testing.T, ctx context.Context, seed uint64, dir string) *world
 		w.names, w.machines[name] = append(w.names, name), m
 	}
 	w.raft = newRaft(w, w.names[:3])
-	w.tracef("%d nodes, %d of them train; %d ranks in %d groups, %d slots, %d steps, frozen %v", hosts, trainers, w.world, groups, w.slots, w.steps, w.frozen)
+	w.tracef("%d nodes, %d of them train; %d ranks in %d groups, %d slots, cadence %d, %d steps, frozen %v, warm %v, a pass of %v", hosts, trainers, w.world, groups, w.slots, w.cadence, w.steps, w.frozen, w.warm, w.pass)
 	return w
 }
 
@@ -128,8 +134,16 @@ func (w *world) delay() time.Duration {
 	return time.Duration(w.rng.Int64N(int64(8 * time.Millisecond)))
 }
 
+// starts is how long a process takes from its start to its first word.
+func (w *world) starts() time.Duration {
+	if w.warm {
+		return w.delay()
+	}
+	return 100*time.Millisecond + 20*w.delay()
+}
+
 // computes is how long a forward and backward pass takes.
-func (w *world) computes() time.Duration { return 40*time.Millisecond + 6*w.delay() }
+func (w *world) computes() time.Duration { return w.pass + 6*w.delay() }
 
 func (w *world) nextNode() replica.NodeIncarnation {
 	w.mu.Lock()
@@ -205,7 +219,16 @@ func (w *world) Kill(pid int, start uint64) error {
 	return nil
 }
 
-func (w *world) Halted(int, uint64) bool    { return false }
+func (w *world) Halted(pid int, start uint64) bool {
+	p := w.process(pid)
+	if p == nil || p.start != start {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.thaw != nil
+}
+
 func (w *world) Mapped(int) uint64          { return 0 }
 func (w *world) Group(pid int) (int, error) { return pid, nil }
 
@@ -219,8 +242,26 @@ func pair(a, b replica.NodeName) [2]replica.NodeName {
 func (w *world) cut(a, b replica.NodeName) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.cutLocked(a, b)
+}
+
+func (w *world) cutLocked(a, b replica.NodeName) bool {
 	_, is := w.cuts[pair(a, b)]
 	return is
+}
+
+// gossips tells whether one node hears of another, by itself or by a third.
+func (w *world) gossips(a, b replica.NodeName) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.names, func(c replica.NodeName) bool { return !w.cutLocked(a, c) && !w.cutLocked(c, b) })
+}
+
+// reaches tells whether a node hears any other: the collectives of its ranks go over the same wires.
+func (w *world) reaches(n replica.NodeName) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.names, func(c replica.NodeName) bool { return c != n && !w.cutLocked(n, c) })
 }
 
 // track has a connection end when its pair is cut.
