@@ -10,6 +10,8 @@ VERSION    := $(shell git describe --always --dirty --tags 2>/dev/null || echo u
 # The linker is told the version: asking git from within go build fails in a clone that another user owns.
 GOBUILD    := $(GO) build -buildvcs=false -trimpath
 FUZZTIME   ?= 20s
+EPISODES   ?= 300
+SIM        ?=
 RUNS       ?= 20
 DEMO       ?=
 VENV       := $(CURDIR)/.venv
@@ -38,7 +40,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-tools py-setup py-lock check go-tools vulncheck release py-check unit c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control hostile campaign soak bench bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up py-tools py-setup py-lock check go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control hostile campaign soak bench bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -85,6 +87,13 @@ py-check: py-setup ## format, lint and types of the Python package and its tests
 unit: set-up ## all Go tests, with the race detector but for rules without goroutines, in random order
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -vet=off -timeout 8m $$($(GO) list ./... | grep -vxE '$(PURE)')
 	$(GO) test -shuffle=on -vet=off -timeout 8m $$($(GO) list ./... | grep -xE '$(PURE)')
+	$(GO) test -shuffle=on -vet=off -timeout 8m ./internal/sim
+
+sim: set-up ## jobs on whole hosts in virtual time, with faults that are drawn: EPISODES of them, the first one's seed in SEED
+	$(GO) test -count=1 -vet=off -timeout 0 ./internal/sim -run TestEpisodes -episodes $(EPISODES) -seed $(or $(SEED),1) $(SIM)
+
+sim-control: set-up ## sim must find the bug of docs/heir.md, planted back
+	@if $(GO) test -tags chaos_heir -count=1 -vet=off -timeout 0 ./internal/sim -run TestEpisodes -episodes 2000 -seed $(or $(SEED),1) >$(BIN)/sim-control.log; then echo "sim-control: the planted bug is not found" >&2; exit 1; else echo "sim-control: found: see $(BIN)/sim-control.log"; fi
 
 c-test: ## libreplicad's own tests, under address and undefined-behaviour sanitizers
 	$(MAKE) --no-print-directory -C libreplicad c-test

@@ -72,6 +72,7 @@ var walls = map[string]wall{
 	"internal/journal/journaltest": {side, []string{"internal/config", "internal/journal"}, nil},
 	"internal/leakcheck":           {side, []string{}, nil},
 	"internal/otheruser":           {side, []string{}, []string{"golang.org/x/sys/unix"}},
+	"internal/sim":                 {side, []string{}, nil},
 	"internal/trouble":             {side, []string{}, nil},
 	"internal/importwall":          {side, []string{}, nil},
 }

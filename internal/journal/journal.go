@@ -30,13 +30,16 @@ type Journal struct {
 
 const keptLags = 1024
 
+// stamped guards the format of the lines' time, which the library has for all of a process.
+var stamped sync.Once
+
 // New writes a journal of a node to w, at the level that the configuration names.
 func New(w io.Writer, c config.Log, node replica.NodeName) (*Journal, error) {
 	lv, err := zerolog.ParseLevel(c.Level)
 	if err != nil {
 		return nil, fmt.Errorf("log level %q: %w", c.Level, err)
 	}
-	zerolog.TimeFieldFormat = time.RFC3339Nano
+	stamped.Do(func() { zerolog.TimeFieldFormat = time.RFC3339Nano })
 	return &Journal{commits: c.Commits, z: zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()}, nil
 }
 

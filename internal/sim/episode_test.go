@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	episodes = flag.Int("episodes", 300, "how many to play")
+	episodes = flag.Int("episodes", played, "how many to play")
 	seed     = flag.Uint64("seed", 1, "of the first one; each next has the next")
 	most     = flag.Duration("most", 20*time.Minute, "how long a job may take, in its own time")
 	level    = flag.String("level", "info", "of the daemons' lines in a trace")
@@ -23,7 +23,10 @@ var (
 // TestEpisodes plays jobs from start to end, with faults at random moments.
 func TestEpisodes(t *testing.T) {
 	for s := *seed; s < *seed+uint64(*episodes); s++ {
-		t.Run(fmt.Sprint(s), func(t *testing.T) { play(t, s) })
+		t.Run(fmt.Sprint(s), func(t *testing.T) {
+			t.Parallel()
+			play(t, s)
+		})
 	}
 }
 
