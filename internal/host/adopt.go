@@ -3,17 +3,14 @@ package host
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/unixsock"
@@ -21,23 +18,6 @@ import (
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
-
-// arenaList is on disk what a daemon that starts again must get back, from the keeper or from the ranks, before it speaks
-// for its node.
-type arenaList struct {
-	Magic   string       `json:"magic"`
-	Version int          `json:"version"`
-	Arenas  []arenaEntry `json:"arenas"`
-}
-
-type arenaEntry struct {
-	Key    string        `json:"key"`
-	Job    replica.JobID `json:"job"`
-	Rank   replica.Rank  `json:"rank"`
-	Mirror bool          `json:"mirror,omitempty"`
-	PID    int           `json:"pid,omitempty"`
-	Start  uint64        `json:"start,omitempty"`
-}
 
 // owner is the process that has an adopted rank's arena. The arena's page names one too, but that is the rank's own word: one that
 // lies must not have another process killed in its place.
@@ -47,27 +27,21 @@ type owner struct {
 	proven bool // by the list on disk, or by the kernel when it attached again
 }
 
-const (
-	arenaListMagic   = "replicad-arenas"
-	arenaListVersion = 1
-	arenaListCap     = 64 << 20 // bytes
-)
-
 func (h *Host) arenaListPath() string { return filepath.Join(h.cfg.StateDir, "arenas.json") }
 
 // arenaList is what a daemon that starts again must know of.
-func (h *Host) arenaList() []arenaEntry {
-	list := append([]arenaEntry{}, h.awaited...)
+func (h *Host) arenaList() []holding.Entry {
+	list := append([]holding.Entry{}, h.awaited...)
 	passing := map[string]bool{} // on their way from a dead process to the next one
 	for _, a := range h.attaching {
 		if a.arena != nil {
 			passing[a.arena.key] = true
-			list = append(list, arenaEntry{Key: a.arena.key, Job: a.arena.Spec().Job, Rank: a.hello.Rank, PID: a.peer.PID(), Start: a.peer.StartTime()})
+			list = append(list, holding.Entry{Key: a.arena.key, Job: a.arena.Spec().Job, Rank: a.hello.Rank, PID: a.peer.PID(), Start: a.peer.StartTime()})
 		}
 	}
 	for _, ref := range h.orphans {
 		if s := ref.Spec(); s.Mirror || ref.owner.proven {
-			list = append(list, arenaEntry{Key: ref.key, Job: s.Job, Rank: s.Rank, Mirror: s.Mirror, PID: ref.owner.pid, Start: ref.owner.start})
+			list = append(list, holding.Entry{Key: ref.key, Job: s.Job, Rank: s.Rank, Mirror: s.Mirror, PID: ref.owner.pid, Start: ref.owner.start})
 		}
 	}
 	for id, lj := range h.jobs {
@@ -75,65 +49,31 @@ func (h *Host) arenaList() []arenaEntry {
 			if lr.unproven || passing[lr.arena.key] {
 				continue // listed it would count as proven
 			}
-			list = append(list, arenaEntry{Key: lr.arena.key, Job: id, Rank: r, PID: lr.pid, Start: lr.start})
+			list = append(list, holding.Entry{Key: lr.arena.key, Job: id, Rank: r, PID: lr.pid, Start: lr.start})
 		}
 		for _, a := range lj.retired {
 			if passing[a.key] {
 				continue
 			}
-			list = append(list, arenaEntry{Key: a.key, Job: id, Rank: a.Spec().Rank})
+			list = append(list, holding.Entry{Key: a.key, Job: id, Rank: a.Spec().Rank})
 		}
 		for _, mi := range lj.mirrors {
-			list = append(list, arenaEntry{Key: mi.arena.key, Job: id, Rank: mi.rank, Mirror: true})
+			list = append(list, holding.Entry{Key: mi.arena.key, Job: id, Rank: mi.rank, Mirror: true})
 		}
 		for _, mk := range lj.making {
 			if mk.arena != nil {
-				list = append(list, arenaEntry{Key: mk.arena.key, Job: id, Rank: mk.rank, Mirror: true})
+				list = append(list, holding.Entry{Key: mk.arena.key, Job: id, Rank: mk.rank, Mirror: true})
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b arenaEntry) int { return cmp.Compare(a.Key, b.Key) })
+	slices.SortFunc(list, func(a, b holding.Entry) int { return cmp.Compare(a.Key, b.Key) })
 	return list
-}
-
-func (h *Host) loadArenas() (arenaList, error) {
-	path := h.arenaListPath()
-	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return arenaList{}, nil
-	}
-	if err != nil {
-		return arenaList{}, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, arenaListCap+1))
-	if err != nil {
-		return arenaList{}, err
-	}
-	list, err := parseArenas(b)
-	if err != nil {
-		return arenaList{}, fmt.Errorf("%s: %w: remove it if no rank of this node is alive", path, err)
-	}
-	return list, nil
-}
-
-func parseArenas(b []byte) (list arenaList, err error) {
-	if len(b) > arenaListCap {
-		return arenaList{}, fmt.Errorf("not a list of arenas: more than %d MiB", arenaListCap>>20)
-	}
-	if err := json.Unmarshal(b, &list); err != nil {
-		return arenaList{}, fmt.Errorf("not a list of arenas: %w", err)
-	}
-	if list.Magic != arenaListMagic || list.Version != arenaListVersion {
-		return arenaList{}, fmt.Errorf("magic %q, version %d: want a list of arenas of version %d", list.Magic, list.Version, arenaListVersion)
-	}
-	return list, nil
 }
 
 // Adopt takes back what the keeper holds, before the host runs. Ranks that live re-attach on their own; until every
 // listed arena is back, or its process is gone, the node says that it is adopting, which counts as silence.
 func (h *Host) Adopt() error {
-	list, err := h.loadArenas()
+	list, err := holding.LoadList(h.arenaListPath())
 	if err != nil {
 		return err
 	}
@@ -141,7 +81,7 @@ func (h *Host) Adopt() error {
 	if err != nil {
 		return fmt.Errorf("adopt arenas from the keeper at %s: %w", h.cfg.KeeperSocket, err)
 	}
-	listed := map[string]arenaEntry{}
+	listed := map[string]holding.Entry{}
 	for _, e := range list.Arenas {
 		listed[e.Key] = e
 	}
@@ -175,7 +115,7 @@ func (h *Host) Adopt() error {
 }
 
 // ownerOf is the process that the list names, where it knows the arena, else the one that the arena's page names.
-func (h *Host) ownerOf(ref *arenaRef, e arenaEntry, listed bool) owner {
+func (h *Host) ownerOf(ref *arenaRef, e holding.Entry, listed bool) owner {
 	if ref.Spec().Mirror {
 		return owner{} // the daemon's own
 	}
@@ -193,13 +133,13 @@ func (h *Host) ownerOf(ref *arenaRef, e arenaEntry, listed bool) owner {
 
 // adopting tells whether an arena may still come back from a live rank.
 func (h *Host) adopting() bool {
-	h.awaited = slices.DeleteFunc(h.awaited, func(e arenaEntry) bool { return !h.processes.Alive(e.PID, e.Start) })
+	h.awaited = slices.DeleteFunc(h.awaited, func(e holding.Entry) bool { return !h.processes.Alive(e.PID, e.Start) })
 	return len(h.awaited) > 0
 }
 
 // adoptOffered takes an arena that a live rank offers, where the keeper had lost it.
 func (h *Host) adoptOffered(ev session.Hello) bool {
-	i := slices.IndexFunc(h.awaited, func(e arenaEntry) bool { return e.PID == ev.Peer.PID() && e.Start == ev.Peer.StartTime() })
+	i := slices.IndexFunc(h.awaited, func(e holding.Entry) bool { return e.PID == ev.Peer.PID() && e.Start == ev.Peer.StartTime() })
 	if i < 0 {
 		return false
 	}
@@ -214,7 +154,7 @@ func (h *Host) adoptOffered(ev session.Hello) bool {
 		return false
 	}
 	ref := h.newArenaRef(a, h.awaited[i].Key)
-	h.custody.put(ref.key, ref.File())
+	h.custody.Put(ref.key, ref.File())
 	h.awaited = slices.Delete(h.awaited, i, i+1)
 	inc, _, _ := ref.Owner()
 	ref.peer, ref.owner = ev.Peer, owner{ev.Peer.PID(), ev.Peer.StartTime(), true}

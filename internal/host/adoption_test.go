@@ -29,7 +29,7 @@ func (d *desk) restart() {
 	next.ctx, next.era, next.link, next.leader, next.term = d.ctx, d.era, d.link, d.leader, d.term
 	next.create, next.reuse = d.create, d.reuse
 	d.Host = next
-	d.servers.Go(func() { d.custody.run(d.ctx) })
+	d.keeps()
 	if err := d.Adopt(); err != nil {
 		d.t.Fatal(err)
 	}

@@ -78,7 +78,7 @@ func (h *Host) arenaReady(ev arenaReady) {
 		return
 	}
 	ref := h.newArenaRef(ev.arena, arenaKey(ev.job, a.granted, replica.Rank(a.hello.Rank), false))
-	h.custody.put(ref.key, ref.File())
+	h.custody.Put(ref.key, ref.File())
 	h.park(lj, a, ref, true)
 }
 
@@ -90,7 +90,7 @@ func (h *Host) park(lj *localJob, a *attaching, ref *arenaRef, fresh bool) {
 	ref.SetOwner(a.granted, uint64(a.peer.PID()), a.peer.StartTime())
 	h.saveArenas()
 	ev := arenaParked{a, lj.job.ID, fresh}
-	h.custody.after(func() { h.Post(ev) })
+	h.custody.After(func() { h.Post(ev) })
 }
 
 func (h *Host) arenaParked(ev arenaParked) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -19,7 +20,7 @@ import (
 
 // slowVault is a keeper that answers when it is let: every call announces itself and waits.
 type slowVault struct {
-	vault
+	holding.Vault
 	called chan string
 	let    chan struct{}
 }
@@ -27,7 +28,7 @@ type slowVault struct {
 func (v *slowVault) Put(key string, f *os.File) error {
 	v.called <- key
 	<-v.let
-	return v.vault.Put(key, f)
+	return v.Vault.Put(key, f)
 }
 
 // came waits for what something beside the host says, while the host handles nothing: it needs no answer from it.
@@ -173,7 +174,7 @@ func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 func TestSlowKeeperHoldsUpOneRank(t *testing.T) {
 	d := newDesk(t)
 	slow := &slowVault{d.keeper, make(chan string, 8), make(chan struct{})}
-	d.custody.keeper = slow
+	d.keptBy(slow)
 	lj := d.put(opening())
 	p, r := d.hello(nil)
 	r.reads() // the welcome
@@ -187,7 +188,7 @@ func TestSlowKeeperHoldsUpOneRank(t *testing.T) {
 		t.Error("the arena is handed out before the keeper has it")
 	}
 	r.quiet(p)
-	if _, err := d.Host.loadArenas(); err != nil {
+	if _, err := holding.LoadList(d.arenaListPath()); err != nil {
 		t.Error(err)
 	}
 	var answered atomic.Bool

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -18,11 +19,13 @@ import (
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
 )
 
 // Offsets in the control page, as libreplicad's layout.h has them: what a rank writes, the tests write there.
@@ -80,11 +83,14 @@ func newDesk(t *testing.T) *desk {
 	d := &desk{t: t, log: &fixture.Lines{}}
 	timing := config.Default().Timing
 	d.config = Config{Daemon: &config.Config{Node: "n1", StateDir: dir, Socket: filepath.Join(dir, "ranks.sock"), Timing: timing, MemoryMargin: 1 << 20}, Cluster: fixture.Cluster,
-		Self: replica.Node{Name: "n1", Incarnation: 11, Session: 3}, Journal: journaltest.New(t, d.log), Sessions: sessions, Keeper: k}
+		Self: replica.Node{Name: "n1", Incarnation: 11, Session: 3}, Journal: journaltest.New(t, d.log), Sessions: sessions, Keeper: k,
+		Dial: func(context.Context, string, replica.NodeName) (transfer.Lane, error) {
+			return nil, errors.New("no other node runs in this test")
+		}}
 	d.Host = New(d.config)
-	servers.Go(func() { d.custody.run(ctx) })
 	d.servers = &servers
 	d.ctx, d.era, d.informed = ctx, 1, true
+	d.keeps()
 	d.nodes = map[replica.NodeName]replica.Node{"n1": d.self, "n2": {Name: "n2", Incarnation: 22, Session: 1}, "n3": {Name: "n3", Incarnation: 33, Session: 1}}
 	d.connect()
 	t.Cleanup(func() {
@@ -106,6 +112,18 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
+// keeps has the host's custodian work.
+func (d *desk) keeps() {
+	c, ctx := d.custody, d.ctx
+	d.servers.Go(func() { c.Run(ctx) })
+}
+
+// keptBy puts another keeper in the place of the custodian's.
+func (d *desk) keptBy(k holding.Vault) {
+	d.custody = holding.NewCustodian(k, d.config.Journal, d.arenaListPath())
+	d.keeps()
+}
+
 // connect gives the host a new link.
 func (d *desk) connect() {
 	near, far := net.Pipe()
@@ -117,7 +135,7 @@ func (d *desk) connect() {
 func (d *desk) settled() {
 	d.t.Helper()
 	done := make(chan struct{})
-	d.custody.after(func() { close(done) })
+	d.custody.After(func() { close(done) })
 	select {
 	case <-done:
 	case <-time.After(fixture.Patience):
@@ -126,10 +144,10 @@ func (d *desk) settled() {
 }
 
 // loadArenas reads the list as it is on disk once all that was asked for is there.
-func (d *desk) loadArenas() (arenaList, error) {
+func (d *desk) loadArenas() (holding.List, error) {
 	d.t.Helper()
 	d.settled()
-	return d.Host.loadArenas()
+	return holding.LoadList(d.arenaListPath())
 }
 
 // parked lists the keys of the arenas that the keeper holds once all that was asked for is there.
@@ -209,7 +227,7 @@ func (d *desk) arena(spec shm.Spec) *arenaRef {
 	}
 	d.t.Cleanup(func() { a.Close() })
 	ref := d.newArenaRef(a, fmt.Sprintf("test-%d-%d", spec.Rank, rand.Uint64()))
-	d.custody.put(ref.key, a.File())
+	d.custody.Put(ref.key, a.File())
 	return ref
 }
 

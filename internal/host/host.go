@@ -11,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -82,7 +83,7 @@ type Host struct {
 	hears     func(replica.NodeName) bool
 	learn     func([]replica.Revocation) []replica.Revocation
 	store     *checkpoint.Store
-	custody   *custodian
+	custody   *holding.Custodian
 	in        chan Event
 	ended     chan struct{}
 	work      sync.WaitGroup // everything that takes time; waited for by run
@@ -104,7 +105,7 @@ type Host struct {
 	jobs         map[replica.JobID]*localJob
 	attaching    map[uint64]*attaching // by session peer
 	launchers    map[uint64]*launcher  // by session peer
-	awaited      []arenaEntry          // arenas that only a live rank can bring back
+	awaited      []holding.Entry       // arenas that only a live rank can bring back
 	awaitedSince time.Time
 	orphans      []*arenaRef // adopted before their job is known
 	requests     uint64      // last request id
@@ -166,7 +167,7 @@ func New(c Config) *Host {
 	if m.learn == nil {
 		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
 	}
-	m.custody = newCustodian(m.keeper, m.log, m.writeArenas)
+	m.custody = holding.NewCustodian(m.keeper, m.log, m.arenaListPath())
 	return m
 }
 
@@ -209,7 +210,7 @@ func (h *Host) spawn(fn func(ctx context.Context) Event) {
 // Run owns the host's state until ctx ends, then waits for what it started.
 func (h *Host) Run(ctx context.Context) {
 	h.ctx = ctx
-	h.work.Go(func() { h.custody.run(ctx) })
+	h.work.Go(func() { h.custody.Run(ctx) })
 	h.watchKeeper()
 	timer := time.NewTimer(idleTick)
 	defer timer.Stop()

@@ -150,7 +150,7 @@ func (h *Host) dropKept(gone func(kvScopeKey) bool) {
 		}
 		delete(h.kept, key)
 		if l.file != nil {
-			h.custody.drop(key.file())
+			h.custody.Drop(key.file())
 			l.file.Close() //nolint:errcheck // memory; nothing is lost
 		}
 	}
@@ -201,8 +201,8 @@ type ledgerParked struct {
 }
 
 func (h *Host) parkLedger(key kvScopeKey, f *ledgerFile) {
-	h.custody.put(key.file(), f.File)
-	h.custody.after(func() { h.Post(ledgerParked{key, f}) })
+	h.custody.Put(key.file(), f.File)
+	h.custody.After(func() { h.Post(ledgerParked{key, f}) })
 }
 
 func (h *Host) ledgerParked(ev ledgerParked) {

@@ -66,7 +66,7 @@ func TestContributionsOutliveTheDaemonAndTheLeader(t *testing.T) {
 func TestAnswersWaitForTheKeeper(t *testing.T) {
 	m := newMeeting(t)
 	slow := &slowVault{m.keeper, make(chan string, 8), make(chan struct{}, 8)}
-	m.custody.keeper = slow
+	m.keptBy(slow)
 	a := m.guest(0)
 	a.ask(wire.MKVSet, wire.KV{Key: "k", Value: []byte("v"), Once: 1})
 	m.carry()

@@ -145,9 +145,9 @@ func (h *Host) mirrorMade(ev mirrorMade) {
 		mk.end(lj, fmt.Errorf("mirror of %v: %w: the job has ended", mk.key, transfer.ErrFenced))
 	default:
 		mk.arena = h.newArenaRef(ev.arena, arenaKey(lj.job.ID, randomIncarnation(), mk.rank, true))
-		h.custody.put(mk.arena.key, mk.arena.File())
+		h.custody.Put(mk.arena.key, mk.arena.File())
 		h.saveArenas()
-		h.custody.after(func() { h.Post(mirrorParked{lj, mk}) })
+		h.custody.After(func() { h.Post(mirrorParked{lj, mk}) })
 	}
 }
 

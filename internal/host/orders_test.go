@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
@@ -287,7 +288,7 @@ func TestCadence(t *testing.T) {
 
 // A host that has ended takes nothing more, and nobody waits for it.
 func TestHostEnds(t *testing.T) {
-	m := New(Config{})
+	m := New(Config{Daemon: &config.Config{StateDir: t.TempDir()}})
 	close(m.ended)
 	for range hostQueue + 1 {
 		m.Post(call{})

@@ -50,16 +50,18 @@ var walls = map[string]wall{
 	"transfer":            {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "github.com/quic-go/quic-go"}},
 	"chaos/netfault":      {2, []string{}, []string{"golang.org/x/sys/unix"}},
 
-	"internal/leader": {3, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
-	"internal/host":   {3, []string{"replica", "lock", "recovery", "internal/atomicfile", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/journal", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
-	"internal/node":   {4, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
-	"internal/launch": {3, []string{"replica", "internal/wire"}, nil},
-	"chaos/cluster":   {3, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},
-	"chaos":           {4, []string{"replica", "internal/config", "chaos/cluster", "chaos/netfault"}, []string{"golang.org/x/sys/unix"}},
-	"chaos/hostile":   {4, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki", "internal/unixsock", "internal/wire"}, []string{"github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
-	"internal/demo":   {4, []string{"internal/config", "chaos/cluster"}, []string{"golang.org/x/sys/unix", "golang.org/x/term"}},
+	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
-	"cmd/replicad": {5, nil, []string{"github.com/spf13/cobra", "github.com/rs/zerolog", "golang.org/x/sys/unix"}},
+	"internal/leader": {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
+	"internal/host":   {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/holding", "internal/journal", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
+	"internal/node":   {5, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
+	"internal/launch": {4, []string{"replica", "internal/wire"}, nil},
+	"chaos/cluster":   {4, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},
+	"chaos":           {5, []string{"replica", "internal/config", "chaos/cluster", "chaos/netfault"}, []string{"golang.org/x/sys/unix"}},
+	"chaos/hostile":   {5, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki", "internal/unixsock", "internal/wire"}, []string{"github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
+	"internal/demo":   {5, []string{"internal/config", "chaos/cluster"}, []string{"golang.org/x/sys/unix", "golang.org/x/term"}},
+
+	"cmd/replicad": {6, nil, []string{"github.com/spf13/cobra", "github.com/rs/zerolog", "golang.org/x/sys/unix"}},
 
 	"libreplicad":                  {side, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"examples/textlm":              {side, []string{"replica", "libreplicad", "examples/textlm/collective", "examples/textlm/data", "examples/textlm/model"}, nil},

@@ -1,0 +1,123 @@
+package holding
+
+import (
+	"context"
+	"os"
+	"sync"
+
+	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/unixsock"
+)
+
+// Custodian carries descriptors to the keeper and the list of arenas to the disk, beside the host: either may take seconds. One
+// goroutine (Run) does both, so that they happen in the order in which the host asked: what After is told of lasts.
+//
+// What waits is bounded by the arenas and the ledgers: each is brought once and taken away once, of the lists only the newest is written, and
+// of those who wait there is one to an arena or ledger. A ledger that is written anew is brought again, which its growth bounds.
+type Custodian struct {
+	keeper Vault
+	log    *journal.Journal
+	list   string        // the list's path
+	wake   chan struct{} // capacity 1
+
+	mu   sync.Mutex // guards what follows
+	todo errands
+}
+
+// Vault is the part of shm.Keeper that the custodian needs; calls may take seconds.
+type Vault interface {
+	Put(key string, f *os.File) error
+	Drop(key string) error
+}
+
+type errands struct {
+	moves []move
+	list  []Entry // the newest; nil: it is written
+	then  []func()
+}
+
+// move brings a descriptor to the keeper, or has it taken away there.
+type move struct {
+	key  string
+	file *os.File // a duplicate of its own; nil: taken away
+}
+
+// NewCustodian makes one that writes the list of arenas to the file at list. It works once Run does.
+func NewCustodian(k Vault, log *journal.Journal, list string) *Custodian {
+	return &Custodian{keeper: k, log: log, list: list, wake: make(chan struct{}, 1)}
+}
+
+func (c *Custodian) ask(change func(*errands)) {
+	c.mu.Lock()
+	change(&c.todo)
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Put has the descriptor of an arena or a ledger parked, in place of what is parked under that key. Where the keeper is gone an arena lives on in
+// the daemon and in its rank: less survives the daemon's death then, which is no reason to turn a rank away.
+func (c *Custodian) Put(key string, file *os.File) {
+	f, err := unixsock.Duplicate(file)
+	if err != nil {
+		c.log.Failed("keeper", "park "+key, err.Error())
+		return
+	}
+	c.ask(func(e *errands) { e.moves = append(e.moves, move{key, f}) })
+}
+
+// Drop has the keeper drop what is parked under the key.
+func (c *Custodian) Drop(key string) {
+	c.ask(func(e *errands) { e.moves = append(e.moves, move{key: key}) })
+}
+
+// Write has the list of arenas written, which may be the next one by then.
+func (c *Custodian) Write(list []Entry) {
+	c.ask(func(e *errands) { e.list = list })
+}
+
+// After calls fn, on the custodian's goroutine, once everything asked for so far was done, or failed and was logged.
+func (c *Custodian) After(fn func()) {
+	c.ask(func(e *errands) { e.then = append(e.then, fn) })
+}
+
+// Run works until ctx ends, and does before it returns what was asked for until then.
+func (c *Custodian) Run(ctx context.Context) {
+	for over := false; !over; {
+		select {
+		case <-c.wake:
+		case <-ctx.Done():
+			over = true
+		}
+		c.work()
+	}
+}
+
+func (c *Custodian) work() {
+	c.mu.Lock()
+	todo := c.todo
+	c.todo = errands{}
+	c.mu.Unlock()
+	for _, m := range todo.moves {
+		if m.file == nil {
+			if err := c.keeper.Drop(m.key); err != nil {
+				c.log.Failed("keeper", m.key, err.Error())
+			}
+			continue
+		}
+		if err := c.keeper.Put(m.key, m.file); err != nil {
+			c.log.Failed("keeper", "park "+m.key, err.Error())
+		}
+		m.file.Close()
+	}
+	if todo.list != nil {
+		if err := writeList(c.list, todo.list); err != nil {
+			c.log.Failed("state", "save the list of arenas", err.Error())
+		}
+	}
+	for _, fn := range todo.then {
+		fn()
+	}
+}
