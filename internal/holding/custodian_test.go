@@ -15,13 +15,15 @@ import (
 
 // shelf is a keeper that takes down what it is asked for.
 type shelf struct {
-	log  []string
-	err  error
-	call func() // before each
+	log   []string
+	files []*os.File
+	err   error
+	call  func() // before each
 }
 
 func (s *shelf) Put(key string, f *os.File) error {
 	s.call()
+	s.files = append(s.files, f)
 	st, err := f.Stat()
 	if err != nil {
 		return err
@@ -78,6 +80,11 @@ func TestCustodianKeepsTheOrder(t *testing.T) {
 	want := []string{"put a of 1 bytes", "put b of 2 bytes", "drop a", "1 listed: newer"}
 	if !slices.Equal(told, want) {
 		t.Errorf("done when After is told: %q, want %q", told, want)
+	}
+	for _, f := range s.files {
+		if _, err := f.Stat(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("a descriptor that was brought stays open: %v", err)
+		}
 	}
 	if lines.String() != "" {
 		t.Errorf("it complains:\n%s", lines.String())

@@ -7,6 +7,6 @@
 // Ownership: an Arena, and whatever comes of it but for what says otherwise, belongs to one goroutine. The Custodian and the bytes of a Reader may
 // be used from any.
 //
-// holding may import replica, internal/shm, internal/unixsock, internal/atomicfile and internal/journal; never what knows ranks' sessions,
+// holding may import replica, internal/shm, internal/unixsock, internal/atomicfile, internal/journal and internal/planted; never what knows ranks' sessions,
 // the network or the leader.
 package holding

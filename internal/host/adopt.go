@@ -19,12 +19,11 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// owner is the process that has an adopted rank's arena. The arena's page names one too, but that is the rank's own word: one that
-// lies must not have another process killed in its place.
-type owner struct {
-	pid    int
-	start  uint64
-	proven bool // by the list on disk, or by the kernel when it attached again
+// orphan is an arena that was adopted before its job is known.
+type orphan struct {
+	*holding.Arena
+	peer session.Peer    // of its rank, where that came back
+	said []session.Event // by the rank meanwhile: told again once the job is known
 }
 
 func (h *Host) arenaListPath() string { return filepath.Join(h.cfg.StateDir, "arenas.json") }
@@ -35,34 +34,34 @@ func (h *Host) arenaList() []holding.Entry {
 	passing := map[string]bool{} // on their way from a dead process to the next one
 	for _, a := range h.attaching {
 		if a.arena != nil {
-			passing[a.arena.key] = true
-			list = append(list, holding.Entry{Key: a.arena.key, Job: a.arena.Spec().Job, Rank: a.hello.Rank, PID: a.peer.PID(), Start: a.peer.StartTime()})
+			passing[a.arena.Key()] = true
+			list = append(list, holding.Entry{Key: a.arena.Key(), Job: a.arena.Spec().Job, Rank: a.hello.Rank, PID: a.peer.PID(), Start: a.peer.StartTime()})
 		}
 	}
 	for _, ref := range h.orphans {
-		if s := ref.Spec(); s.Mirror || ref.owner.proven {
-			list = append(list, holding.Entry{Key: ref.key, Job: s.Job, Rank: s.Rank, Mirror: s.Mirror, PID: ref.owner.pid, Start: ref.owner.start})
+		if s := ref.Spec(); s.Mirror || ref.Process.Proven {
+			list = append(list, holding.Entry{Key: ref.Key(), Job: s.Job, Rank: s.Rank, Mirror: s.Mirror, PID: ref.Process.PID, Start: ref.Process.Start})
 		}
 	}
 	for id, lj := range h.jobs {
 		for r, lr := range lj.ranks {
-			if lr.unproven || passing[lr.arena.key] {
+			if lr.unproven || passing[lr.arena.Key()] {
 				continue // listed it would count as proven
 			}
-			list = append(list, holding.Entry{Key: lr.arena.key, Job: id, Rank: r, PID: lr.pid, Start: lr.start})
+			list = append(list, holding.Entry{Key: lr.arena.Key(), Job: id, Rank: r, PID: lr.pid, Start: lr.start})
 		}
 		for _, a := range lj.retired {
-			if passing[a.key] {
+			if passing[a.Key()] {
 				continue
 			}
-			list = append(list, holding.Entry{Key: a.key, Job: id, Rank: a.Spec().Rank})
+			list = append(list, holding.Entry{Key: a.Key(), Job: id, Rank: a.Spec().Rank})
 		}
 		for _, mi := range lj.mirrors {
-			list = append(list, holding.Entry{Key: mi.arena.key, Job: id, Rank: mi.rank, Mirror: true})
+			list = append(list, holding.Entry{Key: mi.arena.Key(), Job: id, Rank: mi.rank, Mirror: true})
 		}
 		for _, mk := range lj.making {
 			if mk.arena != nil {
-				list = append(list, holding.Entry{Key: mk.arena.key, Job: id, Rank: mk.rank, Mirror: true})
+				list = append(list, holding.Entry{Key: mk.arena.Key(), Job: id, Rank: mk.rank, Mirror: true})
 			}
 		}
 	}
@@ -97,10 +96,12 @@ func (h *Host) Adopt() error {
 			h.keeper.Drop(key) //nolint:errcheck // garbage either way
 			continue
 		}
-		ref := h.newArenaRef(a, key)
+		ref := holding.New(a, key, h.unmap)
 		e, known := listed[key]
-		ref.owner = h.ownerOf(ref, e, known)
-		h.orphans = append(h.orphans, ref)
+		if odd := ref.Identify(e, known); odd != "" {
+			h.log.Failed("adopt", key, odd)
+		}
+		h.orphans = append(h.orphans, &orphan{Arena: ref})
 		delete(listed, key)
 	}
 	for key, e := range listed {
@@ -112,23 +113,6 @@ func (h *Host) Adopt() error {
 	}
 	h.awaitedSince = time.Now()
 	return nil
-}
-
-// ownerOf is the process that the list names, where it knows the arena, else the one that the arena's page names.
-func (h *Host) ownerOf(ref *arenaRef, e holding.Entry, listed bool) owner {
-	if ref.Spec().Mirror {
-		return owner{} // the daemon's own
-	}
-	_, pid, start := ref.Owner()
-	named := owner{pid: int(pid), start: start}
-	if !listed {
-		h.log.Failed("adopt", ref.key, fmt.Sprintf("not in the list of arenas: process %d, which the arena itself names, is watched, and never killed before it has attached again: end it yourself if it must go", pid))
-		return named
-	}
-	if e.PID != 0 && (e.PID != named.pid || e.Start != start) { // 0: that of a retired one, which has ended
-		h.log.Failed("adopt", ref.key, fmt.Sprintf("the arena names process %d (started at %d), the list of arenas process %d (started at %d): the list counts", pid, start, e.PID, e.Start))
-	}
-	return owner{e.PID, e.Start, true}
 }
 
 // adopting tells whether an arena may still come back from a live rank.
@@ -153,12 +137,12 @@ func (h *Host) adoptOffered(ev session.Hello) bool {
 		h.log.Failed("adopt", h.awaited[i].Key, err.Error())
 		return false
 	}
-	ref := h.newArenaRef(a, h.awaited[i].Key)
-	h.custody.Put(ref.key, ref.File())
+	ref := &orphan{Arena: holding.New(a, h.awaited[i].Key, h.unmap), peer: ev.Peer}
+	h.custody.Put(ref.Key(), ref.File())
 	h.awaited = slices.Delete(h.awaited, i, i+1)
 	inc, _, _ := ref.Owner()
-	ref.peer, ref.owner = ev.Peer, owner{ev.Peer.PID(), ev.Peer.StartTime(), true}
-	h.attached(ev, ref, inc, 0)
+	ref.Process = holding.Process{PID: ev.Peer.PID(), Start: ev.Peer.StartTime(), Proven: true}
+	h.attached(ev, ref.Arena, inc, 0)
 	h.orphans = append(h.orphans, ref)
 	h.claimOrphans()
 	return true
@@ -167,20 +151,24 @@ func (h *Host) adoptOffered(ev session.Hello) bool {
 // claimOrphans gives adopted arenas to their jobs, once those are known. Deaths are looked at last: one has the job fenced and
 // reported, and until all are in their places arenas would miss the fence, and live ranks be reported as gone.
 func (h *Host) claimOrphans() {
-	var adopted []*localRank
-	var rest, unwanted []*arenaRef
+	type inPlace struct {
+		lr *localRank
+		of *orphan
+	}
+	var adopted []inPlace
+	var rest, unwanted []*orphan
 	for _, ref := range h.orphans {
 		lj := h.jobs[ref.Spec().Job]
 		switch {
 		case lj == nil && !h.informed:
 			rest = append(rest, ref)
-		case lj == nil || lj.job.Phase == replica.Ended && (ref.Spec().Mirror || !h.processes.Alive(ref.owner.pid, ref.owner.start)):
+		case lj == nil || lj.job.Phase == replica.Ended && (ref.Spec().Mirror || !h.processes.Alive(ref.Process.PID, ref.Process.Start)):
 			unwanted = append(unwanted, ref)
 		case ref.Spec().Mirror:
-			lj.mirrors[lj.mirrorKey(ref.Spec())] = &mirror{lj.mirrorKey(ref.Spec()), ref.Spec().Rank, ref}
+			lj.mirrors[lj.mirrorKey(ref.Spec())] = &mirror{lj.mirrorKey(ref.Spec()), ref.Spec().Rank, ref.Arena}
 		default:
 			if lr := h.adoptRank(lj, ref); lr != nil {
-				adopted = append(adopted, lr)
+				adopted = append(adopted, inPlace{lr, ref})
 			}
 		}
 	}
@@ -189,31 +177,31 @@ func (h *Host) claimOrphans() {
 		if ref.peer != nil {
 			h.turnAway(ref)
 		}
-		h.forget(ref)
+		h.forget(ref.Arena)
 	}
 	if len(adopted) > 0 {
 		h.saveArenas() // with those that attached again meanwhile
 	}
-	for _, lr := range adopted {
-		if lj := h.jobs[lr.arena.Spec().Job]; lj.ranks[lr.rank] == lr { // else a newer one of the rank came behind it
-			h.adoptedRank(lj, lr)
+	for _, a := range adopted {
+		if lj := h.jobs[a.of.Spec().Job]; lj.ranks[a.lr.rank] == a.lr { // else a newer one of the rank came behind it
+			h.adoptedRank(lj, a.lr, a.of)
 		}
 	}
 }
 
 // adoptRank puts an arena in its rank's place; nil where that is taken by a newer one.
-func (h *Host) adoptRank(lj *localJob, ref *arenaRef) *localRank {
+func (h *Host) adoptRank(lj *localJob, ref *orphan) *localRank {
 	inc, _, _ := ref.Owner()
 	rank := ref.Spec().Rank
 	if old := lj.ranks[rank]; old != nil {
 		if old.incarnation >= inc {
-			lj.retired = append(lj.retired, ref)
+			lj.retired = append(lj.retired, ref.Arena)
 			return nil
 		}
 		lj.retired = append(lj.retired, old.arena)
 	}
 	left := recovery.HasFinished(lj.job) // it said so to the daemon before
-	lr := &localRank{left: left, rank: rank, incarnation: inc, arena: ref, pid: ref.owner.pid, start: ref.owner.start, unproven: !ref.owner.proven, alive: true, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
+	lr := &localRank{left: left, rank: rank, incarnation: inc, arena: ref.Arena, pid: ref.Process.PID, start: ref.Process.Start, unproven: !ref.Process.Proven, alive: true, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
 	ref.RaiseFence(lj.fenced)
 	ref.SetCommitted(lj.job.Position) // it may have moved while no daemon was here to say so
@@ -224,7 +212,7 @@ func (h *Host) adoptRank(lj *localJob, ref *arenaRef) *localRank {
 }
 
 // turnAway tells a rank that came back that nobody knows its job.
-func (h *Host) turnAway(ref *arenaRef) {
+func (h *Host) turnAway(ref *orphan) {
 	inc, _, _ := ref.Owner()
 	ref.RaiseFence(replica.MaxEpoch) // no epoch is to come
 	o := wire.Order{Action: wire.OrderStop, Code: wire.CodeStopped, Text: fmt.Sprintf("job %s is not known: it was ended, or its cluster has lost it", ref.Spec().Job)}
@@ -233,11 +221,11 @@ func (h *Host) turnAway(ref *arenaRef) {
 
 // keepSaid remembers what a rank says before its job is known: of each kind the newest, and of the seals one for each place, so that
 // there is a bound. An earlier one of a kind means nothing beside a later one: the words and places of the arena are the truth.
-func (a *arenaRef) keepSaid(ev session.Event) {
-	if s, ok := ev.(session.Sealed); ok && !a.Has(shm.Place{Kind: shm.PlaceKind(s.Sealed.Kind), Index: int(s.Sealed.Index)}) {
+func (o *orphan) keepSaid(ev session.Event) {
+	if s, ok := ev.(session.Sealed); ok && !o.Has(shm.Place{Kind: shm.PlaceKind(s.Sealed.Kind), Index: int(s.Sealed.Index)}) {
 		return
 	}
-	a.said = append(slices.DeleteFunc(a.said, func(old session.Event) bool {
+	o.said = append(slices.DeleteFunc(o.said, func(old session.Event) bool {
 		if of, ok := old.(session.Sealed); ok {
 			is, ok := ev.(session.Sealed)
 			return ok && of.Sealed.Kind == is.Sealed.Kind && of.Sealed.Index == is.Sealed.Index
@@ -246,10 +234,10 @@ func (a *arenaRef) keepSaid(ev session.Event) {
 	}), ev)
 }
 
-func (h *Host) adoptedRank(lj *localJob, lr *localRank) {
+func (h *Host) adoptedRank(lj *localJob, lr *localRank, of *orphan) {
 	h.checkInitial(lj, lr)
-	said := lr.arena.said
-	lr.arena.said = nil
+	said := of.said
+	of.said = nil
 	for _, ev := range said { // before its death is looked at: it may have left
 		h.rankSays(lj, lr, ev)
 	}
@@ -259,7 +247,7 @@ func (h *Host) adoptedRank(lj *localJob, lr *localRank) {
 	alive := h.processes.Alive(lr.pid, lr.start)
 	h.log.Adopted(lj.job, lr.rank, lr.pid, alive)
 	if err := h.sessions.Watch(lr.pid, lr.start); err != nil {
-		h.log.Failed("watch", lr.arena.key, err.Error())
+		h.log.Failed("watch", lr.arena.Key(), err.Error())
 	}
 	if !alive {
 		h.rankDied(lj, lr)

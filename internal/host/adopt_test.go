@@ -32,8 +32,8 @@ func TestArenaListRoundTrips(t *testing.T) {
 	for _, e := range list.Arenas {
 		got[e.Key] = e
 	}
-	want := map[string]holding.Entry{lr.arena.key: {Key: lr.arena.key, Job: fixture.JobID, Rank: 0, PID: 4711, Start: 1 << 63}, retired.key: {Key: retired.key, Job: fixture.JobID, Rank: 1},
-		mirrored.key: {Key: mirrored.key, Job: fixture.JobID, Rank: 1, Mirror: true}}
+	want := map[string]holding.Entry{lr.arena.Key(): {Key: lr.arena.Key(), Job: fixture.JobID, Rank: 0, PID: 4711, Start: 1 << 63}, retired.Key(): {Key: retired.Key(), Job: fixture.JobID, Rank: 1},
+		mirrored.Key(): {Key: mirrored.Key(), Job: fixture.JobID, Rank: 1, Mirror: true}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the list is %+v, want %+v", got, want)
 	}

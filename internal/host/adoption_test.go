@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -147,8 +148,8 @@ func TestAdoptionAwaitsLiveRanks(t *testing.T) {
 	lr.pid, lr.start = p.pid, p.start
 	d.saveArenas()
 	d.settled()
-	for _, a := range []*arenaRef{lr.arena, lost} {
-		if err := d.keeper.Drop(a.key); err != nil {
+	for _, a := range []*holding.Arena{lr.arena, lost} {
+		if err := d.keeper.Drop(a.Key()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -191,7 +192,7 @@ func TestPageDoesNotSayWhomToKill(t *testing.T) {
 		if back == nil || !back.alive || back.pid != want.pid || back.start != want.start || back.unproven == c.listed {
 			t.Fatalf("%s: adopted as %+v, want process %d", what, back, want.pid)
 		}
-		if n := d.log.Count(back.arena.key + `","why"`); n != 1 {
+		if n := d.log.Count(back.arena.Key() + `","why"`); n != 1 {
 			t.Errorf("%s: the disagreement is told %d times", what, n)
 		}
 		if c.superseded {
@@ -274,7 +275,7 @@ func TestListKeepsWhatIsNotPlaced(t *testing.T) {
 		lr.arena.SetOwner(4, uint64(p.pid), p.start)
 	}
 	d.settled()
-	if err := d.keeper.Drop(awaited.arena.key); err != nil {
+	if err := d.keeper.Drop(awaited.arena.Key()); err != nil {
 		t.Fatal(err)
 	}
 	d.restart()
@@ -486,7 +487,7 @@ func TestArenaIsHandedOutByTheNextDaemon(t *testing.T) {
 	gone.in.Close()
 	gone.cmd.Wait() //nolint:errcheck // it ended with its input
 	old.pid, old.start, old.alive = gone.pid, gone.start, false
-	old.arena.owner = owner{gone.pid, gone.start, true}
+	old.arena.Process = holding.Process{PID: gone.pid, Start: gone.start, Proven: true}
 	p, r := d.session(0)
 	h := wire.Hello{ABI: wire.RankABI, Rank: 0, World: 2, Group: 0, Nonce: 77, Job: job.Name}
 	a := &attaching{peer: p, hello: h, welcomed: true, attach: 2, granted: 6, geometry: old.arena.Geometry()}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -33,7 +34,7 @@ type arenaParked struct {
 func (h *Host) makeArena(lj *localJob, a *attaching) {
 	rank := replica.Rank(a.hello.Rank)
 	if lr := lj.ranks[rank]; lr != nil {
-		if sameGeometry(lr.arena.Geometry(), a.geometry) {
+		if lr.arena.Fits(a.geometry) {
 			h.park(lj, a, lr.arena, false)
 			return
 		}
@@ -41,7 +42,7 @@ func (h *Host) makeArena(lj *localJob, a *attaching) {
 		delete(lj.ranks, rank)
 	}
 	for _, ref := range lj.retired { // retired since the view of this very claim came before its answer
-		if ref.Spec().Rank == rank && sameGeometry(ref.Geometry(), a.geometry) && !h.processes.Alive(ref.owner.pid, ref.owner.start) {
+		if ref.Spec().Rank == rank && ref.Fits(a.geometry) && !h.processes.Alive(ref.Process.PID, ref.Process.Start) {
 			h.park(lj, a, ref, false)
 			return
 		}
@@ -77,16 +78,16 @@ func (h *Host) arenaReady(ev arenaReady) {
 		h.unmap(ev.arena) // never handed out
 		return
 	}
-	ref := h.newArenaRef(ev.arena, arenaKey(ev.job, a.granted, replica.Rank(a.hello.Rank), false))
-	h.custody.Put(ref.key, ref.File())
+	ref := holding.New(ev.arena, holding.RankKey(ev.job, replica.Rank(a.hello.Rank), a.granted), h.unmap)
+	h.custody.Put(ref.Key(), ref.File())
 	h.park(lj, a, ref, true)
 }
 
 // park has the arena of a process put where it outlives the daemon. The list on disk names the process before that has the
 // arena: a daemon that starts again must know whom to wait for. A predecessor's arena stays in its place meanwhile, and counts there.
-func (h *Host) park(lj *localJob, a *attaching, ref *arenaRef, fresh bool) {
+func (h *Host) park(lj *localJob, a *attaching, ref *holding.Arena, fresh bool) {
 	a.creating, a.arena = true, ref
-	ref.owner = owner{a.peer.PID(), a.peer.StartTime(), true}
+	ref.Process = holding.Process{PID: a.peer.PID(), Start: a.peer.StartTime(), Proven: true}
 	ref.SetOwner(a.granted, uint64(a.peer.PID()), a.peer.StartTime())
 	h.saveArenas()
 	ev := arenaParked{a, lj.job.ID, fresh}
@@ -111,16 +112,16 @@ func (h *Host) arenaParked(ev arenaParked) {
 }
 
 // holdsDead tells whether an arena lies here as that of a dead process.
-func (lj *localJob) holdsDead(ref *arenaRef) bool {
+func (lj *localJob) holdsDead(ref *holding.Arena) bool {
 	lr := lj.ranks[ref.Spec().Rank]
 	return lr != nil && lr.arena == ref && !lr.alive || slices.Contains(lj.retired, ref)
 }
 
 // handOut gives a parked arena to its process.
-func (h *Host) handOut(lj *localJob, a *attaching, ref *arenaRef) {
+func (h *Host) handOut(lj *localJob, a *attaching, ref *holding.Arena) {
 	delete(h.attaching, a.peer.ID())
 	rank := replica.Rank(a.hello.Rank)
-	lj.retired = slices.DeleteFunc(lj.retired, func(r *arenaRef) bool { return r == ref })
+	lj.retired = slices.DeleteFunc(lj.retired, func(r *holding.Arena) bool { return r == ref })
 	if old := lj.ranks[rank]; old != nil && old.arena != ref {
 		lj.retired = append(lj.retired, old.arena)
 	}
@@ -134,7 +135,7 @@ func (h *Host) handOut(lj *localJob, a *attaching, ref *arenaRef) {
 	h.answerAttach(lj, lr, a.attach)
 	h.log.Claimed(lj.job, lr.rank, lr.incarnation, h.self.Name, lr.pid)
 	if err := h.sessions.Watch(lr.pid, lr.start); err != nil {
-		h.log.Failed("watch", ref.key, err.Error())
+		h.log.Failed("watch", ref.Key(), err.Error())
 	}
 	h.reconcile(lj)
 }
@@ -145,7 +146,7 @@ func (h *Host) answerAttach(lj *localJob, lr *localRank, request uint32) {
 	hd := lr.arena.Header()
 	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: lr.incarnation, Slots: hd.Slots, Ring: hd.Ring, Fence: lj.fenced, Job: lj.job.ID}.Append(nil)
 	if err := lr.peer.SendFile(head, body, lr.arena.File()); err != nil {
-		h.log.Failed("attach", lr.arena.key, err.Error())
+		h.log.Failed("attach", lr.arena.Key(), err.Error())
 	}
 }
 
@@ -161,10 +162,10 @@ func (h *Host) reattach(ev session.Hello) {
 		}
 	}
 	for _, ref := range h.orphans { // no leader reached yet: a live rank is taken back all the same (P7)
-		if ref.owner.pid == ev.Peer.PID() && ref.owner.start == ev.Peer.StartTime() && ref.Spec().Rank == ev.Hello.Rank {
+		if ref.Process.PID == ev.Peer.PID() && ref.Process.Start == ev.Peer.StartTime() && ref.Spec().Rank == ev.Hello.Rank {
 			inc, _, _ := ref.Owner()
-			ref.peer, ref.owner.proven = ev.Peer, true
-			h.attached(ev, ref, inc, 0)
+			ref.peer, ref.Process.Proven = ev.Peer, true
+			h.attached(ev, ref.Arena, inc, 0)
 			return
 		}
 	}
@@ -186,29 +187,10 @@ func (h *Host) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
 }
 
 // attached answers a rank that came back: it has the descriptor already.
-func (h *Host) attached(ev session.Hello, ref *arenaRef, inc replica.Incarnation, epoch replica.Epoch) {
+func (h *Host) attached(ev session.Hello, ref *holding.Arena, inc replica.Incarnation, epoch replica.Epoch) {
 	h.callers[ev.Peer.ID()] = caller{ref.Spec().Job, ev.Hello.Rank, ev.Hello.Nonce}
 	h.rankAttached(ev.Hello.Job, ev.Hello.Rank)
 	hd := ref.Header()
 	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: inc, Slots: hd.Slots, Ring: hd.Ring, Fence: ref.Fence(), Job: ref.Spec().Job}.Append(nil)
 	ev.Peer.Send(wire.RankHeader{Type: wire.MAttached, Request: ev.Header.Request, Epoch: epoch, Incarnation: inc}, body) //nolint:errcheck // a dead peer is Gone
-}
-
-// freeTorn frees places that were torn, once the handle has joined its copies.
-func (h *Host) freeTorn(lr *localRank) {
-	for _, p := range lr.arena.Places() {
-		lr.arena.freeTorn(p)
-	}
-}
-
-func sameGeometry(a, b replica.Geometry) bool {
-	return shm.GeometryDigest(a, replica.ReplicatedPart) == shm.GeometryDigest(b, replica.ReplicatedPart) && shm.GeometryDigest(a, replica.PrivatePart) == shm.GeometryDigest(b, replica.PrivatePart)
-}
-
-func arenaKey(job replica.JobID, inc replica.Incarnation, rank replica.Rank, isMirror bool) string {
-	kind := "rank"
-	if isMirror {
-		kind = "mirror"
-	}
-	return fmt.Sprintf("%s-%s-%d-%d", job, kind, rank, inc)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -28,8 +29,8 @@ type attaching struct {
 	geometry replica.Geometry
 	request  uint64 // of the claim under way; 0: none
 	claim    replica.Claim
-	creating bool      // its arena is being made, or parked
-	arena    *arenaRef // being parked for it; its predecessor's, or nobody's yet
+	creating bool           // its arena is being made, or parked
+	arena    *holding.Arena // being parked for it; its predecessor's, or nobody's yet
 	granted  replica.Incarnation
 }
 
@@ -139,7 +140,7 @@ func (h *Host) handOutAgain(lj *localJob, lr *localRank, a *attaching) bool {
 	case !a.welcomed:
 		h.welcome(lj.job, a)
 	case a.attach == 0: // its geometry is on its way
-	case !sameGeometry(lr.arena.Geometry(), a.geometry):
+	case !lr.arena.Fits(a.geometry):
 		return false
 	default:
 		delete(h.attaching, a.peer.ID())

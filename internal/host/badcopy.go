@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -47,37 +48,33 @@ func (lj *localJob) planned(p replica.Part, g replica.Generation, root replica.D
 // recheck reads every copy of a part that lies here again, and gives up those that fail. On the host's goroutine.
 func (h *Host) recheck(lj *localJob, c control.CorruptCopy) {
 	for _, l := range lj.parts() {
-		if l.held.Part != c.Part || l.info.Root != c.Root || c.Part.Kind != replica.FrozenPart && l.info.Generation != c.Generation {
+		if l.Held.Part != c.Part || l.Info.Root != c.Root || c.Part.Kind != replica.FrozenPart && l.Info.Generation != c.Generation {
 			continue
 		}
-		of := lj.planned(c.Part, c.Generation, c.Root, l.held.Rank)
+		of := lj.planned(c.Part, c.Generation, c.Root, l.Held.Rank)
 		h.spawn(func(ctx context.Context) Event {
-			h.verify(ctx, lj, l.arena, l.place, of)
+			h.verify(ctx, lj, l.Arena, l.Place, of)
 			return nil
 		})
 	}
 }
 
 // verify reads a sealed place whole and compares every digest; one that fails is freed and reported. Beside the host.
-func (h *Host) verify(ctx context.Context, lj *localJob, arena *arenaRef, p shm.Place, held replica.Held) bool {
+func (h *Host) verify(ctx context.Context, lj *localJob, arena *holding.Arena, p shm.Place, held replica.Held) bool {
 	sealed := false
-	if !h.do(ctx, func() {
-		if sealed = arena.Word(p).State() == replica.SlotSealed; sealed {
-			arena.hold(p)
-		}
-	}) || !sealed {
+	if !h.do(ctx, func() { sealed = arena.HoldSealed(p) }) || !sealed {
 		return false
 	}
 	err := arena.Verify(p)
 	h.do(h.ctx, func() {
-		arena.release(p)
+		arena.Release(p)
 		if err != nil {
 			arena.Free(p)
 			h.spoiled(lj, &lj.bad, held)
 		}
 	})
 	if err != nil {
-		h.log.Failed("digest", arena.key, fmt.Sprintf("%v: given up, it is fetched from another holder", err))
+		h.log.Failed("digest", arena.Key(), fmt.Sprintf("%v: given up, it is fetched from another holder", err))
 	}
 	return err == nil
 }

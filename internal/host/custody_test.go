@@ -54,7 +54,7 @@ func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 		return shm.Create(s)
 	}
 	type made struct {
-		ref *arenaRef
+		ref *holding.Arena
 		err error
 	}
 	ends := make(chan made, 2)
@@ -85,7 +85,7 @@ func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 	if a.err != nil || b.err != nil || a.ref != b.ref || len(lj.mirrors) != 1 || lj.mirrors[k.Part].arena != a.ref || len(lj.making) != 0 || len(began) != 0 {
 		t.Errorf("made %+v and %+v: mirrors %v, making %v", a, b, lj.mirrors, lj.making)
 	}
-	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || !d.parked()[a.ref.key] {
+	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || !d.parked()[a.ref.Key()] {
 		t.Errorf("its list is %+v (%v), the keeper has %v", list, err, d.parked())
 	}
 }
@@ -153,7 +153,7 @@ func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 		})
 		d.handle(came(t, "the question", d.in))
 		came(t, "the search for bytes", looks)
-		if got := states(a, shm.Slot); !slices.Contains(got, replica.SlotCopying) || len(a.staged) != 1 {
+		if got := states(a, shm.Slot); !slices.Contains(got, replica.SlotCopying) || len(staged(a)) != 1 {
 			t.Errorf("%s: slots %v while bytes are looked for", what, got)
 		}
 		if closes {
@@ -162,8 +162,8 @@ func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 		close(let)
 		d.until("the staging", func() bool { return len(end) == 1 })
 		switch err := <-end; {
-		case closes && (!errors.Is(err, transfer.ErrFenced) || len(a.staged) != 0 || slices.Contains(states(a, shm.Slot), replica.SlotCopying)):
-			t.Errorf("closed: %v, staged %v, slots %v", err, a.staged, states(a, shm.Slot))
+		case closes && (!errors.Is(err, transfer.ErrFenced) || len(staged(a)) != 0 || slices.Contains(states(a, shm.Slot), replica.SlotCopying)):
+			t.Errorf("closed: %v, staged %v, slots %v", err, staged(a), states(a, shm.Slot))
 		case !closes && (err != nil || s == nil):
 			t.Errorf("open: %v", err)
 		}
@@ -232,7 +232,7 @@ func TestGoneWhileItsArenaIsParked(t *testing.T) {
 			t.Fatalf("%s: parks %v, holds %d parts meanwhile", what, ref, len(lj.parts()))
 		}
 		parked := came(t, "the parking", d.in)
-		if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || list.Arenas[0].PID != p.PID() || list.Arenas[0].Key != ref.key {
+		if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || list.Arenas[0].PID != p.PID() || list.Arenas[0].Key != ref.Key() {
 			t.Errorf("%s: the list meanwhile is %+v, %v", what, list, err)
 		}
 		d.handleSession(session.Gone{Peer: p})
@@ -241,7 +241,7 @@ func TestGoneWhileItsArenaIsParked(t *testing.T) {
 		switch {
 		case err != nil:
 			t.Error(err)
-		case fresh && (lj.ranks[0] != nil || len(list.Arenas) != 0 || d.parked()[ref.key]):
+		case fresh && (lj.ranks[0] != nil || len(list.Arenas) != 0 || d.parked()[ref.Key()]):
 			t.Errorf("%s: rank %+v, list %+v, keeper %v", what, lj.ranks[0], list, d.parked())
 		case !fresh && (lj.ranks[0] != old || len(lj.parts()) != 2 || len(list.Arenas) != 1 || list.Arenas[0].PID != old.pid):
 			t.Errorf("%s: rank %+v, %d parts, list %+v", what, lj.ranks[0], len(lj.parts()), list)

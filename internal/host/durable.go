@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -44,7 +45,7 @@ func (h *Host) durable(lj *localJob) {
 		}
 		lj.writing[s.Part] = w.Generation
 		r := control.ShardReport{Job: lj.job.ID, Generation: w.Generation, Part: s.Part}
-		var reader, frozen *arenaReader
+		var reader, frozen *holding.Reader
 		var regions []replica.Region
 		err := errNoStore
 		if h.store != nil {
@@ -74,7 +75,7 @@ func (h *Host) durable(lj *localJob) {
 }
 
 // shardSource holds what a shard is written from.
-func (h *Host) shardSource(lj *localJob, g replica.Generation, s replica.Shard) (reader, frozen *arenaReader, regions []replica.Region, err error) {
+func (h *Host) shardSource(lj *localJob, g replica.Generation, s replica.Shard) (reader, frozen *holding.Reader, regions []replica.Region, err error) {
 	at, ok := lj.find(nil, s.Part, g, s.Root)
 	if !ok {
 		return nil, nil, nil, fmt.Errorf("%v of generation %v is not held here any more", s.Part, g)
@@ -82,18 +83,18 @@ func (h *Host) shardSource(lj *localJob, g replica.Generation, s replica.Shard) 
 	if reader, err = h.reader(lj, at); err != nil {
 		return nil, nil, nil, err
 	}
-	if !at.info.FrozenRoot.IsZero() {
-		f, ok := lj.find(at.arena, replica.Part{Kind: replica.FrozenPart, Index: s.Part.Index}, g, at.info.FrozenRoot)
+	if !at.Info.FrozenRoot.IsZero() {
+		f, ok := lj.find(at.Arena, replica.Part{Kind: replica.FrozenPart, Index: s.Part.Index}, g, at.Info.FrozenRoot)
 		if !ok {
-			reader.drop()
+			reader.Drop()
 			return nil, nil, nil, fmt.Errorf("the frozen part of %v is not held here", s.Part)
 		}
 		if frozen, err = h.reader(lj, f); err != nil {
-			reader.drop()
+			reader.Drop()
 			return nil, nil, nil, err
 		}
 	}
-	return reader, frozen, at.arena.Geometry().Regions, nil
+	return reader, frozen, at.Arena.Geometry().Regions, nil
 }
 
 func (h *Host) shardWritten(ev shardWritten) {

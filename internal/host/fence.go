@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
 
@@ -48,7 +49,7 @@ const copyRate = 256 << 20
 // copyTime is how long the largest capture under way here may take beyond settle_timeout.
 func (lj *localJob) copyTime() (longest time.Duration) {
 	for _, lr := range lj.ranks {
-		if lr.alive && lr.arena.unsealed() {
+		if lr.alive && lr.arena.Unsealed() {
 			longest = max(longest, time.Duration(float64(lr.arena.Geometry().ReplicatedBytes)/copyRate*float64(time.Second)))
 		}
 	}
@@ -66,16 +67,14 @@ func (h *Host) settle(lj *localJob) bool {
 			continue
 		}
 		waiting = true
-		if lr.alive && lj.job.Options.CollectiveWindow && lr.arena.Step().Phase() == replica.Updating && !lr.arena.unsealed() {
+		if lr.alive && lj.job.Options.CollectiveWindow && lr.arena.Step().Phase() == replica.Updating && !lr.arena.Unsealed() {
 			h.log.RankNote(lj.job, lr.rank, "collective_window", "it is inside its optimizer step, where it waits for ranks that will not come: its live state is taken for torn at once")
 			lr.torn = lj.job.ClosedEpoch
 			h.report(lj)
 		}
 		if lr.alive && !lr.settled() && time.Now().After(lj.settleBy) {
 			h.log.RankNote(lj.job, lr.rank, "settle_timeout", "did not come to rest in time: what it had not finished is torn; the plan waits for it, and recovery takes it for hung in the end")
-			for _, p := range lr.arena.Places() {
-				lr.arena.Tear(p)
-			}
+			lr.arena.TearAll()
 			lr.torn = lj.job.ClosedEpoch
 			h.report(lj)
 		}
@@ -114,19 +113,8 @@ func (h *Host) rankDied(lj *localJob, lr *localRank) {
 		lr.restore.cancel()
 		lr.restore = nil
 	}
-	for _, p := range lr.arena.Places() {
-		if lr.arena.staged[p] {
-			continue // a chunk may still be on its way in
-		}
-		switch lr.arena.Word(p).State() {
-		case replica.SlotCopying:
-			lr.arena.Tear(p)
-			lr.arena.Free(p)
-		case replica.SlotTorn:
-			lr.arena.Free(p)
-		case replica.SlotCopied:
-			h.finish(lj, lr, p)
-		}
+	for _, p := range lr.arena.Bury() {
+		h.finish(lj, lr, p)
 	}
 	if !lr.left && lj.job.Phase != replica.Ended {
 		h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "process exited in " + word.Phase().String()}})
@@ -139,7 +127,7 @@ func (h *Host) rankDied(lj *localJob, lr *localRank) {
 type finished struct {
 	job   replica.JobID
 	rank  replica.Rank
-	arena *arenaRef
+	arena *holding.Arena
 	place shm.Place
 	err   error
 }
@@ -148,7 +136,7 @@ type finished struct {
 func (h *Host) finish(lj *localJob, lr *localRank, p shm.Place) {
 	lr.finishing++
 	a := lr.arena
-	a.hold(p)
+	a.Hold(p)
 	ev := finished{job: lj.job.ID, rank: lr.rank, arena: a, place: p}
 	h.work.Go(func() {
 		ev.err = a.Finish(p)
@@ -157,15 +145,14 @@ func (h *Host) finish(lj *localJob, lr *localRank, p shm.Place) {
 }
 
 func (h *Host) finishedPart(ev finished) {
-	ev.arena.release(ev.place)
+	ev.arena.Release(ev.place)
 	lj := h.jobs[ev.job]
 	if lj == nil {
 		return
 	}
 	if ev.err != nil {
-		h.log.Failed("finish", ev.arena.key, ev.err.Error())
-		ev.arena.Tear(ev.place)
-		ev.arena.Free(ev.place)
+		h.log.Failed("finish", ev.arena.Key(), ev.err.Error())
+		ev.arena.GiveUp(ev.place)
 	}
 	if lr := lj.ranks[ev.rank]; lr != nil && lr.arena == ev.arena {
 		lr.finishing--
@@ -256,20 +243,10 @@ func (lj *localJob) mirrorsPart(p replica.Part) []replica.NodeName {
 
 // useful tells whether an arena that is to be given up still holds a part as new as the committed generation, or of the one that was
 // committed before and is kept; or one is being written into it.
-func (lj *localJob) useful(a *arenaRef) bool {
-	for _, p := range a.Places() {
-		if a.staged[p] {
-			return true
-		}
-		info, err := a.sealed(p)
-		if err != nil || p.Kind == shm.Frozen {
-			continue
-		}
-		if info.Generation.Step >= lj.job.Committed.Step || lj.job.Previous != nil && info.Generation == lj.job.Previous.Generation {
-			return true
-		}
-	}
-	return false
+func (lj *localJob) useful(a *holding.Arena) bool {
+	return a.Needed(func(g replica.Generation) bool {
+		return g.Step >= lj.job.Committed.Step || lj.job.Previous != nil && g == lj.job.Previous.Generation
+	})
 }
 
 // stopRank tells a rank to exit: once, but who left as often as they ask.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -218,7 +219,7 @@ func (d *desk) put(job *replica.Job) *localJob {
 	return lj
 }
 
-func (d *desk) arena(spec shm.Spec) *arenaRef {
+func (d *desk) arena(spec shm.Spec) *holding.Arena {
 	d.t.Helper()
 	spec.Cluster, spec.Era, spec.Job, spec.ChunkBytes, spec.Margin = fixture.Cluster, 1, fixture.JobID, 4096, 1<<20
 	a, err := shm.Create(spec)
@@ -226,8 +227,8 @@ func (d *desk) arena(spec shm.Spec) *arenaRef {
 		d.t.Fatal(err)
 	}
 	d.t.Cleanup(func() { a.Close() })
-	ref := d.newArenaRef(a, fmt.Sprintf("test-%d-%d", spec.Rank, rand.Uint64()))
-	d.custody.Put(ref.key, a.File())
+	ref := holding.New(a, fmt.Sprintf("test-%d-%d", spec.Rank, rand.Uint64()), d.unmap)
+	d.custody.Put(ref.Key(), a.File())
 	return ref
 }
 
@@ -243,7 +244,7 @@ func (d *desk) attach(lj *localJob, rank replica.Rank) *localRank {
 }
 
 // mirrorOf makes this node a mirror: of a rank's private part, or of a group's replicated one.
-func (d *desk) mirrorOf(lj *localJob, part replica.Part, rank replica.Rank, frozen bool) *arenaRef {
+func (d *desk) mirrorOf(lj *localJob, part replica.Part, rank replica.Rank, frozen bool) *holding.Arena {
 	spec := shm.Spec{Rank: rank, Geometry: fixture.Geometry(d.t, frozen), Mirror: true}
 	if part.Kind == replica.ReplicatedPart {
 		spec.Slots, spec.Ring = 4, -1
@@ -259,7 +260,7 @@ func ring(i int) shm.Place { return shm.Place{Kind: shm.Ring, Index: i} }
 var frozenPlace = shm.Place{Kind: shm.Frozen}
 
 // manifestFor describes random bytes as a part that lies in p, and gives them in chunks.
-func manifestFor(a *arenaRef, p shm.Place, g replica.Generation, seed uint64) (replica.Manifest, [][]byte) {
+func manifestFor(a *holding.Arena, p shm.Place, g replica.Generation, seed uint64) (replica.Manifest, [][]byte) {
 	h := a.Header()
 	man := replica.Manifest{Cluster: fixture.Cluster, Era: 1, Job: fixture.JobID, Part: replica.Part{Kind: p.PartKind(), Index: uint32(a.Spec().Rank)}, Generation: g, Rank: a.Spec().Rank, Incarnation: 4,
 		Geometry: h.Geometry[p.PartKind()], Bytes: [...]uint64{h.ReplicatedBytes, h.PrivateBytes, h.FrozenBytes}[p.PartKind()], ChunkBytes: h.ChunkBytes}
@@ -281,13 +282,13 @@ func manifestFor(a *arenaRef, p shm.Place, g replica.Generation, seed uint64) (r
 }
 
 // frozenRoot is the root of what the tests put into frozen areas.
-func frozenRoot(a *arenaRef) replica.Digest {
+func frozenRoot(a *holding.Arena) replica.Digest {
 	man, _ := manifestFor(a, frozenPlace, fixture.Gen(1, 0), 99)
 	return man.Root
 }
 
 // stage begins to write a part into a place.
-func (d *desk) stage(a *arenaRef, p shm.Place, g replica.Generation, seed uint64) *shm.Staging {
+func (d *desk) stage(a *holding.Arena, p shm.Place, g replica.Generation, seed uint64) *shm.Staging {
 	d.t.Helper()
 	man, chunks := manifestFor(a, p, g, seed)
 	s, err := a.Stage(p, man)
@@ -303,7 +304,7 @@ func (d *desk) stage(a *arenaRef, p shm.Place, g replica.Generation, seed uint64
 }
 
 // seal does what a rank does to seal a part; equal seeds make equal bytes.
-func (d *desk) seal(a *arenaRef, p shm.Place, g replica.Generation, seed uint64) shm.Info {
+func (d *desk) seal(a *holding.Arena, p shm.Place, g replica.Generation, seed uint64) shm.Info {
 	d.t.Helper()
 	if err := d.stage(a, p, g, seed).Seal(); err != nil {
 		d.t.Fatal(err)
@@ -316,20 +317,20 @@ func (d *desk) seal(a *arenaRef, p shm.Place, g replica.Generation, seed uint64)
 }
 
 // both seals a rank's replicated and private part of one generation, in place i of each.
-func (d *desk) both(a *arenaRef, i int, g replica.Generation) {
+func (d *desk) both(a *holding.Arena, i int, g replica.Generation) {
 	d.t.Helper()
 	d.seal(a, slot(i), g, uint64(g.Step))
 	d.seal(a, ring(i), g, uint64(g.Step))
 }
 
-func (d *desk) write(a *arenaRef, off int64, v uint64) {
+func (d *desk) write(a *holding.Arena, off int64, v uint64) {
 	d.t.Helper()
 	if _, err := a.File().WriteAt(binary.LittleEndian.AppendUint64(nil, v), off); err != nil {
 		d.t.Fatal(err)
 	}
 }
 
-func (d *desk) word(a *arenaRef, off int64) uint64 {
+func (d *desk) word(a *holding.Arena, off int64) uint64 {
 	d.t.Helper()
 	var b [8]byte
 	if _, err := a.File().ReadAt(b[:], off); err != nil {
@@ -339,7 +340,7 @@ func (d *desk) word(a *arenaRef, off int64) uint64 {
 }
 
 // setState writes a place's state, as a rank may.
-func (d *desk) setState(a *arenaRef, p shm.Place, s replica.SlotState) {
+func (d *desk) setState(a *holding.Arena, p shm.Place, s replica.SlotState) {
 	d.t.Helper()
 	off := map[shm.PlaceKind]int64{shm.Slot: atSlot, shm.Ring: atRing, shm.Frozen: atFrozen}[p.Kind] + int64(wordStep*p.Index)
 	d.write(a, off, uint64(replica.PackSlot(a.Word(p).Count(), s)))
@@ -354,8 +355,17 @@ func (d *desk) live(lr *localRank, e replica.Epoch, s replica.Step, p replica.Ph
 	d.write(lr.arena, atGood, uint64(replica.PackWord(e, s, 0)))
 }
 
+// staged lists the places that the daemon itself writes to; held those that somebody reads.
+func staged(a *holding.Arena) []shm.Place {
+	return slices.DeleteFunc(a.Places(), func(p shm.Place) bool { return !a.Staged(p) })
+}
+
+func held(a *holding.Arena) []shm.Place {
+	return slices.DeleteFunc(a.Places(), func(p shm.Place) bool { return a.Readers(p) == 0 })
+}
+
 // states lists the states of the places of one kind, for comparison.
-func states(a *arenaRef, k shm.PlaceKind) (out []replica.SlotState) {
+func states(a *holding.Arena, k shm.PlaceKind) (out []replica.SlotState) {
 	for _, p := range a.Places() {
 		if p.Kind == k {
 			out = append(out, a.Word(p).State())

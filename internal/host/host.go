@@ -107,8 +107,8 @@ type Host struct {
 	launchers    map[uint64]*launcher  // by session peer
 	awaited      []holding.Entry       // arenas that only a live rank can bring back
 	awaitedSince time.Time
-	orphans      []*arenaRef // adopted before their job is known
-	requests     uint64      // last request id
+	orphans      []*orphan // adopted before their job is known
+	requests     uint64    // last request id
 	claims       map[uint64]*attaching
 	creates      map[uint64]*launcher
 	callers      map[uint64]caller      // at the rendezvous, by session peer

@@ -21,5 +21,5 @@ func (h *Host) kill(lj *localJob, lr *localRank) {
 			return
 		}
 	}
-	h.log.Failed("kill", lr.arena.key, err.Error()+": no launcher here runs it: give the daemon CAP_KILL, or start ranks by `replicad run`")
+	h.log.Failed("kill", lr.arena.Key(), err.Error()+": no launcher here runs it: give the daemon CAP_KILL, or start ranks by `replicad run`")
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/journal"
-	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/recovery"
@@ -27,7 +27,7 @@ type localJob struct {
 	scarceAt    time.Time                           // when what its mirrors did not take is sent again
 	scarceWait  time.Duration
 	ranks       map[replica.Rank]*localRank
-	retired     []*arenaRef              // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
+	retired     []*holding.Arena         // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
 	mirrors     map[replica.Part]*mirror // parts held for other nodes' ranks
 	making      map[replica.Part]*making // mirrors whose arenas are on their way
 	spell       journal.CommitSpell      // what the log was not told yet of commits
@@ -58,7 +58,7 @@ func newLocalJob(job *replica.Job) *localJob {
 type localRank struct {
 	rank        replica.Rank
 	incarnation replica.Incarnation
-	arena       *arenaRef
+	arena       *holding.Arena
 	peer        session.Peer // nil: not attached now
 	pid         int
 	start       uint64
@@ -85,102 +85,6 @@ type localRank struct {
 	pushed      map[pushKey]pushState // of the newest private parts
 }
 
-// arenaRef counts who reads an arena besides the host, so that it is unmapped only after the last. Owned by the host;
-// holds are taken and given back on its goroutine.
-type arenaRef struct {
-	*shm.Arena
-	key    string
-	held   map[shm.Place]int // readers: a held place is never freed
-	seen   map[shm.Place]seenPlace
-	staged map[shm.Place]bool // the daemon itself writes there: torn and freed by that alone, even when the rank dies
-	users  int
-	closed bool
-	unmap  func(*shm.Arena)
-	peer   session.Peer    // of a rank that came back before its job was known
-	owner  owner           // who got it last, as the kernel and the list on disk say; its page is the rank's own word
-	said   []session.Event // by the rank meanwhile: told again once the job is known
-}
-
-func (h *Host) newArenaRef(a *shm.Arena, key string) *arenaRef {
-	return &arenaRef{Arena: a, key: key, unmap: h.unmap, held: map[shm.Place]int{}, seen: map[shm.Place]seenPlace{}, staged: map[shm.Place]bool{}}
-}
-
-// seenPlace is what was read of a sealed place. A sealed place doesn't change until its word does, so it is read and checked
-// once, not at every look (there are dozens of looks a step).
-type seenPlace struct {
-	word replica.SlotWord
-	info shm.Info
-}
-
-// sealed describes a sealed place: as Arena.Sealed does, from memory where its word is the one last seen. The host alone
-// writes pins, through pin and unpin.
-func (a *arenaRef) sealed(p shm.Place) (shm.Info, error) {
-	w := a.Word(p)
-	if s, ok := a.seen[p]; ok && s.word == w && w.State() == replica.SlotSealed {
-		return s.info, nil
-	}
-	info, err := a.Sealed(p)
-	if err == nil {
-		a.seen[p] = seenPlace{w, info}
-	} else {
-		delete(a.seen, p)
-	}
-	return info, err
-}
-
-// unstage ends a staging that was sealed or aborted; what it left torn is freed.
-func (a *arenaRef) unstage(p shm.Place) {
-	delete(a.staged, p)
-	a.freeTorn(p)
-}
-
-func (a *arenaRef) pin(p shm.Place, term, n uint64) {
-	a.Pin(p, term, n)
-	if s, ok := a.seen[p]; ok {
-		s.info.PinTerm, s.info.PinN = term, n
-		a.seen[p] = s
-	}
-}
-
-func (a *arenaRef) hold(p shm.Place) { a.held[p]++; a.users++ }
-
-func (a *arenaRef) release(p shm.Place) {
-	if a.held[p]--; a.held[p] == 0 {
-		delete(a.held, p)
-	}
-	a.users--
-	if a.closed && a.users == 0 {
-		a.unmap(a.Arena)
-	}
-}
-
-// freeTorn gives a torn place back, after a staging that could not. One that the staging gave back itself may have been
-// taken and sealed again by now, and counted on.
-func (a *arenaRef) freeTorn(p shm.Place) {
-	if a.Word(p).State() == replica.SlotTorn {
-		a.Free(p)
-	}
-}
-
-// drop unmaps now, or when the last reader lets go.
-func (a *arenaRef) drop() {
-	if a.closed {
-		return
-	}
-	a.closed = true
-	if a.users == 0 {
-		a.unmap(a.Arena)
-	}
-}
-
-// unsealed tells whether something here is being copied or hashed.
-func (a *arenaRef) unsealed() bool {
-	return slices.ContainsFunc(a.Places(), func(p shm.Place) bool {
-		s := a.Word(p).State()
-		return s == replica.SlotCopying || s == replica.SlotCopied
-	})
-}
-
 func (lj *localJob) group(r replica.Rank) replica.GroupID {
 	if int(r) < len(lj.job.Layout.Groups) {
 		return lj.job.Layout.Groups[r]
@@ -190,66 +94,29 @@ func (lj *localJob) group(r replica.Rank) replica.GroupID {
 
 // part names what lies in a kind of place of rank r's arena.
 func (lj *localJob) part(k shm.PlaceKind, r replica.Rank) replica.Part {
-	switch k {
-	case shm.Slot:
-		return replica.OfGroup(lj.group(r))
-	case shm.Ring:
-		return replica.OfRank(r)
-	}
-	return replica.FrozenOf(lj.group(r))
-}
-
-// located is a sealed part in some local arena.
-type located struct {
-	arena *arenaRef
-	place shm.Place
-	info  shm.Info
-	held  replica.Held
+	return holding.PartIn(k, lj.group(r), r)
 }
 
 // parts lists every sealed part held here: own ranks', retired ones', mirrors'.
-func (lj *localJob) parts() []located {
-	var out []located
-	add := func(a *arenaRef, r replica.Rank, isMirror bool) {
-		for _, p := range a.Places() {
-			if a.Word(p).State() != replica.SlotSealed {
-				continue
-			}
-			info, err := a.sealed(p)
-			if err != nil {
-				continue // freed meanwhile, or garbage: not held
-			}
-			held := replica.Held{Part: lj.part(p.Kind, r), Generation: info.Generation, Root: info.Root, Mirror: isMirror, DaemonMade: info.Flags&replica.DaemonMade != 0, Rank: r}
-			if !planted.Heir {
-				held.Producer, held.Fetched = info.Incarnation, !isMirror && info.Rank != r
-			}
-			out = append(out, located{a, p, info, held})
-		}
-	}
-	for r, lr := range lj.ranks {
+func (lj *localJob) parts() (out []holding.Copy) {
+	add := func(a *holding.Arena) { out = a.AppendCopies(out, lj.group(a.Spec().Rank)) }
+	for _, lr := range lj.ranks {
 		if lr.arena != nil {
-			add(lr.arena, r, false)
+			add(lr.arena)
 		}
 	}
 	for _, a := range lj.retired {
-		add(a, a.Spec().Rank, false)
+		add(a)
 	}
 	for _, mi := range lj.mirrors {
-		add(mi.arena, mi.rank, true)
+		add(mi.arena)
 	}
 	return out
 }
 
 // find locates a part by generation and root, in arena first if it is there; frozen parts are found by root alone.
-func (lj *localJob) find(first *arenaRef, part replica.Part, g replica.Generation, root replica.Digest) (located, bool) {
-	var best located
-	ok := false
-	for _, l := range lj.parts() {
-		if l.held.Part == part && l.info.Root == root && (part.Kind == replica.FrozenPart || l.info.Generation == g) && (!ok || l.arena == first) {
-			best, ok = l, true
-		}
-	}
-	return best, ok
+func (lj *localJob) find(first *holding.Arena, part replica.Part, g replica.Generation, root replica.Digest) (holding.Copy, bool) {
+	return holding.Find(lj.parts(), first, part, g, root)
 }
 
 // report sends the node's full account of a job when it changed, or when one is due.
@@ -268,8 +135,8 @@ func (h *Host) report(lj *localJob) {
 	}
 	r.Ranks = append(r.Ranks, h.orphaned(lj)...)
 	for _, l := range lj.parts() {
-		if l.held.Part.Kind != replica.FrozenPart && l.whole() {
-			r.Parts = append(r.Parts, l.held)
+		if l.Held.Part.Kind != replica.FrozenPart && l.Whole() {
+			r.Parts = append(r.Parts, l.Held)
 		}
 	}
 	if lj.job.Phase == replica.Open {

@@ -2,12 +2,11 @@ package host
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -18,7 +17,7 @@ import (
 type mirror struct {
 	part  replica.Part // OfRank or OfGroup
 	rank  replica.Rank // the producer
-	arena *arenaRef
+	arena *holding.Arena
 }
 
 // laidOutAsGroup refuses a replicated part whose geometry is not its group's.
@@ -35,7 +34,7 @@ type making struct {
 	rank  replica.Rank
 	kind  replica.PartKind
 	of    replica.Digest // its geometry
-	arena *arenaRef      // once it is reserved
+	arena *holding.Arena // once it is reserved
 	err   error          // to be read once done is closed
 	done  chan struct{}
 }
@@ -55,9 +54,9 @@ type (
 )
 
 // mirrorArena returns the arena for a mirrored part, made to its size, once it is with the keeper and on the list. Beside the host.
-func (h *Host) mirrorArena(ctx context.Context, lj *localJob, rank replica.Rank, man replica.Manifest) (*arenaRef, error) {
+func (h *Host) mirrorArena(ctx context.Context, lj *localJob, rank replica.Rank, man replica.Manifest) (*holding.Arena, error) {
 	for {
-		var ref *arenaRef
+		var ref *holding.Arena
 		var mk *making
 		var err error
 		if !h.do(ctx, func() { ref, mk, err = h.findMirror(lj, rank, man) }) {
@@ -88,7 +87,7 @@ func (h *Host) gone(ctx context.Context) error {
 }
 
 // findMirror returns the arena for a mirrored part, or else what makes it: begun now, unless it is on its way.
-func (h *Host) findMirror(lj *localJob, rank replica.Rank, man replica.Manifest) (*arenaRef, *making, error) {
+func (h *Host) findMirror(lj *localJob, rank replica.Rank, man replica.Manifest) (*holding.Arena, *making, error) {
 	key := man.Part
 	if key.Kind == replica.FrozenPart {
 		key.Kind = replica.ReplicatedPart // it lies beside the parts that bind it
@@ -144,8 +143,8 @@ func (h *Host) mirrorMade(ev mirrorMade) {
 		h.unmap(ev.arena)
 		mk.end(lj, fmt.Errorf("mirror of %v: %w: the job has ended", mk.key, transfer.ErrFenced))
 	default:
-		mk.arena = h.newArenaRef(ev.arena, arenaKey(lj.job.ID, randomIncarnation(), mk.rank, true))
-		h.custody.Put(mk.arena.key, mk.arena.File())
+		mk.arena = holding.New(ev.arena, holding.MirrorKey(lj.job.ID, mk.rank), h.unmap)
+		h.custody.Put(mk.arena.Key(), mk.arena.File())
 		h.saveArenas()
 		h.custody.After(func() { h.Post(mirrorParked{lj, mk}) })
 	}
@@ -172,31 +171,12 @@ func (mk *making) end(lj *localJob, err error) {
 	close(mk.done)
 }
 
-// randomIncarnation tells a mirror's arenas apart in the keeper, over restarts of the daemon too.
-func randomIncarnation() replica.Incarnation {
-	var b [8]byte
-	rand.Read(b[:]) //nolint:errcheck // never fails
-	return replica.Incarnation(binary.LittleEndian.Uint64(b[:]))
-}
-
 // mirrorKey says what a mirror arena mirrors.
 func (lj *localJob) mirrorKey(spec shm.Spec) replica.Part {
 	if spec.Slots > 0 {
 		return replica.OfGroup(lj.group(spec.Rank))
 	}
 	return replica.OfRank(spec.Rank)
-}
-
-// whole tells whether a mirrored part could be restored from its arena: a replicated part needs the frozen one it binds.
-func (l located) whole() bool {
-	if l.place.Kind == shm.Slot && l.info.FrozenRoot.IsZero() && l.arena.Header().FrozenBytes > 0 {
-		return false // sealed by who did not know its frozen regions: no load would take it
-	}
-	if !l.held.Mirror || l.info.FrozenRoot.IsZero() {
-		return true
-	}
-	f, err := l.arena.sealed(shm.Place{Kind: shm.Frozen})
-	return err == nil && f.Root == l.info.FrozenRoot
 }
 
 // mirrored is a part that lies sealed in a mirror arena.
@@ -246,7 +226,7 @@ func (h *Host) fetchMirror(lj *localJob, part replica.Part, rank replica.Rank) {
 	if !ok || int(rank) >= len(plan.Ranks) {
 		return
 	}
-	if at, held := lj.find(nil, part, plan.Generation, src.Root); held && at.whole() {
+	if at, held := lj.find(nil, part, plan.Generation, src.Root); held && at.Whole() {
 		return
 	}
 	if job.Phase == replica.Open { // whoever has loaded it has it too
@@ -266,8 +246,8 @@ func (h *Host) fetchMirror(lj *localJob, part replica.Part, rank replica.Rank) {
 	lj.fetching[part] = fetchState{epoch: plan.Epoch, running: true, tries: tries}
 	h.spawn(func(ctx context.Context) Event {
 		f := fetcher{h: h, lj: lj, job: job, plan: plan, rank: rank, incarnation: plan.Ranks[rank].Incarnation, missed: &misses{}}
-		into := func(man replica.Manifest) (*arenaRef, error) { return h.mirrorArena(ctx, lj, rank, man) }
-		arena, _, man, err := f.fetch(ctx, into, placeKind(part), part, src)
+		into := func(man replica.Manifest) (*holding.Arena, error) { return h.mirrorArena(ctx, lj, rank, man) }
+		arena, _, man, err := f.fetch(ctx, into, holding.KindFor(part), part, src)
 		if err == nil {
 			err = f.frozen(ctx, arena, man.FrozenRoot, src, part)
 		}
@@ -309,14 +289,4 @@ func (h *Host) mirrorFetched(ev mirrorFetched) {
 		h.fetchFailed(lj, ev.epoch, ev.rank, st.tries, ev.missed, ev.err)
 	}
 	h.mirrored(ev.mirrored)
-}
-
-func placeKind(p replica.Part) shm.PlaceKind {
-	switch p.Kind {
-	case replica.PrivatePart:
-		return shm.Ring
-	case replica.FrozenPart:
-		return shm.Frozen
-	}
-	return shm.Slot
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -53,7 +54,7 @@ func TestArenaOfALivingProcessIsNotPassedOn(t *testing.T) {
 		old := d.attach(lj, 0).arena
 		first := d.process()
 		old.SetOwner(4, uint64(first.pid), first.start)
-		old.owner = owner{first.pid, first.start, true}
+		old.Process = holding.Process{PID: first.pid, Start: first.start, Proven: true}
 		if !lives {
 			first.in.Close()
 			first.cmd.Wait() //nolint:errcheck // it ended with its input
@@ -91,11 +92,11 @@ func TestArenaThatComesBackLateIsFenced(t *testing.T) {
 	ref := d.arena(shm.Spec{Rank: 0, Geometry: fixture.Geometry(t, false)})
 	p := d.process()
 	ref.SetOwner(4, uint64(p.pid), p.start)
-	ref.owner = owner{p.pid, p.start, true}
+	ref.Process = holding.Process{PID: p.pid, Start: p.start, Proven: true}
 	if ref.Fence() >= 3 {
 		t.Fatal("it is fenced before it is adopted")
 	}
-	d.orphans = append(d.orphans, ref)
+	d.orphans = append(d.orphans, &orphan{Arena: ref})
 	d.claimOrphans()
 	if lr := lj.ranks[0]; lr == nil || lr.arena != ref || !lr.alive {
 		t.Fatalf("rank 0 is %+v", lr)

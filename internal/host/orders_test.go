@@ -185,7 +185,7 @@ func TestStageMakesRoom(t *testing.T) {
 	}
 	s.Abort()
 	d.seal(a, slot(3), fixture.Gen(3, 6), 10)
-	a.hold(slot(2))
+	a.Hold(slot(2))
 	place, s, err = d.Host.takePlace(lj, a, shm.Slot, man(11))
 	if err != nil || place != slot(1) {
 		t.Fatalf("staged in %v, %v; want slot 1, the oldest that nobody reads", place, err)

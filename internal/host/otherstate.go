@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -131,7 +132,7 @@ func (h *Host) otherThanPeers(lj *localJob, c replica.Claim, g replica.Geometry)
 }
 
 // arenas are all that this node has of a job.
-func (lj *localJob) arenas() []*arenaRef {
+func (lj *localJob) arenas() []*holding.Arena {
 	arenas := slices.Clone(lj.retired)
 	for _, lr := range lj.ranks {
 		arenas = append(arenas, lr.arena)

@@ -1,10 +1,10 @@
 package host
 
 import (
-	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -13,7 +13,7 @@ import (
 // sealed follows a place that became SEALED: a private part goes to its mirrors at once, what the leader wants to commit
 // next is pinned.
 func (h *Host) sealed(lj *localJob, lr *localRank, p shm.Place) {
-	info, err := lr.arena.sealed(p)
+	info, err := lr.arena.Info(p)
 	if err != nil {
 		return // freed or torn meanwhile: the word is the truth, the message only a wake-up
 	}
@@ -39,13 +39,7 @@ func (h *Host) checkInitial(lj *localJob, lr *localRank) {
 	if lj.job.Phase != replica.Opening || lr.initial == lj.job.Epoch {
 		return
 	}
-	var slot, ring bool
-	for _, p := range lr.arena.Places() {
-		if info, err := lr.arena.sealed(p); err == nil && info.Generation.Epoch == lj.job.Epoch {
-			slot, ring = slot || p.Kind == shm.Slot, ring || p.Kind == shm.Ring
-		}
-	}
-	if slot && ring {
+	if lr.arena.Captured(lj.job.Epoch) {
 		lr.initial = lj.job.Epoch
 		h.report(lj)
 	}
@@ -60,8 +54,8 @@ func (h *Host) newCandidate(lj *localJob, c replica.Candidate) {
 		lr.arena.SetCandidate(c.Position)
 	}
 	for _, l := range lj.parts() {
-		if l.info.PinN != 0 && (l.info.PinTerm != c.Term || l.info.PinN != c.N) {
-			l.arena.pin(l.place, 0, 0)
+		if l.Info.PinN != 0 && (l.Info.PinTerm != c.Term || l.Info.PinN != c.N) {
+			l.Arena.Pin(l.Place, 0, 0)
 		}
 	}
 	h.mirrorCandidate(lj, false)
@@ -94,15 +88,15 @@ func (h *Host) answerCandidate(lj *localJob) {
 	var fresh []replica.Held
 	all := lj.parts()
 	for _, l := range all {
-		if l.info.Generation != c.Generation || l.held.Part.Kind == replica.FrozenPart || lj.answered[pinKey(l)] || !l.whole() {
+		if l.Info.Generation != c.Generation || l.Held.Part.Kind == replica.FrozenPart || lj.answered[pinKey(l)] || !l.Whole() {
 			continue
 		}
-		l.arena.pin(l.place, c.Term, c.N)
-		if now, err := l.arena.sealed(l.place); err != nil || now.Generation != c.Generation {
+		l.Arena.Pin(l.Place, c.Term, c.N)
+		if now, err := l.Arena.Info(l.Place); err != nil || now.Generation != c.Generation {
 			continue
 		}
 		lj.answered[pinKey(l)] = true
-		fresh = append(fresh, l.held)
+		fresh = append(fresh, l.Held)
 	}
 	if len(fresh) > 0 {
 		h.send(replica.Pinned{Job: lj.job.ID, Term: c.Term, N: c.N, Generation: c.Generation, Holder: h.holder(), Session: h.self.Session, Parts: fresh,
@@ -127,15 +121,15 @@ func (h *Host) answerPassed(lj *localJob, lr *localRank) {
 		}
 	}
 	lj.passed[r] = newest
-	h.send(replica.Passed{Job: lj.job.ID, Term: c.Term, N: c.N, Holder: h.holder(), Session: h.self.Session, Rank: r, Live: lr.arena.Step().Generation(), Holds: lr.holds(), Heard: lj.heardAt})
+	h.send(replica.Passed{Job: lj.job.ID, Term: c.Term, N: c.N, Holder: h.holder(), Session: h.self.Session, Rank: r, Live: lr.arena.Step().Generation(), Holds: lr.arena.Holds(), Heard: lj.heardAt})
 }
 
 // pinKey tells two ranks' copies of one group part on this node apart: each is a vote.
-func pinKey(l located) replica.Part {
-	if l.held.Part.Kind == replica.ReplicatedPart && !l.held.Mirror {
-		return replica.Part{Kind: 0x80, Index: uint32(l.held.Rank)}
+func pinKey(l holding.Copy) replica.Part {
+	if l.Held.Part.Kind == replica.ReplicatedPart && !l.Held.Mirror {
+		return replica.Part{Kind: 0x80, Index: uint32(l.Held.Rank)}
 	}
-	return l.held.Part
+	return l.Held.Part
 }
 
 // passedBy tells whether the rank is beyond generation g and its arena lacks, and will not get, one of g's two parts. The
@@ -146,23 +140,7 @@ func (lr *localRank) passedBy(g replica.Generation) bool {
 	if live.Epoch() != g.Epoch || live.Step() <= g.Step {
 		return false
 	}
-	has := map[shm.PlaceKind]bool{}
-	for _, p := range lr.arena.Places() {
-		if p.Kind == shm.Frozen {
-			continue
-		}
-		switch lr.arena.Word(p).State() {
-		case replica.SlotCopying, replica.SlotCopied:
-			if p.Kind == shm.Slot {
-				return false // perhaps this very one; it is SEALED or gone in a moment
-			}
-		case replica.SlotSealed:
-			if info, err := lr.arena.sealed(p); err == nil && info.Generation == g {
-				has[p.Kind] = true
-			}
-		}
-	}
-	return !has[shm.Slot] || !has[shm.Ring]
+	return lr.arena.Misses(g)
 }
 
 // standsBelow is the newest generation that the rank holds whole and that is not committed, if the rank has left, or stands still on
@@ -172,7 +150,7 @@ func (h *Host) standsBelow(lj *localJob, lr *localRank, g replica.Generation) (n
 	if !lr.stands() || live.Phase() != replica.Idle || live.Epoch() != g.Epoch || live.Step() >= g.Step {
 		return newest
 	}
-	for _, held := range lr.holds() {
+	for _, held := range lr.arena.Holds() {
 		if held.Epoch == g.Epoch && held.Step > lj.job.Position.Step {
 			newest = held // holds are in order
 		}
@@ -182,24 +160,6 @@ func (h *Host) standsBelow(lj *localJob, lr *localRank, g replica.Generation) (n
 
 // stands tells whether the rank makes no further step for now: it has left, or has said that it stands still.
 func (lr *localRank) stands() bool { return lr.left || lr.pulse.Stands() }
-
-// holds lists the generations whose replicated and private part are both sealed in the rank's arena.
-func (lr *localRank) holds() []replica.Generation {
-	var slots, rings []replica.Generation
-	for _, p := range lr.arena.Places() {
-		if info, err := lr.arena.sealed(p); err == nil {
-			switch p.Kind {
-			case shm.Slot:
-				slots = append(slots, info.Generation)
-			case shm.Ring:
-				rings = append(rings, info.Generation)
-			}
-		}
-	}
-	slots = slices.DeleteFunc(slots, func(g replica.Generation) bool { return !slices.Contains(rings, g) })
-	slices.SortFunc(slots, replica.Generation.Compare)
-	return slots
-}
 
 // progressed follows a commit: the once-a-step path.
 func (h *Host) progressed(lj *localJob, p control.Progress) {
@@ -239,7 +199,7 @@ func (h *Host) retain(lj *localJob) {
 }
 
 // retainArena does so in the arena of a rank, or (nil) of a mirror.
-func (h *Host) retainArena(lj *localJob, a *arenaRef, lr *localRank) {
+func (h *Host) retainArena(lj *localJob, a *holding.Arena, lr *localRank) {
 	in, places := h.placeStates(lj, a, lr == nil, lr == nil || !lr.alive || lr.stopped)
 	if lr != nil {
 		in.Good, in.Stands = a.Good(), lr.stands()
@@ -250,16 +210,16 @@ func (h *Host) retainArena(lj *localJob, a *arenaRef, lr *localRank) {
 }
 
 // placeStates describes an arena's slots and ring to lock's rules.
-func (h *Host) placeStates(lj *localJob, a *arenaRef, isMirror, dead bool) (lock.RetainInput, []shm.Place) {
+func (h *Host) placeStates(lj *localJob, a *holding.Arena, isMirror, dead bool) (lock.RetainInput, []shm.Place) {
 	in := lock.RetainInput{Job: lj.job, Candidate: lj.candidate.Generation, Slots: int(a.Header().Slots)}
 	var places []shm.Place
 	for _, p := range a.Places() {
 		if p.Kind == shm.Frozen {
 			continue
 		}
-		s := lock.PlaceState{Ring: p.Kind == shm.Ring, Mirror: isMirror, Index: p.Index, State: a.Word(p).State(), Held: a.held[p] > 0, Dead: dead}
+		s := lock.PlaceState{Ring: p.Kind == shm.Ring, Mirror: isMirror, Index: p.Index, State: a.Word(p).State(), Held: a.Readers(p) > 0, Dead: dead}
 		if s.State == replica.SlotSealed {
-			info, err := a.sealed(p)
+			info, err := a.Info(p)
 			if err != nil {
 				continue
 			}

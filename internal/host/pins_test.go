@@ -9,12 +9,13 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
 
 // pins lists what of an arena is pinned, as the arena's own header has it.
-func pins(t *testing.T, a *arenaRef) map[shm.Place][2]uint64 {
+func pins(t *testing.T, a *holding.Arena) map[shm.Place][2]uint64 {
 	t.Helper()
 	out := map[shm.Place][2]uint64{}
 	for _, p := range a.Places() {
@@ -63,7 +64,7 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 	if len(answers) != 1 || answers[0].Job != fixture.JobID || answers[0].Term != 9 || answers[0].N != 1 || answers[0].Generation != fixture.Gen(3, 6) || answers[0].Holder != (replica.Holder{Node: "n1", Incarnation: 11}) || answers[0].Session != 3 {
 		t.Fatalf("answered %+v", answers)
 	}
-	root := func(a *arenaRef, p shm.Place) replica.Digest { i, _ := a.Sealed(p); return i.Root }
+	root := func(a *holding.Arena, p shm.Place) replica.Digest { i, _ := a.Sealed(p); return i.Root }
 	want := []replica.Held{
 		{Part: replica.OfGroup(0), Generation: fixture.Gen(3, 6), Root: root(lr.arena, slot(1)), Rank: 0, Producer: 4},
 		{Part: replica.OfRank(0), Generation: fixture.Gen(3, 6), Root: root(lr.arena, ring(1)), Rank: 0, Producer: 4},
@@ -452,7 +453,7 @@ func TestRetain(t *testing.T) {
 	d.both(a, 3, fixture.Gen(3, 2)) // old
 	d.live(lr, 3, 20, replica.Idle)
 	lj.candidate = fixture.Candidate(1, 6)
-	a.hold(slot(2))
+	a.Hold(slot(2))
 	free := func() (out []int) {
 		for i := range 4 {
 			if a.Word(slot(i)).State() == replica.SlotFree {
@@ -468,7 +469,7 @@ func TestRetain(t *testing.T) {
 	if got := a.Word(ring(0)).State(); got != replica.SlotSealed {
 		t.Errorf("the committed private part is %v", got)
 	}
-	a.release(slot(2))
+	a.Release(slot(2))
 	d.retain(lj)
 	if got := free(); !slices.Equal(got, []int{2, 3}) {
 		t.Errorf("slots %v are freed once the reader is gone", got)
@@ -503,7 +504,7 @@ func TestRetainInRecovery(t *testing.T) {
 		}
 		lr.alive = false
 		d.retain(lj)
-		for _, a := range []*arenaRef{lr.arena, mirror} {
+		for _, a := range []*holding.Arena{lr.arena, mirror} {
 			for _, p := range a.Places() {
 				if i, err := a.Sealed(p); p.Index < 4 && err != nil {
 					t.Errorf("%v: %v of %v was freed: %v", phase, p, a, err)

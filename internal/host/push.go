@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -14,7 +15,7 @@ import (
 // push is one sealed part on its way to a mirror.
 type push struct {
 	key     transfer.Key
-	reader  *arenaReader
+	reader  *holding.Reader
 	awaited bool // by a commit; the line's
 }
 
@@ -118,7 +119,7 @@ func (lj *localJob) resumesAt() (replica.Generation, bool) {
 func (h *Host) mirrorAll(lj *localJob, g replica.Generation, again bool) {
 	for _, lr := range lj.ranks {
 		for _, p := range lr.arena.Places() {
-			if info, err := lr.arena.sealed(p); err == nil && info.Generation == g {
+			if info, err := lr.arena.Info(p); err == nil && info.Generation == g {
 				h.mirror(lj, lr, p, info, again)
 			}
 		}
@@ -175,7 +176,7 @@ func (h *Host) mirror(lj *localJob, lr *localRank, p shm.Place, info shm.Info, a
 		}
 		h.pushTo(node, lj, lr, p, info, again)
 		if frozen := (shm.Place{Kind: shm.Frozen}); p.Kind == shm.Slot && !info.FrozenRoot.IsZero() {
-			if fi, err := lr.arena.sealed(frozen); err == nil {
+			if fi, err := lr.arena.Info(frozen); err == nil {
 				h.pushTo(node, lj, lr, frozen, fi, again)
 			}
 		}
@@ -189,7 +190,7 @@ func (h *Host) pushTo(node replica.NodeName, lj *localJob, lr *localRank, p shm.
 	}
 	lr.pushed[pk] = pushState{sent: time.Now()}
 	k := transfer.Key{Cluster: h.cluster, Era: lj.job.Era, Job: lj.job.ID, Epoch: lj.job.Epoch, Part: pk.part, Generation: info.Generation, Root: info.Root, Rank: lr.rank, Incarnation: lr.incarnation}
-	r, err := h.reader(lj, located{lr.arena, p, info, replica.Held{Part: k.Part, Rank: lr.rank}})
+	r, err := h.reader(lj, holding.Copy{Arena: lr.arena, Place: p, Info: info, Held: replica.Held{Part: k.Part, Rank: lr.rank}})
 	if err != nil {
 		return
 	}
@@ -201,7 +202,7 @@ func (h *Host) pushTo(node replica.NodeName, lj *localJob, lr *localRank, p shm.
 		h.work.Go(func() { defer cancel(); h.runPusher(ctx, pu) })
 	}
 	for _, p := range pu.line.put(push{key: k, reader: r}, lj.awaits) {
-		p.reader.drop()
+		p.reader.Drop()
 	}
 }
 
@@ -245,7 +246,7 @@ func (h *Host) runPusher(ctx context.Context, pu *pusher) {
 }
 
 func (h *Host) pushOne(ctx context.Context, lane transfer.Lane, p push) error {
-	ctx, cancel := context.WithTimeout(ctx, pushLimit(p.reader.manifest.Bytes))
+	ctx, cancel := context.WithTimeout(ctx, pushLimit(p.reader.Manifest().Bytes))
 	defer cancel()
 	return transfer.Push(ctx, lane, p.key, p.reader)
 }

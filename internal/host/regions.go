@@ -4,14 +4,13 @@ import (
 	"fmt"
 
 	"github.com/replicad/replicad/internal/control"
-	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/replica"
 )
 
 // regionsHashed is the end of hashing a part's regions.
 type regionsHashed struct {
-	arena  *arenaRef
-	places []shm.Place
+	copies []holding.Copy
 	report replica.RegionReport
 }
 
@@ -24,19 +23,13 @@ func (h *Host) hashRegions(o control.RegionsOrder) {
 		h.send(ev.report)
 		return
 	}
-	ev.arena = at.arena
-	counts := []uint64{at.info.Count}
-	ev.places = append(ev.places, at.place)
-	frozen := shm.Place{Kind: shm.Frozen}
-	if f, err := at.arena.sealed(frozen); err == nil && f.Root == at.info.FrozenRoot {
-		ev.places, counts = append(ev.places, frozen), append(counts, f.Count)
-	}
-	for _, p := range ev.places {
-		ev.arena.hold(p)
+	ev.copies = at.Bound()
+	for _, c := range ev.copies {
+		c.Arena.Hold(c.Place)
 	}
 	h.work.Go(func() {
-		for i, p := range ev.places {
-			regions, err := ev.arena.RegionDigests(p, counts[i])
+		for _, c := range ev.copies {
+			regions, err := c.RegionDigests()
 			if err != nil {
 				ev.report.Regions, ev.report.Failed = nil, err.Error()
 				break
@@ -48,20 +41,20 @@ func (h *Host) hashRegions(o control.RegionsOrder) {
 }
 
 func (h *Host) regionsHashed(ev regionsHashed) {
-	for _, p := range ev.places {
-		ev.arena.release(p)
+	for _, c := range ev.copies {
+		c.Arena.Release(c.Place)
 	}
 	h.send(ev.report)
 }
 
 // sealedBy locates what an order asks for: in the arena of that very rank, since others may lie here too.
-func (h *Host) sealedBy(o control.RegionsOrder) (located, bool) {
+func (h *Host) sealedBy(o control.RegionsOrder) (holding.Copy, bool) {
 	if lj := h.jobs[o.Job]; lj != nil {
 		for _, l := range lj.parts() {
-			if held := l.held; held.Part == o.Part && held.Generation == o.Generation && held.Root == o.Root && held.Rank == o.Rank && !held.Mirror {
+			if held := l.Held; held.Part == o.Part && held.Generation == o.Generation && held.Root == o.Root && held.Rank == o.Rank && !held.Mirror {
 				return l, true
 			}
 		}
 	}
-	return located{}, false
+	return holding.Copy{}, false
 }

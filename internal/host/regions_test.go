@@ -5,6 +5,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -37,8 +38,8 @@ func TestRegionsOfASealedPart(t *testing.T) {
 	if len(got.Regions) != 2 || got.Regions[0] != want.Regions[0] || got.Regions[1] != want.Regions[1] || got.Failed != "" || got.Root != want.Root {
 		t.Errorf("said %+v\nwant %+v", got, want)
 	}
-	if len(lr.arena.held) != 0 {
-		t.Errorf("places are still held: %v", lr.arena.held)
+	if len(held(lr.arena)) != 0 {
+		t.Errorf("places are still held: %v", held(lr.arena))
 	}
 	for what, change := range map[string]func(*control.RegionsOrder){
 		"another root":       func(o *control.RegionsOrder) { o.Root[0] ^= 1 },
@@ -56,7 +57,7 @@ func TestRegionsOfASealedPart(t *testing.T) {
 }
 
 // regionHash hashes a region's bytes, found by its offset in the part.
-func regionHash(t *testing.T, a *arenaRef, p shm.Place, name string) replica.Digest {
+func regionHash(t *testing.T, a *holding.Arena, p shm.Place, name string) replica.Digest {
 	t.Helper()
 	info, err := a.Sealed(p)
 	if err != nil {

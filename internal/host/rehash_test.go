@@ -39,8 +39,8 @@ func TestAFlippedBitIsNotTakenForPresent(t *testing.T) {
 				return false
 			}
 		})
-		if state := lr.arena.Word(c.place).State(); good != c.good || state != c.state || lr.arena.held[c.place] != 0 {
-			t.Errorf("%v: good %v, %v, held %d; want %v, %v, not held", c.place, good, state, lr.arena.held[c.place], c.good, c.state)
+		if state := lr.arena.Word(c.place).State(); good != c.good || state != c.state || lr.arena.Readers(c.place) != 0 {
+			t.Errorf("%v: good %v, %v, held %d; want %v, %v, not held", c.place, good, state, lr.arena.Readers(c.place), c.good, c.state)
 		}
 	}
 }

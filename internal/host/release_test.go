@@ -26,7 +26,7 @@ func TestFormerMirrorGivesItsMemoryBack(t *testing.T) {
 		t.Fatal("it is given up while it holds a part of the committed generation")
 	}
 	d.leaderSays(committed(6))
-	if lj.mirrors[part] != nil || !a.closed {
+	if lj.mirrors[part] != nil || !a.Dropped() {
 		t.Error("it holds nothing that is needed, and its arena stays reserved")
 	}
 	d.settled()
@@ -41,7 +41,10 @@ func TestMirrorWithoutPartsStays(t *testing.T) {
 	lj := d.put(fixture.Job())
 	d.mirrorOf(lj, replica.OfRank(1), 1, false)
 	writing := d.mirrorOf(lj, replica.OfGroup(0), 0, false)
-	writing.staged[slot(2)] = true
+	man, _ := manifestFor(writing, slot(2), fixture.Gen(3, 6), 6)
+	if _, err := writing.Take(slot(2), man); err != nil {
+		t.Fatal(err)
+	}
 	d.leaderSays(committed(6))
 	if len(lj.mirrors) != 2 {
 		t.Errorf("mirrors left: %v", lj.mirrors)
@@ -61,7 +64,7 @@ func TestRetiredArenaIsJudgedOnProgress(t *testing.T) {
 		t.Fatal("it is given up while it holds the committed generation")
 	}
 	d.leaderSays(committed(6))
-	if len(lj.retired) != 0 || !lr.arena.closed {
+	if len(lj.retired) != 0 || !lr.arena.Dropped() {
 		t.Error("it is kept though nothing in it is as new as the committed generation")
 	}
 }
@@ -87,7 +90,7 @@ func TestDegradedResumeKeepsThePrevious(t *testing.T) {
 	d.views(control.View{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 	held := func() (steps []replica.Step) {
 		for _, l := range lj.parts() {
-			steps = append(steps, l.held.Generation.Step)
+			steps = append(steps, l.Held.Generation.Step)
 		}
 		slices.Sort(steps)
 		return steps

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
@@ -205,27 +206,27 @@ type fetcher struct {
 }
 
 // ensure returns the place of a part in arena, fetching it where it is not there.
-func (f *fetcher) ensure(ctx context.Context, arena *arenaRef, kind shm.PlaceKind, part replica.Part) (shm.Place, error) {
+func (f *fetcher) ensure(ctx context.Context, arena *holding.Arena, kind shm.PlaceKind, part replica.Part) (shm.Place, error) {
 	src, ok := f.plan.Source(part)
 	if !ok {
 		return shm.Place{}, fmt.Errorf("plan of epoch %d has no source for %v", f.plan.Epoch, part)
 	}
-	var have located
+	var have holding.Copy
 	var found bool
 	if !f.h.do(ctx, func() {
 		have, found = f.lj.find(arena, part, f.plan.Generation, src.Root)
-		found = found && have.arena == arena
+		found = found && have.Arena == arena
 	}) {
 		return shm.Place{}, context.Cause(ctx)
 	}
-	if found && f.rehash(ctx, arena, have.place, src) {
-		if err := f.frozen(ctx, arena, have.info.FrozenRoot, src, part); err != nil {
+	if found && f.rehash(ctx, arena, have.Place, src) {
+		if err := f.frozen(ctx, arena, have.Info.FrozenRoot, src, part); err != nil {
 			return shm.Place{}, err
 		}
 		f.h.log.Verified(f.job, f.rank, part, f.plan.Epoch)
-		return have.place, nil
+		return have.Place, nil
 	}
-	_, place, m, err := f.fetch(ctx, func(replica.Manifest) (*arenaRef, error) { return arena, nil }, kind, part, src)
+	_, place, m, err := f.fetch(ctx, func(replica.Manifest) (*holding.Arena, error) { return arena, nil }, kind, part, src)
 	if err != nil {
 		return shm.Place{}, fmt.Errorf("fetch %v of generation %v: %w", part, f.plan.Generation, err)
 	}
@@ -239,12 +240,12 @@ func (f *fetcher) ensure(ctx context.Context, arena *arenaRef, kind shm.PlaceKin
 // rehash reads a sealed place whole: what is in memory already counts only if it is rehashed now (protocol section 6,
 // Restore). Where a bit has flipped the place is given up, so that a good copy can be fetched into one; of is the planned
 // part that then can't be had from here.
-func (f *fetcher) rehash(ctx context.Context, arena *arenaRef, p shm.Place, of replica.Source) bool {
+func (f *fetcher) rehash(ctx context.Context, arena *holding.Arena, p shm.Place, of replica.Source) bool {
 	return f.h.verify(ctx, f.lj, arena, p, replica.Held{Part: of.Part, Generation: f.plan.Generation, Root: of.Root, Rank: f.rank})
 }
 
 // frozen brings the frozen part that a replicated part's root binds.
-func (f *fetcher) frozen(ctx context.Context, arena *arenaRef, root replica.Digest, src replica.Source, part replica.Part) error {
+func (f *fetcher) frozen(ctx context.Context, arena *holding.Arena, root replica.Digest, src replica.Source, part replica.Part) error {
 	if part.Kind != replica.ReplicatedPart || root.IsZero() {
 		return nil
 	}
@@ -253,7 +254,7 @@ func (f *fetcher) frozen(ctx context.Context, arena *arenaRef, root replica.Dige
 		return nil
 	}
 	src.Part, src.Root = frozen, root
-	if _, _, _, err := f.fetch(ctx, func(replica.Manifest) (*arenaRef, error) { return arena, nil }, shm.Frozen, frozen, src); err != nil {
+	if _, _, _, err := f.fetch(ctx, func(replica.Manifest) (*holding.Arena, error) { return arena, nil }, shm.Frozen, frozen, src); err != nil {
 		return fmt.Errorf("fetch %v: %w", frozen, err)
 	}
 	return nil
@@ -261,7 +262,7 @@ func (f *fetcher) frozen(ctx context.Context, arena *arenaRef, root replica.Dige
 
 // fetch moves a part into a staging place of the arena that into names, from every healthy holder or from disk, and seals it
 // under the plan's root. into may take its time; what the plan has lost meanwhile is not staged.
-func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arenaRef, error), kind shm.PlaceKind, part replica.Part, src replica.Source) (arena *arenaRef, place shm.Place, manifest replica.Manifest, err error) {
+func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*holding.Arena, error), kind shm.PlaceKind, part replica.Part, src replica.Source) (arena *holding.Arena, place shm.Place, manifest replica.Manifest, err error) {
 	began := time.Now()
 	f.tier = max(f.tier, min(src.Tier, replica.Disk), replica.PeerRAM)
 	var staging *shm.Staging
@@ -298,7 +299,7 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*arena
 	if err != nil {
 		staging.Abort()
 	}
-	f.h.do(f.h.ctx, func() { arena.unstage(place) }) // whatever became of ctx
+	f.h.do(f.h.ctx, func() { arena.Unstage(place) }) // whatever became of ctx
 	if err != nil {
 		return nil, place, manifest, err
 	}
@@ -333,7 +334,7 @@ func (f *fetcher) current() error {
 
 // stage takes a place for a part that is to be written by the daemon, and looks for bytes of it that the arena has already: that
 // reads and hashes up to the whole part. still is asked before and after, on the host's goroutine. Beside the host.
-func (h *Host) stage(ctx context.Context, lj *localJob, arena *arenaRef, kind shm.PlaceKind, manifest replica.Manifest, still func() error) (p shm.Place, s *shm.Staging, err error) {
+func (h *Host) stage(ctx context.Context, lj *localJob, arena *holding.Arena, kind shm.PlaceKind, manifest replica.Manifest, still func() error) (p shm.Place, s *shm.Staging, err error) {
 	if !h.do(ctx, func() {
 		if err = still(); err == nil {
 			p, s, err = h.takePlace(lj, arena, kind, manifest)
@@ -350,42 +351,21 @@ func (h *Host) stage(ctx context.Context, lj *localJob, arena *arenaRef, kind sh
 	}
 	if err != nil {
 		s.Abort()
-		h.do(h.ctx, func() { arena.unstage(p) })
+		h.do(h.ctx, func() { arena.Unstage(p) })
 		return p, nil, err
 	}
 	return p, s, nil
 }
 
 // takePlace takes a free place; where none is free, the oldest one that is neither C nor T gives way.
-func (h *Host) takePlace(lj *localJob, arena *arenaRef, kind shm.PlaceKind, manifest replica.Manifest) (shm.Place, *shm.Staging, error) {
-	if arena.closed {
-		return shm.Place{}, nil, fmt.Errorf("arena %s was given up", arena.key)
-	}
-	for try := 0; ; try++ {
-		for _, p := range arena.Places() {
-			if p.Kind != kind {
-				continue
-			}
-			if kind == shm.Frozen && arena.Word(p).State() != replica.SlotFree {
-				arena.Free(p)
-			}
-			if arena.Word(p).State() == replica.SlotFree {
-				s, err := arena.Take(p, manifest)
-				if err == nil {
-					arena.staged[p] = true
-				}
-				return p, s, err
-			}
-		}
+func (h *Host) takePlace(lj *localJob, arena *holding.Arena, kind shm.PlaceKind, manifest replica.Manifest) (shm.Place, *shm.Staging, error) {
+	return arena.TakeAny(kind, manifest, func() (giveWay []shm.Place) {
 		in, places := h.placeStates(lj, arena, arena.Spec().Mirror, true)
-		freed := false
 		for _, i := range lock.RetainForStaging(in, kind == shm.Ring, 1) {
-			freed = arena.Free(places[i]) || freed
+			giveWay = append(giveWay, places[i])
 		}
-		if !freed || try > 2 {
-			return shm.Place{}, nil, fmt.Errorf("no place of arena %s can be freed to stage %v of generation %v", arena.key, manifest.Part, manifest.Generation)
-		}
-	}
+		return giveWay
+	})
 }
 
 // captureNow asks local ranks to capture their live state as generation g: they all stand whole at it, and it would then

@@ -6,50 +6,15 @@ import (
 	"net"
 	"time"
 
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
 
-// arenaReader reads a sealed place for a transfer or the durable writer. The place is held until Close.
-type arenaReader struct {
-	h        *Host
-	at       located
-	manifest replica.Manifest
-	closed   bool
-}
-
-func (r *arenaReader) Manifest() replica.Manifest { return r.manifest }
-
-func (r *arenaReader) ReadChunk(i int, dst []byte) ([]byte, error) {
-	return r.at.arena.ReadChunk(r.at.place, r.at.info.Count, i, dst)
-}
-
-// drop is Close on the host's goroutine, which must not wait for its own queue.
-func (r *arenaReader) drop() {
-	if !r.closed {
-		r.closed = true
-		r.at.arena.release(r.at.place)
-	}
-}
-
-func (r *arenaReader) Close() {
-	if !r.closed {
-		r.closed = true
-		r.h.Post(call{func() { r.at.arena.release(r.at.place) }, make(chan struct{})})
-	}
-}
-
-// reader opens a located part for reading. On the host's goroutine.
-func (h *Host) reader(lj *localJob, at located) (*arenaReader, error) {
-	man, err := at.arena.Manifest(at.place, at.held.Part)
-	if err != nil {
-		return nil, err
-	}
-	man.Lineage, man.Condemned = lj.job.Lineage, lj.job.Condemned
-	man.Regions = at.arena.Geometry().Of(at.held.Part.Kind)
-	at.arena.hold(at.place)
-	return &arenaReader{h: h, at: at, manifest: man}, nil
+// reader opens a copy for reading. On the host's goroutine.
+func (h *Host) reader(lj *localJob, at holding.Copy) (*holding.Reader, error) {
+	return at.Open(lj.job, func(fn func()) { h.Post(call{fn, make(chan struct{})}) })
 }
 
 // store answers other nodes' transfers: what this node holds, and the private parts it mirrors. Each stream names what it
@@ -113,20 +78,20 @@ func (s store) Open(peer replica.NodeName, k transfer.Key) (r transfer.Reader, e
 // Accept takes a part to mirror from the node of the rank that made it.
 func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifest) (sink transfer.Sink, done func(error) error, err error) {
 	var lj *localJob
-	var arena *arenaRef
+	var arena *holding.Arena
 	var place shm.Place
 	var staging *shm.Staging
 	admit := func() error {
 		if lj, err = s.check(k, true); err != nil {
 			return err
 		}
-		if k.Part != lj.part(placeKind(k.Part), k.Rank) || peer != lj.job.Ranks[k.Rank].Node {
-			return fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, peer, lj.part(placeKind(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
+		if k.Part != lj.part(holding.KindFor(k.Part), k.Rank) || peer != lj.job.Ranks[k.Rank].Node {
+			return fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, peer, lj.part(holding.KindFor(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
 		}
 		if err := laidOutAsGroup(lj.job, man); err != nil {
 			return err
 		}
-		kind := placeKind(k.Part)
+		kind := holding.KindFor(k.Part)
 		if kind == shm.Frozen {
 			kind = shm.Slot // it goes where the parts go that bind it
 		}
@@ -155,7 +120,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 	if arena, err = s.h.mirrorArena(soon, lj, k.Rank, man); err != nil {
 		return nil, nil, err
 	}
-	if place, staging, err = s.h.stage(s.ctx, lj, arena, placeKind(k.Part), man, admit); err != nil {
+	if place, staging, err = s.h.stage(s.ctx, lj, arena, holding.KindFor(k.Part), man, admit); err != nil {
 		return nil, nil, err
 	}
 	return staging, func(err error) error {
@@ -166,7 +131,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 			staging.Abort()
 		}
 		s.h.do(s.ctx, func() {
-			arena.unstage(place)
+			arena.Unstage(place)
 			if err == nil { // a commit may wait for this part: it is pinned in the same turn
 				s.h.mirrored(mirrored{k.Job})
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -151,13 +152,13 @@ func TestOpen(t *testing.T) {
 			t.Errorf("chunk %d: %d bytes, %v", i, len(got), err)
 		}
 	}
-	if lr.arena.held[slot(2)] != 1 {
-		t.Errorf("held by %d readers", lr.arena.held[slot(2)])
+	if lr.arena.Readers(slot(2)) != 1 {
+		t.Errorf("held by %d readers", lr.arena.Readers(slot(2)))
 	}
 	d.serves(func() { r.Close(); r.Close() })
-	d.until("the reader's release", func() bool { return lr.arena.users == 0 })
-	if len(d.in) != 0 || len(lr.arena.held) != 0 {
-		t.Errorf("closed twice: %d events more, held %v", len(d.in), lr.arena.held)
+	d.until("the reader's release", func() bool { return len(held(lr.arena)) == 0 })
+	if len(d.in) != 0 || len(held(lr.arena)) != 0 {
+		t.Errorf("closed twice: %d events more, held %v", len(d.in), held(lr.arena))
 	}
 
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Plan = &replica.Plan{Mirrors: [][]replica.NodeName{{"n2"}, {"n3"}}} })
@@ -174,7 +175,7 @@ func TestArenaOutlivesItsGivingUp(t *testing.T) {
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 7)
-	at, ok := lj.find(nil, replica.OfGroup(0), fixture.Gen(3, 5), lj.parts()[0].info.Root)
+	at, ok := lj.find(nil, replica.OfGroup(0), fixture.Gen(3, 5), lj.parts()[0].Info.Root)
 	if !ok {
 		t.Fatal("a sealed part is not found")
 	}
@@ -249,7 +250,7 @@ func TestAccept(t *testing.T) {
 	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || !list.Arenas[0].Mirror || list.Arenas[0].Rank != 1 {
 		t.Errorf("the list on disk: %+v, %v", list, err)
 	}
-	if !d.parked()[lj.mirrors[replica.OfRank(1)].arena.key] {
+	if !d.parked()[lj.mirrors[replica.OfRank(1)].arena.Key()] {
 		t.Error("the mirror's arena is not with the keeper")
 	}
 
@@ -318,7 +319,7 @@ func TestBrokenPushFreesOnlyItsOwn(t *testing.T) {
 }
 
 // mirrorFor asks for a mirror's arena as a transfer does.
-func (d *desk) mirrorFor(lj *localJob, man replica.Manifest) (ref *arenaRef, err error) {
+func (d *desk) mirrorFor(lj *localJob, man replica.Manifest) (ref *holding.Arena, err error) {
 	d.t.Helper()
 	d.serves(func() { ref, err = d.mirrorArena(d.ctx, lj, 1, man) })
 	return ref, err

@@ -104,7 +104,7 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 		if lj.job.Phase == replica.Open && lr.loaded == lj.job.Epoch {
 			lr.gone = lj.job.Epoch // it was let go, by this daemon or the one before: it is not to be let go once more, but waits for the fault
 		}
-		h.freeTorn(lr)
+		lr.arena.FreeTorn()
 		lr.left, lr.leaveTo = false, 0 // a fault before all have left brings it back
 		lr.ordered = orderKey{}
 		h.reconcile(lj)

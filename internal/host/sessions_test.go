@@ -147,7 +147,7 @@ func TestAttach(t *testing.T) {
 		t.Errorf("its fence is at %d, its word at %d, though epoch 2 is closed", account, word)
 	}
 	list, err := d.loadArenas()
-	if err != nil || len(list.Arenas) != 1 || list.Arenas[0].Key != lr.arena.key || list.Arenas[0].PID != p.PID() || list.Arenas[0].Start != p.StartTime() {
+	if err != nil || len(list.Arenas) != 1 || list.Arenas[0].Key != lr.arena.Key() || list.Arenas[0].PID != p.PID() || list.Arenas[0].Start != p.StartTime() {
 		t.Errorf("the list on disk: %+v, %v", list, err)
 	}
 	if len(d.attaching) != 0 || len(d.claims) != 0 || !lr.alive || lr.peer != p {
