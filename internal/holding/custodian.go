@@ -9,8 +9,8 @@ import (
 	"github.com/replicad/replicad/internal/unixsock"
 )
 
-// Custodian carries descriptors to the keeper and the list of arenas to the disk, beside the host: either may take seconds. One
-// goroutine (Run) does both, so that they happen in the order in which the host asked: what After is told of lasts.
+// Custodian carries descriptors to the keeper and the list of arenas to the disk, beside those who ask: either may take seconds. One
+// goroutine (Run) does both, so that they happen in the order in which they were asked for: what After is told of lasts.
 //
 // What waits is bounded by the arenas and the ledgers: each is brought once and taken away once, of the lists only the newest is written, and
 // of those who wait there is one to an arena or ledger. A ledger that is written anew is brought again, which its growth bounds.
@@ -73,7 +73,7 @@ func (c *Custodian) Drop(key string) {
 	c.ask(func(e *errands) { e.moves = append(e.moves, move{key: key}) })
 }
 
-// Write has the list of arenas written, which may be the next one by then.
+// Write has the list of arenas written, unless a newer one has come by then. An empty list is not nil.
 func (c *Custodian) Write(list []Entry) {
 	c.ask(func(e *errands) { e.list = list })
 }
