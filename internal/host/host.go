@@ -549,12 +549,14 @@ func (h *Host) leaderless(now time.Time) {
 
 // Close gives back the memory that a host holds whose Run has returned: for a process that goes on. The keeper still has it.
 func (h *Host) Close() {
-	closeAll := func(arenas ...*arenaRef) {
+	closeAll := func(arenas ...*holding.Arena) {
 		for _, a := range arenas {
 			a.Close() //nolint:errcheck // unmapping; nothing is lost
 		}
 	}
-	closeAll(h.orphans...)
+	for _, o := range h.orphans {
+		closeAll(o.Arena)
+	}
 	for _, a := range h.attaching {
 		if a.arena != nil {
 			closeAll(a.arena)

@@ -143,12 +143,12 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 // mirrored tells whether a push would bring what is here already. A frozen part is that in the arena of the mirror alone: in another one
 // it does not make whole what binds it.
 func (lj *localJob) mirrored(k transfer.Key) bool {
-	var beside *arenaRef
+	var beside *holding.Arena
 	if mi := lj.mirrors[replica.OfGroup(replica.GroupID(k.Part.Index))]; k.Part.Kind == replica.FrozenPart && mi != nil {
 		beside = mi.arena
 	}
 	at, ok := lj.find(beside, k.Part, k.Generation, k.Root)
-	return ok && (k.Part.Kind != replica.FrozenPart || at.arena == beside)
+	return ok && (k.Part.Kind != replica.FrozenPart || at.Arena == beside)
 }
 
 // acceptWait is how long a push waits for an arena that is being made; then its node is told to come again. It is less than a push
