@@ -13,7 +13,7 @@ import (
 )
 
 func TestArenaListRoundTrips(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 0 {
 		t.Errorf("before the first one is written: %+v, %v", list, err)
 	}
@@ -47,7 +47,7 @@ func TestArenaListRoundTrips(t *testing.T) {
 
 // A daemon whose list is no list does not start: it would not know whom to wait for.
 func TestForeignArenaListIsRefused(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	d.settled()
 	if err := os.WriteFile(d.arenaListPath(), []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)

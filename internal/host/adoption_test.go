@@ -17,7 +17,7 @@ import (
 )
 
 // restart is the host after its daemon's death: it knows nothing but the keeper and the disk.
-func (d *desk) restart() {
+func (d *rig) restart() {
 	d.t.Helper()
 	d.saveArenas()
 	d.settled()
@@ -43,7 +43,7 @@ func (d *desk) restart() {
 
 // A daemon that starts again takes its arenas back from the keeper, and gives them to their jobs once the leader has told it.
 func TestAdoption(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	job.Mirrors = [][]replica.NodeName{{"n2"}, {"n2"}}
@@ -125,7 +125,7 @@ func TestAdoption(t *testing.T) {
 // Arenas of jobs that ended, or that nobody knows, are given up; but not before a leader was heard.
 func TestOrphansOfNoJobAreGivenUp(t *testing.T) {
 	for what, jobs := range map[string][]*replica.Job{"unknown": nil, "ended": {fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase = replica.Ended })}} {
-		d := newDesk(t)
+		d := newRig(t)
 		d.attach(d.put(fixture.Job()), 0)
 		d.restart()
 		if len(d.orphans) != 1 {
@@ -140,7 +140,7 @@ func TestOrphansOfNoJobAreGivenUp(t *testing.T) {
 
 // Until an arena that the keeper lost came back from its live rank, or that rank is gone, the node is adopting.
 func TestAdoptionAwaitsLiveRanks(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lost := d.mirrorOf(lj, replica.OfRank(1), 1, false)
@@ -171,7 +171,7 @@ func TestAdoptionAwaitsLiveRanks(t *testing.T) {
 // the list is lost, nobody's, until the kernel says who attached again.
 func TestPageDoesNotSayWhomToKill(t *testing.T) {
 	for what, c := range map[string]struct{ listed, superseded bool }{"listed, superseded": {true, true}, "listed, ended": {true, false}, "list lost, superseded": {false, true}, "list lost, ended": {false, false}} {
-		d := newDesk(t)
+		d := newRig(t)
 		job := fixture.Job()
 		lr := d.attach(d.put(job), 0)
 		rank, victim := d.process(), d.process()
@@ -223,7 +223,7 @@ func TestPageDoesNotSayWhomToKill(t *testing.T) {
 // A rank whose list entry was lost is known for good once its process has attached again, before or after its job was known.
 func TestAttachedAgainIsProven(t *testing.T) {
 	for what, informed := range map[string]bool{"after the leader was heard": true, "before": false} {
-		d := newDesk(t)
+		d := newRig(t)
 		job := fixture.Job()
 		lr := d.attach(d.put(job), 0)
 		p, r := d.session(0)
@@ -265,7 +265,7 @@ func TestAttachedAgainIsProven(t *testing.T) {
 // What has not found its place yet stays on the list: a daemon that dies again before it has must not take it for lost, nor its
 // rank for unknown.
 func TestListKeepsWhatIsNotPlaced(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	orphan, awaited, p := d.attach(lj, 0), d.attach(lj, 1), d.process()
 	d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false)}) // not listed
@@ -301,7 +301,7 @@ func TestAdoptedRankHearsOfTheCommit(t *testing.T) {
 		"committed meanwhile": {replica.Position{Epoch: 3, Step: 5}, replica.Position{Epoch: 3, Step: 6}},
 		"went back meanwhile": {replica.Position{Epoch: 3, Step: 9}, replica.Position{Epoch: 4, Step: 6}},
 	} {
-		d := newDesk(t)
+		d := newRig(t)
 		job := fixture.Job()
 		d.comeBack(job, func(lr *localRank) { lr.arena.SetCommitted(c.before) })
 		d.tell(fixture.Changed(job, func(j *replica.Job) {
@@ -314,7 +314,7 @@ func TestAdoptedRankHearsOfTheCommit(t *testing.T) {
 }
 
 // comeBack is a daemon that starts again under a rank that attaches again at once, before any leader was heard.
-func (d *desk) comeBack(job *replica.Job, before func(*localRank)) (session.Peer, *rankEnd) {
+func (d *rig) comeBack(job *replica.Job, before func(*localRank)) (session.Peer, *rankEnd) {
 	d.t.Helper()
 	lr := d.attach(d.put(job), 0)
 	p, r := d.session(0)
@@ -338,7 +338,7 @@ func (d *desk) comeBack(job *replica.Job, before func(*localRank)) (session.Peer
 	return p, r
 }
 
-func (d *desk) tell(job *replica.Job) {
+func (d *rig) tell(job *replica.Job) {
 	d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 }
 
@@ -355,57 +355,57 @@ func TestOrphanIsHeard(t *testing.T) {
 	for what, c := range map[string]struct {
 		job  *replica.Job
 		says func(p session.Peer) []session.Event
-		then func(d *desk, lr *localRank, said []any) bool
+		then func(d *rig, lr *localRank, said []any) bool
 	}{
 		"stopped": {fixture.Closed(fixture.Job()), func(p session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
-			func(d *desk, lr *localRank, said []any) bool {
+			func(d *rig, lr *localRank, said []any) bool {
 				rs := fixture.Only[replica.NodeReport](said)
 				return lr.stopped && len(rs) > 0 && rs[len(rs)-1].Ranks[0].Stopped
 			}},
 		"stopped under an open epoch": {fixture.Job(), func(p session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
-			func(d *desk, lr *localRank, said []any) bool { return lr.stopped && lr.loaded == 3 }},
+			func(d *rig, lr *localRank, said []any) bool { return lr.stopped && lr.loaded == 3 }},
 		"loaded": {planned(), func(p session.Peer) []session.Event {
 			h := head
 			h.Epoch = 4
 			return []session.Event{session.Stopped{Peer: p, Header: h}, session.Loaded{Peer: p, Header: h, Loaded: wire.Loaded{Generation: fixture.Gen(3, 5), ReplicatedRoot: replica.Digest{1}, PrivateRoot: replica.Digest{2}}}}
-		}, func(d *desk, lr *localRank, said []any) bool { return lr.loaded == 4 }},
+		}, func(d *rig, lr *localRank, said []any) bool { return lr.loaded == 4 }},
 		"fail": {fixture.Job(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Fail{Peer: p, Header: head, Text: "a NaN"}}
 		},
-			func(d *desk, lr *localRank, said []any) bool {
+			func(d *rig, lr *localRank, said []any) bool {
 				ev := fixture.Only[control.Evidence](said)
 				return len(ev) == 1 && ev[0].Fault.Kind == replica.Exception && ev[0].Fault.Detail == "a NaN" && ev[0].Fault.Incarnation == 4
 			}},
 		"unloadable": {planned(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Unloadable{Peer: p, Header: head, Text: "frozen area: its root is not the plan's"}}
 		},
-			func(d *desk, lr *localRank, said []any) bool {
+			func(d *rig, lr *localRank, said []any) bool {
 				ev := fixture.Only[control.Evidence](said)
 				return len(ev) == 1 && ev[0].Fault.Kind == replica.BadDigest && ev[0].Fault.Detail == "load: frozen area: its root is not the plan's" && ev[0].Fault.Incarnation == 4
 			}},
 		"reject": {planned(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Reject{Peer: p, Header: head, Text: "bad"}}
 		},
-			func(d *desk, lr *localRank, said []any) bool {
+			func(d *rig, lr *localRank, said []any) bool {
 				r := fixture.Only[control.Rejected](said)
 				return lr.rejected == 3 && len(r) == 1 && r[0].Rank == 0
 			}},
 		"leave": {fixture.Job(), func(p session.Peer) []session.Event { return []session.Event{session.Leave{Peer: p, Header: head}} },
-			func(d *desk, lr *localRank, said []any) bool { return lr.left && lr.leaveTo == 77 }},
+			func(d *rig, lr *localRank, said []any) bool { return lr.left && lr.leaveTo == 77 }},
 		"stopped, left": {fixture.Job(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Leave{Peer: p, Header: head}, session.Stopped{Peer: p, Header: head}, session.Leave{Peer: p, Header: head}}
-		}, func(d *desk, lr *localRank, said []any) bool { return lr.left && lr.stopped }},
+		}, func(d *rig, lr *localRank, said []any) bool { return lr.left && lr.stopped }},
 		"pause": {fixture.Job(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Pause{Peer: p, Header: head, Most: time.Hour}}
 		},
-			func(d *desk, lr *localRank, said []any) bool {
+			func(d *rig, lr *localRank, said []any) bool {
 				return !reflect.DeepEqual(lr.pulse, recovery.Pulse{})
 			}},
 		"sealed": {fixture.Job(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Sealed{Peer: p, Header: head, Sealed: wire.Sealed{Kind: uint32(shm.Slot), Index: 1}}}
-		}, func(d *desk, lr *localRank, said []any) bool { _, ok := lr.sealedAt[fixture.Gen(3, 6)]; return ok }},
+		}, func(d *rig, lr *localRank, said []any) bool { _, ok := lr.sealedAt[fixture.Gen(3, 6)]; return ok }},
 	} {
-		d := newDesk(t)
+		d := newRig(t)
 		p, _ := d.comeBack(c.job, func(lr *localRank) {
 			d.seal(lr.arena, slot(1), fixture.Gen(3, 6), 1)
 			if c.job.Phase == replica.Open {
@@ -425,7 +425,7 @@ func TestOrphanIsHeard(t *testing.T) {
 
 // Whatever a rank sends meanwhile, what is remembered of it is bounded.
 func TestWhatOrphansSayIsBounded(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	p, _ := d.comeBack(fixture.Job(), func(*localRank) {})
 	ref := d.orphans[0]
 	for i := range 10000 {
@@ -445,7 +445,7 @@ func TestWhatOrphansSayIsBounded(t *testing.T) {
 
 // A rendezvous call of such a rank waits for the job to be known; a rank whose job has ended, or is not known at all, is told to stop.
 func TestOrphanWaitsAndIsTold(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	p, r := d.comeBack(fixture.Job(), func(*localRank) {})
 	d.handleSession(session.KV{Peer: p, Header: wire.RankHeader{Request: 9, Epoch: 3}, Op: wire.MBarrier, KV: wire.KV{Key: "step 6", Members: 2}})
 	r.quiet(p)
@@ -454,7 +454,7 @@ func TestOrphanWaitsAndIsTold(t *testing.T) {
 		t.Errorf("the leader is asked %+v", asked)
 	}
 
-	d = newDesk(t)
+	d = newRig(t)
 	p, r = d.comeBack(fixture.Job(), func(*localRank) {})
 	d.handleSession(session.Leave{Peer: p, Header: wire.RankHeader{Request: 77}})
 	d.tell(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished }))
@@ -462,7 +462,7 @@ func TestOrphanWaitsAndIsTold(t *testing.T) {
 		t.Errorf("who left reads %+v, want BYE", h)
 	}
 
-	d = newDesk(t)
+	d = newRig(t)
 	_, r = d.comeBack(fixture.Job(), func(*localRank) {})
 	d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes})
 	if _, o := r.ordered(); o.Action != wire.OrderStop || o.Code != wire.CodeStopped {
@@ -474,7 +474,7 @@ func TestOrphanWaitsAndIsTold(t *testing.T) {
 // The daemon dies after it has named a process the owner of its predecessor's arena, and before that process got it. The process says hello
 // again: it is given the arena, with nobody's words in it.
 func TestArenaIsHandedOutByTheNextDaemon(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Ranks[0].Incarnation, j.NextIncarnation = 6, 6 })
 	lj := d.put(job)
 	old := d.attach(lj, 0)
@@ -515,7 +515,7 @@ func TestArenaIsHandedOutByTheNextDaemon(t *testing.T) {
 // adopts its arena then has not heard that it has loaded.
 func TestAdoptedWhilePlannedHasNotLoaded(t *testing.T) {
 	for phase, want := range map[replica.JobPhase]replica.Epoch{replica.Planned: 0, replica.Open: 3, replica.Closed: 3} {
-		d := newDesk(t)
+		d := newRig(t)
 		job := fixture.Changed(fixture.Job(), func(j *replica.Job) {
 			if j.Phase = phase; phase == replica.Closed {
 				j.ClosedEpoch, j.Plan = j.Epoch, nil

@@ -13,7 +13,7 @@ import (
 
 // Two claims are under way, and the answer to the second, a refusal, comes first: it says how the first one's regions differ all the same.
 func TestRefusalThatOvertakesAnAnswer(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	first := fixture.Geometry(t, false)
 	second, err := replica.NewGeometry([]replica.Region{{Name: "weight", DType: replica.F32, Shape: []uint64{50, 50}, Bytes: 10000}})
@@ -34,7 +34,7 @@ func TestRefusalThatOvertakesAnAnswer(t *testing.T) {
 
 // The library refuses a private window region without InWindow; a daemon that hears of one from another client does so by itself.
 func TestUnregistrableRegionIsRefused(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	d.put(opening())
 	p, r := d.hello(nil)
 	r.reads() // the welcome
@@ -52,7 +52,7 @@ func TestUnregistrableRegionIsRefused(t *testing.T) {
 // A process that was welcomed and has not sent ATTACH yet waits for no answer: one that tells it why it can't have the rank goes with
 // the answer to ATTACH. It used to be sent at once, unheard, and ATTACH was answered with "attach before hello was answered".
 func TestLostToAnotherBeforeAttach(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(opening())
 	p, r := d.hello(nil)
 	r.reads() // the welcome

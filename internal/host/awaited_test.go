@@ -17,7 +17,7 @@ import (
 )
 
 // reported is what the node would tell the leader of the job now.
-func (d *desk) reported(lj *localJob) replica.NodeReport {
+func (d *rig) reported(lj *localJob) replica.NodeReport {
 	d.t.Helper()
 	lj.reported = replica.NodeReport{}
 	d.says()
@@ -34,7 +34,7 @@ func (d *desk) reported(lj *localJob) replica.NodeReport {
 // A process that has its arena and prefaults it has nothing to settle: its node's acknowledgement does not wait for it, in any phase, so that
 // nobody takes the node for silent.
 func TestARankThatPrefaultsHasNothingToSettle(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	for _, job := range []*replica.Job{
 		fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.Epoch, j.ClosedEpoch = replica.Opening, 1, 0 }),
 		fixture.Closed(fixture.Job()),
@@ -51,7 +51,7 @@ func TestARankThatPrefaultsHasNothingToSettle(t *testing.T) {
 
 // A capture under way at a fence has as long as its bytes take, and the leader is told how long that is.
 func TestLargeCopiesHaveLongerToSettle(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	d.cfg.Timing.Settle = time.Nanosecond
 	lj := d.put(fixture.Closed(fixture.Job()))
 	lr := d.attach(lj, 0)
@@ -70,7 +70,7 @@ func TestLargeCopiesHaveLongerToSettle(t *testing.T) {
 
 // The launcher is told which process is waited for: first after claim_timeout, then each time that has doubled.
 func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	d.cfg.Timing.Claim = time.Second
 	peer, end := d.session(0)
 	lj := d.put(fixture.Closed(fixture.Job()))
@@ -112,7 +112,7 @@ func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
 
 // A rank that is stopped by a signal is said to be: what stands still with it only waits.
 func TestHaltedRankIsSaid(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	d.cfg.Timing.HangFirst = time.Nanosecond
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
@@ -150,7 +150,7 @@ func TestHaltedRankIsSaid(t *testing.T) {
 
 // What a witness says of its own ranks: how they get on, and that one has lost its peers.
 func TestHowRanksGetOn(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	if s, ok := d.stepsOf(lj); ok {
 		t.Errorf("without ranks: %+v", s)

@@ -44,7 +44,7 @@ func came[T any](t *testing.T, what string, c <-chan T) (v T) {
 
 // An arena that takes its time holds up nobody: the host answers meanwhile. It is made once, however often it is asked for.
 func TestMirrorIsMadeBesideTheMember(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	k, man, _ := d.private(lj, fixture.Gen(3, 6), 3)
 	began, let := make(chan struct{}, 8), make(chan struct{})
@@ -93,7 +93,7 @@ func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 // The job may end at any moment of that: what was made is given back, and who waited is told.
 func TestMirrorOfAJobThatEnded(t *testing.T) {
 	for what, parked := range map[string]bool{"while it is reserved": false, "while it is parked": true} {
-		d := newDesk(t)
+		d := newRig(t)
 		lj := d.put(fixture.Job())
 		_, man, _ := d.private(lj, fixture.Gen(3, 6), 3)
 		var made *shm.Arena
@@ -130,7 +130,7 @@ func TestMirrorOfAJobThatEnded(t *testing.T) {
 // Bytes are looked for beside the host, and a plan that is closed meanwhile gets no staging: its place is free again.
 func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 	for what, closes := range map[string]bool{"closed": true, "open": false} {
-		d := newDesk(t)
+		d := newRig(t)
 		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 			j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5)}
 		}))
@@ -172,7 +172,7 @@ func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 
 // A keeper that does not answer holds up the one rank that must not have its arena before, and nobody else.
 func TestSlowKeeperHoldsUpOneRank(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	slow := &slowVault{d.keeper, make(chan string, 8), make(chan struct{})}
 	d.keptBy(slow)
 	lj := d.put(opening())
@@ -210,7 +210,7 @@ func TestSlowKeeperHoldsUpOneRank(t *testing.T) {
 // with the parts that it holds.
 func TestGoneWhileItsArenaIsParked(t *testing.T) {
 	for what, fresh := range map[string]bool{"fresh": true, "its predecessor's": false} {
-		d := newDesk(t)
+		d := newRig(t)
 		lj := d.put(opening())
 		p, _ := d.hello(nil)
 		d.attachFor(p)

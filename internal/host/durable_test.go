@@ -28,7 +28,7 @@ func TestDurableHoldsOnlyWhatIsWritten(t *testing.T) {
 
 // A node that misses the view between two durable writes used to take its shard of the second for begun.
 func TestNextDurableWriteIsAnother(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	write := func(g replica.Generation) []control.ShardReport {
 		lj.job = fixture.Changed(lj.job, func(j *replica.Job) {

@@ -15,13 +15,13 @@ import (
 )
 
 // fencedAt is the daemon's account of a rank's fence, and the word that the rank reads.
-func (d *desk) fencedAt(lr *localRank) (account, word replica.Epoch) {
+func (d *rig) fencedAt(lr *localRank) (account, word replica.Epoch) {
 	return lr.arena.Fence(), replica.Epoch(d.word(lr.arena, atFence))
 }
 
 // Every fence word of the job is up before anything is aborted or anyone is told.
 func TestFenceRaisesWordsFirst(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Closed(fixture.Job()))
 	lj.job.Ranks[1].Node, lj.job.Ranks[1].NodeIncarnation = "n1", 11
 	aborted := 0
@@ -51,7 +51,7 @@ func TestFenceRaisesWordsFirst(t *testing.T) {
 }
 
 func TestFenceNeverFalls(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Job()
 	lj := d.put(job)
 	lr := d.attach(lj, 0)
@@ -66,7 +66,7 @@ func TestFenceNeverFalls(t *testing.T) {
 
 // A fence of an earlier epoch leaves the restore of a later one alone.
 func TestFenceKeepsTheNextRestore(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	d.attach(lj, 0).restore = &restore{epoch: 3, cancel: func() { t.Error("the restore of epoch 3 is aborted by the fence of 2") }}
 	d.fence(lj)
@@ -76,7 +76,7 @@ func TestFenceKeepsTheNextRestore(t *testing.T) {
 }
 
 func TestFenceTellsRanks(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Closed(fixture.Job()))
 	lr := d.attach(lj, 0)
 	peer, rank := d.session(0)
@@ -102,7 +102,7 @@ func TestFenceTellsRanks(t *testing.T) {
 
 // The end of a job fences who still trains; a rank that left waits for BYE alone.
 func TestFenceOfAnEndedJob(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
 	job.Ranks[1].Node = "n1"
 	lj := d.put(job)
@@ -119,7 +119,7 @@ func TestFenceOfAnEndedJob(t *testing.T) {
 
 // A live rank settles when it waits with its captures joined; until settleBy nothing of it is torn.
 func TestSettle(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lr.loaded = 3
@@ -165,7 +165,7 @@ func TestSettle(t *testing.T) {
 // With collective_window a rank inside its step is torn at once, as soon as nothing of the step before is unsealed: it waits for
 // ranks that will not come.
 func TestSettleCollectiveWindow(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Closed(fixture.Job())
 	job.Options.CollectiveWindow = true
 	lj := d.put(job)
@@ -190,7 +190,7 @@ func TestSettleCollectiveWindow(t *testing.T) {
 
 // What a dead rank was copying is torn and given back; what it had COPIED is sealed in its name, if its good word vouches for it.
 func TestRankDied(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.live(lr, 3, 6, replica.Updating)
@@ -250,7 +250,7 @@ func TestRankDied(t *testing.T) {
 
 // A rank that has said that it finished may exit.
 func TestRankThatLeftIsNoFault(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lr.left = true
@@ -262,7 +262,7 @@ func TestRankThatLeftIsNoFault(t *testing.T) {
 
 // One process may hold several ranks, of one job or of two: its one exit ends them all.
 func TestExitEndsEveryRankOfTheProcess(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
@@ -293,7 +293,7 @@ func TestExitEndsEveryRankOfTheProcess(t *testing.T) {
 }
 
 func TestSupersededRankIsStoppedAndItsArenaKept(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Closed(fixture.Job()))
 	lr := d.attach(lj, 0)
 	d.fence(lj)
@@ -352,7 +352,7 @@ func TestSupersededRankIsStoppedAndItsArenaKept(t *testing.T) {
 
 // The end of a job says BYE to who left, as often as they ask, stops who did not, and gives everything up once the processes are gone.
 func TestEndedJobIsGivenUp(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
@@ -391,7 +391,7 @@ func TestEndedJobIsGivenUp(t *testing.T) {
 
 // A rank that stopped under an open epoch is evidence, where no fault explains it in time, once in that time.
 func TestPeersLost(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	long := time.Now().Add(-peersLostAfter - time.Second)

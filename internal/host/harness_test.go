@@ -41,9 +41,9 @@ const (
 	wordStep = 64
 )
 
-// A desk is a host whose goroutine is the test: events are handled when the test says so, and what it says to the leader
+// A rig is a host whose goroutine is the test: events are handled when the test says so, and what it says to the leader
 // stays on a link that nobody reads.
-type desk struct {
+type rig struct {
 	*Host
 	t       *testing.T
 	log     *fixture.Lines
@@ -51,7 +51,7 @@ type desk struct {
 	servers *sync.WaitGroup // what ends with the test
 }
 
-func newDesk(t *testing.T) *desk {
+func newRig(t *testing.T) *rig {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rn") // t.TempDir's path is too long for a socket
 	if err != nil {
@@ -81,7 +81,7 @@ func newDesk(t *testing.T) *desk {
 		t.Fatal(err)
 	}
 	servers.Go(func() { sessions.Run(ctx) }) //nolint:errcheck // it ends with ctx
-	d := &desk{t: t, log: &fixture.Lines{}}
+	d := &rig{t: t, log: &fixture.Lines{}}
 	timing := config.Default().Timing
 	d.config = Config{Daemon: &config.Config{Node: "n1", StateDir: dir, Socket: filepath.Join(dir, "ranks.sock"), Timing: timing, MemoryMargin: 1 << 20}, Cluster: fixture.Cluster,
 		Self: replica.Node{Name: "n1", Incarnation: 11, Session: 3}, Journal: journaltest.New(t, d.log), Sessions: sessions, Keeper: k,
@@ -114,26 +114,26 @@ func newDesk(t *testing.T) *desk {
 }
 
 // keeps has the host's custodian work.
-func (d *desk) keeps() {
+func (d *rig) keeps() {
 	c, ctx := d.custody, d.ctx
 	d.servers.Go(func() { c.Run(ctx) })
 }
 
 // keptBy puts another keeper in the place of the custodian's.
-func (d *desk) keptBy(k holding.Vault) {
+func (d *rig) keptBy(k holding.Vault) {
 	d.custody = holding.NewCustodian(k, d.config.Journal, d.arenaListPath())
 	d.keeps()
 }
 
 // connect gives the host a new link.
-func (d *desk) connect() {
+func (d *rig) connect() {
 	near, far := net.Pipe()
 	d.t.Cleanup(func() { near.Close(); far.Close() })
 	d.link = control.NewLink(near, control.ToLeader)
 }
 
 // settled waits until the custodian has done what it was asked for.
-func (d *desk) settled() {
+func (d *rig) settled() {
 	d.t.Helper()
 	done := make(chan struct{})
 	d.custody.After(func() { close(done) })
@@ -145,14 +145,14 @@ func (d *desk) settled() {
 }
 
 // loadArenas reads the list as it is on disk once all that was asked for is there.
-func (d *desk) loadArenas() (holding.List, error) {
+func (d *rig) loadArenas() (holding.List, error) {
 	d.t.Helper()
 	d.settled()
 	return holding.LoadList(d.arenaListPath())
 }
 
 // parked lists the keys of the arenas that the keeper holds once all that was asked for is there.
-func (d *desk) parked() map[string]bool {
+func (d *rig) parked() map[string]bool {
 	d.t.Helper()
 	d.settled()
 	files, err := d.keeper.All()
@@ -168,7 +168,7 @@ func (d *desk) parked() map[string]bool {
 }
 
 // says takes what the host has said to the leader since.
-func (d *desk) says() (msgs []any) {
+func (d *rig) says() (msgs []any) {
 	d.t.Helper()
 	for {
 		select {
@@ -189,7 +189,7 @@ func (d *desk) says() (msgs []any) {
 }
 
 // views tells the host a whole state, as a leader does.
-func (d *desk) views(v control.View) {
+func (d *rig) views(v control.View) {
 	if v.Nodes == nil {
 		v.Nodes = d.nodes
 	}
@@ -198,7 +198,7 @@ func (d *desk) views(v control.View) {
 }
 
 // until handles events until cond holds.
-func (d *desk) until(what string, cond func() bool) {
+func (d *rig) until(what string, cond func() bool) {
 	d.t.Helper()
 	late := time.After(fixture.Patience)
 	for !cond() {
@@ -213,13 +213,13 @@ func (d *desk) until(what string, cond func() bool) {
 	}
 }
 
-func (d *desk) put(job *replica.Job) *localJob {
+func (d *rig) put(job *replica.Job) *localJob {
 	lj := newLocalJob(job)
 	d.jobs[job.ID] = lj
 	return lj
 }
 
-func (d *desk) arena(spec shm.Spec) *holding.Arena {
+func (d *rig) arena(spec shm.Spec) *holding.Arena {
 	d.t.Helper()
 	spec.Cluster, spec.Era, spec.Job, spec.ChunkBytes, spec.Margin = fixture.Cluster, 1, fixture.JobID, 4096, 1<<20
 	a, err := shm.Create(spec)
@@ -233,7 +233,7 @@ func (d *desk) arena(spec shm.Spec) *holding.Arena {
 }
 
 // attach makes this node the holder of a rank, with the incarnation that the job names. There is no process.
-func (d *desk) attach(lj *localJob, rank replica.Rank) *localRank {
+func (d *rig) attach(lj *localJob, rank replica.Rank) *localRank {
 	d.t.Helper()
 	lr := &localRank{rank: rank, incarnation: lj.job.Ranks[rank].Incarnation, arena: d.arena(shm.Spec{Rank: rank, Geometry: fixture.Geometry(d.t, false)}), alive: true, pid: -1 - int(rank),
 		sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
@@ -244,7 +244,7 @@ func (d *desk) attach(lj *localJob, rank replica.Rank) *localRank {
 }
 
 // mirrorOf makes this node a mirror: of a rank's private part, or of a group's replicated one.
-func (d *desk) mirrorOf(lj *localJob, part replica.Part, rank replica.Rank, frozen bool) *holding.Arena {
+func (d *rig) mirrorOf(lj *localJob, part replica.Part, rank replica.Rank, frozen bool) *holding.Arena {
 	spec := shm.Spec{Rank: rank, Geometry: fixture.Geometry(d.t, frozen), Mirror: true}
 	if part.Kind == replica.ReplicatedPart {
 		spec.Slots, spec.Ring = 4, -1
@@ -288,7 +288,7 @@ func frozenRoot(a *holding.Arena) replica.Digest {
 }
 
 // stage begins to write a part into a place.
-func (d *desk) stage(a *holding.Arena, p shm.Place, g replica.Generation, seed uint64) *shm.Staging {
+func (d *rig) stage(a *holding.Arena, p shm.Place, g replica.Generation, seed uint64) *shm.Staging {
 	d.t.Helper()
 	man, chunks := manifestFor(a, p, g, seed)
 	s, err := a.Stage(p, man)
@@ -304,7 +304,7 @@ func (d *desk) stage(a *holding.Arena, p shm.Place, g replica.Generation, seed u
 }
 
 // seal does what a rank does to seal a part; equal seeds make equal bytes.
-func (d *desk) seal(a *holding.Arena, p shm.Place, g replica.Generation, seed uint64) shm.Info {
+func (d *rig) seal(a *holding.Arena, p shm.Place, g replica.Generation, seed uint64) shm.Info {
 	d.t.Helper()
 	if err := d.stage(a, p, g, seed).Seal(); err != nil {
 		d.t.Fatal(err)
@@ -317,20 +317,20 @@ func (d *desk) seal(a *holding.Arena, p shm.Place, g replica.Generation, seed ui
 }
 
 // both seals a rank's replicated and private part of one generation, in place i of each.
-func (d *desk) both(a *holding.Arena, i int, g replica.Generation) {
+func (d *rig) both(a *holding.Arena, i int, g replica.Generation) {
 	d.t.Helper()
 	d.seal(a, slot(i), g, uint64(g.Step))
 	d.seal(a, ring(i), g, uint64(g.Step))
 }
 
-func (d *desk) write(a *holding.Arena, off int64, v uint64) {
+func (d *rig) write(a *holding.Arena, off int64, v uint64) {
 	d.t.Helper()
 	if _, err := a.File().WriteAt(binary.LittleEndian.AppendUint64(nil, v), off); err != nil {
 		d.t.Fatal(err)
 	}
 }
 
-func (d *desk) word(a *holding.Arena, off int64) uint64 {
+func (d *rig) word(a *holding.Arena, off int64) uint64 {
 	d.t.Helper()
 	var b [8]byte
 	if _, err := a.File().ReadAt(b[:], off); err != nil {
@@ -340,7 +340,7 @@ func (d *desk) word(a *holding.Arena, off int64) uint64 {
 }
 
 // setState writes a place's state, as a rank may.
-func (d *desk) setState(a *holding.Arena, p shm.Place, s replica.SlotState) {
+func (d *rig) setState(a *holding.Arena, p shm.Place, s replica.SlotState) {
 	d.t.Helper()
 	off := map[shm.PlaceKind]int64{shm.Slot: atSlot, shm.Ring: atRing, shm.Frozen: atFrozen}[p.Kind] + int64(wordStep*p.Index)
 	d.write(a, off, uint64(replica.PackSlot(a.Word(p).Count(), s)))
@@ -350,7 +350,7 @@ func (d *desk) setState(a *holding.Arena, p shm.Place, s replica.SlotState) {
 }
 
 // live says where the training thread is and how far the rank vouches for it.
-func (d *desk) live(lr *localRank, e replica.Epoch, s replica.Step, p replica.Phase) {
+func (d *rig) live(lr *localRank, e replica.Epoch, s replica.Step, p replica.Phase) {
 	d.write(lr.arena, atStep, uint64(replica.PackWord(e, s, p)))
 	d.write(lr.arena, atGood, uint64(replica.PackWord(e, s, 0)))
 }
@@ -382,7 +382,7 @@ type process struct {
 	in    io.Closer
 }
 
-func (d *desk) process() *process {
+func (d *rig) process() *process {
 	d.t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), envIdle+"=1")
@@ -408,7 +408,7 @@ type rankEnd struct {
 }
 
 // session connects a rank of that name to the daemon's socket. Its process is this one: never give it to something that kills.
-func (d *desk) session(rank replica.Rank) (session.Peer, *rankEnd) {
+func (d *rig) session(rank replica.Rank) (session.Peer, *rankEnd) {
 	d.t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: d.cfg.Socket, Net: "unixpacket"})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 // A meeting is a host with ranks at the rendezvous, and whoever leads now. Nothing moves but in serve.
 type meeting struct {
-	*desk
+	*rig
 	lj    *localJob
 	chair *composed
 	link  *control.Link // the leader's end
@@ -29,10 +29,10 @@ type meeting struct {
 
 // newMeeting has both ranks of the job on this node.
 func newMeeting(t *testing.T) *meeting {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
-	m := &meeting{desk: d, lj: d.put(job), term: 6}
+	m := &meeting{rig: d, lj: d.put(job), term: 6}
 	m.elect()
 	return m
 }
@@ -44,7 +44,7 @@ func (m *meeting) elect() {
 	m.link = m.chair.node("n1", 11)
 	m.chair.knows(m.lj.job)
 	m.connect()
-	m.handle(LinkUp{Link: m.desk.link, Leader: "n1", Welcome: control.Welcome{OK: true, Term: m.term}})
+	m.handle(LinkUp{Link: m.rig.link, Leader: "n1", Welcome: control.Welcome{OK: true, Term: m.term}})
 }
 
 // serve carries everything that both sides have said, and waits for the keeper where an answer does.
@@ -184,7 +184,7 @@ func TestContributionsOutliveTheLeader(t *testing.T) {
 	m.elect()
 	a.tells("total 0 7", wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
 	m.connect() // to the same leader: it has everything
-	m.handle(LinkUp{Link: m.desk.link, Leader: "n1"})
+	m.handle(LinkUp{Link: m.rig.link, Leader: "n1"})
 	a.tells("total 0 8", wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
 }
 
@@ -208,7 +208,7 @@ func TestAnAdditionCountsOnce(t *testing.T) {
 	}
 	heardBy(t, m.link) // taken, the answer is lost
 	m.connect()
-	m.handle(LinkUp{Link: m.desk.link, Leader: "n1"})
+	m.handle(LinkUp{Link: m.rig.link, Leader: "n1"})
 	m.serve()
 	if got := a.hears(); got != "total 0 3" {
 		t.Errorf("an addition whose answer was lost: %s", got)

@@ -26,7 +26,7 @@ func TestLauncherLearnsHowItsJobEnded(t *testing.T) {
 		"the site says: do not requeue: ": 1,
 		recovery.DoNotRequeue + "recovered 8 times without a step beyond 5": wire.ExitDoNotRequeue,
 	} {
-		d := newDesk(t)
+		d := newRig(t)
 		peer, end := d.session(0)
 		l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID}
 		d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, reason }))
@@ -54,7 +54,7 @@ func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 		"forgotten":                 {nil, 1, "nobody knows any more how"},
 		"forgotten, and made again": {[]*replica.Job{other}, 1, "nobody knows any more how"},
 	} {
-		d := newDesk(t)
+		d := newRig(t)
 		peer, end := d.session(0)
 		for _, j := range c.jobs {
 			d.put(j)
@@ -73,7 +73,7 @@ func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 			t.Errorf("%s: message %d, code %d, %q, %v", what, h.Type, done.Code, done.Text, err)
 		}
 	}
-	d := newDesk(t)
+	d := newRig(t)
 	peer, end := d.session(0)
 	d.put(fixture.Job())
 	d.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: fixture.JobID}})
@@ -85,7 +85,7 @@ func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 // A launcher waits for the processes of a finished job; those that are no ranks of it would never end, so the daemon ends them. One that
 // has ended by itself meanwhile keeps its own status.
 func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	peer, end := d.session(0)
 	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, attached: map[replica.Rank]bool{0: true, 1: true, 3: true}, running: map[replica.Rank]time.Time{}}
 	for r := range replica.Rank(4) {
@@ -114,7 +114,7 @@ func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
 
 // Whoever looks at the launcher's output learns why its process was killed.
 func TestLauncherIsToldOfAHang(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	peer, end := d.session(0)
 	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, running: map[replica.Rank]time.Time{1: time.Now()}}
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
@@ -131,7 +131,7 @@ func TestLauncherIsToldOfAHang(t *testing.T) {
 
 // What the leader has to say of a job reaches the launchers of that job, and no others.
 func TestLaunchersAreToldOfTheirJob(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	d.put(fixture.Job())
 	mine, end := d.session(0)
 	d.launchers[mine.ID()] = &launcher{peer: mine, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID}
@@ -144,7 +144,7 @@ func TestLaunchersAreToldOfTheirJob(t *testing.T) {
 }
 
 // earlyEnd has a launcher report that its process of rank 0 ended, and returns the reasons for which the node asks to end the job.
-func (d *desk) earlyEnd(peer session.Peer, status int32) (reasons []string) {
+func (d *rig) earlyEnd(peer session.Peer, status int32) (reasons []string) {
 	d.t.Helper()
 	d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: status, PID: 4711}})
 	for _, m := range d.says() {
@@ -159,7 +159,7 @@ func (d *desk) earlyEnd(peer session.Peer, status int32) (reasons []string) {
 // is counted. In every phase of the job, startTries such ends in a row end it.
 func TestProgramThatNeverAttaches(t *testing.T) {
 	for _, phase := range []replica.JobPhase{replica.Opening, replica.Open, replica.Closed} {
-		d := newDesk(t)
+		d := newRig(t)
 		peer, _ := d.session(0)
 		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase = phase }))
 		d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
@@ -195,7 +195,7 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 
 // A launcher that is full with a rank of the leader's choice isn't asked for the one it prefers: its refusals would count as starts in vain.
 func TestFullLauncherStartsNoMore(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	peer, _ := d.session(0)
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Phase = replica.Opening
@@ -221,7 +221,7 @@ func TestFullLauncherStartsNoMore(t *testing.T) {
 // A process that neither attaches nor asks for anything is stopped after Timing.Start, and said why. One that waits for others at the
 // rendezvous, or for its claim, has until then once more.
 func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	peer, end := d.session(0)
 	lj := d.put(fixture.Job())
 	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
@@ -317,7 +317,7 @@ func TestLauncherGroups(t *testing.T) {
 		}
 	}
 	// Ranks that are started are told what is known.
-	d := newDesk(t)
+	d := newRig(t)
 	for _, job := range []*replica.Job{naming, settled} {
 		peer, end := d.session(0)
 		l := &launcher{peer: peer, running: map[replica.Rank]time.Time{}, attached: map[replica.Rank]bool{}, tries: map[replica.Rank]int{1: 2}}

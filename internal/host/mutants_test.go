@@ -13,7 +13,7 @@ import (
 // A process whose rank was taken over gets nothing of the plan: no bytes for its arena, and no order to load or to go on.
 func TestSupersededRankIsGivenNothing(t *testing.T) {
 	for _, superseded := range []bool{false, true} {
-		d := newDesk(t)
+		d := newRig(t)
 		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
 		var rank *rankEnd
@@ -47,7 +47,7 @@ func TestSupersededRankIsGivenNothing(t *testing.T) {
 // A retired arena passes to a new process of its rank only once its owner is gone: two processes would write it.
 func TestArenaOfALivingProcessIsNotPassedOn(t *testing.T) {
 	for _, lives := range []bool{false, true} {
-		d := newDesk(t)
+		d := newRig(t)
 		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 			j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 		}))
@@ -86,7 +86,7 @@ func TestArenaOfALivingProcessIsNotPassedOn(t *testing.T) {
 // An arena that comes back when its job's epoch is closed already, and was fenced here, is fenced as it comes: its rank could
 // enter a step otherwise, after this daemon has acknowledged that none can.
 func TestArenaThatComesBackLateIsFenced(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Closed(fixture.Job()))
 	d.fence(lj)
 	ref := d.arena(shm.Spec{Rank: 0, Geometry: fixture.Geometry(t, false)})

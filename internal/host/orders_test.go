@@ -16,7 +16,7 @@ import (
 )
 
 // planned is the job with a plan of epoch 4 at (3,5), for which rank 0 holds both parts.
-func (d *desk) planned(lj *localJob, lr *localRank) (group, private replica.Digest) {
+func (d *rig) planned(lj *localJob, lr *localRank) (group, private replica.Digest) {
 	group, private = d.seal(lr.arena, slot(2), fixture.Gen(3, 5), 1).Root, d.seal(lr.arena, ring(3), fixture.Gen(3, 5), 2).Root
 	lj.job = fixture.Changed(fixture.Closed(lj.job), func(j *replica.Job) {
 		j.Phase, j.Epoch = replica.Planned, 4
@@ -28,7 +28,7 @@ func (d *desk) planned(lj *localJob, lr *localRank) (group, private replica.Dige
 
 // The orders of a recovery, from the fence to GO: each is sent once, and a rank is let go once an epoch.
 func TestOrders(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	var rank *rankEnd
@@ -101,7 +101,7 @@ func TestOrders(t *testing.T) {
 
 // While the job opens a rank that waits is told to initialise, once each time that it comes to wait.
 func TestInitOrder(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Phase, j.Plan, j.Position, j.Committed = replica.Opening, nil, replica.Position{}, replica.Generation{}
 	}))
@@ -134,7 +134,7 @@ func TestInitOrder(t *testing.T) {
 
 // Only a rank that has loaded the generation's epoch and stands whole at it is asked to capture it, and only before a plan.
 func TestCaptureOrder(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Closed(fixture.Job()))
 	lr := d.attach(lj, 0)
 	var rank *rankEnd
@@ -168,7 +168,7 @@ func TestCaptureOrder(t *testing.T) {
 
 // A place for a restore: a free one, else one that is neither C, T, pinned nor read; never one of those.
 func TestStageMakesRoom(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	a := lr.arena
@@ -201,7 +201,7 @@ func TestStageMakesRoom(t *testing.T) {
 
 // A report is sent when it changed, with a number that rises, and again over a new link.
 func TestReportsAreNumbered(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	reports := func() []replica.NodeReport { return fixture.Only[replica.NodeReport](d.says()) }
@@ -240,7 +240,7 @@ func TestReportsAreNumbered(t *testing.T) {
 
 // What is awaited from the leader is asked again over a new link.
 func TestRequestsAreSentAgain(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	d.claims[1] = &attaching{claim: replica.Claim{Job: fixture.JobID, Rank: 1, Nonce: 77}}
 	d.creates[2] = &launcher{hello: wire.RunHello{World: 2, Job: "next"}}

@@ -44,7 +44,7 @@ func partsOf(answers []replica.Pinned) (out []replica.Held) {
 }
 
 func TestCandidatePinsItsGenerationAlone(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	for i, s := range []replica.Step{5, 6, 7} {
@@ -107,7 +107,7 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 // A group's part that was sealed before its generation became the candidate was not sent to its mirror then, and waited for
 // the tick that sends things again: commits came every 200 ms, however short the steps.
 func TestCandidateSealedBeforeIsMirrored(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Job()
 	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
 	lj := d.put(job)
@@ -127,7 +127,7 @@ func TestCandidateSealedBeforeIsMirrored(t *testing.T) {
 
 // While a closed job waits for a process, what it is to resume at goes to its mirrors, candidate or not, until they have it.
 func TestWhatAClosedJobResumesAtIsMirrored(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Job()
 	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
 	lj := d.put(job)
@@ -183,7 +183,7 @@ func TestPushLimit(t *testing.T) {
 
 // Parts are answered as they are sealed, each once.
 func TestCandidateAnsweredPartByPart(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
@@ -221,7 +221,7 @@ func TestNothingPinnedOutsideAnOpenEpoch(t *testing.T) {
 		"control: it would do": {func(j *replica.Job) {}, fixture.Candidate(1, 6), true},
 	} {
 		t.Run(what, func(t *testing.T) {
-			d := newDesk(t)
+			d := newRig(t)
 			job := fixture.Job()
 			lj := d.put(job)
 			lr := d.attach(lj, 0)
@@ -246,7 +246,7 @@ func TestNothingPinnedOutsideAnOpenEpoch(t *testing.T) {
 // Pins of a node whose link was lost are void at the leader until it answers again: a new link must bring them again, also
 // where the leader, its term and the candidate are the same as before.
 func TestNewLinkAnswersTheCandidateAgain(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
@@ -312,7 +312,7 @@ func TestPassedBy(t *testing.T) {
 		{"both parts, and the next copying", beyond, []held{{replica.SlotSealed, g}, {replica.SlotCopying, fixture.Gen(3, 7)}}, []held{{replica.SlotSealed, g}}, false},
 		{"a private part on its way", beyond, nil, []held{{replica.SlotCopying, g}}, true},
 	} {
-		d := newDesk(t)
+		d := newRig(t)
 		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
 		put := func(p shm.Place, h held) {
@@ -340,7 +340,7 @@ func TestPassedBy(t *testing.T) {
 
 // Passed is said once for a candidate, by live ranks, with the generations that are whole.
 func TestPassedIsSaidOnce(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
@@ -366,7 +366,7 @@ func TestPassedIsSaidOnce(t *testing.T) {
 // A rank that stands still on purpose below the candidate says what it holds, once it holds something newer than C, and again when
 // that changes.
 func TestStandsBelowTheCandidate(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.live(lr, 3, 7, replica.Idle)
@@ -422,7 +422,7 @@ func TestStandsBelowTheCandidate(t *testing.T) {
 
 // A job may be over before anybody looks for hangs in its epoch: that look takes no pause back that was declared in it.
 func TestStandsBeforeTheFirstLook(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lr.gone = lj.job.Epoch
@@ -443,7 +443,7 @@ func TestStandsBeforeTheFirstLook(t *testing.T) {
 
 // retain never frees the committed generation, the candidate, or what somebody reads, and frees the rest in time.
 func TestRetain(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	a := lr.arena
@@ -493,7 +493,7 @@ func TestRetain(t *testing.T) {
 // While an epoch is closed or planned, nothing that may be eligible is freed, whoever holds it.
 func TestRetainInRecovery(t *testing.T) {
 	for _, phase := range []replica.JobPhase{replica.Closed, replica.Planned} {
-		d := newDesk(t)
+		d := newRig(t)
 		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.ClosedEpoch = phase, 3 }))
 		lr := d.attach(lj, 0)
 		mirror := d.mirrorOf(lj, replica.OfRank(1), 1, false)
@@ -522,7 +522,7 @@ func TestRetainTorn(t *testing.T) {
 		alive, stopped bool
 		want           replica.SlotState
 	}{"alive": {true, false, replica.SlotTorn}, "stopped": {true, true, replica.SlotFree}, "dead": {false, false, replica.SlotFree}} {
-		d := newDesk(t)
+		d := newRig(t)
 		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
 		lr.alive, lr.stopped = c.alive, c.stopped
@@ -536,7 +536,7 @@ func TestRetainTorn(t *testing.T) {
 
 // A generation that the durable writer is to read stays, whatever commits meanwhile.
 func TestRetainKeepsWhatIsBeingWritten(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: fixture.Gen(3, 3)} }))
 	lr := d.attach(lj, 0)
 	d.both(lr.arena, 0, fixture.Gen(3, 3))
@@ -555,7 +555,7 @@ func TestRetainKeepsWhatIsBeingWritten(t *testing.T) {
 
 // The lag of a commit is measured once, from the seal here.
 func TestCommitLag(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.both(lr.arena, 0, fixture.Gen(3, 6))
@@ -578,7 +578,7 @@ func TestCommitLag(t *testing.T) {
 // A commit that comes with another change of the job, the begin of a durable write say, comes in a view: the rank hears of it all the same, or
 // who waits for it would wait until the next one.
 func TestCommitInAView(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.both(lr.arena, 0, fixture.Gen(3, 6))
@@ -613,7 +613,7 @@ func TestInitialSeal(t *testing.T) {
 		want       replica.Epoch
 	}{{replica.Opening, 3, 3, 3}, {replica.Opening, 3, 0, 0}, {replica.Opening, 0, 3, 0}, {replica.Opening, 3, 1, 0}, {replica.Opening, 1, 1, 0}, {replica.Closed, 3, 3, 0}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
-			d := newDesk(t)
+			d := newRig(t)
 			lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.Plan = c.phase, nil }))
 			lr := d.attach(lj, 0)
 			if c.slot != 0 {

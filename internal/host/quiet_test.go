@@ -10,7 +10,7 @@ import (
 
 // Without a leader nothing is committed, and the log has to say that: one line after a while, rarely again, and one when there is one.
 func TestNoLeaderIsSaidOnce(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	d.cfg.Voters = []config.Voter{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}}
 	said := func(noLeader, again int) {
 		t.Helper()

@@ -16,7 +16,7 @@ import (
 // TestPushThatFailsIsSaid: a mirror to which pushes have failed for two seconds is named to the leader; what passes by itself is not, nor
 // what has been well since.
 func TestPushThatFailsIsSaid(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	key := pushKey{"n2", replica.OfRank(0), fixture.Gen(3, 6)}
@@ -65,7 +65,7 @@ func planned() *replica.Job {
 
 // TestRestoreThatFailsIsSaid: the third failed try to restore a rank names the part and the holders that could not be dialled.
 func TestRestoreThatFailsIsSaid(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(planned())
 	lr := d.attach(lj, 0)
 	lr.restore = &restore{epoch: 4, running: true}
@@ -93,7 +93,7 @@ func TestRestoreThatFailsIsSaid(t *testing.T) {
 
 // TestRelay: a node that the leader names fetches the part; the others fetch from it as well, and the holder serves it.
 func TestRelay(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(planned())
 	order := control.RelayOrder{Job: fixture.JobID, Epoch: 4, Part: replica.OfGroup(0), Rank: 0, Node: replica.Holder{Node: "n3", Incarnation: 33}}
 	d.leaderSays(order)

@@ -13,7 +13,7 @@ import (
 // Asked for the regions of a sealed part, a node hashes each by itself, those of the frozen area that the part binds too, and
 // says so; the place is let go of. What does not lie here, or in another rank's arena only, is said not to.
 func TestRegionsOfASealedPart(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	lr.arena = d.arena(shm.Spec{Geometry: fixture.Geometry(t, true)})

@@ -11,7 +11,7 @@ import (
 // A bit that flipped in a rank's own sealed slot was found by the rank only, in rp_load: each replacement failed in the same
 // way, and the job ended for want of progress though another node held a good copy.
 func TestAFlippedBitIsNotTakenForPresent(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 1)

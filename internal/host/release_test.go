@@ -15,7 +15,7 @@ func committed(s replica.Step) control.Progress {
 
 // TestFormerMirrorGivesItsMemoryBack: a node that mirrors a part no more keeps the arena while it holds what is committed, and no longer.
 func TestFormerMirrorGivesItsMemoryBack(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	part := replica.OfRank(1)
 	a := d.mirrorOf(lj, part, 1, false)
@@ -37,7 +37,7 @@ func TestFormerMirrorGivesItsMemoryBack(t *testing.T) {
 
 // TestMirrorWithoutPartsStays: one that is still to mirror keeps its arena however little lies there, and so does one that is written to.
 func TestMirrorWithoutPartsStays(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	d.mirrorOf(lj, replica.OfRank(1), 1, false)
 	writing := d.mirrorOf(lj, replica.OfGroup(0), 0, false)
@@ -53,7 +53,7 @@ func TestMirrorWithoutPartsStays(t *testing.T) {
 
 // TestRetiredArenaIsJudgedOnProgress: a moved rank's old arena goes with the commit that makes it useless; no view need come.
 func TestRetiredArenaIsJudgedOnProgress(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.both(lr.arena, 0, fixture.Gen(3, 5))
@@ -72,7 +72,7 @@ func TestRetiredArenaIsJudgedOnProgress(t *testing.T) {
 // TestDegradedResumeKeepsThePrevious: a view of a Resume with too few copies frees nothing of what was committed before, in a rank's
 // arena, a mirror's and a retired one; the next commit does.
 func TestDegradedResumeKeepsThePrevious(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.both(lr.arena, 0, fixture.Gen(1, 3))

@@ -15,7 +15,7 @@ import (
 )
 
 // serves runs what a transfer does beside the host, and handles the host's events meanwhile.
-func (d *desk) serves(fn func()) {
+func (d *rig) serves(fn func()) {
 	d.t.Helper()
 	done := make(chan struct{})
 	d.work.Go(func() { defer close(done); fn() })
@@ -32,7 +32,7 @@ func (d *desk) serves(fn func()) {
 	}
 }
 
-func (d *desk) store() store { return store{d.Host, d.ctx} }
+func (d *rig) store() store { return store{d.Host, d.ctx} }
 
 // keyFor is how rank 1 on node n2 asks for a part.
 func keyFor(part replica.Part, g replica.Generation, root replica.Digest) transfer.Key {
@@ -64,7 +64,7 @@ func TestTransfersAreChecked(t *testing.T) {
 		"no such rank, wraps":      {func(k *transfer.Key) { k.Rank = 1<<32 - 1 }, nil, transfer.ErrFenced},
 		"unclaimed, and says zero": {func(k *transfer.Key) { k.Incarnation = 0 }, nil, transfer.ErrFenced},
 	} {
-		d := newDesk(t)
+		d := newRig(t)
 		job := fixture.Job()
 		if c.job != nil {
 			c.job(job)
@@ -100,7 +100,7 @@ func TestPushesAreTakenUntilThePlan(t *testing.T) {
 		"its plan is closed": {func(k *transfer.Key) {}, func(j *replica.Job) { j.Epoch, j.ClosedEpoch = 4, 4 }, transfer.ErrFenced},
 		"ended":              {func(k *transfer.Key) {}, func(j *replica.Job) { j.Phase = replica.Ended }, transfer.ErrFenced},
 	} {
-		d := newDesk(t)
+		d := newRig(t)
 		job := fixture.Closed(fixture.Job())
 		c.job(job)
 		d.put(job)
@@ -117,7 +117,7 @@ func TestPushesAreTakenUntilThePlan(t *testing.T) {
 
 // A part goes to the node that holds the rank it is for, or is to mirror it, and is held while it is read.
 func TestOpen(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	info := d.seal(lr.arena, slot(2), fixture.Gen(3, 5), 7)
@@ -171,7 +171,7 @@ func TestOpen(t *testing.T) {
 
 // An arena that is given up is unmapped after its last reader only.
 func TestArenaOutlivesItsGivingUp(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 7)
@@ -193,21 +193,21 @@ func TestArenaOutlivesItsGivingUp(t *testing.T) {
 }
 
 // private is a private part of rank 1 as its node would push it.
-func (d *desk) private(lj *localJob, g replica.Generation, seed uint64) (transfer.Key, replica.Manifest, [][]byte) {
+func (d *rig) private(lj *localJob, g replica.Generation, seed uint64) (transfer.Key, replica.Manifest, [][]byte) {
 	from := d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(d.t, false)})
 	man, chunks := manifestFor(from, ring(0), g, seed)
 	man.Regions = from.Geometry().Of(replica.PrivatePart)
 	return keyFor(replica.OfRank(1), g, man.Root), man, chunks
 }
 
-func (d *desk) accept(peer replica.NodeName, k transfer.Key, man replica.Manifest) (sink transfer.Sink, done func(error) error, err error) {
+func (d *rig) accept(peer replica.NodeName, k transfer.Key, man replica.Manifest) (sink transfer.Sink, done func(error) error, err error) {
 	d.serves(func() { sink, done, err = d.store().Accept(peer, k, man) })
 	return sink, done, err
 }
 
 // A mirror takes a part from the node of the rank that makes it, once, and answers the candidate with it.
 // pushed has n2 push a part, from its offer to its seal.
-func (d *desk) pushed(k transfer.Key, man replica.Manifest, chunks [][]byte) {
+func (d *rig) pushed(k transfer.Key, man replica.Manifest, chunks [][]byte) {
 	d.t.Helper()
 	sink, done, err := d.accept("n2", k, man)
 	if err != nil {
@@ -225,7 +225,7 @@ func (d *desk) pushed(k transfer.Key, man replica.Manifest, chunks [][]byte) {
 }
 
 func TestAccept(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	k, man, chunks := d.private(lj, fixture.Gen(3, 6), 3)
 	lj.candidate = fixture.Candidate(1, 6)
@@ -273,7 +273,7 @@ func TestAccept(t *testing.T) {
 
 // What is pushed while the job is closed is held and reported, so that the plan may count on it.
 func TestAcceptWhileClosed(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Closed(fixture.Job()))
 	k, man, chunks := d.private(lj, fixture.Gen(3, 6), 3)
 	d.pushed(k, man, chunks)
@@ -286,7 +286,7 @@ func TestAcceptWhileClosed(t *testing.T) {
 // A push that breaks off gives its place back, and nobody else's: by the time the host hears of it the place may hold the
 // next push, sealed and counted on.
 func TestBrokenPushFreesOnlyItsOwn(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	k, man, chunks := d.private(lj, fixture.Gen(3, 6), 3)
 	_, done, err := d.accept("n2", k, man)
@@ -319,14 +319,14 @@ func TestBrokenPushFreesOnlyItsOwn(t *testing.T) {
 }
 
 // mirrorFor asks for a mirror's arena as a transfer does.
-func (d *desk) mirrorFor(lj *localJob, man replica.Manifest) (ref *holding.Arena, err error) {
+func (d *rig) mirrorFor(lj *localJob, man replica.Manifest) (ref *holding.Arena, err error) {
 	d.t.Helper()
 	d.serves(func() { ref, err = d.mirrorArena(d.ctx, lj, 1, man) })
 	return ref, err
 }
 
 func TestMirrorArenas(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	group := d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, true)})
 	d.seal(group, frozenPlace, fixture.Gen(1, 0), 99)
@@ -393,7 +393,7 @@ func TestMirrorArenas(t *testing.T) {
 
 // A mirrored replicated part counts only beside the frozen part that it binds.
 func TestMirrorCountsWithItsFrozenPart(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	a := d.mirrorOf(lj, replica.OfGroup(0), 1, true)
 	lj.candidate = fixture.Candidate(1, 6)
@@ -458,7 +458,7 @@ func TestMirrorsOf(t *testing.T) {
 // group's part must have it too. A push that was answered with that other copy left the mirror's part uncounted, and the job's commits
 // waiting for it until the job's end.
 func TestFrozenPartIsPutBesideWhatBindsIt(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	old := d.arena(shm.Spec{Rank: 0, Geometry: fixture.Geometry(t, true)})
 	d.seal(old, frozenPlace, fixture.Gen(1, 0), 99)
 	frozen, frozenChunks := manifestFor(old, frozenPlace, fixture.Gen(1, 0), 99)

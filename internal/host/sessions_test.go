@@ -22,7 +22,7 @@ func opening() *replica.Job {
 }
 
 // hello brings a process to the daemon as rank 0.
-func (d *desk) hello(change func(*wire.Hello)) (session.Peer, *rankEnd) {
+func (d *rig) hello(change func(*wire.Hello)) (session.Peer, *rankEnd) {
 	d.t.Helper()
 	p, r := d.session(0)
 	h := wire.Hello{ABI: wire.RankABI, Rank: 0, World: 2, Group: 0, Nonce: 77, Job: "job"}
@@ -33,7 +33,7 @@ func (d *desk) hello(change func(*wire.Hello)) (session.Peer, *rankEnd) {
 	return p, r
 }
 
-func (d *desk) attachFor(p session.Peer) {
+func (d *rig) attachFor(p session.Peer) {
 	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: fixture.Geometry(d.t, false).Regions})
 }
 
@@ -69,7 +69,7 @@ func TestAttachRefusals(t *testing.T) {
 		"held by a live one":    {nil, nil, true, wire.CodeRefused, "is held by live process"},
 		"control: it can be in": {nil, nil, false, 0, ""},
 	} {
-		d := newDesk(t)
+		d := newRig(t)
 		job := opening()
 		if c.job != nil {
 			c.job(job)
@@ -97,7 +97,7 @@ func TestAttachRefusals(t *testing.T) {
 
 // From hello to arena: the claim is asked for once, and the list on disk knows the process before it has the arena.
 func TestAttach(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	d.informed = false
 	job := opening()
 	lj := d.put(job)
@@ -158,7 +158,7 @@ func TestAttach(t *testing.T) {
 // A process that finds its group in its model names it when it attaches; one that never does is refused.
 func TestGroupIsNamedWithTheClaim(t *testing.T) {
 	for _, named := range []replica.GroupID{1, replica.NoGroup} {
-		d := newDesk(t)
+		d := newRig(t)
 		d.put(fixture.Changed(opening(), func(j *replica.Job) { j.Naming = []replica.GroupID{replica.NoGroup, replica.NoGroup} }))
 		p, r := d.hello(func(h *wire.Hello) { h.Group = replica.NoGroup })
 		r.reads() // the welcome
@@ -176,7 +176,7 @@ func TestGroupIsNamedWithTheClaim(t *testing.T) {
 
 // A process that goes while its arena is made gets none, and the memory is given back.
 func TestGoneBeforeItsArena(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(opening())
 	p, _ := d.hello(nil)
 	d.attachFor(p)
@@ -203,7 +203,7 @@ func TestOtherStateIsRefused(t *testing.T) {
 			r[0].Name = "bias"
 		},
 	} {
-		d := newDesk(t)
+		d := newRig(t)
 		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 			j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 		}))
@@ -232,7 +232,7 @@ func TestOtherStateIsRefused(t *testing.T) {
 func TestArenaPassesOn(t *testing.T) {
 	for i := range 4 {
 		same, viewFirst := i&1 == 0, i&2 == 0
-		d := newDesk(t)
+		d := newRig(t)
 		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 			j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 		}))
@@ -277,7 +277,7 @@ func TestArenaPassesOn(t *testing.T) {
 
 // A rank whose daemon was away is taken back by its process, with what it is owed; one that was taken over is not.
 func TestReattach(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	p, r := d.session(0)

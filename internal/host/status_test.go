@@ -15,7 +15,7 @@ import (
 
 // A host says what it knows by itself; of a question that got no answer nothing is kept.
 func TestWhatAHostKnows(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	d.live(d.attach(lj, 0), 3, 7, replica.Updating)
 	var st Status
@@ -60,7 +60,7 @@ func TestWhatAHostKnows(t *testing.T) {
 
 // Where the lost node led, its successor is told at once whom this node suspects; of one that answers again, nothing.
 func TestSuspicionIsSaidToTheNextLeader(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	silent := control.Suspect{Target: replica.Holder{Node: "n2", Incarnation: 22}}
 	next := func(suspects []control.Suspect) []control.Suspect {
 		t.Helper()
@@ -81,7 +81,7 @@ func TestSuspicionIsSaidToTheNextLeader(t *testing.T) {
 
 // The daemon notices that its keeper has gone though it asks it for nothing; it says so, and goes on.
 func TestLostKeeper(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	d.put(fixture.Job())
 	d.link = nil // nobody to be asked
 	socket := filepath.Join(d.cfg.StateDir, "k.sock")
@@ -111,7 +111,7 @@ func TestLostKeeper(t *testing.T) {
 	defer func() {
 		stop()
 		<-over
-		d.ended = make(chan struct{}) // the desk's cleanup closes it once more
+		d.ended = make(chan struct{}) // the rig's cleanup closes it once more
 	}()
 	lost := func() (lost bool) {
 		d.do(running, func() { lost = d.keeperLost })

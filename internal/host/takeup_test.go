@@ -13,8 +13,8 @@ import (
 )
 
 // twoLaunchers are on the node of rank 0, whose process was the first one's and is dead. The first one has not said so.
-func twoLaunchers(t *testing.T) (d *desk, lj *localJob, first, second *launcher, ends [2]*rankEnd) {
-	d = newDesk(t)
+func twoLaunchers(t *testing.T) (d *rig, lj *localJob, first, second *launcher, ends [2]*rankEnd) {
+	d = newRig(t)
 	lj = d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 	}))

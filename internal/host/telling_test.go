@@ -17,7 +17,7 @@ import (
 )
 
 // listener is a launcher of the job whose notes the test reads.
-func (d *desk) listener() (session.Peer, *rankEnd) {
+func (d *rig) listener() (session.Peer, *rankEnd) {
 	d.t.Helper()
 	peer, end := d.session(0)
 	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID}
@@ -36,7 +36,7 @@ func (r *rankEnd) note() string {
 
 // The launcher prints one line when an epoch is lost, which announces the tracebacks that follow, and one when the job goes on.
 func TestLauncherIsToldOfARecovery(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.live(lr, 3, 8, replica.Updating)
@@ -86,7 +86,7 @@ func TestSameExceptionIsSaidAtOnce(t *testing.T) {
 		"another one":      {5, 9, replica.Updating, "in the optimizer step 9: KeyError: 'x'", false},
 		"in the same life": {3, 9, replica.Updating, text, false},
 	} {
-		d := newDesk(t)
+		d := newRig(t)
 		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
 		_, end := d.listener()
@@ -122,7 +122,7 @@ func TestExitStatusOfARank(t *testing.T) {
 		"failed":               {1, false, true, "", ""},
 		"never attached":       {0, false, false, "", ""},
 	} {
-		d := newDesk(t)
+		d := newRig(t)
 		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
 		if lr.left = c.left; c.held {
@@ -149,7 +149,7 @@ func TestMemoryIsSaidBeforeItIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := shm.Spec{Geometry: g, Slots: 4, ChunkBytes: 1 << 20}
-	d := newDesk(t)
+	d := newRig(t)
 	lj := d.put(fixture.Job())
 	_, end := d.listener()
 	d.sayMemory(lj, shm.Spec{Geometry: fixture.Geometry(t, false), Slots: 4, ChunkBytes: 4096}) // too small to speak of

@@ -15,7 +15,7 @@ import (
 // What a leader tells as changes and in short is, at a node that has heard all since its link came up, the state that it would be told whole;
 // whenever the link came up.
 func TestChangesLeadToTheState(t *testing.T) {
-	c, d := compose(t, 7), newDesk(t)
+	c, d := compose(t, 7), newRig(t)
 	st := lock.New(fixture.Cluster)
 	c.follows(func(v *lock.View) { *v = st.View() })
 	index := uint64(0)
@@ -96,7 +96,7 @@ func TestChangesLeadToTheState(t *testing.T) {
 
 // A node that lacks what a change follows asks for the whole state, once, and takes nothing of the change.
 func TestAGapIsFilledByTheWholeState(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	job := fixture.Job()
 	d.handle(LinkUp{Link: d.link, Leader: "n2", Welcome: control.Welcome{OK: true, Term: 7}})
 	d.says()
@@ -144,7 +144,7 @@ func TestAGapIsFilledByTheWholeState(t *testing.T) {
 // A view may be some seconds old: until the change behind it has come, nothing is judged by it. A daemon that was started anew found its own
 // rank's claim, of a moment ago, missing there.
 func TestAViewAloneIsNotJudged(t *testing.T) {
-	d := newDesk(t)
+	d := newRig(t)
 	d.informed = false
 	nodes := d.nodes
 	d.handle(LinkUp{Link: d.link, Leader: "n2", Welcome: control.Welcome{OK: true, Term: 7}})
