@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -85,8 +85,10 @@ func (h *Host) Adopt() error {
 		listed[e.Key] = e
 	}
 	for key, f := range files {
-		if strings.HasPrefix(key, ledgerPrefix) {
-			h.adoptLedger(key, f)
+		if desk.Records(key) {
+			if !h.desk.Adopt(key, f) {
+				h.keeper.Drop(key) //nolint:errcheck // there is nothing in it
+			}
 			continue
 		}
 		a, err := shm.Adopt(f)

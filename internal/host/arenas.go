@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -188,7 +189,7 @@ func (h *Host) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
 
 // attached answers a rank that came back: it has the descriptor already.
 func (h *Host) attached(ev session.Hello, ref *holding.Arena, inc replica.Incarnation, epoch replica.Epoch) {
-	h.callers[ev.Peer.ID()] = caller{ref.Spec().Job, ev.Hello.Rank, ev.Hello.Nonce}
+	h.desk.Admit(ev.Peer, desk.Caller{Job: ref.Spec().Job, Rank: ev.Hello.Rank, Nonce: ev.Hello.Nonce})
 	h.rankAttached(ev.Hello.Job, ev.Hello.Rank)
 	hd := ref.Header()
 	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: inc, Slots: hd.Slots, Ring: hd.Ring, Fence: ref.Fence(), Job: ref.Spec().Job}.Append(nil)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -45,7 +46,7 @@ func (h *Host) refuse(a *attaching, req uint32, c int32, text string) {
 	a.peer.Refuse(req, c, text)
 	delete(h.attaching, a.peer.ID())
 	delete(h.claims, a.request)
-	h.kvGone(a.peer)
+	h.desk.Leave(a.peer)
 }
 
 // registered lays out the regions that a rank registers. The library has refused them already; one of another make may not have.
@@ -125,7 +126,7 @@ func (h *Host) advance(a *attaching) {
 
 func (h *Host) welcome(job *replica.Job, a *attaching) {
 	a.welcomed = true
-	h.callers[a.peer.ID()] = caller{job.ID, a.hello.Rank, a.hello.Nonce}
+	h.desk.Admit(a.peer, desk.Caller{Job: job.ID, Rank: a.hello.Rank, Nonce: a.hello.Nonce})
 	a.peer.Send(wire.RankHeader{Type: wire.MWelcome, Request: a.helloReq}, //nolint:errcheck // a dead peer is Gone
 		wire.Welcome{ABI: wire.RankABI, Rank: a.hello.Rank, Cluster: h.cluster, Job: job.ID, Era: h.era, ChunkBytes: chunkBytes(job)}.Append(nil))
 }

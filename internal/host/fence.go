@@ -17,7 +17,7 @@ func (h *Host) fence(lj *localJob) {
 	closed := lj.job.ClosedEpoch
 	if lj.job.Phase == replica.Ended {
 		closed = max(closed, lj.job.Epoch)
-		h.fenceKV(lj.job.ID, replica.MaxEpoch) // no epoch is to come
+		h.desk.Fence(lj.job.ID, replica.MaxEpoch) // no epoch is to come
 	}
 	if closed <= lj.fenced {
 		return
@@ -40,7 +40,7 @@ func (h *Host) fence(lj *localJob) {
 			lr.restore = nil
 		}
 	}
-	h.fenceKV(lj.job.ID, closed)
+	h.desk.Fence(lj.job.ID, closed)
 }
 
 // copyRate is what a capture under way is taken to copy at least in a second, in bytes: settle_timeout alone is a size's, not a fault's.

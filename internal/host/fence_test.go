@@ -77,24 +77,25 @@ func TestFenceKeepsTheNextRestore(t *testing.T) {
 
 func TestFenceTellsRanks(t *testing.T) {
 	d := newRig(t)
-	lj := d.put(fixture.Closed(fixture.Job()))
+	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	peer, rank := d.session(0)
+	waits, later := d.visitor(0), d.visitor(1)
+	waits.asks(3, wire.MKVGet, wire.KV{Key: "k"})
+	later.asks(4, wire.MKVGet, wire.KV{Key: "k"})
+	peer, rank := waits.peer, waits.end
 	lr.peer = peer
-	waits := &kvPending{peer: peer, head: wire.RankHeader{Request: 5, Epoch: 3}, op: control.KVGet, by: caller{job: fixture.JobID}}
-	later := &kvPending{peer: peer, head: wire.RankHeader{Request: 6, Epoch: 4}, op: control.KVGet, by: caller{job: fixture.JobID}}
-	d.kvs[1], d.kvs[2] = waits, later
+	lj.job = fixture.Closed(lj.job)
 	d.fence(lj)
 	if h, _ := rank.reads(); h.Type != wire.MFence || h.Epoch != 3 || h.Incarnation != 4 {
 		t.Errorf("the rank reads %+v, want the fence of epoch 3", h)
 	}
 	h, body := rank.reads()
 	v, err := wire.ParseKVValue(body)
-	if h.Type != wire.MKVValue || h.Request != 5 || err != nil || v.Code != wire.CodeFenced {
+	if h.Type != wire.MKVValue || h.Request != waits.last || err != nil || v.Code != wire.CodeFenced {
 		t.Errorf("who waits at the rendezvous reads %+v, code %d: %v", h, v.Code, err)
 	}
-	if len(d.kvs) != 1 || d.kvs[2] != later {
-		t.Errorf("%d requests are left, want that of epoch 4", len(d.kvs))
+	if d.desk.Waits(fixture.JobID, 0) || !d.desk.Waits(fixture.JobID, 1) {
+		t.Error("want the request of epoch 4 to be left, and it alone")
 	}
 	d.fence(lj)
 	rank.quiet(peer)

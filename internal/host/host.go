@@ -11,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/session"
@@ -111,11 +112,8 @@ type Host struct {
 	requests     uint64    // last request id
 	claims       map[uint64]*attaching
 	creates      map[uint64]*launcher
-	callers      map[uint64]caller      // at the rendezvous, by session peer
-	kvs          map[uint64]*kvPending  // not answered
-	asking       map[caller]uint64      // the newest of them, by who waits for it
-	kept         map[kvScopeKey]*ledger // contributed to epochs that are not closed
-	questions    map[uint64]chan<- any  // to the leader, not answered
+	desk         *desk.Desk            // the rendezvous, as ranks here see it
+	questions    map[uint64]chan<- any // to the leader, not answered
 	pushers      map[pusherKey]*pusher
 	strains      map[strainKey]strain
 	lastReport   time.Time
@@ -156,7 +154,6 @@ func New(c Config) *Host {
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
-		callers: map[uint64]caller{}, kvs: map[uint64]*kvPending{}, asking: map[caller]uint64{}, kept: map[kvScopeKey]*ledger{},
 		pushers: map[pusherKey]*pusher{}, strains: map[strainKey]strain{}}
 	if m.processes == nil {
 		m.processes = kernel{}
@@ -168,6 +165,7 @@ func New(c Config) *Host {
 		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
 	}
 	m.custody = holding.NewCustodian(m.keeper, m.log, m.arenaListPath())
+	m.desk = desk.New(deskOwner{m}, m.log)
 	return m
 }
 
@@ -250,10 +248,8 @@ func (h *Host) handle(ev Event) {
 		h.arenaReady(ev)
 	case arenaParked:
 		h.arenaParked(ev)
-	case ledgerParked:
-		h.ledgerParked(ev)
-	case ledgerRewritten:
-		h.ledgerRewritten(ev)
+	case desk.Event:
+		h.desk.Handle(ev)
 	case mirrorMade:
 		h.mirrorMade(ev)
 	case mirrorParked:
@@ -402,7 +398,7 @@ func (h *Host) leaderSays(msg any) {
 			h.created(l, msg.Refused)
 		}
 	case control.KVReply:
-		h.kvReplied(msg)
+		h.desk.Reply(msg)
 	case control.MarkerOrder:
 		h.writeMarker(msg)
 	case control.StatusReply:
@@ -440,11 +436,10 @@ func (h *Host) viewed(v control.View) {
 		}
 	}
 	h.claimOrphans()
-	h.dropUnknownKept()
 	for _, lj := range h.jobs {
 		h.reconcile(lj)
 	}
-	h.placeWaiting()
+	h.desk.JobsTold() // behind reconcile: who waited is held against the fences that it raised
 	h.serveLaunchers()
 	h.serveAttaching()
 	for id, lj := range h.jobs {
@@ -492,7 +487,7 @@ func (h *Host) resend() {
 	for _, s := range h.suspects {
 		h.send(s)
 	}
-	h.resendKV()
+	h.desk.Resend()
 	for _, lj := range h.jobs {
 		lj.reported = replica.NodeReport{}
 		clear(lj.answered) // with the link the leader lost this node's pins
@@ -532,7 +527,7 @@ func (h *Host) tick() time.Duration {
 	if due {
 		h.lastReport = time.Now()
 	}
-	h.kvAgain()
+	h.desk.Tick()
 	h.serveLaunchers()
 	h.killStuck()
 	h.leaderless(time.Now())
@@ -565,9 +560,5 @@ func (h *Host) Close() {
 	for _, lj := range h.jobs {
 		closeAll(lj.arenas()...)
 	}
-	for _, l := range h.kept {
-		if l.file != nil {
-			l.file.Close() //nolint:errcheck // memory; nothing is lost
-		}
-	}
+	h.desk.Close()
 }

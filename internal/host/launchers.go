@@ -342,10 +342,8 @@ func (h *Host) killStuck() {
 
 // heardOf tells whether a process for a rank waits for this daemon's word: at the rendezvous, or to attach.
 func (h *Host) heardOf(lj *localJob, r replica.Rank) bool {
-	for _, k := range h.kvs {
-		if k.peer != nil && k.by.job == lj.job.ID && k.by.rank == r {
-			return true
-		}
+	if h.desk.Waits(lj.job.ID, r) {
+		return true
 	}
 	for _, a := range h.attaching { // one that was welcomed and has not asked to attach yet builds its model
 		if a.hello.Job == lj.job.Name && a.hello.Rank == r && (a.attach != 0 || !a.welcomed) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
@@ -238,9 +239,10 @@ func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
 	end.quiet(peer)
 	for name, wait := range map[string]func(on bool){
 		"rendezvous": func(on bool) {
-			d.kvs = map[uint64]*kvPending{}
+			d.desk.Leave(peer)
 			if on {
-				d.kvs[1] = &kvPending{peer: peer, by: caller{job: lj.job.ID, rank: 0}}
+				d.desk.Admit(peer, desk.Caller{Job: lj.job.ID})
+				d.desk.Ask(peer, wire.RankHeader{Epoch: 3}, wire.MKVGet, wire.KV{Key: "k"})
 			}
 		},
 		"claim": func(on bool) {

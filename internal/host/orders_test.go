@@ -244,7 +244,8 @@ func TestRequestsAreSentAgain(t *testing.T) {
 	lj := d.put(fixture.Job())
 	d.claims[1] = &attaching{claim: replica.Claim{Job: fixture.JobID, Rank: 1, Nonce: 77}}
 	d.creates[2] = &launcher{hello: wire.RunHello{World: 2, Job: "next"}}
-	d.kvs[3] = &kvPending{id: 3, op: control.KVGet, by: caller{job: fixture.JobID}, key: "addr"}
+	d.visitor(0).asks(3, wire.MKVGet, wire.KV{Key: "addr"})
+	asked := d.asked()
 	lj.written[replica.OfRank(0)] = control.ShardReport{Job: fixture.JobID, Part: replica.OfRank(0), Generation: fixture.Gen(3, 5)}
 	d.handle(LinkUp{Link: d.link, Leader: "n2", Welcome: control.Welcome{OK: true, Term: 10}})
 	said := d.says()
@@ -255,7 +256,7 @@ func TestRequestsAreSentAgain(t *testing.T) {
 	if len(creates) != 1 || creates[0].ID != 2 || creates[0].Name != "next" || len(creates[0].Layout.Groups) != 2 {
 		t.Errorf("creates %+v", creates)
 	}
-	if len(kvs) != 1 || kvs[0].ID != 3 || kvs[0].Key != "addr" {
+	if len(kvs) != 1 || kvs[0].ID != asked.ID || kvs[0].Key != "addr" {
 		t.Errorf("rendezvous %+v", kvs)
 	}
 	if len(shards) != 1 || shards[0].Part != replica.OfRank(0) {

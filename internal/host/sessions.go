@@ -57,9 +57,9 @@ func (h *Host) handleSession(ev session.Event) {
 	case session.Leave:
 		h.heard(ev.Peer, ev)
 	case session.KV:
-		h.kv(ev)
+		h.desk.Ask(ev.Peer, ev.Header, ev.Op, ev.KV)
 	case session.Scope:
-		h.scope(ev)
+		h.desk.AskScope(ev.Peer, ev.Header)
 	case session.RunHello:
 		h.runHello(ev)
 	case session.RunExited:
@@ -133,7 +133,7 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 
 // peerGone is a lost session: of a live process until its exit is seen.
 func (h *Host) peerGone(p session.Peer) {
-	h.kvGone(p)
+	h.desk.Leave(p)
 	if a := h.attaching[p.ID()]; a != nil {
 		delete(h.attaching, p.ID())
 		delete(h.claims, a.request)

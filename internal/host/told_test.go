@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/leader/leadertest"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -15,9 +16,9 @@ import (
 // What a leader tells as changes and in short is, at a node that has heard all since its link came up, the state that it would be told whole;
 // whenever the link came up.
 func TestChangesLeadToTheState(t *testing.T) {
-	c, d := compose(t, 7), newRig(t)
+	c, d := leadertest.New(t, 7), newRig(t)
 	st := lock.New(fixture.Cluster)
-	c.follows(func(v *lock.View) { *v = st.View() })
+	c.Applies(func(v *lock.View) { *v = st.View() })
 	index := uint64(0)
 	apply := func(cmds ...replica.Command) {
 		t.Helper()
@@ -27,7 +28,7 @@ func TestChangesLeadToTheState(t *testing.T) {
 				t.Fatalf("entry %d, %+v: %v", index, cmd, out.Err)
 			}
 		}
-		c.follows(func(v *lock.View) { *v = st.View() })
+		c.Applies(func(v *lock.View) { *v = st.View() })
 	}
 	holder := func(i int) replica.Holder {
 		return replica.Holder{Node: replica.NodeName(fmt.Sprint("h", i)), Incarnation: replica.NodeIncarnation(i + 1)}
@@ -36,10 +37,10 @@ func TestChangesLeadToTheState(t *testing.T) {
 	hears := func(up bool) {
 		t.Helper()
 		if up {
-			link = c.link(replica.Node{Name: "n1", Incarnation: 11, Session: 1})
+			link = c.Linked(replica.Node{Name: "n1", Incarnation: 11, Session: 1})
 			d.handle(LinkUp{Link: d.link, Leader: "n1", Welcome: control.Welcome{OK: true, Term: 7}})
 		}
-		for _, msg := range heardBy(t, link) {
+		for _, msg := range leadertest.Said(t, link) {
 			switch msg.(type) {
 			case control.View, control.Change, control.Progress:
 				d.leaderSays(msg)
@@ -48,10 +49,10 @@ func TestChangesLeadToTheState(t *testing.T) {
 		if asks := fixture.Only[control.AskView](d.says()); len(asks) != 0 {
 			t.Errorf("entry %d: the node asks for the whole state", index)
 		}
-		if !reflect.DeepEqual(d.nodes, c.view.Nodes) || len(d.told.Jobs) != len(c.view.Jobs) {
-			t.Errorf("entry %d: the node knows nodes %v and %d jobs; want %v and %d", index, d.nodes, len(d.told.Jobs), c.view.Nodes, len(c.view.Jobs))
+		if !reflect.DeepEqual(d.nodes, c.View.Nodes) || len(d.told.Jobs) != len(c.View.Jobs) {
+			t.Errorf("entry %d: the node knows nodes %v and %d jobs; want %v and %d", index, d.nodes, len(d.told.Jobs), c.View.Nodes, len(c.View.Jobs))
 		}
-		for id, job := range c.view.Jobs {
+		for id, job := range c.View.Jobs {
 			have := *d.jobs[id].job
 			if fmt.Sprintf("%+v", have) != fmt.Sprintf("%+v", *job) && !reflect.DeepEqual(&have, job) {
 				t.Errorf("entry %d: the node has\n%+v, want\n%+v", index, have, *job)
@@ -131,12 +132,12 @@ func TestAGapIsFilledByTheWholeState(t *testing.T) {
 		t.Error("a change that follows is not taken")
 	}
 
-	c := compose(t, 7)
-	c.knows(job)
-	link := c.node("n2", 22)
-	heardBy(t, link)
+	c := leadertest.New(t, 7)
+	c.Knows(job)
+	link := c.Node("n2", 22)
+	leadertest.Said(t, link)
 	c.Message(t.Context(), "n2", control.AskView{})
-	if v := fixture.Only[control.View](heardBy(t, link)); len(v) != 1 || v[0].Index != c.view.Index || len(v[0].Jobs) != 1 {
+	if v := fixture.Only[control.View](leadertest.Said(t, link)); len(v) != 1 || v[0].Index != c.View.Index || len(v[0].Jobs) != 1 {
 		t.Errorf("asked for the whole state, the leader sends %+v", v)
 	}
 }

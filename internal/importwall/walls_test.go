@@ -50,10 +50,11 @@ var walls = map[string]wall{
 	"transfer":            {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "github.com/quic-go/quic-go"}},
 	"chaos/netfault":      {2, []string{}, []string{"golang.org/x/sys/unix"}},
 
+	"internal/desk":    {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
 	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
 	"internal/leader": {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
-	"internal/host":   {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/holding", "internal/journal", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
+	"internal/host":   {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/journal", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":   {5, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch": {4, []string{"replica", "internal/wire"}, nil},
 	"chaos/cluster":   {4, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},
@@ -72,6 +73,7 @@ var walls = map[string]wall{
 	"internal/planted":             {0, []string{}, nil},
 	"internal/fixture":             {side, []string{"replica", "internal/wire"}, []string{"github.com/cespare/xxhash/v2"}},
 	"internal/journal/journaltest": {side, []string{"internal/config", "internal/journal"}, nil},
+	"internal/leader/leadertest":   {side, []string{"replica", "lock", "recovery", "internal/control", "internal/fixture", "internal/journal/journaltest", "internal/leader", "internal/wire"}, nil},
 	"internal/leakcheck":           {side, []string{}, nil},
 	"internal/otheruser":           {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/sim":                 {side, []string{}, nil},

@@ -1,4 +1,4 @@
-package host
+package desk
 
 import (
 	"bufio"
@@ -17,16 +17,16 @@ import (
 // last record, which was not answered yet. A record is the frame that a leader is told the same with, with one entry: magic, version, length and
 // checksum are the frame's. A file may have a record twice, and those of replaced contributions too: replaying them comes to the same ledger.
 const (
-	ledgerPrefix = "ledger-"
-	ledgerRecord = wire.MaxValueBytes + 1<<10 // bytes of a record's body, at most: a value, a key, and what is around them
-	ledgerSlack  = 1 << 20                    // bytes that a file may have beyond twice what lived when it was written
+	filePrefix = "ledger-"
+	maxRecord  = wire.MaxValueBytes + 1<<10 // bytes of a record's body, at most: a value, a key, and what is around them
+	slack      = 1 << 20                    // bytes that a file may have beyond twice what lived when it was written
 )
 
-// file is the keeper's key for what is recorded of an epoch.
-func (s kvScopeKey) file() string { return fmt.Sprintf("%s%s-%d", ledgerPrefix, s.job, s.epoch) }
+// parkKey is what the keeper holds the records of a rendezvous under.
+func (s scope) parkKey() string { return fmt.Sprintf("%s%s-%d", filePrefix, s.job, s.epoch) }
 
-// ledgerFile is a ledger's file as the host writes it. The host's goroutine alone does: a record is some microseconds' work.
-type ledgerFile struct {
+// file is a ledger's file as the desk writes it, on its own goroutine: a record is some microseconds' work.
+type file struct {
 	*os.File
 	size      int64             // bytes of whole records
 	base      int64             // of those, the ones that were there when the file was made
@@ -35,17 +35,17 @@ type ledgerFile struct {
 	held      []control.KVReply // answers that wait until it is parked
 }
 
-func newLedgerFile(s kvScopeKey) (*ledgerFile, error) {
-	f, err := shm.NewMemfd("replicad-" + s.file())
+func newFile(s scope) (*file, error) {
+	f, err := shm.NewMemfd("replicad-" + s.parkKey())
 	if err != nil {
 		return nil, err
 	}
-	return &ledgerFile{File: f}, nil
+	return &file{File: f}, nil
 }
 
-// rewrittenLedger makes a file of what lives in a ledger.
-func rewrittenLedger(s kvScopeKey, live []control.KVEntry) (*ledgerFile, error) {
-	f, err := newLedgerFile(s)
+// fileOf makes a file of what lives in a ledger.
+func fileOf(s scope, live []control.KVEntry) (*file, error) {
+	f, err := newFile(s)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func rewrittenLedger(s kvScopeKey, live []control.KVEntry) (*ledgerFile, error) 
 }
 
 // append writes one record.
-func (f *ledgerFile) append(s kvScopeKey, e control.KVEntry) error {
+func (f *file) append(s scope, e control.KVEntry) error {
 	b, err := wire.Append(nil, control.KindKept, control.KVKept{Job: s.job, Epoch: s.epoch, Entries: []control.KVEntry{e}})
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (f *ledgerFile) append(s kvScopeKey, e control.KVEntry) error {
 }
 
 // extend writes whole records. After an error the file is as it was, for the next try.
-func (f *ledgerFile) extend(records []byte) error {
+func (f *file) extend(records []byte) error {
 	n, err := f.WriteAt(records, f.size)
 	if err != nil {
 		if n > 0 {
@@ -81,7 +81,7 @@ func (f *ledgerFile) extend(records []byte) error {
 }
 
 // appendFrom writes the records of another file from offset at on.
-func (f *ledgerFile) appendFrom(old *ledgerFile, at int64) error {
+func (f *file) appendFrom(old *file, at int64) error {
 	b := make([]byte, old.size-at)
 	if _, err := old.ReadAt(b, at); err != nil {
 		return err
@@ -90,13 +90,13 @@ func (f *ledgerFile) appendFrom(old *ledgerFile, at int64) error {
 }
 
 // bloated tells whether most of the file may be of replaced contributions.
-func (f *ledgerFile) bloated() bool { return !f.rewriting && f.size > 2*f.base+ledgerSlack }
+func (f *file) bloated() bool { return !f.rewriting && f.size > 2*f.base+slack }
 
 // replay calls fn for each record until the first one that is torn or wrong, or that fn refuses; size is how far the good ones reach.
-func (f *ledgerFile) replay(fn func(kvScopeKey, control.KVEntry) error) error {
+func (f *file) replay(fn func(scope, control.KVEntry) error) error {
 	r := bufio.NewReader(io.NewSectionReader(f, 0, math.MaxInt64)) // the descriptor's own offset is shared with other processes
 	for f.size = 0; ; {
-		h, err := wire.ReadHeader(r, ledgerRecord)
+		h, err := wire.ReadHeader(r, maxRecord)
 		if err == io.EOF {
 			return nil
 		}
@@ -118,7 +118,7 @@ func (f *ledgerFile) replay(fn func(kvScopeKey, control.KVEntry) error) error {
 	}
 }
 
-func parseRecord(kind wire.Kind, body []byte) (s kvScopeKey, e control.KVEntry, err error) {
+func parseRecord(kind wire.Kind, body []byte) (s scope, e control.KVEntry, err error) {
 	if kind != control.KindKept {
 		return s, e, fmt.Errorf("a record of kind %d, want %d", kind, control.KindKept)
 	}
@@ -129,7 +129,7 @@ func parseRecord(kind wire.Kind, body []byte) (s kvScopeKey, e control.KVEntry, 
 	if len(kept.Entries) != 1 || kept.Done {
 		return s, e, fmt.Errorf("a record of %d contributions, want one", len(kept.Entries))
 	}
-	s, e = kvScopeKey{kept.Job, kept.Epoch}, kept.Entries[0]
+	s, e = scope{kept.Job, kept.Epoch}, kept.Entries[0]
 	switch e.Op {
 	case control.KVBarrier:
 		return s, e, nil
