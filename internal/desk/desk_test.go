@@ -254,12 +254,19 @@ func TestFenceAnswersItsEpochsAlone(t *testing.T) {
 	for g, epoch := range map[*guest]replica.Epoch{a: 3, b: 4, c: 3} {
 		g.asks(epoch, wire.MKVGet, wire.KV{Key: "late"})
 	}
+	e := m.peer(1)
+	m.Admit(e, Caller{Job: other, Rank: 1})
+	e.ask(wire.MKVSet, wire.KV{Key: "k"})
 	m.Fence(fixture.JobID, 3)
-	if got := a.hears(); got != fmt.Sprint("value ", wire.CodeFenced, " ") || len(m.pending.all) != 2 {
+	if got := a.hears(); got != fmt.Sprint("value ", wire.CodeFenced, " ") || len(m.pending.all) != 3 {
 		t.Errorf("who waits in epoch 3 is told %s, and %d requests are left", got, len(m.pending.all))
 	}
-	b.quiet()
-	c.quiet()
+	for _, g := range []*guest{b, c, e} {
+		g.quiet()
+	}
+	if m.ledgers.account(scope{other, 3}, 1) == nil {
+		t.Error("what was contributed to another job is dropped")
+	}
 }
 
 // New processes and survivors meet in the epoch to come, which the desk tells them once it knows the job.
@@ -306,6 +313,10 @@ func TestEarlyRequestsWaitForTheirJob(t *testing.T) {
 	a.ask(wire.MKVSet, wire.KV{Key: "k", Value: []byte("v")})
 	b.asks(4, wire.MKVGet, wire.KV{Key: "late"})
 	late.asks(2, wire.MKVGet, wire.KV{Key: "k"})
+	gone := m.guest(0)
+	m.callers[gone.id] = Caller{fixture.JobID, 0, 98}
+	gone.ask(wire.MKVSet, wire.KV{Key: "of a process that is gone"})
+	m.Leave(gone)
 	m.linkAnew()
 	if asked := fixture.Only[control.KVRequest](m.says()); len(asked) != 0 {
 		t.Errorf("the leader is asked %+v of a job that is not known", asked)
@@ -315,6 +326,9 @@ func TestEarlyRequestsWaitForTheirJob(t *testing.T) {
 		g.quiet()
 	}
 	m.knows(m.job)
+	if asked := fixture.Only[control.KVRequest](m.said); len(asked) != 2 {
+		t.Errorf("the leader is asked %+v, want what a and b ask", asked)
+	}
 	m.elect()
 	m.serve()
 	if got := a.hears(); got != "ok 0" {
@@ -326,5 +340,78 @@ func TestEarlyRequestsWaitForTheirJob(t *testing.T) {
 	b.quiet()
 	if !m.Waits(fixture.JobID, 1) {
 		t.Error("the one of epoch 4 does not wait any more")
+	}
+}
+
+// A process waits for one answer at a time: what it asked before, on this session or another one, is not answered to it.
+func TestTheNewestQuestionIsAnsweredAlone(t *testing.T) {
+	m := newMeeting(t)
+	a, b := m.guest(0), m.guest(1)
+	a.ask(wire.MBarrier, wire.KV{Key: "up", Members: 2})
+	a.ask(wire.MKVGet, wire.KV{Key: "late"})
+	a.ask(wire.MBarrier, wire.KV{Key: "up", Members: 2})
+	a.ask(wire.MKVGet, wire.KV{Key: "later"})
+	if n := len(m.pending.all); n != 2 {
+		t.Errorf("%d requests are pending, want the barrier and the newest", n)
+	}
+	b.tells("ok 0", wire.MBarrier, wire.KV{Key: "up", Members: 2})
+	a.quiet()
+	again := m.guest(0)
+	again.ask(wire.MKVGet, wire.KV{Key: "later"})
+	m.Leave(a) // the old session, of a process that asks on a new one
+	again.ask(wire.MKVGet, wire.KV{Key: "latest"})
+	if n := len(m.pending.all); n != 1 {
+		t.Errorf("%d requests are pending of one process", n)
+	}
+}
+
+// What a process contributed counts after its session is over, and reaches the next leader; but nobody is answered.
+func TestContributionsOutliveTheSession(t *testing.T) {
+	m := newMeeting(t)
+	a, b := m.guest(0), m.guest(1)
+	a.ask(wire.MBarrier, wire.KV{Key: "up", Members: 2})
+	m.says() // lost on its way
+	m.Leave(a)
+	m.elect()
+	b.tells("ok 0", wire.MBarrier, wire.KV{Key: "up", Members: 2})
+	a.quiet()
+	if n := len(m.pending.all); n != 0 {
+		t.Errorf("%d requests are pending", n)
+	}
+}
+
+// What the leader could not answer yet it is asked once more, by the next tick or as a new leader.
+func TestAgainIsOnceMore(t *testing.T) {
+	m := newMeeting(t)
+	a := m.guest(0)
+	a.ask(wire.MKVGet, wire.KV{Key: "k"})
+	m.says()
+	asks := func(when string, want int, by func()) {
+		t.Helper()
+		by()
+		if asked := fixture.Only[control.KVRequest](m.says()); len(asked) != want {
+			t.Errorf("%s asks %+v, want %d requests", when, asked, want)
+		}
+	}
+	again := control.KVReply{ID: m.requests, Again: true}
+	asks("a tick before any answer", 0, m.Tick)
+	m.Reply(again)
+	asks("a tick", 1, m.Tick)
+	asks("the tick after it", 0, m.Tick)
+	m.Reply(again)
+	asks("a new link", 1, m.Resend)
+	asks("the tick after it", 0, m.Tick)
+	m.Reply(control.KVReply{ID: m.requests + 1}) // of no request
+	a.quiet()
+}
+
+// No epoch of a job that has ended is to come.
+func TestNobodyMeetsAfterTheEnd(t *testing.T) {
+	m := newMeeting(t)
+	m.knows(fixture.Changed(m.job, func(j *replica.Job) { j.Phase = replica.Ended }))
+	a := m.guest(0)
+	a.asks(99, wire.MKVSet, wire.KV{Key: "k"})
+	if got := a.hears(); got != fmt.Sprint("ok ", wire.CodeFenced) || len(m.ledgers) != 0 {
+		t.Errorf("told %s, kept %v", got, m.ledgers)
 	}
 }

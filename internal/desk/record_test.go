@@ -224,3 +224,40 @@ func TestTornLedger(t *testing.T) {
 	m.restarts(a, b)
 	b.tells("value 0 w", wire.MKVGet, wire.KV{Key: "torn"})
 }
+
+// The file may be written anew before the keeper has the first one: who waits is answered once it has the fresh one.
+func TestLedgerFileIsWrittenAnewBeforeItIsParked(t *testing.T) {
+	m := newMeeting(t)
+	a := m.guest(0)
+	a.ask(wire.MKVSet, wire.KV{Key: "k", Value: []byte("v")})
+	m.carry()
+	m.rewrite(epoch3, m.ledgers[epoch3])
+	park, write := m.errands[0], m.errands[1]
+	m.errands = nil
+	m.Handle(write())
+	m.Handle(park())
+	a.quiet()
+	m.runs()
+	if got := a.hears(); got != "ok 0" || !m.ledgers[epoch3].file.parked {
+		t.Errorf("once the keeper has the fresh file: %s", got)
+	}
+}
+
+// A job may be forgotten, and told again, while a file of its is written anew: the fresh one is of the old ledger.
+func TestLedgerOfAJobThatIsToldAgain(t *testing.T) {
+	m := newMeeting(t)
+	a := m.guest(0)
+	a.tells("ok 0", wire.MKVSet, wire.KV{Key: "old"})
+	m.rewrite(epoch3, m.ledgers[epoch3])
+	ev := m.errands[0]().(rewritten)
+	m.errands = nil
+	delete(m.jobs, fixture.JobID)
+	m.JobsTold()
+	m.knows(m.job)
+	a.tells("ok 0", wire.MKVSet, wire.KV{Key: "new"})
+	is := m.ledgers[epoch3].file
+	m.Handle(ev)
+	if _, err := ev.fresh.Stat(); err == nil || m.ledgers[epoch3].file != is {
+		t.Errorf("the file of the old ledger is open (%v), or in the place of the new one", err)
+	}
+}
