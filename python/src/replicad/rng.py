@@ -16,9 +16,11 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 from ._core import rngcodec as codec
+from ._core import twister
 from ._core.capsule import Opaque
 from ._core.rngcodec import CUDA, MEGATRON, NAMED, NUMPY, PYTHON, SEEDS, TORCH, Record
 from .errors import Invalid, Mismatch, Unsupported
@@ -30,6 +32,7 @@ log = logging.getLogger("replicad")
 AT_ONCE = 1 << 16  #: children that are made and thrown away to get a seed sequence to its count: some 0.2 s
 
 _named: dict[str, tuple[int, Any]] = {}  # layout and generator by name
+_last: tuple[list[Record], Opaque] = [], Opaque()  # what get() found and gave: most generators rest for many steps
 
 
 def add(name: str, generator: Any) -> None:
@@ -66,6 +69,7 @@ def added(generator: Any) -> bool:
 
 def get() -> Opaque:
     """The state of every generator. :class:`Unsupported` for one that :func:`set` could not take back."""
+    global _last
     records = [_record(PYTHON, codec.L_PYTHON, "", random)]
     if np := sys.modules.get("numpy"):
         records.append(_record(NUMPY, codec.L_RANDOM_STATE, "", np.random))
@@ -85,7 +89,14 @@ def get() -> Opaque:
     for name in _ordered(_named):
         if payload := _seeds(_spawns_from(_named[name][1])):
             records.append(Record(SEEDS, codec.L_SEEDS, name, payload))
-    return Opaque(codec.pack(records))
+    was, state = _last
+    if records != was:
+        for r, known in zip_longest(records, was[: len(records)]):
+            if r != known and (what := codec.fault(r.layout, r.payload)):
+                raise Unsupported(f"{codec.where(r.place, r.name)} is in a state that can't be kept: {what}: seed it anew")
+        state = Opaque(codec.pack(records))
+        _last = records, state
+    return state
 
 
 def set(state: bytes | bytearray | memoryview) -> None:
@@ -127,10 +138,7 @@ def _set(state: bytes | bytearray | memoryview, strict: bool, named: bool = True
 
 
 def _record(place: int, layout: int, name: str, g: Any) -> Record:
-    payload = _READ[layout](g)
-    if what := codec.fault(layout, payload):
-        raise Unsupported(f"{codec.where(place, name)} is in a state that can't be kept: {what}: seed it anew")
-    return Record(place, layout, name, payload)
+    return Record(place, layout, name, _READ[layout](g))
 
 
 def _restorer(r: Record) -> Callable[[], None]:
@@ -289,6 +297,12 @@ def _ordered(names: dict[str, Any]) -> list[str]:
 
 
 def _read_python(g: Any) -> bytes:
+    own = getattr(g.getstate, "__self__", None)  # of the module: the generator behind its functions
+    read = twister.pythons(_asked_python) if type(own) is random.Random else None
+    return read(own) if read else _asked_python(g)
+
+
+def _asked_python(g: Any) -> bytes:
     version, words, gauss = g.getstate()
     if version != 3:
         raise Unsupported(f"python's generators have states of version {version}, only 3 is known")
@@ -308,6 +322,12 @@ def _legacy(g: Any, who: str) -> dict[str, Any]:
 
 
 def _read_random_state(g: Any) -> bytes:
+    np = sys.modules["numpy"]
+    read = twister.numpys(_asked_random_state) if g is np.random else None
+    return read(g) if read and type(g.get_bit_generator()) is np.random.MT19937 else _asked_random_state(g)
+
+
+def _asked_random_state(g: Any) -> bytes:
     s = _legacy(g, "numpy's legacy generator")
     inner, has = s["state"], s["has_gauss"]
     return bytes(inner["key"].tobytes()) + codec.AFTER_WORDS.pack(inner["pos"], has, s["gauss"] if has else 0.0)
