@@ -11,6 +11,7 @@ import torch
 from torch import nn, optim
 
 from replicad import Unsupported
+from replicad._torch.objects import Objects
 from replicad._torch.optimizers import unwrapped
 from replicad._torch.state import Leaf, materialise, model_leaves, optimizer_leaves, optimizer_values, regions, set_optimizer_values
 from replicad._torch.tensors import dense
@@ -445,6 +446,27 @@ def test_wrappers_around_an_optimizer() -> None:
     assert unwrapped(Wrapping(Wrapping(inner))) is inner
     with pytest.raises(Unsupported, match=r"Opaque: not made by torch\.optim\.Optimizer\.__init__.*give the torch\.optim\.Optimizer inside of it \(its \.optimizer, say\)"):
         unwrapped(Opaque(inner))
+
+
+class Slow(optim.Optimizer):
+    """Slow weights of its own around an optimizer that has the moments, as pytorch_optimizer's Lookahead."""
+
+    def __init__(self, inside: Any) -> None:
+        super().__init__([p for o in inside for g in o.param_groups for p in g["params"]], {})
+        self.inside = inside[0] if len(inside) == 1 else inside
+        for p in (p for g in self.param_groups for p in g["params"]):
+            self.state[p]["slow"] = p.detach().clone()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_optimizer_inside_another_is_kept_or_refused(several: bool) -> None:
+    model = net()
+    inside = [optim.AdamW(p) for p in ([[q] for q in model.parameters()] if several else [list(model.parameters())])]
+    outer = Slow(inside)
+    with pytest.raises(Unsupported, match=r"optim: Slow steps the AdamW in its \.inside, whose state would be in no copy: give both, this one first"):
+        Objects({"model": model, "optimizer": outer}, lambda name: False, True)
+    names = [x.name for x in Objects({"model": model, "optimizer": [outer, *inside]}, lambda name: False, True).leaves]
+    assert sum(n.endswith(".exp_avg") for n in names) == sum(n.endswith(".slow") for n in names) == 4
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from .. import rng
 from .._core.capsule import Opaque
 from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from . import loaders
-from .optimizers import bare, unwrapped
+from .optimizers import bare, refuse_inner, unwrapped
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
 from .wrappers import on_groups, reshard
 
@@ -85,6 +85,7 @@ class Objects:
             if not (hasattr(o, "param_groups") and hasattr(o, "state")):
                 raise Invalid(f"{name}: want a torch.optim.Optimizer, or a list or dict of them, not {_kind(o)}")
         self.optimizers = {name: unwrapped(o) for name, o in self.optimizers.items()}
+        refuse_inner(self.optimizers)
         for what in (self.schedulers, self.scalers, self.data, self.extra):
             for name, obj in what.items():
                 remedy = "use replicad.data.Loader, or torchdata's StatefulDataLoader" if what is self.data else "give it both, or leave it out"

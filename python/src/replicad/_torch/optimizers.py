@@ -26,7 +26,7 @@ from ..errors import Mismatch, Unsupported
 from .tensors import Leaf, leaves
 from .trees import differences
 
-__all__ = ["Carried", "materialise", "optimizer_leaves", "optimizer_values", "scalars_in_place", "set_optimizer_values", "unwrapped"]
+__all__ = ["Carried", "materialise", "optimizer_leaves", "optimizer_values", "refuse_inner", "scalars_in_place", "set_optimizer_values", "unwrapped"]
 
 log = logging.getLogger("replicad")
 
@@ -317,6 +317,19 @@ def unwrapped(optimizer: Any) -> Any:
             f"{type(optimizer).__name__}: not made by torch.optim.Optimizer.__init__, so that it takes no hooks: give the torch.optim.Optimizer inside of it (its .optimizer, say)"
         )
     return optimizer
+
+
+def refuse_inner(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
+    """:class:`Unsupported` for an optimizer that has another one inside (slow weights around moments, say) which is none of these: nobody would keep its state."""
+    kept = {id(o.state) for given in optimizers.values() for o in (given, part(given))}
+    for name, o in optimizers.items():
+        for attribute, value in vars(o).items():
+            for inner in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(inner, torch.optim.Optimizer) and id(inner.state) not in kept:
+                    raise Unsupported(
+                        f"{name}: {type(o).__name__} steps the {type(inner).__name__} in its .{attribute}, whose state would be in no copy: give both, this one first "
+                        "(optimizer=[outer, inner])"
+                    )
 
 
 def part(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
