@@ -388,7 +388,7 @@ def _write_sfc64(g: Any, p: bytes) -> None:
 
 def _read_torch(g: Any) -> bytes:
     t = g.get_state() if hasattr(g, "get_state") else g.cpu().contiguous()  # Megatron's tracker holds tensors
-    return ctypes.string_at(t.data_ptr(), t.numel() * t.element_size())  # without numpy, and without a walk over the elements
+    return ctypes.string_at(t.data_ptr(), t.nbytes)  # without numpy, and without a walk over the elements
 
 
 def _write_torch(g: Any, p: bytes) -> None:

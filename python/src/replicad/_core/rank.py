@@ -274,7 +274,7 @@ class Rank(Rendezvous):
                 self._capture_error = None
                 raise err
             code = self._lib.rp_step_enter(self._handle(), step, int(timeout * 1e9), c.byref(self._text))
-            lacking, self._lacking = self._lacking, self.stats().private_skipped
+            lacking, self._lacking = self._lacking, self._stats().private_skipped
             self._wake.set()  # the last of it: in a C call after this the worker would take the interpreter
             self._check(code, f"enter step {step}")
             return lacking == self._lacking
@@ -388,9 +388,13 @@ class Rank(Rendezvous):
 
     def stats(self) -> Stats:
         """What the rank has done so far."""
+        s = self._stats()
+        return Stats(s.captures, s.skipped, s.canceled, s.private_skipped, s.capture_bytes, s.capture_ns / 1e9, s.reconnects)
+
+    def _stats(self) -> n.Stats:
         s = n.Stats(struct_size=c.sizeof(n.Stats))
         self._lib.rp_get_stats(self._handle(), c.byref(s))
-        return Stats(s.captures, s.skipped, s.canceled, s.private_skipped, s.capture_bytes, s.capture_ns / 1e9, s.reconnects)
+        return s
 
     def keep(self, thing: object) -> None:
         """Holds an object until the next :meth:`drop`, or the end of the rank."""

@@ -56,6 +56,7 @@ class Places:
             _collect(tree.values(), found)
         for o in self._optimizers:
             for group in o.param_groups:
+                found += group["params"]
                 _collect((v for k, v in group.items() if k != "params"), found)
         return found
 

@@ -93,15 +93,11 @@ class Trained:
                 f"{some(now)} asked for no gradient when the session was made and is kept once, not at every step: what it learns would be lost. "
                 "Let everything that is ever to be trained ask for a gradient when the session is made; it may be frozen afterwards"
             )
-        for o, optimizer in self._optimizers.items():
-            if not identical(list(_parameters(optimizer)), self._groups[o]):
-                known = set(map(id, self._groups[o]))
-                added = [label for label, p in self._labelled(optimizer) if id(p) not in known]
-                what = f"got {some(added)}" if added else "lost or reordered parameters"
-                raise Mismatch(f"{o} {what} after the session was made: give it all that it is ever to train before, and freeze what is to wait")
+        same = self._places.same()
+        if not same:
+            self._check_groups()
         if now := [f"{o}.state" for o, optimizer, state in self._states if optimizer.state is not state]:
             raise Mismatch(f"{some(now)} {REPLACED}")
-        same = self._places.same()
         if not same:
             self._compare()
             self._places = self._look()
@@ -115,6 +111,15 @@ class Trained:
         if merged := list(self.merged()):
             raise Mismatch(f"{some(merged)} is merged with its adapters: they get no gradient so, and base weights that are no longer those that are kept: unmerge first")
         return same
+
+    def _check_groups(self) -> None:
+        """Names the parameters that an optimizer got."""
+        for o, optimizer in self._optimizers.items():
+            if not identical(list(_parameters(optimizer)), self._groups[o]):
+                known = set(map(id, self._groups[o]))
+                added = [label for label, p in self._labelled(optimizer) if id(p) not in known]
+                what = f"got {some(added)}" if added else "lost or reordered parameters"
+                raise Mismatch(f"{o} {what} after the session was made: give it all that it is ever to train before, and freeze what is to wait")
 
     def _look(self) -> Places:
         return Places(self._models.values(), self._optimizers.values(), [state for _, _, state in self._states])
