@@ -63,7 +63,7 @@ func newChaosRun(std stdio) *cobra.Command {
 	f.DurationVar(&o.Duration, "duration", 0, "how long faults are injected (default 1m)")
 	f.IntVar(&o.Kills, "kills", 0, "end after so many kills of ranks, should that come first")
 	f.StringVar(&faults, "faults", "", "`LIST` of kinds to draw from, separated by commas; a kind named twice comes twice as often (default: all)")
-	f.StringVar(&o.Trainer, "trainer", "", "`COMMAND` of the ranks, in words without spaces (default: textlm beside this program); it keeps the contract of docs/testing.md")
+	f.StringVar(&o.Trainer, "trainer", "", "`COMMAND` of the ranks, in words without spaces (default: textlm beside this program); docs/chaos.md says what it must print")
 	f.BoolVar(&o.Ends, "ranks-end", false, "a rank's process of this trainer ends when it loses a peer; the default, textlm's, stays")
 	f.IntVar(&o.World, "world", 0, "ranks (default 4)")
 	f.StringVar(&groups, "groups", "", "replica group of each rank (default `0,1,0,1` and so on)")
