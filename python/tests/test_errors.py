@@ -406,7 +406,22 @@ def test_remedies_are_named_as_python_has_them() -> None:
     text = _native.ErrorText()
     text.text = b"epoch 1 is closed: rp_join, or rp_scope for the one to come"
     err = _native.failure("leave", _native.EFENCED, text)
-    assert isinstance(err, Fenced) and str(err) == "leave: epoch 1 is closed: session.resume(), or rank.scope() for the one to come"
+    assert isinstance(err, Fenced) and str(err) == "leave: epoch 1 is closed: call session.resume(), or rank.scope() for the one to come"
+    text.text = b"rp_leave: the daemon is gone from /x: rp_reconnect, then call again"
+    assert str(_native.failure("leave", _native.EGONE, text)) == "leave: the daemon is gone from /x: the session reconnects by itself, then call again"
+
+
+def test_no_error_names_what_is_in_the_c_library_alone() -> None:
+    written = "".join(f.read_text() for f in sorted((ROOT / "libreplicad" / "src").glob("*.c")))
+    texts = [t for t in re.findall(r'"([^"\n]*)"', written) if re.search(r"\b(rp_[a-z]|RP_[A-Z])", t)]
+    assert len(texts) > 20
+    for text in texts:
+        told = _native.ErrorText()
+        told.text = text.encode()
+        err = str(_native.failure("register", -12, told))
+        assert not re.search(r"\b(rp_|RP_)", err), err
+        for call in re.findall(r"\brank\.(\w+)\(\)", err):
+            assert hasattr(Rank, call), err
 
 
 def test_without_torch() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes as c
 import functools
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -185,16 +186,32 @@ def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:
     return lib
 
 
-#: What the library's remedies are called here.
-CALLS = {"rp_join": "session.resume()", "rp_scope": "rank.scope()"}
+#: What the library's calls and constants are called here, where that is not ``rank`` and the call's name.
+CALLS = {
+    "rp_join": "session.resume()",
+    "rp_open": "replicad.connect()",
+    "rp_reconnect": "the session reconnects by itself",
+    "rp_set_group": "rank.name_group()",
+    "rp_seal_step": "rank.seal()",
+    "RP_INIT": "to initialise",
+    "RP_LOAD": "to load",
+    "RP_WINDOW": 'changes="window"',
+    "RP_VOLATILE": 'changes="any"',
+    "RP_IN_WINDOW": "a copy at the window's end",
+}
+
+
+def _ours(text: str) -> str:
+    """The library's text with Python's names. :func:`failure` names the call that failed itself."""
+    text = re.sub(r"^rp_\w+: ", "", text)
+    text = re.sub(r"(^|: )(rp_join|rp_scope)\b", r"\1call \2", text)
+    return re.sub(r"\b(?:rp_[a-z_]*[a-z]|RP_[A-Z_]*[A-Z])\b", lambda m: CALLS.get(m[0], f"rank.{m[0].removeprefix('rp_')}()"), text)
 
 
 def failure(op: str, code: int, text: ErrorText) -> Error | Signal:
     """The exception for a code, with the library's text."""
     said = text.text.decode(errors="replace") or library().rp_strerror(code).decode()
-    for theirs, ours in CALLS.items():
-        said = said.replace(theirs, ours)
-    err: Any = BY_CODE.get(code, Error)(f"{op}: {said}")
+    err: Any = BY_CODE.get(code, Error)(f"{op}: {_ours(said)}")
     if type(err) is Error:
         err.code = code
     return err  # type: ignore[no-any-return]
