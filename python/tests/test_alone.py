@@ -56,7 +56,7 @@ def test_words() -> None:
         assert (session.commit(), session.committed, session.noticed, session.resume()) == (2, 2, {}, 2)
         assert (list(session.trained()), list(session.frozen())) == (["weight"], ["bias"])
         for word in (session.explain, session.feasible, lambda: session.rank):
-            with pytest.raises(SessionState, match="start it with `replicad run`"):
+            with pytest.raises(SessionState, match="start the program with `replicad run`"):
                 word()
         assert repr(session) == "<replicad.Session, off, at step 2>"
 

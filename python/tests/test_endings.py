@@ -55,7 +55,7 @@ session.close()
 """
     ).done()
     said = re.search(r"^TIMEOUT (.*)$", out, re.M)
-    assert said and "epoch 1 is open still" in said[1] and "call session.resume() again: no step can be taken before it returns" in said[1], out
+    assert said and "epoch 1 is still open" in said[1] and "call session.resume() again. No step can be taken before it returns" in said[1], out
     assert "go on training" not in out
     assert re.findall(r"^STATE (a step|commit) before resume, after this rank has stopped: call session.resume\(\) first", out, re.M) == ["a step", "commit"], out
     assert "AT 1 2" in out

@@ -91,7 +91,7 @@ def job(daemon: Daemon) -> str:
 @pytest.mark.parametrize(
     ("region", "text"),
     [
-        (Region("x", PLACE, 64, dtype="float33"), "unknown dtype 'float33': one of uint8"),
+        (Region("x", PLACE, 64, dtype="float33"), "unknown dtype 'float33': want one of uint8"),
         (Region("x" * 128, PLACE, 64), "1 to 127 bytes"),
         (Region("ä" * 64, PLACE, 64), "1 to 127 bytes"),
         (Region("", PLACE, 64), "1 to 127 bytes"),
@@ -329,8 +329,8 @@ def test_library_of_another_version(tmp_path: Path) -> None:
 
 def test_no_library(tmp_path: Path) -> None:
     got = in_python(OPEN, REPLICAD_LIBRARY=str(tmp_path / "none.so"))
-    assert "VERSION no C library" in got.stdout, got
-    assert "none.so is not there: install the replicad wheel" in got.stdout
+    assert "VERSION no C library found" in got.stdout, got
+    assert "none.so is not there): install the replicad wheel" in got.stdout
     (tmp_path / "text.so").write_text("no library")
     got = in_python(OPEN, REPLICAD_LIBRARY=str(tmp_path / "text.so"))
     assert "text.so: " in got.stdout, got

@@ -86,7 +86,7 @@ def test_why_not(change: Callable[[dict[str, Any]], object], rank: bool, why: st
     "change", [lambda s: s.update(leader=""), lambda s: s["jobs"][0].update(parts=None), lambda s: s.update(jobs=[])], ids=["no leader", "not opened", "another job"]
 )
 def test_nothing_is_guessed(change: Callable[[dict[str, Any]], object]) -> None:
-    with pytest.raises(replicad.Again, match="no leader said who holds what"):
+    with pytest.raises(replicad.Again, match="no leader has reported who holds which part"):
         after(change)
 
 

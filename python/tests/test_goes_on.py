@@ -255,7 +255,7 @@ def test_a_model_whose_groups_went_down_needs_a_new_process(how: str, daemon: Da
     """It was made outside of the block. In its first forward it failed on every rank, in every run, until the job was given up."""
     out = daemon.run(GROUPED, how).done()
     assert re.findall(r"^RUN (.*)$", out, re.M) == (["1 from 0", "2 from 3", "1 from 3"] if how == "ddp" else ["1 from 0", "1 from 3"]), out
-    assert re.search(r"StaleProcessGroup: .* hangs on process groups that were taken down when the block ended: make it inside of the block", out), out
+    assert re.search(r"StaleProcessGroup: .* uses process groups that were taken down when the block ended. Make it inside of the block", out), out
 
 
 @fsdp2
@@ -263,7 +263,7 @@ def test_who_is_freed_from_a_collective_of_such_a_model_ends_too(daemon: Daemon)
     """Its groups are taken down by the fault thread, before it has stopped. The new process of the one that was lost waits for it to meet."""
     out = daemon.run(GROUPED, "fsdp", world=2, flags=("--groups", "auto")).done()
     assert sorted(re.findall(r"^RUN (.*)$", out, re.M)) == ["1 from 0"] * 2 + ["1 from 3"] * 2, out
-    assert out.count("StaleProcessGroup: resume: model hangs on process groups") == 1, out
+    assert out.count("StaleProcessGroup: resume: model uses process groups") == 1, out
 
 
 BLOCK = """
@@ -324,7 +324,7 @@ def test_a_session_that_was_resumed_outside_of_the_block(daemon: Daemon) -> None
     out = "\n".join(job.out.seen)
     assert sorted(re.findall(r"^RESUMED (.*)$", out, re.M)) == ["0", "0", "3", "3"], out
     assert sorted(re.findall(r"^RUN (.*)$", out, re.M)) == ["1"] * 4 + ["2", "2", "3", "3", "4", "4"], out
-    assert "SessionState: a step before resume, after this rank has stopped: call session.resume() first, inside of the block where one is run again" in out
+    assert "SessionState: a step before resume, after this rank has stopped: call session.resume() first, inside of the block if replicad.inprocess wraps one" in out
 
 
 def test_what_a_block_raises_after_leave_is_the_programs(daemon: Daemon) -> None:

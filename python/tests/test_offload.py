@@ -132,7 +132,7 @@ def test_what_lies_where_it_was_registered_stays(run: Callable[..., str]) -> Non
                 print("REFUSED", err)
         """
     )
-    assert "REFUSED offload: every tensor lies in host memory where it was registered, and can't move: make the session with staging=True" in out
+    assert "REFUSED offload: this session registered every tensor in place in host memory, and can't move it: make the session with staging=True" in out
 
 
 FENCED = """

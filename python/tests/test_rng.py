@@ -159,7 +159,7 @@ def test_a_bit_generator_and_its_generator_are_one():
     bits = np.random.PCG64(1)
     rng.add("g", bits)
     rng.add("g", np.random.Generator(bits))
-    with pytest.raises(Invalid, match="'g' is another one"):
+    with pytest.raises(Invalid, match="'g' belongs to another generator already"):
         rng.add("g", np.random.PCG64(1))
     rng.remove("g")
     with pytest.raises(Invalid, match="no generator 'g'"):
@@ -491,7 +491,7 @@ def test_generators_that_cannot_be_kept():
     with pytest.raises(Unsupported, match="runs on PCG64"):
         rng.add("x", np.random.RandomState(np.random.PCG64(1)))
     for name in ("", "x" * 256, 3, "\ud800"):
-        with pytest.raises(Invalid, match="a name has 1 to 255"):
+        with pytest.raises(Invalid, match="want a name of 1 to 255"):
             rng.add(name, np.random.PCG64(1))
 
 
@@ -623,7 +623,7 @@ def test_megatrons_tracker_of_generators(monkeypatch):
     assert tracker.get_states() == held
     assert held["b"].state.tolist() == FakeCUDA(5).state.tolist()
     tracker.states_["c"] = FakeCUDA(1)
-    with pytest.raises(Mismatch, match=r"Megatron's generators \['a', 'b'\], the tracker here \['a', 'b', 'c'\]"):
+    with pytest.raises(Mismatch, match=r"Megatron's generators \['a', 'b'\], the tracker here has \['a', 'b', 'c'\]"):
         rng.set(state)
 
 

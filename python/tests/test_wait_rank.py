@@ -117,5 +117,5 @@ def test_the_place_is_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(Invalid, match="REPLICAD_RANK=2 of REPLICAD_WORLD=2: want 0 to 1"):
         replicad.place()
     monkeypatch.setenv("REPLICAD_WORLD", "")
-    with pytest.raises(Invalid, match="REPLICAD_WORLD='' are no numbers"):
+    with pytest.raises(Invalid, match="REPLICAD_WORLD='' are not numbers"):
         replicad.place()

@@ -143,4 +143,4 @@ class Alone(Session):
         return Stats(0, 0, 0, 0, 0, 0.0, 0)
 
     def _none(self, what: str) -> NoReturn:
-        raise SessionState(f"{what}: this session is off, as no launcher started the program or enabled=False: start it with `replicad run`")
+        raise SessionState(f"{what}: this session is off, because no launcher started the program or enabled=False was given: start the program with `replicad run`")

@@ -203,7 +203,7 @@ class Loader:
         """Goes to where a loader of the same kind was. :class:`Mismatch` for one with another seed, world, batch size, number of samples or order."""
         of = [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle]
         if state["of"] != of:
-            raise Mismatch(f"the state is of a loader with seed, world, batch size, samples, shuffle = {state['of']}, this one has {of}")
+            raise Mismatch(f"the state is of a loader with seed, world, batch size, samples, shuffle = {state['of']}, this one has {of}: make the loader with the same")
         self.epoch, self.used = (state["epoch"], state["used"]) if state["used"] < len(self) else (state["epoch"] + 1, 0)
         self._life += 1
 

@@ -29,7 +29,10 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     sends before the next forward as well.
     """
     if options.get("static_graph"):
-        raise ValueError("static_graph=True lays buckets out anew after the first step of each process: a run that was restarted would not be bit-equal")
+        raise ValueError(
+            "static_graph=True makes DDP lay out its buckets again after the first step of each process, so a restarted run would not be bit-equal: "
+            "leave it out, or use torch's DistributedDataParallel if bits don't matter"
+        )
     ours: dict[str, Any] = {"find_unused_parameters": True}
     if "init_sync" in inspect.signature(DistributedDataParallel).parameters:
         ours["init_sync"] = False

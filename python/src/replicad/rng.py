@@ -45,7 +45,7 @@ def add(name: str, generator: Any) -> None:
     _check_name(name)
     layout, inner = _classify(name, generator)
     if name in _named and _named[name][1] is not inner:
-        raise Invalid(f"the generator {name!r} is another one already: remove it first, or choose another name")
+        raise Invalid(f"the name {name!r} belongs to another generator already: call replicad.rng.remove({name!r}) first, or choose another name")
     if (sequence := _spawns_from(inner)) is not None and _seeds(sequence) is None:
         log.warning(
             "replicad: the generator %r: its seed sequence is a %s that can't be kept: what it spawns after a restart is not what an undisturbed run has; "
@@ -59,7 +59,7 @@ def add(name: str, generator: Any) -> None:
 def remove(name: str) -> None:
     """Forgets a generator that was added. :class:`Invalid` where none of that name was."""
     if _named.pop(name, None) is None:
-        raise Invalid(f"no generator {name!r} was added; there are {sorted(_named)}")
+        raise Invalid(f"no generator {name!r} was added: want one of {sorted(_named)}")
 
 
 def added(generator: Any) -> bool:
@@ -120,7 +120,7 @@ def preserved(*, named: bool = True) -> Iterator[None]:
 
 def _set(state: bytes | bytearray | memoryview, strict: bool, named: bool = True) -> None:
     if not isinstance(state, (bytes, bytearray, memoryview)):
-        raise Invalid(f"generator states are the bytes of rng.get(), not a {type(state).__name__}")
+        raise Invalid(f"rng.set: want the bytes that rng.get() returned, not a {type(state).__name__}")
     records = [r for r in codec.parse(bytes(state)) if named or r.place < NAMED]
     todo = [_restorer(r) for r in records if r.place not in (CUDA, MEGATRON, SEEDS)]
     if devices := [r for r in records if r.place == CUDA]:
@@ -128,7 +128,7 @@ def _set(state: bytes | bytearray | memoryview, strict: bool, named: bool = True
     if tracked := [r for r in records if r.place == MEGATRON]:
         todo.append(_megatron_restorer(tracked))
     if strict and (missing := _named.keys() - {r.name for r in records if r.place == NAMED}):
-        raise Mismatch(f"the state has nothing of the generators {sorted(missing)}: it was taken before they were added")
+        raise Mismatch(f"the state has nothing of the generators {sorted(missing)}: it was taken before they were added. Remove them (replicad.rng.remove), or use a later state")
     for restore in todo:
         restore()
     _sow([r for r in records if r.place == SEEDS])
@@ -155,7 +155,7 @@ def _restorer(r: Record) -> Callable[[], None]:
     else:
         layout, g = _named[r.name]
         if layout != r.layout:
-            raise Mismatch(f"{who}: the state is of {codec.LAYOUTS[r.layout][0]}, the generator here is {codec.LAYOUTS[layout][0]}")
+            raise Mismatch(f"{who}: the state is of {codec.LAYOUTS[r.layout][0]}, the generator here is {codec.LAYOUTS[layout][0]}: add one of the same kind")
     if r.layout == codec.L_RANDOM_STATE:
         _legacy(g, who)
     return lambda: _WRITE[r.layout](g, r.payload)
@@ -182,7 +182,7 @@ def _megatron_restorer(records: list[Record]) -> Callable[[], None]:
     # Where CUDA graphs are captured the tracker holds generators that graphs refer to: those stay, and are set.
     held = {k for k, s in here.items() if _is_generator(s)}
     if held and held != {r.name for r in records}:
-        raise Mismatch(f"the state has Megatron's generators {[r.name for r in records]}, the tracker here {sorted(held)}")
+        raise Mismatch(f"the state has Megatron's generators {[r.name for r in records]}, the tracker here has {sorted(held)}: add the same to the tracker")
 
     def restore() -> None:
         if not held:
@@ -286,7 +286,7 @@ def _check_name(name: Any) -> None:
             return
     except UnicodeEncodeError:
         pass
-    raise Invalid(f"the generator {name!r}: a name has 1 to {codec.MAX_NAME} bytes of UTF-8")
+    raise Invalid(f"the generator {name!r}: want a name of 1 to {codec.MAX_NAME} bytes of UTF-8")
 
 
 def _ordered(names: dict[str, Any]) -> list[str]:
@@ -305,7 +305,7 @@ def _read_python(g: Any) -> bytes:
 def _asked_python(g: Any) -> bytes:
     version, words, gauss = g.getstate()
     if version != 3:
-        raise Unsupported(f"python's generators have states of version {version}, only 3 is known")
+        raise Unsupported(f"a state of python's generators has version {version}, and only 3 is known: use a Python that this release supports")
     return codec.MT_GAUSS.pack(*words, gauss is not None, 0.0 if gauss is None else gauss)
 
 

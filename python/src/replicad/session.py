@@ -147,7 +147,7 @@ class Session:
     ) -> None:
         global _open
         if _open is not None and not _open._closed and _open._pid == os.getpid():
-            raise SessionState("a session is open in this process already: close it first; one rank has one session")
+            raise SessionState("a session is open in this process already: call close() on it first, as one rank has one session")
         self._pid = os.getpid()
         self._closed = False
         self._life = Life()
@@ -206,7 +206,7 @@ class Session:
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
         given = {kind: objects for kind, objects in given.items() if objects is not None}
         if ("model" in given or "optimizer" in given) and not self._staging.whole:
-            raise SessionState("rebind: tensors of this session are registered where they lie: make it with staging=True, or keep model and optimizer outside of the block")
+            raise SessionState("rebind: this session registered its tensors in place: make it with staging=True, or keep model and optimizer outside of the block")
         new = self._objects.replaced(given)
         if new.leaves is not self._objects.leaves:
             self._layout.replaced(sharded(self._rank.world, new))
@@ -242,8 +242,8 @@ class Session:
             return
         if self._life.resumed.is_set() and not (self._closed or self._life.left) and self._torn <= self._at:
             raise SessionState(
-                f"{type(optimizer).__name__}.step() outside of `with session.step()`: the copy of step {self._at} may be under way, and would have the update in part: "
-                "put every registered optimizer's step into the block"
+                f"{type(optimizer).__name__}.step() outside of `with session.step()`: the copy of step {self._at} may be under way, and would have a part of this update. "
+                "Call step() of every registered optimizer inside of the block"
             )
 
     def _apply(self) -> None:
@@ -313,7 +313,9 @@ class Session:
                 self._tell(str(err))
                 raise
             if self._rank.met is not None:  # who was lost took part in the groups that are made already
-                raise RegroupNeeded("the epoch that the ranks had met for was closed before it was open: all ranks meet again") from further
+                raise RegroupNeeded(
+                    "the epoch that the ranks had gathered for was closed before it was opened, and all ranks gather again: let this end the process, or the block"
+                ) from further
             # a further fault: another order will come
         source = "fresh" if self._fresh and order.step == 0 else order.source
         self._at = order.step
@@ -342,8 +344,8 @@ class Session:
             if self._at < 0 or self._rank.fenced:
                 raise
             raise Timeout(
-                f"resume: epoch {self.order.epoch} is open still, and this rank has stopped in it: the daemons close it within seconds, where no fault does so sooner, "
-                "and only then comes the next order; call session.resume() again: no step can be taken before it returns"
+                f"resume: epoch {self.order.epoch} is still open, and this rank has stopped in it. The daemons close the epoch within seconds, and only then send the next "
+                "order: call session.resume() again. No step can be taken before it returns"
             ) from None
 
     def rest(self) -> None:
@@ -370,8 +372,8 @@ class Session:
 
     def _stale(self, what: str) -> StaleProcessGroup:
         return StaleProcessGroup(
-            f"{what} hangs on process groups that were taken down when the block ended: make it inside of the block, in a session "
-            "with staging=True, and call session.rebind() before resume(); DDP can be made inside around the plain model that the session has. "
+            f"{what} uses process groups that were taken down when the block ended. Make it inside of the block, in a session "
+            "with staging=True, and call session.rebind() before resume(). DDP can also be made inside, around the plain model that the session has. "
             "This process ends, and a new one takes its place"
         )
 
@@ -418,7 +420,7 @@ class Session:
         """
         self._between("a step")
         if self._life.left:
-            raise SessionState("a step after leave: the rank has said that it is done")
+            raise SessionState(f"a step after leave: rank {self._rank.number} has reported that it is done. Call leave() after the last step")
         step = self._at + 1
         self._life.entering = True
         try:
@@ -474,21 +476,21 @@ class Session:
         self._outside(what)
         if self._at < 0 or self._rebound or not self._life.resumed.is_set():
             after = ", after a rebind" if self._rebound else ", after this rank has stopped" if self._at >= 0 else ""
-            raise SessionState(f"{what} before resume{after}: call session.resume() first, inside of the block where one is run again")
+            raise SessionState(f"{what} before resume{after}: call session.resume() first, inside of the block if replicad.inprocess wraps one")
         self._whole()
 
     def _outside(self, what: str) -> None:
         if self._life.inside is not None:
             nested = "steps don't nest, and this one" if what == "a step" else "it"
             raise SessionState(
-                f"{what} inside of step {self._at + 1}: {nested} is open until its `with` block ends; "
-                "a generator that holds the block keeps it open when the loop over it is left: close the generator"
+                f"{what} inside of step {self._at + 1}: {nested} is open until its `with` block ends. Leave the block first. "
+                "A generator that holds the block keeps it open after `break` from the loop: close the generator"
             )
 
     def _whole(self) -> None:
         if self._torn > self._at:
             self._tell_late()
-            raise Fenced(f"step {self._torn} was broken off inside of the optimizer step, and the state is torn: call session.resume() next")
+            raise Fenced(f"step {self._torn} was broken off inside of the optimizer step, which leaves the state half updated: call session.resume() next")
 
     def _abandon(self) -> None:
         """The open step, if there is one, will never end: whatever its block does from now on is nobody's business."""
@@ -519,7 +521,7 @@ class Session:
         gives theirs back). :class:`SessionState` where nothing is staged, inside of a step and before :meth:`resume`; :class:`Fenced` when the epoch is closed."""
         self._between("offload")
         if not self._staging:
-            raise SessionState("offload: every tensor lies in host memory where it was registered, and can't move: make the session with staging=True")
+            raise SessionState("offload: this session registered every tensor in place in host memory, and can't move it: make the session with staging=True")
         self._live.ready(self._at, "offload")
         with contextlib.suppress(Canceled):  # it has no private part; nothing is being copied all the same
             self._live.seal(self._at, timeout)
@@ -542,7 +544,7 @@ class Session:
 
     def _present(self, what: str) -> None:
         if self._offloaded is not None:
-            raise SessionState(f"{what} inside of `with session.offload()`: the tensors' memory is given back: leave the block first")
+            raise SessionState(f"{what} inside of `with session.offload()`: the memory of the tensors is released in it. Leave the block first")
 
     @contextmanager
     def pause(self, most: float) -> Iterator[None]:
@@ -551,7 +553,7 @@ class Session:
         self._check()
         self._whole()
         if self._life.resumed.is_set() and self._rank.fenced:
-            raise Fenced("the epoch is closed: call session.resume() next")
+            raise Fenced(f"pause: epoch {self.order.epoch} is closed: call session.resume() next")
         self._rank.pause(most)
         try:
             yield

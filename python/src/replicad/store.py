@@ -146,9 +146,13 @@ class Store(dist.Store):  # type: ignore[name-defined, misc]
                 return self._rank.kv_get(self._key(key), max(0.0, min(LOOK, left)))
             except (Timeout, Gone, Again) as err:
                 if left <= LOOK:
-                    raise dist.DistStoreError(f"wait timeout after {seconds} s for key {key!r}: {err}") from None
+                    raise dist.DistStoreError(
+                        f"wait timeout after {seconds} s for key {key!r}: {err}. `replicad status` names a rank that is missing; init_process_group(timeout=) sets the time"
+                    ) from None
             if scattered(self._rank):
-                raise RegroupNeeded(f"a process of the gathering died before all groups were made, and another has come (key {key!r} is missing): all ranks meet again")
+                raise RegroupNeeded(
+                    f"a rank's process died before all process groups were made, and key {key!r} is missing. All ranks gather again: let this end the process, or the block"
+                )
 
     def add(self, key: str, value: int) -> int:
         """Adds to a counter and returns its new value."""
@@ -232,7 +236,7 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
             _make(rank, f"pg/{over.order.epoch}", backend, options)
         except (Error, RuntimeError) as err:
             if rank.fenced:
-                raise Fenced(f"while the process group of epoch {over.order.epoch} was made: {err}") from err
+                raise Fenced(f"epoch {over.order.epoch} was closed while its process group was made ({err}): call session.resume() next") from err
             raise
     _excepthooks = plain, sys.excepthook
 

@@ -49,11 +49,11 @@ def status(timeout: float = 5.0) -> dict[str, Any]:
         answer = connection.getresponse()
         body = answer.read(_MOST + 1)
     except PermissionError as err:
-        raise Refused(f"the admin socket {where} is open to the daemon's user alone: run the job as that user, or ask `replicad status` as it") from err
+        raise Refused(f"the admin socket {where} is open only to the daemon's user: run the job as that user, or run `replicad status` as that user") from err
     except (FileNotFoundError, ConnectionError) as err:
-        raise Gone(f"no daemon answers on {where} ({err}): it is away, or has another admin_socket: name that in REPLICAD_ADMIN_SOCKET") from err
+        raise Gone(f"no daemon answers on {where} ({err}): start it, or set REPLICAD_ADMIN_SOCKET to its admin_socket") from err
     except TimeoutError as err:
-        raise Timeout(f"the daemon on {where} did not answer in {timeout} s") from err
+        raise Timeout(f"the daemon on {where} did not answer within {timeout} s: give a longer timeout, or look at its log") from err
     except (OSError, http.client.HTTPException) as err:
         raise System(f"the daemon on {where}: {err}") from err
     finally:

@@ -49,7 +49,7 @@ def feasible(status: dict[str, Any], job: UUID, rank: int, live: int) -> Feasibl
     other daemon knows who holds what."""
     found = next((j for j in status["jobs"] if j["id"] == str(job)), None)
     if found is None or not status["leader"] or not found.get("parts"):
-        raise Again("no leader said who holds what: ask again once `replicad status` names one, and the job has been opened")
+        raise Again("feasible: no leader has reported who holds which part: call it again once `replicad status` names a leader, and the job is open")
     view = _View(status, found)
     of = {r["rank"]: r for r in found["ranks"]}
     mine = of[rank]

@@ -85,7 +85,7 @@ def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:
                 with contextlib.suppress(Error):  # else at the next look
                     rank.fail(f"epoch {epoch} was planned for a gathering that rank {rank.number} had left, since one more process had come to it: all ranks meet again")
             if time.monotonic() >= end:
-                raise Timeout(f"not all {rank.world} ranks came together within {timeout} s: {err}") from None
+                raise Timeout(f"not all {rank.world} ranks gathered within {timeout} s: {err}. `replicad status` names the missing ranks") from None
 
 
 def scattered(rank: Rank) -> bool:

@@ -46,9 +46,9 @@ class Handle:
 
     def _handle(self) -> c.c_void_p:
         if self._pid != os.getpid():
-            raise Fork(f"this session belongs to process {self._pid}, this is {os.getpid()}: data-loader workers and other children must not use it")
+            raise Fork(f"this session belongs to process {self._pid}, and this is process {os.getpid()}: data-loader workers and other children must not use it")
         if self._closed:
-            raise SessionState("the session is closed")
+            raise SessionState("the session is closed: make another one")
         return self._h
 
     def _check(self, code: int, op: str) -> None:

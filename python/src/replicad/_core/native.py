@@ -132,7 +132,7 @@ def library() -> c.CDLL:
             return _declare(lib, c.PyDLL(str(path)))
         except AttributeError as err:
             raise Version(f"{path} is of another release ({err}): install the wheel whole, library and package come in one") from None
-    raise Version(f"no C library: {'; '.join(tried)}: install the replicad wheel, run `make build` in a checkout, or name it in REPLICAD_LIBRARY")
+    raise Version(f"no C library found ({'; '.join(tried)}): install the replicad wheel, run `make build` in a checkout, or set REPLICAD_LIBRARY to its path")
 
 
 def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:

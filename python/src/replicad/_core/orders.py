@@ -49,7 +49,7 @@ class Orders:
                     self._waiting = None  # it ended with this; else it goes on, and is asked again
                 raise
             if scattered(self._rank):
-                raise RegroupNeeded("a process of the gathering died before it was a rank, and another has come: all ranks meet again")
+                raise RegroupNeeded("a process of the gathering died before it had a rank, and all ranks gather again: let this end the process, or the block")
 
 
 class _Waiting(threading.Thread):
@@ -81,7 +81,7 @@ class _Waiting(threading.Thread):
     def order(self, timeout: float | None) -> Order:
         """The order, or what the wait for it ended in."""
         if not self._got.wait(timeout):
-            raise Timeout("resume: no order yet; the job waits for other ranks, or has no quorum: replicad status says for whom")
+            raise Timeout("resume: no order yet. The job waits for other ranks, or has no quorum: `replicad status` names them; call session.resume() again")
         self.join()
         self._rank.threads.remove(self)
         if self._error is not None:

@@ -326,7 +326,7 @@ class Rank(Rendezvous):
                 self._seal_step(f"commit step {step}", unchanged)
                 now = time.monotonic()
                 if end is not None and now >= end:
-                    raise Timeout(f"commit step {step}: committed is {self.committed}; replicad status says what the commit waits for")
+                    raise Timeout(f"commit step {step}: committed is {self.committed}; `replicad status` shows what the commit waits for")
                 if now >= say:  # a daemon that was started again has not heard it
                     say = now + 1.0
                     with contextlib.suppress(Gone, Timeout):

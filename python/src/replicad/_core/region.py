@@ -38,11 +38,11 @@ class Region:
         try:
             name = self.name.encode()
         except UnicodeEncodeError:
-            raise Invalid(f"region {self.name!r}: its name is not UTF-8, and no manifest could hold it: give it another") from None
+            raise Invalid(f"region {self.name!r}: its name is not UTF-8: give it another") from None
         if not 0 < len(name) <= n.MAX_NAME or b"\0" in name:  # which would end it in C
-            raise Invalid(f"region {self.name!r}: a name has 1 to {n.MAX_NAME} bytes, none of them zero")
+            raise Invalid(f"region {self.name!r}: want a name of 1 to {n.MAX_NAME} bytes, none of them zero")
         if self.dtype not in n.DTYPES:
-            raise Invalid(f"region {self.name!r}: unknown dtype {self.dtype!r}: one of {', '.join(n.DTYPES)}")
+            raise Invalid(f"region {self.name!r}: unknown dtype {self.dtype!r}: want one of {', '.join(n.DTYPES)}")
         classes = {"window": n.WINDOW, "any": n.VOLATILE, "never": n.FROZEN}
         if self.changes not in classes:
             raise Invalid(f"region {self.name!r}: changes={self.changes!r}: want one of {', '.join(classes)}")

@@ -83,7 +83,7 @@ def place() -> tuple[int, int]:
             try:
                 rank, world = (int(t or "") for t in texts)
             except ValueError:
-                raise Invalid(f"place: {names[0]}={texts[0]!r} and {names[1]}={texts[1]!r} are no numbers") from None
+                raise Invalid(f"place: {names[0]}={texts[0]!r} and {names[1]}={texts[1]!r} are not numbers: start this program with a launcher that sets both") from None
             if not 0 <= rank < world:
                 raise Invalid(f"place: {names[0]}={rank} of {names[1]}={world}: want 0 to {world - 1}")
             return rank, world

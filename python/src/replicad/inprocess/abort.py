@@ -86,7 +86,7 @@ class AbortProcessGroups:
         for t in threads:
             t.join(self.timeout)
         if any(t.is_alive() for t in threads):
-            raise TimeoutError(f"a NCCL group was not aborted within {self.timeout} s")
+            raise TimeoutError(f"NCCL did not abort a process group within {self.timeout} s: give a longer timeout")
         return True
 
     @staticmethod

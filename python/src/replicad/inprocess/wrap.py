@@ -126,9 +126,9 @@ def _plain(fn: Callable[..., Any]) -> None:
     name = getattr(fn, "__qualname__", repr(fn))
     for f in (fn, fn.__call__):  # type: ignore[operator]
         if inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f):
-            raise Invalid(f"wrap: {name} is an `async def`, of which nothing has run when it returns: wrap a plain function that runs it to its end, with asyncio.run() inside")
+            raise Invalid(f"wrap: {name} is an `async def`, and calling it runs nothing: wrap a plain function that runs it to its end with asyncio.run()")
         if inspect.isgeneratorfunction(f):
-            raise Invalid(f"wrap: {name} is a generator, of which nothing has run when it returns: wrap a plain function that runs it to its end, with the loop over it inside")
+            raise Invalid(f"wrap: {name} is a generator, and calling it runs nothing: wrap a plain function that loops over it to its end")
 
 
 @dataclass
@@ -214,7 +214,7 @@ class Runs(Generic[T]):
         """A run failed before an epoch was open for it: the last of so many in a row ends the process."""
         self.early += 1
         if self.early == EARLY:
-            end = Unhealthy(f"the block failed {EARLY} times in a row before session.resume() had returned in it, so this process ends: a new one may get further")
+            end = Unhealthy(f"the block failed {EARLY} times in a row before session.resume() had returned in it, so this process ends: a new one takes its place")
             end.__cause__ = reason
             self._end_process(end)
 

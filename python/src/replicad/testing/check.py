@@ -68,7 +68,7 @@ def check_resume(train_fn: Train, *, steps: int, more: int, timeout: float = 120
     of ``train_fn``, a step without a yield or with two, or the time.
     """
     if steps < 1 or more < 1:
-        raise ValueError(f"check_resume: steps={steps}, more={more}: want at least one of each")
+        raise ValueError(f"check_resume: steps={steps}, more={more}: want at least 1 for each")
     if trainee.running:
         raise RuntimeError(
             'check_resume is called by a process of check_resume, which loaded this program for its training function: put the call under `if __name__ == "__main__":`'

@@ -46,7 +46,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.where not in PLACES or self.what not in KINDS:
-            raise ValueError(f"fault {self.what!r} in {self.where!r}: want one of {', '.join(KINDS)} in one of {', '.join(PLACES)}")
+            raise ValueError(f"fault what={self.what!r}, where={self.where!r}: want what to be one of {', '.join(KINDS)} and where one of {', '.join(PLACES)}")
 
 
 class Faults:
