@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
 import cluster
-import replicad
+from conftest import quick
 from replicad import testing
-from replicad.data import Loader
-
-
-def train(last: int, forget: bool = False) -> Iterator[dict[str, Any]]:
-    """A few steps of a net with dropout and BatchNorm; with ``forget`` the samples come from a generator that nobody keeps."""
-    torch.manual_seed(3)
-    torch.set_num_threads(1)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.01)
-    data = torch.utils.data.TensorDataset(torch.randn(64, 4, generator=torch.Generator().manual_seed(1)))
-    loader, mine = Loader(data, 4, seed=2), torch.Generator().manual_seed(5)
-    with replicad.Session(model=model, optimizer=optimizer, data=loader) as session:
-        start, batches = session.resume(), loader.endless()
-        for _ in range(start + 1, last + 1):
-            (x,) = (torch.randn(4, 4, generator=mine),) if forget else next(batches)
-            loss = model(x).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            with session.step():
-                optimizer.step()
-            yield {"samples": x, "loss": loss}
-
-
-def told(last: int) -> Iterator[dict[str, Any]]:
-    """A program that reads its arguments."""
-    for values in train(last, forget=sys.argv[1:] == ["--forget"]):
-        yield values | {"told": sys.argv[1:]}
+from resumed import averaged, failing, other_yields, told, train
 
 
 def test_a_resumed_run_is_the_same_run() -> None:
@@ -60,29 +32,6 @@ def test_what_is_not_kept_is_named() -> None:
     assert (found.value.name, found.value.step) == ("samples", 4)
 
 
-def averaged(last: int) -> Iterator[dict[str, Any]]:
-    """Two averages of weights over BatchNorm, whose statistics one takes from the model and the other averages; the argument says whether tensors are staged."""
-    torch.manual_seed(3)
-    torch.set_num_threads(1)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
-    averages = {name: torch.optim.swa_utils.AveragedModel(model, use_buffers=name == "both") for name in ("weights", "both")}
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    loader = Loader(torch.utils.data.TensorDataset(torch.randn(64, 4, generator=torch.Generator().manual_seed(1))), 4, seed=2)
-    with replicad.Session(model={"model": model, **averages}, optimizer=optimizer, data=loader, staging=sys.argv[1:] == ["staged"]) as session:
-        start, batches = session.resume(), loader.endless()
-        for _ in range(start + 1, last + 1):
-            (x,) = next(batches)
-            loss = model(x).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            with session.step():
-                optimizer.step()
-                for average in averages.values():
-                    average.update_parameters(model)
-            yield {"samples": x, "loss": loss, "statistics": {n: a.module[1].running_var for n, a in averages.items()}, "noticed": sorted(session.noticed)}
-        assert not session.noticed, session.noticed
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("staging", ["staged", "in place"])
 def test_an_average_over_batch_norm_is_kept_whole(staging: str) -> None:
@@ -91,7 +40,7 @@ def test_an_average_over_batch_norm_is_kept_whole(staging: str) -> None:
 
 
 #: A program of a user's, or a module: MORE is what else stands in its loop, before the step and behind it.
-PROGRAM = """
+PROGRAM = quick("""
 import sys, torch, replicad
 from replicad.data import Loader
 from replicad.testing import check_resume
@@ -116,7 +65,7 @@ def train(last, how=sys.argv[1:]):
                 optimizer.step()
             yield {"loss": loss}
     batches.close()
-"""
+""")
 CALL = """
 if __name__ == "__main__":
     print(check_resume(train, steps=2, more=1))
@@ -160,14 +109,6 @@ def test_a_main_part_without_a_guard_is_said(tmp_path: Path) -> None:
     assert 'put the call under `if __name__ == "__main__":`' in output("check.py", folder=tmp_path, code=1)
 
 
-def failing(last: int) -> Iterator[dict[str, Any]]:
-    """Not a training at all."""
-    print("as far as here")
-    atexit.register(signal.pause)  # until the launcher ends it, which else may be before or after it has ended by itself
-    raise KeyError("no such sample")
-    yield {}
-
-
 def test_an_exception_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Started again it would only be raised again. What it printed and Python still held is in the message."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
@@ -183,16 +124,6 @@ def test_what_a_run_printed_is_told_when_its_time_is_up(tmp_path: Path) -> None:
     (tmp_path / "check.py").write_text(text + "\nif __name__ == '__main__': check_resume(train, steps=1, more=1, timeout=12)\n")
     said = output("check.py", folder=tmp_path, code=1)
     assert "RuntimeError: the straight run has not ended after 12 s; " in said and "timeout=" in said and "as far as here" in said
-
-
-def other_yields(last: int) -> Iterator[dict[str, Any]]:
-    """One for each micro-batch, one for two steps, or not up to the last."""
-    for values in train(last - 1 if sys.argv[1:] == ["less"] else last):
-        session = replicad.session._open
-        if sys.argv[1:] != ["sparse"] or session.at % 2 == 0:
-            yield values
-        if sys.argv[1:] == ["micro"]:
-            yield values
 
 
 @pytest.mark.parametrize(
