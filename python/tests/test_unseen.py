@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections import UserDict
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +16,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from conftest import PATIENCE, Daemon, environment
+from conftest import Daemon
 from replicad import Mismatch, Unsupported, rng
 from replicad._torch.objects import Objects
 from replicad._torch.optimizers import materialise
@@ -71,7 +69,6 @@ import torch
 
 how = sys.argv[1]
 torch.set_num_threads(1)
-torch.manual_seed(1)
 
 class Lookahead(torch.optim.SGD):
     "Slow weights beside torch's momentum."
@@ -111,41 +108,55 @@ class Wrapping(torch.optim.Optimizer):
     def step(self, closure=None):
         self.optimizer.step(closure)
 
-model = torch.nn.Linear(4, 4)
 make = {"lookahead": lambda p: Lookahead(p, lr=0.1, momentum=0.9), "root": Root, "wrapping": lambda p: Wrapping(torch.optim.AdamW(p, 0.1))}[how]
-optimizer, inputs = make(list(model.parameters())), torch.randn(20, 4)
-session, start = None, 0
-if sys.argv[2] != "plain":
-    import replicad
-    session = replicad.Session(model=model, optimizer=optimizer)
-    start = session.resume()
-for step in range(start + 1, 9):
+
+
+def made():
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 4)
+    return model, make(list(model.parameters())), torch.randn(20, 4)
+
+
+def backward(model, inputs, step):
     model.zero_grad()
     model(inputs[step : step + 4]).pow(2).mean().backward()
-    if session is None:
-        optimizer.step()
-        continue
-    if step == 6 and start == 0 and sys.argv[2] == "fault":
+
+
+def end(model):
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+model, optimizer, inputs = made()
+for step in range(1, 9):
+    backward(model, inputs, step)
+    optimizer.step()
+print("WANT", end(model), flush=True)
+import replicad
+model, optimizer, inputs = made()
+session = replicad.Session(model=model, optimizer=optimizer)
+start = session.resume()
+print("START", int(start), flush=True)
+for step in range(start + 1, 9):
+    backward(model, inputs, step)
+    if step == 6 and start == 0:
         session.commit()
         os.kill(os.getpid(), signal.SIGKILL)
     with session.step():
         optimizer.step()
-print("END", hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest(), flush=True)
-if session is not None:
-    assert not session.noticed, session.noticed
-    session.leave()
-    session.close()
+print("END", end(model), flush=True)
+assert not session.noticed, session.noticed
+session.leave()
+session.close()
 """
 
 
 @pytest.mark.parametrize("how", [pytest.param("lookahead", marks=pytest.mark.long), "root", "wrapping"])
 def test_an_optimizer_that_is_made_of_torchs(how: str, daemon: Daemon) -> None:
-    """Undisturbed and after a restart its weights are those of a program without a session, to the bit."""
-    plain = subprocess.run([sys.executable, "-c", DERIVED, how, "plain"], env=environment(), capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
-    outputs = [plain, *(daemon.run(DERIVED, how, faults).done() for faults in ("none", "fault"))]
-    ends = [re.findall(r"^END (.*)$", out, re.M) for out in outputs]
-    assert len(ends[0]) == 1
-    assert ends[1:] == ends[:1] * 2, outputs
+    """After five steps, a kill and three steps more its weights are those of eight steps without a session, to the bit."""
+    out = daemon.run(DERIVED, how).done()
+    assert re.findall(r"^START (\d)$", out, re.M) == ["0", "5"], out
+    want, (end,) = re.findall(r"^WANT (.*)$", out, re.M), re.findall(r"^END (.*)$", out, re.M)
+    assert want == [end] * 2, out
 
 
 @pytest.mark.parametrize(("how", "name"), [("flat", "optim.model.weight.sum"), ("nested", "optim.model.weight.both.0"), ("inner", "optim.model.weight.two.b")])
@@ -157,9 +168,10 @@ def test_optimizer_state_that_is_replaced_in_a_step(how: str, name: str, daemon:
 
 
 LATE = """
-import sys
 import torch
 import replicad
+
+how = ""  # what a step does that it may not
 
 class Model(torch.nn.Module):
     def __init__(self):
@@ -168,61 +180,78 @@ class Model(torch.nn.Module):
         self.register_buffer("scale", None)
 
     def forward(self, x):
-        if sys.argv[1] == "buffer" and self.scale is None:
+        if how == "buffer":
             self.scale = torch.ones(3)
         return self.linear(x)
 
 class Own(torch.optim.Optimizer):
-    "Its state grows in its first steps."
+    "Its state grows in later steps."
     def __init__(self, params):
         super().__init__(params, {})
 
     @torch.no_grad()
     def step(self, closure=None):
         for p in self.param_groups[0]["params"]:
-            state = self.state[p]
-            history = state.setdefault("history", [torch.zeros_like(p)])
-            if sys.argv[1] == "history" and len(history) < 4 and p.grad.any():
+            history = self.state[p].setdefault("history", [torch.zeros_like(p)])
+            if how == "history":
                 history.append(p.grad.clone())
-            if sys.argv[1] == "own":
+            if how == "own":
                 self.state["norm"] = p.grad.norm()
-            if sys.argv[1] == "group":
+            if how == "group":
                 self.param_groups[0]["norms"] = [p.grad.norm()]
             p.sub_(0.1 * p.grad)
 
 model = Model()
 optimizer = Own(model.parameters())
+optimizer.state["norm"] = torch.zeros(())
 session = replicad.Session(model=model, optimizer=optimizer)
 session.resume()
-model(torch.ones(1, 3)).sum().backward()
-try:
+
+def step():
+    model(torch.ones(1, 3)).sum().backward()
     with session.step():
-        print("BEGUN")
+        print("BEGUN", how, flush=True)
         optimizer.step()
-        if sys.argv[1] == "parameter":
+        if how == "parameter":
             model.linear.weight = torch.nn.Parameter(torch.ones(1, 3))
-except replicad.Mismatch as err:
-    print("REFUSED at", session.at, err)
+    optimizer.zero_grad()
+
+step()
+weight, norm, group = model.linear.weight, optimizer.state["norm"], optimizer.param_groups[0]
+undo = {
+    "buffer": lambda: setattr(model, "scale", None),
+    "parameter": lambda: setattr(model.linear, "weight", weight),
+    "history": lambda: optimizer.state[weight]["history"].pop(),
+    "own": lambda: optimizer.state.update(norm=norm),
+    "group": lambda: group.pop("norms"),
+}
+for how in undo:
+    at = session.at
+    try:
+        step()
+    except replicad.Mismatch as err:
+        print("REFUSED", how, err, flush=True)
+    undo[how]()
+    how = ""
+    assert session.at == at and session.resume() <= at
+    step()
+session.leave()
 session.close()
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ("buffer", ["REFUSED at 0 model.scale was not there when the session was made"]),
-        ("parameter", ["BEGUN", "REFUSED at 0 model.linear.weight was replaced by another tensor"]),
-        ("history", ["BEGUN", "REFUSED at 0 optim.model.linear.weight.history.1 was not there when the session was made"]),
-        ("own", ["BEGUN", "REFUSED at 0 optim.own.norm was replaced by another tensor"]),
-        ("group", ["BEGUN", "REFUSED at 0 optim.groups[0].norms.0 was not there when the session was made"]),
-    ],
-)
-def test_state_that_comes_later(how: str, says: list[str], daemon: Daemon) -> None:
+def test_state_that_comes_later(daemon: Daemon) -> None:
     """Refused in the first step that has it: no restart may begin with what the copies lack."""
-    job = daemon.run(LATE, how)
-    for text in says:
-        job.until(text)
-    job.kill()
+    out = daemon.run(LATE).done()
+    says = {
+        "buffer": "model.scale was not there when the session was made",
+        "parameter": "model.linear.weight was replaced by another tensor",
+        "history": "optim.model.linear.weight.history.1 was not there when the session was made",
+        "own": "optim.own.norm was replaced by another tensor",
+        "group": "optim.groups[0].norms.0 was not there when the session was made",
+    }
+    assert [how for how, text in says.items() if f"REFUSED {how} {text}" not in out] == [], out
+    assert re.findall(r"^BEGUN (parameter|history|own|group)$", out, re.M) == ["parameter", "history", "own", "group"], out
 
 
 class Scale(nn.Module):
@@ -591,11 +620,17 @@ def train(updated=True):
             optimizer.zero_grad()
 
 train()
-if sys.argv[1] == "outside":
-    try:
-        optimizer.step()
-    except replicad.SessionState as err:
-        print("REFUSED", err)
+for how in sys.argv[1].split(","):  # one after the other, where what is noticed of one says nothing of the next
+    if how == "outside":
+        try:
+            optimizer.step()
+        except replicad.SessionState as err:
+            print("REFUSED", err)
+    if how == "dropped":
+        train(updated=False), optimizer.zero_grad(), train()
+    if how == "carried":
+        train(updated=False), train()
+    print("NOTICED", how, sorted(session.noticed))
 if sys.argv[1] == "collected":  # on a thread of whoever collects: nothing is said to the daemon there
     told = []
     fail = session.rank.fail
@@ -624,11 +659,6 @@ if sys.argv[1] == "collected":  # on a thread of whoever collects: nothing is sa
             session.commit()
 if sys.argv[1] == "raises" and session.order.epoch == 1:
     raise RuntimeError("once")
-if sys.argv[1] == "carried":
-    train(updated=False), train()
-if sys.argv[1] == "dropped":
-    train(updated=False), optimizer.zero_grad(), train()
-print("NOTICED", sorted(session.noticed))
 if sys.argv[1] != "unleft":
     session.leave()
     session.close()
@@ -643,11 +673,18 @@ else:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("nothing", ["NOTICED []"]),
-        ("draws", ['NOTICED ["torch\'s CPU generator, after resume"]', "were drawn between resume and the first forward"]),
-        ("outside", ["REFUSED SGD.step() outside of `with session.step()`: the copy of step 1 may be under way", "NOTICED []"]),
-        ("carried", ["NOTICED ['gradients']", "gradients that step 2 left (updated=False) were changed before step 3"]),
-        ("dropped", ["NOTICED []"]),
+        (
+            "nothing,outside,dropped,carried",
+            [
+                "NOTICED nothing []",
+                "REFUSED SGD.step() outside of `with session.step()`: the copy of step 1 may be under way",
+                "NOTICED outside []",
+                "NOTICED dropped []",
+                "NOTICED carried ['gradients']",
+                "gradients that step 4 left (updated=False) were changed before step 5",
+            ],
+        ),
+        ("draws", ['NOTICED draws ["torch\'s CPU generator, after resume"]', "were drawn between resume and the first forward"]),
         ("unleft", ["this program ends at step 1 without session.leave()"]),
         ("collected", ["TOLD []", "TOLD ['MainThread']"]),
         ("raises", ["RuntimeError: once"]),
