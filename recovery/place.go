@@ -20,14 +20,11 @@ type Placement struct {
 	Misfit func(from, mirror replica.NodeName) bool
 }
 
-// DefaultMinCopies is the number of nodes that must hold each part at a commit unless the job says otherwise.
-const DefaultMinCopies = 2
-
 func minCopies(o replica.Options) int {
 	if o.MinCopies > 0 {
 		return o.MinCopies
 	}
-	return DefaultMinCopies
+	return replica.DefaultMinCopies
 }
 
 // PlaceMirrors says which nodes mirror the private part of each rank, and the replicated part of each group that has members
@@ -36,7 +33,7 @@ func minCopies(o replica.Options) int {
 func PlaceMirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
 	copies := in.Copies
 	if copies < 1 {
-		copies = DefaultMinCopies
+		copies = replica.DefaultMinCopies
 	}
 	g := newGround(in)
 	byRank = make([][]replica.NodeName, len(in.Ranks))

@@ -377,7 +377,7 @@ func TestMirrorsAgainstSlow(t *testing.T) {
 		byRank, byGroup := PlaceMirrors(in)
 		copies := in.Copies
 		if copies < 1 {
-			copies = DefaultMinCopies
+			copies = replica.DefaultMinCopies
 		}
 		for r, c := range job.Ranks {
 			var want []replica.NodeName

@@ -72,10 +72,13 @@ func (l Layout) Equal(o Layout) bool {
 // DefaultLoneAhead is what Options.LoneAhead is unless set, in steps: one step is computed again rather than resting on one process's word.
 const DefaultLoneAhead Step = 2
 
+// DefaultMinCopies is what Options.MinCopies is unless set.
+const DefaultMinCopies = 2
+
 // WithDefaults fills zero options with their defaults.
 func (o Options) WithDefaults() Options {
 	if o.MinCopies == 0 {
-		o.MinCopies = 2
+		o.MinCopies = DefaultMinCopies
 	}
 	if o.Cadence == 0 {
 		o.Cadence = 1

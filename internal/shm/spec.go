@@ -23,13 +23,10 @@ type Spec struct {
 	Ring   int
 	Mirror bool
 
-	// Margin is the memory in bytes that must stay free beside the arena; 0: DefaultMargin. Too little risks that the host's
+	// Margin is the memory in bytes that must stay free beside the arena: memory_margin of the configuration. Too little risks that the host's
 	// OOM killer answers instead of TooLittleMemory. It is not kept in the arena.
 	Margin uint64
 }
-
-// DefaultMargin of free memory in bytes.
-const DefaultMargin = 128 << 20
 
 func (s Spec) withDefaults() Spec {
 	if s.ChunkBytes == 0 {
@@ -45,9 +42,6 @@ func (s Spec) withDefaults() Spec {
 		s.Ring = min(s.Slots+4+3, MaxRing)
 	case s.Ring < 0 && s.Mirror:
 		s.Ring = 0
-	}
-	if s.Margin == 0 {
-		s.Margin = DefaultMargin
 	}
 	return s
 }
