@@ -6,7 +6,7 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// Timing is how long recovery waits for whom.
+// Timing is how long recovery waits for whom. It has no defaults: internal/config has those of a daemon.
 type Timing struct {
 	Collect     time.Duration // what fails together joins one plan; too long delays every recovery by as much
 	Settle      time.Duration // for a rank to leave the optimizer window and its copies; enforced by the daemons
@@ -17,14 +17,6 @@ type Timing struct {
 	ResumeGrace time.Duration // for mirrors to fetch T before the job resumes degraded
 	DaemonGrace time.Duration // a daemon's absence that is no evidence
 	Abandoned   time.Duration // for which a job that was never opened waits without a launcher or a process, before it ends; 0: for ever
-}
-
-// DefaultTiming is what runs unless configured.
-func DefaultTiming() Timing {
-	return Timing{
-		Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second, Start: 10 * time.Minute,
-		HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second, Abandoned: 10 * time.Minute,
-	}
 }
 
 // Event is something that the driver of a Leader has learned.

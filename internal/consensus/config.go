@@ -29,20 +29,16 @@ type Config struct {
 	Cluster   replica.ClusterID
 	Logger    hclog.Logger // nil: none; see NewLogger
 
-	// Zero means the default. Too short ones elect new leaders when a disk or a CPU hesitates; long ones delay recovery by as much.
-	Heartbeat     time.Duration // [1 s]
-	Election      time.Duration // [1 s], at least Heartbeat
-	Lease         time.Duration // [500 ms], at most Heartbeat
-	WatchdogAfter time.Duration // [2 s] of one log write or proposal, then leadership is handed over
+	// Required: internal/config has a daemon's. Too short ones elect new leaders when a disk or a CPU hesitates; long ones delay recovery by as much.
+	Heartbeat     time.Duration
+	Election      time.Duration // at least Heartbeat
+	Lease         time.Duration // at most Heartbeat
+	WatchdogAfter time.Duration // of one log write or proposal, then leadership is handed over
 
 	digestEvery uint64 // entries; tests have fewer
 }
 
 const (
-	defaultHeartbeat = time.Second
-	defaultLease     = 500 * time.Millisecond
-	defaultWatchdog  = 2 * time.Second
-
 	maxProposals = 256 // under way at once; Propose waits beyond it
 	maxUpkeep    = 16
 
@@ -57,18 +53,6 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	if c.Heartbeat == 0 {
-		c.Heartbeat = defaultHeartbeat
-	}
-	if c.Election == 0 {
-		c.Election = c.Heartbeat
-	}
-	if c.Lease == 0 {
-		c.Lease = min(defaultLease, c.Heartbeat)
-	}
-	if c.WatchdogAfter == 0 {
-		c.WatchdogAfter = defaultWatchdog
-	}
 	if c.digestEvery == 0 {
 		c.digestEvery = digestEvery
 	}
@@ -108,8 +92,8 @@ func (c Config) Validate() error {
 	if c.Bootstrap && !seen[c.ID] {
 		fault("Bootstrap: %q is not one of Voters", c.ID)
 	}
-	if c.WatchdogAfter < 0 {
-		fault("WatchdogAfter is negative")
+	if c.WatchdogAfter <= 0 {
+		fault("WatchdogAfter is %v: want more than 0, or the leader hands over at each write", c.WatchdogAfter)
 	}
 	if err := raft.ValidateConfig(c.raft(nil)); err != nil {
 		errs = append(errs, err)

@@ -270,8 +270,8 @@ func TestUnusableDir(t *testing.T) {
 }
 
 func TestConfigFaultsAreJoined(t *testing.T) {
-	_, err := Start(Config{ID: "A", Bootstrap: true, Voters: []Voter{{"x", "1"}, {"x", "2"}}, Lease: time.Minute})
-	wantError(t, err, nil, `"A"`, "Dir", "Cluster is zero", "unique", "not one of Voters", "LeaderLeaseTimeout")
+	_, err := Start(Config{ID: "A", Bootstrap: true, Voters: []Voter{{"x", "1"}, {"x", "2"}}, Heartbeat: time.Second, Election: time.Second, Lease: time.Minute})
+	wantError(t, err, nil, `"A"`, "Dir", "Cluster is zero", "unique", "not one of Voters", "WatchdogAfter", "LeaderLeaseTimeout")
 }
 
 // TestProposeEndsWithItsContext: without a quorum nothing commits, and the caller is not kept.

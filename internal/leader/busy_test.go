@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/journal/journaltest"
@@ -32,15 +32,11 @@ type throne struct {
 
 func newThrone(t testing.TB) *throne {
 	t.Helper()
-	cons, err := consensus.Start(consensus.Config{ID: "n1", Addr: "n1:7000", Dir: t.TempDir(), Voters: []consensus.Voter{{Name: "n1", Addr: "n1:7000"}}, Bootstrap: true,
-		Layer: &lonely{closed: make(chan struct{})}, Cluster: fixture.Cluster, Heartbeat: 50 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cons := lonelyLog(t)
 	th := &throne{t: t, log: &fixture.Lines{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	th.ctx = ctx
-	th.Leader = New(Config{Log: cons, Cluster: fixture.Cluster, Timing: recovery.DefaultTiming(), Alarm: time.Minute, Silent: time.Second, Journal: journaltest.New(t, th.log)})
+	th.Leader = New(Config{Log: cons, Cluster: fixture.Cluster, Timing: config.Default().Timing, Journal: journaltest.New(t, th.log)})
 	for {
 		if _, _, _, self := cons.Leadership(); self {
 			break

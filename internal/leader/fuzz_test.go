@@ -14,7 +14,6 @@ import (
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -95,7 +94,7 @@ func FuzzKept(f *testing.F) {
 	}
 	job := fixture.Job()
 	job.ClosedEpoch = 2
-	l := New(Config{Cluster: fixture.Cluster, Timing: recovery.DefaultTiming(), Journal: journaltest.New(f, io.Discard)})
+	l := New(Config{Cluster: fixture.Cluster, Timing: config.Default().Timing, Journal: journaltest.New(f, io.Discard)})
 	l.jobs[fixture.JobID] = &ledJob{job: job}
 	n := &nodeLink{node: replica.Node{Name: "n1", Incarnation: 11, Session: 1}}
 	f.Fuzz(func(t *testing.T, b []byte) {

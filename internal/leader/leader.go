@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/journal"
@@ -33,10 +34,8 @@ const (
 type Config struct {
 	Log     Log
 	Cluster replica.ClusterID
-	Timing  recovery.Timing
-	Alarm   time.Duration // without a commit while training goes on
-	Silent  time.Duration // timing.silent_after
-	Tier    Tier          // nil: no durable tier on this node
+	Timing  config.Timing
+	Tier    Tier // nil: no durable tier on this node
 	Journal *journal.Journal
 	Audit   *journal.Auditor
 	Refused *control.NoLinks // the links that this node refused lately
@@ -52,6 +51,12 @@ type Config struct {
 	Learn func([]replica.Revocation) (news []replica.Revocation)
 	// Newest is the newest epoch that was seen of a name's certificates; 0: none.
 	Newest func(replica.Role, string) replica.CertEpoch
+}
+
+// recoveryTiming is what recovery needs of a configuration's delays.
+func recoveryTiming(t config.Timing) recovery.Timing {
+	return recovery.Timing{Collect: t.Collect, Settle: t.Settle, Ack: t.Ack, Claim: t.Claim, Start: t.Start,
+		HolderGrace: t.HolderGrace, ResumeGrace: t.ResumeGrace, DaemonGrace: t.DaemonGrace, Abandoned: t.Abandoned}
 }
 
 // withDefaults fills in what a lone leader does.
@@ -220,7 +225,7 @@ const (
 
 func New(c Config) *Leader {
 	c = c.withDefaults()
-	return &Leader{cfg: c, cons: c.Log, timing: c.Timing, store: c.Tier, log: c.Journal, audit: c.Audit, start: time.Now(), strays: newStrays(), kv: rendezvous.New(0),
+	return &Leader{cfg: c, cons: c.Log, timing: recoveryTiming(c.Timing), store: c.Tier, log: c.Journal, audit: c.Audit, start: time.Now(), strays: newStrays(), kv: rendezvous.New(0),
 		in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, brought: map[replica.NodeName]*nodeLink{}}
 }
@@ -613,7 +618,7 @@ func (l *Leader) tick(ctx context.Context) {
 			l.recoverStep(ctx, id, led, recovery.Tick{})
 		}
 		l.durable(ctx, led)
-		if led.job.Phase == replica.Open && now-led.moved > l.cfg.Alarm && l.cfg.Alarm > 0 {
+		if led.job.Phase == replica.Open && now-led.moved > l.cfg.Timing.StallAlarm && l.cfg.Timing.StallAlarm > 0 {
 			l.log.Stalled(led.job, now-led.moved, l.waitsFor(led))
 			led.moved = now
 		}

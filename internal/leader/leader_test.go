@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
@@ -37,6 +38,18 @@ func (l *lonely) Accept() (net.Conn, error) { <-l.closed; return nil, net.ErrClo
 func (l *lonely) Close() error              { l.once.Do(func() { close(l.closed) }); return nil }
 func (l *lonely) Addr() net.Addr            { return &net.UDPAddr{} }
 
+// lonelyLog starts the log of a cluster of one voter; its caller closes it. There is nobody whose votes it waits for, so it elects itself sooner than a daemon's would.
+func lonelyLog(t testing.TB) *consensus.Node {
+	t.Helper()
+	const soon = 50 * time.Millisecond
+	cons, err := consensus.Start(consensus.Config{ID: "n1", Addr: "n1:7000", Dir: t.TempDir(), Voters: []consensus.Voter{{Name: "n1", Addr: "n1:7000"}}, Bootstrap: true,
+		Layer: &lonely{closed: make(chan struct{})}, Cluster: fixture.Cluster, Heartbeat: soon, Election: soon, Lease: soon, WatchdogAfter: config.Default().Raft.Watchdog})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cons
+}
+
 // A chair is a leader whose goroutine is the test. What it proposes goes to a log of its own, which knows none of the jobs
 // and refuses: the proposals are what is looked at.
 type chair struct {
@@ -48,14 +61,10 @@ type chair struct {
 
 func newChair(t *testing.T) *chair {
 	t.Helper()
-	cons, err := consensus.Start(consensus.Config{ID: "n1", Addr: "n1:7000", Dir: t.TempDir(), Voters: []consensus.Voter{{Name: "n1", Addr: "n1:7000"}}, Bootstrap: true,
-		Layer: &lonely{closed: make(chan struct{})}, Cluster: fixture.Cluster, Heartbeat: 50 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cons := lonelyLog(t)
 	t.Cleanup(func() { cons.Close() })
 	c := &chair{t: t, log: &fixture.Lines{}}
-	c.Leader = New(Config{Log: cons, Cluster: fixture.Cluster, Timing: recovery.DefaultTiming(), Alarm: time.Minute, Silent: time.Second, Journal: journaltest.New(t, c.log)})
+	c.Leader = New(Config{Log: cons, Cluster: fixture.Cluster, Timing: config.Default().Timing, Journal: journaltest.New(t, c.log)})
 	c.active, c.term, c.kv = true, 7, rendezvous.New(7)
 	c.view = lock.View{Index: 10, Cluster: fixture.Cluster, Era: 1, Nodes: map[replica.NodeName]replica.Node{}, Jobs: map[replica.JobID]*replica.Job{}}
 	return c

@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -17,8 +17,8 @@ import (
 type Stepped struct{ l *Leader }
 
 // NewStepped leads in a term, and knows nothing yet.
-func NewStepped(log Log, cluster replica.ClusterID, term uint64, timing recovery.Timing, j *journal.Journal) *Stepped {
-	l := New(Config{Log: log, Cluster: cluster, Timing: timing, Alarm: time.Minute, Silent: time.Second, Journal: j})
+func NewStepped(log Log, cluster replica.ClusterID, term uint64, timing config.Timing, j *journal.Journal) *Stepped {
+	l := New(Config{Log: log, Cluster: cluster, Timing: timing, Journal: j})
 	l.active, l.term, l.kv = true, term, rendezvous.New(term)
 	return &Stepped{l}
 }

@@ -25,7 +25,7 @@ const witnessFresh = 1500 * time.Millisecond
 const withoutCollectives = 10
 
 func (l *Leader) silenceLimits() recovery.SilenceLimits {
-	return recovery.SilenceLimits{Fresh: witnessFresh, After: l.cfg.Silent, Grace: l.timing.DaemonGrace, Beyond: withoutCollectives * l.timing.HolderGrace}
+	return recovery.SilenceLimits{Fresh: witnessFresh, After: l.cfg.Timing.SilentAfter, Grace: l.timing.DaemonGrace, Beyond: withoutCollectives * l.timing.HolderGrace}
 }
 
 // suspect counts a witness. A node may be dead when two nodes (or all others, where there are fewer) find it silent on gossip

@@ -25,7 +25,6 @@ import (
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -550,7 +549,7 @@ func (refusing) Propose(context.Context, replica.Command) (uint64, lock.Outcome,
 // A view of 80,000 ranks, larger than any frame, goes over a link.
 func TestALargeViewPasses(t *testing.T) {
 	job := fixture.LargeJob(80_000)
-	c := leader.NewStepped(refusing{}, fixture.Cluster, 7, recovery.DefaultTiming(), journaltest.New(t, io.Discard))
+	c := leader.NewStepped(refusing{}, fixture.Cluster, 7, config.Default().Timing, journaltest.New(t, io.Discard))
 	nodes := map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22}, "n9": {Name: "n9", Incarnation: 99}}
 	c.Follow(t.Context(), lock.View{Cluster: fixture.Cluster, Era: 1, Index: 10, Nodes: nodes, Jobs: map[replica.JobID]*replica.Job{job.ID: job}})
 	first, silent := net.Pipe()

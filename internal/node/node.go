@@ -31,7 +31,6 @@ import (
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/membership"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -406,13 +405,12 @@ func (d *daemon) build() error {
 	if err := d.host.Adopt(); err != nil {
 		return err
 	}
-	timing := recovery.Timing{Collect: c.Timing.Collect, Settle: c.Timing.Settle, Ack: c.Timing.Ack, Claim: c.Timing.Claim, Start: c.Timing.Start, HolderGrace: c.Timing.HolderGrace, ResumeGrace: c.Timing.ResumeGrace, DaemonGrace: c.Timing.DaemonGrace, Abandoned: c.Timing.Abandoned}
 	if d.cons != nil {
 		var tier leader.Tier
 		if d.store != nil {
 			tier = d.store
 		}
-		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Timing: timing, Alarm: c.Timing.StallAlarm, Silent: c.Timing.SilentAfter, Tier: tier, Journal: d.log, Audit: d.audit, Refused: &d.refused,
+		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Timing: c.Timing, Tier: tier, Journal: d.log, Audit: d.audit, Refused: &d.refused,
 			Answers: d.prober.answers, Hears: d.prober.hears, Token: c.JobToken, Operators: d.id.CheckOperator, Learn: d.trust.learn, Newest: d.newestEpoch})
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)

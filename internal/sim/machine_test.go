@@ -19,7 +19,6 @@ import (
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -127,9 +126,7 @@ func (m *machine) start() {
 		return
 	}
 	if d.self.Voter {
-		t := c.Timing
-		timing := recovery.Timing{Collect: t.Collect, Settle: t.Settle, Ack: t.Ack, Claim: t.Claim, Start: t.Start, HolderGrace: t.HolderGrace, ResumeGrace: t.ResumeGrace, DaemonGrace: t.DaemonGrace, Abandoned: t.Abandoned}
-		d.leader = leader.New(leader.Config{Log: m.w.raft.join(m.name), Cluster: m.w.cluster, Timing: timing, Alarm: t.StallAlarm, Silent: t.SilentAfter, Journal: log, Audit: audit, Answers: d.answers, Hears: d.hears})
+		d.leader = leader.New(leader.Config{Log: m.w.raft.join(m.name), Cluster: m.w.cluster, Timing: c.Timing, Journal: log, Audit: audit, Answers: d.answers, Hears: d.hears})
 		d.parts.Go(func() { d.leader.Run(d.ctx) })
 	}
 	d.parts.Go(func() { d.host.Run(d.ctx) })

@@ -10,13 +10,13 @@ import (
 	"net"
 	"testing"
 
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/leader"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -42,7 +42,7 @@ type Leader struct {
 // New returns a leader of fixture.Cluster in a term, which knows no node and no job.
 func New(t *testing.T, term uint64) *Leader {
 	t.Helper()
-	l := &Leader{Stepped: leader.NewStepped(refusing{}, fixture.Cluster, term, recovery.DefaultTiming(), journaltest.New(t, io.Discard)), t: t}
+	l := &Leader{Stepped: leader.NewStepped(refusing{}, fixture.Cluster, term, config.Default().Timing, journaltest.New(t, io.Discard)), t: t}
 	l.Applies(func(v *lock.View) { v.Cluster, v.Era, v.Index = fixture.Cluster, 1, 10 })
 	return l
 }
