@@ -102,7 +102,7 @@ func (d *durable) forbid(on bool) error {
 	}
 	return filepath.WalkDir(d.dir, func(path string, e os.DirEntry, err error) error {
 		if err != nil || !e.IsDir() {
-			return nil // pruned meanwhile
+			return nil //nolint:nilerr // pruned meanwhile
 		}
 		return os.Chmod(path, mode)
 	})

@@ -74,6 +74,7 @@ func Retain(in RetainInput) (free []int) {
 			if !p.Pinned && !p.Held && r.mayFree(p) {
 				free = append(free, i)
 			}
+		case replica.SlotFree, replica.SlotCopying, replica.SlotCopied: // a rank's to write
 		}
 	}
 	return free
@@ -199,6 +200,7 @@ func (r *retention) mayFree(p PlaceState) bool {
 		return g.Epoch <= j.ClosedEpoch && !j.Lineage.Valid(g)
 	case replica.Closed, replica.Planned:
 		return false
+	case replica.Open:
 	}
 	if g == r.in.Candidate {
 		return false

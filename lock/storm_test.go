@@ -89,8 +89,9 @@ func (s *storm) line() string {
 		return s.pick(claim, claim, claim, "plan", fmt.Sprintf("node %s session=%d", node, s.rng.IntN(50)))
 	case replica.Planned:
 		return s.pick("resume", "resume copies=1", "resume", fault)
+	default:
+		return s.pick("commit", "commit", "commit", fault)
 	}
-	return s.pick("commit", "commit", "commit", fault)
 }
 
 func (s *storm) one() {

@@ -268,6 +268,7 @@ func (l *Leader) decide() {
 		l.restoring()
 	case replica.Open:
 		l.training()
+	case replica.Ended:
 	}
 }
 

@@ -172,6 +172,7 @@ func (l *Leader) plan() {
 	case ForRanks:
 		l.mirror(v.Scarce)
 		l.awaitRest(in, v.Ranks)
+	case ForAcks, ForScan: // what comes of them is an event
 	}
 }
 

@@ -36,6 +36,7 @@ func (p Part) String() string {
 		return fmt.Sprintf("group %d", p.Index)
 	case PrivatePart:
 		return fmt.Sprintf("private %d", p.Index)
+	case FrozenPart:
 	}
 	return fmt.Sprintf("frozen %d", p.Index)
 }

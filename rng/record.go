@@ -52,6 +52,7 @@ func (p Place) layout() Layout {
 		return LayoutTorchCUDA
 	case Seeds:
 		return LayoutSeeds
+	case Named:
 	}
 	return 0
 }
@@ -79,6 +80,7 @@ func (r Record) String() string {
 		return "Megatron's generator '" + shown + "'"
 	case Seeds:
 		return "the seed sequence of the generator '" + shown + "'"
+	case Named:
 	}
 	return "the generator '" + shown + "'"
 }

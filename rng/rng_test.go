@@ -349,6 +349,7 @@ func FuzzParse(f *testing.F) {
 		switch r.State.Layout() {
 		case LayoutPCG64, LayoutPCG64DXSM, LayoutPhilox, LayoutSFC64, LayoutTorchCUDA:
 			all = append(all, r)
+		default: // these are seeds of the corpus by themselves
 		}
 	}
 	seeds, err := parsed(f, golden(f, "seeds.bin")).Append(nil)

@@ -67,7 +67,7 @@ func (f *fetch) finish(ctx context.Context, cause error, sources int) (Report, e
 		f.report.Failed[node] = strings.Join(texts, "; ")
 	}
 	slices.Sort(f.report.Corrupt)
-	if cause == errComplete {
+	if errors.Is(cause, errComplete) {
 		return f.report, nil
 	}
 	what := fmt.Sprintf("fetch %v %v for rank %d, epoch %d", f.key.Part, f.key.Generation, f.key.Rank, f.key.Epoch)

@@ -129,7 +129,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (rep Report, err error
 	}
 	if opt.Report != "" {
 		b, e := json.MarshalIndent(r.report, "", " ")
-		err = errors.Join(err, e, os.WriteFile(opt.Report, append(b, '\n'), 0o644)) //nolint:gosec // a report for everybody
+		err = errors.Join(err, e, os.WriteFile(opt.Report, append(b, '\n'), 0o644))
 	}
 	return r.report, err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -32,7 +33,9 @@ func serveAdmin(t *testing.T, handler http.HandlerFunc) (socket string) {
 		if err := srv.Shutdown(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
-		<-ended
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
 	})
 	return socket
 }

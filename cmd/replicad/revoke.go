@@ -39,7 +39,7 @@ func newRevokeVerb(std stdio, role string, verb control.Verb, long string) *cobr
 		order: func(args []string) control.Order {
 			o := control.Order{Verb: verb, Degrade: force, Until: replica.CertEpoch(until)}
 			if until == 0 {
-				o.Until = replica.CertEpoch(max(time.Now().Unix(), 0)) //nolint:gosec // it is not negative
+				o.Until = replica.CertEpoch(max(time.Now().Unix(), 0)) // it is not negative
 			}
 			if verb == control.RevokeOperator {
 				o.Operator = args[0]

@@ -53,6 +53,7 @@ func belongs(r replica.Region, k replica.PartKind) bool {
 		return r.Kind == replica.Private
 	case replica.FrozenPart:
 		return r.Class == replica.Frozen
+	case replica.ReplicatedPart:
 	}
 	return r.Kind == replica.Replicated && r.Class != replica.Frozen
 }

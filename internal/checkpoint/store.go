@@ -104,6 +104,7 @@ func shardName(m *replica.Manifest) string {
 		return path.Join(frozenDir, fmt.Sprintf("group-%d-%s", m.Part.Index, m.Root))
 	case replica.PrivatePart:
 		return path.Join(generationDir(m.Generation), fmt.Sprintf("private-%d", m.Part.Index))
+	case replica.ReplicatedPart:
 	}
 	return path.Join(generationDir(m.Generation), fmt.Sprintf("group-%d", m.Part.Index))
 }

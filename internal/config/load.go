@@ -140,7 +140,7 @@ func checkTokens(words token.Tokens) error {
 		return fmt.Errorf("more than %d words and signs: is it a configuration?", maxTokens)
 	}
 	for _, w := range words {
-		what := ""
+		var what string
 		switch w.Type {
 		case token.AnchorType, token.AliasType, token.MergeKeyType:
 			what = "anchors and aliases (& and *)"

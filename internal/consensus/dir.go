@@ -53,7 +53,7 @@ func claimDir(cfg Config) error {
 	}
 	o, err := parseOwner(b)
 	if err != nil {
-		return fmt.Errorf("%w: %s (%v): move the directory away and %s", ErrCorrupt, path, err, remedy(cfg.ID))
+		return fmt.Errorf("%w: %s (%w): move the directory away and %s", ErrCorrupt, path, err, remedy(cfg.ID))
 	}
 	if o.Cluster != cfg.Cluster || o.Node != cfg.ID {
 		return fmt.Errorf("%w: %s is of node %q of cluster %v, this is node %q of cluster %v: configure this node's own directory or move that one away",

@@ -122,6 +122,7 @@ func read(cfg Config, log *checkedLog, snaps raft.SnapshotStore) (k Kept, err er
 			f.Apply(&e)
 		case raft.LogConfiguration:
 			members = raft.DecodeConfiguration(e.Data)
+		default: // raft's own
 		}
 	}
 	for _, s := range members.Servers {

@@ -26,7 +26,7 @@ func TestBytesOfMessages(t *testing.T) {
 	const file = "testdata/messages.golden"
 	got := "kind, bytes and xxhash of a frame with nothing in it zero\n" + strings.Join(lines, "")
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil { //nolint:gosec // a file of the repository
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

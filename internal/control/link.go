@@ -95,7 +95,7 @@ func (l *Link) write() {
 		case <-l.Down:
 			return
 		case frame := <-l.Out:
-			l.conn.SetWriteDeadline(time.Now().Add(linkWrite)) //nolint:errcheck // a dead stream fails the write
+			l.conn.SetWriteDeadline(time.Now().Add(linkWrite))
 			if _, err := l.conn.Write(frame); err != nil {
 				l.Close(fmt.Errorf("write: %w", err))
 				return

@@ -69,6 +69,7 @@ func (v Verb) String() string {
 		return "revoke node"
 	case RevokeOperator:
 		return "revoke operator"
+	case VerbChallenge: // no command
 	}
 	return fmt.Sprintf("request %d", uint8(v))
 }
@@ -140,8 +141,9 @@ func (m Order) Revokes() (role replica.Role, name string, ok bool) {
 		return replica.NodeRole, string(m.Node), true
 	case RevokeOperator:
 		return replica.OperatorRole, m.Operator, true
+	default:
+		return 0, "", false
 	}
-	return 0, "", false
 }
 
 // OperatorReply answers an Order: what was done, or why nothing was.

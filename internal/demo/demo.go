@@ -188,7 +188,7 @@ func (o Options) room() uint64 {
 func checkRoom(dir string, want uint64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return nil // it was looked at for a better message alone
+		return nil //nolint:nilerr // it was looked at for a better message alone
 	}
 	if free := st.Bavail * uint64(st.Bsize); free < want {
 		return fmt.Errorf("no space: %s are free in %s, and the demo may need %s: free some, or choose another folder with TMPDIR or --dir", bytesText(free), dir, bytesText(want))

@@ -46,7 +46,7 @@ func (e *CloseError) Error() string {
 
 // explain translates quic-go's errors to this package's. The original stays in the chain, so deadlines and net.ErrClosed are found.
 func explain(err error) error {
-	if err == nil || err == io.EOF {
+	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
 	var (

@@ -43,7 +43,9 @@ func TestRevoked(t *testing.T) {
 		if _, err := s.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}
-		s.CloseWrite()
+		if err := s.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
 		if n, err := s.Read(make([]byte, 100)); n == 0 {
 			t.Fatal(err)
 		}

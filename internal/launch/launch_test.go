@@ -280,7 +280,9 @@ func TestNeverRestartsOnItsOwn(t *testing.T) {
 		}
 	}
 	p.done(1, "restart budget used up")
-	j.wait()
+	if code, err := j.wait(); code != 1 || err != nil {
+		t.Errorf("the launcher ended with %d, %v", code, err)
+	}
 	if text, err := os.ReadFile(log); err != nil || string(text) != "0\n1\n0\n" {
 		t.Errorf("processes that ran: %q, %v; want exactly those that the daemon asked for", text, err)
 	}
@@ -636,8 +638,14 @@ func TestProcessesDieWithTheLauncher(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer cmd.Wait()
-	defer cmd.Process.Kill()
+	t.Cleanup(func() {
+		if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); cmd.ProcessState == nil {
+			t.Error(err)
+		}
+	})
 	p := d.welcome()
 	p.start(0, 1)
 	r := p.running()

@@ -38,7 +38,7 @@ type challenge struct {
 // hand hands out one more to a node.
 func (c *challenges) hand(to replica.NodeName, now time.Duration) []byte {
 	b := make([]byte, 32)
-	rand.Read(b) //nolint:errcheck // never fails
+	rand.Read(b)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of == nil {
@@ -175,8 +175,9 @@ func beyond(v lock.View, node replica.NodeName, m control.Order) string {
 			return "" // of no job it does nothing, and says so
 		}
 		return fmt.Sprintf("job %s was not created on node %s, which holds none of its ranks, so its end is not for that node to order", m.Job, node)
+	default:
+		return fmt.Sprintf("%v concerns the whole cluster", m.Verb)
 	}
-	return fmt.Sprintf("%v concerns the whole cluster", m.Verb)
 }
 
 // endedBy ends a job for a node that has seen a process of a rank end for good. What a node reports of its launchers is its own word: it

@@ -82,7 +82,7 @@ func (s *seat) say(k wire.Kind, v any) {
 
 func (s *seat) next() (wire.Kind, []byte) {
 	s.t.Helper()
-	s.SetReadDeadline(time.Now().Add(fixture.Patience)) //nolint:errcheck // a pipe takes it
+	s.SetReadDeadline(time.Now().Add(fixture.Patience))
 	k, b, err := wire.Read(s, control.MaxLinkFrame)
 	if err != nil {
 		s.t.Fatalf("the link is lost: %v", err)
@@ -389,7 +389,7 @@ func (s *staff) work(stop <-chan struct{}) error {
 
 func (s *staff) tell() {
 	s.report.Seq++
-	wire.Write(s, control.KindReport, s.report) //nolint:errcheck // a link that is down is noticed by its reader
+	wire.Write(s, control.KindReport, s.report) // a link that is down is noticed by its reader
 }
 
 func (s *staff) offered(o control.Offer) {
@@ -397,13 +397,13 @@ func (s *staff) offered(o control.Offer) {
 	s.report.Starting = append(s.report.Starting, o.Rank)
 	c := replica.Claim{Job: o.Job, Rank: o.Rank, Expect: o.Expect, Holder: s.report.Holder, Group: s.job.Layout.Groups[o.Rank], Geometry: replica.Digest{1}, Nonce: uint64(o.Rank) + 1}
 	s.claims[c.Nonce] = c
-	wire.Write(s, control.KindClaim, control.ClaimRequest{ID: c.Nonce, Claim: c}) //nolint:errcheck // as above
+	wire.Write(s, control.KindClaim, control.ClaimRequest{ID: c.Nonce, Claim: c})
 }
 
 func (s *staff) claimed(r control.ClaimReply) {
 	c := s.claims[r.ID]
 	if r.Retry {
-		wire.Write(s, control.KindClaim, control.ClaimRequest{ID: r.ID, Claim: c}) //nolint:errcheck // as above
+		wire.Write(s, control.KindClaim, control.ClaimRequest{ID: r.ID, Claim: c})
 		return
 	}
 	s.report.Starting = slices.DeleteFunc(s.report.Starting, func(r replica.Rank) bool { return r == c.Rank })
@@ -435,7 +435,7 @@ func (th *throne) claimed(nodes, seats int) (took time.Duration) {
 		inc := replica.NodeIncarnation(i + 100)
 		name := replica.NodeName(fmt.Sprintf("node-%d", i))
 		s.seat = th.link(name, inc)
-		s.SetReadDeadline(time.Time{}) //nolint:errcheck // a pipe takes it
+		s.SetReadDeadline(time.Time{})
 		s.report = replica.NodeReport{Job: fixture.JobID, Holder: replica.Holder{Node: name, Incarnation: inc}, Session: 1, Settled: true, Offers: seats, Launchers: 1}
 		if i == 0 {
 			said := sync.OnceFunc(func() { close(planned) })

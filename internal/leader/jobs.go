@@ -119,7 +119,7 @@ func (l *Leader) tell(job replica.JobID, text string) {
 // mint creates the job, under the adopted identity where there is one, and tells its launchers the news.
 func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateRequest, c replica.CreateJob, news string) {
 	if c.ID == (replica.JobID{}) {
-		rand.Read(c.ID[:]) //nolint:errcheck // never fails
+		rand.Read(c.ID[:])
 	}
 	c.Name, c.Layout, c.NameGroups, c.Options, c.Owner, c.Creator = m.Name, m.Layout, m.NameGroups, m.Options, m.Owner, from.node.Name
 	c.Limit = lock.MaxView

@@ -41,6 +41,7 @@ func (l *Leader) rendezvous(from *nodeLink, m control.KVRequest) {
 		l.audit.Refused("rendezvous", from.node.Name, audit.Fields{"job": led.job.Name, "rank": fmt.Sprint(m.Rank), "refused": text})
 		reply(control.KVReply{Refused: text})
 		return
+	case own:
 	}
 	var err error
 	switch m.Op {

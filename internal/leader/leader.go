@@ -529,6 +529,7 @@ func (l *Leader) outcome(ctx context.Context, o proposalOutcome) {
 		l.commitEffects(ctx, o.job, led, led.committer.Outcome(o.cmd, err))
 	case fromRecovery:
 		l.recoverStep(ctx, o.job, led, recovery.Outcome{Cmd: o.cmd, Err: err})
+	case fromDriver, fromOperator: // whose done has it, if they want it
 	}
 	switch o.cmd.(type) {
 	case replica.ReportDispute: // the ranks do their last step again, and leave again

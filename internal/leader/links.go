@@ -21,7 +21,7 @@ import (
 // Serve handles one link from hello to its end, in the caller's goroutine.
 func (l *Leader) Serve(ctx context.Context, peer replica.NodeName, conn net.Conn) {
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(control.LinkHandshake)) //nolint:errcheck // a dead stream fails what follows
+	conn.SetDeadline(time.Now().Add(control.LinkHandshake))
 	h, err := control.ReadHello(conn)
 	switch {
 	case errors.Is(err, wire.ErrFrame):
@@ -51,7 +51,7 @@ func (l *Leader) Serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 		return
 	}
 	l.cfg.Refused.Linked(h.Node.Holder())
-	conn.SetDeadline(time.Time{}) //nolint:errcheck // as above
+	conn.SetDeadline(time.Time{})
 	n := &nodeLink{Link: control.NewLink(conn, control.ToNode), node: h.Node}
 	l.post(leaderLinkUp{n})
 	var beside sync.WaitGroup

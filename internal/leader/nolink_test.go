@@ -26,14 +26,14 @@ func (c *chair) serves(peer replica.NodeName, say func(net.Conn)) (control.Welco
 	defer near.Close()
 	serving.Go(func() { c.Serve(c.t.Context(), peer, far) })
 	serving.Go(func() { say(near) })
-	near.SetReadDeadline(time.Now().Add(fixture.Patience)) //nolint:errcheck // a dead pipe fails the read
+	near.SetReadDeadline(time.Now().Add(fixture.Patience))
 	for {
 		select {
 		case ev := <-c.in:
 			c.handle(c.t.Context(), ev)
 		default:
 		}
-		near.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) //nolint:errcheck // as above
+		near.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
 		k, body, err := wire.Read(near, control.MaxLinkFrame)
 		var late net.Error
 		if errors.As(err, &late) && late.Timeout() {

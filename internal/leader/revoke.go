@@ -84,7 +84,7 @@ func (l *Leader) mayRevoke(role replica.Role, name string, until replica.CertEpo
 
 // revocationCosts are sentences on what is lost with the certificates of a name, but for a majority of voters.
 func (l *Leader) revocationCosts(role replica.Role, name string, until replica.CertEpoch, by string) (costs []string) {
-	if last := replica.CertEpoch(time.Now().Add(revokeAhead).Unix()); until > last && until != l.cfg.Newest(role, name) { //nolint:gosec // after 1970
+	if last := replica.CertEpoch(time.Now().Add(revokeAhead).Unix()); until > last && until != l.cfg.Newest(role, name) { // after 1970
 		costs = append(costs, fmt.Sprintf("epoch %d is more than a day from now, and no certificate of this name is good before %s: is a clock wrong?", until, pki.EpochTime(until-replica.CertEpoch(revokeAhead/time.Second)).UTC().Format(time.RFC3339)))
 	}
 	if role == replica.OperatorRole {

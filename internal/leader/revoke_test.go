@@ -149,7 +149,7 @@ func TestRevokedNodeIsTurnedOut(t *testing.T) {
 	if _, out, err := th.cons.Propose(th.ctx, replica.Revoke{Revocation: replica.Revocation{Role: replica.NodeRole, Name: "n2", Epoch: 7}}); err != nil || out.Err != nil {
 		t.Fatal(err, out.Err)
 	}
-	n2.SetReadDeadline(time.Now().Add(fixture.Patience)) //nolint:errcheck // a pipe takes it
+	n2.SetReadDeadline(time.Now().Add(fixture.Patience))
 	for {
 		if _, _, err := wire.Read(n2, control.MaxLinkFrame); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {

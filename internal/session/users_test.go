@@ -18,7 +18,7 @@ func openDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // that is what it is for
+	if err := os.Chmod(dir, 0o755); err != nil { // that is what it is for
 		t.Fatal(err)
 	}
 	return dir

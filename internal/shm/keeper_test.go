@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -338,7 +339,7 @@ func TestKeeperHangsUpOnNonsense(t *testing.T) {
 		if err := send(c); err != nil {
 			t.Fatal(what, err)
 		}
-		if n, err := c.Read(make([]byte, keeperBytes)); err != io.EOF && !strings.Contains(fmt.Sprint(err), "reset") {
+		if n, err := c.Read(make([]byte, keeperBytes)); !errors.Is(err, io.EOF) && !strings.Contains(fmt.Sprint(err), "reset") {
 			t.Errorf("%s: answered with %d bytes, %v", what, n, err)
 		}
 		_ = c.Close()

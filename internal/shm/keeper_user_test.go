@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -48,7 +49,7 @@ func TestKeeperServesNoOtherUser(t *testing.T) {
 	}
 	if n, err := ask(root); n > 0 {
 		t.Errorf("another user is answered with %d bytes", n)
-	} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
+	} else if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
 		t.Error("another user's connection is kept")
 	}
 	if root {

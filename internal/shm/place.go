@@ -52,6 +52,7 @@ func (p Place) PartKind() replica.PartKind {
 		return replica.ReplicatedPart
 	case Ring:
 		return replica.PrivatePart
+	case Frozen:
 	}
 	return replica.FrozenPart
 }
@@ -81,8 +82,10 @@ func (a *Arena) Has(p Place) bool {
 		return p.Index >= 0 && p.Index < int(a.head.Slots)
 	case Ring:
 		return p.Index >= 0 && p.Index < int(a.head.Ring)
+	case Frozen:
+		return p.Index == 0 && a.head.FrozenBytes > 0
 	}
-	return p.Kind == Frozen && p.Index == 0 && a.head.FrozenBytes > 0
+	return false
 }
 
 // Word is the place's slot word; of no valid state if the arena has no such place.
@@ -99,6 +102,7 @@ func wordOf(p Place) int {
 		return wordSlot + wordStride*p.Index
 	case Ring:
 		return wordPlace + wordStride*p.Index
+	case Frozen:
 	}
 	return wordFrozen
 }
@@ -115,6 +119,7 @@ func (a *Arena) span(p Place) (off, n uint64) {
 		return a.head.SlotOffset + uint64(p.Index)*a.head.SlotStride, a.head.ReplicatedBytes
 	case Ring:
 		return a.head.RingOffset + uint64(p.Index)*a.head.RingStride, a.head.PrivateBytes
+	case Frozen:
 	}
 	return a.head.FrozenOffset, a.head.FrozenBytes
 }
@@ -126,6 +131,7 @@ func (a *Arena) metaOf(p Place) uint64 {
 		return a.head.MetaOffset + uint64(1+p.Index)*a.head.SlotMetaStride
 	case Ring:
 		return a.head.MetaOffset + uint64(1+a.head.Slots)*a.head.SlotMetaStride + uint64(p.Index)*a.head.RingMetaStride
+	case Frozen:
 	}
 	return a.head.MetaOffset
 }
@@ -143,6 +149,7 @@ func (a *Arena) Tear(p Place) bool {
 		switch w.State() {
 		case replica.SlotFree, replica.SlotSealed, replica.SlotTorn:
 			return false
+		case replica.SlotCopying, replica.SlotCopied:
 		}
 		if a.swap(p, w, replica.PackSlot(w.Count(), replica.SlotTorn)) {
 			return true

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -103,9 +104,9 @@ func (m *meeting) wait(e replica.Epoch, s replica.Step, done func() bool) error 
 		return err
 	}
 	for {
-		m.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) //nolint:errcheck // a dead connection fails the read
+		m.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		_, err := m.in.ReadByte()
-		if ne, ok := err.(net.Error); !ok || !ne.Timeout() || done() {
+		if ne, ok := errors.AsType[net.Error](err); !ok || !ne.Timeout() || done() {
 			return err
 		}
 	}

@@ -45,7 +45,7 @@ func TestFrameRoundTrip(t *testing.T) {
 				t.Fatalf("size %d: Unmarshal: %v", size, err)
 			}
 		}
-		if _, _, err := Read(r, MaxBody); err != io.EOF {
+		if _, _, err := Read(r, MaxBody); !errors.Is(err, io.EOF) {
 			t.Fatalf("size %d: at the end: %v, want io.EOF", size, err)
 		}
 	}
@@ -61,7 +61,7 @@ func TestFrameCutAnywhere(t *testing.T) {
 		if n == 0 {
 			want = io.EOF
 		}
-		if _, _, err := Read(bytes.NewReader(frame[:n]), MaxBody); err != want {
+		if _, _, err := Read(bytes.NewReader(frame[:n]), MaxBody); !errors.Is(err, want) {
 			t.Errorf("Read of %d bytes: %v, want %v", n, err, want)
 		}
 	}
@@ -123,7 +123,7 @@ func TestAppendBody(t *testing.T) {
 func TestLengthIsCappedBeforeAllocation(t *testing.T) {
 	frame := frameOf(t, note{Text: "long"})
 	copy(frame[8:12], []byte{0, 0, 0, 4}) // 64 MiB
-	if _, _, err := Read(&lyingReader{t, bytes.NewReader(frame[:headerBytes])}, MaxBody); err != io.ErrUnexpectedEOF {
+	if _, _, err := Read(&lyingReader{t, bytes.NewReader(frame[:headerBytes])}, MaxBody); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := Read(bytes.NewReader(frame), 1<<20); !errors.Is(err, ErrFrame) || !strings.Contains(err.Error(), "at most 1048576") {
