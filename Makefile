@@ -40,7 +40,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-tools py-setup py-lock check go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control hostile campaign soak bench bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control hostile campaign soak bench bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -66,12 +66,15 @@ build: set-up ## the programs and the C library, in bin/
 	cp libreplicad/build/libreplicad.so libreplicad/build/libreplicad.a $(BIN)/
 	ln -sf libreplicad.so $(BIN)/libreplicad.so.1
 
-check: set-up ## format, vet, staticcheck, tidy module file, known vulnerabilities
+check: set-up lint ## format, linters, tidy module file, known vulnerabilities
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); [ -z "$$bad" ] || { echo "not formatted (run gofmt -w):" $$bad >&2; exit 1; }
-	$(GO) vet ./...
-	$(GO) tool staticcheck ./...
 	$(GO) mod tidy -diff
 	.ci/vulncheck
+
+lint: set-up ## golangci-lint, as .ci/lint/go.mod pins it, with .golangci.yml: vet and staticcheck are among its linters
+	@mkdir -p $(BIN)/tools
+	$(GO) build -C .ci/lint -buildvcs=false -o $(BIN)/tools/ tool
+	$(BIN)/tools/golangci-lint run
 
 go-tools: set-up ## govulncheck and cyclonedx-gomod, as .ci/tools/go.mod pins them, in bin/tools/
 	@mkdir -p $(BIN)/tools
