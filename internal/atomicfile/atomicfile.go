@@ -13,7 +13,7 @@ func Write(path string, b []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // renamed away when all went well
+	defer os.Remove(f.Name())
 	_, err = f.Write(b)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err != nil {

@@ -69,7 +69,11 @@ func TestDirectoryIsSynced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.Chmod(dir, 0o700); os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if err := errors.Join(os.Chmod(dir, 0o700), os.RemoveAll(dir)); err != nil {
+			t.Error(err)
+		}
+	})
 	if os.Geteuid() == 0 { // whom no mode stops: another user's files are then this thread's limit
 		const nobody = 65534
 		runtime.LockOSThread() // and never unlocked: the thread ends with the test

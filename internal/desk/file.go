@@ -97,7 +97,7 @@ func (f *file) replay(fn func(scope, control.KVEntry) error) error {
 	r := bufio.NewReader(io.NewSectionReader(f, 0, math.MaxInt64)) // the descriptor's own offset is shared with other processes
 	for f.size = 0; ; {
 		h, err := wire.ReadHeader(r, maxRecord)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
@@ -137,6 +137,7 @@ func parseRecord(kind wire.Kind, body []byte) (s scope, e control.KVEntry, err e
 		if e.Seq != 0 {
 			return s, e, nil
 		}
+	case control.KVGet, control.KVCheck, control.KVScope: // these contribute nothing
 	}
 	return s, e, fmt.Errorf("a record of operation %d with place %d in the order of writes: no leader took such a contribution", e.Op, e.Seq)
 }

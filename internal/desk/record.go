@@ -107,14 +107,14 @@ func (d *Desk) rewritten(ev rewritten) {
 	l := d.ledgers[ev.of]
 	if l == nil || l.file != ev.old {
 		if ev.fresh != nil {
-			ev.fresh.Close() //nolint:errcheck // memory; nothing is lost
+			ev.fresh.Close()
 		}
 		return
 	}
 	err := ev.err
 	if err == nil {
 		if err = ev.fresh.appendFrom(ev.old, ev.upTo); err != nil {
-			ev.fresh.Close() //nolint:errcheck // memory; nothing is lost
+			ev.fresh.Close()
 		}
 	}
 	if err != nil {
@@ -124,7 +124,7 @@ func (d *Desk) rewritten(ev rewritten) {
 	}
 	ev.fresh.held = ev.old.held
 	l.file = ev.fresh
-	ev.old.Close() //nolint:errcheck // memory; the keeper has it until it has the fresh one
+	ev.old.Close()
 	d.park(ev.of, ev.fresh)
 }
 
@@ -138,7 +138,7 @@ func (d *Desk) dropLedgers(gone func(scope) bool) {
 		delete(d.ledgers, s)
 		if f != nil {
 			d.owner.Unpark(s.parkKey())
-			f.Close() //nolint:errcheck // memory; nothing is lost
+			f.Close()
 		}
 	}
 }
@@ -177,7 +177,7 @@ func (d *Desk) Adopt(key string, f *os.File) bool {
 func (d *Desk) Close() {
 	for _, l := range d.ledgers {
 		if l.file != nil {
-			l.file.Close() //nolint:errcheck // memory; nothing is lost
+			l.file.Close()
 		}
 	}
 }

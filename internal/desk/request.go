@@ -41,6 +41,7 @@ func newRequest(p Peer, h wire.RankHeader, by Caller, op uint16, kv wire.KV) *re
 		r.delta, r.value = int64(binary.LittleEndian.Uint64(kv.Value)), nil
 	case control.KVCompareSet:
 		r.expect, r.value, r.count = kv.Value[:kv.Members], kv.Value[kv.Members:], 0
+	case control.KVSet, control.KVGet, control.KVBarrier, control.KVCheck, control.KVDelete, control.KVScope: // as they came
 	}
 	return r
 }

@@ -208,6 +208,7 @@ func (a *Arena) Bury() (copied []shm.Place) {
 			a.GiveUp(p)
 		case replica.SlotCopied:
 			copied = append(copied, p)
+		case replica.SlotFree, replica.SlotSealed:
 		}
 	}
 	return copied

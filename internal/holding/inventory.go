@@ -23,6 +23,7 @@ func PartIn(k shm.PlaceKind, group replica.GroupID, rank replica.Rank) replica.P
 		return replica.OfGroup(group)
 	case shm.Ring:
 		return replica.OfRank(rank)
+	case shm.Frozen:
 	}
 	return replica.FrozenOf(group)
 }
@@ -34,6 +35,7 @@ func KindFor(p replica.Part) shm.PlaceKind {
 		return shm.Ring
 	case replica.FrozenPart:
 		return shm.Frozen
+	case replica.ReplicatedPart:
 	}
 	return shm.Slot
 }
@@ -98,6 +100,7 @@ func (a *Arena) Holds() []replica.Generation {
 				slots = append(slots, info.Generation)
 			case shm.Ring:
 				rings = append(rings, info.Generation)
+			case shm.Frozen: // of no generation
 			}
 		}
 	}
@@ -133,6 +136,7 @@ func (a *Arena) Misses(g replica.Generation) bool {
 			if info, err := a.Info(p); err == nil && info.Generation == g {
 				has[p.Kind] = true
 			}
+		case replica.SlotFree, replica.SlotTorn:
 		}
 	}
 	return !has[shm.Slot] || !has[shm.Ring]

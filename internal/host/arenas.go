@@ -33,7 +33,7 @@ type arenaParked struct {
 
 // makeArena passes on the arena of the rank's dead predecessor where it fits, and makes a fresh one beside the host where not.
 func (h *Host) makeArena(lj *localJob, a *attaching) {
-	rank := replica.Rank(a.hello.Rank)
+	rank := a.hello.Rank
 	if lr := lj.ranks[rank]; lr != nil {
 		if lr.arena.Fits(a.geometry) {
 			h.park(lj, a, lr.arena, false)
@@ -67,19 +67,19 @@ func (h *Host) arenaReady(ev arenaReady) {
 		if h.attaching[a.peer.ID()] != a || lj == nil {
 			return
 		}
-		code := int32(wire.CodeSystem)
+		code := wire.CodeSystem
 		if errors.As(ev.err, new(*shm.TooLittleMemory)) {
 			code = wire.CodeNoMemory
 		}
 		h.refuse(a, a.attach, code, ev.err.Error())
-		h.send(control.Evidence{Job: ev.job, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: replica.Rank(a.hello.Rank), Incarnation: a.granted, Detail: ev.err.Error()}})
+		h.send(control.Evidence{Job: ev.job, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: a.hello.Rank, Incarnation: a.granted, Detail: ev.err.Error()}})
 		return
 	}
 	if h.attaching[a.peer.ID()] != a || lj == nil {
 		h.unmap(ev.arena) // never handed out
 		return
 	}
-	ref := holding.New(ev.arena, holding.RankKey(ev.job, replica.Rank(a.hello.Rank), a.granted), h.unmap)
+	ref := holding.New(ev.arena, holding.RankKey(ev.job, a.hello.Rank, a.granted), h.unmap)
 	h.custody.Put(ref.Key(), ref.File())
 	h.park(lj, a, ref, true)
 }
@@ -121,7 +121,7 @@ func (lj *localJob) holdsDead(ref *holding.Arena) bool {
 // handOut gives a parked arena to its process.
 func (h *Host) handOut(lj *localJob, a *attaching, ref *holding.Arena) {
 	delete(h.attaching, a.peer.ID())
-	rank := replica.Rank(a.hello.Rank)
+	rank := a.hello.Rank
 	lj.retired = slices.DeleteFunc(lj.retired, func(r *holding.Arena) bool { return r == ref })
 	if old := lj.ranks[rank]; old != nil && old.arena != ref {
 		lj.retired = append(lj.retired, old.arena)

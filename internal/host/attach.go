@@ -91,7 +91,7 @@ func (h *Host) advance(a *attaching) {
 		return
 	}
 	job := lj.job
-	rank := replica.Rank(a.hello.Rank)
+	rank := a.hello.Rank
 	if text := foreign(job, a.peer.UID()); text != "" {
 		h.refuse(a, req, wire.CodeRefused, text)
 		return
@@ -186,7 +186,7 @@ func otherPlace(job *replica.Job, a *attaching) string {
 // claiming tells whether a process of this node is on its way from a claim of the rank to its arena.
 func (h *Host) claiming(lj *localJob, rank replica.Rank) bool {
 	for _, a := range h.attaching {
-		if a.hello.Job == lj.job.Name && replica.Rank(a.hello.Rank) == rank && (a.request != 0 || a.creating) {
+		if a.hello.Job == lj.job.Name && a.hello.Rank == rank && (a.request != 0 || a.creating) {
 			return true
 		}
 	}
@@ -200,7 +200,7 @@ func (lr *localRank) superseded(job *replica.Job) bool {
 
 // claimFor asks Raft for the rank, where it can be had now.
 func (h *Host) claimFor(lj *localJob, a *attaching) {
-	job, rank := lj.job, replica.Rank(a.hello.Rank)
+	job, rank := lj.job, a.hello.Rank
 	if a.attach == 0 || a.request != 0 || a.creating || job.Epoch == 0 || job.Epoch <= job.ClosedEpoch && job.Phase == replica.Opening {
 		return
 	}
@@ -222,12 +222,12 @@ func (h *Host) claimFor(lj *localJob, a *attaching) {
 	if !known {
 		return // it is being read
 	}
-	if text := lj.otherState(rank, replica.GroupID(a.hello.Group), a.geometry, kept); text != "" {
+	if text := lj.otherState(rank, a.hello.Group, a.geometry, kept); text != "" {
 		h.refuse(a, a.attach, wire.CodeRefused, text)
 		return
 	}
 	a.request = h.nextRequest()
-	a.claim = replica.Claim{Job: job.ID, Rank: rank, Expect: job.Ranks[rank].Incarnation, Holder: h.holder(), Group: replica.GroupID(a.hello.Group), Geometry: shm.GeometryDigest(a.geometry, replica.ReplicatedPart), Nonce: claimNonce(a.hello.Nonce)}
+	a.claim = replica.Claim{Job: job.ID, Rank: rank, Expect: job.Ranks[rank].Incarnation, Holder: h.holder(), Group: a.hello.Group, Geometry: shm.GeometryDigest(a.geometry, replica.ReplicatedPart), Nonce: claimNonce(a.hello.Nonce)}
 	h.claims[a.request] = a
 	h.send(control.ClaimRequest{ID: a.request, Claim: a.claim, Token: a.hello.Token})
 }
@@ -235,7 +235,7 @@ func (h *Host) claimFor(lj *localJob, a *attaching) {
 func claimNonce(n uint64) uint64 {
 	if n == 0 {
 		var b [8]byte
-		rand.Read(b[:]) //nolint:errcheck // never fails
+		rand.Read(b[:])
 		n = binary.LittleEndian.Uint64(b[:])
 	}
 	return n

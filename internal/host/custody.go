@@ -25,7 +25,7 @@ type arenaClosed struct{}
 // unmap gives back an arena's memory, beside the host.
 func (h *Host) unmap(a *shm.Arena) {
 	h.work.Go(func() {
-		a.Close() //nolint:errcheck // unmapping; nothing is lost
+		a.Close()
 		h.Post(arenaClosed{})
 	})
 }

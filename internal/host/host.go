@@ -546,7 +546,7 @@ func (h *Host) leaderless(now time.Time) {
 func (h *Host) Close() {
 	closeAll := func(arenas ...*holding.Arena) {
 		for _, a := range arenas {
-			a.Close() //nolint:errcheck // unmapping; nothing is lost
+			a.Close()
 		}
 	}
 	for _, o := range h.orphans {

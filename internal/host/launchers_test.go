@@ -163,7 +163,7 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 		d := newRig(t)
 		peer, _ := d.session(0)
 		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase = phase }))
-		d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
+		d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: lj.job.Layout.World, Capacity: 1}})
 		l := d.launchers[peer.ID()]
 		d.says()
 		early := func(n int) {
@@ -204,7 +204,7 @@ func TestFullLauncherStartsNoMore(t *testing.T) {
 			j.Ranks[r] = replica.Claimed{}
 		}
 	}))
-	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
+	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: lj.job.Layout.World, Capacity: 1}})
 	l := d.launchers[peer.ID()]
 	d.startRank(lj, l, 1)
 	l.hello.Ranks = []replica.Rank{0}
@@ -225,7 +225,7 @@ func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
 	d := newRig(t)
 	peer, end := d.session(0)
 	lj := d.put(fixture.Job())
-	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: uint32(lj.job.Layout.World), Capacity: 1}})
+	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: lj.job.Layout.World, Capacity: 1}})
 	l := d.launchers[peer.ID()]
 	d.startRank(lj, l, 0)
 	for h, _ := end.reads(); h.Type != wire.MRunStart; h, _ = end.reads() {

@@ -128,7 +128,7 @@ func (h *Host) restoreAll(lj *localJob) {
 			tries = lr.restore.tries
 		}
 		lr.restore = &restore{epoch: job.Epoch, cancel: cancel, running: true, tries: tries}
-		lj, lr, plan := lj, lr, job.Plan
+		plan := job.Plan
 		h.spawn(func(context.Context) Event {
 			defer cancel()
 			ev := restored{job: job.ID, rank: r, epoch: plan.Epoch, missed: &misses{}}

@@ -77,9 +77,9 @@ func TestTransfersAreChecked(t *testing.T) {
 		switch {
 		case c.want == nil && (err != nil || lj != d.jobs[fixture.JobID]):
 			t.Errorf("%s: %v", what, err)
-		case c.want == foreign && (err == nil || slices.ContainsFunc(kinds, func(k error) bool { return errors.Is(err, k) })):
+		case errors.Is(c.want, foreign) && (err == nil || slices.ContainsFunc(kinds, func(k error) bool { return errors.Is(err, k) })):
 			t.Errorf("%s: %v, want an error that is not tried again", what, err)
-		case c.want != nil && c.want != foreign && !errors.Is(err, c.want):
+		case c.want != nil && !errors.Is(c.want, foreign) && !errors.Is(err, c.want):
 			t.Errorf("%s: %v, want %v", what, err, c.want)
 		}
 	}

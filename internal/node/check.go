@@ -87,7 +87,7 @@ func Room(c *config.Config) (lines, warnings []string) {
 		if unix.Statfs(d.path, &st) != nil {
 			continue // it is to be made, or Check has said what is wrong with it
 		}
-		free := config.Bytes(st.Bavail * uint64(st.Bsize) >> 20 << 20) //nolint:gosec // sizes are not negative
+		free := config.Bytes(st.Bavail * uint64(st.Bsize) >> 20 << 20)
 		lines = append(lines, fmt.Sprintf("%s %s: %v free", d.field, d.path, free))
 		if st.Type == unix.TMPFS_MAGIC {
 			warnings = append(warnings, fmt.Sprintf("%s %s is in memory (tmpfs): a reboot empties it; use a directory on a disk", d.field, d.path))

@@ -159,7 +159,7 @@ func (k *linker) once(ctx context.Context, target voterAddr, patience time.Durat
 	}
 	l := control.NewLink(conn, control.ToLeader)
 	defer l.Close(nil)
-	conn.SetDeadline(time.Now().Add(control.LinkHandshake)) //nolint:errcheck // a dead stream fails what follows
+	conn.SetDeadline(time.Now().Add(control.LinkHandshake))
 	if err := control.WriteHello(conn, k.hello()); err != nil {
 		return control.Welcome{}, fmt.Errorf("link to %s: hello: %w", target.name, err)
 	}
@@ -170,7 +170,7 @@ func (k *linker) once(ctx context.Context, target voterAddr, patience time.Durat
 	if !w.OK {
 		return w, nil
 	}
-	conn.SetDeadline(time.Time{}) //nolint:errcheck // as above
+	conn.SetDeadline(time.Time{})
 	k.post(host.LinkUp{Link: l, Welcome: w, Leader: target.name})
 	quiet := time.AfterFunc(control.LinkSilent, func() { l.Close(errLeaderSilent) })
 	defer quiet.Stop()

@@ -510,7 +510,7 @@ func (d *daemon) handOver() {
 // silent, because what it would say of its memory would not be true.
 func (d *daemon) speak(ctx context.Context) error {
 	if err := d.host.AwaitAdoption(ctx); err != nil {
-		return nil //nolint:nilerr // the daemon is stopping
+		return nil
 	}
 	d.endpoint.SetProbeReply(endpoint.ProbeReply{Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Boot: d.self.Boot})
 	d.log.Ready(d.self)

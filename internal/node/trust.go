@@ -169,7 +169,7 @@ func resetKey(stateDir string) (key [32]byte, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return key, fmt.Errorf("state_dir: %w", err)
 	}
-	rand.Read(key[:]) //nolint:errcheck // never fails
+	rand.Read(key[:])
 	if err := atomicfile.Write(path, key[:]); err != nil {
 		return key, fmt.Errorf("state_dir %s: %w: is it writable, and its disk not full?", stateDir, err)
 	}

@@ -203,7 +203,7 @@ func (l *launcher) run() {
 		if l.job == (replica.JobID{}) && l.m.w.over() {
 			return // it would start another job
 		}
-		if d := l.m.running(); d != nil && l.serve(d) == errDone {
+		if d := l.m.running(); d != nil && errors.Is(l.serve(d), errDone) {
 			return
 		}
 		select {

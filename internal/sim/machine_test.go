@@ -280,7 +280,7 @@ func (d *daemon) link(to replica.NodeName) {
 	there.parts.Go(func() { there.leader.Serve(there.ctx, d.m.name, far) })
 	l := control.NewLink(near, control.ToLeader)
 	defer l.Close(nil)
-	near.SetDeadline(time.Now().Add(control.LinkHandshake)) //nolint:errcheck // a pipe takes it
+	near.SetDeadline(time.Now().Add(control.LinkHandshake))
 	if control.WriteHello(near, control.Hello{Cluster: d.m.w.cluster, Node: d.self}) != nil {
 		return
 	}
@@ -291,7 +291,7 @@ func (d *daemon) link(to replica.NodeName) {
 		}
 		return
 	}
-	near.SetDeadline(time.Time{}) //nolint:errcheck // as above
+	near.SetDeadline(time.Time{})
 	d.host.Post(host.LinkUp{Link: l, Welcome: w, Leader: to})
 	var in control.Decoder
 	err = l.Run(d.ctx, func(kind wire.Kind, body []byte) error {

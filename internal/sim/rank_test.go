@@ -83,7 +83,7 @@ func (w *world) startRank(l *launcher, of replica.Rank) *process {
 			r.peer.hangUp()
 		}
 		if r.arena != nil {
-			r.arena.Close()     //nolint:errcheck // unmapping; nothing is lost
+			r.arena.Close()
 			unix.Munmap(r.page) //nolint:errcheck // likewise
 		}
 		w.exit(p)
@@ -559,7 +559,7 @@ func (r *rank) leave() bool {
 	g := replica.Generation{Epoch: r.epoch, Step: r.has}
 	last := time.Now().Add(5 * time.Second)
 	r.say(session.Pause{Peer: r.peer, Header: r.head(wire.MPause, r.next()), Most: 1})
-	asked, told := r.request, r.peer
+	asked := r.request
 	for r.paused != asked && time.Now().Before(last) && !r.fenced(r.epoch) {
 		r.look(20 * time.Millisecond)
 	}
@@ -567,7 +567,8 @@ func (r *rank) leave() bool {
 		r.fill(shm.Slot, g, replica.OfGroup(r.group), r.has)
 		r.look(5 * time.Millisecond)
 	}
-	r.bye, told = false, nil
+	r.bye = false
+	var told *peer
 	for !r.bye {
 		if r.fenced(r.epoch) || r.stopped {
 			return false

@@ -296,6 +296,7 @@ func (w *world) content(p replica.Part, s replica.Step) []byte {
 		n = private
 	case replica.FrozenPart:
 		n, s = frozen, 0
+	case replica.ReplicatedPart:
 	}
 	rng := rand.New(rand.NewPCG(w.seed<<16|uint64(p.Kind)<<8|uint64(p.Index), uint64(s)))
 	b := make([]byte, 0, n+8)
