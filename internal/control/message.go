@@ -81,7 +81,7 @@ type CreateRequest struct {
 type CreateReply struct {
 	ID      uint64 `cbor:"1,keyasint"`
 	Refused string `cbor:"2,keyasint"`
-	Retry   bool   `cbor:"3,keyasint"` // refused for want of room alone: ask again
+	Retry   bool   `cbor:"3,keyasint"` // the log has not answered, or had no room: ask again
 }
 
 // Tell is something that the launchers of a job print.

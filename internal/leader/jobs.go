@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
-	"errors"
 	"fmt"
 	"path"
 	"reflect"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/checkpoint"
-	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -129,13 +127,13 @@ func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateReque
 	}
 	c.Copies = max(1, min(m.Options.WithDefaults().MinCopies, len(l.view.Nodes)))
 	l.propose(ctx, c.ID, c, fromDriver, func(out lock.Outcome, err error) {
-		r := control.CreateReply{ID: m.ID}
+		r := control.CreateReply{ID: m.ID, Retry: err != nil} // without an answer of the log nobody knows whether there will be a job
 		if err == nil {
 			err = out.Err
 		}
 		if err != nil {
 			if _, ok := l.cons.State().JobByName(m.Name); !ok { // two launchers may have asked at once
-				r.Refused, r.Retry = err.Error(), errors.Is(err, consensus.ErrBusy)
+				r.Refused = err.Error()
 			}
 		}
 		l.created(from, m.Name, r)

@@ -138,3 +138,15 @@ func TestAdoptsWithItsGroups(t *testing.T) {
 		t.Errorf("of any groups: %v, refused: %q", a.request.Layout, a.refused)
 	}
 }
+
+// A launcher whose job the log did not take, or did not say so, asks again: leadership has moved, say. It used to be refused, and `replicad run`
+// ended with "outcome unknown".
+func TestCreateIsTriedAgain(t *testing.T) {
+	c := newChair(t) // of a log that does not lead
+	n := c.node("n2", 22)
+	c.create(t.Context(), n, control.CreateRequest{ID: 7, Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}})
+	c.handle(t.Context(), <-c.in)
+	if r := fixture.Only[control.CreateReply](told(t, n)); len(r) != 1 || r[0].ID != 7 || !r[0].Retry {
+		t.Errorf("answered by %+v, want to be asked again", r)
+	}
+}

@@ -123,7 +123,10 @@ func (v *voter) Leadership() (replica.NodeName, string, uint64, bool) {
 func (v *voter) State() lock.View         { return v.r.now() }
 func (v *voter) Changes() <-chan struct{} { return v.heard }
 
-const entryTakes = 3 * time.Millisecond
+const (
+	entryTakes  = 3 * time.Millisecond
+	lostEntries = 0.01 // of the proposals, and as many whose answer is lost
+)
 
 func (v *voter) Propose(ctx context.Context, c replica.Command) (uint64, lock.Outcome, error) {
 	_, _, term, leads := v.Leadership()
@@ -147,13 +150,17 @@ func (v *voter) Propose(ctx context.Context, c replica.Command) (uint64, lock.Ou
 		v.r.mu.Unlock()
 	}
 	defer v.r.mu.Unlock()
+	luck := v.r.w.chance()
+	if luck < lostEntries {
+		return 0, lock.Outcome{}, consensus.ErrUnknown // it was never written
+	}
 	index := v.r.view.Index + 1
 	out := v.r.state.Apply(index, c)
 	was := v.r.view
 	v.r.view = v.r.state.View()
 	v.r.w.applied(was, v.r.view, c, out)
 	v.r.tell()
-	if v.r.leader != v.name || v.r.heard[v.name] != v.heard {
+	if luck > 1-lostEntries || v.r.leader != v.name || v.r.heard[v.name] != v.heard {
 		return 0, lock.Outcome{}, consensus.ErrUnknown // it fell with the entry on its way
 	}
 	return index, out, nil

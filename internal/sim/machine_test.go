@@ -1,12 +1,15 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -366,6 +369,30 @@ func (d *daemon) answers(n replica.NodeName) bool {
 type keeper struct {
 	mu    sync.Mutex
 	files map[string]*os.File
+}
+
+// flip changes a bit of the first arena here that has some bytes; false: none has.
+func (w *world) flip(m *machine, bytesOf []byte) bool {
+	m.mu.Lock()
+	k := m.keeper
+	m.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, key := range slices.Sorted(maps.Keys(k.files)) {
+		all, err := io.ReadAll(io.NewSectionReader(k.files[key], 0, 1<<30))
+		if err != nil {
+			w.t.Error(err)
+			return false
+		}
+		if at := bytes.Index(all, bytesOf); at >= 0 {
+			_, err := k.files[key].WriteAt([]byte{bytesOf[7] ^ 4}, int64(at)+7)
+			if err != nil {
+				w.t.Error(err)
+			}
+			return err == nil
+		}
+	}
+	return false
 }
 
 func (k *keeper) wipe() {

@@ -15,6 +15,7 @@ type script struct {
 	left        int // faults that are still to come
 	daemonsOnly bool
 	crashed     time.Time
+	flipped     bool
 	last, ended time.Time // the last fault or mending, the end of the job
 	tasks       []task
 }
@@ -101,7 +102,7 @@ func (s *script) note(format string, args ...any) {
 }
 
 func (s *script) fault() {
-	kinds := []func() bool{s.killRank, s.killRank, s.killDaemon, s.crash, s.crash, s.depose, s.killDaemons, s.sever, s.isolate, s.stopRank, s.raise}
+	kinds := []func() bool{s.killRank, s.killRank, s.killDaemon, s.crash, s.crash, s.depose, s.killDaemons, s.sever, s.isolate, s.stopRank, s.raise, s.flip, s.hangUp}
 	if s.daemonsOnly {
 		kinds = []func() bool{s.killDaemon, s.killDaemon, s.depose, s.killDaemons}
 	}
@@ -236,11 +237,49 @@ func (s *script) raise() bool {
 	return true
 }
 
+// hangUp breaks all connections between two nodes: what was on its way stops half.
+func (s *script) hangUp() bool {
+	a, b := s.w.names[s.rng.IntN(len(s.w.names))], s.w.names[s.rng.IntN(len(s.w.names))]
+	if a == b || s.w.cut(a, b) {
+		return false
+	}
+	s.uncalm()
+	s.note("what %s and %s have open breaks", a, b)
+	s.w.hangUp(a, b)
+	return true
+}
+
+// flip changes a bit of one copy of what is committed, where another copy is left. From then on no node is lost: which copies are good the
+// log does not say.
+func (s *script) flip() bool {
+	if s.flipped || !s.crashed.IsZero() {
+		return false
+	}
+	for _, j := range s.w.raft.now().Jobs {
+		if len(j.Parts) == 0 || j.Committed.IsZero() {
+			return false
+		}
+		p := j.Parts[s.rng.IntN(len(j.Parts))]
+		if len(p.Holders) < 2 {
+			return false
+		}
+		m := s.w.machines[p.Holders[s.rng.IntN(len(p.Holders))].Node]
+		if !s.w.flip(m, s.w.content(p.Part, j.Position.Step)) {
+			return false
+		}
+		s.flipped = true
+		s.uncalm()
+		s.note("a bit of %v of step %d flips in the memory of %s", p.Part, j.Position.Step, m.name)
+		return true
+	}
+	return false
+}
+
 // crash takes a node away, where the job's promise covers that: each committed part has another holder.
 func (s *script) crash() bool {
 	m := s.w.machines[s.w.names[s.rng.IntN(len(s.w.names))]]
 	up, _ := m.life()
-	if !up || time.Since(s.crashed) < 2*time.Second || s.w.votes(m.name) && s.voters() < 3 || !s.spared(m.name) {
+	if !up || s.flipped || time.Since(s.crashed) < 2*time.Second || s.w.votes(m.name) && s.voters() < 3 || !s.spared(m.name) {
 		return false
 	}
 	long := s.between(time.Second, 40*time.Second)

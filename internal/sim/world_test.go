@@ -134,6 +134,13 @@ func (w *world) delay() time.Duration {
 	return time.Duration(w.rng.Int64N(int64(8 * time.Millisecond)))
 }
 
+// chance is a number from 0 to 1.
+func (w *world) chance() float64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rng.Float64()
+}
+
 // starts is how long a process takes from its start to its first word.
 func (w *world) starts() time.Duration {
 	if w.warm {
@@ -280,6 +287,12 @@ func (w *world) sever(a, b replica.NodeName) {
 		c.Close()
 	}
 	delete(w.open, pair(a, b))
+}
+
+// hangUp ends what two nodes have open; they may connect anew.
+func (w *world) hangUp(a, b replica.NodeName) {
+	w.sever(a, b)
+	w.mend(a, b)
 }
 
 func (w *world) mend(a, b replica.NodeName) {
