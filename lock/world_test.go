@@ -110,6 +110,19 @@ func (w *world) run(line string, out *strings.Builder) error {
 	case "status":
 		w.status(out)
 		return nil
+	case "write": // what the leader does about the durable tier
+		j := w.current()
+		if !DurableDue(j, j.Durable) {
+			fmt.Fprintf(out, "no write is due: committed %v, written %v\n", j.Committed, j.Durable)
+			return nil
+		}
+		d := PlanShards(j)
+		for _, s := range d.Shards {
+			fmt.Fprintf(out, "%v by %s\n", s.Part, s.Node)
+		}
+		fmt.Fprintf(out, "marker by %s\n", d.Writer)
+		w.apply(verb, replica.BeginDurable{Job: w.job, Write: d}, out)
+		return nil
 	case "again": // the same entry of the log proposed once more
 		return fmt.Errorf("write the command twice")
 	default:
@@ -238,7 +251,7 @@ func lineage(s string) (l replica.Lineage) {
 }
 
 func (w *world) createJob(a args) (replica.Command, error) {
-	c := replica.CreateJob{Name: a.word(1), Options: replica.Options{MinCopies: int(a.num("min", 0)), Slots: int(a.num("slots", 0)), Cadence: replica.Step(a.num("cadence", 0)), AllowShrink: a.num("shrink", 0) == 1}}
+	c := replica.CreateJob{Name: a.word(1), Options: replica.Options{MinCopies: int(a.num("min", 0)), Slots: int(a.num("slots", 0)), Cadence: replica.Step(a.num("cadence", 0)), DurableEvery: replica.Step(a.num("every", 0)), AllowShrink: a.num("shrink", 0) == 1}}
 	if v, ok := a.vals["groups"]; ok {
 		for _, g := range strings.Split(v, ",") {
 			c.Layout.Groups = append(c.Layout.Groups, replica.GroupID(number(g)))

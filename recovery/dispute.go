@@ -135,32 +135,12 @@ func placesOf(list []replica.Dispute, r replica.Rank) string {
 	return strings.Join(out, ", ")
 }
 
-// canLeave tells whether the job can do without a node: others offer enough processes for its ranks, and what they hold makes
-// as new a generation.
+// canLeave tells whether the job can do without a node: others offer enough processes for its ranks, and what they hold, and what
+// of its own still counts once it is quarantined, makes as new a generation.
 func (in *PlanInput) canLeave(node replica.NodeName) bool {
-	need, seats := 0, 0
-	for r, c := range in.Job.Ranks {
-		if c.Node == node || in.record().vacant(replica.Rank(r)) {
-			need++
-		}
-	}
-	for n, usable := range in.usable() {
-		if usable && n != node {
-			seats += max(0, in.Reports[n].Offers)
-		}
-	}
-	best, _, found := in.stock().newest(in.record())
-	left := in.without(node)
-	rest, _, still := left.stock().newest(left.record())
-	return seats >= need && found && still && newer(rest, best) <= 0
-}
-
-// without is the same job with a node quarantined.
-func (in *PlanInput) without(node replica.NodeName) PlanInput {
-	job, out := *in.Job, *in
-	job.Quarantined = append(slices.Clone(job.Quarantined), node)
-	out.Job, out.rec, out.use, out.required, out.stocked, out.holders = &job, nil, nil, nil, nil, nil
-	return out
+	all := Survives(*in, Loss{}, Loss{Nodes: []replica.NodeName{node}, Kept: true})
+	now, left := all[0], all[1]
+	return left.Offered >= len(left.Moves) && !now.Resume.IsZero() && !left.Resume.IsZero() && newer(left.Resume, now.Resume) <= 0
 }
 
 // endDisputed ends the job over a dispute, once the daemons have said in which regions the states differ, or can't.

@@ -306,3 +306,21 @@ func TestOpenedJobIsNotAbandoned(t *testing.T) {
 		t.Errorf("an hour after all its processes have died it is %v: %s", c.state().Phase, c.state().EndReason)
 	}
 }
+
+// BenchmarkSurvives10000 asks of each of 1,250 nodes what its loss would come to for a job of ten thousand ranks, as a status does.
+func BenchmarkSurvives10000(b *testing.B) {
+	c := newCrowd(10_000, 1_250, 9)
+	openCrowd(b, c)
+	var losses []recovery.Loss
+	for n := range c.at {
+		losses = append(losses, recovery.Loss{Nodes: []replica.NodeName{n}})
+	}
+	for b.Loop() {
+		in, _ := c.leader.Known()
+		for _, s := range recovery.Survives(in, losses...) {
+			if why := s.Why(); len(why) > 0 {
+				b.Fatal(why)
+			}
+		}
+	}
+}

@@ -244,32 +244,49 @@ func unvouched(lots []lot) bool {
 	return slices.ContainsFunc(lots, func(l lot) bool { return l.unvouched })
 }
 
-// newest is the newest eligible generation that memory alone can assemble. One that rests on the word of a sole producer gives way to one
-// that does not, at or above the committed step and few enough steps older (Options.LoneAhead): nobody could tell if that word is wrong.
+// newest is the newest eligible generation that memory alone can assemble, and its parts.
 func (st stock) newest(j *record) (replica.Generation, []lot, bool) {
-	var lone choice
-	gens := make([]replica.Generation, 0, len(st))
-	for g := range st {
-		gens = append(gens, g)
-	}
-	slices.SortFunc(gens, newer)
+	assembled := make(map[replica.Generation][]lot)
+	g, found := newest(j, st.generations(), func(g replica.Generation) condition {
+		lots, missing := st.assemble(j, g, nil)
+		assembled[g] = lots
+		return condition{whole: len(missing) == 0 && !doubtful(j.Job, lots), lone: unvouched(lots)}
+	})
+	return g, assembled[g], found
+}
+
+// generations lists those of which memory has some part, newest first.
+func (st stock) generations() []replica.Generation {
+	return slices.SortedFunc(maps.Keys(st), newer)
+}
+
+// condition is what memory has of a generation.
+type condition struct {
+	whole bool // every part, and none that is in doubt
+	lone  bool // some part rests on the word of a sole producer
+}
+
+// newest picks the newest eligible generation that is whole, of some in falling order. One that rests on the word of a sole producer gives way
+// to one that does not, at or above the committed step and few enough steps older (Options.LoneAhead): nobody could tell if that word is wrong.
+func newest(j *record, gens []replica.Generation, judge func(replica.Generation) condition) (best replica.Generation, found bool) {
+	var lone replica.Generation
+	alone := false // there is one
 	for _, g := range gens {
 		if !eligible(j.Job, g) {
 			continue
 		}
-		lots, missing := st.assemble(j, g, nil)
-		switch {
-		case len(missing) > 0 || doubtful(j.Job, lots):
-		case !unvouched(lots):
-			if lone.lots != nil && (!nearEnough(j.Job, lone.gen, g) || g.Step < j.Position.Step) {
-				return lone.gen, lone.lots, true
+		switch c := judge(g); {
+		case !c.whole:
+		case !c.lone:
+			if alone && (!nearEnough(j.Job, lone, g) || g.Step < j.Position.Step) {
+				return lone, true
 			}
-			return g, lots, true
-		case lone.lots == nil && !j.Options.RequireVotes:
-			lone = choice{gen: g, lots: lots}
+			return g, true
+		case !alone && !j.Options.RequireVotes:
+			lone, alone = g, true
 		}
 	}
-	return lone.gen, lone.lots, lone.lots != nil
+	return lone, alone
 }
 
 // nearEnough tells whether a vouched generation is so few steps older than a lone one that it is taken instead.

@@ -233,6 +233,14 @@ func (w *world) command(f []string) error {
 		p, g := part(f[3]), generation(f[2])
 		d := w.nodes[replica.NodeName(f[1])]
 		d.rotten = append(d.rotten, replica.Held{Part: p, Generation: g, Root: root(p, g)})
+	case "reread": // reread NODE: it reads its copies again, and gives up those that have rotted
+		d := w.nodes[replica.NodeName(f[1])]
+		for _, h := range d.rotten {
+			d.parts = slices.DeleteFunc(d.parts, func(x replica.Held) bool {
+				return x.Part == h.Part && x.Generation == h.Generation && x.Root == h.Root
+			})
+		}
+		d.bad, d.rotten = append(d.bad, d.rotten...), nil
 	case "disk-rot": // disk-rot EPOCH,STEP: its shards fail their digests when they are read
 		w.diskBad = append(w.diskBad, generation(f[1]))
 	case "reject": // reject RANK TEXT: it finds what it loaded bad
@@ -307,6 +315,8 @@ func (w *world) command(f []string) error {
 			return err
 		}
 		return w.wait(d)
+	case "survives": // survives [lost=NODES] [kept=NODES] [absent=NODES] [voters=NODES]: what the loss of these would come to
+		w.survives(recovery.Loss{Nodes: append(nodeList(a["lost"]), nodeList(a["kept"])...), Kept: a["kept"] != "", Absent: nodeList(a["absent"]), Voters: nodeList(a["voters"])})
 	case "status":
 		w.status()
 	default:

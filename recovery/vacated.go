@@ -25,3 +25,13 @@ func Vacated(job *replica.Job, rank replica.Rank) bool {
 		return FirstRung(f.Kind) >= Process && (!f.OfNode() && f.Rank == rank && f.Incarnation == c.Incarnation || f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation)
 	})
 }
+
+// RanksOn lists the ranks that a node holds, in rising order.
+func RanksOn(job *replica.Job, n replica.NodeName) (ranks []replica.Rank) {
+	for r, c := range job.Ranks {
+		if c.Incarnation != 0 && c.Node == n {
+			ranks = append(ranks, replica.Rank(r))
+		}
+	}
+	return ranks
+}

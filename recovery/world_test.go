@@ -740,3 +740,45 @@ func describePlan(p replica.Plan) string {
 	}
 	return s + fmt.Sprintf("\n    mirrors %v groups %v", p.Mirrors, p.GroupMirrors)
 }
+
+func nodeList(s string) (out []replica.NodeName) {
+	for _, n := range strings.FieldsFunc(s, func(r rune) bool { return r == ',' }) {
+		out = append(out, replica.NodeName(n))
+	}
+	return out
+}
+
+// survival is the answer on what the leader knows now.
+func (w *world) survival(l recovery.Loss) recovery.Survival {
+	in, ok := w.leader.Known()
+	if !ok {
+		panic("the leader has not heard of the job")
+	}
+	return recovery.Survives(in, l)[0]
+}
+
+func (w *world) survives(l recovery.Loss) {
+	s := w.survival(l)
+	if why := s.Why(); len(why) > 0 {
+		w.say("no: %s", strings.Join(why, "\n      "))
+	} else {
+		w.say("yes")
+	}
+	if !s.Resume.IsZero() {
+		var parts []string
+		for _, p := range s.Held(s.Resume) {
+			var names []string
+			for _, h := range p.Holders {
+				names = append(names, string(h.Node))
+			}
+			parts = append(parts, fmt.Sprintf("%v %s", p.Part, strings.Join(names, " ")))
+		}
+		w.say("  on from %v: %s", s.Resume, strings.Join(parts, ", "))
+	}
+	if len(s.Moves) > 0 {
+		w.say("  %d processes elsewhere, %d offered", len(s.Moves), s.Offered)
+	}
+	if cost := s.Cost(); cost != "" {
+		w.say("  costs: %s", cost)
+	}
+}

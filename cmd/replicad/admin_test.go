@@ -53,6 +53,7 @@ func someStatus() control.Status {
 			Name: "lm", Phase: "open", Epoch: 3, Position: replica.Position{Epoch: 3, Step: 120}, Committed: gen(120), Copies: 1, Degraded: true, DurableError: "shard 1-158/private-1.safetensors is missing",
 			Ranks:   []control.RankStatus{{Rank: 0, Group: 0, Node: "a", Incarnation: 5, PID: 4242, Live: 121, State: "alive"}, {Rank: 1, Group: 1, State: "unclaimed"}},
 			Waiting: []string{"node s has not pinned group 1"}, Uncommitted: 87, AtRisk: true,
+			Losses: []control.LossStatus{{Of: "process"}, {Of: "node a", Nodes: []replica.NodeName{"a"}, Why: []string{"group 0 of step 120 is held by a alone", "no seat"}}, {Of: "rack r1", Nodes: []replica.NodeName{"b", "s"}, Resume: gen(120)}},
 		}},
 	}
 	j := &s.Jobs[0]
@@ -80,7 +81,7 @@ func TestStatus(t *testing.T) {
 	}
 	for _, want := range []string{
 		"leader      b (term 4)", "keeper      gone: restart this daemon", "expiry      this node's certificate expires in 9 days", "durable     durable directory /mnt: the file system does not answer", "unobserved      leader", "silent          client", "job lm", "open, epoch 3", "alive, revoked", "gossip key  0a0b0c0d, spoken with here", "unknown of [b]: ", "step 120, as generation (3,120)", "none yet", "durable writes are tried again: shard 1-158/private-1.safetensors is missing",
-		"87 steps since: one more fault may cost them", "degraded", "node s has not pinned group 1", "4242", "unclaimed", "aa000000  a s*", "bb000000  b",
+		"87 steps since: one more fault may cost them", "degraded", "node s has not pinned group 1", "if lost    node a: group 0 of step 120 is held by a alone; no seat", "4242", "unclaimed", "aa000000  a s*", "bb000000  b",
 		"voter c, 12 tries since 00:00:00: its certificate expired", "node s (incarnation 9), 3 tries since 00:00:00: superseded by 11", "node t, 1 tries since 00:00:00: another version",
 	} {
 		if !strings.Contains(out, want) {
@@ -90,6 +91,9 @@ func TestStatus(t *testing.T) {
 	if strings.Contains(out, "(3,116)") || !strings.Contains(out, "(3,117)") {
 		t.Errorf("want the newest %d generations:\n%s", maxGenerations, out)
 	}
+	if strings.Contains(out, "r1") {
+		t.Errorf("a loss that the job survives is not worth a line:\n%s", out)
+	}
 	if strings.Index(out, "group 2 ") > strings.Index(out, "group 10 ") {
 		t.Errorf("parts out of order:\n%s", out)
 	}
@@ -98,6 +102,20 @@ func TestStatus(t *testing.T) {
 	var got control.Status
 	if err := json.Unmarshal([]byte(out), &got); code != exitOK || err != nil || fmt.Sprint(got) != fmt.Sprint(someStatus()) {
 		t.Errorf("code %d, %v: %s%s", code, err, out, errout)
+	}
+}
+
+func TestLossTexts(t *testing.T) {
+	why := []string{"held by nobody"}
+	var many []control.LossStatus
+	for range maxLosses + 3 {
+		many = append(many, control.LossStatus{Of: "node n", Nodes: []replica.NodeName{"n"}, Why: why})
+	}
+	if got := lossTexts(many); len(got) != maxLosses+1 || got[maxLosses] != "and 3 more: see replicad status --json" {
+		t.Errorf("%q", got)
+	}
+	if got := lossTexts(append([]control.LossStatus{{Of: "process", Why: why}}, many...)); len(got) != 1 || got[0] != "process: held by nobody" {
+		t.Errorf("%q: what stands in the way of any loss is said once", got)
 	}
 }
 

@@ -134,6 +134,11 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	for _, w := range j.Waiting {
 		fmt.Fprintf(t, "waiting\t%s\n", w)
 	}
+	if len(s.Nodes) > 1 && j.Phase == replica.Open.String() { // a node alone has nobody to survive it
+		for _, l := range lossTexts(j.Losses) {
+			fmt.Fprintf(t, "if lost\t%s\n", l)
+		}
+	}
 	fmt.Fprintf(t, "\nRANK\tGROUP\tSTATE\tNODE\tSTEP\tPID\tINCARNATION\n")
 	for _, r := range j.Ranks {
 		group := fmt.Sprint(r.Group)
@@ -152,6 +157,30 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	for _, row := range holdingRows(j.Holdings) {
 		fmt.Fprintf(t, "%s\t%v\t%.8s\t%s\n", row.part, row.generation, row.root, strings.Join(row.nodes, " "))
 	}
+}
+
+// maxLosses bounds the losses that the table names; --json has them all.
+const maxLosses = 8
+
+// lossTexts says which losses the job would not survive from memory, and why not.
+func lossTexts(losses []control.LossStatus) (out []string) {
+	more := 0
+	for _, l := range losses {
+		switch {
+		case len(l.Why) == 0:
+		case len(out) < maxLosses:
+			out = append(out, l.Of+": "+strings.Join(l.Why, "; "))
+		default:
+			more++
+		}
+		if len(l.Nodes) == 0 && len(l.Why) > 0 {
+			return out // what stands in the way of a process alone stands in that of all
+		}
+	}
+	if more > 0 {
+		out = append(out, fmt.Sprintf("and %d more: see replicad status --json", more))
+	}
+	return out
 }
 
 // disputeVotes bounds the votes of a dispute that the table names; --json has them all.

@@ -76,9 +76,13 @@ type JobStatus struct {
 	// DurableError is why the newest durable write failed, or why what an earlier one wrote is gone.
 	DurableError string    `json:"durable_error,omitempty"`
 	Holdings     []Holding `json:"holdings,omitempty"`
-	// Parts says which nodes held each part of Committed when it was committed, and have kept their memory since. Holdings is what they
-	// reported last, which is not said anew with each step.
+	// Parts says which nodes hold each part of Committed: those that held it when it was committed and have kept their memory since, and those
+	// that got it later. Holdings is what they reported last, which is not said anew with each step.
 	Parts []PartStatus `json:"parts,omitempty"`
+	// Losses says what would become of the job at the loss of a process, of each registered node, and of each failure domain that some of them
+	// share. They count on nothing of the nodes in Silent. Empty before the first commit.
+	Losses []LossStatus       `json:"losses,omitempty"`
+	Silent []replica.NodeName `json:"silent,omitempty"`
 	// Offers says how many processes the launchers of each node could still start for this job.
 	Offers []OfferStatus `json:"offers,omitempty"`
 	// Disputes are the generations that ranks of a group reported different roots of, oldest first.
@@ -101,6 +105,14 @@ type DisputeStatus struct {
 type PartStatus struct {
 	Part  string             `json:"part"`
 	Nodes []replica.NodeName `json:"nodes"`
+}
+
+// LossStatus is what a loss would come to, were it now.
+type LossStatus struct {
+	Of     string             `json:"of"`            // "process", "node a", "rack r1"
+	Nodes  []replica.NodeName `json:"nodes"`         // that would be lost; none: a process alone, which its node starts again
+	Resume replica.Generation `json:"resume"`        // the newest generation that the memory of the others would have whole; zero: none
+	Why    []string           `json:"why,omitempty"` // the job would not go on by itself from memory; empty: it would
 }
 
 // OfferStatus is what the launchers on a node offer.
@@ -183,6 +195,7 @@ func (s LeaderStatus) Encode() []byte {
 		func(j *JobStatus) string { j.Holdings = nil; return "holdings" },
 		func(j *JobStatus) string { j.Parts = nil; return "holdings, parts" },
 		func(j *JobStatus) string { j.Ranks = []RankStatus{}; return "holdings, parts, ranks" },
+		func(j *JobStatus) string { j.Losses = nil; return "holdings, parts, ranks, losses" },
 	} {
 		b, err := json.Marshal(s)
 		if err == nil && len(b) <= MaxStatus {
@@ -246,14 +259,12 @@ func StatusOf(job *replica.Job, reports map[replica.NodeName]replica.NodeReport)
 	return s
 }
 
-// PartsStatus lists the recorded holders of what is committed; one whose keeper started anew has lost it.
-func PartsStatus(job *replica.Job, nodes map[replica.NodeName]replica.Node) (out []PartStatus) {
-	for _, p := range job.Parts {
+// PartsStatus lists the holders of what is committed.
+func PartsStatus(held []replica.PartHolders) (out []PartStatus) {
+	for _, p := range held {
 		s := PartStatus{Part: p.Part.String(), Nodes: []replica.NodeName{}}
 		for _, h := range p.Holders {
-			if n, ok := nodes[h.Node]; ok && n.Incarnation == h.Incarnation {
-				s.Nodes = append(s.Nodes, h.Node)
-			}
+			s.Nodes = append(s.Nodes, h.Node)
 		}
 		out = append(out, s)
 	}

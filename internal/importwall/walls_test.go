@@ -73,7 +73,7 @@ var walls = map[string]wall{
 	"internal/planted":             {0, []string{}, nil},
 	"internal/fixture":             {side, []string{"replica", "internal/wire"}, []string{"github.com/cespare/xxhash/v2"}},
 	"internal/journal/journaltest": {side, []string{"internal/config", "internal/journal"}, nil},
-	"internal/leader/leadertest":   {side, []string{"replica", "lock", "recovery", "internal/control", "internal/fixture", "internal/journal/journaltest", "internal/leader", "internal/wire"}, nil},
+	"internal/leader/leadertest":   {side, []string{"replica", "lock", "internal/config", "internal/control", "internal/fixture", "internal/journal/journaltest", "internal/leader", "internal/wire"}, nil},
 	"internal/leakcheck":           {side, []string{}, nil},
 	"internal/otheruser":           {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/sim":                 {side, []string{}, nil},

@@ -269,7 +269,7 @@ func TestTooFewSeatsAreSaid(t *testing.T) {
 	led.restsUntil = 0
 	c.recoverStep(t.Context(), fixture.JobID, led, recovery.Tick{})
 	want := "job job waits for 4088 processes: offered 0 that it can use, for a world of 4096; start `replicad run --job job` on more nodes or with a larger --capacity, or end it (replicad job end job) and start it with a smaller --world"
-	st := c.status()
+	st := c.said()
 	if len(st[0].Waiting) == 0 || st[0].Waiting[0] != want {
 		t.Errorf("status says %q", st[0].Waiting)
 	}

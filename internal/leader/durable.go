@@ -10,6 +10,7 @@ import (
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -30,13 +31,6 @@ type durableSeen struct {
 	job        replica.JobID
 	generation replica.Generation
 	why        error
-}
-
-// durableDue tells whether the committed generation is to be written: it is the first past a multiple of durable_every that
-// the durable tier, whose newest is have, does not have. Commits may skip steps, so it need not be the multiple itself.
-func durableDue(job *replica.Job, have replica.Generation) bool {
-	every := job.Options.DurableEvery
-	return every > 0 && job.Committed.Step/every > have.Step/every && job.Committed != job.Durable
 }
 
 // durableNow is the newest durable generation, zero where it is known to be gone from the path.
@@ -95,9 +89,9 @@ func (l *Leader) durable(ctx context.Context, led *ledJob) {
 			l.tell(job.ID, news)
 		}
 		last := job.Options.DurableEvery > 0 && job.Committed.Step > led.durableNow().Step && job.Committed != job.Durable && led.recovery.Parted()
-		if job.Phase == replica.Open && (last || durableDue(job, led.durableNow())) && time.Since(led.writeFrom) > max(durableRetry, led.failing, led.vanishing) {
+		if job.Phase == replica.Open && (last || lock.DurableDue(job, led.durableNow())) && time.Since(led.writeFrom) > max(durableRetry, led.failing, led.vanishing) {
 			led.writeFrom = time.Now()
-			l.propose(ctx, job.ID, replica.BeginDurable{Job: job.ID, Write: planShards(job)}, fromDriver, nil)
+			l.propose(ctx, job.ID, replica.BeginDurable{Job: job.ID, Write: lock.PlanShards(job)}, fromDriver, nil)
 		}
 		return
 	}
@@ -137,30 +131,6 @@ func (led *ledJob) wrote() (news string) {
 	}
 	led.writing = replica.Generation{}
 	return news
-}
-
-// planShards names for each part of the committed generation a node that writes it, the producer's own where it holds it.
-func planShards(job *replica.Job) replica.DurableWrite {
-	w := replica.DurableWrite{Generation: job.Committed, Position: job.Position}
-	for _, p := range job.Parts {
-		s := replica.Shard{Part: p.Part, Root: p.Root}
-		for r, c := range job.Ranks {
-			mine := p.Part == replica.OfRank(replica.Rank(r)) || p.Part == replica.OfGroup(job.Layout.Groups[r])
-			for _, h := range p.Holders {
-				if s.Node == "" && mine && h.Node == c.Node && h.Incarnation == c.NodeIncarnation {
-					s.Node = c.Node
-				}
-			}
-		}
-		if s.Node == "" && len(p.Holders) > 0 {
-			s.Node = p.Holders[0].Node
-		}
-		w.Shards = append(w.Shards, s)
-		if w.Writer == "" {
-			w.Writer = s.Node
-		}
-	}
-	return w
 }
 
 func (l *Leader) shard(ctx context.Context, from replica.NodeName, m control.ShardReport) {

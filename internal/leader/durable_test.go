@@ -11,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 	"github.com/zeebo/xxh3"
 )
@@ -96,7 +97,7 @@ func TestUnreadDurableTierEndsNoJob(t *testing.T) {
 			tc.spoil(t, c)
 			c.knows(lost())
 			c.settle()
-			if st := c.status(); len(st) != 1 || !strings.Contains(strings.Join(st[0].Waiting, "\n"), "the durable tier can't be read, it is tried again: ") || !strings.Contains(strings.Join(st[0].Waiting, "\n"), tc.says) {
+			if st := c.said(); len(st) != 1 || !strings.Contains(strings.Join(st[0].Waiting, "\n"), "the durable tier can't be read, it is tried again: ") || !strings.Contains(strings.Join(st[0].Waiting, "\n"), tc.says) {
 				t.Errorf("status says it waits for %q, want %q", st[0].Waiting, tc.says)
 			}
 			if ends := proposalsOf[replica.EndJob](c); len(ends) != 0 {
@@ -233,7 +234,7 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 	}
 	says := func(durable replica.Generation, why string, news string) {
 		t.Helper()
-		st := c.status()[0]
+		st := c.said()[0]
 		if st.Durable != durable || !strings.Contains(st.DurableError, why) || why == "" && st.DurableError != "" {
 			t.Errorf("status says durable %v, %q; want %v, %q", st.Durable, st.DurableError, durable, why)
 		}
@@ -271,7 +272,7 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 		t.Fatal(err)
 	}
 	led.job = fixture.Changed(led.job, func(j *replica.Job) { j.Committed, j.Position.Step = fixture.Gen(3, 9), 9 })
-	if durableDue(led.job, led.durableNow()) {
+	if lock.DurableDue(led.job, led.durableNow()) {
 		t.Fatal("the write is due anyway")
 	}
 	look()
@@ -315,17 +316,4 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 func (c *chair) begins(led *ledJob) []replica.BeginDurable {
 	c.durable(c.t.Context(), led)
 	return proposalsOf[replica.BeginDurable](c)
-}
-
-// Commits may skip the multiples of durable_every; under load they often do.
-func TestDurableDueAfterAMultipleWasPassed(t *testing.T) {
-	for _, c := range []struct {
-		every, committed, durable replica.Step
-		want                      bool
-	}{{0, 100, 0, false}, {50, 49, 0, false}, {50, 50, 0, true}, {50, 53, 0, true}, {50, 99, 53, false}, {50, 101, 53, true}, {50, 100, 100, false}} {
-		job := &replica.Job{Options: replica.Options{DurableEvery: c.every}, Committed: replica.Generation{Epoch: 1, Step: c.committed}, Durable: replica.Generation{Step: c.durable}}
-		if got := durableDue(job, job.Durable); got != c.want {
-			t.Errorf("every %d, committed %d, durable %d: due %v, want %v", c.every, c.committed, c.durable, got, c.want)
-		}
-	}
 }

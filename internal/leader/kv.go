@@ -66,39 +66,12 @@ func (l *Leader) rendezvous(from *nodeLink, m control.KVRequest) {
 
 var writes = map[control.KVOp]rendezvous.Op{control.KVSet: rendezvous.Set, control.KVAdd: rendezvous.Add, control.KVCompareSet: rendezvous.CompareSet, control.KVDelete: rendezvous.Delete}
 
-// gathered tells whether every node that may keep something for the job's rendezvous has brought it. Before that a counter
-// would count too little, and a key that is set would be missing. A node whose link breaks later brings nothing new.
+// gathered tells whether every node that may keep something for the job's rendezvous has brought it. A node whose link breaks later brings
+// nothing new.
 func (l *Leader) gathered(led *ledJob) bool {
-	if led.gathered {
-		return true
-	}
-	holds := map[replica.Holder]bool{}
-	for r, c := range led.job.Ranks {
-		if c.Incarnation != 0 && !recovery.Faulted(led.job, replica.Rank(r)) {
-			holds[replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}] = true
-		}
-	}
-	late := l.now()-l.since >= kvGather
-	for name, n := range l.view.Nodes {
-		if link := l.links[name]; link != nil && l.brought[name] == link {
-			continue
-		}
-		if holds[n.Holder()] || !late && !lostNode(led.job, n.Holder()) && !l.suspected(n.Holder()) {
-			return false
-		}
-	}
-	led.gathered = true
-	return true
-}
-
-// lostNode tells whether a fault says that the node is dead.
-func lostNode(job *replica.Job, h replica.Holder) bool {
-	for _, f := range job.Faults {
-		if f.OfNode() && f.Kind.IsCondition() && f.Node == h.Node && f.NodeIncarnation == h.Incarnation {
-			return true
-		}
-	}
-	return false
+	brought := func(n replica.NodeName) bool { link := l.links[n]; return link != nil && l.brought[n] == link }
+	led.gathered = led.gathered || recovery.Gathered(led.job, l.view.Nodes, brought, l.suspected, l.now()-l.since >= kvGather)
+	return led.gathered
 }
 
 // kept takes what a node's ranks contributed under earlier leaders.

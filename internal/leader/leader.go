@@ -43,6 +43,8 @@ type Config struct {
 	Answers func(replica.NodeName) bool
 	// Hears is likewise, and nothing less: not one of which nothing is known.
 	Hears func(replica.NodeName) bool
+	// Quiet tells whether a node and its host have been silent for silent_after; missing: none is.
+	Quiet func(replica.NodeName) bool
 	// Token is what processes of a job must show; empty: nothing.
 	Token func(job string) string
 	// Operators names who signed an order, of which the certificate, the bytes and the signature are given.
@@ -70,6 +72,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Hears == nil {
 		c.Hears = everybody
+	}
+	if c.Quiet == nil {
+		c.Quiet = func(replica.NodeName) bool { return false }
 	}
 	if c.Token == nil {
 		c.Token = func(string) string { return "" }

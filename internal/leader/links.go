@@ -380,8 +380,10 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 		default:
 			return // the asker says what it knows itself
 		}
-		st := control.LeaderStatus{Jobs: l.status(), Steps: l.steps.status(), Revoked: l.revokedNodes()}
+		jobs, finish := l.status()
+		st := control.LeaderStatus{Jobs: jobs, Steps: l.steps.status(), Revoked: l.revokedNodes()}
 		l.work.Go(func() { // thousands of ranks take a while to be written
+			finish()
 			from.Send(control.StatusReply{ID: m.ID, JSON: st.Encode()})
 			<-l.answering
 		})

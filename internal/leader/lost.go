@@ -36,7 +36,7 @@ func (l *Leader) lostForGood(ctx context.Context, from *nodeLink, m control.Orde
 		if led.job.Phase == replica.Ended {
 			continue
 		}
-		if len(ranksOn(led.job, n.Name)) > 0 {
+		if len(recovery.RanksOn(led.job, n.Name)) > 0 {
 			l.recoverStep(ctx, id, led, recovery.Evidence{Fault: replica.Fault{Epoch: led.job.Epoch, Kind: replica.NodeDead, Node: n.Name, NodeIncarnation: n.Incarnation, Detail: "an operator says that it is lost"}})
 		}
 		waiting++

@@ -128,13 +128,13 @@ func (l *Leader) drain(ctx context.Context, from *nodeLink, m control.Order) {
 		if led.job.Phase == replica.Ended {
 			continue
 		}
-		d.ranks[id] = ranksOn(led.job, m.Node)
-		able, seats := l.able(led, m.Node)
-		if n := len(d.ranks[id]); n > seats {
-			from.answer(m.ID, control.Refusal(fmt.Sprintf("node %s can't be drained: job %s: it runs %d ranks there, and other nodes offer %d processes: start replicad run --spare, or with a larger --capacity, on another node first", m.Node, led.job.Name, n, seats)))
+		d.ranks[id] = recovery.RanksOn(led.job, m.Node)
+		without := led.loss(m.Node)
+		if text := without.Unseated(); text != "" {
+			from.answer(m.ID, control.Refusal(fmt.Sprintf("node %s can't be drained: job %s: %s: start replicad run --spare, or with a larger --capacity, on another node first", m.Node, led.job.Name, text)))
 			return
 		}
-		if cost := recovery.DrainCost(led.job, able, m.Node); cost != "" && !m.Degrade {
+		if cost := without.Cost(); cost != "" && !m.Degrade {
 			from.answer(m.ID, control.Refusal(fmt.Sprintf("node %s is not drained: job %s: %s: add a node, or wait for copies (replicad status), or accept that with --degrade", m.Node, led.job.Name, cost)))
 			return
 		}
@@ -156,30 +156,13 @@ func (l *Leader) drain(ctx context.Context, from *nodeLink, m control.Order) {
 	l.drained(ctx)
 }
 
-// ranksOn lists the ranks of a job that a node runs.
-func ranksOn(job *replica.Job, n replica.NodeName) (ranks []replica.Rank) {
-	for r, c := range job.Ranks {
-		if c.Incarnation != 0 && c.Node == n {
-			ranks = append(ranks, replica.Rank(r))
-		}
+// loss is what would become of the job without a node.
+func (led *ledJob) loss(node replica.NodeName) recovery.Survival {
+	in, known := led.recovery.Known()
+	if !known {
+		in.Job = led.job
 	}
-	return ranks
-}
-
-// able lists the nodes that can take ranks and mirrors of a job now, and counts the processes that those besides node offer.
-func (l *Leader) able(led *ledJob, node replica.NodeName) (nodes []replica.NodeName, seats int) {
-	for n, link := range l.links {
-		faulted := slices.ContainsFunc(led.job.Faults, func(f replica.Fault) bool { return f.Node == n && f.NodeIncarnation == link.node.Incarnation })
-		if faulted || slices.Contains(led.job.Quarantined, n) {
-			continue
-		}
-		nodes = append(nodes, n)
-		if n != node {
-			seats += led.reports[n].Offers
-		}
-	}
-	slices.Sort(nodes)
-	return nodes, seats
+	return recovery.Survives(in, recovery.Loss{Nodes: []replica.NodeName{node}})[0]
 }
 
 // drained follows the drains: it closes the epochs of jobs with ranks there, and answers when these run elsewhere.
@@ -198,7 +181,7 @@ func (l *Leader) drained(ctx context.Context) {
 			if led == nil || led.job.Phase == replica.Ended {
 				continue
 			}
-			on := ranksOn(led.job, d.node)
+			on := recovery.RanksOn(led.job, d.node)
 			if len(on) == 0 && (led.job.Phase == replica.Open || len(d.ranks[id]) == 0) {
 				continue
 			}

@@ -12,7 +12,6 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -105,12 +104,11 @@ func (l *Leader) revocationCosts(role replica.Role, name string, until replica.C
 		if led.job.Phase == replica.Ended {
 			continue
 		}
-		able, seats := l.able(led, node)
-		if n := len(ranksOn(led.job, node)); n > seats {
-			costs = append(costs, fmt.Sprintf("job %s: it runs %d ranks there, and other nodes offer %d processes", led.job.Name, n, seats))
-		}
-		if cost := recovery.DrainCost(led.job, able, node); cost != "" {
-			costs = append(costs, fmt.Sprintf("job %s: %s", led.job.Name, cost))
+		without := led.loss(node)
+		for _, text := range []string{without.Unseated(), without.Cost()} {
+			if text != "" {
+				costs = append(costs, fmt.Sprintf("job %s: %s", led.job.Name, text))
+			}
 		}
 	}
 	slices.Sort(costs)

@@ -1,15 +1,19 @@
 package leader
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
-// status is the leader's account of its jobs, with their holdings and what they wait for.
-func (l *Leader) status() []control.JobStatus {
-	out := []control.JobStatus{}
+// status is the leader's account of its jobs, with their holdings and what they wait for. finish adds who holds what is committed, and what losses
+// would come to: it asks nothing of the leader any more, and may take a while for thousands of ranks.
+func (l *Leader) status() (out []control.JobStatus, finish func()) {
+	out = []control.JobStatus{}
+	known := map[int]recovery.PlanInput{}
 	for _, led := range l.jobs {
 		s := control.StatusOf(led.job, led.reports)
 		s.Durable, s.DurableError = led.durableNow(), led.durableError
@@ -27,8 +31,64 @@ func (l *Leader) status() []control.JobStatus {
 			}
 			s.Waiting = append(s.Waiting, led.recovery.Awaited(l.now())...)
 		}
-		s.Parts, s.Offers = control.PartsStatus(led.job, l.view.Nodes), control.OffersStatus(led.reports)
+		s.Offers = control.OffersStatus(led.reports)
+		if in, ok := led.recovery.Known(); ok && led.job.Phase != replica.Ended && !led.job.Committed.IsZero() {
+			known[len(out)] = in
+		}
 		out = append(out, s)
 	}
+	losses, silent := l.losses(), l.silent()
+	return out, func() {
+		for i, in := range known {
+			addLosses(&out[i], in, losses, silent)
+		}
+	}
+}
+
+// namedLoss is a loss as status names it.
+type namedLoss struct {
+	of    string
+	nodes []replica.NodeName
+}
+
+// losses are those that status says something of: of a process, of each node, of each failure domain.
+func (l *Leader) losses() []namedLoss {
+	out := []namedLoss{{of: "process"}}
+	for _, n := range slices.Sorted(maps.Keys(l.view.Nodes)) {
+		out = append(out, namedLoss{"node " + string(n), []replica.NodeName{n}})
+	}
+	domains := recovery.Domains(l.view.Nodes)
+	for _, d := range slices.Sorted(maps.Keys(domains)) {
+		out = append(out, namedLoss{d, domains[d]})
+	}
 	return out
+}
+
+// silent are the nodes that are counted on for nothing, and who votes.
+func (l *Leader) silent() recovery.Loss {
+	var out recovery.Loss
+	for _, n := range slices.Sorted(maps.Keys(l.view.Nodes)) {
+		if l.cfg.Quiet(n) {
+			out.Absent = append(out.Absent, n)
+		}
+	}
+	for _, v := range l.cons.Voters() {
+		out.Voters = append(out.Voters, v.Name)
+	}
+	return out
+}
+
+// addLosses adds what losses would come to, beyond the nodes that are silent, and who holds what is committed.
+func addLosses(s *control.JobStatus, in recovery.PlanInput, losses []namedLoss, beyond recovery.Loss) {
+	asked := []recovery.Loss{{}}
+	for _, n := range losses {
+		loss := beyond
+		loss.Nodes = n.nodes
+		asked = append(asked, loss)
+	}
+	answers := recovery.Survives(in, asked...)
+	s.Parts, s.Silent = control.PartsStatus(answers[0].Held(in.Job.Committed)), beyond.Absent
+	for i, a := range answers[1:] {
+		s.Losses = append(s.Losses, control.LossStatus{Of: losses[i].of, Nodes: append([]replica.NodeName{}, losses[i].nodes...), Resume: a.Resume, Why: a.Why()})
+	}
 }

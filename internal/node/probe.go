@@ -204,6 +204,9 @@ func (p *prober) hears(name replica.NodeName) bool {
 	return !s.answered.IsZero() && s.silentSince.IsZero() && !s.refused
 }
 
+// quiet tells whether nothing of a node or its host has been heard for silent_after.
+func (p *prober) quiet(name replica.NodeName) bool { return p.state(name) == "silent" }
+
 // state is a node's as this one sees it: for status.
 func (p *prober) state(name replica.NodeName) string {
 	p.mu.Lock()

@@ -1,0 +1,41 @@
+package lock
+
+import (
+	"slices"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// DurableDue tells whether the committed generation is to be written: it is the first past a multiple of durable_every that
+// the durable tier, whose newest is have, does not have. Commits may skip steps, so it need not be the multiple itself.
+func DurableDue(job *replica.Job, have replica.Generation) bool {
+	every := job.Options.DurableEvery
+	return every > 0 && job.Committed.Step/every > have.Step/every && job.Committed != job.Durable
+}
+
+// PlanShards names for each part of the committed generation a node that writes it: one whose rank produces it and that holds it still, else any
+// that holds it. The first of them writes the commit marker.
+func PlanShards(job *replica.Job) replica.DurableWrite {
+	w, members := replica.DurableWrite{Generation: job.Committed, Position: job.Position}, job.Layout.Members()
+	for _, p := range job.Parts {
+		s := replica.Shard{Part: p.Part, Root: p.Root}
+		producers := []replica.Rank{replica.Rank(p.Part.Index)}
+		if p.Part.Kind == replica.ReplicatedPart {
+			producers = members[p.Part.Index]
+		}
+		for _, r := range producers {
+			c := job.Ranks[r]
+			if s.Node == "" && slices.Contains(p.Holders, replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}) {
+				s.Node = c.Node
+			}
+		}
+		if s.Node == "" && len(p.Holders) > 0 {
+			s.Node = p.Holders[0].Node
+		}
+		w.Shards = append(w.Shards, s)
+		if w.Writer == "" {
+			w.Writer = s.Node
+		}
+	}
+	return w
+}

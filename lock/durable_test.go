@@ -1,0 +1,44 @@
+package lock
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/replicad/replicad/replica"
+)
+
+func TestPlanShards(t *testing.T) {
+	h := func(n replica.NodeName, i replica.NodeIncarnation) replica.Holder {
+		return replica.Holder{Node: n, Incarnation: i}
+	}
+	job := &replica.Job{Committed: replica.Generation{Epoch: 3, Step: 5}, Position: replica.Position{Epoch: 3, Step: 5}, Layout: replica.Layout{World: 3, Groups: []replica.GroupID{0, 1, 1}}}
+	for r, n := range []replica.NodeName{"n1", "n2", "n3"} {
+		job.Ranks = append(job.Ranks, replica.Claimed{Incarnation: replica.Incarnation(r + 4), Node: n, NodeIncarnation: replica.NodeIncarnation(11 * (r + 1))})
+	}
+	job.Parts = []replica.PartRoot{
+		{Part: replica.OfGroup(0), Root: replica.Digest{1}, Holders: []replica.Holder{h("n3", 33), h("n1", 11)}},             // its producer holds it
+		{Part: replica.OfGroup(1), Root: replica.Digest{2}, Holders: []replica.Holder{h("n1", 11), h("n3", 33)}},             // its second producer does
+		{Part: replica.OfRank(0), Root: replica.Digest{3}, Holders: []replica.Holder{h("n2", 22), h("n1", 10)}},              // a former life of its producer did
+		{Part: replica.OfRank(1), Root: replica.Digest{4}, Holders: []replica.Holder{h("n1", 11), h("n3", 33), h("n2", 22)}}, // the others mirror it
+		{Part: replica.OfRank(2), Root: replica.Digest{5}, Holders: []replica.Holder{h("n3", 33)}},                           // it alone
+	}
+	want := replica.DurableWrite{Generation: job.Committed, Position: job.Position, Writer: "n1", Shards: []replica.Shard{
+		{Part: replica.OfGroup(0), Node: "n1", Root: replica.Digest{1}}, {Part: replica.OfGroup(1), Node: "n3", Root: replica.Digest{2}}, {Part: replica.OfRank(0), Node: "n2", Root: replica.Digest{3}},
+		{Part: replica.OfRank(1), Node: "n2", Root: replica.Digest{4}}, {Part: replica.OfRank(2), Node: "n3", Root: replica.Digest{5}}}}
+	if w := PlanShards(job); !reflect.DeepEqual(w, want) {
+		t.Errorf("planned %+v, want %+v", w, want)
+	}
+}
+
+// Commits may skip the multiples of durable_every; under load they often do.
+func TestDurableDueAfterAMultipleWasPassed(t *testing.T) {
+	for _, c := range []struct {
+		every, committed, durable replica.Step
+		want                      bool
+	}{{0, 100, 0, false}, {50, 49, 0, false}, {50, 50, 0, true}, {50, 53, 0, true}, {50, 99, 53, false}, {50, 101, 53, true}, {50, 100, 100, false}} {
+		job := &replica.Job{Options: replica.Options{DurableEvery: c.every}, Committed: replica.Generation{Epoch: 1, Step: c.committed}, Durable: replica.Generation{Step: c.durable}}
+		if got := DurableDue(job, job.Durable); got != c.want {
+			t.Errorf("every %d, committed %d, durable %d: due %v, want %v", c.every, c.committed, c.durable, got, c.want)
+		}
+	}
+}
