@@ -33,9 +33,9 @@ const (
 	kindAskView  wire.Kind = 112
 	kindOperator wire.Kind = 60
 
-	kindClaimReply  wire.Kind = 53
-	kindKVReply     wire.Kind = 55
-	kindStatusReply wire.Kind = 57
+	kindClaimReply wire.Kind = 53
+	kindKVReply    wire.Kind = 55
+	kindOrderReply wire.Kind = 113
 )
 
 const maxFrame = 16 << 20 // of a link
@@ -136,7 +136,7 @@ func (l *link) read() {
 			return
 		}
 		switch kind {
-		case kindClaimReply, kindKVReply, kindStatusReply:
+		case kindClaimReply, kindKVReply, kindOrderReply:
 			select {
 			case l.heard <- frame{kind, b}:
 			default: // more than any attack asks for
@@ -637,13 +637,13 @@ func lies(ctx context.Context, a *attack) error {
 		if err := say(kindOperator, body{1: uint64(10 + verb), 2: job.Ranks[0].Node, 3: "a lie", 4: verb, 5: a.Job, 6: a.own.Addr}); err != nil {
 			return err
 		}
-		b, err := l.answer(ctx, kindStatusReply)
+		b, err := l.answer(ctx, kindOrderReply)
 		if err != nil {
 			return fmt.Errorf("order %d: %w", verb, err)
 		}
-		const voters = 4
-		if verb != voters && !strings.Contains(string(b), "refused") {
-			return fmt.Errorf("order %d without a signature is answered %.200q", verb, b)
+		const voters, reason = 4, 2
+		if err := wasRefused(b, reason); verb != voters && err != nil {
+			return fmt.Errorf("order %d without a signature: %w", verb, err)
 		}
 		a.count("refused by name", 1)
 	}

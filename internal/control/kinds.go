@@ -60,6 +60,8 @@ const (
 	KindChange      wire.Kind = 110
 	KindPiece       wire.Kind = 111
 	kindAskView     wire.Kind = 112
+
+	KindOperatorReply wire.Kind = 113
 )
 
 // MaxHello caps a hello, in bytes: a name, an address and labels.
@@ -85,7 +87,7 @@ var table = []row{
 	message[MarkedReport](kindMarked, ToLeader),
 	message[EndRequest](kindEnd, ToLeader),
 	message[StatusRequest](kindStatus, ToLeader),
-	message[Order](KindOperator, ToLeader), // answered by a StatusReply
+	message[Order](KindOperator, ToLeader), // answered by an OperatorReply
 	message[CorruptCopy](kindCorrupt, ToLeader),
 	message[Rejected](kindReject, ToLeader),
 	message[replica.RegionReport](kindRegions, ToLeader),
@@ -111,6 +113,7 @@ var table = []row{
 	message[KVReply](kindKVReply, ToNode),
 	message[MarkerOrder](kindMarker, ToNode),
 	message[StatusReply](KindStatusReply, ToNode),
+	message[OperatorReply](KindOperatorReply, ToNode),
 	message[Tell](kindTell, ToNode),
 	message[UnheardQuestion](kindAskUnheard, ToNode), // of a voter
 }

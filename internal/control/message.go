@@ -219,10 +219,10 @@ type StatusRequest struct {
 	ID uint64 `cbor:"1,keyasint"`
 }
 
-// StatusReply answers a StatusRequest with a LeaderStatus, and an Order with an OperatorReply; as JSON.
+// StatusReply answers a StatusRequest.
 type StatusReply struct {
-	ID   uint64 `cbor:"1,keyasint"`
-	JSON []byte `cbor:"2,keyasint"`
+	ID     uint64       `cbor:"1,keyasint"`
+	Status LeaderStatus `cbor:"2,keyasint"`
 }
 
 // AskView asks for the whole state: what the node was told last does not follow what it knows.

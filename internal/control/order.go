@@ -148,8 +148,9 @@ func (m Order) Revokes() (role replica.Role, name string, ok bool) {
 
 // OperatorReply answers an Order: what was done, or why nothing was.
 type OperatorReply struct {
-	Refused string `json:"refused,omitempty"`
-	Text    string `json:"text,omitempty"`
+	ID      uint64 `cbor:"1,keyasint"`
+	Refused string `cbor:"2,keyasint"`
+	Text    string `cbor:"3,keyasint"`
 }
 
 // Refusal is the answer to an order that is not carried out.

@@ -1,11 +1,11 @@
 package control
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -55,91 +55,91 @@ type NodeStatus struct {
 
 // JobStatus is one job. The fields from Waiting on come from the leader and are empty elsewhere.
 type JobStatus struct {
-	Name      string             `json:"name"`
-	ID        replica.JobID      `json:"id"`
-	Owner     uint32             `json:"owner"` // the user, by number, that created it
-	Phase     string             `json:"phase"`
-	Epoch     replica.Epoch      `json:"epoch"`
-	Position  replica.Position   `json:"position"`
-	Committed replica.Generation `json:"committed"`
-	Durable   replica.Generation `json:"durable"` // zero also where the leader does not find it at its durable_dir any more
-	Copies    int                `json:"copies"`
-	Degraded  bool               `json:"degraded"`
-	Unvouched string             `json:"unvouched,omitempty"` // why the state that the job goes on from rests on one rank's word; until the next commit
-	Ranks     []RankStatus       `json:"ranks"`
-	Naming    bool               `json:"naming,omitempty"` // the ranks have not all named their groups yet
-	EndReason string             `json:"end_reason,omitempty"`
-	Waiting   []string           `json:"waiting,omitempty"` // who holds up the next commit or plan, and why
+	Name      string             `json:"name" cbor:"1,keyasint"`
+	ID        replica.JobID      `json:"id" cbor:"2,keyasint"`
+	Owner     uint32             `json:"owner" cbor:"3,keyasint"` // the user, by number, that created it
+	Phase     string             `json:"phase" cbor:"4,keyasint"`
+	Epoch     replica.Epoch      `json:"epoch" cbor:"5,keyasint"`
+	Position  replica.Position   `json:"position" cbor:"6,keyasint"`
+	Committed replica.Generation `json:"committed" cbor:"7,keyasint"`
+	Durable   replica.Generation `json:"durable" cbor:"8,keyasint"` // zero also where the leader does not find it at its durable_dir any more
+	Copies    int                `json:"copies" cbor:"9,keyasint"`
+	Degraded  bool               `json:"degraded" cbor:"10,keyasint"`
+	Unvouched string             `json:"unvouched,omitempty" cbor:"11,keyasint"` // why the state that the job goes on from rests on one rank's word; until the next commit
+	Ranks     []RankStatus       `json:"ranks" cbor:"12,keyasint"`
+	Naming    bool               `json:"naming,omitempty" cbor:"13,keyasint"` // the ranks have not all named their groups yet
+	EndReason string             `json:"end_reason,omitempty" cbor:"14,keyasint"`
+	Waiting   []string           `json:"waiting,omitempty" cbor:"15,keyasint"` // who holds up the next commit or plan, and why
 	// Uncommitted is how many steps the ranks have made since the commit: what one more fault may cost. AtRisk: it is more than usual.
-	Uncommitted replica.Step `json:"uncommitted,omitempty"`
-	AtRisk      bool         `json:"at_risk,omitempty"`
+	Uncommitted replica.Step `json:"uncommitted,omitempty" cbor:"16,keyasint"`
+	AtRisk      bool         `json:"at_risk,omitempty" cbor:"17,keyasint"`
 	// DurableError is why the newest durable write failed, or why what an earlier one wrote is gone.
-	DurableError string    `json:"durable_error,omitempty"`
-	Holdings     []Holding `json:"holdings,omitempty"`
+	DurableError string    `json:"durable_error,omitempty" cbor:"18,keyasint"`
+	Holdings     []Holding `json:"holdings,omitempty" cbor:"19,keyasint"`
 	// Parts says which nodes hold each part of Committed: those that held it when it was committed and have kept their memory since, and those
 	// that got it later. Holdings is what they reported last, which is not said anew with each step.
-	Parts []PartStatus `json:"parts,omitempty"`
+	Parts []PartStatus `json:"parts,omitempty" cbor:"20,keyasint"`
 	// Losses says what would become of the job at the loss of a process, of each registered node, and of each failure domain that some of them
 	// share. They count on nothing of the nodes in Silent. Empty before the first commit.
-	Losses []LossStatus       `json:"losses,omitempty"`
-	Silent []replica.NodeName `json:"silent,omitempty"`
+	Losses []LossStatus       `json:"losses,omitempty" cbor:"21,keyasint"`
+	Silent []replica.NodeName `json:"silent,omitempty" cbor:"22,keyasint"`
 	// Offers says how many processes the launchers of each node could still start for this job.
-	Offers []OfferStatus `json:"offers,omitempty"`
+	Offers []OfferStatus `json:"offers,omitempty" cbor:"23,keyasint"`
 	// Disputes are the generations that ranks of a group reported different roots of, oldest first.
-	Disputes    []DisputeStatus    `json:"disputes,omitempty"`
-	Quarantined []replica.NodeName `json:"quarantined,omitempty"` // nodes that are kept out of this job
-	LeftOut     string             `json:"left_out,omitempty"`    // which of these fields is not here, since the job is too large for one answer
+	Disputes    []DisputeStatus    `json:"disputes,omitempty" cbor:"24,keyasint"`
+	Quarantined []replica.NodeName `json:"quarantined,omitempty" cbor:"25,keyasint"` // nodes that are kept out of this job
+	LeftOut     string             `json:"left_out,omitempty" cbor:"26,keyasint"`    // which of these fields is not here, since the job is too large for one answer
 }
 
 // DisputeStatus is one dispute. With a majority the suspects are those that voted otherwise, without one all who voted.
 type DisputeStatus struct {
-	Group      replica.GroupID    `json:"group"`
-	Step       replica.Step       `json:"step"`
-	Generation replica.Generation `json:"generation"`
-	Majority   bool               `json:"majority"`
-	Suspects   []replica.Rank     `json:"suspects"`
-	Votes      []replica.Vote     `json:"votes"`
+	Group      replica.GroupID    `json:"group" cbor:"1,keyasint"`
+	Step       replica.Step       `json:"step" cbor:"2,keyasint"`
+	Generation replica.Generation `json:"generation" cbor:"3,keyasint"`
+	Majority   bool               `json:"majority" cbor:"4,keyasint"`
+	Suspects   []replica.Rank     `json:"suspects" cbor:"5,keyasint"`
+	Votes      []replica.Vote     `json:"votes" cbor:"6,keyasint"`
 }
 
 // PartStatus is one part of the committed generation.
 type PartStatus struct {
-	Part  string             `json:"part"`
-	Nodes []replica.NodeName `json:"nodes"`
+	Part  string             `json:"part" cbor:"1,keyasint"`
+	Nodes []replica.NodeName `json:"nodes" cbor:"2,keyasint"`
 }
 
 // LossStatus is what a loss would come to, were it now.
 type LossStatus struct {
-	Of     string             `json:"of"`            // "process", "node a", "rack r1"
-	Nodes  []replica.NodeName `json:"nodes"`         // that would be lost; none: a process alone, which its node starts again
-	Resume replica.Generation `json:"resume"`        // the newest generation that the memory of the others would have whole; zero: none
-	Why    []string           `json:"why,omitempty"` // the job would not go on by itself from memory; empty: it would
+	Of     string             `json:"of" cbor:"1,keyasint"`            // "process", "node a", "rack r1"
+	Nodes  []replica.NodeName `json:"nodes" cbor:"2,keyasint"`         // that would be lost; none: a process alone, which its node starts again
+	Resume replica.Generation `json:"resume" cbor:"3,keyasint"`        // the newest generation that the memory of the others would have whole; zero: none
+	Why    []string           `json:"why,omitempty" cbor:"4,keyasint"` // the job would not go on by itself from memory; empty: it would
 }
 
 // OfferStatus is what the launchers on a node offer.
 type OfferStatus struct {
-	Node      replica.NodeName `json:"node"`
-	Processes int              `json:"processes"`
-	Spare     bool             `json:"spare,omitempty"` // they take only ranks that were lost elsewhere
+	Node      replica.NodeName `json:"node" cbor:"1,keyasint"`
+	Processes int              `json:"processes" cbor:"2,keyasint"`
+	Spare     bool             `json:"spare,omitempty" cbor:"3,keyasint"` // they take only ranks that were lost elsewhere
 }
 
 // RankStatus is one rank.
 type RankStatus struct {
-	Rank        replica.Rank        `json:"rank"`
-	Group       replica.GroupID     `json:"group"`
-	Node        replica.NodeName    `json:"node"`
-	Incarnation replica.Incarnation `json:"incarnation"`
-	PID         uint64              `json:"pid,omitempty"`
-	Live        replica.Step        `json:"live"`
-	State       string              `json:"state"` // "unclaimed", "alive", "stopped", "dead", "unobserved", "left"
+	Rank        replica.Rank        `json:"rank" cbor:"1,keyasint"`
+	Group       replica.GroupID     `json:"group" cbor:"2,keyasint"`
+	Node        replica.NodeName    `json:"node" cbor:"3,keyasint"`
+	Incarnation replica.Incarnation `json:"incarnation" cbor:"4,keyasint"`
+	PID         uint64              `json:"pid,omitempty" cbor:"5,keyasint"`
+	Live        replica.Step        `json:"live" cbor:"6,keyasint"`
+	State       string              `json:"state" cbor:"7,keyasint"` // "unclaimed", "alive", "stopped", "dead", "unobserved", "left"
 }
 
 // Holding says which node holds which generation of which part.
 type Holding struct {
-	Node       replica.NodeName   `json:"node"`
-	Part       string             `json:"part"`
-	Generation replica.Generation `json:"generation"`
-	Root       replica.Digest     `json:"root"`
-	Mirror     bool               `json:"mirror,omitempty"`
+	Node       replica.NodeName   `json:"node" cbor:"1,keyasint"`
+	Part       string             `json:"part" cbor:"2,keyasint"`
+	Generation replica.Generation `json:"generation" cbor:"3,keyasint"`
+	Root       replica.Digest     `json:"root" cbor:"4,keyasint"`
+	Mirror     bool               `json:"mirror,omitempty" cbor:"5,keyasint"`
 }
 
 // GossipKeyStatus is a gossip key, by its fingerprint, and who lacks it and speaks with it among the nodes that live and say so in their
@@ -169,47 +169,70 @@ type NoLink struct {
 
 // StepStatus is how well the leader's one goroutine keeps up, since its daemon started.
 type StepStatus struct {
-	BudgetMS   int64  `json:"budget_ms"`
-	OverBudget uint64 `json:"over_budget"` // steps that took longer
-	LongestMS  int64  `json:"longest_ms"`
-	Longest    string `json:"longest,omitempty"` // what it was for
-	LongestJob string `json:"longest_job,omitempty"`
+	BudgetMS   int64  `json:"budget_ms" cbor:"1,keyasint"`
+	OverBudget uint64 `json:"over_budget" cbor:"2,keyasint"` // steps that took longer
+	LongestMS  int64  `json:"longest_ms" cbor:"3,keyasint"`
+	Longest    string `json:"longest,omitempty" cbor:"4,keyasint"` // what it was for
+	LongestJob string `json:"longest_job,omitempty" cbor:"5,keyasint"`
 }
 
 // LeaderStatus is the leader's part of the picture.
 type LeaderStatus struct {
-	Jobs    []JobStatus        `json:"jobs"`
-	Steps   StepStatus         `json:"steps"`
-	Revoked []replica.NodeName `json:"revoked,omitempty"` // registered nodes of which it has seen no certificate that is good
+	Jobs    []JobStatus        `json:"jobs" cbor:"1,keyasint"`
+	Steps   StepStatus         `json:"steps" cbor:"2,keyasint"`
+	Revoked []replica.NodeName `json:"revoked,omitempty" cbor:"3,keyasint"` // registered nodes of which it has seen no certificate that is good
 }
 
-// MaxStatus caps an answer to status, in bytes: it has to pass a link.
+// MaxStatus caps an answer to status, in bytes as it is sent.
 const MaxStatus = MaxLinkFrame / 2
 
 // leaveOutFrom is of how many ranks a job is large: something may be left out of its status.
 const leaveOutFrom = 256
 
-// Encode writes the answer. Of jobs so large that it would not pass, what takes the most room is left out, and they say so.
-func (s LeaderStatus) Encode() []byte {
+// maxListed caps each list of an answer: who reads it takes no longer ones.
+const maxListed = replica.MaxRanks
+
+// Fit is the answer as it can be sent. Of jobs so large that it would not pass, what takes the most room is left out, and they say so.
+func (s LeaderStatus) Fit() LeaderStatus {
+	s.Jobs = slices.Clone(s.Jobs)
+	for i := range s.Jobs {
+		s.Jobs[i].readable()
+	}
 	for _, less := range []func(*JobStatus) string{
 		func(j *JobStatus) string { j.Holdings = nil; return "holdings" },
 		func(j *JobStatus) string { j.Parts = nil; return "holdings, parts" },
 		func(j *JobStatus) string { j.Ranks = []RankStatus{}; return "holdings, parts, ranks" },
 		func(j *JobStatus) string { j.Losses = nil; return "holdings, parts, ranks, losses" },
 	} {
-		b, err := json.Marshal(s)
-		if err == nil && len(b) <= MaxStatus {
-			return b
+		if b, err := wire.Marshal(s); err == nil && len(b) <= MaxStatus && !slices.ContainsFunc(s.Jobs, JobStatus.tooLong) {
+			return s
 		}
 		for i := range s.Jobs {
-			if len(s.Jobs[i].Ranks) > leaveOutFrom || s.Jobs[i].LeftOut != "" {
+			if len(s.Jobs[i].Ranks) > leaveOutFrom || s.Jobs[i].LeftOut != "" || s.Jobs[i].tooLong() {
 				s.Jobs[i].LeftOut = less(&s.Jobs[i])
 			}
 		}
 	}
-	b, _ := json.Marshal(s) // what is left is plain data
-	return b
+	return s
 }
+
+func (j JobStatus) tooLong() bool {
+	return max(len(j.Holdings), len(j.Parts), len(j.Ranks), len(j.Losses)) > maxListed
+}
+
+// readable replaces what is no UTF-8 in texts that may quote a file's name: a link would end with such a message.
+func (j *JobStatus) readable() {
+	for _, s := range []*string{&j.EndReason, &j.DurableError, &j.Unvouched} {
+		*s = Readable(*s)
+	}
+	j.Waiting = slices.Clone(j.Waiting)
+	for i := range j.Waiting {
+		j.Waiting[i] = Readable(j.Waiting[i])
+	}
+}
+
+// Readable is a text as a message may carry it: what is no UTF-8 is replaced.
+func Readable(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
 
 // StatusOf is what the log says of a job, and what the nodes reported of it; nil: nothing is known of that.
 func StatusOf(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {

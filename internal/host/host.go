@@ -403,6 +403,8 @@ func (h *Host) leaderSays(msg any) {
 		h.writeMarker(msg)
 	case control.StatusReply:
 		h.answered(msg.ID, msg)
+	case control.OperatorReply:
+		h.answered(msg.ID, msg)
 	}
 }
 

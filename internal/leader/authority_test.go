@@ -53,15 +53,14 @@ func (o *office) gives(from replica.NodeName, m control.Order) control.OperatorR
 		return o.beside(o.t.Context(), from, m)
 	}
 	o.message(o.t.Context(), o.by[from], m)
-	replies := fixture.Only[control.StatusReply](told(o.t, o.by[from]))
+	replies := fixture.Only[control.OperatorReply](told(o.t, o.by[from]))
 	if len(replies) == 0 {
 		return control.OperatorReply{}
 	}
-	var r control.OperatorReply
-	if err := json.Unmarshal(replies[0].JSON, &r); err != nil || len(replies) > 1 || replies[0].ID != o.id {
-		o.t.Fatalf("%d answers, the first to %d: %v", len(replies), replies[0].ID, err)
+	if len(replies) > 1 || replies[0].ID != o.id {
+		o.t.Fatalf("%d answers, the first to %d", len(replies), replies[0].ID)
 	}
-	return r
+	return replies[0]
 }
 
 // A node's key used to be good for every order: one that ran nothing ended jobs, drained others and changed the voters.
@@ -242,13 +241,9 @@ func TestEndsAreOrdersToo(t *testing.T) {
 		id++
 		m.ID = id
 		n.say(control.KindOperator, m)
-		reply, err := control.DecodeAs[control.StatusReply](n.until(control.KindStatusReply))
-		var r control.OperatorReply
-		if err == nil {
-			err = json.Unmarshal(reply.JSON, &r)
-		}
-		if err != nil || reply.ID != id {
-			t.Fatalf("answer %d: %v", reply.ID, err)
+		r, err := control.DecodeAs[control.OperatorReply](n.until(control.KindOperatorReply))
+		if err != nil || r.ID != id {
+			t.Fatalf("answer %d: %v", r.ID, err)
 		}
 		return r
 	}

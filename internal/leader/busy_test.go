@@ -2,7 +2,7 @@ package leader
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -127,9 +127,9 @@ func TestJobEndsThoughTheLeaderIsBusy(t *testing.T) {
 	n.until(control.KindView)
 	free := th.busy()
 	n.say(control.KindOperator, control.Order{ID: 9, Verb: control.EndJob, Job: "by-link", Why: "enough"})
-	reply, err := control.DecodeAs[control.StatusReply](n.until(control.KindStatusReply))
-	if err != nil || reply.ID != 9 || !strings.Contains(string(reply.JSON), "job by-link has ended, newest commit step 0") {
-		t.Errorf("answered %s, %v", reply.JSON, err)
+	reply, err := control.DecodeAs[control.OperatorReply](n.until(control.KindOperatorReply))
+	if err != nil || reply.ID != 9 || !strings.Contains(reply.Text, "job by-link has ended, newest commit step 0") {
+		t.Errorf("answered %+v, %v", reply, err)
 	}
 	answer, leads := th.BesideHere(t.Context(), control.Order{Verb: control.EndJob, Job: "here", Why: "enough"})
 	if !leads || answer.Refused != "" {
@@ -213,9 +213,8 @@ func TestSlowStepsAreCounted(t *testing.T) {
 	if c.log.Count(`"event":"slow_step"`) != 1 {
 		t.Error("it is not logged")
 	}
-	var st control.LeaderStatus
-	if err := json.Unmarshal(control.LeaderStatus{Steps: c.steps.status()}.Encode(), &st); err != nil || st.Steps != want {
-		t.Errorf("in an answer to status: %+v, %v", st.Steps, err)
+	if st := (control.LeaderStatus{Steps: c.steps.status()}).Fit(); st.Steps != want {
+		t.Errorf("in an answer to status: %+v", st.Steps)
 	}
 }
 
@@ -299,11 +298,19 @@ func TestTooFewSeatsAreSaid(t *testing.T) {
 func TestStatusPassesALink(t *testing.T) {
 	small := control.JobStatus{Name: "small", Holdings: []control.Holding{{Node: "n1"}}}
 	large := control.JobStatus{Name: "large", Ranks: make([]control.RankStatus, 30_000), Parts: make([]control.PartStatus, 30_000), Holdings: make([]control.Holding, 100_000)}
-	var got control.LeaderStatus
-	b := control.LeaderStatus{Jobs: []control.JobStatus{small, large}}.Encode()
-	if err := json.Unmarshal(b, &got); err != nil || len(b) > control.MaxStatus {
-		t.Fatalf("%d bytes, %v", len(b), err)
+	long := replica.NodeName(strings.Repeat("n", 63))
+	for i := range large.Holdings {
+		large.Holdings[i].Node = long
 	}
+	sent := func(jobs ...control.JobStatus) control.LeaderStatus {
+		b, err := wire.Marshal(control.LeaderStatus{Jobs: jobs}.Fit())
+		got, err2 := control.DecodeAs[control.LeaderStatus](b)
+		if err := errors.Join(err, err2); err != nil || len(b) > control.MaxStatus {
+			t.Fatalf("%d bytes, %v", len(b), err)
+		}
+		return got
+	}
+	got := sent(small, large)
 	if j := got.Jobs[0]; j.LeftOut != "" || len(j.Holdings) != 1 {
 		t.Errorf("of the small job something is left out: %+v", j)
 	}
@@ -311,9 +318,15 @@ func TestStatusPassesALink(t *testing.T) {
 		t.Errorf("of the large job %q is left out, with %d holdings, %d parts and %d ranks", j.LeftOut, len(j.Holdings), len(j.Parts), len(j.Ranks))
 	}
 	large.Ranks = make([]control.RankStatus, 300_000)
-	got = control.LeaderStatus{}
-	if b := (control.LeaderStatus{Jobs: []control.JobStatus{large}}).Encode(); json.Unmarshal(b, &got) != nil || len(b) > control.MaxStatus || got.Jobs[0].LeftOut != "holdings, parts, ranks" {
-		t.Errorf("a larger one: %d bytes, without %q", len(b), got.Jobs[0].LeftOut)
+	for i := range large.Ranks {
+		large.Ranks[i].Node = long
+	}
+	if got = sent(large); got.Jobs[0].LeftOut != "holdings, parts, ranks" {
+		t.Errorf("a larger one, without %q", got.Jobs[0].LeftOut)
+	}
+	few := control.JobStatus{Name: "few", Ranks: make([]control.RankStatus, 2), Holdings: make([]control.Holding, replica.MaxRanks+1), Waiting: []string{"bad \xff name"}}
+	if got = sent(few); got.Jobs[0].LeftOut != "holdings" || len(got.Jobs[0].Ranks) != 2 || got.Jobs[0].Waiting[0] != "bad \ufffd name" {
+		t.Errorf("more than a list may hold, and a text that is no UTF-8: without %q, %q", got.Jobs[0].LeftOut, got.Jobs[0].Waiting)
 	}
 }
 

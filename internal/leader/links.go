@@ -384,7 +384,7 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 		st := control.LeaderStatus{Jobs: jobs, Steps: l.steps.status(), Revoked: l.revokedNodes()}
 		l.work.Go(func() { // thousands of ranks take a while to be written
 			finish()
-			from.Send(control.StatusReply{ID: m.ID, JSON: st.Encode()})
+			from.Send(control.StatusReply{ID: m.ID, Status: st.Fit()})
 			<-l.answering
 		})
 	}

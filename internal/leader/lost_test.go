@@ -23,11 +23,11 @@ func TestNodeThatIsGoneIsLostThoughItsLinkStands(t *testing.T) {
 		if proved := proposalsOf[replica.ProveLost](c); len(proved) == 1 {
 			return "recorded"
 		}
-		replies := fixture.Only[control.StatusReply](told(t, operator))
+		replies := fixture.Only[control.OperatorReply](told(t, operator))
 		if len(replies) != 1 {
 			t.Fatalf("%d answers", len(replies))
 		}
-		return string(replies[0].JSON)
+		return replies[0].Refused
 	}
 	if got := ask(); !strings.Contains(got, "n2 is connected and answers, its memory is there") {
 		t.Errorf("of a node that is here: %s", got)

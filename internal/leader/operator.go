@@ -2,7 +2,6 @@ package leader
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,9 +32,8 @@ func (n *nodeLink) answer(id uint64, r control.OperatorReply) {
 
 // reply sends an operator's answer; from any goroutine.
 func (n *nodeLink) reply(id uint64, r control.OperatorReply) {
-	if b, err := json.Marshal(r); err == nil {
-		n.Send(control.StatusReply{ID: id, JSON: b})
-	}
+	r.ID, r.Refused, r.Text = id, control.Readable(r.Refused), control.Readable(r.Text)
+	n.Send(r)
 }
 
 // operate does what somebody (by; empty for what needs nobody's authority) asks.

@@ -2,7 +2,6 @@ package leader
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -34,16 +33,13 @@ func TestLeaderRefusesRevokedOperators(t *testing.T) {
 	id := uint64(0)
 	ask := func(m control.Order, signature string) control.OperatorReply {
 		t.Helper()
-		send := func(m control.Order) (r control.OperatorReply) {
+		send := func(m control.Order) control.OperatorReply {
 			id++
 			m.ID = id
 			n.say(control.KindOperator, m)
-			reply, err := control.DecodeAs[control.StatusReply](n.until(control.KindStatusReply))
-			if err == nil {
-				err = json.Unmarshal(reply.JSON, &r)
-			}
-			if err != nil || reply.ID != id {
-				t.Fatalf("answer %d: %v", reply.ID, err)
+			r, err := control.DecodeAs[control.OperatorReply](n.until(control.KindOperatorReply))
+			if err != nil || r.ID != id {
+				t.Fatalf("answer %d: %v", r.ID, err)
 			}
 			return r
 		}

@@ -3,6 +3,7 @@ package leader
 import (
 	"bytes"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/replicad/replicad/internal/control"
@@ -41,7 +42,7 @@ func TestPartsComeWithTheNextChange(t *testing.T) {
 func TestALargeAnswerComesInPieces(t *testing.T) {
 	c := newChair(t)
 	n := c.node("n2", 22)
-	want := control.StatusReply{ID: 7, JSON: bytes.Repeat([]byte("status "), 4<<20)}
+	want := control.StatusReply{ID: 7, Status: control.LeaderStatus{Jobs: []control.JobStatus{{EndReason: strings.Repeat("status ", 4<<20)}}}}
 	n.Send(want)
 	var in control.Decoder
 	for len(n.Out) > 0 {

@@ -173,19 +173,15 @@ func (a *admin) operator(w http.ResponseWriter, r *http.Request, q control.Order
 			return
 		}
 	}
-	var answer control.OperatorReply
-	ok, err := a.ask(r.Context(), operatorTimeout, &answer, func(id uint64) any {
+	said, _ := a.host.Ask(r.Context(), operatorTimeout, func(id uint64) any {
 		q.ID = id
 		return q
 	})
-	switch {
-	case !ok:
-		http.Error(w, "no leader answered: what became of the request is not known; ask again once replicad status names a leader", http.StatusServiceUnavailable)
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusBadGateway)
-	default:
+	if answer, ok := said.(control.OperatorReply); ok {
 		a.reply(w, answer)
+		return
 	}
+	http.Error(w, "no leader answered: what became of the request is not known; ask again once replicad status names a leader", http.StatusServiceUnavailable)
 }
 
 func (a *admin) reply(w http.ResponseWriter, answer control.OperatorReply) {
@@ -194,15 +190,6 @@ func (a *admin) reply(w http.ResponseWriter, answer control.OperatorReply) {
 		return
 	}
 	fmt.Fprintln(w, answer.Text)
-}
-
-// ask sends the leader a question under a new number and waits for the JSON of its answer; false: none came.
-func (a *admin) ask(ctx context.Context, patience time.Duration, into any, question func(id uint64) any) (answered bool, err error) {
-	reply, ok := a.host.Ask(ctx, patience, question)
-	if r, is := reply.(control.StatusReply); ok && is {
-		return true, json.Unmarshal(r.JSON, into)
-	}
-	return false, nil
 }
 
 // status asks the leader for the whole picture, and falls back to this node's own.
@@ -228,8 +215,9 @@ func (a *admin) status(ctx context.Context) control.Status {
 		}
 	}
 	st.CommitLagP50US, st.CommitLagP99US = lagUS(a.log)
-	var leads control.LeaderStatus
-	if ok, err := a.ask(ctx, statusTimeout, &leads, func(id uint64) any { return control.StatusRequest{ID: id} }); ok && err == nil {
+	reply, _ := a.host.Ask(ctx, statusTimeout, func(id uint64) any { return control.StatusRequest{ID: id} })
+	if said, ok := reply.(control.StatusReply); ok {
+		leads := said.Status
 		st.Jobs, st.Steps = leads.Jobs, &leads.Steps
 		for i := range st.Nodes {
 			st.Nodes[i].Revoked = slices.Contains(leads.Revoked, st.Nodes[i].Name)

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -37,11 +36,7 @@ func (h told) Ask(_ context.Context, _ time.Duration, question func(uint64) any)
 	if !ok || h.answer == nil {
 		return nil, false
 	}
-	b, err := json.Marshal(h.answer)
-	if err != nil {
-		panic(err)
-	}
-	return control.StatusReply{ID: q.ID, JSON: b}, true
+	return control.StatusReply{ID: q.ID, Status: *h.answer}, true
 }
 
 // Status is the leader's picture where it answers, else this node's own.
