@@ -68,7 +68,7 @@ func (t *tree) explain(err error) error {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: free space in %s, or write durable generations less often", err, t.dir)
 	case errors.Is(err, errMissing): // its writer reported it as fsynced
-		return fmt.Errorf("%w in %s: durable_dir must be one file system that all nodes mount, here its writer's is another", err, t.dir)
+		return fmt.Errorf("%w in %s: durable_dir must be one file system that all nodes mount, but the writer has another than this node", err, t.dir)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("%w: make %s writable for this user", err, t.dir)
 	}

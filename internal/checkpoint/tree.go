@@ -107,7 +107,7 @@ func (s *Store) toWrite() (*tree, error) {
 	moved := s.moved
 	s.moved = nil
 	if moved != nil {
-		return nil, fmt.Errorf("%w: what was written before is not in it: move or mount the former one back if this was a mistake; writes go on in the one that is there", moved)
+		return nil, fmt.Errorf("%w: the generations written before are not in it: move or mount the former directory back if this was a mistake; new ones are written to the present directory", moved)
 	}
 	return t, nil
 }

@@ -52,7 +52,7 @@ func Load(path string) (*Config, error) {
 	c = c.relativeTo(dir)
 	c.fillPaths()
 	if c.JobSecret != "" && mode.Perm()&0o077 != 0 {
-		faults = append(faults, &FieldError{"job_secret", fmt.Sprintf("in a file of mode %04o", mode.Perm()), "a file that its owner alone may read: chmod 600 " + path, "whoever reads it can make the token of every job"})
+		faults = append(faults, &FieldError{"job_secret", fmt.Sprintf("in a file of mode %04o", mode.Perm()), "a file that its owner alone may read: chmod 600 " + path, "a user who reads it can make the token of every job"})
 	}
 	if err := errors.Join(append(faults, c.Validate())...); err != nil {
 		return nil, fmt.Errorf("config %s:\n%w", path, err)

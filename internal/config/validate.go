@@ -70,13 +70,13 @@ func (c *Config) checkNames(v *faults) {
 		v.add("node", strconv.Quote(string(c.Node)), "1 to 63 of a-z, 0-9 and, inside, - _ .", "the name is in the node's certificate and in file names, and other nodes know it by it")
 	}
 	if n := len(c.JobSecret); n > 0 && (n < minSecretBytes || n > maxSecretBytes || strings.ContainsFunc(c.JobSecret, func(r rune) bool { return r <= ' ' || r > '~' })) {
-		v.add("job_secret", fmt.Sprintf("%d bytes (not shown)", n), fmt.Sprintf("%d to %d printable ASCII characters without blanks", minSecretBytes, maxSecretBytes), "the tokens of all jobs are made from it, so whoever guesses it has them all")
+		v.add("job_secret", fmt.Sprintf("%d bytes (not shown)", n), fmt.Sprintf("%d to %d printable ASCII characters without blanks", minSecretBytes, maxSecretBytes), "the tokens of all jobs are made from it, so a user who guesses it has them all")
 	}
 	if len(c.RankUsers) > maxRankUsers || slices.Contains(c.RankUsers, "") {
-		v.add("rank_users", fmt.Sprintf("%d users", len(c.RankUsers)), fmt.Sprintf("at most %d names or numbers, none of them empty", maxRankUsers), "a name that is none would let in nobody, and nobody would know why")
+		v.add("rank_users", fmt.Sprintf("%d users", len(c.RankUsers)), fmt.Sprintf("at most %d names or numbers, none of them empty", maxRankUsers), "an empty name lets no user in, and no message would say so")
 	}
 	if len(c.Labels) > replica.MaxLabels {
-		v.add("labels", fmt.Sprintf("%d labels", len(c.Labels)), fmt.Sprintf("at most %d", replica.MaxLabels), "every node's labels are kept in the Raft log")
+		v.add("labels", fmt.Sprintf("%d labels", len(c.Labels)), fmt.Sprintf("at most %d", replica.MaxLabels), "the Raft log holds every node's labels")
 	}
 	for _, key := range sortedKeys(c.Labels) {
 		if !goodLabel(key, c.Labels[key]) {

@@ -73,9 +73,9 @@ func (n *Node) takeOut(ctx context.Context, v Voter) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	if err := n.remove(ctx, v.Name); err != nil {
-		return fmt.Errorf("it has the log and no vote, which harms nobody: ask again, or take it out (replicad voter remove %s): %w", v.Name, err)
+		return fmt.Errorf("it has the log and no vote, which does no harm: repeat the command, or remove it (replicad voter remove %s): %w", v.Name, err)
 	}
-	return fmt.Errorf("it is taken out again: before another try, stop its daemon, move its Raft directory away and start it with --join")
+	return fmt.Errorf("it was removed again: before another try, stop its daemon, move its Raft directory away and start it with --join")
 }
 
 // RemoveVoter takes a voter out for good: its name must not be used again. It is refused where the others would have no majority that
@@ -175,7 +175,7 @@ func (n *Node) MajorityWithout(name replica.NodeName) error {
 	defer a.close()
 	silent := a.silent(others)
 	if answer := len(others) - len(silent); 2*answer <= len(voters) {
-		text := fmt.Sprintf("without %s %d of the %d voters answer, and without a majority the cluster stands still", name, answer, len(voters))
+		text := fmt.Sprintf("without %s %d of the %d voters answer, and without a majority the cluster commits nothing", name, answer, len(voters))
 		if len(silent) > 0 {
 			text += ": first bring back " + strings.Join(silent, ", ")
 		}
@@ -188,7 +188,7 @@ func (n *Node) MajorityWithout(name replica.NodeName) error {
 func (a *asker) majority(voters []Voter) error {
 	silent := a.silent(voters)
 	if answer := len(voters) - len(silent); 2*answer <= len(voters) {
-		return fmt.Errorf("of the %d voters that there would be %d answer, and without a majority the cluster would stand still for good: first bring back %s", len(voters), answer, strings.Join(silent, ", "))
+		return fmt.Errorf("of the %d voters that there would be %d answer, and without a majority the cluster would never commit again: first bring back %s", len(voters), answer, strings.Join(silent, ", "))
 	}
 	return nil
 }

@@ -152,7 +152,7 @@ func (d *Desk) place(r *request) {
 		r.answer(control.KVReply{}, wire.CodeFenced)
 	case r.contributes() && !d.ledgers.enter(r):
 		d.pending.end(r)
-		r.refuse(wire.CodeRefused, fmt.Sprintf("rank %d has contributed %d entries or %d KiB to the rendezvous of epoch %d, which is all that is kept for a rank: delete keys that are not needed, and pass large data another way", r.by.Rank, maxKept, maxKeptBytes>>10, r.head.Epoch))
+		r.refuse(wire.CodeRefused, fmt.Sprintf("rank %d has contributed %d entries or %d KiB to the rendezvous of epoch %d, the limit for a rank: delete keys that are not needed, and pass large data another way", r.by.Rank, maxKept, maxKeptBytes>>10, r.head.Epoch))
 	default:
 		d.owner.Send(r.message())
 	}

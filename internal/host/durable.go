@@ -14,7 +14,7 @@ import (
 	"github.com/replicad/replicad/transfer"
 )
 
-var errNoStore = errors.New("its daemon runs without the durable tier: its log says why it was not opened; start it again once that is mended")
+var errNoStore = errors.New("its daemon runs without the durable tier: its log has the reason; mend that, and start the daemon again")
 
 // shardWritten is the end of writing one shard.
 type shardWritten control.ShardReport

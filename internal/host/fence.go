@@ -73,7 +73,7 @@ func (h *Host) settle(lj *localJob) bool {
 			h.report(lj)
 		}
 		if lr.alive && !lr.settled() && time.Now().After(lj.settleBy) {
-			h.log.RankNote(lj.job, lr.rank, "settle_timeout", "did not come to rest in time: what it had not finished is torn; the plan waits for it, and recovery takes it for hung in the end")
+			h.log.RankNote(lj.job, lr.rank, "settle_timeout", "did not stop in time: the step that it had not finished is torn; the plan waits for the rank, and recovery treats it as hung in the end")
 			lr.arena.TearAll()
 			lr.torn = lj.job.ClosedEpoch
 			h.report(lj)

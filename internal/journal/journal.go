@@ -85,7 +85,7 @@ func (j *Journal) GossipKeys(keys string, without []replica.NodeName) {
 	if len(without) > 0 {
 		e = j.z.Warn().Str("event", "gossip_keys").Str("keys", keys).Interface("without", without).Str("remedy", "copy the file with both keys to them now: they do not hear this node's gossip")
 	}
-	e.Msg("gossip keys were read: the first is spoken with, all are heard")
+	e.Msg("gossip keys read: this node sends with the first, and accepts all")
 }
 
 func (j *Journal) Expires(text string, notAfter time.Time) {
@@ -94,7 +94,7 @@ func (j *Journal) Expires(text string, notAfter time.Time) {
 
 // Moving says why another node is to lead.
 func (j *Journal) Moving(term uint64, to replica.NodeName, strays []replica.NodeName) {
-	j.event("leadership_moves").Uint64("term", term).Str("node", string(to)).Interface("strays", strays).Msg("these nodes have no link to this leader and do not answer it, and that voter hears them: it is to lead")
+	j.event("leadership_moves").Uint64("term", term).Str("node", string(to)).Interface("strays", strays).Msg("these nodes have no link to this leader and do not answer it, but the voter hears them: leadership goes to the voter")
 }
 
 func (j *Journal) Linked(leader replica.NodeName, term uint64) {
@@ -109,7 +109,7 @@ func (j *Journal) Unlinked(err error) {
 func (j *Journal) Superseded(was, is replica.Node) {
 	j.z.Warn().Str("event", "superseded").Str("node", string(is.Name)).Uint64("former", uint64(was.Incarnation)).Uint64("incarnation", uint64(is.Incarnation)).
 		Str("former_addr", was.Addr).Str("addr", is.Addr).Str("remedy", "unless its host or keeper was started anew, two daemons run as this node: stop one of them").
-		Msg("a node has registered another memory while its former daemon was linked; what that one holds counts as lost")
+		Msg("a node registered with another memory while its former daemon was linked: the memory of the former daemon counts as lost")
 }
 
 func jobEvent(e *zerolog.Event, job *replica.Job) *zerolog.Event {
@@ -158,7 +158,7 @@ func (j *Journal) JobChanged(was, is *replica.Job, pinnedAt time.Time) {
 			Str("reason", p.Reason).Uint64("steps_lost", uint64(p.StepsLost)).Bool("unvouched", p.Unvouched).Bool("initial", p.Initial).Msg("plan applied")
 		if p.Unvouched {
 			jobEvent(j.z.Warn().Str("event", "unvouched"), is).Str("generation", p.Generation.String()).
-				Msg("the job goes on from a state that no second rank vouches for, as none that two do is near enough (--lone-ahead, --require-votes): " + p.Reason)
+				Msg("the job goes on from a state that one rank alone vouches for: no state of two ranks is near enough (--lone-ahead, --require-votes): " + p.Reason)
 		}
 	}
 	if is.Phase == replica.Open && (was.Phase != replica.Open || was.Epoch != is.Epoch) {
@@ -289,7 +289,7 @@ func (j *Journal) CommitWaits(job *replica.Job, nodes []string, steps replica.St
 
 // AtRisk logs that one more fault may cost many steps.
 func (j *Journal) AtRisk(job *replica.Job, steps replica.Step, waiting []string) {
-	jobEvent(j.z.Warn().Str("event", "at_risk"), job).Uint64("step", uint64(job.Position.Step)).Uint64("uncommitted", uint64(steps)).Strs("waiting", short(waiting)).Msg("one more fault may cost the steps since the last commit")
+	jobEvent(j.z.Warn().Str("event", "at_risk"), job).Uint64("step", uint64(job.Position.Step)).Uint64("uncommitted", uint64(steps)).Strs("waiting", short(waiting)).Msg("another fault may cost the steps since the last commit")
 }
 
 // short is the first of many reasons: with a thousand ranks a line must stay a line.
@@ -334,12 +334,12 @@ func (j *Journal) again(of *limiter, kind string, level zerolog.Level) *zerolog.
 }
 
 func (j *Journal) Warn(err error) {
-	j.z.Warn().Str("event", "config").Str("why", err.Error()).Msg("the configuration is valid, and unwise")
+	j.z.Warn().Str("event", "config").Str("why", err.Error()).Msg("configuration warning")
 }
 
 func (j *Journal) KeeperLost(socket string) {
 	j.z.Error().Str("event", "keeper").Str("subject", socket).Str("remedy", "restart the daemon when convenient: until then ranks' memory does not survive it").
-		Msg("the keeper has gone, or serves another daemon; training goes on")
+		Msg("the keeper has ended, or serves another daemon; training goes on")
 }
 
 func (j *Journal) Claimed(job *replica.Job, r replica.Rank, inc replica.Incarnation, n replica.NodeName, pid int) {
@@ -471,5 +471,5 @@ func (j *Journal) Pushed(part replica.Part, g replica.Generation, to replica.Nod
 }
 
 func (j *Journal) Unreached(from replica.NodeName, to []replica.NodeName, part replica.Part, fetch bool, why string) {
-	j.z.Debug().Str("event", "unreached").Str("node", string(from)).Str("to", fmt.Sprint(to)).Str("part", part.String()).Bool("fetch", fetch).Str("why", why).Msg("parts can't be brought")
+	j.z.Debug().Str("event", "unreached").Str("node", string(from)).Str("to", fmt.Sprint(to)).Str("part", part.String()).Bool("fetch", fetch).Str("why", why).Msg("parts can't be fetched")
 }

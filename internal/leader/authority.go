@@ -153,10 +153,10 @@ func (l *Leader) authority(node replica.NodeName, m control.Order) (who string, 
 	}
 	name, epoch, err := l.cfg.Operators(m.Proof.Certificate, message, m.Proof.Signature, time.Now())
 	if err != nil {
-		return "", fmt.Errorf("%v is not done: %w", m.Verb, err)
+		return "", fmt.Errorf("%v is refused: %w", m.Verb, err)
 	}
 	if upTo, revoked := l.cons.State().Revokes(replica.OperatorRole, name); revoked && epoch <= upTo { // by the log, whoever has heard of it
-		return "", fmt.Errorf("%v is not done: the certificate of operator %q, epoch %d, was revoked with all up to epoch %d: `replicad pki operator %s --after %d` makes one that is good", m.Verb, name, epoch, upTo, name, upTo)
+		return "", fmt.Errorf("%v is refused: the certificate of operator %q, epoch %d, was revoked with all up to epoch %d: `replicad pki operator %s --after %d` makes a valid one", m.Verb, name, epoch, upTo, name, upTo)
 	}
 	return "operator " + name, nil
 }
@@ -166,7 +166,7 @@ func beyond(v lock.View, node replica.NodeName, m control.Order) string {
 	switch m.Verb {
 	case control.Lost, control.Drain, control.Clear:
 		if m.Node != node {
-			return fmt.Sprintf("%v %s is not for node %s to order", m.Verb, m.Node, node)
+			return fmt.Sprintf("node %s may not order %v %s", node, m.Verb, m.Node)
 		}
 		return ""
 	case control.EndJob:
@@ -174,7 +174,7 @@ func beyond(v lock.View, node replica.NodeName, m control.Order) string {
 		if !ok || job.Creator == node || slices.ContainsFunc(job.Ranks, func(c replica.Claimed) bool { return c.Incarnation != 0 && c.Node == node }) {
 			return "" // of no job it does nothing, and says so
 		}
-		return fmt.Sprintf("job %s was not created on node %s, which holds none of its ranks, so its end is not for that node to order", m.Job, node)
+		return fmt.Sprintf("job %s was not created on node %s, which holds none of its ranks, so that node may not end it", m.Job, node)
 	default:
 		return fmt.Sprintf("%v concerns the whole cluster", m.Verb)
 	}

@@ -214,7 +214,7 @@ func TestSignedOrders(t *testing.T) {
 	}
 
 	stranger := withOperators(t, newOffice(t, nil))
-	refused("of another cluster's operator", "n3", o.sign(stranger, "n3", order), "node clear is not done")
+	refused("of another cluster's operator", "n3", o.sign(stranger, "n3", order), "node clear is refused")
 	forged := o.sign(operator, "n3", order)
 	forged.Proof.Signature = slices.Clone(o.sign(operator, "n3", order).Proof.Signature)
 	refused("with the signature of another challenge", "n3", forged, "signature")

@@ -37,7 +37,7 @@ func (l *Leader) rendezvous(from *nodeLink, m control.KVRequest) {
 		reply(control.KVReply{Again: true})
 		return
 	case strange:
-		text := fmt.Sprintf("rank %d of job %q is held on node %s: its rendezvous is not for node %s", m.Rank, led.job.Name, led.job.Ranks[m.Rank].Node, from.node.Name)
+		text := fmt.Sprintf("rank %d of job %q is held on node %s: node %s may not write to its rendezvous", m.Rank, led.job.Name, led.job.Ranks[m.Rank].Node, from.node.Name)
 		l.audit.Refused("rendezvous", from.node.Name, audit.Fields{"job": led.job.Name, "rank": fmt.Sprint(m.Rank), "refused": text})
 		reply(control.KVReply{Refused: text})
 		return

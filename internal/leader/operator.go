@@ -56,7 +56,7 @@ func (l *Leader) operate(ctx context.Context, from *nodeLink, m control.Order, b
 
 // unknown tells that nobody knows what became of a request.
 func unknown(err error) string {
-	return fmt.Sprintf("what became of it is not known (%v): look at replicad status before you ask again", err)
+	return fmt.Sprintf("the outcome is unknown (%v): check replicad status before you repeat the command", err)
 }
 
 // end ends a job and says so once it has ended. It goes to Raft by itself, from any goroutine: no job's work on the leader, nor what waits
@@ -220,7 +220,7 @@ func (l *Leader) drainText(d *drain, left int) string {
 	case len(lines) == 0:
 		head = fmt.Sprintf("no job runs: there is nothing to drain from node %s", d.node)
 	case left > 0:
-		head = fmt.Sprintf("node %s is being drained, which has not ended within %v: replicad status says what its jobs wait for", d.node, DrainTimeout)
+		head = fmt.Sprintf("draining node %s has not ended within %v: replicad status shows what its jobs wait for", d.node, DrainTimeout)
 	}
 	return strings.Join(append([]string{head}, lines...), "\n  ")
 }
@@ -246,7 +246,7 @@ func (l *Leader) clearNode(ctx context.Context, from *nodeLink, m control.Order)
 		})
 	}
 	if waiting == 0 {
-		from.answer(m.ID, control.Refusal(fmt.Sprintf("node %q is kept out of no running job", m.Node)))
+		from.answer(m.ID, control.Refusal(fmt.Sprintf("no running job excludes node %q", m.Node)))
 	}
 }
 
@@ -292,7 +292,7 @@ func (l *Leader) changeVoters(ctx context.Context, from *nodeLink, m control.Ord
 		}
 		switch {
 		case errors.Is(err, consensus.ErrUnknown):
-			from.answer(m.ID, control.Refusal(fmt.Sprintf("what became of it is not known (%v): see replicad voter list", err)))
+			from.answer(m.ID, control.Refusal(fmt.Sprintf("the outcome is unknown (%v): see replicad voter list", err)))
 		case err != nil:
 			from.answer(m.ID, control.Refusal(err.Error()))
 		default:

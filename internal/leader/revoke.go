@@ -76,7 +76,7 @@ func (l *Leader) mayRevoke(role replica.Role, name string, until replica.CertEpo
 		return fmt.Errorf("certificates of %v %s up to epoch 0: want 1 or more: is a clock wrong?", role, name)
 	}
 	if newest := l.cfg.Newest(role, name); newest > until {
-		return fmt.Errorf("%v %s has a certificate of epoch %d, later than %d, which would stay good: revoke with --until %d", role, name, newest, until, newest)
+		return fmt.Errorf("%v %s has a certificate of epoch %d, later than %d, which would stay valid: revoke with --until %d", role, name, newest, until, newest)
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func (l *Leader) revocationCosts(role replica.Role, name string, until replica.C
 	}
 	if role == replica.OperatorRole {
 		if by == "operator "+name {
-			costs = append(costs, fmt.Sprintf("operator %s signed this order, and can give none any more then: have another operator sign it, whom `replicad pki operator` makes", name))
+			costs = append(costs, fmt.Sprintf("operator %s signed this order, and could sign no other afterwards: have another operator sign it (`replicad pki operator NAME` makes one)", name))
 		}
 		return costs
 	}
@@ -119,12 +119,12 @@ func (l *Leader) revokedText(role replica.Role, name string, until replica.CertE
 	head := fmt.Sprintf("the certificates of %v %s up to epoch %d (%s) are revoked: every daemon refuses them once it hears of it", role, name, until, pki.EpochTime(until).UTC().Format(time.RFC3339))
 	unseen := ""
 	if l.cfg.Newest(role, name) == 0 {
-		unseen = "\n  this leader has seen none with an epoch since it started: one of a later epoch (openssl x509 -noout -subject -in FILE) would stay good: revoke again with --until EPOCH"
+		unseen = "\n  this leader has seen none with an epoch since it started: one of a later epoch (openssl x509 -noout -subject -in FILE) would stay valid: revoke again with --until EPOCH"
 	}
 	if role == replica.OperatorRole {
-		return head + fmt.Sprintf("; `replicad pki operator %s --after %d` makes one that is good", name, until) + unseen
+		return head + fmt.Sprintf("; `replicad pki operator %s --after %d` makes a valid one", name, until) + unseen
 	}
-	text := head + fmt.Sprintf("; `replicad pki renew %s --after %d` makes one that is good", name, until) + unseen
+	text := head + fmt.Sprintf("; `replicad pki renew %s --after %d` makes a valid one", name, until) + unseen
 	if slices.ContainsFunc(l.cons.Voters(), func(v consensus.Voter) bool { return string(v.Name) == name }) {
 		text += fmt.Sprintf("\n  it still counts as a voter: `replicad voter remove %s` unless it comes back", name)
 	}

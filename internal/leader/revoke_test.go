@@ -83,7 +83,7 @@ func TestLeaderRefusesRevokedOperators(t *testing.T) {
 	if r := ask(control.Order{Verb: control.Clear, Node: "n1"}, "eve's"); !strings.Contains(r.Refused, "was revoked") || !strings.Contains(r.Refused, "pki operator eve --after 7") {
 		t.Errorf("revoked: %+v", r)
 	}
-	if r := ask(control.Order{Verb: control.Clear, Node: "n1"}, "eve's next"); !strings.Contains(r.Refused, "kept out of no running job") {
+	if r := ask(control.Order{Verb: control.Clear, Node: "n1"}, "eve's next"); !strings.Contains(r.Refused, "no running job excludes") {
 		t.Errorf("the next certificate: %+v", r)
 	}
 }

@@ -63,7 +63,7 @@ func (l *Leader) suspect(ctx context.Context, from replica.NodeName, m control.S
 			continue
 		}
 		l.recoverStep(ctx, id, led, recovery.Evidence{Fault: replica.Fault{Epoch: led.job.Epoch, Kind: replica.NodeDead, Node: m.Target.Node, NodeIncarnation: m.Target.Incarnation,
-			Detail: fmt.Sprintf("%s; said by %d nodes", why, count)}})
+			Detail: fmt.Sprintf("%s; reported by %d nodes", why, count)}})
 	}
 }
 

@@ -154,7 +154,7 @@ func (a *admin) guard(h http.Handler) http.Handler {
 		owner := a.owner()
 		switch u := userOf(r); {
 		case u.err != nil:
-			http.Error(w, fmt.Sprintf("who asks can't be told: %v", u.err), http.StatusForbidden)
+			http.Error(w, fmt.Sprintf("the asking user is unknown: %v", u.err), http.StatusForbidden)
 		case u.uid != owner && u.uid != 0:
 			text := fmt.Sprintf("user %d may not use the admin socket of user %d: ask as that user", u.uid, owner)
 			a.audit.Refused("admin socket", a.self, audit.Fields{"path": r.URL.Path, "refused": text})
@@ -181,7 +181,7 @@ func (a *admin) operator(w http.ResponseWriter, r *http.Request, q control.Order
 		a.reply(w, answer)
 		return
 	}
-	http.Error(w, "no leader answered: what became of the request is not known; ask again once replicad status names a leader", http.StatusServiceUnavailable)
+	http.Error(w, "no leader answered, and the outcome of the request is unknown: repeat it once replicad status names a leader", http.StatusServiceUnavailable)
 }
 
 func (a *admin) reply(w http.ResponseWriter, answer control.OperatorReply) {

@@ -59,7 +59,7 @@ func GossipKeys(c *config.Config) string {
 	keys := id.GossipKeys()
 	text := "gossip key " + pki.Fingerprint(keys[0])
 	if len(keys) > 1 {
-		text += " is spoken with; heard too: " + pki.Fingerprints(keys[1:])
+		text += " is sent with; also accepted: " + pki.Fingerprints(keys[1:])
 	}
 	return text
 }

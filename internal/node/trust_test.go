@@ -173,7 +173,7 @@ func TestGossipKeysAreFollowed(t *testing.T) {
 	look()
 	look()
 	look()
-	if log.Count("so this node would hear nobody") != 1 || len(g.set) != 3 || string(c.id.GossipKeys()[0]) != string(now[0]) {
+	if log.Count("so this node would hear no other node") != 1 || len(g.set) != 3 || string(c.id.GossipKeys()[0]) != string(now[0]) {
 		t.Errorf("%s", &log.B)
 	}
 }

@@ -35,7 +35,7 @@ func (id *Identity) ReloadGossip() (changed bool, err error) {
 	if !slices.ContainsFunc(keys, func(k []byte) bool {
 		return slices.ContainsFunc(old, func(o []byte) bool { return bytes.Equal(k, o) })
 	}) {
-		return false, fmt.Errorf("gossip keys %s: none of them (%s) is in use here (%s), so this node would hear nobody: put the new key behind the old one, on every node, before it goes in front (replicad pki gossip-key)", id.files.gossip, Fingerprints(keys), Fingerprints(old))
+		return false, fmt.Errorf("gossip keys %s: none of them (%s) is in use here (%s), so this node would hear no other node: first add the new key behind the old one on every node (replicad pki gossip-key add)", id.files.gossip, Fingerprints(keys), Fingerprints(old))
 	}
 	id.gossip.Store(&keys)
 	return true, nil
@@ -63,7 +63,7 @@ func Fingerprints(keys [][]byte) string {
 func AddGossipKey(dir string) (keys [][]byte, err error) {
 	return changeGossipKeys(dir, func(keys [][]byte) ([][]byte, error) {
 		if len(keys) > 1 {
-			return nil, fmt.Errorf("%d keys are there: a rotation is under way: end it first (use, then drop)", len(keys))
+			return nil, fmt.Errorf("the file has %d keys, so a rotation is under way: end it first (use, then drop)", len(keys))
 		}
 		return append(keys, newGossipKey()), nil
 	})
@@ -73,7 +73,7 @@ func AddGossipKey(dir string) (keys [][]byte, err error) {
 func UseGossipKey(dir string) (keys [][]byte, err error) {
 	return changeGossipKeys(dir, func(keys [][]byte) ([][]byte, error) {
 		if len(keys) < 2 {
-			return nil, errors.New("one key is there, which is used: add one first")
+			return nil, errors.New("the file has one key, and nodes send with it: add another first")
 		}
 		last := len(keys) - 1
 		return append([][]byte{keys[last]}, keys[:last]...), nil
@@ -84,7 +84,7 @@ func UseGossipKey(dir string) (keys [][]byte, err error) {
 func DropGossipKeys(dir string) (keys [][]byte, err error) {
 	return changeGossipKeys(dir, func(keys [][]byte) ([][]byte, error) {
 		if len(keys) < 2 {
-			return nil, errors.New("one key is there: nothing is to be dropped")
+			return nil, errors.New("the file has one key: there is nothing to drop")
 		}
 		return keys[:1], nil
 	})

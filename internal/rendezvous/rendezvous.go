@@ -223,7 +223,7 @@ func (s *Store) barrier(id replica.JobID, e replica.Epoch, name string, member s
 		sc.barriers[name] = b
 	}
 	if b.members != members {
-		return nil, nil, fmt.Errorf("barrier %q of job %v, epoch %d: %w: %q says %d members, the first said %d", name, id, e, ErrMismatch, member, members, b.members)
+		return nil, nil, fmt.Errorf("barrier %q of job %v, epoch %d: %w: %q names %d members, the first named %d", name, id, e, ErrMismatch, member, members, b.members)
 	}
 	return sc, b, nil
 }

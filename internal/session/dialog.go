@@ -146,7 +146,7 @@ func admit(token string, abi uint32, got string, request uint32) error {
 		return &fault{request, wire.CodeVersion, fmt.Errorf("library version %d, this daemon speaks %d: use the libreplicad that came with it", abi, wire.RankABI)}
 	}
 	if token != "" && subtle.ConstantTimeCompare([]byte(token), []byte(got)) != 1 {
-		return &fault{request, wire.CodeRefused, errors.New("the token is not the job's: set REPLICAD_TOKEN, or --token-file, to what `replicad job token NAME` says on a node")}
+		return &fault{request, wire.CodeRefused, errors.New("the token is not the job's: set REPLICAD_TOKEN, or --token-file, to what `replicad job token NAME` prints on a node")}
 	}
 	return nil
 }

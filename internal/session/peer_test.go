@@ -435,7 +435,7 @@ func TestRegionsOfAUserAreBounded(t *testing.T) {
 	}
 	c, _ := greeted(t, s)
 	c.send(wire.MRegions, wire.AppendRegions(nil, 0, many))
-	if r := c.refused(wire.CodeAgain); !strings.Contains(r.Text, "come again") {
+	if r := c.refused(wire.CodeAgain); !strings.Contains(r.Text, "try again") {
 		t.Errorf("%q", r.Text)
 	}
 	next[Gone](t, s)

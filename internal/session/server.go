@@ -226,7 +226,7 @@ func (s *Server) register(user, regions int) error {
 	defer s.mu.Unlock()
 	has := s.regions[user]
 	if regions > 0 && has+regions > maxRegistering {
-		return &fault{code: wire.CodeAgain, err: fmt.Errorf("user %d is registering %d regions at this moment, at most %d: come again", user, has, maxRegistering)}
+		return &fault{code: wire.CodeAgain, err: fmt.Errorf("user %d is registering %d regions at this moment, at most %d: try again later", user, has, maxRegistering)}
 	}
 	if s.regions[user] = has + regions; has+regions == 0 {
 		delete(s.regions, user)
@@ -241,7 +241,7 @@ func (s *Server) spare(c *net.UnixConn) error {
 		if fd < s.cfg.MaxDescriptor {
 			return nil
 		}
-		return fmt.Errorf("the daemon has %d descriptors in use, and leaves the rest to its own work: come again, run fewer ranks on this node, or give the daemon more (LimitNOFILE, ulimit -n)", fd)
+		return fmt.Errorf("the daemon has %d descriptors in use, and reserves the rest for its own work: try again later, run fewer ranks on this node, or give the daemon more (LimitNOFILE, ulimit -n)", fd)
 	})
 }
 
@@ -261,7 +261,7 @@ func tooFew(most int) error {
 	if most >= leastDescriptors {
 		return nil
 	}
-	return fmt.Errorf("this process may have %d open files: ranks will be told to come again, and with very few nothing is written either: allow at least %d (LimitNOFILE, ulimit -n)", most, leastDescriptors)
+	return fmt.Errorf("this process may have %d open files: the daemon will turn ranks away, and with very few it can write no files either: allow at least %d (LimitNOFILE, ulimit -n)", most, leastDescriptors)
 }
 
 // maxDescriptors is how many this process may have.
@@ -282,10 +282,10 @@ func refuseNow(c *net.UnixConn, code int32, why error) {
 }
 
 // errSilent says that a connection never said who it is.
-var errSilent = errors.New("no hello came: say who it is as soon as it is connected")
+var errSilent = errors.New("no hello came: a client must send its hello as soon as it is connected")
 
 // errUnended says that a geometry was begun, and not ended in time.
-var errUnended = errors.New("regions came and no attach that ends them: send them one after another")
+var errUnended = errors.New("regions came, and no attach followed: send both without a pause")
 
 var errServerEnded = errors.New("the daemon is stopping")
 

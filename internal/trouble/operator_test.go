@@ -111,7 +111,7 @@ func (n *node) until(words ...string) {
 		if code == 0 || unknown && strings.Contains(out, "409 Conflict") {
 			return
 		}
-		unknown = unknown || strings.Contains(out, "what became of the request is not known")
+		unknown = unknown || strings.Contains(out, "the outcome of the request is unknown")
 		if time.Now().After(end) {
 			n.t.Fatalf("%v: %s", words, out)
 		}
@@ -151,7 +151,7 @@ func TestOrdersNeedAnOperator(t *testing.T) {
 	if code, out := n2.verb("node", "clear", "n1"); code != exitFailed { // signed, by the configuration
 		t.Errorf("code %d: %s", code, out)
 	} else {
-		contains(t, out, "n1", "is kept out of no running job")
+		contains(t, out, "n1", "no running job excludes node")
 	}
 	l.await("step", fields{"step": 20})
 	if code, out := bare(n1, "job", "end", "job", "--reason", "enough"); code != 0 { // it was created here

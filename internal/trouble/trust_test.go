@@ -67,7 +67,7 @@ func TestRevokedNode(t *testing.T) {
 		"revoke node n2":         "other nodes offer 0 processes",
 		"revoke node n1":         "n1 leads",
 		"revoke node n9":         `no node "n9" is registered`,
-		"revoke node n2 --until": "later than 5, which would stay good",
+		"revoke node n2 --until": "later than 5, which would stay valid",
 	} {
 		args := strings.Fields(words)
 		if args[len(args)-1] == "--until" {
@@ -180,7 +180,7 @@ func TestRevokedOperator(t *testing.T) {
 	order := func(n *node) (int, string) {
 		return n.verb("node", "clear", "n1", "--operator", eve)
 	}
-	if _, out := order(n2); !strings.Contains(out, "is kept out of no running job") {
+	if _, out := order(n2); !strings.Contains(out, "no running job excludes node") {
 		t.Fatalf("a good operator: %s", out)
 	}
 	if code, out := n1.verb("revoke", "operator", "eve", "--operator", eve); code != exitFailed {
@@ -204,7 +204,7 @@ func TestRevokedOperator(t *testing.T) {
 		}
 	}
 	c.pki("operator", "eve", "--after", after)
-	if _, out := order(n2); !strings.Contains(out, "is kept out of no running job") {
+	if _, out := order(n2); !strings.Contains(out, "no running job excludes node") {
 		t.Errorf("its next certificate: %s", out)
 	}
 }

@@ -128,7 +128,7 @@ def _plain(fn: Callable[..., Any]) -> None:
         if inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f):
             raise Invalid(f"wrap: {name} is an `async def`, and calling it runs nothing: wrap a plain function that runs it to its end with asyncio.run()")
         if inspect.isgeneratorfunction(f):
-            raise Invalid(f"wrap: {name} is a generator, and calling it runs nothing: wrap a plain function that loops over it to its end")
+            raise Invalid(f"wrap: {name} is a generator, and calling it runs nothing: wrap a plain function that runs it to its end, in a loop over it")
 
 
 @dataclass
