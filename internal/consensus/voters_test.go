@@ -91,7 +91,7 @@ func TestWhoDoesNotCatchUpIsTakenOut(t *testing.T) {
 	ctx, cancel := context.WithTimeout(within(t), 3*time.Second)
 	defer cancel()
 	err := lead.AddVoter(ctx, Voter{"n4", c.addr("n4")})
-	wantError(t, err, context.DeadlineExceeded, "does not catch up", "taken out again")
+	wantError(t, err, context.DeadlineExceeded, "does not catch up", "removed again")
 	close(free)
 	c.same(lead, "n1", "n2", "n3")
 	c.propose("w2")
