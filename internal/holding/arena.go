@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/replicad/replicad/internal/invariant"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -100,6 +101,7 @@ func (a *Arena) Release(p shm.Place) {
 		delete(a.held, p)
 	}
 	a.users--
+	invariant.Holds(a.held[p] >= 0 && a.users >= 0, "%v of arena %s is released once more than it was held", p, a.key)
 	if a.closed && a.users == 0 {
 		a.unmap(a.Arena)
 	}

@@ -202,8 +202,11 @@ func (h *Host) adoptRank(lj *localJob, ref *orphan) *localRank {
 		}
 		lj.retired = append(lj.retired, old.arena)
 	}
-	left := recovery.HasFinished(lj.job) // it said so to the daemon before
-	lr := &localRank{left: left, rank: rank, incarnation: inc, arena: ref.Arena, pid: ref.Process.PID, start: ref.Process.Start, unproven: !ref.Process.Proven, alive: true, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
+	is := attached
+	if recovery.HasFinished(lj.job) { // it said so to the daemon before
+		is = finished
+	}
+	lr := &localRank{life: is, rank: rank, incarnation: inc, arena: ref.Arena, pid: ref.Process.PID, start: ref.Process.Start, unproven: !ref.Process.Proven, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
 	ref.RaiseFence(lj.fenced)
 	ref.SetCommitted(lj.job.Position) // it may have moved while no daemon was here to say so

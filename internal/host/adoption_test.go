@@ -91,8 +91,8 @@ func TestAdoption(t *testing.T) {
 	if back == nil || back.ranks[0] == nil || back.ranks[1] == nil || len(d.orphans) != 0 {
 		t.Fatalf("after the view: %+v, %d orphans", back, len(d.orphans))
 	}
-	if back.ranks[0].alive || !back.ranks[1].alive || back.ranks[1].incarnation != 5 || back.ranks[1].loaded != 3 {
-		t.Errorf("rank 0 alive %v, rank 1 alive %v, incarnation %d, loaded %d", back.ranks[0].alive, back.ranks[1].alive, back.ranks[1].incarnation, back.ranks[1].loaded)
+	if back.ranks[0].alive() || !back.ranks[1].alive() || back.ranks[1].incarnation != 5 || back.ranks[1].loaded != 3 {
+		t.Errorf("rank 0 alive %v, rank 1 alive %v, incarnation %d, loaded %d", back.ranks[0].alive(), back.ranks[1].alive(), back.ranks[1].incarnation, back.ranks[1].loaded)
 	}
 	if len(back.mirrors) != 1 || back.mirrors[replica.OfRank(0)] == nil {
 		t.Errorf("mirrors %v", back.mirrors)
@@ -119,7 +119,7 @@ func TestAdoption(t *testing.T) {
 	}
 	// Its end is watched again.
 	p.in.Close()
-	d.until("the exit", func() bool { return !back.ranks[1].alive })
+	d.until("the exit", func() bool { return !back.ranks[1].alive() })
 }
 
 // Arenas of jobs that ended, or that nobody knows, are given up; but not before a leader was heard.
@@ -189,7 +189,7 @@ func TestPageDoesNotSayWhomToKill(t *testing.T) {
 		if c.listed {
 			want = rank
 		}
-		if back == nil || !back.alive || back.pid != want.pid || back.start != want.start || back.unproven == c.listed {
+		if back == nil || !back.alive() || back.pid != want.pid || back.start != want.start || back.unproven == c.listed {
 			t.Fatalf("%s: adopted as %+v, want process %d", what, back, want.pid)
 		}
 		if n := d.log.Count(back.arena.Key() + `","why"`); n != 1 {
@@ -215,7 +215,7 @@ func TestPageDoesNotSayWhomToKill(t *testing.T) {
 		}
 		victim.in.Close() // its end is the rank's, as far as anybody can tell
 		if !c.listed {
-			d.until("the end of the process that is watched", func() bool { return !back.alive })
+			d.until("the end of the process that is watched", func() bool { return !back.alive() })
 		}
 	}
 }
@@ -258,7 +258,7 @@ func TestAttachedAgainIsProven(t *testing.T) {
 		if err != nil || len(list.Arenas) != 1 || list.Arenas[0].PID != p.PID() || list.Arenas[0].Start != p.StartTime() {
 			t.Errorf("%s: the list has %+v, %v", what, list.Arenas, err)
 		}
-		back.pid, back.alive = -1, false // the cleanup of the test must not meet this process
+		back.pid, back.life = -1, dead // the cleanup of the test must not meet this process
 	}
 }
 
@@ -324,7 +324,7 @@ func (d *rig) comeBack(job *replica.Job, before func(*localRank)) (session.Peer,
 	d.restart()
 	d.t.Cleanup(func() {
 		if lr := d.jobs[job.ID].ranks[0]; lr != nil {
-			lr.pid, lr.alive = -1, false // the cleanup of the test must not meet this process
+			lr.pid, lr.life = -1, dead // the cleanup of the test must not meet this process
 		}
 	})
 	f, err := os.Open(os.DevNull)
@@ -360,10 +360,10 @@ func TestOrphanIsHeard(t *testing.T) {
 		"stopped": {fixture.Closed(fixture.Job()), func(p session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
 			func(d *rig, lr *localRank, said []any) bool {
 				rs := fixture.Only[replica.NodeReport](said)
-				return lr.stopped && len(rs) > 0 && rs[len(rs)-1].Ranks[0].Stopped
+				return lr.stopped() && len(rs) > 0 && rs[len(rs)-1].Ranks[0].Stopped
 			}},
 		"stopped under an open epoch": {fixture.Job(), func(p session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
-			func(d *rig, lr *localRank, said []any) bool { return lr.stopped && lr.loaded == 3 }},
+			func(d *rig, lr *localRank, said []any) bool { return lr.stopped() && lr.loaded == 3 }},
 		"loaded": {planned(), func(p session.Peer) []session.Event {
 			h := head
 			h.Epoch = 4
@@ -391,10 +391,10 @@ func TestOrphanIsHeard(t *testing.T) {
 				return lr.rejected == 3 && len(r) == 1 && r[0].Rank == 0
 			}},
 		"leave": {fixture.Job(), func(p session.Peer) []session.Event { return []session.Event{session.Leave{Peer: p, Header: head}} },
-			func(d *rig, lr *localRank, said []any) bool { return lr.left && lr.leaveTo == 77 }},
+			func(d *rig, lr *localRank, said []any) bool { return lr.left() && lr.leaveTo == 77 }},
 		"stopped, left": {fixture.Job(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Leave{Peer: p, Header: head}, session.Stopped{Peer: p, Header: head}, session.Leave{Peer: p, Header: head}}
-		}, func(d *rig, lr *localRank, said []any) bool { return lr.left && lr.stopped }},
+		}, func(d *rig, lr *localRank, said []any) bool { return lr.left() }},
 		"pause": {fixture.Job(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Pause{Peer: p, Header: head, Most: time.Hour}}
 		},
@@ -486,7 +486,7 @@ func TestArenaIsHandedOutByTheNextDaemon(t *testing.T) {
 	gone := d.process()
 	gone.in.Close()
 	gone.cmd.Wait() //nolint:errcheck // it ended with its input
-	old.pid, old.start, old.alive = gone.pid, gone.start, false
+	old.pid, old.start, old.life = gone.pid, gone.start, dead
 	old.arena.Process = holding.Process{PID: gone.pid, Start: gone.start, Proven: true}
 	p, r := d.session(0)
 	h := wire.Hello{ABI: wire.RankABI, Rank: 0, World: 2, Group: 0, Nonce: 77, Job: job.Name}
@@ -500,7 +500,7 @@ func TestArenaIsHandedOutByTheNextDaemon(t *testing.T) {
 	if lr == nil || lr.incarnation != 6 || lr.loaded != 0 || lr.arena.Step() != 0 {
 		t.Fatalf("adopted as %+v, at %v", lr, lr.arena.Step())
 	}
-	t.Cleanup(func() { lr.pid, lr.alive = -1, false }) // it is this process
+	t.Cleanup(func() { lr.pid, lr.life = -1, dead }) // it is this process
 	d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 1}, Hello: h})
 	if head, _ := r.reads(); head.Type != wire.MWelcome {
 		t.Fatalf("the hello is answered by %d", head.Type)

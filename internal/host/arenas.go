@@ -115,7 +115,7 @@ func (h *Host) arenaParked(ev arenaParked) {
 // holdsDead tells whether an arena lies here as that of a dead process.
 func (lj *localJob) holdsDead(ref *holding.Arena) bool {
 	lr := lj.ranks[ref.Spec().Rank]
-	return lr != nil && lr.arena == ref && !lr.alive || slices.Contains(lj.retired, ref)
+	return lr != nil && lr.arena == ref && !lr.alive() || slices.Contains(lj.retired, ref)
 }
 
 // handOut gives a parked arena to its process.
@@ -126,7 +126,7 @@ func (h *Host) handOut(lj *localJob, a *attaching, ref *holding.Arena) {
 	if old := lj.ranks[rank]; old != nil && old.arena != ref {
 		lj.retired = append(lj.retired, old.arena)
 	}
-	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), alive: true, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
+	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
 	h.rankAttached(lj.job.Name, rank)
 	ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
@@ -177,7 +177,8 @@ func (h *Host) reattach(ev session.Hello) {
 }
 
 func (h *Host) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
-	lr.peer, lr.alive, lr.ordered = ev.Peer, true, orderKey{}
+	lr.peer, lr.ordered = ev.Peer, orderKey{}
+	lr.does(returns)
 	if lr.unproven {
 		lr.unproven = false
 		h.saveArenas()

@@ -100,7 +100,7 @@ func (h *Host) advance(a *attaching) {
 		h.refuse(a, req, wire.CodeRefused, text)
 		return
 	}
-	if lr := lj.ranks[rank]; lr != nil && lr.alive {
+	if lr := lj.ranks[rank]; lr != nil && lr.alive() {
 		if lr.pid == a.peer.PID() && lr.start == a.peer.StartTime() {
 			if h.handOutAgain(lj, lr, a) {
 				return

@@ -14,7 +14,7 @@ func (h *Host) lookAtProgress(lj *localJob) {
 		switch {
 		case lj.job.Phase == replica.Open:
 			lr.progress = 0 // hangs are told by the steps
-		case lr.alive && !lr.stopped && lj.awaitsProcesses():
+		case lr.alive() && !lr.stopped() && lj.awaitsProcesses():
 			lr.progress, lr.halted = h.processes.Mapped(lr.pid)>>20, h.processes.Halted(lr.pid, lr.start)
 		default:
 			lr.halted = false
@@ -58,7 +58,7 @@ func (h *Host) sayWhoIsAwaited(lj *localJob) {
 func (h *Host) whyAwaited(lj *localJob, l *launcher, r replica.Rank, since *time.Time) string {
 	lr := lj.ranks[r]
 	switch {
-	case !l.attached[r] && (lr == nil || !lr.alive):
+	case !l.attached[r] && (lr == nil || !lr.alive()):
 		if h.heardOf(lj, r) {
 			return "" // it waits itself
 		}
@@ -66,7 +66,7 @@ func (h *Host) whyAwaited(lj *localJob, l *launcher, r replica.Rank, since *time
 			return fmt.Sprintf("process %d has run %%v and has not called resume() yet", pid)
 		}
 		return ""
-	case lr == nil || !lr.alive || lr.stopped || lj.job.Phase == replica.Opening && lr.initial == lj.job.Epoch:
+	case lr == nil || !lr.alive() || lr.stopped() || lj.job.Phase == replica.Opening && lr.initial == lj.job.Epoch:
 		return ""
 	case lr.halted:
 		return fmt.Sprintf("process %d is stopped by a signal (kill -CONT %d), and all ranks wait for it: %%v", lr.pid, lr.pid)

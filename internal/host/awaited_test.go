@@ -107,7 +107,7 @@ func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
 	if note, _ := wire.ParseRefused(body); note.Text != "rank 1: process 19951 has not called resume() again, 40s after the epoch was closed; the others wait for it" {
 		t.Errorf("%q", note.Text)
 	}
-	lr.alive = false // it has no process of its own here
+	lr.life = dead // it has no process of its own here
 }
 
 // A rank that is stopped by a signal is said to be: what stands still with it only waits.
@@ -172,11 +172,11 @@ func TestHowRanksGetOn(t *testing.T) {
 	if s, _ := d.stepsOf(lj); s.Still != 0 {
 		t.Errorf("a pause: %+v", s)
 	}
-	lr.stopped = true
+	lr.life = stopped
 	if s, ok := d.stepsOf(lj); !ok || !s.Broken {
 		t.Errorf("stopped under an open epoch: %+v", s)
 	}
-	lr.left = true
+	lr.life = finished
 	if s, ok := d.stepsOf(lj); ok {
 		t.Errorf("a rank that has left: %+v", s)
 	}

@@ -219,7 +219,7 @@ func TestGoneWhileItsArenaIsParked(t *testing.T) {
 		var old *localRank
 		if !fresh {
 			old = d.attach(lj, 0)
-			old.alive, old.incarnation = false, 2
+			old.life, old.incarnation = dead, 2
 			d.both(old.arena, 0, fixture.Gen(1, 4))
 			a.geometry = old.arena.Geometry()
 		}

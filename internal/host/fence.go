@@ -24,7 +24,7 @@ func (h *Host) fence(lj *localJob) {
 	}
 	ended := lj.job.Phase == replica.Ended // a rank that left then waits for BYE alone
 	for _, lr := range lj.ranks {
-		if !ended || !lr.left {
+		if !ended || !lr.left() {
 			lr.arena.RaiseFence(closed)
 		}
 	}
@@ -32,7 +32,7 @@ func (h *Host) fence(lj *localJob) {
 	lj.settleTime = h.cfg.Timing.Settle + lj.copyTime()
 	lj.settleBy = time.Now().Add(lj.settleTime)
 	for _, lr := range lj.ranks {
-		if lr.peer != nil && (!ended || !lr.left) {
+		if lr.peer != nil && (!ended || !lr.left()) {
 			lr.peer.Send(wire.RankHeader{Type: wire.MFence, Epoch: closed, Incarnation: lr.incarnation}, nil) //nolint:errcheck // the word says it too; a dead peer is Gone
 		}
 		if lr.restore != nil && lr.restore.epoch <= closed {
@@ -49,7 +49,7 @@ const copyRate = 256 << 20
 // copyTime is how long the largest capture under way here may take beyond settle_timeout.
 func (lj *localJob) copyTime() (longest time.Duration) {
 	for _, lr := range lj.ranks {
-		if lr.alive && lr.arena.Unsealed() {
+		if lr.alive() && lr.arena.Unsealed() {
 			longest = max(longest, time.Duration(float64(lr.arena.Geometry().ReplicatedBytes)/copyRate*float64(time.Second)))
 		}
 	}
@@ -67,12 +67,12 @@ func (h *Host) settle(lj *localJob) bool {
 			continue
 		}
 		waiting = true
-		if lr.alive && lj.job.Options.CollectiveWindow && lr.arena.Step().Phase() == replica.Updating && !lr.arena.Unsealed() {
+		if lr.alive() && lj.job.Options.CollectiveWindow && lr.arena.Step().Phase() == replica.Updating && !lr.arena.Unsealed() {
 			h.log.RankNote(lj.job, lr.rank, "collective_window", "it is inside its optimizer step, where it waits for ranks that will not come: its live state is taken for torn at once")
 			lr.torn = lj.job.ClosedEpoch
 			h.report(lj)
 		}
-		if lr.alive && !lr.settled() && time.Now().After(lj.settleBy) {
+		if lr.alive() && !lr.settled() && time.Now().After(lj.settleBy) {
 			h.log.RankNote(lj.job, lr.rank, "settle_timeout", "did not stop in time: the step that it had not finished is torn; the plan waits for the rank, and recovery treats it as hung in the end")
 			lr.arena.TearAll()
 			lr.torn = lj.job.ClosedEpoch
@@ -92,7 +92,7 @@ func (h *Host) reap(lj *localJob) {
 		lj.stopBy = time.Now().Add(h.cfg.Timing.Settle)
 	}
 	for _, lr := range lj.ranks {
-		if lr.alive && !lr.left && !lr.killed && !lr.unproven && time.Now().After(lj.stopBy) {
+		if lr.alive() && !lr.left() && !lr.killed && !lr.unproven && time.Now().After(lj.stopBy) {
 			lr.killed = true
 			h.log.RankNote(lj.job, lr.rank, "stop_timeout", fmt.Sprintf("process %d was told %v ago that its job has ended and is still there: killed", lr.pid, h.cfg.Timing.Settle))
 			h.kill(lj, lr)
@@ -103,12 +103,13 @@ func (h *Host) reap(lj *localJob) {
 // rankDied handles the exit of a rank's process: what was being copied is torn, what was COPIED is hashed and sealed in
 // its name, its step word stays readable.
 func (h *Host) rankDied(lj *localJob, lr *localRank) {
-	if !lr.alive {
+	if !lr.alive() {
 		return
 	}
-	lr.alive, lr.peer, lr.stopped = false, nil, false
+	lr.peer = nil
+	lr.does(dies)
 	word := lr.arena.Step()
-	h.log.RankDied(lj.job, lr.rank, lr.pid, word, lr.left)
+	h.log.RankDied(lj.job, lr.rank, lr.pid, word, lr.left())
 	if lr.restore != nil {
 		lr.restore.cancel()
 		lr.restore = nil
@@ -116,15 +117,15 @@ func (h *Host) rankDied(lj *localJob, lr *localRank) {
 	for _, p := range lr.arena.Bury() {
 		h.finish(lj, lr, p)
 	}
-	if !lr.left && lj.job.Phase != replica.Ended {
+	if !lr.left() && lj.job.Phase != replica.Ended {
 		h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "process exited in " + word.Phase().String()}})
 	}
 	h.reconcile(lj)
 	h.serveAttaching()
 }
 
-// finished is the end of hashing a COPIED part in a dead rank's name.
-type finished struct {
+// partFinished is the end of hashing a COPIED part in a dead rank's name.
+type partFinished struct {
 	job   replica.JobID
 	rank  replica.Rank
 	arena *holding.Arena
@@ -137,14 +138,14 @@ func (h *Host) finish(lj *localJob, lr *localRank, p shm.Place) {
 	lr.finishing++
 	a := lr.arena
 	a.Hold(p)
-	ev := finished{job: lj.job.ID, rank: lr.rank, arena: a, place: p}
+	ev := partFinished{job: lj.job.ID, rank: lr.rank, arena: a, place: p}
 	h.work.Go(func() {
 		ev.err = a.Finish(p)
 		h.Post(ev)
 	})
 }
 
-func (h *Host) finishedPart(ev finished) {
+func (h *Host) finishedPart(ev partFinished) {
 	ev.arena.Release(ev.place)
 	lj := h.jobs[ev.job]
 	if lj == nil {
@@ -176,14 +177,14 @@ func (h *Host) supersede(lj *localJob) {
 		}
 		if lj.job.Phase == replica.Ended {
 			h.stopRank(lj, lr, "the job has ended: "+lj.job.EndReason)
-			if !lr.alive {
+			if !lr.alive() {
 				delete(lj.ranks, r)
 				h.forget(lr.arena)
 			}
 			continue
 		}
 		h.stopRank(lj, lr, "superseded by a newer incarnation of the rank")
-		if lr.alive {
+		if lr.alive() {
 			if !lr.unproven {
 				h.kill(lj, lr)
 			}
@@ -270,7 +271,7 @@ func (h *Host) peersLost(lj *localJob) {
 		return
 	}
 	for _, lr := range lj.ranks {
-		if lr.alive && lr.stopped && lr.loaded == lj.job.Epoch && time.Since(lr.stoppedAt) > peersLostAfter {
+		if lr.alive() && lr.stopped() && lr.loaded == lj.job.Epoch && time.Since(lr.stoppedAt) > peersLostAfter {
 			lr.stoppedAt = time.Now()
 			h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "stopped under an open epoch and no other fault explains it"}})
 		}

@@ -108,7 +108,7 @@ func TestFenceOfAnEndedJob(t *testing.T) {
 	job.Ranks[1].Node = "n1"
 	lj := d.put(job)
 	stays, left := d.attach(lj, 0), d.attach(lj, 1)
-	left.left = true
+	left.life = finished
 	d.fence(lj)
 	if account, word := d.fencedAt(stays); account != 3 || word != 3 {
 		t.Errorf("a rank that trains has its fence at %d, word %d", account, word)
@@ -157,7 +157,7 @@ func TestSettle(t *testing.T) {
 	if d.settle(lj) || !session.Alive(p.pid, p.start) {
 		t.Errorf("after its places were torn: want it settled and alive (%v): a slow step is no reason to kill", session.Alive(p.pid, p.start))
 	}
-	lr.alive, lr.stopped = true, true
+	lr.life = stopped
 	if d.settle(lj) {
 		t.Error("a rank that waits in join is not settled")
 	}
@@ -209,8 +209,8 @@ func TestRankDied(t *testing.T) {
 	lr.restore = &restore{epoch: 3, cancel: func() { cancelled = true }}
 
 	d.rankDied(lj, lr)
-	if lr.alive || lr.peer != nil || lr.restore != nil || !cancelled {
-		t.Errorf("alive %v, attached %v, restore %v, cancelled %v", lr.alive, lr.peer != nil, lr.restore, cancelled)
+	if lr.alive() || lr.peer != nil || lr.restore != nil || !cancelled {
+		t.Errorf("alive %v, attached %v, restore %v, cancelled %v", lr.alive(), lr.peer != nil, lr.restore, cancelled)
 	}
 	if lr.settled() {
 		t.Error("settled while what was COPIED is being hashed")
@@ -254,10 +254,10 @@ func TestRankThatLeftIsNoFault(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	lr.left = true
+	lr.life = finished
 	d.rankDied(lj, lr)
-	if ev := fixture.Only[control.Evidence](d.says()); len(ev) != 0 || lr.alive {
-		t.Errorf("evidence %+v, alive %v", ev, lr.alive)
+	if ev := fixture.Only[control.Evidence](d.says()); len(ev) != 0 || lr.alive() {
+		t.Errorf("evidence %+v, alive %v", ev, lr.alive())
 	}
 }
 
@@ -281,14 +281,14 @@ func TestExitEndsEveryRankOfTheProcess(t *testing.T) {
 
 	d.handleSession(session.Exited{PID: 4711, StartTime: 12})
 	for r, lr := range lj.ranks {
-		if lr.alive {
+		if lr.alive() {
 			t.Errorf("rank %d lives on after its process", r)
 		}
 	}
-	if was.alive {
+	if was.alive() {
 		t.Error("the ended job's rank lives on after its process")
 	}
-	if !bystander.alive {
+	if !bystander.alive() {
 		t.Error("a rank of another process that had the pid died")
 	}
 }
@@ -362,7 +362,7 @@ func TestEndedJobIsGivenUp(t *testing.T) {
 	var ends [2]*rankEnd
 	left.peer, ends[0] = d.session(0)
 	trains.peer, ends[1] = d.session(1)
-	left.left, left.leaveTo = true, 42
+	left.life, left.leaveTo = finished, 42
 	lj.job = fixture.Changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
 	d.reconcile(lj)
 	if h, _ := ends[0].reads(); h.Type != wire.MBye || h.Request != 42 {
@@ -400,15 +400,15 @@ func TestPeersLost(t *testing.T) {
 		set  func()
 		want int
 	}{
-		"trains":              {func() { lr.stopped = false }, 0},
-		"stopped just now":    {func() { lr.stopped, lr.stoppedAt = true, time.Now() }, 0},
+		"trains":              {func() { lr.life = training }, 0},
+		"stopped just now":    {func() { lr.life, lr.stoppedAt = stopped, time.Now() }, 0},
 		"stopped, not loaded": {func() { lr.loaded = 2 }, 0},
-		"dead":                {func() { lr.alive = false }, 0},
+		"dead":                {func() { lr.life = dead }, 0},
 		"closed":              {func() { lj.job = fixture.Closed(lj.job) }, 0},
 		"stopped":             {func() {}, 1},
 	} {
 		lj.job = fixture.Job()
-		lr.alive, lr.stopped, lr.stoppedAt, lr.loaded = true, true, long, 3
+		lr.life, lr.stoppedAt, lr.loaded = stopped, long, 3
 		c.set()
 		d.peersLost(lj)
 		d.peersLost(lj)

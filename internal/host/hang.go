@@ -17,7 +17,7 @@ func (h *Host) pulses(lj *localJob) {
 	changed := false
 	for _, lr := range lj.ranks {
 		hung := false
-		if lj.job.Phase == replica.Open && lr.alive && lr.gone == lj.job.Epoch && !lr.stopped && !lr.left {
+		if lj.job.Phase == replica.Open && lr.alive() && lr.gone == lj.job.Epoch && !lr.stopped() && !lr.left() {
 			lr.pulse.Look(now, lr.arena.Step())
 			hung = lr.pulse.Hung(now, limits)
 		}
@@ -37,10 +37,10 @@ func (h *Host) pulses(lj *localJob) {
 func (h *Host) stepsOf(lj *localJob) (s control.StepMS, ok bool) {
 	now, seen := time.Since(h.began), false
 	for _, lr := range lj.ranks {
-		if lj.job.Phase != replica.Open || !lr.alive || lr.gone != lj.job.Epoch || lr.left {
+		if lj.job.Phase != replica.Open || !lr.alive() || lr.gone != lj.job.Epoch || lr.left() {
 			continue
 		}
-		if lr.stopped {
+		if lr.stopped() {
 			s.Broken, ok = true, true // it was let go, and has stopped for want of its peers
 			continue
 		}
@@ -70,7 +70,7 @@ func (h *Host) killHung(lj *localJob) {
 			continue
 		}
 		lr := lj.ranks[f.Rank]
-		if lr == nil || !lr.alive || lr.incarnation != f.Incarnation || lr.killed || lr.unproven {
+		if lr == nil || !lr.alive() || lr.incarnation != f.Incarnation || lr.killed || lr.unproven {
 			continue
 		}
 		lr.killed = true

@@ -235,7 +235,7 @@ func (d *rig) arena(spec shm.Spec) *holding.Arena {
 // attach makes this node the holder of a rank, with the incarnation that the job names. There is no process.
 func (d *rig) attach(lj *localJob, rank replica.Rank) *localRank {
 	d.t.Helper()
-	lr := &localRank{rank: rank, incarnation: lj.job.Ranks[rank].Incarnation, arena: d.arena(shm.Spec{Rank: rank, Geometry: fixture.Geometry(d.t, false)}), alive: true, pid: -1 - int(rank),
+	lr := &localRank{rank: rank, incarnation: lj.job.Ranks[rank].Incarnation, arena: d.arena(shm.Spec{Rank: rank, Geometry: fixture.Geometry(d.t, false)}), pid: -1 - int(rank),
 		sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
 	lr.arena.SetOwner(lr.incarnation, 0, 0)

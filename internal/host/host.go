@@ -254,7 +254,7 @@ func (h *Host) handle(ev Event) {
 		h.mirrorMade(ev)
 	case mirrorParked:
 		h.mirrorParked(ev)
-	case finished:
+	case partFinished:
 		h.finishedPart(ev)
 	case restored:
 		h.restored(ev)

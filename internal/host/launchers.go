@@ -245,7 +245,7 @@ func (h *Host) starting(lj *localJob) (ranks []replica.Rank, pids []uint64) {
 			if l.pids[r] == 0 && time.Since(l.running[r]) > h.takeUp() {
 				continue // its launcher does not answer
 			}
-			if lr := lj.ranks[r]; !l.attached[r] && (lr == nil || !lr.alive) {
+			if lr := lj.ranks[r]; !l.attached[r] && (lr == nil || !lr.alive()) {
 				at[r] = l.pids[r]
 			}
 		}
@@ -264,7 +264,7 @@ func (h *Host) runRunning(p session.Peer, rank replica.Rank, pid uint64) {
 	}
 	l.running[rank], l.pids[rank], l.deaf = time.Now(), pid, false
 	if lj := h.jobNamed(l.hello.Job); lj != nil {
-		if lr := lj.ranks[rank]; lr != nil && lr.alive && uint64(lr.pid) == pid {
+		if lr := lj.ranks[rank]; lr != nil && lr.alive() && uint64(lr.pid) == pid {
 			l.attached[rank] = true
 		}
 	}
@@ -391,7 +391,7 @@ func (h *Host) launcherGone(l *launcher) {
 func (h *Host) stopLeftovers(lj *localJob, l *launcher) {
 	for r := range l.running {
 		lr := lj.ranks[r]
-		left, here := lr != nil && lr.left, lr != nil && lr.alive
+		left, here := lr != nil && lr.left(), lr != nil && lr.alive()
 		if left || !here && l.attached[r] { // or it has just ended: its status is its own
 			continue
 		}

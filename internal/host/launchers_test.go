@@ -95,8 +95,8 @@ func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Phase, j.EndReason = replica.Ended, recovery.Finished+" at step 9, newest commit step 8"
 	}))
-	lj.ranks[0] = &localRank{left: true, alive: true}
-	lj.ranks[1] = &localRank{alive: true} // superseded by one elsewhere; 2 never attached, 3 has ended
+	lj.ranks[0] = &localRank{life: finished}
+	lj.ranks[1] = &localRank{} // superseded by one elsewhere; 2 never attached, 3 has ended
 	d.serveLauncher(l)
 	clear(lj.ranks) // they have no arenas
 	stopped := map[replica.Rank]bool{}
@@ -121,7 +121,7 @@ func TestLauncherIsToldOfAHang(t *testing.T) {
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.Hang, Rank: 1, Incarnation: 5, Detail: "stands still in step 6"}}
 	}))
-	lj.ranks[1] = &localRank{rank: 1, incarnation: 5, alive: true, pid: 1 << 30, start: 1} // nobody's
+	lj.ranks[1] = &localRank{rank: 1, incarnation: 5, pid: 1 << 30, start: 1} // nobody's
 	d.killHung(lj)
 	clear(lj.ranks) // it has no arena
 	h, body := end.reads()
@@ -364,11 +364,11 @@ func TestLauncherOptions(t *testing.T) {
 
 // A rank whose process has attached and died is not starting, though its launcher has not reaped it yet; one whose former process is dead is.
 func TestStarting(t *testing.T) {
-	alive, dead := &localRank{alive: true}, &localRank{}
+	lives, died := &localRank{}, &localRank{life: dead}
 	l := &launcher{accepted: true, hello: wire.RunHello{Job: "j"}, running: map[replica.Rank]time.Time{0: {}, 1: {}, 2: {}, 3: {}}, attached: map[replica.Rank]bool{1: true, 2: true}, pids: map[replica.Rank]uint64{0: 12, 1: 13, 3: 14}}
 	other := &launcher{accepted: true, hello: wire.RunHello{Job: "k"}, running: map[replica.Rank]time.Time{7: {}}}
 	m := &Host{cfg: &config.Config{}, launchers: map[uint64]*launcher{1: l, 2: other}}
-	lj := &localJob{job: &replica.Job{Name: "j"}, ranks: map[replica.Rank]*localRank{1: dead, 2: alive, 3: dead}}
+	lj := &localJob{job: &replica.Job{Name: "j"}, ranks: map[replica.Rank]*localRank{1: died, 2: lives, 3: died}}
 	if got, pids := m.starting(lj); !slices.Equal(got, []replica.Rank{0, 3}) || !slices.Equal(pids, []uint64{12, 14}) {
 		t.Errorf("starting %v, processes %v; want 0 and 3, 12 and 14", got, pids)
 	}

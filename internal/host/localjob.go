@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/invariant"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -62,17 +63,15 @@ type localRank struct {
 	peer        session.Peer // nil: not attached now
 	pid         int
 	start       uint64
-	alive       bool
+	life        life
 	unproven    bool          // pid and start are the rank's own word: watched, never killed
 	finishing   int           // places whose COPIED bytes are being hashed in the dead rank's name
-	stopped     bool          // waits in rp_join: captures joined
-	stoppedAt   time.Time     // since when
+	stoppedAt   time.Time     // since when it is stopped
 	torn        replica.Epoch // closed epoch at whose settle timeout its unfinished places were torn
 	initial     replica.Epoch // sealed both parts as (initial, init)
 	gone        replica.Epoch // let go in this epoch
 	loaded      replica.Epoch // acknowledged its roots for the plan of this epoch
 	rejected    replica.Epoch // said that what it loaded in this epoch is bad: it is not given it again
-	left        bool          // said that it has finished
 	pulse       recovery.Pulse
 	hung        bool     // stands still for longer than it may
 	halted      bool     // while it has to go on: its process is stopped by a signal
@@ -127,8 +126,8 @@ func (h *Host) report(lj *localJob) {
 	r := replica.NodeReport{Job: lj.job.ID, Holder: h.holder(), Session: h.self.Session, Fenced: lj.fenced, Settled: true}
 	for _, lr := range lj.ranks {
 		a := lr.arena
-		rr := replica.RankReport{Rank: lr.rank, Incarnation: lr.incarnation, Alive: lr.alive, Attached: lr.peer != nil, PID: uint64(lr.pid), Live: a.Step(), Good: a.Good(),
-			Settled: lr.settled(), Stopped: lr.stopped && lr.alive, Initial: lr.initial, Loaded: lr.loaded, Left: lr.left, Hung: lr.hung, Halted: lr.halted, Progress: lr.progress}
+		rr := replica.RankReport{Rank: lr.rank, Incarnation: lr.incarnation, Alive: lr.alive(), Attached: lr.peer != nil, PID: uint64(lr.pid), Live: a.Step(), Good: a.Good(),
+			Settled: lr.settled(), Stopped: lr.stopped() && lr.alive(), Initial: lr.initial, Loaded: lr.loaded, Left: lr.left(), Hung: lr.hung, Halted: lr.halted, Progress: lr.progress}
 		rr.Whole = rr.Live.Phase() == replica.Idle && rr.Good.Generation() == rr.Live.Generation() && rr.Stopped
 		r.Settled = r.Settled && rr.Settled
 		r.Ranks = append(r.Ranks, rr)
@@ -156,6 +155,7 @@ func (h *Host) report(lj *localJob) {
 	}
 	lj.seq++
 	r.Seq = lj.seq
+	invariant.Holds(r.Seq > lj.reported.Seq, "report %d of job %s follows report %d", r.Seq, lj.job.Name, lj.reported.Seq)
 	lj.reported = r
 	h.send(r)
 }
@@ -181,8 +181,8 @@ func (h *Host) holder() replica.Holder { return h.self.Holder() }
 // had not finished in time was torn, or it is dead with every place sealed, torn or free. A process that has loaded nothing yet
 // (it prefaults its arena, say) has nothing to finish: its node is not held for silent meanwhile.
 func (lr *localRank) settled() bool {
-	if lr.alive {
-		return lr.stopped || lr.loaded == 0 || lr.torn != 0 && lr.torn >= lr.arena.Fence()
+	if lr.alive() {
+		return lr.stopped() || lr.loaded == 0 || lr.torn != 0 && lr.torn >= lr.arena.Fence()
 	}
 	return lr.finishing == 0
 }

@@ -19,7 +19,7 @@ func TestSupersededRankIsGivenNothing(t *testing.T) {
 		var rank *rankEnd
 		lr.peer, rank = d.session(0)
 		d.planned(lj, lr)
-		lr.stopped, lj.fenced = true, 3
+		lr.life, lj.fenced = stopped, 3
 		if superseded {
 			lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
 				j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11}, j.Ranks[1]}
@@ -98,12 +98,12 @@ func TestArenaThatComesBackLateIsFenced(t *testing.T) {
 	}
 	d.orphans = append(d.orphans, &orphan{Arena: ref})
 	d.claimOrphans()
-	if lr := lj.ranks[0]; lr == nil || lr.arena != ref || !lr.alive {
+	if lr := lj.ranks[0]; lr == nil || lr.arena != ref || !lr.alive() {
 		t.Fatalf("rank 0 is %+v", lr)
 	}
 	if account, word := d.fencedAt(lj.ranks[0]); account != 3 || word != 3 {
 		t.Errorf("the fence is at %d, the word of the arena that came back at %d, want 3", account, word)
 	}
 	p.in.Close()
-	d.until("the exit", func() bool { return !lj.ranks[0].alive })
+	d.until("the exit", func() bool { return !lj.ranks[0].alive() })
 }

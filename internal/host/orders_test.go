@@ -87,14 +87,14 @@ func TestOrders(t *testing.T) {
 	if e, o := rank.ordered(); e != 4 || o.Action != wire.OrderGo || o.Step != 5 || o.Generation != fixture.Gen(3, 5) {
 		t.Errorf("ordered %+v of epoch %d, want to go", o, e)
 	}
-	if lr.stopped {
+	if lr.stopped() {
 		t.Error("a rank that was let go counts as stopped")
 	}
 	d.reconcile(lj)
 	d.handleSession(stopped) // its peers failed: it comes back under the open epoch
 	d.reconcile(lj)
 	rank.quiet(lr.peer)
-	if !lr.stopped {
+	if !lr.stopped() {
 		t.Error("a rank that came back does not count as stopped")
 	}
 }
@@ -140,7 +140,7 @@ func TestCaptureOrder(t *testing.T) {
 	var rank *rankEnd
 	lr.peer, rank = d.session(0)
 	for what, change := range map[string]func(){
-		"runs":                    func() { lr.stopped = false },
+		"runs":                    func() { lr.life = training },
 		"elsewhere":               func() { d.live(lr, 3, 6, replica.Idle) },
 		"good is behind":          func() { d.write(lr.arena, atGood, uint64(replica.PackWord(3, 6, 0))) },
 		"the epoch opened":        func() { lj.job.Phase = replica.Open },
@@ -149,7 +149,7 @@ func TestCaptureOrder(t *testing.T) {
 		"loaded another":          func() { lr.loaded = 2 },
 		"its predecessor's words": func() { d.write(lr.arena, atHolder, uint64(lr.incarnation-1)) },
 	} {
-		lj.job.Phase, lr.stopped, lr.loaded = replica.Closed, true, 3
+		lj.job.Phase, lr.life, lr.loaded = replica.Closed, stopped, 3
 		d.write(lr.arena, atHolder, uint64(lr.incarnation))
 		d.live(lr, 3, 7, replica.Idle)
 		change()
@@ -157,7 +157,7 @@ func TestCaptureOrder(t *testing.T) {
 		t.Log(what)
 		rank.quiet(lr.peer)
 	}
-	lj.job.Phase, lr.stopped, lr.loaded = replica.Closed, true, 3
+	lj.job.Phase, lr.life, lr.loaded = replica.Closed, stopped, 3
 	d.write(lr.arena, atHolder, uint64(lr.incarnation))
 	d.live(lr, 3, 7, replica.Idle)
 	d.leaderSays(control.CaptureOrder{Job: fixture.JobID, Generation: fixture.Gen(3, 7)})
@@ -225,7 +225,7 @@ func TestReportsAreNumbered(t *testing.T) {
 	if third := reports(); len(third) != 1 || third[0].Seq <= second[0].Seq {
 		t.Errorf("over a new link it reports %+v", third)
 	}
-	lr.stopped = true
+	lr.life = stopped
 	d.live(lr, 3, 6, replica.Idle)
 	d.report(lj)
 	if got := reports(); len(got) != 1 || !got[0].Ranks[0].Whole || !got[0].Ranks[0].Stopped || !got[0].Settled {

@@ -113,7 +113,7 @@ func (h *Host) otherThanPeers(lj *localJob, c replica.Claim, g replica.Geometry)
 	}
 	peers := map[replica.Rank]replica.Geometry{}
 	for r, lr := range lj.ranks {
-		if lr.alive && int(r) < len(groups) && groups[r] == c.Group {
+		if lr.alive() && int(r) < len(groups) && groups[r] == c.Group {
 			peers[r] = lr.arena.Geometry()
 		}
 	}

@@ -66,7 +66,7 @@ func (h *Host) newCandidate(lj *localJob, c replica.Candidate) {
 // furthest is the newest step of an epoch that a rank here has begun; 0: none has.
 func (lj *localJob) furthest(e replica.Epoch) (at replica.Step) {
 	for _, lr := range lj.ranks {
-		if w := lr.arena.Step(); lr.alive && w.Epoch() == e {
+		if w := lr.arena.Step(); lr.alive() && w.Epoch() == e {
 			at = max(at, w.Step())
 		}
 	}
@@ -111,7 +111,7 @@ func (h *Host) answerCandidate(lj *localJob) {
 func (h *Host) answerPassed(lj *localJob, lr *localRank) {
 	c, r := lj.candidate, lr.rank
 	told, said := lj.passed[r]
-	if !h.answerable(lj) || !lr.alive && !lr.left || said && told.IsZero() {
+	if !h.answerable(lj) || !lr.alive() && !lr.left() || said && told.IsZero() {
 		return
 	}
 	var newest replica.Generation
@@ -159,7 +159,7 @@ func (h *Host) standsBelow(lj *localJob, lr *localRank, g replica.Generation) (n
 }
 
 // stands tells whether the rank makes no further step for now: it has left, or has said that it stands still.
-func (lr *localRank) stands() bool { return lr.left || lr.pulse.Stands() }
+func (lr *localRank) stands() bool { return lr.left() || lr.pulse.Stands() }
 
 // progressed follows a commit: the once-a-step path.
 func (h *Host) progressed(lj *localJob, p control.Progress) {
@@ -200,7 +200,7 @@ func (h *Host) retain(lj *localJob) {
 
 // retainArena does so in the arena of a rank, or (nil) of a mirror.
 func (h *Host) retainArena(lj *localJob, a *holding.Arena, lr *localRank) {
-	in, places := h.placeStates(lj, a, lr == nil, lr == nil || !lr.alive || lr.stopped)
+	in, places := h.placeStates(lj, a, lr == nil, lr == nil || !lr.alive() || lr.stopped())
 	if lr != nil {
 		in.Good, in.Stands = a.Good(), lr.stands()
 	}

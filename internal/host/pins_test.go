@@ -344,9 +344,9 @@ func TestPassedIsSaidOnce(t *testing.T) {
 	job := fixture.Job()
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
-	lr, dead := d.attach(lj, 0), d.attach(lj, 1)
-	dead.alive = false
-	d.live(dead, 3, 9, replica.Idle)
+	lr, ended := d.attach(lj, 0), d.attach(lj, 1)
+	ended.life = dead
+	d.live(ended, 3, 9, replica.Idle)
 	d.live(lr, 3, 9, replica.Updating)
 	d.both(lr.arena, 0, fixture.Gen(3, 8))
 	d.both(lr.arena, 1, fixture.Gen(3, 5))
@@ -502,7 +502,7 @@ func TestRetainInRecovery(t *testing.T) {
 			d.both(lr.arena, i, fixture.Gen(3, s))
 			d.seal(mirror, ring(i), fixture.Gen(3, s), 9)
 		}
-		lr.alive = false
+		lr.life = dead
 		d.retain(lj)
 		for _, a := range []*holding.Arena{lr.arena, mirror} {
 			for _, p := range a.Places() {
@@ -519,13 +519,13 @@ func TestRetainInRecovery(t *testing.T) {
 // TORN places are freed when the copies into them can't go on: of the dead, or of who waits in join.
 func TestRetainTorn(t *testing.T) {
 	for what, c := range map[string]struct {
-		alive, stopped bool
-		want           replica.SlotState
-	}{"alive": {true, false, replica.SlotTorn}, "stopped": {true, true, replica.SlotFree}, "dead": {false, false, replica.SlotFree}} {
+		is   life
+		want replica.SlotState
+	}{"alive": {training, replica.SlotTorn}, "stopped": {stopped, replica.SlotFree}, "dead": {dead, replica.SlotFree}} {
 		d := newRig(t)
 		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
-		lr.alive, lr.stopped = c.alive, c.stopped
+		lr.life = c.is
 		d.setState(lr.arena, slot(1), replica.SlotTorn)
 		d.retain(lj)
 		if got := lr.arena.Word(slot(1)).State(); got != c.want {

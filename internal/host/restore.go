@@ -61,16 +61,17 @@ func (h *Host) order(lj *localJob) {
 			continue
 		}
 		switch {
-		case job.Phase == replica.Opening && job.Naming == nil && !adopted(job) && lr.stopped && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
+		case job.Phase == replica.Opening && job.Naming == nil && !adopted(job) && lr.stopped() && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
 			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderInit})
-		case job.Phase == replica.Planned && job.Plan != nil && lr.stopped && lr.loaded != job.Epoch && lr.rejected != job.Epoch && lr.restore != nil && lr.restore.epoch == job.Epoch && lr.restore.done:
+		case job.Phase == replica.Planned && job.Plan != nil && lr.stopped() && lr.loaded != job.Epoch && lr.rejected != job.Epoch && lr.restore != nil && lr.restore.epoch == job.Epoch && lr.restore.done:
 			group, _ := job.Plan.Source(replica.OfGroup(lj.group(r)))
 			private, _ := job.Plan.Source(replica.OfRank(r))
 			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderLoad, Source: lr.restore.tier, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation,
 				Slot: uint32(lr.restore.slot.Index), Place: uint32(lr.restore.ring.Index), ReplicatedRoot: group.Root, PrivateRoot: private.Root})
 		case job.Phase == replica.Open && lr.loaded == job.Epoch && lr.gone != job.Epoch:
 			// Once an epoch: a rank that stops again under it waits for the fault that made it stop.
-			lr.gone, lr.stopped = job.Epoch, false
+			lr.gone = job.Epoch
+			lr.does(goes)
 			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderGo, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation})
 		}
 	}
@@ -119,7 +120,7 @@ func (h *Host) restoreAll(lj *localJob) {
 		return
 	}
 	for r, lr := range lj.ranks {
-		if !lr.alive || !lr.stopped || lr.superseded(job) || lr.finishing > 0 || lr.restore != nil && lr.restore.epoch == job.Epoch && (lr.restore.running || lr.restore.done || time.Now().Before(lr.restore.retryAt)) {
+		if !lr.alive() || !lr.stopped() || lr.superseded(job) || lr.finishing > 0 || lr.restore != nil && lr.restore.epoch == job.Epoch && (lr.restore.running || lr.restore.done || time.Now().Before(lr.restore.retryAt)) {
 			continue
 		}
 		ctx, cancel := context.WithCancel(h.ctx)
@@ -376,7 +377,7 @@ func (h *Host) captureNow(lj *localJob, g replica.Generation) {
 		return
 	}
 	for _, lr := range lj.ranks {
-		if lr.alive && lr.stopped && (planted.Heir || lr.loaded == g.Epoch) && lr.arena.Step().Generation() == g && lr.arena.Good().Generation() == g {
+		if lr.alive() && lr.stopped() && (planted.Heir || lr.loaded == g.Epoch) && lr.arena.Step().Generation() == g && lr.arena.Good().Generation() == g {
 			h.sendOrder(lr, lj.job.ClosedEpoch, wire.Order{Action: wire.OrderCapture, Step: g.Step, Generation: g})
 		}
 	}

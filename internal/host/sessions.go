@@ -98,14 +98,15 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 	case session.Sealed:
 		h.sealed(lj, lr, shm.Place{Kind: shm.PlaceKind(ev.Sealed.Kind), Index: int(ev.Sealed.Index)})
 	case session.Stopped:
-		if !lr.stopped {
-			lr.stopped, lr.stoppedAt = true, time.Now()
+		if !lr.stopped() {
+			lr.stoppedAt = time.Now()
 		}
+		lr.does(stops)
 		if lj.job.Phase == replica.Open && lr.loaded == lj.job.Epoch {
 			lr.gone = lj.job.Epoch // it was let go, by this daemon or the one before: it is not to be let go once more, but waits for the fault
 		}
 		lr.arena.FreeTorn()
-		lr.left, lr.leaveTo = false, 0 // a fault before all have left brings it back
+		lr.leaveTo = 0 // a fault before all have left brings it back
 		lr.ordered = orderKey{}
 		h.reconcile(lj)
 	case session.Loaded:
@@ -123,10 +124,11 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 			ev.Peer.Send(wire.RankHeader{Type: wire.MPaused, Request: ev.Header.Request, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}, nil) //nolint:errcheck // a dead peer is Gone
 		}
 	case session.Leave:
-		if lr.left && lj.job.Phase == replica.Ended {
+		if lr.left() && lj.job.Phase == replica.Ended {
 			lr.ordered = orderKey{} // a rank waits in slices, and asks in each: the answer came between two of them
 		}
-		lr.left, lr.leaveTo = true, ev.Header.Request
+		lr.does(leaves)
+		lr.leaveTo = ev.Header.Request
 		h.reconcile(lj)
 	}
 }

@@ -150,8 +150,8 @@ func TestAttach(t *testing.T) {
 	if err != nil || len(list.Arenas) != 1 || list.Arenas[0].Key != lr.arena.Key() || list.Arenas[0].PID != p.PID() || list.Arenas[0].Start != p.StartTime() {
 		t.Errorf("the list on disk: %+v, %v", list, err)
 	}
-	if len(d.attaching) != 0 || len(d.claims) != 0 || !lr.alive || lr.peer != p {
-		t.Errorf("%d attaching, %d claims, alive %v", len(d.attaching), len(d.claims), lr.alive)
+	if len(d.attaching) != 0 || len(d.claims) != 0 || !lr.alive() || lr.peer != p {
+		t.Errorf("%d attaching, %d claims, alive %v", len(d.attaching), len(d.claims), lr.alive())
 	}
 }
 
@@ -263,7 +263,7 @@ func TestArenaPassesOn(t *testing.T) {
 		d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 6})
 		d.until("the arena", func() bool { return lj.ranks[0] != nil && lj.ranks[0] != old })
 		now := lj.ranks[0]
-		if now.incarnation != 6 || !now.alive || (now.arena == old.arena) != same || (len(lj.retired) == 0) != same {
+		if now.incarnation != 6 || !now.alive() || (now.arena == old.arena) != same || (len(lj.retired) == 0) != same {
 			t.Errorf("same geometry %v: incarnation %d, same arena %v, %d retired", same, now.incarnation, now.arena == old.arena, len(lj.retired))
 		}
 		if parts := lj.parts(); len(parts) != 2 {
@@ -296,7 +296,7 @@ func TestReattach(t *testing.T) {
 	if _, err := ev.File.Stat(); err == nil {
 		t.Error("the offered descriptor is leaked")
 	}
-	lr.pid, lr.start, lr.alive = p.PID(), p.StartTime(), true
+	lr.pid, lr.start = p.PID(), p.StartTime()
 	lr.arena.RaiseFence(2)
 	d.handleSession(offer())
 	h, body := r.reads()
@@ -308,7 +308,7 @@ func TestReattach(t *testing.T) {
 		t.Error("the rank has no session")
 	}
 	d.handleSession(session.Gone{Peer: p})
-	if lr.peer != nil || !lr.alive {
+	if lr.peer != nil || !lr.alive() {
 		t.Error("a lost session is a death, or is not noticed")
 	}
 	lr.pid = -1 // the cleanup of the test must not meet this process

@@ -80,7 +80,7 @@ func (h *Host) Witness(ctx context.Context) (w Witness, ok bool) {
 		}
 		for id, lj := range h.jobs {
 			for _, lr := range lj.ranks {
-				if lr.alive {
+				if lr.alive() {
 					w.Live[id] = max(w.Live[id], lr.arena.Step().Step())
 				}
 			}

@@ -77,7 +77,7 @@ func (h *Host) takeOffer(lj *localJob, r replica.Rank, u *untaken) bool {
 		if l.hello.Job != lj.job.Name || !l.runs(r) {
 			continue
 		}
-		if lr := lj.ranks[r]; !l.attached[r] || lr == nil || lr.alive {
+		if lr := lj.ranks[r]; !l.attached[r] || lr == nil || lr.alive() {
 			return true // on its way already
 		}
 		if time.Since(u.since) < reapPatience && !h.halted(l) {

@@ -27,7 +27,7 @@ func twoLaunchers(t *testing.T) (d *rig, lj *localJob, first, second *launcher, 
 		l[i] = d.launchers[peer.ID()]
 	}
 	lr := d.attach(lj, 0)
-	lr.alive = false
+	lr.life = dead
 	l[0].running[0], l[0].pids[0], l[0].attached[0] = time.Now(), 4711, true
 	return d, lj, l[0], l[1], ends
 }

@@ -154,7 +154,7 @@ func (h *Host) endedBy(lj *localJob, x wire.RunExited) {
 	case x.Status == wire.StatusFinal:
 		h.send(control.EndRequest{Name: lj.job.Name, Reason: recovery.DoNotRequeue + fmt.Sprintf(
 			"rank %d on node %s ended with status %d, which means that a new process would only end the same way; its own output has the reason", x.Rank, h.self.Name, x.Status), Rank: x.Rank})
-	case x.Status == 0 && held && !lr.left:
+	case x.Status == 0 && held && !lr.left():
 		h.noteAll(lj, fmt.Sprintf("rank %d: process %d ended with status 0 and has not left the job, so it is started again: a program that has finished must leave (session.leave(), rp_leave)", x.Rank, x.PID))
 	}
 }

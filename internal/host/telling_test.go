@@ -125,7 +125,10 @@ func TestExitStatusOfARank(t *testing.T) {
 		d := newRig(t)
 		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
-		if lr.left = c.left; c.held {
+		if c.left {
+			lr.life = finished
+		}
+		if c.held {
 			lr.pid = 4711
 		}
 		_, end := d.listener()

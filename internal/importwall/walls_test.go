@@ -26,7 +26,8 @@ const side = 9
 
 // walls is docs/design.md's table of layers.
 var walls = map[string]wall{
-	"replica": {0, []string{}, nil},
+	"replica":            {0, []string{}, nil},
+	"internal/invariant": {0, []string{}, nil},
 
 	"lock":                {1, []string{"replica"}, nil},
 	"recovery":            {1, []string{"replica"}, nil},
@@ -51,10 +52,10 @@ var walls = map[string]wall{
 	"chaos/netfault":      {2, []string{}, []string{"golang.org/x/sys/unix"}},
 
 	"internal/desk":    {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
-	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
+	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
 	"internal/leader": {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
-	"internal/host":   {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/journal", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
+	"internal/host":   {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/invariant", "internal/journal", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":   {5, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch": {4, []string{"replica", "internal/wire"}, nil},
 	"chaos/cluster":   {4, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},

@@ -76,7 +76,7 @@ session.close()
     ).done()
     assert out.count("STARTED") == 2
     assert out.count("session.close() at step 1 without session.leave(): this rank is missed when its program ends, and started again") == 1, out
-    assert re.search(r"rank 0: process \d+ ended with status 0 and has not left the job, so it is missed and started again", out), out
+    assert re.search(r"rank 0: process \d+ ended with status 0 and has not left the job, so it is started again", out), out
 
 
 @pytest.mark.parametrize("where", ["attach", "step", "group", "block"])
@@ -108,7 +108,7 @@ replicad.inprocess.wrap(session)(block)() if where == "block" else block()
     )
     assert job.wait() == 5, "do not requeue"
     out = str(job.out)
-    assert re.search(r"do not requeue: rank (\d) on node dev ended with status 78, by which a program says that a new process would only end the same way", out), out
+    assert re.search(r"do not requeue: rank (\d) on node dev ended with status 78, which means that a new process would only end the same way", out), out
     assert "replicad.errors.Mismatch: " in out, "the traceback is printed"
     assert out.count("STARTED") <= 3, out  # the third is on its way when the job ends, if at all
 

@@ -1,0 +1,6 @@
+//go:build race
+
+package invariant
+
+// On tells whether this build checks.
+const On = true
