@@ -1,9 +1,9 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -61,7 +62,7 @@ type rank struct {
 func (w *world) startRank(l *launcher, of replica.Rank) *process {
 	pid := w.nextPID()
 	p := &process{pid: pid, start: uint64(pid) + 100, m: l.m, rank: of, ended: make(chan struct{})}
-	p.ctx, p.cancel = contextOf(l.ctx)
+	p.ctx, p.cancel = context.WithCancel(l.ctx)
 	w.enter(p)
 	r := &rank{process: p, w: w, of: of, group: w.groups[of]}
 	startsIn := w.starts()
@@ -136,7 +137,7 @@ func (r *rank) reconnect() {
 	if d == nil || r.arena == nil {
 		return
 	}
-	file, err := dup(r.arena.File())
+	file, err := unixsock.Duplicate(r.arena.File())
 	if err != nil {
 		r.w.t.Error(err)
 		return
@@ -440,7 +441,7 @@ func (r *rank) makeStep(s replica.Step) bool {
 		r.do(func() { r.step = before; atomic.StoreUint64(r.word(atStep), uint64(before)) })
 		return false
 	}
-	r.w.steps1(r, s)
+	r.w.makes(r, s)
 	r.sleep(r.w.delay() / 2)
 	r.has = s
 	r.move(s, replica.Updated)
@@ -590,12 +591,4 @@ func (r *rank) sealed(g replica.Generation) bool {
 		}
 	}
 	return false
-}
-
-func dup(f *os.File) (*os.File, error) {
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("duplicate a descriptor: %w", err)
-	}
-	return os.NewFile(uintptr(fd), f.Name()), nil
 }

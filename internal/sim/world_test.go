@@ -395,8 +395,8 @@ func (w *world) went(r *rank) {
 	w.let[k] = r.pid
 }
 
-// steps1 looks at a rank that begins a step.
-func (w *world) steps1(r *rank, s replica.Step) {
+// makes looks at a rank that begins a step.
+func (w *world) makes(r *rank, s replica.Step) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s <= w.committed && w.plans[r.epoch].Step >= s {
@@ -477,8 +477,4 @@ type lines struct {
 func (l *lines) Write(b []byte) (int, error) {
 	l.w.tracef("%s: %s", l.n, bytes.TrimRight(b, "\n"))
 	return len(b), nil
-}
-
-func contextOf(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithCancel(ctx)
 }

@@ -105,7 +105,7 @@ def test_what_ends_the_wait(daemon: Daemon) -> None:
     """A rank that is a step ahead of the other waits in vain, and is told when the other is lost."""
     out = daemon.run(ALONE, world=2).done()
     assert out.count("REFUSED commit step 1: call it between two steps") == 2, out
-    assert "LATE commit step 2: committed is 1; replicad status says what the commit waits for" in out
+    assert "LATE commit step 2: committed is 1; `replicad status` shows what the commit waits for" in out
     assert "FENCED commit step 2: epoch 1 is closed" in out
     assert out.count("DONE") == 2
 
