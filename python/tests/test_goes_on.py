@@ -70,6 +70,7 @@ def test_gradients_and_scalers_of_a_broken_step(how: str, daemon: Daemon) -> Non
 
 
 ANEW = """
+import contextlib
 import torch
 import replicad
 
@@ -93,7 +94,8 @@ for step in range(start + 1, 4):
         now["scheduler"].step()
     now["optimizer"].zero_grad()
 was = [p.detach().clone() for p in now["model"].parameters()] + [v.clone() for s in now["optimizer"].state.values() for v in s.values()]
-session.rank.barrier("three steps", 2)
+with contextlib.suppress(replicad.Fenced):  # the fault may overtake the answer
+    session.rank.barrier("three steps", 2)
 if session.rank.number == 0:
     session.rank.fail("a fault")
 session.rank.wait_fence(60.0)
