@@ -34,6 +34,7 @@ func (s *Session) work() {
 		case <-s.wake:
 		}
 		C.rp_notify(s.h)
+		s.checkFence() // that may have read the message which would have woken the watcher
 		if code := C.rp_capture(s.h, &call.error); code == C.RP_OK {
 			s.checkFence()
 		}

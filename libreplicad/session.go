@@ -85,6 +85,7 @@ func (s *Session) waiting(ctx context.Context, op string, fn func(ns C.int64_t) 
 		s.call.error.text[0] = 0
 		code := fn(C.int64_t(left))
 		err := failure(op, code, s.call)
+		s.checkFence() // the call may have read the message that would have woken the watcher
 		switch code {
 		case C.RP_ETIMEOUT, C.RP_EAGAIN, C.RP_EGONE:
 		default:

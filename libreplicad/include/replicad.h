@@ -226,7 +226,8 @@ RP_API int rp_fenced(const rp_handle *h);
 RP_API int rp_ordered(rp_handle *h);
 /* Any thread: the step last committed, as the daemon wrote it to the control page. */
 RP_API uint64_t rp_committed(const rp_handle *h);
-/* Pollable descriptor: readable when the daemon has sent something (a fence among others) or is gone. */
+/* Pollable descriptor: readable when the daemon has sent something (a fence among others) or is gone. Any call that waits, and rp_notify, read
+ * it: a thread that polls may find nothing where another one has read the fence. Ask rp_fenced after such calls, or wake the poller. */
 RP_API int rp_fd(const rp_handle *h);
 
 /* Reports a fault of this rank (exception): the daemon proposes it; the epoch is closed. Where the same text comes again at the same step of a

@@ -118,6 +118,57 @@ def test_survivor_stays_in_its_process(daemon: Daemon) -> None:
     assert result(job.done()) == want
 
 
+def test_a_fence_that_the_training_thread_has_read(daemon: Daemon) -> None:
+    """The watcher slept on, and nobody was told: the message that was to wake it was gone before it looked."""
+    out = daemon.run(
+        """
+        import ctypes, select, threading
+        from replicad import Fenced, Rank, Region
+        from replicad._core import threads
+
+        memory = (ctypes.c_uint8 * 4096)()
+        late, poll = threading.Event(), select.poll
+        late.set()
+
+        class Late:
+            \"\"\"A watcher that gets to run late.\"\"\"
+
+            def __init__(self):
+                self._poll = poll()
+                self.register = self._poll.register
+
+            def poll(self, ms):
+                late.wait()
+                return self._poll.poll(ms)
+
+        threads.select.poll = Late
+        with Rank.open() as rank:
+            rank.register([Region("m", ctypes.addressof(memory), 4096, shape=(4096,))])
+            rank.attach()
+            while (order := rank.join()).initialise:
+                rank.seal_initial()
+            rank.load(); rank.ready()
+            if order.epoch == 1:
+                late.clear()
+                rank.kv_set(f"watcher {rank.number}", b"")  # the answer wakes it once more
+                if rank.number == 1:
+                    rank.kv_get("waits")
+                    rank.fail("a fault")
+                else:
+                    rank.kv_set("waits", b"")
+                try:
+                    rank.barrier("of more than there are", 3)
+                except Fenced:
+                    late.set()
+                print("TOLD", rank.wait_fence(20), flush=True)
+                rank.join(); rank.load(); rank.ready()
+            rank.leave()
+        """,
+        world=2,
+    ).done()
+    assert out.count("TOLD True") == 2, out
+
+
 def test_daemon_comes_back(own_daemon: Daemon) -> None:
     """No daemon's fault stops training: a rank in a step goes on, and finds the next daemon by itself."""
     job = own_daemon.run(

@@ -55,6 +55,9 @@ class Handle:
         if code != n.OK:
             raise n.failure(op, code, self._text)
 
+    def _nudge(self) -> None:
+        """Wakes the watcher of an attached rank whose epoch is closed: the call before may have read the message that was to wake it."""
+
     def _until_ordered(self) -> None:
         """Leaves the rank to others until :meth:`join` would not wait, or it is to be told again that the rank has stopped."""
         end = time.monotonic() + SLICE
@@ -74,11 +77,12 @@ class Handle:
                 self._handle()
                 self._text.text = b""
                 code = call(int(SLICE * 1e9))
-                if code == n.OK:
-                    return
-                err = n.failure(op, code, self._text)
+                err = None if code == n.OK else n.failure(op, code, self._text)
+                self._nudge()
                 if code == n.EGONE and self._stop is None:  # no watcher before attach
                     self._lib.rp_reconnect(self._h, int(SLICE * 1e9), c.byref(self._text))
+            if err is None:
+                return
             if code not in (n.ETIMEOUT, n.EAGAIN, n.EGONE):
                 raise err
             if end is not None and time.monotonic() >= end:

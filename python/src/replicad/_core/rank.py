@@ -250,8 +250,9 @@ class Rank(Rendezvous):
             os.eventfd_write(self._stop, 1)
             for t in self.threads:
                 t.join()
-            os.close(self._stop)
         with self._lock:
+            if self._stop is not None:
+                os.close(self._stop)
             self._lib.rp_close(self._h)
             self._h = c.c_void_p()
         self._keep.clear()
@@ -409,6 +410,10 @@ class Rank(Rendezvous):
     def _look_at_fence(self) -> None:
         if self.fenced:
             self._cut(lambda: self.fenced)  # asked again: a join may have gone on to the next epoch meanwhile
+
+    def _nudge(self) -> None:
+        if self._stop is not None and self.fenced and not self._fence.is_set():
+            os.eventfd_write(self._stop, 1)
 
     def _cut(self, still: Callable[[], bool] = lambda: True) -> None:
         with self._fence_lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import logging
+import os
 import select
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ def work(rank: Rank) -> None:
         if rank._quit.is_set():
             return
         rank._lib.rp_notify(rank._h)
+        rank._look_at_fence()  # that may have read the message which would have woken the watcher
         try:
             if rank._armed.value:
                 if rank.before_capture:
@@ -54,8 +56,13 @@ def watch(rank: Rank) -> None:
         poll = select.poll()
         for fd in fds:
             poll.register(fd, select.POLLIN)
-        poll.poll(None if seconds is None else seconds * 1000)
-        return not rank._quit.is_set()
+        ready = poll.poll(None if seconds is None else seconds * 1000)
+        if rank._quit.is_set():
+            return False
+        if any(fd == stop for fd, _ in ready):  # nudged
+            os.eventfd_read(stop)
+            rank._look_at_fence()
+        return True
 
     while readable(None):
         code = rank._lib.rp_notify(rank._h)
