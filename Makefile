@@ -23,6 +23,8 @@ PYTEST     ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 40 --durat
 SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
 PURE       := .*/replicad/(replica|lock|recovery|rng)
+GOTEST      = $(BIN)/tools/gotestsum --format standard-quiet
+GOTESTS    := -shuffle=on -vet=off -timeout 8m
 CAMPAIGN   ?=
 LOCK       ?=
 HOSTILE    ?=
@@ -76,7 +78,7 @@ lint: set-up ## golangci-lint, as .ci/lint/go.mod pins it, with .golangci.yml: v
 	$(GO) build -C .ci/lint -buildvcs=false -o $(BIN)/tools/ tool
 	$(BIN)/tools/golangci-lint run
 
-go-tools: set-up ## govulncheck and cyclonedx-gomod, as .ci/tools/go.mod pins them, in bin/tools/
+go-tools: set-up ## govulncheck, cyclonedx-gomod and gotestsum, as .ci/tools/go.mod pins them, in bin/tools/
 	@mkdir -p $(BIN)/tools
 	$(GO) build -C .ci/tools -buildvcs=false -o $(BIN)/tools/ tool
 
@@ -87,10 +89,14 @@ py-check: py-setup ## format, lint and types of the Python package and its tests
 	cd python && $(VENV)/bin/ruff format --check --quiet && $(VENV)/bin/ruff check --quiet
 	@cd python && if $(VENV)/bin/python -c 'import torch' 2>/dev/null; then $(VENV)/bin/mypy src tools; else echo "py-check: torch is missing, types are NOT checked" >&2; [ -z "$${CI:-}" ]; fi
 
-unit: set-up ## all Go tests, with the race detector but for rules without goroutines, in random order
-	CGO_ENABLED=1 $(GO) test -race -shuffle=on -vet=off -timeout 8m $$($(GO) list ./... | grep -vxE '$(PURE)')
-	$(GO) test -shuffle=on -vet=off -timeout 8m $$($(GO) list ./... | grep -xE '$(PURE)')
-	$(GO) test -shuffle=on -vet=off -timeout 8m ./internal/sim
+unit: set-up ## all Go tests, with the race detector but for rules without goroutines, in random order; the 40 slowest in bin/slowest-go.txt
+	@mkdir -p $(BIN)/tools $(BIN)/unit && rm -f $(BIN)/unit/*.json
+	$(GO) build -C .ci/tools -buildvcs=false -o $(BIN)/tools/ gotest.tools/gotestsum
+	CGO_ENABLED=1 $(GOTEST) --jsonfile $(BIN)/unit/race.json -- -race $(GOTESTS) $$($(GO) list ./... | grep -vxE '$(PURE)')
+	$(GOTEST) --jsonfile $(BIN)/unit/pure.json -- $(GOTESTS) $$($(GO) list ./... | grep -xE '$(PURE)')
+	$(GOTEST) --jsonfile $(BIN)/unit/sim.json -- $(GOTESTS) ./internal/sim
+	@cat $(BIN)/unit/*.json | $(BIN)/tools/gotestsum tool slowest --num 40 --threshold 100ms >$(BIN)/slowest-go.txt
+	@echo "unit: the five slowest of $(BIN)/slowest-go.txt:" && head -n 5 $(BIN)/slowest-go.txt
 
 sim: set-up ## jobs on whole hosts in virtual time, with faults that are drawn: EPISODES of them, the first one's seed in SEED
 	$(GO) test -count=1 -vet=off -timeout 0 ./internal/sim -run TestEpisodes -episodes $(EPISODES) -seed $(or $(SEED),1) $(SIM)
