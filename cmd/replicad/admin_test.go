@@ -80,7 +80,7 @@ func TestStatus(t *testing.T) {
 		t.Fatalf("code %d: %s", code, errout)
 	}
 	for _, want := range []string{
-		"leader      b (term 4)", "keeper      gone: restart this daemon", "expiry      this node's certificate expires in 9 days", "durable     durable directory /mnt: the file system does not answer", "unobserved      leader", "silent          client", "job lm", "open, epoch 3", "alive, revoked", "gossip key  0a0b0c0d, spoken with here", "unknown of [b]: ", "step 120, as generation (3,120)", "none yet", "durable writes are tried again: shard 1-158/private-1.safetensors is missing",
+		"leader      b (term 4)", "keeper      gone: restart this daemon", "expiry      this node's certificate expires in 9 days", "durable     durable directory /mnt: the file system does not answer", "unobserved      leader", "silent          client", "job lm", "open, epoch 3", "alive, revoked", "gossip key  0a0b0c0d, this node sends with it", "unknown of [b]: ", "step 120, as generation (3,120)", "none yet", "durable writes are tried again: shard 1-158/private-1.safetensors is missing",
 		"87 steps since: one more fault may cost them", "degraded", "node s has not pinned group 1", "if lost    node a: group 0 of step 120 is held by a alone; no seat", "4242", "unclaimed", "aa000000  a s*", "bb000000  b",
 		"voter c, 12 tries since 00:00:00: its certificate expired", "node s (incarnation 9), 3 tries since 00:00:00: superseded by 11", "node t, 1 tries since 00:00:00: another version",
 	} {

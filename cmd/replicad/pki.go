@@ -33,9 +33,9 @@ var gossipSteps = []struct {
 	verb, short, next string
 	do                func(dir string) ([][]byte, error)
 }{
-	{"add", "Make a new gossip key, which nodes accept but do not send with yet", "copy gossip.key to every node; once `replicad status` misses the new key on no node, and calls the keys of none unknown: replicad pki gossip-key use", pki.AddGossipKey},
-	{"use", "Let nodes send with the new gossip key", "copy gossip.key to every node; once `replicad status` shows it spoken with by all, and calls the keys of none unknown: replicad pki gossip-key drop", pki.UseGossipKey},
-	{"drop", "Drop every key but the one that nodes send with", "look at `replicad status` before you copy gossip.key to every node: each must speak with this key, and the keys of none be unknown; then the old key is good for nothing, and who lacks this one hears nobody", pki.DropGossipKeys},
+	{"add", "Make a new gossip key, which nodes accept but do not send with yet", "copy gossip.key to every node. Once `replicad status` shows the new key on every node, and no node's keys as unknown, run replicad pki gossip-key use", pki.AddGossipKey},
+	{"use", "Let nodes send with the new gossip key", "copy gossip.key to every node. Once `replicad status` shows that every node sends with the new key, and no node's keys as unknown, run replicad pki gossip-key drop", pki.UseGossipKey},
+	{"drop", "Drop every key but the one that nodes send with", "check `replicad status` before you copy gossip.key to every node: every node must send with this key, and no node's keys be unknown. Afterwards no node accepts the old key, and a node without this one is cut off", pki.DropGossipKeys},
 }
 
 func newGossipKey(std stdio) *cobra.Command {
@@ -52,7 +52,7 @@ func newGossipKey(std stdio) *cobra.Command {
 				if err != nil {
 					return coded(exitConfig, err)
 				}
-				_, err = fmt.Fprintf(std.out, "gossip keys in %s, the first is spoken with: %s\nnow %s\n", dir, pki.Fingerprints(keys), s.next)
+				_, err = fmt.Fprintf(std.out, "gossip keys in %s, the first is for sending: %s\nnow %s\n", dir, pki.Fingerprints(keys), s.next)
 				return err
 			},
 		}

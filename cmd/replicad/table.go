@@ -84,14 +84,14 @@ func printStatus(w io.Writer, s control.Status) error {
 	return t.Flush()
 }
 
-// gossipKeyText says who has a key, and who speaks with it, while there are several.
+// gossipKeyText says which nodes send with a key and which lack it, during a rotation.
 func gossipKeyText(k control.GossipKeyStatus) string {
-	text := k.Fingerprint + ", heard"
+	text := k.Fingerprint + ", accepted"
 	if k.Primary {
-		text = k.Fingerprint + ", spoken with here"
+		text = k.Fingerprint + ", this node sends with it"
 	}
 	if len(k.SpokenBy) > 0 {
-		text += fmt.Sprintf("; spoken with by %v", k.SpokenBy)
+		text += fmt.Sprintf("; used for sending by %v", k.SpokenBy)
 	}
 	if len(k.Missing) > 0 {
 		text += fmt.Sprintf("; missing on %v", k.Missing)

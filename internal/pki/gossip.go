@@ -59,7 +59,7 @@ func Fingerprints(keys [][]byte) string {
 	return b.String()
 }
 
-// AddGossipKey makes a new gossip key and puts it last into dir's file: it is heard, and not spoken with. All nodes get that file.
+// AddGossipKey makes a new gossip key and puts it last into dir's file: nodes accept it and do not send with it yet. All nodes get that file.
 func AddGossipKey(dir string) (keys [][]byte, err error) {
 	return changeGossipKeys(dir, func(keys [][]byte) ([][]byte, error) {
 		if len(keys) > 1 {

@@ -246,7 +246,7 @@ func TestGossipKeyRotates(t *testing.T) {
 		n.statusWhen(func(s status) bool { return linked(s) && len(s.Nodes) == 3 && !anyNode(s, "silent", "unknown") })
 		marks[n] = n.daemon.mark()
 	}
-	fingerprints := regexp.MustCompile(`spoken with: ([0-9a-f, ]+)\n`)
+	fingerprints := regexp.MustCompile(`for sending: ([0-9a-f, ]+)\n`)
 	for _, step := range []string{"add", "use", "drop"} {
 		m := fingerprints.FindStringSubmatch(c.pki("gossip-key", step))
 		if m == nil {
