@@ -2,16 +2,13 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
-	"github.com/replicad/replicad/transfer"
 )
 
 // A copy whose bytes no longer hash to its digest is given up where it lies and named in the node's report; recovery decides
@@ -92,9 +89,4 @@ func (f *fetcher) corrupt(part replica.Part, root replica.Digest, nodes []replic
 			}
 		}
 	})
-}
-
-// badDisk tells whether a durable shard could be read and is bad, as opposed to one that can't be read now.
-func badDisk(err error) bool {
-	return errors.Is(err, checkpoint.ErrCorrupt) || errors.Is(err, transfer.ErrCorrupt) || errors.Is(err, shm.ErrCorrupt)
 }

@@ -2,19 +2,15 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
-	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/replica"
-	"github.com/replicad/replicad/transfer"
 )
-
-var errNoStore = errors.New("its daemon runs without the durable tier: its log has the reason; mend that, and start the daemon again")
 
 // shardWritten is the end of writing one shard.
 type shardWritten control.ShardReport
@@ -47,7 +43,7 @@ func (h *Host) durable(lj *localJob) {
 		r := control.ShardReport{Job: lj.job.ID, Generation: w.Generation, Part: s.Part}
 		var reader, frozen *holding.Reader
 		var regions []replica.Region
-		err := errNoStore
+		err := mover.ErrNoDisk
 		if h.store != nil {
 			reader, frozen, regions, err = h.shardSource(lj, w.Generation, s)
 		}
@@ -113,7 +109,7 @@ func (h *Host) writeMarker(o control.MarkerOrder) {
 		return
 	}
 	if h.store == nil {
-		h.send(control.MarkedReport{Job: o.Job, Generation: o.Generation, Failed: errNoStore.Error()})
+		h.send(control.MarkedReport{Job: o.Job, Generation: o.Generation, Failed: mover.ErrNoDisk.Error()})
 		return
 	}
 	job := lj.job
@@ -131,53 +127,4 @@ func (h *Host) writeMarker(o control.MarkerOrder) {
 		}
 		return ev
 	})
-}
-
-// fromDisk reads a part of the plan from the durable tier, every chunk verified, into the sink.
-func (f *fetcher) fromDisk(part replica.Part, src replica.Source, begin func(replica.Manifest) (transfer.Sink, error)) (transfer.Report, error) {
-	var report transfer.Report
-	if f.h.store == nil {
-		return report, fmt.Errorf("the plan reads the durable tier: node %s: %w", f.h.self.Name, errNoStore)
-	}
-	found, _, err := f.h.store.Find(f.job.Name, f.job.ID)
-	if err != nil {
-		return report, err
-	}
-	for _, g := range found {
-		if g.Marker.Generation != f.plan.Generation {
-			continue
-		}
-		r, err := f.h.store.OpenShard(g, part)
-		if err != nil {
-			return report, err
-		}
-		defer r.Close()
-		man := r.Manifest()
-		if man.Root != src.Root || shm.Root(&man) != src.Root {
-			return report, fmt.Errorf("durable %v of generation %v has root %v, the plan names %v", part, f.plan.Generation, man.Root, src.Root)
-		}
-		sink, err := begin(man)
-		if err != nil {
-			return report, err
-		}
-		buf := make([]byte, man.ChunkBytes)
-		for i := range man.Chunks {
-			if sink.Have(i) {
-				_, n := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
-				report.Reused += n
-				continue
-			}
-			b, err := r.ReadChunk(i, buf)
-			if err == nil {
-				err = sink.Put(i, b)
-			}
-			if err != nil {
-				return report, fmt.Errorf("durable %v, chunk %d: %w", part, i, err)
-			}
-			report.Bytes += uint64(len(b))
-		}
-		report.By = map[replica.NodeName]uint64{"disk": report.Bytes}
-		return report, nil
-	}
-	return report, fmt.Errorf("generation %v is not in the durable tier any more", f.plan.Generation)
 }

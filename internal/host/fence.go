@@ -194,7 +194,7 @@ func (h *Host) supersede(lj *localJob) {
 		lj.retired = append(lj.retired, lr.arena)
 	}
 	if lj.job.Phase == replica.Ended {
-		h.endPushers(lj.job.ID)
+		h.endPushes(lj.job.ID)
 		for key, mi := range lj.mirrors {
 			delete(lj.mirrors, key)
 			h.forget(mi.arena)

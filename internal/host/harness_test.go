@@ -98,6 +98,7 @@ func newRig(t *testing.T) *rig {
 		cancel()
 		close(d.ended)
 		d.work.Wait()
+		d.mover.Close()
 		for _, lj := range d.jobs {
 			for _, lr := range lj.ranks {
 				lr.arena.Close()

@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -66,6 +67,14 @@ type Keeper interface {
 	Done() <-chan struct{}
 }
 
+// Mover brings parts, and sends them to their mirrors: *mover.Mover.
+type Mover interface {
+	Fetch(context.Context, mover.Wanted, func(replica.Manifest) (mover.Staging, error)) (mover.Fetched, error)
+	Push(l mover.Line, p mover.Push, awaited func(transfer.Key) bool) (dropped []mover.Push)
+	EndPushes(replica.JobID)
+	Close()
+}
+
 // Host is this node's side of every job. Its goroutine (run) owns all fields below the line; everybody else posts events.
 // Invariant: nothing on it costs more than microseconds an item, and nothing on it waits, for whatever it does all jobs of the
 // node wait. Arenas are made, bytes hashed and memory given back beside it, keeper and disk are the custodian's; what comes
@@ -84,6 +93,7 @@ type Host struct {
 	hears     func(replica.NodeName) bool
 	learn     func([]replica.Revocation) []replica.Revocation
 	store     *checkpoint.Store
+	mover     Mover
 	custody   *holding.Custodian
 	in        chan Event
 	ended     chan struct{}
@@ -114,7 +124,6 @@ type Host struct {
 	creates      map[uint64]*launcher
 	desk         *desk.Desk            // the rendezvous, as ranks here see it
 	questions    map[uint64]chan<- any // to the leader, not answered
-	pushers      map[pusherKey]*pusher
 	strains      map[strainKey]strain
 	lastReport   time.Time
 	unlinked     time.Time         // since when there is no link to a leader; zero: there is one
@@ -154,7 +163,7 @@ func New(c Config) *Host {
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
-		pushers: map[pusherKey]*pusher{}, strains: map[strainKey]strain{}}
+		strains: map[strainKey]strain{}}
 	if m.processes == nil {
 		m.processes = kernel{}
 	}
@@ -165,6 +174,7 @@ func New(c Config) *Host {
 		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
 	}
 	m.custody = holding.NewCustodian(m.keeper, m.log, m.arenaListPath())
+	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(pushEnded(p)) }})
 	m.desk = desk.New(deskOwner{m}, m.log)
 	return m
 }
@@ -217,6 +227,7 @@ func (h *Host) Run(ctx context.Context) {
 		case <-ctx.Done():
 			close(h.ended)
 			h.work.Wait()
+			h.mover.Close()
 			return
 		case ev := <-h.in:
 			h.handle(ev)

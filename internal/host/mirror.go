@@ -245,13 +245,13 @@ func (h *Host) fetchMirror(lj *localJob, part replica.Part, rank replica.Rank) {
 	}
 	lj.fetching[part] = fetchState{epoch: plan.Epoch, running: true, tries: tries}
 	h.spawn(func(ctx context.Context) Event {
-		f := fetcher{h: h, lj: lj, job: job, plan: plan, rank: rank, incarnation: plan.Ranks[rank].Incarnation, missed: &misses{}}
+		f := fetcher{h: h, lj: lj, job: job, plan: plan, rank: rank, incarnation: plan.Ranks[rank].Incarnation, missed: new(missed)}
 		into := func(man replica.Manifest) (*holding.Arena, error) { return h.mirrorArena(ctx, lj, rank, man) }
 		arena, _, man, err := f.fetch(ctx, into, holding.KindFor(part), part, src)
 		if err == nil {
 			err = f.frozen(ctx, arena, man.FrozenRoot, src, part)
 		}
-		return mirrorFetched{mirrored{job.ID}, part, plan.Epoch, rank, f.missed, err}
+		return mirrorFetched{mirrored{job.ID}, part, plan.Epoch, rank, *f.missed, err}
 	})
 }
 
@@ -269,7 +269,7 @@ type mirrorFetched struct {
 	part   replica.Part
 	epoch  replica.Epoch
 	rank   replica.Rank // for whom
-	missed *misses
+	missed missed
 	err    error
 }
 

@@ -152,7 +152,7 @@ func TestWhatAClosedJobResumesAtIsMirrored(t *testing.T) {
 		}
 	}
 	first := lr.pushed[group].sent
-	d.pushEnded(pushEnded{fixture.JobID, 0, own, nil})
+	d.pushEnded(ended(own, nil))
 	for k, st := range lr.pushed {
 		lr.pushed[k] = pushState{st.sent.Add(-pushAgain), st.done}
 	}
@@ -171,13 +171,6 @@ func TestWhatAClosedJobResumesAtIsMirrored(t *testing.T) {
 	d.leaderSays(control.MirrorOrder{Job: fixture.JobID, Epoch: 3, Generation: fixture.Gen(3, 6)}) // the mirror came back without its memory
 	if !lr.pushed[own].sent.After(first) || lr.pushed[own].done {
 		t.Error("what the leader asks for again is not sent")
-	}
-}
-
-// A shard of gigabytes takes longer than a small part may.
-func TestPushLimit(t *testing.T) {
-	if small, large := pushLimit(1<<20), pushLimit(64<<30); small > 4*time.Second || large < 1000*time.Second {
-		t.Errorf("a push of 1 MiB may take %v, one of 64 GiB %v", small, large)
 	}
 }
 

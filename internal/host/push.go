@@ -7,32 +7,11 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
-
-// push is one sealed part on its way to a mirror.
-type push struct {
-	key     transfer.Key
-	reader  *holding.Reader
-	awaited bool // by a commit; the line's
-}
-
-// pusher streams one rank's parts to one node, in order, over one lane of its own. Its goroutine ends with the job here, or
-// with the host.
-type pusher struct {
-	node   replica.NodeName
-	line   *pushLine
-	cancel context.CancelFunc
-}
-
-// pusherKey says whose parts go where.
-type pusherKey struct {
-	node replica.NodeName
-	job  replica.JobID
-	rank replica.Rank
-}
 
 // pushKey is one part sent to one mirror; pushState is what is known of it there.
 type pushKey struct {
@@ -46,27 +25,25 @@ type pushState struct {
 	done bool
 }
 
-// pushed is the end of a push.
-type pushEnded struct {
-	job  replica.JobID
-	rank replica.Rank
-	key  pushKey
-	err  error
-}
+// pushEnded is the end of a push.
+type pushEnded mover.Pushed
 
 // pushAgain is how long a mirror's answer may take before the candidate's part is sent again.
 const pushAgain = 150 * time.Millisecond
 
 func (h *Host) pushEnded(ev pushEnded) {
-	lj := h.jobs[ev.job]
-	if lj == nil || lj.ranks[ev.rank] == nil {
+	if ev.Err != nil && !errors.Is(ev.Err, context.Canceled) {
+		h.log.PushFailed(ev.Key.Part, ev.Key.Generation, ev.Line.Node, ev.Err)
+	}
+	lj := h.jobs[ev.Key.Job]
+	if lj == nil || lj.ranks[ev.Key.Rank] == nil {
 		return
 	}
-	lr := lj.ranks[ev.rank]
-	h.log.Pushed(ev.key.part, ev.key.generation, ev.key.node, ev.err)
-	h.strained(lj, ev.key, lr.pushed[ev.key].sent, ev.err)
-	if ev.err == nil {
-		lr.pushed[ev.key] = pushState{lr.pushed[ev.key].sent, true}
+	lr, key := lj.ranks[ev.Key.Rank], pushKey{ev.Line.Node, ev.Key.Part, ev.Key.Generation}
+	h.log.Pushed(key.part, key.generation, key.node, ev.Err)
+	h.strained(lj, key, lr.pushed[key].sent, ev.Err)
+	if ev.Err == nil {
+		lr.pushed[key] = pushState{lr.pushed[key].sent, true}
 	}
 	for k := range lr.pushed {
 		if k.generation.Step < lj.job.Committed.Step && k.part.Kind != replica.FrozenPart {
@@ -126,14 +103,9 @@ func (h *Host) mirrorAll(lj *localJob, g replica.Generation, again bool) {
 	}
 }
 
-// endPushers ends what streams parts of a job that has ended.
-func (h *Host) endPushers(job replica.JobID) {
-	for k, pu := range h.pushers {
-		if k.job == job {
-			pu.cancel()
-			delete(h.pushers, k)
-		}
-	}
+// endPushes ends the pushes of parts of a job that has ended.
+func (h *Host) endPushes(job replica.JobID) {
+	h.mover.EndPushes(job)
 	for k := range h.strains {
 		if k.job == job {
 			delete(h.strains, k)
@@ -194,77 +166,24 @@ func (h *Host) pushTo(node replica.NodeName, lj *localJob, lr *localRank, p shm.
 	if err != nil {
 		return
 	}
-	pu := h.pushers[pusherKey{node, lj.job.ID, lr.rank}]
-	if pu == nil {
-		ctx, cancel := context.WithCancel(h.ctx)
-		pu = &pusher{node: node, line: newPushLine(), cancel: cancel}
-		h.pushers[pusherKey{node, lj.job.ID, lr.rank}] = pu
-		h.work.Go(func() { defer cancel(); h.runPusher(ctx, pu) })
-	}
-	for _, p := range pu.line.put(push{key: k, reader: r}, lj.awaits) {
-		p.reader.Drop()
+	push := mover.Push{Key: k, From: r}
+	for _, p := range h.mover.Push(mover.Line{Node: node, Job: lj.job.ID, Rank: lr.rank}, push, lj.awaits) {
+		p.From.(*holding.Reader).Drop() // each is one that pushTo gave
 	}
 }
 
-func (h *Host) runPusher(ctx context.Context, pu *pusher) {
-	var lane transfer.Lane
-	defer func() {
-		if lane != nil {
-			lane.Close()
-		}
-		for p, ok := pu.line.take(); ok; p, ok = pu.line.take() {
-			p.reader.Close()
-		}
-	}()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-pu.line.more:
-		}
-		for p, ok := pu.line.take(); ok && ctx.Err() == nil; p, ok = pu.line.take() {
-			err := errors.New("not tried")
-			for try := 0; try < 2 && err != nil && ctx.Err() == nil; try++ { // a lane that broke since the last step is opened anew
-				if lane == nil {
-					if lane, err = h.dialLane(ctx, pu.node); err != nil {
-						lane = nil
-						break
-					}
-				}
-				if err = h.pushOne(ctx, lane, p); err != nil && !errors.Is(err, transfer.ErrFenced) && !errors.Is(err, transfer.ErrNotYet) {
-					lane.Close()
-					lane = nil
-				}
-			}
-			p.reader.Close()
-			if err != nil && ctx.Err() == nil {
-				h.log.PushFailed(p.key.Part, p.key.Generation, pu.node, err)
-			}
-			h.Post(pushEnded{p.key.Job, p.key.Rank, pushKey{pu.node, p.key.Part, p.key.Generation}, err})
-		}
-	}
+// awaits tells whether the commit of the candidate, or a recovery, waits for a part.
+func (lj *localJob) awaits(k transfer.Key) bool {
+	at, scarce := lj.resumesAt()
+	return k.Part.Kind == replica.FrozenPart || k.Generation == lj.candidate.Generation || scarce && k.Generation == at
 }
 
-func (h *Host) pushOne(ctx context.Context, lane transfer.Lane, p push) error {
-	ctx, cancel := context.WithTimeout(ctx, pushLimit(p.reader.Manifest().Bytes))
-	defer cancel()
-	return transfer.Push(ctx, lane, p.key, p.reader)
-}
-
-// pushSlowest is the pace in bytes a second below which a push is given up: what waits behind it grows old meanwhile.
-const pushSlowest = 32 << 20
-
-// pushLimit is how long a push of so many bytes may take. With one limit for all, a large shard would never reach its mirror, and
-// nothing would be committed any more.
-func pushLimit(bytes uint64) time.Duration {
-	return 3*time.Second + time.Duration(float64(bytes)/pushSlowest*float64(time.Second))
-}
-
+// dialLane opens a lane to a registered node. Beside the host.
 func (h *Host) dialLane(ctx context.Context, node replica.NodeName) (transfer.Lane, error) {
 	var n replica.Node
 	var ok bool
 	if !h.do(ctx, func() { n, ok = h.nodes[node] }) {
-		return nil, context.Cause(ctx)
+		return nil, h.gone(ctx)
 	}
 	if !ok {
 		return nil, fmt.Errorf("node %s is not registered", node)
@@ -272,22 +191,4 @@ func (h *Host) dialLane(ctx context.Context, node replica.NodeName) (transfer.La
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	return h.dial(ctx, n.Addr, node)
-}
-
-// sources makes a transfer source of each holder; this node's own other arenas are read over a pipe. Those that can't be dialled are noted.
-func (h *Host) sources(holders []replica.Holder, missed *misses) []transfer.Source {
-	var out []transfer.Source
-	for _, holder := range holders {
-		out = append(out, transfer.Source{Node: holder.Node, Dial: func(ctx context.Context) (transfer.Lane, error) {
-			if holder.Node == h.self.Name {
-				return &localLane{h}, nil
-			}
-			l, err := h.dialLane(ctx, holder.Node)
-			if err != nil {
-				missed.add(ctx, holder.Node)
-			}
-			return l, err
-		}})
-	}
-	return out
 }

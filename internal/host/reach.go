@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -50,40 +49,15 @@ func (h *Host) strained(lj *localJob, key pushKey, began time.Time, err error) {
 	h.strains[k] = s
 }
 
-// misses is the nodes that a fetch could not be dialled to. Its sources add to it from goroutines of their own.
-type misses struct {
-	mu    sync.Mutex // guards nodes
+// missed is the holders of a part that a fetch could not dial.
+type missed struct {
 	part  replica.Part
 	nodes []replica.NodeName
 }
 
-func (f *misses) add(ctx context.Context, n replica.NodeName) {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return // another source was quicker
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !slices.Contains(f.nodes, n) {
-		f.nodes = append(f.nodes, n)
-	}
-}
-
-// begin forgets what an earlier part missed.
-func (f *misses) begin(part replica.Part) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.part, f.nodes = part, nil
-}
-
-func (f *misses) all() (replica.Part, []replica.NodeName) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.part, slices.Clone(f.nodes)
-}
-
 // fetchFailed says that a part of the plan can't be had from where it should come from: the leader has a third node fetch it.
-func (h *Host) fetchFailed(lj *localJob, epoch replica.Epoch, rank replica.Rank, tries int, missed *misses, err error) {
-	part, nodes := missed.all()
+func (h *Host) fetchFailed(lj *localJob, epoch replica.Epoch, rank replica.Rank, tries int, missed missed, err error) {
+	part, nodes := missed.part, missed.nodes
 	if tries >= triesSaid && len(nodes) > 0 {
 		if part.Kind == replica.FrozenPart {
 			part.Kind = replica.ReplicatedPart // it lies beside the parts that bind it

@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -23,7 +24,7 @@ func TestPushThatFailsIsSaid(t *testing.T) {
 	end := func(ago time.Duration, err error) []control.Unreached {
 		t.Helper()
 		lr.pushed[key] = pushState{sent: time.Now().Add(-ago)}
-		d.pushEnded(pushEnded{fixture.JobID, 0, key, err})
+		d.pushEnded(ended(key, err))
 		return fixture.Only[control.Unreached](d.says())
 	}
 	broken := errors.New("no route to host")
@@ -45,10 +46,15 @@ func TestPushThatFailsIsSaid(t *testing.T) {
 	if m := end(0, broken); len(m) != 0 {
 		t.Fatalf("said again at once: %+v", m)
 	}
-	d.endPushers(fixture.JobID)
+	d.endPushes(fixture.JobID)
 	if len(d.strains) != 0 {
 		t.Fatal("the end of the job leaves something behind")
 	}
+}
+
+// ended is the end of a push of rank 0's.
+func ended(k pushKey, err error) pushEnded {
+	return pushEnded{Line: mover.Line{Node: k.node, Job: fixture.JobID}, Key: transfer.Key{Job: fixture.JobID, Part: k.part, Generation: k.generation}, Err: err}
 }
 
 // planned is a job in which rank 0 has to load what node n2 alone holds.
@@ -69,10 +75,7 @@ func TestRestoreThatFailsIsSaid(t *testing.T) {
 	lj := d.put(planned())
 	lr := d.attach(lj, 0)
 	lr.restore = &restore{epoch: 4, running: true}
-	missed := &misses{}
-	missed.begin(replica.FrozenOf(0))
-	missed.add(d.ctx, "n2")
-	missed.add(d.ctx, "n2")
+	missed := missed{replica.FrozenOf(0), []replica.NodeName{"n2"}}
 	for try := 1; try <= triesSaid; try++ {
 		d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("dial: connection refused"), missed: missed})
 		m := fixture.Only[control.Unreached](d.says())
@@ -83,9 +86,8 @@ func TestRestoreThatFailsIsSaid(t *testing.T) {
 			t.Fatalf("said %+v", m)
 		}
 	}
-	elsewhere := &misses{} // what failed for another reason is no matter of the network
-	elsewhere.begin(replica.OfGroup(0))
-	d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("no place can be freed"), missed: elsewhere})
+	missed.part, missed.nodes = replica.OfGroup(0), nil // it failed for another reason, which is no matter of the network
+	d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("no place can be freed"), missed: missed})
 	if m := fixture.Only[control.Unreached](d.says()); len(m) != 0 {
 		t.Fatalf("said %+v", m)
 	}
@@ -98,7 +100,7 @@ func TestRelay(t *testing.T) {
 	order := control.RelayOrder{Job: fixture.JobID, Epoch: 4, Part: replica.OfGroup(0), Rank: 0, Node: replica.Holder{Node: "n3", Incarnation: 33}}
 	d.leaderSays(order)
 	d.leaderSays(order)
-	f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: lj.job.Plan, rank: 0, missed: &misses{}}
+	f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: lj.job.Plan, rank: 0, missed: new(missed)}
 	var holders []replica.Holder
 	d.work.Go(func() {
 		src, _ := f.plan.Source(replica.OfGroup(0))

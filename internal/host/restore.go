@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -40,15 +41,14 @@ type restore struct {
 
 // restored is the end of a restore.
 type restored struct {
-	job   replica.JobID
-	rank  replica.Rank
-	epoch replica.Epoch
-	slot  shm.Place
-	ring  shm.Place
-	tier  replica.Tier
-	err   error
-	// missed are the holders that could not be dialled.
-	missed *misses
+	job    replica.JobID
+	rank   replica.Rank
+	epoch  replica.Epoch
+	slot   shm.Place
+	ring   shm.Place
+	tier   replica.Tier
+	err    error
+	missed missed
 }
 
 const restoreRetry = 200 * time.Millisecond
@@ -132,8 +132,8 @@ func (h *Host) restoreAll(lj *localJob) {
 		plan := job.Plan
 		h.spawn(func(context.Context) Event {
 			defer cancel()
-			ev := restored{job: job.ID, rank: r, epoch: plan.Epoch, missed: &misses{}}
-			ev.slot, ev.ring, ev.tier, ev.err = h.restore(ctx, lj, lr, plan, ev.missed)
+			ev := restored{job: job.ID, rank: r, epoch: plan.Epoch}
+			ev.slot, ev.ring, ev.tier, ev.err = h.restore(ctx, lj, lr, plan, &ev.missed)
 			return ev
 		})
 	}
@@ -178,11 +178,11 @@ func (h *Host) restored(ev restored) {
 
 // restore makes the group's part (with its frozen one) and the rank's private part of the plan lie sealed in the rank's
 // arena. It runs beside the host and reaches its state only through do.
-func (h *Host) restore(ctx context.Context, lj *localJob, lr *localRank, plan *replica.Plan, missed *misses) (slot, ring shm.Place, tier replica.Tier, err error) {
+func (h *Host) restore(ctx context.Context, lj *localJob, lr *localRank, plan *replica.Plan, missed *missed) (slot, ring shm.Place, tier replica.Tier, err error) {
 	var job *replica.Job
 	var group replica.GroupID
 	if !h.do(ctx, func() { job, group = lj.job, lj.group(lr.rank) }) {
-		return slot, ring, 0, context.Cause(ctx)
+		return slot, ring, 0, h.gone(ctx)
 	}
 	f := fetcher{h: h, lj: lj, job: job, plan: plan, rank: lr.rank, incarnation: lr.incarnation, tier: replica.OwnRAM, missed: missed}
 	if slot, err = f.ensure(ctx, lr.arena, shm.Slot, replica.OfGroup(group)); err != nil {
@@ -203,7 +203,7 @@ type fetcher struct {
 	rank        replica.Rank // for whom
 	incarnation replica.Incarnation
 	tier        replica.Tier // the farthest that was needed
-	missed      *misses
+	missed      *missed      // by the newest fetch
 }
 
 // ensure returns the place of a part in arena, fetching it where it is not there.
@@ -218,7 +218,7 @@ func (f *fetcher) ensure(ctx context.Context, arena *holding.Arena, kind shm.Pla
 		have, found = f.lj.find(arena, part, f.plan.Generation, src.Root)
 		found = found && have.Arena == arena
 	}) {
-		return shm.Place{}, context.Cause(ctx)
+		return shm.Place{}, f.h.gone(ctx)
 	}
 	if found && f.rehash(ctx, arena, have.Place, src) {
 		if err := f.frozen(ctx, arena, have.Info.FrozenRoot, src, part); err != nil {
@@ -266,50 +266,40 @@ func (f *fetcher) frozen(ctx context.Context, arena *holding.Arena, root replica
 func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*holding.Arena, error), kind shm.PlaceKind, part replica.Part, src replica.Source) (arena *holding.Arena, place shm.Place, manifest replica.Manifest, err error) {
 	began := time.Now()
 	f.tier = max(f.tier, min(src.Tier, replica.Disk), replica.PeerRAM)
-	var staging *shm.Staging
-	begin := func(m replica.Manifest) (transfer.Sink, error) {
+	w := mover.Wanted{Key: transfer.Key{Cluster: f.h.cluster, Era: f.job.Era, Job: f.job.ID, Epoch: f.plan.Epoch, Part: part, Generation: f.plan.Generation, Root: src.Root, Rank: f.rank, Incarnation: f.incarnation}}
+	if src.Tier == replica.Disk {
+		w.Disk = f.job.Name
+	} else {
+		w.Holders = f.holders(ctx, src, part)
+	}
+	staged := false
+	got, err := f.h.mover.Fetch(ctx, w, func(m replica.Manifest) (mover.Staging, error) {
 		var err error
-		manifest = m
 		if arena, err = into(m); err != nil {
 			return nil, err
 		}
-		if place, staging, err = f.h.stage(ctx, f.lj, arena, kind, m, f.current); err != nil {
+		var s *shm.Staging
+		if place, s, err = f.h.stage(ctx, f.lj, arena, kind, m, f.current); err != nil {
 			return nil, err
 		}
-		return staging, nil
-	}
-	var report transfer.Report
-	if src.Tier == replica.Disk {
-		if report, err = f.fromDisk(part, src, begin); badDisk(err) {
-			f.h.do(f.h.ctx, func() {
-				f.h.spoiled(f.lj, &f.lj.badDisk, f.lj.planned(part, f.plan.Generation, src.Root, f.rank))
-			})
+		staged = true
+		return s, nil
+	})
+	*f.missed = missed{part, got.Unreached}
+	f.corrupt(part, src.Root, got.Report.Corrupt)
+	f.h.do(f.h.ctx, func() { // whatever became of ctx
+		if got.BadDisk {
+			f.h.spoiled(f.lj, &f.lj.badDisk, f.lj.planned(part, f.plan.Generation, src.Root, f.rank))
 		}
-	} else {
-		key := transfer.Key{Cluster: f.h.cluster, Era: f.job.Era, Job: f.job.ID, Epoch: f.plan.Epoch, Part: part, Generation: f.plan.Generation, Root: src.Root, Rank: f.rank, Incarnation: f.incarnation}
-		f.missed.begin(part)
-		report, err = transfer.Fetch(ctx, key, f.h.sources(f.holders(ctx, src, part), f.missed), begin)
-		f.corrupt(part, src.Root, report.Corrupt)
-	}
-	if staging == nil {
-		return nil, place, manifest, errors.Join(err, errors.New("no source gave a manifest that could be staged"))
-	}
-	if err == nil {
-		err = staging.Seal()
-	}
+		if staged {
+			arena.Unstage(place)
+		}
+	})
 	if err != nil {
-		staging.Abort()
+		return nil, place, got.Manifest, err
 	}
-	f.h.do(f.h.ctx, func() { arena.Unstage(place) }) // whatever became of ctx
-	if err != nil {
-		return nil, place, manifest, err
-	}
-	if local := report.By[f.h.self.Name]; local > 0 { // from another rank's arena on this node: nothing crossed the network
-		report.Bytes -= local
-		delete(report.By, f.h.self.Name)
-	}
-	f.h.log.Moved(f.job, f.rank, journal.Transferred{Part: part, Epoch: f.plan.Epoch, Tier: max(src.Tier, replica.PeerRAM), Bytes: report.Bytes, Reused: report.Reused, By: report.By, Failed: report.Failed, Took: time.Since(began)})
-	return arena, place, manifest, nil
+	f.h.log.Moved(f.job, f.rank, journal.Transferred{Part: part, Epoch: f.plan.Epoch, Tier: max(src.Tier, replica.PeerRAM), Bytes: got.Report.Bytes, Reused: got.Report.Reused, By: got.Report.By, Failed: got.Report.Failed, Took: time.Since(began)})
+	return arena, place, got.Manifest, nil
 }
 
 // holders are those of the plan, and who has been asked since to fetch the part for others.

@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
@@ -154,20 +153,6 @@ func (lj *localJob) mirrored(k transfer.Key) bool {
 // acceptWait is how long a push waits for an arena that is being made; then its node is told to come again. It is less than a push
 // may take.
 const acceptWait = 2 * time.Second
-
-// localLane serves this node's own parts to its own fetches: two ranks of a group on one node.
-type localLane struct{ h *Host }
-
-func (l *localLane) Peer() replica.NodeName { return l.h.self.Name }
-func (l *localLane) Close()                 {}
-func (l *localLane) Open(ctx context.Context) (transfer.Stream, error) {
-	near, far := net.Pipe()
-	l.h.work.Go(func() {
-		defer far.Close()
-		transfer.Serve(l.h.ctx, l.h.self.Name, far, store{l.h, l.h.ctx}, nil) //nolint:errcheck // the near end sees it
-	})
-	return near, nil
-}
 
 // heldSink answers a push of what is here already.
 type heldSink struct{}

@@ -52,10 +52,11 @@ var walls = map[string]wall{
 	"chaos/netfault":      {2, []string{}, []string{"golang.org/x/sys/unix"}},
 
 	"internal/desk":    {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
+	"internal/mover":   {3, []string{"replica", "internal/checkpoint", "internal/shm", "transfer"}, nil},
 	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
 	"internal/leader": {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
-	"internal/host":   {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/invariant", "internal/journal", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
+	"internal/host":   {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/invariant", "internal/journal", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":   {5, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch": {4, []string{"replica", "internal/wire"}, nil},
 	"chaos/cluster":   {4, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},

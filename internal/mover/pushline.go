@@ -1,41 +1,41 @@
-package host
+package mover
 
 import (
 	"slices"
 	"sync"
 
-	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
 )
 
 // pushQueue bounds what of one rank waits for one mirror. What waits holds its place, so a longer line to a mirror that is away would fill
 // the private ring.
 const pushQueue = 3
 
-// pushLine is what waits for one pusher. The host puts, the pusher takes.
+// pushLine is what waits for one pusher. The mover's owner puts, the pusher takes.
 //
 // Beyond pushQueue the oldest is dropped that no commit waits for: a mirror that is behind gets the newest steps, but never one of them in
 // the place of the candidate, or a slow mirror would be overtaken for ever.
 type pushLine struct {
 	mu      sync.Mutex // guards waiting; nothing waits with it held
-	waiting []push
+	waiting []Push
 	more    chan struct{} // something was put; capacity 1
 }
 
 func newPushLine() *pushLine { return &pushLine{more: make(chan struct{}, 1)} }
 
 // put adds a part, and says what is not to be sent after all. awaited tells which parts a commit waits for.
-func (l *pushLine) put(p push, awaited func(push) bool) (dropped []push) {
+func (l *pushLine) put(p Push, awaited func(transfer.Key) bool) (dropped []Push) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if slices.ContainsFunc(l.waiting, func(w push) bool { return w.key == p.key }) {
-		return []push{p}
+	if slices.ContainsFunc(l.waiting, func(w Push) bool { return w.Key == p.Key }) {
+		return []Push{p}
 	}
 	l.waiting = append(l.waiting, p)
 	for i := range l.waiting {
-		l.waiting[i].awaited = awaited(l.waiting[i])
+		l.waiting[i].awaited = awaited(l.waiting[i].Key)
 	}
 	for len(l.waiting) > pushQueue {
-		i := max(0, slices.IndexFunc(l.waiting, func(w push) bool { return !w.awaited }))
+		i := max(0, slices.IndexFunc(l.waiting, func(w Push) bool { return !w.awaited }))
 		dropped = append(dropped, l.waiting[i])
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
@@ -47,20 +47,14 @@ func (l *pushLine) put(p push, awaited func(push) bool) (dropped []push) {
 }
 
 // take takes what a commit waits for, else the oldest.
-func (l *pushLine) take() (p push, ok bool) {
+func (l *pushLine) take() (p Push, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
 		return p, false
 	}
-	i := max(0, slices.IndexFunc(l.waiting, func(w push) bool { return w.awaited }))
+	i := max(0, slices.IndexFunc(l.waiting, func(w Push) bool { return w.awaited }))
 	p = l.waiting[i]
 	l.waiting = slices.Delete(l.waiting, i, i+1)
 	return p, true
-}
-
-// awaits tells whether the commit of the candidate, or a recovery, waits for a part.
-func (lj *localJob) awaits(p push) bool {
-	at, scarce := lj.resumesAt()
-	return p.key.Part.Kind == replica.FrozenPart || p.key.Generation == lj.candidate.Generation || scarce && p.key.Generation == at
 }

@@ -1,4 +1,4 @@
-package host
+package mover
 
 import (
 	"slices"
@@ -12,17 +12,17 @@ import (
 // TestPushLineKeepsWhatACommitWaitsFor: newer steps displace older ones in the line to a slow mirror, and never the candidate, which goes first.
 func TestPushLineKeepsWhatACommitWaitsFor(t *testing.T) {
 	l := newPushLine()
-	of := func(s replica.Step) push {
-		return push{key: transfer.Key{Part: replica.OfRank(0), Generation: fixture.Gen(1, s)}}
+	of := func(s replica.Step) Push {
+		return Push{Key: transfer.Key{Part: replica.OfRank(0), Generation: fixture.Gen(1, s)}}
 	}
-	steps := func(list []push) (out []replica.Step) {
+	steps := func(list []Push) (out []replica.Step) {
 		for _, p := range list {
-			out = append(out, p.key.Generation.Step)
+			out = append(out, p.Key.Generation.Step)
 		}
 		return out
 	}
-	candidate := func(s replica.Step) func(push) bool {
-		return func(p push) bool { return p.key.Generation.Step == s }
+	candidate := func(s replica.Step) func(transfer.Key) bool {
+		return func(k transfer.Key) bool { return k.Generation.Step == s }
 	}
 	var dropped []replica.Step
 	for s := replica.Step(1); s <= 9; s++ {
@@ -34,7 +34,7 @@ func TestPushLineKeepsWhatACommitWaitsFor(t *testing.T) {
 	if again := l.put(of(3), candidate(3)); !slices.Equal(steps(again), []replica.Step{3}) {
 		t.Fatalf("a part that waits already: dropped %v", steps(again))
 	}
-	var taken []push
+	var taken []Push
 	for p, ok := l.take(); ok; p, ok = l.take() {
 		taken = append(taken, p)
 	}
@@ -42,7 +42,7 @@ func TestPushLineKeepsWhatACommitWaitsFor(t *testing.T) {
 		t.Fatalf("taken %v, want %v", steps(taken), want)
 	}
 	for s := replica.Step(1); s <= 4; s++ { // all of them awaited: the oldest goes
-		dropped = steps(l.put(of(s), func(push) bool { return true }))
+		dropped = steps(l.put(of(s), func(transfer.Key) bool { return true }))
 	}
 	if !slices.Equal(dropped, []replica.Step{1}) {
 		t.Fatalf("dropped %v, want the oldest", dropped)

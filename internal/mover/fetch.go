@@ -1,0 +1,168 @@
+package mover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// ErrNoDisk is a fetch from the durable tier on a node without one.
+var ErrNoDisk = errors.New("its daemon runs without the durable tier: its log has the reason; mend that, and start the daemon again")
+
+// Wanted is a part, and where it is to come from.
+type Wanted struct {
+	Key transfer.Key
+	// Disk is the name of the job whose durable generation is read; empty: the holders are asked.
+	Disk    string
+	Holders []replica.Holder
+}
+
+// Staging is a place that a part is written into. Exactly one of Seal and Abort is called, once no Put is under way.
+type Staging interface {
+	transfer.Sink
+	// Seal checks the whole and makes it readable.
+	Seal() error
+	// Abort gives the place up, and what was written into it.
+	Abort()
+}
+
+// Fetched is what became of a fetch, failed ones too.
+type Fetched struct {
+	// Manifest is the part's, once a source has sent it.
+	Manifest replica.Manifest
+	// Report counts what crossed the network, or came from disk (By["disk"]). What came from this node is in neither Bytes nor By.
+	Report transfer.Report
+	// Unreached are the holders that could not be dialled.
+	Unreached []replica.NodeName
+	// BadDisk: the durable copy could be read, and is corrupt.
+	BadDisk bool
+}
+
+// Fetch brings a part from all its holders at once, or from disk. begin names the place for it once the manifest is known; an error of
+// begin sets that source aside. Every chunk is checked against the manifest, the manifest against the key's root. The place is sealed where
+// nothing went wrong, else aborted; begin's caller gives it back.
+func (m *Mover) Fetch(ctx context.Context, w Wanted, begin func(replica.Manifest) (Staging, error)) (got Fetched, err error) {
+	var staging Staging
+	stage := func(man replica.Manifest) (transfer.Sink, error) {
+		s, err := begin(man)
+		if err != nil {
+			return nil, err
+		}
+		got.Manifest, staging = man, s
+		return s, nil
+	}
+	if w.Disk != "" {
+		got.Report, err = m.fromDisk(w, stage)
+		got.BadDisk = errors.Is(err, checkpoint.ErrCorrupt) || errors.Is(err, transfer.ErrCorrupt) || errors.Is(err, shm.ErrCorrupt)
+	} else {
+		var missed unreached
+		got.Report, err = transfer.Fetch(ctx, w.Key, m.sources(w.Holders, &missed), stage)
+		got.Unreached = missed.all()
+	}
+	if staging == nil {
+		return got, errors.Join(err, errors.New("no source gave a manifest that could be staged"))
+	}
+	if err == nil {
+		err = staging.Seal()
+	}
+	if err != nil {
+		staging.Abort()
+		return got, err
+	}
+	if local := got.Report.By[m.cfg.Self]; local > 0 {
+		got.Report.Bytes -= local
+		delete(got.Report.By, m.cfg.Self)
+	}
+	return got, nil
+}
+
+// sources makes a transfer source of each holder.
+func (m *Mover) sources(holders []replica.Holder, missed *unreached) []transfer.Source {
+	var out []transfer.Source
+	for _, h := range holders {
+		out = append(out, transfer.Source{Node: h.Node, Dial: func(ctx context.Context) (transfer.Lane, error) {
+			if h.Node == m.cfg.Self {
+				return localLane{m}, nil
+			}
+			l, err := m.cfg.Dial(ctx, h.Node)
+			if err != nil && !errors.Is(ctx.Err(), context.Canceled) { // else another source was quicker
+				missed.add(h.Node)
+			}
+			return l, err
+		}})
+	}
+	return out
+}
+
+// unreached is the nodes that a fetch could not dial. Its sources add to it from goroutines of their own.
+type unreached struct {
+	mu    sync.Mutex // guards nodes
+	nodes []replica.NodeName
+}
+
+func (u *unreached) add(n replica.NodeName) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !slices.Contains(u.nodes, n) {
+		u.nodes = append(u.nodes, n)
+	}
+}
+
+func (u *unreached) all() []replica.NodeName {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.nodes)
+}
+
+// fromDisk reads a part from the durable tier, every chunk verified, into the sink.
+func (m *Mover) fromDisk(w Wanted, begin func(replica.Manifest) (transfer.Sink, error)) (report transfer.Report, err error) {
+	if m.cfg.Disk == nil {
+		return report, fmt.Errorf("read the durable tier: node %s: %w", m.cfg.Self, ErrNoDisk)
+	}
+	found, _, err := m.cfg.Disk.Find(w.Disk, w.Key.Job)
+	if err != nil {
+		return report, err
+	}
+	i := slices.IndexFunc(found, func(g checkpoint.Found) bool { return g.Marker.Generation == w.Key.Generation })
+	if i < 0 {
+		return report, fmt.Errorf("generation %v is not in the durable tier any more", w.Key.Generation)
+	}
+	r, err := m.cfg.Disk.OpenShard(found[i], w.Key.Part)
+	if err != nil {
+		return report, err
+	}
+	defer r.Close()
+	man := r.Manifest()
+	if man.Root != w.Key.Root || shm.Root(&man) != w.Key.Root {
+		return report, fmt.Errorf("durable %v of generation %v has root %v, the plan names %v", w.Key.Part, w.Key.Generation, man.Root, w.Key.Root)
+	}
+	sink, err := begin(man)
+	if err != nil {
+		return report, err
+	}
+	buf := make([]byte, man.ChunkBytes)
+	for i := range man.Chunks {
+		if sink.Have(i) {
+			_, n := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
+			report.Reused += n
+			continue
+		}
+		b, err := r.ReadChunk(i, buf)
+		if err == nil {
+			err = sink.Put(i, b)
+		}
+		if err != nil {
+			return report, fmt.Errorf("durable %v, chunk %d: %w", w.Key.Part, i, err)
+		}
+		report.Bytes += uint64(len(b))
+	}
+	report.By = map[replica.NodeName]uint64{"disk": report.Bytes}
+	return report, nil
+}

@@ -1,0 +1,66 @@
+// Package mover brings bytes: it fetches parts from other nodes, from this node or from the durable tier, and pushes parts to their mirrors.
+//
+// It knows no job, plan or candidate. Its caller says which part, from whom and into which place; results come back as values. What a
+// fetch or a push may touch is checked where the bytes are served (transfer.Store), not here.
+//
+// A Mover's goroutines are its pushers (one for each [Line]) and the far ends of lanes to this node itself. Close waits for both.
+package mover
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// Config is what a mover needs of its node. The functions may be called from any goroutine.
+type Config struct {
+	Self replica.NodeName
+	// Dial opens a lane to another node.
+	Dial func(ctx context.Context, node replica.NodeName) (transfer.Lane, error)
+	// Parts is what this node serves, for fetches from itself: two ranks of a group on one node.
+	Parts transfer.Store
+	Disk  *checkpoint.Store // nil: no durable tier here
+	// Pushed is told the end of each push that was tried. It is not called any more once Close has returned.
+	Pushed func(Pushed)
+}
+
+// Mover moves parts. Fetch may be called from any goroutine; Push, EndPushes and Close from one alone.
+type Mover struct {
+	cfg  Config
+	life context.Context // until Close
+	end  context.CancelFunc
+	work sync.WaitGroup // pushers, and far ends of lanes to this node
+
+	pushers map[Line]*pusher // owned by the caller of Push
+}
+
+// New makes a mover, which Close ends.
+func New(c Config) *Mover {
+	m := &Mover{cfg: c, pushers: map[Line]*pusher{}}
+	m.life, m.end = context.WithCancel(context.Background())
+	return m
+}
+
+// Close ends all pushes and waits for what the mover started. Fetches end with their own contexts, and before this is called.
+func (m *Mover) Close() {
+	m.end()
+	m.work.Wait()
+}
+
+// localLane serves this node's own parts to its own fetches.
+type localLane struct{ m *Mover }
+
+func (l localLane) Peer() replica.NodeName { return l.m.cfg.Self }
+func (l localLane) Close()                 {}
+func (l localLane) Open(context.Context) (net.Conn, error) {
+	near, far := net.Pipe()
+	l.m.work.Go(func() {
+		defer far.Close()
+		transfer.Serve(l.m.life, l.m.cfg.Self, far, l.m.cfg.Parts, nil) //nolint:errcheck // the near end sees it
+	})
+	return near, nil
+}

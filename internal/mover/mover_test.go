@@ -1,0 +1,363 @@
+package mover
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/leakcheck"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+func digest(b []byte) replica.Digest {
+	return replica.Digest(xxh3.Hash128(b).Bytes())
+}
+
+// part is a sealed part in memory: a reader of itself, and the store of a node that holds it alone.
+type part struct {
+	man   replica.Manifest
+	bytes []byte
+	bend  bool                       // its first chunk is sent with a flipped bit
+	take  func() (*place, error)     // a push's place; nil: none is taken
+	busy  func(context.Context) bool // before a stream is served; false: it is not served
+
+	mu     sync.Mutex
+	closed int
+}
+
+const chunk = 1 << 10
+
+func newPart(n int) *part {
+	p := &part{bytes: make([]byte, n)}
+	for i := range p.bytes {
+		p.bytes[i] = byte(i * 7)
+	}
+	p.man = replica.Manifest{Cluster: replica.ClusterID{1}, Era: 1, Job: replica.JobID{2}, Part: replica.OfRank(1), Generation: replica.Generation{Epoch: 3, Step: 40},
+		Geometry: replica.Digest{9}, Bytes: uint64(n), ChunkBytes: chunk}
+	for i := range replica.ChunkCount(p.man.Bytes, chunk) {
+		off, n := replica.ChunkSpan(i, p.man.Bytes, chunk)
+		p.man.Chunks = append(p.man.Chunks, digest(p.bytes[off:off+n]))
+	}
+	p.man.Root = digest(p.man.RootInput())
+	return p
+}
+
+func (p *part) key() transfer.Key {
+	m := p.man
+	return transfer.Key{Cluster: m.Cluster, Era: 1, Job: m.Job, Epoch: 4, Part: m.Part, Generation: m.Generation, Root: m.Root, Rank: 1, Incarnation: 7}
+}
+
+func (p *part) Manifest() replica.Manifest { return p.man }
+func (p *part) ReadChunk(i int, dst []byte) ([]byte, error) {
+	off, n := replica.ChunkSpan(i, p.man.Bytes, chunk)
+	copy(dst, p.bytes[off:off+n])
+	if p.bend && i == 0 {
+		dst[0] ^= 1
+	}
+	return dst[:n], nil
+}
+
+func (p *part) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed++
+}
+
+func (p *part) Open(replica.NodeName, transfer.Key) (transfer.Reader, error) { return p, nil }
+
+func (p *part) Accept(replica.NodeName, transfer.Key, replica.Manifest) (transfer.Sink, func(error) error, error) {
+	s, err := p.take()
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, func(err error) error {
+		if err == nil {
+			err = s.Seal()
+		}
+		return err
+	}, nil
+}
+
+// place takes a part.
+type place struct {
+	mu      sync.Mutex
+	chunks  map[int][]byte
+	full    error // what Seal says
+	sealed  int
+	aborted int
+}
+
+func newPlace() *place { return &place{chunks: map[int][]byte{}} }
+
+func (p *place) Have(int) bool { return false }
+func (p *place) Put(i int, b []byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.chunks[i] = slices.Clone(b)
+	return nil
+}
+func (p *place) Seal() error { p.sealed++; return p.full }
+func (p *place) Abort()      { p.aborted++ }
+func (p *place) begin(replica.Manifest) (Staging, error) {
+	return p, nil
+}
+
+func (p *place) holds(t *testing.T, want []byte) {
+	t.Helper()
+	var got []byte
+	for i := range len(p.chunks) {
+		got = append(got, p.chunks[i]...)
+	}
+	if string(got) != string(want) {
+		t.Error("the part that arrived is not the one that was sent")
+	}
+}
+
+// peer is another node, reached over pipes.
+type peer struct {
+	name  replica.NodeName
+	store *part
+	dials int
+	work  sync.WaitGroup
+	cut   bool // streams break off
+}
+
+func (p *peer) Peer() replica.NodeName { return p.name }
+func (p *peer) Close()                 {}
+func (p *peer) Open(context.Context) (net.Conn, error) {
+	if p.cut {
+		return nil, io.ErrClosedPipe
+	}
+	near, far := net.Pipe()
+	p.work.Go(func() {
+		if p.store.busy == nil || p.store.busy(context.Background()) {
+			transfer.Serve(context.Background(), "n1", far, p.store, nil) //nolint:errcheck // the near end sees it
+		}
+		far.Close()
+	})
+	return near, nil
+}
+
+var errNoRoute = errors.New("no route")
+
+// among makes a mover on n1 whose peers are these; told gets the ends of its pushes.
+func among(t *testing.T, own transfer.Store, peers ...*peer) (m *Mover, told chan Pushed) {
+	told = make(chan Pushed, 16)
+	m = New(Config{Self: "n1", Parts: own, Pushed: func(p Pushed) { told <- p }, Dial: func(_ context.Context, to replica.NodeName) (transfer.Lane, error) {
+		for _, p := range peers {
+			if p.name == to {
+				p.dials++
+				return p, nil
+			}
+		}
+		return nil, errNoRoute
+	}})
+	t.Cleanup(func() {
+		m.Close()
+		for _, p := range peers {
+			p.work.Wait()
+		}
+	})
+	return m, told
+}
+
+func holders(names ...replica.NodeName) (out []replica.Holder) {
+	for _, n := range names {
+		out = append(out, replica.Holder{Node: n, Incarnation: 1})
+	}
+	return out
+}
+
+// TestFetch: whoever can be dialled gives the part; who cannot is named; the place is sealed once.
+func TestFetch(t *testing.T) {
+	p, at := newPart(10*chunk+5), newPlace()
+	m, _ := among(t, nil, &peer{name: "n2", store: p})
+	got, err := m.Fetch(t.Context(), Wanted{Key: p.key(), Holders: holders("n2", "n3")}, at.begin)
+	if err != nil || at.sealed != 1 || at.aborted != 0 {
+		t.Fatalf("sealed %d, aborted %d times, %v", at.sealed, at.aborted, err)
+	}
+	at.holds(t, p.bytes)
+	if !slices.Equal(got.Unreached, []replica.NodeName{"n3"}) || got.Report.By["n2"] != p.man.Bytes || got.Report.Bytes != p.man.Bytes || got.Manifest.Root != p.man.Root || got.BadDisk {
+		t.Fatalf("fetched %+v", got)
+	}
+}
+
+// TestFetchFromThisNode: what another rank here holds crosses no network, and is not counted as if it had.
+func TestFetchFromThisNode(t *testing.T) {
+	p, at := newPart(3*chunk), newPlace()
+	m, _ := among(t, p)
+	got, err := m.Fetch(t.Context(), Wanted{Key: p.key(), Holders: holders("n1")}, at.begin)
+	if err != nil || got.Report.Bytes != 0 || len(got.Report.By) != 0 || len(got.Unreached) != 0 {
+		t.Fatalf("fetched %+v, %v", got, err)
+	}
+	at.holds(t, p.bytes)
+}
+
+// TestFetchNamesWhoSentBadBytes: a good holder makes up for a bad one; with bad ones alone the place is given up.
+func TestFetchNamesWhoSentBadBytes(t *testing.T) {
+	good, bad := newPart(4*chunk), newPart(4*chunk)
+	bad.bend = true
+	m, _ := among(t, nil, &peer{name: "n2", store: bad}, &peer{name: "n3", store: good})
+	at := newPlace()
+	got, err := m.Fetch(t.Context(), Wanted{Key: good.key(), Holders: holders("n2")}, at.begin)
+	if err == nil || at.sealed != 0 || at.aborted != 1 || !slices.Equal(got.Report.Corrupt, []replica.NodeName{"n2"}) {
+		t.Fatalf("sealed %d, aborted %d times, %+v, %v", at.sealed, at.aborted, got, err)
+	}
+	at = newPlace()
+	if _, err = m.Fetch(t.Context(), Wanted{Key: good.key(), Holders: holders("n2", "n3")}, at.begin); err != nil {
+		t.Fatal(err)
+	}
+	at.holds(t, good.bytes)
+}
+
+// TestFetchThatFails: a whole that is wrong, a place that nobody gives, and the end of its caller.
+func TestFetchThatFails(t *testing.T) {
+	p := newPart(2 * chunk)
+	m, _ := among(t, nil, &peer{name: "n2", store: p})
+	w := Wanted{Key: p.key(), Holders: holders("n2")}
+	at, torn := newPlace(), errors.New("the whole does not match")
+	at.full = torn
+	if _, err := m.Fetch(t.Context(), w, at.begin); !errors.Is(err, torn) || at.aborted != 1 {
+		t.Fatalf("aborted %d times, %v", at.aborted, err)
+	}
+	full := errors.New("no place can be freed")
+	if _, err := m.Fetch(t.Context(), w, func(replica.Manifest) (Staging, error) { return nil, full }); !errors.Is(err, full) {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := m.Fetch(gone, w, newPlace().begin); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+}
+
+// TestFetchFromDiskThatIsNotThere: a node without the tier, and a generation that was pruned.
+func TestFetchFromDiskThatIsNotThere(t *testing.T) {
+	p := newPart(chunk)
+	w := Wanted{Key: p.key(), Disk: "lm"}
+	m, _ := among(t, nil)
+	if _, err := m.Fetch(t.Context(), w, newPlace().begin); !errors.Is(err, ErrNoDisk) {
+		t.Fatal(err)
+	}
+	disk, err := checkpoint.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	m.cfg.Disk = disk
+	if got, err := m.Fetch(t.Context(), w, newPlace().begin); err == nil || got.BadDisk {
+		t.Fatalf("fetched %+v, %v", got, err)
+	}
+}
+
+func next(t *testing.T, told chan Pushed, want error) {
+	t.Helper()
+	if p := <-told; !errors.Is(p.Err, want) {
+		t.Fatalf("pushed %+v, want %v", p, want)
+	}
+}
+
+func never(transfer.Key) bool { return false }
+
+// TestPushReusesItsLane: one lane for all parts of a line; one that breaks is opened anew at once, and the mirror's "not yet" is not the lane's.
+func TestPushReusesItsLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, at := newPart(3*chunk), newPlace()
+		var says error
+		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return at, says }}}
+		m, told := among(t, nil, n2)
+		line := Line{"n2", p.man.Job, 1}
+		push := func() {
+			if d := m.Push(line, Push{Key: p.key(), From: p}, never); len(d) != 0 {
+				t.Fatalf("dropped %+v", d)
+			}
+		}
+		push()
+		next(t, told, nil)
+		at.holds(t, p.bytes)
+		push()
+		next(t, told, nil)
+		if n2.dials != 1 || p.closed != 2 {
+			t.Fatalf("dialled %d times, closed %d readers of 2", n2.dials, p.closed)
+		}
+		n2.cut = true
+		push()
+		next(t, told, io.ErrClosedPipe)
+		if n2.dials != 2 {
+			t.Fatalf("dialled %d times, want once more", n2.dials)
+		}
+		n2.cut, says = false, transfer.ErrFenced
+		push()
+		next(t, told, transfer.ErrFenced)
+		if n2.dials != 3 {
+			t.Fatalf("dialled %d times, want once more for the broken lane alone", n2.dials)
+		}
+		m.Push(Line{"n9", p.man.Job, 1}, Push{Key: p.key(), From: p}, never)
+		next(t, told, errNoRoute)
+		if p.closed != 5 {
+			t.Fatalf("closed %d readers of 5", p.closed)
+		}
+	})
+}
+
+// TestPushThatHangsIsGivenUp: a mirror that takes nothing any more holds a line up for as long as the part may take, and no longer.
+func TestPushThatHangsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, life := newPart(chunk), make(chan struct{})
+		n2 := &peer{name: "n2", store: &part{busy: func(context.Context) bool { <-life; return false }}}
+		m, told := among(t, nil, n2)
+		t.Cleanup(func() { close(life) })
+		began := time.Now()
+		m.Push(Line{"n2", p.man.Job, 1}, Push{Key: p.key(), From: p}, never)
+		next(t, told, context.DeadlineExceeded)
+		if took := time.Since(began); took > 2*pushLimit(p.man.Bytes) { // each of two tries
+			t.Errorf("given up after %v", took)
+		}
+	})
+}
+
+// TestEndPushes: what waits is given back, nothing is told of it, and the other job's line goes on.
+func TestEndPushes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, life, at := newPart(chunk), make(chan struct{}), newPlace()
+		stuck := &peer{name: "n2", store: &part{busy: func(context.Context) bool { <-life; return false }}}
+		m, told := among(t, nil, stuck, &peer{name: "n3", store: &part{take: func() (*place, error) { return at, nil }}})
+		t.Cleanup(func() { close(life) })
+		for s := range replica.Step(3) {
+			k := p.key()
+			k.Generation.Step = s
+			m.Push(Line{"n2", p.man.Job, 1}, Push{Key: k, From: p}, never)
+		}
+		synctest.Wait()
+		m.EndPushes(p.man.Job)
+		next(t, told, context.Canceled) // the one under way
+		synctest.Wait()
+		if p.closed != 3 || len(told) != 0 {
+			t.Fatalf("closed %d readers of 3, told %d more ends", p.closed, len(told))
+		}
+		other := newPart(chunk)
+		other.man.Job = replica.JobID{7}
+		other.man.Root = digest(other.man.RootInput())
+		m.Push(Line{"n3", other.man.Job, 1}, Push{Key: other.key(), From: other}, never)
+		next(t, told, nil)
+	})
+}
+
+// A shard of gigabytes takes longer than a small part may.
+func TestPushLimit(t *testing.T) {
+	if small, large := pushLimit(1<<20), pushLimit(64<<30); small > 4*time.Second || large < 1000*time.Second {
+		t.Errorf("a push of 1 MiB may take %v, one of 64 GiB %v", small, large)
+	}
+}
