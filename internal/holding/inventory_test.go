@@ -145,8 +145,8 @@ func TestReader(t *testing.T) {
 		seal(t, a, slot(1), fixture.Gen(3, 5), replica.Digest{})
 		man, chunks := manifest(a, slot(1), fixture.Gen(3, 5), replica.Digest{})
 		job := fixture.Job()
-		var later []func()
-		r, err := a.AppendCopies(nil, 0)[0].Open(job, func(fn func()) { later = append(later, fn) })
+		var later []shm.Place
+		r, err := a.AppendCopies(nil, 0)[0].Open(job, func(_ *Arena, p shm.Place) { later = append(later, p) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,11 +168,11 @@ func TestReader(t *testing.T) {
 		if len(later) > 1 || drop != (len(later) == 0) {
 			t.Fatalf("%s: let go %d times", what, len(later))
 		}
-		for _, fn := range later {
+		for _, p := range later {
 			if a.Readers(slot(1)) != 1 {
 				t.Errorf("%s: let go on another goroutine than the owner's", what)
 			}
-			fn()
+			a.Release(p)
 		}
 		if a.Readers(slot(1)) != 0 {
 			t.Errorf("%s: %d readers stay", what, a.Readers(slot(1)))

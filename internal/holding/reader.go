@@ -9,13 +9,13 @@ import (
 type Reader struct {
 	of       Copy
 	manifest replica.Manifest
-	later    func(func())
+	release  func(*Arena, shm.Place)
 	closed   bool
 }
 
-// Open opens a copy for reading, as a part of the job. later has a function run by the arena's owner: Close, which may come from elsewhere,
-// needs it.
-func (c Copy) Open(job *replica.Job, later func(func())) (*Reader, error) {
+// Open opens a copy for reading, as a part of the job. release has the arena's owner release a place: Close, which may come from elsewhere,
+// calls it.
+func (c Copy) Open(job *replica.Job, release func(*Arena, shm.Place)) (*Reader, error) {
 	man, err := c.Arena.Manifest(c.Place, c.Held.Part)
 	if err != nil {
 		return nil, err
@@ -23,7 +23,7 @@ func (c Copy) Open(job *replica.Job, later func(func())) (*Reader, error) {
 	man.Lineage, man.Condemned = job.Lineage, job.Condemned
 	man.Regions = c.Arena.Geometry().Of(c.Held.Part.Kind)
 	c.Arena.Hold(c.Place)
-	return &Reader{of: c, manifest: man, later: later}, nil
+	return &Reader{of: c, manifest: man, release: release}, nil
 }
 
 // Manifest describes what is read.
@@ -46,7 +46,7 @@ func (r *Reader) Drop() {
 func (r *Reader) Close() {
 	if !r.closed {
 		r.closed = true
-		r.later(func() { r.of.Arena.Release(r.of.Place) })
+		r.release(r.of.Arena, r.of.Place)
 	}
 }
 

@@ -262,11 +262,11 @@ func (h *Host) adoptedRank(lj *localJob, lr *localRank, of *orphan) {
 // AwaitAdoption returns once no arena can come back any more that has not.
 func (h *Host) AwaitAdoption(ctx context.Context) error {
 	for {
-		waiting := true
-		if !h.do(ctx, func() { waiting = h.adopting() }) {
-			return context.Cause(ctx)
+		var adoption adoptionState
+		if !h.ask(ctx, &adoption) {
+			return h.gone(ctx)
 		}
-		if !waiting {
+		if !adoption.waiting {
 			return nil
 		}
 		select {
@@ -278,3 +278,8 @@ func (h *Host) AwaitAdoption(ctx context.Context) error {
 }
 
 const adoptionPoll = 20 * time.Millisecond
+
+// adoptionState asks whether arenas may still come back.
+type adoptionState struct{ waiting bool }
+
+func (q *adoptionState) serve(h *Host) { q.waiting = h.adopting() }

@@ -58,35 +58,53 @@ func (h *Host) recheck(lj *localJob, c control.CorruptCopy) {
 
 // verify reads a sealed place whole and compares every digest; one that fails is freed and reported. Beside the host.
 func (h *Host) verify(ctx context.Context, lj *localJob, arena *holding.Arena, p shm.Place, held replica.Held) bool {
-	sealed := false
-	if !h.do(ctx, func() { sealed = arena.HoldSealed(p) }) || !sealed {
+	begin := verifyBegin{arena: arena, place: p}
+	if !h.ask(ctx, &begin) || !begin.sealed {
 		return false
 	}
 	err := arena.Verify(p)
-	h.do(h.ctx, func() {
-		arena.Release(p)
-		if err != nil {
-			arena.Free(p)
-			h.spoiled(lj, &lj.bad, held)
-		}
-	})
+	h.ask(h.ctx, &verifyEnd{lj, arena, p, held, err})
 	if err != nil {
 		h.log.Failed("digest", arena.Key(), fmt.Sprintf("%v: given up, it is fetched from another holder", err))
 	}
 	return err == nil
 }
 
-// corrupt passes on which holders sent bytes that do not hash to their digests. Beside the host.
-func (f *fetcher) corrupt(part replica.Part, root replica.Digest, nodes []replica.NodeName) {
-	f.h.do(f.h.ctx, func() {
-		for _, n := range nodes {
-			c := control.CorruptCopy{Job: f.job.ID, Part: part, Generation: f.plan.Generation, Root: root, Node: n}
-			f.h.log.Failed("digest", string(n), fmt.Sprintf("%v of generation %v arrived corrupt: that node is asked to read its copy again", part, f.plan.Generation))
-			if n == f.h.self.Name {
-				f.h.recheck(f.lj, c)
-			} else {
-				f.h.send(c)
-			}
+// verifyBegin holds a place that is sealed; verifyEnd lets go of it, and frees it where it was found bad.
+type (
+	verifyBegin struct {
+		arena  *holding.Arena
+		place  shm.Place
+		sealed bool
+	}
+	verifyEnd struct {
+		lj    *localJob
+		arena *holding.Arena
+		place shm.Place
+		held  replica.Held
+		err   error
+	}
+)
+
+func (q *verifyBegin) serve(*Host) { q.sealed = q.arena.HoldSealed(q.place) }
+
+func (q *verifyEnd) serve(h *Host) {
+	q.arena.Release(q.place)
+	if q.err != nil {
+		q.arena.Free(q.place)
+		h.spoiled(q.lj, &q.lj.bad, q.held)
+	}
+}
+
+// corrupt passes on which holders sent bytes that do not hash to their digests.
+func (h *Host) corrupt(lj *localJob, c control.CorruptCopy, nodes []replica.NodeName) {
+	for _, n := range nodes {
+		c.Node = n
+		h.log.Failed("digest", string(n), fmt.Sprintf("%v of generation %v arrived corrupt: that node is asked to read its copy again", c.Part, c.Generation))
+		if n == h.self.Name {
+			h.recheck(lj, c)
+		} else {
+			h.send(c)
 		}
-	})
+	}
 }

@@ -147,7 +147,7 @@ func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 		end := make(chan error, 1)
 		d.work.Go(func() {
 			var err error
-			_, s, err = d.Host.stage(d.ctx, lj, a, shm.Slot, man, f.current)
+			_, s, err = d.Host.stage(d.ctx, lj, a, shm.Slot, man, &f)
 			end <- err
 			d.Post(arenaClosed{}) // until looks again
 		})
@@ -192,7 +192,7 @@ func TestSlowKeeperHoldsUpOneRank(t *testing.T) {
 		t.Error(err)
 	}
 	var answered atomic.Bool
-	d.serves(func() { answered.Store(d.do(d.ctx, func() {})) })
+	d.serves(func() { answered.Store(d.ask(d.ctx, calls(func() {}))) })
 	if !answered.Load() {
 		t.Error("the host answers nobody")
 	}

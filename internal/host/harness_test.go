@@ -468,3 +468,8 @@ func (r *rankEnd) quiet(p session.Peer) {
 		r.t.Errorf("the rank was sent message %d, want nothing", h.Type)
 	}
 }
+
+// calls is a request that a test makes up.
+type calls func()
+
+func (fn calls) serve(*Host) { fn() }

@@ -151,12 +151,23 @@ type (
 		Msg  any
 	}
 	keeperGone struct{}
-	// call runs a function on the host's goroutine: how transfers read and change its state.
-	call struct {
-		fn   func()
-		done chan struct{}
+	// asked is a request whose sender waits for done.
+	asked struct {
+		request request
+		done    chan struct{}
+	}
+	// released is the end of a read of a place.
+	released struct {
+		arena *holding.Arena
+		place shm.Place
 	}
 )
+
+// request is what a goroutine beside the host asks of it. What is to be known is in its fields, and what was found is left there.
+type request interface {
+	// serve runs on the host's goroutine.
+	serve(h *Host)
+}
 
 func New(c Config) *Host {
 	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, hears: c.Hears, learn: c.Learn, store: c.Store,
@@ -187,9 +198,9 @@ func (h *Host) Post(ev Event) {
 	}
 }
 
-// do runs fn on the host's goroutine and waits for it; false when ctx or the host ended first.
-func (h *Host) do(ctx context.Context, fn func()) bool {
-	c := call{fn, make(chan struct{})}
+// ask has a request served and waits for that; false when ctx or the host ended first: the request must not be read then.
+func (h *Host) ask(ctx context.Context, r request) bool {
+	c := asked{r, make(chan struct{})}
 	select {
 	case h.in <- c:
 	case <-h.ended:
@@ -241,9 +252,11 @@ func (h *Host) Run(ctx context.Context) {
 
 func (h *Host) handle(ev Event) {
 	switch ev := ev.(type) {
-	case call:
-		ev.fn()
+	case asked:
+		ev.request.serve(h)
 		close(ev.done)
+	case released:
+		ev.arena.Release(ev.place)
 	case LinkUp:
 		h.linked(ev)
 	case LinkDown:

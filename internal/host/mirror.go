@@ -56,29 +56,42 @@ type (
 // mirrorArena returns the arena for a mirrored part, made to its size, once it is with the keeper and on the list. Beside the host.
 func (h *Host) mirrorArena(ctx context.Context, lj *localJob, rank replica.Rank, man replica.Manifest) (*holding.Arena, error) {
 	for {
-		var ref *holding.Arena
-		var mk *making
-		var err error
-		if !h.do(ctx, func() { ref, mk, err = h.findMirror(lj, rank, man) }) {
+		q := mirrorWanted{lj: lj, rank: rank, manifest: man}
+		if !h.ask(ctx, &q) {
 			return nil, h.gone(ctx)
 		}
-		if err != nil || ref != nil {
-			return ref, err
+		if q.err != nil || q.arena != nil {
+			return q.arena, q.err
 		}
 		select {
-		case <-mk.done:
+		case <-q.making.done:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-h.ended:
 			return nil, context.Canceled
 		}
-		if mk.err != nil {
-			return nil, mk.err
+		if q.making.err != nil {
+			return nil, q.making.err
 		}
 	}
 }
 
-// gone says why do has refused.
+// mirrorWanted asks for the arena of a mirrored part: it is there, or on its way.
+type mirrorWanted struct {
+	lj       *localJob
+	rank     replica.Rank
+	manifest replica.Manifest
+
+	arena  *holding.Arena
+	making *making
+	err    error
+}
+
+func (q *mirrorWanted) serve(h *Host) {
+	q.arena, q.making, q.err = h.findMirror(q.lj, q.rank, q.manifest)
+}
+
+// gone says why ask has refused.
 func (h *Host) gone(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err

@@ -292,10 +292,10 @@ func TestHostEnds(t *testing.T) {
 	m := New(Config{Daemon: &config.Config{StateDir: t.TempDir()}})
 	close(m.ended)
 	for range hostQueue + 1 {
-		m.Post(call{})
+		m.Post(asked{})
 	}
 	done := make(chan bool, 1)
-	go func() { done <- m.do(t.Context(), func() { t.Error("run by a host that has ended") }) }()
+	go func() { done <- m.ask(t.Context(), calls(func() { t.Error("run by a host that has ended") })) }()
 	select {
 	case ok := <-done:
 		if ok {

@@ -180,15 +180,24 @@ func (lj *localJob) awaits(k transfer.Key) bool {
 
 // dialLane opens a lane to a registered node. Beside the host.
 func (h *Host) dialLane(ctx context.Context, node replica.NodeName) (transfer.Lane, error) {
-	var n replica.Node
-	var ok bool
-	if !h.do(ctx, func() { n, ok = h.nodes[node] }) {
+	q := nodeWanted{name: node}
+	if !h.ask(ctx, &q) {
 		return nil, h.gone(ctx)
 	}
-	if !ok {
+	if !q.registered {
 		return nil, fmt.Errorf("node %s is not registered", node)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	return h.dial(ctx, n.Addr, node)
+	return h.dial(ctx, q.node.Addr, node)
 }
+
+// nodeWanted asks where a node is.
+type nodeWanted struct {
+	name replica.NodeName
+
+	node       replica.Node
+	registered bool
+}
+
+func (q *nodeWanted) serve(h *Host) { q.node, q.registered = h.nodes[q.name] }

@@ -105,7 +105,7 @@ func TestRelay(t *testing.T) {
 	d.work.Go(func() {
 		src, _ := f.plan.Source(replica.OfGroup(0))
 		got := append(f.holders(d.ctx, src, replica.OfGroup(0)), f.holders(d.ctx, src, replica.FrozenOf(0))...)
-		d.Post(call{func() { holders = got }, make(chan struct{})})
+		d.Post(asked{calls(func() { holders = got }), make(chan struct{})})
 	})
 	d.until("the holders", func() bool { return holders != nil })
 	want := []replica.Holder{{Node: "n2", Incarnation: 22}, {Node: "n3", Incarnation: 33}}

@@ -28,7 +28,7 @@ func TestAFlippedBitIsNotTakenForPresent(t *testing.T) {
 		got := make(chan bool, 1)
 		go func() {
 			got <- f.rehash(t.Context(), lr.arena, c.place, replica.Source{Part: replica.OfGroup(0), Root: replica.Digest{9}})
-			d.do(t.Context(), func() {}) // an event, for until to look again
+			d.ask(t.Context(), calls(func() {})) // an event, for until to look again
 		}()
 		var good bool
 		d.until("the place is rehashed", func() bool {

@@ -177,15 +177,14 @@ func (h *Host) restored(ev restored) {
 }
 
 // restore makes the group's part (with its frozen one) and the rank's private part of the plan lie sealed in the rank's
-// arena. It runs beside the host and reaches its state only through do.
+// arena. It runs beside the host and reaches its state only through ask.
 func (h *Host) restore(ctx context.Context, lj *localJob, lr *localRank, plan *replica.Plan, missed *missed) (slot, ring shm.Place, tier replica.Tier, err error) {
-	var job *replica.Job
-	var group replica.GroupID
-	if !h.do(ctx, func() { job, group = lj.job, lj.group(lr.rank) }) {
+	q := restoreBegin{lj: lj, rank: lr.rank}
+	if !h.ask(ctx, &q) {
 		return slot, ring, 0, h.gone(ctx)
 	}
-	f := fetcher{h: h, lj: lj, job: job, plan: plan, rank: lr.rank, incarnation: lr.incarnation, tier: replica.OwnRAM, missed: missed}
-	if slot, err = f.ensure(ctx, lr.arena, shm.Slot, replica.OfGroup(group)); err != nil {
+	f := fetcher{h: h, lj: lj, job: q.job, plan: plan, rank: lr.rank, incarnation: lr.incarnation, tier: replica.OwnRAM, missed: missed}
+	if slot, err = f.ensure(ctx, lr.arena, shm.Slot, replica.OfGroup(q.group)); err != nil {
 		return slot, ring, 0, err
 	}
 	if ring, err = f.ensure(ctx, lr.arena, shm.Ring, replica.OfRank(lr.rank)); err != nil {
@@ -193,6 +192,17 @@ func (h *Host) restore(ctx context.Context, lj *localJob, lr *localRank, plan *r
 	}
 	return slot, ring, f.tier, nil
 }
+
+// restoreBegin asks for a job as it is now, and the group of a rank in it.
+type restoreBegin struct {
+	lj   *localJob
+	rank replica.Rank
+
+	job   *replica.Job
+	group replica.GroupID
+}
+
+func (q *restoreBegin) serve(*Host) { q.job, q.group = q.lj.job, q.lj.group(q.rank) }
 
 // fetcher brings parts of one plan into one arena.
 type fetcher struct {
@@ -212,20 +222,16 @@ func (f *fetcher) ensure(ctx context.Context, arena *holding.Arena, kind shm.Pla
 	if !ok {
 		return shm.Place{}, fmt.Errorf("plan of epoch %d has no source for %v", f.plan.Epoch, part)
 	}
-	var have holding.Copy
-	var found bool
-	if !f.h.do(ctx, func() {
-		have, found = f.lj.find(arena, part, f.plan.Generation, src.Root)
-		found = found && have.Arena == arena
-	}) {
+	have := copyWanted{lj: f.lj, arena: arena, part: part, generation: f.plan.Generation, root: src.Root}
+	if !f.h.ask(ctx, &have) {
 		return shm.Place{}, f.h.gone(ctx)
 	}
-	if found && f.rehash(ctx, arena, have.Place, src) {
-		if err := f.frozen(ctx, arena, have.Info.FrozenRoot, src, part); err != nil {
+	if have.found && f.rehash(ctx, arena, have.at.Place, src) {
+		if err := f.frozen(ctx, arena, have.at.Info.FrozenRoot, src, part); err != nil {
 			return shm.Place{}, err
 		}
 		f.h.log.Verified(f.job, f.rank, part, f.plan.Epoch)
-		return have.Place, nil
+		return have.at.Place, nil
 	}
 	_, place, m, err := f.fetch(ctx, func(replica.Manifest) (*holding.Arena, error) { return arena, nil }, kind, part, src)
 	if err != nil {
@@ -236,6 +242,23 @@ func (f *fetcher) ensure(ctx context.Context, arena *holding.Arena, kind shm.Pla
 	}
 	f.h.log.Verified(f.job, f.rank, part, f.plan.Epoch)
 	return place, nil
+}
+
+// copyWanted asks whether an arena holds a part.
+type copyWanted struct {
+	lj         *localJob
+	arena      *holding.Arena
+	part       replica.Part
+	generation replica.Generation
+	root       replica.Digest
+
+	at    holding.Copy
+	found bool
+}
+
+func (q *copyWanted) serve(*Host) {
+	q.at, q.found = q.lj.find(q.arena, q.part, q.generation, q.root)
+	q.found = q.found && q.at.Arena == q.arena
 }
 
 // rehash reads a sealed place whole: what is in memory already counts only if it is rehashed now (protocol section 6,
@@ -272,29 +295,21 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*holdi
 	} else {
 		w.Holders = f.holders(ctx, src, part)
 	}
-	staged := false
+	var staged *holding.Arena
 	got, err := f.h.mover.Fetch(ctx, w, func(m replica.Manifest) (mover.Staging, error) {
 		var err error
 		if arena, err = into(m); err != nil {
 			return nil, err
 		}
 		var s *shm.Staging
-		if place, s, err = f.h.stage(ctx, f.lj, arena, kind, m, f.current); err != nil {
+		if place, s, err = f.h.stage(ctx, f.lj, arena, kind, m, f); err != nil {
 			return nil, err
 		}
-		staged = true
+		staged = arena
 		return s, nil
 	})
 	*f.missed = missed{part, got.Unreached}
-	f.corrupt(part, src.Root, got.Report.Corrupt)
-	f.h.do(f.h.ctx, func() { // whatever became of ctx
-		if got.BadDisk {
-			f.h.spoiled(f.lj, &f.lj.badDisk, f.lj.planned(part, f.plan.Generation, src.Root, f.rank))
-		}
-		if staged {
-			arena.Unstage(place)
-		}
-	})
+	f.h.ask(f.h.ctx, &fetchEnd{f, part, src.Root, got, staged, place}) // whatever became of ctx
 	if err != nil {
 		return nil, place, got.Manifest, err
 	}
@@ -302,21 +317,55 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*holdi
 	return arena, place, got.Manifest, nil
 }
 
+// fetchEnd gives back the place of a fetch, and takes in which copies were found bad.
+type fetchEnd struct {
+	of     *fetcher
+	part   replica.Part
+	root   replica.Digest
+	got    mover.Fetched
+	staged *holding.Arena // nil: no place was taken
+	place  shm.Place
+}
+
+func (q *fetchEnd) serve(h *Host) {
+	f := q.of
+	h.corrupt(f.lj, control.CorruptCopy{Job: f.job.ID, Part: q.part, Generation: f.plan.Generation, Root: q.root}, q.got.Report.Corrupt)
+	if q.got.BadDisk {
+		h.spoiled(f.lj, &f.lj.badDisk, f.lj.planned(q.part, f.plan.Generation, q.root, f.rank))
+	}
+	if q.staged != nil {
+		q.staged.Unstage(q.place)
+	}
+}
+
 // holders are those of the plan, and who has been asked since to fetch the part for others.
 func (f *fetcher) holders(ctx context.Context, src replica.Source, part replica.Part) []replica.Holder {
+	q := relaysWanted{lj: f.lj, part: part, epoch: f.plan.Epoch}
 	all := slices.Clone(src.Holders)
-	f.h.do(ctx, func() {
-		for _, h := range f.lj.relays.of(part, f.plan.Epoch) {
-			if h.Node != f.h.self.Name && !slices.Contains(all, h) {
-				all = append(all, h)
-			}
+	if !f.h.ask(ctx, &q) {
+		return all
+	}
+	for _, h := range q.holders {
+		if h.Node != f.h.self.Name && !slices.Contains(all, h) {
+			all = append(all, h)
 		}
-	})
+	}
 	return all
 }
 
-// current tells whether the plan is still the one to carry out. On the host's goroutine.
-func (f *fetcher) current() error {
+// relaysWanted asks who fetches a part of a plan for others.
+type relaysWanted struct {
+	lj    *localJob
+	part  replica.Part
+	epoch replica.Epoch
+
+	holders []replica.Holder
+}
+
+func (q *relaysWanted) serve(*Host) { q.holders = slices.Clone(q.lj.relays.of(q.part, q.epoch)) }
+
+// admit tells whether the plan is still the one to carry out.
+func (f *fetcher) admit() error {
 	if job := f.lj.job; job.Phase == replica.Ended || max(f.lj.fenced, job.ClosedEpoch) >= f.plan.Epoch {
 		return fmt.Errorf("%w: epoch %d of job %s is closed", transfer.ErrFenced, f.plan.Epoch, job.Name)
 	}
@@ -324,29 +373,63 @@ func (f *fetcher) current() error {
 }
 
 // stage takes a place for a part that is to be written by the daemon, and looks for bytes of it that the arena has already: that
-// reads and hashes up to the whole part. still is asked before and after, on the host's goroutine. Beside the host.
-func (h *Host) stage(ctx context.Context, lj *localJob, arena *holding.Arena, kind shm.PlaceKind, manifest replica.Manifest, still func() error) (p shm.Place, s *shm.Staging, err error) {
-	if !h.do(ctx, func() {
-		if err = still(); err == nil {
-			p, s, err = h.takePlace(lj, arena, kind, manifest)
-		}
-	}) {
+// reads and hashes up to the whole part. It is admitted before and after. Beside the host.
+func (h *Host) stage(ctx context.Context, lj *localJob, arena *holding.Arena, kind shm.PlaceKind, manifest replica.Manifest, of admission) (p shm.Place, s *shm.Staging, err error) {
+	q := placeWanted{lj: lj, arena: arena, kind: kind, manifest: manifest, admission: of}
+	if !h.ask(ctx, &q) {
 		return p, nil, h.gone(ctx)
 	}
-	if err != nil {
-		return p, nil, err
+	if q.err != nil {
+		return p, nil, q.err
 	}
-	err = h.reuse(s)
-	if err == nil && !h.do(ctx, func() { err = still() }) {
+	err = h.reuse(q.staging)
+	again := admissionWanted{admission: of}
+	if err == nil && !h.ask(ctx, &again) {
 		err = h.gone(ctx)
 	}
-	if err != nil {
-		s.Abort()
-		h.do(h.ctx, func() { arena.Unstage(p) })
+	if err = errors.Join(err, again.err); err != nil {
+		q.staging.Abort()
+		h.ask(h.ctx, &placeBack{arena, q.place})
 		return p, nil, err
 	}
-	return p, s, nil
+	return q.place, q.staging, nil
 }
+
+// admission judges, on the host's goroutine, whether a part is still to be written here.
+type admission interface{ admit() error }
+
+// placeWanted takes a place for what is admitted, admissionWanted asks once more, and placeBack gives the place back.
+type (
+	placeWanted struct {
+		lj       *localJob
+		arena    *holding.Arena
+		kind     shm.PlaceKind
+		manifest replica.Manifest
+		admission
+
+		place   shm.Place
+		staging *shm.Staging
+		err     error
+	}
+	admissionWanted struct {
+		admission
+		err error
+	}
+	placeBack struct {
+		arena *holding.Arena
+		place shm.Place
+	}
+)
+
+func (q *placeWanted) serve(h *Host) {
+	if q.err = q.admit(); q.err == nil {
+		q.place, q.staging, q.err = h.takePlace(q.lj, q.arena, q.kind, q.manifest)
+	}
+}
+
+func (q *admissionWanted) serve(*Host) { q.err = q.admit() }
+
+func (q *placeBack) serve(*Host) { q.arena.Unstage(q.place) }
 
 // takePlace takes a free place; where none is free, the oldest one that is neither C nor T gives way.
 func (h *Host) takePlace(lj *localJob, arena *holding.Arena, kind shm.PlaceKind, manifest replica.Manifest) (shm.Place, *shm.Staging, error) {

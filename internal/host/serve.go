@@ -13,7 +13,7 @@ import (
 
 // reader opens a copy for reading. On the host's goroutine.
 func (h *Host) reader(lj *localJob, at holding.Copy) (*holding.Reader, error) {
-	return at.Open(lj.job, func(fn func()) { h.Post(call{fn, make(chan struct{})}) })
+	return at.Open(lj.job, func(a *holding.Arena, p shm.Place) { h.Post(released{a, p}) })
 }
 
 // store answers other nodes' transfers: what this node holds, and the private parts it mirrors. Each stream names what it
@@ -52,74 +52,66 @@ func (lj *localJob) mirrorsPlanned(r replica.Rank, n replica.NodeName) bool {
 }
 
 // Open serves a fetch of a part that is sealed here.
-func (s store) Open(peer replica.NodeName, k transfer.Key) (r transfer.Reader, err error) {
-	if !s.h.do(s.ctx, func() {
-		var lj *localJob
-		if lj, err = s.check(k, false); err != nil {
-			return
-		}
-		if peer != lj.job.Ranks[k.Rank].Node && !lj.mirrorsPlanned(k.Rank, peer) && !lj.relays.has(k.Part, k.Epoch, peer) {
-			err = fmt.Errorf("%w: node %s neither holds nor mirrors rank %d", transfer.ErrRefused, peer, k.Rank)
-			return
-		}
-		at, ok := lj.find(nil, k.Part, k.Generation, k.Root)
-		if !ok {
-			err = fmt.Errorf("%w: %v of generation %v with root %v is not here", transfer.ErrUnknownPart, k.Part, k.Generation, k.Root)
-			return
-		}
-		r, err = s.h.reader(lj, at)
-	}) {
+func (s store) Open(peer replica.NodeName, k transfer.Key) (transfer.Reader, error) {
+	q := readWanted{s: s, peer: peer, key: k}
+	if !s.h.ask(s.ctx, &q) {
 		return nil, context.Canceled
 	}
-	return r, err
+	if q.err != nil {
+		return nil, q.err
+	}
+	return q.reader, nil
+}
+
+// readWanted is a fetch of another node's, or of another rank's here.
+type readWanted struct {
+	s    store
+	peer replica.NodeName
+	key  transfer.Key
+
+	reader *holding.Reader
+	err    error
+}
+
+func (q *readWanted) serve(h *Host) { q.reader, q.err = q.open(h) }
+
+func (q *readWanted) open(h *Host) (*holding.Reader, error) {
+	k := q.key
+	lj, err := q.s.check(k, false)
+	if err != nil {
+		return nil, err
+	}
+	if q.peer != lj.job.Ranks[k.Rank].Node && !lj.mirrorsPlanned(k.Rank, q.peer) && !lj.relays.has(k.Part, k.Epoch, q.peer) {
+		return nil, fmt.Errorf("%w: node %s neither holds nor mirrors rank %d", transfer.ErrRefused, q.peer, k.Rank)
+	}
+	at, ok := lj.find(nil, k.Part, k.Generation, k.Root)
+	if !ok {
+		return nil, fmt.Errorf("%w: %v of generation %v with root %v is not here", transfer.ErrUnknownPart, k.Part, k.Generation, k.Root)
+	}
+	return h.reader(lj, at)
 }
 
 // Accept takes a part to mirror from the node of the rank that made it.
 func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifest) (sink transfer.Sink, done func(error) error, err error) {
-	var lj *localJob
-	var arena *holding.Arena
-	var place shm.Place
-	var staging *shm.Staging
-	admit := func() error {
-		if lj, err = s.check(k, true); err != nil {
-			return err
-		}
-		if k.Part != lj.part(holding.KindFor(k.Part), k.Rank) || peer != lj.job.Ranks[k.Rank].Node {
-			return fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, peer, lj.part(holding.KindFor(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
-		}
-		if err := laidOutAsGroup(lj.job, man); err != nil {
-			return err
-		}
-		kind := holding.KindFor(k.Part)
-		if kind == shm.Frozen {
-			kind = shm.Slot // it goes where the parts go that bind it
-		}
-		if !contains(lj.mirrorsOf(kind, k.Rank), s.h.self.Name) {
-			return fmt.Errorf("%w: node %s is not to mirror %v, as far as it has read", transfer.ErrNotYet, s.h.self.Name, k.Part)
-		}
-		return nil
-	}
-	var held bool
-	if !s.h.do(s.ctx, func() {
-		if err = admit(); err == nil {
-			held = lj.mirrored(k)
-		}
-	}) {
+	q := pushWanted{s: s, peer: peer, key: k, manifest: man}
+	if !s.h.ask(s.ctx, &q) {
 		return nil, nil, context.Canceled
 	}
-	if err != nil {
-		return nil, nil, err
+	if q.err != nil {
+		return nil, nil, q.err
 	}
-	if held {
+	if q.held {
 		s.h.Post(mirrored{k.Job})
 		return heldSink{}, func(err error) error { return err }, nil
 	}
 	soon, cancel := context.WithTimeoutCause(s.ctx, acceptWait, fmt.Errorf("%w: the mirror's arena is being made", transfer.ErrNotYet))
 	defer cancel()
-	if arena, err = s.h.mirrorArena(soon, lj, k.Rank, man); err != nil {
+	arena, err := s.h.mirrorArena(soon, q.lj, k.Rank, man)
+	if err != nil {
 		return nil, nil, err
 	}
-	if place, staging, err = s.h.stage(s.ctx, lj, arena, holding.KindFor(k.Part), man, admit); err != nil {
+	place, staging, err := s.h.stage(s.ctx, q.lj, arena, holding.KindFor(k.Part), man, &q)
+	if err != nil {
 		return nil, nil, err
 	}
 	return staging, func(err error) error {
@@ -129,14 +121,64 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 		if err != nil {
 			staging.Abort()
 		}
-		s.h.do(s.ctx, func() {
-			arena.Unstage(place)
-			if err == nil { // a commit may wait for this part: it is pinned in the same turn
-				s.h.mirrored(mirrored{k.Job})
-			}
-		})
+		s.h.ask(s.ctx, &pushEnd{k.Job, arena, place, err})
 		return err
 	}, nil
+}
+
+// pushWanted is another node's push; pushEnd gives back the place that it was given.
+type (
+	pushWanted struct {
+		s        store
+		peer     replica.NodeName
+		key      transfer.Key
+		manifest replica.Manifest
+
+		lj   *localJob
+		held bool // the part is here already
+		err  error
+	}
+	pushEnd struct {
+		job   replica.JobID
+		arena *holding.Arena
+		place shm.Place
+		err   error
+	}
+)
+
+func (q *pushWanted) serve(*Host) {
+	if q.err = q.admit(); q.err == nil {
+		q.held = q.lj.mirrored(q.key)
+	}
+}
+
+func (q *pushWanted) admit() (err error) {
+	k := q.key
+	if q.lj, err = q.s.check(k, true); err != nil {
+		return err
+	}
+	lj := q.lj
+	if k.Part != lj.part(holding.KindFor(k.Part), k.Rank) || q.peer != lj.job.Ranks[k.Rank].Node {
+		return fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, q.peer, lj.part(holding.KindFor(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
+	}
+	if err := laidOutAsGroup(lj.job, q.manifest); err != nil {
+		return err
+	}
+	kind := holding.KindFor(k.Part)
+	if kind == shm.Frozen {
+		kind = shm.Slot // it goes where the parts go that bind it
+	}
+	if !contains(lj.mirrorsOf(kind, k.Rank), q.s.h.self.Name) {
+		return fmt.Errorf("%w: node %s is not to mirror %v, as far as it has read", transfer.ErrNotYet, q.s.h.self.Name, k.Part)
+	}
+	return nil
+}
+
+func (q *pushEnd) serve(h *Host) {
+	q.arena.Unstage(q.place)
+	if q.err == nil { // a commit may wait for this part: it is pinned in the same turn
+		h.mirrored(mirrored{q.job})
+	}
 }
 
 // mirrored tells whether a push would bring what is here already. A frozen part is that in the arena of the mirror alone: in another one

@@ -21,38 +21,52 @@ type Status struct {
 
 // Status asks the host. False: it has ended, or ctx has.
 func (h *Host) Status(ctx context.Context) (st Status, ok bool) {
-	ok = h.do(ctx, func() {
-		st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: len(h.awaited) > 0, KeeperLost: h.keeperLost, Nodes: h.nodes}
-		for _, lj := range h.jobs {
-			st.Jobs = append(st.Jobs, control.StatusOf(lj.job, nil))
-		}
-	})
+	ok = h.ask(ctx, &st)
 	return st, ok
+}
+
+func (st *Status) serve(h *Host) {
+	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: len(h.awaited) > 0, KeeperLost: h.keeperLost, Nodes: h.nodes}
+	for _, lj := range h.jobs {
+		st.Jobs = append(st.Jobs, control.StatusOf(lj.job, nil))
+	}
 }
 
 // Ask sends the leader the question that ask makes under a new number, and waits for its answer. False: none came.
 func (h *Host) Ask(ctx context.Context, patience time.Duration, ask func(id uint64) any) (reply any, ok bool) {
-	answer := make(chan any, 1) // for its one answer
-	var id uint64               // 0: no leader
-	h.do(ctx, func() {
-		if h.link != nil {
-			id = h.nextRequest()
-			h.questions[id] = answer
-			h.send(ask(id))
-		}
-	})
-	if id == 0 {
+	q := question{message: ask, answer: make(chan any, 1)}
+	if !h.ask(ctx, &q) || q.id == 0 {
 		return nil, false
 	}
-	defer h.do(context.WithoutCancel(ctx), func() { delete(h.questions, id) })
+	defer h.ask(context.WithoutCancel(ctx), &questionOver{q.id})
 	select {
-	case reply, ok = <-answer: // closed: the link went down
+	case reply, ok = <-q.answer: // closed: the link went down
 		return reply, ok
 	case <-time.After(patience):
 	case <-ctx.Done():
 	}
 	return nil, false
 }
+
+// question is sent to the leader, and questionOver forgets it.
+type (
+	question struct {
+		message func(id uint64) any
+		answer  chan any // for its one answer
+		id      uint64   // 0: there is no leader
+	}
+	questionOver struct{ id uint64 }
+)
+
+func (q *question) serve(h *Host) {
+	if h.link != nil {
+		q.id = h.nextRequest()
+		h.questions[q.id] = q.answer
+		h.send(q.message(q.id))
+	}
+}
+
+func (q *questionOver) serve(h *Host) { delete(h.questions, q.id) }
 
 // answered passes an answer of the leader's on to who asked.
 func (h *Host) answered(id uint64, reply any) {
@@ -71,28 +85,34 @@ type Witness struct {
 
 // Witness asks the host. False: it has ended, or ctx has.
 func (h *Host) Witness(ctx context.Context) (w Witness, ok bool) {
-	w = Witness{Nodes: map[replica.NodeName]replica.Node{}, Live: map[replica.JobID]replica.Step{}, Steps: map[replica.JobID]control.StepMS{}}
-	ok = h.do(ctx, func() {
-		for name, n := range h.nodes {
-			if name != h.self.Name {
-				w.Nodes[name] = n
-			}
-		}
-		for id, lj := range h.jobs {
-			for _, lr := range lj.ranks {
-				if lr.alive() {
-					w.Live[id] = max(w.Live[id], lr.arena.Step().Step())
-				}
-			}
-			if s, ok := h.stepsOf(lj); ok {
-				w.Steps[id] = s
-			}
-		}
-	})
+	ok = h.ask(ctx, &w)
 	return w, ok
+}
+
+func (w *Witness) serve(h *Host) {
+	*w = Witness{Nodes: map[replica.NodeName]replica.Node{}, Live: map[replica.JobID]replica.Step{}, Steps: map[replica.JobID]control.StepMS{}}
+	for name, n := range h.nodes {
+		if name != h.self.Name {
+			w.Nodes[name] = n
+		}
+	}
+	for id, lj := range h.jobs {
+		for _, lr := range lj.ranks {
+			if lr.alive() {
+				w.Live[id] = max(w.Live[id], lr.arena.Step().Step())
+			}
+		}
+		if s, ok := h.stepsOf(lj); ok {
+			w.Steps[id] = s
+		}
+	}
 }
 
 // Suspect tells the host which nodes a round of probes gave cause to suspect.
 func (h *Host) Suspect(ctx context.Context, suspects []control.Suspect) {
-	h.do(ctx, func() { h.suspected(suspects) })
+	h.ask(ctx, &suspicions{suspects})
 }
+
+type suspicions struct{ of []control.Suspect }
+
+func (q *suspicions) serve(h *Host) { h.suspected(q.of) }

@@ -34,7 +34,7 @@ func TestWhatAHostKnows(t *testing.T) {
 		d.serves(func() {
 			reply, ok = d.Ask(ctx, fixture.Patience, func(id uint64) any {
 				if answered {
-					d.work.Go(func() { d.do(d.ctx, func() { d.leaderSays(control.StatusReply{ID: id}) }) })
+					d.work.Go(func() { d.ask(d.ctx, calls(func() { d.leaderSays(control.StatusReply{ID: id}) })) })
 				} else {
 					cancel() // who asked has gone
 				}
@@ -114,7 +114,7 @@ func TestLostKeeper(t *testing.T) {
 		d.ended = make(chan struct{}) // the rig's cleanup closes it once more
 	}()
 	lost := func() (lost bool) {
-		d.do(running, func() { lost = d.keeperLost })
+		d.ask(running, calls(func() { lost = d.keeperLost }))
 		return lost
 	}
 	if lost() {
