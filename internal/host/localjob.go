@@ -12,7 +12,6 @@ import (
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -72,16 +71,14 @@ type localRank struct {
 	gone        replica.Epoch // let go in this epoch
 	loaded      replica.Epoch // acknowledged its roots for the plan of this epoch
 	rejected    replica.Epoch // said that what it loaded in this epoch is bad: it is not given it again
-	pulse       recovery.Pulse
-	hung        bool     // stands still for longer than it may
-	halted      bool     // while it has to go on: its process is stopped by a signal
-	progress    uint64   // while it comes to rest: megabytes that it has in reach
-	killed      bool     // by reap
-	leaveTo     uint32   // request to answer with BYE once the job has ended
-	ordered     orderKey // the last order sent, so that orders can be derived again and again
-	restore     *restore // of the newest plan
-	sealedAt    map[replica.Generation]time.Time
-	pushed      map[pushKey]pushState // of the newest private parts
+	watch
+	progress uint64   // while it comes to rest: megabytes that it has in reach
+	killed   bool     // by reap
+	leaveTo  uint32   // request to answer with BYE once the job has ended
+	ordered  orderKey // the last order sent, so that orders can be derived again and again
+	restore  *restore // of the newest plan
+	sealedAt map[replica.Generation]time.Time
+	pushed   map[pushKey]pushState // of the newest private parts
 }
 
 func (lj *localJob) group(r replica.Rank) replica.GroupID {
