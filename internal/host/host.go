@@ -516,8 +516,7 @@ func (h *Host) resend() {
 	h.desk.Resend()
 	for _, lj := range h.jobs {
 		lj.reported = replica.NodeReport{}
-		clear(lj.answered) // with the link the leader lost this node's pins
-		clear(lj.passed)
+		lj.repeat() // with the link the leader lost this node's pins
 		for _, s := range lj.written {
 			h.send(s)
 		}

@@ -17,40 +17,36 @@ import (
 
 // localJob is this node's part of a job. Owned by the host.
 type localJob struct {
-	job         *replica.Job
-	candidate   replica.Candidate
-	candidateAt time.Time
-	heardAt     replica.Step                        // how far ranks here were then
-	answered    map[replica.Part]bool               // parts pinned and reported for candidate
-	passed      map[replica.Rank]replica.Generation // ranks that said Passed to candidate; those that stand below it: with what as the newest they hold
-	scarce      control.MirrorOrder                 // what the job is to resume at and has too few copies of
-	scarceAt    time.Time                           // when what its mirrors did not take is sent again
-	scarceWait  time.Duration
-	ranks       map[replica.Rank]*localRank
-	retired     []*holding.Arena         // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
-	mirrors     map[replica.Part]*mirror // parts held for other nodes' ranks
-	making      map[replica.Part]*making // mirrors whose arenas are on their way
-	spell       journal.CommitSpell      // what the log was not told yet of commits
-	fenced      replica.Epoch            // fence words raised to
-	settleBy    time.Time                // after it, what is unfinished is torn
-	settleTime  time.Duration            // from the fence to settleBy
-	stopBy      time.Time                // after it, ranks that did not stop at the end of the job are killed
-	seq         uint64
-	reported    replica.NodeReport // as sent last, to send only changes
-	written     map[replica.Part]control.ShardReport
-	writing     map[replica.Part]replica.Generation // that was begun
-	fetching    map[replica.Part]fetchState         // mirrors being fetched for a plan
-	bad         []replica.Held                      // copies here that failed their digest since the job last ran
-	badDisk     []replica.Held                      // and durable parts, when they were read here
-	outage      *outage                             // that it has not come out of yet; nil: none
-	failures    map[replica.Rank][]failure          // the exceptions of each rank's newest step that had one
-	untaken     map[replica.Rank]*untaken           // offers that no launcher here is known to have taken up
-	kept        map[replica.Rank]*durableGeometry   // what ranks that were started here have in the durable generation that the job opens from
-	relays      relays
+	job *replica.Job
+	candidacy
+	scarce     control.MirrorOrder // what the job is to resume at and has too few copies of
+	scarceAt   time.Time           // when what its mirrors did not take is sent again
+	scarceWait time.Duration
+	ranks      map[replica.Rank]*localRank
+	retired    []*holding.Arena         // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
+	mirrors    map[replica.Part]*mirror // parts held for other nodes' ranks
+	making     map[replica.Part]*making // mirrors whose arenas are on their way
+	spell      journal.CommitSpell      // what the log was not told yet of commits
+	fenced     replica.Epoch            // fence words raised to
+	settleBy   time.Time                // after it, what is unfinished is torn
+	settleTime time.Duration            // from the fence to settleBy
+	stopBy     time.Time                // after it, ranks that did not stop at the end of the job are killed
+	seq        uint64
+	reported   replica.NodeReport // as sent last, to send only changes
+	written    map[replica.Part]control.ShardReport
+	writing    map[replica.Part]replica.Generation // that was begun
+	fetching   map[replica.Part]fetchState         // mirrors being fetched for a plan
+	bad        []replica.Held                      // copies here that failed their digest since the job last ran
+	badDisk    []replica.Held                      // and durable parts, when they were read here
+	outage     *outage                             // that it has not come out of yet; nil: none
+	failures   map[replica.Rank][]failure          // the exceptions of each rank's newest step that had one
+	untaken    map[replica.Rank]*untaken           // offers that no launcher here is known to have taken up
+	kept       map[replica.Rank]*durableGeometry   // what ranks that were started here have in the durable generation that the job opens from
+	relays     relays
 }
 
 func newLocalJob(job *replica.Job) *localJob {
-	return &localJob{job: job, answered: map[replica.Part]bool{}, passed: map[replica.Rank]replica.Generation{}, ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
+	return &localJob{job: job, candidacy: newCandidacy(), ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
 		written: map[replica.Part]control.ShardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{}}
 }
 

@@ -47,14 +47,12 @@ func (h *Host) checkInitial(lj *localJob, lr *localRank) {
 
 // newCandidate obeys a newer candidate: every pin of an older one is let go.
 func (h *Host) newCandidate(lj *localJob, c replica.Candidate) {
-	lj.candidate, lj.candidateAt, lj.heardAt = c, time.Now(), lj.furthest(c.Generation.Epoch)
-	clear(lj.answered)
-	clear(lj.passed)
+	lj.obey(c, time.Now(), lj.furthest(c.Generation.Epoch))
 	for _, lr := range lj.ranks {
 		lr.arena.SetCandidate(c.Position)
 	}
 	for _, l := range lj.parts() {
-		if l.Info.PinN != 0 && (l.Info.PinTerm != c.Term || l.Info.PinN != c.N) {
+		if lj.outdated(l) {
 			l.Arena.Pin(l.Place, 0, 0)
 		}
 	}
@@ -73,34 +71,26 @@ func (lj *localJob) furthest(e replica.Epoch) (at replica.Step) {
 	return at
 }
 
-// answerable tells whether there is a candidate that the leader waits for.
-func (h *Host) answerable(lj *localJob) bool {
-	c := lj.candidate
-	return h.link != nil && c.N != 0 && lj.job.Phase == replica.Open && c.Generation.Epoch == lj.job.Position.Epoch && c.Position.Step > lj.job.Position.Step
-}
-
 // answerCandidate pins what is held sealed of the candidate and says so, or says that a rank has passed it.
 func (h *Host) answerCandidate(lj *localJob) {
 	c := lj.candidate
-	if !h.answerable(lj) {
+	if h.link == nil || !lj.awaited(lj.job) {
 		return
 	}
 	var fresh []replica.Held
-	all := lj.parts()
-	for _, l := range all {
-		if l.Info.Generation != c.Generation || l.Held.Part.Kind == replica.FrozenPart || lj.answered[pinKey(l)] || !l.Whole() {
+	for _, l := range lj.parts() {
+		if !lj.owes(l) {
 			continue
 		}
 		l.Arena.Pin(l.Place, c.Term, c.N)
 		if now, err := l.Arena.Info(l.Place); err != nil || now.Generation != c.Generation {
-			continue
+			continue // freed and filled anew meanwhile
 		}
 		lj.answered[pinKey(l)] = true
 		fresh = append(fresh, l.Held)
 	}
 	if len(fresh) > 0 {
-		h.send(replica.Pinned{Job: lj.job.ID, Term: c.Term, N: c.N, Generation: c.Generation, Holder: h.holder(), Session: h.self.Session, Parts: fresh,
-			Heard: lj.heardAt, Live: lj.furthest(c.Generation.Epoch)})
+		h.send(lj.pins(h.self, fresh, lj.furthest(c.Generation.Epoch)))
 	}
 	for _, lr := range lj.ranks {
 		h.answerPassed(lj, lr)
@@ -109,53 +99,12 @@ func (h *Host) answerCandidate(lj *localJob) {
 
 // answerPassed says that a rank has passed the candidate, or stands below it.
 func (h *Host) answerPassed(lj *localJob, lr *localRank) {
-	c, r := lj.candidate, lr.rank
-	told, said := lj.passed[r]
-	if !h.answerable(lj) || !lr.alive() && !lr.left() || said && told.IsZero() {
+	if h.link == nil || !lj.awaited(lj.job) || !lr.alive() && !lr.left() {
 		return
 	}
-	var newest replica.Generation
-	if !lr.passedBy(c.Generation) {
-		if newest = h.standsBelow(lj, lr, c.Generation); newest.IsZero() || newest == told {
-			return // what it holds with two slots comes and goes
-		}
+	if p, due := lj.passes(lj.job, h.self, lr.rank, lr.arena, lr.stands()); due {
+		h.send(p)
 	}
-	lj.passed[r] = newest
-	h.send(replica.Passed{Job: lj.job.ID, Term: c.Term, N: c.N, Holder: h.holder(), Session: h.self.Session, Rank: r, Live: lr.arena.Step().Generation(), Holds: lr.arena.Holds(), Heard: lj.heardAt})
-}
-
-// pinKey tells two ranks' copies of one group part on this node apart: each is a vote.
-func pinKey(l holding.Copy) replica.Part {
-	if l.Held.Part.Kind == replica.ReplicatedPart && !l.Held.Mirror {
-		return replica.Part{Kind: 0x80, Index: uint32(l.Held.Rank)}
-	}
-	return l.Held.Part
-}
-
-// passedBy tells whether the rank is beyond generation g and its arena lacks, and will not get, one of g's two parts. The
-// private part is copied at step_enter(S), and step_enter(S+1) waits for the copy of S, so a live step beyond g's means that
-// both captures are over.
-func (lr *localRank) passedBy(g replica.Generation) bool {
-	live := lr.arena.Step()
-	if live.Epoch() != g.Epoch || live.Step() <= g.Step {
-		return false
-	}
-	return lr.arena.Misses(g)
-}
-
-// standsBelow is the newest generation that the rank holds whole and that is not committed, if the rank has left, or stands still on
-// purpose, before generation g: the leader need not wait for it to come there. Zero: it moves, or there is nothing to take in its stead.
-func (h *Host) standsBelow(lj *localJob, lr *localRank, g replica.Generation) (newest replica.Generation) {
-	live := lr.arena.Step()
-	if !lr.stands() || live.Phase() != replica.Idle || live.Epoch() != g.Epoch || live.Step() >= g.Step {
-		return newest
-	}
-	for _, held := range lr.arena.Holds() {
-		if held.Epoch == g.Epoch && held.Step > lj.job.Position.Step {
-			newest = held // holds are in order
-		}
-	}
-	return newest
 }
 
 // stands tells whether the rank makes no further step for now: it has left, or has said that it stands still.

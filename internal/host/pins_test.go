@@ -325,7 +325,7 @@ func TestPassedBy(t *testing.T) {
 			put(ring(i), h)
 		}
 		d.write(lr.arena, atStep, uint64(c.live))
-		if got := lr.passedBy(g); got != c.want {
+		if got := passedBy(lr.arena, g); got != c.want {
 			t.Errorf("%s: passed %v, want %v", c.what, got, c.want)
 		}
 	}

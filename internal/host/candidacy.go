@@ -1,0 +1,115 @@
+package host
+
+import (
+	"time"
+
+	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/replica"
+)
+
+// candidacy is what this node has answered to the candidate that the leader wants to commit next. It is given what arenas tell, and returns
+// what to pin and what to say; the host does so.
+type candidacy struct {
+	candidate   replica.Candidate
+	candidateAt time.Time
+	heardAt     replica.Step                        // how far ranks here were then
+	answered    map[replica.Part]bool               // parts pinned and reported for candidate
+	passed      map[replica.Rank]replica.Generation // ranks that said Passed to candidate; those that stand below it: with what as the newest they hold
+}
+
+func newCandidacy() candidacy {
+	return candidacy{answered: map[replica.Part]bool{}, passed: map[replica.Rank]replica.Generation{}}
+}
+
+// obey takes a newer candidate, which nothing was answered to yet.
+func (c *candidacy) obey(n replica.Candidate, now time.Time, furthest replica.Step) {
+	c.candidate, c.candidateAt, c.heardAt = n, now, furthest
+	c.repeat()
+}
+
+// repeat has everything answered again: a leader that was linked anew has no answer of this node.
+func (c *candidacy) repeat() {
+	clear(c.answered)
+	clear(c.passed)
+}
+
+// awaited tells whether there is a candidate that the leader of the job waits for.
+func (c *candidacy) awaited(job *replica.Job) bool {
+	n := c.candidate
+	return n.N != 0 && job.Phase == replica.Open && n.Generation.Epoch == job.Position.Epoch && n.Position.Step > job.Position.Step
+}
+
+// outdated tells whether a copy is pinned for another candidate.
+func (c *candidacy) outdated(l holding.Copy) bool {
+	return l.Info.PinN != 0 && (l.Info.PinTerm != c.candidate.Term || l.Info.PinN != c.candidate.N)
+}
+
+// owes tells whether a copy is to be pinned for the candidate and reported.
+func (c *candidacy) owes(l holding.Copy) bool {
+	return l.Info.Generation == c.candidate.Generation && l.Held.Part.Kind != replica.FrozenPart && !c.answered[pinKey(l)] && l.Whole()
+}
+
+// pins reports copies that were pinned. furthest is how far the ranks here are by now.
+func (c *candidacy) pins(by replica.Node, fresh []replica.Held, furthest replica.Step) replica.Pinned {
+	n := c.candidate
+	return replica.Pinned{Job: n.Job, Term: n.Term, N: n.N, Generation: n.Generation, Holder: by.Holder(), Session: by.Session, Parts: fresh, Heard: c.heardAt, Live: furthest}
+}
+
+// words are what an arena tells of its rank.
+type words interface {
+	Step() replica.Word
+	Holds() []replica.Generation
+	Misses(replica.Generation) bool
+}
+
+// passes reports that a rank has passed the candidate, or stands below it; false: there is nothing new to report of it. A rank that stands
+// makes no further step for now.
+func (c *candidacy) passes(job *replica.Job, by replica.Node, r replica.Rank, a words, stands bool) (p replica.Passed, due bool) {
+	n := c.candidate
+	told, said := c.passed[r]
+	if said && told.IsZero() {
+		return p, false
+	}
+	var newest replica.Generation
+	if !passedBy(a, n.Generation) {
+		if newest = newestBelow(a, stands, job.Position.Step, n.Generation); newest.IsZero() || newest == told {
+			return p, false // what it holds with two slots comes and goes
+		}
+	}
+	c.passed[r] = newest
+	return replica.Passed{Job: n.Job, Term: n.Term, N: n.N, Holder: by.Holder(), Session: by.Session, Rank: r, Live: a.Step().Generation(), Holds: a.Holds(), Heard: c.heardAt}, true
+}
+
+// pinKey tells two ranks' copies of one group part on this node apart: each is a vote.
+func pinKey(l holding.Copy) replica.Part {
+	if l.Held.Part.Kind == replica.ReplicatedPart && !l.Held.Mirror {
+		return replica.Part{Kind: 0x80, Index: uint32(l.Held.Rank)}
+	}
+	return l.Held.Part
+}
+
+// passedBy tells whether a rank is beyond generation g and its arena lacks, and will not get, one of g's two parts. The
+// private part is copied at step_enter(S), and step_enter(S+1) waits for the copy of S, so a live step beyond g's means that
+// both captures are over.
+func passedBy(a words, g replica.Generation) bool {
+	live := a.Step()
+	if live.Epoch() != g.Epoch || live.Step() <= g.Step {
+		return false
+	}
+	return a.Misses(g)
+}
+
+// newestBelow is the newest generation that a rank holds whole and that is not committed, if the rank has left, or stands still on
+// purpose, before generation g: the leader need not wait for it to come there. Zero: it moves, or there is nothing to take in its stead.
+func newestBelow(a words, stands bool, committed replica.Step, g replica.Generation) (newest replica.Generation) {
+	live := a.Step()
+	if !stands || live.Phase() != replica.Idle || live.Epoch() != g.Epoch || live.Step() >= g.Step {
+		return newest
+	}
+	for _, held := range a.Holds() {
+		if held.Epoch == g.Epoch && held.Step > committed {
+			newest = held // holds are in order
+		}
+	}
+	return newest
+}

@@ -1,0 +1,96 @@
+package host
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+)
+
+// said are the words of an arena as a test has them.
+type said struct {
+	live   replica.Word
+	holds  []replica.Generation
+	misses bool
+}
+
+func (s said) Step() replica.Word             { return s.live }
+func (s said) Holds() []replica.Generation    { return s.holds }
+func (s said) Misses(replica.Generation) bool { return s.misses }
+
+// Which copies a candidate wants pinned, and which pins are another one's.
+func TestCandidacyPins(t *testing.T) {
+	copyOf := func(p replica.Part, s replica.Step, rank replica.Rank, mirror bool, pin uint64) holding.Copy {
+		return holding.Copy{Place: shm.Place{Kind: shm.Ring}, Info: shm.Info{Generation: fixture.Gen(3, s), PinTerm: 9, PinN: pin}, Held: replica.Held{Part: p, Generation: fixture.Gen(3, s), Rank: rank, Mirror: mirror}}
+	}
+	c := newCandidacy()
+	c.obey(fixture.Candidate(2, 6), time.Unix(100, 0), 7)
+	c.answered[pinKey(copyOf(replica.OfGroup(0), 6, 0, false, 0))] = true
+	for name, want := range map[string]struct {
+		l              holding.Copy
+		owes, outdated bool
+	}{
+		"its own":                  {copyOf(replica.OfRank(0), 6, 0, false, 0), true, false},
+		"pinned before a new link": {copyOf(replica.OfRank(0), 6, 0, false, 2), true, false},
+		"pinned for an older one":  {copyOf(replica.OfRank(0), 5, 0, false, 1), false, true},
+		"of another step":          {copyOf(replica.OfRank(0), 5, 0, false, 0), false, false},
+		"frozen":                   {copyOf(replica.FrozenOf(0), 6, 0, false, 0), false, false},
+		"answered":                 {copyOf(replica.OfGroup(0), 6, 0, false, 2), false, false},
+		"another rank's vote":      {copyOf(replica.OfGroup(0), 6, 1, false, 0), true, false},
+		"the mirror's vote":        {copyOf(replica.OfGroup(0), 6, 0, true, 0), true, false},
+	} {
+		if owes, outdated := c.owes(want.l), c.outdated(want.l); owes != want.owes || outdated != want.outdated {
+			t.Errorf("%s: owed %v, outdated %v; want %v, %v", name, owes, outdated, want.owes, want.outdated)
+		}
+	}
+	self := replica.Node{Name: "n1", Incarnation: 11, Session: 3}
+	want := replica.Pinned{Job: fixture.JobID, Term: 9, N: 2, Generation: fixture.Gen(3, 6), Holder: self.Holder(), Session: 3, Heard: 7, Live: 8}
+	if got := c.pins(self, nil, 8); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// A rank's answers in order: each is given once, until the leader's link or its candidate is another.
+func TestCandidacyPasses(t *testing.T) {
+	c := newCandidacy()
+	c.obey(fixture.Candidate(1, 8), time.Unix(100, 0), 5)
+	job, self := fixture.Job(), replica.Node{Name: "n1", Incarnation: 11, Session: 3}
+	at := func(s replica.Step) replica.Word { return replica.PackWord(3, s, replica.Idle) }
+	six, seven := []replica.Generation{fixture.Gen(3, 6)}, []replica.Generation{fixture.Gen(3, 6), fixture.Gen(3, 7)}
+	for i, e := range []struct {
+		says    said
+		stands  bool
+		renewed bool // the link
+		due     bool
+	}{
+		{said{live: at(6), holds: six}, false, false, false},                                    // it moves
+		{said{live: at(5), holds: []replica.Generation{fixture.Gen(3, 5)}}, true, false, false}, // that is committed
+		{said{live: at(6), holds: six}, true, false, true},
+		{said{live: at(6), holds: six}, true, false, false},
+		{said{live: at(6), holds: six}, true, true, true},
+		{said{live: at(7), holds: seven}, true, false, true}, // it has a newer one
+		{said{live: replica.PackWord(3, 7, replica.Updating), holds: six}, true, false, false},
+		{said{live: at(9)}, false, false, false}, // it captured the candidate
+		{said{live: at(9), misses: true}, false, false, true},
+		{said{live: at(10), misses: true}, false, false, false},
+		{said{live: at(6), holds: six}, true, false, false}, // what it said last is final
+		{said{live: at(10), misses: true}, false, true, true},
+	} {
+		if e.renewed {
+			c.repeat()
+		}
+		p, due := c.passes(job, self, 0, e.says, e.stands)
+		want := replica.Passed{Job: fixture.JobID, Term: 9, N: 1, Holder: self.Holder(), Session: 3, Live: e.says.live.Generation(), Holds: e.says.holds, Heard: 5}
+		if due != e.due || due && !reflect.DeepEqual(p, want) {
+			t.Errorf("%d: %v, %+v; want %v, %+v", i, due, p, e.due, want)
+		}
+	}
+	c.obey(fixture.Candidate(2, 9), time.Unix(101, 0), 10)
+	if _, due := c.passes(job, self, 0, said{live: at(10), misses: true}, false); !due {
+		t.Error("the next candidate is not answered")
+	}
+}
