@@ -137,7 +137,11 @@ func (w *world) run(line string, out *strings.Builder) error {
 
 func (w *world) apply(verb string, c replica.Command, out *strings.Builder) Outcome {
 	w.index++
+	before := w.state.View()
 	o := w.state.Apply(w.index, c)
+	if err := Check(before, w.state.View()); err != nil {
+		fmt.Fprintf(out, "BROKEN: %v\n", err)
+	}
 	if j := w.current(); j != nil {
 		w.fence = max(w.fence, j.ClosedEpoch)
 	}
@@ -338,16 +342,6 @@ func (w *world) holders(p replica.Part, g replica.Generation) (out []replica.Hol
 		}
 	}
 	slices.SortFunc(out, func(a, b replica.Holder) int { return strings.Compare(string(a.Node), string(b.Node)) })
-	return out
-}
-
-func allParts(j *replica.Job) (out []replica.Part) {
-	for g := range j.GroupGeometry {
-		out = append(out, replica.OfGroup(replica.GroupID(g)))
-	}
-	for r := range j.Ranks {
-		out = append(out, replica.OfRank(replica.Rank(r)))
-	}
 	return out
 }
 

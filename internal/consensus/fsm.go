@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/replicad/replicad/internal/invariant"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -83,10 +84,14 @@ func (f *fsm) Apply(l *raft.Log) any {
 		f.halt(err, "the log holds an entry that this program can't read; its state stands still", "index", l.Index)
 		return applied{index: l.Index, err: err}
 	}
-	before := f.state.View().Index
+	before := f.state.View()
 	out := f.state.Apply(l.Index, c)
 	f.publish(f.state)
-	if before/f.every != l.Index/f.every {
+	if invariant.On {
+		err := lock.Check(before, f.state.View())
+		invariant.Holds(err == nil, "entry %d, %T: %v", l.Index, c, err)
+	}
+	if before.Index/f.every != l.Index/f.every {
 		m := newMark(f.state.View())
 		f.mark.Store(m)
 		f.marked(m)

@@ -42,7 +42,7 @@ var walls = map[string]wall{
 	"internal/control":    {2, []string{"replica", "internal/wire"}, nil},
 	"internal/journal":    {2, []string{"replica", "recovery", "internal/audit", "internal/config"}, []string{"github.com/rs/zerolog", "golang.org/x/sys/unix"}},
 	"internal/rendezvous": {2, []string{"replica", "internal/wire"}, nil},
-	"internal/consensus":  {2, []string{"replica", "lock", "internal/atomicfile", "internal/wire"}, []string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/go-hclog", "go.etcd.io/bbolt"}},
+	"internal/consensus":  {2, []string{"replica", "lock", "internal/atomicfile", "internal/invariant", "internal/wire"}, []string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/go-hclog", "go.etcd.io/bbolt"}},
 	"internal/checkpoint": {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/shm":        {2, []string{"replica", "internal/unixsock"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/pki":        {2, []string{"replica"}, nil},

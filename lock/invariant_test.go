@@ -1,0 +1,53 @@
+package lock
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Check finds a state that no entry may lead to, and passes a job that ended, began again or is in another era.
+func TestCheck(t *testing.T) {
+	id := replica.JobID{1}
+	job := func(change func(*replica.Job)) *replica.Job {
+		j := &replica.Job{ID: id, Name: "j", Era: 1, Options: replica.Options{MinCopies: 2}, Phase: replica.Closed, Epoch: 3, ClosedEpoch: 3, NextIncarnation: 4,
+			Lineage: replica.Lineage{{Epoch: 3, Start: 5}}, Position: replica.Position{Epoch: 3, Step: 5}, Committed: replica.Generation{Epoch: 3, Step: 5}, Copies: 2, LastIndex: 8,
+			Ranks: []replica.Claimed{{Incarnation: 4, Node: "a", NodeIncarnation: 1}}, Mirrors: [][]replica.NodeName{{"b"}}}
+		change(j)
+		return j
+	}
+	was := job(func(j *replica.Job) { j.LastIndex = 7 })
+	for name, c := range map[string]struct {
+		was, is *replica.Job
+		want    string // empty: it holds
+	}{
+		"nothing new":            {was, job(func(*replica.Job) {}), ""},
+		"created":                {nil, job(func(*replica.Job) {}), ""},
+		"another entry's":        {was, job(func(j *replica.Job) { j.LastIndex = 6 }), "last index 6"},
+		"an epoch that fell":     {was, job(func(j *replica.Job) { j.Epoch, j.ClosedEpoch = 2, 2 }), "epoch 3 -> 2"},
+		"a position that fell":   {was, job(func(j *replica.Job) { j.Position.Step = 4 }), "position fell"},
+		"history rewritten":      {was, job(func(j *replica.Job) { j.Lineage = replica.Lineage{{Epoch: 2, Start: 5}} }), "lineage"},
+		"an incarnation twice":   {was, job(func(j *replica.Job) { j.Ranks = append(j.Ranks, j.Ranks[0]); j.Mirrors = append(j.Mirrors, nil) }), "rank 1: incarnation 4"},
+		"a mirror beside it":     {was, job(func(j *replica.Job) { j.Mirrors = [][]replica.NodeName{{"a"}} }), "own node a"},
+		"copies and no word":     {was, job(func(j *replica.Job) { j.Copies = 1 }), "1 copies, degraded false"},
+		"a commit without parts": {was, job(func(j *replica.Job) { j.Position.Step = 6 }), "with 0 parts"},
+		"another era's history":  {was, job(func(j *replica.Job) { j.Era, j.Lineage, j.Position.Step = 2, replica.Lineage{{Epoch: 2, Start: 5}}, 4 }), ""},
+		"ended, with fewer words": {was, job(func(j *replica.Job) {
+			j.Phase, j.Options, j.Ranks, j.Mirrors = replica.Ended, replica.Options{}, nil, nil
+		}), ""},
+		"begun again": {job(func(j *replica.Job) { j.Phase, j.Ranks = replica.Ended, nil }), job(func(j *replica.Job) {
+			j.Phase, j.Position, j.Ranks = replica.Closed, replica.Position{}, make([]replica.Claimed, 2)
+		}), ""},
+		"begun again, and lower": {job(func(j *replica.Job) { j.Phase = replica.Ended }), job(func(j *replica.Job) { j.NextIncarnation = 1 }), "incarnations fell from 4 to 1"},
+	} {
+		before := View{Index: 7, Jobs: map[replica.JobID]*replica.Job{}}
+		if c.was != nil {
+			before.Jobs[id] = c.was
+		}
+		err := Check(before, View{Index: 8, Jobs: map[replica.JobID]*replica.Job{id: c.is}})
+		if got := err == nil; got != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
