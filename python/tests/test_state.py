@@ -291,7 +291,7 @@ def test_counters_that_are_attributes_begin_where_they_did(caplog: pytest.LogCap
     optimizer = Counting(net().parameters())
     materialise(optimizer)
     assert optimizer.seen == 0
-    assert "Counting counts in self.seen, which is in no copy" in caplog.text
+    assert "Counting keeps a count in self.seen, which no copy holds" in caplog.text
 
 
 @pytest.mark.parametrize(("kind", "options"), [(optim.RMSprop, {"momentum": 0.9}), (optim.RMSprop, {"momentum": 0.9, "eps": 0.0}), (optim.Adadelta, {"eps": 0.0})])

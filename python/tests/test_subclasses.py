@@ -331,7 +331,7 @@ def test_optimizers_that_are_refused() -> None:
 
 def test_a_frozen_span_must_not_hide_what_is_trained() -> None:
     t = torch.zeros(4)
-    with pytest.raises(Unsupported, match="b: shares the memory of a, which is frozen: let both ask for a gradient, or neither"):
+    with pytest.raises(Unsupported, match="b: shares the memory of a, which is frozen: set requires_grad on both, or on neither"):
         regions([Leaf("a", t, "never"), Leaf("b", t[:2], "window")])
     assert len(regions([Leaf("a", t, "window"), Leaf("b", t[:2], "never")])) == 1
 

@@ -81,7 +81,7 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
         raise Unsupported(f"{kind}: its state can't be made by a step with zero gradients ({type(err).__name__}: {err}): take a step before the session is made") from err
     if counted:
         names = ", ".join(f"self.{k}" for k in counted)
-        log.warning("replicad: %s counts in %s, which is in no copy: after a restart it begins anew; keep it in param_groups or state", kind, names)
+        log.warning("replicad: %s keeps a count in %s, which no copy holds: a restart begins the count anew. Keep it in param_groups or in state", kind, names)
 
 
 def _make(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> list[str]:
@@ -374,7 +374,7 @@ def optimizer_values(optimizer: torch.optim.Optimizer, names: dict[int, str], ba
 def set_optimizer_values(optimizer: torch.optim.Optimizer, names: dict[int, str], values: dict[str, Any]) -> None:
     """The inverse of :func:`optimizer_values`."""
     if len(values["groups"]) != len(optimizer.param_groups):
-        raise Mismatch(f"the generation has {len(values['groups'])} parameter groups, this optimizer {len(optimizer.param_groups)}")
+        raise Mismatch(f"the generation has {len(values['groups'])} parameter groups, this optimizer {len(optimizer.param_groups)}: make it with the same groups in the same order")
     for g, kept in zip(optimizer.param_groups, values["groups"], strict=True):
         _merge(g, kept)
     optimizer = part(optimizer)

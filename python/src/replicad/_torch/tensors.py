@@ -101,7 +101,7 @@ def regions(of: Iterable[Leaf]) -> list[Region]:
         for began, (ended, other) in zip(starts[max(at - 1, 0) : at + 1], spans[max(at - 1, 0) : at + 1], strict=True):
             if began <= start and end <= ended:
                 if other.changes == "never" != leaf.changes:
-                    raise Unsupported(f"{leaf.name}: shares the memory of {other.name}, which is frozen: let both ask for a gradient, or neither")
+                    raise Unsupported(f"{leaf.name}: shares the memory of {other.name}, which is frozen: set requires_grad on both, or on neither")
                 break
             if start < ended and began < end:
                 raise Unsupported(f"{leaf.name}: shares a part of its memory with {other.name}: register the whole that both are views of")

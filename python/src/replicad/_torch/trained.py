@@ -109,7 +109,7 @@ class Trained:
                 f"{some(now)} has moved to other memory (`.data =`, .to()) after the session was made: move it before, copy_ into it, or make the session with staging=True"
             )
         if merged := list(self.merged()):
-            raise Mismatch(f"{some(merged)} is merged with its adapters: they get no gradient so, and base weights that are no longer those that are kept: unmerge first")
+            raise Mismatch(f"{some(merged)} is merged with its adapters: the adapters get no gradient, and the base weights are no longer those that are kept. Unmerge first")
         return same
 
     def _check_groups(self) -> None:
@@ -119,7 +119,7 @@ class Trained:
                 known = set(map(id, self._groups[o]))
                 added = [label for label, p in self._labelled(optimizer) if id(p) not in known]
                 what = f"got {some(added)}" if added else "lost or reordered parameters"
-                raise Mismatch(f"{o} {what} after the session was made: give it all that it is ever to train before, and freeze what is to wait")
+                raise Mismatch(f"{o} {what} after the session was made: give the optimizer every parameter before the session is made, and freeze those that train later")
 
     def _look(self) -> Places:
         return Places(self._models.values(), self._optimizers.values(), [state for _, _, state in self._states])

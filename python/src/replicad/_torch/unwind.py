@@ -64,5 +64,5 @@ class Unwinder(threading.Thread):
             try:
                 AbortProcessGroups(timeout=self._soft).free()
             except Exception as err:
-                log.warning("replicad: process groups: %s: %s", type(err).__name__, err)
+                log.warning("replicad: aborting the process groups of the closed epoch failed: %s: %s", type(err).__name__, err)
             self._over.wait(self._soft)
