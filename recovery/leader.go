@@ -47,7 +47,8 @@ type Leader struct {
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
 	closed    replica.Epoch // the closed epoch that the fields below are of
 	lastFault time.Duration
-	faults    []replica.Fault // recorded when last looked
+	faults    []replica.Fault                  // recorded when last looked
+	faultedAt map[replica.Holder]time.Duration // when the newest fault of a node was seen first
 	capture   capturing
 	mirrored  replica.Generation // that the nodes were told to mirror
 	durable   []DurableGen
@@ -77,7 +78,7 @@ func NewLeader(job replica.JobID, t Timing) *Leader {
 	l := &Leader{id: job, t: t, budget: DefaultBudget(),
 		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), signs: make(map[replica.Rank]sign), up: make(map[replica.NodeName]bool),
 		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]proposed), away: make(map[replica.NodeName]time.Duration), gone: make(map[replica.NodeName]time.Duration), began: -1, alone: -1, reach: reach{}, lacking: make(map[lack]replica.Rank), asked: make(map[lack]asked),
-		offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1,
+		faultedAt: make(map[replica.Holder]time.Duration), offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1,
 		failed: make(map[replica.Generation]map[replica.Incarnation]bool), blamed: make(map[replica.Generation]string)}
 	return l
 }
@@ -177,6 +178,14 @@ func (l *Leader) learnJob(ev JobChanged) {
 	if first || anyNew(l.job.Faults, l.faults) {
 		l.lastFault = l.now
 	}
+	for _, f := range l.job.Faults {
+		if f.OfNode() && (first || !slices.Contains(l.faults, f)) {
+			l.faultedAt[replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}] = l.now
+		}
+	}
+	maps.DeleteFunc(l.faultedAt, func(h replica.Holder, _ time.Duration) bool {
+		return !slices.ContainsFunc(l.job.Faults, func(f replica.Fault) bool { return f.Node == h.Node && f.NodeIncarnation == h.Incarnation })
+	})
 	for _, f := range l.faults {
 		if f.OfNode() && f.Epoch == l.job.Epoch && !slices.Contains(l.job.Faults, f) {
 			delete(l.away, f.Node) // it has registered again, and has its time to answer: nobody waited for it before

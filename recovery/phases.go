@@ -123,7 +123,7 @@ func (l *Leader) revive() {
 		if !f.OfNode() || !f.Kind.IsCondition() {
 			continue
 		}
-		if rep, ok := in.acknowledged(f.Node); ok && rep.Holder == h && (l.heard[h] > l.lastFault || f.Kind == replica.Silent && l.up[f.Node]) {
+		if rep, ok := in.acknowledged(f.Node); ok && rep.Holder == h && (l.heard[h] > l.faultedAt[h] || f.Kind == replica.Silent && l.up[f.Node]) {
 			l.propose(replica.RegisterNode{Node: l.nodes[f.Node]})
 		}
 	}

@@ -58,6 +58,24 @@ func TestReturnHasItsTime(t *testing.T) {
 	}
 }
 
+// TestAnswerBesideAnothersFault: a node that comes back while another one is lost is revived: the other's fault is no answer to its acknowledgement.
+func TestAnswerBesideAnothersFault(t *testing.T) {
+	w := closedBy(t, "cut b", "kill 0", "wait 5s")
+	b := w.nodes["b"]
+	w.apply(replica.ReportFault{Job: w.job, Fault: replica.Fault{Epoch: 1, Kind: replica.NodeDead, Node: "b", NodeIncarnation: b.holder.Incarnation}})
+	if err := w.wait(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	w.said = nil
+	w.apply(replica.ReportFault{Job: w.job, Fault: replica.Fault{Epoch: 1, Kind: replica.Exception, Rank: 0, Incarnation: w.state().Ranks[0].Incarnation, Detail: "another's"}})
+	b.up, b.fenced = true, w.state().ClosedEpoch
+	w.queue = append(w.queue, recovery.NodeUp{Holder: b.holder, Session: b.session}, recovery.Report{NodeReport: w.report("b")})
+	w.drain()
+	if !w.proposes("register b") {
+		t.Errorf("it acknowledged in the moment of another's fault, and is not taken back: %q", w.said)
+	}
+}
+
 // TestAnswerBesideAFault: a node that has acknowledged the fence is revived also where its one report came before the fault that says it had not.
 func TestAnswerBesideAFault(t *testing.T) {
 	w := closedBy(t, "cut b", "kill 0", "wait 5s")

@@ -546,6 +546,9 @@ func (h *Host) tick() time.Duration {
 		if due {
 			h.lookAtProgress(lj)
 			h.sayWhoIsAwaited(lj)
+			if h.takenForDead(lj.job) {
+				lj.reported = replica.NodeReport{} // its word of before did not count
+			}
 			h.report(lj)
 		}
 	}

@@ -153,6 +153,14 @@ func (h *Host) report(lj *localJob) {
 	h.send(r)
 }
 
+// takenForDead tells whether a job has this node down as dead or silent, though it reads that. Its reports end that, if they come after the
+// fault: it repeats them meanwhile.
+func (h *Host) takenForDead(job *replica.Job) bool {
+	return slices.ContainsFunc(job.Faults, func(f replica.Fault) bool {
+		return f.OfNode() && f.Kind.IsCondition() && f.Node == h.self.Name && f.NodeIncarnation == h.self.Incarnation
+	})
+}
+
 // orphaned are the claims of this node that no process of it has: it went, or was refused its arena, between the two, or
 // the daemon was away then. Nobody else would ever report their deaths.
 func (h *Host) orphaned(lj *localJob) (dead []replica.RankReport) {

@@ -305,3 +305,22 @@ func TestHostEnds(t *testing.T) {
 		t.Fatal("waits for a host that has ended")
 	}
 }
+
+// A node that reads of its own death goes on reporting: its word of before the fault counts no more.
+func TestANodeThatIsTakenForDeadRepeatsItself(t *testing.T) {
+	for node, want := range map[replica.NodeName]int{"n1": 1, "n2": 0} {
+		d := newRig(t)
+		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
+			j.Faults = append(j.Faults, replica.Fault{Epoch: j.Epoch, Kind: replica.NodeDead, Node: node, NodeIncarnation: 11})
+		}))
+		d.report(lj)
+		d.says()
+		for range 2 {
+			d.lastReport = time.Time{}
+			d.tick()
+			if got := fixture.Only[replica.NodeReport](d.says()); len(got) != want {
+				t.Errorf("of a fault of %s: %d reports without a change, want %d", node, len(got), want)
+			}
+		}
+	}
+}
