@@ -32,7 +32,7 @@ func (h *Host) sayWhoIsAwaited(lj *localJob) {
 	if !lj.awaitsProcesses() {
 		for _, l := range h.launchers {
 			if l.job == lj.job.ID {
-				clear(l.said)
+				l.starts.quiet()
 			}
 		}
 		return
@@ -41,12 +41,10 @@ func (h *Host) sayWhoIsAwaited(lj *localJob) {
 		if !l.accepted || l.job != lj.job.ID {
 			continue
 		}
-		for r, since := range l.running {
+		for _, r := range l.starts.ranks() {
+			since := l.starts.of(r).since
 			text := h.whyAwaited(lj, l, r, &since)
-			if waited := time.Since(since); text != "" && waited >= h.cfg.Timing.Claim<<min(l.said[r], 16) {
-				for waited >= h.cfg.Timing.Claim<<min(l.said[r], 16) {
-					l.said[r]++
-				}
+			if waited := time.Since(since); text != "" && l.starts.say(r, waited, h.cfg.Timing.Claim) {
 				h.note(l, lj.job, fmt.Sprintf("rank %d: "+text, r, waited.Round(time.Second)))
 			}
 		}
@@ -58,11 +56,11 @@ func (h *Host) sayWhoIsAwaited(lj *localJob) {
 func (h *Host) whyAwaited(lj *localJob, l *launcher, r replica.Rank, since *time.Time) string {
 	lr := lj.ranks[r]
 	switch {
-	case !l.attached[r] && (lr == nil || !lr.alive()):
+	case !l.starts.of(r).attached && (lr == nil || !lr.alive()):
 		if h.heardOf(lj, r) {
 			return "" // it waits itself
 		}
-		if pid := l.pids[r]; pid != 0 {
+		if pid := l.starts.of(r).pid; pid != 0 {
 			return fmt.Sprintf("process %d has run %%v and has not called resume() yet", pid)
 		}
 		return ""

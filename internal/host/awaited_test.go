@@ -82,7 +82,7 @@ func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
 	d.runRunning(peer, 1, 19951)
 	d.sayWhoIsAwaited(lj)
 	for i, waited := range []time.Duration{1, 1, 2, 9, 9} {
-		l.running[1] = time.Now().Add(-waited * time.Second)
+		l.starts.entry(1).running, l.starts[1].since = true, time.Now().Add(-waited*time.Second)
 		d.sayWhoIsAwaited(lj)
 		if i == 1 || i == 4 {
 			continue // it has been said
@@ -99,8 +99,8 @@ func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
 
 	lr := d.attach(lj, 1)
 	lr.pid, lr.incarnation, lr.loaded = 19951, 5, 3
-	l.attached[1] = true
-	clear(l.said)
+	l.starts[1].attached = true
+	l.starts.quiet()
 	lj.settleTime, lj.settleBy = 0, time.Now().Add(-40*time.Second)
 	d.sayWhoIsAwaited(lj)
 	_, body := end.reads()

@@ -16,7 +16,7 @@ func (h *Host) kill(lj *localJob, lr *localRank) {
 	}
 	group, bad := h.processes.Group(lr.pid) // a launcher gives each of its processes a group: the rank may be below a shell
 	for _, l := range h.launchers {
-		if bad == nil && l.accepted && l.hello.Job == lj.job.Name && l.runs(lr.rank) && l.pids[lr.rank] == uint64(group) {
+		if bad == nil && l.accepted && l.hello.Job == lj.job.Name && l.runs(lr.rank) && l.starts.of(lr.rank).pid == uint64(group) {
 			l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: lr.rank, Signal: uint32(syscall.SIGKILL)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 			return
 		}

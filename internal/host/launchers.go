@@ -23,13 +23,7 @@ type launcher struct {
 	user     int // whose process it is
 	request  uint32
 	hello    wire.RunHello
-	running  map[replica.Rank]time.Time // since when its process is expected to attach
-	retryAt  map[replica.Rank]time.Time // of a rank whose process ended before it claimed anything
-	tries    map[replica.Rank]int       // of those, in a row
-	attached map[replica.Rank]bool      // since its process was started
-	pids     map[replica.Rank]uint64    // of its processes, as it says
-	said     map[replica.Rank]int       // how often it was told that its process is waited for
-	refused  map[replica.Rank]string    // why its process got no arena, the last time
+	starts   starts
 	creating bool
 	memory   bool // it was told what an arena takes
 	deaf     bool // it has not taken up a start, and said nothing since
@@ -37,13 +31,6 @@ type launcher struct {
 	job      replica.JobID // that it was accepted for: a name may be used again
 	done     bool
 }
-
-// startTries is how often in a row a process may end before it attaches, which no recovery mends: the job ends then. Two such ends
-// with more than startWindow between them, and the time that a process may take to attach, are not in a row.
-const (
-	startTries  = 5
-	startWindow = 10 * time.Minute
-)
 
 func (l *launcher) createRequest(id uint64) control.CreateRequest {
 	h := l.hello
@@ -103,7 +90,7 @@ func groupsOf(set []bool) (groups []int) {
 }
 
 func (h *Host) runHello(ev session.RunHello) {
-	l := &launcher{peer: ev.Peer, user: ev.Peer.UID(), request: ev.Header.Request, hello: ev.RunHello, running: map[replica.Rank]time.Time{}, retryAt: map[replica.Rank]time.Time{}, tries: map[replica.Rank]int{}, attached: map[replica.Rank]bool{}, pids: map[replica.Rank]uint64{}, said: map[replica.Rank]int{}, refused: map[replica.Rank]string{}}
+	l := &launcher{peer: ev.Peer, user: ev.Peer.UID(), request: ev.Header.Request, hello: ev.RunHello, starts: starts{}}
 	h.launchers[ev.Peer.ID()] = l
 	if err := replica.CheckName(l.hello.Job); err != nil {
 		h.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
@@ -186,18 +173,15 @@ func (h *Host) serveLauncher(l *launcher) {
 		return
 	}
 	for _, r := range l.hello.Ranks {
-		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && !l.runs(r) && l.free() > 0 && time.Now().After(l.retryAt[r]) && l.tries[r] < startTries {
+		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && l.free() > 0 && l.starts.may(r, time.Now()) {
 			h.startRank(lj, l, r)
 		}
 	}
 }
 
 func (h *Host) startRank(lj *localJob, l *launcher, r replica.Rank) {
-	l.running[r] = time.Now()
-	delete(l.attached, r)
-	delete(l.pids, r)
-	delete(l.said, r)
-	start := wire.RunStart{Rank: r, World: lj.job.Layout.World, Group: replica.NoGroup, Early: uint32(l.tries[r])}
+	l.starts.asked(r, time.Now())
+	start := wire.RunStart{Rank: r, World: lj.job.Layout.World, Group: replica.NoGroup, Early: uint32(l.starts.of(r).tries)}
 	if lj.job.Naming == nil {
 		start.Group, start.Groups = lj.group(r), lj.job.Layout.Groups
 	}
@@ -205,11 +189,10 @@ func (h *Host) startRank(lj *localJob, l *launcher, r replica.Rank) {
 }
 
 func (l *launcher) runs(r replica.Rank) bool {
-	_, ok := l.running[r]
-	return ok
+	return l.starts.of(r).running
 }
 
-func (l *launcher) free() int { return int(l.hello.Capacity) - len(l.running) }
+func (l *launcher) free() int { return int(l.hello.Capacity) - len(l.starts.ranks()) }
 
 // offers counts the processes that this node could still start for a job.
 func (h *Host) offers(job *replica.Job) (n int, spare bool) {
@@ -241,12 +224,12 @@ func (h *Host) starting(lj *localJob) (ranks []replica.Rank, pids []uint64) {
 		if !l.accepted || l.hello.Job != lj.job.Name {
 			continue
 		}
-		for r := range l.running {
-			if l.pids[r] == 0 && time.Since(l.running[r]) > h.takeUp() {
+		for _, r := range l.starts.ranks() {
+			if l.starts.silent(r, time.Now(), h.takeUp()) {
 				continue // its launcher does not answer
 			}
-			if lr := lj.ranks[r]; !l.attached[r] && (lr == nil || !lr.alive()) {
-				at[r] = l.pids[r]
+			if lr, p := lj.ranks[r], l.starts.of(r); !p.attached && (lr == nil || !lr.alive()) {
+				at[r] = p.pid
 			}
 		}
 	}
@@ -262,10 +245,11 @@ func (h *Host) runRunning(p session.Peer, rank replica.Rank, pid uint64) {
 	if l == nil {
 		return
 	}
-	l.running[rank], l.pids[rank], l.deaf = time.Now(), pid, false
+	l.starts.runs(rank, pid, time.Now())
+	l.deaf = false
 	if lj := h.jobNamed(l.hello.Job); lj != nil {
 		if lr := lj.ranks[rank]; lr != nil && lr.alive() && uint64(lr.pid) == pid {
-			l.attached[rank] = true
+			l.starts.entry(rank).attached = true
 		}
 	}
 }
@@ -277,7 +261,7 @@ func (h *Host) runExited(ev session.RunExited) {
 	}
 	r := ev.RunExited.Rank
 	l.deaf = false
-	delete(l.running, r)
+	l.starts.over(r)
 	h.log.Exited(l.hello.Job, r, ev.RunExited.PID, ev.RunExited.Status)
 	lj := h.jobNamed(l.hello.Job)
 	if lj == nil {
@@ -287,7 +271,7 @@ func (h *Host) runExited(ev session.RunExited) {
 	h.endedBy(lj, ev.RunExited)
 	if lr := lj.ranks[r]; lr != nil && uint64(lr.pid) == ev.RunExited.PID {
 		h.rankDied(lj, lr)
-	} else if !l.attached[r] { // else the rank was a child of the launcher's process, or has been taken over
+	} else if !l.starts.of(r).attached { // else the rank was a child of the launcher's process, or has been taken over
 		h.endedEarly(lj, l, r, ev.RunExited.Status)
 	}
 	h.takeOffers(lj)
@@ -296,18 +280,13 @@ func (h *Host) runExited(ev session.RunExited) {
 
 // endedEarly counts a process that ended before it attached: it was started in vain, and will be again.
 func (h *Host) endedEarly(lj *localJob, l *launcher, r replica.Rank, status int32) {
-	now := time.Now()
-	if now.Sub(l.retryAt[r]) > startWindow+h.cfg.Timing.Start {
-		l.tries[r] = 0
-	}
-	l.tries[r]++
-	l.retryAt[r] = now.Add(time.Second)
-	h.log.StartFailed(lj.job, r, status, l.tries[r], startTries)
-	if l.tries[r] < startTries || lj.job.Phase == replica.Ended {
+	tries := l.starts.early(r, time.Now(), h.cfg.Timing.Start)
+	h.log.StartFailed(lj.job, r, status, tries, startTries)
+	if tries < startTries || lj.job.Phase == replica.Ended {
 		return
 	}
-	why := fmt.Sprintf("rank %d ended %d times in a row on node %s before it attached, the last time with status %d", r, l.tries[r], h.self.Name, status)
-	if text := l.refused[r]; text != "" {
+	why := fmt.Sprintf("rank %d ended %d times in a row on node %s before it attached, the last time with status %d", r, tries, h.self.Name, status)
+	if text := l.starts.of(r).refused; text != "" {
 		why += ": " + text
 	}
 	h.send(control.EndRequest{Name: lj.job.Name, Reason: recovery.DoNotRequeue + why + "; its own output says why", Rank: r})
@@ -324,16 +303,14 @@ func (h *Host) killStuck() {
 		}
 		starting, _ := h.starting(lj)
 		for _, r := range starting {
-			since, here := l.running[r]
 			switch {
-			case !here:
 			case h.heardOf(lj, r):
-				l.running[r] = time.Now() // what it waits for is not its own doing
-			case time.Since(since) > limit:
-				l.running[r] = time.Now() // its launcher tells of its end
-				l.refused[r] = fmt.Sprintf("killed, since it had not attached after %v (timing.start of this node's configuration)", limit)
-				h.log.RankNote(lj.job, r, "stuck", l.refused[r])
-				h.note(l, lj.job, fmt.Sprintf("rank %d: %s; it is started again", r, l.refused[r]))
+				l.starts.excused(r, time.Now())
+			case l.starts.stuck(r, time.Now(), limit):
+				why := fmt.Sprintf("killed, since it had not attached after %v (timing.start of this node's configuration)", limit)
+				l.starts.refused(r, why)
+				h.log.RankNote(lj.job, r, "stuck", why)
+				h.note(l, lj.job, fmt.Sprintf("rank %d: %s; it is started again", r, why))
 				l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r, Signal: uint32(syscall.SIGKILL)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 			}
 		}
@@ -365,13 +342,11 @@ func (h *Host) tellLaunchers(news control.Tell) {
 	}
 }
 
-// rankAttached: whatever goes wrong with the process from here on is recovery's business.
+// rankAttached tells the job's launchers that the process of a rank has its arena.
 func (h *Host) rankAttached(job string, r replica.Rank) {
 	for _, l := range h.launchers {
 		if l.hello.Job == job {
-			l.attached[r] = true
-			delete(l.tries, r)
-			delete(l.refused, r)
+			l.starts.attached(r)
 		}
 	}
 }
@@ -389,10 +364,10 @@ func (h *Host) launcherGone(l *launcher) {
 // stopLeftovers ends the processes of a finished job that are no ranks of it: the launcher waits for all others to end by themselves. They
 // have not attached, or are superseded.
 func (h *Host) stopLeftovers(lj *localJob, l *launcher) {
-	for r := range l.running {
+	for _, r := range l.starts.ranks() {
 		lr := lj.ranks[r]
 		left, here := lr != nil && lr.left(), lr != nil && lr.alive()
-		if left || !here && l.attached[r] { // or it has just ended: its status is its own
+		if left || !here && l.starts.of(r).attached { // or it has just ended: its status is its own
 			continue
 		}
 		l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r}.Append(nil)) //nolint:errcheck // a dead peer is Gone

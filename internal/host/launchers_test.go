@@ -29,7 +29,7 @@ func TestLauncherLearnsHowItsJobEnded(t *testing.T) {
 	} {
 		d := newRig(t)
 		peer, end := d.session(0)
-		l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID}
+		l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{}}
 		d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, reason }))
 		d.serveLauncher(l)
 		h, body := end.reads()
@@ -88,9 +88,9 @@ func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
 	d := newRig(t)
 	peer, end := d.session(0)
-	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, attached: map[replica.Rank]bool{0: true, 1: true, 3: true}, running: map[replica.Rank]time.Time{}}
+	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{0: {attached: true}, 1: {attached: true}, 3: {attached: true}}}
 	for r := range replica.Rank(4) {
-		l.running[r] = time.Now()
+		l.starts.runs(r, 0, time.Now())
 	}
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Phase, j.EndReason = replica.Ended, recovery.Finished+" at step 9, newest commit step 8"
@@ -117,7 +117,7 @@ func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
 func TestLauncherIsToldOfAHang(t *testing.T) {
 	d := newRig(t)
 	peer, end := d.session(0)
-	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, running: map[replica.Rank]time.Time{1: time.Now()}}
+	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{1: {running: true, since: time.Now()}}}
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.Hang, Rank: 1, Incarnation: 5, Detail: "stands still in step 6"}}
 	}))
@@ -135,7 +135,7 @@ func TestLaunchersAreToldOfTheirJob(t *testing.T) {
 	d := newRig(t)
 	d.put(fixture.Job())
 	mine, end := d.session(0)
-	d.launchers[mine.ID()] = &launcher{peer: mine, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID}
+	d.launchers[mine.ID()] = &launcher{peer: mine, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{}}
 	d.leaderSays(control.Tell{Job: replica.JobID{0: 0xee}, Text: "of another job"})
 	d.leaderSays(control.Tell{Job: fixture.JobID, Text: "news"})
 	h, body := end.reads()
@@ -189,7 +189,7 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 		d.startRank(lj, l, 0)
 		early(startTries - 1)
 		// So does time.
-		l.retryAt[0] = l.retryAt[0].Add(-startWindow - d.cfg.Timing.Start - 2*time.Second)
+		l.starts[0].retryAt = l.starts[0].retryAt.Add(-startWindow - d.cfg.Timing.Start - 2*time.Second)
 		early(startTries - 1)
 	}
 }
@@ -212,7 +212,7 @@ func TestFullLauncherStartsNoMore(t *testing.T) {
 	if l.runs(0) {
 		t.Error("it is to start rank 0 beside rank 1, with a capacity of one")
 	}
-	delete(l.running, 1)
+	l.starts.over(1)
 	d.serveLaunchers()
 	if !l.runs(0) {
 		t.Error("it has room for rank 0, and is not asked")
@@ -231,7 +231,7 @@ func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
 	for h, _ := end.reads(); h.Type != wire.MRunStart; h, _ = end.reads() {
 	}
 	d.runRunning(peer, 0, 4711)
-	ago := func(since time.Duration) { l.running[0] = time.Now().Add(-since) }
+	ago := func(since time.Duration) { l.starts.entry(0).running, l.starts[0].since = true, time.Now().Add(-since) }
 	limit := d.cfg.Timing.Start
 
 	ago(limit - time.Minute)
@@ -262,12 +262,12 @@ func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
 			t.Fatalf("a process that waits for its %s was taken for one that hangs", name)
 		}
 	}
-	l.attached[0] = true
+	l.starts[0].attached = true
 	ago(limit + time.Minute)
 	d.killStuck()
 	end.quiet(peer)
 
-	delete(l.attached, 0)
+	l.starts[0].attached = false
 	d.killStuck()
 	h, body := end.reads()
 	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || !strings.Contains(note.Text, "rank 0: killed, since it had not attached after 10m0s") {
@@ -322,7 +322,7 @@ func TestLauncherGroups(t *testing.T) {
 	d := newRig(t)
 	for _, job := range []*replica.Job{naming, settled} {
 		peer, end := d.session(0)
-		l := &launcher{peer: peer, running: map[replica.Rank]time.Time{}, attached: map[replica.Rank]bool{}, tries: map[replica.Rank]int{1: 2}}
+		l := &launcher{peer: peer, starts: starts{1: {tries: 2}}}
 		d.startRank(newLocalJob(job), l, 1)
 		_, body := end.reads()
 		start, err := wire.ParseRunStart(body)
@@ -365,8 +365,8 @@ func TestLauncherOptions(t *testing.T) {
 // A rank whose process has attached and died is not starting, though its launcher has not reaped it yet; one whose former process is dead is.
 func TestStarting(t *testing.T) {
 	lives, died := &localRank{}, &localRank{life: dead}
-	l := &launcher{accepted: true, hello: wire.RunHello{Job: "j"}, running: map[replica.Rank]time.Time{0: {}, 1: {}, 2: {}, 3: {}}, attached: map[replica.Rank]bool{1: true, 2: true}, pids: map[replica.Rank]uint64{0: 12, 1: 13, 3: 14}}
-	other := &launcher{accepted: true, hello: wire.RunHello{Job: "k"}, running: map[replica.Rank]time.Time{7: {}}}
+	l := &launcher{accepted: true, hello: wire.RunHello{Job: "j"}, starts: starts{0: {running: true, pid: 12}, 1: {running: true, pid: 13, attached: true}, 2: {running: true, attached: true}, 3: {running: true, pid: 14}}}
+	other := &launcher{accepted: true, hello: wire.RunHello{Job: "k"}, starts: starts{7: {running: true}}}
 	m := &Host{cfg: &config.Config{}, launchers: map[uint64]*launcher{1: l, 2: other}}
 	lj := &localJob{job: &replica.Job{Name: "j"}, ranks: map[replica.Rank]*localRank{1: died, 2: lives, 3: died}}
 	if got, pids := m.starting(lj); !slices.Equal(got, []replica.Rank{0, 3}) || !slices.Equal(pids, []uint64{12, 14}) {

@@ -57,7 +57,7 @@ func (h *Host) takeOffer(lj *localJob, r replica.Rank, u *untaken) bool {
 	if l := u.by; l != nil {
 		_, here := h.launchers[l.peer.ID()]
 		switch {
-		case !here || !l.runs(r) || l.pids[r] != 0:
+		case !here || !l.runs(r) || l.starts.of(r).pid != 0:
 			return true // where no process runs the leader offers the rank again
 		case time.Since(u.asked) < h.takeUp() && !h.halted(l):
 			return false
@@ -77,7 +77,7 @@ func (h *Host) takeOffer(lj *localJob, r replica.Rank, u *untaken) bool {
 		if l.hello.Job != lj.job.Name || !l.runs(r) {
 			continue
 		}
-		if lr := lj.ranks[r]; !l.attached[r] || lr == nil || lr.alive() {
+		if lr := lj.ranks[r]; !l.starts.of(r).attached || lr == nil || lr.alive() {
 			return true // on its way already
 		}
 		if time.Since(u.since) < reapPatience && !h.halted(l) {
@@ -106,7 +106,7 @@ func (h *Host) freeLauncher(lj *localJob, but *launcher) *launcher {
 
 // giveUpOn withdraws a start that a launcher has not taken up. Awake again it finds the start and right after it the stop.
 func (h *Host) giveUpOn(lj *localJob, l *launcher, r replica.Rank, next *launcher) {
-	delete(l.running, r)
+	l.starts.over(r)
 	l.deaf = true
 	l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r, Signal: uint32(syscall.SIGKILL)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 	text := fmt.Sprintf("the launcher of process %d has not started a process for rank %d, and is stopped or hangs: this one is asked", l.peer.PID(), r)

@@ -28,7 +28,8 @@ func twoLaunchers(t *testing.T) (d *rig, lj *localJob, first, second *launcher, 
 	}
 	lr := d.attach(lj, 0)
 	lr.life = dead
-	l[0].running[0], l[0].pids[0], l[0].attached[0] = time.Now(), 4711, true
+	l[0].starts.runs(0, 4711, time.Now())
+	l[0].starts[0].attached = true
 	return d, lj, l[0], l[1], ends
 }
 
@@ -58,7 +59,7 @@ func TestOfferWaitsForTheLauncherOfTheDeadProcess(t *testing.T) {
 	for what, says := range map[string]bool{"it says so": true, "it is stopped": false} {
 		d, lj, first, second, ends := twoLaunchers(t)
 		d.offered(control.Offer{Job: fixture.JobID, Rank: 0, Expect: 4})
-		if first.pids[0] == 0 || second.runs(0) {
+		if first.starts.of(0).pid == 0 || second.runs(0) {
 			t.Fatalf("%s: another one is asked at once", what)
 		}
 		if says {
@@ -129,7 +130,7 @@ func TestADeafLauncherOffersNothing(t *testing.T) {
 	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
 	d.offered(control.Offer{Job: fixture.JobID, Rank: 0, Expect: 4})
 	ends[0].gets(t)
-	lj.untaken[0].asked, first.running[0] = time.Now().Add(-d.takeUp()), time.Now().Add(-2*d.takeUp())
+	lj.untaken[0].asked, first.starts[0].since = time.Now().Add(-d.takeUp()), time.Now().Add(-2*d.takeUp())
 	d.takeOffers(lj)
 	if ranks, _ := d.starting(lj); len(ranks) != 0 || !first.deaf {
 		t.Errorf("deaf %t, starting %v", first.deaf, ranks)

@@ -20,7 +20,7 @@ import (
 func (d *rig) listener() (session.Peer, *rankEnd) {
 	d.t.Helper()
 	peer, end := d.session(0)
-	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID}
+	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{}}
 	return peer, end
 }
 

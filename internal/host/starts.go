@@ -1,0 +1,147 @@
+package host
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// startTries is how often in a row a process may end before it attaches, which no recovery mends: the job ends then. Two such ends
+// with more than startWindow between them, and the time that a process may take to attach, are not in a row.
+const (
+	startTries  = 5
+	startWindow = 10 * time.Minute
+)
+
+// starts is what a launcher's processes are doing, by rank, and how earlier ones ended: a value that is told the time.
+type starts map[replica.Rank]*start
+
+// start is the newest process that a launcher was asked to run for a rank.
+type start struct {
+	running  bool
+	since    time.Time // since when it is expected to attach
+	pid      uint64    // as its launcher says; 0: not yet
+	attached bool
+	said     int // how often its launcher was told that it is waited for
+
+	// Of the processes for the rank that ended before they claimed anything.
+	tries   int       // in a row
+	retryAt time.Time // not before then is the next one started
+	refused string    // why the last one got no arena
+}
+
+// of is what is known of a rank's process, which may be nothing.
+func (s starts) of(r replica.Rank) start {
+	if p := s[r]; p != nil {
+		return *p
+	}
+	return start{}
+}
+
+func (s starts) entry(r replica.Rank) *start {
+	if s[r] == nil {
+		s[r] = &start{}
+	}
+	return s[r]
+}
+
+// ranks are those that a process runs for, in order.
+func (s starts) ranks() []replica.Rank {
+	return slices.Sorted(func(yield func(replica.Rank) bool) {
+		for r, p := range maps.All(s) {
+			if p.running && !yield(r) {
+				return
+			}
+		}
+	})
+}
+
+// may tells whether a process may be started for a rank now.
+func (s starts) may(r replica.Rank, now time.Time) bool {
+	p := s.of(r)
+	return !p.running && now.After(p.retryAt) && p.tries < startTries
+}
+
+// asked notes that the launcher was asked to run a process for a rank.
+func (s starts) asked(r replica.Rank, now time.Time) {
+	p := s.entry(r)
+	p.running, p.since, p.pid, p.attached, p.said = true, now, 0, false, 0
+}
+
+// runs notes that the launcher runs one.
+func (s starts) runs(r replica.Rank, pid uint64, now time.Time) {
+	p := s.entry(r)
+	p.running, p.since, p.pid = true, now, pid
+}
+
+// silent tells whether the launcher has not said within patience that it runs what it was asked to.
+func (s starts) silent(r replica.Rank, now time.Time, patience time.Duration) bool {
+	p := s.of(r)
+	return p.pid == 0 && now.Sub(p.since) > patience
+}
+
+// attached notes that the process of a rank has its arena: whatever goes wrong with it from here on is recovery's business.
+func (s starts) attached(r replica.Rank) {
+	p := s.entry(r)
+	p.attached, p.tries, p.refused = true, 0, ""
+}
+
+// refused notes why a process got no arena.
+func (s starts) refused(r replica.Rank, why string) { s.entry(r).refused = why }
+
+// over notes that no process runs for a rank any more.
+func (s starts) over(r replica.Rank) {
+	if p := s[r]; p != nil {
+		p.running = false
+	}
+}
+
+// early counts a process that ended before it attached, and returns how many did in a row. start is how long one may take to attach.
+func (s starts) early(r replica.Rank, now time.Time, start time.Duration) int {
+	p := s.entry(r)
+	if now.Sub(p.retryAt) > startWindow+start {
+		p.tries = 0
+	}
+	p.tries++
+	p.retryAt = now.Add(time.Second)
+	return p.tries
+}
+
+// stuck tells whether a process should have attached by now. Its time begins anew: its launcher tells of its end.
+func (s starts) stuck(r replica.Rank, now time.Time, limit time.Duration) bool {
+	p := s[r]
+	if p == nil || !p.running || now.Sub(p.since) <= limit {
+		return false
+	}
+	p.since = now
+	return true
+}
+
+// excused begins the time of a process anew: what it waits for is not its own doing.
+func (s starts) excused(r replica.Rank, now time.Time) {
+	if p := s[r]; p != nil && p.running {
+		p.since = now
+	}
+}
+
+// say tells whether its launcher is to be told that the job has waited for a process for so long: after first, and each time that has
+// doubled.
+func (s starts) say(r replica.Rank, waited, first time.Duration) bool {
+	p := s.entry(r)
+	if waited < first<<min(p.said, 16) {
+		return false
+	}
+	for waited >= first<<min(p.said, 16) {
+		p.said++
+	}
+	return true
+}
+
+// quiet forgets what its launcher was told.
+func (s starts) quiet() {
+	for _, p := range s {
+		p.said = 0
+	}
+}
