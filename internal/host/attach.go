@@ -68,60 +68,28 @@ func (h *Host) serveAttaching() {
 
 // advance takes a process as far towards its arena as the job's state allows now.
 func (h *Host) advance(a *attaching) {
-	if a.welcomed && a.attach == 0 {
-		return // it waits for no answer, so a refusal would go unheard: it is judged when it asks for its arena
-	}
 	req := a.helloReq
 	if a.attach != 0 {
 		req = a.attach
 	}
-	if a.hello.ABI != wire.RankABI {
-		h.refuse(a, req, wire.CodeVersion, fmt.Sprintf("libreplicad speaks version %d of the rank protocol, this daemon %d: use the library of this daemon's release", a.hello.ABI, wire.RankABI))
-		return
-	}
-	if !h.informed {
-		return // no leader reached since start: nothing can be judged
-	}
 	lj := h.jobNamed(a.hello.Job)
-	if lj == nil {
-		if h.launching(a.hello.Job) {
-			return // a launcher here is creating it
-		}
-		h.refuse(a, req, wire.CodeRefused, fmt.Sprintf("no job %q: start it with `replicad run --job %s ...`", a.hello.Job, a.hello.Job))
-		return
-	}
-	job := lj.job
-	rank := a.hello.Rank
-	if text := foreign(job, a.peer.UID()); text != "" {
-		h.refuse(a, req, wire.CodeRefused, text)
-		return
-	}
-	if text := otherPlace(job, a); text != "" {
-		h.refuse(a, req, wire.CodeRefused, text)
-		return
-	}
-	if lr := lj.ranks[rank]; lr != nil && lr.alive() {
-		if lr.pid == a.peer.PID() && lr.start == a.peer.StartTime() {
-			if h.handOutAgain(lj, lr, a) {
-				return
-			}
-			h.refuse(a, req, wire.CodeRefused, fmt.Sprintf("process %d has attached as rank %d of job %q already: use one handle", lr.pid, rank, job.Name))
+	v := a.judge(h.self.Name, h.informed, lj, h.launching(a.hello.Job))
+	if v.to == attachedAlready {
+		if h.handOutAgain(lj, lj.ranks[a.hello.Rank], a) {
 			return
 		}
-		if !lr.superseded(job) {
-			h.refuse(a, req, wire.CodeRefused, fmt.Sprintf("rank %d of job %q is held by live process %d on this node: stop it first, or start another rank", rank, job.Name, lr.pid))
-		}
-		return
+		v.to = refused
 	}
-	if c := job.Ranks[rank]; c.Incarnation != 0 && c.Node != h.self.Name && !recovery.Vacated(job, rank) {
-		h.refuse(a, req, wire.CodeRefused, fmt.Sprintf("rank %d of job %q is held by incarnation %d on node %s: it is not free", rank, job.Name, c.Incarnation, c.Node))
-		return
+	switch v.to {
+	case waits:
+	case refused:
+		h.refuse(a, req, v.code, v.text)
+	case welcomed:
+		h.welcome(lj.job, a)
+	case claims:
+		h.claimFor(lj, a)
+	case attachedAlready: // see above
 	}
-	if !a.welcomed {
-		h.welcome(job, a)
-		return
-	}
-	h.claimFor(lj, a)
 }
 
 func (h *Host) welcome(job *replica.Job, a *attaching) {
