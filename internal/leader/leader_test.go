@@ -266,6 +266,25 @@ func TestStepsClearASuspicion(t *testing.T) {
 	}
 }
 
+// A node that comes back from behind a partition says that all others are silent: the job holds it for dead, so its word moves nobody's rank.
+func TestDeadIsNoWitness(t *testing.T) {
+	c := suspicious(t)
+	led := c.jobs[fixture.JobID]
+	for _, from := range []replica.NodeName{"n3", "n4"} { // so that one word more would be enough
+		led.job = fixture.Changed(led.job, func(j *replica.Job) {
+			j.Faults = append(j.Faults, replica.Fault{Epoch: j.Epoch, Kind: replica.NodeDead, Node: from, NodeIncarnation: c.view.Nodes[from].Incarnation})
+		})
+	}
+	c.hears("n3", silentNode, 2*time.Second)
+	if dead := c.dead(); len(dead) != 0 {
+		t.Fatalf("%v is dead by the word of one that is held for dead itself", dead)
+	}
+	c.hears("n1", silentNode, 2*time.Second)
+	if dead := c.dead(); len(dead) != 1 {
+		t.Errorf("%v are dead by the word of the one node that could speak", dead)
+	}
+}
+
 // Only the steps of the node's own ranks speak for it: another job's say nothing, nor do those of a job that it only mirrors.
 func TestStepsOfOthersClearNothing(t *testing.T) {
 	for what, change := range map[string]func(*replica.Job){
