@@ -195,7 +195,8 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 	m.chair.Knows(m.job)
 	a.tells("total 0 4", wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)}) // without what a dead node kept
 
-	// The fault ends with the next Resume; the witnesses go on.
+	// The fault ends with the next Resume; the witnesses go on, n2 among them again.
+	m.job = fixture.Changed(m.job, func(j *replica.Job) { j.Faults = nil })
 	m.elect()
 	m.chair.Node("n2", 22)
 	m.chair.Node("n3", 33)
