@@ -46,6 +46,10 @@ func TestJudgeSeesWhatDoesNotHold(t *testing.T) {
 		"a link":              {cluster.LogEvent{Event: "unlinked", From: "n2"}, "links lost: n2"},
 		"an election":         {cluster.LogEvent{Event: "leader", From: "n3", Term: 4}, "leadership: n3: leader term 4"},
 		"a fault of the job":  {cluster.LogEvent{Event: "fault", From: "n1", Job: "train", Kind: "hang"}, "the job that trains: n1: fault hang"},
+		"an order to end":     {cluster.LogEvent{Event: "ended", From: "n1", Job: "train", Reason: "ended by mischief"}, "the job that trains: n1: ended"},
+		"the end of training": {cluster.LogEvent{Event: "ended", From: "n1", Job: "train", Reason: "finished"}, ""},
+		"a rank dies":         {cluster.LogEvent{Event: "rank_died", From: "n1", Job: "train", Step: 6}, "the job that trains: n1: rank_died"},
+		"a rank has finished": {cluster.LogEvent{Event: "rank_died", From: "n1", Job: "train", Step: 400, Left: true}, ""},
 		"a fault of another":  {cluster.LogEvent{Event: "fault", From: "n1", Job: "mischief"}, ""},
 		"the keeper has gone": {cluster.LogEvent{Event: "keeper", From: "n1"}, "its keeper is gone"},
 	} {

@@ -76,12 +76,20 @@ func (b *books) log(e cluster.LogEvent) {
 	case "leader", "leadership_moves":
 		b.leaders = append(b.leaders, fmt.Sprintf("%s: %s term %d", e.From, e.Event, e.Term))
 	case "fault", "rank_died", "dispute", "quarantined", "condemned", "ended", "planned":
-		if e.Job == b.job {
+		if e.Job == b.job && atItsEnd(e) {
+			b.last = time.Time{} // no commit is awaited any more
+		} else if e.Job == b.job {
 			b.troubles = append(b.troubles, fmt.Sprintf("%s: %s %s rank %d epoch %d step %d %s%s%s", e.From, e.Event, e.Kind, e.Rank, e.Epoch, e.Step, e.Detail, e.Text, e.Reason))
 		}
 	case "keeper":
 		b.troubles = append(b.troubles, e.From+": its keeper is gone")
 	}
+}
+
+// atItsEnd tells whether a job that has trained all its steps says so, as it may on a slow machine while a pattern lasts. An end
+// before that is found by finish, which wants the digests of the last step.
+func atItsEnd(e cluster.LogEvent) bool {
+	return e.Event == "ended" && e.Reason == "finished" || e.Event == "rank_died" && e.Left
 }
 
 // seen is what was counted since the last call.
