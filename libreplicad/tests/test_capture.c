@@ -1,5 +1,7 @@
 /* test_capture.c: captures by a worker thread, cancelled, torn, without a slot; loads that must refuse. */
 #include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
 
 #include "harness.h"
 
@@ -165,6 +167,36 @@ static void *work(void *arg) {
 	return NULL;
 }
 
+/* A page that stops whoever reads it, until it is let go: two threads of a busy machine would hardly ever be seen in the middle of a copy. */
+static struct {
+	uint8_t *page;
+	_Atomic int reached, passes;
+} gate;
+
+static void at_gate(int number, siginfo_t *info, void *context) {
+	(void)context;
+	uint8_t *at = info->si_addr;
+	if (at < gate.page || at >= gate.page + RP_PAGE) {
+		signal(number, SIG_DFL); /* a fault of its own: it comes again */
+		return;
+	}
+	atomic_store(&gate.reached, 1);
+	while (!atomic_load(&gate.passes))
+		sched_yield();
+}
+
+static void close_gate(uint8_t *within) {
+	gate.page = (uint8_t *)(((uintptr_t)within + RP_PAGE - 1) & ~(uintptr_t)(RP_PAGE - 1));
+	atomic_store(&gate.reached, 0);
+	atomic_store(&gate.passes, 0);
+	CHECK(mprotect(gate.page, RP_PAGE, PROT_NONE) == 0);
+}
+
+static void open_gate(void) {
+	CHECK(mprotect(gate.page, RP_PAGE, PROT_READ | PROT_WRITE) == 0);
+	atomic_store(&gate.passes, 1);
+}
+
 /* Whatever the daemon tears and frees while a worker copies, and however often captures are cancelled: what is SEALED is whole. */
 static void torn_while_copying(void) {
 	rank r;
@@ -172,6 +204,8 @@ static void torn_while_copying(void) {
 	worker w = {.r = &r};
 	pthread_t t;
 	CHECK(pthread_create(&t, NULL, work, &w) == 0);
+	struct sigaction parked = {.sa_sigaction = at_gate, .sa_flags = SA_SIGINFO}, before;
+	CHECK(sigaction(SIGSEGV, &parked, &before) == 0);
 	unsigned seed = 1, sealed = 0, torn = 0;
 	for (uint64_t s = 1; sealed < 50 || torn < 20; s++) {
 		CHECK(s < 100000);
@@ -179,14 +213,22 @@ static void torn_while_copying(void) {
 		for (size_t i = 0; i < r.weights; i += 512)
 			r.weight[i] = (float)s;
 		OK(rp_set_good(r.h, s));
-		OK(rp_step_exit(r.h, s, 0, NULL, &failure));
 		bool tear = rand_r(&seed) % 2;
-		do { /* until the capture is over; in every second step the daemon declares it torn as soon as it sees it */
+		atomic_store(&r.daemon.control->candidate.word, RP_WORD(1, s, 0)); /* or an odd step would not be copied */
+		if (tear)
+			close_gate((uint8_t *)(r.weight + rand_r(&seed) % (r.weights - 2048)));
+		OK(rp_step_exit(r.h, s, 0, NULL, &failure));
+		while (tear && !atomic_load(&gate.reached) && atomic_load(&r.h->capture) != RPI_NONE)
+			sched_yield();
+		do { /* until the capture is over; in every second step the daemon declares it torn, in the middle of the copy */
 			for (uint32_t i = 1; i < 4 && tear; i++) {
 				uint64_t seen = atomic_load(&r.daemon.control->slot[i].word);
 				if (RP_SLOT_STATE(seen) == RP_COPYING || RP_SLOT_STATE(seen) == RP_COPIED)
 					torn += atomic_compare_exchange_strong(&r.daemon.control->slot[i].word, &seen, RP_SLOT(RP_SLOT_COUNT(seen), RP_TORN));
 			}
+			if (tear && !atomic_load(&gate.passes))
+				open_gate();
+			sched_yield();
 		} while (atomic_load(&r.h->capture) != RPI_NONE);
 		for (uint32_t i = 1; i < 4; i++) {
 			uint64_t seen = atomic_load(&r.daemon.control->slot[i].word);
@@ -208,6 +250,7 @@ static void torn_while_copying(void) {
 	}
 	atomic_store(&w.stop, 1);
 	pthread_join(t, NULL);
+	CHECK(sigaction(SIGSEGV, &before, NULL) == 0);
 	fprintf(stderr, "    %u sealed, %u torn\n", sealed, torn);
 	rank_end(&r);
 }
