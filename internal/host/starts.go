@@ -24,7 +24,7 @@ type start struct {
 	since    time.Time // since when it is expected to attach
 	pid      uint64    // as its launcher says; 0: not yet
 	attached bool
-	said     int // how often its launcher was told that it is waited for
+	saidAt   time.Duration // into the wait, its launcher is told next that it is waited for; 0: not told yet
 
 	// Of the processes for the rank that ended before they claimed anything.
 	tries   int       // in a row
@@ -67,7 +67,7 @@ func (s starts) may(r replica.Rank, now time.Time) bool {
 // asked notes that the launcher was asked to run a process for a rank.
 func (s starts) asked(r replica.Rank, now time.Time) {
 	p := s.entry(r)
-	p.running, p.since, p.pid, p.attached, p.said = true, now, 0, false, 0
+	p.running, p.since, p.pid, p.attached, p.saidAt = true, now, 0, false, 0
 }
 
 // runs notes that the launcher runs one.
@@ -130,18 +130,16 @@ func (s starts) excused(r replica.Rank, now time.Time) {
 // doubled.
 func (s starts) say(r replica.Rank, waited, first time.Duration) bool {
 	p := s.entry(r)
-	if waited < first<<min(p.said, 16) {
+	if waited < max(first, p.saidAt) {
 		return false
 	}
-	for waited >= first<<min(p.said, 16) {
-		p.said++
-	}
+	p.saidAt = 2 * waited
 	return true
 }
 
 // quiet forgets what its launcher was told.
 func (s starts) quiet() {
 	for _, p := range s {
-		p.said = 0
+		p.saidAt = 0
 	}
 }

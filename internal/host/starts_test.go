@@ -86,6 +86,9 @@ func TestStartsAreAwaitedAloud(t *testing.T) {
 	if !slices.Equal(said, []int{10, 20, 40, 80}) {
 		t.Errorf("said after %v seconds", said)
 	}
+	if s.say(0, 90*time.Second, 10*time.Second) || !s.say(0, 90*24*time.Hour, 10*time.Second) { // a job may wait for months
+		t.Error("after ninety days it is not told, or it was before")
+	}
 	if !s.say(1, time.Minute, 10*time.Second) || s.say(1, time.Minute, 10*time.Second) {
 		t.Error("what is late is said once")
 	}

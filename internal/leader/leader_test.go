@@ -285,6 +285,34 @@ func TestDeadIsNoWitness(t *testing.T) {
 	}
 }
 
+// Where jobs hold all other nodes for dead, their words are all there is: with none that counts, the recovery would wait for the silent
+// node for ever. A job that has ended holds nobody for dead.
+func TestDeadAreWitnessesWhereThereIsNoOther(t *testing.T) {
+	for what, tc := range map[string]struct {
+		dead  []replica.NodeName
+		phase replica.JobPhase
+		speak []replica.NodeName
+	}{
+		"all the others":     {[]replica.NodeName{"n1", "n3", "n4"}, replica.Closed, []replica.NodeName{"n3"}},
+		"of a job that ends": {[]replica.NodeName{"n3"}, replica.Ended, []replica.NodeName{"n1", "n3"}},
+	} {
+		c := suspicious(t)
+		other := fixture.Job()
+		other.ID, other.Name, other.Phase = replica.JobID{0x0c}, "other", tc.phase
+		for _, name := range tc.dead {
+			other.Faults = append(other.Faults, replica.Fault{Epoch: other.Epoch, Kind: replica.NodeDead, Node: name, NodeIncarnation: c.view.Nodes[name].Incarnation})
+		}
+		c.knows(other)
+		c.proposed()
+		for _, from := range tc.speak {
+			c.hears(from, silentNode, 2*time.Second)
+		}
+		if dead := c.dead(); !slices.Contains(dead, silentNode) {
+			t.Errorf("%s: %v are dead, want %v by the words of %v", what, dead, silentNode, tc.speak)
+		}
+	}
+}
+
 // Only the steps of the node's own ranks speak for it: another job's say nothing, nor do those of a job that it only mirrors.
 func TestStepsOfOthersClearNothing(t *testing.T) {
 	for what, change := range map[string]func(*replica.Job){

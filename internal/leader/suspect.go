@@ -30,10 +30,10 @@ func (l *Leader) silenceLimits() recovery.SilenceLimits {
 
 // suspect counts a witness. A node may be dead when two nodes (or all others, where there are fewer) find it silent on gossip
 // and on the data path; whether it is for a job that has ranks there, their steps say (recovery.Silence). A node that a job holds for
-// dead is no witness: back from behind a partition its first words are what it found there, all others silent.
+// dead is no witness while there is another: back from behind a partition its first words are what it found there, all others silent.
 func (l *Leader) suspect(ctx context.Context, from replica.NodeName, m control.Suspect) {
 	n, ok := l.view.Nodes[m.Target.Node]
-	if !ok || l.heldForDead(l.view.Nodes[from]) || n.Incarnation != m.Target.Incarnation || l.links[m.Target.Node] != nil && from == m.Target.Node {
+	if !ok || l.heldForDead(l.view.Nodes[from]) && l.couldWitness(m.Target.Node) > 0 || n.Incarnation != m.Target.Incarnation || l.links[m.Target.Node] != nil && from == m.Target.Node {
 		return
 	}
 	s := l.suspicions[m.Target]
@@ -95,10 +95,10 @@ func (l *Leader) couldWitness(except replica.NodeName) int {
 	return n
 }
 
-// heldForDead tells whether a job holds that life of a node for dead or silent.
+// heldForDead tells whether a job holds that life of a node for dead or silent. One that has ended holds its last faults for ever.
 func (l *Leader) heldForDead(n replica.Node) bool {
 	for _, led := range l.jobs {
-		if slices.ContainsFunc(led.job.Faults, func(f replica.Fault) bool {
+		if led.job.Phase != replica.Ended && slices.ContainsFunc(led.job.Faults, func(f replica.Fault) bool {
 			return f.OfNode() && f.Kind.IsCondition() && f.Node == n.Name && f.NodeIncarnation == n.Incarnation
 		}) {
 			return true

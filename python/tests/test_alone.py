@@ -55,10 +55,15 @@ def test_words() -> None:
             assert nbytes == 0
         assert (session.commit(), session.committed, session.noticed, session.resume()) == (2, 2, {}, 2)
         assert (list(session.trained()), list(session.frozen())) == (["weight"], ["bias"])
-        for word in (session.explain, session.feasible, lambda: session.rank):
+        for word in (session.explain, session.feasible, lambda: session.rank, lambda: session.parts):
             with pytest.raises(SessionState, match="start the program with `replicad run`"):
                 word()
         assert repr(session) == "<replicad.Session, off, at step 2>"
+
+
+def test_a_word_that_no_session_knows() -> None:
+    with pytest.raises(TypeError, match="schedular"):
+        off(schedular=None)
 
 
 def test_a_step_that_raises_is_none() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import uuid
@@ -33,6 +34,8 @@ class Alone(Session):
     enabled = False
 
     def __init__(self, model: Any = (), optimizer: Any = (), *, enabled: bool | None = None, **others: Any) -> None:
+        if unknown := set(others) - set(inspect.signature(Session.__init__).parameters):
+            raise TypeError(f"Session() got an unexpected keyword argument {sorted(unknown)[0]!r}")  # as under a launcher
         self._pid = os.getpid()
         self._closed, self._life = False, Life()
         self._at = -1
@@ -102,6 +105,11 @@ class Alone(Session):
     def rank(self) -> Rank:
         """There is none."""
         return self._none("rank")
+
+    @property
+    def parts(self) -> NoReturn:
+        """:class:`SessionState`: nothing is kept."""
+        self._none("parts")
 
     @property
     def committed(self) -> int:
