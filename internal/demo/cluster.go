@@ -43,6 +43,9 @@ func faultDir(dir string) string { return filepath.Join(dir, "faults") }
 func (d *driver) launch(i int, spare bool) error {
 	job := cluster.Job{Name: jobName, World: d.opt.World, Groups: d.opt.groupList(), Flags: []string{"--durable-every", fmt.Sprint(durableEvery)},
 		Command: append(d.opt.trainer(), "--pace", d.opt.Pace.String()), Env: []string{"TEXTLM_FAULT_DIR=" + faultDir(d.cluster.Dir)}}
+	if d.opt.Slots > 0 {
+		job.Flags = append(job.Flags, "--slots", fmt.Sprint(d.opt.Slots))
+	}
 	if d.opt.Warm > 0 {
 		job.Flags = append(job.Flags, "--warm", fmt.Sprint(d.opt.Warm))
 	}

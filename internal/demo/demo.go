@@ -107,7 +107,7 @@ func perform(ctx context.Context, opt Options, dir string, spawn *cluster.Spawne
 	v.phase("undisturbed run, for the comparison")
 	calm := cluster.NewJournal()
 	v.watchOther(calm)
-	want, err := cluster.Undisturbed(ctx, spawn, calm, c.Log("undisturbed"), 2*time.Minute+time.Duration(opt.Steps)*patienceStep, opt.World, opt.trainer())
+	want, err := cluster.Undisturbed(ctx, spawn, calm, c.Log("undisturbed"), 2*time.Minute+time.Duration(opt.Steps)*opt.step(), opt.World, opt.trainer())
 	v.watchOther(j)
 	if err != nil {
 		return nil, err

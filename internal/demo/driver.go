@@ -86,7 +86,7 @@ func (d *driver) awaitMoment(ctx context.Context, i int, kind string) error {
 	if goal+10 > uint64(d.opt.Steps) {
 		return fmt.Errorf("fault %s can't be injected: the cluster was whole again at step %d of %d: give more --steps", kind, step, d.opt.Steps)
 	}
-	return d.await(ctx, patienceHealth+time.Duration(goal-step)*max(4*d.opt.Pace, patienceStep), fmt.Sprintf("step %d, at which fault %s is due", goal, kind), func() bool {
+	return d.await(ctx, patienceHealth+time.Duration(goal-step)*d.opt.step(), fmt.Sprintf("step %d, at which fault %s is due", goal, kind), func() bool {
 		_, s := d.journal.LatestLocked()
 		return s >= goal
 	})
@@ -95,10 +95,15 @@ func (d *driver) awaitMoment(ctx context.Context, i int, kind string) error {
 // awaitHealth waits until every node is alive, parts have their copies, and commits come.
 func (d *driver) awaitHealth(ctx context.Context, kind string) error {
 	var why string
+	var over bool
 	var start uint64
 	d.journal.View(func() { start, _ = d.journal.CommittedLocked() })
 	err := d.await(ctx, patienceHealth, "a whole cluster before fault "+kind, func() bool {
 		why = cluster.Healthy(d.journal.Status, d.cluster.Names(), jobName, d.opt.World)
+		if _, step := d.journal.LatestLocked(); step >= uint64(d.opt.Steps) {
+			over = true
+			return true
+		}
 		done, _ := d.journal.CommittedLocked()
 		if why == "" && done < start+3 {
 			why = fmt.Sprintf("no three commits came after step %d", start)
@@ -108,7 +113,10 @@ func (d *driver) awaitHealth(ctx context.Context, kind string) error {
 		}
 		return why == ""
 	})
-	if err != nil && why != "" && ctx.Err() == nil {
+	switch {
+	case over:
+		return fmt.Errorf("fault %s can't be injected: the job made its %d steps before the cluster was whole again (%s): give more --steps", kind, d.opt.Steps, why)
+	case err != nil && why != "" && ctx.Err() == nil:
 		return fmt.Errorf("%s: %w", why, err)
 	}
 	return err
@@ -133,7 +141,7 @@ func (d *driver) awaitDaemons(ctx context.Context) error {
 func (d *driver) awaitEnd(ctx context.Context) error {
 	d.view.phase("training to the end")
 	_, step := d.latest()
-	left := time.Duration(uint64(d.opt.Steps)-min(step, uint64(d.opt.Steps))) * max(4*d.opt.Pace, patienceStep)
+	left := time.Duration(uint64(d.opt.Steps)-min(step, uint64(d.opt.Steps))) * d.opt.step()
 	return d.await(ctx, patienceRecover+left, fmt.Sprintf("the end of training at step %d on all ranks", d.opt.Steps), func() bool {
 		n := 0
 		for _, r := range d.journal.Ranks {
@@ -145,8 +153,9 @@ func (d *driver) awaitEnd(ctx context.Context) error {
 	})
 }
 
+// await gives what it waits for the time to move every rank's state once besides: most waits are for that.
 func (d *driver) await(ctx context.Context, patience time.Duration, what string, ok func() bool) error {
-	return d.journal.Await(ctx, patience, what, ok)
+	return d.journal.Await(ctx, patience+d.opt.carrying(), what, ok)
 }
 
 // pause waits a time.

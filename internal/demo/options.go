@@ -81,6 +81,7 @@ type Options struct {
 	NoFaults bool
 	Steps    int    // optimizer steps [1500]
 	StateMB  int    // MiB added to each rank's state [0]
+	Slots    int    // generations that a rank's arena holds [the job's default]
 	Seed     uint64 // of training and of the moments of faults [drawn, and printed]
 
 	ReportDir string // for report.html and report.json [none]
@@ -138,6 +139,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.StateMB < 0 || o.StateMB > 1<<16 {
 		list = append(list, fmt.Errorf("--state-mb %d: want 0 to %d MiB a rank", o.StateMB, 1<<16))
+	}
+	if o.Slots != 0 && (o.Slots < 2 || o.Slots > 4) {
+		list = append(list, fmt.Errorf("--slots %d: want 2 to 4: each holds a copy of a rank's state", o.Slots))
 	}
 	if o.Warm < 0 || o.Warm > 4 {
 		list = append(list, fmt.Errorf("--warm %d: want 0 to 4 processes a node: each takes a trainer's memory", o.Warm))
@@ -214,6 +218,23 @@ func (o Options) trainer() []string {
 		command = append(command, "--state-mb", fmt.Sprint(o.StateMB))
 	}
 	return command
+}
+
+// Paces in bytes a second below which the demo takes something for stuck: a transfer over the machine's slowest lane while every
+// core trains, and the steps of all ranks, with a copy of the state each.
+const (
+	slowestLane = 32 << 20
+	slowestStep = 256 << 20
+)
+
+// carrying is how long every rank's state may take, once over the slowest lane, on top of what a wait is given for a small state.
+func (o Options) carrying() time.Duration { return o.stateAt(slowestLane) }
+
+// step is how long a step may take.
+func (o Options) step() time.Duration { return max(4*o.Pace, patienceStep+o.stateAt(slowestStep)) }
+
+func (o Options) stateAt(pace uint64) time.Duration {
+	return time.Duration(float64(o.World) * float64(uint64(o.StateMB)<<20) / float64(pace) * float64(time.Second))
 }
 
 func (o Options) groupList() string {
