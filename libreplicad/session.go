@@ -183,6 +183,7 @@ func (s *Session) Attach(ctx context.Context) error {
 	if s.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return fmt.Errorf("replicad: attach: eventfd: %w", err)
 	}
+	s.poke() // the worker maps the arena's pages, while the state is on its way
 	s.done.Go(s.work)
 	s.done.Go(s.watch)
 	return nil

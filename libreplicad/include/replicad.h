@@ -172,7 +172,8 @@ RP_API int rp_open(const rp_options *opt, rp_handle **out, rp_error *err);
 RP_API int rp_set_group(rp_handle *h, uint32_t group, rp_error *err);
 /* Registers n regions, before rp_attach, in an order equal on all ranks of a group. */
 RP_API int rp_register(rp_handle *h, const rp_region *regions, size_t n, rp_error *err);
-/* Claims the rank, sends the geometry, maps and prefaults the arena. A claim refused because another live process holds the
+/* Claims the rank, sends the geometry, maps the arena. The pages that captures are written to are mapped by the worker: call rp_capture
+ * there once after this. A claim refused because another live process holds the
  * rank, or because the geometry is not the group's, is RP_EREFUSED with both values in the text. */
 RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err);
 /* Cancels and joins every capture of this handle, tells the daemon that the rank has stopped, and waits for the next order.
@@ -208,8 +209,8 @@ RP_API int rp_freeze_good(rp_handle *h);
  * else it is RP_ECANCELED. */
 enum { RP_PRIVATE_UNCHANGED = 1 };
 RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err);
-/* Worker thread: copies and hashes the armed capture, seals it, tells the daemon. RP_EAGAIN if nothing is armed, RP_ECANCELED
- * if cancelled. Needs good >= the captured step, and the step staged. */
+/* Worker thread: copies and hashes the armed capture, seals it, tells the daemon. RP_EAGAIN if nothing is armed, after it has mapped
+ * pages of the arena that are not mapped yet (until a capture is armed, or rp_cancel); RP_ECANCELED if cancelled. Needs good >= the captured step, and the step staged. */
 RP_API int rp_capture(rp_handle *h, rp_error *err);
 /* Worker thread: tells the daemon about a private part sealed by rp_step_enter, and takes in what the daemon has sent. Cheap when
  * there is none. RP_EGONE when the daemon hung up. */

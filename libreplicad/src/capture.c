@@ -152,6 +152,7 @@ RP_API int rp_capture(rp_handle *h, rp_error *err) {
 	RPI_ENTER(h, err);
 	if (!h->control)
 		return rpi_error(err, RP_ESTATE, "rp_capture: before rp_attach");
+	rpi_prefault_slots(h);
 	int rc = rpi_capture_run(h, err);
 	if (rc != RP_OK)
 		return rc;
@@ -244,8 +245,10 @@ void rpi_quiesce(rp_handle *h, int64_t deadline) {
 }
 
 RP_API void rp_cancel(rp_handle *h) {
-	if (h && !rpi_forked(h))
-		atomic_store(&h->canceled_number, atomic_load(&h->armed_number));
+	if (!h || rpi_forked(h))
+		return;
+	atomic_store(&h->canceled_number, atomic_load(&h->armed_number));
+	atomic_store(&h->hurried, true);
 }
 
 static rpi_place noticed(const rp_handle *h, unsigned bit) {

@@ -228,18 +228,40 @@ static int check_header(const rp_handle *h, const rp_control *c, const rp_attach
 	return ok ? RP_OK : rpi_error(err, RP_ECORRUPT, "arena: an area lies outside its %llu bytes or in another: daemon and libreplicad do not agree: use those of one release", (unsigned long long)c->arena_bytes);
 }
 
-/* Maps every page now, so that the first captures cost what the later ones do. */
-static int prefault(uint8_t *p, size_t n, rp_error *err) {
-	while (madvise(p, n, MADV_POPULATE_WRITE) != 0) {
+/* Maps pages now, so that the first captures cost what the later ones do. 0, or errno. */
+static int prefault(uint8_t *p, size_t n) {
+	while (n > 0 && madvise(p, n, MADV_POPULATE_WRITE) != 0) {
 		if (errno == EINTR || errno == EAGAIN)
 			continue;
 		if (errno != EINVAL)
-			return rpi_system(err, "prefault the arena", errno);
+			return errno;
 		for (size_t i = 0; i < n; i += RP_PAGE)
 			__atomic_fetch_or(p + i, 0, __ATOMIC_RELAXED); /* a write that changes nothing, whatever the daemon does meanwhile */
 		break;
 	}
-	return RP_OK;
+	return 0;
+}
+
+/* A piece takes some milliseconds: that long an armed capture, or rp_close, waits for it. */
+#define PREFAULT_PIECE (16u << 20)
+
+/* The slots are nearly all of an arena, and a replacement writes to none of them before it has trained a step: the worker maps them while
+ * the state is on its way. Where the kernel refuses, the captures fault the pages in one by one. */
+void rpi_prefault_slots(rp_handle *h) {
+	uint64_t at, end = h->geo.slot_offset + h->geo.slots * h->geo.slot_stride;
+	while ((at = atomic_load(&h->unfaulted)) != 0 && atomic_load(&h->capture) != RPI_ARMED && !atomic_load(&h->hurried)) {
+		uint64_t n = end - at < PREFAULT_PIECE ? end - at : PREFAULT_PIECE;
+		atomic_store(&h->unfaulted, prefault(h->arena + at, n) == 0 && at + n < end ? at + n : 0);
+	}
+}
+
+/* All but the slots: the training thread itself writes there. */
+static int prefault_rest(const rp_handle *h, uint8_t *p, size_t bytes, rp_error *err) {
+	uint64_t end = h->geo.slot_offset + h->geo.slots * h->geo.slot_stride;
+	int rc = prefault(p, h->geo.slot_offset);
+	if (rc == 0)
+		rc = prefault(p + end, bytes - end);
+	return rc ? rpi_system(err, "prefault the arena", rc) : RP_OK;
 }
 
 static void point_staging(rp_handle *h) {
@@ -273,13 +295,14 @@ int rpi_map(rp_handle *h, int fd, const rp_attached *a, rp_error *err) {
 	if (rc == RP_OK && memcmp(p + h->geo.regions_offset, h->records, (size_t)h->regions * RPI_RECORD) != 0)
 		rc = rpi_error(err, RP_EREFUSED, "arena: its region table is not what was registered: register the same regions as before, or end the job");
 	if (rc == RP_OK)
-		rc = prefault(p, (size_t)st.st_size, err);
+		rc = prefault_rest(h, p, (size_t)st.st_size, err);
 	if (rc != RP_OK) {
 		munmap(p, (size_t)st.st_size);
 		return rc;
 	}
 	h->arena = p, h->arena_bytes = (size_t)st.st_size, h->arena_fd = fd, h->control = (rp_control *)(void *)p;
 	point_staging(h);
+	atomic_store(&h->unfaulted, h->geo.slot_offset);
 	return RP_OK;
 }
 

@@ -117,6 +117,8 @@ struct rp_handle {
 	_Atomic uint32_t capture; /* RPI_NONE, _ARMED, _RUNNING; a futex */
 	_Atomic uint32_t capture_waiter;
 	_Atomic uint64_t armed_number, canceled_number; /* a capture ends when its number is cancelled */
+	_Atomic bool hurried;                           /* rp_cancel was called, and rp_join not since: the worker maps no pages */
+	_Atomic uint64_t unfaulted;                     /* where in the arena the worker maps pages next; 0: it has mapped them all. The worker's, once rp_attach has set it */
 	uint64_t armed_generation;
 	uint32_t armed_flags, exit_flags; /* of the capture; of the last step_exit */
 	_Atomic uint64_t unstaged; /* the generation that the registered memory does not hold yet; 0: it holds what is live */
@@ -188,6 +190,9 @@ rpi_place rpi_frozen(const rp_handle *h);
 int rpi_fill(rp_handle *h, rpi_place p, uint64_t word, int part, const rpi_layout *l, uint64_t generation, uint32_t flags, const uint8_t frozen_root[16], uint64_t number, rp_error *err);
 bool rpi_take(rpi_place p, uint64_t *word); /* FREE -> COPYING */
 bool rpi_good(const rp_handle *h, uint64_t generation);
+
+/* geometry.c */
+void rpi_prefault_slots(rp_handle *h); /* the worker: until all are mapped, a capture is armed, or it is hurried */
 
 /* capture.c */
 bool rpi_should_capture(uint64_t s, uint64_t committed, uint64_t candidate, uint64_t cadence, uint32_t slots);

@@ -86,6 +86,7 @@ RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_erro
 	atomic_store(&h->scope, h->ordered_epoch);
 	h->ordered_epoch = 0;
 	pthread_mutex_unlock(&h->io);
+	atomic_store(&h->hurried, false);
 	atomic_store(&h->life, h->order.action == RP_ORDER_INIT ? RPI_INIT : RPI_LOAD);
 	tell(h, info);
 	return RP_OK;

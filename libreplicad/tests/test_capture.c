@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "harness.h"
 
@@ -35,6 +36,34 @@ static void takes_volatile_from_staging(void) {
 	memcpy(&weight, p.bytes + 4 * 4999, 4);
 	CHECK(scale == 1 && weight == 5999);
 	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
+	rank_end(&r);
+}
+
+/* How much of the arena has pages: this daemon has touched no slot. */
+static uint64_t paged(const rank *r) {
+	struct stat st;
+	CHECK(fstat(r->daemon.memfd, &st) == 0);
+	return (uint64_t)st.st_blocks * 512;
+}
+
+/* A replacement does not wait for the pages of its slots: the worker maps them, until there is something to capture or it is hurried. */
+static void worker_maps_the_slots(void) {
+	rank r;
+	int armed;
+	rank_start(&r, 5000);
+	const rp_control *g = &r.h->geo;
+	uint64_t rest = g->arena_bytes - g->slots * g->slot_stride;
+	SAME(paged(&r), rest + g->slot_stride); /* and the slot of the initial state */
+	step(&r, 1, &armed);
+	rp_cancel(r.h);
+	SAME(rp_capture(r.h, &failure), RP_ECANCELED);
+	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
+	CHECK(paged(&r) <= rest + 2 * g->slot_stride); /* hurried */
+	rp_join_info info;
+	fake_order(&r.daemon, 2, RP_ORDER_INIT, 0, 0, 0);
+	OK(rank_join(&r, &info));
+	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
+	SAME(paged(&r), g->arena_bytes);
 	rank_end(&r);
 }
 
@@ -566,7 +595,7 @@ static void says_what_it_cannot_load(void) {
 	rank_end(&r);
 }
 
-const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
+const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"worker maps the slots", worker_maps_the_slots}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
 			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"leaves with its last step sealed", leaves_with_its_last_step_sealed}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed},
 			      {"join finishes the capture", join_finishes_the_capture},
 			      {"join in an open epoch", join_in_an_open_epoch}, {"join only looks", join_only_looks}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed},

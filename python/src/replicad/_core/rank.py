@@ -177,6 +177,7 @@ class Rank(Rendezvous):
         """Claims the rank and maps its arena."""
         self._wait("attach", lambda ns: self._lib.rp_attach(self._h, ns, c.byref(self._text)), timeout)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake.set()  # the worker maps the arena's pages, while the state is on its way
         for target, name in ((work, "replicad-worker"), (watch, "replicad-watcher")):
             t = threading.Thread(target=target, args=(self,), name=name, daemon=True)
             t.start()
