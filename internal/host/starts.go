@@ -2,6 +2,7 @@ package host
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -130,10 +131,13 @@ func (s starts) excused(r replica.Rank, now time.Time) {
 // doubled.
 func (s starts) say(r replica.Rank, waited, first time.Duration) bool {
 	p := s.entry(r)
-	if waited < max(first, p.saidAt) {
+	next := max(first, p.saidAt, 1)
+	if waited < next {
 		return false
 	}
-	p.saidAt = 2 * waited
+	for ; next <= waited && next < math.MaxInt64/2; next *= 2 {
+	}
+	p.saidAt = next
 	return true
 }
 
