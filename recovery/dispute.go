@@ -47,6 +47,17 @@ func alike(j *replica.Job, d replica.Dispute) (out []replica.Dispute) {
 	return out
 }
 
+// times are the disputes that count, the first of each epoch: a state that went wrong once may show at several steps before its epoch
+// closes. Counted by steps, a rank would be outvoted "again", or a split go to the durable tier, before anything was tried.
+func times(list []replica.Dispute) (out []replica.Dispute) {
+	for _, d := range list {
+		if !slices.ContainsFunc(out, func(o replica.Dispute) bool { return o.Generation.Epoch == d.Generation.Epoch }) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
 // doubtful tells whether a part of a group whose ranks have just disagreed rests on the word of one of them: whose state went
 // wrong may have done so before the step at which it was seen, while the others skipped a capture.
 func doubtful(j *replica.Job, lots []lot) bool {
@@ -57,23 +68,18 @@ func doubtful(j *replica.Job, lots []lot) bool {
 }
 
 // split finds a dispute that must be answered and has no majority, and how many like it there have been.
-func split(j *replica.Job) (worst replica.Dispute, times int) {
+func split(j *replica.Job) (worst replica.Dispute, most int) {
 	for _, d := range disputes(j) {
-		if n := len(alike(j, d)); !d.Majority() && n > times {
-			worst, times = d, n
+		if n := len(times(alike(j, d))); !d.Majority() && n > most {
+			worst, most = d, n
 		}
 	}
-	return worst, times
+	return worst, most
 }
 
-// named are a rank's votes against a majority, oldest first.
-func named(j *replica.Job, d replica.Dispute, r replica.Rank) (out []replica.Vote) {
-	for _, o := range alike(j, d) {
-		if slices.Contains(o.Suspects, r) {
-			out = append(out, o.Vote(r))
-		}
-	}
-	return out
+// named are the disputes like d in which a majority outvoted a rank, oldest first.
+func named(j *replica.Job, d replica.Dispute, r replica.Rank) []replica.Dispute {
+	return times(slices.DeleteFunc(alike(j, d), func(o replica.Dispute) bool { return !slices.Contains(o.Suspects, r) }))
 }
 
 // voidGroups are the parts of which a quarantined node's copies are void: those of the groups in which a majority outvoted a rank
@@ -109,14 +115,14 @@ func (l *Leader) judge() (hold bool) {
 			votes := named(l.job.Job, d, r)
 			again := len(votes) - 1
 			switch {
-			case again <= 1 && votes[0].Node == v.Node && in.canLeave(v.Node):
+			case again <= 1 && votes[0].Vote(r).Node == v.Node && in.canLeave(v.Node):
 				l.note("dispute", fmt.Sprintf("%s; node %s is quarantined for this job", describe(d), v.Node), nil)
 				l.propose(replica.Quarantine{Job: l.id, Node: v.Node})
 				hold = true
 			case again == 0:
 				l.note("dispute", fmt.Sprintf("%s; no other node can take the ranks of node %s: rank %d is started anew there", describe(d), v.Node, r), nil)
 			default:
-				l.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes), disputeMemory, placesOf(alike(l.job.Job, d), r)))
+				l.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes), disputeMemory, placesOf(votes, r)))
 				return true
 			}
 		}
@@ -128,9 +134,7 @@ func (l *Leader) judge() (hold bool) {
 func placesOf(list []replica.Dispute, r replica.Rank) string {
 	var out []string
 	for _, d := range list {
-		if slices.Contains(d.Suspects, r) {
-			out = append(out, fmt.Sprintf("%d on %s", d.Generation.Step, d.Vote(r).Node))
-		}
+		out = append(out, fmt.Sprintf("%d on %s", d.Generation.Step, d.Vote(r).Node))
 	}
 	return strings.Join(out, ", ")
 }
