@@ -43,6 +43,7 @@ type world struct {
 
 	mu        sync.Mutex // guards what follows
 	rng       *rand.Rand
+	job       replica.JobID // the one that is watched
 	nodes     replica.NodeIncarnation
 	pids      int
 	processes map[int]*process
@@ -348,6 +349,16 @@ func (w *world) applied(was, is lock.View, c replica.Command, out lock.Outcome) 
 		}
 		w.tracef("entry %d, %T: %v, epoch %d, closed %d, position %v, committed %v", is.Index, c, j.Phase, j.Epoch, j.ClosedEpoch, j.Position, j.Committed)
 		w.mu.Lock()
+		if w.job == (replica.JobID{}) {
+			w.job = id
+		}
+		if id != w.job { // a launcher that first reaches its daemon after the end starts another job of the name
+			if first := is.Jobs[w.job]; first != nil && first.Phase != replica.Ended {
+				w.failLocked("job %v of the same name is there beside job %v", id, w.job)
+			}
+			w.mu.Unlock()
+			continue
+		}
 		if j.Position.Step < w.committed {
 			w.failLocked("P1: the job is at step %d, and step %d was committed", j.Position.Step, w.committed)
 		}
