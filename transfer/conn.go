@@ -25,6 +25,7 @@ type stream struct {
 	writeSince  time.Time // writer's
 	interrupted atomic.Bool
 	stop        func() bool
+	whole       bool // the exchange ended as it should
 }
 
 // newStream wraps c; the caller calls end when done.
@@ -41,10 +42,14 @@ func (s *stream) interrupt() {
 	_ = s.SetDeadline(time.Unix(1, 0)) // it can only fail on a closed connection, which is as good
 }
 
-// end closes the connection. No read or write may be under way.
+// end closes the connection, or keeps it for another exchange. No read or write may be under way.
 func (s *stream) end() {
-	s.stop()
-	_ = s.Close()
+	k, keeps := s.Conn.(Keeper)
+	if s.stop() && s.whole && keeps && s.r.Buffered() == 0 && s.SetDeadline(time.Time{}) == nil {
+		k.Keep()
+	} else {
+		_ = s.Close()
+	}
 	s.r.Reset(nil)
 	readers.Put(s.r)
 }

@@ -25,8 +25,11 @@ type fetch struct {
 	manifest replica.Manifest
 	sink     Sink
 	queue    *queue
+	mix      *mix
 	report   Report
 	errs     map[replica.NodeName][]error
+	served   map[replica.NodeName]bool // a lane of it was not at fault
+	spared   map[replica.NodeName]bool // it has a spare lane
 }
 
 // errComplete ends the lanes that are still waiting when the last chunk was put.
@@ -39,16 +42,16 @@ var errComplete = errors.New("transfer complete")
 func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Manifest) (Sink, error)) (Report, error) {
 	lanes, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f := &fetch{key: k, begin: begin, cancel: cancel, starting: make(chan struct{}), errs: make(map[replica.NodeName][]error)}
+	f := &fetch{key: k, begin: begin, cancel: cancel, starting: make(chan struct{}), mix: newMix(), errs: make(map[replica.NodeName][]error), served: make(map[replica.NodeName]bool), spared: make(map[replica.NodeName]bool)}
 	f.report.By, f.report.Failed = make(map[replica.NodeName]uint64), make(map[replica.NodeName]string)
 
 	var wg sync.WaitGroup
 	for _, s := range sources {
-		wg.Go(func() {
-			if err := f.source(lanes, s); err != nil {
-				f.setAside(s.Node, err)
-			}
-		})
+		f.spared[s.Node] = f.spared[s.Node] || s.Spare
+	}
+	for i := range sources {
+		s := &sources[i]
+		wg.Go(func() { f.ended(s.Node, f.source(lanes, s)) })
 	}
 	wg.Wait()
 	return f.finish(ctx, context.Cause(lanes), len(sources))
@@ -57,6 +60,9 @@ func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Mani
 // finish is what Fetch returns; no lane runs any more.
 func (f *fetch) finish(ctx context.Context, cause error, sources int) (Report, error) {
 	for node, errs := range f.errs {
+		if f.served[node] && !slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, ErrCorrupt) }) {
+			continue
+		}
 		texts := make([]string, len(errs))
 		for i, err := range errs {
 			texts[i] = reason(err)
@@ -99,14 +105,25 @@ func reason(err error) string {
 	return err.Error()
 }
 
-func (f *fetch) setAside(node replica.NodeName, err error) {
+// ended notes how a lane to a node ended.
+func (f *fetch) ended(node replica.NodeName, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	switch {
+	case errors.Is(err, errNotWanted):
+		return
+	case err == nil:
+		f.served[node] = true
+		return
+	}
 	f.errs[node] = append(f.errs[node], err)
 }
 
 // source pulls chunks over one lane until all are done; nil means that it was not at fault.
-func (f *fetch) source(ctx context.Context, s Source) error {
+func (f *fetch) source(ctx context.Context, s *Source) error {
+	if !f.wanted(ctx, s) {
+		return errNotWanted
+	}
 	dialing, stop := context.WithTimeout(ctx, dialAfter)
 	l, err := s.Dial(dialing)
 	stop()
@@ -117,8 +134,56 @@ func (f *fetch) source(ctx context.Context, s Source) error {
 		return fmt.Errorf("dial: %w", err)
 	}
 	defer l.Close()
-	err = retry(ctx, func() error { return f.lane(ctx, s.Node, l) })
-	return f.excuse(ctx, err)
+	for {
+		err = retry(ctx, func() error { return f.lane(ctx, s, l) })
+		if !errors.Is(err, errYield) {
+			return f.excuse(ctx, err)
+		}
+		if !f.standBack(ctx, s) {
+			return nil
+		}
+	}
+}
+
+// errNotWanted is a lane that did not start: a small part comes over its node's spare lane alone.
+var errNotWanted = errors.New("one lane is enough")
+
+// wanted waits, where the node has a spare lane, until that has brought the manifest, and tells whether the part is worth more lanes. It
+// gives the spare lane a head start only: where that one does not get through, the others must (RFC 8305, section 5, between two families).
+func (f *fetch) wanted(ctx context.Context, s *Source) bool {
+	if s.Spare || !f.spared[s.Node] {
+		return true
+	}
+	late := time.NewTimer(headStart)
+	defer late.Stop()
+	select {
+	case <-f.starting:
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.manifest.Bytes >= wideFrom
+	case <-late.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// errYield ends a stream of a spare lane that is not of use now.
+var errYield = errors.New("yields to the other lanes of its node")
+
+// standBack waits until a spare lane is of use again; false where the fetch has ended first.
+func (f *fetch) standBack(ctx context.Context, s *Source) bool {
+	for {
+		yes, changed := f.mix.yields(s, time.Now())
+		if !yes {
+			return ctx.Err() == nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // excuse forgives a source what it ran into because the fetch was already complete or given up. What the source did of

@@ -145,7 +145,7 @@ func FuzzFetch(f *testing.F) {
 		in = mended(in)
 		sink := newSink(t, m)
 		l := &scriptLane{in: in}
-		rep, err := Fetch(context.Background(), k, []Source{{"n1", func(context.Context) (Lane, error) { return l, nil }}}, sink.begin)
+		rep, err := Fetch(context.Background(), k, []Source{{Node: "n1", Dial: func(context.Context) (Lane, error) { return l, nil }}}, sink.begin)
 		if err == nil {
 			sink.check(b)
 		} else if rep.Failed["n1"] == "" {

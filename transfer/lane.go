@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
 // lane runs one stream of a fetch: manifest first, then chunks until the queue is empty. It returns nil when there is
-// nothing left to bring.
-func (f *fetch) lane(ctx context.Context, node replica.NodeName, l Lane) error {
+// nothing left to bring, errYield when other lanes bring it better.
+func (f *fetch) lane(ctx context.Context, s *Source, l Lane) error {
 	c, err := l.Open(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -21,13 +22,13 @@ func (f *fetch) lane(ctx context.Context, node replica.NodeName, l Lane) error {
 		}
 		return fmt.Errorf("open stream: %w", err)
 	}
-	s := newStream(ctx, c, stallAfter)
-	defer s.end()
-	if err := wire.Write(s, kindFetch, f.key); err != nil {
+	st := newStream(ctx, c, stallAfter)
+	defer st.end()
+	if err := wire.Write(st, kindFetch, f.key); err != nil {
 		return fmt.Errorf("ask: %w", err)
 	}
 	var m replica.Manifest
-	if err := readAnswer(s.r, wire.KindManifest, &m); err != nil {
+	if err := readAnswer(st.r, wire.KindManifest, &m); err != nil {
 		return fmt.Errorf("manifest: %w", err)
 	}
 	if err := checkManifest(f.key, &m); err != nil {
@@ -36,19 +37,21 @@ func (f *fetch) lane(ctx context.Context, node replica.NodeName, l Lane) error {
 	if err := f.start(ctx, m); err != nil {
 		return err
 	}
-	return f.pull(ctx, node, s)
+	f.mix.begins(s, time.Now())
+	defer func() { f.mix.ends(s, time.Now()) }()
+	return f.pull(ctx, s, st)
 }
 
 // pull keeps up to window chunks asked for and takes them in order. A second goroutine writes the requests, so that neither
 // side can block the other whatever the transport buffers.
-func (f *fetch) pull(ctx context.Context, node replica.NodeName, s *stream) error {
+func (f *fetch) pull(ctx context.Context, from *Source, s *stream) error {
 	requests := make(chan int, window)
 	var wg sync.WaitGroup
 	var writeErr error
 	wg.Go(func() { writeErr = writeRequests(s, requests) })
 
 	asked := make([]int, 0, window)
-	err := f.chunks(ctx, node, s, &asked, requests)
+	err := f.chunks(ctx, from, s, &asked, requests)
 	for _, i := range asked {
 		f.queue.giveBack(i)
 	}
@@ -78,13 +81,17 @@ func writeRequests(s *stream, requests <-chan int) (err error) {
 }
 
 // chunks is the loop of pull; asked is what was requested and has not arrived.
-func (f *fetch) chunks(ctx context.Context, node replica.NodeName, s *stream, asked *[]int, requests chan<- int) error {
+func (f *fetch) chunks(ctx context.Context, from *Source, s *stream, asked *[]int, requests chan<- int) error {
 	m := &f.manifest
 	buf := getBuffer(min(uint64(m.ChunkBytes), m.Bytes))
 	defer buf.free()
 	var header [chunkHeaderBytes]byte
 	for {
-		for len(*asked) < window {
+		yields, _ := f.mix.yields(from, time.Now())
+		if yields && len(*asked) == 0 {
+			return errYield
+		}
+		for !yields && len(*asked) < window {
 			i, ok := f.queue.take(ctx, len(*asked) == 0)
 			if !ok {
 				break
@@ -111,14 +118,15 @@ func (f *fetch) chunks(ctx context.Context, node replica.NodeName, s *stream, as
 			return fmt.Errorf("chunk %d of %d: %w: digest %v, want %v", i, len(m.Chunks), ErrCorrupt, got, m.Chunks[i])
 		}
 		*asked = append((*asked)[:0], (*asked)[1:]...)
-		if err := f.put(node, i, b); err != nil {
+		if err := f.put(from, i, b); err != nil {
 			return err
 		}
 	}
 }
 
 // put hands a verified chunk to the sink unless another lane was first.
-func (f *fetch) put(node replica.NodeName, i int, b []byte) error {
+func (f *fetch) put(from *Source, i int, b []byte) error {
+	f.mix.brings(from, len(b))
 	if !f.queue.claim(i) {
 		return nil
 	}
@@ -129,7 +137,7 @@ func (f *fetch) put(node replica.NodeName, i int, b []byte) error {
 	}
 	f.mu.Lock()
 	f.report.Bytes += uint64(len(b))
-	f.report.By[node] += uint64(len(b))
+	f.report.By[from.Node] += uint64(len(b))
 	f.mu.Unlock()
 	if f.queue.finish() {
 		f.cancel(errComplete)

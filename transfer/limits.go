@@ -16,6 +16,12 @@ const (
 	hedgeAfter = 500 * time.Millisecond
 	// idleAfter is how long a served stream may be quiet between two requests: the receiver may be making room.
 	idleAfter = 30 * time.Second
+	// restAfter is how long a connection that serves one exchange after another may rest between two: pushes come a step apart.
+	restAfter = 5 * time.Minute
+	// wideFrom is from how many bytes a part is worth connections beside its node's first: a TLS handshake costs 2 ms of processor time at
+	// each end, in which a lane moves 2 MB. headStart is how long the others wait for that one.
+	wideFrom  = 8 << 20
+	headStart = 250 * time.Millisecond
 	// dialAfter bounds one attempt to reach a source.
 	dialAfter = 5 * time.Second
 	// Retries after NotYet and refusals: jittered, doubling between these, for at most patience.

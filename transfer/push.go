@@ -47,8 +47,11 @@ func push(ctx context.Context, l Lane, k Key, r Reader) error {
 	if err == nil && d.Root != k.Root {
 		err = fmt.Errorf("%w: sealed root %v, want %v", ErrCorrupt, d.Root, k.Root)
 	}
-	s.interrupt() // whatever the answer is, nothing more needs to be sent
+	if err != nil {
+		s.interrupt() // nothing more needs to be sent
+	}
 	wg.Wait()
+	s.whole = err == nil && sendErr == nil
 	if err != nil && sendErr != nil && !onlyInterrupted(sendErr) {
 		return fmt.Errorf("%w (sending: %w)", err, sendErr)
 	}
@@ -104,7 +107,9 @@ func servePush(s *stream, peer replica.NodeName, whole bool, body []byte, st Sto
 	if err := finish(receive(s, sink, whole, &m)); err != nil {
 		return answerError(s, err)
 	}
-	return wire.Write(s, kindDone, done{m.Root})
+	err = wire.Write(s, kindDone, done{m.Root})
+	s.whole = err == nil
+	return err
 }
 
 // receive says what is wanted, unless everything comes unasked, and takes it. What comes though the sink has it is dropped.

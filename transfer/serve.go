@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -14,19 +15,42 @@ import (
 // Serve answers one stream of an authenticated peer: one fetch or one push, once the gate lets it in. It closes the stream and returns
 // what went wrong, for the log; a peer that has enough and hangs up is no error.
 func Serve(ctx context.Context, peer replica.NodeName, c net.Conn, st Store, g *Gate) error {
-	s := newStream(ctx, c, idleAfter)
+	_, err := serveOne(ctx, peer, c, idleAfter, st, g)
+	return err
+}
+
+// ServeAll answers one exchange after another on a connection that is a stream of its own, until one fails or the peer hangs up.
+func ServeAll(ctx context.Context, peer replica.NodeName, c net.Conn, st Store, g *Gate) error {
+	k := &kept{Conn: c}
+	for {
+		if whole, err := serveOne(ctx, peer, k, restAfter, st, g); !whole || err != nil {
+			return err
+		}
+	}
+}
+
+// kept is a connection whose owner closes it.
+type kept struct{ net.Conn }
+
+func (kept) Keep()        {}
+func (kept) Close() error { return nil }
+
+// serveOne waits so long for a request and answers it; whole: the connection is good for another.
+func serveOne(ctx context.Context, peer replica.NodeName, c net.Conn, rest time.Duration, st Store, g *Gate) (whole bool, err error) {
+	s := newStream(ctx, c, rest)
 	defer s.end()
 	h, err := wire.ReadHeader(s.r, wire.MaxBody)
+	s.limit = idleAfter
 	if errors.Is(err, io.EOF) {
-		return nil
+		return false, nil
 	}
 	if err == nil {
 		err = serve(s, peer, h, st, g)
 	}
 	if err != nil {
-		return fmt.Errorf("serve %s: %w", peer, err)
+		return false, fmt.Errorf("serve %s: %w", peer, err)
 	}
-	return nil
+	return s.whole, nil
 }
 
 // serve keeps nothing of a request that is longer than its kind may be, or has no room.

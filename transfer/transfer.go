@@ -55,17 +55,34 @@ type Store interface {
 // Stream is one bidirectional stream of a lane.
 type Stream = net.Conn
 
-// Lane is one connection that moves chunks: QUIC today. Streams of one lane share its fate.
+// Keeper is a Stream whose connection can serve one exchange after another: one over TCP. Keep takes the place of Close where the
+// exchange ended as it should, with nothing of it left unread.
+type Keeper interface{ Keep() }
+
+// Transport is what a lane runs over.
+type Transport uint8
+
+// The transports.
+const (
+	QUIC Transport = iota // gets through wherever the cluster does
+	TCP                   // TLS 1.3: a third of QUIC's processor time
+)
+
+func (t Transport) String() string { return [...]string{"QUIC", "TCP"}[t] }
+
+// Lane is one connection that moves chunks, over QUIC or TCP. Streams of one lane share its fate.
 type Lane interface {
 	Open(ctx context.Context) (net.Conn, error)
 	Peer() replica.NodeName
 	Close()
 }
 
-// Source is one way to a holder. A node may be listed more than once, each a lane of its own.
+// Source is one way to a holder. A node may be listed more than once, each a lane of its own: it is set aside when none of them works.
 type Source struct {
 	Node replica.NodeName
-	Dial func(ctx context.Context) (Lane, error)
+	// Spare lanes serve while the others of their node connect, or when those fail or are slower; else they stand back.
+	Spare bool
+	Dial  func(ctx context.Context) (Lane, error)
 }
 
 // Report says where a part came from.
@@ -73,7 +90,7 @@ type Report struct {
 	Bytes   uint64                      // that arrived and were put
 	Reused  uint64                      // that the sink had
 	By      map[replica.NodeName]uint64 // Bytes by source
-	Failed  map[replica.NodeName]string // why a source was set aside
+	Failed  map[replica.NodeName]string // why a source was set aside: all its lanes, or one that sent wrong bytes
 	Corrupt []replica.NodeName          // those of Failed that sent bytes with a wrong digest: evidence for a BadDigest fault
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -138,14 +139,35 @@ func BenchmarkPlainTCP(b *testing.B) {
 	}
 }
 
-func BenchmarkQUIC(b *testing.B) {
+// BenchmarkTLS moves over the daemons' own TCP connections.
+func BenchmarkTLS(b *testing.B) {
+	p, k, source, receiver := twoEndpoints(b)
+	dial := func(context.Context) (transfer.Lane, error) {
+		return lane{func(ctx context.Context) (net.Conn, error) {
+			c, err := receiver.DialTCP(ctx, source.Addr().String(), "source")
+			if err != nil {
+				return nil, err
+			}
+			return c, nil
+		}, func() {}}, nil
+	}
+	for _, lanes := range []int{1, 2, 4} {
+		b.Run(strconv.Itoa(lanes), func(b *testing.B) { fetch(b, p, k, dial, lanes) })
+	}
+}
+
+func twoEndpoints(b *testing.B) (*part, transfer.Key, *endpoint.Endpoint, *endpoint.Endpoint) {
+	b.Helper()
 	dir := filepath.Join(b.TempDir(), "pki")
 	if err := pki.Init(dir, []replica.NodeName{"source", "receiver"}, time.Now()); err != nil {
 		b.Fatal(err)
 	}
 	p, k := newPart(b)
-	source := startEndpoint(b, dir, "source", p)
-	receiver := startEndpoint(b, dir, "receiver", p)
+	return p, k, startEndpoint(b, dir, "source", p), startEndpoint(b, dir, "receiver", p)
+}
+
+func BenchmarkQUIC(b *testing.B) {
+	p, k, source, receiver := twoEndpoints(b)
 	dial := func(ctx context.Context) (transfer.Lane, error) {
 		c, err := receiver.Dial(ctx, source.Addr().String(), "source", endpoint.Bulk)
 		if err != nil {
@@ -206,6 +228,7 @@ func startEndpoint(b *testing.B, dir string, name replica.NodeName, st transfer.
 			wg.Go(func() { _ = transfer.Serve(ctx, c.Peer(), s, st, nil) })
 		}
 	})
+	e.HandleTCP(func(ctx context.Context, c *endpoint.TCPConn) { _ = transfer.Serve(ctx, c.Peer(), c, st, nil) })
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = e.Run(context.Background()) })
 	b.Cleanup(func() { e.Close(); wg.Wait() })

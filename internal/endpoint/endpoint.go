@@ -68,7 +68,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Endpoint is a node's UDP port, and a second one from which it dials for Raft.
+// Endpoint is a node's UDP port, a second one from which it dials for Raft, and the TCP port of the same number as the first, for bulk data.
 type Endpoint struct {
 	cfg      Config
 	udp      *net.UDPConn
@@ -79,6 +79,8 @@ type Endpoint struct {
 	handlers map[Class]func(context.Context, *Conn) // fixed when Run starts
 	refusals refusals
 	windows  windows
+	tcp      net.Listener // nil: the port was taken
+	serveTCP func(context.Context, *TCPConn)
 	probed   atomic.Pointer[ProbeReply]
 
 	sent, received atomic.Uint64 // payload bytes of bulk streams
@@ -93,6 +95,9 @@ type Endpoint struct {
 	closed  bool
 	inbound map[replica.NodeName]int
 	conns   map[*Conn]struct{}
+
+	tcpInbound map[replica.NodeName]int
+	tcpConns   map[*TCPConn]struct{}
 }
 
 // Listen binds the port. Connections are accepted once Run runs.
@@ -123,12 +128,18 @@ func Listen(cfg Config) (*Endpoint, error) {
 		windows:  windows{byConn: make(map[*quic.Conn]uint64)},
 		inbound:  make(map[replica.NodeName]int),
 		conns:    make(map[*Conn]struct{}),
+
+		tcpInbound: make(map[replica.NodeName]int),
+		tcpConns:   make(map[*TCPConn]struct{}),
 	}
 	e.own = &quic.Transport{Conn: own, ConnectionIDGenerator: e.ids}
 	e.refusals.init(cfg)
 	e.life, e.end = context.WithCancelCause(context.Background())
 	// Gives up the socket without a word to anyone, once.
 	e.release = sync.OnceValue(func() error {
+		if e.tcp != nil {
+			_ = e.tcp.Close() // Run may have closed it
+		}
 		err := errors.Join(e.ln.Close(), e.tr.Close(), udp.Close(), e.own.Close(), e.own.Conn.Close())
 		e.runs.Wait()
 		return err
@@ -144,6 +155,7 @@ func Listen(cfg Config) (*Endpoint, error) {
 	if e.ln, err = e.tr.Listen(cfg.ServerTLS, e.settings()); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on UDP %s: %w", cfg.Addr, err), udp.Close(), own.Close())
 	}
+	e.tcp = listenTCP(udp.LocalAddr().(*net.UDPAddr), cfg.Logf)
 	return e, nil
 }
 
@@ -171,6 +183,7 @@ func (e *Endpoint) Run(ctx context.Context) error {
 	defer cancel()
 	g.Go(func() { e.answerProbes(ctx) })
 	g.Go(func() { e.guard(ctx) })
+	g.Go(func() { e.acceptTCP(ctx) })
 	for {
 		q, err := e.ln.Accept(ctx)
 		if err != nil {
@@ -280,11 +293,19 @@ func (e *Endpoint) begin() bool {
 }
 
 func (e *Endpoint) closeAll(code Code, reason string) {
+	e.closeTCP(func(*TCPConn) bool { return true })
 	e.closeSome(func(*Conn) (Code, string, bool) { return code, reason, true })
 }
 
 // Recheck closes the connections, in both directions, of peers that are revoked by now; they are told why.
 func (e *Endpoint) Recheck() {
+	e.closeTCP(func(c *TCPConn) bool {
+		err := e.cfg.Revoked(c.ConnectionState())
+		if err != nil {
+			e.cfg.Refused(c.peer, err.Error())
+		}
+		return err != nil
+	})
 	e.closeSome(func(c *Conn) (Code, string, bool) {
 		err := e.cfg.Revoked(c.q.ConnectionState().TLS)
 		if err == nil {
@@ -311,7 +332,7 @@ func (e *Endpoint) closeSome(which func(*Conn) (Code, string, bool)) {
 	g.Wait()
 }
 
-// Moved counts the payload bytes of bulk streams: what replicas cost the network.
+// Moved counts the payload bytes of bulk streams and of TCP connections: what replicas cost the network.
 func (e *Endpoint) Moved() (sent, received uint64) { return e.sent.Load(), e.received.Load() }
 
 // Addr is the bound UDP address.

@@ -24,6 +24,16 @@ const (
 	// What quic-go asks for; a smaller buffer silently drops bursts.
 	socketBuffer = 7 << 20
 
+	// Bulk connections over TCP.
+	recordBuffer  = 256 << 10        // read and written at a time under the record layer, each way of each connection
+	maxTCPConns   = 1024             // in all: half a gigabyte of buffers at the worst
+	maxTCPPerPeer = 64               // of one node: some for each of its ranks
+	maxShaking    = 256              // handshakes under way
+	userTimeout   = 5 * time.Second  // bytes that the peer's kernel does not acknowledge
+	acceptPause   = time.Second / 10 // after an accept that failed
+	lingerFor     = time.Second / 2  // for the peer to read why it was refused
+	lingerBytes   = 16 << 20
+
 	logEvery   = 30 * time.Second // of refused handshakes, for one address
 	logSources = 256              // addresses remembered for that; beyond them nothing is logged
 

@@ -82,6 +82,19 @@ func (r *refusals) handshake(addr net.Addr, cause error) {
 		r.log(addr, "peer %s refused this node's certificate or protocol (%v): is it of another cluster than %v, or is a clock wrong?", addr, cause, r.cluster)
 		return
 	}
+	r.identity(addr, cause)
+}
+
+// tcpHandshake does the same for a bulk connection over TCP.
+func (r *refusals) tcpHandshake(addr net.Addr, cause error) {
+	var alert tls.AlertError
+	var bad *tls.CertificateVerificationError
+	if errors.As(cause, &alert) || errors.As(cause, &bad) {
+		r.identity(addr, cause)
+	}
+}
+
+func (r *refusals) identity(addr net.Addr, cause error) {
 	var bad *tls.CertificateVerificationError
 	if errors.As(cause, &bad) {
 		cluster, name, err := r.name(tls.ConnectionState{PeerCertificates: bad.UnverifiedCertificates})
@@ -114,8 +127,11 @@ func (r *refusals) log(addr net.Addr, format string, args ...any) {
 // allow tells whether a line about addr may be logged, and how many were dropped before it.
 func (r *refusals) allow(addr net.Addr, now time.Time) (dropped int, ok bool) {
 	var ip netip.Addr
-	if udp, isUDP := addr.(*net.UDPAddr); isUDP {
-		ip = udp.AddrPort().Addr()
+	switch from := addr.(type) {
+	case *net.UDPAddr:
+		ip = from.AddrPort().Addr()
+	case *net.TCPAddr:
+		ip = from.AddrPort().Addr()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -43,7 +43,9 @@ type Config struct {
 	Processes Processes // missing: those that really run
 	Keeper    Keeper
 	// Dial opens a lane to a node for parts.
-	Dial func(ctx context.Context, addr string, node replica.NodeName) (transfer.Lane, error)
+	Dial func(ctx context.Context, addr string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
+	// TCPLanes is how many lanes over TCP there are to each holder; 0: Dial knows QUIC alone.
+	TCPLanes int
 	// Hears tells whether a node's newest probe was answered; missing: none was.
 	Hears func(replica.NodeName) bool
 	// Learn takes in revocations that the leader tells of; missing: nobody does.
@@ -89,7 +91,7 @@ type Host struct {
 	sessions  Sessions
 	processes Processes
 	keeper    Keeper
-	dial      func(ctx context.Context, addr string, node replica.NodeName) (transfer.Lane, error)
+	dial      func(ctx context.Context, addr string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
 	hears     func(replica.NodeName) bool
 	learn     func([]replica.Revocation) []replica.Revocation
 	store     *checkpoint.Store
@@ -185,7 +187,7 @@ func New(c Config) *Host {
 		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
 	}
 	m.custody = holding.NewCustodian(m.keeper, m.log, m.arenaListPath())
-	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(pushEnded(p)) }})
+	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(pushEnded(p)) }})
 	m.desk = desk.New(deskOwner{m}, m.log)
 	return m
 }

@@ -179,7 +179,7 @@ func (lj *localJob) awaits(k transfer.Key) bool {
 }
 
 // dialLane opens a lane to a registered node. Beside the host.
-func (h *Host) dialLane(ctx context.Context, node replica.NodeName) (transfer.Lane, error) {
+func (h *Host) dialLane(ctx context.Context, node replica.NodeName, over transfer.Transport) (transfer.Lane, error) {
 	q := nodeWanted{name: node}
 	if !h.ask(ctx, &q) {
 		return nil, h.gone(ctx)
@@ -189,7 +189,7 @@ func (h *Host) dialLane(ctx context.Context, node replica.NodeName) (transfer.La
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	return h.dial(ctx, q.node.Addr, node)
+	return h.dial(ctx, q.node.Addr, node, over)
 }
 
 // nodeWanted asks where a node is.

@@ -62,9 +62,9 @@ func (m *Mover) Fetch(ctx context.Context, w Wanted, begin func(replica.Manifest
 		got.Report, err = m.fromDisk(w, stage)
 		got.BadDisk = errors.Is(err, checkpoint.ErrCorrupt) || errors.Is(err, transfer.ErrCorrupt) || errors.Is(err, shm.ErrCorrupt)
 	} else {
-		var missed unreached
-		got.Report, err = transfer.Fetch(ctx, w.Key, m.sources(w.Holders, &missed), stage)
-		got.Unreached = missed.all()
+		var tried dials
+		got.Report, err = transfer.Fetch(ctx, w.Key, m.sources(w.Holders, &tried), stage)
+		got.Unreached = tried.unreached()
 	}
 	if staging == nil {
 		return got, errors.Join(err, errors.New("no source gave a manifest that could be staged"))
@@ -83,42 +83,56 @@ func (m *Mover) Fetch(ctx context.Context, w Wanted, begin func(replica.Manifest
 	return got, nil
 }
 
-// sources makes a transfer source of each holder.
-func (m *Mover) sources(holders []replica.Holder, missed *unreached) []transfer.Source {
+// sources makes transfer sources of each holder: a lane over QUIC, which yields to those over TCP where these get through.
+func (m *Mover) sources(holders []replica.Holder, dials *dials) []transfer.Source {
 	var out []transfer.Source
 	for _, h := range holders {
-		out = append(out, transfer.Source{Node: h.Node, Dial: func(ctx context.Context) (transfer.Lane, error) {
-			if h.Node == m.cfg.Self {
-				return localLane{m}, nil
+		if h.Node == m.cfg.Self {
+			out = append(out, transfer.Source{Node: h.Node, Dial: func(context.Context) (transfer.Lane, error) { return localLane{m}, nil }})
+			continue
+		}
+		lane := func(over transfer.Transport) func(context.Context) (transfer.Lane, error) {
+			return func(ctx context.Context) (transfer.Lane, error) {
+				l, err := m.cfg.Dial(ctx, h.Node, over)
+				if err == nil || !errors.Is(ctx.Err(), context.Canceled) { // else another source was quicker
+					dials.note(h.Node, err)
+				}
+				return l, err
 			}
-			l, err := m.cfg.Dial(ctx, h.Node)
-			if err != nil && !errors.Is(ctx.Err(), context.Canceled) { // else another source was quicker
-				missed.add(h.Node)
-			}
-			return l, err
-		}})
+		}
+		out = append(out, transfer.Source{Node: h.Node, Spare: m.cfg.TCPLanes > 0, Dial: lane(transfer.QUIC)})
+		for range m.cfg.TCPLanes {
+			out = append(out, transfer.Source{Node: h.Node, Dial: lane(transfer.TCP)})
+		}
 	}
 	return out
 }
 
-// unreached is the nodes that a fetch could not dial. Its sources add to it from goroutines of their own.
-type unreached struct {
-	mu    sync.Mutex // guards nodes
-	nodes []replica.NodeName
+// dials is what became of a fetch's attempts to reach its sources, which note them from goroutines of their own.
+type dials struct {
+	mu      sync.Mutex // guards both
+	reached map[replica.NodeName]bool
+	failed  []replica.NodeName
 }
 
-func (u *unreached) add(n replica.NodeName) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if !slices.Contains(u.nodes, n) {
-		u.nodes = append(u.nodes, n)
+func (d *dials) note(n replica.NodeName, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case err == nil && d.reached == nil:
+		d.reached = map[replica.NodeName]bool{n: true}
+	case err == nil:
+		d.reached[n] = true
+	case !slices.Contains(d.failed, n):
+		d.failed = append(d.failed, n)
 	}
 }
 
-func (u *unreached) all() []replica.NodeName {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return slices.Clone(u.nodes)
+// unreached are the nodes that no lane got to.
+func (d *dials) unreached() []replica.NodeName {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(d.failed), func(n replica.NodeName) bool { return d.reached[n] })
 }
 
 // fromDisk reads a part from the durable tier, every chunk verified, into the sink.

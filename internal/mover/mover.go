@@ -20,7 +20,9 @@ import (
 type Config struct {
 	Self replica.NodeName
 	// Dial opens a lane to another node.
-	Dial func(ctx context.Context, node replica.NodeName) (transfer.Lane, error)
+	Dial func(ctx context.Context, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
+	// TCPLanes is how many lanes over TCP a fetch opens to each holder, beside the one over QUIC. 0: everything goes over QUIC.
+	TCPLanes int
 	// Parts is what this node serves, for fetches from itself: two ranks of a group on one node.
 	Parts transfer.Store
 	Disk  *checkpoint.Store // nil: no durable tier here

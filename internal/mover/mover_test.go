@@ -155,7 +155,7 @@ var errNoRoute = errors.New("no route")
 // among makes a mover on n1 whose peers are these; told gets the ends of its pushes.
 func among(t *testing.T, own transfer.Store, peers ...*peer) (m *Mover, told chan Pushed) {
 	told = make(chan Pushed, 16)
-	m = New(Config{Self: "n1", Parts: own, Pushed: func(p Pushed) { told <- p }, Dial: func(_ context.Context, to replica.NodeName) (transfer.Lane, error) {
+	m = New(Config{Self: "n1", Parts: own, Pushed: func(p Pushed) { told <- p }, Dial: func(_ context.Context, to replica.NodeName, _ transfer.Transport) (transfer.Lane, error) {
 		for _, p := range peers {
 			if p.name == to {
 				p.dials++

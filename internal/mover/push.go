@@ -61,12 +61,16 @@ type pusher struct {
 	line   Line
 	queue  *pushLine
 	cancel context.CancelFunc
-	lane   transfer.Lane // owned by run; nil: to be opened
+
+	// Owned by run.
+	lanes    [2]transfer.Lane // by transport; nil: to be opened
+	tcpAfter time.Time        // TCP failed, and is not tried before
 }
 
 func (pu *pusher) run(ctx context.Context) {
 	defer func() {
-		pu.hangUp()
+		pu.hangUp(transfer.QUIC)
+		pu.hangUp(transfer.TCP)
 		for p, ok := pu.queue.take(); ok; p, ok = pu.queue.take() {
 			p.From.Close()
 		}
@@ -92,34 +96,67 @@ func (pu *pusher) run(ctx context.Context) {
 // push tries twice: a lane that broke since the last part is opened anew.
 func (pu *pusher) push(ctx context.Context, p Push) (err error) {
 	for range 2 {
-		if pu.lane == nil {
-			if pu.lane, err = pu.m.cfg.Dial(ctx, pu.line.Node); err != nil {
-				pu.lane = nil
-				return err
-			}
+		over, dialled, dialErr := pu.open(ctx, p.From.Manifest().Bytes)
+		if dialErr != nil {
+			return dialErr
 		}
-		if err = pu.send(ctx, p); err == nil || ctx.Err() != nil {
+		err = pu.send(ctx, pu.lanes[over], p)
+		switch {
+		case err == nil, ctx.Err() != nil:
 			return err
+		case errors.Is(err, transfer.ErrFenced), errors.Is(err, transfer.ErrNotYet):
+			continue // the mirror's word, not the lane's
+		case over == transfer.TCP && dialled:
+			pu.tcpAfter = time.Now().Add(tcpRest)
 		}
-		if !errors.Is(err, transfer.ErrFenced) && !errors.Is(err, transfer.ErrNotYet) {
-			pu.hangUp()
-		}
+		pu.hangUp(over)
 	}
 	return err
 }
 
-func (pu *pusher) send(ctx context.Context, p Push) error {
-	ctx, cancel := context.WithTimeout(ctx, pushLimit(p.From.Manifest().Bytes))
-	defer cancel()
-	return transfer.Push(ctx, pu.lane, p.Key, p.From)
+// open sees to a lane for a part of so many bytes: over TCP where the part is worth it and TCP gets through.
+func (pu *pusher) open(ctx context.Context, bytes uint64) (over transfer.Transport, dialled bool, err error) {
+	if pu.m.cfg.TCPLanes > 0 && bytes >= tcpFrom && !time.Now().Before(pu.tcpAfter) {
+		if dialled, err = pu.dial(ctx, transfer.TCP); err == nil {
+			return transfer.TCP, dialled, nil
+		}
+		pu.tcpAfter = time.Now().Add(tcpRest)
+	}
+	dialled, err = pu.dial(ctx, transfer.QUIC)
+	return transfer.QUIC, dialled, err
 }
 
-func (pu *pusher) hangUp() {
-	if pu.lane != nil {
-		pu.lane.Close()
-		pu.lane = nil
+func (pu *pusher) dial(ctx context.Context, over transfer.Transport) (dialled bool, err error) {
+	if pu.lanes[over] != nil {
+		return false, nil
+	}
+	l, err := pu.m.cfg.Dial(ctx, pu.line.Node, over)
+	if err != nil {
+		return false, err
+	}
+	pu.lanes[over] = l
+	return true, nil
+}
+
+func (pu *pusher) send(ctx context.Context, l transfer.Lane, p Push) error {
+	ctx, cancel := context.WithTimeout(ctx, pushLimit(p.From.Manifest().Bytes))
+	defer cancel()
+	return transfer.Push(ctx, l, p.Key, p.From)
+}
+
+func (pu *pusher) hangUp(over transfer.Transport) {
+	if l := pu.lanes[over]; l != nil {
+		l.Close()
+		pu.lanes[over] = nil
 	}
 }
+
+const (
+	// tcpFrom is from how many bytes a part goes over TCP. What is smaller saves nothing there that would pay for a second connection.
+	tcpFrom = 1 << 20
+	// tcpRest is how long a push keeps to QUIC after TCP did not get through.
+	tcpRest = 30 * time.Second
+)
 
 // pushSlowest is the pace in bytes a second below which a push is given up: what waits behind it grows old meanwhile.
 const pushSlowest = 32 << 20

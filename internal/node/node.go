@@ -400,7 +400,7 @@ func (d *daemon) openRaft() error {
 func (d *daemon) build() error {
 	c := d.cfg
 	d.prober = &prober{path: d.endpoint, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, grace: c.Timing.DaemonGrace, peers: map[replica.NodeName]peerState{}}
-	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Dial: d.dialLane, Hears: d.prober.hears, Learn: d.trust.learn, Store: d.store})
+	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Dial: d.dialLane, TCPLanes: tcpLanes, Hears: d.prober.hears, Learn: d.trust.learn, Store: d.store})
 	d.prober.host = d.host
 	if err := d.host.Adopt(); err != nil {
 		return err
@@ -416,6 +416,9 @@ func (d *daemon) build() error {
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
 	st, gate := d.host.Parts(), transfer.NewGate(maxServes, maxServesPerPeer, maxRequestsPerPeer)
 	d.endpoint.Handle(endpoint.Bulk, func(ctx context.Context, conn *endpoint.Conn) { serveBulk(ctx, conn, st, gate) })
+	d.endpoint.HandleTCP(func(ctx context.Context, conn *endpoint.TCPConn) {
+		transfer.ServeAll(ctx, conn.Peer(), conn, st, gate) //nolint:errcheck // as in serveBulk
+	})
 	return nil
 }
 
@@ -433,21 +436,6 @@ func (d *daemon) serveControl(ctx context.Context, conn *endpoint.Conn) {
 			return
 		}
 		links.Go(func() { d.leader.Serve(ctx, conn.Peer(), s) })
-	}
-}
-
-func serveBulk(ctx context.Context, conn *endpoint.Conn, st transfer.Store, gate *transfer.Gate) {
-	var serves sync.WaitGroup
-	defer serves.Wait()
-	for {
-		s, err := conn.Accept(ctx)
-		if err != nil {
-			return
-		}
-		serves.Go(func() {
-			defer s.Close()
-			transfer.Serve(ctx, conn.Peer(), s, st, gate) //nolint:errcheck // the peer sees it, and says so where it matters
-		})
 	}
 }
 

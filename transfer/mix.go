@@ -1,0 +1,98 @@
+package transfer
+
+import (
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// mix knows what each lane of a fetch has brought, and so which spare lanes are of use.
+//
+// The rule: a spare lane pulls from the start, since others may take longer to connect, or never do. It yields once the other lanes of
+// its node that live bring chunks at a better rate than it does, and comes back when they do not any more. A lane in user space beside
+// one of the kernel's takes more processor time from it than it brings: QUIC beside two TLS lanes on two cores, 0.4 to 1.6 GB/s.
+type mix struct {
+	mu      sync.Mutex // guards the rest
+	lanes   map[*Source]*brought
+	changed chan struct{} // closed and made anew when a lane ends or brings its first chunk
+}
+
+// brought is what one lane has.
+type brought struct {
+	node   replica.NodeName
+	spare  bool
+	lives  bool
+	bytes  uint64
+	began  time.Time     // of the present stint
+	worked time.Duration // in earlier stints
+}
+
+func newMix() *mix { return &mix{lanes: make(map[*Source]*brought), changed: make(chan struct{})} }
+
+// rate is in bytes a second, until now.
+func (b *brought) rate(now time.Time) float64 {
+	worked := b.worked
+	if b.lives {
+		worked += now.Sub(b.began)
+	}
+	return float64(b.bytes) / max(worked.Seconds(), 1e-6)
+}
+
+// begins says that a lane pulls from now on.
+func (m *mix) begins(s *Source, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b := m.lanes[s]
+	if b == nil {
+		b = &brought{node: s.Node, spare: s.Spare}
+		m.lanes[s] = b
+	}
+	b.lives, b.began = true, now
+}
+
+// ends says that a lane does not pull any more.
+func (m *mix) ends(s *Source, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b := m.lanes[s]
+	b.lives = false
+	b.worked += now.Sub(b.began)
+	m.tellLocked()
+}
+
+// brings counts a chunk.
+func (m *mix) brings(s *Source, bytes int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b := m.lanes[s]
+	first := b.bytes == 0
+	if b.bytes += uint64(bytes); first {
+		m.tellLocked()
+	}
+}
+
+func (m *mix) tellLocked() {
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// yields tells whether a lane is to stand back, and when to ask again.
+func (m *mix) yields(s *Source, now time.Time) (yes bool, changed <-chan struct{}) {
+	if !s.Spare {
+		return false, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var others float64
+	for _, b := range m.lanes {
+		if b.node == s.Node && !b.spare && b.lives {
+			others += b.rate(now)
+		}
+	}
+	var own float64
+	if b := m.lanes[s]; b != nil {
+		own = b.rate(now)
+	}
+	return others > 0 && others >= own, m.changed
+}
