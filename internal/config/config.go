@@ -20,11 +20,12 @@ import (
 type Config struct {
 	// Node names this node: 1 to 63 of a-z 0-9 - _ . It is in the node's certificate; two nodes of one name would be taken for one.
 	Node replica.NodeName `yaml:"node"`
-	// Addr is the host:port (UDP) under which the other nodes reach this node. A wildcard host can't be dialled.
+	// Addr is the host:port (UDP, and TCP for state) under which the other nodes reach this node. A wildcard host can't be dialled. Where TCP does
+	// not get through, state moves over UDP, at a third of the speed.
 	Addr string `yaml:"addr"`
-	// GossipAddr is the host:port (UDP and TCP) of gossip; it must differ from Addr, both use UDP.
+	// GossipAddr is the host:port (UDP and TCP) of gossip; it must differ from Addr.
 	GossipAddr string `yaml:"gossip_addr"`
-	// Listen is the host:port (UDP) on which this node listens, where it is not Addr: behind a NAT or a published port of a container.
+	// Listen is the host:port (UDP and TCP) on which this node listens, where it is not Addr: behind a NAT or a published port of a container.
 	// What arrives at Addr must be forwarded to it, and the other nodes must see its packets come from Addr. A wildcard host is allowed. Default: Addr.
 	Listen string `yaml:"listen,omitempty"`
 	// GossipListen is for GossipAddr (UDP and TCP) what Listen is for Addr. Default: GossipAddr.

@@ -361,3 +361,78 @@ func TestPushLimit(t *testing.T) {
 		t.Errorf("a push of 1 MiB may take %v, one of 64 GiB %v", small, large)
 	}
 }
+
+// TestPushOverTCP: a large part goes over TCP, a small one over QUIC; where TCP does not get through, QUIC serves, and TCP rests.
+func TestPushOverTCP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		large, small := newPart(tcpFrom), newPart(tcpFrom-1)
+		var over []transfer.Transport
+		var blocked bool
+		told := make(chan Pushed, 16)
+		var peers []*peer
+		var tcp *peer // the newest lane
+		m := New(Config{Self: "n1", TCPLanes: 2, Pushed: func(p Pushed) { told <- p }, Dial: func(_ context.Context, _ replica.NodeName, by transfer.Transport) (transfer.Lane, error) {
+			over = append(over, by)
+			if blocked && by == transfer.TCP {
+				return nil, errNoRoute
+			}
+			p := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
+			if peers = append(peers, p); by == transfer.TCP {
+				tcp = p
+			}
+			return p, nil
+		}})
+		defer func() {
+			m.Close()
+			for _, p := range peers {
+				p.work.Wait()
+			}
+		}()
+		pushes := func(p *part, want ...transfer.Transport) {
+			t.Helper()
+			over = nil
+			m.Push(Line{"n2", p.man.Job, 1}, Push{Key: p.key(), From: p}, never)
+			next(t, told, nil)
+			if !slices.Equal(over, want) {
+				t.Errorf("dialled %v, want %v", over, want)
+			}
+		}
+		pushes(small, transfer.QUIC)
+		pushes(large, transfer.TCP)
+		pushes(large)
+		tcp.cut = true
+		pushes(large, transfer.TCP) // what broke may be the old connection alone
+		tcp.cut, blocked = true, true
+		pushes(large, transfer.TCP)
+		pushes(large) // over QUIC
+		time.Sleep(tcpRest)
+		blocked = false
+		pushes(large, transfer.TCP)
+	})
+}
+
+// TestFetchBlamesWhomNoLaneReached: a holder that TCP does not reach is none that could not be dialled.
+func TestFetchBlamesWhomNoLaneReached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPart(8 << 20)
+		var peers []*peer
+		m := New(Config{Self: "n1", TCPLanes: 2, Dial: func(_ context.Context, to replica.NodeName, by transfer.Transport) (transfer.Lane, error) {
+			if by == transfer.TCP || to == "n3" {
+				return nil, errNoRoute
+			}
+			from := &peer{name: to, store: p}
+			peers = append(peers, from)
+			return from, nil
+		}})
+		at := newPlace()
+		got, err := m.Fetch(t.Context(), Wanted{Key: p.key(), Holders: holders("n2", "n3")}, at.begin)
+		if err != nil || !slices.Equal(got.Unreached, []replica.NodeName{"n3"}) || got.Report.Failed["n2"] != "" || got.Report.Failed["n3"] == "" {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		at.holds(t, p.bytes)
+		m.Close()
+		for _, p := range peers {
+			p.work.Wait()
+		}
+	})
+}
