@@ -29,7 +29,7 @@ type fetch struct {
 	report   Report
 	errs     map[replica.NodeName][]error
 	served   map[replica.NodeName]bool // a lane of it was not at fault
-	spared   map[replica.NodeName]bool // it has a spare lane
+	quic     map[replica.NodeName]bool // it has a lane over QUIC
 }
 
 // errComplete ends the lanes that are still waiting when the last chunk was put.
@@ -42,16 +42,16 @@ var errComplete = errors.New("transfer complete")
 func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Manifest) (Sink, error)) (Report, error) {
 	lanes, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f := &fetch{key: k, begin: begin, cancel: cancel, starting: make(chan struct{}), mix: newMix(), errs: make(map[replica.NodeName][]error), served: make(map[replica.NodeName]bool), spared: make(map[replica.NodeName]bool)}
+	f := &fetch{key: k, begin: begin, cancel: cancel, starting: make(chan struct{}), mix: newMix(), errs: make(map[replica.NodeName][]error), served: make(map[replica.NodeName]bool), quic: make(map[replica.NodeName]bool)}
 	f.report.By, f.report.Failed = make(map[replica.NodeName]uint64), make(map[replica.NodeName]string)
 
 	var wg sync.WaitGroup
 	for _, s := range sources {
-		f.spared[s.Node] = f.spared[s.Node] || s.Spare
+		f.quic[s.Node] = f.quic[s.Node] || s.Over == QUIC
 	}
 	for i := range sources {
 		s := &sources[i]
-		wg.Go(func() { f.ended(s.Node, f.source(lanes, s)) })
+		wg.Go(func() { f.ended(s, f.source(lanes, s)) })
 	}
 	wg.Wait()
 	return f.finish(ctx, context.Cause(lanes), len(sources))
@@ -105,18 +105,19 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// ended notes how a lane to a node ended.
-func (f *fetch) ended(node replica.NodeName, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case errors.Is(err, errNotWanted):
-		return
-	case err == nil:
-		f.served[node] = true
+// ended notes how a lane ended.
+func (f *fetch) ended(s *Source, err error) {
+	if errors.Is(err, errNotWanted) {
 		return
 	}
-	f.errs[node] = append(f.errs[node], err)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.report.Lanes = append(f.report.Lanes, f.mix.report(s, err))
+	if err == nil {
+		f.served[s.Node] = true
+		return
+	}
+	f.errs[s.Node] = append(f.errs[s.Node], err)
 }
 
 // source pulls chunks over one lane until all are done; nil means that it was not at fault.
@@ -145,13 +146,13 @@ func (f *fetch) source(ctx context.Context, s *Source) error {
 	}
 }
 
-// errNotWanted is a lane that did not start: a small part comes over its node's spare lane alone.
+// errNotWanted is a lane that did not start: a small part comes over QUIC alone.
 var errNotWanted = errors.New("one lane is enough")
 
-// wanted waits, where the node has a spare lane, until that has brought the manifest, and tells whether the part is worth more lanes. It
-// gives the spare lane a head start only: where that one does not get through, the others must (RFC 8305, section 5, between two families).
+// wanted waits, for a lane over TCP to a node that has one over QUIC, until that has brought the manifest, and tells whether the part is
+// worth more lanes. QUIC gets a head start only: where that one does not get through, the others must (RFC 8305, section 5, between two families).
 func (f *fetch) wanted(ctx context.Context, s *Source) bool {
-	if s.Spare || !f.spared[s.Node] {
+	if s.Over == QUIC || !f.quic[s.Node] {
 		return true
 	}
 	late := time.NewTimer(headStart)
@@ -168,10 +169,10 @@ func (f *fetch) wanted(ctx context.Context, s *Source) bool {
 	}
 }
 
-// errYield ends a stream of a spare lane that is not of use now.
-var errYield = errors.New("yields to the other lanes of its node")
+// errYield ends a stream over QUIC that is not of use now.
+var errYield = errors.New("yields to the lanes over TCP")
 
-// standBack waits until a spare lane is of use again; false where the fetch has ended first.
+// standBack waits until a lane over QUIC is of use again; false where the fetch has ended first.
 func (f *fetch) standBack(ctx context.Context, s *Source) bool {
 	for {
 		yes, changed := f.mix.yields(s, time.Now())

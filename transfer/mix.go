@@ -7,11 +7,11 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// mix knows what each lane of a fetch has brought, and so which spare lanes are of use.
+// mix knows what each lane of a fetch has brought, and so whether those over QUIC are of use.
 //
-// The rule: a spare lane pulls from the start, since others may take longer to connect, or never do. It yields once the other lanes of
-// its node that live bring chunks at a better rate than it does, and comes back when they do not any more. A lane in user space beside
-// one of the kernel's takes more processor time from it than it brings: QUIC beside two TLS lanes on two cores, 0.4 to 1.6 GB/s.
+// The rule: a lane over QUIC pulls from the start, since those over TCP may take longer to connect, or never do. It yields once the lanes
+// over TCP of its node that live bring chunks at a better rate than it does, and comes back when they do not any more. A lane in user
+// space beside one of the kernel's takes more processor time from it than it brings: alone they move 0.4 and 1.6 GB/s on two cores.
 type mix struct {
 	mu      sync.Mutex // guards the rest
 	lanes   map[*Source]*brought
@@ -21,7 +21,7 @@ type mix struct {
 // brought is what one lane has.
 type brought struct {
 	node   replica.NodeName
-	spare  bool
+	over   Transport
 	lives  bool
 	bytes  uint64
 	began  time.Time     // of the present stint
@@ -45,7 +45,7 @@ func (m *mix) begins(s *Source, now time.Time) {
 	defer m.mu.Unlock()
 	b := m.lanes[s]
 	if b == nil {
-		b = &brought{node: s.Node, spare: s.Spare}
+		b = &brought{node: s.Node, over: s.Over}
 		m.lanes[s] = b
 	}
 	b.lives, b.began = true, now
@@ -77,16 +77,27 @@ func (m *mix) tellLocked() {
 	m.changed = make(chan struct{})
 }
 
+// report is what a lane has brought.
+func (m *mix) report(s *Source, err error) LaneReport {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := LaneReport{Node: s.Node, Over: s.Over, Err: err}
+	if b := m.lanes[s]; b != nil {
+		r.Bytes, r.Took = b.bytes, b.worked
+	}
+	return r
+}
+
 // yields tells whether a lane is to stand back, and when to ask again.
 func (m *mix) yields(s *Source, now time.Time) (yes bool, changed <-chan struct{}) {
-	if !s.Spare {
+	if s.Over != QUIC {
 		return false, nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var others float64
 	for _, b := range m.lanes {
-		if b.node == s.Node && !b.spare && b.lives {
+		if b.node == s.Node && b.over == TCP && b.lives {
 			others += b.rate(now)
 		}
 	}

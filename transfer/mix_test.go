@@ -13,11 +13,11 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// TestMix: a spare lane yields to better ones of its own node alone, and comes back when they are gone.
+// TestMix: a lane over QUIC yields to better ones of its own node alone, and comes back when they are gone.
 func TestMix(t *testing.T) {
 	now := time.Unix(0, 0)
 	at := func(s float64) time.Time { return now.Add(time.Duration(s * float64(time.Second))) }
-	spare, one, two, other := &Source{Node: "a", Spare: true}, &Source{Node: "a"}, &Source{Node: "a"}, &Source{Node: "b"}
+	spare, one, two, other := &Source{Node: "a"}, &Source{Node: "a", Over: TCP}, &Source{Node: "a", Over: TCP}, &Source{Node: "b", Over: TCP}
 	m := newMix()
 	yields := func(s float64, want bool) {
 		t.Helper()
@@ -38,6 +38,9 @@ func TestMix(t *testing.T) {
 	m.brings(two, 300)
 	yields(2, true) // together they bring 50 and 300 a second, the spare lane 150
 	m.ends(spare, at(2))
+	if r := m.report(spare, nil); r.Bytes != 300 || r.Took != 2*time.Second || r.Over != QUIC {
+		t.Errorf("%+v", r)
+	}
 	_, changed := m.yields(spare, at(2))
 	m.ends(two, at(2))
 	select {
@@ -47,15 +50,15 @@ func TestMix(t *testing.T) {
 	}
 	yields(2, false)
 	if yes, _ := m.yields(one, at(3)); yes {
-		t.Error("a lane that is no spare one yields")
+		t.Error("a lane over TCP yields")
 	}
 }
 
-// lanesOf makes sources of one node: its spare lane, and others that end as wrap has them.
+// lanesOf makes sources of one node: a lane over QUIC, and those over TCP that end as wrap has them.
 func lanesOf(st Store, dials *atomic.Int32, wraps ...func(net.Conn) net.Conn) []Source {
-	out := []Source{{Node: "n1", Spare: true, Dial: func(context.Context) (Lane, error) { return newPipeLane("n1", st, nil), nil }}}
+	out := []Source{{Node: "n1", Dial: func(context.Context) (Lane, error) { return newPipeLane("n1", st, nil), nil }}}
 	for _, wrap := range wraps {
-		out = append(out, Source{Node: "n1", Dial: func(context.Context) (Lane, error) {
+		out = append(out, Source{Node: "n1", Over: TCP, Dial: func(context.Context) (Lane, error) {
 			dials.Add(1)
 			if wrap == nil {
 				return nil, errors.New("nothing gets through")
@@ -87,7 +90,13 @@ func TestLanesOfANode(t *testing.T) {
 				k, m, b := makePart(c.bytes, 64<<10)
 				sink := newSink(t, m)
 				var dials atomic.Int32
-				rep, err := Fetch(t.Context(), k, lanesOf(&memStore{m: m, b: b}, &dials, c.wraps...), sink.begin)
+				st := &memStore{m: m, b: b, chunk: func(int) error { // no lane is so quick that the others need not dial
+					for dials.Load() < c.dials {
+						time.Sleep(time.Millisecond)
+					}
+					return nil
+				}}
+				rep, err := Fetch(t.Context(), k, lanesOf(st, &dials, c.wraps...), sink.begin)
 				if err != nil || len(rep.Failed) != 0 || rep.Bytes != m.Bytes || dials.Load() != c.dials {
 					t.Fatalf("%+v, %d dials, %v", rep, dials.Load(), err)
 				}
@@ -97,8 +106,8 @@ func TestLanesOfANode(t *testing.T) {
 	}
 }
 
-// TestSpareLaneThatHangs: the head start ends, and a holder that UDP does not reach serves over TCP.
-func TestSpareLaneThatHangs(t *testing.T) {
+// TestQUICThatHangs: the head start ends, and a holder that UDP does not reach serves over TCP.
+func TestQUICThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, m, b := makePart(wideFrom, 64<<10)
 		sink := newSink(t, m)
@@ -121,8 +130,10 @@ func TestCorruptLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, m, b := makePart(wideFrom, 64<<10)
 		sink := newSink(t, m)
-		good := lanesOf(&memStore{m: m, b: b}, new(atomic.Int32))
-		bad := lanesOf(&memStore{m: m, b: b, bend: func(_ int, b []byte) { b[0]++ }}, new(atomic.Int32), asItIs)[1:]
+		bent := make(chan struct{})
+		good := lanesOf(&memStore{m: m, b: b, chunk: func(int) error { <-bent; return nil }}, new(atomic.Int32))
+		bend := sync.OnceFunc(func() { close(bent) })
+		bad := lanesOf(&memStore{m: m, b: b, bend: func(_ int, b []byte) { b[0]++; bend() }}, new(atomic.Int32), asItIs)[1:]
 		rep, err := Fetch(t.Context(), k, append(good, bad...), sink.begin)
 		if err != nil || len(rep.Corrupt) != 1 || rep.Failed["n1"] == "" {
 			t.Fatalf("%+v, %v", rep, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
@@ -80,9 +81,10 @@ type Lane interface {
 // Source is one way to a holder. A node may be listed more than once, each a lane of its own: it is set aside when none of them works.
 type Source struct {
 	Node replica.NodeName
-	// Spare lanes serve while the others of their node connect, or when those fail or are slower; else they stand back.
-	Spare bool
-	Dial  func(ctx context.Context) (Lane, error)
+	// Over is what the lane runs over. One over QUIC serves while those over TCP to the same node connect, and when they fail or are slower;
+	// else it stands back.
+	Over Transport
+	Dial func(ctx context.Context) (Lane, error)
 }
 
 // Report says where a part came from.
@@ -91,7 +93,17 @@ type Report struct {
 	Reused  uint64                      // that the sink had
 	By      map[replica.NodeName]uint64 // Bytes by source
 	Failed  map[replica.NodeName]string // why a source was set aside: all its lanes, or one that sent wrong bytes
+	Lanes   []LaneReport                // those that connected or failed, in no order
 	Corrupt []replica.NodeName          // those of Failed that sent bytes with a wrong digest: evidence for a BadDigest fault
+}
+
+// LaneReport says what one lane brought.
+type LaneReport struct {
+	Node  replica.NodeName
+	Over  Transport
+	Bytes uint64        // verified, also those that another lane was quicker with
+	Took  time.Duration // while it asked for chunks
+	Err   error         // nil: it was not at fault
 }
 
 // What a peer may answer. NotYet and Refused are worth another try; the others are final for that source.

@@ -100,9 +100,9 @@ func (m *Mover) sources(holders []replica.Holder, dials *dials) []transfer.Sourc
 				return l, err
 			}
 		}
-		out = append(out, transfer.Source{Node: h.Node, Spare: m.cfg.TCPLanes > 0, Dial: lane(transfer.QUIC)})
+		out = append(out, transfer.Source{Node: h.Node, Over: transfer.QUIC, Dial: lane(transfer.QUIC)})
 		for range m.cfg.TCPLanes {
-			out = append(out, transfer.Source{Node: h.Node, Dial: lane(transfer.TCP)})
+			out = append(out, transfer.Source{Node: h.Node, Over: transfer.TCP, Dial: lane(transfer.TCP)})
 		}
 	}
 	return out
