@@ -521,12 +521,12 @@ static void failed_load_is_not_sealed(void) {
 	r.h->hash = honest;
 	rpi_capture_live(r.h, RP_WORD(1, 1, 0));
 	SAME(state(&r, 3), RP_FREE);
-	SAME(atomic_load(&r.daemon.unloadable), 1); /* the first load's: what was sealed is good, and the daemon hears of no fault in it */
 	for (unsigned k = 0; k < RP_STAGING; k++)
 		SAME(atomic_load(&r.daemon.control->tag[k].word), 0);
 
 	OK(rp_load(r.h, &failure));
-	OK(rp_ready(r.h, 20ll * second, &failure));
+	OK(rp_ready(r.h, 20ll * second, &failure)); /* an answer to what was sent last */
+	SAME(atomic_load(&r.daemon.unloadable), 1); /* the first load's: what was sealed is good, and the daemon hears of no fault in it */
 	OK(rp_step_enter(r.h, 1, 0, &failure));
 	rank_end(&r);
 }
