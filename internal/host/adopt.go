@@ -168,6 +168,7 @@ func (h *Host) claimOrphans() {
 			unwanted = append(unwanted, ref)
 		case ref.Spec().Mirror:
 			lj.mirrors[lj.mirrorKey(ref.Spec())] = &mirror{lj.mirrorKey(ref.Spec()), ref.Spec().Rank, ref.Arena}
+			h.reserve(ref.Arena) // the daemon before may have died while it did
 		default:
 			if lr := h.adoptRank(lj, ref); lr != nil {
 				adopted = append(adopted, inPlace{lr, ref})
@@ -208,6 +209,7 @@ func (h *Host) adoptRank(lj *localJob, ref *orphan) *localRank {
 	}
 	lr := &localRank{life: is, rank: rank, incarnation: inc, arena: ref.Arena, pid: ref.Process.PID, start: ref.Process.Start, unproven: !ref.Process.Proven, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
 	lj.ranks[rank] = lr
+	h.reserve(ref.Arena)
 	ref.RaiseFence(lj.fenced)
 	ref.SetCommitted(lj.job.Position) // it may have moved while no daemon was here to say so
 	if good := ref.Good(); good.Epoch() < lj.job.Epoch || lj.job.Phase == replica.Open || lj.job.Phase == replica.Closed {

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -118,7 +119,7 @@ func (h *Host) rankDied(lj *localJob, lr *localRank) {
 		h.finish(lj, lr, p)
 	}
 	if !lr.left() && lj.job.Phase != replica.Ended {
-		h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "process exited in " + word.Phase().String()}})
+		h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: lr.rank, Incarnation: lr.incarnation, Detail: cmp.Or(lr.end, "process exited in "+word.Phase().String())}})
 	}
 	h.reconcile(lj)
 	h.serveAttaching()

@@ -274,6 +274,8 @@ func (h *Host) handle(ev Event) {
 		h.arenaReady(ev)
 	case arenaParked:
 		h.arenaParked(ev)
+	case arenaShort:
+		h.arenaShort(ev)
 	case desk.Event:
 		h.desk.Handle(ev)
 	case mirrorMade:

@@ -70,6 +70,7 @@ type localRank struct {
 	watch
 	progress uint64   // while it comes to rest: megabytes that it has in reach
 	killed   bool     // by reap
+	end      string   // why this daemon ends its process, where the fault is to say so
 	leaveTo  uint32   // request to answer with BYE once the job has ended
 	ordered  orderKey // the last order sent, so that orders can be derived again and again
 	restore  *restore // of the newest plan

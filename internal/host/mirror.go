@@ -172,6 +172,7 @@ func (h *Host) mirrorParked(ev mirrorParked) {
 	}
 	old := lj.mirrors[mk.key]
 	lj.mirrors[mk.key] = &mirror{mk.key, mk.rank, mk.arena}
+	h.reserve(mk.arena)
 	mk.end(lj, nil)
 	if old != nil {
 		h.forget(old.arena)

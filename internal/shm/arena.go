@@ -2,11 +2,13 @@ package shm
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +25,7 @@ type Arena struct {
 	page unsafe.Pointer // the control page, mapped shared
 
 	closing sync.Once
+	owed    atomic.Uint64 // bytes of it that are in promised
 
 	mu    sync.Mutex    // guards fence
 	fence replica.Epoch // what this daemon raised: the word in shared memory could be anybody's
@@ -31,7 +34,8 @@ type Arena struct {
 // seals that make a memfd's size a fact, and keep a rank from adding F_SEAL_WRITE.
 const arenaSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// Create reserves a new arena. *TooLittleMemory if the host or the cgroup has not enough left.
+// Create makes a new arena. *TooLittleMemory if the host or the cgroup has not enough left. Of its memory the slots are only promised:
+// they are nearly all of it, and the arena can be handed out before Reserve has taken them.
 func Create(spec Spec) (*Arena, error) {
 	spec = spec.withDefaults()
 	if err := spec.check(); err != nil {
@@ -45,9 +49,18 @@ func Create(spec Spec) (*Arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("arena of rank %d of job %v: %w", spec.Rank, spec.Job, err)
 	}
+	others := promised.Add(head.ArenaBytes) - head.ArenaBytes
 	a, err := func() (*Arena, error) {
-		if err := reserve(file, head.ArenaBytes, spec.Margin, hostMemory()); err != nil {
+		if err := unixsock.Control(file, func(fd int) error { return unix.Ftruncate(fd, int64(head.ArenaBytes)) }); err != nil {
+			return nil, fmt.Errorf("size of %d bytes: %w", head.ArenaBytes, err)
+		}
+		if err := hostMemory().check(head.ArenaBytes, spec.Margin, others); err != nil {
 			return nil, err
+		}
+		for _, span := range [][2]uint64{{0, head.SlotOffset}, {head.RingOffset, head.ArenaBytes}} {
+			if err := take(file, span[0], span[1]-span[0]); err != nil {
+				return nil, err
+			}
 		}
 		if _, err := file.WriteAt(head.marshal(spec), 0); err != nil {
 			return nil, err
@@ -61,11 +74,38 @@ func Create(spec Spec) (*Arena, error) {
 		return open(file, spec, head)
 	}()
 	if err != nil {
+		promised.Add(-head.ArenaBytes)
 		_ = file.Close()
 		return nil, fmt.Errorf("arena of rank %d of job %v: %w", spec.Rank, spec.Job, err)
 	}
+	a.owed.Store(head.ArenaBytes)
+	if lacks, err := missing(file, head.ArenaBytes); err == nil {
+		a.promise(lacks)
+	}
 	a.SetCadence(1)
 	return a, nil
+}
+
+// Reserve takes the memory that is only promised, of an adopted arena too; nothing is to be done where all is there. *TooLittleMemory
+// if others took it meanwhile: whoever writes to the arena then may be killed for it. nil once the arena is closed.
+func (a *Arena) Reserve(ctx context.Context) error {
+	h := a.head
+	err := reserve(ctx, a.file, h.ArenaBytes, h.SlotOffset, uint64(h.Slots)*h.SlotStride, a.spec.Margin, hostMemory(), a.promise)
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%v: %w", a, err)
+	}
+	return nil
+}
+
+// promised counts what the arenas of this process still lack: two that are made at one time must not both find room for one.
+var promised atomic.Uint64
+
+// promise says how many bytes the arena still lacks, and returns how many others do.
+func (a *Arena) promise(missing uint64) (others uint64) {
+	return promised.Add(missing-a.owed.Swap(missing)) - missing
 }
 
 // Adopt takes an arena back from the keeper or from a rank. The descriptor is the arena's from then on, unless an error is
@@ -141,6 +181,7 @@ func (a *Arena) Close() error {
 	a.closing.Do(func() {
 		_, mapErr := unix.MmapPtr(-1, 0, a.page, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_FIXED)
 		err = errors.Join(mapErr, a.file.Close())
+		a.promise(0)
 	})
 	return err
 }

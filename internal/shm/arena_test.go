@@ -37,8 +37,18 @@ func TestSizeIsSealed(t *testing.T) {
 		t.Error("a rank could forbid writing")
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || uint64(st.Size) != a.Header().ArenaBytes || uint64(st.Blocks)*512 < a.Header().ArenaBytes {
-		t.Errorf("size %d, %d blocks, want %d reserved: %v", st.Size, st.Blocks, a.Header().ArenaBytes, err)
+	if err := unix.Fstat(fd, &st); err != nil || uint64(st.Size) != a.Header().ArenaBytes {
+		t.Errorf("size %d, want %d: %v", st.Size, a.Header().ArenaBytes, err)
+	}
+	slots := uint64(a.Header().Slots) * a.Header().SlotStride
+	if lacks, err := missing(a.File(), a.Header().ArenaBytes); err != nil || lacks != slots || a.owed.Load() != slots {
+		t.Errorf("a new arena lacks %d bytes, promised %d, want its slots' %d: %v", lacks, a.owed.Load(), slots, err)
+	}
+	if err := a.Reserve(t.Context()); err != nil || a.owed.Load() != 0 {
+		t.Errorf("reserved: %v; %d bytes are still promised", err, a.owed.Load())
+	}
+	if lacks, err := missing(a.File(), a.Header().ArenaBytes); err != nil || lacks != 0 {
+		t.Errorf("a reserved arena lacks %d bytes: %v", lacks, err)
 	}
 	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
 		t.Errorf("descriptor flags %#x: %v", flags, err)

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -20,12 +21,17 @@ import (
 type TooLittleMemory struct {
 	Need, Have uint64 // bytes; Have is what is left after Margin
 	Margin     uint64
+	Promised   uint64 // to other arenas of this daemon, which have not taken it yet: Have is less this, too
 	Limit      string // what limits: a file of the cgroup, or /proc/meminfo
 }
 
 func (e *TooLittleMemory) Error() string {
-	return fmt.Sprintf("too little memory: need %d MiB, have %d MiB (%s, less a margin of %d MiB): use fewer slots or ranks on this node, a smaller state, a smaller memory_margin, or raise the limit of the daemon's cgroup",
-		(e.Need+1<<20-1)>>20, e.Have>>20, e.Limit, e.Margin>>20)
+	less := fmt.Sprintf("less a margin of %d MiB", e.Margin>>20)
+	if e.Promised >= 1<<20 {
+		less += fmt.Sprintf(" and %d MiB promised to others", e.Promised>>20)
+	}
+	return fmt.Sprintf("too little memory: need %d MiB, have %d MiB (%s, %s): use fewer slots or ranks on this node, a smaller state, a smaller memory_margin, or raise the limit of the daemon's cgroup",
+		(e.Need+1<<20-1)>>20, e.Have>>20, e.Limit, less)
 }
 
 // memory tells where the kernel accounts for memory; a test gives roots of its own.
@@ -36,39 +42,70 @@ func hostMemory() memory { return memory{"/proc", "/sys/fs/cgroup"} }
 // reserveStep is how much is reserved at a time: memory is looked at again before each piece, since others take it too.
 const reserveStep = 64 << 20
 
-// reserve allocates the first n bytes of f.
-func reserve(f *os.File, n, margin uint64, m memory) error {
-	for off := uint64(0); off < n; off += reserveStep {
-		if err := m.check(n-off, margin); err != nil {
+// reserve takes n bytes from off of a file of size bytes, unless they are there. lacks is told before each piece what the file still
+// lacks, and says how much others were promised.
+func reserve(ctx context.Context, f *os.File, size, off, n, margin uint64, m memory, lacks func(uint64) (others uint64)) error {
+	for end := off + n; ; off += reserveStep {
+		need, err := missing(f, size)
+		if err != nil {
 			return err
 		}
-		err := unixsock.Control(f, func(fd int) error {
-			for {
-				err := unix.Fallocate(fd, 0, int64(off), int64(min(reserveStep, n-off)))
-				if !errors.Is(err, unix.EINTR) {
-					return err
-				}
+		others := lacks(need)
+		switch {
+		case need == 0 || off >= end:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		}
+		if err := m.check(need, margin, others); err != nil {
+			return err
+		}
+		if err := take(f, off, min(reserveStep, end-off)); err != nil {
+			return err
+		}
+	}
+}
+
+// take allocates bytes of f.
+func take(f *os.File, off, n uint64) error {
+	if n == 0 {
+		return nil
+	}
+	err := unixsock.Control(f, func(fd int) error {
+		for {
+			err := unix.Fallocate(fd, 0, int64(off), int64(n))
+			if !errors.Is(err, unix.EINTR) {
+				return err
 			}
-		})
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM) {
-			return errors.Join(&TooLittleMemory{Need: n, Have: off, Margin: margin, Limit: "fallocate"}, err)
 		}
-		if err != nil {
-			return fmt.Errorf("reserve %d bytes at %d: %w", min(reserveStep, n-off), off, err)
-		}
+	})
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.ENOMEM):
+		return errors.Join(&TooLittleMemory{Need: n, Limit: "fallocate"}, err)
+	case err != nil:
+		return fmt.Errorf("reserve %d bytes at %d: %w", n, off, err)
 	}
 	return nil
 }
 
-// check tells whether need bytes can be taken with margin left.
-func (m memory) check(need, margin uint64) error {
+// missing is how many of the first n bytes of f the kernel has not allocated.
+func missing(f *os.File, n uint64) (uint64, error) {
+	var st unix.Stat_t
+	if err := unixsock.Control(f, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
+		return 0, err
+	}
+	return n - min(n, uint64(st.Blocks)*512), nil
+}
+
+// check tells whether need bytes can be taken with margin left, and what others were promised.
+func (m memory) check(need, margin, others uint64) error {
 	have, limit, err := m.available()
 	if err != nil {
 		return err
 	}
-	left := have - min(have, margin)
+	left := have - min(have, margin+others)
 	if need > left {
-		return &TooLittleMemory{Need: need, Have: left, Margin: margin, Limit: limit}
+		return &TooLittleMemory{Need: need, Have: left, Margin: margin, Promised: others, Limit: limit}
 	}
 	return nil
 }

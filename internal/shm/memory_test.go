@@ -1,10 +1,12 @@
 package shm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -69,7 +71,20 @@ func TestTooLittleMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	err = reserve(f, 101*mib, 100*mib, m)
+	if err := f.Truncate(170 * mib); err != nil {
+		t.Fatal(err)
+	}
+	var lacked []uint64
+	others := uint64(0)
+	lacks := func(n uint64) uint64 { lacked = append(lacked, n/mib); return others }
+	taken := func() uint64 {
+		lacks, err := missing(f, 170*mib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return 170 - lacks/mib
+	}
+	err = reserve(t.Context(), f, 101*mib, 0, 101*mib, 100*mib, m, lacks)
 	e, ok := errors.AsType[*TooLittleMemory](err)
 	if !ok || e.Need != 101*mib || e.Have != 100*mib {
 		t.Fatalf("%v", err)
@@ -79,14 +94,28 @@ func TestTooLittleMemory(t *testing.T) {
 			t.Errorf("%q does not say %q", err, want)
 		}
 	}
-	if st, err := f.Stat(); err != nil || st.Size() != 0 {
-		t.Errorf("%d bytes were taken before the check: %v", st.Size(), err)
+	if taken() != 0 {
+		t.Errorf("%d MiB were taken before the check", taken())
 	}
-	if err := reserve(f, 70*mib, 100*mib, m); err != nil { // in two pieces
+	others = 60 * mib
+	if err := reserve(t.Context(), f, 70*mib, 0, 70*mib, 100*mib, m, lacks); err == nil || !strings.Contains(err.Error(), "60 MiB promised to others") {
+		t.Errorf("of 200 MiB 60 are promised to others: %v", err)
+	}
+	others, lacked = 0, nil
+	if err := reserve(t.Context(), f, 170*mib, 100*mib, 70*mib, 10*mib, m, lacks); err != nil { // in two pieces
 		t.Error(err)
 	}
-	if st, err := f.Stat(); err != nil || st.Size() != 70*mib {
-		t.Errorf("reserved %d bytes: %v", st.Size(), err)
+	if taken() != 70 || !slices.Equal(lacked, []uint64{170, 106, 100}) {
+		t.Errorf("%d MiB taken, lacking %v", taken(), lacked)
+	}
+	lacked = nil // what is there is not taken again, and needs no room
+	if err := reserve(t.Context(), f, 70*mib, 100*mib, 70*mib, 1<<60, m, lacks); err != nil || !slices.Equal(lacked, []uint64{0}) {
+		t.Errorf("all is there: %v, %v", err, lacked)
+	}
+	gone, cancel := context.WithCancelCause(t.Context())
+	cancel(os.ErrDeadlineExceeded)
+	if err := reserve(gone, f, 170*mib, 0, 100*mib, 10*mib, m, lacks); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after its end: %v", err)
 	}
 	s := testSpec(t)
 	s.Margin = 1 << 60

@@ -245,10 +245,34 @@ static int prefault(uint8_t *p, size_t n) {
 /* A piece takes some milliseconds: that long an armed capture, or rp_close, waits for it. */
 #define PREFAULT_PIECE (16u << 20)
 
+/* The daemon takes the slots' memory while the arena is in use. A page that this process touched before would be charged to its cgroup. */
+static uint64_t unreserved(const rp_handle *h) {
+	struct stat st;
+	uint64_t there = fstat(h->arena_fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : h->arena_bytes;
+	return there < h->arena_bytes ? h->arena_bytes - there : 0;
+}
+
+/* Waits until the daemon has all memory; false where that makes no headway for a tenth of a second, or there is better to do. */
+static bool reserved(rp_handle *h) {
+	uint64_t left = unreserved(h);
+	for (unsigned idle = 0; left != 0 && idle < 100; idle++) {
+		if (atomic_load(&h->capture) == RPI_ARMED || atomic_load(&h->hurried))
+			return false;
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+		uint64_t now = unreserved(h);
+		if (now < left)
+			idle = 0;
+		left = now;
+	}
+	return left == 0;
+}
+
 /* The slots are nearly all of an arena, and a replacement writes to none of them before it has trained a step: the worker maps them while
  * the state is on its way. Where the kernel refuses, the captures fault the pages in one by one. */
 void rpi_prefault_slots(rp_handle *h) {
 	uint64_t at, end = h->geo.slot_offset + h->geo.slots * h->geo.slot_stride;
+	if (atomic_load(&h->unfaulted) == 0 || !reserved(h))
+		return;
 	while ((at = atomic_load(&h->unfaulted)) != 0 && atomic_load(&h->capture) != RPI_ARMED && !atomic_load(&h->hurried)) {
 		uint64_t n = end - at < PREFAULT_PIECE ? end - at : PREFAULT_PIECE;
 		atomic_store(&h->unfaulted, prefault(h->arena + at, n) == 0 && at + n < end ? at + n : 0);

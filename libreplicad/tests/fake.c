@@ -34,7 +34,7 @@ static void lay_out(fake *f) {
 	c.staging_offset = c.ring_offset + f->ring * c.ring_stride;
 	c.arena_bytes = f->bytes = c.staging_offset + RP_STAGING * c.staging_stride;
 	f->memfd = memfd_create("arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	CHECK(f->memfd >= 0 && ftruncate(f->memfd, (off_t)f->bytes) == 0);
+	CHECK(f->memfd >= 0 && ftruncate(f->memfd, (off_t)f->bytes) == 0 && posix_fallocate(f->memfd, 0, (off_t)f->bytes) == 0);
 	CHECK(fcntl(f->memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
 	f->arena = mmap(NULL, f->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, f->memfd, 0);
 	CHECK(f->arena != MAP_FAILED);

@@ -1,8 +1,11 @@
 /* test_capture.c: captures by a worker thread, cancelled, torn, without a slot; loads that must refuse. */
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
+#include <unistd.h>
+
+#include <linux/falloc.h>
 
 #include "harness.h"
 
@@ -39,11 +42,16 @@ static void takes_volatile_from_staging(void) {
 	rank_end(&r);
 }
 
-/* How much of the arena has pages: this daemon has touched no slot. */
+/* How much of the arena is mapped here. */
 static uint64_t paged(const rank *r) {
-	struct stat st;
-	CHECK(fstat(r->daemon.memfd, &st) == 0);
-	return (uint64_t)st.st_blocks * 512;
+	uint64_t n = 0, entry;
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	for (uint64_t at = 0; at < r->h->arena_bytes; at += RP_PAGE) {
+		CHECK(pread(fd, &entry, sizeof entry, (off_t)(((uintptr_t)r->h->arena + at) / RP_PAGE * sizeof entry)) == sizeof entry);
+		n += (entry >> 63) * RP_PAGE; /* present */
+	}
+	close(fd);
+	return n;
 }
 
 /* A replacement does not wait for the pages of its slots: the worker maps them, until there is something to capture or it is hurried. */
@@ -62,6 +70,12 @@ static void worker_maps_the_slots(void) {
 	rp_join_info info;
 	fake_order(&r.daemon, 2, RP_ORDER_INIT, 0, 0, 0);
 	OK(rank_join(&r, &info));
+	off_t last = (off_t)(g->slot_offset + (g->slots - 1) * g->slot_stride);
+	CHECK(fallocate(r.daemon.memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, last, (off_t)g->slot_stride) == 0);
+	uint64_t before = paged(&r);
+	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
+	SAME(paged(&r), before); /* the daemon has not taken that memory yet: it would be charged to this process */
+	CHECK(fallocate(r.daemon.memfd, 0, last, (off_t)g->slot_stride) == 0);
 	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
 	SAME(paged(&r), g->arena_bytes);
 	rank_end(&r);

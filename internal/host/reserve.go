@@ -1,0 +1,51 @@
+package host
+
+import (
+	"fmt"
+
+	"github.com/replicad/replicad/internal/holding"
+)
+
+// arenaShort says that the memory of an arena, which is in use already, is not to be had.
+type arenaShort struct {
+	arena *holding.Arena
+	err   error
+}
+
+// reserve takes the memory of an arena beside the host. It is in use meanwhile: a gigabyte takes most of a second, in which the state of
+// a replacement is on its way into it.
+func (h *Host) reserve(ref *holding.Arena) {
+	ctx := h.ctx
+	h.work.Go(func() {
+		if err := ref.Reserve(ctx); err != nil && ctx.Err() == nil {
+			h.Post(arenaShort{ref, err})
+		}
+	})
+}
+
+// arenaShort stops the rank before it writes where no memory is: the kernel would kill whom it likes for that. A mirror is given up.
+func (h *Host) arenaShort(ev arenaShort) {
+	for _, lj := range h.jobs {
+		for _, lr := range lj.ranks {
+			if lr.arena == ev.arena && lr.alive() {
+				h.stopShort(lj, lr, ev.err)
+			}
+		}
+		for key, mi := range lj.mirrors {
+			if mi.arena == ev.arena {
+				h.log.Failed("reserve", mi.arena.Key(), ev.err.Error())
+				delete(lj.mirrors, key)
+				h.forget(mi.arena)
+				h.reconcile(lj)
+			}
+		}
+	}
+}
+
+func (h *Host) stopShort(lj *localJob, lr *localRank, err error) {
+	lr.end = fmt.Sprintf("process %d is killed: others took the memory that its arena was promised: %v", lr.pid, err)
+	h.log.RankNote(lj.job, lr.rank, "no_memory", lr.end)
+	if !lr.unproven {
+		h.kill(lj, lr)
+	}
+}
