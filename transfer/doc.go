@@ -2,7 +2,8 @@
 //
 // A receiver asks every holder at once: each lane pulls chunks from one queue, so that the faster takes more; each chunk is
 // hashed on arrival and only then handed to the sink. A source that errs, stalls, or sends a wrong chunk gives its chunks
-// back to the queue and is set aside with the reason; what has arrived stays. A producer pushes to its mirrors the same way.
+// back to the queue and is set aside with the reason; what has arrived stays. Others that receive the same part serve on what they
+// have of it (Source.Receives). A producer pushes to its mirrors the same way.
 //
 // Ownership: Fetch, Push and Serve own the goroutines they start and return only when all of them have ended; each stream
 // belongs to one of them. Readers, sinks and lanes are the caller's: memory, permission and connections are behind the

@@ -29,6 +29,9 @@ type fetch struct {
 	report   Report
 	errs     map[replica.NodeName][]error
 	served   map[replica.NodeName]bool // a lane of it was not at fault
+	whole    int                       // lanes to sources that have all, not ended
+	alone    chan struct{}             // closed when there are none
+	shuffle  *rand.Rand                // where others receive the part too: they then have what this one lacks, and serve it on
 	quic     map[replica.NodeName]bool // it has a lane over QUIC
 }
 
@@ -42,23 +45,32 @@ var errComplete = errors.New("transfer complete")
 func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Manifest) (Sink, error)) (Report, error) {
 	lanes, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f := &fetch{key: k, begin: begin, cancel: cancel, starting: make(chan struct{}), mix: newMix(), errs: make(map[replica.NodeName][]error), served: make(map[replica.NodeName]bool), quic: make(map[replica.NodeName]bool)}
+	f := &fetch{key: k, begin: begin, cancel: cancel, starting: make(chan struct{}), alone: make(chan struct{}), mix: newMix(), errs: make(map[replica.NodeName][]error), served: make(map[replica.NodeName]bool), quic: make(map[replica.NodeName]bool)}
 	f.report.By, f.report.Failed = make(map[replica.NodeName]uint64), make(map[replica.NodeName]string)
 
 	var wg sync.WaitGroup
-	for _, s := range sources {
+	for i := range sources {
+		s := &sources[i]
+		if s.Receives {
+			f.shuffle = rand.New(rand.NewPCG(uint64(k.Rank), uint64(k.Incarnation)))
+			continue
+		}
 		f.quic[s.Node] = f.quic[s.Node] || s.Over == QUIC
+		f.whole++
+	}
+	if f.whole == 0 {
+		close(f.alone)
 	}
 	for i := range sources {
 		s := &sources[i]
 		wg.Go(func() { f.ended(s, f.source(lanes, s)) })
 	}
 	wg.Wait()
-	return f.finish(ctx, context.Cause(lanes), len(sources))
+	return f.finish(ctx, context.Cause(lanes))
 }
 
 // finish is what Fetch returns; no lane runs any more.
-func (f *fetch) finish(ctx context.Context, cause error, sources int) (Report, error) {
+func (f *fetch) finish(ctx context.Context, cause error) (Report, error) {
 	for node, errs := range f.errs {
 		if f.served[node] && !slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, ErrCorrupt) }) {
 			continue
@@ -94,7 +106,7 @@ func (f *fetch) finish(ctx context.Context, cause error, sources int) (Report, e
 			all = append(all, fmt.Errorf("%s: %w", node, err))
 		}
 	}
-	return f.report, fmt.Errorf("%s: none of %d sources could finish it: %w", what, sources, errors.Join(all...))
+	return f.report, fmt.Errorf("%s: none of %d sources could finish it: %w", what, len(nodes), errors.Join(all...))
 }
 
 // reason is err for people; a wrong digest carries the name of the fault it is evidence for.
@@ -107,11 +119,16 @@ func reason(err error) string {
 
 // ended notes how a lane ended.
 func (f *fetch) ended(s *Source, err error) {
-	if errors.Is(err, errNotWanted) {
-		return
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if !s.Receives {
+		if f.whole--; f.whole == 0 {
+			close(f.alone)
+		}
+	}
+	if errors.Is(err, errNotWanted) || s.Receives && err != nil && !errors.Is(err, ErrCorrupt) {
+		return // a receiver's end is no failure of a source
+	}
 	f.report.Lanes = append(f.report.Lanes, f.mix.report(s, err))
 	if err == nil {
 		f.served[s.Node] = true
@@ -125,6 +142,31 @@ func (f *fetch) source(ctx context.Context, s *Source) error {
 	if !f.wanted(ctx, s) {
 		return errNotWanted
 	}
+	if s.Receives {
+		return f.receiver(ctx, s)
+	}
+	return f.pullAll(ctx, s)
+}
+
+// receiver pulls what a source has that receives the part itself. That may have begun later than this fetch, or begin anew.
+func (f *fetch) receiver(ctx context.Context, s *Source) error {
+	for {
+		err := f.pullAll(ctx, s)
+		if err == nil || errors.Is(err, ErrCorrupt) || errors.Is(err, errNoMore) {
+			return err
+		}
+		select {
+		case <-time.After(retryMost / 4):
+		case <-f.alone:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// pullAll dials and pulls; it comes back to a lane that yielded.
+func (f *fetch) pullAll(ctx context.Context, s *Source) error {
 	dialing, stop := context.WithTimeout(ctx, dialAfter)
 	l, err := s.Dial(dialing)
 	stop()
@@ -149,9 +191,17 @@ func (f *fetch) source(ctx context.Context, s *Source) error {
 // errNotWanted is a lane that did not start: a small part comes over QUIC alone.
 var errNotWanted = errors.New("one lane is enough")
 
-// wanted waits, for a lane over TCP to a node that has one over QUIC, until that has brought the manifest, and tells whether the part is
+// wanted waits, for a source that receives the part itself, until there is a manifest, and for a lane over TCP to a node that has one over QUIC, until that has brought the manifest, and tells whether the part is
 // worth more lanes. QUIC gets a head start only: where that one does not get through, the others must (RFC 8305, section 5, between two families).
 func (f *fetch) wanted(ctx context.Context, s *Source) bool {
+	if s.Receives {
+		select {
+		case <-f.starting:
+		case <-ctx.Done():
+			return false
+		}
+		return f.wide()
+	}
 	if s.Over == QUIC || !f.quic[s.Node] {
 		return true
 	}
@@ -159,14 +209,19 @@ func (f *fetch) wanted(ctx context.Context, s *Source) bool {
 	defer late.Stop()
 	select {
 	case <-f.starting:
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return f.manifest.Bytes >= wideFrom
+		return f.wide()
 	case <-late.C:
 		return true
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// wide tells whether the part is worth more lanes; once it has started.
+func (f *fetch) wide() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.manifest.Bytes >= wideFrom
 }
 
 // errYield ends a stream over QUIC that is not of use now.
@@ -221,7 +276,7 @@ func (f *fetch) start(ctx context.Context, m replica.Manifest) error {
 		return err
 	}
 	var reused uint64
-	q := newQueue(len(m.Chunks), func(i int) bool {
+	q := newQueue(len(m.Chunks), f.shuffle, func(i int) bool {
 		have := sink.Have(i)
 		if have {
 			_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)

@@ -40,6 +40,8 @@ type memStore struct {
 	chunk func(i int) error // before chunk i is read
 	bend  func(i int, b []byte)
 
+	of *memSink // serves what that has got
+
 	mirror  *memSink // what a push goes into
 	accept  func() error
 	sealErr func(error) error
@@ -51,8 +53,19 @@ func (s *memStore) Open(replica.NodeName, Key) (Reader, error) {
 			return nil, err
 		}
 	}
+	if s.of != nil {
+		return &receiving{memReader{&memStore{m: s.m, b: s.of.b, chunk: s.chunk, bend: s.bend}}, s.of}, nil
+	}
 	return &memReader{s}, nil
 }
+
+// receiving reads what a sink has got so far.
+type receiving struct {
+	memReader
+	of *memSink
+}
+
+func (r *receiving) Has(i int) bool { return r.of.Have(i) }
 
 func (s *memStore) Accept(_ replica.NodeName, _ Key, m replica.Manifest) (Sink, func(error) error, error) {
 	if s.accept != nil {

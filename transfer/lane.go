@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -45,7 +47,7 @@ func (f *fetch) lane(ctx context.Context, s *Source, l Lane) error {
 // pull keeps up to window chunks asked for and takes them in order. A second goroutine writes the requests, so that neither
 // side can block the other whatever the transport buffers.
 func (f *fetch) pull(ctx context.Context, from *Source, s *stream) error {
-	requests := make(chan int, window)
+	requests := make(chan chunkHeader, window)
 	var wg sync.WaitGroup
 	var writeErr error
 	wg.Go(func() { writeErr = writeRequests(s, requests) })
@@ -68,53 +70,63 @@ func (f *fetch) pull(ctx context.Context, from *Source, s *stream) error {
 
 // writeRequests ends when requests is closed. It leaves the reader alone when it can't go on: the peer may have said why,
 // and if not, the reader ends by itself.
-func writeRequests(s *stream, requests <-chan int) (err error) {
+func writeRequests(s *stream, requests <-chan chunkHeader) (err error) {
 	var b [chunkHeaderBytes]byte
-	for i := range requests {
+	for h := range requests {
 		if err != nil {
 			continue
 		}
-		chunkHeader{op: opGet, index: uint32(i)}.put(b[:])
+		h.put(b[:])
 		_, err = s.Write(b[:])
 	}
 	return err
 }
 
 // chunks is the loop of pull; asked is what was requested and has not arrived.
-func (f *fetch) chunks(ctx context.Context, from *Source, s *stream, asked *[]int, requests chan<- int) error {
+func (f *fetch) chunks(ctx context.Context, from *Source, s *stream, asked *[]int, requests chan<- chunkHeader) error {
 	m := &f.manifest
 	buf := getBuffer(min(uint64(m.ChunkBytes), m.Bytes))
 	defer buf.free()
 	var header [chunkHeaderBytes]byte
+	var has bitmap // nil: the source has all chunks
+	if from.Receives {
+		has = newBitmap(len(m.Chunks))
+	}
 	for {
 		yields, _ := f.mix.yields(from, time.Now())
 		if yields && len(*asked) == 0 {
 			return errYield
 		}
 		for !yields && len(*asked) < window {
-			i, ok := f.queue.take(ctx, len(*asked) == 0)
+			i, ok := f.queue.take(ctx, len(*asked) == 0 && has == nil, has)
 			if !ok {
 				break
 			}
 			*asked = append(*asked, i)
-			requests <- i
+			requests <- chunkHeader{op: opGet, index: uint32(i)}
 		}
 		if len(*asked) == 0 {
 			select {
 			case <-f.queue.done:
 				f.cancel(errComplete)
 				return nil
-			default:
+			case <-ctx.Done():
 				return context.Cause(ctx)
+			default:
 			}
+			if err := f.more(ctx, s, &header, has, requests); err != nil {
+				return err
+			}
+			continue
 		}
 		i := (*asked)[0]
 		_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
 		b := buf.bytes(n)
-		if err := readChunk(s, &header, i, b); err != nil {
+		got, err := readChunk(s, &header, i, b)
+		if err != nil {
 			return fmt.Errorf("chunk %d of %d: %w", i, len(m.Chunks), err)
 		}
-		if got := hash(b); got != m.Chunks[i] {
+		if got != m.Chunks[i] {
 			return fmt.Errorf("chunk %d of %d: %w: digest %v, want %v", i, len(m.Chunks), ErrCorrupt, got, m.Chunks[i])
 		}
 		*asked = append((*asked)[:0], (*asked)[1:]...)
@@ -122,6 +134,35 @@ func (f *fetch) chunks(ctx context.Context, from *Source, s *stream, asked *[]in
 			return err
 		}
 	}
+}
+
+// errNoMore ends a lane to a receiver that has nothing new while no source is left that has all.
+var errNoMore = errors.New("it receives the part itself, and has no more of it")
+
+// more asks a source that receives the part itself which chunks it has by now; where it has none that is wanted, after a while again.
+func (f *fetch) more(ctx context.Context, s *stream, header *[chunkHeaderBytes]byte, has bitmap, requests chan<- chunkHeader) error {
+	requests <- chunkHeader{op: opHave}
+	if err := readHave(s, header, has); err != nil {
+		return fmt.Errorf("which chunks there are: %w", err)
+	}
+	if f.queue.served(has) {
+		return nil
+	}
+	alone := f.alone
+	select {
+	case <-alone: // what it has received since the last look was all
+		return errNoMore
+	default:
+	}
+	again := time.NewTimer(receivesAgain)
+	defer again.Stop()
+	select {
+	case <-again.C:
+	case <-f.queue.done:
+	case <-alone:
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // put hands a verified chunk to the sink unless another lane was first.
@@ -145,18 +186,50 @@ func (f *fetch) put(from *Source, i int, b []byte) error {
 	return nil
 }
 
-// readChunk reads the reply for chunk i, whose length is known from the manifest, into b.
-func readChunk(s *stream, scratch *[chunkHeaderBytes]byte, i int, b []byte) error {
-	h, err := readChunkHeader(s.r, scratch)
-	if err != nil {
+// readChunk reads the reply for chunk i, whose length is known from the manifest, into b, and hashes it on the way: what a read has just
+// brought is still in the processor's cache.
+func readChunk(s *stream, scratch *[chunkHeaderBytes]byte, i int, b []byte) (digest replica.Digest, err error) {
+	if err := expect(s, scratch, chunkHeader{opChunk, uint32(i), uint32(len(b))}); err != nil {
+		return digest, err
+	}
+	h := hashers.Get().(*xxh3.Hasher)
+	defer hashers.Put(h)
+	h.Reset()
+	for at := 0; at < len(b); {
+		n, err := io.ReadAtLeast(s.r, b[at:min(len(b), at+hashPiece)], min(len(b)-at, hashLeast))
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return digest, err
+		}
+		_, _ = h.Write(b[at : at+n]) // it never fails
+		at += n
+	}
+	return h.Sum128().Bytes(), nil
+}
+
+var hashers = sync.Pool{New: func() any { return xxh3.New() }}
+
+// readHave reads which chunks a receiver has into has, whose length is that of the part's.
+func readHave(s *stream, scratch *[chunkHeaderBytes]byte, has bitmap) error {
+	if err := expect(s, scratch, chunkHeader{op: opHave, length: uint32(len(has))}); err != nil {
 		return err
 	}
-	if h.op == opFail {
-		return readRefusal(s.r)
-	}
-	if h.op != opChunk || uint64(h.index) != uint64(i) || uint64(h.length) != uint64(len(b)) {
-		return fmt.Errorf("%w: reply op %d, chunk %d, %d bytes; want chunk %d, %d bytes", ErrProtocol, h.op, h.index, h.length, i, len(b))
-	}
-	_, err = io.ReadFull(s.r, b)
+	_, err := io.ReadFull(s.r, has)
 	return err
+}
+
+// expect reads a header that must be want; a refusal becomes its error.
+func expect(s *stream, scratch *[chunkHeaderBytes]byte, want chunkHeader) error {
+	h, err := readChunkHeader(s.r, scratch)
+	switch {
+	case err != nil:
+		return err
+	case h.op == opFail:
+		return readRefusal(s.r)
+	case h != want:
+		return fmt.Errorf("%w: reply op %d, chunk %d, %d bytes; want op %d, chunk %d, %d bytes", ErrProtocol, h.op, h.index, h.length, want.op, want.index, want.length)
+	}
+	return nil
 }

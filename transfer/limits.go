@@ -14,6 +14,11 @@ const (
 	// hedgeAfter is how old a request must be before an idle lane asks for the same chunk too. It bounds what a slow last
 	// source costs without doubling the traffic of healthy ones.
 	hedgeAfter = 500 * time.Millisecond
+	// receivesAgain is how long a receiver that had nothing new is left alone before it is asked again.
+	receivesAgain = 20 * time.Millisecond
+	// hashPiece is how much is read at most before it is hashed, and hashLeast at least: half of a core's second cache, and enough that the
+	// hash's own start does not count.
+	hashPiece, hashLeast = 256 << 10, 32 << 10
 	// idleAfter is how long a served stream may be quiet between two requests: the receiver may be making room.
 	idleAfter = 30 * time.Second
 	// restAfter is how long a connection that serves one exchange after another may rest between two: pushes come a step apart.

@@ -103,7 +103,8 @@ func toValidText(s string) string {
 }
 
 // A chunk header is: magic u32, op u8, zeros u8[3], chunk index u32, length u32; little-endian. A request has op get and
-// length 0; a reply has op chunk and is followed by the bytes; op fail is followed by a kindError frame instead.
+// length 0; a reply has op chunk and is followed by the bytes; op fail is followed by a kindError frame instead. A request with op have
+// asks which chunks there are; its reply has op have and is followed by a bit for each.
 const (
 	chunkMagic       = 0x31435052 // "RPC1"
 	chunkHeaderBytes = 16
@@ -111,6 +112,7 @@ const (
 	opGet   = 1
 	opChunk = 2
 	opFail  = 3
+	opHave  = 4
 )
 
 type chunkHeader struct {
@@ -127,7 +129,7 @@ func (h chunkHeader) put(b []byte) {
 }
 
 func parseChunkHeader(b []byte) (chunkHeader, error) {
-	if m := binary.LittleEndian.Uint32(b); m != chunkMagic || b[5]|b[6]|b[7] != 0 || b[4] < opGet || b[4] > opFail {
+	if m := binary.LittleEndian.Uint32(b); m != chunkMagic || b[5]|b[6]|b[7] != 0 || b[4] < opGet || b[4] > opHave {
 		return chunkHeader{}, fmt.Errorf("%w: chunk header %x", ErrProtocol, b[:chunkHeaderBytes])
 	}
 	return chunkHeader{op: b[4], index: binary.LittleEndian.Uint32(b[8:]), length: binary.LittleEndian.Uint32(b[12:])}, nil

@@ -135,13 +135,14 @@ func receive(s *stream, sink Sink, whole bool, m *replica.Manifest) error {
 		}
 		_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
 		b := buf.bytes(n)
-		if err := readChunk(s, &header, i, b); err != nil {
+		got, err := readChunk(s, &header, i, b)
+		if err != nil {
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
 			return fmt.Errorf("chunk %d of %d: %w", i, len(m.Chunks), err)
 		}
-		if got := hash(b); got != m.Chunks[i] {
+		if got != m.Chunks[i] {
 			return fmt.Errorf("chunk %d of %d: %w: digest %v, want %v", i, len(m.Chunks), ErrCorrupt, got, m.Chunks[i])
 		}
 		if !lacking {

@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -13,8 +14,8 @@ import (
 type queue struct {
 	mu      sync.Mutex
 	chunks  []chunkState
-	next    int   // chunks below were handed out at least once
-	back    []int // given back by lanes that failed
+	order   []int // in which chunks are handed out
+	next    int   // so many of the first in it are not pending
 	left    int   // not yet done
 	changed chan struct{}
 	done    chan struct{} // closed when left is 0
@@ -23,20 +24,26 @@ type queue struct {
 type chunkState struct {
 	asked uint8 // lanes that have a request for it under way
 	taken bool
-	since time.Time // of the first request under way
+	near  bool      // a receiver has it that serves it on
+	since time.Time // of the first request under way; of near, while there is none
 }
 
 // maxAsked bounds how many lanes race for one chunk.
 const maxAsked = 2
 
-// newQueue makes the queue of n chunks without those that have says are there.
-func newQueue(n int, have func(int) bool) *queue {
-	q := &queue{chunks: make([]chunkState, n), left: n, changed: make(chan struct{}), done: make(chan struct{})}
+// newQueue makes the queue of n chunks without those that have says are there. They are handed out in an order that shuffle draws, nil:
+// as they lie.
+func newQueue(n int, shuffle *rand.Rand, have func(int) bool) *queue {
+	q := &queue{chunks: make([]chunkState, n), order: make([]int, n), left: n, changed: make(chan struct{}), done: make(chan struct{})}
 	for i := range q.chunks {
+		q.order[i] = i
 		if have(i) {
 			q.chunks[i].taken = true
 			q.left--
 		}
+	}
+	if shuffle != nil {
+		shuffle.Shuffle(n, func(i, j int) { q.order[i], q.order[j] = q.order[j], q.order[i] })
 	}
 	if q.left == 0 {
 		close(q.done)
@@ -45,11 +52,12 @@ func newQueue(n int, have func(int) bool) *queue {
 }
 
 // take hands out a chunk: a pending one, else, to a lane with nothing to do, one that another lane was asked for too long
-// ago. With wait, it waits for one; ok is false when none is to be had (without wait), all are done, or ctx ended.
-func (q *queue) take(ctx context.Context, wait bool) (i int, ok bool) {
+// ago. has, where it is not nil, tells which chunks the lane's source has; a source that has all leaves those that receivers serve on to
+// these, for a while. With wait, it waits for one; ok is false when none is to be had (without wait), all are done, or ctx ended.
+func (q *queue) take(ctx context.Context, wait bool, has bitmap) (i int, ok bool) {
 	for {
 		q.mu.Lock()
-		if i, ok := q.pendingLocked(); ok {
+		if i, ok := q.pendingLocked(has); ok {
 			q.mu.Unlock()
 			return i, true
 		}
@@ -57,9 +65,13 @@ func (q *queue) take(ctx context.Context, wait bool) (i int, ok bool) {
 			q.mu.Unlock()
 			return 0, false
 		}
-		i, after := q.overdueLocked(time.Now())
+		i, after := q.overdueLocked(time.Now(), has)
 		if i >= 0 && after <= 0 {
-			q.chunks[i].asked++
+			c := &q.chunks[i]
+			if c.asked == 0 {
+				c.since = time.Now()
+			}
+			c.asked++
 			q.mu.Unlock()
 			return i, true
 		}
@@ -89,32 +101,30 @@ func (q *queue) take(ctx context.Context, wait bool) (i int, ok bool) {
 	}
 }
 
-func (q *queue) pendingLocked() (int, bool) {
-	for len(q.back) > 0 {
-		i := q.back[len(q.back)-1]
-		q.back = q.back[:len(q.back)-1]
-		if c := &q.chunks[i]; !c.taken && c.asked == 0 {
-			c.asked, c.since = 1, time.Now()
-			return i, true
+func (q *queue) pendingLocked(has bitmap) (int, bool) {
+	for k := q.next; k < len(q.chunks); k++ {
+		i := q.order[k]
+		c := &q.chunks[i]
+		pending := !c.taken && c.asked == 0
+		if !pending && k == q.next {
+			q.next++
 		}
-	}
-	for q.next < len(q.chunks) {
-		i := q.next
-		q.next++
-		if c := &q.chunks[i]; !c.taken {
-			c.asked, c.since = 1, time.Now()
-			return i, true
+		if !pending || has == nil && c.near || has != nil && !has.has(i) {
+			continue
 		}
+		c.asked, c.since = 1, time.Now()
+		return i, true
 	}
 	return 0, false
 }
 
-// overdueLocked finds the chunk that was asked for first and may be asked for again, and how long until then; -1 if none.
-func (q *queue) overdueLocked(now time.Time) (i int, after time.Duration) {
+// overdueLocked finds the chunk that was asked for first and may be asked for again, or that receivers serve on and nobody asks for, and
+// how long until then; -1 if none.
+func (q *queue) overdueLocked(now time.Time, has bitmap) (i int, after time.Duration) {
 	i = -1
 	for k := range q.chunks {
 		c := &q.chunks[k]
-		if c.taken || c.asked == 0 || c.asked >= maxAsked {
+		if c.taken || c.asked == 0 && !c.near || c.asked >= maxAsked || has != nil && !has.has(k) {
 			continue
 		}
 		if d := c.since.Add(hedgeAfter).Sub(now); i < 0 || d < after {
@@ -122,6 +132,24 @@ func (q *queue) overdueLocked(now time.Time) (i int, after time.Duration) {
 		}
 	}
 	return i, after
+}
+
+// served says which chunks a receiver serves on, and tells whether any of them is pending.
+func (q *queue) served(has bitmap) (any bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	for i := range q.chunks {
+		c := &q.chunks[i]
+		if c.taken || c.asked > 0 || !has.has(i) {
+			continue
+		}
+		any = true
+		if !c.near {
+			c.near, c.since = true, now
+		}
+	}
+	return any
 }
 
 // claim tells whether the caller, who has verified bytes of chunk i, is the first and shall put them.
@@ -154,8 +182,17 @@ func (q *queue) giveBack(i int) {
 	c := &q.chunks[i]
 	c.asked--
 	if !c.taken && c.asked == 0 {
-		q.back = append(q.back, i)
+		c.near = false // whoever brings it first
+		q.next = 0
 	}
 	close(q.changed)
 	q.changed = make(chan struct{})
 }
+
+// bitmap has a bit for each chunk: bit i%8 of byte i/8.
+type bitmap []byte
+
+func newBitmap(chunks int) bitmap { return make(bitmap, (chunks+7)/8) }
+
+func (b bitmap) has(i int) bool { return b[i/8]&(1<<(i%8)) != 0 }
+func (b bitmap) set(i int)      { b[i/8] |= 1 << (i % 8) }

@@ -109,6 +109,12 @@ func serveFetch(s *stream, peer replica.NodeName, body []byte, st Store) error {
 			}
 			return err
 		}
+		if h == (chunkHeader{op: opHave}) {
+			if err := sendHave(s, r, len(m.Chunks)); err != nil {
+				return err
+			}
+			continue
+		}
 		if h.op != opGet || h.length != 0 || uint64(h.index) >= uint64(len(m.Chunks)) {
 			return fmt.Errorf("%w: request op %d for chunk %d of %d", ErrProtocol, h.op, h.index, len(m.Chunks))
 		}
@@ -116,6 +122,21 @@ func serveFetch(s *stream, peer replica.NodeName, body []byte, st Store) error {
 			return err
 		}
 	}
+}
+
+// sendHave says which chunks there are: of a part that is not on its way any more, all.
+func sendHave(s *stream, r Reader, chunks int) error {
+	on, receiving := r.(Receiving)
+	has := newBitmap(chunks)
+	for i := range chunks {
+		if !receiving || on.Has(i) {
+			has.set(i)
+		}
+	}
+	reply := make([]byte, chunkHeaderBytes, chunkHeaderBytes+len(has))
+	chunkHeader{op: opHave, length: uint32(len(has))}.put(reply)
+	_, err := s.Write(append(reply, has...))
+	return err
 }
 
 // sendChunk reads chunk i and sends it. A chunk that can't be read any more is answered with a refusal that ends the stream.

@@ -35,6 +35,13 @@ type Reader interface {
 	Close()
 }
 
+// Receiving is a Reader of a part that is still on its way to this node. ReadChunk is asked for those that it has.
+type Receiving interface {
+	Reader
+	// Has tells whether chunk i is there.
+	Has(i int) bool
+}
+
 // Sink takes verified chunks.
 type Sink interface {
 	// Have tells whether chunk i is there already, rehashed by now. Called for each chunk before the first Put.
@@ -84,7 +91,10 @@ type Source struct {
 	// Over is what the lane runs over. One over QUIC serves while those over TCP to the same node connect, and when they fail or are slower;
 	// else it stands back.
 	Over Transport
-	Dial func(ctx context.Context) (Lane, error)
+	// Receives: the node fetches the part as well, and serves on what it has of it. That it has nothing is no failure, and its lanes end with
+	// those to the sources that have all.
+	Receives bool
+	Dial     func(ctx context.Context) (Lane, error)
 }
 
 // Report says where a part came from.

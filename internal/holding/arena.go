@@ -18,7 +18,7 @@ type Arena struct {
 	key    string
 	held   map[shm.Place]int // readers: a held place is never freed
 	seen   map[shm.Place]seenPlace
-	staged map[shm.Place]bool // the daemon itself writes there: torn and freed by that alone, even when the rank dies
+	staged map[shm.Place]*shm.Staging // the daemon itself writes there: torn and freed by that alone, even when the rank dies
 	users  int
 	closed bool
 	unmap  func(*shm.Arena)
@@ -41,7 +41,7 @@ type seenPlace struct {
 
 // New holds an arena under its key with the keeper and on the list. unmap gives its memory back, once; it must not wait.
 func New(a *shm.Arena, key string, unmap func(*shm.Arena)) *Arena {
-	return &Arena{Arena: a, key: key, unmap: unmap, held: map[shm.Place]int{}, seen: map[shm.Place]seenPlace{}, staged: map[shm.Place]bool{}}
+	return &Arena{Arena: a, key: key, unmap: unmap, held: map[shm.Place]int{}, seen: map[shm.Place]seenPlace{}, staged: map[shm.Place]*shm.Staging{}}
 }
 
 // Key is what the keeper and the list on disk know the arena by.
@@ -128,7 +128,7 @@ func (a *Arena) Dropped() bool { return a.closed }
 func (a *Arena) Take(p shm.Place, m replica.Manifest) (*shm.Staging, error) {
 	s, err := a.Arena.Take(p, m)
 	if err == nil {
-		a.staged[p] = true
+		a.staged[p] = s
 	}
 	return s, err
 }
@@ -162,7 +162,7 @@ func (a *Arena) TakeAny(kind shm.PlaceKind, m replica.Manifest, giveWay func() [
 }
 
 // Staged tells whether the daemon itself writes to a place.
-func (a *Arena) Staged(p shm.Place) bool { return a.staged[p] }
+func (a *Arena) Staged(p shm.Place) bool { return a.staged[p] != nil }
 
 // Unstage ends a staging that was sealed or aborted; what it left torn is freed.
 func (a *Arena) Unstage(p shm.Place) {
@@ -202,7 +202,7 @@ func (a *Arena) GiveUp(p shm.Place) {
 // name (Finish).
 func (a *Arena) Bury() (copied []shm.Place) {
 	for _, p := range a.Places() {
-		if a.staged[p] {
+		if a.staged[p] != nil {
 			continue // a chunk may still be on its way in
 		}
 		switch a.Word(p).State() {

@@ -145,7 +145,7 @@ func (a *Arena) Misses(g replica.Generation) bool {
 // Needed tells whether a replicated or private part of a wanted generation lies sealed here, or the daemon writes to a place.
 func (a *Arena) Needed(wanted func(replica.Generation) bool) bool {
 	for _, p := range a.Places() {
-		if a.staged[p] {
+		if a.staged[p] != nil {
 			return true
 		}
 		if info, err := a.Info(p); err == nil && p.Kind != shm.Frozen && wanted(info.Generation) {

@@ -294,6 +294,7 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*holdi
 		w.Disk = f.job.Name
 	} else {
 		w.Holders = f.holders(ctx, src, part)
+		w.Receivers = f.receivers(src, part)
 	}
 	var staged *holding.Arena
 	got, err := f.h.mover.Fetch(ctx, w, func(m replica.Manifest) (mover.Staging, error) {
@@ -351,6 +352,40 @@ func (f *fetcher) holders(ctx context.Context, src replica.Source, part replica.
 		}
 	}
 	return all
+}
+
+// maxReceivers bounds how many of those that fetch a part as well are asked for what they have: what each has reaches all soon.
+const maxReceivers = 4
+
+// receivers are the nodes that fetch a part as well under the plan: for other ranks of its group, or to mirror it. Each rank begins with
+// those after it.
+func (f *fetcher) receivers(src replica.Source, part replica.Part) (nodes []replica.NodeName) {
+	if part.Kind == replica.PrivatePart {
+		return nil
+	}
+	skip := map[replica.NodeName]bool{"": true}
+	for _, h := range src.Holders {
+		skip[h.Node] = true
+	}
+	add := func(n replica.NodeName) {
+		if !skip[n] && len(nodes) < maxReceivers {
+			skip[n] = true
+			nodes = append(nodes, n)
+		}
+	}
+	groups := f.plan.Layout.Groups
+	for i := range len(groups) - 1 {
+		r := (int(f.rank) + 1 + i) % len(groups)
+		if uint32(groups[r]) == part.Index && r < len(f.plan.Ranks) {
+			add(f.plan.Ranks[r].Node)
+		}
+	}
+	if int(part.Index) < len(f.plan.GroupMirrors) {
+		for _, n := range f.plan.GroupMirrors[part.Index] {
+			add(n)
+		}
+	}
+	return nodes
 }
 
 // relaysWanted asks who fetches a part of a plan for others.

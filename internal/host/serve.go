@@ -51,7 +51,7 @@ func (lj *localJob) mirrorsPlanned(r replica.Rank, n replica.NodeName) bool {
 	return p != nil && (among(p.Mirrors, p.GroupMirrors) || lj.spreads() && among(lj.job.Mirrors, lj.job.GroupMirrors))
 }
 
-// Open serves a fetch of a part that is sealed here.
+// Open serves a fetch of a part that is sealed here, or on its way here.
 func (s store) Open(peer replica.NodeName, k transfer.Key) (transfer.Reader, error) {
 	q := readWanted{s: s, peer: peer, key: k}
 	if !s.h.ask(s.ctx, &q) {
@@ -69,13 +69,13 @@ type readWanted struct {
 	peer replica.NodeName
 	key  transfer.Key
 
-	reader *holding.Reader
+	reader transfer.Reader
 	err    error
 }
 
 func (q *readWanted) serve(h *Host) { q.reader, q.err = q.open(h) }
 
-func (q *readWanted) open(h *Host) (*holding.Reader, error) {
+func (q *readWanted) open(h *Host) (transfer.Reader, error) {
 	k := q.key
 	lj, err := q.s.check(k, false)
 	if err != nil {
@@ -86,9 +86,30 @@ func (q *readWanted) open(h *Host) (*holding.Reader, error) {
 	}
 	at, ok := lj.find(nil, k.Part, k.Generation, k.Root)
 	if !ok {
+		if r := lj.receiving(k); r.Any() {
+			return r, nil
+		}
 		return nil, fmt.Errorf("%w: %v of generation %v with root %v is not here", transfer.ErrUnknownPart, k.Part, k.Generation, k.Root)
 	}
-	return h.reader(lj, at)
+	r, err := h.reader(lj, at)
+	if err != nil {
+		return nil, err // a nil *Reader in an interface would not be nil
+	}
+	return r, nil
+}
+
+// receiving finds a part that is on its way here for others than the rank that asks: what has come of it is served on.
+func (lj *localJob) receiving(k transfer.Key) *holding.Receiving {
+	r := new(holding.Receiving)
+	for rank, lr := range lj.ranks {
+		if rank != k.Rank {
+			r.Add(lr.arena, k.Part, k.Generation, k.Root)
+		}
+	}
+	for _, mi := range lj.mirrors {
+		r.Add(mi.arena, k.Part, k.Generation, k.Root)
+	}
+	return r
 }
 
 // Accept takes a part to mirror from the node of the rank that made it.

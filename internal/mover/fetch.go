@@ -22,6 +22,9 @@ type Wanted struct {
 	// Disk is the name of the job whose durable generation is read; empty: the holders are asked.
 	Disk    string
 	Holders []replica.Holder
+	// Receivers are nodes that fetch the part as well, this one among them where it does so for another rank: what they have of it is asked
+	// for, too.
+	Receivers []replica.NodeName
 }
 
 // Staging is a place that a part is written into. Exactly one of Seal and Abort is called, once no Put is under way.
@@ -63,7 +66,7 @@ func (m *Mover) Fetch(ctx context.Context, w Wanted, begin func(replica.Manifest
 		got.BadDisk = errors.Is(err, checkpoint.ErrCorrupt) || errors.Is(err, transfer.ErrCorrupt) || errors.Is(err, shm.ErrCorrupt)
 	} else {
 		var tried dials
-		got.Report, err = transfer.Fetch(ctx, w.Key, m.sources(w.Holders, &tried), stage)
+		got.Report, err = transfer.Fetch(ctx, w.Key, m.sources(w, &tried), stage)
 		got.Unreached = tried.unreached()
 	}
 	if staging == nil {
@@ -83,10 +86,21 @@ func (m *Mover) Fetch(ctx context.Context, w Wanted, begin func(replica.Manifest
 	return got, nil
 }
 
-// sources makes transfer sources of each holder: a lane over QUIC, which yields to those over TCP where these get through.
-func (m *Mover) sources(holders []replica.Holder, dials *dials) []transfer.Source {
+// sources makes transfer sources of each holder: a lane over QUIC, which yields to those over TCP where these get through. Those that fetch
+// the part as well are asked over one lane.
+func (m *Mover) sources(w Wanted, dials *dials) []transfer.Source {
 	var out []transfer.Source
-	for _, h := range holders {
+	for _, node := range w.Receivers {
+		s := transfer.Source{Node: node, Receives: true, Dial: func(context.Context) (transfer.Lane, error) { return localLane{m}, nil }}
+		if node != m.cfg.Self {
+			if m.cfg.TCPLanes > 0 {
+				s.Over = transfer.TCP
+			}
+			s.Dial = func(ctx context.Context) (transfer.Lane, error) { return m.cfg.Dial(ctx, node, s.Over) }
+		}
+		out = append(out, s)
+	}
+	for _, h := range w.Holders {
 		if h.Node == m.cfg.Self {
 			out = append(out, transfer.Source{Node: h.Node, Dial: func(context.Context) (transfer.Lane, error) { return localLane{m}, nil }})
 			continue

@@ -106,13 +106,12 @@ func (s *Staging) reuse() error {
 			return err
 		}
 		if got == want {
-			s.have[i] = true
-			s.left--
+			s.arrived(i)
 		}
 	}
 	var buf []byte
 	for _, p := range s.a.Places() {
-		if p.Kind != s.p.Kind || p == s.p || s.left == 0 {
+		if p.Kind != s.p.Kind || p == s.p || s.lacks() == 0 {
 			continue
 		}
 		info, err := s.a.Sealed(p)
@@ -120,12 +119,15 @@ func (s *Staging) reuse() error {
 			continue // it has nothing to offer
 		}
 		for i, want := range s.m.Chunks {
-			if s.have[i] || info.Digests[i] != want {
+			if s.Have(i) || info.Digests[i] != want {
 				continue
 			}
-			if b, err := s.a.ReadChunk(p, info.Count, i, buf); err == nil {
-				buf = b
-				_ = s.Put(i, b) // a chunk that lies is fetched
+			b, err := s.a.ReadChunk(p, info.Count, i, buf)
+			if err != nil {
+				continue
+			}
+			if buf = b; Hash(b) == want {
+				_ = s.Put(i, b) // what can't be put is fetched
 			}
 		}
 	}
@@ -139,7 +141,45 @@ func (s *Staging) Have(i int) bool {
 	return i >= 0 && i < len(s.have) && s.have[i]
 }
 
-// Put writes chunk i after checking its digest: ErrCorrupt if b is something else. A chunk that is there already is let be.
+// arrived notes that chunk i is there.
+func (s *Staging) arrived(i int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.have[i] {
+		s.have[i] = true
+		s.left--
+	}
+}
+
+func (s *Staging) lacks() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.left
+}
+
+// Manifest describes the part that is on its way.
+func (s *Staging) Manifest() replica.Manifest { return s.m }
+
+// ReadChunk copies chunk i out, which is there (Have), into dst if it has room. It fails once the place is used for something else. Any goroutine
+// may call it, also after the end.
+func (s *Staging) ReadChunk(i int, dst []byte) ([]byte, error) {
+	if !s.Have(i) {
+		return nil, s.a.fail(s.p, fmt.Errorf("chunk %d has not come: %w", i, ErrState))
+	}
+	off, n := s.a.span(s.p)
+	at, size := replica.ChunkSpan(i, n, s.m.ChunkBytes)
+	dst = slices.Grow(dst[:0], int(size))[:size]
+	if _, err := s.a.file.ReadAt(dst, int64(off+at)); err != nil {
+		return nil, s.a.fail(s.p, fmt.Errorf("chunk %d: %w", i, err))
+	}
+	switch w := s.a.Word(s.p); w { // whatever becomes of the part in this use of the place, its bytes stay what they are
+	case s.word(replica.SlotCopying), s.word(replica.SlotCopied), s.word(replica.SlotSealed):
+		return dst, nil
+	}
+	return nil, s.a.fail(s.p, ErrChanged)
+}
+
+// Put writes chunk i. That b has its digest the caller has checked. A chunk that is there already is let be.
 func (s *Staging) Put(i int, b []byte) error {
 	if i < 0 || i >= len(s.m.Chunks) {
 		return s.a.fail(s.p, fmt.Errorf("no chunk %d among %d", i, len(s.m.Chunks)))
@@ -148,9 +188,6 @@ func (s *Staging) Put(i int, b []byte) error {
 	at, size := replica.ChunkSpan(i, n, s.m.ChunkBytes)
 	if uint64(len(b)) != size {
 		return s.a.fail(s.p, fmt.Errorf("chunk %d of %d bytes, want %d: %w", i, len(b), size, ErrCorrupt))
-	}
-	if got := Hash(b); got != s.m.Chunks[i] {
-		return s.a.fail(s.p, fmt.Errorf("chunk %d of %v has digest %v, want %v: %w", i, s.m.Part, got, s.m.Chunks[i], ErrCorrupt))
 	}
 	s.mu.Lock()
 	if s.ended {
@@ -170,12 +207,7 @@ func (s *Staging) Put(i int, b []byte) error {
 	if _, err := s.a.file.WriteAt(b, int64(off+at)); err != nil {
 		return s.a.fail(s.p, fmt.Errorf("chunk %d: %w", i, err))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.have[i] {
-		s.have[i] = true
-		s.left--
-	}
+	s.arrived(i)
 	return nil
 }
 
