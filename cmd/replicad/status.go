@@ -12,7 +12,7 @@ import (
 
 func newStatus(std stdio) *cobra.Command {
 	var a admin
-	var asJSON bool
+	var asJSON, network bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show who is alive, each job's epoch and committed step, and which node holds which generation",
@@ -38,10 +38,14 @@ func newStatus(std stdio) *cobra.Command {
 			if err := json.Unmarshal(body, &s); err != nil {
 				return fmt.Errorf("status: %w (are this program and the daemon of one release?)", err)
 			}
+			if network {
+				return printNetwork(std.out, s)
+			}
 			return printStatus(std.out, s)
 		},
 	}
 	a.addFlags(cmd)
+	cmd.Flags().BoolVar(&network, "network", false, "show over what state moves to and from this node, how fast, and what slows it")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, for programs")
 	return cmd
 }

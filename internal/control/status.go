@@ -41,6 +41,29 @@ type Status struct {
 	CommitLagP99US int64 `json:"commit_lag_p99_us"`
 	// Steps is how well the leader keeps up; missing where it does not answer.
 	Steps *StepStatus `json:"leader_steps,omitempty"`
+	// Network is how state moves to and from this node.
+	Network NetworkStatus `json:"network"`
+}
+
+// NetworkStatus is a node's account of the state that it moves, since its daemon began.
+type NetworkStatus struct {
+	Sent     uint64          `json:"sent_bytes"`
+	Received uint64          `json:"received_bytes"`
+	Peers    []TrafficStatus `json:"peers"`
+	Notes    []string        `json:"notes,omitempty"` // what makes it slower than it could be, and the remedies
+}
+
+// TrafficStatus is what a node moved to and from another over one transport. Of those that it has to a peer a node takes the one that moves most;
+// the others serve while that one connects, or fails.
+type TrafficStatus struct {
+	Peer     replica.NodeName `json:"peer"`
+	Over     string           `json:"over"` // "TCP" or "QUIC"
+	Fetched  uint64           `json:"fetched_bytes"`
+	Pushed   uint64           `json:"pushed_bytes"`
+	Rate     float64          `json:"bytes_per_second"` // of the newest exchange of a mebibyte or more; 0: there was none
+	Failures int              `json:"failures"`
+	Why      string           `json:"why,omitempty"` // of the newest failure
+	WhyAt    time.Time        `json:"why_at,omitzero"`
 }
 
 // NodeStatus is one registered node.

@@ -81,6 +81,7 @@ type Endpoint struct {
 	windows  windows
 	tcp      net.Listener // nil: the port was taken
 	serveTCP func(context.Context, *TCPConn)
+	notes    []string // never changes
 	probed   atomic.Pointer[ProbeReply]
 
 	sent, received atomic.Uint64 // payload bytes of bulk streams
@@ -114,7 +115,12 @@ func Listen(cfg Config) (*Endpoint, error) {
 	if cfg.Refused == nil {
 		cfg.Refused = func(replica.NodeName, string) {}
 	}
-	udp, err := listenUDP(cfg.Addr, cfg.Logf)
+	var notes []string
+	note := func(format string, args ...any) {
+		notes = append(notes, fmt.Sprintf(format, args...))
+		cfg.Logf(format, args...)
+	}
+	udp, err := listenUDP(cfg.Addr, note)
 	if err != nil {
 		return nil, err
 	}
@@ -155,9 +161,13 @@ func Listen(cfg Config) (*Endpoint, error) {
 	if e.ln, err = e.tr.Listen(cfg.ServerTLS, e.settings()); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on UDP %s: %w", cfg.Addr, err), udp.Close(), own.Close())
 	}
-	e.tcp = listenTCP(udp.LocalAddr().(*net.UDPAddr), cfg.Logf)
+	e.tcp = listenTCP(udp.LocalAddr().(*net.UDPAddr), note)
+	e.notes = notes
 	return e, nil
 }
+
+// Notes say what makes this node's network slower than it could be, with the remedies, for people.
+func (e *Endpoint) Notes() []string { return e.notes }
 
 // Handle registers what serves connections of a class; before Run. fn owns the connection: it is closed when fn returns, and
 // fn's context ends with Run's.

@@ -74,6 +74,7 @@ type Mover interface {
 	Fetch(context.Context, mover.Wanted, func(replica.Manifest) (mover.Staging, error)) (mover.Fetched, error)
 	Push(l mover.Line, p mover.Push, awaited func(transfer.Key) bool) (dropped []mover.Push)
 	EndPushes(replica.JobID)
+	Traffic() []mover.Traffic
 	Close()
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -17,6 +18,7 @@ type Status struct {
 	KeeperLost bool
 	Nodes      map[replica.NodeName]replica.Node
 	Jobs       []control.JobStatus
+	Traffic    []mover.Traffic
 }
 
 // Status asks the host. False: it has ended, or ctx has.
@@ -26,7 +28,7 @@ func (h *Host) Status(ctx context.Context) (st Status, ok bool) {
 }
 
 func (st *Status) serve(h *Host) {
-	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: len(h.awaited) > 0, KeeperLost: h.keeperLost, Nodes: h.nodes}
+	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: len(h.awaited) > 0, KeeperLost: h.keeperLost, Nodes: h.nodes, Traffic: h.mover.Traffic()}
 	for _, lj := range h.jobs {
 		st.Jobs = append(st.Jobs, control.StatusOf(lj.job, nil))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/shm"
@@ -68,6 +69,7 @@ func (m *Mover) Fetch(ctx context.Context, w Wanted, begin func(replica.Manifest
 		var tried dials
 		got.Report, err = transfer.Fetch(ctx, w.Key, m.sources(w, &tried), stage)
 		got.Unreached = tried.unreached()
+		m.traffic.fetched(got.Report.Lanes, time.Now())
 	}
 	if staging == nil {
 		return got, errors.Join(err, errors.New("no source gave a manifest that could be staged"))

@@ -38,6 +38,7 @@ type Mover struct {
 	work sync.WaitGroup // pushers, and far ends of lanes to this node
 
 	pushers map[Line]*pusher // owned by the caller of Push
+	traffic traffic
 }
 
 // New makes a mover, which Close ends.

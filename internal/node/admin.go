@@ -213,6 +213,9 @@ func (a *admin) status(ctx context.Context) control.Status {
 			}
 			st.Nodes = append(st.Nodes, control.NodeStatus{Name: name, Addr: n.Addr, Voter: n.Voter, State: state, Session: n.Session})
 		}
+		for _, t := range own.Traffic {
+			st.Network.Peers = append(st.Network.Peers, control.TrafficStatus{Peer: t.Peer, Over: t.Over.String(), Fetched: t.Fetched, Pushed: t.Pushed, Rate: t.Rate, Failures: t.Failures, Why: t.Why, WhyAt: t.WhyAt})
+		}
 	}
 	st.CommitLagP50US, st.CommitLagP99US = lagUS(a.log)
 	reply, _ := a.host.Ask(ctx, statusTimeout, func(id uint64) any { return control.StatusRequest{ID: id} })
