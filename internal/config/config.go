@@ -66,6 +66,10 @@ type Config struct {
 	// MemoryMargin stays free on the host when arenas are reserved, e.g. 512MiB; 16MiB to 1TiB, default 256MiB. Too small: the kernel kills
 	// processes when a rank grows; too large: arenas are refused though there was room.
 	MemoryMargin Bytes `yaml:"memory_margin"`
+	// PlaintextState has state cross the network unencrypted between nodes whose configurations all say so, for a fabric that nobody else can reach:
+	// more than twice as fast. Harm: who can read the network reads weights and optimizer state, and who can write to it changes them unseen,
+	// since digests find faults and not forgery. Certificates are checked all the same when a connection opens. Default: false.
+	PlaintextState bool `yaml:"plaintext_state,omitempty"`
 	// DurableKeep is how many complete durable generations of a job stay on disk, 1 to 1000, default 2. With 1, a shard that goes bad
 	// later leaves nothing to fall back to.
 	DurableKeep int `yaml:"durable_keep"`

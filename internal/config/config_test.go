@@ -44,6 +44,7 @@ func TestWarnings(t *testing.T) {
 		"the state dir":      {func(c *Config) { c.DurableDir = "/var/lib/replicad/" }, "durable_dir"},
 		"a neighbour of it":  {func(c *Config) { c.DurableDir = "/var/lib/replicad-durable" }, ""},
 		"one voter, default": {func(c *Config) { c.DurableDir, c.Voters = "/var/lib/replicad/durable", c.Voters[:1] }, ""},
+		"plain text":         {func(c *Config) { c.PlaintextState = true }, "plaintext_state: true: want false"},
 		"a client of one":    {func(c *Config) { c.DurableDir, c.Voters = "/var/lib/replicad/durable", c.Voters[1:2] }, "durable_dir"},
 	} {
 		c := good()

@@ -24,6 +24,9 @@ const (
 	Raft    Class = "replicad-raft/1"
 	Control Class = "replicad-control/1"
 	Bulk    Class = "replicad-bulk/1"
+
+	// plainBulk is Bulk over TCP, in plain text once both ends have shown their certificates.
+	plainBulk = "replicad-bulk-plain/1"
 )
 
 // Config is an Endpoint's; every field but Logf, Refused and Revoked is required.
@@ -37,11 +40,22 @@ type Config struct {
 	ProbeKeys func() [][]byte
 	ResetKey  [32]byte             // fixed for the node across restarts: else peers learn of one only after the idle timeout
 	Logf      func(string, ...any) // rate-limited lines for the operator; nil: none
+	// Plaintext: bulk data over TCP is not encrypted where the other end says so too. Certificates are checked all the same. Who can read the
+	// network then reads the state, and who can write to it changes the state unseen: digests find faults, not forgery.
+	Plaintext bool
 	// Refused is told of each peer of this cluster whose certificate is refused here; from any goroutine. nil: nobody is.
 	Refused func(peer replica.NodeName, why string)
 	// Revoked says why a peer whose certificate verifies has no connection all the same; from any goroutine. nil: all have. A change of its
 	// mind about peers that are connected takes effect with Recheck.
 	Revoked func(tls.ConnectionState) error
+}
+
+// bulkProtocols are what this node speaks over TCP, the first that both ends have.
+func (c Config) bulkProtocols() []string {
+	if c.Plaintext {
+		return []string{plainBulk, string(Bulk)}
+	}
+	return []string{string(Bulk)}
 }
 
 // Validate reports all faults.

@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -18,7 +20,7 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// TCPConn is a connection for bulk data over TLS 1.3 and TCP, on the node's port number: a kernel moves TCP for a tenth of what a
+// TCPConn is a connection for bulk data over TLS 1.3 and TCP, or over TCP alone where both ends' configurations have Plaintext, on the node's port number: a kernel moves TCP for a tenth of what a
 // QUIC stack in user space costs. It is one stream, which may serve one exchange after another. What it does not have beside QUIC:
 // several streams, and a reason when it ends.
 //
@@ -27,6 +29,7 @@ type TCPConn struct {
 	*tls.Conn
 	ep      *Endpoint
 	records *recordConn
+	plain   bool // records are not read any more: the bytes come as they are
 	peer    replica.NodeName
 	inbound bool
 	once    sync.Once // forgets it in the endpoint's book
@@ -38,14 +41,23 @@ var _ net.Conn = (*TCPConn)(nil)
 // Peer is the node's name in its verified certificate.
 func (c *TCPConn) Peer() replica.NodeName { return c.peer }
 
-func (c *TCPConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
+func (c *TCPConn) Read(b []byte) (n int, err error) {
+	if c.plain {
+		n, err = c.records.Read(b)
+	} else {
+		n, err = c.Conn.Read(b)
+	}
 	c.ep.received.Add(uint64(n))
 	return n, err
 }
 
 // Write hands the records of b to the kernel together: crypto/tls itself makes a system call for each 16 KiB.
 func (c *TCPConn) Write(b []byte) (int, error) {
+	if c.plain {
+		n, err := c.records.Conn.Write(b)
+		c.ep.sent.Add(uint64(n))
+		return n, err
+	}
 	c.records.hold()
 	n, err := c.Conn.Write(b)
 	if ferr := c.records.flush(); err == nil {
@@ -69,11 +81,11 @@ func (c *TCPConn) Close() error {
 // connection, and the kernel at the other end drops the refusal that explains it.
 func (c *TCPConn) linger() {
 	_ = c.SetDeadline(time.Now().Add(lingerFor)) // a connection that fails here needs no manners
-	if c.CloseWrite() == nil {
+	if c.plain || c.CloseWrite() == nil {
 		if tcp, ok := c.records.Conn.(*net.TCPConn); ok {
 			_ = tcp.CloseWrite()
 		}
-		_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
+		_, _ = io.CopyN(io.Discard, c, lingerBytes)
 	}
 	_ = c.Close()
 }
@@ -83,6 +95,10 @@ type recordConn struct {
 	net.Conn
 	r *bufio.Reader
 
+	// exact keeps crypto/tls from reading beyond a record: plain text may follow. Until the handshake has told what does.
+	exact bool
+	rest  int // of the present record
+
 	mu   sync.Mutex // crypto/tls may answer a KeyUpdate from the goroutine that reads
 	held bool       // a Write of TCPConn's collects records
 	w    []byte
@@ -90,10 +106,30 @@ type recordConn struct {
 
 func newRecordConn(raw net.Conn) *recordConn {
 	tune(raw)
-	return &recordConn{Conn: raw, r: bufio.NewReaderSize(raw, recordBuffer)}
+	return &recordConn{Conn: raw, r: bufio.NewReaderSize(raw, recordBuffer), exact: true}
 }
 
-func (c *recordConn) Read(b []byte) (int, error) { return c.r.Read(b) }
+func (c *recordConn) Read(b []byte) (int, error) {
+	if !c.exact {
+		return c.r.Read(b)
+	}
+	if c.rest == 0 {
+		head, err := c.r.Peek(recordHeader)
+		if err != nil && len(head) == 0 {
+			return 0, err
+		}
+		c.rest = len(head) // what is no record is crypto/tls's to refuse
+		if len(head) == recordHeader {
+			c.rest += int(binary.BigEndian.Uint16(head[3:]))
+		}
+	}
+	n, err := c.r.Read(b[:min(len(b), c.rest)])
+	c.rest -= n
+	return n, err
+}
+
+// recordHeader is type, version and length of a record (RFC 8446, section 5.1).
+const recordHeader = 5
 
 func (c *recordConn) hold() {
 	c.mu.Lock()
@@ -154,7 +190,7 @@ func (e *Endpoint) acceptTCP(ctx context.Context) {
 	}
 	defer context.AfterFunc(ctx, func() { e.tcp.Close() })()
 	config := e.cfg.ServerTLS.Clone()
-	config.NextProtos = []string{string(Bulk)}
+	config.NextProtos = e.cfg.bulkProtocols()
 	config.DynamicRecordSizingDisabled = true
 	var conns sync.WaitGroup
 	defer conns.Wait()
@@ -203,7 +239,7 @@ func (e *Endpoint) admitTCP(ctx context.Context, raw net.Conn, config *tls.Confi
 	}
 	state := secured.ConnectionState()
 	conn := &TCPConn{Conn: secured, ep: e, records: records, inbound: true}
-	if state.NegotiatedProtocol != string(Bulk) {
+	if !slices.Contains(config.NextProtos, state.NegotiatedProtocol) {
 		err = fmt.Errorf("protocol %q, want %q", state.NegotiatedProtocol, Bulk)
 	}
 	if err == nil {
@@ -212,7 +248,12 @@ func (e *Endpoint) admitTCP(ctx context.Context, raw net.Conn, config *tls.Confi
 	if err == nil {
 		err = e.enterTCP(conn)
 	}
+	if err == nil && state.NegotiatedProtocol == plainBulk {
+		err = conn.unveil(within, true)
+	}
+	records.exact = false
 	if err != nil {
+		_ = conn.Close()
 		_ = raw.Close()
 		e.refusals.log(raw.RemoteAddr(), "refused a TCP connection of %q at %s: %v", conn.peer, raw.RemoteAddr(), err)
 		return nil, err
@@ -293,7 +334,7 @@ func (e *Endpoint) DialTCP(ctx context.Context, addr string, want replica.NodeNa
 	if err != nil {
 		return fail(err)
 	}
-	config := e.cfg.ClientTLS(want, string(Bulk))
+	config := e.cfg.ClientTLS(want, e.cfg.bulkProtocols()...)
 	config.DynamicRecordSizingDisabled = true
 	records := newRecordConn(raw)
 	conn := &TCPConn{Conn: tls.Client(records, config), ep: e, records: records}
@@ -306,11 +347,33 @@ func (e *Endpoint) DialTCP(ctx context.Context, addr string, want replica.NodeNa
 	if err == nil {
 		err = e.enterTCP(conn)
 	}
+	if err == nil && conn.ConnectionState().NegotiatedProtocol == plainBulk {
+		err = conn.unveil(ctx, false)
+	}
+	records.exact = false
 	if err != nil {
+		_ = conn.Close()
 		_ = raw.Close()
 		return fail(err)
 	}
 	return conn, nil
+}
+
+// unveil ends encryption: the server says one byte in a record, and the client nothing before that. So a client whose certificate is refused
+// reads why.
+func (c *TCPConn) unveil(ctx context.Context, server bool) (err error) {
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	var veil [1]byte
+	if server {
+		_, err = c.Conn.Write(veil[:])
+	} else {
+		_, err = io.ReadFull(c.Conn, veil[:])
+	}
+	if err != nil {
+		return fmt.Errorf("end of encryption: %w", err)
+	}
+	c.plain = true
+	return nil
 }
 
 // tcpKeepAlive finds a peer that is gone without a word: 1 s of silence, then three probes.

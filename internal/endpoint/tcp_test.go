@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -20,6 +21,11 @@ import (
 func startTCP(t *testing.T, cfg Config, l *logs, serve func(context.Context, *TCPConn)) *running {
 	t.Helper()
 	e, err := Listen(cfg)
+	for try := 1; err == nil && e.tcp == nil && try < 20; try++ { // the kernel chose a port of UDP that some connection has of TCP
+		if err = e.Close(); err == nil {
+			e, err = Listen(cfg)
+		}
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,6 +110,94 @@ func TestTCP(t *testing.T) {
 	}
 }
 
+// TestPlaintext: state goes in plain text where both ends say so, and only there; a stranger is refused all the same.
+func TestPlaintext(t *testing.T) {
+	for what, c := range map[string]struct{ serves, dials, plain bool }{"both": {true, true, true}, "the server alone": {true, false, false}, "the client alone": {false, true, false}} {
+		t.Run(what, func(t *testing.T) {
+			ctx := within(t)
+			of, other := newCluster(t, "a", "b"), newCluster(t, "a", "b")
+			start := func(of cluster, node replica.NodeName, plain bool) *running {
+				l := newLogs()
+				cfg := of.config(node, "127.0.0.1:0", l)
+				cfg.Plaintext = plain
+				return startTCP(t, cfg, l, echoTCP)
+			}
+			a, b, stranger := start(of, "a", c.serves), start(of, "b", c.dials), start(other, "b", true)
+			tap := newTap(t, a.Addr().String())
+			conn, err := b.DialTCP(ctx, tap.addr, "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			secret := strings.Repeat("a weight of the model ", 40000)
+			var sending sync.WaitGroup
+			sending.Go(func() {
+				if _, err := io.WriteString(conn, secret); err != nil {
+					t.Error(err)
+				}
+			})
+			got := make([]byte, 2+len(secret))
+			_, err = io.ReadFull(conn, got)
+			sending.Wait()
+			if err != nil || string(got) != "b:"+secret {
+				t.Fatalf("came back otherwise than it was sent: %v", err)
+			}
+			if seen := strings.Contains(tap.seen(), "a weight of the model"); seen != c.plain {
+				t.Errorf("on the wire it can be read: %v, want %v", seen, c.plain)
+			}
+			if _, err := stranger.DialTCP(ctx, a.Addr().String(), "a"); !errors.Is(err, pki.ErrForeign) {
+				t.Errorf("a stranger: %v", err)
+			}
+		})
+	}
+}
+
+// tap passes one TCP connection on, and keeps what its client sends.
+type tap struct {
+	addr string
+	mu   sync.Mutex
+	b    bytes.Buffer
+}
+
+func newTap(t *testing.T, to string) *tap {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &tap{addr: ln.Addr().String()}
+	var both sync.WaitGroup
+	both.Go(func() {
+		client, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer client.Close()
+		server, err := net.Dial("tcp", to)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer server.Close()
+		both.Go(func() { _, _ = io.Copy(client, server); client.Close() })
+		_, _ = io.Copy(io.MultiWriter(server, p), client)
+	})
+	t.Cleanup(func() { ln.Close(); both.Wait() })
+	return p
+}
+
+func (p *tap) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.b.Write(b)
+}
+
+func (p *tap) seen() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.b.String()
+}
+
 // TestTCPRefusesStrangers: another cluster's node, a client without a certificate, another protocol, plain text and silence.
 func TestTCPRefusesStrangers(t *testing.T) {
 	ctx := within(t)
@@ -126,15 +220,18 @@ func TestTCPRefusesStrangers(t *testing.T) {
 		}
 		return nil
 	}
-	for name, change := range map[string]func(*tls.Config){
-		"another cluster's": func(c *tls.Config) { c.GetClientCertificate = other.identity("b").ClientTLS("a").GetClientCertificate },
-		"no certificate":    func(c *tls.Config) { c.GetClientCertificate = nil },
-		"another protocol":  func(c *tls.Config) { c.NextProtos = []string{string(Raft)} },
-		"no protocol":       func(c *tls.Config) { c.NextProtos = nil },
-		"TLS 1.2":           func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12 },
+	for _, c := range []struct {
+		name   string
+		change func(*tls.Config)
+	}{
+		{"another cluster's", func(c *tls.Config) { c.GetClientCertificate = other.identity("b").ClientTLS("a").GetClientCertificate }}, // first: of one address one refusal is logged
+		{"no certificate", func(c *tls.Config) { c.GetClientCertificate = nil }},
+		{"another protocol", func(c *tls.Config) { c.NextProtos = []string{string(Raft)} }},
+		{"no protocol", func(c *tls.Config) { c.NextProtos = nil }},
+		{"TLS 1.2", func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12 }},
 	} {
-		if err := shake(change); err == nil {
-			t.Errorf("%s: served", name)
+		if err := shake(c.change); err == nil {
+			t.Errorf("%s: served", c.name)
 		}
 	}
 	a.logs.await(t, "certificate of cluster", "node \"b\"")

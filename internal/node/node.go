@@ -348,7 +348,7 @@ func (d *daemon) openNetwork() (err error) {
 		return err
 	}
 	d.endpoint, err = endpoint.Listen(endpoint.Config{Addr: c.ListenAddr(), ServerTLS: d.id.ServerTLS(string(endpoint.Raft), string(endpoint.Control), string(endpoint.Bulk)), ClientTLS: d.id.ClientTLS, PeerName: pki.PeerName,
-		ProbeKeys: d.id.GossipKeys, ResetKey: reset, Revoked: d.id.CheckRevoked, Logf: func(f string, args ...any) { d.log.Failed("endpoint", c.Addr, fmt.Sprintf(f, args...)) },
+		Plaintext: c.PlaintextState, ProbeKeys: d.id.GossipKeys, ResetKey: reset, Revoked: d.id.CheckRevoked, Logf: func(f string, args ...any) { d.log.Failed("endpoint", c.Addr, fmt.Sprintf(f, args...)) },
 		Refused: func(peer replica.NodeName, why string) { d.refused.Add(replica.Holder{Node: peer}, why, time.Now()) }})
 	if err != nil {
 		return err
