@@ -56,6 +56,31 @@ func (l Layout) Members() [][]Rank {
 	return m
 }
 
+// MaxSlots is how many slots an arena may have, and has where there are no mirrors beside it.
+const MaxSlots = 4
+
+// DefaultSlots is how many slots the arenas of a job have, its mirrors' too, where its options name no number: a rank's arena and one mirror of it
+// take four times the replicated part at most. A part that fewer ranks compute than must hold it is mirrored for certain: two slots then. Ranks that
+// have not named their groups yet may all be apart.
+func (l Layout) DefaultSlots(minCopies int) int {
+	if minCopies == 0 {
+		minCopies = DefaultMinCopies
+	}
+	members := make(map[GroupID]int)
+	for _, g := range l.Groups {
+		members[g]++
+	}
+	if len(members) == 0 {
+		members[NoGroup] = 1
+	}
+	for _, n := range members {
+		if n < minCopies {
+			return 2
+		}
+	}
+	return MaxSlots
+}
+
 // Equal tells whether two layouts are the same.
 func (l Layout) Equal(o Layout) bool {
 	if l.World != o.World || len(l.Groups) != len(o.Groups) {
@@ -84,7 +109,7 @@ func (o Options) WithDefaults() Options {
 		o.Cadence = 1
 	}
 	if o.Slots == 0 {
-		o.Slots = 4
+		o.Slots = MaxSlots
 	}
 	if o.ChunkBytes == 0 {
 		o.ChunkBytes = DefaultChunkBytes

@@ -35,14 +35,3 @@ func printNetwork(w io.Writer, s control.Status) error {
 	}
 	return t.Flush()
 }
-
-// size is a number of bytes for people.
-func size(n uint64) string {
-	switch {
-	case n >= 1<<30:
-		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-}

@@ -72,7 +72,7 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags.StringVar(&f.groups, "groups", "", "replica group of each rank, as `0,1,0,1`, or auto: the ranks find their groups in the model (default: those of the running or resumed job, else one group)")
 	flags.IntVar(&o.MinCopies, "min-copies", 0, "nodes that must hold each part before a step is committed (default 2)")
 	flags.IntVar(&o.Cadence, "cadence", 0, "steps between generations (default 1)")
-	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default 4)")
+	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default 2 where fewer ranks than --min-copies compute a part, or with --groups auto; else 4)")
 	flags.IntVar(&o.ChunkMB, "chunk-mb", 0, "chunk size in MiB (default 4)")
 	flags.IntVar(&o.DurableEvery, "durable-every", 0, "steps between generations written to disk (default: none)")
 	flags.IntVar(&o.PrivateCapMB, "private-cap-mb", 0, "upper limit of a rank's private regions, in MiB (default 64)")

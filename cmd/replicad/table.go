@@ -135,6 +135,9 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 		fmt.Fprintf(t, "waiting\t%s\n", w)
 	}
 	if len(s.Nodes) > 1 && j.Phase == replica.Open.String() { // a node alone has nobody to survive it
+		if odds := oddsText(j.Odds); odds != "" {
+			fmt.Fprintf(t, "survives\t%s\n", odds)
+		}
 		for _, l := range lossTexts(j.Losses) {
 			fmt.Fprintf(t, "if lost\t%s\n", l)
 		}
@@ -157,6 +160,30 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	for _, row := range holdingRows(j.Holdings) {
 		fmt.Fprintf(t, "%s\t%v\t%.8s\t%s\n", row.part, row.generation, row.root, strings.Join(row.nodes, " "))
 	}
+}
+
+// oddsText says how likely memory keeps every committed step when so many nodes are lost at once, each of them as likely as any other.
+func oddsText(odds []control.OddsStatus) string {
+	var out []string
+	for _, o := range odds {
+		nodes := "nodes"
+		if o.Lost == 1 {
+			nodes = "node"
+		}
+		out = append(out, fmt.Sprintf("%d %s: %s", o.Lost, nodes, chance(o)))
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("loss of %s, of the %d nodes that hold the committed step", strings.Join(out, ", "), odds[0].Of)
+}
+
+// chance is a share in percent, which says 0 and 100 where it is so and nowhere else.
+func chance(o control.OddsStatus) string {
+	if o.Survive == 0 || o.Survive == o.Ways {
+		return fmt.Sprintf("%d %%", 100*o.Survive/o.Ways)
+	}
+	return fmt.Sprintf("%.2f %% (all but %d of %d ways)", min(max(100*float64(o.Survive)/float64(o.Ways), 0.01), 99.99), o.Ways-o.Survive, o.Ways)
 }
 
 // maxLosses bounds the losses that the table names; --json has them all.

@@ -106,6 +106,9 @@ type JobStatus struct {
 	// share. They count on nothing of the nodes in Silent. Empty before the first commit.
 	Losses []LossStatus       `json:"losses,omitempty" cbor:"21,keyasint"`
 	Silent []replica.NodeName `json:"silent,omitempty" cbor:"22,keyasint"`
+	// Odds count the ways to lose one, two and three nodes at once, beyond those in Silent, of the nodes that hold a part of Committed: after how many
+	// of them memory alone would have every committed step. Empty while the job is not open.
+	Odds []OddsStatus `json:"odds,omitempty" cbor:"27,keyasint"`
 	// Offers says how many processes the launchers of each node could still start for this job.
 	Offers []OfferStatus `json:"offers,omitempty" cbor:"23,keyasint"`
 	// Disputes are the generations that ranks of a group reported different roots of, oldest first.
@@ -136,6 +139,14 @@ type LossStatus struct {
 	Nodes  []replica.NodeName `json:"nodes" cbor:"2,keyasint"`         // that would be lost; none: a process alone, which its node starts again
 	Resume replica.Generation `json:"resume" cbor:"3,keyasint"`        // the newest generation that the memory of the others would have whole; zero: none
 	Why    []string           `json:"why,omitempty" cbor:"4,keyasint"` // the job would not go on by itself from memory; empty: it would
+}
+
+// OddsStatus is one row of the odds: of Ways to lose Lost of Of nodes, Survive keep every committed step in memory.
+type OddsStatus struct {
+	Lost    int    `json:"lost" cbor:"1,keyasint"`
+	Of      int    `json:"of" cbor:"2,keyasint"`
+	Ways    uint64 `json:"ways" cbor:"3,keyasint"`
+	Survive uint64 `json:"survive" cbor:"4,keyasint"`
 }
 
 // OfferStatus is what the launchers on a node offer.

@@ -127,16 +127,12 @@ func (h *Host) findMirror(lj *localJob, rank replica.Rank, man replica.Manifest)
 		}
 		return nil, mk, nil
 	}
-	g, err := replica.NewGeometry(man.Regions)
+	spec, err := (shm.Spec{Cluster: h.cluster, Era: h.era, Job: lj.job.ID, Rank: rank, ChunkBytes: chunkBytes(lj.job), Slots: slotsOf(lj.job), Margin: uint64(h.cfg.MemoryMargin)}).MirrorOf(man.Part.Kind, man.Regions)
 	if err != nil {
 		return nil, nil, fmt.Errorf("mirror of %v: %w", man.Part, err)
 	}
-	if shm.GeometryDigest(g, man.Part.Kind) != man.Geometry {
+	if shm.GeometryDigest(spec.Geometry, man.Part.Kind) != man.Geometry {
 		return nil, nil, fmt.Errorf("mirror of %v: the manifest's regions do not make its geometry", man.Part)
-	}
-	spec := shm.Spec{Cluster: h.cluster, Era: h.era, Job: lj.job.ID, Rank: rank, Geometry: g, ChunkBytes: chunkBytes(lj.job), Mirror: true, Margin: uint64(h.cfg.MemoryMargin)}
-	if man.Part.Kind == replica.ReplicatedPart {
-		spec.Slots, spec.Ring = slotsOf(lj.job), -1
 	}
 	mk := &making{key: key, rank: rank, kind: man.Part.Kind, of: man.Geometry, done: make(chan struct{})}
 	lj.making[key] = mk

@@ -53,6 +53,7 @@ var walls = map[string]wall{
 
 	"internal/desk":    {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
 	"internal/mover":   {3, []string{"replica", "internal/checkpoint", "internal/shm", "transfer"}, nil},
+	"internal/memplan": {3, []string{"replica", "recovery", "internal/shm"}, nil},
 	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
 	"internal/leader": {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},

@@ -52,8 +52,30 @@ func TestCreateWithoutADaemon(t *testing.T) {
 
 func TestEnvironOfAnotherLauncher(t *testing.T) {
 	o := Options{Socket: "/s", Job: "lm", Token: "secret", Admin: "/a", Groups: []replica.GroupID{0, 1}, Env: []string{"A=b", "REPLICAD_RANK=3"}}
-	want := []string{"A=b", "REPLICAD_SOCKET=/s", "REPLICAD_JOB=lm", "REPLICAD_HOST=127.0.0.1", "REPLICAD_GROUPS=0,1", "REPLICAD_TOKEN=secret", "REPLICAD_ADMIN_SOCKET=/a"}
+	want := []string{"A=b", "REPLICAD_SOCKET=/s", "REPLICAD_JOB=lm", "REPLICAD_HOST=127.0.0.1", "REPLICAD_GROUPS=0,1", "REPLICAD_TOKEN=secret", "REPLICAD_ADMIN_SOCKET=/a", "REPLICAD_SLOTS=2"}
 	if got := o.Environ(); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A rank is told of as many slots as the job gets that this launcher creates.
+func TestSlotsThatTheJobGets(t *testing.T) {
+	apart, pairs := []replica.GroupID{0, 1}, []replica.GroupID{0, 1, 0, 1}
+	for name, c := range map[string]struct {
+		o    Options
+		want int
+	}{
+		"one group":               {Options{World: 2}, 4},
+		"a rank alone":            {Options{World: 1}, 2},
+		"a rank alone, one copy":  {Options{World: 1, MinCopies: 1}, 4},
+		"each rank apart":         {Options{World: 2, Groups: apart}, 2},
+		"pairs":                   {Options{World: 4, Groups: pairs}, 4},
+		"pairs, three copies":     {Options{World: 4, Groups: pairs, MinCopies: 3}, 2},
+		"groups to be named":      {Options{World: 4, Named: true}, 2},
+		"as many as are asked of": {Options{World: 2, Groups: apart, Slots: 3}, 3},
+	} {
+		if got := c.o.slots(); got != c.want {
+			t.Errorf("%s: %d slots, want %d", name, got, c.want)
+		}
 	}
 }

@@ -220,10 +220,19 @@ func (o Options) access() (env []string) {
 	if o.Admin != "" {
 		env = append(env, "REPLICAD_ADMIN_SOCKET="+o.Admin)
 	}
+	return append(env, "REPLICAD_SLOTS="+strconv.Itoa(o.slots()))
+}
+
+// slots is how many slots the job has if this launcher creates it: session.explain() says what they take before there is an arena.
+func (o Options) slots() int {
 	if o.Slots != 0 {
-		env = append(env, "REPLICAD_SLOTS="+strconv.Itoa(o.Slots))
+		return o.Slots
 	}
-	return env
+	layout := replica.Layout{World: uint32(o.World), Groups: o.Groups}
+	if o.Groups == nil && !o.Named {
+		layout.Groups = make([]replica.GroupID, o.World)
+	}
+	return layout.DefaultSlots(o.MinCopies)
 }
 
 // maxGroupsVariable bounds REPLICAD_GROUPS, in bytes: a process that waits is told its environment in one line of at most 64 KiB.

@@ -592,3 +592,35 @@ func TestLeaderAsksForTheJobsToken(t *testing.T) {
 		t.Errorf("with its tokens: proposed %+v", got)
 	}
 }
+
+// The command that makes a job names its slots, as they follow from its layout: a log that is read again by a program with other defaults makes
+// the same job.
+func TestLeaderNamesTheSlots(t *testing.T) {
+	one, apart := replica.Layout{World: 2, Groups: []replica.GroupID{0, 0}}, replica.Apart(2)
+	for name, tc := range map[string]struct {
+		ask  control.CreateRequest
+		want int
+	}{
+		"replicas":         {control.CreateRequest{Layout: one}, 4},
+		"shards":           {control.CreateRequest{Layout: apart}, 2},
+		"no mirrors":       {control.CreateRequest{Layout: apart, Options: replica.Options{MinCopies: 1}}, 4},
+		"not known yet":    {control.CreateRequest{Layout: replica.Layout{World: 2}, NameGroups: true}, 2},
+		"the user's words": {control.CreateRequest{Layout: apart, Options: replica.Options{Slots: 3}}, 3},
+	} {
+		c := newChair(t)
+		n2 := c.node("n2", 22)
+		tc.ask.ID, tc.ask.Name = 1, "new"
+		c.message(t.Context(), n2, tc.ask)
+		made := 0
+		for _, cmd := range c.proposed() {
+			if v, ok := cmd.(replica.CreateJob); ok {
+				if made++; v.Options.Slots != tc.want {
+					t.Errorf("%s: %d slots, want %d", name, v.Options.Slots, tc.want)
+				}
+			}
+		}
+		if made != 1 {
+			t.Errorf("%s: %d jobs proposed", name, made)
+		}
+	}
+}

@@ -120,6 +120,9 @@ func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateReque
 		rand.Read(c.ID[:])
 	}
 	c.Name, c.Layout, c.NameGroups, c.Options, c.Owner, c.Creator = m.Name, m.Layout, m.NameGroups, m.Options, m.Owner, from.node.Name
+	if c.Options.Slots == 0 { // named in the command: a log that is read again makes the same job
+		c.Options.Slots = m.Layout.DefaultSlots(m.Options.MinCopies)
+	}
 	c.Limit = lock.MaxView
 	if err := lock.Fits(l.view, c); err != nil {
 		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: err.Error()})

@@ -88,6 +88,11 @@ func addLosses(s *control.JobStatus, in recovery.PlanInput, losses []namedLoss, 
 	}
 	answers := recovery.Survives(in, asked...)
 	s.Parts, s.Silent = control.PartsStatus(answers[0].Held(in.Job.Committed)), beyond.Absent
+	if in.Job.Phase == replica.Open {
+		for _, o := range answers[1].Odds() { // of a process: nothing is lost but what is silent
+			s.Odds = append(s.Odds, control.OddsStatus(o))
+		}
+	}
 	for i, a := range answers[1:] {
 		s.Losses = append(s.Losses, control.LossStatus{Of: losses[i].of, Nodes: append([]replica.NodeName{}, losses[i].nodes...), Resume: a.Resume, Why: a.Why()})
 	}

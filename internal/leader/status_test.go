@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -61,6 +62,9 @@ func TestStatusSaysWhatLossesComeTo(t *testing.T) {
 	if parts := c.said()[0].Parts; len(parts) != 3 || !slices.Equal(parts[2].Nodes, []replica.NodeName{"n2"}) {
 		t.Errorf("parts %+v", parts)
 	}
+	if got, want := c.said()[0].Odds, []control.OddsStatus{{Lost: 1, Of: 3, Ways: 3, Survive: 2}, {Lost: 2, Of: 3, Ways: 3}, {Lost: 3, Of: 3, Ways: 1}}; !slices.Equal(got, want) {
+		t.Errorf("odds %+v, want %+v", got, want)
+	}
 	silent = "n3"
 	got = why()
 	for of, want := range map[string]string{"process": "", "node n1": "private 0 of step 5 is held by n1 and n3 alone; 1 processes would have to start elsewhere (ranks 0), other nodes offer none", "node n3": ""} {
@@ -71,8 +75,11 @@ func TestStatusSaysWhatLossesComeTo(t *testing.T) {
 	if s := c.said()[0].Silent; !slices.Equal(s, []replica.NodeName{"n3"}) {
 		t.Errorf("silent: %v", s)
 	}
+	if got, want := c.said()[0].Odds, []control.OddsStatus{{Lost: 1, Of: 2, Ways: 2}, {Lost: 2, Of: 2, Ways: 1}}; !slices.Equal(got, want) {
+		t.Errorf("with n3 silent, odds %+v, want %+v", got, want)
+	}
 	led.job = fixture.Changed(led.job, func(j *replica.Job) { j.Phase = replica.Ended })
-	if s := c.said()[0]; len(s.Losses)+len(s.Parts) != 0 {
+	if s := c.said()[0]; len(s.Losses)+len(s.Parts)+len(s.Odds) != 0 {
 		t.Errorf("of a job that has ended: %+v", s)
 	}
 }

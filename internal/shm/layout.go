@@ -106,9 +106,12 @@ func layOut(s Spec) (Header, error) {
 	return h, nil
 }
 
+// Layout is where everything will lie in the arena.
+func (s Spec) Layout() (Header, error) { return layOut(s.withDefaults()) }
+
 // Bytes is how much memory the arena will take.
 func (s Spec) Bytes() (uint64, error) {
-	h, err := layOut(s.withDefaults())
+	h, err := s.Layout()
 	return h.ArenaBytes, err
 }
 

@@ -28,6 +28,18 @@ type Spec struct {
 	Margin uint64
 }
 
+// MirrorOf is the arena that mirrors a part of the one that s describes, on another node, from the regions that the part's manifest names.
+func (s Spec) MirrorOf(part replica.PartKind, regions []replica.Region) (Spec, error) {
+	var err error
+	if s.Geometry, err = replica.NewGeometry(regions); err != nil {
+		return s, err
+	}
+	if s.Mirror, s.Ring = true, -1; part == replica.PrivatePart {
+		s.Slots, s.Ring = 0, 0
+	}
+	return s, nil
+}
+
 func (s Spec) withDefaults() Spec {
 	if s.ChunkBytes == 0 {
 		s.ChunkBytes = replica.DefaultChunkBytes

@@ -321,11 +321,15 @@ def test_memory_is_said_before_it_is_taken(opened: Open, monkeypatch: pytest.Mon
         shared = sum(k.bytes for k in e.kept if k.when == "each step" and k.whose == "group")
         assert e.memory.slots == slots and e.memory.stages == 0
         assert slots * shared < e.memory.arena < 1.3 * slots * shared
+        assert slots * shared < e.memory.mirror < 1.3 * slots * shared  # no other rank has it
         assert e.memory.least <= e.memory.arena and (e.memory.least == e.memory.arena) is (slots == 2)
     assert "memory" in str(e) and "2 slots" in str(e) and "with --slots 2" not in str(e)
     e = opened(model=m, staging=True)
     assert e.memory.stages == 4 * (512 * 512 + 512)
     assert "for stages of tensors" in str(e)
+    e = opened(world=2, groups="0,0", model=m)
+    assert 0 < e.memory.mirror < 512 * 512 * 4  # the rank's own part alone: the other rank has the group's
+    assert "for each rank like this one that this node mirrors" in str(e)
 
 
 class Counts:

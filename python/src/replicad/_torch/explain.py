@@ -85,6 +85,7 @@ class Memory:
     arena: int
     stages: int
     least: int  #: of the arena, with --slots 2
+    mirror: int  #: what a node takes for each rank like this one that it mirrors
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,8 @@ def explain(parts: Parts) -> Explanation:
         world=parts.rank.world,
         groups=groups,
         kept=tuple(_kept(parts, table)),
-        copies=_copies(groups, table),
-        memory=_memory(parts, table),
+        copies=(copies := _copies(groups, table)),
+        memory=_memory(parts, table, copies),
         data=tuple(_class(o) for o in parts.objects.data.values()),
         generators=tuple(rngcodec.where(r.place, r.name) for r in rngcodec.parse(rng.get())) if parts.objects.keep_rng else (),
         extra=tuple(parts.objects.extra),
@@ -227,22 +228,23 @@ def _copies(groups: Groups, table: list[Region]) -> Copies:
     return Copies(others, own, f"{who}, and mirrors hold it where they share this node; the rank's own part goes to mirrors on other nodes")
 
 
-#: Places for the group's part where the launcher says nothing, and those for a rank's own part beyond as many.
+#: Places for the group's part where no launcher says how many, and those for a rank's own part beyond as many.
 SLOTS, OWN = 4, 7
 #: Copies of what may change at any time, beside the slots.
 AT_ANY_TIME = 2
 
 
-def _memory(parts: Parts, table: list[Region]) -> Memory:
+def _memory(parts: Parts, table: list[Region], copies: Copies) -> Memory:
     slots = os.environ.get("REPLICAD_SLOTS", "")
     given = int(slots) if slots in ("2", "3", "4") else SLOTS
     shared, own = ([r for r in table if r.private is private and r.changes != "never"] for private in (False, True))
-    once = _bytes(r for r in table if r.changes == "never") + AT_ANY_TIME * _bytes(r for r in shared if r.changes == "any")
+    frozen, volatile = _bytes(r for r in table if r.changes == "never"), AT_ANY_TIME * _bytes(r for r in shared if r.changes == "any")
 
     def arena(n: int) -> int:
-        return n * _bytes(shared) + (n + OWN) * _bytes(own) + once
+        return n * _bytes(shared) + (n + OWN) * _bytes(own) + frozen + volatile
 
-    return Memory(given, arena(given), parts.staging.nbytes, arena(2))
+    mirror = (SLOTS + OWN) * _bytes(own) + (given * _bytes(shared) + frozen if copies.replicas == 0 else 0)
+    return Memory(given, arena(given), parts.staging.nbytes, arena(2), mirror)
 
 
 # -- what is missing ----------------------------------------------------------------------------------------------------
@@ -517,6 +519,7 @@ def _text(e: Explanation) -> Iterator[str]:
     yield from section("copies", [*e.copies.reason.split("; "), f"{_size(e.copies.mirrored)} a step to each mirror"])
     m = e.memory
     memory = [f"{_size(m.arena)} of this node's for the copies: {m.slots} slots, what is kept once, the rank's own" + (f"; {_size(m.least)} with --slots 2" if m.slots > 2 else "")]
+    memory.append(f"{_size(m.mirror)} for each rank like this one that this node mirrors, of other nodes")
     if m.stages:
         memory.append(f"{_size(m.stages)} for stages of tensors that do not lie in host memory where they are copied from")
     yield from section("memory", memory)
