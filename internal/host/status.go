@@ -15,6 +15,7 @@ type Status struct {
 	Term       uint64
 	Adopting   bool // arenas may still come back from ranks that live
 	KeeperLost bool
+	Scrubbed   control.ScrubStatus
 	Nodes      map[replica.NodeName]replica.Node
 	Jobs       []control.JobStatus
 }
@@ -26,7 +27,7 @@ func (h *Host) Status(ctx context.Context) (st Status, ok bool) {
 }
 
 func (st *Status) serve(h *Host) {
-	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: len(h.awaited) > 0, KeeperLost: h.keeperLost, Nodes: h.nodes}
+	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: len(h.awaited) > 0, KeeperLost: h.keeperLost, Scrubbed: h.scrubbed, Nodes: h.nodes}
 	for _, lj := range h.jobs {
 		st.Jobs = append(st.Jobs, control.StatusOf(lj.job, nil))
 	}
