@@ -70,7 +70,7 @@ type Config struct {
 	// later leaves nothing to fall back to.
 	DurableKeep int `yaml:"durable_keep"`
 	// ScrubRate is how many bytes a second of what lies sealed here are read again and held against their digests, so that a flipped bit is found before
-	// a recovery needs the copy; 0 (never) or 1MiB to 64GiB, default 64MiB, which takes one or two per cent of a core. Too high: it takes memory bandwidth
+	// a recovery needs the copy; 0 (never) or 1MiB to 64GiB, default 64MiB, which takes about 3 per cent of a core. Too high: it takes memory bandwidth
 	// from training; never: a bad copy is found only when it is to be loaded or sent, when it may be the last.
 	ScrubRate Bytes `yaml:"scrub_rate"`
 
