@@ -7,7 +7,11 @@ package libreplicad
 import "C"
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"os"
+	"strconv"
 	"time"
 	"unsafe"
 
@@ -37,6 +41,36 @@ func (s *Session) work() {
 		s.checkFence() // that may have read the message which would have woken the watcher
 		if code := C.rp_capture(s.h, &call.error); code == C.RP_OK {
 			s.checkFence()
+		}
+	}
+}
+
+const (
+	maxCaptureThreads = 16
+	helpFor           = 500 * time.Millisecond // then a helper looks whether it is to end
+)
+
+// captureThreads is how many threads copy one capture: those that are asked for, or the environment's.
+func captureThreads(n int) (int, error) {
+	text := strconv.Itoa(n)
+	if n == 0 {
+		text = cmp.Or(os.Getenv("REPLICAD_CAPTURE_THREADS"), "1")
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > maxCaptureThreads {
+		return 0, &Error{Code: C.RP_EINVAL, Op: "open", Text: fmt.Sprintf("REPLICAD_CAPTURE_THREADS=%.80q: want 1 to %d, how many threads of this rank copy a step (default 1)", text, maxCaptureThreads)}
+	}
+	return n, nil
+}
+
+// help takes chunks of each capture that the worker runs.
+func (s *Session) help() {
+	for {
+		select {
+		case <-s.quit:
+			return
+		default:
+			C.rp_help(s.h, C.int64_t(helpFor))
 		}
 	}
 }

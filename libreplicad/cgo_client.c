@@ -6,6 +6,7 @@
 #include "src/channel.c"
 #include "src/open.c"
 #include "src/part.c"
+#include "src/help.c"
 #include "src/capture.c"
 #include "src/words.c"
 #include "src/join.c"

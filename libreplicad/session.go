@@ -31,6 +31,8 @@ type Options struct {
 	Rank   int             // $REPLICAD_RANK
 	World  uint32          // ranks in the job
 	Group  replica.GroupID // replica.NoGroup: SetGroup says it
+
+	CaptureThreads int // that copy one capture: 1 to 16; 0: $REPLICAD_CAPTURE_THREADS, or 1
 }
 
 // Region is a named piece of live state. Data must stay allocated until Close.
@@ -54,6 +56,8 @@ type Session struct {
 	quit chan struct{}
 	stop int // eventfd that ends the watcher's poll; -1 before Attach
 	done sync.WaitGroup
+
+	helpers int // goroutines that copy beside the worker
 
 	frozen bool // FreezeGood was called in this epoch; the training goroutine's
 
@@ -110,7 +114,11 @@ func (s *Session) waiting(ctx context.Context, op string, fn func(ns C.int64_t) 
 
 // Open connects to the daemon and says hello, waiting for the daemon to appear until ctx ends.
 func Open(ctx context.Context, o Options) (*Session, error) {
-	s := &Session{call: newCall(), wake: make(chan struct{}, 1), back: make(chan struct{}, 1), quit: make(chan struct{}), stop: -1, fence: make(chan struct{})}
+	threads, err := captureThreads(o.CaptureThreads)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{helpers: threads - 1, call: newCall(), wake: make(chan struct{}, 1), back: make(chan struct{}, 1), quit: make(chan struct{}), stop: -1, fence: make(chan struct{})}
 	opt := (*C.rp_options)(C.calloc(1, C.sizeof_rp_options))
 	defer C.free(unsafe.Pointer(opt))
 	opt.struct_size = C.sizeof_rp_options
@@ -124,7 +132,7 @@ func Open(ctx context.Context, o Options) (*Session, error) {
 			defer C.free(unsafe.Pointer(*f.to))
 		}
 	}
-	err := s.waiting(ctx, "open", func(ns C.int64_t) C.int {
+	err = s.waiting(ctx, "open", func(ns C.int64_t) C.int {
 		opt.timeout_ns = ns
 		return C.rp_open(opt, &s.h, &s.call.error)
 	})
@@ -186,6 +194,9 @@ func (s *Session) Attach(ctx context.Context) error {
 	s.poke() // the worker maps the arena's pages, while the state is on its way
 	s.done.Go(s.work)
 	s.done.Go(s.watch)
+	for range s.helpers {
+		s.done.Go(s.help)
+	}
 	return nil
 }
 

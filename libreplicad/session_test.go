@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,6 +50,30 @@ func TestSealedByCIsWholeToTheDaemon(t *testing.T) {
 	}
 	if w := d.arena.Good(); w.Generation() != g {
 		t.Errorf("good word %v", w.Generation())
+	}
+}
+
+// Several threads that copy one capture seal the same as one.
+func TestCaptureThreads(t *testing.T) {
+	t.Run("bad", func(t *testing.T) {
+		for _, text := range []string{"0", "17", "-1", "two", "1.5"} {
+			t.Setenv("REPLICAD_CAPTURE_THREADS", text)
+			if _, err := libreplicad.Open(t.Context(), libreplicad.Options{Socket: "/nowhere", Job: "opticks", Rank: 2, World: 4}); err == nil || !strings.Contains(err.Error(), `REPLICAD_CAPTURE_THREADS="`+text+`": want 1 to 16`) {
+				t.Errorf("%s: %v", text, err)
+			}
+		}
+	})
+	t.Setenv("REPLICAD_CAPTURE_THREADS", "4")
+	d := newDaemon(t)
+	r := started(t, d)
+	for step := replica.Step(1); step <= 20; step++ {
+		d.arena.SetCandidate(replica.Position{Epoch: 1, Step: step})
+		must(t, r.StepEnter(step, patience))
+		r.fill(float32(step))
+		must(t, r.StepExit(step, 0))
+		slot := shm.Place{Kind: shm.Slot, Index: int(await(d, sealedAs(0, replica.Generation{Epoch: 1, Step: step})).Index)}
+		must(t, d.arena.Verify(slot))
+		d.arena.Free(slot)
 	}
 }
 

@@ -191,7 +191,16 @@ static void wake(void) {
 	printf("waking a sleeping worker (pthread_cond_signal)          %8.0f ns\n", median(ns, n));
 }
 
-static void capture(uint64_t bytes) {
+static _Atomic bool over;
+
+static void *help(void *h) {
+	while (!atomic_load(&over))
+		rp_help(h, second / 10);
+	return NULL;
+}
+
+/* By the thread that calls, and one more that helps where threads is 2. */
+static void capture(uint64_t bytes, int threads) {
 	fake f = {.chunk = 4 << 20, .slots = 4, .ring = 16};
 	uint8_t *live = aligned_alloc(1 << 21, bytes);
 	for (uint64_t i = 0; i < bytes; i += 8)
@@ -199,6 +208,10 @@ static void capture(uint64_t bytes) {
 	fake_start(&f);
 	rp_handle *h = start(&f, live, bytes, 4096);
 	double copy[repeats], plain[repeats];
+	pthread_t helper;
+	atomic_store(&over, false);
+	if (threads > 1)
+		CHECK(pthread_create(&helper, NULL, help, h) == 0);
 	for (uint64_t s = 1; s <= repeats; s++) {
 		atomic_store(&f.control->candidate.word, RP_WORD(1, s, 0));
 		step(h, s);
@@ -216,7 +229,10 @@ static void capture(uint64_t bytes) {
 		}
 	}
 	double c = median(copy, repeats), m = median(plain, repeats);
-	printf("capture of %llu MiB, one thread: %5.1f GB/s; memcpy %5.1f GB/s; ratio %.2f (medians of %d)\n", (unsigned long long)bytes >> 20, c, m, c / m, repeats);
+	printf("capture of %llu MiB, %d thread%s: %5.1f GB/s; memcpy %5.1f GB/s; ratio %.2f (medians of %d)\n", (unsigned long long)bytes >> 20, threads, threads > 1 ? "s" : "", c, m, c / m, repeats);
+	atomic_store(&over, true);
+	if (threads > 1)
+		pthread_join(helper, NULL);
 	rp_close(h);
 	fake_stop(&f);
 	free(live);
@@ -225,13 +241,15 @@ static void capture(uint64_t bytes) {
 int main(int argc, char **argv) {
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (argc > 1 && strcmp(argv[1], "capture") == 0) {
-		capture(256 << 20);
+		capture(256 << 20, 1);
+		capture(256 << 20, 2);
 		return 0;
 	}
 	words(0);
 	words(4096);
 	system_calls();
 	wake();
-	capture(256 << 20);
+	capture(256 << 20, 1);
+	capture(256 << 20, 2);
 	return 0;
 }

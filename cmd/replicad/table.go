@@ -33,6 +33,9 @@ func printStatus(w io.Writer, s control.Status) error {
 	if s.KeeperLost {
 		fmt.Fprintf(t, "keeper\tgone: restart this daemon when convenient: until then its ranks' memory does not survive it\n")
 	}
+	if s.Scrubbed.Bad > 0 {
+		fmt.Fprintf(t, "memory\t%d copies here had a flipped bit since this daemon started, and were given up: check the node's memory (ECC errors in the kernel's log)\n", s.Scrubbed.Bad)
+	}
 	if s.Certificate != "" {
 		fmt.Fprintf(t, "expiry\t%s\n", s.Certificate)
 	}

@@ -193,7 +193,7 @@ func TestExplicitZeros(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := string(text)
-	for _, line := range []string{"durable_keep", "memory_margin", "durable_dir", "socket", "timing", "raft", "log"} {
+	for _, line := range []string{"durable_keep", "scrub_rate", "memory_margin", "durable_dir", "socket", "timing", "raft", "log"} {
 		base = regexp.MustCompile(`(?m)^`+line+`:.*\n( .*\n)*`).ReplaceAllString(base, "")
 	}
 	path := filepath.Join(t.TempDir(), "c.yaml")
@@ -209,6 +209,9 @@ func TestExplicitZeros(t *testing.T) {
 	}
 	if err := load("timing:\nlog:\n"); err != nil {
 		t.Errorf("empty sections: %v", err)
+	}
+	if err := load("scrub_rate: 0\n"); err != nil {
+		t.Errorf("no scrubbing: %v", err)
 	}
 	all, want := "", []string{}
 	for _, f := range []struct{ field, text string }{

@@ -21,6 +21,8 @@ type Status struct {
 	IsLeader    bool                    `json:"is_leader"`
 	Adopting    bool                    `json:"adopting"`
 	KeeperLost  bool                    `json:"keeper_lost"` // until a restart, ranks' memory does not survive this daemon
+	// Scrubbed is what this daemon has read again of the copies that lie here.
+	Scrubbed ScrubStatus `json:"scrubbed"`
 	// Certificate says that this node's certificate ends within thirty days, or is revoked. Empty: neither.
 	Certificate string `json:"certificate,omitempty"`
 	// Revoked lists the names whose certificates up to an epoch this node refuses.
@@ -64,6 +66,12 @@ type TrafficStatus struct {
 	Failures int              `json:"failures"`
 	Why      string           `json:"why,omitempty"` // of the newest failure
 	WhyAt    time.Time        `json:"why_at,omitzero"`
+}
+
+// ScrubStatus counts from the daemon's start.
+type ScrubStatus struct {
+	Bytes uint64 `json:"bytes"` // that were held against their digests
+	Bad   uint64 `json:"bad"`   // copies that failed: they were given up
 }
 
 // NodeStatus is one registered node.

@@ -100,8 +100,17 @@ func (a *Arena) Release(p shm.Place) {
 	if a.held[p]--; a.held[p] == 0 {
 		delete(a.held, p)
 	}
+	invariant.Holds(a.held[p] >= 0, "%v of arena %s is released once more than it was held", p, a.key)
+	a.Leave()
+}
+
+// Enter counts a reader that keeps the arena mapped, but none of its places from being freed: it must expect that. Leave is its end.
+func (a *Arena) Enter() { a.users++ }
+
+// Leave ends an Enter.
+func (a *Arena) Leave() {
 	a.users--
-	invariant.Holds(a.held[p] >= 0 && a.users >= 0, "%v of arena %s is released once more than it was held", p, a.key)
+	invariant.Holds(a.users >= 0, "arena %s is left once more than it was entered", a.key)
 	if a.closed && a.users == 0 {
 		a.unmap(a.Arena)
 	}

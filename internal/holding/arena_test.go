@@ -145,6 +145,23 @@ func TestDropWaitsForReaders(t *testing.T) {
 	}
 }
 
+// A reader that holds no place keeps the arena mapped, and lets its places be freed.
+func TestEnterHoldsNoPlace(t *testing.T) {
+	a, unmapped := hold(t, ofRank(t, 0))
+	seal(t, a, slot(0), fixture.Gen(3, 5), replica.Digest{})
+	a.Enter()
+	if a.Readers(slot(0)) != 0 || !a.Free(slot(0)) {
+		t.Error("a place is held")
+	}
+	a.Drop()
+	if *unmapped != 0 {
+		t.Error("unmapped under a reader")
+	}
+	if a.Leave(); *unmapped != 1 {
+		t.Errorf("unmapped %d times, want once", *unmapped)
+	}
+}
+
 // A process with other regions gets an arena of its own.
 func TestFits(t *testing.T) {
 	a, _ := hold(t, ofRank(t, 0))

@@ -132,7 +132,9 @@ type Host struct {
 	unlinked     time.Time         // since when there is no link to a leader; zero: there is one
 	saidNoLeader time.Time         // when the log was told so, zero: not yet
 	suspects     []control.Suspect // what the last round of probes gave cause for
-	keeperLost   bool              // the keeper has gone: not replaced, because another one's node would be another
+	scrubs       scrubs            // how far what lies here was read again
+	scrubbed     control.ScrubStatus
+	keeperLost   bool // the keeper has gone: not replaced, because another one's node would be another
 }
 
 // Event is anything that happens to the host. From elsewhere come LinkUp, FromLeader and LinkDown.
@@ -177,7 +179,7 @@ func New(c Config) *Host {
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
-		strains: map[strainKey]strain{}}
+		strains: map[strainKey]strain{}, scrubs: scrubs{}}
 	if m.processes == nil {
 		m.processes = kernel{}
 	}
@@ -233,6 +235,7 @@ func (h *Host) spawn(fn func(ctx context.Context) Event) {
 func (h *Host) Run(ctx context.Context) {
 	h.ctx = ctx
 	h.work.Go(func() { h.custody.Run(ctx) })
+	h.work.Go(func() { h.scrub(ctx) })
 	h.watchKeeper()
 	timer := time.NewTimer(idleTick)
 	defer timer.Stop()

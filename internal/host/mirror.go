@@ -249,6 +249,12 @@ func (h *Host) fetchMirror(lj *localJob, part replica.Part, rank replica.Rank) {
 	if st := lj.fetching[part]; st.running || st.epoch == plan.Epoch && time.Now().Before(st.retryAt) {
 		return
 	}
+	h.startFetch(lj, plan, src, rank)
+}
+
+// startFetch fetches a part of a plan into the arena that mirrors it here.
+func (h *Host) startFetch(lj *localJob, plan *replica.Plan, src replica.Source, rank replica.Rank) {
+	job, part := lj.job, src.Part
 	tries := 0
 	if was := lj.fetching[part]; was.epoch == plan.Epoch {
 		tries = was.tries

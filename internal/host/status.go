@@ -16,6 +16,7 @@ type Status struct {
 	Term       uint64
 	Adopting   bool // arenas may still come back from ranks that live
 	KeeperLost bool
+	Scrubbed   control.ScrubStatus
 	Nodes      map[replica.NodeName]replica.Node
 	Jobs       []control.JobStatus
 	Traffic    []mover.Traffic
@@ -28,7 +29,7 @@ func (h *Host) Status(ctx context.Context) (st Status, ok bool) {
 }
 
 func (st *Status) serve(h *Host) {
-	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: len(h.awaited) > 0, KeeperLost: h.keeperLost, Nodes: h.nodes, Traffic: h.mover.Traffic()}
+	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: len(h.awaited) > 0, KeeperLost: h.keeperLost, Scrubbed: h.scrubbed, Nodes: h.nodes, Traffic: h.mover.Traffic()}
 	for _, lj := range h.jobs {
 		st.Jobs = append(st.Jobs, control.StatusOf(lj.job, nil))
 	}

@@ -315,6 +315,12 @@ func (j *Journal) Failed(what, subject, why string) {
 	j.z.Warn().Str("event", "failed").Str("what", what).Str("subject", subject).Str("why", why).Msg("failed")
 }
 
+// Rotted says that a copy which was sealed here has changed since.
+func (j *Journal) Rotted(job *replica.Job, part replica.Part, g replica.Generation, arena string, why error) {
+	jobEvent(j.z.Warn().Str("event", "rotten_copy"), job).Str("part", part.String()).Str("generation", g.String()).Str("subject", arena).Str("why", why.Error()).
+		Str("remedy", "check this node's memory: ECC errors in the kernel's log").Msg("a sealed copy does not hash to its digests any more: it is given up")
+}
+
 // Retried is failed for what is tried again several times a second for as long as it fails.
 func (j *Journal) Retried(what, subject, why string) {
 	j.again(&j.retries, what+" "+subject+" "+why[:min(len(why), 60)], zerolog.WarnLevel).Str("event", "failed").Str("what", what).Str("subject", subject).Str("why", why).Msg("failed")

@@ -199,7 +199,7 @@ func (a *admin) status(ctx context.Context) control.Status {
 		st.DurableSilent = a.store.Silent()
 	}
 	if own, ok := a.host.Status(ctx); ok {
-		st.Adopting, st.KeeperLost = own.Adopting, own.KeeperLost
+		st.Adopting, st.KeeperLost, st.Scrubbed = own.Adopting, own.KeeperLost, own.Scrubbed
 		st.Jobs = append(st.Jobs, own.Jobs...)
 		if own.Linked {
 			st.Leader, st.Term = own.Leader, own.Term

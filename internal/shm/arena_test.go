@@ -246,6 +246,31 @@ func TestHeaderRewrittenDuringReads(t *testing.T) {
 	}
 }
 
+// Each chunk is judged by itself, and a place that is used again is not taken for bad.
+func TestVerifyChunks(t *testing.T) {
+	a := newArena(t, testSpec(t))
+	r := newRank(t, a)
+	p := Place{Slot, 1}
+	r.capture(p, testGen, 1, replica.SlotSealed)
+	of, err := a.Sealed(p)
+	if err != nil || len(of.Digests) < 3 {
+		t.Fatalf("%v: want three chunks, have %d", err, len(of.Digests))
+	}
+	r.bytes(p)[testChunk] ^= 0x10 // in chunk 1
+	for i := range of.Digests {
+		if err := a.VerifyChunks(p, of, i, i+1); errors.Is(err, ErrCorrupt) != (i == 1) || (err == nil) != (i != 1) {
+			t.Errorf("chunk %d: %v", i, err)
+		}
+	}
+	if err := a.VerifyChunks(Place{Slot, 99}, of, 0, 1); !errors.Is(err, ErrNoPlace) {
+		t.Errorf("a place that is not there: %v", err)
+	}
+	a.Free(p)
+	if err := a.VerifyChunks(p, of, 0, len(of.Digests)); !errors.Is(err, ErrChanged) || errors.Is(err, ErrCorrupt) {
+		t.Errorf("freed: %v", err)
+	}
+}
+
 func TestMetaGarbage(t *testing.T) {
 	a := newArena(t, testSpec(t))
 	r := newRank(t, a)

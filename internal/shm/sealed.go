@@ -77,11 +77,20 @@ func (a *Arena) Verify(p Place) error {
 	if err != nil {
 		return err
 	}
-	if err := a.rehash(p, m.Digests); err != nil {
-		return a.fail(p, err)
+	return a.VerifyChunks(p, m, 0, len(m.Digests))
+}
+
+// VerifyChunks hashes chunks [from, to) of a place again that was found sealed as of says. ErrChanged: it is not sealed in that use any more.
+func (a *Arena) VerifyChunks(p Place, of Info, from, to int) error {
+	if !a.Has(p) {
+		return a.fail(p, ErrNoPlace)
 	}
-	if a.Word(p) != replica.PackSlot(m.Count, replica.SlotSealed) {
+	err := a.rehash(p, of.Digests, from, to)
+	if a.Word(p) != replica.PackSlot(of.Count, replica.SlotSealed) {
 		return a.fail(p, ErrChanged)
+	}
+	if err != nil {
+		return a.fail(p, err)
 	}
 	return nil
 }
@@ -103,7 +112,7 @@ func (a *Arena) Finish(p Place) error {
 	if good := a.Good(); p.Kind == Slot && (good.Epoch() != m.Generation.Epoch || good.Step() < m.Generation.Step) {
 		return a.fail(p, fmt.Errorf("%w: generation %v is beyond the good word %v", ErrState, m.Generation, good.Generation()))
 	}
-	if err := a.rehash(p, m.Digests); err != nil {
+	if err := a.rehash(p, m.Digests, 0, len(m.Digests)); err != nil {
 		return a.fail(p, err)
 	}
 	m.Flags |= replica.DaemonMade
@@ -119,16 +128,16 @@ func (a *Arena) Finish(p Place) error {
 	return nil
 }
 
-// rehash compares every chunk of a place with its digest.
-func (a *Arena) rehash(p Place, digests []replica.Digest) error {
+// rehash compares chunks [from, to) of a place with their digests.
+func (a *Arena) rehash(p Place, digests []replica.Digest, from, to int) error {
 	off, n := a.span(p)
-	for i, want := range digests {
+	for i := from; i < to; i++ {
 		at, size := replica.ChunkSpan(i, n, a.spec.ChunkBytes)
 		got, err := a.hashAt(off+at, size)
 		if err != nil {
 			return fmt.Errorf("chunk %d: %w", i, err)
 		}
-		if got != want {
+		if want := digests[i]; got != want {
 			return fmt.Errorf("chunk %d has digest %v, want %v: %w", i, got, want, ErrCorrupt)
 		}
 	}

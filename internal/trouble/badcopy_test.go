@@ -99,20 +99,10 @@ func TestACopyRots(t *testing.T) {
 	voter, home, _ := pair(t, nil)
 	l := home.run("job", 1, rankSpec{})
 	pid, step := freeze(t, voter, l)
-	if n := home.rot(); n == 0 {
-		t.Fatal("no copy was found in memory")
-	}
-	from := l.mark()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	o := l.awaitFrom(from, "loaded", nil)
-	if got := int(o.fields["step"].(float64)); got < step || o.fields["source"] != "peer-ram" {
-		t.Errorf("want at least step %d of peers' memory: %s", step, o.text)
-	}
+	home.rots()
+	replaced(t, l, pid, step)
 	contains(t, home.daemon.output(), "given up, it is fetched from another holder")
 	voter.daemon.await("note", fields{"code": "bad-copy", "text": "on n2 failed its digest"})
-	l.awaitFrom(from, "step", fields{"step": int(o.fields["step"].(float64)) + 3})
 }
 
 // Every copy in memory rots: each plan that rests on them is given up, until the durable tier serves; nothing loops.

@@ -140,6 +140,8 @@ func call(t testing.TB, args ...string) (code int, out string) {
 type status struct {
 	Leader string
 
+	Scrubbed struct{ Bytes, Bad uint64 }
+
 	DurableSilent string `json:"durable_silent"`
 
 	Nodes      []struct{ Name, State string }

@@ -7,7 +7,8 @@
  *
  * Threads: a handle belongs to one thread, the training thread, except that ONE other thread, the worker, may call
  * rp_capture, rp_notify, rp_reconnect, rp_staged and rp_set_good, and any thread may call rp_cancel, rp_fenced, rp_ordered and rp_committed. A further thread that
- * polls rp_fd may call rp_notify and rp_reconnect beside the worker, so that a slow daemon delays no capture.
+ * polls rp_fd may call rp_notify and rp_reconnect beside the worker, so that a slow daemon delays no capture. Any number of threads may call rp_help,
+ * so that a capture is copied by all of them; they are joined before rp_close.
  *
  * Life of a rank:
  *   rp_open -> rp_register... -> rp_attach -> loop {
@@ -35,7 +36,7 @@
  *   loaded        rp_load                       rp_ready, rp_reject; rp_join, rp_fail
  *   ready         rp_ready                      rp_step_enter, rp_step_exit by turns; rp_set_good, rp_seal_step; rp_join, rp_leave, rp_fail, rp_pause
  *   Any state: rp_scope, rp_kv_*, rp_barrier, rp_fd, rp_fenced, rp_committed, rp_get_stats, rp_freeze_good, rp_cancel, rp_close. From attached
- *   on: rp_capture, rp_notify, rp_reconnect, rp_ordered.
+ *   on: rp_capture, rp_help, rp_notify, rp_reconnect, rp_ordered.
  *   rp_join leaves "ready" even if it ends in RP_ETIMEOUT: the rank has said that it stopped. It takes no further step before it has joined,
  *   loaded and is ready again; the daemon closes the epoch 5 s later where no fault does so sooner, and then the order comes.
  *   After RP_ESTOPPED: rp_close, and exit. After rp_close the handle must not be used.
@@ -212,6 +213,9 @@ RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err);
 /* Worker thread: copies and hashes the armed capture, seals it, tells the daemon. RP_EAGAIN if nothing is armed, after it has mapped
  * pages of the arena that are not mapped yet (until a capture is armed, or rp_cancel); RP_ECANCELED if cancelled. Needs good >= the captured step, and the step staged. */
 RP_API int rp_capture(rp_handle *h, rp_error *err);
+/* A further thread, in a loop: copies chunks of the capture that rp_capture runs, beside it, and returns RP_OK when there are none left. Waits up to
+ * timeout_ns for one: RP_ETIMEOUT. RP_EAGAIN: rp_cancel was called. Worth a thread where one core copies slower than the memory allows. */
+RP_API int rp_help(rp_handle *h, int64_t timeout_ns);
 /* Worker thread: tells the daemon about a private part sealed by rp_step_enter, and takes in what the daemon has sent. Cheap when
  * there is none. RP_EGONE when the daemon hung up. */
 RP_API int rp_notify(rp_handle *h);

@@ -249,6 +249,7 @@ RP_API void rp_cancel(rp_handle *h) {
 		return;
 	atomic_store(&h->canceled_number, atomic_load(&h->armed_number));
 	atomic_store(&h->hurried, true);
+	rpi_wake_helpers(h);
 }
 
 static rpi_place noticed(const rp_handle *h, unsigned bit) {

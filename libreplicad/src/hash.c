@@ -1,4 +1,5 @@
-/* hash.c: XXH3-128 and the copy that goes with it, for any machine; and the choice between this and AVX2. */
+/* hash.c: XXH3-128 and the copy that goes with it, for any machine (SSE2, NEON, or plain C, as the compiler has it); and the choice between this
+ * and AVX2. */
 #include <string.h>
 
 #include "internal.h"
@@ -24,6 +25,9 @@ static void rpi_stream(uint8_t *dst, const uint8_t *src, size_t n) {
 	_mm_sfence(); /* non-temporal stores are not ordered by the compare-and-swap to COPIED */
 }
 #else
+#if defined(__aarch64__) && XXH_VECTOR != XXH_NEON
+#error "XXH3 without NEON on a 64-bit ARM: the compiler's flags leave it out (+nosimd)"
+#endif
 #define rpi_stream memcpy
 #endif
 

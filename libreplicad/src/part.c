@@ -69,10 +69,9 @@ int rpi_fill(rp_handle *h, rpi_place p, uint64_t word, int part, const rpi_layou
 	if (allowed != RP_OK)
 		return allowed;
 	rp_meta *m = p.meta;
-	uint32_t chunk = h->geo.chunk_bytes;
 	m->generation = generation;
 	m->flags = flags;
-	m->chunks = rpi_chunks(l->bytes, chunk);
+	m->chunks = rpi_chunks(l->bytes, h->geo.chunk_bytes);
 	m->bytes = l->bytes;
 	m->use_count = RP_SLOT_COUNT(word);
 	m->incarnation = h->incarnation;
@@ -81,13 +80,12 @@ int rpi_fill(rp_handle *h, rpi_place p, uint64_t word, int part, const rpi_layou
 	memset(m->frozen_root, 0, sizeof m->frozen_root);
 	if (frozen_root)
 		memcpy(m->frozen_root, frozen_root, sizeof m->frozen_root);
-	for (uint32_t i = 0; i < m->chunks; i++) {
-		if (number && atomic_load(&h->canceled_number) >= number)
-			return rpi_error(err, RP_ECANCELED, "capture of step %llu was cancelled", (unsigned long long)RP_WORD_STEP(generation));
-		if (atomic_load_explicit(p.word, memory_order_relaxed) != word)
-			return rpi_error(err, RP_ECANCELED, "place %u was declared torn while step %llu was copied into it", p.index, (unsigned long long)RP_WORD_STEP(generation));
-		uint64_t at = (uint64_t)i * chunk, n = l->bytes - at < chunk ? l->bytes - at : chunk;
-		h->hash->gather(p.bytes + at, l, at, n, m->digest[i]);
+	rpi_copy c = {.place = p, .layout = l, .word = word, .number = number, .chunks = m->chunks};
+	switch (rpi_copy_all(h, &c)) {
+	case RPI_CANCELED:
+		return rpi_error(err, RP_ECANCELED, "capture of step %llu was cancelled", (unsigned long long)RP_WORD_STEP(generation));
+	case RPI_TORN:
+		return rpi_error(err, RP_ECANCELED, "place %u was declared torn while step %llu was copied into it", p.index, (unsigned long long)RP_WORD_STEP(generation));
 	}
 	if (part == RPI_PART_REPLICATED && !rpi_good(h, generation))
 		return rpi_error(err, RP_ECANCELED, "step %llu is not known to be good: the epoch moved on", (unsigned long long)RP_WORD_STEP(generation));

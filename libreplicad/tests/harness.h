@@ -35,6 +35,7 @@
 	} while (0)
 
 extern rp_error failure;
+extern const rpi_hasher hasher_portable; /* hash_portable.c */
 enum { second = 1000000000 };
 
 /* The daemon's side: answers on a socket in a thread, owns the arena. Fields are set before the rank asks. */
@@ -95,5 +96,5 @@ typedef struct {
 	const char *name;
 	void (*run)(void);
 } test;
-extern const test words_tests[], capture_tests[], process_tests[], bytes_tests[], kv_tests[], mutation_tests[];
+extern const test words_tests[], capture_tests[], process_tests[], bytes_tests[], help_tests[], kv_tests[], mutation_tests[];
 #endif

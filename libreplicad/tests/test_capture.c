@@ -210,6 +210,13 @@ static void *work(void *arg) {
 	return NULL;
 }
 
+static void *help(void *arg) {
+	worker *w = arg;
+	while (!atomic_load(&w->stop))
+		rp_help(w->r->h, second / 100);
+	return NULL;
+}
+
 /* A page that stops whoever reads it, until it is let go: two threads of a busy machine would hardly ever be seen in the middle of a copy. */
 static struct {
 	uint8_t *page;
@@ -240,13 +247,15 @@ static void open_gate(void) {
 	atomic_store(&gate.passes, 1);
 }
 
-/* Whatever the daemon tears and frees while a worker copies, and however often captures are cancelled: what is SEALED is whole. */
+/* Whatever the daemon tears and frees while a worker and two helpers copy, and however often captures are cancelled: what is SEALED is whole. */
 static void torn_while_copying(void) {
 	rank r;
 	rank_start(&r, 200000);
 	worker w = {.r = &r};
-	pthread_t t;
+	pthread_t t, helpers[2];
 	CHECK(pthread_create(&t, NULL, work, &w) == 0);
+	for (int i = 0; i < 2; i++)
+		CHECK(pthread_create(&helpers[i], NULL, help, &w) == 0);
 	struct sigaction parked = {.sa_sigaction = at_gate, .sa_flags = SA_SIGINFO}, before;
 	CHECK(sigaction(SIGSEGV, &parked, &before) == 0);
 	unsigned seed = 1, sealed = 0, torn = 0;
@@ -293,6 +302,8 @@ static void torn_while_copying(void) {
 	}
 	atomic_store(&w.stop, 1);
 	pthread_join(t, NULL);
+	for (int i = 0; i < 2; i++)
+		pthread_join(helpers[i], NULL);
 	CHECK(sigaction(SIGSEGV, &before, NULL) == 0);
 	fprintf(stderr, "    %u sealed, %u torn\n", sealed, torn);
 	rank_end(&r);

@@ -7,8 +7,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from conftest import Daemon
 from replicad import Rank
+from replicad._core.threads import helpers
+from replicad.errors import Invalid
 
 #: A rank that counts: word 0 is the step; each further word is a function of what it was. Arguments: the last step, and a step: once
 #: it or a later one is committed the rank says so and waits for the loss of a rank.
@@ -88,6 +92,21 @@ def test_life(run: Callable[..., str]) -> None:
     out = run(COUNT, "20")
     assert "RESUMED 0 fresh as 0" in out
     assert len(result(out)) == 1
+
+
+def test_helpers(run: Callable[..., str]) -> None:
+    """Threads that copy beside the worker live as long as the rank."""
+    begun = COUNT.replace("rank.attach()", "rank.attach()\n    print('THREADS', sorted(t.name for t in rank.threads), flush=True)")
+    out = run("import os\nos.environ['REPLICAD_CAPTURE_THREADS'] = '3'\n" + begun, "20")
+    assert "THREADS ['replicad-helper', 'replicad-helper', 'replicad-watcher', 'replicad-worker']" in out
+    assert len(result(out)) == 1
+
+
+@pytest.mark.parametrize("text", ["0", "17", "-1", "two", "1.5"])
+def test_how_many_helpers_is_refused_by_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICAD_CAPTURE_THREADS", text)
+    with pytest.raises(Invalid, match=r"REPLICAD_CAPTURE_THREADS=.*want 1 to 16"):
+        helpers()
 
 
 def test_kill_and_resume_from_own_ram(daemon: Daemon) -> None:

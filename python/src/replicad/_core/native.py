@@ -154,6 +154,7 @@ def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:
         "rp_staged": (h, u64),
         "rp_freeze_good": (h,),
         "rp_capture": (h, err),
+        "rp_help": (h, i64),
         "rp_notify": (h,),
         "rp_reconnect": (h, i64, err),
         "rp_fenced": (h,),

@@ -34,7 +34,7 @@ from . import native as n
 from .handle import RETRY, SLICE
 from .region import Region
 from .rendezvous import Rendezvous
-from .threads import watch, work
+from .threads import help_copy, helpers, watch, work
 from .waiting import astray, wait_rank
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Rank(Rendezvous):
 
     Calls of the training thread are serialised by a lock, so a rendezvous may be asked from another thread. Two threads belong to
     an attached rank: the worker copies armed captures (outside the GIL), the watcher takes in what the daemon sends, sees the
-    fence, and finds a daemon that went away.
+    fence, and finds a daemon that went away. With REPLICAD_CAPTURE_THREADS=N, N - 1 helpers copy beside the worker.
     """
 
     def __init__(self, handle: c.c_void_p, pid: int, number: int, world: int, group: int | None) -> None:
@@ -175,10 +175,11 @@ class Rank(Rendezvous):
 
     def attach(self, timeout: float = 120.0) -> None:
         """Claims the rank and maps its arena."""
+        more = helpers()
         self._wait("attach", lambda ns: self._lib.rp_attach(self._h, ns, c.byref(self._text)), timeout)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake.set()  # the worker maps the arena's pages, while the state is on its way
-        for target, name in ((work, "replicad-worker"), (watch, "replicad-watcher")):
+        for target, name in ((work, "replicad-worker"), (watch, "replicad-watcher"), *[(help_copy, "replicad-helper")] * more):
             t = threading.Thread(target=target, args=(self,), name=name, daemon=True)
             t.start()
             self.threads.append(t)

@@ -1,4 +1,4 @@
-"""The two threads of an attached rank."""
+"""The threads of an attached rank."""
 
 from __future__ import annotations
 
@@ -8,17 +8,38 @@ import os
 import select
 from typing import TYPE_CHECKING
 
+from ..errors import Invalid
 from . import native as n
 
 if TYPE_CHECKING:
     from .rank import Rank
 
-__all__ = ["watch", "work"]
+__all__ = ["help_copy", "helpers", "watch", "work"]
 
 log = logging.getLogger("replicad")
 
 #: How long the watcher waits between tries to find a daemon that went away, and for its answer, in seconds.
 RETRY, ANSWER = 0.02, 2.0
+
+
+#: How long a helper waits for a capture before it looks whether it is to end, in seconds.
+HELP = 0.5
+#: The most threads that copy one capture.
+MOST = 16
+
+
+def helpers() -> int:
+    """How many threads copy a capture beside the worker."""
+    text = os.environ.get("REPLICAD_CAPTURE_THREADS") or "1"
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MOST):
+        raise Invalid(f"REPLICAD_CAPTURE_THREADS={text[:80]!r}: want 1 to {MOST}, how many threads of this rank copy a step (default 1)")
+    return int(text) - 1
+
+
+def help_copy(rank: Rank) -> None:
+    """A helper: takes chunks of each capture that the worker runs."""
+    while not rank._quit.is_set():
+        rank._lib.rp_help(rank._h, int(HELP * 1e9))
 
 
 def work(rank: Rank) -> None:

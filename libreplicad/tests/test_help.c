@@ -1,0 +1,144 @@
+/* test_help.c: captures that several threads copy, and of the smallest and the largest parts. */
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "harness.h"
+
+static const rpi_hasher *honest;
+static pthread_barrier_t both;
+static _Atomic int copying;
+
+/* The first two chunks wait for each other. */
+static void gather_together(uint8_t *dst, const rpi_layout *l, uint64_t at, uint64_t n, uint8_t digest[16]) {
+	if (atomic_fetch_add(&copying, 1) < 2)
+		pthread_barrier_wait(&both);
+	honest->gather(dst, l, at, n, digest);
+}
+
+static void *help_once(void *arg) {
+	rank *r = arg;
+	int rc;
+	while ((rc = rp_help(r->h, 20ll * second)) == RP_EAGAIN) {
+	}
+	SAME(rc, RP_OK);
+	return NULL;
+}
+
+static void take_step(rank *r, uint64_t s) {
+	OK(rp_step_enter(r->h, s, 20ll * second, &failure));
+	for (size_t i = 0; i < r->weights; i += 512)
+		r->weight[i] = (float)s;
+	OK(rp_set_good(r->h, s));
+	OK(rp_step_exit(r->h, s, 0, NULL, &failure));
+}
+
+/* Worker and helper copy at the same time: neither gets beyond its first chunk alone. */
+static void two_threads_copy_one_capture(void) {
+	rank r;
+	rank_start(&r, 200000);
+	SAME(rp_help(r.h, 0), RP_ETIMEOUT); /* nothing is armed */
+	honest = r.h->hash;
+	rpi_hasher h = {.gather = gather_together, .digest = honest->digest};
+	CHECK(pthread_barrier_init(&both, NULL, 2) == 0);
+	pthread_t t;
+	CHECK(pthread_create(&t, NULL, help_once, &r) == 0);
+	take_step(&r, 1);
+	r.h->hash = &h;
+	OK(rp_capture(r.h, &failure));
+	r.h->hash = honest;
+	pthread_join(t, NULL);
+	pthread_barrier_destroy(&both);
+	SAME(RP_SLOT_STATE(atomic_load(&r.daemon.control->slot[1].word)), RP_SEALED);
+	CHECK(whole(r.h, rpi_slot(r.h, 1), RPI_PART_REPLICATED, true));
+	SAME(rp_help(r.h, 0), RP_ETIMEOUT);
+	SAME(rp_help(r.h, -1), RP_EINVAL);
+	SAME(rp_help(NULL, 0), RP_EINVAL);
+	rank_end(&r);
+}
+
+static void *help_and_return(void *arg) {
+	SAME(rp_help(((rank *)arg)->h, 3600ll * second), RP_EAGAIN);
+	return NULL;
+}
+
+/* Whoever waits for something to help with is woken to look whether it is to end. */
+static void cancel_wakes_helpers(void) {
+	rank r;
+	rank_start(&r, 100);
+	pthread_t t[3];
+	for (int i = 0; i < 3; i++)
+		CHECK(pthread_create(&t[i], NULL, help_and_return, &r) == 0);
+	for (int i = 0; i < 3; i++)
+		while (pthread_tryjoin_np(t[i], NULL) != 0) /* one may be between its count and its sleep: it is told again */
+			rp_cancel(r.h);
+	rank_end(&r);
+}
+
+/* A rank whose replicated part is n regions of so many bytes, beside one that is not window's. */
+static rp_handle *rank_of(fake *f, uint8_t *live, size_t n, uint64_t bytes) {
+	rp_handle *h;
+	rp_join_info info = {.struct_size = sizeof info};
+	fake_start(f);
+	rp_options o = {.struct_size = sizeof o, .world = 4, .socket_path = f->path, .job = "sizes", .rank = 2, .timeout_ns = 20ll * second};
+	OK(rp_open(&o, &h, &failure));
+	rp_region *regions = calloc(n, sizeof *regions);
+	char(*names)[24] = calloc(n, sizeof *names);
+	CHECK(regions && names);
+	for (size_t i = 0; i < n; i++) {
+		snprintf(names[i], sizeof names[i], "w%zu", i);
+		regions[i] = (rp_region){.struct_size = sizeof(rp_region), .dtype = RP_U8, .ndim = 1, .name = names[i], .data = live + i * bytes, .bytes = bytes, .shape = {bytes}};
+	}
+	OK(rp_register(h, regions, n, &failure));
+	free(regions), free(names);
+	f->geometry = h;
+	OK(rp_attach(h, 20ll * second, &failure));
+	fake_order(f, 1, RP_ORDER_INIT, 0, 0, 0);
+	OK(rp_join(h, &info, 20ll * second, &failure));
+	OK(rp_seal_initial(h, &failure));
+	fake_order(f, 1, RP_ORDER_LOAD, 0, 0, 0);
+	OK(rp_join(h, &info, 20ll * second, &failure));
+	OK(rp_load(h, &failure));
+	OK(rp_ready(h, 20ll * second, &failure));
+	return h;
+}
+
+/* Captures step 1, and compares what is sealed with the live state, region by region. */
+static void captures(size_t n, uint64_t bytes, uint32_t chunk) {
+	fake f = {.chunk = chunk, .slots = 2, .ring = 2};
+	uint8_t *live = mmap(NULL, n * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	CHECK(live != MAP_FAILED);
+	rp_handle *h = rank_of(&f, live, n, bytes);
+	atomic_store(&f.control->candidate.word, RP_WORD(1, 1, 0));
+	OK(rp_step_enter(h, 1, 0, &failure));
+	for (size_t i = 0; i < n; i++) {
+		live[i * bytes] = (uint8_t)(i + 1);
+		live[(i + 1) * bytes - 1] ^= (uint8_t)(i % 251);
+	}
+	OK(rp_set_good(h, 1));
+	OK(rp_step_exit(h, 1, 0, NULL, &failure));
+	OK(rp_capture(h, &failure));
+	rpi_place p = rpi_slot(h, 1);
+	SAME(RP_SLOT_STATE(atomic_load(p.word)), RP_SEALED);
+	SAME(h->replicated.count, n);
+	for (size_t i = 0; i < n; i++)
+		CHECK(memcmp(p.bytes + h->replicated.segments[i].offset, live + i * bytes, bytes) == 0);
+	CHECK(whole(h, p, RPI_PART_REPLICATED, true));
+	p.bytes[h->replicated.segments[n - 1].offset + bytes - 1] ^= 1;
+	CHECK(!whole(h, p, RPI_PART_REPLICATED, true));
+	rp_close(h);
+	fake_stop(&f);
+	munmap(live, n * bytes);
+}
+
+static void one_region_of_8_bytes(void) { captures(1, 8, 4096); }
+static void ten_thousand_regions(void) { captures(10000, 200, 65536); }
+
+/* 13 GB of memory. */
+static void more_than_4_gib(void) {
+	if (!getenv("REPLICAD_LARGE"))
+		fprintf(stderr, "    not run: set REPLICAD_LARGE=1 where 13 GB of memory are free\n");
+	else
+		captures(1, (4ull << 30) + 4097, 4 << 20);
+}
+
+const test help_tests[] = {{"two threads copy one capture", two_threads_copy_one_capture}, {"cancel wakes helpers", cancel_wakes_helpers}, {"one region of 8 bytes", one_region_of_8_bytes}, {"10,000 regions", ten_thousand_regions}, {"more than 4 GiB", more_than_4_gib}, {0}};
