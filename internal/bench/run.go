@@ -160,7 +160,7 @@ func prefixes(jobs []job) (list []string) {
 
 // allJobs are the figures in the order of the report.
 func allJobs(opt Options) []job {
-	return transferJobs(opt.Quick)
+	return slices.Concat(stepJobs(), captureJobs(opt.Quick), transferJobs(opt.Quick))
 }
 
 // sub is a folder of a job's own, which the job makes.
