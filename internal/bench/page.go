@@ -38,6 +38,9 @@ type row struct {
 var titles = map[string][2]string{
 	"step":     {"Steps", "What one step costs the training thread: step_enter, set_good and step_exit, by the C library."},
 	"capture":  {"Captures", "A copy of the state into the arena, with XXH3-128 of every chunk. Two threads are two ranks of a node, each with half of the bytes and a thread of its own."},
+	"sources":  {"Two sources", "Each on a link of 100 MB/s, beside one of them alone."},
+	"resent":   {"Bytes sent again", "What sources send beyond the part's bytes where one end dies at half of it: chunks on their way, and the frames around all. Two sources, two lanes over TLS to each; a receiver that died is followed by one that has what had arrived."},
+	"restore":  {"Recoveries", "A node is killed and falls silent while four ranks train on three voters, by replicad demo; a spare's process waits. Each phase begins where the one before ends."},
 	"transfer": {"Transfers", "A part from memory to memory, both ends in one process, verified. Names say the kind of lane and how many; \"default\" is the daemons' own mix, one lane over QUIC and two over TLS to each source. The limits move the same bytes over as many connections and check nothing."},
 }
 

@@ -45,8 +45,6 @@ type runner struct {
 	dir    string // for what a job needs of the file system; removed at the end
 	say    func(format string, args ...any)
 	report Report
-
-	laneRate float64 // GB/s of the default lanes of one source, once measured
 }
 
 // job makes the figures whose names begin with its own.
@@ -160,7 +158,7 @@ func prefixes(jobs []job) (list []string) {
 
 // allJobs are the figures in the order of the report.
 func allJobs(opt Options) []job {
-	return slices.Concat(stepJobs(), captureJobs(opt.Quick), transferJobs(opt.Quick))
+	return slices.Concat(stepJobs(), captureJobs(opt.Quick), transferJobs(opt.Quick), []job{cappedJob(opt.Quick)}, resentJobs(opt.Quick), []job{restoreJob(opt.Quick)})
 }
 
 // sub is a folder of a job's own, which the job makes.

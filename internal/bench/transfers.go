@@ -129,16 +129,19 @@ func (s *stand) contests() (list []contest) {
 		}
 		list = append(list, c)
 	}
-	for n := 1; n <= mostSources; n++ { // as the daemons mix them
-		list = append(list, contest{fmt.Sprintf("transfer/default/%d-%s", n, plural(n, "source")), &s.tls, n * tcpLanes, bound{}, func() (list []transfer.Source) {
-			for _, source := range s.sources[:n] {
-				list = append(list, source.overQUIC(s.receiver))
-				for range tcpLanes {
-					list = append(list, source.overTLS(s.receiver))
-				}
-			}
-			return list
-		}})
+	for n := 1; n <= mostSources; n++ {
+		list = append(list, contest{fmt.Sprintf("transfer/default/%d-%s", n, plural(n, "source")), &s.tls, n * tcpLanes, bound{}, func() []transfer.Source { return s.defaultLanes(n) }})
+	}
+	return list
+}
+
+// defaultLanes are those of a daemon to so many holders.
+func (s *stand) defaultLanes(n int) (list []transfer.Source) {
+	for _, source := range s.sources[:n] {
+		list = append(list, source.overQUIC(s.receiver))
+		for range tcpLanes {
+			list = append(list, source.overTLS(s.receiver))
+		}
 	}
 	return list
 }
