@@ -41,6 +41,10 @@ var titles = map[string][2]string{
 	"sources":  {"Two sources", "Each on a link of 100 MB/s, beside one of them alone."},
 	"resent":   {"Bytes sent again", "What sources send beyond the part's bytes where one end dies at half of it: chunks on their way, and the frames around all. Two sources, two lanes over TLS to each; a receiver that died is followed by one that has what had arrived."},
 	"restore":  {"Recoveries", "A node is killed and falls silent while four ranks train on three voters, by replicad demo; a spare's process waits. Each phase begins where the one before ends."},
+	"commit":   {"Seal to commit", "From the seal of a step's last part to the news of its commit on the whole job: two ranks on three voters, a step each 100 ms."},
+	"donor":    {"A donor's steps", "A rank trains as fast as a core lets it, while the daemon of its node gives another job's state to a replacement; that job stands still meanwhile."},
+	"memory":   {"Memory", "Two ranks train. A generation is what is resident of a rank's arena, divided by its slots; a daemon's memory is its own, without arenas."},
+	"idle":     {"An idle cluster", "Three daemons and their keepers, no job. Processor time is of one node's daemon and keeper, the mean of three."},
 	"transfer": {"Transfers", "A part from memory to memory, both ends in one process, verified. Names say the kind of lane and how many; \"default\" is the daemons' own mix, one lane over QUIC and two over TLS to each source. The limits move the same bytes over as many connections and check nothing."},
 }
 
