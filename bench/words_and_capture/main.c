@@ -351,7 +351,7 @@ static int json(int argc, char **argv) {
 
 int main(int argc, char **argv) {
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (argc > 1 && strcmp(argv[1], "sweep") == 0) {
+	if (argc == 2 && strcmp(argv[1], "capture") == 0) {
 		capture(256 << 20);
 		return 0;
 	}

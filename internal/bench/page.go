@@ -216,12 +216,18 @@ func wantedPlot(figures []Figure) template.HTML {
 	}
 	high := head + rowHigh*float64(len(figures)) + 6
 	var s svg
-	for _, m := range []float64{0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 1, 1.4, 2, 5, 10, 20, 50} {
-		if math.Abs(math.Log2(m)) > span {
-			continue
+	s.line("goal", middle, head-6, middle, high-4)
+	s.text("tick mid", middle, head-11, "as wanted")
+	near := middle
+	for _, m := range []float64{1.4, 2, 5, 10, 20, 50} {
+		if math.Log2(m) > span || x(m)-near < 62 {
+			continue // off the scale, or its text would lie on another's
 		}
-		s.line(map[bool]string{true: "goal", false: "grid"}[m == 1], x(m), head-6, x(m), high-4)
-		s.text("tick mid", x(m), head-11, map[bool]string{true: "as wanted", false: fmt.Sprintf("× %g", m)}[m == 1])
+		near = x(m)
+		for _, m := range []float64{m, 1 / m} {
+			s.line("grid", x(m), head-6, x(m), high-4)
+			s.text("tick mid", x(m), head-11, fmt.Sprintf("× %.2g", m))
+		}
 	}
 	for i, f := range figures {
 		y := head + rowHigh*float64(i)

@@ -89,14 +89,11 @@ func Run(ctx context.Context, opt Options, stderr io.Writer) (err error) {
 		fmt.Fprintf(stderr, "%7.1f s  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}
 	r.report = Report{When: began.UTC().Format("2006-01-02 15:04 UTC"), Version: opt.Version, Quick: opt.Quick, Machine: describeMachine(), Figures: []Figure{}}
-	for _, j := range jobs {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+	for i, j := range jobs {
+		if r.perform(ctx, j); ctx.Err() != nil {
+			r.report.LeftOut = append(r.report.LeftOut, fmt.Sprintf("%s and what follows: the run was interrupted", jobs[i].name))
+			break
 		}
-		r.perform(ctx, j)
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
 	}
 	r.report.Took = time.Since(began).Round(time.Second).String()
 	r.report.Machine.LoadAfter = load()
@@ -104,6 +101,9 @@ func Run(ctx context.Context, opt Options, stderr io.Writer) (err error) {
 		return err
 	}
 	r.say("%s: %s, %s", r.report.summary(), filepath.Join(opt.Out, jsonFile), filepath.Join(opt.Out, pageFile))
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	return r.report.outcome(opt.Strict)
 }
 
