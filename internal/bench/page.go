@@ -123,7 +123,7 @@ func (s *svg) picture(label string, high float64) template.HTML {
 
 // Where things are in every picture.
 const (
-	wide, names, right = 980.0, 270.0, 132.0
+	wide, names, right = 980.0, 292.0, 132.0
 	head               = 26.0
 )
 
