@@ -88,7 +88,7 @@ func Run(ctx context.Context, opt Options, stderr io.Writer) (err error) {
 	r.say = func(format string, args ...any) {
 		fmt.Fprintf(stderr, "%7.1f s  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}
-	r.report = Report{When: began.UTC().Format("2006-01-02 15:04 UTC"), Version: opt.Version, Quick: opt.Quick, Machine: describeMachine(), Figures: []Figure{}}
+	r.report = Report{When: began.UTC().Format("2006-01-02 15:04 UTC"), Version: opt.Version, Quick: opt.Quick, Machine: describeMachine(), Figures: []Figure{}, LeftOut: []string{}, Broken: []string{}}
 	for i, j := range jobs {
 		if r.perform(ctx, j); ctx.Err() != nil {
 			r.report.LeftOut = append(r.report.LeftOut, fmt.Sprintf("%s and what follows: the run was interrupted", jobs[i].name))
