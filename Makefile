@@ -42,7 +42,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control hostile campaign soak bench bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control hostile campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -140,7 +140,7 @@ test: build check py-check unit c-test py-test demo-test chaos-test ## what must
 	@echo "make test: passed"
 
 test-all: SKIP :=
-test-all: test ## the same with the long tests, for a release or a change of what they show
+test-all: test bench-test ## the same with the long tests, for a release or a change of what they show
 
 demo: build ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="..."
 	$(BIN)/replicad demo $(DEMO)
@@ -166,7 +166,14 @@ campaign: build $(TORCH) ## seeds x torch jobs x faults, a row each; hours. Flag
 soak: build ## RUNS demos with random fault times; ends at the first that fails or leaves a process behind
 	.ci/soak $(RUNS) $(BIN) $(DEMO)
 
-bench: build ## every benchmark, one package at a time
+bench: build ## every figure beside its limit, ten minutes of a quiet machine: bin/bench/bench.json, bench.html; flags in BENCH="--quick --only transfer"
+	$(MAKE) --no-print-directory -C bench/words_and_capture OUT=$(BIN)/words_and_capture build
+	$(BIN)/replicad bench --out $(BIN)/bench $(BENCH)
+
+bench-test: BENCH := --quick
+bench-test: bench ## that every figure can be measured
+
+bench-go: set-up ## the packages' own benchmarks, one package at a time
 	CGO_ENABLED=1 $(GO) test -p 1 -run '^$$' -bench . -benchmem -timeout 30m ./...
 
 bench-recovery: build py-setup ## how long a torch job stands still, by fault and phase; flags in BENCH="--cases warm --rounds 9"

@@ -25,14 +25,26 @@ static rp_region region(const char *name, int kind, int cls, void *data, uint64_
 	return (rp_region){.struct_size = sizeof(rp_region), .dtype = RP_U8, .kind = (uint8_t)kind, .cls = (uint8_t)cls, .ndim = 1, .name = name, .data = data, .bytes = bytes, .shape = {bytes}};
 }
 
-/* A rank at step 0 of epoch 1 with so many bytes of each kind. */
-static rp_handle *start(fake *f, uint8_t *live, uint64_t window, uint64_t small) {
+/* Of a window region: the next one lies apart, so that a copy of one is no copy of two. */
+static uint64_t stride(uint64_t bytes) { return (bytes + 127) & ~63ull; }
+
+/* A rank at step 0 of epoch 1 with so many window regions of so many bytes, and small ones of the other kinds. */
+static rp_handle *start_with(fake *f, uint8_t *live, uint32_t regions, uint64_t window, uint64_t small) {
 	rp_handle *h;
 	rp_join_info info = {.struct_size = sizeof info};
 	rp_options o = {.struct_size = sizeof o, .world = 4, .socket_path = f->path, .job = "bench", .rank = 2, .timeout_ns = 20ll * second};
 	OK(rp_open(&o, &h, &failure));
-	rp_region r[] = {region("window", RP_REPLICATED, RP_WINDOW, live, window), region("private", RP_PRIVATE, RP_VOLATILE, live, small), region("volatile", RP_REPLICATED, RP_VOLATILE, live, small)};
-	OK(rp_register(h, r, 3, &failure));
+	rp_region *r = calloc(regions + 2, sizeof *r);
+	char(*name)[32] = calloc(regions, sizeof *name);
+	CHECK(r && name);
+	for (uint32_t i = 0; i < regions; i++) {
+		snprintf(name[i], sizeof *name, "window-%05u", i);
+		r[i] = region(name[i], RP_REPLICATED, RP_WINDOW, live + i * stride(window), window);
+	}
+	r[regions] = region("private", RP_PRIVATE, RP_VOLATILE, live, small);
+	r[regions + 1] = region("volatile", RP_REPLICATED, RP_VOLATILE, live, small);
+	OK(rp_register(h, r, regions + 2, &failure));
+	free(name), free(r);
 	if (!f->geometry)
 		f->geometry = h;
 	OK(rp_attach(h, 60ll * second, &failure));
@@ -48,6 +60,8 @@ static rp_handle *start(fake *f, uint8_t *live, uint64_t window, uint64_t small)
 	return h;
 }
 
+static rp_handle *start(fake *f, uint8_t *live, uint64_t window, uint64_t small) { return start_with(f, live, 1, window, small); }
+
 static void free_places(fake *f, bool full) {
 	for (uint32_t i = 1; i < f->ring; i++) {
 		uint64_t w = atomic_load(&f->control->place[i].word);
@@ -61,20 +75,23 @@ static void step(rp_handle *h, uint64_t s) {
 	OK(rp_step_exit(h, s, 0, NULL, &failure));
 }
 
-/* The step words of one handle; no capture is due, so that nobody waits for a worker. full: the ring has no place, nothing is copied. */
+/* ns a step, of the step words of one handle; no capture is due, so that nobody waits for a worker. full: the ring has no place, nothing is copied. */
+static double steps_ns(fake *f, rp_handle *h, uint64_t *s, int n, bool full) {
+	int64_t spent = 0;
+	for (int i = 0; i < n; i += 8) {
+		free_places(f, full);
+		int64_t began = rpi_now();
+		for (int j = 0; j < 8; j++)
+			step(h, ++*s);
+		spent += rpi_now() - began;
+	}
+	return (double)spent / n;
+}
+
 static double step_ns(fake *f, rp_handle *h, uint64_t *s, bool full) {
 	double ns[repeats];
-	for (int k = 0; k < repeats; k++) {
-		int64_t spent = 0;
-		for (int i = 0; i < rounds / repeats; i += 8) {
-			free_places(f, full);
-			int64_t began = rpi_now();
-			for (int j = 0; j < 8; j++)
-				step(h, ++*s);
-			spent += rpi_now() - began;
-		}
-		ns[k] = (double)spent / (rounds / repeats);
-	}
+	for (int k = 0; k < repeats; k++)
+		ns[k] = steps_ns(f, h, s, rounds / repeats / 8 * 8, full);
 	return median(ns, repeats);
 }
 
@@ -191,59 +208,167 @@ static void wake(void) {
 	printf("waking a sleeping worker (pthread_cond_signal)          %8.0f ns\n", median(ns, n));
 }
 
-static _Atomic bool over;
+/* A rank that captures, by the thread that calls and by helpers. */
+typedef struct {
+	fake f;
+	rp_handle *h;
+	uint8_t *live;
+	uint32_t regions;
+	uint64_t window; /* bytes of a region */
+	_Atomic bool over;
+} rank_at_work;
 
-static void *help(void *h) {
-	while (!atomic_load(&over))
-		rp_help(h, second / 10);
+/* What one thread copies by memcpy: some of the regions. */
+typedef struct {
+	rank_at_work *r;
+	uint32_t from, to;
+	pthread_t thread;
+} share;
+
+static void *copy(void *arg) {
+	const share *s = arg;
+	rank_at_work *r = s->r;
+	uint8_t *to = rpi_slot(r->h, 0).bytes; /* of the initial state, which nobody reads again */
+	for (uint32_t i = s->from; i < s->to; i++)
+		memcpy(to + i * r->window, r->live + i * stride(r->window), r->window);
 	return NULL;
 }
 
-/* By the thread that calls, and one more that helps where threads is 2. */
-static void capture(uint64_t bytes, int threads) {
-	fake f = {.chunk = 4 << 20, .slots = 4, .ring = 16};
-	uint8_t *live = aligned_alloc(1 << 21, bytes);
-	for (uint64_t i = 0; i < bytes; i += 8)
-		memcpy(live + i, &(uint64_t){i * 0x9e3779b97f4a7c15}, 8);
-	fake_start(&f);
-	rp_handle *h = start(&f, live, bytes, 4096);
-	double copy[repeats], plain[repeats];
-	pthread_t helper;
-	atomic_store(&over, false);
-	if (threads > 1)
-		CHECK(pthread_create(&helper, NULL, help, h) == 0);
-	for (uint64_t s = 1; s <= repeats; s++) {
-		atomic_store(&f.control->candidate.word, RP_WORD(1, s, 0));
-		step(h, s);
+/* Seconds that so many threads take to copy all regions. */
+static double copied(rank_at_work *r, int threads) {
+	share s[64];
+	for (int i = 0; i < threads; i++)
+		s[i] = (share){r, r->regions * (uint32_t)i / (uint32_t)threads, r->regions * (uint32_t)(i + 1) / (uint32_t)threads, 0};
+	int64_t began = rpi_now();
+	for (int i = 1; i < threads; i++)
+		CHECK(pthread_create(&s[i].thread, NULL, copy, &s[i]) == 0);
+	copy(&s[0]);
+	for (int i = 1; i < threads; i++)
+		CHECK(pthread_join(s[i].thread, NULL) == 0);
+	return (double)(rpi_now() - began) / second;
+}
+
+static void *help(void *arg) {
+	rank_at_work *r = arg;
+	while (!atomic_load(&r->over))
+		rp_help(r->h, second / 10);
+	return NULL;
+}
+
+/* GB/s of memcpy and of captures, by turns, of so many bytes in so many regions, by so many threads. What each did first counts for
+ * nothing. */
+static void captures(uint64_t bytes, int threads, uint32_t regions, int n, double *memcpys, double *captured) {
+	rank_at_work *r = calloc(1, sizeof *r);
+	CHECK(r);
+	r->f = (fake){.chunk = 4 << 20, .slots = 2, .ring = 4}, r->regions = regions, r->window = bytes / regions;
+	uint64_t room = (regions * stride(r->window) + (2 << 20)) & ~((2ull << 20) - 1);
+	r->live = aligned_alloc(2 << 20, room);
+	CHECK(r->live);
+	for (uint64_t at = 0; at < room; at += 8)
+		memcpy(r->live + at, &(uint64_t){at * 0x9e3779b97f4a7c15}, 8);
+	fake_start(&r->f);
+	r->h = start_with(&r->f, r->live, regions, r->window, r->window < 4096 ? r->window : 4096);
+	pthread_t helpers[64];
+	for (int i = 1; i < threads; i++)
+		CHECK(pthread_create(&helpers[i], NULL, help, r) == 0);
+	double gigabytes = (double)(bytes / regions * regions) / 1e9;
+	for (int k = -1; k < n; k++) {
+		double plain = copied(r, threads);
+		uint64_t s = (uint64_t)k + 2;
+		atomic_store(&r->f.control->candidate.word, RP_WORD(1, s, 0));
+		free_places(&r->f, false);
+		step(r->h, s);
 		int64_t began = rpi_now();
-		OK(rp_capture(h, &failure));
-		int64_t middle = rpi_now();
-		memcpy(rpi_slot(h, 3).bytes, live, bytes);
-		int64_t end = rpi_now();
-		copy[s - 1] = (double)bytes / (double)(middle - began);
-		plain[s - 1] = (double)bytes / (double)(end - middle);
-		for (uint32_t i = 1; i < 3; i++) {
-			uint64_t w = atomic_load(&f.control->slot[i].word);
-			if (RP_SLOT_STATE(w) == RP_SEALED)
-				atomic_store(&f.control->slot[i].word, RP_SLOT(RP_SLOT_COUNT(w) + 1, RP_FREE));
-		}
+		OK(rp_capture(r->h, &failure));
+		double ours = (double)(rpi_now() - began) / second;
+		uint64_t w = atomic_load(&r->f.control->slot[1].word);
+		CHECK(RP_SLOT_STATE(w) == RP_SEALED);
+		atomic_store(&r->f.control->slot[1].word, RP_SLOT(RP_SLOT_COUNT(w) + 1, RP_FREE));
+		if (k >= 0)
+			memcpys[k] = gigabytes / plain, captured[k] = gigabytes / ours;
 	}
-	double c = median(copy, repeats), m = median(plain, repeats);
+	atomic_store(&r->over, true);
+	for (int i = 1; i < threads; i++)
+		CHECK(pthread_join(helpers[i], NULL) == 0);
+	rp_close(r->h);
+	fake_stop(&r->f);
+	free(r->live);
+	free(r);
+}
+
+static void capture(uint64_t bytes, int threads) {
+	double plain[repeats], ours[repeats];
+	captures(bytes, threads, 2, repeats, plain, ours);
+	double m = median(plain, repeats), c = median(ours, repeats);
 	printf("capture of %llu MiB, %d thread%s: %5.1f GB/s; memcpy %5.1f GB/s; ratio %.2f (medians of %d)\n", (unsigned long long)bytes >> 20, threads, threads > 1 ? "s" : "", c, m, c / m, repeats);
-	atomic_store(&over, true);
-	if (threads > 1)
-		pthread_join(helper, NULL);
+}
+
+/* ns of a step and of the cheapest system call, by turns. */
+static void step_rounds(bool copies, int n, double *calls, double *steps) {
+	enum { each = 20000 };
+	fake f = {.chunk = 4 << 20, .slots = 4, .ring = 16};
+	uint8_t *live = calloc(1, 1 << 20);
+	fake_start(&f);
+	rp_handle *h = start(&f, live, 4096, copies ? 4096 : 0);
+	atomic_store(&f.control->cadence.word, 1ull << 37);
+	uint64_t s = 0;
+	for (int k = -1; k < n; k++) {
+		int64_t began = rpi_now();
+		for (int i = 0; i < each; i++)
+			mark();
+		double call = (double)(rpi_now() - began) / each, ours = steps_ns(&f, h, &s, each, !copies);
+		if (k >= 0)
+			calls[k] = call, steps[k] = ours;
+	}
 	rp_close(h);
 	fake_stop(&f);
 	free(live);
 }
 
+static void json_list(const char *name, const double *v, int n, const char *end) {
+	printf("\"%s\":[", name);
+	for (int i = 0; i < n; i++)
+		printf("%s%.6g", i ? "," : "", v[i]);
+	printf("]%s", end);
+}
+
+/* For replicad bench: one line {"values":[...],"limits":[...]}, a number for each round.
+ *   step ROUNDS COPIES                        ns a step, without copies (0) or with 4 KiB of both kinds (1), beside a system call
+ *   capture ROUNDS BYTES THREADS REGIONS      GB/s beside memcpy */
+static int json(int argc, char **argv) {
+	double limits[1000], values[1000];
+	long n = argc > 2 ? atol(argv[2]) : 0;
+	if (n < 1 || n > 1000)
+		return 2;
+	if (argc == 4 && strcmp(argv[1], "step") == 0) {
+		step_rounds(atoi(argv[3]) != 0, (int)n, limits, values);
+	} else if (argc == 6 && strcmp(argv[1], "capture") == 0) {
+		long long bytes = atoll(argv[3]);
+		int threads = atoi(argv[4]), regions = atoi(argv[5]);
+		if (threads < 1 || threads > 64 || regions < threads || regions % threads || bytes < 8ll * regions || bytes % (8ll * regions))
+			return 2;
+		captures((uint64_t)bytes, threads, (uint32_t)regions, (int)n, limits, values);
+	} else {
+		return 2;
+	}
+	printf("{");
+	json_list("values", values, (int)n, ",");
+	json_list("limits", limits, (int)n, "}\n");
+	return 0;
+}
+
 int main(int argc, char **argv) {
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (argc > 1 && strcmp(argv[1], "capture") == 0) {
+	if (argc == 2 && strcmp(argv[1], "capture") == 0) {
 		capture(256 << 20, 1);
 		capture(256 << 20, 2);
 		return 0;
+	}
+	if (argc > 1) {
+		int rc = json(argc, argv);
+		if (rc)
+			fprintf(stderr, "words_and_capture: want step ROUNDS 0|1, or capture ROUNDS BYTES THREADS REGIONS with bytes that divide into as many regions of whole words, or nothing\n");
+		return rc;
 	}
 	words(0);
 	words(4096);

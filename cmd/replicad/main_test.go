@@ -69,6 +69,7 @@ func TestWrongUse(t *testing.T) {
 		{"demo --trainer /no/such", exitUsage, "/no/such"},
 		{"demo --world 3", exitUsage, "--world 3 with --groups [0 1 0]: textlm trains whole replicas of 2 shards"},
 		{"demo --groups 0,0 ", exitUsage, "--world 2 with --groups [0 0]: textlm trains"},
+		{"bench --only fly --out " + dir, exitUsage, "--only fly"},
 		{"demo --faults x --trainer /bin/true", exitUsage, `"x"`},
 		{"run --job j --world 1", exitUsage, "run"},
 		{"run --config " + missing + " --job j --world 1 -- true", exitConfig, missing},

@@ -64,6 +64,7 @@ var walls = map[string]wall{
 	"chaos":           {5, []string{"replica", "internal/config", "chaos/cluster", "chaos/netfault"}, []string{"golang.org/x/sys/unix"}},
 	"chaos/hostile":   {5, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki", "internal/unixsock", "internal/wire"}, []string{"github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/demo":   {5, []string{"internal/config", "chaos/cluster"}, []string{"golang.org/x/sys/unix", "golang.org/x/term"}},
+	"internal/bench":  {5, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki"}, []string{"github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 
 	"cmd/replicad": {6, nil, []string{"github.com/spf13/cobra", "github.com/rs/zerolog", "golang.org/x/sys/unix"}},
 
@@ -72,7 +73,6 @@ var walls = map[string]wall{
 	"examples/textlm/collective":   {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"examples/textlm/data":         {side, []string{}, nil},
 	"examples/textlm/model":        {side, []string{}, []string{"golang.org/x/sys/unix"}},
-	"bench/transfer":               {side, []string{}, nil},
 	"internal/planted":             {0, []string{}, nil},
 	"internal/fixture":             {side, []string{"replica", "internal/wire"}, []string{"github.com/cespare/xxhash/v2"}},
 	"internal/journal/journaltest": {side, []string{"internal/config", "internal/journal"}, nil},
