@@ -1,11 +1,8 @@
 /* gather.h: the inner loops, compiled once per instruction set. The includer defines RPI_HASHER (the name of the table) and
- * rpi_stream (a copy that goes round the cache), and has xxhash.h included with XXH_INLINE_ALL.
+ * rpi_stream (a copy that goes round the cache) with rpi_streamed, and has xxhash.h included with XXH_INLINE_ALL.
  *
  * A piece is digested first, which brings it into the cache, and copied from there with stores that don't evict it: one pass over
- * memory. 64 KiB won on the machines measured (bench/words_and_capture). */
-#ifndef RPI_PIECE
-#define RPI_PIECE 65536u
-#endif
+ * memory. rpi_streamed waits for these stores, once for all pieces: waiting after each kept the next from being read meanwhile. */
 #ifdef RPI_PLAIN
 enum { stream_from = 1 << 30 };
 #else
@@ -58,6 +55,7 @@ static void gather(uint8_t *dst, const rpi_layout *l, uint64_t offset, uint64_t 
 			dst += run;
 		offset += run;
 	}
+	rpi_streamed();
 	rpi_canonical(&s, digest);
 }
 

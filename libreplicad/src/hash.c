@@ -14,6 +14,7 @@ static void rpi_stream(uint8_t *dst, const uint8_t *src, size_t n) {
 	memcpy(dst, src, head);
 	dst += head, src += head, n -= head;
 	for (; n >= 64; dst += 64, src += 64, n -= 64) {
+		_mm_prefetch((const char *)src + RPI_PIECE, _MM_HINT_T0); /* the next piece, which is digested next */
 		__m128i a = _mm_loadu_si128((const __m128i *)src), b = _mm_loadu_si128((const __m128i *)(src + 16));
 		__m128i c = _mm_loadu_si128((const __m128i *)(src + 32)), d = _mm_loadu_si128((const __m128i *)(src + 48));
 		_mm_stream_si128((__m128i *)dst, a);
@@ -22,13 +23,16 @@ static void rpi_stream(uint8_t *dst, const uint8_t *src, size_t n) {
 		_mm_stream_si128((__m128i *)(dst + 48), d);
 	}
 	memcpy(dst, src, n);
-	_mm_sfence(); /* non-temporal stores are not ordered by the compare-and-swap to COPIED */
 }
+
+/* Non-temporal stores are not ordered by the compare-and-swap to COPIED. */
+static void rpi_streamed(void) { _mm_sfence(); }
 #else
 #if defined(__aarch64__) && XXH_VECTOR != XXH_NEON
 #error "XXH3 without NEON on a 64-bit ARM: the compiler's flags leave it out (+nosimd)"
 #endif
 #define rpi_stream memcpy
+static void rpi_streamed(void) {}
 #endif
 
 #define RPI_HASHER rpi_hasher_base

@@ -15,6 +15,8 @@ static void rpi_stream(uint8_t *dst, const uint8_t *src, size_t n) {
 	memcpy(dst, src, head);
 	dst += head, src += head, n -= head;
 	for (; n >= 128; dst += 128, src += 128, n -= 128) {
+		_mm_prefetch((const char *)src + RPI_PIECE, _MM_HINT_T0); /* the next piece, which is digested next */
+		_mm_prefetch((const char *)src + RPI_PIECE + 64, _MM_HINT_T0);
 		__m256i a = _mm256_loadu_si256((const __m256i *)src), b = _mm256_loadu_si256((const __m256i *)(src + 32));
 		__m256i c = _mm256_loadu_si256((const __m256i *)(src + 64)), d = _mm256_loadu_si256((const __m256i *)(src + 96));
 		_mm256_stream_si256((__m256i *)dst, a);
@@ -23,8 +25,10 @@ static void rpi_stream(uint8_t *dst, const uint8_t *src, size_t n) {
 		_mm256_stream_si256((__m256i *)(dst + 96), d);
 	}
 	memcpy(dst, src, n);
-	_mm_sfence(); /* non-temporal stores are not ordered by the compare-and-swap to COPIED */
 }
+
+/* Non-temporal stores are not ordered by the compare-and-swap to COPIED. */
+static void rpi_streamed(void) { _mm_sfence(); }
 
 #define RPI_HASHER rpi_hasher_avx2
 #include "gather.h"
