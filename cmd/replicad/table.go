@@ -110,6 +110,9 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 		committed = fmt.Sprintf("step %d, as generation %v", j.Position.Step, j.Committed)
 	}
 	fmt.Fprintf(t, "committed\t%s\n", committed)
+	if c := j.Commits; c != nil {
+		fmt.Fprintf(t, "commits\t%s\n", commitText(*c))
+	}
 	if j.AtRisk {
 		fmt.Fprintf(t, "at risk\t%d steps since: one more fault may cost them\n", j.Uncommitted)
 	}
@@ -157,6 +160,18 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	for _, row := range holdingRows(j.Holdings) {
 		fmt.Fprintf(t, "%s\t%v\t%.8s\t%s\n", row.part, row.generation, row.root, strings.Join(row.nodes, " "))
 	}
+}
+
+// commitText says every how many steps a job commits, and why not more often.
+func commitText(c control.CommitStatus) string {
+	text := "every step"
+	if c.Every() >= 1.05 {
+		text = fmt.Sprintf("every %.1f steps", c.Every())
+	}
+	if c.Why != "" {
+		text += ": " + c.Why
+	}
+	return text
 }
 
 // maxLosses bounds the losses that the table names; --json has them all.
