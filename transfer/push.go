@@ -13,9 +13,16 @@ import (
 )
 
 // Push brings a sealed part to a mirror and returns nil once the mirror has verified and sealed it. Chunks that the mirror
-// has are not sent, unless the part is small. A mirror that is busy or behind is asked again for a while.
-func Push(ctx context.Context, l Lane, k Key, r Reader) error {
-	err := retry(ctx, func() error { return push(ctx, l, k, r) })
+// has are not sent, unless the part is small. A mirror that is busy or behind is asked again for a while; around is called with each try, and
+// may wait before it, or bound it (nil: it is made at once).
+func Push(ctx context.Context, l Lane, k Key, r Reader, around func(ctx context.Context, try func(context.Context) error) error) error {
+	try := func(ctx context.Context) error { return push(ctx, l, k, r) }
+	err := retry(ctx, func() error {
+		if around == nil {
+			return try(ctx)
+		}
+		return around(ctx, try)
+	})
 	if err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)

@@ -22,7 +22,7 @@ func push1(t *testing.T, st *memStore, k Key, r Reader) error {
 	t.Helper()
 	l := newPipeLane("mirror", st, nil)
 	defer l.Close()
-	return Push(t.Context(), l, k, r)
+	return Push(t.Context(), l, k, r, nil)
 }
 
 func TestPush(t *testing.T) {
@@ -151,7 +151,7 @@ func TestPushIsRetriedAndCancelled(t *testing.T) {
 		hung.mirror.err = func(int) error { cancel(why); return nil }
 		l := newPipeLane("mirror", hung, func(c net.Conn) net.Conn { return &hungConn{Conn: c, left: 2} }) // the answer never comes whole
 		defer l.Close()
-		if err := Push(ctx, l, k, &memReader{&memStore{m: m, b: b}}); !errors.Is(err, why) {
+		if err := Push(ctx, l, k, &memReader{&memStore{m: m, b: b}}, nil); !errors.Is(err, why) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -240,8 +240,18 @@ func TestRequestsAreLetInBeforeTheyAreRead(t *testing.T) {
 	if k, body, err := wire.Read(&push.out, maxRequest); err != nil || k != kindError || wire.Unmarshal(body, &f) != nil || !errors.Is(f.err(), ErrRefused) {
 		t.Errorf("answered with kind %d, %v", k, err)
 	}
+	if err := Serve(t.Context(), "peer", request(kindPushWhole, 16), st, g); errors.Is(err, ErrRefused) {
+		t.Errorf("a small push waits for a large one: %v", err)
+	}
 	leave()
 	if err := Serve(t.Context(), "peer", request(kindPush, 16), st, g); errors.Is(err, ErrRefused) {
 		t.Errorf("with room: %v", err)
+	}
+	if leave, err = g.forSmall().enter("other", 1); err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	if err := Serve(t.Context(), "peer", request(kindPushWhole, 16), st, g); !errors.Is(err, ErrRefused) {
+		t.Errorf("small pushes are not bounded: %v", err)
 	}
 }

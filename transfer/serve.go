@@ -58,8 +58,10 @@ func serve(s *stream, peer replica.NodeName, h wire.Header, st Store, g *Gate) e
 	most := uint32(maxRequest)
 	switch h.Kind {
 	case kindFetch:
-	case kindPush, kindPushWhole:
+	case kindPush:
 		most = maxPush
+	case kindPushWhole:
+		most, g = maxPush, g.forSmall()
 	default:
 		return fmt.Errorf("%w: request of kind %d", ErrProtocol, h.Kind)
 	}

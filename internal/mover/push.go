@@ -3,17 +3,25 @@ package mover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
 
-// Line is a way of pushes: one rank's parts to one node, in order, over one lane.
+// Line is a way of pushes: one rank's parts to one node. Large ones go one after another over a lane of their own, and so do small ones: every
+// commit waits for some of these, and a large one may take seconds.
 type Line struct {
 	Node replica.NodeName
 	Job  replica.JobID
 	Rank replica.Rank
+}
+
+// track is a half of a line.
+type track struct {
+	Line
+	large bool
 }
 
 // Push is a sealed part on its way to a mirror.
@@ -32,35 +40,45 @@ type Pushed struct {
 	Err  error // nil: the mirror has sealed the part
 }
 
-// Push sends a part over its line once those before it are through. awaited tells which parts a commit waits for: those go first, and are
-// dropped last where the line is full. What is dropped gets no Pushed.
+// Push sends a part over its line once what is under way there is through. awaited tells which parts a commit waits for: those go first.
+// Of the others the newest generation alone waits. What is dropped gets no Pushed; what is sent or waits already is dropped too.
 func (m *Mover) Push(l Line, p Push, awaited func(transfer.Key) bool) (dropped []Push) {
-	pu := m.pushers[l]
+	on := track{l, p.From.Manifest().Bytes >= tcpFrom}
+	pu := m.pushers[on]
 	if pu == nil {
 		ctx, cancel := context.WithCancel(m.life)
-		pu = &pusher{m: m, line: l, queue: newPushLine(), cancel: cancel}
-		m.pushers[l] = pu
+		pu = &pusher{m: m, track: on, queue: newPushLine(), cancel: cancel, turns: m.turnsTo(l.Node)}
+		m.pushers[on] = pu
 		m.work.Go(func() { defer cancel(); pu.run(ctx) })
 	}
 	return pu.queue.put(p, awaited)
 }
 
+// turnsTo are the turns of large parts to a node. Owned by the caller of Push.
+func (m *Mover) turnsTo(n replica.NodeName) chan struct{} {
+	if m.turns[n] == nil {
+		m.turns[n] = make(chan struct{}, largeAtOnce)
+	}
+	return m.turns[n]
+}
+
 // EndPushes ends the lines of a job. What is under way is broken off.
 func (m *Mover) EndPushes(job replica.JobID) {
-	for l, pu := range m.pushers {
-		if l.Job == job {
+	for on, pu := range m.pushers {
+		if on.Job == job {
 			pu.cancel()
-			delete(m.pushers, l)
+			delete(m.pushers, on)
 		}
 	}
 }
 
-// pusher works a line off. Its goroutine ends with EndPushes or Close.
+// pusher works one half of a line off. Its goroutine ends with EndPushes or Close.
 type pusher struct {
 	m      *Mover
-	line   Line
+	track  track
 	queue  *pushLine
 	cancel context.CancelFunc
+	turns  chan struct{} // taken for each try to send a large part
 
 	// Owned by run.
 	lanes    [2]transfer.Lane // by transport; nil: to be opened
@@ -71,7 +89,8 @@ func (pu *pusher) run(ctx context.Context) {
 	defer func() {
 		pu.hangUp(transfer.QUIC)
 		pu.hangUp(transfer.TCP)
-		for p, ok := pu.queue.take(); ok; p, ok = pu.queue.take() {
+		for _, p, ok := pu.queue.take(ctx); ok; _, p, ok = pu.queue.take(ctx) {
+			pu.queue.done()
 			p.From.Close()
 		}
 	}()
@@ -81,14 +100,16 @@ func (pu *pusher) run(ctx context.Context) {
 			return
 		case <-pu.queue.more:
 		}
-		for p, ok := pu.queue.take(); ok; p, ok = pu.queue.take() {
+		for at, p, ok := pu.queue.take(ctx); ok; at, p, ok = pu.queue.take(ctx) {
 			if ctx.Err() != nil {
+				pu.queue.done()
 				p.From.Close()
 				return
 			}
-			err := pu.push(ctx, p)
+			err := pu.push(at, p)
+			pu.queue.done()
 			p.From.Close()
-			pu.m.cfg.Pushed(Pushed{pu.line, p.Key, err})
+			pu.m.cfg.Pushed(Pushed{pu.track.Line, p.Key, err})
 		}
 	}
 }
@@ -96,14 +117,14 @@ func (pu *pusher) run(ctx context.Context) {
 // push tries twice: a lane that broke since the last part is opened anew.
 func (pu *pusher) push(ctx context.Context, p Push) (err error) {
 	for range 2 {
-		over, dialled, dialErr := pu.open(ctx, p.From.Manifest().Bytes)
+		over, dialled, dialErr := pu.open(ctx)
 		if dialErr != nil {
 			return dialErr
 		}
 		err = pu.send(ctx, pu.lanes[over], p)
 		switch {
 		case err == nil, ctx.Err() != nil:
-			return err
+			return err // a stream that was broken off is not the lane's end
 		case errors.Is(err, transfer.ErrFenced), errors.Is(err, transfer.ErrNotYet):
 			continue // the mirror's word, not the lane's
 		case over == transfer.TCP && dialled:
@@ -114,9 +135,9 @@ func (pu *pusher) push(ctx context.Context, p Push) (err error) {
 	return err
 }
 
-// open sees to a lane for a part of so many bytes: over TCP where the part is worth it and TCP gets through.
-func (pu *pusher) open(ctx context.Context, bytes uint64) (over transfer.Transport, dialled bool, err error) {
-	if pu.m.cfg.TCPLanes > 0 && bytes >= tcpFrom && !time.Now().Before(pu.tcpAfter) {
+// open sees to a lane: over TCP for large parts, where it gets through.
+func (pu *pusher) open(ctx context.Context) (over transfer.Transport, dialled bool, err error) {
+	if pu.m.cfg.TCPLanes > 0 && pu.track.large && !time.Now().Before(pu.tcpAfter) {
 		if dialled, err = pu.dial(ctx, transfer.TCP); err == nil {
 			return transfer.TCP, dialled, nil
 		}
@@ -130,7 +151,7 @@ func (pu *pusher) dial(ctx context.Context, over transfer.Transport) (dialled bo
 	if pu.lanes[over] != nil {
 		return false, nil
 	}
-	l, err := pu.m.cfg.Dial(ctx, pu.line.Node, over)
+	l, err := pu.m.cfg.Dial(ctx, pu.track.Node, over)
 	if err != nil {
 		return false, err
 	}
@@ -139,9 +160,24 @@ func (pu *pusher) dial(ctx context.Context, over transfer.Transport) (dialled bo
 }
 
 func (pu *pusher) send(ctx context.Context, l transfer.Lane, p Push) error {
-	ctx, cancel := context.WithTimeout(ctx, pushLimit(p.From.Manifest().Bytes))
-	defer cancel()
-	return transfer.Push(ctx, l, p.Key, p.From)
+	bytes := p.From.Manifest().Bytes
+	return transfer.Push(ctx, l, p.Key, p.From, func(ctx context.Context, try func(context.Context) error) error {
+		if pu.track.large {
+			select {
+			case pu.turns <- struct{}{}:
+				defer func() { <-pu.turns }()
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		ctx, cancel := context.WithTimeout(ctx, pushLimit(bytes))
+		defer cancel()
+		err := try(ctx)
+		if err != nil && ctx.Err() != nil {
+			err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+		}
+		return err
+	})
 }
 
 func (pu *pusher) hangUp(over transfer.Transport) {
@@ -152,17 +188,23 @@ func (pu *pusher) hangUp(over transfer.Transport) {
 }
 
 const (
-	// tcpFrom is from how many bytes a part goes over TCP. What is smaller saves nothing there that would pay for a second connection.
+	// tcpFrom is from how many bytes a part is large and goes over TCP. What is smaller saves nothing there that would pay for a second
+	// connection.
 	tcpFrom = 1 << 20
+	// largeAtOnce is how many large parts are sent to one node at once. So many lanes fill a link, and each part arrives the sooner the fewer
+	// share it; with more, the ranks of a large node would take all that a mirror serves at once for one peer (maxServesPerPeer), small
+	// parts too, for which every commit waits.
+	largeAtOnce = 4
 	// tcpRest is how long a push keeps to QUIC after TCP did not get through.
 	tcpRest = 30 * time.Second
 )
 
-// pushSlowest is the pace in bytes a second below which a push is given up: what waits behind it grows old meanwhile.
-const pushSlowest = 32 << 20
+// pushSlowest is the pace in bytes a second below which a push is given up, for another mirror to be found. A stream that stalls ends much
+// sooner. Above it a push is never given up for its slowness alone: several that share a link of 1 Gbit/s would all be, and nothing
+// would be committed any more.
+const pushSlowest = 4 << 20
 
-// pushLimit is how long a push of so many bytes may take. With one limit for all, a large shard would never reach its mirror, and
-// nothing would be committed any more.
+// pushLimit is how long a push of so many bytes may take.
 func pushLimit(bytes uint64) time.Duration {
 	return 3*time.Second + time.Duration(float64(bytes)/pushSlowest*float64(time.Second))
 }
