@@ -63,7 +63,7 @@ func TestRhythm(t *testing.T) {
 		if s := r.status(&later); s != nil {
 			t.Errorf("%s: of the epoch before, in the next: %+v", tc.what, s)
 		}
-		if job = follow(&r, later, 1, 1, 0, 0); len(r.commits) != 1 {
+		if follow(&r, later, 1, 1, 0, 0); len(r.commits) != 1 {
 			t.Errorf("%s: commits of two epochs are measured together", tc.what)
 		}
 	}

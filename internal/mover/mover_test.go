@@ -407,17 +407,44 @@ func TestOldStepsDoNotQueueUp(t *testing.T) {
 	})
 }
 
+// TestBrokenOffWhileItDials: that a newer step is wanted says nothing of TCP.
+func TestBrokenOffWhileItDials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var over []transfer.Transport
+		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
+		told := make(chan Pushed, 16)
+		m := New(Config{Self: "n1", TCPLanes: 1, Pushed: func(p Pushed) { told <- p }, Dial: func(ctx context.Context, _ replica.NodeName, by transfer.Transport) (transfer.Lane, error) {
+			if over = append(over, by); len(over) == 1 {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return n2, nil
+		}})
+		defer func() { m.Close(); n2.work.Wait() }()
+		for _, s := range []replica.Step{1, 2} {
+			p := newPart(tcpFrom)
+			p.man.Generation.Step = s
+			p.man.Root = digest(p.man.RootInput())
+			m.Push(Line{Node: "n2", Job: p.man.Job, Rank: 1}, Push{Key: p.key(), From: p}, func(k transfer.Key) bool { return k.Generation.Step == 2 })
+			synctest.Wait()
+		}
+		next(t, told, ErrSuperseded)
+		next(t, told, nil)
+		if !slices.Equal(over, []transfer.Transport{transfer.TCP, transfer.TCP}) {
+			t.Errorf("dialled %v", over)
+		}
+	})
+}
+
 // TestLargePartsTakeTurns: no more than so many are sent to a node at once, and small ones do not wait for them.
 func TestLargePartsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		large, open := 0, make(chan struct{})
-		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			return newPlace(), nil
-		}}}
-		m, told := among(t, nil, n2)
+		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
+		told := make(chan Pushed, 16)
+		m := New(Config{Self: "n1", Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, transfer.Transport) (transfer.Lane, error) { return n2, nil }})
+		defer func() { m.Close(); n2.work.Wait() }()
 		send := func(r replica.Rank, bytes int) {
 			p := newPart(bytes)
 			m.Push(Line{Node: "n2", Job: p.man.Job, Rank: r}, Push{Key: p.key(), From: &slowPart{part: p, begins: func() { mu.Lock(); large++; mu.Unlock(); <-open }, slow: bytes >= tcpFrom}}, never)
@@ -426,9 +453,11 @@ func TestLargePartsTakeTurns(t *testing.T) {
 			send(r, tcpFrom)
 		}
 		synctest.Wait()
+		mu.Lock()
 		if large != largeAtOnce {
-			t.Fatalf("%d large parts are sent at once, want %d", large, largeAtOnce)
+			t.Errorf("%d large parts are sent at once, want %d", large, largeAtOnce)
 		}
+		mu.Unlock()
 		send(0, chunk)
 		next(t, told, nil) // the small one
 		close(open)

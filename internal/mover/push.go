@@ -141,6 +141,9 @@ func (pu *pusher) open(ctx context.Context) (over transfer.Transport, dialled bo
 		if dialled, err = pu.dial(ctx, transfer.TCP); err == nil {
 			return transfer.TCP, dialled, nil
 		}
+		if ctx.Err() != nil {
+			return transfer.TCP, false, fmt.Errorf("%w (%w)", context.Cause(ctx), err) // nothing is known of TCP
+		}
 		pu.tcpAfter = time.Now().Add(tcpRest)
 	}
 	dialled, err = pu.dial(ctx, transfer.QUIC)
