@@ -17,9 +17,10 @@ type Gate struct {
 	bytesPerPeer   uint64
 	small          *Gate
 
-	mu  sync.Mutex // guards the counts
-	all int
-	of  map[replica.NodeName]load
+	mu     sync.Mutex // guards the rest
+	all    int
+	of     map[replica.NodeName]load
+	pushes map[offered]*incoming // under way
 }
 
 type load struct {
@@ -35,7 +36,7 @@ func NewGate(total, perPeer int, bytesPerPeer uint64) *Gate {
 }
 
 func newGate(total, perPeer int, bytesPerPeer uint64) *Gate {
-	return &Gate{total: total, perPeer: perPeer, bytesPerPeer: bytesPerPeer, of: make(map[replica.NodeName]load)}
+	return &Gate{total: total, perPeer: perPeer, bytesPerPeer: bytesPerPeer, of: make(map[replica.NodeName]load), pushes: make(map[offered]*incoming)}
 }
 
 // forSmall is the gate of small pushes.

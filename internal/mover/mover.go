@@ -21,7 +21,8 @@ type Config struct {
 	Self replica.NodeName
 	// Dial opens a lane to another node.
 	Dial func(ctx context.Context, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
-	// TCPLanes is how many lanes over TCP a fetch opens to each holder, beside the one over QUIC. 0: everything goes over QUIC.
+	// TCPLanes is how many lanes over TCP a fetch opens to each holder, beside the one over QUIC, and a push of a large part at most to its
+	// mirror. 0: everything goes over QUIC.
 	TCPLanes int
 	// Parts is what this node serves, for fetches from itself: two ranks of a group on one node.
 	Parts transfer.Store

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -465,6 +466,45 @@ func TestLargePartsTakeTurns(t *testing.T) {
 			next(t, told, nil)
 		}
 	})
+}
+
+// TestLargePartTakesFreeLanes: a part that is large enough goes over as many lanes as there may be and as others leave it.
+func TestLargePartTakesFreeLanes(t *testing.T) {
+	p := newPart(16 << 20)
+	n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
+	var opened atomic.Int32
+	told := make(chan Pushed, 16)
+	m := New(Config{Self: "n1", TCPLanes: 2, Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, transfer.Transport) (transfer.Lane, error) {
+		return countedLane{n2, &opened}, nil
+	}})
+	defer func() { m.Close(); n2.work.Wait() }()
+	push := func(want int32) {
+		t.Helper()
+		opened.Store(0)
+		m.Push(Line{Node: "n2", Job: p.man.Job, Rank: 1}, Push{Key: p.key(), From: p}, never)
+		if next(t, told, nil); opened.Load() != want {
+			t.Errorf("%d streams, want %d", opened.Load(), want)
+		}
+	}
+	push(2)
+	for range largeAtOnce - 1 {
+		m.turns["n2"] <- struct{}{}
+	}
+	push(1)
+	if n := len(m.turns["n2"]); n != largeAtOnce-1 {
+		t.Errorf("%d turns are taken, want %d", n, largeAtOnce-1)
+	}
+}
+
+// countedLane counts its streams.
+type countedLane struct {
+	*peer
+	opened *atomic.Int32
+}
+
+func (l countedLane) Open(ctx context.Context) (net.Conn, error) {
+	l.opened.Add(1)
+	return l.peer.Open(ctx)
 }
 
 // slowPart is a part whose first chunk is read late.

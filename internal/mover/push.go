@@ -78,7 +78,7 @@ type pusher struct {
 	track  track
 	queue  *pushLine
 	cancel context.CancelFunc
-	turns  chan struct{} // taken for each try to send a large part
+	turns  chan struct{} // taken for each lane that a large part is sent over
 
 	// Owned by run.
 	lanes    [2]transfer.Lane // by transport; nil: to be opened
@@ -121,7 +121,7 @@ func (pu *pusher) push(ctx context.Context, p Push) (err error) {
 		if dialErr != nil {
 			return dialErr
 		}
-		err = pu.send(ctx, pu.lanes[over], p)
+		err = pu.send(ctx, over, p)
 		switch {
 		case err == nil, ctx.Err() != nil:
 			return err // a stream that was broken off is not the lane's end
@@ -162,9 +162,9 @@ func (pu *pusher) dial(ctx context.Context, over transfer.Transport) (dialled bo
 	return true, nil
 }
 
-func (pu *pusher) send(ctx context.Context, l transfer.Lane, p Push) error {
+func (pu *pusher) send(ctx context.Context, over transfer.Transport, p Push) error {
 	bytes := p.From.Manifest().Bytes
-	return transfer.Push(ctx, l, p.Key, p.From, func(ctx context.Context, try func(context.Context) error) error {
+	t := transfer.Turns{Around: func(ctx context.Context, try func(context.Context) error) error {
 		if pu.track.large {
 			select {
 			case pu.turns <- struct{}{}:
@@ -180,7 +180,18 @@ func (pu *pusher) send(ctx context.Context, l transfer.Lane, p Push) error {
 			err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
 		}
 		return err
-	})
+	}}
+	if over == transfer.TCP {
+		t.Streams, t.More = pu.m.cfg.TCPLanes, func() (func(), bool) {
+			select {
+			case pu.turns <- struct{}{}:
+				return func() { <-pu.turns }, true
+			default:
+				return nil, false
+			}
+		}
+	}
+	return transfer.Push(ctx, pu.lanes[over], p.Key, p.From, t)
 }
 
 func (pu *pusher) hangUp(over transfer.Transport) {
@@ -194,8 +205,8 @@ const (
 	// tcpFrom is from how many bytes a part is large and goes over TCP. What is smaller saves nothing there that would pay for a second
 	// connection.
 	tcpFrom = 1 << 20
-	// largeAtOnce is how many large parts are sent to one node at once. So many lanes fill a link, and each part arrives the sooner the fewer
-	// share it; with more, the ranks of a large node would take all that a mirror serves at once for one peer (maxServesPerPeer), small
+	// largeAtOnce is over how many lanes large parts are sent to one node at once. So many fill a link, and each part arrives the sooner the
+	// fewer share it; with more, the ranks of a large node would take all that a mirror serves at once for one peer (maxServesPerPeer), small
 	// parts too, for which every commit waits.
 	largeAtOnce = 4
 	// tcpRest is how long a push keeps to QUIC after TCP did not get through.

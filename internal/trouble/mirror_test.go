@@ -81,7 +81,7 @@ func TestLostCopiesAreMadeAgain(t *testing.T) {
 	for _, n := range c.nodes {
 		n.daemon.await("linked", nil)
 	}
-	launcher := c.nodes[0].run("resting", 1, rankSpec{Rest: 20, RestFor: time.Hour, Floats: 1 << 20}, "--ranks", "0")
+	launcher := c.nodes[0].run("resting", 1, rankSpec{Rest: 20, RestFor: time.Hour, Floats: 1 << 19, Pace: 50 * time.Millisecond}, "--ranks", "0")
 	launcher.await("resting", nil)
 	holds := func(s status, n *node, part string) bool {
 		return slices.ContainsFunc(s.job("resting").Parts, func(p statusPart) bool { return p.Part == part && slices.Contains(p.Nodes, n.cfg.Node) })
@@ -92,7 +92,7 @@ func TestLostCopiesAreMadeAgain(t *testing.T) {
 		if !holds(s, mirror, "group 0") {
 			mirror, other = other, mirror
 		}
-		return s.job("resting").Position.Step >= 10 && holds(s, mirror, "group 0")
+		return s.job("resting").Position.Step >= 1 && holds(s, mirror, "group 0")
 	})
 	mirror.die()
 	after := c.nodes[0].statusWhen(func(s status) bool { return holds(s, other, "group 0") && holds(s, other, "private 0") })
