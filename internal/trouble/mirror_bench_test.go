@@ -14,7 +14,8 @@ import (
 
 // BenchmarkMirroredSteps measures a job whose ranks are each their own group, so that all of their state goes to mirrors: how long after
 // its seal a step is committed, how many steps lie between two commits, the time between them, and what a push of a group's part and one of
-// a private part take. Of two nodes TROUBLE_NODES train, with TROUBLE_RANKS ranks each, of TROUBLE_STATE_MB MiB, at a step each TROUBLE_PACE ms.
+// a private part take. Of two nodes TROUBLE_NODES train, with TROUBLE_RANKS ranks each, of TROUBLE_STATE_MB MiB, at a step each TROUBLE_PACE
+// ms. TROUBLE_LOG is a file for the logs.
 func BenchmarkMirroredSteps(t *testing.B) {
 	number := func(name, otherwise string) int {
 		n, err := strconv.Atoi(cmp.Or(os.Getenv(name), otherwise))
