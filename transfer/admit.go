@@ -10,13 +10,17 @@ import (
 // Gate bounds what peers may have served at once: so many transfers in all and for one peer, fetches and pushes together, and so many
 // bytes of requests that have been read for one peer and whose transfers run. Who finds it shut is refused with ErrRefused, which the other side
 // retries with jitter, before anything of its request was kept. nil bounds nothing.
+//
+// Small pushes are bounded by themselves, by the same numbers: every commit waits for some of them, and large parts take seconds.
 type Gate struct {
 	total, perPeer int
 	bytesPerPeer   uint64
+	small          *Gate
 
-	mu  sync.Mutex // guards the counts
-	all int
-	of  map[replica.NodeName]load
+	mu     sync.Mutex // guards the rest
+	all    int
+	of     map[replica.NodeName]load
+	pushes map[offered]*incoming // under way
 }
 
 type load struct {
@@ -26,7 +30,21 @@ type load struct {
 
 // NewGate makes one; bytesPerPeer counts requests, not the parts themselves, which go to the arenas.
 func NewGate(total, perPeer int, bytesPerPeer uint64) *Gate {
-	return &Gate{total: total, perPeer: perPeer, bytesPerPeer: bytesPerPeer, of: make(map[replica.NodeName]load)}
+	g := newGate(total, perPeer, bytesPerPeer)
+	g.small = newGate(total, perPeer, bytesPerPeer)
+	return g
+}
+
+func newGate(total, perPeer int, bytesPerPeer uint64) *Gate {
+	return &Gate{total: total, perPeer: perPeer, bytesPerPeer: bytesPerPeer, of: make(map[replica.NodeName]load), pushes: make(map[offered]*incoming)}
+}
+
+// forSmall is the gate of small pushes.
+func (g *Gate) forSmall() *Gate {
+	if g == nil {
+		return nil
+	}
+	return g.small
 }
 
 // enter makes room for a transfer whose request has so many bytes, until leave is called.

@@ -84,11 +84,20 @@ func FuzzServe(f *testing.F) {
 		}
 		f.Add(push)
 		f.Add(push[:len(push)-1])
+		chunkHeader{op: opEnd}.put(get[:])
+		f.Add(append(push, get[:]...))
 	}
+	beside, err := wire.Append(nil, kindPushBeside, k)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(append(beside, get[:]...))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		in = mended(in)
 		st := &anySink{memStore: memStore{m: m, b: b}, t: t}
-		err := Serve(context.Background(), "peer", &scriptConn{in: bytes.NewReader(in)}, st, nil)
+		gate := NewGate(1, 1, 1<<20)
+		gate.pushes[offered{"peer", k}] = newIncoming(newSink(t, m), &m)
+		err := Serve(context.Background(), "peer", &scriptConn{in: bytes.NewReader(in)}, st, gate)
 		if st.accepted != st.ended {
 			t.Fatalf("accepted %d, ended %d: %v", st.accepted, st.ended, err)
 		}

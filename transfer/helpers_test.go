@@ -110,6 +110,8 @@ type memSink struct {
 	puts int
 	err  func(i int) error
 
+	twice bool // a chunk may come twice
+
 	ended []error // calls of a push's finish
 }
 
@@ -130,6 +132,9 @@ func (s *memSink) Put(i int, b []byte) error {
 		if err := s.err(i); err != nil {
 			return err
 		}
+	}
+	if s.have[i] && s.twice {
+		return nil
 	}
 	if s.have[i] || hash(b) != s.m.Chunks[i] {
 		s.t.Errorf("chunk %d was put twice or wrong", i)

@@ -186,21 +186,22 @@ func (f *fetch) put(from *Source, i int, b []byte) error {
 	return nil
 }
 
-// readChunk reads the reply for chunk i, whose length is known from the manifest, into b, and hashes it on the way: what a read has just
-// brought is still in the processor's cache.
+// readChunk reads the reply for chunk i, whose length is known from the manifest, into b, and returns its digest.
 func readChunk(s *stream, scratch *[chunkHeaderBytes]byte, i int, b []byte) (digest replica.Digest, err error) {
 	if err := expect(s, scratch, chunkHeader{opChunk, uint32(i), uint32(len(b))}); err != nil {
 		return digest, err
 	}
+	return readHashed(s, b)
+}
+
+// readHashed fills b from the stream and hashes it on the way: what a read has just brought is still in the processor's cache.
+func readHashed(s *stream, b []byte) (digest replica.Digest, err error) {
 	h := hashers.Get().(*xxh3.Hasher)
 	defer hashers.Put(h)
 	h.Reset()
 	for at := 0; at < len(b); {
 		n, err := io.ReadAtLeast(s.r, b[at:min(len(b), at+hashPiece)], min(len(b)-at, hashLeast))
 		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
 			return digest, err
 		}
 		_, _ = h.Write(b[at : at+n]) // it never fails

@@ -11,8 +11,9 @@ import (
 )
 
 // Frames of a stream. A fetch: kindFetch -> KindManifest or kindError, then chunk headers both ways. A push: kindPush ->
-// kindWant or kindError, then chunk headers with bytes, then <- kindDone or kindError. A small push: kindPushWhole, at once all
-// chunk headers with bytes, then <- kindDone or kindError.
+// kindWant or kindError, then chunk headers with bytes and one of opEnd, then <- kindDone or kindError. Beside it, on further streams:
+// kindPushBeside -> kindReady or kindError, then likewise; the push's own end comes after theirs. A small push: kindPushWhole, at once
+// all chunk headers with bytes, in order, then <- kindDone or kindError.
 const (
 	kindFetch     = wire.FirstTransfer + 0
 	kindPush      = wire.FirstTransfer + 1
@@ -20,6 +21,9 @@ const (
 	kindDone      = wire.FirstTransfer + 3
 	kindError     = wire.FirstTransfer + 4
 	kindPushWhole = wire.FirstTransfer + 5
+
+	kindPushBeside = wire.FirstTransfer + 6 // Key
+	kindReady      = wire.FirstTransfer + 7 // done, without a root
 )
 
 type pushRequest struct {
@@ -105,6 +109,7 @@ func toValidText(s string) string {
 // A chunk header is: magic u32, op u8, zeros u8[3], chunk index u32, length u32; little-endian. A request has op get and
 // length 0; a reply has op chunk and is followed by the bytes; op fail is followed by a kindError frame instead. A request with op have
 // asks which chunks there are; its reply has op have and is followed by a bit for each.
+// Op end, of a push, has no index and length 0: nothing follows.
 const (
 	chunkMagic       = 0x31435052 // "RPC1"
 	chunkHeaderBytes = 16
@@ -113,6 +118,7 @@ const (
 	opChunk = 2
 	opFail  = 3
 	opHave  = 4
+	opEnd   = 5
 )
 
 type chunkHeader struct {
@@ -129,7 +135,7 @@ func (h chunkHeader) put(b []byte) {
 }
 
 func parseChunkHeader(b []byte) (chunkHeader, error) {
-	if m := binary.LittleEndian.Uint32(b); m != chunkMagic || b[5]|b[6]|b[7] != 0 || b[4] < opGet || b[4] > opHave {
+	if m := binary.LittleEndian.Uint32(b); m != chunkMagic || b[5]|b[6]|b[7] != 0 || b[4] < opGet || b[4] > opEnd {
 		return chunkHeader{}, fmt.Errorf("%w: chunk header %x", ErrProtocol, b[:chunkHeaderBytes])
 	}
 	return chunkHeader{op: b[4], index: binary.LittleEndian.Uint32(b[8:]), length: binary.LittleEndian.Uint32(b[12:])}, nil

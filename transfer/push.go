@@ -2,9 +2,7 @@ package transfer
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 
@@ -12,10 +10,25 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// Turns are what a push is given by its caller.
+type Turns struct {
+	// Around is called with each try, and may wait before it, or bound it. Nil: it is made at once.
+	Around func(ctx context.Context, try func(context.Context) error) error
+	// Streams is how many streams a large part may take. More tells whether one may be opened beside the first, until done is called.
+	Streams int
+	More    func() (done func(), ok bool)
+}
+
 // Push brings a sealed part to a mirror and returns nil once the mirror has verified and sealed it. Chunks that the mirror
 // has are not sent, unless the part is small. A mirror that is busy or behind is asked again for a while.
-func Push(ctx context.Context, l Lane, k Key, r Reader) error {
-	err := retry(ctx, func() error { return push(ctx, l, k, r) })
+func Push(ctx context.Context, l Lane, k Key, r Reader, t Turns) error {
+	try := func(ctx context.Context) error { return push(ctx, l, k, r, t) }
+	err := retry(ctx, func() error {
+		if t.Around == nil {
+			return try(ctx)
+		}
+		return t.Around(ctx, try)
+	})
 	if err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
@@ -25,7 +38,7 @@ func Push(ctx context.Context, l Lane, k Key, r Reader) error {
 	return nil
 }
 
-func push(ctx context.Context, l Lane, k Key, r Reader) error {
+func push(ctx context.Context, l Lane, k Key, r Reader, t Turns) error {
 	c, err := l.Open(ctx)
 	if err != nil {
 		return fmt.Errorf("open stream: %w", err)
@@ -39,9 +52,19 @@ func push(ctx context.Context, l Lane, k Key, r Reader) error {
 	}
 	s.limit = stallAfter
 	// The answer may come at any time: a refusal in the middle must stop the sending, also where nothing is buffered.
+	beside, stop := context.WithCancel(ctx)
+	defer stop()
 	var wg sync.WaitGroup
 	var sendErr error
-	wg.Go(func() { sendErr = sendWanted(s, r, &m, wanted) })
+	if m.Bytes <= pushWhole {
+		wg.Go(func() { sendErr = sendWanted(s, r, &m, wanted) })
+	} else {
+		p := newParted(k, r, &m, wanted)
+		for range p.streams(t) {
+			wg.Go(func() { p.beside(beside, l) })
+		}
+		wg.Go(func() { sendErr = p.main(beside, s) })
+	}
 	var d done
 	err = readAnswer(s.r, kindDone, &d)
 	if err == nil && d.Root != k.Root {
@@ -50,6 +73,7 @@ func push(ctx context.Context, l Lane, k Key, r Reader) error {
 	if err != nil {
 		s.interrupt() // nothing more needs to be sent
 	}
+	stop()
 	wg.Wait()
 	s.whole = err == nil && sendErr == nil
 	if err != nil && sendErr != nil && !onlyInterrupted(sendErr) {
@@ -90,7 +114,7 @@ func sendWanted(s *stream, r Reader, m *replica.Manifest, bits []byte) error {
 	return nil
 }
 
-func servePush(s *stream, peer replica.NodeName, whole bool, body []byte, st Store) error {
+func servePush(s *stream, peer replica.NodeName, whole bool, body []byte, st Store, g *Gate) error {
 	var req pushRequest
 	if err := wire.Unmarshal(body, &req); err != nil {
 		return err
@@ -104,53 +128,16 @@ func servePush(s *stream, peer replica.NodeName, whole bool, body []byte, st Sto
 		return answerError(s, err)
 	}
 	s.limit = stallAfter // from here on the producer has no reason to pause
-	if err := finish(receive(s, sink, whole, &m)); err != nil {
+	in := newIncoming(sink, &m)
+	if whole {
+		err = in.whole(s)
+	} else {
+		err = g.receive(peer, k, in, s)
+	}
+	if err := finish(err); err != nil {
 		return answerError(s, err)
 	}
 	err = wire.Write(s, kindDone, done{m.Root})
 	s.whole = err == nil
 	return err
-}
-
-// receive says what is wanted, unless everything comes unasked, and takes it. What comes though the sink has it is dropped.
-func receive(s *stream, sink Sink, whole bool, m *replica.Manifest) error {
-	lacks := make([]byte, (len(m.Chunks)+7)/8)
-	for i := range m.Chunks {
-		if !sink.Have(i) {
-			lacks[i/8] |= 1 << (i % 8)
-		}
-	}
-	if !whole {
-		if err := wire.Write(s, kindWant, &want{lacks}); err != nil {
-			return err
-		}
-	}
-	buf := getBuffer(min(uint64(m.ChunkBytes), m.Bytes))
-	defer buf.free()
-	var header [chunkHeaderBytes]byte
-	for i := range m.Chunks {
-		lacking := lacks[i/8]&(1<<(i%8)) != 0
-		if !whole && !lacking {
-			continue
-		}
-		_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
-		b := buf.bytes(n)
-		got, err := readChunk(s, &header, i, b)
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return fmt.Errorf("chunk %d of %d: %w", i, len(m.Chunks), err)
-		}
-		if got != m.Chunks[i] {
-			return fmt.Errorf("chunk %d of %d: %w: digest %v, want %v", i, len(m.Chunks), ErrCorrupt, got, m.Chunks[i])
-		}
-		if !lacking {
-			continue
-		}
-		if err := sink.Put(i, b); err != nil {
-			return fmt.Errorf("put chunk %d: %w", i, err)
-		}
-	}
-	return nil
 }

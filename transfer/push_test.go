@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +23,7 @@ func push1(t *testing.T, st *memStore, k Key, r Reader) error {
 	t.Helper()
 	l := newPipeLane("mirror", st, nil)
 	defer l.Close()
-	return Push(t.Context(), l, k, r)
+	return Push(t.Context(), l, k, r, Turns{})
 }
 
 func TestPush(t *testing.T) {
@@ -70,7 +71,7 @@ func TestSmallPartsAreSentUnasked(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		err := push(t.Context(), oneStream{near}, k, &memReader{&memStore{m: m, b: b}})
+		err := push(t.Context(), oneStream{near}, k, &memReader{&memStore{m: m, b: b}}, Turns{})
 		if (err == nil) != (want == kindPushWhole) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
@@ -132,6 +133,160 @@ func testPushFails(t *testing.T, size int) {
 	}
 }
 
+// TestPushOverSeveralStreams: chunks of a large part go over as many streams as are given, each chunk once; whatever becomes of a further
+// stream, the part arrives.
+func TestPushOverSeveralStreams(t *testing.T) {
+	const size, chunk = 4 * wideFrom, 256 * kib
+	k, m, b := makePart(size, chunk)
+	for name, c := range map[string]struct {
+		gate  *Gate
+		dials int                              // at which no stream is to be had; 0: never
+		wrap  func(n int, c net.Conn) net.Conn // bends the mirror's end of stream n, from 1
+		have  bool                             // all but one chunk is there
+		want  int                              // streams that are opened
+	}{
+		"three":        {gate: NewGate(9, 9, 1<<30), want: 3},
+		"nobody joins": {want: 3},
+		"no room":      {gate: NewGate(1, 1, 1<<30), want: 3},
+		"one breaks": {gate: NewGate(9, 9, 1<<30), want: 3, wrap: func(n int, c net.Conn) net.Conn {
+			return &brokenConn{Conn: c, left: map[bool]int{true: 5 * chunk, false: 1 << 40}[n == 2]}
+		}},
+		"one is not made":    {gate: NewGate(9, 9, 1<<30), dials: 2, want: 3},
+		"hardly any to send": {gate: NewGate(9, 9, 1<<30), have: true, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mirror := &memStore{mirror: newSink(t, m)}
+			mirror.mirror.twice = true // what a stream that breaks had brought comes again
+			for i := range m.Chunks {
+				if c.have && i != 7 {
+					off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+					copy(mirror.mirror.b[off:], b[off:off+n])
+					mirror.mirror.have[i] = true
+				}
+			}
+			l := &manyLane{pipeLane: newPipeLane("mirror", mirror, nil), gate: c.gate, wrap: c.wrap, fails: c.dials}
+			var turns, most int
+			var mu sync.Mutex
+			more := func() (func(), bool) {
+				mu.Lock()
+				defer mu.Unlock()
+				turns++
+				most = max(most, turns)
+				return func() { mu.Lock(); defer mu.Unlock(); turns-- }, true
+			}
+			if err := Push(t.Context(), l, k, &memReader{&memStore{m: m, b: b}}, Turns{Streams: 3, More: more}); err != nil {
+				t.Error(err)
+			}
+			l.Close() // the mirror's ends have ended
+			mirror.mirror.check(b)
+			if l.opened != c.want || turns != 0 || most != c.want-1 || len(mirror.mirror.ended) != 1 {
+				t.Errorf("%d streams, %d turns at most and %d kept, ended %v: want %d streams", l.opened, most, turns, mirror.mirror.ended, c.want)
+			}
+			if c.gate != nil && (c.gate.all != 0 || len(c.gate.pushes) != 0) {
+				t.Errorf("the gate counts %d, and knows of %d pushes", c.gate.all, len(c.gate.pushes))
+			}
+		})
+	}
+}
+
+// manyLane is a lane whose streams pass a gate.
+type manyLane struct {
+	*pipeLane
+	gate  *Gate
+	wrap  func(n int, c net.Conn) net.Conn
+	fails int // the stream that is not made
+
+	mu     sync.Mutex
+	opened int
+}
+
+func (l *manyLane) Open(context.Context) (net.Conn, error) {
+	l.mu.Lock()
+	l.opened++
+	n := l.opened
+	l.mu.Unlock()
+	if n == l.fails {
+		return nil, errors.New("no route")
+	}
+	here, there := net.Pipe()
+	if l.wrap != nil {
+		there = l.wrap(n, there)
+	}
+	l.wg.Go(func() { _ = Serve(l.ctx, "receiver", there, l.st, l.gate) }) // what it returns is for a log
+	return here, nil
+}
+
+// brokenConn breaks once so many bytes were read.
+type brokenConn struct {
+	net.Conn
+	left int
+}
+
+func (b *brokenConn) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		b.Close()
+		return 0, io.ErrClosedPipe
+	}
+	n, err := b.Conn.Read(p)
+	b.left -= n
+	return n, err
+}
+
+// TestStreamsThatLie: what is no chunk that was lacking, once, ends the stream, and nothing of it is put.
+func TestStreamsThatLie(t *testing.T) {
+	k, m, b := makePart(pushWhole+8*kib, 4*kib)
+	frame := func(kind wire.Kind, v any) []byte {
+		f, err := wire.Append(nil, kind, v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	header := func(op uint8, index, length uint32) []byte {
+		var h [chunkHeaderBytes]byte
+		chunkHeader{op: op, index: index, length: length}.put(h[:])
+		return h[:]
+	}
+	chunk := func(i int) []byte {
+		off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+		return append(header(opChunk, uint32(i), uint32(n)), b[off:off+n]...)
+	}
+	bent := chunk(2)
+	bent[len(bent)-1] ^= 1
+	push := frame(kindPush, pushRequest{k, m})
+	for name, c := range map[string]struct {
+		says []byte
+		want error
+	}{
+		"a chunk that is there":         {append(slices.Clone(push), chunk(0)...), ErrProtocol},
+		"no such chunk":                 {append(slices.Clone(push), header(opChunk, 1000, 4*kib)...), ErrProtocol},
+		"a chunk that is too long":      {append(slices.Clone(push), header(opChunk, 2, 4*kib+1)...), ErrProtocol},
+		"a request":                     {append(slices.Clone(push), header(opGet, 2, 0)...), ErrProtocol},
+		"an end with bytes":             {append(slices.Clone(push), header(opEnd, 0, 1)...), ErrProtocol},
+		"other bytes":                   {append(slices.Clone(push), bent...), ErrCorrupt},
+		"no end":                        {append(slices.Clone(push), chunk(1)...), io.ErrUnexpectedEOF},
+		"the same chunk without end":    {append(slices.Clone(push), bytes.Repeat(chunk(1), 2*len(m.Chunks)+1)...), ErrProtocol},
+		"a stream beside no push":       {append(frame(kindPushBeside, k), chunk(1)...), ErrUnknownPart},
+		"a stream beside it, no key":    {frame(kindPushBeside, done{}), nil},
+		"a manifest of another part":    {frame(kindPush, pushRequest{Key{}, m}), ErrCorrupt},
+		"an end before all has come":    {append(slices.Clone(push), header(opEnd, 0, 0)...), errLacks},
+		"a refusal in place of a chunk": {append(append(slices.Clone(push), header(opFail, 1, 0)...), frame(kindError, refuse(ErrRefused))...), ErrRefused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := &memStore{mirror: newSink(t, m)}
+			st.mirror.twice = true
+			st.mirror.have[0] = true
+			st.sealErr = func(error) error { return errLacks }
+			err := Serve(t.Context(), "peer", &scriptConn{in: bytes.NewReader(c.says)}, st, NewGate(9, 9, 1<<30))
+			if err == nil || c.want != nil && !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
+var errLacks = errors.New("a chunk is missing")
+
 func TestPushIsRetriedAndCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, m, b := makePart(16*kib, 4*kib)
@@ -151,7 +306,7 @@ func TestPushIsRetriedAndCancelled(t *testing.T) {
 		hung.mirror.err = func(int) error { cancel(why); return nil }
 		l := newPipeLane("mirror", hung, func(c net.Conn) net.Conn { return &hungConn{Conn: c, left: 2} }) // the answer never comes whole
 		defer l.Close()
-		if err := Push(ctx, l, k, &memReader{&memStore{m: m, b: b}}); !errors.Is(err, why) {
+		if err := Push(ctx, l, k, &memReader{&memStore{m: m, b: b}}, Turns{}); !errors.Is(err, why) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -240,8 +395,18 @@ func TestRequestsAreLetInBeforeTheyAreRead(t *testing.T) {
 	if k, body, err := wire.Read(&push.out, maxRequest); err != nil || k != kindError || wire.Unmarshal(body, &f) != nil || !errors.Is(f.err(), ErrRefused) {
 		t.Errorf("answered with kind %d, %v", k, err)
 	}
+	if err := Serve(t.Context(), "peer", request(kindPushWhole, 16), st, g); errors.Is(err, ErrRefused) {
+		t.Errorf("a small push waits for a large one: %v", err)
+	}
 	leave()
 	if err := Serve(t.Context(), "peer", request(kindPush, 16), st, g); errors.Is(err, ErrRefused) {
 		t.Errorf("with room: %v", err)
+	}
+	if leave, err = g.forSmall().enter("other", 1); err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	if err := Serve(t.Context(), "peer", request(kindPushWhole, 16), st, g); !errors.Is(err, ErrRefused) {
+		t.Errorf("small pushes are not bounded: %v", err)
 	}
 }

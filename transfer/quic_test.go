@@ -206,7 +206,7 @@ func TestOverQUIC(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := transfer.Push(within(t), l, k, whole); err != nil {
+	if err := transfer.Push(within(t), l, k, whole, transfer.Turns{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-mirror.sealed; err != nil || !bytes.Equal(mirror.got, whole.b) {

@@ -57,9 +57,11 @@ func serveOne(ctx context.Context, peer replica.NodeName, c net.Conn, rest time.
 func serve(s *stream, peer replica.NodeName, h wire.Header, st Store, g *Gate) error {
 	most := uint32(maxRequest)
 	switch h.Kind {
-	case kindFetch:
-	case kindPush, kindPushWhole:
+	case kindFetch, kindPushBeside:
+	case kindPush:
 		most = maxPush
+	case kindPushWhole:
+		most, g = maxPush, g.forSmall()
 	default:
 		return fmt.Errorf("%w: request of kind %d", ErrProtocol, h.Kind)
 	}
@@ -78,10 +80,13 @@ func serve(s *stream, peer replica.NodeName, h wire.Header, st Store, g *Gate) e
 	if err != nil {
 		return fmt.Errorf("request: %w", err)
 	}
-	if h.Kind == kindFetch {
+	switch h.Kind {
+	case kindFetch:
 		return serveFetch(s, peer, body, st)
+	case kindPushBeside:
+		return serveBeside(s, peer, body, g)
 	}
-	return servePush(s, peer, h.Kind == kindPushWhole, body, st)
+	return servePush(s, peer, h.Kind == kindPushWhole, body, st, g)
 }
 
 func serveFetch(s *stream, peer replica.NodeName, body []byte, st Store) error {

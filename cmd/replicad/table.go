@@ -113,6 +113,9 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 		committed = fmt.Sprintf("step %d, as generation %v", j.Position.Step, j.Committed)
 	}
 	fmt.Fprintf(t, "committed\t%s\n", committed)
+	if c := j.Commits; c != nil {
+		fmt.Fprintf(t, "commits\t%s\n", commitText(*c))
+	}
 	if j.AtRisk {
 		fmt.Fprintf(t, "at risk\t%d steps since: one more fault may cost them\n", j.Uncommitted)
 	}
@@ -187,6 +190,18 @@ func chance(o control.OddsStatus) string {
 		return fmt.Sprintf("%d %%", 100*o.Survive/o.Ways)
 	}
 	return fmt.Sprintf("%.2f %% (all but %d of %d ways)", min(max(100*float64(o.Survive)/float64(o.Ways), 0.01), 99.99), o.Ways-o.Survive, o.Ways)
+}
+
+// commitText says every how many steps a job commits, and why not more often.
+func commitText(c control.CommitStatus) string {
+	text := "every step"
+	if c.Every() >= 1.05 {
+		text = fmt.Sprintf("every %.1f steps", c.Every())
+	}
+	if c.Why != "" {
+		text += ": " + c.Why
+	}
+	return text
 }
 
 // maxLosses bounds the losses that the table names; --json has them all.

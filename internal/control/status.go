@@ -123,6 +123,28 @@ type JobStatus struct {
 	Disputes    []DisputeStatus    `json:"disputes,omitempty" cbor:"24,keyasint"`
 	Quarantined []replica.NodeName `json:"quarantined,omitempty" cbor:"25,keyasint"` // nodes that are kept out of this job
 	LeftOut     string             `json:"left_out,omitempty" cbor:"26,keyasint"`    // which of these fields is not here, since the job is too large for one answer
+	// Commits is how often the open epoch commits lately; missing before it has committed a few times.
+	Commits *CommitStatus `json:"commits,omitempty" cbor:"28,keyasint"`
+}
+
+// CommitStatus is how often a job commits, over its newest commits.
+type CommitStatus struct {
+	Count   int           `json:"count" cbor:"1,keyasint"` // commits, after the first that is looked at
+	Steps   replica.Step  `json:"steps" cbor:"2,keyasint"` // that these came forward
+	StepUS  int64         `json:"step_us" cbor:"3,keyasint"`
+	LagUS   int64         `json:"lag_us" cbor:"4,keyasint"`            // from the first word of a step's seal to its commit
+	Slowest *MirrorStatus `json:"slowest,omitempty" cbor:"5,keyasint"` // the mirror that commits wait for; missing where they wait for none
+	Why     string        `json:"why,omitempty" cbor:"6,keyasint"`     // commits come more seldom than the cadence asks for
+}
+
+// Every is how many steps lie from one commit to the next.
+func (s CommitStatus) Every() float64 { return float64(s.Steps) / float64(max(s.Count, 1)) }
+
+// MirrorStatus is how long a mirror takes.
+type MirrorStatus struct {
+	Part   string           `json:"part" cbor:"1,keyasint"`
+	Node   replica.NodeName `json:"node" cbor:"2,keyasint"`
+	TookUS int64            `json:"took_us" cbor:"3,keyasint"` // from its maker's seal to the mirror's
 }
 
 // DisputeStatus is one dispute. With a majority the suspects are those that voted otherwise, without one all who voted.

@@ -109,6 +109,32 @@ func (a *Arena) Holds() []replica.Generation {
 	return slots
 }
 
+// At finds what lies sealed of a generation in a kind of place.
+func (a *Arena) At(k shm.PlaceKind, g replica.Generation) (shm.Place, shm.Info, bool) {
+	for _, p := range a.Places() {
+		if p.Kind != k {
+			continue
+		}
+		if info, err := a.Info(p); err == nil && info.Generation == g {
+			return p, info, true
+		}
+	}
+	return shm.Place{}, shm.Info{}, false
+}
+
+// Newest is the newest step of an epoch of which a part lies sealed in a kind of place; 0: none does.
+func (a *Arena) Newest(k shm.PlaceKind, e replica.Epoch) (at replica.Step) {
+	for _, p := range a.Places() {
+		if p.Kind != k {
+			continue
+		}
+		if info, err := a.Info(p); err == nil && info.Generation.Epoch == e {
+			at = max(at, info.Generation.Step)
+		}
+	}
+	return at
+}
+
 // Captured tells whether a replicated and a private part of an epoch are sealed here.
 func (a *Arena) Captured(e replica.Epoch) bool {
 	var slot, ring bool

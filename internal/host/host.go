@@ -550,6 +550,7 @@ func (h *Host) tick() time.Duration {
 		if lj.job.Phase == replica.Open {
 			h.answerCandidate(lj)
 			h.mirrorAgain(lj)
+			h.refill(lj)
 		}
 		if due {
 			h.lookAtProgress(lj)

@@ -61,11 +61,17 @@ func (h *Host) newCandidate(lj *localJob, c replica.Candidate) {
 	h.retain(lj)
 }
 
-// furthest is the newest step of an epoch that a rank here has begun; 0: none has.
+// furthest is the newest step of an epoch that a rank here has begun, or one whose private part is mirrored here, which it sealed as it
+// began; 0: none has. A commit of large parts waits for their mirrors while the ranks go on: what their makers said is old by then.
 func (lj *localJob) furthest(e replica.Epoch) (at replica.Step) {
 	for _, lr := range lj.ranks {
 		if w := lr.arena.Step(); lr.alive() && w.Epoch() == e {
 			at = max(at, w.Step())
+		}
+	}
+	for _, mi := range lj.mirrors {
+		if mi.part.Kind == replica.PrivatePart {
+			at = max(at, mi.arena.Newest(shm.Ring, e))
 		}
 	}
 	return at

@@ -125,6 +125,63 @@ func TestCandidateSealedBeforeIsMirrored(t *testing.T) {
 	}
 }
 
+// A mirror that is placed anew gets what is committed, unless the candidate is about to make up for it.
+func TestNewMirrorGetsWhatIsCommitted(t *testing.T) {
+	d := newRig(t)
+	job := fixture.Job()
+	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
+	lj := d.put(job)
+	lr := d.attach(lj, 0)
+	d.both(lr.arena, 0, job.Committed)
+	d.leaderSays(fixture.Candidate(1, job.Committed.Step+1))
+	group, own := replica.OfGroup(0), replica.OfRank(0)
+	sent := func(n replica.NodeName, p replica.Part) bool {
+		_, ok := lr.pushed[pushKey{n, p, job.Committed}]
+		return ok
+	}
+	lr.pushed[pushKey{"n2", group, job.Committed}] = pushState{done: true}
+	lr.pushed[pushKey{"n2", own, job.Committed}] = pushState{done: true}
+	d.tick()
+	if lr.pushed[pushKey{"n2", group, job.Committed}] != (pushState{done: true}) {
+		t.Error("what the mirror has is sent again")
+	}
+	moved := *job
+	moved.Mirrors, moved.GroupMirrors = [][]replica.NodeName{{"n3"}, {"n1"}}, [][]replica.NodeName{{"n3"}}
+	lj.job = &moved
+	d.seal(lr.arena, ring(1), fixture.Gen(3, job.Committed.Step+1), 60)
+	d.tick()
+	if !sent("n3", group) || sent("n3", own) {
+		t.Errorf("sent %v: want the group's part of what is committed, and not the private one, of which a newer step is the candidate's", lr.pushed)
+	}
+	lr.pushed = map[pushKey]pushState{}
+	moved.Previous = &replica.Earlier{Generation: fixture.Gen(3, job.Committed.Step-1)}
+	d.tick()
+	if sent("n3", group) {
+		t.Error("sent to a mirror that fetches it itself")
+	}
+}
+
+// How far ranks are is known from the private parts that are mirrored here, too: where a mirror runs no rank, nobody else could tell the
+// leader so late in a commit.
+func TestMirrorsTellHowFarRanksAre(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	d.live(lr, 3, 8, replica.Idle)
+	of := d.mirrorOf(lj, replica.OfRank(1), 1, false)
+	d.seal(of, ring(0), fixture.Gen(3, 11), 1)
+	d.seal(of, ring(1), fixture.Gen(3, 10), 2)
+	d.seal(of, ring(2), fixture.Gen(2, 40), 3)
+	d.seal(d.mirrorOf(lj, replica.OfGroup(1), 1, false), slot(0), fixture.Gen(3, 30), 4)
+	if at := lj.furthest(3); at != 11 {
+		t.Errorf("furthest step %d, want 11", at)
+	}
+	d.live(lr, 3, 12, replica.Idle)
+	if at := lj.furthest(3); at != 12 {
+		t.Errorf("furthest step %d, want 12", at)
+	}
+}
+
 // While a closed job waits for a process, what it is to resume at goes to its mirrors, candidate or not, until they have it.
 func TestWhatAClosedJobResumesAtIsMirrored(t *testing.T) {
 	d := newRig(t)
@@ -161,6 +218,12 @@ func TestWhatAClosedJobResumesAtIsMirrored(t *testing.T) {
 		t.Error("sent again at once: a mirror that is dead for hours would be tried five times a second")
 	}
 	lj.scarceAt = time.Now()
+	d.tick()
+	if lr.pushed[group].sent.After(first) {
+		t.Error("what is on its way is sent again")
+	}
+	d.mover.EndPushes(fixture.JobID) // the push has come to nothing
+	lj.scarceWait, lj.scarceAt = scarceAgain, time.Now()
 	d.tick()
 	if !lr.pushed[group].sent.After(first) || lj.scarceWait != 2*scarceAgain {
 		t.Errorf("what did not arrive is not sent again, or the next time after %v", lj.scarceWait)

@@ -21,7 +21,7 @@ type pushKey struct {
 }
 
 type pushState struct {
-	sent time.Time
+	sent time.Time // when it was given to the mover
 	done bool
 }
 
@@ -32,7 +32,7 @@ type pushEnded mover.Pushed
 const pushAgain = 150 * time.Millisecond
 
 func (h *Host) pushEnded(ev pushEnded) {
-	if ev.Err != nil && !errors.Is(ev.Err, context.Canceled) {
+	if ev.Err != nil && !errors.Is(ev.Err, context.Canceled) && !errors.Is(ev.Err, mover.ErrSuperseded) {
 		h.log.PushFailed(ev.Key.Part, ev.Key.Generation, ev.Line.Node, ev.Err)
 	}
 	lj := h.jobs[ev.Key.Job]
@@ -40,10 +40,13 @@ func (h *Host) pushEnded(ev pushEnded) {
 		return
 	}
 	lr, key := lj.ranks[ev.Key.Rank], pushKey{ev.Line.Node, ev.Key.Part, ev.Key.Generation}
-	h.log.Pushed(key.part, key.generation, key.node, ev.Err)
+	h.log.Pushed(key.part, key.generation, key.node, time.Since(lr.pushed[key].sent), ev.Err)
 	h.strained(lj, key, lr.pushed[key].sent, ev.Err)
-	if ev.Err == nil {
+	switch {
+	case ev.Err == nil:
 		lr.pushed[key] = pushState{lr.pushed[key].sent, true}
+	case errors.Is(ev.Err, mover.ErrSuperseded):
+		delete(lr.pushed, key)
 	}
 	for k := range lr.pushed {
 		if k.generation.Step < lj.job.Committed.Step && k.part.Kind != replica.FrozenPart {
@@ -103,6 +106,23 @@ func (h *Host) mirrorAll(lj *localJob, g replica.Generation, again bool) {
 	}
 }
 
+// refill sends what is committed to mirrors that never got it from here: a mirror that was moved off a lost node has nothing until the
+// next commit, which may be minutes away. What is sealed of the candidate makes up for that, and is sent anyway. After a resume that did
+// not wait for the mirrors they fetch it themselves.
+func (h *Host) refill(lj *localJob) {
+	if lj.job.Phase != replica.Open || lj.spreads() || lj.job.Committed.IsZero() {
+		return
+	}
+	for _, lr := range lj.ranks {
+		for _, k := range []shm.PlaceKind{shm.Slot, shm.Ring} {
+			p, info, committed := lr.arena.At(k, lj.job.Committed)
+			if _, _, next := lr.arena.At(k, lj.candidate.Generation); committed && !next {
+				h.mirror(lj, lr, p, info, false)
+			}
+		}
+	}
+}
+
 // endPushes ends the pushes of parts of a job that has ended.
 func (h *Host) endPushes(job replica.JobID) {
 	h.mover.EndPushes(job)
@@ -139,7 +159,8 @@ func (lj *localJob) speaker(g replica.GroupID) replica.Rank {
 // mirror sends a just sealed part to the nodes that mirror it: private parts every step, before the update they belong to
 // ends; replicated parts of a group that has too few nodes of its own, with the frozen part that they bind.
 func (h *Host) mirror(lj *localJob, lr *localRank, p shm.Place, info shm.Info, again bool) {
-	if at, scarce := lj.resumesAt(); p.Kind == shm.Slot && lj.candidate.N != 0 && info.Generation != lj.candidate.Generation && (!scarce || info.Generation != at) {
+	at, scarce := lj.resumesAt()
+	if g := info.Generation; p.Kind == shm.Slot && lj.candidate.N != 0 && g != lj.candidate.Generation && g != lj.job.Committed && (!scarce || g != at) {
 		return // for freshness: only a candidate is worth the bytes, and the slot that a slow mirror would hold
 	}
 	for _, node := range lj.mirrorsOf(p.Kind, lr.rank) {
@@ -157,7 +178,8 @@ func (h *Host) mirror(lj *localJob, lr *localRank, p shm.Place, info shm.Info, a
 
 func (h *Host) pushTo(node replica.NodeName, lj *localJob, lr *localRank, p shm.Place, info shm.Info, again bool) {
 	pk := pushKey{node, lj.part(p.Kind, lr.rank), info.Generation}
-	if st := lr.pushed[pk]; st.done && !again || time.Since(st.sent) < pushAgain {
+	was, sent := lr.pushed[pk]
+	if was.done && !again || time.Since(was.sent) < pushAgain {
 		return
 	}
 	lr.pushed[pk] = pushState{sent: time.Now()}
@@ -166,9 +188,14 @@ func (h *Host) pushTo(node replica.NodeName, lj *localJob, lr *localRank, p shm.
 	if err != nil {
 		return
 	}
-	push := mover.Push{Key: k, From: r}
-	for _, p := range h.mover.Push(mover.Line{Node: node, Job: lj.job.ID, Rank: lr.rank}, push, lj.awaits) {
+	for _, p := range h.mover.Push(mover.Line{Node: node, Job: lj.job.ID, Rank: lr.rank}, mover.Push{Key: k, From: r}, lj.awaits) {
 		p.From.(*holding.Reader).Drop() // each is one that pushTo gave
+		switch {
+		case p.Key != k:
+			delete(lr.pushed, pushKey{node, p.Key.Part, p.Key.Generation}) // should it be the candidate later
+		case sent:
+			lr.pushed[pk] = was // it is on its way since then
+		}
 	}
 }
 

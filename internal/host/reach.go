@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -34,8 +35,10 @@ func (h *Host) strained(lj *localJob, key pushKey, began time.Time, err error) {
 		delete(h.strains, k)
 		return
 	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, transfer.ErrFenced) || errors.Is(err, transfer.ErrNotYet) {
-		return
+	for _, passes := range []error{context.Canceled, mover.ErrSuperseded, transfer.ErrFenced, transfer.ErrNotYet} {
+		if errors.Is(err, passes) {
+			return
+		}
 	}
 	now := time.Now()
 	s := h.strains[k]

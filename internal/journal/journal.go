@@ -472,8 +472,8 @@ func (j *Journal) Passed(by replica.NodeName, p replica.Passed) {
 	j.z.Debug().Str("event", "passed").Str("node", string(by)).Uint64("n", p.N).Uint32("rank", uint32(p.Rank)).Str("live", p.Live.String()).Str("holds", fmt.Sprint(p.Holds)).Msg("rank passed the candidate")
 }
 
-func (j *Journal) Pushed(part replica.Part, g replica.Generation, to replica.NodeName, err error) {
-	j.z.Debug().Str("event", "pushed").Str("part", part.String()).Str("generation", g.String()).Str("node", string(to)).Err(err).Msg("part pushed to a mirror")
+func (j *Journal) Pushed(part replica.Part, g replica.Generation, to replica.NodeName, took time.Duration, err error) {
+	j.z.Debug().Str("event", "pushed").Str("part", part.String()).Str("generation", g.String()).Str("node", string(to)).Int64("took_us", took.Microseconds()).Err(err).Msg("part pushed to a mirror")
 }
 
 func (j *Journal) Unreached(from replica.NodeName, to []replica.NodeName, part replica.Part, fetch bool, why string) {

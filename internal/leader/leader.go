@@ -182,6 +182,7 @@ type ledJob struct {
 	disputing    bool               // the last steps of ranks that have all left
 	gathered     bool               // all nodes brought what they keep for the rendezvous
 	waits        waits
+	rhythm       rhythm
 	offered      map[replica.Rank]offered // by this leader
 }
 
@@ -371,6 +372,9 @@ func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
 			led.job = job
 			if was == nil || was.Position != job.Position {
 				led.moved = l.now()
+			}
+			if was != nil && was.Position != job.Position && job.Phase == replica.Open && was.Phase == replica.Open {
+				led.rhythm.committed(l.now(), led.candidate, job)
 			}
 			if was != nil && onlyCommitted(was, job) {
 				short, led.short = append(short, control.Progress{Job: id, Index: job.LastIndex, Position: job.Position, Generation: job.Committed}), true

@@ -302,6 +302,7 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if led := l.jobs[m.Job]; led != nil && m.Holder == from.node.Holder() && m.Session == from.node.Session {
 			led.pinnedAt = time.Now()
 			l.log.Pinned(name, m)
+			led.rhythm.pinned(l.now(), led.candidate, m)
 			l.commitEffects(ctx, m.Job, led, led.committer.Pinned(m))
 		}
 	case replica.Passed:

@@ -3,7 +3,7 @@
 // It knows no job, plan or candidate. Its caller says which part, from whom and into which place; results come back as values. What a
 // fetch or a push may touch is checked where the bytes are served (transfer.Store), not here.
 //
-// A Mover's goroutines are its pushers (one for each [Line]) and the far ends of lanes to this node itself. Close waits for both.
+// A Mover's goroutines are its pushers (up to two for each [Line]) and the far ends of lanes to this node itself. Close waits for both.
 package mover
 
 import (
@@ -21,7 +21,8 @@ type Config struct {
 	Self replica.NodeName
 	// Dial opens a lane to another node.
 	Dial func(ctx context.Context, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
-	// TCPLanes is how many lanes over TCP a fetch opens to each holder, beside the one over QUIC. 0: everything goes over QUIC.
+	// TCPLanes is how many lanes over TCP a fetch opens to each holder, beside the one over QUIC, and a push of a large part at most to its
+	// mirror. 0: everything goes over QUIC.
 	TCPLanes int
 	// Parts is what this node serves, for fetches from itself: two ranks of a group on one node.
 	Parts transfer.Store
@@ -37,13 +38,14 @@ type Mover struct {
 	end  context.CancelFunc
 	work sync.WaitGroup // pushers, and far ends of lanes to this node
 
-	pushers map[Line]*pusher // owned by the caller of Push
+	pushers map[track]*pusher                  // owned by the caller of Push
+	turns   map[replica.NodeName]chan struct{} // likewise
 	traffic traffic
 }
 
 // New makes a mover, which Close ends.
 func New(c Config) *Mover {
-	m := &Mover{cfg: c, pushers: map[Line]*pusher{}}
+	m := &Mover{cfg: c, pushers: map[track]*pusher{}, turns: map[replica.NodeName]chan struct{}{}}
 	m.life, m.end = context.WithCancel(context.Background())
 	return m
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -269,7 +270,8 @@ func next(t *testing.T, told chan Pushed, want error) {
 	}
 }
 
-func never(transfer.Key) bool { return false }
+func never(transfer.Key) bool  { return false }
+func always(transfer.Key) bool { return true }
 
 // TestPushReusesItsLane: one lane for all parts of a line; one that breaks is opened anew at once, and the mirror's "not yet" is not the lane's.
 func TestPushReusesItsLane(t *testing.T) {
@@ -278,7 +280,7 @@ func TestPushReusesItsLane(t *testing.T) {
 		var says error
 		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return at, says }}}
 		m, told := among(t, nil, n2)
-		line := Line{"n2", p.man.Job, 1}
+		line := Line{Node: "n2", Job: p.man.Job, Rank: 1}
 		push := func() {
 			if d := m.Push(line, Push{Key: p.key(), From: p}, never); len(d) != 0 {
 				t.Fatalf("dropped %+v", d)
@@ -304,7 +306,7 @@ func TestPushReusesItsLane(t *testing.T) {
 		if n2.dials != 3 {
 			t.Fatalf("dialled %d times, want once more for the broken lane alone", n2.dials)
 		}
-		m.Push(Line{"n9", p.man.Job, 1}, Push{Key: p.key(), From: p}, never)
+		m.Push(Line{Node: "n9", Job: p.man.Job, Rank: 1}, Push{Key: p.key(), From: p}, never)
 		next(t, told, errNoRoute)
 		if p.closed != 5 {
 			t.Fatalf("closed %d readers of 5", p.closed)
@@ -320,7 +322,7 @@ func TestPushThatHangsIsGivenUp(t *testing.T) {
 		m, told := among(t, nil, n2)
 		t.Cleanup(func() { close(life) })
 		began := time.Now()
-		m.Push(Line{"n2", p.man.Job, 1}, Push{Key: p.key(), From: p}, never)
+		m.Push(Line{Node: "n2", Job: p.man.Job, Rank: 1}, Push{Key: p.key(), From: p}, never)
 		next(t, told, context.DeadlineExceeded)
 		if took := time.Since(began); took > 2*pushLimit(p.man.Bytes) { // each of two tries
 			t.Errorf("given up after %v", took)
@@ -338,7 +340,7 @@ func TestEndPushes(t *testing.T) {
 		for s := range replica.Step(3) {
 			k := p.key()
 			k.Generation.Step = s
-			m.Push(Line{"n2", p.man.Job, 1}, Push{Key: k, From: p}, never)
+			m.Push(Line{Node: "n2", Job: p.man.Job, Rank: 1}, Push{Key: k, From: p}, always)
 		}
 		synctest.Wait()
 		m.EndPushes(p.man.Job)
@@ -350,9 +352,173 @@ func TestEndPushes(t *testing.T) {
 		other := newPart(chunk)
 		other.man.Job = replica.JobID{7}
 		other.man.Root = digest(other.man.RootInput())
-		m.Push(Line{"n3", other.man.Job, 1}, Push{Key: other.key(), From: other}, never)
+		m.Push(Line{Node: "n3", Job: other.man.Job, Rank: 1}, Push{Key: other.key(), From: other}, never)
 		next(t, told, nil)
 	})
+}
+
+// TestOldStepsDoNotQueueUp: behind a mirror that is slow the newest step alone waits, and the candidate breaks off what was under way.
+func TestOldStepsDoNotQueueUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		streams, open := 0, make(chan struct{})
+		at := newPlace()
+		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return at, nil }, busy: func(context.Context) bool {
+			mu.Lock()
+			streams++
+			first := streams == 1
+			mu.Unlock()
+			if first {
+				<-open // nothing is read: the push is at its beginning for as long as it lasts
+			}
+			return !first
+		}}}
+		m, told := among(t, nil, n2)
+		steps := map[replica.Step]*part{}
+		push := func(s replica.Step, awaited func(transfer.Key) bool) (dropped []replica.Step) {
+			p := newPart(tcpFrom)
+			p.man.Generation.Step = s
+			p.man.Root = digest(p.man.RootInput())
+			steps[s] = p
+			for _, d := range m.Push(Line{Node: "n2", Job: p.man.Job, Rank: 1}, Push{Key: p.key(), From: p}, awaited) {
+				dropped = append(dropped, d.Key.Generation.Step)
+			}
+			return dropped
+		}
+		push(1, never)
+		synctest.Wait() // it is under way
+		if d := push(1, never); !slices.Equal(d, []replica.Step{1}) {
+			t.Fatalf("what is under way is put a second time: dropped %v", d)
+		}
+		push(2, never)
+		if d := push(3, never); !slices.Equal(d, []replica.Step{2}) {
+			t.Fatalf("dropped %v, want step 2", d)
+		}
+		if d := push(4, func(k transfer.Key) bool { return k.Generation.Step == 4 }); len(d) != 0 {
+			t.Fatalf("dropped %v", d)
+		}
+		next(t, told, ErrSuperseded) // step 1
+		for _, want := range []replica.Step{4, 3} {
+			if p := <-told; p.Err != nil || p.Key.Generation.Step != want {
+				t.Fatalf("pushed %+v, want step %d", p, want)
+			}
+		}
+		at.holds(t, steps[3].bytes)
+		close(open)
+	})
+}
+
+// TestBrokenOffWhileItDials: that a newer step is wanted says nothing of TCP.
+func TestBrokenOffWhileItDials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var over []transfer.Transport
+		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
+		told := make(chan Pushed, 16)
+		m := New(Config{Self: "n1", TCPLanes: 1, Pushed: func(p Pushed) { told <- p }, Dial: func(ctx context.Context, _ replica.NodeName, by transfer.Transport) (transfer.Lane, error) {
+			if over = append(over, by); len(over) == 1 {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return n2, nil
+		}})
+		defer func() { m.Close(); n2.work.Wait() }()
+		for _, s := range []replica.Step{1, 2} {
+			p := newPart(tcpFrom)
+			p.man.Generation.Step = s
+			p.man.Root = digest(p.man.RootInput())
+			m.Push(Line{Node: "n2", Job: p.man.Job, Rank: 1}, Push{Key: p.key(), From: p}, func(k transfer.Key) bool { return k.Generation.Step == 2 })
+			synctest.Wait()
+		}
+		next(t, told, ErrSuperseded)
+		next(t, told, nil)
+		if !slices.Equal(over, []transfer.Transport{transfer.TCP, transfer.TCP}) {
+			t.Errorf("dialled %v", over)
+		}
+	})
+}
+
+// TestLargePartsTakeTurns: no more than so many are sent to a node at once, and small ones do not wait for them.
+func TestLargePartsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		large, open := 0, make(chan struct{})
+		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
+		told := make(chan Pushed, 16)
+		m := New(Config{Self: "n1", Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, transfer.Transport) (transfer.Lane, error) { return n2, nil }})
+		defer func() { m.Close(); n2.work.Wait() }()
+		send := func(r replica.Rank, bytes int) {
+			p := newPart(bytes)
+			m.Push(Line{Node: "n2", Job: p.man.Job, Rank: r}, Push{Key: p.key(), From: &slowPart{part: p, begins: func() { mu.Lock(); large++; mu.Unlock(); <-open }, slow: bytes >= tcpFrom}}, never)
+		}
+		for r := range replica.Rank(largeAtOnce + 3) {
+			send(r, tcpFrom)
+		}
+		synctest.Wait()
+		mu.Lock()
+		if large != largeAtOnce {
+			t.Errorf("%d large parts are sent at once, want %d", large, largeAtOnce)
+		}
+		mu.Unlock()
+		send(0, chunk)
+		next(t, told, nil) // the small one
+		close(open)
+		for range largeAtOnce + 3 {
+			next(t, told, nil)
+		}
+	})
+}
+
+// TestLargePartTakesFreeLanes: a part that is large enough goes over as many lanes as there may be and as others leave it.
+func TestLargePartTakesFreeLanes(t *testing.T) {
+	p := newPart(16 << 20)
+	n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
+	var opened atomic.Int32
+	told := make(chan Pushed, 16)
+	m := New(Config{Self: "n1", TCPLanes: 2, Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, transfer.Transport) (transfer.Lane, error) {
+		return countedLane{n2, &opened}, nil
+	}})
+	defer func() { m.Close(); n2.work.Wait() }()
+	push := func(want int32) {
+		t.Helper()
+		opened.Store(0)
+		m.Push(Line{Node: "n2", Job: p.man.Job, Rank: 1}, Push{Key: p.key(), From: p}, never)
+		if next(t, told, nil); opened.Load() != want {
+			t.Errorf("%d streams, want %d", opened.Load(), want)
+		}
+	}
+	push(2)
+	for range largeAtOnce - 1 {
+		m.turns["n2"] <- struct{}{}
+	}
+	push(1)
+	if n := len(m.turns["n2"]); n != largeAtOnce-1 {
+		t.Errorf("%d turns are taken, want %d", n, largeAtOnce-1)
+	}
+}
+
+// countedLane counts its streams.
+type countedLane struct {
+	*peer
+	opened *atomic.Int32
+}
+
+func (l countedLane) Open(ctx context.Context) (net.Conn, error) {
+	l.opened.Add(1)
+	return l.peer.Open(ctx)
+}
+
+// slowPart is a part whose first chunk is read late.
+type slowPart struct {
+	*part
+	begins func()
+	slow   bool
+}
+
+func (p *slowPart) ReadChunk(i int, dst []byte) ([]byte, error) {
+	if i == 0 && p.slow {
+		p.begins()
+	}
+	return p.part.ReadChunk(i, dst)
 }
 
 // A shard of gigabytes takes longer than a small part may.
@@ -391,7 +557,7 @@ func TestPushOverTCP(t *testing.T) {
 		pushes := func(p *part, want ...transfer.Transport) {
 			t.Helper()
 			over = nil
-			m.Push(Line{"n2", p.man.Job, 1}, Push{Key: p.key(), From: p}, never)
+			m.Push(Line{Node: "n2", Job: p.man.Job, Rank: 1}, Push{Key: p.key(), From: p}, never)
 			next(t, told, nil)
 			if !slices.Equal(over, want) {
 				t.Errorf("dialled %v, want %v", over, want)
@@ -403,7 +569,7 @@ func TestPushOverTCP(t *testing.T) {
 		tcp.cut = true
 		pushes(large, transfer.TCP) // what broke may be the old connection alone
 		tcp.cut, blocked = true, true
-		pushes(large, transfer.TCP)
+		pushes(large, transfer.TCP, transfer.QUIC)
 		pushes(large) // over QUIC
 		time.Sleep(tcpRest)
 		blocked = false

@@ -3,17 +3,26 @@ package mover
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
 
-// Line is a way of pushes: one rank's parts to one node, in order, over one lane.
+// Line is a way of pushes: one rank's parts to one node. Large ones go one after another over a lane of their own, and so do small ones: every
+// commit waits for some of these, and a large one may take seconds.
 type Line struct {
 	Node replica.NodeName
 	Job  replica.JobID
 	Rank replica.Rank
+}
+
+// track is a half of a line.
+type track struct {
+	Line
+	large bool
 }
 
 // Push is a sealed part on its way to a mirror.
@@ -32,35 +41,45 @@ type Pushed struct {
 	Err  error // nil: the mirror has sealed the part
 }
 
-// Push sends a part over its line once those before it are through. awaited tells which parts a commit waits for: those go first, and are
-// dropped last where the line is full. What is dropped gets no Pushed.
+// Push sends a part over its line once what is under way there is through. awaited tells which parts a commit waits for: those go first.
+// Of the others the newest generation alone waits. What is dropped gets no Pushed; what is sent or waits already is dropped too.
 func (m *Mover) Push(l Line, p Push, awaited func(transfer.Key) bool) (dropped []Push) {
-	pu := m.pushers[l]
+	on := track{l, p.From.Manifest().Bytes >= tcpFrom}
+	pu := m.pushers[on]
 	if pu == nil {
 		ctx, cancel := context.WithCancel(m.life)
-		pu = &pusher{m: m, line: l, queue: newPushLine(), cancel: cancel}
-		m.pushers[l] = pu
+		pu = &pusher{m: m, track: on, queue: newPushLine(), cancel: cancel, turns: m.turnsTo(l.Node)}
+		m.pushers[on] = pu
 		m.work.Go(func() { defer cancel(); pu.run(ctx) })
 	}
 	return pu.queue.put(p, awaited)
 }
 
+// turnsTo are the turns of large parts to a node. Owned by the caller of Push.
+func (m *Mover) turnsTo(n replica.NodeName) chan struct{} {
+	if m.turns[n] == nil {
+		m.turns[n] = make(chan struct{}, largeAtOnce)
+	}
+	return m.turns[n]
+}
+
 // EndPushes ends the lines of a job. What is under way is broken off.
 func (m *Mover) EndPushes(job replica.JobID) {
-	for l, pu := range m.pushers {
-		if l.Job == job {
+	for on, pu := range m.pushers {
+		if on.Job == job {
 			pu.cancel()
-			delete(m.pushers, l)
+			delete(m.pushers, on)
 		}
 	}
 }
 
-// pusher works a line off. Its goroutine ends with EndPushes or Close.
+// pusher works one half of a line off. Its goroutine ends with EndPushes or Close.
 type pusher struct {
 	m      *Mover
-	line   Line
+	track  track
 	queue  *pushLine
 	cancel context.CancelFunc
+	turns  chan struct{} // taken for each lane that a large part is sent over
 
 	// Owned by run.
 	lanes    [2]transfer.Lane // by transport; nil: to be opened
@@ -71,7 +90,8 @@ func (pu *pusher) run(ctx context.Context) {
 	defer func() {
 		pu.hangUp(transfer.QUIC)
 		pu.hangUp(transfer.TCP)
-		for p, ok := pu.queue.take(); ok; p, ok = pu.queue.take() {
+		for _, p, ok := pu.queue.take(ctx); ok; _, p, ok = pu.queue.take(ctx) {
+			pu.queue.done()
 			p.From.Close()
 		}
 	}()
@@ -81,14 +101,16 @@ func (pu *pusher) run(ctx context.Context) {
 			return
 		case <-pu.queue.more:
 		}
-		for p, ok := pu.queue.take(); ok; p, ok = pu.queue.take() {
+		for at, p, ok := pu.queue.take(ctx); ok; at, p, ok = pu.queue.take(ctx) {
 			if ctx.Err() != nil {
+				pu.queue.done()
 				p.From.Close()
 				return
 			}
-			err := pu.push(ctx, p)
+			err := pu.push(at, p)
+			pu.queue.done()
 			p.From.Close()
-			pu.m.cfg.Pushed(Pushed{pu.line, p.Key, err})
+			pu.m.cfg.Pushed(Pushed{pu.track.Line, p.Key, err})
 		}
 	}
 }
@@ -96,14 +118,14 @@ func (pu *pusher) run(ctx context.Context) {
 // push tries twice: a lane that broke since the last part is opened anew.
 func (pu *pusher) push(ctx context.Context, p Push) (err error) {
 	for range 2 {
-		over, dialled, dialErr := pu.open(ctx, p.From.Manifest().Bytes)
+		over, dialled, dialErr := pu.open(ctx)
 		if dialErr != nil {
 			return dialErr
 		}
-		err = pu.send(ctx, pu.lanes[over], p)
+		err = pu.send(ctx, over, p)
 		switch {
 		case err == nil, ctx.Err() != nil:
-			return err
+			return err // a stream that was broken off is not the lane's end
 		case errors.Is(err, transfer.ErrFenced), errors.Is(err, transfer.ErrNotYet):
 			continue // the mirror's word, not the lane's
 		case over == transfer.TCP && dialled:
@@ -114,11 +136,14 @@ func (pu *pusher) push(ctx context.Context, p Push) (err error) {
 	return err
 }
 
-// open sees to a lane for a part of so many bytes: over TCP where the part is worth it and TCP gets through.
-func (pu *pusher) open(ctx context.Context, bytes uint64) (over transfer.Transport, dialled bool, err error) {
-	if pu.m.cfg.TCPLanes > 0 && bytes >= tcpFrom && !time.Now().Before(pu.tcpAfter) {
+// open sees to a lane: over TCP for large parts, where it gets through.
+func (pu *pusher) open(ctx context.Context) (over transfer.Transport, dialled bool, err error) {
+	if pu.m.cfg.TCPLanes > 0 && pu.track.large && !time.Now().Before(pu.tcpAfter) {
 		if dialled, err = pu.dial(ctx, transfer.TCP); err == nil {
 			return transfer.TCP, dialled, nil
+		}
+		if ctx.Err() != nil {
+			return transfer.TCP, false, fmt.Errorf("%w (%w)", context.Cause(ctx), err) // nothing is known of TCP
 		}
 		pu.tcpAfter = time.Now().Add(tcpRest)
 	}
@@ -130,7 +155,7 @@ func (pu *pusher) dial(ctx context.Context, over transfer.Transport) (dialled bo
 	if pu.lanes[over] != nil {
 		return false, nil
 	}
-	l, err := pu.m.cfg.Dial(ctx, pu.line.Node, over)
+	l, err := pu.m.cfg.Dial(ctx, pu.track.Node, over)
 	if err != nil {
 		return false, err
 	}
@@ -138,10 +163,59 @@ func (pu *pusher) dial(ctx context.Context, over transfer.Transport) (dialled bo
 	return true, nil
 }
 
-func (pu *pusher) send(ctx context.Context, l transfer.Lane, p Push) error {
-	ctx, cancel := context.WithTimeout(ctx, pushLimit(p.From.Manifest().Bytes))
-	defer cancel()
-	return transfer.Push(ctx, l, p.Key, p.From)
+func (pu *pusher) send(ctx context.Context, over transfer.Transport, p Push) error {
+	bytes := p.From.Manifest().Bytes
+	from := &counted{Reader: p.From}
+	t := transfer.Turns{Around: func(ctx context.Context, try func(context.Context) error) error {
+		if pu.track.large {
+			select {
+			case pu.turns <- struct{}{}:
+				defer func() { <-pu.turns }()
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		ctx, cancel := context.WithTimeout(ctx, pushLimit(bytes))
+		defer cancel()
+		sent, began := from.sent.Load(), time.Now()
+		err := try(ctx)
+		pu.m.traffic.pushed(way{pu.track.Node, over}, from.sent.Load()-sent, time.Since(began), lanesFault(ctx, err), time.Now())
+		if err != nil && ctx.Err() != nil {
+			err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+		}
+		return err
+	}}
+	if over == transfer.TCP {
+		t.Streams, t.More = pu.m.cfg.TCPLanes, func() (func(), bool) {
+			select {
+			case pu.turns <- struct{}{}:
+				return func() { <-pu.turns }, true
+			default:
+				return nil, false
+			}
+		}
+	}
+	return transfer.Push(ctx, pu.lanes[over], p.Key, from, t)
+}
+
+// counted counts the bytes that a push reads to send them.
+type counted struct {
+	transfer.Reader
+	sent atomic.Uint64
+}
+
+func (c *counted) ReadChunk(i int, dst []byte) ([]byte, error) {
+	b, err := c.Reader.ReadChunk(i, dst)
+	c.sent.Add(uint64(len(b)))
+	return b, err
+}
+
+// lanesFault is err where it says something of the lane: neither the mirror's word, nor that the push was given up here.
+func lanesFault(ctx context.Context, err error) error {
+	if ctx.Err() != nil || errors.Is(err, transfer.ErrFenced) || transfer.Retryable(err) {
+		return nil
+	}
+	return err
 }
 
 func (pu *pusher) hangUp(over transfer.Transport) {
@@ -152,17 +226,23 @@ func (pu *pusher) hangUp(over transfer.Transport) {
 }
 
 const (
-	// tcpFrom is from how many bytes a part goes over TCP. What is smaller saves nothing there that would pay for a second connection.
+	// tcpFrom is from how many bytes a part is large and goes over TCP. What is smaller saves nothing there that would pay for a second
+	// connection.
 	tcpFrom = 1 << 20
+	// largeAtOnce is over how many lanes large parts are sent to one node at once. So many fill a link, and each part arrives the sooner the
+	// fewer share it; with more, the ranks of a large node would take all that a mirror serves at once for one peer (maxServesPerPeer), small
+	// parts too, for which every commit waits.
+	largeAtOnce = 4
 	// tcpRest is how long a push keeps to QUIC after TCP did not get through.
 	tcpRest = 30 * time.Second
 )
 
-// pushSlowest is the pace in bytes a second below which a push is given up: what waits behind it grows old meanwhile.
-const pushSlowest = 32 << 20
+// pushSlowest is the pace in bytes a second below which a push is given up, for another mirror to be found. A stream that stalls ends much
+// sooner. Above it a push is never given up for its slowness alone: several that share a link of 1 Gbit/s would all be, and nothing
+// would be committed any more.
+const pushSlowest = 4 << 20
 
-// pushLimit is how long a push of so many bytes may take. With one limit for all, a large shard would never reach its mirror, and
-// nothing would be committed any more.
+// pushLimit is how long a push of so many bytes may take.
 func pushLimit(bytes uint64) time.Duration {
 	return 3*time.Second + time.Duration(float64(bytes)/pushSlowest*float64(time.Second))
 }

@@ -1,24 +1,31 @@
 package mover
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"sync"
 
 	"github.com/replicad/replicad/transfer"
 )
 
-// pushQueue bounds what of one rank waits for one mirror. What waits holds its place, so a longer line to a mirror that is away would fill
-// the private ring.
-const pushQueue = 3
+// pushQueue bounds what waits for one pusher. What waits holds its place, so a longer line to a mirror that is away would fill the arena.
+const pushQueue = 4
 
-// pushLine is what waits for one pusher. The mover's owner puts, the pusher takes.
+// ErrSuperseded ends a push that no commit waits for any more, for one of the same part that a commit does wait for.
+var ErrSuperseded = errors.New("a newer step of the part is to be sent")
+
+// pushLine is what waits for one pusher, and what is under way. The mover's owner puts, the pusher takes.
 //
-// Beyond pushQueue the oldest is dropped that no commit waits for: a mirror that is behind gets the newest steps, but never one of them in
-// the place of the candidate, or a slow mirror would be overtaken for ever.
+// Old steps do not queue up: of a part that no commit waits for, the newest generation alone waits, and a mirror that is behind gets that
+// next. What a commit waits for is never displaced by newer steps, or a slow mirror would be overtaken for ever; it goes first, and breaks
+// off what is under way of the same part and of use to nobody, whose rest would only delay it.
 type pushLine struct {
-	mu      sync.Mutex // guards waiting; nothing waits with it held
+	mu      sync.Mutex // guards the rest; nothing waits with it held
 	waiting []Push
-	more    chan struct{} // something was put; capacity 1
+	now     transfer.Key            // under way
+	leave   context.CancelCauseFunc // breaks that off; nil: nothing is under way
+	more    chan struct{}           // something was put; capacity 1
 }
 
 func newPushLine() *pushLine { return &pushLine{more: make(chan struct{}, 1)} }
@@ -27,17 +34,28 @@ func newPushLine() *pushLine { return &pushLine{more: make(chan struct{}, 1)} }
 func (l *pushLine) put(p Push, awaited func(transfer.Key) bool) (dropped []Push) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if slices.ContainsFunc(l.waiting, func(w Push) bool { return w.Key == p.Key }) {
-		return []Push{p}
-	}
-	l.waiting = append(l.waiting, p)
 	for i := range l.waiting {
 		l.waiting[i].awaited = awaited(l.waiting[i].Key)
+	}
+	if l.leave != nil && l.now == p.Key || slices.ContainsFunc(l.waiting, func(w Push) bool { return w.Key == p.Key }) {
+		return []Push{p}
+	}
+	p.awaited = awaited(p.Key)
+	old := func(w Push) bool {
+		return !w.awaited && slices.ContainsFunc(l.waiting, func(o Push) bool { return !o.awaited && newer(o.Key, w.Key) })
+	}
+	l.waiting = append(l.waiting, p)
+	for i := slices.IndexFunc(l.waiting, old); i >= 0; i = slices.IndexFunc(l.waiting, old) {
+		dropped = append(dropped, l.waiting[i])
+		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
 	for len(l.waiting) > pushQueue {
 		i := max(0, slices.IndexFunc(l.waiting, func(w Push) bool { return !w.awaited }))
 		dropped = append(dropped, l.waiting[i])
 		l.waiting = slices.Delete(l.waiting, i, i+1)
+	}
+	if l.leave != nil && p.awaited && newer(p.Key, l.now) && !awaited(l.now) {
+		l.leave(ErrSuperseded)
 	}
 	select {
 	case l.more <- struct{}{}:
@@ -46,15 +64,31 @@ func (l *pushLine) put(p Push, awaited func(transfer.Key) bool) (dropped []Push)
 	return dropped
 }
 
-// take takes what a commit waits for, else the oldest.
-func (l *pushLine) take() (p Push, ok bool) {
+// newer tells whether a is a newer generation of the part that b is of.
+func newer(a, b transfer.Key) bool { return a.Part == b.Part && a.Generation.Compare(b.Generation) > 0 }
+
+// take takes what a commit waits for, else the newest; it is under way, in the context returned, until done is called.
+func (l *pushLine) take(ctx context.Context) (at context.Context, p Push, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
-		return p, false
+		return ctx, p, false
 	}
-	i := max(0, slices.IndexFunc(l.waiting, func(w Push) bool { return w.awaited }))
+	i := slices.IndexFunc(l.waiting, func(w Push) bool { return w.awaited })
+	if i < 0 {
+		i = len(l.waiting) - 1
+	}
 	p = l.waiting[i]
 	l.waiting = slices.Delete(l.waiting, i, i+1)
-	return p, true
+	at, l.leave = context.WithCancelCause(ctx)
+	l.now = p.Key
+	return at, p, true
+}
+
+// done says that what was taken last is not under way any more.
+func (l *pushLine) done() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leave(nil)
+	l.leave = nil
 }

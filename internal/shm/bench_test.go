@@ -42,3 +42,69 @@ func BenchmarkChunk(b *testing.B) {
 		}
 	})
 }
+
+// What an unchanged part costs a mirror: copied from a sealed place with its digests checked, or, where an older step's bytes lie in the place
+// itself, checked alone. Beside it what chunks cost that come from elsewhere.
+func BenchmarkReuse(b *testing.B) {
+	const n = 256 << 20
+	g, err := replica.NewGeometry([]replica.Region{{Name: "w", DType: replica.U8, Shape: []uint64{n}, Bytes: n}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	a := newArena(b, Spec{Cluster: testCluster, Job: testJob, Geometry: g, Slots: 3})
+	bytes, m := part(a, Place{Slot, 0}, 1)
+	_, other := part(a, Place{Slot, 1}, 2)
+	stage := func(b *testing.B, at int, m replica.Manifest) *Staging {
+		s, err := a.Take(Place{Slot, at}, m)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return s
+	}
+	reuse := func(b *testing.B, s *Staging, want bool) {
+		if err := s.Reuse(); err != nil || s.Have(0) != want {
+			b.Fatal(s.Have(0), err)
+		}
+	}
+	put := func(b *testing.B, s *Staging) {
+		for i := range m.Chunks {
+			if err := s.Put(i, chunkOf(m, bytes, i)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.Run("put", func(b *testing.B) {
+		b.SetBytes(n)
+		for b.Loop() {
+			s := stage(b, 1, m)
+			put(b, s)
+			s.Abort()
+		}
+	})
+	s := stage(b, 0, m)
+	put(b, s)
+	if err := s.Seal(); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("copy", func(b *testing.B) {
+		b.SetBytes(n)
+		for b.Loop() {
+			b.StopTimer()
+			s := stage(b, 2, other) // the place forgets what was in it
+			reuse(b, s, false)
+			s.Abort()
+			b.StartTimer()
+			s = stage(b, 2, m)
+			reuse(b, s, true)
+			s.Abort()
+		}
+	})
+	b.Run("check", func(b *testing.B) {
+		b.SetBytes(n)
+		for b.Loop() {
+			s := stage(b, 2, m)
+			reuse(b, s, true)
+			s.Abort()
+		}
+	})
+}

@@ -178,16 +178,24 @@ const hashPiece = 256 << 10
 var pieces = sync.Pool{New: func() any { return new([hashPiece]byte) }}
 
 func (a *Arena) hashAt(off, n uint64) (replica.Digest, error) {
+	return a.eachPiece(off, n, func(uint64, []byte) error { return nil })
+}
+
+// eachPiece hashes n bytes at off, and gives each piece to take with how far it is behind off.
+func (a *Arena) eachPiece(off, n uint64, take func(at uint64, b []byte) error) (replica.Digest, error) {
 	buf := pieces.Get().(*[hashPiece]byte)
 	defer pieces.Put(buf)
 	h := xxh3.New128()
-	for n > 0 {
-		b := buf[:min(n, hashPiece)]
-		if _, err := a.file.ReadAt(b, int64(off)); err != nil {
+	for at := uint64(0); at < n; {
+		b := buf[:min(n-at, hashPiece)]
+		if _, err := a.file.ReadAt(b, int64(off+at)); err != nil {
 			return replica.Digest{}, err
 		}
 		_, _ = h.Write(b)
-		off, n = off+uint64(len(b)), n-uint64(len(b))
+		if err := take(at, b); err != nil {
+			return replica.Digest{}, err
+		}
+		at += uint64(len(b))
 	}
 	return h.Sum128().Bytes(), nil
 }

@@ -109,7 +109,6 @@ func (s *Staging) reuse() error {
 			s.arrived(i)
 		}
 	}
-	var buf []byte
 	for _, p := range s.a.Places() {
 		if p.Kind != s.p.Kind || p == s.p || s.lacks() == 0 {
 			continue
@@ -122,16 +121,30 @@ func (s *Staging) reuse() error {
 			if s.Have(i) || info.Digests[i] != want {
 				continue
 			}
-			b, err := s.a.ReadChunk(p, info.Count, i, buf)
+			got, err := s.copyChunk(p, i)
 			if err != nil {
-				continue
+				return err
 			}
-			if buf = b; Hash(b) == want {
-				_ = s.Put(i, b) // what can't be put is fetched
+			if got == want { // else it lies, or was freed meanwhile: it is fetched
+				s.arrived(i)
 			}
 		}
 	}
 	return nil
+}
+
+// copyChunk copies chunk i from another place of the kind, piece by piece through the cache, and returns the digest of what was written.
+func (s *Staging) copyChunk(from Place, i int) (replica.Digest, error) {
+	if w := s.a.Word(s.p); w != s.word(replica.SlotCopying) {
+		return replica.Digest{}, fmt.Errorf("%w: %v in use %d, staging has use %d", ErrState, w.State(), w.Count(), s.count)
+	}
+	src, n := s.a.span(from)
+	dst, _ := s.a.span(s.p)
+	at, size := replica.ChunkSpan(i, n, s.m.ChunkBytes)
+	return s.a.eachPiece(src+at, size, func(off uint64, b []byte) error {
+		_, err := s.a.file.WriteAt(b, int64(dst+at+off))
+		return err
+	})
 }
 
 // Have tells whether chunk i is there.

@@ -171,7 +171,11 @@ type statusJob struct {
 	Quarantined []string
 	Degraded    bool
 	Parts       []statusPart
-	Disputes    []struct {
+	Commits     *struct {
+		Count, Steps int
+		Why          string
+	}
+	Disputes []struct {
 		Group, Step int
 		Majority    bool
 		Suspects    []int

@@ -61,7 +61,7 @@ func TestManifestOfAnotherGeometry(t *testing.T) {
 		tc.spoil(&p.Man)
 		key := transfer.Key{Cluster: id.Cluster, Era: p.Man.Era, Job: p.Man.Job, Epoch: j.Epoch, Part: tc.part, Generation: p.Man.Generation, Root: p.Man.Root, Rank: 1, Incarnation: j.Ranks[1].Incarnation}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		err := transfer.Push(ctx, lane{conn}, key, p)
+		err := transfer.Push(ctx, lane{conn}, key, p, transfer.Turns{})
 		cancel()
 		if err == nil {
 			t.Errorf("%s is taken", tc.name)

@@ -4,6 +4,7 @@ package trouble_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,7 +48,7 @@ func TestMirrorsDaemonStaysDown(t *testing.T) {
 		})
 	})
 	stuck := s.job("lonely").Position.Step
-	s = c.nodes[0].statusWhen(func(s status) bool { return s.job("lonely").Position.Step > stuck+50 })
+	s = c.nodes[0].statusWhen(func(s status) bool { return len(s.job("lonely").Parts) > 0 && s.job("lonely").Position.Step > stuck+50 })
 	j := s.job("lonely")
 	if j.Epoch != 1 || mirror.daemon.Running() {
 		t.Fatalf("%+v", j)
@@ -63,6 +64,67 @@ func TestMirrorsDaemonStaysDown(t *testing.T) {
 	}
 	if !c.nodes[0].daemon.saw(said) && !other.daemon.saw(said) {
 		t.Errorf("no leader logged that the commit waits for %s", mirror.cfg.Node)
+	}
+}
+
+// TestLostCopiesAreMadeAgain: the node that mirrors a job dies while the job makes no step. What is committed is copied to another node, in
+// the same epoch, though nothing is committed any more.
+func TestLostCopiesAreMadeAgain(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "n1", "n2", "n3")
+	c.voters(1)
+	for _, n := range c.nodes {
+		n.cfg.Timing.DaemonGrace = 2 * time.Second
+		n.write()
+		n.launch()
+	}
+	for _, n := range c.nodes {
+		n.daemon.await("linked", nil)
+	}
+	launcher := c.nodes[0].run("resting", 1, rankSpec{Rest: 20, RestFor: time.Hour, Floats: 1 << 19, Pace: 50 * time.Millisecond}, "--ranks", "0")
+	launcher.await("resting", nil)
+	holds := func(s status, n *node, part string) bool {
+		return slices.ContainsFunc(s.job("resting").Parts, func(p statusPart) bool { return p.Part == part && slices.Contains(p.Nodes, n.cfg.Node) })
+	}
+	var mirror, other *node
+	before := c.nodes[0].statusWhen(func(s status) bool {
+		mirror, other = c.nodes[1], c.nodes[2]
+		if !holds(s, mirror, "group 0") {
+			mirror, other = other, mirror
+		}
+		return s.job("resting").Position.Step >= 1 && holds(s, mirror, "group 0")
+	})
+	mirror.die()
+	after := c.nodes[0].statusWhen(func(s status) bool { return holds(s, other, "group 0") && holds(s, other, "private 0") })
+	was, is := before.job("resting"), after.job("resting")
+	if is.Epoch != was.Epoch || is.Position.Step >= 20 {
+		t.Errorf("%+v, and before %s died %+v", is, mirror.cfg.Node, was)
+	}
+}
+
+// TestStatusSaysHowOftenAJobCommits: where the way to the mirror takes longer than a step, the newest step that is there commits, and status
+// says every how many steps that is, and why.
+func TestStatusSaysHowOftenAJobCommits(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "n1", "n2", "n3")
+	c.calm()
+	net := c.behind()
+	for _, from := range c.nodes {
+		for _, to := range c.nodes {
+			if from != to {
+				c.must(net.Shape(from.Name, to.Name, 0, 40*time.Millisecond, 0))
+			}
+		}
+	}
+	rank := c.nodes[0].run("far", 1, rankSpec{}, "--ranks", "0")
+	rank.await("step", fields{"step": 100})
+	s := c.nodes[0].statusWhen(func(s status) bool {
+		is := s.job("far").Commits
+		return is != nil && is.Steps > 2*is.Count && strings.Contains(is.Why, "a step takes")
+	})
+	code, out := call(t, "status", "--socket", c.nodes[0].cfg.AdminSocket)
+	if code != 0 || !strings.Contains(out, "\ncommits ") {
+		t.Errorf("code %d, with %+v:\n%s", code, s.job("far"), out)
 	}
 }
 

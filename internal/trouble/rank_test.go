@@ -3,6 +3,7 @@
 package trouble_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,7 +31,8 @@ type rankSpec struct {
 	Token    string
 	Twice    bool          // a second session is opened in the same process
 	Stubborn bool          // SIGTERM is ignored
-	Rest     int           // before this step it declares a pause, and stands still for 3 s
+	Rest     int           // before this step it declares a pause, and stands still for RestFor
+	RestFor  time.Duration // 0: 3 s
 	Reject   bool          // a process that did not begin the job rejects the first state it is given
 	Unequal  bool          // a further replicated region, "bias", starts as the rank's own number
 	Poison   int           // from the update of this step on the first weight is not a number
@@ -288,11 +290,11 @@ func (t *trainer) epoch(ctx context.Context) error {
 
 // rest stands still on purpose.
 func (t *trainer) rest() error {
-	if err := t.Pause(time.Minute); err != nil {
+	if err := t.Pause(t.spec.RestFor + time.Minute); err != nil {
 		return err
 	}
 	t.say("resting", nil)
-	<-time.After(3 * time.Second)
+	<-time.After(cmp.Or(t.spec.RestFor, 3*time.Second))
 	return t.Pause(0)
 }
 
