@@ -306,6 +306,7 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*holdi
 			return nil, err
 		}
 		staged = arena
+		f.h.log.Fetching(f.job, f.rank, part, f.plan.Epoch, m.Bytes, w.Holders)
 		return s, nil
 	})
 	*f.missed = missed{part, got.Unreached}
