@@ -284,6 +284,10 @@ func (h *Host) handle(ev Event) {
 		h.finishedPart(ev)
 	case restored:
 		h.restored(ev)
+	case readingDone:
+		if lj := h.jobs[ev.job]; lj != nil {
+			h.readAhead(lj)
+		}
 	case mirrored:
 		h.mirrored(ev)
 	case mirrorFetched:
