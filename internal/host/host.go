@@ -296,6 +296,8 @@ func (h *Host) handle(ev Event) {
 		h.pushEnded(ev)
 	case shardWritten:
 		h.shardWritten(ev)
+	case shardGrows:
+		h.shardGrows(ev)
 	case regionsHashed:
 		h.regionsHashed(ev)
 	case durableRead:
