@@ -153,7 +153,7 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool, ada
 
 
 def steps(args: argparse.Namespace, emit: common.Events, model: nn.Module, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None, start: int) -> None:
-    ddp = data_parallel(model)
+    ddp = data_parallel(model, gradient_as_bucket_view=args.state_mb > 0)  # a second copy of large gradients is spared
     batches, pace = loader.endless(), common.Pace(args.pace)
     for step in range(start + 1, args.steps + 1):
         optimizer.zero_grad(set_to_none=True)
