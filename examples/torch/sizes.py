@@ -35,7 +35,7 @@ class Case:
     groups: str
     needs: int  # GiB of free memory
     faults: tuple[str, ...]  # of one run each
-    steps: int = 24
+    steps: int = 20
 
     def run(self, faults: str, seed: int, replicad: Path, keep: Path) -> dict[str, Any]:
         """One demo: its report."""

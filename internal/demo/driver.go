@@ -83,7 +83,7 @@ func (d *driver) awaitMoment(ctx context.Context, i int, kind string) error {
 	if kind == GroupLoss {
 		goal = max(goal, d.durableStep()+durableEvery/4)
 	}
-	if goal+10 > uint64(d.opt.Steps) {
+	if goal+uint64(min(10, d.opt.Steps/4)) > uint64(d.opt.Steps) {
 		return fmt.Errorf("fault %s can't be injected: the cluster was whole again at step %d of %d: give more --steps", kind, step, d.opt.Steps)
 	}
 	return d.await(ctx, patienceHealth+time.Duration(goal-step)*d.opt.step(), fmt.Sprintf("step %d, at which fault %s is due", goal, kind), func() bool {
