@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def main() -> int:
         for faults in [args.faults] if args.faults else case.faults:
             began = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="replicad-s-") as keep:
-                report = Case(case.script, case.state, case.groups, case.needs, (), args.steps or case.steps).run(faults.replace("+", ","), args.seed, args.replicad, Path(keep))
+                report = replace(case, steps=args.steps or case.steps).run(faults.replace("+", ","), args.seed, args.replicad, Path(keep))
             took, verdict = time.monotonic() - began, report["verdict"]
             bad += verdict != "bit-equal" or any(f["steps_lost"] for f in report["faults"])
             for f in report["faults"] or [{"kind": faults, "steps_lost": 0}]:
