@@ -57,6 +57,7 @@ class Case:
 CASES = {
     "gpt-64": Case("gpt.py", 64, "0,0", 4, ("rank-forward", "node", "holder"), 40),
     "fsdp-64": Case("fsdp.py", 64, "0,1", 4, ("rank-forward", "node", "holder"), 40),
+    "fsdp-256": Case("fsdp.py", 256, "0,1", 8, ("rank-forward", "node", "holder")),
     "gpt-1024": Case("gpt.py", 1024, "0,0", 13, ("rank-forward", "node", "holder")),
     "gpt-3072": Case("gpt.py", 3072, "0,0", 22, ("rank-forward", "node", "holder-daemon")),
     "fsdp-1024": Case("fsdp.py", 1024, "0,1", 20, ("rank-forward", "node", "holder")),
