@@ -28,6 +28,7 @@ GOTESTS    := -shuffle=on -vet=off -timeout 8m
 CAMPAIGN   ?=
 LOCK       ?=
 HOSTILE    ?=
+SIZES      ?=
 BENCH      ?=
 # Of chaos: how long, with which seed (drawn), and further flags.
 DURATION   ?= 20m
@@ -42,7 +43,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat wheel demo-test chaos-test test test-all demo demo-torch chaos chaos-control hostile campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat wheel demo-test sizes-test chaos-test test test-all demo demo-torch chaos chaos-control hostile campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -129,8 +130,12 @@ py-test: py-setup wheel ## the Python tests, with real daemons, three files at a
 py-compat: build ## the Python tests with the oldest and the newest torch and other Pythons, each in .venv-compat; gigabytes. Flags in PYTEST
 	.ci/py-compat $(PYTEST)
 
-demo-test: build ## the demo's scenario with the normal binaries
+demo-test: build ## the demo's scenario with the normal binaries, and 64 MiB more of state on each rank
 	$(BIN)/replicad demo $(DEMO)
+	$(if $(DEMO),,$(BIN)/replicad demo --seed 3 --state-mb 64 --slots 2 --steps 250 --faults rank-forward,holder)
+
+sizes-test: build $(TORCH) ## torch jobs of 1, 2 and 3 GB of state: a rank, a node, a holder that sends is killed; up to an hour, 22 GiB of free memory. Flags in SIZES="--cases gpt-1024"
+	$(PYTHON) examples/torch/sizes.py $(SIZES)
 
 chaos-test: SEED := $(or $(SEED),1)
 chaos-test: build ## a minute of faults with the normal binaries, under a seed that is the same each time
@@ -140,7 +145,7 @@ test: build check py-check unit c-test py-test demo-test chaos-test ## what must
 	@echo "make test: passed"
 
 test-all: SKIP :=
-test-all: test bench-test ## the same with the long tests, for a release or a change of what they show
+test-all: test bench-test sizes-test ## the same with the long tests, for a release or a change of what they show
 
 demo: build ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="..."
 	$(BIN)/replicad demo $(DEMO)

@@ -33,6 +33,8 @@ type LogEvent struct {
 	StepsLost uint64            `json:"steps_lost"`
 	Bytes     uint64            `json:"bytes"`
 	By        map[string]uint64 `json:"by"`
+	Holders   []string          `json:"holders"`
+	Part      string            `json:"part"`
 	LagMicros float64           `json:"lag_us"`
 	Job       string            `json:"job"`
 	Code      string            `json:"code"`

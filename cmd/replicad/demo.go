@@ -55,6 +55,7 @@ func newDemo(std stdio) *cobra.Command {
 	flags.IntVar(&o.Steps, "steps", demo.DefaultSteps, "optimizer steps")
 	flags.IntVar(&o.StateMB, "state-mb", 0, "`MiB` added to each rank's state, to see larger transfers")
 	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default: as of replicad run): each is a copy of its state")
+	flags.IntVar(&o.Copies, "copies", 0, "nodes that must hold each part before a step is committed (default 2; 3 with the fault holder)")
 	flags.Uint64Var(&o.Seed, "seed", 0, "of training and of the moments of the faults (default: drawn, and printed)")
 	flags.DurationVar(&o.Pace, "pace", demo.DefaultPace, "shortest time of a step")
 	flags.StringVar(&o.ReportDir, "report", "", "`DIR` for report.html and report.json")

@@ -15,21 +15,21 @@ from functools import partial
 from typing import Any
 
 import common
+import gpt
 import sharded
 import torch
-from gpt import GPT
 from torch.distributed.fsdp import fully_shard
 
 
 class FSDP2(sharded.Layout):
     """Each block a unit of its own; parameters are DTensors."""
 
-    def spread(self, args: argparse.Namespace, world: int, model: GPT) -> tuple[Any, Any, Any]:
+    def spread(self, args: argparse.Namespace, world: int, model: gpt.GPT) -> tuple[Any, Any, Any]:
         mesh = sharded.mesh(args, world)
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        return model, model, sharded.adamw(model)
+        return model, model, gpt.adamw(args, model)
 
     def micro(self, computes: Any, last: bool) -> AbstractContextManager[Any]:
         computes.set_requires_gradient_sync(last)

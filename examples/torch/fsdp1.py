@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 import common
+import gpt
 import sharded
 import torch
-from gpt import GPT, Block
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
@@ -27,18 +27,18 @@ from replicad.store import connections
 class FSDP1(sharded.Layout):
     """Each block a flat parameter of its own."""
 
-    def spread(self, args: argparse.Namespace, world: int, model: GPT) -> tuple[Any, Any, Any]:
+    def spread(self, args: argparse.Namespace, world: int, model: gpt.GPT) -> tuple[Any, Any, Any]:
         mesh = sharded.mesh(args, world)
         with connections():
             wrapped = FullyShardedDataParallel(
                 model,
                 device_mesh=mesh,
                 sharding_strategy=ShardingStrategy.FULL_SHARD if mesh.ndim == 1 else ShardingStrategy.HYBRID_SHARD,
-                auto_wrap_policy=ModuleWrapPolicy({Block}),
+                auto_wrap_policy=ModuleWrapPolicy({gpt.Block}),
                 use_orig_params=bool(args.use_orig_params),
                 device_id=torch.device("cpu"),
             )
-        return wrapped, wrapped, sharded.adamw(wrapped)
+        return wrapped, wrapped, gpt.adamw(args, wrapped)
 
     def clip(self, model: Any) -> None:
         model.clip_grad_norm_(1.0)

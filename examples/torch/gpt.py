@@ -96,7 +96,21 @@ def arguments(description: str | None = __doc__, **defaults: Any) -> argparse.Ar
     p.add_argument("--width", type=int, default=64)
     p.add_argument("--layers", type=int, default=2)
     p.add_argument("--length", type=int, default=64, help="characters of context")
+    p.add_argument("--state-mb", type=int, default=0, help="MiB of parameters and AdamW state of each rank: sets --width")
     return p
+
+
+def sized(args: argparse.Namespace, alphabet: int, shards: int = 1) -> GPT:
+    """The model, as wide as --state-mb says where that is given: AdamW keeps two numbers beside each parameter's own."""
+    if args.state_mb:
+        parameters = (args.state_mb << 20) * shards / 12
+        args.width = max(4, 4 * round(math.sqrt(parameters / (12 * args.layers)) / 4))  # a block has 12 width^2, and is cut into 4 heads
+    return GPT(alphabet, args.length, args.width, args.layers)
+
+
+def adamw(args: argparse.Namespace, model: Any) -> torch.optim.AdamW:
+    """In one pass over the state where that is large."""
+    return torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1, fused=args.state_mb > 0 or None)
 
 
 def cosine(optimizer: Any, steps: int) -> torch.optim.lr_scheduler.LambdaLR:
@@ -111,9 +125,9 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool, ada
     emit = common.Events(rank)
     emit("start")
     text = Text(args.length)
-    model = adapt(GPT(len(text.alphabet), args.length, args.width, args.layers))
+    model = adapt(sized(args, len(text.alphabet)))
     torch.manual_seed(args.seed * 1000 + rank)  # dropout differs from rank to rank
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    optimizer = adamw(args, model)
     schedule = cosine(optimizer, args.steps)
     loader = Loader(text, args.batch, seed=args.seed, rank=rank, world=world, num_workers=args.workers)
 
@@ -139,7 +153,7 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool, ada
 
 
 def steps(args: argparse.Namespace, emit: common.Events, model: nn.Module, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None, start: int) -> None:
-    ddp = data_parallel(model)
+    ddp = data_parallel(model, gradient_as_bucket_view=args.state_mb > 0)  # a second copy of large gradients is spared
     batches, pace = loader.endless(), common.Pace(args.pace)
     for step in range(start + 1, args.steps + 1):
         optimizer.zero_grad(set_to_none=True)

@@ -62,17 +62,13 @@ def mesh(args: argparse.Namespace, world: int) -> DeviceMesh:
         return init_device_mesh("cpu", (world // shards, shards), mesh_dim_names=("replicate", "shard"))
 
 
-def adamw(model: Any) -> torch.optim.AdamW:
-    return torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
-
-
 class Training:
     """What the process group has to be there for."""
 
     def __init__(self, layout: Layout, args: argparse.Namespace, world: int, alphabet: int) -> None:
         torch.manual_seed(args.seed)
         self.layout, self.args = layout, args
-        self.model, self.computes, self.optimizer = layout.spread(args, world, gpt.GPT(alphabet, args.length, args.width, args.layers))
+        self.model, self.computes, self.optimizer = layout.spread(args, world, gpt.sized(args, alphabet, args.shards or world))
         self.schedule = gpt.cosine(self.optimizer, args.steps)
 
     def steps(self, emit: common.Events, loader: Loader, session: replicad.Session | None, start: int) -> None:

@@ -109,7 +109,7 @@ func (t *tree) writeFile(name string, place func(from, to string) error, write f
 			_ = t.disk.remove(temp) // Prune removes it otherwise
 		}
 	}()
-	if err := write(f); err != nil {
+	if err := write(&flushed{file: f}); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
@@ -123,6 +123,24 @@ func (t *tree) writeFile(name string, place func(from, to string) error, write f
 		return err
 	}
 	return t.disk.syncDir(dir)
+}
+
+// syncEvery is how many bytes of a file are synced at once. One sync of a whole shard would take longer than a call may, leave the writer
+// without a sign of progress, and fill the machine's memory with what is not on disk yet.
+const syncEvery = 64 << 20
+
+// flushed syncs a file while it is written.
+type flushed struct {
+	file
+	since int // bytes that were not synced
+}
+
+func (f *flushed) Write(b []byte) (int, error) {
+	n, err := f.file.Write(b)
+	if f.since += n; err == nil && f.since >= syncEvery {
+		f.since, err = 0, f.Sync()
+	}
+	return n, err
 }
 
 // linkOnce places a file where none may be.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -465,5 +466,41 @@ func TestPrune(t *testing.T) {
 	}
 	if err := s.Prune(jobName, job, 0); err == nil {
 		t.Error("pruned to nothing")
+	}
+}
+
+// unsyncedFile takes bytes and remembers how many at most were not synced.
+type unsyncedFile struct{ now, most int }
+
+func (f *unsyncedFile) Write(b []byte) (int, error) {
+	f.now += len(b)
+	f.most = max(f.most, f.now)
+	return len(b), nil
+}
+func (f *unsyncedFile) Sync() error  { f.now = 0; return nil }
+func (f *unsyncedFile) Close() error { return nil }
+
+type unsyncedDisk struct {
+	disk
+	file unsyncedFile
+}
+
+func (d *unsyncedDisk) create(string) (file, error) { return &d.file, nil }
+func (d *unsyncedDisk) syncDir(string) error        { return nil }
+
+// One sync of 40 GB at the end of a shard took longer than a call to the disk may, so the write failed each time.
+func TestALargeFileIsSyncedWhileItIsWritten(t *testing.T) {
+	d := &unsyncedDisk{}
+	piece := make([]byte, 4<<20)
+	err := (&tree{disk: d}).writeFile("x", func(string, string) error { return nil }, func(w io.Writer) error {
+		for range 100 {
+			if _, err := w.Write(piece); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil || d.file.now != 0 || d.file.most > syncEvery+len(piece) {
+		t.Errorf("%v; %d bytes are not synced, and %d were not at one time: want 0, and at most %d", err, d.file.now, d.file.most, syncEvery+len(piece))
 	}
 }

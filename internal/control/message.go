@@ -184,13 +184,14 @@ type StepMS struct {
 	Broken bool `cbor:"3,keyasint,omitempty"`
 }
 
-// ShardReport says that a shard of the durable write under way is fsynced, or why not.
+// ShardReport says that a shard of the durable write under way is fsynced, or why not, or, with Written, how far it is.
 type ShardReport struct {
 	Job        replica.JobID      `cbor:"1,keyasint"`
 	Generation replica.Generation `cbor:"2,keyasint"`
 	Part       replica.Part       `cbor:"3,keyasint"`
 	Info       replica.ShardInfo  `cbor:"4,keyasint"`
 	Failed     string             `cbor:"5,keyasint"`
+	Written    uint64             `cbor:"6,keyasint,omitempty"` // bytes so far, of a shard that is still being written
 }
 
 // MarkerOrder asks the writer to write the commit marker; MarkedReport is its answer.

@@ -46,6 +46,9 @@ func (d *driver) launch(i int, spare bool) error {
 	if d.opt.Slots > 0 {
 		job.Flags = append(job.Flags, "--slots", fmt.Sprint(d.opt.Slots))
 	}
+	if d.opt.Copies > 0 {
+		job.Flags = append(job.Flags, "--min-copies", fmt.Sprint(d.opt.Copies))
+	}
 	if d.opt.Warm > 0 {
 		job.Flags = append(job.Flags, "--warm", fmt.Sprint(d.opt.Warm))
 	}

@@ -180,8 +180,8 @@ const (
 
 // room is how many bytes the demo may write to its directory.
 func (o Options) room() uint64 {
-	const copies = 4 * 4 // of each rank's state: the two durable generations that stay, one being written, one being removed
-	return demoRoom + stepRoom*uint64(o.Steps) + copies*uint64(o.StateMB)<<20
+	const copies = 4 // of each rank's state: the two durable generations that stay, one being written, one being removed
+	return demoRoom + stepRoom*uint64(o.Steps) + copies*uint64(o.World)*uint64(o.StateMB)<<20
 }
 
 // checkRoom tells whether the file system of dir has room.

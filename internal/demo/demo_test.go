@@ -3,6 +3,7 @@ package demo
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -91,6 +92,39 @@ func TestOptionsReportAllFaults(t *testing.T) {
 	for _, want := range []string{"--no-faults", "meteor", "--steps 3", "--state-mb -1", "/nonexistent", `--log-level "warn"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not name %s: %v", want, err)
+		}
+	}
+}
+
+// Two nodes that hold a part are lost at once in the fault holder: a job of two copies would go back to its disk.
+func TestHolderWantsThreeCopies(t *testing.T) {
+	for copies, want := range map[int]int{0: 3, 3: 3, 4: 4} {
+		o, err := Options{Faults: []string{NodeLoss, Holder}, Copies: copies, Trainer: os.Args[0]}.withDefaults()
+		if err != nil || o.Copies != want {
+			t.Errorf("of --copies %d: %d, %v", copies, o.Copies, err)
+		}
+	}
+	for _, copies := range []int{-1, 1, 2, 5} {
+		if _, err := (Options{Faults: []string{Holder}, Copies: copies, Trainer: os.Args[0]}).withDefaults(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("--copies %d", copies)) {
+			t.Errorf("of --copies %d: %v", copies, err)
+		}
+	}
+	if o, err := (Options{Faults: []string{HolderDaemon}, Trainer: os.Args[0]}).withDefaults(); err != nil || o.Copies != 0 {
+		t.Errorf("a daemon comes back, and the job keeps %d copies: %v", o.Copies, err)
+	}
+}
+
+// A part counts as on its way from others than the node that fetches it and the one that was lost.
+func TestSending(t *testing.T) {
+	e := cluster.LogEvent{Event: "fetching", Part: "group 0", From: "n4", Holders: []string{"n1", "n3", "n4"}}
+	if got := sending(e, "n3"); !slices.Equal(got, []string{"n1"}) {
+		t.Errorf("from %v", got)
+	}
+	private, other := e, e
+	private.Part, other.Event = "rank 0", "moved"
+	for _, e := range []cluster.LogEvent{private, other} {
+		if got := sending(e, "n3"); len(got) > 0 {
+			t.Errorf("from %v of %+v", got, e)
 		}
 	}
 }

@@ -79,11 +79,11 @@ func (d *driver) awaitMoment(ctx context.Context, i int, kind string) error {
 	part := float64(d.opt.Steps) * 0.9 / float64(len(d.opt.Faults))
 	goal := uint64(part * (float64(i) + 0.1 + 0.5*d.rng.Float64()))
 	_, step := d.latest()
-	goal = max(goal, step+3+uint64(d.rng.IntN(20)))
+	goal = max(goal, step+3+uint64(d.rng.IntN(min(20, 1+int(part)/4))))
 	if kind == GroupLoss {
 		goal = max(goal, d.durableStep()+durableEvery/4)
 	}
-	if goal+10 > uint64(d.opt.Steps) {
+	if goal+uint64(min(10, d.opt.Steps/4)) > uint64(d.opt.Steps) {
 		return fmt.Errorf("fault %s can't be injected: the cluster was whole again at step %d of %d: give more --steps", kind, step, d.opt.Steps)
 	}
 	return d.await(ctx, patienceHealth+time.Duration(goal-step)*d.opt.step(), fmt.Sprintf("step %d, at which fault %s is due", goal, kind), func() bool {

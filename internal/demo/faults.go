@@ -48,6 +48,8 @@ func (d *driver) inject(ctx context.Context, kind string) (Fault, error) {
 		return d.killNodes(ctx, kind, d.ordinaryNode())
 	case LeaderLoss:
 		return d.killNodes(ctx, kind, []string{d.leader()})
+	case Holder, HolderDaemon:
+		return d.killHolder(ctx, kind)
 	}
 	return d.killNodes(ctx, GroupLoss, d.groupHolders())
 }

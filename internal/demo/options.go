@@ -23,6 +23,10 @@ const (
 	LeaderLoss  = "leader"       // the same for the node that leads Raft
 	GroupLoss   = "group"        // the same for every holder of one replica group at once
 
+	// Not in the default: while the state of a lost node's ranks is on its way to another node, SIGKILL a holder that sends it.
+	Holder       = "holder"        // everything on that node: the job keeps three copies for it
+	HolderDaemon = "holder-daemon" // its daemon alone, which is started again
+
 	// Not in the default. Those of a place after RankAgain need a trainer that knows it: the torch examples do, textlm does not.
 	RankAgain      = "rank-again"      // SIGKILL a rank in mid-forward and, once the plan for that is applied, another
 	RankBackward   = "rank-backward"   // SIGKILL a rank in mid-backward
@@ -58,7 +62,7 @@ func AllFaults() []string {
 
 // KnownFaults are all that can be asked for.
 func KnownFaults() []string {
-	list := AllFaults()
+	list := append(AllFaults(), Holder, HolderDaemon)
 	for _, name := range slices.Sorted(maps.Keys(rankFaults)) {
 		if !slices.Contains(list, name) {
 			list = append(list, name)
@@ -82,6 +86,7 @@ type Options struct {
 	Steps    int    // optimizer steps [1500]
 	StateMB  int    // MiB added to each rank's state [0]
 	Slots    int    // generations that a rank's arena holds [the job's default]
+	Copies   int    // nodes that must hold each part before a step is committed [the job's default; three with fault holder]
 	Seed     uint64 // of training and of the moments of faults [drawn, and printed]
 
 	ReportDir string // for report.html and report.json [none]
@@ -142,6 +147,15 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Slots != 0 && (o.Slots < 2 || o.Slots > 4) {
 		list = append(list, fmt.Errorf("--slots %d: want 2 to 4: each holds a copy of a rank's state", o.Slots))
+	}
+	if o.Copies == 0 && slices.Contains(o.Faults, Holder) {
+		o.Copies = 3
+	}
+	if o.Copies < 0 || o.Copies > len(homes) {
+		list = append(list, fmt.Errorf("--copies %d: want 1 to %d, as many as there are nodes", o.Copies, len(homes)))
+	}
+	if o.Copies != 0 && o.Copies < 3 && slices.Contains(o.Faults, Holder) {
+		list = append(list, fmt.Errorf("--copies %d with fault %s, which loses two nodes that hold a part: want 3 or more", o.Copies, Holder))
 	}
 	if o.Warm < 0 || o.Warm > 4 {
 		list = append(list, fmt.Errorf("--warm %d: want 0 to 4 processes a node: each takes a trainer's memory", o.Warm))

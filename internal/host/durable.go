@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
@@ -14,6 +15,29 @@ import (
 
 // shardWritten is the end of writing one shard.
 type shardWritten control.ShardReport
+
+// shardGrows is how far writing one shard is.
+type shardGrows control.ShardReport
+
+// growsEvery is how often the leader hears how far a shard is, while bytes of it are written: much more often than it gives one up.
+const growsEvery = 10 * time.Second
+
+// growing counts the bytes that are read for a shard, and has say told of them now and then.
+func growing(say func(written uint64)) func(read func(int, []byte) ([]byte, error)) func(int, []byte) ([]byte, error) {
+	var written uint64
+	said := time.Now()
+	return func(read func(int, []byte) ([]byte, error)) func(int, []byte) ([]byte, error) {
+		return func(i int, dst []byte) ([]byte, error) {
+			if written > 0 && time.Since(said) >= growsEvery {
+				said = time.Now()
+				say(written)
+			}
+			b, err := read(i, dst)
+			written += uint64(len(b))
+			return b, err
+		}
+	}
+}
 
 // markerWritten is the end of writing a commit marker.
 type markerWritten control.MarkedReport
@@ -55,12 +79,17 @@ func (h *Host) durable(lj *localJob) {
 		name := lj.job.Name
 		h.spawn(func(ctx context.Context) Event {
 			defer reader.Close()
+			counted := growing(func(written uint64) {
+				g := r
+				g.Written = written
+				h.Post(shardGrows(g))
+			})
 			var fr *checkpoint.Frozen
 			if frozen != nil {
 				defer frozen.Close()
-				fr = &checkpoint.Frozen{Manifest: frozen.Manifest(), Regions: regions, Read: frozen.ReadChunk}
+				fr = &checkpoint.Frozen{Manifest: frozen.Manifest(), Regions: regions, Read: counted(frozen.ReadChunk)}
 			}
-			info, err := h.store.WriteShard(ctx, name, reader.Manifest(), regions, fr, reader.ReadChunk)
+			info, err := h.store.WriteShard(ctx, name, reader.Manifest(), regions, fr, counted(reader.ReadChunk))
 			if err != nil {
 				r.Failed = err.Error()
 			}
@@ -100,6 +129,12 @@ func (h *Host) shardWritten(ev shardWritten) {
 	}
 	lj.written[ev.Part] = control.ShardReport(ev)
 	h.send(control.ShardReport(ev))
+}
+
+func (h *Host) shardGrows(ev shardGrows) {
+	if lj := h.jobs[ev.Job]; lj != nil && lj.job.Writer != nil && lj.job.Writer.Generation == ev.Generation {
+		h.send(control.ShardReport(ev))
+	}
 }
 
 // writeMarker writes the commit marker: the write that makes the generation exist.

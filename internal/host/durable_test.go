@@ -1,7 +1,10 @@
 package host
 
 import (
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
@@ -46,4 +49,25 @@ func TestNextDurableWriteIsAnother(t *testing.T) {
 	if len(lj.written) != 1 || lj.written[replica.OfRank(0)].Generation != fixture.Gen(3, 9) {
 		t.Errorf("a new leader would be told %+v", lj.written)
 	}
+}
+
+// The leader hears how far a shard is while bytes of it are written, and nothing of one that stands still.
+func TestAShardThatGrowsIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said []uint64
+		counted := growing(func(written uint64) { said = append(said, written) })
+		read := func(takes time.Duration) func(int, []byte) ([]byte, error) {
+			return counted(func(int, []byte) ([]byte, error) { time.Sleep(takes); return make([]byte, 1000), nil })
+		}
+		slow, fast := read(growsEvery/4), read(time.Millisecond)
+		for i := range 9 {
+			slow(i, nil) //nolint:errcheck // it has none
+		}
+		for i := range 100 {
+			fast(i, nil) //nolint:errcheck // it has none
+		}
+		if want := []uint64{4000, 8000}; !slices.Equal(said, want) {
+			t.Errorf("said %v, want %v", said, want)
+		}
+	})
 }

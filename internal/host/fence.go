@@ -29,7 +29,7 @@ func (h *Host) fence(lj *localJob) {
 			lr.arena.RaiseFence(closed)
 		}
 	}
-	lj.fenced = closed
+	lj.fenced, lj.ahead = closed, map[arenaPlace]*reading{}
 	lj.settleTime = h.cfg.Timing.Settle + lj.copyTime()
 	lj.settleBy = time.Now().Add(lj.settleTime)
 	for _, lr := range lj.ranks {

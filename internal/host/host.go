@@ -290,6 +290,10 @@ func (h *Host) handle(ev Event) {
 		h.finishedPart(ev)
 	case restored:
 		h.restored(ev)
+	case readingDone:
+		if lj := h.jobs[ev.job]; lj != nil {
+			h.readAhead(lj)
+		}
 	case mirrored:
 		h.mirrored(ev)
 	case mirrorFetched:
@@ -298,6 +302,8 @@ func (h *Host) handle(ev Event) {
 		h.pushEnded(ev)
 	case shardWritten:
 		h.shardWritten(ev)
+	case shardGrows:
+		h.shardGrows(ev)
 	case regionsHashed:
 		h.regionsHashed(ev)
 	case durableRead:

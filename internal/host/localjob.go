@@ -43,11 +43,13 @@ type localJob struct {
 	untaken    map[replica.Rank]*untaken           // offers that no launcher here is known to have taken up
 	kept       map[replica.Rank]*durableGeometry   // what ranks that were started here have in the durable generation that the job opens from
 	relays     relays
+	ahead      map[arenaPlace]*reading // places read since the newest fence
 }
 
 func newLocalJob(job *replica.Job) *localJob {
 	return &localJob{job: job, candidacy: newCandidacy(), ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
-		written: map[replica.Part]control.ShardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{}}
+		written: map[replica.Part]control.ShardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{},
+		ahead: map[arenaPlace]*reading{}}
 }
 
 // localRank is a rank whose claim this node holds, or held. Owned by the host.
@@ -195,6 +197,7 @@ func (h *Host) reconcile(lj *localJob) {
 	h.fence(lj)
 	h.killHung(lj)
 	h.supersede(lj)
+	h.readAhead(lj)
 	h.restoreAll(lj)
 	h.fetchMirrors(lj)
 	h.order(lj)

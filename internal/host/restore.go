@@ -262,10 +262,10 @@ func (q *copyWanted) serve(*Host) {
 }
 
 // rehash reads a sealed place whole: what is in memory already counts only if it is rehashed now (protocol section 6,
-// Restore). Where a bit has flipped the place is given up, so that a good copy can be fetched into one; of is the planned
-// part that then can't be had from here.
+// Restore), or was since the fence. Where a bit has flipped the place is given up, so that a good copy can be fetched into one; of
+// is the planned part that then can't be had from here.
 func (f *fetcher) rehash(ctx context.Context, arena *holding.Arena, p shm.Place, of replica.Source) bool {
-	return f.h.verify(ctx, f.lj, arena, p, replica.Held{Part: of.Part, Generation: f.plan.Generation, Root: of.Root, Rank: f.rank})
+	return f.h.wasRead(ctx, f.lj, arena, p) || f.h.verify(ctx, f.lj, arena, p, replica.Held{Part: of.Part, Generation: f.plan.Generation, Root: of.Root, Rank: f.rank})
 }
 
 // frozen brings the frozen part that a replicated part's root binds.
@@ -307,6 +307,7 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*holdi
 			return nil, err
 		}
 		staged = arena
+		f.h.log.Fetching(f.job, f.rank, part, f.plan.Epoch, m.Bytes, w.Holders)
 		return s, nil
 	})
 	*f.missed = missed{part, got.Unreached}

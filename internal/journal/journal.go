@@ -391,6 +391,15 @@ type Transferred struct {
 	Took          time.Duration
 }
 
+// Fetching says that chunks of a part are asked for from now on.
+func (j *Journal) Fetching(job *replica.Job, r replica.Rank, part replica.Part, epoch replica.Epoch, bytes uint64, holders []replica.Holder) {
+	from := zerolog.Arr()
+	for _, h := range holders {
+		from = from.Str(string(h.Node))
+	}
+	j.event("fetching").Str("job", job.Name).Uint64("epoch", uint64(epoch)).Uint32("rank", uint32(r)).Str("part", part.String()).Uint64("bytes", bytes).Array("holders", from).Msg("part is being fetched")
+}
+
 func (j *Journal) Moved(job *replica.Job, r replica.Rank, t Transferred) {
 	by := zerolog.Dict()
 	for n, b := range t.By {

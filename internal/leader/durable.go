@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	durableTimeout = 2 * time.Minute        // for one durable write; one that takes longer is given up and tried with a later generation
+	durableTimeout = 2 * time.Minute        // without a word of progress; then a durable write is given up and tried with a later generation
 	durableAbsence = 5 * time.Second        // for a node that is to write a shard and is not linked
 	durableRetry   = 100 * time.Millisecond // between tries to name a write: the committed generation may move on meanwhile
 
@@ -101,7 +101,7 @@ func (l *Leader) durable(ctx context.Context, led *ledJob) {
 	}
 	absent := slices.IndexFunc(job.Writer.Shards, func(s replica.Shard) bool { return l.links[s.Node] == nil })
 	if since := time.Since(led.writeFrom); since > durableTimeout || absent >= 0 && since > durableAbsence {
-		led.durableError = fmt.Sprintf("generation %v took longer than %v", job.Writer.Generation, durableTimeout)
+		led.durableError = fmt.Sprintf("generation %v: no byte of it was written for %v", job.Writer.Generation, durableTimeout)
 		if absent >= 0 {
 			s := job.Writer.Shards[absent]
 			led.durableError = fmt.Sprintf("node %s is to write %v and has no link to the leader", s.Node, s.Part)
@@ -143,6 +143,10 @@ func (l *Leader) shard(ctx context.Context, from replica.NodeName, m control.Sha
 	}
 	if led.shards == nil {
 		led.shards, led.writeFrom = map[replica.Part]control.ShardReport{}, time.Now()
+	}
+	if m.Written > 0 {
+		led.writeFrom = time.Now() // a shard of gigabytes takes as long as its disk does
+		return
 	}
 	if m.Failed != "" {
 		l.log.Failed("durable", fmt.Sprintf("shard %v of generation %v by node %s", m.Part, m.Generation, from), m.Failed)

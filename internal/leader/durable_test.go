@@ -317,3 +317,31 @@ func (c *chair) begins(led *ledJob) []replica.BeginDurable {
 	c.durable(c.t.Context(), led)
 	return proposalsOf[replica.BeginDurable](c)
 }
+
+// A shard of hundreds of gigabytes takes its disk longer than any limit for all: with one, no generation of such a job was ever durable.
+func TestADurableWriteThatGoesOnIsNotGivenUp(t *testing.T) {
+	c := newChair(t)
+	c.node("n1", 11)
+	led := c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Writer = &replica.DurableWrite{Generation: fixture.Gen(3, 5), Writer: "n1", Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n1"}}}
+	}))
+	c.durable(t.Context(), led)
+	c.proposed()
+	late := func() { led.writeFrom = time.Now().Add(-durableTimeout - time.Second) }
+	givenUp := func() bool {
+		c.durable(t.Context(), led)
+		return len(proposalsOf[replica.EndDurable](c)) > 0
+	}
+	for written := range 3 {
+		late()
+		c.shard(t.Context(), "n1", control.ShardReport{Job: fixture.JobID, Generation: fixture.Gen(3, 5), Part: replica.OfGroup(0), Written: uint64(written+1) << 30})
+		if givenUp() {
+			t.Fatal("a write that its node has just reported progress of is given up")
+		}
+	}
+	late()
+	c.shard(t.Context(), "n2", control.ShardReport{Job: fixture.JobID, Generation: fixture.Gen(3, 5), Part: replica.OfGroup(0), Written: 9 << 30}) // not its shard
+	if !givenUp() || !strings.Contains(led.durableError, "no byte of it was written for 2m0s") {
+		t.Errorf("of a write without progress status says %q", led.durableError)
+	}
+}

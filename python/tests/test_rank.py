@@ -333,3 +333,22 @@ def test_rendezvous(run: Callable[..., str]) -> None:
     )
     assert "MET 0" in out
     assert "MET 1" in out
+
+
+def test_a_large_state_has_longer_to_attach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two minutes for all were too few for an arena of more than a hundred gigabytes, which the node reserves page by page."""
+    given: list[float] = []
+
+    def wait(rank: Rank, op: str, call: object, timeout: float) -> None:
+        given.append(timeout)
+        raise InterruptedError
+
+    monkeypatch.setattr(Rank, "_wait", wait)
+    for registered in (0, 40 << 30):
+        rank = object.__new__(Rank)
+        rank._registered = registered
+        with pytest.raises(InterruptedError):
+            rank.attach()
+    slots, pace = 4, 1 << 30  # bytes a second
+    assert given[0] >= 60
+    assert given[1] - given[0] >= slots * (40 << 30) / pace

@@ -44,6 +44,9 @@ __all__ = ["Order", "Rank", "Stats"]
 
 #: How long a rank that waits for a commit looks away, in seconds.
 GLANCE = 0.001
+#: How long a rank waits for its arena, in seconds: so long, and a second for so many registered bytes. A node that is short of huge pages, and of
+#: processors, takes a second to reserve a gigabyte, and an arena has up to four slots.
+ATTACH, RESERVED = 120.0, 128 << 20
 #: The pause of a rank that stands still to have its step committed, in seconds: next to none.
 STAND = 0.001
 
@@ -100,6 +103,7 @@ class Rank(Rendezvous):
         self.stage_lock = threading.Lock()  #: held while that runs: the worker, or the training thread, and nobody loads meanwhile
         self.before_capture: Callable[[int], None] | None = None  #: called with the step that is to be copied; replicad.testing breaks things here
         self._capture_error: Exception | None = None  # what it raised, for the training thread
+        self._registered = 0  # bytes
         self._lacking = 0  # steps whose private part was not copied
         self._arming = 0  # the step whose capture was armed last
         self._frozen = False
@@ -171,11 +175,14 @@ class Rank(Rendezvous):
         table = (n.Region * len(regions))()
         names = [r.fill(table[i]) for i, r in enumerate(regions)]
         self._check(self._lib.rp_register(self._handle(), table, len(regions), c.byref(self._text)), "register")
+        self._registered += sum(r.nbytes for r in regions)
         self._keep.extend((names, [r.keep for r in regions]))
 
-    def attach(self, timeout: float = 120.0) -> None:
-        """Claims the rank and maps its arena."""
+    def attach(self, timeout: float | None = None) -> None:
+        """Claims the rank and maps its arena; None: as long as an arena of the registered size may take."""
         more = helpers()
+        if timeout is None:
+            timeout = ATTACH + self._registered / RESERVED
         self._wait("attach", lambda ns: self._lib.rp_attach(self._h, ns, c.byref(self._text)), timeout)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake.set()  # the worker maps the arena's pages, while the state is on its way

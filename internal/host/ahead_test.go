@@ -1,0 +1,104 @@
+package host
+
+import (
+	"testing"
+
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+)
+
+// closedJob is a rank's arena with an older generation in place 0 and the committed one in place 1, and a job whose epoch is closed.
+func closedJob(d *rig) (*localJob, *localRank) {
+	job := fixture.Job()
+	job.Committed = fixture.Gen(3, 5)
+	lj := d.put(job)
+	lr := d.attach(lj, 0)
+	d.both(lr.arena, 0, fixture.Gen(3, 4))
+	d.both(lr.arena, 1, fixture.Gen(3, 5))
+	job.Phase, job.ClosedEpoch = replica.Closed, job.Epoch
+	return lj, lr
+}
+
+// flip flips a bit of what lies in a slot.
+func (d *rig) flip(lr *localRank, i int) {
+	h := lr.arena.Header()
+	at := int64(h.SlotOffset + uint64(i)*h.SlotStride + 17)
+	d.write(lr.arena, at, d.word(lr.arena, at)^1)
+}
+
+func (d *rig) allRead(lj *localJob) {
+	d.t.Helper()
+	d.until("what lies here is read", func() bool {
+		for _, rd := range lj.ahead {
+			if !rd.over() {
+				return false
+			}
+		}
+		_, more := lj.unread(lj.ranks[0])
+		return len(lj.ahead) > 0 && !more
+	})
+}
+
+// A recovery of gigabytes hashed what every survivor held only once the plan was there, which had waited for a program to start.
+func TestWhatAPlanMayWantIsReadBeforeIt(t *testing.T) {
+	d := newRig(t)
+	lj, lr := closedJob(d)
+	d.reconcile(lj)
+	d.allRead(lj)
+	for _, p := range []shm.Place{slot(1), ring(1)} {
+		if rd := lj.ahead[arenaPlace{lr.arena, p}]; rd == nil || !rd.good {
+			t.Errorf("%v was not read, or not found good: %+v", p, rd)
+		}
+	}
+	if len(lj.ahead) != 2 || len(held(lr.arena)) > 0 {
+		t.Errorf("%d places were read, and %v are held: want the newest generation's alone, and none", len(lj.ahead), held(lr.arena))
+	}
+}
+
+// A bad copy is given up and reported while the job waits for its ranks: the plan does without it.
+func TestABitFlippedBeforeThePlanIsReportedBeforeIt(t *testing.T) {
+	d := newRig(t)
+	lj, lr := closedJob(d)
+	d.flip(lr, 1)
+	d.reconcile(lj)
+	d.until("the copy is given up", func() bool { return lr.arena.Word(slot(1)).State() == replica.SlotFree })
+	if len(lj.bad) != 1 || lj.bad[0].Part != replica.OfGroup(0) || lj.bad[0].Generation != fixture.Gen(3, 5) {
+		t.Errorf("found bad: %+v", lj.bad)
+	}
+}
+
+// What was read since the fence is not read again by the restore; the next fence begins anew.
+func TestARestoreTakesWhatWasReadSinceTheFence(t *testing.T) {
+	d := newRig(t)
+	lj, lr := closedJob(d)
+	d.reconcile(lj)
+	d.allRead(lj)
+	d.flip(lr, 1) // too late for this recovery's daemon: rp_load is left to find it
+	f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5)}, rank: 0}
+	rehash := func() bool {
+		got := make(chan bool, 1)
+		go func() {
+			got <- f.rehash(t.Context(), lr.arena, slot(1), replica.Source{Part: replica.OfGroup(0)})
+			d.ask(t.Context(), calls(func() {})) // an event, for until to look again
+		}()
+		var good bool
+		d.until("the place is rehashed", func() bool {
+			select {
+			case good = <-got:
+				return true
+			default:
+				return false
+			}
+		})
+		return good
+	}
+	if !rehash() {
+		t.Error("a place that was read since the fence was read again")
+	}
+	lj.job.Epoch, lj.job.ClosedEpoch, lj.job.Phase = 4, 4, replica.Planned // so that nothing is read ahead
+	d.fence(lj)
+	if rehash() {
+		t.Error("a place counts as read that was read before the newest fence")
+	}
+}
