@@ -179,7 +179,9 @@ func (pu *pusher) send(ctx context.Context, over transfer.Transport, p Push) err
 		defer cancel()
 		sent, began := from.sent.Load(), time.Now()
 		err := try(ctx)
-		pu.m.traffic.pushed(way{pu.track.Node, over}, from.sent.Load()-sent, time.Since(began), lanesFault(ctx, err), time.Now())
+		if !ofOther(ctx, err) {
+			pu.m.traffic.pushed(way{pu.track.Node, over}, from.sent.Load()-sent, time.Since(began), err, time.Now())
+		}
 		if err != nil && ctx.Err() != nil {
 			err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
 		}
@@ -210,12 +212,9 @@ func (c *counted) ReadChunk(i int, dst []byte) ([]byte, error) {
 	return b, err
 }
 
-// lanesFault is err where it says something of the lane: neither the mirror's word, nor that the push was given up here.
-func lanesFault(ctx context.Context, err error) error {
-	if ctx.Err() != nil || errors.Is(err, transfer.ErrFenced) || transfer.Retryable(err) {
-		return nil
-	}
-	return err
+// ofOther tells whether a push ended for a reason that is none of its lane's: the mirror's word, or that it was given up here.
+func ofOther(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, transfer.ErrFenced) || transfer.Retryable(err)
 }
 
 func (pu *pusher) hangUp(over transfer.Transport) {
