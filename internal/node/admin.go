@@ -24,8 +24,9 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// statusTimeout bounds how long status waits for the leader before it answers with what this node knows alone.
-const statusTimeout = 500 * time.Millisecond
+// statusTimeout bounds how long status waits for the leader before it answers with what this node knows alone. The answer of a busy leader
+// about thousands of ranks takes most of a second.
+const statusTimeout = 2 * time.Second
 
 // operatorTimeout is how long the leader may take to answer an operator: longer than anything that it waits for itself.
 const operatorTimeout = leader.DrainTimeout + leader.ProposeTimeout

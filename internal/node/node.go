@@ -580,8 +580,10 @@ func (c linkConn) Close() error {
 func (d *daemon) baseStatus() control.Status {
 	s := control.Status{Version: d.opt.Version, Cluster: d.id.Cluster, Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Jobs: []control.JobStatus{}, Nodes: []control.NodeStatus{},
 		NoLink: d.unlinked.Now(time.Now()), Refused: d.refused.Now(time.Now())}
-	s.Network.Notes = d.endpoint.Notes()
-	s.Network.Sent, s.Network.Received = d.endpoint.Moved()
+	if d.endpoint != nil {
+		s.Network.Notes = d.endpoint.Notes()
+		s.Network.Sent, s.Network.Received = d.endpoint.Moved()
+	}
 	s.Certificate, _ = pki.Expires(d.id.NotAfter(), time.Now())
 	if err := d.id.OwnRevoked(); err != nil {
 		s.Certificate = err.Error()
