@@ -197,6 +197,7 @@ func (f *fetch) wanted(ctx context.Context, s *Source) bool {
 	if s.Receives {
 		select {
 		case <-f.starting:
+		case <-f.alone: // where a manifest came before, receivers may have the rest
 		case <-ctx.Done():
 			return false
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -99,6 +100,21 @@ func TestReceiverThatFails(t *testing.T) {
 			t.Fatalf("%+v, %v", rep, err)
 		}
 		sink.check(b)
+	})
+}
+
+// TestNoDonorAnswers: where no manifest comes, receivers are not waited for.
+func TestNoDonorAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, m, _ := makePart(wideFrom, 64<<10)
+		away := Source{Node: "donor", Dial: func(context.Context) (Lane, error) { return nil, errors.New("no route") }}
+		receives := source("n1", &memStore{m: m, of: newSink(t, m)})
+		receives.Receives = true
+		for _, sources := range [][]Source{{away, receives}, {receives}} {
+			if _, err := Fetch(t.Context(), k, sources, newSink(t, m).begin); err == nil || len(sources) > 1 && !strings.Contains(err.Error(), "no route") {
+				t.Errorf("of %d sources: %v", len(sources), err)
+			}
+		}
 	})
 }
 
