@@ -41,12 +41,12 @@ func (h *Host) readAhead(lj *localJob) {
 		if c, ok := lj.unread(lr); ok {
 			rd := &reading{word: lr.arena.Word(c.Place), done: make(chan struct{})}
 			lj.ahead[arenaPlace{c.Arena, c.Place}] = rd
-			held := c.Held
+			held, id := c.Held, lj.job.ID
 			held.Rank = r
 			h.spawn(func(ctx context.Context) Event {
 				rd.good = h.verify(ctx, lj, c.Arena, c.Place, held)
 				close(rd.done)
-				return readingDone{lj.job.ID}
+				return readingDone{id}
 			})
 		}
 	}

@@ -41,30 +41,34 @@ func (l *Leader) revoke(ctx context.Context, from *nodeLink, m control.Order, by
 		return
 	}
 	l.work.Go(func() {
-		defer l.revoking.Store(false)
-		if role == replica.NodeRole {
-			if err := l.cons.MajorityWithout(replica.NodeName(name)); err != nil {
-				costs = append(costs, err.Error())
-			}
-		}
-		if len(costs) > 0 && !m.Degrade {
-			from.answer(m.ID, control.Refusal(fmt.Sprintf("%v %s is not revoked: %s; or accept that with --force", role, name, strings.Join(costs, "; "))))
-			return
-		}
-		ctx, cancel := context.WithTimeout(ctx, ProposeTimeout)
-		defer cancel()
-		_, out, err := l.cons.Propose(ctx, c)
-		switch {
-		case err != nil && errors.Is(err, consensus.ErrUnknown):
-			from.answer(m.ID, control.Refusal(unknown(err)))
-		case err != nil:
-			from.answer(m.ID, control.Refusal(err.Error()))
-		case out.Err != nil:
-			from.answer(m.ID, control.Refusal(out.Err.Error()))
-		default:
-			from.answer(m.ID, control.OperatorReply{Text: l.revokedText(role, name, m.Until)})
-		}
+		answer := l.doRevoke(ctx, m, c, role, name, costs)
+		l.revoking.Store(false) // whoever reads the answer may ask for the next one
+		from.answer(m.ID, answer)
 	})
+}
+
+// doRevoke brings a revocation into the log, unless it costs what the operator has not accepted.
+func (l *Leader) doRevoke(ctx context.Context, m control.Order, c replica.Revoke, role replica.Role, name string, costs []string) control.OperatorReply {
+	if role == replica.NodeRole {
+		if err := l.cons.MajorityWithout(replica.NodeName(name)); err != nil {
+			costs = append(costs, err.Error())
+		}
+	}
+	if len(costs) > 0 && !m.Degrade {
+		return control.Refusal(fmt.Sprintf("%v %s is not revoked: %s; or accept that with --force", role, name, strings.Join(costs, "; ")))
+	}
+	ctx, cancel := context.WithTimeout(ctx, ProposeTimeout)
+	defer cancel()
+	_, out, err := l.cons.Propose(ctx, c)
+	switch {
+	case err != nil && errors.Is(err, consensus.ErrUnknown):
+		return control.Refusal(unknown(err))
+	case err != nil:
+		return control.Refusal(err.Error())
+	case out.Err != nil:
+		return control.Refusal(out.Err.Error())
+	}
+	return control.OperatorReply{Text: l.revokedText(role, name, m.Until)}
 }
 
 // mayRevoke refuses what would not be what the operator means, whatever it may cost.
