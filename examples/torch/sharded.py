@@ -68,7 +68,7 @@ class Training:
     def __init__(self, layout: Layout, args: argparse.Namespace, world: int, alphabet: int) -> None:
         torch.manual_seed(args.seed)
         self.layout, self.args = layout, args
-        self.model, self.computes, self.optimizer = layout.spread(args, world, gpt.sized(args, alphabet, args.shards or world))
+        self.model, self.computes, self.optimizer = layout.spread(args, world, gpt.sized(args, alphabet, getattr(args, "shards", 1) or world))
         self.schedule = gpt.cosine(self.optimizer, args.steps)
 
     def steps(self, emit: common.Events, loader: Loader, session: replicad.Session | None, start: int) -> None:

@@ -33,7 +33,7 @@ connection = replicad.connect()
 rank, world = connection.number, connection.world
 if shards:
     init_process_group(connection)
-    training = sharded.Training(fsdp.FSDP2(), argparse.Namespace(seed=1, length=16, width=16, layers=1, steps=10, shards=shards), world, len(text.alphabet))
+    training = sharded.Training(fsdp.FSDP2(), argparse.Namespace(seed=1, length=16, width=16, layers=1, steps=10, shards=shards, state_mb=0), world, len(text.alphabet))
     model, optimizer, schedule = training.model, training.optimizer, training.schedule
 else:
     torch.manual_seed(1)
