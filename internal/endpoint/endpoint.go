@@ -152,7 +152,7 @@ func Listen(cfg Config) (*Endpoint, error) {
 		tcpInbound: make(map[replica.NodeName]int),
 		tcpConns:   make(map[*TCPConn]struct{}),
 	}
-	e.own = &quic.Transport{Conn: own, ConnectionIDGenerator: e.ids}
+	e.own = &quic.Transport{Conn: coalesce(own), ConnectionIDGenerator: e.ids}
 	e.refusals.init(cfg)
 	e.life, e.end = context.WithCancelCause(context.Background())
 	// Gives up the socket without a word to anyone, once.
@@ -166,7 +166,7 @@ func Listen(cfg Config) (*Endpoint, error) {
 	})
 	var attempts attemptRate
 	e.tr = &quic.Transport{
-		Conn:                  udp,
+		Conn:                  coalesce(udp),
 		ConnectionIDGenerator: e.ids,
 		StatelessResetKey:     (*quic.StatelessResetKey)(&cfg.ResetKey),
 		ConnContext:           e.watchHandshake,
