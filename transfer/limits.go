@@ -4,10 +4,10 @@ import "time"
 
 // Limits and times, in one place. They bound what a peer can cost; none decides what is correct.
 const (
-	// window is how many chunks a lane asks for ahead: with one, the source idles for a round trip and a verification
-	// per chunk; more makes a dying lane return more. One QUIC lane on two busy cores, 4 MiB chunks: two 1.5 times one,
-	// four no better than two (bench/transfer).
-	window = 2
+	// aheadBytes is how much a lane asks for ahead, in chunks of which there are at least two and at most mostAhead: with one, the source
+	// idles for a round trip and a verification per chunk; more makes a dying lane return more.
+	aheadBytes = 4 << 20
+	mostAhead  = 16
 	// stallAfter is how long a stream may bring no byte before it is set aside. Too short sets a busy source aside for a
 	// pause of its host; too long delays a recovery whose only other sources are slower.
 	stallAfter = 5 * time.Second
