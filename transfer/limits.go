@@ -19,6 +19,8 @@ const (
 	// hashPiece is how much is read at most before it is hashed, and hashLeast at least: half of a core's second cache, and enough that the
 	// hash's own start does not count.
 	hashPiece, hashLeast = 256 << 10, 32 << 10
+	// pacedPiece is how much is sent at most before a paced part may be held back again. Smaller pieces cost more calls of the system.
+	pacedPiece = 256 << 10
 	// idleAfter is how long a served stream may be quiet between two requests: the receiver may be making room.
 	idleAfter = 30 * time.Second
 	// restAfter is how long a connection that serves one exchange after another may rest between two: pushes come a step apart.
