@@ -63,7 +63,7 @@ func TestLayoutCheck(t *testing.T) {
 	if len(m) != 2 || len(m[0]) != 2 || m[0][1] != 2 || m[1][0] != 1 {
 		t.Errorf("members %v", m)
 	}
-	if o := (Options{}).WithDefaults(); o.Check(1) != nil || o.MinCopies != 2 || o.Cadence != 1 || o.Slots != 4 || o.ChunkBytes != 4<<20 {
+	if o := (Options{}).WithDefaults(); o.Check(1) != nil || o.MinCopies != 2 || o.Cadence != 1 || o.Slots != 4 || o.ChunkBytes != DefaultChunkBytes {
 		t.Errorf("defaults %+v", o)
 	}
 	for _, o := range []Options{{MinCopies: -1}, {MinCopies: 99}, {Slots: 1}, {Slots: 5}, {Cadence: 1 << 30}, {ChunkBytes: 7}, {Nondeterministic: []bool{true}}} {

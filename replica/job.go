@@ -11,7 +11,7 @@ type Options struct {
 	MinCopies        int    `json:"min_copies" cbor:"1,keyasint"`         // nodes that must hold each part at a commit [2]
 	Cadence          Step   `json:"cadence" cbor:"2,keyasint"`            // a generation each so many steps [1]
 	Slots            int    `json:"slots" cbor:"3,keyasint"`              // replicated slots a rank, 2 to 4 [4; a new job's: Layout.DefaultSlots]
-	ChunkBytes       uint32 `json:"chunk_bytes" cbor:"4,keyasint"`        // [4 MiB]
+	ChunkBytes       uint32 `json:"chunk_bytes" cbor:"4,keyasint"`        // [512 KiB]
 	DurableEvery     Step   `json:"durable_every" cbor:"5,keyasint"`      // steps between durable generations; 0 = never
 	PrivateCap       uint64 `json:"private_cap" cbor:"6,keyasint"`        // bytes [64 MiB]
 	RequireVotes     bool   `json:"require_votes" cbor:"7,keyasint"`      // forbid plans from a sole producer

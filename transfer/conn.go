@@ -25,7 +25,8 @@ type stream struct {
 	writeSince  time.Time // writer's
 	interrupted atomic.Bool
 	stop        func() bool
-	whole       bool // the exchange ended as it should
+	whole       bool            // the exchange ended as it should
+	pace        func(bytes int) // called before each piece is written; nil: nothing holds them back
 }
 
 // newStream wraps c; the caller calls end when done.
@@ -70,11 +71,25 @@ func (p progressReader) Read(b []byte) (int, error) {
 	return n, s.explain(err)
 }
 
+// paced holds back what is sent of a part from now on, where its reader is to be. It is called by the goroutine that sends.
+func (s *stream) paced(r Reader) {
+	if p, ok := r.(Paced); ok {
+		s.pace = p.Pace()
+	}
+}
+
 // Write writes b whole, in pieces each of which must make progress. It extends the read deadline too: who waits for an
 // answer to what is being sent can't expect it before it was sent.
 func (s *stream) Write(b []byte) (int, error) {
-	const piece = 1 << 20
+	piece := 1 << 20
+	if s.pace != nil {
+		piece = pacedPiece
+	}
 	for written := 0; ; {
+		part := b[written:min(len(b), written+piece)]
+		if s.pace != nil && len(part) > chunkHeaderBytes {
+			s.pace(len(part))
+		}
 		if now := time.Now(); now.Sub(s.writeSince) > s.limit/8 {
 			s.writeSince = now
 			_ = s.SetDeadline(now.Add(s.limit))
@@ -82,7 +97,7 @@ func (s *stream) Write(b []byte) (int, error) {
 				s.interrupt()
 			}
 		}
-		n, err := s.Conn.Write(b[written:min(len(b), written+piece)])
+		n, err := s.Conn.Write(part)
 		written += n
 		if err != nil || written == len(b) {
 			return written, s.explain(err)

@@ -33,6 +33,7 @@ type fetch struct {
 	alone    chan struct{}             // closed when there are none
 	shuffle  *rand.Rand                // where others receive the part too: they then have what this one lacks, and serve it on
 	quic     map[replica.NodeName]bool // it has a lane over QUIC
+	beside   []*Source                 // lanes over TCP to those
 }
 
 // errComplete ends the lanes that are still waiting when the last chunk was put.
@@ -57,6 +58,11 @@ func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Mani
 		}
 		f.quic[s.Node] = f.quic[s.Node] || s.Over == QUIC
 		f.whole++
+	}
+	for i := range sources {
+		if s := &sources[i]; !s.Receives && s.Over == TCP && f.quic[s.Node] {
+			f.beside = append(f.beside, s)
+		}
 	}
 	if f.whole == 0 {
 		close(f.alone)
@@ -119,6 +125,7 @@ func reason(err error) string {
 
 // ended notes how a lane ended.
 func (f *fetch) ended(s *Source, err error) {
+	f.mix.gone(s)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !s.Receives {
@@ -231,12 +238,13 @@ var errYield = errors.New("yields to the lanes over TCP")
 // standBack waits until a lane over QUIC is of use again; false where the fetch has ended first.
 func (f *fetch) standBack(ctx context.Context, s *Source) bool {
 	for {
-		yes, changed := f.mix.yields(s, time.Now())
+		yes, again, changed := f.mix.yields(s, time.Now())
 		if !yes {
 			return ctx.Err() == nil
 		}
 		select {
 		case <-changed:
+		case <-again:
 		case <-ctx.Done():
 			return false
 		}
@@ -288,6 +296,9 @@ func (f *fetch) start(ctx context.Context, m replica.Manifest) error {
 	f.mu.Lock()
 	f.manifest, f.sink, f.queue, f.report.Reused = m, sink, q, reused
 	f.mu.Unlock()
+	if f.wide() {
+		f.mix.expects(f.beside, time.Now())
+	}
 	close(f.starting)
 	return nil
 }

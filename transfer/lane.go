@@ -44,15 +44,16 @@ func (f *fetch) lane(ctx context.Context, s *Source, l Lane) error {
 	return f.pull(ctx, s, st)
 }
 
-// pull keeps up to window chunks asked for and takes them in order. A second goroutine writes the requests, so that neither
+// pull keeps some chunks asked for and takes them in order. A second goroutine writes the requests, so that neither
 // side can block the other whatever the transport buffers.
 func (f *fetch) pull(ctx context.Context, from *Source, s *stream) error {
-	requests := make(chan chunkHeader, window)
+	ahead := f.ahead()
+	requests := make(chan chunkHeader, ahead)
 	var wg sync.WaitGroup
 	var writeErr error
 	wg.Go(func() { writeErr = writeRequests(s, requests) })
 
-	asked := make([]int, 0, window)
+	asked := make([]int, 0, ahead)
 	err := f.chunks(ctx, from, s, &asked, requests)
 	for _, i := range asked {
 		f.queue.giveBack(i)
@@ -66,6 +67,16 @@ func (f *fetch) pull(ctx context.Context, from *Source, s *stream) error {
 		return fmt.Errorf("ask: %w (%w)", writeErr, err)
 	}
 	return err
+}
+
+// ahead is how many chunks a lane asks for ahead; once the fetch has started. Where others receive the part too, few of it: what all ask
+// the donor for at once none of them has to serve on.
+func (f *fetch) ahead() int {
+	n := min(aheadBytes/int(f.manifest.ChunkBytes), mostAhead)
+	if f.shuffle != nil {
+		n = min(n, len(f.manifest.Chunks)/256)
+	}
+	return max(n, 2)
 }
 
 // writeRequests ends when requests is closed. It leaves the reader alone when it can't go on: the peer may have said why,
@@ -93,11 +104,11 @@ func (f *fetch) chunks(ctx context.Context, from *Source, s *stream, asked *[]in
 		has = newBitmap(len(m.Chunks))
 	}
 	for {
-		yields, _ := f.mix.yields(from, time.Now())
+		yields, _, _ := f.mix.yields(from, time.Now())
 		if yields && len(*asked) == 0 {
 			return errYield
 		}
-		for !yields && len(*asked) < window {
+		for !yields && len(*asked) < cap(*asked) {
 			i, ok := f.queue.take(ctx, len(*asked) == 0 && has == nil, has)
 			if !ok {
 				break

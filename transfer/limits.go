@@ -4,10 +4,10 @@ import "time"
 
 // Limits and times, in one place. They bound what a peer can cost; none decides what is correct.
 const (
-	// window is how many chunks a lane asks for ahead: with one, the source idles for a round trip and a verification
-	// per chunk; more makes a dying lane return more. One QUIC lane on two busy cores, 4 MiB chunks: two 1.5 times one,
-	// four no better than two (bench/transfer).
-	window = 2
+	// aheadBytes is how much a lane asks for ahead, in chunks of which there are at least two and at most mostAhead: with one, the source
+	// idles for a round trip and a verification per chunk; more makes a dying lane return more.
+	aheadBytes = 4 << 20
+	mostAhead  = 16
 	// stallAfter is how long a stream may bring no byte before it is set aside. Too short sets a busy source aside for a
 	// pause of its host; too long delays a recovery whose only other sources are slower.
 	stallAfter = 5 * time.Second
@@ -19,6 +19,8 @@ const (
 	// hashPiece is how much is read at most before it is hashed, and hashLeast at least: half of a core's second cache, and enough that the
 	// hash's own start does not count.
 	hashPiece, hashLeast = 256 << 10, 32 << 10
+	// pacedPiece is how much is sent at most before a paced part may be held back again. Smaller pieces cost more calls of the system.
+	pacedPiece = 256 << 10
 	// idleAfter is how long a served stream may be quiet between two requests: the receiver may be making room.
 	idleAfter = 30 * time.Second
 	// restAfter is how long a connection that serves one exchange after another may rest between two: pushes come a step apart.

@@ -21,7 +21,7 @@ func TestMix(t *testing.T) {
 	m := newMix()
 	yields := func(s float64, want bool) {
 		t.Helper()
-		if yes, _ := m.yields(spare, at(s)); yes != want {
+		if yes, _, _ := m.yields(spare, at(s)); yes != want {
 			t.Errorf("after %v s: yields %v, want %v", s, yes, want)
 		}
 	}
@@ -41,7 +41,7 @@ func TestMix(t *testing.T) {
 	if r := m.report(spare, nil); r.Bytes != 300 || r.Took != 2*time.Second || r.Over != QUIC {
 		t.Errorf("%+v", r)
 	}
-	_, changed := m.yields(spare, at(2))
+	_, _, changed := m.yields(spare, at(2))
 	m.ends(two, at(2))
 	select {
 	case <-changed:
@@ -49,9 +49,25 @@ func TestMix(t *testing.T) {
 		t.Error("nobody was told that a lane ended")
 	}
 	yields(2, false)
-	if yes, _ := m.yields(one, at(3)); yes {
+	if yes, _, _ := m.yields(one, at(3)); yes {
 		t.Error("a lane over TCP yields")
 	}
+	three, four := &Source{Node: "a", Over: TCP}, &Source{Node: "a", Over: TCP}
+	m.expects([]*Source{three, four, other}, at(4))
+	yields(4, true)
+	m.gone(three)
+	yields(4, true) // four may still come
+	_, _, changed = m.yields(spare, at(4))
+	m.gone(four)
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody was told that the last lane to come is gone")
+	}
+	yields(4, false)
+	m.expects([]*Source{three}, at(5))
+	yields(5, true)
+	yields(5+headStart.Seconds(), false)
 }
 
 // lanesOf makes sources of one node: a lane over QUIC, and those over TCP that end as wrap has them.

@@ -72,6 +72,7 @@ func (p *parted) take(ctx context.Context, wait bool) (i int, ok bool) {
 
 // send sends chunks until there are none, and says so; took is what was taken.
 func (p *parted) send(ctx context.Context, s *stream, wait bool) (took []int, err error) {
+	s.paced(p.reader)
 	buf := getBuffer(min(uint64(p.m.ChunkBytes), p.m.Bytes))
 	defer buf.free()
 	for i, ok := p.take(ctx, wait); ok; i, ok = p.take(ctx, wait) {

@@ -101,6 +101,7 @@ func offer(s *stream, k Key, m *replica.Manifest) (bits []byte, err error) {
 }
 
 func sendWanted(s *stream, r Reader, m *replica.Manifest, bits []byte) error {
+	s.paced(r)
 	buf := getBuffer(min(uint64(m.ChunkBytes), m.Bytes))
 	defer buf.free()
 	for i := range m.Chunks {

@@ -82,7 +82,9 @@ func serve(s *stream, peer replica.NodeName, h wire.Header, st Store, g *Gate) e
 	}
 	switch h.Kind {
 	case kindFetch:
-		return serveFetch(s, peer, body, st)
+		served := make(chan error, 1)
+		go func() { served <- serveFetch(s, peer, body, st) }() // a pace may be bound to its goroutine
+		return <-served
 	case kindPushBeside:
 		return serveBeside(s, peer, body, g)
 	}
@@ -99,6 +101,7 @@ func serveFetch(s *stream, peer replica.NodeName, body []byte, st Store) error {
 		return answerError(s, err)
 	}
 	defer r.Close()
+	s.paced(r)
 	m := r.Manifest()
 	if err := wire.Write(s, wire.KindManifest, &m); err != nil {
 		return err

@@ -42,6 +42,14 @@ type Receiving interface {
 	Has(i int) bool
 }
 
+// Paced is a Reader of a part whose bytes may be held back. Pace is called once for each stream that they are sent over; what it returns is
+// called before each piece of them. Both calls come from a goroutine that does nothing else and ends with the stream, and may wait. Nil:
+// nothing is held back.
+type Paced interface {
+	Reader
+	Pace() func(bytes int)
+}
+
 // Sink takes verified chunks.
 type Sink interface {
 	// Have tells whether chunk i is there already, rehashed by now. Called for each chunk before the first Put.

@@ -17,6 +17,13 @@ func printNetwork(w io.Writer, s control.Status) error {
 	for _, note := range n.Notes {
 		fmt.Fprintf(t, "slower\t%s\n", note)
 	}
+	if n.HeldTo > 0 {
+		fmt.Fprintf(t, "held back\tto %s a second, for the ranks that train here (donor_rate)", size(uint64(n.HeldTo)))
+		if n.HeldWhy != "" {
+			fmt.Fprintf(t, ": %s", n.HeldWhy)
+		}
+		fmt.Fprintln(t)
+	}
 	if len(n.Peers) == 0 {
 		fmt.Fprintf(t, "\nno state has been fetched from or pushed to another node yet\n")
 		return t.Flush()

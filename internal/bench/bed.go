@@ -21,12 +21,18 @@ const patience = 2 * time.Minute // for what should take seconds
 type bed struct {
 	*cluster.Cluster
 	journal *cluster.Journal
+	spawn   *cluster.Spawner
 	trainer string
 	stop    func() error
 }
 
 // newBed starts a cluster. job is the name of a folder for it.
-func (r *runner) newBed(ctx context.Context, job string, nodes ...string) (b *bed, err error) {
+func (r *runner) newBed(ctx context.Context, job string, nodes ...string) (*bed, error) {
+	return r.newBedOn(ctx, nil, job, nodes...)
+}
+
+// newBedOn starts a cluster on some of the cores.
+func (r *runner) newBedOn(ctx context.Context, on cores, job string, nodes ...string) (b *bed, err error) {
 	if err := r.needsTrainer(); err != nil {
 		return nil, err
 	}
@@ -42,7 +48,7 @@ func (r *runner) newBed(ctx context.Context, job string, nodes ...string) (b *be
 		return nil, err
 	}
 	spawn := cluster.NewSpawner()
-	b = &bed{journal: cluster.NewJournal(), trainer: r.trainer()}
+	b = &bed{journal: cluster.NewJournal(), spawn: spawn, trainer: r.trainer()}
 	watching, endWatch := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	b.stop = func() error {
@@ -63,6 +69,9 @@ func (r *runner) newBed(ctx context.Context, job string, nodes ...string) (b *be
 			err = errors.Join(err, b.stop())
 		}
 	}()
+	if err := b.keep(on); err != nil {
+		return nil, err
+	}
 	b.Cluster, err = cluster.New(cluster.Plan{Dir: dir, Program: r.opt.Program, Nodes: nodes, Voters: 3, Change: func(c *config.Config) { c.Log.Level = "info" }}, spawn, b.journal)
 	if err != nil {
 		return nil, err

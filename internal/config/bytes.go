@@ -55,3 +55,18 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	}
 	return err
 }
+
+// DonorRate is Auto, Unlimited or a size, in a second.
+type DonorRate string
+
+// What a DonorRate is beside a size.
+const (
+	Auto      DonorRate = "auto"
+	Unlimited DonorRate = "unlimited"
+)
+
+// Bytes is the size, where it is one.
+func (r DonorRate) Bytes() (rate Bytes, ok bool) {
+	rate, err := ParseBytes(string(r))
+	return rate, err == nil
+}

@@ -77,6 +77,10 @@ type Config struct {
 	// a recovery needs the copy; 0 (never) or 1MiB to 64GiB, default 64MiB, which takes about 3 per cent of a core. Too high: it takes memory bandwidth
 	// from training; never: a bad copy is found only when it is to be loaded or sent, when it may be the last.
 	ScrubRate Bytes `yaml:"scrub_rate"`
+	// DonorRate is how many bytes of state may leave this node in a second while ranks train here: auto, which is as many as these do not feel by the times of
+	// their steps; 16MiB to 64GiB; or unlimited. Default auto. Where none trains nothing is held back, and each transfer moves 8 MiB a second at least, 32 for
+	// a job that stands still. Too low: recoveries beside training and commits take long; unlimited: training slows down beside them.
+	DonorRate DonorRate `yaml:"donor_rate"`
 
 	Log    Log    `yaml:"log"`
 	Timing Timing `yaml:"timing"`
@@ -165,6 +169,7 @@ func Default() Config {
 		MemoryMargin: 256 << 20,
 		DurableKeep:  2,
 		ScrubRate:    64 << 20,
+		DonorRate:    Auto,
 		Log:          Log{Level: "info"},
 		Timing: Timing{
 			Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second, Start: 10 * time.Minute,
@@ -184,6 +189,7 @@ func (c Config) WithDefaults() *Config {
 	setDefault(&out.MemoryMargin, d.MemoryMargin)
 	setDefault(&out.DurableKeep, d.DurableKeep)
 	setDefault(&out.ScrubRate, d.ScrubRate)
+	setDefault(&out.DonorRate, d.DonorRate)
 	setDefault(&out.Log.Level, d.Log.Level)
 	setDefault(&out.Timing.HangFactor, d.Timing.HangFactor)
 	for i, f := range out.Timing.fields() {

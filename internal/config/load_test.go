@@ -193,7 +193,7 @@ func TestExplicitZeros(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := string(text)
-	for _, line := range []string{"durable_keep", "scrub_rate", "memory_margin", "durable_dir", "socket", "timing", "raft", "log"} {
+	for _, line := range []string{"durable_keep", "scrub_rate", "donor_rate", "memory_margin", "durable_dir", "socket", "timing", "raft", "log"} {
 		base = regexp.MustCompile(`(?m)^`+line+`:.*\n( .*\n)*`).ReplaceAllString(base, "")
 	}
 	path := filepath.Join(t.TempDir(), "c.yaml")
@@ -212,6 +212,11 @@ func TestExplicitZeros(t *testing.T) {
 	}
 	if err := load("scrub_rate: 0\n"); err != nil {
 		t.Errorf("no scrubbing: %v", err)
+	}
+	for _, rate := range []string{"auto", "unlimited", "32MiB", "33554432"} {
+		if err := load("donor_rate: " + rate + "\n"); err != nil {
+			t.Errorf("a donor's rate: %v", err)
+		}
 	}
 	all, want := "", []string{}
 	for _, f := range []struct{ field, text string }{

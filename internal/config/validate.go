@@ -203,6 +203,9 @@ func (c *Config) checkLimits(v *faults) {
 	if c.ScrubRate != 0 && (c.ScrubRate < 1<<20 || c.ScrubRate > 64<<30) {
 		v.add("scrub_rate", c.ScrubRate.String(), "0 (never) or 1MiB to 64GiB, in a second", "too low a rate takes weeks to read a node's memory once, too high a one takes memory bandwidth from training")
 	}
+	if rate, ok := c.DonorRate.Bytes(); c.DonorRate != Auto && c.DonorRate != Unlimited && (!ok || rate < 16<<20 || rate > 64<<30) {
+		v.add("donor_rate", strconv.Quote(string(c.DonorRate)), "auto, unlimited, or 16MiB to 64GiB, in a second", "too low a rate has commits and recoveries wait beside a job that trains")
+	}
 }
 
 // span is the range of one duration.

@@ -52,7 +52,10 @@ type NetworkStatus struct {
 	Sent     uint64          `json:"sent_bytes"`
 	Received uint64          `json:"received_bytes"`
 	Peers    []TrafficStatus `json:"peers"`
-	Notes    []string        `json:"notes,omitempty"` // what makes it slower than it could be, and the remedies
+	// HeldTo is how many bytes a second may leave this node while ranks train here, for the transfers under way; 0: nothing is held back. HeldWhy says why.
+	HeldTo  float64  `json:"held_to_bytes_per_second,omitempty"`
+	HeldWhy string   `json:"held_why,omitempty"`
+	Notes   []string `json:"notes,omitempty"` // what makes it slower than it could be, and the remedies
 }
 
 // TrafficStatus is what a node moved to and from another over one transport. Of those that it has to a peer a node takes the one that moves most;

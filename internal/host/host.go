@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -134,6 +135,7 @@ type Host struct {
 	suspects     []control.Suspect // what the last round of probes gave cause for
 	scrubs       scrubs            // how far what lies here was read again
 	scrubbed     control.ScrubStatus
+	yielding     yielding
 	keeperLost   bool // the keeper has gone: not replaced, because another one's node would be another
 }
 
@@ -179,7 +181,7 @@ func New(c Config) *Host {
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
-		strains: map[strainKey]strain{}, scrubs: scrubs{}}
+		strains: map[strainKey]strain{}, scrubs: scrubs{}, yielding: yielding{pacer: new(manners.Pacer)}}
 	if m.processes == nil {
 		m.processes = kernel{}
 	}
@@ -570,6 +572,7 @@ func (h *Host) tick() time.Duration {
 	if due {
 		h.lastReport = time.Now()
 	}
+	h.yield()
 	h.desk.Tick()
 	h.serveLaunchers()
 	h.killStuck()

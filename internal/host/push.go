@@ -188,8 +188,8 @@ func (h *Host) pushTo(node replica.NodeName, lj *localJob, lr *localRank, p shm.
 	if err != nil {
 		return
 	}
-	for _, p := range h.mover.Push(mover.Line{Node: node, Job: lj.job.ID, Rank: lr.rank}, mover.Push{Key: k, From: r}, lj.awaits) {
-		p.From.(*holding.Reader).Drop() // each is one that pushTo gave
+	for _, p := range h.mover.Push(mover.Line{Node: node, Job: lj.job.ID, Rank: lr.rank}, mover.Push{Key: k, From: h.pace(r, lj.pushedFor(info.Generation))}, lj.awaits) {
+		drop(p.From)
 		switch {
 		case p.Key != k:
 			delete(lr.pushed, pushKey{node, p.Key.Part, p.Key.Generation}) // should it be the candidate later

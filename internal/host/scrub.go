@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -24,6 +25,7 @@ func (h *Host) scrub(ctx context.Context) {
 	if h.cfg.ScrubRate == 0 {
 		return
 	}
+	manners.Yield()
 	timer := time.NewTimer(scrubIdle)
 	defer timer.Stop()
 	for {

@@ -87,7 +87,7 @@ func (q *readWanted) open(h *Host) (transfer.Reader, error) {
 	at, ok := lj.find(nil, k.Part, k.Generation, k.Root)
 	if !ok {
 		if r := lj.receiving(k); r.Any() {
-			return r, nil
+			return h.pace(r, lj.fetchedFor(k, q.peer)), nil
 		}
 		return nil, fmt.Errorf("%w: %v of generation %v with root %v is not here", transfer.ErrUnknownPart, k.Part, k.Generation, k.Root)
 	}
@@ -95,7 +95,7 @@ func (q *readWanted) open(h *Host) (transfer.Reader, error) {
 	if err != nil {
 		return nil, err // a nil *Reader in an interface would not be nil
 	}
-	return r, nil
+	return h.pace(r, lj.fetchedFor(k, q.peer)), nil
 }
 
 // receiving finds a part that is on its way here for others than the rank that asks: what has come of it is served on.

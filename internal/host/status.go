@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/replica"
 )
@@ -20,6 +21,7 @@ type Status struct {
 	Nodes      map[replica.NodeName]replica.Node
 	Jobs       []control.JobStatus
 	Traffic    []mover.Traffic
+	Holding    manners.Holding
 }
 
 // Status asks the host. False: it has ended, or ctx has.
@@ -29,7 +31,7 @@ func (h *Host) Status(ctx context.Context) (st Status, ok bool) {
 }
 
 func (st *Status) serve(h *Host) {
-	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: len(h.awaited) > 0, KeeperLost: h.keeperLost, Scrubbed: h.scrubbed, Nodes: h.nodes, Traffic: h.mover.Traffic()}
+	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: len(h.awaited) > 0, KeeperLost: h.keeperLost, Scrubbed: h.scrubbed, Nodes: h.nodes, Traffic: h.mover.Traffic(), Holding: h.yielding.pacer.Holding()}
 	for _, lj := range h.jobs {
 		st.Jobs = append(st.Jobs, control.StatusOf(lj.job, nil))
 	}

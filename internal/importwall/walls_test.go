@@ -36,6 +36,7 @@ var walls = map[string]wall{
 	"internal/unixsock":   {1, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/audit":      {1, []string{}, nil},
 	"internal/atomicfile": {1, []string{}, nil},
+	"internal/manners":    {1, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/config":     {1, []string{"replica"}, []string{"github.com/goccy/go-yaml"}},
 
 	"internal/session":    {2, []string{"replica", "internal/unixsock", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
@@ -57,7 +58,7 @@ var walls = map[string]wall{
 	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
 	"internal/leader": {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
-	"internal/host":   {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/invariant", "internal/journal", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
+	"internal/host":   {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":   {5, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch": {4, []string{"replica", "internal/wire"}, nil},
 	"chaos/cluster":   {4, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},

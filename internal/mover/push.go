@@ -212,6 +212,14 @@ func (c *counted) ReadChunk(i int, dst []byte) ([]byte, error) {
 	return b, err
 }
 
+// Pace holds the bytes back as the part's own reader does.
+func (c *counted) Pace() func(bytes int) {
+	if p, ok := c.Reader.(transfer.Paced); ok {
+		return p.Pace()
+	}
+	return nil
+}
+
 // ofOther tells whether a push ended for a reason that is none of its lane's: the mirror's word, or that it was given up here.
 func ofOther(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, transfer.ErrFenced) || transfer.Retryable(err)

@@ -214,6 +214,9 @@ func (a *admin) status(ctx context.Context) control.Status {
 			}
 			st.Nodes = append(st.Nodes, control.NodeStatus{Name: name, Addr: n.Addr, Voter: n.Voter, State: state, Session: n.Session})
 		}
+		if own.Holding.UnderWay > 0 {
+			st.Network.HeldTo, st.Network.HeldWhy = own.Holding.Limit, own.Holding.Why
+		}
 		for _, t := range own.Traffic {
 			st.Network.Peers = append(st.Network.Peers, control.TrafficStatus{Peer: t.Peer, Over: t.Over.String(), Fetched: t.Fetched, Pushed: t.Pushed, Rate: t.Rate, Failures: t.Failures, Why: t.Why, WhyAt: t.WhyAt})
 		}

@@ -154,6 +154,10 @@ type status struct {
 	Steps struct {
 		Budget int `json:"budget_ms"`
 	} `json:"leader_steps"`
+	Network struct {
+		HeldTo  float64 `json:"held_to_bytes_per_second"`
+		HeldWhy string  `json:"held_why"`
+	}
 }
 
 type statusJob struct {

@@ -1,0 +1,116 @@
+package host
+
+import (
+	"time"
+
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/manners"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// yielding is how this node's transfers give way to the ranks that train on it. Owned by the host, but for the pacer.
+type yielding struct {
+	pacer    *manners.Pacer
+	governor manners.Governor
+	looked   time.Duration
+}
+
+// yield finds out how many bytes may leave without the ranks here feeling it.
+func (h *Host) yield() {
+	now := time.Since(h.began)
+	if h.cfg.DonorRate == config.Unlimited || now-h.yielding.looked < manners.LookEvery*9/10 { // ticks come a little early too
+		return
+	}
+	h.yielding.looked = now
+	var jobs []manners.Job
+	for id, lj := range h.jobs {
+		if step, ok := lj.trains(); ok {
+			jobs = append(jobs, manners.Job{ID: id, Step: step})
+		}
+	}
+	limit, why := h.yielding.governor.Look(now, jobs, h.yielding.pacer.Moved())
+	if fixed, is := h.cfg.DonorRate.Bytes(); is && len(jobs) > 0 {
+		limit, why = float64(fixed), "donor_rate of the configuration"
+	}
+	h.yielding.pacer.Limit(limit, why, len(jobs) > 0)
+}
+
+// trains tells whether ranks of the job train here, and the newest step that one has begun. One that stands still on purpose does not.
+func (lj *localJob) trains() (newest replica.Step, trains bool) {
+	for _, lr := range lj.ranks {
+		if lr.underWay(lj.job) && !lr.stopped() && !lr.pulse.Stands() {
+			newest, trains = max(newest, lr.arena.Step().Step()), true
+		}
+	}
+	return newest, trains
+}
+
+// pacedFrom is from how many bytes a part is held back. Every commit waits for smaller ones, and nobody feels these.
+const pacedFrom = 1 << 20
+
+// paced is a part that is sent at a pace.
+type paced struct {
+	transfer.Reader
+	flow *manners.Flow
+}
+
+// pacedReceiving is one that is on its way here itself.
+type pacedReceiving struct {
+	transfer.Receiving
+	flow *manners.Flow
+}
+
+// pace has a part sent as one of its class.
+func (h *Host) pace(r transfer.Reader, c manners.Class) transfer.Reader {
+	if r.Manifest().Bytes < pacedFrom {
+		return r
+	}
+	flow := h.yielding.pacer.Flow(c)
+	if on, ok := r.(transfer.Receiving); ok {
+		return &pacedReceiving{on, flow}
+	}
+	return &paced{r, flow}
+}
+
+func (p *paced) Pace() func(bytes int)          { return p.flow.Stream() }
+func (p *pacedReceiving) Pace() func(bytes int) { return p.flow.Stream() }
+
+func (p *paced) Close() {
+	p.flow.End()
+	p.Reader.Close()
+}
+
+func (p *pacedReceiving) Close() {
+	p.flow.End()
+	p.Receiving.Close()
+}
+
+// drop closes a reader on the host's goroutine.
+func drop(r transfer.Reader) {
+	if p, ok := r.(*paced); ok {
+		p.flow.End()
+		r = p.Reader
+	}
+	r.(*holding.Reader).Drop() // each is one that pushTo gave
+}
+
+// fetchedFor is the class of a fetch by a node: a mirror's waits for those of ranks, and once a job trains again nobody waits for either.
+func (lj *localJob) fetchedFor(k transfer.Key, by replica.NodeName) manners.Class {
+	switch {
+	case lj.job.Phase == replica.Open:
+		return manners.Background
+	case by == lj.job.Ranks[k.Rank].Node || lj.relays.has(k.Part, k.Epoch, by):
+		return manners.Recovery
+	}
+	return manners.Mirroring
+}
+
+// pushedFor is the class of a push.
+func (lj *localJob) pushedFor(g replica.Generation) manners.Class {
+	if at, scarce := lj.resumesAt(); scarce && g == at {
+		return manners.Recovery
+	}
+	return manners.Mirroring
+}

@@ -1,0 +1,125 @@
+package host
+
+import (
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/manners"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+)
+
+// What leaves is held back while ranks train here, and at no other time.
+func TestYielding(t *testing.T) {
+	const held, free = true, false
+	for what, c := range map[string]struct {
+		rate   config.DonorRate
+		change func(*replica.Job, *localRank)
+		want   bool
+	}{
+		"a rank trains":                {config.Auto, func(*replica.Job, *localRank) {}, held},
+		"a rate of its own":            {"32MiB", func(*replica.Job, *localRank) {}, held},
+		"unlimited":                    {config.Unlimited, func(*replica.Job, *localRank) {}, free},
+		"the job recovers":             {config.Auto, func(j *replica.Job, _ *localRank) { j.Phase = replica.Closed }, free},
+		"it recovers, a rate":          {"32MiB", func(j *replica.Job, _ *localRank) { j.Phase = replica.Planned }, free},
+		"the rank waits for the fault": {config.Auto, func(_ *replica.Job, lr *localRank) { lr.life = stopped }, free},
+		"it has finished":              {config.Auto, func(_ *replica.Job, lr *localRank) { lr.life = finished }, free},
+		"it was not let go yet":        {config.Auto, func(_ *replica.Job, lr *localRank) { lr.gone = 2 }, free},
+		"it stands still on purpose":   {config.Auto, func(_ *replica.Job, lr *localRank) { lr.pulse.Pause(time.Second, time.Hour) }, free},
+	} {
+		d := newRig(t)
+		d.cfg.DonorRate = c.rate
+		lj := d.put(fixture.Job())
+		lr := d.attach(lj, 0)
+		lr.gone, lr.loaded = 3, 3
+		d.live(lr, 3, 6, replica.Idle)
+		d.pulses(lj)
+		c.change(lj.job, lr)
+		d.began = d.began.Add(-time.Minute)
+		d.yield()
+		h := d.yielding.pacer.Holding()
+		if (h.Limit != manners.NoLimit) != c.want || c.rate == "32MiB" && c.want && h.Limit != 32<<20 {
+			t.Errorf("%s: held to %g: %s", what, h.Limit, h.Why)
+		}
+	}
+}
+
+// Who fetches or is sent a part, and when, says what waits for it.
+func TestClassesOfTransfers(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	k := keyFor(replica.OfGroup(0), fixture.Gen(3, 5), replica.Digest{})
+	lj.job.Phase = replica.Planned
+	if c := lj.fetchedFor(k, "n2"); c != manners.Recovery {
+		t.Errorf("the rank's own node: class %d", c)
+	}
+	if c := lj.fetchedFor(k, "n7"); c != manners.Mirroring {
+		t.Errorf("a mirror: class %d", c)
+	}
+	if c := lj.pushedFor(k.Generation); c != manners.Mirroring {
+		t.Errorf("a push: class %d", c)
+	}
+	lj.job.Phase = replica.Open
+	if c := lj.fetchedFor(k, "n7"); c != manners.Background {
+		t.Errorf("a mirror of a job that trains: class %d", c)
+	}
+	lj.job.Phase, lj.job.ClosedEpoch = replica.Closed, 3
+	lj.scarce = control.MirrorOrder{Epoch: 3, Generation: k.Generation}
+	if c := lj.pushedFor(k.Generation); c != manners.Recovery {
+		t.Errorf("a push that the recovery waits for: class %d", c)
+	}
+}
+
+// part is a reader of so many bytes.
+type part struct {
+	transfer.Reader
+	bytes  uint64
+	closed bool
+}
+
+func (p *part) Manifest() replica.Manifest { return replica.Manifest{Bytes: p.bytes} }
+func (p *part) Close()                     { p.closed = true }
+
+type partOnItsWay struct{ part }
+
+func (*partOnItsWay) Has(int) bool { return true }
+
+// Small parts are never held back. Others stay what they are, and their end is counted.
+func TestPaced(t *testing.T) {
+	d := newRig(t)
+	if small := (&part{bytes: pacedFrom - 1}); d.pace(small, manners.Recovery) != transfer.Reader(small) {
+		t.Error("a small part is held back")
+	}
+	whole, coming := &part{bytes: pacedFrom}, &partOnItsWay{part{bytes: pacedFrom}}
+	for _, r := range []transfer.Reader{whole, coming} {
+		p := d.pace(r, manners.Mirroring)
+		if _, is := p.(transfer.Receiving); is != (r == transfer.Reader(coming)) {
+			t.Errorf("%T is %T", r, p)
+		}
+		p.(transfer.Paced).Pace()(pacedFrom)
+		if n := d.yielding.pacer.Holding().UnderWay; n != 1 {
+			t.Errorf("%d under way", n)
+		}
+		p.Close()
+		if n := d.yielding.pacer.Holding().UnderWay; n != 0 {
+			t.Errorf("%d under way at its end", n)
+		}
+	}
+	if !whole.closed || !coming.closed {
+		t.Error("not closed")
+	}
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 1)
+	r, err := d.reader(lj, lj.parts()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	drop(&paced{r, d.yielding.pacer.Flow(manners.Mirroring)})
+	if len(held(lr.arena)) != 0 {
+		t.Error("a part that is not sent after all holds its place")
+	}
+}
