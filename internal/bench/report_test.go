@@ -104,6 +104,7 @@ func TestRunRefusesWhatCantWork(t *testing.T) {
 		opt  Options
 		want []string
 	}{
+		"too large a part": {Options{Out: t.TempDir(), PartMiB: 1 << 20}, []string{"--part-mib 1048576", "8192"}},
 		"no such figure": {Options{Out: t.TempDir(), Only: "fly"}, []string{"--only fly", "transfer"}},
 		"out in a file":  {Options{Out: filepath.Join(file, "x")}, []string{"--out " + file}},
 	} {

@@ -180,11 +180,18 @@ func plural(n int, word string) string {
 	return word + "s"
 }
 
-// transferJobs has one job: setting up costs a second, and a gigabyte.
-func transferJobs(quick bool) []job {
-	bytes := uint64(256 * mib)
-	if quick {
+// mostPartMiB is what a transfer moves at most: sender and receiver hold it both.
+const mostPartMiB = 8 << 10
+
+// transferJobs has one job: setting up costs a second, and twice the part's memory.
+func transferJobs(opt Options) []job {
+	bytes := opt.PartMiB * mib
+	switch {
+	case bytes > 0:
+	case opt.Quick:
 		bytes = 64 * mib
+	default:
+		bytes = 256 * mib
 	}
 	return []job{{"transfer/", func(ctx context.Context, r *runner) error {
 		s, err := newStand(r.sub("transfer"), bytes)
