@@ -105,8 +105,8 @@ func TestRunRefusesWhatCantWork(t *testing.T) {
 		want []string
 	}{
 		"too large a part": {Options{Out: t.TempDir(), PartMiB: 1 << 20}, []string{"--part-mib 1048576", "8192"}},
-		"no such figure": {Options{Out: t.TempDir(), Only: "fly"}, []string{"--only fly", "transfer"}},
-		"out in a file":  {Options{Out: filepath.Join(file, "x")}, []string{"--out " + file}},
+		"no such figure":   {Options{Out: t.TempDir(), Only: "fly"}, []string{"--only fly", "transfer"}},
+		"out in a file":    {Options{Out: filepath.Join(file, "x")}, []string{"--out " + file}},
 	} {
 		var said bytes.Buffer
 		err := Run(t.Context(), tc.opt, &said)

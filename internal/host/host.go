@@ -74,6 +74,7 @@ type Keeper interface {
 type Mover interface {
 	Fetch(context.Context, mover.Wanted, func(replica.Manifest) (mover.Staging, error)) (mover.Fetched, error)
 	Push(l mover.Line, p mover.Push, awaited func(transfer.Key) bool) (dropped []mover.Push)
+	Prune(job replica.JobID, wanted func(mover.Line, transfer.Key) bool) (dropped []mover.Push)
 	EndPushes(replica.JobID)
 	Traffic() []mover.Traffic
 	Close()
@@ -466,6 +467,7 @@ func (h *Host) viewed(v control.View) {
 			moved := was.Position != job.Position || was.Committed != job.Committed
 			lj.job = job
 			h.outages(lj, was)
+			h.prunePushes(lj, was)
 			if moved { // a commit that came with another change, or a plan that went back
 				h.tellCommitted(lj)
 			}

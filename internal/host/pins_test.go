@@ -161,6 +161,28 @@ func TestNewMirrorGetsWhatIsCommitted(t *testing.T) {
 	}
 }
 
+// What is on its way to a node that is not to mirror it any more is given up, and gives its slot back: with two slots nothing newer could be
+// captured while the node says "not yet".
+func TestPushesEndWithTheMirror(t *testing.T) {
+	d := newRig(t)
+	job := fixture.Job()
+	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
+	lj := d.put(job)
+	lr := d.attach(lj, 0)
+	d.leaderSays(fixture.Candidate(1, 5))
+	d.both(lr.arena, 1, fixture.Gen(3, 5))
+	d.mirrorAll(lj, fixture.Gen(3, 5), false)
+	group := pushKey{"n2", replica.OfGroup(0), fixture.Gen(3, 5)}
+	if _, sent := lr.pushed[group]; !sent || lr.arena.Readers(slot(1)) != 1 {
+		t.Fatalf("sent %v, %d readers: want the group's part on its way", lr.pushed, lr.arena.Readers(slot(1)))
+	}
+	d.viewed(control.View{Era: d.era, Nodes: d.nodes, Jobs: []*replica.Job{fixture.Changed(job, func(j *replica.Job) { j.GroupMirrors = nil; j.LastIndex++ })}})
+	if _, sent := lr.pushed[group]; sent {
+		t.Errorf("still to be sent: %v", lr.pushed)
+	}
+	d.until("the slot is given back", func() bool { return lr.arena.Readers(slot(1)) == 0 })
+}
+
 // How far ranks are is known from the private parts that are mirrored here, too: where a mirror runs no rank, nobody else could tell the
 // leader so late in a commit.
 func TestMirrorsTellHowFarRanksAre(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
@@ -120,6 +122,30 @@ func (h *Host) refill(lj *localJob) {
 				h.mirror(lj, lr, p, info, false)
 			}
 		}
+	}
+}
+
+// prunePushes ends what is on its way to nodes that are not to mirror it any more: they would refuse it for half a minute, in which the slot
+// that it holds is lacking for what is to be committed.
+func (h *Host) prunePushes(lj *localJob, was *replica.Job) {
+	same := func(a, b [][]replica.NodeName) bool { return slices.EqualFunc(a, b, slices.Equal) }
+	if same(was.Mirrors, lj.job.Mirrors) && same(was.GroupMirrors, lj.job.GroupMirrors) {
+		return
+	}
+	wanted := func(l mover.Line, k transfer.Key) bool {
+		kind := shm.Slot // and frozen parts, which go with it
+		if k.Part.Kind == replica.PrivatePart {
+			kind = shm.Ring
+		}
+		return slices.Contains(lj.mirrorsOf(kind, l.Rank), l.Node)
+	}
+	for _, p := range h.mover.Prune(lj.job.ID, wanted) {
+		drop(p.From)
+	}
+	for _, lr := range lj.ranks { // should such a node be a mirror again, it has freed what it had
+		maps.DeleteFunc(lr.pushed, func(k pushKey, _ pushState) bool {
+			return !wanted(mover.Line{Node: k.node, Rank: lr.rank}, transfer.Key{Part: k.part})
+		})
 	}
 }
 

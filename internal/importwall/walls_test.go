@@ -47,7 +47,7 @@ var walls = map[string]wall{
 	"internal/checkpoint": {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/shm":        {2, []string{"replica", "internal/unixsock"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/pki":        {2, []string{"replica"}, nil},
-	"internal/endpoint":   {2, []string{"replica"}, []string{"github.com/quic-go/quic-go", "golang.org/x/sys/unix"}},
+	"internal/endpoint":   {2, []string{"replica"}, []string{"github.com/quic-go/quic-go", "golang.org/x/net/ipv4", "golang.org/x/sys/unix"}},
 	"membership":          {2, []string{"replica"}, []string{"github.com/hashicorp/memberlist"}},
 	"transfer":            {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "github.com/quic-go/quic-go"}},
 	"chaos/netfault":      {2, []string{}, []string{"golang.org/x/sys/unix"}},

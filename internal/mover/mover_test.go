@@ -357,6 +357,44 @@ func TestEndPushes(t *testing.T) {
 	})
 }
 
+// TestPrune: what a node is not to mirror any more is broken off and given back, and what it is to mirror goes on.
+func TestPrune(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refuses, at := true, newPlace()
+		m, told := among(t, nil, &peer{name: "n2", store: &part{take: func() (*place, error) {
+			if refuses {
+				return nil, transfer.ErrNotYet // it is not to mirror the part, as far as it has read
+			}
+			return at, nil
+		}}})
+		push := func(s replica.Step) *part {
+			p := newPart(chunk)
+			p.man.Generation.Step = s
+			p.man.Root = digest(p.man.RootInput())
+			m.Push(Line{Node: "n2", Job: p.man.Job, Rank: 1}, Push{Key: p.key(), From: p}, always)
+			return p
+		}
+		push(1)
+		synctest.Wait() // it is under way
+		p := push(2)
+		began := time.Now()
+		if d := m.Prune(replica.JobID{99}, func(Line, transfer.Key) bool { return false }); len(d) != 0 {
+			t.Fatalf("another job's: %v", d)
+		}
+		if d := m.Prune(p.man.Job, func(l Line, _ transfer.Key) bool { return l.Node != "n2" }); len(d) != 1 || d[0].Key != p.key() {
+			t.Fatalf("dropped %v, want step 2", d)
+		}
+		next(t, told, ErrSuperseded)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("broken off after %v", took)
+		}
+		refuses = false
+		push(3)
+		m.Prune(p.man.Job, func(Line, transfer.Key) bool { return true })
+		next(t, told, nil)
+	})
+}
+
 // TestOldStepsDoNotQueueUp: behind a mirror that is slow the newest step alone waits, and the candidate breaks off what was under way.
 func TestOldStepsDoNotQueueUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

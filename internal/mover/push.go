@@ -55,6 +55,17 @@ func (m *Mover) Push(l Line, p Push, awaited func(transfer.Key) bool) (dropped [
 	return pu.queue.put(p, awaited)
 }
 
+// Prune ends those pushes of a job that wanted does not name any more: a node that is not to mirror a part says "not yet" for as long as it
+// is asked, and what is sent holds its place meanwhile. What is dropped is its caller's, and gets no Pushed; what was under way gets one.
+func (m *Mover) Prune(job replica.JobID, wanted func(Line, transfer.Key) bool) (dropped []Push) {
+	for on, pu := range m.pushers {
+		if on.Job == job {
+			dropped = append(dropped, pu.queue.prune(func(k transfer.Key) bool { return wanted(on.Line, k) })...)
+		}
+	}
+	return dropped
+}
+
 // turnsTo are the turns of large parts to a node. Owned by the caller of Push.
 func (m *Mover) turnsTo(n replica.NodeName) chan struct{} {
 	if m.turns[n] == nil {

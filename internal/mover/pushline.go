@@ -12,8 +12,9 @@ import (
 // pushQueue bounds what waits for one pusher. What waits holds its place, so a longer line to a mirror that is away would fill the arena.
 const pushQueue = 4
 
-// ErrSuperseded ends a push that no commit waits for any more, for one of the same part that a commit does wait for.
-var ErrSuperseded = errors.New("a newer step of the part is to be sent")
+// ErrSuperseded ends a push that no commit waits for any more, for one of the same part that a commit does wait for, and one to a node
+// that is not to mirror the part any more.
+var ErrSuperseded = errors.New("a newer step of the part is to be sent, or the part to another node")
 
 // pushLine is what waits for one pusher, and what is under way. The mover's owner puts, the pusher takes.
 //
@@ -60,6 +61,23 @@ func (l *pushLine) put(p Push, awaited func(transfer.Key) bool) (dropped []Push)
 	select {
 	case l.more <- struct{}{}:
 	default:
+	}
+	return dropped
+}
+
+// prune takes out what is not wanted any more, and breaks it off where it is under way.
+func (l *pushLine) prune(wanted func(transfer.Key) bool) (dropped []Push) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = slices.DeleteFunc(l.waiting, func(w Push) bool {
+		if wanted(w.Key) {
+			return false
+		}
+		dropped = append(dropped, w)
+		return true
+	})
+	if l.leave != nil && !wanted(l.now) {
+		l.leave(ErrSuperseded)
 	}
 	return dropped
 }
