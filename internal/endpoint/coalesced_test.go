@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quic-go/quic-go"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 )
@@ -112,34 +113,69 @@ func FuzzCut(f *testing.F) {
 	})
 }
 
-// TestReadsCoalesced: what a sender gave to the kernel at once, the kernel hands over at once, and quic-go sees single datagrams with their ECN.
-func TestReadsCoalesced(t *testing.T) {
+const (
+	segmentSize = 1200
+	ect0        = 2
+)
+
+// coalescedPair is a socket that reads what is coalesced, as net's and as quic-go's, and one whose writes the kernel takes for datagrams of
+// segmentSize, marked with ect0.
+func coalescedPair(t *testing.T) (in, out *net.UDPConn, c *coalescing) {
+	t.Helper()
 	in, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer in.Close()
+	t.Cleanup(func() { _ = in.Close() })
 	c, ok := coalesce(in).(*coalescing)
 	if !ok {
 		t.Skip("this kernel has no UDP_GRO")
 	}
-	out, err := net.DialUDP("udp4", nil, in.LocalAddr().(*net.UDPAddr))
+	out, err = net.DialUDP("udp4", nil, in.LocalAddr().(*net.UDPAddr))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer out.Close()
-	const ect0 = 2
+	t.Cleanup(func() { _ = out.Close() })
 	for _, o := range []struct {
 		conn               *net.UDPConn
 		level, name, value int
-	}{{in, unix.IPPROTO_IP, unix.IP_RECVTOS, 1}, {out, unix.IPPROTO_IP, unix.IP_TOS, ect0}, {out, unix.IPPROTO_UDP, unix.UDP_SEGMENT, 1200}} {
+	}{{in, unix.IPPROTO_IP, unix.IP_RECVTOS, 1}, {out, unix.IPPROTO_IP, unix.IP_TOS, ect0}, {out, unix.IPPROTO_UDP, unix.UDP_SEGMENT, segmentSize}} {
 		if err := control(o.conn, func(fd int) error { return unix.SetsockoptInt(fd, o.level, o.name, o.value) }); err != nil {
 			t.Skipf("this kernel lets no option %d of level %d be set: %v", o.name, o.level, err)
 		}
 	}
-	sent := make([]byte, 20*1200+300)
+	if err := in.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return in, out, c
+}
+
+// readSome reads as quic-go does.
+func readSome(t *testing.T, c *coalescing) (got []byte, sizes []int) {
+	t.Helper()
+	ms := make([]ipv4.Message, 8)
+	for i := range ms {
+		ms[i] = room()
+	}
+	n, err := c.ReadBatch(ms, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range ms[:n] {
+		got, sizes = append(got, m.Buffers[0][:m.N]...), append(sizes, m.N)
+		if !bytes.Contains(m.OOB[:m.NN], controlOf(unix.IPPROTO_IP, unix.IP_TOS, []byte{ect0})[:unix.CmsgLen(1)]) {
+			t.Errorf("a datagram of %d bytes has no ECN: %x", m.N, m.OOB[:m.NN])
+		}
+	}
+	return got, sizes
+}
+
+// TestReadsCoalesced: what a sender gave to the kernel at once, the kernel hands over at once, and quic-go sees single datagrams with their ECN.
+func TestReadsCoalesced(t *testing.T) {
+	_, out, c := coalescedPair(t)
+	sent := make([]byte, 20*segmentSize+300)
 	for i := range sent {
-		sent[i] = byte(i / 1200)
+		sent[i] = byte(i / segmentSize)
 	}
 	if _, err := out.Write(sent); err != nil {
 		t.Fatal(err)
@@ -147,32 +183,31 @@ func TestReadsCoalesced(t *testing.T) {
 	var got []byte
 	var sizes []int
 	most := 0
-	if err := in.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
 	for len(got) < len(sent) {
-		ms := make([]ipv4.Message, 8)
-		for i := range ms {
-			ms[i] = room()
-		}
-		n, err := c.ReadBatch(ms, 0)
-		if err != nil {
-			t.Fatalf("after %d of %d bytes: %v", len(got), len(sent), err)
-		}
+		b, s := readSome(t, c)
+		got, sizes = append(got, b...), append(sizes, s...)
 		for _, m := range c.came {
 			most = max(most, m.N)
-		}
-		for _, m := range ms[:n] {
-			got, sizes = append(got, m.Buffers[0][:m.N]...), append(sizes, m.N)
-			if !bytes.Contains(m.OOB[:m.NN], []byte{ect0}) {
-				t.Errorf("datagram %d has no ECN", len(sizes)-1)
-			}
 		}
 	}
 	if !bytes.Equal(got, sent) || len(sizes) != 21 || sizes[20] != 300 {
 		t.Errorf("datagrams of %v bytes", sizes)
 	}
-	if most <= 1200 {
+	if most <= segmentSize {
 		t.Errorf("no two of %d datagrams were read together", len(sizes))
+	}
+}
+
+// TestCoalesceFallsBack: a socket whose kernel refuses the option is used as it is.
+func TestCoalesceFallsBack(t *testing.T) {
+	closed, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if c := coalesce(closed); c != quic.OOBCapablePacketConn(closed) {
+		t.Errorf("%T, want the socket", c)
 	}
 }

@@ -23,6 +23,7 @@ import (
 const (
 	idBytes     = 16   // 8 random, 4 of this process' tag, 4 of the cluster's
 	initialSize = 1200 // bytes at least of what begins a connection; a probe has as many
+	singleSize  = 1500 // bytes at most of a single datagram
 
 	shieldAt = 8 // the shield goes up when 1/shieldAt of the buffer is in use
 
@@ -140,6 +141,8 @@ func (t tagger) program(let uint32) []unix.SockFilter {
 	}
 
 	p.label(stranger)
+	p.length()
+	p.branch(unix.BPF_JGT, singleSize, 3, 0) // coalesced: 64 datagrams of a flood would be let in as one
 	p.op(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, random)
 	p.branch(unix.BPF_JGE, let, 1, 0)
 	p.op(unix.BPF_RET|unix.BPF_K, math.MaxUint32)

@@ -182,6 +182,38 @@ func TestShieldTakesAShare(t *testing.T) {
 	}
 }
 
+// TestShieldDropsCoalescedStrangers: the kernel counts coalesced datagrams as one, which must not let in a flood.
+func TestShieldDropsCoalescedStrangers(t *testing.T) {
+	in, out, c := coalescedPair(t)
+	keys := [][]byte{bytes.Repeat([]byte{1}, 32)}
+	ids := newTagger(func() [][]byte { return keys })
+	if err := ids.raise(in, math.MaxUint32); err != nil {
+		t.Fatal(err)
+	}
+	id, err := ids.GenerateConnectionID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tagged := append([]byte{0x40}, id.Bytes()...)
+	tagged = append(tagged, make([]byte, segmentSize-len(tagged))...)
+	stranger := make([]byte, segmentSize)
+	last := slices.Clone(tagged)
+	last[len(last)-1] = 1
+	for _, b := range [][]byte{bytes.Repeat(stranger, 3), stranger, bytes.Repeat(tagged, 3), last} {
+		if _, err := out.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []byte
+	for !bytes.HasSuffix(got, last) {
+		b, _ := readSome(t, c)
+		got = append(got, b...)
+	}
+	if want := slices.Concat(stranger, bytes.Repeat(tagged, 3), last); !bytes.Equal(got, want) {
+		t.Errorf("%d bytes came, want %d: one stranger, and whatever has a tag", len(got), len(want))
+	}
+}
+
 // initialFrom is a datagram that begins a connection, to an id of so many bytes.
 func initialFrom(ids tagger, n int) []byte {
 	id, _ := ids.GenerateConnectionID() // never fails
