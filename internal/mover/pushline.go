@@ -85,17 +85,15 @@ func (l *pushLine) prune(wanted func(transfer.Key) bool) (dropped []Push) {
 // newer tells whether a is a newer generation of the part that b is of.
 func newer(a, b transfer.Key) bool { return a.Part == b.Part && a.Generation.Compare(b.Generation) > 0 }
 
-// take takes what a commit waits for, else the newest; it is under way, in the context returned, until done is called.
+// take takes what a commit waits for, else what has waited longest: of each part the newest alone waits, and the steps of one may come faster
+// than they are sent. It is under way, in the context returned, until done is called.
 func (l *pushLine) take(ctx context.Context) (at context.Context, p Push, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
 		return ctx, p, false
 	}
-	i := slices.IndexFunc(l.waiting, func(w Push) bool { return w.awaited })
-	if i < 0 {
-		i = len(l.waiting) - 1
-	}
+	i := max(0, slices.IndexFunc(l.waiting, func(w Push) bool { return w.awaited }))
 	p = l.waiting[i]
 	l.waiting = slices.Delete(l.waiting, i, i+1)
 	at, l.leave = context.WithCancelCause(ctx)

@@ -41,7 +41,7 @@ func TestPushLineKeepsWhatACommitWaitsFor(t *testing.T) {
 		taken = append(taken, p)
 		l.done()
 	}
-	if want := []replica.Step{3, 0, 9}; !slices.Equal(steps(taken), want) {
+	if want := []replica.Step{3, 9, 0}; !slices.Equal(steps(taken), want) {
 		t.Fatalf("taken %v, want %v", steps(taken), want)
 	}
 	for s := replica.Step(1); s <= pushQueue+1; s++ { // all of them awaited: the oldest goes
@@ -68,4 +68,21 @@ func TestPushLineKeepsWhatACommitWaitsFor(t *testing.T) {
 	if dropped := l.put(of(1), candidate(4)); len(dropped) != 1 || dropped[0].Key.Generation.Step != 1 {
 		t.Fatalf("dropped %v: a newer step waits than one that is no candidate any more", steps(dropped))
 	}
+}
+
+// TestPushLineServesEachPart: steps of one part that come faster than they are sent do not keep another part from its turn. It holds a slot
+// while it waits: with two slots, of which the committed step has the other, nothing more would be captured.
+func TestPushLineServesEachPart(t *testing.T) {
+	l := newPushLine()
+	none := func(transfer.Key) bool { return false }
+	l.put(Push{Key: transfer.Key{Part: replica.OfGroup(0), Generation: fixture.Gen(1, 1)}}, none)
+	for s := replica.Step(1); s <= 3; s++ {
+		l.put(Push{Key: transfer.Key{Part: replica.OfRank(0), Generation: fixture.Gen(1, s)}}, none)
+		_, p, _ := l.take(t.Context())
+		l.done()
+		if p.Key.Part == replica.OfGroup(0) {
+			return
+		}
+	}
+	t.Error("the group's part has waited for three steps of the private one")
 }
