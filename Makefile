@@ -187,8 +187,8 @@ bench-recovery: build py-setup ## how long a torch job stands still, by fault an
 bench-peers: build ## what a copy costs a training step, and what 1 GiB takes to a second process, beside other systems in .venv-peers (5 GB); flags in BENCH="--systems replicad,dcp", MOVES="--systems gloo"
 	[ -x .venv-peers/bin/python ] || python3 -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --requirement python/requirements-peers.txt
-	.venv-peers/bin/python bench/torch/moves.py $(MOVES)
 	.venv-peers/bin/python bench/torch/peers.py $(BENCH)
+	.venv-peers/bin/python bench/torch/moves.py $(MOVES)
 
 # Minimising tries the square of an input's length for each new one, for up to a minute of which nothing is counted: 100 tries leave the time to inputs.
 fuzz: set-up ## every fuzz target for FUZZTIME

@@ -50,9 +50,9 @@ const (
 	DaemonMade PartFlags = 2 // hashed or sealed by the daemon in a dead rank's name: holds, never votes
 )
 
-// DefaultChunkBytes is the chunk size in bytes unless the job says otherwise. A chunk is read, sent, received, hashed and written as one: it stays
-// in a core's second cache in between, 512 KiB to 2 MiB. Of 4 MiB, each of these goes to memory and back: 0.8 of a plain connection's rate, where
-// 512 KiB reach it (D91).
+// DefaultChunkBytes is the chunk size in bytes unless the job says otherwise. A chunk is read, sent, received, hashed and written as a whole, one
+// after the other. Between these it stays in a core's second cache, which is 512 KiB at least. A larger one goes to memory and back each time:
+// chunks of 4 MiB move at 0.8 of the rate (D91).
 const DefaultChunkBytes = 512 << 10
 
 // Manifest is the typed table of one sealed part.

@@ -16,7 +16,7 @@ import (
 type mix struct {
 	mu      sync.Mutex // guards the rest
 	lanes   map[*Source]*brought
-	coming  map[*Source]bool // lanes over TCP that have neither brought a chunk nor ended
+	coming  map[*Source]bool // lanes over TCP: true while they have neither brought a chunk nor ended
 	until   time.Time        // when they are not waited for any more
 	changed chan struct{}    // closed and made anew when a lane ends or brings its first chunk
 }
@@ -40,7 +40,9 @@ func (m *mix) expects(list []*Source, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, s := range list {
-		m.coming[s] = true
+		if _, before := m.coming[s]; !before { // else it was quicker than the manifest
+			m.coming[s] = true
+		}
 	}
 	m.until = now.Add(headStart)
 }
@@ -49,8 +51,8 @@ func (m *mix) expects(list []*Source, now time.Time) {
 func (m *mix) gone(s *Source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.coming[s] {
-		delete(m.coming, s)
+	was := m.coming[s]
+	if m.coming[s] = false; was {
 		m.tellLocked()
 	}
 }
@@ -93,7 +95,7 @@ func (m *mix) brings(s *Source, bytes int) {
 	b := m.lanes[s]
 	first := b.bytes == 0
 	if b.bytes += uint64(bytes); first {
-		delete(m.coming, s)
+		m.coming[s] = false
 		m.tellLocked()
 	}
 }
@@ -122,8 +124,8 @@ func (m *mix) yields(s *Source, now time.Time) (yes bool, again <-chan time.Time
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if wait := m.until.Sub(now); wait > 0 {
-		for c := range m.coming {
-			if c.Node == s.Node {
+		for c, coming := range m.coming {
+			if coming && c.Node == s.Node {
 				return true, time.After(wait), m.changed
 			}
 		}

@@ -52,6 +52,10 @@ func TestMix(t *testing.T) {
 	if yes, _, _ := m.yields(one, at(3)); yes {
 		t.Error("a lane over TCP yields")
 	}
+	refused := &Source{Node: "a", Over: TCP} // before there was a manifest
+	m.gone(refused)
+	m.expects([]*Source{refused, one}, at(3)) // and one has brought chunks
+	yields(3, false)
 	three, four := &Source{Node: "a", Over: TCP}, &Source{Node: "a", Over: TCP}
 	m.expects([]*Source{three, four, other}, at(4))
 	yields(4, true)
@@ -65,7 +69,7 @@ func TestMix(t *testing.T) {
 		t.Error("nobody was told that the last lane to come is gone")
 	}
 	yields(4, false)
-	m.expects([]*Source{three}, at(5))
+	m.expects([]*Source{{Node: "a", Over: TCP}}, at(5))
 	yields(5, true)
 	yields(5+headStart.Seconds(), false)
 }

@@ -53,17 +53,16 @@ func TestCut(t *testing.T) {
 		control []byte
 		sizes   []int
 		hands   bool // the control messages on
-		flags   int
 	}{
-		"one datagram":           {1200, ecn, []int{1200}, true, 0},
-		"a shorter last":         {2500, append(bytes.Clone(ecn), sizeOf(1200)...), []int{1200, 1200, 100}, true, 0},
-		"a whole last":           {2400, append(sizeOf(1200), ecn...), []int{1200, 1200}, true, 0},
-		"larger than what came":  {300, sizeOf(1200), []int{300}, true, 0},
-		"a size of nothing":      {300, sizeOf(0), []int{300}, true, 0},
-		"a negative size":        {300, sizeOf(1 << 31), []int{300}, true, 0},
-		"no datagram":            {0, ecn, nil, false, 0},
-		"too long for a message": {3000, sizeOf(2000), []int{1452, 1000}, true, 0},
-		"cut control messages":   {1200, ecn[:5], []int{1200}, false, 0},
+		"one datagram":           {1200, ecn, []int{1200}, true},
+		"a shorter last":         {2500, append(bytes.Clone(ecn), sizeOf(1200)...), []int{1200, 1200, 100}, true},
+		"a whole last":           {2400, append(sizeOf(1200), ecn...), []int{1200, 1200}, true},
+		"larger than what came":  {300, sizeOf(1200), []int{300}, true},
+		"a size of nothing":      {300, sizeOf(0), []int{300}, true},
+		"a negative size":        {300, sizeOf(1 << 31), []int{300}, true},
+		"no datagram":            {0, ecn, nil, false},
+		"too long for a message": {3000, sizeOf(2000), []int{1452, 1000}, true},
+		"cut control messages":   {1200, ecn[:5], []int{1200}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			from := ipv4.Message{Buffers: [][]byte{payload}, OOB: c.control, N: c.n, NN: len(c.control), Addr: &net.UDPAddr{Port: 7}}

@@ -133,11 +133,7 @@ func (h *Host) prunePushes(lj *localJob, was *replica.Job) {
 		return
 	}
 	wanted := func(l mover.Line, k transfer.Key) bool {
-		kind := shm.Slot // and frozen parts, which go with it
-		if k.Part.Kind == replica.PrivatePart {
-			kind = shm.Ring
-		}
-		return slices.Contains(lj.mirrorsOf(kind, l.Rank), l.Node)
+		return slices.Contains(lj.mirrorsOfPart(k.Part, l.Rank), l.Node)
 	}
 	for _, p := range h.mover.Prune(lj.job.ID, wanted) {
 		drop(p.From)
@@ -170,6 +166,15 @@ func (lj *localJob) mirrorsOf(k shm.PlaceKind, r replica.Rank) []replica.NodeNam
 		return job.GroupMirrors[g]
 	}
 	return nil
+}
+
+// mirrorsOfPart names the nodes that mirror a part which a rank makes. A frozen one goes where the parts go that bind it.
+func (lj *localJob) mirrorsOfPart(p replica.Part, r replica.Rank) []replica.NodeName {
+	kind := holding.KindFor(p)
+	if kind == shm.Frozen {
+		kind = shm.Slot
+	}
+	return lj.mirrorsOf(kind, r)
 }
 
 // speaker is the lowest rank of a group.

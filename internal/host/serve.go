@@ -185,11 +185,7 @@ func (q *pushWanted) admit() (err error) {
 	if err := laidOutAsGroup(lj.job, q.manifest); err != nil {
 		return err
 	}
-	kind := holding.KindFor(k.Part)
-	if kind == shm.Frozen {
-		kind = shm.Slot // it goes where the parts go that bind it
-	}
-	if !contains(lj.mirrorsOf(kind, k.Rank), q.s.h.self.Name) {
+	if !contains(lj.mirrorsOfPart(k.Part, k.Rank), q.s.h.self.Name) {
 		return fmt.Errorf("%w: node %s is not to mirror %v, as far as it has read", transfer.ErrNotYet, q.s.h.self.Name, k.Part)
 	}
 	return nil
