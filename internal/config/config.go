@@ -78,8 +78,9 @@ type Config struct {
 	// from training; never: a bad copy is found only when it is to be loaded or sent, when it may be the last.
 	ScrubRate Bytes `yaml:"scrub_rate"`
 	// DonorRate is how many bytes of state may leave this node in a second while ranks train here: auto, which is as many as these do not feel by the times of
-	// their steps; 16MiB to 64GiB; or unlimited. Default auto. Where none trains nothing is held back, and each transfer moves 8 MiB a second at least, 32 for
-	// a job that stands still. Too low: recoveries beside training and commits take long; unlimited: training slows down beside them.
+	// their steps; 16MiB to 64GiB; or unlimited. Default auto. Where none trains nothing is held back. Each transfer moves 32 MiB a second at least, and what
+	// brings it through in 30 seconds, in 10 for a job that stands still; where lost copies are made again 8 MiB, and 5 minutes. Too low: recoveries beside
+	// training and commits take long; unlimited: training slows down beside them.
 	DonorRate DonorRate `yaml:"donor_rate"`
 
 	Log    Log    `yaml:"log"`

@@ -67,7 +67,7 @@ func (h *Host) pace(r transfer.Reader, c manners.Class) transfer.Reader {
 	if r.Manifest().Bytes < pacedFrom {
 		return r
 	}
-	flow := h.yielding.pacer.Flow(c)
+	flow := h.yielding.pacer.Flow(c, r.Manifest().Bytes)
 	if on, ok := r.(transfer.Receiving); ok {
 		return &pacedReceiving{on, flow}
 	}

@@ -118,7 +118,7 @@ func TestPaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	drop(&paced{r, d.yielding.pacer.Flow(manners.Mirroring)})
+	drop(&paced{r, d.yielding.pacer.Flow(manners.Mirroring, pacedFrom)})
 	if len(held(lr.arena)) != 0 {
 		t.Error("a part that is not sent after all holds its place")
 	}

@@ -18,23 +18,27 @@ const (
 	classes
 )
 
-// floors is what each transfer of a class may move at least, in bytes a second. So nothing ever stalls for the pace alone, however many share
-// it: the slowest push that is not given up for another mirror (mover) moves half of that.
-var floors = [classes]float64{32 << 20, 8 << 20, 8 << 20}
+// floors is what a transfer of each class may move at least: so many bytes a second, and what brings it through within a time, whatever its
+// size. A job commits no more often than its parts get through to their mirrors, and the loss of a node may cost the training since. So
+// nothing ever stalls for the pace alone either: the slowest push that is not given up for another mirror (mover) moves 4 MiB a second.
+var floors = [classes]struct{ rate, within uint64 }{{32 << 20, 10}, {32 << 20, 30}, {8 << 20, 300}}
 
-// rates is what the transfers of each class may move together, in bytes a second, under a limit, where so many of each are under way.
-// Nothing goes at more than its floor while something runs that goes before it.
-func rates(limit float64, underWay [classes]int) (list [classes]float64) {
-	before := 0
+// floor of a transfer of so many bytes, in bytes a second.
+func floor(c Class, bytes uint64) uint64 { return max(floors[c].rate, bytes/floors[c].within) }
+
+// rates is what the transfers of each class may move together, in bytes a second, under a limit. least is the sum of the floors of those
+// that are under way. Nothing goes at more than its floor while something runs that goes before it.
+func rates(limit float64, least [classes]uint64) (list [classes]float64) {
+	before := uint64(0)
 	for c := range list {
-		floor := floors[c] * float64(max(1, underWay[c]))
+		all := float64(max(floors[c].rate, least[c]))
 		switch {
 		case before > 0:
-			list[c] = floor
+			list[c] = all
 		case limit != NoLimit:
-			list[c] = max(limit, floor)
+			list[c] = max(limit, all)
 		}
-		before += underWay[c]
+		before += least[c]
 	}
 	return list
 }
@@ -54,7 +58,8 @@ type Pacer struct {
 	limit    float64
 	why      string
 	trains   bool
-	underWay [classes]int
+	underWay int
+	least    [classes]uint64 // the sum of the floors of what is under way
 	rates    [classes]float64
 	next     [classes]time.Time // when the class may send again
 	moved    uint64
@@ -65,7 +70,7 @@ func (p *Pacer) Limit(limit float64, why string, trains bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.limit, p.why, p.trains = limit, why, trains
-	p.rates = rates(limit, p.underWay)
+	p.rates = rates(limit, p.least)
 }
 
 // Moved is how many bytes have left.
@@ -83,25 +88,24 @@ type Holding struct {
 }
 
 // Holding says what is held back.
-func (p *Pacer) Holding() (h Holding) {
+func (p *Pacer) Holding() Holding {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h = Holding{Limit: p.limit, Why: p.why}
-	for _, n := range p.underWay {
-		h.UnderWay += n
-	}
-	return h
+	return Holding{Limit: p.limit, Why: p.why, UnderWay: p.underWay}
 }
 
 // Flow is a transfer of a class. It is under way from the first stream's beginning to End.
 type Flow struct {
 	pacer   *Pacer
 	class   Class
+	floor   uint64
 	running bool // guarded by the pacer's lock
 }
 
-// Flow makes one.
-func (p *Pacer) Flow(c Class) *Flow { return &Flow{pacer: p, class: c} }
+// Flow makes one, of so many bytes.
+func (p *Pacer) Flow(c Class, bytes uint64) *Flow {
+	return &Flow{pacer: p, class: c, floor: floor(c, bytes)}
+}
 
 // End may come more than once, and without a stream.
 func (f *Flow) End() { f.run(false) }
@@ -115,11 +119,13 @@ func (f *Flow) run(runs bool) {
 	}
 	f.running = runs
 	if runs {
-		p.underWay[f.class]++
+		p.underWay++
+		p.least[f.class] += f.floor
 	} else {
-		p.underWay[f.class]--
+		p.underWay--
+		p.least[f.class] -= f.floor
 	}
-	p.rates = rates(p.limit, p.underWay)
+	p.rates = rates(p.limit, p.least)
 }
 
 // Stream begins a stream and returns what its goroutine calls before each piece that it sends. Where ranks train that yields the goroutine's

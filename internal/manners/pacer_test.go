@@ -12,20 +12,32 @@ const mib = 1 << 20
 func TestRates(t *testing.T) {
 	const none = NoLimit
 	for name, tc := range map[string]struct {
-		limit    float64
-		underWay [classes]int
-		want     [classes]float64
+		limit float64
+		least [classes]uint64
+		want  [classes]float64
 	}{
-		"nobody trains":                         {none, [classes]int{0, 3, 2}, [classes]float64{none, none, 16 * mib}},
-		"nobody trains, a job waits":            {none, [classes]int{4, 3, 0}, [classes]float64{none, 24 * mib, 8 * mib}},
-		"nothing under way":                     {256 * mib, [classes]int{}, [classes]float64{256 * mib, 256 * mib, 256 * mib}},
-		"a limit above the floors":              {256 * mib, [classes]int{0, 4, 0}, [classes]float64{256 * mib, 256 * mib, 8 * mib}},
-		"floors above the limit":                {16 * mib, [classes]int{3, 4, 1}, [classes]float64{96 * mib, 32 * mib, 8 * mib}},
-		"one of mirroring, floor below limit":   {16 * mib, [classes]int{0, 1, 0}, [classes]float64{32 * mib, 16 * mib, 8 * mib}},
-		"background alone, as the limit has it": {64 * mib, [classes]int{0, 0, 2}, [classes]float64{64 * mib, 64 * mib, 64 * mib}},
+		"nobody trains":                         {none, [classes]uint64{0, 96 * mib, 16 * mib}, [classes]float64{none, none, 16 * mib}},
+		"nobody trains, a job waits":            {none, [classes]uint64{128 * mib, 96 * mib, 0}, [classes]float64{none, 96 * mib, 8 * mib}},
+		"nothing under way":                     {256 * mib, [classes]uint64{}, [classes]float64{256 * mib, 256 * mib, 256 * mib}},
+		"a limit above the floors":              {256 * mib, [classes]uint64{0, 128 * mib, 0}, [classes]float64{256 * mib, 256 * mib, 8 * mib}},
+		"floors above the limit":                {16 * mib, [classes]uint64{96 * mib, 128 * mib, 8 * mib}, [classes]float64{96 * mib, 128 * mib, 8 * mib}},
+		"background alone, as the limit has it": {64 * mib, [classes]uint64{0, 0, 16 * mib}, [classes]float64{64 * mib, 64 * mib, 64 * mib}},
 	} {
-		if got := rates(tc.limit, tc.underWay); got != tc.want {
+		if got := rates(tc.limit, tc.least); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// However large a part is, its commit comes: a constant floor would have one of 40 GiB take half an hour.
+func TestFloorFollowsSize(t *testing.T) {
+	const large = 40 << 30
+	for c, within := range map[Class]uint64{Recovery: 10, Mirroring: 30, Background: 300} {
+		if f := floor(c, large); large/f > within {
+			t.Errorf("class %d: %d bytes take %d s", c, uint64(large), large/f)
+		}
+		if f := floor(c, 1<<20); f != floors[c].rate {
+			t.Errorf("class %d: a small part has a floor of %d", c, f)
 		}
 	}
 }
@@ -36,7 +48,7 @@ func send(p *Pacer, c Class, streams int, d time.Duration) []int {
 	sent := make([]int, streams)
 	for i := range streams {
 		wg.Go(func() {
-			f := p.Flow(c)
+			f := p.Flow(c, 0)
 			defer f.End()
 			pass := f.Stream()
 			for began := time.Now(); time.Since(began) < d; sent[i] += 256 << 10 {
@@ -83,7 +95,7 @@ func TestPacerFloors(t *testing.T) {
 		p := new(Pacer)
 		p.Limit(least, "", false)
 		for _, n := range send(p, Mirroring, 32, 4*time.Second) {
-			if n < 30*mib || n > 34*mib {
+			if n < 126*mib || n > 130*mib {
 				t.Errorf("one of 32 sent %d MiB in four seconds", n/mib)
 			}
 		}
@@ -99,7 +111,7 @@ func TestPacerOrder(t *testing.T) {
 		wg.Go(func() { first = send(p, Recovery, 1, 4*time.Second) })
 		wg.Go(func() { time.Sleep(time.Millisecond); second = send(p, Mirroring, 1, 3*time.Second) })
 		wg.Wait()
-		if first[0] != 1000*mib || second[0] < 23*mib || second[0] > 25*mib {
+		if first[0] != 1000*mib || second[0] < 95*mib || second[0] > 97*mib {
 			t.Errorf("recovery sent %d MiB, mirroring %d", first[0]/mib, second[0]/mib)
 		}
 	})
@@ -109,7 +121,7 @@ func TestPacerOrder(t *testing.T) {
 func TestPacerUnlimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := new(Pacer)
-		pass := p.Flow(Recovery).Stream()
+		pass := p.Flow(Recovery, 0).Stream()
 		began := time.Now()
 		for range 10000 {
 			pass(256 << 10)
@@ -138,7 +150,7 @@ func TestPacerUnlimited(t *testing.T) {
 // An end may come twice, and without a beginning.
 func TestFlowEnds(t *testing.T) {
 	p := new(Pacer)
-	f, other := p.Flow(Mirroring), p.Flow(Mirroring)
+	f, other := p.Flow(Mirroring, 0), p.Flow(Mirroring, 1<<40)
 	other.End()
 	f.Stream()
 	f.Stream()
