@@ -132,7 +132,7 @@ py-compat: build ## the Python tests with the oldest and the newest torch and ot
 
 demo-test: build ## the demo's scenario with the normal binaries, and 64 MiB more of state on each rank
 	$(BIN)/replicad demo $(DEMO)
-	$(if $(DEMO),,$(BIN)/replicad demo --seed 3 --state-mb 64 --slots 2 --steps 250 --faults rank-forward,holder)
+	$(if $(DEMO),,$(BIN)/replicad demo --seed 3 --state-mb 64 --slots 2 --steps 250 --pace 50ms --faults rank-forward,holder)
 
 sizes-test: build $(TORCH) ## torch jobs of 1, 2 and 3 GB of state: a rank, a node, a holder that sends is killed; up to an hour, 22 GiB of free memory. Flags in SIZES="--cases gpt-1024"
 	$(PYTHON) examples/torch/sizes.py $(SIZES)
