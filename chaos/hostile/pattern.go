@@ -71,6 +71,7 @@ var All = []Pattern{
 	{Name: "initials-relink", Long: true, Relinks: true, Who: Stranger, Does: "the same at the leader, while a node's daemon is restarted", Must: "take its link within a second more than without", act: initials},
 	{Name: "versions", Who: Stranger, Does: "packets of QUIC versions that do not exist", Must: "answer with its own version, no larger than what came", act: versions},
 	{Name: "half-open", Who: Stranger, Does: "real first flights of TLS from 2,000 clients that never go on", Must: "forget each within 3 s", act: halfOpen},
+	{Name: "lane-silent", Long: true, Who: Stranger, Does: "10,000 TCP connections, 1,024 at once, that say nothing or half a record of TLS", Must: "keep 256, each for 3 s", act: laneSilent},
 	{Name: "no-certificate", Who: Stranger, Does: "handshakes without a client certificate", Must: "refuse in the handshake", Brief: true, act: noCertificate},
 	{Name: "foreign-ca", Who: Stranger, Does: "handshakes with a node's certificate of another cluster", Must: "refuse in the handshake", Brief: true, act: foreignCA},
 	{Name: "expired", Who: Stranger, Does: "handshakes with a certificate of this cluster that has expired", Must: "refuse in the handshake", act: expired},
@@ -83,6 +84,8 @@ var All = []Pattern{
 
 	{Name: "alpn", Who: Peer, Does: "connections of a protocol that no daemon speaks", Must: "refuse in the handshake", act: alpn},
 	{Name: "connections", Long: true, Who: Peer, Does: "up to 10,000 connections of one node", Must: "keep 48, refuse the others with the limit", act: connections},
+	{Name: "lane-many", Long: true, Who: Peer, Does: "up to 10,000 lanes of one node over TCP", Must: "keep 64, refuse the others", act: laneMany},
+	{Name: "lane-slow", Long: true, Who: Peer, Does: "64 lanes with requests a byte at a time, of others' parts", Must: "refuse each by name", act: laneSlow},
 	{Name: "streams-control", Long: true, Who: Peer, Does: "3,072 streams of the control class that say nothing", Must: "end each after 2 s", Brief: true, act: silentStreams},
 	{Name: "streams-bulk", Who: Peer, Does: "3,072 streams of the bulk class that say nothing", Must: "hold no more than the streams", act: silentBulk},
 	{Name: "frames", Long: true, Who: Peer, Does: "frames with a wrong magic, version, length or checksum, and cut ones, on links", Must: "hang up on each", act: frames},

@@ -223,11 +223,14 @@ func (a *attack) refusedWith(ctx context.Context, cert *tls.Certificate) error {
 	if err != nil {
 		return err
 	}
-	a.Hold /= 3
+	a.Hold /= 4
 	for _, class := range []endpoint.Class{endpoint.Raft, endpoint.Control, endpoint.Bulk} {
 		if err := a.handshakes(ctx, e, class); err != nil {
 			return fmt.Errorf("%s: %w", class, err)
 		}
+	}
+	if err := a.until(ctx, func(int) error { return a.laneRefused(ctx, e) }); err != nil {
+		return err
 	}
 	if a.counted("refused") == 0 {
 		return errors.New("no handshake was answered")
