@@ -1,15 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/big"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/memplan"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
@@ -24,23 +27,26 @@ type memoryFlags struct {
 	params, frozen, dtype, moments string
 	own, margin, room              config.Bytes
 	job                            memplan.Job
+	running                        string // the name of a job that runs
+	daemon                         admin
 }
 
 func newPlanMemory(std stdio) *cobra.Command {
 	f := memoryFlags{own: 1 << 20, margin: config.Default().MemoryMargin}
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "memory --params 70e9 [--dtype bf16] [--shards N] [--ranks-per-node N] [--copies K] [--node-memory 1TiB]",
+		Use:   "memory {--params 70e9 [--dtype bf16] [--shards N] | --job NAME} [--ranks-per-node N] [--copies K] [--node-memory 1TiB]",
 		Short: "Say how much host memory a node needs for arenas, mirrors and stages, and what each flag changes",
-		Long: "Computes what the fullest node of a job needs of host memory beside training itself. It asks no daemon.\n" +
+		Long: "Computes what the fullest node of a job needs of host memory beside training itself. It asks no daemon,\n" +
+			"or with --job that of a node on which the job's ranks run, for the state that they registered.\n" +
 			"Arenas and mirrors are laid out as a daemon lays them out. Which node gets which mirrors is drawn when the\n" +
 			"job is created: the fullest node of another draw may have a few more or fewer.\n\n" +
 			"With --node-memory it ends with 1 where that does not suffice.",
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			j, err := f.read()
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			j, err := f.read(cmd)
 			if err != nil {
-				return coded(exitUsage, err)
+				return err
 			}
 			p, err := memplan.New(j)
 			if err != nil {
@@ -60,6 +66,7 @@ func newPlanMemory(std stdio) *cobra.Command {
 		},
 	}
 	v := cmd.Flags()
+	v.StringVar(&f.running, "job", "", "`NAME` of a job that runs: state, ranks, copies and slots are its own, but for --ranks-per-node, --copies and --slots that are given")
 	v.StringVar(&f.params, "params", "", "parameters of the whole model, as in 70e9")
 	v.StringVar(&f.frozen, "frozen", "0", "of these, that are not trained (adapters)")
 	v.StringVar(&f.dtype, "dtype", "bf16", "type of the parameters where they are sharded: fp32, bf16, fp16, fp8 (FSDP with mixed precision: fp32)")
@@ -76,23 +83,91 @@ func newPlanMemory(std stdio) *cobra.Command {
 	v.TextVar(&f.room, "node-memory", f.room, "memory of a node for all this, as in 512GiB: says whether it suffices")
 	v.TextVar(&f.margin, "memory-margin", f.margin, "of --node-memory, that stays free (memory_margin of the configuration)")
 	v.BoolVar(&asJSON, "json", false, "print JSON, for programs")
+	f.daemon.addFlags(cmd)
+	for _, flag := range strings.Fields("params frozen dtype optimizer moments-dtype master-weights own shards replicas") {
+		cmd.MarkFlagsMutuallyExclusive("job", flag)
+	}
 	return cmd
 }
 
 // dtypeNames are the types that a plan knows, by torch's short names.
 var dtypeNames = map[string]replica.DType{"fp32": replica.F32, "bf16": replica.BF16, "fp16": replica.F16, "fp8": replica.F8E4M3}
 
-// read takes the flags for a job.
-func (f memoryFlags) read() (j memplan.Job, err error) {
+// read takes the flags for a job, and what a daemon knows of one that runs.
+func (f memoryFlags) read(cmd *cobra.Command) (j memplan.Job, err error) {
 	j = f.job
+	if f.running != "" {
+		var s control.Status
+		if s, err = f.daemon.status(cmd.Context()); err == nil {
+			j, err = runningJob(s, f.running)
+		}
+		if err != nil {
+			return j, err
+		}
+		for flag, to := range map[string]struct {
+			to    *int
+			value int
+		}{"ranks-per-node": {&j.RanksPerNode, f.job.RanksPerNode}, "copies": {&j.Copies, f.job.Copies}, "slots": {&j.Slots, f.job.Slots}} {
+			if cmd.Flags().Changed(flag) {
+				*to.to = to.value
+			}
+		}
+		j.Stages = f.job.Stages
+		err = f.readRoom(&j)
+	} else {
+		err = f.readModel(&j)
+	}
+	if err == nil {
+		err = j.Check()
+	}
+	if err != nil {
+		err = coded(exitUsage, err)
+	}
+	return j, err
+}
+
+// runningJob is a job as the node sees it on which some of its ranks run.
+func runningJob(s control.Status, name string) (j memplan.Job, err error) {
+	at := slices.IndexFunc(s.Jobs, func(x control.JobStatus) bool { return x.Name == name && x.Phase != "ended" })
+	if at < 0 {
+		return j, fmt.Errorf("--job %q: node %s knows no job of that name that runs: replicad status lists them", name, s.Node)
+	}
+	x := s.Jobs[at]
+	of := slices.IndexFunc(s.Sizes, func(z control.SizeStatus) bool { return z.Job == x.ID })
+	if of < 0 {
+		return j, fmt.Errorf("--job %q: no rank of it has registered its state on node %s: ask the daemon of a node that it trains on", name, s.Node)
+	}
+	groups, nodes := map[replica.GroupID]bool{}, map[replica.NodeName]int{}
+	for _, r := range x.Ranks {
+		groups[r.Group] = true
+		if r.Node != "" {
+			nodes[r.Node]++
+		}
+		j.RanksPerNode = max(j.RanksPerNode, nodes[r.Node])
+	}
+	if len(nodes) == 0 {
+		return j, fmt.Errorf("--job %q: node %s knows on which nodes no rank runs (%s): ask again, or another node's daemon", name, s.Node, cmp.Or(x.LeftOut, "the leader may not answer"))
+	}
+	z := s.Sizes[of]
+	j.Shards = len(groups)
+	j.Replicas = (len(x.Ranks) + j.Shards - 1) / j.Shards
+	j.Copies, j.Slots, j.ChunkBytes, j.Own = x.Copies, z.Slots, z.ChunkBytes, z.Own
+	j.Measured = &memplan.Measured{Trained: z.Trained, Common: z.Common, Frozen: z.Frozen, Shards: j.Shards}
+	return j, nil
+}
+
+// readModel takes what the flags say of a model.
+func (f memoryFlags) readModel(j *memplan.Job) error {
 	var errs []error
 	for _, n := range []struct {
 		flag, text string
 		into       *uint64
 	}{{"--params", f.params, &j.Params}, {"--frozen", f.frozen, &j.Frozen}} {
-		if *n.into, err = wholeNumber(n.text); err != nil {
+		v, err := wholeNumber(n.text)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("%s %q: want a whole number, as in 70e9 or 8030261248", n.flag, n.text))
 		}
+		*n.into = v
 	}
 	for _, n := range []struct {
 		flag, text string
@@ -109,16 +184,19 @@ func (f memoryFlags) read() (j memplan.Job, err error) {
 		}
 	}
 	j.Own = uint64(f.own)
-	if f.room > 0 {
-		if f.room <= f.margin {
-			errs = append(errs, fmt.Errorf("--node-memory %v: want more than --memory-margin, %v, which stays free", f.room, f.margin))
-		}
-		j.Room = uint64(f.room - f.margin)
+	return errors.Join(append(errs, f.readRoom(j))...)
+}
+
+// readRoom takes what a node has.
+func (f memoryFlags) readRoom(j *memplan.Job) error {
+	if f.room == 0 {
+		return nil
 	}
-	if len(errs) == 0 {
-		errs = append(errs, j.Check())
+	if f.room <= f.margin {
+		return fmt.Errorf("--node-memory %v: want more than --memory-margin, %v, which stays free", f.room, f.margin)
 	}
-	return j, errors.Join(errs...)
+	j.Room = uint64(f.room - f.margin)
+	return nil
 }
 
 // wholeNumber reads 70e9 and 70000000000.

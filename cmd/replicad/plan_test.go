@@ -2,10 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/memplan"
+	"github.com/replicad/replicad/replica"
 )
 
 func TestPlanMemory(t *testing.T) {
@@ -30,6 +33,41 @@ func TestPlanMemory(t *testing.T) {
 	}
 	if code, out, errout = try(t, strings.Fields("plan memory --params 8.03e9 --frozen 8e9 --copies 3")...); code != exitOK || !strings.Contains(out, "3 ranks on 3 nodes") || !strings.Contains(out, "kept once") {
 		t.Errorf("code %d: %s%s", code, out, errout)
+	}
+}
+
+// A job that runs is planned from what its ranks registered, and what one more copy would take.
+func TestPlanMemoryOfARunningJob(t *testing.T) {
+	id := replica.JobID{7}
+	s := control.Status{Node: "a", Jobs: []control.JobStatus{{Name: "old", Phase: "ended"}, {Name: "lm", ID: id, Phase: "open", Copies: 2}, {Name: "elsewhere", Phase: "open"}},
+		Sizes: []control.SizeStatus{{Job: id, Trained: 1 << 30, Common: 64 << 10, Frozen: 1 << 20, Own: 4 << 20, Slots: 3, ChunkBytes: replica.DefaultChunkBytes}}}
+	for r := range replica.Rank(8) {
+		s.Jobs[1].Ranks = append(s.Jobs[1].Ranks, control.RankStatus{Rank: r, Group: replica.GroupID(r % 4), Node: replica.NodeName("n" + string(rune('0'+r/2)))})
+	}
+	socket := serveAdmin(t, func(w http.ResponseWriter, _ *http.Request) {
+		if err := json.NewEncoder(w).Encode(s); err != nil {
+			t.Error(err)
+		}
+	})
+	plan := func(args string) (p memplan.Plan) {
+		t.Helper()
+		code, out, errout := try(t, strings.Fields("plan memory --json --job lm --socket "+socket+" "+args)...)
+		if err := json.Unmarshal([]byte(out), &p); err != nil || code != exitOK {
+			t.Fatalf("%s: code %d, %v: %s", args, code, err, errout)
+		}
+		return p
+	}
+	p, more := plan(""), plan("--copies 3")
+	if p.World != 8 || p.Nodes != 4 || p.Slots != 3 || p.Shard != 1<<30 || p.Arena < 3<<30 || p.Arena > 4<<30 || more.Node <= p.Node {
+		t.Errorf("%+v; with three copies %d bytes", p, more.Node)
+	}
+	for args, want := range map[string]string{
+		"--job old": `--job "old": node a knows no job of that name that runs`, "--job elsewhere": `--job "elsewhere": no rank of it has registered its state on node a`,
+		"--job lm --shards 4": "if any flags in the group [job shards] are set none of the others can be",
+	} {
+		if code, out, errout := try(t, append([]string{"plan", "memory", "--socket", socket}, strings.Fields(args)...)...); code == exitOK || !strings.Contains(errout, want) || out != "" {
+			t.Errorf("%s: code %d: %s%s", args, code, out, errout)
+		}
 	}
 }
 

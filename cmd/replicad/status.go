@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -18,10 +19,7 @@ func newStatus(std stdio) *cobra.Command {
 		Short: "Show who is alive, each job's epoch and committed step, and which node holds which generation",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := a.find(); err != nil {
-				return err
-			}
-			body, err := a.call(cmd.Context(), http.MethodGet, "/status", nil)
+			body, err := a.statusBody(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -34,9 +32,9 @@ func newStatus(std stdio) *cobra.Command {
 				_, err = out.WriteTo(std.out)
 				return err
 			}
-			var s control.Status
-			if err := json.Unmarshal(body, &s); err != nil {
-				return fmt.Errorf("status: %w (are this program and the daemon of one release?)", err)
+			s, err := readStatus(body)
+			if err != nil {
+				return err
 			}
 			if network {
 				return printNetwork(std.out, s)
@@ -48,4 +46,28 @@ func newStatus(std stdio) *cobra.Command {
 	cmd.Flags().BoolVar(&network, "network", false, "show over what state moves to and from this node, how fast, and what slows it")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, for programs")
 	return cmd
+}
+
+// statusBody asks the daemon for its status, in JSON.
+func (a *admin) statusBody(ctx context.Context) ([]byte, error) {
+	if _, err := a.find(); err != nil {
+		return nil, err
+	}
+	return a.call(ctx, http.MethodGet, "/status", nil)
+}
+
+// status asks the daemon for its status.
+func (a *admin) status(ctx context.Context) (control.Status, error) {
+	body, err := a.statusBody(ctx)
+	if err != nil {
+		return control.Status{}, err
+	}
+	return readStatus(body)
+}
+
+func readStatus(body []byte) (s control.Status, err error) {
+	if err := json.Unmarshal(body, &s); err != nil {
+		return s, fmt.Errorf("status: %w (are this program and the daemon of one release?)", err)
+	}
+	return s, nil
 }

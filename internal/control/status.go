@@ -45,6 +45,19 @@ type Status struct {
 	Steps *StepStatus `json:"leader_steps,omitempty"`
 	// Network is how state moves to and from this node.
 	Network NetworkStatus `json:"network"`
+	// Sizes is what ranks on this node registered: of each job the rank with the largest state.
+	Sizes []SizeStatus `json:"sizes,omitempty"`
+}
+
+// SizeStatus is a rank's state, in bytes.
+type SizeStatus struct {
+	Job        replica.JobID `json:"job"`
+	Trained    uint64        `json:"trained_bytes"` // captured at each step, equal in its group, changed by updates alone
+	Common     uint64        `json:"common_bytes"`  // the same, but changed at any time
+	Frozen     uint64        `json:"frozen_bytes"`  // kept once
+	Own        uint64        `json:"own_bytes"`     // captured at each step, the rank's alone
+	Slots      int           `json:"slots"`
+	ChunkBytes uint32        `json:"chunk_bytes"`
 }
 
 // NetworkStatus is a node's account of the state that it moves, since its daemon began.

@@ -20,6 +20,7 @@ type Status struct {
 	Scrubbed   control.ScrubStatus
 	Nodes      map[replica.NodeName]replica.Node
 	Jobs       []control.JobStatus
+	Sizes      []control.SizeStatus
 	Traffic    []mover.Traffic
 	Holding    manners.Holding
 }
@@ -34,7 +35,34 @@ func (st *Status) serve(h *Host) {
 	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: len(h.awaited) > 0, KeeperLost: h.keeperLost, Scrubbed: h.scrubbed, Nodes: h.nodes, Traffic: h.mover.Traffic(), Holding: h.yielding.pacer.Holding()}
 	for _, lj := range h.jobs {
 		st.Jobs = append(st.Jobs, control.StatusOf(lj.job, nil))
+		if s, ok := lj.size(); ok {
+			st.Sizes = append(st.Sizes, s)
+		}
 	}
+}
+
+// size is that of the largest state here. False: no rank has an arena here.
+func (lj *localJob) size() (most control.SizeStatus, ok bool) {
+	for _, lr := range lj.ranks {
+		head := lr.arena.Header()
+		s := control.SizeStatus{Job: lj.job.ID, Slots: int(head.Slots), ChunkBytes: head.ChunkBytes}
+		for _, r := range lr.arena.Geometry().Regions {
+			switch {
+			case r.Class == replica.Frozen:
+				s.Frozen += r.Bytes
+			case r.Kind == replica.Private:
+				s.Own += r.Bytes
+			case r.Class == replica.Volatile:
+				s.Common += r.Bytes
+			default:
+				s.Trained += r.Bytes
+			}
+		}
+		if !ok || s.Trained+s.Common+s.Frozen+s.Own > most.Trained+most.Common+most.Frozen+most.Own {
+			most, ok = s, true
+		}
+	}
+	return most, ok
 }
 
 // Ask sends the leader the question that ask makes under a new number, and waits for its answer. False: none came.

@@ -23,6 +23,9 @@ func TestWhatAHostKnows(t *testing.T) {
 	if !st.Linked || len(st.Nodes) != 3 || len(st.Jobs) != 1 || st.Jobs[0].Position != (replica.Position{Epoch: 3, Step: 5}) || len(st.Jobs[0].Ranks) != 2 || st.Adopting || st.KeeperLost {
 		t.Errorf("status %+v", st)
 	}
+	if s := st.Sizes; len(s) != 1 || s[0].Job != fixture.JobID || s[0].Trained == 0 || s[0].Own == 0 || s[0].Slots < 2 {
+		t.Errorf("sizes %+v", s)
+	}
 	var w Witness
 	d.serves(func() { w, _ = d.Witness(d.ctx) })
 	if _, itself := w.Nodes["n1"]; itself || len(w.Nodes) != 2 || w.Live[fixture.JobID] != 7 {

@@ -14,6 +14,8 @@ import (
 
 // Job is what a plan is for.
 type Job struct {
+	// Measured is the state of one rank as a session has it, in bytes; nil: Params to Master say it.
+	Measured     *Measured
 	Params       uint64        // of the whole model
 	Frozen       uint64        // of these, that are not trained: kept once, without optimizer state
 	DType        replica.DType // of the parameters where they are sharded
@@ -29,6 +31,13 @@ type Job struct {
 	Stages       bool
 	ChunkBytes   uint32
 	Room         uint64 // memory of a node for all this; 0: not said
+}
+
+// Measured is what a rank has, of so many Shards: what only an update changes, what may change at any time and each rank of a group has, and what
+// is kept once.
+type Measured struct {
+	Trained, Common, Frozen uint64
+	Shards                  int
 }
 
 // Optimizers are known by how many moments they keep of each trained parameter.
@@ -51,14 +60,20 @@ const common = 16 << 10
 func (j Job) Check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if j.Params < 1 || j.Params > maxParams {
-		bad("--params %d: want 1 to %d, the parameters of the whole model, as in 70e9", j.Params, uint64(maxParams))
-	}
-	if j.Frozen > j.Params {
-		bad("--frozen %d: want at most --params, %d", j.Frozen, j.Params)
-	}
-	if _, ok := Optimizers[j.Optimizer]; !ok {
-		bad("--optimizer %q: want one of %s", j.Optimizer, strings.Join(names(), ", "))
+	if m := j.Measured; m != nil {
+		if most := uint64(maxParams) / uint64(max(m.Shards, 1)); m.Shards < 1 || m.Shards > maxWorld || m.Trained > most || m.Common > most || m.Frozen > most {
+			bad("%d, %d and %d bytes on a rank, of %d shards: want at most %d each", m.Trained, m.Common, m.Frozen, m.Shards, most)
+		}
+	} else {
+		if j.Params < 1 || j.Params > maxParams {
+			bad("--params %d: want 1 to %d, the parameters of the whole model, as in 70e9", j.Params, uint64(maxParams))
+		}
+		if j.Frozen > j.Params {
+			bad("--frozen %d: want at most --params, %d", j.Frozen, j.Params)
+		}
+		if _, ok := Optimizers[j.Optimizer]; !ok {
+			bad("--optimizer %q: want one of %s", j.Optimizer, strings.Join(names(), ", "))
+		}
 	}
 	if j.Own > replica.MaxPrivateBytes {
 		bad("--own %d bytes: want at most %d, which a rank's own part may have", j.Own, uint64(replica.MaxPrivateBytes))
@@ -120,6 +135,10 @@ func (j Job) slots() int {
 
 // shard is what a rank has of the state, in bytes: what is trained, and what is not.
 func (j Job) shard() (trained, frozen uint64) {
+	if m := j.Measured; m != nil {
+		n := uint64(m.Shards)
+		return share(m.Trained*n, 1, j.Shards), share(m.Frozen*n, 1, j.Shards)
+	}
 	each := j.DType.Size() + Optimizers[j.Optimizer]*j.Moments.Size()
 	if j.Master {
 		each += replica.F32.Size()
@@ -146,7 +165,11 @@ func (j Job) arena() (shm.Spec, error) {
 		}
 	}
 	add("trained", trained, replica.Replicated, replica.Window)
-	add("common", common, replica.Replicated, replica.Volatile)
+	anytime := uint64(common)
+	if j.Measured != nil {
+		anytime = j.Measured.Common
+	}
+	add("common", anytime, replica.Replicated, replica.Volatile)
 	add("frozen", frozen, replica.Replicated, replica.Frozen)
 	add("own", j.Own, replica.Private, replica.Volatile)
 	g, err := replica.NewGeometry(regions)

@@ -57,6 +57,22 @@ func TestPlanIsWhatArenasTake(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			// The same from a rank's regions, as a session has them.
+			measured := j
+			measured.Params, measured.Frozen, measured.Optimizer, measured.Measured = 0, 0, "", &Measured{Shards: j.Shards}
+			for _, r := range regions {
+				switch {
+				case r.Class == replica.Frozen:
+					measured.Measured.Frozen += r.Bytes
+				case r.Kind == replica.Replicated && r.Class == replica.Volatile:
+					measured.Measured.Common += r.Bytes
+				case r.Kind == replica.Replicated:
+					measured.Measured.Trained += r.Bytes
+				}
+			}
+			if q, err := New(measured); err != nil || q.Node != p.Node || q.Arena != p.Arena {
+				t.Errorf("as measured: %v: %d bytes, an arena of %d, want %d and %d", err, q.Node, q.Arena, p.Node, p.Arena)
+			}
 			rank := shm.Spec{Cluster: fixture.Cluster, Era: 1, Job: fixture.JobID, Geometry: geometry, Slots: p.Slots, ChunkBytes: j.ChunkBytes}
 			taken := uint64(min(j.RanksPerNode, p.World)) * create(t, rank)
 			if taken/uint64(min(j.RanksPerNode, p.World)) != p.Arena {

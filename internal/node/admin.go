@@ -202,6 +202,7 @@ func (a *admin) status(ctx context.Context) control.Status {
 	if own, ok := a.host.Status(ctx); ok {
 		st.Adopting, st.KeeperLost, st.Scrubbed = own.Adopting, own.KeeperLost, own.Scrubbed
 		st.Jobs = append(st.Jobs, own.Jobs...)
+		st.Sizes = own.Sizes
 		if own.Linked {
 			st.Leader, st.Term = own.Leader, own.Term
 		} else if !st.IsLeader {
