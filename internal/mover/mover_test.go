@@ -30,9 +30,9 @@ func digest(b []byte) replica.Digest {
 type part struct {
 	man   replica.Manifest
 	bytes []byte
-	bend  bool                       // its first chunk is sent with a flipped bit
-	take  func() (*place, error)     // a push's place; nil: none is taken
-	busy  func(context.Context) bool // before a stream is served; false: it is not served
+	bend  bool                               // its first chunk is sent with a flipped bit
+	take  func(transfer.Key) (*place, error) // a push's place; nil: none is taken
+	busy  func(context.Context) bool         // before a stream is served; false: it is not served
 
 	mu     sync.Mutex
 	closed int
@@ -78,8 +78,8 @@ func (p *part) Close() {
 
 func (p *part) Open(replica.NodeName, transfer.Key) (transfer.Reader, error) { return p, nil }
 
-func (p *part) Accept(replica.NodeName, transfer.Key, replica.Manifest) (transfer.Sink, func(error) error, error) {
-	s, err := p.take()
+func (p *part) Accept(_ replica.NodeName, k transfer.Key, _ replica.Manifest) (transfer.Sink, func(error) error, error) {
+	s, err := p.take(k)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -278,7 +278,7 @@ func TestPushReusesItsLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, at := newPart(3*chunk), newPlace()
 		var says error
-		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return at, says }}}
+		n2 := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return at, says }}}
 		m, told := among(t, nil, n2)
 		line := Line{Node: "n2", Job: p.man.Job, Rank: 1}
 		push := func() {
@@ -335,7 +335,7 @@ func TestEndPushes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, life, at := newPart(chunk), make(chan struct{}), newPlace()
 		stuck := &peer{name: "n2", store: &part{busy: func(context.Context) bool { <-life; return false }}}
-		m, told := among(t, nil, stuck, &peer{name: "n3", store: &part{take: func() (*place, error) { return at, nil }}})
+		m, told := among(t, nil, stuck, &peer{name: "n3", store: &part{take: func(transfer.Key) (*place, error) { return at, nil }}})
 		t.Cleanup(func() { close(life) })
 		for s := range replica.Step(3) {
 			k := p.key()
@@ -361,7 +361,7 @@ func TestEndPushes(t *testing.T) {
 func TestPrune(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refuses, at := true, newPlace()
-		m, told := among(t, nil, &peer{name: "n2", store: &part{take: func() (*place, error) {
+		m, told := among(t, nil, &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) {
 			if refuses {
 				return nil, transfer.ErrNotYet // it is not to mirror the part, as far as it has read
 			}
@@ -395,13 +395,46 @@ func TestPrune(t *testing.T) {
 	})
 }
 
+// TestWhatIsNotTakenYetGivesWay: a mirror takes a frozen part once it has what binds that, which waits in the same line.
+func TestWhatIsNotTakenYetGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at := newPlace()
+		binds := false
+		m, told := among(t, nil, &peer{name: "n2", store: &part{take: func(k transfer.Key) (*place, error) {
+			binds = binds || k.Part.Kind == replica.ReplicatedPart
+			if !binds {
+				return nil, transfer.ErrNotYet
+			}
+			return at, nil
+		}}})
+		push := func(of replica.Part) {
+			p := newPart(chunk)
+			p.man.Part = of
+			p.man.Root = digest(p.man.RootInput())
+			m.Push(Line{Node: "n2", Job: p.man.Job, Rank: 1}, Push{Key: p.key(), From: p}, always)
+		}
+		frozen := replica.Part{Kind: replica.FrozenPart}
+		push(frozen)
+		synctest.Wait() // it is under way
+		began := time.Now()
+		push(replica.OfGroup(0))
+		next(t, told, ErrSuperseded)
+		next(t, told, nil)
+		push(frozen)
+		next(t, told, nil)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("through after %v", took)
+		}
+	})
+}
+
 // TestOldStepsDoNotQueueUp: behind a mirror that is slow the newest step alone waits, and the candidate breaks off what was under way.
 func TestOldStepsDoNotQueueUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		streams, open := 0, make(chan struct{})
 		at := newPlace()
-		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return at, nil }, busy: func(context.Context) bool {
+		n2 := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return at, nil }, busy: func(context.Context) bool {
 			mu.Lock()
 			streams++
 			first := streams == 1
@@ -450,7 +483,7 @@ func TestOldStepsDoNotQueueUp(t *testing.T) {
 func TestBrokenOffWhileItDials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var over []transfer.Transport
-		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
+		n2 := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return newPlace(), nil }}}
 		told := make(chan Pushed, 16)
 		m := New(Config{Self: "n1", TCPLanes: 1, Pushed: func(p Pushed) { told <- p }, Dial: func(ctx context.Context, _ replica.NodeName, by transfer.Transport) (transfer.Lane, error) {
 			if over = append(over, by); len(over) == 1 {
@@ -480,7 +513,7 @@ func TestLargePartsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		large, open := 0, make(chan struct{})
-		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
+		n2 := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return newPlace(), nil }}}
 		told := make(chan Pushed, 16)
 		m := New(Config{Self: "n1", Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, transfer.Transport) (transfer.Lane, error) { return n2, nil }})
 		defer func() { m.Close(); n2.work.Wait() }()
@@ -509,7 +542,7 @@ func TestLargePartsTakeTurns(t *testing.T) {
 // TestLargePartTakesFreeLanes: a part that is large enough goes over as many lanes as there may be and as others leave it.
 func TestLargePartTakesFreeLanes(t *testing.T) {
 	p := newPart(16 << 20)
-	n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
+	n2 := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return newPlace(), nil }}}
 	var opened atomic.Int32
 	told := make(chan Pushed, 16)
 	m := New(Config{Self: "n1", TCPLanes: 2, Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, transfer.Transport) (transfer.Lane, error) {
@@ -580,7 +613,7 @@ func TestPushOverTCP(t *testing.T) {
 			if blocked && by == transfer.TCP {
 				return nil, errNoRoute
 			}
-			p := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
+			p := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return newPlace(), nil }}}
 			if peers = append(peers, p); by == transfer.TCP {
 				tcp = p
 			}

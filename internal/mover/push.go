@@ -190,6 +190,7 @@ func (pu *pusher) send(ctx context.Context, over transfer.Transport, p Push) err
 		defer cancel()
 		sent, began := from.sent.Load(), time.Now()
 		err := try(ctx)
+		pu.queue.answered(errors.Is(err, transfer.ErrNotYet))
 		if !ofOther(ctx, err) {
 			pu.m.traffic.pushed(way{pu.track.Node, over}, from.sent.Load()-sent, time.Since(began), err, time.Now())
 		}

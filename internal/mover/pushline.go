@@ -12,20 +12,23 @@ import (
 // pushQueue bounds what waits for one pusher. What waits holds its place, so a longer line to a mirror that is away would fill the arena.
 const pushQueue = 4
 
-// ErrSuperseded ends a push that no commit waits for any more, for one of the same part that a commit does wait for, and one to a node
-// that is not to mirror the part any more.
-var ErrSuperseded = errors.New("a newer step of the part is to be sent, or the part to another node")
+// ErrSuperseded ends a push that no commit waits for any more, for one of the same part that a commit does wait for, one that its node does
+// not take yet, for one of another part, and one to a node that is not to mirror the part any more.
+var ErrSuperseded = errors.New("a newer step of the part is to be sent, another part while the node does not take this one, or the part to another node")
 
 // pushLine is what waits for one pusher, and what is under way. The mover's owner puts, the pusher takes.
 //
 // Old steps do not queue up: of a part that no commit waits for, the newest generation alone waits, and a mirror that is behind gets that
 // next. What a commit waits for is never displaced by newer steps, or a slow mirror would be overtaken for ever; it goes first, and breaks
 // off what is under way of the same part and of use to nobody, whose rest would only delay it.
+//
+// What the mirror does not take yet gives way to another part: it may be a frozen one that the mirror takes beside what binds it, which waits.
 type pushLine struct {
 	mu      sync.Mutex // guards the rest; nothing waits with it held
 	waiting []Push
 	now     transfer.Key            // under way
 	leave   context.CancelCauseFunc // breaks that off; nil: nothing is under way
+	notYet  bool                    // what is under way was last answered so
 	more    chan struct{}           // something was put; capacity 1
 }
 
@@ -58,6 +61,7 @@ func (l *pushLine) put(p Push, awaited func(transfer.Key) bool) (dropped []Push)
 	if l.leave != nil && p.awaited && newer(p.Key, l.now) && !awaited(l.now) {
 		l.leave(ErrSuperseded)
 	}
+	l.giveWay()
 	select {
 	case l.more <- struct{}{}:
 	default:
@@ -82,6 +86,20 @@ func (l *pushLine) prune(wanted func(transfer.Key) bool) (dropped []Push) {
 	return dropped
 }
 
+// answered notes whether the mirror does not take yet what is under way.
+func (l *pushLine) answered(notYet bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.notYet = notYet
+	l.giveWay()
+}
+
+func (l *pushLine) giveWay() {
+	if l.leave != nil && l.notYet && slices.ContainsFunc(l.waiting, func(w Push) bool { return w.Key.Part != l.now.Part }) {
+		l.leave(ErrSuperseded)
+	}
+}
+
 // newer tells whether a is a newer generation of the part that b is of.
 func newer(a, b transfer.Key) bool { return a.Part == b.Part && a.Generation.Compare(b.Generation) > 0 }
 
@@ -97,7 +115,7 @@ func (l *pushLine) take(ctx context.Context) (at context.Context, p Push, ok boo
 	p = l.waiting[i]
 	l.waiting = slices.Delete(l.waiting, i, i+1)
 	at, l.leave = context.WithCancelCause(ctx)
-	l.now = p.Key
+	l.now, l.notYet = p.Key, false
 	return at, p, true
 }
 
