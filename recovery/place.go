@@ -29,7 +29,8 @@ func minCopies(o replica.Options) int {
 
 // PlaceMirrors says which nodes mirror the private part of each rank, and the replicated part of each group that has members
 // on too few nodes. A mirror is never on a node that produces the part, in another failure domain while one is free, on a
-// node that the part's maker reaches while there is one, and stays where it is unless a better place exists; ties go by rendezvous order, so that parts spread evenly.
+// node that the part's maker reaches while there is one, and stays where it is unless a better place exists. Of places that are as good it gets
+// the node with the fewest mirrors of its kind: a node needs memory for the most that any may get. Ties go by rendezvous order.
 func PlaceMirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
 	copies := in.Copies
 	if copies < 1 {
@@ -40,6 +41,7 @@ func PlaceMirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
 	members := make([][]replica.NodeName, len(in.Layout.Groups)) // the lowest rank's node first: it sends the group's part
 	member := make(map[inGroup]bool)
 	groups := 0
+	g.count(in.Mirrors)
 	for r, c := range in.Ranks {
 		group := int(in.Layout.Groups[r])
 		groups = max(groups, group+1)
@@ -52,6 +54,7 @@ func PlaceMirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
 		}
 	}
 	byGroup = make([][]replica.NodeName, groups)
+	g.count(in.GroupMirrors)
 	for i := range byGroup {
 		if len(members[i]) > 0 {
 			byGroup[i] = g.place(replica.OfGroup(replica.GroupID(i)), members[i], at(in.GroupMirrors, i), copies-len(members[i]))
@@ -77,7 +80,8 @@ func at(lists [][]replica.NodeName, i int) []replica.NodeName {
 type ground struct {
 	Placement
 	sites  []site
-	values map[string]int32 // of labels, numbered
+	index  map[replica.NodeName]int // into sites
+	values map[string]int32         // of labels, numbered
 	misfit map[replica.NodeName][]bool
 }
 
@@ -85,18 +89,39 @@ type ground struct {
 type site struct {
 	name   replica.NodeName
 	labels labels
+	load   int // mirrors of one kind of part that it has or gets
 }
 
 type labels [len(harms)]int32
 
 func newGround(in Placement) *ground {
-	g := &ground{Placement: in, values: make(map[string]int32), misfit: make(map[replica.NodeName][]bool)}
+	g := &ground{Placement: in, index: make(map[replica.NodeName]int), values: make(map[string]int32), misfit: make(map[replica.NodeName][]bool)}
 	for name, usable := range in.Usable {
 		if _, known := in.Nodes[name]; usable && known {
-			g.sites = append(g.sites, site{name, g.labels(name)})
+			g.index[name] = len(g.sites)
+			g.sites = append(g.sites, site{name: name, labels: g.labels(name)})
 		}
 	}
 	return g
+}
+
+// count begins a kind of part with the mirrors of it that there are.
+func (g *ground) count(present [][]replica.NodeName) {
+	for i := range g.sites {
+		g.sites[i].load = 0
+	}
+	for _, list := range present {
+		g.carry(list, 1)
+	}
+}
+
+// carry has nodes carry so many more mirrors each.
+func (g *ground) carry(nodes []replica.NodeName, more int) {
+	for _, n := range nodes {
+		if i, ok := g.index[n]; ok {
+			g.sites[i].load += more
+		}
+	}
 }
 
 func (g *ground) labels(n replica.NodeName) (l labels) {
@@ -138,19 +163,21 @@ func (g *ground) misfits(from replica.NodeName) []bool {
 
 // place picks n nodes for a part that lies on the nodes own already.
 func (g *ground) place(part replica.Part, own, present []replica.NodeName, n int) (picked []replica.NodeName) {
+	g.carry(present, -1)
+	defer func() { g.carry(picked, 1) }()
 	if n <= 0 {
 		return nil
 	}
 	taken, weight, misfits := make([]site, len(own)), newWeigher(g.Job, part), g.misfits(own[0])
 	for i, name := range own {
-		taken[i] = site{name, g.labels(name)}
+		taken[i] = site{name: name, labels: g.labels(name)}
 	}
 	for len(picked) < n {
 		var best spot
 		where := -1
 		for i := range g.sites {
 			s := &g.sites[i]
-			p, held := spot{name: s.name}, false
+			p, held := spot{name: s.name, load: s.load}, false
 			for k := range taken {
 				held = held || taken[k].name == s.name
 				p.shared = max(p.shared, s.labels.shared(taken[k].labels))
@@ -185,6 +212,7 @@ type spot struct {
 	misfit  int // 1: can't get the part now
 	shared  int // failure domains in common with nodes that hold the part
 	present int // 1: mirrors it already
+	load    int // mirrors of other parts of this kind
 	weight  uint64
 }
 
@@ -206,7 +234,10 @@ func (s *spot) cruder(o *spot) int {
 	if s.shared != o.shared {
 		return o.shared - s.shared
 	}
-	return s.present - o.present
+	if s.present != o.present {
+		return s.present - o.present
+	}
+	return o.load - s.load
 }
 
 // harms are the labels that name failure domains, with the harm of sharing one: a host falls more often than a rack.

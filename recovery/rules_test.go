@@ -117,6 +117,43 @@ func TestPlaceMirrors(t *testing.T) {
 			t.Errorf("mirrors moved from %v to %v for nothing", in.Mirrors, byRank)
 		}
 	})
+	t.Run("each node gets its share", func(t *testing.T) {
+		in := placement(nil, nil, nil)
+		var nodes []replica.NodeName
+		for i := range 64 {
+			n := replica.NodeName(fmt.Sprintf("n%d", i/8))
+			in.Ranks = append(in.Ranks, replica.Claimed{Incarnation: 1, Node: n})
+			in.Layout.Groups = append(in.Layout.Groups, replica.GroupID(i))
+			in.Nodes[n], in.Usable[n] = replica.Node{Name: n}, true
+		}
+		for n := range in.Nodes {
+			nodes = append(nodes, n)
+		}
+		in.Layout.World = 64
+		even := func(when string, most int) {
+			t.Helper()
+			byRank, byGroup := recovery.PlaceMirrors(in)
+			for _, lists := range [][][]replica.NodeName{byRank, byGroup} {
+				load := map[replica.NodeName]int{}
+				for _, list := range lists {
+					load[list[0]]++
+				}
+				for _, n := range nodes {
+					if load[n] > most {
+						t.Errorf("%s: node %s has %d of 64 mirrors, the most is to be %d", when, n, load[n], most)
+					}
+				}
+			}
+			in.Mirrors, in.GroupMirrors = byRank, byGroup
+		}
+		for seed := range byte(20) {
+			in.Job, in.Mirrors, in.GroupMirrors = replica.JobID{seed}, nil, nil
+			in.Usable["n3"] = true
+			even("at the beginning", 9)
+			in.Usable["n3"] = false // its ranks stay where they are, its mirrors go elsewhere
+			even("without a node", 11)
+		}
+	})
 	t.Run("spreads", func(t *testing.T) {
 		var nodes []replica.NodeName
 		for i := range 10 {
@@ -133,7 +170,7 @@ func TestPlaceMirrors(t *testing.T) {
 			load[list[0]]++
 		}
 		for _, n := range nodes {
-			if load[n] < 8 || load[n] > 40 {
+			if load[n] < 18 || load[n] > 22 {
 				t.Errorf("node %s has %d of 200 mirrors", n, load[n])
 			}
 		}

@@ -317,8 +317,16 @@ func TestSeatsAgainstSlow(t *testing.T) {
 	}
 }
 
-// slowPlace is place as it reads: every usable node is held against the best so far.
-func slowPlace(in Placement, part replica.Part, own, present []replica.NodeName, n int) (picked []replica.NodeName) {
+// slowPlace is place as it reads: every usable node is held against the best so far. load counts the mirrors of the kind.
+func slowPlace(in Placement, load map[replica.NodeName]int, part replica.Part, own, present []replica.NodeName, n int) (picked []replica.NodeName) {
+	for _, name := range present {
+		load[name]--
+	}
+	defer func() {
+		for _, name := range picked {
+			load[name]++
+		}
+	}()
 	taken := slices.Clone(own)
 	for len(picked) < n {
 		best := spot{}
@@ -327,7 +335,7 @@ func slowPlace(in Placement, part replica.Part, own, present []replica.NodeName,
 			if !usable || !known || slices.Contains(taken, name) {
 				continue
 			}
-			s := spot{name: name, shared: slowShared(in.Nodes, node, taken), weight: slowWeigh(in.Job, part, name)}
+			s := spot{name: name, load: load[name], shared: slowShared(in.Nodes, node, taken), weight: slowWeigh(in.Job, part, name)}
 			if slices.Contains(present, name) {
 				s.present = 1
 			}
@@ -379,15 +387,20 @@ func TestMirrorsAgainstSlow(t *testing.T) {
 		if copies < 1 {
 			copies = replica.DefaultMinCopies
 		}
+		load := map[replica.NodeName]int{}
+		for _, list := range in.Mirrors {
+			load[list[0]]++
+		}
 		for r, c := range job.Ranks {
 			var want []replica.NodeName
 			if c.Incarnation != 0 {
-				want = slowPlace(in, replica.OfRank(replica.Rank(r)), []replica.NodeName{c.Node}, in.Mirrors[r], copies-1)
+				want = slowPlace(in, load, replica.OfRank(replica.Rank(r)), []replica.NodeName{c.Node}, in.Mirrors[r], copies-1)
 			}
 			if !slices.Equal(byRank[r], want) {
 				t.Fatalf("seed %d: rank %d is mirrored by %v, looking at everything by %v", seed, r, byRank[r], want)
 			}
 		}
+		clear(load)
 		for g, members := range job.Layout.Members() {
 			var own []replica.NodeName
 			for _, r := range members {
@@ -397,7 +410,7 @@ func TestMirrorsAgainstSlow(t *testing.T) {
 			}
 			var want []replica.NodeName
 			if len(own) > 0 {
-				want = slowPlace(in, replica.OfGroup(replica.GroupID(g)), own, nil, copies-len(own))
+				want = slowPlace(in, load, replica.OfGroup(replica.GroupID(g)), own, nil, copies-len(own))
 			}
 			if !slices.Equal(byGroup[g], want) {
 				t.Fatalf("seed %d: group %d is mirrored by %v, looking at everything by %v", seed, g, byGroup[g], want)

@@ -39,8 +39,7 @@ func newPlanMemory(std stdio) *cobra.Command {
 		Short: "Say how much host memory a node needs for arenas, mirrors and stages, and what each flag changes",
 		Long: "Computes what the fullest node of a job needs of host memory beside training itself. It asks no daemon,\n" +
 			"or with --job that of a node on which the job's ranks run, for the state that they registered.\n" +
-			"Arenas and mirrors are laid out as a daemon lays them out. Which node gets which mirrors is drawn when the\n" +
-			"job is created: the fullest node of another draw may have a few more or fewer.\n\n" +
+			"Arenas and mirrors are laid out as a daemon lays them out.\n\n" +
 			"With --node-memory it ends with 1 where that does not suffice.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

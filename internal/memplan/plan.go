@@ -108,8 +108,8 @@ func single(j Job) (p Plan, err error) {
 	return p, nil
 }
 
-// fullest is how many mirrors the node that gets the most has, by shards and ranks' own parts. Places go by the hash of the job's id, which is
-// drawn when it is made: this is one draw.
+// fullest is how many mirrors the node that gets the most has, by shards and ranks' own parts. Among places that are as good, ties go by the
+// job's id, which is drawn when it is made: this is one draw.
 func fullest(j Job, each [2]uint64) (shards, own int) {
 	in := recovery.Placement{Job: replica.JobID{1}, Layout: j.layout(), Nodes: make(map[replica.NodeName]replica.Node), Usable: make(map[replica.NodeName]bool), Copies: j.Copies}
 	for r := range in.Layout.Groups {
