@@ -55,7 +55,7 @@ func (a *attack) laneRefused(ctx context.Context, e *endpoint.Endpoint) error {
 	}
 	var late net.Error
 	if err == nil || errors.As(err, &late) && late.Timeout() {
-		return fmt.Errorf("a lane is let in (%v)", err)
+		return errors.New("a lane is let in")
 	}
 	a.count("lanes refused", 1)
 	return nil
