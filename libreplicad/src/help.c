@@ -1,6 +1,6 @@
-/* help.c: the chunks of a part, copied by one thread or by several.
+/* help.c: the chunks of a part, worked off by one thread or by several.
  *
- * The thread that fills a place owns the rpi_copy, which lies on its stack. Those that help take chunks from its counter; the owner leaves only
+ * The thread that has the part owns the rpi_chunked, which lies on its stack. Those that help take chunks from its counter; the owner leaves only
  * once the last of them is out. turn is odd while there is something to help with. */
 #include <errno.h>
 #include <limits.h>
@@ -14,46 +14,44 @@
 static int futex_wait(_Atomic uint32_t *word, uint32_t value, const struct timespec *most) { return (int)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, most, NULL, 0); }
 static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
 
-static void copy_chunks(rp_handle *h, rpi_copy *c) {
+static void work_off(rp_handle *h, rpi_chunked *c) {
 	uint32_t i;
 	while (atomic_load(&c->stopped) == RPI_WHOLE && (i = atomic_fetch_add(&c->next, 1)) < c->chunks) {
-		if (c->number && atomic_load(&h->canceled_number) >= c->number)
-			atomic_store(&c->stopped, RPI_CANCELED);
-		else if (atomic_load_explicit(c->place.word, memory_order_relaxed) != c->word)
-			atomic_store(&c->stopped, RPI_TORN);
-		else {
-			uint64_t size = h->geo.chunk_bytes, at = i * size, n = c->layout->bytes - at < size ? c->layout->bytes - at : size;
-			h->hash->gather(c->place.bytes + at, c->layout, at, n, c->place.meta->digest[i]);
+		int how = c->each(h, c, i);
+		if (how != RPI_WHOLE) {
+			atomic_store(&c->bad, i);
+			atomic_store(&c->stopped, how);
 		}
 	}
 }
 
-int rpi_copy_all(rp_handle *h, rpi_copy *c) {
-	if (!c->number || c->chunks < 2) { /* only captures are helped with: there is one at a time */
-		copy_chunks(h, c);
+int rpi_each_chunk(rp_handle *h, rpi_chunked *c) {
+	if (!c->shared || c->chunks < 2 || atomic_exchange(&h->sharing, true)) {
+		work_off(h, c);
 		return atomic_load(&c->stopped);
 	}
 	h->helped = c;
 	atomic_fetch_add(&h->turn, 1);
 	if (atomic_load(&h->idle_helpers))
 		futex_wake(&h->turn);
-	copy_chunks(h, c);
+	work_off(h, c);
 	atomic_fetch_add(&h->turn, 1);
 	uint32_t inside;
 	while ((inside = atomic_load(&h->helpers)) != 0)
 		futex_wait(&h->helpers, inside, NULL);
+	atomic_store(&h->sharing, false);
 	return atomic_load(&c->stopped);
 }
 
-/* Takes part in the copy of a turn; false: there is nothing left to take. */
+/* Takes part in the work of a turn; false: there is nothing left to take. */
 static bool take_part(rp_handle *h, uint32_t turn) {
 	bool took = false;
 	atomic_fetch_add(&h->helpers, 1);
 	if (atomic_load(&h->turn) == turn) { /* and stays so until this one is out: *helped is there */
-		rpi_copy *c = h->helped;
+		rpi_chunked *c = h->helped;
 		took = atomic_load(&c->stopped) == RPI_WHOLE && atomic_load(&c->next) < c->chunks;
 		if (took)
-			copy_chunks(h, c);
+			work_off(h, c);
 	}
 	if (atomic_fetch_sub(&h->helpers, 1) == 1 && atomic_load(&h->turn) != turn)
 		futex_wake(&h->helpers);

@@ -57,16 +57,19 @@ enum { RPI_OPEN, RPI_ATTACHED, RPI_INIT, RPI_LOAD, RPI_LOADED, RPI_READY };
 /* The state of the one capture a handle can have. */
 enum { RPI_NONE, RPI_ARMED, RPI_RUNNING };
 
-/* What is copied into a place, by one thread or by several (help.c), and how it ended. */
-enum { RPI_WHOLE, RPI_CANCELED, RPI_TORN };
-typedef struct {
+/* What is done with each chunk of a place, by one thread or by several (help.c), and how it ended. */
+enum { RPI_WHOLE, RPI_CANCELED, RPI_TORN, RPI_CORRUPT };
+typedef struct rpi_chunked {
+	int (*each)(rp_handle *h, struct rpi_chunked *c, uint32_t i); /* RPI_WHOLE, or why no further chunk is taken */
+	bool shared;                                                  /* threads may help */
 	rpi_place place;
 	const rpi_layout *layout;
-	uint64_t word, number; /* the COPYING word; of the capture (0: can't be cancelled) */
+	uint64_t word, number; /* of the place; of the capture (0: can't be cancelled) */
 	uint32_t chunks;
 	_Atomic uint32_t next; /* chunk that nobody has taken */
 	_Atomic int stopped;   /* RPI_WHOLE, or why no further chunk is taken */
-} rpi_copy;
+	_Atomic uint32_t bad;  /* the chunk that is to blame */
+} rpi_chunked;
 
 typedef struct {
 	uint32_t request; /* 0: nobody waits */
@@ -134,10 +137,11 @@ struct rp_handle {
 	uint32_t armed_flags, exit_flags; /* of the capture; of the last step_exit */
 	_Atomic uint64_t unstaged; /* the generation that the registered memory does not hold yet; 0: it holds what is live */
 	uint64_t abandoned[RP_MAX_SLOTS]; /* COPYING words that a cancelled capture left, used again first; 0: none. Owned by whoever runs the capture. */
-	_Atomic uint32_t turn;    /* odd: a capture is being copied, and helped is what; a futex of those that would help */
+	_Atomic bool sharing;     /* a thread has what others may help with: there is one at a time */
+	_Atomic uint32_t turn;    /* odd: helped is what threads may help with; a futex of those that would */
 	_Atomic uint32_t helpers; /* that are in it: it can't end; a futex of the thread that runs it */
 	_Atomic uint32_t idle_helpers;
-	rpi_copy *helped;
+	rpi_chunked *helped;
 	_Atomic uint32_t notices;   /* bit per place sealed but not told: slots 0.., ring 4.., frozen 20 */
 
 	/* stats */
@@ -214,7 +218,7 @@ bool rpi_take(rpi_place p, uint64_t *word); /* FREE -> COPYING */
 bool rpi_good(const rp_handle *h, uint64_t generation);
 
 /* help.c */
-int rpi_copy_all(rp_handle *h, rpi_copy *c); /* RPI_WHOLE, or why it is not; nobody copies any more */
+int rpi_each_chunk(rp_handle *h, rpi_chunked *c); /* RPI_WHOLE, or why it is not; nobody is at it any more */
 void rpi_wake_helpers(rp_handle *h);
 
 /* geometry.c */

@@ -102,15 +102,31 @@ static int open_source(rp_handle *h, rpi_place p, int part, const rpi_layout *li
 	return RP_OK;
 }
 
-/* Hashes every chunk of a layout (the arena's bytes, or live ones) and compares chunks and root with what was sealed. */
-static int verify(rp_handle *h, const source *s, const rpi_layout *l, const char *where, rp_error *err) {
+/* Whether a chunk of a layout (the arena's bytes, or live ones) hashes to what was sealed. */
+static int check_chunk(rp_handle *h, rpi_chunked *c, uint32_t i) {
 	uint8_t d[16];
-	for (uint32_t i = 0; i < s->meta.chunks; i++) {
-		uint64_t at = (uint64_t)i * h->geo.chunk_bytes, left = l->bytes - at;
-		h->hash->gather(NULL, l, at, left < h->geo.chunk_bytes ? left : h->geo.chunk_bytes, d);
-		if (memcmp(d, s->place.meta->digest[i], 16))
-			return rpi_error(err, RP_ECORRUPT, "%s, %s: chunk %u does not hash to what was sealed", part_names[s->part], where, i);
+	uint64_t at = (uint64_t)i * h->geo.chunk_bytes, left = c->layout->bytes - at;
+	h->hash->gather(NULL, c->layout, at, left < h->geo.chunk_bytes ? left : h->geo.chunk_bytes, d);
+	return memcmp(d, c->place.meta->digest[i], 16) ? RPI_CORRUPT : RPI_WHOLE;
+}
+
+/* Copies a chunk to where it lives, and checks it there while it is in the cache. */
+static int load_chunk(rp_handle *h, rpi_chunked *c, uint32_t i) {
+	uint64_t at = (uint64_t)i * h->geo.chunk_bytes, end = at + h->geo.chunk_bytes;
+	for (uint32_t k = rpi_segment_at(c->layout, at); k < c->layout->count && c->layout->segments[k].offset < end; k++) {
+		const rpi_segment *g = &c->layout->segments[k];
+		uint64_t from = g->offset > at ? g->offset : at, to = g->offset + g->bytes < end ? g->offset + g->bytes : end;
+		memcpy(g->data + (from - g->offset), c->place.bytes + from, to - from);
 	}
+	return check_chunk(h, c, i);
+}
+
+/* Does that with every chunk, and compares the root with what was sealed. */
+static int verify(rp_handle *h, const source *s, const rpi_layout *l, int (*each)(rp_handle *, rpi_chunked *, uint32_t), const char *where, rp_error *err) {
+	uint8_t d[16];
+	rpi_chunked c = {.each = each, .shared = true, .place = s->place, .layout = l, .word = s->word, .chunks = s->meta.chunks};
+	if (rpi_each_chunk(h, &c) != RPI_WHOLE)
+		return rpi_error(err, RP_ECORRUPT, "%s, %s: chunk %u does not hash to what was sealed", part_names[s->part], where, atomic_load(&c.bad));
 	/* The root goes over the digests just compared, the flags and sizes copied from the meta. */
 	rpi_root(h, s->part, s->place.meta, d);
 	if (memcmp(d, s->meta.root, 16))
@@ -121,14 +137,7 @@ static int verify(rp_handle *h, const source *s, const rpi_layout *l, const char
 static int verify_arena(rp_handle *h, const source *s, rp_error *err) {
 	rpi_segment whole = {0, s->live->bytes, s->place.bytes};
 	rpi_layout l = {&whole, s->live->bytes > 0, s->live->bytes};
-	return verify(h, s, &l, "sealed", err);
-}
-
-static void copy_out(const source *s) {
-	for (uint32_t i = 0; i < s->live->count; i++) {
-		const rpi_segment *g = &s->live->segments[i];
-		memcpy(g->data, s->place.bytes + g->offset, g->bytes);
-	}
+	return verify(h, s, &l, check_chunk, "sealed", err);
 }
 
 /* Verified in the arena first, so that bad bytes cost no live state; then verified as copied, so that what counts as loaded is
@@ -140,10 +149,8 @@ static int load_parts(rp_handle *h, source *s, int n, bool *sealed, rp_error *er
 	*sealed = rc != RP_OK; /* from here on the fault is in what it is copied to: some thread writes there, or that memory is bad */
 	if (rc == RP_OK && !rpi_disown(h))
 		rc = rpi_error(err, RP_ESTATE, "the good or step word was changed by somebody else: the arena has another owner, exit");
-	for (int i = 0; i < n && rc == RP_OK; i++) {
-		copy_out(&s[i]);
-		rc = verify(h, &s[i], s[i].live, "copied", err);
-	}
+	for (int i = 0; i < n && rc == RP_OK; i++)
+		rc = verify(h, &s[i], s[i].live, load_chunk, "copied", err);
 	return rc;
 }
 

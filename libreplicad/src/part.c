@@ -64,6 +64,17 @@ static int may_seal(rp_handle *h, int part, uint64_t generation, const uint8_t f
 	return RP_OK;
 }
 
+/* Copies a chunk into its place, and digests it. */
+static int capture_chunk(rp_handle *h, rpi_chunked *c, uint32_t i) {
+	if (c->number && atomic_load(&h->canceled_number) >= c->number)
+		return RPI_CANCELED;
+	if (atomic_load_explicit(c->place.word, memory_order_relaxed) != c->word)
+		return RPI_TORN;
+	uint64_t size = h->geo.chunk_bytes, at = i * size, n = c->layout->bytes - at < size ? c->layout->bytes - at : size;
+	h->hash->gather(c->place.bytes + at, c->layout, at, n, c->place.meta->digest[i]);
+	return RPI_WHOLE;
+}
+
 int rpi_fill(rp_handle *h, rpi_place p, uint64_t word, int part, const rpi_layout *l, uint64_t generation, uint32_t flags, const uint8_t frozen_root[16], uint64_t number, rp_error *err) {
 	int allowed = may_seal(h, part, generation, frozen_root, err);
 	if (allowed != RP_OK)
@@ -80,8 +91,8 @@ int rpi_fill(rp_handle *h, rpi_place p, uint64_t word, int part, const rpi_layou
 	memset(m->frozen_root, 0, sizeof m->frozen_root);
 	if (frozen_root)
 		memcpy(m->frozen_root, frozen_root, sizeof m->frozen_root);
-	rpi_copy c = {.place = p, .layout = l, .word = word, .number = number, .chunks = m->chunks};
-	switch (rpi_copy_all(h, &c)) {
+	rpi_chunked c = {.each = capture_chunk, .shared = number != 0, .place = p, .layout = l, .word = word, .number = number, .chunks = m->chunks};
+	switch (rpi_each_chunk(h, &c)) {
 	case RPI_CANCELED:
 		return rpi_error(err, RP_ECANCELED, "capture of step %llu was cancelled", (unsigned long long)RP_WORD_STEP(generation));
 	case RPI_TORN:

@@ -1,4 +1,4 @@
-/* test_help.c: captures that several threads copy, and of the smallest and the largest parts. */
+/* test_help.c: captures and loads that several threads copy, and of the smallest and the largest parts. */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -56,6 +56,51 @@ static void two_threads_copy_one_capture(void) {
 	rank_end(&r);
 }
 
+static _Atomic int loading, loaded;
+static const rpi_layout *live_layout;
+
+/* The first two chunks of what is sealed wait for each other, and so do the first two of what is live. */
+static void gather_each_pass(uint8_t *dst, const rpi_layout *l, uint64_t at, uint64_t n, uint8_t digest[16]) {
+	if (atomic_fetch_add(l == live_layout ? &loading : &copying, 1) < 2)
+		pthread_barrier_wait(&both);
+	honest->gather(dst, l, at, n, digest);
+}
+
+static void *help_the_load(void *arg) {
+	while (!atomic_load(&loaded))
+		rp_help(((rank *)arg)->h, 20ll * second);
+	return NULL;
+}
+
+/* The same of a load, which passes twice over the bytes: neither thread gets beyond its first chunk alone. */
+static void two_threads_load(void) {
+	rank r;
+	rp_join_info info;
+	rank_start(&r, 200000);
+	take_step(&r, 1);
+	OK(rp_capture(r.h, &failure));
+	atomic_store(&r.daemon.control->fence.word, 1);
+	fake_order(&r.daemon, 2, RP_ORDER_LOAD, 1, 1, 1);
+	OK(rank_join(&r, &info));
+	honest = r.h->hash, live_layout = &r.h->replicated;
+	rpi_hasher h = {.gather = gather_each_pass, .digest = honest->digest};
+	CHECK(pthread_barrier_init(&both, NULL, 2) == 0);
+	memset(r.weight, 0xee, r.weights * sizeof *r.weight);
+	atomic_store(&copying, 0);
+	r.h->hash = &h;
+	pthread_t t;
+	CHECK(pthread_create(&t, NULL, help_the_load, &r) == 0);
+	OK(rp_load(r.h, &failure));
+	atomic_store(&loaded, 1);
+	while (pthread_tryjoin_np(t, NULL) != 0)
+		rp_cancel(r.h);
+	r.h->hash = honest;
+	pthread_barrier_destroy(&both);
+	for (size_t i = 0; i < r.weights; i++)
+		CHECK(r.weight[i] == (i % 512 ? 0 : 1.0f));
+	rank_end(&r);
+}
+
 static void *help_and_return(void *arg) {
 	SAME(rp_help(((rank *)arg)->h, 3600ll * second), RP_EAGAIN);
 	return NULL;
@@ -102,7 +147,7 @@ static rp_handle *rank_of(fake *f, uint8_t *live, size_t n, uint64_t bytes) {
 	return h;
 }
 
-/* Captures step 1, and compares what is sealed with the live state, region by region. */
+/* Captures step 1 and loads it, and compares what is sealed with the live state, region by region. */
 static void captures(size_t n, uint64_t bytes, uint32_t chunk) {
 	fake f = {.chunk = chunk, .slots = 2, .ring = 2};
 	uint8_t *live = mmap(NULL, n * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -123,6 +168,16 @@ static void captures(size_t n, uint64_t bytes, uint32_t chunk) {
 	for (size_t i = 0; i < n; i++)
 		CHECK(memcmp(p.bytes + h->replicated.segments[i].offset, live + i * bytes, bytes) == 0);
 	CHECK(whole(h, p, RPI_PART_REPLICATED, true));
+	/* And back. */
+	atomic_store(&f.control->fence.word, 1);
+	fake_order(&f, 2, RP_ORDER_LOAD, 1, 1, 1);
+	rp_join_info info = {.struct_size = sizeof info};
+	OK(rp_join(h, &info, 20ll * second, &failure));
+	for (size_t i = 0; i < n; i++)
+		live[i * bytes] ^= 1, live[(i + 1) * bytes - 1] ^= 2;
+	OK(rp_load(h, &failure));
+	for (size_t i = 0; i < n; i++)
+		CHECK(memcmp(p.bytes + h->replicated.segments[i].offset, live + i * bytes, bytes) == 0);
 	p.bytes[h->replicated.segments[n - 1].offset + bytes - 1] ^= 1;
 	CHECK(!whole(h, p, RPI_PART_REPLICATED, true));
 	rp_close(h);
@@ -141,4 +196,4 @@ static void more_than_4_gib(void) {
 		captures(1, (4ull << 30) + 4097, 4 << 20);
 }
 
-const test help_tests[] = {{"two threads copy one capture", two_threads_copy_one_capture}, {"cancel wakes helpers", cancel_wakes_helpers}, {"one region of 8 bytes", one_region_of_8_bytes}, {"10,000 regions", ten_thousand_regions}, {"more than 4 GiB", more_than_4_gib}, {0}};
+const test help_tests[] = {{"two threads copy one capture", two_threads_copy_one_capture}, {"two threads load", two_threads_load}, {"cancel wakes helpers", cancel_wakes_helpers}, {"one region of 8 bytes", one_region_of_8_bytes}, {"10,000 regions", ten_thousand_regions}, {"more than 4 GiB", more_than_4_gib}, {0}};

@@ -24,12 +24,12 @@ RETRY, ANSWER = 0.02, 2.0
 
 #: How long a helper waits for a capture before it looks whether it is to end, in seconds.
 HELP = 0.5
-#: The most threads that copy one capture.
+#: The most threads that copy one capture or load.
 MOST = 16
 
 
 def helpers() -> int:
-    """How many threads copy a capture beside the worker."""
+    """How many threads copy a capture beside the worker, and a load beside the training thread."""
     text = os.environ.get("REPLICAD_CAPTURE_THREADS") or "1"
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MOST):
         raise Invalid(f"REPLICAD_CAPTURE_THREADS={text[:80]!r}: want 1 to {MOST}, how many threads of this rank copy a step (default 1)")
@@ -37,7 +37,7 @@ def helpers() -> int:
 
 
 def help_copy(rank: Rank) -> None:
-    """A helper: takes chunks of each capture that the worker runs."""
+    """A helper: takes chunks of each capture that the worker runs, and of each load."""
     while not rank._quit.is_set():
         rank._lib.rp_help(rank._h, int(HELP * 1e9))
 
