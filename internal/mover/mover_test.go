@@ -183,16 +183,19 @@ func holders(names ...replica.NodeName) (out []replica.Holder) {
 
 // TestFetch: whoever can be dialled gives the part; who cannot is named; the place is sealed once.
 func TestFetch(t *testing.T) {
-	p, at := newPart(10*chunk+5), newPlace()
-	m, _ := among(t, nil, &peer{name: "n2", store: p})
-	got, err := m.Fetch(t.Context(), Wanted{Key: p.key(), Holders: holders("n2", "n3")}, at.begin)
-	if err != nil || at.sealed != 1 || at.aborted != 0 {
-		t.Fatalf("sealed %d, aborted %d times, %v", at.sealed, at.aborted, err)
-	}
-	at.holds(t, p.bytes)
-	if !slices.Equal(got.Unreached, []replica.NodeName{"n3"}) || got.Report.By["n2"] != p.man.Bytes || got.Report.Bytes != p.man.Bytes || got.Manifest.Root != p.man.Root || got.BadDisk {
-		t.Fatalf("fetched %+v", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p, at := newPart(10*chunk+5), newPlace()
+		p.busy = func(context.Context) bool { time.Sleep(time.Millisecond); return true } // n3 has been dialled by then
+		m, _ := among(t, nil, &peer{name: "n2", store: p})
+		got, err := m.Fetch(t.Context(), Wanted{Key: p.key(), Holders: holders("n2", "n3")}, at.begin)
+		if err != nil || at.sealed != 1 || at.aborted != 0 {
+			t.Fatalf("sealed %d, aborted %d times, %v", at.sealed, at.aborted, err)
+		}
+		at.holds(t, p.bytes)
+		if !slices.Equal(got.Unreached, []replica.NodeName{"n3"}) || got.Report.By["n2"] != p.man.Bytes || got.Report.Bytes != p.man.Bytes || got.Manifest.Root != p.man.Root || got.BadDisk {
+			t.Fatalf("fetched %+v", got)
+		}
+	})
 }
 
 // TestFetchFromThisNode: what another rank here holds crosses no network, and is not counted as if it had.

@@ -67,7 +67,8 @@ func TestOutvotedRankIsReplaced(t *testing.T) {
 			t.Errorf("dispute: %+v", d)
 		}
 	}
-	if n := disputes(c.nodes[0]); !slices.Equal(n, []string{"1"}) || !slices.Equal(j.Quarantined, []string{"n2"}) {
+	// On a busy machine the leader may not hear of n4 when it needs it: then n2's process is started anew, once.
+	if n := disputes(c.nodes[0]); !slices.Equal(n, []string{"1"}) && !slices.Equal(n, []string{"1", "2"}) || !slices.Equal(j.Quarantined, []string{"n2"}) {
 		t.Errorf("disputes of epochs %q, status: %+v", n, j)
 	}
 	_, text := call(t, "status", "--socket", c.nodes[0].cfg.AdminSocket)
