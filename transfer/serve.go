@@ -82,9 +82,7 @@ func serve(s *stream, peer replica.NodeName, h wire.Header, st Store, g *Gate) e
 	}
 	switch h.Kind {
 	case kindFetch:
-		served := make(chan error, 1)
-		go func() { served <- serveFetch(s, peer, body, st) }() // a pace may be bound to its goroutine
-		return <-served
+		return serveFetch(s, peer, body, st)
 	case kindPushBeside:
 		return serveBeside(s, peer, body, g)
 	}

@@ -34,7 +34,7 @@ func (h *Host) yield() {
 	if fixed, is := h.cfg.DonorRate.Bytes(); is && len(jobs) > 0 {
 		limit, why = float64(fixed), "donor_rate of the configuration"
 	}
-	h.yielding.pacer.Limit(limit, why, len(jobs) > 0)
+	h.yielding.pacer.Limit(limit, why)
 }
 
 // trains tells whether ranks of the job train here, and the newest step that one has begun. One that stands still on purpose does not.

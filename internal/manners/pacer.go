@@ -46,9 +46,8 @@ func rates(limit float64, least [classes]uint64) (list [classes]float64) {
 const (
 	// credit is how far a class that sent nothing may run ahead of its pace. It makes up for sleeps that last too long.
 	credit = 5 * time.Millisecond
-	// niceness of threads that send while ranks train. Where daemons share two cores with a rank, its median step takes 2.1 times what it does in calm,
-	// 1.6 times with all of them at 5, and 1.2 times at 10 (bench donor/crowded). At 19 a thread that has one of the runtime's processors may wait
-	// for a core for a fifth of a second, and what has to be in time waits with it.
+	// niceness of threads that yield. At 19 a thread that has one of the runtime's processors may wait for a core for a fifth of a second, and what
+	// has to be in time waits with it.
 	niceness = 10
 )
 
@@ -57,7 +56,6 @@ type Pacer struct {
 	mu       sync.Mutex // guards the rest
 	limit    float64
 	why      string
-	trains   bool
 	underWay int
 	least    [classes]uint64 // the sum of the floors of what is under way
 	rates    [classes]float64
@@ -65,11 +63,11 @@ type Pacer struct {
 	moved    uint64
 }
 
-// Limit sets what may leave in a second, as the governor found it; trains: ranks train here.
-func (p *Pacer) Limit(limit float64, why string, trains bool) {
+// Limit sets what may leave in a second, as the governor found it.
+func (p *Pacer) Limit(limit float64, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.limit, p.why, p.trains = limit, why, trains
+	p.limit, p.why = limit, why
 	p.rates = rates(limit, p.least)
 }
 
@@ -128,18 +126,11 @@ func (f *Flow) run(runs bool) {
 	p.rates = rates(p.limit, p.least)
 }
 
-// Stream begins a stream and returns what its goroutine calls before each piece that it sends. Where ranks train that yields the goroutine's
-// thread for good.
+// Stream begins a stream and returns what is called before each piece that it sends.
 func (f *Flow) Stream() func(bytes int) {
 	f.run(true)
-	yielded := false
 	return func(bytes int) {
-		wait, trains := f.pacer.take(f.class, bytes, time.Now())
-		if trains && !yielded {
-			yielded = true
-			Yield()
-		}
-		if wait > 0 {
+		if wait := f.pacer.take(f.class, bytes, time.Now()); wait > 0 {
 			time.Sleep(wait)
 		}
 	}
@@ -153,12 +144,12 @@ func Yield() {
 }
 
 // take says how long to wait before bytes are sent. Waits below a millisecond are left to add up.
-func (p *Pacer) take(c Class, bytes int, now time.Time) (wait time.Duration, trains bool) {
+func (p *Pacer) take(c Class, bytes int, now time.Time) (wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.moved += uint64(bytes)
 	if p.rates[c] == NoLimit {
-		return 0, p.trains
+		return 0
 	}
 	if earliest := now.Add(-credit); p.next[c].Before(earliest) {
 		p.next[c] = earliest
@@ -167,5 +158,5 @@ func (p *Pacer) take(c Class, bytes int, now time.Time) (wait time.Duration, tra
 		wait = 0
 	}
 	p.next[c] = p.next[c].Add(time.Duration(float64(bytes) / p.rates[c] * float64(time.Second)))
-	return wait, p.trains
+	return wait
 }

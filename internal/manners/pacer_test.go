@@ -73,7 +73,7 @@ func sum(list []int) (n int) {
 func TestPacerKeepsPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := new(Pacer)
-		p.Limit(256*mib, "", false)
+		p.Limit(256*mib, "")
 		sent := send(p, Recovery, 4, 10*time.Second)
 		if all := sum(sent); all < 2500*mib || all > 2600*mib {
 			t.Errorf("%d MiB in ten seconds", all/mib)
@@ -93,7 +93,7 @@ func TestPacerKeepsPace(t *testing.T) {
 func TestPacerFloors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := new(Pacer)
-		p.Limit(least, "", false)
+		p.Limit(least, "")
 		for _, n := range send(p, Mirroring, 32, 4*time.Second) {
 			if n < 126*mib || n > 130*mib {
 				t.Errorf("one of 32 sent %d MiB in four seconds", n/mib)
@@ -129,14 +129,14 @@ func TestPacerUnlimited(t *testing.T) {
 		if d := time.Since(began); d != 0 {
 			t.Errorf("slept %v", d)
 		}
-		p.Limit(least, "why", false)
+		p.Limit(least, "why")
 		for range 100 {
 			pass(256 << 10)
 		}
 		if d, h := time.Since(began), p.Holding(); d < 500*time.Millisecond || h.Limit != least || h.Why != "why" || h.UnderWay != 1 {
 			t.Errorf("under a limit %v; %+v", d, h)
 		}
-		p.Limit(NoLimit, "", false)
+		p.Limit(NoLimit, "")
 		began = time.Now()
 		for range 10000 {
 			pass(256 << 10)
