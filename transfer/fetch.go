@@ -34,6 +34,7 @@ type fetch struct {
 	shuffle  *rand.Rand                // where others receive the part too: they then have what this one lacks, and serve it on
 	quic     map[replica.NodeName]bool // it has a lane over QUIC
 	beside   []*Source                 // lanes over TCP to those
+	working  map[*Source]bool          // of those with an address: false once the lane has failed, until it pulls again
 }
 
 // errComplete ends the lanes that are still waiting when the last chunk was put.
@@ -46,7 +47,7 @@ var errComplete = errors.New("transfer complete")
 func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Manifest) (Sink, error)) (Report, error) {
 	lanes, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f := &fetch{key: k, begin: begin, cancel: cancel, starting: make(chan struct{}), alone: make(chan struct{}), mix: newMix(), errs: make(map[replica.NodeName][]error), served: make(map[replica.NodeName]bool), quic: make(map[replica.NodeName]bool)}
+	f := &fetch{key: k, begin: begin, cancel: cancel, starting: make(chan struct{}), alone: make(chan struct{}), mix: newMix(), errs: make(map[replica.NodeName][]error), served: make(map[replica.NodeName]bool), quic: make(map[replica.NodeName]bool), working: make(map[*Source]bool)}
 	f.report.By, f.report.Failed = make(map[replica.NodeName]uint64), make(map[replica.NodeName]string)
 
 	var wg sync.WaitGroup
@@ -56,7 +57,9 @@ func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Mani
 			f.shuffle = rand.New(rand.NewPCG(uint64(k.Rank), uint64(k.Incarnation)))
 			continue
 		}
-		f.quic[s.Node] = f.quic[s.Node] || s.Over == QUIC
+		if f.quic[s.Node] = f.quic[s.Node] || s.Over == QUIC; s.At != "" {
+			f.working[s] = true
+		}
 		f.whole++
 	}
 	for i := range sources {
@@ -128,6 +131,7 @@ func (f *fetch) ended(s *Source, err error) {
 	f.mix.gone(s)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	delete(f.working, s)
 	if !s.Receives {
 		if f.whole--; f.whole == 0 {
 			close(f.alone)
@@ -152,7 +156,56 @@ func (f *fetch) source(ctx context.Context, s *Source) error {
 	if s.Receives {
 		return f.receiver(ctx, s)
 	}
+	if s.At != "" {
+		return f.pullAgain(ctx, s)
+	}
 	return f.pullAll(ctx, s)
+}
+
+// pullAgain pulls from one address of several. What fails there is tried again, later each time, for as long as another lane to the node
+// works; the chunks are back in the queue meanwhile.
+func (f *fetch) pullAgain(ctx context.Context, s *Source) error {
+	for wait := redialFirst; ; wait = min(2*wait, redialMost) {
+		err := f.pullAll(ctx, s)
+		f.works(s, false)
+		if err == nil || final(err) {
+			return err
+		}
+		select {
+		case <-time.After(wait/2 + rand.N(wait)):
+		case <-ctx.Done():
+			return err
+		}
+		if !f.othersWork(s) {
+			return err
+		}
+	}
+}
+
+// final tells whether a lane ended for a reason that another try, or another address, would meet again: the peer's word, or its bytes.
+func final(err error) bool {
+	return slices.ContainsFunc([]error{ErrCorrupt, ErrFenced, ErrUnknownPart, ErrNotYet, ErrRefused, ErrPeer, ErrProtocol}, func(e error) bool { return errors.Is(err, e) })
+}
+
+func (f *fetch) works(s *Source, yes bool) {
+	if s.At == "" {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.working[s] = yes
+}
+
+// othersWork tells whether another lane to the node of s has not failed.
+func (f *fetch) othersWork(s *Source) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for o, yes := range f.working {
+		if yes && o.Node == s.Node {
+			return true
+		}
+	}
+	return false
 }
 
 // receiver pulls what a source has that receives the part itself. That may have begun later than this fetch, or begin anew.

@@ -156,7 +156,7 @@ var errNoRoute = errors.New("no route")
 // among makes a mover on n1 whose peers are these; told gets the ends of its pushes.
 func among(t *testing.T, own transfer.Store, peers ...*peer) (m *Mover, told chan Pushed) {
 	told = make(chan Pushed, 16)
-	m = New(Config{Self: "n1", Parts: own, Pushed: func(p Pushed) { told <- p }, Dial: func(_ context.Context, to replica.NodeName, _ transfer.Transport) (transfer.Lane, error) {
+	m = New(Config{Self: "n1", Parts: own, Pushed: func(p Pushed) { told <- p }, Dial: func(_ context.Context, to replica.NodeName, _ string, _ transfer.Transport) (transfer.Lane, error) {
 		for _, p := range peers {
 			if p.name == to {
 				p.dials++
@@ -452,7 +452,7 @@ func TestBrokenOffWhileItDials(t *testing.T) {
 		var over []transfer.Transport
 		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
 		told := make(chan Pushed, 16)
-		m := New(Config{Self: "n1", TCPLanes: 1, Pushed: func(p Pushed) { told <- p }, Dial: func(ctx context.Context, _ replica.NodeName, by transfer.Transport) (transfer.Lane, error) {
+		m := New(Config{Self: "n1", TCPLanes: 1, Pushed: func(p Pushed) { told <- p }, Dial: func(ctx context.Context, _ replica.NodeName, _ string, by transfer.Transport) (transfer.Lane, error) {
 			if over = append(over, by); len(over) == 1 {
 				<-ctx.Done()
 				return nil, ctx.Err()
@@ -482,7 +482,9 @@ func TestLargePartsTakeTurns(t *testing.T) {
 		large, open := 0, make(chan struct{})
 		n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
 		told := make(chan Pushed, 16)
-		m := New(Config{Self: "n1", Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, transfer.Transport) (transfer.Lane, error) { return n2, nil }})
+		m := New(Config{Self: "n1", Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, string, transfer.Transport) (transfer.Lane, error) {
+			return n2, nil
+		}})
 		defer func() { m.Close(); n2.work.Wait() }()
 		send := func(r replica.Rank, bytes int) {
 			p := newPart(bytes)
@@ -512,7 +514,7 @@ func TestLargePartTakesFreeLanes(t *testing.T) {
 	n2 := &peer{name: "n2", store: &part{take: func() (*place, error) { return newPlace(), nil }}}
 	var opened atomic.Int32
 	told := make(chan Pushed, 16)
-	m := New(Config{Self: "n1", TCPLanes: 2, Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, transfer.Transport) (transfer.Lane, error) {
+	m := New(Config{Self: "n1", TCPLanes: 2, Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, string, transfer.Transport) (transfer.Lane, error) {
 		return countedLane{n2, &opened}, nil
 	}})
 	defer func() { m.Close(); n2.work.Wait() }()
@@ -575,7 +577,7 @@ func TestPushOverTCP(t *testing.T) {
 		told := make(chan Pushed, 16)
 		var peers []*peer
 		var tcp *peer // the newest lane
-		m := New(Config{Self: "n1", TCPLanes: 2, Pushed: func(p Pushed) { told <- p }, Dial: func(_ context.Context, _ replica.NodeName, by transfer.Transport) (transfer.Lane, error) {
+		m := New(Config{Self: "n1", TCPLanes: 2, Pushed: func(p Pushed) { told <- p }, Dial: func(_ context.Context, _ replica.NodeName, _ string, by transfer.Transport) (transfer.Lane, error) {
 			over = append(over, by)
 			if blocked && by == transfer.TCP {
 				return nil, errNoRoute
@@ -620,7 +622,7 @@ func TestFetchBlamesWhomNoLaneReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPart(8 << 20)
 		var peers []*peer
-		m := New(Config{Self: "n1", TCPLanes: 2, Dial: func(_ context.Context, to replica.NodeName, by transfer.Transport) (transfer.Lane, error) {
+		m := New(Config{Self: "n1", TCPLanes: 2, Dial: func(_ context.Context, to replica.NodeName, _ string, by transfer.Transport) (transfer.Lane, error) {
 			if by == transfer.TCP || to == "n3" {
 				return nil, errNoRoute
 			}
