@@ -3,10 +3,15 @@ package transfer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/replicad/replicad/replica"
 )
 
 // TestAnAddressDiesAndComesBack: one of a node's two addresses takes no connection for a while. Its lane is tried again, brings chunks once it is
@@ -76,6 +81,43 @@ func TestAllAddressesDie(t *testing.T) {
 		}
 		if took := time.Since(began); took > 3*time.Second+2*redialMost {
 			t.Errorf("given up after %v", took)
+		}
+	})
+}
+
+// TestReserve: no more than a few nodes are asked at once, the first ones of the list; one that fails makes room for the next.
+func TestReserve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, m, b := makePart(512*kib, 4*kib)
+		st := &memStore{m: m, b: b, chunk: func(int) error { time.Sleep(20 * time.Millisecond); return nil }}
+		var mu sync.Mutex // guards asked
+		var asked []replica.NodeName
+		var sources []Source
+		for i := range donorsAtOnce + 3 {
+			name := replica.NodeName(fmt.Sprintf("n%d", i))
+			for range 2 { // lanes
+				sources = append(sources, Source{Node: name, Dial: func(context.Context) (Lane, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					if !slices.Contains(asked, name) {
+						asked = append(asked, name)
+					}
+					if i == 1 {
+						return nil, errors.New("no route")
+					}
+					return newPipeLane(name, st, nil), nil
+				}})
+			}
+		}
+		sink := newSink(t, m)
+		rep, err := Fetch(t.Context(), k, sources, sink.begin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sink.check(b)
+		slices.Sort(asked)
+		if want := []replica.NodeName{"n0", "n1", "n2", "n3", "n4"}; !slices.Equal(asked, want) || len(rep.Failed) != 1 || rep.By["n4"] == 0 {
+			t.Errorf("asked %v, want %v; report %+v", asked, want, rep)
 		}
 	})
 }

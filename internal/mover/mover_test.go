@@ -3,6 +3,7 @@ package mover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -641,4 +642,25 @@ func TestFetchBlamesWhomNoLaneReached(t *testing.T) {
 			p.work.Wait()
 		}
 	})
+}
+
+// TestEachAddressHasALane: a fetch opens a lane over QUIC to the first address of a holder, and lanes over TCP to all of them; without TCP
+// one over QUIC to each. A holder with one address is dialled as its node knows it.
+func TestEachAddressHasALane(t *testing.T) {
+	ways := map[replica.NodeName][]string{"n2": {"a", "b", "c"}, "n3": {"d"}}
+	for lanes, want := range map[int][]string{
+		2: {"n2 a QUIC", "n2 a TCP", "n2 b TCP", "n2 c TCP", "n3  QUIC", "n3  TCP", "n3  TCP"},
+		4: {"n2 a QUIC", "n2 a TCP", "n2 b TCP", "n2 c TCP", "n2 a TCP", "n3  QUIC", "n3  TCP", "n3  TCP", "n3  TCP", "n3  TCP"},
+		0: {"n2 a QUIC", "n2 b QUIC", "n2 c QUIC", "n3  QUIC"},
+	} {
+		m := New(Config{Self: "n1", TCPLanes: lanes, Ways: func(_ context.Context, n replica.NodeName) []string { return ways[n] }})
+		var got []string
+		for _, s := range m.sources(t.Context(), Wanted{Holders: holders("n2", "n3")}, new(dials)) {
+			got = append(got, fmt.Sprintf("%s %s %v", s.Node, s.At, s.Over))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d lanes over TCP: %q, want %q", lanes, got, want)
+		}
+		m.Close()
+	}
 }
