@@ -57,8 +57,8 @@ func (c *Config) FurtherAddrs(host []HostAddr) (addrs []string, missing []error,
 		return nil, nil, fmt.Errorf("addr %q: want %w", c.Addr, err)
 	}
 	for i, s := range c.Addrs {
-		e, found := entry{}, false
-		e, _ = parseEntry(s)
+		found := false
+		e, _ := parseEntry(s) // Validate has refused what is none
 		for _, h := range host {
 			if !e.takes(h) {
 				continue

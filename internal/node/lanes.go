@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/replica"
@@ -17,25 +15,6 @@ import (
 // tcpLanes is how many connections over TCP a fetch opens to each holder. On two cores two move 1.15 times what one does, and four no
 // more than two (bench/transfer).
 const tcpLanes = 2
-
-// meter counts what one exchange moves over a way to a node.
-type meter struct {
-	*paths
-	peer           replica.NodeName
-	addr           string
-	began          time.Time
-	sent, received atomic.Uint64 // one goroutine may read while another writes
-	once           sync.Once
-}
-
-func (d *daemon) meter(peer replica.NodeName, addr string) *meter {
-	return &meter{paths: d.paths, peer: peer, addr: addr, began: time.Now()}
-}
-
-// end says that the exchange is over.
-func (m *meter) end() {
-	m.once.Do(func() { m.moved(m.peer, m.addr, m.sent.Load(), m.received.Load(), time.Since(m.began)) })
-}
 
 // errDeadWay ends a lane before its connection has noticed: another address of the node answers.
 var errDeadWay = errors.New("this address of the node does not answer probes, and another does")
@@ -55,9 +34,10 @@ func (l quicLane) Open(ctx context.Context) (transfer.Stream, error) {
 	if err != nil {
 		return nil, err // a nil *Stream in an interface would not be nil
 	}
-	return &quicStream{s, l.d.meter(l.Peer(), l.addr)}, nil
+	return &quicStream{s, l.d.paths.begin(l.Peer(), l.addr, l.cut)}, nil
 }
 func (l quicLane) Close() { l.Conn.Close("lane done") }
+func (l quicLane) cut()   { l.Conn.Close(errDeadWay.Error()) }
 
 // quicStream is a stream of a lane's, metered.
 type quicStream struct {
@@ -134,7 +114,7 @@ func (l *tcpLane) Open(ctx context.Context) (transfer.Stream, error) {
 			return nil, err
 		}
 	}
-	return &tcpStream{c, l, l.d.meter(l.peer, c.addr)}, nil
+	return &tcpStream{c, l, l.d.paths.begin(l.peer, c.addr, func() { _ = c.Close() })}, nil
 }
 
 func (l *tcpLane) Close() {

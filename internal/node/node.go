@@ -96,7 +96,7 @@ func Run(ctx context.Context, cfg *config.Config, opt Options) error {
 	for _, w := range cfg.Warnings() {
 		log.Warn(w)
 	}
-	d := &daemon{cfg: cfg, opt: opt, log: log, paths: newPaths()}
+	d := &daemon{cfg: cfg, opt: opt, log: log, paths: newPaths(cfg.Timing.SilentAfter)}
 	defer d.close()
 	if err := d.open(ctx); err != nil {
 		return err

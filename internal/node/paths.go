@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -30,6 +31,7 @@ type path struct {
 	addr           string
 	probed         bool
 	last           answer
+	since          time.Time     // of the first probe that was not answered; zero: the newest was
 	took           time.Duration // of the newest probe that was answered
 	sent, received uint64        // payload bytes of parts that went this way, by connections that this node opened
 	rate           float64       // bytes a second of the newest exchange of a mebibyte or more; 0: there was none
@@ -38,14 +40,39 @@ type path struct {
 // paths is what this node knows of the addresses of the others: which answer, how soon, and how fast parts move there. Any goroutine
 // may ask; the prober measures.
 type paths struct {
-	mu sync.Mutex // guards of
-	of map[replica.NodeName][]path
+	patience time.Duration // for which an address may be silent before what is under way there is broken off
+
+	mu    sync.Mutex // guards the rest
+	of    map[replica.NodeName][]path
+	moves map[*meter]struct{} // exchanges under way
 }
 
-func newPaths() *paths { return &paths{of: map[replica.NodeName][]path{}} }
+func newPaths(patience time.Duration) *paths {
+	return &paths{patience: patience, of: map[replica.NodeName][]path{}, moves: map[*meter]struct{}{}}
+}
 
-// probed takes in what the probes of a node's addresses met. Addresses that it has no more are forgotten.
-func (p *paths) probed(name replica.NodeName, addrs []string, answers []answer, took []time.Duration) {
+// probed takes in what the probes of a node's addresses met. Addresses that it has no more are forgotten. Exchanges at one that has been
+// silent for long, while another answers, are broken off: TCP and QUIC would take seconds more to give up.
+func (p *paths) probed(name replica.NodeName, addrs []string, answers []answer, took []time.Duration, at time.Time) {
+	p.takeIn(name, addrs, answers, took, at)
+	for _, m := range p.lost(name, at) {
+		m.cut()
+	}
+}
+
+// lost are the exchanges to break off.
+func (p *paths) lost(name replica.NodeName, at time.Time) (list []*meter) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for m := range p.moves {
+		if m.peer == name && p.deadLocked(name, m.addr) && at.Sub(p.findLocked(name, m.addr).since) >= p.patience {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+func (p *paths) takeIn(name replica.NodeName, addrs []string, answers []answer, took []time.Duration, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := make([]path, len(addrs))
@@ -56,6 +83,11 @@ func (p *paths) probed(name replica.NodeName, addrs []string, answers []answer, 
 		now[i].addr, now[i].probed, now[i].last = addr, true, answers[i]
 		if answers[i] > refused {
 			now[i].took = took[i]
+		}
+		if answers[i] > unanswered {
+			now[i].since = time.Time{}
+		} else if now[i].since.IsZero() {
+			now[i].since = at
 		}
 	}
 	p.of[name] = now
@@ -104,6 +136,10 @@ func (p *paths) ways(name replica.NodeName, addr string) []string {
 func (p *paths) dead(name replica.NodeName, addr string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.deadLocked(name, addr)
+}
+
+func (p *paths) deadLocked(name replica.NodeName, addr string) bool {
 	w := p.findLocked(name, addr)
 	return w != nil && w.probed && w.last == unanswered && slices.ContainsFunc(p.of[name], func(w path) bool { return w.last > refused })
 }
@@ -111,17 +147,42 @@ func (p *paths) dead(name replica.NodeName, addr string) bool {
 // rated is from how many bytes an exchange says anything about a rate.
 const rated = 1 << 20
 
-// moved takes in an exchange over a connection to addr.
-func (p *paths) moved(name replica.NodeName, addr string, sent, received uint64, took time.Duration) {
+// meter counts what one exchange moves over a way to a node.
+type meter struct {
+	paths          *paths
+	peer           replica.NodeName
+	addr           string
+	began          time.Time
+	cut            func()        // breaks it off; from any goroutine, also when it is over
+	sent, received atomic.Uint64 // one goroutine may read while another writes
+}
+
+// begin begins an exchange with a node at addr.
+func (p *paths) begin(peer replica.NodeName, addr string, cut func()) *meter {
+	m := &meter{paths: p, peer: peer, addr: addr, began: time.Now(), cut: cut}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w := p.findLocked(name, addr)
-	if w == nil { // not probed yet
-		p.of[name] = append(p.of[name], path{addr: addr})
-		w = &p.of[name][len(p.of[name])-1]
+	p.moves[m] = struct{}{}
+	return m
+}
+
+// end says that the exchange is over; what is said again is not counted.
+func (m *meter) end() {
+	p := m.paths
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, lives := p.moves[m]; !lives {
+		return
 	}
+	delete(p.moves, m)
+	w := p.findLocked(m.peer, m.addr)
+	if w == nil { // not probed yet
+		p.of[m.peer] = append(p.of[m.peer], path{addr: m.addr})
+		w = &p.of[m.peer][len(p.of[m.peer])-1]
+	}
+	sent, received := m.sent.Load(), m.received.Load()
 	w.sent, w.received = w.sent+sent, w.received+received
-	if sent+received >= rated && took > 0 {
+	if took := time.Since(m.began); sent+received >= rated && took > 0 {
 		w.rate = float64(sent+received) / took.Seconds()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/host"
@@ -15,7 +16,7 @@ import (
 )
 
 func TestWays(t *testing.T) {
-	p := newPaths()
+	p := newPaths(time.Second)
 	if got := p.ways("n2", "a:1"); !slices.Equal(got, []string{"a:1"}) {
 		t.Errorf("a node that was never probed: %v", got)
 	}
@@ -33,7 +34,7 @@ func TestWays(t *testing.T) {
 		{[3]answer{unanswered, unanswered, unanswered}, "a:1", []string{"a:1", "b:1", "c:1"}, ""},
 		{[3]answer{unanswered, alive, alive}, "d:1", []string{"d:1"}, "a:1 "}, // none of its addresses
 	} {
-		p.probed("n2", []string{"a:1", "b:1", "c:1"}, tc.answers[:], make([]time.Duration, 3))
+		p.probed("n2", []string{"a:1", "b:1", "c:1"}, tc.answers[:], make([]time.Duration, 3), time.Now())
 		if got := p.ways("n2", tc.from); !slices.Equal(got, tc.want) {
 			t.Errorf("%v: from %s by %v, want %v", tc.answers, tc.from, got, tc.want)
 		}
@@ -47,12 +48,50 @@ func TestWays(t *testing.T) {
 			t.Errorf("%v: dead are %q, want %q", tc.answers, dead, tc.dead)
 		}
 	}
-	p.moved("n2", "b:1", 3<<20, 0, time.Second)
-	p.moved("n2", "b:1", 10, 10, time.Second) // too little for a rate
-	p.probed("n2", []string{"b:1"}, []answer{alive}, []time.Duration{time.Millisecond})
-	if got := p.status(); len(got) != 1 || got[0].Rate != 3<<20 || got[0].Sent != 3<<20+10 || got[0].Received != 10 || got[0].ProbeUS != 1000 || got[0].State != "alive" {
-		t.Errorf("status %+v", got)
+}
+
+// What moved at an address is counted, once, and is not forgotten with the next probe.
+func TestMoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaths(time.Second)
+		for _, bytes := range []uint64{3 << 20, 10} { // the latter is too little for a rate
+			m := p.begin("n2", "b:1", func() {})
+			m.sent.Add(bytes)
+			m.received.Add(1)
+			time.Sleep(time.Second)
+			m.end()
+			m.end()
+		}
+		p.probed("n2", []string{"b:1"}, []answer{alive}, []time.Duration{time.Millisecond}, time.Now())
+		want := control.PathStatus{Peer: "n2", Addr: "b:1", State: "alive", ProbeUS: 1000, Sent: 3<<20 + 10, Received: 2, Rate: 3<<20 + 1}
+		if got := p.status(); len(got) != 1 || got[0] != want {
+			t.Errorf("status %+v, want %+v", got, want)
+		}
+	})
+}
+
+// What is under way at an address that has been silent for long is broken off, where another answers.
+func TestWhatIsUnderWayAtADeadAddressIsBrokenOff(t *testing.T) {
+	p := newPaths(time.Second)
+	cuts := map[string]int{}
+	for _, addr := range []string{"a:1", "b:1"} {
+		defer p.begin("n2", addr, func() { cuts[addr]++ }).end()
 	}
+	p.begin("n2", "a:1", func() { cuts["over"]++ }).end()
+	p.begin("n3", "a:1", func() { cuts["another's"]++ })
+	now := time.Now()
+	probed := func(after time.Duration, a, b answer, want int) {
+		t.Helper()
+		p.probed("n2", []string{"a:1", "b:1"}, []answer{a, b}, make([]time.Duration, 2), now.Add(after))
+		if cuts["a:1"] != want || len(cuts) > 1 {
+			t.Errorf("after %v: cuts %v, want %d of a:1", after, cuts, want)
+		}
+	}
+	probed(0, unanswered, alive, 0)
+	probed(900*time.Millisecond, alive, alive, 0)
+	probed(time.Second, unanswered, alive, 0)
+	probed(2*time.Second, unanswered, unanswered, 0) // the node is silent
+	probed(3*time.Second, unanswered, alive, 1)
 }
 
 // A silent way takes its share of the time, not all of it.

@@ -203,7 +203,7 @@ func (p *prober) probe(ctx context.Context, name replica.NodeName, n replica.Nod
 	best := slices.Max(answers)
 	late := time.Since(asked) > p.late() // this daemon stood still itself
 	if best > unanswered || !late {
-		p.paths.probed(name, ways, answers, took)
+		p.paths.probed(name, ways, answers, took, asked)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
