@@ -452,8 +452,12 @@ func (d *daemon) build() error {
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
 	st, gate := d.host.Parts(), transfer.NewGate(maxServes, maxServesPerPeer, maxRequestsPerPeer)
-	d.endpoint.Handle(endpoint.Bulk, func(ctx context.Context, conn *endpoint.Conn) { serveBulk(ctx, conn, st, gate) })
+	d.endpoint.Handle(endpoint.Bulk, func(ctx context.Context, conn *endpoint.Conn) {
+		defer d.paths.accepted(conn.Peer(), conn.RemoteAddr(), func() { conn.Close(errDeadWay.Error()) }).end()
+		serveBulk(ctx, conn, st, gate)
+	})
 	d.endpoint.HandleTCP(func(ctx context.Context, conn *endpoint.TCPConn) {
+		defer d.paths.accepted(conn.Peer(), conn.RemoteAddr(), func() { _ = conn.Close() }).end()
 		transfer.ServeAll(ctx, conn.Peer(), conn, st, gate) //nolint:errcheck // as in serveBulk
 	})
 	return nil

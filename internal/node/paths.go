@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -166,6 +168,31 @@ func (p *paths) begin(peer replica.NodeName, addr string, cut func()) *meter {
 	return m
 }
 
+// accepted begins what a node asks for over a connection from one of its addresses: where that dies, a push that is half here would keep
+// its place from the one that comes by another.
+func (p *paths) accepted(peer replica.NodeName, from net.Addr, cut func()) *meter {
+	p.mu.Lock()
+	addr := ""
+	for _, w := range p.of[peer] {
+		if hostOf(w.addr) == hostOf(from.String()) { // it dials from any port
+			addr = w.addr
+		}
+	}
+	p.mu.Unlock()
+	return p.begin(peer, addr, cut)
+}
+
+func hostOf(addr string) string {
+	h, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	if ip, err := netip.ParseAddr(h); err == nil {
+		return ip.Unmap().String()
+	}
+	return h
+}
+
 // end says that the exchange is over; what is said again is not counted.
 func (m *meter) end() {
 	p := m.paths
@@ -176,6 +203,9 @@ func (m *meter) end() {
 	}
 	delete(p.moves, m)
 	w := p.findLocked(m.peer, m.addr)
+	if m.addr == "" {
+		return
+	}
 	if w == nil { // not probed yet
 		p.of[m.peer] = append(p.of[m.peer], path{addr: m.addr})
 		w = &p.of[m.peer][len(p.of[m.peer])-1]

@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"errors"
+	"net"
+	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -78,7 +80,7 @@ func TestWhatIsUnderWayAtADeadAddressIsBrokenOff(t *testing.T) {
 		defer p.begin("n2", addr, func() { cuts[addr]++ }).end()
 	}
 	p.begin("n2", "a:1", func() { cuts["over"]++ }).end()
-	p.begin("n3", "a:1", func() { cuts["another's"]++ })
+	defer p.begin("n3", "a:1", func() { cuts["another's"]++ }).end()
 	now := time.Now()
 	probed := func(after time.Duration, a, b answer, want int) {
 		t.Helper()
@@ -140,5 +142,22 @@ func TestANodeLivesByAnyOfItsAddresses(t *testing.T) {
 	p.round(t.Context())
 	if len(w.said) == 0 {
 		t.Error("none of its addresses answers, and nobody is told")
+	}
+}
+
+// A connection that a node opened counts as its address', whatever port it comes from.
+func TestAcceptedAtADeadAddress(t *testing.T) {
+	p := newPaths(0)
+	probed := func(first answer) {
+		p.probed("n2", []string{"10.0.0.2:7400", "[fd00::2]:7400"}, []answer{first, alive}, make([]time.Duration, 2), time.Now())
+	}
+	probed(alive)
+	var cut []string
+	for _, from := range []string{"10.0.0.2:40000", "[::ffff:10.0.0.2]:40001", "[fd00::2]:40000", "10.0.0.9:40000"} {
+		defer p.accepted("n2", net.TCPAddrFromAddrPort(netip.MustParseAddrPort(from)), func() { cut = append(cut, from) }).end()
+	}
+	probed(unanswered)
+	if slices.Sort(cut); !slices.Equal(cut, []string{"10.0.0.2:40000", "[::ffff:10.0.0.2]:40001"}) {
+		t.Errorf("broken off: %v", cut)
 	}
 }
