@@ -46,6 +46,14 @@ func fitsNode(v View, n replica.Node, limit uint64) error {
 	if len(n.Addr) > maxAddr || len(n.Labels) > replica.MaxLabels {
 		return refuse(Invalid, "register node %s: address of %d bytes, %d labels: want at most %d and %d", n.Name, len(n.Addr), len(n.Labels), maxAddr, replica.MaxLabels)
 	}
+	if len(n.Addrs) > replica.MaxAddrs {
+		return refuse(Invalid, "register node %s: %d further addresses: want at most %d", n.Name, len(n.Addrs), replica.MaxAddrs)
+	}
+	for _, a := range n.Addrs {
+		if len(a) > maxAddr {
+			return refuse(Invalid, "register node %s: further address of %d bytes: want at most %d", n.Name, len(a), maxAddr)
+		}
+	}
 	for k, l := range n.Labels {
 		if len(k) > replica.MaxLabelBytes || len(l) > replica.MaxLabelBytes {
 			return refuse(Invalid, "register node %s: label %.20q... of %d bytes, its value of %d: want at most %d each", n.Name, k, len(k), len(l), replica.MaxLabelBytes)
@@ -81,6 +89,9 @@ func fitsJob(v View, c replica.CreateJob, limit uint64) error {
 func Size(v View) (sum uint64) {
 	for name, n := range v.Nodes {
 		sum += uint64(nodeSize + 2*len(name) + len(n.Addr))
+		for _, a := range n.Addrs {
+			sum += uint64(len(a) + 4)
+		}
 		for k, l := range n.Labels {
 			sum += uint64(len(k) + len(l) + 4)
 		}

@@ -61,6 +61,9 @@ func TestWhatDoesNotFitIsRefused(t *testing.T) {
 		"a label whose key is too long": {register(replica.Node{Labels: labels(1, strings.Repeat("k", 63), "v")}), Invalid},
 		"17 labels":                     {register(replica.Node{Labels: labels(17, "k", "v")}), Invalid},
 		"an address of a megabyte":      {register(replica.Node{Addr: strings.Repeat("a", 1<<20)}), Invalid},
+		"an interface more":             {register(replica.Node{Addrs: []string{"10.0.0.1:7400"}}), 0},
+		"nine interfaces more":          {register(replica.Node{Addrs: make([]string, 9)}), Invalid},
+		"a further one of a megabyte":   {register(replica.Node{Addrs: []string{strings.Repeat("a", 1<<20)}}), Invalid},
 		"anything else":                 {replica.EndJob{Reason: strings.Repeat("x", 1<<20)}, 0},
 	} {
 		err := Fits(New(replica.ClusterID{1}).View(), tc.c)
@@ -156,7 +159,7 @@ func TestTextsAreCut(t *testing.T) {
 		replica.ReportDispute{}, replica.Condemn{}, replica.SetCopies{}, replica.SetMirrors{}, replica.SetCadence{}, replica.BeginDurable{}, replica.EndDurable{}, replica.Quarantine{}, replica.ProveLost{}, replica.EndJob{}, replica.NewEra{}, replica.Revoke{}} {
 		samples[reflect.TypeOf(c).Name()] = c
 	}
-	checked := map[string]bool{"CreateJob.Name": true, "RegisterNode.Node.Addr": true, "Revoke.Revocation.Name": true} // held against a grammar of their own
+	checked := map[string]bool{"CreateJob.Name": true, "RegisterNode.Node.Addr": true, "RegisterNode.Node.Addrs": true, "Revoke.Revocation.Name": true} // held against a grammar of their own
 	var fill func(v reflect.Value, path string, each func(reflect.Value, string))
 	fill = func(v reflect.Value, path string, each func(reflect.Value, string)) {
 		switch v.Kind() {

@@ -39,7 +39,7 @@ func (s *State) registerNode(index uint64, c replica.RegisterNode) Outcome {
 			return Outcome{Err: err}
 		}
 	}
-	n.Labels, n.Former = maps.Clone(n.Labels), old.Former
+	n.Addrs, n.Labels, n.Former = slices.Clone(n.Addrs), maps.Clone(n.Labels), old.Former
 	if known && n.Incarnation != old.Incarnation {
 		n.Former = append(slices.Clone(old.Former), old.Incarnation)
 		n.Former = n.Former[max(0, len(n.Former)-maxFormer):]

@@ -59,6 +59,7 @@ const (
 const (
 	MaxRanks        = 1 << 20
 	MaxLabels       = 16 // of a node; they are registered in the log
+	MaxAddrs        = 8  // of a node beside its first; each is probed by every other node
 	MaxLabelBytes   = 63 // of a label, and of its value
 	MaxNameBytes    = 63
 	MaxRegions      = 1 << 16

@@ -200,7 +200,12 @@ type Node struct {
 	// Former lists the latest incarnations that were superseded: random numbers don't order, so a late duplicate of an old
 	// registration is recognised by them. The state machine fills it in.
 	Former []NodeIncarnation `json:"former,omitempty" cbor:"8,keyasint,omitempty"`
+	// Addrs are further ways to the same endpoint, host:port each, at most MaxAddrs.
+	Addrs []string `json:"addrs,omitempty" cbor:"9,keyasint,omitempty"`
 }
+
+// Ways are all addresses of the node's endpoint, Addr first.
+func (n Node) Ways() []string { return append([]string{n.Addr}, n.Addrs...) }
 
 // Holder is the node in its present life.
 func (n Node) Holder() Holder { return Holder{Node: n.Name, Incarnation: n.Incarnation} }

@@ -1,6 +1,6 @@
 // Package transfer moves sealed parts between daemons, chunk by chunk, over whatever lanes the node has.
 //
-// A receiver asks every holder at once: each lane pulls chunks from one queue, so that the faster takes more; each chunk is
+// A receiver asks the first few holders at once: each lane pulls chunks from one queue, so that the faster takes more; each chunk is
 // hashed on arrival and only then handed to the sink. A source that errs, stalls, or sends a wrong chunk gives its chunks
 // back to the queue and is set aside with the reason; what has arrived stays. Others that receive the same part serve on what they
 // have of it (Source.Receives). A producer pushes to its mirrors the same way.

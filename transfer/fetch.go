@@ -28,25 +28,29 @@ type fetch struct {
 	mix      *mix
 	report   Report
 	errs     map[replica.NodeName][]error
-	served   map[replica.NodeName]bool // a lane of it was not at fault
-	whole    int                       // lanes to sources that have all, not ended
-	alone    chan struct{}             // closed when there are none
-	shuffle  *rand.Rand                // where others receive the part too: they then have what this one lacks, and serve it on
-	quic     map[replica.NodeName]bool // it has a lane over QUIC
-	beside   []*Source                 // lanes over TCP to those
+	served   map[replica.NodeName]bool          // a lane of it was not at fault
+	whole    int                                // lanes to sources that have all, not ended
+	alone    chan struct{}                      // closed when there are none
+	shuffle  *rand.Rand                         // where others receive the part too: they then have what this one lacks, and serve it on
+	quic     map[replica.NodeName]bool          // it has a lane over QUIC
+	beside   []*Source                          // lanes over TCP to those
+	lanes    map[replica.NodeName]int           // to sources that have all, not ended
+	gates    map[replica.NodeName]chan struct{} // of nodes in reserve; closed once one may be asked
+	reserve  []replica.NodeName                 // those whose gate is closed to them, the next first
+	working  map[*Source]bool                   // of those with an address: false once the lane has failed, until it pulls again
 }
 
 // errComplete ends the lanes that are still waiting when the last chunk was put.
 var errComplete = errors.New("transfer complete")
 
 // Fetch brings the part that k names from sources into the sink that begin returns. begin is called once, when a manifest
-// whose root is k.Root has arrived. Chunks come from all sources at once and are verified before Put; a source that fails
-// is set aside with its reason and the others finish. The error names every source that failed when none is left, or what
+// whose root is k.Root has arrived. Chunks come from the first few sources at once and are verified before Put; a source that fails
+// is set aside with its reason, the next one takes its place, and the others finish. The error names every source that failed when none is left, or what
 // began or put could not do. Whatever was put stays put: a later Fetch with a sink that has it goes on from there.
 func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Manifest) (Sink, error)) (Report, error) {
 	lanes, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f := &fetch{key: k, begin: begin, cancel: cancel, starting: make(chan struct{}), alone: make(chan struct{}), mix: newMix(), errs: make(map[replica.NodeName][]error), served: make(map[replica.NodeName]bool), quic: make(map[replica.NodeName]bool)}
+	f := &fetch{key: k, begin: begin, cancel: cancel, starting: make(chan struct{}), alone: make(chan struct{}), mix: newMix(), errs: make(map[replica.NodeName][]error), served: make(map[replica.NodeName]bool), quic: make(map[replica.NodeName]bool), working: make(map[*Source]bool), lanes: make(map[replica.NodeName]int), gates: make(map[replica.NodeName]chan struct{})}
 	f.report.By, f.report.Failed = make(map[replica.NodeName]uint64), make(map[replica.NodeName]string)
 
 	var wg sync.WaitGroup
@@ -56,7 +60,12 @@ func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Mani
 			f.shuffle = rand.New(rand.NewPCG(uint64(k.Rank), uint64(k.Incarnation)))
 			continue
 		}
-		f.quic[s.Node] = f.quic[s.Node] || s.Over == QUIC
+		if f.lanes[s.Node]++; f.lanes[s.Node] == 1 && len(f.lanes) > donorsAtOnce {
+			f.gates[s.Node], f.reserve = make(chan struct{}), append(f.reserve, s.Node)
+		}
+		if f.quic[s.Node] = f.quic[s.Node] || s.Over == QUIC; s.At != "" {
+			f.working[s] = true
+		}
 		f.whole++
 	}
 	for i := range sources {
@@ -128,9 +137,14 @@ func (f *fetch) ended(s *Source, err error) {
 	f.mix.gone(s)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	delete(f.working, s)
 	if !s.Receives {
 		if f.whole--; f.whole == 0 {
 			close(f.alone)
+		}
+		if f.lanes[s.Node]--; f.lanes[s.Node] == 0 && len(f.reserve) > 0 {
+			close(f.gates[f.reserve[0]])
+			f.reserve = f.reserve[1:]
 		}
 	}
 	if errors.Is(err, errNotWanted) || s.Receives && err != nil && !errors.Is(err, ErrCorrupt) {
@@ -146,13 +160,69 @@ func (f *fetch) ended(s *Source, err error) {
 
 // source pulls chunks over one lane until all are done; nil means that it was not at fault.
 func (f *fetch) source(ctx context.Context, s *Source) error {
+	if gate := f.gates[s.Node]; gate != nil && !s.Receives {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return errNotWanted
+		}
+	}
 	if !f.wanted(ctx, s) {
 		return errNotWanted
 	}
 	if s.Receives {
 		return f.receiver(ctx, s)
 	}
+	if s.At != "" {
+		return f.pullAgain(ctx, s)
+	}
 	return f.pullAll(ctx, s)
+}
+
+// pullAgain pulls from one address of several. What fails there is tried again, later each time, for as long as another lane to the node
+// works; the chunks are back in the queue meanwhile.
+func (f *fetch) pullAgain(ctx context.Context, s *Source) error {
+	for wait := redialFirst; ; wait = min(2*wait, redialMost) {
+		err := f.pullAll(ctx, s)
+		f.works(s, false)
+		if err == nil || final(err) {
+			return err
+		}
+		select {
+		case <-time.After(wait/2 + rand.N(wait)):
+		case <-ctx.Done():
+			return err
+		}
+		if !f.othersWork(s) {
+			return err
+		}
+	}
+}
+
+// final tells whether a lane ended for a reason that another try, or another address, would meet again: the peer's word, or its bytes.
+func final(err error) bool {
+	return slices.ContainsFunc([]error{ErrCorrupt, ErrFenced, ErrUnknownPart, ErrNotYet, ErrRefused, ErrPeer, ErrProtocol}, func(e error) bool { return errors.Is(err, e) })
+}
+
+func (f *fetch) works(s *Source, yes bool) {
+	if s.At == "" {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.working[s] = yes
+}
+
+// othersWork tells whether another lane to the node of s has not failed.
+func (f *fetch) othersWork(s *Source) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for o, yes := range f.working {
+		if yes && o.Node == s.Node {
+			return true
+		}
+	}
+	return false
 }
 
 // receiver pulls what a source has that receives the part itself. That may have begun later than this fetch, or begin anew.

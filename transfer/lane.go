@@ -39,6 +39,7 @@ func (f *fetch) lane(ctx context.Context, s *Source, l Lane) error {
 	if err := f.start(ctx, m); err != nil {
 		return err
 	}
+	f.works(s, true)
 	f.mix.begins(s, time.Now())
 	defer func() { f.mix.ends(s, time.Now()) }()
 	return f.pull(ctx, s, st)

@@ -29,6 +29,13 @@ const (
 	// each end, in which a lane moves 2 MB. headStart is how long the others wait for that one.
 	wideFrom  = 8 << 20
 	headStart = 250 * time.Millisecond
+	// donorsAtOnce is how many nodes that have all of a part are asked for it at once, the first ones of the list: so many fill a link, and each
+	// more costs connections and wakes one more node. The others are in reserve.
+	donorsAtOnce = 4
+	// Tries of an address that failed while others of its node work: jittered, doubling between these. More often, and an interface that is
+	// down costs handshakes for nothing.
+	redialFirst = 100 * time.Millisecond
+	redialMost  = 2 * time.Second
 	// dialAfter bounds one attempt to reach a source.
 	dialAfter = 5 * time.Second
 	// Retries after NotYet and refusals: jittered, doubling between these, for at most patience.

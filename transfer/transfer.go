@@ -96,6 +96,9 @@ type Lane interface {
 // Source is one way to a holder. A node may be listed more than once, each a lane of its own: it is set aside when none of them works.
 type Source struct {
 	Node replica.NodeName
+	// At is the address that the lane goes to, where the node has several; else empty. A lane that fails there is tried again while another
+	// one to the node works: an interface may come back.
+	At string
 	// Over is what the lane runs over. One over QUIC serves while those over TCP to the same node connect, and when they fail or are slower;
 	// else it stands back.
 	Over Transport

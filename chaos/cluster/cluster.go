@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -58,6 +59,8 @@ type Node struct {
 
 	// Hear takes in what a keeper or daemon says that is started from now on; nil: the followed journal does.
 	Hear func(line []byte)
+	// Within runs its keeper and daemon: a program and its flags, which take theirs; none: they run as they are.
+	Within []string
 	// User runs its keeper and daemon; 0: this process' own. Its files are the caller's to give to that user.
 	User uint32
 
@@ -244,7 +247,8 @@ func (c *Cluster) StartKeeper(n *Node) (err error) {
 	if err := os.MkdirAll(filepath.Dir(n.Config.KeeperSocket), 0o700); err != nil {
 		return fmt.Errorf("the directory of %s's sockets: %w (TMPDIR or --dir choose a folder with room)", n.Name, err)
 	}
-	n.Keeper, err = c.spawn.StartAs(n.User, n.Name+" keeper", c.Log(n.Name+"-keeper"), nil, c.to(n), c.program, "keeper", "--socket", n.Config.KeeperSocket)
+	command := c.within(n, "keeper", "--socket", n.Config.KeeperSocket)
+	n.Keeper, err = c.spawn.StartAs(n.User, n.Name+" keeper", c.Log(n.Name+"-keeper"), nil, c.to(n), command[0], command[1:]...)
 	return c.guard(n.Keeper, true, err)
 }
 
@@ -255,8 +259,14 @@ func (c *Cluster) StartDaemon(n *Node, flags ...string) (err error) {
 		args = append(args, "--bootstrap")
 	}
 	n.bootstrapped = true
-	n.Daemon, err = c.spawn.StartAs(n.User, n.Name+" daemon", c.Log(n.Name+"-daemon"), nil, c.to(n), c.program, args...)
+	command := c.within(n, args...)
+	n.Daemon, err = c.spawn.StartAs(n.User, n.Name+" daemon", c.Log(n.Name+"-daemon"), nil, c.to(n), command[0], command[1:]...)
 	return c.guard(n.Daemon, true, err)
+}
+
+// within is a command of the program's as a node runs it.
+func (c *Cluster) within(n *Node, args ...string) []string {
+	return slices.Concat(n.Within, []string{c.program}, args)
 }
 
 // to is where a node's keeper and daemon are heard.

@@ -9,7 +9,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 )
 
-// printNetwork shows what a node moved, by peer and transport.
+// printNetwork shows what a node moved, by peer, address and transport.
 func printNetwork(w io.Writer, s control.Status) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	n := s.Network
@@ -24,21 +24,35 @@ func printNetwork(w io.Writer, s control.Status) error {
 		}
 		fmt.Fprintln(t)
 	}
+	if len(n.Paths) > 0 {
+		fmt.Fprintf(t, "\nPEER\tADDRESS\tSTATE\tPROBE\tRATE\tSENT\tRECEIVED\n")
+	}
+	for _, p := range n.Paths {
+		probe := "-"
+		if p.ProbeUS > 0 {
+			probe = (time.Duration(p.ProbeUS) * time.Microsecond).String()
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Peer, p.Addr, p.State, probe, rate(p.Rate), size(p.Sent), size(p.Received))
+	}
 	if len(n.Peers) == 0 {
 		fmt.Fprintf(t, "\nno state has been fetched from or pushed to another node yet\n")
 		return t.Flush()
 	}
 	fmt.Fprintf(t, "\nPEER\tOVER\tRATE\tFETCHED\tPUSHED\tFAILURES\n")
 	for _, p := range n.Peers {
-		rate := "-"
-		if p.Rate > 0 {
-			rate = size(uint64(p.Rate)) + "/s"
-		}
 		failures := fmt.Sprint(p.Failures)
 		if p.Failures > 0 {
 			failures += fmt.Sprintf(", the newest at %s: %s", p.WhyAt.Format(time.TimeOnly), p.Why)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Peer, p.Over, rate, size(p.Fetched), size(p.Pushed), failures)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Peer, p.Over, rate(p.Rate), size(p.Fetched), size(p.Pushed), failures)
 	}
 	return t.Flush()
+}
+
+// rate is bytes a second for people; - where none was measured.
+func rate(r float64) string {
+	if r == 0 {
+		return "-"
+	}
+	return size(uint64(r)) + "/s"
 }

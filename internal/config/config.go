@@ -9,8 +9,11 @@ package config
 import (
 	"cmp"
 	"maps"
+	"net"
+	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -23,10 +26,16 @@ type Config struct {
 	// Addr is the host:port (UDP, and TCP for state) under which the other nodes reach this node. A wildcard host can't be dialled. Where TCP does
 	// not get through, state moves over UDP, at a third of the speed.
 	Addr string `yaml:"addr"`
+	// Addrs are further addresses of this node, on the port of Addr, at most 8: an IP address, a network such as 10.1.0.0/16, which stands for all
+	// addresses of this host in it, or the name of an interface. They are looked up when the daemon starts; one that is not there then counts after the
+	// next start. State moves over all that answer, and a node is lost only where none does. Each should lie in a subnet of its own: within one, the
+	// kernel answers from whichever it likes. The daemon then listens on all addresses of the host unless Listen says otherwise. Default: none.
+	Addrs []string `yaml:"addrs,omitempty"`
 	// GossipAddr is the host:port (UDP and TCP) of gossip; it must differ from Addr.
 	GossipAddr string `yaml:"gossip_addr"`
 	// Listen is the host:port (UDP and TCP) on which this node listens, where it is not Addr: behind a NAT or a published port of a container.
-	// What arrives at Addr must be forwarded to it, and the other nodes must see its packets come from Addr. A wildcard host is allowed. Default: Addr.
+	// What arrives at Addr must be forwarded to it, and the other nodes must see its packets come from Addr. A wildcard host is allowed, and with Addrs wanted. Default: Addr; with
+	// Addrs all addresses of the host.
 	Listen string `yaml:"listen,omitempty"`
 	// GossipListen is for GossipAddr (UDP and TCP) what Listen is for Addr. Default: GossipAddr.
 	GossipListen string `yaml:"gossip_listen,omitempty"`
@@ -186,7 +195,7 @@ func Default() Config {
 // that a file has from a field that it leaves out.
 func (c Config) WithDefaults() *Config {
 	out, d := c, Default()
-	out.Voters, out.Seeds, out.Labels = slices.Clone(c.Voters), slices.Clone(c.Seeds), maps.Clone(c.Labels)
+	out.Addrs, out.Voters, out.Seeds, out.Labels = slices.Clone(c.Addrs), slices.Clone(c.Voters), slices.Clone(c.Seeds), maps.Clone(c.Labels)
 	setDefault(&out.MemoryMargin, d.MemoryMargin)
 	setDefault(&out.DurableKeep, d.DurableKeep)
 	setDefault(&out.ScrubRate, d.ScrubRate)
@@ -224,7 +233,12 @@ func (c *Config) fillPaths() {
 }
 
 // ListenAddr is the host:port (UDP) to bind.
-func (c *Config) ListenAddr() string { return cmp.Or(c.Listen, c.Addr) }
+func (c *Config) ListenAddr() string {
+	if _, port, err := splitAddr(c.Addr); c.Listen == "" && len(c.Addrs) > 0 && err == nil {
+		return net.JoinHostPort(netip.IPv4Unspecified().String(), strconv.Itoa(int(port))) // Go binds IPv6 with it
+	}
+	return cmp.Or(c.Listen, c.Addr)
+}
 
 // GossipListenAddr is the host:port (UDP and TCP) to bind for gossip.
 func (c *Config) GossipListenAddr() string { return cmp.Or(c.GossipListen, c.GossipAddr) }

@@ -21,6 +21,7 @@ const (
 	maxRankUsers                   = 256
 	maxVoters                      = 5 // more voters make commits slower and protect little more
 	maxSeeds                       = 64
+	maxInterface                   = 15 // bytes of an interface's name: IFNAMSIZ has 16, one of them the terminator
 )
 
 // FieldError says what is wrong with one field.
@@ -103,6 +104,14 @@ func CheckNode(n replica.Node) error {
 	if _, _, err := splitAddr(n.Addr); err != nil {
 		return fmt.Errorf("addr %.80q: want %w", n.Addr, err)
 	}
+	if len(n.Addrs) > replica.MaxAddrs {
+		return fmt.Errorf("%d further addresses: want at most %d", len(n.Addrs), replica.MaxAddrs)
+	}
+	for _, a := range n.Addrs {
+		if _, _, err := splitAddr(a); err != nil {
+			return fmt.Errorf("further address %.80q: want %w", a, err)
+		}
+	}
 	if len(n.Labels) > replica.MaxLabels {
 		return fmt.Errorf("%d labels: want at most %d", len(n.Labels), replica.MaxLabels)
 	}
@@ -127,7 +136,8 @@ func (c *Config) checkAddresses(v *faults) {
 	if c.GossipListen != "" {
 		checkListen(v, "gossip_listen", c.GossipListen)
 	}
-	if (c.Listen != "" || c.GossipListen != "") && overlap(c.ListenAddr(), c.GossipListenAddr()) {
+	c.checkAddrs(v)
+	if (c.Listen != "" || c.GossipListen != "" || len(c.Addrs) > 0) && overlap(c.ListenAddr(), c.GossipListenAddr()) {
 		v.add("gossip_listen", strconv.Quote(c.GossipListenAddr()), "another port than "+strconv.Quote(c.ListenAddr())+", on which this node listens for the other nodes",
 			"both listen on UDP, so the second one to start would find its port in use")
 	}

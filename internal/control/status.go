@@ -65,6 +65,8 @@ type NetworkStatus struct {
 	Sent     uint64          `json:"sent_bytes"`
 	Received uint64          `json:"received_bytes"`
 	Peers    []TrafficStatus `json:"peers"`
+	// Paths are the addresses of the other nodes, as this one meets them.
+	Paths []PathStatus `json:"paths"`
 	// HeldTo is how many bytes a second may leave this node while ranks train here, for the transfers under way; 0: nothing is held back. HeldWhy says why.
 	HeldTo  float64  `json:"held_to_bytes_per_second,omitempty"`
 	HeldWhy string   `json:"held_why,omitempty"`
@@ -82,6 +84,18 @@ type TrafficStatus struct {
 	Failures int              `json:"failures"`
 	Why      string           `json:"why,omitempty"` // of the newest failure
 	WhyAt    time.Time        `json:"why_at,omitzero"`
+}
+
+// PathStatus is one address of another node: what its newest probe met, and the state that moved over connections that the asked node
+// opened to it.
+type PathStatus struct {
+	Peer     replica.NodeName `json:"peer"`
+	Addr     string           `json:"addr"`
+	State    string           `json:"state"`    // "alive", "adopting", "unobserved" (daemon down, host up), "silent", "unknown" (not probed yet)
+	ProbeUS  int64            `json:"probe_us"` // the newest answered probe took so many microseconds; 0: none was
+	Sent     uint64           `json:"sent_bytes"`
+	Received uint64           `json:"received_bytes"`
+	Rate     float64          `json:"bytes_per_second"` // of the newest exchange of a mebibyte or more over one connection; 0: there was none
 }
 
 // ScrubStatus counts from the daemon's start.

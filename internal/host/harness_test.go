@@ -85,7 +85,7 @@ func newRig(t *testing.T) *rig {
 	timing := config.Default().Timing
 	d.config = Config{Daemon: &config.Config{Node: "n1", StateDir: dir, Socket: filepath.Join(dir, "ranks.sock"), Timing: timing, MemoryMargin: 1 << 20}, Cluster: fixture.Cluster,
 		Self: replica.Node{Name: "n1", Incarnation: 11, Session: 3}, Journal: journaltest.New(t, d.log), Sessions: sessions, Keeper: k,
-		Dial: func(context.Context, string, replica.NodeName, transfer.Transport) (transfer.Lane, error) {
+		Dial: func(context.Context, []string, replica.NodeName, transfer.Transport) (transfer.Lane, error) {
 			return nil, errors.New("no other node runs in this test")
 		}}
 	d.Host = New(d.config)

@@ -43,8 +43,10 @@ type Config struct {
 	Sessions  Sessions
 	Processes Processes // missing: those that really run
 	Keeper    Keeper
-	// Dial opens a lane to a node for parts.
-	Dial func(ctx context.Context, addr string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
+	// Dial opens a lane for parts to a node, by one or several of its addresses.
+	Dial func(ctx context.Context, addrs []string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
+	// Ways are a node's addresses in the order in which to use them; missing: as registered.
+	Ways func(replica.Node) []string
 	// TCPLanes is how many lanes over TCP there are to each holder; 0: Dial knows QUIC alone.
 	TCPLanes int
 	// Hears tells whether a node's newest probe was answered; missing: none was.
@@ -94,7 +96,8 @@ type Host struct {
 	sessions  Sessions
 	processes Processes
 	keeper    Keeper
-	dial      func(ctx context.Context, addr string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
+	dial      func(ctx context.Context, addrs []string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
+	ways      func(replica.Node) []string
 	hears     func(replica.NodeName) bool
 	learn     func([]replica.Revocation) []replica.Revocation
 	store     *checkpoint.Store
@@ -178,13 +181,16 @@ type request interface {
 }
 
 func New(c Config) *Host {
-	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, hears: c.Hears, learn: c.Learn, store: c.Store,
+	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, learn: c.Learn, store: c.Store,
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
 		strains: map[strainKey]strain{}, scrubs: scrubs{}, yielding: yielding{pacer: new(manners.Pacer)}}
 	if m.processes == nil {
 		m.processes = kernel{}
+	}
+	if m.ways == nil {
+		m.ways = replica.Node.Ways
 	}
 	if m.hears == nil {
 		m.hears = func(replica.NodeName) bool { return false }
@@ -193,7 +199,7 @@ func New(c Config) *Host {
 		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
 	}
 	m.custody = holding.NewCustodian(m.keeper, m.log, m.arenaListPath())
-	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(pushEnded(p)) }})
+	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(pushEnded(p)) }})
 	m.desk = desk.New(deskOwner{m}, m.log)
 	return m
 }

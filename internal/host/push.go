@@ -236,8 +236,8 @@ func (lj *localJob) awaits(k transfer.Key) bool {
 	return k.Part.Kind == replica.FrozenPart || k.Generation == lj.candidate.Generation || scarce && k.Generation == at
 }
 
-// dialLane opens a lane to a registered node. Beside the host.
-func (h *Host) dialLane(ctx context.Context, node replica.NodeName, over transfer.Transport) (transfer.Lane, error) {
+// dialLane opens a lane to a registered node, at one of its addresses or, where none is named, by all of them. Beside the host.
+func (h *Host) dialLane(ctx context.Context, node replica.NodeName, at string, over transfer.Transport) (transfer.Lane, error) {
 	q := nodeWanted{name: node}
 	if !h.ask(ctx, &q) {
 		return nil, h.gone(ctx)
@@ -247,7 +247,19 @@ func (h *Host) dialLane(ctx context.Context, node replica.NodeName, over transfe
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	return h.dial(ctx, q.node.Addr, node, over)
+	if at != "" {
+		return h.dial(ctx, []string{at}, node, over)
+	}
+	return h.dial(ctx, q.node.Ways(), node, over)
+}
+
+// waysTo are the addresses of a registered node in the order in which to use them. Beside the host.
+func (h *Host) waysTo(ctx context.Context, node replica.NodeName) []string {
+	q := nodeWanted{name: node}
+	if !h.ask(ctx, &q) || !q.registered {
+		return nil
+	}
+	return h.ways(q.node)
 }
 
 // nodeWanted asks where a node is.

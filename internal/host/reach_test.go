@@ -104,7 +104,7 @@ func TestRelay(t *testing.T) {
 	var holders []replica.Holder
 	d.work.Go(func() {
 		src, _ := f.plan.Source(replica.OfGroup(0))
-		got := append(f.holders(d.ctx, src, replica.OfGroup(0)), f.holders(d.ctx, src, replica.FrozenOf(0))...)
+		got := append(f.donors(d.ctx, src, replica.OfGroup(0)), f.donors(d.ctx, src, replica.FrozenOf(0))...)
 		d.Post(asked{calls(func() { holders = got }), make(chan struct{})})
 	})
 	d.until("the holders", func() bool { return holders != nil })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -293,7 +295,7 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*holdi
 	if src.Tier == replica.Disk {
 		w.Disk = f.job.Name
 	} else {
-		w.Holders = f.holders(ctx, src, part)
+		w.Holders = f.donors(ctx, src, part)
 		w.Receivers = f.receivers(src, part)
 	}
 	var staged *holding.Arena
@@ -340,13 +342,14 @@ func (q *fetchEnd) serve(h *Host) {
 	}
 }
 
-// holders are those of the plan, and who has been asked since to fetch the part for others.
-func (f *fetcher) holders(ctx context.Context, src replica.Source, part replica.Part) []replica.Holder {
+// donors are the holders of the plan in the order in which to ask them, and behind them who has been asked since to fetch the part for others.
+func (f *fetcher) donors(ctx context.Context, src replica.Source, part replica.Part) []replica.Holder {
 	q := relaysWanted{lj: f.lj, part: part, epoch: f.plan.Epoch}
 	all := slices.Clone(src.Holders)
 	if !f.h.ask(ctx, &q) {
 		return all
 	}
+	all = recovery.Donors(f.plan, q.nodes, f.h.self.Name, f.rank, src)
 	for _, h := range q.holders {
 		if h.Node != f.h.self.Name && !slices.Contains(all, h) {
 			all = append(all, h)
@@ -389,16 +392,19 @@ func (f *fetcher) receivers(src replica.Source, part replica.Part) (nodes []repl
 	return nodes
 }
 
-// relaysWanted asks who fetches a part of a plan for others.
+// relaysWanted asks who fetches a part of a plan for others, and where everybody is.
 type relaysWanted struct {
 	lj    *localJob
 	part  replica.Part
 	epoch replica.Epoch
 
 	holders []replica.Holder
+	nodes   map[replica.NodeName]replica.Node // those registered
 }
 
-func (q *relaysWanted) serve(*Host) { q.holders = slices.Clone(q.lj.relays.of(q.part, q.epoch)) }
+func (q *relaysWanted) serve(h *Host) {
+	q.holders, q.nodes = slices.Clone(q.lj.relays.of(q.part, q.epoch)), maps.Clone(h.nodes)
+}
 
 // admit tells whether the plan is still the one to carry out.
 func (f *fetcher) admit() error {

@@ -28,7 +28,7 @@ func (r *received) Read(b []byte) (int, error) { return r.in.Read(b) }
 // FuzzLinkHello: whatever a peer says first on a link, nothing panics. A node that passes the leader's checks is recorded as it said, and the
 // state with it can still be told to every node.
 func FuzzLinkHello(f *testing.F) {
-	node := replica.Node{Name: "n2", Incarnation: 5, Session: 1, Addr: "10.0.0.2:7000", Labels: map[string]string{"rack": "r1", "zone": "z"}}
+	node := replica.Node{Name: "n2", Incarnation: 5, Session: 1, Addr: "10.0.0.2:7000", Addrs: []string{"10.1.0.2:7000", "[fd00::2]:7000"}, Labels: map[string]string{"rack": "r1", "zone": "z"}}
 	for _, h := range []control.Hello{{}, {Cluster: fixture.Cluster, Node: node}, {Cluster: fixture.Cluster, Node: replica.Node{Name: "n1", Incarnation: 4, Session: 2, Addr: "n1:1", Former: []replica.NodeIncarnation{1, 2}}}} {
 		f.Add(uint8(control.KindHello), fixture.Body(f, control.KindHello, h))
 	}

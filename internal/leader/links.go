@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -133,7 +134,7 @@ func (l *Leader) register(ctx context.Context, n replica.Node) (refused, err err
 
 // sameNode tells whether two registrations are of one life and session of a node, reached the same way.
 func sameNode(a, b replica.Node) bool {
-	return a.Incarnation == b.Incarnation && a.Session == b.Session && a.Addr == b.Addr && a.Boot == b.Boot && a.Voter == b.Voter && maps.Equal(a.Labels, b.Labels)
+	return a.Incarnation == b.Incarnation && a.Session == b.Session && a.Addr == b.Addr && slices.Equal(a.Addrs, b.Addrs) && a.Boot == b.Boot && a.Voter == b.Voter && maps.Equal(a.Labels, b.Labels)
 }
 
 // nodesSince are the nodes that are new, or not what they were.

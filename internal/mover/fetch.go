@@ -67,7 +67,7 @@ func (m *Mover) Fetch(ctx context.Context, w Wanted, begin func(replica.Manifest
 		got.BadDisk = errors.Is(err, checkpoint.ErrCorrupt) || errors.Is(err, transfer.ErrCorrupt) || errors.Is(err, shm.ErrCorrupt)
 	} else {
 		var tried dials
-		got.Report, err = transfer.Fetch(ctx, w.Key, m.sources(w, &tried), stage)
+		got.Report, err = transfer.Fetch(ctx, w.Key, m.sources(ctx, w, &tried), stage)
 		got.Unreached = tried.unreached()
 		m.traffic.fetched(got.Report.Lanes, time.Now())
 	}
@@ -88,9 +88,9 @@ func (m *Mover) Fetch(ctx context.Context, w Wanted, begin func(replica.Manifest
 	return got, nil
 }
 
-// sources makes transfer sources of each holder: a lane over QUIC, which yields to those over TCP where these get through. Those that fetch
-// the part as well are asked over one lane.
-func (m *Mover) sources(w Wanted, dials *dials) []transfer.Source {
+// sources makes transfer sources of each holder: a lane over QUIC, which yields to those over TCP where these get through. A holder with several
+// addresses has a lane to each. Those that fetch the part as well are asked over one lane.
+func (m *Mover) sources(ctx context.Context, w Wanted, dials *dials) []transfer.Source {
 	var out []transfer.Source
 	for _, node := range w.Receivers {
 		s := transfer.Source{Node: node, Receives: true, Dial: func(context.Context) (transfer.Lane, error) { return localLane{m}, nil }}
@@ -98,7 +98,7 @@ func (m *Mover) sources(w Wanted, dials *dials) []transfer.Source {
 			if m.cfg.TCPLanes > 0 {
 				s.Over = transfer.TCP
 			}
-			s.Dial = func(ctx context.Context) (transfer.Lane, error) { return m.cfg.Dial(ctx, node, s.Over) }
+			s.Dial = func(ctx context.Context) (transfer.Lane, error) { return m.cfg.Dial(ctx, node, "", s.Over) }
 		}
 		out = append(out, s)
 	}
@@ -107,21 +107,37 @@ func (m *Mover) sources(w Wanted, dials *dials) []transfer.Source {
 			out = append(out, transfer.Source{Node: h.Node, Dial: func(context.Context) (transfer.Lane, error) { return localLane{m}, nil }})
 			continue
 		}
-		lane := func(over transfer.Transport) func(context.Context) (transfer.Lane, error) {
-			return func(ctx context.Context) (transfer.Lane, error) {
-				l, err := m.cfg.Dial(ctx, h.Node, over)
+		ways := m.cfg.Ways(ctx, h.Node)
+		if len(ways) < 2 {
+			ways = []string{""}
+		}
+		lane := func(at string, over transfer.Transport) {
+			out = append(out, transfer.Source{Node: h.Node, At: at, Over: over, Dial: func(ctx context.Context) (transfer.Lane, error) {
+				l, err := m.cfg.Dial(ctx, h.Node, at, over)
 				if err == nil || !errors.Is(ctx.Err(), context.Canceled) { // else another source was quicker
 					dials.note(h.Node, err)
 				}
 				return l, err
+			}})
+		}
+		for i, at := range ways {
+			if i == 0 || m.cfg.TCPLanes == 0 {
+				lane(at, transfer.QUIC)
 			}
 		}
-		out = append(out, transfer.Source{Node: h.Node, Over: transfer.QUIC, Dial: lane(transfer.QUIC)})
-		for range m.cfg.TCPLanes {
-			out = append(out, transfer.Source{Node: h.Node, Over: transfer.TCP, Dial: lane(transfer.TCP)})
+		for i := range m.lanes(len(ways)) {
+			lane(ways[i%len(ways)], transfer.TCP)
 		}
 	}
 	return out
+}
+
+// lanes is how many lanes over TCP there are to a node with so many addresses.
+func (m *Mover) lanes(ways int) int {
+	if m.cfg.TCPLanes == 0 {
+		return 0
+	}
+	return max(m.cfg.TCPLanes, ways)
 }
 
 // dials is what became of a fetch's attempts to reach its sources, which note them from goroutines of their own.

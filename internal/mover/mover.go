@@ -19,10 +19,12 @@ import (
 // Config is what a mover needs of its node. The functions may be called from any goroutine.
 type Config struct {
 	Self replica.NodeName
-	// Dial opens a lane to another node.
-	Dial func(ctx context.Context, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
+	// Dial opens a lane to another node, at one of its addresses; empty: by all of them, as its streams are opened.
+	Dial func(ctx context.Context, node replica.NodeName, at string, over transfer.Transport) (transfer.Lane, error)
+	// Ways are the addresses of another node in the order in which to use them; missing, or none: Dial knows the one.
+	Ways func(ctx context.Context, node replica.NodeName) []string
 	// TCPLanes is how many lanes over TCP a fetch opens to each holder, beside the one over QUIC, and a push of a large part at most to its
-	// mirror. 0: everything goes over QUIC.
+	// mirror; where the node has more addresses than that, one to each. 0: everything goes over QUIC.
 	TCPLanes int
 	// Parts is what this node serves, for fetches from itself: two ranks of a group on one node.
 	Parts transfer.Store
@@ -45,6 +47,9 @@ type Mover struct {
 
 // New makes a mover, which Close ends.
 func New(c Config) *Mover {
+	if c.Ways == nil {
+		c.Ways = func(context.Context, replica.NodeName) []string { return nil }
+	}
 	m := &Mover{cfg: c, pushers: map[track]*pusher{}, turns: map[replica.NodeName]chan struct{}{}}
 	m.life, m.end = context.WithCancel(context.Background())
 	return m

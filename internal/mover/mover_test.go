@@ -3,6 +3,7 @@ package mover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -156,7 +157,7 @@ var errNoRoute = errors.New("no route")
 // among makes a mover on n1 whose peers are these; told gets the ends of its pushes.
 func among(t *testing.T, own transfer.Store, peers ...*peer) (m *Mover, told chan Pushed) {
 	told = make(chan Pushed, 16)
-	m = New(Config{Self: "n1", Parts: own, Pushed: func(p Pushed) { told <- p }, Dial: func(_ context.Context, to replica.NodeName, _ transfer.Transport) (transfer.Lane, error) {
+	m = New(Config{Self: "n1", Parts: own, Pushed: func(p Pushed) { told <- p }, Dial: func(_ context.Context, to replica.NodeName, _ string, _ transfer.Transport) (transfer.Lane, error) {
 		for _, p := range peers {
 			if p.name == to {
 				p.dials++
@@ -488,7 +489,7 @@ func TestBrokenOffWhileItDials(t *testing.T) {
 		var over []transfer.Transport
 		n2 := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return newPlace(), nil }}}
 		told := make(chan Pushed, 16)
-		m := New(Config{Self: "n1", TCPLanes: 1, Pushed: func(p Pushed) { told <- p }, Dial: func(ctx context.Context, _ replica.NodeName, by transfer.Transport) (transfer.Lane, error) {
+		m := New(Config{Self: "n1", TCPLanes: 1, Pushed: func(p Pushed) { told <- p }, Dial: func(ctx context.Context, _ replica.NodeName, _ string, by transfer.Transport) (transfer.Lane, error) {
 			if over = append(over, by); len(over) == 1 {
 				<-ctx.Done()
 				return nil, ctx.Err()
@@ -518,7 +519,9 @@ func TestLargePartsTakeTurns(t *testing.T) {
 		large, open := 0, make(chan struct{})
 		n2 := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return newPlace(), nil }}}
 		told := make(chan Pushed, 16)
-		m := New(Config{Self: "n1", Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, transfer.Transport) (transfer.Lane, error) { return n2, nil }})
+		m := New(Config{Self: "n1", Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, string, transfer.Transport) (transfer.Lane, error) {
+			return n2, nil
+		}})
 		defer func() { m.Close(); n2.work.Wait() }()
 		send := func(r replica.Rank, bytes int) {
 			p := newPart(bytes)
@@ -548,7 +551,7 @@ func TestLargePartTakesFreeLanes(t *testing.T) {
 	n2 := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return newPlace(), nil }}}
 	var opened atomic.Int32
 	told := make(chan Pushed, 16)
-	m := New(Config{Self: "n1", TCPLanes: 2, Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, transfer.Transport) (transfer.Lane, error) {
+	m := New(Config{Self: "n1", TCPLanes: 2, Pushed: func(p Pushed) { told <- p }, Dial: func(context.Context, replica.NodeName, string, transfer.Transport) (transfer.Lane, error) {
 		return countedLane{n2, &opened}, nil
 	}})
 	defer func() { m.Close(); n2.work.Wait() }()
@@ -611,7 +614,7 @@ func TestPushOverTCP(t *testing.T) {
 		told := make(chan Pushed, 16)
 		var peers []*peer
 		var tcp *peer // the newest lane
-		m := New(Config{Self: "n1", TCPLanes: 2, Pushed: func(p Pushed) { told <- p }, Dial: func(_ context.Context, _ replica.NodeName, by transfer.Transport) (transfer.Lane, error) {
+		m := New(Config{Self: "n1", TCPLanes: 2, Pushed: func(p Pushed) { told <- p }, Dial: func(_ context.Context, _ replica.NodeName, _ string, by transfer.Transport) (transfer.Lane, error) {
 			over = append(over, by)
 			if blocked && by == transfer.TCP {
 				return nil, errNoRoute
@@ -656,7 +659,7 @@ func TestFetchBlamesWhomNoLaneReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPart(8 << 20)
 		var peers []*peer
-		m := New(Config{Self: "n1", TCPLanes: 2, Dial: func(_ context.Context, to replica.NodeName, by transfer.Transport) (transfer.Lane, error) {
+		m := New(Config{Self: "n1", TCPLanes: 2, Dial: func(_ context.Context, to replica.NodeName, _ string, by transfer.Transport) (transfer.Lane, error) {
 			if by == transfer.TCP || to == "n3" {
 				return nil, errNoRoute
 			}
@@ -675,4 +678,25 @@ func TestFetchBlamesWhomNoLaneReached(t *testing.T) {
 			p.work.Wait()
 		}
 	})
+}
+
+// TestEachAddressHasALane: a fetch opens a lane over QUIC to the first address of a holder, and lanes over TCP to all of them; without TCP
+// one over QUIC to each. A holder with one address is dialled as its node knows it.
+func TestEachAddressHasALane(t *testing.T) {
+	ways := map[replica.NodeName][]string{"n2": {"a", "b", "c"}, "n3": {"d"}}
+	for lanes, want := range map[int][]string{
+		2: {"n2 a QUIC", "n2 a TCP", "n2 b TCP", "n2 c TCP", "n3  QUIC", "n3  TCP", "n3  TCP"},
+		4: {"n2 a QUIC", "n2 a TCP", "n2 b TCP", "n2 c TCP", "n2 a TCP", "n3  QUIC", "n3  TCP", "n3  TCP", "n3  TCP", "n3  TCP"},
+		0: {"n2 a QUIC", "n2 b QUIC", "n2 c QUIC", "n3  QUIC"},
+	} {
+		m := New(Config{Self: "n1", TCPLanes: lanes, Ways: func(_ context.Context, n replica.NodeName) []string { return ways[n] }})
+		var got []string
+		for _, s := range m.sources(t.Context(), Wanted{Holders: holders("n2", "n3")}, new(dials)) {
+			got = append(got, fmt.Sprintf("%s %s %v", s.Node, s.At, s.Over))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d lanes over TCP: %q, want %q", lanes, got, want)
+		}
+		m.Close()
+	}
 }

@@ -166,7 +166,7 @@ func (pu *pusher) dial(ctx context.Context, over transfer.Transport) (dialled bo
 	if pu.lanes[over] != nil {
 		return false, nil
 	}
-	l, err := pu.m.cfg.Dial(ctx, pu.track.Node, over)
+	l, err := pu.m.cfg.Dial(ctx, pu.track.Node, "", over)
 	if err != nil {
 		return false, err
 	}
@@ -200,7 +200,7 @@ func (pu *pusher) send(ctx context.Context, over transfer.Transport, p Push) err
 		return err
 	}}
 	if over == transfer.TCP {
-		t.Streams, t.More = pu.m.cfg.TCPLanes, func() (func(), bool) {
+		t.Streams, t.More = pu.m.lanes(len(pu.m.cfg.Ways(ctx, pu.track.Node))), func() (func(), bool) {
 			select {
 			case pu.turns <- struct{}{}:
 				return func() { <-pu.turns }, true

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -70,6 +72,8 @@ type daemon struct {
 	host     *host.Host
 	leader   *leader.Leader
 	prober   *prober
+	paths    *paths
+	noted    []string // entries of addrs that this host lacks
 	admin    net.Listener
 	audit    *journal.Auditor
 	trust    *trust
@@ -92,7 +96,7 @@ func Run(ctx context.Context, cfg *config.Config, opt Options) error {
 	for _, w := range cfg.Warnings() {
 		log.Warn(w)
 	}
-	d := &daemon{cfg: cfg, opt: opt, log: log}
+	d := &daemon{cfg: cfg, opt: opt, log: log, paths: newPaths(cfg.Timing.SilentAfter)}
 	defer d.close()
 	if err := d.open(ctx); err != nil {
 		return err
@@ -183,6 +187,9 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.self = replica.Node{Name: c.Node, Incarnation: d.keeper.Incarnation(), Session: d.keeper.Session(), Boot: boot, Addr: c.Addr, Labels: c.Labels, Voter: c.IsVoter()}
+	if d.self.Addrs, err = d.furtherAddrs(); err != nil {
+		return err
+	}
 	if err = d.openNetwork(); err != nil {
 		return err
 	}
@@ -341,6 +348,36 @@ func bootID() (replica.BootID, error) {
 	return replica.BootID(id), err
 }
 
+// furtherAddrs looks up what addrs names. An entry that this host lacks keeps no daemon from starting: an interface that is gone must not cost
+// the node.
+func (d *daemon) furtherAddrs() ([]string, error) {
+	if len(d.cfg.Addrs) == 0 {
+		return nil, nil
+	}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("addrs: list this host's interfaces: %w", err)
+	}
+	var host []config.HostAddr
+	for _, i := range interfaces {
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // it went away meanwhile
+		}
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				host = append(host, config.HostAddr{Interface: i.Name, IP: p.Addr().Unmap()})
+			}
+		}
+	}
+	addrs, missing, err := d.cfg.FurtherAddrs(host)
+	for _, m := range missing {
+		d.log.Warn(m)
+		d.noted = append(d.noted, m.Error())
+	}
+	return addrs, err
+}
+
 func (d *daemon) openNetwork() (err error) {
 	c := d.cfg
 	reset, err := resetKey(c.StateDir)
@@ -380,7 +417,7 @@ func (d *daemon) openRaft() error {
 		voters = append(voters, consensus.Voter{Name: v.Name, Addr: v.Addr})
 		names = append(names, v.Name)
 	}
-	d.layer = newRaftLayer(d.endpoint, c.Addr, names)
+	d.layer = newRaftLayer(d.endpoint, d.paths, c.Addr, names)
 	d.endpoint.Handle(endpoint.Raft, d.layer.accept)
 	var err error
 	d.cons, err = consensus.Start(consensus.Config{ID: c.Node, Addr: c.Addr, Dir: filepath.Join(c.StateDir, "raft"), Voters: voters, Bootstrap: d.opt.Bootstrap, Join: d.opt.Join, Layer: d.layer, Cluster: d.id.Cluster,
@@ -399,8 +436,8 @@ func (d *daemon) openRaft() error {
 // build makes the two owners and joins them to what they need.
 func (d *daemon) build() error {
 	c := d.cfg
-	d.prober = &prober{path: d.endpoint, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, grace: c.Timing.DaemonGrace, peers: map[replica.NodeName]peerState{}}
-	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Dial: d.dialLane, TCPLanes: tcpLanes, Hears: d.prober.hears, Learn: d.trust.learn, Store: d.store})
+	d.prober = &prober{path: d.endpoint, paths: d.paths, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, grace: c.Timing.DaemonGrace, peers: map[replica.NodeName]peerState{}}
+	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Dial: d.dialLane, Ways: d.waysOf, TCPLanes: tcpLanes, Hears: d.prober.hears, Learn: d.trust.learn, Store: d.store})
 	d.prober.host = d.host
 	if err := d.host.Adopt(); err != nil {
 		return err
@@ -415,8 +452,12 @@ func (d *daemon) build() error {
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
 	st, gate := d.host.Parts(), transfer.NewGate(maxServes, maxServesPerPeer, maxRequestsPerPeer)
-	d.endpoint.Handle(endpoint.Bulk, func(ctx context.Context, conn *endpoint.Conn) { serveBulk(ctx, conn, st, gate) })
+	d.endpoint.Handle(endpoint.Bulk, func(ctx context.Context, conn *endpoint.Conn) {
+		defer d.paths.accepted(conn.Peer(), conn.RemoteAddr(), func() { conn.Close(errDeadWay.Error()) }).end()
+		serveBulk(ctx, conn, st, gate)
+	})
 	d.endpoint.HandleTCP(func(ctx context.Context, conn *endpoint.TCPConn) {
+		defer d.paths.accepted(conn.Peer(), conn.RemoteAddr(), func() { _ = conn.Close() }).end()
 		transfer.ServeAll(ctx, conn.Peer(), conn, st, gate) //nolint:errcheck // as in serveBulk
 	})
 	return nil
@@ -537,16 +578,18 @@ func (d *daemon) linkDialer(ctx context.Context, served *sync.WaitGroup) dialer 
 			served.Go(func() { d.leader.Serve(ctx, name, far) })
 			return near, nil
 		}
-		conn, err := d.endpoint.Dial(within, addr, name, endpoint.Control)
-		if err != nil {
-			return nil, err
-		}
-		s, err := conn.Open(within)
-		if err != nil {
-			conn.Close("no stream")
-			return nil, err
-		}
-		return linkConn{s, conn}, nil
+		return tryEach(within, d.paths.ways(name, addr), func(ctx context.Context, addr string) (net.Conn, error) {
+			conn, err := d.endpoint.Dial(ctx, addr, name, endpoint.Control)
+			if err != nil {
+				return nil, err
+			}
+			s, err := conn.Open(ctx)
+			if err != nil {
+				conn.Close("no stream")
+				return nil, err
+			}
+			return linkConn{s, conn}, nil
+		})
 	}
 }
 
@@ -581,8 +624,9 @@ func (d *daemon) baseStatus() control.Status {
 	s := control.Status{Version: d.opt.Version, Cluster: d.id.Cluster, Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Jobs: []control.JobStatus{}, Nodes: []control.NodeStatus{},
 		NoLink: d.unlinked.Now(time.Now()), Refused: d.refused.Now(time.Now())}
 	if d.endpoint != nil {
-		s.Network.Notes = d.endpoint.Notes()
+		s.Network.Notes = slices.Concat(d.noted, d.endpoint.Notes())
 		s.Network.Sent, s.Network.Received = d.endpoint.Moved()
+		s.Network.Paths = d.paths.status()
 	}
 	s.Certificate, _ = pki.Expires(d.id.NotAfter(), time.Now())
 	if err := d.id.OwnRevoked(); err != nil {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,11 +41,13 @@ type witness interface {
 	Suspect(ctx context.Context, suspects []control.Suspect)
 }
 
-// prober sends each registered node a datagram of its own each interval, over the very port that state moves on. Its
+// prober sends each registered node a datagram of its own each interval, to each of its addresses and over the very port that state moves on. One that answers
+// speaks for the node. Its
 // goroutine owns peers; at says what others may read.
 type prober struct {
 	host     witness
 	path     dataPath
+	paths    *paths // told of each address
 	gossip   interface{ Members() []membership.Member }
 	interval time.Duration
 	silent   time.Duration
@@ -97,7 +101,7 @@ func (p *prober) round(ctx context.Context) {
 		}
 		probes.Go(func() { // early, so that its answer is there once it matters
 			// A daemon that hangs for good on a live host must not hold up for ever what waits for its node.
-			answers := p.hostAnswers(ctx, name, mem.Addr) && silent < p.grace
+			answers := p.hostAnswers(ctx, name, append([]string{mem.Addr}, n.Addrs...)) && silent < p.grace
 			gossips := mem.Alive && mem.Incarnation == n.Incarnation
 			if !answers && !gossips && silent >= p.silent {
 				mu.Lock()
@@ -134,52 +138,87 @@ func (p *prober) silence(name replica.NodeName, n replica.Node) (time.Duration, 
 	return time.Since(s.silentSince), s.incarnation == n.Incarnation && !s.silentSince.IsZero()
 }
 
-// hostAnswers tells whether the host of a silent daemon is up: its kernel takes, or refuses, a connection to the gossip port also where
-// the daemon is stopped, swapped out or starved. Such a node is unobserved, as one whose daemon is down.
-func (p *prober) hostAnswers(ctx context.Context, name replica.NodeName, addr string) bool {
+// hostAnswers tells whether the host of a silent daemon is up: its kernel takes, or refuses, a connection to the gossip port, or to a
+// further address, also where the daemon is stopped, swapped out or starved. Such a node is unobserved, as one whose daemon is down.
+func (p *prober) hostAnswers(ctx context.Context, name replica.NodeName, addrs []string) bool {
 	p.mu.Lock()
 	last := p.peers[name]
 	p.mu.Unlock()
-	if addr == "" || time.Since(last.hostAsked) < p.silent { // each connection takes a place in the queue of a daemon that does not accept
+	if addrs[0] == "" || time.Since(last.hostAsked) < p.silent { // each connection takes a place in the queue of a daemon that does not accept
 		return last.hostUp
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.interval)
 	defer cancel()
 	from := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.path.Source(), 0))}
-	conn, err := from.DialContext(ctx, "tcp", addr)
-	if err == nil {
-		conn.Close()
+	var up atomic.Bool
+	var asking sync.WaitGroup
+	for _, addr := range addrs {
+		asking.Go(func() {
+			conn, err := from.DialContext(ctx, "tcp", addr)
+			if err == nil {
+				conn.Close()
+			}
+			if err == nil || errors.Is(err, syscall.ECONNREFUSED) {
+				up.Store(true)
+			}
+		})
 	}
-	up := err == nil || errors.Is(err, syscall.ECONNREFUSED)
+	asking.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.peers[name]
-	s.hostUp, s.hostAsked = up, time.Now()
+	s.hostUp, s.hostAsked = up.Load(), time.Now()
 	p.peers[name] = s
-	return up
+	return s.hostUp
+}
+
+// ask probes one address of a node. Another daemon of that name answers for a memory of its own, and not for that of the registered life.
+func (p *prober) ask(ctx context.Context, addr string, n replica.Node) answer {
+	reply, err := p.path.Probe(ctx, addr)
+	switch itself := err == nil && reply.Node == n.Name && reply.Incarnation == n.Incarnation; {
+	case itself && !reply.Adopting:
+		return alive
+	case itself:
+		return adopting
+	case errors.Is(err, endpoint.ErrRefused):
+		return refused
+	}
+	return unanswered
 }
 
 func (p *prober) probe(ctx context.Context, name replica.NodeName, n replica.Node) {
 	ctx, cancel := context.WithTimeout(ctx, p.interval)
 	defer cancel()
 	asked := time.Now()
-	reply, err := p.path.Probe(ctx, n.Addr)
+	ways := n.Ways()
+	answers, took := make([]answer, len(ways)), make([]time.Duration, len(ways))
+	var asking sync.WaitGroup
+	for i, addr := range ways {
+		asking.Go(func() {
+			answers[i] = p.ask(ctx, addr, n)
+			took[i] = time.Since(asked)
+		})
+	}
+	asking.Wait()
+	best := slices.Max(answers)
+	late := time.Since(asked) > p.late() // this daemon stood still itself
+	if best > unanswered || !late {
+		p.paths.probed(name, ways, answers, took, asked)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.peers[name]
 	if s.incarnation != n.Incarnation { // another life of the node: what the last one failed to answer says nothing of it
 		s = peerState{incarnation: n.Incarnation}
 	}
-	// Another daemon of that name answers for a memory of its own, and not for that of the registered life.
-	itself := err == nil && reply.Node == name && reply.Incarnation == n.Incarnation
 	switch {
-	case itself && !reply.Adopting:
+	case best == alive:
 		s = peerState{incarnation: n.Incarnation, answered: time.Now()}
-	case errors.Is(err, endpoint.ErrRefused):
+	case best == refused:
 		s.refused, s.adopting, s.silentSince = true, false, time.Time{}
-	case time.Since(asked) > p.late(): // this daemon stood still itself
+	case late:
 	default:
-		s.refused, s.adopting = false, itself
+		s.refused, s.adopting = false, best == adopting
 		if s.silentSince.IsZero() {
 			s.silentSince = asked
 		}

@@ -79,7 +79,7 @@ func (w *witnessed) Witness(context.Context) (host.Witness, bool) { return w.see
 func (w *witnessed) Suspect(_ context.Context, s []control.Suspect) { w.said = append(w.said, s...) }
 
 func newProber(t *testing.T, w *witnessed) *prober {
-	return &prober{host: w, path: port(t), gossip: book{}, silent: time.Hour, peers: map[replica.NodeName]peerState{}}
+	return &prober{host: w, path: port(t), paths: newPaths(time.Second), gossip: book{}, silent: time.Hour, peers: map[replica.NodeName]peerState{}}
 }
 
 // What a probe meets, one after the other, and what the node counts as after it.

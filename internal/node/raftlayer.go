@@ -14,10 +14,11 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// raftLayer carries Raft between voters over raft-class connections: one connection to each voter, a stream for each of
+// raftLayer carries Raft between voters over raft-class connections: one connection to each voter by each address in use, a stream for each of
 // raft's. Only voters get in: those of the configuration, and those that Raft itself names.
 type raftLayer struct {
 	endpoint *endpoint.Endpoint
+	paths    *paths
 	addr     advertised
 	voters   []replica.NodeName
 	streams  chan net.Conn
@@ -36,8 +37,8 @@ const maxRaftStreams = 12
 
 var errLayerClosed = errors.New("raft layer closed")
 
-func newRaftLayer(e *endpoint.Endpoint, addr string, voters []replica.NodeName) *raftLayer {
-	return &raftLayer{endpoint: e, addr: advertised(addr), voters: voters, streams: make(chan net.Conn), closed: make(chan struct{}), conns: map[voterAddr]*endpoint.Conn{}, open: map[replica.NodeName]int{}}
+func newRaftLayer(e *endpoint.Endpoint, p *paths, addr string, voters []replica.NodeName) *raftLayer {
+	return &raftLayer{endpoint: e, paths: p, addr: advertised(addr), voters: voters, streams: make(chan net.Conn), closed: make(chan struct{}), conns: map[voterAddr]*endpoint.Conn{}, open: map[replica.NodeName]int{}}
 }
 
 // votes tells whether a node is a voter as far as this one knows.
@@ -114,7 +115,12 @@ func (l *raftLayer) Accept() (net.Conn, error) {
 	}
 }
 
+// Dial opens a stream to a voter at addr, or at another of its addresses where that one is silent.
 func (l *raftLayer) Dial(ctx context.Context, addr string, name replica.NodeName) (net.Conn, error) {
+	return tryEach(ctx, l.paths.ways(name, addr), func(ctx context.Context, way string) (net.Conn, error) { return l.dial(ctx, way, name) })
+}
+
+func (l *raftLayer) dial(ctx context.Context, addr string, name replica.NodeName) (net.Conn, error) {
 	to := voterAddr{name, addr} // who is asked for at another address is not answered by a connection to the former
 	l.mu.Lock()
 	c := l.conns[to]

@@ -3,13 +3,14 @@ package node
 import (
 	"net"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/replica"
 )
 
 // TestRaftStreamsOfAVoterAreBounded: one voter's streams, as many as it may open, leave room for the others'.
 func TestRaftStreamsOfAVoterAreBounded(t *testing.T) {
-	l := newRaftLayer(nil, "127.0.0.1:1", nil)
+	l := newRaftLayer(nil, newPaths(time.Second), "127.0.0.1:1", nil)
 	end, _ := net.Pipe()
 	take := func(n replica.NodeName, want bool) net.Conn {
 		t.Helper()

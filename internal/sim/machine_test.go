@@ -230,7 +230,7 @@ type lane struct {
 	to replica.NodeName
 }
 
-func (d *daemon) dial(_ context.Context, _ string, to replica.NodeName, _ transfer.Transport) (transfer.Lane, error) {
+func (d *daemon) dial(_ context.Context, _ []string, to replica.NodeName, _ transfer.Transport) (transfer.Lane, error) {
 	if d.m.w.machines[to].running() == nil || d.m.w.cut(d.m.name, to) {
 		return nil, fmt.Errorf("node %s: %w", to, errUnreachable)
 	}

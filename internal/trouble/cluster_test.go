@@ -157,7 +157,13 @@ type status struct {
 	Network struct {
 		HeldTo  float64 `json:"held_to_bytes_per_second"`
 		HeldWhy string  `json:"held_why"`
+		Paths   []statusPath
 	}
+}
+
+type statusPath struct {
+	Peer, Addr, State string
+	Sent              uint64 `json:"sent_bytes"`
 }
 
 type statusJob struct {
