@@ -182,6 +182,7 @@ class DLRover(Kept):
         if saver := self.checkpointer._engine.saver_proc:  # outlives its trainer
             saver.kill()
             self.checkpointer._engine._shm_handler.shared_memory.unlink()
+            shutil.rmtree(Path("/tmp/ckpt_sock") / os.environ["TORCHELASTIC_RUN_ID"], ignore_errors=True)
 
 
 class Torchft(Kept):

@@ -68,7 +68,8 @@ def once(system: str, world: int, flags: list[str]) -> dict[str, Any]:
     if system == "replicad":
         command = [str(ROOT / "bin" / "replicad"), "run", "--dev", "--job", "cost", "--world", str(world), "--min-copies", "1", "--", *command]
     else:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--master-port", str(free_port()), *command[1:]]
+        port = str(free_port())  # DLRover names its sockets and memory by the id: with one for all runs it finds those of the run before
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--master-port", port, "--rdzv-id", f"cost-{port}", *command[1:]]
     with around() as env, tempfile.TemporaryFile("w+") as out:
         environment = os.environ | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | env
         with subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True) as job:

@@ -60,7 +60,8 @@ def demo(case: str, faults: int, seed: int, state_mb: int) -> list[dict[str, flo
     trainer = " ".join(program)
     with tempfile.TemporaryDirectory(prefix="replicad-b-") as folder, tempfile.TemporaryDirectory(prefix="replicad-i-") as starts:
         done = subprocess.run(
-            [str(ROOT / "bin" / "replicad"), "demo", "--plain", "--trainer", trainer, "--faults", ",".join([fault] * faults), "--seed", str(seed), "--pace", "50ms", "--report", folder, *flags],
+            [str(ROOT / "bin" / "replicad"), "demo", "--plain", "--trainer", trainer, "--faults", ",".join([fault] * faults), "--seed", str(seed), "--pace", "50ms",
+             "--report", folder, *flags],
             env=os.environ | {"PYTHONPATH": f"{ROOT / 'python' / 'src'}:{HERE / 'imports'}", "OMP_NUM_THREADS": "1", "IMPORTS_TO": starts},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
