@@ -184,11 +184,13 @@ bench-go: set-up ## the packages' own benchmarks, one package at a time
 bench-recovery: build py-setup ## how long a torch job stands still, by fault and phase; flags in BENCH="--cases warm --rounds 9"
 	$(VENV)/bin/python bench/torch/recovery.py $(BENCH)
 
-bench-peers: build ## what a copy costs a training step, and what 1 GiB takes to a second process, beside other systems in .venv-peers (5 GB); flags in BENCH="--systems replicad,dcp", MOVES="--systems gloo"
+bench-peers: build ## what a copy costs a training step, what 1 GiB takes to a second process, and recovery beside torchft, with other systems in .venv-peers (5 GB); an hour, 11 GiB of free memory; flags in BENCH="--systems replicad,dcp", HELD="--rounds 1", MOVES="--systems gloo", RECOVERY="--rounds 1"
 	[ -x .venv-peers/bin/python ] || python3 -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --requirement python/requirements-peers.txt
 	.venv-peers/bin/python bench/torch/peers.py $(BENCH)
+	.venv-peers/bin/python bench/torch/peers.py --systems replicad,dlrover --world 1 --state-mb 1024 --batch 1 --blocks 2 --block 4 $(HELD)
 	.venv-peers/bin/python bench/torch/moves.py $(MOVES)
+	.venv-peers/bin/python bench/torch/recovery.py --cases restart,warm,torchft --state-mb 256,1024 --rounds 3 $(RECOVERY)
 
 # Minimising tries the square of an input's length for each new one, for up to a minute of which nothing is counted: 100 tries leave the time to inputs.
 fuzz: set-up ## every fuzz target for FUZZTIME

@@ -1,7 +1,12 @@
 """One rank of a data-parallel job that is kept by one of several systems: what each costs a training step.
 
 Two copies of a model train in turn, in blocks of steps: one under plain DDP, one kept by the system, in the same processes and so at the
-same time of the machine. The last line of rank 0 is a JSON object. `peers.py` starts it; by hand:
+same time of the machine. The last line of rank 0 is a JSON object. Two figures say what a step loses:
+
+- `stall_ms` is the median step with the system less the median step without.
+- `held_ms` is the time that the system holds the training thread in a step: its calls and its hooks, without the optimizer's own step.
+
+`peers.py` starts this program; by hand:
 
     replicad daemon --dev &
     replicad run --dev --job cost --world 2 --min-copies 1 -- python bench/torch/cost.py --system replicad
@@ -27,9 +32,22 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "torch"))
-from gpt import GPT
+from gpt import GPT, sized
 
 VOCABULARY, LENGTH = 128, 64
+
+
+class Held:
+    """How long a system holds the training thread in a step: the stretches from each `enter` to the `leave` behind it."""
+
+    def __init__(self) -> None:
+        self.seconds, self.since = 0.0, 0.0
+
+    def enter(self, *_: Any) -> None:
+        self.since = time.perf_counter()
+
+    def leave(self, *_: Any) -> None:
+        self.seconds += time.perf_counter() - self.since
 
 
 class Kept:
@@ -40,10 +58,15 @@ class Kept:
     def __init__(self, model: GPT, optimizer: torch.optim.Optimizer, folder: Path) -> None:
         self.model, self.optimizer, self.folder = model, optimizer, folder
         self.step = 0
+        self.held = Held()
+        model.register_forward_pre_hook(self.held.enter)  # what the system adds to the model and the optimizer runs between these hooks and those below
+        optimizer.register_step_post_hook(self.held.enter)
         self.ddp: torch.nn.Module = self.wrap()
+        model.register_forward_pre_hook(self.held.leave)
+        optimizer.register_step_pre_hook(self.held.leave)
 
     def wrap(self) -> torch.nn.Module:
-        return DistributedDataParallel(self.model)
+        return DistributedDataParallel(self.model, gradient_as_bucket_view=spare)
 
     def begin(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -137,6 +160,7 @@ class DLRover(Kept):
     """Flash checkpoint to shared memory."""
 
     name = "dlrover"
+    saved = 0
 
     def wrap(self) -> torch.nn.Module:
         from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer
@@ -149,10 +173,16 @@ class DLRover(Kept):
 
         super().update()
         self.checkpointer.save_checkpoint(self.step, self.state(), storage_type=StorageType.MEMORY)
+        self.saved += self.checkpointer._engine._cached_step == self.step  # it skips a save while its saver holds the memory
+
+    def copies(self) -> int:
+        return self.saved
 
     def close(self) -> None:
         if saver := self.checkpointer._engine.saver_proc:  # outlives its trainer
             saver.kill()
+            self.checkpointer._engine._shm_handler.shared_memory.unlink()
+            shutil.rmtree(Path("/tmp/ckpt_sock") / os.environ["TORCHELASTIC_RUN_ID"], ignore_errors=True)
 
 
 class Torchft(Kept):
@@ -200,39 +230,58 @@ def quantile(values: list[float], q: float) -> float:
 def arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--system", choices=SYSTEMS, required=True)
+    p.add_argument("--state-mb", type=int, default=0, help="MiB of parameters and AdamW state of each model: sets --width")
     p.add_argument("--width", type=int, default=512)
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--batch", type=int, default=4, help=f"runs of {LENGTH} tokens")
+    p.set_defaults(length=LENGTH)
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--blocks", type=int, default=6, help="of each kind")
     p.add_argument("--block", type=int, default=10, help="steps of a block")
     return p.parse_args()
 
 
-def timed(kept: Kept, x: torch.Tensor, y: torch.Tensor) -> float:
+def timed(kept: Kept, x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+    """Seconds of a step, and those of them in which the system held the training thread."""
     dist.barrier()
+    held, kept.held.seconds = kept.held, 0.0
     began = time.perf_counter()
+    held.enter()
     kept.begin()
+    held.leave()
     kept.ddp(x, y).backward()
-    kept.update()
-    return time.perf_counter() - began
+    held.enter()
+    kept.update()  # the optimizer's own step leaves, and enters again
+    held.leave()
+    return time.perf_counter() - began, held.seconds
+
+
+def by_kind(times: dict[Kept, list[float]], plain: Kept, q: float, digits: int) -> dict[str, float]:
+    """A quantile in milliseconds, without and with the system."""
+    return {("without" if k is plain else "with"): round(quantile(v, q) * 1e3, digits) for k, v in times.items()}
 
 
 def measure(args: argparse.Namespace, plain: Kept, kept: Kept) -> dict[str, Any]:
     x, y = (torch.randint(VOCABULARY, (args.batch, LENGTH)) for _ in range(2))
     times: dict[Kept, list[float]] = {plain: [], kept: []}
+    held: dict[Kept, list[float]] = {plain: [], kept: []}
     for which in (plain, kept, plain, kept):
         timed(which, x, y)
     first = kept.copies()
     for _ in range(args.blocks):
         for which in (plain, kept):
             timed(which, x, y)  # finds, or lacks, the copy of the block before
-            times[which] += [timed(which, x, y) for _ in range(args.block)]
+            for _ in range(args.block):
+                took, of_it = timed(which, x, y)
+                times[which].append(took)
+                held[which].append(of_it)
     state = sum(t.numel() * t.element_size() for t in kept.model.parameters()) * 3
-    p50, p99 = ({("without" if k is plain else "with"): round(quantile(v, q) * 1e3, 1) for k, v in times.items()} for q in (0.5, 0.99))
+    p50, p99 = (by_kind(times, plain, q, 1) for q in (0.5, 0.99))
+    held50, held99 = (by_kind(held, plain, q, 3) for q in (0.5, 0.99))
     return {
         "system": kept.name, "world": dist.get_world_size(), "threads": args.threads, "cores": os.cpu_count(), "torch": torch.__version__, "state_mb": round(state / 1e6),
         "step_ms_p50": p50, "step_ms_p99": p99, "overhead_p50": round(p50["with"] / p50["without"] - 1, 4), "stall_ms": round(p50["with"] - p50["without"], 1),
+        "held_ms_p50": held50, "held_ms_p99": held99, "load": os.getloadavg()[0],
         "copies": kept.copies() - first, "steps": args.blocks * (args.block + 1),
     }  # fmt: skip
 
@@ -240,9 +289,9 @@ def measure(args: argparse.Namespace, plain: Kept, kept: Kept) -> dict[str, Any]
 def job(args: argparse.Namespace, folder: Path) -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
-    model = GPT(VOCABULARY, LENGTH, args.width, args.layers, heads=8, dropout=0.0)
+    model = sized(args, VOCABULARY) if args.state_mb else GPT(VOCABULARY, LENGTH, args.width, args.layers, heads=8, dropout=0.0)
     models = model, copy.deepcopy(model)
-    make: Callable[[torch.nn.Module], torch.optim.Optimizer] = lambda m: torch.optim.AdamW(m.parameters(), lr=1e-4)  # noqa: E731
+    make: Callable[[torch.nn.Module], torch.optim.Optimizer] = lambda m: torch.optim.AdamW(m.parameters(), lr=1e-4, fused=args.state_mb > 0 or None)  # noqa: E731
     plain, kept = Kept(models[0], make(models[0]), folder), SYSTEMS[args.system](models[1], make(models[1]), folder)
     figures = measure(args, plain, kept)
     if rank == 0:
@@ -253,6 +302,7 @@ def job(args: argparse.Namespace, folder: Path) -> None:
 
 if __name__ == "__main__":
     arguments_ = arguments()
+    spare = arguments_.state_mb > 0  # a second copy of large gradients
     rank = int(os.environ.get("REPLICAD_RANK") or os.environ["RANK"])
     connection: Any = None
     if arguments_.system == "replicad":

@@ -3,16 +3,24 @@
     make bench-peers        # or: .venv-peers/bin/python bench/torch/moves.py --systems gloo,torchft-0 --rounds 10
 
 A parent makes the state and serves it; a second process receives it into memory that is there already, and compares it bit for bit. The time
-is that from its question to the last byte, after a first round that does not count. Other systems move in plain text and verify nothing. What
-replicad moves comes last: a part of as many bytes, verified, in plain text and over the lanes that daemons open (TLS 1.3), and raw TCP beside
-it. The systems come one after another: the machine must be quiet.
+is that from its question to the last byte. Each system has one turn in each round, so that the machine's noise reaches all of them alike. A
+turn starts a second process of its own, moves the state once without counting, and then `--moves` times.
+
+Other systems move in plain text, and verify nothing but for `lm-resiliency`: that is GEMINI's `TorchDistTransfer`, the public call of
+lm-resiliency 0.2.0 that brings a shard to a replacement, over Gloo with CRC-32 at both ends. `lm-resiliency-peer` is its
+`ChunkedGlooBackend`, which carries the copy of each step to the peer: one way here, both ways in training, and nothing is verified.
+
+replicad moves a part of as many bytes, verified, in plain text and over the lanes that daemons open (TLS 1.3), with raw TCP beside it: three
+moves of each a turn (`replicad bench --quick`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -30,7 +38,7 @@ import torch
 import torch.multiprocessing as mp
 
 ROOT = Path(__file__).resolve().parents[2]
-SYSTEMS = ["torchft-0", "torchft-2", "torchft-10", "gloo-flat", "gloo", "mooncake", "dcp", "replicad"]
+SYSTEMS = ["torchft-0", "torchft-2", "torchft-10", "gloo-flat", "gloo", "lm-resiliency", "lm-resiliency-peer", "mooncake", "dcp", "replicad"]
 PATIENCE = timedelta(seconds=120)
 
 
@@ -114,6 +122,51 @@ def gloo_takes(flat: bool, room: dict[str, torch.Tensor], known: Any) -> Iterato
         dist.destroy_process_group()
 
 
+def gemini(peer: bool, rank: int) -> Any:
+    """lm-resiliency's end of a move: the transfer for a replacement, or the backend that carries a step's copy to the peer."""
+    if peer:
+        from lm_resiliency.checkpointing.replication import ChunkedGlooBackend
+
+        return ChunkedGlooBackend(replication_jump=1)
+    from lm_resiliency.checkpointing import make_transfer
+
+    return make_transfer("torch_dist", rank=rank, timeout_s=PATIENCE.total_seconds())
+
+
+def gemini_gives(peer: bool, own: dict[str, torch.Tensor], folder: Path) -> Iterator[Any]:
+    yield str(folder)
+    dist = gloo(folder, 0)
+    end, tensors, go = gemini(peer, 0), list(own.values()), torch.zeros(1)
+    while True:
+        dist.recv(go, 1)
+        if go.item() == 0:
+            break
+        if peer:
+            end.send(tensors, 1)
+        else:
+            end.serve(tensors, "state", 1, socket.gethostname())
+    end.close()
+    dist.destroy_process_group()
+    yield None
+
+
+def gemini_takes(peer: bool, room: dict[str, torch.Tensor], known: Any) -> Iterator[dict[str, torch.Tensor]]:
+    dist = gloo(Path(known), 1)
+    end, tensors = gemini(peer, 1), list(room.values())
+    try:
+        while True:
+            dist.send(torch.ones(1), 0)
+            if peer:
+                end.recv(tensors)
+            else:
+                end.fetch(tensors, "state", 0, socket.gethostname())
+            yield room
+    finally:
+        dist.send(torch.zeros(1), 0)
+        end.close()
+        dist.destroy_process_group()
+
+
 def mooncake_engine() -> Any:
     from mooncake.engine import TransferEngine
 
@@ -165,18 +218,22 @@ PAIRS: dict[str, tuple[Giver, Taker]] = {
     **{f"torchft-{n}": (partial(torchft_gives, n), partial(torchft_takes, n)) for n in (0, 2, 10)},
     "gloo-flat": (partial(gloo_gives, True), partial(gloo_takes, True)),
     "gloo": (partial(gloo_gives, False), partial(gloo_takes, False)),
+    "lm-resiliency": (partial(gemini_gives, False), partial(gemini_takes, False)),
+    "lm-resiliency-peer": (partial(gemini_gives, True), partial(gemini_takes, True)),
     "mooncake": (mooncake_gives, mooncake_takes),
     "dcp": (dcp_gives, dcp_takes),
 }
+#: Their givers take part in each move, and so have a second part that runs until the taker ends.
+BOTH_ENDS = {"gloo", "gloo-flat", "lm-resiliency", "lm-resiliency-peer"}
 
 
-def take(system: str, megabytes: int, tensors: int, rounds: int, pipe: Connection) -> None:
-    """The second process: seconds of each round, after one that does not count."""
+def take(system: str, megabytes: int, tensors: int, moves: int, pipe: Connection) -> None:
+    """The second process: seconds of each move, after one that does not count."""
     known = pipe.recv()
     want, room = state(megabytes, tensors), empty(megabytes, tensors)
     takes = PAIRS[system][1](room, known)
     seconds = []
-    for k in range(rounds + 1):
+    for k in range(moves + 1):
         for t in room.values():
             t.zero_()
         began = time.perf_counter()
@@ -196,17 +253,18 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def once(system: str, megabytes: int, tensors: int, rounds: int) -> list[float]:
+def once(system: str, own: dict[str, torch.Tensor], args: argparse.Namespace) -> list[float]:
+    """A turn: seconds of its moves."""
     context = mp.get_context("spawn")
     here, there = context.Pipe()
     with folder() as at:
-        gives = PAIRS[system][0](state(megabytes, tensors), at)
+        gives = PAIRS[system][0](own, at)
         known = next(gives)
-        taker = context.Process(target=take, args=(system, megabytes, tensors, rounds, there), daemon=True)
+        taker = context.Process(target=take, args=(system, args.megabytes, args.tensors, args.moves, there), daemon=True)
         taker.start()
         try:
             here.send(known)
-            if system.startswith("gloo"):
+            if system in BOTH_ENDS:
                 next(gives)
             end = time.monotonic() + PATIENCE.total_seconds() * 4
             while not here.poll(1):
@@ -222,10 +280,10 @@ def once(system: str, megabytes: int, tensors: int, rounds: int) -> list[float]:
 
 
 def replicad(megabytes: int) -> Iterator[tuple[str, list[float]]]:
-    """Seconds of its lanes in ten rounds, and of raw TCP by turns with the first of them."""
+    """Seconds of its lanes in a turn, and of raw TCP by turns with the first of them."""
     with folder() as at:
         for only in ("transfer/plain", "transfer/default/1-source"):
-            command = [str(ROOT / "bin" / "replicad"), "bench", "--only", only, "--part-mib", str(megabytes), "--out", str(at)]
+            command = [str(ROOT / "bin" / "replicad"), "bench", "--quick", "--only", only, "--part-mib", str(megabytes), "--out", str(at)]
             done = subprocess.run(command, check=False, capture_output=True, text=True)
             if done.returncode != 0:
                 raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr[-500:]}: `make build` makes the program")
@@ -235,11 +293,11 @@ def replicad(megabytes: int) -> Iterator[tuple[str, list[float]]]:
                     yield figure["limit_name"], [(megabytes << 20) / 1e9 / v for v in figure["limits"]]
 
 
-def measured(system: str, args: argparse.Namespace) -> Iterator[tuple[str, list[float]]]:
+def turn(system: str, own: dict[str, torch.Tensor], args: argparse.Namespace) -> Iterator[tuple[str, list[float]]]:
     if system == "replicad":
         yield from replicad(args.megabytes)
     else:
-        yield system, once(system, args.megabytes, args.tensors, args.rounds)
+        yield system, once(system, own, args)
 
 
 def main() -> int:
@@ -247,27 +305,34 @@ def main() -> int:
     p.add_argument("--systems", default=",".join(SYSTEMS), help="some of " + ",".join(SYSTEMS))
     p.add_argument("--megabytes", type=int, default=1024)
     p.add_argument("--tensors", type=int, default=64)
-    p.add_argument("--rounds", type=int, default=10, help="of the other systems; replicad has ten")
+    p.add_argument("--rounds", type=int, default=5, help="turns of each system")
+    p.add_argument("--moves", type=int, default=2, help="moves of a turn that count; replicad has three")
     p.add_argument("--json", type=Path, help="file for all figures, a line each")
     args = p.parse_args()
     if unknown := [s for s in args.systems.split(",") if s not in SYSTEMS]:
         p.error(f"--systems: {','.join(unknown)}: want some of {','.join(SYSTEMS)}")
-    if args.rounds < 1 or args.tensors < 1 or args.megabytes < 1 or args.megabytes % args.tensors:
-        p.error(f"--megabytes {args.megabytes} in --tensors {args.tensors}, --rounds {args.rounds}: want 1 and more, and as many megabytes a tensor")
-    print(f"{args.megabytes} MiB in {args.tensors} tensors, {args.rounds} rounds")
-    print(f"{'system':24} {'median, s':>10} {'least':>7} {'most':>7} {'GB/s':>6}")
-    failed = 0
-    for system in args.systems.split(","):
-        try:
-            for name, seconds in measured(system, args):
-                middle = statistics.median(seconds)
-                print(f"{name:24} {middle:10.3f} {min(seconds):7.3f} {max(seconds):7.3f} {(args.megabytes << 20) / middle / 1e9:6.2f}", flush=True)
-                if args.json:
-                    with args.json.open("a") as f:
-                        f.write(json.dumps({"system": name, "megabytes": args.megabytes, "seconds": seconds}) + "\n")
-        except (RuntimeError, ImportError, OSError) as err:
-            print(f"{system:24} {err}", flush=True)
-            failed += 1
+    if min(args.rounds, args.moves, args.tensors, args.megabytes) < 1 or args.megabytes % args.tensors:
+        p.error(f"--megabytes {args.megabytes} in --tensors {args.tensors}, --rounds {args.rounds}, --moves {args.moves}: want 1 and more, and as many megabytes a tensor")
+    print(f"{args.megabytes} MiB in {args.tensors} tensors, {args.rounds} rounds of {args.moves} moves, load average {os.getloadavg()[0]:.1f} at the start", flush=True)
+    own = state(args.megabytes, args.tensors)
+    seconds: dict[str, list[float]] = {}
+    systems, failed = args.systems.split(","), 0
+    for _ in range(args.rounds):
+        for system in list(systems):
+            try:
+                for name, took in turn(system, own, args):
+                    seconds.setdefault(name, []).extend(took)
+                    if args.json:
+                        with args.json.open("a") as f:
+                            f.write(json.dumps({"system": name, "megabytes": args.megabytes, "seconds": took, "load": os.getloadavg()[0]}) + "\n")
+            except (RuntimeError, ImportError, OSError) as err:
+                print(f"{system:24} {err}", flush=True)
+                systems.remove(system)
+                failed += 1
+    print(f"{'system':24} {'moves':>5} {'median, s':>10} {'least':>7} {'most':>7} {'GB/s':>6}   load average {os.getloadavg()[0]:.1f} at the end")
+    for name, took in seconds.items():
+        middle = statistics.median(took)
+        print(f"{name:24} {len(took):5} {middle:10.3f} {min(took):7.3f} {max(took):7.3f} {(args.megabytes << 20) / middle / 1e9:6.2f}")
     return 1 if failed else 0
 
 

@@ -1,6 +1,7 @@
 """How long a job stands still when it is broken, split by phase: the small GPT on three DDP ranks, in process.
 
     make bench-recovery     # or: python bench/torch/recovery.py --cases exception,warm --rounds 5
+    .venv-peers/bin/python bench/torch/recovery.py --cases restart,torchft --state-mb 256,1024 --rounds 3
 
 | case      | what happens                                                                                    |
 |-----------|-------------------------------------------------------------------------------------------------|
@@ -13,6 +14,12 @@
 Milliseconds from the injection: `stopped` is when all survivors have stopped, taken down their groups and wait; `first step` is the
 first new step on all ranks. A process that is started says how long its interpreter and its imports took (imports/sitecustomize.py):
 both figures are of the same start, whatever else the machine does meanwhile. The machine must be quiet.
+
+With `--state-mb` the model has so many MiB of parameters and AdamW state, two ranks train it, and each case has one turn in each round: a run
+of its own with one fault. Both systems then have the same model, batch and number of ranks. By .venv-peers they have the same torch too.
+
+torchft's phases are those of the replacement: `imports` are done, its model and manager are `made`, the other's state is `loaded`.
+`first step` is the survivor's first one with both.
 """
 
 from __future__ import annotations
@@ -26,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,21 +42,32 @@ import peers
 ROOT, HERE = peers.ROOT, Path(__file__).resolve().parent
 #: By case: the demo's fault, and further flags.
 CASES = {"exception": ("rank-raise", ["--warm", "1"]), "warm": ("rank-forward", ["--warm", "1"]), "restart": ("rank-forward", []), "node": ("node", ["--warm", "1"])}
+#: Of ranks with --state-mb: a step computes little, as its time is no matter here.
+SMALL = {"--length": "16", "--batch": "1"}
 PHASES = [("detected", "detected_ms"), ("stopped", "fenced_ms"), ("planned", "planned_ms"), ("resumed", "resumed_ms")]
 
 
-def demo(case: str, faults: int, seed: int) -> list[dict[str, float]]:
+def demo(case: str, faults: int, seed: int, state_mb: int) -> list[dict[str, float]]:
     """Each fault's phases, in ms."""
     fault, flags = CASES[case]
-    trainer = " ".join([sys.executable, str(ROOT / "examples" / "torch" / "gpt.py"), "--inprocess", "--width", "32", "--batch", "4"])
+    program = [sys.executable, str(ROOT / "examples" / "torch" / "gpt.py"), "--inprocess"]
+    if state_mb:
+        program += ["--micro", "1", "--workers", "0", *flat(SMALL)]
+        flags = [*flags, "--world", "2", "--groups", "0,0", "--slots", "2", "--state-mb", str(state_mb), "--steps", "20"]
+    else:
+        program += ["--width", "32", "--batch", "4"]
+        flags = [*flags, "--world", "3", "--steps", str(240 * (faults + 1))]
+    trainer = " ".join(program)
     with tempfile.TemporaryDirectory(prefix="replicad-b-") as folder, tempfile.TemporaryDirectory(prefix="replicad-i-") as starts:
         done = subprocess.run(
-            [str(ROOT / "bin" / "replicad"), "demo", "--plain", "--trainer", trainer, "--world", "3", "--faults", ",".join([fault] * faults), "--seed", str(seed),
-             "--steps", str(240 * (faults + 1)), "--pace", "50ms", "--report", folder, *flags],
+            [str(ROOT / "bin" / "replicad"), "demo", "--plain", "--trainer", trainer, "--faults", ",".join([fault] * faults), "--seed", str(seed), "--pace", "50ms",
+             "--report", folder, *flags],
             env=os.environ | {"PYTHONPATH": f"{ROOT / 'python' / 'src'}:{HERE / 'imports'}", "OMP_NUM_THREADS": "1", "IMPORTS_TO": starts},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         started = [imported for _, imported in sorted(tuple(map(float, f.read_text().split())) for f in Path(starts).iterdir())]
+        if not Path(folder, "report.json").exists():
+            raise RuntimeError(f"{case}: no report\n{done.stdout[-3000:]}")
         report = json.loads(Path(folder, "report.json").read_text())
     if report["verdict"] != "bit-equal" or any(f["steps_lost"] for f in report["faults"]):
         raise RuntimeError(f"{case}: {report['verdict']}\n{done.stdout[-3000:]}")
@@ -60,7 +79,11 @@ def demo(case: str, faults: int, seed: int) -> list[dict[str, float]]:
     return rows
 
 
-def torchft(rounds: int) -> list[dict[str, float]]:
+def flat(flags: dict[str, str]) -> list[str]:
+    return [word for flag in flags.items() for word in flag]
+
+
+def torchft(rounds: int, state_mb: int) -> list[dict[str, float]]:
     """The same model under torchft: the survivor's next committed step, and the first one with both."""
     python = str(ROOT / ".venv-peers" / "bin" / "python")
     program = str(HERE / "torchft_rank.py")
@@ -69,8 +92,10 @@ def torchft(rounds: int) -> list[dict[str, float]]:
     out: list[dict[str, float]] = []
     started: list[subprocess.Popen[str]] = []
 
+    flags = ["--state-mb", str(state_mb), "--timeout", "60", *flat(SMALL)] if state_mb else []
+
     def start(replica: int) -> subprocess.Popen[str]:
-        p = subprocess.Popen([python, program, "--replica", str(replica)], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        p = subprocess.Popen([python, program, "--replica", str(replica), *flags], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         started.append(p)
         return p
 
@@ -79,18 +104,31 @@ def torchft(rounds: int) -> list[dict[str, float]]:
         try:
             survivor, other = start(0), start(1)
             for _ in range(rounds):
-                both(survivor.stdout, 40)
+                both(survivor.stdout, 8 if state_mb else 40)
                 other.send_signal(signal.SIGKILL)
                 killed = time.time_ns()
                 other.wait()
                 other = start(1)
                 alone = step(survivor.stdout, killed)
                 again = both(survivor.stdout, 1, killed)
-                out.append({"survivor's next step": (alone["t"] - killed) / 1e6, "first step": (again - killed) / 1e6})
+                phases = {name: (t - killed) / 1e6 for name, t in until_step(other.stdout)}
+                out.append({"survivor's next step": (alone["t"] - killed) / 1e6, **phases, "first step": (again - killed) / 1e6})
         finally:
             for p in [*started, light]:
                 p.kill()
+            for p in started:
+                p.wait()  # its memory is the next turn's
     return out
+
+
+def until_step(lines: IO[str] | None) -> Iterator[tuple[str, int]]:
+    """What a replacement did before its first step, and when, in ns."""
+    assert lines is not None
+    for line in lines:
+        said = json.loads(line)
+        if said["event"] == "step":
+            return
+        yield {"start": "imports"}.get(said["event"], said["event"]), said["t"]
 
 
 def step(lines: IO[str] | None, after: int = 0) -> dict[str, Any]:
@@ -116,18 +154,35 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--cases", default=",".join([*CASES, "torchft"]))
     p.add_argument("--rounds", type=int, default=5, help="faults of each case")
+    p.add_argument("--state-mb", default="0", help="MiB of parameters and AdamW state of each rank, or several such sizes with commas; 0: the small model")
+    p.add_argument("--json", type=Path, help="file for all figures, a line a fault")
     p.add_argument("--seed", type=int, default=11)
     args = p.parse_args()
-    print(f"load average {os.getloadavg()[0]:.1f}")
-    for case in args.cases.split(","):
-        rows = torchft(args.rounds) if case == "torchft" else demo(case, args.rounds, args.seed)
-        parts = [f"{k} {statistics.median(r[k] for r in rows):.0f} (most {max(r[k] for r in rows):.0f})" for k in rows[0]]
-        if "detected" in rows[0]:
-            parts.append(f"beyond detection {statistics.median(r['first step'] - r['detected'] for r in rows):.0f}")
-        if "start and imports" in rows[0]:
-            parts.append(f"beyond detection, start and imports {statistics.median(r['first step'] - r['detected'] - r['start and imports'] for r in rows):.0f}")
-        print(f"{case:10} {', '.join(parts)}", flush=True)
+    for size in map(int, args.state_mb.split(",")):
+        print(f"{f'{size} MiB of state' if size else 'small model'}, load average {os.getloadavg()[0]:.1f}", flush=True)
+        rows: dict[str, list[dict[str, float]]] = {case: [] for case in args.cases.split(",")}
+        turns, faults = (args.rounds, 1) if size else (1, args.rounds)
+        for k in range(turns):
+            for case, of_it in rows.items():
+                more = torchft(faults, size) if case == "torchft" else demo(case, faults, args.seed + k, size)
+                of_it += more
+                if args.json:
+                    with args.json.open("a") as f:
+                        f.writelines(json.dumps({"case": case, "state_mb": size, "load": os.getloadavg()[0], "ms": row}) + "\n" for row in more)
+        for case, of_it in rows.items():
+            print(f"{case:10} {', '.join(summary(of_it))}", flush=True)
+        print(f"load average {os.getloadavg()[0]:.1f} at the end", flush=True)
     return 0
+
+
+def summary(rows: list[dict[str, float]]) -> list[str]:
+    """The median and the most of each phase of one case."""
+    parts = [f"{k} {statistics.median(r[k] for r in rows):.0f} (most {max(r[k] for r in rows):.0f})" for k in rows[0]]
+    if "detected" in rows[0]:
+        parts.append(f"beyond detection {statistics.median(r['first step'] - r['detected'] for r in rows):.0f}")
+    if "start and imports" in rows[0]:
+        parts.append(f"beyond detection, start and imports {statistics.median(r['first step'] - r['detected'] - r['start and imports'] for r in rows):.0f}")
+    return parts
 
 
 if __name__ == "__main__":
