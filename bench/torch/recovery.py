@@ -52,7 +52,7 @@ def demo(case: str, faults: int, seed: int, state_mb: int) -> list[dict[str, flo
     fault, flags = CASES[case]
     program = [sys.executable, str(ROOT / "examples" / "torch" / "gpt.py"), "--inprocess"]
     if state_mb:
-        program += ["--micro", "1", "--workers", "0", *flat(SMALL)]
+        program += ["--micro", "1", "--workers", "0", "--early", *flat(SMALL)]
         flags = [*flags, "--world", "2", "--groups", "0,0", "--slots", "2", "--state-mb", str(state_mb), "--steps", "20"]
     else:
         program += ["--width", "32", "--batch", "4"]

@@ -97,6 +97,7 @@ def arguments(description: str | None = __doc__, **defaults: Any) -> argparse.Ar
     p.add_argument("--layers", type=int, default=2)
     p.add_argument("--length", type=int, default=64, help="characters of context")
     p.add_argument("--state-mb", type=int, default=0, help="MiB of parameters and AdamW state of each rank: sets --width")
+    p.add_argument("--early", action="store_true", help="a process that waits to become a rank (`replicad run --warm`) has its model already, which takes a third of the state")
     return p
 
 
@@ -118,14 +119,26 @@ def cosine(optimizer: Any, steps: int) -> torch.optim.lr_scheduler.LambdaLR:
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / 20, 0.5 + 0.5 * math.cos(math.pi * min(s / steps, 1))))
 
 
+#: The text and the model of this process once they are made, which depends on no rank.
+made: list[tuple[Text, GPT]] = []
+
+
+def make(args: argparse.Namespace) -> tuple[Text, GPT]:
+    """The text, and the model as it begins."""
+    if not made:
+        torch.set_num_threads(1)
+        torch.manual_seed(args.seed)
+        text = Text(args.length)
+        made.append((text, sized(args, len(text.alphabet))))
+    return made[0]
+
+
 def train(args: argparse.Namespace, rank: int, world: int, replicated: bool, adapt: Callable[[nn.Module], nn.Module] = lambda model: model) -> None:
     """Trains as one rank. ``adapt`` makes of the GPT what is trained in its stead (lora.py)."""
-    torch.set_num_threads(1)
-    torch.manual_seed(args.seed)
     emit = common.Events(rank)
     emit("start")
-    text = Text(args.length)
-    model = adapt(sized(args, len(text.alphabet)))
+    text, whole = make(args)
+    model = adapt(whole)
     torch.manual_seed(args.seed * 1000 + rank)  # dropout differs from rank to rank
     optimizer = adamw(args, model)
     schedule = cosine(optimizer, args.steps)
@@ -175,4 +188,7 @@ def steps(args: argparse.Namespace, emit: common.Events, model: nn.Module, optim
 
 if __name__ == "__main__":
     corpus()  # it depends on no rank, so a process that waits to become one (`--warm`) has it already
-    sys.exit(common.main(train, arguments().parse_args()))
+    given = arguments().parse_args()
+    if given.early and not given.baseline:
+        make(given)
+    sys.exit(common.main(train, given))
