@@ -133,6 +133,7 @@ func TestARankRejectsWhatItLoads(t *testing.T) {
 	voter, home, _ := pair(t, nil)
 	l := home.run("job", 1, rankSpec{Reject: true}, "--durable-every", "5")
 	voter.daemon.await("durable", nil)
+	voter.daemon.awaitFrom(voter.daemon.mark(), "durable", nil) // two: the rank may reject the newest
 	pid, _ := freeze(t, voter, l)
 	from := l.mark()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
