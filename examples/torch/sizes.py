@@ -50,6 +50,8 @@ class Case:
         except FileNotFoundError:
             print(done.stdout[-6000:])
             return {"verdict": "failed", "faults": [], "figures": []}
+        if " had all of " in done.stdout:  # the holder was killed behind its transfer, not in it
+            report["verdict"] = "too late"
         return report
 
 

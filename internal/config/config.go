@@ -34,8 +34,8 @@ type Config struct {
 	// GossipAddr is the host:port (UDP and TCP) of gossip; it must differ from Addr.
 	GossipAddr string `yaml:"gossip_addr"`
 	// Listen is the host:port (UDP and TCP) on which this node listens, where it is not Addr: behind a NAT or a published port of a container.
-	// What arrives at Addr must be forwarded to it, and the other nodes must see its packets come from Addr. A wildcard host is allowed, and with Addrs wanted. Default: Addr; with
-	// Addrs all addresses of the host.
+	// What arrives at Addr must be forwarded to it, and the other nodes must see its packets come from Addr. A wildcard host is allowed, and with
+	// Addrs wanted. Default: Addr; with Addrs all addresses of the host.
 	Listen string `yaml:"listen,omitempty"`
 	// GossipListen is for GossipAddr (UDP and TCP) what Listen is for Addr. Default: GossipAddr.
 	GossipListen string `yaml:"gossip_listen,omitempty"`

@@ -41,9 +41,8 @@ type witness interface {
 	Suspect(ctx context.Context, suspects []control.Suspect)
 }
 
-// prober sends each registered node a datagram of its own each interval, to each of its addresses and over the very port that state moves on. One that answers
-// speaks for the node. Its
-// goroutine owns peers; at says what others may read.
+// prober sends each registered node a datagram of its own each interval, to each of its addresses and over the very port that state moves on.
+// One that answers speaks for the node. Its goroutine owns peers; at says what others may read.
 type prober struct {
 	host     witness
 	path     dataPath

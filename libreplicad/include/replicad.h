@@ -213,8 +213,8 @@ RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err);
 /* Worker thread: copies and hashes the armed capture, seals it, tells the daemon. RP_EAGAIN if nothing is armed, after it has mapped
  * pages of the arena that are not mapped yet (until a capture is armed, or rp_cancel); RP_ECANCELED if cancelled. Needs good >= the captured step, and the step staged. */
 RP_API int rp_capture(rp_handle *h, rp_error *err);
-/* A further thread, in a loop: copies chunks of the capture that rp_capture runs, or the load of rp_load, beside it, and returns RP_OK when there are none left. Waits up to
- * timeout_ns for one: RP_ETIMEOUT. RP_EAGAIN: rp_cancel was called. Worth a thread where one core copies slower than the memory allows. */
+/* A further thread, in a loop: copies chunks of the capture that rp_capture runs, or of the load that rp_load runs, beside it, and returns RP_OK when
+ * there are none left. Waits up to timeout_ns for one: RP_ETIMEOUT. RP_EAGAIN: rp_cancel was called. Worth a thread where one core copies slower than the memory allows. */
 RP_API int rp_help(rp_handle *h, int64_t timeout_ns);
 /* Worker thread: tells the daemon about a private part sealed by rp_step_enter, and takes in what the daemon has sent. Cheap when
  * there is none. RP_EGONE when the daemon hung up. */
