@@ -86,7 +86,7 @@ type Config struct {
 	// a recovery needs the copy; 0 (never) or 1MiB to 64GiB, default 64MiB, which takes about 3 per cent of a core. Too high: it takes memory bandwidth
 	// from training; never: a bad copy is found only when it is to be loaded or sent, when it may be the last.
 	ScrubRate Bytes `yaml:"scrub_rate"`
-	// DonorRate is how many bytes of state may leave this node in a second while ranks train here: auto, which is as many as these do not feel by the times of
+	// DonorRate is how many bytes of state may leave this node, and come in to be mirrored, in a second while ranks train here: auto, which is as many as these do not feel by the times of
 	// their steps; 16MiB to 64GiB; or unlimited. Default auto. Where none trains nothing is held back. Each transfer moves 32 MiB a second at least, and what
 	// brings it through in 30 seconds, in 10 for a job that stands still; where lost copies are made again 8 MiB, and 5 minutes. Too low: recoveries beside
 	// training and commits take long; unlimited: training slows down beside them.

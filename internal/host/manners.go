@@ -17,7 +17,7 @@ type yielding struct {
 	looked   time.Duration
 }
 
-// yield finds out how many bytes may leave without the ranks here feeling it.
+// yield finds out how many bytes may leave, and come in to be mirrored, without the ranks here feeling it.
 func (h *Host) yield() {
 	now := time.Since(h.began)
 	if h.cfg.DonorRate == config.Unlimited || now-h.yielding.looked < manners.LookEvery*9/10 { // ticks come a little early too
@@ -87,6 +87,27 @@ func (p *pacedReceiving) Close() {
 	p.Receiving.Close()
 }
 
+// pacedSink is where a part goes that another node pushes here: to take it in costs the ranks here what sending it does, and more. While a Put
+// waits, nothing is read, so that the transport holds the sender back too.
+type pacedSink struct {
+	transfer.Sink
+	pace func(bytes int)
+}
+
+func (s pacedSink) Put(i int, b []byte) error {
+	s.pace(len(b))
+	return s.Sink.Put(i, b)
+}
+
+// paceSink has a part of so many bytes taken in as one of its class; end is called once, after the last Put.
+func (h *Host) paceSink(to transfer.Sink, bytes uint64, c manners.Class) (_ transfer.Sink, end func()) {
+	if bytes < pacedFrom {
+		return to, func() {}
+	}
+	flow := h.yielding.pacer.Flow(c, bytes)
+	return pacedSink{to, flow.Stream()}, flow.End
+}
+
 // drop closes a reader on the host's goroutine.
 func drop(r transfer.Reader) {
 	if p, ok := r.(*paced); ok {
@@ -107,7 +128,7 @@ func (lj *localJob) fetchedFor(k transfer.Key, by replica.NodeName) manners.Clas
 	return manners.Mirroring
 }
 
-// pushedFor is the class of a push.
+// pushedFor is the class of a push, at both its ends.
 func (lj *localJob) pushedFor(g replica.Generation) manners.Class {
 	if at, scarce := lj.resumesAt(); scarce && g == at {
 		return manners.Recovery

@@ -1,13 +1,16 @@
 package host
 
 import (
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/manners"
+	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -121,5 +124,85 @@ func TestPaced(t *testing.T) {
 	drop(&paced{r, d.yielding.pacer.Flow(manners.Mirroring, pacedFrom)})
 	if len(held(lr.arena)) != 0 {
 		t.Error("a part that is not sent after all holds its place")
+	}
+}
+
+type sink struct{ transfer.Sink }
+
+func (sink) Put(int, []byte) error { return nil }
+
+// What is pushed here is held back as what leaves is: a mirror's ranks would feel it else. It is under way until its end.
+func TestPacedSink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := new(manners.Pacer)
+		p.Limit(64<<20, "a test")
+		h := &Host{yielding: yielding{pacer: p}}
+		if s, end := h.paceSink(sink{}, pacedFrom-1, manners.Mirroring); s != transfer.Sink(sink{}) {
+			t.Error("a small part is held back")
+		} else {
+			end()
+		}
+		s, end := h.paceSink(sink{}, 64<<20, manners.Mirroring)
+		if n := p.Holding().UnderWay; n != 1 {
+			t.Errorf("%d under way", n)
+		}
+		began := time.Now()
+		for i := range 16 {
+			if err := s.Put(i, make([]byte, 4<<20)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); took < 900*time.Millisecond || took > 1100*time.Millisecond {
+			t.Errorf("64 MiB came in within %v at 64 MiB a second", took)
+		}
+		if p.Moved() != 64<<20 {
+			t.Errorf("%d bytes moved", p.Moved())
+		}
+		end()
+		if n := p.Holding().UnderWay; n != 0 {
+			t.Errorf("%d under way at its end", n)
+		}
+	})
+}
+
+// A push that this node takes in is under way, by the class of what waits for it, until it is sealed or given up.
+func TestAcceptIsPaced(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	g, err := replica.NewGeometry([]replica.Region{
+		{Name: "weight", DType: replica.F32, Shape: []uint64{2500}, Bytes: 10000},
+		{Name: "loader", DType: replica.U8, Kind: replica.Private, Class: replica.Volatile, Shape: []uint64{pacedFrom}, Bytes: pacedFrom},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := d.arena(shm.Spec{Rank: 1, Geometry: g})
+	for step, fails := range map[replica.Step]error{6: nil, 7: errors.New("a test")} {
+		man, chunks := manifestFor(from, ring(0), fixture.Gen(3, step), uint64(step))
+		man.Regions = g.Of(replica.PrivatePart)
+		lj.candidate = fixture.Candidate(1, step)
+		s, done, err := d.accept("n2", keyFor(replica.OfRank(1), man.Generation, man.Root), man)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := d.yielding.pacer.Holding().UnderWay; n != 1 {
+			t.Errorf("step %d: %d under way", step, n)
+		}
+		before := d.yielding.pacer.Moved()
+		for i, b := range chunks {
+			if err := s.Put(i, b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := d.yielding.pacer.Moved() - before; n != man.Bytes {
+			t.Errorf("step %d: %d of %d bytes counted", step, n, man.Bytes)
+		}
+		d.serves(func() { err = done(fails) })
+		if !errors.Is(err, fails) {
+			t.Errorf("step %d: %v", step, err)
+		}
+		if n := d.yielding.pacer.Holding().UnderWay; n != 0 {
+			t.Errorf("step %d: %d under way at its end", step, n)
+		}
 	}
 }

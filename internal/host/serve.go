@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -135,7 +136,9 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 	if err != nil {
 		return nil, nil, err
 	}
-	return staging, func(err error) error {
+	sink, end := s.h.paceSink(staging, man.Bytes, q.class)
+	return sink, func(err error) error {
+		end()
 		if err == nil {
 			err = staging.Seal()
 		}
@@ -155,9 +158,10 @@ type (
 		key      transfer.Key
 		manifest replica.Manifest
 
-		lj   *localJob
-		held bool // the part is here already
-		err  error
+		lj    *localJob
+		held  bool // the part is here already
+		class manners.Class
+		err   error
 	}
 	pushEnd struct {
 		job   replica.JobID
@@ -169,7 +173,7 @@ type (
 
 func (q *pushWanted) serve(*Host) {
 	if q.err = q.admit(); q.err == nil {
-		q.held = q.lj.mirrored(q.key)
+		q.held, q.class = q.lj.mirrored(q.key), q.lj.pushedFor(q.key.Generation)
 	}
 }
 

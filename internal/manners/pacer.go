@@ -51,7 +51,7 @@ const (
 	niceness = 10
 )
 
-// Pacer has those that send wait. Any goroutine may use it.
+// Pacer has those wait that send, and that take in what is to be mirrored here. Any goroutine may use it.
 type Pacer struct {
 	mu       sync.Mutex // guards the rest
 	limit    float64
