@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/replicad/replicad/internal/unixsock"
 )
 
 const mib = 1 << 20
@@ -102,10 +104,10 @@ func TestTooLittleMemory(t *testing.T) {
 		t.Errorf("of 200 MiB 60 are promised to others: %v", err)
 	}
 	others, lacked = 0, nil
-	if err := reserve(t.Context(), f, 170*mib, 100*mib, 70*mib, 10*mib, m, lacks); err != nil { // in two pieces
+	if err := reserve(t.Context(), f, 170*mib, 100*mib, 70*mib, 10*mib, m, lacks); err != nil { // in two pieces, of which the first ends at 128 MiB
 		t.Error(err)
 	}
-	if taken() != 70 || !slices.Equal(lacked, []uint64{170, 106, 100}) {
+	if taken() != 70 || !slices.Equal(lacked, []uint64{170, 142, 100}) {
 		t.Errorf("%d MiB taken, lacking %v", taken(), lacked)
 	}
 	lacked = nil // what is there is not taken again, and needs no room
@@ -123,5 +125,69 @@ func TestTooLittleMemory(t *testing.T) {
 		t.Error("an arena was made with no memory to spare")
 	} else if _, ok := errors.AsType[*TooLittleMemory](err); !ok {
 		t.Error(err)
+	}
+}
+
+// What is allocated through a mapping is all there, at any offset, and what was there before is what it was. Where the host gives huge pages on
+// advice, it gave them.
+func TestPopulate(t *testing.T) {
+	f, err := NewMemfd("populate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const size = 8 << 20
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("kept"), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range [][2]uint64{{5000, 10}, {1<<20 - 10, 3 << 20}, {0, size}} {
+		if err := unixsock.Control(f, func(fd int) error { return populate(fd, at[0], at[1]) }); err != nil {
+			t.Fatal(at, err)
+		}
+		lacks, err := missing(f, size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if there := size - lacks; there < at[1] {
+			t.Errorf("%d bytes at %d: %d are there", at[1], at[0], there)
+		}
+	}
+	got := make([]byte, 6)
+	if _, err := f.ReadAt(got, 1<<20-1); err != nil || string(got) != "\x00kept\x00" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if !hugeOnAdvice() {
+		return // there is nothing more to see
+	}
+	huge := func() (kib int) {
+		b, err := os.ReadFile("/proc/meminfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if _, err := fmt.Sscanf(line, "ShmemHugePages: %d kB", &kib); err == nil {
+				return kib
+			}
+		}
+		t.Fatal("no ShmemHugePages")
+		return 0
+	}
+	g, err := NewMemfd("huge")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if err := g.Truncate(64 << 20); err != nil {
+		t.Fatal(err)
+	}
+	before := huge()
+	if err := take(g, 0, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	if now := huge(); now-before < 32<<10 {
+		t.Errorf("%d KiB of huge pages for 64 MiB", now-before)
 	}
 }

@@ -1,5 +1,5 @@
-/* hash.c: XXH3-128 and the copy that goes with it, for any machine (SSE2, NEON, or plain C, as the compiler has it); and the choice between this
- * and AVX2. */
+/* hash.c: XXH3-128 and the copy that goes with it, for any machine (SSE2, NEON, or plain C, as the compiler has it); and the choice between this,
+ * AVX2 and AVX-512. */
 #include <string.h>
 
 #include "internal.h"
@@ -50,14 +50,18 @@ uint32_t rpi_segment_at(const rpi_layout *l, uint64_t offset) {
 	return low;
 }
 
-/* Asked by cpuid rather than by the compiler's helper, whose library part has a constructor. */
+/* Asked by cpuid rather than by the compiler's helper, whose library part has a constructor. What a processor can do counts only with
+ * registers that the kernel saves (XCR0). */
 const rpi_hasher *rpi_hash(void) {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+	enum { xmm_ymm = 0x6, xmm_ymm_zmm = 0xe6, vbmi = 1 << 1 };
 	unsigned a, b, c, d;
-	if (__get_cpuid(1, &a, &b, &c, &d) && (c & bit_OSXSAVE) && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2)) {
-		unsigned low, high;
-		__asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-		if ((low & 6) == 6)
+	if (__get_cpuid(1, &a, &b, &c, &d) && (c & bit_OSXSAVE) && __get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+		unsigned saved, high;
+		__asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+		if ((b & bit_AVX512F) && (c & vbmi) && (saved & xmm_ymm_zmm) == xmm_ymm_zmm)
+			return &rpi_hasher_avx512;
+		if ((b & bit_AVX2) && (saved & xmm_ymm) == xmm_ymm)
 			return &rpi_hasher_avx2;
 	}
 #endif

@@ -193,7 +193,7 @@ int rpi_wait(rp_handle *h, rpi_ready ready, const char *what, int64_t deadline, 
 void rpi_pump(rp_handle *h); /* io held */
 void rpi_dispatch(rp_handle *h, const uint8_t *message, size_t n, int *fd); /* io held; takes *fd (sets -1) where it keeps it */
 
-/* hash.c, hash_avx2.c */
+/* hash.c, hash_avx2.c, hash_avx512.c */
 
 /* How much is digested and then copied at a time. While one piece is copied round the cache the next is brought into it: 8 and 16 KiB won over
  * 32 and 64 (bench/words_and_capture: make sweep), since both fit into a core's first cache. */
@@ -202,7 +202,7 @@ void rpi_dispatch(rp_handle *h, const uint8_t *message, size_t n, int *fd); /* i
 #endif
 
 const rpi_hasher *rpi_hash(void);
-extern const rpi_hasher rpi_hasher_base, rpi_hasher_avx2;
+extern const rpi_hasher rpi_hasher_base, rpi_hasher_avx2, rpi_hasher_avx512;
 uint32_t rpi_segment_at(const rpi_layout *l, uint64_t offset); /* first segment that ends after offset */
 
 /* part.c */

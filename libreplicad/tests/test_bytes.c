@@ -18,7 +18,11 @@ static void gathers(void) {
 	static uint8_t live[400000], part[400000], copy[400000];
 	for (size_t i = 0; i < sizeof live; i++)
 		live[i] = (uint8_t)rand_r(&seed);
-	const rpi_hasher *hashers[] = {&hasher_portable, &rpi_hasher_base, rpi_hash()}; /* the last is one of those where there is none better */
+	const rpi_hasher *hashers[] = {&hasher_portable, &rpi_hasher_base, rpi_hash(), rpi_hash()}; /* the last two are one of those where there is none better */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+	if (rpi_hash() == &rpi_hasher_avx512)
+		hashers[3] = &rpi_hasher_avx2;
+#endif
 	enum { n_hashers = sizeof hashers / sizeof *hashers };
 	for (int round = 0; round < 200; round++) {
 		rpi_segment s[20];
