@@ -27,9 +27,29 @@ static void rpi_stream(uint8_t *dst, const uint8_t *src, size_t n) {
 	memcpy(dst, src, n);
 }
 
+/* See hash_avx512.c. */
+static void rpi_stripes(uint64_t *acc, uint8_t *dst, const uint8_t *src, size_t stripes, const uint8_t *secret, bool ahead) {
+	__m256i sum[2] = {_mm256_load_si256((const __m256i *)acc), _mm256_load_si256((const __m256i *)acc + 1)};
+	for (size_t i = 0; i < stripes; i++, dst += 64, src += 64, secret += XXH_SECRET_CONSUME_RATE) {
+		if (ahead) {
+			_mm_prefetch((const char *)src + RPI_AHEAD, _MM_HINT_T1);
+			_mm_prefetch((const char *)src + RPI_NEAR, _MM_HINT_T0);
+		}
+		for (int k = 0; k < 2; k++) {
+			__m256i data = _mm256_loadu_si256((const __m256i *)src + k), keyed = _mm256_xor_si256(data, _mm256_loadu_si256((const __m256i *)secret + k));
+			__m256i product = _mm256_mul_epu32(keyed, _mm256_shuffle_epi32(keyed, _MM_SHUFFLE(0, 3, 0, 1)));
+			sum[k] = _mm256_add_epi64(product, _mm256_add_epi64(sum[k], _mm256_shuffle_epi32(data, _MM_SHUFFLE(1, 0, 3, 2))));
+			_mm256_stream_si256((__m256i *)dst + k, data);
+		}
+	}
+	_mm256_store_si256((__m256i *)acc, sum[0]);
+	_mm256_store_si256((__m256i *)acc + 1, sum[1]);
+}
+
 /* Non-temporal stores are not ordered by the compare-and-swap to COPIED. */
 static void rpi_streamed(void) { _mm_sfence(); }
 
+#define RPI_FUSED
 #define RPI_HASHER rpi_hasher_avx2
 #include "gather.h"
 #else

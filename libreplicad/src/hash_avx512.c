@@ -23,9 +23,27 @@ static void rpi_stream(uint8_t *dst, const uint8_t *src, size_t n) {
 	memcpy(dst, src, n);
 }
 
+/* What comes RPI_AHEAD later is asked for into the second cache, where waiting for memory holds up nothing that is copied, and what comes RPI_NEAR
+ * later into the first. Either alone is slower (docs/decisions, D93). */
+static void rpi_stripes(uint64_t *acc, uint8_t *dst, const uint8_t *src, size_t stripes, const uint8_t *secret, bool ahead) {
+	__m512i sum = _mm512_load_si512(acc);
+	for (size_t i = 0; i < stripes; i++, dst += 64, src += 64, secret += XXH_SECRET_CONSUME_RATE) {
+		if (ahead) {
+			_mm_prefetch((const char *)src + RPI_AHEAD, _MM_HINT_T1);
+			_mm_prefetch((const char *)src + RPI_NEAR, _MM_HINT_T0);
+		}
+		__m512i data = _mm512_loadu_si512(src), keyed = _mm512_xor_si512(data, _mm512_loadu_si512(secret));
+		__m512i product = _mm512_mul_epu32(keyed, _mm512_shuffle_epi32(keyed, (_MM_PERM_ENUM)_MM_SHUFFLE(0, 3, 0, 1)));
+		sum = _mm512_add_epi64(product, _mm512_add_epi64(sum, _mm512_shuffle_epi32(data, (_MM_PERM_ENUM)_MM_SHUFFLE(1, 0, 3, 2))));
+		_mm512_stream_si512((void *)dst, data);
+	}
+	_mm512_store_si512(acc, sum);
+}
+
 /* Non-temporal stores are not ordered by the compare-and-swap to COPIED. */
 static void rpi_streamed(void) { _mm_sfence(); }
 
+#define RPI_FUSED
 #define RPI_HASHER rpi_hasher_avx512
 #include "gather.h"
 #else

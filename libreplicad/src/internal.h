@@ -196,9 +196,18 @@ void rpi_dispatch(rp_handle *h, const uint8_t *message, size_t n, int *fd); /* i
 /* hash.c, hash_avx2.c, hash_avx512.c */
 
 /* How much is digested and then copied at a time. While one piece is copied round the cache the next is brought into it: 8 and 16 KiB won over
- * 32 and 64 (bench/words_and_capture: make sweep), since both fit into a core's first cache. */
+ * 32 and 64, since both fit into a core's first cache. */
 #ifndef RPI_PIECE
 #define RPI_PIECE 8192u
+#endif
+
+/* How far ahead of what is digested and copied in one go memory is asked for: into the second cache, and into the first (bench/words_and_capture: make
+ * sweep). */
+#ifndef RPI_AHEAD
+#define RPI_AHEAD 8192u
+#endif
+#ifndef RPI_NEAR
+#define RPI_NEAR 1024u
 #endif
 
 const rpi_hasher *rpi_hash(void);

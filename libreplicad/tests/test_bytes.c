@@ -15,7 +15,8 @@ static void plain(const void *p, size_t n, uint8_t d[16]) {
 /* Parts scattered at random, gathered chunk by chunk by each of the inner loops: bytes and digests are those of the contiguous part. */
 static void gathers(void) {
 	unsigned seed = 3;
-	static uint8_t live[400000], part[400000], copy[400000];
+	static uint8_t live[400000], part[400000];
+	static _Alignas(64) uint8_t copy[400000]; /* as an arena's places are */
 	for (size_t i = 0; i < sizeof live; i++)
 		live[i] = (uint8_t)rand_r(&seed);
 	const rpi_hasher *hashers[] = {&hasher_portable, &rpi_hasher_base, rpi_hash(), rpi_hash()}; /* the last two are one of those where there is none better */
@@ -38,6 +39,8 @@ static void gathers(void) {
 			l.bytes = (l.bytes + n + RPI_ALIGN - 1) & ~(uint64_t)(RPI_ALIGN - 1);
 		}
 		uint64_t chunk = 1 + rand_r(&seed) % (round % 5 ? 9000 : 200000); /* of several pieces */
+		if (round % 2)
+			chunk = (chunk + RPI_ALIGN - 1) & ~(uint64_t)(RPI_ALIGN - 1); /* chunks of real parts */
 		uint8_t both[n_hashers][16];
 		for (int k = 0; k < n_hashers; k++) {
 			memset(copy, 0xee, sizeof copy);
