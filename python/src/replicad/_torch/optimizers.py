@@ -7,6 +7,7 @@ learning rate that a captured graph reads.
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import math
 import sys
@@ -57,9 +58,9 @@ class Carried:
 def materialise(optimizer: torch.optim.Optimizer) -> None:
     """Has the optimizer make its state now rather than in its first step, so that it can be registered.
 
-    It is a step with zero gradients for the parameters that have no state yet, whose effect is taken back: parameters,
-    counters and averages are then what a fresh optimizer's first step begins with, to the bit. That is known of torch's; of others it is tried out,
-    and :class:`Unsupported` names what would be otherwise.
+    Most of torch's have a function for that. For others it is a step with zero gradients for the parameters that have no state yet, whose effect is
+    taken back: parameters, counters and averages are then what a fresh optimizer's first step begins with, to the bit. That is known of torch's; of
+    others it is tried out, and :class:`Unsupported` names what would be otherwise.
     """
     optimizer, kind = part(optimizer), type(optimizer).__name__
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -73,6 +74,8 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
             raise Unsupported(f"{kind} with dampening: its first step differs from all others, so its state can't be made beforehand: take a step before the session is made")
     if not _of_torch(optimizer):
         _try_out(optimizer)
+    elif _asked(optimizer, fresh):
+        return
     try:
         counted = _make(optimizer, fresh)
     except Exception as err:
@@ -82,6 +85,37 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
     if counted:
         names = ", ".join(f"self.{k}" for k in counted)
         log.warning("replicad: %s keeps a count in %s, which no copy holds: a restart begins the count anew. Keep it in param_groups or in state", kind, names)
+
+
+def _asked(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> bool:
+    """Has one of torch's make the state of ``fresh`` as the beginning of its first step does, without the step: that would touch all gradients and
+    parameters, which takes longer than the state itself. Whether it did; SGD makes its state in the step itself."""
+    begin = getattr(optimizer, "_init_group", None)
+    if begin is None:
+        return False
+    lists = len(inspect.signature(begin).parameters) - 1
+    grads = [(p, p.grad) for g in optimizer.param_groups for p in g["params"]]
+    new = [p for _, p in fresh]
+    try:
+        for p, _ in grads:
+            p.grad = None
+        for p in new:  # where only shape and type count, one number is as good as many
+            plain = type(p) in _TENSORS and p.layout is torch.strided and p.is_contiguous()
+            p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape) if plain else torch.zeros_like(p)
+        with torch.no_grad():
+            for g in optimizer.param_groups:
+                begin(g, *([] for _ in range(lists)))
+    except Exception:  # the step will say it better
+        for p in new:
+            optimizer.state.pop(p, None)
+        return False
+    finally:
+        for p, grad in grads:
+            p.grad = grad
+    made = all(optimizer.state.get(p) for p in new)
+    for p in new if not made else []:
+        optimizer.state.pop(p, None)
+    return made
 
 
 def _make(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> list[str]:
@@ -155,7 +189,7 @@ _HOOKED = torch.optim.Optimizer.profile_hook_step(lambda *_: None).__code__
 def _of_torch(optimizer: torch.optim.Optimizer) -> bool:
     """Whether it makes and changes its state as one of torch's optimizers does: one of theirs, or a subclass that has another ``__init__``, say."""
     kind = type(optimizer)
-    of_torch = next((c for c in kind.__mro__ if c.__module__.startswith("torch.optim.") and c is vars(torch.optim).get(c.__name__)), torch.optim.Optimizer)
+    of_torch = next((c for c in kind.__mro__ if f"{c.__module__}.".startswith("torch.optim.") and c is vars(torch.optim).get(c.__name__)), torch.optim.Optimizer)
     own = vars(optimizer).get("step")  # a scheduler's is around that of the class; accelerate puts that of the class there
     return (
         of_torch is not torch.optim.Optimizer
