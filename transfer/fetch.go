@@ -37,7 +37,7 @@ type fetch struct {
 	lanes    map[replica.NodeName]int           // to sources that have all, not ended
 	gates    map[replica.NodeName]chan struct{} // of nodes in reserve; closed once one may be asked
 	reserve  []replica.NodeName                 // those whose gate is closed to them, the next first
-	working  map[*Source]bool                   // of those with an address: false once the lane has failed, until it pulls again
+	working  map[*Source]bool                   // of those with an address: false once the lane has failed, until it brings a chunk again
 }
 
 // errComplete ends the lanes that are still waiting when the last chunk was put.
@@ -80,8 +80,41 @@ func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Mani
 		s := &sources[i]
 		wg.Go(func() { f.ended(s, f.source(lanes, s)) })
 	}
+	var watch sync.WaitGroup
+	if len(f.reserve) > 0 {
+		watch.Go(func() { f.hasten(lanes) })
+	}
 	wg.Wait()
-	return f.finish(ctx, context.Cause(lanes))
+	cause := context.Cause(lanes)
+	cancel(nil)
+	watch.Wait()
+	return f.finish(ctx, cause)
+}
+
+// hasten has a node of the reserve asked each time that nothing has come for stallAfter: those that are asked may all say "not yet", or bring a
+// little and never stall.
+func (f *fetch) hasten(ctx context.Context) {
+	for before := uint64(0); ; {
+		select {
+		case <-time.After(stallAfter):
+		case <-ctx.Done():
+			return
+		}
+		f.mu.Lock()
+		beginning := f.started && f.queue == nil // the receiver is making room
+		if f.report.Bytes == before && !beginning {
+			f.callReserveLocked()
+		}
+		before = f.report.Bytes
+		f.mu.Unlock()
+	}
+}
+
+func (f *fetch) callReserveLocked() {
+	if len(f.reserve) > 0 {
+		close(f.gates[f.reserve[0]])
+		f.reserve = f.reserve[1:]
+	}
 }
 
 // finish is what Fetch returns; no lane runs any more.
@@ -142,9 +175,8 @@ func (f *fetch) ended(s *Source, err error) {
 		if f.whole--; f.whole == 0 {
 			close(f.alone)
 		}
-		if f.lanes[s.Node]--; f.lanes[s.Node] == 0 && len(f.reserve) > 0 {
-			close(f.gates[f.reserve[0]])
-			f.reserve = f.reserve[1:]
+		if f.lanes[s.Node]--; f.lanes[s.Node] == 0 {
+			f.callReserveLocked()
 		}
 	}
 	if errors.Is(err, errNotWanted) || s.Receives && err != nil && !errors.Is(err, ErrCorrupt) {

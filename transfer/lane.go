@@ -39,7 +39,6 @@ func (f *fetch) lane(ctx context.Context, s *Source, l Lane) error {
 	if err := f.start(ctx, m); err != nil {
 		return err
 	}
-	f.works(s, true)
 	f.mix.begins(s, time.Now())
 	defer func() { f.mix.ends(s, time.Now()) }()
 	return f.pull(ctx, s, st)
@@ -179,7 +178,8 @@ func (f *fetch) more(ctx context.Context, s *stream, header *[chunkHeaderBytes]b
 
 // put hands a verified chunk to the sink unless another lane was first.
 func (f *fetch) put(from *Source, i int, b []byte) error {
-	f.mix.brings(from, len(b))
+	f.mix.brings(from, len(b), time.Now())
+	f.works(from, true)
 	if !f.queue.claim(i) {
 		return nil
 	}
