@@ -105,6 +105,21 @@ func (s *stream) Write(b []byte) (int, error) {
 	}
 }
 
+// limited sets how long the next read may bring no byte.
+func (s *stream) limited(limit time.Duration) {
+	if s.limit != limit {
+		s.limit, s.readSince = limit, time.Time{}
+	}
+}
+
+// waits extends both deadlines for one that waits for others, who must make progress themselves.
+func (s *stream) waits() {
+	_ = s.SetDeadline(time.Now().Add(s.limit))
+	if s.interrupted.Load() {
+		s.interrupt()
+	}
+}
+
 // explain names a deadline for what it is: a stall.
 func (s *stream) explain(err error) error {
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !s.interrupted.Load() {
