@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ type drip struct {
 	net.Conn
 	left  int
 	every time.Duration
+	now   atomic.Bool // from now on
 }
 
 func (d *drip) SetDeadline(t time.Time) error {
@@ -29,6 +31,9 @@ func (d *drip) SetWriteDeadline(time.Time) error { return nil }
 func (d *drip) SetReadDeadline(time.Time) error  { return nil }
 
 func (d *drip) Write(b []byte) (n int, err error) {
+	if d.now.Load() {
+		d.left = 0
+	}
 	if len(b) <= d.left {
 		d.left -= len(b)
 		return d.Conn.Write(b)
@@ -65,12 +70,12 @@ func TestGrayNodeHoldsAChunk(t *testing.T) {
 		slow := &memStore{m: m, b: b, chunk: func(int) error { time.Sleep(5 * time.Millisecond); return nil }}
 		sink := newSink(t, m)
 		gray := func(left int) Source {
-			return bentSource("gray", st, func(c net.Conn) net.Conn { return &drip{c, left, 4 * time.Second} })
+			return bentSource("gray", st, func(c net.Conn) net.Conn { return &drip{Conn: c, left: left, every: 4 * time.Second} })
 		}
 		one := gray(16 * 4 * kib)
 		two := bentSource("gray", st, func(c net.Conn) net.Conn {
-			d := &drip{c, 1 << 30, 4 * time.Second}
-			time.AfterFunc(hedgeAfter/2, func() { d.left = 0 })
+			d := &drip{Conn: c, left: 1 << 30, every: 4 * time.Second}
+			time.AfterFunc(hedgeAfter/2, func() { d.now.Store(true) })
 			return d
 		})
 		rep, err, took := fetchWithin(t, time.Hour, k, []Source{one, two, source("good", slow)}, sink.begin)
@@ -118,7 +123,7 @@ func TestGrayDonorsKeepTheReserveOut(t *testing.T) {
 		st := &memStore{m: m, b: b}
 		var sources []Source
 		for i := range donorsAtOnce {
-			sources = append(sources, bentSource(replica.NodeName(fmt.Sprint("gray", i)), st, func(c net.Conn) net.Conn { return &drip{c, 20 * kib, 4 * time.Second} }))
+			sources = append(sources, bentSource(replica.NodeName(fmt.Sprint("gray", i)), st, func(c net.Conn) net.Conn { return &drip{Conn: c, left: 20 * kib, every: 4 * time.Second} }))
 		}
 		sources = append(sources, source("good", st))
 		sink := newSink(t, m)
@@ -136,7 +141,7 @@ func TestGrayTCP(t *testing.T) {
 		k, m, b := makePart(2*wideFrom, 64*kib)
 		st := &memStore{m: m, b: b, chunk: func(int) error { time.Sleep(time.Millisecond); return nil }}
 		gray := func() Source {
-			s := bentSource("n1", st, func(c net.Conn) net.Conn { return &drip{c, 1 << 20, 4 * time.Second} })
+			s := bentSource("n1", st, func(c net.Conn) net.Conn { return &drip{Conn: c, left: 1 << 20, every: 4 * time.Second} })
 			s.Over = TCP
 			return s
 		}
