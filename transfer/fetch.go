@@ -297,11 +297,11 @@ func (f *fetch) pullAll(ctx context.Context, s *Source) error {
 	}
 }
 
-// errNotWanted is a lane that did not start: a small part comes over QUIC alone.
+// errNotWanted is a lane that did not start: a small part comes over QUIC alone, where that brings it.
 var errNotWanted = errors.New("one lane is enough")
 
 // wanted waits, for a source that receives the part itself, until there is a manifest, and for a lane over TCP to a node that has one over QUIC, until that has brought the manifest, and tells whether the part is
-// worth more lanes. QUIC gets a head start only: where that one does not get through, the others must (RFC 8305, section 5, between two families).
+// worth more lanes, or needs another. QUIC gets a head start only: where that one does not get through, the others must (RFC 8305, section 5, between two families).
 func (f *fetch) wanted(ctx context.Context, s *Source) bool {
 	if s.Receives {
 		select {
@@ -319,11 +319,29 @@ func (f *fetch) wanted(ctx context.Context, s *Source) bool {
 	defer late.Stop()
 	select {
 	case <-f.starting:
-		return f.wide()
+		return f.wide() || f.stuck(ctx)
 	case <-late.C:
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// stuck waits until nothing has come for headStart: UDP may bring the manifest, and no more. False where the fetch has ended first.
+func (f *fetch) stuck(ctx context.Context) bool {
+	for before := uint64(0); ; {
+		select {
+		case <-time.After(headStart):
+		case <-ctx.Done():
+			return false
+		}
+		f.mu.Lock()
+		bytes := f.report.Bytes
+		f.mu.Unlock()
+		if bytes == before {
+			return true
+		}
+		before = bytes
 	}
 }
 

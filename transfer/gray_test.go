@@ -153,3 +153,41 @@ func TestGrayTCP(t *testing.T) {
 		}
 	})
 }
+
+// TestSmallPartWhereUDPDies: the lane over QUIC brings the manifest and no more. TCP is well.
+func TestSmallPartWhereUDPDies(t *testing.T) {
+	for name, wrap := range map[string]func(net.Conn) net.Conn{
+		"hangs":  func(c net.Conn) net.Conn { return &hungConn{c, 20 * kib} },
+		"breaks": func(c net.Conn) net.Conn { return &brokenWriter{Conn: c, left: 20 * kib} },
+		"drips":  func(c net.Conn) net.Conn { return &drip{Conn: c, left: 20 * kib, every: 4 * time.Second} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k, m, b := makePart(64*4*kib, 4*kib)
+				st := &memStore{m: m, b: b}
+				tcp := source("n1", st)
+				tcp.Over = TCP
+				sink := newSink(t, m)
+				rep, err, took := fetchWithin(t, time.Hour, k, []Source{bentSource("n1", st, wrap), tcp}, sink.begin)
+				t.Logf("%v after %v, by %v", err, took, rep.By)
+				if err != nil || took > time.Minute {
+					t.Errorf("%v after %v: %+v", err, took, rep)
+				}
+			})
+		})
+	}
+}
+
+// brokenWriter breaks once so many bytes were written.
+type brokenWriter struct {
+	net.Conn
+	left int
+}
+
+func (b *brokenWriter) Write(p []byte) (int, error) {
+	if b.left -= len(p); b.left < 0 {
+		b.Close()
+		return 0, net.ErrClosed
+	}
+	return b.Conn.Write(p)
+}
