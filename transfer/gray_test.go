@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
@@ -190,4 +191,15 @@ func (b *brokenWriter) Write(p []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	return b.Conn.Write(p)
+}
+
+// TestOnlyDonorDrips: the fetch fails, and what plans it can have the part brought from elsewhere.
+func TestOnlyDonorDrips(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, m, b := makePart(64*4*kib, 4*kib)
+		rep, err, took := fetchWithin(t, time.Hour, k, []Source{bentSource("n1", &memStore{m: m, b: b}, func(c net.Conn) net.Conn { return &drip{Conn: c, left: 20 * kib, every: 4 * time.Second} })}, newSink(t, m).begin)
+		if !errors.Is(err, ErrStalled) || rep.Failed["n1"] == "" || took > time.Minute {
+			t.Errorf("%v after %v: %+v", err, took, rep)
+		}
+	})
 }

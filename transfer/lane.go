@@ -206,11 +206,13 @@ func readChunk(s *stream, scratch *[chunkHeaderBytes]byte, i int, b []byte) (dig
 	return readHashed(s, b)
 }
 
-// readHashed fills b from the stream and hashes it on the way: what a read has just brought is still in the processor's cache.
+// readHashed fills b from the stream, in a time that its size allows, and hashes it on the way: what a read has just brought is still in the processor's cache.
 func readHashed(s *stream, b []byte) (digest replica.Digest, err error) {
 	h := hashers.Get().(*xxh3.Hasher)
 	defer hashers.Put(h)
 	h.Reset()
+	s.by = time.Now().Add(stallAfter + time.Duration(len(b))*time.Second/slowest)
+	defer func() { s.by = time.Time{} }()
 	for at := 0; at < len(b); {
 		n, err := io.ReadAtLeast(s.r, b[at:min(len(b), at+hashPiece)], min(len(b)-at, hashLeast))
 		if err != nil {
