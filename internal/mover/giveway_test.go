@@ -1,6 +1,8 @@
 package mover
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,5 +40,19 @@ func TestWhatTheMirrorTakesByNowDoesNotGiveWay(t *testing.T) {
 			t.Errorf("%v: %v, want that it is taken", p.Key.Part, p.Err)
 		}
 		next(t, told, nil)
+	})
+}
+
+// TestFetchNamesWhoStalls: a holder that takes connections and sends nothing is named as one that can't be reached: a third node may reach both.
+func TestFetchNamesWhoStalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, life := newPart(4*chunk), make(chan struct{})
+		p.busy = func(context.Context) bool { <-life; return false }
+		m, _ := among(t, nil, &peer{name: "n2", store: p})
+		t.Cleanup(func() { close(life) })
+		got, err := m.Fetch(t.Context(), Wanted{Key: p.key(), Holders: holders("n2")}, newPlace().begin)
+		if err == nil || !slices.Equal(got.Unreached, []replica.NodeName{"n2"}) {
+			t.Errorf("%v, unreached %v", err, got.Unreached)
+		}
 	})
 }
