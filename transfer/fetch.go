@@ -288,6 +288,9 @@ func (f *fetch) pullAll(ctx context.Context, s *Source) error {
 	defer l.Close()
 	for {
 		err = retry(ctx, func() error { return f.lane(ctx, s, l) })
+		if errors.Is(err, errStale) {
+			continue
+		}
 		if !errors.Is(err, errYield) {
 			return f.excuse(ctx, err)
 		}
@@ -354,6 +357,10 @@ func (f *fetch) wide() bool {
 
 // errYield ends a stream over QUIC that is not of use now.
 var errYield = errors.New("yields to the lanes over TCP")
+
+// errStale ends a stream that was idle while the receiver made room, or looked for what it has of the part: the source has given it up by now, or soon
+// will.
+var errStale = errors.New("it was idle for too long")
 
 // standBack waits until a lane over QUIC is of use again; false where the fetch has ended first.
 func (f *fetch) standBack(ctx context.Context, s *Source) bool {

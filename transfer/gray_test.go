@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -202,4 +203,32 @@ func TestOnlyDonorDrips(t *testing.T) {
 			t.Errorf("%v after %v: %+v", err, took, rep)
 		}
 	})
+}
+
+// TestReceiverTakesLongToBegin: it reads and hashes what it has of the part already, which takes minutes where that is a hundred gigabytes. No
+// source is set aside for that.
+func TestReceiverTakesLongToBegin(t *testing.T) {
+	for _, lanes := range []int{1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			k, m, b := makePart(2*wideFrom, 64*kib)
+			st := &memStore{m: m, b: b}
+			var sources []Source
+			for i := range lanes {
+				s := source("n1", st)
+				if i > 0 {
+					s.Over = TCP
+				}
+				sources = append(sources, s)
+			}
+			sink := newSink(t, m)
+			rep, err, took := fetchWithin(t, time.Hour, k, sources, func(m replica.Manifest) (Sink, error) {
+				time.Sleep(3 * time.Minute)
+				return sink.begin(m)
+			})
+			if err != nil || len(rep.Failed) != 0 || slices.ContainsFunc(rep.Lanes, func(l LaneReport) bool { return l.Err != nil }) {
+				t.Errorf("%d lanes: %v after %v: %+v", lanes, err, took, rep)
+			}
+			sink.check(b)
+		})
+	}
 }

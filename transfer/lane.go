@@ -36,8 +36,12 @@ func (f *fetch) lane(ctx context.Context, s *Source, l Lane) error {
 	if err := checkManifest(f.key, &m); err != nil {
 		return err
 	}
+	began := time.Now()
 	if err := f.start(ctx, m); err != nil {
 		return err
+	}
+	if time.Since(began) > idleAfter/2 {
+		return errStale
 	}
 	f.mix.begins(s, time.Now())
 	defer func() { f.mix.ends(s, time.Now()) }()
