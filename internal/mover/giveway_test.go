@@ -3,6 +3,7 @@ package mover
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,14 +16,14 @@ import (
 // meanwhile must not break that off: a commit waits for it, and the other part may come with every step.
 func TestWhatTheMirrorTakesByNowDoesNotGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, at, tries := newPart(3*chunk), newPart(3*chunk), newPlace(), 0
+		a, b, at, tries := newPart(3*chunk), newPart(3*chunk), newPlace(), new(atomic.Int32)
 		b.man.Part = replica.OfGroup(1)
 		b.man.Root = digest(b.man.RootInput())
 		n2 := &peer{name: "n2", store: &part{take: func(k transfer.Key) (*place, error) {
 			if k.Part == b.man.Part {
 				return newPlace(), nil
 			}
-			if tries++; tries == 1 {
+			if tries.Add(1) == 1 {
 				return nil, transfer.ErrNotYet
 			}
 			time.Sleep(2 * time.Second) // it is on its way
@@ -32,8 +33,8 @@ func TestWhatTheMirrorTakesByNowDoesNotGiveWay(t *testing.T) {
 		line := Line{Node: "n2", Job: a.man.Job, Rank: 1}
 		m.Push(line, Push{Key: a.key(), From: a}, always)
 		time.Sleep(time.Second)
-		if tries != 2 {
-			t.Fatalf("tried %d times", tries)
+		if tries.Load() != 2 {
+			t.Fatalf("tried %d times", tries.Load())
 		}
 		m.Push(line, Push{Key: b.key(), From: b}, never)
 		if p := <-told; p.Err != nil || p.Key != a.key() {
