@@ -115,3 +115,49 @@ func TestStorm(t *testing.T) {
 		})
 	}
 }
+
+// TestPushStorm: whatever becomes of the streams beside the main one, the part arrives.
+func TestPushStorm(t *testing.T) {
+	for seed := range uint64(12) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 78))
+			k, m, b := makePart(2*wideFrom+rnd.IntN(3*wideFrom), []uint32{64 * kib, 1 << 20, 4 << 20}[rnd.IntN(3)])
+			mirror := &memStore{mirror: newSink(t, m)}
+			mirror.mirror.twice = true
+			streams := 2 + rnd.IntN(3)
+			how := make([]int, streams+1)
+			for i := range how {
+				how[i] = rnd.IntN(6)
+			}
+			l := &manyLane{pipeLane: newPipeLane("mirror", mirror, nil), gate: NewGate(9, 1+rnd.IntN(5), 1<<30)}
+			left := rnd.IntN(12 << 20)
+			l.wrap = func(n int, c net.Conn) net.Conn {
+				if n == 1 || n >= len(how) {
+					return c
+				}
+				switch how[n] {
+				case 1:
+					return &slowReader{Conn: c, left: left}
+				case 2:
+					return &slowReader{Conn: c, left: left, few: 30 << 10, every: 100 * time.Millisecond}
+				case 3:
+					return &brokenConn{Conn: c, left: left}
+				case 4:
+					return &hungConn{c, rnd.IntN(100)}
+				case 5:
+					return &slowReader{Conn: c, left: left, few: 4 << 10, every: 100 * time.Millisecond}
+				}
+				return c
+			}
+			began := time.Now()
+			from := &memReader{&memStore{m: m, b: b, chunk: func(int) error { time.Sleep(time.Millisecond); return nil }}}
+			err := Push(t.Context(), l, k, from, Turns{Streams: streams, More: func() (func(), bool) { return func() {}, true }})
+			l.Close()
+			if err != nil {
+				t.Errorf("seed %d: streams fail by %v, chunks of %d: %v after %v", seed, how[2:], m.ChunkBytes, err, time.Since(began))
+			} else {
+				mirror.mirror.check(b)
+			}
+		})
+	}
+}
