@@ -53,5 +53,7 @@ const (
 	// maxRequest bounds the first frame of a fetch, in bytes; maxPush that of a push, which carries a manifest: names of
 	// regions and a digest of each chunk.
 	maxRequest = 4 << 10
-	maxPush    = 64 << 20
+	// maxItems bounds what a manifest lists: as many chunks as an array may have, and 65,536 regions of 32 items.
+	maxItems = 4 << 20
+	maxPush  = 64 << 20
 )
