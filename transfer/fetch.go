@@ -76,13 +76,13 @@ func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Mani
 	if f.whole == 0 {
 		close(f.alone)
 	}
-	for i := range sources {
-		s := &sources[i]
-		wg.Go(func() { f.ended(s, f.source(lanes, s)) })
-	}
 	var watch sync.WaitGroup
 	if len(f.reserve) > 0 {
 		watch.Go(func() { f.hasten(lanes) })
+	}
+	for i := range sources {
+		s := &sources[i]
+		wg.Go(func() { f.ended(s, f.source(lanes, s)) })
 	}
 	wg.Wait()
 	cause := context.Cause(lanes)

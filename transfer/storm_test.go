@@ -34,9 +34,8 @@ func sick(rnd *rand.Rand, name replica.NodeName, m replica.Manifest, b []byte) S
 	case 4:
 		s = bentSource(name, st, func(c net.Conn) net.Conn { return &drip{Conn: c, left: left, every: 4 * time.Second} })
 	case 5:
-		st.open = func() error {
-			return []error{ErrNotYet, ErrRefused, ErrFenced, ErrUnknownPart, errors.New("odd")}[rnd.IntN(5)]
-		}
+		says := []error{ErrNotYet, ErrRefused, ErrFenced, ErrUnknownPart, errors.New("odd")}[rnd.IntN(5)]
+		st.open = func() error { return says }
 	case 6:
 		st.bend = func(i int, b []byte) { b[0] ^= byte(1 + i) }
 	case 7:
