@@ -49,6 +49,7 @@ type (
 		Fetch bool
 		Epoch replica.Epoch
 		Rank  replica.Rank
+		Took  time.Duration // by the newest try that failed
 	}
 	// NodeUp says that a node's control stream is up.
 	NodeUp struct {

@@ -37,9 +37,11 @@ type cut struct {
 // one of the two registers anew.
 type reach map[pair]cut
 
-func (r reach) failed(a, b replica.NodeName, now time.Duration) {
+// failed takes in a try that failed. It is one in a row with the one before if it began soon after that: what the other end lets hang fails only
+// every so many seconds.
+func (r reach) failed(a, b replica.NodeName, now, took time.Duration) {
 	c, known := r[pairOf(a, b)]
-	if !known || now-c.last > cutBroken {
+	if !known || now-took-c.last > cutBroken {
 		c.since = now
 	}
 	c.last = now
@@ -97,7 +99,7 @@ func (l *Leader) learnUnreached(ev Unreached) {
 	}
 	for _, to := range ev.To {
 		if _, known := l.nodes[to]; known && to != ev.From && l.up[to] {
-			l.reach.failed(ev.From, to, l.now)
+			l.reach.failed(ev.From, to, l.now, ev.Took)
 		}
 	}
 	if p := l.job.Plan; ev.Fetch && p != nil && l.job.Phase == replica.Planned && ev.Epoch == p.Epoch && int(ev.Rank) < len(l.job.Ranks) {

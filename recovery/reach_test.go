@@ -161,3 +161,26 @@ func TestUnreachedIsSaid(t *testing.T) {
 		t.Fatalf("%v:\n%s", j.Phase, strings.Join(w.said, "\n"))
 	}
 }
+
+// TestMirrorMovesOffPairThatFailsSlowly: a push to a mirror that takes connections and no bytes is given up after 6 s and more (mover.pushLimit, two
+// tries), and said then. The mirror gives way all the same.
+func TestMirrorMovesOffPairThatFailsSlowly(t *testing.T) {
+	for _, every := range []time.Duration{4 * time.Second, 7 * time.Second, 20 * time.Second} {
+		w := opened(t, []replica.GroupID{0}, map[replica.NodeName]int{"a": 1, "b": 0, "c": 0, "d": 0})
+		was := w.state().Mirrors[0][0]
+		w.cut("a", was, true)
+		w.pushing = every - 200*time.Millisecond
+		n := 0
+		for ; n < 60 && slices.Contains(w.state().Mirrors[0], was); n++ {
+			if err := w.step(true); err == nil {
+				t.Fatal("a commit without its second copy")
+			}
+			await(t, w, every)
+		}
+		if slices.Contains(w.state().Mirrors[0], was) {
+			t.Errorf("a failure each %v: after %v nothing has been committed, and the mirror stays", every, time.Duration(n)*every)
+		} else {
+			t.Logf("a failure each %v: moved after %d", every, n)
+		}
+	}
+}

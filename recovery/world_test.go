@@ -17,6 +17,7 @@ import (
 // world is a cluster in one goroutine: the real state machine, the real Leader, and daemons that do what protocol says, as
 // far as recovery can tell. Time is a number.
 type world struct {
+	pushing time.Duration // how long a push takes that fails
 	st      *lock.State
 	index   uint64
 	now     time.Duration
@@ -291,7 +292,7 @@ func (w *world) seal(r replica.Rank, g replica.Generation, k replica.PartKind) {
 		case w.nodes[m].up && w.reaches(from.holder.Node, m):
 			w.nodes[m].keep(h)
 		case from.up:
-			w.queue = append(w.queue, recovery.Unreached{From: from.holder.Node, To: []replica.NodeName{m}, Part: h.Part})
+			w.queue = append(w.queue, recovery.Unreached{From: from.holder.Node, To: []replica.NodeName{m}, Part: h.Part, Took: w.pushing})
 		}
 	}
 }

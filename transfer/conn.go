@@ -22,6 +22,7 @@ type stream struct {
 	r           *bufio.Reader // of progress reads
 	limit       time.Duration
 	readSince   time.Time // reader's: when the read deadline was last extended
+	by          time.Time // reader's: when what is being read is to be there; zero: as long as it makes progress
 	writeSince  time.Time // writer's
 	interrupted atomic.Bool
 	stop        func() bool
@@ -60,7 +61,11 @@ type progressReader struct{ s *stream }
 // Read extends the deadline before it reads; not each time, since a QUIC stream is read in many small pieces.
 func (p progressReader) Read(b []byte) (int, error) {
 	s := p.s
-	if now := time.Now(); now.Sub(s.readSince) > s.limit/8 {
+	now := time.Now()
+	if !s.by.IsZero() && now.After(s.by) {
+		return 0, fmt.Errorf("%w: less than %d bytes a second", ErrStalled, slowest)
+	}
+	if now.Sub(s.readSince) > s.limit/8 {
 		s.readSince = now
 		_ = s.SetReadDeadline(now.Add(s.limit))
 		if s.interrupted.Load() {
@@ -102,6 +107,21 @@ func (s *stream) Write(b []byte) (int, error) {
 		if err != nil || written == len(b) {
 			return written, s.explain(err)
 		}
+	}
+}
+
+// limited sets how long the next read may bring no byte.
+func (s *stream) limited(limit time.Duration) {
+	if s.limit != limit {
+		s.limit, s.readSince = limit, time.Time{}
+	}
+}
+
+// waits extends both deadlines for one that waits for others, who must make progress themselves.
+func (s *stream) waits() {
+	_ = s.SetDeadline(time.Now().Add(s.limit))
+	if s.interrupted.Load() {
+		s.interrupt()
 	}
 }
 

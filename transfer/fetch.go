@@ -37,7 +37,7 @@ type fetch struct {
 	lanes    map[replica.NodeName]int           // to sources that have all, not ended
 	gates    map[replica.NodeName]chan struct{} // of nodes in reserve; closed once one may be asked
 	reserve  []replica.NodeName                 // those whose gate is closed to them, the next first
-	working  map[*Source]bool                   // of those with an address: false once the lane has failed, until it pulls again
+	working  map[*Source]bool                   // of those with an address: false once the lane has failed, until it brings a chunk again
 }
 
 // errComplete ends the lanes that are still waiting when the last chunk was put.
@@ -76,12 +76,45 @@ func Fetch(ctx context.Context, k Key, sources []Source, begin func(replica.Mani
 	if f.whole == 0 {
 		close(f.alone)
 	}
+	var watch sync.WaitGroup
+	if len(f.reserve) > 0 {
+		watch.Go(func() { f.hasten(lanes) })
+	}
 	for i := range sources {
 		s := &sources[i]
 		wg.Go(func() { f.ended(s, f.source(lanes, s)) })
 	}
 	wg.Wait()
-	return f.finish(ctx, context.Cause(lanes))
+	cause := context.Cause(lanes)
+	cancel(nil)
+	watch.Wait()
+	return f.finish(ctx, cause)
+}
+
+// hasten has a node of the reserve asked each time that nothing has come for stallAfter: those that are asked may all say "not yet", or bring a
+// little and never stall.
+func (f *fetch) hasten(ctx context.Context) {
+	for before := uint64(0); ; {
+		select {
+		case <-time.After(stallAfter):
+		case <-ctx.Done():
+			return
+		}
+		f.mu.Lock()
+		beginning := f.started && f.queue == nil // the receiver is making room
+		if f.report.Bytes == before && !beginning {
+			f.callReserveLocked()
+		}
+		before = f.report.Bytes
+		f.mu.Unlock()
+	}
+}
+
+func (f *fetch) callReserveLocked() {
+	if len(f.reserve) > 0 {
+		close(f.gates[f.reserve[0]])
+		f.reserve = f.reserve[1:]
+	}
 }
 
 // finish is what Fetch returns; no lane runs any more.
@@ -142,9 +175,8 @@ func (f *fetch) ended(s *Source, err error) {
 		if f.whole--; f.whole == 0 {
 			close(f.alone)
 		}
-		if f.lanes[s.Node]--; f.lanes[s.Node] == 0 && len(f.reserve) > 0 {
-			close(f.gates[f.reserve[0]])
-			f.reserve = f.reserve[1:]
+		if f.lanes[s.Node]--; f.lanes[s.Node] == 0 {
+			f.callReserveLocked()
 		}
 	}
 	if errors.Is(err, errNotWanted) || s.Receives && err != nil && !errors.Is(err, ErrCorrupt) {
@@ -256,6 +288,9 @@ func (f *fetch) pullAll(ctx context.Context, s *Source) error {
 	defer l.Close()
 	for {
 		err = retry(ctx, func() error { return f.lane(ctx, s, l) })
+		if errors.Is(err, errStale) {
+			continue
+		}
 		if !errors.Is(err, errYield) {
 			return f.excuse(ctx, err)
 		}
@@ -265,11 +300,11 @@ func (f *fetch) pullAll(ctx context.Context, s *Source) error {
 	}
 }
 
-// errNotWanted is a lane that did not start: a small part comes over QUIC alone.
+// errNotWanted is a lane that did not start: a small part comes over QUIC alone, where that brings it.
 var errNotWanted = errors.New("one lane is enough")
 
 // wanted waits, for a source that receives the part itself, until there is a manifest, and for a lane over TCP to a node that has one over QUIC, until that has brought the manifest, and tells whether the part is
-// worth more lanes. QUIC gets a head start only: where that one does not get through, the others must (RFC 8305, section 5, between two families).
+// worth more lanes, or needs another. QUIC gets a head start only: where that one does not get through, the others must (RFC 8305, section 5, between two families).
 func (f *fetch) wanted(ctx context.Context, s *Source) bool {
 	if s.Receives {
 		select {
@@ -287,11 +322,29 @@ func (f *fetch) wanted(ctx context.Context, s *Source) bool {
 	defer late.Stop()
 	select {
 	case <-f.starting:
-		return f.wide()
+		return f.wide() || f.stuck(ctx)
 	case <-late.C:
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// stuck waits until nothing has come for headStart: UDP may bring the manifest, and no more. False where the fetch has ended first.
+func (f *fetch) stuck(ctx context.Context) bool {
+	for before := uint64(0); ; {
+		select {
+		case <-time.After(headStart):
+		case <-ctx.Done():
+			return false
+		}
+		f.mu.Lock()
+		bytes := f.report.Bytes
+		f.mu.Unlock()
+		if bytes == before {
+			return true
+		}
+		before = bytes
 	}
 }
 
@@ -304,6 +357,10 @@ func (f *fetch) wide() bool {
 
 // errYield ends a stream over QUIC that is not of use now.
 var errYield = errors.New("yields to the lanes over TCP")
+
+// errStale ends a stream that was idle while the receiver made room, or looked for what it has of the part: the source has given it up by now, or soon
+// will.
+var errStale = errors.New("it was idle for too long")
 
 // standBack waits until a lane over QUIC is of use again; false where the fetch has ended first.
 func (f *fetch) standBack(ctx context.Context, s *Source) bool {

@@ -36,10 +36,13 @@ func (f *fetch) lane(ctx context.Context, s *Source, l Lane) error {
 	if err := checkManifest(f.key, &m); err != nil {
 		return err
 	}
+	began := time.Now()
 	if err := f.start(ctx, m); err != nil {
 		return err
 	}
-	f.works(s, true)
+	if time.Since(began) > idleAfter/2 {
+		return errStale
+	}
 	f.mix.begins(s, time.Now())
 	defer func() { f.mix.ends(s, time.Now()) }()
 	return f.pull(ctx, s, st)
@@ -179,7 +182,8 @@ func (f *fetch) more(ctx context.Context, s *stream, header *[chunkHeaderBytes]b
 
 // put hands a verified chunk to the sink unless another lane was first.
 func (f *fetch) put(from *Source, i int, b []byte) error {
-	f.mix.brings(from, len(b))
+	f.mix.brings(from, len(b), time.Now())
+	f.works(from, true)
 	if !f.queue.claim(i) {
 		return nil
 	}
@@ -206,11 +210,13 @@ func readChunk(s *stream, scratch *[chunkHeaderBytes]byte, i int, b []byte) (dig
 	return readHashed(s, b)
 }
 
-// readHashed fills b from the stream and hashes it on the way: what a read has just brought is still in the processor's cache.
+// readHashed fills b from the stream, in a time that its size allows, and hashes it on the way: what a read has just brought is still in the processor's cache.
 func readHashed(s *stream, b []byte) (digest replica.Digest, err error) {
 	h := hashers.Get().(*xxh3.Hasher)
 	defer hashers.Put(h)
 	h.Reset()
+	s.by = time.Now().Add(stallAfter + time.Duration(len(b))*time.Second/slowest)
+	defer func() { s.by = time.Time{} }()
 	for at := 0; at < len(b); {
 		n, err := io.ReadAtLeast(s.r, b[at:min(len(b), at+hashPiece)], min(len(b)-at, hashLeast))
 		if err != nil {

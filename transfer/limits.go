@@ -11,6 +11,9 @@ const (
 	// stallAfter is how long a stream may bring no byte before it is set aside. Too short sets a busy source aside for a
 	// pause of its host; too long delays a recovery whose only other sources are slower.
 	stallAfter = 5 * time.Second
+	// slowest is at how many bytes a second a chunk comes at least, or counts as stalled: a link that loses nearly everything never ends, and what
+	// could take its place is not asked. No pace of a donor's is below a hundred times as much (manners).
+	slowest = 64 << 10
 	// hedgeAfter is how old a request must be before an idle lane asks for the same chunk too. It bounds what a slow last
 	// source costs without doubling the traffic of healthy ones.
 	hedgeAfter = 500 * time.Millisecond
@@ -50,5 +53,7 @@ const (
 	// maxRequest bounds the first frame of a fetch, in bytes; maxPush that of a push, which carries a manifest: names of
 	// regions and a digest of each chunk.
 	maxRequest = 4 << 10
-	maxPush    = 64 << 20
+	// maxItems bounds what a manifest lists: as many chunks as an array may have, and 65,536 regions of 32 items.
+	maxItems = 4 << 20
+	maxPush  = 64 << 20
 )

@@ -29,13 +29,13 @@ func TestMix(t *testing.T) {
 		m.begins(s, at(0))
 	}
 	yields(0, false)
-	m.brings(other, 1<<30)
+	m.brings(other, 1<<30, at(1))
 	yields(1, false) // another node's
-	m.brings(spare, 300)
-	m.brings(one, 100)
+	m.brings(spare, 300, at(1))
+	m.brings(one, 100, at(1))
 	yields(1, false) // slower
 	m.begins(two, at(1))
-	m.brings(two, 300)
+	m.brings(two, 300, at(2))
 	yields(2, true) // together they bring 50 and 300 a second, the spare lane 150
 	m.ends(spare, at(2))
 	if r := m.report(spare, nil); r.Bytes != 300 || r.Took != 2*time.Second || r.Over != QUIC {

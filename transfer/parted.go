@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -48,8 +50,8 @@ func (p *parted) streams(t Turns) int {
 	return p.besides
 }
 
-// take takes a chunk to send; wait: where there is none, until no other stream could give one back.
-func (p *parted) take(ctx context.Context, wait bool) (i int, ok bool) {
+// take takes a chunk to send over s; wait: where there is none, until no other stream could give one back.
+func (p *parted) take(ctx context.Context, s *stream, wait bool) (i int, ok bool) {
 	for {
 		p.mu.Lock()
 		if n := len(p.chunks); n > 0 {
@@ -64,6 +66,8 @@ func (p *parted) take(ctx context.Context, wait bool) (i int, ok bool) {
 		}
 		select {
 		case <-p.changed:
+		case <-time.After(stallAfter / 4):
+			s.waits()
 		case <-ctx.Done():
 			return 0, false
 		}
@@ -75,7 +79,7 @@ func (p *parted) send(ctx context.Context, s *stream, wait bool) (took []int, er
 	s.paced(p.reader)
 	buf := getBuffer(min(uint64(p.m.ChunkBytes), p.m.Bytes))
 	defer buf.free()
-	for i, ok := p.take(ctx, wait); ok; i, ok = p.take(ctx, wait) {
+	for i, ok := p.take(ctx, s, wait); ok; i, ok = p.take(ctx, s, wait) {
 		took = append(took, i)
 		if err := sendChunk(s, p.reader, p.m, i, buf); err != nil {
 			return took, err
@@ -139,10 +143,12 @@ type incoming struct {
 	sink  Sink
 	m     *replica.Manifest
 	lacks bitmap // what was not there at the beginning
+
+	besides atomic.Int32 // streams beside the main one that live
 }
 
 func newIncoming(sink Sink, m *replica.Manifest) *incoming {
-	in := &incoming{sink, m, newBitmap(len(m.Chunks))}
+	in := &incoming{sink: sink, m: m, lacks: newBitmap(len(m.Chunks))}
 	for i := range m.Chunks {
 		if !sink.Have(i) {
 			in.lacks.set(i)
@@ -171,12 +177,20 @@ func (in *incoming) whole(s *stream) error {
 	return nil
 }
 
-// some takes chunks that were lacking, in any order, until the peer says that there are no more on this stream.
-func (in *incoming) some(s *stream) error {
+// some takes chunks that were lacking, in any order, until the peer says that there are no more on this stream. The main one ends last, and may
+// have to wait until those beside it do, or their chunks come again.
+func (in *incoming) some(s *stream, main bool) error {
 	buf := getBuffer(min(uint64(in.m.ChunkBytes), in.m.Bytes))
 	defer buf.free()
 	var header [chunkHeaderBytes]byte
 	for n := 0; ; n++ {
+		if main {
+			limit := stallAfter
+			if in.besides.Load() > 0 {
+				limit = idleAfter
+			}
+			s.limited(limit)
+		}
 		h, err := readChunkHeader(s.r, &header)
 		switch {
 		case err != nil:
@@ -258,7 +272,7 @@ func (g *Gate) receive(peer replica.NodeName, k Key, in *incoming, s *stream) er
 	if err := wire.Write(s, kindWant, &want{in.lacks}); err != nil {
 		return err
 	}
-	return in.some(s)
+	return in.some(s, true)
 }
 
 // serveBeside takes what comes of a push beside its main stream.
@@ -277,13 +291,17 @@ func serveBeside(s *stream, peer replica.NodeName, body []byte, g *Gate) error {
 		return answerError(s, fmt.Errorf("%w: no push of %v %v is under way", ErrUnknownPart, k.Part, k.Generation))
 	}
 	s.limit = stallAfter
+	in.besides.Add(1)
 	if err := wire.Write(s, kindReady, done{}); err != nil {
+		in.besides.Add(-1)
 		return err
 	}
-	if err := in.some(s); err != nil {
+	err := in.some(s, false)
+	in.besides.Add(-1)
+	if err != nil {
 		return answerError(s, err)
 	}
-	err := wire.Write(s, kindDone, done{k.Root})
+	err = wire.Write(s, kindDone, done{k.Root})
 	s.whole = err == nil
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -157,11 +158,54 @@ func readAnswer(r io.Reader, k wire.Kind, v any) error {
 	}
 	switch got {
 	case k:
-		return wire.Unmarshal(body, v)
+		return unmarshal(body, v)
 	case kindError:
 		return parseRefusal(body)
 	}
 	return fmt.Errorf("%w: frame of kind %d, want %d", ErrProtocol, got, k)
+}
+
+// decoding is held while a manifest is decoded, so that what peers send of them takes memory once. What is decoded arrived before.
+var decoding sync.Mutex
+
+// unmarshal decodes a body that has a manifest in it. A body may be eight times as large once it is decoded, or a hundred times: a peer of the
+// cluster that lies must not cost this daemon its memory.
+func unmarshal(body []byte, v any) error {
+	if !fewItems(body, maxItems) {
+		return fmt.Errorf("%w: a body of %d bytes that has more than %d items, or is none", ErrProtocol, len(body), maxItems)
+	}
+	decoding.Lock()
+	defer decoding.Unlock()
+	return wire.Unmarshal(body, v)
+}
+
+// fewItems tells whether a body of CBOR (RFC 8949, section 3) has at most so many items, of definite lengths. What else is wrong with it the decoder
+// says.
+func fewItems(b []byte, most int) bool {
+	for n := 0; len(b) > 0; n++ {
+		major, info := b[0]>>5, b[0]&31
+		b = b[1:]
+		arg := uint64(info)
+		if info > 23 {
+			if info > 27 || len(b) < 1<<(info-24) {
+				return false
+			}
+			var wide [8]byte
+			size := 1 << (info - 24)
+			copy(wide[8-size:], b[:size])
+			arg, b = binary.BigEndian.Uint64(wide[:]), b[size:]
+		}
+		if major == 2 || major == 3 { // bytes and text: what follows is theirs
+			if arg > uint64(len(b)) {
+				return false
+			}
+			b = b[arg:]
+		}
+		if n >= most {
+			return false
+		}
+	}
+	return true
 }
 
 // readRefusal reads the frame that follows an opFail header; it never returns nil.

@@ -117,7 +117,7 @@ func sendWanted(s *stream, r Reader, m *replica.Manifest, bits []byte) error {
 
 func servePush(s *stream, peer replica.NodeName, whole bool, body []byte, st Store, g *Gate) error {
 	var req pushRequest
-	if err := wire.Unmarshal(body, &req); err != nil {
+	if err := unmarshal(body, &req); err != nil {
 		return err
 	}
 	k, m := req.Key, req.Manifest

@@ -25,10 +25,11 @@ type chunkState struct {
 	asked uint8 // lanes that have a request for it under way
 	taken bool
 	near  bool      // a receiver has it that serves it on
-	since time.Time // of the first request under way; of near, while there is none
+	since time.Time // of the newest request under way; of near, while there is none
 }
 
-// maxAsked bounds how many lanes race for one chunk.
+// maxAsked is how many lanes race for one chunk. Those may all be of one node, whose link brings a little and never stalls: another joins once
+// none of them has brought it within stallAfter.
 const maxAsked = 2
 
 // newQueue makes the queue of n chunks without those that have says are there. They are handed out in an order that shuffle draws, nil:
@@ -68,9 +69,7 @@ func (q *queue) take(ctx context.Context, wait bool, has bitmap) (i int, ok bool
 		i, after := q.overdueLocked(time.Now(), has)
 		if i >= 0 && after <= 0 {
 			c := &q.chunks[i]
-			if c.asked == 0 {
-				c.since = time.Now()
-			}
+			c.since = time.Now()
 			c.asked++
 			q.mu.Unlock()
 			return i, true
@@ -118,16 +117,20 @@ func (q *queue) pendingLocked(has bitmap) (int, bool) {
 	return 0, false
 }
 
-// overdueLocked finds the chunk that was asked for first and may be asked for again, or that receivers serve on and nobody asks for, and
+// overdueLocked finds the chunk that may be asked for again first, or that receivers serve on and nobody asks for, and
 // how long until then; -1 if none.
 func (q *queue) overdueLocked(now time.Time, has bitmap) (i int, after time.Duration) {
 	i = -1
 	for k := range q.chunks {
 		c := &q.chunks[k]
-		if c.taken || c.asked == 0 && !c.near || c.asked >= maxAsked || has != nil && !has.has(k) {
+		if c.taken || c.asked == 0 && !c.near || has != nil && !has.has(k) {
 			continue
 		}
-		if d := c.since.Add(hedgeAfter).Sub(now); i < 0 || d < after {
+		wait := hedgeAfter
+		if c.asked >= maxAsked {
+			wait = stallAfter
+		}
+		if d := c.since.Add(wait).Sub(now); i < 0 || d < after {
 			i, after = k, d
 		}
 	}

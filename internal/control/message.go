@@ -273,6 +273,8 @@ type Unreached struct {
 	Fetch bool               `cbor:"5,keyasint"`
 	Epoch replica.Epoch      `cbor:"6,keyasint"`
 	Rank  replica.Rank       `cbor:"7,keyasint"`
+	// TookMS is how long the newest try took that failed, in milliseconds: one that the other end lets hang fails no more often.
+	TookMS uint64 `cbor:"8,keyasint"`
 }
 
 // RelayOrder has Node fetch a part of the plan of Epoch, which another node can't get from its holders; all nodes take Node for a holder.

@@ -79,6 +79,14 @@ func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 			t.Errorf("a push meanwhile: %v, want %v", err, transfer.ErrNotYet)
 		}
 	})
+	lj.making[k.Part].began = time.Now().Add(-2 * makingLong) // the keeper hangs, say
+	later, cancelLater := context.WithTimeoutCause(d.ctx, 50*time.Millisecond, transfer.ErrNotYet)
+	defer cancelLater()
+	d.serves(func() {
+		if _, err := d.mirrorArena(later, lj, 1, man); err == nil || errors.Is(err, transfer.ErrNotYet) {
+			t.Errorf("a push that would wait for ever: %v: its node is to have another one mirror the part", err)
+		}
+	})
 	close(let)
 	d.until("both answers", func() bool { return len(ends) == 2 })
 	a, b := <-ends, <-ends

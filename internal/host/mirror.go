@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,19 @@ type making struct {
 	arena *holding.Arena // once it is reserved
 	err   error          // to be read once done is closed
 	done  chan struct{}
+	began time.Time
+}
+
+// makingLong is from when on the node whose part waits for an arena hears of a failure, and no "not yet": it would say that for ever where the
+// keeper hangs, and no other node would be asked to mirror the part.
+const makingLong = 10 * time.Second
+
+// late is the error of an arena that has not been made in time; nil: it may still be.
+func (mk *making) late(now time.Time) error {
+	if took := now.Sub(mk.began); took > makingLong {
+		return fmt.Errorf("mirror of %v: its arena is not made after %v", mk.key, took.Round(time.Second))
+	}
+	return nil
 }
 
 // mirrorMade is the end of reserving a mirror's arena, mirrorParked that of parking it.
@@ -66,7 +80,7 @@ func (h *Host) mirrorArena(ctx context.Context, lj *localJob, rank replica.Rank,
 		select {
 		case <-q.making.done:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, cmp.Or(q.making.late(time.Now()), context.Cause(ctx))
 		case <-h.ended:
 			return nil, context.Canceled
 		}
@@ -123,6 +137,9 @@ func (h *Host) findMirror(lj *localJob, rank replica.Rank, man replica.Manifest)
 	}
 	if mk := lj.making[key]; mk != nil {
 		if mk.kind != man.Part.Kind || mk.of != man.Geometry {
+			if err := mk.late(time.Now()); err != nil {
+				return nil, nil, err
+			}
 			return nil, nil, fmt.Errorf("mirror of %v: %w: an arena of another geometry is on its way", man.Part, transfer.ErrNotYet)
 		}
 		return nil, mk, nil
@@ -134,7 +151,7 @@ func (h *Host) findMirror(lj *localJob, rank replica.Rank, man replica.Manifest)
 	if shm.GeometryDigest(spec.Geometry, man.Part.Kind) != man.Geometry {
 		return nil, nil, fmt.Errorf("mirror of %v: the manifest's regions do not make its geometry", man.Part)
 	}
-	mk := &making{key: key, rank: rank, kind: man.Part.Kind, of: man.Geometry, done: make(chan struct{})}
+	mk := &making{key: key, rank: rank, kind: man.Part.Kind, of: man.Geometry, done: make(chan struct{}), began: time.Now()}
 	lj.making[key] = mk
 	h.work.Go(func() {
 		a, err := h.create(spec)

@@ -42,12 +42,12 @@ func (h *Host) strained(lj *localJob, key pushKey, began time.Time, err error) {
 	}
 	now := time.Now()
 	s := h.strains[k]
-	if s.since.IsZero() || now.Sub(s.last) > strainOver {
+	if s.since.IsZero() || began.Sub(s.last) > strainOver { // one that hangs fails no more often than it is given up
 		s = strain{since: began}
 	}
 	if s.last = now; now.Sub(s.since) >= strainFor && now.Sub(s.said) >= strainEvery {
 		s.said = now
-		h.send(control.Unreached{Job: lj.job.ID, To: []replica.NodeName{key.node}, Part: key.part, Why: err.Error(), Epoch: lj.job.Epoch})
+		h.send(control.Unreached{Job: lj.job.ID, To: []replica.NodeName{key.node}, Part: key.part, Why: err.Error(), Epoch: lj.job.Epoch, TookMS: millis(now.Sub(began))})
 	}
 	h.strains[k] = s
 }
@@ -56,7 +56,10 @@ func (h *Host) strained(lj *localJob, key pushKey, began time.Time, err error) {
 type missed struct {
 	part  replica.Part
 	nodes []replica.NodeName
+	took  time.Duration
 }
+
+func millis(d time.Duration) uint64 { return uint64(max(d, 0).Milliseconds()) }
 
 // fetchFailed says that a part of the plan can't be had from where it should come from: the leader has a third node fetch it.
 func (h *Host) fetchFailed(lj *localJob, epoch replica.Epoch, rank replica.Rank, tries int, missed missed, err error) {
@@ -65,7 +68,7 @@ func (h *Host) fetchFailed(lj *localJob, epoch replica.Epoch, rank replica.Rank,
 		if part.Kind == replica.FrozenPart {
 			part.Kind = replica.ReplicatedPart // it lies beside the parts that bind it
 		}
-		h.send(control.Unreached{Job: lj.job.ID, To: nodes, Part: part, Why: err.Error(), Fetch: true, Epoch: epoch, Rank: rank})
+		h.send(control.Unreached{Job: lj.job.ID, To: nodes, Part: part, Why: err.Error(), Fetch: true, Epoch: epoch, Rank: rank, TookMS: millis(missed.took)})
 	}
 }
 

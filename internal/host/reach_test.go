@@ -43,8 +43,21 @@ func TestPushThatFailsIsSaid(t *testing.T) {
 	if len(m) != 1 || !slices.Equal(m[0].To, []replica.NodeName{"n2"}) || m[0].Fetch || m[0].Part != key.part {
 		t.Fatalf("said %+v", m)
 	}
+	if took := time.Duration(m[0].TookMS) * time.Millisecond; took < strainFor || took > time.Minute {
+		t.Fatalf("it took %v", took)
+	}
 	if m := end(0, broken); len(m) != 0 {
 		t.Fatalf("said again at once: %+v", m)
+	}
+	k := strainKey{fixture.JobID, "n2"}
+	since := d.strains[k].since.Add(-time.Hour)
+	d.strains[k] = strain{since: since, last: time.Now().Add(-2 * strainOver)}
+	if end(2*strainOver, broken); d.strains[k].since != since {
+		t.Fatal("a try that hung for long began it anew")
+	}
+	d.strains[k] = strain{since: since, last: time.Now().Add(-2 * strainOver)}
+	if end(0, broken); d.strains[k].since == since {
+		t.Fatal("what was well for long, as far as is known, did not begin it anew")
 	}
 	d.endPushes(fixture.JobID)
 	if len(d.strains) != 0 {
@@ -75,7 +88,7 @@ func TestRestoreThatFailsIsSaid(t *testing.T) {
 	lj := d.put(planned())
 	lr := d.attach(lj, 0)
 	lr.restore = &restore{epoch: 4, running: true}
-	missed := missed{replica.FrozenOf(0), []replica.NodeName{"n2"}}
+	missed := missed{replica.FrozenOf(0), []replica.NodeName{"n2"}, time.Second}
 	for try := 1; try <= triesSaid; try++ {
 		d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("dial: connection refused"), missed: missed})
 		m := fixture.Only[control.Unreached](d.says())

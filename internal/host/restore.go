@@ -312,7 +312,7 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*holdi
 		f.h.log.Fetching(f.job, f.rank, part, f.plan.Epoch, m.Bytes, w.Holders)
 		return s, nil
 	})
-	*f.missed = missed{part, got.Unreached}
+	*f.missed = missed{part, got.Unreached, time.Since(began)}
 	f.h.ask(f.h.ctx, &fetchEnd{f, part, src.Root, got, staged, place}) // whatever became of ctx
 	if err != nil {
 		return nil, place, got.Manifest, err

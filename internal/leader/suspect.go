@@ -113,10 +113,13 @@ func (l *Leader) suspected(h replica.Holder) bool {
 	return s != nil && s.Witnesses(l.now(), l.silenceLimits()) > 0
 }
 
+// mostTookMS bounds what a node says of how long a transfer took that failed.
+const mostTookMS = 24 * 3600 * 1000
+
 // unreached passes on what a node says of its transfers.
 func (l *Leader) unreached(ctx context.Context, from replica.NodeName, m control.Unreached) {
 	if led := l.jobs[m.Job]; led != nil {
 		l.log.Unreached(from, m.To, m.Part, m.Fetch, m.Why)
-		l.recoverStep(ctx, m.Job, led, recovery.Unreached{From: from, To: m.To, Part: m.Part, Fetch: m.Fetch, Epoch: m.Epoch, Rank: m.Rank})
+		l.recoverStep(ctx, m.Job, led, recovery.Unreached{From: from, To: m.To, Part: m.Part, Fetch: m.Fetch, Epoch: m.Epoch, Rank: m.Rank, Took: time.Duration(min(m.TookMS, mostTookMS)) * time.Millisecond})
 	}
 }

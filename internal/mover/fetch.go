@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -43,7 +44,7 @@ type Fetched struct {
 	Manifest replica.Manifest
 	// Report counts what crossed the network, or came from disk (By["disk"]). What came from this node is in neither Bytes nor By.
 	Report transfer.Report
-	// Unreached are the holders that could not be dialled.
+	// Unreached are the holders that could not be dialled, and of a fetch that failed those whose lanes all stalled: their bytes do not get through.
 	Unreached []replica.NodeName
 	// BadDisk: the durable copy could be read, and is corrupt.
 	BadDisk bool
@@ -69,6 +70,9 @@ func (m *Mover) Fetch(ctx context.Context, w Wanted, begin func(replica.Manifest
 		var tried dials
 		got.Report, err = transfer.Fetch(ctx, w.Key, m.sources(ctx, w, &tried), stage)
 		got.Unreached = tried.unreached()
+		if err != nil {
+			got.Unreached = append(got.Unreached, stalled(got.Report, got.Unreached)...)
+		}
 		m.traffic.fetched(got.Report.Lanes, time.Now())
 	}
 	if staging == nil {
@@ -165,6 +169,21 @@ func (d *dials) unreached() []replica.NodeName {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(d.failed), func(n replica.NodeName) bool { return d.reached[n] })
+}
+
+// stalled are the nodes that were set aside and had lanes of which none ended otherwise than by a stall.
+func stalled(r transfer.Report, but []replica.NodeName) (nodes []replica.NodeName) {
+	all := map[replica.NodeName]bool{}
+	for _, l := range r.Lanes {
+		was, known := all[l.Node]
+		all[l.Node] = errors.Is(l.Err, transfer.ErrStalled) && (was || !known)
+	}
+	for _, n := range slices.Sorted(maps.Keys(all)) {
+		if _, failed := r.Failed[n]; all[n] && failed && !slices.Contains(but, n) {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
 }
 
 // fromDisk reads a part from the durable tier, every chunk verified, into the sink.

@@ -189,6 +189,7 @@ func (pu *pusher) send(ctx context.Context, over transfer.Transport, p Push) err
 		ctx, cancel := context.WithTimeout(ctx, pushLimit(bytes))
 		defer cancel()
 		sent, began := from.sent.Load(), time.Now()
+		pu.queue.answered(false) // this try may be the one that is taken: nothing breaks it off for what an earlier one was told
 		err := try(ctx)
 		pu.queue.answered(errors.Is(err, transfer.ErrNotYet))
 		if !ofOther(ctx, err) {

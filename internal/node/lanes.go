@@ -192,7 +192,7 @@ func (d *daemon) waysOf(n replica.Node) []string {
 }
 
 // serveBulk serves the streams of a bulk-class QUIC connection.
-func serveBulk(ctx context.Context, conn *endpoint.Conn, st transfer.Store, gate *transfer.Gate) {
+func serveBulk(ctx context.Context, conn *endpoint.Conn, st transfer.Store, gate *transfer.Gate, m *meter) {
 	var serves sync.WaitGroup
 	defer serves.Wait()
 	for {
@@ -202,7 +202,7 @@ func serveBulk(ctx context.Context, conn *endpoint.Conn, st transfer.Store, gate
 		}
 		serves.Go(func() {
 			defer s.Close()
-			transfer.Serve(ctx, conn.Peer(), s, st, gate) //nolint:errcheck // the peer sees it, and says so where it matters
+			transfer.Serve(ctx, conn.Peer(), servedConn{s, m}, st, gate) //nolint:errcheck // the peer sees it, and says so where it matters
 		})
 	}
 }

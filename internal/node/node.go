@@ -453,12 +453,14 @@ func (d *daemon) build() error {
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
 	st, gate := d.host.Parts(), transfer.NewGate(maxServes, maxServesPerPeer, maxRequestsPerPeer)
 	d.endpoint.Handle(endpoint.Bulk, func(ctx context.Context, conn *endpoint.Conn) {
-		defer d.paths.accepted(conn.Peer(), conn.RemoteAddr(), func() { conn.Close(errDeadWay.Error()) }).end()
-		serveBulk(ctx, conn, st, gate)
+		m := d.paths.accepted(conn.Peer(), conn.RemoteAddr(), func() { conn.Close(errDeadWay.Error()) })
+		defer m.end()
+		serveBulk(ctx, conn, st, gate, m)
 	})
 	d.endpoint.HandleTCP(func(ctx context.Context, conn *endpoint.TCPConn) {
-		defer d.paths.accepted(conn.Peer(), conn.RemoteAddr(), func() { _ = conn.Close() }).end()
-		transfer.ServeAll(ctx, conn.Peer(), conn, st, gate) //nolint:errcheck // as in serveBulk
+		m := d.paths.accepted(conn.Peer(), conn.RemoteAddr(), func() { _ = conn.Close() })
+		defer m.end()
+		transfer.ServeAll(ctx, conn.Peer(), servedConn{conn, m}, st, gate) //nolint:errcheck // as in serveBulk
 	})
 	return nil
 }

@@ -54,7 +54,8 @@ func newPaths(patience time.Duration) *paths {
 }
 
 // probed takes in what the probes of a node's addresses met. Addresses that it has no more are forgotten. Exchanges at one that has been
-// silent for long, while another answers, are broken off: TCP and QUIC would take seconds more to give up.
+// silent for long, while another answers, are broken off: TCP and QUIC would take seconds more to give up. One that has moved something since the
+// last look goes on: a firewall may stop UDP alone.
 func (p *paths) probed(name replica.NodeName, addrs []string, answers []answer, took []time.Duration, at time.Time) {
 	p.takeIn(name, addrs, answers, took, at)
 	for _, m := range p.lost(name, at) {
@@ -67,7 +68,10 @@ func (p *paths) lost(name replica.NodeName, at time.Time) (list []*meter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for m := range p.moves {
-		if m.peer == name && p.deadLocked(name, m.addr) && at.Sub(p.findLocked(name, m.addr).since) >= p.patience {
+		moved := m.sent.Load() + m.received.Load() + m.served.Load()
+		still := moved == m.seen
+		m.seen = moved
+		if still && m.peer == name && p.deadLocked(name, m.addr) && at.Sub(p.findLocked(name, m.addr).since) >= p.patience {
 			list = append(list, m)
 		}
 	}
@@ -157,6 +161,26 @@ type meter struct {
 	began          time.Time
 	cut            func()        // breaks it off; from any goroutine, also when it is over
 	sent, received atomic.Uint64 // one goroutine may read while another writes
+	served         atomic.Uint64 // both ways, of what the node asked for: in no account of ways
+	seen           uint64        // of all these, at the last look; guarded by the paths' lock
+}
+
+// servedConn is a connection, or a stream of one, that another node opened.
+type servedConn struct {
+	net.Conn
+	m *meter
+}
+
+func (s servedConn) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	s.m.served.Add(uint64(n))
+	return n, err
+}
+
+func (s servedConn) Write(b []byte) (int, error) {
+	n, err := s.Conn.Write(b)
+	s.m.served.Add(uint64(n))
+	return n, err
 }
 
 // begin begins an exchange with a node at addr.

@@ -96,6 +96,23 @@ func TestWhatIsUnderWayAtADeadAddressIsBrokenOff(t *testing.T) {
 	probed(3*time.Second, unanswered, alive, 1)
 }
 
+// What moves at an address whose probes are not answered goes on until it stands still: a firewall there may stop UDP alone.
+func TestWhatMovesIsNotBrokenOff(t *testing.T) {
+	p, cuts := newPaths(time.Second), 0
+	ours, theirs := p.begin("n2", "a:1", func() { cuts++ }), p.begin("n2", "a:1", func() { cuts++ })
+	now := time.Now()
+	for i := range 10 {
+		ours.received.Add(1 << 20)
+		theirs.served.Add(1)
+		if p.probed("n2", []string{"a:1", "b:1"}, []answer{unanswered, alive}, make([]time.Duration, 2), now.Add(time.Duration(i)*time.Second)); cuts != 0 {
+			t.Fatalf("broken off at look %d", i)
+		}
+	}
+	if p.probed("n2", []string{"a:1", "b:1"}, []answer{unanswered, alive}, make([]time.Duration, 2), now.Add(time.Minute)); cuts != 2 {
+		t.Errorf("%d of 2 that stand still are broken off", cuts)
+	}
+}
+
 // A silent way takes its share of the time, not all of it.
 func TestTryEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

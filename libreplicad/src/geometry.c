@@ -111,6 +111,30 @@ static int check_unique(const rp_region *regions, size_t n, rp_error *err) {
 	return rc;
 }
 
+static int by_address(const void *a, const void *b) {
+	uintptr_t x = (uintptr_t)(*(const rp_region *const *)a)->data, y = (uintptr_t)(*(const rp_region *const *)b)->data;
+	return x < y ? -1 : x > y;
+}
+
+/* Bytes that two regions share would be loaded twice, the second time with what the other region was sealed with: every digest right, and the
+ * state no step's. */
+static int check_apart(const rp_region *regions, size_t n, rp_error *err) {
+	const rp_region **by = malloc(n * sizeof *by);
+	if (!by)
+		return rpi_error(err, RP_ENOMEM, "no memory for %zu regions", n);
+	size_t some = 0;
+	for (size_t i = 0; i < n; i++)
+		if (regions[i].bytes)
+			by[some++] = &regions[i];
+	qsort(by, some, sizeof *by, by_address);
+	int rc = RP_OK;
+	for (size_t i = 1; i < some && rc == RP_OK; i++)
+		if ((uintptr_t)by[i]->data - (uintptr_t)by[i - 1]->data < by[i - 1]->bytes)
+			rc = rpi_error(err, RP_EINVAL, "regions %s and %s share memory: register it once", by[i - 1]->name, by[i]->name);
+	free(by);
+	return rc;
+}
+
 /* Appends the regions of one kind and class to a layout, in order of registration, each aligned; sets their offsets. */
 static int place(rp_handle *h, rpi_layout *l, int kind, int cls, rp_error *err) {
 	for (uint32_t i = 0; i < h->regions; i++) {
@@ -176,6 +200,8 @@ RP_API int rp_register(rp_handle *h, const rp_region *regions, size_t n, rp_erro
 		rc = check_region(&regions[i], i, err);
 	if (rc == RP_OK)
 		rc = check_unique(regions, n, err);
+	if (rc == RP_OK)
+		rc = check_apart(regions, n, err);
 	if (rc != RP_OK)
 		return rc;
 	h->records = malloc(n * RPI_RECORD);

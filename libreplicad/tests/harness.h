@@ -96,5 +96,5 @@ typedef struct {
 	const char *name;
 	void (*run)(void);
 } test;
-extern const test words_tests[], capture_tests[], process_tests[], bytes_tests[], help_tests[], kv_tests[], mutation_tests[];
+extern const test words_tests[], capture_tests[], process_tests[], bytes_tests[], help_tests[], kv_tests[], mutation_tests[], stress_tests[];
 #endif

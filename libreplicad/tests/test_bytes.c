@@ -91,9 +91,9 @@ static void geometry_and_root(void) {
 	uint8_t records[5][256], want[16], got[16];
 	SAME(golden("region_records", records[0], sizeof records), sizeof records);
 	rp_region regions[5];
-	uint8_t data[2048];
+	uint8_t data[5][2048];
 	for (int i = 0; i < 5; i++) {
-		regions[i] = (rp_region){.struct_size = sizeof(rp_region), .dtype = records[i][128], .kind = records[i][129], .cls = records[i][130], .ndim = records[i][131], .name = (char *)records[i], .data = data};
+		regions[i] = (rp_region){.struct_size = sizeof(rp_region), .dtype = records[i][128], .kind = records[i][129], .cls = records[i][130], .ndim = records[i][131], .name = (char *)records[i], .data = data[i]};
 		memcpy(&regions[i].flags, records[i] + 132, 4);
 		memcpy(&regions[i].bytes, records[i] + 136, 8);
 		memcpy(regions[i].shape, records[i] + 144, 64);

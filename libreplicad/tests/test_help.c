@@ -185,6 +185,47 @@ static void captures(size_t n, uint64_t bytes, uint32_t chunk) {
 	munmap(live, n * bytes);
 }
 
+/* A window region and a volatile one that share memory would be loaded as no step had them. */
+static void overlapping_regions(void) {
+	fake f = {.chunk = 4096, .slots = 2, .ring = 2};
+	static uint8_t live[3 * 4096];
+	rp_handle *h;
+	fake_start(&f);
+	rp_options o = {.struct_size = sizeof o, .world = 4, .socket_path = f.path, .job = "sizes", .rank = 2, .timeout_ns = 20ll * second};
+	OK(rp_open(&o, &h, &failure));
+	rp_region regions[] = {{.struct_size = sizeof(rp_region), .dtype = RP_U8, .ndim = 1, .name = "v", .cls = RP_VOLATILE, .data = live + 4096, .bytes = 4096, .shape = {4096}},
+			       {.struct_size = sizeof(rp_region), .dtype = RP_U8, .ndim = 1, .name = "w", .data = live, .bytes = 4097, .shape = {4097}},
+			       {.struct_size = sizeof(rp_region), .dtype = RP_U8, .ndim = 1, .name = "empty", .data = live, .bytes = 0, .shape = {0}}};
+	SAME(rp_register(h, regions, 3, &failure), RP_EINVAL);
+	CHECK(strstr(failure.text, "regions w and v share memory"));
+	regions[1].bytes = regions[1].shape[0] = 4096;
+	OK(rp_register(h, regions, 3, &failure));
+	rp_close(h);
+	fake_stop(&f);
+}
+
+/* A replicated part of nothing. */
+static void one_region_of_no_bytes(void) {
+	fake f = {.chunk = 4096, .slots = 2, .ring = 2};
+	static uint8_t live[1];
+	rp_handle *h = rank_of(&f, live, 1, 0);
+	rp_join_info info = {.struct_size = sizeof info};
+	atomic_store(&f.control->candidate.word, RP_WORD(1, 1, 0));
+	OK(rp_step_enter(h, 1, 0, &failure));
+	OK(rp_set_good(h, 1));
+	OK(rp_step_exit(h, 1, 0, NULL, &failure));
+	OK(rp_capture(h, &failure));
+	CHECK(whole(h, rpi_slot(h, 1), RPI_PART_REPLICATED, true));
+	atomic_store(&f.control->fence.word, 1);
+	fake_order(&f, 2, RP_ORDER_LOAD, 1, 1, 1);
+	OK(rp_join(h, &info, 20ll * second, &failure));
+	OK(rp_load(h, &failure));
+	rp_close(h);
+	fake_stop(&f);
+}
+
+static void one_region_of_1_byte(void) { captures(1, 1, 4096); }
+static void one_region_of_a_chunk(void) { captures(1, 4096, 4096); }
 static void one_region_of_8_bytes(void) { captures(1, 8, 4096); }
 static void ten_thousand_regions(void) { captures(10000, 200, 65536); }
 
@@ -196,4 +237,4 @@ static void more_than_4_gib(void) {
 		captures(1, (4ull << 30) + 4097, 4 << 20);
 }
 
-const test help_tests[] = {{"two threads copy one capture", two_threads_copy_one_capture}, {"two threads load", two_threads_load}, {"cancel wakes helpers", cancel_wakes_helpers}, {"one region of 8 bytes", one_region_of_8_bytes}, {"10,000 regions", ten_thousand_regions}, {"more than 4 GiB", more_than_4_gib}, {0}};
+const test help_tests[] = {{"two threads copy one capture", two_threads_copy_one_capture}, {"two threads load", two_threads_load}, {"cancel wakes helpers", cancel_wakes_helpers}, {"one region of 8 bytes", one_region_of_8_bytes}, {"one region of no bytes", one_region_of_no_bytes}, {"one region of 1 byte", one_region_of_1_byte}, {"one region of a chunk", one_region_of_a_chunk}, {"overlapping regions", overlapping_regions}, {"10,000 regions", ten_thousand_regions}, {"more than 4 GiB", more_than_4_gib}, {0}};
