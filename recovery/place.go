@@ -28,7 +28,7 @@ func minCopies(o replica.Options) int {
 }
 
 // PlaceMirrors says which nodes mirror the private part of each rank, and the replicated part of each group that has members
-// on too few nodes. A mirror is never on a node that produces the part, in another failure domain while one is free, on a
+// on too few nodes, or on enough that share a failure domain while a node in another one is free. A mirror is never on a node that produces the part, in another failure domain while one is free, on a
 // node that the part's maker reaches while there is one, and stays where it is unless a better place exists. Of places that are as good it gets
 // the node with the fewest mirrors of its kind: a node needs memory for the most that any may get. Ties go by rendezvous order.
 func PlaceMirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
@@ -46,7 +46,7 @@ func PlaceMirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
 		group := int(in.Layout.Groups[r])
 		groups = max(groups, group+1)
 		if c.Incarnation != 0 {
-			byRank[r] = g.place(replica.OfRank(replica.Rank(r)), []replica.NodeName{c.Node}, at(in.Mirrors, r), copies-1)
+			byRank[r] = g.place(replica.OfRank(replica.Rank(r)), []replica.NodeName{c.Node}, at(in.Mirrors, r), copies-1, further{beyond: copies - 1})
 			if at := (inGroup{group, c.Node}); !member[at] {
 				member[at] = true
 				members[group] = append(members[group], c.Node)
@@ -57,7 +57,8 @@ func PlaceMirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
 	g.count(in.GroupMirrors)
 	for i := range byGroup {
 		if len(members[i]) > 0 {
-			byGroup[i] = g.place(replica.OfGroup(replica.GroupID(i)), members[i], at(in.GroupMirrors, i), copies-len(members[i]))
+			apart, harm := g.apart(members[i], copies)
+			byGroup[i] = g.place(replica.OfGroup(replica.GroupID(i)), members[i], at(in.GroupMirrors, i), copies-apart, further{copies - len(members[i]), harm})
 		}
 	}
 	return byRank, byGroup
@@ -161,8 +162,32 @@ func (g *ground) misfits(from replica.NodeName) []bool {
 	return out
 }
 
+// apart counts the members of a group that share no failure domain with each other, up to copies, and says what harm the best of the others
+// shares with them; 0: there is none. The first member is one of them.
+func (g *ground) apart(members []replica.NodeName, copies int) (n, harm int) {
+	taken := []labels{g.labels(members[0])}
+	for _, m := range members[1:] {
+		if len(taken) >= copies {
+			break
+		}
+		l, shared := g.labels(m), 0
+		for _, t := range taken {
+			shared = max(shared, l.shared(t))
+		}
+		if shared == 0 {
+			taken = append(taken, l)
+		} else if harm == 0 || shared < harm {
+			harm = shared
+		}
+	}
+	return len(taken), harm
+}
+
+// further bounds what place picks beyond so many nodes: each of these is one that gets the part, and shares less harm with those that have it.
+type further struct{ beyond, harm int }
+
 // place picks n nodes for a part that lies on the nodes own already.
-func (g *ground) place(part replica.Part, own, present []replica.NodeName, n int) (picked []replica.NodeName) {
+func (g *ground) place(part replica.Part, own, present []replica.NodeName, n int, f further) (picked []replica.NodeName) {
 	g.carry(present, -1)
 	defer func() { g.carry(picked, 1) }()
 	if n <= 0 {
@@ -198,7 +223,7 @@ func (g *ground) place(part replica.Part, own, present []replica.NodeName, n int
 				best, where = p, i
 			}
 		}
-		if where < 0 {
+		if where < 0 || len(picked) >= f.beyond && (best.misfit > 0 || best.shared >= f.harm) {
 			break
 		}
 		picked, taken = append(picked, best.name), append(taken, g.sites[where])

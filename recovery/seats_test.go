@@ -354,6 +354,35 @@ func slowPlace(in Placement, load map[replica.NodeName]int, part replica.Part, o
 	return picked
 }
 
+// slowFurther picks mirrors of a group's part: one for each copy that its own nodes lack, or have in a domain that another of them is in. Those beyond
+// what they lack must be better than the best of its own nodes that share one.
+func slowFurther(in Placement, load map[replica.NodeName]int, part replica.Part, own []replica.NodeName, copies int) []replica.NodeName {
+	apart, harm := own[:1:1], 0
+	for _, n := range own[1:] {
+		shared := slowShared(in.Nodes, in.Nodes[n], apart)
+		switch {
+		case len(apart) >= copies:
+		case shared == 0:
+			apart = append(apart, n)
+		case harm == 0 || shared < harm:
+			harm = shared
+		}
+	}
+	picked := slowPlace(in, load, part, own, nil, copies-len(apart))
+	for i, n := range picked {
+		if i < copies-len(own) {
+			continue
+		}
+		if in.Misfit != nil && in.Misfit(own[0], n) || slowShared(in.Nodes, in.Nodes[n], append(slices.Clone(own), picked[:i]...)) >= harm {
+			for _, n := range picked[i:] {
+				load[n]--
+			}
+			return picked[:i]
+		}
+	}
+	return picked
+}
+
 func slowWeigh(job replica.JobID, part replica.Part, node replica.NodeName) uint64 {
 	h := fnv.New64a()
 	h.Write(job[:])
@@ -410,7 +439,7 @@ func TestMirrorsAgainstSlow(t *testing.T) {
 			}
 			var want []replica.NodeName
 			if len(own) > 0 {
-				want = slowPlace(in, load, replica.OfGroup(replica.GroupID(g)), own, nil, copies-len(own))
+				want = slowFurther(in, load, replica.OfGroup(replica.GroupID(g)), own, copies)
 			}
 			if !slices.Equal(byGroup[g], want) {
 				t.Fatalf("seed %d: group %d is mirrored by %v, looking at everything by %v", seed, g, byGroup[g], want)
