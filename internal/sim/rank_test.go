@@ -42,20 +42,21 @@ type rank struct {
 	arena   *shm.Arena
 	page    []byte
 
-	step    replica.Word // as this process left it
-	held    replica.Epoch
-	initial replica.Epoch
-	went    replica.Epoch // let go in it
-	epoch   replica.Epoch
-	ordered wire.Order    // not obeyed yet
-	orderOf replica.Epoch // of ordered; 0: there is none
-	capture replica.Generation
-	bye     bool
-	stopped bool
-	paused  uint32
-	notices []wire.Sealed
-	has     replica.Step // the live state is that of this step
-	waitsGo bool
+	step       replica.Word // as this process left it
+	held       replica.Epoch
+	initial    replica.Epoch
+	went       replica.Epoch // let go in it
+	epoch      replica.Epoch
+	ordered    wire.Order    // not obeyed yet
+	orderOf    replica.Epoch // of ordered; 0: there is none
+	capture    replica.Generation
+	bye        bool
+	stopped    bool
+	paused     uint32
+	notices    []wire.Sealed
+	has        replica.Step // the live state is that of this step
+	waitsGo    bool
+	unloadable bool // what it was to load is not what was sealed: the process ends, as programs do
 }
 
 // startRank starts a process for a rank.
@@ -199,6 +200,9 @@ func (r *rank) main() int32 {
 		if r.join() && r.train() {
 			return 0
 		}
+		if r.unloadable {
+			return 1
+		}
 	}
 	return 3
 }
@@ -341,6 +345,7 @@ func (r *rank) set(s replica.Step) {
 func (r *rank) load(o wire.Order) bool {
 	r.w.loads(r, o)
 	var bad replica.Epoch
+	why := "a place is not sealed"
 	r.do(func() {
 		atomic.StoreUint64(r.word(atHolder), 0)
 		r.held = 0
@@ -359,6 +364,10 @@ func (r *rank) load(o wire.Order) bool {
 			want := r.w.content(of.part, o.Step)
 			for i := range info.Digests {
 				b, err := r.arena.ReadChunk(p, info.Count, i, nil)
+				if err == nil && shm.Hash(b) != info.Digests[i] { // as the C client finds, which verifies what it loads
+					bad, why = r.epoch, fmt.Sprintf("chunk %d does not hash to what was sealed", i)
+					return
+				}
 				at, n := replica.ChunkSpan(i, uint64(len(want)), 4096)
 				if err != nil || string(b) != string(want[at:at+n]) {
 					r.w.failf("P2: rank %d loads other bytes than %v had at step %d, in chunk %d: %v", r.of, of.part, o.Step, i, err)
@@ -368,7 +377,8 @@ func (r *rank) load(o wire.Order) bool {
 		}
 	})
 	if bad != 0 {
-		r.say(session.Unloadable{Peer: r.peer, Header: r.head(wire.MUnloadable, 0), Text: "a place is not sealed"})
+		r.say(session.Unloadable{Peer: r.peer, Header: r.head(wire.MUnloadable, 0), Text: why})
+		r.unloadable = true
 		return false
 	}
 	r.set(o.Step)
