@@ -26,6 +26,8 @@ const (
 	pacedPiece = 256 << 10
 	// idleAfter is how long a served stream may be quiet between two requests: the receiver may be making room.
 	idleAfter = 30 * time.Second
+	// rehashes is how many bytes a second a node hashes again at least of what it has; busy ones are slower than the 4 GiB of a quiet core.
+	rehashes = 256 << 20
 	// restAfter is how long a connection that serves one exchange after another may rest between two: pushes come a step apart.
 	restAfter = 5 * time.Minute
 	// wideFrom is from how many bytes a part is worth connections beside its node's first: a TLS handshake costs 2 ms of processor time at

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -38,14 +39,20 @@ func Push(ctx context.Context, l Lane, k Key, r Reader, t Turns) error {
 	return nil
 }
 
+// roomMade is how long a mirror may take before it says which chunks of so many bytes it wants: it makes room first, and hashes again what it has of
+// them.
+func roomMade(bytes uint64) time.Duration {
+	return idleAfter + time.Duration(bytes/rehashes)*time.Second
+}
+
 func push(ctx context.Context, l Lane, k Key, r Reader, t Turns) error {
 	c, err := l.Open(ctx)
 	if err != nil {
 		return fmt.Errorf("open stream: %w", err)
 	}
-	s := newStream(ctx, c, idleAfter) // the mirror may have to make room first
-	defer s.end()
 	m := r.Manifest()
+	s := newStream(ctx, c, roomMade(m.Bytes))
+	defer s.end()
 	wanted, err := offer(s, k, &m)
 	if err != nil {
 		return err

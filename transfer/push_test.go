@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"testing/synctest"
 
 	"github.com/replicad/replicad/internal/wire"
@@ -408,5 +409,12 @@ func TestRequestsAreLetInBeforeTheyAreRead(t *testing.T) {
 	defer leave()
 	if err := Serve(t.Context(), "peer", request(kindPushWhole, 16), st, g); !errors.Is(err, ErrRefused) {
 		t.Errorf("small pushes are not bounded: %v", err)
+	}
+}
+
+// A mirror that has most of 100 GiB hashes all that again before it says what it lacks.
+func TestRoomIsMadeBySize(t *testing.T) {
+	if small, large := roomMade(1<<20), roomMade(100<<30); small != idleAfter || large < 6*time.Minute || large > 8*time.Minute {
+		t.Errorf("%v and %v", small, large)
 	}
 }
