@@ -54,13 +54,13 @@ func (d *drip) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-func fetchWithin(t *testing.T, limit time.Duration, k Key, sources []Source, begin func(replica.Manifest) (Sink, error)) (Report, error, time.Duration) {
+func fetchWithin(t *testing.T, limit time.Duration, k Key, sources []Source, begin func(replica.Manifest) (Sink, error)) (Report, time.Duration, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	began := time.Now()
 	rep, err := Fetch(ctx, k, sources, begin)
-	return rep, err, time.Since(began)
+	return rep, time.Since(began), err
 }
 
 // TestGrayNodeHoldsAChunk: the link of a node with two lanes becomes a drip while one of them waits for chunks and the other has nothing to do.
@@ -80,7 +80,7 @@ func TestGrayNodeHoldsAChunk(t *testing.T) {
 			time.AfterFunc(hedgeAfter/2, func() { d.now.Store(true) })
 			return d
 		})
-		rep, err, took := fetchWithin(t, time.Hour, k, []Source{one, two, source("good", slow)}, sink.begin)
+		rep, took, err := fetchWithin(t, time.Hour, k, []Source{one, two, source("good", slow)}, sink.begin)
 		t.Logf("%v, took %v of virtual time, by %v", err, took, rep.By)
 		if err != nil || took > time.Minute {
 			t.Errorf("%v after %v: %+v", err, took, rep)
@@ -109,7 +109,7 @@ func TestManifestAndThenNothing(t *testing.T) {
 				}
 				sources = append(sources, s)
 			}
-			rep, err, took := fetchWithin(t, time.Hour, k, sources, newSink(t, m).begin)
+			rep, took, err := fetchWithin(t, time.Hour, k, sources, newSink(t, m).begin)
 			t.Logf("%d addresses: %v after %v", n, err, took)
 			if took > time.Minute {
 				t.Errorf("%d addresses: not given up after %v: %v %+v", n, took, err, rep)
@@ -129,7 +129,7 @@ func TestGrayDonorsKeepTheReserveOut(t *testing.T) {
 		}
 		sources = append(sources, source("good", st))
 		sink := newSink(t, m)
-		rep, err, took := fetchWithin(t, time.Hour, k, sources, sink.begin)
+		rep, took, err := fetchWithin(t, time.Hour, k, sources, sink.begin)
 		t.Logf("%v after %v, by %v", err, took, rep.By)
 		if err != nil || took > time.Minute {
 			t.Errorf("%v after %v: %+v", err, took, rep)
@@ -148,7 +148,7 @@ func TestGrayTCP(t *testing.T) {
 			return s
 		}
 		sink := newSink(t, m)
-		rep, err, took := fetchWithin(t, time.Hour, k, []Source{source("n1", st), gray(), gray()}, sink.begin)
+		rep, took, err := fetchWithin(t, time.Hour, k, []Source{source("n1", st), gray(), gray()}, sink.begin)
 		t.Logf("%v after %v, by %v, lanes %+v", err, took, rep.By, rep.Lanes)
 		if err != nil || took > time.Minute {
 			t.Errorf("%v after %v: %+v", err, took, rep)
@@ -170,7 +170,7 @@ func TestSmallPartWhereUDPDies(t *testing.T) {
 				tcp := source("n1", st)
 				tcp.Over = TCP
 				sink := newSink(t, m)
-				rep, err, took := fetchWithin(t, time.Hour, k, []Source{bentSource("n1", st, wrap), tcp}, sink.begin)
+				rep, took, err := fetchWithin(t, time.Hour, k, []Source{bentSource("n1", st, wrap), tcp}, sink.begin)
 				t.Logf("%v after %v, by %v", err, took, rep.By)
 				if err != nil || took > time.Minute {
 					t.Errorf("%v after %v: %+v", err, took, rep)
@@ -198,7 +198,7 @@ func (b *brokenWriter) Write(p []byte) (int, error) {
 func TestOnlyDonorDrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, m, b := makePart(64*4*kib, 4*kib)
-		rep, err, took := fetchWithin(t, time.Hour, k, []Source{bentSource("n1", &memStore{m: m, b: b}, func(c net.Conn) net.Conn { return &drip{Conn: c, left: 20 * kib, every: 4 * time.Second} })}, newSink(t, m).begin)
+		rep, took, err := fetchWithin(t, time.Hour, k, []Source{bentSource("n1", &memStore{m: m, b: b}, func(c net.Conn) net.Conn { return &drip{Conn: c, left: 20 * kib, every: 4 * time.Second} })}, newSink(t, m).begin)
 		if !errors.Is(err, ErrStalled) || rep.Failed["n1"] == "" || took > time.Minute {
 			t.Errorf("%v after %v: %+v", err, took, rep)
 		}
@@ -221,7 +221,7 @@ func TestReceiverTakesLongToBegin(t *testing.T) {
 				sources = append(sources, s)
 			}
 			sink := newSink(t, m)
-			rep, err, took := fetchWithin(t, time.Hour, k, sources, func(m replica.Manifest) (Sink, error) {
+			rep, took, err := fetchWithin(t, time.Hour, k, sources, func(m replica.Manifest) (Sink, error) {
 				time.Sleep(3 * time.Minute)
 				return sink.begin(m)
 			})

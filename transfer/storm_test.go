@@ -102,7 +102,7 @@ func TestStorm(t *testing.T) {
 				sources = append(sources, s)
 			}
 			sink := newSink(t, m)
-			rep, err, took := fetchWithin(t, time.Hour, k, sources, sink.begin)
+			rep, took, err := fetchWithin(t, time.Hour, k, sources, sink.begin)
 			if err != nil || took > 2*time.Minute {
 				t.Errorf("seed %d, %d bytes, %d chunks:%s: %v after %v: failed %v", seed, size, len(m.Chunks), desc, err, took, rep.Failed)
 			} else {
