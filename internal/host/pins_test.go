@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -252,6 +253,11 @@ func TestWhatAClosedJobResumesAtIsMirrored(t *testing.T) {
 	}
 	if lr.pushed[own].sent.After(first) {
 		t.Error("what has arrived is sent again")
+	}
+	lj.scarceAt = time.Now().Add(32 * scarceAgain)
+	d.pushEnded(ended(group, mover.ErrSuperseded))
+	if left := time.Until(lj.scarceAt); left > pushAgain {
+		t.Errorf("what gave way to another part is sent again after %v: the job waits for it", left)
 	}
 	d.leaderSays(control.MirrorOrder{Job: fixture.JobID, Epoch: 3, Generation: fixture.Gen(3, 6)}) // the mirror came back without its memory
 	if !lr.pushed[own].sent.After(first) || lr.pushed[own].done {

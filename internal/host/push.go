@@ -49,6 +49,11 @@ func (h *Host) pushEnded(ev pushEnded) {
 		lr.pushed[key] = pushState{lr.pushed[key].sent, true}
 	case errors.Is(ev.Err, mover.ErrSuperseded):
 		delete(lr.pushed, key)
+		if g, scarce := lj.resumesAt(); scarce && g == key.generation { // it gave way to another part, and is to follow that
+			if soon := time.Now().Add(pushAgain); soon.Before(lj.scarceAt) {
+				lj.scarceAt = soon
+			}
+		}
 	}
 	for k := range lr.pushed {
 		if k.generation.Step < lj.job.Committed.Step && k.part.Kind != replica.FrozenPart {
