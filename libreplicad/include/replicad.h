@@ -135,8 +135,9 @@ enum {
  *   private     RP_VOLATILE, RP_IN_WINDOW  at any time               by each rp_step_exit before it returns
  *
  * rp_register refuses the rest: private RP_WINDOW without RP_IN_WINDOW (the copy would be made before the window changes it),
- * private RP_FROZEN, and RP_IN_WINDOW on a replicated region. One region with RP_IN_WINDOW has all private regions copied at rp_step_exit:
- * a rank that is lost inside of the window then costs that step, which its twins could otherwise finish for it. */
+ * private RP_FROZEN, and RP_IN_WINDOW on a replicated region; and regions that share memory. One region with RP_IN_WINDOW has all
+ * private regions copied at rp_step_exit: a rank that is lost inside of the window then costs that step, which its twins could
+ * otherwise finish for it. */
 enum { RP_WINDOW = 0, RP_VOLATILE = 1, RP_FROZEN = 2 };
 enum { RP_IN_WINDOW = 1 }; /* flag of a private region that the window changes */
 enum { RP_U8 = 1, RP_I8, RP_I16, RP_I32, RP_I64, RP_F16, RP_BF16, RP_F32, RP_F64, RP_BOOL, RP_U16, RP_U32, RP_U64, RP_F8E4M3, RP_F8E5M2 };
