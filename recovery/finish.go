@@ -17,9 +17,37 @@ func HasFinished(j *replica.Job) bool {
 	return j.Phase == replica.Ended && (j.EndReason == Finished || strings.HasPrefix(j.EndReason, Finished+" at step "))
 }
 
-// partingGrace is how long a job whose ranks have all left stays open for a commit of what they hold. A commit takes milliseconds, and the
-// copies it needs as long as any; beyond it something is lost that is not to come back before the ranks' patience ends.
-const partingGrace = 10 * time.Second
+// partingGrace is how long a job whose ranks have all left stays open at least for a commit of what they hold; and partingPaces times the longest
+// time between two commits of the epoch, since the copies of a large state take as long as they take. Beyond that something is lost that is not to
+// come back before the ranks' patience ends.
+const (
+	partingGrace = 10 * time.Second
+	partingPaces = 3
+)
+
+// pace is how long commits of an epoch take, from one to the next.
+type pace struct {
+	epoch   replica.Epoch
+	at      time.Duration // of the newest
+	longest time.Duration
+}
+
+func (p *pace) commits(e replica.Epoch, now time.Duration) {
+	if p.epoch == e {
+		p.longest = max(p.longest, now-p.at)
+	} else {
+		p.epoch, p.longest = e, 0
+	}
+	p.at = now
+}
+
+// grace is how long the job stays open for its last commit.
+func (l *Leader) grace() time.Duration {
+	if l.pace.epoch != l.job.Epoch {
+		return partingGrace
+	}
+	return max(partingGrace, partingPaces*l.pace.longest)
+}
 
 // parting is the end of a job whose ranks have all left.
 type parting struct {
@@ -37,7 +65,7 @@ func (l *Leader) AllLeft() bool {
 // Parted tells whether all ranks have left and nothing more will be committed: what is then is how the job ends.
 func (l *Leader) Parted() bool {
 	last, held, all := l.parted()
-	return all && (l.job.Position.Step >= min(last, held) || l.parting.epoch == l.job.Epoch && l.now >= l.parting.at+partingGrace)
+	return all && (l.job.Position.Step >= min(last, held) || l.parting.epoch == l.job.Epoch && l.now >= l.parting.at+l.grace())
 }
 
 // finish ends a job whose ranks have all left, once the newest step that all of them hold is committed and, where the job writes to the
@@ -52,7 +80,7 @@ func (l *Leader) finish() {
 	if l.parting.epoch != j.Epoch {
 		l.parting = parting{epoch: j.Epoch, at: l.now}
 	}
-	switch until := l.parting.at + partingGrace; {
+	switch until := l.parting.at + l.grace(); {
 	case !l.Parted():
 		l.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be committed", min(last, held)), map[string]string{"why": "last commit"})
 		l.wakeAt(until)
@@ -77,11 +105,11 @@ func (l *Leader) unwritten() bool {
 	switch {
 	case w != nil:
 		l.parting.at, l.parting.writing = l.now, w.Generation == j.Committed // the driver gives up what takes too long
-	case l.parting.writing, l.now >= l.parting.at+partingGrace:
+	case l.parting.writing, l.now >= l.parting.at+l.grace():
 		return false
 	}
 	l.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be written to the durable tier", j.Committed.Step), map[string]string{"why": "last durable write"})
-	l.wakeAt(l.parting.at + partingGrace)
+	l.wakeAt(l.parting.at + l.grace())
 	return true
 }
 

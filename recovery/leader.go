@@ -60,6 +60,7 @@ type Leader struct {
 	asked     map[lack]asked        // who fetches them
 	naming    naming
 	parting   parting
+	pace      pace
 
 	recoveries []time.Duration // begun since the committed step last rose
 	committed  replica.Step
@@ -166,6 +167,7 @@ func (l *Leader) learnJob(ev JobChanged) {
 		}
 	}
 	if l.job.Position.Step > l.committed {
+		l.pace.commits(l.job.Epoch, l.now)
 		l.committed, l.recoveries = l.job.Position.Step, nil
 	}
 	if l.job.ClosedEpoch != l.closed || first {

@@ -60,6 +60,9 @@ func sick(rnd *rand.Rand, name replica.NodeName, m replica.Manifest, b []byte) S
 // TestStorm: whatever becomes of the others, one donor that is well brings the part, soon, each chunk once.
 func TestStorm(t *testing.T) {
 	seeds := uint64(60)
+	if raceEnabled { // which takes ten times as long; STORM=3000 for a campaign
+		seeds = 20
+	}
 	if n, err := strconv.Atoi(os.Getenv("STORM")); err == nil {
 		seeds = uint64(n)
 	}
@@ -117,7 +120,11 @@ func TestStorm(t *testing.T) {
 
 // TestPushStorm: whatever becomes of the streams beside the main one, the part arrives.
 func TestPushStorm(t *testing.T) {
-	for seed := range uint64(6) {
+	seeds := uint64(6)
+	if raceEnabled {
+		seeds = 2
+	}
+	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 78))
 			k, m, b := makePart(2*wideFrom+rnd.IntN(3*wideFrom), []uint32{64 * kib, 1 << 20, 4 << 20}[rnd.IntN(3)])

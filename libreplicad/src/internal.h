@@ -155,6 +155,8 @@ struct rp_handle {
 	rpi_reply reply, hand;  /* to the training thread's request; to a handshake */
 	rp_order ordered;       /* newest INIT or LOAD */
 	uint64_t ordered_epoch, go_epoch;
+	uint64_t leaving_epoch, leaving_committed; /* the training thread's: the epoch in which it has begun to leave, and what was committed when it looked last */
+	int64_t leaving_until;			   /* it waits for a place for its last step */
 	uint64_t standing_epoch, standing_on; /* the training thread's: the epoch and connection in which it has said that it stands still to leave */
 	uint64_t capture_ordered; /* generation whose live state is to be sealed while the rank waits in rp_join; 0: none */
 	bool stopped;

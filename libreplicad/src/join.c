@@ -176,17 +176,34 @@ static void say_standing(rp_handle *h, int64_t until) {
 	rpi_request(h, RP_M_PAUSE, &body, 1, RP_M_PAUSED, until > now ? now + (until - now) / 2 : now, NULL);
 }
 
+/* How long a rank waits for a place for its last step, from the beginning or from the last commit: a place comes free once an older step is
+ * committed, and mirrors get a part at 32 MiB a second at least. */
+static int64_t leaving_patience(const rp_handle *h) {
+	return (30 + (int64_t)((h->replicated.bytes + h->private_part.bytes + h->frozen.bytes) >> 25)) * 1000000000;
+}
+
 /* The last step: it is compared with the others' and committed before the job ends. The daemon hears that no later one is to be waited
  * for, and says that it has: before, with two slots, it frees this step's for a candidate that is not to come, sealed as it may be. What
- * may lack is a place, until an older step is committed; without one for so long the job ends without the step. */
-static void seal_last(rp_handle *h, int64_t deadline) {
-	static const int64_t patience = 5000000000, again = 1000000;
-	int64_t until = rpi_deadline(patience);
-	if (until > deadline)
-		until = deadline;
-	say_standing(h, until);
-	while (rp_seal_step(h, 0, NULL) == RP_EAGAIN && rpi_now() < until)
-		nanosleep(&(struct timespec){0, again}, NULL);
+ * may lack is a place, until an older step is committed; without one for so long the job ends without the step. A caller that waits in
+ * slices waits for it in all of them: it has not left before. */
+static int seal_last(rp_handle *h, int64_t deadline, rp_error *err) {
+	uint64_t epoch = atomic_load(&h->epoch);
+	if (h->leaving_epoch != epoch)
+		h->leaving_epoch = epoch, h->leaving_committed = 0, h->leaving_until = 0;
+	int64_t soon = rpi_deadline(5000000000);
+	say_standing(h, soon < deadline ? soon : deadline);
+	while (rp_seal_step(h, 0, NULL) == RP_EAGAIN) {
+		int64_t now = rpi_now();
+		uint64_t committed = atomic_load(&h->control->committed.word);
+		if (h->leaving_until == 0 || committed != h->leaving_committed)
+			h->leaving_committed = committed, h->leaving_until = now + leaving_patience(h);
+		if (now >= h->leaving_until)
+			break;
+		if (now >= deadline)
+			return rpi_error(err, RP_ETIMEOUT, "rp_leave: the last step has no place in the arena until an older one is committed: call it again");
+		nanosleep(&(struct timespec){0, 1000000}, NULL);
+	}
+	return RP_OK;
 }
 
 RP_API int rp_leave(rp_handle *h, int64_t timeout_ns, rp_error *err) {
@@ -199,7 +216,9 @@ RP_API int rp_leave(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	if (epoch && atomic_load(&h->control->fence.word) >= epoch)
 		return rpi_error(err, RP_EFENCED, "epoch %llu is closed: rp_join", (unsigned long long)epoch);
 	rpi_quiesce(h, deadline);
-	seal_last(h, deadline);
+	rc = seal_last(h, deadline, err);
+	if (rc != RP_OK)
+		return rc;
 	rc = rpi_flush(h, deadline);
 	return rc == RP_OK || rc == RP_EGONE ? rpi_request(h, RP_M_LEAVE, NULL, 0, RP_M_BYE, deadline, err) : rc;
 }

@@ -158,6 +158,7 @@ static void answer(fake *f, const uint8_t *message) {
 		fake_send(f, RP_M_ORDER, f->epoch, 0, &(rp_order){.action = RP_ORDER_GO}, sizeof(rp_order));
 		break;
 	case RP_M_LEAVE:
+		f->left = true;
 		fake_send(f, RP_M_BYE, 0, h.request, NULL, 0);
 		break;
 	case RP_M_PAUSE:

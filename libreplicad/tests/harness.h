@@ -56,6 +56,7 @@ typedef struct {
 	int part_with;  /* code with which the next message of type part_at is refused, in answer to no request, before the connection is closed with what follows unread; -1: it is closed without a word */
 	uint16_t part_at; /* 0: the connection itself, before anything is read */
 	uint64_t granted; /* incarnation in the next answer to an attach; 0: 5 */
+	_Atomic bool left; /* a rank has said that it leaves */
 	bool freeing;   /* frees the slots before it takes a word of a pause */
 	_Atomic unsigned sealed, stopped, unloadable;
 	rp_sealed last;

@@ -369,6 +369,25 @@ static void leaves_with_its_last_step_sealed(void) {
 	rank_end(&r);
 }
 
+/* However short the slices are in which it waits: it has not left before its last step has a place. */
+static void leaves_in_slices(void) {
+	rank r;
+	rank_start(&r, 5000);
+	step(&r, 1, NULL);
+	for (uint32_t i = 0; i < r.h->geo.slots; i++)
+		atomic_store(&r.daemon.control->slot[i].word, RP_SLOT(0, RP_SEALED));
+	for (int i = 0; i < 5; i++) {
+		SAME(rp_leave(r.h, second / 50, &failure), RP_ETIMEOUT);
+		CHECK(strstr(failure.text, "no place in the arena"));
+		CHECK(!r.daemon.left);
+	}
+	atomic_store(&r.daemon.control->slot[1].word, RP_SLOT(1, RP_FREE));
+	OK(rp_leave(r.h, 20ll * second, &failure));
+	CHECK(r.daemon.left);
+	SAME(rpi_slot(r.h, 1).meta->generation, RP_WORD(1, 1, 0));
+	rank_end(&r);
+}
+
 /* A cancelled capture leaves its slot COPYING for the same handle; at the next join it is TORN for the daemon. */
 static void cancelled_slot(void) {
 	rank r;
@@ -621,7 +640,7 @@ static void says_what_it_cannot_load(void) {
 }
 
 const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"worker maps the slots", worker_maps_the_slots}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
-			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"leaves with its last step sealed", leaves_with_its_last_step_sealed}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed},
+			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"leaves with its last step sealed", leaves_with_its_last_step_sealed}, {"leaves in slices", leaves_in_slices}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed},
 			      {"join finishes the capture", join_finishes_the_capture},
 			      {"join in an open epoch", join_in_an_open_epoch}, {"join only looks", join_only_looks}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed},
 			      {"an heir seals nothing", an_heir_seals_nothing}, {"says what it cannot load", says_what_it_cannot_load}, {0}};

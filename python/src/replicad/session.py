@@ -51,8 +51,8 @@ __all__ = ["Resumed", "Session"]
 
 log = logging.getLogger("replicad")
 
-#: A rank that leaves waits so many seconds at most for a place to copy its last step to.
-SEAL = 5.0
+#: A rank that leaves waits so many seconds for a place to copy its last step to, and as long as a mirror may take to get a copy at so many bytes a second.
+SEAL, SLOWEST = 30.0, 32 << 20
 
 
 class Resumed(int):
@@ -590,8 +590,9 @@ class Session:
         if not self._life.left:
             self._settle()
             if self._at >= 0:
+                patience = SEAL + sum(r.nbytes for r in self._table()) / SLOWEST
                 with contextlib.suppress(Canceled, Timeout):  # copied, it is compared with the others', and can be the one that all go back to
-                    self._live.seal(self._at, SEAL if timeout is None else min(SEAL, timeout))
+                    self._live.seal(self._at, patience if timeout is None else min(patience, timeout))
             self._rank.leave(timeout)
             self._life.left = True
 
