@@ -41,8 +41,10 @@ static rp_handle *start_with(fake *f, uint8_t *live, uint32_t regions, uint64_t 
 		snprintf(name[i], sizeof *name, "window-%05u", i);
 		r[i] = region(name[i], RP_REPLICATED, RP_WINDOW, live + i * stride(window), window);
 	}
-	r[regions] = region("private", RP_PRIVATE, RP_VOLATILE, live, small);
-	r[regions + 1] = region("volatile", RP_REPLICATED, RP_VOLATILE, live, small);
+	static uint8_t smalls[2][4096];
+	CHECK(small <= sizeof *smalls);
+	r[regions] = region("private", RP_PRIVATE, RP_VOLATILE, smalls[0], small);
+	r[regions + 1] = region("volatile", RP_REPLICATED, RP_VOLATILE, smalls[1], small);
 	OK(rp_register(h, r, regions + 2, &failure));
 	free(name), free(r);
 	if (!f->geometry)
