@@ -105,8 +105,11 @@ sim: set-up ## jobs on whole hosts in virtual time, with faults that are drawn: 
 sim-control: set-up ## sim must find the bug of docs/heir.md, planted back
 	@if $(GO) test -tags chaos_heir -count=1 -vet=off -timeout 0 ./internal/sim -run TestEpisodes -episodes 2000 -seed $(or $(SEED),1) >$(BIN)/sim-control.log; then echo "sim-control: the planted bug is not found" >&2; exit 1; else echo "sim-control: found: see $(BIN)/sim-control.log"; fi
 
-c-test: ## libreplicad's own tests, under address and undefined-behaviour sanitizers
+c-test: ## libreplicad's own tests, under address and undefined-behaviour sanitizers; and whether its figures can be taken
 	$(MAKE) --no-print-directory -C libreplicad c-test
+	@mkdir -p $(BIN)
+	$(MAKE) --no-print-directory -C bench/words_and_capture build OUT=$(BIN)/words_and_capture
+	$(BIN)/words_and_capture capture 2 1048576 2 2 >/dev/null && $(BIN)/words_and_capture step 2 1 >/dev/null
 
 wheel: build py-tools ## the Python package with the C library and the program, in dist/
 	CGO_ENABLED=0 $(GOBUILD) -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/wheel/replicad ./cmd/replicad
