@@ -79,7 +79,10 @@ func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 			t.Errorf("a push meanwhile: %v, want %v", err, transfer.ErrNotYet)
 		}
 	})
-	lj.making[k.Part].began = time.Now().Add(-2 * makingLong) // the keeper hangs, say
+	lj.making[k.Part].began = time.Now().Add(-2 * makingLong(man.Bytes)) // the keeper hangs, say
+	if long := makingLong(160 << 30); long < 5*time.Minute {
+		t.Errorf("an arena of 160 GiB may take %v to be reserved", long)
+	}
 	later, cancelLater := context.WithTimeoutCause(d.ctx, 50*time.Millisecond, transfer.ErrNotYet)
 	defer cancelLater()
 	d.serves(func() {

@@ -39,15 +39,19 @@ type making struct {
 	err   error          // to be read once done is closed
 	done  chan struct{}
 	began time.Time
+	long  time.Duration
 }
 
-// makingLong is from when on the node whose part waits for an arena hears of a failure, and no "not yet": it would say that for ever where the
-// keeper hangs, and no other node would be asked to mirror the part.
-const makingLong = 10 * time.Second
+// makingLong is from when on the node whose part waits for an arena of so many bytes hears of a failure, and no "not yet": it would say that for
+// ever where the keeper hangs, and no other node would be asked to mirror the part. On a busy machine memory was reserved at 0.7 GB a second;
+// 256 MiB are allowed for.
+func makingLong(bytes uint64) time.Duration {
+	return 10*time.Second + time.Duration(bytes>>28)*time.Second
+}
 
 // late is the error of an arena that has not been made in time; nil: it may still be.
 func (mk *making) late(now time.Time) error {
-	if took := now.Sub(mk.began); took > makingLong {
+	if took := now.Sub(mk.began); took > mk.long {
 		return fmt.Errorf("mirror of %v: its arena is not made after %v", mk.key, took.Round(time.Second))
 	}
 	return nil
@@ -151,7 +155,7 @@ func (h *Host) findMirror(lj *localJob, rank replica.Rank, man replica.Manifest)
 	if shm.GeometryDigest(spec.Geometry, man.Part.Kind) != man.Geometry {
 		return nil, nil, fmt.Errorf("mirror of %v: the manifest's regions do not make its geometry", man.Part)
 	}
-	mk := &making{key: key, rank: rank, kind: man.Part.Kind, of: man.Geometry, done: make(chan struct{}), began: time.Now()}
+	mk := &making{key: key, rank: rank, kind: man.Part.Kind, of: man.Geometry, done: make(chan struct{}), began: time.Now(), long: makingLong(uint64(spec.Slots) * man.Bytes)}
 	lj.making[key] = mk
 	h.work.Go(func() {
 		a, err := h.create(spec)

@@ -1,10 +1,41 @@
 package shm
 
 import (
+	"cmp"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/replica"
 )
+
+// What it costs to have 256 MiB of shared memory there and mapped: allocated in small pages and then touched, as the kernel does without
+// advice, and through a mapping that asks for huge pages. The two are alike where the host gives none (shmem_enabled).
+func BenchmarkReserve(b *testing.B) {
+	const n = 256 << 20
+	for name, first := range map[string]func(fd int) error{
+		"small": func(fd int) error { return unix.Fallocate(fd, 0, 0, n) },
+		"huge":  func(int) error { return nil },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(n)
+			for b.Loop() {
+				f, err := NewMemfd("bench")
+				if err == nil {
+					err = f.Truncate(n)
+				}
+				if err == nil {
+					err = unixsock.Control(f, func(fd int) error { return cmp.Or(first(fd), populate(fd, 0, n)) })
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+				f.Close()
+			}
+		})
+	}
+}
 
 // What a transfer's source and a restore's sink cost, beside hashing alone.
 func BenchmarkChunk(b *testing.B) {

@@ -278,7 +278,9 @@ typedef struct rp_stats {
 } rp_stats;
 RP_API int rp_get_stats(const rp_handle *h, rp_stats *out);
 
-/* Says that the job is finished for this rank (no fault), then rp_close. */
+/* Says that the job is finished for this rank (no fault), then rp_close. The last step is sealed first: where the arena has no place for it,
+ * it waits until an older step is committed, for 30 s and what the state takes at 32 MiB a second, anew with each commit. RP_ETIMEOUT before
+ * that: not said yet, call it again. */
 RP_API int rp_leave(rp_handle *h, int64_t timeout_ns, rp_error *err);
 RP_API void rp_close(rp_handle *h);
 
