@@ -10,6 +10,9 @@ type (
 		Node Node `cbor:"1,keyasint"`
 		// Limit bounds the state that it may lead to, in bytes; zero in the log of a leader that knew none.
 		Limit uint64 `cbor:"2,keyasint,omitempty"`
+		// Running are the claims that the daemon still serves. Where the node has another memory than before, these claims go on in it, and
+		// this entry puts the node's other claims at fault.
+		Running []Running `cbor:"3,keyasint,omitempty"`
 	}
 	// CreateJob mints a job. Refused while a job of that name has not ended; ID must be new to this log.
 	CreateJob struct {

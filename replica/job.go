@@ -210,6 +210,13 @@ func (n Node) Ways() []string { return append([]string{n.Addr}, n.Addrs...) }
 // Holder is the node in its present life.
 func (n Node) Holder() Holder { return Holder{Node: n.Name, Incarnation: n.Incarnation} }
 
+// Running is a daemon's word that it serves a claim: the process lives, and the daemon has its arena.
+type Running struct {
+	Job         JobID       `cbor:"1,keyasint"`
+	Rank        Rank        `cbor:"2,keyasint"`
+	Incarnation Incarnation `cbor:"3,keyasint"`
+}
+
 // FaultKind is what was seen.
 type FaultKind uint8
 

@@ -109,16 +109,22 @@ func (n *node) start() {
 func (n *node) launch() {
 	n.t.Helper()
 	if n.keeper == nil || !n.keeper.Running() {
-		n.keeper = follow(n.t, func(hear func([]byte)) (*harness.Process, error) {
-			n.Hear = hear
-			err := n.all.StartKeeper(n.Node)
-			return n.Keeper, err
-		})
+		n.keep()
 	}
 	n.daemon = follow(n.t, func(hear func([]byte)) (*harness.Process, error) {
 		n.Hear = hear
 		err := n.all.StartDaemon(n.Node, n.flags...)
 		return n.Daemon, err
+	})
+}
+
+// keep runs the keeper.
+func (n *node) keep() {
+	n.t.Helper()
+	n.keeper = follow(n.t, func(hear func([]byte)) (*harness.Process, error) {
+		n.Hear = hear
+		err := n.all.StartKeeper(n.Node)
+		return n.Keeper, err
 	})
 }
 
