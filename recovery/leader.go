@@ -152,6 +152,7 @@ func (l *Leader) learnJob(ev JobChanged) {
 		if was := l.nodes[name]; was.Incarnation != n.Incarnation || was.Session != n.Session {
 			delete(l.away, name)
 			l.reach.renewed(name)
+			l.gone[name] = l.now // its link comes right behind
 		}
 	}
 	if l.nodes = ev.Nodes; first || l.job.Job != ev.Job {

@@ -143,12 +143,27 @@ func (w *world) boot(name replica.NodeName) {
 	w.startDaemon(name)
 }
 
+// nextLife starts keeper and daemon anew beside the node's ranks, which give their arenas back. Its mirrors are gone.
+func (w *world) nextLife(name replica.NodeName) {
+	d := w.nodes[name]
+	w.nonce++
+	d.holder.Incarnation, d.session = replica.NodeIncarnation(w.nonce), 0
+	d.parts = slices.DeleteFunc(d.parts, func(h replica.Held) bool { return h.Mirror })
+	w.startDaemon(name)
+}
+
 // startDaemon starts a daemon over the memory that is there.
 func (w *world) startDaemon(name replica.NodeName) {
 	d := w.nodes[name]
 	d.session++
 	d.up = true
-	w.apply(replica.RegisterNode{Node: replica.Node{Name: name, Incarnation: d.holder.Incarnation, Session: d.session, Boot: replica.BootID{d.boot}, Labels: d.labels}})
+	var running []replica.Running
+	for _, r := range slices.Sorted(maps.Keys(d.procs)) {
+		if d.procs[r].alive {
+			running = append(running, replica.Running{Job: w.job, Rank: r, Incarnation: d.procs[r].inc})
+		}
+	}
+	w.apply(replica.RegisterNode{Node: replica.Node{Name: name, Incarnation: d.holder.Incarnation, Session: d.session, Boot: replica.BootID{d.boot}, Labels: d.labels}, Running: running})
 	w.queue = append(w.queue, recovery.NodeUp{Holder: d.holder, Session: d.session})
 }
 
