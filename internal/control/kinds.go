@@ -64,7 +64,7 @@ const (
 	KindOperatorReply wire.Kind = 113
 )
 
-// MaxHello caps a hello, in bytes: a name, an address and labels.
+// MaxHello caps a hello, in bytes: a name, addresses, labels, and some thirty bytes for each claim that the node runs.
 const MaxHello = 64 << 10
 
 // MaxLinkFrame caps a frame on a link, in bytes. What may be larger, a view or a change of one, travels in pieces.

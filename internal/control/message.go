@@ -11,6 +11,8 @@ import (
 type Hello struct {
 	Cluster replica.ClusterID `cbor:"1,keyasint"`
 	Node    replica.Node      `cbor:"2,keyasint"`
+	// Running are the claims that the daemon serves now; see replica.RegisterNode.
+	Running []replica.Running `cbor:"3,keyasint,omitempty"`
 }
 
 // Welcome answers a hello. Leader is set where the answerer does not lead: try there. Refused tells that asking again changes nothing

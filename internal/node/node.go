@@ -547,7 +547,17 @@ func (d *daemon) speak(ctx context.Context) error {
 	d.log.Ready(d.self)
 	var served sync.WaitGroup // this node's links to itself
 	defer served.Wait()
-	k := &linker{hello: func() control.Hello { return control.Hello{Cluster: d.id.Cluster, Node: d.self} }, self: d.raftLeader, dial: d.linkDialer(ctx, &served), failed: d.linkFailed}
+	running, ok := d.host.Running(ctx)
+	if !ok {
+		return nil
+	}
+	hello := func() control.Hello {
+		if now, ok := d.host.Running(ctx); ok { // else the daemon ends: what it said before is truer than that it runs nothing
+			running = now
+		}
+		return control.Hello{Cluster: d.id.Cluster, Node: d.self, Running: running}
+	}
+	k := &linker{hello: hello, self: d.raftLeader, dial: d.linkDialer(ctx, &served), failed: d.linkFailed}
 	k.post = func(ev host.Event) {
 		if _, up := ev.(host.LinkUp); up {
 			d.unlinked.Clear()

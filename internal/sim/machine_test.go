@@ -284,7 +284,8 @@ func (d *daemon) link(to replica.NodeName) {
 	l := control.NewLink(near, control.ToLeader)
 	defer l.Close(nil)
 	near.SetDeadline(time.Now().Add(control.LinkHandshake))
-	if control.WriteHello(near, control.Hello{Cluster: d.m.w.cluster, Node: d.self}) != nil {
+	running, ok := d.host.Running(d.ctx)
+	if !ok || control.WriteHello(near, control.Hello{Cluster: d.m.w.cluster, Node: d.self, Running: running}) != nil {
 		return
 	}
 	w, err := control.ReadWelcome(near)
