@@ -86,7 +86,9 @@ func (h *Host) Adopt() error {
 	}
 	for key, f := range files {
 		if desk.Records(key) {
-			if !h.desk.Adopt(key, f) {
+			if h.desk.Adopt(key, f) {
+				h.custody.Holds(key, f)
+			} else {
 				h.keeper.Drop(key) //nolint:errcheck // there is nothing in it
 			}
 			continue
@@ -99,6 +101,7 @@ func (h *Host) Adopt() error {
 			continue
 		}
 		ref := holding.New(a, key, h.unmap)
+		h.custody.Holds(key, ref.File())
 		e, known := listed[key]
 		if odd := ref.Identify(e, known); odd != "" {
 			h.log.Failed("adopt", key, odd)

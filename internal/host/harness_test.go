@@ -122,7 +122,7 @@ func (d *rig) keeps() {
 
 // keptBy puts another keeper in the place of the custodian's.
 func (d *rig) keptBy(k holding.Vault) {
-	d.custody = holding.NewCustodian(k, d.config.Journal, d.arenaListPath())
+	d.custody = holding.NewCustodian(k, nil, d.config.Journal, d.arenaListPath())
 	d.keeps()
 }
 

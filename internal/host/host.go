@@ -43,6 +43,8 @@ type Config struct {
 	Sessions  Sessions
 	Processes Processes // missing: those that really run
 	Keeper    Keeper
+	// Return finds another keeper where that one ends beside this daemon; missing: there is none.
+	Return holding.Return
 	// Dial opens a lane for parts to a node, by one or several of its addresses.
 	Dial func(ctx context.Context, addrs []string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
 	// Ways are a node's addresses in the order in which to use them; missing: as registered.
@@ -65,11 +67,8 @@ type Sessions interface {
 
 // Keeper holds descriptors beyond the daemon's death. Its calls may take seconds.
 type Keeper interface {
-	Put(key string, f *os.File) error
-	Drop(key string) error
+	holding.Vault
 	All() (map[string]*os.File, error)
-	// Done is closed when the keeper has gone.
-	Done() <-chan struct{}
 }
 
 // Mover brings parts, and sends them to their mirrors: *mover.Mover.
@@ -140,7 +139,6 @@ type Host struct {
 	scrubs       scrubs            // how far what lies here was read again
 	scrubbed     control.ScrubStatus
 	yielding     yielding
-	keeperLost   bool // the keeper has gone: not replaced, because another one's node would be another
 }
 
 // Event is anything that happens to the host. From elsewhere come LinkUp, FromLeader and LinkDown.
@@ -161,7 +159,6 @@ type (
 		Link *control.Link
 		Msg  any
 	}
-	keeperGone struct{}
 	// asked is a request whose sender waits for done.
 	asked struct {
 		request request
@@ -198,7 +195,7 @@ func New(c Config) *Host {
 	if m.learn == nil {
 		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
 	}
-	m.custody = holding.NewCustodian(m.keeper, m.log, m.arenaListPath())
+	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
 	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(pushEnded(p)) }})
 	m.desk = desk.New(deskOwner{m}, m.log)
 	return m
@@ -245,7 +242,6 @@ func (h *Host) Run(ctx context.Context) {
 	h.ctx = ctx
 	h.work.Go(func() { h.custody.Run(ctx) })
 	h.work.Go(func() { h.scrub(ctx) })
-	h.watchKeeper()
 	timer := time.NewTimer(idleTick)
 	defer timer.Stop()
 	for {
@@ -280,9 +276,6 @@ func (h *Host) handle(ev Event) {
 		if h.link == ev.Link {
 			h.leaderSays(ev.Msg)
 		}
-	case keeperGone:
-		h.keeperLost = true
-		h.log.KeeperLost(h.cfg.KeeperSocket)
 	case arenaReady:
 		h.arenaReady(ev)
 	case arenaParked:
@@ -344,18 +337,6 @@ func (h *Host) linkLost(ev LinkDown) {
 		delete(h.questions, id)
 		close(ch)
 	}
-}
-
-// watchKeeper has the host told when its keeper goes, whether it asks the keeper for anything or not.
-func (h *Host) watchKeeper() {
-	h.spawn(func(ctx context.Context) Event {
-		select {
-		case <-h.keeper.Done():
-			return keeperGone{}
-		case <-ctx.Done():
-			return nil
-		}
-	})
 }
 
 // send says something to the leader; without a link it is dropped: resend repeats what still matters.

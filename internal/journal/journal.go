@@ -343,9 +343,18 @@ func (j *Journal) Warn(err error) {
 	j.z.Warn().Str("event", "config").Str("why", err.Error()).Msg("configuration warning")
 }
 
-func (j *Journal) KeeperLost(socket string) {
-	j.z.Error().Str("event", "keeper").Str("subject", socket).Str("remedy", "restart the daemon when convenient: until then ranks' memory does not survive it").
-		Msg("the keeper has ended, or serves another daemon; training goes on")
+// KeeperLost says that the keeper has gone, and whether another one is looked for.
+func (j *Journal) KeeperLost(another bool) {
+	remedy := "restart the daemon when convenient"
+	if another {
+		remedy = "none while another keeper takes its place: until keeper_back, ranks' memory does not survive this daemon"
+	}
+	j.z.Error().Str("event", "keeper").Str("remedy", remedy).Msg("the keeper has ended, or serves another daemon; training goes on")
+}
+
+// KeeperBack says that a keeper has taken the place of the one that went, and how many arenas and records it was given.
+func (j *Journal) KeeperBack(held int) {
+	j.z.Info().Str("event", "keeper_back").Int("descriptors", held).Msg("another keeper holds the memory of this node's ranks")
 }
 
 func (j *Journal) Claimed(job *replica.Job, r replica.Rank, inc replica.Incarnation, n replica.NodeName, pid int) {
