@@ -111,6 +111,12 @@ func (n *node) launch() {
 	if n.keeper == nil || !n.keeper.Running() {
 		n.keep()
 	}
+	n.serve()
+}
+
+// serve runs the daemon.
+func (n *node) serve() {
+	n.t.Helper()
 	n.daemon = follow(n.t, func(hear func([]byte)) (*harness.Process, error) {
 		n.Hear = hear
 		err := n.all.StartDaemon(n.Node, n.flags...)
@@ -144,7 +150,10 @@ func call(t testing.TB, args ...string) (code int, out string) {
 
 // status is the daemon's, as `replicad status --json` prints it.
 type status struct {
-	Leader string
+	Leader      string
+	Incarnation replica.NodeIncarnation
+	Session     replica.Session
+	KeeperLost  bool `json:"keeper_lost"`
 
 	Scrubbed struct{ Bytes, Bad uint64 }
 
