@@ -35,7 +35,7 @@ func (h *Host) arenaList() []holding.Entry {
 	for _, a := range h.attaching {
 		if a.arena != nil {
 			passing[a.arena.Key()] = true
-			list = append(list, holding.Entry{Key: a.arena.Key(), Job: a.arena.Spec().Job, Rank: a.hello.Rank, PID: a.peer.PID(), Start: a.peer.StartTime()})
+			list = append(list, holding.Entry{Key: a.arena.Key(), Job: a.arena.Spec().Job, Rank: a.hello.Rank, PID: a.peer.PID(), Start: a.peer.StartTime(), For: a.hello.Job})
 		}
 	}
 	for _, ref := range h.orphans {
@@ -63,6 +63,11 @@ func (h *Host) arenaList() []holding.Entry {
 			if mk.arena != nil {
 				list = append(list, holding.Entry{Key: mk.arena.Key(), Job: id, Rank: mk.rank, Mirror: true})
 			}
+		}
+	}
+	for i := range list {
+		if list[i].PID != 0 {
+			list[i].Boot = h.self.Boot
 		}
 	}
 	slices.SortFunc(list, func(a, b holding.Entry) int { return cmp.Compare(a.Key, b.Key) })
@@ -110,7 +115,7 @@ func (h *Host) Adopt() error {
 		delete(listed, key)
 	}
 	for key, e := range listed {
-		if e.PID != 0 && h.processes.Alive(e.PID, e.Start) {
+		if e.PID != 0 && e.Boot == h.self.Boot && h.processes.Alive(e.PID, e.Start) {
 			h.awaited = append(h.awaited, e)
 		} else {
 			h.log.Note2(nil, "arena_lost", fmt.Sprintf("arena %s came back neither from the keeper nor from a live process", key))
@@ -128,8 +133,12 @@ func (h *Host) adopting() bool {
 
 // adoptOffered takes an arena that a live rank offers, where the keeper had lost it.
 func (h *Host) adoptOffered(ev session.Hello) bool {
-	i := slices.IndexFunc(h.awaited, func(e holding.Entry) bool { return e.PID == ev.Peer.PID() && e.Start == ev.Peer.StartTime() })
-	if i < 0 {
+	awaits := func(rank replica.Rank, of func(holding.Entry) bool) int { // a process may have several ranks, of several jobs
+		return slices.IndexFunc(h.awaited, func(e holding.Entry) bool {
+			return e.PID == ev.Peer.PID() && e.Start == ev.Peer.StartTime() && e.Rank == rank && of(e)
+		})
+	}
+	if awaits(ev.Hello.Rank, func(holding.Entry) bool { return true }) < 0 {
 		return false
 	}
 	file, err := unixsock.Duplicate(ev.File)
@@ -139,7 +148,12 @@ func (h *Host) adoptOffered(ev session.Hello) bool {
 	a, err := shm.Adopt(file)
 	if err != nil {
 		file.Close()
-		h.log.Failed("adopt", h.awaited[i].Key, err.Error())
+		h.log.Failed("adopt", fmt.Sprintf("rank %d of job %q", ev.Hello.Rank, ev.Hello.Job), err.Error())
+		return false
+	}
+	i := awaits(a.Spec().Rank, func(e holding.Entry) bool { return e.Job == a.Spec().Job && a.Spec().Rank == ev.Hello.Rank })
+	if i < 0 {
+		h.unmap(a)
 		return false
 	}
 	ref := &orphan{Arena: holding.New(a, h.awaited[i].Key, h.unmap), peer: ev.Peer}
@@ -151,6 +165,17 @@ func (h *Host) adoptOffered(ev session.Hello) bool {
 	h.orphans = append(h.orphans, ref)
 	h.claimOrphans()
 	return true
+}
+
+// handedNothing no longer awaits an arena from a process that asks for one: the daemon before died as it handed it out, and the keeper too.
+func (h *Host) handedNothing(ev session.Hello) {
+	h.awaited = slices.DeleteFunc(h.awaited, func(e holding.Entry) bool {
+		never := e.For != "" && e.For == ev.Hello.Job && e.Rank == ev.Hello.Rank && e.PID == ev.Peer.PID() && e.Start == ev.Peer.StartTime()
+		if never {
+			h.log.Note2(nil, "arena_lost", fmt.Sprintf("arena %s was never handed to its process, which asks for another", e.Key))
+		}
+		return never
+	})
 }
 
 // claimOrphans gives adopted arenas to their jobs, once those are known. Deaths are looked at last: one has the job fenced and

@@ -134,6 +134,7 @@ func (h *Host) handOut(lj *localJob, a *attaching, ref *holding.Arena) {
 	ref.SetCandidate(lj.candidate.Position)
 	ref.SetCadence(lock.CadenceAt(lj.job, lj.job.Position.Step+1))
 	h.answerAttach(lj, lr, a.attach)
+	h.saveArenas() // it is handed out
 	h.reserve(ref)
 	h.log.Claimed(lj.job, lr.rank, lr.incarnation, h.self.Name, lr.pid)
 	if err := h.sessions.Watch(lr.pid, lr.start); err != nil {

@@ -17,6 +17,7 @@ func (h *Host) handleSession(ev session.Event) {
 			h.reattach(ev)
 			return
 		}
+		h.handedNothing(ev)
 		a := &attaching{peer: ev.Peer, hello: ev.Hello, helloReq: ev.Header.Request}
 		h.attaching[ev.Peer.ID()] = a
 		h.advance(a)

@@ -116,8 +116,9 @@ func TestAFailedExchangeHangsUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	served := make(chan error, 1)
-	go func() { // it answers the start, and then nonsense
+	served, over := make(chan error, 1), make(chan struct{})
+	defer close(over)
+	go func() { // it answers the start, then nonsense, and stays
 		c, err := ln.AcceptUnix()
 		if err != nil {
 			served <- err
@@ -134,6 +135,7 @@ func TestAFailedExchangeHangsUp(t *testing.T) {
 			err = errors.Join(sendKeeper(c, keeperMessage{typ: keepItem, key: "late"}, nil), sendKeeper(c, keeperMessage{typ: keepDone}, nil))
 		}
 		served <- err
+		<-over
 	}()
 	k, err := DialKeeper(context.Background(), ln.Addr().String())
 	dialled(t, k, err)
