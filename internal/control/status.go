@@ -20,7 +20,7 @@ type Status struct {
 	Term        uint64                  `json:"term"`
 	IsLeader    bool                    `json:"is_leader"`
 	Adopting    bool                    `json:"adopting"`
-	KeeperLost  bool                    `json:"keeper_lost"` // until a restart, ranks' memory does not survive this daemon
+	KeeperLost  bool                    `json:"keeper_lost"` // until another keeper has taken its place, ranks' memory does not survive this daemon
 	// Scrubbed is what this daemon has read again of the copies that lie here.
 	Scrubbed ScrubStatus `json:"scrubbed"`
 	// Certificate says that this node's certificate ends within thirty days, or is revoked. Empty: neither.
