@@ -94,15 +94,16 @@ func (r *runner) beginAimed(ctx context.Context, f Fault) (act, error) {
 		ready, patience = func() bool { return r.planned(epoch) }, restorePending
 	}
 	var restart func() error
+	victim := 0
 	began := time.Now()
 	s, hit, err := r.awaitSpot(ctx, a, patience, ready, func(s spot) {
 		n := r.cluster.Node(s.node)
 		if a.rank {
-			_, pid := r.rankOf(s.rank)
-			if a.restore {
-				_, owner, _ := s.arena.Owner()
-				pid = int(owner)
+			victim = s.rank
+			if a.opening { // others' parts are on their way too
+				victim = (s.rank + int(f.Pick)) % r.lay.World
 			}
+			_, pid := r.rankOf(victim)
 			r.kill(pid, f.Kind)
 			return
 		}
@@ -115,11 +116,11 @@ func (r *runner) beginAimed(ctx context.Context, f Fault) (act, error) {
 	case s.arena == nil:
 		text += fmt.Sprintf(": MISSED, no such copy in %.0f s", time.Since(began).Seconds())
 	default:
-		victim := fmt.Sprintf("daemon of %s killed, away %.1f s", s.node, f.For.Seconds())
+		who := fmt.Sprintf("daemon of %s killed, away %.1f s", s.node, f.For.Seconds())
 		if a.rank {
-			victim = fmt.Sprintf("rank %d killed", s.rank)
+			who = fmt.Sprintf("rank %d killed", victim)
 		}
-		text += fmt.Sprintf(": %s at %v", victim, s)
+		text += fmt.Sprintf(": %s at %v", who, s)
 		if hit {
 			r.hits[f.Kind]++
 		} else {
@@ -176,6 +177,7 @@ func (r *runner) atOpening(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.kills += r.judge.takeKills()
 	r.rec.say("%s, while job %s opens", a.text, r.job.Name)
 	return nil
 }

@@ -338,7 +338,7 @@ func (r *runner) calm(ctx context.Context) error {
 	}
 	r.judge.takeKills()
 	calm := time.Since(died)
-	r.bounds.calm, r.bounds.commits = calm, max(15*time.Second, calmFactor*gap)
+	r.bounds.calm, r.bounds.commits = calm, max(ordinary, gapFactor*gap)
 	if err := r.finish(ctx, time.Duration(r.lay.Steps)*time.Second+5*time.Minute); err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ const (
 	captureRank   = "capture-rank"   // SIGKILL that rank
 	restoreDaemon = "restore-daemon" // lose a node, and SIGKILL a daemon that fetches what the plan needs
 	restoreRank   = "restore-rank"   // lose a node, and SIGKILL the rank for which that is fetched
-	openingRank   = "opening-rank"   // SIGKILL a rank while its first state is pushed, before the job has opened
+	openingRank   = "opening-rank"   // SIGKILL a rank while first states are pushed, its own or another's, before the job has opened
 )
 
 // Known are the kinds that can be asked for.
@@ -86,10 +86,12 @@ func alone(kind string) bool {
 	return aimed || kind == heir || kind == keeperLater
 }
 
-// Opening is the fault at the beginning of the i-th job, in every second one.
+// Opening is the fault at the beginning of the i-th job: in every second one, and in each where nothing else is asked for.
 func Opening(seed uint64, l Layout, kinds []string, i int) (f Fault, ok bool) {
 	rng := rand.New(rand.NewPCG(seed^l.salt(), 0x09e4+uint64(i)))
-	return Fault{Kind: openingRank}, slices.Contains(kinds, openingRank) && rng.IntN(2) == 0
+	f = Fault{Kind: openingRank, Pick: rng.Uint32()}
+	only := !slices.ContainsFunc(kinds, func(k string) bool { return k != openingRank })
+	return f, slices.Contains(kinds, openingRank) && (rng.IntN(2) == 0 || only)
 }
 
 // Schedule is the i-th fault of a layout's jobs under a seed; false where all kinds are of other moments. It depends on nothing else
