@@ -142,7 +142,7 @@ sizes-test: build $(TORCH) ## torch jobs of 1, 2 and 3 GB of state: a rank, a no
 
 chaos-test: SEED := $(or $(SEED),1)
 chaos-test: build ## a minute of faults with the normal binaries, under a seed that is the same each time
-	$(RUNCHAOS) --duration 60s --steps 500 $(CHAOS)
+	$(RUNCHAOS) --layouts pairs --duration 60s --steps 500 $(CHAOS)
 
 test: build check py-check unit c-test py-test demo-test chaos-test ## what must pass before a commit
 	@echo "make test: passed"

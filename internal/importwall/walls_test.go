@@ -62,12 +62,12 @@ var walls = map[string]wall{
 	"internal/node":   {5, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch": {4, []string{"replica", "internal/wire"}, nil},
 	"chaos/cluster":   {4, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},
-	"chaos":           {5, []string{"replica", "internal/config", "chaos/cluster", "chaos/netfault"}, []string{"golang.org/x/sys/unix"}},
+	"chaos":           {5, []string{"replica", "internal/config", "internal/shm", "chaos/cluster", "chaos/netfault"}, []string{"golang.org/x/sys/unix"}},
 	"chaos/hostile":   {5, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki", "internal/unixsock", "internal/wire"}, []string{"github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/demo":   {5, []string{"internal/config", "chaos/cluster"}, []string{"golang.org/x/sys/unix", "golang.org/x/term"}},
 	"internal/bench":  {5, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki"}, []string{"github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 
-	"cmd/replicad": {6, nil, []string{"github.com/spf13/cobra", "github.com/rs/zerolog", "golang.org/x/sys/unix"}},
+	"cmd/replicad": {6, nil, []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/rs/zerolog", "golang.org/x/sys/unix"}},
 
 	"libreplicad":                  {side, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"examples/textlm":              {side, []string{"replica", "libreplicad", "examples/textlm/collective", "examples/textlm/data", "examples/textlm/model"}, nil},
