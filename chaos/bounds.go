@@ -10,8 +10,8 @@ type bounds struct {
 }
 
 const (
-	calmFactor = 10 // of a calm recovery
-	gapFactor  = 4  // of the longest time between two commits, which is an outlier already
+	calmFactor = 5                // of a calm recovery
+	gapFactor  = 4                // of the longest time between two commits, which is an outlier already
 	longest    = 25 * time.Second // no fault lasts longer
 )
 
