@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/unixsock"
@@ -195,8 +196,7 @@ func (h *Host) claimOrphans() {
 		case lj == nil || lj.job.Phase == replica.Ended && (ref.Spec().Mirror || !h.processes.Alive(ref.Process.PID, ref.Process.Start)):
 			unwanted = append(unwanted, ref)
 		case ref.Spec().Mirror:
-			lj.mirrors[lj.mirrorKey(ref.Spec())] = &mirror{lj.mirrorKey(ref.Spec()), ref.Spec().Rank, ref.Arena}
-			h.reserve(ref.Arena) // the daemon before may have died while it did
+			h.adoptMirror(lj, ref.Arena)
 		default:
 			if lr := h.adoptRank(lj, ref); lr != nil {
 				adopted = append(adopted, inPlace{lr, ref})
@@ -218,6 +218,25 @@ func (h *Host) claimOrphans() {
 			h.adoptedRank(lj, a.lr, a.of)
 		}
 	}
+}
+
+// adoptMirror puts a mirror's arena in its place. The daemon that wrote to it is dead, so only what is sealed there counts. Of two arenas of
+// one part the one with the newer whole part stays; the other is a holder until the next commit, like that of a rank that lives elsewhere now.
+func (h *Host) adoptMirror(lj *localJob, a *holding.Arena) {
+	if !planted.Left {
+		a.GiveUpLeft()
+	}
+	key := lj.mirrorKey(a.Spec())
+	kind := holding.KindFor(key)
+	if old := lj.mirrors[key]; old != nil {
+		if old.arena.NewestSealed(kind).Compare(a.NewestSealed(kind)) >= 0 {
+			lj.retired = append(lj.retired, a)
+			return
+		}
+		lj.retired = append(lj.retired, old.arena)
+	}
+	lj.mirrors[key] = &mirror{key, a.Spec().Rank, a}
+	h.reserve(a) // the daemon before may have died while it did
 }
 
 // adoptRank puts an arena in its rank's place; nil where that is taken by a newer one.

@@ -43,7 +43,7 @@ func (h *Host) makeArena(lj *localJob, a *attaching) {
 		delete(lj.ranks, rank)
 	}
 	for _, ref := range lj.retired { // retired since the view of this very claim came before its answer
-		if ref.Spec().Rank == rank && ref.Fits(a.geometry) && !h.processes.Alive(ref.Process.PID, ref.Process.Start) {
+		if !ref.Spec().Mirror && ref.Spec().Rank == rank && ref.Fits(a.geometry) && !h.processes.Alive(ref.Process.PID, ref.Process.Start) {
 			h.park(lj, a, ref, false)
 			return
 		}

@@ -298,6 +298,8 @@ func (h *Host) handle(ev Event) {
 		}
 	case mirrored:
 		h.mirrored(ev)
+	case brokenOff:
+		ev.arena.Unstage(ev.staging.Place(), ev.staging)
 	case mirrorFetched:
 		h.mirrorFetched(ev)
 	case pushEnded:
@@ -539,6 +541,7 @@ func (h *Host) tick() time.Duration {
 			next = busyTick
 		}
 		h.reap(lj)
+		h.lookAtWrites(lj, time.Now())
 		h.peersLost(lj)
 		h.pulses(lj)
 		h.retryRestores(lj)

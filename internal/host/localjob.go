@@ -34,21 +34,21 @@ type localJob struct {
 	seq        uint64
 	reported   replica.NodeReport // as sent last, to send only changes
 	written    map[replica.Part]control.ShardReport
-	writing    map[replica.Part]replica.Generation // that was begun
-	fetching   map[replica.Part]fetchState         // mirrors being fetched for a plan
-	bad        []replica.Held                      // copies here that failed their digest since the job last ran
-	badDisk    []replica.Held                      // and durable parts, when they were read here
-	outage     *outage                             // that it has not come out of yet; nil: none
-	failures   map[replica.Rank][]failure          // the exceptions of each rank's newest step that had one
-	untaken    map[replica.Rank]*untaken           // offers that no launcher here is known to have taken up
-	kept       map[replica.Rank]*durableGeometry   // what ranks that were started here have in the durable generation that the job opens from
+	writes     shardWrites                       // that were begun
+	fetching   map[replica.Part]fetchState       // mirrors being fetched for a plan
+	bad        []replica.Held                    // copies here that failed their digest since the job last ran
+	badDisk    []replica.Held                    // and durable parts, when they were read here
+	outage     *outage                           // that it has not come out of yet; nil: none
+	failures   map[replica.Rank][]failure        // the exceptions of each rank's newest step that had one
+	untaken    map[replica.Rank]*untaken         // offers that no launcher here is known to have taken up
+	kept       map[replica.Rank]*durableGeometry // what ranks that were started here have in the durable generation that the job opens from
 	relays     relays
 	ahead      map[arenaPlace]*reading // places read since the newest fence
 }
 
 func newLocalJob(job *replica.Job) *localJob {
 	return &localJob{job: job, candidacy: newCandidacy(), ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
-		written: map[replica.Part]control.ShardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{},
+		written: map[replica.Part]control.ShardReport{}, writes: shardWrites{}, fetching: map[replica.Part]fetchState{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{},
 		ahead: map[arenaPlace]*reading{}}
 }
 
