@@ -118,12 +118,6 @@ func (in *PlanInput) rank(r replica.Rank) (replica.RankReport, bool) {
 	return *rr, rr.Alive && rr.Attached
 }
 
-// lives tells whether a rank's node says that its process is there.
-func (in *PlanInput) lives(r replica.Rank) bool {
-	rr := in.said()[r]
-	return rr != nil && rr.Alive
-}
-
 // said is by rank what the registered life of its node says of its process.
 func (in *PlanInput) said() []*replica.RankReport {
 	if in.ranks == nil {

@@ -142,13 +142,13 @@ func (c *Custodian) handOver(k Returned) (err error) {
 	if err := k.TakeLife(); err != nil {
 		return err
 	}
+	c.log.KeeperBack(held)
 	c.mu.Lock()
 	for _, key := range owed {
 		delete(c.owed, key)
 	}
 	c.keeper, c.lost = k, false
 	c.mu.Unlock()
-	c.log.KeeperBack(held)
 	return nil
 }
 

@@ -105,7 +105,8 @@ func TestLostKeeper(t *testing.T) {
 	}
 	d.custody = holding.NewCustodian(k, back, d.config.Journal, d.arenaListPath())
 	held := d.arena(shm.Spec{Geometry: fixture.Geometry(t, false)}) // parked with it
-	running, stop := context.WithCancel(d.ctx)
+	ctx := d.ctx // Run writes the host's own
+	running, stop := context.WithCancel(ctx)
 	over := make(chan struct{})
 	go func() { defer close(over); d.Run(running) }()
 	defer func() {
@@ -116,7 +117,7 @@ func TestLostKeeper(t *testing.T) {
 	until := func(lost bool) {
 		t.Helper()
 		for late := time.After(fixture.Patience); ; {
-			if st, ok := d.Status(d.ctx); ok && st.KeeperLost == lost && len(st.Jobs) == 1 {
+			if st, ok := d.Status(ctx); ok && st.KeeperLost == lost && len(st.Jobs) == 1 {
 				return
 			}
 			select {
@@ -137,7 +138,7 @@ func TestLostKeeper(t *testing.T) {
 			t.Errorf("%s is logged %d times", want, n)
 		}
 	}
-	next, err := shm.DialKeeper(d.ctx, socket) // a daemon that starts again
+	next, err := shm.DialKeeper(ctx, socket) // a daemon that starts again
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,7 @@ func (d *rig) keeperAt(socket string) (kill func()) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	life, end := context.WithCancel(d.ctx)
+	life, end := context.WithCancel(context.Background())
 	dead := make(chan error, 1)
 	go func() { dead <- server.Run(life) }()
 	return func() {
