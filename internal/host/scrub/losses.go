@@ -100,11 +100,13 @@ func (l *loss) step(now time.Time, owner Owner, log Log) (effects []Effect, over
 		return l.cancel(), true // of the past
 	}
 	copies := owner.Copies(job.ID)
-	here, there := false, false // in the arena, and anywhere on this node
+	here, there, serves := false, false, false // in the arena; anywhere on this node; with what it binds
 	for _, c := range copies {
 		if c.Held.Part == is.Part && c.Info.Generation == is.generation && c.Info.Root == is.Root && c.Whole() {
 			there = true
-			here = here || c.Arena == l.arena && !(l.frozen && l.binds(c))
+			if !l.frozen || !l.binds(c) {
+				here, serves = here || c.Arena == l.arena, true
+			}
 		}
 	}
 	agreed := slices.Contains(is.Holders, owner.Self()) == there
@@ -116,7 +118,7 @@ func (l *loss) step(now time.Time, owner Owner, log Log) (effects []Effect, over
 		return effects, agreed
 	}
 	if l.fetch == nil && is.generation == job.Committed && !now.Before(l.again) {
-		effects = append(effects, l.begin(owner, log, is, there, copies)...)
+		effects = append(effects, l.begin(owner, log, is, serves, copies)...)
 	}
 	return effects, false
 }
@@ -155,10 +157,10 @@ func (l *loss) binds(c holding.Copy) bool {
 
 // begin has the part fetched from those that the record names. The rotten place is free: what else the arena holds stays, and where its rank has
 // taken the place meanwhile the fetch fails, and is tried again until a commit makes it needless.
-func (l *loss) begin(owner Owner, log Log, is of, there bool, copies []holding.Copy) []Effect {
+func (l *loss) begin(owner Owner, log Log, is of, serves bool, copies []holding.Copy) []Effect {
 	src := replica.Source{Part: is.Part, Root: is.Root, Tier: replica.PeerRAM}
 	for _, h := range is.Holders {
-		if h != owner.Self() || there {
+		if h != owner.Self() || serves {
 			src.Holders = append(src.Holders, h)
 		}
 	}
