@@ -29,6 +29,8 @@ type scrubOwner struct{ *Host }
 
 func (h scrubOwner) Self() replica.Holder { return h.holder() }
 
+func (h scrubOwner) Holder(n replica.NodeName) replica.Holder { return h.nodes[n].Holder() }
+
 func (h scrubOwner) Jobs() (jobs []*replica.Job) {
 	for _, lj := range h.jobs {
 		jobs = append(jobs, lj.job)

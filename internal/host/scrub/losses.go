@@ -42,7 +42,8 @@ type loss struct {
 	fetch *Fetch    // under way
 	tries int       // that failed
 	again time.Time // for the next one
-	said  time.Time // when the leader heard of it last
+	said  time.Time // when this leader was told last; zero: not yet
+	heard bool      // some leader was
 	lone  bool      // the log knows that nobody else holds it
 }
 
@@ -92,62 +93,76 @@ func (l *loss) step(now time.Time, owner Owner, log Log) (effects []Effect, over
 		return nil, false
 	}
 	l.next = now.Add(retry)
-	is := l.recorded(job)
-	switch {
-	case is.generation.Compare(job.Committed) > 0:
-		return nil, false // not committed yet
-	case is.Root.IsZero():
-		return l.cancel(), true // of the past
-	}
 	copies := owner.Copies(job.ID)
+	is := l.whole(job, copies)
+	earlier := job.Previous != nil && is.generation == job.Previous.Generation
+	switch n := is.generation.Compare(job.Committed); {
+	case n > 0 || is.root.IsZero():
+		return nil, false // not committed yet, or nothing committed needs it
+	case n < 0 && !earlier:
+		return l.cancel(), true
+	}
 	here, there, serves := false, false, false // in the arena; anywhere on this node; with what it binds
 	for _, c := range copies {
-		if c.Held.Part == is.Part && c.Info.Generation == is.generation && c.Info.Root == is.Root && c.Whole() {
+		if is.same(c) && c.Whole() {
 			there = true
 			if !l.frozen || !l.binds(c) {
 				here, serves = here || c.Arena == l.arena, true
 			}
 		}
 	}
-	agreed := slices.Contains(is.Holders, owner.Self()) == there
-	if !agreed && now.Sub(l.said) >= sayAgain {
-		l.said = now
-		effects = append(effects, Report{control.CopyReport{Job: job.ID, Part: is.Part, Generation: is.generation, Root: is.Root, Lost: !there}})
+	agreed := l.agrees(job, is, there, owner.Self())
+	if !agreed && (l.said.IsZero() || now.Sub(l.said) >= sayAgain) {
+		l.said, l.heard = now, true
+		effects = append(effects, Report{control.CopyReport{Job: job.ID, Part: is.part, Generation: is.generation, Root: is.root, Lost: !there}})
 	}
 	if here {
 		return effects, agreed
 	}
-	if l.fetch == nil && is.generation == job.Committed && !now.Before(l.again) {
-		effects = append(effects, l.begin(owner, log, is, serves, copies)...)
+	if l.fetch == nil && !earlier && !now.Before(l.again) {
+		effects = append(effects, l.begin(job, owner, log, is, serves)...)
 	}
 	return effects, false
 }
 
-// of is a part of a recorded generation.
-type of struct {
-	replica.PartRoot
+// part is a part of a generation that a recovery would need.
+type part struct {
+	part       replica.Part
 	generation replica.Generation
+	root       replica.Digest
+	binds      replica.Digest
 }
 
-// recorded is what the record says of what was lost: of a frozen part, the committed part of its group. Without a root it says nothing.
-func (l *loss) recorded(job *replica.Job) of {
-	part, g := l.key.part, l.key.generation
-	if l.frozen {
-		part, g = replica.OfGroup(replica.GroupID(part.Index)), job.Committed
+func (p part) same(c holding.Copy) bool {
+	return c.Held.Part == p.part && c.Info.Generation == p.generation && c.Info.Root == p.root
+}
+
+// whole is what cannot be had from the arena without what was lost: of a frozen part, the committed part that binds it here. Without a root
+// there is none.
+func (l *loss) whole(job *replica.Job, copies []holding.Copy) part {
+	if !l.frozen {
+		return part{l.key.part, l.key.generation, l.root, replica.Digest{}}
 	}
-	parts := []replica.PartRoot{}
-	switch {
-	case g == job.Committed:
-		parts = job.Parts
-	case job.Previous != nil && g == job.Previous.Generation:
-		parts = job.Previous.Parts
-	}
-	for _, p := range parts {
-		if p.Part == part && (l.frozen || p.Root == l.root) {
-			return of{p, g}
+	is := part{part: replica.OfGroup(replica.GroupID(l.key.part.Index)), generation: job.Committed}
+	for _, c := range copies {
+		if c.Arena == l.arena && c.Held.Part == is.part && c.Info.Generation == is.generation {
+			is.root, is.binds = c.Info.Root, c.Info.FrozenRoot
 		}
 	}
-	return of{replica.PartRoot{Part: part}, g}
+	return is
+}
+
+// agrees tells whether the record says what the memory of this node has. The record is known here as of the newest change of the job that was no
+// commit: roots of a former generation say nothing of this one.
+func (l *loss) agrees(job *replica.Job, is part, there bool, self replica.Holder) bool {
+	if !l.heard {
+		return there // else the leader counts on the copy
+	}
+	at := slices.IndexFunc(job.Parts, func(p replica.PartRoot) bool { return p.Part == is.part && p.Root == is.root })
+	if is.generation != job.Committed || at < 0 {
+		return false
+	}
+	return slices.Contains(job.Parts[at].Holders, self) == there
 }
 
 // binds tells whether a copy needs the frozen part that was lost, which does not lie beside it.
@@ -155,11 +170,14 @@ func (l *loss) binds(c holding.Copy) bool {
 	return c.Info.FrozenRoot == l.root && len(c.Bound()) == 1
 }
 
-// begin has the part fetched from those that the record names. The rotten place is free: what else the arena holds stays, and where its rank has
+// begin has the part fetched from those that may hold it. The rotten place is free: what else the arena holds stays, and where its rank has
 // taken the place meanwhile the fetch fails, and is tried again until a commit makes it needless.
-func (l *loss) begin(owner Owner, log Log, is of, serves bool, copies []holding.Copy) []Effect {
-	src := replica.Source{Part: is.Part, Root: is.Root, Tier: replica.PeerRAM}
-	for _, h := range is.Holders {
+func (l *loss) begin(job *replica.Job, owner Owner, log Log, is part, serves bool) []Effect {
+	if owner.Coming(l.arena, is.part, is.generation, is.root) {
+		return nil
+	}
+	src := replica.Source{Part: is.part, Root: is.root, Tier: replica.PeerRAM}
+	for _, h := range holders(job, is, owner) {
 		if h != owner.Self() || serves {
 			src.Holders = append(src.Holders, h)
 		}
@@ -167,26 +185,47 @@ func (l *loss) begin(owner Owner, log Log, is of, serves bool, copies []holding.
 	if len(src.Holders) == 0 {
 		if !l.lone {
 			l.lone = true
-			log.Failed("fetch", fmt.Sprintf("%v of generation %v", is.Part, is.generation), "no other node is known to hold it: the next commit makes a new copy")
+			log.Failed("fetch", fmt.Sprintf("%v of generation %v", is.part, is.generation), "no other node is known to hold it: the next commit makes a new copy")
 		}
 		return nil
 	}
-	f := &Fetch{Job: l.key.job, Arena: l.arena, Rank: l.rank, Generation: is.generation, Source: src, of: l}
-	if l.frozen {
-		for _, c := range copies {
-			if c.Arena == l.arena && c.Held.Part == is.Part && c.Info.Generation == is.generation && c.Info.Root == is.Root {
-				f.Frozen = c.Info.FrozenRoot
-			}
-		}
-		if f.Frozen.IsZero() {
-			return nil // nothing here binds it
+	l.fetch = &Fetch{Job: l.key.job, Arena: l.arena, Rank: l.rank, Generation: is.generation, Source: src, Frozen: is.binds, of: l}
+	return []Effect{l.fetch}
+}
+
+// holders are those that the record names. Where that is of a former generation: also whoever produces the part, and its mirrors.
+func holders(job *replica.Job, is part, owner Owner) (all []replica.Holder) {
+	add := func(h replica.Holder) {
+		if h.Node != "" && !slices.ContainsFunc(all, func(o replica.Holder) bool { return o.Node == h.Node }) {
+			all = append(all, h)
 		}
 	}
-	if owner.Coming(l.arena, is.Part, is.generation, is.Root) {
-		return nil
+	for _, p := range job.Parts {
+		if p.Part != is.part {
+			continue
+		}
+		for _, h := range p.Holders {
+			add(h)
+		}
+		if p.Root == is.root {
+			return all
+		}
 	}
-	l.fetch = f
-	return []Effect{f}
+	mirrors := job.Mirrors
+	if is.part.Kind == replica.ReplicatedPart {
+		mirrors = job.GroupMirrors
+	}
+	for r, c := range job.Ranks {
+		if is.part == replica.OfRank(replica.Rank(r)) || r < len(job.Layout.Groups) && is.part == replica.OfGroup(job.Layout.Groups[r]) {
+			add(replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation})
+		}
+	}
+	if int(is.part.Index) < len(mirrors) {
+		for _, n := range mirrors[is.part.Index] {
+			add(owner.Holder(n))
+		}
+	}
+	return all
 }
 
 func (l *loss) cancel() []Effect {

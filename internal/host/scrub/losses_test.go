@@ -33,6 +33,9 @@ func newNode(t *testing.T) *node {
 }
 
 func (n *node) Self() replica.Holder { return replica.Holder{Node: "n1", Incarnation: 11} }
+func (n *node) Holder(name replica.NodeName) replica.Holder {
+	return of3(name)[0]
+}
 func (n *node) Jobs() []*replica.Job { return []*replica.Job{n.job} }
 func (n *node) Job(replica.JobID) *replica.Job {
 	return n.job
@@ -232,6 +235,19 @@ func TestALossWaits(t *testing.T) {
 	}
 	n.commits(gen5, info.Root, "n3")
 	n.wants(retry, "fetch group 0 of (3,5) from n3")
+}
+
+// A node hears of most commits without their roots and holders: the record that it knows may be of a former one. The leader is told all the same, and
+// asked are also the rank's twins and the part's mirrors.
+func TestALossUnderAFormerRecord(t *testing.T) {
+	n, _, info := lossAt(t)
+	n.job = fixture.Changed(n.job, func(j *replica.Job) {
+		j.Parts[0].Root, j.Parts[0].Holders, j.GroupMirrors = replica.Digest{4}, of3("n1"), [][]replica.NodeName{{"n3"}}
+	})
+	n.wants(0, lost, "fetch group 0 of (3,5) from n2 n3")
+	n.wants(sayAgain, lost)
+	n.commits(gen5, info.Root, "n2") // the entry's change brings the record
+	n.wants(sayAgain)
 }
 
 // The candidate may rot between its pin and its commit: the record of the commit is corrected.

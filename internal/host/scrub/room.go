@@ -18,6 +18,8 @@ const (
 // Owner is the node around a Room. Its methods do not wait.
 type Owner interface {
 	Self() replica.Holder
+	// Holder is a node in its present life; its Node is empty where nobody knows it.
+	Holder(replica.NodeName) replica.Holder
 	Jobs() []*replica.Job
 	// Job is nil where the node does not know it any more.
 	Job(replica.JobID) *replica.Job
