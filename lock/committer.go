@@ -64,6 +64,7 @@ type pins struct {
 // commands are idempotent.
 type proposal struct {
 	command replica.Command
+	on      *replica.Job // as it was then
 	lost    bool
 }
 
@@ -217,8 +218,8 @@ func (c *Committer) Outcome(cmd replica.Command, err error) []Effect {
 		c.pending[i].lost = true
 		return nil
 	}
+	c.refused = c.refused || err != nil && c.pending[i].on == c.job // else the job's change is the news
 	c.pending = slices.Delete(c.pending, i, i+1)
-	c.refused = c.refused || err != nil
 	return c.next()
 }
 
@@ -238,7 +239,7 @@ func sameProposal(a, b replica.Command) bool {
 }
 
 func (c *Committer) propose(cmd replica.Command) []Effect {
-	c.pending = append(c.pending, &proposal{command: cmd})
+	c.pending = append(c.pending, &proposal{command: cmd, on: c.job})
 	return []Effect{Propose{cmd}}
 }
 

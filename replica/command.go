@@ -104,6 +104,15 @@ type (
 		Job    JobID `cbor:"1,keyasint"`
 		Copies int   `cbor:"2,keyasint"`
 	}
+	// SetHolder corrects who holds a part of the committed generation, or of Previous: a node has lost its copy (Lost), or has it again.
+	SetHolder struct {
+		Job        JobID      `cbor:"1,keyasint"`
+		Generation Generation `cbor:"2,keyasint"`
+		Part       Part       `cbor:"3,keyasint"`
+		Root       Digest     `cbor:"4,keyasint"` // as recorded; another one is refused
+		Holder     Holder     `cbor:"5,keyasint"`
+		Lost       bool       `cbor:"6,keyasint,omitempty"`
+	}
 	// SetMirrors moves mirrors outside a recovery.
 	SetMirrors struct {
 		Job          JobID        `cbor:"1,keyasint"`
@@ -170,6 +179,7 @@ func (CommitRoots) command()   {}
 func (ReportDispute) command() {}
 func (Condemn) command()       {}
 func (SetCopies) command()     {}
+func (SetHolder) command()     {}
 func (SetMirrors) command()    {}
 func (SetCadence) command()    {}
 func (BeginDurable) command()  {}

@@ -132,6 +132,16 @@ type Job struct {
 	Owner uint32 `json:"owner" cbor:"37,keyasint,omitempty"`
 }
 
+// Held is on how many nodes each part of the committed generation lies, by the record, of the copies that a commit needs: fewer than Copies
+// where a copy was lost since.
+func (j *Job) Held() int {
+	n := j.Copies
+	for _, p := range j.Parts {
+		n = min(n, len(p.Holders))
+	}
+	return n
+}
+
 // Earlier is a generation that was committed before the present one, with who held its parts.
 type Earlier struct {
 	Generation Generation `json:"generation" cbor:"1,keyasint"`

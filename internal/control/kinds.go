@@ -60,6 +60,7 @@ const (
 	KindChange      wire.Kind = 110
 	KindPiece       wire.Kind = 111
 	kindAskView     wire.Kind = 112
+	kindCopy        wire.Kind = 114
 
 	KindOperatorReply wire.Kind = 113
 )
@@ -94,6 +95,7 @@ var table = []row{
 	message[Unreached](kindUnreached, ToLeader),
 	message[UnheardAnswer](kindUnheard, ToLeader),
 	message[AskView](kindAskView, ToLeader),
+	message[CopyReport](kindCopy, ToLeader),
 
 	handshake[Welcome](KindWelcome, ToNode),
 	handshake[Beat](KindBeat, ToNode),   // the leader is there

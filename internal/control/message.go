@@ -303,6 +303,15 @@ type CorruptCopy struct {
 	Node       replica.NodeName   `cbor:"5,keyasint"`
 }
 
+// CopyReport says that its node has lost its copy of a committed part (Lost), or has it again. The node repeats it until the record says so.
+type CopyReport struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Part       replica.Part       `cbor:"2,keyasint"`
+	Generation replica.Generation `cbor:"3,keyasint"`
+	Root       replica.Digest     `cbor:"4,keyasint"`
+	Lost       bool               `cbor:"5,keyasint,omitempty"`
+}
+
 // RegionsOrder asks for a replica.RegionReport: the regions of a part that lies sealed in a rank's arena.
 type RegionsOrder struct {
 	Job        replica.JobID      `cbor:"1,keyasint"`

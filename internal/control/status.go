@@ -332,6 +332,9 @@ func Readable(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
 func StatusOf(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {
 	s := JobStatus{Name: job.Name, ID: job.ID, Owner: job.Owner, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
 		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined, Naming: job.Naming != nil}
+	if held := job.Held(); job.Phase == replica.Open && held < s.Copies { // a copy was lost since the commit
+		s.Copies, s.Degraded = held, true
+	}
 	if p := job.Plan; p != nil && p.Unvouched && job.Position.Step <= p.Generation.Step {
 		s.Unvouched = p.Reason
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/mover"
@@ -136,8 +137,7 @@ type Host struct {
 	unlinked     time.Time         // since when there is no link to a leader; zero: there is one
 	saidNoLeader time.Time         // when the log was told so, zero: not yet
 	suspects     []control.Suspect // what the last round of probes gave cause for
-	scrubs       scrubs            // how far what lies here was read again
-	scrubbed     control.ScrubStatus
+	scrubber     scrubber
 	yielding     yielding
 }
 
@@ -182,7 +182,7 @@ func New(c Config) *Host {
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
-		strains: map[strainKey]strain{}, scrubs: scrubs{}, yielding: yielding{pacer: new(manners.Pacer)}}
+		strains: map[strainKey]strain{}, yielding: yielding{pacer: new(manners.Pacer)}}
 	if m.processes == nil {
 		m.processes = kernel{}
 	}
@@ -198,6 +198,7 @@ func New(c Config) *Host {
 	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
 	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(pushEnded(p)) }})
 	m.desk = desk.New(deskOwner{m}, m.log)
+	m.scrubber = newScrubber(m)
 	return m
 }
 
@@ -241,7 +242,7 @@ func (h *Host) spawn(fn func(ctx context.Context) Event) {
 func (h *Host) Run(ctx context.Context) {
 	h.ctx = ctx
 	h.work.Go(func() { h.custody.Run(ctx) })
-	h.work.Go(func() { h.scrub(ctx) })
+	h.work.Go(func() { h.readAgain(ctx) })
 	timer := time.NewTimer(idleTick)
 	defer timer.Stop()
 	for {
@@ -284,6 +285,10 @@ func (h *Host) handle(ev Event) {
 		h.arenaShort(ev)
 	case desk.Event:
 		h.desk.Handle(ev)
+	case scrub.FetchEnded:
+		h.fetchedBack(ev)
+	case scrub.Event:
+		h.scrubs(ev)
 	case mirrorMade:
 		h.mirrorMade(ev)
 	case mirrorParked:
@@ -521,6 +526,7 @@ func (h *Host) resend() {
 		h.send(s)
 	}
 	h.desk.Resend()
+	h.scrubs(scrub.Linked{})
 	for _, lj := range h.jobs {
 		lj.reported = replica.NodeReport{}
 		lj.repeat() // with the link the leader lost this node's pins
@@ -566,6 +572,7 @@ func (h *Host) tick() time.Duration {
 	}
 	h.yield()
 	h.desk.Tick()
+	next = min(next, h.scrubNow(time.Now()))
 	h.serveLaunchers()
 	h.killStuck()
 	h.leaderless(time.Now())

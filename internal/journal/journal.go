@@ -173,8 +173,8 @@ func (j *Journal) JobChanged(was, is *replica.Job, pinnedAt time.Time) {
 	if is.Durable != was.Durable {
 		jobEvent(j.event("durable"), is).Uint64("step", uint64(is.Durable.Step)).Msg("durable generation complete")
 	}
-	if is.Copies != was.Copies {
-		jobEvent(j.event("copies"), is).Int("copies", is.Copies).Bool("degraded", is.Degraded).Msg("copies changed")
+	if held := is.Held(); is.Copies != was.Copies || is.Committed == was.Committed && held != was.Held() {
+		jobEvent(j.event("copies"), is).Int("copies", held).Bool("degraded", is.Degraded || held < is.Copies).Msg("copies changed")
 	}
 	if is.Phase == replica.Ended && was.Phase != replica.Ended {
 		jobEvent(j.event("ended"), is).Str("reason", is.EndReason).Msg("job ended")

@@ -327,6 +327,8 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if to := l.links[m.Node]; to != nil {
 			to.Send(m)
 		}
+	case control.CopyReport: // of its own copies alone
+		l.copyReport(ctx, from, m)
 	case replica.RegionReport: // of its own ranks alone, as evidence
 		if led := l.jobs[m.Job]; led != nil && int(m.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Rank].Node == name {
 			l.recoverStep(ctx, m.Job, led, recovery.Regions{RegionReport: m})

@@ -100,23 +100,32 @@ RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed,
 	return rpi_set_step(h, RP_WORD(epoch, step, RP_IDLE)) ? RP_OK : lost_word(h, err);
 }
 
-RP_API int rp_staged(rp_handle *h, uint64_t step) {
+/* Whether a word of an epoch is one of the handle's: a thread that was left over from an epoch before speaks of another state, though the
+ * numbers of its steps come again. */
+static int of_epoch(const rp_handle *h, uint64_t epoch) {
 	if (!h)
 		return RP_EINVAL;
 	if (rpi_forked(h))
 		return RP_EFORK;
-	uint64_t waits = atomic_load(&h->unstaged);
-	if (waits && RP_WORD_STEP(waits) == step)
+	return epoch == atomic_load(&h->epoch) ? RP_OK : RP_EFENCED;
+}
+
+RP_API int rp_staged(rp_handle *h, uint64_t epoch, uint64_t step) {
+	int rc = of_epoch(h, epoch);
+	if (rc != RP_OK)
+		return rc;
+	uint64_t waits = RP_WORD(epoch, step, 0);
+	if (waits)
 		atomic_compare_exchange_strong(&h->unstaged, &waits, 0);
 	return RP_OK;
 }
 
-RP_API int rp_set_good(rp_handle *h, uint64_t step) {
-	if (!h)
-		return RP_EINVAL;
-	if (rpi_forked(h))
-		return RP_EFORK;
-	uint64_t epoch = atomic_load(&h->epoch);
+/* Invariant: to is of the epoch that was asked about. A thread that stands still between the look at the epoch and the store raises nothing: the
+ * word of a later epoch is above it. */
+RP_API int rp_set_good(rp_handle *h, uint64_t epoch, uint64_t step) {
+	int rc = of_epoch(h, epoch);
+	if (rc != RP_OK)
+		return rc;
 	if (!h->control || atomic_load(&h->life) != RPI_READY || RP_WORD_EPOCH(h->step) != epoch || step > RP_WORD_STEP(h->step))
 		return RP_ESTATE;
 	if (atomic_load(&h->good_frozen))
@@ -125,11 +134,9 @@ RP_API int rp_set_good(rp_handle *h, uint64_t step) {
 	return to <= h->good || rpi_set_good(h, to) ? RP_OK : RP_ESTATE;
 }
 
-RP_API int rp_freeze_good(rp_handle *h) {
-	if (!h)
-		return RP_EINVAL;
-	if (rpi_forked(h))
-		return RP_EFORK;
-	atomic_store(&h->good_frozen, true);
-	return RP_OK;
+RP_API int rp_freeze_good(rp_handle *h, uint64_t epoch) {
+	int rc = of_epoch(h, epoch);
+	if (rc == RP_OK)
+		atomic_store(&h->good_frozen, true);
+	return rc;
 }

@@ -15,7 +15,7 @@ static void step(rank *r, uint64_t s, int *armed) {
 		r->weight[i] = (float)(s * 1000 + i);
 	r->scale[0] = (float)s;
 	r->rng[0] = s;
-	OK(rp_set_good(r->h, s));
+	OK(GOOD(r->h, s));
 	OK(rp_step_exit(r->h, s, 0, armed, &failure));
 }
 
@@ -90,7 +90,7 @@ static void needs_good(void) {
 	SAME(armed, 1);
 	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
 	SAME(state(&r, 1), RP_FREE);
-	OK(rp_set_good(r.h, 1));
+	OK(GOOD(r.h, 1));
 	OK(rp_capture(r.h, &failure));
 	SAME(state(&r, 1), RP_SEALED);
 	rank_end(&r);
@@ -103,15 +103,15 @@ static void needs_its_stage(void) {
 	int armed;
 	rank_start(&r, 100);
 	OK(rp_step_enter(r.h, 1, 0, &failure));
-	OK(rp_set_good(r.h, 1));
+	OK(GOOD(r.h, 1));
 	OK(rp_step_exit(r.h, 1, RP_STAGED_LATER, &armed, &failure));
 	SAME(armed, 1);
 	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
 	CHECK(strstr(failure.text, "step 1 is not staged yet"));
-	OK(rp_staged(r.h, 0)); /* another one is */
+	OK(STAGED(r.h, 0)); /* another one is */
 	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
 	SAME(state(&r, 1), RP_FREE);
-	OK(rp_staged(r.h, 1));
+	OK(STAGED(r.h, 1));
 	OK(rp_capture(r.h, &failure));
 	SAME(state(&r, 1), RP_SEALED);
 	SAME(rpi_slot(r.h, 1).meta->flags & RP_STAGED_LATER, 0);
@@ -119,18 +119,18 @@ static void needs_its_stage(void) {
 	atomic_store(&r.daemon.control->cadence.word, 100); /* so that nothing is armed */
 	atomic_store(&r.daemon.control->candidate.word, RP_WORD(1, 1, 0));
 	OK(rp_step_enter(r.h, 2, 0, &failure));
-	OK(rp_set_good(r.h, 2));
+	OK(GOOD(r.h, 2));
 	OK(rp_step_exit(r.h, 2, RP_STAGED_LATER, &armed, &failure));
 	SAME(armed, 0);
 	SAME(rp_seal_step(r.h, 0, &failure), RP_EAGAIN);
 	CHECK(strstr(failure.text, "step 2 is not staged yet"));
-	OK(rp_staged(r.h, 2));
+	OK(STAGED(r.h, 2));
 	OK(rp_seal_step(r.h, 0, &failure));
 	SAME(rpi_slot(r.h, 2).meta->generation, RP_WORD(1, 2, 0));
 
 	atomic_store(&r.daemon.control->candidate.word, RP_WORD(1, 3, 0));
 	OK(rp_step_enter(r.h, 3, 0, &failure));
-	OK(rp_set_good(r.h, 3));
+	OK(GOOD(r.h, 3));
 	OK(rp_step_exit(r.h, 3, RP_STAGED_LATER, &armed, &failure));
 	SAME(armed, 1);
 	atomic_store(&r.daemon.control->fence.word, 1);
@@ -139,7 +139,7 @@ static void needs_its_stage(void) {
 	OK(rank_join(&r, &info)); /* at once: what is not staged now will not be */
 	SAME(state(&r, 3), RP_FREE);
 	OK(rp_load(r.h, &failure));
-	SAME(rp_staged(r.h, 3), RP_OK); /* too late */
+	SAME(STAGED(r.h, 3), RP_OK); /* too late */
 	rank_end(&r);
 }
 
@@ -264,7 +264,7 @@ static void torn_while_copying(void) {
 		OK(rp_step_enter(r.h, s, rand_r(&seed) % 3 ? 20ll * second : 0, &failure));
 		for (size_t i = 0; i < r.weights; i += 512)
 			r.weight[i] = (float)s;
-		OK(rp_set_good(r.h, s));
+		OK(GOOD(r.h, s));
 		bool tear = rand_r(&seed) % 2;
 		atomic_store(&r.daemon.control->candidate.word, RP_WORD(1, s, 0)); /* or an odd step would not be copied */
 		if (tear)
@@ -297,7 +297,7 @@ static void torn_while_copying(void) {
 			if (RP_SLOT_STATE(seen) == RP_TORN)
 				atomic_store(&r.daemon.control->slot[i].word, RP_SLOT(RP_SLOT_COUNT(seen) + 1, RP_FREE));
 		}
-		OK(rp_set_good(r.h, s));
+		OK(GOOD(r.h, s));
 		OK(rp_step_exit(r.h, s, 0, NULL, &failure));
 	}
 	atomic_store(&w.stop, 1);
@@ -341,7 +341,7 @@ static void seals_a_step_out_of_turn(void) {
 	OK(rp_step_exit(r.h, 2, 0, NULL, &failure));
 	SAME(rp_seal_step(r.h, 0, &failure), RP_EAGAIN);
 	CHECK(strstr(failure.text, "not known to be good"));
-	OK(rp_set_good(r.h, 2));
+	OK(GOOD(r.h, 2));
 	for (uint32_t i = 0; i < r.h->geo.ring; i++)
 		atomic_store(&r.daemon.control->place[i].word, RP_SLOT(9, RP_FREE));
 	atomic_store(&r.daemon.control->slot[3].word, RP_SLOT(9, RP_FREE));
@@ -426,7 +426,7 @@ static void cancelled_while_armed(void) {
 	rank r;
 	rank_start(&r, 100);
 	OK(rp_step_enter(r.h, 1, 0, &failure));
-	OK(rp_set_good(r.h, 1));
+	OK(GOOD(r.h, 1));
 	OK(rp_step_exit(r.h, 1, RP_STAGED_LATER, NULL, &failure));
 	pthread_t t;
 	CHECK(pthread_create(&t, NULL, cancel_soon, &r) == 0);
@@ -436,7 +436,7 @@ static void cancelled_while_armed(void) {
 	rp_stats st = {.struct_size = sizeof st};
 	OK(rp_get_stats(r.h, &st));
 	SAME(st.skipped, 1);
-	OK(rp_set_good(r.h, 2));
+	OK(GOOD(r.h, 2));
 	OK(rp_step_exit(r.h, 2, 0, NULL, &failure));
 	OK(rp_capture(r.h, &failure));
 	SAME(rpi_slot(r.h, 1).meta->generation, RP_WORD(1, 2, 0));

@@ -297,7 +297,7 @@ class Rank(Rendezvous):
         with self._lock:
             h = self._handle()
             if good and not self._frozen:
-                self._check(self._lib.rp_set_good(h, step), f"exit step {step}")
+                self._check(self._lib.rp_set_good(h, self.ordered, step), f"exit step {step}")
             code = self._lib.rp_step_exit(h, step, flags, c.byref(self._armed), c.byref(self._text))
             if self._armed.value:
                 self._arming = step
@@ -306,19 +306,19 @@ class Rank(Rendezvous):
 
     def staged(self, step: int) -> None:
         """Says that the registered memory holds ``step``."""
-        self._check(self._lib.rp_staged(self._handle(), step), f"step {step} is staged")
+        self._check(self._lib.rp_staged(self._handle(), self.ordered, step), f"step {step} is staged")
         self._wake.set()
 
     def set_good(self, step: int) -> None:
         """Says that the update of ``step`` is complete and every communicator was found free of error afterwards."""
         if not self._frozen:
-            self._check(self._lib.rp_set_good(self._handle(), step), f"step {step} is good")
+            self._check(self._lib.rp_set_good(self._handle(), self.ordered, step), f"step {step} is good")
             self._wake.set()
 
     def freeze_good(self) -> None:
         """Stops the good word until the next load: at the first communicator error, before anything is aborted."""
         self._frozen = True
-        self._lib.rp_freeze_good(self._handle())
+        self._lib.rp_freeze_good(self._handle(), self.ordered)
 
     def armed(self, step: int) -> bool:
         """Whether the worker has, or had, a capture of this step to run."""
