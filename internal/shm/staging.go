@@ -170,6 +170,9 @@ func (s *Staging) lacks() int {
 	return s.left
 }
 
+// Came is how many bytes have been put into the arena since this process has it: it rises while parts come. What was found there counts for nothing.
+func (a *Arena) Came() uint64 { return a.came.Load() }
+
 // Manifest describes the part that is on its way.
 func (s *Staging) Manifest() replica.Manifest { return s.m }
 
@@ -221,6 +224,7 @@ func (s *Staging) Put(i int, b []byte) error {
 		return s.a.fail(s.p, fmt.Errorf("chunk %d: %w", i, err))
 	}
 	s.arrived(i)
+	s.a.came.Add(uint64(len(b)))
 	return nil
 }
 
