@@ -10,7 +10,9 @@ import (
 )
 
 const (
+	doubtFor  = 10               // times holder_grace: a plan without these copies waits once that long for other holders, and another part may be found after it
 	liesKnown = 10 * time.Minute // for which what a node was sent counts
+	liesAgain = 10 * time.Second // within how long a node that still needs the part is sent wrong bytes again
 	maxLies   = 256              // copies that somebody was sent wrong bytes of
 )
 
@@ -19,6 +21,7 @@ const (
 type lies struct {
 	of    map[theCopy]map[replica.NodeName]map[replica.NodeName]wrong // by receiver and sender
 	doubt map[doubt]time.Duration                                     // copies that don't count until then
+	found map[doubt]time.Duration                                     // when a node's wait for a good copy had lasted too long
 }
 
 // theCopy is a part of a generation under one root.
@@ -38,7 +41,7 @@ type doubt struct {
 }
 
 func newLies() lies {
-	return lies{make(map[theCopy]map[replica.NodeName]map[replica.NodeName]wrong), make(map[doubt]time.Duration)}
+	return lies{make(map[theCopy]map[replica.NodeName]map[replica.NodeName]wrong), make(map[doubt]time.Duration), make(map[doubt]time.Duration)}
 }
 
 // renewed forgets what was said of a node, and by it, in an earlier session.
@@ -49,6 +52,7 @@ func (l *lies) renewed(n replica.NodeName) {
 			delete(senders, n)
 		}
 	}
+	maps.DeleteFunc(l.found, func(d doubt, _ time.Duration) bool { return d.node == n })
 	maps.DeleteFunc(l.doubt, func(d doubt, _ time.Duration) bool { return d.node == n })
 }
 
@@ -94,7 +98,7 @@ func (l *Leader) learnCorrupt(ev Corrupt) {
 		by[ev.From] = make(map[replica.NodeName]wrong)
 	}
 	w, known := by[ev.From][ev.By]
-	if !known {
+	if !known || l.now-w.last > liesAgain {
 		w.first = l.now
 	}
 	w.last = l.now
@@ -111,7 +115,7 @@ func (l *Leader) waitsForGoodCopies(in *PlanInput) (out []waiting) {
 			continue
 		}
 		for _, n := range slices.Sorted(maps.Keys(by)) {
-			if since, all := l.allLied(in, c, n); all {
+			if since, last, all := l.allLied(in, c, n); all && l.now-last <= liesAgain {
 				r := l.receiver(c.part, n)
 				grown := time.Duration(0)
 				if rep := in.said()[r]; rep != nil {
@@ -125,17 +129,17 @@ func (l *Leader) waitsForGoodCopies(in *PlanInput) (out []waiting) {
 	return out
 }
 
-// allLied tells whether a node was sent wrong bytes by all holders of a part but itself, and since when.
-func (l *Leader) allLied(in *PlanInput, c theCopy, to replica.NodeName) (since time.Duration, all bool) {
+// allLied tells whether a node was sent wrong bytes by all holders of a part but itself, since when, and when again.
+func (l *Leader) allLied(in *PlanInput, c theCopy, to replica.NodeName) (since, last time.Duration, all bool) {
 	holders := in.holding(c.part, c.gen, c.root)
 	for _, h := range holders {
 		w, known := l.lies.of[c][to][h.Node]
 		if h.Node == to || !known || l.now-w.last > liesKnown {
-			return 0, false
+			return 0, 0, false
 		}
-		since = max(since, w.first)
+		since, last = max(since, w.first), max(last, w.last)
 	}
-	return since, len(holders) > 0
+	return since, last, len(holders) > 0
 }
 
 // receiver is the rank on a node that is to load a part, or the first that has to anywhere: the node mirrors it.
@@ -156,9 +160,10 @@ func (l *Leader) blameCopies(w waiting, f replica.Fault) {
 		if c.gen != p.Generation || fmt.Sprintf("%v of %v", c.part, c.gen) != w.what {
 			continue
 		}
+		l.lies.found[doubt{c, w.node}] = l.now
 		var found []replica.NodeName
 		for _, n := range slices.Sorted(maps.Keys(by)) {
-			if _, all := l.allLied(in, c, n); all {
+			if _, _, all := l.allLied(in, c, n); all && l.lies.found[doubt{c, n}] != 0 {
 				found = append(found, n)
 			}
 		}
@@ -173,9 +178,9 @@ func (l *Leader) blameCopies(w waiting, f replica.Fault) {
 			return
 		}
 		for _, h := range in.holding(c.part, c.gen, c.root) {
-			l.lies.doubt[doubt{c, h.Node}] = l.now + l.t.HolderGrace
+			l.lies.doubt[doubt{c, h.Node}] = l.now + doubtFor*l.t.HolderGrace
 		}
-		f.Detail = fmt.Sprintf("what every holder sends of %s fails its digest on nodes %s, though they find their copies good: these don't count for %v", w.what, joined(found), l.t.HolderGrace)
+		f.Detail = fmt.Sprintf("what every holder sends of %s fails its digest on nodes %s, though they find their copies good: these don't count for %v", w.what, joined(found), doubtFor*l.t.HolderGrace)
 		l.in = nil // what counts has changed
 		l.learnFault(f)
 	}

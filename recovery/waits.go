@@ -202,7 +202,7 @@ var Waits = [waitKinds]WaitRule{
 	AwaitRead: {Phases: []replica.JobPhase{replica.Planned}, For: "a rank's parts, from the durable tier", Judge: "leader", Bound: sum(start).and(bySize), Since: "a byte last came",
 		Then: "as above", fault: replica.Exception, Says: "rank {rank}: node {node} has not read its parts of {what} yet; none of them has moved for {since}"},
 	AwaitGoodCopy: {Phases: []replica.JobPhase{replica.Planned}, For: "one good copy of a part", Judge: "leader", Bound: fixed(liesAfter).and(bySize), Since: "all holders have sent wrong bytes",
-		Then: "found by one node: its rank's fault, as above; by two: these copies don't count for `holder_grace`", fault: replica.Exception, Says: "node {node}: what every holder sends of {what} fails its digest, for {since}"},
+		Then: "found by one node: its rank's fault, as above; by two: these copies don't count for 10 x `holder_grace`", fault: replica.Exception, Says: "node {node}: what every holder sends of {what} fails its digest, for {since}"},
 	AwaitLoad: {Phases: []replica.JobPhase{replica.Planned}, For: "a process in rp_load", Judge: "leader", Bound: sum(settle, ack).and(bySize), Since: "it was told to load",
 		Then: "hang", fault: replica.Hang, Says: "rank {rank}: process {pid} on node {node} was told {since} ago to load {what} and has not done so (rp_load, rp_ready)"},
 	AwaitMirror: {Phases: []replica.JobPhase{replica.Planned}, For: "mirrors of what was loaded", Judge: "leader", Bound: sum(resumeGrace), Since: "the last rank loaded",

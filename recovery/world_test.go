@@ -35,6 +35,7 @@ type world struct {
 	nonce   uint64
 	since   time.Duration                       // the job has been in its phase
 	hold    map[replica.NodeName]bool           // nodes that take no offers
+	liars   map[replica.NodeName]bool           // they send wrong bytes
 	onPlan  func(*replica.Job)                  // called when a plan was applied
 	cuts    map[[2]replica.NodeName]bool        // pairs of nodes that can't exchange parts
 	relays  map[replica.Part][]replica.NodeName // who was asked to fetch a part of the plan for others
@@ -84,27 +85,28 @@ type words struct {
 }
 
 type process struct {
-	inc      replica.Incarnation
-	found    words // in the arena, when it attached
-	alive    bool
-	live     replica.Generation
-	busy     bool // in the optimizer window
-	torn     bool // live state is not whole
-	stopped  bool
-	initial  replica.Epoch
-	loaded   replica.Epoch
-	stuck    bool // never comes to rest
-	blocked  bool // does not load
-	detached bool
-	hung     bool // stands still for longer than it may
-	left     bool // said that it is done
-	halted   bool // stopped by a signal
-	progress uint64
-	phase    replica.Phase
-	ordered  replica.Epoch // told to load
-	starved  bool          // its parts do not come
-	loadMS   uint64
-	still    standing
+	inc       replica.Incarnation
+	found     words // in the arena, when it attached
+	alive     bool
+	live      replica.Generation
+	busy      bool // in the optimizer window
+	torn      bool // live state is not whole
+	stopped   bool
+	initial   replica.Epoch
+	loaded    replica.Epoch
+	stuck     bool // never comes to rest
+	blocked   bool // does not load
+	detached  bool
+	hung      bool // stands still for longer than it may
+	left      bool // said that it is done
+	halted    bool // stopped by a signal
+	progress  uint64
+	phase     replica.Phase
+	ordered   replica.Epoch // told to load
+	unsealing bool          // never seals its first state
+	starved   bool          // its parts do not come
+	loadMS    uint64
+	still     standing
 }
 
 // standing is since when nothing of a process has changed, as its daemon sees it.
@@ -444,6 +446,7 @@ func (w *world) react(n replica.NodeName) {
 			continue
 		}
 		switch {
+		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0 && p.unsealing:
 		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0:
 			p.initial, p.live = j.Epoch, replica.Generation{Epoch: j.Epoch}
 			d.hold(replica.OfGroup(j.Layout.Groups[r]), p.live, r, false)
@@ -500,6 +503,10 @@ func (w *world) available(n replica.NodeName, r replica.Rank, s replica.Source, 
 		d := w.nodes[h.Node]
 		if !w.reaches(n, h.Node) {
 			off = append(off, h.Node)
+			continue
+		}
+		if w.liars[h.Node] && h.Node != n && d.up {
+			w.queue = append(w.queue, recovery.Corrupt{From: n, By: h.Node, Part: s.Part, Generation: g, Root: s.Root})
 			continue
 		}
 		if d.up && d.holder == h && slices.ContainsFunc(d.parts, func(x replica.Held) bool { return x.Part == s.Part && x.Generation == g && x.Root == s.Root }) {
