@@ -62,7 +62,7 @@ func (l *Leader) waitsForPlan(in *PlanInput) (out []waiting) {
 		if l.unread != "" {
 			what = "it can't be read, and is tried again: " + l.unread
 		}
-		out = append(out, waiting{kind: AwaitDisk, until: never, what: what})
+		out = append(out, waiting{kind: AwaitDisk, since: l.stageAt(), until: never, what: what})
 	case l.naming.open:
 		for i, s := range l.naming.between {
 			if l.naming.said[i] == nil {
@@ -264,7 +264,7 @@ func (l *Leader) waitsForSteps(in *PlanInput) (out []waiting) {
 	behind, _, stuck := l.laggards(in)
 	for i := range behind {
 		rep := &behind[i]
-		if s := l.signs[rep.Rank]; s.of == rep.Incarnation && !rep.Stopped && l.now-s.at >= stands {
+		if s := l.signs[rep.Rank]; s.of == rep.Incarnation && !rep.Stopped && (rep.Hung || len(behind) < len(l.job.Ranks) && l.now-s.at >= stands) {
 			w := l.forRank(AwaitStep, rep.Rank, rep)
 			w.since, w.what = s.at, fmt.Sprintf("step %d, %v", rep.Live.Step(), rep.Live.Phase())
 			out = append(out, w)
@@ -389,7 +389,7 @@ func (l *Leader) Awaited(now time.Duration) (out []string) {
 func (l *Leader) Overlong(now, least time.Duration) []string {
 	return l.named(now, func(w waiting) bool {
 		switch w.kind {
-		case AwaitProcess, AwaitAttach, AwaitJoin, AwaitSeal, AwaitRegions:
+		case AwaitProcess, AwaitAttach, AwaitJoin, AwaitSeal, AwaitRegions, AwaitStep: // a step may be long
 			return false
 		case AwaitSurvivor:
 			return l.job.Phase == replica.Planned && max(now, l.now)-w.since >= least

@@ -93,9 +93,9 @@ func (p *Pulse) Hung(now time.Duration, l HangLimits) bool {
 }
 
 // laggards are the ranks that are furthest behind in the open epoch, of those that were heard of and have not left; the others wait for them.
-// halted are those that the kernel has stopped. stuck tells that all that were heard of wait: none moves.
-func (l *Leader) laggards(in *PlanInput) (behind, halted []replica.RankReport, stuck bool) {
-	lowest, trains, hung := uint64(0), 0, 0
+// trains counts all of them, and stuck tells that each stands still for longer than it may.
+func (l *Leader) laggards(in *PlanInput) (behind []replica.RankReport, trains int, stuck bool) {
+	lowest, hung := uint64(0), 0
 	for r := range l.job.Ranks {
 		rep, ok := l.trains(in, replica.Rank(r))
 		if !ok {
@@ -104,9 +104,6 @@ func (l *Leader) laggards(in *PlanInput) (behind, halted []replica.RankReport, s
 		trains++
 		if rep.Hung {
 			hung++
-			if rep.Halted {
-				halted = append(halted, rep)
-			}
 		}
 		switch at := place(rep.Live); {
 		case len(behind) == 0 || at < lowest:
@@ -115,7 +112,7 @@ func (l *Leader) laggards(in *PlanInput) (behind, halted []replica.RankReport, s
 			behind = append(behind, rep)
 		}
 	}
-	return behind, halted, trains > 0 && hung == trains
+	return behind, trains, trains > 0 && hung == trains
 }
 
 // trains is what is known of a rank that trains in the open epoch.
@@ -135,12 +132,13 @@ func (l *Leader) left(r replica.Rank) bool {
 // kernel has stopped are named before any that wait. Where all stand at the same place and none is stopped nobody can be named, and every
 // rank's process is started anew, on its node (protocol section 6, evidence).
 func (l *Leader) hang(in *PlanInput) {
-	behind, halted, _ := l.laggards(in)
-	trains := 0
+	behind, trains, _ := l.laggards(in)
+	var halted []replica.RankReport
 	for r := range l.job.Ranks {
-		if _, ok := l.trains(in, replica.Rank(r)); ok {
-			trains++
-		} else if !l.left(replica.Rank(r)) {
+		switch rep, ok := l.trains(in, replica.Rank(r)); {
+		case ok && rep.Hung && rep.Halted:
+			halted = append(halted, rep)
+		case !ok && !l.left(replica.Rank(r)):
 			return // nobody knows where it is: AwaitNode
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 // saidWaits is what was said of who is waited for. Owned by the leader.
 type saidWaits struct {
-	since time.Duration // of the wait; negative: none
+	since time.Duration
 	times int
 }
 
