@@ -180,7 +180,7 @@ func (in *PlanInput) choose() (choice, Verdict, bool) {
 	case !scan:
 		tail = "the durable tier has no valid one"
 	}
-	return choice{}, Verdict{Kind: Stuck, Final: len(in.unproved(st)) == 0 && in.allAnswered(), Reason: fmt.Sprintf("no generation can be assembled: %s; %s", why, tail)}, false
+	return choice{}, Verdict{Kind: Stuck, Final: len(in.unproved(st)) == 0 && in.allAnswered() && in.Doubted == nil, Reason: fmt.Sprintf("no generation can be assembled: %s; %s", why, tail)}, false
 }
 
 // diskMayServe tells whether the durable tier may hold what memory does not, by what is recorded of it: something newer than
@@ -244,7 +244,7 @@ func (in *PlanInput) lossReason(st stock) string {
 	if more := len(missing) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("and %d more parts", more))
 	}
-	return fmt.Sprintf("memory lacks %s of the committed generation %v", strings.Join(names, ", "), j.Committed)
+	return fmt.Sprintf("memory lacks %s of the committed generation %v%s", strings.Join(names, ", "), j.Committed, in.doubtfulCopies(j.Committed))
 }
 
 // unproved are the recorded holders (by the commit, and by placement: members and mirrors) of parts of the committed

@@ -32,18 +32,18 @@ func (l *Leader) restoring() {
 	if len(loadingRanks) > 0 {
 		l.loaded = loading{}
 		l.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", rankList(loadingRanks), p.Generation)+unreached, map[string]string{"why": "loads"})
-		l.awaitLoads(in, loadingRanks)
+		l.overdue()
 		return
 	}
 	if l.loaded.epoch != p.Epoch {
-		l.loaded = loading{epoch: p.Epoch, at: l.now}
+		l.loaded = loading{epoch: p.Epoch, at: l.loadedAt()}
 	}
 	roots, fewest := in.held(p)
 	if fewest == 0 {
 		return // a report that names the loaded copies is still on its way
 	}
 	copies := in.copiesPossible()
-	if until := l.loaded.at + l.t.ResumeGrace; fewest < copies && l.now < until {
+	if until := l.loaded.at + l.bound(AwaitMirror); fewest < copies && l.now < until {
 		l.wakeAt(until)
 		l.note("waiting", fmt.Sprintf("some part of %v has %d of %d copies", p.Generation, fewest, copies), map[string]string{"why": "mirrors"})
 		return
@@ -51,22 +51,15 @@ func (l *Leader) restoring() {
 	l.propose(replica.Resume{Job: l.id, Epoch: p.Epoch, Parts: roots, Copies: min(copies, fewest)})
 }
 
-// awaitLoads makes a fault of a node whose daemon went away before its ranks had loaded, and has stayed away for ack_timeout. No rank trains
-// yet, so nothing is taken from one: without its daemon it can't load, and where the node died with it nobody else would ever say so.
-func (l *Leader) awaitLoads(in *PlanInput, ranks []replica.Rank) {
-	for _, r := range ranks {
-		n := l.job.Ranks[r].Node
-		if _, ok := in.current(n); ok {
-			continue
+// loadedAt is when the last rank loaded, as far as their nodes can tell a new leader.
+func (l *Leader) loadedAt() (at time.Duration) {
+	at = l.stageAt()
+	for r, c := range l.job.Ranks {
+		if s := l.signs[replica.Rank(r)]; s.of == c.Incarnation {
+			at = max(at, s.at)
 		}
-		if until := max(l.gone[n], l.began) + l.t.Ack; l.now < until {
-			l.wakeAt(until)
-			continue
-		}
-		l.learnFault(replica.Fault{Kind: replica.Silent, Node: n, NodeIncarnation: l.nodes[n].Incarnation,
-			Detail: fmt.Sprintf("its daemon has been away for %v, and rank %d can't load %v without it", l.t.Ack, r, l.job.Plan.Generation)})
 	}
-	l.assertFaults()
+	return at
 }
 
 // held is who holds every part of a plan's generation under the plan's root now, and the fewest nodes that hold any.
@@ -115,6 +108,7 @@ func (l *Leader) spread(in *PlanInput) {
 func (l *Leader) training() {
 	l.finish()
 	in := l.input()
+	l.overdue()
 	l.hang(in)
 	l.spread(in)
 	usable := in.usable()

@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
 
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -277,11 +278,9 @@ func (h *Host) peersLost(lj *localJob) {
 		return
 	}
 	for _, lr := range lj.ranks {
-		if lr.alive() && lr.stopped() && lr.loaded == lj.job.Epoch && time.Since(lr.stoppedAt) > peersLostAfter {
+		if lr.alive() && lr.stopped() && lr.loaded == lj.job.Epoch && time.Since(lr.stoppedAt) > recovery.PeersLost {
 			lr.stoppedAt = time.Now()
 			h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "stopped under an open epoch and no other fault explains it"}})
 		}
 	}
 }
-
-const peersLostAfter = 5 * time.Second

@@ -65,6 +65,9 @@ func millis(d time.Duration) uint64 { return uint64(max(d, 0).Milliseconds()) }
 
 // fetchFailed says that a part of the plan can't be had from where it should come from: the leader has a third node fetch it.
 func (h *Host) fetchFailed(lj *localJob, epoch replica.Epoch, rank replica.Rank, tries int, missed missed, err error) {
+	if lr := lj.ranks[rank]; lr != nil && tries == triesSaid {
+		lr.failing = replica.Cut(err.Error(), maxFailing)
+	}
 	part, nodes := missed.part, missed.nodes
 	if tries >= triesSaid && len(nodes) > 0 {
 		if part.Kind == replica.FrozenPart {

@@ -105,7 +105,7 @@ func TestLostKeeper(t *testing.T) {
 	}
 	d.custody = holding.NewCustodian(k, back, d.config.Journal, d.arenaListPath())
 	held := d.arena(shm.Spec{Geometry: fixture.Geometry(t, false)}) // parked with it
-	ctx := d.ctx // Run writes the host's own
+	ctx := d.ctx                                                    // Run writes the host's own
 	running, stop := context.WithCancel(ctx)
 	over := make(chan struct{})
 	go func() { defer close(over); d.Run(running) }()

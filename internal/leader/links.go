@@ -324,6 +324,9 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 			l.recoverStep(ctx, m.Job, led, recovery.Rejected{Epoch: m.Epoch, Rank: m.Rank, Incarnation: m.Incarnation, Why: m.Why})
 		}
 	case control.CorruptCopy:
+		if led := l.jobs[m.Job]; led != nil {
+			l.recoverStep(ctx, m.Job, led, recovery.Corrupt{From: name, By: m.Node, Part: m.Part, Generation: m.Generation, Root: m.Root})
+		}
 		if to := l.links[m.Node]; to != nil {
 			to.Send(m)
 		}

@@ -28,6 +28,7 @@ type Arena struct {
 
 	closing sync.Once
 	owed    atomic.Uint64 // bytes of it that are in promised
+	came    atomic.Uint64 // bytes that stagings have put
 
 	mu    sync.Mutex    // guards fence
 	fence replica.Epoch // what this daemon raised: the word in shared memory could be anybody's

@@ -181,6 +181,9 @@ func (s *Staging) Ended() bool {
 // Place is where the part is written to.
 func (s *Staging) Place() Place { return s.p }
 
+// Came is how many bytes have been put into the arena since this process has it: it rises while parts come. What was found there counts for nothing.
+func (a *Arena) Came() uint64 { return a.came.Load() }
+
 // Manifest describes the part that is on its way.
 func (s *Staging) Manifest() replica.Manifest { return s.m }
 
@@ -233,6 +236,7 @@ func (s *Staging) Put(i int, b []byte) error {
 	}
 	s.a.hasStored()
 	s.arrived(i)
+	s.a.came.Add(uint64(len(b)))
 	return nil
 }
 
