@@ -192,7 +192,8 @@ def test_a_rebind_of_something_else_does_not_hide_what_was_moved(daemon: Daemon)
     """Nor does a resume, nor the beginning of a step: each names it, and changes nothing."""
     out = daemon.run(MOVED, str(Path(__file__).parent)).done()
     said = [line for line in out.splitlines() if line.startswith("REFUSED")]
-    assert [line.split()[1] for line in said] == [w for w, n in ((".to()", 4), ("data", 3), ("grown", 3), ("shrunk", 3), ("turned", 3), ("state", 3), ("buffer", 4)) for _ in range(n)], out
+    calls = {".to()": 4, "data": 3, "grown": 3, "shrunk": 3, "turned": 3, "state": 3, "buffer": 4}
+    assert [line.split()[1] for line in said] == [what for what, n in calls.items() for _ in range(n)], out
     for what, words in {
         ".to()": "model.1.running_mean, model.1.running_var",
         "data": "model.0.weight has moved to other memory (`.data =`, .to())",

@@ -31,6 +31,7 @@ from ._core.orders import Orders
 from ._core.rank import Order, Rank, Stats
 from ._core.region import Region
 from ._torch import conversion, groups, loaders
+from ._torch.alarm import Alarm
 from ._torch.explain import Explanation, explain
 from ._torch.hooks import Hook
 from ._torch.layout import Layout, sharded
@@ -174,7 +175,8 @@ class Session:
             [c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, self._trained, debug, self._after is not None
         )
         self._rank = connection or Rank.open()
-        self._live = Live(self._rank, self._staging)
+        self._alarm = Alarm(self._rank, self._staging, self._objects.live)
+        self._live = Live(self._rank, self._staging, self._alarm)
         self._orders = Orders(self._rank)
         self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
         self._hooks: list[Any] = []
@@ -221,6 +223,7 @@ class Session:
             self._staging.bind(new.leaves)
             self._memory.bound()
             self._early.bound()
+            self._alarm.rebound(new.live)
             self._trained = Trained(new, self._memory)
             self._modes = None
         self._rebound = self._at >= 0
@@ -329,6 +332,7 @@ class Session:
         self._at = order.step
         self._fresh, self._torn, self._rebound = False, -1, False
         self._live.forget()
+        self._alarm.reset()
         self._carried = Carried(())
         self._rank.met = None  # the gathering has its epoch
         if source != "fresh":
@@ -407,7 +411,9 @@ class Session:
 
     def _attach(self) -> None:
         try:
-            self._rank.register(self._table())
+            self._rank.register(table := self._table())
+            self._alarm.registered(table, self._after is not None)
+            self._rank.judge = self._alarm.judge
             if self._staging:
                 self._rank.stage = self._live.bring
             self._rank.attach()
