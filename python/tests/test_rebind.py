@@ -270,3 +270,52 @@ print("DONE", flush=True)
 def test_what_to_do_instead(how: str, daemon: Daemon) -> None:
     """Each remedy that the refusals name: moved and grown before the session is made, copied into, or staged."""
     assert "DONE" in daemon.run(REMEDIES, how).done()
+
+
+TRAINER = """
+import hashlib, sys
+import torch
+import replicad
+
+torch.manual_seed(1)
+m = torch.nn.Linear(4, 4)
+o = torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
+session = replicad.Session(model=m, optimizer=o, scheduler=torch.optim.lr_scheduler.ConstantLR(o, 1.0), staging=sys.argv[1] == "staging")
+failed = []
+
+@replicad.inprocess.wrap(session)
+def train(call):
+    if failed or session.at >= 0:
+        m.to("cpu:0")  # as a trainer prepares its model in each run
+        for p in m.parameters():
+            p.data = p.data.clone()
+    scheduler = torch.optim.lr_scheduler.ConstantLR(o, 1.0)
+    session.rebind(scheduler=scheduler)
+    for step in range(session.resume() + 1, 9):
+        m(torch.full((2, 4), float(step))).square().mean().backward()
+        with session.step():
+            o.step()
+            scheduler.step()
+        o.zero_grad()
+        session.commit()
+        if step == 4 and session.rank.number == 1 and not failed:
+            failed.append(step)
+            raise ValueError("lost on purpose")
+    session.leave()
+
+train()
+print("END", hashlib.sha256(m.weight.detach().numpy().tobytes()).hexdigest(), flush=True)
+session.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["in place", "staging"])
+def test_a_trainer_that_moves_its_model_in_each_run(how: str, daemon: Daemon) -> None:
+    """Two ranks go on in their processes: neither ends well with weights of its own."""
+    job = daemon.run(TRAINER, how, world=2)
+    code, out = job.wait(), str(job.out)
+    if how == "staging":
+        ends = [line for line in out.splitlines() if line.startswith("END")]
+        assert code == 0 and len(ends) == 2 and len(set(ends)) == 1, out
+    else:
+        assert code == 5 and "END" not in out and "has moved to other memory" in out, out
