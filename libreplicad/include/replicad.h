@@ -207,6 +207,15 @@ RP_API int rp_set_good(rp_handle *h, uint64_t epoch, uint64_t step);
 /* Freezes the good word: call at the first communicator error, before aborting anything. */
 RP_API int rp_freeze_good(rp_handle *h, uint64_t epoch);
 
+/* Training thread: an alarm. The next copy of a region's part must have, from offset on, the n bytes (RP_EXPECT_MAX at most) that lie at live now, where
+ * the caller's state lies by its own account; they are noted. Where the copy has others although they still lie at live, it is not sealed: RP_ECORRUPT of the call that copied (rp_capture,
+ * rp_seal_step, rp_step_enter, rp_step_exit). It says that copies are made from elsewhere. live must stay readable until the next rp_expect of that kind. Call it between
+ * rp_step_enter and rp_step_exit; for private regions, where none has RP_IN_WINDOW, before rp_step_enter. */
+enum { RP_EXPECT_MAX = 65536 };
+RP_API int rp_expect(rp_handle *h, uint32_t region, uint64_t offset, const void *live, size_t n, rp_error *err);
+/* Any thread: how often a copy was compared so. A step that nobody copied was not. */
+RP_API uint64_t rp_compared(const rp_handle *h);
+
 /* Training thread, between two steps: has the live step sealed though neither cadence nor candidate ask for it, so that it can be
  * committed; with rp_pause the daemons hear that no later step is to be waited for. RP_EAGAIN: not yet, call again. A private
  * part that was skipped for want of a place is copied now if the caller says that private regions are still as they were then;

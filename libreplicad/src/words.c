@@ -64,8 +64,8 @@ RP_API int rp_step_enter(rp_handle *h, uint64_t step, int64_t timeout_ns, rp_err
 	uint64_t epoch = atomic_load(&h->epoch), before = h->step;
 	if (atomic_load(&h->control->incarnation.word) > h->incarnation)
 		return rpi_error(err, RP_ESTOPPED, "rank %u was claimed by a newer incarnation: exit", h->hello.rank);
-	if (!h->private_in_window)
-		rpi_private(h, RP_WORD(epoch, step, 0), 0);
+	if (!h->private_in_window && rpi_private(h, RP_WORD(epoch, step, 0), 0, err) == RP_ECORRUPT)
+		return RP_ECORRUPT;
 	if (atomic_load(&h->capture) != RPI_NONE)
 		rpi_capture_wait(h, rpi_deadline(timeout_ns));
 	/* Invariant: the store comes before the load, in one order seen by all; so either the daemon's fence is seen here, or UPDATING
@@ -92,8 +92,8 @@ RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed,
 	if (!rpi_set_step(h, RP_WORD(epoch, step, RP_UPDATED)))
 		return lost_word(h, err);
 	rpi_stage(h, generation);
-	if (h->private_in_window)
-		rpi_private(h, generation, 0);
+	if (h->private_in_window && rpi_private(h, generation, 0, err) == RP_ECORRUPT)
+		return RP_ECORRUPT;
 	atomic_store(&h->unstaged, flags & RP_STAGED_LATER ? generation : 0); /* before the capture is armed: a worker that is awake runs it at once */
 	h->exit_flags = flags & ~(uint32_t)RP_STAGED_LATER;
 	rpi_arm(h, generation, h->exit_flags, armed);

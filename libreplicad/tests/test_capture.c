@@ -552,7 +552,7 @@ static void failed_load_is_not_sealed(void) {
 	rpi_slot(r.h, 0).bytes[777] ^= 1;
 	SAME(rp_load(r.h, &failure), RP_ECORRUPT);
 	rpi_slot(r.h, 0).bytes[777] ^= 1;
-	rpi_capture_live(r.h, RP_WORD(1, 1, 0));
+	rpi_capture_live(r.h, RP_WORD(1, 1, 0), NULL);
 	SAME(state(&r, 2), RP_SEALED);
 	CHECK(whole(r.h, rpi_slot(r.h, 2), RPI_PART_REPLICATED, true));
 
@@ -563,7 +563,7 @@ static void failed_load_is_not_sealed(void) {
 	SAME(rp_load(r.h, &failure), RP_ECORRUPT);
 	CHECK(r.weight[5] == 0); /* overwritten */
 	r.h->hash = honest;
-	rpi_capture_live(r.h, RP_WORD(1, 1, 0));
+	rpi_capture_live(r.h, RP_WORD(1, 1, 0), NULL);
 	SAME(state(&r, 3), RP_FREE);
 	for (unsigned k = 0; k < RP_STAGING; k++)
 		SAME(atomic_load(&r.daemon.control->tag[k].word), 0);
@@ -590,7 +590,7 @@ static void an_heir_seals_nothing(void) {
 	r.daemon.geometry = NULL;
 	rank_open(&heir, &r.daemon, 5000, 0);
 	OK(rp_attach(heir.h, 20ll * second, &failure));
-	rpi_capture_live(heir.h, RP_WORD(1, 1, 0));
+	rpi_capture_live(heir.h, RP_WORD(1, 1, 0), NULL);
 	SAME(state(&r, 1), RP_FREE);
 	SAME(atomic_load(&r.daemon.control->holder.word), 0);
 	SAME(atomic_load(&r.daemon.control->step.word), 0);
@@ -639,7 +639,56 @@ static void says_what_it_cannot_load(void) {
 	rank_end(&r);
 }
 
-const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"worker maps the slots", worker_maps_the_slots}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
+/* What the caller has where its state lies, by its own account, is in the copy or the copy is not kept; what was changed in place meanwhile says nothing. */
+static void is_of_what_the_caller_has(void) {
+	rank r;
+	int armed;
+	rank_start(&r, 5000);
+	uint32_t weight = 0, rng = 0;
+	for (uint32_t i = 0; i < r.h->regions; i++) {
+		weight = r.h->live[i] == (void *)r.weight ? i : weight;
+		rng = r.h->live[i] == (void *)r.rng ? i : rng;
+	}
+	float moved[5000];
+	OK(rp_expect(r.h, rng, 8, &r.rng[1], 8, &failure)); /* copied when the step begins */
+	OK(rp_step_enter(r.h, 1, 0, &failure));
+	SAME(rp_compared(r.h), 1);
+	SAME(rp_expect(r.h, weight, 20000 - 4, r.weight, 8, &failure), RP_EINVAL);
+	SAME(rp_expect(r.h, rng, 0, r.rng, 8, &failure), RP_ESTATE);
+	for (size_t i = 0; i < 5000; i++)
+		moved[i] = r.weight[i] = (float)i;
+	OK(rp_expect(r.h, weight, 4 * 4000, r.weight + 4000, 4 * 1000, &failure));
+	OK(rp_set_good(r.h, 1));
+	OK(rp_step_exit(r.h, 1, 0, &armed, &failure));
+	SAME(rp_expect(r.h, weight, 0, r.weight, 4, &failure), RP_ESTATE);
+	OK(rp_capture(r.h, &failure));
+	SAME(rp_compared(r.h), 2);
+	rp_control *c = r.daemon.control;
+	atomic_store(&c->slot[0].word, RP_SLOT(RP_SLOT_COUNT(atomic_load(&c->slot[0].word)), RP_FREE));
+
+	OK(rp_step_enter(r.h, 2, 0, &failure));
+	moved[4321] = -1; /* trained there, and copied from here */
+	OK(rp_expect(r.h, weight, 4 * 4000, moved + 4000, 4 * 1000, &failure));
+	OK(rp_set_good(r.h, 2));
+	OK(rp_step_exit(r.h, 2, 0, &armed, &failure));
+	SAME(armed, 1);
+	SAME(rp_capture(r.h, &failure), RP_ECORRUPT);
+	CHECK(strstr(failure.text, "its copy of step 2 differs, from byte 17285 on"));
+	SAME(state(&r, 0), RP_COPYING);
+	SAME(rp_seal_step(r.h, 0, &failure), RP_ECORRUPT); /* nor by the training thread */
+	SAME(state(&r, 0), RP_COPYING);
+	moved[4000] = 7; /* changed in place meanwhile */
+	OK(rp_seal_step(r.h, 0, &failure));
+	SAME(state(&r, 0), RP_SEALED);
+
+	uint64_t other[4] = {1, 2, 3, 4};
+	OK(rp_expect(r.h, rng, 0, other, sizeof other, &failure));
+	SAME(rp_step_enter(r.h, 3, 0, &failure), RP_ECORRUPT);
+	SAME(r.h->step, RP_WORD(1, 2, RP_IDLE));
+	rank_end(&r);
+}
+
+const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"worker maps the slots", worker_maps_the_slots}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"is of what the caller has", is_of_what_the_caller_has}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
 			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"leaves with its last step sealed", leaves_with_its_last_step_sealed}, {"leaves in slices", leaves_in_slices}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed},
 			      {"join finishes the capture", join_finishes_the_capture},
 			      {"join in an open epoch", join_in_an_open_epoch}, {"join only looks", join_only_looks}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed},

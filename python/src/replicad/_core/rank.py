@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Error, Gone, Invalid, Timeout
+from ..errors import Corrupt, Error, Gone, Invalid, Timeout
 from . import native as n
 from .handle import RETRY, SLICE
 from .region import Region
@@ -103,6 +103,7 @@ class Rank(Rendezvous):
         self.stage_lock = threading.Lock()  #: held while that runs: the worker, or the training thread, and nobody loads meanwhile
         self.before_capture: Callable[[int], None] | None = None  #: called with the step that is to be copied; replicad.testing breaks things here
         self._capture_error: Exception | None = None  # what it raised, for the training thread
+        self.judge: Callable[[str], Exception | None] = Corrupt  #: what to raise of a copy that has not what :meth:`expect` was told; None: nothing
         self._registered = 0  # bytes
         self._lacking = 0  # steps whose private part was not copied
         self._arming = 0  # the step whose capture was armed last
@@ -286,7 +287,7 @@ class Rank(Rendezvous):
             code = self._lib.rp_step_enter(self._handle(), step, int(timeout * 1e9), c.byref(self._text))
             lacking, self._lacking = self._lacking, self._stats().private_skipped
             self._wake.set()  # the last of it: in a C call after this the worker would take the interpreter
-            self._check(code, f"enter step {step}")
+            self._copied(code, f"enter step {step}")
             return lacking == self._lacking
 
     def step_exit(self, step: int, *, updated: bool = True, good: bool = True, staged: bool = True) -> None:
@@ -302,7 +303,22 @@ class Rank(Rendezvous):
             if self._armed.value:
                 self._arming = step
             self._wake.set()
-            self._check(code, f"exit step {step}")
+            self._copied(code, f"exit step {step}")
+
+    def expect(self, region: int, offset: int, address: int, nbytes: int) -> None:
+        """Says which bytes the next copy of a region must have, by where the state lies (``rp_expect``); :attr:`judge` is asked where it has others."""
+        self._check(self._lib.rp_expect(self._handle(), region, offset, address, nbytes, c.byref(self._text)), "expect")
+
+    @property
+    def compared(self) -> int:
+        """How many copies were compared with that."""
+        return int(self._lib.rp_compared(self._handle()))
+
+    def _copied(self, code: int, op: str) -> None:
+        """After a call that copies."""
+        if code == n.ECORRUPT and (err := self.judge(str(n.failure(op, code, self._text)))):
+            raise err
+        self._check(code, op)
 
     def staged(self, step: int) -> None:
         """Says that the registered memory holds ``step``."""
@@ -364,6 +380,10 @@ class Rank(Rendezvous):
                 raise err
             self._text.text = b""
             code = self._lib.rp_seal_step(self._handle(), n.PRIVATE_UNCHANGED if unchanged else 0, c.byref(self._text))
+            if code == n.ECORRUPT and not (err := self.judge(str(n.failure(op, code, self._text)))):
+                return False
+            if code == n.ECORRUPT and err:
+                raise err
             if code not in (n.OK, n.EAGAIN):
                 raise n.failure(op, code, self._text)
             return bool(code == n.OK)
