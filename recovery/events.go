@@ -51,6 +51,12 @@ type (
 		Rank  replica.Rank
 		Took  time.Duration // by the newest try that failed
 	}
+	// Stalled says that a node does not take a part which it mirrors, and that commits wait for that.
+	Stalled struct {
+		Epoch replica.Epoch
+		Part  replica.Part
+		Node  replica.NodeName
+	}
 	// NodeUp says that a node's control stream is up.
 	NodeUp struct {
 		Holder  replica.Holder
@@ -85,6 +91,7 @@ func (Report) event()        {}
 func (Evidence) event()      {}
 func (Rejected) event()      {}
 func (Unreached) event()     {}
+func (Stalled) event()       {}
 func (NodeUp) event()        {}
 func (NodeGone) event()      {}
 func (DurableFound) event()  {}

@@ -44,6 +44,8 @@ type Leader struct {
 	alone time.Duration                      // since when the job has neither a launcher nor a process; negative: it has
 	reach reach                              // who can't have parts from whom
 
+	shunned shunned // who does not take which part
+
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
 	closed    replica.Epoch // the closed epoch that the fields below are of
 	lastFault time.Duration
@@ -121,6 +123,8 @@ func (l *Leader) learn(ev Event) {
 		l.learnRejected(ev)
 	case Unreached:
 		l.learnUnreached(ev)
+	case Stalled:
+		l.learnStalled(ev)
 	case NodeUp:
 		l.up[ev.Holder.Node] = true
 		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer
