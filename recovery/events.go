@@ -168,6 +168,8 @@ type PlanInput struct {
 	Unread  string
 	// Misfit tells whether a node can't get now what another one makes; nil: none.
 	Misfit func(from, mirror replica.NodeName) bool
+	// Made is how far the ranks came since the job was opened last.
+	Made furthest
 
 	// What follows from the above, counted when it is first asked for.
 	rec      *record

@@ -45,6 +45,7 @@ type Leader struct {
 	reach reach                              // who can't have parts from whom
 
 	shunned shunned // who does not take which part
+	made    furthest
 
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
 	closed    replica.Epoch // the closed epoch that the fields below are of
@@ -240,6 +241,9 @@ func (l *Leader) learnReport(r replica.NodeReport) {
 	}
 	l.reports[r.Holder], l.heard[r.Holder] = r, l.now
 	l.learnSigns(r)
+	if l.job != nil {
+		l.made.learn(l.job.Job, r.Ranks)
+	}
 	l.up[r.Holder.Node] = true
 }
 
@@ -360,7 +364,7 @@ func (l *Leader) input() *PlanInput {
 		return l.in
 	}
 	in := &PlanInput{Job: l.job.Job, rec: l.job, Nodes: l.nodes, Reports: make(map[replica.NodeName]replica.NodeReport), Connected: maps.Clone(l.up),
-		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned, Unread: l.unread, Misfit: l.misfit}
+		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned, Unread: l.unread, Misfit: l.misfit, Made: l.made}
 	for name, n := range l.nodes {
 		if r, ok := l.reports[replica.Holder{Node: name, Incarnation: n.Incarnation}]; ok {
 			in.Reports[name] = r

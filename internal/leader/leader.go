@@ -182,6 +182,7 @@ type ledJob struct {
 	disputing    bool               // the last steps of ranks that have all left
 	gathered     bool               // all nodes brought what they keep for the rendezvous
 	waits        waits
+	guard        guard
 	rhythm       rhythm
 	offered      map[replica.Rank]offered // by this leader
 }
@@ -622,6 +623,7 @@ func (l *Leader) tick(ctx context.Context) {
 		}
 		if again {
 			l.watch(led)
+			led.guard.look(ctx, l, led)
 			l.sayShort(led)
 		}
 		if at, ok := led.recovery.Next(); (led.due || ok && at <= now) && now >= led.restsUntil {
