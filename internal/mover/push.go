@@ -178,7 +178,8 @@ func (pu *pusher) dial(ctx context.Context, over transfer.Transport) (dialled bo
 
 func (pu *pusher) send(ctx context.Context, over transfer.Transport, p Push) error {
 	bytes := p.From.Manifest().Bytes
-	from := &counted{Reader: p.From, far: func(sent uint64) { pu.moved.sent(pu.track.Line, p.Key, sent) }}
+	var before atomic.Uint64 // bytes of earlier tries
+	from := &counted{Reader: p.From, far: func(sent uint64) { pu.moved.sent(pu.track.Line, p.Key, sent-before.Load()) }}
 	t := transfer.Turns{Around: func(ctx context.Context, try func(context.Context) error) error {
 		if pu.track.large {
 			select {
@@ -191,6 +192,7 @@ func (pu *pusher) send(ctx context.Context, over transfer.Transport, p Push) err
 		ctx, cancel := context.WithTimeout(ctx, pushLimit(bytes))
 		defer cancel()
 		sent, began := from.sent.Load(), time.Now()
+		before.Store(sent)
 		pu.queue.answered(false) // this try may be the one that is taken: nothing breaks it off for what an earlier one was told
 		err := try(ctx)
 		pu.moved.ended(pu.track.Line, p.Key, err)
