@@ -51,6 +51,7 @@ type Committer struct {
 	unsaid   int                // what else it waits for
 	awaited  []replica.NodeName // whom it waits for
 	missed   map[replica.NodeName]bool
+	missing  []replica.Missing // what it waits for, of that at most maxWaits
 }
 
 // pins is what one node answered to the present candidate. Parts add up.
@@ -87,6 +88,9 @@ func (c *Committer) Waiting() []string {
 
 // Awaited names the nodes whose answers the commit of the candidate waits for.
 func (c *Committer) Awaited() []replica.NodeName { return slices.Clone(c.awaited) }
+
+// Missing lists the parts that the commit of the candidate waits for, at most maxWaits of them. They are not the caller's to change.
+func (c *Committer) Missing() []replica.Missing { return c.missing }
 
 // Started tells whether a node has pinned some part of the candidate: what is missing since then is late.
 func (c *Committer) Started() bool { return c.live && len(c.pins) > 0 }

@@ -64,6 +64,12 @@ type (
 		Rank    replica.Rank
 		Missing replica.NodeName
 	}
+	// Stalled says that a node does not take a part which it mirrors, and that commits wait for that.
+	Stalled struct {
+		Epoch replica.Epoch
+		Part  replica.Part
+		Node  replica.NodeName
+	}
 	// NodeUp says that a node's control stream is up.
 	NodeUp struct {
 		Holder  replica.Holder
@@ -100,6 +106,7 @@ func (Rejected) event()      {}
 func (Unreached) event()     {}
 func (Corrupt) event()       {}
 func (PutOff) event()        {}
+func (Stalled) event()       {}
 func (NodeUp) event()        {}
 func (NodeGone) event()      {}
 func (DurableFound) event()  {}
@@ -178,6 +185,8 @@ type PlanInput struct {
 	Misfit func(from, mirror replica.NodeName) bool
 	// Doubted tells of which copies several nodes were sent wrong bytes, and says so; nil: of none.
 	Doubted func(replica.Holder, replica.Held) bool
+	// Made is how far the ranks came since the job was opened last.
+	Made furthest
 
 	// What follows from the above, counted when it is first asked for.
 	rec      *record

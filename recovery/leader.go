@@ -48,6 +48,9 @@ type Leader struct {
 	lies  lies
 	meets meets
 
+	shunned shunned // who does not take which part
+	made    furthest
+
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
 	closed    replica.Epoch // the closed epoch that the fields below are of
 	lastFault time.Duration
@@ -130,6 +133,8 @@ func (l *Leader) learn(ev Event) {
 		l.learnCorrupt(ev)
 	case PutOff:
 		l.learnPutOff(ev)
+	case Stalled:
+		l.learnStalled(ev)
 	case NodeUp:
 		l.up[ev.Holder.Node] = true
 		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer
@@ -252,6 +257,9 @@ func (l *Leader) learnReport(r replica.NodeReport) {
 	l.reports[r.Holder], l.heard[r.Holder] = r, l.now
 	l.learnSigns(r)
 	l.stage.hear(l.now, r)
+	if l.job != nil {
+		l.made.learn(l.job.Job, r.Ranks)
+	}
 	l.up[r.Holder.Node] = true
 }
 
@@ -373,7 +381,7 @@ func (l *Leader) input() *PlanInput {
 		return l.in
 	}
 	in := &PlanInput{Job: l.job.Job, rec: l.job, Nodes: l.nodes, Reports: make(map[replica.NodeName]replica.NodeReport), Connected: maps.Clone(l.up),
-		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned, Unread: l.unread, Misfit: l.misfit, Doubted: l.lies.doubted(l.now)}
+		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned, Unread: l.unread, Misfit: l.misfit, Doubted: l.lies.doubted(l.now), Made: l.made}
 	for name, n := range l.nodes {
 		if r, ok := l.reports[replica.Holder{Node: name, Incarnation: n.Incarnation}]; ok {
 			in.Reports[name] = r

@@ -333,9 +333,7 @@ func (in *PlanInput) write(ch choice) replica.Plan {
 	if ch.initial {
 		p.Initial, p.Unvouched, p.Reason = true, false, ch.reason
 	}
-	if j.Position.Step > ch.gen.Step && !j.Committed.IsZero() {
-		p.StepsLost = j.Position.Step - ch.gen.Step
-	}
+	p.StepsLost, p.CommittedLost = in.lost(ch.gen)
 	for _, l := range ch.lots {
 		p.Sources = append(p.Sources, in.source(l))
 	}

@@ -111,10 +111,8 @@ func (l *Leader) training() {
 	l.overdue()
 	l.hang(in)
 	l.spread(in)
-	usable := in.usable()
 	if !l.proposed(replica.SetMirrors{}) && l.misplaced(in) {
-		byRank, byGroup := PlaceMirrors(Placement{Job: l.id, Layout: l.job.Layout, Ranks: l.job.Ranks, Nodes: l.nodes, Usable: l.standing(usable),
-			Copies: minCopies(l.job.Options), Mirrors: l.job.Mirrors, GroupMirrors: l.job.GroupMirrors, Misfit: l.misfit})
+		byRank, byGroup := l.mirrorsWith(l.shunned)
 		if !sameMirrors(byRank, l.job.Mirrors) || !sameMirrors(byGroup, l.job.GroupMirrors) {
 			l.propose(replica.SetMirrors{Job: l.id, Mirrors: byRank, GroupMirrors: byGroup})
 		}
@@ -137,19 +135,19 @@ func (l *Leader) training() {
 // misplaced tells whether a mirror lies on a node that has a fault against it, is gone for good or can't get its part, or is missing while a
 // node could take it.
 func (l *Leader) misplaced(in *PlanInput) bool {
-	bad := func(from replica.NodeName, names []replica.NodeName) bool {
+	bad := func(part replica.Part, from replica.NodeName, names []replica.NodeName) bool {
 		return slices.ContainsFunc(names, func(n replica.NodeName) bool {
 			_, known := l.nodes[n]
-			return !known || !l.admissible(n) || l.misfit(from, n)
+			return !known || !l.admissible(n) || l.misfit(from, n) || l.shunned.has(l.job.Epoch, part, n)
 		})
 	}
 	for r, names := range l.job.Mirrors {
-		if bad(l.job.Ranks[r].Node, names) {
+		if bad(replica.OfRank(replica.Rank(r)), l.job.Ranks[r].Node, names) {
 			return true
 		}
 	}
 	for g, names := range l.job.GroupMirrors {
-		if len(names) > 0 && bad(l.job.Ranks[l.job.membersOf(replica.GroupID(g))[0]].Node, names) {
+		if len(names) > 0 && bad(replica.OfGroup(replica.GroupID(g)), l.job.Ranks[l.job.membersOf(replica.GroupID(g))[0]].Node, names) {
 			return true
 		}
 	}

@@ -99,7 +99,7 @@ func newSim(seed uint64, timing recovery.Timing) *sim {
 				s.broken = fmt.Errorf("P2: plan %s takes %v under a root of no state that was trained", describePlan(*j.Plan), src.Part)
 			}
 		}
-		if s.broken == nil && (j.Plan.StepsLost > 0 || j.Plan.Tier() == replica.Disk) {
+		if s.broken == nil && (j.Plan.CommittedLost > 0 || j.Plan.Tier() == replica.Disk) {
 			s.broken = s.lost(j)
 		}
 	}

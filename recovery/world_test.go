@@ -774,8 +774,8 @@ func describe(c replica.Command) string {
 
 func describePlan(p replica.Plan) string {
 	s := fmt.Sprintf("%d: T = %v", p.Epoch, p.Generation)
-	if p.StepsLost > 0 {
-		s += fmt.Sprintf(", %d steps lost", p.StepsLost)
+	if p.CommittedLost > 0 {
+		s += fmt.Sprintf(", %d steps lost", p.CommittedLost)
 	}
 	if p.Unvouched {
 		s += ", unvouched"

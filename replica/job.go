@@ -130,6 +130,8 @@ type Job struct {
 	// Owner is the user, by number, that created the job: its processes alone, and root's, may be ranks and launchers of it. Users have the same
 	// numbers on all nodes.
 	Owner uint32 `json:"owner" cbor:"37,keyasint,omitempty"`
+	// Former is the step that an earlier run had committed which this one goes on from, as far as the log knew it; 0 once this one has resumed.
+	Former Step `json:"former,omitempty" cbor:"44,keyasint,omitempty"`
 }
 
 // Held is on how many nodes each part of the committed generation lies, by the record, of the copies that a commit needs: fewer than Copies

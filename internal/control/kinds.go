@@ -57,6 +57,7 @@ const (
 	kindRelay       wire.Kind = 103
 	kindAskUnheard  wire.Kind = 104
 	kindUnheard     wire.Kind = 105
+	kindPushing     wire.Kind = 106
 	KindChange      wire.Kind = 110
 	KindPiece       wire.Kind = 111
 	kindAskView     wire.Kind = 112
@@ -93,6 +94,7 @@ var table = []row{
 	message[Rejected](kindReject, ToLeader),
 	message[replica.RegionReport](kindRegions, ToLeader),
 	message[Unreached](kindUnreached, ToLeader),
+	message[PushReport](kindPushing, ToLeader),
 	message[UnheardAnswer](kindUnheard, ToLeader),
 	message[AskView](kindAskView, ToLeader),
 	message[CopyReport](kindCopy, ToLeader),

@@ -78,6 +78,7 @@ type Mover interface {
 	Push(l mover.Line, p mover.Push, awaited func(transfer.Key) bool) (dropped []mover.Push)
 	Prune(job replica.JobID, wanted func(mover.Line, transfer.Key) bool) (dropped []mover.Push)
 	EndPushes(replica.JobID)
+	Moving(replica.JobID, replica.Generation) []mover.Moving
 	Traffic() []mover.Traffic
 	Close()
 }
@@ -565,6 +566,9 @@ func (h *Host) tick() time.Duration {
 				lj.reported = replica.NodeReport{} // its word of before did not count
 			}
 			h.report(lj)
+			if r, due := pushReport(lj, h.mover.Moving, time.Now()); due {
+				h.send(r)
+			}
 		}
 	}
 	if due {

@@ -155,7 +155,10 @@ func (j *Journal) JobChanged(was, is *replica.Job, pinnedAt time.Time) {
 	if is.Plan != nil && (was.Plan == nil || was.Plan.Epoch != is.Plan.Epoch) {
 		p := is.Plan
 		jobEvent(j.event("planned"), is).Uint64("step", uint64(p.Generation.Step)).Str("generation", p.Generation.String()).Str("tier", p.Tier().String()).
-			Str("reason", p.Reason).Uint64("steps_lost", uint64(p.StepsLost)).Bool("unvouched", p.Unvouched).Bool("initial", p.Initial).Msg("plan applied")
+			Str("reason", p.Reason).Uint64("steps_lost", uint64(p.StepsLost)).Uint64("committed_lost", uint64(p.CommittedLost)).Bool("unvouched", p.Unvouched).Bool("initial", p.Initial).Msg("plan applied")
+		if text := p.WentBack(); text != "" {
+			jobEvent(j.z.Warn().Str("event", "went_back"), is).Uint64("steps", uint64(p.CommittedLost)).Msg("the job " + text)
+		}
 		if p.Unvouched {
 			jobEvent(j.z.Warn().Str("event", "unvouched"), is).Str("generation", p.Generation.String()).
 				Msg("the job goes on from a state that one rank alone vouches for: no state of two ranks is near enough (--lone-ahead, --require-votes): " + p.Reason)
@@ -290,6 +293,21 @@ func (j *Journal) CommitWaits(job *replica.Job, nodes []string, steps replica.St
 // AtRisk logs that one more fault may cost many steps.
 func (j *Journal) AtRisk(job *replica.Job, steps replica.Step, waiting []string) {
 	jobEvent(j.z.Warn().Str("event", "at_risk"), job).Uint64("step", uint64(job.Position.Step)).Uint64("uncommitted", uint64(steps)).Strs("waiting", short(waiting)).Msg("another fault may cost the steps since the last commit")
+}
+
+// CommitStalled says that a job trains and nothing of it is committed, which part waits for whom, and what was done about it.
+func (j *Journal) CommitStalled(job *replica.Job, s recovery.Stall) {
+	e := jobEvent(j.z.Warn().Str("event", "commit_stalled"), job).Uint64("step", uint64(s.Step)).Uint64("uncommitted", uint64(s.Steps)).Dur("since_ms", s.Since)
+	if len(s.Gaps) > 0 {
+		g := s.Gaps[0]
+		e = e.Str("part", g.Part.String()).Str("node", string(g.Node)).Interface("holders", g.Holders).Str("why", g.Why).Str("moved_to", string(g.To))
+	}
+	e.Msg(s.String())
+}
+
+// CommitsAgain says that a stall is over.
+func (j *Journal) CommitsAgain(job *replica.Job, after time.Duration) {
+	jobEvent(j.event("commits_again"), job).Uint64("step", uint64(job.Position.Step)).Dur("after_ms", after).Msg("commits go on")
 }
 
 // short is the first of many reasons: with a thousand ranks a line must stay a line.

@@ -183,6 +183,7 @@ type ledJob struct {
 	gathered     bool               // all nodes brought what they keep for the rendezvous
 	waits        waits
 	saidWaits    saidWaits
+	guard        guard
 	rhythm       rhythm
 	offered      map[replica.Rank]offered // by this leader
 }
@@ -623,6 +624,7 @@ func (l *Leader) tick(ctx context.Context) {
 		}
 		if again {
 			l.watch(led)
+			led.guard.look(ctx, l, led)
 			l.sayShort(led)
 			l.sayAwaited(led)
 		}

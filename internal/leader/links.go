@@ -338,6 +338,8 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 		}
 	case control.Unreached:
 		l.unreached(ctx, name, m)
+	case control.PushReport:
+		l.pushes(name, m)
 	case control.UnheardAnswer:
 		l.unheard(name, m)
 	case control.AskView:

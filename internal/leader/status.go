@@ -21,6 +21,7 @@ func (l *Leader) status() (out []control.JobStatus, finish func()) {
 			s.Waiting, s.Uncommitted = append(l.waitsFor(led), led.recovery.Awaited(l.now())...), uncommitted(led)
 			s.AtRisk = risky(led.job, s.Uncommitted)
 			s.Commits = led.rhythm.status(led.job)
+			led.guard.status(&s)
 		}
 		if led.job.Phase != replica.Open && led.job.Phase != replica.Ended {
 			for code, text := range led.notes {

@@ -248,7 +248,7 @@ func (l *lane) Open(ctx context.Context) (net.Conn, error) {
 	there.parts.Go(func() {
 		defer far.Close()
 		time.Sleep(l.d.m.w.delay())
-		transfer.Serve(there.ctx, l.d.m.name, far, there.host.Parts(), there.gate) //nolint:errcheck // the near end sees it
+		transfer.Serve(there.ctx, l.d.m.name, far, there.m.w.takes(there.m, there.host.Parts()), there.gate) //nolint:errcheck // the near end sees it
 	})
 	return near, nil
 }

@@ -50,6 +50,7 @@ type world struct {
 	cuts      map[[2]replica.NodeName][]net.Conn // pairs that do not hear each other, and what they had open
 	open      map[[2]replica.NodeName][]net.Conn
 	arrived   map[at]*collective
+	deaf      map[replica.Part][]replica.NodeName // who does not take a part
 	committed replica.Step
 	calm      bool // no fault that may close an epoch has happened
 	plans     map[replica.Epoch]wire.Order
