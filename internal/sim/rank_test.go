@@ -56,6 +56,7 @@ type rank struct {
 	notices    []wire.Sealed
 	has        replica.Step // the live state is that of this step
 	waitsGo    bool
+	answered   answer
 	unloadable bool // what it was to load is not what was sealed: the process ends, as programs do
 }
 
@@ -177,6 +178,18 @@ func (r *rank) hear(m message) {
 		}
 	case wire.MBye:
 		r.bye = true
+	case wire.MKVOK:
+		code, err := wire.ParseKVOK(m.body)
+		if err != nil {
+			r.w.t.Error(err)
+		}
+		r.heard(m.head.Request, code)
+	case wire.MKVValue:
+		v, err := wire.ParseKVValue(m.body)
+		if err != nil {
+			r.w.t.Error(err)
+		}
+		r.heard(m.head.Request, v.Code)
 	case wire.MPaused:
 		r.paused = m.head.Request
 	case wire.MAttached: // again
@@ -186,7 +199,11 @@ func (r *rank) hear(m message) {
 		r.notices = nil
 	case wire.MRefused:
 		x, _ := wire.ParseRefused(m.body)
-		r.w.tracef("rank %d, process %d, is refused: %s", r.of, r.pid, x.Text)
+		r.w.tracef("rank %d, process %d, is refused (%d): %s", r.of, r.pid, x.Code, x.Text)
+		if m.head.Request == r.answered.request && r.answered.request != 0 {
+			r.heard(m.head.Request, wire.CodeAgain)
+			return
+		}
 		r.stopped = true
 	}
 }
@@ -418,13 +435,15 @@ func (r *rank) load(o wire.Order) bool {
 
 // train makes steps until the epoch is closed (false) or the job has made its last one and has ended (true).
 func (r *rank) train() bool {
+	if r.w.goesOn(r.has) && !r.meet() {
+		return false
+	}
 	for r.w.goesOn(r.has) {
 		s := r.has + 1
 		for until := time.Now().Add(r.w.pass + 6*r.delay()); time.Now().Before(until); {
 			r.look(time.Until(until))
 		}
-		if r.raised() {
-			r.say(session.Fail{Peer: r.peer, Header: r.head(wire.MFail, 0), Text: fmt.Sprintf("an exception in process %d", r.pid)})
+		if r.excepts() {
 			return false
 		}
 		if !r.collective(s) || !r.makeStep(s) {
@@ -432,6 +451,15 @@ func (r *rank) train() bool {
 		}
 	}
 	return r.leave()
+}
+
+// excepts tells whether the process meets an exception, and says so to its daemon.
+func (r *rank) excepts() bool {
+	if !r.raised() {
+		return false
+	}
+	r.say(session.Fail{Peer: r.peer, Header: r.head(wire.MFail, 0), Text: fmt.Sprintf("an exception in process %d", r.pid)})
+	return true
 }
 
 // collective waits for the other ranks' gradients; false: the epoch is closed.
