@@ -2,5 +2,5 @@
 
 package planted
 
-// Heir: see planted.go.
+// Heir: see heir_not.go.
 const Heir = true

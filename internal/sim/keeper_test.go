@@ -3,11 +3,13 @@ package sim
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/replicad/replicad/internal/unixsock"
@@ -136,3 +138,40 @@ func (h *handle) All() (map[string]*os.File, error) {
 }
 
 func (h *handle) Done() <-chan struct{} { return h.k.ended }
+
+// Where the words of slots stand in the control page, as libreplicad's layout.h has them.
+const atSlots, slotStride, mostSlots = 1536, 64, 4
+
+// halfDone is a slot that a daemon was writing.
+type halfDone struct {
+	f    *os.File
+	at   int64
+	word [8]byte
+}
+
+// halfDone are the slots that a daemon is writing: in mirrors, and while a plan is carried out in the arenas of ranks.
+func (k *keeper) halfDone(restoring bool) (list []halfDone, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, key := range slices.Sorted(maps.Keys(k.files)) {
+		if !restoring && !strings.Contains(key, "-mirror-") {
+			continue
+		}
+		for i := range int64(mostSlots) {
+			h := halfDone{f: k.files[key], at: atSlots + i*slotStride}
+			if _, err := h.f.ReadAt(h.word[:], h.at); err != nil {
+				return nil, err
+			}
+			if replica.SlotWord(binary.LittleEndian.Uint64(h.word[:])).State() == replica.SlotCopying {
+				list = append(list, h)
+			}
+		}
+	}
+	return list, nil
+}
+
+// leave has a slot be as a daemon left it that was killed: in here its goroutines tidy up behind themselves.
+func (h halfDone) leave() error {
+	_, err := h.f.WriteAt(h.word[:], h.at)
+	return err
+}

@@ -2,7 +2,9 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"io"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -166,9 +168,15 @@ func (m *machine) kill() {
 	m.mu.Lock()
 	d := m.daemon
 	m.daemon = nil
+	k := m.keeper
 	m.mu.Unlock()
 	if d == nil {
 		return
+	}
+	j := m.w.now()
+	left, err := k.halfDone(j != nil && j.Phase == replica.Planned)
+	if err != nil {
+		m.w.t.Error(err)
 	}
 	d.cancel()
 	m.w.raft.leave(m.name)
@@ -181,6 +189,11 @@ func (m *machine) kill() {
 	}
 	d.work.Wait()
 	d.host.Close()
+	for _, h := range left {
+		if err := h.leave(); err != nil && !errors.Is(err, os.ErrClosed) {
+			m.w.t.Error(err)
+		}
+	}
 }
 
 // Events and Watch make a daemon its host's sessions.

@@ -30,7 +30,7 @@ func drawShape(rng *rand.Rand) shape {
 	s.trainers = min(s.hosts, 2+rng.IntN(2))
 	s.slots = pick(rng, 2, 2, 3, 4)
 	s.pass = pick(rng, 10*time.Millisecond, 40*time.Millisecond, 250*time.Millisecond, time.Second)
-	s.takes = pick(rng, 0, 30*time.Millisecond, 150*time.Millisecond, 400*time.Millisecond)
+	s.takes = pick(rng, 0, 30*time.Millisecond, 150*time.Millisecond, 250*time.Millisecond)
 	layout := rng.IntN(5)
 	for r := range s.world {
 		g := replica.GroupID(r)
