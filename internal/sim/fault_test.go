@@ -48,8 +48,9 @@ func (k kind) fits(m moment) bool {
 		return m != opening && m != adopting
 	case nodeDrained:
 		return m != leaving && m != adopting
+	default:
+		return true
 	}
-	return true
 }
 
 // strike has a fault happen; false: it can't now.
