@@ -2,5 +2,5 @@
 
 package planted
 
-// Heir: see heir_not.go.
+// Heir: see planted.go.
 const Heir = true

@@ -1,6 +1,0 @@
-//go:build chaos_left
-
-package planted
-
-// Left: see left_not.go.
-const Left = true

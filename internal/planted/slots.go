@@ -1,6 +1,0 @@
-//go:build chaos_slots
-
-package planted
-
-// Slots: see slots_not.go.
-const Slots = true
