@@ -26,8 +26,8 @@ func (d deaf) Accept(peer replica.NodeName, k transfer.Key, m replica.Manifest) 
 	return d.Store.Accept(peer, k, m)
 }
 
-// takes is what a machine's daemon serves: nodes may be deaf to some parts.
-func (w *world) takes(m *machine, parts transfer.Store) transfer.Store {
+// deafened is what a machine's daemon serves: nodes may be deaf to some parts.
+func (w *world) deafened(m *machine, parts transfer.Store) transfer.Store {
 	return deaf{parts, func(k transfer.Key) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -35,12 +35,12 @@ func (w *world) takes(m *machine, parts transfer.Store) transfer.Store {
 	}}
 }
 
-// sharded is a world of two ranks, each a group of its own, with two slots and steps of some hundred milliseconds without end.
+// sharded is a world of two ranks, each a group of its own, with two slots and steps of some hundred milliseconds.
 func sharded(t *testing.T, ctx context.Context, dir string) *world {
 	for seed := uint64(1); ; seed++ {
 		w := newWorld(t, ctx, seed, dir)
 		if len(w.names) >= 4 && w.world == 2 && w.groups[0] != w.groups[1] && w.cadence <= 1 {
-			w.steps, w.pass, w.warm, w.slots, w.deaf = 1<<20, 100*time.Millisecond, true, 2, map[replica.Part][]replica.NodeName{}
+			w.pass, w.warm, w.slots, w.takes, w.deaf = 100*time.Millisecond, true, 2, 0, map[replica.Part][]replica.NodeName{}
 			return w
 		}
 	}
@@ -57,9 +57,9 @@ func TestCommitsGoOnWhereAMirrorTakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := sharded(t, ctx, dir)
-		go w.raft.elect(ctx, newScript(w).rng2)
+		go w.raft.elect(ctx)
 		for _, n := range w.names {
-			w.machines[n].boot()
+			w.machines[n].start()
 		}
 		defer func() {
 			for _, n := range w.names {
