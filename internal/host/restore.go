@@ -481,6 +481,9 @@ func (q *placeBack) serve(*Host) { q.arena.Unstage(q.place, q.staging) }
 // to come again.
 func (h *Host) takePlace(lj *localJob, arena *holding.Arena, manifest replica.Manifest) (shm.Place, *shm.Staging, error) {
 	kind := holding.KindFor(manifest.Part)
+	if in, _ := h.placeStates(lj, arena, arena.Spec().Mirror, true); kind == shm.Slot && manifest.Generation == lj.candidate.Generation && lock.CommittedFirst(in) {
+		return shm.Place{}, nil, fmt.Errorf("%v of the candidate: %w: what is committed comes first, and has not come", manifest.Part, transfer.ErrNotYet)
+	}
 	p, s, err := arena.TakeFor(manifest, func() (giveWay []shm.Place) {
 		in, places := h.placeStates(lj, arena, arena.Spec().Mirror, true)
 		for _, i := range lock.RetainForStaging(in, kind == shm.Ring, 1) {
