@@ -58,6 +58,7 @@ type localRank struct {
 	rank        replica.Rank
 	incarnation replica.Incarnation
 	arena       *holding.Arena
+	halfDone    holding.Left // half done when this daemon got the arena; nil: its captures are joined since
 	peer        session.Peer // nil: not attached now
 	pid         int
 	start       uint64

@@ -106,8 +106,9 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 		if lj.job.Phase == replica.Open && lr.loaded == lj.job.Epoch {
 			lr.gone = lj.job.Epoch // it was let go, by this daemon or the one before: it is not to be let go once more, but waits for the fault
 		}
-		h.buryLeft(lj, lr) // its captures are joined: what is half done there was a daemon's that died
-		lr.leaveTo = 0     // a fault before all have left brings it back
+		lr.arena.Joined(lr.halfDone)
+		lr.halfDone = nil
+		lr.leaveTo = 0 // a fault before all have left brings it back
 		lr.ordered = orderKey{}
 		h.reconcile(lj)
 	case session.Loaded:
