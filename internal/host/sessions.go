@@ -30,12 +30,19 @@ func (h *Host) handleSession(ev session.Event) {
 			ev.Peer.Refuse(ev.Header.Request, wire.CodeState, "attach before hello was answered")
 			return
 		}
-		g, err := registered(ev.Regions)
-		if err != nil {
-			h.refuse(a, ev.Header.Request, wire.CodeInvalid, err.Error())
-			return
+		if !ev.Again { // a rank waits in slices, and asks in each
+			g, err := registered(ev.Regions)
+			if err != nil {
+				h.refuse(a, ev.Header.Request, wire.CodeInvalid, err.Error())
+				return
+			}
+			a.geometry = g
 		}
-		a.geometry, a.attach = g, ev.Header.Request
+		a.attach = ev.Header.Request
+		if lj := h.jobNamed(a.hello.Job); a.turned && lj != nil {
+			a.turned = false
+			h.meet(lj.job, a)
+		}
 		if ev.Group != replica.NoGroup {
 			a.hello.Group = ev.Group
 		}

@@ -39,12 +39,14 @@ type (
 		wire.Hello
 		File *os.File
 	}
-	// Attach brings the geometry: all regions that the rank registered, in order. Group is NoGroup where the hello has it.
+	// Attach brings the geometry: all regions that the rank registered, in order. Group is NoGroup where the hello has it. Again: the rank asks
+	// once more with the geometry that it sent before, and Regions is empty.
 	Attach struct {
 		Peer    Peer
 		Header  wire.RankHeader
 		Regions []replica.Region
 		Group   replica.GroupID
+		Again   bool
 	}
 	// Sealed says that the rank sealed a place.
 	Sealed struct {
