@@ -41,7 +41,7 @@ func (h *Host) refuse(a *attaching, req uint32, c int32, text string) {
 	h.audit.Refused("rank", h.self.Name, audit.Fields{"job": a.hello.Job, "rank": fmt.Sprint(a.hello.Rank), "pid": fmt.Sprint(a.peer.PID()), "refused": text})
 	for _, l := range h.launchers {
 		if l.hello.Job == a.hello.Job {
-			l.starts.refused(a.hello.Rank, text)
+			l.starts.refused(a.hello.Rank, text, true)
 		}
 	}
 	a.peer.Refuse(req, c, text)

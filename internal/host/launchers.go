@@ -198,7 +198,7 @@ func (l *launcher) free() int { return int(l.hello.Capacity) - len(l.starts.rank
 func (h *Host) offers(job *replica.Job) (n int, spare bool) {
 	spare = true
 	for _, l := range h.launchers {
-		if l.accepted && l.hello.Job == job.Name && !l.deaf {
+		if l.accepted && l.hello.Job == job.Name && !l.deaf && !l.done {
 			n += max(0, l.free())
 			spare = spare && l.hello.Spare
 		}
@@ -209,7 +209,7 @@ func (h *Host) offers(job *replica.Job) (n int, spare bool) {
 // launchersOf counts the launchers of a job here.
 func (h *Host) launchersOf(job *replica.Job) (n int) {
 	for _, l := range h.launchers {
-		if l.accepted && l.job == job.ID {
+		if l.accepted && l.job == job.ID && !l.done {
 			n++
 		}
 	}
@@ -268,7 +268,7 @@ func (h *Host) runExited(ev session.RunExited) {
 		h.serveLauncher(l)
 		return
 	}
-	h.endedBy(lj, ev.RunExited)
+	h.endedBy(lj, l, ev.RunExited)
 	if lr := lj.ranks[r]; lr != nil && uint64(lr.pid) == ev.RunExited.PID {
 		h.rankDied(lj, lr)
 	} else if !l.starts.of(r).attached { // else the rank was a child of the launcher's process, or has been taken over
@@ -282,14 +282,20 @@ func (h *Host) runExited(ev session.RunExited) {
 func (h *Host) endedEarly(lj *localJob, l *launcher, r replica.Rank, status int32) {
 	tries := l.starts.early(r, time.Now(), h.cfg.Timing.Start)
 	h.log.StartFailed(lj.job, r, status, tries, startTries)
-	if tries < startTries || lj.job.Phase == replica.Ended {
+	if tries < startTries || lj.job.Phase == replica.Ended || l.done {
 		return
 	}
 	why := fmt.Sprintf("rank %d ended %d times in a row on node %s before it attached, the last time with status %d", r, tries, h.self.Name, status)
-	if text := l.starts.of(r).refused; text != "" {
-		why += ": " + text
+	was := l.starts.of(r)
+	if was.refused != "" {
+		why += ": " + was.refused
 	}
-	h.send(control.EndRequest{Name: lj.job.Name, Reason: recovery.DoNotRequeue + why + "; its own output says why", Rank: r})
+	why += "; its own output says why"
+	if was.turned || !survivors(lj.job) {
+		h.unfit(lj, l, r, why)
+		return
+	}
+	h.endForGood(lj, r, why)
 }
 
 // killStuck ends the processes here that were started and have neither attached nor met anybody since (an import from a file system
@@ -308,7 +314,7 @@ func (h *Host) killStuck() {
 				l.starts.excused(r, time.Now())
 			case l.starts.stuck(r, time.Now(), limit):
 				why := fmt.Sprintf("killed, since it had not attached after %v (timing.start of this node's configuration)", limit)
-				l.starts.refused(r, why)
+				l.starts.refused(r, why, false)
 				h.log.RankNote(lj.job, r, "stuck", why)
 				h.note(l, lj.job, fmt.Sprintf("rank %d: %s; it is started again", r, why))
 				l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r, Signal: uint32(syscall.SIGKILL)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
