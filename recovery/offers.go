@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -71,7 +72,7 @@ func (l *Leader) fillRanks() {
 	l.short = len(idle)
 	if len(idle) > 0 {
 		slices.Sort(idle)
-		l.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", rankList(idle)), nil)
+		l.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", rankList(idle))+in.shortages(), nil)
 	}
 }
 
@@ -95,6 +96,9 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 		switch _, connected := in.current(o.node); {
 		case s.starts(o.node, r):
 			o.taken, patience = true, l.t.Start+l.t.Claim // its process runs: it imports, or builds its model; its node kills it after Start
+			if l.roomElsewhere(in, s, r, o) {
+				patience = 0
+			}
 		case o.taken && connected && o.own && o.expect == 0:
 			s.release(r, o)
 			*o = offering{since: l.now, again: l.now + l.t.Claim} // its launcher starts it again while the job opens
@@ -138,6 +142,31 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 	l.wakeAt(l.now + l.t.Claim)
 	l.out = append(l.out, Offer{Rank: r, Expect: o.expect, Node: n})
 	return true
+}
+
+// roomElsewhere tells whether the node that a rank is offered to is short of something, and another one has a process for the rank. The process
+// that waits there stays, and gets the rank if it finds what it lacks first.
+func (l *Leader) roomElsewhere(in *PlanInput, s *seats, r replica.Rank, o *offering) bool {
+	if in.Reports[o.node].Short == "" || s.looks >= maxLooks {
+		return false
+	}
+	but := *o
+	but.tried = map[replica.NodeName]bool{o.node: true}
+	for n := range o.tried {
+		but.tried[n] = true
+	}
+	_, ok := l.pickNode(in, s, r, &but)
+	return ok
+}
+
+// shortages names what nodes are short of.
+func (in *PlanInput) shortages() (out string) {
+	for _, n := range slices.Sorted(maps.Keys(in.Reports)) {
+		if _, ok := in.current(n); ok && in.Reports[n].Short != "" {
+			out += fmt.Sprintf("; node %s is short of %s", n, in.Reports[n].Short)
+		}
+	}
+	return out
 }
 
 // pickNode picks the node to offer a rank to: the same node while its process alone is lost; then, in another failure domain

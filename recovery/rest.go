@@ -108,11 +108,11 @@ func (l *Leader) awaited(in *PlanInput, r replica.Rank, now time.Duration) strin
 		o := l.offers[r]
 		switch {
 		case o == nil || o.node == "":
-			return fmt.Sprintf("rank %d: no node has a process for it", r)
+			return fmt.Sprintf("rank %d: no node has a process for it", r) + in.shortages()
 		case !l.seats(in).starts(o.node, r):
 			return fmt.Sprintf("rank %d: offered to node %s %v ago, which has not started a process yet", r, o.node, since(o.at))
 		}
-		return fmt.Sprintf("rank %d: %s on node %s has run %v and has not called resume() yet (rp_attach)", r, startingProcess(in, o.node, r), o.node, since(o.at))
+		return fmt.Sprintf("rank %d: %s on node %s has run %v and has not called resume() yet (rp_attach)", r, startingProcess(in, o.node, r), o.node, since(o.at)) + in.shortages()
 	}
 	rep, ok := in.rank(r)
 	s := l.signs[r]

@@ -93,6 +93,8 @@ type NodeReport struct {
 	StartingPIDs []uint64 `json:"starting_pids,omitempty" cbor:"17,keyasint,omitempty"`
 	// Launchers counts the launchers of the job here, those too that can start no more processes.
 	Launchers int `json:"launchers,omitempty" cbor:"19,keyasint,omitempty"`
+	// Short names what the node is short of, so that it starts no process for the job, and one that runs may not get its rank. Empty: nothing.
+	Short string `json:"short,omitempty" cbor:"20,keyasint,omitempty"`
 	// SettleMS is how long ranks here have to settle since the fence, in milliseconds, where copies under way need longer than settle_timeout.
 	SettleMS uint64 `json:"settle_ms,omitempty" cbor:"18,keyasint,omitempty"`
 	// Bad lists the copies here that failed their digest since the job last ran, and were given up.

@@ -204,6 +204,9 @@ func (h *Host) claimFor(lj *localJob, a *attaching) {
 		h.refuse(a, a.attach, wire.CodeRefused, text)
 		return
 	}
+	if h.lacksRoom(lj, a) {
+		return
+	}
 	a.request = h.nextRequest()
 	a.claim = replica.Claim{Job: job.ID, Rank: rank, Expect: job.Ranks[rank].Incarnation, Holder: h.holder(), Group: a.hello.Group, Geometry: shm.GeometryDigest(a.geometry, replica.ReplicatedPart), Nonce: claimNonce(a.hello.Nonce)}
 	h.claims[a.request] = a

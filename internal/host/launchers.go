@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -196,6 +197,9 @@ func (l *launcher) free() int { return int(l.hello.Capacity) - len(l.starts.rank
 
 // offers counts the processes that this node could still start for a job.
 func (h *Host) offers(job *replica.Job) (n int, spare bool) {
+	if h.shortages.of(job.Name, time.Now()) != "" {
+		return 0, false // a process that is started now may find no room
+	}
 	spare = true
 	for _, l := range h.launchers {
 		if l.accepted && l.hello.Job == job.Name && !l.deaf && !l.done {
@@ -280,6 +284,14 @@ func (h *Host) runExited(ev session.RunExited) {
 
 // endedEarly counts a process that ended before it attached: it was started in vain, and will be again.
 func (h *Host) endedEarly(lj *localJob, l *launcher, r replica.Rank, status int32) {
+	if kind := h.wanted(lj, r, status); kind != want.Nothing {
+		l.starts.again(r, time.Now())
+		h.short(lj, r, kind, fmt.Sprintf("a process for rank %d ended with status %d before it attached", r, status))
+		return
+	}
+	if c := lj.job.Ranks[r]; c.Incarnation != 0 && c.Node != h.self.Name && !recovery.Vacated(lj.job, r) {
+		return // it came too late: a process elsewhere has the rank
+	}
 	tries := l.starts.early(r, time.Now(), h.cfg.Timing.Start)
 	h.log.StartFailed(lj.job, r, status, tries, startTries)
 	if tries < startTries || lj.job.Phase == replica.Ended || l.done {
@@ -296,6 +308,17 @@ func (h *Host) endedEarly(lj *localJob, l *launcher, r replica.Rank, status int3
 		return
 	}
 	h.endForGood(lj, r, why)
+}
+
+// wanted is what a process that ended before it attached was short of, as its status says, or what this node is short of. Nothing: it failed.
+func (h *Host) wanted(lj *localJob, r replica.Rank, status int32) want.Kind {
+	switch {
+	case status < 0:
+		return want.Kind(-max(status, -int32(want.Something)))
+	case status == wire.StatusWant, h.shortages.of(lj.job.Name, time.Now()) != "" && status != wire.StatusFinal:
+		return want.Something
+	}
+	return want.Nothing
 }
 
 // killStuck ends the processes here that were started and have neither attached nor met anybody since (an import from a file system

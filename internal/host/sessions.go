@@ -75,6 +75,8 @@ func (h *Host) handleSession(ev session.Event) {
 		h.runRunning(ev.Peer, ev.RunExited.Rank, ev.RunExited.PID)
 	case session.Gone:
 		h.peerGone(ev.Peer)
+	case session.Short:
+		h.shortOfAll(ev.Err)
 	case session.Exited:
 		for _, lj := range h.jobs {
 			for _, lr := range lj.ranks {

@@ -115,6 +115,9 @@ func (s starts) early(r replica.Rank, now time.Time, start time.Duration) int {
 	return p.tries
 }
 
+// again has the next process for a rank wait a second: the one before met a want, which counts for nothing.
+func (s starts) again(r replica.Rank, now time.Time) { s.entry(r).retryAt = now.Add(time.Second) }
+
 // stuck tells whether a process should have attached by now. Its time begins anew: its launcher tells of its end.
 func (s starts) stuck(r replica.Rank, now time.Time, limit time.Duration) bool {
 	p := s[r]

@@ -128,6 +128,8 @@ type (
 		Peer Peer
 		Err  error
 	}
+	// Short says that a connection was turned away for want of something; no more often than each second.
+	Short struct{ Err error }
 	// Exited says that a watched process has exited.
 	Exited struct {
 		PID       int
@@ -151,4 +153,5 @@ func (RunHello) event()   {}
 func (RunExited) event()  {}
 func (RunRunning) event() {}
 func (Gone) event()       {}
+func (Short) event()      {}
 func (Exited) event()     {}

@@ -211,10 +211,13 @@ const ExitRefused = 6
 // One that has its rank ends its job, which is not to be requeued. One that never had it ends its launcher.
 const StatusFinal = 78
 
+// StatusWant is the exit status by which a program says that it was short of something (sysexits' EX_TEMPFAIL): another try may find it.
+const StatusWant = 75
+
 // RunExited is the body of MRunExited.
 type RunExited struct {
 	Rank   replica.Rank
-	Status int32 // exit code, or 128 + signal
+	Status int32 // exit code, or 128 + signal; below 0: no process could be started, for want of what has that number in internal/want
 	PID    uint64
 }
 
