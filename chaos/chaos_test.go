@@ -16,26 +16,43 @@ import (
 
 	"github.com/replicad/replicad/chaos/cluster"
 	"github.com/replicad/replicad/internal/leakcheck"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
 )
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 // A schedule can be had again, and another seed has another one.
 func TestScheduleFollowsFromTheSeed(t *testing.T) {
-	list := func(seed uint64) (all []Fault) {
-		for i := range 200 {
-			all = append(all, Schedule(seed, Known(), i))
+	list := func(seed uint64, l Layout) (all []Fault) {
+		for i := range 300 {
+			f, ok := Schedule(seed, l, Known(), i)
+			if !ok {
+				t.Fatal("nothing to draw from")
+			}
+			all = append(all, f)
 		}
 		return all
 	}
-	a := list(7)
-	if !reflect.DeepEqual(a, list(7)) {
+	a := list(7, layouts[0])
+	if !reflect.DeepEqual(a, list(7, layouts[0])) {
 		t.Error("two schedules of one seed differ")
 	}
-	if reflect.DeepEqual(a, list(8)) {
-		t.Error("another seed has the same schedule")
+	if reflect.DeepEqual(a, list(8, layouts[0])) || reflect.DeepEqual(a, list(7, layouts[1])) {
+		t.Error("another seed or layout has the same schedule")
 	}
 	seen := map[string]bool{}
+	for i := range 20 {
+		if f, ok := Opening(7, layouts[1], Known(), i); ok {
+			seen[f.Kind] = true
+		}
+		if _, ok := Opening(7, layouts[1], []string{rankKill}, i); ok {
+			t.Error("a fault at the opening that is not among the kinds")
+		}
+	}
+	if _, ok := Schedule(7, layouts[0], []string{openingRank}, 0); ok {
+		t.Error("a fault of the opening in the middle of a job")
+	}
 	for _, f := range a {
 		seen[f.Kind] = true
 		if f.Pair != nil {
@@ -44,7 +61,7 @@ func TestScheduleFollowsFromTheSeed(t *testing.T) {
 	}
 	for _, k := range append(Known(), "two") {
 		if !seen[k] {
-			t.Errorf("200 faults have no %s", k)
+			t.Errorf("300 faults have no %s", k)
 		}
 	}
 }
@@ -53,9 +70,12 @@ func TestScheduleFollowsFromTheSeed(t *testing.T) {
 func TestPairsCanBeSurvived(t *testing.T) {
 	for seed := range uint64(20) {
 		for i := range 200 {
-			f := Schedule(seed, Known(), i)
+			f, _ := Schedule(seed, layouts[0], Known(), i)
 			if f.Pair == nil {
 				continue
+			}
+			if alone(f.Kind) || alone(f.Pair.Kind) {
+				t.Fatalf("%s and %s at once, of which one waits for its moment", f.Kind, f.Pair.Kind)
 			}
 			if takesMemory(f.Kind) && takesMemory(f.Pair.Kind) || class(f.Kind) != "" && class(f.Kind) == class(f.Pair.Kind) || f.Pair.Kind == heir ||
 				class(f.Kind) == "disk" && startsDaemon(f.Pair.Kind) || class(f.Pair.Kind) == "disk" && startsDaemon(f.Kind) {
@@ -156,18 +176,146 @@ func TestOptionsReportAllFaults(t *testing.T) {
 		}
 	}
 	o, err := Options{Trainer: os.Args[0] + " --x", Faults: []string{heir}}.withDefaults()
-	if err != nil || o.Warm != 1 || !slices.Equal(o.Groups, []int{0, 1, 0, 1}) || o.groupList() != "0,1,0,1" || !filepath.IsAbs(o.trainer()[0]) {
+	if l := o.layout(o.Layouts[0]); err != nil || o.Warm != 1 || l.groupList() != "0,1,0,1" || !filepath.IsAbs(o.Trainer) {
 		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// A run goes over all layouts, over those that are named, or trains the one that its flags describe.
+func TestOptionsChooseLayouts(t *testing.T) {
+	textlm := filepath.Join(t.TempDir(), "textlm")
+	if err := os.WriteFile(textlm, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		opt  Options
+		want []string
+		lay  Layout // the first
+	}{
+		{"all, as the seed draws them", Options{Seed: 1}, drawLayouts(1), Options{}.layout(drawLayouts(1)[0])},
+		{"one that is named, with flags for each", Options{Layouts: []string{shards}, StateMB: 8, Pace: time.Second}, []string{shards},
+			Layout{Name: shards, World: 3, Groups: []int{0, 1, 2}, Shards: 3, Slots: 2, StateMB: 8, Steps: 300, Pace: time.Second}},
+		{"one of your own", Options{World: 4, Shards: 4, Slots: 2}, []string{ownLayout},
+			Layout{Name: ownLayout, World: 4, Groups: []int{0, 1, 2, 3}, Shards: 4, Slots: 2, Steps: defaultSteps, Pace: defaultPace}},
+		{"one of your own, by its groups", Options{Groups: []int{0, 0, 1, 1, 2, 2}}, []string{ownLayout},
+			Layout{Name: ownLayout, World: 6, Groups: []int{0, 0, 1, 1, 2, 2}, Steps: defaultSteps, Pace: defaultPace}},
+	} {
+		tc.opt.Trainer = textlm
+		o, err := tc.opt.withDefaults()
+		if err != nil || !slices.Equal(o.Layouts, tc.want) || !reflect.DeepEqual(o.layout(o.Layouts[0]), tc.lay) {
+			t.Errorf("%s: %v, %+v, %v", tc.name, o.Layouts, o.layout(o.Layouts[0]), err)
+		}
+		again, err := o.withDefaults()
+		if o.Again, again.Again = nil, nil; err != nil || !reflect.DeepEqual(o, again) {
+			t.Errorf("%s: complete options become others: %+v, %+v, %v", tc.name, o, again, err)
+		}
+	}
+	seen := map[string]bool{}
+	for seed := range uint64(20) {
+		seen[drawLayouts(seed)[0]] = true
+	}
+	if len(seen) != len(layouts) {
+		t.Errorf("20 seeds begin with %v alone", seen)
+	}
+	_, err := Options{Trainer: textlm, Layouts: []string{pairs}, World: 4}.withDefaults()
+	if err == nil || !strings.Contains(err.Error(), "--layouts pairs") {
+		t.Errorf("a layout that is named and one that is described: %v", err)
+	}
+}
+
+// What is aimed at needs a copy that takes a while, and mirrors of groups.
+func TestLayoutsLackMoments(t *testing.T) {
+	for _, tc := range []struct {
+		layout, kind string
+		has          bool
+	}{{pairs, captureRank, false}, {pairs, rankKill, true}, {shards, pushDaemon, true}, {oneMirror, openingRank, true}} {
+		if why := (Options{}).layout(tc.layout).lacks(tc.kind); (why == "") != tc.has {
+			t.Errorf("%s with %s: %q", tc.kind, tc.layout, why)
+		}
+	}
+	l := Options{StateMB: 64}.layout(pairs)
+	if l.lacks(captureRank) != "" || l.lacks(pushRank) == "" {
+		t.Errorf("large pairs have captures to aim at, and no push of a group")
+	}
+}
+
+// A recovery is bounded by a calm one of the same run and by the time limits that its kind may have to wait out.
+func TestBoundsFollowACalmRecovery(t *testing.T) {
+	slow, fast := bounds{calm: 4 * time.Second}, bounds{calm: time.Second / 2}
+	if fast.recovery(rankKill) >= slow.recovery(rankKill) || fast.recovery(rankKill) >= fast.recovery(rankKill, nodeLoss) {
+		t.Errorf("%v, %v, %v", fast.recovery(rankKill), slow.recovery(rankKill), fast.recovery(rankKill, nodeLoss))
+	}
+	for kind, l := range limits {
+		if !slices.Contains(Known(), kind) || l <= ordinary {
+			t.Errorf("%s has the limit %v", kind, l)
+		}
+	}
+	for kind, l := range lasts {
+		if l[1] > longest {
+			t.Errorf("%s lasts up to %v", kind, l[1])
+		}
+	}
+}
+
+// The words of an arena are read from outside, through the descriptors of whoever has it.
+func TestWordsOfAnotherProcess(t *testing.T) {
+	region := replica.Region{Name: "weights", DType: replica.U8, Kind: replica.Replicated, Class: replica.Window, Shape: []uint64{8192}, Bytes: 8192}
+	g, err := replica.NewGeometry([]replica.Region{region})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := shm.Create(shm.Spec{Cluster: replica.ClusterID{1}, Job: replica.JobID{1}, Rank: 2, Geometry: g, Slots: 2, Mirror: true, ChunkBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	w := newWords("n1")
+	defer w.close()
+	w.find(os.Getpid())
+	w.find(os.Getpid()) // it is known already
+	list := w.spots(false)
+	if len(list) != 2 || list[0].rank != 2 || !list[0].mirror || list[0].now().State() != replica.SlotFree {
+		t.Fatalf("%v", list)
+	}
+	copying := list[0]
+	copying.word = replica.PackSlot(1, replica.SlotCopying)
+	for _, tc := range []struct {
+		aim    string
+		both   bool
+		word   replica.SlotWord
+		waited time.Duration
+		want   bool
+	}{
+		{pushDaemon, true, copying.word, 0, true}, {pushDaemon, false, copying.word, 0, false}, {pushDaemon, false, copying.word, aimPatience, true},
+		{pushDaemon, true, list[0].word, 0, false}, {captureRank, true, copying.word, 0, false}, {restoreRank, true, copying.word, 0, true},
+	} {
+		s := copying
+		s.both, s.word = tc.both, tc.word
+		if aims[tc.aim].wants(s, tc.waited) != tc.want {
+			t.Errorf("%s at %v, which has the private part %v, after %v: want %v", tc.aim, s, tc.both, tc.waited, tc.want)
+		}
+	}
+}
+
+// A job that ended is judged by its last commit.
+func TestAJobThatEndsUncommitted(t *testing.T) {
+	r := &runner{lay: Layout{Steps: 500}, bounds: bounds{rest: 1}}
+	if why := r.behind(499); why != "" {
+		t.Error(why)
+	}
+	if why := r.behind(238); !strings.Contains(why, "238") {
+		t.Errorf("%q", why)
 	}
 }
 
 // A failed run's report has what is needed to understand it.
 func TestReportHasTimelineLogsAndStatus(t *testing.T) {
 	from, to := t.TempDir(), filepath.Join(t.TempDir(), "report")
-	if err := os.Mkdir(filepath.Join(from, "logs"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(from, "0", "logs"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	files := []string{"timeline.txt", "logs/n1-daemon.log", "n1.yaml", "status-n1.json"}
+	files := []string{"timeline.txt", "0/logs/n1-daemon.log", "0/n1.yaml", "0/status-n1.json", "0/words.txt"}
 	for _, f := range append(files, "secret") {
 		if err := os.WriteFile(filepath.Join(from, f), []byte(f), 0o600); err != nil {
 			t.Fatal(err)
@@ -190,7 +338,7 @@ func TestReportHasTimelineLogsAndStatus(t *testing.T) {
 func TestDurableDirectoryMovesAwayAndBack(t *testing.T) {
 	spawn := cluster.NewSpawner()
 	defer spawn.Close()
-	d, err := newDurable(spawn, filepath.Join(t.TempDir(), "disk"))
+	d, err := newDurable(spawn, filepath.Join(t.TempDir(), "disk"), 4<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,13 +19,17 @@ type durable struct {
 	root  string // mounted, or a plain directory
 	dir   string // in root; what the configurations name
 	own   bool   // mounted
+	bytes int64  // of the file system
 	why   string // not
 }
 
-const durableBytes = 96 << 20
+const (
+	durableBytes = 96 << 20
+	durableRoom  = 4 // generations of a large state: those that are kept, and one that is written
+)
 
-func newDurable(spawn *cluster.Spawner, root string) (*durable, error) {
-	d := &durable{spawn: spawn, root: root, dir: filepath.Join(root, "durable")}
+func newDurable(spawn *cluster.Spawner, root string, bytes int64) (*durable, error) {
+	d := &durable{spawn: spawn, root: root, bytes: bytes, dir: filepath.Join(root, "durable")}
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, err
 	}
@@ -36,7 +40,7 @@ func newDurable(spawn *cluster.Spawner, root string) (*durable, error) {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			return fmt.Errorf("make mounts private: %w", err)
 		}
-		if err := unix.Mount("chaos", root, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", durableBytes)); err != nil {
+		if err := unix.Mount("chaos", root, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", bytes)); err != nil {
 			return fmt.Errorf("mount a tmpfs: %w", err)
 		}
 		return nil
@@ -65,10 +69,7 @@ func (d *durable) fault(kind string) (end func() error, err error) {
 	case diskFull:
 		filler := filepath.Join(d.root, "filler")
 		err = d.spawn.Do(func() error {
-			if err := os.WriteFile(filler, make([]byte, durableBytes+1), 0o600); !errors.Is(err, unix.ENOSPC) {
-				return fmt.Errorf("fill %s: %w", d.root, err)
-			}
-			return nil
+			return fill(filler, d.bytes)
 		})
 		return func() error { return d.spawn.Do(func() error { return os.Remove(filler) }) }, err
 	case diskReadOnly:
@@ -79,6 +80,24 @@ func (d *durable) fault(kind string) (end func() error, err error) {
 	return func() error {
 		return d.spawn.Do(func() error { return errors.Join(os.RemoveAll(d.dir), os.Rename(away, d.dir)) })
 	}, err
+}
+
+// fill writes a file until there is no room for more.
+func fill(file string, most int64) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	piece := make([]byte, 1<<20)
+	for n := int64(0); n <= most; n += int64(len(piece)) {
+		if _, err := f.Write(piece); errors.Is(err, unix.ENOSPC) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("fill %s: %d bytes were not too many", file, most)
 }
 
 // forbid writing: the mount's, or where there is none every directory's, which is no law for root.

@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,6 +39,9 @@ func (r *runner) inject(ctx context.Context, f Fault) error {
 			r.faults[f.Kind]++
 			a, err = r.begin(ctx, f)
 			texts = append(texts, a.text)
+			if alone(f.Kind) { // its time begins when its moment has come
+				began = time.Now()
+			}
 			return err
 		}}, moment{from + f.For, func() error {
 			if a.end == nil {
@@ -66,7 +70,7 @@ func (r *runner) inject(ctx context.Context, f Fault) error {
 	healed := time.Now()
 	what := strings.Join(texts, "; ")
 	if err == nil {
-		err = r.whole(ctx, step)
+		err = r.whole(ctx, step, f.kinds()...)
 	}
 	r.kills += r.judge.takeKills()
 	if err != nil {
@@ -79,26 +83,39 @@ func (r *runner) inject(ctx context.Context, f Fault) error {
 	return nil
 }
 
+// kinds are those of a fault and of the one beside it.
+func (f Fault) kinds() []string {
+	if f.Pair == nil {
+		return []string{f.Kind}
+	}
+	return []string{f.Kind, f.Pair.Kind}
+}
+
 // whole waits until every node and rank is there, parts have their copies, all ranks train, and commits have caught up.
-func (r *runner) whole(ctx context.Context, from uint64) error {
+func (r *runner) whole(ctx context.Context, from uint64, kinds ...string) error {
 	var why string
-	err := r.await(ctx, r.bounds.recovery, "a whole cluster", func() bool {
+	began := time.Now()
+	err := r.await(ctx, r.bounds.recovery(kinds...), "a whole cluster", func() bool {
+		committed, _ := r.journal.CommittedLocked()
 		if r.allDoneLocked() {
-			return true
+			if why = r.behind(committed); why == "" {
+				return true
+			}
+			return false
 		}
-		why = cluster.Healthy(r.journal.Status, r.cluster.Names(), r.job.Name, r.opt.World)
+		why = cluster.Healthy(r.journal.Status, r.cluster.Names(), r.job.Name, r.lay.World)
 		for rank, s := range r.journal.Ranks { // status may be older than the fault
 			if why == "" && r.judge.wasKilled(s.PID) {
 				why = fmt.Sprintf("rank %d has no process after %d", rank, s.PID)
 			}
 		}
-		if committed, _ := r.journal.CommittedLocked(); why == "" && committed <= from {
-			why = fmt.Sprintf("no commit after step %d", from)
+		if why == "" && committed <= from {
+			why = fmt.Sprintf("no commit after step %d: the newest is %d", from, committed)
 		}
 		return why == ""
 	})
-	if err != nil && why != "" {
-		r.rec.say("what was missing: %s", why)
+	if err != nil && why != "" && errors.As(err, new(violation)) {
+		r.rec.say("what was missing after %.0f s: %s; %s", time.Since(began).Seconds(), why, r.waiting())
 	}
 	return err
 }
@@ -121,7 +138,7 @@ func (r *runner) begin(ctx context.Context, f Fault) (act, error) {
 	}
 	switch f.Kind {
 	case rankKill, slowStart:
-		rank := int(f.Pick) % r.opt.World
+		rank := int(f.Pick) % r.lay.World
 		node, pid := r.rankOf(rank)
 		text := say("%s rank %d (pid %d on %s)", f.Kind, rank, pid, node)
 		if f.Kind == slowStart {
@@ -134,13 +151,21 @@ func (r *runner) begin(ctx context.Context, f Fault) (act, error) {
 		r.kill(pid, f.Kind)
 		return act{text: text}, nil
 	case rankStop:
-		rank := int(f.Pick) % r.opt.World
+		rank := int(f.Pick) % r.lay.World
 		node, pid := r.rankOf(rank)
 		text := say("%s rank %d (pid %d on %s) %.1f s", f.Kind, rank, pid, node, f.For.Seconds())
 		signal(pid, syscall.SIGSTOP)
 		return act{text, func() error { signal(pid, syscall.SIGCONT); return nil }}, nil
 	case heir:
 		return r.beginHeir(ctx, f)
+	case pushDaemon, pushRank, captureDaemon, captureRank, restoreDaemon, restoreRank:
+		return r.beginAimed(ctx, f)
+	case keeperKill:
+		a := r.beginKeeper(r.cluster.Nodes[int(f.Pick)%len(nodes)], f)
+		r.rec.note("FAULT     " + a.text)
+		return a, nil
+	case keeperLater:
+		return r.beginKeeperLater(ctx, f)
 	case launcherKill:
 		i := int(f.Pick) % len(nodes)
 		n := r.cluster.Nodes[i]
@@ -158,12 +183,7 @@ func (r *runner) begin(ctx context.Context, f Fault) (act, error) {
 		}
 		text := say("%s: daemon of %s killed, away %.1f s", f.Kind, n.Name, f.For.Seconds())
 		n.Daemon.Kill()
-		return act{text, func() error {
-			if n.Dead() || n.Daemon.Running() {
-				return nil
-			}
-			return r.cluster.StartDaemon(n)
-		}}, nil
+		return act{text, func() error { return r.restart(n) }}, nil
 	case launcherStop, daemonStop, leaderStop:
 		n := r.cluster.Node(r.role(f))
 		p := n.Daemon
@@ -177,19 +197,10 @@ func (r *runner) begin(ctx context.Context, f Fault) (act, error) {
 		i := int(f.Pick) % len(nodes)
 		n := r.cluster.Nodes[i]
 		text := say("%s %s, away %.1f s, back empty", f.Kind, n.Name, f.For.Seconds())
-		r.judge.excuse(n.Name, "its node was lost")
-		for _, pid := range n.Ranks() {
-			r.judge.killing(pid, "its node was lost")
-		}
-		if err := r.cluster.Kill(n); err != nil {
+		if err := r.lose(n); err != nil {
 			return act{}, err
 		}
-		return act{text, func() error {
-			if err := r.cluster.Revive(n); err != nil {
-				return err
-			}
-			return r.relaunch(i)
-		}}, nil
+		return act{text, func() error { return r.revive(i) }}, nil
 	case diskFull, diskReadOnly, diskMoved:
 		text := say("%s %.1f s", f.Kind, f.For.Seconds())
 		end, err := r.durable.fault(f.Kind)
@@ -203,6 +214,31 @@ func (r *runner) begin(ctx context.Context, f Fault) (act, error) {
 	}
 	text, err := r.spoil(f)
 	return act{say("%s", text), r.heal}, err
+}
+
+// restart starts a daemon that has ended.
+func (r *runner) restart(n *cluster.Node) error {
+	if n.Dead() || n.Daemon.Running() {
+		return nil
+	}
+	return r.cluster.StartDaemon(n)
+}
+
+// lose kills all that runs on a node.
+func (r *runner) lose(n *cluster.Node) error {
+	r.judge.excuse(n.Name, "its node was lost")
+	for _, pid := range n.Ranks() {
+		r.judge.killing(pid, "its node was lost")
+	}
+	return r.cluster.Kill(n)
+}
+
+// revive brings a lost node back, empty, as a spare.
+func (r *runner) revive(i int) error {
+	if err := r.cluster.Revive(r.cluster.Nodes[i]); err != nil {
+		return err
+	}
+	return r.relaunch(i)
 }
 
 // heal ends what spoil began; a dead node's silence stays.
@@ -250,17 +286,17 @@ func (r *runner) spoil(f Fault) (text string, err error) {
 // the dead process's memory, is there before the survivors have come to rest. A twin of the rank may hardly get the processor.
 func (r *runner) beginHeir(ctx context.Context, f Fault) (act, error) {
 	leader := r.cluster.Node(r.leader())
-	rank := int(f.Pick) % r.opt.World
-	for range r.opt.World { // its own daemon must be there, or nobody takes the replacement in
+	rank := int(f.Pick) % r.lay.World
+	for range r.lay.World { // its own daemon must be there, or nobody takes the replacement in
 		if node, _ := r.rankOf(rank); node != leader.Name {
 			break
 		}
-		rank = (rank + 1) % r.opt.World
+		rank = (rank + 1) % r.lay.World
 	}
 	node, pid := r.rankOf(rank)
-	twin := slices.IndexFunc(r.opt.Groups, func(g int) bool { return g == r.opt.Groups[rank] })
+	twin := slices.IndexFunc(r.lay.Groups, func(g int) bool { return g == r.lay.Groups[rank] })
 	if twin == rank {
-		twin = rank + 1 + slices.Index(r.opt.Groups[rank+1:], r.opt.Groups[rank])
+		twin = rank + 1 + slices.Index(r.lay.Groups[rank+1:], r.lay.Groups[rank])
 	}
 	twinNode, twinPID := r.rankOf(twin)
 	text := fmt.Sprintf("heir of rank %d (pid %d on %s), daemon of %s stopped %.1f s", rank, pid, node, leader.Name, f.For.Seconds())
@@ -399,12 +435,13 @@ func (r *runner) checkMoved(since time.Time) {
 	}
 }
 
-// watchCommits sees that commits go on while ranks train, fault or no fault.
+// watchCommits sees that commits go on, fault or no fault: in time while ranks train, and before the time for the longest fault and the
+// recovery from it is over in any case.
 func (r *runner) watchCommits(ctx context.Context) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	var from, at uint64
-	var since time.Time
+	since := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -412,18 +449,28 @@ func (r *runner) watchCommits(ctx context.Context) {
 		case <-tick.C:
 		}
 		_, live, committed := r.now()
+		waited := time.Since(since)
+		still := func(what string) {
+			r.rec.violated(violation{standstill, fmt.Sprintf("no commit after step %d of %s for %.0f s, while ranks %s: %s", committed, r.job.Name, waited.Seconds(), what, r.waiting())})
+			r.keepStatus()
+		}
 		switch {
-		case committed != from || since.IsZero() || live < at:
+		case committed != from || live < at:
 			from, at, since = committed, live, time.Now()
-		case live > at+10 && time.Since(since) > r.bounds.commits:
-			r.rec.violated(violation{slow, fmt.Sprintf("no commit after step %d of %s for %v, while ranks trained from step %d to %d: %s", committed, r.job.Name, time.Since(since).Round(time.Second), at, live, r.waiting())})
-			from, at, since = committed, live, time.Now()
+		case committed >= uint64(r.lay.Steps):
+		case live > at+10 && waited > r.bounds.commits:
+			still(fmt.Sprintf("trained from step %d to %d", at, live))
+			return
+		case waited > r.bounds.commits+longest+r.bounds.recovery(nodeLoss):
+			still(fmt.Sprintf("stand at step %d", live))
+			return
 		}
 	}
 }
 
-// waiting is what status says that commits wait for.
+// waiting is what status says that the job waits for, as its leader sees it.
 func (r *runner) waiting() (text string) {
+	text = "no leader says what for"
 	r.journal.View(func() {
 		for name, s := range r.journal.Status {
 			if j := s.Job(r.job.Name); j != nil && s.Leader == name {
@@ -434,8 +481,13 @@ func (r *runner) waiting() (text string) {
 	return text
 }
 
-// keepStatus writes every daemon's newest status beside the logs.
+// keepStatus writes every daemon's newest status, and what all slot words say, beside the logs. The first state counts.
 func (r *runner) keepStatus() {
+	file := filepath.Join(r.dir, "words.txt")
+	if _, err := os.Stat(file); err == nil {
+		return
+	}
+	_ = os.WriteFile(file, []byte(r.wordsText()), 0o600)
 	r.journal.View(func() {
 		for name, s := range r.journal.Status {
 			if b, err := json.MarshalIndent(s, "", "  "); err == nil {

@@ -21,9 +21,13 @@ const (
 	ended  = "job ended"      // the job, or a process that was to last
 	slow   = "slow"           // beyond the bounds
 	left   = "left over"
+
+	standstill  = "standstill"  // nothing is committed, or the cluster does not become whole
+	uncommitted = "uncommitted" // the job ended, and its last steps never counted
+	exitCode    = "exit code"   // a launcher ended otherwise than its job
 )
 
-var classes = []string{wrong, lost, disk, owner, killed, ended, slow, left}
+var classes = []string{wrong, lost, disk, owner, killed, ended, standstill, uncommitted, exitCode, slow, left}
 
 // violation is one promise that did not hold.
 type violation struct{ class, text string }
@@ -112,6 +116,13 @@ func (g *judge) springLocked() {
 	signal(g.trapped, syscall.SIGSTOP)
 	g.trapped = 0
 	close(g.sprung)
+}
+
+// pace is the longest time between two commits, and the most steps that training was ahead of one.
+func (g *judge) pace() (gap time.Duration, lag uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.gap, g.lag
 }
 
 // takeKills counts the ranks' processes that were killed since the last call.

@@ -21,10 +21,14 @@ type Options struct {
 
 	Trainer string        // command of the ranks, in words without spaces [textlm beside Program]
 	Ends    bool          // a rank's process ends, and is started again, when a peer is lost; textlm's stays
-	World   int           // ranks [4]
-	Groups  []int         // replica group of each rank [r mod 2]
-	Steps   int           // of each job [1000]
-	Pace    time.Duration // shortest step [20 ms]
+	Layouts []string      // names, one after the other, with the same time each [all with textlm, in an order drawn by the seed]
+	World   int           // ranks of a layout of your own [4]
+	Groups  []int         // replica group of each rank [r mod Shards]
+	Shards  int           // ranks that share one replica of the model [the trainer's default; textlm's is 2]
+	Slots   int           // generations that an arena holds, in every layout [the layout's]
+	StateMB int           // MiB added to each rank's state, in every layout [the layout's]
+	Steps   int           // of each job [the layout's; 1000]
+	Pace    time.Duration // shortest step [the layout's; 20 ms]
 	Warm    int           // processes that each node keeps waiting for a rank [0; 1 with the fault heir]
 	Flags   []string      // further ones of `replicad run`
 
@@ -32,6 +36,8 @@ type Options struct {
 	Dir       string // for sockets, state and logs [a temporary one]
 	Keep      bool   // leave Dir behind
 	Program   string // replicad [this executable]
+
+	Again func(Options) string // the command line of a run with these options, for what a failure says [nil]
 }
 
 const (
@@ -45,9 +51,6 @@ func (o Options) withDefaults() (Options, error) {
 	bad := func(format string, args ...any) { list = append(list, fmt.Errorf(format, args...)) }
 	set(&o.Seed, rand.Uint64()>>33+1)
 	set(&o.Duration, time.Minute)
-	set(&o.World, 4)
-	set(&o.Steps, defaultSteps)
-	set(&o.Pace, defaultPace)
 	if o.Program == "" {
 		self, err := os.Executable()
 		if err != nil {
@@ -56,19 +59,28 @@ func (o Options) withDefaults() (Options, error) {
 		o.Program = self
 	}
 	set(&o.Trainer, filepath.Join(filepath.Dir(o.Program), "textlm"))
-	if o.Groups == nil {
-		for r := range max(o.World, 0) {
-			o.Groups = append(o.Groups, r%2)
+	if (o.World != 0 || o.Groups != nil || o.Shards != 0) && o.Layouts != nil && !slices.Contains(o.Layouts, ownLayout) {
+		bad("--layouts %s with --world, --groups or --shards: these describe the layout %q, name it or leave --layouts out", strings.Join(o.Layouts, ","), ownLayout)
+	}
+	o.layOut()
+	for _, name := range o.Layouts {
+		if name != ownLayout && !slices.Contains(Layouts(), name) {
+			bad("--layouts %q: want some of %s", name, strings.Join(Layouts(), ","))
+			continue
+		}
+		l := o.layout(name)
+		if l.World < 2 || l.World > 64 || len(l.Groups) != l.World || l.Shards > 0 && l.World%l.Shards != 0 {
+			bad("--world %d with --groups %v and --shards %d: want 2 to 64 ranks, a group for each, and whole replicas", l.World, l.Groups, l.Shards)
+		}
+		if l.Steps < 200 {
+			bad("--steps %d: want 200 or more: with less a job ends before a fault can be survived", l.Steps)
+		}
+		if l.Pace <= 0 {
+			bad("--pace %v: want more than 0", l.Pace)
 		}
 	}
-	if o.World < 2 || o.World > 64 || len(o.Groups) != o.World {
-		bad("--world %d with --groups %v: want 2 to 64 ranks, and a group for each", o.World, o.Groups)
-	}
-	if o.Steps < 200 {
-		bad("--steps %d: want 200 or more: with less a job ends before a fault can be survived", o.Steps)
-	}
-	if o.Duration < 0 || o.Kills < 0 || o.Warm < 0 || o.Pace <= 0 {
-		bad("--duration %v, --kills %d, --warm %d, --pace %v: want no negative number, and a pace", o.Duration, o.Kills, o.Warm, o.Pace)
+	if o.Duration < 0 || o.Kills < 0 || o.Warm < 0 || o.StateMB < 0 || o.Slots != 0 && (o.Slots < 2 || o.Slots > 4) {
+		bad("--duration %v, --kills %d, --warm %d, --state-mb %d, --slots %d: want no negative number, and 2 to 4 slots", o.Duration, o.Kills, o.Warm, o.StateMB, o.Slots)
 	}
 	for _, f := range o.Faults {
 		if !slices.Contains(Known(), f) {
@@ -87,6 +99,30 @@ func (o Options) withDefaults() (Options, error) {
 	return o, errors.Join(list...)
 }
 
+// layOut fills in the layouts: those that are named, the one that the flags describe, or all that the trainer knows.
+func (o *Options) layOut() {
+	own := o.World != 0 || o.Groups != nil || o.Shards != 0
+	if o.Layouts == nil {
+		switch textlm := strings.HasPrefix(filepath.Base(strings.Fields(o.Trainer + " -")[0]), "textlm"); {
+		case own:
+			o.Layouts = []string{ownLayout}
+		case textlm:
+			o.Layouts = drawLayouts(o.Seed)
+		default:
+			o.Layouts = []string{pairs}
+		}
+	}
+	if !own && !slices.Contains(o.Layouts, ownLayout) {
+		return
+	}
+	set(&o.World, max(4, len(o.Groups)))
+	if o.Groups == nil {
+		for r := range max(o.World, 0) {
+			o.Groups = append(o.Groups, r%max(o.Shards, 2))
+		}
+	}
+}
+
 func set[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {
@@ -95,10 +131,17 @@ func set[T comparable](field *T, value T) {
 }
 
 // trainer is the command of the undisturbed run, and of a rank.
-func (o Options) trainer(more ...string) []string {
-	return append(append(strings.Fields(o.Trainer), "--steps", fmt.Sprint(o.Steps), "--seed", fmt.Sprint(o.Seed)), more...)
+func (r *runner) trainer(more ...string) []string {
+	command := append(strings.Fields(r.opt.Trainer), "--steps", fmt.Sprint(r.lay.Steps), "--seed", fmt.Sprint(r.opt.Seed))
+	if r.lay.Shards > 0 {
+		command = append(command, "--shards", fmt.Sprint(r.lay.Shards))
+	}
+	if r.lay.StateMB > 0 {
+		command = append(command, "--state-mb", fmt.Sprint(r.lay.StateMB))
+	}
+	return append(command, more...)
 }
 
-func (o Options) groupList() string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Groups), " ", ","), "[]")
+func (l Layout) groupList() string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(l.Groups), " ", ","), "[]")
 }

@@ -67,7 +67,7 @@ func (r *recorder) violated(v violation) {
 	r.texts[v.Error()] = true
 	r.found = append(r.found, v)
 	fmt.Fprint(r.out, r.writeLocked("VIOLATED  "+v.Error()))
-	if (v.class == wrong || v.class == ended || v.class == lost || v.class == owner) && !r.isFatal {
+	if (v.class == wrong || v.class == ended || v.class == lost || v.class == owner || v.class == standstill) && !r.isFatal {
 		r.isFatal = true
 		close(r.fatal)
 	}
@@ -102,7 +102,7 @@ func totals(found []violation) string {
 func copyOut(from, to string, failed bool) error {
 	files := []string{filepath.Join(from, "timeline.txt")}
 	if failed {
-		for _, pattern := range []string{"logs/*", "*.yaml", "status-*.json"} {
+		for _, pattern := range []string{"*/logs/*", "*/*.yaml", "*/status-*.json", "*/words.txt"} {
 			more, err := filepath.Glob(filepath.Join(from, pattern))
 			if err != nil {
 				return err

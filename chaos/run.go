@@ -41,15 +41,10 @@ const (
 	durableEvery = 50 // steps
 )
 
-// bounds are what is too slow, measured on a job without faults.
-type bounds struct {
-	recovery time.Duration // from the end of a fault to a whole cluster
-	commits  time.Duration // without one, while ranks train
-}
-
-// runner is one run.
+// runner is one run of a layout.
 type runner struct {
 	opt     Options
+	lay     Layout
 	dir     string
 	spawn   *cluster.Spawner
 	cluster *cluster.Cluster
@@ -62,6 +57,7 @@ type runner struct {
 	bounds  bounds
 	next    int // of the schedule
 	faults  map[string]int
+	hits    map[string]int // of aimed ones: the moment was still there when the signal had come
 	kills   int
 	jobs    int
 
@@ -91,16 +87,30 @@ func Run(ctx context.Context, opt Options, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	r := &runner{opt: opt, dir: dir, spawn: cluster.NewSpawner(), rec: rec, losses: map[rankStep]float64{}, faults: map[string]int{}}
-	err = r.perform(ctx)
-	if e := r.spawn.Close(); e != nil {
-		r.rec.violated(violation{left, e.Error()})
+	t := total{faults: map[string]int{}, hits: map[string]int{}}
+	spawn := cluster.NewSpawner()
+	for i, name := range opt.Layouts {
+		sub := filepath.Join(dir, fmt.Sprint(i))
+		if err = os.Mkdir(sub, 0o700); err != nil {
+			break
+		}
+		r := &runner{opt: opt, lay: opt.layout(name), dir: sub, spawn: spawn, rec: rec, losses: map[rankStep]float64{}, faults: t.faults, hits: t.hits}
+		r.opt.Duration /= time.Duration(len(opt.Layouts))
+		r.opt.Kills = max(0, opt.Kills-t.kills)
+		err = r.perform(ctx)
+		t.jobs, t.kills = t.jobs+r.jobs, t.kills+r.kills
+		if err != nil || len(rec.violations()) > 0 || opt.Kills > 0 && t.kills >= opt.Kills {
+			break
+		}
+	}
+	if e := spawn.Close(); e != nil {
+		rec.violated(violation{left, e.Error()})
 	}
 	if err != nil && !errors.As(err, new(violation)) { // that one has been reported
-		r.rec.say("broke off: %v", err)
+		rec.say("broke off: %v", err)
 	}
 	found := rec.violations()
-	r.conclude(found, err)
+	conclude(rec, opt, t, dir, found, err)
 	if opt.ReportDir != "" {
 		if e := copyOut(dir, opt.ReportDir, len(found) > 0 || err != nil); e != nil {
 			rec.say("report: %v", e)
@@ -112,31 +122,47 @@ func Run(ctx context.Context, opt Options, stdout io.Writer) (err error) {
 	return err
 }
 
-func (r *runner) conclude(found []violation, err error) {
+// total is what a run came to.
+type total struct {
+	faults, hits map[string]int
+	kills, jobs  int
+}
+
+// counts says how often each kind of fault came, and of aimed ones how often the moment was met.
+func (t total) counts() string {
 	var kinds []string
 	for _, k := range Known() {
-		if r.faults[k] > 0 {
-			kinds = append(kinds, fmt.Sprintf("%d %s", r.faults[k], k))
+		switch _, aimed := aims[k]; {
+		case t.faults[k] > 0 && aimed:
+			kinds = append(kinds, fmt.Sprintf("%d %s (%d met)", t.faults[k], k, t.hits[k]))
+		case t.faults[k] > 0:
+			kinds = append(kinds, fmt.Sprintf("%d %s", t.faults[k], k))
 		}
 	}
-	r.rec.say("faults: %s", strings.Join(kinds, ", "))
+	return strings.Join(kinds, ", ")
+}
+
+func conclude(rec *recorder, opt Options, t total, dir string, found []violation, err error) {
+	rec.say("faults: %s", t.counts())
 	verdict := "held"
 	if len(found) > 0 || err != nil {
 		verdict = "FAILED"
 	}
-	r.rec.say("verdict: %s after %d jobs and %d rank kills; %s (seed %d)", verdict, r.jobs, r.kills, totals(found), r.opt.Seed)
+	rec.say("verdict: %s after %d jobs and %d rank kills; %s (seed %d)", verdict, t.jobs, t.kills, totals(found), opt.Seed)
 	for _, v := range found {
-		r.rec.say("  %v", v)
+		rec.say("  %v", v)
 	}
 	if verdict != "held" {
-		at := r.dir
-		if r.opt.ReportDir != "" {
-			at = r.opt.ReportDir
-		} else if !r.opt.Keep {
+		at := dir
+		if opt.ReportDir != "" {
+			at = opt.ReportDir
+		} else if !opt.Keep {
 			at = "gone: give --report DIR"
 		}
-		r.rec.say("again: replicad chaos run --seed %d --duration %v --steps %d --pace %v --faults %s --trainer %q; timeline and logs: %s",
-			r.opt.Seed, r.opt.Duration, r.opt.Steps, r.opt.Pace, strings.Join(r.kinds, ","), r.opt.Trainer, at)
+		rec.say("timeline and logs: %s", at)
+		if opt.Again != nil {
+			rec.say("again: %s", opt.Again(opt))
+		}
 	}
 }
 
@@ -152,7 +178,7 @@ func workDir(opt Options) (dir string, remove func() error, err error) {
 		err = os.Mkdir(dir, 0o700)
 	}
 	if err == nil {
-		err = cluster.CheckSockets(dir, nodes[0])
+		err = cluster.CheckSockets(filepath.Join(dir, "0"), nodes[0])
 	}
 	if err != nil {
 		return "", nil, fmt.Errorf("a folder for the run: %w (TMPDIR or --dir choose another)", err)
@@ -171,7 +197,8 @@ func (r *runner) perform(ctx context.Context) error {
 		return err
 	}
 	defer r.release()
-	r.rec.say("seed %d, %d steps a job, %d ranks, trainer %s; files in %s", r.opt.Seed, r.opt.Steps, r.opt.World, r.opt.Trainer, r.dir)
+	l := r.lay
+	r.rec.say("layout %s, seed %d: %d ranks in groups %s, %d MiB added to each, %d steps a job, trainer %s; files in %s", l.Name, r.opt.Seed, l.World, l.groupList(), l.StateMB, l.Steps, r.opt.Trainer, r.dir)
 	if err := r.undisturbed(ctx); err != nil {
 		return err
 	}
@@ -190,12 +217,19 @@ func (r *runner) perform(ctx context.Context) error {
 
 // build makes the cluster's files and its network, and finds out which faults there can be.
 func (r *runner) build() (err error) {
-	if r.durable, err = newDurable(r.spawn, filepath.Join(r.dir, "disk")); err != nil {
+	l := r.lay
+	if r.durable, err = newDurable(r.spawn, filepath.Join(r.dir, "disk"), durableBytes+durableRoom*int64(l.World*l.StateMB)<<20); err != nil {
 		return fmt.Errorf("the durable directory: %w", err)
 	}
 	var ports []netfault.Node
 	plan := cluster.Plan{Dir: r.dir, Program: r.opt.Program, Nodes: nodes, Voters: voters, Silence: r.silence, Change: func(c *config.Config) {
 		c.DurableDir = r.durable.dir
+		if l.Racks {
+			c.Labels["rack"] = "ranks"
+			if string(c.Node) == nodes[len(nodes)-1] {
+				c.Labels["rack"] = "spare"
+			}
+		}
 		ports = append(ports, behind(c))
 	}}
 	if r.cluster, err = cluster.New(plan, r.spawn, nil); err != nil {
@@ -210,6 +244,9 @@ func (r *runner) build() (err error) {
 	}
 	for _, k := range asked {
 		why := r.durable.lacks(k)
+		if why == "" {
+			why = l.lacks(k)
+		}
 		if why != "" {
 			r.rec.say("SKIPPED   fault %s: %s", k, why)
 			continue
@@ -243,7 +280,7 @@ func (r *runner) undisturbed(ctx context.Context) (err error) {
 		}
 	}
 	began := time.Now()
-	r.want, err = cluster.Undisturbed(ctx, r.spawn, j, r.cluster.Log("undisturbed"), 2*time.Minute+time.Duration(r.opt.Steps)*time.Second, r.opt.World, r.opt.trainer())
+	r.want, err = cluster.Undisturbed(ctx, r.spawn, j, r.cluster.Log("undisturbed"), 2*time.Minute+time.Duration(r.lay.Steps)*time.Second, r.lay.World, r.trainer())
 	if err == nil {
 		r.rec.say("the undisturbed run is done after %.1f s: weights %.16s of rank 0, %d losses", time.Since(began).Seconds(), r.want[0][0], len(r.losses))
 	}
@@ -270,37 +307,57 @@ func (r *runner) jobsUntil(ctx context.Context) error {
 	return nil
 }
 
-// calm is the job without faults.
+// calm is the job without faults, but for the death of one rank: how long the recovery from it takes is this machine's measure.
 func (r *runner) calm(ctx context.Context) error {
 	began := time.Now()
+	r.bounds = bounds{calm: 30 * time.Second, rest: uint64(r.lay.Steps)}
 	r.open()
 	// Ranks must be able to start at once: how long that takes is measured.
 	if err := r.await(ctx, 2*time.Minute, "daemons that agree about a leader", r.led); err != nil {
 		return err
 	}
 	up := time.Now()
-	if err := r.launchAll(ctx, 5*time.Minute); err != nil {
+	if err := r.launchAll(ctx, 5*time.Minute, nil); err != nil {
 		return err
 	}
 	start := time.Since(up)
-	if err := r.finish(ctx, time.Duration(r.opt.Steps)*time.Second+5*time.Minute); err != nil {
+	third := uint64(r.lay.Steps / 3)
+	if err := r.await(ctx, time.Duration(third)*time.Second+5*time.Minute, fmt.Sprintf("a commit of step %d", third), func() bool {
+		committed, _ := r.journal.CommittedLocked()
+		return committed >= third
+	}); err != nil {
 		return err
 	}
-	r.judge.mu.Lock()
-	defer r.judge.mu.Unlock()
-	r.bounds = bounds{recovery: 60*time.Second + 10*start, commits: max(15*time.Second, 10*r.judge.gap)}
-	r.rec.say("a job without faults under replicad took %.1f s: first step after %.1f s, at most %.2f s and %d steps without a commit. Bounds: recovery %.0f s, commits %.0f s",
-		time.Since(began).Seconds(), start.Seconds(), r.judge.gap.Seconds(), r.judge.lag, r.bounds.recovery.Seconds(), r.bounds.commits.Seconds())
+	gap, lag := r.judge.pace()
+	_, pid := r.rankOf(0)
+	died := time.Now()
+	r.kill(pid, "the calm job's death")
+	_, step, _ := r.now()
+	if err := r.whole(ctx, step); err != nil {
+		return err
+	}
+	r.judge.takeKills()
+	calm := time.Since(died)
+	r.bounds.calm, r.bounds.commits = calm, max(ordinary, gapFactor*gap)
+	if err := r.finish(ctx, time.Duration(r.lay.Steps)*time.Second+5*time.Minute); err != nil {
+		return err
+	}
+	r.journal.View(func() {
+		committed, _ := r.journal.CommittedLocked()
+		r.bounds.rest = uint64(r.lay.Steps) - min(committed, uint64(r.lay.Steps))
+	})
+	r.rec.say("a job with one rank's death under replicad took %.1f s: first step after %.1f s, whole %.2f s after the death, at most %.2f s and %d steps without a commit. Bounds: recovery %.0f to %.0f s, commits %.0f s",
+		time.Since(began).Seconds(), start.Seconds(), calm.Seconds(), gap.Seconds(), lag, r.bounds.recovery().Seconds(), r.bounds.recovery(nodeLoss).Seconds(), r.bounds.commits.Seconds())
 	return nil
 }
 
 // disturbed is a job with faults, to its end.
 func (r *runner) disturbed(ctx context.Context, over func() bool) error {
 	r.open()
-	if err := r.await(ctx, r.bounds.recovery, "daemons that agree about a leader", r.led); err != nil {
+	if err := r.await(ctx, r.bounds.recovery(nodeLoss), "daemons that agree about a leader", r.led); err != nil {
 		return err
 	}
-	if err := r.launchAll(ctx, r.bounds.recovery); err != nil {
+	if err := r.launchAll(ctx, r.bounds.recovery(nodeLoss), r.atOpening); err != nil {
 		return err
 	}
 	watching, end := context.WithCancel(ctx)
@@ -309,12 +366,13 @@ func (r *runner) disturbed(ctx context.Context, over func() bool) error {
 	defer wg.Wait()
 	defer end()
 	for !over() && !r.nearEnd() {
-		select {
-		case <-r.rec.fatal:
-			return r.broken()
-		default:
+		if err := r.broken(); err != nil {
+			return err
 		}
-		f := Schedule(r.opt.Seed, r.kinds, r.next)
+		f, ok := Schedule(r.opt.Seed, r.lay, r.kinds, r.next)
+		if !ok {
+			break
+		}
 		r.next++
 		if err := r.pause(ctx, f.Gap); err != nil {
 			return err
@@ -326,7 +384,7 @@ func (r *runner) disturbed(ctx context.Context, over func() bool) error {
 			return err
 		}
 	}
-	return r.finish(ctx, r.bounds.recovery+time.Duration(r.opt.Steps)*max(4*r.opt.Pace, time.Second/2))
+	return r.finish(ctx, r.bounds.recovery(nodeLoss)+time.Duration(r.lay.Steps)*max(4*r.lay.Pace, time.Second/2))
 }
 
 // open begins the next job's books.
@@ -341,8 +399,11 @@ func (r *runner) open() {
 	if r.opt.Warm > 0 {
 		command = append(command, "--wait")
 	}
-	r.job = cluster.Job{Name: name, World: r.opt.World, Groups: r.opt.groupList(), Flags: append([]string{"--durable-every", fmt.Sprint(durableEvery)}, r.opt.Flags...),
-		Command: append(append(command, "--"), r.opt.trainer("--pace", r.opt.Pace.String())...)}
+	r.job = cluster.Job{Name: name, World: r.lay.World, Groups: r.lay.groupList(), Flags: append([]string{"--durable-every", fmt.Sprint(durableEvery)}, r.opt.Flags...),
+		Command: append(append(command, "--"), r.trainer("--pace", r.lay.Pace.String())...)}
+	if r.lay.Slots > 0 {
+		r.job.Flags = append(r.job.Flags, "--slots", fmt.Sprint(r.lay.Slots))
+	}
 	if r.opt.Warm > 0 {
 		r.job.Flags = append(r.job.Flags, "--warm", fmt.Sprint(r.opt.Warm))
 	}
@@ -352,15 +413,21 @@ func (r *runner) open() {
 // launch starts a node's launcher, for ranks of its own or as a spare.
 func (r *runner) launch(i int, spare bool) error {
 	var ranks []string
-	for rank := i; i < voters && rank < r.opt.World && !spare; rank += voters {
+	for rank := i; i < voters && rank < r.lay.World && !spare; rank += voters {
 		ranks = append(ranks, fmt.Sprint(rank))
 	}
 	return r.cluster.Launch(r.cluster.Nodes[i], r.job, strings.Join(ranks, ","))
 }
 
-func (r *runner) launchAll(ctx context.Context, patience time.Duration) error {
+// launchAll starts the job; opening, nil for nothing, is what happens before its first step.
+func (r *runner) launchAll(ctx context.Context, patience time.Duration, opening func(context.Context) error) error {
 	for i := range r.cluster.Nodes {
 		if err := r.launch(i, false); err != nil {
+			return err
+		}
+	}
+	if opening != nil {
+		if err := opening(ctx); err != nil {
 			return err
 		}
 	}
@@ -371,7 +438,7 @@ func (r *runner) launchAll(ctx context.Context, patience time.Duration) error {
 				n++
 			}
 		}
-		return n == r.opt.World
+		return n == r.lay.World
 	})
 }
 
@@ -395,7 +462,7 @@ func (r *runner) allDoneLocked() bool {
 			n++
 		}
 	}
-	return n == r.opt.World
+	return n == r.lay.World
 }
 
 // nearEnd tells whether the job might be over before the next fault has been survived: a launcher that is started after that
@@ -403,21 +470,21 @@ func (r *runner) allDoneLocked() bool {
 func (r *runner) nearEnd() (near bool) {
 	r.journal.View(func() {
 		_, step := r.journal.LatestLocked()
-		near = step+uint64(max(100, 4*time.Second/r.opt.Pace)) > uint64(r.opt.Steps)
+		near = step+uint64(max(100, 4*time.Second/r.lay.Pace)) > uint64(r.lay.Steps)
 	})
 	return near
 }
 
 // finish waits for the job's end and looks at what it leaves.
 func (r *runner) finish(ctx context.Context, patience time.Duration) error {
-	if err := r.await(ctx, patience, fmt.Sprintf("the end of job %s at step %d", r.job.Name, r.opt.Steps), r.allDoneLocked); err != nil {
+	if err := r.await(ctx, patience, fmt.Sprintf("the end of job %s at step %d", r.job.Name, r.lay.Steps), r.allDoneLocked); err != nil {
 		return err
 	}
-	got, err := r.journal.Digests(r.opt.World)
+	got, err := r.journal.Digests(r.lay.World)
 	if err != nil {
 		return err
 	}
-	for _, d := range cluster.Compare(got, r.want, r.opt.Groups) {
+	for _, d := range cluster.Compare(got, r.want, r.lay.Groups) {
 		r.rec.violated(violation{wrong, d})
 	}
 	end := time.NewTimer(r.leave())
@@ -426,16 +493,39 @@ func (r *runner) finish(ctx context.Context, patience time.Duration) error {
 		select {
 		case <-n.Launcher.Gone:
 		case <-end.C:
-			return r.fail(slow, fmt.Errorf("the launcher of %s has not ended %v after the job", n.Name, r.leave()))
+			return r.fail(standstill, fmt.Errorf("the launcher of %s has not ended %v after the last rank was done; %s", n.Name, r.leave(), r.waiting()))
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+	r.judgeEnd()
 	if err := r.forget(ctx); err != nil {
 		return err
 	}
 	r.rec.say("job %s is done, its digests compared, its memory given back", r.job.Name)
 	return r.broken()
+}
+
+// judgeEnd looks at how the launchers ended, and whether the last steps count.
+func (r *runner) judgeEnd() {
+	for _, n := range r.cluster.Nodes {
+		if code := n.Launcher.State().ExitCode(); code != 0 && !n.Launcher.Told() {
+			r.rec.violated(violation{exitCode, fmt.Sprintf("the launcher of %s ended with %d after job %s, which finished", n.Name, code, r.job.Name)})
+		}
+	}
+	committed := uint64(0)
+	r.journal.View(func() { committed, _ = r.journal.CommittedLocked() })
+	if why := r.behind(committed); why != "" {
+		r.rec.violated(violation{uncommitted, fmt.Sprintf("job %s ended: %s", r.job.Name, why)})
+	}
+}
+
+// behind says how far the newest commit is from the last step; empty: no further than after a calm job.
+func (r *runner) behind(committed uint64) string {
+	if committed+r.bounds.rest < uint64(r.lay.Steps) {
+		return fmt.Sprintf("all ranks are done with step %d, and the newest commit is %d", r.lay.Steps, committed)
+	}
+	return ""
 }
 
 // leave is how long processes and memory may stay after a job.
@@ -486,7 +576,7 @@ func (r *runner) await(ctx context.Context, patience time.Duration, what string,
 	case ctx.Err() != nil:
 		return err
 	case time.Since(began) >= patience:
-		return r.fail(slow, err)
+		return r.fail(standstill, err)
 	}
 	return r.fail(ended, err)
 }

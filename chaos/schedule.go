@@ -28,12 +28,25 @@ const (
 	netIsolate   = "net-isolate"   // a node hears nobody
 	netLoss      = "net-loss"      // a node's packets are lost, one in ten
 	netDelay     = "net-delay"     // they come late
+
+	keeperKill  = "keeper"       // SIGKILL a keeper beside its daemon; it is started again a while later
+	keeperLater = "keeper-later" // the same; then the daemon is restarted, then a rank dies
+
+	// Those that wait for a moment that slot words show.
+	pushDaemon    = "push-daemon"    // SIGKILL the daemon of a mirror while a group's part comes in
+	pushRank      = "push-rank"      // SIGKILL the rank whose part that is
+	captureDaemon = "capture-daemon" // SIGKILL the daemon of a rank that copies its state into its arena
+	captureRank   = "capture-rank"   // SIGKILL that rank
+	restoreDaemon = "restore-daemon" // lose a node, and SIGKILL a daemon that fetches what the plan needs
+	restoreRank   = "restore-rank"   // lose a node, and SIGKILL the rank for which that is fetched
+	openingRank   = "opening-rank"   // SIGKILL a rank while first states are pushed, its own or another's, before the job has opened
 )
 
 // Known are the kinds that can be asked for.
 func Known() []string {
 	return []string{rankKill, rankStop, slowStart, heir, launcherKill, launcherStop, daemonKill, daemonStop, leaderKill, leaderStop, mirrorKill, nodeLoss,
-		diskFull, diskReadOnly, diskMoved, netPair, netOneWay, netIsolate, netLoss, netDelay}
+		diskFull, diskReadOnly, diskMoved, netPair, netOneWay, netIsolate, netLoss, netDelay, keeperKill, keeperLater,
+		pushDaemon, pushRank, captureDaemon, captureRank, restoreDaemon, restoreRank, openingRank}
 }
 
 // A Fault is one entry of a schedule.
@@ -59,27 +72,48 @@ var lasts = map[string][2]time.Duration{
 	diskFull: {2 * time.Second, 6 * time.Second}, diskReadOnly: {2 * time.Second, 6 * time.Second}, diskMoved: {2 * time.Second, 6 * time.Second},
 	netPair: {500 * time.Millisecond, 25 * time.Second}, netOneWay: {500 * time.Millisecond, 25 * time.Second}, netIsolate: {300 * time.Millisecond, 6 * time.Second},
 	netLoss: {time.Second, 5 * time.Second}, netDelay: {time.Second, 5 * time.Second},
+	keeperKill: {100 * time.Millisecond, 3 * time.Second}, keeperLater: {100 * time.Millisecond, 3 * time.Second},
+	pushDaemon: {100 * time.Millisecond, 5 * time.Second}, captureDaemon: {100 * time.Millisecond, 5 * time.Second}, restoreDaemon: {100 * time.Millisecond, 3 * time.Second},
 }
 
 // takesMemory tells whether a kind loses what a node holds: of two such at once neither copy of a part might be left, which no
 // system survives without the disk.
-func takesMemory(kind string) bool { return kind == nodeLoss }
+func takesMemory(kind string) bool { return kind == nodeLoss || kind == keeperKill }
 
-// Schedule is the i-th fault under a seed. It depends on nothing else but the kinds to draw from.
-func Schedule(seed uint64, kinds []string, i int) Fault {
-	rng := rand.New(rand.NewPCG(seed, 0xc4a05+uint64(i)))
-	f := draw(rng, kinds)
+// alone tells whether a kind has no other one beside it: it waits for a moment of its own.
+func alone(kind string) bool {
+	_, aimed := aims[kind]
+	return aimed || kind == heir || kind == keeperLater
+}
+
+// Opening is the fault at the beginning of the i-th job: in every second one, and in each where nothing else is asked for.
+func Opening(seed uint64, l Layout, kinds []string, i int) (f Fault, ok bool) {
+	rng := rand.New(rand.NewPCG(seed^l.salt(), 0x09e4+uint64(i)))
+	f = Fault{Kind: openingRank, Pick: rng.Uint32()}
+	only := !slices.ContainsFunc(kinds, func(k string) bool { return k != openingRank })
+	return f, slices.Contains(kinds, openingRank) && (rng.IntN(2) == 0 || only)
+}
+
+// Schedule is the i-th fault of a layout's jobs under a seed; false where all kinds are of other moments. It depends on nothing else
+// but the kinds to draw from.
+func Schedule(seed uint64, l Layout, kinds []string, i int) (f Fault, ok bool) {
+	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k string) bool { return aims[k].opening })
+	if len(kinds) == 0 {
+		return Fault{}, false
+	}
+	rng := rand.New(rand.NewPCG(seed^l.salt(), 0xc4a05+uint64(i)))
+	f = draw(rng, kinds)
 	if rng.IntN(4) == 0 { // one in four has a second fault beside it
 		rest := slices.DeleteFunc(slices.Clone(kinds), func(k string) bool {
-			return k == f.Kind || k == heir || clash(k, f.Kind)
+			return k == f.Kind || alone(k) || clash(k, f.Kind)
 		})
-		if len(rest) > 0 && f.Kind != heir {
+		if len(rest) > 0 && !alone(f.Kind) {
 			p := draw(rng, rest)
 			p.Gap = time.Duration(rng.Int64N(int64(800 * time.Millisecond)))
 			f.Pair = &p
 		}
 	}
-	return f
+	return f, true
 }
 
 // clash tells whether two kinds at once are more than can be asked for: both copies of a part, two faults of one thing, or a daemon that

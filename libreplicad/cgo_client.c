@@ -2,6 +2,7 @@
 
 // The C client, for the binding. cgo compiles what lies in this folder only; src/ is also built without Go (Makefile).
 #include "src/errors.c"
+#include "src/expect.c"
 #include "src/geometry.c"
 #include "src/channel.c"
 #include "src/open.c"

@@ -83,7 +83,7 @@ func (s *Session) Join(ctx context.Context) (Order, error) {
 	if err != nil {
 		return Order{}, err
 	}
-	s.frozen = false
+	s.epoch, s.frozen = info.epoch, false
 	s.renewFence()
 	return Order{Action: Action(info.action), Epoch: replica.Epoch(info.epoch), Step: replica.Step(info.step), Incarnation: replica.Incarnation(info.incarnation),
 		Source: Source(info.source), Rank: replica.Rank(info.rank), World: uint32(info.world), Group: replica.GroupID(info.group), Job: job}, nil

@@ -59,7 +59,8 @@ type Session struct {
 
 	helpers int // goroutines that copy beside the worker
 
-	frozen bool // FreezeGood was called in this epoch; the training goroutine's
+	epoch  C.uint64_t // that Join said; the training goroutine's
+	frozen bool       // FreezeGood was called in this epoch; the training goroutine's
 
 	mu    sync.Mutex // guards the two below
 	fence chan struct{}

@@ -33,7 +33,7 @@ func (s *Session) StepEnter(step replica.Step, timeout time.Duration) error {
 // with the collectives' errors seen by now; after FreezeGood it is not.
 func (s *Session) StepExit(step replica.Step, flags replica.PartFlags) error {
 	if !s.frozen {
-		if code := C.rp_set_good(s.h, C.uint64_t(step)); code != C.RP_OK {
+		if code := C.rp_set_good(s.h, s.epoch, C.uint64_t(step)); code != C.RP_OK {
 			return &Error{Code: int(code), Op: "step exit", Text: "the good word can't be raised: the handle is not inside this step, or has lost its arena"}
 		}
 	}
@@ -59,7 +59,7 @@ func (s *Session) SealStep(unchanged bool) error {
 // FreezeGood stops the good word until the next load: call it at the first communicator error, before aborting anything.
 func (s *Session) FreezeGood() {
 	s.frozen = true
-	C.rp_freeze_good(s.h)
+	C.rp_freeze_good(s.h, s.epoch)
 }
 
 // Fenced tells whether the session's epoch is closed. Any goroutine may ask.

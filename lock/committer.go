@@ -51,6 +51,7 @@ type Committer struct {
 	unsaid   int                // what else it waits for
 	awaited  []replica.NodeName // whom it waits for
 	missed   map[replica.NodeName]bool
+	missing  []replica.Missing // what it waits for, of that at most maxWaits
 }
 
 // pins is what one node answered to the present candidate. Parts add up.
@@ -64,6 +65,7 @@ type pins struct {
 // commands are idempotent.
 type proposal struct {
 	command replica.Command
+	on      *replica.Job // as it was then
 	lost    bool
 }
 
@@ -86,6 +88,9 @@ func (c *Committer) Waiting() []string {
 
 // Awaited names the nodes whose answers the commit of the candidate waits for.
 func (c *Committer) Awaited() []replica.NodeName { return slices.Clone(c.awaited) }
+
+// Missing lists the parts that the commit of the candidate waits for, at most maxWaits of them. They are not the caller's to change.
+func (c *Committer) Missing() []replica.Missing { return c.missing }
 
 // Started tells whether a node has pinned some part of the candidate: what is missing since then is late.
 func (c *Committer) Started() bool { return c.live && len(c.pins) > 0 }
@@ -217,8 +222,8 @@ func (c *Committer) Outcome(cmd replica.Command, err error) []Effect {
 		c.pending[i].lost = true
 		return nil
 	}
+	c.refused = c.refused || err != nil && c.pending[i].on == c.job // else the job's change is the news
 	c.pending = slices.Delete(c.pending, i, i+1)
-	c.refused = c.refused || err != nil
 	return c.next()
 }
 
@@ -238,7 +243,7 @@ func sameProposal(a, b replica.Command) bool {
 }
 
 func (c *Committer) propose(cmd replica.Command) []Effect {
-	c.pending = append(c.pending, &proposal{command: cmd})
+	c.pending = append(c.pending, &proposal{command: cmd, on: c.job})
 	return []Effect{Propose{cmd}}
 }
 

@@ -112,6 +112,7 @@ func adopt(j *replica.Job, former *replica.Job, c replica.CreateJob) error {
 			return refuse(Conflict, "create job %s from %v: %v", c.Name, c.Durable, err)
 		}
 		lineage, epoch, j.NextIncarnation = union, max(epoch, former.Epoch), former.NextIncarnation
+		j.Former = max(former.Former, former.Position.Step)
 		for _, g := range former.Condemned {
 			if !slices.Contains(condemned, g) {
 				condemned = append(condemned, g)

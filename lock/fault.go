@@ -29,7 +29,6 @@ func reportFault(j *replica.Job, nodes map[replica.NodeName]replica.Node, f repl
 		if err := checkLife(j, nodes, f); err != nil {
 			return false, err
 		}
-		j.Ranks = movedTo(j, nodes, f)
 		closes = holdsRank(j, replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation})
 	} else {
 		switch now := j.Ranks[f.Rank].Incarnation; {
@@ -95,21 +94,6 @@ func checkLife(j *replica.Job, nodes map[replica.NodeName]replica.Node, f replic
 		return nil
 	}
 	return refuse(Stale, "fault of node %s: incarnation %d was superseded by %d", f.Node, f.NodeIncarnation, n.Incarnation)
-}
-
-// movedTo is the claims as a fault of the node's present life finds them. A keeper that was started anew beside living
-// ranks gave the node another incarnation than their claims name; when that life ends, so do they.
-func movedTo(j *replica.Job, nodes map[replica.NodeName]replica.Node, f replica.Fault) []replica.Claimed {
-	if nodes[f.Node].Incarnation != f.NodeIncarnation || !slices.ContainsFunc(j.Ranks, func(c replica.Claimed) bool { return c.Node == f.Node && c.NodeIncarnation != f.NodeIncarnation }) {
-		return j.Ranks
-	}
-	ranks := slices.Clone(j.Ranks)
-	for i := range ranks {
-		if ranks[i].Node == f.Node {
-			ranks[i].NodeIncarnation = f.NodeIncarnation
-		}
-	}
-	return ranks
 }
 
 func sameSubject(a, b replica.Fault) bool {

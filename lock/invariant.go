@@ -11,8 +11,24 @@ import (
 // race detector ask after every entry that a node applies; that costs time in proportion to the ranks of each job that the entry changed.
 func Check(was, is View) error {
 	for id, job := range is.Jobs {
+		if err := checkClaims(job, is.Nodes); err != nil {
+			return fmt.Errorf("job %q: %w", job.Name, err)
+		}
 		if err := checkJob(was.Jobs[id], job, is); err != nil {
 			return fmt.Errorf("job %q: %w", job.Name, err)
+		}
+	}
+	return nil
+}
+
+// checkClaims finds a claim that names a former life of its node though nothing speaks against it (nextLife).
+func checkClaims(j *replica.Job, nodes map[replica.NodeName]replica.Node) error {
+	if j.Phase == replica.Ended {
+		return nil
+	}
+	for r, c := range j.Ranks {
+		if n, known := nodes[c.Node]; known && c.Incarnation != 0 && c.NodeIncarnation != n.Incarnation && !ClaimFaulted(j, replica.Rank(r), c, true) {
+			return fmt.Errorf("rank %d: incarnation %d is claimed for life %d of node %s, which has life %d", r, c.Incarnation, c.NodeIncarnation, c.Node, n.Incarnation)
 		}
 	}
 	return nil

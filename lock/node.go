@@ -17,8 +17,8 @@ const maxFormer = 16
 // ones are remembered and refused for good (protocol section 2).
 //
 // A registration is a sign of life: NodeDead and Silent faults against this very incarnation end with it. Whatever process
-// or memory is gone all the same is reported by the daemon itself. Another boot id proves that the memory of the former
-// incarnation is lost (section 6).
+// is gone all the same is reported by the daemon itself. What rests on the former incarnation ends in this same entry, or goes
+// on in the new one (nextLife). Another boot id proves that the memory of the former incarnation is lost (section 6).
 func (s *State) registerNode(index uint64, c replica.RegisterNode) Outcome {
 	n := c.Node
 	if err := replica.CheckName(string(n.Name)); err != nil {
@@ -49,17 +49,21 @@ func (s *State) registerNode(index uint64, c replica.RegisterNode) Outcome {
 		s.v.Nodes = maps.Clone(s.v.Nodes)
 		s.v.Nodes[n.Name] = n
 	}
-	lost := known && n.Incarnation != old.Incarnation && n.Boot != old.Boot
 	for _, id := range s.sortedJobs() {
 		out := s.change(index, id, func(j *replica.Job) (bool, error) {
 			if j.Phase == replica.Ended {
 				return false, nil
 			}
-			revived := revive(j, replica.Holder{Node: n.Name, Incarnation: n.Incarnation})
-			if was := (replica.Holder{Node: n.Name, Incarnation: old.Incarnation}); lost && recorded(j, was) {
-				return addProved(j, was) || revived, nil
+			revived := revive(j, n.Holder())
+			if !known || n.Incarnation == old.Incarnation {
+				return revived, nil
 			}
-			return revived, nil
+			rebooted := n.Boot != old.Boot
+			proved := rebooted && recorded(j, old.Holder()) && addProved(j, old.Holder())
+			runs := func(r replica.Rank, i replica.Incarnation) bool { // no process outlives its host
+				return !rebooted && slices.Contains(c.Running, replica.Running{Job: j.ID, Rank: r, Incarnation: i})
+			}
+			return nextLife(j, s.v.Nodes, old.Holder(), n.Holder(), runs) || proved || revived, nil
 		})
 		changed = changed || out.Changed
 	}

@@ -184,7 +184,7 @@ func resume(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.R
 	}
 	j.Previous = safer(j, nodes, lineage, parts)
 	j.Phase, j.Lineage, j.Faults, j.OpenedWith = replica.Open, lineage, nil, j.NextIncarnation
-	j.Position = replica.Position{Epoch: j.Epoch, Step: j.Plan.Generation.Step}
+	j.Position, j.Former = replica.Position{Epoch: j.Epoch, Step: j.Plan.Generation.Step}, 0
 	j.Committed, j.Parts, j.Copies, j.Degraded = j.Plan.Generation, parts, c.Copies, c.Copies < j.Options.MinCopies
 	j.Proved = stillRecorded(j)
 	if j.Writer != nil && !lineage.Valid(j.Writer.Generation) {

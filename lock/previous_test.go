@@ -14,7 +14,7 @@ func degraded() *State {
 	}
 	j := &replica.Job{ID: replica.JobID{1}, Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Options: replica.Options{MinCopies: 2}.WithDefaults(), Copies: 2,
 		Phase: replica.Planned, Epoch: 2, ClosedEpoch: 1, Lineage: replica.Lineage{{Epoch: 1}}, Position: replica.Position{Epoch: 1, Step: 10}, Committed: gen(1, 10), GroupGeometry: make([]replica.Digest, 1),
-		Ranks: []replica.Claimed{{Incarnation: 1, Node: "a", NodeIncarnation: 1}}, Mirrors: [][]replica.NodeName{{"b"}}, GroupMirrors: [][]replica.NodeName{{"b"}}, Parts: partsOf(10, "a", "b"), LastIndex: 1}
+		NextIncarnation: 1, Ranks: []replica.Claimed{{Incarnation: 1, Node: "a", NodeIncarnation: 1}}, Mirrors: [][]replica.NodeName{{"b"}}, GroupMirrors: [][]replica.NodeName{{"b"}}, Parts: partsOf(10, "a", "b"), LastIndex: 1}
 	j.Plan = &replica.Plan{Epoch: 2, Generation: gen(1, 13), Layout: j.Layout, Ranks: j.Ranks}
 	for _, p := range partsOf(13) {
 		j.Plan.Sources = append(j.Plan.Sources, replica.Source{Part: p.Part, Root: p.Root, Tier: replica.OwnRAM, Holders: []replica.Holder{{Node: "a", Incarnation: 1}}})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -35,6 +36,7 @@ type PlaceState struct {
 	Index      int
 	State      replica.SlotState
 	Generation replica.Generation
+	Root       replica.Digest // of what is sealed; zero: not known
 	Pinned     bool
 	Held       bool // a reader: durable writer or transfer
 	Dead       bool // every process that had the arena has exited or acknowledged the join
@@ -60,7 +62,7 @@ func previous(j *replica.Job) replica.Generation {
 
 // Retain says which places may become FREE now, as indexes into Places (protocol section 4).
 //
-// Invariant: it never frees what is committed, what was before while that has too few copies, the candidate, pinned or held by a reader, nor, while the job is Closed or
+// What lies twice is freed once, whatever it is. Invariant: beside that it never frees what is committed, what was before while that has too few copies, the candidate, pinned or held by a reader, nor, while the job is Closed or
 // Planned, anything that could be eligible. TORN places are freed only when the copies into them can't go on.
 func Retain(in RetainInput) (free []int) {
 	r := newRetention(in)
@@ -71,7 +73,7 @@ func Retain(in RetainInput) (free []int) {
 				free = append(free, i)
 			}
 		case replica.SlotSealed:
-			if !p.Pinned && !p.Held && r.mayFree(p) {
+			if !p.Pinned && !p.Held && (r.mayFree(p) || twice(in.Places, i)) {
 				free = append(free, i)
 			}
 		case replica.SlotFree, replica.SlotCopying, replica.SlotCopied: // a rank's to write
@@ -94,7 +96,7 @@ func RetainForStaging(in RetainInput, ring bool, need int) (free []int) {
 		switch {
 		case p.State == replica.SlotFree:
 			need--
-		case p.State == replica.SlotTorn && p.Dead:
+		case p.State == replica.SlotTorn && p.Dead, p.State == replica.SlotSealed && !p.Pinned && !p.Held && twice(in.Places, i):
 			free = append(free, i)
 			need--
 		case p.State == replica.SlotSealed && in.Job.Plan != nil && !p.Pinned && !p.Held &&
@@ -120,6 +122,18 @@ func RetainForStaging(in RetainInput, ring bool, need int) (free []int) {
 		return cmp.Or(ga.Compare(gb), cmp.Compare(a, b))
 	})
 	return append(free, stale[:min(max(need, 0), len(stale))]...)
+}
+
+// twice tells whether what lies in place i lies in another one too, which stays: one that is pinned or read, else the first.
+func twice(places []PlaceState, i int) bool {
+	p := places[i]
+	for k, o := range places {
+		same := k != i && o.State == replica.SlotSealed && o.Ring == p.Ring && o.Generation == p.Generation && o.Root == p.Root && !p.Root.IsZero()
+		if same && (o.Pinned || o.Held || k < i) {
+			return !planted.Twice
+		}
+	}
+	return false
 }
 
 // retention is what of one arena must stay.

@@ -158,6 +158,8 @@ func (s *State) rule(c replica.Command) (replica.JobID, func(*replica.Job) (bool
 		return c.Job, func(j *replica.Job) (bool, error) { return condemn(j, nodes, c) }
 	case replica.SetCopies:
 		return c.Job, func(j *replica.Job) (bool, error) { return setCopies(j, c) }
+	case replica.SetHolder:
+		return c.Job, func(j *replica.Job) (bool, error) { return setHolder(j, nodes, c) }
 	case replica.SetMirrors:
 		return c.Job, func(j *replica.Job) (bool, error) { return setMirrors(j, nodes, c) }
 	case replica.SetCadence:

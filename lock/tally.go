@@ -80,7 +80,7 @@ func (c *Committer) group(g replica.GroupID, members []replica.Rank, by map[repl
 		return part, c.dispute(g, votes, live), false
 	}
 	for _, r := range missing {
-		c.awaits(c.job.Ranks[r].Node, "rank %d on node %s: %v not pinned", r, c.job.Ranks[r].Node, part.Part)
+		c.awaits(replica.Missing{Part: part.Part, Node: c.job.Ranks[r].Node, Rank: r}, "rank %d on node %s: %v not pinned", r, c.job.Ranks[r].Node, part.Part)
 	}
 	switch {
 	case len(votes) > 0: // in order of rank: of a non-deterministic group the lowest rank's root counts
@@ -146,7 +146,7 @@ func (c *Committer) private(r replica.Rank, by map[replica.Part][]answer) (repli
 	answers, claim := by[part.Part], c.job.Ranks[r]
 	i := slices.IndexFunc(answers, func(a answer) bool { return produced(a, r, claim) })
 	if i < 0 {
-		c.awaits(claim.Node, "rank %d on node %s: %v not pinned", r, claim.Node, part.Part)
+		c.awaits(replica.Missing{Part: part.Part, Node: claim.Node, Rank: r}, "rank %d on node %s: %v not pinned", r, claim.Node, part.Part)
 		return part, false
 	}
 	part.Root = answers[i].held.Root
@@ -158,7 +158,7 @@ const maxWaits = 64
 
 // waits begins to note anew what a commit waits for.
 func (c *Committer) waits(why []string) {
-	c.waiting, c.unsaid, c.awaited = why, 0, nil
+	c.waiting, c.unsaid, c.awaited, c.missing = why, 0, nil, nil
 	clear(c.missed)
 }
 
@@ -172,11 +172,14 @@ func (c *Committer) waitsFor(format string, args ...any) {
 }
 
 // awaits notes whom the commit waits for, and for what.
-func (c *Committer) awaits(n replica.NodeName, format string, args ...any) {
+func (c *Committer) awaits(m replica.Missing, format string, args ...any) {
 	c.waitsFor(format, args...)
-	if !c.missed[n] {
-		c.missed[n] = true
-		c.awaited = append(c.awaited, n)
+	if len(c.missing) < maxWaits {
+		c.missing = append(c.missing, m)
+	}
+	if !c.missed[m.Node] {
+		c.missed[m.Node] = true
+		c.awaited = append(c.awaited, m.Node)
 	}
 }
 
@@ -194,13 +197,29 @@ func (c *Committer) gather(part *replica.PartRoot, answers []answer, mirrors []r
 	for _, n := range mirrors {
 		if !slices.ContainsFunc(part.Holders, func(h replica.Holder) bool { return h.Node == n }) {
 			named = true
-			c.awaits(n, "%v: %d of %d copies: not pinned by its mirror, node %s", part.Part, len(part.Holders), c.job.Copies, n)
+			c.awaits(replica.Missing{Part: part.Part, Node: n, Mirror: true, Rank: makerOf(part.Part), Holders: nodesOf(part.Holders)},
+				"%v: %d of %d copies: not pinned by its mirror, node %s", part.Part, len(part.Holders), c.job.Copies, n)
 		}
 	}
 	if !named {
 		c.waitsFor("%v: %d of %d copies, and no node to mirror it", part.Part, len(part.Holders), c.job.Copies)
 	}
 	return false
+}
+
+// makerOf is the rank that makes a private part; 0 of others.
+func makerOf(p replica.Part) replica.Rank {
+	if p.Kind == replica.PrivatePart {
+		return replica.Rank(p.Index)
+	}
+	return 0
+}
+
+func nodesOf(holders []replica.Holder) (names []replica.NodeName) {
+	for _, h := range holders {
+		names = append(names, h.Node)
+	}
+	return names
 }
 
 // possibleCopies is copies(p): min_copies, or as many nodes as can hold a part where they are fewer (protocol section 5.2):

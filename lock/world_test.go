@@ -172,7 +172,7 @@ func (w *world) command(verb string, a args) (replica.Command, error) {
 	case "node":
 		n := replica.NodeName(a.word(1))
 		w.alive[n] = true
-		return replica.RegisterNode{Node: replica.Node{Name: n, Incarnation: replica.NodeIncarnation(a.num("inc", 1)), Session: replica.Session(a.num("session", 1)), Boot: replica.BootID{byte(a.num("boot", 1))}}}, nil
+		return replica.RegisterNode{Node: replica.Node{Name: n, Incarnation: replica.NodeIncarnation(a.num("inc", 1)), Session: replica.Session(a.num("session", 1)), Boot: replica.BootID{byte(a.num("boot", 1))}}, Running: w.running(a.vals["runs"])}, nil
 	case "job":
 		return w.createJob(a)
 	case "begin":
@@ -233,6 +233,19 @@ func (w *world) command(verb string, a args) (replica.Command, error) {
 		return c, nil
 	}
 	return nil, fmt.Errorf("no such verb")
+}
+
+// running reads "rank,rank/incarnation": a rank alone is at its present claim.
+func (w *world) running(s string) (out []replica.Running) {
+	for _, v := range strings.FieldsFunc(s, func(r rune) bool { return r == ',' }) {
+		rank, inc, given := strings.Cut(v, "/")
+		r := replica.Running{Job: w.job, Rank: replica.Rank(number(rank))}
+		if r.Incarnation = w.current().Ranks[r.Rank].Incarnation; given {
+			r.Incarnation = replica.Incarnation(number(inc))
+		}
+		out = append(out, r)
+	}
+	return out
 }
 
 func names(s string) (out []replica.NodeName) {

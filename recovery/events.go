@@ -51,6 +51,25 @@ type (
 		Rank  replica.Rank
 		Took  time.Duration // by the newest try that failed
 	}
+	// Corrupt says that a node was sent bytes of a part by another that don't match their digests.
+	Corrupt struct {
+		From, By   replica.NodeName
+		Part       replica.Part
+		Generation replica.Generation
+		Root       replica.Digest
+	}
+	// PutOff says that a rank was put off at the rendezvous: its node is in another life than the one that claimed the rank, or, with Missing, a
+	// node has not brought what it keeps of the rendezvous.
+	PutOff struct {
+		Rank    replica.Rank
+		Missing replica.NodeName
+	}
+	// Stalled says that a node does not take a part which it mirrors, and that commits wait for that.
+	Stalled struct {
+		Epoch replica.Epoch
+		Part  replica.Part
+		Node  replica.NodeName
+	}
 	// NodeUp says that a node's control stream is up.
 	NodeUp struct {
 		Holder  replica.Holder
@@ -85,6 +104,9 @@ func (Report) event()        {}
 func (Evidence) event()      {}
 func (Rejected) event()      {}
 func (Unreached) event()     {}
+func (Corrupt) event()       {}
+func (PutOff) event()        {}
+func (Stalled) event()       {}
 func (NodeUp) event()        {}
 func (NodeGone) event()      {}
 func (DurableFound) event()  {}
@@ -161,6 +183,10 @@ type PlanInput struct {
 	Unread  string
 	// Misfit tells whether a node can't get now what another one makes; nil: none.
 	Misfit func(from, mirror replica.NodeName) bool
+	// Doubted tells of which copies several nodes were sent wrong bytes, and says so; nil: of none.
+	Doubted func(replica.Holder, replica.Held) bool
+	// Made is how far the ranks came since the job was opened last.
+	Made furthest
 
 	// What follows from the above, counted when it is first asked for.
 	rec      *record

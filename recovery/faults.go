@@ -61,26 +61,17 @@ func (l *Leader) assertFaults() {
 	}
 }
 
-// conditions are the process deaths that reports show: a daemon says that the process it runs for a claim is dead, or a
-// node came back with another memory and without that process.
+// conditions are the process deaths that reports show: a daemon says that the process it runs for a claim is dead. What a node lost with its
+// memory is at fault since it registered (lock.nextLife).
 func (l *Leader) conditions() []replica.Fault {
 	var out []replica.Fault
-	in, own := l.input(), l.own()
+	own := l.own()
 	for r, c := range l.job.Ranks {
 		if c.Incarnation == 0 {
 			continue
 		}
-		rank, dead, detail := replica.Rank(r), false, ""
 		if rr := own[r]; rr != nil && !rr.Alive && !(rr.Left && l.job.Phase == replica.Open) {
-			dead, detail = true, fmt.Sprintf("process %d is gone", rr.PID)
-		}
-		if n, known := l.nodes[c.Node]; known && n.Incarnation != c.NodeIncarnation {
-			if _, ok := in.current(c.Node); ok && !in.lives(rank) {
-				dead, detail = true, fmt.Sprintf("node %s came back with another memory and without the process", c.Node)
-			}
-		}
-		if dead {
-			out = append(out, replica.Fault{Epoch: l.job.Epoch, Kind: replica.ProcessDead, Rank: rank, Incarnation: c.Incarnation, Detail: detail})
+			out = append(out, replica.Fault{Epoch: l.job.Epoch, Kind: replica.ProcessDead, Rank: replica.Rank(r), Incarnation: c.Incarnation, Detail: fmt.Sprintf("process %d is gone", rr.PID)})
 		}
 	}
 	return out

@@ -17,9 +17,9 @@ func HasFinished(j *replica.Job) bool {
 	return j.Phase == replica.Ended && (j.EndReason == Finished || strings.HasPrefix(j.EndReason, Finished+" at step "))
 }
 
-// partingGrace is how long a job whose ranks have all left stays open at least for a commit of what they hold; and partingPaces times the longest
-// time between two commits of the epoch, since the copies of a large state take as long as they take. Beyond that something is lost that is not to
-// come back before the ranks' patience ends.
+// partingGrace is how long a job whose ranks have all left stays open at least for a commit of what they hold (AwaitCommit); and partingPaces times
+// the longest time between two commits of the epoch, since the copies of a large state take as long as they take. Beyond that something is lost that
+// is not to come back before the ranks' patience ends.
 const (
 	partingGrace = 10 * time.Second
 	partingPaces = 3
@@ -44,9 +44,9 @@ func (p *pace) commits(e replica.Epoch, now time.Duration) {
 // grace is how long the job stays open for its last commit.
 func (l *Leader) grace() time.Duration {
 	if l.pace.epoch != l.job.Epoch {
-		return partingGrace
+		return l.bound(AwaitCommit)
 	}
-	return max(partingGrace, partingPaces*l.pace.longest)
+	return max(l.bound(AwaitCommit), partingPaces*l.pace.longest)
 }
 
 // parting is the end of a job whose ranks have all left.

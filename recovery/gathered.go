@@ -2,10 +2,10 @@ package recovery
 
 import "github.com/replicad/replicad/replica"
 
-// Gathered tells whether a new leader has what the nodes keep of a job's rendezvous: before that a counter would count too little, and a key that
-// is set would be missing. A node that holds a rank is waited for however long. Any other is waited for unless it is dead to the job, somebody
+// Ungathered are the nodes that keep a new leader from serving a job's rendezvous: it has not got what they keep of that. Before, a counter would
+// count too little, and a key that is set would be missing. A node that holds a rank is waited for however long. Any other is waited for unless it is dead to the job, somebody
 // finds it silent, or the leader has waited long enough (late).
-func Gathered(job *replica.Job, nodes map[replica.NodeName]replica.Node, brought func(replica.NodeName) bool, silent func(replica.Holder) bool, late bool) bool {
+func Ungathered(job *replica.Job, nodes map[replica.NodeName]replica.Node, brought func(replica.NodeName) bool, silent func(replica.Holder) bool, late bool) (missing []replica.NodeName) {
 	k, holds := newRecord(job), make(map[replica.Holder]bool)
 	for r, c := range job.Ranks {
 		if c.Incarnation != 0 && !Faulted(job, replica.Rank(r)) {
@@ -15,8 +15,8 @@ func Gathered(job *replica.Job, nodes map[replica.NodeName]replica.Node, brought
 	for name, n := range nodes {
 		h := n.Holder()
 		if !brought(name) && (holds[h] || !late && !k.holderGone(h) && !silent(h)) {
-			return false
+			missing = append(missing, name)
 		}
 	}
-	return true
+	return missing
 }

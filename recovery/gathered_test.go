@@ -7,7 +7,7 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-func TestGathered(t *testing.T) {
+func TestUngathered(t *testing.T) {
 	// Node a holds rank 0, b held rank 1 in a former life, and c has none.
 	job := func(faults ...replica.Fault) *replica.Job {
 		return &replica.Job{Ranks: []replica.Claimed{{Incarnation: 1, Node: "a", NodeIncarnation: 1}, {Incarnation: 2, Node: "b", NodeIncarnation: 7}, {}}, Layout: replica.Layout{World: 3, Groups: make([]replica.GroupID, 3)}, Faults: faults}
@@ -48,7 +48,7 @@ func TestGathered(t *testing.T) {
 				return false
 			}
 		}
-		if got := recovery.Gathered(c.job, nodes, in(c.brought), func(h replica.Holder) bool { return in(c.silent)(h.Node) }, c.late); got != c.want {
+		if got := len(recovery.Ungathered(c.job, nodes, in(c.brought), func(h replica.Holder) bool { return in(c.silent)(h.Node) }, c.late)) == 0; got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -91,44 +92,67 @@ func (p *Pulse) Hung(now time.Duration, l HangLimits) bool {
 	return now-p.since > limit
 }
 
-// hang makes a fault of the ranks that are furthest behind, once all of them stand still; the others wait for them. Those that the
-// kernel has stopped are named before any that wait. Where all stand at the same place and none is stopped nobody can be named, and every
-// rank's process is started anew, on its node (protocol section 6, evidence).
-func (l *Leader) hang(in *PlanInput) {
-	var behind, halted []replica.RankReport
-	hung, lowest, heard := 0, uint64(0), 0
-	for r, c := range l.job.Ranks {
-		rep, ok := in.rank(replica.Rank(r))
-		if !ok || rep.Incarnation != c.Incarnation || rep.Live.Epoch() != l.job.Epoch || rep.Left {
+// laggards are the ranks that are furthest behind in the open epoch, of those that were heard of and have not left; the others wait for them.
+// trains counts all of them, and stuck tells that each stands still for longer than it may.
+func (l *Leader) laggards(in *PlanInput) (behind []replica.RankReport, trains int, stuck bool) {
+	lowest, hung := uint64(0), 0
+	for r := range l.job.Ranks {
+		rep, ok := l.trains(in, replica.Rank(r))
+		if !ok {
 			continue
 		}
-		heard++
-		if rep.Hung && rep.Halted {
-			halted = append(halted, rep)
-		}
-		switch at := place(rep.Live); {
-		case len(behind) == 0 || at < lowest:
-			behind, lowest, hung = []replica.RankReport{rep}, at, 0
-		case at > lowest:
-			continue
-		default:
-			behind = append(behind, rep)
-		}
+		trains++
 		if rep.Hung {
 			hung++
 		}
+		switch at := place(rep.Live); {
+		case len(behind) == 0 || at < lowest:
+			behind, lowest = []replica.RankReport{rep}, at
+		case at == lowest:
+			behind = append(behind, rep)
+		}
 	}
-	if hung == 0 || hung < len(behind) || heard < len(l.job.Ranks) {
+	return behind, trains, trains > 0 && hung == trains
+}
+
+// trains is what is known of a rank that trains in the open epoch.
+func (l *Leader) trains(in *PlanInput, r replica.Rank) (replica.RankReport, bool) {
+	rep, ok := in.rank(r)
+	return rep, ok && rep.Incarnation == l.job.Ranks[r].Incarnation && rep.Live.Epoch() == l.job.Epoch && !rep.Left
+}
+
+// left tells whether a rank has finished in the open epoch. Its process may have ended since, and its daemon be away: nothing but a fault takes
+// that word back.
+func (l *Leader) left(r replica.Rank) bool {
+	rep := l.own()[r]
+	return rep != nil && rep.Left && rep.Live.Epoch() == l.job.Epoch
+}
+
+// hang makes a fault of the ranks that are furthest behind, once all of them stand still; the others wait for them, or have left. Those that the
+// kernel has stopped are named before any that wait. Where all stand at the same place and none is stopped nobody can be named, and every
+// rank's process is started anew, on its node (protocol section 6, evidence).
+func (l *Leader) hang(in *PlanInput) {
+	behind, trains, _ := l.laggards(in)
+	var halted []replica.RankReport
+	for r := range l.job.Ranks {
+		switch rep, ok := l.trains(in, replica.Rank(r)); {
+		case ok && rep.Hung && rep.Halted:
+			halted = append(halted, rep)
+		case !ok && !l.left(replica.Rank(r)):
+			return // nobody knows where it is: AwaitNode
+		}
+	}
+	if len(behind) == 0 || slices.ContainsFunc(behind, func(rep replica.RankReport) bool { return !rep.Hung }) {
 		return
 	}
 	detail := "the others wait for it"
 	if len(halted) > 0 {
 		behind, detail = halted, "its process is stopped by a signal, and the others wait for it"
-	} else if len(behind) == len(l.job.Ranks) {
+	} else if len(behind) == trains && trains > 1 {
 		detail = "so do all ranks: nobody can be named"
 	}
 	for _, rep := range behind {
-		l.learnFault(replica.Fault{Epoch: l.job.Epoch, Kind: replica.Hang, Rank: rep.Rank, Incarnation: rep.Incarnation,
+		l.learnFault(replica.Fault{Epoch: l.job.Epoch, Kind: Waits[AwaitStep].fault, Rank: rep.Rank, Incarnation: rep.Incarnation,
 			Detail: fmt.Sprintf("stands still in step %d, %v; %s", rep.Live.Step(), rep.Live.Phase(), detail)})
 	}
 	l.assertFaults()

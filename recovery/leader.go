@@ -43,6 +43,13 @@ type Leader struct {
 	began time.Duration                      // negative: not yet
 	alone time.Duration                      // since when the job has neither a launcher nor a process; negative: it has
 	reach reach                              // who can't have parts from whom
+	stage stage                              // where the job is, and since when
+	came  map[replica.NodeName]bool          // this leader has seen them go, or come anew
+	lies  lies
+	meets meets
+
+	shunned shunned // who does not take which part
+	made    furthest
 
 	// The recovery under way; begins with the epoch's closing and soft, as all of this.
 	closed    replica.Epoch // the closed epoch that the fields below are of
@@ -61,6 +68,7 @@ type Leader struct {
 	naming    naming
 	parting   parting
 	pace      pace
+	verdict   Verdict // the planner's newest
 
 	recoveries []time.Duration // begun since the committed step last rose
 	committed  replica.Step
@@ -78,7 +86,7 @@ type Leader struct {
 func NewLeader(job replica.JobID, t Timing) *Leader {
 	l := &Leader{id: job, t: t, budget: DefaultBudget(),
 		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), signs: make(map[replica.Rank]sign), up: make(map[replica.NodeName]bool),
-		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]proposed), away: make(map[replica.NodeName]time.Duration), gone: make(map[replica.NodeName]time.Duration), began: -1, alone: -1, reach: reach{}, lacking: make(map[lack]replica.Rank), asked: make(map[lack]asked),
+		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]proposed), away: make(map[replica.NodeName]time.Duration), gone: make(map[replica.NodeName]time.Duration), began: -1, alone: -1, reach: reach{}, came: make(map[replica.NodeName]bool), lies: newLies(), meets: make(meets), lacking: make(map[lack]replica.Rank), asked: make(map[lack]asked),
 		faultedAt: make(map[replica.Holder]time.Duration), offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1,
 		failed: make(map[replica.Generation]map[replica.Incarnation]bool), blamed: make(map[replica.Generation]string)}
 	return l
@@ -121,6 +129,12 @@ func (l *Leader) learn(ev Event) {
 		l.learnRejected(ev)
 	case Unreached:
 		l.learnUnreached(ev)
+	case Corrupt:
+		l.learnCorrupt(ev)
+	case PutOff:
+		l.learnPutOff(ev)
+	case Stalled:
+		l.learnStalled(ev)
 	case NodeUp:
 		l.up[ev.Holder.Node] = true
 		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer
@@ -129,6 +143,7 @@ func (l *Leader) learn(ev Event) {
 	case NodeGone:
 		delete(l.up, ev.Node)
 		l.gone[ev.Node] = l.now
+		l.came[ev.Node] = true
 		l.reach.gone(ev.Node)
 		l.withdraw(ev.Node)
 	case DurableFound:
@@ -152,6 +167,9 @@ func (l *Leader) learnJob(ev JobChanged) {
 		if was := l.nodes[name]; was.Incarnation != n.Incarnation || was.Session != n.Session {
 			delete(l.away, name)
 			l.reach.renewed(name)
+			l.gone[name] = l.now // its link comes right behind
+			l.lies.renewed(name)
+			l.came[name] = l.came[name] || !first
 		}
 	}
 	if l.nodes = ev.Nodes; first || l.job.Job != ev.Job {
@@ -166,6 +184,7 @@ func (l *Leader) learnJob(ev JobChanged) {
 			}
 		}
 	}
+	l.learnStage(first)
 	if l.job.Position.Step > l.committed {
 		l.pace.commits(l.job.Epoch, l.now)
 		l.committed, l.recoveries = l.job.Position.Step, nil
@@ -191,6 +210,7 @@ func (l *Leader) learnJob(ev JobChanged) {
 	for _, f := range l.faults {
 		if f.OfNode() && f.Epoch == l.job.Epoch && !slices.Contains(l.job.Faults, f) {
 			delete(l.away, f.Node) // it has registered again, and has its time to answer: nobody waited for it before
+			l.came[f.Node] = true
 		}
 	}
 	l.faults = l.job.Faults
@@ -236,6 +256,10 @@ func (l *Leader) learnReport(r replica.NodeReport) {
 	}
 	l.reports[r.Holder], l.heard[r.Holder] = r, l.now
 	l.learnSigns(r)
+	l.stage.hear(l.now, r)
+	if l.job != nil {
+		l.made.learn(l.job.Job, r.Ranks)
+	}
 	l.up[r.Holder.Node] = true
 }
 
@@ -259,13 +283,14 @@ func (l *Leader) learnOutcome(o Outcome) {
 // decide looks at all that is known and asks for what is missing. It is a function of the present alone, so that order and
 // repetition of events don't matter.
 func (l *Leader) decide() {
-	l.short = 0
+	l.short, l.verdict = 0, Verdict{}
 	for name, p := range l.pending {
 		if p.again <= l.now {
 			delete(l.pending, name)
 		}
 	}
 	l.missed()
+	l.forgetMeets()
 	l.awaitCuts()
 	l.assertFaults()
 	l.condemn()
@@ -356,7 +381,7 @@ func (l *Leader) input() *PlanInput {
 		return l.in
 	}
 	in := &PlanInput{Job: l.job.Job, rec: l.job, Nodes: l.nodes, Reports: make(map[replica.NodeName]replica.NodeReport), Connected: maps.Clone(l.up),
-		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned, Unread: l.unread, Misfit: l.misfit}
+		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned, Unread: l.unread, Misfit: l.misfit, Doubted: l.lies.doubted(l.now), Made: l.made}
 	for name, n := range l.nodes {
 		if r, ok := l.reports[replica.Holder{Node: name, Incarnation: n.Incarnation}]; ok {
 			in.Reports[name] = r

@@ -92,10 +92,10 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 		s.assign(r, o, n)
 	}
 	if o.node != "" {
-		patience := l.t.Claim
+		patience := l.bound(AwaitStart)
 		switch _, connected := in.current(o.node); {
 		case s.starts(o.node, r):
-			o.taken, patience = true, l.t.Start+l.t.Claim // its process runs: it imports, or builds its model; its node kills it after Start
+			o.taken, patience = true, l.bound(AwaitAttach) // its process runs: it imports, or builds its model; its node kills it after Start
 			if l.roomElsewhere(in, s, r, o) {
 				patience = 0
 			}
@@ -139,7 +139,7 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 	}
 	s.assign(r, o, n)
 	o.at = l.now
-	l.wakeAt(l.now + l.t.Claim)
+	l.wakeAt(l.now + l.bound(AwaitStart))
 	l.out = append(l.out, Offer{Rank: r, Expect: o.expect, Node: n})
 	return true
 }

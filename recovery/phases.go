@@ -19,7 +19,7 @@ func (l *Leader) opening() {
 		return
 	}
 	l.fillRanks()
-	l.awaitAcks()
+	l.overdue()
 	l.plan()
 }
 
@@ -39,7 +39,7 @@ func (l *Leader) abandoned() bool {
 	if l.alone < 0 {
 		l.alone = l.now
 	}
-	if until := l.alone + l.t.Abandoned; l.now < until {
+	if until := l.alone + l.bound(AwaitLauncher); l.now < until {
 		l.wakeAt(until)
 		return false
 	}
@@ -61,7 +61,7 @@ func (l *Leader) closedEpoch() {
 	if l.spent() {
 		return
 	}
-	l.awaitAcks()
+	l.overdue()
 	l.tellRegions()
 	if l.judge() {
 		return
@@ -133,6 +133,7 @@ func (l *Leader) revive() {
 func (l *Leader) plan() {
 	in := l.input()
 	ch, v := in.decide()
+	l.verdict = v
 	if v.Scan {
 		l.scan()
 	}
@@ -171,8 +172,7 @@ func (l *Leader) plan() {
 		l.wakeAt(v.Until)
 	case ForRanks:
 		l.mirror(v.Scarce)
-		l.awaitRest(in, v.Ranks)
-	case ForAcks, ForScan: // what comes of them is an event
+	case ForAcks, ForScan: // what comes of them is an event, or overdue's
 	}
 }
 
@@ -199,31 +199,9 @@ func (l *Leader) scan() {
 		l.wakeAt(l.scanNext)
 		return
 	}
-	l.scanNext = l.now + l.t.HolderGrace
+	l.scanNext = l.now + l.bound(AwaitDisk)
 	l.wakeAt(l.scanNext)
 	l.out = append(l.out, ScanDurable{})
-}
-
-// awaitAcks makes a fault of a node that the plan waits for and that has been silent for too long. One that has acknowledged
-// the fence and still settles is not silent: its ranks have settle_timeout, or as long as its copies take, since it last said something.
-func (l *Leader) awaitAcks() {
-	in := l.input()
-	for _, n := range in.Required() {
-		if _, ok := in.answered(n); ok {
-			continue
-		}
-		limit, since := l.t.Ack, l.away[n]
-		if rep, ok := in.current(n); ok && rep.Fenced >= l.job.ClosedEpoch {
-			limit += max(l.t.Settle, time.Duration(rep.SettleMS)*time.Millisecond)
-			since = max(since, l.heard[rep.Holder])
-		}
-		if until := since + limit; l.now < until {
-			l.wakeAt(until)
-			continue
-		}
-		l.learnFault(replica.Fault{Kind: replica.Silent, Node: n, NodeIncarnation: l.nodes[n].Incarnation, Detail: fmt.Sprintf("no acknowledgement of the fence of epoch %d within %v", l.job.ClosedEpoch, limit)})
-		l.assertFaults()
-	}
 }
 
 // capturing is a capture of the survivors' live state that was asked for.
@@ -233,12 +211,9 @@ type capturing struct {
 	at    time.Duration
 }
 
-// captureStart is how long the survivors may take to begin a capture. Once they copy, their daemons are not settled, and the
-// plan waits for that; one without a free slot never begins.
-const captureStart = 500 * time.Millisecond
-
 // captureLive asks the survivors to capture their live state where all of them stand whole at one step that is newer than
-// the best eligible generation and would then be eligible (protocol section 6, settle), and waits for them to begin.
+// the best eligible generation and would then be eligible (protocol section 6, settle), and waits for them to begin. Once they copy, their
+// daemons are not settled, and the plan waits for that; one without a free slot never begins.
 func (l *Leader) captureLive() (waiting bool) {
 	in := l.input()
 	if _, wait := in.waitForAcks(); wait {
@@ -256,7 +231,7 @@ func (l *Leader) captureLive() (waiting bool) {
 	if found && newer(best, l.capture.gen) <= 0 && in.allCaptured(l.capture.gen) {
 		return false
 	}
-	until := l.capture.at + captureStart
+	until := l.capture.at + l.bound(AwaitCapture)
 	l.wakeAt(until)
 	return l.now < until
 }

@@ -18,6 +18,8 @@ type Placement struct {
 	GroupMirrors [][]replica.NodeName
 	// Misfit tells whether a node can't get now what another one makes: it takes a part only where nobody else can. Nil: none.
 	Misfit func(from, mirror replica.NodeName) bool
+	// Shuns tells whether a node does not take one part now, likewise.
+	Shuns func(part replica.Part, mirror replica.NodeName) bool
 }
 
 func minCopies(o replica.Options) int {
@@ -213,7 +215,7 @@ func (g *ground) place(part replica.Part, own, present []replica.NodeName, n int
 			if len(present) > 0 && slices.Contains(present, s.name) {
 				p.present = 1
 			}
-			if misfits != nil && misfits[i] {
+			if misfits != nil && misfits[i] || g.Shuns != nil && g.Shuns(part, s.name) {
 				p.misfit = 1
 			}
 			if where >= 0 && p.cruder(&best) < 0 {

@@ -118,12 +118,6 @@ func (in *PlanInput) rank(r replica.Rank) (replica.RankReport, bool) {
 	return *rr, rr.Alive && rr.Attached
 }
 
-// lives tells whether a rank's node says that its process is there.
-func (in *PlanInput) lives(r replica.Rank) bool {
-	rr := in.said()[r]
-	return rr != nil && rr.Alive
-}
-
 // said is by rank what the registered life of its node says of its process.
 func (in *PlanInput) said() []*replica.RankReport {
 	if in.ranks == nil {
@@ -186,7 +180,7 @@ func (in *PlanInput) choose() (choice, Verdict, bool) {
 	case !scan:
 		tail = "the durable tier has no valid one"
 	}
-	return choice{}, Verdict{Kind: Stuck, Final: len(in.unproved(st)) == 0 && in.allAnswered(), Reason: fmt.Sprintf("no generation can be assembled: %s; %s", why, tail)}, false
+	return choice{}, Verdict{Kind: Stuck, Final: len(in.unproved(st)) == 0 && in.allAnswered() && in.Doubted == nil, Reason: fmt.Sprintf("no generation can be assembled: %s; %s", why, tail)}, false
 }
 
 // diskMayServe tells whether the durable tier may hold what memory does not, by what is recorded of it: something newer than
@@ -250,7 +244,7 @@ func (in *PlanInput) lossReason(st stock) string {
 	if more := len(missing) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("and %d more parts", more))
 	}
-	return fmt.Sprintf("memory lacks %s of the committed generation %v", strings.Join(names, ", "), j.Committed)
+	return fmt.Sprintf("memory lacks %s of the committed generation %v%s", strings.Join(names, ", "), j.Committed, in.doubtfulCopies(j.Committed))
 }
 
 // unproved are the recorded holders (by the commit, and by placement: members and mirrors) of parts of the committed
@@ -339,9 +333,7 @@ func (in *PlanInput) write(ch choice) replica.Plan {
 	if ch.initial {
 		p.Initial, p.Unvouched, p.Reason = true, false, ch.reason
 	}
-	if j.Position.Step > ch.gen.Step && !j.Committed.IsZero() {
-		p.StepsLost = j.Position.Step - ch.gen.Step
-	}
+	p.StepsLost, p.CommittedLost = in.lost(ch.gen)
 	for _, l := range ch.lots {
 		p.Sources = append(p.Sources, in.source(l))
 	}

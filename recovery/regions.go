@@ -10,9 +10,6 @@ import (
 )
 
 const (
-	// regionsWait is how long the daemons may take to hash the regions of a disputed initial state one by one: the whole part
-	// is read once more, at some GB/s. A program that does not broadcast its state has to be mended anyway.
-	regionsWait = time.Minute
 	// regionsNamed bounds how many regions a message names; where all differ the first say as much.
 	regionsNamed = 4
 	// failedShown bounds what is repeated of a daemon's reason, in bytes: the whole goes into the log.
@@ -32,11 +29,13 @@ func (d *dispute) String() string {
 	return fmt.Sprintf("initial state of %v differs between rank %d (%s) and rank %d (%s)", d.part, a.held.Rank, a.holder.Node, b.held.Rank, b.holder.Node)
 }
 
-// naming is the search for the regions of a dispute: both daemons hash theirs and say so.
+// naming is the search for the regions of a dispute: both daemons hash theirs and say so. For that the whole part is read once more, at some
+// GB/s; a program that does not broadcast its state has to be mended anyway.
 type naming struct {
 	gen     replica.Generation
 	between [2]sealed
 	until   time.Duration
+	open    bool // an answer is missing
 	asked   [2]bool
 	said    [2]*replica.RegionReport
 }
@@ -45,7 +44,7 @@ type naming struct {
 func (l *Leader) nameRegions(d *dispute) (text string, done bool) {
 	n := &l.naming
 	if n.gen != d.gen || n.between != d.between {
-		*n = naming{gen: d.gen, between: d.between, until: l.now + regionsWait}
+		*n = naming{gen: d.gen, between: d.between, until: l.now + l.bound(AwaitRegions)}
 	}
 	for i, s := range n.between {
 		if !n.asked[i] && n.said[i] == nil {
@@ -53,15 +52,17 @@ func (l *Leader) nameRegions(d *dispute) (text string, done bool) {
 			l.out = append(l.out, AskRegions{Node: s.holder.Node, Rank: s.held.Rank, Generation: d.gen, Part: d.part, Root: s.held.Root})
 		}
 	}
+	n.open = false
 	for i, s := range n.between {
 		switch {
 		case n.said[i] != nil && n.said[i].Failed != "":
 			return fmt.Sprintf("in which region is not known: node %s: %s", s.holder.Node, n.said[i].Failed), true
 		case n.said[i] == nil && l.now >= n.until:
-			return fmt.Sprintf("in which region is not known: node %s has not said within %v what its regions hash to", s.holder.Node, regionsWait), true
+			return fmt.Sprintf("in which region is not known: node %s has not said within %v what its regions hash to", s.holder.Node, l.bound(AwaitRegions)), true
 		}
 	}
 	if n.said[0] == nil || n.said[1] == nil {
+		n.open = true
 		l.wakeAt(n.until)
 		return "", false
 	}

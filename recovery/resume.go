@@ -32,18 +32,18 @@ func (l *Leader) restoring() {
 	if len(loadingRanks) > 0 {
 		l.loaded = loading{}
 		l.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", rankList(loadingRanks), p.Generation)+unreached, map[string]string{"why": "loads"})
-		l.awaitLoads(in, loadingRanks)
+		l.overdue()
 		return
 	}
 	if l.loaded.epoch != p.Epoch {
-		l.loaded = loading{epoch: p.Epoch, at: l.now}
+		l.loaded = loading{epoch: p.Epoch, at: l.loadedAt()}
 	}
 	roots, fewest := in.held(p)
 	if fewest == 0 {
 		return // a report that names the loaded copies is still on its way
 	}
 	copies := in.copiesPossible()
-	if until := l.loaded.at + l.t.ResumeGrace; fewest < copies && l.now < until {
+	if until := l.loaded.at + l.bound(AwaitMirror); fewest < copies && l.now < until {
 		l.wakeAt(until)
 		l.note("waiting", fmt.Sprintf("some part of %v has %d of %d copies", p.Generation, fewest, copies), map[string]string{"why": "mirrors"})
 		return
@@ -51,22 +51,15 @@ func (l *Leader) restoring() {
 	l.propose(replica.Resume{Job: l.id, Epoch: p.Epoch, Parts: roots, Copies: min(copies, fewest)})
 }
 
-// awaitLoads makes a fault of a node whose daemon went away before its ranks had loaded, and has stayed away for ack_timeout. No rank trains
-// yet, so nothing is taken from one: without its daemon it can't load, and where the node died with it nobody else would ever say so.
-func (l *Leader) awaitLoads(in *PlanInput, ranks []replica.Rank) {
-	for _, r := range ranks {
-		n := l.job.Ranks[r].Node
-		if _, ok := in.current(n); ok {
-			continue
+// loadedAt is when the last rank loaded, as far as their nodes can tell a new leader.
+func (l *Leader) loadedAt() (at time.Duration) {
+	at = l.stageAt()
+	for r, c := range l.job.Ranks {
+		if s := l.signs[replica.Rank(r)]; s.of == c.Incarnation {
+			at = max(at, s.at)
 		}
-		if until := max(l.gone[n], l.began) + l.t.Ack; l.now < until {
-			l.wakeAt(until)
-			continue
-		}
-		l.learnFault(replica.Fault{Kind: replica.Silent, Node: n, NodeIncarnation: l.nodes[n].Incarnation,
-			Detail: fmt.Sprintf("its daemon has been away for %v, and rank %d can't load %v without it", l.t.Ack, r, l.job.Plan.Generation)})
 	}
-	l.assertFaults()
+	return at
 }
 
 // held is who holds every part of a plan's generation under the plan's root now, and the fewest nodes that hold any.
@@ -115,12 +108,11 @@ func (l *Leader) spread(in *PlanInput) {
 func (l *Leader) training() {
 	l.finish()
 	in := l.input()
+	l.overdue()
 	l.hang(in)
 	l.spread(in)
-	usable := in.usable()
 	if !l.proposed(replica.SetMirrors{}) && l.misplaced(in) {
-		byRank, byGroup := PlaceMirrors(Placement{Job: l.id, Layout: l.job.Layout, Ranks: l.job.Ranks, Nodes: l.nodes, Usable: l.standing(usable),
-			Copies: minCopies(l.job.Options), Mirrors: l.job.Mirrors, GroupMirrors: l.job.GroupMirrors, Misfit: l.misfit})
+		byRank, byGroup := l.mirrorsWith(l.shunned)
 		if !sameMirrors(byRank, l.job.Mirrors) || !sameMirrors(byGroup, l.job.GroupMirrors) {
 			l.propose(replica.SetMirrors{Job: l.id, Mirrors: byRank, GroupMirrors: byGroup})
 		}
@@ -143,19 +135,19 @@ func (l *Leader) training() {
 // misplaced tells whether a mirror lies on a node that has a fault against it, is gone for good or can't get its part, or is missing while a
 // node could take it.
 func (l *Leader) misplaced(in *PlanInput) bool {
-	bad := func(from replica.NodeName, names []replica.NodeName) bool {
+	bad := func(part replica.Part, from replica.NodeName, names []replica.NodeName) bool {
 		return slices.ContainsFunc(names, func(n replica.NodeName) bool {
 			_, known := l.nodes[n]
-			return !known || !l.admissible(n) || l.misfit(from, n)
+			return !known || !l.admissible(n) || l.misfit(from, n) || l.shunned.has(l.job.Epoch, part, n)
 		})
 	}
 	for r, names := range l.job.Mirrors {
-		if bad(l.job.Ranks[r].Node, names) {
+		if bad(replica.OfRank(replica.Rank(r)), l.job.Ranks[r].Node, names) {
 			return true
 		}
 	}
 	for g, names := range l.job.GroupMirrors {
-		if len(names) > 0 && bad(l.job.Ranks[l.job.membersOf(replica.GroupID(g))[0]].Node, names) {
+		if len(names) > 0 && bad(replica.OfGroup(replica.GroupID(g)), l.job.Ranks[l.job.membersOf(replica.GroupID(g))[0]].Node, names) {
 			return true
 		}
 	}

@@ -29,6 +29,7 @@ func TestSimulation(t *testing.T) {
 			seed = *simSeed
 		}
 		s := newSim(seed, recovery.DefaultTiming())
+		s.lives = true
 		err := s.run()
 		ends[s.outcome]++
 		if err != nil || *simSeed != 0 {
@@ -53,6 +54,7 @@ type sim struct {
 	down    map[replica.NodeName]time.Duration // when each last went down
 	up      map[replica.NodeName]time.Duration // when each last came back
 	dead    map[replica.NodeName]bool          // its memory is gone when it comes back
+	lives   bool                               // keeper and daemon may start anew beside living ranks
 	seen    []recovery.Event
 	broken  error
 	outcome string
@@ -97,7 +99,7 @@ func newSim(seed uint64, timing recovery.Timing) *sim {
 				s.broken = fmt.Errorf("P2: plan %s takes %v under a root of no state that was trained", describePlan(*j.Plan), src.Part)
 			}
 		}
-		if s.broken == nil && (j.Plan.StepsLost > 0 || j.Plan.Tier() == replica.Disk) {
+		if s.broken == nil && (j.Plan.CommittedLost > 0 || j.Plan.Tier() == replica.Disk) {
 			s.broken = s.lost(j)
 		}
 	}
@@ -272,6 +274,8 @@ func (s *sim) back(n replica.NodeName) {
 		s.w.boot(n)
 	case s.r.IntN(2) == 0:
 		s.w.connect(n)
+	case s.lives && s.r.IntN(3) == 0:
+		s.w.nextLife(n)
 	default:
 		s.w.startDaemon(n)
 	}

@@ -138,7 +138,7 @@ func (in *PlanInput) stock() stock {
 		}
 		void := voidGroups(j.Job, n)
 		for _, h := range rep.Parts {
-			if fromHeir(j.Job, h) || void[h.Part] && h.Root != j.root(h.Generation, h.Part) {
+			if fromHeir(j.Job, h) || in.doubts(rep.Holder, h) || void[h.Part] && h.Root != j.root(h.Generation, h.Part) {
 				continue
 			}
 			if st[h.Generation] == nil {

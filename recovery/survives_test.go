@@ -82,7 +82,7 @@ func lose(seed uint64, set int) (w *world, outcome string, err error) {
 	w.status()
 	lost, first := false, (*replica.Plan)(nil)
 	w.onPlan = func(j *replica.Job) {
-		if lost = lost || j.Plan.StepsLost > 0 || j.Plan.Tier() == replica.Disk; first == nil {
+		if lost = lost || j.Plan.CommittedLost > 0 || j.Plan.Tier() == replica.Disk; first == nil {
 			first = j.Plan
 		}
 	}

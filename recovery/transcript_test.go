@@ -185,6 +185,8 @@ func (w *world) command(f []string) error {
 		w.stopDaemon(replica.NodeName(f[1]))
 	case "daemon-up": // the same memory, another session
 		w.startDaemon(replica.NodeName(f[1]))
+	case "next-life": // keeper and daemon start anew beside living ranks
+		w.nextLife(replica.NodeName(f[1]))
 	case "cut": // the control stream is lost
 		w.stopDaemon(replica.NodeName(f[1]))
 	case "join":

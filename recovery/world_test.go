@@ -33,7 +33,9 @@ type world struct {
 	queue   []recovery.Event
 	said    []string // effects and changes, for transcripts
 	nonce   uint64
+	since   time.Duration                       // the job has been in its phase
 	hold    map[replica.NodeName]bool           // nodes that take no offers
+	liars   map[replica.NodeName]bool           // they send wrong bytes
 	onPlan  func(*replica.Job)                  // called when a plan was applied
 	cuts    map[[2]replica.NodeName]bool        // pairs of nodes that can't exchange parts
 	relays  map[replica.Part][]replica.NodeName // who was asked to fetch a part of the plan for others
@@ -84,23 +86,42 @@ type words struct {
 }
 
 type process struct {
-	inc      replica.Incarnation
-	found    words // in the arena, when it attached
-	alive    bool
-	live     replica.Generation
-	busy     bool // in the optimizer window
-	torn     bool // live state is not whole
-	stopped  bool
-	initial  replica.Epoch
-	loaded   replica.Epoch
-	stuck    bool // never comes to rest
-	blocked  bool // does not load
-	detached bool
-	hung     bool // stands still for longer than it may
-	left     bool // said that it is done
-	halted   bool // stopped by a signal
-	progress uint64
-	phase    replica.Phase
+	inc       replica.Incarnation
+	found     words // in the arena, when it attached
+	alive     bool
+	live      replica.Generation
+	busy      bool // in the optimizer window
+	torn      bool // live state is not whole
+	stopped   bool
+	initial   replica.Epoch
+	loaded    replica.Epoch
+	stuck     bool // never comes to rest
+	blocked   bool // does not load
+	detached  bool
+	hung      bool // stands still for longer than it may
+	left      bool // said that it is done
+	halted    bool // stopped by a signal
+	progress  uint64
+	phase     replica.Phase
+	ordered   replica.Epoch // told to load
+	unsealing bool          // never seals its first state
+	starved   bool          // its parts do not come
+	loadMS    uint64
+	still     standing
+}
+
+// standing is since when nothing of a process has changed, as its daemon sees it.
+type standing struct {
+	is [6]any
+	at time.Duration
+}
+
+func (s *standing) look(now time.Duration, p *process) uint64 {
+	is := [6]any{p.inc, p.live, p.stopped, p.progress, p.loaded, p.ordered}
+	if s.is != is {
+		s.is, s.at = is, now
+	}
+	return uint64((now - s.at).Milliseconds())
 }
 
 func newWorld() *world {
@@ -112,8 +133,12 @@ func (w *world) state() *replica.Job { return w.st.View().Jobs[w.job] }
 
 func (w *world) apply(c replica.Command) lock.Outcome {
 	w.index++
+	before := w.state()
 	out := w.st.Apply(w.index, c)
 	if out.Changed {
+		if j := w.state(); j != nil && (before == nil || before.Phase != j.Phase || before.Epoch != j.Epoch) {
+			w.since = w.now
+		}
 		w.tell()
 	}
 	return out
@@ -144,12 +169,27 @@ func (w *world) boot(name replica.NodeName) {
 	w.startDaemon(name)
 }
 
+// nextLife starts keeper and daemon anew beside the node's ranks, which give their arenas back. Its mirrors are gone.
+func (w *world) nextLife(name replica.NodeName) {
+	d := w.nodes[name]
+	w.nonce++
+	d.holder.Incarnation, d.session = replica.NodeIncarnation(w.nonce), 0
+	d.parts = slices.DeleteFunc(d.parts, func(h replica.Held) bool { return h.Mirror })
+	w.startDaemon(name)
+}
+
 // startDaemon starts a daemon over the memory that is there.
 func (w *world) startDaemon(name replica.NodeName) {
 	d := w.nodes[name]
 	d.session++
 	d.up = true
-	w.apply(replica.RegisterNode{Node: replica.Node{Name: name, Incarnation: d.holder.Incarnation, Session: d.session, Boot: replica.BootID{d.boot}, Labels: d.labels}})
+	var running []replica.Running
+	for _, r := range slices.Sorted(maps.Keys(d.procs)) {
+		if d.procs[r].alive {
+			running = append(running, replica.Running{Job: w.job, Rank: r, Incarnation: d.procs[r].inc})
+		}
+	}
+	w.apply(replica.RegisterNode{Node: replica.Node{Name: name, Incarnation: d.holder.Incarnation, Session: d.session, Boot: replica.BootID{d.boot}, Labels: d.labels}, Running: running})
 	w.queue = append(w.queue, recovery.NodeUp{Holder: d.holder, Session: d.session})
 }
 
@@ -422,13 +462,18 @@ func (w *world) react(n replica.NodeName) {
 			continue
 		}
 		switch {
+		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0 && p.unsealing:
 		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0:
 			p.initial, p.live = j.Epoch, replica.Generation{Epoch: j.Epoch}
 			d.hold(replica.OfGroup(j.Layout.Groups[r]), p.live, r, false)
 			d.hold(replica.OfRank(r), p.live, r, false)
 		case j.ClosedEpoch >= j.Epoch && !p.stuck && !p.busy:
 			p.stopped, p.left = true, false
-		case j.Phase == replica.Planned && p.loaded != j.Epoch && !p.blocked:
+		case j.Phase == replica.Planned && p.loaded != j.Epoch && p.blocked:
+			if !p.starved {
+				p.ordered = j.Epoch
+			}
+		case j.Phase == replica.Planned && p.loaded != j.Epoch:
 			w.load(d, r, p, j.Plan)
 		case j.Phase == replica.Open && p.loaded == j.Epoch:
 			p.stopped = false
@@ -474,6 +519,10 @@ func (w *world) available(n replica.NodeName, r replica.Rank, s replica.Source, 
 		d := w.nodes[h.Node]
 		if !w.reaches(n, h.Node) {
 			off = append(off, h.Node)
+			continue
+		}
+		if w.liars[h.Node] && h.Node != n && d.up {
+			w.queue = append(w.queue, recovery.Corrupt{From: n, By: h.Node, Part: s.Part, Generation: g, Root: s.Root})
 			continue
 		}
 		if d.up && d.holder == h && slices.ContainsFunc(d.parts, func(x replica.Held) bool { return x.Part == s.Part && x.Generation == g && x.Root == s.Root }) {
@@ -531,7 +580,7 @@ func (w *world) fetchMirrors(n replica.NodeName, d *daemon, plan *replica.Plan) 
 func (w *world) report(n replica.NodeName) replica.NodeReport {
 	d := w.nodes[n]
 	d.seq++
-	rep := replica.NodeReport{Job: w.job, Holder: d.holder, Session: d.session, Seq: d.seq, Fenced: d.fenced, Settled: true, Parts: slices.Clone(d.parts), Offers: d.offers, Spare: d.spare, Bad: slices.Clone(d.bad), BadDisk: slices.Clone(d.badDisk), Starting: slices.Clone(d.starting), StartingPIDs: slices.Clone(d.pids), Short: d.short}
+	rep := replica.NodeReport{Job: w.job, Holder: d.holder, Session: d.session, Seq: d.seq, Fenced: d.fenced, Settled: true, Parts: slices.Clone(d.parts), Offers: d.offers, Spare: d.spare, Epoch: w.state().Epoch, Phase: w.state().Phase, SinceMS: uint64((w.now - w.since).Milliseconds()), Bad: slices.Clone(d.bad), BadDisk: slices.Clone(d.badDisk), Starting: slices.Clone(d.starting), StartingPIDs: slices.Clone(d.pids), Short: d.short}
 	if d.short != "" {
 		rep.Offers = 0
 	}
@@ -547,7 +596,7 @@ func (w *world) report(n replica.NodeName) replica.NodeReport {
 		v := w.believed(p)
 		rep.Ranks = append(rep.Ranks, replica.RankReport{Rank: r, Incarnation: p.inc, Alive: p.alive, Attached: p.alive && !p.detached, PID: uint64(p.inc),
 			Live: replica.PackWord(v.live.Epoch, v.live.Step, phase), Good: v.live.Word(), Settled: !p.busy, Stopped: p.stopped && p.alive, Whole: p.alive && v.whole,
-			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive, Left: p.left, Progress: p.progress, Halted: p.halted && p.alive})
+			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive, Left: p.left, Progress: p.progress, Halted: p.halted && p.alive, Ordered: p.ordered, LoadMS: p.loadMS, StillMS: p.still.look(w.now, p)})
 	}
 	for r, c := range w.state().Ranks { // claims of this life of the node that no process of it has: nobody else reports their deaths
 		if p := d.procs[replica.Rank(r)]; c.Incarnation != 0 && c.Node == n && c.NodeIncarnation == d.holder.Incarnation && (p == nil || p.inc < c.Incarnation) {
@@ -729,8 +778,8 @@ func describe(c replica.Command) string {
 
 func describePlan(p replica.Plan) string {
 	s := fmt.Sprintf("%d: T = %v", p.Epoch, p.Generation)
-	if p.StepsLost > 0 {
-		s += fmt.Sprintf(", %d steps lost", p.StepsLost)
+	if p.CommittedLost > 0 {
+		s += fmt.Sprintf(", %d steps lost", p.CommittedLost)
 	}
 	if p.Unvouched {
 		s += ", unvouched"

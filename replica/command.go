@@ -10,6 +10,9 @@ type (
 		Node Node `cbor:"1,keyasint"`
 		// Limit bounds the state that it may lead to, in bytes; zero in the log of a leader that knew none.
 		Limit uint64 `cbor:"2,keyasint,omitempty"`
+		// Running are the claims that the daemon still serves. Where the node has another memory than before, these claims go on in it, and
+		// this entry puts the node's other claims at fault.
+		Running []Running `cbor:"3,keyasint,omitempty"`
 	}
 	// CreateJob mints a job. Refused while a job of that name has not ended; ID must be new to this log.
 	CreateJob struct {
@@ -101,6 +104,15 @@ type (
 		Job    JobID `cbor:"1,keyasint"`
 		Copies int   `cbor:"2,keyasint"`
 	}
+	// SetHolder corrects who holds a part of the committed generation, or of Previous: a node has lost its copy (Lost), or has it again.
+	SetHolder struct {
+		Job        JobID      `cbor:"1,keyasint"`
+		Generation Generation `cbor:"2,keyasint"`
+		Part       Part       `cbor:"3,keyasint"`
+		Root       Digest     `cbor:"4,keyasint"` // as recorded; another one is refused
+		Holder     Holder     `cbor:"5,keyasint"`
+		Lost       bool       `cbor:"6,keyasint,omitempty"`
+	}
 	// SetMirrors moves mirrors outside a recovery.
 	SetMirrors struct {
 		Job          JobID        `cbor:"1,keyasint"`
@@ -167,6 +179,7 @@ func (CommitRoots) command()   {}
 func (ReportDispute) command() {}
 func (Condemn) command()       {}
 func (SetCopies) command()     {}
+func (SetHolder) command()     {}
 func (SetMirrors) command()    {}
 func (SetCadence) command()    {}
 func (BeginDurable) command()  {}

@@ -43,7 +43,8 @@ const NoGroup = ^GroupID(0)
 // NodeName names a node; it is in the node's certificate.
 type NodeName string
 
-// NodeIncarnation is minted at random by a node's keeper when it starts, so a restarted daemon keeps it; 0 means "unknown".
+// NodeIncarnation is minted at random by a node's keeper when it starts, so a restarted daemon keeps it; a keeper that takes another's place beside a
+// daemon has it from that one. 0 means "unknown".
 type NodeIncarnation uint64
 
 // Session is the number of a daemon's start under one keeper, from 1.

@@ -130,6 +130,18 @@ type Job struct {
 	// Owner is the user, by number, that created the job: its processes alone, and root's, may be ranks and launchers of it. Users have the same
 	// numbers on all nodes.
 	Owner uint32 `json:"owner" cbor:"37,keyasint,omitempty"`
+	// Former is the step that an earlier run had committed which this one goes on from, as far as the log knew it; 0 once this one has resumed.
+	Former Step `json:"former,omitempty" cbor:"44,keyasint,omitempty"`
+}
+
+// Held is on how many nodes each part of the committed generation lies, by the record, of the copies that a commit needs: fewer than Copies
+// where a copy was lost since.
+func (j *Job) Held() int {
+	n := j.Copies
+	for _, p := range j.Parts {
+		n = min(n, len(p.Holders))
+	}
+	return n
 }
 
 // Earlier is a generation that was committed before the present one, with who held its parts.
@@ -209,6 +221,13 @@ func (n Node) Ways() []string { return append([]string{n.Addr}, n.Addrs...) }
 
 // Holder is the node in its present life.
 func (n Node) Holder() Holder { return Holder{Node: n.Name, Incarnation: n.Incarnation} }
+
+// Running is a daemon's word that it serves a claim: the process lives, and the daemon has its arena.
+type Running struct {
+	Job         JobID       `cbor:"1,keyasint"`
+	Rank        Rank        `cbor:"2,keyasint"`
+	Incarnation Incarnation `cbor:"3,keyasint"`
+}
 
 // FaultKind is what was seen.
 type FaultKind uint8

@@ -1,5 +1,7 @@
 package replica
 
+import "fmt"
+
 // Tier is where a part comes from.
 type Tier uint8
 
@@ -40,10 +42,21 @@ type Plan struct {
 	Ranks        []Claimed    `json:"ranks" cbor:"6,keyasint"`   // the claims it is for, by rank
 	Mirrors      [][]NodeName `json:"mirrors" cbor:"7,keyasint"` // by rank; they fetch T before Resume, or it is degraded
 	GroupMirrors [][]NodeName `json:"group_mirrors,omitempty" cbor:"8,keyasint,omitempty"`
-	Unvouched    bool         `json:"unvouched" cbor:"9,keyasint"`   // some group had one producer left to speak for it
-	Initial      bool         `json:"initial" cbor:"10,keyasint"`    // opening at (p, init)
-	Reason       string       `json:"reason" cbor:"11,keyasint"`     // why this generation and these tiers, for people
-	StepsLost    Step         `json:"steps_lost" cbor:"12,keyasint"` // committed position's step - T where that is positive
+	Unvouched    bool         `json:"unvouched" cbor:"9,keyasint"` // some group had one producer left to speak for it
+	Initial      bool         `json:"initial" cbor:"10,keyasint"`  // opening at (p, init)
+	Reason       string       `json:"reason" cbor:"11,keyasint"`   // why this generation and these tiers, for people
+	// StepsLost is how many steps are done again: from T to the newest that a rank is known to have made. CommittedLost are those of them that were
+	// committed.
+	StepsLost     Step `json:"steps_lost" cbor:"12,keyasint"`
+	CommittedLost Step `json:"committed_lost,omitempty" cbor:"13,keyasint,omitempty"`
+}
+
+// WentBack says that the plan goes back over committed steps, and why; empty: it does not.
+func (p *Plan) WentBack() string {
+	if p.CommittedLost == 0 {
+		return ""
+	}
+	return fmt.Sprintf("went back over %d committed steps, from step %d to step %d: %s", p.CommittedLost, p.Generation.Step+p.CommittedLost, p.Generation.Step, p.Reason)
 }
 
 // Tier is the farthest tier the plan reads.

@@ -68,10 +68,19 @@ type RankReport struct {
 	Loaded      Epoch       `json:"loaded" cbor:"12,keyasint"`                   // acknowledged its roots for the plan of this epoch
 	Left        bool        `json:"left" cbor:"13,keyasint"`                     // said that it has finished
 	Hung        bool        `json:"hung,omitempty" cbor:"14,keyasint,omitempty"` // stands still for longer than it may
-	// Progress rises while its process, which is not at rest yet, gets on with that: megabytes of shared memory that it has in reach.
+	// Progress rises while its process, which is not at rest yet, gets on with that: megabytes of shared memory that it has in reach. While
+	// its parts are brought to it for a plan: megabytes that have come.
 	Progress uint64 `json:"progress,omitempty" cbor:"17,keyasint,omitempty"`
 	// Halted tells that the kernel names the process as stopped, by a signal or a debugger.
 	Halted bool `json:"halted,omitempty" cbor:"18,keyasint,omitempty"`
+	// Ordered is the epoch of whose plan its process was told to load the parts, which lie in its arena.
+	Ordered Epoch `json:"ordered,omitempty" cbor:"19,keyasint,omitempty"`
+	// LoadMS is how long its parts may take for their size, in milliseconds: to come, or to be loaded.
+	LoadMS uint64 `json:"load_ms,omitempty" cbor:"20,keyasint,omitempty"`
+	// StillMS is for how long nothing of its process had changed when this was sent: a new leader counts on from there.
+	StillMS uint64 `json:"still_ms,omitempty" cbor:"21,keyasint,omitempty"`
+	// Failing is why its parts have not come yet, where some tries have failed.
+	Failing string `json:"failing,omitempty" cbor:"22,keyasint,omitempty"`
 }
 
 // NodeReport is a daemon's full account of one job, sent after each change that matters outside the hot path. The newest
@@ -94,9 +103,14 @@ type NodeReport struct {
 	// Launchers counts the launchers of the job here, those too that can start no more processes.
 	Launchers int `json:"launchers,omitempty" cbor:"19,keyasint,omitempty"`
 	// Short names what the node is short of, so that it starts no process for the job, and one that runs may not get its rank. Empty: nothing.
-	Short string `json:"short,omitempty" cbor:"20,keyasint,omitempty"`
+	Short string `json:"short,omitempty" cbor:"23,keyasint,omitempty"`
 	// SettleMS is how long ranks here have to settle since the fence, in milliseconds, where copies under way need longer than settle_timeout.
 	SettleMS uint64 `json:"settle_ms,omitempty" cbor:"18,keyasint,omitempty"`
+	// Epoch and Phase are those of the job as the node knows it, and SinceMS for how long it had known them when this was sent: a new leader
+	// counts on from there, and reads no clock but its own.
+	Epoch   Epoch    `json:"epoch,omitempty" cbor:"20,keyasint,omitempty"`
+	Phase   JobPhase `json:"phase,omitempty" cbor:"21,keyasint,omitempty"`
+	SinceMS uint64   `json:"since_ms,omitempty" cbor:"22,keyasint,omitempty"`
 	// Bad lists the copies here that failed their digest since the job last ran, and were given up.
 	Bad []Held `json:"bad,omitempty" cbor:"11,keyasint,omitempty"`
 	// BadDisk lists the durable parts that failed their digest when this node read them for the newest plan.

@@ -34,9 +34,18 @@ func PackWord(e Epoch, s Step, p Phase) Word {
 	return Word(uint64(e&MaxEpoch)<<40 | uint64(s&MaxStep)<<2 | uint64(p&3))
 }
 
-func (w Word) Epoch() Epoch           { return Epoch(w >> 40) }
-func (w Word) Step() Step             { return Step(w>>2) & MaxStep }
-func (w Word) Phase() Phase           { return Phase(w & 3) }
+func (w Word) Epoch() Epoch { return Epoch(w >> 40) }
+func (w Word) Step() Step   { return Step(w>>2) & MaxStep }
+func (w Word) Phase() Phase { return Phase(w & 3) }
+
+// Made is the newest step whose update is whole: one that is being made is not made.
+func (w Word) Made() Step {
+	if w.Phase() == Updating && w.Step() > 0 {
+		return w.Step() - 1
+	}
+	return w.Step()
+}
+
 func (w Word) Generation() Generation { return Generation{w.Epoch(), w.Step()} }
 
 // Word packs the generation with phase 0.

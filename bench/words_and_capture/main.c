@@ -73,7 +73,7 @@ static void free_places(fake *f, bool full) {
 
 static void step(rp_handle *h, uint64_t s) {
 	OK(rp_step_enter(h, s, 0, &failure));
-	OK(rp_set_good(h, s));
+	OK(GOOD(h, s));
 	OK(rp_step_exit(h, s, 0, NULL, &failure));
 }
 

@@ -30,7 +30,7 @@ type LogEvent struct {
 	Term      uint64            `json:"term"`
 	Tier      string            `json:"tier"`
 	Reason    string            `json:"reason"`
-	StepsLost uint64            `json:"steps_lost"`
+	StepsLost uint64            `json:"committed_lost"` // committed steps that are done again
 	Bytes     uint64            `json:"bytes"`
 	By        map[string]uint64 `json:"by"`
 	Holders   []string          `json:"holders"`

@@ -191,6 +191,9 @@ func (p *Process) Last() []string { return p.tail.last() }
 // State is how it ended; it has.
 func (p *Process) State() *os.ProcessState { return p.cmd.ProcessState }
 
+// Told tells whether it was sent a signal to end by.
+func (p *Process) Told() bool { return p.told.Load() }
+
 // Spent tells whether the process has ended and all that it said was taken in: its exit alone may be seen before its last words.
 func (p *Process) Spent() bool {
 	select {

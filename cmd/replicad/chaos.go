@@ -9,15 +9,16 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/replicad/replicad/chaos"
 	"github.com/replicad/replicad/chaos/cluster"
 	"github.com/replicad/replicad/internal/config"
-	"github.com/replicad/replicad/internal/launch"
-	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func newChaos(std stdio) *cobra.Command {
@@ -26,56 +27,113 @@ func newChaos(std stdio) *cobra.Command {
 
 func newChaosRun(std stdio) *cobra.Command {
 	var o chaos.Options
-	var faults, groups, flags string
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Train under random faults for a while, and compare with an undisturbed run",
-		Long: "Trains jobs on three voters and a spare on this machine, injects random faults, one or two at once, and\n" +
-			"compares with an undisturbed run. Exit code 1 if any of these does not hold:\n\n" +
+		Long: "Trains jobs on three voters and a spare on this machine, injects random faults, one or two at once or at a moment\n" +
+			"that the slots' words show, and compares with an undisturbed run. Exit code 1 if any of these does not hold:\n\n" +
 			"  - weights are bit-equal, and no committed step is lost\n" +
 			"  - each rank has one owner, and no healthy process is killed\n" +
-			"  - commits and recoveries are within bounds\n" +
+			"  - commits and recoveries are within bounds, and each job ends committed, with its launchers' exit code 0\n" +
 			"  - the disk is read only where memory held nothing\n" +
 			"  - nothing is left over\n\n" +
 			"Faults: " + strings.Join(chaos.Known(), ", ") + ".",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if faults != "" {
-				o.Faults = strings.Split(faults, ",")
-			}
-			o.Flags = strings.Fields(flags)
-			list, err := launch.ParseList[replica.GroupID](groups)
-			if err != nil {
-				return coded(exitUsage, fmt.Errorf("--groups: %w", err))
-			}
-			for _, g := range list {
-				o.Groups = append(o.Groups, int(g))
-			}
-			err = chaos.Run(cmd.Context(), o, std.out)
+			o.Again = chaosAgain
+			err := chaos.Run(cmd.Context(), o, std.out)
 			if errors.As(err, new(*chaos.UsageError)) {
 				return coded(exitUsage, err)
 			}
 			return err
 		},
 	}
-	f := cmd.Flags()
-	f.Uint64Var(&o.Seed, "seed", 0, "of training and of the schedule (default: drawn, and printed)")
-	f.DurationVar(&o.Duration, "duration", 0, "how long faults are injected (default 1m)")
-	f.IntVar(&o.Kills, "kills", 0, "end after so many kills of ranks, should that come first")
-	f.StringVar(&faults, "faults", "", "`LIST` of kinds to draw from, separated by commas; a kind named twice comes twice as often (default: all)")
-	f.StringVar(&o.Trainer, "trainer", "", "`COMMAND` of the ranks, in words without spaces (default: textlm beside this program); docs/chaos.md says what it must print")
-	f.BoolVar(&o.Ends, "ranks-end", false, "a rank's process of this trainer ends when it loses a peer; the default, textlm's, stays")
-	f.IntVar(&o.World, "world", 0, "ranks (default 4)")
-	f.StringVar(&groups, "groups", "", "replica group of each rank (default `0,1,0,1` and so on)")
-	f.IntVar(&o.Steps, "steps", 0, "optimizer steps of each job (default 1000)")
-	f.DurationVar(&o.Pace, "pace", 0, "shortest time of a step (default 20ms)")
-	f.IntVar(&o.Warm, "warm", 0, "processes that each node keeps started, to wait until a rank needs one (default 0; 1 with the fault heir)")
-	f.StringVar(&flags, "run-flags", "", "further `FLAGS` of replicad run, as \"--cadence 4\"")
-	f.StringVar(&o.ReportDir, "report", "", "`DIR` for the timeline, and after a failure logs and status")
-	f.StringVar(&o.Dir, "dir", "", "`DIR` for sockets, state and logs (default: a temporary one)")
-	f.BoolVar(&o.Keep, "keep", false, "leave --dir behind")
+	chaosFlags(cmd.Flags(), &o)
 	return cmd
 }
+
+// chaosFlags are the flags of a run; what o has already is their default.
+func chaosFlags(f *pflag.FlagSet, o *chaos.Options) {
+	f.Uint64Var(&o.Seed, "seed", o.Seed, "of training and of the schedule (default: drawn, and printed)")
+	f.DurationVar(&o.Duration, "duration", o.Duration, "how long faults are injected, in all layouts together (default 1m)")
+	f.IntVar(&o.Kills, "kills", o.Kills, "end after so many kills of ranks, should that come first")
+	f.Var(listOf(&o.Faults, ",", word), "faults", "`LIST` of kinds to draw from, separated by commas; a kind named twice comes twice as often (default: all)")
+	f.StringVar(&o.Trainer, "trainer", o.Trainer, "`COMMAND` of the ranks, in words without spaces (default: textlm beside this program); docs/chaos.md says what it must print")
+	f.BoolVar(&o.Ends, "ranks-end", o.Ends, "a rank's process of this trainer ends when it loses a peer; the default, textlm's, stays")
+	f.Var(listOf(&o.Layouts, ",", word), "layouts", "`LIST` of layouts to go over: "+strings.Join(chaos.Layouts(), ", ")+" (default: all with textlm, in an order drawn by the seed; else the first)")
+	f.IntVar(&o.World, "world", o.World, "ranks of a layout of your own (default 4)")
+	f.Var(listOf(&o.Groups, ",", strconv.Atoi), "groups", "replica group of each rank of a layout of your own (default `0,1,0,1` and so on)")
+	f.IntVar(&o.Shards, "shards", o.Shards, "ranks that share one replica of the model, in a layout of your own; the trainer gets the same flag")
+	f.IntVar(&o.Slots, "slots", o.Slots, "generations that an arena holds, 2 to 4 (default: the layout's)")
+	f.IntVar(&o.StateMB, "state-mb", o.StateMB, "`MiB` added to each rank's state (default: the layout's); the trainer gets the same flag")
+	f.IntVar(&o.Steps, "steps", o.Steps, "optimizer steps of each job (default: the layout's)")
+	f.DurationVar(&o.Pace, "pace", o.Pace, "shortest time of a step (default: the layout's)")
+	f.IntVar(&o.Warm, "warm", o.Warm, "processes that each node keeps started, to wait until a rank needs one (default 0; 1 with the fault heir)")
+	f.Var(listOf(&o.Flags, " ", word), "run-flags", "further `FLAGS` of replicad run, as \"--cadence 4\"")
+	f.StringVar(&o.ReportDir, "report", o.ReportDir, "`DIR` for the timeline, and after a failure logs and status")
+	f.StringVar(&o.Dir, "dir", o.Dir, "`DIR` for sockets, state and logs (default: a temporary one)")
+	f.BoolVar(&o.Keep, "keep", o.Keep, "leave --dir behind")
+}
+
+// chaosPlaces are the flags that say where a run leaves its files: another run leaves them elsewhere.
+var chaosPlaces = []string{"report", "dir", "keep"}
+
+// chaosAgain is the command line of a run with these options: each flag that is not as it is by itself.
+func chaosAgain(o chaos.Options) string {
+	f, unset := new(pflag.FlagSet), new(pflag.FlagSet)
+	chaosFlags(f, &o)
+	chaosFlags(unset, new(chaos.Options))
+	line := "replicad chaos run"
+	f.VisitAll(func(flag *pflag.Flag) {
+		value := flag.Value.String()
+		if slices.Contains(chaosPlaces, flag.Name) || value == unset.Lookup(flag.Name).Value.String() {
+			return
+		}
+		if strings.ContainsAny(value, " \t\"'$") {
+			value = "'" + strings.ReplaceAll(value, "'", `'\''`) + "'"
+		}
+		line += " --" + flag.Name + "=" + value
+	})
+	return line
+}
+
+// list is a flag whose values are separated by a word; empty: none.
+type list[T any] struct {
+	to    *[]T
+	sep   string
+	parse func(string) (T, error)
+}
+
+func listOf[T any](to *[]T, sep string, parse func(string) (T, error)) *list[T] {
+	return &list[T]{to, sep, parse}
+}
+
+func word(s string) (string, error) { return s, nil }
+
+func (l *list[T]) String() string {
+	if l.to == nil { // pflag asks a zero value
+		return ""
+	}
+	var words []string
+	for _, v := range *l.to {
+		words = append(words, fmt.Sprint(v))
+	}
+	return strings.Join(words, l.sep)
+}
+
+func (l *list[T]) Set(text string) error {
+	*l.to = nil
+	for _, s := range strings.FieldsFunc(text, func(r rune) bool { return string(r) == l.sep }) {
+		v, err := l.parse(s)
+		if err != nil {
+			return err
+		}
+		*l.to = append(*l.to, v)
+	}
+	return nil
+}
+
+func (l *list[T]) Type() string { return "list" }
 
 // newChaosCluster is how tests in other languages have a cluster.
 func newChaosCluster(std stdio) *cobra.Command {

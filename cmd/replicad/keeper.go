@@ -32,7 +32,8 @@ func newKeeper(std stdio) *cobra.Command {
 		Short: "Hold the memory of this node's ranks while its daemon is away",
 		Long: "Holds the descriptors of arenas, so that a restarted daemon finds the memory of its ranks.\n\n" +
 			"`replicad daemon` starts a keeper if none answers. The keeper stays when the daemon ends. When the\n" +
-			"keeper ends, the memory is released.",
+			"keeper ends beside its daemon, the next keeper gets the memory from the daemon. When both end, only the\n" +
+			"ranks that run still have theirs.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if socket == "" {

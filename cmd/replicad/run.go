@@ -73,7 +73,7 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags.IntVar(&o.MinCopies, "min-copies", 0, "nodes that must hold each part before a step is committed (default 2)")
 	flags.IntVar(&o.Cadence, "cadence", 0, "steps between generations (default 1)")
 	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default 2 where fewer ranks than --min-copies compute a part, or with --groups auto; else 4)")
-	flags.IntVar(&o.ChunkMB, "chunk-mb", 0, "chunk size in MiB (default 4)")
+	flags.IntVar(&o.ChunkMB, "chunk-mb", 0, fmt.Sprintf("chunk size in MiB (default: %d KiB)", replica.DefaultChunkBytes>>10))
 	flags.IntVar(&o.DurableEvery, "durable-every", 0, "steps between generations written to disk (default: none)")
 	flags.IntVar(&o.PrivateCapMB, "private-cap-mb", 0, "upper limit of a rank's private regions, in MiB (default 64)")
 	flags.BoolVar(&o.RequireVotes, "require-votes", false, "never resume from a state that one rank alone vouches for")

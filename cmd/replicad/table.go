@@ -116,6 +116,12 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if c := j.Commits; c != nil {
 		fmt.Fprintf(t, "commits\t%s\n", commitText(*c))
 	}
+	if j.Stalled != "" {
+		fmt.Fprintf(t, "STALLED\t%s\n", j.Stalled)
+	}
+	if j.WentBack != "" {
+		fmt.Fprintf(t, "WENT BACK\tthe job %s\n", j.WentBack)
+	}
 	if j.AtRisk {
 		fmt.Fprintf(t, "at risk\t%d steps since: one more fault may cost them\n", j.Uncommitted)
 	}
@@ -124,7 +130,9 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 		fmt.Fprintf(t, "\tdurable writes are tried again: %s\n", j.DurableError)
 	}
 	copies := fmt.Sprintf("%d", j.Copies)
-	if j.Degraded {
+	if j.Stalled != "" {
+		copies += fmt.Sprintf(" of step %d; of the steps since: fewer", j.Position.Step)
+	} else if j.Degraded {
 		copies += " (degraded: fewer than min_copies)"
 	}
 	fmt.Fprintf(t, "copies\t%s\n", copies)

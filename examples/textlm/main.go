@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	o.faultDir = os.Getenv("TEXTLM_FAULT_DIR")
-	if flags.NArg() > 0 || o.steps == 0 || o.shards < 1 || o.stateMB < 0 || o.world < o.shards || o.world%o.shards != 0 {
+	if flags.NArg() > 0 || o.steps == 0 || o.shards < 1 || o.stateMB < 0 || o.baseline && (o.world < o.shards || o.world%o.shards != 0) { // with replicad the launcher says how many ranks there are
 		fmt.Fprintf(stderr, "textlm: --steps %d, --shards %d, --state-mb %d, --world %d, arguments %q: want at least one step, whole replicas (world a multiple of shards), and no arguments\n",
 			o.steps, o.shards, o.stateMB, o.world, flags.Args())
 		return 2

@@ -57,14 +57,16 @@ const (
 	kindRelay       wire.Kind = 103
 	kindAskUnheard  wire.Kind = 104
 	kindUnheard     wire.Kind = 105
+	kindPushing     wire.Kind = 106
 	KindChange      wire.Kind = 110
 	KindPiece       wire.Kind = 111
 	kindAskView     wire.Kind = 112
+	kindCopy        wire.Kind = 114
 
 	KindOperatorReply wire.Kind = 113
 )
 
-// MaxHello caps a hello, in bytes: a name, an address and labels.
+// MaxHello caps a hello, in bytes: a name, addresses, labels, and some thirty bytes for each claim that the node runs.
 const MaxHello = 64 << 10
 
 // MaxLinkFrame caps a frame on a link, in bytes. What may be larger, a view or a change of one, travels in pieces.
@@ -92,8 +94,10 @@ var table = []row{
 	message[Rejected](kindReject, ToLeader),
 	message[replica.RegionReport](kindRegions, ToLeader),
 	message[Unreached](kindUnreached, ToLeader),
+	message[PushReport](kindPushing, ToLeader),
 	message[UnheardAnswer](kindUnheard, ToLeader),
 	message[AskView](kindAskView, ToLeader),
+	message[CopyReport](kindCopy, ToLeader),
 
 	handshake[Welcome](KindWelcome, ToNode),
 	handshake[Beat](KindBeat, ToNode),   // the leader is there

@@ -11,6 +11,8 @@ import (
 type Hello struct {
 	Cluster replica.ClusterID `cbor:"1,keyasint"`
 	Node    replica.Node      `cbor:"2,keyasint"`
+	// Running are the claims that the daemon serves now; see replica.RegisterNode.
+	Running []replica.Running `cbor:"3,keyasint,omitempty"`
 }
 
 // Welcome answers a hello. Leader is set where the answerer does not lead: try there. Refused tells that asking again changes nothing
@@ -299,6 +301,15 @@ type CorruptCopy struct {
 	Generation replica.Generation `cbor:"3,keyasint"`
 	Root       replica.Digest     `cbor:"4,keyasint"`
 	Node       replica.NodeName   `cbor:"5,keyasint"`
+}
+
+// CopyReport says that its node has lost its copy of a committed part (Lost), or has it again. The node repeats it until the record says so.
+type CopyReport struct {
+	Job        replica.JobID      `cbor:"1,keyasint"`
+	Part       replica.Part       `cbor:"2,keyasint"`
+	Generation replica.Generation `cbor:"3,keyasint"`
+	Root       replica.Digest     `cbor:"4,keyasint"`
+	Lost       bool               `cbor:"5,keyasint,omitempty"`
 }
 
 // RegionsOrder asks for a replica.RegionReport: the regions of a part that lies sealed in a rank's arena.

@@ -20,7 +20,7 @@ type Status struct {
 	Term        uint64                  `json:"term"`
 	IsLeader    bool                    `json:"is_leader"`
 	Adopting    bool                    `json:"adopting"`
-	KeeperLost  bool                    `json:"keeper_lost"` // until a restart, ranks' memory does not survive this daemon
+	KeeperLost  bool                    `json:"keeper_lost"` // until another keeper has taken its place, ranks' memory does not survive this daemon
 	// Scrubbed is what this daemon has read again of the copies that lie here.
 	Scrubbed ScrubStatus `json:"scrubbed"`
 	// Certificate says that this node's certificate ends within thirty days, or is revoked. Empty: neither.
@@ -155,6 +155,11 @@ type JobStatus struct {
 	LeftOut     string             `json:"left_out,omitempty" cbor:"26,keyasint"`    // which of these fields is not here, since the job is too large for one answer
 	// Commits is how often the open epoch commits lately; missing before it has committed a few times.
 	Commits *CommitStatus `json:"commits,omitempty" cbor:"28,keyasint"`
+	// Stalled says that the job trains and nothing is committed any more, which part waits for whom, what was done about it and what one more fault
+	// would cost. Degraded is true meanwhile: steps since the commit have too few copies.
+	Stalled string `json:"stalled,omitempty" cbor:"29,keyasint"`
+	// WentBack says that the job goes on from before a step that was committed, and why; until it has committed as far again.
+	WentBack string `json:"went_back,omitempty" cbor:"30,keyasint"`
 }
 
 // CommitStatus is how often a job commits, over its newest commits.
@@ -316,7 +321,7 @@ func (j JobStatus) tooLong() bool {
 
 // readable replaces what is no UTF-8 in texts that may quote a file's name: a link would end with such a message.
 func (j *JobStatus) readable() {
-	for _, s := range []*string{&j.EndReason, &j.DurableError, &j.Unvouched} {
+	for _, s := range []*string{&j.EndReason, &j.DurableError, &j.Unvouched, &j.Stalled, &j.WentBack} {
 		*s = Readable(*s)
 	}
 	j.Waiting = slices.Clone(j.Waiting)
@@ -332,9 +337,13 @@ func Readable(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
 func StatusOf(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {
 	s := JobStatus{Name: job.Name, ID: job.ID, Owner: job.Owner, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
 		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined, Naming: job.Naming != nil}
+	if held := job.Held(); job.Phase == replica.Open && held < s.Copies { // a copy was lost since the commit
+		s.Copies, s.Degraded = held, true
+	}
 	if p := job.Plan; p != nil && p.Unvouched && job.Position.Step <= p.Generation.Step {
 		s.Unvouched = p.Reason
 	}
+	s.WentBack = wentBack(job)
 	for _, d := range job.Disputed {
 		s.Disputes = append(s.Disputes, DisputeStatus{Group: d.Group, Step: d.Generation.Step, Generation: d.Generation, Majority: d.Majority(), Suspects: d.Suspects, Votes: d.Votes})
 	}
@@ -374,6 +383,15 @@ func StatusOf(job *replica.Job, reports map[replica.NodeName]replica.NodeReport)
 		return strings.Compare(string(a.Node), string(b.Node))
 	})
 	return s
+}
+
+// wentBack says how far the job's plan went back over committed steps; empty: it did not, or they are committed again.
+func wentBack(job *replica.Job) string {
+	p := job.Plan
+	if p == nil || p.CommittedLost == 0 || job.Position.Step >= p.Generation.Step+p.CommittedLost {
+		return ""
+	}
+	return p.WentBack()
 }
 
 // PartsStatus lists the holders of what is committed.

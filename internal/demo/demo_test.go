@@ -115,6 +115,36 @@ func TestHolderWantsThreeCopies(t *testing.T) {
 }
 
 // A part counts as on its way from others than the node that fetches it and the one that was lost.
+// Ranks lie in groups as the shards say, and the trainer is told.
+func TestShardsLayOutTheGroups(t *testing.T) {
+	textlm := filepath.Join(t.TempDir(), "textlm")
+	if err := os.WriteFile(textlm, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		opt   Options
+		world int
+		want  string
+		flags string
+	}{
+		{Options{}, 4, "0,1,0,1", ""},
+		{Options{Shards: 3}, 3, "0,1,2", "--shards 3"},
+		{Options{Shards: 3, World: 6}, 6, "0,1,2,0,1,2", "--shards 3"},
+		{Options{Shards: 1, World: 3}, 3, "0,0,0", "--shards 1"},
+	} {
+		tc.opt.Trainer = textlm
+		o, err := tc.opt.withDefaults()
+		if command := strings.Join(o.trainer(), " "); err != nil || o.World != tc.world || o.groupList() != tc.want || !strings.HasSuffix(command, tc.flags) || tc.flags == "" && strings.Contains(command, "--shards") {
+			t.Errorf("%+v: %d ranks in %s, %s: %v", tc.opt, o.World, o.groupList(), command, err)
+		}
+	}
+	for _, bad := range []Options{{Shards: -1, Trainer: textlm}, {Shards: 3, World: 4, Trainer: textlm}} {
+		if _, err := bad.withDefaults(); err == nil || !strings.Contains(err.Error(), "shards") {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}
+
 func TestSending(t *testing.T) {
 	e := cluster.LogEvent{Event: "fetching", Part: "group 0", From: "n4", Holders: []string{"n1", "n3", "n4"}}
 	if got := sending(e, "n3"); !slices.Equal(got, []string{"n1"}) {

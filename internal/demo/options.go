@@ -85,6 +85,7 @@ type Options struct {
 	NoFaults bool
 	Steps    int    // optimizer steps [1500]
 	StateMB  int    // MiB added to each rank's state [0]
+	Shards   int    // ranks that share one replica of textlm's model [2]; as many as ranks: each group's part is mirrored
 	Slots    int    // generations that a rank's arena holds [the job's default]
 	Copies   int    // nodes that must hold each part before a step is committed [the job's default; three with fault holder]
 	Seed     uint64 // of training and of the moments of faults [drawn, and printed]
@@ -95,8 +96,8 @@ type Options struct {
 
 	Program string        // replicad [this executable]
 	Trainer string        // program of the ranks, and its arguments after spaces [textlm beside Program]
-	World   int           // ranks [4]
-	Groups  []int         // replica group of each rank [0,1,0,1; with World all in one]
+	World   int           // ranks [4; as many as Shards, if given]
+	Groups  []int         // replica group of each rank [r mod Shards; without shards all in one]
 	Pace    time.Duration // shortest step, which stands for a larger model [20 ms]
 	Warm    int           // processes a node keeps that wait to be a rank [none]
 	Plain   bool          // no live view though stdout is a terminal
@@ -184,12 +185,24 @@ func (o Options) withDefaults() (Options, error) {
 
 // layOut fills in ranks and groups.
 func (o *Options) layOut() (bad []error) {
-	if o.World == 0 && o.Groups == nil {
-		o.World, o.Groups = 4, []int{0, 1, 0, 1}
+	shards := o.Shards // rank r holds shard r % shards
+	switch {
+	case shards < 0 || shards > 64:
+		bad = append(bad, fmt.Errorf("--shards %d: want 1 to 64", shards))
+		shards = 1
+	case shards == 0 && o.ofTextlm():
+		shards = 2
+	case shards == 0:
+		shards = 1
 	}
-	shards := 1
-	if o.ofTextlm() {
-		shards = 2 // rank r holds shard r % 2
+	if o.World == 0 && o.Groups == nil {
+		o.World = 4
+		if o.Shards > 1 {
+			o.World = shards
+		}
+		if o.Shards == 0 {
+			o.Groups = []int{0, 1, 0, 1}
+		}
 	}
 	if o.Groups == nil {
 		o.Groups = make([]int, max(o.World, 0))
@@ -202,7 +215,7 @@ func (o *Options) layOut() (bad []error) {
 	}
 	for r, g := range o.Groups {
 		if shards > 1 && (g != r%shards || o.World%shards != 0) {
-			bad = append(bad, fmt.Errorf("--world %d with --groups %v: textlm trains whole replicas of %d shards: want an even number of ranks in groups 0,1,0,1,..., or another --trainer", o.World, o.Groups, shards))
+			bad = append(bad, fmt.Errorf("--world %d with --groups %v: a trainer with %d shards trains whole replicas: want a multiple of it, ranks in groups 0,...,%d again and again, or other --shards", o.World, o.Groups, shards, shards-1))
 			break
 		}
 	}
@@ -228,6 +241,9 @@ func executable(program string) bool {
 // trainer is the command of a rank, but for what differs between the two runs.
 func (o Options) trainer() []string {
 	command := append(strings.Fields(o.Trainer), "--steps", fmt.Sprint(o.Steps), "--seed", fmt.Sprint(o.Seed))
+	if o.Shards > 0 {
+		command = append(command, "--shards", fmt.Sprint(o.Shards))
+	}
 	if o.StateMB > 0 {
 		command = append(command, "--state-mb", fmt.Sprint(o.StateMB))
 	}

@@ -43,7 +43,7 @@ func TestMeasureReadsARecovery(t *testing.T) {
 		`1200 n1 fault {"epoch":2,"kind":"node-dead","node":"n3","detail":"silent to n1 and n2"}`,
 		`1205 n1 fault {"epoch":2,"kind":"process-dead","rank":2}`,
 		`1260 n1 fenced {"epoch":2}`,
-		`1265 n1 planned {"epoch":3,"step":41,"tier":"peer-ram","reason":"newest eligible","steps_lost":0}`,
+		`1265 n1 planned {"epoch":3,"step":41,"tier":"peer-ram","reason":"newest eligible","steps_lost":1,"committed_lost":0}`,
 		`1300 n4 moved {"epoch":3,"rank":2,"bytes":1000,"by":{"n1":600,"n2":400},"tier":"peer-ram"}`,
 		`1310 n4 moved {"epoch":3,"rank":2,"bytes":24,"by":{"n2":24},"tier":"peer-ram"}`,
 		`1305 n4 verified {"epoch":3,"rank":2}`,

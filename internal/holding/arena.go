@@ -142,41 +142,16 @@ func (a *Arena) Take(p shm.Place, m replica.Manifest) (*shm.Staging, error) {
 	return s, err
 }
 
-// TakeAny takes a free place of a kind. Where none is free, the places that giveWay names are freed first; the frozen area always gives way.
-func (a *Arena) TakeAny(kind shm.PlaceKind, m replica.Manifest, giveWay func() []shm.Place) (shm.Place, *shm.Staging, error) {
-	if a.closed {
-		return shm.Place{}, nil, fmt.Errorf("arena %s was given up", a.key)
-	}
-	for try := 0; ; try++ {
-		for _, p := range a.Places() {
-			if p.Kind != kind {
-				continue
-			}
-			if kind == shm.Frozen && a.Word(p).State() != replica.SlotFree {
-				a.Free(p)
-			}
-			if a.Word(p).State() == replica.SlotFree {
-				s, err := a.Take(p, m)
-				return p, s, err
-			}
-		}
-		freed := false
-		for _, p := range giveWay() {
-			freed = a.Free(p) || freed
-		}
-		if !freed || try > 2 {
-			return shm.Place{}, nil, fmt.Errorf("no place of arena %s can be freed to stage %v of generation %v", a.key, m.Part, m.Generation)
-		}
-	}
-}
-
 // Staged tells whether the daemon itself writes to a place.
 func (a *Arena) Staged(p shm.Place) bool { return a.staged[p] != nil }
 
-// Unstage ends a staging that was sealed or aborted; what it left torn is freed.
-func (a *Arena) Unstage(p shm.Place) {
-	delete(a.staged, p)
-	a.freeTorn(p)
+// Unstage ends a staging that was sealed or aborted; what it left torn is freed. One that was broken off for a wanted part may find another
+// staging in its place, which it lets be.
+func (a *Arena) Unstage(p shm.Place, s *shm.Staging) {
+	if a.staged[p] == s {
+		delete(a.staged, p)
+		a.freeTorn(p)
+	}
 }
 
 // freeTorn gives a torn place back, after a staging that could not. One that the staging gave back itself may have been
@@ -184,13 +159,6 @@ func (a *Arena) Unstage(p shm.Place) {
 func (a *Arena) freeTorn(p shm.Place) {
 	if a.Word(p).State() == replica.SlotTorn {
 		a.Free(p)
-	}
-}
-
-// FreeTorn frees all places that were torn, once the copies into them are joined.
-func (a *Arena) FreeTorn() {
-	for _, p := range a.Places() {
-		a.freeTorn(p)
 	}
 }
 
@@ -205,24 +173,6 @@ func (a *Arena) TearAll() {
 func (a *Arena) GiveUp(p shm.Place) {
 	a.Tear(p)
 	a.Free(p)
-}
-
-// Bury frees what its dead process was copying or had torn, and returns the places that it had COPIED: they may be hashed and sealed in its
-// name (Finish).
-func (a *Arena) Bury() (copied []shm.Place) {
-	for _, p := range a.Places() {
-		if a.staged[p] != nil {
-			continue // a chunk may still be on its way in
-		}
-		switch a.Word(p).State() {
-		case replica.SlotCopying, replica.SlotTorn:
-			a.GiveUp(p)
-		case replica.SlotCopied:
-			copied = append(copied, p)
-		case replica.SlotFree, replica.SlotSealed:
-		}
-	}
-	return copied
 }
 
 // Unsealed tells whether something here is being copied or hashed.

@@ -2,6 +2,7 @@ package holding
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -225,7 +226,7 @@ func TestInfoIsWhatLiesThere(t *testing.T) {
 }
 
 // A rank that dies leaves places in every state. Those that the daemon itself writes are none of its.
-func TestBury(t *testing.T) {
+func TestGiveUpLeft(t *testing.T) {
 	a, _ := hold(t, shm.Spec{Geometry: fixture.Geometry(t, false), Slots: 4})
 	seal(t, a, slot(0), fixture.Gen(3, 4), replica.Digest{})
 	setState(t, a, slot(1), replica.SlotCopying)
@@ -240,7 +241,7 @@ func TestBury(t *testing.T) {
 	if !a.Unsealed() {
 		t.Error("nothing is said to be on its way")
 	}
-	if got, want := a.Bury(), []shm.Place{slot(2), ring(1)}; !slices.Equal(got, want) {
+	if got, want := a.GiveUpLeft(), []shm.Place{slot(2), ring(1)}; !slices.Equal(got, want) {
 		t.Errorf("to be finished: %v, want %v", got, want)
 	}
 	if got, want := states(a, shm.Slot), []replica.SlotState{replica.SlotSealed, replica.SlotFree, replica.SlotCopied, replica.SlotCopying}; !slices.Equal(got, want) {
@@ -252,7 +253,7 @@ func TestBury(t *testing.T) {
 	a.GiveUp(slot(2))
 	a.GiveUp(ring(1))
 	staging.Abort()
-	a.Unstage(slot(3))
+	a.Unstage(slot(3), staging)
 	if a.Unsealed() || a.Staged(slot(3)) || a.Word(slot(3)).State() != replica.SlotFree {
 		t.Errorf("at the end: slots %v", states(a, shm.Slot))
 	}
@@ -267,42 +268,55 @@ func TestTornAndFreed(t *testing.T) {
 	if got := states(a, shm.Slot)[:2]; !slices.Equal(got, []replica.SlotState{replica.SlotSealed, replica.SlotTorn}) {
 		t.Errorf("torn: %v", got)
 	}
-	a.FreeTorn()
+	if copied := a.GiveUpLeft(); len(copied) != 0 {
+		t.Errorf("to be finished: %v", copied)
+	}
 	if got := states(a, shm.Slot)[:2]; !slices.Equal(got, []replica.SlotState{replica.SlotSealed, replica.SlotFree}) {
 		t.Errorf("freed: %v", got)
 	}
 }
 
 // Where no place is free those that may give way are freed; where none may, nothing is staged.
-func TestTakeAny(t *testing.T) {
+func TestTakeFor(t *testing.T) {
 	a, _ := hold(t, shm.Spec{Geometry: fixture.Geometry(t, true), Slots: 2})
 	man, _ := manifest(a, slot(0), fixture.Gen(3, 9), replica.Digest{})
 	var gave []shm.Place
-	take := func(k shm.PlaceKind, m replica.Manifest) (shm.Place, error) {
-		p, s, err := a.TakeAny(k, m, func() []shm.Place { return gave })
+	other := func(p shm.Place) replica.Manifest { // of the same generation, with another root
+		m, _ := manifest(a, p, fixture.Gen(3, 9), replica.Digest{byte(len(gave) + 1)})
+		return m
+	}
+	take := func(m replica.Manifest) (shm.Place, error) {
+		p, s, err := a.TakeFor(m, func() []shm.Place { return gave })
 		if err == nil && (s == nil || !a.Staged(p)) {
 			t.Errorf("%v is taken and not staged", p)
 		}
 		return p, err
 	}
 	seal(t, a, slot(0), fixture.Gen(3, 5), replica.Digest{})
-	if p, err := take(shm.Slot, man); err != nil || p != slot(1) {
+	if p, err := take(man); err != nil || p != slot(1) {
 		t.Errorf("took %v, %v; want the free one", p, err)
 	}
-	if p, err := take(shm.Slot, man); err == nil || !strings.Contains(err.Error(), "no place of arena key can be freed") {
+	if p, err := take(man); !errors.Is(err, ErrBrought) {
+		t.Errorf("took %v, %v for what is on its way", p, err)
+	}
+	if p, err := take(other(slot(0))); !errors.Is(err, ErrNoPlace) {
 		t.Errorf("took %v, %v; want none", p, err)
 	}
 	gave = []shm.Place{slot(0)}
-	if p, err := take(shm.Slot, man); err != nil || p != slot(0) {
+	if p, err := take(other(slot(0))); err != nil || p != slot(0) {
 		t.Errorf("took %v, %v; want the one that gives way", p, err)
 	}
 	base := seal(t, a, frozen, fixture.Gen(1, 0), replica.Digest{})
 	man, _ = manifest(a, frozen, base.Generation, replica.Digest{})
-	if p, err := take(shm.Frozen, man); err != nil || p != frozen {
-		t.Errorf("took %v, %v; want the frozen area, whatever lies there", p, err)
+	if p, err := take(man); !errors.Is(err, ErrBrought) {
+		t.Errorf("took %v, %v for the frozen part that lies there", p, err)
+	}
+	man, _ = manifest(a, frozen, fixture.Gen(1, 7), replica.Digest{})
+	if p, err := take(man); err != nil || p != frozen {
+		t.Errorf("took %v, %v; want the frozen area for another part", p, err)
 	}
 	a.Drop()
-	if _, err := take(shm.Slot, man); err == nil || !strings.Contains(err.Error(), "was given up") {
+	if _, err := take(man); err == nil || !strings.Contains(err.Error(), "was given up") {
 		t.Errorf("of an arena that was given up: %v", err)
 	}
 }

@@ -32,6 +32,8 @@ func (s *shelf) Put(key string, f *os.File) error {
 	return s.err
 }
 
+func (s *shelf) Done() <-chan struct{} { return nil }
+
 func (s *shelf) Drop(key string) error {
 	s.call()
 	s.log = append(s.log, "drop "+key)
@@ -58,7 +60,7 @@ func TestCustodianKeepsTheOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "arenas.json")
 	var lines fixture.Lines
 	s := &shelf{call: func() {}}
-	c := NewCustodian(s, journaltest.New(t, &lines), path)
+	c := NewCustodian(s, nil, journaltest.New(t, &lines), path)
 	a, b := parcel(t, 1), parcel(t, 2)
 	c.Put("a", a)
 	c.Put("b", b)
@@ -95,7 +97,7 @@ func TestCustodianKeepsTheOrder(t *testing.T) {
 func TestCustodianGoesOnWithoutAKeeper(t *testing.T) {
 	var lines fixture.Lines
 	s := &shelf{err: errors.New("the keeper has gone"), call: func() {}}
-	c := NewCustodian(s, journaltest.New(t, &lines), filepath.Join(t.TempDir(), "none", "arenas.json"))
+	c := NewCustodian(s, nil, journaltest.New(t, &lines), filepath.Join(t.TempDir(), "none", "arenas.json"))
 	c.Put("a", parcel(t, 1))
 	c.Drop("b")
 	c.Write([]Entry{})
@@ -122,7 +124,7 @@ func TestCustodianIsAskedWhileItWorks(t *testing.T) {
 	called, let := make(chan struct{}), make(chan struct{})
 	s := &shelf{call: func() { called <- struct{}{}; <-let }}
 	var lines fixture.Lines
-	c := NewCustodian(s, journaltest.New(t, &lines), filepath.Join(t.TempDir(), "arenas.json"))
+	c := NewCustodian(s, nil, journaltest.New(t, &lines), filepath.Join(t.TempDir(), "arenas.json"))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); c.Run(ctx) }()

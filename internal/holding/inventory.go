@@ -135,6 +135,19 @@ func (a *Arena) Newest(k shm.PlaceKind, e replica.Epoch) (at replica.Step) {
 	return at
 }
 
+// NewestSealed is the newest generation of which a part lies sealed in a kind of place; zero: none does.
+func (a *Arena) NewestSealed(k shm.PlaceKind) (newest replica.Generation) {
+	for _, p := range a.Places() {
+		if p.Kind != k {
+			continue
+		}
+		if info, err := a.Info(p); err == nil && info.Generation.Compare(newest) > 0 {
+			newest = info.Generation
+		}
+	}
+	return newest
+}
+
 // Captured tells whether a replicated and a private part of an epoch are sealed here.
 func (a *Arena) Captured(e replica.Epoch) bool {
 	var slot, ring bool

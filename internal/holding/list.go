@@ -27,6 +27,10 @@ type Entry struct {
 	Mirror bool          `json:"mirror,omitempty"`
 	PID    int           `json:"pid,omitempty"`
 	Start  uint64        `json:"start,omitempty"`
+	// Boot is the life of the host in which pid and start mean that process; after another boot they mean any.
+	Boot replica.BootID `json:"boot,omitzero"`
+	// For is the name of the job of a process that is yet to be handed the arena.
+	For string `json:"for,omitempty"`
 }
 
 const (

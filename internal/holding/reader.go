@@ -1,16 +1,21 @@
 package holding
 
 import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
 
-// Reader reads a copy for a transfer or the durable writer. Its place is held until Close. One goroutine uses it.
+// Reader reads a copy for a transfer or the durable writer. Its place is held until Close, or until its owner drops it; a read behind that
+// fails, at the latest once something else lies in the place. One goroutine reads.
 type Reader struct {
 	of       Copy
 	manifest replica.Manifest
 	release  func(*Arena, shm.Place)
-	closed   bool
+	closed   atomic.Bool
 }
 
 // Open opens a copy for reading, as a part of the job. release has the arena's owner release a place: Close, which may come from elsewhere,
@@ -26,26 +31,30 @@ func (c Copy) Open(job *replica.Job, release func(*Arena, shm.Place)) (*Reader, 
 	return &Reader{of: c, manifest: man, release: release}, nil
 }
 
+// ErrDropped ends a read whose place its owner needs.
+var ErrDropped = errors.New("the place is needed for something else")
+
 // Manifest describes what is read.
 func (r *Reader) Manifest() replica.Manifest { return r.manifest }
 
 // ReadChunk copies chunk i out, into dst if it has room.
 func (r *Reader) ReadChunk(i int, dst []byte) ([]byte, error) {
+	if r.closed.Load() {
+		return nil, fmt.Errorf("chunk %d of %v: %w", i, r.of.Held.Part, ErrDropped)
+	}
 	return r.of.Arena.ReadChunk(r.of.Place, r.of.Info.Count, i, dst)
 }
 
 // Drop is Close on the owner's goroutine, which must not wait for its own queue.
 func (r *Reader) Drop() {
-	if !r.closed {
-		r.closed = true
+	if r.closed.CompareAndSwap(false, true) {
 		r.of.Arena.Release(r.of.Place)
 	}
 }
 
 // Close lets go of the place.
 func (r *Reader) Close() {
-	if !r.closed {
-		r.closed = true
+	if r.closed.CompareAndSwap(false, true) {
 		r.release(r.of.Arena, r.of.Place)
 	}
 }

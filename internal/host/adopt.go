@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/unixsock"
@@ -35,7 +36,7 @@ func (h *Host) arenaList() []holding.Entry {
 	for _, a := range h.attaching {
 		if a.arena != nil {
 			passing[a.arena.Key()] = true
-			list = append(list, holding.Entry{Key: a.arena.Key(), Job: a.arena.Spec().Job, Rank: a.hello.Rank, PID: a.peer.PID(), Start: a.peer.StartTime()})
+			list = append(list, holding.Entry{Key: a.arena.Key(), Job: a.arena.Spec().Job, Rank: a.hello.Rank, PID: a.peer.PID(), Start: a.peer.StartTime(), For: a.hello.Job})
 		}
 	}
 	for _, ref := range h.orphans {
@@ -65,6 +66,11 @@ func (h *Host) arenaList() []holding.Entry {
 			}
 		}
 	}
+	for i := range list {
+		if list[i].PID != 0 {
+			list[i].Boot = h.self.Boot
+		}
+	}
 	slices.SortFunc(list, func(a, b holding.Entry) int { return cmp.Compare(a.Key, b.Key) })
 	return list
 }
@@ -86,7 +92,9 @@ func (h *Host) Adopt() error {
 	}
 	for key, f := range files {
 		if desk.Records(key) {
-			if !h.desk.Adopt(key, f) {
+			if h.desk.Adopt(key, f) {
+				h.custody.Holds(key, f)
+			} else {
 				h.keeper.Drop(key) //nolint:errcheck // there is nothing in it
 			}
 			continue
@@ -99,6 +107,7 @@ func (h *Host) Adopt() error {
 			continue
 		}
 		ref := holding.New(a, key, h.unmap)
+		h.custody.Holds(key, ref.File())
 		e, known := listed[key]
 		if odd := ref.Identify(e, known); odd != "" {
 			h.log.Failed("adopt", key, odd)
@@ -107,7 +116,7 @@ func (h *Host) Adopt() error {
 		delete(listed, key)
 	}
 	for key, e := range listed {
-		if e.PID != 0 && h.processes.Alive(e.PID, e.Start) {
+		if e.PID != 0 && e.Boot == h.self.Boot && h.processes.Alive(e.PID, e.Start) {
 			h.awaited = append(h.awaited, e)
 		} else {
 			h.log.Note2(nil, "arena_lost", fmt.Sprintf("arena %s came back neither from the keeper nor from a live process", key))
@@ -125,8 +134,12 @@ func (h *Host) adopting() bool {
 
 // adoptOffered takes an arena that a live rank offers, where the keeper had lost it.
 func (h *Host) adoptOffered(ev session.Hello) bool {
-	i := slices.IndexFunc(h.awaited, func(e holding.Entry) bool { return e.PID == ev.Peer.PID() && e.Start == ev.Peer.StartTime() })
-	if i < 0 {
+	awaits := func(rank replica.Rank, of func(holding.Entry) bool) int { // a process may have several ranks, of several jobs
+		return slices.IndexFunc(h.awaited, func(e holding.Entry) bool {
+			return e.PID == ev.Peer.PID() && e.Start == ev.Peer.StartTime() && e.Rank == rank && of(e)
+		})
+	}
+	if awaits(ev.Hello.Rank, func(holding.Entry) bool { return true }) < 0 {
 		return false
 	}
 	file, err := unixsock.Duplicate(ev.File)
@@ -136,7 +149,12 @@ func (h *Host) adoptOffered(ev session.Hello) bool {
 	a, err := shm.Adopt(file)
 	if err != nil {
 		file.Close()
-		h.log.Failed("adopt", h.awaited[i].Key, err.Error())
+		h.log.Failed("adopt", fmt.Sprintf("rank %d of job %q", ev.Hello.Rank, ev.Hello.Job), err.Error())
+		return false
+	}
+	i := awaits(a.Spec().Rank, func(e holding.Entry) bool { return e.Job == a.Spec().Job && a.Spec().Rank == ev.Hello.Rank })
+	if i < 0 {
+		h.unmap(a)
 		return false
 	}
 	ref := &orphan{Arena: holding.New(a, h.awaited[i].Key, h.unmap), peer: ev.Peer}
@@ -148,6 +166,17 @@ func (h *Host) adoptOffered(ev session.Hello) bool {
 	h.orphans = append(h.orphans, ref)
 	h.claimOrphans()
 	return true
+}
+
+// handedNothing no longer awaits an arena from a process that asks for one: the daemon before died as it handed it out, and the keeper too.
+func (h *Host) handedNothing(ev session.Hello) {
+	h.awaited = slices.DeleteFunc(h.awaited, func(e holding.Entry) bool {
+		never := e.For != "" && e.For == ev.Hello.Job && e.Rank == ev.Hello.Rank && e.PID == ev.Peer.PID() && e.Start == ev.Peer.StartTime()
+		if never {
+			h.log.Note2(nil, "arena_lost", fmt.Sprintf("arena %s was never handed to its process, which asks for another", e.Key))
+		}
+		return never
+	})
 }
 
 // claimOrphans gives adopted arenas to their jobs, once those are known. Deaths are looked at last: one has the job fenced and
@@ -167,8 +196,7 @@ func (h *Host) claimOrphans() {
 		case lj == nil || lj.job.Phase == replica.Ended && (ref.Spec().Mirror || !h.processes.Alive(ref.Process.PID, ref.Process.Start)):
 			unwanted = append(unwanted, ref)
 		case ref.Spec().Mirror:
-			lj.mirrors[lj.mirrorKey(ref.Spec())] = &mirror{lj.mirrorKey(ref.Spec()), ref.Spec().Rank, ref.Arena}
-			h.reserve(ref.Arena) // the daemon before may have died while it did
+			h.adoptMirror(lj, ref.Arena)
 		default:
 			if lr := h.adoptRank(lj, ref); lr != nil {
 				adopted = append(adopted, inPlace{lr, ref})
@@ -190,6 +218,25 @@ func (h *Host) claimOrphans() {
 			h.adoptedRank(lj, a.lr, a.of)
 		}
 	}
+}
+
+// adoptMirror puts a mirror's arena in its place. The daemon that wrote to it is dead, so only what is sealed there counts. Of two arenas of
+// one part the one with the newer whole part stays; the other is a holder until the next commit, like that of a rank that lives elsewhere now.
+func (h *Host) adoptMirror(lj *localJob, a *holding.Arena) {
+	if !planted.Left {
+		a.GiveUpLeft()
+	}
+	key := lj.mirrorKey(a.Spec())
+	kind := holding.KindFor(key)
+	if old := lj.mirrors[key]; old != nil {
+		if old.arena.NewestSealed(kind).Compare(a.NewestSealed(kind)) >= 0 {
+			lj.retired = append(lj.retired, a)
+			return
+		}
+		lj.retired = append(lj.retired, old.arena)
+	}
+	lj.mirrors[key] = &mirror{key, a.Spec().Rank, a}
+	h.reserve(a) // the daemon before may have died while it did
 }
 
 // adoptRank puts an arena in its rank's place; nil where that is taken by a newer one.

@@ -43,7 +43,7 @@ func (h *Host) makeArena(lj *localJob, a *attaching) {
 		delete(lj.ranks, rank)
 	}
 	for _, ref := range lj.retired { // retired since the view of this very claim came before its answer
-		if ref.Spec().Rank == rank && ref.Fits(a.geometry) && !h.processes.Alive(ref.Process.PID, ref.Process.Start) {
+		if !ref.Spec().Mirror && ref.Spec().Rank == rank && ref.Fits(a.geometry) && !h.processes.Alive(ref.Process.PID, ref.Process.Start) {
 			h.park(lj, a, ref, false)
 			return
 		}
@@ -188,6 +188,7 @@ func (h *Host) handOut(lj *localJob, a *attaching, ref *holding.Arena) {
 	ref.SetCandidate(lj.candidate.Position)
 	ref.SetCadence(lock.CadenceAt(lj.job, lj.job.Position.Step+1))
 	h.answerAttach(lj, lr, a.attach)
+	h.saveArenas() // it is handed out
 	h.reserve(ref)
 	h.log.Claimed(lj.job, lr.rank, lr.incarnation, h.self.Name, lr.pid)
 	if err := h.sessions.Watch(lr.pid, lr.start); err != nil {

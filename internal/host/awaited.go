@@ -8,13 +8,15 @@ import (
 )
 
 // lookAtProgress takes a look at the processes here that the job waits for: how much of its memory each has in reach, which
-// rises while it prefaults an arena, and whether a signal has stopped it.
+// rises while it prefaults an arena or seals its first state, or how much of the plan's parts has come; and whether a signal has stopped it.
 func (h *Host) lookAtProgress(lj *localJob) {
 	for _, lr := range lj.ranks {
 		switch {
 		case lj.job.Phase == replica.Open:
 			lr.progress = 0 // hangs are told by the steps
-		case lr.alive() && !lr.stopped() && lj.awaitsProcesses():
+		case lr.alive() && lj.job.Phase == replica.Planned && lr.loaded != lj.job.Epoch:
+			lr.progress, lr.halted = lr.arena.Came()>>20, h.processes.Halted(lr.pid, lr.start)
+		case lr.alive() && lj.awaitsProcesses() && (!lr.stopped() || lj.job.Phase == replica.Opening && lr.initial != lj.job.Epoch):
 			lr.progress, lr.halted = h.processes.Mapped(lr.pid)>>20, h.processes.Halted(lr.pid, lr.start)
 		default:
 			lr.halted = false

@@ -7,6 +7,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -58,12 +59,12 @@ func (h *Host) recheck(lj *localJob, c control.CorruptCopy) {
 
 // verify reads a sealed place whole and compares every digest; one that fails is freed and reported. Beside the host.
 func (h *Host) verify(ctx context.Context, lj *localJob, arena *holding.Arena, p shm.Place, held replica.Held) bool {
-	begin := verifyBegin{arena: arena, place: p}
+	begin := verifyBegin{lj: lj, arena: arena, place: p}
 	if !h.ask(ctx, &begin) || !begin.sealed {
 		return false
 	}
 	err := arena.Verify(p)
-	h.ask(h.ctx, &verifyEnd{lj, arena, p, held, err})
+	h.ask(h.ctx, &verifyEnd{lj, begin.copy, arena, p, held, err})
 	if err != nil {
 		h.log.Failed("digest", arena.Key(), fmt.Sprintf("%v: given up, it is fetched from another holder", err))
 	}
@@ -73,12 +74,16 @@ func (h *Host) verify(ctx context.Context, lj *localJob, arena *holding.Arena, p
 // verifyBegin holds a place that is sealed; verifyEnd lets go of it, and frees it where it was found bad.
 type (
 	verifyBegin struct {
-		arena  *holding.Arena
-		place  shm.Place
+		lj    *localJob
+		arena *holding.Arena
+		place shm.Place
+
 		sealed bool
+		copy   holding.Copy
 	}
 	verifyEnd struct {
 		lj    *localJob
+		copy  holding.Copy // none where the arena is none of the job's any more
 		arena *holding.Arena
 		place shm.Place
 		held  replica.Held
@@ -86,13 +91,23 @@ type (
 	}
 )
 
-func (q *verifyBegin) serve(*Host) { q.sealed = q.arena.HoldSealed(q.place) }
+func (q *verifyBegin) serve(*Host) {
+	for _, c := range q.lj.parts() {
+		if c.Arena == q.arena && c.Place == q.place {
+			q.copy = c
+		}
+	}
+	q.sealed = q.arena.HoldSealed(q.place)
+}
 
 func (q *verifyEnd) serve(h *Host) {
 	q.arena.Release(q.place)
 	if q.err != nil {
 		q.arena.Free(q.place)
 		h.spoiled(q.lj, &q.lj.bad, q.held)
+		if q.copy.Arena != nil {
+			h.scrubs(scrub.GivenUp{Job: q.lj.job.ID, Copy: q.copy})
+		}
 	}
 }
 

@@ -158,7 +158,7 @@ func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 		end := make(chan error, 1)
 		d.work.Go(func() {
 			var err error
-			_, s, err = d.Host.stage(d.ctx, lj, a, shm.Slot, man, &f)
+			_, s, err = d.Host.stage(d.ctx, lj, a, man, &f)
 			end <- err
 			d.Post(arenaClosed{}) // until looks again
 		})

@@ -19,51 +19,26 @@ type shardWritten control.ShardReport
 // shardGrows is how far writing one shard is.
 type shardGrows control.ShardReport
 
-// growsEvery is how often the leader hears how far a shard is, while bytes of it are written: much more often than it gives one up.
-const growsEvery = 10 * time.Second
-
-// growing counts the bytes that are read for a shard, and has say told of them now and then.
-func growing(say func(written uint64)) func(read func(int, []byte) ([]byte, error)) func(int, []byte) ([]byte, error) {
-	var written uint64
-	said := time.Now()
-	return func(read func(int, []byte) ([]byte, error)) func(int, []byte) ([]byte, error) {
-		return func(i int, dst []byte) ([]byte, error) {
-			if written > 0 && time.Since(said) >= growsEvery {
-				said = time.Now()
-				say(written)
-			}
-			b, err := read(i, dst)
-			written += uint64(len(b))
-			return b, err
-		}
-	}
-}
-
 // markerWritten is the end of writing a commit marker.
 type markerWritten control.MarkedReport
-
-// durableHold tells whether a generation must stay for the durable writer: the one being written. A write names the committed
-// generation, which stays of itself until the news of the next commit, and the news of the write comes before that. Nothing
-// else is held: held slots would keep the candidate out.
-func durableHold(job *replica.Job, g replica.Generation) bool {
-	return job.Writer != nil && job.Writer.Generation == g
-}
 
 // durable writes the shards that the durable write under way wants from this node.
 func (h *Host) durable(lj *localJob) {
 	w := lj.job.Writer
 	if w == nil {
 		clear(lj.written)
-		clear(lj.writing)
+		lj.writes.endBut(replica.Generation{})
 		return
 	}
+	lj.writes.endBut(w.Generation)
 	// The view between two writes may have passed this node by: what it did for the earlier one says nothing of this one.
 	maps.DeleteFunc(lj.written, func(_ replica.Part, r control.ShardReport) bool { return r.Generation != w.Generation })
 	for _, s := range w.Shards {
-		if s.Node != h.self.Name || lj.writing[s.Part] == w.Generation {
+		if s.Node != h.self.Name || lj.writes[s.Part] != nil {
 			continue
 		}
-		lj.writing[s.Part] = w.Generation
+		of := &shardWrite{generation: w.Generation, seenAt: time.Now()}
+		lj.writes[s.Part] = of
 		r := control.ShardReport{Job: lj.job.ID, Generation: w.Generation, Part: s.Part}
 		var reader, frozen *holding.Reader
 		var regions []replica.Region
@@ -77,19 +52,19 @@ func (h *Host) durable(lj *localJob) {
 			continue
 		}
 		name := lj.job.Name
+		of.hold(reader, frozen)
 		h.spawn(func(ctx context.Context) Event {
-			defer reader.Close()
-			counted := growing(func(written uint64) {
+			defer of.close()
+			read := of.counting(func(written uint64) {
 				g := r
 				g.Written = written
 				h.Post(shardGrows(g))
 			})
 			var fr *checkpoint.Frozen
 			if frozen != nil {
-				defer frozen.Close()
-				fr = &checkpoint.Frozen{Manifest: frozen.Manifest(), Regions: regions, Read: counted(frozen.ReadChunk)}
+				fr = &checkpoint.Frozen{Manifest: frozen.Manifest(), Regions: regions, Read: read(frozen.ReadChunk, false)}
 			}
-			info, err := h.store.WriteShard(ctx, name, reader.Manifest(), regions, fr, counted(reader.ReadChunk))
+			info, err := h.store.WriteShard(ctx, name, reader.Manifest(), regions, fr, read(reader.ReadChunk, true))
 			if err != nil {
 				r.Failed = err.Error()
 			}
@@ -129,6 +104,21 @@ func (h *Host) shardWritten(ev shardWritten) {
 	}
 	lj.written[ev.Part] = control.ShardReport(ev)
 	h.send(control.ShardReport(ev))
+}
+
+// lookAtWrites lets go of what was read whole, and gives up a write that stands still while a commit waits: the slot that it holds may be
+// the one that the candidate lacks. A file system that hangs would stop the job's commits for as long.
+func (h *Host) lookAtWrites(lj *localJob, now time.Time) {
+	waits := lj.awaited(lj.job) && now.Sub(lj.candidateAt) >= writeIdle
+	for part, w := range lj.writes {
+		if w.look(now); !waits || !w.idle(now) {
+			continue
+		}
+		w.end()
+		why := fmt.Sprintf("no byte was written for %v while the commit of step %d waited: the slot that it held is free for that. See what ails the file system of durable_dir", now.Sub(w.seenAt).Round(time.Second), lj.candidate.Position.Step)
+		h.shardWritten(shardWritten{Job: lj.job.ID, Generation: w.generation, Part: part, Failed: why})
+		h.retain(lj)
+	}
 }
 
 func (h *Host) shardGrows(ev shardGrows) {

@@ -2,6 +2,7 @@ package host
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,24 +11,6 @@ import (
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
 )
-
-// An uncommitted generation that would be due once committed used to be held: with commits out for a while such generations
-// took every slot, no candidate found one, and commits never came back.
-func TestDurableHoldsOnlyWhatIsWritten(t *testing.T) {
-	at := func(s replica.Step) replica.Generation { return replica.Generation{Epoch: 1, Step: s} }
-	job := &replica.Job{Phase: replica.Open, Options: replica.Options{DurableEvery: 50}, Committed: at(100)}
-	for _, s := range []replica.Step{50, 99, 100, 150} {
-		if durableHold(job, at(s)) {
-			t.Errorf("step %d is held and nothing is being written", s)
-		}
-	}
-	job.Writer = &replica.DurableWrite{Generation: at(50)}
-	for s, want := range map[replica.Step]bool{50: true, 99: false, 100: false, 150: false} {
-		if got := durableHold(job, at(s)); got != want {
-			t.Errorf("step %d: held %v, want %v while 50 is written", s, got, want)
-		}
-	}
-}
 
 // A node that misses the view between two durable writes used to take its shard of the second for begun.
 func TestNextDurableWriteIsAnother(t *testing.T) {
@@ -55,9 +38,9 @@ func TestNextDurableWriteIsAnother(t *testing.T) {
 func TestAShardThatGrowsIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []uint64
-		counted := growing(func(written uint64) { said = append(said, written) })
+		counted := new(shardWrite).counting(func(written uint64) { said = append(said, written) })
 		read := func(takes time.Duration) func(int, []byte) ([]byte, error) {
-			return counted(func(int, []byte) ([]byte, error) { time.Sleep(takes); return make([]byte, 1000), nil })
+			return counted(func(int, []byte) ([]byte, error) { time.Sleep(takes); return make([]byte, 1000), nil }, true)
 		}
 		slow, fast := read(growsEvery/4), read(time.Millisecond)
 		for i := range 9 {
@@ -70,4 +53,84 @@ func TestAShardThatGrowsIsReported(t *testing.T) {
 			t.Errorf("said %v, want %v", said, want)
 		}
 	})
+}
+
+// A durable write holds the slot that it reads: until that is read whole, or until it stands still while a commit waits. What reads on then is
+// refused, and the leader hears that the shard has failed, so that no marker names its file.
+func TestADurableWriteGivesItsSlotUp(t *testing.T) {
+	for what, c := range map[string]struct {
+		read    int // chunks
+		passed  time.Duration
+		waits   bool // a commit does
+		holds   bool
+		failing bool
+	}{
+		"it stands still while a commit waits": {1, writeIdle, true, false, true},
+		"it has just moved":                    {1, writeIdle - time.Millisecond, true, true, false},
+		"no commit waits":                      {1, time.Hour, false, true, false},
+		"all is read, and syncing takes long":  {-1, time.Hour, true, false, false},
+	} {
+		d := newRig(t)
+		job := fixture.Job()
+		lj := d.put(job)
+		lr := d.attach(lj, 0)
+		d.seal(lr.arena, slot(0), job.Committed, 1)
+		held := lj.parts()[0]
+		reader, err := d.reader(lj, held)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lj.job = fixture.Changed(job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: job.Committed} })
+		now := time.Now()
+		w := &shardWrite{generation: job.Committed, seenAt: now}
+		w.hold(reader, nil)
+		lj.writes[held.Held.Part] = w
+		if c.waits {
+			next := fixture.Gen(3, job.Committed.Step+1)
+			lj.candidate = replica.Candidate{Job: job.ID, Term: 9, N: 1, Position: replica.Position(next), Generation: next}
+			lj.candidateAt = now.Add(-time.Hour)
+		}
+		read := w.counting(func(uint64) {})(reader.ReadChunk, true)
+		n := c.read
+		if n < 0 {
+			n = len(reader.Manifest().Chunks)
+		}
+		for i := range n {
+			if _, err := read(i, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.lookAtWrites(lj, now)
+		d.lookAtWrites(lj, now.Add(c.passed))
+		if got := lr.arena.Readers(slot(0)) > 0; got != c.holds {
+			t.Errorf("%s: the slot is held: %v", what, got)
+		}
+		_, err = read(0, nil)
+		if (err == nil) != c.holds {
+			t.Errorf("%s: a further read: %v", what, err)
+		}
+		reports := fixture.Only[control.ShardReport](d.says())
+		if failed := len(reports) == 1 && strings.Contains(reports[0].Failed, "no byte was written for 2s while the commit of step 6 waited"); failed != c.failing {
+			t.Errorf("%s: reported %+v", what, reports)
+		}
+		w.close()
+		for _, r := range d.releases() {
+			d.handle(r)
+		}
+		if lr.arena.Readers(slot(0)) != 0 {
+			t.Errorf("%s: held at the end", what)
+		}
+	}
+}
+
+// releases takes what was posted to the host.
+func (d *rig) releases() (events []Event) {
+	for {
+		select {
+		case ev := <-d.in:
+			events = append(events, ev)
+		default:
+			return events
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
 
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -115,14 +116,19 @@ func (h *Host) rankDied(lj *localJob, lr *localRank) {
 		lr.restore.cancel()
 		lr.restore = nil
 	}
-	for _, p := range lr.arena.Bury() {
-		h.finish(lj, lr, p)
-	}
+	h.buryLeft(lj, lr)
 	if !lr.left() && lj.job.Phase != replica.Ended {
 		h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: lr.rank, Incarnation: lr.incarnation, Detail: cmp.Or(lr.end, "process exited in "+word.Phase().String())}})
 	}
 	h.reconcile(lj)
 	h.serveAttaching()
+}
+
+// buryLeft gives up what was left half done in the arena of a rank that writes no more, and seals in its name what was whole.
+func (h *Host) buryLeft(lj *localJob, lr *localRank) {
+	for _, p := range lr.arena.GiveUpLeft() {
+		h.finish(lj, lr, p)
+	}
 }
 
 // partFinished is the end of hashing a COPIED part in a dead rank's name.
@@ -272,11 +278,9 @@ func (h *Host) peersLost(lj *localJob) {
 		return
 	}
 	for _, lr := range lj.ranks {
-		if lr.alive() && lr.stopped() && lr.loaded == lj.job.Epoch && time.Since(lr.stoppedAt) > peersLostAfter {
+		if lr.alive() && lr.stopped() && lr.loaded == lj.job.Epoch && time.Since(lr.stoppedAt) > recovery.PeersLost {
 			lr.stoppedAt = time.Now()
 			h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "stopped under an open epoch and no other fault explains it"}})
 		}
 	}
 }
-
-const peersLostAfter = 5 * time.Second

@@ -395,7 +395,7 @@ func TestPeersLost(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	long := time.Now().Add(-peersLostAfter - time.Second)
+	long := time.Now().Add(-recovery.PeersLost - time.Second)
 	for what, c := range map[string]struct {
 		set  func()
 		want int

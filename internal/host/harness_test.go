@@ -49,6 +49,7 @@ type rig struct {
 	log     *fixture.Lines
 	config  Config
 	servers *sync.WaitGroup // what ends with the test
+	scrubAt time.Time       // as its scrub room has it
 }
 
 func newRig(t *testing.T) *rig {
@@ -81,9 +82,9 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	servers.Go(func() { sessions.Run(ctx) }) //nolint:errcheck // it ends with ctx
-	d := &rig{t: t, log: &fixture.Lines{}}
+	d := &rig{t: t, log: &fixture.Lines{}, scrubAt: time.Now()}
 	timing := config.Default().Timing
-	d.config = Config{Daemon: &config.Config{Node: "n1", StateDir: dir, Socket: filepath.Join(dir, "ranks.sock"), Timing: timing, MemoryMargin: 1 << 20}, Cluster: fixture.Cluster,
+	d.config = Config{Daemon: &config.Config{Node: "n1", StateDir: dir, Socket: filepath.Join(dir, "ranks.sock"), Timing: timing, MemoryMargin: 1 << 20, ScrubRate: 64 << 20}, Cluster: fixture.Cluster,
 		Self: replica.Node{Name: "n1", Incarnation: 11, Session: 3}, Journal: journaltest.New(t, d.log), Sessions: sessions, Keeper: k,
 		Dial: func(context.Context, []string, replica.NodeName, transfer.Transport) (transfer.Lane, error) {
 			return nil, errors.New("no other node runs in this test")
@@ -122,7 +123,7 @@ func (d *rig) keeps() {
 
 // keptBy puts another keeper in the place of the custodian's.
 func (d *rig) keptBy(k holding.Vault) {
-	d.custody = holding.NewCustodian(k, d.config.Journal, d.arenaListPath())
+	d.custody = holding.NewCustodian(k, nil, d.config.Journal, d.arenaListPath())
 	d.keeps()
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/mover"
@@ -43,6 +44,8 @@ type Config struct {
 	Sessions  Sessions
 	Processes Processes // missing: those that really run
 	Keeper    Keeper
+	// Return finds another keeper where that one ends beside this daemon; missing: there is none.
+	Return holding.Return
 	// Dial opens a lane for parts to a node, by one or several of its addresses.
 	Dial func(ctx context.Context, addrs []string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
 	// Ways are a node's addresses in the order in which to use them; missing: as registered.
@@ -65,11 +68,8 @@ type Sessions interface {
 
 // Keeper holds descriptors beyond the daemon's death. Its calls may take seconds.
 type Keeper interface {
-	Put(key string, f *os.File) error
-	Drop(key string) error
+	holding.Vault
 	All() (map[string]*os.File, error)
-	// Done is closed when the keeper has gone.
-	Done() <-chan struct{}
 }
 
 // Mover brings parts, and sends them to their mirrors: *mover.Mover.
@@ -78,6 +78,7 @@ type Mover interface {
 	Push(l mover.Line, p mover.Push, awaited func(transfer.Key) bool) (dropped []mover.Push)
 	Prune(job replica.JobID, wanted func(mover.Line, transfer.Key) bool) (dropped []mover.Push)
 	EndPushes(replica.JobID)
+	Moving(replica.JobID, replica.Generation) []mover.Moving
 	Traffic() []mover.Traffic
 	Close()
 }
@@ -139,10 +140,8 @@ type Host struct {
 	unlinked     time.Time         // since when there is no link to a leader; zero: there is one
 	saidNoLeader time.Time         // when the log was told so, zero: not yet
 	suspects     []control.Suspect // what the last round of probes gave cause for
-	scrubs       scrubs            // how far what lies here was read again
-	scrubbed     control.ScrubStatus
+	scrubber     scrubber
 	yielding     yielding
-	keeperLost   bool // the keeper has gone: not replaced, because another one's node would be another
 }
 
 // Event is anything that happens to the host. From elsewhere come LinkUp, FromLeader and LinkDown.
@@ -163,7 +162,6 @@ type (
 		Link *control.Link
 		Msg  any
 	}
-	keeperGone struct{}
 	// asked is a request whose sender waits for done.
 	asked struct {
 		request request
@@ -187,7 +185,7 @@ func New(c Config) *Host {
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, room: shm.Room, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{}, shortages: shortages{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
-		strains: map[strainKey]strain{}, scrubs: scrubs{}, yielding: yielding{pacer: new(manners.Pacer)}}
+		strains: map[strainKey]strain{}, yielding: yielding{pacer: new(manners.Pacer)}}
 	if m.processes == nil {
 		m.processes = kernel{}
 	}
@@ -200,9 +198,10 @@ func New(c Config) *Host {
 	if m.learn == nil {
 		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
 	}
-	m.custody = holding.NewCustodian(m.keeper, m.log, m.arenaListPath())
+	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
 	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(pushEnded(p)) }})
 	m.desk = desk.New(deskOwner{m}, m.log)
+	m.scrubber = newScrubber(m)
 	return m
 }
 
@@ -246,8 +245,7 @@ func (h *Host) spawn(fn func(ctx context.Context) Event) {
 func (h *Host) Run(ctx context.Context) {
 	h.ctx = ctx
 	h.work.Go(func() { h.custody.Run(ctx) })
-	h.work.Go(func() { h.scrub(ctx) })
-	h.watchKeeper()
+	h.work.Go(func() { h.readAgain(ctx) })
 	timer := time.NewTimer(idleTick)
 	defer timer.Stop()
 	for {
@@ -282,9 +280,6 @@ func (h *Host) handle(ev Event) {
 		if h.link == ev.Link {
 			h.leaderSays(ev.Msg)
 		}
-	case keeperGone:
-		h.keeperLost = true
-		h.log.KeeperLost(h.cfg.KeeperSocket)
 	case arenaReady:
 		h.arenaReady(ev)
 	case arenaParked:
@@ -293,6 +288,10 @@ func (h *Host) handle(ev Event) {
 		h.arenaShort(ev)
 	case desk.Event:
 		h.desk.Handle(ev)
+	case scrub.FetchEnded:
+		h.fetchedBack(ev)
+	case scrub.Event:
+		h.scrubs(ev)
 	case mirrorMade:
 		h.mirrorMade(ev)
 	case mirrorParked:
@@ -307,6 +306,8 @@ func (h *Host) handle(ev Event) {
 		}
 	case mirrored:
 		h.mirrored(ev)
+	case brokenOff:
+		ev.arena.Unstage(ev.staging.Place(), ev.staging)
 	case mirrorFetched:
 		h.mirrorFetched(ev)
 	case pushEnded:
@@ -346,18 +347,6 @@ func (h *Host) linkLost(ev LinkDown) {
 		delete(h.questions, id)
 		close(ch)
 	}
-}
-
-// watchKeeper has the host told when its keeper goes, whether it asks the keeper for anything or not.
-func (h *Host) watchKeeper() {
-	h.spawn(func(ctx context.Context) Event {
-		select {
-		case <-h.keeper.Done():
-			return keeperGone{}
-		case <-ctx.Done():
-			return nil
-		}
-	})
 }
 
 // send says something to the leader; without a link it is dropped: resend repeats what still matters.
@@ -540,6 +529,7 @@ func (h *Host) resend() {
 		h.send(s)
 	}
 	h.desk.Resend()
+	h.scrubs(scrub.Linked{})
 	for _, lj := range h.jobs {
 		lj.reported = replica.NodeReport{}
 		lj.repeat() // with the link the leader lost this node's pins
@@ -560,6 +550,7 @@ func (h *Host) tick() time.Duration {
 			next = busyTick
 		}
 		h.reap(lj)
+		h.lookAtWrites(lj, time.Now())
 		h.peersLost(lj)
 		h.pulses(lj)
 		h.retryRestores(lj)
@@ -577,6 +568,9 @@ func (h *Host) tick() time.Duration {
 				lj.reported = replica.NodeReport{} // its word of before did not count
 			}
 			h.report(lj)
+			if r, due := pushReport(lj, h.mover.Moving, time.Now()); due {
+				h.send(r)
+			}
 		}
 	}
 	if due {
@@ -585,6 +579,7 @@ func (h *Host) tick() time.Duration {
 	h.yield()
 	h.desk.Tick()
 	h.retryShort()
+	next = min(next, h.scrubNow(time.Now()))
 	h.serveLaunchers()
 	h.killStuck()
 	h.leaderless(time.Now())

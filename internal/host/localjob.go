@@ -31,24 +31,25 @@ type localJob struct {
 	settleBy   time.Time                // after it, what is unfinished is torn
 	settleTime time.Duration            // from the fence to settleBy
 	stopBy     time.Time                // after it, ranks that did not stop at the end of the job are killed
+	since      stageClock               // since when it is where it is
 	seq        uint64
 	reported   replica.NodeReport // as sent last, to send only changes
 	written    map[replica.Part]control.ShardReport
-	writing    map[replica.Part]replica.Generation // that was begun
-	fetching   map[replica.Part]fetchState         // mirrors being fetched for a plan
-	bad        []replica.Held                      // copies here that failed their digest since the job last ran
-	badDisk    []replica.Held                      // and durable parts, when they were read here
-	outage     *outage                             // that it has not come out of yet; nil: none
-	failures   map[replica.Rank][]failure          // the exceptions of each rank's newest step that had one
-	untaken    map[replica.Rank]*untaken           // offers that no launcher here is known to have taken up
-	kept       map[replica.Rank]*durableGeometry   // what ranks that were started here have in the durable generation that the job opens from
+	writes     shardWrites                       // that were begun
+	fetching   map[replica.Part]fetchState       // mirrors being fetched for a plan
+	bad        []replica.Held                    // copies here that failed their digest since the job last ran
+	badDisk    []replica.Held                    // and durable parts, when they were read here
+	outage     *outage                           // that it has not come out of yet; nil: none
+	failures   map[replica.Rank][]failure        // the exceptions of each rank's newest step that had one
+	untaken    map[replica.Rank]*untaken         // offers that no launcher here is known to have taken up
+	kept       map[replica.Rank]*durableGeometry // what ranks that were started here have in the durable generation that the job opens from
 	relays     relays
 	ahead      map[arenaPlace]*reading // places read since the newest fence
 }
 
 func newLocalJob(job *replica.Job) *localJob {
 	return &localJob{job: job, candidacy: newCandidacy(), ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
-		written: map[replica.Part]control.ShardReport{}, writing: map[replica.Part]replica.Generation{}, fetching: map[replica.Part]fetchState{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{},
+		written: map[replica.Part]control.ShardReport{}, writes: shardWrites{}, fetching: map[replica.Part]fetchState{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{},
 		ahead: map[arenaPlace]*reading{}}
 }
 
@@ -76,6 +77,8 @@ type localRank struct {
 	leaveTo  uint32   // request to answer with BYE once the job has ended
 	ordered  orderKey // the last order sent, so that orders can be derived again and again
 	restore  *restore // of the newest plan
+	failing  string   // why its parts of the newest plan have not come, by the first of the tries that were worth saying
+	still    stillness
 	sealedAt map[replica.Generation]time.Time
 	pushed   map[pushKey]pushState // of the newest private parts
 }
@@ -119,11 +122,12 @@ func (h *Host) report(lj *localJob) {
 	if h.link == nil {
 		return
 	}
-	r := replica.NodeReport{Job: lj.job.ID, Holder: h.holder(), Session: h.self.Session, Fenced: lj.fenced, Settled: true}
+	r := replica.NodeReport{Job: lj.job.ID, Holder: h.holder(), Session: h.self.Session, Fenced: lj.fenced, Settled: true, Epoch: lj.job.Epoch, Phase: lj.job.Phase}
 	for _, lr := range lj.ranks {
 		a := lr.arena
 		rr := replica.RankReport{Rank: lr.rank, Incarnation: lr.incarnation, Alive: lr.alive(), Attached: lr.peer != nil, PID: uint64(lr.pid), Live: a.Step(), Good: a.Good(),
 			Settled: lr.settled(), Stopped: lr.stopped() && lr.alive(), Initial: lr.initial, Loaded: lr.loaded, Left: lr.left(), Hung: lr.hung, Halted: lr.halted, Progress: lr.progress}
+		lr.loads(lj.job, &rr)
 		rr.Whole = rr.Live.Phase() == replica.Idle && rr.Good.Generation() == rr.Live.Generation() && rr.Stopped
 		r.Settled = r.Settled && rr.Settled
 		r.Ranks = append(r.Ranks, rr)
@@ -151,9 +155,10 @@ func (h *Host) report(lj *localJob) {
 	}
 	lj.seq++
 	r.Seq = lj.seq
+	sent := lj.timed(r, time.Since(h.began))
 	invariant.Holds(r.Seq > lj.reported.Seq, "report %d of job %s follows report %d", r.Seq, lj.job.Name, lj.reported.Seq)
 	lj.reported = r
-	h.send(r)
+	h.send(sent)
 }
 
 // takenForDead tells whether a job has this node down as dead or silent, though it reads that. Its reports end that, if they come after the

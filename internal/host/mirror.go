@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -260,6 +261,9 @@ func (h *Host) fetchMirror(lj *localJob, part replica.Part, rank replica.Rank) {
 	if at, held := lj.find(nil, part, plan.Generation, src.Root); held && at.Whole() {
 		return
 	}
+	if mi := lj.mirrors[part]; mi != nil && !planted.Twice && mi.arena.Standing(holding.KindFor(part), plan.Generation, src.Root) == holding.Coming {
+		return // its maker brings it. Its end, whatever that is, looks here again
+	}
 	if job.Phase == replica.Open { // whoever has loaded it has it too
 		for _, p := range job.Parts {
 			if p.Part == part {
@@ -320,7 +324,7 @@ func (h *Host) mirrorFetched(ev mirrorFetched) {
 		st.tries = was.tries
 	}
 	defer func() { lj.fetching[ev.part] = st }()
-	if ev.err != nil && lj.job.Epoch == ev.epoch && !errors.Is(ev.err, context.Canceled) {
+	if ev.err != nil && lj.job.Epoch == ev.epoch && !errors.Is(ev.err, context.Canceled) && !errors.Is(ev.err, holding.ErrBrought) {
 		st.tries++
 		h.log.Retried("mirror", fmt.Sprintf("%v, epoch %d", ev.part, ev.epoch), ev.err.Error())
 		h.fetchFailed(lj, ev.epoch, ev.rank, st.tries, ev.missed, ev.err)

@@ -179,18 +179,18 @@ func TestStageMakesRoom(t *testing.T) {
 		d.seal(a, slot(i), fixture.Gen(3, s), uint64(s))
 	}
 	man := func(seed uint64) replica.Manifest { m, _ := manifestFor(a, slot(0), fixture.Gen(3, 6), seed); return m }
-	place, s, err := d.Host.takePlace(lj, a, shm.Slot, man(10))
+	place, s, err := d.Host.takePlace(lj, a, man(10))
 	if err != nil || place != slot(3) {
 		t.Fatalf("staged in %v, %v; want the free slot 3", place, err)
 	}
 	s.Abort()
 	d.seal(a, slot(3), fixture.Gen(3, 6), 10)
 	a.Hold(slot(2))
-	place, s, err = d.Host.takePlace(lj, a, shm.Slot, man(11))
+	place, s, err = d.Host.takePlace(lj, a, man(11))
 	if err != nil || place != slot(1) {
 		t.Fatalf("staged in %v, %v; want slot 1, the oldest that nobody reads", place, err)
 	}
-	if _, _, err := d.Host.takePlace(lj, a, shm.Slot, man(12)); err == nil {
+	if _, _, err := d.Host.takePlace(lj, a, man(12)); err == nil {
 		t.Error("a place that is read, C, T or being staged gives way")
 	}
 	if got := states(a, shm.Slot); !slices.Equal(got, []replica.SlotState{replica.SlotSealed, replica.SlotCopying, replica.SlotSealed, replica.SlotSealed}) {

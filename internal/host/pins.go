@@ -178,9 +178,8 @@ func (h *Host) placeStates(lj *localJob, a *holding.Arena, isMirror, dead bool) 
 			if err != nil {
 				continue
 			}
-			s.Generation = info.Generation
-			s.Pinned = info.PinN != 0 && info.PinN == lj.candidate.N && info.PinTerm == lj.candidate.Term
-			s.Held = s.Held || durableHold(lj.job, info.Generation)
+			s.Generation, s.Root = info.Generation, info.Root
+			s.Pinned = info.PinN != 0 && info.PinN == lj.candidate.N && info.PinTerm == lj.candidate.Term && lock.PinHolds(lj.job, lj.candidate.Generation)
 		}
 		in.Places = append(in.Places, s)
 		places = append(places, p)

@@ -618,7 +618,7 @@ func TestRetainTorn(t *testing.T) {
 	}
 }
 
-// A generation that the durable writer is to read stays, whatever commits meanwhile.
+// A generation that is being written stays where the writer reads it, and nowhere else: the candidate needs the slots.
 func TestRetainKeepsWhatIsBeingWritten(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: fixture.Gen(3, 3)} }))
@@ -626,15 +626,36 @@ func TestRetainKeepsWhatIsBeingWritten(t *testing.T) {
 	d.both(lr.arena, 0, fixture.Gen(3, 3))
 	d.both(lr.arena, 1, fixture.Gen(3, 4))
 	d.live(lr, 3, 20, replica.Idle)
+	at, _ := lj.find(lr.arena, replica.OfGroup(0), fixture.Gen(3, 3), d.rootAt(lr.arena, slot(0)))
+	reader, err := d.reader(lj, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &shardWrite{generation: fixture.Gen(3, 3), seenAt: time.Now()}
+	w.hold(reader, nil)
+	lj.writes[replica.OfGroup(0)] = w
 	d.retain(lj)
 	if w, o := lr.arena.Word(slot(0)).State(), lr.arena.Word(slot(1)).State(); w != replica.SlotSealed || o != replica.SlotFree {
-		t.Errorf("what is being written is %v, another old one %v", w, o)
+		t.Errorf("what is being read is %v, another old one %v", w, o)
 	}
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Writer = nil })
+	d.durable(lj)
 	d.retain(lj)
 	if w := lr.arena.Word(slot(0)).State(); w != replica.SlotFree {
 		t.Errorf("after the write its slot is %v", w)
 	}
+	if _, err := reader.ReadChunk(0, nil); err == nil {
+		t.Error("a writer whose write was given up reads on")
+	}
+}
+
+// rootAt is the root of what lies sealed in a place.
+func (d *rig) rootAt(a *holding.Arena, p shm.Place) replica.Digest {
+	info, err := a.Info(p)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return info.Root
 }
 
 // The lag of a commit is measured once, from the seal here.

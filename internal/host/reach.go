@@ -19,10 +19,12 @@ const (
 	triesSaid   = 3                // fetches of a part of a plan that failed, likewise
 )
 
-// strainKey is a node that a job's parts could not be brought to; strain is since when. Owned by the host.
+// strainKey is a part that could not be brought to a node; strain is since when. That another part gets there says nothing of it: a node may
+// have room for the small one alone. Owned by the host.
 type strainKey struct {
 	job  replica.JobID
 	node replica.NodeName
+	part replica.Part
 }
 
 type strain struct{ since, last, said time.Time }
@@ -30,7 +32,7 @@ type strain struct{ since, last, said time.Time }
 // strained follows the end of a push: what keeps failing is said to the leader, which has another node mirror the part. What the other end
 // refuses because the two know different states of the job passes by itself.
 func (h *Host) strained(lj *localJob, key pushKey, began time.Time, err error) {
-	k := strainKey{lj.job.ID, key.node}
+	k := strainKey{lj.job.ID, key.node, key.part}
 	if err == nil {
 		delete(h.strains, k)
 		return
@@ -63,6 +65,9 @@ func millis(d time.Duration) uint64 { return uint64(max(d, 0).Milliseconds()) }
 
 // fetchFailed says that a part of the plan can't be had from where it should come from: the leader has a third node fetch it.
 func (h *Host) fetchFailed(lj *localJob, epoch replica.Epoch, rank replica.Rank, tries int, missed missed, err error) {
+	if lr := lj.ranks[rank]; lr != nil && tries == triesSaid {
+		lr.failing = replica.Cut(err.Error(), maxFailing)
+	}
 	part, nodes := missed.part, missed.nodes
 	if tries >= triesSaid && len(nodes) > 0 {
 		if part.Kind == replica.FrozenPart {

@@ -49,7 +49,7 @@ func TestPushThatFailsIsSaid(t *testing.T) {
 	if m := end(0, broken); len(m) != 0 {
 		t.Fatalf("said again at once: %+v", m)
 	}
-	k := strainKey{fixture.JobID, "n2"}
+	k := strainKey{fixture.JobID, "n2", key.part}
 	since := d.strains[k].since.Add(-time.Hour)
 	d.strains[k] = strain{since: since, last: time.Now().Add(-2 * strainOver)}
 	if end(2*strainOver, broken); d.strains[k].since != since {
@@ -62,6 +62,31 @@ func TestPushThatFailsIsSaid(t *testing.T) {
 	d.endPushes(fixture.JobID)
 	if len(d.strains) != 0 {
 		t.Fatal("the end of the job leaves something behind")
+	}
+}
+
+// A node that has room for the small part alone never takes the large one: the small one, which arrives in each step, says nothing of that.
+func TestAPartThatNeverArrivesIsSaid(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	group, private := pushKey{"n2", replica.OfGroup(0), fixture.Gen(3, 6)}, pushKey{"n2", replica.OfRank(0), fixture.Gen(3, 6)}
+	end := func(key pushKey, ago time.Duration, err error) {
+		lr.pushed[key] = pushState{sent: time.Now().Add(-ago)}
+		d.pushEnded(ended(key, err))
+	}
+	end(group, 0, errors.New("peer says: need 401 MiB, have 283 MiB"))
+	end(private, 0, nil)
+	end(group, strainFor, errors.New("peer says: need 401 MiB, have 283 MiB"))
+	if said := fixture.Only[control.Unreached](d.says()); len(said) != 0 {
+		t.Fatalf("what failed for less than %v is said: %+v", strainFor, said)
+	}
+	k := strainKey{fixture.JobID, "n2", group.part}
+	d.strains[k] = strain{since: time.Now().Add(-strainFor), last: time.Now()}
+	end(private, 0, nil)
+	end(group, 0, errors.New("peer says: need 401 MiB, have 283 MiB"))
+	if said := fixture.Only[control.Unreached](d.says()); len(said) != 1 || said[0].Part != group.part {
+		t.Errorf("said %+v, want group 0", said)
 	}
 }
 

@@ -167,7 +167,7 @@ func (h *Host) restored(ev restored) {
 	lr.restore.running = false
 	if ev.err != nil {
 		lr.restore.retryAt = time.Now().Add(restoreRetry)
-		if !errors.Is(ev.err, context.Canceled) {
+		if !errors.Is(ev.err, context.Canceled) && !errors.Is(ev.err, holding.ErrBrought) {
 			lr.restore.tries++
 			h.log.Retried("restore", fmt.Sprintf("rank %d, epoch %d", ev.rank, ev.epoch), ev.err.Error())
 			h.fetchFailed(lj, ev.epoch, ev.rank, lr.restore.tries, ev.missed, ev.err)
@@ -299,21 +299,22 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*holdi
 		w.Receivers = f.receivers(src, part)
 	}
 	var staged *holding.Arena
+	var staging *shm.Staging
 	got, err := f.h.mover.Fetch(ctx, w, func(m replica.Manifest) (mover.Staging, error) {
 		var err error
 		if arena, err = into(m); err != nil {
 			return nil, err
 		}
 		var s *shm.Staging
-		if place, s, err = f.h.stage(ctx, f.lj, arena, kind, m, f); err != nil {
+		if place, s, err = f.h.stage(ctx, f.lj, arena, m, f); err != nil {
 			return nil, err
 		}
-		staged = arena
+		staged, staging = arena, s
 		f.h.log.Fetching(f.job, f.rank, part, f.plan.Epoch, m.Bytes, w.Holders)
 		return s, nil
 	})
 	*f.missed = missed{part, got.Unreached, time.Since(began)}
-	f.h.ask(f.h.ctx, &fetchEnd{f, part, src.Root, got, staged, place}) // whatever became of ctx
+	f.h.ask(f.h.ctx, &fetchEnd{f, part, src.Root, got, staged, place, staging}) // whatever became of ctx
 	if err != nil {
 		return nil, place, got.Manifest, err
 	}
@@ -329,6 +330,8 @@ type fetchEnd struct {
 	got    mover.Fetched
 	staged *holding.Arena // nil: no place was taken
 	place  shm.Place
+
+	staging *shm.Staging
 }
 
 func (q *fetchEnd) serve(h *Host) {
@@ -338,7 +341,7 @@ func (q *fetchEnd) serve(h *Host) {
 		h.spoiled(f.lj, &f.lj.badDisk, f.lj.planned(q.part, f.plan.Generation, q.root, f.rank))
 	}
 	if q.staged != nil {
-		q.staged.Unstage(q.place)
+		q.staged.Unstage(q.place, q.staging)
 	}
 }
 
@@ -416,8 +419,8 @@ func (f *fetcher) admit() error {
 
 // stage takes a place for a part that is to be written by the daemon, and looks for bytes of it that the arena has already: that
 // reads and hashes up to the whole part. It is admitted before and after. Beside the host.
-func (h *Host) stage(ctx context.Context, lj *localJob, arena *holding.Arena, kind shm.PlaceKind, manifest replica.Manifest, of admission) (p shm.Place, s *shm.Staging, err error) {
-	q := placeWanted{lj: lj, arena: arena, kind: kind, manifest: manifest, admission: of}
+func (h *Host) stage(ctx context.Context, lj *localJob, arena *holding.Arena, manifest replica.Manifest, of admission) (p shm.Place, s *shm.Staging, err error) {
+	q := placeWanted{lj: lj, arena: arena, manifest: manifest, admission: of}
 	if !h.ask(ctx, &q) {
 		return p, nil, h.gone(ctx)
 	}
@@ -431,7 +434,7 @@ func (h *Host) stage(ctx context.Context, lj *localJob, arena *holding.Arena, ki
 	}
 	if err = errors.Join(err, again.err); err != nil {
 		q.staging.Abort()
-		h.ask(h.ctx, &placeBack{arena, q.place})
+		h.ask(h.ctx, &placeBack{arena, q.place, q.staging})
 		return p, nil, err
 	}
 	return q.place, q.staging, nil
@@ -445,7 +448,6 @@ type (
 	placeWanted struct {
 		lj       *localJob
 		arena    *holding.Arena
-		kind     shm.PlaceKind
 		manifest replica.Manifest
 		admission
 
@@ -458,30 +460,64 @@ type (
 		err error
 	}
 	placeBack struct {
-		arena *holding.Arena
-		place shm.Place
+		arena   *holding.Arena
+		place   shm.Place
+		staging *shm.Staging
 	}
 )
 
 func (q *placeWanted) serve(h *Host) {
 	if q.err = q.admit(); q.err == nil {
-		q.place, q.staging, q.err = h.takePlace(q.lj, q.arena, q.kind, q.manifest)
+		q.place, q.staging, q.err = h.takePlace(q.lj, q.arena, q.manifest)
 	}
 }
 
 func (q *admissionWanted) serve(*Host) { q.err = q.admit() }
 
-func (q *placeBack) serve(*Host) { q.arena.Unstage(q.place) }
+func (q *placeBack) serve(*Host) { q.arena.Unstage(q.place, q.staging) }
 
-// takePlace takes a free place; where none is free, the oldest one that is neither C nor T gives way.
-func (h *Host) takePlace(lj *localJob, arena *holding.Arena, kind shm.PlaceKind, manifest replica.Manifest) (shm.Place, *shm.Staging, error) {
-	return arena.TakeAny(kind, manifest, func() (giveWay []shm.Place) {
+// takePlace takes a place for a part that is not here and not on its way; where none is free, the oldest one gives way that need not stay
+// (lock/budget.go). Where what is on its way holds a place without being needed any more, that is broken off, and whoever brings the part is
+// to come again.
+func (h *Host) takePlace(lj *localJob, arena *holding.Arena, manifest replica.Manifest) (shm.Place, *shm.Staging, error) {
+	kind := holding.KindFor(manifest.Part)
+	if in, _ := h.placeStates(lj, arena, arena.Spec().Mirror, true); kind == shm.Slot && manifest.Generation == lj.candidate.Generation && lock.CommittedFirst(in) {
+		return shm.Place{}, nil, fmt.Errorf("%v of the candidate: %w: what is committed comes first, and has not come", manifest.Part, transfer.ErrNotYet)
+	}
+	p, s, err := arena.TakeFor(manifest, func() (giveWay []shm.Place) {
 		in, places := h.placeStates(lj, arena, arena.Spec().Mirror, true)
 		for _, i := range lock.RetainForStaging(in, kind == shm.Ring, 1) {
 			giveWay = append(giveWay, places[i])
 		}
 		return giveWay
 	})
+	needed := func(g replica.Generation) bool { return lock.Needed(lj.job, lj.candidate.Generation, g) }
+	switch {
+	case errors.Is(err, holding.ErrBrought):
+		err = fmt.Errorf("%w: %w", transfer.ErrNotYet, err)
+	case errors.Is(err, holding.ErrNoPlace) && kind == shm.Slot && needed(manifest.Generation):
+		if idle := arena.Unwanted(kind, needed); len(idle) > 0 {
+			h.breakOff(arena, idle)
+			err = fmt.Errorf("%w: %w", transfer.ErrNotYet, err)
+		}
+	}
+	return p, s, err
+}
+
+// breakOff ends transfers into an arena whose parts nothing needs any more. Chunks under way are waited for, beside the host.
+func (h *Host) breakOff(arena *holding.Arena, idle []*shm.Staging) {
+	for _, s := range idle {
+		h.spawn(func(context.Context) Event {
+			s.Abort()
+			return brokenOff{arena, s}
+		})
+	}
+}
+
+// brokenOff is the end of a transfer that was broken off: its place is free.
+type brokenOff struct {
+	arena   *holding.Arena
+	staging *shm.Staging
 }
 
 // captureNow asks local ranks to capture their live state as generation g: they all stand whole at it, and it would then

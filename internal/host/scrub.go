@@ -7,168 +7,191 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
 
-// What lies sealed here is read again at a bounded rate and held against its digests: a bit that flips in memory is found while
-// there are other copies, not by the recovery that needs this one. It rests while a job here recovers, which reads what it uses anyway.
+// scrubber carries out what the scrub room wants done.
+type scrubber struct {
+	room    *scrub.Room
+	reads   chan *scrub.Read // of capacity 1: the room asks for one at a time
+	fetches map[*scrub.Fetch]context.CancelFunc
+}
 
-const (
-	scrubSlice = 4 << 20     // bytes, and at least one chunk, read between two looks at what lies here
-	scrubIdle  = time.Second // until the next look, where there is nothing to read
-)
+func newScrubber(h *Host) scrubber {
+	return scrubber{scrub.New(scrubOwner{h}, h.log, uint64(h.cfg.ScrubRate)), make(chan *scrub.Read, 1), map[*scrub.Fetch]context.CancelFunc{}}
+}
 
-// scrub reads for as long as the host runs. Beside the host.
-func (h *Host) scrub(ctx context.Context) {
+// scrubOwner is the host as its scrub room sees it.
+type scrubOwner struct{ *Host }
+
+func (h scrubOwner) Self() replica.Holder { return h.holder() }
+
+func (h scrubOwner) Holder(n replica.NodeName) replica.Holder { return h.nodes[n].Holder() }
+
+func (h scrubOwner) Jobs() (jobs []*replica.Job) {
+	for _, lj := range h.jobs {
+		jobs = append(jobs, lj.job)
+	}
+	return jobs
+}
+
+func (h scrubOwner) Job(id replica.JobID) *replica.Job {
+	if lj := h.jobs[id]; lj != nil {
+		return lj.job
+	}
+	return nil
+}
+
+func (h scrubOwner) Copies(id replica.JobID) []holding.Copy {
+	if lj := h.jobs[id]; lj != nil {
+		return lj.parts()
+	}
+	return nil
+}
+
+func (h scrubOwner) Coming(a *holding.Arena, part replica.Part, g replica.Generation, root replica.Digest) bool {
+	var r holding.Receiving
+	r.Add(a, part, g, root)
+	return r.Any()
+}
+
+// scrubs has the scrub room learn of something, and does what follows.
+func (h *Host) scrubs(ev scrub.Event) {
+	h.scrubber.room.Learn(time.Now(), ev)
+	h.scrubNow(time.Now())
+}
+
+// scrubNow does what the scrub room wants done now, and says in what time it is to be asked again.
+func (h *Host) scrubNow(now time.Time) time.Duration {
+	for _, e := range h.scrubber.room.Step(now) {
+		switch e := e.(type) {
+		case *scrub.Read:
+			h.scrubber.reads <- e
+		case scrub.GiveUp:
+			h.giveUp(e)
+		case scrub.Report:
+			h.send(e.CopyReport)
+		case *scrub.Fetch:
+			h.fetchBack(e)
+		case scrub.Cancel:
+			if cancel := h.scrubber.fetches[e.Fetch]; cancel != nil {
+				cancel()
+			}
+		}
+	}
+	if at, ok := h.scrubber.room.Next(); ok {
+		return max(at.Sub(now), busyTick)
+	}
+	return idleTick
+}
+
+// readAgain reads what the scrub room asks for, on a thread of low priority. Beside the host.
+func (h *Host) readAgain(ctx context.Context) {
 	if h.cfg.ScrubRate == 0 {
 		return
 	}
 	manners.Yield()
-	timer := time.NewTimer(scrubIdle)
-	defer timer.Stop()
+	rest := time.NewTimer(0)
+	defer rest.Stop()
 	for {
 		select {
-		case <-timer.C:
+		case r := <-h.scrubber.reads:
+			err := r.Verify()
+			if !errors.Is(err, shm.ErrCorrupt) {
+				rest.Reset(r.Rest)
+				select {
+				case <-rest.C:
+				case <-ctx.Done():
+				}
+			}
+			h.Post(scrub.ReadEnded{Read: r, Err: err})
 		case <-ctx.Done():
 			return
 		}
-		var q sliceWanted
-		if !h.ask(ctx, &q) {
-			return
-		}
-		if !q.found {
-			timer.Reset(scrubIdle)
-			continue
-		}
-		end := sliceEnd{of: &q, err: q.verify()}
-		if !h.ask(ctx, &end) {
-			return
-		}
-		if end.bad {
-			h.giveUp(ctx, &q)
-		}
-		timer.Reset(time.Duration(float64(q.bytes()) / float64(h.cfg.ScrubRate) * float64(time.Second)))
 	}
 }
 
-// sliceWanted asks what to read next. Its place is not held: a copy that is freed while it is read is none of the scrubber's any more.
-type sliceWanted struct {
-	found    bool
-	lj       *localJob
-	copy     holding.Copy
-	as       scrubbable
-	from, to int
-}
-
-func (q *sliceWanted) serve(h *Host) {
-	var copies []holding.Copy
-	var jobs []*localJob
-	var as []scrubbable
-	for _, lj := range h.jobs {
-		switch lj.job.Phase {
-		case replica.Closed, replica.Planned:
-			return
-		case replica.Opening, replica.Ended:
-			continue
-		case replica.Open:
-		}
-		for _, c := range lj.parts() {
-			first := c.Place.Kind == shm.Frozen || c.Info.Generation == lj.job.Committed
-			copies, jobs = append(copies, c), append(jobs, lj)
-			as = append(as, scrubbable{lain{c.Arena.Key(), c.Place, c.Info.Count}, len(c.Info.Digests), first})
-		}
-	}
-	at, chunk, ok := h.scrubs.next(as, time.Now())
-	if !ok {
+// giveUp has a copy that failed a digest read once more, whole, and given up as any other.
+func (h *Host) giveUp(e scrub.GiveUp) {
+	lj := h.jobs[e.Read.Job]
+	if lj == nil {
 		return
 	}
-	q.found, q.lj, q.copy, q.as, q.from = true, jobs[at], copies[at], as[at], chunk
-	q.to = min(q.from+max(1, scrubSlice/int(q.copy.Arena.Header().ChunkBytes)), q.as.chunks)
-	q.copy.Arena.Enter()
+	c := e.Read.Copy
+	h.log.Rotted(lj.job, c.Held.Part, c.Info.Generation, c.Arena.Key(), e.Why)
+	of := lj.planned(c.Held.Part, c.Info.Generation, c.Info.Root, c.Held.Rank)
+	h.spawn(func(ctx context.Context) Event {
+		h.verify(ctx, lj, c.Arena, c.Place, of)
+		return nil
+	})
 }
 
-// verify reads the slice, and before the first one the digests themselves.
-func (q *sliceWanted) verify() error {
-	if q.from == 0 {
-		if _, err := q.copy.Arena.Sealed(q.copy.Place); err != nil {
-			return err
-		}
-	}
-	return q.copy.Arena.VerifyChunks(q.copy.Place, q.copy.Info, q.from, q.to)
-}
-
-func (q *sliceWanted) bytes() uint64 {
-	chunk := uint64(q.copy.Arena.Header().ChunkBytes)
-	return min(uint64(q.to)*chunk, q.copy.Info.Bytes) - uint64(q.from)*chunk
-}
-
-// sliceEnd takes in what reading a slice has found.
-type sliceEnd struct {
-	of  *sliceWanted
-	err error
-
-	bad bool
-}
-
-func (q *sliceEnd) serve(h *Host) {
-	s, c := q.of, q.of.copy
-	c.Arena.Leave()
-	h.scrubs.read(s.as, s.to, time.Now())
-	h.scrubbed.Bytes += s.bytes()
-	if q.bad = errors.Is(q.err, shm.ErrCorrupt); q.bad {
-		h.scrubbed.Bad++
-		h.log.Rotted(s.lj.job, c.Held.Part, c.Info.Generation, c.Arena.Key(), q.err)
-	}
-}
-
-// giveUp has the bad copy read once more, whole, and given up as any other that fails its digest; a mirror fetches it again.
-func (h *Host) giveUp(ctx context.Context, q *sliceWanted) {
-	of := plannedWanted{lj: q.lj, copy: q.copy}
-	if h.ask(ctx, &of) && !h.verify(ctx, q.lj, q.copy.Arena, q.copy.Place, of.held) {
-		h.ask(ctx, &mirrorRotted{q.lj, q.copy})
-	}
-}
-
-// plannedWanted asks what part of the plan is lost with a copy.
-type plannedWanted struct {
-	lj   *localJob
-	copy holding.Copy
-
-	held replica.Held
-}
-
-func (q *plannedWanted) serve(*Host) {
-	q.held = q.lj.planned(q.copy.Held.Part, q.copy.Info.Generation, q.copy.Info.Root, q.copy.Held.Rank)
-}
-
-// mirrorRotted is a copy that was given up.
-type mirrorRotted struct {
-	lj   *localJob
-	copy holding.Copy
-}
-
-// serve fetches the committed part of a running job that a mirror here has lost. What is newer or older is replaced by the next commits anyway, and
-// a frozen part comes again with the next one that binds it.
-func (q *mirrorRotted) serve(h *Host) {
-	job, held := q.lj.job, q.copy.Held
-	if job.Phase != replica.Open || !held.Mirror || held.Part.Kind == replica.FrozenPart || q.copy.Info.Generation != job.Committed || job.Plan == nil || q.lj.fetching[held.Part].running {
+// fetchBack fetches a part of the committed generation into the arena that has lost it, under the plan of the open epoch.
+func (h *Host) fetchBack(e *scrub.Fetch) {
+	lj := h.jobs[e.Job]
+	if lj == nil || lj.job.Plan == nil || int(e.Rank) >= len(lj.job.Plan.Ranks) {
+		h.spawn(func(context.Context) Event { return scrub.FetchEnded{Fetch: e, Err: errors.New("the job has no plan")} })
 		return
 	}
-	plan := *job.Plan
-	plan.Generation = job.Committed
-	src := replica.Source{Part: held.Part, Root: held.Root, Tier: replica.PeerRAM}
-	for _, p := range job.Parts {
-		for _, n := range p.Holders {
-			if p.Part == held.Part && n.Node != h.self.Name {
-				src.Holders = append(src.Holders, n)
+	plan := *lj.job.Plan
+	plan.Generation = e.Generation
+	job, src := lj.job, e.Source
+	ctx, cancel := context.WithCancel(h.ctx)
+	h.scrubber.fetches[e] = cancel
+	h.spawn(func(context.Context) Event {
+		f := fetcher{h: h, lj: lj, job: job, plan: &plan, rank: e.Rank, incarnation: plan.Ranks[e.Rank].Incarnation, missed: new(missed)}
+		var err error
+		if e.Frozen.IsZero() {
+			into := func(replica.Manifest) (*holding.Arena, error) {
+				return h.ownPlace(ctx, e.Arena, holding.KindFor(src.Part))
 			}
+			_, _, _, err = f.fetch(ctx, into, holding.KindFor(src.Part), src.Part, src)
+		} else {
+			err = f.frozen(ctx, e.Arena, e.Frozen, src, src.Part)
 		}
+		return scrub.FetchEnded{Fetch: e, Err: err}
+	})
+}
+
+// fetchedBack follows the end of such a fetch: what is sealed again is reported.
+func (h *Host) fetchedBack(ev scrub.FetchEnded) {
+	if cancel := h.scrubber.fetches[ev.Fetch]; cancel != nil {
+		cancel()
+		delete(h.scrubber.fetches, ev.Fetch)
 	}
-	if int(held.Rank) >= len(plan.Ranks) || len(src.Holders) == 0 {
-		h.log.Failed("mirror", fmt.Sprintf("%v of generation %v", held.Part, job.Committed), "no other node is known to hold it: the next commit makes a new copy")
-		return
+	if lj := h.jobs[ev.Fetch.Job]; lj != nil {
+		if ev.Err != nil && !errors.Is(ev.Err, context.Canceled) {
+			h.log.Retried("fetch", fmt.Sprintf("%v of generation %v, whose copy here was given up", ev.Fetch.Source.Part, ev.Fetch.Generation), ev.Err.Error())
+		}
+		h.report(lj)
 	}
-	h.startFetch(q.lj, &plan, src, held.Rank)
+	h.scrubs(ev)
+}
+
+// ownPlace returns the arena if a place of a kind is free in it: what was lost had a place, and takes none from what has come since.
+func (h *Host) ownPlace(ctx context.Context, a *holding.Arena, k shm.PlaceKind) (*holding.Arena, error) {
+	q := freeWanted{arena: a, kind: k}
+	if !h.ask(ctx, &q) {
+		return nil, h.gone(ctx)
+	}
+	if !q.free {
+		return nil, fmt.Errorf("arena %s: no place is free for what it has lost: it waits for one, or for the next commit", a.Key())
+	}
+	return a, nil
+}
+
+// freeWanted asks whether a place of a kind is free in an arena.
+type freeWanted struct {
+	arena *holding.Arena
+	kind  shm.PlaceKind
+	free  bool
+}
+
+func (q *freeWanted) serve(*Host) {
+	for _, p := range q.arena.Places() {
+		q.free = q.free || p.Kind == q.kind && q.arena.Word(p).State() == replica.SlotFree
+	}
 }

@@ -1,44 +1,48 @@
 package host
 
 import (
-	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/scrub"
+	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
 
 // scrubsNow has every copy that lies here be old enough to be read, and reads one slice.
 func (d *rig) scrubsNow() (read bool, bad bool) {
 	d.t.Helper()
-	for l, s := range d.scrubs {
-		s.since = s.since.Add(-scrubAfter)
-		d.scrubs[l] = s
-	}
-	var q sliceWanted
-	if q.serve(d.Host); !q.found {
+	r := d.readsNext()
+	if r == nil {
 		return false, false
 	}
-	end := sliceEnd{of: &q, err: q.verify()}
-	end.serve(d.Host)
-	if end.bad {
-		gone := make(chan struct{})
-		go func() {
-			d.giveUp(context.Background(), &q)
-			close(gone)
-			d.ask(context.Background(), calls(func() {})) // an event, for until to look again
-		}()
-		d.until("the copy is given up", func() bool {
-			select {
-			case <-gone:
-				return true
-			default:
-				return false
-			}
-		})
+	return true, d.hasRead(r)
+}
+
+// readsNext is what the scrub room wants read, some seconds after it was asked last; nil: nothing.
+func (d *rig) readsNext() *scrub.Read {
+	d.scrubAt = d.scrubAt.Add(6 * time.Second)
+	d.scrubNow(d.scrubAt)
+	select {
+	case r := <-d.scrubber.reads:
+		return r
+	default:
+		return nil
 	}
-	return true, end.bad
+}
+
+// hasRead reads it, and waits until a copy that is bad is given up.
+func (d *rig) hasRead(r *scrub.Read) (bad bool) {
+	d.t.Helper()
+	err := r.Verify()
+	d.scrubber.room.Learn(d.scrubAt, scrub.ReadEnded{Read: r, Err: err})
+	if bad = errors.Is(err, shm.ErrCorrupt); bad {
+		d.scrubNow(d.scrubAt)
+		d.until("the copy is given up", func() bool { return r.Copy.Arena.Word(r.Copy.Place).Count() != r.Copy.Info.Count })
+	}
+	return bad
 }
 
 // A bit that flips in a sealed slot is found though nobody asks for the part, and the copy is not reported any more. Nothing is kept from being
@@ -64,8 +68,8 @@ func TestScrubFindsAFlippedBit(t *testing.T) {
 			found++
 		}
 	}
-	if found != 1 || d.scrubbed.Bad != 1 || d.scrubbed.Bytes != good.Bytes+bad.Bytes {
-		t.Errorf("%d found, %+v; want one of two copies, of %d and %d bytes", found, d.scrubbed, good.Bytes, bad.Bytes)
+	if st := d.scrubber.room.Status(); found != 1 || st.Bad != 1 || st.Bytes != good.Bytes+bad.Bytes {
+		t.Errorf("%d found, %+v; want one of two copies, of %d and %d bytes", found, st, good.Bytes, bad.Bytes)
 	}
 	if a, b := lr.arena.Word(slot(0)).State(), lr.arena.Word(slot(1)).State(); a != replica.SlotSealed || b != replica.SlotFree || len(held(lr.arena)) != 0 {
 		t.Errorf("the good copy is %v, the bad one %v, held %v", a, b, held(lr.arena))
@@ -88,22 +92,18 @@ func TestScrubOfWhatIsFreed(t *testing.T) {
 	lr := d.attach(lj, 0)
 	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 1)
 	d.scrubsNow()
-	for l, s := range d.scrubs {
-		s.since = s.since.Add(-time.Hour)
-		d.scrubs[l] = s
-	}
-	var q sliceWanted
-	if q.serve(d.Host); !q.found {
+	q := d.readsNext()
+	if q == nil {
 		t.Fatal("nothing to read")
 	}
 	if !lr.arena.Free(slot(0)) {
 		t.Fatal("the scrubber keeps the place from being freed")
 	}
 	other := d.seal(lr.arena, slot(0), fixture.Gen(3, 6), 2)
-	end := sliceEnd{of: &q, err: q.verify()}
-	end.serve(d.Host)
-	if info, err := lr.arena.Sealed(slot(0)); end.err == nil || end.bad || err != nil || info.Root != other.Root {
-		t.Errorf("ended with %v, bad %v; the place has %v (%v)", end.err, end.bad, info.Generation, err)
+	end := q.Verify()
+	d.scrubs(scrub.ReadEnded{Read: q, Err: end})
+	if info, err := lr.arena.Sealed(slot(0)); end == nil || d.scrubber.room.Status().Bad != 0 || err != nil || info.Root != other.Root {
+		t.Errorf("ended with %v, %+v; the place has %v (%v)", end, d.scrubber.room.Status(), info.Generation, err)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestScrubRestsDuringRecovery(t *testing.T) {
 	lr := d.attach(lj, 0)
 	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 1)
 	for phase, want := range map[replica.JobPhase]bool{replica.Opening: false, replica.Open: true, replica.Closed: false, replica.Planned: false, replica.Ended: false} {
-		d.scrubs = scrubs{}
+		d.scrubber = newScrubber(d.Host)
 		lj.job.Phase = replica.Open
 		d.scrubsNow()
 		lj.job.Phase = phase

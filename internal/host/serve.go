@@ -132,7 +132,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 	if err != nil {
 		return nil, nil, err
 	}
-	place, staging, err := s.h.stage(s.ctx, q.lj, arena, holding.KindFor(k.Part), man, &q)
+	place, staging, err := s.h.stage(s.ctx, q.lj, arena, man, &q)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -145,7 +145,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 		if err != nil {
 			staging.Abort()
 		}
-		s.h.ask(s.ctx, &pushEnd{k.Job, arena, place, err})
+		s.h.ask(s.ctx, &pushEnd{k.Job, arena, place, staging, err})
 		return err
 	}, nil
 }
@@ -167,6 +167,7 @@ type (
 		job   replica.JobID
 		arena *holding.Arena
 		place shm.Place
+		of    *shm.Staging
 		err   error
 	}
 )
@@ -196,10 +197,9 @@ func (q *pushWanted) admit() (err error) {
 }
 
 func (q *pushEnd) serve(h *Host) {
-	q.arena.Unstage(q.place)
-	if q.err == nil { // a commit may wait for this part: it is pinned in the same turn
-		h.mirrored(mirrored{q.job})
-	}
+	q.arena.Unstage(q.place, q.of)
+	h.mirrored(mirrored{q.job}) // a commit may wait for this part: it is pinned in the same turn. One that did not come is fetched, where a plan wants it
+
 }
 
 // mirrored tells whether a push would bring what is here already. A frozen part is that in the arena of the mirror alone: in another one

@@ -17,6 +17,7 @@ func (h *Host) handleSession(ev session.Event) {
 			h.reattach(ev)
 			return
 		}
+		h.handedNothing(ev)
 		a := &attaching{peer: ev.Peer, hello: ev.Hello, helloReq: ev.Header.Request}
 		h.attaching[ev.Peer.ID()] = a
 		h.advance(a)
@@ -114,8 +115,8 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 		if lj.job.Phase == replica.Open && lr.loaded == lj.job.Epoch {
 			lr.gone = lj.job.Epoch // it was let go, by this daemon or the one before: it is not to be let go once more, but waits for the fault
 		}
-		lr.arena.FreeTorn()
-		lr.leaveTo = 0 // a fault before all have left brings it back
+		h.buryLeft(lj, lr) // its captures are joined: what is half done there was a daemon's that died
+		lr.leaveTo = 0     // a fault before all have left brings it back
 		lr.ordered = orderKey{}
 		h.reconcile(lj)
 	case session.Loaded:

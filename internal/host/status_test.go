@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -82,33 +83,30 @@ func TestSuspicionIsSaidToTheNextLeader(t *testing.T) {
 	}
 }
 
-// The daemon notices that its keeper has gone though it asks it for nothing; it says so, and goes on.
+// A daemon whose keeper ends says so, and goes on; once another keeper has all that the first one held, of this very life, it says that too.
 func TestLostKeeper(t *testing.T) {
 	d := newRig(t)
 	d.put(fixture.Job())
 	d.link = nil // nobody to be asked
 	socket := filepath.Join(d.cfg.StateDir, "k.sock")
-	server, err := shm.ListenKeeper(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	life, kill := context.WithCancel(d.ctx)
-	dead := make(chan error, 1)
-	go func() { dead <- server.Run(life) }()
-	defer func() {
-		kill()
-		if err := <-dead; err != nil {
-			t.Error(err)
-		}
-	}()
+	first, second := d.keeperAt(socket), make(chan struct{})
 	k, err := shm.DialKeeper(d.ctx, socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(k.Close)
-	d.keeper = k
-
-	running, stop := context.WithCancel(d.ctx)
+	back := func(ctx context.Context) (holding.Returned, error) {
+		select {
+		case <-second:
+			return shm.ReturnToKeeper(ctx, socket, d.self.Incarnation, d.self.Session)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	d.custody = holding.NewCustodian(k, back, d.config.Journal, d.arenaListPath())
+	held := d.arena(shm.Spec{Geometry: fixture.Geometry(t, false)}) // parked with it
+	ctx := d.ctx                                                    // Run writes the host's own
+	running, stop := context.WithCancel(ctx)
 	over := make(chan struct{})
 	go func() { defer close(over); d.Run(running) }()
 	defer func() {
@@ -116,27 +114,58 @@ func TestLostKeeper(t *testing.T) {
 		<-over
 		d.ended = make(chan struct{}) // the rig's cleanup closes it once more
 	}()
-	lost := func() (lost bool) {
-		d.ask(running, calls(func() { lost = d.keeperLost }))
-		return lost
-	}
-	if lost() {
-		t.Error("a keeper that answers is taken for lost")
-	}
-	kill()
-	for late := time.After(fixture.Patience); !lost(); {
-		select {
-		case <-late:
-			t.Fatal("nobody noticed")
-		default:
+	until := func(lost bool) {
+		t.Helper()
+		for late := time.After(fixture.Patience); ; {
+			if st, ok := d.Status(ctx); ok && st.KeeperLost == lost && len(st.Jobs) == 1 {
+				return
+			}
+			select {
+			case <-late:
+				t.Fatalf("keeper_lost does not become %v", lost)
+			default:
+			}
 		}
 	}
-	if st, ok := d.Status(d.ctx); !ok || !st.KeeperLost || len(st.Jobs) != 1 {
-		t.Errorf("status %+v", st)
-	}
-	for _, want := range []string{`"level":"error"`, `"event":"keeper"`, "restart the daemon when convenient"} {
+	until(false)
+	first()
+	until(true)
+	defer d.keeperAt(socket)()
+	close(second)
+	until(false)
+	for _, want := range []string{`"level":"error"`, `"event":"keeper"`, `"event":"keeper_back","descriptors":1`} {
 		if n := d.log.Count(want); n != 1 {
 			t.Errorf("%s is logged %d times", want, n)
+		}
+	}
+	next, err := shm.DialKeeper(ctx, socket) // a daemon that starts again
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	files, err := next.All()
+	for _, f := range files {
+		f.Close()
+	}
+	if err != nil || len(files) != 1 || files[held.Key()] == nil || next.Incarnation() != d.self.Incarnation || next.Session() != d.self.Session+1 {
+		t.Errorf("the next daemon finds %v (%v), incarnation %d, session %d", files, err, next.Incarnation(), next.Session())
+	}
+}
+
+// keeperAt runs a keeper at a socket, and returns what kills it.
+func (d *rig) keeperAt(socket string) (kill func()) {
+	d.t.Helper()
+	server, err := shm.ListenKeeper(socket)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	life, end := context.WithCancel(context.Background())
+	dead := make(chan error, 1)
+	go func() { dead <- server.Run(life) }()
+	return func() {
+		end()
+		if err := <-dead; err != nil {
+			d.t.Error(err)
 		}
 	}
 }

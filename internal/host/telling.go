@@ -18,37 +18,23 @@ import (
 // What the launchers here print of their job: the memory that its copies take, a loss and its recovery, what a restart does not mend, a rank that ended and did not leave.
 
 // outage is a closed epoch, as this node saw it close.
-type outage struct {
-	began time.Time
-	live  replica.Step // the newest step that a rank here had reached
-}
+type outage struct{ began time.Time }
 
 // outages says the loss that closed an epoch, and later how the job came out of it. What the two lie apart is this node's own time.
 func (h *Host) outages(lj *localJob, was *replica.Job) {
 	is := lj.job
 	switch {
-	case is.Phase == replica.Open && lj.outage != nil && (was.Phase != replica.Open || was.Epoch != is.Epoch):
-		h.noteAll(lj, lj.recovered())
+	case is.Phase == replica.Open && (was.Phase != replica.Open || was.Epoch != is.Epoch):
+		if text := lj.recovered(); text != "" {
+			h.noteAll(lj, text)
+		}
 		lj.outage = nil
 	case is.Phase == replica.Ended:
 		lj.outage = nil
 	case was.Phase == replica.Open && is.ClosedEpoch >= was.Epoch && lj.outage == nil:
-		lj.outage = &outage{began: time.Now(), live: lj.made()}
+		lj.outage = &outage{began: time.Now()}
 		h.noteAll(lj, lossText(is))
 	}
-}
-
-// made is the newest step that a rank here has made.
-func (lj *localJob) made() (newest replica.Step) {
-	for _, lr := range lj.ranks {
-		word := lr.arena.Step()
-		step := word.Step()
-		if word.Phase() == replica.Updating && step > 0 {
-			step-- // this one is not made yet
-		}
-		newest = max(newest, step)
-	}
-	return newest
 }
 
 // lossText says why an epoch was closed, and what else is going to be printed because of it.
@@ -68,26 +54,30 @@ func lossText(job *replica.Job) string {
 	return fmt.Sprintf("epoch %d is closed (%s); recovering. Tracebacks of collectives that break now are expected", job.ClosedEpoch, why)
 }
 
-// recovered says where the job goes on, and at what cost.
+// recovered says where the job goes on, and at what cost, which is the plan's to say; empty: this node saw no loss, and no committed step is gone.
 func (lj *localJob) recovered() string {
-	job := lj.job
-	tier, steps := replica.Tier(0), replica.Step(0)
+	job, tier := lj.job, replica.Tier(0)
+	plan := job.Plan
+	if plan == nil || lj.outage == nil && plan.CommittedLost == 0 {
+		return ""
+	}
 	for _, lr := range lj.ranks {
 		if lr.restore != nil && lr.restore.epoch == job.Epoch {
 			tier = max(tier, lr.restore.tier)
 		}
 	}
-	if plan := job.Plan; plan != nil {
-		steps = plan.StepsLost
-		if tier == 0 {
-			tier = plan.Tier()
-		}
+	if tier == 0 {
+		tier = plan.Tier()
 	}
 	from := map[replica.Tier]string{replica.OwnRAM: "own memory", replica.PeerRAM: "other nodes' memory", replica.Disk: "disk"}[tier]
-	if lj.outage.live > job.Position.Step {
-		steps = max(steps, lj.outage.live-job.Position.Step)
+	text := fmt.Sprintf("recovered: step %d from %s, %d %s lost", job.Position.Step, from, plan.StepsLost, plural(plan.StepsLost, "step"))
+	if lj.outage != nil {
+		text += fmt.Sprintf(", %.1f s", time.Since(lj.outage.began).Seconds())
 	}
-	return fmt.Sprintf("recovered: step %d from %s, %d %s lost, %.1f s", job.Position.Step, from, steps, plural(steps, "step"), time.Since(lj.outage.began).Seconds())
+	if back := plan.WentBack(); back != "" {
+		text += "; warning: the job " + back
+	}
+	return text
 }
 
 func plural(n replica.Step, word string) string {

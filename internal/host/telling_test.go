@@ -57,7 +57,7 @@ func TestLauncherIsToldOfARecovery(t *testing.T) {
 	see(planned)
 	see(again)
 	planned = fixture.Changed(again, func(j *replica.Job) {
-		j.Phase, j.Epoch, j.Plan = replica.Planned, 5, &replica.Plan{Epoch: 5, Generation: fixture.Gen(3, 6), Sources: []replica.Source{{Tier: replica.PeerRAM}}}
+		j.Phase, j.Epoch, j.Plan = replica.Planned, 5, &replica.Plan{Epoch: 5, Generation: fixture.Gen(3, 6), StepsLost: 1, Sources: []replica.Source{{Tier: replica.PeerRAM}}}
 	})
 	see(planned)
 	lr.restore = &restore{epoch: 5, done: true, tier: replica.OwnRAM, cancel: func() {}}
@@ -67,6 +67,33 @@ func TestLauncherIsToldOfARecovery(t *testing.T) {
 	}
 	if lj.outage != nil {
 		t.Error("it is not over")
+	}
+}
+
+// A launcher says what the plan says, whatever its own ranks had made; and that committed steps are gone even where its daemon saw no loss.
+func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	_, end := d.listener()
+	see := func(job *replica.Job) {
+		d.viewed(control.View{Index: job.LastIndex, Era: 1, Jobs: []*replica.Job{job}})
+	}
+	lj.job = fixture.Closed(lj.job) // by a daemon that ran here before
+	planned := fixture.Changed(lj.job, func(j *replica.Job) {
+		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 2), StepsLost: 14, CommittedLost: 12, Reason: "memory has nothing", Sources: []replica.Source{{Tier: replica.Disk}}}
+	})
+	see(planned)
+	see(fixture.Changed(planned, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 2} }))
+	const want = "recovered: step 2 from disk, 14 steps lost; warning: the job went back over 12 committed steps, from step 14 to step 2: memory has nothing"
+	if text := end.note(); text != want {
+		t.Errorf("it says %q, want %q", text, want)
+	}
+	if s := control.StatusOf(d.jobs[fixture.JobID].job, nil); !strings.Contains(s.WentBack, "12 committed steps") {
+		t.Errorf("status says %q", s.WentBack)
+	}
+	far := fixture.Changed(d.jobs[fixture.JobID].job, func(j *replica.Job) { j.Position.Step = 14 })
+	if s := control.StatusOf(far, nil); s.WentBack != "" {
+		t.Errorf("at step 14 again status says %q", s.WentBack)
 	}
 }
 

@@ -155,7 +155,10 @@ func (j *Journal) JobChanged(was, is *replica.Job, pinnedAt time.Time) {
 	if is.Plan != nil && (was.Plan == nil || was.Plan.Epoch != is.Plan.Epoch) {
 		p := is.Plan
 		jobEvent(j.event("planned"), is).Uint64("step", uint64(p.Generation.Step)).Str("generation", p.Generation.String()).Str("tier", p.Tier().String()).
-			Str("reason", p.Reason).Uint64("steps_lost", uint64(p.StepsLost)).Bool("unvouched", p.Unvouched).Bool("initial", p.Initial).Msg("plan applied")
+			Str("reason", p.Reason).Uint64("steps_lost", uint64(p.StepsLost)).Uint64("committed_lost", uint64(p.CommittedLost)).Bool("unvouched", p.Unvouched).Bool("initial", p.Initial).Msg("plan applied")
+		if text := p.WentBack(); text != "" {
+			jobEvent(j.z.Warn().Str("event", "went_back"), is).Uint64("steps", uint64(p.CommittedLost)).Msg("the job " + text)
+		}
 		if p.Unvouched {
 			jobEvent(j.z.Warn().Str("event", "unvouched"), is).Str("generation", p.Generation.String()).
 				Msg("the job goes on from a state that one rank alone vouches for: no state of two ranks is near enough (--lone-ahead, --require-votes): " + p.Reason)
@@ -173,8 +176,8 @@ func (j *Journal) JobChanged(was, is *replica.Job, pinnedAt time.Time) {
 	if is.Durable != was.Durable {
 		jobEvent(j.event("durable"), is).Uint64("step", uint64(is.Durable.Step)).Msg("durable generation complete")
 	}
-	if is.Copies != was.Copies {
-		jobEvent(j.event("copies"), is).Int("copies", is.Copies).Bool("degraded", is.Degraded).Msg("copies changed")
+	if held := is.Held(); is.Copies != was.Copies || is.Committed == was.Committed && held != was.Held() {
+		jobEvent(j.event("copies"), is).Int("copies", held).Bool("degraded", is.Degraded || held < is.Copies).Msg("copies changed")
 	}
 	if is.Phase == replica.Ended && was.Phase != replica.Ended {
 		jobEvent(j.event("ended"), is).Str("reason", is.EndReason).Msg("job ended")
@@ -292,6 +295,21 @@ func (j *Journal) AtRisk(job *replica.Job, steps replica.Step, waiting []string)
 	jobEvent(j.z.Warn().Str("event", "at_risk"), job).Uint64("step", uint64(job.Position.Step)).Uint64("uncommitted", uint64(steps)).Strs("waiting", short(waiting)).Msg("another fault may cost the steps since the last commit")
 }
 
+// CommitStalled says that a job trains and nothing of it is committed, which part waits for whom, and what was done about it.
+func (j *Journal) CommitStalled(job *replica.Job, s recovery.Stall) {
+	e := jobEvent(j.z.Warn().Str("event", "commit_stalled"), job).Uint64("step", uint64(s.Step)).Uint64("uncommitted", uint64(s.Steps)).Dur("since_ms", s.Since)
+	if len(s.Gaps) > 0 {
+		g := s.Gaps[0]
+		e = e.Str("part", g.Part.String()).Str("node", string(g.Node)).Interface("holders", g.Holders).Str("why", g.Why).Str("moved_to", string(g.To))
+	}
+	e.Msg(s.String())
+}
+
+// CommitsAgain says that a stall is over.
+func (j *Journal) CommitsAgain(job *replica.Job, after time.Duration) {
+	jobEvent(j.event("commits_again"), job).Uint64("step", uint64(job.Position.Step)).Dur("after_ms", after).Msg("commits go on")
+}
+
 // short is the first of many reasons: with a thousand ranks a line must stay a line.
 func short(reasons []string) []string {
 	const most = 8
@@ -343,9 +361,18 @@ func (j *Journal) Warn(err error) {
 	j.z.Warn().Str("event", "config").Str("why", err.Error()).Msg("configuration warning")
 }
 
-func (j *Journal) KeeperLost(socket string) {
-	j.z.Error().Str("event", "keeper").Str("subject", socket).Str("remedy", "restart the daemon when convenient: until then ranks' memory does not survive it").
-		Msg("the keeper has ended, or serves another daemon; training goes on")
+// KeeperLost says that the keeper has gone, and whether another one is looked for.
+func (j *Journal) KeeperLost(another bool) {
+	remedy := "restart the daemon when convenient"
+	if another {
+		remedy = "none while another keeper takes its place: until keeper_back, ranks' memory does not survive this daemon"
+	}
+	j.z.Error().Str("event", "keeper").Str("remedy", remedy).Msg("the keeper has ended, or serves another daemon; training goes on")
+}
+
+// KeeperBack says that a keeper has taken the place of the one that went, and how many arenas and records it was given.
+func (j *Journal) KeeperBack(held int) {
+	j.z.Info().Str("event", "keeper_back").Int("descriptors", held).Msg("another keeper holds the memory of this node's ranks")
 }
 
 func (j *Journal) Claimed(job *replica.Job, r replica.Rank, inc replica.Incarnation, n replica.NodeName, pid int) {

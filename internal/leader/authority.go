@@ -236,7 +236,7 @@ func (l *Leader) standing(led *ledJob, from *nodeLink, r replica.Rank) standing 
 		case c.Node != from.node.Name:
 			return strange
 		case c.NodeIncarnation != from.node.Incarnation:
-			return early // its daemon has lost the rank with its memory, and the fault that says so is on its way
+			return early // this leader reads the entry that registered that life a moment later: it moved the claim, or put it at fault
 		}
 		return own
 	}

@@ -487,7 +487,7 @@ func TestAuditOfTheLeader(t *testing.T) {
 			t.Fatal("a voter alone does not lead")
 		}
 	}
-	if out, err := o.register(t.Context(), replica.Node{Name: "n9", Incarnation: 99, Session: 1, Addr: "n9:7000"}); out != nil || err != nil {
+	if out, err := o.register(t.Context(), replica.Node{Name: "n9", Incarnation: 99, Session: 1, Addr: "n9:7000"}, nil); out != nil || err != nil {
 		t.Fatal(err)
 	}
 	log.Close()

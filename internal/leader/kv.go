@@ -28,12 +28,14 @@ func (l *Leader) rendezvous(from *nodeLink, m control.KVRequest) {
 		reply(control.KVReply{Refused: fmt.Sprintf("rank %d at the rendezvous of job %q, which has %d", m.Rank, led.job.Name, led.job.Layout.World)})
 		return
 	}
-	if !l.gathered(led) {
+	if missing := l.ungathered(led); len(missing) > 0 {
+		l.putOff(led, from, m.Rank, missing)
 		reply(control.KVReply{Again: true})
 		return
 	}
 	switch l.standing(led, from, m.Rank) {
 	case early:
+		l.putOff(led, from, m.Rank, nil)
 		reply(control.KVReply{Again: true})
 		return
 	case strange:
@@ -66,12 +68,16 @@ func (l *Leader) rendezvous(from *nodeLink, m control.KVRequest) {
 
 var writes = map[control.KVOp]rendezvous.Op{control.KVSet: rendezvous.Set, control.KVAdd: rendezvous.Add, control.KVCompareSet: rendezvous.CompareSet, control.KVDelete: rendezvous.Delete}
 
-// gathered tells whether every node that may keep something for the job's rendezvous has brought it. A node whose link breaks later brings
+// ungathered are the nodes that may keep something for the job's rendezvous and have not brought it. One whose link breaks later brings
 // nothing new.
-func (l *Leader) gathered(led *ledJob) bool {
+func (l *Leader) ungathered(led *ledJob) []replica.NodeName {
+	if led.gathered {
+		return nil
+	}
 	brought := func(n replica.NodeName) bool { link := l.links[n]; return link != nil && l.brought[n] == link }
-	led.gathered = led.gathered || recovery.Gathered(led.job, l.view.Nodes, brought, l.suspected, l.now()-l.since >= kvGather)
-	return led.gathered
+	missing := recovery.Ungathered(led.job, l.view.Nodes, brought, l.suspected, l.now()-l.since >= kvGather)
+	led.gathered = len(missing) == 0
+	return missing
 }
 
 // kept takes what a node's ranks contributed under earlier leaders.

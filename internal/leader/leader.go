@@ -182,6 +182,8 @@ type ledJob struct {
 	disputing    bool               // the last steps of ranks that have all left
 	gathered     bool               // all nodes brought what they keep for the rendezvous
 	waits        waits
+	saidWaits    saidWaits
+	guard        guard
 	rhythm       rhythm
 	offered      map[replica.Rank]offered // by this leader
 }
@@ -622,7 +624,9 @@ func (l *Leader) tick(ctx context.Context) {
 		}
 		if again {
 			l.watch(led)
+			led.guard.look(ctx, l, led)
 			l.sayShort(led)
+			l.sayAwaited(led)
 		}
 		if at, ok := led.recovery.Next(); (led.due || ok && at <= now) && now >= led.restsUntil {
 			l.recoverStep(ctx, id, led, recovery.Tick{})

@@ -41,7 +41,7 @@ func (l *Leader) Serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 		control.WriteWelcome(conn, control.Welcome{Reason: control.NotLeader, Leader: name, Address: addr}) //nolint:errcheck // the node asks the next voter
 		return
 	}
-	out, err := l.register(ctx, h.Node)
+	out, err := l.register(ctx, h.Node, h.Running)
 	if err != nil {
 		control.WriteWelcome(conn, control.Welcome{Reason: err.Error()}) //nolint:errcheck // the node comes again
 		return
@@ -88,8 +88,9 @@ func (l *Leader) refuse(conn net.Conn, who replica.Holder, why string) {
 }
 
 // register records the node as it is now; what it says afterwards is judged by that entry. refused says why no state after this one
-// would take it, and what to do; err that the outcome is not known, or that nothing was proposed.
-func (l *Leader) register(ctx context.Context, n replica.Node) (refused, err error) {
+// would take it, and what to do; err that the outcome is not known, or that nothing was proposed. Which claims it is running counts where its
+// memory is another than before.
+func (l *Leader) register(ctx context.Context, n replica.Node, running []replica.Running) (refused, err error) {
 	v := l.cons.State()
 	if upTo, revoked := v.Revokes(replica.NodeRole, string(n.Name)); revoked && l.cfg.Newest(replica.NodeRole, string(n.Name)) <= upTo { // its connection is about to end
 		return fmt.Errorf("register node %s: its certificate was revoked with all up to epoch %d: `replicad pki renew %s --after %d`, then copy its two files to it", n.Name, upTo, n.Name, upTo), nil
@@ -103,6 +104,9 @@ func (l *Leader) register(ctx context.Context, n replica.Node) (refused, err err
 		return fmt.Errorf("register: %w: give it a configuration that `replicad config check` takes", err), nil
 	}
 	c := replica.RegisterNode{Node: n, Limit: lock.MaxView}
+	if ok && have.Incarnation != n.Incarnation {
+		c.Running = running
+	}
 	if err := lock.Fits(l.cons.State(), c); err != nil {
 		return err, nil
 	}
@@ -320,15 +324,22 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 			l.recoverStep(ctx, m.Job, led, recovery.Rejected{Epoch: m.Epoch, Rank: m.Rank, Incarnation: m.Incarnation, Why: m.Why})
 		}
 	case control.CorruptCopy:
+		if led := l.jobs[m.Job]; led != nil {
+			l.recoverStep(ctx, m.Job, led, recovery.Corrupt{From: name, By: m.Node, Part: m.Part, Generation: m.Generation, Root: m.Root})
+		}
 		if to := l.links[m.Node]; to != nil {
 			to.Send(m)
 		}
+	case control.CopyReport: // of its own copies alone
+		l.copyReport(ctx, from, m)
 	case replica.RegionReport: // of its own ranks alone, as evidence
 		if led := l.jobs[m.Job]; led != nil && int(m.Rank) < len(led.job.Ranks) && led.job.Ranks[m.Rank].Node == name {
 			l.recoverStep(ctx, m.Job, led, recovery.Regions{RegionReport: m})
 		}
 	case control.Unreached:
 		l.unreached(ctx, name, m)
+	case control.PushReport:
+		l.pushes(name, m)
 	case control.UnheardAnswer:
 		l.unheard(name, m)
 	case control.AskView:

@@ -18,9 +18,10 @@ func (l *Leader) status() (out []control.JobStatus, finish func()) {
 		s := control.StatusOf(led.job, led.reports)
 		s.Durable, s.DurableError = led.durableNow(), led.durableError
 		if led.job.Phase == replica.Open {
-			s.Waiting, s.Uncommitted = l.waitsFor(led), uncommitted(led)
+			s.Waiting, s.Uncommitted = append(l.waitsFor(led), led.recovery.Awaited(l.now())...), uncommitted(led)
 			s.AtRisk = risky(led.job, s.Uncommitted)
 			s.Commits = led.rhythm.status(led.job)
+			led.guard.status(&s)
 		}
 		if led.job.Phase != replica.Open && led.job.Phase != replica.Ended {
 			for code, text := range led.notes {

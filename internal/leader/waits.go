@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -38,15 +39,17 @@ func (l *Leader) waitsFor(led *ledJob) []string {
 
 // uncommitted is how many steps one more fault may cost: those that ranks have made since the commit.
 func uncommitted(led *ledJob) replica.Step {
+	live := liveStep(led)
+	return live - min(live, led.job.Position.Step)
+}
+
+// liveStep is the newest step that a rank has made in the job's epoch.
+func liveStep(led *ledJob) replica.Step {
 	var live replica.Step
 	for _, r := range led.reports {
-		for _, rr := range r.Ranks {
-			if int(rr.Rank) < len(led.job.Ranks) && led.job.Ranks[rr.Rank].Incarnation == rr.Incarnation && rr.Live.Epoch() == led.job.Epoch {
-				live = max(live, rr.Live.Step())
-			}
-		}
+		live = max(live, recovery.Made(led.job, led.job.Epoch, r.Ranks))
 	}
-	return live - min(live, led.job.Position.Step)
+	return live
 }
 
 // risky tells whether so many steps since the commit are worth saying.

@@ -33,7 +33,7 @@ type Config struct {
 	Pushed func(Pushed)
 }
 
-// Mover moves parts. Fetch may be called from any goroutine; Push, Prune, EndPushes and Close from one alone.
+// Mover moves parts. Fetch may be called from any goroutine; Push, Moving, Prune, EndPushes and Close from one alone.
 type Mover struct {
 	cfg  Config
 	life context.Context // until Close

@@ -91,6 +91,7 @@ type pusher struct {
 	queue  *pushLine
 	cancel context.CancelFunc
 	turns  chan struct{} // taken for each lane that a large part is sent over
+	moved  moved
 
 	// Owned by run.
 	lanes    [2]transfer.Lane // by transport; nil: to be opened
@@ -119,6 +120,7 @@ func (pu *pusher) run(ctx context.Context) {
 				return
 			}
 			err := pu.push(at, p)
+			pu.moved.ended(pu.track.Line, p.Key, err) // it may not have come to a try
 			pu.queue.done()
 			p.From.Close()
 			pu.m.cfg.Pushed(Pushed{pu.track.Line, p.Key, err})
@@ -176,7 +178,8 @@ func (pu *pusher) dial(ctx context.Context, over transfer.Transport) (dialled bo
 
 func (pu *pusher) send(ctx context.Context, over transfer.Transport, p Push) error {
 	bytes := p.From.Manifest().Bytes
-	from := &counted{Reader: p.From}
+	var before atomic.Uint64 // bytes of earlier tries
+	from := &counted{Reader: p.From, far: func(sent uint64) { pu.moved.sent(pu.track.Line, p.Key, sent-before.Load()) }}
 	t := transfer.Turns{Around: func(ctx context.Context, try func(context.Context) error) error {
 		if pu.track.large {
 			select {
@@ -189,8 +192,10 @@ func (pu *pusher) send(ctx context.Context, over transfer.Transport, p Push) err
 		ctx, cancel := context.WithTimeout(ctx, pushLimit(bytes))
 		defer cancel()
 		sent, began := from.sent.Load(), time.Now()
+		before.Store(sent)
 		pu.queue.answered(false) // this try may be the one that is taken: nothing breaks it off for what an earlier one was told
 		err := try(ctx)
+		pu.moved.ended(pu.track.Line, p.Key, err)
 		pu.queue.answered(errors.Is(err, transfer.ErrNotYet))
 		if !ofOther(ctx, err) {
 			pu.m.traffic.pushed(way{pu.track.Node, over}, from.sent.Load()-sent, time.Since(began), err, time.Now())
@@ -217,11 +222,12 @@ func (pu *pusher) send(ctx context.Context, over transfer.Transport, p Push) err
 type counted struct {
 	transfer.Reader
 	sent atomic.Uint64
+	far  func(sent uint64)
 }
 
 func (c *counted) ReadChunk(i int, dst []byte) ([]byte, error) {
 	b, err := c.Reader.ReadChunk(i, dst)
-	c.sent.Add(uint64(len(b)))
+	c.far(c.sent.Add(uint64(len(b))))
 	return b, err
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/leader"
@@ -44,7 +45,8 @@ type Options struct {
 	Bootstrap bool      // this start creates the cluster
 	Join      bool      // this node is a new voter: it waits until the leader has added it
 	// Keeper makes sure that a keeper answers; undo takes back what it started, should the daemon not start. nil: there is one.
-	// It is called once this daemon holds the ranks' socket: nobody else starts this node's keeper then.
+	// It is called once this daemon holds the ranks' socket: nobody else starts this node's keeper then. It is called again where the keeper
+	// ends beside the daemon.
 	Keeper func(context.Context) (undo func(), err error)
 }
 
@@ -219,6 +221,17 @@ func (d *daemon) openKeeper(ctx context.Context) (undo func(), err error) {
 	}
 	d.onClose(d.keeper.Close)
 	return undo, nil
+}
+
+// returnToKeeper comes to the keeper that answers after this daemon's has ended, with the node's life as it is: where the daemon starts keepers,
+// to one that it started.
+func (d *daemon) returnToKeeper(ctx context.Context) (holding.Returned, error) {
+	if d.opt.Keeper != nil {
+		if _, err := d.opt.Keeper(ctx); err != nil { // it stays: this daemon has started
+			return nil, err
+		}
+	}
+	return shm.ReturnToKeeper(ctx, d.cfg.KeeperSocket, d.self.Incarnation, d.self.Session)
 }
 
 // stateMark is state_dir/node.json: whose directory it is. A directory of another cluster or node is refused.
@@ -437,7 +450,7 @@ func (d *daemon) openRaft() error {
 func (d *daemon) build() error {
 	c := d.cfg
 	d.prober = &prober{path: d.endpoint, paths: d.paths, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, grace: c.Timing.DaemonGrace, peers: map[replica.NodeName]peerState{}}
-	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Dial: d.dialLane, Ways: d.waysOf, TCPLanes: tcpLanes, Hears: d.prober.hears, Learn: d.trust.learn, Store: d.store})
+	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Return: d.returnToKeeper, Dial: d.dialLane, Ways: d.waysOf, TCPLanes: tcpLanes, Hears: d.prober.hears, Learn: d.trust.learn, Store: d.store})
 	d.prober.host = d.host
 	if err := d.host.Adopt(); err != nil {
 		return err
@@ -547,7 +560,17 @@ func (d *daemon) speak(ctx context.Context) error {
 	d.log.Ready(d.self)
 	var served sync.WaitGroup // this node's links to itself
 	defer served.Wait()
-	k := &linker{hello: func() control.Hello { return control.Hello{Cluster: d.id.Cluster, Node: d.self} }, self: d.raftLeader, dial: d.linkDialer(ctx, &served), failed: d.linkFailed}
+	running, ok := d.host.Running(ctx)
+	if !ok {
+		return nil
+	}
+	hello := func() control.Hello {
+		if now, ok := d.host.Running(ctx); ok { // else the daemon ends: what it said before is truer than that it runs nothing
+			running = now
+		}
+		return control.Hello{Cluster: d.id.Cluster, Node: d.self, Running: running}
+	}
+	k := &linker{hello: hello, self: d.raftLeader, dial: d.linkDialer(ctx, &served), failed: d.linkFailed}
 	k.post = func(ev host.Event) {
 		if _, up := ev.(host.LinkUp); up {
 			d.unlinked.Clear()

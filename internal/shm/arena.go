@@ -24,8 +24,11 @@ type Arena struct {
 	file *os.File
 	page unsafe.Pointer // the control page, mapped shared
 
+	stored func() // nil but in tests: see OnStore
+
 	closing sync.Once
 	owed    atomic.Uint64 // bytes of it that are in promised
+	came    atomic.Uint64 // bytes that stagings have put
 
 	mu    sync.Mutex    // guards fence
 	fence replica.Epoch // what this daemon raised: the word in shared memory could be anybody's
@@ -68,7 +71,7 @@ func Create(spec Spec) (*Arena, error) {
 		if _, err := file.WriteAt(regionTable(spec.Geometry), int64(head.RegionsOffset)); err != nil {
 			return nil, err
 		}
-		if err := addSeals(file, arenaSeals); err != nil {
+		if err := SealSize(file); err != nil {
 			return nil, err
 		}
 		return open(file, spec, head)
@@ -186,6 +189,15 @@ func (a *Arena) Close() error {
 	return err
 }
 
+// OnStore has fn called behind each store of this process into the arena: a test lets the daemon die there. To be called before any of them.
+func (a *Arena) OnStore(fn func()) { a.stored = fn }
+
+func (a *Arena) hasStored() {
+	if a.stored != nil {
+		a.stored()
+	}
+}
+
 // File is the arena's descriptor; it stays the arena's.
 func (a *Arena) File() *os.File { return a.file }
 
@@ -244,6 +256,9 @@ func NewMemfd(name string) (*os.File, error) {
 	}
 	return os.NewFile(uintptr(fd), name), nil
 }
+
+// SealSize makes the size of an arena's memfd a fact, as Adopt wants it.
+func SealSize(f *os.File) error { return addSeals(f, arenaSeals) }
 
 func addSeals(f *os.File, seals int) error {
 	return unixsock.Control(f, func(fd int) error {

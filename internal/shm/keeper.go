@@ -16,7 +16,8 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// KeeperServer holds descriptors by key. Its memory is the node's memory, so its incarnation is the node's.
+// KeeperServer holds descriptors by key. Its memory is the node's memory, so its incarnation is the node's. A keeper under which no daemon has
+// started takes the incarnation of a daemon that runs already and whose keeper has ended: what the node holds is with that daemon then.
 type KeeperServer struct {
 	socket      string
 	ln          *net.UnixListener
@@ -174,13 +175,16 @@ type item struct {
 func (k *KeeperServer) apply(c *net.UnixConn, m keeperMessage, f *os.File) (items []item, refusal string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if m.typ == keepStart {
-		if k.current != nil && k.current != c {
-			_ = k.current.Close()
-		}
-		k.current = c
+	switch m.typ {
+	case keepStart:
+		k.serveOnly(c)
 		k.session++
 		return nil, "", nil
+	case keepBack:
+		if refusal = k.foreign(m); refusal == "" {
+			k.serveOnly(c)
+		}
+		return nil, refusal, nil
 	}
 	if k.current != c {
 		if f != nil {
@@ -219,8 +223,32 @@ func (k *KeeperServer) apply(c *net.UnixConn, m keeperMessage, f *os.File) (item
 			}
 			items = append(items, item{key, d})
 		}
+	case keepLife:
+		if refusal = k.foreign(m); refusal == "" {
+			k.incarnation, k.session = m.incarnation, m.session
+		}
+		return nil, refusal, nil
 	default:
 		return nil, "", fmt.Errorf("unknown message type %d", m.typ)
 	}
 	return items, "", nil
+}
+
+// serveOnly has the daemon at the other end served from now on, and no other.
+func (k *KeeperServer) serveOnly(c *net.UnixConn) {
+	if k.current != nil && k.current != c {
+		_ = k.current.Close()
+	}
+	k.current = c
+}
+
+// foreign says why a daemon that runs already can't have this keeper: another daemon has started under it. Empty: none has, or this very one.
+func (k *KeeperServer) foreign(m keeperMessage) string {
+	switch {
+	case m.incarnation == 0 || m.session == 0:
+		return "a running daemon has an incarnation and a session"
+	case k.session == 0 || k.incarnation == m.incarnation && k.session == m.session:
+		return ""
+	}
+	return fmt.Sprintf("serves incarnation %d, session %d", k.incarnation, k.session)
 }

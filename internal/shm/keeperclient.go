@@ -34,30 +34,53 @@ type Keeper struct {
 
 // DialKeeper connects and says that a daemon has started: the session number rises, and an older daemon loses its connection.
 func DialKeeper(ctx context.Context, socket string) (*Keeper, error) {
+	k, done, err := dialKeeper(ctx, socket, keeperMessage{typ: keepStart})
+	if err == nil {
+		k.incarnation, k.session = done.incarnation, done.session
+	}
+	return k, err
+}
+
+// ReturnToKeeper connects a daemon that runs already, and has lost its keeper or the connection, to the keeper that answers now. One under which
+// another daemon has started refuses. The daemon brings its descriptors, and then its life (TakeLife).
+func ReturnToKeeper(ctx context.Context, socket string, inc replica.NodeIncarnation, s replica.Session) (*Keeper, error) {
+	k, _, err := dialKeeper(ctx, socket, keeperMessage{typ: keepBack, incarnation: inc, session: s})
+	if err == nil {
+		k.incarnation, k.session = inc, s
+	}
+	return k, err
+}
+
+// TakeLife has the keeper take this daemon's incarnation and session for its own. It comes last, as a seal does: a daemon that dies before has
+// died with its keeper, and the next one finds another life of the node.
+func (k *Keeper) TakeLife() error {
+	_, _, err := k.exchange(keeperMessage{typ: keepLife, incarnation: k.incarnation, session: k.session}, nil)
+	return err
+}
+
+func dialKeeper(ctx context.Context, socket string, first keeperMessage) (k *Keeper, done keeperMessage, err error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unixpacket", socket)
 	if err != nil {
-		return nil, fmt.Errorf("keeper at %s: %w", socket, err)
+		return nil, done, fmt.Errorf("keeper at %s: %w", socket, err)
 	}
-	k := &Keeper{socket: socket, conn: c.(*net.UnixConn), turn: make(chan struct{}, 1)}
+	k = &Keeper{socket: socket, conn: c.(*net.UnixConn), turn: make(chan struct{}, 1)}
 	cred, err := unixsock.Peer(k.conn)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("keeper at %s: %w", socket, err), c.Close())
+		return nil, done, errors.Join(fmt.Errorf("keeper at %s: %w", socket, err), c.Close())
 	}
 	if uid := int(cred.Uid); uid != os.Geteuid() && uid != 0 {
-		return nil, errors.Join(fmt.Errorf("keeper at %s runs as user %d, this daemon as %d: start both as the same user", socket, uid, os.Geteuid()), c.Close())
+		return nil, done, errors.Join(fmt.Errorf("keeper at %s runs as user %d, this daemon as %d: start both as the same user", socket, uid, os.Geteuid()), c.Close())
 	}
 	if err := k.watch(); err != nil {
-		return nil, errors.Join(fmt.Errorf("keeper at %s: %w", socket, err), c.Close())
+		return nil, done, errors.Join(fmt.Errorf("keeper at %s: %w", socket, err), c.Close())
 	}
 	defer context.AfterFunc(ctx, k.Close)()
-	done, _, err := k.exchange(keeperMessage{typ: keepStart}, nil)
-	if err != nil {
+	if done, _, err = k.exchange(first, nil); err != nil {
 		k.Close()
-		return nil, err
+		return nil, done, err
 	}
-	k.incarnation, k.session = done.incarnation, done.session
-	return k, nil
+	return k, done, nil
 }
 
 // Incarnation is the node's: minted at random when its keeper started.
@@ -124,6 +147,11 @@ func (k *Keeper) watch() error {
 	return nil
 }
 
+// refusal is why the keeper does not do as it is asked. It goes on serving.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
 // hungUp tells whether the other end of a connection has gone, whatever of its replies still waits to be read.
 func hungUp(fd uintptr) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
@@ -143,7 +171,7 @@ func checkKey(key string) error {
 	return nil
 }
 
-// exchange sends one message and collects the reply.
+// exchange sends one message and collects the reply. Where that fails it hangs up: a reply that comes late would be taken for the next one's.
 func (k *Keeper) exchange(m keeperMessage, f *os.File) (done keeperMessage, files map[string]*os.File, err error) {
 	k.turn <- struct{}{}
 	defer func() { <-k.turn }()
@@ -151,6 +179,9 @@ func (k *Keeper) exchange(m keeperMessage, f *os.File) (done keeperMessage, file
 		if err != nil {
 			for _, f := range files {
 				_ = f.Close()
+			}
+			if !errors.As(err, new(refusal)) {
+				k.Close()
 			}
 			files, err = nil, fmt.Errorf("keeper at %s: %w", k.socket, err)
 		}
@@ -172,7 +203,7 @@ func (k *Keeper) exchange(m keeperMessage, f *os.File) (done keeperMessage, file
 		case r.typ == keepDone && f == nil && r.text == "":
 			return r, files, nil
 		case r.typ == keepDone && f == nil:
-			return done, files, errors.New(r.text)
+			return done, files, refusal(r.text)
 		default:
 			if f != nil {
 				_ = f.Close()

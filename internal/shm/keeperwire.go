@@ -31,6 +31,8 @@ const (
 	keepPut   uint16 = 2  // key + descriptor; reply keepDone
 	keepDrop  uint16 = 3  // key; reply keepDone
 	keepAll   uint16 = 4  // replies: a keepItem + descriptor each, then keepDone
+	keepBack  uint16 = 5  // a running daemon comes, with its incarnation and session; reply keepDone
+	keepLife  uint16 = 6  // the same once it has brought its descriptors: from now on the keeper's own; reply keepDone
 	keepItem  uint16 = 64 // key + descriptor
 	keepDone  uint16 = 65 // text: empty, or why not
 )

@@ -96,6 +96,7 @@ func (a *Arena) readMeta(p Place, count uint64) (Info, error) {
 
 func (a *Arena) writeMeta(p Place, m Info) error {
 	_, err := a.file.WriteAt(m.marshal(), int64(a.metaOf(p)))
+	a.hasStored()
 	return err
 }
 
@@ -110,6 +111,7 @@ func (a *Arena) Pin(p Place, term, n uint64) {
 	if a.Has(p) {
 		b := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, term), n)
 		_, _ = a.file.WriteAt(b, int64(a.metaOf(p)+metaPin)) // can fail only on a closed arena, which holds no pins
+		a.hasStored()
 	}
 }
 

@@ -109,7 +109,9 @@ func wordOf(p Place) int {
 
 // swap changes a place's word if it still is from.
 func (a *Arena) swap(p Place, from, to replica.SlotWord) bool {
-	return atomic.CompareAndSwapUint64(a.word(wordOf(p)), uint64(from), uint64(to))
+	swapped := atomic.CompareAndSwapUint64(a.word(wordOf(p)), uint64(from), uint64(to))
+	a.hasStored()
+	return swapped
 }
 
 // span is where the place's bytes lie, and how many its part has.

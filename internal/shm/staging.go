@@ -143,6 +143,7 @@ func (s *Staging) copyChunk(from Place, i int) (replica.Digest, error) {
 	at, size := replica.ChunkSpan(i, n, s.m.ChunkBytes)
 	return s.a.eachPiece(src+at, size, func(off uint64, b []byte) error {
 		_, err := s.a.file.WriteAt(b, int64(dst+at+off))
+		s.a.hasStored()
 		return err
 	})
 }
@@ -169,6 +170,19 @@ func (s *Staging) lacks() int {
 	defer s.mu.Unlock()
 	return s.left
 }
+
+// Ended tells whether the staging was sealed or aborted, or is about to be.
+func (s *Staging) Ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
+
+// Place is where the part is written to.
+func (s *Staging) Place() Place { return s.p }
+
+// Came is how many bytes have been put into the arena since this process has it: it rises while parts come. What was found there counts for nothing.
+func (a *Arena) Came() uint64 { return a.came.Load() }
 
 // Manifest describes the part that is on its way.
 func (s *Staging) Manifest() replica.Manifest { return s.m }
@@ -220,7 +234,9 @@ func (s *Staging) Put(i int, b []byte) error {
 	if _, err := s.a.file.WriteAt(b, int64(off+at)); err != nil {
 		return s.a.fail(s.p, fmt.Errorf("chunk %d: %w", i, err))
 	}
+	s.a.hasStored()
 	s.arrived(i)
+	s.a.came.Add(uint64(len(b)))
 	return nil
 }
 

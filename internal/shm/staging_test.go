@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -175,6 +176,36 @@ func TestStageTornUnderneath(t *testing.T) {
 	if a.Word(p).State() != replica.SlotTorn {
 		t.Errorf("%v: abort freed what another tore", a.Word(p).State())
 	}
+}
+
+// A chunk that came twice, over two lanes, may still be written when all chunks have come: nothing is sealed, and the place not used again, before
+// that write has ended.
+func TestCopiedWaitsForALateWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for end, ends := range map[string]func(s *Staging) error{"copied": (*Staging).Copied, "abort": func(s *Staging) error { s.Abort(); return nil }} {
+			a := newArena(t, testSpec(t))
+			p := Place{Slot, 0}
+			b, m := part(a, p, 3)
+			s, err := a.Stage(p, m)
+			for i := 0; err == nil && i < len(m.Chunks); i++ {
+				err = s.Put(i, chunkOf(m, b, i))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.writes.Add(1) // as a Put does that found the chunk missing
+			ended := make(chan error, 1)
+			go func() { ended <- ends(s) }()
+			synctest.Wait()
+			if w := a.Word(p); len(ended) != 0 || w.State() != replica.SlotCopying || w.Count() != s.count {
+				t.Errorf("%s: ended %d times with a write under way, the place is %v", end, len(ended), w.State())
+			}
+			s.writes.Done()
+			if err := <-ended; err != nil {
+				t.Errorf("%s: %v", end, err)
+			}
+		}
+	})
 }
 
 func TestStageFromManySources(t *testing.T) {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -14,18 +15,23 @@ import (
 var (
 	episodes = flag.Int("episodes", played, "how many to play")
 	seed     = flag.Uint64("seed", 1, "of the first one; each next has the next")
+	long     = flag.Duration("for", time.Hour, "how long a run may take; what is not played by then is left out")
 	most     = flag.Duration("most", 20*time.Minute, "how long a job may take, in its own time")
 	level    = flag.String("level", "info", "of the daemons' lines in a trace")
 	all      = flag.Bool("all", false, "keep the traces of all episodes")
+	table    = flag.String("table", "", "a file for what the run came to")
 	keep     = flag.String("keep", "", "a directory for the traces of episodes that fail")
 )
 
 // TestEpisodes plays jobs from start to end, with faults at random moments.
 func TestEpisodes(t *testing.T) {
+	t.Cleanup(func() { ends(t) })
 	for s := *seed; s < *seed+uint64(*episodes); s++ {
 		t.Run(fmt.Sprint(s), func(t *testing.T) {
 			t.Parallel()
-			play(t, s)
+			if time.Since(report.began) < *long {
+				play(t, s)
+			}
 		})
 	}
 }
@@ -41,15 +47,16 @@ func play(t *testing.T, seed uint64) {
 		ctx, cancel := context.WithCancel(context.Background())
 		w := newWorld(t, ctx, seed, dir)
 		s := newScript(w)
-		go w.raft.elect(ctx, s.rng2)
+		go w.raft.elect(ctx)
 		for _, n := range w.names {
-			w.machines[n].boot()
+			w.machines[n].start()
 		}
 		s.run()
 		for _, n := range w.names {
 			w.machines[n].crash()
 		}
 		cancel()
+		report.ends(seed, w.failed > 0)
 		if w.failed > 0 || *all {
 			w.save(t)
 		}
@@ -70,4 +77,17 @@ func (w *world) save(t *testing.T) {
 		return
 	}
 	t.Errorf("seed %d: the faults were %v; the trace is in %s; `make sim EPISODES=1 SEED=%d` plays it again", w.seed, w.faults, path, w.seed)
+}
+
+// ends looks at the run as a whole, after its last episode.
+func ends(t *testing.T) {
+	report.check(t)
+	if *table == "" {
+		return
+	}
+	var b bytes.Buffer
+	report.write(&b)
+	if err := os.WriteFile(*table, b.Bytes(), 0o600); err != nil {
+		t.Error(err)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/replicad/replicad/internal/session"
@@ -21,6 +22,10 @@ type process struct {
 	m     *machine
 	rank  replica.Rank
 	ended chan struct{}
+	*dice
+	holds atomic.Uint64 // the newest epoch that it has loaded
+	meets atomic.Bool   // it has attached
+	wrong atomic.Bool   // its state differs from what its twins have
 
 	mu     sync.Mutex // held while the process touches memory: a killed one touches none
 	dead   bool
@@ -176,15 +181,19 @@ type launcher struct {
 	cancel context.CancelFunc
 	pid    int
 	runs   sync.WaitGroup
-	ends   chan *process
+	*dice
+	ends chan *process
 
-	children map[replica.Rank]*process // its goroutine's
+	children map[replica.Rank]*process // its goroutine's, as what follows
+	begun    map[replica.Rank]uint64
 	job      replica.JobID
 	untold   []wire.RunExited
 }
 
 func newLauncher(m *machine) *launcher {
-	l := &launcher{m: m, pid: m.w.nextPID(), ends: make(chan *process, 16), children: map[replica.Rank]*process{}}
+	l := &launcher{m: m, pid: m.w.nextPID(), ends: make(chan *process, 16), children: map[replica.Rank]*process{}, begun: map[replica.Rank]uint64{}}
+	_, life := m.life()
+	l.dice = m.w.dice("launcher of "+string(m.name), uint64(life))
 	l.ctx, l.cancel = context.WithCancel(m.w.ctx)
 	l.runs.Go(l.run)
 	return l
@@ -208,7 +217,7 @@ func (l *launcher) run() {
 		}
 		select {
 		case <-l.ctx.Done():
-		case <-time.After(100*time.Millisecond + l.m.w.delay()):
+		case <-time.After(100*time.Millisecond + l.delay()):
 		}
 	}
 }

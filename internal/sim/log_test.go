@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -16,8 +15,9 @@ import (
 // runs. What was proposed by a leader that fell meanwhile may be applied or not, and its proposer is told that nobody knows.
 type raft struct {
 	w *world
+	*dice
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards the rest
 	state  *lock.State
 	view   lock.View
 	voters []replica.NodeName
@@ -28,7 +28,7 @@ type raft struct {
 
 func newRaft(w *world, voters []replica.NodeName) *raft {
 	s := lock.New(w.cluster)
-	return &raft{w: w, state: s, view: s.View(), voters: voters, heard: map[replica.NodeName]chan struct{}{}}
+	return &raft{w: w, dice: w.dice("log", 0), state: s, view: s.View(), voters: voters, heard: map[replica.NodeName]chan struct{}{}}
 }
 
 // join takes a voter's daemon in.
@@ -52,12 +52,12 @@ func (r *raft) leave(name replica.NodeName) {
 func (r *raft) majority() bool { return 2*len(r.heard) > len(r.voters) }
 
 // elect runs until ctx ends.
-func (r *raft) elect(ctx context.Context, rng *rand.Rand) {
+func (r *raft) elect(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(500*time.Millisecond + time.Duration(rng.Int64N(int64(time.Second)))):
+		case <-time.After(500*time.Millisecond + r.below(time.Second)):
 		}
 		r.mu.Lock()
 		if r.leader == "" && r.majority() {
@@ -67,7 +67,7 @@ func (r *raft) elect(ctx context.Context, rng *rand.Rand) {
 					may = append(may, v)
 				}
 			}
-			r.leader, r.term = may[rng.IntN(len(may))], r.term+1
+			r.leader, r.term = may[int(r.below(time.Duration(len(may))))], r.term+1
 			r.w.tracef("voter %s leads in term %d", r.leader, r.term)
 			r.tell()
 		}
@@ -150,7 +150,7 @@ func (v *voter) Propose(ctx context.Context, c replica.Command) (uint64, lock.Ou
 		v.r.mu.Unlock()
 	}
 	defer v.r.mu.Unlock()
-	luck := v.r.w.chance()
+	luck := v.r.dice.chance()
 	if luck < lostEntries {
 		return 0, lock.Outcome{}, consensus.ErrUnknown // it was never written
 	}

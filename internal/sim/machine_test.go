@@ -1,15 +1,10 @@
 package sim
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"maps"
-	"net"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,7 +15,6 @@ import (
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/leader"
 	"github.com/replicad/replicad/internal/session"
-	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -36,12 +30,15 @@ type machine struct {
 	capacity int
 	launcher *launcher
 
-	mu          sync.Mutex // guards the rest
-	up          bool
-	incarnation replica.NodeIncarnation
-	session     replica.Session
-	keeper      *keeper
-	daemon      *daemon // nil: none runs
+	short  atomic.Bool  // of memory, for a daemon that starts
+	pushed atomic.Int32 // groups' parts that its daemon is taking in
+
+	mu     sync.Mutex // guards the rest
+	up     bool
+	boot   replica.BootID
+	keeper *keeper
+	self   replica.Node // as its newest daemon registered
+	daemon *daemon      // nil: none runs
 }
 
 func (m *machine) running() *daemon {
@@ -53,18 +50,32 @@ func (m *machine) running() *daemon {
 func (m *machine) life() (up bool, inc replica.NodeIncarnation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.up, m.incarnation
+	return m.up, m.self.Incarnation
 }
 
-// boot starts the machine with an empty memory.
-func (m *machine) boot() {
+// fragile tells whether the memory of the machine would not survive its daemon: the keeper has ended beside it.
+func (m *machine) fragile() bool {
 	m.mu.Lock()
-	m.up, m.session = true, 0
-	m.incarnation = m.w.nextNode()
-	m.keeper = &keeper{files: map[string]*os.File{}}
+	defer m.mu.Unlock()
+	return m.keeper.incarnation != m.self.Incarnation || m.keeper.gone()
+}
+
+// start starts the machine with an empty memory.
+func (m *machine) start() {
+	m.mu.Lock()
+	m.up, m.keeper = true, newKeeper(m.w)
+	m.boot = replica.BootID{byte(m.keeper.incarnation)}
 	m.mu.Unlock()
-	m.start()
+	m.serve()
 	m.launcher = newLauncher(m)
+}
+
+// replaceKeeper kills the machine's keeper, whose supervisor starts another one.
+func (m *machine) replaceKeeper() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.keeper.kill()
+	m.keeper = newKeeper(m.w)
 }
 
 // crash ends everything on the machine, and its memory is lost.
@@ -76,21 +87,23 @@ func (m *machine) crash() {
 	m.launcher.kill()
 	m.w.killOn(m)
 	m.kill()
-	k.wipe()
+	k.kill()
 }
 
 // daemon is one life of a node's daemon.
 type daemon struct {
-	m        *machine
-	host     *host.Host
-	leader   *leader.Leader // nil: no voter
-	ctx      context.Context
-	cancel   context.CancelFunc
-	parts    sync.WaitGroup
-	events   chan session.Event
-	gate     *transfer.Gate
-	self     replica.Node
-	adopted  atomic.Bool
+	m       *machine
+	host    *host.Host
+	leader  *leader.Leader // nil: no voter
+	ctx     context.Context
+	cancel  context.CancelFunc
+	work    sync.WaitGroup
+	events  chan session.Event
+	gate    *transfer.Gate
+	self    replica.Node
+	adopted atomic.Bool
+	lanes   atomic.Uint64
+	*dice
 	peersID  atomic.Uint64
 	silences sync.Map // by node, the silence of it
 
@@ -106,17 +119,23 @@ type silence struct {
 	answered bool
 }
 
-// start starts the machine's daemon.
-func (m *machine) start() {
+// serve starts the machine's daemon.
+func (m *machine) serve() {
 	m.mu.Lock()
-	m.session++
 	d := &daemon{m: m, events: make(chan session.Event, 256), gate: transfer.NewGate(32, 16, 64<<20)}
-	d.self = replica.Node{Name: m.name, Incarnation: m.incarnation, Session: m.session, Boot: replica.BootID{byte(m.incarnation)}, Addr: string(m.name) + ":7000", Voter: m.w.votes(m.name)}
+	d.self = replica.Node{Name: m.name, Incarnation: m.keeper.incarnation, Session: m.keeper.session(), Boot: m.boot, Addr: string(m.name) + ":7000", Voter: m.w.votes(m.name)}
 	kept := &handle{m.keeper, &d.ctx}
+	m.self = d.self
+	m.pushed.Store(0)
 	m.mu.Unlock()
+	d.dice = m.w.dice("daemon of "+string(m.name), d.life())
 	d.ctx, d.cancel = context.WithCancel(m.w.ctx)
 	c := config.Default()
+	c.Timing = timing()
 	c.Node, c.StateDir, c.MemoryMargin = m.name, m.dir, 1<<20
+	if m.short.Load() {
+		c.MemoryMargin = 1 << 50
+	}
 	c.Voters = m.w.voterConfig()
 	log, err := journal.New(m.w.out(m.name), config.Log{Level: *level}, m.name)
 	if err != nil {
@@ -130,24 +149,34 @@ func (m *machine) start() {
 	}
 	if d.self.Voter {
 		d.leader = leader.New(leader.Config{Log: m.w.raft.join(m.name), Cluster: m.w.cluster, Timing: c.Timing, Journal: log, Audit: audit, Answers: d.answers, Hears: d.hears})
-		d.parts.Go(func() { d.leader.Run(d.ctx) })
+		d.work.Go(func() { d.leader.Run(d.ctx) })
 	}
-	d.parts.Go(func() { d.host.Run(d.ctx) })
-	d.parts.Go(d.speak)
-	d.parts.Go(func() { d.probe(c.Timing) })
+	d.work.Go(func() { d.host.Run(d.ctx) })
+	d.work.Go(d.speak)
+	d.work.Go(func() { d.probe(c.Timing) })
 	m.mu.Lock()
 	m.daemon = d
 	m.mu.Unlock()
+	m.w.see(sight{moment: adopting, at: m, on: func() bool { return m.running() == d && !d.adopted.Load() }})
 }
+
+// life is a number that no two daemons of a cluster have in common.
+func (d *daemon) life() uint64 { return uint64(d.self.Incarnation)<<32 | uint64(d.self.Session) }
 
 // kill ends the machine's daemon as SIGKILL does: from here on nothing that it does counts.
 func (m *machine) kill() {
 	m.mu.Lock()
 	d := m.daemon
 	m.daemon = nil
+	k := m.keeper
 	m.mu.Unlock()
 	if d == nil {
 		return
+	}
+	j := m.w.now()
+	left, err := k.halfDone(j != nil && j.Phase == replica.Planned)
+	if err != nil {
+		m.w.t.Error(err)
 	}
 	d.cancel()
 	m.w.raft.leave(m.name)
@@ -158,8 +187,13 @@ func (m *machine) kill() {
 	for _, c := range conns {
 		c.Close()
 	}
-	d.parts.Wait()
+	d.work.Wait()
 	d.host.Close()
+	for _, h := range left {
+		if err := h.leave(); err != nil && !errors.Is(err, os.ErrClosed) {
+			m.w.t.Error(err)
+		}
+	}
 }
 
 // Events and Watch make a daemon its host's sessions.
@@ -168,10 +202,10 @@ func (d *daemon) Events() <-chan session.Event { return d.events }
 func (d *daemon) Watch(pid int, start uint64) error {
 	p := d.m.w.process(pid)
 	if p == nil || p.start != start {
-		d.parts.Go(func() { d.post(session.Exited{PID: pid, StartTime: start}) })
+		d.work.Go(func() { d.post(session.Exited{PID: pid, StartTime: start}) })
 		return nil
 	}
-	d.parts.Go(func() {
+	d.work.Go(func() {
 		select {
 		case <-p.ended:
 			d.post(session.Exited{PID: pid, StartTime: start})
@@ -202,57 +236,6 @@ func (d *daemon) track(c io.Closer) {
 	d.conns = append(d.conns, c)
 }
 
-var errUnreachable = errors.New("no daemon answers there")
-
-// pipe connects two daemons.
-func (d *daemon) pipe(ctx context.Context, to replica.NodeName) (near, far net.Conn, there *daemon, err error) {
-	m := d.m.w.machines[to]
-	there = m.running()
-	if up, _ := m.life(); !up {
-		select { // packets go nowhere
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
-	}
-	if there == nil || d.m.w.cut(d.m.name, to) {
-		return nil, nil, nil, fmt.Errorf("node %s: %w", to, errUnreachable)
-	}
-	near, far = net.Pipe()
-	d.track(near)
-	there.track(far)
-	d.m.w.track(d.m.name, to, near)
-	return near, far, there, nil
-}
-
-// lane moves parts over pipes.
-type lane struct {
-	d  *daemon
-	to replica.NodeName
-}
-
-func (d *daemon) dial(_ context.Context, _ []string, to replica.NodeName, _ transfer.Transport) (transfer.Lane, error) {
-	if d.m.w.machines[to].running() == nil || d.m.w.cut(d.m.name, to) {
-		return nil, fmt.Errorf("node %s: %w", to, errUnreachable)
-	}
-	return &lane{d, to}, nil
-}
-
-func (l *lane) Peer() replica.NodeName { return l.to }
-func (l *lane) Close()                 {}
-
-func (l *lane) Open(ctx context.Context) (net.Conn, error) {
-	near, far, there, err := l.d.pipe(ctx, l.to)
-	if err != nil {
-		return nil, err
-	}
-	there.parts.Go(func() {
-		defer far.Close()
-		time.Sleep(l.d.m.w.delay())
-		transfer.Serve(there.ctx, l.d.m.name, far, there.host.Parts(), there.gate) //nolint:errcheck // the near end sees it
-	})
-	return near, nil
-}
-
 // speak links to whoever leads, once the host has its arenas again.
 func (d *daemon) speak() {
 	if d.host.AwaitAdoption(d.ctx) != nil {
@@ -263,7 +246,7 @@ func (d *daemon) speak() {
 		if to, _ := d.m.w.raft.leads(); to != "" {
 			d.link(to)
 		}
-		d.pause(30*time.Millisecond + d.m.w.delay())
+		d.pause(30*time.Millisecond + d.delay())
 	}
 }
 
@@ -276,15 +259,16 @@ func (d *daemon) pause(long time.Duration) {
 
 // link runs one link until it goes down.
 func (d *daemon) link(to replica.NodeName) {
-	near, far, there, err := d.pipe(d.ctx, to)
+	near, far, there, err := d.pipe(d.ctx, to, false)
 	if err != nil || there.leader == nil {
 		return
 	}
-	there.parts.Go(func() { there.leader.Serve(there.ctx, d.m.name, far) })
+	there.work.Go(func() { there.leader.Serve(there.ctx, d.m.name, far) })
 	l := control.NewLink(near, control.ToLeader)
 	defer l.Close(nil)
 	near.SetDeadline(time.Now().Add(control.LinkHandshake))
-	if control.WriteHello(near, control.Hello{Cluster: d.m.w.cluster, Node: d.self}) != nil {
+	running, ok := d.host.Running(d.ctx)
+	if !ok || control.WriteHello(near, control.Hello{Cluster: d.m.w.cluster, Node: d.self, Running: running}) != nil {
 		return
 	}
 	w, err := control.ReadWelcome(near)
@@ -321,7 +305,7 @@ func (d *daemon) probe(t config.Timing) {
 		var suspects []control.Suspect
 		for name, n := range seen.Nodes {
 			m := d.m.w.machines[name]
-			there, cut := m.running(), d.m.w.cut(d.m.name, name)
+			there, cut := m.running(), d.m.w.net.cut(d.m.name, name)
 			up, inc := m.life()
 			old, _ := d.silences.Load(name)
 			s, _ := old.(silence)
@@ -338,7 +322,7 @@ func (d *daemon) probe(t config.Timing) {
 				}
 			}
 			d.silences.Store(name, s)
-			gossips := up && inc == n.Incarnation && d.m.w.gossips(d.m.name, name)
+			gossips := up && inc == n.Incarnation && d.m.w.net.gossips(d.m.name, name)
 			if silent := time.Since(s.since); !s.since.IsZero() && silent >= t.SilentAfter && !gossips {
 				suspects = append(suspects, control.Suspect{Target: n.Holder(), Live: seen.Live, SilentMS: uint64(silent.Milliseconds()), Steps: seen.Steps})
 			}
@@ -364,97 +348,3 @@ func (d *daemon) answers(n replica.NodeName) bool {
 	s, ok := d.met(n)
 	return !ok || s.adopting || !s.refused && (s.since.IsZero() || time.Since(s.since) < time.Second)
 }
-
-// keeper holds descriptors beyond the daemon's death. handle is the keeper as one daemon sees it.
-type keeper struct {
-	mu    sync.Mutex
-	files map[string]*os.File
-}
-
-// flip changes a bit of the first arena here that has some bytes; false: none has.
-func (w *world) flip(m *machine, bytesOf []byte) bool {
-	m.mu.Lock()
-	k := m.keeper
-	m.mu.Unlock()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, key := range slices.Sorted(maps.Keys(k.files)) {
-		all, err := io.ReadAll(io.NewSectionReader(k.files[key], 0, 1<<30))
-		if err != nil {
-			w.t.Error(err)
-			return false
-		}
-		if at := bytes.Index(all, bytesOf); at >= 0 {
-			_, err := k.files[key].WriteAt([]byte{bytesOf[7] ^ 4}, int64(at)+7)
-			if err != nil {
-				w.t.Error(err)
-			}
-			return err == nil
-		}
-	}
-	return false
-}
-
-func (k *keeper) wipe() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for key, f := range k.files {
-		f.Close()
-		delete(k.files, key)
-	}
-}
-
-type handle struct {
-	k   *keeper
-	ctx *context.Context // of the daemon
-}
-
-func (h *handle) do(fn func(map[string]*os.File) error) error {
-	if err := (*h.ctx).Err(); err != nil {
-		return err
-	}
-	h.k.mu.Lock()
-	defer h.k.mu.Unlock()
-	return fn(h.k.files)
-}
-
-func (h *handle) Put(key string, f *os.File) error {
-	return h.do(func(files map[string]*os.File) error {
-		mine, err := unixsock.Duplicate(f)
-		if err != nil {
-			return err
-		}
-		if old := files[key]; old != nil {
-			old.Close()
-		}
-		files[key] = mine
-		return nil
-	})
-}
-
-func (h *handle) Drop(key string) error {
-	return h.do(func(files map[string]*os.File) error {
-		if f := files[key]; f != nil {
-			f.Close()
-			delete(files, key)
-		}
-		return nil
-	})
-}
-
-func (h *handle) All() (map[string]*os.File, error) {
-	all := map[string]*os.File{}
-	err := h.do(func(files map[string]*os.File) error {
-		for key, f := range files {
-			mine, err := unixsock.Duplicate(f)
-			if err != nil {
-				return err
-			}
-			all[key] = mine
-		}
-		return nil
-	})
-	return all, err
-}
-
-func (h *handle) Done() <-chan struct{} { return nil }

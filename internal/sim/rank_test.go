@@ -56,6 +56,7 @@ type rank struct {
 	notices    []wire.Sealed
 	has        replica.Step // the live state is that of this step
 	waitsGo    bool
+	answered   answer
 	unloadable bool // what it was to load is not what was sealed: the process ends, as programs do
 }
 
@@ -64,9 +65,15 @@ func (w *world) startRank(l *launcher, of replica.Rank) *process {
 	pid := w.nextPID()
 	p := &process{pid: pid, start: uint64(pid) + 100, m: l.m, rank: of, ended: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(l.ctx)
+	l.begun[of]++
+	_, life := l.m.life()
+	p.dice = w.dice(fmt.Sprintf("rank %d on %s", of, l.m.name), uint64(life)<<32|l.begun[of])
 	w.enter(p)
 	r := &rank{process: p, w: w, of: of, group: w.groups[of]}
-	startsIn := w.starts()
+	startsIn := p.delay()
+	if !w.warm {
+		startsIn = 100*time.Millisecond + 20*p.delay()
+	}
 	l.runs.Go(func() {
 		status := int32(137)
 		func() {
@@ -171,6 +178,18 @@ func (r *rank) hear(m message) {
 		}
 	case wire.MBye:
 		r.bye = true
+	case wire.MKVOK:
+		code, err := wire.ParseKVOK(m.body)
+		if err != nil {
+			r.w.t.Error(err)
+		}
+		r.heard(m.head.Request, code)
+	case wire.MKVValue:
+		v, err := wire.ParseKVValue(m.body)
+		if err != nil {
+			r.w.t.Error(err)
+		}
+		r.heard(m.head.Request, v.Code)
 	case wire.MPaused:
 		r.paused = m.head.Request
 	case wire.MAttached: // again
@@ -180,7 +199,11 @@ func (r *rank) hear(m message) {
 		r.notices = nil
 	case wire.MRefused:
 		x, _ := wire.ParseRefused(m.body)
-		r.w.tracef("rank %d, process %d, is refused: %s", r.of, r.pid, x.Text)
+		r.w.tracef("rank %d, process %d, is refused (%d): %s", r.of, r.pid, x.Code, x.Text)
+		if m.head.Request == r.answered.request && r.answered.request != 0 {
+			r.heard(m.head.Request, wire.CodeAgain)
+			return
+		}
 		r.stopped = true
 	}
 }
@@ -235,6 +258,7 @@ func (r *rank) attach() bool {
 					return false
 				}
 				r.disown()
+				r.meets.Store(true)
 				return true
 			}
 		}
@@ -290,6 +314,7 @@ func (r *rank) join() bool {
 		}
 		if g := r.capture; !g.IsZero() {
 			r.capture = replica.Generation{}
+			r.w.see(sight{moment: living, at: r.m, rank: r.process, on: r.w.phase(g.Epoch, replica.Closed)})
 			r.w.tracef("rank %d, process %d: is to capture %v; it stands at %v with %d", r.of, r.pid, g, r.step.Generation(), r.has)
 			if (planted.Heir || r.held == g.Epoch) && r.step == replica.PackWord(g.Epoch, g.Step, replica.Idle) {
 				r.fill(shm.Slot, g, replica.OfGroup(r.group), r.has)
@@ -369,6 +394,9 @@ func (r *rank) load(o wire.Order) bool {
 					return
 				}
 				at, n := replica.ChunkSpan(i, uint64(len(want)), 4096)
+				if r.w.dissented() && at == 0 && p.Kind == shm.Slot { // one that no twin has spoken against may be taken
+					want[dissentAt] = b[dissentAt]
+				}
 				if err != nil || string(b) != string(want[at:at+n]) {
 					r.w.failf("P2: rank %d loads other bytes than %v had at step %d, in chunk %d: %v", r.of, of.part, o.Step, i, err)
 					return
@@ -383,6 +411,9 @@ func (r *rank) load(o wire.Order) bool {
 	}
 	r.set(o.Step)
 	r.has = o.Step
+	r.wrong.Store(false)
+	r.holds.Store(uint64(r.epoch))
+	r.w.see(sight{moment: loaded, at: r.m, rank: r.process, on: r.w.phase(r.epoch, replica.Planned)})
 	r.waitsGo = true
 	defer func() { r.waitsGo = false }()
 	l := wire.Loaded{Generation: o.Generation, ReplicatedRoot: o.ReplicatedRoot, PrivateRoot: o.PrivateRoot}
@@ -404,13 +435,15 @@ func (r *rank) load(o wire.Order) bool {
 
 // train makes steps until the epoch is closed (false) or the job has made its last one and has ended (true).
 func (r *rank) train() bool {
-	for r.has < r.w.steps {
+	if r.w.goesOn(r.has) && !r.meet() {
+		return false
+	}
+	for r.w.goesOn(r.has) {
 		s := r.has + 1
-		for until := time.Now().Add(r.w.computes()); time.Now().Before(until); {
+		for until := time.Now().Add(r.w.pass + 6*r.delay()); time.Now().Before(until); {
 			r.look(time.Until(until))
 		}
-		if r.raised() {
-			r.say(session.Fail{Peer: r.peer, Header: r.head(wire.MFail, 0), Text: fmt.Sprintf("an exception in process %d", r.pid)})
+		if r.excepts() {
 			return false
 		}
 		if !r.collective(s) || !r.makeStep(s) {
@@ -420,11 +453,20 @@ func (r *rank) train() bool {
 	return r.leave()
 }
 
+// excepts tells whether the process meets an exception, and says so to its daemon.
+func (r *rank) excepts() bool {
+	if !r.raised() {
+		return false
+	}
+	r.say(session.Fail{Peer: r.peer, Header: r.head(wire.MFail, 0), Text: fmt.Sprintf("an exception in process %d", r.pid)})
+	return true
+}
+
 // collective waits for the other ranks' gradients; false: the epoch is closed.
 func (r *rank) collective(s replica.Step) bool {
 	var all <-chan struct{}
 	for {
-		if r.w.reaches(r.m.name) {
+		if r.w.net.reaches(r.m.name) {
 			if all == nil {
 				all = r.w.arrive(r.epoch, s, r.of)
 			}
@@ -452,7 +494,7 @@ func (r *rank) makeStep(s replica.Step) bool {
 		return false
 	}
 	r.w.makes(r, s)
-	r.sleep(r.w.delay() / 2)
+	r.sleep(r.delay() / 2)
 	r.has = s
 	r.move(s, replica.Updated)
 	r.move(s, replica.Idle)
@@ -498,6 +540,8 @@ func (r *rank) fill(k shm.PlaceKind, g replica.Generation, part replica.Part, of
 	man, chunks := r.manifest(k, g, part, of)
 	var s *shm.Staging
 	var at shm.Place
+	var filling atomic.Bool
+	defer filling.Store(false)
 	r.do(func() {
 		for _, p := range r.arena.Places() {
 			if p.Kind == k && r.arena.Word(p).State() == replica.SlotFree {
@@ -515,6 +559,10 @@ func (r *rank) fill(k shm.PlaceKind, g replica.Generation, part replica.Part, of
 	if s == nil {
 		return false
 	}
+	filling.Store(true)
+	if k == shm.Slot {
+		r.w.see(sight{moment: capturing, at: r.m, rank: r.process, on: filling.Load})
+	}
 	for i, b := range chunks {
 		var err error
 		r.do(func() { err = s.Put(i, b) })
@@ -522,7 +570,7 @@ func (r *rank) fill(k shm.PlaceKind, g replica.Generation, part replica.Part, of
 			return false
 		}
 		if i%2 == 1 {
-			r.sleep(r.w.delay() / 4)
+			r.sleep(r.delay() / 4)
 		}
 	}
 	var err error
@@ -531,11 +579,14 @@ func (r *rank) fill(k shm.PlaceKind, g replica.Generation, part replica.Part, of
 		r.w.tracef("rank %d: %v of %v: %v", r.of, at, g, err)
 		return false
 	}
-	r.sleep(r.w.delay() / 4)
+	r.sleep(r.delay() / 4)
 	r.do(func() { err = s.Seal() })
 	if err != nil {
 		r.w.tracef("rank %d: %v of %v: %v", r.of, at, g, err)
 		return false
+	}
+	if k == shm.Slot && r.arena.Candidate().Generation() == g {
+		r.w.see(sight{moment: pinning, at: r.m, rank: r.process, on: func() bool { j := r.w.now(); return j != nil && j.Epoch == g.Epoch && j.Committed.Compare(g) < 0 }})
 	}
 	said := wire.Sealed{Kind: uint32(k), Index: uint32(at.Index), Word: r.arena.Word(at), Generation: g}
 	if r.peer == nil {
@@ -551,6 +602,9 @@ func (r *rank) manifest(k shm.PlaceKind, g replica.Generation, part replica.Part
 	h := r.arena.Header()
 	kind := shm.Place{Kind: k}.PartKind()
 	b := r.w.content(part, of)
+	if k == shm.Slot && r.wrong.Load() {
+		b[dissentAt] ^= 1
+	}
 	man := replica.Manifest{Cluster: r.w.cluster, Era: r.welcome.Era, Job: r.welcome.Job, Part: part, Generation: g, Rank: r.of, Incarnation: r.inc, Geometry: h.Geometry[kind], Bytes: uint64(len(b)), ChunkBytes: h.ChunkBytes}
 	if k == shm.Slot && r.w.frozen {
 		f, _ := r.manifest(shm.Frozen, g, replica.FrozenOf(r.group), 0)
@@ -588,6 +642,7 @@ func (r *rank) leave() bool {
 			told = r.peer
 			r.say(session.Leave{Peer: r.peer, Header: r.head(wire.MLeave, r.next())})
 			r.w.leaves(r)
+			r.w.see(sight{moment: leaving, at: r.m, rank: r.process, on: r.w.phase(r.epoch, replica.Open)})
 		}
 		r.look(20 * time.Millisecond)
 	}

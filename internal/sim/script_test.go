@@ -3,21 +3,37 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/replica"
 )
 
-// script is what goes wrong in an episode.
+// script is what goes wrong in an episode: faults, each aimed at a moment, one after another.
 type script struct {
 	w           *world
-	rng, rng2   *rand.Rand
-	left        int // faults that are still to come
+	rng         *rand.Rand
+	aims        []aim // still to come; the first one waits for its moment
 	daemonsOnly bool
-	crashed     time.Time
-	flipped     bool
-	last, ended time.Time // the last fault or mending, the end of the job
+	watcher     watcher
 	tasks       []task
+	last, ended time.Time    // the last fault or mending, the end of the job
+	reached     replica.Step // committed when a fault happened last
+
+	crashed time.Time         // when a node's memory was lost
+	flipped bool              // a copy that the log counts is bad
+	hurt    map[*machine]bool // that are short of memory, or drained
+}
+
+// aim is a fault that is to come at the nth sight of a moment, and so long after it.
+type aim struct {
+	kind   kind
+	moment moment
+	nth    int
+	after  time.Duration
+	until  time.Time // given up then; zero: never
+	at     sight     // once it was seen
+	due    time.Time // zero: not yet seen
 }
 
 // task is something that mends a fault later.
@@ -26,9 +42,68 @@ type task struct {
 	fn func()
 }
 
+// patience is how long a fault waits for its moment.
+const patience = 10 * time.Second
+
 func newScript(w *world) *script {
-	rng := rand.New(rand.NewPCG(w.seed, 3))
-	return &script{w: w, rng: rng, rng2: rand.New(rand.NewPCG(w.seed, 4)), left: 1 + rng.IntN(6), daemonsOnly: rng.IntN(6) == 0}
+	s := &script{w: w, rng: rand.New(rand.NewPCG(w.seed, 3)), hurt: map[*machine]bool{}}
+	s.daemonsOnly = s.rng.IntN(8) == 0
+	s.watcher = watcher{s: s, since: time.Now()}
+	for range 1 + s.rng.IntN(5) {
+		a := s.draw()
+		if n := len(s.aims); a.moment.recovers() && (n == 0 || !s.aims[n-1].moment.recovers()) {
+			s.aims = append(s.aims, s.before(a.moment))
+		}
+		s.aims = append(s.aims, a)
+	}
+	// A job begins once, and ends once.
+	order := map[moment]int{opening: -1, leaving: 1}
+	slices.SortStableFunc(s.aims, func(a, b aim) int { return order[a.moment] - order[b.moment] })
+	return s
+}
+
+// draw aims a fault.
+func (s *script) draw() aim {
+	kinds := faults
+	if s.daemonsOnly {
+		kinds = []kind{daemonKilled, daemonKilled, leaderFalls, daemonsKilled}
+	}
+	for {
+		a := aim{kind: pick(s.rng, kinds...), moment: pick(s.rng, aimed...)}
+		if !a.kind.fits(a.moment) {
+			continue
+		}
+		if a.nth = s.rng.IntN(3); a.moment.often() {
+			a.nth = s.rng.IntN(12)
+		}
+		switch s.rng.IntN(4) {
+		case 0:
+			a.after = s.between(0, 20*time.Millisecond)
+		case 1:
+			a.after = s.between(0, 300*time.Millisecond)
+		}
+		if a.moment == anytime {
+			a.nth, a.after = 0, s.between(0, 3*time.Second)
+		}
+		report.drew(a)
+		return a
+	}
+}
+
+// before is a fault that brings a moment of a recovery about.
+func (s *script) before(m moment) aim {
+	a := aim{kind: pick(s.rng, rankKilled, rankKilled, rankRaises, nodeLost), moment: pick(s.rng, anytime, opening, pinning, capturing, pushing), nth: s.rng.IntN(6)}
+	switch {
+	case m == adopting:
+		a.kind = daemonKilled
+	case s.daemonsOnly:
+		a.kind = daemonsKilled
+	}
+	if a.moment == anytime {
+		a.after = s.between(0, 3*time.Second)
+	}
+	report.drew(a)
+	return a
 }
 
 func (s *script) between(least, most time.Duration) time.Duration {
@@ -37,25 +112,20 @@ func (s *script) between(least, most time.Duration) time.Duration {
 
 // run plays the job until its end.
 func (s *script) run() {
-	next := time.Now().Add(s.between(0, 3*time.Second))
 	over := time.Now().Add(*most)
-	for {
+	s.arm()
+	for tick := time.Now(); ; {
 		now := time.Now()
-		for i := 0; i < len(s.tasks); {
-			if !s.tasks[i].at.After(now) {
-				fn := s.tasks[i].fn
-				s.tasks = append(s.tasks[:i], s.tasks[i+1:]...)
-				fn()
-				s.last = now
-			} else {
-				i++
-			}
+		s.mend(now)
+		s.aim(now)
+		if len(s.aims) == 0 || s.aims[0].moment == leaving {
+			s.finish()
 		}
-		if s.left > 0 && !next.After(now) {
-			s.fault()
-			s.last = now
-			next = now.Add(s.between(0, 3*time.Second))
+		if !tick.After(now) {
+			tick = now.Add(watchEvery)
+			s.watcher.look()
 		}
+		wake := time.NewTimer(s.wake(tick).Sub(now))
 		select {
 		case <-s.w.done:
 			s.ended = time.Now()
@@ -64,13 +134,128 @@ func (s *script) run() {
 			return
 		case <-s.w.broken:
 			return
-		case <-time.After(10 * time.Millisecond):
+		case at := <-s.w.sights:
+			s.sight(at)
+		case <-wake.C:
 		}
+		wake.Stop()
 		if time.Now().After(over) {
-			s.w.failf("P6: the job has not ended after %v: %d faults, committed step %d of %d", *most, len(s.w.faults), s.w.committed, s.w.steps)
+			s.w.failf("P6: the job has not ended after %v: %d faults, committed step %d", *most, len(s.w.faults), s.w.committed)
 			return
 		}
 	}
+}
+
+// finish has the job come to its end, once it has committed something since the last fault.
+func (s *script) finish() {
+	if j := s.w.now(); j != nil && j.Phase == replica.Open && j.Position.Step > s.reached {
+		s.w.finish()
+	}
+}
+
+// wake is when something is next to be done.
+func (s *script) wake(tick time.Time) time.Time {
+	for _, t := range s.tasks {
+		tick = earlier(tick, t.at)
+	}
+	if len(s.aims) > 0 {
+		tick = earlier(earlier(tick, s.aims[0].due), s.aims[0].until)
+	}
+	return tick
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.IsZero() || a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// arm has the next fault wait for its moment.
+func (s *script) arm() {
+	if len(s.aims) == 0 {
+		s.w.wanted.Store(uint32(anytime))
+		return
+	}
+	a := &s.aims[0]
+	if a.moment == anytime {
+		a.due = time.Now().Add(a.after)
+		s.w.wanted.Store(uint32(anytime))
+		return
+	}
+	if a.moment != leaving {
+		a.until = time.Now().Add(patience)
+	}
+	s.w.wanted.Store(uint32(a.moment))
+	if j := s.w.now(); j != nil { // it may last already
+		s.w.mu.Lock()
+		s.w.sees(nil, j)
+		s.w.mu.Unlock()
+	}
+}
+
+// sight is a moment that the first aim may have waited for.
+func (s *script) sight(at sight) {
+	if len(s.aims) == 0 {
+		return
+	}
+	a := &s.aims[0]
+	if at.moment != a.moment || !a.due.IsZero() {
+		return
+	}
+	if a.nth > 0 {
+		a.nth--
+		return
+	}
+	a.at, a.due = at, time.Now().Add(a.after)
+}
+
+// aim has the first fault happen once its time has come.
+func (s *script) aim(now time.Time) {
+	if len(s.aims) == 0 {
+		return
+	}
+	a := &s.aims[0]
+	switch {
+	case !a.due.IsZero() && !a.due.After(now):
+		if a.at.on != nil && !a.at.on() && (a.until.IsZero() || now.Before(a.until)) {
+			a.due = time.Time{} // it was over before: the next one, then
+			return
+		}
+		if a.at.on == nil || a.at.on() {
+			if s.strike(*a) {
+				report.struck(*a)
+				s.last = time.Now()
+				if j := s.w.now(); j != nil {
+					s.reached = j.Position.Step
+				}
+				s.watcher.disturbed()
+			}
+		}
+	case a.until.IsZero() || now.Before(a.until):
+		return
+	}
+	s.aims = s.aims[1:]
+	s.arm()
+}
+
+// mend does the tasks whose time has come.
+func (s *script) mend(now time.Time) {
+	for i := 0; i < len(s.tasks); {
+		if s.tasks[i].at.After(now) {
+			i++
+			continue
+		}
+		fn := s.tasks[i].fn
+		s.tasks = slices.Delete(s.tasks, i, i+1)
+		fn()
+		s.last = now
+		s.watcher.disturbed()
+	}
+}
+
+func (s *script) later(d time.Duration, fn func()) {
+	s.tasks = append(s.tasks, task{time.Now().Add(d), fn})
 }
 
 // lastGrace is how long before the end of a job a fault may keep its last step from being committed: a rank that leaves waits 5 s for a slot.
@@ -85,46 +270,24 @@ func (s *script) judge() {
 		w.failLocked("P6: the job ends with status %d: %s", w.verdict.Code, w.verdict.Text)
 	} else if len(w.gone) != int(w.world) {
 		w.failLocked("P6: the job has ended, and %d of %d ranks have left", len(w.gone), w.world)
-	} else if w.committed != w.steps && s.ended.Sub(s.last) > lastGrace {
-		w.failLocked("P6: the job ends with step %d of %d committed, and nothing failed in its last %v", w.committed, w.steps, lastGrace)
+	} else if w.committed != w.last && s.ended.Sub(s.last) > lastGrace {
+		w.failLocked("P6: the job ends with step %d of %d committed, and nothing failed in its last %v", w.committed, w.last, lastGrace)
 	}
-}
-
-func (s *script) later(d time.Duration, fn func()) {
-	s.tasks = append(s.tasks, task{time.Now().Add(d), fn})
 }
 
 func (s *script) note(format string, args ...any) {
 	text := fmt.Sprintf("%v ", time.Since(s.w.began).Round(time.Millisecond)) + fmt.Sprintf(format, args...)
+	if len(s.aims) > 0 {
+		text += fmt.Sprintf(" (%v)", s.aims[0].moment)
+	}
 	s.w.faults = append(s.w.faults, text)
 	s.w.tracef("FAULT: %s", text)
-	s.left--
-}
-
-func (s *script) fault() {
-	kinds := []func() bool{s.killRank, s.killRank, s.killDaemon, s.crash, s.crash, s.depose, s.killDaemons, s.sever, s.isolate, s.stopRank, s.raise, s.flip, s.hangUp}
-	if s.daemonsOnly {
-		kinds = []func() bool{s.killDaemon, s.killDaemon, s.depose, s.killDaemons}
-	}
-	kinds[s.rng.IntN(len(kinds))]()
 }
 
 func (s *script) uncalm() {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	s.w.calm = false
-}
-
-func (s *script) killRank() bool {
-	list := s.w.alive()
-	if len(list) == 0 {
-		return false
-	}
-	p := list[s.rng.IntN(len(list))]
-	s.uncalm()
-	s.note("process %d of rank %d on %s is killed", p.pid, p.rank, p.m.name)
-	p.end(137)
-	return true
 }
 
 // voters are those whose daemons run.
@@ -135,160 +298,6 @@ func (s *script) voters() (n int) {
 		}
 	}
 	return n
-}
-
-func (s *script) killDaemon() bool {
-	m := s.w.machines[s.w.names[s.rng.IntN(len(s.w.names))]]
-	if m.running() == nil {
-		return false
-	}
-	long := s.between(50*time.Millisecond, 6*time.Second)
-	s.note("the daemon of %s is killed, and started again %v later", m.name, long.Round(time.Millisecond))
-	m.kill()
-	s.later(long, func() { s.again(m) })
-	return true
-}
-
-// again starts a machine's daemon, unless the machine is down or has one.
-func (s *script) again(m *machine) {
-	if up, _ := m.life(); up && m.running() == nil {
-		m.start()
-	}
-}
-
-func (s *script) killDaemons() bool {
-	s.note("all daemons are killed, and started again within seconds")
-	for _, n := range s.w.names {
-		m := s.w.machines[n]
-		m.kill()
-		s.later(s.between(50*time.Millisecond, 4*time.Second), func() { s.again(m) })
-	}
-	return true
-}
-
-func (s *script) depose() bool {
-	s.note("the leader falls")
-	s.w.raft.depose()
-	return true
-}
-
-func (s *script) sever() bool {
-	a, b := s.w.names[s.rng.IntN(len(s.w.names))], s.w.names[s.rng.IntN(len(s.w.names))]
-	if a == b || s.w.cut(a, b) {
-		return false
-	}
-	long := s.between(100*time.Millisecond, 8*time.Second)
-	s.uncalm()
-	s.note("%s and %s do not hear each other for %v", a, b, long.Round(time.Millisecond))
-	s.w.sever(a, b)
-	s.later(long, func() { s.w.mend(a, b) })
-	return true
-}
-
-// isolate keeps a node from hearing anybody.
-func (s *script) isolate() bool {
-	n := s.w.names[s.rng.IntN(len(s.w.names))]
-	if !s.w.reaches(n) || s.w.votes(n) && s.voters() < 3 {
-		return false
-	}
-	long := s.between(100*time.Millisecond, 30*time.Second)
-	s.uncalm()
-	s.note("%s hears nobody for %v", n, long.Round(time.Millisecond))
-	for _, other := range s.w.names {
-		if other != n {
-			s.w.sever(n, other)
-		}
-	}
-	s.later(long, func() {
-		for _, other := range s.w.names {
-			if other != n {
-				s.w.mend(n, other)
-			}
-		}
-	})
-	return true
-}
-
-// stopRank stops a process by a signal: for a while, or until somebody kills it.
-func (s *script) stopRank() bool {
-	list := s.w.alive()
-	if len(list) == 0 {
-		return false
-	}
-	p := list[s.rng.IntN(len(list))]
-	long := s.between(100*time.Millisecond, 4*time.Minute)
-	s.uncalm()
-	s.note("process %d of rank %d on %s is stopped for %v", p.pid, p.rank, p.m.name, long.Round(time.Millisecond))
-	p.stop()
-	s.later(long, p.cont)
-	return true
-}
-
-// raise has a process meet an exception.
-func (s *script) raise() bool {
-	list := s.w.alive()
-	if len(list) == 0 {
-		return false
-	}
-	p := list[s.rng.IntN(len(list))]
-	s.uncalm()
-	s.note("process %d of rank %d on %s meets an exception", p.pid, p.rank, p.m.name)
-	p.fail()
-	return true
-}
-
-// hangUp breaks all connections between two nodes: what was on its way stops half.
-func (s *script) hangUp() bool {
-	a, b := s.w.names[s.rng.IntN(len(s.w.names))], s.w.names[s.rng.IntN(len(s.w.names))]
-	if a == b || s.w.cut(a, b) {
-		return false
-	}
-	s.uncalm()
-	s.note("what %s and %s have open breaks", a, b)
-	s.w.hangUp(a, b)
-	return true
-}
-
-// flip changes a bit of one copy of what is committed, where another copy is left. From then on no node is lost: which copies are good the
-// log does not say.
-func (s *script) flip() bool {
-	if s.flipped || !s.crashed.IsZero() {
-		return false
-	}
-	for _, j := range s.w.raft.now().Jobs {
-		if len(j.Parts) == 0 || j.Committed.IsZero() {
-			return false
-		}
-		p := j.Parts[s.rng.IntN(len(j.Parts))]
-		if len(p.Holders) < 2 {
-			return false
-		}
-		m := s.w.machines[p.Holders[s.rng.IntN(len(p.Holders))].Node]
-		if !s.w.flip(m, s.w.content(p.Part, j.Position.Step)) {
-			return false
-		}
-		s.flipped = true
-		s.uncalm()
-		s.note("a bit of %v of step %d flips in the memory of %s", p.Part, j.Position.Step, m.name)
-		return true
-	}
-	return false
-}
-
-// crash takes a node away, where the job's promise covers that: each committed part has another holder.
-func (s *script) crash() bool {
-	m := s.w.machines[s.w.names[s.rng.IntN(len(s.w.names))]]
-	up, _ := m.life()
-	if !up || s.flipped || time.Since(s.crashed) < 2*time.Second || s.w.votes(m.name) && s.voters() < 3 || !s.spared(m.name) {
-		return false
-	}
-	long := s.between(time.Second, 40*time.Second)
-	s.uncalm()
-	s.note("node %s is lost, and comes back empty %v later", m.name, long.Round(time.Millisecond))
-	s.crashed = time.Now()
-	m.crash()
-	s.later(long, m.boot)
-	return true
 }
 
 // spared tells whether all that is committed has a holder besides a node.
@@ -306,4 +315,9 @@ func (s *script) spared(victim replica.NodeName) bool {
 		}
 	}
 	return true
+}
+
+// losable tells whether the job's promise covers the loss of a node's memory.
+func (s *script) losable(m *machine) bool {
+	return !s.flipped && time.Since(s.crashed) >= 2*time.Second && s.spared(m.name)
 }

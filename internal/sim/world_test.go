@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"os"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,28 +29,24 @@ type world struct {
 	names    []replica.NodeName
 	machines map[replica.NodeName]*machine
 
-	// The job.
-	world   uint32
-	groups  []replica.GroupID
-	slots   int
-	cadence uint32
-	steps   replica.Step
-	frozen  bool
-	warm    bool          // processes are there in no time
-	pass    time.Duration // of a forward and backward pass, at least
+	net *network
+	shape
 	regions []replica.Region
+	wanted  atomic.Uint32 // the moment that the script waits for
+	sights  chan sight
 
-	mu        sync.Mutex // guards what follows
-	rng       *rand.Rand
+	mu        sync.Mutex    // guards what follows
 	job       replica.JobID // the one that is watched
 	nodes     replica.NodeIncarnation
 	pids      int
 	processes map[int]*process
-	cuts      map[[2]replica.NodeName][]net.Conn // pairs that do not hear each other, and what they had open
-	open      map[[2]replica.NodeName][]net.Conn
 	arrived   map[at]*collective
+	deaf      map[replica.Part][]replica.NodeName // who does not take a part
 	committed replica.Step
-	calm      bool // no fault that may close an epoch has happened
+	begun     replica.Step // the furthest that any rank has begun
+	last      replica.Step // of the job; 0: it has no end yet
+	dissents  bool         // a rank has computed otherwise than its twins
+	calm      bool         // no fault that may close an epoch has happened
 	plans     map[replica.Epoch]wire.Order
 	let       map[at]int // process that was let go in an epoch
 	gone      map[replica.Rank]bool
@@ -80,18 +75,8 @@ type collective struct {
 }
 
 func newWorld(t *testing.T, ctx context.Context, seed uint64, dir string) *world {
-	rng := rand.New(rand.NewPCG(seed, 1))
-	w := &world{t: t, seed: seed, ctx: ctx, cluster: replica.ClusterID{0xc1}, rng: rand.New(rand.NewPCG(seed, 2)), machines: map[replica.NodeName]*machine{}, processes: map[int]*process{}, cuts: map[[2]replica.NodeName][]net.Conn{},
-		open: map[[2]replica.NodeName][]net.Conn{}, arrived: map[at]*collective{}, calm: true, plans: map[replica.Epoch]wire.Order{}, let: map[at]int{}, gone: map[replica.Rank]bool{}, done: make(chan struct{}), broken: make(chan struct{}), pids: 1000, began: time.Now()}
-	hosts := 3 + rng.IntN(3)
-	w.world = uint32(2 + rng.IntN(3))
-	groups := 1 + rng.IntN(2)
-	for r := range w.world {
-		w.groups = append(w.groups, replica.GroupID(int(r)%groups))
-	}
-	w.slots, w.steps, w.frozen = 2+rng.IntN(3), replica.Step(15+rng.IntN(25)), rng.IntN(3) == 0
-	w.cadence = []uint32{0, 0, 2, 5, 9}[rng.IntN(5)]
-	w.warm, w.pass = rng.IntN(2) == 0, []time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 250 * time.Millisecond}[rng.IntN(3)]
+	w := &world{t: t, seed: seed, ctx: ctx, cluster: replica.ClusterID{0xc1}, shape: drawShape(rand.New(rand.NewPCG(seed, 1))), sights: make(chan sight, 64), machines: map[replica.NodeName]*machine{}, processes: map[int]*process{},
+		arrived: map[at]*collective{}, calm: true, plans: map[replica.Epoch]wire.Order{}, let: map[at]int{}, gone: map[replica.Rank]bool{}, done: make(chan struct{}), broken: make(chan struct{}), pids: 1000, began: time.Now()}
 	w.regions = []replica.Region{
 		{Name: "weight", DType: replica.F32, Shape: []uint64{weights / 4}, Bytes: weights},
 		{Name: "rng", DType: replica.U8, Kind: replica.Private, Class: replica.Volatile, Shape: []uint64{private}, Bytes: private},
@@ -99,12 +84,11 @@ func newWorld(t *testing.T, ctx context.Context, seed uint64, dir string) *world
 	if w.frozen {
 		w.regions = append(w.regions, replica.Region{Name: "base", DType: replica.F32, Class: replica.Frozen, Shape: []uint64{frozen / 4}, Bytes: frozen})
 	}
-	trainers := min(hosts, 2+rng.IntN(2))
-	for i := range hosts {
+	for i := range w.hosts {
 		name := replica.NodeName(fmt.Sprintf("n%d", i+1))
-		m := &machine{w: w, name: name, dir: fmt.Sprintf("%s/%s", dir, name), spare: i >= trainers, capacity: 1}
+		m := &machine{w: w, name: name, dir: fmt.Sprintf("%s/%s", dir, name), spare: i >= w.trainers, capacity: 1}
 		for r := range w.world {
-			if int(r)%trainers == i {
+			if int(r)%w.trainers == i {
 				m.prefers = append(m.prefers, replica.Rank(r))
 				m.capacity = min(len(m.prefers)+1, int(w.world))
 			}
@@ -115,7 +99,8 @@ func newWorld(t *testing.T, ctx context.Context, seed uint64, dir string) *world
 		w.names, w.machines[name] = append(w.names, name), m
 	}
 	w.raft = newRaft(w, w.names[:3])
-	w.tracef("%d nodes, %d of them train; %d ranks in %d groups, %d slots, cadence %d, %d steps, frozen %v, warm %v, a pass of %v", hosts, trainers, w.world, groups, w.slots, w.cadence, w.steps, w.frozen, w.warm, w.pass)
+	w.net = newNetwork(w.names, w.pace())
+	w.tracef("%v", w.shape)
 	return w
 }
 
@@ -127,31 +112,6 @@ func (w *world) voterConfig() (list []config.Voter) {
 	}
 	return list
 }
-
-// delay is some milliseconds, of which no two are equal: what happens at one moment happens in no order that a seed could fix.
-func (w *world) delay() time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return time.Duration(w.rng.Int64N(int64(8 * time.Millisecond)))
-}
-
-// chance is a number from 0 to 1.
-func (w *world) chance() float64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.rng.Float64()
-}
-
-// starts is how long a process takes from its start to its first word.
-func (w *world) starts() time.Duration {
-	if w.warm {
-		return w.delay()
-	}
-	return 100*time.Millisecond + 20*w.delay()
-}
-
-// computes is how long a forward and backward pass takes.
-func (w *world) computes() time.Duration { return w.pass + 6*w.delay() }
 
 func (w *world) nextNode() replica.NodeIncarnation {
 	w.mu.Lock()
@@ -240,68 +200,6 @@ func (w *world) Halted(pid int, start uint64) bool {
 func (w *world) Mapped(int) uint64          { return 0 }
 func (w *world) Group(pid int) (int, error) { return pid, nil }
 
-func pair(a, b replica.NodeName) [2]replica.NodeName {
-	if a > b {
-		a, b = b, a
-	}
-	return [2]replica.NodeName{a, b}
-}
-
-func (w *world) cut(a, b replica.NodeName) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.cutLocked(a, b)
-}
-
-func (w *world) cutLocked(a, b replica.NodeName) bool {
-	_, is := w.cuts[pair(a, b)]
-	return is
-}
-
-// gossips tells whether one node hears of another, by itself or by a third.
-func (w *world) gossips(a, b replica.NodeName) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.names, func(c replica.NodeName) bool { return !w.cutLocked(a, c) && !w.cutLocked(c, b) })
-}
-
-// reaches tells whether a node hears any other: the collectives of its ranks go over the same wires.
-func (w *world) reaches(n replica.NodeName) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.names, func(c replica.NodeName) bool { return c != n && !w.cutLocked(n, c) })
-}
-
-// track has a connection end when its pair is cut.
-func (w *world) track(a, b replica.NodeName, c net.Conn) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.open[pair(a, b)] = append(w.open[pair(a, b)], c)
-}
-
-// sever keeps two nodes from hearing each other; mend ends that.
-func (w *world) sever(a, b replica.NodeName) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.cuts[pair(a, b)] = nil
-	for _, c := range w.open[pair(a, b)] {
-		c.Close()
-	}
-	delete(w.open, pair(a, b))
-}
-
-// hangUp ends what two nodes have open; they may connect anew.
-func (w *world) hangUp(a, b replica.NodeName) {
-	w.sever(a, b)
-	w.mend(a, b)
-}
-
-func (w *world) mend(a, b replica.NodeName) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.cuts, pair(a, b))
-}
-
 // content is what a part has at a step of a job without faults.
 func (w *world) content(p replica.Part, s replica.Step) []byte {
 	n := weights
@@ -363,6 +261,8 @@ func (w *world) applied(was, is lock.View, c replica.Command, out lock.Outcome) 
 			w.failLocked("P1: the job is at step %d, and step %d was committed", j.Position.Step, w.committed)
 		}
 		w.committed = max(w.committed, j.Position.Step)
+		w.sees(before, j)
+		happens(before, j)
 		if before != nil && j.ClosedEpoch > before.ClosedEpoch && j.Phase != replica.Ended && before.Phase == replica.Open && w.calm {
 			w.failLocked("P7: epoch %d is closed, and nothing but daemons and links have failed: %+v", j.ClosedEpoch, j.Faults)
 		}
@@ -410,6 +310,7 @@ func (w *world) went(r *rank) {
 func (w *world) makes(r *rank, s replica.Step) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.begun = max(w.begun, s)
 	if s <= w.committed && w.plans[r.epoch].Step >= s {
 		w.failLocked("P1: rank %d makes step %d in epoch %d, which goes on from step %d", r.of, s, r.epoch, w.plans[r.epoch].Step)
 	}
@@ -419,10 +320,26 @@ func (w *world) makes(r *rank, s replica.Step) {
 func (w *world) leaves(r *rank) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if r.has != w.steps {
-		w.failLocked("rank %d leaves at step %d of %d", r.of, r.has, w.steps)
+	if r.has != w.last {
+		w.failLocked("rank %d leaves at step %d of %d", r.of, r.has, w.last)
 	}
 	w.gone[r.of] = true
+}
+
+// finish has the job end in a few steps: ranks that are two steps ahead of others there are none.
+func (w *world) finish() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.last == 0 {
+		w.last = w.begun + 3
+	}
+}
+
+// goesOn tells whether there is a step after one.
+func (w *world) goesOn(s replica.Step) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last == 0 || s < w.last
 }
 
 // finished is the end of the job, as a launcher hears of it.
@@ -488,4 +405,46 @@ type lines struct {
 func (l *lines) Write(b []byte) (int, error) {
 	l.w.tracef("%s: %s", l.n, bytes.TrimRight(b, "\n"))
 	return len(b), nil
+}
+
+// twins tells whether a rank's group has others.
+func (w *world) twins(r replica.Rank) bool {
+	n := 0
+	for _, g := range w.groups {
+		if g == w.groups[r] {
+			n++
+		}
+	}
+	return n > 1
+}
+
+// dissentAt is the byte in which the state of a rank differs that computes otherwise than its twins.
+const dissentAt = 64
+
+func (w *world) dissented() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dissents
+}
+
+// happens counts what an entry comes to.
+func happens(before, j *replica.Job) {
+	if before == nil {
+		return
+	}
+	if before.Phase != j.Phase {
+		report.happens("entries: " + j.Phase.String())
+	}
+	if before.Phase != replica.Open && j.Phase == replica.Open && j.Degraded {
+		report.happens("degraded resumes")
+	}
+	if len(j.Disputed) > len(before.Disputed) {
+		report.happens("disputes")
+	}
+	if len(j.Condemned) > len(before.Condemned) {
+		report.happens("condemned")
+	}
+	if before.Phase == replica.Planned && j.Phase == replica.Closed {
+		report.happens("recoveries broken off")
+	}
 }

@@ -109,16 +109,28 @@ func (n *node) start() {
 func (n *node) launch() {
 	n.t.Helper()
 	if n.keeper == nil || !n.keeper.Running() {
-		n.keeper = follow(n.t, func(hear func([]byte)) (*harness.Process, error) {
-			n.Hear = hear
-			err := n.all.StartKeeper(n.Node)
-			return n.Keeper, err
-		})
+		n.keep()
 	}
+	n.serve()
+}
+
+// serve runs the daemon.
+func (n *node) serve() {
+	n.t.Helper()
 	n.daemon = follow(n.t, func(hear func([]byte)) (*harness.Process, error) {
 		n.Hear = hear
 		err := n.all.StartDaemon(n.Node, n.flags...)
 		return n.Daemon, err
+	})
+}
+
+// keep runs the keeper.
+func (n *node) keep() {
+	n.t.Helper()
+	n.keeper = follow(n.t, func(hear func([]byte)) (*harness.Process, error) {
+		n.Hear = hear
+		err := n.all.StartKeeper(n.Node)
+		return n.Keeper, err
 	})
 }
 
@@ -138,7 +150,10 @@ func call(t testing.TB, args ...string) (code int, out string) {
 
 // status is the daemon's, as `replicad status --json` prints it.
 type status struct {
-	Leader string
+	Leader      string
+	Incarnation replica.NodeIncarnation
+	Session     replica.Session
+	KeeperLost  bool `json:"keeper_lost"`
 
 	Scrubbed struct{ Bytes, Bad uint64 }
 

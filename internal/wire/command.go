@@ -41,6 +41,7 @@ var commands = []struct {
 	{19, replica.NewEra{}},
 	{20, replica.CommitRoots{}},
 	{21, replica.Revoke{}},
+	{22, replica.SetHolder{}},
 }
 
 var (

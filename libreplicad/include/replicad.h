@@ -44,14 +44,14 @@
  * One step, on one thread:
  *   rp_step_enter(h, S, timeout, &err);
  *   update();                               optimizer, scheduler, counters
- *   rp_set_good(h, S);                      the update is complete; on a device: once its event has passed, see below
+ *   rp_set_good(h, E, S);                   the update is complete; on a device: once its event has passed, see below
  *   rp_step_exit(h, S, 0, &armed, &err);
  *   if (armed) rp_capture(h, &err);         copies here and now; a worker does it behind the next forward
  *   rp_notify(h);                           sends what was sealed, reads what the daemon sent
  * With a worker: the training thread wakes it after rp_step_exit, and it does the last two lines, again while rp_capture is RP_EAGAIN
  * with a capture armed. One thread is enough, and right; the second one takes the copy out of the step's time.
  *
- * rp_set_good(S) comes after the update of S and may come before or after rp_step_exit(S), from the training thread or the worker: before, where
+ * rp_set_good(E, S), of the epoch E that rp_join said, comes after the update of S and may come before or after rp_step_exit(S), from the training thread or the worker: before, where
  * the host computes; after, where a device does (when the event recorded behind the update has passed and no communicator has failed).
  * Until then rp_capture of S is RP_EAGAIN, and S is committed on no rank. Without any rp_set_good nothing is ever committed.
  *
@@ -198,13 +198,24 @@ enum { RP_NO_UPDATE = 1, RP_STAGED_LATER = 2 };
 /* exit: stores UPDATED, copies volatile regions, arms the capture, stores IDLE. *armed (may be NULL) is 1 if rp_capture has work. 0 is no
  * failure: neither cadence nor candidate ask for a copy of this step, or there are two slots and a commit is outstanding. */
 RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed, rp_error *err);
+/* The next three name the epoch that they speak of, as rp_join said it (rp_join_info). RP_EFENCED, and no effect, where the handle is in another one:
+ * a thread that an epoch has left over says nothing about the next one, in which the same steps may come again. */
 /* After RP_STAGED_LATER: the registered memory holds `step` now. Without effect on any other step. */
-RP_API int rp_staged(rp_handle *h, uint64_t step);
+RP_API int rp_staged(rp_handle *h, uint64_t epoch, uint64_t step);
 /* Raises the good word to {epoch, step}: the update of `step` is complete and every communicator was found free of error afterwards.
  * RP_ESTATE for a step that was not entered, or where no epoch is open; RP_ECANCELED after rp_freeze_good, until the next rp_load. */
-RP_API int rp_set_good(rp_handle *h, uint64_t step);
+RP_API int rp_set_good(rp_handle *h, uint64_t epoch, uint64_t step);
 /* Freezes the good word: call at the first communicator error, before aborting anything. */
-RP_API int rp_freeze_good(rp_handle *h);
+RP_API int rp_freeze_good(rp_handle *h, uint64_t epoch);
+
+/* Training thread: an alarm. The next copy of a region's part must have, from offset on, the n bytes (RP_EXPECT_MAX at most) that lie at live now, where
+ * the caller's state lies by its own account; they are noted. Where the copy has others although they still lie at live, it is not sealed: RP_ECORRUPT of the call that copied (rp_capture,
+ * rp_seal_step, rp_step_enter, rp_step_exit). It says that copies are made from elsewhere. live must stay readable until the next rp_expect of that kind. Call it between
+ * rp_step_enter and rp_step_exit; for private regions, where none has RP_IN_WINDOW, before rp_step_enter. */
+enum { RP_EXPECT_MAX = 65536 };
+RP_API int rp_expect(rp_handle *h, uint32_t region, uint64_t offset, const void *live, size_t n, rp_error *err);
+/* Any thread: how often a copy was compared so. A step that nobody copied was not. */
+RP_API uint64_t rp_compared(const rp_handle *h);
 
 /* Training thread, between two steps: has the live step sealed though neither cadence nor candidate ask for it, so that it can be
  * committed; with rp_pause the daemons hear that no later step is to be waited for. RP_EAGAIN: not yet, call again. A private

@@ -23,12 +23,16 @@ bool rpi_should_capture(uint64_t s, uint64_t committed, uint64_t candidate, uint
 }
 
 /* Copies the private part into a free ring place and seals it. Never waits: without a place it is skipped and counted. */
-int rpi_private(rp_handle *h, uint64_t generation, uint32_t flags) {
+int rpi_private(rp_handle *h, uint64_t generation, uint32_t flags, rp_error *err) {
 	for (uint32_t i = 0; i < h->geo.ring; i++) {
 		rpi_place p = rpi_ring(h, i);
 		uint64_t word;
-		if (rpi_take(p, &word))
-			return rpi_fill(h, p, word, RPI_PART_PRIVATE, &h->private_part, generation, flags, NULL, 0, NULL);
+		if (!rpi_take(p, &word))
+			continue;
+		int rc = rpi_fill(h, p, word, RPI_PART_PRIVATE, &h->private_part, generation, flags, NULL, 0, err);
+		if (rc != RP_OK)
+			atomic_compare_exchange_strong(p.word, &word, RP_SLOT(RP_SLOT_COUNT(word), RP_TORN)); /* unless the daemon did */
+		return rc;
 	}
 	atomic_fetch_add(&h->private_skipped, 1);
 	return RP_EAGAIN;
@@ -138,14 +142,14 @@ int rpi_capture_run(rp_handle *h, rp_error *err) {
 
 /* The training thread, stopped in rp_join: seals the live state as generation, if that is what it is: whole, good, its volatile
  * regions still staged, and all of it in the registered memory. The words alone do not say that: they may be an earlier process's. */
-void rpi_capture_live(rp_handle *h, uint64_t generation) {
+int rpi_capture_live(rp_handle *h, uint64_t generation, rp_error *err) {
 	if (atomic_load(&h->held) != RP_WORD_EPOCH(generation) || h->step != RP_WORD(RP_WORD_EPOCH(generation), RP_WORD_STEP(generation), RP_IDLE) || not_ready(h, generation) || atomic_load(&h->capture) != RPI_NONE)
-		return;
+		return RP_EAGAIN;
 	h->armed_generation = generation;
 	h->armed_flags = h->exit_flags;
 	atomic_fetch_add(&h->armed_number, 1);
 	atomic_store(&h->capture, RPI_ARMED);
-	rpi_capture_run(h, NULL);
+	return rpi_capture_run(h, err);
 }
 
 RP_API int rp_capture(rp_handle *h, rp_error *err) {
@@ -188,7 +192,8 @@ RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err) {
 			return rpi_error(err, RP_ECANCELED, "step %llu has no private part: the ring had no free place for it, since the daemon is behind: take another step", (unsigned long long)s);
 		if (!has(h, RPI_KIND_RING, 0))
 			return rpi_error(err, RP_EAGAIN, "no free ring place for step %llu: the daemon frees one once an older step is committed", (unsigned long long)s);
-		rpi_private(h, generation, 0);
+		if (rpi_private(h, generation, 0, err) == RP_ECORRUPT)
+			return RP_ECORRUPT;
 		rpi_flush(h, 0);
 	}
 	if (has(h, RPI_KIND_SLOT, generation))
@@ -198,7 +203,8 @@ RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err) {
 		return rpi_error(err, RP_EAGAIN, "step %llu is not %s yet", (unsigned long long)s, lacks);
 	if (!has(h, RPI_KIND_SLOT, 0))
 		return rpi_error(err, RP_EAGAIN, "no free slot for step %llu: the daemon frees one once an older step is committed", (unsigned long long)s);
-	rpi_capture_live(h, generation);
+	if (rpi_capture_live(h, generation, err) == RP_ECORRUPT)
+		return RP_ECORRUPT;
 	rpi_flush(h, 0); /* a daemon that is away reads the words when it is back */
 	return has(h, RPI_KIND_SLOT, generation) ? RP_OK : rpi_error(err, RP_EAGAIN, "step %llu could not be captured: call again", (unsigned long long)s);
 }

@@ -80,6 +80,15 @@ typedef struct {
 	int fd; /* a descriptor that came along, or -1 */
 } rpi_reply;
 
+/* What a copy of a part must have, and of which generation. */
+typedef struct {
+	uint64_t generation;
+	uint32_t region;
+	uint64_t offset; /* in the part */
+	const uint8_t *live;
+	size_t n; /* 0: nothing */
+} rpi_expected;
+
 struct rp_handle {
 	/* identity */
 	uint32_t *mark; /* a page that is wiped in forked children, so that a call can tell without a system call */
@@ -128,6 +137,11 @@ struct rp_handle {
 	_Atomic uint64_t held; /* the epoch whose state the registered memory holds, by rp_load or rp_seal_initial of this handle; 0: of none, and nothing can be sealed */
 	_Atomic bool good_frozen;
 	uint8_t frozen_root[16]; /* of what was sealed or loaded; zeros where no region is frozen */
+
+	/* expected, by kind of part: written by the training thread while nobody copies such a part */
+	rpi_expected expected[2];
+	uint8_t expected_bytes[2][RP_EXPECT_MAX];
+	_Atomic uint64_t compared;
 
 	/* capture: armed by the training thread, run by the worker (or by rp_join) */
 	_Atomic uint32_t capture; /* RPI_NONE, _ARMED, _RUNNING; a futex */
@@ -231,6 +245,9 @@ int rpi_fill(rp_handle *h, rpi_place p, uint64_t word, int part, const rpi_layou
 bool rpi_take(rpi_place p, uint64_t *word); /* FREE -> COPYING */
 bool rpi_good(const rp_handle *h, uint64_t generation);
 
+/* expect.c */
+int rpi_as_expected(rp_handle *h, rpi_place p, int part, uint64_t generation, rp_error *err); /* a copied part, before it counts; RP_ECORRUPT */
+
 /* help.c */
 int rpi_each_chunk(rp_handle *h, rpi_chunked *c); /* RPI_WHOLE, or why it is not; nobody is at it any more */
 void rpi_wake_helpers(rp_handle *h);
@@ -240,12 +257,12 @@ void rpi_prefault_slots(rp_handle *h); /* the worker: until all are mapped, a ca
 
 /* capture.c */
 bool rpi_should_capture(uint64_t s, uint64_t committed, uint64_t candidate, uint64_t cadence, uint32_t slots);
-int rpi_private(rp_handle *h, uint64_t generation, uint32_t flags);
+int rpi_private(rp_handle *h, uint64_t generation, uint32_t flags, rp_error *err); /* RP_EAGAIN: no place */
 void rpi_stage(rp_handle *h, uint64_t generation);
 void rpi_arm(rp_handle *h, uint64_t generation, uint32_t flags, int *armed);
 void rpi_capture_wait(rp_handle *h, int64_t deadline); /* until nothing is armed or running; past the deadline cancels and joins */
 int rpi_capture_run(rp_handle *h, rp_error *err);
-void rpi_capture_live(rp_handle *h, uint64_t generation);
+int rpi_capture_live(rp_handle *h, uint64_t generation, rp_error *err); /* RP_EAGAIN: it is not what is live */
 int rpi_flush(rp_handle *h, int64_t deadline); /* sends notices */
 void rpi_quiesce(rp_handle *h, int64_t deadline); /* finishes or cancels, and joins, the capture; tears what was abandoned */
 

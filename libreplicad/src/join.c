@@ -48,7 +48,7 @@ static int await_order(rp_handle *h, int64_t deadline, rp_error *err) {
 		pthread_mutex_unlock(&h->io);
 		if (!generation)
 			return RP_OK;
-		rpi_capture_live(h, generation);
+		rpi_capture_live(h, generation, NULL);
 		rpi_flush(h, deadline);
 	}
 }

@@ -98,6 +98,9 @@ int rpi_fill(rp_handle *h, rpi_place p, uint64_t word, int part, const rpi_layou
 	case RPI_TORN:
 		return rpi_error(err, RP_ECANCELED, "place %u was declared torn while step %llu was copied into it", p.index, (unsigned long long)RP_WORD_STEP(generation));
 	}
+	int same = part == RPI_PART_FROZEN ? RP_OK : rpi_as_expected(h, p, part, generation, err);
+	if (same != RP_OK)
+		return same;
 	if (part == RPI_PART_REPLICATED && !rpi_good(h, generation))
 		return rpi_error(err, RP_ECANCELED, "step %llu is not known to be good: the epoch moved on", (unsigned long long)RP_WORD_STEP(generation));
 	if (!move(p, &word, RP_COPIED))

@@ -64,8 +64,8 @@ RP_API int rp_step_enter(rp_handle *h, uint64_t step, int64_t timeout_ns, rp_err
 	uint64_t epoch = atomic_load(&h->epoch), before = h->step;
 	if (atomic_load(&h->control->incarnation.word) > h->incarnation)
 		return rpi_error(err, RP_ESTOPPED, "rank %u was claimed by a newer incarnation: exit", h->hello.rank);
-	if (!h->private_in_window)
-		rpi_private(h, RP_WORD(epoch, step, 0), 0);
+	if (!h->private_in_window && rpi_private(h, RP_WORD(epoch, step, 0), 0, err) == RP_ECORRUPT)
+		return RP_ECORRUPT;
 	if (atomic_load(&h->capture) != RPI_NONE)
 		rpi_capture_wait(h, rpi_deadline(timeout_ns));
 	/* Invariant: the store comes before the load, in one order seen by all; so either the daemon's fence is seen here, or UPDATING
@@ -92,31 +92,40 @@ RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed,
 	if (!rpi_set_step(h, RP_WORD(epoch, step, RP_UPDATED)))
 		return lost_word(h, err);
 	rpi_stage(h, generation);
-	if (h->private_in_window)
-		rpi_private(h, generation, 0);
+	if (h->private_in_window && rpi_private(h, generation, 0, err) == RP_ECORRUPT)
+		return RP_ECORRUPT;
 	atomic_store(&h->unstaged, flags & RP_STAGED_LATER ? generation : 0); /* before the capture is armed: a worker that is awake runs it at once */
 	h->exit_flags = flags & ~(uint32_t)RP_STAGED_LATER;
 	rpi_arm(h, generation, h->exit_flags, armed);
 	return rpi_set_step(h, RP_WORD(epoch, step, RP_IDLE)) ? RP_OK : lost_word(h, err);
 }
 
-RP_API int rp_staged(rp_handle *h, uint64_t step) {
+/* Whether a word of an epoch is one of the handle's: a thread that was left over from an epoch before speaks of another state, though the
+ * numbers of its steps come again. */
+static int of_epoch(const rp_handle *h, uint64_t epoch) {
 	if (!h)
 		return RP_EINVAL;
 	if (rpi_forked(h))
 		return RP_EFORK;
-	uint64_t waits = atomic_load(&h->unstaged);
-	if (waits && RP_WORD_STEP(waits) == step)
+	return epoch == atomic_load(&h->epoch) ? RP_OK : RP_EFENCED;
+}
+
+RP_API int rp_staged(rp_handle *h, uint64_t epoch, uint64_t step) {
+	int rc = of_epoch(h, epoch);
+	if (rc != RP_OK)
+		return rc;
+	uint64_t waits = RP_WORD(epoch, step, 0);
+	if (waits)
 		atomic_compare_exchange_strong(&h->unstaged, &waits, 0);
 	return RP_OK;
 }
 
-RP_API int rp_set_good(rp_handle *h, uint64_t step) {
-	if (!h)
-		return RP_EINVAL;
-	if (rpi_forked(h))
-		return RP_EFORK;
-	uint64_t epoch = atomic_load(&h->epoch);
+/* Invariant: to is of the epoch that was asked about. A thread that stands still between the look at the epoch and the store raises nothing: the
+ * word of a later epoch is above it. */
+RP_API int rp_set_good(rp_handle *h, uint64_t epoch, uint64_t step) {
+	int rc = of_epoch(h, epoch);
+	if (rc != RP_OK)
+		return rc;
 	if (!h->control || atomic_load(&h->life) != RPI_READY || RP_WORD_EPOCH(h->step) != epoch || step > RP_WORD_STEP(h->step))
 		return RP_ESTATE;
 	if (atomic_load(&h->good_frozen))
@@ -125,11 +134,9 @@ RP_API int rp_set_good(rp_handle *h, uint64_t step) {
 	return to <= h->good || rpi_set_good(h, to) ? RP_OK : RP_ESTATE;
 }
 
-RP_API int rp_freeze_good(rp_handle *h) {
-	if (!h)
-		return RP_EINVAL;
-	if (rpi_forked(h))
-		return RP_EFORK;
-	atomic_store(&h->good_frozen, true);
-	return RP_OK;
+RP_API int rp_freeze_good(rp_handle *h, uint64_t epoch) {
+	int rc = of_epoch(h, epoch);
+	if (rc == RP_OK)
+		atomic_store(&h->good_frozen, true);
+	return rc;
 }

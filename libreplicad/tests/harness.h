@@ -34,6 +34,10 @@
 		}                                                                                                    \
 	} while (0)
 
+/* Words about a step in the epoch that the handle is in. */
+#define GOOD(h, step) rp_set_good(h, atomic_load(&(h)->epoch), step)
+#define STAGED(h, step) rp_staged(h, atomic_load(&(h)->epoch), step)
+
 extern rp_error failure;
 extern const rpi_hasher hasher_portable; /* hash_portable.c */
 enum { second = 1000000000 };
@@ -92,6 +96,10 @@ int rank_join(rank *r, rp_join_info *info);
 
 /* Whether what lies in a place hashes to its meta: COPIED or SEALED. */
 bool whole(const rp_handle *h, rpi_place p, int part, bool sealed);
+
+/* Has what happens run in the moment before the first store to a word, on the storing thread: nothing that was read before it is read again. */
+void before_store(void *word, void (*happens)(void *arg), void *arg);
+bool stored(void); /* the store came */
 
 typedef struct {
 	const char *name;

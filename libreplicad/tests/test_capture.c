@@ -15,7 +15,7 @@ static void step(rank *r, uint64_t s, int *armed) {
 		r->weight[i] = (float)(s * 1000 + i);
 	r->scale[0] = (float)s;
 	r->rng[0] = s;
-	OK(rp_set_good(r->h, s));
+	OK(GOOD(r->h, s));
 	OK(rp_step_exit(r->h, s, 0, armed, &failure));
 }
 
@@ -90,7 +90,7 @@ static void needs_good(void) {
 	SAME(armed, 1);
 	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
 	SAME(state(&r, 1), RP_FREE);
-	OK(rp_set_good(r.h, 1));
+	OK(GOOD(r.h, 1));
 	OK(rp_capture(r.h, &failure));
 	SAME(state(&r, 1), RP_SEALED);
 	rank_end(&r);
@@ -103,15 +103,15 @@ static void needs_its_stage(void) {
 	int armed;
 	rank_start(&r, 100);
 	OK(rp_step_enter(r.h, 1, 0, &failure));
-	OK(rp_set_good(r.h, 1));
+	OK(GOOD(r.h, 1));
 	OK(rp_step_exit(r.h, 1, RP_STAGED_LATER, &armed, &failure));
 	SAME(armed, 1);
 	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
 	CHECK(strstr(failure.text, "step 1 is not staged yet"));
-	OK(rp_staged(r.h, 0)); /* another one is */
+	OK(STAGED(r.h, 0)); /* another one is */
 	SAME(rp_capture(r.h, &failure), RP_EAGAIN);
 	SAME(state(&r, 1), RP_FREE);
-	OK(rp_staged(r.h, 1));
+	OK(STAGED(r.h, 1));
 	OK(rp_capture(r.h, &failure));
 	SAME(state(&r, 1), RP_SEALED);
 	SAME(rpi_slot(r.h, 1).meta->flags & RP_STAGED_LATER, 0);
@@ -119,18 +119,18 @@ static void needs_its_stage(void) {
 	atomic_store(&r.daemon.control->cadence.word, 100); /* so that nothing is armed */
 	atomic_store(&r.daemon.control->candidate.word, RP_WORD(1, 1, 0));
 	OK(rp_step_enter(r.h, 2, 0, &failure));
-	OK(rp_set_good(r.h, 2));
+	OK(GOOD(r.h, 2));
 	OK(rp_step_exit(r.h, 2, RP_STAGED_LATER, &armed, &failure));
 	SAME(armed, 0);
 	SAME(rp_seal_step(r.h, 0, &failure), RP_EAGAIN);
 	CHECK(strstr(failure.text, "step 2 is not staged yet"));
-	OK(rp_staged(r.h, 2));
+	OK(STAGED(r.h, 2));
 	OK(rp_seal_step(r.h, 0, &failure));
 	SAME(rpi_slot(r.h, 2).meta->generation, RP_WORD(1, 2, 0));
 
 	atomic_store(&r.daemon.control->candidate.word, RP_WORD(1, 3, 0));
 	OK(rp_step_enter(r.h, 3, 0, &failure));
-	OK(rp_set_good(r.h, 3));
+	OK(GOOD(r.h, 3));
 	OK(rp_step_exit(r.h, 3, RP_STAGED_LATER, &armed, &failure));
 	SAME(armed, 1);
 	atomic_store(&r.daemon.control->fence.word, 1);
@@ -139,7 +139,7 @@ static void needs_its_stage(void) {
 	OK(rank_join(&r, &info)); /* at once: what is not staged now will not be */
 	SAME(state(&r, 3), RP_FREE);
 	OK(rp_load(r.h, &failure));
-	SAME(rp_staged(r.h, 3), RP_OK); /* too late */
+	SAME(STAGED(r.h, 3), RP_OK); /* too late */
 	rank_end(&r);
 }
 
@@ -264,7 +264,7 @@ static void torn_while_copying(void) {
 		OK(rp_step_enter(r.h, s, rand_r(&seed) % 3 ? 20ll * second : 0, &failure));
 		for (size_t i = 0; i < r.weights; i += 512)
 			r.weight[i] = (float)s;
-		OK(rp_set_good(r.h, s));
+		OK(GOOD(r.h, s));
 		bool tear = rand_r(&seed) % 2;
 		atomic_store(&r.daemon.control->candidate.word, RP_WORD(1, s, 0)); /* or an odd step would not be copied */
 		if (tear)
@@ -297,7 +297,7 @@ static void torn_while_copying(void) {
 			if (RP_SLOT_STATE(seen) == RP_TORN)
 				atomic_store(&r.daemon.control->slot[i].word, RP_SLOT(RP_SLOT_COUNT(seen) + 1, RP_FREE));
 		}
-		OK(rp_set_good(r.h, s));
+		OK(GOOD(r.h, s));
 		OK(rp_step_exit(r.h, s, 0, NULL, &failure));
 	}
 	atomic_store(&w.stop, 1);
@@ -341,7 +341,7 @@ static void seals_a_step_out_of_turn(void) {
 	OK(rp_step_exit(r.h, 2, 0, NULL, &failure));
 	SAME(rp_seal_step(r.h, 0, &failure), RP_EAGAIN);
 	CHECK(strstr(failure.text, "not known to be good"));
-	OK(rp_set_good(r.h, 2));
+	OK(GOOD(r.h, 2));
 	for (uint32_t i = 0; i < r.h->geo.ring; i++)
 		atomic_store(&r.daemon.control->place[i].word, RP_SLOT(9, RP_FREE));
 	atomic_store(&r.daemon.control->slot[3].word, RP_SLOT(9, RP_FREE));
@@ -426,7 +426,7 @@ static void cancelled_while_armed(void) {
 	rank r;
 	rank_start(&r, 100);
 	OK(rp_step_enter(r.h, 1, 0, &failure));
-	OK(rp_set_good(r.h, 1));
+	OK(GOOD(r.h, 1));
 	OK(rp_step_exit(r.h, 1, RP_STAGED_LATER, NULL, &failure));
 	pthread_t t;
 	CHECK(pthread_create(&t, NULL, cancel_soon, &r) == 0);
@@ -436,7 +436,7 @@ static void cancelled_while_armed(void) {
 	rp_stats st = {.struct_size = sizeof st};
 	OK(rp_get_stats(r.h, &st));
 	SAME(st.skipped, 1);
-	OK(rp_set_good(r.h, 2));
+	OK(GOOD(r.h, 2));
 	OK(rp_step_exit(r.h, 2, 0, NULL, &failure));
 	OK(rp_capture(r.h, &failure));
 	SAME(rpi_slot(r.h, 1).meta->generation, RP_WORD(1, 2, 0));
@@ -552,7 +552,7 @@ static void failed_load_is_not_sealed(void) {
 	rpi_slot(r.h, 0).bytes[777] ^= 1;
 	SAME(rp_load(r.h, &failure), RP_ECORRUPT);
 	rpi_slot(r.h, 0).bytes[777] ^= 1;
-	rpi_capture_live(r.h, RP_WORD(1, 1, 0));
+	rpi_capture_live(r.h, RP_WORD(1, 1, 0), NULL);
 	SAME(state(&r, 2), RP_SEALED);
 	CHECK(whole(r.h, rpi_slot(r.h, 2), RPI_PART_REPLICATED, true));
 
@@ -563,7 +563,7 @@ static void failed_load_is_not_sealed(void) {
 	SAME(rp_load(r.h, &failure), RP_ECORRUPT);
 	CHECK(r.weight[5] == 0); /* overwritten */
 	r.h->hash = honest;
-	rpi_capture_live(r.h, RP_WORD(1, 1, 0));
+	rpi_capture_live(r.h, RP_WORD(1, 1, 0), NULL);
 	SAME(state(&r, 3), RP_FREE);
 	for (unsigned k = 0; k < RP_STAGING; k++)
 		SAME(atomic_load(&r.daemon.control->tag[k].word), 0);
@@ -590,7 +590,7 @@ static void an_heir_seals_nothing(void) {
 	r.daemon.geometry = NULL;
 	rank_open(&heir, &r.daemon, 5000, 0);
 	OK(rp_attach(heir.h, 20ll * second, &failure));
-	rpi_capture_live(heir.h, RP_WORD(1, 1, 0));
+	rpi_capture_live(heir.h, RP_WORD(1, 1, 0), NULL);
 	SAME(state(&r, 1), RP_FREE);
 	SAME(atomic_load(&r.daemon.control->holder.word), 0);
 	SAME(atomic_load(&r.daemon.control->step.word), 0);
@@ -639,7 +639,56 @@ static void says_what_it_cannot_load(void) {
 	rank_end(&r);
 }
 
-const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"worker maps the slots", worker_maps_the_slots}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
+/* What the caller has where its state lies, by its own account, is in the copy or the copy is not kept; what was changed in place meanwhile says nothing. */
+static void is_of_what_the_caller_has(void) {
+	rank r;
+	int armed;
+	rank_start(&r, 5000);
+	uint32_t weight = 0, rng = 0;
+	for (uint32_t i = 0; i < r.h->regions; i++) {
+		weight = r.h->live[i] == (void *)r.weight ? i : weight;
+		rng = r.h->live[i] == (void *)r.rng ? i : rng;
+	}
+	float moved[5000];
+	OK(rp_expect(r.h, rng, 8, &r.rng[1], 8, &failure)); /* copied when the step begins */
+	OK(rp_step_enter(r.h, 1, 0, &failure));
+	SAME(rp_compared(r.h), 1);
+	SAME(rp_expect(r.h, weight, 20000 - 4, r.weight, 8, &failure), RP_EINVAL);
+	SAME(rp_expect(r.h, rng, 0, r.rng, 8, &failure), RP_ESTATE);
+	for (size_t i = 0; i < 5000; i++)
+		moved[i] = r.weight[i] = (float)i;
+	OK(rp_expect(r.h, weight, 4 * 4000, r.weight + 4000, 4 * 1000, &failure));
+	OK(rp_set_good(r.h, 1));
+	OK(rp_step_exit(r.h, 1, 0, &armed, &failure));
+	SAME(rp_expect(r.h, weight, 0, r.weight, 4, &failure), RP_ESTATE);
+	OK(rp_capture(r.h, &failure));
+	SAME(rp_compared(r.h), 2);
+	rp_control *c = r.daemon.control;
+	atomic_store(&c->slot[0].word, RP_SLOT(RP_SLOT_COUNT(atomic_load(&c->slot[0].word)), RP_FREE));
+
+	OK(rp_step_enter(r.h, 2, 0, &failure));
+	moved[4321] = -1; /* trained there, and copied from here */
+	OK(rp_expect(r.h, weight, 4 * 4000, moved + 4000, 4 * 1000, &failure));
+	OK(rp_set_good(r.h, 2));
+	OK(rp_step_exit(r.h, 2, 0, &armed, &failure));
+	SAME(armed, 1);
+	SAME(rp_capture(r.h, &failure), RP_ECORRUPT);
+	CHECK(strstr(failure.text, "its copy of step 2 differs, from byte 17285 on"));
+	SAME(state(&r, 0), RP_COPYING);
+	SAME(rp_seal_step(r.h, 0, &failure), RP_ECORRUPT); /* nor by the training thread */
+	SAME(state(&r, 0), RP_COPYING);
+	moved[4000] = 7; /* changed in place meanwhile */
+	OK(rp_seal_step(r.h, 0, &failure));
+	SAME(state(&r, 0), RP_SEALED);
+
+	uint64_t other[4] = {1, 2, 3, 4};
+	OK(rp_expect(r.h, rng, 0, other, sizeof other, &failure));
+	SAME(rp_step_enter(r.h, 3, 0, &failure), RP_ECORRUPT);
+	SAME(r.h->step, RP_WORD(1, 2, RP_IDLE));
+	rank_end(&r);
+}
+
+const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"worker maps the slots", worker_maps_the_slots}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"is of what the caller has", is_of_what_the_caller_has}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
 			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"leaves with its last step sealed", leaves_with_its_last_step_sealed}, {"leaves in slices", leaves_in_slices}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed},
 			      {"join finishes the capture", join_finishes_the_capture},
 			      {"join in an open epoch", join_in_an_open_epoch}, {"join only looks", join_only_looks}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed},

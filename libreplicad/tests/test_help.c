@@ -28,7 +28,7 @@ static void take_step(rank *r, uint64_t s) {
 	OK(rp_step_enter(r->h, s, 20ll * second, &failure));
 	for (size_t i = 0; i < r->weights; i += 512)
 		r->weight[i] = (float)s;
-	OK(rp_set_good(r->h, s));
+	OK(GOOD(r->h, s));
 	OK(rp_step_exit(r->h, s, 0, NULL, &failure));
 }
 
@@ -119,6 +119,31 @@ static void cancel_wakes_helpers(void) {
 	rank_end(&r);
 }
 
+static int touched;
+
+static int touch(rp_handle *h, rpi_chunked *c, uint32_t i) {
+	(void)h, (void)c, (void)i;
+	touched++;
+	return RPI_WHOLE;
+}
+
+static void leaves(void *handle) { atomic_fetch_add(&((rp_handle *)handle)->turn, 1); }
+
+/* The owner of a part leaves in the moment before a helper is counted: its part is gone then, with the stack that it lay on. */
+static void helps_in_no_other_turn(void) {
+	rank r;
+	rank_start(&r, 100);
+	rpi_chunked c = {.each = touch, .shared = true, .chunks = 2};
+	r.h->helped = &c;
+	atomic_fetch_add(&r.h->turn, 1);
+	before_store(&r.h->helpers, leaves, r.h);
+	SAME(rp_help(r.h, 0), RP_ETIMEOUT);
+	CHECK(stored());
+	SAME(touched, 0);
+	SAME(atomic_load(&r.h->helpers), 0);
+	rank_end(&r);
+}
+
 /* A rank whose replicated part is n regions of so many bytes, beside one that is not window's. */
 static rp_handle *rank_of(fake *f, uint8_t *live, size_t n, uint64_t bytes) {
 	rp_handle *h;
@@ -159,7 +184,7 @@ static void captures(size_t n, uint64_t bytes, uint32_t chunk) {
 		live[i * bytes] = (uint8_t)(i + 1);
 		live[(i + 1) * bytes - 1] ^= (uint8_t)(i % 251);
 	}
-	OK(rp_set_good(h, 1));
+	OK(GOOD(h, 1));
 	OK(rp_step_exit(h, 1, 0, NULL, &failure));
 	OK(rp_capture(h, &failure));
 	rpi_place p = rpi_slot(h, 1);
@@ -212,7 +237,7 @@ static void one_region_of_no_bytes(void) {
 	rp_join_info info = {.struct_size = sizeof info};
 	atomic_store(&f.control->candidate.word, RP_WORD(1, 1, 0));
 	OK(rp_step_enter(h, 1, 0, &failure));
-	OK(rp_set_good(h, 1));
+	OK(GOOD(h, 1));
 	OK(rp_step_exit(h, 1, 0, NULL, &failure));
 	OK(rp_capture(h, &failure));
 	CHECK(whole(h, rpi_slot(h, 1), RPI_PART_REPLICATED, true));
@@ -237,4 +262,4 @@ static void more_than_4_gib(void) {
 		captures(1, (4ull << 30) + 4097, 4 << 20);
 }
 
-const test help_tests[] = {{"two threads copy one capture", two_threads_copy_one_capture}, {"two threads load", two_threads_load}, {"cancel wakes helpers", cancel_wakes_helpers}, {"one region of 8 bytes", one_region_of_8_bytes}, {"one region of no bytes", one_region_of_no_bytes}, {"one region of 1 byte", one_region_of_1_byte}, {"one region of a chunk", one_region_of_a_chunk}, {"overlapping regions", overlapping_regions}, {"10,000 regions", ten_thousand_regions}, {"more than 4 GiB", more_than_4_gib}, {0}};
+const test help_tests[] = {{"two threads copy one capture", two_threads_copy_one_capture}, {"two threads load", two_threads_load}, {"cancel wakes helpers", cancel_wakes_helpers}, {"helps in no other turn", helps_in_no_other_turn}, {"one region of 8 bytes", one_region_of_8_bytes}, {"one region of no bytes", one_region_of_no_bytes}, {"one region of 1 byte", one_region_of_1_byte}, {"one region of a chunk", one_region_of_a_chunk}, {"overlapping regions", overlapping_regions}, {"10,000 regions", ten_thousand_regions}, {"more than 4 GiB", more_than_4_gib}, {0}};

@@ -19,7 +19,7 @@ static void child_touches_nothing(void) {
 		int armed;
 		bool ok = rp_step_enter(r.h, 1, 0, &e) == RP_EFORK && rp_step_exit(r.h, 1, 0, &armed, &e) == RP_EFORK && rp_join(r.h, &info, 0, &e) == RP_EFORK && rp_load(r.h, &e) == RP_EFORK &&
 			  rp_ready(r.h, 0, &e) == RP_EFORK && rp_capture(r.h, &e) == RP_EFORK && rp_notify(r.h) == RP_EFORK && rp_reconnect(r.h, 0, &e) == RP_EFORK && rp_seal_initial(r.h, &e) == RP_EFORK &&
-			  rp_set_good(r.h, 1) == RP_EFORK && rp_staged(r.h, 1) == RP_EFORK && rp_freeze_good(r.h) == RP_EFORK && rp_kv_set(r.h, "k", "v", 1, 0, &e) == RP_EFORK && rp_kv_get(r.h, "k", NULL, &n, 0, &e) == RP_EFORK &&
+			  GOOD(r.h, 1) == RP_EFORK && STAGED(r.h, 1) == RP_EFORK && rp_freeze_good(r.h, 1) == RP_EFORK && rp_kv_set(r.h, "k", "v", 1, 0, &e) == RP_EFORK && rp_kv_get(r.h, "k", NULL, &n, 0, &e) == RP_EFORK &&
 			  rp_barrier(r.h, "b", 1, 0, &e) == RP_EFORK && rp_scope(r.h, NULL, 0, &e) == RP_EFORK && rp_kv_check(r.h, "k", 0, &e) == RP_EFORK && rp_kv_add(r.h, "k", 1, NULL, 0, &e) == RP_EFORK &&
 			  rp_kv_compare_set(r.h, "k", "", 0, "", 0, NULL, &n, 0, &e) == RP_EFORK && rp_kv_delete(r.h, "k", NULL, 0, &e) == RP_EFORK && rp_fail(r.h, "x", &e) == RP_EFORK && rp_reject(r.h, "x", &e) == RP_EFORK && rp_pause(r.h, 1, &e) == RP_EFORK && rp_seal_step(r.h, 0, &e) == RP_EFORK && rp_leave(r.h, 0, &e) == RP_EFORK && rp_attach(r.h, 0, &e) == RP_EFORK && rp_set_group(r.h, 0, &e) == RP_EFORK && rp_fenced(r.h) == 0 && rp_ordered(r.h) == 0 &&
 			  rp_committed(r.h) == 0 && rp_fd(r.h) == -1;
@@ -51,7 +51,7 @@ static void killed_while_copying(void) {
 			rank_open(&c, &r.daemon, r.weights, 0);
 			bool ok = rp_attach(c.h, 20ll * second, NULL) == RP_OK && rank_join(&c, &info) == RP_OK && rp_load(c.h, NULL) == RP_OK && rp_ready(c.h, 20ll * second, NULL) == RP_OK;
 			for (uint64_t s = 1; ok; s++) {
-				ok = rp_step_enter(c.h, s, 0, NULL) == RP_OK && rp_set_good(c.h, s) == RP_OK && rp_step_exit(c.h, s, 0, NULL, NULL) == RP_OK;
+				ok = rp_step_enter(c.h, s, 0, NULL) == RP_OK && GOOD(c.h, s) == RP_OK && rp_step_exit(c.h, s, 0, NULL, NULL) == RP_OK;
 				rp_capture(c.h, NULL);
 				for (uint32_t i = 1; i < 4; i++) { /* the daemon's part: keeps slots coming */
 					uint64_t w = atomic_load(&r.daemon.control->slot[i].word);
@@ -94,7 +94,7 @@ static void daemon_goes_away(void) {
 	rank_start(&r, 100);
 	fake_hang_up(&r.daemon);
 	OK(rp_step_enter(r.h, 1, 0, &failure));
-	OK(rp_set_good(r.h, 1));
+	OK(GOOD(r.h, 1));
 	OK(rp_step_exit(r.h, 1, 0, NULL, &failure));
 	SAME(rp_capture(r.h, &failure), RP_EGONE);
 	SAME(RP_SLOT_STATE(atomic_load(&r.daemon.control->slot[1].word)), RP_SEALED);
@@ -146,7 +146,7 @@ static void good_is_asked_again_when_copied(void) {
 	int armed;
 	rank_start(&r, 5000);
 	OK(rp_step_enter(r.h, 1, 0, &failure));
-	OK(rp_set_good(r.h, 1));
+	OK(GOOD(r.h, 1));
 	OK(rp_step_exit(r.h, 1, 0, &armed, &failure));
 	SAME(armed, 1);
 	plain = r.h->hash, moving = r.h->control;

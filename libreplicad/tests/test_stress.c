@@ -101,7 +101,7 @@ static void many_threads(void) {
 		OK(rp_step_enter(s.r.h, step, draw(&seed) % 3 ? 20ll * second : draw(&seed) % 300000, &failure));
 		for (size_t i = 0; i < s.r.weights; i++)
 			s.r.weight[i] = (float)step;
-		OK(rp_set_good(s.r.h, step));
+		OK(GOOD(s.r.h, step));
 		int armed;
 		OK(rp_step_exit(s.r.h, step, 0, &armed, &failure));
 		armed_total += (unsigned)armed;
@@ -125,7 +125,7 @@ static void many_loads(void) {
 	OK(rp_step_enter(s.r.h, 1, 0, &failure));
 	for (size_t i = 0; i < s.r.weights; i++)
 		s.r.weight[i] = (float)i;
-	OK(rp_set_good(s.r.h, 1));
+	OK(GOOD(s.r.h, 1));
 	OK(rp_step_exit(s.r.h, 1, 0, NULL, &failure));
 	OK(rp_capture(s.r.h, &failure));
 	pthread_t t[6];

@@ -7,7 +7,7 @@ static void steps(rank *r, uint64_t from, uint64_t to) {
 	for (uint64_t s = from; s <= to; s++) {
 		OK(rp_step_enter(r->h, s, 0, &failure));
 		r->weight[0] = (float)s;
-		OK(rp_set_good(r->h, s));
+		OK(GOOD(r->h, s));
 		OK(rp_step_exit(r->h, s, 0, NULL, &failure));
 		SAME(atomic_load(&r->daemon.control->step.word), RP_WORD(1, s, RP_IDLE));
 	}
@@ -23,7 +23,7 @@ static void in_order(void) {
 	OK(rp_step_enter(r.h, 1, 0, &failure));
 	SAME(atomic_load(&r.daemon.control->step.word), RP_WORD(1, 1, RP_UPDATING));
 	SAME(rp_step_enter(r.h, 1, 0, &failure), RP_ESTATE);
-	SAME(rp_set_good(r.h, 2), RP_ESTATE);
+	SAME(GOOD(r.h, 2), RP_ESTATE);
 	OK(rp_step_exit(r.h, 1, RP_NO_UPDATE, NULL, &failure));
 	rank_end(&r);
 }
@@ -56,7 +56,7 @@ static void words_of_another_owner(void) {
 	atomic_store(&r.daemon.control->good.word, RP_WORD(2, 9, 0));
 	atomic_store(&r.daemon.control->step.word, RP_WORD(1, 1, RP_IDLE));
 	OK(rp_step_enter(r.h, 2, 0, &failure));
-	SAME(rp_set_good(r.h, 2), RP_ESTATE);
+	SAME(GOOD(r.h, 2), RP_ESTATE);
 	SAME(atomic_load(&r.daemon.control->good.word), RP_WORD(2, 9, 0));
 	OK(rp_step_exit(r.h, 2, 0, NULL, &failure));
 	atomic_store(&r.daemon.control->incarnation.word, 6);
@@ -68,10 +68,72 @@ static void good_freezes(void) {
 	rank r;
 	rank_start(&r, 100);
 	steps(&r, 1, 2);
-	OK(rp_freeze_good(r.h));
+	OK(rp_freeze_good(r.h, 1));
 	OK(rp_step_enter(r.h, 3, 0, &failure));
-	SAME(rp_set_good(r.h, 3), RP_ECANCELED);
+	SAME(GOOD(r.h, 3), RP_ECANCELED);
 	SAME(atomic_load(&r.daemon.control->good.word), RP_WORD(1, 2, 0));
+	rank_end(&r);
+}
+
+static void raise_fence(void *control) { atomic_store(&((rp_control *)control)->fence.word, 1); }
+
+/* A fence that is raised in the moment before UPDATING is stored stops the step: whoever raised it has read that the step was not begun. It fails where
+ * the fence is read before that store. */
+static void fence_before_updating(void) {
+	rank r;
+	rank_start(&r, 100);
+	steps(&r, 1, 1);
+	OK(rp_capture(r.h, &failure));
+	r.h->private_in_window = true; /* nothing is copied here, so the step word's is the first store */
+	before_store(&r.h->control->step.word, raise_fence, r.daemon.control);
+	SAME(rp_step_enter(r.h, 2, 0, &failure), RP_EFENCED);
+	CHECK(stored());
+	SAME(atomic_load(&r.daemon.control->step.word), RP_WORD(1, 1, RP_IDLE));
+	rank_end(&r);
+}
+
+/* Brings the rank to epoch 2 at step 1, loaded. */
+static void load_again(rank *r) {
+	rp_join_info info;
+	OK(rp_capture(r->h, &failure));
+	atomic_store(&r->daemon.control->fence.word, 1);
+	fake_order(&r->daemon, 2, RP_ORDER_LOAD, 1, 1, 1);
+	OK(rank_join(r, &info));
+	OK(rp_load(r->h, &failure));
+}
+
+/* What a thread says that epoch 1 has left over counts for nothing in epoch 2, where the same steps come again. */
+static void words_of_an_older_epoch(void) {
+	rank r;
+	rank_start(&r, 100);
+	steps(&r, 1, 1);
+	load_again(&r);
+	OK(rp_ready(r.h, 20ll * second, &failure));
+	OK(rp_step_enter(r.h, 2, 0, &failure));
+	SAME(rp_set_good(r.h, 1, 2), RP_EFENCED);
+	SAME(rp_set_good(r.h, 3, 2), RP_EFENCED);
+	SAME(atomic_load(&r.daemon.control->good.word), RP_WORD(2, 1, 0));
+	OK(rp_step_exit(r.h, 2, RP_STAGED_LATER, NULL, &failure));
+	SAME(rp_staged(r.h, 1, 2), RP_EFENCED);
+	SAME(atomic_load(&r.h->unstaged), RP_WORD(2, 2, 0));
+	SAME(rp_freeze_good(r.h, 1), RP_EFENCED);
+	OK(rp_set_good(r.h, 2, 2));
+	SAME(atomic_load(&r.daemon.control->good.word), RP_WORD(2, 2, 0));
+	OK(rp_staged(r.h, 2, 2));
+	SAME(atomic_load(&r.h->unstaged), 0);
+	SAME(rp_set_good(NULL, 2, 2), RP_EINVAL);
+	rank_end(&r);
+}
+
+/* An epoch that is closed before it is opened lets nobody go, though the word that opens it is on its way. */
+static void ready_looks_at_the_fence(void) {
+	rank r;
+	rank_start(&r, 100);
+	steps(&r, 1, 1);
+	load_again(&r);
+	atomic_store(&r.daemon.control->fence.word, 2);
+	SAME(rp_ready(r.h, 20ll * second, &failure), RP_EFENCED);
+	CHECK(strstr(failure.text, "epoch 2 was closed before it was opened"));
 	rank_end(&r);
 }
 
@@ -117,4 +179,4 @@ static void fence_against_enter(void) {
 	rank_end(&r);
 }
 
-const test words_tests[] = {{"in order", in_order}, {"backs out when fenced", backs_out_when_fenced}, {"words of another owner", words_of_another_owner}, {"good freezes", good_freezes}, {"fence against enter", fence_against_enter}, {0}};
+const test words_tests[] = {{"in order", in_order}, {"backs out when fenced", backs_out_when_fenced}, {"words of another owner", words_of_another_owner}, {"good freezes", good_freezes}, {"fence against enter", fence_against_enter}, {"fence before UPDATING", fence_before_updating}, {"words of an older epoch", words_of_an_older_epoch}, {"ready looks at the fence", ready_looks_at_the_fence}, {0}};

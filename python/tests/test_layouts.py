@@ -20,8 +20,10 @@ import cluster
 from ranks import Ranks
 from registered import Registered
 from replicad import Mismatch, SessionState, Unsupported
+from replicad._torch.memory import Memory
 from replicad._torch.objects import Objects
 from replicad._torch.state import materialise
+from replicad._torch.staging import Staging
 from replicad._torch.trained import Trained
 from replicad._torch.wrappers import reshard
 from replicad.parallel import ddp
@@ -161,7 +163,7 @@ def unchanged(rank: int, layout: str) -> None:
     """FSDP puts whole parameters in the place of shards in a forward, and leaves some there where no backward follows. That is no change of what is trained."""
     job = Job(layout, seed=1)
     objects = Objects({"model": job.model, "optimizer": job.optimizer}, lambda _: False, False)
-    trained = Trained(objects, objects.leaves)
+    trained = Trained(objects, Memory(Staging(objects.leaves, False, {})))
     for look in (lambda: None, lambda: job.train(0, 2), job.evaluate, lambda: job.train(2, 1), lambda: reshard([job.model])):
         look()
         trained.check()

@@ -18,8 +18,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from conftest import Daemon
 from replicad import Mismatch, Unsupported, rng
+from replicad._torch.memory import Memory
 from replicad._torch.objects import Objects
 from replicad._torch.optimizers import materialise
+from replicad._torch.staging import Staging
 from replicad._torch.trained import Trained
 from replicad.data import Loader
 
@@ -277,7 +279,7 @@ class Parts(nn.Module):
 
 def session_of(model: nn.Module, optimizer: Any) -> Trained:
     objects = Objects({"model": model, "optimizer": optimizer}, lambda name: False, False)
-    return Trained(objects, objects.leaves)
+    return Trained(objects, Memory(Staging(objects.leaves, False, {})))
 
 
 def parameter() -> nn.Parameter:
@@ -729,7 +731,7 @@ def test_an_optimizer_whose_state_is_a_mapping_of_its_own() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer.state = State()  # type: ignore[assignment]
-    trained = Trained(Objects({"model": model, "optimizer": optimizer}, lambda name: False, False), [])
+    trained = Trained(Objects({"model": model, "optimizer": optimizer}, lambda name: False, False), Memory(Staging([], False, {})))
     trained.check()
     optimizer.state[model.weight]["late"] = torch.zeros(2)
     with pytest.raises(Mismatch, match=r"optim\.model\.weight\.late was not there"):

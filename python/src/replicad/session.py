@@ -31,10 +31,12 @@ from ._core.orders import Orders
 from ._core.rank import Order, Rank, Stats
 from ._core.region import Region
 from ._torch import conversion, groups, loaders
+from ._torch.alarm import Alarm
 from ._torch.explain import Explanation, explain
 from ._torch.hooks import Hook
 from ._torch.layout import Layout, sharded
 from ._torch.live import Live
+from ._torch.memory import Memory
 from ._torch.objects import Objects
 from ._torch.offload import Offload
 from ._torch.optimizers import Carried, part, scalars_in_place
@@ -164,7 +166,8 @@ class Session:
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
         self._objects = Objects(given, shared_buffers, keep_rng)
         self._staging = Staging(self._objects.leaves, staging, conversion.kept_dtypes(self._objects.leaves, kept_dtype or {}))
-        self._trained = Trained(self._objects, self._staging.fixed)
+        self._memory, self._early = Memory(self._staging), Memory(self._staging, early=True)
+        self._trained = Trained(self._objects, self._memory)
         self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most)
         self._before = Capsule("replicad.own", True, "any", lambda: self._objects.before(), sum(loaders.room(o) for o in self._objects.data.values()))
         self._after = Capsule("replicad.own.window", True, "window", lambda: self._objects.after()) if self._objects.has_after else None
@@ -172,7 +175,8 @@ class Session:
             [c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, self._trained, debug, self._after is not None
         )
         self._rank = connection or Rank.open()
-        self._live = Live(self._rank, self._staging)
+        self._alarm = Alarm(self._rank, self._staging, self._objects.live)
+        self._live = Live(self._rank, self._staging, self._alarm)
         self._orders = Orders(self._rank)
         self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
         self._hooks: list[Any] = []
@@ -194,19 +198,22 @@ class Session:
             hook.remove()
         self._hooks = [m.register_forward_pre_hook(Hook(self._on_forward)) for m in self._objects.modules()]
         self._hooks += [part(o).register_step_pre_hook(Hook(self._on_optimizer)) for o in self._objects.optimizers.values()]
-        self._hooks += [part(o).register_step_post_hook(scalars_in_place(o)) for o in self._objects.optimizers.values()]
+        self._scalars = [scalars_in_place(o) for o in self._objects.optimizers.values()]
+        self._hooks += [part(o).register_step_post_hook(put_back) for o, put_back in zip(self._objects.optimizers.values(), self._scalars, strict=True)]
 
     def rebind(self, *, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None, data: Any = None, extra: Mapping[str, Any] | None = None) -> None:
         """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was
         made with; call :meth:`resume` next. Models and optimizers need a session with ``staging=True``, or device tensors.
-        :class:`Mismatch` where they are not alike, by name: the session then has what it had. :class:`SessionState` inside of a step, and for
-        models and optimizers whose tensors are registered where they lie."""
+        :class:`Mismatch` where they are not alike, or tensors of a model or optimizer that stays are no longer those which copies are made of, by name: the session
+        then has what it had. :class:`SessionState` inside of a step, and for models and optimizers whose tensors are registered where they lie."""
         self._check()
         self._outside("rebind")
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
         given = {kind: objects for kind, objects in given.items() if objects is not None}
         if ("model" in given or "optimizer" in given) and not self._staging.whole:
             raise SessionState("rebind: this session registered its tensors in place: make it with staging=True, or keep model and optimizer outside of the block")
+        if not {"model", "optimizer"} & given.keys():
+            self._unmoved()
         new = self._objects.replaced(given)
         if new.leaves is not self._objects.leaves:
             self._layout.replaced(sharded(self._rank.world, new))
@@ -214,10 +221,13 @@ class Session:
                 self._settle()
                 self._rank.freeze_good()
             self._staging.bind(new.leaves)
+            self._memory.bound()
+            self._early.bound()
+            self._alarm.rebound(new.live)
+            self._trained = Trained(new, self._memory)
             self._modes = None
         self._rebound = self._at >= 0
         self._objects = new
-        self._trained = Trained(new, self._staging.fixed)
         self._hook()
         self._watch.tensors(new.leaves, self._trained)
 
@@ -273,6 +283,7 @@ class Session:
         self._present("resume")
         self._outside("resume")
         self._ungrouped()
+        self._unmoved()
         self._tell_late()
         self._life.resumed.clear()
         if not self._rank.attached:
@@ -321,6 +332,7 @@ class Session:
         self._at = order.step
         self._fresh, self._torn, self._rebound = False, -1, False
         self._live.forget()
+        self._alarm.reset()
         self._carried = Carried(())
         self._rank.met = None  # the gathering has its epoch
         if source != "fresh":
@@ -370,6 +382,12 @@ class Session:
             if name in self._grouped and self._grouped[name]() is now:
                 raise self._stale(f"resume: {name}")
 
+    def _unmoved(self) -> None:
+        """Refuses, before anything is loaded, tensors that are not those which copies are made of: the state would be loaded beside them."""
+        for put_back in self._scalars:  # an optimizer's step that was broken off
+            put_back()
+        self._trained.check_places(whole=True)
+
     def _stale(self, what: str) -> StaleProcessGroup:
         return StaleProcessGroup(
             f"{what} uses process groups that were taken down when the block ended. Make it inside of the block, in a session "
@@ -393,7 +411,9 @@ class Session:
 
     def _attach(self) -> None:
         try:
-            self._rank.register(self._table())
+            self._rank.register(table := self._table())
+            self._alarm.registered(table, self._after is not None)
+            self._rank.judge = self._alarm.judge
             if self._staging:
                 self._rank.stage = self._live.bring
             self._rank.attach()
@@ -429,6 +449,8 @@ class Session:
                     "trained",
                     f"what is trained (requires_grad, active adapters) changed after step {self._at}: a restart from it would not have that; do it in `with session.step()`",
                 )
+            self._trained.check_early()
+            self._early.check()
             self._watch.entering(step)
             self._carried.look(self._watch.say, step)
             own = self._before.write()

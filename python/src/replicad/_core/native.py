@@ -17,7 +17,7 @@ from ..errors import BY_CODE, Error, Signal, Version
 
 ABI = 1
 
-OK, EFENCED, EAGAIN, ETIMEOUT, EGONE, ESTOPPED, ECANCELED = 0, -1, -3, -4, -5, -13, -14
+OK, EFENCED, ECORRUPT, EAGAIN, ETIMEOUT, EGONE, ESTOPPED, ECANCELED = 0, -1, -2, -3, -4, -5, -13, -14
 REPLICATED, PRIVATE = 0, 1
 WINDOW, VOLATILE, FROZEN = 0, 1, 2
 IN_WINDOW = 1
@@ -101,7 +101,7 @@ class Stats(c.Structure):
 
 
 #: What reads or writes a few words and waits for nobody. Python's lock is kept meanwhile: to get it back from another thread takes longer.
-QUICK = ("rp_set_good", "rp_fenced", "rp_get_stats")
+QUICK = ("rp_set_good", "rp_fenced", "rp_get_stats", "rp_expect")
 
 
 def candidates() -> list[Path]:
@@ -146,13 +146,14 @@ def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:
         "rp_join": (h, c.POINTER(JoinInfo), i64, err),
         "rp_seal_initial": (h, err),
         "rp_seal_step": (h, u32, err),
+        "rp_expect": (h, u32, u64, c.c_void_p, c.c_size_t, err),
         "rp_load": (h, err),
         "rp_ready": (h, i64, err),
         "rp_step_enter": (h, u64, i64, err),
         "rp_step_exit": (h, u64, u32, c.POINTER(c.c_int), err),
-        "rp_set_good": (h, u64),
-        "rp_staged": (h, u64),
-        "rp_freeze_good": (h,),
+        "rp_set_good": (h, u64, u64),
+        "rp_staged": (h, u64, u64),
+        "rp_freeze_good": (h, u64),
         "rp_capture": (h, err),
         "rp_help": (h, i64),
         "rp_notify": (h,),
@@ -181,6 +182,7 @@ def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:
         fn.argtypes, fn.restype = getattr(lib, name).argtypes, c.c_int
         setattr(lib, name, fn)
     lib.rp_committed.argtypes, lib.rp_committed.restype = (h,), u64
+    lib.rp_compared.argtypes, lib.rp_compared.restype = (h,), u64
     lib.rp_cancel.argtypes, lib.rp_cancel.restype = (h,), None
     lib.rp_close.argtypes, lib.rp_close.restype = (h,), None
     lib.rp_strerror.argtypes, lib.rp_strerror.restype = (c.c_int,), c.c_char_p

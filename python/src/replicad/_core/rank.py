@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Error, Gone, Invalid, Timeout
+from ..errors import Corrupt, Error, Gone, Invalid, Timeout
 from . import native as n
 from .handle import RETRY, SLICE
 from .region import Region
@@ -103,6 +103,7 @@ class Rank(Rendezvous):
         self.stage_lock = threading.Lock()  #: held while that runs: the worker, or the training thread, and nobody loads meanwhile
         self.before_capture: Callable[[int], None] | None = None  #: called with the step that is to be copied; replicad.testing breaks things here
         self._capture_error: Exception | None = None  # what it raised, for the training thread
+        self.judge: Callable[[str], Exception | None] = Corrupt  #: what to raise of a copy that has not what :meth:`expect` was told; None: nothing
         self._registered = 0  # bytes
         self._lacking = 0  # steps whose private part was not copied
         self._arming = 0  # the step whose capture was armed last
@@ -286,7 +287,7 @@ class Rank(Rendezvous):
             code = self._lib.rp_step_enter(self._handle(), step, int(timeout * 1e9), c.byref(self._text))
             lacking, self._lacking = self._lacking, self._stats().private_skipped
             self._wake.set()  # the last of it: in a C call after this the worker would take the interpreter
-            self._check(code, f"enter step {step}")
+            self._copied(code, f"enter step {step}")
             return lacking == self._lacking
 
     def step_exit(self, step: int, *, updated: bool = True, good: bool = True, staged: bool = True) -> None:
@@ -297,28 +298,43 @@ class Rank(Rendezvous):
         with self._lock:
             h = self._handle()
             if good and not self._frozen:
-                self._check(self._lib.rp_set_good(h, step), f"exit step {step}")
+                self._check(self._lib.rp_set_good(h, self.ordered, step), f"exit step {step}")
             code = self._lib.rp_step_exit(h, step, flags, c.byref(self._armed), c.byref(self._text))
             if self._armed.value:
                 self._arming = step
             self._wake.set()
-            self._check(code, f"exit step {step}")
+            self._copied(code, f"exit step {step}")
+
+    def expect(self, region: int, offset: int, address: int, nbytes: int) -> None:
+        """Says which bytes the next copy of a region must have, by where the state lies (``rp_expect``); :attr:`judge` is asked where it has others."""
+        self._check(self._lib.rp_expect(self._handle(), region, offset, address, nbytes, c.byref(self._text)), "expect")
+
+    @property
+    def compared(self) -> int:
+        """How many copies were compared with that."""
+        return int(self._lib.rp_compared(self._handle()))
+
+    def _copied(self, code: int, op: str) -> None:
+        """After a call that copies."""
+        if code == n.ECORRUPT and (err := self.judge(str(n.failure(op, code, self._text)))):
+            raise err
+        self._check(code, op)
 
     def staged(self, step: int) -> None:
         """Says that the registered memory holds ``step``."""
-        self._check(self._lib.rp_staged(self._handle(), step), f"step {step} is staged")
+        self._check(self._lib.rp_staged(self._handle(), self.ordered, step), f"step {step} is staged")
         self._wake.set()
 
     def set_good(self, step: int) -> None:
         """Says that the update of ``step`` is complete and every communicator was found free of error afterwards."""
         if not self._frozen:
-            self._check(self._lib.rp_set_good(self._handle(), step), f"step {step} is good")
+            self._check(self._lib.rp_set_good(self._handle(), self.ordered, step), f"step {step} is good")
             self._wake.set()
 
     def freeze_good(self) -> None:
         """Stops the good word until the next load: at the first communicator error, before anything is aborted."""
         self._frozen = True
-        self._lib.rp_freeze_good(self._handle())
+        self._lib.rp_freeze_good(self._handle(), self.ordered)
 
     def armed(self, step: int) -> bool:
         """Whether the worker has, or had, a capture of this step to run."""
@@ -364,6 +380,10 @@ class Rank(Rendezvous):
                 raise err
             self._text.text = b""
             code = self._lib.rp_seal_step(self._handle(), n.PRIVATE_UNCHANGED if unchanged else 0, c.byref(self._text))
+            if code == n.ECORRUPT and not (err := self.judge(str(n.failure(op, code, self._text)))):
+                return False
+            if code == n.ECORRUPT and err:
+                raise err
             if code not in (n.OK, n.EAGAIN):
                 raise n.failure(op, code, self._text)
             return bool(code == n.OK)

@@ -63,8 +63,11 @@ def work(rank: Rank) -> None:
             rank._capture_error = err
             rank._lib.rp_cancel(rank._h)  # it may be waiting already
             continue
-        if rank._lib.rp_capture(rank._h, c.byref(text)) == n.OK:
+        code = rank._lib.rp_capture(rank._h, c.byref(text))
+        if code == n.OK:
             rank._look_at_fence()
+        elif code == n.ECORRUPT:
+            rank._capture_error = rank.judge(str(n.failure("copy", code, text)))
 
 
 def watch(rank: Rank) -> None:

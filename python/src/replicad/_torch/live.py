@@ -7,11 +7,11 @@ daemon may ask for the live step, or before it asks for a copy itself.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 
 from .._core.rank import Rank
-from ..errors import Canceled, Error
+from ..errors import Canceled, Error, Mismatch
+from .alarm import Alarm
 from .staging import Staging
 from .watch import digest
 
@@ -23,16 +23,18 @@ log = logging.getLogger("replicad")
 class Live:
     """What of a rank's live step is where the C client copies from. The training thread calls it, and the worker :meth:`bring`."""
 
-    def __init__(self, rank: Rank, staging: Staging) -> None:
-        self._rank, self._staging = rank, staging
+    def __init__(self, rank: Rank, staging: Staging, alarm: Alarm) -> None:
+        self._rank, self._staging, self._alarm = rank, staging, alarm
         self._private: bytes | None = None  # a digest of the step that found no room for the copy of its private part when it began
 
     def enter(self, step: int, timeout: float) -> None:
         """The step begins: its private part is copied, or known by its digest."""
+        self._alarm.entering()
         self._private = None if self._rank.step_enter(step, timeout) else self._digest()
 
     def exit(self, step: int, *, updated: bool) -> None:
         """The step has ended; what is in its place is good to copy from now on."""
+        self._alarm.exiting(step)
         self._staging.mark()
         self._rank.step_exit(step, updated=updated, good=not self._staging.on_device, staged=not self._staging)
 
@@ -43,8 +45,12 @@ class Live:
     def bring(self, step: int) -> None:
         """Brings an armed step to the stages, on the worker's thread, with the rank's stage lock held."""
         if step > self._staging.step:
-            with contextlib.suppress(Error):  # frozen meanwhile: the capture is not to be
+            try:
                 self._to_stages(step)
+            except Mismatch:
+                raise
+            except Error:  # frozen meanwhile: the capture is not to be
+                pass
 
     def settle(self, step: int) -> str:
         """Brings the live step to the stages, now. It returns nothing, or why it can't be; the daemon copies nothing of this rank then."""
@@ -54,6 +60,8 @@ class Live:
             try:
                 self._staging.mark()
                 self._to_stages(step)
+            except Mismatch:
+                raise
             except (RuntimeError, Error) as err:  # the device is gone: what it held can't be vouched for
                 log.warning("replicad: the state of step %d can't be read from the device: %s", step, err)
                 self._rank.freeze_good()
@@ -86,6 +94,7 @@ class Live:
     def _to_stages(self, step: int) -> None:
         """The step that has ended, which may be copied then."""
         self._staging.window(step)
+        self._alarm.staged(step)
         if self._staging.on_device:
             self._rank.set_good(step)
         self._rank.staged(step)

@@ -101,13 +101,17 @@ class Objects:
         self.names = {id(p): f"{m}.{clean(model, k)}" for m, model in self.models.items() for k, p in model.named_parameters()}
         self._modules = [m for model in self.models.values() for m in model.modules()]
         self._extra_state = dict(extra_state(self.models))
-        self.leaves = []
-        for name, m in self.models.items():
-            self.leaves += model_leaves(name, m, self._shared_buffers)
-        for name, o in self.optimizers.items():
+        for o in self.optimizers.values():
             materialise(o)
-            self.leaves += optimizer_leaves(name, o, self.names)
+        self.leaves = list(self.live())
         self.look()
+
+    def live(self) -> Iterator[Leaf]:
+        """The tensors that models and optimizers consist of now."""
+        for name, m in self.models.items():
+            yield from model_leaves(name, m, self._shared_buffers)
+        for name, o in self.optimizers.items():
+            yield from optimizer_leaves(name, o, self.names)
 
     def on_groups(self) -> Iterator[tuple[str, Any]]:
         """Models and optimizers that hang on process groups, by the names that messages give them."""

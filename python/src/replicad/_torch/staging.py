@@ -67,6 +67,11 @@ class Staging:
         return self._live
 
     @property
+    def stages(self) -> Sequence[torch.Tensor]:
+        """Their stages, which are what is registered, in the same order."""
+        return self._stage
+
+    @property
     def converted(self) -> dict[tuple[torch.dtype, torch.dtype], list[str]]:
         """The names of tensors whose copies have another type, by that type and their own."""
         out: dict[tuple[torch.dtype, torch.dtype], list[str]] = {}

@@ -11,17 +11,18 @@ from __future__ import annotations
 import json
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
 import torch
 
 from ..errors import Mismatch
+from .memory import Memory
 from .objects import Objects, extra_state
 from .optimizers import part
 from .places import Places, identical, persistent
-from .tensors import Leaf, some
+from .tensors import some
 from .wrappers import clean, sharded_by_fsdp, whole
 
 __all__ = ["Trained"]
@@ -38,9 +39,9 @@ _ASKS: Callable[[torch.Tensor], bool] = operator.attrgetter("requires_grad")
 
 
 class Trained:
-    """The parameters of a session's models and optimizers. ``fixed`` are the leaves that are registered where they lie."""
+    """The parameters of a session's models and optimizers. ``memory`` says where their copies are made from."""
 
-    def __init__(self, objects: Objects, fixed: Iterable[Leaf]) -> None:
+    def __init__(self, objects: Objects, memory: Memory) -> None:
         models, optimizers = objects.models, objects.optimizers
         self._models, self._optimizers, self._names = models, optimizers, objects.names
         self.kept: dict[str, Any] | None = None  # what value() gave for the copy of the last step
@@ -64,10 +65,8 @@ class Trained:
         self._extra_state = [x for _, x in extra_state(models)]
         self._places = self._look()
         self._inner = [x for n, t in (*self._window, *self._of_the_optimizers.items()) for x in _made_of(n, t)]
-        fixed = list(fixed)
-        self._fixed = [x.name for x in fixed]
-        self._fixed_tensors = [x.tensor for x in fixed]
-        self._lie = self._addresses()
+        self._memory = memory
+        self._buffers = [(x._buffers, key, b) for model in models.values() for x in model.modules() for key, b in persistent(x).items()]
         self._layers = [(f"{m}.{clean(model, k)}", x) for m, model in models.items() for k, x in model.named_modules() if hasattr(x, "merged_adapters")]
 
     def _labelled(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
@@ -93,6 +92,18 @@ class Trained:
                 f"{some(now)} asked for no gradient when the session was made and is kept once, not at every step: what it learns would be lost. "
                 "Let everything that is ever to be trained ask for a gradient when the session is made; it may be frozen afterwards"
             )
+        same = self.check_places()
+        if merged := list(self.merged()):
+            raise Mismatch(f"{some(merged)} is merged with its adapters: the adapters get no gradient, and the base weights are no longer those that are kept. Unmerge first")
+        return same
+
+    def check_early(self) -> None:
+        """As :meth:`check_places`, of what is copied when a step begins: buffers."""
+        if any(buffers.get(key) is not b for buffers, key, b in self._buffers):
+            self.check_places()
+
+    def check_places(self, *, whole: bool = False) -> bool:
+        """Refuses tensors that are not those which copies are made of, by name. It compares identities, sizes and addresses, and with ``whole`` how they are laid out."""
         same = self._places.same()
         if not same:
             self._check_groups()
@@ -103,13 +114,7 @@ class Trained:
             self._places = self._look()
         if now := [n for n, outer, key, v in self._inner if (inner := getattr(outer, key)) is not v and inner.data_ptr() != v.data_ptr()]:
             raise Mismatch(f"{some(now)} {REPLACED}")
-        if (addresses := self._addresses()) != self._lie:
-            now = [n for n, address, was in zip(self._fixed, addresses, self._lie, strict=True) if address != was]
-            raise Mismatch(
-                f"{some(now)} has moved to other memory (`.data =`, .to()) after the session was made: move it before, copy_ into it, or make the session with staging=True"
-            )
-        if merged := list(self.merged()):
-            raise Mismatch(f"{some(merged)} is merged with its adapters: the adapters get no gradient, and the base weights are no longer those that are kept. Unmerge first")
+        self._memory.check(whole=whole)
         return same
 
     def _check_groups(self) -> None:
@@ -123,10 +128,6 @@ class Trained:
 
     def _look(self) -> Places:
         return Places(self._models.values(), self._optimizers.values(), [state for _, _, state in self._states])
-
-    def _addresses(self) -> list[int]:
-        """Where the tensors lie that are registered where they lie."""
-        return list(map(torch.Tensor.data_ptr, self._fixed_tensors))
 
     def _compare(self) -> None:
         """Names what is not what it was. The same tensors may be put together in other ways."""

@@ -1,4 +1,4 @@
-package host
+package scrub
 
 import (
 	"cmp"
@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	scrubAfter = 5 * time.Second  // a copy must lie here for so long: what the next step replaces is not worth the reading
-	scrubAgain = 10 * time.Minute // and so long from the end of one reading to the next
+	readAfter = 5 * time.Second  // a copy must lie here for so long: what the next step replaces is not worth the reading
+	readAgain = 10 * time.Minute // and so long from the end of one reading to the next
 )
 
 // lain is a copy for as long as it lies in its place: one use of a place of an arena, named by its key.
@@ -19,17 +19,17 @@ type lain struct {
 	count uint64
 }
 
-// scrubbable is a copy that may be read again.
-type scrubbable struct {
+// readable is a copy that may be read again.
+type readable struct {
 	lain
 	chunks int
 	first  bool // a recovery would need it now: it goes before others
 }
 
-// scrubs is how far the copies here were read again. It is given what lies here and the time, and says what to read next.
-type scrubs map[lain]scrubbed
+// readings is how far the copies here were read again. It is given what lies here and the time, and says what to read next.
+type readings map[lain]progress
 
-type scrubbed struct {
+type progress struct {
 	since time.Time // it was first seen
 	next  int       // chunk to read; those before it were read in this reading
 	ended time.Time // the last whole reading; zero: there was none
@@ -37,16 +37,16 @@ type scrubbed struct {
 
 // next is the copy to read from, and its chunk. Copies that are gone are forgotten. A reading that has begun is ended before another one of its
 // urgency begins; of the others the copy comes first that was not read for longest.
-func (s scrubs) next(copies []scrubbable, now time.Time) (at int, chunk int, ok bool) {
+func (s readings) next(copies []readable, now time.Time) (at int, chunk int, ok bool) {
 	here := make(map[lain]bool, len(copies))
 	for i, c := range copies {
 		here[c.lain] = true
 		have, seen := s[c.lain]
 		if !seen {
-			have = scrubbed{since: now}
+			have = progress{since: now}
 			s[c.lain] = have
 		}
-		if now.Sub(have.since) < scrubAfter || !have.ended.IsZero() && now.Sub(have.ended) < scrubAgain {
+		if now.Sub(have.since) < readAfter || !have.ended.IsZero() && now.Sub(have.ended) < readAgain {
 			continue
 		}
 		if !ok || s.before(c, copies[at]) {
@@ -61,7 +61,7 @@ func (s scrubs) next(copies []scrubbable, now time.Time) (at int, chunk int, ok 
 	return at, chunk, ok
 }
 
-func (s scrubs) before(a, b scrubbable) bool {
+func (s readings) before(a, b readable) bool {
 	x, y := s[a.lain], s[b.lain]
 	return cmp.Or(
 		order(a.first, b.first),
@@ -83,7 +83,7 @@ func order(a, b bool) int {
 }
 
 // read notes that a copy was read up to a chunk.
-func (s scrubs) read(c scrubbable, to int, now time.Time) {
+func (s readings) read(c readable, to int, now time.Time) {
 	have, here := s[c.lain]
 	if !here {
 		return // gone meanwhile

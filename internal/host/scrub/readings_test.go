@@ -1,4 +1,4 @@
-package host
+package scrub
 
 import (
 	"math/rand/v2"
@@ -9,16 +9,16 @@ import (
 )
 
 // What lies here, what is read of it, and in which order.
-func TestScrubsOrder(t *testing.T) {
+func TestReadingsOrder(t *testing.T) {
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	copyOf := func(arena string, i int, first bool) scrubbable {
-		return scrubbable{lain{arena, slot(i), 1}, 3, first}
+	copyOf := func(arena string, i int, first bool) readable {
+		return readable{lain{arena, shm.Place{Kind: shm.Slot, Index: i}, 1}, 3, first}
 	}
 	old, committed, mirror := copyOf("a", 0, false), copyOf("a", 1, true), copyOf("b", 0, false)
-	all := []scrubbable{old, committed, mirror}
-	s := scrubs{}
+	all := []readable{old, committed, mirror}
+	s := readings{}
 	now := began
-	step := func(here []scrubbable, want scrubbable, chunk int) {
+	step := func(here []readable, want readable, chunk int) {
 		t.Helper()
 		at, from, ok := s.next(here, now)
 		if !ok || here[at] != want || from != chunk {
@@ -26,14 +26,14 @@ func TestScrubsOrder(t *testing.T) {
 		}
 		s.read(here[at], from+2, now)
 	}
-	rests := func(here []scrubbable) {
+	rests := func(here []readable) {
 		t.Helper()
 		if at, from, ok := s.next(here, now); ok {
 			t.Fatalf("after %v: reads %v from chunk %d, want nothing", now.Sub(began), here[at], from)
 		}
 	}
 	rests(all) // all of it is new
-	now = now.Add(scrubAfter)
+	now = now.Add(readAfter)
 	step(all, committed, 0)
 	step(all, committed, 2)
 	step(all, old, 0)
@@ -43,7 +43,7 @@ func TestScrubsOrder(t *testing.T) {
 	all = append(all, newer)
 	step(all, mirror, 2) // the newer one must lie first
 	rests(all)
-	now = now.Add(scrubAfter)
+	now = now.Add(readAfter)
 	step(all, newer, 0)
 	reused := newer
 	reused.count++
@@ -56,7 +56,7 @@ func TestScrubsOrder(t *testing.T) {
 	if len(s) != 4 {
 		t.Error("a copy that is gone came back")
 	}
-	now = began.Add(scrubAfter + scrubAgain)
+	now = began.Add(readAfter + readAgain)
 	step(all, reused, 0) // never read
 	step(all, reused, 2)
 	step(all, committed, 0)
@@ -65,17 +65,17 @@ func TestScrubsOrder(t *testing.T) {
 }
 
 // Every copy is read whole, however many there are, and none again before its time.
-func TestScrubsReadsAll(t *testing.T) {
+func TestReadingsReadsAll(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	var here []scrubbable
+	var here []readable
 	for i := range 50 {
-		here = append(here, scrubbable{lain{"a", shm.Place{Kind: shm.PlaceKind(i % 3), Index: i}, 1}, 1 + rng.IntN(9), rng.IntN(2) == 0})
+		here = append(here, readable{lain{"a", shm.Place{Kind: shm.PlaceKind(i % 3), Index: i}, 1}, 1 + rng.IntN(9), rng.IntN(2) == 0})
 	}
-	s, read, ended := scrubs{}, map[lain]int{}, map[lain]time.Time{}
+	s, read, ended := readings{}, map[lain]int{}, map[lain]time.Time{}
 	s.next(here, now)
-	now = now.Add(scrubAfter)
-	for end := now.Add(3 * scrubAgain); now.Before(end); now = now.Add(time.Second) {
+	now = now.Add(readAfter)
+	for end := now.Add(3 * readAgain); now.Before(end); now = now.Add(time.Second) {
 		at, from, ok := s.next(here, now)
 		if !ok {
 			continue
@@ -84,7 +84,7 @@ func TestScrubsReadsAll(t *testing.T) {
 		if from != read[c.lain] {
 			t.Fatalf("%v: from chunk %d, %d were read", c, from, read[c.lain])
 		}
-		if was := ended[c.lain]; from == 0 && !was.IsZero() && now.Sub(was) < scrubAgain {
+		if was := ended[c.lain]; from == 0 && !was.IsZero() && now.Sub(was) < readAgain {
 			t.Fatalf("%v: again after %v", c, now.Sub(was))
 		}
 		to := min(from+1+rng.IntN(3), c.chunks)

@@ -1,0 +1,38 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// Running are the claims that this daemon serves: of each the process lives, by the kernel's word and not the rank's own, and its arena is
+// here. False: the host has ended, or ctx has.
+func (h *Host) Running(ctx context.Context) (claims []replica.Running, ok bool) {
+	var r running
+	ok = h.ask(ctx, &r)
+	return r.claims, ok
+}
+
+type running struct{ claims []replica.Running }
+
+func (r *running) serve(h *Host) {
+	for _, ref := range h.orphans {
+		if p := ref.Process; !ref.Spec().Mirror && p.Proven && h.processes.Alive(p.PID, p.Start) {
+			inc, _, _ := ref.Owner()
+			r.claims = append(r.claims, replica.Running{Job: ref.Spec().Job, Rank: ref.Spec().Rank, Incarnation: inc})
+		}
+	}
+	for id, lj := range h.jobs {
+		for rank, lr := range lj.ranks {
+			if lr.alive() && !lr.unproven {
+				r.claims = append(r.claims, replica.Running{Job: id, Rank: rank, Incarnation: lr.incarnation})
+			}
+		}
+	}
+	slices.SortFunc(r.claims, func(a, b replica.Running) int {
+		return cmp.Or(slices.Compare(a.Job[:], b.Job[:]), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Incarnation, b.Incarnation))
+	})
+}

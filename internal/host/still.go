@@ -1,0 +1,81 @@
+package host
+
+import (
+	"time"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	loadRate   = 64 << 20 // bytes a second that a rank's parts come, and are loaded, at least
+	maxFailing = 256      // bytes of a reason
+)
+
+// stillness is for how long nothing of a rank's process has changed, as this node has seen it. It reads no clock.
+type stillness struct {
+	is    signs
+	most  uint64 // of its progress
+	since time.Duration
+}
+
+// signs are what changes as a process gets on.
+type signs struct {
+	incarnation              replica.Incarnation
+	attached, stopped        bool
+	live                     replica.Word
+	initial, ordered, loaded replica.Epoch
+}
+
+// look takes in what is reported of the rank now, and tells for how long it has been so.
+func (s *stillness) look(now time.Duration, r replica.RankReport) time.Duration {
+	is := signs{r.Incarnation, r.Attached, r.Stopped, r.Live, r.Initial, r.Ordered, r.Loaded}
+	if is != s.is || r.Progress > s.most { // memory that comes and goes is no way forward
+		s.is, s.since = is, now
+	}
+	s.most = max(s.most, r.Progress)
+	return now - s.since
+}
+
+// stageClock is since when the node has known a job in its present phase.
+type stageClock struct {
+	epoch, closed replica.Epoch
+	phase         replica.JobPhase
+	at            time.Duration
+}
+
+func (c *stageClock) look(now time.Duration, job *replica.Job) time.Duration {
+	if c.epoch != job.Epoch || c.closed != job.ClosedEpoch || c.phase != job.Phase {
+		*c = stageClock{job.Epoch, job.ClosedEpoch, job.Phase, now}
+	}
+	return now - c.at
+}
+
+// timed is a report with for how long things have been so, which is no change by itself.
+func (lj *localJob) timed(r replica.NodeReport, now time.Duration) replica.NodeReport {
+	r.SinceMS = millis(lj.since.look(now, lj.job))
+	ranks := make([]replica.RankReport, len(r.Ranks))
+	for i, rr := range r.Ranks {
+		if lr := lj.ranks[rr.Rank]; lr != nil && lr.incarnation == rr.Incarnation {
+			rr.StillMS = millis(lr.still.look(now, rr))
+		}
+		ranks[i] = rr
+	}
+	r.Ranks = ranks
+	return r
+}
+
+// loads adds to a report how a rank gets on with what is planned.
+func (lr *localRank) loads(job *replica.Job, rr *replica.RankReport) {
+	if job.Phase != replica.Planned || lr.arena == nil || lr.loaded == job.Epoch {
+		return
+	}
+	g := lr.arena.Geometry()
+	rr.LoadMS = millis(time.Duration(float64(g.ReplicatedBytes+g.PrivateBytes) / loadRate * float64(time.Second)))
+	switch r := lr.restore; {
+	case lr.ordered == orderKey{job.Epoch, wire.OrderLoad}:
+		rr.Ordered = job.Epoch
+	case r != nil && r.epoch == job.Epoch && !r.done && r.tries >= triesSaid:
+		rr.Failing = lr.failing
+	}
+}

@@ -1,0 +1,59 @@
+package host
+
+import (
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// A rank stands still until something of it changes; memory that comes and goes is no way forward.
+func TestStillness(t *testing.T) {
+	var s stillness
+	r := replica.RankReport{Incarnation: 1, Attached: true, Progress: 5}
+	for i, c := range []struct {
+		at    time.Duration
+		does  func()
+		still time.Duration
+	}{
+		{5, func() {}, 0},
+		{8, func() {}, 3},
+		{9, func() { r.Progress = 4 }, 4},
+		{10, func() { r.Progress = 5 }, 5},
+		{11, func() { r.Progress = 6 }, 0},
+		{12, func() { r.Stopped = true }, 0},
+		{20, func() {}, 8},
+		{21, func() { r.Ordered = 4 }, 0},
+		{22, func() { r.Incarnation = 2 }, 0},
+	} {
+		c.does()
+		if got := s.look(c.at, r); got != c.still {
+			t.Errorf("%d: still for %v, want %v", i, got, c.still)
+		}
+	}
+}
+
+// While a plan is carried out the leader is told how far each rank is with it, and how long its bytes may take; that time passes is no news.
+func TestALoadIsReported(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.Epoch, j.ClosedEpoch = replica.Planned, 4, 3 }))
+	lr := d.attach(lj, 0)
+	r := d.reported(lj)
+	if r.Epoch != lj.job.Epoch || r.Phase != replica.Planned || r.Ranks[0].Ordered != 0 {
+		t.Errorf("%+v", r)
+	}
+	g := lr.arena.Geometry()
+	if want := millis(time.Duration(float64(g.ReplicatedBytes+g.PrivateBytes) / loadRate * float64(time.Second))); r.Ranks[0].LoadMS != want {
+		t.Errorf("%d ms, want %d", r.Ranks[0].LoadMS, want)
+	}
+	lr.ordered = orderKey{lj.job.Epoch, wire.OrderLoad}
+	if r := d.reported(lj); r.Ranks[0].Ordered != lj.job.Epoch {
+		t.Errorf("it was told to load: %+v", r.Ranks[0])
+	}
+	d.report(lj)
+	if msgs := d.says(); len(msgs) != 0 {
+		t.Errorf("nothing has changed: %v", msgs)
+	}
+}

@@ -1,0 +1,58 @@
+package leader
+
+import (
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// saidWaits is what was said of who is waited for. Owned by the leader.
+type saidWaits struct {
+	since time.Duration
+	times int
+}
+
+// due tells whether a wait is to be said now: after the first time, and each time that has doubled.
+func (s *saidWaits) due(now, first time.Duration, waits bool) bool {
+	switch {
+	case !waits:
+		*s = saidWaits{}
+		return false
+	case s.times == 0 && s.since == 0:
+		s.since = now
+	}
+	if now-s.since < first<<min(s.times, 16)-first {
+		return false
+	}
+	s.times++
+	return true
+}
+
+// sayAwaited tells the launchers of a job, and the log, who is waited for, once that has lasted for claim_timeout.
+func (l *Leader) sayAwaited(led *ledJob) {
+	now := l.now()
+	texts := led.recovery.Overlong(now, l.timing.Claim)
+	if !led.saidWaits.due(now, l.timing.Claim, len(texts) > 0) {
+		return
+	}
+	text := "waits for " + strings.Join(texts, "; ")
+	l.tell(led.job.ID, text)
+	l.log.Note2(led.job, "awaited", text)
+}
+
+// putOff tells the rules that a rank's word has to wait at the rendezvous; missing are nodes that have not brought what they keep, none where the
+// rank's own node is in another life than its claim.
+func (l *Leader) putOff(led *ledJob, from *nodeLink, r replica.Rank, missing []replica.NodeName) {
+	if c := led.job.Ranks[r]; len(missing) == 0 && (c.Incarnation == 0 || c.Node != from.node.Name || recovery.Vacated(led.job, r)) {
+		return // another node starts a process for the rank: that ends by itself
+	}
+	if len(missing) == 0 {
+		missing = []replica.NodeName{""}
+	}
+	for _, n := range missing {
+		led.recovery.Learn(l.now(), recovery.PutOff{Rank: r, Missing: n})
+	}
+	led.due = true // judged by the next tick: thousands of ranks may ask
+}

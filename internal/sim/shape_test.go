@@ -1,0 +1,67 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/replica"
+)
+
+// shape is what kind of a job an episode has, on what kind of a cluster.
+type shape struct {
+	hosts, trainers int
+	world           uint32
+	groups          []replica.GroupID
+	slots           int
+	cadence         uint32
+	frozen          bool
+	warm            bool          // processes are there in no time
+	pass            time.Duration // of a forward and backward pass, at least
+	takes           time.Duration // of a group's part from node to node, where nothing else is on the way; 0: none
+}
+
+// pick is one of several, all as likely.
+func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
+
+func drawShape(rng *rand.Rand) shape {
+	s := shape{hosts: pick(rng, 3, 3, 4, 5), world: uint32(2 + rng.IntN(3)), frozen: rng.IntN(3) == 0, warm: rng.IntN(2) == 0, cadence: pick[uint32](rng, 0, 0, 2, 5, 9)}
+	s.trainers = min(s.hosts, 2+rng.IntN(2))
+	s.slots = pick(rng, 2, 2, 3, 4)
+	s.pass = pick(rng, 10*time.Millisecond, 40*time.Millisecond, 250*time.Millisecond, time.Second)
+	s.takes = pick(rng, 0, 30*time.Millisecond, 150*time.Millisecond, 250*time.Millisecond)
+	layout := rng.IntN(5)
+	for r := range s.world {
+		g := replica.GroupID(r)
+		switch layout {
+		case 0:
+			g = 0
+		case 1:
+			g %= 2
+		case 2: // ranks 0 and 1 together, the others apart
+			g -= min(g, 1)
+		}
+		s.groups = append(s.groups, g)
+	}
+	return s
+}
+
+func (s shape) String() string {
+	return fmt.Sprintf("%d nodes, %d of them train; groups %v, %d slots, cadence %d, frozen %v, warm %v, a pass of %v, a part takes %v", s.hosts, s.trainers, s.groups, s.slots, s.cadence, s.frozen, s.warm, s.pass, s.takes)
+}
+
+// pace is how many bytes a second a node sends, and receives; 0: as many as there are.
+func (s shape) pace() float64 {
+	if s.takes == 0 {
+		return 0
+	}
+	return weights / s.takes.Seconds()
+}
+
+// timing is a daemon's, with less patience than the defaults where those are made for imports of minutes.
+func timing() config.Timing {
+	t := config.Default().Timing
+	t.Start, t.HangLeast, t.HangFirst = 20*time.Second, 15*time.Second, 40*time.Second
+	return t
+}

@@ -1,0 +1,122 @@
+package sim
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// report is what all episodes of a run came to.
+var report = tally{began: time.Now(), cells: map[cell]*met{}, happened: map[string]int{}}
+
+// cell is a kind of fault at a moment.
+type cell struct {
+	moment moment
+	kind   kind
+}
+
+type met struct{ drawn, struck int }
+
+type tally struct {
+	mu       sync.Mutex // guards the rest
+	began    time.Time
+	played   int
+	failed   []uint64
+	cells    map[cell]*met
+	happened map[string]int
+}
+
+func (t *tally) cell(a aim) *met {
+	c := cell{a.moment, a.kind}
+	if t.cells[c] == nil {
+		t.cells[c] = &met{}
+	}
+	return t.cells[c]
+}
+
+func (t *tally) drew(a aim) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cell(a).drawn++
+}
+
+func (t *tally) struck(a aim) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cell(a).struck++
+}
+
+func (t *tally) happens(what string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.happened[what]++
+}
+
+func (t *tally) ends(seed uint64, failed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.played++; failed {
+		t.failed = append(t.failed, seed)
+	}
+}
+
+// rare is how often a cell is drawn before it must have been met. The rarest is met by one draw in ten: 60 in vain are one run in 500.
+const rare = 60
+
+// missed are the cells that should have been met by now.
+func (t *tally) missed() (list []string) {
+	for m := range moments {
+		for k := range kinds {
+			if c := t.cells[cell{m, k}]; c != nil && c.drawn >= rare && c.struck == 0 {
+				list = append(list, fmt.Sprintf("%v x %v (drawn %d times)", m, k, c.drawn))
+			}
+		}
+	}
+	return list
+}
+
+// write prints the table.
+func (t *tally) write(out io.Writer) {
+	took := time.Since(t.began)
+	fmt.Fprintf(out, "%d episodes in %v: %.0f a minute; %d failed\n\n| moment |", t.played, took.Round(time.Second), float64(t.played)/took.Minutes(), len(t.failed))
+	for k := range kinds {
+		fmt.Fprintf(out, " %v |", k)
+	}
+	fmt.Fprintf(out, "\n|---|%s\n", strings.Repeat("---|", int(kinds)))
+	for m := range moments {
+		fmt.Fprintf(out, "| %v |", m)
+		for k := range kinds {
+			n := "-"
+			if k.fits(m) {
+				n = "0"
+			}
+			if c := t.cells[cell{m, k}]; c != nil {
+				n = fmt.Sprint(c.struck)
+			}
+			fmt.Fprintf(out, " %s |", n)
+		}
+		fmt.Fprintln(out)
+	}
+	fmt.Fprintln(out)
+	for _, what := range slices.Sorted(maps.Keys(t.happened)) {
+		fmt.Fprintf(out, "%s: %d\n", what, t.happened[what])
+	}
+	if len(t.failed) > 0 {
+		slices.Sort(t.failed)
+		fmt.Fprintf(out, "failed seeds: %v\n", t.failed)
+	}
+}
+
+// check fails a run that was long enough and has not met what it should.
+func (t *tally) check(tb testing.TB) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.missed() {
+		tb.Errorf("never met: %s", c)
+	}
+}

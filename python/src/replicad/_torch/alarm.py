@@ -1,0 +1,166 @@
+"""An alarm that is always on: at each step one tensor in turn is looked at where it lies now, and held against its copy before the copy counts.
+
+That tensors are those which were registered is compared at every step (:mod:`replicad._torch.memory`, :mod:`replicad._torch.trained`). This asks for nothing that
+they know: it goes through models and optimizers anew, takes bytes from where it finds a tensor when the step ends, and has the C client compare them with what the
+copy of that very step has. Of a tensor that is copied to its stage by way of another type, or from a device, the bytes in the stage are compared.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .._core.rank import Rank
+from .._core.region import Region
+from ..errors import Error, Mismatch
+from .staging import Staging
+from .tensors import Leaf
+
+__all__ = ["Alarm"]
+
+log = logging.getLogger("replicad")
+
+#: So many bytes of a tensor are compared at a step (the C client's ``RP_EXPECT_MAX``); of a larger one another piece each time that it is its turn.
+PIECE = 64 << 10
+#: So many tensors that can't be compared (frozen ones, shards in their whole's place) are passed over at a step.
+PASSED = 64
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor's copy is: which region, where in it, and the tensor that was registered, which is a stage or itself."""
+
+    region: int
+    offset: int
+    registered: torch.Tensor
+    early: bool  # copied when a step begins
+    staged: bool
+
+
+class Alarm:
+    """Of a session's tensors. The training thread calls it, and the worker :meth:`staged`."""
+
+    def __init__(self, rank: Rank, staging: Staging, walk: Callable[[], Iterator[Leaf]]) -> None:
+        """``walk`` goes through the live tensors, as they are found now."""
+        self._rank, self._staging = rank, staging
+        self._places: dict[str, Place] = {}
+        self._walk = walk
+        self._left: Iterator[Leaf] = iter(())  # of a walk
+        self._round = 0
+        self._due: tuple[Leaf, Place] | None = None
+        self._compared, self._staged_compared = 0, 0
+        self._held: tuple[str, torch.Tensor, int] | None = None  # what was looked at last, and how often it had been changed in place
+        self._piece: tuple[int, torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # a step; of what is staged: live, in the stage, and as it was
+
+    def rebound(self, walk: Callable[[], Iterator[Leaf]]) -> None:
+        """Others have taken the place of the tensors."""
+        self._walk, self._left = walk, iter(())
+        self.reset()
+
+    def reset(self) -> None:
+        """State was loaded: what was taken before says nothing about it."""
+        self._due = self._held = self._piece = None
+
+    def registered(self, regions: Sequence[Region], at_end: bool) -> None:
+        """These were registered, in this order. ``at_end``: what is private is copied when a step ends, too."""
+        starts = sorted((r.address, i) for i, r in enumerate(regions))
+        staged = {x.name for x in self._staging.live}
+        for leaf in self._staging.leaves:
+            t = leaf.local
+            start, i = starts[bisect.bisect_right(starts, (t.data_ptr(), len(regions))) - 1]
+            r = regions[i]
+            if t.numel() and r.changes != "never" and (leaf.name not in staged or r.changes == "window"):
+                self._places[leaf.name] = Place(i, t.data_ptr() - start, t, r.private and not at_end, leaf.name in staged)
+
+    def entering(self) -> None:
+        """A step begins, and what is copied then is about to be."""
+        if self._due is not None and self._due[1].early:
+            self._expect(*self._due)
+
+    def exiting(self, step: int) -> None:
+        """A step ends: nothing of it has been copied yet."""
+        if self._due is None or self._rank.compared + self._staged_compared != self._compared:
+            self._compared = self._rank.compared + self._staged_compared
+            with contextlib.suppress(Error, RuntimeError):  # of a walk, where things came or went, or can't be copied: that is refused elsewhere
+                self._due = None
+                self._due = self._next()
+            if self._due is None:
+                self._left = iter(())
+        if self._due is not None and not self._due[1].early:
+            leaf, place = self._due
+            if leaf.local.device.type == "cpu" and leaf.local.dtype == place.registered.dtype:
+                self._expect(leaf, place)
+            else:
+                self._take(step, leaf, place)
+
+    def _next(self) -> tuple[Leaf, Place] | None:
+        for _ in range(PASSED):
+            leaf = next(self._left, None)
+            if leaf is None:
+                self._left, self._round = self._walk(), self._round + 1
+                continue
+            place = self._places.get(leaf.name)
+            if place is not None and (leaf.local.numel(), leaf.local.stride()) == (place.registered.numel(), place.registered.stride()):
+                return leaf, place
+        return None
+
+    def _span(self, nbytes: int) -> tuple[int, int]:
+        """The piece of a tensor whose turn it is: where it begins, and its size."""
+        at = self._round % -(-nbytes // PIECE) * PIECE
+        return at, min(PIECE, nbytes - at)
+
+    def _expect(self, leaf: Leaf, place: Place) -> None:
+        t = leaf.local
+        at, n = self._span(t.numel() * t.element_size())
+        self._held = leaf.name, t, _changes(t)
+        self._rank.expect(place.region, place.offset + at, t.data_ptr() + at, n)
+
+    def _take(self, step: int, leaf: Leaf, place: Place) -> None:
+        t, stage = leaf.local, place.registered
+        at, n = (x // stage.element_size() for x in self._span(stage.numel() * stage.element_size()))
+        live, there = (x.as_strided((x.numel(),), (1,), x.storage_offset())[at : at + n] for x in (t, stage))
+        was = torch.empty(n, dtype=stage.dtype, pin_memory=stage.is_pinned())
+        was.copy_(live, non_blocking=stage.is_pinned())
+        self._held = leaf.name, t, _changes(t)
+        self._piece = step, live, there, was
+
+    def staged(self, step: int) -> None:
+        """The step is in the stages, and not known to be good yet."""
+        if self._piece is None or self._piece[0] != step or self._held is None:
+            return
+        _, live, there, was = self._piece
+        self._staged_compared += 1
+        if not _equal(there, was) and _equal(torch.empty_like(was).copy_(live), was) and (err := self.judge(f"the stage of step {step}")):
+            raise err
+
+    def judge(self, what: str) -> Mismatch | None:
+        """What to make of a copy that has other bytes than its tensor: a fault, unless the tensor was changed in place and back meanwhile, which is noticed and
+        named elsewhere."""
+        name, changed = "a tensor", False
+        if self._held is not None:
+            name, t, changes = self._held
+            changed = _changes(t) != changes
+        if changed:
+            return None
+        self._rank.freeze_good()
+        err = Mismatch(
+            f"{name}: {what}: the copy has other bytes than the tensor had when the step ended, so the step is not kept. The tensor is copied from other memory than it "
+            "lies in now, or was changed and changed back through `.data` meanwhile: copy_ into what the session was made with, or make it with staging=True and give what "
+            "was made anew to session.rebind(); and swap weights after session.commit()"
+        )
+        log.error("replicad: %s", err)
+        return err
+
+
+def _changes(t: torch.Tensor) -> int:
+    return 0 if t.is_inference() else t._version
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether all numbers are the same; what is none equals what is none, as conversions may write it in several ways."""
+    return bool(((a == b) | ((a != a) & (b != b))).all())

@@ -1,0 +1,62 @@
+package recovery
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// putOffAgain is within how long a rank asks again that is put off at the rendezvous.
+const putOffAgain = 5 * time.Second
+
+// meets are the answers of the rendezvous that are put off: of a rank, or for want of what a node keeps.
+type meets map[meeting]putOff
+
+type meeting struct {
+	rank replica.Rank
+	node replica.NodeName // that has not brought what it keeps; empty: the rank's own is in another life
+}
+
+type putOff struct{ since, last time.Duration }
+
+func (l *Leader) learnPutOff(ev PutOff) {
+	if l.job == nil || int(ev.Rank) >= len(l.job.Ranks) {
+		return
+	}
+	m := meeting{ev.Rank, ev.Missing}
+	if ev.Missing != "" {
+		m.rank = 0
+	}
+	p, known := l.meets[m]
+	if !known || l.now-p.last > putOffAgain {
+		p.since = l.now
+	}
+	p.last = l.now
+	l.meets[m] = p
+}
+
+// waitsAtRendezvous are the nodes that keep ranks from each other there. One that has no link is waited for as any such node is.
+func (l *Leader) waitsAtRendezvous() (out []waiting) {
+	for _, m := range slices.SortedFunc(maps.Keys(l.meets), func(a, b meeting) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.node, b.node))
+	}) {
+		p := l.meets[m]
+		c := l.job.Ranks[m.rank]
+		switch {
+		case l.now-p.last > putOffAgain:
+		case m.node != "" && l.up[m.node] && l.job.Phase != replica.Closed:
+			out = append(out, waiting{kind: AwaitBring, node: m.node, since: p.since, until: p.since + l.bound(AwaitBring)})
+		case m.node == "" && !l.job.vacant(m.rank) && l.nodes[c.Node].Incarnation != c.NodeIncarnation && l.job.Phase != replica.Closed:
+			out = append(out, waiting{kind: AwaitMeeting, rank: m.rank, node: c.Node, since: p.since, until: p.since + l.bound(AwaitMeeting)})
+		}
+	}
+	return out
+}
+
+// forgetMeets drops what is not repeated.
+func (l *Leader) forgetMeets() {
+	maps.DeleteFunc(l.meets, func(_ meeting, p putOff) bool { return l.now-p.last > putOffAgain })
+}

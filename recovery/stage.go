@@ -1,0 +1,67 @@
+package recovery
+
+import (
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// stage is the phase of an epoch that the job is in, and since when. A leader that found the job there goes by the nodes' own words of how long
+// that has been so: what waits must not wait anew with each leader.
+type stage struct {
+	epoch  replica.Epoch
+	closed replica.Epoch
+	phase  replica.JobPhase
+	at     time.Duration
+	found  bool
+	words  map[replica.NodeName]time.Duration // when the nodes heard of it
+}
+
+// learnStage follows the job.
+func (l *Leader) learnStage(first bool) {
+	s := &l.stage
+	if j := l.job; first || s.epoch != j.Epoch || s.closed != j.ClosedEpoch || s.phase != j.Phase {
+		*s = stage{epoch: j.Epoch, closed: j.ClosedEpoch, phase: j.Phase, at: l.now, found: first, words: make(map[replica.NodeName]time.Duration)}
+	}
+}
+
+// hear takes in a node's word.
+func (s *stage) hear(now time.Duration, r replica.NodeReport) {
+	if s.found && r.Phase == s.phase && r.Epoch == s.epoch && r.Fenced >= s.closed {
+		s.words[r.Holder.Node] = now - millis(r.SinceMS)
+	}
+}
+
+// stageAt is when the job came to where it is. Of the nodes' words the middle one counts, or the later of two: one that lies, or heard of
+// it late, moves nothing.
+func (l *Leader) stageAt() time.Duration {
+	s := &l.stage
+	if len(s.words) == 0 {
+		return s.at
+	}
+	words := make([]time.Duration, 0, len(s.words))
+	for _, at := range s.words {
+		words = append(words, at)
+	}
+	slices.Sort(words)
+	return min(s.at, words[len(words)/2])
+}
+
+// faultAt is when the newest fault was seen, or the epoch was closed under another leader.
+func (l *Leader) faultAt() time.Duration {
+	if l.stage.found && l.lastFault == l.stage.at {
+		return l.stageAt()
+	}
+	return l.lastFault
+}
+
+// missedSince is since when an acknowledgement is missed, and the earliest at which that may be held against the node: a new leader gives all
+// nodes time to link. One that this leader has seen go, or come anew, has its own time.
+func (l *Leader) missedSince(n replica.NodeName) (since, least time.Duration) {
+	since = l.away[n]
+	if l.stage.found && !l.came[n] {
+		since, least = min(since, l.stageAt()), l.began+l.t.Ack/2
+	}
+	return since, least
+}

@@ -1,0 +1,211 @@
+package recovery_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// docs/protocol.md has the table as the code has it.
+func TestWaitsAreAsWritten(t *testing.T) {
+	var want strings.Builder
+	want.WriteString("| phase | awaited | judge | bound | since | then | said |\n|---|---|---|---|---|---|---|\n")
+	for _, w := range recovery.Waits {
+		var phases []string
+		for _, p := range w.Phases {
+			phases = append(phases, p.String())
+		}
+		fmt.Fprintf(&want, "| %s | %s | %s | %v | %s | %s | `%s` |\n", strings.Join(phases, ", "), w.For, w.Judge, w.Bound, w.Since, w.Then, w.Says)
+	}
+	const file, begin, end = "../docs/protocol.md", "<!-- waits -->\n", "<!-- /waits -->"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(b), begin)
+	got, after, ended := strings.Cut(rest, end)
+	if !ok || !ended {
+		t.Fatalf("%s has no table between %q and %q", file, begin, end)
+	}
+	if *rewrite {
+		if err := os.WriteFile(file, []byte(before+begin+want.String()+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if got != want.String() {
+		t.Errorf("%s has another table (run with -rewrite); want:\n%s", file, want.String())
+	}
+}
+
+// Every row says what is awaited, by whom it is judged and what comes of it, and has a bound unless only an operator can end it.
+func TestEveryWaitHasAnOwner(t *testing.T) {
+	for k, w := range recovery.Waits {
+		if len(w.Phases) == 0 || w.For == "" || w.Judge == "" || w.Since == "" || w.Then == "" || w.Says == "" {
+			t.Errorf("row %d has an empty cell: %+v", k, w)
+		}
+		if _, bounded := w.Bound.Of(recovery.DefaultTiming()); !bounded && w.Bound.Grows == "" && w.Judge != "the operator" {
+			t.Errorf("row %d has no bound: %s", k, w.For)
+		}
+	}
+}
+
+// silentCase is one participant that says or does nothing more, in one phase.
+type silentCase struct {
+	name  string
+	phase replica.JobPhase // in which it is waited for
+	named string           // meanwhile
+	over  func(recovery.Timing) time.Duration
+	begin func(*testing.T, *world)
+	fault string // that ends the wait; empty: a plan does
+}
+
+// planned has a job of two ranks on a and b, with a spare, planned after rank 0 was lost, where rank 1 does not load.
+func planned(t *testing.T, w *world, silent func(*process)) {
+	t.Helper()
+	p := w.process("1")
+	p.blocked = true
+	silent(p)
+	w.process("0").alive = false
+	w.on(0).offers++
+	w.must(t, w.wait(time.Second))
+	if j := w.state(); j.Phase != replica.Planned {
+		t.Fatalf("the job is %v:\n%s", j.Phase, strings.Join(w.said, "\n"))
+	}
+}
+
+// In each phase one participant falls silent: it is named meanwhile, and a fault or a plan ends the wait within its bound, also where the leader
+// changes in the middle.
+func TestNobodyIsWaitedForForEver(t *testing.T) {
+	bound := func(k recovery.WaitKind, more time.Duration) func(recovery.Timing) time.Duration {
+		return func(t recovery.Timing) time.Duration {
+			d, _ := recovery.Waits[k].Bound.Of(t)
+			return d + more
+		}
+	}
+	cases := []silentCase{
+		{name: "planned, rank hangs in rp_load", phase: replica.Planned, named: "rank 1: process 2 on node b was told ", fault: "hang of rank 1", over: bound(recovery.AwaitLoad, 0),
+			begin: func(t *testing.T, w *world) { planned(t, w, func(*process) {}) }},
+		{name: "planned, a large rank hangs in rp_load", phase: replica.Planned, named: "rank 1: process 2 on node b was told ", fault: "hang of rank 1", over: bound(recovery.AwaitLoad, 20*time.Minute),
+			begin: func(t *testing.T, w *world) { planned(t, w, func(p *process) { p.loadMS = 20 * 60 * 1000 }) }},
+		{name: "planned, rank is stopped by a signal", phase: replica.Planned, named: "rank 1: process 2 on node b is stopped by a signal (kill -CONT 2)", fault: "hang of rank 1", over: bound(recovery.AwaitLoad, 0),
+			begin: func(t *testing.T, w *world) {
+				planned(t, w, func(p *process) { p.halted, p.loadMS = true, 20*60*1000 })
+			}},
+		{name: "planned, parts don't come", phase: replica.Planned, named: "rank 1: node b has not got its parts of ", fault: "health of rank 1", over: bound(recovery.AwaitParts, 0),
+			begin: func(t *testing.T, w *world) { planned(t, w, func(p *process) { p.starved = true }) }},
+		{name: "planned, daemon away", phase: replica.Planned, named: "node b: its daemon has been away for ", fault: "silent of node b", over: bound(recovery.AwaitDaemon, 0),
+			begin: func(t *testing.T, w *world) { planned(t, w, func(*process) {}); w.stopDaemon("b") }},
+		{name: "planned, mirrors silent", phase: replica.Planned, named: "has no copy of private ", over: bound(recovery.AwaitMirror, 0),
+			begin: func(t *testing.T, w *world) {
+				for _, n := range w.names() {
+					w.nodes[n].full = true
+				}
+				for _, d := range w.nodes {
+					d.parts = slices.DeleteFunc(d.parts, func(h replica.Held) bool { return h.Mirror })
+				}
+				planned(t, w, func(p *process) { p.blocked = false })
+			}},
+		{name: "closed, node silent", phase: replica.Closed, named: "node s: no acknowledgement of the fence of epoch 1 for ", fault: "silent of node s", over: bound(recovery.AwaitAck, 0),
+			begin: func(t *testing.T, w *world) {
+				w.stopDaemon("s")
+				w.process("0").alive = false
+				w.must(t, w.wait(time.Second))
+			}},
+		{name: "closed, survivor hangs", phase: replica.Closed, named: "rank 1: process 2 on node b runs on, ", fault: "hang of rank 1", over: bound(recovery.AwaitSurvivor, 0),
+			begin: func(t *testing.T, w *world) {
+				w.process("1").stuck = true
+				w.process("0").alive = false
+				w.on(0).offers++
+				w.must(t, w.wait(time.Second))
+			}},
+		{name: "closed, survivor's session is gone", phase: replica.Closed, named: "rank 1: process 2 on node b runs on, ", fault: "hang of rank 1", over: bound(recovery.AwaitSurvivor, 0),
+			begin: func(t *testing.T, w *world) {
+				w.process("1").detached = true
+				w.process("0").alive = false
+				w.on(0).offers++
+				w.must(t, w.wait(time.Second))
+			}},
+		{name: "closed, newcomer hangs", phase: replica.Closed, named: "rank 0: process 3 on node a has attached and has been on its way to rp_join", fault: "hang of rank 0", over: bound(recovery.AwaitJoin, 0),
+			begin: func(t *testing.T, w *world) {
+				d := w.lose(t, 0)
+				w.attach(t, d, 0)
+				w.must(t, w.wait(time.Second))
+			}},
+		{name: "open, daemon away while its host is up", phase: replica.Open, named: "node b: its daemon has been away for ", fault: "silent of node b", over: bound(recovery.AwaitNode, 0),
+			begin: func(t *testing.T, w *world) { w.stopDaemon("b"); w.must(t, w.wait(time.Second)) }},
+		{name: "open, a rank hangs beside one that has left", phase: replica.Open, named: "rank 1: process 2 on node b stands still in step ", fault: "hang of rank 1", over: func(recovery.Timing) time.Duration { return 20 * time.Second },
+			begin: func(t *testing.T, w *world) {
+				w.process("0").left = true
+				w.must(t, w.wait(time.Second))
+			}},
+		{name: "open, put off at the rendezvous", phase: replica.Open, named: "node b: has not brought what its ranks left at the rendezvous", fault: "silent of node b", over: bound(recovery.AwaitBring, 0),
+			begin: func(*testing.T, *world) {}},
+	}
+	for _, c := range cases {
+		for _, change := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, leader changes: %v", c.name, change), func(t *testing.T) {
+				w := newWorld()
+				w.addNode("a", 1, false, nil)
+				w.addNode("b", 1, false, nil)
+				w.create([]replica.GroupID{0, 0}, replica.Options{})
+				w.must(t, w.start(0, "a"))
+				w.must(t, w.start(1, "b"))
+				w.must(t, w.wait(5*time.Second))
+				w.addNode("s", 4, true, nil)
+				w.must(t, w.wait(time.Second))
+				for range 3 {
+					w.must(t, w.step(true))
+				}
+				c.begin(t, w)
+				if j := w.state(); j.Phase != c.phase {
+					t.Fatalf("the job is %v:\n%s", j.Phase, strings.Join(w.said, "\n"))
+				}
+				w.silences(t, c, change)
+			})
+		}
+	}
+}
+
+// silences lets time pass until the wait has ended, and holds it against the table. Where the leader changes, it does so halfway: what is
+// waited for by the word of nodes alone begins anew, with at most half of ack_timeout for them to link.
+func (w *world) silences(t *testing.T, c silentCase, change bool) {
+	t.Helper()
+	from, said, named := w.now, len(w.said), false
+	over := c.over(w.timing)
+	limit := over + 4*time.Second
+	if change && (c.phase == replica.Open) {
+		limit += over // of an open epoch nothing is carried over but what the nodes see
+	}
+	for w.now-from <= limit {
+		if change && w.now-from >= over/2 {
+			w.newLeader()
+			change = false
+		}
+		if strings.Contains(c.name, "rendezvous") {
+			w.queue = append(w.queue, recovery.PutOff{Rank: 0, Missing: "b"})
+		}
+		if strings.Contains(c.name, "has left") && w.now-from >= over-2*time.Second {
+			w.process("1").hung = true
+		}
+		w.must(t, w.wait(time.Second))
+		for _, s := range w.said[said:] {
+			if c.fault != "" && strings.Contains(s, "propose fault in epoch ") && strings.Contains(s, c.fault) || c.fault == "" && strings.HasPrefix(s, "propose resume") {
+				if took := w.now - from; took < over-5*time.Second {
+					t.Errorf("too early, after %v of %v: %s", took, over, s)
+				}
+				if !named {
+					t.Errorf("it was not named meanwhile, as %q", c.named)
+				}
+				return
+			}
+		}
+		said = len(w.said)
+		named = named || slices.ContainsFunc(w.leader.Awaited(w.now), func(s string) bool { return strings.Contains(s, c.named) })
+	}
+	t.Errorf("nothing has ended the wait after %v, the job is %v; awaited: %v\n%s", w.now-from, w.state().Phase, w.leader.Awaited(w.now), strings.Join(w.said, "\n"))
+}
