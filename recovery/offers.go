@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -142,31 +141,6 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 	l.wakeAt(l.now + l.bound(AwaitStart))
 	l.out = append(l.out, Offer{Rank: r, Expect: o.expect, Node: n})
 	return true
-}
-
-// roomElsewhere tells whether the node that a rank is offered to is short of something, and another one has a process for the rank. The process
-// that waits there stays, and gets the rank if it finds what it lacks first.
-func (l *Leader) roomElsewhere(in *PlanInput, s *seats, r replica.Rank, o *offering) bool {
-	if in.Reports[o.node].Short == "" || s.looks >= maxLooks {
-		return false
-	}
-	but := *o
-	but.tried = map[replica.NodeName]bool{o.node: true}
-	for n := range o.tried {
-		but.tried[n] = true
-	}
-	_, ok := l.pickNode(in, s, r, &but)
-	return ok
-}
-
-// shortages names what nodes are short of.
-func (in *PlanInput) shortages() (out string) {
-	for _, n := range slices.Sorted(maps.Keys(in.Reports)) {
-		if _, ok := in.current(n); ok && in.Reports[n].Short != "" {
-			out += fmt.Sprintf("; node %s is short of %s", n, in.Reports[n].Short)
-		}
-	}
-	return out
 }
 
 // pickNode picks the node to offer a rank to: the same node while its process alone is lost; then, in another failure domain

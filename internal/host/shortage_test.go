@@ -74,3 +74,29 @@ func TestWantsEndNoJob(t *testing.T) {
 		}
 	}
 }
+
+// A process that has its rank and ends for want of something, and a restore that fails for it, make their node short, which its report says.
+func TestWantsOfARank(t *testing.T) {
+	for name, meets := range map[string]func(*rig, *localJob, session.Peer){
+		"its process": func(d *rig, lj *localJob, peer session.Peer) {
+			d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: wire.StatusWant, PID: uint64(lj.ranks[0].pid)}})
+		},
+		"its restore": func(d *rig, lj *localJob, _ session.Peer) {
+			lj.ranks[0].restore = &restore{epoch: 2, running: true}
+			d.restored(restored{job: lj.job.ID, rank: 0, epoch: 2, err: fmt.Errorf("part: %w", unix.EMFILE)})
+		},
+	} {
+		d := newRig(t)
+		lj := d.put(fixture.Job())
+		peer, _ := d.listener()
+		d.attach(lj, 0)
+		meets(d, lj, peer)
+		var said []string
+		for _, r := range fixture.Only[replica.NodeReport](d.says()) {
+			said = append(said, r.Short)
+		}
+		if len(said) == 0 || said[len(said)-1] == "" || d.log.Count(`"short"`) == 0 {
+			t.Errorf("%s: reports say %q", name, said)
+		}
+	}
+}

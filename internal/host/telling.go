@@ -11,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -148,6 +149,8 @@ func (h *Host) endedBy(lj *localJob, l *launcher, x wire.RunExited) {
 			why += ": " + text
 		}
 		h.unfit(lj, l, x.Rank, why)
+	case x.Status == wire.StatusWant && (held || l.starts.of(x.Rank).attached):
+		h.short(lj, x.Rank, want.Something, fmt.Sprintf("process %d of rank %d ended with status %d", x.PID, x.Rank, x.Status))
 	case x.Status == 0 && held && !lr.left():
 		h.noteAll(lj, fmt.Sprintf("rank %d: process %d ended with status 0 and has not left the job, so it is started again: a program that has finished must leave (session.leave(), rp_leave)", x.Rank, x.PID))
 	}
