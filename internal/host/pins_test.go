@@ -626,7 +626,7 @@ func TestRetainKeepsWhatIsBeingWritten(t *testing.T) {
 	d.both(lr.arena, 0, fixture.Gen(3, 3))
 	d.both(lr.arena, 1, fixture.Gen(3, 4))
 	d.live(lr, 3, 20, replica.Idle)
-	at, _ := lj.find(lr.arena, replica.OfGroup(0), fixture.Gen(3, 3), d.rootAt(lr.arena, slot(0)))
+	at, _ := lj.view().Find(lr.arena, replica.OfGroup(0), fixture.Gen(3, 3), d.rootAt(lr.arena, slot(0)))
 	reader, err := d.reader(lj, at)
 	if err != nil {
 		t.Fatal(err)
