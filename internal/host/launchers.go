@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
@@ -184,7 +185,7 @@ func (h *Host) startRank(lj *localJob, l *launcher, r replica.Rank) {
 	l.starts.asked(r, time.Now())
 	start := wire.RunStart{Rank: r, World: lj.job.Layout.World, Group: replica.NoGroup, Early: uint32(l.starts.of(r).tries)}
 	if lj.job.Naming == nil {
-		start.Group, start.Groups = lj.group(r), lj.job.Layout.Groups
+		start.Group, start.Groups = room.Group(lj.job, r), lj.job.Layout.Groups
 	}
 	l.peer.Send(wire.RankHeader{Type: wire.MRunStart, Epoch: lj.job.Epoch}, start.Append(nil)) //nolint:errcheck // a dead peer is Gone
 }

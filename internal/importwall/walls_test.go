@@ -58,11 +58,12 @@ var walls = map[string]wall{
 	"internal/memplan": {3, []string{"replica", "recovery", "internal/shm"}, nil},
 	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
-	"internal/host/scrub": {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},
+	"internal/host/room":  {4, []string{"replica", "internal/holding", "internal/shm"}, nil},
+	"internal/host/scrub": {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/shm"}, nil},
 
 	"internal/leader": {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
-	"internal/host":   {5, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/host/scrub", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
-	"internal/node":   {6, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
+	"internal/host":   {6, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/host/room", "internal/host/scrub", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
+	"internal/node":   {7, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch": {4, []string{"replica", "internal/want", "internal/wire"}, nil},
 	"chaos/cluster":   {4, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},
 	"chaos":           {5, []string{"replica", "internal/config", "internal/shm", "chaos/cluster", "chaos/netfault"}, []string{"golang.org/x/sys/unix"}},
@@ -70,7 +71,7 @@ var walls = map[string]wall{
 	"internal/demo":   {5, []string{"internal/config", "chaos/cluster"}, []string{"golang.org/x/sys/unix", "golang.org/x/term"}},
 	"internal/bench":  {5, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki"}, []string{"github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 
-	"cmd/replicad": {7, nil, []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/rs/zerolog", "golang.org/x/sys/unix"}},
+	"cmd/replicad": {8, nil, []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/rs/zerolog", "golang.org/x/sys/unix"}},
 
 	"libreplicad":                  {side, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"examples/textlm":              {side, []string{"replica", "libreplicad", "examples/textlm/collective", "examples/textlm/data", "examples/textlm/model"}, nil},
