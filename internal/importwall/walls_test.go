@@ -29,8 +29,8 @@ var walls = map[string]wall{
 	"replica":            {0, []string{}, nil},
 	"internal/invariant": {0, []string{}, nil},
 
-	"lock":                {1, []string{"internal/planted", "replica"}, nil},
-	"recovery":            {1, []string{"replica"}, nil},
+	"lock":                {1, []string{"replica", "internal/planted"}, nil},
+	"recovery":            {1, []string{"replica", "internal/planted"}, nil},
 	"rng":                 {1, []string{"replica"}, nil},
 	"internal/wire":       {1, []string{"replica"}, []string{"github.com/cespare/xxhash/v2", "github.com/fxamacker/cbor/v2"}},
 	"internal/unixsock":   {1, []string{}, []string{"golang.org/x/sys/unix"}},
