@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/push"
 	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/manners"
@@ -133,12 +134,12 @@ type Host struct {
 	creates      map[uint64]*launcher
 	desk         *desk.Desk            // the rendezvous, as ranks here see it
 	questions    map[uint64]chan<- any // to the leader, not answered
-	strains      map[strainKey]strain
 	lastReport   time.Time
 	unlinked     time.Time         // since when there is no link to a leader; zero: there is one
 	saidNoLeader time.Time         // when the log was told so, zero: not yet
 	suspects     []control.Suspect // what the last round of probes gave cause for
 	scrubber     scrubber
+	push         *push.Room
 	yielding     yielding
 }
 
@@ -183,7 +184,7 @@ func New(c Config) *Host {
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
-		strains: map[strainKey]strain{}, yielding: yielding{pacer: new(manners.Pacer)}}
+		yielding: yielding{pacer: new(manners.Pacer)}}
 	if m.processes == nil {
 		m.processes = kernel{}
 	}
@@ -197,9 +198,10 @@ func New(c Config) *Host {
 		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
 	}
 	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
-	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(pushEnded(p)) }})
+	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(push.Ended{Pushed: p}) }})
 	m.desk = desk.New(deskOwner{m}, m.log)
 	m.scrubber = newScrubber(m)
+	m.push = push.New(rooms{m}, m.log, m.cluster, m.self.Name)
 	return m
 }
 
@@ -308,8 +310,8 @@ func (h *Host) handle(ev Event) {
 		ev.arena.Unstage(ev.staging.Place(), ev.staging)
 	case mirrorFetched:
 		h.mirrorFetched(ev)
-	case pushEnded:
-		h.pushEnded(ev)
+	case push.Event:
+		h.pushes(ev)
 	case shardWritten:
 		h.shardWritten(ev)
 	case shardGrows:
@@ -404,10 +406,7 @@ func (h *Host) leaderSays(msg any) {
 			h.captureNow(lj, msg.Generation)
 		}
 	case control.MirrorOrder:
-		if lj := h.jobs[msg.Job]; lj != nil {
-			lj.scarce = msg
-			h.mirrorScarce(lj, true)
-		}
+		h.pushes(push.Asked{MirrorOrder: msg})
 	case control.UnheardQuestion:
 		h.send(control.UnheardAnswer{ID: msg.ID, Nodes: h.unheard()})
 	case control.RelayOrder:
@@ -462,7 +461,7 @@ func (h *Host) viewed(v control.View) {
 			moved := was.Position != job.Position || was.Committed != job.Committed
 			lj.job = job
 			h.outages(lj, was)
-			h.prunePushes(lj, was)
+			h.pushes(push.Changed{Was: was})
 			if moved { // a commit that came with another change, or a plan that went back
 				h.tellCommitted(lj)
 			}
@@ -552,12 +551,9 @@ func (h *Host) tick() time.Duration {
 		h.peersLost(lj)
 		h.pulses(lj)
 		h.retryRestores(lj)
-		h.mirrorScarce(lj, false)
 		h.takeOffers(lj)
 		if lj.job.Phase == replica.Open {
 			h.answerCandidate(lj)
-			h.mirrorAgain(lj)
-			h.refill(lj)
 		}
 		if due {
 			h.lookAtProgress(lj)
@@ -566,9 +562,6 @@ func (h *Host) tick() time.Duration {
 				lj.reported = replica.NodeReport{} // its word of before did not count
 			}
 			h.report(lj)
-			if r, due := pushReport(lj, h.mover.Moving, time.Now()); due {
-				h.send(r)
-			}
 		}
 	}
 	if due {
@@ -576,7 +569,7 @@ func (h *Host) tick() time.Duration {
 	}
 	h.yield()
 	h.desk.Tick()
-	next = min(next, h.scrubNow(time.Now()))
+	next = min(next, h.pushNow(time.Now()), h.scrubNow(time.Now()))
 	h.serveLaunchers()
 	h.killStuck()
 	h.leaderless(time.Now())
