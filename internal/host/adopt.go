@@ -255,7 +255,7 @@ func (h *Host) adoptRank(lj *localJob, ref *orphan) *localRank {
 	if recovery.HasFinished(lj.job) { // it said so to the daemon before
 		is = finished
 	}
-	lr := &localRank{life: is, rank: rank, incarnation: inc, arena: ref.Arena, pid: ref.Process.PID, start: ref.Process.Start, unproven: !ref.Process.Proven, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
+	lr := &localRank{life: is, rank: rank, incarnation: inc, arena: ref.Arena, pid: ref.Process.PID, start: ref.Process.Start, unproven: !ref.Process.Proven, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}}
 	lr.halfDone = ref.HalfDone()
 	lj.ranks[rank] = lr
 	h.reserve(ref.Arena)

@@ -179,7 +179,7 @@ func (h *Host) handOut(lj *localJob, a *attaching, ref *holding.Arena) {
 	if old := lj.ranks[rank]; old != nil && old.arena != ref {
 		lj.retired = append(lj.retired, old.arena)
 	}
-	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
+	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), sealedAt: map[replica.Generation]time.Time{}}
 	lj.ranks[rank] = lr
 	h.rankAttached(lj.job.Name, rank)
 	h.shortages.found(lj.job.Name)

@@ -11,7 +11,6 @@ import (
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
-
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -203,7 +202,7 @@ func (h *Host) supersede(lj *localJob) {
 		lj.retired = append(lj.retired, lr.arena)
 	}
 	if lj.job.Phase == replica.Ended {
-		h.endPushes(lj.job.ID)
+		h.mover.EndPushes(lj.job.ID)
 		for key, mi := range lj.mirrors {
 			delete(lj.mirrors, key)
 			h.forget(mi.arena)

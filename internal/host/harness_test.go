@@ -238,7 +238,7 @@ func (d *rig) arena(spec shm.Spec) *holding.Arena {
 func (d *rig) attach(lj *localJob, rank replica.Rank) *localRank {
 	d.t.Helper()
 	lr := &localRank{rank: rank, incarnation: lj.job.Ranks[rank].Incarnation, arena: d.arena(shm.Spec{Rank: rank, Geometry: fixture.Geometry(d.t, false)}), pid: -1 - int(rank),
-		sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
+		sealedAt: map[replica.Generation]time.Time{}}
 	lj.ranks[rank] = lr
 	lr.arena.SetOwner(lr.incarnation, 0, 0)
 	d.write(lr.arena, atHolder, uint64(lr.incarnation)) // it has had state

@@ -20,9 +20,6 @@ import (
 type localJob struct {
 	job *replica.Job
 	candidacy
-	scarce     control.MirrorOrder // what the job is to resume at and has too few copies of
-	scarceAt   time.Time           // when what its mirrors did not take is sent again
-	scarceWait time.Duration
 	ranks      map[replica.Rank]*localRank
 	retired    []*holding.Arena         // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
 	mirrors    map[replica.Part]*mirror // parts held for other nodes' ranks
@@ -82,7 +79,6 @@ type localRank struct {
 	failing  string   // why its parts of the newest plan have not come, by the first of the tries that were worth saying
 	still    stillness
 	sealedAt map[replica.Generation]time.Time
-	pushed   map[pushKey]pushState // of the newest private parts
 }
 
 // view is the job as rooms see it.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/push"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -17,7 +18,7 @@ func (h *Host) sealed(lj *localJob, lr *localRank, p shm.Place) {
 	if err != nil {
 		return // freed or torn meanwhile: the word is the truth, the message only a wake-up
 	}
-	h.mirror(lj, lr, p, info, false)
+	h.pushes(push.Sealed{Job: lj.job.ID, Rank: lr.rank, Place: p, Info: info})
 	if p.Kind == shm.Slot {
 		lr.sealedAt[info.Generation] = time.Now()
 	}
@@ -56,7 +57,7 @@ func (h *Host) newCandidate(lj *localJob, c replica.Candidate) {
 			l.Arena.Pin(l.Place, 0, 0)
 		}
 	}
-	h.mirrorCandidate(lj, false)
+	h.pushes(push.Named{Job: lj.job.ID})
 	h.answerCandidate(lj)
 	h.retain(lj)
 }

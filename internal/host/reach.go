@@ -1,58 +1,15 @@
 package host
 
 import (
-	"context"
-	"errors"
 	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
-	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/replica"
-	"github.com/replicad/replicad/transfer"
 )
 
-const (
-	strainFor   = time.Second      // pushes to a node that failed for so long are said to the leader
-	strainEvery = time.Second      // again so often while they do
-	strainOver  = 10 * time.Second // without a failure it begins anew
-	triesSaid   = 3                // fetches of a part of a plan that failed, likewise
-)
-
-// strainKey is a part that could not be brought to a node; strain is since when. That another part gets there says nothing of it: a node may
-// have room for the small one alone. Owned by the host.
-type strainKey struct {
-	job  replica.JobID
-	node replica.NodeName
-	part replica.Part
-}
-
-type strain struct{ since, last, said time.Time }
-
-// strained follows the end of a push: what keeps failing is said to the leader, which has another node mirror the part. What the other end
-// refuses because the two know different states of the job passes by itself.
-func (h *Host) strained(lj *localJob, key pushKey, began time.Time, err error) {
-	k := strainKey{lj.job.ID, key.node, key.part}
-	if err == nil {
-		delete(h.strains, k)
-		return
-	}
-	for _, passes := range []error{context.Canceled, mover.ErrSuperseded, transfer.ErrFenced, transfer.ErrNotYet} {
-		if errors.Is(err, passes) {
-			return
-		}
-	}
-	now := time.Now()
-	s := h.strains[k]
-	if s.since.IsZero() || began.Sub(s.last) > strainOver { // one that hangs fails no more often than it is given up
-		s = strain{since: began}
-	}
-	if s.last = now; now.Sub(s.since) >= strainFor && now.Sub(s.said) >= strainEvery {
-		s.said = now
-		h.send(control.Unreached{Job: lj.job.ID, To: []replica.NodeName{key.node}, Part: key.part, Why: err.Error(), Epoch: lj.job.Epoch, TookMS: millis(now.Sub(began))})
-	}
-	h.strains[k] = s
-}
+// triesSaid is how many fetches of a part of a plan fail before that is said to the leader.
+const triesSaid = 3
 
 // missed is the holders of a part that a fetch could not dial.
 type missed struct {

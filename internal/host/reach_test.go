@@ -1,7 +1,6 @@
 package host
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -9,91 +8,8 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
-	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/replica"
-	"github.com/replicad/replicad/transfer"
 )
-
-// TestPushThatFailsIsSaid: a mirror to which pushes have failed for two seconds is named to the leader; what passes by itself is not, nor
-// what has been well since.
-func TestPushThatFailsIsSaid(t *testing.T) {
-	d := newRig(t)
-	lj := d.put(fixture.Job())
-	lr := d.attach(lj, 0)
-	key := pushKey{"n2", replica.OfRank(0), fixture.Gen(3, 6)}
-	end := func(ago time.Duration, err error) []control.Unreached {
-		t.Helper()
-		lr.pushed[key] = pushState{sent: time.Now().Add(-ago)}
-		d.pushEnded(ended(key, err))
-		return fixture.Only[control.Unreached](d.says())
-	}
-	broken := errors.New("no route to host")
-	if m := end(0, broken); len(m) != 0 {
-		t.Fatalf("the first failure is said at once: %+v", m)
-	}
-	if end(0, nil); len(d.strains) != 0 {
-		t.Fatal("a push that succeeds ends what was counted")
-	}
-	for _, err := range []error{transfer.ErrNotYet, transfer.ErrFenced, context.Canceled} {
-		if m := end(time.Minute, err); len(m) != 0 {
-			t.Fatalf("%v is said: %+v", err, m)
-		}
-	}
-	m := end(strainFor, broken)
-	if len(m) != 1 || !slices.Equal(m[0].To, []replica.NodeName{"n2"}) || m[0].Fetch || m[0].Part != key.part {
-		t.Fatalf("said %+v", m)
-	}
-	if took := time.Duration(m[0].TookMS) * time.Millisecond; took < strainFor || took > time.Minute {
-		t.Fatalf("it took %v", took)
-	}
-	if m := end(0, broken); len(m) != 0 {
-		t.Fatalf("said again at once: %+v", m)
-	}
-	k := strainKey{fixture.JobID, "n2", key.part}
-	since := d.strains[k].since.Add(-time.Hour)
-	d.strains[k] = strain{since: since, last: time.Now().Add(-2 * strainOver)}
-	if end(2*strainOver, broken); d.strains[k].since != since {
-		t.Fatal("a try that hung for long began it anew")
-	}
-	d.strains[k] = strain{since: since, last: time.Now().Add(-2 * strainOver)}
-	if end(0, broken); d.strains[k].since == since {
-		t.Fatal("what was well for long, as far as is known, did not begin it anew")
-	}
-	d.endPushes(fixture.JobID)
-	if len(d.strains) != 0 {
-		t.Fatal("the end of the job leaves something behind")
-	}
-}
-
-// A node that has room for the small part alone never takes the large one: the small one, which arrives in each step, says nothing of that.
-func TestAPartThatNeverArrivesIsSaid(t *testing.T) {
-	d := newRig(t)
-	lj := d.put(fixture.Job())
-	lr := d.attach(lj, 0)
-	group, private := pushKey{"n2", replica.OfGroup(0), fixture.Gen(3, 6)}, pushKey{"n2", replica.OfRank(0), fixture.Gen(3, 6)}
-	end := func(key pushKey, ago time.Duration, err error) {
-		lr.pushed[key] = pushState{sent: time.Now().Add(-ago)}
-		d.pushEnded(ended(key, err))
-	}
-	end(group, 0, errors.New("peer says: need 401 MiB, have 283 MiB"))
-	end(private, 0, nil)
-	end(group, strainFor, errors.New("peer says: need 401 MiB, have 283 MiB"))
-	if said := fixture.Only[control.Unreached](d.says()); len(said) != 0 {
-		t.Fatalf("what failed for less than %v is said: %+v", strainFor, said)
-	}
-	k := strainKey{fixture.JobID, "n2", group.part}
-	d.strains[k] = strain{since: time.Now().Add(-strainFor), last: time.Now()}
-	end(private, 0, nil)
-	end(group, 0, errors.New("peer says: need 401 MiB, have 283 MiB"))
-	if said := fixture.Only[control.Unreached](d.says()); len(said) != 1 || said[0].Part != group.part {
-		t.Errorf("said %+v, want group 0", said)
-	}
-}
-
-// ended is the end of a push of rank 0's.
-func ended(k pushKey, err error) pushEnded {
-	return pushEnded{Line: mover.Line{Node: k.node, Job: fixture.JobID}, Key: transfer.Key{Job: fixture.JobID, Part: k.part, Generation: k.generation}, Err: err}
-}
 
 // planned is a job in which rank 0 has to load what node n2 alone holds.
 func planned() *replica.Job {

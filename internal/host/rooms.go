@@ -2,6 +2,7 @@ package host
 
 import (
 	"github.com/replicad/replicad/internal/host/room"
+	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -25,4 +26,8 @@ func (h rooms) Job(id replica.JobID) (view room.JobView, known bool) {
 		return view, false
 	}
 	return lj.view(), true
+}
+
+func (h rooms) Moving(id replica.JobID, g replica.Generation) []mover.Moving {
+	return h.mover.Moving(id, g)
 }

@@ -174,9 +174,9 @@ type (
 	}
 )
 
-func (q *pushWanted) serve(*Host) {
+func (q *pushWanted) serve(h *Host) {
 	if q.err = q.admit(); q.err == nil {
-		q.held, q.class = q.lj.mirrored(q.key), q.lj.pushedFor(q.key.Generation)
+		q.held, q.class = q.lj.mirrored(q.key), h.push.Class(q.lj.job, q.key.Generation)
 	}
 }
 

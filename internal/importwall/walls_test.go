@@ -59,10 +59,11 @@ var walls = map[string]wall{
 	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
 	"internal/host/room":  {4, []string{"replica", "internal/holding", "internal/shm"}, nil},
+	"internal/host/push":  {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/manners", "internal/mover", "internal/shm", "transfer"}, nil},
 	"internal/host/scrub": {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/shm"}, nil},
 
 	"internal/leader": {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
-	"internal/host":   {6, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/host/room", "internal/host/scrub", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
+	"internal/host":   {6, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/host/push", "internal/host/room", "internal/host/scrub", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":   {7, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch": {4, []string{"replica", "internal/want", "internal/wire"}, nil},
 	"chaos/cluster":   {4, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},
@@ -82,6 +83,7 @@ var walls = map[string]wall{
 	"internal/fixture":             {side, []string{"replica", "internal/wire"}, []string{"github.com/cespare/xxhash/v2"}},
 	"internal/journal/journaltest": {side, []string{"internal/config", "internal/journal"}, nil},
 	"internal/leader/leadertest":   {side, []string{"replica", "lock", "internal/config", "internal/control", "internal/fixture", "internal/journal/journaltest", "internal/leader", "internal/wire"}, nil},
+	"internal/host/room/roomtest":  {side, []string{"replica", "internal/fixture", "internal/holding", "internal/shm"}, nil},
 	"internal/leakcheck":           {side, []string{}, nil},
 	"internal/otheruser":           {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/sim":                 {side, []string{}, nil},

@@ -92,3 +92,8 @@ func Fits(job *replica.Job, man replica.Manifest) error {
 	}
 	return nil
 }
+
+// Awaited tells whether the leader of an open job waits for what nodes answer to a candidate.
+func Awaited(c replica.Candidate, job *replica.Job) bool {
+	return c.N != 0 && job.Phase == replica.Open && c.Generation.Epoch == job.Position.Epoch && c.Position.Step > job.Position.Step
+}
