@@ -67,8 +67,8 @@ func TestWrongUse(t *testing.T) {
 		{"demo --pace 0s --trainer /bin/true", exitUsage, "--pace 0s"},
 		{"demo --steps 0 --trainer /bin/true", exitUsage, "--steps 0"},
 		{"demo --trainer /no/such", exitUsage, "/no/such"},
-		{"demo --world 3", exitUsage, "--world 3 with --groups [0 1 0]: textlm trains whole replicas of 2 shards"},
-		{"demo --groups 0,0 ", exitUsage, "--world 2 with --groups [0 0]: textlm trains"},
+		{"demo --world 3", exitUsage, "--world 3 with --groups [0 1 0]: a trainer with 2 shards trains whole replicas"},
+		{"demo --groups 0,0 ", exitUsage, "--world 2 with --groups [0 0]: a trainer with 2 shards trains"},
 		{"bench --only fly --out " + dir, exitUsage, "--only fly"},
 		{"demo --faults x --trainer /bin/true", exitUsage, `"x"`},
 		{"run --job j --world 1", exitUsage, "run"},
@@ -86,7 +86,7 @@ func TestWrongUse(t *testing.T) {
 
 func TestHelpTellsTheExitCodes(t *testing.T) {
 	code, out, _ := try(t, "--help")
-	if code != exitOK || !strings.Contains(out, "Exit codes") || !strings.Contains(out, fmt.Sprintf("; %d given up", exitDoNotRequeue)) {
+	if code != exitOK || !strings.Contains(out, "Exit codes") || !strings.Contains(out, fmt.Sprintf("; %d given up", exitDoNotRequeue)) || !strings.Contains(out, fmt.Sprintf("; %d refused", exitRefused)) {
 		t.Errorf("code %d:\n%s", code, out)
 	}
 	for _, v := range verbs(stdio{}) {

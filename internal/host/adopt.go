@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -226,7 +227,7 @@ func (h *Host) adoptMirror(lj *localJob, a *holding.Arena) {
 	if !planted.Left {
 		a.GiveUpLeft()
 	}
-	key := lj.mirrorKey(a.Spec())
+	key := room.Mirrored(lj.job, a.Spec())
 	kind := holding.KindFor(key)
 	if old := lj.mirrors[key]; old != nil {
 		if old.arena.NewestSealed(kind).Compare(a.NewestSealed(kind)) >= 0 {
@@ -255,6 +256,7 @@ func (h *Host) adoptRank(lj *localJob, ref *orphan) *localRank {
 		is = finished
 	}
 	lr := &localRank{life: is, rank: rank, incarnation: inc, arena: ref.Arena, pid: ref.Process.PID, start: ref.Process.Start, unproven: !ref.Process.Proven, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}, pushed: map[pushKey]pushState{}}
+	lr.halfDone = ref.HalfDone()
 	lj.ranks[rank] = lr
 	h.reserve(ref.Arena)
 	ref.RaiseFence(lj.fenced)

@@ -111,7 +111,7 @@ func TestAdoption(t *testing.T) {
 		t.Errorf("of the rank that died meanwhile it says %+v", ev)
 	}
 	d.until("the seal in the dead rank's name", func() bool { return back.ranks[0].finishing == 0 })
-	if _, ok := back.find(nil, replica.OfGroup(0), fixture.Gen(3, 6), root); !ok {
+	if _, ok := back.view().Find(nil, replica.OfGroup(0), fixture.Gen(3, 6), root); !ok {
 		t.Error("what the dead rank had copied is lost")
 	}
 	if d.parked()["garbage"] {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -62,7 +63,7 @@ func (lj *localJob) unread(lr *localRank) (holding.Copy, bool) {
 		return holding.Copy{}, false
 	}
 	newest := gens[len(gens)-1]
-	for _, c := range lr.arena.AppendCopies(nil, lj.group(lr.rank)) {
+	for _, c := range lr.arena.AppendCopies(nil, room.Group(lj.job, lr.rank)) {
 		rd := lj.ahead[arenaPlace{c.Arena, c.Place}]
 		if (c.Place.Kind == shm.Frozen || c.Info.Generation == newest) && (rd == nil || rd.word != lr.arena.Word(c.Place)) {
 			return c, true

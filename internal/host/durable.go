@@ -76,7 +76,7 @@ func (h *Host) durable(lj *localJob) {
 
 // shardSource holds what a shard is written from.
 func (h *Host) shardSource(lj *localJob, g replica.Generation, s replica.Shard) (reader, frozen *holding.Reader, regions []replica.Region, err error) {
-	at, ok := lj.find(nil, s.Part, g, s.Root)
+	at, ok := lj.view().Find(nil, s.Part, g, s.Root)
 	if !ok {
 		return nil, nil, nil, fmt.Errorf("%v of generation %v is not held here any more", s.Part, g)
 	}
@@ -84,7 +84,7 @@ func (h *Host) shardSource(lj *localJob, g replica.Generation, s replica.Shard) 
 		return nil, nil, nil, err
 	}
 	if !at.Info.FrozenRoot.IsZero() {
-		f, ok := lj.find(at.Arena, replica.Part{Kind: replica.FrozenPart, Index: s.Part.Index}, g, at.Info.FrozenRoot)
+		f, ok := lj.view().Find(at.Arena, replica.Part{Kind: replica.FrozenPart, Index: s.Part.Index}, g, at.Info.FrozenRoot)
 		if !ok {
 			reader.Drop()
 			return nil, nil, nil, fmt.Errorf("the frozen part of %v is not held here", s.Part)

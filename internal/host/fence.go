@@ -3,10 +3,12 @@ package host
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
 
@@ -222,7 +224,7 @@ func (h *Host) release(lj *localJob) {
 	}
 	keep := lj.retired[:0]
 	for _, a := range lj.retired {
-		if lj.useful(a) {
+		if room.Useful(lj.job, a) {
 			keep = append(keep, a)
 		} else {
 			h.forget(a)
@@ -230,31 +232,11 @@ func (h *Host) release(lj *localJob) {
 	}
 	lj.retired = keep
 	for key, mi := range lj.mirrors {
-		if !contains(lj.mirrorsPart(key), h.self.Name) && !lj.fetching[key].running && !lj.useful(mi.arena) {
+		if !slices.Contains(room.MirrorsFor(lj.job, key), h.self.Name) && !lj.fetching[key].running && !room.Useful(lj.job, mi.arena) {
 			delete(lj.mirrors, key)
 			h.forget(mi.arena)
 		}
 	}
-}
-
-// mirrorsPart are the nodes that are to mirror a part.
-func (lj *localJob) mirrorsPart(p replica.Part) []replica.NodeName {
-	lists := lj.job.Mirrors
-	if p.Kind == replica.ReplicatedPart {
-		lists = lj.job.GroupMirrors
-	}
-	if int(p.Index) < len(lists) {
-		return lists[p.Index]
-	}
-	return nil
-}
-
-// useful tells whether an arena that is to be given up still holds a part as new as the committed generation, or of the one that was
-// committed before and is kept; or one is being written into it.
-func (lj *localJob) useful(a *holding.Arena) bool {
-	return a.Needed(func(g replica.Generation) bool {
-		return g.Step >= lj.job.Committed.Step || lj.job.Previous != nil && g == lj.job.Previous.Generation
-	})
 }
 
 // stopRank tells a rank to exit: once, but who left as often as they ask.

@@ -2,16 +2,17 @@ package host
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/invariant"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/session"
-	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -58,6 +59,7 @@ type localRank struct {
 	rank        replica.Rank
 	incarnation replica.Incarnation
 	arena       *holding.Arena
+	halfDone    holding.Left // half done when this daemon got the arena; nil: its captures are joined since
 	peer        session.Peer // nil: not attached now
 	pid         int
 	start       uint64
@@ -83,39 +85,21 @@ type localRank struct {
 	pushed   map[pushKey]pushState // of the newest private parts
 }
 
-func (lj *localJob) group(r replica.Rank) replica.GroupID {
-	if int(r) < len(lj.job.Layout.Groups) {
-		return lj.job.Layout.Groups[r]
-	}
-	return 0
-}
-
-// part names what lies in a kind of place of rank r's arena.
-func (lj *localJob) part(k shm.PlaceKind, r replica.Rank) replica.Part {
-	return holding.PartIn(k, lj.group(r), r)
-}
-
-// parts lists every sealed part held here: own ranks', retired ones', mirrors'.
-func (lj *localJob) parts() (out []holding.Copy) {
-	add := func(a *holding.Arena) { out = a.AppendCopies(out, lj.group(a.Spec().Rank)) }
-	for _, lr := range lj.ranks {
-		if lr.arena != nil {
-			add(lr.arena)
-		}
-	}
-	for _, a := range lj.retired {
-		add(a)
+// view is the job as rooms see it.
+func (lj *localJob) view() room.JobView {
+	v := room.JobView{Job: lj.job, Candidate: lj.candidate, CandidateAt: lj.candidateAt, Fenced: lj.fenced, Retired: lj.retired}
+	for _, r := range slices.Sorted(maps.Keys(lj.ranks)) {
+		lr := lj.ranks[r]
+		v.Ranks = append(v.Ranks, room.Rank{Rank: r, Incarnation: lr.incarnation, Arena: lr.arena})
 	}
 	for _, mi := range lj.mirrors {
-		add(mi.arena)
+		v.Mirrors = append(v.Mirrors, room.Mirror{Part: mi.part, Rank: mi.rank, Arena: mi.arena})
 	}
-	return out
+	return v
 }
 
-// find locates a part by generation and root, in arena first if it is there; frozen parts are found by root alone.
-func (lj *localJob) find(first *holding.Arena, part replica.Part, g replica.Generation, root replica.Digest) (holding.Copy, bool) {
-	return holding.Find(lj.parts(), first, part, g, root)
-}
+// parts lists every sealed part held here.
+func (lj *localJob) parts() []holding.Copy { return lj.view().Copies() }
 
 // report sends the node's full account of a job when it changed, or when one is due.
 func (h *Host) report(lj *localJob) {
@@ -143,7 +127,7 @@ func (h *Host) report(lj *localJob) {
 	}
 	r.Bad, r.BadDisk = slices.Clone(lj.bad), slices.Clone(lj.badDisk)
 	r.Offers, r.Spare = h.offers(lj.job)
-	r.Launchers = h.launchersOf(lj.job)
+	r.Launchers, r.Short = h.launchersOf(lj.job), h.shortages.of(lj.job.Name, time.Now())
 	r.Starting, r.StartingPIDs = h.starting(lj)
 	if extra := lj.settleTime - h.cfg.Timing.Settle; extra > 0 {
 		r.SettleMS = uint64(lj.settleTime.Milliseconds())

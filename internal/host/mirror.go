@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -20,14 +22,6 @@ type mirror struct {
 	part  replica.Part // OfRank or OfGroup
 	rank  replica.Rank // the producer
 	arena *holding.Arena
-}
-
-// laidOutAsGroup refuses a replicated part whose geometry is not its group's.
-func laidOutAsGroup(job *replica.Job, man replica.Manifest) error {
-	if man.Part.Kind == replica.ReplicatedPart && man.Geometry != job.GroupGeometry[man.Part.Index] {
-		return fmt.Errorf("mirror of %v: its manifest has geometry %v, the group has %v: the ranks of a group must register the same regions in the same order", man.Part, man.Geometry, job.GroupGeometry[man.Part.Index])
-	}
-	return nil
 }
 
 // making is a mirror's arena on its way: reserved, then parked. Several may wait for it. Owned by the host, but for done.
@@ -137,7 +131,7 @@ func (h *Host) findMirror(lj *localJob, rank replica.Rank, man replica.Manifest)
 	if man.Part.Kind == replica.PrivatePart && man.Bytes > privateCap(lj.job) {
 		return nil, nil, fmt.Errorf("private part of rank %d has %d bytes, the cap is %d", rank, man.Bytes, privateCap(lj.job))
 	}
-	if err := laidOutAsGroup(lj.job, man); err != nil {
+	if err := room.Fits(lj.job, man); err != nil {
 		return nil, nil, err
 	}
 	if mk := lj.making[key]; mk != nil {
@@ -203,14 +197,6 @@ func (mk *making) end(lj *localJob, err error) {
 	close(mk.done)
 }
 
-// mirrorKey says what a mirror arena mirrors.
-func (lj *localJob) mirrorKey(spec shm.Spec) replica.Part {
-	if spec.Slots > 0 {
-		return replica.OfGroup(lj.group(spec.Rank))
-	}
-	return replica.OfRank(spec.Rank)
-}
-
 // mirrored is a part that lies sealed in a mirror arena.
 type mirrored struct {
 	job replica.JobID
@@ -230,25 +216,20 @@ func (h *Host) mirrored(ev mirrored) {
 // fetchMirrors fetches the parts of T that are to be mirrored here: before Resume, and after one that did not wait for them.
 func (h *Host) fetchMirrors(lj *localJob) {
 	job := lj.job
-	if !lj.spreads() || job.Plan == nil || job.Plan.Epoch != job.Epoch {
+	if !room.Spreads(lj.job) || job.Plan == nil || job.Plan.Epoch != job.Epoch {
 		return
 	}
 	for r, nodes := range job.Mirrors {
-		if contains(nodes, h.self.Name) {
+		if slices.Contains(nodes, h.self.Name) {
 			h.fetchMirror(lj, replica.OfRank(replica.Rank(r)), replica.Rank(r))
 		}
 	}
 	for g, nodes := range job.GroupMirrors {
-		if contains(nodes, h.self.Name) {
-			h.fetchMirror(lj, replica.OfGroup(replica.GroupID(g)), lj.speaker(replica.GroupID(g)))
+		if slices.Contains(nodes, h.self.Name) {
+			h.fetchMirror(lj, replica.OfGroup(replica.GroupID(g)), room.Speaker(lj.job, replica.GroupID(g)))
 		}
 	}
 	h.fetchRelayed(lj)
-}
-
-// spreads tells whether mirrors are still to get what the job resumes, or has resumed, at.
-func (lj *localJob) spreads() bool {
-	return lj.job.Phase == replica.Planned || lj.job.Phase == replica.Open && lj.job.Previous != nil
 }
 
 // fetchMirror starts fetching one part, unless it is here, on its way, or just failed to come.
@@ -258,7 +239,7 @@ func (h *Host) fetchMirror(lj *localJob, part replica.Part, rank replica.Rank) {
 	if !ok || int(rank) >= len(plan.Ranks) {
 		return
 	}
-	if at, held := lj.find(nil, part, plan.Generation, src.Root); held && at.Whole() {
+	if at, held := lj.view().Find(nil, part, plan.Generation, src.Root); held && at.Whole() {
 		return
 	}
 	if mi := lj.mirrors[part]; mi != nil && !planted.Twice && mi.arena.Standing(holding.KindFor(part), plan.Generation, src.Root) == holding.Coming {

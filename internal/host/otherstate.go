@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -90,7 +91,7 @@ func (lj *localJob) otherState(rank replica.Rank, group replica.GroupID, g, kept
 		instead = ", without --resume"
 	}
 	for _, s := range states {
-		if lj.group(s.of) == group && shm.GeometryDigest(s.is, replica.ReplicatedPart) == lj.job.GroupGeometry[group] {
+		if room.Group(lj.job, s.of) == group && shm.GeometryDigest(s.is, replica.ReplicatedPart) == lj.job.GroupGeometry[group] {
 			if text := replica.DiffGeometry(s.is, g, replica.ReplicatedPart); text != "" {
 				return fmt.Sprintf("rank %d registers another geometry than the state of group %d has: %s: start the program with the model and optimizer that the job was started with, or end the job (replicad job end %s) and begin a new one%s", rank, group, text, lj.job.Name, instead)
 			}

@@ -509,7 +509,7 @@ func TestStandsBeforeTheFirstLook(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	lr.gone = lj.job.Epoch
+	lr.loaded, lr.gone = lj.job.Epoch, lj.job.Epoch
 	d.live(lr, 3, 7, replica.Idle)
 	d.paused(lj, lr, time.Nanosecond)
 	d.pulses(lj)
@@ -518,7 +518,7 @@ func TestStandsBeforeTheFirstLook(t *testing.T) {
 	}
 	d.live(lr, 4, 7, replica.Idle)
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Epoch = 4 })
-	lr.gone = 4
+	lr.loaded, lr.gone = 4, 4
 	d.pulses(lj)
 	if lr.stands() {
 		t.Error("a rank stands still by what it said in an epoch before")
@@ -626,7 +626,7 @@ func TestRetainKeepsWhatIsBeingWritten(t *testing.T) {
 	d.both(lr.arena, 0, fixture.Gen(3, 3))
 	d.both(lr.arena, 1, fixture.Gen(3, 4))
 	d.live(lr, 3, 20, replica.Idle)
-	at, _ := lj.find(lr.arena, replica.OfGroup(0), fixture.Gen(3, 3), d.rootAt(lr.arena, slot(0)))
+	at, _ := lj.view().Find(lr.arena, replica.OfGroup(0), fixture.Gen(3, 3), d.rootAt(lr.arena, slot(0)))
 	reader, err := d.reader(lj, at)
 	if err != nil {
 		t.Fatal(err)

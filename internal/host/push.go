@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -117,7 +118,7 @@ func (h *Host) mirrorAll(lj *localJob, g replica.Generation, again bool) {
 // next commit, which may be minutes away. What is sealed of the candidate makes up for that, and is sent anyway. After a resume that did
 // not wait for the mirrors they fetch it themselves.
 func (h *Host) refill(lj *localJob) {
-	if lj.job.Phase != replica.Open || lj.spreads() || lj.job.Committed.IsZero() {
+	if lj.job.Phase != replica.Open || room.Spreads(lj.job) || lj.job.Committed.IsZero() {
 		return
 	}
 	for _, lr := range lj.ranks {
@@ -138,7 +139,7 @@ func (h *Host) prunePushes(lj *localJob, was *replica.Job) {
 		return
 	}
 	wanted := func(l mover.Line, k transfer.Key) bool {
-		return slices.Contains(lj.mirrorsOfPart(k.Part, l.Rank), l.Node)
+		return slices.Contains(room.MirrorsOfPart(lj.job, k.Part, l.Rank), l.Node)
 	}
 	for _, p := range h.mover.Prune(lj.job.ID, wanted) {
 		drop(p.From)
@@ -160,38 +161,6 @@ func (h *Host) endPushes(job replica.JobID) {
 	}
 }
 
-// mirrorsOf names the nodes that mirror what lies in a kind of place of a rank's arena. A group's part is sent by its lowest
-// rank alone.
-func (lj *localJob) mirrorsOf(k shm.PlaceKind, r replica.Rank) []replica.NodeName {
-	job, g := lj.job, lj.group(r)
-	switch {
-	case k == shm.Ring && int(r) < len(job.Mirrors):
-		return job.Mirrors[r]
-	case k == shm.Slot && int(g) < len(job.GroupMirrors) && lj.speaker(g) == r:
-		return job.GroupMirrors[g]
-	}
-	return nil
-}
-
-// mirrorsOfPart names the nodes that mirror a part which a rank makes. A frozen one goes where the parts go that bind it.
-func (lj *localJob) mirrorsOfPart(p replica.Part, r replica.Rank) []replica.NodeName {
-	kind := holding.KindFor(p)
-	if kind == shm.Frozen {
-		kind = shm.Slot
-	}
-	return lj.mirrorsOf(kind, r)
-}
-
-// speaker is the lowest rank of a group.
-func (lj *localJob) speaker(g replica.GroupID) replica.Rank {
-	for r, have := range lj.job.Layout.Groups {
-		if have == g {
-			return replica.Rank(r)
-		}
-	}
-	return 0
-}
-
 // mirror sends a just sealed part to the nodes that mirror it: private parts every step, before the update they belong to
 // ends; replicated parts of a group that has too few nodes of its own, with the frozen part that they bind.
 func (h *Host) mirror(lj *localJob, lr *localRank, p shm.Place, info shm.Info, again bool) {
@@ -199,7 +168,7 @@ func (h *Host) mirror(lj *localJob, lr *localRank, p shm.Place, info shm.Info, a
 	if g := info.Generation; p.Kind == shm.Slot && lj.candidate.N != 0 && g != lj.candidate.Generation && g != lj.job.Committed && (!scarce || g != at) {
 		return // for freshness: only a candidate is worth the bytes, and the slot that a slow mirror would hold
 	}
-	for _, node := range lj.mirrorsOf(p.Kind, lr.rank) {
+	for _, node := range room.MirrorsOf(lj.job, p.Kind, lr.rank) {
 		if node == h.self.Name {
 			continue
 		}
@@ -213,7 +182,7 @@ func (h *Host) mirror(lj *localJob, lr *localRank, p shm.Place, info shm.Info, a
 }
 
 func (h *Host) pushTo(node replica.NodeName, lj *localJob, lr *localRank, p shm.Place, info shm.Info, again bool) {
-	pk := pushKey{node, lj.part(p.Kind, lr.rank), info.Generation}
+	pk := pushKey{node, room.Part(lj.job, p.Kind, lr.rank), info.Generation}
 	was, sent := lr.pushed[pk]
 	if was.done && !again || time.Since(was.sent) < pushAgain {
 		return

@@ -10,11 +10,13 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -66,7 +68,7 @@ func (h *Host) order(lj *localJob) {
 		case job.Phase == replica.Opening && job.Naming == nil && !adopted(job) && lr.stopped() && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
 			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderInit})
 		case job.Phase == replica.Planned && job.Plan != nil && lr.stopped() && lr.loaded != job.Epoch && lr.rejected != job.Epoch && lr.restore != nil && lr.restore.epoch == job.Epoch && lr.restore.done:
-			group, _ := job.Plan.Source(replica.OfGroup(lj.group(r)))
+			group, _ := job.Plan.Source(replica.OfGroup(room.Group(lj.job, r)))
 			private, _ := job.Plan.Source(replica.OfRank(r))
 			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderLoad, Source: lr.restore.tier, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation,
 				Slot: uint32(lr.restore.slot.Index), Place: uint32(lr.restore.ring.Index), ReplicatedRoot: group.Root, PrivateRoot: private.Root})
@@ -104,7 +106,7 @@ func (h *Host) loaded(lj *localJob, lr *localRank, ev session.Loaded) {
 	if job.Phase != replica.Planned || job.Plan == nil || ev.Header.Epoch != job.Epoch {
 		return // of an epoch closed meanwhile
 	}
-	group, _ := job.Plan.Source(replica.OfGroup(lj.group(lr.rank)))
+	group, _ := job.Plan.Source(replica.OfGroup(room.Group(lj.job, lr.rank)))
 	private, _ := job.Plan.Source(replica.OfRank(lr.rank))
 	if ev.Loaded.ReplicatedRoot != group.Root || ev.Loaded.PrivateRoot != private.Root || ev.Loaded.Generation != job.Plan.Generation {
 		h.send(control.Evidence{Job: job.ID, Fault: replica.Fault{Epoch: job.Epoch, Kind: replica.BadDigest, Rank: lr.rank, Incarnation: lr.incarnation,
@@ -170,6 +172,9 @@ func (h *Host) restored(ev restored) {
 		if !errors.Is(ev.err, context.Canceled) && !errors.Is(ev.err, holding.ErrBrought) {
 			lr.restore.tries++
 			h.log.Retried("restore", fmt.Sprintf("rank %d, epoch %d", ev.rank, ev.epoch), ev.err.Error())
+			if kind := want.Of(ev.err); kind != want.Nothing {
+				h.short(lj, ev.rank, kind, ev.err.Error())
+			}
 			h.fetchFailed(lj, ev.epoch, ev.rank, lr.restore.tries, ev.missed, ev.err)
 		}
 		return
@@ -204,7 +209,7 @@ type restoreBegin struct {
 	group replica.GroupID
 }
 
-func (q *restoreBegin) serve(*Host) { q.job, q.group = q.lj.job, q.lj.group(q.rank) }
+func (q *restoreBegin) serve(*Host) { q.job, q.group = q.lj.job, room.Group(q.lj.job, q.rank) }
 
 // fetcher brings parts of one plan into one arena.
 type fetcher struct {
@@ -259,7 +264,7 @@ type copyWanted struct {
 }
 
 func (q *copyWanted) serve(*Host) {
-	q.at, q.found = q.lj.find(q.arena, q.part, q.generation, q.root)
+	q.at, q.found = q.lj.view().Find(q.arena, q.part, q.generation, q.root)
 	q.found = q.found && q.at.Arena == q.arena
 }
 
@@ -481,6 +486,9 @@ func (q *placeBack) serve(*Host) { q.arena.Unstage(q.place, q.staging) }
 // to come again.
 func (h *Host) takePlace(lj *localJob, arena *holding.Arena, manifest replica.Manifest) (shm.Place, *shm.Staging, error) {
 	kind := holding.KindFor(manifest.Part)
+	if in, _ := h.placeStates(lj, arena, arena.Spec().Mirror, true); kind == shm.Slot && manifest.Generation == lj.candidate.Generation && lock.CommittedFirst(in) {
+		return shm.Place{}, nil, fmt.Errorf("%v of the candidate: %w: what is committed comes first, and has not come", manifest.Part, transfer.ErrNotYet)
+	}
 	p, s, err := arena.TakeFor(manifest, func() (giveWay []shm.Place) {
 		in, places := h.placeStates(lj, arena, arena.Spec().Mirror, true)
 		for _, i := range lock.RetainForStaging(in, kind == shm.Ring, 1) {

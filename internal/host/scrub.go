@@ -21,38 +21,11 @@ type scrubber struct {
 }
 
 func newScrubber(h *Host) scrubber {
-	return scrubber{scrub.New(scrubOwner{h}, h.log, uint64(h.cfg.ScrubRate)), make(chan *scrub.Read, 1), map[*scrub.Fetch]context.CancelFunc{}}
+	return scrubber{scrub.New(rooms{h}, h.log, uint64(h.cfg.ScrubRate)), make(chan *scrub.Read, 1), map[*scrub.Fetch]context.CancelFunc{}}
 }
 
-// scrubOwner is the host as its scrub room sees it.
-type scrubOwner struct{ *Host }
-
-func (h scrubOwner) Self() replica.Holder { return h.holder() }
-
-func (h scrubOwner) Holder(n replica.NodeName) replica.Holder { return h.nodes[n].Holder() }
-
-func (h scrubOwner) Jobs() (jobs []*replica.Job) {
-	for _, lj := range h.jobs {
-		jobs = append(jobs, lj.job)
-	}
-	return jobs
-}
-
-func (h scrubOwner) Job(id replica.JobID) *replica.Job {
-	if lj := h.jobs[id]; lj != nil {
-		return lj.job
-	}
-	return nil
-}
-
-func (h scrubOwner) Copies(id replica.JobID) []holding.Copy {
-	if lj := h.jobs[id]; lj != nil {
-		return lj.parts()
-	}
-	return nil
-}
-
-func (h scrubOwner) Coming(a *holding.Arena, part replica.Part, g replica.Generation, root replica.Digest) bool {
+// Coming tells whether a part is on its way into an arena already.
+func (h rooms) Coming(a *holding.Arena, part replica.Part, g replica.Generation, root replica.Digest) bool {
 	var r holding.Receiving
 	r.Add(a, part, g, root)
 	return r.Any()

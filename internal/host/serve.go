@@ -3,9 +3,11 @@ package host
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -45,11 +47,11 @@ func (s store) check(k transfer.Key, push bool) (*localJob, error) {
 // to get what was resumed at.
 func (lj *localJob) mirrorsPlanned(r replica.Rank, n replica.NodeName) bool {
 	among := func(byRank, byGroup [][]replica.NodeName) bool {
-		g := int(lj.group(r))
-		return int(r) < len(byRank) && contains(byRank[r], n) || g < len(byGroup) && contains(byGroup[g], n)
+		g := int(room.Group(lj.job, r))
+		return int(r) < len(byRank) && slices.Contains(byRank[r], n) || g < len(byGroup) && slices.Contains(byGroup[g], n)
 	}
 	p := lj.job.Plan
-	return p != nil && (among(p.Mirrors, p.GroupMirrors) || lj.spreads() && among(lj.job.Mirrors, lj.job.GroupMirrors))
+	return p != nil && (among(p.Mirrors, p.GroupMirrors) || room.Spreads(lj.job) && among(lj.job.Mirrors, lj.job.GroupMirrors))
 }
 
 // Open serves a fetch of a part that is sealed here, or on its way here.
@@ -85,7 +87,7 @@ func (q *readWanted) open(h *Host) (transfer.Reader, error) {
 	if q.peer != lj.job.Ranks[k.Rank].Node && !lj.mirrorsPlanned(k.Rank, q.peer) && !lj.relays.has(k.Part, k.Epoch, q.peer) {
 		return nil, fmt.Errorf("%w: node %s neither holds nor mirrors rank %d", transfer.ErrRefused, q.peer, k.Rank)
 	}
-	at, ok := lj.find(nil, k.Part, k.Generation, k.Root)
+	at, ok := lj.view().Find(nil, k.Part, k.Generation, k.Root)
 	if !ok {
 		if r := lj.receiving(k); r.Any() {
 			return h.pace(r, lj.fetchedFor(k, q.peer)), nil
@@ -184,13 +186,13 @@ func (q *pushWanted) admit() (err error) {
 		return err
 	}
 	lj := q.lj
-	if k.Part != lj.part(holding.KindFor(k.Part), k.Rank) || q.peer != lj.job.Ranks[k.Rank].Node {
-		return fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, q.peer, lj.part(holding.KindFor(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
+	if k.Part != room.Part(lj.job, holding.KindFor(k.Part), k.Rank) || q.peer != lj.job.Ranks[k.Rank].Node {
+		return fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, q.peer, room.Part(lj.job, holding.KindFor(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
 	}
-	if err := laidOutAsGroup(lj.job, q.manifest); err != nil {
+	if err := room.Fits(lj.job, q.manifest); err != nil {
 		return err
 	}
-	if !contains(lj.mirrorsOfPart(k.Part, k.Rank), q.s.h.self.Name) {
+	if !slices.Contains(room.MirrorsOfPart(lj.job, k.Part, k.Rank), q.s.h.self.Name) {
 		return fmt.Errorf("%w: node %s is not to mirror %v, as far as it has read", transfer.ErrNotYet, q.s.h.self.Name, k.Part)
 	}
 	return nil
@@ -209,7 +211,7 @@ func (lj *localJob) mirrored(k transfer.Key) bool {
 	if mi := lj.mirrors[replica.OfGroup(replica.GroupID(k.Part.Index))]; k.Part.Kind == replica.FrozenPart && mi != nil {
 		beside = mi.arena
 	}
-	at, ok := lj.find(beside, k.Part, k.Generation, k.Root)
+	at, ok := lj.view().Find(beside, k.Part, k.Generation, k.Root)
 	return ok && (k.Part.Kind != replica.FrozenPart || at.Arena == beside)
 }
 
@@ -222,15 +224,6 @@ type heldSink struct{}
 
 func (heldSink) Have(int) bool         { return true }
 func (heldSink) Put(int, []byte) error { return nil }
-
-func contains(nodes []replica.NodeName, n replica.NodeName) bool {
-	for _, have := range nodes {
-		if have == n {
-			return true
-		}
-	}
-	return false
-}
 
 // Parts is what other nodes may fetch here, and where they push what is mirrored here.
 func (h *Host) Parts() transfer.Store { return store{h, context.Background()} }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -175,7 +176,7 @@ func TestArenaOutlivesItsGivingUp(t *testing.T) {
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 7)
-	at, ok := lj.find(nil, replica.OfGroup(0), fixture.Gen(3, 5), lj.parts()[0].Info.Root)
+	at, ok := lj.view().Find(nil, replica.OfGroup(0), fixture.Gen(3, 5), lj.parts()[0].Info.Root)
 	if !ok {
 		t.Fatal("a sealed part is not found")
 	}
@@ -383,10 +384,10 @@ func TestMirrorArenas(t *testing.T) {
 			t.Errorf("the next %s part gets another arena: %v", what, err)
 		}
 	}
-	if k := lj.mirrorKey(g.Spec()); k != replica.OfGroup(0) {
+	if k := room.Mirrored(lj.job, g.Spec()); k != replica.OfGroup(0) {
 		t.Errorf("adopted, the group's mirror would be taken for %v", k)
 	}
-	if k := lj.mirrorKey(p.Spec()); k != replica.OfRank(1) {
+	if k := room.Mirrored(lj.job, p.Spec()); k != replica.OfRank(1) {
 		t.Errorf("adopted, the private part's mirror would be taken for %v", k)
 	}
 }
@@ -421,36 +422,6 @@ func TestMirrorCountsWithItsFrozenPart(t *testing.T) {
 	}
 	if got := fixture.Only[replica.NodeReport](said); len(got) != 1 || len(got[0].Parts) != 1 {
 		t.Errorf("reported %+v beside its frozen part", got)
-	}
-}
-
-func TestMirrorsOf(t *testing.T) {
-	job := fixture.Job()
-	job.Layout = replica.Layout{World: 4, Groups: []replica.GroupID{1, 0, 1, 0}}
-	job.Mirrors = [][]replica.NodeName{{"a"}, {"b", "c"}, nil}
-	job.GroupMirrors = [][]replica.NodeName{{"x"}, {"y", "z"}}
-	lj := newLocalJob(job)
-	for g, want := range []replica.Rank{1, 0} {
-		if got := lj.speaker(replica.GroupID(g)); got != want {
-			t.Errorf("group %d is sent by rank %d, want the lowest: %d", g, got, want)
-		}
-	}
-	for _, c := range []struct {
-		kind shm.PlaceKind
-		rank replica.Rank
-		want []replica.NodeName
-	}{
-		{shm.Ring, 0, job.Mirrors[0]}, {shm.Ring, 1, job.Mirrors[1]}, {shm.Ring, 2, nil}, {shm.Ring, 3, nil}, {shm.Ring, 9, nil},
-		{shm.Slot, 0, job.GroupMirrors[1]}, {shm.Slot, 1, job.GroupMirrors[0]}, {shm.Slot, 2, nil}, {shm.Slot, 3, nil},
-		{shm.Frozen, 0, nil}, {shm.Frozen, 1, nil},
-	} {
-		if got := lj.mirrorsOf(c.kind, c.rank); !slices.Equal(got, c.want) {
-			t.Errorf("kind %d of rank %d is mirrored by %v, want %v", c.kind, c.rank, got, c.want)
-		}
-	}
-	job.GroupMirrors = nil
-	if got := lj.mirrorsOf(shm.Slot, 0); got != nil {
-		t.Errorf("a job without group mirrors has %v", got)
 	}
 }
 

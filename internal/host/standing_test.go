@@ -7,6 +7,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -238,7 +239,7 @@ func TestTwoMirrorsOfOnePartComeBack(t *testing.T) {
 		for _, a := range order {
 			d.adoptMirror(lj, a)
 		}
-		key := lj.mirrorKey(newer.Spec())
+		key := room.Mirrored(lj.job, newer.Spec())
 		if lj.mirrors[key].arena != newer || len(lj.retired) != 1 || lj.retired[0] != older {
 			t.Errorf("newer first %v: the mirror has generation %v", newerFirst, lj.mirrors[key].arena.NewestSealed(shm.Slot))
 		}

@@ -2,6 +2,7 @@ package mover
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,9 +15,11 @@ import (
 // is there while it is tried again.
 func TestMovingIsTheMostOfAnyTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		refuses, at := true, newPlace()
+		var refuses atomic.Bool // the mirror serves on goroutines of its own
+		refuses.Store(true)
+		at := newPlace()
 		m, told := among(t, nil, &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) {
-			if refuses {
+			if refuses.Load() {
 				return nil, transfer.ErrNotYet
 			}
 			return at, nil
@@ -34,7 +37,7 @@ func TestMovingIsTheMostOfAnyTry(t *testing.T) {
 		if now = m.Moving(p.man.Job, p.man.Generation); now[0].Bytes != first {
 			t.Errorf("%d bytes, and %d with each try: nothing got further", first, now[0].Bytes)
 		}
-		refuses = false
+		refuses.Store(false)
 		next(t, told, nil)
 		if now = m.Moving(p.man.Job, p.man.Generation); now[0].Bytes != p.man.Bytes || now[0].Why != "" {
 			t.Errorf("of a part that was taken: %+v", now)

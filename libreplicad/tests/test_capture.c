@@ -658,7 +658,7 @@ static void is_of_what_the_caller_has(void) {
 	for (size_t i = 0; i < 5000; i++)
 		moved[i] = r.weight[i] = (float)i;
 	OK(rp_expect(r.h, weight, 4 * 4000, r.weight + 4000, 4 * 1000, &failure));
-	OK(rp_set_good(r.h, 1));
+	OK(GOOD(r.h, 1));
 	OK(rp_step_exit(r.h, 1, 0, &armed, &failure));
 	SAME(rp_expect(r.h, weight, 0, r.weight, 4, &failure), RP_ESTATE);
 	OK(rp_capture(r.h, &failure));
@@ -669,7 +669,7 @@ static void is_of_what_the_caller_has(void) {
 	OK(rp_step_enter(r.h, 2, 0, &failure));
 	moved[4321] = -1; /* trained there, and copied from here */
 	OK(rp_expect(r.h, weight, 4 * 4000, moved + 4000, 4 * 1000, &failure));
-	OK(rp_set_good(r.h, 2));
+	OK(GOOD(r.h, 2));
 	OK(rp_step_exit(r.h, 2, 0, &armed, &failure));
 	SAME(armed, 1);
 	SAME(rp_capture(r.h, &failure), RP_ECORRUPT);

@@ -85,15 +85,16 @@ func (ls losses) inOrder() []*loss {
 
 // step compares the record with what lies here, and has the part fetched again. over: there is nothing left to do.
 func (l *loss) step(now time.Time, owner Owner, log Log) (effects []Effect, over bool) {
-	job := owner.Job(l.key.job)
-	if job == nil || job.Phase != replica.Open || l.arena.Dropped() { // a recovery asks and restores by itself
+	view, known := owner.Job(l.key.job)
+	job := view.Job
+	if !known || job.Phase != replica.Open || l.arena.Dropped() { // a recovery asks and restores by itself
 		return l.cancel(), true
 	}
 	if now.Before(l.next) {
 		return nil, false
 	}
 	l.next = now.Add(retry)
-	copies := owner.Copies(job.ID)
+	copies := view.Copies()
 	is := l.whole(job, copies)
 	earlier := job.Previous != nil && is.generation == job.Previous.Generation
 	switch n := is.generation.Compare(job.Committed); {

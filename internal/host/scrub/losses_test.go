@@ -10,6 +10,7 @@ import (
 
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -36,16 +37,9 @@ func (n *node) Self() replica.Holder { return replica.Holder{Node: "n1", Incarna
 func (n *node) Holder(name replica.NodeName) replica.Holder {
 	return of3(name)[0]
 }
-func (n *node) Jobs() []*replica.Job { return []*replica.Job{n.job} }
-func (n *node) Job(replica.JobID) *replica.Job {
-	return n.job
-}
-func (n *node) Copies(replica.JobID) (out []holding.Copy) {
-	for _, a := range n.arenas {
-		out = a.AppendCopies(out, 0)
-	}
-	return out
-}
+func (n *node) Jobs() []room.JobView                   { return []room.JobView{n.view()} }
+func (n *node) Job(replica.JobID) (room.JobView, bool) { return n.view(), n.job != nil }
+func (n *node) view() room.JobView                     { return room.JobView{Job: n.job, Retired: n.arenas} }
 func (n *node) Coming(*holding.Arena, replica.Part, replica.Generation, replica.Digest) bool {
 	return n.coming
 }
@@ -114,7 +108,7 @@ func of3(names ...replica.NodeName) (out []replica.Holder) {
 // gives a copy up, as whoever finds it bad.
 func (n *node) gives(a *holding.Arena, p shm.Place) {
 	n.t.Helper()
-	for _, c := range n.Copies(n.job.ID) {
+	for _, c := range n.view().Copies() {
 		if c.Arena == a && c.Place == p {
 			a.Free(p)
 			n.room.Learn(n.now, GivenUp{n.job.ID, c})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -20,11 +21,9 @@ type Owner interface {
 	Self() replica.Holder
 	// Holder is a node in its present life; its Node is empty where nobody knows it.
 	Holder(replica.NodeName) replica.Holder
-	Jobs() []*replica.Job
-	// Job is nil where the node does not know it any more.
-	Job(replica.JobID) *replica.Job
-	// Copies are the parts of a job that lie sealed here.
-	Copies(replica.JobID) []holding.Copy
+	Jobs() []room.JobView
+	// Job is false where the node does not know it any more.
+	Job(replica.JobID) (room.JobView, bool)
 	// Coming tells whether a part is on its way into an arena already.
 	Coming(a *holding.Arena, part replica.Part, g replica.Generation, root replica.Digest) bool
 }
@@ -185,7 +184,8 @@ func (r *Room) Next() (at time.Time, ok bool) {
 func (r *Room) next(now time.Time) *Read {
 	var reads []*Read
 	var list []readable
-	for _, job := range r.owner.Jobs() {
+	for _, view := range r.owner.Jobs() {
+		job := view.Job
 		switch job.Phase {
 		case replica.Closed, replica.Planned:
 			return nil
@@ -193,7 +193,7 @@ func (r *Room) next(now time.Time) *Read {
 			continue
 		case replica.Open:
 		}
-		for _, c := range r.owner.Copies(job.ID) {
+		for _, c := range view.Copies() {
 			first := c.Place.Kind == shm.Frozen || c.Info.Generation == job.Committed
 			list = append(list, readable{lain{c.Arena.Key(), c.Place, c.Info.Count}, len(c.Info.Digests), first})
 			reads = append(reads, &Read{Job: job.ID, Copy: c})

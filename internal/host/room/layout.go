@@ -1,0 +1,94 @@
+package room
+
+import (
+	"fmt"
+
+	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/replica"
+)
+
+// Group is a rank's group.
+func Group(job *replica.Job, r replica.Rank) replica.GroupID {
+	if int(r) < len(job.Layout.Groups) {
+		return job.Layout.Groups[r]
+	}
+	return 0
+}
+
+// Speaker is the lowest rank of a group: the one that sends the group's part to its mirrors.
+func Speaker(job *replica.Job, g replica.GroupID) replica.Rank {
+	for r, have := range job.Layout.Groups {
+		if have == g {
+			return replica.Rank(r)
+		}
+	}
+	return 0
+}
+
+// Part names what lies in a kind of place of a rank's arena.
+func Part(job *replica.Job, k shm.PlaceKind, r replica.Rank) replica.Part {
+	return holding.PartIn(k, Group(job, r), r)
+}
+
+// MirrorsOf names the nodes that mirror what lies in a kind of place of a rank's arena: none for a group's part, except for that of its speaker.
+func MirrorsOf(job *replica.Job, k shm.PlaceKind, r replica.Rank) []replica.NodeName {
+	g := Group(job, r)
+	switch {
+	case k == shm.Ring && int(r) < len(job.Mirrors):
+		return job.Mirrors[r]
+	case k == shm.Slot && int(g) < len(job.GroupMirrors) && Speaker(job, g) == r:
+		return job.GroupMirrors[g]
+	}
+	return nil
+}
+
+// MirrorsOfPart names the nodes that mirror a part which a rank makes. A frozen one goes where the parts go that bind it.
+func MirrorsOfPart(job *replica.Job, p replica.Part, r replica.Rank) []replica.NodeName {
+	kind := holding.KindFor(p)
+	if kind == shm.Frozen {
+		kind = shm.Slot
+	}
+	return MirrorsOf(job, kind, r)
+}
+
+// MirrorsFor names the nodes that mirror a rank's private part, or a group's, whoever makes it.
+func MirrorsFor(job *replica.Job, p replica.Part) []replica.NodeName {
+	lists := job.Mirrors
+	if p.Kind == replica.ReplicatedPart {
+		lists = job.GroupMirrors
+	}
+	if int(p.Index) < len(lists) {
+		return lists[p.Index]
+	}
+	return nil
+}
+
+// Mirrored is the part that a mirror's arena holds.
+func Mirrored(job *replica.Job, spec shm.Spec) replica.Part {
+	if spec.Slots > 0 {
+		return replica.OfGroup(Group(job, spec.Rank))
+	}
+	return replica.OfRank(spec.Rank)
+}
+
+// Spreads tells whether mirrors are still to get what the job resumes, or has resumed, at.
+func Spreads(job *replica.Job) bool {
+	return job.Phase == replica.Planned || job.Phase == replica.Open && job.Previous != nil
+}
+
+// Useful tells whether an arena holds a part as new as the committed generation, or of the one that was committed before and is kept; or
+// whether the daemon writes one into it.
+func Useful(job *replica.Job, a *holding.Arena) bool {
+	return a.Needed(func(g replica.Generation) bool {
+		return g.Step >= job.Committed.Step || job.Previous != nil && g == job.Previous.Generation
+	})
+}
+
+// Fits refuses a replicated part whose geometry is not its group's.
+func Fits(job *replica.Job, man replica.Manifest) error {
+	if man.Part.Kind == replica.ReplicatedPart && man.Geometry != job.GroupGeometry[man.Part.Index] {
+		return fmt.Errorf("mirror of %v: its manifest has geometry %v, the group has %v: the ranks of a group must register the same regions in the same order", man.Part, man.Geometry, job.GroupGeometry[man.Part.Index])
+	}
+	return nil
+}
