@@ -56,6 +56,7 @@ func (h *Host) newCandidate(lj *localJob, c replica.Candidate) {
 			l.Arena.Pin(l.Place, 0, 0)
 		}
 	}
+	h.pruneOld(lj)
 	h.mirrorCandidate(lj, false)
 	h.answerCandidate(lj)
 	h.retain(lj)
@@ -123,6 +124,7 @@ func (h *Host) progressed(lj *localJob, p control.Progress) {
 	}
 	lj.job = p.After(lj.job)
 	h.tellCommitted(lj)
+	h.pruneOld(lj)
 	h.retain(lj)
 	h.release(lj)
 }

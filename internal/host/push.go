@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -144,10 +145,21 @@ func (h *Host) prunePushes(lj *localJob, was *replica.Job) {
 	for _, p := range h.mover.Prune(lj.job.ID, wanted) {
 		drop(p.From)
 	}
+	h.retain(lj)
 	for _, lr := range lj.ranks { // should such a node be a mirror again, it has freed what it had
 		maps.DeleteFunc(lr.pushed, func(k pushKey, _ pushState) bool {
 			return !wanted(mover.Line{Node: k.node, Rank: lr.rank}, transfer.Key{Part: k.part})
 		})
+	}
+}
+
+// pruneOld ends pushes of replicated parts that nothing waits for any more. Each holds a slot, and of two there may be no other for the
+// candidate.
+func (h *Host) pruneOld(lj *localJob) {
+	for _, p := range h.mover.Prune(lj.job.ID, func(_ mover.Line, k transfer.Key) bool {
+		return k.Part.Kind != replica.ReplicatedPart || lock.Needed(lj.job, lj.candidate.Generation, k.Generation)
+	}) {
+		drop(p.From)
 	}
 }
 
@@ -193,7 +205,8 @@ func (h *Host) pushTo(node replica.NodeName, lj *localJob, lr *localRank, p shm.
 	if err != nil {
 		return
 	}
-	for _, p := range h.mover.Push(mover.Line{Node: node, Job: lj.job.ID, Rank: lr.rank}, mover.Push{Key: k, From: h.pace(r, lj.pushedFor(info.Generation))}, lj.awaits) {
+	dropped := h.mover.Push(mover.Line{Node: node, Job: lj.job.ID, Rank: lr.rank}, mover.Push{Key: k, From: h.pace(r, lj.pushedFor(info.Generation))}, lj.awaits)
+	for _, p := range dropped {
 		drop(p.From)
 		switch {
 		case p.Key != k:
@@ -201,6 +214,9 @@ func (h *Host) pushTo(node replica.NodeName, lj *localJob, lr *localRank, p shm.
 		case sent:
 			lr.pushed[pk] = was // it is on its way since then
 		}
+	}
+	if len(dropped) > 0 {
+		h.retainArena(lj, lr.arena, lr)
 	}
 }
 
