@@ -3,6 +3,7 @@ package libreplicad_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -357,6 +358,43 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("open: %v", err)
 		}
 	})
+}
+
+// A rank of thousands of tensors whose calls are all cut at once gets there by calling again: the geometry does not fit the socket, so that calls are
+// cut in the middle of it, and the answer comes late.
+func TestAttachGoesOnWhereItWasCut(t *testing.T) {
+	d := newDaemon(t)
+	s, err := libreplicad.Open(t.Context(), libreplicad.Options{Socket: d.path, Job: "opticks", Rank: 2, World: 4})
+	must(t, err)
+	defer s.Close()
+	m, err := libreplicad.Alloc(8000 * 64)
+	must(t, err)
+	defer m.Free()
+	regions := make([]libreplicad.Region, 8000)
+	for i := range regions {
+		regions[i] = libreplicad.Region{Name: fmt.Sprintf("expert.%d", i), DType: replica.F32, Data: m.Slice(64*i, 64)}
+	}
+	must(t, s.Register(regions...))
+	now, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	cut := 0
+	for ; ; cut++ {
+		err := s.Attach(now)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, libreplicad.ErrTimeout) {
+			t.Fatalf("call %d: %v", cut, err)
+		}
+	}
+	if cut < 2 {
+		t.Errorf("%d calls were cut, want several", cut)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := len(d.arena.Geometry().Regions); n != 8000 {
+		t.Errorf("the arena is for %d regions", n)
+	}
 }
 
 func TestStopped(t *testing.T) {

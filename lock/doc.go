@@ -13,6 +13,6 @@
 //   - a commit or Resume names every part, and for each enough distinct nodes that are neither at fault nor quarantined;
 //   - a command is applied whole or refused whole, and a repeated one is harmless.
 //
-// It is pure: no goroutine, clock, randomness, logger or I/O, and it imports only replica besides the standard library; it
+// It is pure: no goroutine, clock, randomness, logger or I/O, and it imports only replica and internal/planted besides the standard library; it
 // must not import "time", "net", "os", "sync" or "math/rand".
 package lock

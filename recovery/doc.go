@@ -6,8 +6,8 @@
 // reaches the same decisions from the state machine and the daemons' reports, which are level-triggered.
 //
 // One goroutine drives a Leader; nothing here is safe for concurrent use. The package holds no clock (the driver passes
-// monotonic time in), no goroutine, randomness, logger or I/O, and imports only replica and the standard library, of "time"
-// only the type Duration.
+// monotonic time in), no goroutine, randomness, logger or I/O, and imports only replica and internal/planted besides the standard library,
+// of "time" only the type Duration.
 //
 // Invariants: every effect may be carried out twice; every event may come twice, late, or out of order; what a Leader
 // proposes cites what it knew, so that the state machine can refuse it.

@@ -71,6 +71,7 @@ type Leader struct {
 	verdict   Verdict // the planner's newest
 
 	recoveries []time.Duration // begun since the committed step last rose
+	excused    replica.Epoch   // whose closing began a recovery that does not count
 	committed  replica.Step
 
 	out  []Effect
@@ -295,6 +296,7 @@ func (l *Leader) decide() {
 	l.assertFaults()
 	l.condemn()
 	l.revive()
+	l.excuse()
 	switch l.job.Phase {
 	case replica.Opening:
 		l.opening()

@@ -71,7 +71,7 @@ func (l *Leader) fillRanks() {
 	l.short = len(idle)
 	if len(idle) > 0 {
 		slices.Sort(idle)
-		l.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", rankList(idle)), nil)
+		l.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", rankList(idle))+in.shortages(), nil)
 	}
 }
 
@@ -95,6 +95,9 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 		switch _, connected := in.current(o.node); {
 		case s.starts(o.node, r):
 			o.taken, patience = true, l.bound(AwaitAttach) // its process runs: it imports, or builds its model; its node kills it after Start
+			if l.roomElsewhere(in, s, r, o) {
+				patience = 0
+			}
 		case o.taken && connected && o.own && o.expect == 0:
 			s.release(r, o)
 			*o = offering{since: l.now, again: l.now + l.t.Claim} // its launcher starts it again while the job opens

@@ -69,6 +69,41 @@ func TestCrashLoopEnds(t *testing.T) {
 	}
 }
 
+// TestWantsSpendNoBudget has a rank's process die for want of something, again and again: the job goes on. The deaths after that count.
+func TestWantsSpendNoBudget(t *testing.T) {
+	w := newWorld()
+	w.addNode("a", 2, false, nil)
+	w.addNode("b", 2, false, nil)
+	w.create([]replica.GroupID{0, 0}, replica.Options{})
+	if err := w.wait(5 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	dies := func(short string) {
+		n := w.nodes[w.state().Ranks[0].Node]
+		w.process("0").alive, n.short = false, short
+		n.offers++
+		if err := w.wait(time.Second); err != nil {
+			t.Fatal(err)
+		}
+		n.short = ""
+		if err := w.wait(5 * time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 40 {
+		if dies("memory"); w.state().Phase == replica.Ended {
+			t.Fatalf("ended after %d wants: %s", i+1, w.state().EndReason)
+		}
+	}
+	deaths := 0
+	for ; w.state().Phase != replica.Ended && deaths < 40; deaths++ {
+		dies("")
+	}
+	if most := recovery.DefaultBudget().Recoveries; deaths != most+1 {
+		t.Errorf("%d deaths end a job whose budget is %d", deaths, most)
+	}
+}
+
 func placement(ranks []replica.NodeName, groups []replica.GroupID, labels map[replica.NodeName]string, usable ...replica.NodeName) recovery.Placement {
 	p := recovery.Placement{Job: replica.JobID{3}, Layout: replica.Layout{World: uint32(len(ranks)), Groups: groups}, Nodes: map[replica.NodeName]replica.Node{}, Usable: map[replica.NodeName]bool{}, Copies: 2}
 	for i, n := range ranks {

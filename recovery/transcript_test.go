@@ -261,6 +261,8 @@ func (w *world) command(f []string) error {
 		d := w.nodes[replica.NodeName(f[1])]
 		d.slow, d.starting = true, append(d.starting, ranks(f[2])...)
 		d.offers -= len(ranks(f[2]))
+	case "short": // short NODE [WANT]: it is short of that, or of nothing any more
+		w.nodes[replica.NodeName(f[1])].short = strings.Join(f[2:], " ")
 	case "slow": // slow NODE: its processes take long to attach
 		w.nodes[replica.NodeName(f[1])].slow = true
 	case "attach": // attach NODE: those that took long claim their ranks now

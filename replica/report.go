@@ -102,6 +102,8 @@ type NodeReport struct {
 	StartingPIDs []uint64 `json:"starting_pids,omitempty" cbor:"17,keyasint,omitempty"`
 	// Launchers counts the launchers of the job here, those too that can start no more processes.
 	Launchers int `json:"launchers,omitempty" cbor:"19,keyasint,omitempty"`
+	// Short names what the node is short of, so that it starts no process for the job, and one that runs may not get its rank. Empty: nothing.
+	Short string `json:"short,omitempty" cbor:"23,keyasint,omitempty"`
 	// SettleMS is how long ranks here have to settle since the fence, in milliseconds, where copies under way need longer than settle_timeout.
 	SettleMS uint64 `json:"settle_ms,omitempty" cbor:"18,keyasint,omitempty"`
 	// Epoch and Phase are those of the job as the node knows it, and SinceMS for how long it had known them when this was sent: a new leader

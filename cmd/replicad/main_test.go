@@ -86,7 +86,7 @@ func TestWrongUse(t *testing.T) {
 
 func TestHelpTellsTheExitCodes(t *testing.T) {
 	code, out, _ := try(t, "--help")
-	if code != exitOK || !strings.Contains(out, "Exit codes") || !strings.Contains(out, fmt.Sprintf("; %d given up", exitDoNotRequeue)) {
+	if code != exitOK || !strings.Contains(out, "Exit codes") || !strings.Contains(out, fmt.Sprintf("; %d given up", exitDoNotRequeue)) || !strings.Contains(out, fmt.Sprintf("; %d refused", exitRefused)) {
 		t.Errorf("code %d:\n%s", code, out)
 	}
 	for _, v := range verbs(stdio{}) {

@@ -268,9 +268,7 @@ func TestTornAndFreed(t *testing.T) {
 	if got := states(a, shm.Slot)[:2]; !slices.Equal(got, []replica.SlotState{replica.SlotSealed, replica.SlotTorn}) {
 		t.Errorf("torn: %v", got)
 	}
-	if copied := a.GiveUpLeft(); len(copied) != 0 {
-		t.Errorf("to be finished: %v", copied)
-	}
+	a.Joined(nil)
 	if got := states(a, shm.Slot)[:2]; !slices.Equal(got, []replica.SlotState{replica.SlotSealed, replica.SlotFree}) {
 		t.Errorf("freed: %v", got)
 	}

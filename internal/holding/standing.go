@@ -89,10 +89,10 @@ func (a *Arena) Unwanted(k shm.PlaceKind, wanted func(replica.Generation) bool) 
 	return out
 }
 
-// GiveUpLeft gives up whatever a dead writer left half done: each place that is neither free nor sealed and that nothing of this daemon
-// writes to. It is the one answer to what the dead left: to a rank's process that died or joined its captures, and to a daemon that died
-// while it took a push or restored. The bytes of a COPIED place are whole: those that its rank left are returned, to be hashed and sealed
-// in its name (Finish). A mirror's are brought again. Nobody may be copying into the arena any more but this daemon.
+// GiveUpLeft gives up whatever dead writers left half done: each place that is neither free nor sealed and that nothing of this daemon
+// writes to. It is the one answer to what the dead left where no living process writes: in the arena of a rank that has died, and in a
+// mirror's whose daemon has. The bytes of a COPIED place are whole: those in a rank's arena are returned, to be hashed and sealed in its
+// name (Finish). A mirror's are brought again. For the arena of a living rank see Joined.
 func (a *Arena) GiveUpLeft() (copied []shm.Place) {
 	for _, p := range a.Places() {
 		if a.staged[p] != nil {
@@ -111,4 +111,29 @@ func (a *Arena) GiveUpLeft() (copied []shm.Place) {
 		}
 	}
 	return copied
+}
+
+// Left is what was half done in the arena of a living rank when this daemon got it: by the rank, or by the daemon before.
+type Left map[shm.Place]replica.SlotWord
+
+// HalfDone notes what is half done and not this daemon's.
+func (a *Arena) HalfDone() Left {
+	left := Left{}
+	for _, p := range a.Places() {
+		if w := a.Word(p); a.staged[p] == nil && (w.State() == replica.SlotCopying || w.State() == replica.SlotCopied) {
+			left[p] = w
+		}
+	}
+	return left
+}
+
+// Joined frees what is torn, once the living rank has joined its captures. What is half done in the same use of its place as when this
+// daemon got the arena is then the dead daemon's, and is given up. Any other may be a capture that the rank has begun since, for a plan.
+func (a *Arena) Joined(left Left) {
+	for _, p := range a.Places() {
+		if w, was := left[p]; was && a.staged[p] == nil && a.Word(p) == w {
+			a.Tear(p)
+		}
+		a.freeTorn(p)
+	}
 }

@@ -132,6 +132,30 @@ func TestADaemonDiesAtEachStore(t *testing.T) {
 	}
 }
 
+// A rank lives on while its daemon dies, which was restoring into its arena. Once the rank has joined its captures the next daemon gives up
+// what that one left, and not what the rank has begun to capture since.
+func TestJoinedAfterADaemonDied(t *testing.T) {
+	a, _ := hold(t, shm.Spec{Geometry: fixture.Geometry(t, false), Slots: 4})
+	seal(t, a, slot(0), fixture.Gen(3, 5), replica.Digest{})
+	man, _ := manifest(a, slot(1), fixture.Gen(3, 6), replica.Digest{})
+	if _, _, err := a.TakeFor(man, func() []shm.Place { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	setState(t, a, slot(2), replica.SlotCopied) // by the rank, or by the daemon: nobody knows yet
+	next := adopted(t, a)
+	left := next.HalfDone()
+	setState(t, next, slot(2), replica.SlotSealed) // the rank's, then
+	setState(t, next, slot(3), replica.SlotCopying)
+	next.Joined(left)
+	if got, want := states(next, shm.Slot), []replica.SlotState{replica.SlotSealed, replica.SlotFree, replica.SlotSealed, replica.SlotCopying}; !slices.Equal(got, want) {
+		t.Errorf("slots %v, want %v", got, want)
+	}
+	next.Joined(left)
+	if got := next.Word(slot(3)).State(); got != replica.SlotCopying {
+		t.Errorf("a capture under way is %v", got)
+	}
+}
+
 // adopted is what the next daemon gets of an arena whose daemon dies now.
 func adopted(t *testing.T, a *Arena) *Arena {
 	t.Helper()

@@ -256,6 +256,7 @@ func (h *Host) adoptRank(lj *localJob, ref *orphan) *localRank {
 		is = finished
 	}
 	lr := &localRank{life: is, rank: rank, incarnation: inc, arena: ref.Arena, pid: ref.Process.PID, start: ref.Process.Start, unproven: !ref.Process.Proven, peer: ref.peer, sealedAt: map[replica.Generation]time.Time{}}
+	lr.halfDone = ref.HalfDone()
 	lj.ranks[rank] = lr
 	h.reserve(ref.Arena)
 	ref.RaiseFence(lj.fenced)

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -50,7 +50,7 @@ func (h *Host) makeArena(lj *localJob, a *attaching) {
 	}
 	a.creating = true
 	job := lj.job
-	spec := shm.Spec{Cluster: h.cluster, Era: h.era, Job: job.ID, Rank: rank, Geometry: a.geometry, ChunkBytes: chunkBytes(job), Slots: slotsOf(job), Margin: uint64(h.cfg.MemoryMargin)}
+	spec := h.arenaSpec(job, a)
 	h.sayMemory(lj, spec)
 	ev := arenaReady{attaching: a, job: job.ID}
 	h.work.Go(func() {
@@ -67,12 +67,13 @@ func (h *Host) arenaReady(ev arenaReady) {
 		if h.attaching[a.peer.ID()] != a || lj == nil {
 			return
 		}
-		code := wire.CodeSystem
-		if errors.As(ev.err, new(*shm.TooLittleMemory)) {
-			code = wire.CodeNoMemory
-		}
-		h.refuse(a, a.attach, code, ev.err.Error())
 		h.send(control.Evidence{Job: ev.job, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: a.hello.Rank, Incarnation: a.granted, Detail: ev.err.Error()}})
+		a.granted = 0
+		if kind := want.Of(ev.err); kind != want.Nothing { // it asks for the rank again once that is free
+			h.short(lj, a.hello.Rank, kind, ev.err.Error())
+			return
+		}
+		h.refuse(a, a.attach, wire.CodeSystem, ev.err.Error())
 		return
 	}
 	if h.attaching[a.peer.ID()] != a || lj == nil {
@@ -82,6 +83,58 @@ func (h *Host) arenaReady(ev arenaReady) {
 	ref := holding.New(ev.arena, holding.RankKey(ev.job, a.hello.Rank, a.granted), h.unmap)
 	h.custody.Put(ref.Key(), ref.File())
 	h.park(lj, a, ref, true)
+}
+
+// lacksRoom tells whether this node is short of what a process's arena takes. It waits then, and has claimed nothing: other nodes may be asked.
+func (h *Host) lacksRoom(lj *localJob, a *attaching) bool {
+	if h.shortages.waits(lj.job.Name, time.Now()) {
+		return true
+	}
+	err := want.Descriptor(arenaDescriptors)
+	if err != nil {
+		err = fmt.Errorf("%d descriptors for an arena: %w", arenaDescriptors, err)
+	} else if !lj.inherits(a) {
+		spec := h.arenaSpec(lj.job, a)
+		err = fewerSlots(spec, h.room(spec))
+	}
+	if kind := want.Of(err); kind != want.Nothing {
+		h.short(lj, a.hello.Rank, kind, err.Error())
+		return true
+	}
+	return false // any other error comes again when the arena is made
+}
+
+// arenaDescriptors is how many descriptors the way of an arena to its process takes at most: its own, those of what is read meanwhile, and
+// duplicates on their way to the keeper and the process.
+const arenaDescriptors = 4
+
+// inherits tells whether a predecessor's arena lies here that a process can have.
+func (lj *localJob) inherits(a *attaching) bool {
+	if lr := lj.ranks[a.hello.Rank]; lr != nil && lr.arena.Fits(a.geometry) {
+		return true
+	}
+	return slices.ContainsFunc(lj.retired, func(ref *holding.Arena) bool { return ref.Spec().Rank == a.hello.Rank && ref.Fits(a.geometry) })
+}
+
+func (h *Host) arenaSpec(job *replica.Job, a *attaching) shm.Spec {
+	return shm.Spec{Cluster: h.cluster, Era: h.era, Job: job.ID, Rank: a.hello.Rank, Geometry: a.geometry, ChunkBytes: chunkBytes(job), Slots: slotsOf(job), Margin: uint64(h.cfg.MemoryMargin)}
+}
+
+// retryShort has those try again who wait here for something that this node was short of.
+func (h *Host) retryShort() {
+	now := time.Now()
+	for name, s := range h.shortages {
+		if now.Before(s.again) {
+			continue
+		}
+		if now.After(s.until) {
+			delete(h.shortages, name)
+			for _, lj := range h.jobs {
+				h.report(lj)
+			}
+		}
+		h.serveAttaching()
+	}
 }
 
 // park has the arena of a process put where it outlives the daemon. The list on disk names the process before that has the
@@ -129,6 +182,7 @@ func (h *Host) handOut(lj *localJob, a *attaching, ref *holding.Arena) {
 	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), sealedAt: map[replica.Generation]time.Time{}}
 	lj.ranks[rank] = lr
 	h.rankAttached(lj.job.Name, rank)
+	h.shortages.found(lj.job.Name)
 	ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
 	ref.SetCommitted(lj.job.Position)
 	ref.SetCandidate(lj.candidate.Position)
@@ -150,6 +204,10 @@ func (h *Host) answerAttach(lj *localJob, lr *localRank, request uint32) {
 	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: lr.incarnation, Slots: hd.Slots, Ring: hd.Ring, Fence: lj.fenced, Job: lj.job.ID}.Append(nil)
 	if err := lr.peer.SendFile(head, body, lr.arena.File()); err != nil {
 		h.log.Failed("attach", lr.arena.Key(), err.Error())
+		if kind := want.Of(err); kind != want.Nothing {
+			h.short(lj, lr.rank, kind, err.Error())
+			lr.peer.Refuse(request, wire.CodeAgain, err.Error())
+		}
 	}
 }
 

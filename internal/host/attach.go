@@ -27,6 +27,7 @@ type attaching struct {
 	helloReq uint32
 	attach   uint32 // request of ATTACH; 0: not sent yet
 	welcomed bool
+	turned   bool // its last ATTACH was refused
 	geometry replica.Geometry
 	request  uint64 // of the claim under way; 0: none
 	claim    replica.Claim
@@ -40,13 +41,17 @@ func (h *Host) refuse(a *attaching, req uint32, c int32, text string) {
 	h.audit.Refused("rank", h.self.Name, audit.Fields{"job": a.hello.Job, "rank": fmt.Sprint(a.hello.Rank), "pid": fmt.Sprint(a.peer.PID()), "refused": text})
 	for _, l := range h.launchers {
 		if l.hello.Job == a.hello.Job {
-			l.starts.refused(a.hello.Rank, text)
+			l.starts.refused(a.hello.Rank, text, true)
 		}
 	}
 	a.peer.Refuse(req, c, text)
-	delete(h.attaching, a.peer.ID())
 	delete(h.claims, a.request)
 	h.desk.Leave(a.peer)
+	if a.attach == 0 {
+		delete(h.attaching, a.peer.ID())
+		return
+	}
+	a.turned, a.attach, a.request, a.granted, a.creating = true, 0, 0, 0, false // it may ask anew: the refusal may not have reached it
 }
 
 // registered lays out the regions that a rank registers. The library has refused them already; one of another make may not have.
@@ -94,9 +99,14 @@ func (h *Host) advance(a *attaching) {
 
 func (h *Host) welcome(job *replica.Job, a *attaching) {
 	a.welcomed = true
-	h.desk.Admit(a.peer, desk.Caller{Job: job.ID, Rank: a.hello.Rank, Nonce: a.hello.Nonce})
+	h.meet(job, a)
 	a.peer.Send(wire.RankHeader{Type: wire.MWelcome, Request: a.helloReq}, //nolint:errcheck // a dead peer is Gone
 		wire.Welcome{ABI: wire.RankABI, Rank: a.hello.Rank, Cluster: h.cluster, Job: job.ID, Era: h.era, ChunkBytes: chunkBytes(job)}.Append(nil))
+}
+
+// meet lets a process ask the rendezvous.
+func (h *Host) meet(job *replica.Job, a *attaching) {
+	h.desk.Admit(a.peer, desk.Caller{Job: job.ID, Rank: a.hello.Rank, Nonce: a.hello.Nonce})
 }
 
 // handOutAgain serves a process that was named the owner of its arena by a daemon that died before it had handed the arena out: the claim
@@ -192,6 +202,9 @@ func (h *Host) claimFor(lj *localJob, a *attaching) {
 	}
 	if text := lj.otherState(rank, a.hello.Group, a.geometry, kept); text != "" {
 		h.refuse(a, a.attach, wire.CodeRefused, text)
+		return
+	}
+	if h.lacksRoom(lj, a) {
 		return
 	}
 	a.request = h.nextRequest()

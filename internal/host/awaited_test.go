@@ -148,6 +148,29 @@ func TestHaltedRankIsSaid(t *testing.T) {
 	}
 }
 
+// A rank that is stopped as its daemon starts again never attaches again. Its node looks at its steps all the same: else it would be no hang.
+func TestARankThatNeverAttachesAgainHangs(t *testing.T) {
+	d := newRig(t)
+	d.cfg.Timing.HangFirst = time.Nanosecond
+	lr := d.attach(d.put(fixture.Job()), 0)
+	p := d.process()
+	lr.pid, lr.start = p.pid, p.start
+	lr.arena.SetOwner(4, uint64(p.pid), p.start)
+	d.live(lr, 3, 6, replica.Idle)
+	d.restart()
+	d.tell(fixture.Job())
+	lj := d.jobs[fixture.JobID]
+	d.pulses(lj)
+	d.began = d.began.Add(-time.Second)
+	d.pulses(lj)
+	if r := d.reported(lj).Ranks[0]; !r.Hung || r.Attached {
+		t.Errorf("reported: %+v", r)
+	}
+	if _, ok := d.stepsOf(lj); !ok {
+		t.Error("its node says nothing of its steps")
+	}
+}
+
 // What a witness says of its own ranks: how they get on, and that one has lost its peers.
 func TestHowRanksGetOn(t *testing.T) {
 	d := newRig(t)

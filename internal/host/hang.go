@@ -9,9 +9,10 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// underWay tells whether the rank was let go in the job's open epoch and has not finished. One that has stopped since broke off.
+// underWay tells whether the rank loaded what the job's open epoch goes on from, and has not finished. One that has stopped since broke off.
+// Whether the rank was let go too, a daemon that starts again learns only as the rank attaches again, which a process that is stopped never does.
 func (lr *localRank) underWay(job *replica.Job) bool {
-	return job.Phase == replica.Open && lr.alive() && lr.gone == job.Epoch && !lr.left()
+	return job.Phase == replica.Open && lr.alive() && lr.loaded == job.Epoch && !lr.left()
 }
 
 // pulses looks at the step words of the ranks that train here. The leader is told of one that stands still: it knows how far

@@ -111,6 +111,7 @@ type Host struct {
 
 	// What takes seconds for large states, and so runs beside the host; a test may put something slow in its place.
 	create func(shm.Spec) (*shm.Arena, error)
+	room   func(shm.Spec) error
 	reuse  func(*shm.Staging) error
 
 	// Owned by run.
@@ -126,7 +127,8 @@ type Host struct {
 	jobs         map[replica.JobID]*localJob
 	attaching    map[uint64]*attaching // by session peer
 	launchers    map[uint64]*launcher  // by session peer
-	awaited      []holding.Entry       // arenas that only a live rank can bring back
+	shortages    shortages
+	awaited      []holding.Entry // arenas that only a live rank can bring back
 	awaitedSince time.Time
 	orphans      []*orphan // adopted before their job is known
 	requests     uint64    // last request id
@@ -181,8 +183,8 @@ type request interface {
 
 func New(c Config) *Host {
 	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, learn: c.Learn, store: c.Store,
-		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, reuse: (*shm.Staging).Reuse,
-		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{},
+		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, room: shm.Room, reuse: (*shm.Staging).Reuse,
+		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{}, shortages: shortages{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
 		yielding: yielding{pacer: new(manners.Pacer)}}
 	if m.processes == nil {
@@ -569,6 +571,7 @@ func (h *Host) tick() time.Duration {
 	}
 	h.yield()
 	h.desk.Tick()
+	h.retryShort()
 	next = min(next, h.pushNow(time.Now()), h.scrubNow(time.Now()))
 	h.serveLaunchers()
 	h.killStuck()

@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -197,9 +198,12 @@ func (l *launcher) free() int { return int(l.hello.Capacity) - len(l.starts.rank
 
 // offers counts the processes that this node could still start for a job.
 func (h *Host) offers(job *replica.Job) (n int, spare bool) {
+	if h.shortages.of(job.Name, time.Now()) != "" {
+		return 0, false // a process that is started now may find no room
+	}
 	spare = true
 	for _, l := range h.launchers {
-		if l.accepted && l.hello.Job == job.Name && !l.deaf {
+		if l.accepted && l.hello.Job == job.Name && !l.deaf && !l.done {
 			n += max(0, l.free())
 			spare = spare && l.hello.Spare
 		}
@@ -210,7 +214,7 @@ func (h *Host) offers(job *replica.Job) (n int, spare bool) {
 // launchersOf counts the launchers of a job here.
 func (h *Host) launchersOf(job *replica.Job) (n int) {
 	for _, l := range h.launchers {
-		if l.accepted && l.job == job.ID {
+		if l.accepted && l.job == job.ID && !l.done {
 			n++
 		}
 	}
@@ -269,7 +273,7 @@ func (h *Host) runExited(ev session.RunExited) {
 		h.serveLauncher(l)
 		return
 	}
-	h.endedBy(lj, ev.RunExited)
+	h.endedBy(lj, l, ev.RunExited)
 	if lr := lj.ranks[r]; lr != nil && uint64(lr.pid) == ev.RunExited.PID {
 		h.rankDied(lj, lr)
 	} else if !l.starts.of(r).attached { // else the rank was a child of the launcher's process, or has been taken over
@@ -281,16 +285,41 @@ func (h *Host) runExited(ev session.RunExited) {
 
 // endedEarly counts a process that ended before it attached: it was started in vain, and will be again.
 func (h *Host) endedEarly(lj *localJob, l *launcher, r replica.Rank, status int32) {
+	if kind := h.wanted(lj, r, status); kind != want.Nothing {
+		l.starts.again(r, time.Now())
+		h.short(lj, r, kind, fmt.Sprintf("a process for rank %d ended with status %d before it attached", r, status))
+		return
+	}
+	if c := lj.job.Ranks[r]; c.Incarnation != 0 && c.Node != h.self.Name && !recovery.Vacated(lj.job, r) {
+		return // it came too late: a process elsewhere has the rank
+	}
 	tries := l.starts.early(r, time.Now(), h.cfg.Timing.Start)
 	h.log.StartFailed(lj.job, r, status, tries, startTries)
-	if tries < startTries || lj.job.Phase == replica.Ended {
+	if tries < startTries || lj.job.Phase == replica.Ended || l.done {
 		return
 	}
 	why := fmt.Sprintf("rank %d ended %d times in a row on node %s before it attached, the last time with status %d", r, tries, h.self.Name, status)
-	if text := l.starts.of(r).refused; text != "" {
-		why += ": " + text
+	was := l.starts.of(r)
+	if was.refused != "" {
+		why += ": " + was.refused
 	}
-	h.send(control.EndRequest{Name: lj.job.Name, Reason: recovery.DoNotRequeue + why + "; its own output says why", Rank: r})
+	why += "; its own output says why"
+	if was.turned || !survivors(lj.job) {
+		h.unfit(lj, l, r, why)
+		return
+	}
+	h.endForGood(lj, r, why)
+}
+
+// wanted is what a process that ended before it attached was short of, as its status says, or what this node is short of. Nothing: it failed.
+func (h *Host) wanted(lj *localJob, r replica.Rank, status int32) want.Kind {
+	switch {
+	case status < 0:
+		return want.Kind(-max(status, -int32(want.Something)))
+	case status == wire.StatusWant, h.shortages.of(lj.job.Name, time.Now()) != "" && status != wire.StatusFinal:
+		return want.Something
+	}
+	return want.Nothing
 }
 
 // killStuck ends the processes here that were started and have neither attached nor met anybody since (an import from a file system
@@ -309,7 +338,7 @@ func (h *Host) killStuck() {
 				l.starts.excused(r, time.Now())
 			case l.starts.stuck(r, time.Now(), limit):
 				why := fmt.Sprintf("killed, since it had not attached after %v (timing.start of this node's configuration)", limit)
-				l.starts.refused(r, why)
+				l.starts.refused(r, why, false)
 				h.log.RankNote(lj.job, r, "stuck", why)
 				h.note(l, lj.job, fmt.Sprintf("rank %d: %s; it is started again", r, why))
 				l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r, Signal: uint32(syscall.SIGKILL)}.Append(nil)) //nolint:errcheck // a dead peer is Gone

@@ -56,6 +56,7 @@ type localRank struct {
 	rank        replica.Rank
 	incarnation replica.Incarnation
 	arena       *holding.Arena
+	halfDone    holding.Left // half done when this daemon got the arena; nil: its captures are joined since
 	peer        session.Peer // nil: not attached now
 	pid         int
 	start       uint64
@@ -122,7 +123,7 @@ func (h *Host) report(lj *localJob) {
 	}
 	r.Bad, r.BadDisk = slices.Clone(lj.bad), slices.Clone(lj.badDisk)
 	r.Offers, r.Spare = h.offers(lj.job)
-	r.Launchers = h.launchersOf(lj.job)
+	r.Launchers, r.Short = h.launchersOf(lj.job), h.shortages.of(lj.job.Name, time.Now())
 	r.Starting, r.StartingPIDs = h.starting(lj)
 	if extra := lj.settleTime - h.cfg.Timing.Settle; extra > 0 {
 		r.SettleMS = uint64(lj.settleTime.Milliseconds())

@@ -40,7 +40,7 @@ func (h *Host) yield() {
 // trains tells whether ranks of the job train here, and the newest step that one has begun. One that stands still on purpose does not.
 func (lj *localJob) trains() (newest replica.Step, trains bool) {
 	for _, lr := range lj.ranks {
-		if lr.underWay(lj.job) && !lr.stopped() && !lr.pulse.Stands() {
+		if lr.underWay(lj.job) && lr.gone == lj.job.Epoch && !lr.stopped() && !lr.pulse.Stands() {
 			newest, trains = max(newest, lr.arena.Step().Step()), true
 		}
 	}

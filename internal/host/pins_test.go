@@ -386,7 +386,7 @@ func TestStandsBeforeTheFirstLook(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	lr.gone = lj.job.Epoch
+	lr.loaded, lr.gone = lj.job.Epoch, lj.job.Epoch
 	d.live(lr, 3, 7, replica.Idle)
 	d.paused(lj, lr, time.Nanosecond)
 	d.pulses(lj)
@@ -395,7 +395,7 @@ func TestStandsBeforeTheFirstLook(t *testing.T) {
 	}
 	d.live(lr, 4, 7, replica.Idle)
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Epoch = 4 })
-	lr.gone = 4
+	lr.loaded, lr.gone = 4, 4
 	d.pulses(lj)
 	if lr.stands() {
 		t.Error("a rank stands still by what it said in an epoch before")

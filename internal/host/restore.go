@@ -16,6 +16,7 @@ import (
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -171,6 +172,9 @@ func (h *Host) restored(ev restored) {
 		if !errors.Is(ev.err, context.Canceled) && !errors.Is(ev.err, holding.ErrBrought) {
 			lr.restore.tries++
 			h.log.Retried("restore", fmt.Sprintf("rank %d, epoch %d", ev.rank, ev.epoch), ev.err.Error())
+			if kind := want.Of(ev.err); kind != want.Nothing {
+				h.short(lj, ev.rank, kind, ev.err.Error())
+			}
 			h.fetchFailed(lj, ev.epoch, ev.rank, lr.restore.tries, ev.missed, ev.err)
 		}
 		return

@@ -31,12 +31,19 @@ func (h *Host) handleSession(ev session.Event) {
 			ev.Peer.Refuse(ev.Header.Request, wire.CodeState, "attach before hello was answered")
 			return
 		}
-		g, err := registered(ev.Regions)
-		if err != nil {
-			h.refuse(a, ev.Header.Request, wire.CodeInvalid, err.Error())
-			return
+		if !ev.Again { // a rank waits in slices, and asks in each
+			g, err := registered(ev.Regions)
+			if err != nil {
+				h.refuse(a, ev.Header.Request, wire.CodeInvalid, err.Error())
+				return
+			}
+			a.geometry = g
 		}
-		a.geometry, a.attach = g, ev.Header.Request
+		a.attach = ev.Header.Request
+		if lj := h.jobNamed(a.hello.Job); a.turned && lj != nil {
+			a.turned = false
+			h.meet(lj.job, a)
+		}
 		if ev.Group != replica.NoGroup {
 			a.hello.Group = ev.Group
 		}
@@ -69,6 +76,8 @@ func (h *Host) handleSession(ev session.Event) {
 		h.runRunning(ev.Peer, ev.RunExited.Rank, ev.RunExited.PID)
 	case session.Gone:
 		h.peerGone(ev.Peer)
+	case session.Short:
+		h.shortOfAll(ev.Err)
 	case session.Exited:
 		for _, lj := range h.jobs {
 			for _, lr := range lj.ranks {
@@ -106,8 +115,9 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 		if lj.job.Phase == replica.Open && lr.loaded == lj.job.Epoch {
 			lr.gone = lj.job.Epoch // it was let go, by this daemon or the one before: it is not to be let go once more, but waits for the fault
 		}
-		h.buryLeft(lj, lr) // its captures are joined: what is half done there was a daemon's that died
-		lr.leaveTo = 0     // a fault before all have left brings it back
+		lr.arena.Joined(lr.halfDone)
+		lr.halfDone = nil
+		lr.leaveTo = 0 // a fault before all have left brings it back
 		lr.ordered = orderKey{}
 		h.reconcile(lj)
 	case session.Loaded:

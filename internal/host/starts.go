@@ -31,6 +31,7 @@ type start struct {
 	tries   int       // in a row
 	retryAt time.Time // not before then is the next one started
 	refused string    // why the last one got no arena
+	turned  bool      // the daemon said so to it
 }
 
 // of is what is known of a rank's process, which may be nothing.
@@ -69,6 +70,7 @@ func (s starts) may(r replica.Rank, now time.Time) bool {
 func (s starts) asked(r replica.Rank, now time.Time) {
 	p := s.entry(r)
 	p.running, p.since, p.pid, p.attached, p.saidAt = true, now, 0, false, 0
+	p.refused, p.turned = "", false
 }
 
 // runs notes that the launcher runs one.
@@ -86,11 +88,14 @@ func (s starts) silent(r replica.Rank, now time.Time, patience time.Duration) bo
 // attached notes that the process of a rank has its arena: whatever goes wrong with it from here on is recovery's business.
 func (s starts) attached(r replica.Rank) {
 	p := s.entry(r)
-	p.attached, p.tries, p.refused = true, 0, ""
+	p.attached, p.tries, p.refused, p.turned = true, 0, "", false
 }
 
-// refused notes why a process got no arena.
-func (s starts) refused(r replica.Rank, why string) { s.entry(r).refused = why }
+// refused notes why a process got no arena. turned: it was told so.
+func (s starts) refused(r replica.Rank, why string, turned bool) {
+	p := s.entry(r)
+	p.refused, p.turned = why, turned
+}
 
 // over notes that no process runs for a rank any more.
 func (s starts) over(r replica.Rank) {
@@ -109,6 +114,9 @@ func (s starts) early(r replica.Rank, now time.Time, start time.Duration) int {
 	p.retryAt = now.Add(time.Second)
 	return p.tries
 }
+
+// again has the next process for a rank wait a second: the one before met a want, which counts for nothing.
+func (s starts) again(r replica.Rank, now time.Time) { s.entry(r).retryAt = now.Add(time.Second) }
 
 // stuck tells whether a process should have attached by now. Its time begins anew: its launcher tells of its end.
 func (s starts) stuck(r replica.Rank, now time.Time, limit time.Duration) bool {

@@ -37,7 +37,7 @@ func TestStartsInVain(t *testing.T) {
 		t.Errorf("an end long after the others counts as try %d, want the first", got)
 	}
 	s.early(1, now, attach)
-	s.refused(1, "no memory")
+	s.refused(1, "no memory", true)
 	if p := s.of(1); p.tries != 1 || p.refused != "no memory" {
 		t.Errorf("knows %+v", p)
 	}

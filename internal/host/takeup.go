@@ -97,7 +97,7 @@ func (h *Host) takeOffer(lj *localJob, r replica.Rank, u *untaken) bool {
 // freeLauncher picks a launcher that answers and could start a process; the one that has been here longest.
 func (h *Host) freeLauncher(lj *localJob, but *launcher) *launcher {
 	for _, id := range slices.Sorted(maps.Keys(h.launchers)) {
-		if l := h.launchers[id]; l != but && l.accepted && l.hello.Job == lj.job.Name && l.free() > 0 && !l.deaf && !h.halted(l) {
+		if l := h.launchers[id]; l != but && l.accepted && l.hello.Job == lj.job.Name && l.free() > 0 && !l.deaf && !l.done && !h.halted(l) {
 			return l
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -133,17 +133,24 @@ func clip(text string) string {
 	return text
 }
 
-// endedBy judges the status of a rank's process: wire.StatusFinal ends the job, and success is none where the rank has not left.
-func (h *Host) endedBy(lj *localJob, x wire.RunExited) {
+// endedBy judges the status of a process: success is none where the rank has not left, and after wire.StatusFinal no new process is started.
+func (h *Host) endedBy(lj *localJob, l *launcher, x wire.RunExited) {
 	if lj.job.Phase == replica.Ended {
 		return
 	}
 	lr := lj.ranks[x.Rank]
 	held := lr != nil && uint64(lr.pid) == x.PID
 	switch {
+	case x.Status == wire.StatusFinal && (held || l.starts.of(x.Rank).attached):
+		h.endForGood(lj, x.Rank, fmt.Sprintf("rank %d on node %s ended with status %d, which means that a new process would only end the same way; its own output has the reason", x.Rank, h.self.Name, x.Status))
 	case x.Status == wire.StatusFinal:
-		h.send(control.EndRequest{Name: lj.job.Name, Reason: recovery.DoNotRequeue + fmt.Sprintf(
-			"rank %d on node %s ended with status %d, which means that a new process would only end the same way; its own output has the reason", x.Rank, h.self.Name, x.Status), Rank: x.Rank})
+		why := fmt.Sprintf("the program for rank %d on node %s ended with status %d before it had the rank, which means that a new process would only end the same way", x.Rank, h.self.Name, x.Status)
+		if text := l.starts.of(x.Rank).refused; text != "" {
+			why += ": " + text
+		}
+		h.unfit(lj, l, x.Rank, why)
+	case x.Status == wire.StatusWant && (held || l.starts.of(x.Rank).attached):
+		h.short(lj, x.Rank, want.Something, fmt.Sprintf("process %d of rank %d ended with status %d", x.PID, x.Rank, x.Status))
 	case x.Status == 0 && held && !lr.left():
 		h.noteAll(lj, fmt.Sprintf("rank %d: process %d ended with status 0 and has not left the job, so it is started again: a program that has finished must leave (session.leave(), rp_leave)", x.Rank, x.PID))
 	}

@@ -133,7 +133,7 @@ func TestSameExceptionIsSaidAtOnce(t *testing.T) {
 	}
 }
 
-// What a process's exit status says: 78 ends the job for good, and success is none where the rank has not left.
+// What a process's exit status says: 78 ends the job for good where the process had the rank, else its launcher, and success is none where the rank has not left.
 func TestExitStatusOfARank(t *testing.T) {
 	for what, c := range map[string]struct {
 		status int32
@@ -142,12 +142,11 @@ func TestExitStatusOfARank(t *testing.T) {
 		end    string
 		note   string
 	}{
-		"final":                {wire.StatusFinal, false, true, recovery.DoNotRequeue + "rank 0 on node n1 ended with status 78", ""},
-		"final, before attach": {wire.StatusFinal, false, false, recovery.DoNotRequeue + "rank 0 on node n1 ended with status 78", ""},
-		"not left":             {0, false, true, "", "rank 0: process 4711 ended with status 0 and has not left the job"},
-		"left":                 {0, true, true, "", ""},
-		"failed":               {1, false, true, "", ""},
-		"never attached":       {0, false, false, "", ""},
+		"final":          {wire.StatusFinal, false, true, recovery.DoNotRequeue + "rank 0 on node n1 ended with status 78", ""},
+		"not left":       {0, false, true, "", "rank 0: process 4711 ended with status 0 and has not left the job"},
+		"left":           {0, true, true, "", ""},
+		"failed":         {1, false, true, "", ""},
+		"never attached": {0, false, false, "", ""},
 	} {
 		d := newRig(t)
 		lj := d.put(fixture.Job())
@@ -158,8 +157,8 @@ func TestExitStatusOfARank(t *testing.T) {
 		if c.held {
 			lr.pid = 4711
 		}
-		_, end := d.listener()
-		d.endedBy(lj, wire.RunExited{Rank: 0, Status: c.status, PID: 4711})
+		peer, end := d.listener()
+		d.endedBy(lj, d.launchers[peer.ID()], wire.RunExited{Rank: 0, Status: c.status, PID: 4711})
 		d.noteAll(lj, "that is all")
 		if note := end.note(); c.note != "" && !strings.HasPrefix(note, c.note) || c.note == "" && note != "that is all" {
 			t.Errorf("%s: notes %q, want %q", what, note, c.note)

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -71,6 +72,9 @@ func (c *child) signal(sig syscall.Signal, killAt time.Time) {
 }
 
 func startStatus(err error) int32 {
+	if kind := want.OfStart(err); kind != want.Nothing {
+		return -int32(kind)
+	}
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, syscall.ENOENT) {
 		return statusNotFound
 	}

@@ -261,7 +261,11 @@ func (l *launcher) onDone(d wire.Refused) {
 	if code < 0 || code > 255 {
 		code = 1
 	}
-	l.opt.Logf("job %q is done (%d): %s", l.opt.Job, code, d.Text)
+	if code == wire.ExitRefused {
+		l.opt.Logf("this launcher ends (%d), and its job does not: %s", code, d.Text)
+	} else {
+		l.opt.Logf("job %q is done (%d): %s", l.opt.Job, code, d.Text)
+	}
 	l.done = true
 	if code != 0 {
 		l.stop(code, nil, syscall.SIGTERM)

@@ -1,10 +1,12 @@
 package session
 
 import (
+	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -25,6 +27,14 @@ type dialog struct {
 	greeted  bool
 	launcher bool
 	regions  []replica.Region // of the geometry being sent
+	attached *geometry        // that an attach has ended; nil: none yet
+}
+
+// geometry tells one that was sent from another: an attach may be asked again, never with another one.
+type geometry struct {
+	regions int
+	digest  [sha256.Size]byte
+	group   replica.GroupID
 }
 
 // take turns one message into an event; nil for one that is not complete yet. Descriptors that it keeps are removed from files.
@@ -151,29 +161,62 @@ func admit(token string, abi uint32, got string, request uint32) error {
 	return nil
 }
 
-// addRegions takes one run of region records; runs come in order.
+// addRegions takes one run of region records. Runs come in order. A run that came before, or a part of one, may come again with equal content: a
+// client repeats what it does not know to have been taken.
 func (d *dialog) addRegions(body []byte) error {
 	first, regions, err := wire.ParseRegions(body)
 	if err != nil {
 		return err
 	}
-	if uint64(first) != uint64(len(d.regions)) || len(d.regions)+len(regions) > replica.MaxRegions {
-		return fmt.Errorf("regions %d and %d more after %d: want them in order, at most %d", first, len(regions), len(d.regions), replica.MaxRegions)
+	at, have := uint64(first), uint64(len(d.regions))
+	switch {
+	case at > have:
+		return fmt.Errorf("region %d comes after %d regions: want them in order, from 0", at, have)
+	case at+uint64(len(regions)) > replica.MaxRegions:
+		return fmt.Errorf("%d regions and %d more: at most %d", at, len(regions), replica.MaxRegions)
 	}
-	d.regions = append(d.regions, regions...)
+	again := min(have-at, uint64(len(regions)))
+	for i, r := range regions[:again] {
+		if was := d.regions[at+uint64(i)]; !slices.Equal(records(was), records(r)) {
+			return fmt.Errorf("region %d was %q, and comes again as another one, %q: what is sent again must be the same; open another connection for another geometry", at+uint64(i), was.Name, r.Name)
+		}
+	}
+	d.regions = append(d.regions, regions[again:]...)
 	return nil
 }
 
-// attach ends the geometry.
+// records are regions as they are sent.
+func records(regions ...replica.Region) []byte { return wire.AppendRegions(nil, 0, regions) }
+
+// attach ends the geometry. Without one it asks again with the geometry before; with one it must be the same.
 func (d *dialog) attach(p *conn, h wire.RankHeader, body []byte) (Event, error) {
 	n, group, err := wire.ParseAttach(body)
 	if err != nil {
 		return nil, err
 	}
-	if uint64(n) != uint64(len(d.regions)) {
-		return nil, fmt.Errorf("attach with %d regions, %d were sent", n, len(d.regions))
+	ev := Attach{Peer: p, Header: h, Regions: d.regions, Group: group}
+	is := geometry{regions: len(d.regions), group: group}
+	if d.attached != nil && d.attached.group == replica.NoGroup {
+		d.attached.group = group // it may be named after a refusal for want of it
 	}
-	ev := Attach{p, h, d.regions, group}
-	d.regions = nil
+	if was := d.attached; was != nil && len(d.regions) == 0 {
+		is.regions, is.digest, ev.Again = was.regions, was.digest, true
+	} else {
+		is.digest = sha256.Sum256(records(d.regions...))
+	}
+	switch was := d.attached; {
+	case uint64(n) != uint64(is.regions):
+		return nil, fmt.Errorf("attach with %d regions, %d were sent", n, is.regions)
+	case was != nil && is != *was:
+		return nil, fmt.Errorf("attach again with other regions than before (%d in group %s, now %d in group %s): what is sent again must be the same; open another connection for another geometry", was.regions, groupName(was.group), is.regions, groupName(is.group))
+	}
+	d.regions, d.attached = nil, &is
 	return ev, nil
+}
+
+func groupName(g replica.GroupID) string {
+	if g == replica.NoGroup {
+		return "none"
+	}
+	return fmt.Sprint(g)
 }

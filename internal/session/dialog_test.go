@@ -149,7 +149,8 @@ func TestRefusals(t *testing.T) {
 		{"the daemon's own type", [][]byte{ok, msg(wire.MOrder, wire.Order{Action: 1}.Append(nil))}, wire.CodeInvalid, "type 68"},
 		{"a launcher's type", [][]byte{ok, msg(wire.MRunExited, wire.RunExited{}.Append(nil))}, wire.CodeInvalid, "type 21"},
 		{"regions with a gap", [][]byte{ok, regions, msg(wire.MRegions, wire.AppendRegions(nil, 2, []replica.Region{region("b")}))}, wire.CodeInvalid, "in order"},
-		{"regions again", [][]byte{ok, regions, regions}, wire.CodeInvalid, "in order"},
+		{"too many regions", [][]byte{ok, msg(wire.MRegions, wire.AppendRegions(nil, replica.MaxRegions, []replica.Region{region("a")}))}, wire.CodeInvalid, "in order"},
+		{"another region again", [][]byte{ok, regions, msg(wire.MRegions, wire.AppendRegions(nil, 0, []replica.Region{region("b")}))}, wire.CodeInvalid, `region 0 was "a", and comes again as another one, "b"`},
 		{"regions missing", [][]byte{ok, regions, msg(wire.MAttach, wire.AppendAttach(nil, 2, replica.NoGroup))}, wire.CodeInvalid, "1 were sent"},
 		{"short body", [][]byte{ok, msg(wire.MSealed, make([]byte, 23))}, wire.CodeInvalid, "23 bytes"},
 		{"scope with a body", [][]byte{ok, msg(wire.MScope, []byte{1})}, wire.CodeInvalid, "scope"},
@@ -177,6 +178,65 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%d events more", n)
 			}
 		})
+	}
+}
+
+// A client that was cut repeats what it does not know to have been taken: nothing is lost and nothing counts twice, wherever it was cut and
+// wherever it goes on from. With other content it is told so.
+func TestGeometryIsSentAgain(t *testing.T) {
+	all := []replica.Region{region("a"), region("b"), region("c"), region("d"), region("e")}
+	sends := func(d *dialog, first, end int) error {
+		return d.addRegions(wire.AppendRegions(nil, uint32(first), all[first:end]))
+	}
+	asks := func(d *dialog, n int, group replica.GroupID) (Attach, error) {
+		ev, err := d.attach(nil, wire.RankHeader{}, wire.AppendAttach(nil, uint32(n), group))
+		attach, _ := ev.(Attach)
+		return attach, err
+	}
+	for cut := 1; cut <= len(all); cut++ {
+		for from := 0; from <= cut && from < len(all); from++ {
+			for size := 1; size <= len(all); size++ {
+				var d dialog
+				if err := sends(&d, 0, cut); err != nil {
+					t.Fatal(err)
+				}
+				for at := from; at < len(all); at += size {
+					if err := sends(&d, at, min(at+size, len(all))); err != nil {
+						t.Fatalf("cut at %d, on from %d by %d: %v", cut, from, size, err)
+					}
+				}
+				for _, again := range []bool{false, true, true} {
+					if ev, err := asks(&d, len(all), replica.NoGroup); err != nil || ev.Again != again || !again && !reflect.DeepEqual(ev.Regions, all) || again && ev.Regions != nil {
+						t.Fatalf("cut at %d, on from %d by %d: %+v, %v", cut, from, size, ev, err)
+					}
+				}
+				if err := sends(&d, 0, len(all)); err != nil { // all of it, after an attach
+					t.Fatal(err)
+				}
+				if ev, err := asks(&d, len(all), 2); err != nil || ev.Again || ev.Group != 2 || !reflect.DeepEqual(ev.Regions, all) {
+					t.Fatalf("sent again: %+v, %v", ev, err)
+				}
+			}
+		}
+	}
+	var d dialog
+	if err := sends(&d, 0, 3); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := asks(&d, 3, 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := asks(&d, 3, 2); err == nil || !strings.Contains(err.Error(), "3 in group 1, now 3 in group 2") {
+		t.Errorf("in another group: %v", err)
+	}
+	if _, err := asks(&d, 2, 1); err == nil || !strings.Contains(err.Error(), "attach with 2 regions, 3 were sent") {
+		t.Errorf("with fewer: %v", err)
+	}
+	if err := sends(&d, 0, 2); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := asks(&d, 2, 1); err == nil || !strings.Contains(err.Error(), "other regions than before (3 in group 1, now 2 in group 1)") {
+		t.Errorf("with others: %v", err)
 	}
 }
 

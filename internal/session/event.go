@@ -39,12 +39,14 @@ type (
 		wire.Hello
 		File *os.File
 	}
-	// Attach brings the geometry: all regions that the rank registered, in order. Group is NoGroup where the hello has it.
+	// Attach brings the geometry: all regions that the rank registered, in order. Group is NoGroup where the hello has it. Again: the rank asks
+	// once more with the geometry that it sent before, and Regions is empty.
 	Attach struct {
 		Peer    Peer
 		Header  wire.RankHeader
 		Regions []replica.Region
 		Group   replica.GroupID
+		Again   bool
 	}
 	// Sealed says that the rank sealed a place.
 	Sealed struct {
@@ -126,6 +128,8 @@ type (
 		Peer Peer
 		Err  error
 	}
+	// Short says that a connection was turned away for want of something; no more often than each second.
+	Short struct{ Err error }
 	// Exited says that a watched process has exited.
 	Exited struct {
 		PID       int
@@ -149,4 +153,5 @@ func (RunHello) event()   {}
 func (RunExited) event()  {}
 func (RunRunning) event() {}
 func (Gone) event()       {}
+func (Short) event()      {}
 func (Exited) event()     {}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/replicad/replicad/internal/unixsock"
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -378,6 +379,9 @@ func TestWantOfDescriptors(t *testing.T) {
 	}
 	if r, err := wire.ParseRefused(body); err != nil || r.Code != wire.CodeAgain || !strings.Contains(r.Text, "too many open files") {
 		t.Errorf("refused with %+v, %v", r, err)
+	}
+	if ev := next[Short](t, s); want.Of(ev.Err) != want.Descriptors {
+		t.Errorf("the daemon hears %v", ev.Err)
 	}
 	greeted(t, s)
 }

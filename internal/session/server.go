@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/replicad/replicad/internal/unixsock"
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -57,6 +58,8 @@ type Server struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 	nextID atomic.Uint64
+
+	saidShort time.Time // Run's goroutine owns it
 
 	mu      sync.Mutex // guards the rest
 	ended   bool
@@ -110,7 +113,10 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			if unixsock.Exhausted(err) || errors.Is(err, unix.ECONNABORTED) { // out of descriptors: those in use must be closed first
+			if want.Of(err) != want.Nothing {
+				s.short(err)
+			}
+			if want.Of(err) != want.Nothing || errors.Is(err, unix.ECONNABORTED) { // out of descriptors: those in use must be closed first
 				if !s.pause(100 * time.Millisecond) {
 					return nil
 				}
@@ -171,12 +177,14 @@ func (s *Server) emit(ev Event) bool {
 // admit checks who connected and starts its goroutines.
 func (s *Server) admit(c *net.UnixConn) {
 	if err := s.spare(c); err != nil {
+		s.short(err)
 		refuseNow(c, wire.CodeAgain, err)
 		return
 	}
 	p, err := newPeer(c, s.nextID.Add(1))
 	switch {
-	case err != nil && unixsock.Exhausted(err): // want of descriptors or memory passes
+	case err != nil && want.Of(err) != want.Nothing: // it passes
+		s.short(err)
 		refuseNow(c, wire.CodeAgain, err)
 		return
 	case err == nil && p.uid != os.Geteuid() && p.uid != 0 && !slices.Contains(s.cfg.Users, p.uid):
@@ -241,8 +249,28 @@ func (s *Server) spare(c *net.UnixConn) error {
 		if fd < s.cfg.MaxDescriptor {
 			return nil
 		}
-		return fmt.Errorf("the daemon has %d descriptors in use, and reserves the rest for its own work: try again later, run fewer ranks on this node, or give the daemon more (LimitNOFILE, ulimit -n)", fd)
+		return &fewDescriptors{fd}
 	})
+}
+
+// fewDescriptors says that a connection would take one of those.
+type fewDescriptors struct{ used int }
+
+func (e *fewDescriptors) Error() string {
+	return fmt.Sprintf("the daemon has %d descriptors in use, and reserves the rest for its own work: try again later, run fewer ranks on this node, or give the daemon more (LimitNOFILE, ulimit -n)", e.used)
+}
+
+func (e *fewDescriptors) Want() want.Kind { return want.Descriptors }
+
+// saysShort is how often the daemon is told that connections meet a want.
+const saysShort = time.Second
+
+// short tells the daemon that it could not take a connection in. The goroutine of Run calls it.
+func (s *Server) short(err error) {
+	if now := time.Now(); now.Sub(s.saidShort) >= saysShort {
+		s.saidShort = now
+		s.emit(Short{err})
+	}
 }
 
 // leastDescriptors is how many a daemon should be allowed: Raft's files and sockets take some, and each rank two and its arena.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/unixsock"
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -86,7 +87,7 @@ func (k *KeeperServer) Run(ctx context.Context) error {
 			}
 			return nil
 		}
-		if unixsock.Exhausted(err) { // what it holds must not be lost for that: the connections that there are end some time
+		if want.Of(err) != want.Nothing { // what it holds must not be lost for that: the connections that there are end some time
 			select {
 			case <-ctx.Done():
 				return nil

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/replicad/replicad/internal/unixsock"
+	"github.com/replicad/replicad/internal/want"
 )
 
 // TooLittleMemory says that an arena does not fit. Shared memory beyond a cgroup's limit is an OOM kill and not an error, so
@@ -33,6 +34,18 @@ func (e *TooLittleMemory) Error() string {
 	}
 	return fmt.Sprintf("too little memory: need %d MiB, have %d MiB (%s, %s): use fewer slots or ranks on this node, a smaller state, a smaller memory_margin, or raise the limit of the daemon's cgroup",
 		(e.Need+1<<20-1)>>20, e.Have>>20, e.Limit, less)
+}
+
+// Want says that the node is short of memory.
+func (e *TooLittleMemory) Want() want.Kind { return want.Memory }
+
+// Room tells whether a new arena would find its memory now. *TooLittleMemory: it would not.
+func Room(spec Spec) error {
+	head, err := layOut(spec.withDefaults())
+	if err != nil {
+		return err
+	}
+	return hostMemory().check(head.ArenaBytes, spec.Margin, promised.Load())
 }
 
 // memory tells where the kernel accounts for memory; a test gives roots of its own.

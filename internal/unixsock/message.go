@@ -1,7 +1,6 @@
 package unixsock
 
 import (
-	"errors"
 	"net"
 	"os"
 	"syscall"
@@ -55,11 +54,6 @@ func CloseAll(files []*os.File) {
 	for _, f := range files {
 		_ = f.Close()
 	}
-}
-
-// Exhausted tells whether a call failed for want of descriptors or memory, which passes.
-func Exhausted(err error) bool {
-	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
 }
 
 // Peer is the process and user at the other end, as of when it connected.

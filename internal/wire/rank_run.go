@@ -204,14 +204,20 @@ func (r *RunHello) parseMore(b []byte, at int) ([]byte, error) {
 // ExitDoNotRequeue is the exit code of `replicad run` where its job ended and starting it again would only end the same way.
 const ExitDoNotRequeue = 5
 
-// StatusFinal is the exit status by which a rank's program says that a new process would only end the same way (sysexits' EX_CONFIG):
-// its job ends, and is not to be requeued.
+// ExitRefused is the exit code of `replicad run` where its program was refused before it had a rank, and its job is kept for the right one.
+const ExitRefused = 6
+
+// StatusFinal is the exit status by which a rank's program says that a new process would only end the same way (sysexits' EX_CONFIG).
+// One that has its rank ends its job, which is not to be requeued. One that never had it ends its launcher.
 const StatusFinal = 78
+
+// StatusWant is the exit status by which a program says that it was short of something (sysexits' EX_TEMPFAIL): another try may find it.
+const StatusWant = 75
 
 // RunExited is the body of MRunExited.
 type RunExited struct {
 	Rank   replica.Rank
-	Status int32 // exit code, or 128 + signal
+	Status int32 // exit code, or 128 + signal; below 0: no process could be started, for want of what has that number in internal/want
 	PID    uint64
 }
 

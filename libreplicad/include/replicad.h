@@ -176,7 +176,8 @@ RP_API int rp_set_group(rp_handle *h, uint32_t group, rp_error *err);
 RP_API int rp_register(rp_handle *h, const rp_region *regions, size_t n, rp_error *err);
 /* Claims the rank, sends the geometry, maps the arena. The pages that captures are written to are mapped by the worker: call rp_capture
  * there once after this. A claim refused because another live process holds the
- * rank, or because the geometry is not the group's, is RP_EREFUSED with both values in the text. */
+ * rank, or because the geometry is not the group's, is RP_EREFUSED with both values in the text. After RP_ETIMEOUT call it again: it goes on
+ * where it was cut. After a refusal it asks anew. */
 RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err);
 /* Cancels and joins every capture of this handle, tells the daemon that the rank has stopped, and waits for the next order.
  * Sets the handle's epoch. RP_ETIMEOUT: no order yet; call rp_join again, nothing else goes on from here. With timeout_ns 0 it only looks; a capture under way has a tenth of a second whatever timeout_ns is. */

@@ -303,17 +303,24 @@ int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t
 	return rc;
 }
 
-/* One request on a connection that nobody else reads yet. The reply is left in h->hand. */
+/* One request on a connection that nobody else reads yet. The reply is left in h->hand, and a descriptor in it is the caller's to take. A claim whose
+ * answer has not come in time is not made anew on its connection: the next call waits for that answer. */
 int rpi_handshake(rp_handle *h, int fd, uint16_t type, const void *body, size_t n, int pass, uint16_t want, int64_t deadline, rp_error *err) {
 	pthread_mutex_lock(&h->io);
-	h->hand.request = 0x80000000u | ++h->hands;
-	h->hand.type = 0, h->hand.fd = -1;
-	if (fd != h->fd)
-		h->parting_code = 0; /* that was another connection's */
+	bool asked = type == RP_M_ATTACH && h->hand.request && h->claimed_on == h->connections;
+	if (!asked) {
+		if (h->hand.fd >= 0)
+			close(h->hand.fd);
+		h->hand.request = 0x80000000u | ++h->hands;
+		h->hand.type = 0, h->hand.fd = -1;
+		if (fd != h->fd)
+			h->parting_code = 0; /* that was another connection's */
+	}
 	uint32_t request = h->hand.request;
 	pthread_mutex_unlock(&h->io);
 	struct iovec iov = {(void *)(uintptr_t)body, n};
-	int rc = rpi_send_on(h, fd, type, request, &iov, 1, pass, deadline), why = RP_OK;
+	int rc = asked ? RP_OK : rpi_send_on(h, fd, type, request, &iov, 1, pass, deadline), why = RP_OK;
+	asked = rc == RP_OK;
 	while (rc == RP_OK || rc == RP_EGONE) { /* one that has hung up may have said why */
 		pthread_mutex_lock(&h->io);
 		int got = read_one(h, fd);
@@ -336,7 +343,10 @@ int rpi_handshake(rp_handle *h, int fd, uint16_t type, const void *body, size_t 
 			poll_until(fd, POLLIN, deadline, RPI_POLL_NS);
 	}
 	pthread_mutex_lock(&h->io);
-	h->hand.request = 0;
+	if (type == RP_M_ATTACH && asked && rc == RP_ETIMEOUT)
+		h->claimed_on = h->connections;
+	else
+		h->hand.request = 0;
 	pthread_mutex_unlock(&h->io);
 	if (why != RP_OK)
 		return why;

@@ -121,6 +121,8 @@ struct rp_handle {
 	_Atomic uint64_t scope; /* the epoch whose rendezvous is asked; 0: none yet */
 	_Atomic int life;
 	rp_order order;
+	uint64_t sent_regions_on; /* the connection on which the geometry is being sent, or was */
+	uint32_t sent_regions;    /* its records that the daemon has been sent there */
 	uint64_t initial_epoch; /* whose initial state this handle has sealed */
 
 	/* rendezvous: the newest write, so that a call which was not answered goes on as the same write */
@@ -180,6 +182,7 @@ struct rp_handle {
 	uint32_t request; /* training thread's */
 	uint64_t asked;   /* the epoch that request is about; 0: of none */
 	uint32_t hands;
+	uint64_t claimed_on; /* the connection on which hand waits for the arena since an earlier rp_attach, if it waits */
 	uint8_t *datagram; /* RP_MAX_MESSAGE */
 };
 

@@ -85,6 +85,8 @@ static void release(rp_handle *h) {
 	rpi_unmap(h);
 	if (h->fd >= 0)
 		close(h->fd);
+	if (h->hand.fd >= 0)
+		close(h->hand.fd);
 	if (h->mark)
 		munmap(h->mark, RP_PAGE);
 	pthread_mutex_destroy(&h->io);
@@ -165,19 +167,24 @@ RP_API int rp_set_group(rp_handle *h, uint32_t group, rp_error *err) {
 
 enum { records_a_message = 128 };
 
+/* Sends the geometry, from where the call before was cut: on one connection each record is sent once. */
 static int send_regions(rp_handle *h, int64_t deadline, rp_error *err) {
 	uint8_t *batch = malloc((size_t)records_a_message * RPI_RECORD);
 	if (!batch)
 		return rpi_error(err, RP_ENOMEM, "no memory for region records");
+	if (h->sent_regions_on != h->connections)
+		h->sent_regions_on = h->connections, h->sent_regions = 0;
 	int rc = RP_OK;
-	for (uint32_t first = 0; first < h->regions && rc == RP_OK; first += records_a_message) {
-		uint32_t count = h->regions - first < records_a_message ? h->regions - first : records_a_message;
+	while (h->sent_regions < h->regions && rc == RP_OK) {
+		uint32_t first = h->sent_regions, count = h->regions - first < records_a_message ? h->regions - first : records_a_message;
 		memcpy(batch, h->records + (size_t)first * RPI_RECORD, (size_t)count * RPI_RECORD);
 		for (uint32_t i = 0; i < count; i++)
 			memset(batch + (size_t)i * RPI_RECORD + 208, 0, 8); /* offsets are the daemon's to compute too */
 		uint32_t head[2] = {first, count};
 		struct iovec body[2] = {{head, sizeof head}, {batch, (size_t)count * RPI_RECORD}};
 		rc = rpi_send(h, RP_M_REGIONS, 0, body, 2, deadline, err);
+		if (rc == RP_OK)
+			h->sent_regions += count;
 	}
 	free(batch);
 	return rc;
@@ -216,10 +223,13 @@ RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 		h->gone = true;
 		pthread_mutex_unlock(&h->io);
 	}
+	if (rc != RP_OK && rc != RP_ETIMEOUT)
+		h->sent_regions = 0; /* whoever asks after a refusal begins anew */
 	if (rc != RP_OK)
 		return rc;
 	rp_attached a;
 	int fd = h->hand.fd;
+	h->hand.fd = -1;
 	if (h->hand.length != sizeof a || fd < 0) {
 		if (fd >= 0)
 			close(fd);
@@ -267,8 +277,6 @@ RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	if (rc == RP_ESTOPPED)
 		stop(h, err ? err->text : "the daemon refused to take the rank back");
 	if (rc == RP_OK) {
-		if (h->hand.fd >= 0)
-			close(h->hand.fd); /* the arena is mapped already */
 		if (h->hand.length == sizeof a)
 			memcpy(&a, h->hand.body, sizeof a);
 		if (a.incarnation != h->incarnation) {

@@ -4,6 +4,7 @@ line that tells of a recovery."""
 from __future__ import annotations
 
 import re
+import signal
 
 import pytest
 
@@ -108,9 +109,52 @@ replicad.inprocess.wrap(session)(block)() if where == "block" else block()
     )
     assert job.wait() == 5, "do not requeue"
     out = str(job.out)
-    assert re.search(r"do not requeue: rank (\d) on node dev ended with status 78, which means that a new process would only end the same way", out), out
+    who, when = ("the program for rank", " before it had the rank") if where == "attach" else ("rank", "")
+    assert re.search(rf"do not requeue: {who} \d on node dev ended with status 78{when}, which means that a new process would only end the same way", out), out
     assert "replicad.errors.Mismatch: " in out, "the traceback is printed"
     assert out.count("STARTED") <= 3, out  # the third is on its way when the job ends, if at all
+
+
+@pytest.mark.parametrize("change", ["width", "import"])
+def test_a_changed_program_ends_itself_and_not_the_job(change: str, daemon: Daemon) -> None:
+    """Ctrl-C, a changed line, the same command: the job's memory is there for the right program."""
+    program = (
+        BEGIN
+        + """
+import time
+change, until = sys.argv[1], int(sys.argv[2])
+if change == "import":
+    import no_such_module
+if change == "width":
+    model = torch.nn.Linear(4, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+session = replicad.Session(model=model, optimizer=optimizer)
+at = session.resume()
+print("AT", int(at), at.source, flush=True)
+for step in range(at + 1, until + 1):
+    train(session, step)
+session.commit()
+print("COMMITTED", until, flush=True)
+if until == 8:
+    time.sleep(3600)
+session.leave()
+session.close()
+"""
+    )
+    first = daemon.run(program, "", "8", world=2)
+    first.until("COMMITTED 8")
+    first.until("COMMITTED 8")
+    first.process.send_signal(signal.SIGINT)
+    assert first.wait() == 128 + signal.SIGINT
+    wrong = daemon.run(program, change, "8", world=2, name=first.name)
+    assert wrong.wait() == 6, wrong.out
+    out = str(wrong.out)
+    assert re.search(r"this launcher ends \(6\), and its job does not: .*kept in memory at step 8: start it with the program that it was started with", out), out
+    assert change != "width" or "before it had the rank" in out and "registers another geometry than the state of group 0 has" in out, out
+    assert f'job "{first.name}" is done' not in out
+    right = daemon.run(program, "", "12", world=2, name=first.name)
+    out = right.done()
+    assert re.findall(r"^AT (\d+ \S+)", out, re.M) == ["8 own-ram"] * 2, out
 
 
 @pytest.mark.parametrize("where", ["forward", "step", "with"])

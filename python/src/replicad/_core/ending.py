@@ -3,17 +3,22 @@ process would only end the same way."""
 
 from __future__ import annotations
 
+import errno
 import io
 import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from ..errors import Mismatch
+from ..errors import Again, Mismatch, NoMemory
 
-__all__ = ["FINAL", "chain", "of_a_collective", "say_before_the_end", "text"]
+__all__ = ["FINAL", "WANT", "chain", "of_a_collective", "of_a_want", "say_before_the_end", "text"]
 
 #: The exit status of a program that a restart does not mend: its job ends, and is not to be requeued.
 FINAL = 78
+#: That of a program that was short of something: another try, here or on another node, may find it.
+WANT = 75
+
+_WANTS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT))
 
 
 def chain(err: BaseException) -> Iterator[BaseException]:
@@ -40,21 +45,33 @@ def of_a_collective(err: BaseException) -> bool:
     return False
 
 
+def of_a_want(err: BaseException) -> bool:
+    """Whether an exception came of a want of descriptors, memory, processes or disk, which passes."""
+    for seen in chain(err):
+        if isinstance(seen, (Again, NoMemory, MemoryError)) or isinstance(seen, OSError) and seen.errno in _WANTS:
+            return True
+        if isinstance(seen, RuntimeError) and "can't start new thread" in str(seen):
+            return True
+    return False
+
+
 def text(err: BaseException) -> str:
     """An exception in a line or a few."""
     return f"{type(err).__name__}: {err}"
 
 
 def say_before_the_end(tell: Callable[[BaseException], None]) -> None:
-    """Has an exception that ends the program given to ``tell``, once it is printed. A :class:`Mismatch` ends it with :data:`FINAL`."""
+    """Has an exception that ends the program given to ``tell``, once it is printed. A :class:`Mismatch` ends it with :data:`FINAL`, and a want
+    with :data:`WANT`."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], err: BaseException, where: TracebackType | None) -> None:
         before(kind, err, where)
         tell(err)
-        if isinstance(err, Mismatch):
+        status = FINAL if isinstance(err, Mismatch) else WANT if isinstance(err, Exception) and of_a_want(err) else 0
+        if status:
             if isinstance(sys.stderr, io.StringIO) and sys.__stderr__ is not None:  # torch's hook around this one would not come to print it
                 sys.__stderr__.write(sys.stderr.getvalue())
-            raise SystemExit(FINAL)
+            raise SystemExit(status)
 
     sys.excepthook = hook
