@@ -133,11 +133,11 @@ func TestMirrorsTellHowFarRanksAre(t *testing.T) {
 	d.seal(of, ring(1), fixture.Gen(3, 10), 2)
 	d.seal(of, ring(2), fixture.Gen(2, 40), 3)
 	d.seal(d.mirrorOf(lj, replica.OfGroup(1), 1, false), slot(0), fixture.Gen(3, 30), 4)
-	if at := lj.furthest(3); at != 11 {
+	if at := lj.view().Furthest(3); at != 11 {
 		t.Errorf("furthest step %d, want 11", at)
 	}
 	d.live(lr, 3, 12, replica.Idle)
-	if at := lj.furthest(3); at != 12 {
+	if at := lj.view().Furthest(3); at != 12 {
 		t.Errorf("furthest step %d, want 12", at)
 	}
 }
