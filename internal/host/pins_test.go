@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -137,11 +138,11 @@ func TestMirrorsTellHowFarRanksAre(t *testing.T) {
 	d.seal(of, ring(1), fixture.Gen(3, 10), 2)
 	d.seal(of, ring(2), fixture.Gen(2, 40), 3)
 	d.seal(d.mirrorOf(lj, replica.OfGroup(1), 1, false), slot(0), fixture.Gen(3, 30), 4)
-	if at := lj.furthest(3); at != 11 {
+	if at := lj.view().Furthest(3); at != 11 {
 		t.Errorf("furthest step %d, want 11", at)
 	}
 	d.live(lr, 3, 12, replica.Idle)
-	if at := lj.furthest(3); at != 12 {
+	if at := lj.view().Furthest(3); at != 12 {
 		t.Errorf("furthest step %d, want 12", at)
 	}
 }
@@ -635,7 +636,13 @@ func TestASlotIsFreeOnceItsPushHasEnded(t *testing.T) {
 	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 5)
 	d.live(lr, 3, 7, replica.Idle)
 	begun, why := make(chan struct{}), make(chan error, 1)
+	var first sync.Once // what is committed is pushed too, and dials as well
 	d.dial = func(ctx context.Context, _ []string, _ replica.NodeName, _ transfer.Transport) (transfer.Lane, error) {
+		is := false
+		first.Do(func() { is = true })
+		if !is {
+			return nil, errors.New("not now")
+		}
 		close(begun)
 		<-ctx.Done()
 		why <- context.Cause(ctx)
