@@ -95,8 +95,8 @@ func TestAdoption(t *testing.T) {
 	if back.ranks[0].alive() || !back.ranks[1].alive() || back.ranks[1].incarnation != 5 || back.ranks[1].loaded != 3 {
 		t.Errorf("rank 0 alive %v, rank 1 alive %v, incarnation %d, loaded %d", back.ranks[0].alive(), back.ranks[1].alive(), back.ranks[1].incarnation, back.ranks[1].loaded)
 	}
-	if len(back.mirrors) != 1 || back.mirrors[replica.OfRank(0)] == nil {
-		t.Errorf("mirrors %v", back.mirrors)
+	if len(back.mirrors.All()) != 1 || back.mirrors.Arena(replica.OfRank(0)) == nil {
+		t.Errorf("mirrors %v", back.mirrors.All())
 	}
 	if account, word := d.fencedAt(back.ranks[1]); account != 2 || word != 2 {
 		t.Errorf("the fence is at %d, its word at %d, though epoch 2 is closed", account, word)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -34,10 +35,7 @@ func (c *candidacy) repeat() {
 }
 
 // awaited tells whether there is a candidate that the leader of the job waits for.
-func (c *candidacy) awaited(job *replica.Job) bool {
-	n := c.candidate
-	return n.N != 0 && job.Phase == replica.Open && n.Generation.Epoch == job.Position.Epoch && n.Position.Step > job.Position.Step
-}
+func (c *candidacy) awaited(job *replica.Job) bool { return room.Awaited(c.candidate, job) }
 
 // outdated tells whether a copy is pinned for another candidate.
 func (c *candidacy) outdated(l holding.Copy) bool {

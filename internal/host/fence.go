@@ -3,7 +3,6 @@ package host
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -11,7 +10,6 @@ import (
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
-
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -203,11 +201,7 @@ func (h *Host) supersede(lj *localJob) {
 		lj.retired = append(lj.retired, lr.arena)
 	}
 	if lj.job.Phase == replica.Ended {
-		h.endPushes(lj.job.ID)
-		for key, mi := range lj.mirrors {
-			delete(lj.mirrors, key)
-			h.forget(mi.arena)
-		}
+		h.mover.EndPushes(lj.job.ID)
 		for _, a := range lj.retired {
 			h.forget(a)
 		}
@@ -216,7 +210,7 @@ func (h *Host) supersede(lj *localJob) {
 	h.release(lj)
 }
 
-// release gives up the arenas that no rank here and no mirror's place needs, once they hold nothing that the job may go back to: their
+// release gives up the arenas of ranks that are elsewhere now, once they hold nothing that the job may go back to: their
 // memory is somebody else's then.
 func (h *Host) release(lj *localJob) {
 	if lj.job.Phase != replica.Open {
@@ -231,12 +225,6 @@ func (h *Host) release(lj *localJob) {
 		}
 	}
 	lj.retired = keep
-	for key, mi := range lj.mirrors {
-		if !slices.Contains(room.MirrorsFor(lj.job, key), h.self.Name) && !lj.fetching[key].running && !room.Useful(lj.job, mi.arena) {
-			delete(lj.mirrors, key)
-			h.forget(mi.arena)
-		}
-	}
 }
 
 // stopRank tells a rank to exit: once, but who left as often as they ask.

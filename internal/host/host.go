@@ -13,6 +13,8 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/mirrors"
+	"github.com/replicad/replicad/internal/host/push"
 	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/manners"
@@ -135,12 +137,13 @@ type Host struct {
 	creates      map[uint64]*launcher
 	desk         *desk.Desk            // the rendezvous, as ranks here see it
 	questions    map[uint64]chan<- any // to the leader, not answered
-	strains      map[strainKey]strain
 	lastReport   time.Time
 	unlinked     time.Time         // since when there is no link to a leader; zero: there is one
 	saidNoLeader time.Time         // when the log was told so, zero: not yet
 	suspects     []control.Suspect // what the last round of probes gave cause for
 	scrubber     scrubber
+	push         *push.Room
+	mirrors      *mirrors.Room
 	yielding     yielding
 }
 
@@ -185,7 +188,7 @@ func New(c Config) *Host {
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, room: shm.Room, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{}, shortages: shortages{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
-		strains: map[strainKey]strain{}, yielding: yielding{pacer: new(manners.Pacer)}}
+		yielding: yielding{pacer: new(manners.Pacer)}}
 	if m.processes == nil {
 		m.processes = kernel{}
 	}
@@ -199,9 +202,11 @@ func New(c Config) *Host {
 		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
 	}
 	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
-	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(pushEnded(p)) }})
+	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(push.Ended{Pushed: p}) }})
 	m.desk = desk.New(deskOwner{m}, m.log)
 	m.scrubber = newScrubber(m)
+	m.mirrors = mirrors.New(rooms{m}, m.log, m.self.Name)
+	m.push = push.New(rooms{m}, m.log, m.cluster, m.self.Name)
 	return m
 }
 
@@ -292,10 +297,10 @@ func (h *Host) handle(ev Event) {
 		h.fetchedBack(ev)
 	case scrub.Event:
 		h.scrubs(ev)
-	case mirrorMade:
-		h.mirrorMade(ev)
-	case mirrorParked:
-		h.mirrorParked(ev)
+	case mirrors.Event:
+		h.mirror(ev)
+	case mirrorReady:
+		h.mirrorReady(ev)
 	case partFinished:
 		h.finishedPart(ev)
 	case restored:
@@ -308,10 +313,8 @@ func (h *Host) handle(ev Event) {
 		h.mirrored(ev)
 	case brokenOff:
 		ev.arena.Unstage(ev.staging.Place(), ev.staging)
-	case mirrorFetched:
-		h.mirrorFetched(ev)
-	case pushEnded:
-		h.pushEnded(ev)
+	case push.Event:
+		h.pushes(ev)
 	case shardWritten:
 		h.shardWritten(ev)
 	case shardGrows:
@@ -406,16 +409,11 @@ func (h *Host) leaderSays(msg any) {
 			h.captureNow(lj, msg.Generation)
 		}
 	case control.MirrorOrder:
-		if lj := h.jobs[msg.Job]; lj != nil {
-			lj.scarce = msg
-			h.mirrorScarce(lj, true)
-		}
+		h.pushes(push.Asked{MirrorOrder: msg})
 	case control.UnheardQuestion:
 		h.send(control.UnheardAnswer{ID: msg.ID, Nodes: h.unheard()})
 	case control.RelayOrder:
-		if lj := h.jobs[msg.Job]; lj != nil {
-			h.relay(lj, msg)
-		}
+		h.mirror(mirrors.Relay{RelayOrder: msg})
 	case control.CorruptCopy:
 		if lj := h.jobs[msg.Job]; lj != nil {
 			h.recheck(lj, msg)
@@ -453,7 +451,7 @@ func (h *Host) viewed(v control.View) {
 	for _, job := range v.Jobs {
 		lj := h.jobs[job.ID]
 		if lj == nil {
-			lj = newLocalJob(job)
+			lj = newLocalJob(job, h.mirrors.Of(job.ID))
 			h.jobs[job.ID] = lj
 		}
 		if job.LastIndex >= lj.job.LastIndex {
@@ -464,7 +462,7 @@ func (h *Host) viewed(v control.View) {
 			moved := was.Position != job.Position || was.Committed != job.Committed
 			lj.job = job
 			h.outages(lj, was)
-			h.prunePushes(lj, was)
+			h.pushes(push.Changed{Was: was})
 			if moved { // a commit that came with another change, or a plan that went back
 				h.tellCommitted(lj)
 			}
@@ -484,7 +482,7 @@ func (h *Host) viewed(v control.View) {
 	h.serveLaunchers()
 	h.serveAttaching()
 	for id, lj := range h.jobs {
-		if !known[id] && v.Index >= lj.job.LastIndex && len(lj.ranks)+len(lj.mirrors)+len(lj.retired) == 0 && !h.launching(lj.job.Name) {
+		if !known[id] && v.Index >= lj.job.LastIndex && len(lj.view().Arenas()) == 0 && !h.launching(lj.job.Name) {
 			delete(h.jobs, id)
 		}
 	}
@@ -554,12 +552,9 @@ func (h *Host) tick() time.Duration {
 		h.peersLost(lj)
 		h.pulses(lj)
 		h.retryRestores(lj)
-		h.mirrorScarce(lj, false)
 		h.takeOffers(lj)
 		if lj.job.Phase == replica.Open {
 			h.answerCandidate(lj)
-			h.mirrorAgain(lj)
-			h.refill(lj)
 		}
 		if due {
 			h.lookAtProgress(lj)
@@ -568,9 +563,6 @@ func (h *Host) tick() time.Duration {
 				lj.reported = replica.NodeReport{} // its word of before did not count
 			}
 			h.report(lj)
-			if r, due := pushReport(lj, h.mover.Moving, time.Now()); due {
-				h.send(r)
-			}
 		}
 	}
 	if due {
@@ -579,7 +571,7 @@ func (h *Host) tick() time.Duration {
 	h.yield()
 	h.desk.Tick()
 	h.retryShort()
-	next = min(next, h.scrubNow(time.Now()))
+	next = min(next, h.mirrorNow(time.Now()), h.pushNow(time.Now()), h.scrubNow(time.Now()))
 	h.serveLaunchers()
 	h.killStuck()
 	h.leaderless(time.Now())
@@ -610,7 +602,7 @@ func (h *Host) Close() {
 		}
 	}
 	for _, lj := range h.jobs {
-		closeAll(lj.arenas()...)
+		closeAll(lj.view().Arenas()...)
 	}
 	h.desk.Close()
 }

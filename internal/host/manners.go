@@ -114,7 +114,7 @@ func drop(r transfer.Reader) {
 		p.flow.End()
 		r = p.Reader
 	}
-	r.(*holding.Reader).Drop() // each is one that pushTo gave
+	r.(*holding.Reader).Drop() // each is one that handOver gave
 }
 
 // fetchedFor is the class of a fetch by a node: a mirror's waits for those of ranks, and once a job trains again nobody waits for either.
@@ -122,15 +122,7 @@ func (lj *localJob) fetchedFor(k transfer.Key, by replica.NodeName) manners.Clas
 	switch {
 	case lj.job.Phase == replica.Open:
 		return manners.Background
-	case by == lj.job.Ranks[k.Rank].Node || lj.relays.has(k.Part, k.Epoch, by):
-		return manners.Recovery
-	}
-	return manners.Mirroring
-}
-
-// pushedFor is the class of a push, at both its ends.
-func (lj *localJob) pushedFor(g replica.Generation) manners.Class {
-	if at, scarce := lj.resumesAt(); scarce && g == at {
+	case by == lj.job.Ranks[k.Rank].Node || lj.mirrors.Relayed(k.Part, k.Epoch, by):
 		return manners.Recovery
 	}
 	return manners.Mirroring

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
-	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/shm"
@@ -62,17 +61,9 @@ func TestClassesOfTransfers(t *testing.T) {
 	if c := lj.fetchedFor(k, "n7"); c != manners.Mirroring {
 		t.Errorf("a mirror: class %d", c)
 	}
-	if c := lj.pushedFor(k.Generation); c != manners.Mirroring {
-		t.Errorf("a push: class %d", c)
-	}
 	lj.job.Phase = replica.Open
 	if c := lj.fetchedFor(k, "n7"); c != manners.Background {
 		t.Errorf("a mirror of a job that trains: class %d", c)
-	}
-	lj.job.Phase, lj.job.ClosedEpoch = replica.Closed, 3
-	lj.scarce = control.MirrorOrder{Epoch: 3, Generation: k.Generation}
-	if c := lj.pushedFor(k.Generation); c != manners.Recovery {
-		t.Errorf("a push that the recovery waits for: class %d", c)
 	}
 }
 

@@ -2,6 +2,8 @@ package host
 
 import (
 	"github.com/replicad/replicad/internal/host/room"
+	"github.com/replicad/replicad/internal/mover"
+	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -25,4 +27,12 @@ func (h rooms) Job(id replica.JobID) (view room.JobView, known bool) {
 		return view, false
 	}
 	return lj.view(), true
+}
+
+func (h rooms) Moving(id replica.JobID, g replica.Generation) []mover.Moving {
+	return h.mover.Moving(id, g)
+}
+
+func (h rooms) Spec(job *replica.Job, r replica.Rank) shm.Spec {
+	return shm.Spec{Cluster: h.cluster, Era: h.era, Job: job.ID, Rank: r, ChunkBytes: room.ChunkBytes(job), Slots: room.Slots(job), Margin: uint64(h.cfg.MemoryMargin)}
 }

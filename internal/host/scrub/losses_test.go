@@ -11,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/room"
+	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -50,44 +51,8 @@ func (n *node) Failed(what, subject, why string) {
 // holds makes an arena here.
 func (n *node) holds(spec shm.Spec) *holding.Arena {
 	n.t.Helper()
-	spec.Cluster, spec.Era, spec.Job, spec.ChunkBytes, spec.Margin = fixture.Cluster, 1, fixture.JobID, 4096, 1<<20
-	made, err := shm.Create(spec)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() { made.Close() })
-	a := holding.New(made, fmt.Sprint("arena-", len(n.arenas)), func(*shm.Arena) {})
-	n.arenas = append(n.arenas, a)
-	return a
-}
-
-// seals fills a place with zeros, as a part of a generation.
-func (n *node) seals(a *holding.Arena, p shm.Place, g replica.Generation, binds replica.Digest) shm.Info {
-	n.t.Helper()
-	h, rank := a.Header(), a.Spec().Rank
-	man := replica.Manifest{Cluster: fixture.Cluster, Era: 1, Job: fixture.JobID, Part: holding.PartIn(p.Kind, 0, rank), Generation: g, Rank: rank, Incarnation: 4, FrozenRoot: binds,
-		Geometry: h.Geometry[p.PartKind()], Bytes: [...]uint64{h.ReplicatedBytes, h.PrivateBytes, h.FrozenBytes}[p.PartKind()], ChunkBytes: h.ChunkBytes}
-	for i := range replica.ChunkCount(man.Bytes, man.ChunkBytes) {
-		_, size := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
-		man.Chunks = append(man.Chunks, shm.Hash(make([]byte, size)))
-	}
-	man.Root = shm.Root(&man)
-	s, err := a.Stage(p, man)
-	for i := 0; err == nil && i < len(man.Chunks); i++ {
-		_, size := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
-		err = s.Put(i, make([]byte, size))
-	}
-	if err == nil {
-		err = s.Seal()
-	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	info, err := a.Sealed(p)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return info
+	n.arenas = append(n.arenas, roomtest.Arena(n.t, spec))
+	return n.arenas[len(n.arenas)-1]
 }
 
 // commits records a generation of group 0, held by some nodes.
@@ -163,7 +128,7 @@ const (
 func lossAt(t *testing.T) (*node, *holding.Arena, shm.Info) {
 	n := newNode(t)
 	a := n.holds(shm.Spec{Geometry: fixture.Geometry(t, false), Slots: 2})
-	info := n.seals(a, shm.Place{}, gen5, replica.Digest{})
+	info := roomtest.Seal(t, a, shm.Place{}, gen5, replica.Digest{})
 	n.commits(gen5, info.Root, "n1", "n2")
 	n.gives(a, shm.Place{})
 	return n, a, info
@@ -184,7 +149,7 @@ func TestALossIsReportedAndFetched(t *testing.T) {
 		n.wants(wait - 1)
 		n.wants(retry, fetched)
 	}
-	n.seals(a, shm.Place{Index: 1}, gen5, replica.Digest{})
+	roomtest.Seal(t, a, shm.Place{Index: 1}, gen5, replica.Digest{})
 	n.room.Learn(n.now, FetchEnded{n.fetch, nil})
 	n.wants(0, back)
 	n.wants(sayAgain, back)
@@ -248,7 +213,7 @@ func TestALossUnderAFormerRecord(t *testing.T) {
 func TestALossBeforeItsCommit(t *testing.T) {
 	n := newNode(t)
 	a := n.holds(shm.Spec{Geometry: fixture.Geometry(t, false), Slots: 2})
-	info := n.seals(a, shm.Place{}, fixture.Gen(3, 6), replica.Digest{})
+	info := roomtest.Seal(t, a, shm.Place{}, fixture.Gen(3, 6), replica.Digest{})
 	n.commits(gen5, replica.Digest{5}, "n1", "n2")
 	n.gives(a, shm.Place{})
 	n.wants(0)
@@ -261,14 +226,14 @@ func TestALossBeforeItsCommit(t *testing.T) {
 func TestALossBesideAnotherCopy(t *testing.T) {
 	n := newNode(t)
 	for rank := range replica.Rank(2) {
-		n.seals(n.holds(shm.Spec{Rank: rank, Geometry: fixture.Geometry(t, false), Slots: 2}), shm.Place{}, gen5, replica.Digest{})
+		roomtest.Seal(t, n.holds(shm.Spec{Rank: rank, Geometry: fixture.Geometry(t, false), Slots: 2}), shm.Place{}, gen5, replica.Digest{})
 	}
 	// Both ranks' parts have one root, as shm.Root leaves the rank out.
 	info, _ := n.arenas[1].Sealed(shm.Place{})
 	n.commits(gen5, info.Root, "n1", "n2")
 	n.gives(n.arenas[0], shm.Place{})
 	n.wants(0, "fetch group 0 of (3,5) from n1 n2")
-	n.seals(n.arenas[0], shm.Place{}, gen5, replica.Digest{})
+	roomtest.Seal(t, n.arenas[0], shm.Place{}, gen5, replica.Digest{})
 	n.room.Learn(n.now, FetchEnded{n.fetch, nil})
 	n.wants(0)
 	if len(n.room.losses) != 0 {
@@ -283,8 +248,8 @@ func TestAFrozenLoss(t *testing.T) {
 	for _, mirror := range []bool{false, true} {
 		n := newNode(t)
 		a := n.holds(shm.Spec{Geometry: fixture.Geometry(t, true), Slots: 2, Mirror: mirror})
-		base := n.seals(a, frozen, fixture.Gen(1, 0), replica.Digest{})
-		info := n.seals(a, shm.Place{}, gen5, base.Root)
+		base := roomtest.Seal(t, a, frozen, fixture.Gen(1, 0), replica.Digest{})
+		info := roomtest.Seal(t, a, shm.Place{}, gen5, base.Root)
 		n.commits(gen5, info.Root, "n1", "n2")
 		n.gives(a, frozen)
 		want := []string{fetched + ", what is frozen"}
@@ -292,7 +257,7 @@ func TestAFrozenLoss(t *testing.T) {
 			want = append([]string{lost}, want...)
 		}
 		n.wants(0, want...)
-		n.seals(a, frozen, fixture.Gen(1, 0), replica.Digest{})
+		roomtest.Seal(t, a, frozen, fixture.Gen(1, 0), replica.Digest{})
 		n.room.Learn(n.now, FetchEnded{n.fetch, nil})
 		n.wants(0)
 		if len(n.room.losses) != 0 {

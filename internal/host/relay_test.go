@@ -1,0 +1,73 @@
+package host
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/room"
+	"github.com/replicad/replicad/replica"
+)
+
+// planned is a job in which rank 0 has to load what node n2 alone holds.
+func planned() *replica.Job {
+	return fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
+		j.Epoch, j.Phase = 4, replica.Planned
+		held := []replica.Holder{{Node: "n2", Incarnation: 22}}
+		j.Plan = &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5), Layout: j.Layout, Ranks: j.Ranks, Sources: []replica.Source{
+			{Part: replica.OfGroup(0), Root: replica.Digest{7}, Tier: replica.PeerRAM, Holders: held},
+			{Part: replica.OfRank(0), Root: replica.Digest{8}, Tier: replica.PeerRAM, Holders: held},
+			{Part: replica.OfRank(1), Root: replica.Digest{9}, Tier: replica.PeerRAM, Holders: held}}}
+	})
+}
+
+// TestRestoreThatFailsIsSaid: the third failed try to restore a rank names the part and the holders that could not be dialled.
+func TestRestoreThatFailsIsSaid(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(planned())
+	lr := d.attach(lj, 0)
+	lr.restore = &restore{epoch: 4, running: true}
+	missed := room.Missed{Part: replica.FrozenOf(0), Nodes: []replica.NodeName{"n2"}, Took: time.Second}
+	for try := 1; try <= room.TriesSaid; try++ {
+		d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("dial: connection refused"), missed: missed})
+		m := fixture.Only[control.Unreached](d.says())
+		if try < room.TriesSaid && len(m) != 0 {
+			t.Fatalf("said after %d tries: %+v", try, m)
+		}
+		if try == room.TriesSaid && (len(m) != 1 || !m[0].Fetch || m[0].Epoch != 4 || m[0].Part != replica.OfGroup(0) || !slices.Equal(m[0].To, []replica.NodeName{"n2"})) {
+			t.Fatalf("said %+v", m)
+		}
+	}
+	missed.Part, missed.Nodes = replica.OfGroup(0), nil // it failed for another reason, which is no matter of the network
+	d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("no place can be freed"), missed: missed})
+	if m := fixture.Only[control.Unreached](d.says()); len(m) != 0 {
+		t.Fatalf("said %+v", m)
+	}
+}
+
+// TestRelay: a node that the leader names fetches the part; the others fetch from it as well, and the holder serves it.
+func TestRelay(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(planned())
+	order := control.RelayOrder{Job: fixture.JobID, Epoch: 4, Part: replica.OfGroup(0), Rank: 0, Node: replica.Holder{Node: "n3", Incarnation: 33}}
+	d.leaderSays(order)
+	d.leaderSays(order)
+	f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: lj.job.Plan, rank: 0, missed: new(room.Missed)}
+	var holders []replica.Holder
+	d.work.Go(func() {
+		src, _ := f.plan.Source(replica.OfGroup(0))
+		got := append(f.donors(d.ctx, src, replica.OfGroup(0)), f.donors(d.ctx, src, replica.FrozenOf(0))...)
+		d.Post(asked{calls(func() { holders = got }), make(chan struct{})})
+	})
+	d.until("the holders", func() bool { return holders != nil })
+	want := []replica.Holder{{Node: "n2", Incarnation: 22}, {Node: "n3", Incarnation: 33}}
+	if !slices.Equal(holders, append(slices.Clone(want), want...)) {
+		t.Fatalf("fetches from %v", holders)
+	}
+	if !lj.mirrors.Relayed(replica.OfGroup(0), 4, "n3") || lj.mirrors.Relayed(replica.OfRank(0), 4, "n3") || lj.mirrors.Relayed(replica.OfGroup(0), 5, "n3") {
+		t.Fatal("the wrong node is known to fetch the part for others")
+	}
+}
