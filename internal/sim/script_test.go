@@ -51,7 +51,7 @@ func newScript(w *world) *script {
 	s.watcher = watcher{s: s, since: time.Now()}
 	for range 1 + s.rng.IntN(5) {
 		a := s.draw()
-		if n := len(s.aims); a.moment.recovers() && (n == 0 || !s.aims[n-1].moment.recovers()) {
+		if n := len(s.aims); a.moment.recovers() && (n == 0 || !s.aims[n-1].moment.recovers() || s.rng.IntN(2) == 0) {
 			s.aims = append(s.aims, s.before(a.moment))
 		}
 		s.aims = append(s.aims, a)
@@ -73,8 +73,11 @@ func (s *script) draw() aim {
 		if !a.kind.fits(a.moment) {
 			continue
 		}
-		if a.nth = s.rng.IntN(3); a.moment.often() {
+		switch {
+		case a.moment.often():
 			a.nth = s.rng.IntN(12)
+		case a.moment == living || a.moment == fetching || a.moment == loaded || !a.moment.recovers(): // each rank has such, or each part
+			a.nth = s.rng.IntN(3)
 		}
 		switch s.rng.IntN(4) {
 		case 0:
@@ -92,7 +95,7 @@ func (s *script) draw() aim {
 
 // before is a fault that brings a moment of a recovery about.
 func (s *script) before(m moment) aim {
-	a := aim{kind: pick(s.rng, rankKilled, rankKilled, rankRaises, nodeLost), moment: pick(s.rng, anytime, opening, pinning, capturing, pushing), nth: s.rng.IntN(6)}
+	a := aim{kind: pick(s.rng, rankKilled, rankKilled, rankRaises, nodeLost), moment: pick(s.rng, anytime, anytime, pinning, capturing, pushing), nth: s.rng.IntN(6)}
 	switch {
 	case m == adopting:
 		a.kind = daemonKilled
@@ -100,7 +103,7 @@ func (s *script) before(m moment) aim {
 		a.kind = daemonsKilled
 	}
 	if a.moment == anytime {
-		a.after = s.between(0, 3*time.Second)
+		a.nth, a.after = 0, s.between(0, 3*time.Second)
 	}
 	report.drew(a)
 	return a

@@ -103,7 +103,7 @@ func (t *tally) write(out io.Writer) {
 				n = "0"
 			}
 			if c := t.cells[cell{m, k}]; c != nil {
-				n = fmt.Sprint(c.struck)
+				n = fmt.Sprintf("%d of %d", c.struck, c.drawn)
 			}
 			fmt.Fprintf(out, " %s |", n)
 		}
