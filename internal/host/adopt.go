@@ -12,7 +12,6 @@ import (
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/room"
-	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/unixsock"
@@ -58,13 +57,8 @@ func (h *Host) arenaList() []holding.Entry {
 			}
 			list = append(list, holding.Entry{Key: a.Key(), Job: id, Rank: a.Spec().Rank})
 		}
-		for _, mi := range lj.mirrors {
-			list = append(list, holding.Entry{Key: mi.arena.Key(), Job: id, Rank: mi.rank, Mirror: true})
-		}
-		for _, mk := range lj.making {
-			if mk.arena != nil {
-				list = append(list, holding.Entry{Key: mk.arena.Key(), Job: id, Rank: mk.rank, Mirror: true})
-			}
+		for _, m := range append(lj.mirrors.All(), lj.mirrors.Coming()...) {
+			list = append(list, holding.Entry{Key: m.Arena.Key(), Job: id, Rank: m.Rank, Mirror: true})
 		}
 	}
 	for i := range list {
@@ -127,9 +121,27 @@ func (h *Host) Adopt() error {
 	return nil
 }
 
-// adopting tells whether an arena may still come back from a live rank.
+// adopting tells whether an arena may still come back from a live rank. A process that is stopped, or hangs, never brings it, and its node
+// would count as silent for as long: as any rank that stands still it is killed after hang_first. Whom to kill is the list's word.
 func (h *Host) adopting() bool {
-	h.awaited = slices.DeleteFunc(h.awaited, func(e holding.Entry) bool { return !h.processes.Alive(e.PID, e.Start) })
+	waited := time.Since(h.awaitedSince)
+	h.awaited = slices.DeleteFunc(h.awaited, func(e holding.Entry) bool {
+		if !h.processes.Alive(e.PID, e.Start) {
+			return true
+		}
+		if waited < h.cfg.Timing.HangFirst {
+			return false
+		}
+		how := "hangs"
+		if h.processes.Halted(e.PID, e.Start) {
+			how = "is stopped by a signal"
+		}
+		h.log.Note2(nil, "arena_lost", fmt.Sprintf("process %d of rank %d, which alone has arena %s, has not brought it in %v: it %s, and is killed", e.PID, e.Rank, e.Key, waited.Round(time.Second), how))
+		if err := h.processes.Kill(e.PID, e.Start); err != nil {
+			h.log.Failed("kill", e.Key, err.Error())
+		}
+		return true
+	})
 	return len(h.awaited) > 0
 }
 
@@ -221,23 +233,13 @@ func (h *Host) claimOrphans() {
 	}
 }
 
-// adoptMirror puts a mirror's arena in its place. The daemon that wrote to it is dead, so only what is sealed there counts. Of two arenas of
-// one part the one with the newer whole part stays; the other is a holder until the next commit, like that of a rank that lives elsewhere now.
+// adoptMirror puts a mirror's arena in its place. Where another one has that, the older of the two is a holder until the next commit, like that
+// of a rank that lives elsewhere now.
 func (h *Host) adoptMirror(lj *localJob, a *holding.Arena) {
-	if !planted.Left {
-		a.GiveUpLeft()
+	if other := h.mirrors.Adopt(lj.job.ID, room.Mirrored(lj.job, a.Spec()), a); other != nil {
+		lj.retired = append(lj.retired, other)
 	}
-	key := room.Mirrored(lj.job, a.Spec())
-	kind := holding.KindFor(key)
-	if old := lj.mirrors[key]; old != nil {
-		if old.arena.NewestSealed(kind).Compare(a.NewestSealed(kind)) >= 0 {
-			lj.retired = append(lj.retired, a)
-			return
-		}
-		lj.retired = append(lj.retired, old.arena)
-	}
-	lj.mirrors[key] = &mirror{key, a.Spec().Rank, a}
-	h.reserve(a) // the daemon before may have died while it did
+	h.mirrorNow(time.Now())
 }
 
 // adoptRank puts an arena in its rank's place; nil where that is taken by a newer one.

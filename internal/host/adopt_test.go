@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"os"
 	"reflect"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -22,6 +24,7 @@ func TestArenaListRoundTrips(t *testing.T) {
 	lr.pid, lr.start = 4711, 1<<63
 	retired := d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false)})
 	lj.retired = append(lj.retired, retired)
+	d.seal(retired, slot(0), lj.job.Committed, 1) // needed
 	mirrored := d.mirrorOf(lj, replica.OfRank(1), 1, false)
 	d.saveArenas()
 	list, err := d.loadArenas()
@@ -37,8 +40,7 @@ func TestArenaListRoundTrips(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the list is %+v, want %+v", got, want)
 	}
-	d.forget(mirrored)
-	delete(lj.mirrors, replica.OfRank(1))
+	d.mirror(mirrors.Short{Arena: mirrored, Err: errors.New("no memory")})
 	d.saveArenas()
 	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 2 {
 		t.Errorf("after one was given up: %+v, %v", list, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/want"
@@ -117,7 +118,7 @@ func (lj *localJob) inherits(a *attaching) bool {
 }
 
 func (h *Host) arenaSpec(job *replica.Job, a *attaching) shm.Spec {
-	return shm.Spec{Cluster: h.cluster, Era: h.era, Job: job.ID, Rank: a.hello.Rank, Geometry: a.geometry, ChunkBytes: chunkBytes(job), Slots: slotsOf(job), Margin: uint64(h.cfg.MemoryMargin)}
+	return shm.Spec{Cluster: h.cluster, Era: h.era, Job: job.ID, Rank: a.hello.Rank, Geometry: a.geometry, ChunkBytes: room.ChunkBytes(job), Slots: room.Slots(job), Margin: uint64(h.cfg.MemoryMargin)}
 }
 
 // retryShort has those try again who wait here for something that this node was short of.

@@ -11,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -101,7 +102,7 @@ func (h *Host) welcome(job *replica.Job, a *attaching) {
 	a.welcomed = true
 	h.meet(job, a)
 	a.peer.Send(wire.RankHeader{Type: wire.MWelcome, Request: a.helloReq}, //nolint:errcheck // a dead peer is Gone
-		wire.Welcome{ABI: wire.RankABI, Rank: a.hello.Rank, Cluster: h.cluster, Job: job.ID, Era: h.era, ChunkBytes: chunkBytes(job)}.Append(nil))
+		wire.Welcome{ABI: wire.RankABI, Rank: a.hello.Rank, Cluster: h.cluster, Job: job.ID, Era: h.era, ChunkBytes: room.ChunkBytes(job)}.Append(nil))
 }
 
 // meet lets a process ask the rendezvous.
@@ -188,12 +189,12 @@ func (h *Host) claimFor(lj *localJob, a *attaching) {
 	if lr := lj.ranks[rank]; lr != nil && lr.finishing > 0 {
 		return // the arena is still being read in the dead process's name
 	}
-	if a.geometry.PrivateBytes > privateCap(job) {
+	if a.geometry.PrivateBytes > room.PrivateCap(job) {
 		big := slices.MaxFunc(a.geometry.Regions, func(x, y replica.Region) int {
 			return int(int64(x.Bytes)*int64(x.Kind)) - int(int64(y.Bytes)*int64(y.Kind))
 		})
 		h.refuse(a, a.attach, wire.CodeRefused, fmt.Sprintf("private regions have %d bytes, the cap is %d; the largest is %q with %d: make it replicated if it is equal across the group, or give `replicad run --private-cap-mb` more when the job is created",
-			a.geometry.PrivateBytes, privateCap(job), big.Name, big.Bytes))
+			a.geometry.PrivateBytes, room.PrivateCap(job), big.Name, big.Bytes))
 		return
 	}
 	kept, known := h.durableGeometry(lj, rank)

@@ -69,8 +69,8 @@ func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 		d.handle(came(t, "a question", d.in)) // with create on the host's goroutine this is where it would stay
 	}
 	came(t, "the reservation", began)
-	if len(lj.mirrors) != 0 || len(began) != 0 {
-		t.Errorf("%d mirrors, %d more reservations, before the first is made", len(lj.mirrors), len(began))
+	if len(lj.mirrors.All()) != 0 || len(began) != 0 {
+		t.Errorf("%d mirrors, %d more reservations, before the first is made", len(lj.mirrors.All()), len(began))
 	}
 	soon, cancel := context.WithTimeoutCause(d.ctx, time.Nanosecond, transfer.ErrNotYet) // a push that can't wait
 	defer cancel()
@@ -79,22 +79,11 @@ func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 			t.Errorf("a push meanwhile: %v, want %v", err, transfer.ErrNotYet)
 		}
 	})
-	lj.making[k.Part].began = time.Now().Add(-2 * makingLong(man.Bytes)) // the keeper hangs, say
-	if long := makingLong(160 << 30); long < 5*time.Minute {
-		t.Errorf("an arena of 160 GiB may take %v to be reserved", long)
-	}
-	later, cancelLater := context.WithTimeoutCause(d.ctx, 50*time.Millisecond, transfer.ErrNotYet)
-	defer cancelLater()
-	d.serves(func() {
-		if _, err := d.mirrorArena(later, lj, 1, man); err == nil || errors.Is(err, transfer.ErrNotYet) {
-			t.Errorf("a push that would wait for ever: %v: its node is to have another one mirror the part", err)
-		}
-	})
 	close(let)
 	d.until("both answers", func() bool { return len(ends) == 2 })
 	a, b := <-ends, <-ends
-	if a.err != nil || b.err != nil || a.ref != b.ref || len(lj.mirrors) != 1 || lj.mirrors[k.Part].arena != a.ref || len(lj.making) != 0 || len(began) != 0 {
-		t.Errorf("made %+v and %+v: mirrors %v, making %v", a, b, lj.mirrors, lj.making)
+	if a.err != nil || b.err != nil || a.ref != b.ref || len(lj.mirrors.All()) != 1 || lj.mirrors.Arena(k.Part) != a.ref || len(began) != 0 {
+		t.Errorf("made %+v and %+v: mirrors %v", a, b, lj.mirrors.All())
 	}
 	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || !d.parked()[a.ref.Key()] {
 		t.Errorf("its list is %+v (%v), the keeper has %v", list, err, d.parked())
@@ -132,8 +121,8 @@ func TestMirrorOfAJobThatEnded(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, err, transfer.ErrFenced)
 		}
 		d.until("the end of the arena", func() bool { _, err := made.File().Stat(); return err != nil })
-		if list, err := d.loadArenas(); len(lj.mirrors)+len(lj.making) != 0 || len(d.parked()) != 1 || err == nil && len(list.Arenas) != 0 {
-			t.Errorf("%s: mirrors %v, the keeper has %v, the list %+v: want the producer's alone", what, lj.mirrors, d.parked(), list)
+		if list, err := d.loadArenas(); len(lj.mirrors.All())+len(lj.mirrors.Coming()) != 0 || len(d.parked()) != 1 || err == nil && len(list.Arenas) != 0 {
+			t.Errorf("%s: mirrors %v, the keeper has %v, the list %+v: want the producer's alone", what, lj.mirrors.All(), d.parked(), list)
 		}
 	}
 }

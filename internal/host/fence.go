@@ -3,7 +3,6 @@ package host
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -203,10 +202,6 @@ func (h *Host) supersede(lj *localJob) {
 	}
 	if lj.job.Phase == replica.Ended {
 		h.mover.EndPushes(lj.job.ID)
-		for key, mi := range lj.mirrors {
-			delete(lj.mirrors, key)
-			h.forget(mi.arena)
-		}
 		for _, a := range lj.retired {
 			h.forget(a)
 		}
@@ -215,7 +210,7 @@ func (h *Host) supersede(lj *localJob) {
 	h.release(lj)
 }
 
-// release gives up the arenas that no rank here and no mirror's place needs, once they hold nothing that the job may go back to: their
+// release gives up the arenas of ranks that are elsewhere now, once they hold nothing that the job may go back to: their
 // memory is somebody else's then.
 func (h *Host) release(lj *localJob) {
 	if lj.job.Phase != replica.Open {
@@ -230,12 +225,6 @@ func (h *Host) release(lj *localJob) {
 		}
 	}
 	lj.retired = keep
-	for key, mi := range lj.mirrors {
-		if !slices.Contains(room.MirrorsFor(lj.job, key), h.self.Name) && !lj.fetching[key].running && !room.Useful(lj.job, mi.arena) {
-			delete(lj.mirrors, key)
-			h.forget(mi.arena)
-		}
-	}
 }
 
 // stopRank tells a rank to exit: once, but who left as often as they ask.

@@ -272,7 +272,7 @@ func TestExitEndsEveryRankOfTheProcess(t *testing.T) {
 		lr.pid, lr.start = 4711, 12
 	}
 	old := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.ID, j.Phase = replica.JobID{9}, replica.Ended })
-	ended := newLocalJob(old)
+	ended := newLocalJob(old, d.mirrors.Of(old.ID))
 	d.jobs[old.ID] = ended
 	was := d.attach(ended, 0)
 	was.pid, was.start = 4711, 12
@@ -380,8 +380,8 @@ func TestEndedJobIsGivenUp(t *testing.T) {
 	if _, o := ends[1].ordered(); o.Action != wire.OrderStop {
 		t.Errorf("who trains is ordered %+v, want to stop", o)
 	}
-	if len(lj.mirrors) != 0 || len(lj.ranks) != 2 {
-		t.Errorf("%d mirrors, %d ranks: want none, and both until their processes end", len(lj.mirrors), len(lj.ranks))
+	if len(lj.mirrors.All()) != 0 || len(lj.ranks) != 2 {
+		t.Errorf("%d mirrors, %d ranks: want none, and both until their processes end", len(lj.mirrors.All()), len(lj.ranks))
 	}
 	d.rankDied(lj, left)
 	d.rankDied(lj, trains)

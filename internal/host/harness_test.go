@@ -107,8 +107,8 @@ func newRig(t *testing.T) *rig {
 			for _, a := range lj.retired {
 				a.Close()
 			}
-			for _, mi := range lj.mirrors {
-				mi.arena.Close()
+			for _, m := range lj.mirrors.All() {
+				m.Arena.Close()
 			}
 		}
 	})
@@ -216,7 +216,7 @@ func (d *rig) until(what string, cond func() bool) {
 }
 
 func (d *rig) put(job *replica.Job) *localJob {
-	lj := newLocalJob(job)
+	lj := newLocalJob(job, d.mirrors.Of(job.ID))
 	d.jobs[job.ID] = lj
 	return lj
 }
@@ -252,7 +252,8 @@ func (d *rig) mirrorOf(lj *localJob, part replica.Part, rank replica.Rank, froze
 		spec.Slots, spec.Ring = 4, -1
 	}
 	a := d.arena(spec)
-	lj.mirrors[part] = &mirror{part, rank, a}
+	d.mirrors.Adopt(lj.job.ID, part, a)
+	d.mirrorNow(time.Now())
 	return a
 }
 

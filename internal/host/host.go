@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/push"
 	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/journal"
@@ -142,6 +143,7 @@ type Host struct {
 	suspects     []control.Suspect // what the last round of probes gave cause for
 	scrubber     scrubber
 	push         *push.Room
+	mirrors      *mirrors.Room
 	yielding     yielding
 }
 
@@ -203,6 +205,7 @@ func New(c Config) *Host {
 	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(push.Ended{Pushed: p}) }})
 	m.desk = desk.New(deskOwner{m}, m.log)
 	m.scrubber = newScrubber(m)
+	m.mirrors = mirrors.New(rooms{m}, m.log, m.self.Name)
 	m.push = push.New(rooms{m}, m.log, m.cluster, m.self.Name)
 	return m
 }
@@ -273,7 +276,7 @@ func (h *Host) handle(ev Event) {
 		ev.request.serve(h)
 		close(ev.done)
 	case released:
-		ev.arena.Release(ev.place)
+		h.released(ev)
 	case LinkUp:
 		h.linked(ev)
 	case LinkDown:
@@ -294,10 +297,10 @@ func (h *Host) handle(ev Event) {
 		h.fetchedBack(ev)
 	case scrub.Event:
 		h.scrubs(ev)
-	case mirrorMade:
-		h.mirrorMade(ev)
-	case mirrorParked:
-		h.mirrorParked(ev)
+	case mirrors.Event:
+		h.mirror(ev)
+	case mirrorReady:
+		h.mirrorReady(ev)
 	case partFinished:
 		h.finishedPart(ev)
 	case restored:
@@ -310,8 +313,6 @@ func (h *Host) handle(ev Event) {
 		h.mirrored(ev)
 	case brokenOff:
 		ev.arena.Unstage(ev.staging.Place(), ev.staging)
-	case mirrorFetched:
-		h.mirrorFetched(ev)
 	case push.Event:
 		h.pushes(ev)
 	case shardWritten:
@@ -412,9 +413,7 @@ func (h *Host) leaderSays(msg any) {
 	case control.UnheardQuestion:
 		h.send(control.UnheardAnswer{ID: msg.ID, Nodes: h.unheard()})
 	case control.RelayOrder:
-		if lj := h.jobs[msg.Job]; lj != nil {
-			h.relay(lj, msg)
-		}
+		h.mirror(mirrors.Relay{RelayOrder: msg})
 	case control.CorruptCopy:
 		if lj := h.jobs[msg.Job]; lj != nil {
 			h.recheck(lj, msg)
@@ -452,7 +451,7 @@ func (h *Host) viewed(v control.View) {
 	for _, job := range v.Jobs {
 		lj := h.jobs[job.ID]
 		if lj == nil {
-			lj = newLocalJob(job)
+			lj = newLocalJob(job, h.mirrors.Of(job.ID))
 			h.jobs[job.ID] = lj
 		}
 		if job.LastIndex >= lj.job.LastIndex {
@@ -483,7 +482,7 @@ func (h *Host) viewed(v control.View) {
 	h.serveLaunchers()
 	h.serveAttaching()
 	for id, lj := range h.jobs {
-		if !known[id] && v.Index >= lj.job.LastIndex && len(lj.ranks)+len(lj.mirrors)+len(lj.retired) == 0 && !h.launching(lj.job.Name) {
+		if !known[id] && v.Index >= lj.job.LastIndex && len(lj.view().Arenas()) == 0 && !h.launching(lj.job.Name) {
 			delete(h.jobs, id)
 		}
 	}
@@ -572,7 +571,7 @@ func (h *Host) tick() time.Duration {
 	h.yield()
 	h.desk.Tick()
 	h.retryShort()
-	next = min(next, h.pushNow(time.Now()), h.scrubNow(time.Now()))
+	next = min(next, h.mirrorNow(time.Now()), h.pushNow(time.Now()), h.scrubNow(time.Now()))
 	h.serveLaunchers()
 	h.killStuck()
 	h.leaderless(time.Now())
@@ -603,7 +602,7 @@ func (h *Host) Close() {
 		}
 	}
 	for _, lj := range h.jobs {
-		closeAll(lj.arenas()...)
+		closeAll(lj.view().Arenas()...)
 	}
 	h.desk.Close()
 }

@@ -407,7 +407,7 @@ func (h *Host) stopLeftovers(lj *localJob, l *launcher) {
 // acceptLauncher says that it is of a job.
 func (h *Host) acceptLauncher(l *launcher, job *replica.Job) {
 	l.accepted, l.job = true, job.ID
-	l.peer.Send(wire.RankHeader{Type: wire.MRunOK, Request: l.request, Epoch: job.Epoch}, wire.Welcome{ABI: wire.RankABI, Cluster: h.cluster, Job: job.ID, Era: h.era, ChunkBytes: chunkBytes(job)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+	l.peer.Send(wire.RankHeader{Type: wire.MRunOK, Request: l.request, Epoch: job.Epoch}, wire.Welcome{ABI: wire.RankABI, Cluster: h.cluster, Job: job.ID, Era: h.era, ChunkBytes: room.ChunkBytes(job)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 }
 
 // launcherLate answers one that was accepted for a job that has ended while no daemon was there to tell it.

@@ -323,7 +323,7 @@ func TestLauncherGroups(t *testing.T) {
 	for _, job := range []*replica.Job{naming, settled} {
 		peer, end := d.session(0)
 		l := &launcher{peer: peer, starts: starts{1: {tries: 2}}}
-		d.startRank(newLocalJob(job), l, 1)
+		d.startRank(newLocalJob(job, d.mirrors.Of(job.ID)), l, 1)
 		_, body := end.reads()
 		start, err := wire.ParseRunStart(body)
 		want := wire.RunStart{Rank: 1, World: 2, Group: 1, Early: 2, Groups: []replica.GroupID{0, 1}}

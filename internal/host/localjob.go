@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/invariant"
 	"github.com/replicad/replicad/internal/journal"
@@ -21,33 +22,30 @@ type localJob struct {
 	job *replica.Job
 	candidacy
 	ranks      map[replica.Rank]*localRank
-	retired    []*holding.Arena         // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
-	mirrors    map[replica.Part]*mirror // parts held for other nodes' ranks
-	making     map[replica.Part]*making // mirrors whose arenas are on their way
-	spell      journal.CommitSpell      // what the log was not told yet of commits
-	fenced     replica.Epoch            // fence words raised to
-	settleBy   time.Time                // after it, what is unfinished is torn
-	settleTime time.Duration            // from the fence to settleBy
-	stopBy     time.Time                // after it, ranks that did not stop at the end of the job are killed
-	since      stageClock               // since when it is where it is
+	retired    []*holding.Arena    // of ranks that live elsewhere now, or of an earlier geometry: holders until a newer commit
+	mirrors    *mirrors.Held       // parts held for other nodes' ranks: the room's
+	spell      journal.CommitSpell // what the log was not told yet of commits
+	fenced     replica.Epoch       // fence words raised to
+	settleBy   time.Time           // after it, what is unfinished is torn
+	settleTime time.Duration       // from the fence to settleBy
+	stopBy     time.Time           // after it, ranks that did not stop at the end of the job are killed
+	since      stageClock          // since when it is where it is
 	seq        uint64
 	reported   replica.NodeReport // as sent last, to send only changes
 	written    map[replica.Part]control.ShardReport
 	writes     shardWrites                       // that were begun
-	fetching   map[replica.Part]fetchState       // mirrors being fetched for a plan
 	bad        []replica.Held                    // copies here that failed their digest since the job last ran
 	badDisk    []replica.Held                    // and durable parts, when they were read here
 	outage     *outage                           // that it has not come out of yet; nil: none
 	failures   map[replica.Rank][]failure        // the exceptions of each rank's newest step that had one
 	untaken    map[replica.Rank]*untaken         // offers that no launcher here is known to have taken up
 	kept       map[replica.Rank]*durableGeometry // what ranks that were started here have in the durable generation that the job opens from
-	relays     relays
-	ahead      map[arenaPlace]*reading // places read since the newest fence
+	ahead      map[arenaPlace]*reading           // places read since the newest fence
 }
 
-func newLocalJob(job *replica.Job) *localJob {
-	return &localJob{job: job, candidacy: newCandidacy(), ranks: map[replica.Rank]*localRank{}, mirrors: map[replica.Part]*mirror{}, making: map[replica.Part]*making{},
-		written: map[replica.Part]control.ShardReport{}, writes: shardWrites{}, fetching: map[replica.Part]fetchState{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{},
+func newLocalJob(job *replica.Job, held *mirrors.Held) *localJob {
+	return &localJob{job: job, candidacy: newCandidacy(), ranks: map[replica.Rank]*localRank{}, mirrors: held,
+		written: map[replica.Part]control.ShardReport{}, writes: shardWrites{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{},
 		ahead: map[arenaPlace]*reading{}}
 }
 
@@ -83,13 +81,10 @@ type localRank struct {
 
 // view is the job as rooms see it.
 func (lj *localJob) view() room.JobView {
-	v := room.JobView{Job: lj.job, Candidate: lj.candidate, CandidateAt: lj.candidateAt, Fenced: lj.fenced, Retired: lj.retired}
+	v := room.JobView{Job: lj.job, Candidate: lj.candidate, CandidateAt: lj.candidateAt, Fenced: lj.fenced, Retired: lj.retired, Mirrors: lj.mirrors.All()}
 	for _, r := range slices.Sorted(maps.Keys(lj.ranks)) {
 		lr := lj.ranks[r]
-		v.Ranks = append(v.Ranks, room.Rank{Rank: r, Incarnation: lr.incarnation, Arena: lr.arena})
-	}
-	for _, mi := range lj.mirrors {
-		v.Mirrors = append(v.Mirrors, room.Mirror{Part: mi.part, Rank: mi.rank, Arena: mi.arena})
+		v.Ranks = append(v.Ranks, room.Rank{Rank: r, Incarnation: lr.incarnation, Arena: lr.arena, Alive: lr.alive()})
 	}
 	return v
 }
@@ -184,7 +179,7 @@ func (h *Host) reconcile(lj *localJob) {
 	h.supersede(lj)
 	h.readAhead(lj)
 	h.restoreAll(lj)
-	h.fetchMirrors(lj)
+	h.mirror(mirrors.Changed{Job: lj.job.ID})
 	h.order(lj)
 	h.durable(lj)
 	h.answerCandidate(lj)
@@ -200,26 +195,4 @@ func sortReport(r *replica.NodeReport) {
 	slices.SortFunc(r.Parts, func(a, b replica.Held) int {
 		return cmp.Or(cmp.Compare(a.Part.Kind, b.Part.Kind), cmp.Compare(a.Part.Index, b.Part.Index), a.Generation.Compare(b.Generation), cmp.Compare(a.Rank, b.Rank))
 	})
-}
-
-func chunkBytes(job *replica.Job) uint32 {
-	if job.Options.ChunkBytes != 0 {
-		return job.Options.ChunkBytes
-	}
-	return replica.DefaultChunkBytes
-}
-
-// slotsOf is how many replicated parts each arena of the job holds.
-func slotsOf(job *replica.Job) int {
-	if job.Options.Slots != 0 {
-		return job.Options.Slots
-	}
-	return 4
-}
-
-func privateCap(job *replica.Job) uint64 {
-	if job.Options.PrivateCap != 0 {
-		return job.Options.PrivateCap
-	}
-	return replica.MaxPrivateBytes
 }

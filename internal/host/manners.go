@@ -122,7 +122,7 @@ func (lj *localJob) fetchedFor(k transfer.Key, by replica.NodeName) manners.Clas
 	switch {
 	case lj.job.Phase == replica.Open:
 		return manners.Background
-	case by == lj.job.Ranks[k.Rank].Node || lj.relays.has(k.Part, k.Epoch, by):
+	case by == lj.job.Ranks[k.Rank].Node || lj.mirrors.Relayed(k.Part, k.Epoch, by):
 		return manners.Recovery
 	}
 	return manners.Mirroring

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -82,7 +81,7 @@ func (lj *localJob) otherState(rank replica.Rank, group replica.GroupID, g, kept
 		is replica.Geometry
 	}
 	var states []state
-	for _, a := range lj.arenas() {
+	for _, a := range lj.view().Arenas() {
 		states = append(states, state{a.Spec().Rank, a.Geometry()})
 	}
 	instead := ""
@@ -130,16 +129,4 @@ func (h *Host) otherThanPeers(lj *localJob, c replica.Claim, g replica.Geometry)
 		}
 	}
 	return ""
-}
-
-// arenas are all that this node has of a job.
-func (lj *localJob) arenas() []*holding.Arena {
-	arenas := slices.Clone(lj.retired)
-	for _, lr := range lj.ranks {
-		arenas = append(arenas, lr.arena)
-	}
-	for _, mi := range lj.mirrors {
-		arenas = append(arenas, mi.arena)
-	}
-	return arenas
 }

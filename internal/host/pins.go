@@ -5,6 +5,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/push"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/lock"
@@ -48,7 +49,7 @@ func (h *Host) checkInitial(lj *localJob, lr *localRank) {
 
 // newCandidate obeys a newer candidate: every pin of an older one is let go.
 func (h *Host) newCandidate(lj *localJob, c replica.Candidate) {
-	lj.obey(c, time.Now(), lj.furthest(c.Generation.Epoch))
+	lj.obey(c, time.Now(), lj.view().Furthest(c.Generation.Epoch))
 	for _, lr := range lj.ranks {
 		lr.arena.SetCandidate(c.Position)
 	}
@@ -60,22 +61,6 @@ func (h *Host) newCandidate(lj *localJob, c replica.Candidate) {
 	h.pushes(push.Named{Job: lj.job.ID})
 	h.answerCandidate(lj)
 	h.retain(lj)
-}
-
-// furthest is the newest step of an epoch that a rank here has begun, or one whose private part is mirrored here, which it sealed as it
-// began; 0: none has. A commit of large parts waits for their mirrors while the ranks go on: what their makers said is old by then.
-func (lj *localJob) furthest(e replica.Epoch) (at replica.Step) {
-	for _, lr := range lj.ranks {
-		if w := lr.arena.Step(); lr.alive() && w.Epoch() == e {
-			at = max(at, w.Step())
-		}
-	}
-	for _, mi := range lj.mirrors {
-		if mi.part.Kind == replica.PrivatePart {
-			at = max(at, mi.arena.Newest(shm.Ring, e))
-		}
-	}
-	return at
 }
 
 // answerCandidate pins what is held sealed of the candidate and says so, or says that a rank has passed it.
@@ -97,7 +82,7 @@ func (h *Host) answerCandidate(lj *localJob) {
 		fresh = append(fresh, l.Held)
 	}
 	if len(fresh) > 0 {
-		h.send(lj.pins(h.self, fresh, lj.furthest(c.Generation.Epoch)))
+		h.send(lj.pins(h.self, fresh, lj.view().Furthest(c.Generation.Epoch)))
 	}
 	for _, lr := range lj.ranks {
 		h.answerPassed(lj, lr)
@@ -124,8 +109,10 @@ func (h *Host) progressed(lj *localJob, p control.Progress) {
 	}
 	lj.job = p.After(lj.job)
 	h.tellCommitted(lj)
+	h.pushes(push.Committed{Job: lj.job.ID})
 	h.retain(lj)
 	h.release(lj)
+	h.mirror(mirrors.Committed{Job: lj.job.ID})
 }
 
 // tellCommitted tells the ranks here how far their job is committed.
@@ -149,8 +136,8 @@ func (h *Host) retain(lj *localJob) {
 	for _, lr := range lj.ranks {
 		h.retainArena(lj, lr.arena, lr)
 	}
-	for _, mi := range lj.mirrors {
-		h.retainArena(lj, mi.arena, nil)
+	for _, m := range lj.mirrors.All() {
+		h.retainArena(lj, m.Arena, nil)
 	}
 }
 

@@ -22,11 +22,11 @@ func TestFormerMirrorGivesItsMemoryBack(t *testing.T) {
 	d.seal(a, ring(0), fixture.Gen(3, 5), 50)
 	job := fixture.Changed(lj.job, func(j *replica.Job) { j.Mirrors = [][]replica.NodeName{{"n2"}, {"n3"}} })
 	d.views(control.View{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
-	if lj.mirrors[part] == nil {
+	if lj.mirrors.Arena(part) == nil {
 		t.Fatal("it is given up while it holds a part of the committed generation")
 	}
 	d.leaderSays(committed(6))
-	if lj.mirrors[part] != nil || !a.Dropped() {
+	if lj.mirrors.Arena(part) != nil || !a.Dropped() {
 		t.Error("it holds nothing that is needed, and its arena stays reserved")
 	}
 	d.settled()
@@ -46,8 +46,8 @@ func TestMirrorWithoutPartsStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.leaderSays(committed(6))
-	if len(lj.mirrors) != 2 {
-		t.Errorf("mirrors left: %v", lj.mirrors)
+	if len(lj.mirrors.All()) != 2 {
+		t.Errorf("mirrors left: %v", lj.mirrors.All())
 	}
 }
 

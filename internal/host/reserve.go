@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/mirrors"
 )
 
 // arenaShort says that the memory of an arena, which is in use already, is not to be had.
@@ -31,15 +32,8 @@ func (h *Host) arenaShort(ev arenaShort) {
 				h.stopShort(lj, lr, ev.err)
 			}
 		}
-		for key, mi := range lj.mirrors {
-			if mi.arena == ev.arena {
-				h.log.Failed("reserve", mi.arena.Key(), ev.err.Error())
-				delete(lj.mirrors, key)
-				h.forget(mi.arena)
-				h.reconcile(lj)
-			}
-		}
 	}
+	h.mirror(mirrors.Short{Arena: ev.arena, Err: ev.err})
 }
 
 func (h *Host) stopShort(lj *localJob, lr *localRank, err error) {

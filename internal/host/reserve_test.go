@@ -48,7 +48,7 @@ func TestMirrorThatOthersTook(t *testing.T) {
 	a := d.mirrorOf(lj, part, 2, false)
 	d.handle(arenaShort{a, &shm.TooLittleMemory{}})
 	d.until("its memory given back", func() bool { return !d.parked()[a.Key()] })
-	if len(lj.mirrors) != 0 {
-		t.Errorf("mirrors %v", lj.mirrors)
+	if len(lj.mirrors.All()) != 0 {
+		t.Errorf("mirrors %v", lj.mirrors.All())
 	}
 }

@@ -52,7 +52,7 @@ type restored struct {
 	ring   shm.Place
 	tier   replica.Tier
 	err    error
-	missed missed
+	missed room.Missed
 }
 
 const restoreRetry = 200 * time.Millisecond
@@ -148,12 +148,8 @@ func (h *Host) retryRestores(lj *localJob) {
 	for _, lr := range lj.ranks {
 		if r := lr.restore; r != nil && !r.running && !r.done && time.Now().After(r.retryAt) {
 			h.restoreAll(lj)
-			h.fetchMirrors(lj)
 			return
 		}
-	}
-	if lj.job.Phase == replica.Planned {
-		h.fetchMirrors(lj)
 	}
 }
 
@@ -175,7 +171,12 @@ func (h *Host) restored(ev restored) {
 			if kind := want.Of(ev.err); kind != want.Nothing {
 				h.short(lj, ev.rank, kind, ev.err.Error())
 			}
-			h.fetchFailed(lj, ev.epoch, ev.rank, lr.restore.tries, ev.missed, ev.err)
+			if lr.restore.tries == room.TriesSaid {
+				lr.failing = replica.Cut(ev.err.Error(), maxFailing)
+			}
+			if said, due := ev.missed.Unreached(lj.job.ID, ev.epoch, ev.rank, lr.restore.tries, ev.err); due {
+				h.send(said)
+			}
 		}
 		return
 	}
@@ -185,7 +186,7 @@ func (h *Host) restored(ev restored) {
 
 // restore makes the group's part (with its frozen one) and the rank's private part of the plan lie sealed in the rank's
 // arena. It runs beside the host and reaches its state only through ask.
-func (h *Host) restore(ctx context.Context, lj *localJob, lr *localRank, plan *replica.Plan, missed *missed) (slot, ring shm.Place, tier replica.Tier, err error) {
+func (h *Host) restore(ctx context.Context, lj *localJob, lr *localRank, plan *replica.Plan, missed *room.Missed) (slot, ring shm.Place, tier replica.Tier, err error) {
 	q := restoreBegin{lj: lj, rank: lr.rank}
 	if !h.ask(ctx, &q) {
 		return slot, ring, 0, h.gone(ctx)
@@ -220,7 +221,7 @@ type fetcher struct {
 	rank        replica.Rank // for whom
 	incarnation replica.Incarnation
 	tier        replica.Tier // the farthest that was needed
-	missed      *missed      // by the newest fetch
+	missed      *room.Missed // by the newest fetch
 }
 
 // ensure returns the place of a part in arena, fetching it where it is not there.
@@ -318,7 +319,7 @@ func (f *fetcher) fetch(ctx context.Context, into func(replica.Manifest) (*holdi
 		f.h.log.Fetching(f.job, f.rank, part, f.plan.Epoch, m.Bytes, w.Holders)
 		return s, nil
 	})
-	*f.missed = missed{part, got.Unreached, time.Since(began)}
+	*f.missed = room.Missed{Part: part, Nodes: got.Unreached, Took: time.Since(began)}
 	f.h.ask(f.h.ctx, &fetchEnd{f, part, src.Root, got, staged, place, staging}) // whatever became of ctx
 	if err != nil {
 		return nil, place, got.Manifest, err
@@ -411,7 +412,7 @@ type relaysWanted struct {
 }
 
 func (q *relaysWanted) serve(h *Host) {
-	q.holders, q.nodes = slices.Clone(q.lj.relays.of(q.part, q.epoch)), maps.Clone(h.nodes)
+	q.holders, q.nodes = slices.Clone(q.lj.mirrors.Relays(q.part, q.epoch)), maps.Clone(h.nodes)
 }
 
 // admit tells whether the plan is still the one to carry out.

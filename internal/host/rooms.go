@@ -3,6 +3,7 @@ package host
 import (
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/mover"
+	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -30,4 +31,8 @@ func (h rooms) Job(id replica.JobID) (view room.JobView, known bool) {
 
 func (h rooms) Moving(id replica.JobID, g replica.Generation) []mover.Moving {
 	return h.mover.Moving(id, g)
+}
+
+func (h rooms) Spec(job *replica.Job, r replica.Rank) shm.Spec {
+	return shm.Spec{Cluster: h.cluster, Era: h.era, Job: job.ID, Rank: r, ChunkBytes: room.ChunkBytes(job), Slots: room.Slots(job), Margin: uint64(h.cfg.MemoryMargin)}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/shm"
@@ -115,7 +116,7 @@ func (h *Host) fetchBack(e *scrub.Fetch) {
 	ctx, cancel := context.WithCancel(h.ctx)
 	h.scrubber.fetches[e] = cancel
 	h.spawn(func(context.Context) Event {
-		f := fetcher{h: h, lj: lj, job: job, plan: &plan, rank: e.Rank, incarnation: plan.Ranks[e.Rank].Incarnation, missed: new(missed)}
+		f := fetcher{h: h, lj: lj, job: job, plan: &plan, rank: e.Rank, incarnation: plan.Ranks[e.Rank].Incarnation, missed: new(room.Missed)}
 		var err error
 		if e.Frozen.IsZero() {
 			into := func(replica.Manifest) (*holding.Arena, error) {

@@ -19,6 +19,25 @@ func (h *Host) reader(lj *localJob, at holding.Copy) (*holding.Reader, error) {
 	return at.Open(lj.job, func(a *holding.Arena, p shm.Place) { h.Post(released{a, p}) })
 }
 
+// released ends a read. What was kept for it alone is freed now: a rank whose slots are all taken may wait for that, and nothing else happens.
+func (h *Host) released(ev released) {
+	ev.arena.Release(ev.place)
+	lj := h.jobs[ev.arena.Spec().Job]
+	if lj == nil || ev.arena.Readers(ev.place) > 0 {
+		return
+	}
+	for _, lr := range lj.ranks {
+		if lr.arena == ev.arena {
+			h.retainArena(lj, ev.arena, lr)
+		}
+	}
+	for _, mi := range lj.mirrors.All() {
+		if mi.Arena == ev.arena {
+			h.retainArena(lj, ev.arena, nil)
+		}
+	}
+}
+
 // store answers other nodes' transfers: what this node holds, and the private parts it mirrors. Each stream names what it
 // wants by job, epoch and incarnation; the check is made here, at the place that acts.
 type store struct {
@@ -41,17 +60,6 @@ func (s store) check(k transfer.Key, push bool) (*localJob, error) {
 		return nil, fmt.Errorf("%w: incarnation %d does not hold rank %d", transfer.ErrFenced, k.Incarnation, k.Rank)
 	}
 	return lj, nil
-}
-
-// mirrorsPlanned tells whether the plan has a node mirror a rank's private part or its group's, or a mirror that moved since is still
-// to get what was resumed at.
-func (lj *localJob) mirrorsPlanned(r replica.Rank, n replica.NodeName) bool {
-	among := func(byRank, byGroup [][]replica.NodeName) bool {
-		g := int(room.Group(lj.job, r))
-		return int(r) < len(byRank) && slices.Contains(byRank[r], n) || g < len(byGroup) && slices.Contains(byGroup[g], n)
-	}
-	p := lj.job.Plan
-	return p != nil && (among(p.Mirrors, p.GroupMirrors) || room.Spreads(lj.job) && among(lj.job.Mirrors, lj.job.GroupMirrors))
 }
 
 // Open serves a fetch of a part that is sealed here, or on its way here.
@@ -84,12 +92,12 @@ func (q *readWanted) open(h *Host) (transfer.Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if q.peer != lj.job.Ranks[k.Rank].Node && !lj.mirrorsPlanned(k.Rank, q.peer) && !lj.relays.has(k.Part, k.Epoch, q.peer) {
+	if q.peer != lj.job.Ranks[k.Rank].Node && !room.MirrorsPlanned(lj.job, k.Rank, q.peer) && !lj.mirrors.Relayed(k.Part, k.Epoch, q.peer) {
 		return nil, fmt.Errorf("%w: node %s neither holds nor mirrors rank %d", transfer.ErrRefused, q.peer, k.Rank)
 	}
 	at, ok := lj.view().Find(nil, k.Part, k.Generation, k.Root)
 	if !ok {
-		if r := lj.receiving(k); r.Any() {
+		if r := lj.view().Receiving(k.Rank, k.Part, k.Generation, k.Root); r.Any() {
 			return h.pace(r, lj.fetchedFor(k, q.peer)), nil
 		}
 		return nil, fmt.Errorf("%w: %v of generation %v with root %v is not here", transfer.ErrUnknownPart, k.Part, k.Generation, k.Root)
@@ -99,20 +107,6 @@ func (q *readWanted) open(h *Host) (transfer.Reader, error) {
 		return nil, err // a nil *Reader in an interface would not be nil
 	}
 	return h.pace(r, lj.fetchedFor(k, q.peer)), nil
-}
-
-// receiving finds a part that is on its way here for others than the rank that asks: what has come of it is served on.
-func (lj *localJob) receiving(k transfer.Key) *holding.Receiving {
-	r := new(holding.Receiving)
-	for rank, lr := range lj.ranks {
-		if rank != k.Rank {
-			r.Add(lr.arena, k.Part, k.Generation, k.Root)
-		}
-	}
-	for _, mi := range lj.mirrors {
-		r.Add(mi.arena, k.Part, k.Generation, k.Root)
-	}
-	return r
 }
 
 // Accept takes a part to mirror from the node of the rank that made it.
@@ -176,7 +170,7 @@ type (
 
 func (q *pushWanted) serve(h *Host) {
 	if q.err = q.admit(); q.err == nil {
-		q.held, q.class = q.lj.mirrored(q.key), h.push.Class(q.lj.job, q.key.Generation)
+		q.held, q.class = q.lj.view().Has(q.key.Part, q.key.Generation, q.key.Root), h.push.Class(q.lj.job, q.key.Generation)
 	}
 }
 
@@ -202,17 +196,6 @@ func (q *pushEnd) serve(h *Host) {
 	q.arena.Unstage(q.place, q.of)
 	h.mirrored(mirrored{q.job}) // a commit may wait for this part: it is pinned in the same turn. One that did not come is fetched, where a plan wants it
 
-}
-
-// mirrored tells whether a push would bring what is here already. A frozen part is that in the arena of the mirror alone: in another one
-// it does not make whole what binds it.
-func (lj *localJob) mirrored(k transfer.Key) bool {
-	var beside *holding.Arena
-	if mi := lj.mirrors[replica.OfGroup(replica.GroupID(k.Part.Index))]; k.Part.Kind == replica.FrozenPart && mi != nil {
-		beside = mi.arena
-	}
-	at, ok := lj.view().Find(beside, k.Part, k.Generation, k.Root)
-	return ok && (k.Part.Kind != replica.FrozenPart || at.Arena == beside)
 }
 
 // acceptWait is how long a push waits for an arena that is being made; then its node is told to come again. It is less than a push

@@ -240,7 +240,7 @@ func TestAccept(t *testing.T) {
 			t.Errorf("%s: %v, want a refusal", what, err)
 		}
 	}
-	if len(lj.mirrors) != 0 {
+	if len(lj.mirrors.All()) != 0 {
 		t.Error("a refused push made an arena")
 	}
 	d.pushed(k, man, chunks)
@@ -251,7 +251,7 @@ func TestAccept(t *testing.T) {
 	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || !list.Arenas[0].Mirror || list.Arenas[0].Rank != 1 {
 		t.Errorf("the list on disk: %+v, %v", list, err)
 	}
-	if !d.parked()[lj.mirrors[replica.OfRank(1)].arena.Key()] {
+	if !d.parked()[lj.mirrors.Arena(replica.OfRank(1)).Key()] {
 		t.Error("the mirror's arena is not with the keeper")
 	}
 
@@ -297,7 +297,7 @@ func TestBrokenPushFreesOnlyItsOwn(t *testing.T) {
 	ended := make(chan error, 1)
 	d.work.Go(func() { ended <- done(errors.New("the stream broke")) })
 	late := <-d.in // the place is free by now, and the host has not heard
-	a := lj.mirrors[replica.OfRank(1)].arena
+	a := lj.mirrors.Arena(replica.OfRank(1))
 	s, err := a.Stage(ring(0), man)
 	if err != nil {
 		t.Fatal(err)
@@ -358,8 +358,8 @@ func TestMirrorArenas(t *testing.T) {
 	if _, err := d.mirrorFor(lj, other); err == nil {
 		t.Error("a geometry that is not the group's gets memory")
 	}
-	if len(lj.mirrors) != 0 {
-		t.Fatalf("mirrors of refused manifests: %v", lj.mirrors)
+	if len(lj.mirrors.All()) != 0 {
+		t.Fatalf("mirrors of refused manifests: %v", lj.mirrors.All())
 	}
 	p, err := d.mirrorFor(lj, man(ring(0)))
 	if err != nil {

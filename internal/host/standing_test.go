@@ -7,6 +7,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -59,18 +60,15 @@ func TestAMirrorTakesAPartOnce(t *testing.T) {
 				}
 			}
 		}
-		f := &fetcher{h: d.Host, lj: lj, job: job, plan: job.Plan, rank: 1, incarnation: 5, missed: new(missed)}
+		f := &fetcher{h: d.Host, lj: lj, job: job, plan: job.Plan, rank: 1, incarnation: 5, missed: new(room.Missed)}
 		if pushFirst {
 			sink, done, err := d.accept("n2", k, man)
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.fetchMirrors(lj)
-			if lj.fetching[k.Part].running {
-				t.Error("a fetch is begun of what its maker brings")
-			}
+			d.mirror(mirrors.Changed{Job: lj.job.ID})
 			d.serves(func() {
-				if _, _, err := d.Host.stage(d.ctx, lj, lj.mirrors[k.Part].arena, man, f); !errors.Is(err, holding.ErrBrought) {
+				if _, _, err := d.Host.stage(d.ctx, lj, lj.mirrors.Arena(k.Part), man, f); !errors.Is(err, holding.ErrBrought) {
 					t.Errorf("a fetch that was begun before gets a place beside the push: %v", err)
 				}
 			})
@@ -170,7 +168,7 @@ func TestAStalledPushGivesWayToTheCandidate(t *testing.T) {
 	if _, _, err := d.accept("n2", k2, man2); !errors.Is(err, transfer.ErrNotYet) {
 		t.Fatalf("the candidate: %v, want it to come again", err)
 	}
-	ref := lj.mirrors[k.Part].arena
+	ref := lj.mirrors.Arena(k.Part)
 	d.until("the former one is broken off", func() bool { return len(staged(ref)) == 0 })
 	if err := stalled.Put(0, chunks[0]); err == nil {
 		t.Error("a chunk of the former one is still taken")
@@ -208,7 +206,7 @@ func TestAPlanFindsAPlaceBesideThePinnedCandidate(t *testing.T) {
 		j.Plan = &replica.Plan{Epoch: 4, Generation: T, Layout: j.Layout, Ranks: j.Ranks, Sources: []replica.Source{{Part: replica.OfGroup(0), Root: man.Root}}}
 	})
 	lj.job = planned
-	f := &fetcher{h: d.Host, lj: lj, job: planned, plan: planned.Plan, rank: 0, incarnation: lr.incarnation, missed: new(missed)}
+	f := &fetcher{h: d.Host, lj: lj, job: planned, plan: planned.Plan, rank: 0, incarnation: lr.incarnation, missed: new(room.Missed)}
 	d.serves(func() {
 		if at, _, err := d.Host.stage(d.ctx, lj, lr.arena, man, f); err != nil || at != slot(1) {
 			t.Errorf("staged in %v, %v; want the former candidate's slot", at, err)
@@ -240,8 +238,8 @@ func TestTwoMirrorsOfOnePartComeBack(t *testing.T) {
 			d.adoptMirror(lj, a)
 		}
 		key := room.Mirrored(lj.job, newer.Spec())
-		if lj.mirrors[key].arena != newer || len(lj.retired) != 1 || lj.retired[0] != older {
-			t.Errorf("newer first %v: the mirror has generation %v", newerFirst, lj.mirrors[key].arena.NewestSealed(shm.Slot))
+		if lj.mirrors.Arena(key) != newer || len(lj.retired) != 1 || lj.retired[0] != older {
+			t.Errorf("newer first %v: the mirror has generation %v", newerFirst, lj.mirrors.Arena(key).NewestSealed(shm.Slot))
 		}
 		if st := newer.Word(slot(1)).State(); st != replica.SlotFree {
 			t.Errorf("newer first %v: what the dead daemon was writing is %v", newerFirst, st)

@@ -3,6 +3,7 @@ package host
 import (
 	"time"
 
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -75,7 +76,9 @@ func (lr *localRank) loads(job *replica.Job, rr *replica.RankReport) {
 	switch r := lr.restore; {
 	case lr.ordered == orderKey{job.Epoch, wire.OrderLoad}:
 		rr.Ordered = job.Epoch
-	case r != nil && r.epoch == job.Epoch && !r.done && r.tries >= triesSaid:
+	case r != nil && r.epoch == job.Epoch && !r.done && r.tries >= room.TriesSaid:
 		rr.Failing = lr.failing
 	}
 }
+
+func millis(d time.Duration) uint64 { return uint64(max(d, 0).Milliseconds()) }

@@ -2,6 +2,7 @@ package room
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/shm"
@@ -77,6 +78,17 @@ func Spreads(job *replica.Job) bool {
 	return job.Phase == replica.Planned || job.Phase == replica.Open && job.Previous != nil
 }
 
+// MirrorsPlanned tells whether the plan has a node mirror a rank's private part or its group's, or a mirror that moved since is still to get
+// what was resumed at.
+func MirrorsPlanned(job *replica.Job, r replica.Rank, n replica.NodeName) bool {
+	among := func(byRank, byGroup [][]replica.NodeName) bool {
+		g := int(Group(job, r))
+		return int(r) < len(byRank) && slices.Contains(byRank[r], n) || g < len(byGroup) && slices.Contains(byGroup[g], n)
+	}
+	p := job.Plan
+	return p != nil && (among(p.Mirrors, p.GroupMirrors) || Spreads(job) && among(job.Mirrors, job.GroupMirrors))
+}
+
 // Useful tells whether an arena holds a part as new as the committed generation, or of the one that was committed before and is kept; or
 // whether the daemon writes one into it.
 func Useful(job *replica.Job, a *holding.Arena) bool {
@@ -96,4 +108,28 @@ func Fits(job *replica.Job, man replica.Manifest) error {
 // Awaited tells whether the leader of an open job waits for what nodes answer to a candidate.
 func Awaited(c replica.Candidate, job *replica.Job) bool {
 	return c.N != 0 && job.Phase == replica.Open && c.Generation.Epoch == job.Position.Epoch && c.Position.Step > job.Position.Step
+}
+
+// ChunkBytes is the size of the chunks of the job's parts.
+func ChunkBytes(job *replica.Job) uint32 {
+	if job.Options.ChunkBytes != 0 {
+		return job.Options.ChunkBytes
+	}
+	return replica.DefaultChunkBytes
+}
+
+// Slots is how many replicated parts each arena of the job holds.
+func Slots(job *replica.Job) int {
+	if job.Options.Slots != 0 {
+		return job.Options.Slots
+	}
+	return 4
+}
+
+// PrivateCap bounds a private part of the job, in bytes.
+func PrivateCap(job *replica.Job) uint64 {
+	if job.Options.PrivateCap != 0 {
+		return job.Options.PrivateCap
+	}
+	return replica.MaxPrivateBytes
 }

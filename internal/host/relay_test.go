@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -29,18 +30,18 @@ func TestRestoreThatFailsIsSaid(t *testing.T) {
 	lj := d.put(planned())
 	lr := d.attach(lj, 0)
 	lr.restore = &restore{epoch: 4, running: true}
-	missed := missed{replica.FrozenOf(0), []replica.NodeName{"n2"}, time.Second}
-	for try := 1; try <= triesSaid; try++ {
+	missed := room.Missed{Part: replica.FrozenOf(0), Nodes: []replica.NodeName{"n2"}, Took: time.Second}
+	for try := 1; try <= room.TriesSaid; try++ {
 		d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("dial: connection refused"), missed: missed})
 		m := fixture.Only[control.Unreached](d.says())
-		if try < triesSaid && len(m) != 0 {
+		if try < room.TriesSaid && len(m) != 0 {
 			t.Fatalf("said after %d tries: %+v", try, m)
 		}
-		if try == triesSaid && (len(m) != 1 || !m[0].Fetch || m[0].Epoch != 4 || m[0].Part != replica.OfGroup(0) || !slices.Equal(m[0].To, []replica.NodeName{"n2"})) {
+		if try == room.TriesSaid && (len(m) != 1 || !m[0].Fetch || m[0].Epoch != 4 || m[0].Part != replica.OfGroup(0) || !slices.Equal(m[0].To, []replica.NodeName{"n2"})) {
 			t.Fatalf("said %+v", m)
 		}
 	}
-	missed.part, missed.nodes = replica.OfGroup(0), nil // it failed for another reason, which is no matter of the network
+	missed.Part, missed.Nodes = replica.OfGroup(0), nil // it failed for another reason, which is no matter of the network
 	d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("no place can be freed"), missed: missed})
 	if m := fixture.Only[control.Unreached](d.says()); len(m) != 0 {
 		t.Fatalf("said %+v", m)
@@ -54,7 +55,7 @@ func TestRelay(t *testing.T) {
 	order := control.RelayOrder{Job: fixture.JobID, Epoch: 4, Part: replica.OfGroup(0), Rank: 0, Node: replica.Holder{Node: "n3", Incarnation: 33}}
 	d.leaderSays(order)
 	d.leaderSays(order)
-	f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: lj.job.Plan, rank: 0, missed: new(missed)}
+	f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: lj.job.Plan, rank: 0, missed: new(room.Missed)}
 	var holders []replica.Holder
 	d.work.Go(func() {
 		src, _ := f.plan.Source(replica.OfGroup(0))
@@ -66,12 +67,7 @@ func TestRelay(t *testing.T) {
 	if !slices.Equal(holders, append(slices.Clone(want), want...)) {
 		t.Fatalf("fetches from %v", holders)
 	}
-	if !lj.relays.has(replica.OfGroup(0), 4, "n3") || lj.relays.has(replica.OfRank(0), 4, "n3") || lj.relays.has(replica.OfGroup(0), 5, "n3") {
-		t.Fatalf("relays %+v", lj.relays)
-	}
-	order.Node = d.holder()
-	d.leaderSays(order)
-	if !lj.fetching[replica.OfGroup(0)].running {
-		t.Fatal("this node was asked, and fetches nothing")
+	if !lj.mirrors.Relayed(replica.OfGroup(0), 4, "n3") || lj.mirrors.Relayed(replica.OfRank(0), 4, "n3") || lj.mirrors.Relayed(replica.OfGroup(0), 5, "n3") {
+		t.Fatal("the wrong node is known to fetch the part for others")
 	}
 }
