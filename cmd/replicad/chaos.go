@@ -59,6 +59,7 @@ func chaosFlags(f *pflag.FlagSet, o *chaos.Options) {
 	f.IntVar(&o.Kills, "kills", o.Kills, "end after so many kills of ranks, should that come first")
 	f.Var(listOf(&o.Faults, ",", word), "faults", "`LIST` of kinds to draw from, separated by commas; a kind named twice comes twice as often (default: all)")
 	f.StringVar(&o.Trainer, "trainer", o.Trainer, "`COMMAND` of the ranks, in words without spaces (default: textlm beside this program); docs/chaos.md says what it must print")
+	f.StringVar(&o.Program, "program", o.Program, "replicad `FILE` to break, with a textlm beside it, as of an older version (default: this one)")
 	f.BoolVar(&o.Ends, "ranks-end", o.Ends, "a rank's process of this trainer ends when it loses a peer; the default, textlm's, stays")
 	f.Var(listOf(&o.Layouts, ",", word), "layouts", "`LIST` of layouts to go over: "+strings.Join(chaos.Layouts(), ", ")+" (default: all with textlm, in an order drawn by the seed; else the first)")
 	f.IntVar(&o.World, "world", o.World, "ranks of a layout of your own (default 4)")
