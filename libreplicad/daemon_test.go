@@ -44,6 +44,8 @@ type testDaemon struct {
 	kv      map[string][]byte
 	once    uint32          // of the newest addition
 	drop    int             // additions that are taken and not answered
+	late    bool            // requests are carried out and answered when they are let go
+	held    []func()        // those that wait for that
 	epochs  []replica.Epoch // of the requests to the rendezvous
 	waiters map[string][]session.KV
 }
@@ -112,15 +114,17 @@ func (d *testDaemon) handle(ev session.Event) {
 		d.attach(ev)
 	case session.KV:
 		d.epochs = append(d.epochs, ev.Header.Epoch)
-		d.answer(ev)
+		d.soon(func() { d.answer(ev) })
 	case session.Scope:
-		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MScoped, Request: ev.Header.Request}, wire.Scoped{Epoch: d.epoch + 1}.Append(nil))
+		d.soon(func() {
+			_ = ev.Peer.Send(wire.RankHeader{Type: wire.MScoped, Request: ev.Header.Request}, wire.Scoped{Epoch: d.epoch + 1}.Append(nil))
+		})
 	case session.Pause:
 		if ev.Header.Request != 0 {
 			_ = ev.Peer.Send(wire.RankHeader{Type: wire.MPaused, Request: ev.Header.Request}, nil)
 		}
 	case session.Leave:
-		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MBye, Request: ev.Header.Request}, nil)
+		d.soon(func() { _ = ev.Peer.Send(wire.RankHeader{Type: wire.MBye, Request: ev.Header.Request}, nil) })
 	case session.Stopped:
 		d.seen <- ev
 		if d.order != nil {
@@ -134,6 +138,25 @@ func (d *testDaemon) handle(ev session.Event) {
 	case session.Sealed, session.Fail:
 		d.seen <- ev
 	}
+}
+
+// soon does now, or when it is let go, what answers a request.
+func (d *testDaemon) soon(answer func()) {
+	if d.late {
+		d.held = append(d.held, answer)
+		return
+	}
+	answer()
+}
+
+// letGo answers what came until now.
+func (d *testDaemon) letGo() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, answer := range d.held {
+		answer()
+	}
+	d.held = nil
 }
 
 func (d *testDaemon) attached() wire.Attached {

@@ -397,6 +397,56 @@ func TestAttachGoesOnWhereItWasCut(t *testing.T) {
 	}
 }
 
+// Each call that waits for an answer can be cut and made again: the answer that comes between two calls is taken, and a write counts once. The
+// daemon here answers a request only after the call for it was cut.
+func TestACallThatWasCutGoesOn(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	must(t, r.KVSet(t.Context(), "there", []byte("1")))
+	for _, c := range []struct {
+		name string
+		call func(context.Context) (any, error)
+		want any
+	}{
+		{"scope", func(ctx context.Context) (any, error) { return r.Scope(ctx) }, replica.Epoch(2)},
+		{"set", func(ctx context.Context) (any, error) { return nil, r.KVSet(ctx, "a", []byte("b")) }, nil},
+		{"get", func(ctx context.Context) (any, error) { v, err := r.KVGet(ctx, "there"); return string(v), err }, "1"},
+		{"check", func(ctx context.Context) (any, error) { return r.KVCheck(ctx, "there") }, true},
+		{"add", func(ctx context.Context) (any, error) { return r.KVAdd(ctx, "n", 3) }, int64(3)},
+		{"add once more", func(ctx context.Context) (any, error) { return r.KVAdd(ctx, "n", 3) }, int64(6)},
+		{"compare and set", func(ctx context.Context) (any, error) {
+			v, err := r.KVCompareSet(ctx, "n", []byte("6"), []byte("9"))
+			return string(v), err
+		}, "9"},
+		{"delete", func(ctx context.Context) (any, error) { return r.KVDelete(ctx, "n") }, true},
+		{"barrier", func(ctx context.Context) (any, error) { return nil, r.Barrier(ctx, "up", 4) }, nil},
+		{"leave", func(ctx context.Context) (any, error) { return nil, r.Leave(ctx) }, nil},
+	} {
+		d.mu.Lock()
+		d.late = true
+		d.mu.Unlock()
+		cuts := 0
+		for ; ; cuts++ {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			got, err := c.call(ctx)
+			cancel()
+			if err == nil {
+				if got != c.want {
+					t.Errorf("%s: %v, want %v", c.name, got, c.want)
+				}
+				break
+			}
+			if !errors.Is(err, libreplicad.ErrTimeout) || cuts == 500 {
+				t.Fatalf("%s, cut %d times: %v", c.name, cuts, err)
+			}
+			d.letGo()
+		}
+		if cuts == 0 {
+			t.Errorf("%s was not cut", c.name)
+		}
+	}
+}
+
 func TestStopped(t *testing.T) {
 	d := newDaemon(t)
 	r := started(t, d)

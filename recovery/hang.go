@@ -115,10 +115,14 @@ func (l *Leader) laggards(in *PlanInput) (behind []replica.RankReport, trains in
 	return behind, trains, trains > 0 && hung == trains
 }
 
-// trains is what is known of a rank that trains in the open epoch.
+// trains is what is known of a rank that trains in the open epoch. Its node sees its steps whether or not its process has attached again since
+// the daemon started anew: one that is stopped never does.
 func (l *Leader) trains(in *PlanInput, r replica.Rank) (replica.RankReport, bool) {
-	rep, ok := in.rank(r)
-	return rep, ok && rep.Incarnation == l.job.Ranks[r].Incarnation && rep.Live.Epoch() == l.job.Epoch && !rep.Left
+	rep := in.said()[r]
+	if rep == nil || !rep.Alive || rep.Left || rep.Live.Epoch() != l.job.Epoch || rep.Incarnation != l.job.Ranks[r].Incarnation || in.record().vacant(r) {
+		return replica.RankReport{}, false
+	}
+	return *rep, true
 }
 
 // left tells whether a rank has finished in the open epoch. Its process may have ended since, and its daemon be away: nothing but a fault takes

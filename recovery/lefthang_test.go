@@ -9,7 +9,12 @@ import (
 
 // rank 0 has made its last step and left; rank 1's process is stopped (state T) in that step, or hangs in it. With rank 0 not
 // yet gone the same reports make a Hang fault; once it has left nobody is ever named, and the job waits for ever.
-func TestAHangBesideARankThatHasLeft(t *testing.T) {
+func TestAHangBesideARankThatHasLeft(t *testing.T) { hangs(t, true) }
+
+// A process that was stopped as its daemon was away never attaches to the next daemon, which sees its steps all the same.
+func TestAHangOfARankThatNeverAttachesAgain(t *testing.T) { hangs(t, false) }
+
+func hangs(t *testing.T, attached bool) {
 	for _, left := range []bool{false, true} {
 		g := func(s replica.Step) replica.Generation { return replica.Generation{Epoch: 3, Step: s} }
 		j := &replica.Job{ID: replica.JobID{1}, Name: "job", Layout: replica.Layout{World: 2, Groups: []replica.GroupID{0, 0}}, Phase: replica.Open, Epoch: 3, ClosedEpoch: 2, LastIndex: 9, Copies: 2, OpenedWith: 2,
@@ -41,7 +46,7 @@ func TestAHangBesideARankThatHasLeft(t *testing.T) {
 					w = replica.PackWord(3, 100, replica.Updating)
 				}
 				step(Report{NodeReport: replica.NodeReport{Job: j.ID, Holder: nodes[n].Holder(), Session: 1, Seq: uint64(i), Fenced: 2, Settled: true,
-					Ranks: []replica.RankReport{{Rank: replica.Rank(r), Incarnation: j.Ranks[r].Incarnation, Alive: true, Attached: true, Live: w, Good: replica.PackWord(3, 99, 0), Loaded: 3, Left: left && r == 0, Hung: r == 1, Halted: r == 1}}}})
+					Ranks: []replica.RankReport{{Rank: replica.Rank(r), Incarnation: j.Ranks[r].Incarnation, Alive: true, Attached: r == 0 || attached, Live: w, Good: replica.PackWord(3, 99, 0), Loaded: 3, Left: left && r == 0, Hung: r == 1, Halted: r == 1}}}})
 			}
 			step(Tick{})
 			if faults > 0 {

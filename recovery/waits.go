@@ -35,6 +35,7 @@ const (
 	AwaitStep                     // a rank's next step
 	AwaitPeers                    // the fault that explains why a rank stopped
 	AwaitNode                     // the daemon of a node whose ranks train
+	AwaitArena                    // an arena that its process alone still has
 	AwaitMeeting                  // the node's word for a rank at the rendezvous
 	AwaitBring                    // what a node keeps of the rendezvous
 	AwaitCommit                   // the last commit of a job whose ranks have left
@@ -215,6 +216,8 @@ var Waits = [waitKinds]WaitRule{
 	AwaitNode: {Phases: []replica.JobPhase{replica.Open}, For: "the daemon of a node whose ranks train", Judge: "leader", Bound: many(unobserved, daemonGrace), Since: "its link was lost",
 		Then: "silent, where other nodes offer processes for its ranks, or these are all that the others wait for", fault: replica.Silent, node: true,
 		Says: "node {node}: its daemon has been away for {since}: ranks {what} train on, and nothing can be committed without it"},
+	AwaitArena: {Phases: []replica.JobPhase{replica.Opening, replica.Open, replica.Closed, replica.Planned}, For: "an arena that daemon and keeper lost together, and that its process still has", Judge: "its node, which links to no leader meanwhile", Bound: Bound{Grows: "`hang_first`"}, Since: "the daemon's start",
+		Then: "the process is killed, and its rank reported dead", Says: "node {node}: takes its arenas back"},
 	AwaitMeeting: {Phases: gathers, For: "the word of a rank's node at the rendezvous", Judge: "leader", Bound: sum(ack), Since: "the rank was first put off",
 		Then: "hang", fault: replica.Hang, Says: "rank {rank}: put off at the rendezvous for {since}: node {node} is in another life than the one that claimed it"},
 	AwaitBring: {Phases: gathers, For: "what a node keeps of the rendezvous", Judge: "leader", Bound: sum(ack), Since: "a rank was first put off for it",

@@ -121,9 +121,27 @@ func (h *Host) Adopt() error {
 	return nil
 }
 
-// adopting tells whether an arena may still come back from a live rank.
+// adopting tells whether an arena may still come back from a live rank. A process that is stopped, or hangs, never brings it, and its node
+// would count as silent for as long: as any rank that stands still it is killed after hang_first. Whom to kill is the list's word.
 func (h *Host) adopting() bool {
-	h.awaited = slices.DeleteFunc(h.awaited, func(e holding.Entry) bool { return !h.processes.Alive(e.PID, e.Start) })
+	waited := time.Since(h.awaitedSince)
+	h.awaited = slices.DeleteFunc(h.awaited, func(e holding.Entry) bool {
+		if !h.processes.Alive(e.PID, e.Start) {
+			return true
+		}
+		if waited < h.cfg.Timing.HangFirst {
+			return false
+		}
+		how := "hangs"
+		if h.processes.Halted(e.PID, e.Start) {
+			how = "is stopped by a signal"
+		}
+		h.log.Note2(nil, "arena_lost", fmt.Sprintf("process %d of rank %d, which alone has arena %s, has not brought it in %v: it %s, and is killed", e.PID, e.Rank, e.Key, waited.Round(time.Second), how))
+		if err := h.processes.Kill(e.PID, e.Start); err != nil {
+			h.log.Failed("kill", e.Key, err.Error())
+		}
+		return true
+	})
 	return len(h.awaited) > 0
 }
 

@@ -3,6 +3,7 @@ package host
 import (
 	"os"
 	"reflect"
+	"syscall"
 	"testing"
 	"time"
 
@@ -165,6 +166,31 @@ func TestAdoptionAwaitsLiveRanks(t *testing.T) {
 	if d.adopting() || len(d.awaited) != 0 {
 		t.Error("awaits the arena of a process that is gone")
 	}
+}
+
+// A process that is stopped never brings the arena that it alone has. Its node waits for it as long as for any rank that stands still.
+func TestAdoptionEndsBesideAStoppedProcess(t *testing.T) {
+	d := newRig(t)
+	lr := d.attach(d.put(fixture.Job()), 0)
+	p := d.process()
+	lr.pid, lr.start = p.pid, p.start
+	d.saveArenas()
+	d.settled()
+	if err := d.keeper.Drop(lr.arena.Key()); err != nil {
+		t.Fatal(err)
+	}
+	d.restart()
+	if err := syscall.Kill(p.pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if !d.adopting() {
+		t.Fatal("a process that is stopped is not waited for")
+	}
+	d.awaitedSince = d.awaitedSince.Add(-d.cfg.Timing.HangFirst)
+	if d.adopting() || d.log.Count("arena_lost") != 1 {
+		t.Errorf("adopting still, or %d arenas are told as lost", d.log.Count("arena_lost"))
+	}
+	p.cmd.Wait() //nolint:errcheck // killed
 }
 
 // A rank may write anything into its arena's page, another process's pid too. Whom its rank's end costs is the list's word; where

@@ -279,7 +279,7 @@ func (h *Host) handle(ev Event) {
 		ev.request.serve(h)
 		close(ev.done)
 	case released:
-		ev.arena.Release(ev.place)
+		h.released(ev)
 	case LinkUp:
 		h.linked(ev)
 	case LinkDown:

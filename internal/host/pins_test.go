@@ -1,17 +1,22 @@
 package host
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
 )
 
 // pins lists what of an arena is pinned, as the arena's own header has it.
@@ -613,4 +618,43 @@ func TestInitialSeal(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A push of what is no candidate any more ends, and its slot is free as soon as it is read no longer: a rank of two slots waits for that, and
+// may have left, so that nothing else happens in its job.
+func TestASlotIsFreeOnceItsPushHasEnded(t *testing.T) {
+	d := newRig(t)
+	job := fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Options.Slots, j.Layout.Groups = 2, []replica.GroupID{0, 1}
+		j.GroupMirrors, j.GroupGeometry = [][]replica.NodeName{{"n2"}, nil}, make([]replica.Digest, 2)
+	})
+	lj := d.put(job)
+	lr := d.attach(lj, 0)
+	lr.arena = d.arena(shm.Spec{Rank: 0, Geometry: fixture.Geometry(t, false), Slots: 2})
+	lr.arena.SetOwner(lr.incarnation, 0, 0)
+	d.write(lr.arena, atHolder, uint64(lr.incarnation))
+	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 5)
+	d.live(lr, 3, 7, replica.Idle)
+	begun, why := make(chan struct{}), make(chan error, 1)
+	var first sync.Once // what is committed is pushed too, and dials as well
+	d.dial = func(ctx context.Context, _ []string, _ replica.NodeName, _ transfer.Transport) (transfer.Lane, error) {
+		is := false
+		first.Do(func() { is = true })
+		if !is {
+			return nil, errors.New("not now")
+		}
+		close(begun)
+		<-ctx.Done()
+		why <- context.Cause(ctx)
+		return nil, ctx.Err()
+	}
+	d.leaderSays(fixture.Candidate(1, 6))
+	d.seal(lr.arena, slot(1), fixture.Gen(3, 6), 6)
+	d.sealed(lj, lr, slot(1))
+	d.serves(func() { <-begun })
+	d.leaderSays(fixture.Candidate(2, 8))
+	if err := <-why; !errors.Is(err, mover.ErrSuperseded) {
+		t.Errorf("the push of what is no candidate any more ends by %v", err)
+	}
+	d.until("its slot", func() bool { return lr.arena.Word(slot(1)).State() == replica.SlotFree })
 }

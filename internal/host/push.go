@@ -20,8 +20,12 @@ func (h *Host) doPush(e push.Effect) {
 	case *push.Send:
 		h.push.Learn(time.Now(), push.Handed{Send: e, Dropped: h.handOver(e)})
 	case push.Prune:
-		for _, p := range h.mover.Prune(e.Job, e.Wanted) {
+		dropped := h.mover.Prune(e.Job, e.Wanted)
+		for _, p := range dropped {
 			drop(p.From)
+		}
+		if lj := h.jobs[e.Job]; lj != nil && len(dropped) > 0 {
+			h.retain(lj) // what they held
 		}
 	case push.Failing:
 		h.send(e.Unreached)
@@ -43,6 +47,9 @@ func (h *Host) handOver(s *push.Send) (dropped []transfer.Key) {
 	for _, p := range h.mover.Push(s.Line, mover.Push{Key: s.Key, From: h.pace(r, s.Class)}, s.Awaited) {
 		drop(p.From)
 		dropped = append(dropped, p.Key)
+	}
+	if lr := lj.ranks[s.Line.Rank]; lr != nil && len(dropped) > 0 {
+		h.retainArena(lj, lr.arena, lr)
 	}
 	return dropped
 }

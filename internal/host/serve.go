@@ -19,6 +19,25 @@ func (h *Host) reader(lj *localJob, at holding.Copy) (*holding.Reader, error) {
 	return at.Open(lj.job, func(a *holding.Arena, p shm.Place) { h.Post(released{a, p}) })
 }
 
+// released ends a read. What was kept for it alone is freed now: a rank whose slots are all taken may wait for that, and nothing else happens.
+func (h *Host) released(ev released) {
+	ev.arena.Release(ev.place)
+	lj := h.jobs[ev.arena.Spec().Job]
+	if lj == nil || ev.arena.Readers(ev.place) > 0 {
+		return
+	}
+	for _, lr := range lj.ranks {
+		if lr.arena == ev.arena {
+			h.retainArena(lj, ev.arena, lr)
+		}
+	}
+	for _, mi := range lj.mirrors.All() {
+		if mi.Arena == ev.arena {
+			h.retainArena(lj, ev.arena, nil)
+		}
+	}
+}
+
 // store answers other nodes' transfers: what this node holds, and the private parts it mirrors. Each stream names what it
 // wants by job, epoch and incarnation; the check is made here, at the place that acts.
 type store struct {

@@ -60,7 +60,7 @@ var walls = map[string]wall{
 
 	"internal/host/room":    {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},
 	"internal/host/mirrors": {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/planted", "internal/shm", "transfer"}, nil},
-	"internal/host/push":    {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/manners", "internal/mover", "internal/shm", "transfer"}, nil},
+	"internal/host/push":    {5, []string{"replica", "lock", "internal/control", "internal/holding", "internal/host/room", "internal/manners", "internal/mover", "internal/shm", "transfer"}, nil},
 	"internal/host/restore": {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/shm"}, nil},
 	"internal/host/scrub":   {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/shm"}, nil},
 

@@ -65,6 +65,13 @@ func (t *tally) ends(seed uint64, failed bool) {
 	}
 }
 
+// fails tells whether an episode has failed.
+func (t *tally) fails() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.failed) > 0
+}
+
 // rare is how often a cell is drawn before it must have been met. The rarest is met by one draw in ten: 60 in vain are one run in 500.
 const rare = 60
 

@@ -281,11 +281,17 @@ func (w *world) loads(r *rank, o wire.Order) {
 	w.tracef("rank %d, process %d: loads %v as step %d of epoch %d", r.of, r.pid, o.Generation, o.Step, r.epoch)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.other(r) {
+		return
+	}
 	if other, ok := w.plans[r.epoch]; ok && (other.Generation != o.Generation || other.Step != o.Step) {
 		w.failLocked("P4: in epoch %d rank %d is to load %v (step %d), another one %v (step %d)", r.epoch, r.of, o.Generation, o.Step, other.Generation, other.Step)
 	}
 	w.plans[r.epoch] = o
 }
+
+// other tells whether a rank is of a job that a launcher began after the end of the one that is watched. w.mu is held.
+func (w *world) other(r *rank) bool { return r.welcome.Job != w.job }
 
 // began is the step from which an epoch goes on.
 func (w *world) startOf(e replica.Epoch) replica.Step {
@@ -299,6 +305,9 @@ func (w *world) went(r *rank) {
 	w.tracef("rank %d, process %d: goes from step %d in epoch %d", r.of, r.pid, r.has, r.epoch)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.other(r) {
+		return
+	}
 	k := at{epoch: r.epoch, rank: r.of}
 	if other := w.let[k]; other != 0 && other != r.pid {
 		w.failLocked("P3: in epoch %d processes %d and %d train as rank %d", r.epoch, other, r.pid, r.of)
@@ -310,6 +319,9 @@ func (w *world) went(r *rank) {
 func (w *world) makes(r *rank, s replica.Step) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.other(r) {
+		return
+	}
 	w.begun = max(w.begun, s)
 	if s <= w.committed && w.plans[r.epoch].Step >= s {
 		w.failLocked("P1: rank %d makes step %d in epoch %d, which goes on from step %d", r.of, s, r.epoch, w.plans[r.epoch].Step)
@@ -320,6 +332,9 @@ func (w *world) makes(r *rank, s replica.Step) {
 func (w *world) leaves(r *rank) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.other(r) {
+		return
+	}
 	if r.has != w.last {
 		w.failLocked("rank %d leaves at step %d of %d", r.of, r.has, w.last)
 	}

@@ -24,7 +24,9 @@
  * Who does what: the launcher (`replicad run --job NAME --world N -- PROGRAM`, on each node) creates the job and starts PROGRAM for
  * each rank with REPLICAD_SOCKET, _JOB, _RANK and _WORLD set; it starts PROGRAM again when the rank's process ends early. This library
  * creates no job: without one rp_open is RP_EREFUSED. A process that exits with status 78 says that a new one would only end the same
- * way: the launcher starts none, and the job ends (do not requeue). One that exits with 0 before rp_leave is missed, and started again.
+ * way: the launcher starts none, and the job ends (do not requeue); before rp_attach was answered the launcher ends, and not the job. Status
+ * 75 says that it was short of something (descriptors, memory, processes, disk): it is started again, here or elsewhere, and nothing counts it.
+ * One that exits with 0 before rp_leave is missed, and started again.
  * The daemon owns the arena, frees its slots, mirrors and commits.
  *
  * What a handle may do, by state. A call out of order is RP_ESTATE and changes nothing.
@@ -263,7 +265,7 @@ RP_API int rp_pause(rp_handle *h, int64_t most_ns, rp_error *err);
  * rp_join named last, or the one that rp_scope named since. It outlives the cluster's leader; a rank may contribute 16,384 keys
  * and barriers and 4 MiB to an epoch. Keys up to 255 bytes, values up to 32 KiB. RP_EFENCED when the scope's epoch closes meanwhile.
  * After RP_ETIMEOUT or RP_EGONE (rp_reconnect) a call may have been carried out or not: the same call again is the same one, and
- * counts once; any other write gives it up. */
+ * counts once, and takes an answer that came between the two; any other write gives it up. */
 /* Makes the epoch to come the scope: the job's highest closed epoch + 1. Before rp_attach, so that new processes meet before they
  * know what they register; and after a fence, so that the others meet them. */
 RP_API int rp_scope(rp_handle *h, uint64_t *epoch, int64_t timeout_ns, rp_error *err);

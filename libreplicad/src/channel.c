@@ -284,17 +284,58 @@ static int check_reply(const rpi_reply *r, uint16_t want, rp_error *err) {
 	return r->type == want ? RP_OK : rpi_error(err, RP_EVERSION, "the daemon answered with message %u, want %u: daemon and libreplicad are of different versions", r->type, want);
 }
 
+enum { AGAIN_WITHIN = 1000000000 }; /* a call that is made again later than that is another call */
+static const int64_t PATIENCE = 100000000, MOST_PATIENCE = 10000000000;
+
+static void digest_of(rp_handle *h, const struct iovec *body, int n, uint8_t digest[16]) {
+	memset(digest, 0, 16);
+	for (int i = 0; i < n; i++) {
+		uint8_t before[16];
+		memcpy(before, digest, sizeof before);
+		h->hash->digest(before, sizeof before, body[i].iov_base, body[i].iov_len, digest);
+	}
+}
+
+/* Takes up a request that was cut and is made again: true if its answer is still to be waited for. An answer that takes longer than calls
+ * last would be missed by each, if each asked anew. A request that was lost is asked anew, after twice as long each time. */
+static bool take_up(rp_handle *h, rpi_cut *now) {
+	rpi_cut *was = &h->cut;
+	now->asked = h->asked, now->connection = h->connections, now->sent = rpi_now(), now->patience = PATIENCE;
+	bool same = was->type == now->type && was->asked == now->asked && !memcmp(was->digest, now->digest, sizeof now->digest) && now->sent - was->at < AGAIN_WITHIN;
+	if (!same || was->connection != now->connection)
+		return false;
+	if (h->reply.type || now->sent - was->sent < was->patience) {
+		*now = *was;
+		return true;
+	}
+	now->patience = was->patience < MOST_PATIENCE / 2 ? 2 * was->patience : MOST_PATIENCE;
+	return false;
+}
+
 int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t want, int64_t deadline, rp_error *err) {
+	rpi_cut is = {.type = type};
+	digest_of(h, body, n, is.digest);
 	pthread_mutex_lock(&h->io);
-	h->request = h->request % 0x7fffffff + 1;
-	h->reply.type = 0, h->reply.length = 0, h->reply.request = h->request;
 	h->asked = type == RP_M_SCOPE ? 0 : epoch_of(h, type);
+	bool asked = take_up(h, &is);
+	if (!asked) {
+		h->request = h->request % 0x7fffffff + 1;
+		h->reply.type = 0, h->reply.length = 0, h->reply.request = h->request;
+	}
+	h->cut.type = 0;
+	h->sent_on = h->connections;
 	pthread_mutex_unlock(&h->io);
-	int rc = rpi_send(h, type, h->request, body, n, deadline, err);
-	if (rc == RP_OK)
+	int rc = asked ? RP_OK : rpi_send(h, type, h->request, body, n, deadline, err);
+	bool sent = rc == RP_OK;
+	if (sent)
 		rc = rpi_wait(h, replied_in_epoch, "request", deadline, err); /* a rank that leaves, too: a fault before all have left needs it again */
 	pthread_mutex_lock(&h->io);
-	h->reply.request = 0;
+	if (sent && rc == RP_ETIMEOUT) {
+		is.at = rpi_now();
+		h->cut = is;
+	} else {
+		h->reply.request = 0;
+	}
 	if (rc == RP_OK)
 		rc = check_reply(&h->reply, want, err);
 	else if (rc == RP_EFENCED)

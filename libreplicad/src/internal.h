@@ -80,6 +80,15 @@ typedef struct {
 	int fd; /* a descriptor that came along, or -1 */
 } rpi_reply;
 
+/* A request that was cut before its answer came. The same one made again waits for that answer. */
+typedef struct rpi_cut {
+	uint16_t type; /* 0: none */
+	uint8_t digest[16];
+	uint64_t asked, connection;
+	int64_t sent, patience; /* it is asked anew `patience` after it was sent */
+	int64_t at;             /* when the newest call for it was cut */
+} rpi_cut;
+
 /* What a copy of a part must have, and of which generation. */
 typedef struct {
 	uint64_t generation;
@@ -169,6 +178,7 @@ struct rp_handle {
 	bool gone, waiting;     /* waiting: the training thread polls, others leave messages to it */
 	uint64_t connections, sent_on;
 	rpi_reply reply, hand;  /* to the training thread's request; to a handshake */
+	rpi_cut cut;
 	rp_order ordered;       /* newest INIT or LOAD */
 	uint64_t ordered_epoch, go_epoch;
 	uint64_t leaving_epoch, leaving_committed; /* the training thread's: the epoch in which it has begun to leave, and what was committed when it looked last */

@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -51,6 +52,8 @@ type (
 	}
 	// Named says that the leader has named a newer candidate: replicated parts that were sealed before were not sent yet.
 	Named struct{ Job replica.JobID }
+	// Committed says that a further generation is committed.
+	Committed struct{ Job replica.JobID }
 	// Asked is the leader's order to mirror what the closed job is to resume at.
 	Asked struct{ control.MirrorOrder }
 	// Handed is the mover's answer to a Send: the keys of the pushes that it dropped, which may be the Send's own.
@@ -64,12 +67,13 @@ type (
 	Changed struct{ Was *replica.Job }
 )
 
-func (Sealed) event()  {}
-func (Named) event()   {}
-func (Asked) event()   {}
-func (Handed) event()  {}
-func (Ended) event()   {}
-func (Changed) event() {}
+func (Sealed) event()    {}
+func (Named) event()     {}
+func (Committed) event() {}
+func (Asked) event()     {}
+func (Handed) event()    {}
+func (Ended) event()     {}
+func (Changed) event()   {}
 
 // Effect is something that the owner has to do.
 type Effect interface{ effect() }
@@ -181,7 +185,12 @@ func (r *Room) Learn(now time.Time, ev Event) {
 		}
 	case Named:
 		if v, ok := r.owner.Job(ev.Job); ok {
+			r.pruneOld(v)
 			r.sendAll(now, v, v.Candidate.Generation, false)
+		}
+	case Committed:
+		if v, ok := r.owner.Job(ev.Job); ok {
+			r.pruneOld(v)
 		}
 	case Asked:
 		if v, ok := r.owner.Job(ev.Job); ok {
@@ -323,4 +332,12 @@ func (r *Room) prune(job, was *replica.Job) {
 			}
 		}
 	}
+}
+
+// pruneOld ends pushes of replicated parts that nothing waits for any more. Each holds a slot, and of two there may be no other for the
+// candidate.
+func (r *Room) pruneOld(v room.JobView) {
+	r.effects = append(r.effects, Prune{v.Job.ID, func(_ mover.Line, k transfer.Key) bool {
+		return k.Part.Kind != replica.ReplicatedPart || lock.Needed(v.Job, v.Candidate.Generation, k.Generation)
+	}})
 }

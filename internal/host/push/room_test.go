@@ -29,6 +29,7 @@ type node struct {
 	now    time.Time
 	moving []mover.Moving
 	last   map[string]*Send
+	old    Prune // the last one
 	logged []string
 }
 
@@ -102,7 +103,9 @@ func (n *node) wants(after time.Duration, want ...string) {
 			got, n.last[name] = append(got, name), e
 			n.room.Learn(n.now, Handed{Send: e})
 		case Prune:
-			got = append(got, "prune")
+			if n.old = e; !e.Wanted(mover.Line{Node: "nowhere"}, transfer.Key{Part: replica.OfRank(0)}) {
+				got = append(got, "prune") // by the mirrors' nodes, not by what is old
+			}
 		case Failing:
 			got = append(got, fmt.Sprintf("failing %v to %s", e.Part, e.To))
 		case Moving:
@@ -323,4 +326,31 @@ func TestPushesAreSaidWhileACommitWaits(t *testing.T) {
 	n.wants(lookEvery, "moving group 0 of (3,6): 7 bytes")
 	n.moving = nil
 	n.wants(time.Minute)
+}
+
+// A replicated part that is neither committed nor the candidate holds a slot for as long as it is pushed: each candidate and each commit ends
+// such pushes. Private parts have places enough.
+func TestPushesOfWhatIsOldEnd(t *testing.T) {
+	n := newNode(t)
+	line := mover.Line{Node: "n2", Job: fixture.JobID}
+	keeps := func(what string, want map[replica.Step]bool) {
+		t.Helper()
+		n.old = Prune{}
+		n.wants(0)
+		for s, keep := range want {
+			if n.old.Wanted == nil || n.old.Wanted(line, transfer.Key{Part: replica.OfGroup(0), Generation: fixture.Gen(3, s)}) != keep {
+				t.Errorf("%s: the push of step %d is kept: %v", what, s, !keep)
+			}
+		}
+		if n.old.Wanted != nil && !n.old.Wanted(line, transfer.Key{Part: replica.OfRank(0), Generation: fixture.Gen(3, 3)}) {
+			t.Errorf("%s: the push of a private part ends", what)
+		}
+	}
+	n.names(1, 6)
+	keeps("6 is named", map[replica.Step]bool{5: true, 6: true, 7: false})
+	n.names(2, 8)
+	keeps("8 is named", map[replica.Step]bool{5: true, 6: false, 8: true})
+	n.view.Job = fixture.Changed(n.view.Job, func(j *replica.Job) { j.Committed.Step, j.Position.Step = 8, 8 })
+	n.room.Learn(n.now, Committed{n.view.Job.ID})
+	keeps("8 is committed", map[replica.Step]bool{5: false, 8: true})
 }

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from ..errors import Again, Mismatch, NoMemory
+from ..errors import Again, Mismatch, NoMemory, System
 
 __all__ = ["FINAL", "WANT", "chain", "of_a_collective", "of_a_want", "say_before_the_end", "text"]
 
@@ -18,7 +19,9 @@ FINAL = 78
 #: That of a program that was short of something: another try, here or on another node, may find it.
 WANT = 75
 
-_WANTS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT))
+_WANTS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT))
+# What extensions and torch raise has the number of the error, or its text, in its own text alone.
+_TEXTS = (*(f"(errno {n})" for n in _WANTS), *(os.strerror(n) for n in _WANTS), "can't start new thread")
 
 
 def chain(err: BaseException) -> Iterator[BaseException]:
@@ -46,11 +49,14 @@ def of_a_collective(err: BaseException) -> bool:
 
 
 def of_a_want(err: BaseException) -> bool:
-    """Whether an exception came of a want of descriptors, memory, processes or disk, which passes."""
+    """Whether an exception came of a want of descriptors, memory, processes or disk, which passes. EAGAIN is one where it ends the program: a
+    fork has it, and a read that would wait is handled."""
+    if isinstance(err, OSError) and err.errno == errno.EAGAIN:
+        return True
     for seen in chain(err):
         if isinstance(seen, (Again, NoMemory, MemoryError)) or isinstance(seen, OSError) and seen.errno in _WANTS:
             return True
-        if isinstance(seen, RuntimeError) and "can't start new thread" in str(seen):
+        if isinstance(seen, (RuntimeError, System)) and any(text in str(seen) for text in _TEXTS):
             return True
     return False
 
