@@ -239,7 +239,7 @@ func (h *Host) adoptMirror(lj *localJob, a *holding.Arena) {
 	if other := h.mirrors.Adopt(lj.job.ID, room.Mirrored(lj.job, a.Spec()), a); other != nil {
 		lj.retired = append(lj.retired, other)
 	}
-	h.mirrorNow(time.Now())
+	turn(h.mirrors, time.Now(), h.doMirror)
 }
 
 // adoptRank puts an arena in its rank's place; nil where that is taken by a newer one.

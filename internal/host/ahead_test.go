@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -27,33 +28,23 @@ func (d *rig) flip(lr *localRank, i int) {
 	d.write(lr.arena, at, d.word(lr.arena, at)^1)
 }
 
-func (d *rig) allRead(lj *localJob) {
+// allRead waits until the newest generation of a closed job's rank was read.
+func (d *rig) allRead(lj *localJob, lr *localRank) {
 	d.t.Helper()
 	d.until("what lies here is read", func() bool {
-		for _, rd := range lj.ahead {
-			if !rd.over() {
+		for _, p := range []shm.Place{slot(1), ring(1)} {
+			rd := d.restores.Reading(lj.job.ID, lr.arena, p)
+			if rd == nil {
+				return false
+			}
+			select {
+			case <-rd.Done():
+			default:
 				return false
 			}
 		}
-		_, more := lj.unread(lj.ranks[0])
-		return len(lj.ahead) > 0 && !more
+		return len(held(lr.arena)) == 0
 	})
-}
-
-// A recovery of gigabytes hashed what every survivor held only once the plan was there, which had waited for a program to start.
-func TestWhatAPlanMayWantIsReadBeforeIt(t *testing.T) {
-	d := newRig(t)
-	lj, lr := closedJob(d)
-	d.reconcile(lj)
-	d.allRead(lj)
-	for _, p := range []shm.Place{slot(1), ring(1)} {
-		if rd := lj.ahead[arenaPlace{lr.arena, p}]; rd == nil || !rd.good {
-			t.Errorf("%v was not read, or not found good: %+v", p, rd)
-		}
-	}
-	if len(lj.ahead) != 2 || len(held(lr.arena)) > 0 {
-		t.Errorf("%d places were read, and %v are held: want the newest generation's alone, and none", len(lj.ahead), held(lr.arena))
-	}
 }
 
 // A bad copy is given up and reported while the job waits for its ranks: the plan does without it.
@@ -73,7 +64,7 @@ func TestARestoreTakesWhatWasReadSinceTheFence(t *testing.T) {
 	d := newRig(t)
 	lj, lr := closedJob(d)
 	d.reconcile(lj)
-	d.allRead(lj)
+	d.allRead(lj, lr)
 	d.flip(lr, 1) // too late for this recovery's daemon: rp_load is left to find it
 	f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5)}, rank: 0}
 	rehash := func() bool {
@@ -98,6 +89,7 @@ func TestARestoreTakesWhatWasReadSinceTheFence(t *testing.T) {
 	}
 	lj.job.Epoch, lj.job.ClosedEpoch, lj.job.Phase = 4, 4, replica.Planned // so that nothing is read ahead
 	d.fence(lj)
+	d.restoring(restore.Changed{Job: lj.job.ID})
 	if rehash() {
 		t.Error("a place counts as read that was read before the newest fence")
 	}

@@ -30,16 +30,12 @@ func (h *Host) fence(lj *localJob) {
 			lr.arena.RaiseFence(closed)
 		}
 	}
-	lj.fenced, lj.ahead = closed, map[arenaPlace]*reading{}
+	lj.fenced = closed
 	lj.settleTime = h.cfg.Timing.Settle + lj.copyTime()
 	lj.settleBy = time.Now().Add(lj.settleTime)
 	for _, lr := range lj.ranks {
 		if lr.peer != nil && (!ended || !lr.left()) {
 			lr.peer.Send(wire.RankHeader{Type: wire.MFence, Epoch: closed, Incarnation: lr.incarnation}, nil) //nolint:errcheck // the word says it too; a dead peer is Gone
-		}
-		if lr.restore != nil && lr.restore.epoch <= closed {
-			lr.restore.cancel()
-			lr.restore = nil
 		}
 	}
 	h.desk.Fence(lj.job.ID, closed)
@@ -112,10 +108,6 @@ func (h *Host) rankDied(lj *localJob, lr *localRank) {
 	lr.does(dies)
 	word := lr.arena.Step()
 	h.log.RankDied(lj.job, lr.rank, lr.pid, word, lr.left())
-	if lr.restore != nil {
-		lr.restore.cancel()
-		lr.restore = nil
-	}
 	h.buryLeft(lj, lr)
 	if !lr.left() && lj.job.Phase != replica.Ended {
 		h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: lr.rank, Incarnation: lr.incarnation, Detail: cmp.Or(lr.end, "process exited in "+word.Phase().String())}})

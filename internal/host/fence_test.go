@@ -19,28 +19,22 @@ func (d *rig) fencedAt(lr *localRank) (account, word replica.Epoch) {
 	return lr.arena.Fence(), replica.Epoch(d.word(lr.arena, atFence))
 }
 
-// Every fence word of the job is up before anything is aborted or anyone is told.
+// Every fence word of the job is up before anyone is told.
 func TestFenceRaisesWordsFirst(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Closed(fixture.Job()))
 	lj.job.Ranks[1].Node, lj.job.Ranks[1].NodeIncarnation = "n1", 11
-	aborted := 0
 	for r := range replica.Rank(2) {
-		d.attach(lj, r).restore = &restore{epoch: 3, cancel: func() {
-			aborted++
-			for _, lr := range lj.ranks {
-				if account, word := d.fencedAt(lr); account != 3 || word != 3 {
-					t.Errorf("a restore is aborted while rank %d's fence is at %d, its word at %d", lr.rank, account, word)
-				}
-			}
-			if said := d.says(); len(said) != 0 {
-				t.Errorf("the leader was told %v before the fence was complete", said)
-			}
-		}}
+		d.attach(lj, r)
 	}
 	d.fence(lj)
-	if aborted != 2 || lj.ranks[0].restore != nil || lj.ranks[1].restore != nil {
-		t.Errorf("%d restores aborted", aborted)
+	for _, lr := range lj.ranks {
+		if account, word := d.fencedAt(lr); account != 3 || word != 3 {
+			t.Errorf("rank %d's fence is at %d, its word at %d", lr.rank, account, word)
+		}
+	}
+	if said := d.says(); len(said) != 0 {
+		t.Errorf("the leader was told %v before the fence was complete", said)
 	}
 	if lj.fenced != 3 {
 		t.Errorf("acknowledged for epoch %d", lj.fenced)
@@ -61,17 +55,6 @@ func TestFenceNeverFalls(t *testing.T) {
 		if account, word := d.fencedAt(lr); account != c.want || word != c.want || lj.fenced != c.want {
 			t.Errorf("after epoch %d was closed the fence is at %d, its word at %d, acknowledged %d; want %d", c.closed, account, word, lj.fenced, c.want)
 		}
-	}
-}
-
-// A fence of an earlier epoch leaves the restore of a later one alone.
-func TestFenceKeepsTheNextRestore(t *testing.T) {
-	d := newRig(t)
-	lj := d.put(fixture.Job())
-	d.attach(lj, 0).restore = &restore{epoch: 3, cancel: func() { t.Error("the restore of epoch 3 is aborted by the fence of 2") }}
-	d.fence(lj)
-	if lj.ranks[0].restore == nil {
-		t.Error("the restore is forgotten")
 	}
 }
 
@@ -205,12 +188,10 @@ func TestRankDied(t *testing.T) {
 	d.seal(a, ring(0), fixture.Gen(3, 7), 4)
 	d.setState(a, ring(0), replica.SlotCopied)
 	lr.peer, _ = d.session(0)
-	cancelled := false
-	lr.restore = &restore{epoch: 3, cancel: func() { cancelled = true }}
 
 	d.rankDied(lj, lr)
-	if lr.alive() || lr.peer != nil || lr.restore != nil || !cancelled {
-		t.Errorf("alive %v, attached %v, restore %v, cancelled %v", lr.alive(), lr.peer != nil, lr.restore, cancelled)
+	if lr.alive() || lr.peer != nil {
+		t.Errorf("alive %v, attached %v", lr.alive(), lr.peer != nil)
 	}
 	if lr.settled() {
 		t.Error("settled while what was COPIED is being hashed")

@@ -253,7 +253,7 @@ func (d *rig) mirrorOf(lj *localJob, part replica.Part, rank replica.Rank, froze
 	}
 	a := d.arena(spec)
 	d.mirrors.Adopt(lj.job.ID, part, a)
-	d.mirrorNow(time.Now())
+	turn(d.mirrors, time.Now(), d.doMirror)
 	return a
 }
 
@@ -475,3 +475,9 @@ func (r *rankEnd) quiet(p session.Peer) {
 type calls func()
 
 func (fn calls) serve(*Host) { fn() }
+
+// restored tells whether a rank's parts of the newest plan lie in its arena.
+func (d *rig) restored(lj *localJob, lr *localRank) bool {
+	_, ok := d.restores.Done(lj.job.ID, lj.job.Epoch, lr.rank)
+	return ok
+}

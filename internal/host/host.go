@@ -15,6 +15,7 @@ import (
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/push"
+	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/manners"
@@ -144,6 +145,7 @@ type Host struct {
 	scrubber     scrubber
 	push         *push.Room
 	mirrors      *mirrors.Room
+	restores     *restore.Room
 	yielding     yielding
 }
 
@@ -205,6 +207,7 @@ func New(c Config) *Host {
 	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(push.Ended{Pushed: p}) }})
 	m.desk = desk.New(deskOwner{m}, m.log)
 	m.scrubber = newScrubber(m)
+	m.restores = restore.New(rooms{m}, m.log)
 	m.mirrors = mirrors.New(rooms{m}, m.log, m.self.Name)
 	m.push = push.New(rooms{m}, m.log, m.cluster, m.self.Name)
 	return m
@@ -303,12 +306,8 @@ func (h *Host) handle(ev Event) {
 		h.mirrorReady(ev)
 	case partFinished:
 		h.finishedPart(ev)
-	case restored:
-		h.restored(ev)
-	case readingDone:
-		if lj := h.jobs[ev.job]; lj != nil {
-			h.readAhead(lj)
-		}
+	case restore.Event:
+		h.restoring(ev)
 	case mirrored:
 		h.mirrored(ev)
 	case brokenOff:
@@ -551,7 +550,6 @@ func (h *Host) tick() time.Duration {
 		h.lookAtWrites(lj, time.Now())
 		h.peersLost(lj)
 		h.pulses(lj)
-		h.retryRestores(lj)
 		h.takeOffers(lj)
 		if lj.job.Phase == replica.Open {
 			h.answerCandidate(lj)
@@ -571,7 +569,7 @@ func (h *Host) tick() time.Duration {
 	h.yield()
 	h.desk.Tick()
 	h.retryShort()
-	next = min(next, h.mirrorNow(time.Now()), h.pushNow(time.Now()), h.scrubNow(time.Now()))
+	next = min(next, h.turnRooms(time.Now()))
 	h.serveLaunchers()
 	h.killStuck()
 	h.leaderless(time.Now())

@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/mirrors"
+	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/invariant"
 	"github.com/replicad/replicad/internal/journal"
@@ -40,13 +41,11 @@ type localJob struct {
 	failures   map[replica.Rank][]failure        // the exceptions of each rank's newest step that had one
 	untaken    map[replica.Rank]*untaken         // offers that no launcher here is known to have taken up
 	kept       map[replica.Rank]*durableGeometry // what ranks that were started here have in the durable generation that the job opens from
-	ahead      map[arenaPlace]*reading           // places read since the newest fence
 }
 
 func newLocalJob(job *replica.Job, held *mirrors.Held) *localJob {
 	return &localJob{job: job, candidacy: newCandidacy(), ranks: map[replica.Rank]*localRank{}, mirrors: held,
-		written: map[replica.Part]control.ShardReport{}, writes: shardWrites{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{},
-		ahead: map[arenaPlace]*reading{}}
+		written: map[replica.Part]control.ShardReport{}, writes: shardWrites{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{}}
 }
 
 // localRank is a rank whose claim this node holds, or held. Owned by the host.
@@ -73,8 +72,6 @@ type localRank struct {
 	end      string   // why this daemon ends its process, where the fault is to say so
 	leaveTo  uint32   // request to answer with BYE once the job has ended
 	ordered  orderKey // the last order sent, so that orders can be derived again and again
-	restore  *restore // of the newest plan
-	failing  string   // why its parts of the newest plan have not come, by the first of the tries that were worth saying
 	still    stillness
 	sealedAt map[replica.Generation]time.Time
 }
@@ -84,7 +81,7 @@ func (lj *localJob) view() room.JobView {
 	v := room.JobView{Job: lj.job, Candidate: lj.candidate, CandidateAt: lj.candidateAt, Fenced: lj.fenced, Retired: lj.retired, Mirrors: lj.mirrors.All()}
 	for _, r := range slices.Sorted(maps.Keys(lj.ranks)) {
 		lr := lj.ranks[r]
-		v.Ranks = append(v.Ranks, room.Rank{Rank: r, Incarnation: lr.incarnation, Arena: lr.arena, Alive: lr.alive()})
+		v.Ranks = append(v.Ranks, room.Rank{Rank: r, Incarnation: lr.incarnation, Arena: lr.arena, Alive: lr.alive(), Waits: lr.alive() && lr.stopped() && !lr.superseded(lj.job) && lr.finishing == 0})
 	}
 	return v
 }
@@ -102,7 +99,7 @@ func (h *Host) report(lj *localJob) {
 		a := lr.arena
 		rr := replica.RankReport{Rank: lr.rank, Incarnation: lr.incarnation, Alive: lr.alive(), Attached: lr.peer != nil, PID: uint64(lr.pid), Live: a.Step(), Good: a.Good(),
 			Settled: lr.settled(), Stopped: lr.stopped() && lr.alive(), Initial: lr.initial, Loaded: lr.loaded, Left: lr.left(), Hung: lr.hung, Halted: lr.halted, Progress: lr.progress}
-		lr.loads(lj.job, &rr)
+		h.loads(lj.job, lr, &rr)
 		rr.Whole = rr.Live.Phase() == replica.Idle && rr.Good.Generation() == rr.Live.Generation() && rr.Stopped
 		r.Settled = r.Settled && rr.Settled
 		r.Ranks = append(r.Ranks, rr)
@@ -177,8 +174,7 @@ func (h *Host) reconcile(lj *localJob) {
 	h.fence(lj)
 	h.killHung(lj)
 	h.supersede(lj)
-	h.readAhead(lj)
-	h.restoreAll(lj)
+	h.restoring(restore.Changed{Job: lj.job.ID})
 	h.mirror(mirrors.Changed{Job: lj.job.ID})
 	h.order(lj)
 	h.durable(lj)

@@ -13,45 +13,37 @@ import (
 )
 
 // mirror has the mirrors room learn of something, and does what follows.
-func (h *Host) mirror(ev mirrors.Event) {
-	now := time.Now()
-	h.mirrors.Learn(now, ev)
-	h.mirrorNow(now)
-}
+func (h *Host) mirror(ev mirrors.Event) { learn(h.mirrors, ev, h.doMirror) }
 
-// mirrorNow does what the mirrors room wants done now, and says in what time it is to be asked again.
-func (h *Host) mirrorNow(now time.Time) time.Duration {
-	for _, e := range h.mirrors.Step(now) {
-		switch e := e.(type) {
-		case mirrors.Make:
-			h.work.Go(func() {
-				a, err := h.create(e.Spec)
-				h.Post(mirrorReady{e.Of, a, err})
-			})
-		case mirrors.Park:
-			h.custody.Put(e.Arena.Key(), e.Arena.File())
-			h.saveArenas()
-			h.custody.After(func() { h.Post(mirrors.Parked{Of: e.Of}) })
-		case mirrors.Reserve:
-			h.reserve(e.Arena)
-		case mirrors.Forget:
-			h.forget(e.Arena)
-		case mirrors.Drop:
-			e.Arena.Drop()
-		case *mirrors.Fetch:
-			h.fetchMirror(e)
-		case mirrors.Failing:
-			h.send(e.Unreached)
-		case mirrors.Came:
-			h.mirrored(mirrored{e.Job})
-		case mirrors.Lost:
-			if lj := h.jobs[e.Job]; lj != nil {
-				h.reconcile(lj)
-			}
+// doMirror does what the room wants done.
+func (h *Host) doMirror(e mirrors.Effect) {
+	switch e := e.(type) {
+	case mirrors.Make:
+		h.work.Go(func() {
+			a, err := h.create(e.Spec)
+			h.Post(mirrorReady{e.Of, a, err})
+		})
+	case mirrors.Park:
+		h.custody.Put(e.Arena.Key(), e.Arena.File())
+		h.saveArenas()
+		h.custody.After(func() { h.Post(mirrors.Parked{Of: e.Of}) })
+	case mirrors.Reserve:
+		h.reserve(e.Arena)
+	case mirrors.Forget:
+		h.forget(e.Arena)
+	case mirrors.Drop:
+		e.Arena.Drop()
+	case *mirrors.Fetch:
+		h.fetchMirror(e)
+	case mirrors.Failing:
+		h.send(e.Unreached)
+	case mirrors.Came:
+		h.mirrored(mirrored{e.Job})
+	case mirrors.Lost:
+		if lj := h.jobs[e.Job]; lj != nil {
+			h.reconcile(lj)
 		}
 	}
-	at, _ := h.mirrors.Next()
-	return max(at.Sub(now), busyTick)
 }
 
 // mirrorReady is the end of reserving a mirror's arena.
@@ -121,7 +113,7 @@ type mirrorWanted struct {
 func (q *mirrorWanted) serve(h *Host) {
 	now := time.Now()
 	q.arena, q.making, q.err = h.mirrors.Find(now, q.lj.job, q.rank, q.manifest)
-	h.mirrorNow(now)
+	turn(h.mirrors, now, h.doMirror)
 }
 
 // gone says why ask has refused.

@@ -6,6 +6,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -25,16 +26,18 @@ func TestSupersededRankIsGivenNothing(t *testing.T) {
 				j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11}, j.Ranks[1]}
 			})
 		}
-		d.restoreAll(lj)
-		if (lr.restore != nil) == superseded {
-			t.Fatalf("superseded %v: a restore is begun: %v", superseded, lr.restore != nil)
+		if waits := lj.view().Ranks[0].Waits; waits == superseded {
+			t.Fatalf("superseded %v: it waits for a restore: %v", superseded, waits)
 		}
 		if !superseded {
-			d.until("the restore", func() bool { return lr.restore.done })
+			d.restoring(restore.Changed{Job: lj.job.ID})
+			d.until("the restore", func() bool { return d.restored(lj, lr) })
 			rank.ordered()
-			continue
+			lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+				j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11}, j.Ranks[1]}
+			})
+			lr.ordered = orderKey{}
 		}
-		lr.restore = &restore{epoch: 4, done: true, slot: slot(2), ring: ring(3)} // from before it was superseded
 		d.order(lj)
 		rank.quiet(lr.peer)
 		lr.loaded = 4

@@ -42,13 +42,13 @@ func TestOrders(t *testing.T) {
 	}
 	d.reconcile(lj)
 	rank.quiet(lr.peer) // it has not stopped: no load before its captures are joined
-	if lr.restore != nil {
-		t.Error("a restore begins while the rank runs")
+	if lj.view().Ranks[0].Waits {
+		t.Error("it is restored while it runs")
 	}
 
 	stopped := session.Stopped{Peer: lr.peer}
 	d.handleSession(stopped)
-	d.until("the restore", func() bool { return lr.restore != nil && lr.restore.done })
+	d.until("the restore", func() bool { return d.restored(lj, lr) })
 	e, o := rank.ordered()
 	if e != 4 || o.Action != wire.OrderLoad || o.Slot != 2 || o.Place != 3 || o.ReplicatedRoot != group || o.PrivateRoot != private || o.Generation != fixture.Gen(3, 5) || o.Step != 5 || o.Source != replica.OwnRAM {
 		t.Errorf("ordered %+v of epoch %d", o, e)

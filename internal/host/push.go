@@ -12,34 +12,26 @@ import (
 )
 
 // pushes has the push room learn of something, and does what follows.
-func (h *Host) pushes(ev push.Event) {
-	now := time.Now()
-	h.push.Learn(now, ev)
-	h.pushNow(now)
-}
+func (h *Host) pushes(ev push.Event) { learn(h.push, ev, h.doPush) }
 
-// pushNow does what the push room wants done now, and says in what time it is to be asked again.
-func (h *Host) pushNow(now time.Time) time.Duration {
-	for _, e := range h.push.Step(now) {
-		switch e := e.(type) {
-		case *push.Send:
-			h.push.Learn(now, push.Handed{Send: e, Dropped: h.handOver(e)})
-		case push.Prune:
-			dropped := h.mover.Prune(e.Job, e.Wanted)
-			for _, p := range dropped {
-				drop(p.From)
-			}
-			if lj := h.jobs[e.Job]; lj != nil && len(dropped) > 0 {
-				h.retain(lj) // what they held
-			}
-		case push.Failing:
-			h.send(e.Unreached)
-		case push.Moving:
-			h.send(e.PushReport)
+// doPush does what the room wants done.
+func (h *Host) doPush(e push.Effect) {
+	switch e := e.(type) {
+	case *push.Send:
+		h.push.Learn(time.Now(), push.Handed{Send: e, Dropped: h.handOver(e)})
+	case push.Prune:
+		dropped := h.mover.Prune(e.Job, e.Wanted)
+		for _, p := range dropped {
+			drop(p.From)
 		}
+		if lj := h.jobs[e.Job]; lj != nil && len(dropped) > 0 {
+			h.retain(lj) // what they held
+		}
+	case push.Failing:
+		h.send(e.Unreached)
+	case push.Moving:
+		h.send(e.PushReport)
 	}
-	at, _ := h.push.Next()
-	return max(at.Sub(now), busyTick)
 }
 
 // handOver gives the mover a copy to push, and says which pushes it dropped for that.

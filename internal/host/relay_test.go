@@ -1,10 +1,8 @@
 package host
 
 import (
-	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
@@ -22,30 +20,6 @@ func planned() *replica.Job {
 			{Part: replica.OfRank(0), Root: replica.Digest{8}, Tier: replica.PeerRAM, Holders: held},
 			{Part: replica.OfRank(1), Root: replica.Digest{9}, Tier: replica.PeerRAM, Holders: held}}}
 	})
-}
-
-// TestRestoreThatFailsIsSaid: the third failed try to restore a rank names the part and the holders that could not be dialled.
-func TestRestoreThatFailsIsSaid(t *testing.T) {
-	d := newRig(t)
-	lj := d.put(planned())
-	lr := d.attach(lj, 0)
-	lr.restore = &restore{epoch: 4, running: true}
-	missed := room.Missed{Part: replica.FrozenOf(0), Nodes: []replica.NodeName{"n2"}, Took: time.Second}
-	for try := 1; try <= room.TriesSaid; try++ {
-		d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("dial: connection refused"), missed: missed})
-		m := fixture.Only[control.Unreached](d.says())
-		if try < room.TriesSaid && len(m) != 0 {
-			t.Fatalf("said after %d tries: %+v", try, m)
-		}
-		if try == room.TriesSaid && (len(m) != 1 || !m[0].Fetch || m[0].Epoch != 4 || m[0].Part != replica.OfGroup(0) || !slices.Equal(m[0].To, []replica.NodeName{"n2"})) {
-			t.Fatalf("said %+v", m)
-		}
-	}
-	missed.Part, missed.Nodes = replica.OfGroup(0), nil // it failed for another reason, which is no matter of the network
-	d.restored(restored{job: fixture.JobID, rank: 0, epoch: 4, err: errors.New("no place can be freed"), missed: missed})
-	if m := fixture.Only[control.Unreached](d.says()); len(m) != 0 {
-		t.Fatalf("said %+v", m)
-	}
 }
 
 // TestRelay: a node that the leader names fetches the part; the others fetch from it as well, and the holder serves it.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/mover"
@@ -30,33 +31,6 @@ type orderKey struct {
 	action uint32
 }
 
-// restore brings the planned parts of one rank into its arena. Owned by the host; the work runs beside it.
-type restore struct {
-	epoch   replica.Epoch
-	cancel  context.CancelFunc
-	running bool
-	done    bool
-	slot    shm.Place
-	ring    shm.Place
-	tier    replica.Tier
-	retryAt time.Time
-	tries   int // that failed
-}
-
-// restored is the end of a restore.
-type restored struct {
-	job    replica.JobID
-	rank   replica.Rank
-	epoch  replica.Epoch
-	slot   shm.Place
-	ring   shm.Place
-	tier   replica.Tier
-	err    error
-	missed room.Missed
-}
-
-const restoreRetry = 200 * time.Millisecond
-
 // order derives and sends the order each attached rank needs now.
 func (h *Host) order(lj *localJob) {
 	job := lj.job
@@ -64,14 +38,15 @@ func (h *Host) order(lj *localJob) {
 		if lr.peer == nil || job.Phase == replica.Ended || lr.superseded(job) {
 			continue
 		}
+		here, done := h.restores.Done(job.ID, job.Epoch, r)
 		switch {
 		case job.Phase == replica.Opening && job.Naming == nil && !adopted(job) && lr.stopped() && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
 			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderInit})
-		case job.Phase == replica.Planned && job.Plan != nil && lr.stopped() && lr.loaded != job.Epoch && lr.rejected != job.Epoch && lr.restore != nil && lr.restore.epoch == job.Epoch && lr.restore.done:
+		case job.Phase == replica.Planned && job.Plan != nil && lr.stopped() && lr.loaded != job.Epoch && lr.rejected != job.Epoch && done:
 			group, _ := job.Plan.Source(replica.OfGroup(room.Group(lj.job, r)))
 			private, _ := job.Plan.Source(replica.OfRank(r))
-			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderLoad, Source: lr.restore.tier, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation,
-				Slot: uint32(lr.restore.slot.Index), Place: uint32(lr.restore.ring.Index), ReplicatedRoot: group.Root, PrivateRoot: private.Root})
+			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderLoad, Source: here.Tier, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation,
+				Slot: uint32(here.Slot.Index), Place: uint32(here.Ring.Index), ReplicatedRoot: group.Root, PrivateRoot: private.Root})
 		case job.Phase == replica.Open && lr.loaded == job.Epoch && lr.gone != job.Epoch:
 			// Once an epoch: a rank that stops again under it waits for the fault that made it stop.
 			lr.gone = job.Epoch
@@ -117,100 +92,48 @@ func (h *Host) loaded(lj *localJob, lr *localRank, ev session.Loaded) {
 	h.reconcile(lj)
 }
 
-// restoreAll starts what the plan needs and has not started.
-func (h *Host) restoreAll(lj *localJob) {
-	job := lj.job
-	if job.Phase != replica.Planned || job.Plan == nil || job.Plan.Epoch != job.Epoch {
-		return
-	}
-	for r, lr := range lj.ranks {
-		if !lr.alive() || !lr.stopped() || lr.superseded(job) || lr.finishing > 0 || lr.restore != nil && lr.restore.epoch == job.Epoch && (lr.restore.running || lr.restore.done || time.Now().Before(lr.restore.retryAt)) {
-			continue
-		}
-		ctx, cancel := context.WithCancel(h.ctx)
-		tries := 0
-		if lr.restore != nil && lr.restore.epoch == job.Epoch {
-			tries = lr.restore.tries
-		}
-		lr.restore = &restore{epoch: job.Epoch, cancel: cancel, running: true, tries: tries}
-		plan := job.Plan
-		h.spawn(func(context.Context) Event {
-			defer cancel()
-			ev := restored{job: job.ID, rank: r, epoch: plan.Epoch}
-			ev.slot, ev.ring, ev.tier, ev.err = h.restore(ctx, lj, lr, plan, &ev.missed)
-			return ev
+// restoring has the restore room learn of something, and does what follows.
+func (h *Host) restoring(ev restore.Event) { learn(h.restores, ev, h.doRestore) }
+
+// doRestore does what the room wants done.
+func (h *Host) doRestore(e restore.Effect) {
+	switch e := e.(type) {
+	case *restore.Restore:
+		h.restore(e)
+	case restore.Cancel:
+		e.Of.Stop()
+	case *restore.Reading:
+		lj := h.jobs[e.Job]
+		h.spawn(func(ctx context.Context) Event {
+			e.End(h.verify(ctx, lj, e.Copy.Arena, e.Copy.Place, e.Copy.Held))
+			return restore.ReadEnded{Of: e}
 		})
-	}
-}
-
-// retryRestores starts again what failed: its sources may be back, and a source that is dead brings a new plan.
-func (h *Host) retryRestores(lj *localJob) {
-	for _, lr := range lj.ranks {
-		if r := lr.restore; r != nil && !r.running && !r.done && time.Now().After(r.retryAt) {
-			h.restoreAll(lj)
-			return
+	case restore.Failed:
+		if kind := want.Of(e.Err); kind != want.Nothing {
+			h.short(h.jobs[e.Job], e.Rank, kind, e.Err.Error())
 		}
+	case restore.Failing:
+		h.send(e.Unreached)
+	case restore.Ready:
+		h.reconcile(h.jobs[e.Job])
 	}
 }
 
-func (h *Host) restored(ev restored) {
-	lj := h.jobs[ev.job]
-	if lj == nil {
-		return
-	}
-	lr := lj.ranks[ev.rank]
-	if lr == nil || lr.restore == nil || lr.restore.epoch != ev.epoch {
-		return
-	}
-	lr.restore.running = false
-	if ev.err != nil {
-		lr.restore.retryAt = time.Now().Add(restoreRetry)
-		if !errors.Is(ev.err, context.Canceled) && !errors.Is(ev.err, holding.ErrBrought) {
-			lr.restore.tries++
-			h.log.Retried("restore", fmt.Sprintf("rank %d, epoch %d", ev.rank, ev.epoch), ev.err.Error())
-			if kind := want.Of(ev.err); kind != want.Nothing {
-				h.short(lj, ev.rank, kind, ev.err.Error())
-			}
-			if lr.restore.tries == room.TriesSaid {
-				lr.failing = replica.Cut(ev.err.Error(), maxFailing)
-			}
-			if said, due := ev.missed.Unreached(lj.job.ID, ev.epoch, ev.rank, lr.restore.tries, ev.err); due {
-				h.send(said)
-			}
+// restore makes the group's part (with its frozen one) and the rank's private part of the plan lie sealed in the rank's arena, beside the host.
+func (h *Host) restore(e *restore.Restore) {
+	lj, r := h.jobs[e.Job.ID], e.Rank
+	ctx := e.Begin(h.ctx)
+	h.spawn(func(context.Context) Event {
+		defer e.Stop()
+		ev := restore.Ended{Of: e}
+		f := fetcher{h: h, lj: lj, job: e.Job, plan: e.Plan, rank: r.Rank, incarnation: r.Incarnation, tier: replica.OwnRAM, missed: &ev.Missed}
+		if ev.Slot, ev.Err = f.ensure(ctx, r.Arena, shm.Slot, replica.OfGroup(room.Group(e.Job, r.Rank))); ev.Err == nil {
+			ev.Ring, ev.Err = f.ensure(ctx, r.Arena, shm.Ring, replica.OfRank(r.Rank))
 		}
-		return
-	}
-	lr.restore.done, lr.restore.slot, lr.restore.ring, lr.restore.tier = true, ev.slot, ev.ring, ev.tier
-	h.reconcile(lj)
+		ev.Tier = f.tier
+		return ev
+	})
 }
-
-// restore makes the group's part (with its frozen one) and the rank's private part of the plan lie sealed in the rank's
-// arena. It runs beside the host and reaches its state only through ask.
-func (h *Host) restore(ctx context.Context, lj *localJob, lr *localRank, plan *replica.Plan, missed *room.Missed) (slot, ring shm.Place, tier replica.Tier, err error) {
-	q := restoreBegin{lj: lj, rank: lr.rank}
-	if !h.ask(ctx, &q) {
-		return slot, ring, 0, h.gone(ctx)
-	}
-	f := fetcher{h: h, lj: lj, job: q.job, plan: plan, rank: lr.rank, incarnation: lr.incarnation, tier: replica.OwnRAM, missed: missed}
-	if slot, err = f.ensure(ctx, lr.arena, shm.Slot, replica.OfGroup(q.group)); err != nil {
-		return slot, ring, 0, err
-	}
-	if ring, err = f.ensure(ctx, lr.arena, shm.Ring, replica.OfRank(lr.rank)); err != nil {
-		return slot, ring, 0, err
-	}
-	return slot, ring, f.tier, nil
-}
-
-// restoreBegin asks for a job as it is now, and the group of a rank in it.
-type restoreBegin struct {
-	lj   *localJob
-	rank replica.Rank
-
-	job   *replica.Job
-	group replica.GroupID
-}
-
-func (q *restoreBegin) serve(*Host) { q.job, q.group = q.lj.job, room.Group(q.lj.job, q.rank) }
 
 // fetcher brings parts of one plan into one arena.
 type fetcher struct {
@@ -273,7 +196,7 @@ func (q *copyWanted) serve(*Host) {
 // Restore), or was since the fence. Where a bit has flipped the place is given up, so that a good copy can be fetched into one; of
 // is the planned part that then can't be had from here.
 func (f *fetcher) rehash(ctx context.Context, arena *holding.Arena, p shm.Place, of replica.Source) bool {
-	return f.h.wasRead(ctx, f.lj, arena, p) || f.h.verify(ctx, f.lj, arena, p, replica.Held{Part: of.Part, Generation: f.plan.Generation, Root: of.Root, Rank: f.rank})
+	return f.h.wasRead(ctx, f.job.ID, arena, p) || f.h.verify(ctx, f.lj, arena, p, replica.Held{Part: of.Part, Generation: f.plan.Generation, Root: of.Root, Rank: f.rank})
 }
 
 // frozen brings the frozen part that a replicated part's root binds.
@@ -537,5 +460,31 @@ func (h *Host) captureNow(lj *localJob, g replica.Generation) {
 		if lr.alive() && lr.stopped() && (planted.Heir || lr.loaded == g.Epoch) && lr.arena.Step().Generation() == g && lr.arena.Good().Generation() == g {
 			h.sendOrder(lr, lj.job.ClosedEpoch, wire.Order{Action: wire.OrderCapture, Step: g.Step, Generation: g})
 		}
+	}
+}
+
+// readingWanted asks for the reading of a place since the newest fence.
+type readingWanted struct {
+	job   replica.JobID
+	arena *holding.Arena
+	place shm.Place
+
+	reading *restore.Reading // nil: there was none of what lies there now
+}
+
+func (q *readingWanted) serve(h *Host) { q.reading = h.restores.Reading(q.job, q.arena, q.place) }
+
+// wasRead waits for a reading of the place that has begun since the fence, and tells whether there was one and it found no fault. Beside
+// the host.
+func (h *Host) wasRead(ctx context.Context, job replica.JobID, arena *holding.Arena, p shm.Place) bool {
+	q := readingWanted{job: job, arena: arena, place: p}
+	if !h.ask(ctx, &q) || q.reading == nil {
+		return false
+	}
+	select {
+	case <-q.reading.Done():
+		return q.reading.Good()
+	case <-ctx.Done():
+		return false
 	}
 }

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"time"
+
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/shm"
@@ -9,6 +11,29 @@ import (
 
 // rooms is the host as its rooms see it.
 type rooms struct{ *Host }
+
+// learn has a room learn of something, and does what follows.
+func learn[Event, Effect any](r room.Room[Event, Effect], ev Event, do func(Effect)) {
+	now := time.Now()
+	r.Learn(now, ev)
+	turn(r, now, do)
+}
+
+// turn does what a room wants done now, and says in what time the room is to be asked again.
+func turn[Event, Effect any](r room.Room[Event, Effect], now time.Time, do func(Effect)) time.Duration {
+	for _, e := range r.Step(now) {
+		do(e)
+	}
+	if at, ok := r.Next(); ok {
+		return max(at.Sub(now), busyTick)
+	}
+	return idleTick
+}
+
+// turnRooms gives each room its turn.
+func (h *Host) turnRooms(now time.Time) time.Duration {
+	return min(turn(h.restores, now, h.doRestore), turn(h.mirrors, now, h.doMirror), turn(h.push, now, h.doPush), turn(h.scrubber.room, now, h.doScrub))
+}
 
 func (h rooms) Self() replica.Holder { return h.holder() }
 

@@ -33,33 +33,24 @@ func (h rooms) Coming(a *holding.Arena, part replica.Part, g replica.Generation,
 }
 
 // scrubs has the scrub room learn of something, and does what follows.
-func (h *Host) scrubs(ev scrub.Event) {
-	h.scrubber.room.Learn(time.Now(), ev)
-	h.scrubNow(time.Now())
-}
+func (h *Host) scrubs(ev scrub.Event) { learn(h.scrubber.room, ev, h.doScrub) }
 
-// scrubNow does what the scrub room wants done now, and says in what time it is to be asked again.
-func (h *Host) scrubNow(now time.Time) time.Duration {
-	for _, e := range h.scrubber.room.Step(now) {
-		switch e := e.(type) {
-		case *scrub.Read:
-			h.scrubber.reads <- e
-		case scrub.GiveUp:
-			h.giveUp(e)
-		case scrub.Report:
-			h.send(e.CopyReport)
-		case *scrub.Fetch:
-			h.fetchBack(e)
-		case scrub.Cancel:
-			if cancel := h.scrubber.fetches[e.Fetch]; cancel != nil {
-				cancel()
-			}
+// doScrub does what the room wants done.
+func (h *Host) doScrub(e scrub.Effect) {
+	switch e := e.(type) {
+	case *scrub.Read:
+		h.scrubber.reads <- e
+	case scrub.GiveUp:
+		h.giveUp(e)
+	case scrub.Report:
+		h.send(e.CopyReport)
+	case *scrub.Fetch:
+		h.fetchBack(e)
+	case scrub.Cancel:
+		if cancel := h.scrubber.fetches[e.Fetch]; cancel != nil {
+			cancel()
 		}
 	}
-	if at, ok := h.scrubber.room.Next(); ok {
-		return max(at.Sub(now), busyTick)
-	}
-	return idleTick
 }
 
 // readAgain reads what the scrub room asks for, on a thread of low priority. Beside the host.

@@ -24,7 +24,7 @@ func (d *rig) scrubsNow() (read bool, bad bool) {
 // readsNext is what the scrub room wants read, some seconds after it was asked last; nil: nothing.
 func (d *rig) readsNext() *scrub.Read {
 	d.scrubAt = d.scrubAt.Add(6 * time.Second)
-	d.scrubNow(d.scrubAt)
+	turn(d.scrubber.room, d.scrubAt, d.doScrub)
 	select {
 	case r := <-d.scrubber.reads:
 		return r
@@ -39,7 +39,7 @@ func (d *rig) hasRead(r *scrub.Read) (bad bool) {
 	err := r.Verify()
 	d.scrubber.room.Learn(d.scrubAt, scrub.ReadEnded{Read: r, Err: err})
 	if bad = errors.Is(err, shm.ErrCorrupt); bad {
-		d.scrubNow(d.scrubAt)
+		turn(d.scrubber.room, d.scrubAt, d.doScrub)
 		d.until("the copy is given up", func() bool { return r.Copy.Arena.Word(r.Copy.Place).Count() != r.Copy.Info.Count })
 	}
 	return bad

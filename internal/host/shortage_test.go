@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
+	"golang.org/x/sys/unix"
 )
 
 // A want lasts while it is met, has one text, and is said more rarely the longer it lasts.
@@ -82,8 +82,7 @@ func TestWantsOfARank(t *testing.T) {
 			d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: wire.StatusWant, PID: uint64(lj.ranks[0].pid)}})
 		},
 		"its restore": func(d *rig, lj *localJob, _ session.Peer) {
-			lj.ranks[0].restore = &restore{epoch: 2, running: true}
-			d.restored(restored{job: lj.job.ID, rank: 0, epoch: 2, err: fmt.Errorf("part: %w", unix.EMFILE)})
+			d.doRestore(restore.Failed{Job: lj.job.ID, Rank: 0, Err: fmt.Errorf("part: %w", unix.EMFILE)})
 		},
 	} {
 		d := newRig(t)

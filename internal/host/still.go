@@ -3,14 +3,12 @@ package host
 import (
 	"time"
 
-	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
 const (
-	loadRate   = 64 << 20 // bytes a second that a rank's parts come, and are loaded, at least
-	maxFailing = 256      // bytes of a reason
+	loadRate = 64 << 20 // bytes a second that a rank's parts come, and are loaded, at least
 )
 
 // stillness is for how long nothing of a rank's process has changed, as this node has seen it. It reads no clock.
@@ -67,17 +65,16 @@ func (lj *localJob) timed(r replica.NodeReport, now time.Duration) replica.NodeR
 }
 
 // loads adds to a report how a rank gets on with what is planned.
-func (lr *localRank) loads(job *replica.Job, rr *replica.RankReport) {
+func (h *Host) loads(job *replica.Job, lr *localRank, rr *replica.RankReport) {
 	if job.Phase != replica.Planned || lr.arena == nil || lr.loaded == job.Epoch {
 		return
 	}
 	g := lr.arena.Geometry()
 	rr.LoadMS = millis(time.Duration(float64(g.ReplicatedBytes+g.PrivateBytes) / loadRate * float64(time.Second)))
-	switch r := lr.restore; {
-	case lr.ordered == orderKey{job.Epoch, wire.OrderLoad}:
+	if lr.ordered == (orderKey{job.Epoch, wire.OrderLoad}) {
 		rr.Ordered = job.Epoch
-	case r != nil && r.epoch == job.Epoch && !r.done && r.tries >= room.TriesSaid:
-		rr.Failing = lr.failing
+	} else {
+		rr.Failing = h.restores.Failing(job.ID, job.Epoch, lr.rank)
 	}
 }
 

@@ -26,7 +26,7 @@ func (h *Host) outages(lj *localJob, was *replica.Job) {
 	is := lj.job
 	switch {
 	case is.Phase == replica.Open && (was.Phase != replica.Open || was.Epoch != is.Epoch):
-		if text := lj.recovered(); text != "" {
+		if text := lj.recovered(h.restores.Tier(lj.job.ID, lj.job.Epoch)); text != "" {
 			h.noteAll(lj, text)
 		}
 		lj.outage = nil
@@ -55,17 +55,12 @@ func lossText(job *replica.Job) string {
 	return fmt.Sprintf("epoch %d is closed (%s); recovering. Tracebacks of collectives that break now are expected", job.ClosedEpoch, why)
 }
 
-// recovered says where the job goes on, and at what cost, which is the plan's to say; empty: this node saw no loss, and no committed step is gone.
-func (lj *localJob) recovered() string {
-	job, tier := lj.job, replica.Tier(0)
+// recovered says where the job goes on, from which tier that ranks here needed, and at what cost, which is the plan's to say; empty: this node saw no loss, and no committed step is gone.
+func (lj *localJob) recovered(tier replica.Tier) string {
+	job := lj.job
 	plan := job.Plan
 	if plan == nil || lj.outage == nil && plan.CommittedLost == 0 {
 		return ""
-	}
-	for _, lr := range lj.ranks {
-		if lr.restore != nil && lr.restore.epoch == job.Epoch {
-			tier = max(tier, lr.restore.tier)
-		}
 	}
 	if tier == 0 {
 		tier = plan.Tier()

@@ -60,9 +60,11 @@ func TestLauncherIsToldOfARecovery(t *testing.T) {
 		j.Phase, j.Epoch, j.Plan = replica.Planned, 5, &replica.Plan{Epoch: 5, Generation: fixture.Gen(3, 6), StepsLost: 1, Sources: []replica.Source{{Tier: replica.PeerRAM}}}
 	})
 	see(planned)
-	lr.restore = &restore{epoch: 5, done: true, tier: replica.OwnRAM, cancel: func() {}}
+	if text := lj.recovered(replica.OwnRAM); !strings.HasPrefix(text, "recovered: step 5 from own memory, 1 step lost") { // what ranks here needed
+		t.Errorf("of ranks that had all: %q", text)
+	}
 	see(fixture.Changed(planned, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 5, Step: 6} }))
-	if text := end.note(); !regexp.MustCompile(`^recovered: step 6 from own memory, 1 step lost, \d+\.\d s$`).MatchString(text) {
+	if text := end.note(); !regexp.MustCompile(`^recovered: step 6 from other nodes' memory, 1 step lost, \d+\.\d s$`).MatchString(text) {
 		t.Errorf("of the recovery: %q", text)
 	}
 	if lj.outage != nil {

@@ -34,6 +34,7 @@ type Rank struct {
 	Incarnation replica.Incarnation
 	Arena       *holding.Arena
 	Alive       bool // its process lives
+	Waits       bool // it waits for the parts of a plan
 }
 
 // Mirror is an arena of the daemon's own that holds a part of a rank elsewhere.
