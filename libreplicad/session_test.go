@@ -366,10 +366,10 @@ func TestAttachGoesOnWhereItWasCut(t *testing.T) {
 	d := newDaemon(t)
 	s, err := libreplicad.Open(t.Context(), libreplicad.Options{Socket: d.path, Job: "opticks", Rank: 2, World: 4})
 	must(t, err)
-	defer s.Close()
+	t.Cleanup(func() { _ = s.Close() })
 	m, err := libreplicad.Alloc(8000 * 64)
 	must(t, err)
-	defer m.Free()
+	t.Cleanup(func() { _ = m.Free() })
 	regions := make([]libreplicad.Region, 8000)
 	for i := range regions {
 		regions[i] = libreplicad.Region{Name: fmt.Sprintf("expert.%d", i), DType: replica.F32, Data: m.Slice(64*i, 64)}
