@@ -150,7 +150,7 @@ session.close()
     assert wrong.wait() == 6, wrong.out
     out = str(wrong.out)
     assert re.search(r"this launcher ends \(6\), and its job does not: .*kept in memory at step 8: start it with the program that it was started with", out), out
-    assert change != "width" or "before it had the rank" in out and "registers another geometry than the state of group 0 has" in out, out
+    assert change != "width" or ("before it had the rank" in out and "registers another geometry than the state of group 0 has" in out), out
     assert f'job "{first.name}" is done' not in out
     right = daemon.run(program, "", "12", world=2, name=first.name)
     out = right.done()

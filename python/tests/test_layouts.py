@@ -22,8 +22,8 @@ from registered import Registered
 from replicad import Mismatch, SessionState, Unsupported
 from replicad._torch.memory import Memory
 from replicad._torch.objects import Objects
-from replicad._torch.state import materialise
 from replicad._torch.staging import Staging
+from replicad._torch.state import materialise
 from replicad._torch.trained import Trained
 from replicad._torch.wrappers import reshard
 from replicad.parallel import ddp

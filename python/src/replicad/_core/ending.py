@@ -54,7 +54,7 @@ def of_a_want(err: BaseException) -> bool:
     if isinstance(err, OSError) and err.errno == errno.EAGAIN:
         return True
     for seen in chain(err):
-        if isinstance(seen, (Again, NoMemory, MemoryError)) or isinstance(seen, OSError) and seen.errno in _WANTS:
+        if isinstance(seen, (Again, NoMemory, MemoryError)) or (isinstance(seen, OSError) and seen.errno in _WANTS):
             return True
         if isinstance(seen, (RuntimeError, System)) and any(text in str(seen) for text in _TEXTS):
             return True
