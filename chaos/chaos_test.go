@@ -289,6 +289,7 @@ func TestWordsOfAnotherProcess(t *testing.T) {
 	}{
 		{pushDaemon, true, copying.word, 0, true}, {pushDaemon, false, copying.word, 0, false}, {pushDaemon, false, copying.word, aimPatience, true},
 		{pushDaemon, true, list[0].word, 0, false}, {captureRank, true, copying.word, 0, false}, {restoreRank, true, copying.word, 0, true},
+		{openingRank, false, copying.word, 0, true}, // no mirror has private parts before the first step
 	} {
 		s := copying
 		s.both, s.word = tc.both, tc.word
