@@ -107,17 +107,18 @@ type process struct {
 	unsealing bool          // never seals its first state
 	starved   bool          // its parts do not come
 	loadMS    uint64
+	endingMS  uint64
 	still     standing
 }
 
 // standing is since when nothing of a process has changed, as its daemon sees it.
 type standing struct {
-	is [6]any
+	is [7]any
 	at time.Duration
 }
 
 func (s *standing) look(now time.Duration, p *process) uint64 {
-	is := [6]any{p.inc, p.live, p.stopped, p.progress, p.loaded, p.ordered}
+	is := [7]any{p.inc, p.live, p.stopped, p.progress, p.loaded, p.ordered, p.endingMS}
 	if s.is != is {
 		s.is, s.at = is, now
 	}
@@ -596,7 +597,7 @@ func (w *world) report(n replica.NodeName) replica.NodeReport {
 		v := w.believed(p)
 		rep.Ranks = append(rep.Ranks, replica.RankReport{Rank: r, Incarnation: p.inc, Alive: p.alive, Attached: p.alive && !p.detached, PID: uint64(p.inc),
 			Live: replica.PackWord(v.live.Epoch, v.live.Step, phase), Good: v.live.Word(), Settled: !p.busy, Stopped: p.stopped && p.alive, Whole: p.alive && v.whole,
-			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive, Left: p.left, Progress: p.progress, Halted: p.halted && p.alive, Ordered: p.ordered, LoadMS: p.loadMS, StillMS: p.still.look(w.now, p)})
+			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive, Left: p.left, Progress: p.progress, Halted: p.halted && p.alive, Ordered: p.ordered, LoadMS: p.loadMS, EndingMS: p.endingMS, StillMS: p.still.look(w.now, p)})
 	}
 	for r, c := range w.state().Ranks { // claims of this life of the node that no process of it has: nobody else reports their deaths
 		if p := d.procs[replica.Rank(r)]; c.Incarnation != 0 && c.Node == n && c.NodeIncarnation == d.holder.Incarnation && (p == nil || p.inc < c.Incarnation) {
