@@ -234,17 +234,7 @@ func TestHolderAndDiskAreWaitedFor(t *testing.T) {
 	w.addNode("b", 1, false, nil)
 	w.create([]replica.GroupID{0, 0}, replica.Options{DurableEvery: 1})
 	w.must(t, w.wait(5*time.Second))
-	j := w.state()
-	write := replica.DurableWrite{Generation: j.Committed, Position: j.Position, Writer: j.Ranks[0].Node}
-	for _, p := range j.Parts {
-		write.Shards = append(write.Shards, replica.Shard{Part: p.Part, Root: p.Root, Node: p.Holders[0].Node})
-	}
-	for _, c := range []replica.Command{replica.BeginDurable{Job: w.job, Write: write}, replica.EndDurable{Job: w.job, Generation: j.Committed, Done: true}} {
-		if out := w.apply(c); out.Err != nil {
-			t.Fatal(out.Err)
-		}
-	}
-	w.addDurable(j.Committed)
+	w.writes(t)
 	w.addNode("s", 4, true, nil)
 	w.dieNode("a")
 	w.boot("a") // with empty memory
