@@ -70,7 +70,8 @@ func (r *runner) inject(ctx context.Context, f Fault) error {
 	healed := time.Now()
 	what := strings.Join(texts, "; ")
 	if err == nil {
-		err = r.whole(ctx, step, f.kinds()...)
+		_, last, _ := r.now() // what was committed while the fault came about says nothing of the recovery from its last part
+		err = r.whole(ctx, max(step, last), f.kinds()...)
 	}
 	r.kills += r.judge.takeKills()
 	if err != nil {
