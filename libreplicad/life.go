@@ -122,6 +122,11 @@ func (s *Session) Pause(most time.Duration) error {
 	return failure("pause", C.rp_pause(s.h, C.int64_t(most), &s.call.error), s.call)
 }
 
+// Ending says that the process is on its way out, for at most so long: it is no hang meanwhile.
+func (s *Session) Ending(most time.Duration) error {
+	return failure("ending", C.rp_ending(s.h, C.int64_t(most), &s.call.error), s.call)
+}
+
 // Leave says that the job is finished for this rank; then Close.
 func (s *Session) Leave(ctx context.Context) error {
 	return s.waiting(ctx, "leave", func(ns C.int64_t) C.int { return C.rp_leave(s.h, ns, &s.call.error) })

@@ -139,16 +139,25 @@ func (l *Leader) waitsForRest(in *PlanInput) (out []waiting) {
 			w.kind, w.since = AwaitSurvivor, l.faultAt()
 			w.until = max(w.since, s.at) + l.bound(AwaitSurvivor) + l.copies(in.Reports[w.node])
 		}
-		out = append(out, w)
+		out = append(out, l.orItsEnd(w, rep, s))
 	}
 	if first && all { // who waits for another rank's process can't get on; nor who waits for one that is stopped
 		for i := range out {
-			if out[i].halted || !stopped {
+			if out[i].kind == AwaitSeal && (out[i].halted || !stopped) {
 				out[i].until = moved + l.bound(AwaitSeal)
 			}
 		}
 	}
 	return out
+}
+
+// orItsEnd is the wait for the end of a rank's process instead, where that is on its way out.
+func (l *Leader) orItsEnd(w waiting, rep *replica.RankReport, s sign) waiting {
+	if rep.EndingMS != 0 && !w.halted {
+		w.kind, w.since = AwaitEnd, s.at
+		w.until = w.since + l.bound(AwaitEnd) + millis(rep.EndingMS)
+	}
+	return w
 }
 
 // forRank is a wait for the process of a rank.
@@ -225,7 +234,7 @@ func (l *Leader) waitForLoad(in *PlanInput, r replica.Rank, rep *replica.RankRep
 	if planted.NeverLoads && w.kind == AwaitLoad {
 		w.until = never
 	}
-	return w
+	return l.orItsEnd(w, rep, s)
 }
 
 // fromDisk tells whether some part that a rank is to load comes from the durable tier.
@@ -395,7 +404,7 @@ func (l *Leader) Overlong(now, least time.Duration) []string {
 		switch w.kind {
 		case AwaitProcess, AwaitAttach, AwaitJoin, AwaitSeal, AwaitRegions, AwaitStep: // a step may be long
 			return false
-		case AwaitSurvivor:
+		case AwaitSurvivor, AwaitEnd:
 			return l.job.Phase == replica.Planned && max(now, l.now)-w.since >= least
 		default:
 			return max(now, l.now)-w.since >= least

@@ -16,6 +16,7 @@ type sign struct {
 	initial  replica.Epoch
 	ordered  replica.Epoch
 	loaded   replica.Epoch
+	ending   uint64 // milliseconds
 	progress uint64 // the most so far, of a process without state of the job: what a survivor maps says nothing of its way to rp_join
 
 	first time.Duration // when it was first seen
@@ -30,7 +31,7 @@ func (l *Leader) learnSigns(r replica.NodeReport) {
 		if known && was.of > rr.Incarnation || !rr.Alive {
 			continue
 		}
-		is := sign{of: rr.Incarnation, attached: rr.Attached, stopped: rr.Stopped, live: rr.Live, initial: rr.Initial, ordered: rr.Ordered, loaded: rr.Loaded}
+		is := sign{of: rr.Incarnation, attached: rr.Attached, stopped: rr.Stopped, live: rr.Live, initial: rr.Initial, ordered: rr.Ordered, loaded: rr.Loaded, ending: rr.EndingMS}
 		if rr.Loaded == 0 || r.Phase == replica.Planned {
 			is.progress = rr.Progress
 		}

@@ -26,16 +26,7 @@ func everythingLost(t *testing.T, unread string, durable bool) *world {
 		t.Fatalf("the job is %v", j.Phase)
 	}
 	if durable {
-		write := replica.DurableWrite{Generation: j.Committed, Position: j.Position, Writer: j.Ranks[0].Node}
-		for _, p := range j.Parts {
-			write.Shards = append(write.Shards, replica.Shard{Part: p.Part, Root: p.Root, Node: p.Holders[0].Node})
-		}
-		for _, c := range []replica.Command{replica.BeginDurable{Job: w.job, Write: write}, replica.EndDurable{Job: w.job, Generation: j.Committed, Done: true}} {
-			if out := w.apply(c); out.Err != nil {
-				t.Fatal(out.Err)
-			}
-		}
-		w.addDurable(j.Committed)
+		w.writes(t)
 	}
 	w.said = nil
 	for _, n := range w.names() {
@@ -46,6 +37,22 @@ func everythingLost(t *testing.T, unread string, durable bool) *world {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// writes has the committed generation written to the durable tier.
+func (w *world) writes(t *testing.T) {
+	t.Helper()
+	j := w.state()
+	write := replica.DurableWrite{Generation: j.Committed, Position: j.Position, Writer: j.Ranks[0].Node}
+	for _, p := range j.Parts {
+		write.Shards = append(write.Shards, replica.Shard{Part: p.Part, Root: p.Root, Node: p.Holders[0].Node})
+	}
+	for _, c := range []replica.Command{replica.BeginDurable{Job: w.job, Write: write}, replica.EndDurable{Job: w.job, Generation: j.Committed, Done: true}} {
+		if out := w.apply(c); out.Err != nil {
+			t.Fatal(out.Err)
+		}
+	}
+	w.addDurable(j.Committed)
 }
 
 // A durable tier that can't be read is no durable tier without the job: as long as something was written there the job waits,

@@ -23,6 +23,7 @@ const (
 	AwaitSettle                   // a node of which something is still being copied
 	AwaitJoin                     // a new process on its way to rp_join
 	AwaitSurvivor                 // a survivor on its way to rp_join
+	AwaitEnd                      // a process on its way out
 	AwaitCapture                  // survivors that were told to capture
 	AwaitHolder                   // a recorded holder that is not proved lost
 	AwaitDisk                     // a search of the durable tier
@@ -190,6 +191,8 @@ var Waits = [waitKinds]WaitRule{
 		Then: "hang", fault: replica.Hang, Says: "rank {rank}: process {pid} on node {node} has attached and has been on its way to rp_join for {since}"},
 	AwaitSurvivor: {Phases: restings, For: "a survivor in rp_join", Judge: "leader", Bound: sum(settle, ack).and("what its node's copies take"), Since: "the fault, or it last got on",
 		Then: "hang", fault: replica.Hang, Says: "rank {rank}: process {pid} on node {node} runs on, {since} after the fault: it has not called resume() again (rp_join)"},
+	AwaitEnd: {Phases: []replica.JobPhase{replica.Opening, replica.Closed, replica.Planned}, For: "a process on its way out (rp_ending)", Judge: "leader", Bound: sum(settle, ack).and("the time that it has asked for"), Since: "its word",
+		Then: "hang", fault: replica.Hang, Says: "rank {rank}: process {pid} on node {node} has been on its way out for {since}"},
 	AwaitCapture: {Phases: []replica.JobPhase{replica.Closed}, For: "survivors that were told to capture their step", Judge: "leader", Bound: fixed(500 * time.Millisecond), Since: "the order",
 		Then: "planned without it", Says: "the survivors: told to capture {what}"},
 	AwaitHolder: {Phases: opens, For: "a recorded holder of what memory lacks, not proved lost", Judge: "leader", Bound: sum(holderGrace), Since: "it is missed",

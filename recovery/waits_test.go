@@ -62,6 +62,7 @@ type silentCase struct {
 	over  func(recovery.Timing) time.Duration
 	begin func(*testing.T, *world)
 	fault string // that ends the wait; empty: a plan does
+	anew  bool   // a new leader offers anew
 }
 
 // planned has a job of two ranks on a and b, with a spare, planned after rank 0 was lost, where rank 1 does not load.
@@ -110,6 +111,13 @@ func TestNobodyIsWaitedForForEver(t *testing.T) {
 				}
 				planned(t, w, func(p *process) { p.blocked = false })
 			}},
+		{name: "closed, a node that was offered a rank starts nothing", phase: replica.Closed, anew: true, named: "rank 0: offered to node a ", over: bound(recovery.AwaitStart, 0),
+			begin: func(t *testing.T, w *world) {
+				w.on(0).deaf = true
+				w.process("0").alive = false
+				w.on(0).offers++
+				w.must(t, w.wait(time.Second))
+			}},
 		{name: "closed, node silent", phase: replica.Closed, named: "node s: no acknowledgement of the fence of epoch 1 for ", fault: "silent of node s", over: bound(recovery.AwaitAck, 0),
 			begin: func(t *testing.T, w *world) {
 				w.stopDaemon("s")
@@ -126,6 +134,13 @@ func TestNobodyIsWaitedForForEver(t *testing.T) {
 		{name: "closed, survivor's session is gone", phase: replica.Closed, named: "rank 1: process 2 on node b runs on, ", fault: "hang of rank 1", over: bound(recovery.AwaitSurvivor, 0),
 			begin: func(t *testing.T, w *world) {
 				w.process("1").detached = true
+				w.process("0").alive = false
+				w.on(0).offers++
+				w.must(t, w.wait(time.Second))
+			}},
+		{name: "closed, survivor is on its way out", phase: replica.Closed, named: "rank 1: process 2 on node b has been on its way out for ", fault: "hang of rank 1", over: bound(recovery.AwaitEnd, 3*time.Minute),
+			begin: func(t *testing.T, w *world) {
+				w.process("1").stuck, w.process("1").endingMS = true, 3*60*1000
 				w.process("0").alive = false
 				w.on(0).offers++
 				w.must(t, w.wait(time.Second))
@@ -178,7 +193,7 @@ func (w *world) silences(t *testing.T, c silentCase, change bool) {
 	from, said, named := w.now, len(w.said), false
 	over := c.over(w.timing)
 	limit := over + 4*time.Second
-	if change && (c.phase == replica.Open) {
+	if change && (c.phase == replica.Open || c.anew) {
 		limit += over // of an open epoch nothing is carried over but what the nodes see
 	}
 	for w.now-from <= limit {
@@ -208,4 +223,46 @@ func (w *world) silences(t *testing.T, c silentCase, change bool) {
 		named = named || slices.ContainsFunc(w.leader.Awaited(w.now), func(s string) bool { return strings.Contains(s, c.named) })
 	}
 	t.Errorf("nothing has ended the wait after %v, the job is %v; awaited: %v\n%s", w.now-from, w.state().Phase, w.leader.Awaited(w.now), strings.Join(w.said, "\n"))
+}
+
+// What memory lacks may lie on a node that is away: it is named, and waited for no longer than holder_grace. So is a search of the durable tier
+// that does not end: it is asked for again.
+func TestHolderAndDiskAreWaitedFor(t *testing.T) {
+	w := newWorld()
+	w.unanswered = true
+	w.addNode("a", 1, false, nil)
+	w.addNode("b", 1, false, nil)
+	w.create([]replica.GroupID{0, 0}, replica.Options{DurableEvery: 1})
+	w.must(t, w.wait(5*time.Second))
+	w.writes(t)
+	w.addNode("s", 4, true, nil)
+	w.dieNode("a")
+	w.boot("a") // with empty memory
+	w.stopDaemon("b")
+	holder, disk := time.Duration(-1), time.Duration(-1)
+	for range 600 {
+		w.must(t, w.wait(time.Second))
+		for _, s := range w.leader.Awaited(w.now) {
+			if holder < 0 && strings.Contains(s, "node b: recorded as a holder of what memory lacks, not proved lost, and away for ") {
+				holder = w.now
+			}
+			if disk < 0 && strings.Contains(s, "the durable tier: it is being searched") {
+				disk = w.now
+			}
+		}
+		if disk >= 0 && w.now-disk > 2*w.timing.HolderGrace {
+			break
+		}
+	}
+	if holder < 0 || disk < 0 || disk-holder > w.timing.HolderGrace+5*time.Second {
+		t.Errorf("the holder was named at %v, the durable tier at %v\n%s", holder, disk, strings.Join(w.said, "\n"))
+	}
+	if w.scans < 2 {
+		t.Errorf("a search that does not end was asked for %d times", w.scans)
+	}
+	w.unanswered = false
+	w.must(t, w.wait(time.Minute))
+	if j := w.state(); j.Plan == nil || j.Plan.Tier() != replica.Disk {
+		t.Errorf("with a search that ends the job is %v, plan %+v\n%s", j.Phase, j.Plan, strings.Join(w.said, "\n"))
+	}
 }

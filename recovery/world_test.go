@@ -27,19 +27,21 @@ type world struct {
 	layout  replica.Layout // of the job, which that has no more once it has ended
 	nodes   map[replica.NodeName]*daemon
 	disk    []recovery.DurableGen
-	unread  string // why the durable tier can't be searched
-	scans   int
-	diskBad []replica.Generation // durable generations whose shards fail their digests when they are read
-	queue   []recovery.Event
-	said    []string // effects and changes, for transcripts
-	nonce   uint64
-	since   time.Duration                       // the job has been in its phase
-	hold    map[replica.NodeName]bool           // nodes that take no offers
-	liars   map[replica.NodeName]bool           // they send wrong bytes
-	onPlan  func(*replica.Job)                  // called when a plan was applied
-	cuts    map[[2]replica.NodeName]bool        // pairs of nodes that can't exchange parts
-	relays  map[replica.Part][]replica.NodeName // who was asked to fetch a part of the plan for others
-	heirs   bool                                // planted: a process takes its dead predecessor's words for its own (docs/heir.md)
+	// unanswered: no search of the durable tier comes to an end.
+	unanswered bool
+	unread     string // why the durable tier can't be searched
+	scans      int
+	diskBad    []replica.Generation // durable generations whose shards fail their digests when they are read
+	queue      []recovery.Event
+	said       []string // effects and changes, for transcripts
+	nonce      uint64
+	since      time.Duration                       // the job has been in its phase
+	hold       map[replica.NodeName]bool           // nodes that take no offers
+	liars      map[replica.NodeName]bool           // they send wrong bytes
+	onPlan     func(*replica.Job)                  // called when a plan was applied
+	cuts       map[[2]replica.NodeName]bool        // pairs of nodes that can't exchange parts
+	relays     map[replica.Part][]replica.NodeName // who was asked to fetch a part of the plan for others
+	heirs      bool                                // planted: a process takes its dead predecessor's words for its own (docs/heir.md)
 }
 
 // cut separates two nodes, or joins them again.
@@ -73,6 +75,7 @@ type daemon struct {
 	pids     []uint64
 	short    string
 	slow     bool // its processes take long to attach
+	deaf     bool // starts nothing for what it is offered
 	full     bool // takes no copies of a plan's generation
 	mute     bool // never says what its regions hash to
 	cannot   string
@@ -107,17 +110,18 @@ type process struct {
 	unsealing bool          // never seals its first state
 	starved   bool          // its parts do not come
 	loadMS    uint64
+	endingMS  uint64
 	still     standing
 }
 
 // standing is since when nothing of a process has changed, as its daemon sees it.
 type standing struct {
-	is [6]any
+	is [7]any
 	at time.Duration
 }
 
 func (s *standing) look(now time.Duration, p *process) uint64 {
-	is := [6]any{p.inc, p.live, p.stopped, p.progress, p.loaded, p.ordered}
+	is := [7]any{p.inc, p.live, p.stopped, p.progress, p.loaded, p.ordered, p.endingMS}
 	if s.is != is {
 		s.is, s.at = is, now
 	}
@@ -596,7 +600,7 @@ func (w *world) report(n replica.NodeName) replica.NodeReport {
 		v := w.believed(p)
 		rep.Ranks = append(rep.Ranks, replica.RankReport{Rank: r, Incarnation: p.inc, Alive: p.alive, Attached: p.alive && !p.detached, PID: uint64(p.inc),
 			Live: replica.PackWord(v.live.Epoch, v.live.Step, phase), Good: v.live.Word(), Settled: !p.busy, Stopped: p.stopped && p.alive, Whole: p.alive && v.whole,
-			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive, Left: p.left, Progress: p.progress, Halted: p.halted && p.alive, Ordered: p.ordered, LoadMS: p.loadMS, StillMS: p.still.look(w.now, p)})
+			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive, Left: p.left, Progress: p.progress, Halted: p.halted && p.alive, Ordered: p.ordered, LoadMS: p.loadMS, EndingMS: p.endingMS, StillMS: p.still.look(w.now, p)})
 	}
 	for r, c := range w.state().Ranks { // claims of this life of the node that no process of it has: nobody else reports their deaths
 		if p := d.procs[replica.Rank(r)]; c.Incarnation != 0 && c.Node == n && c.NodeIncarnation == d.holder.Incarnation && (p == nil || p.inc < c.Incarnation) {
@@ -654,7 +658,9 @@ func (w *world) carryOut(e recovery.Effect) {
 		w.queue = append(w.queue, recovery.Outcome{Cmd: e.Command, Err: out.Err})
 	case recovery.Offer:
 		w.say("offer rank %d (from incarnation %d) to %s", e.Rank, e.Expect, e.Node)
-		if d := w.nodes[e.Node]; d.slow && d.offers > 0 {
+		if d := w.nodes[e.Node]; d.deaf {
+			break
+		} else if d.slow && d.offers > 0 {
 			d.offers--
 			d.starting = append(d.starting, e.Rank)
 		} else if d.up && !w.hold[e.Node] && d.offers > 0 {
@@ -687,6 +693,9 @@ func (w *world) carryOut(e recovery.Effect) {
 	case recovery.ScanDurable:
 		w.scans++
 		w.say("scan the durable tier")
+		if w.unanswered {
+			break
+		}
 		if w.unread != "" {
 			w.queue = append(w.queue, recovery.DurableUnread{Why: w.unread})
 			break

@@ -81,6 +81,8 @@ type RankReport struct {
 	StillMS uint64 `json:"still_ms,omitempty" cbor:"21,keyasint,omitempty"`
 	// Failing is why its parts have not come yet, where some tries have failed.
 	Failing string `json:"failing,omitempty" cbor:"22,keyasint,omitempty"`
+	// EndingMS is for how long its process has said that it may be on its way out, in milliseconds; 0: it has not said so.
+	EndingMS uint64 `json:"ending_ms,omitempty" cbor:"23,keyasint,omitempty"`
 }
 
 // NodeReport is a daemon's full account of one job, sent after each change that matters outside the hot path. The newest

@@ -67,6 +67,7 @@ type localRank struct {
 	loaded      replica.Epoch // acknowledged its roots for the plan of this epoch
 	rejected    replica.Epoch // said that what it loaded in this epoch is bad: it is not given it again
 	watch
+	ending   uint64   // for how many milliseconds its process has said that it may be on its way out
 	progress uint64   // while it comes to rest: megabytes that it has in reach
 	killed   bool     // by reap
 	end      string   // why this daemon ends its process, where the fault is to say so
@@ -98,7 +99,7 @@ func (h *Host) report(lj *localJob) {
 	for _, lr := range lj.ranks {
 		a := lr.arena
 		rr := replica.RankReport{Rank: lr.rank, Incarnation: lr.incarnation, Alive: lr.alive(), Attached: lr.peer != nil, PID: uint64(lr.pid), Live: a.Step(), Good: a.Good(),
-			Settled: lr.settled(), Stopped: lr.stopped() && lr.alive(), Initial: lr.initial, Loaded: lr.loaded, Left: lr.left(), Hung: lr.hung, Halted: lr.halted, Progress: lr.progress}
+			Settled: lr.settled(), Stopped: lr.stopped() && lr.alive(), Initial: lr.initial, Loaded: lr.loaded, Left: lr.left(), Hung: lr.hung, Halted: lr.halted, Progress: lr.progress, EndingMS: lr.ending}
 		h.loads(lj.job, lr, &rr)
 		rr.Whole = rr.Live.Phase() == replica.Idle && rr.Good.Generation() == rr.Live.Generation() && rr.Stopped
 		r.Settled = r.Settled && rr.Settled

@@ -63,6 +63,8 @@ func (h *Host) handleSession(ev session.Event) {
 		h.heard(ev.Peer, ev)
 	case session.Pause:
 		h.heard(ev.Peer, ev)
+	case session.Ending:
+		h.heard(ev.Peer, ev)
 	case session.Leave:
 		h.heard(ev.Peer, ev)
 	case session.KV:
@@ -130,6 +132,10 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 		if ev.Header.Request != 0 {
 			ev.Peer.Send(wire.RankHeader{Type: wire.MPaused, Request: ev.Header.Request, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}, nil) //nolint:errcheck // a dead peer is Gone
 		}
+	case session.Ending:
+		lr.ending = millis(ev.Most)
+		h.paused(lj, lr, ev.Most)
+		h.report(lj)
 	case session.Leave:
 		if lr.left() && lj.job.Phase == replica.Ended {
 			lr.ordered = orderKey{} // a rank waits in slices, and asks in each: the answer came between two of them

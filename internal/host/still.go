@@ -24,11 +24,12 @@ type signs struct {
 	attached, stopped        bool
 	live                     replica.Word
 	initial, ordered, loaded replica.Epoch
+	ending                   uint64
 }
 
 // look takes in what is reported of the rank now, and tells for how long it has been so.
 func (s *stillness) look(now time.Duration, r replica.RankReport) time.Duration {
-	is := signs{r.Incarnation, r.Attached, r.Stopped, r.Live, r.Initial, r.Ordered, r.Loaded}
+	is := signs{r.Incarnation, r.Attached, r.Stopped, r.Live, r.Initial, r.Ordered, r.Loaded, r.EndingMS}
 	if is != s.is || r.Progress > s.most { // memory that comes and goes is no way forward
 		s.is, s.since = is, now
 	}

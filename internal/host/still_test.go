@@ -27,6 +27,7 @@ func TestStillness(t *testing.T) {
 		{20, func() {}, 8},
 		{21, func() { r.Ordered = 4 }, 0},
 		{22, func() { r.Incarnation = 2 }, 0},
+		{23, func() { r.EndingMS = 1000 }, 0},
 	} {
 		c.does()
 		if got := s.look(c.at, r); got != c.still {

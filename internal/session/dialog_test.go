@@ -71,6 +71,10 @@ func TestEvents(t *testing.T) {
 	if ev := next[Pause](t, s); ev.Most != time.Minute {
 		t.Errorf("%+v", ev)
 	}
+	c.send(wire.MEnding, wire.AppendPause(nil, time.Minute))
+	if ev := next[Ending](t, s); ev.Most != time.Minute {
+		t.Errorf("%+v", ev)
+	}
 	c.send(wire.MScope, nil)
 	if ev := next[Scope](t, s); ev.Peer != p || ev.Header.Request != 9 {
 		t.Errorf("%+v", ev)

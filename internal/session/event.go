@@ -90,6 +90,12 @@ type (
 		Header wire.RankHeader
 		Most   time.Duration
 	}
+	// Ending says that the rank's process is on its way out, for at most so long.
+	Ending struct {
+		Peer   Peer
+		Header wire.RankHeader
+		Most   time.Duration
+	}
 	// Leave says that the rank has finished; it expects MBye.
 	Leave struct {
 		Peer   Peer
@@ -143,6 +149,7 @@ func (Sealed) event()     {}
 func (Stopped) event()    {}
 func (Loaded) event()     {}
 func (Pause) event()      {}
+func (Ending) event()     {}
 func (Reject) event()     {}
 func (Unloadable) event() {}
 func (Fail) event()       {}

@@ -143,7 +143,7 @@ func ParseStopped(b []byte) (replica.Word, error) {
 	return replica.Word(le.Uint64(b)), nil
 }
 
-// ParsePause reads the body of MPause: nanoseconds, at most a day's.
+// ParsePause reads the body of MPause and of MEnding: nanoseconds, at most a day's.
 func ParsePause(b []byte) (time.Duration, error) {
 	if err := checkBody("pause", b, 8); err != nil {
 		return 0, err
@@ -155,7 +155,7 @@ func ParsePause(b []byte) (time.Duration, error) {
 	return time.Duration(ns), nil
 }
 
-// AppendPause appends the body of MPause.
+// AppendPause appends the body of MPause and of MEnding.
 func AppendPause(b []byte, most time.Duration) []byte { return le.AppendUint64(b, uint64(most)) }
 
 // Loaded is the body of MLoaded.

@@ -58,7 +58,7 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 	case MStopped:
 		w, err := ParseStopped(body)
 		return w, AppendStopped(nil, w), err
-	case MPause:
+	case MPause, MEnding:
 		d, err := ParsePause(body)
 		return d, AppendPause(nil, d), err
 	case MLoaded:
@@ -112,7 +112,7 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 }
 
 var messageFiles = []string{"hello", "regions", "attach", "reattach", "sealed", "stopped", "loaded", "fail", "leave", "kv_set", "kv_get", "barrier",
-	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped", "paused",
+	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped", "paused", "ending",
 	"run_hello", "run_exited", "welcome", "refused", "attached", "fence", "order", "bye", "kv_ok", "kv_value", "run_ok", "run_start", "run_stop", "run_done"}
 
 // The vectors are written by C: every one must parse to the values its text names, and encode to the same bytes.

@@ -32,11 +32,11 @@
  * What a handle may do, by state. A call out of order is RP_ESTATE and changes nothing.
  *   state         entered by                    calls (besides those of any state)
  *   open          rp_open                       rp_set_group, rp_register (once), rp_attach; rp_reconnect after RP_EGONE
- *   attached      rp_attach, rp_seal_initial    rp_join, rp_leave, rp_fail, rp_pause
+ *   attached      rp_attach, rp_seal_initial    rp_join, rp_leave, rp_fail, rp_pause, rp_ending
  *   to initialise rp_join said RP_INIT          rp_seal_initial; rp_join
  *   to load       rp_join said RP_LOAD          rp_load; rp_join, rp_fail
  *   loaded        rp_load                       rp_ready, rp_reject; rp_join, rp_fail
- *   ready         rp_ready                      rp_step_enter, rp_step_exit by turns; rp_set_good, rp_seal_step; rp_join, rp_leave, rp_fail, rp_pause
+ *   ready         rp_ready                      rp_step_enter, rp_step_exit by turns; rp_set_good, rp_seal_step; rp_join, rp_leave, rp_fail, rp_pause, rp_ending
  *   Any state: rp_scope, rp_kv_*, rp_barrier, rp_fd, rp_fenced, rp_committed, rp_get_stats, rp_freeze_good, rp_cancel, rp_close. From attached
  *   on: rp_capture, rp_help, rp_notify, rp_reconnect, rp_ordered.
  *   rp_join leaves "ready" even if it ends in RP_ETIMEOUT: the rank has said that it stopped. It takes no further step before it has joined,
@@ -260,6 +260,9 @@ RP_API int rp_reject(rp_handle *h, const char *text, rp_error *err);
 /* Says that the rank will stand still for at most most_ns, on purpose (evaluation, compilation, loading), so that it is not taken
  * for a hang: a day at most; 0 ends the pause. */
 RP_API int rp_pause(rp_handle *h, int64_t most_ns, rp_error *err);
+/* Says that the process is on its way out, for at most most_ns, a day at most: an exception ends it, or its exit handlers run. It is no hang
+ * meanwhile, in any epoch; its rank gets a new process once it has ended. */
+RP_API int rp_ending(rp_handle *h, int64_t most_ns, rp_error *err);
 
 /* Rendezvous of the handle's scope: a key-value store and a barrier, served through the daemon. The scope is the epoch that
  * rp_join named last, or the one that rp_scope named since. It outlives the cluster's leader; a rank may contribute 16,384 keys

@@ -312,9 +312,8 @@ static bool take_up(rp_handle *h, rpi_cut *now) {
 	return false;
 }
 
-int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t want, int64_t deadline, rp_error *err) {
-	rpi_cut is = {.type = type};
-	digest_of(h, body, n, is.digest);
+/* One request, or the wait for the answer to it that was cut. again: it was the latter, and the answer counts as lost: it is to be asked anew. */
+static int request_once(rp_handle *h, uint16_t type, struct iovec *body, int n, rpi_cut is, uint16_t want, int64_t deadline, bool *again, rp_error *err) {
 	pthread_mutex_lock(&h->io);
 	h->asked = type == RP_M_SCOPE ? 0 : epoch_of(h, type);
 	bool asked = take_up(h, &is);
@@ -327,6 +326,9 @@ int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t
 	pthread_mutex_unlock(&h->io);
 	int rc = asked ? RP_OK : rpi_send(h, type, h->request, body, n, deadline, err);
 	bool sent = rc == RP_OK;
+	*again = asked && is.sent + is.patience < deadline;
+	if (*again)
+		deadline = is.sent + is.patience;
 	if (sent)
 		rc = rpi_wait(h, replied_in_epoch, "request", deadline, err); /* a rank that leaves, too: a fault before all have left needs it again */
 	pthread_mutex_lock(&h->io);
@@ -334,6 +336,7 @@ int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t
 		is.at = rpi_now();
 		h->cut = is;
 	} else {
+		*again = false;
 		h->reply.request = 0;
 	}
 	if (rc == RP_OK)
@@ -341,6 +344,17 @@ int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t
 	else if (rc == RP_EFENCED)
 		rpi_error(err, rc, "epoch %llu is closed: rp_join", (unsigned long long)h->asked);
 	pthread_mutex_unlock(&h->io);
+	return rc;
+}
+
+int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t want, int64_t deadline, rp_error *err) {
+	rpi_cut is = {.type = type};
+	digest_of(h, body, n, is.digest);
+	bool again;
+	int rc;
+	do
+		rc = request_once(h, type, body, n, is, want, deadline, &again, err);
+	while (again);
 	return rc;
 }
 

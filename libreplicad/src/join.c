@@ -149,15 +149,25 @@ RP_API int rp_reject(rp_handle *h, const char *text, rp_error *err) {
 	return rpi_send(h, RP_M_REJECT, 0, &body, 1, rpi_deadline(1000000000), err);
 }
 
-RP_API int rp_pause(rp_handle *h, int64_t most_ns, rp_error *err) {
-	RPI_ENTER(h, err);
+/* Sends a time for which this rank is not to be taken for a hang. */
+static int say_time(rp_handle *h, uint16_t type, const char *call, int64_t most_ns, rp_error *err) {
 	if (most_ns < 0 || most_ns > 24ll * 3600 * 1000000000)
-		return rpi_error(err, RP_EINVAL, "rp_pause: %lld ns: want 0 to a day", (long long)most_ns);
+		return rpi_error(err, RP_EINVAL, "%s: %lld ns: want 0 to a day", call, (long long)most_ns);
 	if (!h->control)
-		return rpi_error(err, RP_ESTATE, "rp_pause: before rp_attach");
+		return rpi_error(err, RP_ESTATE, "%s: before rp_attach", call);
 	uint64_t ns = (uint64_t)most_ns;
 	struct iovec body = {&ns, sizeof ns};
-	return rpi_send(h, RP_M_PAUSE, 0, &body, 1, rpi_deadline(1000000000), err);
+	return rpi_send(h, type, 0, &body, 1, rpi_deadline(1000000000), err);
+}
+
+RP_API int rp_pause(rp_handle *h, int64_t most_ns, rp_error *err) {
+	RPI_ENTER(h, err);
+	return say_time(h, RP_M_PAUSE, "rp_pause", most_ns, err);
+}
+
+RP_API int rp_ending(rp_handle *h, int64_t most_ns, rp_error *err) {
+	RPI_ENTER(h, err);
+	return say_time(h, RP_M_ENDING, "rp_ending", most_ns, err);
 }
 
 /* Says that the rank stands still and waits until the daemon knows, once per connection and epoch: a caller that waits in slices has said

@@ -140,6 +140,7 @@ enum {
 	RP_M_SCOPE = 18,    /* reply RP_M_SCOPED */
 	RP_M_UNLOADABLE = 23, /* text: rp_load found that the bytes it was ordered to load are not the plan's; no reply (a fence follows) */
 	RP_M_PAUSE = 19,    /* u64 nanoseconds: the rank stands still for at most so long, on purpose; 0 ends it; reply RP_M_PAUSED if it is a request */
+	RP_M_ENDING = 24,   /* u64 nanoseconds: the process is on its way out, for at most so long; no reply */
 	/* a launcher (replicad run) -> daemon */
 	RP_M_RUN_HELLO = 20, /* rp_run_hello; reply RP_M_RUN_OK or RP_M_REFUSED */
 	RP_M_RUN_EXITED = 21, /* rp_run_exited; no reply */

@@ -239,6 +239,12 @@ static void from_rank(void) {
 	fprintf(text, "most %llu\n", (unsigned long long)most);
 	sent();
 
+	message("ending", RP_M_ENDING);
+	most = 180000000000;
+	add(&most, sizeof most);
+	fprintf(text, "most %llu\n", (unsigned long long)most);
+	sent();
+
 	plain("leave", RP_M_LEAVE);
 	kv("kv_set", RP_M_KV_SET, "addr/3", "127.0.0.1:4000", 0, 9);
 	kv("kv_get", RP_M_KV_GET, "addr/3", "", 0, 0);

@@ -21,7 +21,7 @@ static void child_touches_nothing(void) {
 			  rp_ready(r.h, 0, &e) == RP_EFORK && rp_capture(r.h, &e) == RP_EFORK && rp_notify(r.h) == RP_EFORK && rp_reconnect(r.h, 0, &e) == RP_EFORK && rp_seal_initial(r.h, &e) == RP_EFORK &&
 			  GOOD(r.h, 1) == RP_EFORK && STAGED(r.h, 1) == RP_EFORK && rp_freeze_good(r.h, 1) == RP_EFORK && rp_kv_set(r.h, "k", "v", 1, 0, &e) == RP_EFORK && rp_kv_get(r.h, "k", NULL, &n, 0, &e) == RP_EFORK &&
 			  rp_barrier(r.h, "b", 1, 0, &e) == RP_EFORK && rp_scope(r.h, NULL, 0, &e) == RP_EFORK && rp_kv_check(r.h, "k", 0, &e) == RP_EFORK && rp_kv_add(r.h, "k", 1, NULL, 0, &e) == RP_EFORK &&
-			  rp_kv_compare_set(r.h, "k", "", 0, "", 0, NULL, &n, 0, &e) == RP_EFORK && rp_kv_delete(r.h, "k", NULL, 0, &e) == RP_EFORK && rp_fail(r.h, "x", &e) == RP_EFORK && rp_reject(r.h, "x", &e) == RP_EFORK && rp_pause(r.h, 1, &e) == RP_EFORK && rp_seal_step(r.h, 0, &e) == RP_EFORK && rp_leave(r.h, 0, &e) == RP_EFORK && rp_attach(r.h, 0, &e) == RP_EFORK && rp_set_group(r.h, 0, &e) == RP_EFORK && rp_fenced(r.h) == 0 && rp_ordered(r.h) == 0 &&
+			  rp_kv_compare_set(r.h, "k", "", 0, "", 0, NULL, &n, 0, &e) == RP_EFORK && rp_kv_delete(r.h, "k", NULL, 0, &e) == RP_EFORK && rp_fail(r.h, "x", &e) == RP_EFORK && rp_reject(r.h, "x", &e) == RP_EFORK && rp_pause(r.h, 1, &e) == RP_EFORK && rp_ending(r.h, 1, &e) == RP_EFORK && rp_seal_step(r.h, 0, &e) == RP_EFORK && rp_leave(r.h, 0, &e) == RP_EFORK && rp_attach(r.h, 0, &e) == RP_EFORK && rp_set_group(r.h, 0, &e) == RP_EFORK && rp_fenced(r.h) == 0 && rp_ordered(r.h) == 0 &&
 			  rp_committed(r.h) == 0 && rp_fd(r.h) == -1;
 		rp_cancel(r.h);
 		rp_close(r.h);

@@ -215,3 +215,35 @@ session.close()
     lost = re.search(r"replicad run: epoch 1 is closed \(rank 1: process-dead, [^)]*\); recovering\. Tracebacks of collectives that break now are expected", out)
     back = re.search(r"replicad run: recovered: step \d from (own|other nodes') memory, \d+ steps? lost, \d+\.\d s", out)
     assert lost and back and lost.start() < back.start(), out
+
+
+def test_a_survivor_on_its_way_out_is_no_hang(daemon: Daemon) -> None:
+    """It ends in its own time, and is named by that: its exit handlers may have a log to send."""
+    out = daemon.run(
+        BEGIN
+        + """
+import atexit, signal, subprocess, time
+
+def a_last_upload():
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        text = subprocess.run([sys.argv[1], "status", "--dev"], capture_output=True, text=True).stdout
+        if f"process {os.getpid()} on node dev has been on its way out for" in text:
+            return print("NAMED", flush=True)
+    print("NOT NAMED", text, flush=True)
+
+atexit.register(a_last_upload)
+with replicad.Session(model=model, optimizer=optimizer) as session:
+    at = session.resume()
+    if at.epoch > 1:
+        atexit.unregister(a_last_upload)
+    while session.at < 6:
+        if number == 1 and session.at == 4 and at.epoch == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        session.rank.barrier(f"step {session.at}", 2)
+        train(session, 0)
+""",
+        str(daemon.program),
+        world=2,
+    ).done()
+    assert "NAMED" in out and "NOT NAMED" not in out, out

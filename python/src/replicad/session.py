@@ -55,6 +55,8 @@ log = logging.getLogger("replicad")
 
 #: A rank that leaves waits so many seconds for a place to copy its last step to, and as long as a mirror may take to get a copy at so many bytes a second.
 SEAL, SLOWEST = 30.0, 32 << 20
+#: How many seconds a program may be on its way out before it counts as one that hangs.
+ENDING = 180.0
 
 
 class Resumed(int):
@@ -81,6 +83,12 @@ def current() -> Session | None:
     return _open
 
 
+def _on_its_way_out() -> None:
+    """The first exit handler to run, of those that were there before the session: the others may take their time."""
+    if _open is not None:
+        _open._ending()
+
+
 @atexit.register
 def _at_end() -> None:
     """Says why the job goes on when its program has ended. One that an exception has ended says so itself."""
@@ -96,6 +104,7 @@ def _ended_by(err: BaseException) -> None:
     """Tells the daemon of the exception that ends this program."""
     if _open is not None:
         _open._failed(err)
+        _open._ending()
 
 
 ending.say_before_the_end(_ended_by)
@@ -157,6 +166,7 @@ class Session:
         self._modes: list[bool] | None = None  # of the models' modules, at the end of the last step
         self._carried = Carried(())
         self._torn = -1  # the step that was begun and not ended
+        self._ends = False  # the daemon was told
         self._untold = ""  # why, where the daemon was not told
         self._offloaded: Offload | None = None
         self._unwinder: Unwinder | None = None
@@ -192,6 +202,8 @@ class Session:
                 self._rank.close()
             raise
         _open = self
+        atexit.unregister(_on_its_way_out)
+        atexit.register(_on_its_way_out)
 
     def _hook(self) -> None:
         for hook in self._hooks:
@@ -598,6 +610,14 @@ class Session:
             return
         self._tell(f"in {f'step {self._at + 1}' if self._at >= 0 else 'resume'}: {ending.text(err)}")
 
+    def _ending(self) -> None:
+        """Tells the daemon, once, that this program is on its way out: what it still does (exit handlers, a last upload) is no hang."""
+        if self._closed or self._ends or self._life.left or self._pid != os.getpid() or not self._rank.attached:
+            return
+        self._ends = True
+        with contextlib.suppress(Error):
+            self._rank.ending(ENDING)
+
     def _tell_late(self) -> None:
         if self._untold:
             text, self._untold = self._untold, ""
@@ -629,6 +649,7 @@ class Session:
                     self._at,
                 )
             self._abandon()
+            self._ending()
             self._closed = True
             if self._unwinder is not None:
                 self._unwinder.end()

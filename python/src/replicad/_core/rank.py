@@ -243,6 +243,11 @@ class Rank(Rendezvous):
             self._paused = time.monotonic() + most
             self._check(self._lib.rp_pause(self._handle(), int(most * 1e9), c.byref(self._text)), "pause")
 
+    def ending(self, most: float) -> None:
+        """Says that this process is on its way out, for at most ``most`` seconds, so that it is not taken for a hang."""
+        with self._lock:
+            self._check(self._lib.rp_ending(self._handle(), int(most * 1e9), c.byref(self._text)), "ending")
+
     def leave(self, timeout: float | None = None) -> None:
         """Says that the job is finished for this rank; returns when it is for all."""
         self._wait("leave", lambda ns: self._lib.rp_leave(self._h, ns, c.byref(self._text)), timeout)
