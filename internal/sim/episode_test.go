@@ -44,6 +44,12 @@ func play(t *testing.T, seed uint64) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
+	failed := false
+	defer func() {
+		if report.ends(seed, failed)%100 == 0 {
+			sum(t) // by the real clock
+		}
+	}()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		w := newWorld(t, ctx, seed, dir)
@@ -57,7 +63,7 @@ func play(t *testing.T, seed uint64) {
 			w.machines[n].crash()
 		}
 		cancel()
-		report.ends(seed, w.failed > 0)
+		failed = w.failed > 0
 		if w.failed > 0 || *all {
 			w.save(t)
 		}
@@ -83,6 +89,11 @@ func (w *world) save(t *testing.T) {
 // ends looks at the run as a whole, after its last episode.
 func ends(t *testing.T) {
 	report.check(t)
+	sum(t)
+}
+
+// sum writes the table of what the run came to, so far.
+func sum(t *testing.T) {
 	if *table == "" {
 		return
 	}

@@ -51,7 +51,7 @@ func newScript(w *world) *script {
 	s.watcher = watcher{s: s, since: time.Now()}
 	for range 1 + s.rng.IntN(5) {
 		a := s.draw()
-		if n := len(s.aims); a.moment.recovers() && (n == 0 || !s.aims[n-1].moment.recovers() || s.rng.IntN(2) == 0) {
+		if n := len(s.aims); a.moment.follows() && (n == 0 || !s.aims[n-1].moment.follows() || a.moment == splitting || s.rng.IntN(2) == 0) {
 			s.aims = append(s.aims, s.before(a.moment))
 		}
 		s.aims = append(s.aims, a)
@@ -70,13 +70,13 @@ func (s *script) draw() aim {
 	}
 	for {
 		a := aim{kind: pick(s.rng, kinds...), moment: pick(s.rng, aimed...)}
-		if !a.kind.fits(a.moment) {
+		if !a.kind.fits(a.moment) || (a.moment == living || a.moment == splitting) && !s.w.grouped() && s.rng.IntN(4) > 0 {
 			continue
 		}
 		switch {
 		case a.moment.often():
 			a.nth = s.rng.IntN(12)
-		case a.moment == living || a.moment == fetching || a.moment == loaded || !a.moment.recovers(): // each rank has such, or each part
+		case a.moment == living || a.moment == fetching || a.moment == loaded || !a.moment.follows(): // each rank has such, or each part
 			a.nth = s.rng.IntN(3)
 		}
 		switch s.rng.IntN(4) {
@@ -93,12 +93,16 @@ func (s *script) draw() aim {
 	}
 }
 
-// before is a fault that brings a moment of a recovery about.
+// before is a fault that brings a moment about: one of a recovery, or that some ranks do not hear of a candidate in time.
 func (s *script) before(m moment) aim {
 	a := aim{kind: pick(s.rng, rankKilled, rankKilled, rankRaises, nodeLost), moment: pick(s.rng, anytime, anytime, pinning, capturing, pushing), nth: s.rng.IntN(6)}
 	switch {
 	case m == adopting:
 		a.kind = daemonKilled
+	case m == splitting && s.daemonsOnly:
+		a.kind, a.moment = daemonKilled, pick(s.rng, capturing, pinning)
+	case m == splitting:
+		a.kind, a.moment = pick(s.rng, daemonKilled, pairCut, oneWayCut, oneWayCut), pick(s.rng, capturing, pinning)
 	case s.daemonsOnly:
 		a.kind = daemonsKilled
 	}

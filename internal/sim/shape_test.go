@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
@@ -45,6 +46,17 @@ func drawShape(rng *rand.Rand) shape {
 		s.groups = append(s.groups, g)
 	}
 	return s
+}
+
+// grouped tells whether some group has several ranks: the state of a rank that is a group of its own dies with it, and what it passes no
+// twin has.
+func (s shape) grouped() bool {
+	for i, g := range s.groups {
+		if slices.Contains(s.groups[:i], g) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s shape) String() string {
