@@ -54,7 +54,8 @@ type rank struct {
 	stopped    bool
 	paused     uint32
 	notices    []wire.Sealed
-	has        replica.Step // the live state is that of this step
+	has        replica.Step       // the live state is that of this step
+	lacks      replica.Generation // of its newest step, which it has not captured; zero: it has
 	waitsGo    bool
 	answered   answer
 	unloadable bool // what it was to load is not what was sealed: the process ends, as programs do
@@ -499,8 +500,12 @@ func (r *rank) makeStep(s replica.Step) bool {
 	r.move(s, replica.Updated)
 	r.move(s, replica.Idle)
 	r.do(func() { atomic.StoreUint64(r.word(atGood), uint64(replica.PackWord(r.epoch, s, 0))) })
+	if passed := r.lacks; passed.Epoch == r.epoch {
+		r.w.passes(r, passed) // its daemon may tell so from now on
+	}
+	r.lacks = replica.Generation{}
 	if !r.due(s) || !r.fill(shm.Slot, g, replica.OfGroup(r.group), r.has) {
-		r.w.passes(r, g)
+		r.lacks = g
 	}
 	return true
 }

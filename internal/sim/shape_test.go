@@ -21,6 +21,8 @@ type shape struct {
 	warm            bool          // processes are there in no time
 	pass            time.Duration // of a forward and backward pass, at least
 	takes           time.Duration // of a group's part from node to node, where nothing else is on the way; 0: none
+	durable         uint32        // steps between durable generations; 0: there are none
+	writes          time.Duration // of a group's part to disk
 }
 
 // pick is one of several, all as likely.
@@ -32,6 +34,7 @@ func drawShape(rng *rand.Rand) shape {
 	s.slots = pick(rng, 2, 2, 3, 4)
 	s.pass = pick(rng, 10*time.Millisecond, 40*time.Millisecond, 250*time.Millisecond, time.Second)
 	s.takes = pick(rng, 0, 30*time.Millisecond, 150*time.Millisecond, 250*time.Millisecond)
+	s.durable, s.writes = pick[uint32](rng, 0, 0, 1, 4), pick(rng, 30*time.Millisecond, 200*time.Millisecond, time.Second)
 	layout := rng.IntN(5)
 	for r := range s.world {
 		g := replica.GroupID(r)
@@ -60,7 +63,7 @@ func (s shape) grouped() bool {
 }
 
 func (s shape) String() string {
-	return fmt.Sprintf("%d nodes, %d of them train; groups %v, %d slots, cadence %d, frozen %v, warm %v, a pass of %v, a part takes %v", s.hosts, s.trainers, s.groups, s.slots, s.cadence, s.frozen, s.warm, s.pass, s.takes)
+	return fmt.Sprintf("%d nodes, %d of them train; groups %v, %d slots, cadence %d, frozen %v, warm %v, a pass of %v, a part takes %v, durable every %d steps, which takes %v", s.hosts, s.trainers, s.groups, s.slots, s.cadence, s.frozen, s.warm, s.pass, s.takes, s.durable, s.writes)
 }
 
 // pace is how many bytes a second a node sends, and receives; 0: as many as there are.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,6 +27,7 @@ type world struct {
 	ctx      context.Context
 	cluster  replica.ClusterID
 	raft     *raft
+	disk     string // the directory of the durable tier
 	names    []replica.NodeName
 	machines map[replica.NodeName]*machine
 
@@ -78,6 +80,10 @@ type collective struct {
 func newWorld(t *testing.T, ctx context.Context, seed uint64, dir string) *world {
 	w := &world{t: t, seed: seed, ctx: ctx, cluster: replica.ClusterID{0xc1}, shape: drawShape(rand.New(rand.NewPCG(seed, 1))), sights: make(chan sight, 64), machines: map[replica.NodeName]*machine{}, processes: map[int]*process{},
 		arrived: map[at]*collective{}, calm: true, plans: map[replica.Epoch]wire.Order{}, let: map[at]int{}, halves: map[replica.Generation]half{}, gone: map[replica.Rank]bool{}, done: make(chan struct{}), broken: make(chan struct{}), pids: 1000, began: time.Now()}
+	w.disk = filepath.Join(dir, "durable")
+	if err := os.Mkdir(w.disk, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	w.regions = []replica.Region{
 		{Name: "weight", DType: replica.F32, Shape: []uint64{weights / 4}, Bytes: weights},
 		{Name: "rng", DType: replica.U8, Kind: replica.Private, Class: replica.Volatile, Shape: []uint64{private}, Bytes: private},
