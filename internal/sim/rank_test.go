@@ -501,10 +501,11 @@ func (r *rank) makeStep(s replica.Step) bool {
 	r.move(s, replica.Idle)
 	r.do(func() { atomic.StoreUint64(r.word(atGood), uint64(replica.PackWord(r.epoch, s, 0))) })
 	if passed := r.lacks; passed.Epoch == r.epoch {
-		r.w.passes(r, passed) // its daemon may tell so from now on
+		r.w.passes(r, passed) // again: its daemon may tell so from now on
 	}
 	r.lacks = replica.Generation{}
 	if !r.due(s) || !r.fill(shm.Slot, g, replica.OfGroup(r.group), r.has) {
+		r.w.passes(r, g)
 		r.lacks = g
 	}
 	return true
