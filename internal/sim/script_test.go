@@ -70,7 +70,7 @@ func (s *script) draw() aim {
 	}
 	for {
 		a := aim{kind: pick(s.rng, kinds...), moment: pick(s.rng, aimed...)}
-		if !a.kind.fits(a.moment) || (a.moment == living || a.moment == splitting) && !s.w.grouped() && s.rng.IntN(4) > 0 {
+		if !a.kind.fits(a.moment) || !s.w.has(a.moment) && s.rng.IntN(4) > 0 {
 			continue
 		}
 		switch {
@@ -85,6 +85,9 @@ func (s *script) draw() aim {
 		case 1:
 			a.after = s.between(0, 300*time.Millisecond)
 		}
+		if a.moment == splitting && s.rng.IntN(2) == 0 {
+			a.after = s.between(0, 2*(s.w.pass+s.w.writes/2)) // until the slots are free again
+		}
 		if a.moment == anytime {
 			a.nth, a.after = 0, s.between(0, 3*time.Second)
 		}
@@ -93,16 +96,17 @@ func (s *script) draw() aim {
 	}
 }
 
-// before is a fault that brings a moment about: one of a recovery, or that some ranks do not hear of a candidate in time.
+// before is a fault that brings a moment about: one of a recovery; or one that keeps nodes from hearing of another candidate, once some
+// ranks have passed this one.
 func (s *script) before(m moment) aim {
 	a := aim{kind: pick(s.rng, rankKilled, rankKilled, rankRaises, nodeLost), moment: pick(s.rng, anytime, anytime, pinning, capturing, pushing), nth: s.rng.IntN(6)}
 	switch {
 	case m == adopting:
 		a.kind = daemonKilled
 	case m == splitting && s.daemonsOnly:
-		a.kind, a.moment = daemonKilled, pick(s.rng, capturing, pinning)
+		a.kind, a.moment = pick(s.rng, daemonKilled, leaderFalls), pick(s.rng, pinning, splitting)
 	case m == splitting:
-		a.kind, a.moment = pick(s.rng, daemonKilled, pairCut, oneWayCut, oneWayCut), pick(s.rng, capturing, pinning)
+		a.kind, a.moment = pick(s.rng, leaderFalls, leaderFalls, daemonKilled, pairCut, oneWayCut), pick(s.rng, pinning, splitting, splitting)
 	case s.daemonsOnly:
 		a.kind = daemonsKilled
 	}

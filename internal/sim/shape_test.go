@@ -31,10 +31,11 @@ func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
 func drawShape(rng *rand.Rand) shape {
 	s := shape{hosts: pick(rng, 3, 3, 4, 5), world: uint32(2 + rng.IntN(3)), frozen: rng.IntN(3) == 0, warm: rng.IntN(2) == 0, cadence: pick[uint32](rng, 0, 0, 2, 5, 9)}
 	s.trainers = min(s.hosts, 2+rng.IntN(2))
-	s.slots = pick(rng, 2, 2, 3, 4)
+	s.slots = pick(rng, 2, 2, 2, 3, 4)
 	s.pass = pick(rng, 10*time.Millisecond, 40*time.Millisecond, 250*time.Millisecond, time.Second)
 	s.takes = pick(rng, 0, 30*time.Millisecond, 150*time.Millisecond, 250*time.Millisecond)
-	s.durable, s.writes = pick[uint32](rng, 0, 0, 1, 4), pick(rng, 30*time.Millisecond, 200*time.Millisecond, time.Second)
+	s.durable = pick[uint32](rng, 0, 1, 1, 4)
+	s.writes = min(5*time.Second, pick[time.Duration](rng, 1, 3, 5)*max(1, time.Duration(s.cadence))*(s.pass+20*time.Millisecond)) // of some candidates
 	layout := rng.IntN(5)
 	for r := range s.world {
 		g := replica.GroupID(r)
@@ -51,8 +52,20 @@ func drawShape(rng *rand.Rand) shape {
 	return s
 }
 
-// grouped tells whether some group has several ranks: the state of a rank that is a group of its own dies with it, and what it passes no
-// twin has.
+// has tells whether a moment is one of such a job, as a rule. The state of a rank that is a group of its own dies with it. A rank passes a
+// candidate where the disk has its slots.
+func (s shape) has(m moment) bool {
+	switch m {
+	case living:
+		return s.grouped()
+	case splitting:
+		return s.grouped() && s.durable > 0 && s.slots == 2
+	default:
+		return true
+	}
+}
+
+// grouped tells whether some group has several ranks.
 func (s shape) grouped() bool {
 	for i, g := range s.groups {
 		if slices.Contains(s.groups[:i], g) {

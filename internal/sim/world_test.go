@@ -164,6 +164,21 @@ func (w *world) alive() (list []*process) {
 	return list
 }
 
+// ready tells whether each rank has a process that has attached, and none is stopped.
+func (w *world) ready() bool {
+	ranks := map[replica.Rank]bool{}
+	for _, p := range w.alive() {
+		p.mu.Lock()
+		ready := p.thaw == nil && p.meets.Load()
+		p.mu.Unlock()
+		if !ready {
+			return false
+		}
+		ranks[p.rank] = true
+	}
+	return len(ranks) == int(w.world)
+}
+
 func (w *world) killOn(m *machine) {
 	for _, p := range w.alive() {
 		if p.m == m {
