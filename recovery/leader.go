@@ -140,6 +140,7 @@ func (l *Leader) learn(ev Event) {
 		l.up[ev.Holder.Node] = true
 		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer
 		l.askAgain(ev.Holder.Node)
+		l.meets.linked(ev.Holder.Node)
 		l.mirrored = replica.Generation{}
 	case NodeGone:
 		delete(l.up, ev.Node)
@@ -244,6 +245,7 @@ func (l *Leader) resetRecovery() {
 	l.capture, l.mirrored, l.durable, l.scanned, l.unread, l.scanNext, l.loaded = capturing{}, replica.Generation{}, nil, false, "", 0, loading{}
 	clear(l.lacking)
 	clear(l.asked)
+	clear(l.meets)
 	maps.DeleteFunc(l.away, func(n replica.NodeName, _ time.Duration) bool { return l.job.involved(n) }) // they have their time from each fence on
 }
 

@@ -127,3 +127,30 @@ func TestARankThatIsPutOffForEver(t *testing.T) {
 		t.Errorf("it is put off for ever; awaited: %v\n%s", w.leader.Awaited(w.now), strings.Join(w.said, "\n"))
 	}
 }
+
+// What ranks waited for at the rendezvous of an epoch is over with the epoch: the time that they waited then is held against nobody in the next
+// ones. A job ended so, after 17 recoveries within a second: its node had come back, and had nothing to bring.
+func TestARendezvousWaitsAnewInEachEpoch(t *testing.T) {
+	for what, ends := range map[string]func(*world){
+		"a rank dies": func(w *world) { w.attach(t, w.lose(t, 1), 1) },
+		"the link to the node is new": func(w *world) {
+			name := w.state().Ranks[1].Node
+			w.stopDaemon(name)
+			w.must(t, w.wait(time.Second))
+			w.startDaemon(name)
+		},
+	} {
+		w := training(t)
+		other := w.state().Ranks[1].Node
+		for range int(w.timing.Ack/time.Second) - 1 {
+			w.queue = append(w.queue, recovery.PutOff{Rank: 0, Missing: other})
+			w.must(t, w.wait(time.Second))
+		}
+		ends(w)
+		w.queue = append(w.queue, recovery.PutOff{Rank: 0, Missing: other})
+		w.must(t, w.wait(3*time.Second))
+		if s := w.accused(replica.Silent); s != "" {
+			t.Errorf("%s: %s\n%s", what, s, strings.Join(w.said, "\n"))
+		}
+	}
+}

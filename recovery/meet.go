@@ -12,7 +12,8 @@ import (
 // putOffAgain is within how long a rank asks again that is put off at the rendezvous.
 const putOffAgain = 5 * time.Second
 
-// meets are the answers of the rendezvous that are put off: of a rank, or for want of what a node keeps.
+// meets are the answers of the rendezvous that are put off: of a rank, or for want of what a node keeps. They are of the epoch that is not
+// closed: a wait that counted on would make each later epoch's first answer a fault.
 type meets map[meeting]putOff
 
 type meeting struct {
@@ -54,6 +55,11 @@ func (l *Leader) waitsAtRendezvous() (out []waiting) {
 		}
 	}
 	return out
+}
+
+// linked has a node be waited for anew that can bring what it keeps from now on.
+func (m meets) linked(n replica.NodeName) {
+	maps.DeleteFunc(m, func(of meeting, _ putOff) bool { return of.node == n })
 }
 
 // forgetMeets drops what is not repeated.

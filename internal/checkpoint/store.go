@@ -74,6 +74,9 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 	return &Store{dir: dir, gate: g, tree: t, reading: make(map[string]int)}, nil
 }
 
+// Pace has each write of so many bytes take the time that pace takes, before any is made: the disk of a simulation.
+func (s *Store) Pace(pace func(bytes int)) { s.gate.pace = pace }
+
 // Dir is the directory, as it was given to Open.
 func (s *Store) Dir() string { return s.dir }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -36,10 +37,17 @@ func (d *rig) restart() {
 		d.t.Fatal(err)
 	}
 	d.t.Cleanup(func() {
-		for _, a := range d.orphans {
+		for _, a := range d.adoption.Arenas() {
 			a.Close()
 		}
 	})
+}
+
+// adopting tells whether the host still awaits an arena, as a node asks it.
+func (d *rig) adopting() bool {
+	var q adoptionState
+	q.serve(d.Host)
+	return q.waiting
 }
 
 // A daemon that starts again takes its arenas back from the keeper, and gives them to their jobs once the leader has told it.
@@ -75,22 +83,17 @@ func TestAdoption(t *testing.T) {
 	d.write(lives.arena, atGood, uint64(replica.PackWord(3, 6, 0)))
 
 	d.restart()
-	if len(d.orphans) != 4 || d.adopting() {
-		t.Fatalf("%d arenas are taken back, adopting %v", len(d.orphans), d.adopting())
+	if n := len(d.adoption.Arenas()); n != 4 || d.adopting() {
+		t.Fatalf("%d arenas are taken back, adopting %v", n, d.adopting())
 	}
-	d.claimOrphans()
-	if len(d.orphans) != 4 {
+	d.adopt(adoption.Changed{})
+	if len(d.adoption.Arenas()) != 4 {
 		t.Error("arenas are given away before the leader has told of any job")
-	}
-	for i, ref := range d.orphans { // the dead rank first: what its death sets off must find the others in place
-		if ref.Spec().Rank == 0 && !ref.Spec().Mirror {
-			d.orphans[0], d.orphans[i] = ref, d.orphans[0]
-		}
 	}
 	d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 	back := d.jobs[fixture.JobID]
-	if back == nil || back.ranks[0] == nil || back.ranks[1] == nil || len(d.orphans) != 0 {
-		t.Fatalf("after the view: %+v, %d orphans", back, len(d.orphans))
+	if back == nil || back.ranks[0] == nil || back.ranks[1] == nil || len(d.adoption.Arenas()) != 0 {
+		t.Fatalf("after the view: %+v, %d arenas without a place", back, len(d.adoption.Arenas()))
 	}
 	if back.ranks[0].alive() || !back.ranks[1].alive() || back.ranks[1].incarnation != 5 || back.ranks[1].loaded != 3 {
 		t.Errorf("rank 0 alive %v, rank 1 alive %v, incarnation %d, loaded %d", back.ranks[0].alive(), back.ranks[1].alive(), back.ranks[1].incarnation, back.ranks[1].loaded)
@@ -129,12 +132,12 @@ func TestOrphansOfNoJobAreGivenUp(t *testing.T) {
 		d := newRig(t)
 		d.attach(d.put(fixture.Job()), 0)
 		d.restart()
-		if len(d.orphans) != 1 {
-			t.Fatalf("%d arenas are taken back", len(d.orphans))
+		if n := len(d.adoption.Arenas()); n != 1 {
+			t.Fatalf("%d arenas are taken back", n)
 		}
 		d.views(control.View{Index: 20, Era: 1, Nodes: d.nodes, Jobs: jobs})
-		if n := len(d.parked()); n != 0 || len(d.orphans) != 0 {
-			t.Errorf("%s: %d arenas stay with the keeper, %d orphans", what, n, len(d.orphans))
+		if kept, waiting := len(d.parked()), len(d.adoption.Arenas()); kept != 0 || waiting != 0 {
+			t.Errorf("%s: %d arenas stay with the keeper, %d in the room", what, kept, waiting)
 		}
 	}
 }
@@ -155,15 +158,15 @@ func TestAdoptionAwaitsLiveRanks(t *testing.T) {
 		}
 	}
 	d.restart()
-	if len(d.awaited) != 1 || d.awaited[0].PID != p.pid || !d.adopting() {
-		t.Fatalf("awaits %+v", d.awaited)
+	if list := d.adoption.Awaited(); len(list) != 1 || list[0].PID != p.pid || !d.adopting() {
+		t.Fatalf("awaits %+v", list)
 	}
 	if n := d.log.Count("arena_lost"); n != 1 {
 		t.Errorf("%d arenas are told as lost, want the mirror's", n)
 	}
 	p.in.Close()
 	p.cmd.Wait() //nolint:errcheck // it ended with its input
-	if d.adopting() || len(d.awaited) != 0 {
+	if d.adopting() {
 		t.Error("awaits the arena of a process that is gone")
 	}
 }
@@ -186,7 +189,7 @@ func TestAdoptionEndsBesideAStoppedProcess(t *testing.T) {
 	if !d.adopting() {
 		t.Fatal("a process that is stopped is not waited for")
 	}
-	d.awaitedSince = d.awaitedSince.Add(-d.cfg.Timing.HangFirst)
+	turn(d.adoption, time.Now().Add(d.cfg.Timing.HangFirst), d.doAdopt)
 	if d.adopting() || d.log.Count("arena_lost") != 1 {
 		t.Errorf("adopting still, or %d arenas are told as lost", d.log.Count("arena_lost"))
 	}
@@ -305,8 +308,8 @@ func TestListKeepsWhatIsNotPlaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.restart()
-	if len(d.orphans) != 3 || len(d.awaited) != 1 {
-		t.Fatalf("%d orphans, %d awaited", len(d.orphans), len(d.awaited))
+	if kept, awaited := len(d.adoption.Arenas()), len(d.adoption.Awaited()); kept != 3 || awaited != 1 {
+		t.Fatalf("%d arenas are taken back, %d awaited", kept, awaited)
 	}
 	before, err := d.loadArenas()
 	if err != nil || len(before.Arenas) != 3 {
@@ -446,26 +449,6 @@ func TestOrphanIsHeard(t *testing.T) {
 		if lr := d.jobs[fixture.JobID].ranks[0]; lr == nil || !c.then(d, lr, d.says()) {
 			t.Errorf("%s: lost: %+v", what, lr)
 		}
-	}
-}
-
-// Whatever a rank sends meanwhile, what is remembered of it is bounded.
-func TestWhatOrphansSayIsBounded(t *testing.T) {
-	d := newRig(t)
-	p, _ := d.comeBack(fixture.Job(), func(*localRank) {})
-	ref := d.orphans[0]
-	for i := range 10000 {
-		d.handleSession(session.Sealed{Peer: p, Sealed: wire.Sealed{Kind: uint32(i % 5), Index: uint32(i)}})
-		d.handleSession(session.Fail{Peer: p, Text: "again"})
-		d.handleSession(session.Stopped{Peer: p})
-		d.handleSession(session.Leave{Peer: p})
-	}
-	if n := len(ref.said); n > len(ref.Places())+3 {
-		t.Errorf("%d messages are remembered", n)
-	}
-	d.tell(fixture.Job())
-	if len(ref.said) != 0 {
-		t.Errorf("%d messages are remembered though the job is known", len(ref.said))
 	}
 }
 

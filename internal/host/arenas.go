@@ -223,13 +223,10 @@ func (h *Host) reattach(ev session.Hello) {
 			}
 		}
 	}
-	for _, ref := range h.orphans { // no leader reached yet: a live rank is taken back all the same (P7)
-		if ref.Process.PID == ev.Peer.PID() && ref.Process.Start == ev.Peer.StartTime() && ref.Spec().Rank == ev.Hello.Rank {
-			inc, _, _ := ref.Owner()
-			ref.peer, ref.Process.Proven = ev.Peer, true
-			h.attached(ev, ref.Arena, inc, 0)
-			return
-		}
+	if ref, ok := h.adoption.Back(ev.Peer, ev.Hello.Rank); ok {
+		inc, _, _ := ref.Owner()
+		h.attached(ev, ref, inc, 0)
+		return
 	}
 	if h.adoptOffered(ev) {
 		return

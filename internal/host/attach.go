@@ -172,9 +172,9 @@ func (h *Host) claiming(lj *localJob, rank replica.Rank) bool {
 	return false
 }
 
-// superseded tells whether a newer incarnation holds the rank.
+// superseded tells whether a newer incarnation holds the rank, or nobody will: an ended job has no ranks any more.
 func (lr *localRank) superseded(job *replica.Job) bool {
-	return job.Ranks[lr.rank].Incarnation > lr.incarnation
+	return job.Phase == replica.Ended || job.Ranks[lr.rank].Incarnation > lr.incarnation
 }
 
 // claimFor asks Raft for the rank, where it can be had now.

@@ -371,6 +371,28 @@ func TestEndedJobIsGivenUp(t *testing.T) {
 	}
 }
 
+// A job ends while a process of it waits for the plan of its next epoch, and nobody writes a durable generation of it: the view then has none
+// of its ranks any more. The process is stopped, and the daemon outlives it.
+func TestEndWhileARankWaits(t *testing.T) {
+	d := newRig(t)
+	job := fixture.Closed(fixture.Job())
+	lj := d.put(job)
+	waits := d.attach(lj, 0)
+	var end *rankEnd
+	waits.peer, end = d.session(0)
+	waits.life = stopped
+	d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{fixture.Ended(job, "ended by an operator")}})
+	if h, _ := end.reads(); h.Type != wire.MFence {
+		t.Errorf("it reads %+v, want the fence", h)
+	}
+	if _, o := end.ordered(); o.Action != wire.OrderStop {
+		t.Errorf("it is ordered %+v, want to stop", o)
+	}
+	if v := lj.view(); len(v.Ranks) != 1 || v.Ranks[0].Waits {
+		t.Errorf("%+v: want one rank, which waits for nothing", v.Ranks)
+	}
+}
+
 // A rank that stopped under an open epoch is evidence, where no fault explains it in time, once in that time.
 func TestPeersLost(t *testing.T) {
 	d := newRig(t)

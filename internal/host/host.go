@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/push"
 	"github.com/replicad/replicad/internal/host/restore"
@@ -130,10 +131,7 @@ type Host struct {
 	attaching    map[uint64]*attaching // by session peer
 	launchers    map[uint64]*launcher  // by session peer
 	shortages    shortages
-	awaited      []holding.Entry // arenas that only a live rank can bring back
-	awaitedSince time.Time
-	orphans      []*orphan // adopted before their job is known
-	requests     uint64    // last request id
+	requests     uint64 // last request id
 	claims       map[uint64]*attaching
 	creates      map[uint64]*launcher
 	desk         *desk.Desk            // the rendezvous, as ranks here see it
@@ -143,6 +141,7 @@ type Host struct {
 	saidNoLeader time.Time         // when the log was told so, zero: not yet
 	suspects     []control.Suspect // what the last round of probes gave cause for
 	scrubber     scrubber
+	adoption     *adoption.Room
 	push         *push.Room
 	mirrors      *mirrors.Room
 	restores     *restore.Room
@@ -206,6 +205,7 @@ func New(c Config) *Host {
 	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
 	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(push.Ended{Pushed: p}) }})
 	m.desk = desk.New(deskOwner{m}, m.log)
+	m.adoption = adoption.New(rooms{m}, m.log, m.self.Boot, m.cfg.Timing.HangFirst)
 	m.scrubber = newScrubber(m)
 	m.restores = restore.New(rooms{m}, m.log)
 	m.mirrors = mirrors.New(rooms{m}, m.log, m.self.Name)
@@ -473,7 +473,7 @@ func (h *Host) viewed(v control.View) {
 			lj.job = endedUnseen(lj.job, v.Index)
 		}
 	}
-	h.claimOrphans()
+	h.adopt(adoption.Changed{})
 	for _, lj := range h.jobs {
 		h.reconcile(lj)
 	}
@@ -591,9 +591,7 @@ func (h *Host) Close() {
 			a.Close()
 		}
 	}
-	for _, o := range h.orphans {
-		closeAll(o.Arena)
-	}
+	closeAll(h.adoption.Arenas()...)
 	for _, a := range h.attaching {
 		if a.arena != nil {
 			closeAll(a.arena)

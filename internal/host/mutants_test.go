@@ -6,6 +6,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -99,8 +100,7 @@ func TestArenaThatComesBackLateIsFenced(t *testing.T) {
 	if ref.Fence() >= 3 {
 		t.Fatal("it is fenced before it is adopted")
 	}
-	d.orphans = append(d.orphans, &orphan{Arena: ref})
-	d.claimOrphans()
+	d.adopt(adoption.Offered{Arena: ref})
 	if lr := lj.ranks[0]; lr == nil || lr.arena != ref || !lr.alive() {
 		t.Fatalf("rank 0 is %+v", lr)
 	}

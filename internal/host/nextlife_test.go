@@ -7,6 +7,7 @@ import (
 
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
@@ -57,11 +58,11 @@ func TestEachRankOffersItsOwnArena(t *testing.T) {
 	job := fixture.Job()
 	p, r := d.session(0)
 	kept := d.lostKeeper(job, p)
-	if len(d.awaited) != 2 {
-		t.Fatalf("awaits %+v", d.awaited)
+	if list := d.adoption.Awaited(); len(list) != 2 {
+		t.Fatalf("awaits %+v", list)
 	}
 	listed := map[string]replica.Rank{}
-	for _, e := range d.awaited {
+	for _, e := range d.adoption.Awaited() {
 		listed[e.Key] = e.Rank
 	}
 	if got := d.offersArena(p, r, 1, kept[0]); got == wire.MAttached {
@@ -72,8 +73,8 @@ func TestEachRankOffersItsOwnArena(t *testing.T) {
 			t.Fatalf("rank %d is answered by message %d", rank, got)
 		}
 	}
-	for _, ref := range d.orphans {
-		if rank := listed[ref.Key()]; ref.Spec().Rank != rank || len(d.awaited) != 0 {
+	for _, ref := range d.adoption.Arenas() {
+		if rank := listed[ref.Key()]; ref.Spec().Rank != rank || d.adoption.Awaiting() {
 			t.Errorf("the arena that is listed for rank %d is rank %d's", rank, ref.Spec().Rank)
 		}
 	}
@@ -83,7 +84,7 @@ func TestEachRankOffersItsOwnArena(t *testing.T) {
 	if !slices.Equal(running.claims, want) {
 		t.Errorf("it runs %+v, want %+v", running.claims, want)
 	}
-	for _, ref := range d.orphans {
+	for _, ref := range d.adoption.Arenas() {
 		ref.Process.PID = -1 // the cleanup of the test must not meet this process
 	}
 }
@@ -131,8 +132,8 @@ func TestAListOfAnotherBoot(t *testing.T) {
 	d.self.Boot = replica.BootID{1}
 	d.config.Self.Boot = replica.BootID{2}
 	d.lostKeeper(fixture.Job(), p)
-	if len(d.awaited) != 0 || d.log.Count("arena_lost") != 2 {
-		t.Errorf("awaits %+v", d.awaited)
+	if d.adoption.Awaiting() || d.log.Count("arena_lost") != 2 {
+		t.Errorf("awaits %+v", d.adoption.Awaited())
 	}
 }
 
@@ -141,13 +142,13 @@ func TestAListOfAnotherBoot(t *testing.T) {
 func TestAProcessThatWasHandedNothing(t *testing.T) {
 	d := newRig(t)
 	p, _ := d.session(0)
-	d.awaited = []holding.Entry{
+	d.adopt(adoption.Kept{Listed: []holding.Entry{
 		{Key: "handed", Job: fixture.JobID, PID: p.PID(), Start: p.StartTime()},
 		{Key: "other job's", Job: replica.JobID{9}, PID: p.PID(), Start: p.StartTime(), For: "other"},
-		{Key: "not handed", Job: fixture.JobID, PID: p.PID(), Start: p.StartTime(), For: "job"}}
+		{Key: "not handed", Job: fixture.JobID, PID: p.PID(), Start: p.StartTime(), For: "job"}}})
 	d.informed = false
 	d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 8}, Hello: wire.Hello{ABI: wire.RankABI, World: 2, Rank: 0, Job: "job", Nonce: 5}})
-	if len(d.awaited) != 2 || d.awaited[0].Key != "handed" || d.awaited[1].For != "other" {
-		t.Errorf("awaits %+v", d.awaited)
+	if list := d.adoption.Awaited(); len(list) != 2 || list[0].Key != "handed" || list[1].For != "other" {
+		t.Errorf("awaits %+v", list)
 	}
 }

@@ -32,7 +32,7 @@ func turn[Event, Effect any](r room.Room[Event, Effect], now time.Time, do func(
 
 // turnRooms gives each room its turn.
 func (h *Host) turnRooms(now time.Time) time.Duration {
-	return min(turn(h.restores, now, h.doRestore), turn(h.mirrors, now, h.doMirror), turn(h.push, now, h.doPush), turn(h.scrubber.room, now, h.doScrub))
+	return min(turn(h.adoption, now, h.doAdopt), turn(h.restores, now, h.doRestore), turn(h.mirrors, now, h.doMirror), turn(h.push, now, h.doPush), turn(h.scrubber.room, now, h.doScrub))
 }
 
 func (h rooms) Self() replica.Holder { return h.holder() }
@@ -53,6 +53,12 @@ func (h rooms) Job(id replica.JobID) (view room.JobView, known bool) {
 	}
 	return lj.view(), true
 }
+
+func (h rooms) Informed() bool { return h.informed }
+
+func (h rooms) Alive(pid int, start uint64) bool { return h.processes.Alive(pid, start) }
+
+func (h rooms) Halted(pid int, start uint64) bool { return h.processes.Halted(pid, start) }
 
 func (h rooms) Moving(id replica.JobID, g replica.Generation) []mover.Moving {
 	return h.mover.Moving(id, g)

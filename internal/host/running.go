@@ -19,12 +19,7 @@ func (h *Host) Running(ctx context.Context) (claims []replica.Running, ok bool) 
 type running struct{ claims []replica.Running }
 
 func (r *running) serve(h *Host) {
-	for _, ref := range h.orphans {
-		if p := ref.Process; !ref.Spec().Mirror && p.Proven && h.processes.Alive(p.PID, p.Start) {
-			inc, _, _ := ref.Owner()
-			r.claims = append(r.claims, replica.Running{Job: ref.Spec().Job, Rank: ref.Spec().Rank, Incarnation: inc})
-		}
-	}
+	r.claims = h.adoption.Running()
 	for id, lj := range h.jobs {
 		for rank, lr := range lj.ranks {
 			if lr.alive() && !lr.unproven {

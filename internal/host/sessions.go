@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -17,7 +18,7 @@ func (h *Host) handleSession(ev session.Event) {
 			h.reattach(ev)
 			return
 		}
-		h.handedNothing(ev)
+		h.adopt(adoption.Asked{Peer: ev.Peer, Job: ev.Hello.Job, Rank: ev.Hello.Rank})
 		a := &attaching{peer: ev.Peer, hello: ev.Hello, helloReq: ev.Header.Request}
 		h.attaching[ev.Peer.ID()] = a
 		h.advance(a)
@@ -97,12 +98,7 @@ func (h *Host) heard(p session.Peer, ev session.Event) {
 		h.rankSays(lj, lr, ev)
 		return
 	}
-	for _, ref := range h.orphans {
-		if ref.peer == p {
-			ref.keepSaid(ev)
-			return
-		}
-	}
+	h.adopt(adoption.Sent{Peer: p, Event: ev})
 }
 
 func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
@@ -162,11 +158,7 @@ func (h *Host) peerGone(p session.Peer) {
 		h.launcherGone(l)
 		return
 	}
-	for _, ref := range h.orphans {
-		if ref.peer == p {
-			ref.peer = nil
-		}
-	}
+	h.adopt(adoption.Gone{Peer: p})
 	if lj, lr := h.rankOf(p); lr != nil {
 		lr.peer = nil
 		h.report(lj)

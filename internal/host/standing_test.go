@@ -7,6 +7,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
@@ -234,9 +235,8 @@ func TestTwoMirrorsOfOnePartComeBack(t *testing.T) {
 		if newerFirst {
 			order = []*holding.Arena{newer, older}
 		}
-		for _, a := range order {
-			d.adoptMirror(lj, a)
-		}
+		d.adopt(adoption.Kept{Arenas: order})
+		d.adopt(adoption.Changed{})
 		key := room.Mirrored(lj.job, newer.Spec())
 		if lj.mirrors.Arena(key) != newer || len(lj.retired) != 1 || lj.retired[0] != older {
 			t.Errorf("newer first %v: the mirror has generation %v", newerFirst, lj.mirrors.Arena(key).NewestSealed(shm.Slot))

@@ -32,7 +32,7 @@ func (h *Host) Status(ctx context.Context) (st Status, ok bool) {
 }
 
 func (st *Status) serve(h *Host) {
-	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: len(h.awaited) > 0, KeeperLost: h.custody.Lost(), Scrubbed: h.scrubber.room.Status(), Nodes: h.nodes, Traffic: h.mover.Traffic(), Holding: h.yielding.pacer.Holding()}
+	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: h.adoption.Awaiting(), KeeperLost: h.custody.Lost(), Scrubbed: h.scrubber.room.Status(), Nodes: h.nodes, Traffic: h.mover.Traffic(), Holding: h.yielding.pacer.Holding()}
 	for _, lj := range h.jobs {
 		st.Jobs = append(st.Jobs, control.StatusOf(lj.job, nil))
 		if s, ok := lj.size(); ok {

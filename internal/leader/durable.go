@@ -95,6 +95,12 @@ func (l *Leader) durable(ctx context.Context, led *ledJob) {
 		}
 		return
 	}
+	if end := led.unended; end != nil {
+		led.unended = nil
+		if end.Generation == job.Writer.Generation {
+			l.propose(ctx, job.ID, *end, fromDriver, nil)
+		}
+	}
 	led.writing = job.Writer.Generation
 	if led.shards == nil {
 		led.shards, led.writeFrom = map[replica.Part]control.ShardReport{}, time.Now()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/lock"
@@ -316,6 +317,42 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 func (c *chair) begins(led *ledJob) []replica.BeginDurable {
 	c.durable(c.t.Context(), led)
 	return proposalsOf[replica.BeginDurable](c)
+}
+
+// The log may not say what became of the end of a durable write. It is proposed again, or no other write would begin for two minutes, and a
+// job whose ranks have left would wait for as long.
+func TestTheEndOfADurableWriteIsProposedAgain(t *testing.T) {
+	c := newChair(t)
+	n1 := c.node("n1", 11)
+	led := c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Writer = &replica.DurableWrite{Generation: fixture.Gen(3, 5), Writer: "n1", Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n1"}}}
+	}))
+	c.durable(t.Context(), led)
+	c.proposed()
+	c.message(t.Context(), n1, control.MarkedReport{Job: fixture.JobID, Generation: fixture.Gen(3, 5)})
+	again := func(out lock.Outcome, err error) []replica.EndDurable {
+		c.outcome(t.Context(), proposalOutcome{job: fixture.JobID, cmd: replica.EndDurable{Job: fixture.JobID, Generation: fixture.Gen(3, 5), Done: true}, out: out, err: err, rule: fromDriver})
+		c.durable(t.Context(), led)
+		return proposalsOf[replica.EndDurable](c)
+	}
+	if ends := proposalsOf[replica.EndDurable](c); len(ends) != 1 {
+		t.Fatalf("a marker is answered by %+v", ends)
+	}
+	for range 2 {
+		if ends := again(lock.Outcome{}, consensus.ErrUnknown); len(ends) != 1 || !ends[0].Done {
+			t.Errorf("nobody knows whether it was applied, and it proposes %+v", ends)
+		}
+	}
+	if c.durable(t.Context(), led); len(proposalsOf[replica.EndDurable](c)) != 0 {
+		t.Error("it is proposed again while it is on its way")
+	}
+	if ends := again(lock.Outcome{Err: &lock.Refused{}}, nil); len(ends) != 0 {
+		t.Errorf("it was refused, and it proposes %+v", ends)
+	}
+	led.job = fixture.Changed(led.job, func(j *replica.Job) { j.Writer, j.Durable = nil, fixture.Gen(3, 5) })
+	if ends := again(lock.Outcome{}, consensus.ErrUnknown); len(ends) != 0 {
+		t.Errorf("the write is over, and it proposes %+v", ends)
+	}
 }
 
 // A shard of hundreds of gigabytes takes its disk longer than any limit for all: with one, no generation of such a job was ever durable.

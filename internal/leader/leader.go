@@ -166,8 +166,9 @@ type ledJob struct {
 	notes     map[string]string
 	shards    map[replica.Part]control.ShardReport
 	writeFrom time.Time
-	writing   replica.Generation // by the newest durable write that was seen
-	failing   time.Duration      // how long after a durable write that failed the next one begins; zero: the last one succeeded
+	writing   replica.Generation  // by the newest durable write that was seen
+	unended   *replica.EndDurable // of which the log has not said whether it was applied
+	failing   time.Duration       // how long after a durable write that failed the next one begins; zero: the last one succeeded
 	// durableError is why the newest durable write failed, or why what an earlier one wrote is gone; empty: neither, or this leader saw none.
 	durableError string
 	absent       replica.Generation // the newest durable generation, once a look did not find it at the path
@@ -542,9 +543,13 @@ func (l *Leader) outcome(ctx context.Context, o proposalOutcome) {
 		l.recoverStep(ctx, o.job, led, recovery.Outcome{Cmd: o.cmd, Err: err})
 	case fromDriver, fromOperator: // whose done has it, if they want it
 	}
-	switch o.cmd.(type) {
+	switch cmd := o.cmd.(type) {
 	case replica.ReportDispute: // the ranks do their last step again, and leave again
 		led.disputing = false
+	case replica.EndDurable:
+		if o.err != nil {
+			led.unended = &cmd
+		}
 	}
 }
 

@@ -100,9 +100,12 @@ func (s *script) machine(at sight) *machine {
 	return m
 }
 
-// pair picks two nodes that hear each other; false: it has none.
+// pair picks two nodes that hear each other: mostly two that the moment concerns, or the leader and one of them. False: it has none.
 func (s *script) pair(at sight) (a, b replica.NodeName, ok bool) {
 	a, b = s.machine(at).name, pick(s.rng, s.w.names...)
+	if leads, _ := s.w.raft.leads(); at.from == nil && leads != "" && s.rng.IntN(2) == 0 {
+		a, b = leads, s.machine(at).name
+	}
 	if at.from != nil && s.rng.IntN(4) > 0 {
 		a, b = at.at.name, at.from.name
 		if s.rng.IntN(2) == 0 {

@@ -35,6 +35,11 @@ func (l *watcher) recovers() time.Duration {
 	return 2*(t.Start+t.Claim+t.Ack+t.ResumeGrace+t.DaemonGrace) + t.Settle + l.parts()
 }
 
+// loads is how long a plan may take while all processes are there and none is stopped: their parts' way, and the mirrors' grace.
+func (l *watcher) loads() time.Duration {
+	return timing().ResumeGrace + 10*time.Second + time.Duration(2*l.s.w.world)*l.s.w.takes
+}
+
 // commits is how long a commit may take: until a hang is judged, then some candidates, and their parts.
 func (l *watcher) commits() time.Duration {
 	w := l.s.w
@@ -80,8 +85,11 @@ func (l *watcher) look() {
 	}
 	stands, all := now.Sub(later(l.since, l.moved)), now.Sub(l.since)
 	bound, what := l.recovers(), "recovers"
-	if l.phase == replica.Open {
+	switch {
+	case l.phase == replica.Open:
 		bound, what = l.commits(), "commits"
+	case l.phase == replica.Planned && l.s.w.ready():
+		bound, what = l.loads(), "loads"
 	}
 	if stands > nameWithin && !l.named {
 		l.named = true

@@ -152,6 +152,7 @@ func (v *voter) Propose(ctx context.Context, c replica.Command) (uint64, lock.Ou
 	defer v.r.mu.Unlock()
 	luck := v.r.dice.chance()
 	if luck < lostEntries {
+		v.r.w.tracef("%T is lost", c)
 		return 0, lock.Outcome{}, consensus.ErrUnknown // it was never written
 	}
 	index := v.r.view.Index + 1
@@ -161,6 +162,7 @@ func (v *voter) Propose(ctx context.Context, c replica.Command) (uint64, lock.Ou
 	v.r.w.applied(was, v.r.view, c, out)
 	v.r.tell()
 	if luck > 1-lostEntries || v.r.leader != v.name || v.r.heard[v.name] != v.heard {
+		v.r.w.tracef("the outcome of %T is lost", c)
 		return 0, lock.Outcome{}, consensus.ErrUnknown // it fell with the entry on its way
 	}
 	return index, out, nil

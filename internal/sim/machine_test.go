@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/host"
@@ -142,13 +143,21 @@ func (m *machine) serve() {
 		m.w.t.Fatal(err)
 	}
 	audit := &journal.Auditor{}
-	d.host = host.New(host.Config{Daemon: &c, Cluster: m.w.cluster, Self: d.self, Journal: log, Audit: audit, Sessions: d, Processes: m.w, Keeper: kept, Dial: d.dial, Hears: d.hears})
+	store, err := d.disk()
+	if err != nil {
+		m.w.t.Fatal(err)
+	}
+	d.host = host.New(host.Config{Daemon: &c, Cluster: m.w.cluster, Self: d.self, Journal: log, Audit: audit, Sessions: d, Processes: m.w, Keeper: kept, Dial: d.dial, Hears: d.hears, Store: store})
 	if err := d.host.Adopt(); err != nil {
 		m.w.t.Errorf("node %s: %v", m.name, err)
 		return
 	}
 	if d.self.Voter {
-		d.leader = leader.New(leader.Config{Log: m.w.raft.join(m.name), Cluster: m.w.cluster, Timing: c.Timing, Journal: log, Audit: audit, Answers: d.answers, Hears: d.hears})
+		var tier leader.Tier
+		if store != nil {
+			tier = store
+		}
+		d.leader = leader.New(leader.Config{Log: m.w.raft.join(m.name), Cluster: m.w.cluster, Timing: c.Timing, Journal: log, Audit: audit, Answers: d.answers, Hears: d.hears, Tier: tier})
 		d.work.Go(func() { d.leader.Run(d.ctx) })
 	}
 	d.work.Go(func() { d.host.Run(d.ctx) })
@@ -158,6 +167,20 @@ func (m *machine) serve() {
 	m.daemon = d
 	m.mu.Unlock()
 	m.w.see(sight{moment: adopting, at: m, on: func() bool { return m.running() == d && !d.adopted.Load() }})
+}
+
+// disk opens the durable tier; nil: there is none. A write takes its time, and nobody waits for that of a daemon that is dead.
+func (d *daemon) disk() (*checkpoint.Store, error) {
+	if d.m.w.durable == 0 {
+		return nil, nil
+	}
+	store, err := checkpoint.Open(d.ctx, d.m.w.disk)
+	if err != nil {
+		return nil, err
+	}
+	store.Pace(func(bytes int) { d.pause(time.Duration(float64(bytes) / weights * float64(d.m.w.writes))) })
+	d.track(store)
+	return store, nil
 }
 
 // life is a number that no two daemons of a cluster have in common.

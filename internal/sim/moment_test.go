@@ -13,6 +13,7 @@ const (
 	capturing               // a rank copies its group's part
 	pinning                 // a rank has sealed the candidate, which is not committed
 	pushing                 // a mirror takes a part in
+	splitting               // one rank has sealed a candidate, and another one has passed it
 	closed                  // an epoch is closed, and nothing is planned
 	living                  // ranks are asked for their live state
 	planned                 // there is a plan, and a rank has not loaded
@@ -25,7 +26,7 @@ const (
 )
 
 func (m moment) String() string {
-	return [...]string{"any time", "opening", "capture", "pin to commit", "push to seal", "closed", "live capture", "plan to load", "fetch", "load to resume", "resumed", "adoption", "leaving"}[m]
+	return [...]string{"any time", "opening", "capture", "pin to commit", "push to seal", "candidate passed", "closed", "live capture", "plan to load", "fetch", "load to resume", "resumed", "adoption", "leaving"}[m]
 }
 
 // often tells whether a moment comes at every step.
@@ -34,8 +35,11 @@ func (m moment) often() bool { return m == capturing || m == pinning || m == pus
 // recovers tells whether a moment comes only where something has failed.
 func (m moment) recovers() bool { return m >= closed && m <= adopting }
 
+// follows tells whether a moment comes only where a fault brought it about.
+func (m moment) follows() bool { return m.recovers() || m == splitting }
+
 // aimed are the moments, as often as they are drawn.
-var aimed = []moment{anytime, anytime, opening, capturing, pinning, pinning, pushing, pushing, closed, closed, living, planned, planned, planned, fetching, fetching, loaded, loaded, resumed, adopting, adopting, leaving}
+var aimed = []moment{anytime, anytime, opening, capturing, pinning, pinning, pushing, pushing, splitting, splitting, closed, closed, living, living, living, planned, planned, planned, fetching, fetching, loaded, loaded, resumed, adopting, adopting, leaving}
 
 // sight is a moment that somebody sees begin, with whom it concerns.
 type sight struct {

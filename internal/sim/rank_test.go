@@ -54,7 +54,8 @@ type rank struct {
 	stopped    bool
 	paused     uint32
 	notices    []wire.Sealed
-	has        replica.Step // the live state is that of this step
+	has        replica.Step       // the live state is that of this step
+	lacks      replica.Generation // of its newest step, which it has not captured; zero: it has
 	waitsGo    bool
 	answered   answer
 	unloadable bool // what it was to load is not what was sealed: the process ends, as programs do
@@ -499,8 +500,13 @@ func (r *rank) makeStep(s replica.Step) bool {
 	r.move(s, replica.Updated)
 	r.move(s, replica.Idle)
 	r.do(func() { atomic.StoreUint64(r.word(atGood), uint64(replica.PackWord(r.epoch, s, 0))) })
-	if r.due(s) {
-		r.fill(shm.Slot, g, replica.OfGroup(r.group), r.has)
+	if passed := r.lacks; passed.Epoch == r.epoch {
+		r.w.passes(r, passed) // again: its daemon may tell so from now on
+	}
+	r.lacks = replica.Generation{}
+	if !r.due(s) || !r.fill(shm.Slot, g, replica.OfGroup(r.group), r.has) {
+		r.w.passes(r, g)
+		r.lacks = g
 	}
 	return true
 }
@@ -584,6 +590,9 @@ func (r *rank) fill(k shm.PlaceKind, g replica.Generation, part replica.Part, of
 	if err != nil {
 		r.w.tracef("rank %d: %v of %v: %v", r.of, at, g, err)
 		return false
+	}
+	if k == shm.Slot {
+		r.w.seals(r, g)
 	}
 	if k == shm.Slot && r.arena.Candidate().Generation() == g {
 		r.w.see(sight{moment: pinning, at: r.m, rank: r.process, on: func() bool { j := r.w.now(); return j != nil && j.Epoch == g.Epoch && j.Committed.Compare(g) < 0 }})

@@ -51,7 +51,7 @@ func newScript(w *world) *script {
 	s.watcher = watcher{s: s, since: time.Now()}
 	for range 1 + s.rng.IntN(5) {
 		a := s.draw()
-		if n := len(s.aims); a.moment.recovers() && (n == 0 || !s.aims[n-1].moment.recovers() || s.rng.IntN(2) == 0) {
+		if n := len(s.aims); a.moment.follows() && (n == 0 || !s.aims[n-1].moment.follows() || a.moment == splitting || s.rng.IntN(2) == 0) {
 			s.aims = append(s.aims, s.before(a.moment))
 		}
 		s.aims = append(s.aims, a)
@@ -70,13 +70,13 @@ func (s *script) draw() aim {
 	}
 	for {
 		a := aim{kind: pick(s.rng, kinds...), moment: pick(s.rng, aimed...)}
-		if !a.kind.fits(a.moment) {
+		if !a.kind.fits(a.moment) || !s.w.has(a.moment) && s.rng.IntN(4) > 0 {
 			continue
 		}
 		switch {
 		case a.moment.often():
 			a.nth = s.rng.IntN(12)
-		case a.moment == living || a.moment == fetching || a.moment == loaded || !a.moment.recovers(): // each rank has such, or each part
+		case a.moment == living || a.moment == fetching || a.moment == loaded || !a.moment.follows(): // each rank has such, or each part
 			a.nth = s.rng.IntN(3)
 		}
 		switch s.rng.IntN(4) {
@@ -84,6 +84,9 @@ func (s *script) draw() aim {
 			a.after = s.between(0, 20*time.Millisecond)
 		case 1:
 			a.after = s.between(0, 300*time.Millisecond)
+		}
+		if a.moment == splitting && s.rng.IntN(2) == 0 {
+			a.after = s.between(0, 2*(s.w.pass+s.w.writes/2)) // until the slots are free again
 		}
 		if a.moment == anytime {
 			a.nth, a.after = 0, s.between(0, 3*time.Second)
@@ -93,12 +96,17 @@ func (s *script) draw() aim {
 	}
 }
 
-// before is a fault that brings a moment of a recovery about.
+// before is a fault that brings a moment about: one of a recovery; or one that keeps nodes from hearing of another candidate, once some
+// ranks have passed this one.
 func (s *script) before(m moment) aim {
 	a := aim{kind: pick(s.rng, rankKilled, rankKilled, rankRaises, nodeLost), moment: pick(s.rng, anytime, anytime, pinning, capturing, pushing), nth: s.rng.IntN(6)}
 	switch {
 	case m == adopting:
 		a.kind = daemonKilled
+	case m == splitting && s.daemonsOnly:
+		a.kind, a.moment = pick(s.rng, daemonKilled, leaderFalls), pick(s.rng, pinning, splitting)
+	case m == splitting:
+		a.kind, a.moment = pick(s.rng, leaderFalls, leaderFalls, daemonKilled, pairCut, oneWayCut), pick(s.rng, pinning, splitting, splitting)
 	case s.daemonsOnly:
 		a.kind = daemonsKilled
 	}

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
@@ -20,6 +21,8 @@ type shape struct {
 	warm            bool          // processes are there in no time
 	pass            time.Duration // of a forward and backward pass, at least
 	takes           time.Duration // of a group's part from node to node, where nothing else is on the way; 0: none
+	durable         uint32        // steps between durable generations; 0: there are none
+	writes          time.Duration // of a group's part to disk
 }
 
 // pick is one of several, all as likely.
@@ -28,9 +31,11 @@ func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
 func drawShape(rng *rand.Rand) shape {
 	s := shape{hosts: pick(rng, 3, 3, 4, 5), world: uint32(2 + rng.IntN(3)), frozen: rng.IntN(3) == 0, warm: rng.IntN(2) == 0, cadence: pick[uint32](rng, 0, 0, 2, 5, 9)}
 	s.trainers = min(s.hosts, 2+rng.IntN(2))
-	s.slots = pick(rng, 2, 2, 3, 4)
+	s.slots = pick(rng, 2, 2, 2, 3, 4)
 	s.pass = pick(rng, 10*time.Millisecond, 40*time.Millisecond, 250*time.Millisecond, time.Second)
 	s.takes = pick(rng, 0, 30*time.Millisecond, 150*time.Millisecond, 250*time.Millisecond)
+	s.durable = pick[uint32](rng, 0, 1, 1, 4)
+	s.writes = min(5*time.Second, pick[time.Duration](rng, 1, 3, 5)*max(1, time.Duration(s.cadence))*(s.pass+20*time.Millisecond)) // of some candidates
 	layout := rng.IntN(5)
 	for r := range s.world {
 		g := replica.GroupID(r)
@@ -47,8 +52,31 @@ func drawShape(rng *rand.Rand) shape {
 	return s
 }
 
+// has tells whether a moment is one of such a job, as a rule. The state of a rank that is a group of its own dies with it. A rank passes a
+// candidate where the disk has its slots.
+func (s shape) has(m moment) bool {
+	switch m {
+	case living:
+		return s.grouped()
+	case splitting:
+		return s.grouped() && s.durable > 0 && s.slots == 2
+	default:
+		return true
+	}
+}
+
+// grouped tells whether some group has several ranks.
+func (s shape) grouped() bool {
+	for i, g := range s.groups {
+		if slices.Contains(s.groups[:i], g) {
+			return true
+		}
+	}
+	return false
+}
+
 func (s shape) String() string {
-	return fmt.Sprintf("%d nodes, %d of them train; groups %v, %d slots, cadence %d, frozen %v, warm %v, a pass of %v, a part takes %v", s.hosts, s.trainers, s.groups, s.slots, s.cadence, s.frozen, s.warm, s.pass, s.takes)
+	return fmt.Sprintf("%d nodes, %d of them train; groups %v, %d slots, cadence %d, frozen %v, warm %v, a pass of %v, a part takes %v, durable every %d steps, which takes %v", s.hosts, s.trainers, s.groups, s.slots, s.cadence, s.frozen, s.warm, s.pass, s.takes, s.durable, s.writes)
 }
 
 // pace is how many bytes a second a node sends, and receives; 0: as many as there are.

@@ -57,12 +57,14 @@ func (t *tally) happens(what string) {
 	t.happened[what]++
 }
 
-func (t *tally) ends(seed uint64, failed bool) {
+// ends counts an episode; it returns how many there were.
+func (t *tally) ends(seed uint64, failed bool) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.played++; failed {
 		t.failed = append(t.failed, seed)
 	}
+	return t.played
 }
 
 // fails tells whether an episode has failed.
@@ -89,6 +91,8 @@ func (t *tally) missed() (list []string) {
 
 // write prints the table.
 func (t *tally) write(out io.Writer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	took := time.Since(t.began)
 	fmt.Fprintf(out, "%d episodes in %v: %.0f a minute; %d failed\n\n| moment |", t.played, took.Round(time.Second), float64(t.played)/took.Minutes(), len(t.failed))
 	for k := range kinds {

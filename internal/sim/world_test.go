@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,6 +27,7 @@ type world struct {
 	ctx      context.Context
 	cluster  replica.ClusterID
 	raft     *raft
+	disk     string // the directory of the durable tier
 	names    []replica.NodeName
 	machines map[replica.NodeName]*machine
 
@@ -49,6 +51,7 @@ type world struct {
 	calm      bool         // no fault that may close an epoch has happened
 	plans     map[replica.Epoch]wire.Order
 	let       map[at]int // process that was let go in an epoch
+	halves    map[replica.Generation]half
 	gone      map[replica.Rank]bool
 	done      chan struct{} // closed when the job has ended
 	broken    chan struct{} // closed when something did not hold
@@ -76,7 +79,11 @@ type collective struct {
 
 func newWorld(t *testing.T, ctx context.Context, seed uint64, dir string) *world {
 	w := &world{t: t, seed: seed, ctx: ctx, cluster: replica.ClusterID{0xc1}, shape: drawShape(rand.New(rand.NewPCG(seed, 1))), sights: make(chan sight, 64), machines: map[replica.NodeName]*machine{}, processes: map[int]*process{},
-		arrived: map[at]*collective{}, calm: true, plans: map[replica.Epoch]wire.Order{}, let: map[at]int{}, gone: map[replica.Rank]bool{}, done: make(chan struct{}), broken: make(chan struct{}), pids: 1000, began: time.Now()}
+		arrived: map[at]*collective{}, calm: true, plans: map[replica.Epoch]wire.Order{}, let: map[at]int{}, halves: map[replica.Generation]half{}, gone: map[replica.Rank]bool{}, done: make(chan struct{}), broken: make(chan struct{}), pids: 1000, began: time.Now()}
+	w.disk = filepath.Join(dir, "durable")
+	if err := os.Mkdir(w.disk, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	w.regions = []replica.Region{
 		{Name: "weight", DType: replica.F32, Shape: []uint64{weights / 4}, Bytes: weights},
 		{Name: "rng", DType: replica.U8, Kind: replica.Private, Class: replica.Volatile, Shape: []uint64{private}, Bytes: private},
@@ -155,6 +162,21 @@ func (w *world) alive() (list []*process) {
 		}
 	}
 	return list
+}
+
+// ready tells whether each rank has a process that has attached, and none is stopped.
+func (w *world) ready() bool {
+	ranks := map[replica.Rank]bool{}
+	for _, p := range w.alive() {
+		p.mu.Lock()
+		ready := p.thaw == nil && p.meets.Load()
+		p.mu.Unlock()
+		if !ready {
+			return false
+		}
+		ranks[p.rank] = true
+	}
+	return len(ranks) == int(w.world)
 }
 
 func (w *world) killOn(m *machine) {
@@ -339,6 +361,42 @@ func (w *world) leaves(r *rank) {
 		w.failLocked("rank %d leaves at step %d of %d", r.of, r.has, w.last)
 	}
 	w.gone[r.of] = true
+}
+
+// half is who has sealed a generation, and who makes further steps without: one of each.
+type half struct{ sealed, passed *rank }
+
+// seals and passes tell the script where some ranks have a generation that others will never have. A crowd of steps is forgotten.
+func (w *world) seals(r *rank, g replica.Generation) {
+	w.halve(g, func(h *half) { h.sealed = r })
+}
+
+func (w *world) passes(r *rank, g replica.Generation) {
+	w.halve(g, func(h *half) { h.passed = r })
+}
+
+func (w *world) halve(g replica.Generation, set func(*half)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h := w.halves[g]
+	set(&h)
+	w.halves[g] = h
+	for old := range w.halves {
+		if old.Epoch < g.Epoch || old.Step+16 < g.Step {
+			delete(w.halves, old)
+		}
+	}
+	if h.sealed != nil && h.passed != nil {
+		w.see(sight{moment: splitting, at: h.sealed.m, rank: h.sealed.process, on: w.uncommitted(g)})
+	}
+}
+
+// uncommitted tells whether the job is open in a generation's epoch, and not committed as far.
+func (w *world) uncommitted(g replica.Generation) func() bool {
+	return func() bool {
+		j := w.now()
+		return j != nil && j.Phase == replica.Open && j.Epoch == g.Epoch && j.Committed.Compare(g) < 0
+	}
 }
 
 // finish has the job end in a few steps: ranks that are two steps ahead of others there are none.
