@@ -442,7 +442,7 @@ func (r *runner) watchCommits(ctx context.Context) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	var from, at uint64
-	since := time.Now()
+	since := r.clock.now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -450,14 +450,14 @@ func (r *runner) watchCommits(ctx context.Context) {
 		case <-tick.C:
 		}
 		_, live, committed := r.now()
-		waited := time.Since(since)
+		waited := r.clock.now() - since
 		still := func(what string) {
 			r.rec.violated(violation{standstill, fmt.Sprintf("no commit after step %d of %s for %.0f s, while ranks %s: %s", committed, r.job.Name, waited.Seconds(), what, r.waiting())})
 			r.keepStatus()
 		}
 		switch {
 		case committed != from || live < at:
-			from, at, since = committed, live, time.Now()
+			from, at, since = committed, live, r.clock.now()
 		case committed >= uint64(r.lay.Steps):
 		case live > at+10 && waited > r.bounds.commits:
 			still(fmt.Sprintf("trained from step %d to %d", at, live))
