@@ -35,6 +35,8 @@ BENCH      ?=
 DURATION   ?= 20m
 SEED       ?=
 CHAOS      ?=
+# The bugs that chaos-control plants: those whose moment chaos aims at.
+CHAOSCONTROLS ?= heir left incarnation
 RUNCHAOS    = $(BIN)/replicad chaos run $(if $(SEED),--seed $(SEED)) --trainer "$(BIN)/textlm --positions window" --report $(BIN)/chaos
 # Of jobs with torch: .venv, which py-setup makes, or one of yours that has torch.
 ifeq ($(origin PYTHON),undefined)
@@ -163,10 +165,13 @@ demo-torch: build $(TORCH) ## the same over a PyTorch job: a GPT on three DDP re
 chaos: build ## random faults for 20 minutes; DURATION, SEED, flags in CHAOS="--faults heir --kills 200"; timeline and logs in bin/chaos
 	$(RUNCHAOS) --duration $(DURATION) $(CHAOS)
 
-chaos-control: build ## chaos must find the bug of docs/heir.md, planted back, within 200 kills
-	CGO_ENABLED=0 $(GOBUILD) -tags chaos_heir -ldflags "-X main.version=$(VERSION)-chaos_heir" -o $(BIN)/chaos-heir/replicad ./cmd/replicad
-	CGO_ENABLED=1 CGO_CFLAGS="-O2 -g -DRP_CHAOS_HEIR" $(GOBUILD) -tags chaos_heir -o $(BIN)/chaos-heir/textlm ./examples/textlm
-	.ci/chaos-control $(BIN)/chaos-heir $(if $(SEED),--seed $(SEED)) $(CHAOS)
+chaos-control: build ## chaos must find the bugs that CHAOSCONTROLS names, planted back one by one (internal/planted)
+	@for tag in $(CHAOSCONTROLS); do \
+		bin=$(BIN)/chaos-$$tag; \
+		CGO_ENABLED=0 $(GOBUILD) -tags chaos_$$tag -ldflags "-X main.version=$(VERSION)-chaos_$$tag" -o $$bin/replicad ./cmd/replicad; \
+		CGO_ENABLED=1 CGO_CFLAGS="-O2 -g -DRP_CHAOS_$${tag^^}" $(GOBUILD) -tags chaos_$$tag -o $$bin/textlm ./examples/textlm; \
+		.ci/chaos-control $$tag $$bin $(if $(SEED),--seed $(SEED)) $(CHAOS); \
+	done
 
 hostile: build ## strangers, peers, ranks and users that misbehave beside a job that trains; table and report in bin/; flags in HOSTILE="--patterns cbor"
 	$(BIN)/replicad chaos hostile --report $(BIN)/hostile.json --table $(BIN)/hostile.md $(HOSTILE)

@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -47,7 +48,7 @@ func (a aim) wants(s spot, waited time.Duration) bool {
 	case a.mirrors != s.mirror:
 		return false
 	}
-	return !s.mirror || s.both || waited > aimHalf
+	return !s.mirror || s.both || a.opening || waited > aimHalf // a job that opens has no private parts yet
 }
 
 // await looks until a place is in the moment that is aimed at, and hit is called at once with it; false: there was none.
@@ -81,7 +82,7 @@ func (r *runner) awaitSpot(ctx context.Context, a aim, patience time.Duration, r
 // beginAimed kills a rank or a daemon while the slot word of a place says that a part is on its way into it.
 func (r *runner) beginAimed(ctx context.Context, f Fault) (act, error) {
 	a := aims[f.Kind]
-	ready, patience, end := func() bool { return true }, aimPatience, func() error { return nil }
+	ready, patience, end := func() bool { return !a.opening || !r.opened() }, aimPatience, func() error { return nil }
 	text := f.Kind
 	if a.restore {
 		i, lost := r.loseRanks(f)
@@ -151,6 +152,14 @@ func (r *runner) planned(after uint64) (yes bool) {
 			}
 		}
 		yes = plan > open
+	})
+	return yes
+}
+
+// opened tells whether the job that runs has been resumed once: its ranks make steps from then on.
+func (r *runner) opened() (yes bool) {
+	r.journal.View(func() {
+		yes = slices.ContainsFunc(r.journal.Log, func(e cluster.LogEvent) bool { return e.Event == "resumed" })
 	})
 	return yes
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -258,6 +259,41 @@ func TestBoundsFollowACalmRecovery(t *testing.T) {
 	}
 }
 
+// Time in which a process waited for a core that others had counts less, as far as the calm job did not have that too; some always counts.
+func TestBoundsGoByTheTimeThatIsServed(t *testing.T) {
+	waited := map[int]time.Duration{}
+	s := newServed(func() map[int]time.Duration { return maps.Clone(waited) })
+	at := time.Now()
+	pass := func(worst time.Duration) time.Duration {
+		before := s.now()
+		waited[1], waited[2] = waited[1]+worst, waited[2]+worst/10
+		at = at.Add(time.Second)
+		s.look(at)
+		return s.now() - before
+	}
+	pass(0)
+	for range 4 {
+		if got := pass(200 * time.Millisecond); got != time.Second {
+			t.Errorf("%v of a second of the calm job count", got)
+		}
+	}
+	if calm := s.calmed(); calm != 0.8 {
+		t.Errorf("a core was at hand for %v of the calm job", calm)
+	}
+	for _, tc := range []struct{ worst, want time.Duration }{
+		{0, time.Second}, {200 * time.Millisecond, time.Second}, {600 * time.Millisecond, time.Second / 2},
+		{time.Second, time.Second / 4}, {3 * time.Second, time.Second / 4}, // several threads may wait at once
+	} {
+		if got := pass(tc.worst); (got - tc.want).Abs() > time.Microsecond {
+			t.Errorf("%v count of a second in which a process waited %v for a core, want %v", got, tc.worst, tc.want)
+		}
+	}
+	waited[3] = time.Hour // a process that is seen for the first time
+	if got := pass(0); got != time.Second {
+		t.Errorf("%v count of a second in which a process began", got)
+	}
+}
+
 // The words of an arena are read from outside, through the descriptors of whoever has it.
 func TestWordsOfAnotherProcess(t *testing.T) {
 	region := replica.Region{Name: "weights", DType: replica.U8, Kind: replica.Replicated, Class: replica.Window, Shape: []uint64{8192}, Bytes: 8192}
@@ -289,6 +325,7 @@ func TestWordsOfAnotherProcess(t *testing.T) {
 	}{
 		{pushDaemon, true, copying.word, 0, true}, {pushDaemon, false, copying.word, 0, false}, {pushDaemon, false, copying.word, aimPatience, true},
 		{pushDaemon, true, list[0].word, 0, false}, {captureRank, true, copying.word, 0, false}, {restoreRank, true, copying.word, 0, true},
+		{openingRank, false, copying.word, 0, true}, // no mirror has private parts before the first step
 	} {
 		s := copying
 		s.both, s.word = tc.both, tc.word

@@ -70,7 +70,8 @@ func (r *runner) inject(ctx context.Context, f Fault) error {
 	healed := time.Now()
 	what := strings.Join(texts, "; ")
 	if err == nil {
-		err = r.whole(ctx, step, f.kinds()...)
+		_, last, _ := r.now() // what was committed while the fault came about says nothing of the recovery from its last part
+		err = r.whole(ctx, max(step, last), f.kinds()...)
 	}
 	r.kills += r.judge.takeKills()
 	if err != nil {
@@ -441,7 +442,7 @@ func (r *runner) watchCommits(ctx context.Context) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	var from, at uint64
-	since := time.Now()
+	since := r.clock.now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -449,14 +450,14 @@ func (r *runner) watchCommits(ctx context.Context) {
 		case <-tick.C:
 		}
 		_, live, committed := r.now()
-		waited := time.Since(since)
+		waited := r.clock.now() - since
 		still := func(what string) {
 			r.rec.violated(violation{standstill, fmt.Sprintf("no commit after step %d of %s for %.0f s, while ranks %s: %s", committed, r.job.Name, waited.Seconds(), what, r.waiting())})
 			r.keepStatus()
 		}
 		switch {
 		case committed != from || live < at:
-			from, at, since = committed, live, time.Now()
+			from, at, since = committed, live, r.clock.now()
 		case committed >= uint64(r.lay.Steps):
 		case live > at+10 && waited > r.bounds.commits:
 			still(fmt.Sprintf("trained from step %d to %d", at, live))

@@ -130,9 +130,10 @@ func set[T comparable](field *T, value T) {
 	}
 }
 
-// trainer is the command of the undisturbed run, and of a rank.
+// trainer is the command of the undisturbed run, and of a rank, which is told of the world as well: an older textlm checks --shards
+// against that flag, not against what its launcher says.
 func (r *runner) trainer(more ...string) []string {
-	command := append(strings.Fields(r.opt.Trainer), "--steps", fmt.Sprint(r.lay.Steps), "--seed", fmt.Sprint(r.opt.Seed))
+	command := append(strings.Fields(r.opt.Trainer), "--steps", fmt.Sprint(r.lay.Steps), "--seed", fmt.Sprint(r.opt.Seed), "--world", fmt.Sprint(r.lay.World))
 	if r.lay.Shards > 0 {
 		command = append(command, "--shards", fmt.Sprint(r.lay.Shards))
 	}

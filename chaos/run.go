@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,7 +56,8 @@ type runner struct {
 	want    []cluster.Digests
 	losses  map[rankStep]float64
 	bounds  bounds
-	next    int // of the schedule
+	clock   *served // that the bounds go by
+	next    int     // of the schedule
 	faults  map[string]int
 	hits    map[string]int // of aimed ones: the moment was still there when the signal had come
 	kills   int
@@ -94,7 +96,7 @@ func Run(ctx context.Context, opt Options, stdout io.Writer) (err error) {
 		if err = os.Mkdir(sub, 0o700); err != nil {
 			break
 		}
-		r := &runner{opt: opt, lay: opt.layout(name), dir: sub, spawn: spawn, rec: rec, losses: map[rankStep]float64{}, faults: t.faults, hits: t.hits}
+		r := &runner{opt: opt, lay: opt.layout(name), dir: sub, spawn: spawn, rec: rec, losses: map[rankStep]float64{}, clock: newServed(coreWaits), faults: t.faults, hits: t.hits}
 		r.opt.Duration /= time.Duration(len(opt.Layouts))
 		r.opt.Kills = max(0, opt.Kills-t.kills)
 		err = r.perform(ctx)
@@ -206,6 +208,7 @@ func (r *runner) perform(ctx context.Context) error {
 	r.cluster.Follow(cluster.NewJournal())
 	var wg sync.WaitGroup
 	wg.Go(func() { r.cluster.Watch(watching) })
+	wg.Go(func() { r.clock.run(watching) })
 	err := r.jobsUntil(ctx)
 	end()
 	wg.Wait()
@@ -338,6 +341,7 @@ func (r *runner) calm(ctx context.Context) error {
 	}
 	r.judge.takeKills()
 	calm := time.Since(died)
+	served := r.clock.calmed()
 	r.bounds.calm, r.bounds.commits = calm, max(ordinary, gapFactor*gap)
 	if err := r.finish(ctx, time.Duration(r.lay.Steps)*time.Second+5*time.Minute); err != nil {
 		return err
@@ -346,8 +350,8 @@ func (r *runner) calm(ctx context.Context) error {
 		committed, _ := r.journal.CommittedLocked()
 		r.bounds.rest = uint64(r.lay.Steps) - min(committed, uint64(r.lay.Steps))
 	})
-	r.rec.say("a job with one rank's death under replicad took %.1f s: first step after %.1f s, whole %.2f s after the death, at most %.2f s and %d steps without a commit. Bounds: recovery %.0f to %.0f s, commits %.0f s",
-		time.Since(began).Seconds(), start.Seconds(), calm.Seconds(), gap.Seconds(), lag, r.bounds.recovery().Seconds(), r.bounds.recovery(nodeLoss).Seconds(), r.bounds.commits.Seconds())
+	r.rec.say("a job with one rank's death under replicad took %.1f s: first step after %.1f s, whole %.2f s after the death, at most %.2f s and %d steps without a commit, a core at hand %.0f %% of the time. Bounds: recovery %.0f to %.0f s, commits %.0f s",
+		time.Since(began).Seconds(), start.Seconds(), calm.Seconds(), gap.Seconds(), lag, 100*served, r.bounds.recovery().Seconds(), r.bounds.recovery(nodeLoss).Seconds(), r.bounds.commits.Seconds())
 	return nil
 }
 
@@ -487,12 +491,13 @@ func (r *runner) finish(ctx context.Context, patience time.Duration) error {
 	for _, d := range cluster.Compare(got, r.want, r.lay.Groups) {
 		r.rec.violated(violation{wrong, d})
 	}
-	end := time.NewTimer(r.leave())
-	defer end.Stop()
+	leaving, left := context.WithCancel(ctx)
+	defer left()
+	late := r.clock.after(leaving, r.leave())
 	for _, n := range r.cluster.Nodes {
 		select {
 		case <-n.Launcher.Gone:
-		case <-end.C:
+		case <-late:
 			return r.fail(standstill, fmt.Errorf("the launcher of %s has not ended %v after the last rank was done; %s", n.Name, r.leave(), r.waiting()))
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -553,35 +558,41 @@ func (r *runner) forget(ctx context.Context) error {
 	}
 }
 
-// await waits for something that the journal shows. What does not come in time, and a process that ends by itself, fail the run.
+// await waits for something that the journal shows. What does not come in time, by the clock of the bounds, and a process that ends by
+// itself, fail the run.
 func (r *runner) await(ctx context.Context, patience time.Duration, what string, ok func() bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
 	defer cancel(nil)
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
+	watch.Go(func() {
 		select {
 		case <-r.rec.fatal:
 			cancel(errFatal)
-		case <-done:
+		case <-r.clock.after(ctx, patience):
+			cancel(errLate)
+		case <-ctx.Done():
 		}
-	}()
+	})
 	began := time.Now()
-	err := r.journal.Await(ctx, patience, what, ok)
+	err := r.journal.Await(ctx, math.MaxInt64, what, ok)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, errFatal):
 		return r.broken()
+	case errors.Is(err, errLate):
+		return r.fail(standstill, fmt.Errorf("waited %v, of which %v count, for %s; seen instead: %s", time.Since(began).Round(time.Second), patience.Round(time.Second), what, r.journal.Summary()))
 	case ctx.Err() != nil:
 		return err
-	case time.Since(began) >= patience:
-		return r.fail(standstill, err)
 	}
 	return r.fail(ended, err)
 }
 
-var errFatal = errors.New("a promise did not hold")
+var (
+	errFatal = errors.New("a promise did not hold")
+	errLate  = errors.New("it did not come in time")
+)
 
 // fail reports what ends the run, and keeps every daemon's view of it.
 func (r *runner) fail(class string, err error) error {

@@ -151,6 +151,34 @@ func TestLoadRefusesOtherBytes(t *testing.T) {
 	}
 }
 
+// A further fault comes while a rank loads, and the daemon frees what the plan of the closed epoch named: the rank is healthy, its bytes are
+// no copy that is bad, and it joins the next epoch.
+func TestLoadOfAnEpochThatIsClosedMeanwhile(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	must(t, r.StepEnter(1, patience))
+	r.fill(10)
+	must(t, r.StepExit(1, 0))
+	slot := await(d, sealedAs(0, replica.Generation{Epoch: 1, Step: 1}))
+	d.fence(1)
+	older := d.load(0, 0, 0)
+	d.orders(2, d.load(int(slot.Index), ringOf(t, d, replica.Generation{Epoch: 1, Step: 1}), 1))
+	_, err := r.Join(t.Context())
+	must(t, err)
+	d.fence(2)
+	d.arena.Free(shm.Place{Kind: shm.Slot, Index: int(slot.Index)})
+	if err := r.Load(); !errors.Is(err, libreplicad.ErrFenced) {
+		t.Fatalf("load of a closed epoch: %v, want that it is closed", err)
+	}
+	d.orders(3, older)
+	r.load(t, 3, 0)
+	for len(d.seen) > 0 {
+		if ev, ok := (<-d.seen).(session.Unloadable); ok {
+			t.Errorf("the daemon is told of a bad copy: %s", ev.Text)
+		}
+	}
+}
+
 func TestFrozenGoodSealsNothing(t *testing.T) {
 	d := newDaemon(t)
 	r := started(t, d)

@@ -35,6 +35,30 @@ func Children(pid int) []int {
 	return list
 }
 
+// Descendants lists the processes below pid.
+func Descendants(pid int) (list []int) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	children := map[int][]int{}
+	for _, e := range entries {
+		if child, err := strconv.Atoi(e.Name()); err == nil {
+			parent := parentOf(child)
+			children[parent] = append(children[parent], child)
+		}
+	}
+	for next := children[pid]; len(next) > 0; {
+		list = append(list, next...)
+		var below []int
+		for _, p := range next {
+			below = append(below, children[p]...)
+		}
+		next = below
+	}
+	return list
+}
+
 // parentOf reads a process's parent from /proc; 0 if there is no such process. The name, in parentheses, may hold anything.
 func parentOf(pid int) int {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")

@@ -186,7 +186,8 @@ RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err);
 RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_error *err);
 /* After RP_INIT: captures and seals the frozen area, replicated and private parts as (epoch, step); sets good. Then rp_join again. */
 RP_API int rp_seal_initial(rp_handle *h, rp_error *err);
-/* After RP_LOAD: copies the sealed parts into the live regions, verifying every chunk; sets good to {epoch, step}. */
+/* After RP_LOAD: copies the sealed parts into the live regions, verifying every chunk; sets good to {epoch, step}. RP_EFENCED if the epoch was
+ * closed meanwhile, and its plan's parts were freed. */
 RP_API int rp_load(rp_handle *h, rp_error *err);
 /* Acknowledges the load; waits until the epoch is opened. RP_EFENCED if it was closed instead. */
 RP_API int rp_ready(rp_handle *h, int64_t timeout_ns, rp_error *err);

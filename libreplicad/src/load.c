@@ -183,12 +183,14 @@ static int load(rp_handle *h, bool *sealed, rp_error *err) {
 }
 
 /* The daemon is told of bytes that are not the plan's: after the second process that can't load a generation, the generation is given up
- * and not the job. */
+ * and not the job. Where the epoch was closed meanwhile, it has freed what that epoch's plan named: nothing is bad, and there is another order. */
 RP_API int rp_load(rp_handle *h, rp_error *err) {
 	RPI_ENTER(h, err);
 	rp_error why = {0};
 	bool sealed;
 	int rc = load(h, &sealed, &why);
+	if (rc == RP_ECORRUPT && rp_fenced(h))
+		rc = rpi_error(&why, RP_EFENCED, "epoch %llu was closed while its state was loaded: rp_join", (unsigned long long)atomic_load(&h->epoch));
 	if (rc == RP_ECORRUPT && sealed) {
 		struct iovec body = {why.text, strnlen(why.text, sizeof why.text)};
 		rpi_send(h, RP_M_UNLOADABLE, 0, &body, 1, rpi_deadline(1000000000), NULL);
