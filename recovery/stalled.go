@@ -112,6 +112,14 @@ func (w *Watchdog) Moving(now time.Duration, m Moving) {
 	g.why = m.Why
 }
 
+// Writing takes a node's word that a durable write moves there, and holds the slot which a part lacks. That is no stall, and no reason to move
+// a mirror: the part gets its place when the write is through.
+func (w *Watchdog) Writing(now time.Duration, ev Writing) {
+	if g := w.gaps[gapKey{ev.Part, ev.Node}]; g != nil {
+		g.moved = now
+	}
+}
+
 // Look takes in what is known now.
 func (w *Watchdog) Look(now time.Duration, c Commits) (news StallNews) {
 	if c.Job.Phase != replica.Open || c.Job.Epoch != w.epoch {

@@ -263,3 +263,22 @@ func TestStalledMirrorMoves(t *testing.T) {
 		t.Errorf("mirrors %v, copies %d", j.GroupMirrors, j.Copies)
 	}
 }
+
+// TestWatchdogLetsADurableWriteFinish: a mirror whose place is held by a durable write that moves is not moved, and nothing is said of a stall.
+// Once the node says no more of it, it is as with any other.
+func TestWatchdogLetsADurableWriteFinish(t *testing.T) {
+	k := newKennel(t, 1)
+	k.c.Missing = lacks("c")
+	k.run(30*time.Second, 100*time.Millisecond, func() {
+		if k.now%time.Second == 0 {
+			k.dog.Writing(k.now, recovery.Writing{Node: "c", Part: group1, Bytes: uint64(k.now), Late: k.now})
+		}
+	})
+	if len(k.said) > 0 || len(k.moves) > 0 || k.stalled {
+		t.Fatalf("%q, %v, stalled %v", k.said, k.moves, k.stalled)
+	}
+	k.run(6*time.Second, 100*time.Millisecond, nil)
+	if len(k.said) != 1 || len(k.moves) != 1 {
+		t.Errorf("%q, %v", k.said, k.moves)
+	}
+}
