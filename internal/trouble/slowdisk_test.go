@@ -167,10 +167,14 @@ func TestDurableDirFreezes(t *testing.T) {
 			leader.daemon.await("durable", nil)
 			disk.freeze()
 			from, heard := leader.daemon.mark(), launchers[0].mark()
-			const why, remedy = "no byte was written for ", "See what ails the file system of durable_dir"
-			leader.daemon.awaitFrom(from, "failed", fields{"what": "durable", "why": why})
-			launchers[0].awaitText(heard, "warning: durable writes fail: ")
-			contains(t, leader.statusWhen(func(s status) bool { return s.job("job").DurableError != "" }).job("job").DurableError, why, remedy)
+			waits := c.slots == 2 // else commits have a slot besides, mostly, and the write that hangs costs nobody anything
+			if waits {
+				f := leader.daemon.awaitFrom(from, "failed", fields{"what": "durable", "why": "no byte was written for "})
+				contains(t, f.text, "See what ails the file system of durable_dir")
+				launchers[0].awaitText(heard, "warning: durable writes fail: ")
+				contains(t, leader.statusWhen(func(s status) bool { return s.job("job").DurableError != "" }).job("job").DurableError, "what ails the file system of durable_dir")
+			}
+			launchers[0].awaitFrom(heard, "step", nil)
 			began := launchers[0].steps(heard, "step")[0]
 			launchers[0].awaitLine(heard, "the steps of some seconds", func(l line) bool {
 				s, ok := l.fields["step"].(float64)
@@ -184,12 +188,18 @@ func TestDurableDirFreezes(t *testing.T) {
 			loaded := launchers[1].awaitFrom(told, "loaded", nil)
 			made := slices.Max(launchers[1].steps(heard, "step"))
 			resumed := int(loaded.fields["step"].(float64))
-			const few = 30 // what 3 s come to
-			if made-resumed > few || loaded.fields["source"] == "durable" {
+			// What 3 s come to. Once, at the first write that hangs, as many lie between two commits as 2 s come to, and those by which the leader went
+			// further ahead meanwhile, with each candidate that lapsed.
+			const few, once = 30, 40
+			lost := few
+			if !waits {
+				lost = once // the first write that hangs may be in the way only now
+			}
+			if made-resumed > lost || loaded.fields["source"] == "durable" {
 				t.Errorf("the death of a rank cost %d steps: %d were made, and %s", made-resumed, made, loaded.text)
 			}
 			commits := leader.daemon.steps(from, "commit_seen")
-			if most := longestStep(commits); most > few || len(commits) == 0 {
+			if most := longestStep(commits); most > once || len(commits) == 0 {
 				t.Errorf("between two commits were up to %d steps: %v", most, commits)
 			}
 			t.Logf("%d steps lost; %d commits, at most %d steps from one to the next", made-resumed, len(commits), longestStep(commits))
@@ -198,7 +208,9 @@ func TestDurableDirFreezes(t *testing.T) {
 			thawed := leader.daemon.mark()
 			disk.thaw()
 			leader.daemon.awaitFrom(thawed, "durable", nil)
-			launchers[0].awaitText(heard, "durable writes work again")
+			if waits {
+				launchers[0].awaitText(heard, "durable writes work again")
+			}
 			leader.statusWhen(func(s status) bool { return s.job("job").DurableError == "" })
 			if now := markers(t, disk.copied()); now <= was && now < leader.cfg.DurableKeep {
 				t.Errorf("%d markers after the thaw, %d before", now, was)
