@@ -282,3 +282,25 @@ func TestWatchdogLetsADurableWriteFinish(t *testing.T) {
 		t.Errorf("%q, %v", k.said, k.moves)
 	}
 }
+
+// TestWatchdogWaitsForTheCandidateBehindADurableWrite: while a durable write held the slot candidates lapsed, and the last one is far ahead. That
+// ranks are on their way there is no stall; that they have passed it again is.
+func TestWatchdogWaitsForTheCandidateBehindADurableWrite(t *testing.T) {
+	k := newKennel(t, 1)
+	k.c.Missing = []replica.Missing{{Part: group1, Node: "a", Rank: 2}}
+	k.run(20*time.Second, 100*time.Millisecond, func() {
+		if k.now%time.Second == 0 {
+			k.dog.Writing(k.now, recovery.Writing{Node: "a", Part: group1})
+		}
+	})
+	k.c.Candidate = k.c.Live + 100
+	k.run(14*time.Second, 100*time.Millisecond, nil)
+	if len(k.said) > 0 || k.stalled {
+		t.Fatalf("on the way to the candidate: %q", k.said)
+	}
+	k.c.Candidate = k.c.Live + 100
+	k.run(3*time.Second, 100*time.Millisecond, nil)
+	if len(k.said) != 1 {
+		t.Errorf("it has lapsed as well: %q", k.said)
+	}
+}
