@@ -38,7 +38,7 @@ func (l *Leader) waits() []waiting {
 	case replica.Planned:
 		out = l.waitsForLoads(in)
 	case replica.Open:
-		out = slices.Concat(l.waitsForSteps(in), l.waitsForEnd())
+		out = slices.Concat(l.waitsForSteps(in), l.waitsForSlots(), l.waitsForEnd())
 	case replica.Ended:
 	}
 	return append(out, l.waitsAtRendezvous()...)

@@ -70,6 +70,14 @@ type (
 		Part  replica.Part
 		Node  replica.NodeName
 	}
+	// Writing says that the durable write of a part moves on a node, and holds the slot there that the candidate lacks.
+	Writing struct {
+		Node       replica.NodeName
+		Part       replica.Part
+		Generation replica.Generation
+		Bytes      uint64        // that it has written
+		Late       time.Duration // for which the commit waits
+	}
 	// NodeUp says that a node's control stream is up.
 	NodeUp struct {
 		Holder  replica.Holder
@@ -107,6 +115,7 @@ func (Unreached) event()     {}
 func (Corrupt) event()       {}
 func (PutOff) event()        {}
 func (Stalled) event()       {}
+func (Writing) event()       {}
 func (NodeUp) event()        {}
 func (NodeGone) event()      {}
 func (DurableFound) event()  {}

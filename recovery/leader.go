@@ -68,6 +68,7 @@ type Leader struct {
 	naming    naming
 	parting   parting
 	pace      pace
+	writes    writes
 	verdict   Verdict // the planner's newest
 
 	recoveries []time.Duration // begun since the committed step last rose
@@ -136,6 +137,8 @@ func (l *Leader) learn(ev Event) {
 		l.learnPutOff(ev)
 	case Stalled:
 		l.learnStalled(ev)
+	case Writing:
+		l.writes.learn(ev, l.now)
 	case NodeUp:
 		l.up[ev.Holder.Node] = true
 		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer

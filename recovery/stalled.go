@@ -70,6 +70,8 @@ type gap struct {
 	generation replica.Generation
 	bytes      uint64
 	moved      time.Duration
+	writes     time.Duration // when a durable write was last said to hold the part's place; 0: none was
+	excused    replica.Step  // up to here ranks are on their way to a candidate that was named meanwhile, further ahead each time
 	why        string
 }
 
@@ -110,6 +112,14 @@ func (w *Watchdog) Moving(now time.Duration, m Moving) {
 		g.generation, g.bytes = m.Generation, m.Bytes
 	}
 	g.why = m.Why
+}
+
+// Writing takes a node's word that a durable write moves there, and holds the slot which a part lacks. That is no stall, and no reason to move
+// a mirror: the part gets its place when the write is through.
+func (w *Watchdog) Writing(now time.Duration, ev Writing) {
+	if g := w.gaps[gapKey{ev.Part, ev.Node}]; g != nil {
+		g.moved, g.writes = now, now
+	}
 }
 
 // Look takes in what is known now.
@@ -185,6 +195,12 @@ func (w *Watchdog) note(now time.Duration, c Commits) {
 			}
 			g = &gap{since: now}
 			w.gaps[k] = g
+		}
+		if g.writes > 0 && now-g.writes < stallQuiet {
+			g.excused = c.Candidate
+		}
+		if c.Live < g.excused {
+			g.moved = now
 		}
 		seen[k], g.missing, g.candidate = true, m, c.Candidate
 	}

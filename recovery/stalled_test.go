@@ -263,3 +263,44 @@ func TestStalledMirrorMoves(t *testing.T) {
 		t.Errorf("mirrors %v, copies %d", j.GroupMirrors, j.Copies)
 	}
 }
+
+// TestWatchdogLetsADurableWriteFinish: a mirror whose place is held by a durable write that moves is not moved, and nothing is said of a stall.
+// Once the node says no more of it, it is as with any other.
+func TestWatchdogLetsADurableWriteFinish(t *testing.T) {
+	k := newKennel(t, 1)
+	k.c.Missing = lacks("c")
+	k.run(30*time.Second, 100*time.Millisecond, func() {
+		if k.now%time.Second == 0 {
+			k.dog.Writing(k.now, recovery.Writing{Node: "c", Part: group1, Bytes: uint64(k.now), Late: k.now})
+		}
+	})
+	if len(k.said) > 0 || len(k.moves) > 0 || k.stalled {
+		t.Fatalf("%q, %v, stalled %v", k.said, k.moves, k.stalled)
+	}
+	k.run(6*time.Second, 100*time.Millisecond, nil)
+	if len(k.said) != 1 || len(k.moves) != 1 {
+		t.Errorf("%q, %v", k.said, k.moves)
+	}
+}
+
+// TestWatchdogWaitsForTheCandidateBehindADurableWrite: while a durable write held the slot candidates lapsed, and the last one is far ahead. That
+// ranks are on their way there is no stall; that they have passed it again is.
+func TestWatchdogWaitsForTheCandidateBehindADurableWrite(t *testing.T) {
+	k := newKennel(t, 1)
+	k.c.Missing = []replica.Missing{{Part: group1, Node: "a", Rank: 2}}
+	k.run(20*time.Second, 100*time.Millisecond, func() {
+		if k.now%time.Second == 0 {
+			k.dog.Writing(k.now, recovery.Writing{Node: "a", Part: group1})
+		}
+	})
+	k.c.Candidate = k.c.Live + 100
+	k.run(14*time.Second, 100*time.Millisecond, nil)
+	if len(k.said) > 0 || k.stalled {
+		t.Fatalf("on the way to the candidate: %q", k.said)
+	}
+	k.c.Candidate = k.c.Live + 100
+	k.run(3*time.Second, 100*time.Millisecond, nil)
+	if len(k.said) != 1 {
+		t.Errorf("it has lapsed as well: %q", k.said)
+	}
+}

@@ -39,6 +39,7 @@ const (
 	AwaitArena                    // an arena that its process alone still has
 	AwaitMeeting                  // the node's word for a rank at the rendezvous
 	AwaitBring                    // what a node keeps of the rendezvous
+	AwaitSlot                     // a slot that a durable write holds
 	AwaitCommit                   // the last commit of a job whose ranks have left
 	AwaitWrite                    // its last durable write
 	waitKinds
@@ -158,6 +159,8 @@ const (
 	bySize = "what the bytes take at 64 MiB/s"
 	// PeersLost is how long a rank may have stopped under an open epoch before its node makes a fault of that: what really failed is found sooner.
 	PeersLost = 5 * time.Second
+	// WriteIdle is how long a durable write may keep a slot from a commit that waits, without moving a byte.
+	WriteIdle = 2 * time.Second
 	// unobserved is how many times daemon_grace the daemon of a node whose ranks train may be away.
 	unobserved = 10
 	// liesAfter is how long a receiver may be sent wrong bytes by all holders, who read their copies again meanwhile.
@@ -225,6 +228,8 @@ var Waits = [waitKinds]WaitRule{
 		Then: "hang", fault: replica.Hang, Says: "rank {rank}: put off at the rendezvous for {since}: node {node} is in another life than the one that claimed it"},
 	AwaitBring: {Phases: gathers, For: "what a node keeps of the rendezvous", Judge: "leader", Bound: sum(ack), Since: "a rank was first put off for it",
 		Then: "silent", fault: replica.Silent, node: true, Says: "node {node}: has not brought what its ranks left at the rendezvous, for {since}"},
+	AwaitSlot: {Phases: []replica.JobPhase{replica.Open}, For: "a slot that a durable write holds and the next commit lacks", Judge: "its node", Bound: fixed(WriteIdle), Since: "a byte was last read",
+		Then: "the slot is given up, and a later generation is written", Says: "node {node}: its durable write of {what} holds the slot that the next commit lacks: commits are {since} late"},
 	AwaitCommit: {Phases: []replica.JobPhase{replica.Open}, For: "the last commit, when all ranks have left", Judge: "leader", Bound: fixed(partingGrace).and("until three times the longest time between commits"), Since: "the last rank left",
 		Then: "the job ends without it", Says: "all ranks have left, and step {what} is to be committed"},
 	AwaitWrite: {Phases: []replica.JobPhase{replica.Open}, For: "the last durable write, likewise", Judge: "leader", Bound: fixed(partingGrace).and("until three times the longest time between commits"), Since: "the write last got on",

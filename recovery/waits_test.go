@@ -266,3 +266,52 @@ func TestHolderAndDiskAreWaitedFor(t *testing.T) {
 		t.Errorf("with a search that ends the job is %v, plan %+v\n%s", j.Phase, j.Plan, strings.Join(w.said, "\n"))
 	}
 }
+
+// A durable write that moves and holds the slot which the next commit lacks is named with how late that is, until the commit, until its node says
+// no more of it, or until the write is over.
+func TestADurableWriteThatHoldsACommitUpIsNamed(t *testing.T) {
+	for _, end := range []string{"silence", "the write", "another write"} {
+		w := newWorld()
+		w.addNode("a", 1, false, nil)
+		w.create([]replica.GroupID{0}, replica.Options{})
+		w.must(t, w.start(0, "a"))
+		w.must(t, w.wait(5*time.Second))
+		for range 3 {
+			w.must(t, w.step(true))
+		}
+		is := w.state()
+		writes := func(g replica.Generation) {
+			j := *w.state()
+			j.LastIndex++
+			j.Writer = &replica.DurableWrite{Generation: g}
+			if g.IsZero() {
+				j.Writer = nil
+			}
+			w.leader.Learn(w.now, recovery.JobChanged{Job: &j, Nodes: w.st.View().Nodes})
+		}
+		writes(is.Committed)
+		named := func() string { return strings.Join(w.leader.Awaited(w.now), "; ") }
+		if got := named(); got != "" {
+			t.Fatalf("before its node said so: %q", got)
+		}
+		w.now += 10 * time.Second
+		w.leader.Learn(w.now, recovery.Writing{Node: "a", Part: replica.OfGroup(0), Generation: is.Committed, Bytes: 96 << 20, Late: 7 * time.Second})
+		w.now += 2 * time.Second
+		want := fmt.Sprintf("node a: its durable write of step %d, group 0 holds the slot that the next commit lacks: commits are 9s late, 0 steps; 96 MiB of it are written", is.Committed.Step)
+		if got := named(); got != want {
+			t.Errorf("named %q, want %q", got, want)
+		}
+		switch end {
+		case "silence":
+			w.now += 6 * time.Second
+			w.leader.Learn(w.now, recovery.Tick{})
+		case "the write":
+			writes(replica.Generation{})
+		case "another write":
+			writes(replica.Generation{Epoch: is.Epoch, Step: is.Committed.Step + 1})
+		}
+		if got := named(); got != "" {
+			t.Errorf("after %s: %q", end, got)
+		}
+	}
+}

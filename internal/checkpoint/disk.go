@@ -9,6 +9,7 @@ import (
 	"path"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // disk is what a Store changes files through, so that tests can make any step of it fail. Names are slash-separated and
@@ -109,7 +110,7 @@ func (t *tree) writeFile(name string, place func(from, to string) error, write f
 			_ = t.disk.remove(temp) // Prune removes it otherwise
 		}
 	}()
-	if err := write(&flushed{file: f}); err != nil {
+	if err := write(newFlushed(f)); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
@@ -125,20 +126,36 @@ func (t *tree) writeFile(name string, place func(from, to string) error, write f
 	return t.disk.syncDir(dir)
 }
 
-// syncEvery is how many bytes of a file are synced at once. One sync of a whole shard would take longer than a call may, leave the writer
-// without a sign of progress, and fill the machine's memory with what is not on disk yet.
-const syncEvery = 64 << 20
+// How many bytes of a file are synced at once: what the disk takes in syncAim, by how long the sync before took. One sync of a whole shard would
+// take longer than a call may, and fill the machine's memory with what is not on disk yet. One of 64 MiB on a slow disk would leave the writer
+// without a sign of progress for seconds: it would be taken for one whose file system hangs, each time.
+const (
+	syncLeast = 256 << 10
+	syncMost  = 64 << 20
+	syncAim   = 500 * time.Millisecond
+)
+
+// syncNext is how many bytes to sync at once after a sync of so many took so long.
+func syncNext(bytes int, took time.Duration) int {
+	fits := float64(bytes) * float64(syncAim) / float64(max(took, 1))
+	return int(min(max(fits, syncLeast), 2*float64(bytes), syncMost))
+}
 
 // flushed syncs a file while it is written.
 type flushed struct {
 	file
 	since int // bytes that were not synced
+	every int
 }
+
+func newFlushed(f file) *flushed { return &flushed{file: f, every: syncLeast} }
 
 func (f *flushed) Write(b []byte) (int, error) {
 	n, err := f.file.Write(b)
-	if f.since += n; err == nil && f.since >= syncEvery {
-		f.since, err = 0, f.Sync()
+	if f.since += n; err == nil && f.since >= f.every {
+		began := time.Now()
+		err = f.Sync()
+		f.since, f.every = 0, max(syncNext(f.since, time.Since(began)), syncLeast)
 	}
 	return n, err
 }

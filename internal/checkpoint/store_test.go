@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/leakcheck"
 	"github.com/replicad/replicad/internal/wire"
@@ -500,7 +501,26 @@ func TestALargeFileIsSyncedWhileItIsWritten(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || d.file.now != 0 || d.file.most > syncEvery+len(piece) {
-		t.Errorf("%v; %d bytes are not synced, and %d were not at one time: want 0, and at most %d", err, d.file.now, d.file.most, syncEvery+len(piece))
+	if err != nil || d.file.now != 0 || d.file.most > syncMost+len(piece) {
+		t.Errorf("%v; %d bytes are not synced, and %d were not at one time: want 0, and at most %d", err, d.file.now, d.file.most, syncMost+len(piece))
+	}
+}
+
+// As much is synced at once as the disk takes in half a second: on a slow one a sync of 64 MiB took longer than a writer may show no progress.
+func TestASlowDiskIsSyncedInSmallPieces(t *testing.T) {
+	for _, rate := range []int{1 << 20, 10 << 20, 100 << 20, 4 << 30} { // bytes a second
+		bytes, longest, syncs := syncLeast, time.Duration(0), 0
+		for written := 0; written < 256<<20; written += bytes {
+			took := time.Duration(float64(bytes) / float64(rate) * float64(time.Second))
+			longest = max(longest, took)
+			bytes = syncNext(bytes, took)
+			syncs++
+		}
+		if longest > syncAim || bytes > syncMost || syncs > 16+2*(256<<20)/min(rate/2, syncMost) {
+			t.Errorf("at %d bytes a second: %d syncs, the longest of %v, %d bytes at the end", rate, syncs, longest, bytes)
+		}
+	}
+	if got := syncNext(64<<20, 10*time.Second); got != 64<<20/20 { // the disk is slow all of a sudden
+		t.Errorf("after a long sync: %d", got)
 	}
 }

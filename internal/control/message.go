@@ -194,6 +194,8 @@ type ShardReport struct {
 	Info       replica.ShardInfo  `cbor:"4,keyasint"`
 	Failed     string             `cbor:"5,keyasint"`
 	Written    uint64             `cbor:"6,keyasint,omitempty"` // bytes so far, of a shard that is still being written
+	// LateMS is for how long a commit has waited for the slot that the write holds, in milliseconds; 0: none does.
+	LateMS uint64 `cbor:"7,keyasint,omitempty"`
 }
 
 // MarkerOrder asks the writer to write the commit marker; MarkedReport is its answer.

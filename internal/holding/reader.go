@@ -34,6 +34,9 @@ func (c Copy) Open(job *replica.Job, release func(*Arena, shm.Place)) (*Reader, 
 // ErrDropped ends a read whose place its owner needs.
 var ErrDropped = errors.New("the place is needed for something else")
 
+// Copy is what is read.
+func (r *Reader) Copy() Copy { return r.of }
+
 // Manifest describes what is read.
 func (r *Reader) Manifest() replica.Manifest { return r.manifest }
 

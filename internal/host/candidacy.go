@@ -13,6 +13,8 @@ import (
 type candidacy struct {
 	candidate   replica.Candidate
 	candidateAt time.Time
+	beyond      replica.Position                    // what was committed when the candidate, or one that lapsed since, was named
+	waitsAt     time.Time                           // when the first of those was
 	heardAt     replica.Step                        // how far ranks here were then
 	answered    map[replica.Part]bool               // parts pinned and reported for candidate
 	passed      map[replica.Rank]replica.Generation // ranks that said Passed to candidate; those that stand below it: with what as the newest they hold
@@ -23,9 +25,21 @@ func newCandidacy() candidacy {
 }
 
 // obey takes a newer candidate, which nothing was answered to yet.
-func (c *candidacy) obey(n replica.Candidate, now time.Time, furthest replica.Step) {
+func (c *candidacy) obey(n replica.Candidate, committed replica.Position, now time.Time, furthest replica.Step) {
+	if c.waitsAt.IsZero() || c.beyond != committed {
+		c.beyond, c.waitsAt = committed, now
+	}
 	c.candidate, c.candidateAt, c.heardAt = n, now, furthest
 	c.repeat()
+}
+
+// waitsFrom is since when the next commit waits. It counts on through candidates that lapse: where a rank finds no place for one, the leader
+// names another, and each wait for itself may be short.
+func (c *candidacy) waitsFrom(committed replica.Position) time.Time {
+	if c.beyond != committed { // the candidate came before the news of the commit
+		return c.candidateAt
+	}
+	return c.waitsAt
 }
 
 // repeat has everything answered again: a leader that was linked anew has no answer of this node.

@@ -28,7 +28,7 @@ func TestCandidacyPins(t *testing.T) {
 		return holding.Copy{Place: shm.Place{Kind: shm.Ring}, Info: shm.Info{Generation: fixture.Gen(3, s), PinTerm: 9, PinN: pin}, Held: replica.Held{Part: p, Generation: fixture.Gen(3, s), Rank: rank, Mirror: mirror}}
 	}
 	c := newCandidacy()
-	c.obey(fixture.Candidate(2, 6), time.Unix(100, 0), 7)
+	c.obey(fixture.Candidate(2, 6), replica.Position{Epoch: 3, Step: 5}, time.Unix(100, 0), 7)
 	c.answered[pinKey(copyOf(replica.OfGroup(0), 6, 0, false, 0))] = true
 	for name, want := range map[string]struct {
 		l              holding.Copy
@@ -57,7 +57,7 @@ func TestCandidacyPins(t *testing.T) {
 // A rank's answers in order: each is given once, until the leader's link or its candidate is another.
 func TestCandidacyPasses(t *testing.T) {
 	c := newCandidacy()
-	c.obey(fixture.Candidate(1, 8), time.Unix(100, 0), 5)
+	c.obey(fixture.Candidate(1, 8), replica.Position{Epoch: 3, Step: 5}, time.Unix(100, 0), 5)
 	job, self := fixture.Job(), replica.Node{Name: "n1", Incarnation: 11, Session: 3}
 	at := func(s replica.Step) replica.Word { return replica.PackWord(3, s, replica.Idle) }
 	six, seven := []replica.Generation{fixture.Gen(3, 6)}, []replica.Generation{fixture.Gen(3, 6), fixture.Gen(3, 7)}
@@ -89,8 +89,34 @@ func TestCandidacyPasses(t *testing.T) {
 			t.Errorf("%d: %v, %+v; want %v, %+v", i, due, p, e.due, want)
 		}
 	}
-	c.obey(fixture.Candidate(2, 9), time.Unix(101, 0), 10)
+	c.obey(fixture.Candidate(2, 9), replica.Position{Epoch: 3, Step: 5}, time.Unix(101, 0), 10)
 	if _, due := c.passes(job, self, 0, said{live: at(10), misses: true}, false); !due {
 		t.Error("the next candidate is not answered")
+	}
+}
+
+// A commit waits since the first candidate that was named for it. Where a rank has no place for one it passes it, and the leader names another:
+// the wait for each may be short, and there is no end of them.
+func TestACommitWaitsThroughCandidatesThatLapse(t *testing.T) {
+	c, five, nine := newCandidacy(), replica.Position{Epoch: 3, Step: 5}, replica.Position{Epoch: 3, Step: 9}
+	at := func(s int64) time.Time { return time.Unix(s, 0) }
+	for i, e := range []struct {
+		n         uint64
+		committed replica.Position
+		now, from int64
+	}{
+		{1, five, 100, 100},
+		{2, five, 101, 100},
+		{3, five, 109, 100},
+		{4, nine, 110, 110},
+		{5, nine, 112, 110},
+	} {
+		c.obey(fixture.Candidate(e.n, e.committed.Step+replica.Step(i)+1), e.committed, at(e.now), 0)
+		if got := c.waitsFrom(e.committed); !got.Equal(at(e.from)) {
+			t.Errorf("event %d: since %v, want %d", i, got.Unix(), e.from)
+		}
+	}
+	if got := c.waitsFrom(replica.Position{Epoch: 3, Step: 10}); !got.Equal(at(112)) { // the news of a commit came behind the candidate
+		t.Errorf("since %v", got.Unix())
 	}
 }

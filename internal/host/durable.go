@@ -16,6 +16,12 @@ import (
 // shardWritten is the end of writing one shard.
 type shardWritten control.ShardReport
 
+// shardReturned is the same, of a write whose goroutine has come back.
+type shardReturned struct {
+	of     *shardWrite
+	report shardWritten
+}
+
 // shardGrows is how far writing one shard is.
 type shardGrows control.ShardReport
 
@@ -44,6 +50,9 @@ func (h *Host) durable(lj *localJob) {
 		var regions []replica.Region
 		err := mover.ErrNoDisk
 		if h.store != nil {
+			err = h.hung.complaint(time.Now())
+		}
+		if err == nil {
 			reader, frozen, regions, err = h.shardSource(lj, w.Generation, s)
 		}
 		if err != nil {
@@ -69,7 +78,7 @@ func (h *Host) durable(lj *localJob) {
 				r.Failed = err.Error()
 			}
 			r.Info = info
-			return shardWritten(r)
+			return shardReturned{of, shardWritten(r)}
 		})
 	}
 }
@@ -106,19 +115,40 @@ func (h *Host) shardWritten(ev shardWritten) {
 	h.send(control.ShardReport(ev))
 }
 
+// shardReturned takes the end of a write, also of one that was given up: its file system answers again.
+func (h *Host) shardReturned(ev shardReturned) {
+	h.hung.returned(ev.of)
+	h.shardWritten(ev.report)
+}
+
 // lookAtWrites lets go of what was read whole, and gives up a write that stands still while a commit waits: the slot that it holds may be
 // the one that the candidate lacks. A file system that hangs would stop the job's commits for as long.
 func (h *Host) lookAtWrites(lj *localJob, now time.Time) {
-	waits := lj.awaited(lj.job) && now.Sub(lj.candidateAt) >= writeIdle
+	late := now.Sub(lj.waitsFrom(lj.job.Position))
+	waits := lj.awaited(lj.job) && late >= writeIdle
 	for part, w := range lj.writes {
-		if w.look(now); !waits || !w.idle(now) {
+		if w.look(now); !waits || !w.holds() {
+			continue
+		}
+		if !w.idle(now) {
+			h.sayLate(lj, part, w, now, late)
 			continue
 		}
 		w.end()
+		h.hung.add(w, now)
 		why := fmt.Sprintf("no byte was written for %v while the commit of step %d waited: the slot that it held is free for that. See what ails the file system of durable_dir", now.Sub(w.seenAt).Round(time.Second), lj.candidate.Position.Step)
 		h.shardWritten(shardWritten{Job: lj.job.ID, Generation: w.generation, Part: part, Failed: why})
 		h.retain(lj)
 	}
+}
+
+// sayLate tells the leader that a write which moves holds up the commit: that is no fault, and not silent.
+func (h *Host) sayLate(lj *localJob, part replica.Part, w *shardWrite, now time.Time, late time.Duration) {
+	if w.seen == 0 || now.Sub(w.lateAt) < lateEvery || !w.crowds(lj.candidate.Generation) {
+		return
+	}
+	w.lateAt = now
+	h.send(control.ShardReport{Job: lj.job.ID, Generation: w.generation, Part: part, Written: uint64(w.seen), LateMS: uint64(late.Milliseconds())})
 }
 
 func (h *Host) shardGrows(ev shardGrows) {

@@ -1,12 +1,14 @@
 package host
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
@@ -88,7 +90,7 @@ func TestADurableWriteGivesItsSlotUp(t *testing.T) {
 		if c.waits {
 			next := fixture.Gen(3, job.Committed.Step+1)
 			lj.candidate = replica.Candidate{Job: job.ID, Term: 9, N: 1, Position: replica.Position(next), Generation: next}
-			lj.candidateAt = now.Add(-time.Hour)
+			lj.beyond, lj.waitsAt = job.Position, now.Add(-time.Hour)
 		}
 		read := w.counting(func(uint64) {})(reader.ReadChunk, true)
 		n := c.read
@@ -132,5 +134,94 @@ func (d *rig) releases() (events []Event) {
 		default:
 			return events
 		}
+	}
+}
+
+// Of a write that moves and holds the slot which the candidate lacks the leader hears, once a second; of one that holds nobody up it does not.
+func TestAWriteThatHoldsACommitUpIsReported(t *testing.T) {
+	for what, c := range map[string]struct {
+		other replica.SlotState // of the arena's other slot
+		holds replica.Step      // if that is sealed: what it holds
+		late  bool
+	}{
+		"no place is left":      {replica.SlotSealed, 5, true},
+		"a place is free":       {replica.SlotFree, 0, false},
+		"it is being captured":  {replica.SlotCopying, 0, false},
+		"the candidate is here": {replica.SlotSealed, 6, false},
+	} {
+		d := newRig(t)
+		job := fixture.Job()
+		lj := d.put(job)
+		lr := d.attach(lj, 0)
+		d.seal(lr.arena, slot(0), fixture.Gen(3, 4), 1)
+		reader, err := d.reader(lj, lj.parts()[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 1; i < int(lr.arena.Header().Slots); i++ {
+			if c.other == replica.SlotSealed {
+				d.seal(lr.arena, slot(i), fixture.Gen(3, c.holds), 1)
+			} else {
+				d.setState(lr.arena, slot(i), c.other)
+			}
+		}
+		lj.job = fixture.Changed(job, func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: fixture.Gen(3, 4)} })
+		now := time.Now()
+		w := &shardWrite{generation: fixture.Gen(3, 4), seenAt: now}
+		w.hold(reader, nil)
+		lj.writes[replica.OfGroup(0)] = w
+		next := fixture.Gen(3, 6)
+		lj.candidate = replica.Candidate{Job: job.ID, Term: 9, N: 1, Position: replica.Position(next), Generation: next}
+		lj.beyond, lj.waitsAt = job.Position, now.Add(-3*time.Second)
+		var want []control.ShardReport
+		for i := range 3 {
+			w.moved.Add(1 << 20)
+			at := now.Add(time.Duration(i) * lateEvery / 2)
+			d.lookAtWrites(lj, at)
+			if c.late && i != 1 {
+				want = append(want, control.ShardReport{Job: job.ID, Generation: w.generation, Part: replica.OfGroup(0), Written: uint64(i+1) << 20, LateMS: uint64(3000 + 500*i)})
+			}
+		}
+		if got := fixture.Only[control.ShardReport](d.says()); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: reported %+v, want %+v", what, got, want)
+		}
+		w.close()
+	}
+}
+
+// While a write that was given up has not returned no other is begun on the node: it would keep a slot from a commit as the first one did.
+func TestNoWriteIsBegunBesideOneThatHangs(t *testing.T) {
+	d := newRig(t)
+	s, err := checkpoint.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	d.Host.store = s
+	job := fixture.Job()
+	lj := d.put(job)
+	lr := d.attach(lj, 0)
+	d.seal(lr.arena, slot(0), job.Committed, 1)
+	hung := &shardWrite{generation: fixture.Gen(3, 2)}
+	d.hung.add(hung, time.Now().Add(-12*time.Second))
+	write := func(g replica.Generation) {
+		lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+			j.Writer = &replica.DurableWrite{Generation: g, Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n1", Root: lj.parts()[0].Held.Root}}}
+		})
+		d.durable(lj)
+	}
+	write(job.Committed)
+	reports := fixture.Only[control.ShardReport](d.says())
+	if want := "the write of generation (3,2) was given up 12s ago and has not returned: see what ails the file system of durable_dir"; len(reports) != 1 || reports[0].Failed != want || lr.arena.Readers(slot(0)) != 0 {
+		t.Fatalf("reported %+v, %d readers", reports, lr.arena.Readers(slot(0)))
+	}
+	d.handle(shardReturned{hung, shardWritten{Job: job.ID, Generation: hung.generation, Failed: "too late"}})
+	if reports := fixture.Only[control.ShardReport](d.says()); len(reports) != 0 {
+		t.Errorf("of what was given up the leader is told %+v", reports)
+	}
+	lj.writes.endBut(replica.Generation{})
+	write(job.Committed)
+	if lr.arena.Readers(slot(0)) != 1 {
+		t.Error("no write is begun once it has returned")
 	}
 }

@@ -106,6 +106,7 @@ type Host struct {
 	hears     func(replica.NodeName) bool
 	learn     func([]replica.Revocation) []replica.Revocation
 	store     *checkpoint.Store
+	hung      hungWrites // of it
 	mover     Mover
 	custody   *holding.Custodian
 	in        chan Event
@@ -314,8 +315,8 @@ func (h *Host) handle(ev Event) {
 		ev.arena.Unstage(ev.staging.Place(), ev.staging)
 	case push.Event:
 		h.pushes(ev)
-	case shardWritten:
-		h.shardWritten(ev)
+	case shardReturned:
+		h.shardReturned(ev)
 	case shardGrows:
 		h.shardGrows(ev)
 	case regionsHashed:

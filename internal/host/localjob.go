@@ -79,7 +79,7 @@ type localRank struct {
 
 // view is the job as rooms see it.
 func (lj *localJob) view() room.JobView {
-	v := room.JobView{Job: lj.job, Candidate: lj.candidate, CandidateAt: lj.candidateAt, Fenced: lj.fenced, Retired: lj.retired, Mirrors: lj.mirrors.All()}
+	v := room.JobView{Job: lj.job, Candidate: lj.candidate, CandidateAt: lj.candidateAt, WaitsAt: lj.waitsFrom(lj.job.Position), Fenced: lj.fenced, Retired: lj.retired, Mirrors: lj.mirrors.All()}
 	for _, r := range slices.Sorted(maps.Keys(lj.ranks)) {
 		lr := lj.ranks[r]
 		v.Ranks = append(v.Ranks, room.Rank{Rank: r, Incarnation: lr.incarnation, Arena: lr.arena, Alive: lr.alive(), Waits: lr.alive() && lr.stopped() && !lr.superseded(lj.job) && lr.finishing == 0})

@@ -49,7 +49,7 @@ func (h *Host) checkInitial(lj *localJob, lr *localRank) {
 
 // newCandidate obeys a newer candidate: every pin of an older one is let go.
 func (h *Host) newCandidate(lj *localJob, c replica.Candidate) {
-	lj.obey(c, time.Now(), lj.view().Furthest(c.Generation.Epoch))
+	lj.obey(c, lj.job.Position, time.Now(), lj.view().Furthest(c.Generation.Epoch))
 	for _, lr := range lj.ranks {
 		lr.arena.SetCandidate(c.Position)
 	}

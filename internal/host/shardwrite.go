@@ -1,10 +1,12 @@
 package host
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -12,7 +14,9 @@ const (
 	// growsEvery is how often the leader hears how far a shard is, while bytes of it are written: much more often than it gives one up.
 	growsEvery = 10 * time.Second
 	// writeIdle is how long a durable write may keep a slot from a commit that waits, without moving a byte.
-	writeIdle = 2 * time.Second
+	writeIdle = recovery.WriteIdle
+	// lateEvery is how often the leader hears of a write that moves and holds up a commit.
+	lateEvery = time.Second
 )
 
 // shardWrite is a durable write of one shard, which reads a slot here and so keeps it from being freed. It holds the slot no longer than
@@ -27,7 +31,8 @@ type shardWrite struct {
 	// As the host saw it last.
 	seen   int64
 	seenAt time.Time
-	over   bool // nothing is held any more
+	lateAt time.Time // when the leader was told that it holds up a commit
+	over   bool      // nothing is held any more
 }
 
 // chunks reads chunk i, into dst if it has room.
@@ -70,9 +75,27 @@ func (w *shardWrite) look(now time.Time) {
 	}
 }
 
-// idle tells whether the write holds its slot and has moved nothing for long.
-func (w *shardWrite) idle(now time.Time) bool {
-	return len(w.readers) > 0 && !w.over && now.Sub(w.seenAt) >= writeIdle
+// holds tells whether the write holds its slot.
+func (w *shardWrite) holds() bool { return len(w.readers) > 0 && !w.over }
+
+// idle tells whether the write has moved nothing for long.
+func (w *shardWrite) idle(now time.Time) bool { return now.Sub(w.seenAt) >= writeIdle }
+
+// crowds tells whether the write holds the place that a candidate lacks: its arena has no free one, and nothing of the candidate in any.
+func (w *shardWrite) crowds(candidate replica.Generation) bool {
+	of := w.readers[0].Copy()
+	for _, p := range of.Arena.Places() {
+		if p.Kind != of.Place.Kind {
+			continue
+		}
+		if of.Arena.Word(p).State() != replica.SlotSealed {
+			return false // it is free, or something is on its way into it
+		}
+		if info, err := of.Arena.Info(p); err != nil || info.Generation == candidate {
+			return false
+		}
+	}
+	return true
 }
 
 // end lets go of the slot; the writer's next read fails. A call that hangs in the kernel has bytes of its own: what becomes of its file no
@@ -104,4 +127,31 @@ func (ws shardWrites) endBut(g replica.Generation) {
 			delete(ws, part)
 		}
 	}
+}
+
+// hungWrites are the durable writes that were given up since they moved nothing, and have not returned, with when that was. While there are any no
+// other is begun: it would hang as well, and each time keep a slot from a commit for writeIdle.
+type hungWrites map[*shardWrite]time.Time
+
+func (h *hungWrites) add(w *shardWrite, now time.Time) {
+	if *h == nil {
+		*h = hungWrites{}
+	}
+	(*h)[w] = now
+}
+
+func (h hungWrites) returned(w *shardWrite) { delete(h, w) }
+
+// complaint says why no write is begun; nil: nothing speaks against one.
+func (h hungWrites) complaint(now time.Time) error {
+	var first *shardWrite
+	for w, at := range h {
+		if first == nil || at.Before(h[first]) {
+			first = w
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return fmt.Errorf("the write of generation %v was given up %v ago and has not returned: see what ails the file system of durable_dir", first.generation, now.Sub(h[first]).Round(time.Second))
 }

@@ -23,6 +23,8 @@ const (
 	durableBackoff    = time.Second // after the first write that failed
 	durableBackoffMax = time.Minute
 
+	longestLateMS = uint64(time.Hour / time.Millisecond) // beyond which nobody needs to know by how much
+
 	durableLook = 5 * time.Second // between two looks at whether the newest durable generation is still where it was written
 )
 
@@ -152,6 +154,7 @@ func (l *Leader) shard(ctx context.Context, from replica.NodeName, m control.Sha
 	}
 	if m.Written > 0 {
 		led.writeFrom = time.Now() // a shard of gigabytes takes as long as its disk does
+		l.holdsSlot(led, from, m)
 		return
 	}
 	if m.Failed != "" {
@@ -172,6 +175,16 @@ func (l *Leader) shard(ctx context.Context, from replica.NodeName, m control.Sha
 	if n := l.links[led.job.Writer.Writer]; n != nil {
 		n.Send(order)
 	}
+}
+
+// holdsSlot passes on that a durable write which moves holds the slot that a commit lacks.
+func (l *Leader) holdsSlot(led *ledJob, from replica.NodeName, m control.ShardReport) {
+	if m.LateMS == 0 {
+		return
+	}
+	ev := recovery.Writing{Node: from, Part: m.Part, Generation: m.Generation, Bytes: m.Written, Late: time.Duration(min(m.LateMS, longestLateMS)) * time.Millisecond}
+	led.recovery.Learn(l.now(), ev)
+	led.guard.dog.Writing(l.now(), ev)
 }
 
 // scan looks for what the durable tier can serve, beside the leader.

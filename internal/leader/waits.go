@@ -19,9 +19,9 @@ const (
 
 // waits is since when the commit of a job waits, and what was said of it. Owned by the leader.
 type waits struct {
-	n     uint64        // the candidate
-	since time.Duration // when it was first answered; zero: it was not
-	names string        // that were logged last, and when
+	at    replica.Position // that is committed
+	since time.Duration    // when a candidate beyond it was first answered, also one that has lapsed since; zero: none was
+	names string           // that were logged last, and when
 	said  time.Duration
 	risk  replica.Step // that was logged last; 0: none since the last commit
 }
@@ -64,8 +64,8 @@ func (l *Leader) watch(led *ledJob) {
 		return
 	}
 	w, now := &led.waits, l.now()
-	if w.n != led.candidate.N || !led.committer.Started() {
-		w.n, w.since = led.candidate.N, 0
+	if w.at != led.job.Position {
+		w.at, w.since = led.job.Position, 0
 	}
 	if w.since == 0 && led.committer.Started() {
 		w.since = now
@@ -78,7 +78,7 @@ func (l *Leader) watch(led *ledJob) {
 		w.risk = steps
 		l.log.AtRisk(led.job, steps, l.waitsFor(led))
 	}
-	if w.since == 0 || now-w.since < waitSaid {
+	if w.since == 0 || now-w.since < waitSaid || !led.committer.Started() {
 		return
 	}
 	awaited := led.committer.Awaited()

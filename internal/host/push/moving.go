@@ -16,7 +16,7 @@ const (
 
 // tellMoving says how far the pushes of the candidate's parts are, once its commit has waited for long.
 func (r *Room) tellMoving(now time.Time, v room.JobView) {
-	if !room.Awaited(v.Candidate, v.Job) || now.Sub(v.CandidateAt) < saidAfter {
+	if !room.Awaited(v.Candidate, v.Job) || now.Sub(v.WaitsAt) < saidAfter {
 		return
 	}
 	j := r.job(v.Job.ID)

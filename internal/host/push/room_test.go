@@ -70,7 +70,7 @@ func (n *node) seals(k shm.PlaceKind, i int, g replica.Generation) {
 
 // names a candidate.
 func (n *node) names(c uint64, s replica.Step) {
-	n.view.Candidate, n.view.CandidateAt = fixture.Candidate(c, s), n.now
+	n.view.Candidate, n.view.CandidateAt, n.view.WaitsAt = fixture.Candidate(c, s), n.now, n.now
 	n.room.Learn(n.now, Named{n.view.Job.ID})
 }
 

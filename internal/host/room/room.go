@@ -22,6 +22,7 @@ type JobView struct {
 	Job         *replica.Job
 	Candidate   replica.Candidate // that the leader wants to commit next; zero: none was named
 	CandidateAt time.Time         // when this node learned of it
+	WaitsAt     time.Time         // when it learned of the first since the newest commit: those between have lapsed
 	Fenced      replica.Epoch     // the local fence words are raised to it
 	Ranks       []Rank            // those whose claims this node holds
 	Retired     []*holding.Arena  // of ranks that live elsewhere now

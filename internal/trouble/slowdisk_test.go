@@ -1,0 +1,306 @@
+//go:build cgo
+
+package trouble_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/replica"
+)
+
+// shardedPair runs a job of two ranks, each the only one that computes its part, on two of three nodes. The first node leads.
+func shardedPair(t *testing.T, dir string, spec rankSpec, flags ...string) (*cluster, []*process) {
+	t.Helper()
+	c := newCluster(t, "n1", "n2", "n3")
+	c.voters(1)
+	for _, n := range c.nodes {
+		n.cfg.DurableDir = dir
+		n.write()
+		n.launch()
+	}
+	for _, n := range c.nodes {
+		n.daemon.await("linked", nil)
+	}
+	var launchers []*process
+	for i, n := range c.nodes[:2] {
+		launchers = append(launchers, n.run("job", 2, spec, append([]string{"--groups", "0,1", "--ranks", fmt.Sprint(i)}, flags...)...))
+	}
+	return c, launchers
+}
+
+// steps are those that lines of an event name, in order.
+func (p *process) steps(from int, event string) (steps []int) {
+	_, _, _ = p.scan(from, func(l line) bool {
+		if l.is(event, nil) {
+			if s, ok := l.fields["step"].(float64); ok {
+				steps = append(steps, int(s))
+			}
+		}
+		return false
+	})
+	return steps
+}
+
+// longestStep is the most steps that lie between two of a list.
+func longestStep(steps []int) (most int) {
+	for i := range steps[min(1, len(steps)):] {
+		most = max(most, steps[i+1]-steps[i])
+	}
+	return most
+}
+
+// pid is a rank's process.
+func (n *node) pid(job string, rank int) (pid int) {
+	n.t.Helper()
+	n.statusWhen(func(s status) bool {
+		for _, r := range s.job(job).Ranks {
+			if r.Rank == rank {
+				pid = r.PID
+			}
+		}
+		return pid > 0
+	})
+	return pid
+}
+
+// skippedGeneration is how the leader names a generation of which a shard failed.
+var skippedGeneration = regexp.MustCompile(`of generation \((\d+),(\d+)\)`)
+
+// badDisk is a file system that can be frozen.
+type badDisk interface {
+	freeze()
+	thaw()
+	copied() string // a copy of what is in it
+}
+
+// loopFS is a real one, on a loop device.
+type loopFS struct {
+	t   testing.TB
+	dir string
+}
+
+// mountLoop mounts an empty one.
+func mountLoop(t testing.TB, dir string) *loopFS {
+	t.Helper()
+	image := filepath.Join(shortDir(t), "image")
+	for _, cmd := range [][]string{{"truncate", "-s", "256M", image}, {"mkfs.ext4", "-q", "-F", image}, {"mount", "-o", "loop", image, dir}} {
+		if out, err := exec.Command(cmd[0], cmd[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("needs a file system on a loop device: %v: %v: %s", cmd, err, out)
+		}
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v: %s", err, out)
+		}
+	})
+	return &loopFS{t, dir}
+}
+
+// freeze does so, and has a process thaw it should the test be killed: it would stay so, and no process in it could be killed either.
+func (f *loopFS) freeze() {
+	f.t.Helper()
+	guard := exec.Command("sh", "-c", "read x; fsfreeze -u "+f.dir)
+	end, err := guard.StdinPipe()
+	if err == nil {
+		err = guard.Start()
+	}
+	if err == nil {
+		err = exec.Command("fsfreeze", "-f", f.dir).Run()
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() {
+		_ = end.Close()
+		_ = guard.Wait() // it has nothing to thaw where the test did
+	})
+}
+
+func (f *loopFS) thaw() {
+	f.t.Helper()
+	if out, err := exec.Command("fsfreeze", "-u", f.dir).CombinedOutput(); err != nil {
+		f.t.Fatalf("fsfreeze -u: %v: %s", err, out)
+	}
+}
+
+func (f *loopFS) copied() string {
+	f.t.Helper()
+	dir := shortDir(f.t)
+	if out, err := exec.Command("cp", "-r", f.dir+"/job", dir).CombinedOutput(); err != nil && !strings.Contains(string(out), "No such file") { // pruned meanwhile
+		f.t.Fatalf("cp: %v: %s", err, out)
+	}
+	return dir
+}
+
+// TestDurableDirFreezes: below a job of short steps the file system of durable_dir answers no call that changes something, as a frozen one
+// does. Commits go on, and a rank that dies then costs few steps; what is skipped is named, with the remedy, and no marker ever names a file
+// that a call may still write into. Once the file system thaws durable generations are written again.
+func TestDurableDirFreezes(t *testing.T) {
+	for _, c := range []struct {
+		slots int
+		real  bool
+	}{{2, false}, {3, false}, {2, true}, {3, true}} {
+		t.Run(fmt.Sprintf("%d slots, by fsfreeze %v", c.slots, c.real), func(t *testing.T) {
+			if c.real && os.Getenv("TROUBLE_LONG") == "" {
+				t.Skip("the same on a loop device: set TROUBLE_LONG")
+			}
+			t.Parallel()
+			dir := shortDir(t)
+			var disk badDisk
+			if c.real {
+				disk = mountLoop(t, dir)
+			} else {
+				disk = mountMem(t, dir)
+			}
+			cl, launchers := shardedPair(t, dir, rankSpec{Floats: 1 << 20, Pace: 100 * time.Millisecond}, "--slots", fmt.Sprint(c.slots), "--durable-every", "10")
+			leader := cl.nodes[0]
+			leader.daemon.await("durable", nil)
+			disk.freeze()
+			from, heard := leader.daemon.mark(), launchers[0].mark()
+			waits := c.slots == 2 // else commits have a slot besides, mostly, and the write that hangs costs nobody anything
+			if waits {
+				f := leader.daemon.awaitFrom(from, "failed", fields{"what": "durable", "why": "no byte was written for "})
+				contains(t, f.text, "See what ails the file system of durable_dir")
+				launchers[0].awaitText(heard, "warning: durable writes fail: ")
+				contains(t, leader.statusWhen(func(s status) bool { return s.job("job").DurableError != "" }).job("job").DurableError, "what ails the file system of durable_dir")
+			}
+			launchers[0].awaitFrom(heard, "step", nil)
+			began := launchers[0].steps(heard, "step")[0]
+			launchers[0].awaitLine(heard, "the steps of some seconds", func(l line) bool {
+				s, ok := l.fields["step"].(float64)
+				return l.is("step", nil) && ok && int(s) > began+90
+			})
+
+			rank, told := leader.pid("job", 0), launchers[1].mark()
+			if err := syscall.Kill(rank, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			loaded := launchers[1].awaitFrom(told, "loaded", nil)
+			made := slices.Max(launchers[1].steps(heard, "step"))
+			resumed := int(loaded.fields["step"].(float64))
+			// What 3 s come to. Once, at the first write that hangs, as many lie between two commits as 2 s come to, and those by which the leader went
+			// further ahead meanwhile, with each candidate that lapsed.
+			const few, once = 30, 40
+			lost := few
+			if !waits {
+				lost = once // the first write that hangs may be in the way only now
+			}
+			if made-resumed > lost || loaded.fields["source"] == "durable" {
+				t.Errorf("the death of a rank cost %d steps: %d were made, and %s", made-resumed, made, loaded.text)
+			}
+			commits := leader.daemon.steps(from, "commit_seen")
+			if most := longestStep(commits); most > once || len(commits) == 0 {
+				t.Errorf("between two commits were up to %d steps: %v", most, commits)
+			}
+			t.Logf("%d steps lost; %d commits, at most %d steps from one to the next", made-resumed, len(commits), longestStep(commits))
+
+			was := markers(t, disk.copied())
+			thawed := leader.daemon.mark()
+			disk.thaw()
+			leader.daemon.awaitFrom(thawed, "durable", nil)
+			if waits {
+				launchers[0].awaitText(heard, "durable writes work again")
+			}
+			leader.statusWhen(func(s status) bool { return s.job("job").DurableError == "" })
+			if now := markers(t, disk.copied()); now <= was && now < leader.cfg.DurableKeep {
+				t.Errorf("%d markers after the thaw, %d before", now, was)
+			}
+			whole(t, disk, leader, from)
+		})
+	}
+}
+
+// whole reads all that markers name, and looks for markers of generations that were skipped since.
+func whole(t *testing.T, disk badDisk, n *node, from int) {
+	t.Helper()
+	dir := disk.copied()
+	s, err := checkpoint.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	found, _, err := s.Find("job", replica.JobID{})
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no durable generation: %v", err)
+	}
+	for _, f := range found {
+		if err := s.Verify(t.Context(), f); err != nil {
+			t.Errorf("%s: %v", f.Path, err)
+		}
+	}
+	_, _, _ = n.daemon.scan(from, func(l line) bool {
+		m := skippedGeneration.FindStringSubmatch(fmt.Sprint(l.fields["subject"]))
+		if !l.is("failed", fields{"what": "durable"}) || m == nil {
+			return false
+		}
+		named, err := filepath.Glob(filepath.Join(dir, "job", "*", m[1]+"-"+m[2], "COMMIT"))
+		if err != nil || len(named) > 0 {
+			t.Errorf("generation %s was skipped and has a marker: %v, %v", m[0], named, err)
+		}
+		return false
+	})
+}
+
+// TestDurableDirIsSlow: writing a generation takes much longer than a commit may wait for a slot, of which there are two. It is written all the
+// same, since it moves, and so is the next; in between commits go on. While they wait status says for what, and how late they are; no mirror is
+// moved for that.
+func TestDurableDirIsSlow(t *testing.T) {
+	for _, c := range []struct {
+		floats int
+		rate   float64
+		pace   time.Duration
+		writes int
+		long   bool
+	}{
+		{2 << 20, 2 << 20, 100 * time.Millisecond, 2, false},
+		{64 << 20, 10e6, time.Second, 3, true},
+	} {
+		t.Run(fmt.Sprintf("%d MiB a rank", c.floats>>18), func(t *testing.T) {
+			if c.long && os.Getenv("TROUBLE_LONG") == "" {
+				t.Skip("takes minutes: set TROUBLE_LONG")
+			}
+			t.Parallel()
+			dir := shortDir(t)
+			disk := mountMem(t, dir)
+			disk.slow(c.rate)
+			cl, launchers := shardedPair(t, dir, rankSpec{Floats: c.floats, Pace: c.pace}, "--slots", "2", "--durable-every", "5")
+			leader := cl.nodes[0]
+			launchers[0].awaitLong(3*patience, "step", fields{"step": 10})
+			const late = " holds the slot that the next commit lacks: commits are "
+			leader.statusWhen(func(s status) bool {
+				return slices.ContainsFunc(s.job("job").Waiting, func(w string) bool {
+					return strings.Contains(w, "its durable write of step ") && strings.Contains(w, late)
+				})
+			})
+			for i := range c.writes {
+				from := leader.daemon.mark()
+				l := leader.daemon.awaitWithin(3*patience, from, "durable", func(l line) bool { return l.is("durable", nil) })
+				committed := leader.daemon.awaitFrom(leader.daemon.mark(), "commit_seen", nil)
+				t.Logf("write %d: step %v is durable; then step %v is committed", i, l.fields["step"], committed.fields["step"])
+			}
+			durable, commits := leader.daemon.steps(0, "durable"), leader.daemon.steps(0, "commit_seen")
+			t.Logf("durable %v; %d commits, at most %d steps from one to the next", durable, len(commits), longestStep(commits))
+			if !slices.IsSorted(durable) || len(slices.Compact(slices.Clone(durable))) < c.writes {
+				t.Errorf("durable generations %v", durable)
+			}
+			for _, bad := range []string{"failed", "commit_stalled"} {
+				if _, seen, _ := leader.daemon.scan(0, func(l line) bool {
+					return l.is(bad, nil) && (bad != "failed" || l.is(bad, fields{"what": "durable"}))
+				}); seen {
+					t.Errorf("the leader logged %q", bad)
+				}
+			}
+			whole(t, disk, leader, 0)
+		})
+	}
+}
