@@ -145,6 +145,13 @@ func TestNobodyIsWaitedForForEver(t *testing.T) {
 				w.on(0).offers++
 				w.must(t, w.wait(time.Second))
 			}},
+		{name: "closed, survivor on its way out is stopped by a signal", phase: replica.Closed, named: "rank 1: process 2 on node b is stopped by a signal (kill -CONT 2)", fault: "hang of rank 1", over: bound(recovery.AwaitSurvivor, 0),
+			begin: func(t *testing.T, w *world) {
+				w.process("1").stuck, w.process("1").endingMS, w.process("1").halted = true, 3*60*1000, true
+				w.process("0").alive = false
+				w.on(0).offers++
+				w.must(t, w.wait(time.Second))
+			}},
 		{name: "closed, newcomer hangs", phase: replica.Closed, named: "rank 0: process 3 on node a has attached and has been on its way to rp_join", fault: "hang of rank 0", over: bound(recovery.AwaitJoin, 0),
 			begin: func(t *testing.T, w *world) {
 				d := w.lose(t, 0)
