@@ -74,5 +74,8 @@ func (h *Host) whyAwaited(lj *localJob, l *launcher, r replica.Rank, since *time
 		return fmt.Sprintf("process %d attached, and is not ready %%v after its start", lr.pid)
 	}
 	*since = lj.settleBy.Add(-lj.settleTime)
+	if lr.ending > 0 {
+		return fmt.Sprintf("process %d is on its way out, and has not ended %%v after the epoch was closed; its rank needs a new process", lr.pid)
+	}
 	return fmt.Sprintf("process %d has not called resume() again, %%v after the epoch was closed; the others wait for it", lr.pid)
 }

@@ -133,8 +133,7 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 			ev.Peer.Send(wire.RankHeader{Type: wire.MPaused, Request: ev.Header.Request, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}, nil) //nolint:errcheck // a dead peer is Gone
 		}
 	case session.Ending:
-		lr.ending = millis(ev.Most)
-		h.paused(lj, lr, ev.Most)
+		lr.ending = millis(ev.Most) // in an open epoch the limits of a hang hold as they are: its peers wait for it
 		h.report(lj)
 	case session.Leave:
 		if lr.left() && lj.job.Phase == replica.Ended {

@@ -29,6 +29,7 @@ type start struct {
 
 	// Of the processes for the rank that ended before they claimed anything.
 	tries   int       // in a row
+	wants   int       // that ended so for a want, in a row
 	retryAt time.Time // not before then is the next one started
 	refused string    // why the last one got no arena
 	turned  bool      // the daemon said so to it
@@ -88,7 +89,7 @@ func (s starts) silent(r replica.Rank, now time.Time, patience time.Duration) bo
 // attached notes that the process of a rank has its arena: whatever goes wrong with it from here on is recovery's business.
 func (s starts) attached(r replica.Rank) {
 	p := s.entry(r)
-	p.attached, p.tries, p.refused, p.turned = true, 0, "", false
+	p.attached, p.tries, p.wants, p.refused, p.turned = true, 0, 0, "", false
 }
 
 // refused notes why a process got no arena. turned: it was told so.
@@ -115,8 +116,16 @@ func (s starts) early(r replica.Rank, now time.Time, start time.Duration) int {
 	return p.tries
 }
 
-// again has the next process for a rank wait a second: the one before met a want, which counts for nothing.
-func (s starts) again(r replica.Rank, now time.Time) { s.entry(r).retryAt = now.Add(time.Second) }
+// wantAgain is how long the next process waits at most after one that met a want.
+const wantAgain = 30 * time.Second
+
+// again has the next process for a rank wait a second: the one before met a want, which counts for nothing. After the fifth in a row each waits
+// twice as long: a program that always wants too much is not started all the time.
+func (s starts) again(r replica.Rank, now time.Time) {
+	p := s.entry(r)
+	p.wants++
+	p.retryAt = now.Add(min(time.Second<<min(max(p.wants-startTries, 0), 10), wantAgain))
+}
 
 // stuck tells whether a process should have attached by now. Its time begins anew: its launcher tells of its end.
 func (s starts) stuck(r replica.Rank, now time.Time, limit time.Duration) bool {

@@ -101,3 +101,23 @@ func TestStartsAreAwaitedAloud(t *testing.T) {
 		t.Error("nothing is said of the next wait")
 	}
 }
+
+// TestWantsAreTriedAgain: what was short a moment ago may be there now, and a program that always wants too much is not started all the time.
+func TestWantsAreTriedAgain(t *testing.T) {
+	s, now, waits := starts{}, time.Unix(1000, 0), []int{}
+	next := func() {
+		s.again(0, now)
+		from := now
+		for ; !s.may(0, now); now = now.Add(time.Second / 2) {
+		}
+		waits = append(waits, int(now.Sub(from)/time.Second))
+	}
+	for range 12 {
+		next()
+	}
+	s.attached(0)
+	next()
+	if !slices.Equal(waits, []int{1, 1, 1, 1, 1, 2, 4, 8, 16, 30, 30, 30, 1}) {
+		t.Errorf("started again after %v seconds", waits)
+	}
+}

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
+from ._core import ending
 from ._core.capsule import Opaque
 from ._core.feasible import Feasible, Loss
 from ._core.rank import Order, Rank, Stats
@@ -76,6 +78,9 @@ __all__ = [
     "wait_rank",
 ]
 
+
+if "REPLICAD_RANK" in os.environ:  # a rank's program may run short while it builds its model, before it has a session
+    ending.install()
 
 _MODULES = ("data", "inprocess", "parallel", "rng", "store", "testing")
 

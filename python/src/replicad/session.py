@@ -55,8 +55,8 @@ log = logging.getLogger("replicad")
 
 #: A rank that leaves waits so many seconds for a place to copy its last step to, and as long as a mirror may take to get a copy at so many bytes a second.
 SEAL, SLOWEST = 30.0, 32 << 20
-#: How many seconds a program may be on its way out before it counts as one that hangs.
-ENDING = 180.0
+#: How many seconds a program may be on its way out, beyond what any survivor has, before it counts as one that hangs.
+ENDING = 30.0
 
 
 class Resumed(int):

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from ..errors import Again, Mismatch, NoMemory, System
 
-__all__ = ["FINAL", "WANT", "chain", "of_a_collective", "of_a_want", "say_before_the_end", "text"]
+__all__ = ["FINAL", "WANT", "chain", "install", "of_a_collective", "of_a_want", "say_before_the_end", "text"]
 
 #: The exit status of a program that a restart does not mend: its job ends, and is not to be requeued.
 FINAL = 78
@@ -66,14 +66,29 @@ def text(err: BaseException) -> str:
     return f"{type(err).__name__}: {err}"
 
 
+_tell: Callable[[BaseException], None] | None = None
+_installed = False
+
+
 def say_before_the_end(tell: Callable[[BaseException], None]) -> None:
-    """Has an exception that ends the program given to ``tell``, once it is printed. A :class:`Mismatch` ends it with :data:`FINAL`, and a want
-    with :data:`WANT`."""
+    """Has an exception that ends the program given to ``tell``, once it is printed."""
+    global _tell
+    _tell = tell
+    install()
+
+
+def install() -> None:
+    """Has a :class:`Mismatch` end the program with :data:`FINAL`, and a want with :data:`WANT`."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
     before = sys.excepthook
 
     def hook(kind: type[BaseException], err: BaseException, where: TracebackType | None) -> None:
         before(kind, err, where)
-        tell(err)
+        if _tell is not None:
+            _tell(err)
         status = FINAL if isinstance(err, Mismatch) else WANT if isinstance(err, Exception) and of_a_want(err) else 0
         if status:
             if isinstance(sys.stderr, io.StringIO) and sys.__stderr__ is not None:  # torch's hook around this one would not come to print it
