@@ -408,6 +408,13 @@ func (w *world) finish() {
 	}
 }
 
+// furthest is the step that any rank has begun last.
+func (w *world) furthest() replica.Step {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.begun
+}
+
 // goesOn tells whether there is a step after one.
 func (w *world) goesOn(s replica.Step) bool {
 	w.mu.Lock()
