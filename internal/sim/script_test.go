@@ -70,6 +70,9 @@ func (s *script) draw() aim {
 	}
 	for {
 		a := aim{kind: pick(s.rng, kinds...), moment: pick(s.rng, aimed...)}
+		if a.moment == splitting && !s.daemonsOnly && s.rng.IntN(2) == 0 {
+			a.kind = rankKilled // what is in the slots matters once the epoch is closed
+		}
 		if !a.kind.fits(a.moment) || !s.w.has(a.moment) && s.rng.IntN(4) > 0 {
 			continue
 		}
@@ -106,7 +109,7 @@ func (s *script) before(m moment) aim {
 	case m == splitting && s.daemonsOnly:
 		a.kind, a.moment = pick(s.rng, daemonKilled, leaderFalls), pick(s.rng, pinning, splitting)
 	case m == splitting:
-		a.kind, a.moment = pick(s.rng, leaderFalls, leaderFalls, daemonKilled, pairCut, oneWayCut), pick(s.rng, pinning, splitting, splitting)
+		a.kind, a.moment = pick(s.rng, leaderFalls, leaderFalls, leaderFalls, daemonKilled, pairCut, oneWayCut), pick(s.rng, pinning, splitting, splitting)
 	case s.daemonsOnly:
 		a.kind = daemonsKilled
 	}
