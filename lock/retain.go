@@ -100,7 +100,7 @@ func RetainForStaging(in RetainInput, ring bool, need int) (free []int) {
 			free = append(free, i)
 			need--
 		case p.State == replica.SlotSealed && in.Job.Plan != nil && !p.Pinned && !p.Held &&
-			p.Generation != in.Job.Committed && p.Generation != in.Job.Plan.Generation && (in.Job.Phase != replica.Open || p.Generation != in.Candidate && (before.IsZero() || p.Generation != before)):
+			p.Generation != in.Job.Committed && !isPlanned(in.Job.Plan, p) && (in.Job.Phase != replica.Open || p.Generation != in.Candidate && (before.IsZero() || p.Generation != before)):
 			stale = append(stale, i)
 		}
 	}
@@ -122,6 +122,12 @@ func RetainForStaging(in RetainInput, ring bool, need int) (free []int) {
 		return cmp.Or(ga.Compare(gb), cmp.Compare(a, b))
 	})
 	return append(free, stale[:min(max(need, 0), len(stale))]...)
+}
+
+// isPlanned tells whether what lies in a place is what the plan names. A copy of its generation with another root is not: its rank's state differed
+// from what the plan takes, and it is to load that.
+func isPlanned(plan *replica.Plan, p PlaceState) bool {
+	return p.Generation == plan.Generation && (p.Root.IsZero() || len(plan.Sources) == 0 || slices.ContainsFunc(plan.Sources, func(s replica.Source) bool { return s.Root == p.Root }))
 }
 
 // twice tells whether what lies in place i lies in another one too, which stays: one that is pinned or read, else the first.

@@ -196,6 +196,20 @@ func TestRetainForStaging(t *testing.T) {
 	}
 }
 
+// A rank whose state differs from what its twins planned has to load theirs: its own copy of that generation gives way. With two slots there
+// is no other place, and the rank would wait for its part for ever.
+func TestWhatTheVoteWentAgainstGivesWay(t *testing.T) {
+	c, x := gen(3, 10), gen(3, 11)
+	mine, theirs := replica.Digest{1}, replica.Digest{2}
+	j := &replica.Job{Phase: replica.Planned, Epoch: 4, ClosedEpoch: 3, Committed: c, Lineage: replica.Lineage{{Epoch: 3, Start: 0}}, Plan: &replica.Plan{Epoch: 4, Generation: x, Sources: []replica.Source{{Part: replica.OfGroup(0), Root: theirs}}}}
+	for root, want := range map[replica.Digest][]int{mine: {1}, theirs: nil, {}: nil} {
+		in := RetainInput{Job: j, Slots: 2, Places: []PlaceState{{State: replica.SlotSealed, Generation: c, Root: replica.Digest{9}}, {Index: 1, State: replica.SlotSealed, Generation: x, Root: root}}}
+		if got := RetainForStaging(in, false, 1); !slices.Equal(got, want) {
+			t.Errorf("with the part of root %v in the other slot %v gives way, want %v", root, got, want)
+		}
+	}
+}
+
 // TestRetainNever holds Retain and RetainForStaging against what they must never free, on random arenas.
 func TestRetainNever(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))

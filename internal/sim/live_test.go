@@ -19,6 +19,10 @@ type watcher struct {
 	epoch replica.Epoch
 	moved time.Time // when phase or epoch changed last
 	named bool      // who is waited for in it was asked
+
+	begun   replica.Step  // the furthest that any rank has begun
+	begunAt time.Time     // when
+	longest time.Duration // between two such of the epoch: a hang is judged by it
 }
 
 const (
@@ -43,7 +47,7 @@ func (l *watcher) loads() time.Duration {
 // commits is how long a commit may take: until a hang is judged, then some candidates, and their parts.
 func (l *watcher) commits() time.Duration {
 	w := l.s.w
-	return timing().HangFirst + 20*time.Second + time.Duration(6*max(w.cadence, 1))*(w.pass+100*time.Millisecond) + l.parts()
+	return max(timing().HangFirst, time.Duration(timing().HangFactor)*l.longest) + 20*time.Second + time.Duration(6*max(w.cadence, 1))*(w.pass+100*time.Millisecond) + l.parts()
 }
 
 func (l *watcher) parts() time.Duration {
@@ -75,6 +79,10 @@ func (l *watcher) look() {
 	now, j := time.Now(), l.s.w.now()
 	if j != nil && (j.Phase != l.phase || j.Epoch != l.epoch) {
 		l.phase, l.epoch, l.moved, l.named = j.Phase, j.Epoch, now, false
+		l.longest, l.begunAt = 0, now
+	}
+	if begun := l.s.w.furthest(); begun != l.begun {
+		l.longest, l.begunAt, l.begun = max(l.longest, now.Sub(l.begunAt)), now, begun
 	}
 	if !l.able() || j != nil && (j.Phase == replica.Ended || j.Position.Step > l.step) {
 		l.since = now

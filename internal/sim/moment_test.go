@@ -39,7 +39,7 @@ func (m moment) recovers() bool { return m >= closed && m <= adopting }
 func (m moment) follows() bool { return m.recovers() || m == splitting }
 
 // aimed are the moments, as often as they are drawn.
-var aimed = []moment{anytime, anytime, opening, capturing, pinning, pinning, pushing, pushing, splitting, splitting, closed, closed, living, living, living, planned, planned, planned, fetching, fetching, loaded, loaded, resumed, adopting, adopting, leaving}
+var aimed = []moment{anytime, anytime, opening, capturing, pinning, pinning, pushing, pushing, splitting, splitting, splitting, closed, closed, living, living, living, planned, planned, planned, fetching, fetching, loaded, loaded, resumed, adopting, adopting, leaving}
 
 // sight is a moment that somebody sees begin, with whom it concerns.
 type sight struct {

@@ -3,4 +3,4 @@
 package sim
 
 // played is how many episodes a run has, unless it is told.
-const played = 120
+const played = 100

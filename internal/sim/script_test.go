@@ -70,6 +70,12 @@ func (s *script) draw() aim {
 	}
 	for {
 		a := aim{kind: pick(s.rng, kinds...), moment: pick(s.rng, aimed...)}
+		if s.w.has(splitting) && s.rng.IntN(6) == 0 {
+			a.moment = splitting
+		}
+		if a.moment == splitting && !s.daemonsOnly && s.rng.IntN(2) == 0 {
+			a.kind = rankKilled // what is in the slots matters once the epoch is closed
+		}
 		if !a.kind.fits(a.moment) || !s.w.has(a.moment) && s.rng.IntN(4) > 0 {
 			continue
 		}
@@ -86,7 +92,7 @@ func (s *script) draw() aim {
 			a.after = s.between(0, 300*time.Millisecond)
 		}
 		if a.moment == splitting && s.rng.IntN(2) == 0 {
-			a.after = s.between(0, 2*(s.w.pass+s.w.writes/2)) // until the slots are free again
+			a.after = s.between(0, 400*time.Millisecond) // before there is another leader, and once a slot is free again
 		}
 		if a.moment == anytime {
 			a.nth, a.after = 0, s.between(0, 3*time.Second)
@@ -106,7 +112,7 @@ func (s *script) before(m moment) aim {
 	case m == splitting && s.daemonsOnly:
 		a.kind, a.moment = pick(s.rng, daemonKilled, leaderFalls), pick(s.rng, pinning, splitting)
 	case m == splitting:
-		a.kind, a.moment = pick(s.rng, leaderFalls, leaderFalls, daemonKilled, pairCut, oneWayCut), pick(s.rng, pinning, splitting, splitting)
+		a.kind, a.moment = pick(s.rng, leaderFalls, leaderFalls, leaderFalls, leaderFalls, daemonKilled, pairCut, oneWayCut), pick(s.rng, pinning, splitting, splitting, splitting)
 	case s.daemonsOnly:
 		a.kind = daemonsKilled
 	}

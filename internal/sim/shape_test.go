@@ -35,7 +35,7 @@ func drawShape(rng *rand.Rand) shape {
 	s.pass = pick(rng, 10*time.Millisecond, 40*time.Millisecond, 250*time.Millisecond, time.Second)
 	s.takes = pick(rng, 0, 30*time.Millisecond, 150*time.Millisecond, 250*time.Millisecond)
 	s.durable = pick[uint32](rng, 0, 1, 1, 4)
-	s.writes = min(5*time.Second, pick[time.Duration](rng, 1, 3, 5)*max(1, time.Duration(s.cadence))*(s.pass+20*time.Millisecond)) // of some candidates
+	s.writes = min(time.Second, pick[time.Duration](rng, 1, 3, 5)*max(1, time.Duration(s.cadence))*(s.pass+20*time.Millisecond)) // of some candidates; a rank that leaves waits 5 s for a slot
 	layout := rng.IntN(5)
 	for r := range s.world {
 		g := replica.GroupID(r)
