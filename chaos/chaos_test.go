@@ -230,7 +230,7 @@ func TestLayoutsLackMoments(t *testing.T) {
 	for _, tc := range []struct {
 		layout, kind string
 		has          bool
-	}{{pairs, captureRank, false}, {pairs, rankKill, true}, {shards, pushDaemon, true}, {oneMirror, openingRank, true}} {
+	}{{pairs, captureRank, false}, {pairs, rankKill, true}, {shards, pushDaemon, true}, {oneMirror, openingRank, true}, {pairs, heir, true}, {shards, heir, false}} {
 		if why := (Options{}).layout(tc.layout).lacks(tc.kind); (why == "") != tc.has {
 			t.Errorf("%s with %s: %q", tc.kind, tc.layout, why)
 		}
