@@ -230,7 +230,7 @@ func TestLayoutsLackMoments(t *testing.T) {
 	for _, tc := range []struct {
 		layout, kind string
 		has          bool
-	}{{pairs, captureRank, false}, {pairs, rankKill, true}, {shards, pushDaemon, true}, {oneMirror, openingRank, true}} {
+	}{{pairs, captureRank, false}, {pairs, rankKill, true}, {shards, pushDaemon, true}, {oneMirror, openingRank, true}, {pairs, heir, true}, {shards, heir, false}} {
 		if why := (Options{}).layout(tc.layout).lacks(tc.kind); (why == "") != tc.has {
 			t.Errorf("%s with %s: %q", tc.kind, tc.layout, why)
 		}
@@ -259,7 +259,7 @@ func TestBoundsFollowACalmRecovery(t *testing.T) {
 	}
 }
 
-// Time in which a process waited for a core that others had counts less, as far as the calm job did not have that too; some always counts.
+// Time in which a thread waited for a core that others had counts less, as far as the calm job did not have that too; some always counts.
 func TestBoundsGoByTheTimeThatIsServed(t *testing.T) {
 	waited := map[int]time.Duration{}
 	s := newServed(func() map[int]time.Duration { return maps.Clone(waited) })
@@ -282,15 +282,15 @@ func TestBoundsGoByTheTimeThatIsServed(t *testing.T) {
 	}
 	for _, tc := range []struct{ worst, want time.Duration }{
 		{0, time.Second}, {200 * time.Millisecond, time.Second}, {600 * time.Millisecond, time.Second / 2},
-		{time.Second, time.Second / 4}, {3 * time.Second, time.Second / 4}, // several threads may wait at once
+		{time.Second, time.Second / 4},
 	} {
 		if got := pass(tc.worst); (got - tc.want).Abs() > time.Microsecond {
-			t.Errorf("%v count of a second in which a process waited %v for a core, want %v", got, tc.worst, tc.want)
+			t.Errorf("%v count of a second in which a thread waited %v for a core, want %v", got, tc.worst, tc.want)
 		}
 	}
-	waited[3] = time.Hour // a process that is seen for the first time
+	waited[3] = time.Hour // a thread that is seen for the first time
 	if got := pass(0); got != time.Second {
-		t.Errorf("%v count of a second in which a process began", got)
+		t.Errorf("%v count of a second in which a thread began", got)
 	}
 }
 

@@ -92,6 +92,8 @@ func (l Layout) lone() bool {
 func (l Layout) lacks(kind string) string {
 	a, aimed := aims[kind]
 	switch {
+	case kind == heir && l.lone():
+		return "a rank alone in its group has no twin that it could be compared with"
 	case !aimed:
 		return ""
 	case l.StateMB == 0:

@@ -2,10 +2,9 @@ package chaos
 
 import (
 	"context"
+	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +19,7 @@ const (
 // served is a clock that the bounds go by. It counts time as far as the processor is there for whoever wants it, in proportion to the calm
 // job: where other programs have the cores, what takes longer than then is no standstill, and one that stands still waits for no core.
 type served struct {
-	waits func() map[int]time.Duration // how long each process has waited for a core so far
+	waits func() map[int]time.Duration // by thread: how long it has waited for a core so far
 
 	mu    sync.Mutex // guards all below
 	last  time.Time
@@ -49,7 +48,7 @@ func (s *served) run(ctx context.Context) {
 	}
 }
 
-// look takes in what processes have waited since the last look. The one that waited most counts.
+// look takes in what threads have waited since the last look. The one that waited most counts.
 func (s *served) look(now time.Time) {
 	is := s.waits()
 	s.mu.Lock()
@@ -60,8 +59,8 @@ func (s *served) look(now time.Time) {
 		return
 	}
 	worst := time.Duration(0)
-	for pid, waited := range is {
-		if was, known := s.was[pid]; known {
+	for thread, waited := range is {
+		if was, known := s.was[thread]; known {
 			worst = max(worst, waited-was)
 		}
 	}
@@ -113,20 +112,19 @@ func (s *served) after(ctx context.Context, d time.Duration) <-chan struct{} {
 	return gone
 }
 
-// coreWaits is how long each process below this one has waited for a core: all its threads together.
+// coreWaits is how long each thread of the processes below this one has waited for a core.
 func coreWaits() map[int]time.Duration {
 	waits := map[int]time.Duration{}
 	for _, pid := range cluster.Descendants(os.Getpid()) {
-		files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/schedstat")
-		var sum time.Duration
-		for _, f := range files {
-			b, _ := os.ReadFile(f) // a thread that has ended waits for nothing
-			if fields := strings.Fields(string(b)); len(fields) > 1 {
-				ns, _ := strconv.ParseInt(fields[1], 10, 64)
-				sum += time.Duration(ns)
+		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // what has ended waits for nothing
+		for _, t := range threads {
+			var ran, waited int64
+			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/schedstat", pid, t.Name()))
+			if n, _ := fmt.Sscan(string(b), &ran, &waited); n == 2 {
+				thread, _ := strconv.Atoi(t.Name()) // the kernel's number
+				waits[thread] = time.Duration(waited)
 			}
 		}
-		waits[pid] = sum
 	}
 	return waits
 }
