@@ -71,6 +71,7 @@ func TestADurableWriteGivesItsSlotUp(t *testing.T) {
 		"it has just moved":                    {1, writeIdle - time.Millisecond, true, true, false},
 		"no commit waits":                      {1, time.Hour, false, true, false},
 		"all is read, and syncing takes long":  {-1, time.Hour, true, false, false},
+		"all is read, and no commit waits":     {-1, time.Hour, false, false, false},
 	} {
 		d := newRig(t)
 		job := fixture.Job()
@@ -112,8 +113,11 @@ func TestADurableWriteGivesItsSlotUp(t *testing.T) {
 			t.Errorf("%s: a further read: %v", what, err)
 		}
 		reports := fixture.Only[control.ShardReport](d.says())
-		if failed := len(reports) == 1 && strings.Contains(reports[0].Failed, "no byte was written for 2s while the commit of step 6 waited"); failed != c.failing {
+		if failed := len(reports) == 1 && strings.Contains(reports[0].Failed, "no byte was written for 2s while the commit of step 6 waited"); failed != c.failing || !failed && len(reports) != 0 {
 			t.Errorf("%s: reported %+v", what, reports)
+		}
+		if hung := len(d.hung) == 1; hung != c.failing {
+			t.Errorf("%s: %d writes count as hung", what, len(d.hung))
 		}
 		w.close()
 		for _, r := range d.releases() {

@@ -2,12 +2,14 @@ package host
 
 import (
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/host/restore"
+	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -109,4 +111,44 @@ func TestArenaThatComesBackLateIsFenced(t *testing.T) {
 	}
 	p.in.Close()
 	d.until("the exit", func() bool { return !lj.ranks[0].alive() })
+}
+
+// A process that says it is on its way out is reported at once with for how long, also after its session has gone. The next process of its rank
+// has said nothing of the kind.
+func TestOnlyItsOwnProcessIsOnItsWayOut(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
+		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
+	}))
+	old := d.attach(lj, 0)
+	old.peer, _ = d.session(0)
+	if r := d.reported(lj); r.Ranks[0].EndingMS != 0 {
+		t.Fatalf("before it says so: %+v", r.Ranks[0])
+	}
+	d.handleSession(session.Ending{Peer: old.peer, Most: 3 * time.Minute})
+	const most = 3 * 60 * 1000
+	if r := fixture.Only[replica.NodeReport](d.says()); len(r) != 1 || r[0].Ranks[0].EndingMS != most {
+		t.Errorf("reported %+v, want one with %d ms", r, most)
+	}
+	d.handleSession(session.Gone{Peer: old.peer})
+	if r := d.reported(lj); r.Ranks[0].EndingMS != most || r.Ranks[0].Attached {
+		t.Errorf("without a session: %+v", r.Ranks[0])
+	}
+	d.rankDied(lj, old)
+	p, end := d.hello(nil)
+	end.reads() // the welcome
+	d.says()
+	d.attachFor(p)
+	claims := fixture.Only[control.ClaimRequest](d.says())
+	if len(claims) != 1 {
+		t.Fatalf("%d claims", len(claims))
+	}
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+		j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11, Nonce: 77}, j.Ranks[1]}
+	})
+	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 6})
+	d.until("the arena", func() bool { return lj.ranks[0] != nil && lj.ranks[0] != old })
+	if r := d.reported(lj); len(r.Ranks) != 1 || r.Ranks[0].Incarnation != 6 || r.Ranks[0].EndingMS != 0 {
+		t.Errorf("the next process is reported as %+v", r.Ranks)
+	}
 }

@@ -46,13 +46,18 @@ func TestShortages(t *testing.T) {
 	}
 }
 
-// However often processes end for want of something, the job does not, and none of them counts among those that failed.
+// However often processes end for want of something, the job does not, and none of them counts among those that failed. While the node is short
+// it offers none of the processes that its launcher could start: the leader asks another node.
 func TestWantsEndNoJob(t *testing.T) {
 	for name, status := range map[string]int32{"fork": -int32(want.Processes), "unknown": -99, "its own word": wire.StatusWant, "the node is short": 1} {
 		d := newRig(t)
 		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase = replica.Opening }))
 		peer, _ := d.listener()
 		l := d.launchers[peer.ID()]
+		l.hello.Capacity = 2
+		if n, _ := d.offers(lj.job); n != 2 {
+			t.Fatalf("%s: a node that is short of nothing offers %d processes", name, n)
+		}
 		for n := range 3 * startTries {
 			if status == 1 {
 				d.handleSession(session.Short{Err: unix.EMFILE})
@@ -68,6 +73,13 @@ func TestWantsEndNoJob(t *testing.T) {
 		}
 		if n, _ := d.offers(lj.job); n != 0 || d.shortages.of("job", time.Now()) == "" {
 			t.Errorf("%s: a node that is short offers %d processes", name, n)
+		}
+		if r := d.reported(lj); r.Offers != 0 || r.Short == "" {
+			t.Errorf("%s: the leader is told of %d offers, short of %q", name, r.Offers, r.Short)
+		}
+		clear(d.shortages)
+		if n, _ := d.offers(lj.job); n != 2 {
+			t.Errorf("%s: a node that has what it was short of offers %d processes", name, n)
 		}
 		if d.log.Count(`"short"`) == 0 {
 			t.Errorf("%s: the log does not name it", name)
