@@ -164,6 +164,7 @@ func TestRecorderKeepsEachViolationOnceAndEndsTheRun(t *testing.T) {
 	}
 	r.violated(violation{wrong, "y"})
 	<-r.fatal
+	r.violated(violation{killed, "z"}) // the run is broken off: its processes are killed
 	if got := totals(r.violations()); !strings.Contains(got, "1 healthy killed") || !strings.Contains(got, "1 wrong") || strings.Count(out.String(), "VIOLATED") != 2 {
 		t.Errorf("%s\n%s", got, out.String())
 	}

@@ -57,11 +57,11 @@ func (r *recorder) say(format string, args ...any) {
 	fmt.Fprint(r.out, r.writeLocked(fmt.Sprintf(format, args...)))
 }
 
-// violated takes what did not hold; the same again says nothing new.
+// violated takes what did not hold; the same again says nothing new, nor does a process that ends once the run is broken off.
 func (r *recorder) violated(v violation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.texts[v.Error()] {
+	if r.texts[v.Error()] || r.isFatal && v.class == killed {
 		return
 	}
 	r.texts[v.Error()] = true
