@@ -174,7 +174,13 @@ func (l *Leader) waitForProcess(in *PlanInput, r replica.Rank, short string) wai
 	case !l.seats(in).starts(o.node, r):
 		return waiting{kind: AwaitStart, rank: r, node: o.node, since: o.at, until: never}
 	}
-	return waiting{kind: AwaitAttach, rank: r, node: o.node, since: o.at, until: never, process: startingProcess(in, o.node, r), why: short}
+	w := waiting{kind: AwaitAttach, rank: r, node: o.node, since: o.at, until: never, process: "its process", why: short}
+	rep := in.Reports[o.node]
+	if i := slices.Index(rep.Starting, r); i >= 0 && i < len(rep.StartingPIDs) && rep.StartingPIDs[i] != 0 {
+		w.pid, w.halted = rep.StartingPIDs[i], slices.Contains(rep.StartingHalted, r)
+		w.process = fmt.Sprintf("process %d", w.pid)
+	}
+	return w
 }
 
 // waitsForLoads are who the planned epoch waits for.
@@ -433,15 +439,4 @@ func (l *Leader) named(now time.Duration, want func(waiting) bool) (out []string
 		out = append(out, fmt.Sprintf("and %d more", more))
 	}
 	return out
-}
-
-// startingProcess names the process that a node runs for a rank and that has not attached.
-func startingProcess(in *PlanInput, n replica.NodeName, r replica.Rank) string {
-	rep := in.Reports[n]
-	for i, s := range rep.Starting {
-		if s == r && i < len(rep.StartingPIDs) && rep.StartingPIDs[i] != 0 {
-			return fmt.Sprintf("process %d", rep.StartingPIDs[i])
-		}
-	}
-	return "its process"
 }
