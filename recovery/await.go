@@ -28,28 +28,29 @@ type waiting struct {
 // never is the until of a wait that the leader does not judge.
 const never time.Duration = -1
 
-// waits lists what the job waits for, in any phase. It changes nothing.
-func (l *Leader) waits() []waiting {
+// waits lists what the job waits for at a time, in any phase. It changes nothing. Where all that happens is that time passes the leader is not
+// woken, and its own time stands still.
+func (l *Leader) waits(now time.Duration) []waiting {
 	in := l.input()
 	var out []waiting
 	switch l.job.Phase {
 	case replica.Opening, replica.Closed:
-		out = slices.Concat(l.waitsForPlan(in), l.waitsForNodes(in), l.waitsForRest(in))
+		out = slices.Concat(l.waitsForPlan(in, now), l.waitsForNodes(in), l.waitsForRest(in))
 	case replica.Planned:
-		out = l.waitsForLoads(in)
+		out = l.waitsForLoads(in, now)
 	case replica.Open:
-		out = slices.Concat(l.waitsForSteps(in), l.waitsForSlots(), l.waitsForEnd())
+		out = slices.Concat(l.waitsForSteps(in, now), l.waitsForSlots(now), l.waitsForEnd())
 	case replica.Ended:
 	}
-	return append(out, l.waitsAtRendezvous()...)
+	return append(out, l.waitsAtRendezvous(now)...)
 }
 
 // waitsForPlan are what the planner waits for but acknowledgements and ranks.
-func (l *Leader) waitsForPlan(in *PlanInput) (out []waiting) {
+func (l *Leader) waitsForPlan(in *PlanInput, now time.Duration) (out []waiting) {
 	if l.job.Phase == replica.Opening && l.alone >= 0 {
 		out = append(out, waiting{kind: AwaitLauncher, since: l.alone, until: never})
 	}
-	if l.capture.asked && l.now < l.capture.at+l.bound(AwaitCapture) {
+	if l.capture.asked && now < l.capture.at+l.bound(AwaitCapture) {
 		out = append(out, waiting{kind: AwaitCapture, since: l.capture.at, until: never, what: l.capture.gen.String()})
 	}
 	v := &l.verdict
@@ -162,7 +163,7 @@ func (l *Leader) orItsEnd(w waiting, rep *replica.RankReport, s sign) waiting {
 
 // forRank is a wait for the process of a rank.
 func (l *Leader) forRank(k WaitKind, r replica.Rank, rep *replica.RankReport) waiting {
-	return waiting{kind: k, rank: r, node: l.job.Ranks[r].Node, pid: rep.PID, process: fmt.Sprintf("process %d", rep.PID), halted: rep.Halted, since: l.now, until: never}
+	return waiting{kind: k, rank: r, node: l.job.Ranks[r].Node, pid: rep.PID, process: fmt.Sprintf("process %d", rep.PID), halted: rep.Halted, until: never}
 }
 
 func (l *Leader) waitForProcess(in *PlanInput, r replica.Rank, short string) waiting {
@@ -173,11 +174,17 @@ func (l *Leader) waitForProcess(in *PlanInput, r replica.Rank, short string) wai
 	case !l.seats(in).starts(o.node, r):
 		return waiting{kind: AwaitStart, rank: r, node: o.node, since: o.at, until: never}
 	}
-	return waiting{kind: AwaitAttach, rank: r, node: o.node, since: o.at, until: never, process: startingProcess(in, o.node, r), why: short}
+	w := waiting{kind: AwaitAttach, rank: r, node: o.node, since: o.at, until: never, process: "its process", why: short}
+	rep := in.Reports[o.node]
+	if i := slices.Index(rep.Starting, r); i >= 0 && i < len(rep.StartingPIDs) && rep.StartingPIDs[i] != 0 {
+		w.pid, w.halted = rep.StartingPIDs[i], slices.Contains(rep.StartingHalted, r)
+		w.process = fmt.Sprintf("process %d", w.pid)
+	}
+	return w
 }
 
 // waitsForLoads are who the planned epoch waits for.
-func (l *Leader) waitsForLoads(in *PlanInput) (out []waiting) {
+func (l *Leader) waitsForLoads(in *PlanInput, now time.Duration) (out []waiting) {
 	p := l.job.Plan
 	if p == nil {
 		return nil
@@ -205,7 +212,7 @@ func (l *Leader) waitsForLoads(in *PlanInput) (out []waiting) {
 	if len(out) == 0 {
 		out = l.waitsForMirrors(in, loaded)
 	}
-	return append(out, l.waitsForGoodCopies(in)...)
+	return append(out, l.waitsForGoodCopies(in, now)...)
 }
 
 // waitForLoad is what a rank waits for that has not loaded: its parts come, and then its process has to load them.
@@ -273,15 +280,13 @@ func (l *Leader) waitsForMirrors(in *PlanInput, loaded time.Duration) (out []wai
 }
 
 // waitsForSteps are who holds up the ranks of an open epoch, and its commits.
-func (l *Leader) waitsForSteps(in *PlanInput) (out []waiting) {
-	behind, _, stuck := l.laggards(in)
-	for i := range behind {
-		rep := &behind[i]
-		if s := l.signs[rep.Rank]; s.of == rep.Incarnation && !rep.Stopped && (rep.Hung || len(behind) < len(l.job.Ranks) && l.now-s.at >= stands) {
-			w := l.forRank(AwaitStep, rep.Rank, rep)
-			w.since, w.what = s.at, fmt.Sprintf("step %d, %v", rep.Live.Step(), rep.Live.Phase())
-			out = append(out, w)
-		}
+func (l *Leader) waitsForSteps(in *PlanInput, now time.Duration) (out []waiting) {
+	still, stuck := l.standStill(in, now)
+	for i := range still {
+		rep := &still[i]
+		w := l.forRank(AwaitStep, rep.Rank, rep)
+		w.since, w.what = l.signs[rep.Rank].at, fmt.Sprintf("step %d, %v", rep.Live.Step(), rep.Live.Phase())
+		out = append(out, w)
 	}
 	away := make(map[replica.NodeName][]replica.Rank)
 	for r, c := range l.job.Ranks {
@@ -291,7 +296,7 @@ func (l *Leader) waitsForSteps(in *PlanInput) (out []waiting) {
 		case l.left(rank):
 		case !here && !l.up[c.Node] && c.Incarnation != 0:
 			away[c.Node] = append(away[c.Node], rank)
-		case here && rep != nil && rep.Alive && rep.Stopped && rep.Loaded == l.job.Epoch && s.of == rep.Incarnation && l.now-s.at >= time.Second:
+		case here && rep != nil && rep.Alive && rep.Stopped && rep.Loaded == l.job.Epoch && s.of == rep.Incarnation && now-s.at >= time.Second:
 			w := l.forRank(AwaitPeers, rank, rep)
 			w.since = s.at
 			out = append(out, w)
@@ -336,7 +341,7 @@ func (l *Leader) waitsForEnd() []waiting {
 // overdue makes faults of the waits whose time is over, by the table.
 func (l *Leader) overdue() {
 	found := false
-	for _, w := range l.waits() {
+	for _, w := range l.waits(l.now) {
 		switch {
 		case w.until == never:
 		case l.now < w.until:
@@ -400,14 +405,17 @@ func (l *Leader) Awaited(now time.Duration) (out []string) {
 // Overlong is Awaited of what has lasted for some time, and is not said by those who wait: the launchers of a job that opens or was closed
 // hear of their own processes from their nodes, and of processes that nobody offers from the driver.
 func (l *Leader) Overlong(now, least time.Duration) []string {
+	now = max(now, l.now)
 	return l.named(now, func(w waiting) bool {
 		switch w.kind {
-		case AwaitProcess, AwaitAttach, AwaitJoin, AwaitSeal, AwaitRegions, AwaitStep: // a step may be long
+		case AwaitProcess, AwaitAttach, AwaitJoin, AwaitSeal, AwaitRegions:
 			return false
+		case AwaitStep: // it may be long; one beside a rank that has finished is the last
+			return (w.halted || l.anyLeft()) && now-w.since >= least
 		case AwaitSurvivor, AwaitEnd:
-			return l.job.Phase == replica.Planned && max(now, l.now)-w.since >= least
+			return l.job.Phase == replica.Planned && now-w.since >= least
 		default:
-			return max(now, l.now)-w.since >= least
+			return now-w.since >= least
 		}
 	})
 }
@@ -417,11 +425,12 @@ func (l *Leader) named(now time.Duration, want func(waiting) bool) (out []string
 		return nil
 	}
 	more := 0
-	for _, w := range l.waits() {
+	now = max(now, l.now)
+	for _, w := range l.waits(now) {
 		switch {
 		case !want(w):
 		case len(out) < maxAwaited:
-			out = append(out, w.text(max(now, l.now)))
+			out = append(out, w.text(now))
 		default:
 			more++
 		}
@@ -430,15 +439,4 @@ func (l *Leader) named(now time.Duration, want func(waiting) bool) (out []string
 		out = append(out, fmt.Sprintf("and %d more", more))
 	}
 	return out
-}
-
-// startingProcess names the process that a node runs for a rank and that has not attached.
-func startingProcess(in *PlanInput, n replica.NodeName, r replica.Rank) string {
-	rep := in.Reports[n]
-	for i, s := range rep.Starting {
-		if s == r && i < len(rep.StartingPIDs) && rep.StartingPIDs[i] != 0 {
-			return fmt.Sprintf("process %d", rep.StartingPIDs[i])
-		}
-	}
-	return "its process"
 }

@@ -132,6 +132,45 @@ func (l *Leader) left(r replica.Rank) bool {
 	return rep != nil && rep.Left && rep.Live.Epoch() == l.job.Epoch
 }
 
+// anyLeft tells whether some rank has finished in the open epoch.
+func (l *Leader) anyLeft() bool {
+	for r := range l.job.Ranks {
+		if l.left(replica.Rank(r)) {
+			return true
+		}
+	}
+	return false
+}
+
+// standStill are the ranks that are named because they stand still: those that a signal has stopped; where there are none, those that are furthest
+// behind, unless the others are no further, as in a long step. stuck is laggards'.
+func (l *Leader) standStill(in *PlanInput, now time.Duration) (still []replica.RankReport, stuck bool) {
+	behind, _, stuck := l.laggards(in)
+	for r := range l.job.Ranks {
+		if rep, ok := l.trains(in, replica.Rank(r)); ok && rep.Halted && l.stillFor(rep, now) >= stands {
+			still = append(still, rep)
+		}
+	}
+	if len(still) > 0 {
+		return still, stuck
+	}
+	for _, rep := range behind {
+		if !rep.Stopped && (rep.Hung || len(behind) < len(l.job.Ranks) && l.stillFor(rep, now) >= stands) {
+			still = append(still, rep)
+		}
+	}
+	return still, stuck
+}
+
+// stillFor is for how long nothing of a rank's process has changed.
+func (l *Leader) stillFor(rep replica.RankReport, now time.Duration) time.Duration {
+	s := l.signs[rep.Rank]
+	if s.of != rep.Incarnation {
+		return 0
+	}
+	return now - s.at
+}
+
 // hang makes a fault of the ranks that are furthest behind, once all of them stand still; the others wait for them, or have left. Those that the
 // kernel has stopped are named before any that wait. Where all stand at the same place and none is stopped nobody can be named, and every
 // rank's process is started anew, on its node (protocol section 6, evidence).

@@ -107,7 +107,7 @@ func (l *Leader) learnCorrupt(ev Corrupt) {
 
 // waitsForGoodCopies are the nodes to which all holders of a planned part have sent wrong bytes, though they find their copies good. Holders have
 // as long to read these again as the rank's parts may take to come.
-func (l *Leader) waitsForGoodCopies(in *PlanInput) (out []waiting) {
+func (l *Leader) waitsForGoodCopies(in *PlanInput, now time.Duration) (out []waiting) {
 	p := l.job.Plan
 	for c, by := range l.lies.of {
 		src, ok := p.Source(c.part)
@@ -115,7 +115,7 @@ func (l *Leader) waitsForGoodCopies(in *PlanInput) (out []waiting) {
 			continue
 		}
 		for _, n := range slices.Sorted(maps.Keys(by)) {
-			if since, last, all := l.allLied(in, c, n); all && l.now-last <= liesAgain {
+			if since, last, all := l.allLied(in, c, n); all && now-last <= liesAgain {
 				r := l.receiver(c.part, n)
 				grown := time.Duration(0)
 				if rep := in.said()[r]; rep != nil {

@@ -40,14 +40,14 @@ func (l *Leader) learnPutOff(ev PutOff) {
 }
 
 // waitsAtRendezvous are the nodes that keep ranks from each other there. One that has no link is waited for as any such node is.
-func (l *Leader) waitsAtRendezvous() (out []waiting) {
+func (l *Leader) waitsAtRendezvous(now time.Duration) (out []waiting) {
 	for _, m := range slices.SortedFunc(maps.Keys(l.meets), func(a, b meeting) int {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.node, b.node))
 	}) {
 		p := l.meets[m]
 		c := l.job.Ranks[m.rank]
 		switch {
-		case l.now-p.last > putOffAgain:
+		case now-p.last > putOffAgain:
 		case m.node != "" && l.up[m.node] && l.job.Phase != replica.Closed:
 			out = append(out, waiting{kind: AwaitBring, node: m.node, since: p.since, until: p.since + l.bound(AwaitBring)})
 		case m.node == "" && !l.job.vacant(m.rank) && l.nodes[c.Node].Incarnation != c.NodeIncarnation && l.job.Phase != replica.Closed:

@@ -133,6 +133,12 @@ func TestWaitsAreNamed(t *testing.T) {
 	if got, want := strings.Join(w.leader.Awaited(w.now), "\n"), "rank 0: process 19951 on node b has run 41s and has not called resume() yet (rp_attach)"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
+	d.halted = []replica.Rank{0}
+	w.must(t, w.wait(time.Second))
+	if got, want := strings.Join(w.leader.Awaited(w.now), "\n"), "rank 0: process 19951 on node b is stopped by a signal (kill -CONT 19951)"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	d.halted = nil
 	w.attach(t, d, 0)
 	w.must(t, w.wait(10*time.Second))
 	if got, want := strings.Join(w.leader.Awaited(w.now), "\n"), "rank 0: process 3 on node b has attached and has been on its way to rp_join for 10s"; got != want {
@@ -140,7 +146,7 @@ func TestWaitsAreNamed(t *testing.T) {
 	}
 	w.on(1).procs[1].stopped, w.on(1).procs[1].stuck = false, true
 	w.must(t, w.wait(time.Second))
-	if got, want := strings.Join(w.leader.Awaited(w.now), "\n"), "rank 1: process 2 on node a runs on, 52s after the fault: it has not called resume() again (rp_join)"; !strings.Contains(got, want) {
+	if got, want := strings.Join(w.leader.Awaited(w.now), "\n"), "rank 1: process 2 on node a runs on, 53s after the fault: it has not called resume() again (rp_join)"; !strings.Contains(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -216,7 +216,7 @@ var Waits = [waitKinds]WaitRule{
 		Then: "the job resumes with what there is", Says: "node {node}: has no copy of {what} yet, {since} after the last rank loaded"},
 	AwaitStep: {Phases: []replica.JobPhase{replica.Open}, For: "the ranks furthest behind", Judge: "its node finds it still; the leader, once all of them are",
 		Bound: Bound{Grows: "`hang_factor` x its longest step, `hang_least` at least; `hang_first` before it has made two"}, Since: "its step word last changed",
-		Then: "hang", fault: replica.Hang, Says: "rank {rank}: process {pid} on node {node} stands still in {what} for {since}, and the others wait for it"},
+		Then: "hang", fault: replica.Hang, Says: "rank {rank}: process {pid} on node {node} stands still in {what} for {since}, and the others wait for it (kill -9 {pid} has it started anew)"},
 	AwaitPeers: {Phases: []replica.JobPhase{replica.Open}, For: "the fault that explains why a rank stopped", Judge: "its node", Bound: fixed(PeersLost), Since: "it stopped",
 		Then: "exception", Says: "rank {rank}: process {pid} on node {node} has stopped under an open epoch, and no fault explains it"},
 	AwaitNode: {Phases: []replica.JobPhase{replica.Open}, For: "the daemon of a node whose ranks train", Judge: "leader", Bound: many(unobserved, daemonGrace), Since: "its link was lost",

@@ -72,6 +72,7 @@ type daemon struct {
 	bad      []replica.Held // and noticed
 	badDisk  []replica.Held // durable parts that failed their digest here
 	starting []replica.Rank // processes run for them and have not attached
+	halted   []replica.Rank // of these, stopped by a signal
 	pids     []uint64
 	short    string
 	slow     bool // its processes take long to attach
@@ -584,7 +585,7 @@ func (w *world) fetchMirrors(n replica.NodeName, d *daemon, plan *replica.Plan) 
 func (w *world) report(n replica.NodeName) replica.NodeReport {
 	d := w.nodes[n]
 	d.seq++
-	rep := replica.NodeReport{Job: w.job, Holder: d.holder, Session: d.session, Seq: d.seq, Fenced: d.fenced, Settled: true, Parts: slices.Clone(d.parts), Offers: d.offers, Spare: d.spare, Epoch: w.state().Epoch, Phase: w.state().Phase, SinceMS: uint64((w.now - w.since).Milliseconds()), Bad: slices.Clone(d.bad), BadDisk: slices.Clone(d.badDisk), Starting: slices.Clone(d.starting), StartingPIDs: slices.Clone(d.pids), Short: d.short}
+	rep := replica.NodeReport{Job: w.job, Holder: d.holder, Session: d.session, Seq: d.seq, Fenced: d.fenced, Settled: true, Parts: slices.Clone(d.parts), Offers: d.offers, Spare: d.spare, Epoch: w.state().Epoch, Phase: w.state().Phase, SinceMS: uint64((w.now - w.since).Milliseconds()), Bad: slices.Clone(d.bad), BadDisk: slices.Clone(d.badDisk), Starting: slices.Clone(d.starting), StartingPIDs: slices.Clone(d.pids), StartingHalted: slices.Clone(d.halted), Short: d.short}
 	if d.short != "" {
 		rep.Offers = 0
 	}

@@ -29,7 +29,7 @@ func (w *writes) learn(ev Writing, now time.Duration) {
 }
 
 // waitsForSlots are the durable writes that hold the slots which the next commit lacks.
-func (l *Leader) waitsForSlots() (out []waiting) {
+func (l *Leader) waitsForSlots(now time.Duration) (out []waiting) {
 	if l.job.Writer == nil {
 		return nil
 	}
@@ -38,7 +38,7 @@ func (l *Leader) waitsForSlots() (out []waiting) {
 	})
 	for _, p := range parts {
 		w := l.writes[p]
-		if w.Generation != l.job.Writer.Generation || l.now-w.at > writingFresh || w.at <= l.pace.at && l.pace.epoch == l.job.Epoch {
+		if w.Generation != l.job.Writer.Generation || now-w.at > writingFresh || w.at <= l.pace.at && l.pace.epoch == l.job.Epoch {
 			continue // it is over, or something was committed since
 		}
 		out = append(out, waiting{kind: AwaitSlot, node: w.Node, since: w.at - w.Late, until: never, what: fmt.Sprintf("step %d, %v", w.Generation.Step, p),

@@ -102,6 +102,8 @@ type NodeReport struct {
 	Starting []Rank `json:"starting,omitempty" cbor:"13,keyasint,omitempty"`
 	// StartingPIDs are the processes of Starting, in its order; 0 where the launcher has not said it yet.
 	StartingPIDs []uint64 `json:"starting_pids,omitempty" cbor:"17,keyasint,omitempty"`
+	// StartingHalted are those of Starting whose process a signal has stopped.
+	StartingHalted []Rank `json:"starting_halted,omitempty" cbor:"24,keyasint,omitempty"`
 	// Launchers counts the launchers of the job here, those too that can start no more processes.
 	Launchers int `json:"launchers,omitempty" cbor:"19,keyasint,omitempty"`
 	// Short names what the node is short of, so that it starts no process for the job, and one that runs may not get its rank. Empty: nothing.

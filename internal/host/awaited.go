@@ -10,6 +10,7 @@ import (
 // lookAtProgress takes a look at the processes here that the job waits for: how much of its memory each has in reach, which
 // rises while it prefaults an arena or seals its first state, or how much of the plan's parts has come; and whether a signal has stopped it.
 func (h *Host) lookAtProgress(lj *localJob) {
+	h.lookAtStarts(lj)
 	for _, lr := range lj.ranks {
 		switch {
 		case lj.job.Phase == replica.Open:
@@ -20,6 +21,20 @@ func (h *Host) lookAtProgress(lj *localJob) {
 			lr.progress, lr.halted = h.processes.Mapped(lr.pid)>>20, h.processes.Halted(lr.pid, lr.start)
 		default:
 			lr.halted = false
+		}
+	}
+}
+
+// lookAtStarts takes a look at the processes that were started and have not attached: they have no words yet to tell anything by.
+func (h *Host) lookAtStarts(lj *localJob) {
+	for _, l := range h.launchers {
+		if !l.accepted || l.hello.Job != lj.job.Name {
+			continue
+		}
+		for _, r := range l.starts.ranks() {
+			if p := l.starts.entry(r); !p.attached && p.pid != 0 {
+				p.halted = h.processes.HaltedChild(int(p.pid), l.peer.PID())
+			}
 		}
 	}
 }
@@ -53,23 +68,27 @@ func (h *Host) sayWhoIsAwaited(lj *localJob) {
 	}
 }
 
+// saysHalted has a place for how long.
+const saysHalted = "process %d is stopped by a signal (kill -CONT %d), and all ranks wait for it: %%v"
+
 // whyAwaited says what a launcher's process has not done yet, with a place for how long; since is then since when. Empty: the job
 // does not wait for it.
 func (h *Host) whyAwaited(lj *localJob, l *launcher, r replica.Rank, since *time.Time) string {
 	lr := lj.ranks[r]
 	switch {
 	case !l.starts.of(r).attached && (lr == nil || !lr.alive()):
-		if h.heardOf(lj, r) {
+		switch p := l.starts.of(r); {
+		case p.halted:
+			return fmt.Sprintf(saysHalted, p.pid, p.pid)
+		case h.heardOf(lj, r) || p.pid == 0:
 			return "" // it waits itself
+		default:
+			return fmt.Sprintf("process %d has run %%v and has not called resume() yet", p.pid)
 		}
-		if pid := l.starts.of(r).pid; pid != 0 {
-			return fmt.Sprintf("process %d has run %%v and has not called resume() yet", pid)
-		}
-		return ""
 	case lr == nil || !lr.alive() || lr.stopped() || lj.job.Phase == replica.Opening && lr.initial == lj.job.Epoch:
 		return ""
 	case lr.halted:
-		return fmt.Sprintf("process %d is stopped by a signal (kill -CONT %d), and all ranks wait for it: %%v", lr.pid, lr.pid)
+		return fmt.Sprintf(saysHalted, lr.pid, lr.pid)
 	case lr.loaded == 0:
 		return fmt.Sprintf("process %d attached, and is not ready %%v after its start", lr.pid)
 	}

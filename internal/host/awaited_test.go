@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -93,7 +94,7 @@ func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
 			t.Fatalf("message %d, %q, %v; want %q", h.Type, note.Text, err, want)
 		}
 	}
-	if _, pids := d.starting(lj); len(pids) != 1 || pids[0] != 19951 {
+	if _, pids, _ := d.starting(lj); len(pids) != 1 || pids[0] != 19951 {
 		t.Errorf("the leader would be told of %v", pids)
 	}
 
@@ -137,6 +138,14 @@ func TestHaltedRankIsSaid(t *testing.T) {
 	if hung, halted := look(); !hung || !halted {
 		t.Errorf("a stopped one: hung %t, halted %t", hung, halted)
 	}
+	d.cfg.Timing.HangFirst = time.Hour
+	d.live(lr, 3, 7, replica.Idle)
+	for range 4 { // long before that is a hang
+		look()
+	}
+	if hung, halted := look(); hung || !halted {
+		t.Errorf("a stopped one within its bound: hung %t, halted %t", hung, halted)
+	}
 	if session.Halted(p.pid, p.start+1) {
 		t.Error("another process of that number is taken for it")
 	}
@@ -145,6 +154,55 @@ func TestHaltedRankIsSaid(t *testing.T) {
 	}
 	if _, halted := look(); halted {
 		t.Error("it is still said to be stopped")
+	}
+}
+
+// So is a process that was started and has not attached: it has no words yet to tell anything by. Its launcher and the leader are told.
+func TestAHaltedStartIsSaid(t *testing.T) {
+	d := newRig(t)
+	d.cfg.Timing.Claim = time.Second
+	peer, end := d.session(0) // of this process, whose child the rank's is
+	lj := d.put(fixture.Closed(fixture.Job()))
+	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 2}})
+	end.reads() // accepted
+	l := d.launchers[peer.ID()]
+	d.startRank(lj, l, 1)
+	end.reads() // the start
+	p := d.process()
+	d.runRunning(peer, 1, uint64(p.pid))
+	halted := func() []replica.Rank {
+		d.lookAtProgress(lj)
+		r := d.reported(lj)
+		if len(r.StartingPIDs) != 1 || r.StartingPIDs[0] != uint64(p.pid) {
+			t.Fatalf("starting %v, processes %v", r.Starting, r.StartingPIDs)
+		}
+		return r.StartingHalted
+	}
+	if got := halted(); len(got) != 0 {
+		t.Errorf("while it runs: %v", got)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(p.pid, syscall.SIGCONT) }) // else its end is waited for in vain
+	if err := errors.Join(syscall.Kill(p.pid, syscall.SIGSTOP), unix.Waitid(unix.P_PID, p.pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if got := halted(); !slices.Equal(got, []replica.Rank{1}) {
+		t.Errorf("stopped: %v", got)
+	}
+	if session.HaltedChild(p.pid, 1) {
+		t.Error("it is taken for another process's child")
+	}
+	l.starts[1].since = time.Now().Add(-5 * time.Second)
+	d.sayWhoIsAwaited(lj)
+	want := fmt.Sprintf("rank 1: process %d is stopped by a signal (kill -CONT %d), and all ranks wait for it: 5s", p.pid, p.pid)
+	_, body := end.reads()
+	if note, err := wire.ParseRefused(body); err != nil || note.Text != want {
+		t.Errorf("the launcher is told %q, %v; want %q", note.Text, err, want)
+	}
+	if err := syscall.Kill(p.pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if got := halted(); len(got) != 0 {
+		t.Errorf("it goes on: %v", got)
 	}
 }
 

@@ -9,6 +9,9 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// haltedAfter is for how long a rank stands still before its node looks whether a signal has stopped it.
+const haltedAfter = 2 * time.Second
+
 // underWay tells whether the rank loaded what the job's open epoch goes on from, and has not finished. One that has stopped since broke off.
 // Whether the rank was let go too, a daemon that starts again learns only as the rank attaches again, which a process that is stopped never does.
 func (lr *localRank) underWay(job *replica.Job) bool {
@@ -22,10 +25,12 @@ func (h *Host) pulses(lj *localJob) {
 	limits := recovery.HangLimits{Factor: h.cfg.Timing.HangFactor, Least: h.cfg.Timing.HangLeast, First: h.cfg.Timing.HangFirst}
 	due := false
 	for _, lr := range lj.ranks {
-		hung := lr.underWay(lj.job) && !lr.stopped() && lr.look(now, lr.arena.Step(), limits)
+		trains := lr.underWay(lj.job) && !lr.stopped()
+		hung := trains && lr.look(now, lr.arena.Step(), limits)
 		halted := lr.halted
 		if lj.job.Phase == replica.Open { // else it is lookAtProgress's
-			halted = hung && h.processes.Halted(lr.pid, lr.start) // it breaks a tie of all that wait for it
+			still := hung || trains && lr.pulse.Still(now) >= haltedAfter
+			halted = still && h.processes.Halted(lr.pid, lr.start) // it is named, and of a hang it breaks the tie of all that wait for it
 		}
 		due = lr.found(hung, halted) || due
 	}

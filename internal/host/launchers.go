@@ -223,8 +223,8 @@ func (h *Host) launchersOf(job *replica.Job) (n int) {
 
 // starting lists the ranks for which a launcher here runs a process that has not attached: of their claims nothing is known yet. One that
 // has attached and is dead is none of them, though its launcher has not said yet that it ended.
-func (h *Host) starting(lj *localJob) (ranks []replica.Rank, pids []uint64) {
-	at := map[replica.Rank]uint64{}
+func (h *Host) starting(lj *localJob) (ranks []replica.Rank, pids []uint64, halted []replica.Rank) {
+	at := map[replica.Rank]start{}
 	for _, l := range h.launchers {
 		if !l.accepted || l.hello.Job != lj.job.Name {
 			continue
@@ -234,14 +234,17 @@ func (h *Host) starting(lj *localJob) (ranks []replica.Rank, pids []uint64) {
 				continue // its launcher does not answer
 			}
 			if lr, p := lj.ranks[r], l.starts.of(r); !p.attached && (lr == nil || !lr.alive()) {
-				at[r] = p.pid
+				at[r] = p
 			}
 		}
 	}
 	for _, r := range slices.Sorted(maps.Keys(at)) {
-		ranks, pids = append(ranks, r), append(pids, at[r])
+		ranks, pids = append(ranks, r), append(pids, at[r].pid)
+		if at[r].halted {
+			halted = append(halted, r)
+		}
 	}
-	return ranks, pids
+	return ranks, pids, halted
 }
 
 // runRunning: a launcher names its processes after each reconnect, those that attached before among them.
@@ -331,7 +334,7 @@ func (h *Host) killStuck() {
 		if lj == nil || !l.accepted {
 			continue
 		}
-		starting, _ := h.starting(lj)
+		starting, _, _ := h.starting(lj)
 		for _, r := range starting {
 			switch {
 			case h.heardOf(lj, r):

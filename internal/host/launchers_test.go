@@ -365,11 +365,11 @@ func TestLauncherOptions(t *testing.T) {
 // A rank whose process has attached and died is not starting, though its launcher has not reaped it yet; one whose former process is dead is.
 func TestStarting(t *testing.T) {
 	lives, died := &localRank{}, &localRank{life: dead}
-	l := &launcher{accepted: true, hello: wire.RunHello{Job: "j"}, starts: starts{0: {running: true, pid: 12}, 1: {running: true, pid: 13, attached: true}, 2: {running: true, attached: true}, 3: {running: true, pid: 14}}}
+	l := &launcher{accepted: true, hello: wire.RunHello{Job: "j"}, starts: starts{0: {running: true, pid: 12}, 1: {running: true, pid: 13, attached: true}, 2: {running: true, attached: true}, 3: {running: true, pid: 14, halted: true}}}
 	other := &launcher{accepted: true, hello: wire.RunHello{Job: "k"}, starts: starts{7: {running: true}}}
 	m := &Host{cfg: &config.Config{}, launchers: map[uint64]*launcher{1: l, 2: other}}
 	lj := &localJob{job: &replica.Job{Name: "j"}, ranks: map[replica.Rank]*localRank{1: died, 2: lives, 3: died}}
-	if got, pids := m.starting(lj); !slices.Equal(got, []replica.Rank{0, 3}) || !slices.Equal(pids, []uint64{12, 14}) {
-		t.Errorf("starting %v, processes %v; want 0 and 3, 12 and 14", got, pids)
+	if got, pids, halted := m.starting(lj); !slices.Equal(got, []replica.Rank{0, 3}) || !slices.Equal(pids, []uint64{12, 14}) || !slices.Equal(halted, []replica.Rank{3}) {
+		t.Errorf("starting %v, processes %v, stopped %v; want 0 and 3, 12 and 14, 3", got, pids, halted)
 	}
 }

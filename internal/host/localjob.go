@@ -117,7 +117,7 @@ func (h *Host) report(lj *localJob) {
 	r.Bad, r.BadDisk = slices.Clone(lj.bad), slices.Clone(lj.badDisk)
 	r.Offers, r.Spare = h.offers(lj.job)
 	r.Launchers, r.Short = h.launchersOf(lj.job), h.shortages.of(lj.job.Name, time.Now())
-	r.Starting, r.StartingPIDs = h.starting(lj)
+	r.Starting, r.StartingPIDs, r.StartingHalted = h.starting(lj)
 	if extra := lj.settleTime - h.cfg.Timing.Settle; extra > 0 {
 		r.SettleMS = uint64(lj.settleTime.Milliseconds())
 	}

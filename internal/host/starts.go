@@ -24,6 +24,7 @@ type start struct {
 	running  bool
 	since    time.Time // since when it is expected to attach
 	pid      uint64    // as its launcher says; 0: not yet
+	halted   bool      // and has not attached, and a signal has stopped it
 	attached bool
 	saidAt   time.Duration // into the wait, its launcher is told next that it is waited for; 0: not told yet
 
@@ -70,14 +71,14 @@ func (s starts) may(r replica.Rank, now time.Time) bool {
 // asked notes that the launcher was asked to run a process for a rank.
 func (s starts) asked(r replica.Rank, now time.Time) {
 	p := s.entry(r)
-	p.running, p.since, p.pid, p.attached, p.saidAt = true, now, 0, false, 0
+	p.running, p.since, p.pid, p.halted, p.attached, p.saidAt = true, now, 0, false, false, 0
 	p.refused, p.turned = "", false
 }
 
 // runs notes that the launcher runs one.
 func (s starts) runs(r replica.Rank, pid uint64, now time.Time) {
 	p := s.entry(r)
-	p.running, p.since, p.pid = true, now, pid
+	p.running, p.since, p.pid, p.halted = true, now, pid, false
 }
 
 // silent tells whether the launcher has not said within patience that it runs what it was asked to.
@@ -89,7 +90,7 @@ func (s starts) silent(r replica.Rank, now time.Time, patience time.Duration) bo
 // attached notes that the process of a rank has its arena: whatever goes wrong with it from here on is recovery's business.
 func (s starts) attached(r replica.Rank) {
 	p := s.entry(r)
-	p.attached, p.tries, p.wants, p.refused, p.turned = true, 0, 0, "", false
+	p.attached, p.halted, p.tries, p.wants, p.refused, p.turned = true, false, 0, 0, "", false
 }
 
 // refused notes why a process got no arena. turned: it was told so.

@@ -110,7 +110,7 @@ func TestAnotherLauncherIsAsked(t *testing.T) {
 	if n, _ := d.offers(lj.job); n != 0 {
 		t.Errorf("%d further processes are offered: the first launcher does not answer", n)
 	}
-	if ranks, _ := d.starting(lj); len(ranks) != 1 {
+	if ranks, _, _ := d.starting(lj); len(ranks) != 1 {
 		t.Errorf("starting: %v", ranks)
 	}
 	d.runRunning(first.peer, 0, 98) // awake: it starts the process, and finds the stop
@@ -132,11 +132,11 @@ func TestADeafLauncherOffersNothing(t *testing.T) {
 	ends[0].gets(t)
 	lj.untaken[0].asked, first.starts[0].since = time.Now().Add(-d.takeUp()), time.Now().Add(-2*d.takeUp())
 	d.takeOffers(lj)
-	if ranks, _ := d.starting(lj); len(ranks) != 0 || !first.deaf {
+	if ranks, _, _ := d.starting(lj); len(ranks) != 0 || !first.deaf {
 		t.Errorf("deaf %t, starting %v", first.deaf, ranks)
 	}
 	d.runRunning(first.peer, 0, 98)
-	if ranks, _ := d.starting(lj); len(ranks) != 1 || first.deaf {
+	if ranks, _, _ := d.starting(lj); len(ranks) != 1 || first.deaf {
 		t.Errorf("awake: deaf %t, starting %v", first.deaf, ranks)
 	}
 	d.takeOffers(lj)

@@ -160,6 +160,17 @@ func Halted(pid int, start uint64) bool {
 	return err == nil && began == start && halted(b)
 }
 
+// HaltedChild tells likewise of a child of another process, which knows it by its pid alone. Where that number is of another namespace it is no
+// child's.
+func HaltedChild(pid, parent int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	return len(fields) > 1 && string(fields[1]) == strconv.Itoa(parent) && halted(b)
+}
+
 // halted reads field 3, the state; that of a process whose threads are all stopped is the first one's.
 func halted(stat []byte) bool {
 	rest := bytes.TrimLeft(stat[bytes.LastIndexByte(stat, ')')+1:], " ")

@@ -219,6 +219,12 @@ func (w *world) Halted(pid int, start uint64) bool {
 	return p.thaw != nil
 }
 
+// HaltedChild: every process that a launcher here started is its child.
+func (w *world) HaltedChild(pid, _ int) bool {
+	p := w.process(pid)
+	return p != nil && w.Halted(pid, p.start)
+}
+
 func (w *world) Mapped(int) uint64          { return 0 }
 func (w *world) Group(pid int) (int, error) { return pid, nil }
 
