@@ -398,7 +398,7 @@ class Session:
         """Refuses, before anything is loaded, tensors that are not those which copies are made of: the state would be loaded beside them."""
         for put_back in self._scalars:  # an optimizer's step that was broken off
             put_back()
-        self._trained.check_places(whole=True)
+        self._trained.check_places()
 
     def _stale(self, what: str) -> StaleProcessGroup:
         return StaleProcessGroup(
