@@ -155,6 +155,10 @@ def late(step):
     stage(step)
 session.rank.stage = late
 
+def must(ok, *what):
+    if not ok:
+        raise replicad.Mismatch(repr(what))  # which ends the job
+
 for step in range(1, 13):
     m(torch.ones(2, 64)).square().mean().backward()
     with session.step():
@@ -166,17 +170,16 @@ for step in range(1, 13):
         m[0].weight.data = m[0].weight.data.clamp(-0.1 + step / 200, 0.1 - step / 200)
     given.set()
     o.zero_grad()
-    assert session.commit() == step
+    must(session.commit(timeout=60) == step, step)
 compared = session.rank.compared + session._alarm._staged_compared
-if compared < 6:
-    raise replicad.Mismatch(f"{compared} compared")
+must(compared >= 6, compared)
 want = [p.detach().clone() for p in m.parameters()]
 session.rank.fail("lost on purpose")
 session.rank.wait_fence()
 for p in m.parameters():
     p.data = torch.zeros(64, 64)
-assert session.resume() == 12
-assert all(map(torch.equal, m.parameters(), want)), (list(m.parameters()), want)
+must(session.resume() == 12, session.at)
+must(all(map(torch.equal, m.parameters(), want)), list(m.parameters()), want)
 print("NOTICED", list(session.noticed), flush=True)
 session.leave()
 session.close()

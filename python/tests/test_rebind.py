@@ -232,6 +232,10 @@ moments = [o.state[p]["momentum_buffer"] for p in m.parameters()]
 flat = {"model.flat": m.flat, "model.statistic": m.statistic, "optim.model.flat.momentum_buffer": moments[0]}
 deep = {"model.deep": m.deep, "model.image": m.image, "optim.model.deep.momentum_buffer": moments[1]}
 
+def must(ok, *what):
+    if not ok:
+        raise replicad.Mismatch(repr(what))  # which ends the job
+
 def step(between=lambda: None, inside=lambda: None):
     for t in (m.statistic, m.image):
         t.add_(torch.randn_like(t))
@@ -260,15 +264,15 @@ for name, t, change in cases:
             step(**{when: lambda: change(t)})
         except replicad.Mismatch as err:
             print("REFUSED", name, change.__name__, when, err, flush=True)
-        assert session.at == at and session.committed == at, (name, change, when, session.at, session.committed)
+        must(session.at == at and session.committed == at, name, change, when, session.at, session.committed)
         t.data = was
         for x in everything:
             x.zero_()
         if session._torn < 0:
             session.rank.fail("a fence, where the step was refused before it began")
         session.rank.wait_fence(60.0)
-        assert session.resume() == at
-        assert all(map(torch.equal, [*m.state_dict().values(), *moments], want)), (name, change, when)
+        must(session.resume() == at, name, change, when)
+        must(all(map(torch.equal, [*m.state_dict().values(), *moments], want)), name, change, when)
 step()
 session.leave()
 session.close()
