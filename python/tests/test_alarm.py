@@ -50,6 +50,8 @@ if how == "moved":
     weight.data = weight.data.clone()
     session.rebind(scheduler=torch.optim.lr_scheduler.ConstantLR(o, 1.0))
     session.resume()
+elif how == "turned":
+    weight.data = weight.data.t()
 elif how == "early":
     m[1].running_mean = m[1].running_mean.clone()
 elif how == "stage":  # another object hangs there
@@ -71,7 +73,7 @@ except replicad.Mismatch as err:
     raise
 """
 
-NAMES = {"moved": "model.0.weight", "early": "model.1.running_mean", "stage": "model.0.weight", "converted": "model.0.weight"}
+NAMES = {"moved": "model.0.weight", "turned": "model.0.weight", "early": "model.1.running_mean", "stage": "model.0.weight", "converted": "model.0.weight"}
 
 
 @pytest.mark.parametrize("how", NAMES)
@@ -120,8 +122,8 @@ for i in range(60):
             p.copy_(k)
     if i % 10 == 9:
         session.commit()
-if session.rank.compared < 10:
-    raise replicad.Mismatch(f"{session.rank.compared} compared")  # which ends the job
+if (compared := session.rank.compared + session._alarm._staged_compared) < 10:
+    raise replicad.Mismatch(f"{compared} compared")  # which ends the job
 session.leave()
 session.close()
 print("DONE", flush=True)
@@ -132,3 +134,59 @@ print("DONE", flush=True)
 def test_what_changes_between_two_steps_is_no_alarm(how: str, daemon: Daemon) -> None:
     """Weights swapped and brought back, embeddings that a forward renormalises, statistics, and private state at either end of a step."""
     assert "DONE" in daemon.run(QUIET, how).done()
+
+
+GIVEN = """
+import sys, threading
+import torch
+import replicad
+
+torch.manual_seed(1)
+m = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False))
+o = torch.optim.SGD(m.parameters(), lr=0.1)
+session = replicad.Session(model=m, optimizer=o, staging=True, kept_dtype={"model.0.weight": torch.float64} if sys.argv[1] == "converted" else None)
+session.resume()
+
+# The worker comes to a step's stages after the program has changed it.
+given, stage = threading.Event(), session.rank.stage
+given.set()
+def late(step):
+    given.wait(60)
+    stage(step)
+session.rank.stage = late
+
+def must(ok, *what):
+    if not ok:
+        raise replicad.Mismatch(repr(what))  # which ends the job
+
+for step in range(1, 13):
+    m(torch.ones(2, 64)).square().mean().backward()
+    with session.step():
+        o.step()
+        given.clear()
+        if sys.argv[1] == "turned":
+            m[0].weight.data = m[0].weight.data.t()  # the values that the step gives it
+    if sys.argv[1] != "turned":
+        m[0].weight.data = m[0].weight.data.clamp(-0.1 + step / 200, 0.1 - step / 200)
+    given.set()
+    o.zero_grad()
+    must(session.commit(timeout=60) == step, step)
+compared = session.rank.compared + session._alarm._staged_compared
+must(compared >= 6, compared)
+want = [p.detach().clone() for p in m.parameters()]
+session.rank.fail("lost on purpose")
+session.rank.wait_fence()
+for p in m.parameters():
+    p.data = torch.zeros(64, 64)
+must(session.resume() == 12, session.at)
+must(all(map(torch.equal, m.parameters(), want)), list(m.parameters()), want)
+print("NOTICED", list(session.noticed), flush=True)
+session.leave()
+session.close()
+"""
+
+
+@pytest.mark.parametrize(("how", "noticed"), [("values", ["model.0.weight"]), ("converted", ["model.0.weight"]), ("turned", [])])
+def test_a_staged_tensor_may_be_given_other_memory(how: str, noticed: list[str], daemon: Daemon) -> None:
+    """The stage is filled from where the tensor lies then. With other values it is a change between two steps like any other: it is named, and the job goes on."""
+    assert f"NOTICED {noticed}" in daemon.run(GIVEN, how).done()

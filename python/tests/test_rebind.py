@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ torch = pytest.importorskip("torch")
 
 from anew import Mean, model, optimizer
 from conftest import Daemon
+from replicad._torch.memory import Memory
 from replicad._torch.objects import Objects
+from replicad._torch.staging import Staging
+from replicad._torch.tensors import Leaf
 from replicad.errors import Mismatch, SessionState
 
 
@@ -197,14 +201,141 @@ def test_a_rebind_of_something_else_does_not_hide_what_was_moved(daemon: Daemon)
     for what, words in {
         ".to()": "model.1.running_mean, model.1.running_var",
         "data": "model.0.weight has moved to other memory (`.data =`, .to())",
-        "grown": "model.0.weight (elements 32, was 16): it is laid out otherwise",
-        "shrunk": "model.0.weight (elements 8, was 16)",
+        "grown": "model.0.weight (shape (8, 4), was (4, 4)): it is laid out otherwise",
+        "shrunk": "model.0.weight (shape (2, 4), was (4, 4))",
         "turned": "model.0.weight (strides (1, 4), was (4, 1))",
         "state": "optim.state was replaced by another tensor",
         "buffer": "model.1.running_mean was replaced by another tensor",
     }.items():
         assert all(words in line for line in said if line.split()[1] == what), out
     assert "DONE" in out
+
+
+LAID = """
+import sys
+import torch
+import replicad
+
+class Squares(torch.nn.Module):  # what has the same shape in every order
+    def __init__(self):
+        super().__init__()
+        self.flat, self.deep = torch.nn.Parameter(torch.randn(4, 4)), torch.nn.Parameter(torch.randn(3, 3, 3, 3))
+        self.register_buffer("statistic", torch.randn(4, 4))
+        self.register_buffer("image", torch.randn(3, 3, 3, 3).to(memory_format=torch.channels_last))
+
+torch.manual_seed(1)
+m = Squares()
+o = torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
+session = replicad.Session(model=m, optimizer=o, shared_buffers=lambda name: sys.argv[1] == "shared")
+session.resume()
+moments = [o.state[p]["momentum_buffer"] for p in m.parameters()]
+flat = {"model.flat": m.flat, "model.statistic": m.statistic, "optim.model.flat.momentum_buffer": moments[0]}
+deep = {"model.deep": m.deep, "model.image": m.image, "optim.model.deep.momentum_buffer": moments[1]}
+
+def must(ok, *what):
+    if not ok:
+        raise replicad.Mismatch(repr(what))  # which ends the job
+
+def step(between=lambda: None, inside=lambda: None):
+    for t in (m.statistic, m.image):
+        t.add_(torch.randn_like(t))
+    sum(p.pow(3).sum() for p in m.parameters()).backward()
+    between()
+    with session.step():
+        o.step()
+        inside()
+    o.zero_grad()
+
+def turn(t): t.data = t.data.t()
+def strided(t):
+    with torch.no_grad():
+        t.as_strided_(t.shape, t.stride()[::-1])
+def permute(t): t.data = t.data.permute(1, 2, 3, 0)
+def last(t): t.data = t.data.to(memory_format=torch.contiguous_format if t is m.image else torch.channels_last)
+
+cases = [(n, t, c) for ts, cs in ((flat, (turn, strided)), (deep, (permute, last))) for n, t in ts.items() for c in cs]
+for name, t, change in cases:
+    for when in ("between", "inside"):
+        step()
+        at = session.commit()
+        everything = [*m.state_dict().values(), *moments]
+        want, was = [x.clone() for x in everything], t.data
+        try:
+            step(**{when: lambda: change(t)})
+        except replicad.Mismatch as err:
+            print("REFUSED", name, change.__name__, when, err, flush=True)
+        must(session.at == at and session.committed == at, name, change, when, session.at, session.committed)
+        t.data = was
+        for x in everything:
+            x.zero_()
+        if session._torn < 0:
+            session.rank.fail("a fence, where the step was refused before it began")
+        session.rank.wait_fence(60.0)
+        must(session.resume() == at, name, change, when)
+        must(all(map(torch.equal, [*m.state_dict().values(), *moments], want)), name, change, when)
+step()
+session.leave()
+session.close()
+print("DONE", flush=True)
+"""
+
+
+@pytest.mark.parametrize("whose", ["own", "shared"])
+def test_what_is_laid_out_otherwise_is_refused_at_the_next_step(whose: str, daemon: Daemon) -> None:
+    """Of the same shape and at the same address, too: between two steps and inside of one. The step before it stays committed, and nothing of the refused one counts."""
+    out = daemon.run(LAID, whose).done()
+    said = [line for line in out.splitlines() if line.startswith("REFUSED")]
+    changes = {"flat": ("turn", "strided"), "deep": ("permute", "last")}
+    names = {"flat": ("model.flat", "model.statistic", "optim.model.flat.momentum_buffer"), "deep": ("model.deep", "model.image", "optim.model.deep.momentum_buffer")}
+    cases = [(n, c, w) for kind in names for n in names[kind] for c in changes[kind] for w in ("between", "inside")]
+    assert [tuple(line.split()[1:4]) for line in said] == cases, out
+    for line in said:
+        name, change = line.split()[1:3]
+        assert f" {name} has moved to other memory" in line if change == "last" else f" {name} (" in line and "it is laid out otherwise" in line, line
+    assert "DONE" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.set_(t.data.t()), "x (strides"),
+        (lambda t: t.as_strided_((4, 4), (4, 1), 4), "x has moved"),
+        (lambda t: t.as_strided_((8, 2), (4, 1)), "x (shape (8, 2), was (4, 4)"),
+        (lambda t: t.as_strided_((4, 4), (0, 1)), "x (strides (0, 1), was"),
+        (lambda t: t.resize_(2, 8), "x (shape (2, 8), was (4, 4)"),
+        (lambda t: setattr(t, "data", t.data.view(torch.int32)), "x (type int32, was float32)"),
+        (lambda t: t.unsqueeze_(0), "x (shape (1, 4, 4), was (4, 4))"),
+        (lambda t: setattr(t, "data", t.data.clone()), "x has moved"),
+    ],
+)
+@pytest.mark.parametrize("order", ["rows", "columns"])
+def test_whatever_says_how_bytes_are_read_is_asked(order: str, change: Callable[[torch.Tensor], object], words: str) -> None:
+    t = torch.arange(32.0)[:16].view(4, 4)
+    if order == "columns":
+        t = t.t()
+    memory = Memory(Staging([Leaf("x", t, "window")], False, {}))
+    memory.check()
+    change(t)
+    with pytest.raises(Mismatch) as why:
+        memory.check()
+    assert str(why.value).startswith(words)
+
+
+def test_a_stride_of_no_consequence_is_none() -> None:
+    t = torch.arange(4.0).view(1, 4)
+    memory = Memory(Staging([Leaf("x", t, "window")], False, {}))
+    t.as_strided_((1, 4), (1, 1))
+    memory.check()
+
+
+def test_what_is_staged_may_lie_in_any_order_but_not_be_of_another_type() -> None:
+    t = torch.arange(16.0).view(4, 4)
+    memory = Memory(Staging([Leaf("x", t, "window")], True, {}))
+    t.data = t.data.t().clone()
+    memory.check()
+    t.data = t.data.double()
+    with pytest.raises(Mismatch, match=r"x \(type float64, was float32\)"):
+        memory.check()
 
 
 REMEDIES = """

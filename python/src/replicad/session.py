@@ -185,7 +185,7 @@ class Session:
             [c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, self._trained, debug, self._after is not None
         )
         self._rank = connection or Rank.open()
-        self._alarm = Alarm(self._rank, self._staging, self._objects.live)
+        self._alarm = Alarm(self._rank, self._staging, self._objects.live, self._watch.say)
         self._live = Live(self._rank, self._staging, self._alarm)
         self._orders = Orders(self._rank)
         self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
@@ -398,7 +398,7 @@ class Session:
         """Refuses, before anything is loaded, tensors that are not those which copies are made of: the state would be loaded beside them."""
         for put_back in self._scalars:  # an optimizer's step that was broken off
             put_back()
-        self._trained.check_places(whole=True)
+        self._trained.check_places()
 
     def _stale(self, what: str) -> StaleProcessGroup:
         return StaleProcessGroup(

@@ -2,7 +2,10 @@
 
 That tensors are those which were registered is compared at every step (:mod:`replicad._torch.memory`, :mod:`replicad._torch.trained`). This asks for nothing that
 they know: it goes through models and optimizers anew, takes bytes from where it finds a tensor when the step ends, and has the C client compare them with what the
-copy of that very step has. Of a tensor that is copied to its stage by way of another type, or from a device, the bytes in the stage are compared.
+copy of that very step has. Of a tensor that has a stage the bytes in the stage are compared, before the C client copies them. A tensor that is
+registered where it lies, and whose bytes are to be read in another order than then, is a difference by itself.
+
+What the program changes between two steps may be in the copy, and is no fault of it: bytes that changed in place, and of a tensor that has a stage, other memory.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ log = logging.getLogger("replicad")
 PIECE = 64 << 10
 #: So many tensors that can't be compared (frozen ones, shards in their whole's place) are passed over at a step.
 PASSED = 64
+DIFFERS = "the copy has other bytes than the tensor had when the step ended"
 
 
 @dataclass(frozen=True)
@@ -41,20 +45,48 @@ class Place:
     early: bool  # copied when a step begins
     staged: bool
 
+    def ordered(self, t: torch.Tensor) -> bool:
+        """Whether a tensor's bytes are to be read in the order of the registered ones."""
+        return t.stride() == self.registered.stride() or _order(t) == _order(self.registered)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor that was looked at, with the memory in which it lay then."""
+
+    leaf: Leaf
+    live: torch.Tensor
+    changes: int  # how often it had been changed in place
+    staged: bool
+
+    @classmethod
+    def of(cls, leaf: Leaf, live: torch.Tensor, staged: bool) -> Held:
+        return cls(leaf, live, _changes(live), staged)
+
+    @property
+    def changed(self) -> bool:
+        """Whether it was changed in place since."""
+        return _changes(self.live) != self.changes
+
+    @property
+    def moved(self) -> bool:
+        """Whether it was given other memory since, from where its stage is filled then."""
+        return self.staged and self.leaf.local.data_ptr() != self.live.data_ptr()
+
 
 class Alarm:
     """Of a session's tensors. The training thread calls it, and the worker :meth:`staged`."""
 
-    def __init__(self, rank: Rank, staging: Staging, walk: Callable[[], Iterator[Leaf]]) -> None:
-        """``walk`` goes through the live tensors, as they are found now."""
-        self._rank, self._staging = rank, staging
+    def __init__(self, rank: Rank, staging: Staging, walk: Callable[[], Iterator[Leaf]], say: Callable[[str, str], None]) -> None:
+        """``walk`` goes through the live tensors, as they are found now. ``say`` names a tensor that was changed outside of its time, with what to do about it."""
+        self._rank, self._staging, self._say = rank, staging, say
         self._places: dict[str, Place] = {}
         self._walk = walk
         self._left: Iterator[Leaf] = iter(())  # of a walk
         self._round = 0
         self._due: tuple[Leaf, Place] | None = None
         self._compared, self._staged_compared = 0, 0
-        self._held: tuple[str, torch.Tensor, int] | None = None  # what was looked at last, and how often it had been changed in place
+        self._held: Held | None = None  # what was looked at last
         self._piece: tuple[int, torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # a step; of what is staged: live, in the stage, and as it was
 
     def rebound(self, walk: Callable[[], Iterator[Leaf]]) -> None:
@@ -79,24 +111,24 @@ class Alarm:
 
     def entering(self) -> None:
         """A step begins, and what is copied then is about to be."""
-        if self._due is not None and self._due[1].early:
+        if self._due is not None and self._due[1].early and self._ordered(*self._due):
             self._expect(*self._due)
 
     def exiting(self, step: int) -> None:
         """A step ends: nothing of it has been copied yet."""
         if self._due is None or self._rank.compared + self._staged_compared != self._compared:
             self._compared = self._rank.compared + self._staged_compared
+            self._due = None
             with contextlib.suppress(Error, RuntimeError):  # of a walk, where things came or went, or can't be copied: that is refused elsewhere
-                self._due = None
                 self._due = self._next()
             if self._due is None:
                 self._left = iter(())
-        if self._due is not None and not self._due[1].early:
+        if self._due is not None and not self._due[1].early and self._ordered(*self._due):
             leaf, place = self._due
-            if leaf.local.device.type == "cpu" and leaf.local.dtype == place.registered.dtype:
-                self._expect(leaf, place)
-            else:
+            if place.staged:
                 self._take(step, leaf, place)
+            else:
+                self._expect(leaf, place)
 
     def _next(self) -> tuple[Leaf, Place] | None:
         for _ in range(PASSED):
@@ -105,9 +137,22 @@ class Alarm:
                 self._left, self._round = self._walk(), self._round + 1
                 continue
             place = self._places.get(leaf.name)
-            if place is not None and (leaf.local.numel(), leaf.local.stride()) == (place.registered.numel(), place.registered.stride()):
+            if place is not None and leaf.local.shape == place.registered.shape and (not place.staged or place.ordered(leaf.local)):
                 return leaf, place
         return None
+
+    def _ordered(self, leaf: Leaf, place: Place) -> bool:
+        """Whether a tensor has its bytes in the order of its copy. To a stage values are copied, in whatever order they lie, which can't be compared; any other is
+        copied as it lies."""
+        t = leaf.local
+        if place.ordered(t):
+            return True
+        if not place.staged:
+            raise self._fault(
+                leaf.name, "the end of a step", f"its bytes are read in another order (strides {t.stride()}) than those of its copy (strides {place.registered.stride()})"
+            )
+        self._due = None
+        return False
 
     def _span(self, nbytes: int) -> tuple[int, int]:
         """The piece of a tensor whose turn it is: where it begins, and its size."""
@@ -117,7 +162,7 @@ class Alarm:
     def _expect(self, leaf: Leaf, place: Place) -> None:
         t = leaf.local
         at, n = self._span(t.numel() * t.element_size())
-        self._held = leaf.name, t, _changes(t)
+        self._held = Held.of(leaf, t, place.staged)
         self._rank.expect(place.region, place.offset + at, t.data_ptr() + at, n)
 
     def _take(self, step: int, leaf: Leaf, place: Place) -> None:
@@ -126,7 +171,7 @@ class Alarm:
         live, there = (x.as_strided((x.numel(),), (1,), x.storage_offset())[at : at + n] for x in (t, stage))
         was = torch.empty(n, dtype=stage.dtype, pin_memory=stage.is_pinned())
         was.copy_(live, non_blocking=stage.is_pinned())
-        self._held = leaf.name, t, _changes(t)
+        self._held = Held.of(leaf, t, place.staged)
         self._piece = step, live, there, was
 
     def staged(self, step: int) -> None:
@@ -139,22 +184,37 @@ class Alarm:
             raise err
 
     def judge(self, what: str) -> Mismatch | None:
-        """What to make of a copy that has other bytes than its tensor: a fault, unless the tensor was changed in place and back meanwhile, which is noticed and
-        named elsewhere."""
-        name, changed = "a tensor", False
-        if self._held is not None:
-            name, t, changes = self._held
-            changed = _changes(t) != changes
-        if changed:
+        """What to make of a copy that has other bytes than its tensor: a fault, unless the tensor was changed between the end of the step and its copy. One that was
+        changed in place, and back, is noticed and named elsewhere."""
+        held = self._held
+        if held is None:
+            return self._fault("a tensor", what, DIFFERS)
+        if held.changed:
             return None
+        if held.moved:
+            name = held.leaf.name
+            self._say(
+                name,
+                f"{name} was given other memory with other values (`.data =`) after a step had ended: the copy of the step is made meanwhile, and has the change or not; "
+                "ranks that should be equal can be found to differ. Do it inside `with session.step()`",
+            )
+            return None
+        return self._fault(held.leaf.name, what, DIFFERS)
+
+    def _fault(self, name: str, what: str, why: str) -> Mismatch:
         self._rank.freeze_good()
         err = Mismatch(
-            f"{name}: {what}: the copy has other bytes than the tensor had when the step ended, so the step is not kept. The tensor is copied from other memory than it "
-            "lies in now, or was changed and changed back through `.data` meanwhile: copy_ into what the session was made with, or make it with staging=True and give what "
-            "was made anew to session.rebind(); and swap weights after session.commit()"
+            f"{name}: {what}: {why}, so the step is not kept. The tensor is copied from other memory than it lies in now, or in another order, or was changed and changed back "
+            "through `.data` meanwhile: copy_ into what the session was made with, or make it with staging=True and give what was made anew to session.rebind(); and swap weights "
+            "after session.commit()"
         )
         log.error("replicad: %s", err)
         return err
+
+
+def _order(t: torch.Tensor) -> list[tuple[int, int]]:
+    """The dimensions of which it matters where their next element lies."""
+    return [(n, stride) for n, stride in zip(t.shape, t.stride(), strict=True) if n != 1]
 
 
 def _changes(t: torch.Tensor) -> int:

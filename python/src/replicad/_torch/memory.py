@@ -1,69 +1,84 @@
 """The memory that copies are made from, as it was registered; and noticing that a tensor lies elsewhere now.
 
-A region's address is given once, when the rank attaches, and the C client copies from there ever after. So what a live tensor says of itself later
-is never taken for where its copy comes from: it is compared with what was registered.
+A region's address is given once, when the rank attaches, and the C client copies from there ever after; a process that resumes reads the bytes in the order that its
+tensors had then. So what a live tensor says of itself later (address, shape, order of dimensions, type) is never taken for what its copy is: it is compared with what
+was registered.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from ..errors import Mismatch
 from .staging import Staging
-from .tensors import some
+from .tensors import Leaf, some
 
 __all__ = ["Memory"]
 
-_SIZE, _POINTER, _STRIDE = torch.Tensor.numel, torch.Tensor.data_ptr, torch.Tensor.stride
+# What says which bytes a tensor has and how they are read, without a line of Python for each tensor.
+_POINTER, _CONTIGUOUS, _STRIDE = torch.Tensor.data_ptr, torch.Tensor.is_contiguous, torch.Tensor.stride
 _SHAPE: Callable[[torch.Tensor], torch.Size] = operator.attrgetter("shape")
+_DTYPE: Callable[[torch.Tensor], torch.dtype] = operator.attrgetter("dtype")
+
+
+class Said:
+    """What tensors said of themselves when this was made."""
+
+    def __init__(self, leaves: Iterable[Leaf], *questions: Callable[[torch.Tensor], Any]) -> None:
+        self._named = [(x.name, x.tensor) for x in leaves]
+        self._tensors = [t for _, t in self._named]
+        self._was = {ask: list(map(ask, self._tensors)) for ask in questions}
+
+    def other(self, ask: Callable[[torch.Tensor], Any]) -> list[tuple[str, Any, Any]]:
+        """The names of those that say something else now, with what they say and said."""
+        now, was = list(map(ask, self._tensors)), self._was[ask]
+        return [] if now == was else [(n, a, b) for (n, _), a, b in zip(self._named, now, was, strict=True) if a != b]
 
 
 class Memory:
-    """Where the tensors of a session lie that are registered in place, and how large all of them are. It is made once, and outlives what takes
-    the place of staged tensors."""
+    """Where the tensors of a session lie that are registered in place, in which order and as what their bytes are read, and how large all of them are. It is made once,
+    and outlives what takes the place of staged tensors."""
 
     def __init__(self, staging: Staging, early: bool = False) -> None:
         """``early``: of those alone that are copied when a step begins."""
         self._staging, self._early = staging, early
         fixed = [x for x in staging.fixed if not early or (x.private and x.changes == "any")]
-        self._names, self._tensors = [x.name for x in fixed], [x.tensor for x in fixed]
-        self._addresses = list(map(_POINTER, self._tensors))
-        self._sizes, self._strides = list(map(_SIZE, self._tensors)), list(map(_STRIDE, self._tensors))
+        self._fixed = Said(fixed, _SHAPE, _DTYPE, _POINTER, _CONTIGUOUS, _STRIDE)
+        # Shape and contiguity say the order of dimensions of most tensors, at half the price of strides. It is no matter then which stride a dimension of one has.
+        self._ordered = Said((x for x in fixed if not x.tensor.is_contiguous()), _STRIDE)
         self.bound()
 
     def bound(self) -> None:
-        """Others have taken the place of the staged tensors. They must be as large as the stages."""
-        staged = [(x, stage) for x, stage in zip(self._staging.live, self._staging.stages, strict=True) if not self._early or x.changes == "any"]
-        self._staged_names, self._staged = [x.name for x, _ in staged], [x.tensor for x, _ in staged]
-        self._shapes = [s.shape for _, s in staged]
+        """Others have taken the place of the staged tensors. They must be as large as the stages, and are copied by what they say of themselves then: where they lie, in
+        whatever order of dimensions."""
+        self._staged = Said((x for x in self._staging.live if not self._early or x.changes == "any"), _SHAPE, _DTYPE)
 
-    def check(self, *, whole: bool = False) -> None:
-        """Refuses, by name, tensors whose copies are made from elsewhere, or are of another size. ``whole``: the order of dimensions of those that are registered in place,
-        too, which costs as much again."""
-        _same(self._names, list(map(_SIZE, self._tensors)), self._sizes, "elements")
-        _same(self._staged_names, list(map(_SHAPE, self._staged)), self._shapes, "shape")
-        if (addresses := list(map(_POINTER, self._tensors))) != self._addresses:
-            now = [n for n, _, _ in _unlike(self._names, addresses, self._addresses)]
+    def check(self) -> None:
+        """Refuses, by name, tensors whose copies are made from elsewhere, are of another size, or would be read in another order or as another type."""
+        for tensors in (self._fixed, self._staged):
+            for what, ask in (("shape", _SHAPE), ("type", _DTYPE)):
+                if other := tensors.other(ask):
+                    raise _laid_out(other, what)
+        if moved := self._fixed.other(_POINTER):
             raise Mismatch(
-                f"{some(now)} has moved to other memory (`.data =`, .to()) after the session was made, and the copies go on from the old memory: move it before the session is "
-                "made, copy_ into what is there, or make the session with staging=True"
+                f"{some([n for n, _, _ in moved])} has moved to other memory (`.data =`, .to()) after the session was made, and the copies go on from the old memory: move it "
+                "before the session is made, copy_ into what is there, or make the session with staging=True"
             )
-        if whole:
-            _same(self._names, list(map(_STRIDE, self._tensors)), self._strides, "strides")
+        if self._fixed.other(_CONTIGUOUS) or self._ordered.other(_STRIDE):
+            raise _laid_out(self._fixed.other(_STRIDE), "strides")
 
 
-def _same(names: Sequence[str], now: Sequence[Any], was: Sequence[Any], what: str) -> None:
-    if now != was:
-        now = [f"{n} ({what} {tuple(a) if isinstance(a, torch.Size) else a}, was {tuple(b) if isinstance(b, torch.Size) else b})" for n, a, b in _unlike(names, now, was)]
-        raise Mismatch(
-            f"{some(now)}: it is laid out otherwise than when the session was made, and copies are made as it was then: give it its full size and order of dimensions before the "
-            "session is made (a forward does, where the first one makes it grow), and leave them"
-        )
+def _laid_out(other: Sequence[tuple[str, Any, Any]], what: str) -> Mismatch:
+    now = [f"{n} ({what} {_plain(a)}, was {_plain(b)})" for n, a, b in other]
+    return Mismatch(
+        f"{some(now)}: it is laid out otherwise than when the session was made, and copies are made as it was then: give it its full size, order of dimensions and type before the "
+        "session is made (a forward does, where the first one makes it grow), and leave them: copy_ values into what is there"
+    )
 
 
-def _unlike(names: Sequence[str], now: Sequence[Any], was: Sequence[Any]) -> list[tuple[str, Any, Any]]:
-    return [(n, a, b) for n, a, b in zip(names, now, was, strict=True) if a != b]
+def _plain(said: Any) -> str:
+    return str(tuple(said) if isinstance(said, torch.Size) else said).removeprefix("torch.")

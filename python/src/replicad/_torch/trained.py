@@ -102,8 +102,8 @@ class Trained:
         if any(buffers.get(key) is not b for buffers, key, b in self._buffers):
             self.check_places()
 
-    def check_places(self, *, whole: bool = False) -> bool:
-        """Refuses tensors that are not those which copies are made of, by name. It compares identities, sizes and addresses, and with ``whole`` how they are laid out."""
+    def check_places(self) -> bool:
+        """Refuses tensors that are not those which copies are made of, by name. It compares identities, addresses, and how they are laid out."""
         same = self._places.same()
         if not same:
             self._check_groups()
@@ -114,7 +114,7 @@ class Trained:
             self._places = self._look()
         if now := [n for n, outer, key, v in self._inner if (inner := getattr(outer, key)) is not v and inner.data_ptr() != v.data_ptr()]:
             raise Mismatch(f"{some(now)} {REPLACED}")
-        self._memory.check(whole=whole)
+        self._memory.check()
         return same
 
     def _check_groups(self) -> None:

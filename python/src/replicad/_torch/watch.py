@@ -217,7 +217,7 @@ class Watch:
             self._say_all([name], text)
 
     def _say_all(self, names: list[str], text: str) -> None:
-        self.seen.update(dict.fromkeys(names, text))
+        self.seen = self.seen | dict.fromkeys(names, text)  # another one: the worker says things, too, and who reads goes through it
         log.warning("replicad: %s", text)
 
 
