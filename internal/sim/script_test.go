@@ -73,6 +73,7 @@ func (s *script) draw() aim {
 		if s.w.has(splitting) && s.rng.IntN(6) == 0 {
 			a.moment = splitting
 		}
+		leanAim(s.rng, &a, s.daemonsOnly)
 		if a.moment == splitting && !s.daemonsOnly && s.rng.IntN(2) == 0 {
 			a.kind = rankKilled // what is in the slots matters once the epoch is closed
 		}

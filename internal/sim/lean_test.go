@@ -1,0 +1,110 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// lean is what a run's flags have its draws prefer: a bug of which one knows where it lies is met in some tens of episodes, not in thousands.
+// What no flag speaks of is drawn as ever, and without flags all is.
+var lean struct {
+	moments []moment
+	kinds   []kind
+	layouts []int
+	slots   int
+	cadence uint32
+	takes   time.Duration
+	durable uint32
+}
+
+// leaning is a flag that leans a run.
+type leaning struct {
+	text string
+	take func(string) error
+}
+
+func (l *leaning) String() string { return l.text }
+
+func (l *leaning) Set(text string) error {
+	l.text = text
+	return l.take(text)
+}
+
+func init() {
+	for name, f := range map[string]struct {
+		usage string
+		take  func(string) error
+	}{
+		"aim":     {"`moments` that three faults in four are aimed at, by the first words of their names: push,plan", into(&lean.moments, moments, func(m moment) string { first, _, _ := strings.Cut(m.String(), " "); return first })},
+		"break":   {"`kinds` that three faults in four are of: rank killed,node lost", into(&lean.kinds, kinds, kind.String)},
+		"layout":  {"of the groups, some `of` one,pairs,twins,shards", into(&lean.layouts, layouts, func(l int) string { return [...]string{"one", "pairs", "twins", "shards"}[l] })},
+		"slots":   {"that all jobs have", func(s string) (err error) { lean.slots, err = strconv.Atoi(s); return err }},
+		"cadence": {"that all jobs have", func(s string) error { n, err := strconv.ParseUint(s, 10, 32); lean.cadence = uint32(n); return err }},
+		"takes":   {"how `long` a group's part is on its way in all jobs", func(s string) (err error) { lean.takes, err = time.ParseDuration(s); return err }},
+		"disk":    {"`steps` between durable generations in all jobs", func(s string) error { n, err := strconv.ParseUint(s, 10, 32); lean.durable = uint32(n); return err }},
+	} {
+		flag.Var(&leaning{take: f.take}, name, f.usage)
+	}
+}
+
+// into takes a list of names for the values below an end.
+func into[T ~int | ~uint8](of *[]T, end T, name func(T) string) func(string) error {
+	return func(list string) error {
+		for word := range strings.SplitSeq(list, ",") {
+			was := len(*of)
+			for v := T(0); v < end; v++ {
+				if name(v) == word {
+					*of = append(*of, v)
+				}
+			}
+			if len(*of) == was {
+				return fmt.Errorf("there is no %q", word)
+			}
+		}
+		return nil
+	}
+}
+
+// leans are the flags that lean this run, as they were given; empty: it draws evenly.
+func leans() (given string) {
+	flag.Visit(func(f *flag.Flag) {
+		if _, ok := f.Value.(*leaning); ok {
+			given += fmt.Sprintf(" -%s='%s'", f.Name, f.Value)
+		}
+	})
+	return strings.TrimSpace(given)
+}
+
+// leanAim has three draws in four be of what the run prefers. A job whose faults are daemons' stays one.
+func leanAim(rng *rand.Rand, a *aim, daemonsOnly bool) {
+	if len(lean.moments) > 0 && rng.IntN(4) > 0 {
+		a.moment = pick(rng, lean.moments...)
+	}
+	if len(lean.kinds) > 0 && !daemonsOnly && rng.IntN(4) > 0 {
+		a.kind = pick(rng, lean.kinds...)
+	}
+}
+
+// leanShape gives a drawn shape what the run's flags say.
+func leanShape(rng *rand.Rand, s *shape) {
+	if lean.slots > 0 {
+		s.slots = lean.slots
+	}
+	if lean.cadence > 0 {
+		s.cadence = lean.cadence
+	}
+	if lean.takes > 0 {
+		s.takes = lean.takes
+	}
+	if lean.durable > 0 {
+		s.durable = lean.durable
+	}
+	if len(lean.layouts) > 0 {
+		s.groups = nil
+		s.group(pick(rng, lean.layouts...))
+	}
+}
