@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,8 +16,10 @@ var lean struct {
 	moments []moment
 	kinds   []kind
 	layouts []int
+	world   uint32
 	slots   int
 	cadence uint32
+	warm    bool
 	takes   time.Duration
 	durable uint32
 }
@@ -42,10 +45,12 @@ func init() {
 		"aim":     {"`moments` that three faults in four are aimed at, by the first words of their names: push,plan", into(&lean.moments, moments, func(m moment) string { first, _, _ := strings.Cut(m.String(), " "); return first })},
 		"break":   {"`kinds` that three faults in four are of: rank killed,node lost", into(&lean.kinds, kinds, kind.String)},
 		"layout":  {"of the groups, some `of` one,pairs,twins,shards", into(&lean.layouts, layouts, func(l int) string { return [...]string{"one", "pairs", "twins", "shards"}[l] })},
-		"slots":   {"that all jobs have", func(s string) (err error) { lean.slots, err = strconv.Atoi(s); return err }},
-		"cadence": {"that all jobs have", func(s string) error { n, err := strconv.ParseUint(s, 10, 32); lean.cadence = uint32(n); return err }},
+		"world":   {"`ranks` that all jobs have, from 2 to 4", number(&lean.world)},
+		"slots":   {"that all jobs have, from 2 to 4", number(&lean.slots)},
+		"cadence": {"that all jobs have", number(&lean.cadence)},
+		"warm":    {"`true`: processes are there in no time in all jobs", func(s string) (err error) { lean.warm, err = strconv.ParseBool(s); return err }},
 		"takes":   {"how `long` a group's part is on its way in all jobs", func(s string) (err error) { lean.takes, err = time.ParseDuration(s); return err }},
-		"disk":    {"`steps` between durable generations in all jobs", func(s string) error { n, err := strconv.ParseUint(s, 10, 32); lean.durable = uint32(n); return err }},
+		"disk":    {"`steps` between durable generations in all jobs", number(&lean.durable)},
 	} {
 		flag.Var(&leaning{take: f.take}, name, f.usage)
 	}
@@ -69,6 +74,14 @@ func into[T ~int | ~uint8](of *[]T, end T, name func(T) string) func(string) err
 	}
 }
 
+// number takes a number.
+func number[T ~int | ~uint32](n *T) func(string) error {
+	return func(s string) error {
+		_, err := fmt.Sscan(s, n)
+		return err
+	}
+}
+
 // leans are the flags that lean this run, as they were given; empty: it draws evenly.
 func leans() (given string) {
 	flag.Visit(func(f *flag.Flag) {
@@ -89,22 +102,38 @@ func leanAim(rng *rand.Rand, a *aim, daemonsOnly bool) {
 	}
 }
 
+// leanBefore has the fault that brings a moment about come at any time in three draws of four, where the run is for live captures: beside a
+// candidate nothing is newer than that, and there is none.
+func leanBefore(rng *rand.Rand, a *aim, m moment) {
+	if m == living && slices.Contains(lean.moments, m) && rng.IntN(4) > 0 {
+		a.moment = anytime
+	}
+}
+
+// leanLayout is a drawn layout, or one of those that the run prefers.
+func leanLayout(rng *rand.Rand, drawn int) int {
+	if len(lean.layouts) == 0 {
+		return drawn
+	}
+	return pick(rng, lean.layouts...)
+}
+
 // leanShape gives a drawn shape what the run's flags say.
-func leanShape(rng *rand.Rand, s *shape) {
+func leanShape(s *shape) {
+	if lean.world > 0 {
+		s.world = lean.world
+	}
 	if lean.slots > 0 {
 		s.slots = lean.slots
 	}
 	if lean.cadence > 0 {
 		s.cadence = lean.cadence
 	}
+	s.warm = s.warm || lean.warm
 	if lean.takes > 0 {
 		s.takes = lean.takes
 	}
 	if lean.durable > 0 {
 		s.durable = lean.durable
-	}
-	if len(lean.layouts) > 0 {
-		s.groups = nil
-		s.group(pick(rng, lean.layouts...))
 	}
 }

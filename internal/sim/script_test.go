@@ -117,6 +117,7 @@ func (s *script) before(m moment) aim {
 	case s.daemonsOnly:
 		a.kind = daemonsKilled
 	}
+	leanBefore(s.rng, &a, m)
 	if a.moment == anytime {
 		a.nth, a.after = 0, s.between(0, 3*time.Second)
 	}

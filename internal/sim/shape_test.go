@@ -36,8 +36,9 @@ func drawShape(rng *rand.Rand) shape {
 	s.takes = pick(rng, 0, 30*time.Millisecond, 150*time.Millisecond, 250*time.Millisecond)
 	s.durable = pick[uint32](rng, 0, 1, 1, 4)
 	s.writes = min(time.Second, pick[time.Duration](rng, 1, 3, 5)*max(1, time.Duration(s.cadence))*(s.pass+20*time.Millisecond)) // of some candidates; a rank that leaves waits 5 s for a slot
-	s.group(rng.IntN(drawnFrom))
-	leanShape(rng, &s)
+	layout := leanLayout(rng, rng.IntN(drawnFrom))
+	leanShape(&s)
+	s.group(layout)
 	return s
 }
 
