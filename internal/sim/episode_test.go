@@ -105,7 +105,7 @@ func (w *world) save(t *testing.T) {
 
 // ends looks at the run as a whole, after its last episode.
 func ends(t *testing.T) {
-	if leans() == "" { // what a run leans away from may never be met
+	if leans() == "" { // an aimed run need not meet every cell
 		report.check(t)
 	}
 	sum(t)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// lean is what a run's flags have its draws prefer: a bug of which one knows where it lies is met in some tens of episodes, not in thousands.
-// What no flag speaks of is drawn as ever, and without flags all is.
+// lean holds the preferences that flags give to a run. Where the place of a bug is known, an aimed run meets it in some tens of episodes, not
+// in thousands. Everything that no flag names stays random. Without flags a seed draws the same episode as before.
 var lean struct {
 	moments []moment
 	kinds   []kind
@@ -24,7 +24,7 @@ var lean struct {
 	durable uint32
 }
 
-// leaning is a flag that leans a run.
+// leaning is a flag of lean. It keeps its text for the line that plays an episode again.
 type leaning struct {
 	text string
 	take func(string) error
@@ -56,7 +56,7 @@ func init() {
 	}
 }
 
-// into takes a list of names for the values below an end.
+// into parses a list of names of the values below end.
 func into[T ~int | ~uint8](of *[]T, end T, name func(T) string) func(string) error {
 	return func(list string) error {
 		for word := range strings.SplitSeq(list, ",") {
@@ -74,7 +74,7 @@ func into[T ~int | ~uint8](of *[]T, end T, name func(T) string) func(string) err
 	}
 }
 
-// number takes a number.
+// number parses a number.
 func number[T ~int | ~uint32](n *T) func(string) error {
 	return func(s string) error {
 		_, err := fmt.Sscan(s, n)
@@ -82,7 +82,7 @@ func number[T ~int | ~uint32](n *T) func(string) error {
 	}
 }
 
-// leans are the flags that lean this run, as they were given; empty: it draws evenly.
+// leans returns the flags of lean that were given; empty: none.
 func leans() (given string) {
 	flag.Visit(func(f *flag.Flag) {
 		if _, ok := f.Value.(*leaning); ok {
@@ -92,7 +92,7 @@ func leans() (given string) {
 	return strings.TrimSpace(given)
 }
 
-// leanAim has three draws in four be of what the run prefers. A job whose faults are daemons' stays one.
+// leanAim replaces three draws in four by a preferred one. An episode in which only daemons fail keeps its kinds.
 func leanAim(rng *rand.Rand, a *aim, daemonsOnly bool) {
 	if len(lean.moments) > 0 && rng.IntN(4) > 0 {
 		a.moment = pick(rng, lean.moments...)
@@ -102,15 +102,15 @@ func leanAim(rng *rand.Rand, a *aim, daemonsOnly bool) {
 	}
 }
 
-// leanBefore has the fault that brings a moment about come at any time in three draws of four, where the run is for live captures: beside a
-// candidate nothing is newer than that, and there is none.
+// leanBefore moves the fault before a live capture away from candidates, in three draws of four. The leader asks for a live capture only where
+// the live state is newer than the candidate.
 func leanBefore(rng *rand.Rand, a *aim, m moment) {
 	if m == living && slices.Contains(lean.moments, m) && rng.IntN(4) > 0 {
 		a.moment = anytime
 	}
 }
 
-// leanLayout is a drawn layout, or one of those that the run prefers.
+// leanLayout returns a preferred layout, or the drawn one.
 func leanLayout(rng *rand.Rand, drawn int) int {
 	if len(lean.layouts) == 0 {
 		return drawn
@@ -118,7 +118,7 @@ func leanLayout(rng *rand.Rand, drawn int) int {
 	return pick(rng, lean.layouts...)
 }
 
-// leanShape gives a drawn shape what the run's flags say.
+// leanShape sets the fields that flags fix.
 func leanShape(s *shape) {
 	if lean.world > 0 {
 		s.world = lean.world
