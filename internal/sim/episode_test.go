@@ -96,12 +96,18 @@ func (w *world) save(t *testing.T) {
 	if w.failed == 0 {
 		return
 	}
-	t.Errorf("seed %d: the faults were %v; the trace is in %s; `make sim EPISODES=1 SEED=%d` plays it again", w.seed, w.faults, path, w.seed)
+	again := fmt.Sprintf("make sim EPISODES=1 SEED=%d", w.seed)
+	if given := leans(); given != "" {
+		again += fmt.Sprintf(" SIM=%q", given)
+	}
+	t.Errorf("seed %d: the faults were %v; the trace is in %s; `%s` plays it again", w.seed, w.faults, path, again)
 }
 
 // ends looks at the run as a whole, after its last episode.
 func ends(t *testing.T) {
-	report.check(t)
+	if leans() == "" { // an aimed run need not meet every cell
+		report.check(t)
+	}
 	sum(t)
 }
 

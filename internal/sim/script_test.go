@@ -73,6 +73,7 @@ func (s *script) draw() aim {
 		if s.w.has(splitting) && s.rng.IntN(6) == 0 {
 			a.moment = splitting
 		}
+		leanAim(s.rng, &a, s.daemonsOnly)
 		if a.moment == splitting && !s.daemonsOnly && s.rng.IntN(2) == 0 {
 			a.kind = rankKilled // what is in the slots matters once the epoch is closed
 		}
@@ -116,6 +117,7 @@ func (s *script) before(m moment) aim {
 	case s.daemonsOnly:
 		a.kind = daemonsKilled
 	}
+	leanBefore(s.rng, &a, m)
 	if a.moment == anytime {
 		a.nth, a.after = 0, s.between(0, 3*time.Second)
 	}

@@ -36,20 +36,36 @@ func drawShape(rng *rand.Rand) shape {
 	s.takes = pick(rng, 0, 30*time.Millisecond, 150*time.Millisecond, 250*time.Millisecond)
 	s.durable = pick[uint32](rng, 0, 1, 1, 4)
 	s.writes = min(time.Second, pick[time.Duration](rng, 1, 3, 5)*max(1, time.Duration(s.cadence))*(s.pass+20*time.Millisecond)) // of some candidates; a rank that leaves waits 5 s for a slot
-	layout := rng.IntN(5)
+	layout := leanLayout(rng, rng.IntN(drawnFrom))
+	leanShape(&s)
+	s.group(layout)
+	return s
+}
+
+// The layouts of groups.
+const (
+	oneGroup  = iota
+	pairs                   // two groups
+	twinned                 // ranks 0 and 1 together, the others apart
+	shards                  // each rank apart
+	layouts                 // how many there are
+	drawnFrom = layouts + 1 // each rank apart twice as often
+)
+
+// group lays a job's ranks out in groups.
+func (s *shape) group(layout int) {
 	for r := range s.world {
 		g := replica.GroupID(r)
 		switch layout {
-		case 0:
+		case oneGroup:
 			g = 0
-		case 1:
+		case pairs:
 			g %= 2
-		case 2: // ranks 0 and 1 together, the others apart
+		case twinned:
 			g -= min(g, 1)
 		}
 		s.groups = append(s.groups, g)
 	}
-	return s
 }
 
 // has tells whether a moment is one of such a job, as a rule. The state of a rank that is a group of its own dies with it. A rank passes a
