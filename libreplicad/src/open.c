@@ -218,11 +218,10 @@ RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	uint32_t count[2] = {h->regions, h->hello.group + 1}; /* the group may have been named since the hello; 0: it was not */
 	if (rc == RP_OK)
 		rc = rpi_handshake(h, h->fd, RP_M_ATTACH, count, sizeof count, -1, RP_M_ATTACHED, deadline, err);
-	if (rc == RP_EGONE) {
-		pthread_mutex_lock(&h->io);
+	pthread_mutex_lock(&h->io);
+	if (rc == RP_EGONE || h->parting_code) /* the daemon hangs up behind its parting word: another call may come before it has */
 		h->gone = true;
-		pthread_mutex_unlock(&h->io);
-	}
+	pthread_mutex_unlock(&h->io);
 	if (rc != RP_OK && rc != RP_ETIMEOUT)
 		h->sent_regions = 0; /* whoever asks after a refusal begins anew */
 	if (rc != RP_OK)

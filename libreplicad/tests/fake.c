@@ -189,6 +189,8 @@ static void part(fake *f, int fd) {
 		fake_send(f, RP_M_REFUSED, 0, 0, body, 11);
 	while (!f->part_at && recv(fd, body, 1, MSG_PEEK) < 0)
 		; /* the hello is there, and stays unread */
+	if (f->part_at && body[0] != -1)
+		usleep(20000); /* whoever reads why may call again before the end is there */
 	close(fd);
 	f->connection = -1;
 }
