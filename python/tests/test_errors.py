@@ -184,6 +184,7 @@ def test_fence_passes_through(run: Callable[..., str], daemon: Daemon) -> None:
         GOOD
         + """
 if order.rank == 0:
+    rank.barrier("both", 2)  # a rank that is not ready yet would meet the fence there
     try:
         rank.fail("on purpose")
         try:
@@ -196,6 +197,7 @@ if order.rank == 0:
 else:
     try:
         try:
+            rank.barrier("both", 2)
             rank.barrier("never full", 3)
         except Exception as err:
             print("SWALLOWED", repr(err), flush=True)
