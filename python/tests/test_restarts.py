@@ -110,11 +110,11 @@ def growing(held: list[dict[str, int]]) -> list[str]:
     """What is not flat: the least of the first runs against the least of the last, as a batch may be on its way when descriptors are counted, and the
     count of objects goes up and down with weak references that are cleared a handful at a time."""
     third = len(held) // 3
-    before, after = ({what: min(e[what] for e in part) for what in ("descriptors", "threads", "children", "objects")} for part in (held[:third], held[-third:]))
+    before, after = ({what: min(e[what] for e in part) for what in ("descriptors", "threads", "children", "objects", "maps")} for part in (held[:third], held[-third:]))
     first, last = held[0], held[-1]
     return [
         *(what for what in ("descriptors", "threads", "children") if after[what] != before[what]),
-        *(["maps"] if last["maps"] > first["maps"] + 4 else []),
+        *(["maps"] if after["maps"] > before["maps"] + 4 else []),  # a run has some more or less, by how its threads take turns
         *(["resident"] if last["resident"] > first["resident"] + len(held) * (16 << 10) else []),
         *(["objects"] if after["objects"] > before["objects"] + len(held) else []),
     ]
