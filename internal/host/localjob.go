@@ -99,7 +99,7 @@ func (h *Host) report(lj *localJob) {
 	for _, lr := range lj.ranks {
 		a := lr.arena
 		rr := replica.RankReport{Rank: lr.rank, Incarnation: lr.incarnation, Alive: lr.alive(), Attached: lr.peer != nil, PID: uint64(lr.pid), Live: a.Step(), Good: a.Good(),
-			Settled: lr.settled(), Stopped: lr.stopped() && lr.alive(), Initial: lr.initial, Loaded: lr.loaded, Left: lr.left(), Hung: lr.hung, Halted: lr.halted, Progress: lr.progress, EndingMS: lr.ending}
+			Settled: lr.settled(), Stopped: lr.stopped() && lr.alive(), Initial: lr.initial, Loaded: lr.loaded, Left: lr.left(), Hung: lr.hangs(a.Step()), Halted: lr.halted, Progress: lr.progress, EndingMS: lr.ending}
 		h.loads(lj.job, lr, &rr)
 		rr.Whole = rr.Live.Phase() == replica.Idle && rr.Good.Generation() == rr.Live.Generation() && rr.Stopped
 		r.Settled = r.Settled && rr.Settled

@@ -12,15 +12,21 @@ import (
 // any fixed moment.
 type watch struct {
 	pulse  recovery.Pulse
-	hung   bool // stands still for longer than it may
-	halted bool // while it has to go on: its process is stopped by a signal
+	word   replica.Word // that was looked at last
+	hung   bool         // stood still at it for longer than it may
+	halted bool         // while it has to go on: its process is stopped by a signal
 }
 
 // look takes in the step word of a rank that trains, and tells whether the rank hangs.
 func (w *watch) look(now time.Duration, word replica.Word, limits recovery.HangLimits) (hung bool) {
+	w.word = word
 	w.pulse.Look(now, word)
 	return w.pulse.Hung(now, limits)
 }
+
+// hangs tells whether the rank hangs, whose step word is this now. What was found at another word says nothing: the rank has gone on since, in a
+// new epoch for example, where it would be killed for having waited in the one before.
+func (w *watch) hangs(word replica.Word) bool { return w.hung && w.word == word }
 
 // found keeps what a look has found, and tells whether a report is due for it.
 func (w *watch) found(hung, halted bool) (due bool) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -92,5 +93,21 @@ func TestCondemned(t *testing.T) {
 	job := &replica.Job{Faults: []replica.Fault{{Kind: replica.ProcessDead, Rank: 2, Incarnation: 5}, hang, {Kind: replica.NodeDead, Node: "n2"}, outvoted}}
 	if got := condemned(job); !reflect.DeepEqual(got, []replica.Fault{hang, outvoted}) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A rank that waited for one that hung was found to hang itself. In the next epoch it is asked anew: it trained on at once, the other one had left
+// already, and it was killed 24 ms after the Resume.
+func TestAHangEndsWithItsStepWord(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	lr.hung, lr.word = true, lr.arena.Step()
+	if r := d.reported(lj); !r.Ranks[0].Hung {
+		t.Errorf("it hangs at %v, and the report says nothing", lr.word)
+	}
+	lr.word = replica.PackWord(lr.word.Epoch()+1, lr.word.Step(), replica.Idle)
+	if r := d.reported(lj); r.Ranks[0].Hung {
+		t.Errorf("it hung at %v, stands at %v, and is reported to hang", lr.word, lr.arena.Step())
 	}
 }
