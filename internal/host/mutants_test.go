@@ -152,3 +152,19 @@ func TestOnlyItsOwnProcessIsOnItsWayOut(t *testing.T) {
 		t.Errorf("the next process is reported as %+v", r.Ranks)
 	}
 }
+
+// A process that said that it ends and then waits in rp_join again has come back: what it said means nothing any more.
+func TestAProcessThatComesBackIsOnNoWayOut(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Closed(fixture.Job()))
+	lr := d.attach(lj, 0)
+	lr.peer, _ = d.session(0)
+	d.handleSession(session.Ending{Peer: lr.peer, Most: time.Minute})
+	if r := d.reported(lj); r.Ranks[0].EndingMS != 60*1000 {
+		t.Fatalf("it says that it ends: %+v", r.Ranks[0])
+	}
+	d.handleSession(session.Stopped{Peer: lr.peer})
+	if r := d.reported(lj); r.Ranks[0].EndingMS != 0 {
+		t.Errorf("it came back: %+v", r.Ranks[0])
+	}
+}

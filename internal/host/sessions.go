@@ -113,6 +113,7 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 		if lj.job.Phase == replica.Open && lr.loaded == lj.job.Epoch {
 			lr.gone = lj.job.Epoch // it was let go, by this daemon or the one before: it is not to be let go once more, but waits for the fault
 		}
+		lr.ending = 0 // it has come back: who said that it ends was a hook that the program called, for example
 		lr.arena.Joined(lr.halfDone)
 		lr.halfDone = nil
 		lr.leaveTo = 0 // a fault before all have left brings it back

@@ -342,7 +342,7 @@ class Session:
             # a further fault: another order will come
         source = "fresh" if self._fresh and order.step == 0 else order.source
         self._at = order.step
-        self._fresh, self._torn, self._rebound = False, -1, False
+        self._fresh, self._torn, self._rebound, self._ends = False, -1, False, False
         self._live.forget()
         self._alarm.reset()
         self._carried = Carried(())
