@@ -15,6 +15,7 @@ import torch
 from ._core.life import Life
 from ._core.rank import Order, Rank, Stats
 from ._core.waiting import place
+from ._torch.steps import Follows, Steps
 from .errors import SessionState
 from .session import Resumed, Session
 
@@ -39,6 +40,7 @@ class Alone(Session):
         self._pid = os.getpid()
         self._closed, self._life = False, Life()
         self._at = -1
+        self._loop, self._follows = None, Follows()
         self._given = {"model": model}
         rank, world = place()
         self.order = Order(initialise=False, epoch=1, step=0, incarnation=1, source="fresh", rank=rank, world=world, group=0, job=uuid.UUID(int=0))
@@ -73,8 +75,26 @@ class Alone(Session):
         """Counts."""
         if self._at < 0:
             raise SessionState("a step before resume: call session.resume() first")
-        yield self._at + 1
-        self._at += 1
+        mark = self._life.inside = object()
+        try:
+            yield self._at + 1
+            self._at += 1
+            self._follows.ended()
+        finally:
+            if self._life.inside is mark:
+                self._life.inside = None
+
+    def _go_on(self, loop: Steps) -> int:
+        if self._at < loop.step:
+            self._at = loop.step
+        return self._at + 1
+
+    def _check(self) -> None:
+        pass
+
+    def _between(self, what: str) -> None:
+        if self._at < 0:
+            raise SessionState(f"{what} before resume: call session.resume() first")
 
     def commit(self, timeout: float | None = None) -> int:
         """The step that it is at."""

@@ -10,11 +10,13 @@ import hashlib
 import operator
 import random
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.hooks import RemovableHandle
 
 from ._core.waiting import place
 from .errors import Invalid, Mismatch
@@ -163,6 +165,7 @@ class Loader:
         self.epoch = 0
         self.used = 0  # batches of this epoch
         self._life = 0
+        self._before: OrderedDict[int, Callable[..., None]] = OrderedDict()  # by whom it is told, before a batch is handed out
 
     def __len__(self) -> int:
         return len(self.dataset) // (self.batch_size * self.world)
@@ -176,6 +179,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         self._life += 1
+        self._tell()
         life, here, left = self._life, self.options["num_workers"] == 0, len(self) - self.used
         source = DataLoader(
             _Seeded(self.dataset, self.seed, here),
@@ -190,6 +194,18 @@ class Loader:
             # With its last batch the epoch is over: who counts batches and asks for no further one begins the next epoch, too.
             self.epoch, self.used = (self.epoch, self.used + 1) if left else (self.epoch + 1, 0)
             yield batch
+            if left and self._life == life:
+                self._tell()
+
+    def before_a_batch(self, hook: Callable[..., None]) -> RemovableHandle:
+        """Has ``hook`` called with this loader whenever it is asked for a batch, before it is made; ``remove()`` ends that."""
+        handle = RemovableHandle(self._before)
+        self._before[handle.id] = hook
+        return handle
+
+    def _tell(self) -> None:
+        for hook in list(self._before.values()):
+            hook(self)
 
     def endless(self) -> Endless:
         """Batch after batch, epoch after epoch."""

@@ -3,7 +3,8 @@
 Three lines::
 
     session = replicad.Session(model=model, optimizer=optimizer, scheduler=scheduler, data=loader)
-    for step in range(session.resume() + 1, steps + 1):
+    session.resume()
+    for step in session.steps(last):
         ...forward, backward...
         with session.step():
             optimizer.step(); scheduler.step()
@@ -14,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import operator
 import os
 import sys
 import weakref
@@ -43,11 +45,13 @@ from ._torch.optimizers import Carried, part, scalars_in_place
 from ._torch.parts import Parts
 from ._torch.staging import Staging
 from ._torch.state import Capsule, regions
+from ._torch.steps import Ended, Follows, Steps
 from ._torch.trained import Trained
 from ._torch.unwind import Unwinder
 from ._torch.watch import Watch
 from ._torch.wrappers import reshard, taken_down
-from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Refused, RegroupNeeded, SessionState, StaleProcessGroup, Timeout
+from .data import Loader
+from .errors import Canceled, Corrupt, Error, Fenced, Invalid, Mismatch, Refused, RegroupNeeded, SessionState, StaleProcessGroup, Timeout
 
 __all__ = ["Resumed", "Session"]
 
@@ -172,18 +176,21 @@ class Session:
         self._unwinder: Unwinder | None = None
         self._at = -1  # the step whose state is live; -1 before resume
         self._fresh = False
+        self._ended: Ended | None = None  # the step that _at is of, while what follows it may still come
+        self._loop: weakref.ref[Steps] | None = None
+        self._skipped = 0  # iterations without a block
+        self._asked: bytes | None = None  # the generators, when the loop asks for the first batch after resume
+        self._resumed_with: bytes | None = None  # the generators, when a loop over steps() begins
+        self._follows = Follows()
         self.reached: Callable[[str, int], None] = lambda place, step: None  #: where the step is; replicad.testing breaks things here
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
         self._objects = Objects(given, shared_buffers, keep_rng)
         self._staging = Staging(self._objects.leaves, staging, conversion.kept_dtypes(self._objects.leaves, kept_dtype or {}))
-        self._memory, self._early = Memory(self._staging), Memory(self._staging, early=True)
+        self._memory = Memory(self._staging)
         self._trained = Trained(self._objects, self._memory)
         self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most)
-        self._before = Capsule("replicad.own", True, "any", lambda: self._objects.before(), sum(loaders.room(o) for o in self._objects.data.values()))
-        self._after = Capsule("replicad.own.window", True, "window", lambda: self._objects.after()) if self._objects.has_after else None
-        self._watch = Watch(
-            [c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, self._trained, debug, self._after is not None
-        )
+        self._own = Capsule("replicad.own", True, "window", self._read_own, sum(loaders.room(o) for o in self._objects.data.values()))
+        self._watch = Watch(self._shared, lambda: self._objects.objects(), lambda: self._objects.generators(), self._objects.leaves, self._trained, debug)
         self._rank = connection or Rank.open()
         self._alarm = Alarm(self._rank, self._staging, self._objects.live, self._watch.say)
         self._live = Live(self._rank, self._staging, self._alarm)
@@ -212,6 +219,8 @@ class Session:
         self._hooks += [part(o).register_step_pre_hook(Hook(self._on_optimizer)) for o in self._objects.optimizers.values()]
         self._scalars = [scalars_in_place(o) for o in self._objects.optimizers.values()]
         self._hooks += [part(o).register_step_post_hook(put_back) for o, put_back in zip(self._objects.optimizers.values(), self._scalars, strict=True)]
+        self._hooks += [o.before_a_batch(Hook(self._on_batch)) for o in self._objects.data.values() if isinstance(o, Loader)]
+        self._asks = any(isinstance(o, Loader) for o in self._objects.data.values())
 
     def rebind(self, *, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None, data: Any = None, extra: Mapping[str, Any] | None = None) -> None:
         """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was
@@ -234,7 +243,6 @@ class Session:
                 self._rank.freeze_good()
             self._staging.bind(new.leaves)
             self._memory.bound()
-            self._early.bound()
             self._alarm.rebound(new.live)
             self._trained = Trained(new, self._memory)
             self._modes = None
@@ -248,12 +256,25 @@ class Session:
     def _read_shared(self) -> Any:
         return self._objects.common() | {"trained": self._trained.value()}
 
+    def _read_own(self, how: str = "") -> Any:
+        """What is the rank's own, of a step that is over. ``how`` it is known to be over says whose the numbers are that were drawn since its block ended: the step's, or, where a
+        batch is asked for, of both: a process that resumes draws what its loop draws before it asks, and has at that place what an undisturbed one has."""
+        own = self._objects.own() | {"asked": None, "due": list(self._follows.due)}
+        if self._ended is not None and how in ("a batch", "a forward", "a step"):
+            now, own["rng"] = own["rng"], self._ended.generators
+            own["asked"] = now if how == "a batch" else None
+        return own
+
     def _on_forward(self, module: torch.nn.Module, *_: Any) -> None:
         if self._at >= 0 and self._pid == os.getpid():
             self._present("a forward")
             if taken_down(module):
                 raise self._stale("a forward: the model's DistributedDataParallel")
-            self._watch.forward(training=module.training and torch.is_grad_enabled())
+            training = module.training and torch.is_grad_enabled()
+            if training and self._ended is not None and self._running() is None:
+                self._over("a forward")
+            if self._ended is None:
+                self._watch.forward(training)
             for layer in self._trained.merged():
                 self._watch.say(
                     layer, f"{layer} is merged with its adapters: unmerging leaves rounding in base weights that are kept once; evaluate unmerged, or put a copy of them back"
@@ -273,9 +294,10 @@ class Session:
         shared = self._shared.value()
         self._objects.set_common(shared)
         self._trained.set(shared["trained"])
-        if self._after is not None:
-            self._objects.set_after(self._after.value())
-        self._objects.set_before(self._before.value())
+        own = self._own.value()
+        self._objects.set_own(own)
+        self._follows.due, self._follows.named = list(own["due"]), []
+        self._asked, self._resumed_with = own["asked"], own["rng"]
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -298,6 +320,7 @@ class Session:
         self._unmoved()
         self._tell_late()
         self._life.resumed.clear()
+        self._ended, self._loop = None, None
         if not self._rank.attached:
             self._attach()
         elif not self._orders.resting and not self._rebound:
@@ -347,6 +370,8 @@ class Session:
         self._alarm.reset()
         self._carried = Carried(())
         self._rank.met = None  # the gathering has its epoch
+        if order.step == 0:  # the initial state is as of resume: what is drawn before the loop is drawn again
+            self._asked = self._resumed_with = None
         if source != "fresh":
             for text in conversion.rounded(self._staging.converted):
                 log.warning("replicad: step %d: %s", order.step, text)
@@ -414,17 +439,16 @@ class Session:
 
     def _settle(self) -> None:
         """Before the rank stops: the daemon may ask for a copy of the live state."""
-        if self._torn < 0:
+        if self._torn < 0 and self._ended is None:
             self._live.settle(self._at)
 
     def _table(self) -> list[Region]:
-        capsules = [c.region for c in (self._shared, self._before, self._after) if c is not None]
-        return [*regions(self._staging.leaves), self._layout.region, *capsules]
+        return [*regions(self._staging.leaves), self._layout.region, self._shared.region, self._own.region]
 
     def _attach(self) -> None:
         try:
             self._rank.register(table := self._table())
-            self._alarm.registered(table, self._after is not None)
+            self._alarm.registered(table)
             self._rank.judge = self._alarm.judge
             if self._staging:
                 self._rank.stage = self._live.bring
@@ -435,9 +459,8 @@ class Session:
             raise
 
     def _write_all(self) -> None:
-        for c in (self._shared, self._before, self._after):
-            if c is not None:
-                c.write()
+        self._shared.write()
+        self._own.write()
 
     @contextmanager
     def step(self, *, updated: bool = True, timeout: float = 30.0) -> Iterator[int]:
@@ -453,6 +476,13 @@ class Session:
         self._between("a step")
         if self._life.left:
             raise SessionState(f"a step after leave: rank {self._rank.number} has reported that it is done. Call leave() after the last step")
+        if (loop := self._running()) is not None and self._at >= loop.step > 0:
+            raise SessionState(
+                f"a second step in the iteration of session.steps() that is for step {loop.step}: an iteration is one step, and a restart begins with a whole one. Put both "
+                "updates into one block (what is drawn in it is kept), or count the iterations yourself, without steps()"
+            )
+        self._follows.check(self._at)
+        self._over("a step")
         step = self._at + 1
         self._life.entering = True
         try:
@@ -461,14 +491,9 @@ class Session:
                     "trained",
                     f"what is trained (requires_grad, active adapters) changed after step {self._at}: a restart from it would not have that; do it in `with session.step()`",
                 )
-            self._trained.check_early()
-            self._early.check()
             self._watch.entering(step)
             self._carried.look(self._watch.say, step)
-            own = self._before.write()
-            self._watch.samples(own["data"])
-            generators = own["rng"]
-            self._staging.small()
+            self._watch.samples({k: loaders.state(o) for k, o in self._objects.data.items()})
             self._live.enter(step, timeout)
             self._life.inside = mark = object()
         finally:
@@ -477,31 +502,137 @@ class Session:
             self.reached("window", step)
             yield step
             self.reached("updated", step)
-            if not self._trained.check():  # what was replaced since the last step would be in no copy of this one
-                self._objects.look()
-            if self._watch.updated(step):
-                self._staging.small()
-            self._trained.kept = self._shared.write()["trained"]
-            if self._after is not None:
-                self._after.write()
-            self._live.exit(step, updated=updated)
-            self._at = step
+            self._look()
             self._carried = Carried(() if updated else self._objects.optimizers.values())
             self._modes = self._objects.modes()
-            self._watch.exited(step, generators)
+            self._follows.ended()
+            self._at, self._ended = step, Ended(step, updated, self._objects.generators() if self._asks else None)
+            if self._follows.due or not self._awaits():
+                self._over("the block's end")
         except BaseException as err:
-            if self._at != step and self._life.inside is mark:
-                self._torn = step
-                self._rank.freeze_good()
-                text = f"in the optimizer step {step}: {type(err).__name__}: {err}"
-                if isinstance(err, GeneratorExit):
-                    self._untold = text  # it may be the collector's, on any thread, which must not wait for a daemon: the next call tells
-                elif not isinstance(err, (KeyboardInterrupt, SystemExit)):
-                    self._tell(text)
+            if self._life.inside is mark and self._torn != step:
+                self._tear(step, err)
             raise
         finally:
             if self._life.inside is mark:
                 self._life.inside = None
+
+    def _awaits(self) -> bool:
+        """Whether the loop will say when an iteration begins, so that what follows a step can be told from what the next one begins with."""
+        return self._asks or self._running() is not None
+
+    def _look(self) -> None:
+        """Refuses tensors that are not those which copies are made of."""
+        if not self._trained.check():
+            self._objects.look()
+
+    def _over(self, how: str) -> None:
+        """The step whose block has ended is over, with what followed it: it is copied from now on."""
+        if (ended := self._ended) is None:
+            return
+        step, self._life.entering = ended.step, True
+        try:
+            if how != "the block's end":
+                self._look()
+            if how == "a step" and self._asks and self._running() is None:  # neither a batch nor a forward: what the next step did before is not told from what followed this one
+                self._asks = False
+                log.info("replicad: step %d began without a batch of a registered Loader and without a forward: from now on a step is over when its block ends", step + 1)
+            self._staging.small()
+            self._trained.kept = self._shared.write()["trained"]
+            generators = self._own.write(how)["rng"]
+            self._live.exit(step, updated=ended.updated)
+            self._ended = None
+            self._watch.exited(step, generators, known=how in ("an iteration", "a batch"))
+        except BaseException as err:
+            self._tear(step, err)
+            raise
+        finally:
+            self._life.entering = False
+
+    def _tear(self, step: int, err: BaseException) -> None:
+        """A step can't be kept: it is no state that anybody may go on from."""
+        self._torn, self._ended, self._at = step, None, step - 1
+        self._rank.freeze_good()
+        text = f"in the optimizer step {step}: {type(err).__name__}: {err}"
+        if isinstance(err, GeneratorExit):
+            self._untold = text  # it may be the collector's, on any thread, which must not wait for a daemon: the next call tells
+        elif not isinstance(err, (KeyboardInterrupt, SystemExit)):
+            self._tell(text)
+
+    # -- loops ----------------------------------------------------------------------------------------------------------
+
+    def steps(self, last: int) -> Steps:
+        """The steps that are left, up to ``last``: ``for step in session.steps(last): ...``, after :meth:`resume`. An iteration is a step: what follows the block (an evaluation,
+        a scheduler, a log) belongs to it, and is done again where it was interrupted. An iteration without a block, by ``continue`` say, counts as a step that updates nothing.
+
+        :class:`Invalid` where ``last`` lies below the step that the session is at; :class:`SessionState` before resume, inside of a step, and while another such loop runs."""
+        self._between("steps")
+        try:
+            last = operator.index(last)
+        except TypeError:
+            raise Invalid(f"steps({last!r:.80}): want a whole number, the step that is to be the last") from None
+        if last < self._at:
+            raise Invalid(f"steps({last}): this job is at step {self._at} already: give a number that is not below, or another --job to begin anew")
+        if self._running() is not None:
+            raise SessionState("steps inside of a loop over session.steps(): a session counts one loop at a time. Leave that loop first, or call close() on it")
+        steps = Steps(last, self._go_on)
+        self._loop = weakref.ref(steps)
+        return steps
+
+    def _running(self) -> Steps | None:
+        """The loop over steps that runs."""
+        loop = None if self._loop is None else self._loop()
+        return None if loop is None or loop.over else loop
+
+    def _go_on(self, loop: Steps) -> int:
+        """An iteration ends, and the next one begins."""
+        if self._running() is not loop:
+            raise SessionState("the next step of a loop over session.steps() that was begun before session.resume(): begin another loop")
+        self._between("the next step of session.steps()")
+        if self._at < loop.step:
+            self._skipped += 1
+            self._watch.say(
+                "iterations without a block",
+                f"iteration {loop.step} had no `with session.step()`: it counts as a step that updates nothing, so that the count goes on as it does without a fault",
+            )
+            with self.step(updated=False):
+                pass
+        if self._ended is not None:
+            self._over("an iteration")
+        elif loop.step:
+            self._watch.late(loop.step)
+        if not loop.step and self._resumed_with is not None:  # what a process draws before its loop is no part of the run
+            self._objects.set_generators(self._resumed_with)
+        self._resumed_with = None
+        return self._at + 1
+
+    def _on_batch(self, loader: Any) -> None:
+        """A registered loader is asked for a batch."""
+        if self._pid != os.getpid() or self._life.inside is not None or not self._life.resumed.is_set():
+            return
+        if self._ended is not None and self._running() is None:
+            self._over("a batch")
+        elif self._asked is not None and self._running() is None:
+            self._objects.set_generators(self._asked)
+        self._asked = None
+
+    def follow(self, name: str) -> None:
+        """Inside of a step: something will follow it that draws or changes what is kept (``"evaluate"``), in a trainer whose loop is not yours. It is kept with the step. After a
+        restart :attr:`due` has the name if it may have been interrupted; it is to be done then, and meets the generators as they were. Call :meth:`done` after it."""
+        self._check()
+        if self._life.inside is None:
+            raise SessionState(f"follow({name!r:.80}) outside of a step: call it inside of the `with session.step()` that it follows")
+        self._follows.add(name)
+
+    @property
+    def due(self) -> tuple[str, ...]:
+        """What was to follow the step whose state is live (:meth:`follow`), and is not done."""
+        return tuple(self._follows.due)
+
+    def done(self, name: str) -> None:
+        """What followed the step has been done. :class:`SessionState` where it was not due."""
+        self._between("done")
+        self._follows.done(name, self._at)
 
     def _between(self, what: str) -> None:
         """What can be done only between two steps."""
@@ -543,6 +674,7 @@ class Session:
         and training may go on. A rank that never calls it is taken for a hang like any that stands still.
         """
         self._between("commit")
+        self._over("a commit")
         self._live.commit(self._at, timeout)
         return self._at
 
@@ -556,6 +688,7 @@ class Session:
         self._between("offload")
         if not self._staging:
             raise SessionState("offload: this session registered every tensor in place in host memory, and can't move it: make the session with staging=True")
+        self._over("offload")
         self._live.ready(self._at, "offload")
         with contextlib.suppress(Canceled):  # it has no private part; nothing is being copied all the same
             self._live.seal(self._at, timeout)
@@ -630,6 +763,7 @@ class Session:
         self._outside("leave")
         self._whole()
         if not self._life.left:
+            self._over("leave")
             self._settle()
             if self._at >= 0:
                 patience = SEAL + sum(r.nbytes for r in self._table()) / SLOWEST

@@ -290,15 +290,20 @@ class Rank(Rendezvous):
                 self._capture_error = None
                 raise err
             code = self._lib.rp_step_enter(self._handle(), step, int(timeout * 1e9), c.byref(self._text))
-            lacking, self._lacking = self._lacking, self._stats().private_skipped
+            copied = self._private_copied()
             self._wake.set()  # the last of it: in a C call after this the worker would take the interpreter
             self._copied(code, f"enter step {step}")
-            return lacking == self._lacking
+            return copied
 
-    def step_exit(self, step: int, *, updated: bool = True, good: bool = True, staged: bool = True) -> None:
+    def _private_copied(self) -> bool:
+        """Whether the call before found a place for the private regions, where it copies them."""
+        lacking, self._lacking = self._lacking, self._stats().private_skipped
+        return lacking == self._lacking
+
+    def step_exit(self, step: int, *, updated: bool = True, good: bool = True, staged: bool = True) -> bool:
         """Closes the window and starts the capture behind the next forward. ``good``: the update is complete and no
         communicator has failed; where that is known only later (CUDA), :meth:`set_good` follows. ``staged``: the registered memory holds
-        the step; where it is brought there later, :meth:`staged` follows."""
+        the step; where it is brought there later, :meth:`staged` follows. It returns as :meth:`step_enter` does, where private regions are copied now."""
         flags = (0 if updated else n.NO_UPDATE) | (0 if staged else n.STAGED_LATER)
         with self._lock:
             h = self._handle()
@@ -307,8 +312,10 @@ class Rank(Rendezvous):
             code = self._lib.rp_step_exit(h, step, flags, c.byref(self._armed), c.byref(self._text))
             if self._armed.value:
                 self._arming = step
+            copied = self._private_copied()
             self._wake.set()
             self._copied(code, f"exit step {step}")
+            return copied
 
     def expect(self, region: int, offset: int, address: int, nbytes: int) -> None:
         """Says which bytes the next copy of a region must have, by where the state lies (``rp_expect``); :attr:`judge` is asked where it has others."""

@@ -42,7 +42,6 @@ class Place:
     region: int
     offset: int
     registered: torch.Tensor
-    early: bool  # copied when a step begins
     staged: bool
 
     def ordered(self, t: torch.Tensor) -> bool:
@@ -98,8 +97,8 @@ class Alarm:
         """State was loaded: what was taken before says nothing about it."""
         self._due = self._held = self._piece = None
 
-    def registered(self, regions: Sequence[Region], at_end: bool) -> None:
-        """These were registered, in this order. ``at_end``: what is private is copied when a step ends, too."""
+    def registered(self, regions: Sequence[Region]) -> None:
+        """These were registered, in this order."""
         starts = sorted((r.address, i) for i, r in enumerate(regions))
         staged = {x.name for x in self._staging.live}
         for leaf in self._staging.leaves:
@@ -107,15 +106,10 @@ class Alarm:
             start, i = starts[bisect.bisect_right(starts, (t.data_ptr(), len(regions))) - 1]
             r = regions[i]
             if t.numel() and r.changes != "never" and (leaf.name not in staged or r.changes == "window"):
-                self._places[leaf.name] = Place(i, t.data_ptr() - start, t, r.private and not at_end, leaf.name in staged)
-
-    def entering(self) -> None:
-        """A step begins, and what is copied then is about to be."""
-        if self._due is not None and self._due[1].early and self._ordered(*self._due):
-            self._expect(*self._due)
+                self._places[leaf.name] = Place(i, t.data_ptr() - start, t, leaf.name in staged)
 
     def exiting(self, step: int) -> None:
-        """A step ends: nothing of it has been copied yet."""
+        """A step is over: nothing of it has been copied yet."""
         if self._due is None or self._rank.compared + self._staged_compared != self._compared:
             self._compared = self._rank.compared + self._staged_compared
             self._due = None
@@ -123,7 +117,7 @@ class Alarm:
                 self._due = self._next()
             if self._due is None:
                 self._left = iter(())
-        if self._due is not None and not self._due[1].early and self._ordered(*self._due):
+        if self._due is not None and self._ordered(*self._due):
             leaf, place = self._due
             if place.staged:
                 self._take(step, leaf, place)

@@ -25,21 +25,21 @@ class Live:
 
     def __init__(self, rank: Rank, staging: Staging, alarm: Alarm) -> None:
         self._rank, self._staging, self._alarm = rank, staging, alarm
-        self._private: bytes | None = None  # a digest of the step that found no room for the copy of its private part when it began
+        self._private: bytes | None = None  # a digest of the step that found no room for the copy of its private part when it was over
 
     def enter(self, step: int, timeout: float) -> None:
-        """The step begins: its private part is copied, or known by its digest."""
-        self._alarm.entering()
-        self._private = None if self._rank.step_enter(step, timeout) else self._digest()
+        """The step begins."""
+        self._rank.step_enter(step, timeout)
 
     def exit(self, step: int, *, updated: bool) -> None:
-        """The step has ended; what is in its place is good to copy from now on."""
+        """The step is over: its private part is copied, or known by its digest, and what is in its place is good to copy from now on."""
         self._alarm.exiting(step)
         self._staging.mark()
-        self._rank.step_exit(step, updated=updated, good=not self._staging.on_device, staged=not self._staging)
+        copied = self._rank.step_exit(step, updated=updated, good=not self._staging.on_device, staged=not self._staging)
+        self._private = None if copied else self._digest()
 
     def forget(self) -> None:
-        """The private part was written again: it is no longer that of the step's beginning."""
+        """The private part was written again: it is no longer that of the step's end."""
         self._private = None
 
     def bring(self, step: int) -> None:
@@ -85,7 +85,7 @@ class Live:
     @property
     def _unchanged(self) -> bool:
         """Whether the private part is what it was when its copy was due. The rest of it is in capsules and stages, which are written
-        when a step begins."""
+        when a step is over."""
         return self._private == self._digest()
 
     def _digest(self) -> bytes:

@@ -43,10 +43,8 @@ class Memory:
     """Where the tensors of a session lie that are registered in place, in which order and as what their bytes are read, and how large all of them are. It is made once,
     and outlives what takes the place of staged tensors."""
 
-    def __init__(self, staging: Staging, early: bool = False) -> None:
-        """``early``: of those alone that are copied when a step begins."""
-        self._staging, self._early = staging, early
-        fixed = [x for x in staging.fixed if not early or (x.private and x.changes == "any")]
+    def __init__(self, staging: Staging) -> None:
+        self._staging, fixed = staging, staging.fixed
         self._fixed = Said(fixed, _SHAPE, _DTYPE, _POINTER, _CONTIGUOUS, _STRIDE)
         # Shape and contiguity say the order of dimensions of most tensors, at half the price of strides. It is no matter then which stride a dimension of one has.
         self._ordered = Said((x for x in fixed if not x.tensor.is_contiguous()), _STRIDE)
@@ -55,7 +53,7 @@ class Memory:
     def bound(self) -> None:
         """Others have taken the place of the staged tensors. They must be as large as the stages, and are copied by what they say of themselves then: where they lie, in
         whatever order of dimensions."""
-        self._staged = Said((x for x in self._staging.live if not self._early or x.changes == "any"), _SHAPE, _DTYPE)
+        self._staged = Said(self._staging.live, _SHAPE, _DTYPE)
 
     def check(self) -> None:
         """Refuses, by name, tensors whose copies are made from elsewhere, are of another size, or would be read in another order or as another type."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.optim.swa_utils import AveragedModel
 
 from .. import rng
 from .._core.capsule import Opaque
@@ -166,40 +165,33 @@ class Objects:
             if isinstance(o, torch.amp.grad_scaler.GradScaler):  # "unscaled already", of a step that was broken off, is no part of its state
                 o._per_optimizer_states.clear()
 
-    def before(self) -> dict[str, Any]:
-        """What is a rank's own, and settled when the optimizer step begins."""
+    def own(self) -> dict[str, Any]:
+        """What is a rank's own."""
         modules = {k: x.get_extra_state() for k, x in self._extra_state.items()}  # of forward and backward: scales, calibrations
-        return {"data": {k: loaders.state(o) for k, o in self.data.items()}, "rng": self.generators(), "modules": modules}
+        return {"data": {k: loaders.state(o) for k, o in self.data.items()}, "rng": self.generators(), "modules": modules, "objects": self.objects()}
 
-    def set_before(self, values: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`before`."""
+    def set_own(self, values: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`own`."""
+        for k, o in self._own.items():
+            o.load_state_dict(values["objects"][k])
         for k, o in self.data.items():
             loaders.set_state(o, values["data"][k])
         for k, x in self._extra_state.items():
             x.set_extra_state(values["modules"][k])
-        if self.keep_rng and values["rng"] is not None:
-            rng.set(values["rng"])
+        self.set_generators(values["rng"])
+
+    def objects(self) -> dict[str, Any]:
+        """What the user's own objects, and schedulers that see a rank's own metric, have."""
+        return {k: o.state_dict() for k, o in self._own.items()}
 
     def generators(self) -> Opaque | None:
         """The random number generators, in the form in which they are kept."""
         return rng.get() if self.keep_rng else None
 
-    @property
-    def has_after(self) -> bool:
-        """Whether anything that is a rank's own changes in the optimizer step: what :meth:`after` has, or an average's buffers (BatchNorm's statistics). Then all
-        that is a rank's own is copied at the step's end."""
-        averages = (m for model in self.models.values() for m in model.modules() if isinstance(m, AveragedModel))
-        averaged = {id(b) for average in averages for b in average.buffers()}
-        return bool(self._own) or any(x.private and id(x.tensor) in averaged for x in self.leaves)
-
-    def after(self) -> dict[str, Any]:
-        """What is a rank's own, and may change in the optimizer step."""
-        return {k: o.state_dict() for k, o in self._own.items()}
-
-    def set_after(self, values: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`after`."""
-        for k, o in self._own.items():
-            o.load_state_dict(values[k])
+    def set_generators(self, state: bytes | None) -> None:
+        """The inverse of :meth:`generators`."""
+        if self.keep_rng and state is not None:
+            rng.set(state)
 
 
 def extra_state(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:

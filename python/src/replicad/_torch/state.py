@@ -2,8 +2,7 @@
 
 Tensors are registered by address and name, never copied by Python and never pickled (:mod:`replicad._torch.tensors`). What is not a tensor of
 fixed address (hyperparameters, schedulers, scalers, samplers, generators, user objects) is packed into capsules: one of what all ranks of
-a replica group have in common, one of what is a rank's own and settled before the optimizer runs, one of what is a rank's own
-and may change in the optimizer window.
+a replica group have in common, one of what is a rank's own.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def model_leaves(name: str, model: torch.nn.Module, shared_buffers: Callable[[st
 class Capsule:
     """A region that holds a tree of small values. Its room is fixed when the session is made."""
 
-    def __init__(self, name: str, private: bool, changes: str, read: Callable[[], Any], more: int = 0) -> None:
+    def __init__(self, name: str, private: bool, changes: str, read: Callable[..., Any], more: int = 0) -> None:
         """``more`` bytes are what is not there yet may take at most."""
         self.name, self.read = name, read
         first = capsule.pack(read(), name)
@@ -63,9 +62,9 @@ class Capsule:
         self.used = 0
         self._put(first)
 
-    def write(self) -> Any:
-        """Packs what is true now, and returns it."""
-        now = self.read()
+    def write(self, *how: str) -> Any:
+        """Packs what is true now, and returns it. ``how`` is for who reads it."""
+        now = self.read(*how)
         self._put(capsule.pack(now, self.name))
         return now
 

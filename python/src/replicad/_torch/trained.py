@@ -66,7 +66,6 @@ class Trained:
         self._places = self._look()
         self._inner = [x for n, t in (*self._window, *self._of_the_optimizers.items()) for x in _made_of(n, t)]
         self._memory = memory
-        self._buffers = [(x._buffers, key, b) for model in models.values() for x in model.modules() for key, b in persistent(x).items()]
         self._layers = [(f"{m}.{clean(model, k)}", x) for m, model in models.items() for k, x in model.named_modules() if hasattr(x, "merged_adapters")]
 
     def _labelled(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
@@ -96,11 +95,6 @@ class Trained:
         if merged := list(self.merged()):
             raise Mismatch(f"{some(merged)} is merged with its adapters: the adapters get no gradient, and the base weights are no longer those that are kept. Unmerge first")
         return same
-
-    def check_early(self) -> None:
-        """As :meth:`check_places`, of what is copied when a step begins: buffers."""
-        if any(buffers.get(key) is not b for buffers, key, b in self._buffers):
-            self.check_places()
 
     def check_places(self) -> bool:
         """Refuses tensors that are not those which copies are made of, by name. It compares identities, addresses, and how they are laid out."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ log = logging.getLogger("replicad")
 STILL = 10
 #: What may differ in a forward and be back when the step begins (a forward with adapters switched off); looked at then.
 ELSEWHERE = "trained."
+#: After a step so many forwards of an evaluation look: the second one sees what the first one drew.
+LOOKS = 2
 #: How often torch has changed a tensor in place.
 _VERSION: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
 
@@ -47,21 +50,38 @@ class Counted:
         return [] if now == since else [n for n, was, is_ in zip(self._names, since, now, strict=True) if was != is_]
 
 
+@dataclass(frozen=True)
+class Exit:
+    """A step that is over."""
+
+    step: int
+    known: bool  #: the loop has said so: what changes now is the next iteration's
+    generators: bytes | None  #: that its copy has
+    objects: bytes  #: what the user's own objects had, packed
+
+    def begun(self) -> Exit:
+        """The next iteration has begun."""
+        return replace(self, known=True)
+
+    def drawn(self, generators: bytes | None) -> Exit:
+        """The generators were looked at again."""
+        return replace(self, generators=generators)
+
+
 class Watch:
     """Looks at small state from the end of a step to the next forward, at whether tensors were changed in place and, in debug mode, at every tensor's bytes.
 
-    ``capsules`` hold what belongs to a step's end. ``generators`` gives the bytes of :func:`replicad.rng.get`, or None where none are
-    kept. What changed is named once, in a warning, and kept in ``seen``. With ``own_at_end`` what is the rank's own is copied at the end of a step, not when it begins.
+    ``shared`` holds what ranks have in common, ``objects`` gives what the user's own objects have, and ``generators`` the bytes of :func:`replicad.rng.get`, or None where none are
+    kept. What changed is named once, in a warning, and kept in ``seen``.
     """
 
     def __init__(
-        self, capsules: Sequence[Capsule], generators: Callable[[], bytes | None], leaves: Iterable[Leaf], trained: Trained, debug: bool, own_at_end: bool = False
+        self, shared: Capsule, objects: Callable[[], dict[str, Any]], generators: Callable[[], bytes | None], leaves: Iterable[Leaf], trained: Trained, debug: bool
     ) -> None:
-        self._capsules, self._own_at_end, self._debug = capsules, own_at_end, debug
-        self._generators = generators if debug else lambda: None
+        self._shared, self._objects, self._generators, self._debug = shared, objects, generators, debug
         self.tensors(leaves, trained)
-        self._at_exit: tuple[int, bytes | None] | None = None
-        self._looked = False  # since then, by a forward that was none of training
+        self._at_exit: Exit | None = None
+        self._looks = 0  # since then, by forwards that were none of training
         self._at_resume: bytes | None = None
         self._digests: dict[str, bytes]
         self._samples: dict[str, tuple[bytes, int]] = {}  # by source: its first state, and how many steps have begun with it
@@ -70,9 +90,6 @@ class Watch:
     def tensors(self, leaves: Iterable[Leaf], trained: Trained) -> None:
         """The tensors of the session; all but buffers are hashed in debug mode."""
         leaves = list(leaves)
-        buffers = [x for x in leaves if x.changes == "any"]
-        self._buffers, self._private = Counted((x.name, x.tensor) for x in buffers), {x.name for x in buffers if x.private}
-        self._before = self._buffers.now()
         self._frozen, self._trained = Counted(trained.tensors(False)), Counted([*trained.tensors(True), *(trained.moments() if self._debug else ())])
         self._renormalised = trained.renormalised
         self._kept: list[int] | None = None  # counts of the former when the last step began
@@ -86,13 +103,13 @@ class Watch:
 
     def resumed(self) -> None:
         """The loaded state is in place."""
-        self._at_resume = self._generators()
+        self._at_resume = self._generators() if self._debug else None
 
     def entering(self, step: int) -> None:
         """The next step begins: window and frozen tensors must be what they were."""
         self.look(f"the beginning of step {step}", step - 1)
         self._at_exit = None
-        self._kept, self._before = self._frozen.now(), self._buffers.now()
+        self._kept = self._frozen.now()
         for x in self._leaves:
             if self._digests and digest(x.local) != self._digests[x.name]:
                 when = "never" if x.changes == "never" else "only inside `with session.step()`"
@@ -102,7 +119,7 @@ class Watch:
         """Names the tensors that were changed in place since ``step`` ended."""
         if self._kept is not None:
             for name in self._frozen.changed(self._kept):
-                self.say(
+                self.lacks(
                     name,
                     f"{name} asks for no gradient and is kept once, but was changed before {until}: a restart would bring the first values back; "
                     "let it ask for a gradient while the session is made (an averaged model, say), and it is copied at every step",
@@ -144,30 +161,25 @@ class Watch:
                     "nobody hears of: use replicad.data.Loader, or torchdata's StatefulDataLoader",
                 )
 
-    def updated(self, step: int) -> bool:
-        """Whether buffers changed inside of the step that ends; those that are the rank's own may have been copied when it began."""
-        changed = self._buffers.changed(self._before)
-        for name in changed:
-            if name in self._private and not self._own_at_end:
-                self.say(
-                    name,
-                    f"{name} is a buffer that changes inside of step {step}, and the rank's own: it was copied when the step began, so that a restart would not have "
-                    "the change; say in shared_buffers that it is equal on all ranks of the group (a counter is), change it before the step, or have "
-                    "torch.optim.swa_utils.AveragedModel hold an average of it",
-                )
-        return bool(changed)
-
-    def exited(self, step: int, generators: bytes | None) -> None:
-        """A step has ended; ``generators`` is what its copy has of them, taken when the step began."""
-        now = self._generators()
-        for name in _drawn(generators, now):
-            self.say(
-                f"{name}, inside of a step",
-                f"{name}: random numbers were drawn inside of step {step}: its copy has the generator as of the step's beginning, so that a restart from it draws them "
-                "again; draw before the step, or in `with replicad.rng.preserved()`",
-            )
-        self._at_exit, self._looked, self._left = (step, now), False, self._trained.now()
+    def exited(self, step: int, generators: bytes | None, known: bool) -> None:
+        """A step is over, and its copy has these generators. ``known``: the loop has said that its next iteration begins, so that what changes from here on is done again by a
+        process that resumes."""
+        self._left = self._trained.now()
         self._digests = {x.name: digest(x.local) for x in self._leaves}
+        objects = {} if known else self._objects()
+        self._at_exit, self._looks = Exit(step, known, generators, capsule.pack(objects, "extra") if objects else b""), 0
+
+    def late(self, step: int) -> None:
+        """An iteration of a loop over steps ends; its step was over before, by a commit. What has changed since is in no copy of it."""
+        at = self._at_exit
+        if at is None or at.known:
+            return
+        remedy = f"the copy of step {step} was made before, by session.commit(), so that a restart from it would not have that: commit last in the iteration"
+        for path in self._changed(at):
+            self.lacks(path, f"{path} changed after step {step}: {remedy}")
+        for name in _drawn(at.generators, self._generators()):
+            self.lacks(name, f"{name}: random numbers were drawn after step {step}: {remedy}")
+        self._at_exit = at.begun()
 
     def forward(self, training: bool) -> None:
         """A forward begins. After one that is none of training (an evaluation's) what changes is as lost as before it, so that the next one looks again."""
@@ -177,39 +189,51 @@ class Watch:
                 f"{name}, after resume",
                 f"{name}: random numbers were drawn between resume and the first forward; a process that resumes draws them as well, from where its step began, and "
                 "goes on with others than an undisturbed run. That is right where every step draws before its forward; what is drawn once a process (a DataLoader's seed: "
-                "give it generator=torch.Generator()) belongs before the session, or into `with replicad.rng.preserved()`",
+                "give it generator=torch.Generator()) belongs before the session, or into `with replicad.rng.preserved()`; a loop over session.steps() needs neither",
             )
-        if self._at_exit is None or (self._looked and not training):
+        if (at := self._at_exit) is None or (self._looks >= LOOKS and not training):
             return
-        step, generators = self._at_exit
-        self.look("the next forward", step)
-        self._looked = True
+        self.look("the next forward", at.step)
+        self._looks += 1
         if training:
             self._at_exit = None
-        for c in self._capsules:
-            if (now := c.changed()) is not None:
-                for path in (p for p in differences(c.value(), now, "") if not p.startswith(ELSEWHERE)):
-                    self.say(
-                        path,
-                        f"{path} changed between the end of step {step} and the next forward: a restart from step {step} would not have the change; "
-                        "do it inside `with session.step()`",
-                    )
+        if at.known:
+            return
+        for path in self._changed(at):
+            self.lacks(
+                path,
+                f"{path} changed between the end of step {at.step} and the next forward: a restart from step {at.step} would not have the change; do it inside "
+                "`with session.step()`, or loop over session.steps(), where it belongs to the step",
+            )
+        if training and not self._debug:
+            return  # loops draw their batches here
         now = self._generators()
-        for name in _drawn(generators, now):
+        for name in _drawn(at.generators, now):
             if training:
                 self.say(
                     name,
-                    f"{name}: random numbers were drawn between the end of step {step} and the next forward; unless a restart from step {step} draws "
-                    "them again (as loading the next batch does), put what draws them into `with replicad.rng.preserved()`",
+                    f"{name}: random numbers were drawn between the end of step {at.step} and the next forward; unless a restart from step {at.step} draws "
+                    "them again (as loading the next batch does), loop over session.steps(), or put what draws them into `with replicad.rng.preserved()`",
                 )
             else:
                 self.say(
                     f"{name}, in an evaluation",
-                    f"{name}: random numbers were drawn between the end of step {step} and a forward that does not train; unless a restart from step {step} does that "
-                    "again, put the evaluation into `with replicad.rng.preserved()`",
+                    f"{name}: random numbers were drawn between the end of step {at.step} and a forward that does not train; unless a restart from step {at.step} does that "
+                    "again, loop over session.steps(), or put the evaluation into `with replicad.rng.preserved()`",
                 )
         if not training:
-            self._at_exit = step, now
+            self._at_exit = at.drawn(now)
+
+    def _changed(self, at: Exit) -> Iterator[str]:
+        """The paths of small state that is not what it was when a step was over."""
+        if (now := self._shared.changed()) is not None:
+            yield from (p for p in differences(self._shared.value(), now, "") if not p.startswith(ELSEWHERE))
+        if at.objects and (objects := capsule.pack(self._objects(), "extra")) != at.objects:
+            yield from differences(capsule.unpack(at.objects), capsule.unpack(objects), "")
+
+    def lacks(self, name: str, text: str) -> None:
+        """Names what changed and is in no copy, once."""
+        self.say(name, text)
 
     def say(self, name: str, text: str) -> None:
         """Names what changed outside of its time, once."""

@@ -96,12 +96,12 @@ def _state(session: Session) -> Iterator[tuple[str, str]]:
     """Everything that a session keeps, in the order in which a difference is looked for: what the step drew and saw first, for
     that is the cause where weights differ."""
     parts = session.parts
-    own = parts.objects.before()
+    own = parts.objects.own()
     yield from _named(own["data"], "data")
     for leaf in parts.objects.leaves:
         yield from _named(leaf.local, leaf.name)
     yield from _named(parts.common(), "shared")
-    yield from _named(parts.objects.after(), "own")
+    yield from _named(own["objects"], "own")
     yield from _named(own["rng"], "rng")
 
 
