@@ -199,7 +199,7 @@ class Session:
         self._rank = connection or Rank.open()
         try:
             self._orders = Orders(self._rank)
-            self._make(Objects(given, shared_buffers, keep_rng, Grown.unpack(self._rank.recipe())))
+            self._make(Objects(given, shared_buffers, keep_rng, Grown.unpack(self._rank.recipe() if hasattr(self._rank, "recipe") else b"")))
             groups.settle(self._rank, {s.name: s.spread for s in self._sharded})
             self._hook()
         except BaseException:
@@ -291,7 +291,7 @@ class Session:
             training = module.training and torch.is_grad_enabled()
             if training and self._ended is not None and self._running() is None:
                 self._over("a forward")
-            if self._ended is None:
+            if self._ended is None and not self._follows.due:
                 self._watch.forward(training)
             for layer in self._trained.merged():
                 self._watch.say(
@@ -711,6 +711,8 @@ class Session:
         """What followed the step has been done. :class:`SessionState` where it was not due."""
         self._between("done")
         self._follows.done(name, self._at)
+        if not self._follows.due:
+            self._watch.followed()
 
     def _between(self, what: str) -> None:
         """What can be done only between two steps."""
