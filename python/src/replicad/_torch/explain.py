@@ -20,6 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from .. import data, rng
 from .._core import rngcodec
+from ..parallel import divides_alike
 from . import conversion
 from .groups import derive, flag
 from .tensors import some
@@ -419,6 +420,14 @@ def _sums(parts: Parts, groups: Groups, wrappers: list[Any]) -> Iterator[Verdict
                 False,
                 f"DDP over {n} ranks lays its buckets out anew after its first step ({how}): a process that was started again adds that step up in another order",
                 f"wrap the model with {pinned}",
+            )
+        elif not divides_alike(w):
+            yield Verdict(
+                what,
+                None,
+                f"DDP over {n} ranks with gradient_as_bucket_view=True: the first step of each process multiplies gradients by 1/{n}, and a step that finds gradients in the buckets "
+                f"(zero_grad(set_to_none=False), or none) divides them by {n}, which rounds differently",
+                "wrap the model with replicad.parallel.ddp(model, gradient_as_bucket_view=True): it divides in each step; or leave zero_grad() at set_to_none=True in every step",
             )
         else:
             yield Verdict(what, True, f"DDP over {n} ranks keeps its buckets as they were first laid out")
