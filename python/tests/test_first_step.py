@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from ranks import Ranks
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from ranks import Ranks
 from replicad.parallel import ddp, divides_alike
 
 # -- gradients that are views of a bucket ---------------------------------------------------------------------------------

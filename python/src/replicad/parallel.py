@@ -56,7 +56,7 @@ class _Divides:
     def __call__(self, made: DistributedDataParallel, *_: Any) -> None:
         self._hook.remove()
         if not divides_alike(made):
-            made._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+            made._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[no-untyped-call, attr-defined]
 
 
 def divides_alike(made: DistributedDataParallel) -> bool:
@@ -64,4 +64,5 @@ def divides_alike(made: DistributedDataParallel) -> bool:
     world = dist.get_world_size(made.process_group)
     if not made.gradient_as_bucket_view or world & (world - 1) == 0 or made._comm_hooks:  # a hook scales, and DDP does not
         return True
-    return "comm_hook" in made._get_ddp_logging_data() or any(isinstance(h, _Divides) for h in made._forward_pre_hooks.values())
+    logged: dict[str, Any] = made._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    return "comm_hook" in logged or any(isinstance(h, _Divides) for h in made._forward_pre_hooks.values())

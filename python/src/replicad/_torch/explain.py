@@ -425,8 +425,8 @@ def _sums(parts: Parts, groups: Groups, wrappers: list[Any]) -> Iterator[Verdict
             yield Verdict(
                 what,
                 None,
-                f"DDP over {n} ranks with gradient_as_bucket_view=True: the first step of each process multiplies gradients by 1/{n}, and a step that finds gradients in the buckets "
-                f"(zero_grad(set_to_none=False), or none) divides them by {n}, which rounds differently",
+                f"DDP over {n} ranks with gradient_as_bucket_view=True: the first step of each process multiplies gradients by 1/{n}, and a step that finds gradients in the "
+                f"buckets (zero_grad(set_to_none=False), or none at all) divides them by {n}, which rounds differently",
                 "wrap the model with replicad.parallel.ddp(model, gradient_as_bucket_view=True): it divides in each step; or leave zero_grad() at set_to_none=True in every step",
             )
         else:
