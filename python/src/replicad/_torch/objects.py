@@ -17,7 +17,7 @@ from .. import rng
 from .._core.capsule import Opaque
 from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from . import loaders
-from .optimizers import bare, refuse_inner, unwrapped
+from .optimizers import bare, refuse_inner, refuse_sparse, unwrapped
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
 from .wrappers import on_groups, reshard
 
@@ -101,6 +101,7 @@ class Objects:
         self.names = {id(p): f"{m}.{clean(model, k)}" for m, model in self.models.items() for k, p in model.named_parameters()}
         self._modules = [m for model in self.models.values() for m in model.modules()]
         self._extra_state = dict(extra_state(self.models))
+        refuse_sparse(self.optimizers, self.models, self.names)
         for o in self.optimizers.values():
             materialise(o)
         self.leaves = list(self.live())

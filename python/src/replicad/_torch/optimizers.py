@@ -27,7 +27,7 @@ from ..errors import Mismatch, Unsupported
 from .tensors import Leaf, leaves
 from .trees import differences
 
-__all__ = ["Carried", "materialise", "optimizer_leaves", "optimizer_values", "refuse_inner", "scalars_in_place", "set_optimizer_values", "unwrapped"]
+__all__ = ["Carried", "materialise", "optimizer_leaves", "optimizer_values", "refuse_inner", "refuse_sparse", "scalars_in_place", "set_optimizer_values", "unwrapped"]
 
 log = logging.getLogger("replicad")
 
@@ -107,8 +107,8 @@ def _asked(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], t
     try:
         for p, _ in grads:
             p.grad = None
-        for p in new:  # where only shape and type count, one number is as good as many
-            plain = type(p) in _TENSORS and p.layout is torch.strided and p.is_contiguous()
+        for p in new:  # where only shape and type count, one number is as good as many; state of one element would have its strides, of which views can't be taken
+            plain = type(p) in _TENSORS and p.layout is torch.strided and p.is_contiguous() and p.numel() > 1
             p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape) if plain else torch.zeros_like(p)
         with torch.no_grad():
             for g in optimizer.param_groups:
@@ -478,6 +478,18 @@ def refuse_inner(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
                         f"{name}: {type(o).__name__} steps the {type(inner).__name__} in its .{attribute}, whose state would be in no copy: give both, this one first "
                         "(optimizer=[outer, inner])"
                     )
+
+
+def refuse_sparse(optimizers: Mapping[str, torch.optim.Optimizer], models: Mapping[str, torch.nn.Module], names: Mapping[int, str]) -> None:
+    """:class:`Unsupported` for Nesterov's momentum over sparse gradients. Nothing sparse can be registered, so momentum is dense, and torch adds no dense tensor to a sparse one."""
+    sparse = {id(x.weight) for model in models.values() for x in model.modules() if getattr(x, "sparse", False) is True and isinstance(getattr(x, "weight", None), torch.Tensor)}
+    for name, o in optimizers.items():
+        for g in o.param_groups if sparse and isinstance(o, torch.optim.SGD) else ():
+            if g["nesterov"] and (of := [names.get(id(p), "a parameter") for p in g["params"] if id(p) in sparse]):
+                raise Unsupported(
+                    f"{name}: SGD with nesterov=True over {of[0]}, whose gradients are sparse: its momentum is kept dense, which torch can't add to a sparse gradient: give this "
+                    "parameter to a group with nesterov=False or to torch.optim.SparseAdam, or make the embedding with sparse=False"
+                )
 
 
 def part(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
