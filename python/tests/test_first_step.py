@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import json
 import multiprocessing
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
+from conftest import Daemon
 
 pytest.importorskip("torch")
 
@@ -17,9 +21,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from ranks import Ranks
 from registered import Registered
-from replicad import Unsupported
+from replicad import Mismatch, Unsupported
 from replicad._core import capsule
+from replicad._torch.memory import Memory
 from replicad._torch.objects import Objects
+from replicad._torch.staging import Staging
 from replicad.parallel import ddp, divides_alike
 
 # -- gradients that are views of a bucket ---------------------------------------------------------------------------------
@@ -250,7 +256,7 @@ def _forked(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 #: Of what torch does on this machine there is at least this much in a row: matrices, or what the row is about.
-LEAST = {"SparseAdam": {"sparse"}, "SparseAdam maximize": {"sparse"}} | dict.fromkeys(["SGD fused", "SGD fused nesterov"], {"matrix", "large", "rests", "never"})
+LEAST = {"SparseAdam": {"sparse"}, "SparseAdam maximize": {"sparse"}} | {row: {"matrix", "large", "rests", "never"} for row in ("SGD fused", "SGD fused nesterov")}
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -288,3 +294,84 @@ def test_nesterov_over_sparse_gradients_is_refused() -> None:
         made(optim.SGD(model.parameters(), **nesterov))
     made(optim.SGD([{"params": model["head"].parameters()}, {"params": model["words"].parameters(), "nesterov": False}], **nesterov))  # the remedies
     made([optim.SGD(model["head"].parameters(), **nesterov), optim.SparseAdam(model["words"].parameters())])
+
+
+@pytest.mark.parametrize("name", ["model.it", "optim.model.it.exp_avg"])
+def test_what_is_resized_is_refused_by_name(name: str) -> None:
+    model = nn.ParameterDict({"it": nn.Parameter(torch.ones(3, 2)), "plain": nn.Parameter(torch.ones(2))})
+    optimizer = optim.AdamW(model.parameters())
+    memory = Memory(Staging(Objects({"model": model, "optimizer": optimizer}, lambda name: False, True).leaves, False, {}))
+    memory.check()
+    if name == "model.it":
+        model["it"].data = torch.ones(5, 2)
+    else:
+        optimizer.state[model["it"]]["exp_avg"].resize_(5, 2)
+    with pytest.raises(Mismatch, match=rf"{name} \(shape \(5, 2\), was \(3, 2\)\): it is laid out otherwise than when the session was made"):
+        memory.check()
+
+
+# -- a job of all kinds -----------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import hashlib, json, os, signal, sys
+import torch
+from torch import nn
+import replicad
+
+last, kills, none = 8, json.loads(sys.argv[1]), sys.argv[2] == "none"
+torch.set_num_threads(1)
+torch.manual_seed(1)
+torch.sparse.check_sparse_tensor_invariants.enable()
+shapes = {"empty": (4, 0), "one": (1,), "scalar": (), "matrix": (5, 7), "large": (130, 129), "late": (6, 2), "rests": (6, 2)}
+model = nn.ParameterDict({k: nn.Parameter(torch.randn(shape)) for k, shape in shapes.items()})
+model["complex"] = nn.Parameter(torch.randn(3, 2, dtype=torch.complex64))
+model["bf16"] = nn.Parameter(torch.randn(9, dtype=torch.bfloat16))
+words, more = nn.Embedding(9, 4, sparse=True), nn.Embedding(9, 4, sparse=True)
+plain = [p for k, p in model.items() if k != "complex"]
+optimizers = [
+    torch.optim.AdamW(plain, lr=0.01, weight_decay=0.1),
+    torch.optim.Adam([model["complex"]], lr=0.01),
+    torch.optim.SGD(more.parameters(), lr=0.01, momentum=0.9),
+    torch.optim.SparseAdam(words.parameters(), lr=0.01),
+]
+with replicad.Session(model=[model, words, more], optimizer=optimizers) as session:
+    at = session.resume()
+    kill = next((k for k in kills if k > at), 0)
+    for step in range(at + 1, last + 1):
+        for o in optimizers:
+            o.zero_grad(set_to_none=none)
+        used = [k for k in model if not (k == "late" and step < 4 or k == "rests" and step % 3 != 1)]
+        rows = torch.randint(9, (4,))
+        loss = sum((model[k].abs().float() * (1 + torch.rand(()))).square().sum() for k in used) + (words(rows) * more(rows)).sum()
+        loss.backward()
+        with session.step():
+            for o in optimizers:
+                o.step()
+        if step == kill:
+            session.commit()
+            print("KILLED", step, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+    whole = hashlib.sha256()
+    for region in session._table():
+        if not region.name.startswith("replicad."):
+            whole.update(region.keep.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    print("RESULT", whole.hexdigest(), flush=True)
+    print("NOTICED", json.dumps(session.noticed), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("none", "kills"), [pytest.param("none", [1, 2, 5], id="none"), pytest.param("zeros", [2, 5], id="zeros that stay")])
+def test_a_job_of_all_kinds(daemon: Daemon, none: str, kills: list[int]) -> None:
+    """Killed after the first, second and fifth step. In the third one a part rests that has a gradient of zeros if the loop keeps gradients, and moves by weight decay."""
+    jobs = [daemon.run(PROGRAM, json.dumps(at), none) for at in ([], kills)]
+    outs = [job.done() for job in jobs]
+    assert [re.findall(r"KILLED (\d)", out) for out in outs] == [[], [str(k) for k in kills]]
+    (whole,), (anew,) = ([*re.findall(r"RESULT (\w+)", out)] for out in outs)
+    assert whole == anew
+    assert all("NOTICED {}" in out for out in outs)
+
+
+def test_what_is_not_known_in_the_first_step_is_said(daemon: Daemon) -> None:
+    """Whether a loop keeps gradients shows when the second step begins. A process that begins with it is told in the third, where it matters."""
+    out = daemon.run(PROGRAM, "[1]", "zeros").done()
+    assert re.search(r'NOTICED {"gradients": "model\.0\.rests had no gradient in step 2, with which this process began, and a gradient of zeros', out), out

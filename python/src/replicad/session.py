@@ -465,6 +465,7 @@ class Session:
             self._early.check()
             self._watch.entering(step)
             self._carried.look(self._watch.say, step)
+            self._objects.gradients.look(self._watch.say, step, self._objects.optimizers.values(), self._objects.names)
             own = self._before.write()
             self._watch.samples(own["data"])
             generators = own["rng"]
@@ -487,6 +488,7 @@ class Session:
             self._live.exit(step, updated=updated)
             self._at = step
             self._carried = Carried(() if updated else self._objects.optimizers.values())
+            self._objects.gradients.ended(self._objects.optimizers.values())
             self._modes = self._objects.modes()
             self._watch.exited(step, generators)
         except BaseException as err:

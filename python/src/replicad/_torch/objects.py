@@ -17,6 +17,7 @@ from .. import rng
 from .._core.capsule import Opaque
 from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from . import loaders
+from .gradients import Gradients
 from .optimizers import bare, refuse_inner, refuse_sparse, unwrapped
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
 from .wrappers import on_groups, reshard
@@ -43,6 +44,7 @@ class Objects:
 
     def __init__(self, given: Mapping[str, Any], shared_buffers: Callable[[str], bool], keep_rng: bool) -> None:
         self._shared_buffers, self.keep_rng = shared_buffers, keep_rng
+        self.gradients, self._kept_gradients = Gradients(), b""
         for kind, at in KINDS.items():
             setattr(self, at, by_name(kind, given.get(kind)))
         self._settle()
@@ -129,7 +131,7 @@ class Objects:
                     yield base()
 
     def drop_gradients(self) -> None:
-        """A step that was broken off leaves gradients behind, which the next backward would add to. What a process is started with has none."""
+        """A step that was broken off leaves gradients behind, which the next backward would add to. There are none then but zeros where the loop keeps gradients."""
         for model in self.models.values():
             for p in model.parameters():
                 p.grad = None
@@ -137,6 +139,7 @@ class Objects:
             for group in o.param_groups:
                 for p in group["params"]:
                     p.grad = None
+        self.gradients.set(self._kept_gradients, self.optimizers.values())
 
     def modes(self) -> list[bool]:
         """Which modules train, rather than evaluate."""
@@ -170,12 +173,14 @@ class Objects:
     def before(self) -> dict[str, Any]:
         """What is a rank's own, and settled when the optimizer step begins."""
         modules = {k: x.get_extra_state() for k, x in self._extra_state.items()}  # of forward and backward: scales, calibrations
-        return {"data": {k: loaders.state(o) for k, o in self.data.items()}, "rng": self.generators(), "modules": modules}
+        grads = self.gradients.value(self.optimizers.values())
+        return {"data": {k: loaders.state(o) for k, o in self.data.items()}, "rng": self.generators(), "modules": modules, "grads": grads}
 
     def set_before(self, values: Mapping[str, Any]) -> None:
         """The inverse of :meth:`before`."""
         for k, o in self.data.items():
             loaders.set_state(o, values["data"][k])
+        self._kept_gradients = values["grads"]
         for k, x in self._extra_state.items():
             x.set_extra_state(values["modules"][k])
         if self.keep_rng and values["rng"] is not None:

@@ -481,7 +481,7 @@ def refuse_inner(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
 
 
 def refuse_sparse(optimizers: Mapping[str, torch.optim.Optimizer], models: Mapping[str, torch.nn.Module], names: Mapping[int, str]) -> None:
-    """:class:`Unsupported` for Nesterov's momentum over sparse gradients. Nothing sparse can be registered, so momentum is dense, and torch adds no dense tensor to a sparse one."""
+    """:class:`Unsupported` for Nesterov's momentum over sparse gradients: nothing sparse can be registered, so it is dense, and torch adds nothing dense to a sparse tensor."""
     sparse = {id(x.weight) for model in models.values() for x in model.modules() if getattr(x, "sparse", False) is True and isinstance(getattr(x, "weight", None), torch.Tensor)}
     for name, o in optimizers.items():
         for g in o.param_groups if sparse and isinstance(o, torch.optim.SGD) else ():
