@@ -375,6 +375,21 @@ def test_optimizers_and_what_hangs_on_them(opened: Open) -> None:
     del scaler
 
 
+def test_what_is_not_known_of_an_optimizer(opened: Open) -> None:
+    class Counting(torch.optim.AdamW):
+        seen = 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.seen += 1
+            return super().step(closure)
+
+    m = model()
+    for kind, known in ((torch.optim.AdamW, True), (Counting, None)):
+        e = opened(model=m, optimizer=kind(m.parameters()), data=loader())
+        assert e.bit_exact is known
+        assert any("keeps a count in self.seen, which no copy holds" in v.reason and v.what == "optim" for v in e.exact) is not known
+
+
 def test_an_average_of_weights(opened: Open) -> None:
     m = model()
     average = torch.optim.swa_utils.AveragedModel(m)

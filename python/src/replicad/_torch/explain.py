@@ -23,6 +23,7 @@ from .._core import rngcodec
 from ..parallel import divides_alike
 from . import conversion
 from .groups import derive, flag
+from .optimizers import doubts
 from .tensors import some
 from .wrappers import clean, flat_parameters, fsdp1, on_groups, within_fsdp
 
@@ -369,6 +370,8 @@ def _exact(parts: Parts, groups: Groups, live: dict[str, list[Any]], missing: tu
             "one thread computes" if one else f"{n} threads share sums on the CPU: a replacement must have as many",
             "" if one else f"where nodes differ, set OMP_NUM_THREADS={n} on all of them",
         )
+    for name, o in parts.objects.optimizers.items():
+        yield from (Verdict(name, None, text) for text in doubts(o))
     if parts.objects.keep_rng:
         yield Verdict("generators", True, "those that are listed are kept as they were when the step began")
         if own := _own_generators(parts):

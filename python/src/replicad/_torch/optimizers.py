@@ -27,7 +27,7 @@ from ..errors import Mismatch, Unsupported
 from .tensors import Leaf, leaves
 from .trees import differences
 
-__all__ = ["Carried", "materialise", "optimizer_leaves", "optimizer_values", "refuse_inner", "refuse_sparse", "scalars_in_place", "set_optimizer_values", "unwrapped"]
+__all__ = ["Carried", "doubts", "materialise", "optimizer_leaves", "optimizer_values", "refuse_inner", "refuse_sparse", "scalars_in_place", "set_optimizer_values", "unwrapped"]
 
 log = logging.getLogger("replicad")
 
@@ -42,6 +42,20 @@ MOST_TRIED = 64 << 20
 LARGE = 1 << 20
 #: The longest dimension of what stands for a parameter of a kind that is tried at its own size elsewhere.
 SMALL = 8
+
+
+#: What is not known of an optimizer, or in no copy, as its session was told when its state was made.
+_doubts: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[str]] = weakref.WeakKeyDictionary()
+
+
+def doubts(optimizer: torch.optim.Optimizer) -> list[str]:
+    """Why a restart with this optimizer may be another run."""
+    return _doubts.get(part(optimizer), [])
+
+
+def _doubt(optimizer: torch.optim.Optimizer, text: str) -> None:
+    _doubts.setdefault(optimizer, []).append(text)
+    log.warning("replicad: %s", text)
 
 
 class Carried:
@@ -85,7 +99,7 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
         _compare_sizes(optimizer, fresh, trial)
     if counted:
         names = ", ".join(f"self.{k}" for k in counted)
-        log.warning("replicad: %s keeps a count in %s, which no copy holds: a restart begins the count anew. Keep it in param_groups or in state", kind, names)
+        _doubt(optimizer, f"{kind} keeps a count in {names}, which no copy holds: a restart begins the count anew. Keep it in param_groups or in state")
 
 
 def _fresh(optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any], torch.Tensor]]:
@@ -282,12 +296,11 @@ def _try_out(optimizer: torch.optim.Optimizer) -> _Trial | None:
                     o.step()
         unlike = list(differences(_content(fresh), _content(made), ""))
     except Exception as err:  # of anybody's code
-        log.warning(
-            "replicad: %s is none of torch's, and can't be tried out (%s: %s): its state is made by a step with zero gradients that is taken back; if its first step is unlike "
-            "the others (averages that begin with the first gradient, counters), take a step before the session is made",
-            kind,
-            type(err).__name__,
-            err,
+        why = err.__cause__ if isinstance(err, Unsupported) and err.__cause__ else err
+        _doubt(
+            optimizer,
+            f"{kind} is none of torch's, and can't be tried out ({type(why).__name__}: {why}): its state is made by a step with zero gradients that is taken back; if its first "
+            "step is unlike the others (averages that begin with the first gradient, counters), take a step before the session is made",
         )
         return None
     if unlike:
@@ -295,7 +308,7 @@ def _try_out(optimizer: torch.optim.Optimizer) -> _Trial | None:
             f"{kind}: its first step is unlike the others, so its state can't be made by one with zero gradients: {', '.join(unlike[:8])} would differ; count under the key "
             "'step' or in param_groups, begin averages with zeros, or take a step before the session is made"
         )
-    _say_held(fresh, held)
+    _say_held(optimizer, fresh, held)
     return _Trial(made, stand_ins, smaller)
 
 
@@ -338,13 +351,10 @@ def _compare_sizes(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str,
                 f"(its state has {_listed(real)}, and there {_listed(tried)}), so whether its first step is like the others is not known: take a step before the session is made"
             )
     more = f" and {len(trial.smaller) - 1} more" if len(trial.smaller) > 1 else ""
-    log.warning(
-        "replicad: %s is none of torch's, and was tried out on smaller tensors than it has: %s for a parameter of shape %s%s; whether its first step is like the others was not "
-        "tried at the full size: take a step before the session is made if it goes by size",
-        kind,
-        tuple(trial.stand_ins[id(first)].shape),
-        tuple(first.shape),
-        more,
+    _doubt(
+        optimizer,
+        f"{kind} is none of torch's, and was tried out on smaller tensors than it has: {tuple(trial.stand_ins[id(first)].shape)} for a parameter of shape {tuple(first.shape)}"
+        f"{more}; whether its first step is like the others was not tried at the full size: take a step before the session is made if it goes by size",
     )
 
 
@@ -385,19 +395,18 @@ def _held(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]
             left += ((name, x) for x in getattr(v, "__dict__", {}).values())
 
 
-def _say_held(optimizer: torch.optim.Optimizer, held: list[tuple[str, torch.Tensor, int]]) -> None:
+def _say_held(optimizer: torch.optim.Optimizer, tried: torch.optim.Optimizer, held: list[tuple[str, torch.Tensor, int]]) -> None:
     """Says which attributes' tensors the steps of a trial have changed, or put others for. Parameters and state are kept, whoever holds them too."""
-    kept = {id(t) for tree in (*optimizer.param_groups, *optimizer.state.values()) for _, t in _tensors(tree, "")}
+    kept = {id(t) for tree in (*tried.param_groups, *tried.state.values()) for _, t in _tensors(tree, "")}
     before = {id(t) for _, t, _ in held}
     changed = {name for name, t, version in held if id(t) not in kept and t._version != version}
-    changed |= {name for name, t in _held(optimizer) if id(t) not in kept | before}
+    changed |= {name for name, t in _held(tried) if id(t) not in kept | before}
     if changed:
         names = ", ".join(f"self.{name}" for name in sorted(changed))
-        log.warning(
-            "replicad: a step of %s changes tensors in %s, which no copy holds: a restart begins them anew, which is right for what every step writes before it reads. "
-            "Keep others in param_groups or in state",
-            type(optimizer).__name__,
-            names,
+        _doubt(
+            optimizer,
+            f"a step of {type(optimizer).__name__} changes tensors in {names}, which no copy holds: a restart begins them anew, which is right for what every step writes before "
+            "it reads. Keep others in param_groups or in state",
         )
 
 
