@@ -17,8 +17,9 @@ from .. import rng
 from .._core.capsule import Opaque
 from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from . import loaders
+from .gradients import Gradients
 from .grown import Grown
-from .optimizers import bare, part, refuse_inner, unwrapped
+from .optimizers import bare, part, refuse_inner, refuse_sparse, unwrapped
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
 from .wrappers import on_groups, reshard
 
@@ -47,6 +48,7 @@ class Objects:
     def __init__(self, given: Mapping[str, Any], shared_buffers: Callable[[str], bool], keep_rng: bool, grown: Grown | None = None) -> None:
         """``grown`` is what the job has taken up on its way."""
         self._shared_buffers, self.keep_rng, self.grown = shared_buffers, keep_rng, grown or Grown()
+        self.gradients, self._kept_gradients = Gradients(), b""
         for kind, at in KINDS.items():
             setattr(self, at, by_name(kind, given.get(kind)))
         self._settle()
@@ -113,6 +115,7 @@ class Objects:
         self._modules = [m for model in self.models.values() for m in model.modules()]
         self._extra_state = dict(extra_state(self.models))
         self.grown.take({f"{m}.{clean(model, k)}": p for m, model in self.models.items() for k, p in model.named_parameters()}, self.optimizers)
+        refuse_sparse(self.optimizers, self.models, self.names)
         for name, o in self.optimizers.items():
             _in_order(name, o, self.names)
             materialise(o)
@@ -143,7 +146,7 @@ class Objects:
                     yield base()
 
     def drop_gradients(self) -> None:
-        """A step that was broken off leaves gradients behind, which the next backward would add to. What a process is started with has none."""
+        """A step that was broken off leaves gradients behind, which the next backward would add to. There are none then but zeros where the loop keeps gradients."""
         for model in self.models.values():
             for p in model.parameters():
                 p.grad = None
@@ -151,6 +154,7 @@ class Objects:
             for group in o.param_groups:
                 for p in group["params"]:
                     p.grad = None
+        self.gradients.set(self._kept_gradients, self.optimizers.values())
 
     def modes(self) -> list[bool]:
         """Which modules train, rather than evaluate."""
@@ -184,7 +188,9 @@ class Objects:
     def own(self) -> dict[str, Any]:
         """What is a rank's own."""
         modules = {k: x.get_extra_state() for k, x in self._extra_state.items()}  # of forward and backward: scales, calibrations
-        return {"data": {k: loaders.state(o) for k, o in self.data.items()}, "rng": self.generators(), "modules": modules, "objects": self.objects()}
+        data = {k: loaders.state(o) for k, o in self.data.items()}
+        grads = self.gradients.value(self.optimizers.values())
+        return {"data": data, "rng": self.generators(), "modules": modules, "objects": self.objects(), "grads": grads}
 
     def set_own(self, values: Mapping[str, Any]) -> None:
         """The inverse of :meth:`own`."""
@@ -192,6 +198,7 @@ class Objects:
             o.load_state_dict(values["objects"][k])
         for k, o in self.data.items():
             loaders.set_state(o, values["data"][k])
+        self._kept_gradients = values["grads"]
         for k, x in self._extra_state.items():
             x.set_extra_state(values["modules"][k])
         self.set_generators(values["rng"])
