@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ._core import admin, ending
+from ._core import admin, ending, torchenv
 from ._core.feasible import Feasible, feasible
 from ._core.life import Life
 from ._core.orders import Orders
@@ -184,7 +184,8 @@ class Session:
         self._watch = Watch(
             [c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, self._trained, debug, self._after is not None
         )
-        self._rank = connection or Rank.open()
+        there = connection or torchenv.opened()
+        self._rank = there or Rank.open()
         self._alarm = Alarm(self._rank, self._staging, self._objects.live, self._watch.say)
         self._live = Live(self._rank, self._staging, self._alarm)
         self._orders = Orders(self._rank)
@@ -198,7 +199,7 @@ class Session:
         except BaseException:
             for hook in self._hooks:
                 hook.remove()
-            if connection is None:
+            if there is None:
                 self._rank.close()
             raise
         _open = self
