@@ -72,6 +72,23 @@ func TestLauncherIsToldOfARecovery(t *testing.T) {
 	}
 }
 
+// An epoch that was closed because ranks differ says which, and at what step.
+func TestLauncherIsToldWhoDiffers(t *testing.T) {
+	dispute := replica.Dispute{Group: 1, Generation: fixture.Gen(3, 6), Votes: []replica.Vote{{Rank: 0}, {Rank: 1, Root: replica.Digest{1}}, {Rank: 2}}, Suspects: []replica.Rank{1}}
+	split := replica.Dispute{Generation: fixture.Gen(3, 6), Votes: dispute.Votes[:2], Suspects: []replica.Rank{0, 1}}
+	old := replica.Dispute{Generation: fixture.Gen(1, 2), Votes: dispute.Votes[:2], Suspects: []replica.Rank{0, 1}}
+	for want, disputed := range map[string][]replica.Dispute{
+		"(ranks differ at step 6: rank 1 of group 1, and the others agree; the regions in which they do are named next)":           {old, dispute},
+		"(ranks differ at step 6: ranks 0, 1 of group 0, and no root has a majority; the regions in which they do are named next)": {split},
+		"(ranks differ)": {old},
+	} {
+		job := fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Disputed = disputed })
+		if text := lossText(job); !strings.HasPrefix(text, "epoch 3 is closed "+want) {
+			t.Errorf("it says %q, want %q", text, want)
+		}
+	}
+}
+
 // A launcher says what the plan says, whatever its own ranks had made; and that committed steps are gone even where its daemon saw no loss.
 func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
 	d := newRig(t)

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ._core import admin, ending
+from ._core import admin, ending, torchenv
 from ._core.feasible import Feasible, feasible
 from ._core.life import Life
 from ._core.orders import Orders
@@ -196,7 +196,8 @@ class Session:
         self._hooks: list[Any] = []
         self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
         self._how = (staging, dict(kept_dtype or {}), debug, strict)
-        self._rank = connection or Rank.open()
+        there = connection or torchenv.opened()
+        self._rank = there or Rank.open()
         try:
             self._orders = Orders(self._rank)
             self._make(Objects(given, shared_buffers, keep_rng, Grown.unpack(self._rank.recipe() if hasattr(self._rank, "recipe") else b"")))
@@ -205,7 +206,7 @@ class Session:
         except BaseException:
             for hook in self._hooks:
                 hook.remove()
-            if connection is None:
+            if there is None:
                 self._rank.close()
             raise
         _open = self
