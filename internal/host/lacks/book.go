@@ -7,6 +7,9 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// maxLines caps what the launchers print by the word of one rank: a list may grow at each step. Status has it whole.
+const maxLines = 8
+
 // Book has a page for each rank that has said something, and is still needed.
 type Book map[replica.Rank]page
 
@@ -14,6 +17,7 @@ type page struct {
 	replica.Lacks
 	since replica.Generation // live when Text was said
 	told  bool               // the launchers have printed Text
+	lines int                // that they have printed by this rank's word
 }
 
 // Say takes a rank's word, at the live generation of its process. False: it is nothing new.
@@ -69,7 +73,8 @@ func (b Book) Committed(g replica.Generation) []replica.Lacking {
 		if p.Text == "" || p.told || g.Compare(p.since) < 0 {
 			continue
 		}
-		if p.told = true; !told[p.Text] {
+		if p.told = true; !told[p.Text] && p.lines < maxLines {
+			p.lines++
 			news[rank] = p.Text
 		}
 		b[rank] = p

@@ -84,3 +84,18 @@ func TestBook(t *testing.T) {
 		t.Errorf("an ended job leaves %v", b)
 	}
 }
+
+// A rank that names more with each step does not fill the launcher's output.
+func TestAListThatGrowsIsPrintedAFewTimes(t *testing.T) {
+	b, text, lines := Book{}, "a", 0
+	for s := replica.Step(1); s < 50; s++ {
+		text += ", a"
+		if !b.Say(0, 1, text, at(1, s)) {
+			t.Fatal("it is no news")
+		}
+		lines += len(b.Committed(at(1, s)))
+	}
+	if lines != maxLines || b.Report()[0].Text != text {
+		t.Errorf("%d lines, want %d; reported %+v", lines, maxLines, b.Report())
+	}
+}

@@ -4,7 +4,7 @@
 // record. Report is what the leader is to know, Committed what the launchers are to print.
 //
 // Invariants: a rank's word outlives its process for as long as a generation that the process had a part in may become durable. Each text is printed
-// once, however many ranks say it.
+// once, however many ranks say it, and a few of one rank.
 //
 // It must not import host.
 package lacks
