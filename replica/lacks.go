@@ -3,6 +3,7 @@ package replica
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -107,8 +108,8 @@ func Fold(said map[Rank]string) []Lacking {
 
 // LackingNow is what new copies of the job lack, by the reports of its nodes. What an earlier process of a rank said does not count.
 func LackingNow(job *Job, reports map[NodeName]NodeReport) []Lacking {
-	return lacking(reports, func(_ NodeReport, l Lacks) string {
-		if !l.current(job) {
+	return lacking(reports, func(rep NodeReport, l Lacks) string {
+		if !rep.speaksFor(job, l) {
 			return ""
 		}
 		return l.Text
@@ -118,7 +119,7 @@ func LackingNow(job *Job, reports map[NodeName]NodeReport) []Lacking {
 // LackingIn is what a generation of the job lacks, also by the word of processes that have ended: they may have had a part in it.
 func LackingIn(job *Job, reports map[NodeName]NodeReport, g Generation) []Lacking {
 	return lacking(reports, func(rep NodeReport, l Lacks) string {
-		if !l.current(job) && g.Epoch > rep.Epoch {
+		if !rep.speaksFor(job, l) && g.Epoch > rep.Epoch {
 			return "" // its node has been silent since the epoch before, and its process has no part in this one
 		}
 		return l.Of(g)
@@ -127,15 +128,19 @@ func LackingIn(job *Job, reports map[NodeName]NodeReport, g Generation) []Lackin
 
 func lacking(reports map[NodeName]NodeReport, of func(NodeReport, Lacks) string) []Lacking {
 	said := map[Rank]string{}
-	for _, rep := range reports {
-		for _, l := range rep.Lacks {
-			said[l.Rank] = union(said[l.Rank], of(rep, l))
+	for _, node := range slices.Sorted(maps.Keys(reports)) {
+		for _, l := range reports[node].Lacks {
+			said[l.Rank] = union(said[l.Rank], of(reports[node], l))
 		}
 	}
 	return Fold(said)
 }
 
-// current tells whether it is the word of the rank's newest process.
-func (l Lacks) current(job *Job) bool {
-	return int(l.Rank) < len(job.Ranks) && job.Ranks[l.Rank].Incarnation == l.Incarnation
+// speaksFor tells whether it is the word of the rank's newest process, and by the node that has it.
+func (r NodeReport) speaksFor(job *Job, l Lacks) bool {
+	if int(l.Rank) >= len(job.Ranks) {
+		return false
+	}
+	c := job.Ranks[l.Rank]
+	return c.Incarnation == l.Incarnation && c.Node == r.Holder.Node
 }

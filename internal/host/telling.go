@@ -110,6 +110,13 @@ func plural(n replica.Step, word string) string {
 	return word + "s"
 }
 
+// sayLacks says, at a commit, what copies of ranks here lack.
+func (h *Host) sayLacks(lj *localJob) {
+	for _, l := range lj.lacks.Committed(lj.job.Committed) {
+		h.noteAll(lj, fmt.Sprintf("step %d lacks %s (%s): a restart from it is not the same run; session.noticed says what to do", lj.job.Position.Step, clip(l.Text), l.Who()))
+	}
+}
+
 // failure is an exception that a rank reported, as far as it can be told from another one.
 type failure struct {
 	epoch replica.Epoch

@@ -116,6 +116,46 @@ func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
 	}
 }
 
+// What a rank says that its copies lack is reported, and said by the launcher at the first commit after it, once. The leader hears it again
+// from a daemon's next report, the rank's next process says it anew.
+func TestWhatCopiesLackIsSaid(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	lr.peer, _ = d.session(0)
+	d.live(lr, 3, 7, replica.Idle)
+	launcher, end := d.listener()
+	commit := func(s replica.Step) {
+		d.viewed(control.View{Index: lj.job.LastIndex + 1, Era: 1, Jobs: []*replica.Job{fixture.Changed(lj.job, func(j *replica.Job) {
+			j.Position.Step, j.Committed = s, fixture.Gen(3, s)
+		})}})
+	}
+	d.says()
+	d.handleSession(session.Lacks{Peer: lr.peer, Text: "model.teacher.0.weight"})
+	want := replica.Lacks{Rank: 0, Incarnation: 4, Text: "model.teacher.0.weight"}
+	if r := fixture.Only[replica.NodeReport](d.says()); len(r) != 1 || len(r[0].Lacks) != 1 || r[0].Lacks[0] != want {
+		t.Fatalf("reported %+v, want one with %+v", r, want)
+	}
+	commit(6)
+	end.quiet(launcher) // of before
+	commit(7)
+	if text := end.note(); text != "step 7 lacks model.teacher.0.weight (rank 0): a restart from it is not the same run; session.noticed says what to do" {
+		t.Errorf("it says %q", text)
+	}
+	d.handleSession(session.Lacks{Peer: lr.peer, Text: "model.teacher.0.weight"}) // after a reconnect
+	commit(8)
+	end.quiet(launcher)
+	d.handleSession(session.Lacks{Peer: lr.peer, Text: ""})
+	if r := d.reported(lj); len(r.Lacks) != 1 || r.Lacks[0].Text != "" || r.Lacks[0].Until != fixture.Gen(3, 7) {
+		t.Errorf("taken back: %+v", r.Lacks)
+	}
+	commit(9)
+	if r := d.reported(lj); r.Lacks != nil {
+		t.Errorf("nothing lacks it any more: %+v", r.Lacks)
+	}
+	end.quiet(launcher)
+}
+
 // An exception that comes again at its step after a restart is no accident, and the launcher says so the second time, not the seventeenth.
 func TestSameExceptionIsSaidAtOnce(t *testing.T) {
 	const text = "in the optimizer step 9: ValueError: bad value in <Tensor at 0x7f01>\nand more"
