@@ -3,8 +3,8 @@
     python looped.py PROGRAM...    without a launcher: one after the other, each in a child of its own
     python looped.py PROGRAM       as a rank
 
-KILLS names moments, as ``forward:7 iteration:12``: in the forward of step 7, and when the loop asks for the step after 12. Each happens once in the life of the job, and leaves
-a file in the working directory.
+KILLS names moments, as ``forward:7 iteration:12``: in the forward of step 7, and when the loop asks for the step after 12 (``batch:12``: for the batch after it). Each happens
+once in the life of the job, and leaves a file in the working directory.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 
 import replicad
 from replicad._torch.steps import Steps
+from replicad.data import Loader
 from replicad.session import Session
 
 assert quick, "imported for what it does"
@@ -32,19 +33,19 @@ KILLS = os.environ.get("KILLS", "").split()
 
 
 def at(place: str, session: Session, step: int) -> None:
-    """Kills this process if this is the moment, with a copy of an earlier step at hand: a job that went back to its beginning would show nothing."""
+    """Kills this process if this is the moment, once a step is committed: a job that went back to its beginning would show nothing."""
     mark = Path(f"killed-{place}-{step}")
     if f"{place}:{step}" not in KILLS or mark.exists():
         return
     mark.touch()
-    while session.committed < step - 2:
+    while session.committed < 1:
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hooked() -> None:
     """Has every session call :func:`at`, and print a digest when it leaves."""
-    make, asked = Session.resume, Steps.__next__
+    make, asked, ask = Session.resume, Steps.__next__, Loader._tell
 
     def resume(self: Session, timeout: float | None = None) -> Any:
         resumed = make(self, timeout)
@@ -59,16 +60,22 @@ def hooked() -> None:
             at("iteration", session, self.step)
         return asked(self)
 
+    def batch(self: Loader) -> None:
+        session = replicad.session.current()
+        if session is not None:
+            at("batch", session, session.at)
+        ask(self)
+
     given: dict[str, Any] = {}
 
-    def made(model: Any, optimizer: Any, **more: Any) -> Session:
+    def made(model: Any = (), optimizer: Any = (), **more: Any) -> Session:
         given.update(more, model=model if isinstance(model, dict) else {"model": model}, optimizer=optimizer if isinstance(optimizer, dict) else {"optimizer": optimizer})
         session = Session(model, optimizer, **more)
         leave = session.leave
         session.leave = lambda *args: print("DIGEST", digest(given), flush=True) or leave(*args)  # type: ignore[method-assign, func-returns-value]
         return session
 
-    Session.resume, Steps.__next__, replicad.Session = resume, further, made  # type: ignore[method-assign, assignment, misc]
+    Session.resume, Steps.__next__, Loader._tell, replicad.Session = resume, further, batch, made  # type: ignore[method-assign, assignment, misc]
 
 
 def digest(given: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 from conftest import PATIENCE, ROOT, Daemon, environment
 
 LOOPS = ROOT / "examples" / "loops"
+PAGES = ROOT / "docs"
 #: Where each is killed: in a forward, in the block, or when the loop asks for the step after the named one, with all done that follows it.
 KILLS = {
     "gan": "window:8 iteration:17",
@@ -24,6 +25,8 @@ KILLS = {
     "log": "iteration:9 forward:21",
     "curriculum": "forward:11 iteration:20",
     "skip": "iteration:12 window:29",
+    "trainer": "forward:11 window:20",  # the first forward after step 10 is its evaluation's
+    "loop": "forward:71 batch:112",  # of docs/loops.md; step 70 is followed by an evaluation, 112 by that of an epoch
 }
 WRAPPER = str(Path(__file__).with_name("looped.py"))
 
@@ -33,23 +36,45 @@ def plain(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Each program's file, by its name."""
+    page = tmp_path_factory.mktemp("page") / "loop.py"
+    page.write_text(next(b for b in blocks("loops.md") if b.startswith("# loop.py\n")))
+    return {p.stem: p for p in LOOPS.glob("*.py")} | {"loop": page}
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (PAGES / page).read_text(), re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def alone(programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each program prints that no launcher started: nothing of replicad has a part in that."""
     folder = tmp_path_factory.mktemp("alone")
-    programs = [str(LOOPS / f"{name}.py") for name in KILLS]
-    done = subprocess.run([sys.executable, WRAPPER, *programs], env=plain(folder), capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run([sys.executable, WRAPPER, *map(str, programs.values())], env=plain(folder), capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(part.split(".py\n", 1) for part in done.stdout.split("PROGRAM ")[1:])
 
 
-def test_every_program_is_here() -> None:
-    assert {p.stem for p in LOOPS.glob("*.py")} == set(KILLS)
+def test_every_program_is_here(programs: dict[str, Path]) -> None:
+    assert set(programs) == set(KILLS)
+
+
+@pytest.mark.parametrize("page", ["loops-people-write.md", "adapters.md"])
+def test_pages_quote_the_programs(page: str) -> None:
+    """A piece of a program on a page is that program's: the page would go stale."""
+    text = (PAGES / page).read_text()
+    for section in re.split("^## ", text, flags=re.M):
+        for name in re.findall(r"examples/loops/(\w+)\.py", section)[:1]:
+            program = {line.strip() for line in (LOOPS / f"{name}.py").read_text().splitlines()}
+            for block in re.findall(r"^```python\n(.*?)^```", section, re.M | re.S):
+                assert {line.strip() for line in block.splitlines()} - {"..."} <= program, block
 
 
 @pytest.mark.parametrize("name", KILLS)
-def test_a_killed_run_is_the_same_run(name: str, daemon: Daemon, alone: dict[str, str], tmp_path: Path) -> None:
+def test_a_killed_run_is_the_same_run(name: str, daemon: Daemon, programs: dict[str, Path], alone: dict[str, str], tmp_path: Path) -> None:
     command = [str(daemon.program), "run", "--dev", "--job", f"loop-{name}-{os.getpid()}", "--world", "1", "--min-copies", "1", "--ranks", "0"]
-    command += ["--", sys.executable, WRAPPER, str(LOOPS / f"{name}.py")]
+    command += ["--", sys.executable, WRAPPER, str(programs[name])]
     env = daemon.env | {"OMP_NUM_THREADS": "1", "KILLS": KILLS[name]}
     done = subprocess.run(command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout
