@@ -1,4 +1,7 @@
-"""Sharpness-aware minimisation: climb to the worst weights nearby, take gradients there, come back, and step by them. The session has the inner optimizer, and the block has all of it."""
+"""Sharpness-aware minimisation: climb to the worst weights nearby, take gradients there, come back, and step by them.
+
+The session has the inner optimizer, and the block has all of it.
+"""
 
 import torch
 

@@ -22,7 +22,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -197,16 +199,18 @@ class Jobs:
     def __init__(self, env: dict[str, str], folder: Path, python: Sequence[str] = (sys.executable,), binary: str = str(ROOT / "bin" / "replicad")) -> None:
         drop = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
         path = os.pathsep.join([str(ROOT / "python" / "src"), str(FOLDER)])
-        self.env = {k: v for k, v in env.items() if k not in drop} | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.env = {k: v for k, v in env.items() if k not in drop} | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         self.folder, self.python, self.binary = folder, list(python), binary
         self._straight: dict[tuple[object, ...], Run] = {}
+        self._locks: defaultdict[tuple[object, ...], threading.Lock] = defaultdict(threading.Lock)  # rows side by side share an undisturbed run
         self._numbers = itertools.count()
 
     def verdict(self, row: Row) -> Verdict:
         """Runs a row."""
         key = (row.program, row.variant, row.world, row.arguments)
-        if key not in self._straight:
-            self._straight[key] = self._run(row, {})
+        with self._locks[key]:
+            if key not in self._straight:
+                self._straight[key] = self._run(row, {})
         straight = self._straight[key]
         hit = straight if straight.status != 0 else self._run(row, {"FAULT": row.fault, "FAULT_RANK": str(row.rank)})
         return verdict(row, straight, hit)
