@@ -25,6 +25,7 @@ KILLS = {
     "log": "iteration:9 forward:21",
     "curriculum": "forward:11 iteration:20",
     "skip": "iteration:12 window:29",
+    "evaluate": "forward:11 iteration:20",
     "trainer": "forward:11 window:20",  # the first forward after step 10 is its evaluation's
     "loop": "forward:71 batch:112",  # of docs/loops.md; step 70 is followed by an evaluation, 112 by that of an epoch
 }
@@ -60,7 +61,7 @@ def test_every_program_is_here(programs: dict[str, Path]) -> None:
     assert set(programs) == set(KILLS)
 
 
-@pytest.mark.parametrize("page", ["loops-people-write.md", "adapters.md"])
+@pytest.mark.parametrize("page", ["loops.md", "loops-people-write.md", "adapters.md"])
 def test_pages_quote_the_programs(page: str) -> None:
     """A piece of a program on a page is that program's: the page would go stale."""
     text = (PAGES / page).read_text()
