@@ -20,6 +20,7 @@ import importlib.util
 import itertools
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -253,6 +254,7 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("programs", nargs="*", help="those whose rows are run (default: all)")
     p.add_argument("--side", type=int, default=2, help="jobs side by side")
+    p.add_argument("--python", default=sys.executable, help="what begins the command of each rank")
     args = p.parse_args()
     rows = [r for r in ROWS if not args.programs or r.program in args.programs]
     left_out = [r for r in rows if r.needs and importlib.util.find_spec(r.needs) is None]
@@ -260,7 +262,7 @@ def main() -> int:
     wrong = []
     daemon = Daemon(str(ROOT / "bin" / "replicad"))
     with daemon as env:
-        jobs = Jobs(env, Path(daemon.folder))
+        jobs = Jobs(env, Path(daemon.folder), shlex.split(args.python))
         for row, found, seconds in table(rows, jobs.verdict, args.side):
             print(line(row, found, seconds), flush=True)
             wrong += [row] if found.wrong(row.control) else []
