@@ -31,6 +31,7 @@ LOCK       ?=
 HOSTILE    ?=
 SIZES      ?=
 BENCH      ?=
+REPORTS    ?=
 # Of chaos: how long, with which seed (drawn), and further flags.
 DURATION   ?= 20m
 SEED       ?=
@@ -46,7 +47,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat wheel demo-test sizes-test chaos-test test test-all demo demo-torch chaos chaos-control hostile campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat wheel demo-test sizes-test chaos-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -175,6 +176,9 @@ chaos-control: build ## chaos must find the bugs that CHAOSCONTROLS names, plant
 
 hostile: build ## strangers, peers, ranks and users that misbehave beside a job that trains; table and report in bin/; flags in HOSTILE="--patterns cbor"
 	$(BIN)/replicad chaos hostile --report $(BIN)/hostile.json --table $(BIN)/hostile.md $(HOSTILE)
+
+reports: build $(TORCH) ## programs that people reported, undisturbed and hit: equal, said, refused or WRONG. Flags in REPORTS="gan valrng --side 1"
+	$(PYTHON) examples/reports/run.py $(REPORTS)
 
 campaign: build $(TORCH) ## seeds x torch jobs x faults, a row each; hours. Flags in CAMPAIGN="--seeds 1-9 --jobs gpt3 --faults node"
 	$(PYTHON) examples/torch/campaign.py $(CAMPAIGN)

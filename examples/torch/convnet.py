@@ -78,7 +78,7 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> 
     loader = Loader(Letters(), args.batch, seed=args.seed, rank=rank, world=world, num_workers=args.workers)
 
     if not replicated:
-        steps(args, emit, model, optimizer, schedule, loader, None, 0)
+        steps(args, emit, model, optimizer, schedule, loader, None)
         common.report(emit, args.steps, model, optimizer)
         return
     with replicad.Session(model=model, optimizer=optimizer, scheduler=schedule, data=loader) as session:
@@ -90,7 +90,7 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> 
             emit("joined", action="load", epoch=start.epoch, step=int(start), source=start.source)
             init_process_group(session, timeout=timedelta(seconds=args.timeout))
             emit("ready", epoch=start.epoch, step=int(start))
-            steps(args, emit, model, optimizer, schedule, loader, session, start)
+            steps(args, emit, model, optimizer, schedule, loader, session)
             common.report(emit, args.steps, model, optimizer)
             session.leave()
 
@@ -98,10 +98,10 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool) -> 
         destroy_process_group()
 
 
-def steps(args: argparse.Namespace, emit: common.Events, model: nn.Module, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None, start: int) -> None:
+def steps(args: argparse.Namespace, emit: common.Events, model: nn.Module, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None) -> None:
     ddp = data_parallel(model)
     batches, pace = loader.endless(), common.Pace(args.pace)
-    for step in range(start + 1, args.steps + 1):
+    for step in session.steps(args.steps) if session else range(1, args.steps + 1):
         optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for micro in range(args.micro):

@@ -145,7 +145,7 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool, ada
     loader = Loader(text, args.batch, seed=args.seed, rank=rank, world=world, num_workers=args.workers)
 
     if not replicated:
-        steps(args, emit, model, optimizer, schedule, loader, None, 0)
+        steps(args, emit, model, optimizer, schedule, loader, None)
         common.report(emit, args.steps, model, optimizer)
         return
     with replicad.Session(model=model, optimizer=optimizer, scheduler=schedule, data=loader) as session:  # (1)
@@ -157,7 +157,7 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool, ada
             emit("joined", action="load", epoch=start.epoch, step=int(start), source=start.source)
             init_process_group(session, timeout=timedelta(seconds=args.timeout))  # (3)
             emit("ready", epoch=start.epoch, step=int(start))
-            steps(args, emit, model, optimizer, schedule, loader, session, start)
+            steps(args, emit, model, optimizer, schedule, loader, session)
             common.report(emit, args.steps, model, optimizer)
             session.leave()
 
@@ -165,10 +165,10 @@ def train(args: argparse.Namespace, rank: int, world: int, replicated: bool, ada
         destroy_process_group()
 
 
-def steps(args: argparse.Namespace, emit: common.Events, model: nn.Module, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None, start: int) -> None:
+def steps(args: argparse.Namespace, emit: common.Events, model: nn.Module, optimizer: Any, schedule: Any, loader: Loader, session: replicad.Session | None) -> None:
     ddp = data_parallel(model, gradient_as_bucket_view=args.state_mb > 0)  # a second copy of large gradients is spared
     batches, pace = loader.endless(), common.Pace(args.pace)
-    for step in range(start + 1, args.steps + 1):
+    for step in session.steps(args.steps) if session else range(1, args.steps + 1):
         optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for micro in range(args.micro):

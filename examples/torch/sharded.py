@@ -71,9 +71,9 @@ class Training:
         self.model, self.computes, self.optimizer = layout.spread(args, world, gpt.sized(args, alphabet, getattr(args, "shards", 1) or world))
         self.schedule = gpt.cosine(self.optimizer, args.steps)
 
-    def steps(self, emit: common.Events, loader: Loader, session: replicad.Session | None, start: int) -> None:
+    def steps(self, emit: common.Events, loader: Loader, session: replicad.Session | None) -> None:
         batches, pace = loader.endless(), common.Pace(self.args.pace)
-        for step in range(start + 1, self.args.steps + 1):
+        for step in session.steps(self.args.steps) if session else range(1, self.args.steps + 1):
             self.optimizer.zero_grad(set_to_none=True)
             total = 0.0
             for micro in range(self.args.micro):
@@ -112,7 +112,7 @@ def train(layout: Layout, args: argparse.Namespace, rank: int, world: int, repli
     if not replicated:
         training = Training(layout, args, world, len(text.alphabet))
         torch.manual_seed(args.seed * 1000 + rank)  # dropout differs from rank to rank
-        training.steps(emit, loader, None, 0)
+        training.steps(emit, loader, None)
         training.report(emit)
         return
     connection = replicad.connect()
@@ -132,7 +132,7 @@ def train(layout: Layout, args: argparse.Namespace, rank: int, world: int, repli
         start = session.resume()
         emit("joined", action="load", epoch=start.epoch, step=int(start), source=start.source)
         emit("ready", epoch=start.epoch, step=int(start))
-        training.steps(emit, loader, session, start)
+        training.steps(emit, loader, session)
         training.report(emit)
         session.leave()
 

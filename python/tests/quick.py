@@ -14,6 +14,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import runpy
 import sys
 import types
 from collections.abc import Sequence
@@ -81,3 +82,8 @@ def begin() -> None:
 # pytest has torch by now, and tests in its process compile.
 if "torch" not in sys.modules:
     begin()
+
+if __name__ == "__main__":  # python quick.py PROGRAM [ARGUMENT...]
+    del sys.argv[0]
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")

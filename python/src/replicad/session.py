@@ -221,9 +221,10 @@ class Session:
         self._memory = Memory(self._staging)
         self._trained = Trained(objects, self._memory)
         self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most, rooms.get("replicad.shared", 0))
-        seen, lacking = (self._watch.seen, self._watch.lacking) if self._at >= 0 else ({}, {})
+        before: Watch | None = getattr(self, "_watch", None)
         self._watch = Watch(self._shared, lambda: self._objects.objects(), lambda: self._objects.generators(), objects.leaves, self._trained, debug, strict)
-        self._watch.seen, self._watch.lacking = seen, lacking
+        if before is not None:
+            self._watch.seen, self._watch.lacking = before.seen, before.lacking
         more = MARKED + sum(loaders.room(o) for o in objects.data.values())
         self._own = Capsule("replicad.own", True, "window", self._read_own, more, rooms.get("replicad.own", 0))
         self._alarm = Alarm(self._rank, self._staging, objects.live, self._watch.say)

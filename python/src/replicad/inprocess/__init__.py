@@ -6,10 +6,10 @@
 
     @replicad.inprocess.wrap(session)
     def train(call):
-        start = session.resume()
+        session.resume()
         init_process_group(session)
         ddp = DistributedDataParallel(model)
-        for step in range(start + 1, steps + 1):
+        for step in session.steps(steps):
             ...
 
     train()

@@ -51,7 +51,8 @@ def check_resume(train_fn: Train, *, steps: int, more: int, timeout: float = 120
         def train(last):
             ...model, optimizer, loader...
             with replicad.Session(model=model, optimizer=optimizer, data=loader) as session:
-                for step in range(session.resume() + 1, last + 1):
+                session.resume()
+                for step in session.steps(last):
                     x, y = next(batches)
                     ...
                     with session.step():
