@@ -196,11 +196,14 @@ class Session:
         self._hooks: list[Any] = []
         self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
         self._how = (staging, dict(kept_dtype or {}), debug, strict)
+        self._make(Objects(given, shared_buffers, keep_rng))
         there = connection or torchenv.opened()
         self._rank = there or Rank.open()
         try:
             self._orders = Orders(self._rank)
-            self._make(Objects(given, shared_buffers, keep_rng, Grown.unpack(self._rank.recipe() if hasattr(self._rank, "recipe") else b"")))
+            if recipe := self._rank.recipe() if hasattr(self._rank, "recipe") else b"":
+                self._make(self._objects.grew(Grown.unpack(recipe)))
+            self._bind()
             groups.settle(self._rank, {s.name: s.spread for s in self._sharded})
             self._hook()
         except BaseException:
@@ -227,9 +230,12 @@ class Session:
             self._watch.seen, self._watch.lacking = before.seen, before.lacking
         more = MARKED + sum(loaders.room(o) for o in objects.data.values())
         self._own = Capsule("replicad.own", True, "window", self._read_own, more, rooms.get("replicad.own", 0))
-        self._alarm = Alarm(self._rank, self._staging, objects.live, self._watch.say)
+
+    def _bind(self) -> None:
+        """What of it hangs on the rank."""
+        self._alarm = Alarm(self._rank, self._staging, self._objects.live, self._watch.say)
         self._live = Live(self._rank, self._staging, self._alarm)
-        self._sharded = sharded(self._rank.world, objects)
+        self._sharded = sharded(self._rank.world, self._objects)
         self._layout = Layout(self._sharded)
 
     def _hook(self) -> None:
@@ -603,6 +609,7 @@ class Session:
         self._rank.step_exit(ended.step, updated=ended.updated, good=False)
         old = dict(vars(self))
         self._make(new)
+        self._bind()
         self._life.resumed.clear()  # the epoch is closed by this, which is no fault
         try:
             self._rank.grow(table := self._table(), grown.pack())
