@@ -259,7 +259,11 @@ def _forked(fn: Callable[..., Any], *args: Any) -> Any:
 LEAST = {"SparseAdam": {"sparse"}, "SparseAdam maximize": {"sparse"}} | {row: {"matrix", "large", "rests", "never"} for row in ("SGD fused", "SGD fused nesterov")}
 
 
-@pytest.mark.parametrize("row", ROWS)
+#: Further options of what other rows show: signs, and what a CPU does not take or computes as without.
+FURTHER = ("maximize", "tensor betas", "capturable", "foreach")
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, marks=pytest.mark.long) if row.endswith(FURTHER) else row for row in ROWS])
 def test_it_goes_on_as_it_would_have(row: str) -> None:
     """By kind of parameter: the same as without a fault, and as without a session."""
     of = _forked(_undisturbed, row)

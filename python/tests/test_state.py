@@ -462,6 +462,21 @@ def test_what_is_too_large_to_be_tried_out_is_said(caplog: pytest.LogCaptureFixt
     assert re.search(r"Sized is none of torch's, and was tried out on smaller tensors than it has: \(\d+, \d+\) for a parameter of shape \(600, 70\);", caplog.text)
 
 
+def test_a_shard_is_not_tried_out_as_large_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for a fourth of what this rank has."""
+
+    class Sharded(nn.Parameter):
+        pass
+
+    monkeypatch.setattr(optimizers, "MOST_TRIED", 0)
+    monkeypatch.setattr(optimizers, "LARGE", 100)
+    whole = Sharded(torch.ones(100, 10))
+    plain: dict[str, Any] = {}
+    assert optimizers._tried([(plain, whole), (plain, nn.Parameter(torch.ones(3000)))])[0][id(whole)] == (100, 10)
+    whole._local_tensor = torch.ones(25, 10)
+    assert optimizers._tried([(plain, whole)])[0][id(whole)] == (6, 10)
+
+
 def test_tensors_in_attributes_are_said(caplog: pytest.LogCaptureFixture) -> None:
     class Holding(Lion):
         def __init__(self, params: Any, anew: bool) -> None:

@@ -33,6 +33,7 @@ class Gradients:
         self._seen: dict[int, tuple[list[bool], bytes]] = {}  # by group: which parameters had one, and of which kind they are
         self._unknown: dict[int, list[torch.Tensor]] = {}  # by group: those that had one in the step that was loaded, if nobody knew then whether it stays
         self._lacked: dict[int, list[torch.Tensor]] = {}  # by group: those of them that had none in the next step
+        self._looked = False  # a step has begun: what there was before is dropped at resume
 
     def ended(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """A step has ended."""
@@ -49,12 +50,13 @@ class Gradients:
                 f"{some([names.get(id(p), where.get(id(p), '?')) for p in lacked])} had no gradient in step {step - 1}, with which this process began, and a gradient of zeros in "
                 "a run without a restart: the loop keeps gradients (zero_grad(set_to_none=False)), which nobody knows before a job's second step. Leave set_to_none at True",
             )
+        self._looked = True
         self._lacked = {i: lacking for i, params in self._unknown.items() if (lacking := [p for p in params if p.grad is None])}
         self._unknown = {}
 
     def value(self, optimizers: Iterable[torch.optim.Optimizer]) -> Opaque:
         """A byte for each parameter, so that its length stays: when the next step begins, as :meth:`look` has found."""
-        return Opaque(b"".join(self._kinds(i, params) if self._stays.get(i, True) else bytes(len(params)) for i, params in enumerate(_groups(optimizers))))
+        return Opaque(b"".join(self._kinds(i, params) if self._looked and self._stays.get(i, True) else bytes(len(params)) for i, params in enumerate(_groups(optimizers))))
 
     def _kinds(self, group: int, params: list[torch.Tensor]) -> bytes:
         """Looked at anew where other parameters have a gradient than the last time."""
@@ -67,7 +69,7 @@ class Gradients:
 
     def set(self, value: bytes, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """The inverse of :meth:`value`, where no parameter has a gradient."""
-        self._left, self._stays, self._seen, self._unknown, self._lacked = {}, {}, {}, {}, {}
+        self._left, self._stays, self._seen, self._unknown, self._lacked, self._looked = {}, {}, {}, {}, {}, False
         at = 0
         for i, params in enumerate(_groups(optimizers)):
             of = list(zip(params, value[at : at + len(params)], strict=False))

@@ -318,7 +318,8 @@ def _tried(fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> tuple[dict[int, 
     kinds: dict[Any, list[torch.Tensor]] = {}
     for g, p in fresh:
         kinds.setdefault((id(g), p.shape, p.dtype, p.device), []).append(p)
-    room = max(MOST_TRIED, sum(p.numel() * p.element_size() for _, p in fresh) // 4)
+    here = (getattr(p, "_local_tensor", p) for _, p in fresh)  # a shard's parameter has the size of the whole
+    room = max(MOST_TRIED, sum(t.numel() * t.element_size() for t in here) // 4)
     shapes: dict[int, tuple[int, ...]] = {}
     smaller: list[torch.Tensor] = []
     for first, *others in sorted(kinds.values(), key=lambda of: of[0].numel() * of[0].element_size()):
