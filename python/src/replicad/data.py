@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import logging
 import operator
 import random
 import sys
@@ -16,11 +17,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from . import rng
 from ._core.waiting import place
+from ._torch import draws
 from .errors import Invalid, Mismatch
 
 __all__ = ["Endless", "Loader"]
 
+log = logging.getLogger("replicad")
 
 #: Options of torch's loader that this one settles by itself, and what there is instead.
 _SETTLED = {
@@ -64,12 +68,19 @@ class _NumPys:
 
 class _Seeded(Dataset[Any]):
     """A dataset whose every batch begins with generators that depend on (seed, epoch, index of its first sample) alone: what its items draw
-    does not depend on which worker fetches it, or on what that worker fetched before."""
+    does not depend on which worker fetches it, or on what that worker fetched before. Those are python's, numpy's and torch's, and the dataset's own."""
 
     def __init__(self, dataset: Any, seed: int, here: bool) -> None:
         self.dataset, self.seed, self.here = dataset, seed, here
         self._at_once = getattr(dataset, "__getitems__", None)
         self._numpys = _NumPys()
+        self._own: dict[str, Any] | None = None  #: the dataset's generators, by where they are; found in the process that fetches
+        self._aside: dict[int, Callable[[], object]] = {}  #: what puts them back
+        self._settled = False  #: a batch was fetched
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A worker that is started by spawn finds the generators of its own copy."""
+        return self.__dict__ | {"_own": None, "_aside": {}, "_settled": False}
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -81,20 +92,43 @@ class _Seeded(Dataset[Any]):
         before = random.getstate(), torch.default_generator.get_state()
         if np := sys.modules.get("numpy.random"):
             self._numpys.aside(np)
+        self._aside = {id(g): draws.aside(g) for g in self._generators().values()}
         try:
             return self._items(at)
         finally:
+            for back in self._aside.values():
+                back()
             random.setstate(before[0])
             torch.default_generator.set_state(before[1])
             if np:
                 self._numpys.back(np)
 
+    def _generators(self) -> dict[str, Any]:
+        if self._own is None:
+            self._own = draws.generators(self.dataset, "dataset")
+        return self._own
+
     def _items(self, at: list[tuple[int, int]]) -> Any:
+        first, self._settled = not self._settled, True
+        items = self._fetch(at)
+        if not first:
+            return items
+        # A dataset may make its generators when it is first asked for an item, in each worker anew. What that item drew from them is drawn again, seeded.
+        now = draws.generators(self.dataset, "dataset")
+        if list(map(id, now.values())) == list(map(id, self._generators().values())):
+            return items
+        self._own = now
+        self._aside = {id(g): draws.aside(g) for g in now.values()} | self._aside
+        return self._fetch(at)
+
+    def _fetch(self, at: list[tuple[int, int]]) -> Any:
         n = _number(self.seed, "batch", *at[0])
         random.seed(n)
         torch.default_generator.manual_seed(n)
         if np := sys.modules.get("numpy"):
             np.random.seed(n % 2**32)
+        for path, g in self._generators().items():  # by where it is: generators that were made alike draw otherwise, as they are to
+            draws.seed(g, _number(self.seed, "batch", *at[0], path))
         indices = [index for _, index in at]
         return self._at_once(indices) if self._at_once else [self.dataset[i] for i in indices]
 
@@ -163,6 +197,7 @@ class Loader:
         self.epoch = 0
         self.used = 0  # batches of this epoch
         self._life = 0
+        self._asked = False  # for its state, by what keeps that
 
     def __len__(self) -> int:
         return len(self.dataset) // (self.batch_size * self.world)
@@ -174,7 +209,17 @@ class Loader:
         g = torch.Generator().manual_seed(_number(self.seed, "order", epoch))
         return torch.randperm(len(self.dataset), generator=g).tolist()
 
+    def __repr__(self) -> str:
+        return f"<replicad.data.Loader of {len(self.dataset)} samples, {self.batch_size} a batch, seed {self.seed}>"
+
+    def generators(self) -> dict[str, Any]:
+        """The dataset's own generators, by where they were found: each batch begins with them seeded, as with the process's. They are looked for on the dataset, on what it
+        wraps, on transforms, in lists and dicts of those, and in what their functions refer to."""
+        return draws.generators(self.dataset, "dataset")
+
     def __iter__(self) -> Iterator[Any]:
+        if not self._life:
+            self._say_added()
         self._life += 1
         life, here, left = self._life, self.options["num_workers"] == 0, len(self) - self.used
         source = DataLoader(
@@ -190,6 +235,15 @@ class Loader:
             # With its last batch the epoch is over: who counts batches and asks for no further one begins the next epoch, too.
             self.epoch, self.used = (self.epoch, self.used + 1) if left else (self.epoch + 1, 0)
             yield batch
+
+    def _say_added(self) -> None:
+        """What rng.add keeps of a generator that workers draw from is a copy that nobody uses."""
+        for path, g in self.generators().items():
+            if rng.added(g):
+                log.warning(
+                    "replicad: the generator at %s was given to replicad.rng.add, and the loader seeds it for each batch: leave that out, unless the loop draws from it too",
+                    path,
+                )
 
     def endless(self) -> Endless:
         """Batch after batch, epoch after epoch."""
