@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -250,7 +251,14 @@ def test_a_dataset_without_an_index_is_refused(dataset: Any) -> None:
 
 # -- generators of the dataset's own ------------------------------------------------------------------------------------
 
-GLOBAL = np.random.default_rng(11)
+GLOBAL: Any = None
+
+
+@pytest.fixture
+def generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the module and of the class; other tests ask which generators a process has."""
+    monkeypatch.setattr(sys.modules[__name__], "GLOBAL", np.random.default_rng(11))
+    monkeypatch.setattr(Own, "shared", np.random.RandomState(2))
 
 
 def of_the_module(x: float) -> float:
@@ -280,7 +288,7 @@ class Slots:
 class Own(torch.utils.data.Dataset):
     """Draws from generators of its own: as attributes, of a transform, of a function, of a class, of a module, made when the first item is asked for."""
 
-    shared = np.random.RandomState(2)
+    shared: Any = None
 
     def __init__(self) -> None:
         self.transforms = [Adds(torch.Generator().manual_seed(5)), Adds(np.random.default_rng(5)), Adds(np.random.RandomState(5)), Adds(random.Random(5))]
@@ -316,6 +324,7 @@ def own(**more: Any) -> Loader:
     return Loader(Own(), 2, **{"seed": 5, "rank": 0, "world": 2} | more)
 
 
+@pytest.mark.usefixtures("generators")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_generators_of_the_dataset_go_on(workers: int) -> None:
     """They began anew with each process and each epoch, in workers ran ahead of what was used, and all workers drew alike."""
@@ -330,6 +339,7 @@ def test_generators_of_the_dataset_go_on(workers: int) -> None:
         rest.close()
 
 
+@pytest.mark.usefixtures("generators")
 def test_generators_that_are_shared_with_the_training_process_are_put_back() -> None:
     dataset = Own()
     mine = [dataset.transforms[0].held["here"][0], dataset.transforms[1].held["here"][0]]
@@ -347,6 +357,7 @@ def test_generators_that_are_shared_with_the_training_process_are_put_back() -> 
     assert got == want
 
 
+@pytest.mark.usefixtures("generators")
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -377,6 +388,7 @@ def test_a_dataset_that_holds_itself_and_much_is_walked_in_bounds() -> None:
     assert list(Loader(Much(), 2, rank=0, world=1).generators()) == ["dataset.transform.held['here'][0]"]
 
 
+@pytest.mark.usefixtures("generators")
 def test_a_generator_that_was_added_and_is_the_loaders_is_said(caplog: pytest.LogCaptureFixture) -> None:
     dataset = Own()
     g = dataset.transforms[1].held["here"][0]

@@ -197,7 +197,7 @@ class Loader:
         self.epoch = 0
         self.used = 0  # batches of this epoch
         self._life = 0
-        self._asked = False  # for its state, by what keeps that
+        self.asked = False  # for its state, by what keeps that
 
     def __len__(self) -> int:
         return len(self.dataset) // (self.batch_size * self.world)
@@ -229,6 +229,7 @@ class Loader:
             **self.options,
         )
         batches = iter(source)
+        self._say_unkept()
         while left and self._life == life:  # else another iterator was made, or the state was loaded: this one's batches are no longer the next
             batch = next(batches)
             left -= 1
@@ -245,16 +246,24 @@ class Loader:
                     path,
                 )
 
+    def _say_unkept(self) -> None:
+        """Nobody has asked for its state, and it is about to hand out batches: a session may have to say so."""
+        session = sys.modules.get("replicad.session")
+        if not self.asked and session is not None and (now := session.current()) is not None:
+            now.iterated(self)
+
     def endless(self) -> Endless:
         """Batch after batch, epoch after epoch."""
         return Endless(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, and of what."""
+        self.asked = True
         return {"epoch": self.epoch, "used": self.used, "of": [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes to where a loader of the same kind was. :class:`Mismatch` for one with another seed, world, batch size, number of samples or order."""
+        self.asked = True
         of = [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle]
         if state["of"] != of:
             raise Mismatch(f"the state is of a loader with seed, world, batch size, samples, shuffle = {state['of']}, this one has {of}: make the loader with the same")

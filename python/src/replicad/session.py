@@ -34,6 +34,7 @@ from ._torch import conversion, groups, loaders
 from ._torch.alarm import Alarm
 from ._torch.explain import Explanation, explain
 from ._torch.hooks import Hook
+from ._torch.lacking import Lacking
 from ._torch.layout import Layout, sharded
 from ._torch.live import Live
 from ._torch.memory import Memory
@@ -166,6 +167,7 @@ class Session:
         self._modes: list[bool] | None = None  # of the models' modules, at the end of the last step
         self._carried = Carried(())
         self._torn = -1  # the step that was begun and not ended
+        self._told = False  # what a restart would lack
         self._ends = False  # the daemon was told
         self._untold = ""  # why, where the daemon was not told
         self._offloaded: Offload | None = None
@@ -184,6 +186,7 @@ class Session:
         self._watch = Watch(
             [c for c in (self._shared, self._after) if c is not None], lambda: self._objects.generators(), self._objects.leaves, self._trained, debug, self._after is not None
         )
+        self._lacking = Lacking(self._objects)
         self._rank = connection or Rank.open()
         self._alarm = Alarm(self._rank, self._staging, self._objects.live, self._watch.say)
         self._live = Live(self._rank, self._staging, self._alarm)
@@ -239,7 +242,7 @@ class Session:
             self._trained = Trained(new, self._memory)
             self._modes = None
         self._rebound = self._at >= 0
-        self._objects = new
+        self._objects, self._lacking = new, Lacking(new)
         self._hook()
         self._watch.tensors(new.leaves, self._trained)
 
@@ -260,6 +263,7 @@ class Session:
                 )
 
     def _on_optimizer(self, optimizer: Any, *_: Any) -> None:
+        self._lacking.stepped(optimizer)
         if self._life.inside is not None or self._pid != os.getpid():
             return
         if self._life.resumed.is_set() and not (self._closed or self._life.left) and self._torn <= self._at:
@@ -276,6 +280,24 @@ class Session:
         if self._after is not None:
             self._objects.set_after(self._after.value())
         self._objects.set_before(self._before.value())
+
+    # -- what a restart would lack --------------------------------------------------------------------------------------
+
+    def _say_lacking(self, rank: int) -> None:
+        """At the first resume, on one rank: what is known to be missing."""
+        first, self._told = not self._told, True
+        if first and rank == 0 and (lacks := self._lacking.at_resume()):
+            log.warning("replicad: a restart would lack: %s: session.explain() says more", "; ".join(lacks))
+
+    def _look_lacking(self, step: int) -> None:
+        """When a step has ended: what is seen over the whole life."""
+        for name, text in self._lacking.step(step):
+            self._watch.say(name, text)
+
+    def iterated(self, loader: Any) -> None:
+        """A loader of this package that nobody keeps is about to hand out batches."""
+        if self.resumed and self._pid == os.getpid() and (found := self._lacking.iterated(loader)) is not None:
+            self._watch.say(*found)
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -354,6 +376,7 @@ class Session:
         self.order = order
         there = dist.is_available() and dist.is_initialized()
         self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())} if there else {}
+        self._say_lacking(order.rank)
         self._watch.resumed()
         self._life.resumed.set()
         if self._unwinder is None:
@@ -466,7 +489,7 @@ class Session:
             self._watch.entering(step)
             self._carried.look(self._watch.say, step)
             own = self._before.write()
-            self._watch.samples(own["data"])
+            self._watch.samples(self._lacking.doubtful(own["data"]))
             generators = own["rng"]
             self._staging.small()
             self._live.enter(step, timeout)
@@ -489,6 +512,7 @@ class Session:
             self._carried = Carried(() if updated else self._objects.optimizers.values())
             self._modes = self._objects.modes()
             self._watch.exited(step, generators)
+            self._look_lacking(step)
         except BaseException as err:
             if self._at != step and self._life.inside is mark:
                 self._torn = step

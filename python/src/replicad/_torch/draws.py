@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import random
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -21,9 +21,10 @@ __all__ = ["aside", "found", "generators", "seed", "within"]
 DEPTH, ITEMS, OBJECTS = 16, 1024, 1 << 14
 #: What holds no generator. Most of what a dataset has is of these.
 _PLAIN = frozenset((int, float, bool, str, bytes, bytearray, complex, type(None), range, torch.Tensor, torch.nn.Parameter, torch.dtype, torch.device, torch.Size))
+_CONTAINERS = frozenset((dict, OrderedDict, list, tuple, set))
 _OPAQUE = (type, ModuleType, CodeType, BuiltinFunctionType, torch.Tensor)
 #: Their classes' functions refer to modules and to what everybody has, never to a generator of the program.
-_LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "replicad"))
+LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "replicad"))
 
 
 def within(root: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -36,7 +37,10 @@ def within(root: Any, name: str) -> Iterator[tuple[str, Any]]:
         if depth == DEPTH or found(o):
             continue
         for step, x in _inside(o):
-            if type(x) not in _PLAIN and id(x) not in seen and not isinstance(x, _OPAQUE):
+            of = type(x)
+            if of in _PLAIN or (of in _CONTAINERS and not x):  # most of what a module has
+                continue
+            if id(x) not in seen and not isinstance(x, _OPAQUE):
                 seen.add(id(x))
                 left.append((path + step, x, depth + 1))
 
@@ -55,7 +59,7 @@ def generators(root: Any, name: str) -> dict[str, Any]:
 
 def found(o: Any) -> bool:
     """Whether it is a generator that can be seeded and put back."""
-    if isinstance(o, torch.Generator):
+    if type(o) is torch.Generator:
         return o.device.type == "cpu"  # one of a device can't be seeded in a worker that was forked
     if isinstance(o, random.Random):
         return type(o).getstate is random.Random.getstate
@@ -140,7 +144,7 @@ def _of_object(o: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(held, dict):
         yield from ((f".{k}", v) for k, v in list(held.items()))
     for kind in type(o).__mro__:
-        if str(kind.__module__).partition(".")[0] in _LIBRARIES:
+        if str(kind.__module__).partition(".")[0] in LIBRARIES:
             continue
         slots = vars(kind).get("__slots__", ())
         for k in (slots,) if isinstance(slots, str) else slots:
