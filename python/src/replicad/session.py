@@ -34,6 +34,7 @@ from ._torch import conversion, groups, loaders
 from ._torch.alarm import Alarm
 from ._torch.explain import Explanation, explain
 from ._torch.hooks import Hook
+from ._torch.hyper import arguments, replaced
 from ._torch.lacking import Lacking
 from ._torch.layout import Layout, sharded
 from ._torch.live import Live
@@ -289,6 +290,13 @@ class Session:
         if first and rank == 0 and (lacks := self._lacking.at_resume()):
             log.warning("replicad: a restart would lack: %s: session.explain() says more", "; ".join(lacks))
 
+    def _say_replaced(self, written: Mapping[str, Any]) -> None:
+        """The hyperparameters that this program was written with and that the job's have replaced."""
+        for name, now in self._objects.hyperparameters().items():
+            o = self._objects.optimizers[name]
+            if text := replaced(written[name], now, arguments(o), self._lacking.scheduled(o)):
+                log.warning("replicad: %s: %s", name, text)
+
     def _look_lacking(self, step: int) -> None:
         """When a step has ended: what is seen over the whole life."""
         for name, text in self._lacking.step(step):
@@ -340,6 +348,7 @@ class Session:
                 if why := conversion.too_large(self._staging.overflown):
                     raise Mismatch(why)
                 reshard(self._objects.models.values())
+                written = self._objects.hyperparameters()
                 self._apply()
                 self._objects.drop_gradients()
                 if self._modes is not None:  # a restart may be raised in an evaluation
@@ -363,13 +372,15 @@ class Session:
                 ) from further
             # a further fault: another order will come
         source = "fresh" if self._fresh and order.step == 0 else order.source
-        self._at = order.step
+        first, self._at = self._at < 0, order.step
         self._fresh, self._torn, self._rebound, self._ends = False, -1, False, False
         self._live.forget()
         self._alarm.reset()
         self._carried = Carried(())
         self._rank.met = None  # the gathering has its epoch
         if source != "fresh":
+            if first:
+                self._say_replaced(written)
             for text in conversion.rounded(self._staging.converted):
                 log.warning("replicad: step %d: %s", order.step, text)
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)

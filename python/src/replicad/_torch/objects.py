@@ -153,6 +153,10 @@ class Objects:
         values = {k: optimizer_values(o, self.names, k in self._bare) for k, o in self.optimizers.items()}
         return values | {k: o.state_dict() for k, o in self._common.items()}
 
+    def hyperparameters(self) -> dict[str, list[dict[str, Any]]]:
+        """The groups of the optimizers, without their tensors and parameters."""
+        return {k: optimizer_values(o, self.names, bare=True)["groups"] for k, o in self.optimizers.items()}
+
     def look(self) -> None:
         """Finds out which optimizers have plain values in their state; holds until something else hangs there."""
         self._bare = {k for k, o in self.optimizers.items() if bare(o)}
