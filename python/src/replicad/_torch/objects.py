@@ -7,6 +7,7 @@ it fits.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from . import loaders
 from .optimizers import bare, refuse_inner, unwrapped
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
+from .tensors import some
 from .wrappers import on_groups, reshard
 
 __all__ = ["Objects", "by_name"]
@@ -45,6 +47,7 @@ class Objects:
         self._shared_buffers, self.keep_rng = shared_buffers, keep_rng
         for kind, at in KINDS.items():
             setattr(self, at, by_name(kind, given.get(kind)))
+        self._distinct()
         self._settle()
         self._find()
 
@@ -70,6 +73,14 @@ class Objects:
                 more = [f"and {len(found) - 8} more"] if len(found) > 8 else []
                 raise Mismatch(f"rebind: {'; '.join([*found[:8], *more])}: rebind takes the model and optimizer that the session was made with, made anew in the same way")
         return new
+
+    def _distinct(self) -> None:
+        """Refuses a name that two objects have: one's state would be kept in the place of the other's, and messages would not tell them apart."""
+        of: dict[str, str] = {}
+        for kind, at in KINDS.items():
+            for name in getattr(self, at):
+                if (other := of.setdefault(name, kind)) != kind:
+                    raise Invalid(f"{name} is the name of two objects, of {other}= and of {kind}=: give one of them another name ({kind}={{'name': object}})")
 
     def _strangers(self) -> int:
         """How many parameters the optimizers have that are of no model."""
@@ -104,6 +115,8 @@ class Objects:
         for o in self.optimizers.values():
             materialise(o)
         self.leaves = list(self.live())
+        if twice := [name for name, n in Counter(x.name for x in self.leaves).items() if n > 1]:
+            raise Invalid(f"{some(twice)} is the name of two tensors, of objects that were given by name: give the objects names without dots, or others")
         self.look()
 
     def live(self) -> Iterator[Leaf]:
@@ -226,7 +239,10 @@ def by_name(kind: str, given: Any) -> dict[str, Any]:
         return dict(given or {})
     prefix = PREFIX.get(kind, kind)
     if isinstance(given, Mapping):
-        return {f"{prefix}.{k}": v for k, v in given.items()}
+        named = {f"{prefix}.{k}": v for k, v in given.items()}
+        if len(named) < len(given):
+            raise Invalid(f"{kind}: two of the names {list(given)!r} are written alike: give each object a text of its own as its name")
+        return named
     if isinstance(given, (list, tuple)):
         return {f"{prefix}.{i}": v for i, v in enumerate(given)} if len(given) != 1 else {prefix: given[0]}
     return {} if given is None else {prefix: given}
