@@ -18,8 +18,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from . import rng
+from ._core import draws
 from ._core.waiting import place
-from ._torch import draws
 from .errors import Invalid, Mismatch
 
 __all__ = ["Endless", "Loader"]

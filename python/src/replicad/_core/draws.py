@@ -13,22 +13,26 @@ from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-import torch
-
 __all__ = ["aside", "found", "generators", "seed", "within"]
 
 #: The walk goes so many references deep (each attribute and each list is one), looks at so many items of a container, and at so many objects in all.
 DEPTH, ITEMS, OBJECTS = 16, 1024, 1 << 14
-#: What holds no generator. Most of what a dataset has is of these.
-_PLAIN = frozenset((int, float, bool, str, bytes, bytearray, complex, type(None), range, torch.Tensor, torch.nn.Parameter, torch.dtype, torch.device, torch.Size))
 _CONTAINERS = frozenset((dict, OrderedDict, list, tuple, set))
-_OPAQUE = (type, ModuleType, CodeType, BuiltinFunctionType, torch.Tensor)
 #: Their classes' functions refer to modules and to what everybody has, never to a generator of the program.
 LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "replicad"))
 
 
+@functools.cache
+def _barren(torch: Any) -> tuple[frozenset[type], tuple[type, ...]]:
+    """What holds no generator: types, which most of what a dataset has is of, and classes whose instances may be of others."""
+    tensors = () if torch is None else (torch.Tensor, torch.nn.Parameter, torch.dtype, torch.device, torch.Size)
+    plain = frozenset((int, float, bool, str, bytes, bytearray, complex, type(None), range, *tensors))
+    return plain, (type, ModuleType, CodeType, BuiltinFunctionType, *tensors[:1])
+
+
 def within(root: Any, name: str) -> Iterator[tuple[str, Any]]:
     """The objects that hang on ``root``, nearest first, each once, with the way there. Nothing of the program is called."""
+    plain, opaque = _barren(sys.modules.get("torch"))
     seen, left, looked = {id(root)}, deque([(name, root, 0)]), 0
     while left and looked < OBJECTS:
         path, o, depth = left.popleft()
@@ -38,16 +42,18 @@ def within(root: Any, name: str) -> Iterator[tuple[str, Any]]:
             continue
         for step, x in _inside(o):
             of = type(x)
-            if of in _PLAIN or (of in _CONTAINERS and not x):  # most of what a module has
+            if of in plain or (of in _CONTAINERS and not x):  # most of what a module has
                 continue
-            if id(x) not in seen and not isinstance(x, _OPAQUE):
+            if id(x) not in seen and not isinstance(x, opaque):
                 seen.add(id(x))
                 left.append((path + step, x, depth + 1))
 
 
 def generators(root: Any, name: str) -> dict[str, Any]:
     """The generators that hang on ``root``, by the way there: python's, numpy's and torch's of the CPU, but for those that the whole process shares."""
-    shared = [random.seed.__self__, torch.default_generator]  # type: ignore[attr-defined]
+    shared = [random.seed.__self__]  # type: ignore[attr-defined]
+    if torch := sys.modules.get("torch"):
+        shared.append(torch.default_generator)
     if np := sys.modules.get("numpy.random"):
         shared.append(np.mtrand._rand)
     kept: dict[int, tuple[str, Any]] = {}
@@ -59,8 +65,8 @@ def generators(root: Any, name: str) -> dict[str, Any]:
 
 def found(o: Any) -> bool:
     """Whether it is a generator that can be seeded and put back."""
-    if type(o) is torch.Generator:
-        return o.device.type == "cpu"  # one of a device can't be seeded in a worker that was forked
+    if _torchs(o):
+        return bool(o.device.type == "cpu")  # one of a device can't be seeded in a worker that was forked
     if isinstance(o, random.Random):
         return type(o).getstate is random.Random.getstate
     np = sys.modules.get("numpy.random")
@@ -71,6 +77,10 @@ def found(o: Any) -> bool:
     return type(_bits(o)) in (np.PCG64, np.PCG64DXSM, np.Philox, np.SFC64, np.MT19937)
 
 
+def _torchs(o: Any) -> bool:
+    return (torch := sys.modules.get("torch")) is not None and type(o) is torch.Generator
+
+
 def _bits(g: Any) -> Any:
     """What one of numpy's generators draws from; anything else as it is."""
     return g.bit_generator if isinstance(g, sys.modules["numpy.random"].Generator) else g
@@ -78,7 +88,7 @@ def _bits(g: Any) -> Any:
 
 def seed(g: Any, n: int) -> None:
     """Has a generator begin as one that was made with this seed; numpy's spawns from it, too."""
-    if isinstance(g, torch.Generator):
+    if _torchs(g):
         g.manual_seed(n)
     elif isinstance(g, random.Random):
         g.seed(n)
@@ -92,7 +102,7 @@ def seed(g: Any, n: int) -> None:
 
 def aside(g: Any) -> Callable[[], object]:
     """Puts a generator's state aside. What it returns puts it back."""
-    if isinstance(g, torch.Generator):
+    if _torchs(g):
         return functools.partial(g.set_state, g.get_state())
     if isinstance(g, random.Random):
         return functools.partial(g.setstate, g.getstate())

@@ -17,8 +17,8 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 from .. import rng
-from .._core import capsule
-from . import attributes, draws, loaders
+from .._core import capsule, draws
+from . import attributes, loaders
 from .objects import Objects, extra_state
 from .optimizers import part
 from .places import persistent
