@@ -395,6 +395,7 @@ def test_a_generator_that_was_added_and_is_the_loaders_is_said(caplog: pytest.Lo
     replicad.rng.add("augment", g)
     try:
         lo = Loader(dataset, 2, rank=0, world=1)
+        lo.load_state_dict(lo.state_dict())  # as a resume does
         numbers(lo, 1), numbers(lo, 1)
     finally:
         replicad.rng.remove("augment")

@@ -18,13 +18,6 @@ MAY = {
     "parallel": set(),
     "rng": {"_core", "errors"},
 }
-    "_core": {"errors"},
-    "_torch": {"_core", "data", "errors", "parallel", "rng"},
-    "errors": set(),
-    "data": {"_core", "errors", "rng"},
-    "parallel": set(),
-    "rng": {"_core", "errors"},
-}
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -197,6 +197,7 @@ class Loader:
         self.epoch = 0
         self.used = 0  # batches of this epoch
         self._life = 0
+        self._iterated = False
         self.asked = False  # for its state, by what keeps that
 
     def __len__(self) -> int:
@@ -218,8 +219,9 @@ class Loader:
         return draws.generators(self.dataset, "dataset")
 
     def __iter__(self) -> Iterator[Any]:
-        if not self._life:
+        if not self._iterated:
             self._say_added()
+        self._iterated = True
         self._life += 1
         life, here, left = self._life, self.options["num_workers"] == 0, len(self) - self.used
         source = DataLoader(
