@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from replicad import rng
 from replicad._torch import attributes
-from replicad._torch.lacking import ROUND, Lacking
+from replicad._torch.lacking import ROUND, Lacking, alive, missing
 from replicad._torch.objects import Objects
 from replicad.data import Loader
 
@@ -122,17 +123,34 @@ class Noise:
 def test_generators_of_objects() -> None:
     m = net()
     given = {"model": m, "optimizer": sgd(m)}
-    g = np.random.default_rng(1)
-    before = repr(g.bit_generator.state)
-    assert at_resume(**given, extra={"noise": Noise(g, keeps=False)}) == ["noise.rng: a numpy.random._generator.Generator of its own: what it draws begins anew"]
-    assert at_resume(**given, extra={"noise": Noise(g, keeps=True)}) == []
-    assert repr(g.bit_generator.state) == before
-    m[0].draws = [random.Random(1)]
-    assert at_resume(**given) == ["model._modules['0'].draws[0]: a random.Random of its own: what it draws begins anew"]
-    del m[0].draws
+
+    def seen(draw: Callable[[int], object], **more: Any) -> set[str]:
+        lacking, out = Lacking(objects(**given, **more)), dict[str, str]()
+        for step in range(1, 2 * ROUND):
+            draw(step)
+            out.update(lacking.step(step))
+        return set(out)
+
+    g, t = np.random.default_rng(1), torch.Generator()
+    assert seen(lambda _: g.random(), extra={"noise": Noise(g, keeps=False)}) == {"noise.rng"}
+    assert seen(lambda _: g.random(), extra={"noise": Noise(g, keeps=True)}) == set()
+    assert seen(lambda _: None, extra={"noise": Noise(g, keeps=False)}) == set(), "it may have been drawn from when the object was made"
+    m[0].draws = [random.Random(1), t]
+    assert seen(lambda _: torch.rand(1, generator=t)) == {"model._modules['0'].draws[1]"}
+    assert seen(lambda step: torch.rand(1, generator=t.manual_seed(step))) == set(), "seeded from the step's number"
+    assert seen(lambda _: m[0].draws[0].random()) == {"model._modules['0'].draws[0]"}
+    rng.add("mine", m[0].draws[0])
+    try:
+        assert seen(lambda _: m[0].draws[0].random()) == set()
+    finally:
+        rng.remove("mine")
     dataset: Any = torch.utils.data.TensorDataset(torch.zeros(8))
     dataset.rng = torch.Generator()
-    assert at_resume(**given, data=Loader(dataset, 2)) == [], "the loader seeds it"
+    assert seen(lambda _: torch.rand(1, generator=dataset.rng), data=Loader(dataset, 2)) == set(), "the loader seeds it"
+    extra = {"noise": Noise(g, keeps=False)}
+    before = repr(g.bit_generator.state)
+    assert {v.what for v in missing(objects(**given, extra=extra), alive()) if "Generator" in v.reason} == {"noise.rng", "model._modules['0'].draws[1]"}
+    assert repr(g.bit_generator.state) == before
 
 
 # -- attributes that change ---------------------------------------------------------------------------------------------

@@ -30,8 +30,9 @@ def _barren(torch: Any) -> tuple[frozenset[type], tuple[type, ...]]:
     return plain, (type, ModuleType, CodeType, BuiltinFunctionType, *tensors[:1])
 
 
-def within(root: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The objects that hang on ``root``, nearest first, each once, with the way there. Nothing of the program is called."""
+def within(root: Any, name: str, of_program: bool = True) -> Iterator[tuple[str, Any]]:
+    """The objects that hang on ``root``, nearest first, each once, with the way there; with ``of_program`` by way of its classes and of globals that functions name, too.
+    Nothing of the program is called."""
     plain, opaque = _barren(sys.modules.get("torch"))
     seen, left, looked = {id(root)}, deque([(name, root, 0)]), 0
     while left and looked < OBJECTS:
@@ -40,7 +41,7 @@ def within(root: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield path, o
         if depth == DEPTH or found(o):
             continue
-        for step, x in _inside(o):
+        for step, x in _inside(o, of_program):
             of = type(x)
             if of in plain or (of in _CONTAINERS and not x):  # most of what a module has
                 continue
@@ -49,7 +50,7 @@ def within(root: Any, name: str) -> Iterator[tuple[str, Any]]:
                 left.append((path + step, x, depth + 1))
 
 
-def generators(root: Any, name: str) -> dict[str, Any]:
+def generators(root: Any, name: str, of_program: bool = True) -> dict[str, Any]:
     """The generators that hang on ``root``, by the way there: python's, numpy's and torch's of the CPU, but for those that the whole process shares."""
     shared = [random.seed.__self__]  # type: ignore[attr-defined]
     if torch := sys.modules.get("torch"):
@@ -57,7 +58,7 @@ def generators(root: Any, name: str) -> dict[str, Any]:
     if np := sys.modules.get("numpy.random"):
         shared.append(np.mtrand._rand)
     kept: dict[int, tuple[str, Any]] = {}
-    for path, o in within(root, name):
+    for path, o in within(root, name, of_program):
         if found(o) and not any(o is g for g in shared):
             kept.setdefault(id(_bits(o) if np else o), (path, o))  # two of numpy's may draw from one
     return dict(kept.values())
@@ -100,6 +101,17 @@ def seed(g: Any, n: int) -> None:
         _set(bits, fresh.state, fresh.seed_seq)
 
 
+def mark(g: Any) -> tuple[Any, Any]:
+    """What says where a generator is: the seed that it was last given, where it says so, and its state."""
+    if _torchs(g):
+        return g.initial_seed(), g.get_state().numpy().tobytes()
+    if isinstance(g, random.Random):
+        return None, g.getstate()
+    if type(g) is sys.modules["numpy.random"].RandomState:
+        return None, repr(g.get_state(legacy=False))
+    return None, repr(_bits(g).state)
+
+
 def aside(g: Any) -> Callable[[], object]:
     """Puts a generator's state aside. What it returns puts it back."""
     if _torchs(g):
@@ -119,36 +131,36 @@ def _set(bits: Any, state: Any, sequence: Any) -> None:
         bits.state = state
 
 
-def _inside(o: Any) -> Iterator[tuple[str, Any]]:
+def _inside(o: Any, of_program: bool) -> Iterator[tuple[str, Any]]:
     """What an object refers to, with how to write that."""
     if isinstance(o, dict):
         yield from ((f"[{k!r}]", v) for k, v in zip(list(o)[:ITEMS], list(o.values())[:ITEMS], strict=False))
     elif isinstance(o, (list, tuple, deque)):
         yield from ((f"[{i}]", o[i]) for i in range(min(len(o), ITEMS)))
     elif isinstance(o, FunctionType):
-        yield from _of_function(o)
+        yield from _of_function(o, of_program)
     elif isinstance(o, MethodType):
         yield from ((".__self__", o.__self__), (".__func__", o.__func__))
     elif isinstance(o, functools.partial):
         yield from ((".func", o.func), (".args", o.args), (".keywords", o.keywords))
     if type(o) not in (dict, list, tuple, deque, FunctionType, MethodType):
-        yield from _of_object(o)
+        yield from _of_object(o, of_program)
 
 
-def _of_function(f: Any) -> Iterator[tuple[str, Any]]:
+def _of_function(f: Any, of_program: bool) -> Iterator[tuple[str, Any]]:
     """What it closes over, and those globals of its module that it names and that draw or may call what draws."""
     for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=False):
         try:
             yield f".{name}", cell.cell_contents
         except ValueError:  # not set yet
             continue
-    for name in f.__code__.co_names:
+    for name in f.__code__.co_names if of_program else ():
         value = f.__globals__.get(name)
         if value is not None and (found(value) or callable(value) or isinstance(value, (dict, list, tuple))):
             yield f".{name}", value
 
 
-def _of_object(o: Any) -> Iterator[tuple[str, Any]]:
+def _of_object(o: Any, of_program: bool) -> Iterator[tuple[str, Any]]:
     """Its attributes, and those of its class that a program wrote: generators among them, and functions."""
     held = getattr(o, "__dict__", None)
     if isinstance(held, dict):
@@ -160,7 +172,7 @@ def _of_object(o: Any) -> Iterator[tuple[str, Any]]:
         for k in (slots,) if isinstance(slots, str) else slots:
             if (v := getattr(o, k, None)) is not None:
                 yield f".{k}", v
-        for k, v in list(vars(kind).items()):
+        for k, v in list(vars(kind).items()) if of_program else ():
             v = v.__func__ if isinstance(v, (staticmethod, classmethod)) else v
             if found(v) or isinstance(v, (FunctionType, dict, list, tuple)):
                 yield f".{k}", v

@@ -29,8 +29,8 @@ __all__ = ["Lacking", "Verdict", "alive", "missing"]
 
 #: Each look comes once in so many steps.
 ROUND = 16
-#: A generator is tried for whether anything that is registered keeps it; so many at most.
-TRIED = 16
+#: So many generators are named.
+NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,9 @@ def alive() -> dict[str, list[Any]]:
 def missing(objects: Objects, live: Mapping[str, list[Any]]) -> Iterator[Verdict]:
     """What a restart would not have."""
     yield from _unregistered(objects, live)
+    if objects.keep_rng:
+        for path, g in [x for x in own_generators(objects) if not _kept(objects, x[1])][:NAMED]:
+            yield Verdict(path, False, f"a {kind(g)} of its own: what it draws begins anew", "replicad.rng.add(name, generator) for what draws in the training loop")
     if not objects.data:
         yield Verdict(
             "data",
@@ -96,8 +99,6 @@ def _unregistered(objects: Objects, live: Mapping[str, list[Any]]) -> Iterator[V
     if any(s.is_enabled() and not any(s is x for x in objects.scalers.values()) for s in live["scaler"]):
         yield Verdict("scaler", False, "a GradScaler is in use that is not registered: its scale would begin anew", "pass scaler=")
     yield from _modules(objects, live["module"])
-    if objects.keep_rng:
-        yield from _generators(objects, live)
 
 
 def _scheduled(objects: Objects, optimizer: Any) -> bool:
@@ -155,15 +156,13 @@ def _trained(modules: list[torch.nn.Module], strangers: Set[int], registered: Se
 # -- generators ---------------------------------------------------------------------------------------------------------
 
 
-def _generators(objects: Objects, live: Mapping[str, list[Any]]) -> Iterator[Verdict]:
-    """Generators that hang on what is registered, and that nothing keeps."""
-    seeded = seeded_by_loaders(live)
-    roots = {**objects.models, **objects.data, **objects.extra}
-    found = {id(g): (path, g) for name, o in roots.items() for path, g in draws.generators(o, name).items()}
-    left = [(path, g) for path, g in found.values() if not rng.added(g) and not any(g is s for s in seeded)]
-    for path, g in left[:TRIED]:
-        if not _kept(objects, g):
-            yield Verdict(path, False, f"a {kind(g)} of its own: what it draws begins anew", f"replicad.rng.add({path!r}, generator)")
+def own_generators(objects: Objects) -> list[tuple[str, Any]]:
+    """Generators that hang on what is registered, but for those that were added or that a loader of this package seeds."""
+    found, seeded = dict[int, tuple[str, Any]](), list[Any]()
+    for name, o in (*objects.models.items(), *objects.data.items(), *objects.extra.items()):
+        found.update((id(g), (path, g)) for path, g in draws.generators(o, name, of_program=False).items())
+        seeded += [g for _, lo in draws.within(o, name, of_program=False) if loaders.ours(lo) for g in lo.generators().values()]
+    return [(path, g) for path, g in found.values() if not rng.added(g) and not any(g is s for s in seeded)]
 
 
 def seeded_by_loaders(live: Mapping[str, list[Any]]) -> list[Any]:
@@ -199,6 +198,7 @@ class Lacking:
         self._objects = objects
         self._turn = 0
         self._attributes: Attributes | None = None
+        self._draws: Draws | None = None
         self._idle = Idle(objects)
         self._resting = Resting(objects)
         self._unkept: set[int] = set()
@@ -227,6 +227,10 @@ class Lacking:
             if self._attributes is None:
                 self._attributes = Attributes(self._objects)
             return self._attributes.look(inspect.currentframe())
+        if self._turn in (2, 3, 5, 14):
+            if self._draws is None:
+                self._draws = Draws(self._objects)
+            return self._draws.look()
         if self._turn == 6:
             return self._idle.look()
         return self._resting.look(at) if self._turn == 11 else []
@@ -305,6 +309,24 @@ class Attributes:
                     )
                 )
         return out
+
+
+class Draws:
+    """Generators that hang on what is registered and are drawn from, and that nothing keeps. One that is seeded anew from the step's number needs no copy."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._found = own_generators(objects)[:NAMED] if objects.keep_rng else []
+        self._was = [draws.mark(g) for _, g in self._found]
+
+    def look(self) -> list[tuple[str, str]]:
+        was, self._was = self._was, [draws.mark(g) for _, g in self._found]
+        moved = [x for x, a, b in zip(self._found, was, self._was, strict=True) if a != b and a[0] == b[0]]
+        return [
+            (path, f"{path}, a {kind(g)}, is drawn from and is in no copy: after a restart it draws otherwise. Call replicad.rng.add({path!r}, generator) before session.resume()")
+            for path, g in moved
+            if not rng.added(g) and not _kept(self._objects, g)
+        ]
 
 
 class Idle:

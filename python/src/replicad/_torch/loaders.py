@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["counts", "room", "set_state", "state"]
+__all__ = ["counts", "ours", "room", "set_state", "state"]
 
 
 def _torchdatas(o: Any) -> bool:
@@ -20,7 +20,12 @@ def _torchdatas(o: Any) -> bool:
 
 def counts(o: Any) -> bool:
     """Whether it counts what it hands out, whoever iterates it."""
-    return _torchdatas(o) or any(c.__module__ == "replicad.data" and c.__name__ == "Loader" for c in type(o).__mro__)
+    return _torchdatas(o) or ours(o)
+
+
+def ours(o: Any) -> bool:
+    """Whether it is a loader of this package."""
+    return any(c.__module__ == "replicad.data" and c.__name__ == "Loader" for c in type(o).__mro__)
 
 
 def state(o: Any) -> Any:
