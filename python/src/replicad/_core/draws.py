@@ -10,6 +10,7 @@ import random
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -133,10 +134,11 @@ def _set(bits: Any, state: Any, sequence: Any) -> None:
 
 def _inside(o: Any, of_program: bool) -> Iterator[tuple[str, Any]]:
     """What an object refers to, with how to write that."""
-    if isinstance(o, dict):
-        yield from ((f"[{k!r}]", v) for k, v in zip(list(o)[:ITEMS], list(o.values())[:ITEMS], strict=False))
+    if isinstance(o, dict):  # by its own class: one of the program's may do something else
+        yield from ((f"[{k!r}]", v) for k, v in list(islice(dict.items(o), ITEMS)))
     elif isinstance(o, (list, tuple, deque)):
-        yield from ((f"[{i}]", o[i]) for i in range(min(len(o), ITEMS)))
+        of: Any = next(c for c in (list, tuple, deque) if isinstance(o, c))
+        yield from ((f"[{i}]", x) for i, x in enumerate(list(islice(of.__iter__(o), ITEMS))))
     elif isinstance(o, FunctionType):
         yield from _of_function(o, of_program)
     elif isinstance(o, MethodType):

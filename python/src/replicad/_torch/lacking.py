@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -103,9 +104,9 @@ def _unregistered(objects: Objects, live: Mapping[str, list[Any]]) -> Iterator[V
 
 def _scheduled(objects: Objects, optimizer: Any) -> bool:
     """Whether a scheduler of it is registered, by itself or in an object that holds it."""
-    held = [("", s) for s in objects.schedulers.values()]
-    held += [x for o in (*objects.schedulers.values(), *objects.extra.values()) for x in draws.within(o, "") if isinstance(x[1], torch.optim.lr_scheduler.LRScheduler)]
-    return any(getattr(s, "optimizer", None) is optimizer for _, s in held)
+    given = (*objects.schedulers.values(), *objects.extra.values())
+    inner = (x for o in given for _, x in draws.within(o, "", of_program=False) if isinstance(x, torch.optim.lr_scheduler.LRScheduler))
+    return any(getattr(s, "optimizer", None) is optimizer for s in chain(objects.schedulers.values(), inner))
 
 
 def _workers(objects: Objects, live: Mapping[str, list[Any]]) -> Iterator[Verdict]:
