@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from collections.abc import Callable
@@ -13,10 +14,19 @@ import torch
 from torch import nn
 
 from replicad import rng
-from replicad._torch import attributes
+from replicad._torch import attributes, lacking
 from replicad._torch.lacking import ROUND, Lacking, alive, missing
 from replicad._torch.objects import Objects
 from replicad.data import Loader
+
+
+@pytest.fixture(autouse=True)
+def _without_those_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of this process have left objects that are alive: only those of this one count."""
+    gc.collect()
+    there = [x for found in alive().values() for x in found]
+    old = set(map(id, there))
+    monkeypatch.setattr(lacking, "alive", lambda there=there: {k: [x for x in found if id(x) not in old] for k, found in alive().items()})
 
 
 def objects(**given: Any) -> Objects:
@@ -125,10 +135,10 @@ def test_generators_of_objects() -> None:
     given = {"model": m, "optimizer": sgd(m)}
 
     def seen(draw: Callable[[int], object], **more: Any) -> set[str]:
-        lacking, out = Lacking(objects(**given, **more)), dict[str, str]()
+        looks, out = Lacking(objects(**given, **more)), dict[str, str]()
         for step in range(1, 2 * ROUND):
             draw(step)
-            out.update(lacking.step(step))
+            out.update(looks.step(step))
         return set(out)
 
     g, t = np.random.default_rng(1), torch.Generator()
@@ -194,10 +204,10 @@ def by_step(m: Any, step: int) -> None:
 def life(m: nn.Module, change: Callable[[Any, int], None], **given: Any) -> dict[str, str]:
     """What is seen in some rounds of steps."""
     o = given.pop("optimizer", None) or sgd(m)
-    lacking, out = Lacking(objects(model=m, optimizer=o, **given)), {}
+    looks, out = Lacking(objects(model=m, optimizer=o, **given)), {}
     for step in range(1, 4 * ROUND):
         change(m, step)
-        out.update(lacking.step(step))
+        out.update(looks.step(step))
     return out
 
 
@@ -228,14 +238,14 @@ def test_an_optimizer_that_is_never_stepped() -> None:
     def stepping(stepped: str, registered: dict[str, str]) -> dict[str, str]:
         m = net()
         both = {"of-all": sgd(m), "of-one": sgd(m[0]), "twin": sgd(m)}
-        lacking, out = Lacking(objects(model=m, optimizer={k: both[v] for k, v in registered.items()})), {}
+        looks, out = Lacking(objects(model=m, optimizer={k: both[v] for k, v in registered.items()})), {}
         for step in range(1, 4 * ROUND):
             m(torch.ones(1, 4)).sum().backward()
             if stepped:
                 if stepped in registered.values():
-                    lacking.stepped(both[stepped])
+                    looks.stepped(both[stepped])
                 both[stepped].step()
-            out.update(lacking.step(step))
+            out.update(looks.step(step))
         return out
 
     found = stepping("twin", {"o": "of-all"})
@@ -249,12 +259,12 @@ def test_an_optimizer_that_is_never_stepped() -> None:
 def test_a_loader_that_rests() -> None:
     def course(use: Callable[[int], str], **loaders: Loader) -> set[str]:
         m = net()
-        lacking, seen = Lacking(objects(model=m, optimizer=sgd(m), data=dict(loaders))), set()
+        looks, seen = Lacking(objects(model=m, optimizer=sgd(m), data=dict(loaders))), set()
         batches = {k: lo.endless() for k, lo in loaders.items()}
         for step in range(1, 12 * ROUND):
             if name := use(step):
                 next(batches[name])
-            seen.update(name for name, _ in lacking.step(step))
+            seen.update(name for name, _ in looks.step(step))
         return seen
 
     def loader() -> Loader:
