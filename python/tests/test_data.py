@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import replicad
 from replicad import Invalid, Mismatch
 from replicad.data import Loader
 
@@ -245,3 +247,159 @@ class Counted(Flow):
 def test_a_dataset_without_an_index_is_refused(dataset: Any) -> None:
     with pytest.raises(Invalid, match=f"of class {type(dataset).__qualname__}: want a map-style one.*data="):
         Loader(dataset, 1)
+
+
+# -- generators of the dataset's own ------------------------------------------------------------------------------------
+
+GLOBAL: Any = None
+
+
+@pytest.fixture
+def generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the module and of the class; other tests ask which generators a process has."""
+    monkeypatch.setattr(sys.modules[__name__], "GLOBAL", np.random.default_rng(11))
+    monkeypatch.setattr(Own, "shared", np.random.RandomState(2))
+
+
+def of_the_module(x: float) -> float:
+    return x + float(GLOBAL.standard_normal())
+
+
+class Adds:
+    """A transform that holds a generator, whatever kind."""
+
+    def __init__(self, generator: Any) -> None:
+        self.held = {"here": [generator]}
+
+    def __call__(self, x: float) -> float:
+        g = self.held["here"][0]
+        if isinstance(g, torch.Generator):
+            return x + float(torch.rand((), generator=g))
+        return x + (g.random() if isinstance(g, random.Random) else float(g.random_sample() if isinstance(g, np.random.RandomState) else g.random()))
+
+
+class Slots:
+    __slots__ = ("rng",)
+
+    def __init__(self) -> None:
+        self.rng = random.Random(3)
+
+
+class Own(torch.utils.data.Dataset):
+    """Draws from generators of its own: as attributes, of a transform, of a function, of a class, of a module, made when the first item is asked for."""
+
+    shared: Any = None
+
+    def __init__(self) -> None:
+        self.transforms = [Adds(torch.Generator().manual_seed(5)), Adds(np.random.default_rng(5)), Adds(np.random.RandomState(5)), Adds(random.Random(5))]
+        closed = np.random.Generator(np.random.MT19937(7))
+        self.functions = (of_the_module, lambda x: x + float(closed.random()))
+        self.bits = np.random.PCG64(8)
+        self.slots = Slots()
+        self.late: Any = None
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, i: int) -> Any:
+        if self.late is None:
+            self.late = np.random.default_rng(5)
+        drawn = [f(0.0) for f in (*self.transforms, *self.functions)]
+        drawn += [np.random.Generator(self.bits).random(), self.slots.rng.random(), Own.shared.random_sample(), self.late.random(), self.late.spawn(1)[0].random()]
+        return torch.tensor([i, *drawn], dtype=torch.float64)
+
+
+class Wraps(torch.utils.data.Dataset):
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.inner[i]
+
+
+def own(**more: Any) -> Loader:
+    return Loader(Own(), 2, **{"seed": 5, "rank": 0, "world": 2} | more)
+
+
+@pytest.mark.usefixtures("generators")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_generators_of_the_dataset_go_on(workers: int) -> None:
+    """They began anew with each process and each epoch, in workers ran ahead of what was used, and all workers drew alike."""
+    want = numbers(own().endless(), 9)
+    flat = [x for batch in want for sample in batch for x in sample[1:]]
+    assert len(set(flat)) == len(flat), "no two draw alike"
+    for used in (0, 3, 5):
+        lo = own(num_workers=workers)
+        lo.load_state_dict(own().state_dict() | {"epoch": used // 5, "used": used % 5})
+        rest = lo.endless()
+        assert numbers(rest, 9 - used) == want[used:], used
+        rest.close()
+
+
+@pytest.mark.usefixtures("generators")
+def test_generators_that_are_shared_with_the_training_process_are_put_back() -> None:
+    dataset = Own()
+    mine = [dataset.transforms[0].held["here"][0], dataset.transforms[1].held["here"][0]]
+
+    def drawn() -> list[float]:
+        return [float(torch.rand((), generator=mine[0])), float(mine[1].random()), float(mine[1].spawn(1)[0].random())]
+
+    want = [drawn() for _ in range(3)]
+    mine[0].manual_seed(5)
+    mine[1] = dataset.transforms[1].held["here"][0] = np.random.default_rng(5)
+    batches, got = Loader(dataset, 2, rank=0, world=1).endless(), []
+    for _ in range(3):
+        got.append(drawn())
+        next(batches)
+    assert got == want
+
+
+@pytest.mark.usefixtures("generators")
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda d: torch.utils.data.Subset(d, range(SAMPLES)),
+        lambda d: torch.utils.data.ConcatDataset([d]),
+        lambda d: Wraps(Wraps(torch.utils.data.Subset(torch.utils.data.ConcatDataset([Wraps(d)]), range(SAMPLES)))),
+    ],
+)
+def test_what_is_wrapped_is_found(wrap: Any) -> None:
+    def course(first: int) -> list[Any]:
+        lo = Loader(wrap(Own()), 2, seed=5, rank=0, world=2)
+        lo.load_state_dict(lo.state_dict() | {"used": first})
+        return numbers(lo.endless(), 5 - first)
+
+    assert course(2) == course(0)[2:]
+
+
+def test_a_dataset_that_holds_itself_and_much_is_walked_in_bounds() -> None:
+    class Much(Noisy):
+        def __init__(self) -> None:
+            self.me = self
+            self.samples = [(i, [str(i)]) for i in range(100_000)]
+            self.transform = Adds(np.random.default_rng(1))
+
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"{name} was asked for")
+
+    assert list(Loader(Much(), 2, rank=0, world=1).generators()) == ["dataset.transform.held['here'][0]"]
+
+
+@pytest.mark.usefixtures("generators")
+def test_a_generator_that_was_added_and_is_the_loaders_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    dataset = Own()
+    g = dataset.transforms[1].held["here"][0]
+    replicad.rng.add("augment", g)
+    try:
+        lo = Loader(dataset, 2, rank=0, world=1)
+        lo.load_state_dict(lo.state_dict())  # as a resume does
+        numbers(lo, 1), numbers(lo, 1)
+    finally:
+        replicad.rng.remove("augment")
+    assert [r.message for r in caplog.records if "rng.add" in r.message] == [
+        "replicad: the generator at dataset.transforms[1].held['here'][0] was given to replicad.rng.add, and the loader seeds it for each batch: leave that out, "
+        "unless the loop draws from it too"
+    ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import logging
 import operator
 import random
 import sys
@@ -18,11 +19,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from torch.utils.hooks import RemovableHandle
 
+from . import rng
+from ._core import draws
 from ._core.waiting import place
 from .errors import Invalid, Mismatch
 
 __all__ = ["Endless", "Loader"]
 
+log = logging.getLogger("replicad")
 
 #: Options of torch's loader that this one settles by itself, and what there is instead.
 _SETTLED = {
@@ -66,12 +70,19 @@ class _NumPys:
 
 class _Seeded(Dataset[Any]):
     """A dataset whose every batch begins with generators that depend on (seed, epoch, index of its first sample) alone: what its items draw
-    does not depend on which worker fetches it, or on what that worker fetched before."""
+    does not depend on which worker fetches it, or on what that worker fetched before. Those are python's, numpy's and torch's, and the dataset's own."""
 
     def __init__(self, dataset: Any, seed: int, here: bool) -> None:
         self.dataset, self.seed, self.here = dataset, seed, here
         self._at_once = getattr(dataset, "__getitems__", None)
         self._numpys = _NumPys()
+        self._own: dict[str, Any] | None = None  #: the dataset's generators, by where they are; found in the process that fetches
+        self._aside: dict[int, Callable[[], object]] = {}  #: what puts them back
+        self._settled = False  #: a batch was fetched
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A worker that is started by spawn finds the generators of its own copy."""
+        return self.__dict__ | {"_own": None, "_aside": {}, "_settled": False}
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -83,20 +94,43 @@ class _Seeded(Dataset[Any]):
         before = random.getstate(), torch.default_generator.get_state()
         if np := sys.modules.get("numpy.random"):
             self._numpys.aside(np)
+        self._aside = {id(g): draws.aside(g) for g in self._generators().values()}
         try:
             return self._items(at)
         finally:
+            for back in self._aside.values():
+                back()
             random.setstate(before[0])
             torch.default_generator.set_state(before[1])
             if np:
                 self._numpys.back(np)
 
+    def _generators(self) -> dict[str, Any]:
+        if self._own is None:
+            self._own = draws.generators(self.dataset, "dataset")
+        return self._own
+
     def _items(self, at: list[tuple[int, int]]) -> Any:
+        first, self._settled = not self._settled, True
+        items = self._fetch(at)
+        if not first:
+            return items
+        # A dataset may make its generators when it is first asked for an item, in each worker anew. What that item drew from them is drawn again, seeded.
+        now = draws.generators(self.dataset, "dataset")
+        if list(map(id, now.values())) == list(map(id, self._generators().values())):
+            return items
+        self._own = now
+        self._aside = {id(g): draws.aside(g) for g in now.values()} | self._aside
+        return self._fetch(at)
+
+    def _fetch(self, at: list[tuple[int, int]]) -> Any:
         n = _number(self.seed, "batch", *at[0])
         random.seed(n)
         torch.default_generator.manual_seed(n)
         if np := sys.modules.get("numpy"):
             np.random.seed(n % 2**32)
+        for path, g in self._generators().items():  # by where it is: generators that were made alike draw otherwise, as they are to
+            draws.seed(g, _number(self.seed, "batch", *at[0], path))
         indices = [index for _, index in at]
         return self._at_once(indices) if self._at_once else [self.dataset[i] for i in indices]
 
@@ -166,6 +200,8 @@ class Loader:
         self.used = 0  # batches of this epoch
         self._life = 0
         self._before: OrderedDict[int, Callable[..., None]] = OrderedDict()  # by whom it is told, before a batch is handed out
+        self._iterated = False
+        self.asked = False  # for its state, by what keeps that
 
     def __len__(self) -> int:
         return len(self.dataset) // (self.batch_size * self.world)
@@ -177,7 +213,18 @@ class Loader:
         g = torch.Generator().manual_seed(_number(self.seed, "order", epoch))
         return torch.randperm(len(self.dataset), generator=g).tolist()
 
+    def __repr__(self) -> str:
+        return f"<replicad.data.Loader of {len(self.dataset)} samples, {self.batch_size} a batch, seed {self.seed}>"
+
+    def generators(self) -> dict[str, Any]:
+        """The dataset's own generators, by where they were found: each batch begins with them seeded, as with the process's. They are looked for on the dataset, on what it
+        wraps, on transforms, in lists and dicts of those, and in what their functions refer to."""
+        return draws.generators(self.dataset, "dataset")
+
     def __iter__(self) -> Iterator[Any]:
+        if not self._iterated:
+            self._say_added()
+        self._iterated = True
         self._life += 1
         self._tell()
         life, here, left = self._life, self.options["num_workers"] == 0, len(self) - self.used
@@ -188,6 +235,7 @@ class Loader:
             **self.options,
         )
         batches = iter(source)
+        self._say_unkept()
         while left and self._life == life:  # else another iterator was made, or the state was loaded: this one's batches are no longer the next
             batch = next(batches)
             left -= 1
@@ -207,16 +255,33 @@ class Loader:
         for hook in list(self._before.values()):
             hook(self)
 
+    def _say_added(self) -> None:
+        """What rng.add keeps of a generator that workers draw from is a copy that nobody uses."""
+        for path, g in self.generators().items():
+            if rng.added(g):
+                log.warning(
+                    "replicad: the generator at %s was given to replicad.rng.add, and the loader seeds it for each batch: leave that out, unless the loop draws from it too",
+                    path,
+                )
+
+    def _say_unkept(self) -> None:
+        """Nobody has asked for its state, and it is about to hand out batches: a session may have to say so."""
+        session = sys.modules.get("replicad.session")
+        if not self.asked and session is not None and (now := session.current()) is not None:
+            now.iterated(self)
+
     def endless(self) -> Endless:
         """Batch after batch, epoch after epoch."""
         return Endless(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, and of what."""
+        self.asked = True
         return {"epoch": self.epoch, "used": self.used, "of": [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes to where a loader of the same kind was. :class:`Mismatch` for one with another seed, world, batch size, number of samples or order."""
+        self.asked = True
         of = [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle]
         if state["of"] != of:
             raise Mismatch(f"the state is of a loader with seed, world, batch size, samples, shuffle = {state['of']}, this one has {of}: make the loader with the same")

@@ -37,6 +37,8 @@ from ._torch.alarm import Alarm
 from ._torch.explain import Explanation, explain
 from ._torch.grown import Grown, Grows
 from ._torch.hooks import Hook
+from ._torch.hyper import arguments, replaced
+from ._torch.lacking import Lacking
 from ._torch.layout import Layout, sharded
 from ._torch.live import Live
 from ._torch.memory import Memory
@@ -176,6 +178,7 @@ class Session:
         self._modes: list[bool] | None = None  # of the models' modules, at the end of the last step
         self._carried = Carried(())
         self._torn = -1  # the step that was begun and not ended
+        self._told = False  # what a restart would lack
         self._ends = False  # the daemon was told
         self._untold = ""  # why, where the daemon was not told
         self._offloaded: Offload | None = None
@@ -190,7 +193,7 @@ class Session:
         self._follows = Follows()
         self._grows: Grows | None = None  # what is to be kept from the next step on, or why it can't be
         self._lacked: list[str] = []  # by the copy that was loaded
-        self._told = ""  # of what copies lack, to the daemon
+        self._marked = ""  # of what copies lack, to the daemon
         self.reached: Callable[[str, int], None] = lambda place, step: None  #: where the step is; replicad.testing breaks things here
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
         self._hooks: list[Any] = []
@@ -224,6 +227,7 @@ class Session:
         self._memory = Memory(self._staging)
         self._trained = Trained(objects, self._memory)
         self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most, rooms.get("replicad.shared", 0))
+        self._lacking = Lacking(objects)
         before: Watch | None = getattr(self, "_watch", None)
         self._watch = Watch(self._shared, lambda: self._objects.objects(), lambda: self._objects.generators(), objects.leaves, self._trained, debug, strict)
         if before is not None:
@@ -273,7 +277,7 @@ class Session:
             self._trained = Trained(new, self._memory)
             self._modes = None
         self._rebound = self._at >= 0
-        self._objects = new
+        self._objects, self._lacking = new, Lacking(new)
         self._hook()
         self._watch.tensors(new.leaves, self._trained)
 
@@ -307,6 +311,7 @@ class Session:
                 )
 
     def _on_optimizer(self, optimizer: Any, *_: Any) -> None:
+        self._lacking.stepped(optimizer)
         if self._life.inside is not None or self._pid != os.getpid():
             return
         if self._life.resumed.is_set() and not (self._closed or self._life.left) and self._torn <= self._at:
@@ -325,6 +330,34 @@ class Session:
         self._follows.due, self._follows.named = list(own["due"]), []
         self._lacked = list(own["lacks"])
         self._asked, self._resumed_with = own["asked"], own["rng"]
+
+    # -- what a restart would lack --------------------------------------------------------------------------------------
+
+    def _say_lacking(self, rank: int) -> None:
+        """At the first resume, on one rank: what is known to be missing. :class:`Mismatch` with ``strict``, on all."""
+        first, self._told = not self._told, True
+        strict = self._how[-1]
+        if first and (rank == 0 or strict) and (lacks := self._lacking.at_resume()):
+            if strict:
+                raise Mismatch(f"a restart would lack: {'; '.join(lacks)} (strict=True)")
+            log.warning("replicad: a restart would lack: %s: session.explain() says more", "; ".join(lacks))
+
+    def _say_replaced(self, written: Mapping[str, Any]) -> None:
+        """The hyperparameters that this program was written with and that the job's have replaced."""
+        for name, now in self._objects.hyperparameters().items():
+            o = self._objects.optimizers[name]
+            if text := replaced(written[name], now, arguments(o), self._lacking.scheduled(o)):
+                log.warning("replicad: %s: %s", name, text)
+
+    def _look_lacking(self, step: int) -> None:
+        """When a step has ended: what is seen over the whole life."""
+        for name, text in self._lacking.step(step):
+            self._watch.lacks(name, text)
+
+    def iterated(self, loader: Any) -> None:
+        """A loader of this package that nobody keeps is about to hand out batches."""
+        if self.resumed and self._pid == os.getpid() and (found := self._lacking.iterated(loader)) is not None:
+            self._watch.lacks(*found)
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -368,6 +401,7 @@ class Session:
                 if why := conversion.too_large(self._staging.overflown):
                     raise Mismatch(why)
                 reshard(self._objects.models.values())
+                written = self._objects.hyperparameters()
                 self._apply()
                 self._objects.drop_gradients()
                 if self._modes is not None:  # a restart may be raised in an evaluation
@@ -391,7 +425,7 @@ class Session:
                 ) from further
             # a further fault: another order will come
         source = "fresh" if self._fresh and order.step == 0 else order.source
-        self._at = order.step
+        first, self._at = self._at < 0, order.step
         self._fresh, self._torn, self._rebound, self._ends = False, -1, False, False
         self._live.forget()
         self._alarm.reset()
@@ -403,12 +437,15 @@ class Session:
             log.warning("replicad: step %d lacks %s: a restart is not the same run; session.noticed of the process that ran it said what to do", order.step, some(self._lacked))
             self._watch.lacking = self._watch.lacking | dict.fromkeys(self._lacked)
         if source != "fresh":
+            if first:
+                self._say_replaced(written)
             for text in conversion.rounded(self._staging.converted):
                 log.warning("replicad: step %d: %s", order.step, text)
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
         self.order = order
         there = dist.is_available() and dist.is_initialized()
         self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())} if there else {}
+        self._say_lacking(order.rank)
         self._watch.resumed()
         self._life.resumed.set()
         if self._unwinder is None:
@@ -527,7 +564,7 @@ class Session:
             self._watch.entering(step)
             self._carried.look(self._watch.say, step)
             self._objects.gradients.look(self._watch.say, step, self._objects.optimizers.values(), self._objects.names)
-            self._watch.samples({k: loaders.state(o) for k, o in self._objects.data.items()})
+            self._watch.samples(self._lacking.doubtful({k: loaders.state(o) for k, o in self._objects.data.items()}))
             self._live.enter(step, timeout)
             self._life.inside = mark = object()
         finally:
@@ -542,6 +579,7 @@ class Session:
             self._modes = self._objects.modes()
             self._follows.ended()
             self._at, self._ended = step, Ended(step, updated, self._objects.generators() if self._asks else None)
+            self._look_lacking(step)
             if self._follows.due or not self._awaits():
                 self._over("the block's end")
         except BaseException as err:
@@ -586,9 +624,9 @@ class Session:
             if self._grows is not None or moving or tight:
                 self._grow(ended, how, moving)
                 return
-            if (lacks := ", ".join(self._watch.lacking)) != self._told:
+            if (lacks := ", ".join(self._watch.lacking)) != self._marked:
                 self._rank.lacks(lacks)
-                self._told = lacks
+                self._marked = lacks
             self._live.exit(step, updated=ended.updated)
             self._ended = None
             self._watch.exited(step, generators, known=how in ("an iteration", "a batch"))

@@ -23,6 +23,8 @@ from .._core import rngcodec
 from ..parallel import divides_alike
 from . import conversion
 from .groups import derive, flag
+from .lacking import Verdict, alive, missing, seeded_by_loaders
+from .lacking import kind as _class
 from .optimizers import doubts
 from .tensors import some
 from .wrappers import clean, flat_parameters, fsdp1, on_groups, within_fsdp
@@ -32,16 +34,6 @@ if TYPE_CHECKING:
     from .parts import Parts
 
 __all__ = ["Copies", "Explanation", "Groups", "Kept", "Verdict", "explain"]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether something is as it should be. ``ok`` is None where it can't be known from here."""
-
-    what: str
-    ok: bool | None
-    reason: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,8 +122,8 @@ def explain(parts: Parts) -> Explanation:
     """What a session of these ``parts`` keeps. It may be called at any time; before :meth:`replicad.Session.resume` it finds what can be mended cheaply."""
     table = parts.regions()
     groups = _groups(parts, _bytes(r for r in table if not r.private and r.changes != "never"))
-    live = _alive()
-    missing = tuple(_missing(parts, live))
+    live = alive()
+    lacks = tuple(missing(parts.objects, live))
     return Explanation(
         rank=parts.rank.number,
         world=parts.rank.world,
@@ -142,14 +134,10 @@ def explain(parts: Parts) -> Explanation:
         data=tuple(_class(o) for o in parts.objects.data.values()),
         generators=tuple(rngcodec.where(r.place, r.name) for r in rngcodec.parse(rng.get())) if parts.objects.keep_rng else (),
         extra=tuple(parts.objects.extra),
-        missing=missing,
+        missing=lacks,
         advice=tuple(_advice(parts)),
-        exact=tuple(_exact(parts, groups, live, missing)),
+        exact=tuple(_exact(parts, groups, live, lacks)),
     )
-
-
-def _class(o: Any) -> str:
-    return f"{type(o).__module__}.{type(o).__qualname__}"
 
 
 def _bytes(table: Iterable[Region]) -> int:
@@ -249,56 +237,7 @@ def _memory(parts: Parts, table: list[Region], copies: Copies) -> Memory:
     return Memory(given, arena(given), parts.staging.nbytes, arena(2), mirror)
 
 
-# -- what is missing ----------------------------------------------------------------------------------------------------
-
-
-def _alive() -> dict[str, list[Any]]:
-    """Objects of the program that matter here, wherever it holds them."""
-    kinds: dict[str, type] = {
-        "ddp": torch.nn.parallel.DistributedDataParallel,
-        "loader": torch.utils.data.DataLoader,
-        "scaler": torch.amp.grad_scaler.GradScaler,
-        "average": AveragedModel,
-    }
-    found: dict[str, list[Any]] = {k: [] for k in kinds}
-    for o in gc.get_objects():
-        for k, kind in kinds.items():
-            if issubclass(type(o), kind):
-                found[k].append(o)
-    return found
-
-
-def _missing(parts: Parts, live: dict[str, list[Any]]) -> Iterator[Verdict]:
-    models, optimizers = parts.objects.models, parts.objects.optimizers
-    if not optimizers and any(p.requires_grad for model in models.values() for p in model.parameters()):
-        yield Verdict("optimizer", False, "no optimizer is registered: its state would begin anew", "pass optimizer=")
-    if any(not any(a is o for o in (*models.values(), *parts.objects.extra.values())) for a in live["average"]):
-        yield Verdict("average", False, "an AveragedModel that is not registered: it would begin anew", "pass it with the model: model={'model': model, 'average': average}")
-    for name, o in optimizers.items():
-        schedulers = [getattr(s, "optimizer", None) for s in parts.objects.schedulers.values()]
-        if hasattr(o.step, "_wrapped_by_lr_sched") and not any(s is o for s in schedulers):
-            yield Verdict(name, False, "a learning-rate scheduler hangs on it that is not registered: its count would begin anew", "pass scheduler=")
-    if any(s.is_enabled() and not any(s is x for x in parts.objects.scalers.values()) for s in live["scaler"]):
-        yield Verdict("scaler", False, "a GradScaler is in use that is not registered: its scale would begin anew", "pass scaler=")
-    if not parts.objects.data:
-        yield Verdict(
-            "data",
-            False,
-            "nothing says which samples come next: they would begin anew, unless the loop draws them from a generator that is kept",
-            "pass data= with state_dict: replicad.data.Loader, or a stateful loader",
-        )
-    for obj in parts.objects.data.values():
-        for loader in live["loader"]:
-            inner = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-            if loader.num_workers and any(obj is x for x in inner):
-                yield Verdict(
-                    "data",
-                    False,
-                    f"{_class(obj)} feeds a DataLoader with {loader.num_workers} workers: its state is ahead of the batches that were used by those that they fetched",
-                    "use replicad.data.Loader, or register a loader that counts what was used (torchdata's StatefulDataLoader)",
-                )
-    if not parts.objects.keep_rng:
-        yield Verdict("generators", False, "keep_rng=False: random numbers begin anew", "leave keep_rng out")
+# -- what is right as it is, and what might be better -----------------------------------------------------------------
 
 
 def _advice(parts: Parts) -> Iterator[Verdict]:
@@ -336,7 +275,7 @@ def _some(names: list[str]) -> str:
     return f"{len(names)} parameters ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if len(names) > 1 else f"the parameter {names[0]}"
 
 
-def _own_generators(parts: Parts) -> list[Any]:
+def _own_generators(parts: Parts, live: dict[str, list[Any]]) -> list[Any]:
     """Those of numpy and torch that the program made and that nothing here is known to keep. torch's are no containers, so that the collector knows only who holds them."""
     numpy = sys.modules.get("numpy.random")
     kinds: tuple[type, ...] = (torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy else ()))
@@ -347,6 +286,7 @@ def _own_generators(parts: Parts) -> list[Any]:
         objects.append(frame)
     found = {id(x): x for o in objects for x in (o, *gc.get_referents(o)) if type(x) in kinds}
     kept = [torch.default_generator, *torch.cuda.default_generators, *((numpy.mtrand._rand,) if numpy else ())]
+    kept += seeded_by_loaders(live)
     kept += [x for o in parts.objects.data.values() for x in getattr(o, "__dict__", {}).values()]
     return [g for g in found.values() if not rng.added(g) and not any(g is k for k in kept)]
 
@@ -354,9 +294,9 @@ def _own_generators(parts: Parts) -> list[Any]:
 # -- whether it is bit-exact --------------------------------------------------------------------------------------------
 
 
-def _exact(parts: Parts, groups: Groups, live: dict[str, list[Any]], missing: tuple[Verdict, ...]) -> Iterator[Verdict]:
-    if missing:
-        yield Verdict("missing", False, f"what a restart would not have ({', '.join(v.what for v in missing)}) begins anew", "see missing, above")
+def _exact(parts: Parts, groups: Groups, live: dict[str, list[Any]], lacks: tuple[Verdict, ...]) -> Iterator[Verdict]:
+    if lacks:
+        yield Verdict("missing", False, f"what a restart would not have ({', '.join(v.what for v in lacks)}) begins anew", "see missing, above")
     yield from _sums(parts, groups, live["ddp"])
     devices = {leaf.local.device.type for leaf in parts.objects.leaves}
     if "cuda" in devices:
@@ -374,7 +314,7 @@ def _exact(parts: Parts, groups: Groups, live: dict[str, list[Any]], missing: tu
         yield from (Verdict(name, None, text) for text in doubts(o))
     if parts.objects.keep_rng:
         yield Verdict("generators", True, "those that are listed are kept as they were when the step began")
-        if own := _own_generators(parts):
+        if own := _own_generators(parts, live):
             kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(Counter(map(_class, own)).items()))
             yield Verdict(
                 "generators",

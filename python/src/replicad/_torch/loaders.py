@@ -11,11 +11,21 @@ from typing import Any
 
 import torch
 
-__all__ = ["room", "set_state", "state"]
+__all__ = ["counts", "ours", "room", "set_state", "state"]
 
 
 def _torchdatas(o: Any) -> bool:
     return any(c.__module__.startswith("torchdata.stateful_dataloader") and c.__name__ == "StatefulDataLoader" for c in type(o).__mro__)
+
+
+def counts(o: Any) -> bool:
+    """Whether it counts what it hands out, whoever iterates it."""
+    return _torchdatas(o) or ours(o)
+
+
+def ours(o: Any) -> bool:
+    """Whether it is a loader of this package."""
+    return any(c.__module__ == "replicad.data" and c.__name__ == "Loader" for c in type(o).__mro__)
 
 
 def state(o: Any) -> Any:

@@ -64,7 +64,7 @@ class Memory:
         if moved := self._fixed.other(_POINTER):
             raise Mismatch(
                 f"{some([n for n, _, _ in moved])} has moved to other memory (`.data =`, .to()) after the session was made, and the copies go on from the old memory: move it "
-                "before the session is made, copy_ into what is there, or make the session with staging=True"
+                "before the session is made, copy_ into what is there (p.copy_(old) for p.data = old), or make the session with staging=True"
             )
         if self._fixed.other(_CONTIGUOUS) or self._ordered.other(_STRIDE):
             raise _laid_out(self._fixed.other(_STRIDE), "strides")
@@ -74,7 +74,7 @@ def _laid_out(other: Sequence[tuple[str, Any, Any]], what: str) -> Mismatch:
     now = [f"{n} ({what} {_plain(a)}, was {_plain(b)})" for n, a, b in other]
     return Mismatch(
         f"{some(now)}: it is laid out otherwise than when the session was made, and copies are made as it was then: give it its full size, order of dimensions and type before the "
-        "session is made (a forward does, where the first one makes it grow), and leave them: copy_ values into what is there"
+        "session is made (run one forward before, where the first one makes it grow), and leave them: copy_ values into what is there"
     )
 
 

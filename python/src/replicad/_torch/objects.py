@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from .gradients import Gradients
 from .grown import Grown
 from .optimizers import bare, part, refuse_inner, refuse_sparse, unwrapped
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
+from .tensors import some
 from .wrappers import on_groups, reshard
 
 __all__ = ["Objects", "by_name"]
@@ -51,6 +53,7 @@ class Objects:
         self.gradients, self._kept_gradients = Gradients(), b""
         for kind, at in KINDS.items():
             setattr(self, at, by_name(kind, given.get(kind)))
+        self._distinct()
         self._settle()
         self._find()
 
@@ -83,6 +86,13 @@ class Objects:
         new.grown = grown
         new._find()
         return new
+    def _distinct(self) -> None:
+        """Refuses a name that two objects have: one's state would be kept in the place of the other's, and messages would not tell them apart."""
+        of: dict[str, str] = {}
+        for kind, at in KINDS.items():
+            for name in getattr(self, at):
+                if (other := of.setdefault(name, kind)) != kind:
+                    raise Invalid(f"{name} is the name of two objects, of {other}= and of {kind}=: give one of them another name ({kind}={{'name': object}})")
 
     def _strangers(self) -> int:
         """How many parameters the optimizers have that are of no model."""
@@ -121,6 +131,8 @@ class Objects:
             materialise(o)
         self.grown.take_state(self.names, self.optimizers)
         self.leaves = list(self.live())
+        if twice := [name for name, n in Counter(x.name for x in self.leaves).items() if n > 1]:
+            raise Invalid(f"{some(twice)} is the name of two tensors, of objects that were given by name: give the objects names without dots, or others")
         self.look()
 
     def live(self) -> Iterator[Leaf]:
@@ -171,6 +183,10 @@ class Objects:
         """What all ranks of a replica group have in common at the end of a step."""
         values = {k: optimizer_values(o, self.names, k in self._bare) for k, o in self.optimizers.items()}
         return values | {k: o.state_dict() for k, o in self._common.items()}
+
+    def hyperparameters(self) -> dict[str, list[dict[str, Any]]]:
+        """The groups of the optimizers, without their tensors and parameters."""
+        return {k: optimizer_values(o, self.names, bare=True)["groups"] for k, o in self.optimizers.items()}
 
     def look(self) -> None:
         """Finds out which optimizers have plain values in their state; holds until something else hangs there."""
@@ -247,7 +263,10 @@ def by_name(kind: str, given: Any) -> dict[str, Any]:
         return dict(given or {})
     prefix = PREFIX.get(kind, kind)
     if isinstance(given, Mapping):
-        return {f"{prefix}.{k}": v for k, v in given.items()}
+        named = {f"{prefix}.{k}": v for k, v in given.items()}
+        if len(named) < len(given):
+            raise Invalid(f"{kind}: two of the names {list(given)!r} are written alike: give each object a text of its own as its name")
+        return named
     if isinstance(given, (list, tuple)):
         return {f"{prefix}.{i}": v for i, v in enumerate(given)} if len(given) != 1 else {prefix: given[0]}
     return {} if given is None else {prefix: given}

@@ -12,6 +12,7 @@ import logging
 import math
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, compress, repeat
@@ -86,6 +87,8 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
     optimizer, kind = part(optimizer), type(optimizer).__name__
     if isinstance(optimizer, torch.optim.LBFGS):
         raise Unsupported(f"{kind}: its history is a list of tensors that grows from step to step, which can't be registered: use another optimizer")
+    if not _of_torch(optimizer):
+        _steady(optimizer)
     if not (fresh := _fresh(optimizer)):
         return
     for g in optimizer.param_groups:
@@ -151,9 +154,8 @@ def _made(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], to
             first = err
             if all(p.numel() for _, p in some):
                 break
-    raise Unsupported(
-        f"{type(optimizer).__name__}: its state can't be made by a step with zero gradients ({type(first).__name__}: {first}): take a step before the session is made"
-    ) from first
+    remedy = _instead(optimizer) or "take a step before the session is made"
+    raise Unsupported(f"{type(optimizer).__name__}: its state can't be made by a step with zero gradients ({type(first).__name__}: {first}): {remedy}") from first
 
 
 def _make(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> list[str]:
@@ -368,6 +370,57 @@ def _listed(kinds: dict[str, str]) -> str:
     return ", ".join(f"{path} ({what})" for path, what in kinds.items()) or "no tensors"
 
 
+#: So many steps of a small one of its kind: what is done at every tenth step is among them.
+STEADY = 12
+#: So many parameters of a kind are tried.
+ALIKE = 2
+
+
+def _steady(optimizer: torch.optim.Optimizer) -> None:
+    """Refuses an optimizer whose own step puts other tensors into its state (preconditioners that are made anew every so many steps): a job would end at that step, hours in."""
+    kind = type(optimizer).__name__
+    try:
+        _copyable(optimizer)
+        small, _ = _copy(optimizer, _alike(optimizer))
+        for step in range(STEADY):
+            for g in small.param_groups:
+                for p in g["params"]:
+                    p.grad = torch.full_like(p, 0.5 - step % 2)
+            before = _placed(small)
+            with rng.preserved(), _without_hooks(small):
+                small.step()
+            now = _placed(small)
+            if step and (replaced := sorted({path.rsplit(".", 1)[-1] if path[-1].isalpha() else path.split(".", 1)[-1] for path, t in before.items() if now.get(path) is not t})):
+                break
+        else:
+            return
+    except Exception:  # of anybody's code: what is tried out besides says so
+        return
+    raise Unsupported(
+        f"{kind}: its step replaces tensors of its state ({', '.join(replaced[:4])}; seen at step {step + 1} of a small one of its kind), and copies are made from those that were "
+        "there when the session was made: have the step change them in place (old.copy_(new)), or use an optimizer that does"
+    )
+
+
+def _alike(optimizer: torch.optim.Optimizer) -> dict[int, tuple[int, ...]]:
+    """Small shapes for the first parameters of each kind, by id, whether they have state or not."""
+    shapes: dict[int, tuple[int, ...]] = {}
+    seen = Counter[Any]()
+    for i, g in enumerate(optimizer.param_groups):
+        for p in g["params"]:
+            small = tuple(min(n, SMALL) for n in p.shape)
+            seen[i, small, p.dtype] += 1
+            if p.requires_grad and p.numel() and seen[i, small, p.dtype] <= ALIKE:
+                shapes[id(p)] = small
+    return shapes
+
+
+def _placed(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The tensors in the state of its parameters, by path. Single numbers may be made anew: those are put back."""
+    states = ((f"{i}", optimizer.state.get(p, {})) for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"]))
+    return {path: t for i, state in states for path, t in _tensors(state, i) if t.dim()}
+
+
 def _copyable(optimizer: torch.optim.Optimizer) -> None:
     """Raises where copies of an optimizer's attributes would do harm."""
     if hasattr(type(optimizer), "__del__"):
@@ -414,7 +467,7 @@ def _say_held(optimizer: torch.optim.Optimizer, tried: torch.optim.Optimizer, he
 def _copy(optimizer: torch.optim.Optimizer, shapes: Mapping[int, tuple[int, ...]]) -> tuple[torch.optim.Optimizer, dict[int, torch.Tensor]]:
     """An optimizer of the same kind that has no state yet, and its parameters, of the given shapes, by the id of those that they stand for."""
     stand_ins: dict[int, torch.Tensor] = {}
-    for _, p in _fresh(optimizer):
+    for p in (p for g in optimizer.param_groups for p in g["params"] if id(p) in shapes):
         shape = shapes[id(p)]
         stand_ins[id(p)] = torch.nn.Parameter(torch.linspace(-1, 1, math.prod(shape), device=p.device).to(p.dtype).reshape(shape))
     made = object.__new__(type(optimizer))
@@ -484,10 +537,24 @@ def refuse_inner(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
         for attribute, value in vars(o).items():
             for inner in value if isinstance(value, (list, tuple)) else (value,):
                 if isinstance(inner, torch.optim.Optimizer) and id(inner.state) not in kept:
-                    raise Unsupported(
-                        f"{name}: {type(o).__name__} steps the {type(inner).__name__} in its .{attribute}, whose state would be in no copy: give both, this one first "
-                        "(optimizer=[outer, inner])"
-                    )
+                    both = "give both, this one first (optimizer=[outer, inner])"
+                    if not o.state:
+                        both = f"{_inner_alone(attribute)}; where the outer one has state of its own that lasts (slow weights), {both}"
+                    raise Unsupported(f"{name}: {type(o).__name__} steps the {type(inner).__name__} in its .{attribute}, whose state would be in no copy: {both}")
+
+
+def _inner_alone(attribute: str) -> str:
+    """What to do with an optimizer that steps another one and keeps nothing from step to step."""
+    return (
+        f"where it keeps nothing from one step to the next (SAM), give the inner one alone (optimizer=outer.{attribute}), and have all that the outer one does inside of "
+        "`with session.step()`: the climb, the second forward and backward, the descent"
+    )
+
+
+def _instead(optimizer: torch.optim.Optimizer) -> str:
+    """What to do with an optimizer that can't be stepped by itself, if it has another one inside."""
+    found = (k for k, v in vars(optimizer).items() if isinstance(v, torch.optim.Optimizer))
+    return next((_inner_alone(k) for k in found), "")
 
 
 def refuse_sparse(optimizers: Mapping[str, torch.optim.Optimizer], models: Mapping[str, torch.nn.Module], names: Mapping[int, str]) -> None:
