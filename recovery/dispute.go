@@ -122,11 +122,11 @@ func (l *Leader) judge() (hold bool) {
 			again := len(votes) - 1
 			switch {
 			case again <= 1 && votes[0].Vote(r).Node == v.Node && in.canLeave(v.Node):
-				l.note(NoteDispute, fmt.Sprintf("%s; node %s is quarantined for this job", describe(d), v.Node), nil)
+				l.noteDispute(d, r, fmt.Sprintf("%s; node %s is quarantined for this job", describe(d), v.Node))
 				l.propose(replica.Quarantine{Job: l.id, Node: v.Node})
 				hold = true
 			case again == 0:
-				l.note(NoteDispute, fmt.Sprintf("%s; no other node can take the ranks of node %s: rank %d is started anew there", describe(d), v.Node, r), nil)
+				l.noteDispute(d, r, fmt.Sprintf("%s; no other node can take the ranks of node %s: rank %d is started anew there", describe(d), v.Node, r))
 			default:
 				l.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes), disputeMemory, placesOf(votes, r)))
 				return true
@@ -134,6 +134,14 @@ func (l *Leader) judge() (hold bool) {
 		}
 	}
 	return hold
+}
+
+// noteDispute says once what becomes of a rank in a dispute: a state that went wrong shows at several steps, which would be told in turn at each look.
+func (l *Leader) noteDispute(d replica.Dispute, r replica.Rank, text string) {
+	if key := fmt.Sprintf("%s of rank %d at %v", NoteDispute, r, d.Generation); l.noted[key] != text {
+		l.noted[key] = text
+		l.out = append(l.out, Note{NoteDispute, text, nil})
+	}
 }
 
 // placesOf says where a rank was outvoted, by step and node.
@@ -239,10 +247,10 @@ func betweenVotes(d replica.Dispute) *dispute {
 // tellRegions tells people, as soon as it is known, in which regions a dispute's states differ; nothing waits for it.
 func (l *Leader) tellRegions() {
 	all := disputes(l.job.Job)
-	if len(all) != 1 { // of several only one that ends the job is looked into
-		return
+	if len(all) == 0 || slices.ContainsFunc(all, func(o replica.Dispute) bool { return o.Group != all[0].Group }) {
+		return // of several groups only one that ends the job is looked into: two at once would be asked about in turn for ever
 	}
-	d := all[0]
+	d := all[0] // what went wrong in it may show at several steps
 	if regions, done := l.nameRegions(betweenVotes(d)); done {
 		l.note(NoteRegions, describe(d)+": "+differ(regions)+"; remedy: "+remedyOf(d), nil)
 	}

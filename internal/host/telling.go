@@ -41,7 +41,7 @@ func (h *Host) outages(lj *localJob, was *replica.Job) {
 // lossText says why an epoch was closed, and what else is going to be printed because of it.
 func lossText(job *replica.Job) string {
 	why := differText(job)
-	if len(job.Faults) > 0 {
+	if len(job.Faults) > 0 && why == unnamed { // a fault of the rank that is outvoted comes with the dispute
 		f := job.Faults[0]
 		who := fmt.Sprintf("rank %d", f.Rank)
 		if f.OfNode() {
@@ -55,11 +55,14 @@ func lossText(job *replica.Job) string {
 	return fmt.Sprintf("epoch %d is closed (%s); recovering. Tracebacks of collectives that break now are expected", job.ClosedEpoch, why)
 }
 
+// unnamed is what is said where nothing on record tells which ranks differ.
+const unnamed = "ranks differ"
+
 // differText says which ranks differ, of an epoch that was closed for no fault. In which regions is said once their daemons have compared them.
 func differText(job *replica.Job) string {
 	i := slices.IndexFunc(job.Disputed, func(d replica.Dispute) bool { return d.Generation.Epoch == job.ClosedEpoch && len(d.Votes) > 0 })
 	if i < 0 {
-		return "ranks differ"
+		return unnamed
 	}
 	d := job.Disputed[i]
 	of := "no root has a majority"

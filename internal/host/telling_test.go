@@ -82,7 +82,11 @@ func TestLauncherIsToldWhoDiffers(t *testing.T) {
 		"(ranks differ at step 6: ranks 0, 1 of group 0, and no root has a majority; the regions in which they do are named next)": {split},
 		"(ranks differ)": {old},
 	} {
-		job := fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Disputed = disputed })
+		job := fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
+			if j.Disputed = disputed; disputed[0].Generation.Epoch == 3 || len(disputed) > 1 {
+				j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 1, Incarnation: 5}} // of the rank that is outvoted
+			}
+		})
 		if text := lossText(job); !strings.HasPrefix(text, "epoch 3 is closed "+want) {
 			t.Errorf("it says %q, want %q", text, want)
 		}

@@ -49,23 +49,23 @@ class _Finder:
         """The spec of the one module, with a loader that goes on to :func:`_serve`."""
         if name != RENDEZVOUS:
             return None
-        sys.meta_path.remove(self)
         for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)
+            spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
-                _then(spec.loader, _serve)
+                self._then_serve(spec.loader)
                 return spec
         return None
 
+    def _then_serve(self, loader: Any) -> None:
+        execute = loader.exec_module
 
-def _then(loader: Any, call: Callable[[ModuleType], None]) -> None:
-    execute = loader.exec_module
+        def both(module: ModuleType) -> None:
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            _serve(module)
 
-    def both(module: ModuleType) -> None:
-        execute(module)
-        call(module)
-
-    loader.exec_module = both
+        loader.exec_module = both
 
 
 def _serve(module: ModuleType) -> None:
