@@ -140,6 +140,8 @@ ROWS: list[Row] = [
 
 # -- verdicts -------------------------------------------------------------------------------------------------------------
 
+#: The launcher's status of a job that comes to the same fault again: do not requeue.
+GIVEN_UP = 5
 #: Errors of the package, in the last line of a trace.
 REFUSAL = re.compile(r"replicad\.(?:errors\.)?(?:Mismatch|Unsupported|Invalid|SessionState|NoMemory|Refused): (.*)")
 #: What says that a restart is another run, by who says it.
@@ -156,6 +158,8 @@ def verdict(row: Row, straight: Run, hit: Run) -> Verdict:
     for which, run in (("undisturbed", straight), ("hit", hit)):
         if run.status is None:
             return Verdict("WRONG", f"the {which} run has no end")
+        if run.status == GIVEN_UP and (where := said(run)):
+            return Verdict("said", f"the {which} run was given up, {spoken(where)}")
         if run.status != 0:
             text = refusal(run)
             return Verdict("WRONG" if row.trains or not text else "refused", text or f"the {which} run ended with status {run.status}: {run.lines[-1] if run.lines else ''}")
@@ -166,12 +170,17 @@ def verdict(row: Row, straight: Run, hit: Run) -> Verdict:
     if hit.digests() == straight.digests():
         return Verdict("equal")
     where = said(hit)
-    text = "; ".join(f"at {place}: {line}" for place, line in where.items())
+    text = spoken(where)
     if not where:
         return Verdict("WRONG", "other digests, and nobody said so")
     if missing := [place for place in row.said if place not in where]:
         return Verdict("WRONG", f"other digests, and nothing said so at {' and '.join(missing)}; {text}")
     return Verdict("said", text)
+
+
+def spoken(where: dict[str, str]) -> str:
+    """What :func:`said` found, for the table."""
+    return "; ".join(f"at {place}: {line}" for place, line in where.items())
 
 
 def refusal(run: Run) -> str:
