@@ -140,6 +140,8 @@ ROWS: list[Row] = [
 
 # -- verdicts -------------------------------------------------------------------------------------------------------------
 
+#: The launcher's status of a job that comes to the same fault again: do not requeue.
+GIVEN_UP = 5
 #: Errors of the package, in the last line of a trace.
 REFUSAL = re.compile(r"replicad\.(?:errors\.)?(?:Mismatch|Unsupported|Invalid|SessionState|NoMemory|Refused): (.*)")
 #: What says that a restart is another run, by who says it.
@@ -156,6 +158,8 @@ def verdict(row: Row, straight: Run, hit: Run) -> Verdict:
     for which, run in (("undisturbed", straight), ("hit", hit)):
         if run.status is None:
             return Verdict("WRONG", f"the {which} run has no end")
+        if run.status == GIVEN_UP and (where := said(run)):
+            return Verdict("said", f"the {which} run was given up, {spoken(where)}")
         if run.status != 0:
             text = refusal(run)
             return Verdict("WRONG" if row.trains or not text else "refused", text or f"the {which} run ended with status {run.status}: {run.lines[-1] if run.lines else ''}")
@@ -166,12 +170,17 @@ def verdict(row: Row, straight: Run, hit: Run) -> Verdict:
     if hit.digests() == straight.digests():
         return Verdict("equal")
     where = said(hit)
-    text = "; ".join(f"at {place}: {line}" for place, line in where.items())
+    text = spoken(where)
     if not where:
         return Verdict("WRONG", "other digests, and nobody said so")
     if missing := [place for place in row.said if place not in where]:
         return Verdict("WRONG", f"other digests, and nothing said so at {' and '.join(missing)}; {text}")
     return Verdict("said", text)
+
+
+def spoken(where: dict[str, str]) -> str:
+    """What :func:`said` found, for the table."""
+    return "; ".join(f"at {place}: {line}" for place, line in where.items())
 
 
 def refusal(run: Run) -> str:
@@ -197,11 +206,13 @@ def said(run: Run) -> dict[str, str]:
 class Jobs:
     """Runs programs under a daemon whose environment is ``env``. ``python`` begins the command of each rank; undisturbed runs are kept for the next row."""
 
-    def __init__(self, env: dict[str, str], folder: Path, python: Sequence[str] = (sys.executable,), binary: str = str(ROOT / "bin" / "replicad")) -> None:
+    def __init__(
+        self, env: dict[str, str], folder: Path, python: Sequence[str] = (sys.executable,), binary: str = str(ROOT / "bin" / "replicad"), logs: Path | None = None
+    ) -> None:
         drop = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
         path = os.pathsep.join([str(ROOT / "python" / "src"), str(FOLDER)])
         self.env = {k: v for k, v in env.items() if k not in drop} | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        self.folder, self.python, self.binary = folder, list(python), binary
+        self.folder, self.python, self.binary, self.logs = folder, list(python), binary, logs
         self._straight: dict[tuple[object, ...], Run] = {}
         self._locks: defaultdict[tuple[object, ...], threading.Lock] = defaultdict(threading.Lock)  # rows side by side share an undisturbed run
         self._numbers = itertools.count()
@@ -217,10 +228,17 @@ class Jobs:
         return verdict(row, straight, hit)
 
     def _run(self, row: Row, more: dict[str, str]) -> Run:
-        job = f"report-{next(self._numbers)}"
+        job = f"report-{next(self._numbers)}-{row.program}"
         env = self.env | row.env | more | {"MARK": str(self.folder / f"{job}.mark")}
         command = [self.binary, "run", "--dev", "--job", job, "--world", str(row.world), "--min-copies", "1", "--ranks", ",".join(map(str, range(row.world)))]
         command += ["--", *self.python, str(FOLDER / f"{row.program}.py"), *row.arguments]
+        run = self._ended(command, env)
+        if self.logs:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            (self.logs / f"{job}.log").write_text(f"{row.name} {more}\n{run.output}")
+        return run
+
+    def _ended(self, command: list[str], env: dict[str, str]) -> Run:
         with subprocess.Popen(command, env=env, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             try:
                 output, _ = process.communicate(timeout=PATIENCE)
@@ -254,6 +272,7 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("programs", nargs="*", help="those whose rows are run (default: all)")
     p.add_argument("--side", type=int, default=2, help="jobs side by side")
+    p.add_argument("--logs", type=Path, help="a folder for the output of each run")
     p.add_argument("--python", default=sys.executable, help="what begins the command of each rank")
     args = p.parse_args()
     rows = [r for r in ROWS if not args.programs or r.program in args.programs]
@@ -262,7 +281,7 @@ def main() -> int:
     wrong = []
     daemon = Daemon(str(ROOT / "bin" / "replicad"))
     with daemon as env:
-        jobs = Jobs(env, Path(daemon.folder), shlex.split(args.python))
+        jobs = Jobs(env, Path(daemon.folder), shlex.split(args.python), logs=args.logs)
         for row, found, seconds in table(rows, jobs.verdict, args.side):
             print(line(row, found, seconds), flush=True)
             wrong += [row] if found.wrong(row.control) else []

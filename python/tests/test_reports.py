@@ -53,6 +53,8 @@ STRICT = run.Row("gan", "backward:9", said=run.AFTER)
         (run.Row("zerosize", "backward:5", trains=True), run.Run(1, REFUSED), run.Run(1, REFUSED), "WRONG", "model.1.bias is new"),
         (ROW, run.Run(1, "RuntimeError: output with shape [1]\n"), GOOD, "WRONG", "the undisturbed run ended with status 1: RuntimeError"),
         (ROW, GOOD, run.Run(78, "FAULT backward:9\n" + REFUSED), "refused", "model.1.bias is new"),
+        (ROW, GOOD, run.Run(5, NOTICED + "FAULT backward:9\n"), "said", "the hit run was given up, at noticed: replicad: model.1.bias changed"),
+        (ROW, GOOD, run.Run(5, "FAULT backward:9\n" + NOTICED), "WRONG", "ended with status 5"),
         (ROW, GOOD, run.Run(None, "FAULT backward:9\n"), "WRONG", "the hit run has no end"),
         (ROW, GOOD, GOOD, "WRONG", "no fault came"),
         (run.Row("gan", "backward:9", world=2), GOOD, run.Run(0, SAME), "WRONG", "no digest of each rank"),

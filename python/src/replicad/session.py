@@ -303,7 +303,7 @@ class Session:
             training = module.training and torch.is_grad_enabled()
             if training and self._ended is not None and self._running() is None:
                 self._over("a forward")
-            if self._ended is None and not self._follows.due:
+            if self._ended is None and (training or not self._follows.due):
                 self._watch.forward(training)
             for layer in self._trained.merged():
                 self._watch.say(
@@ -762,6 +762,8 @@ class Session:
         self._follows.done(name, self._at)
         if not self._follows.due:
             self._watch.followed()
+        if self._resumed_with is not None:  # what was due has drawn, and a loop over steps() that begins now goes on behind it
+            self._resumed_with = self._objects.generators()
 
     def _between(self, what: str) -> None:
         """What can be done only between two steps."""

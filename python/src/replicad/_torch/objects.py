@@ -86,6 +86,7 @@ class Objects:
         new.grown = grown
         new._find()
         return new
+
     def _distinct(self) -> None:
         """Refuses a name that two objects have: one's state would be kept in the place of the other's, and messages would not tell them apart."""
         of: dict[str, str] = {}
