@@ -89,10 +89,6 @@ class Alone(Session):
             self._at = loop.step
         return self._at + 1
 
-    def done(self, name: str) -> None:
-        """What followed the step has been done."""
-        self._follows.done(name, self._at)
-
     def _check(self) -> None:
         pass
 

@@ -195,10 +195,6 @@ class Watch:
             self.lacks(name, f"{name}: random numbers were drawn after step {step}: {remedy}")
         self._at_exit = at.begun()
 
-    def followed(self) -> None:
-        """What was to follow the step that is over has been done, and is done again by a process that resumes."""
-        self._at_exit = self._at_exit and self._at_exit.begun()
-
     def forward(self, training: bool) -> None:
         """A forward begins. After one that is none of training (an evaluation's) what changes is as lost as before it, so that the next one looks again."""
         drawn, self._at_resume = _drawn(self._at_resume, self._generators()) if self._at_resume is not None else [], None
