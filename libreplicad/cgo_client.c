@@ -11,5 +11,6 @@
 #include "src/capture.c"
 #include "src/words.c"
 #include "src/join.c"
+#include "src/lacks.c"
 #include "src/load.c"
 #include "src/kv.c"

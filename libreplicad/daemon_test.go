@@ -135,7 +135,7 @@ func (d *testDaemon) handle(ev session.Event) {
 	case session.Loaded:
 		d.seen <- ev
 		_ = ev.Peer.Send(wire.RankHeader{Type: wire.MOrder, Epoch: d.epoch, Incarnation: incarnation}, wire.Order{Action: wire.OrderGo}.Append(nil))
-	case session.Sealed, session.Fail, session.Unloadable:
+	case session.Sealed, session.Fail, session.Unloadable, session.Lacks:
 		d.seen <- ev
 	}
 }

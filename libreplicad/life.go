@@ -127,6 +127,13 @@ func (s *Session) Ending(most time.Duration) error {
 	return failure("ending", C.rp_ending(s.h, C.int64_t(most), &s.call.error), s.call)
 }
 
+// Lacks names what the copies of this rank do not hold although the program changes it; "" takes it back.
+func (s *Session) Lacks(text string) error {
+	t := C.CString(text)
+	defer C.free(unsafe.Pointer(t))
+	return failure("lacks", C.rp_lacks(s.h, t, &s.call.error), s.call)
+}
+
 // Leave says that the job is finished for this rank; then Close.
 func (s *Session) Leave(ctx context.Context) error {
 	return s.waiting(ctx, "leave", func(ns C.int64_t) C.int { return C.rp_leave(s.h, ns, &s.call.error) })

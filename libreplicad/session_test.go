@@ -215,6 +215,22 @@ func TestDaemonComesBack(t *testing.T) {
 	must(t, r.KVSet(t.Context(), "a", []byte("b")))
 }
 
+// What the copies lack is said to each daemon: the one that comes back has forgotten it.
+func TestLacks(t *testing.T) {
+	d := newDaemon(t)
+	r := started(t, d)
+	says := func(text string) func(session.Lacks) bool {
+		return func(ev session.Lacks) bool { return ev.Text == text }
+	}
+	must(t, r.Lacks("model.teacher.0.weight"))
+	await(d, says("model.teacher.0.weight"))
+	d.halt()
+	d.start()
+	await(d, says("model.teacher.0.weight"))
+	must(t, r.Lacks(""))
+	await(d, says(""))
+}
+
 func TestRendezvous(t *testing.T) {
 	d := newDaemon(t)
 	r := started(t, d)

@@ -17,6 +17,12 @@ import (
 //	             second time   back to the durable tier
 //	             again         the job ends
 
+// Codes of the notes that say what ranks disagree about, and what becomes of them: people at the launchers read those too.
+const (
+	NoteDispute = "dispute"
+	NoteRegions = "dispute-regions"
+)
+
 // disputeMemory is within how many steps a further dispute counts as the same trouble: a state that went wrong once, and was
 // agreed upon a thousand times since, went wrong by accident.
 const disputeMemory replica.Step = 1000
@@ -116,11 +122,11 @@ func (l *Leader) judge() (hold bool) {
 			again := len(votes) - 1
 			switch {
 			case again <= 1 && votes[0].Vote(r).Node == v.Node && in.canLeave(v.Node):
-				l.note("dispute", fmt.Sprintf("%s; node %s is quarantined for this job", describe(d), v.Node), nil)
+				l.note(NoteDispute, fmt.Sprintf("%s; node %s is quarantined for this job", describe(d), v.Node), nil)
 				l.propose(replica.Quarantine{Job: l.id, Node: v.Node})
 				hold = true
 			case again == 0:
-				l.note("dispute", fmt.Sprintf("%s; no other node can take the ranks of node %s: rank %d is started anew there", describe(d), v.Node, r), nil)
+				l.note(NoteDispute, fmt.Sprintf("%s; no other node can take the ranks of node %s: rank %d is started anew there", describe(d), v.Node, r), nil)
 			default:
 				l.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes), disputeMemory, placesOf(votes, r)))
 				return true
@@ -160,11 +166,16 @@ func (l *Leader) endDisputed(d replica.Dispute, why string) {
 }
 
 func disputeReason(d replica.Dispute, why, regions string) string {
+	return fmt.Sprintf("%s: %s; %s; roots: %s; remedy: %s", describe(d), why, differ(regions), rootsOf(d), remedyOf(d))
+}
+
+// remedyOf says what people can do about a dispute.
+func remedyOf(d replica.Dispute) string {
 	remedy := "look at the memory and the device of the named ranks' nodes (replicad node lost or drain takes a node away)"
 	if !d.Majority() {
 		remedy = "look for what computes differently on them, and for what changes their values outside of session.step() (its warnings name it; with debug=True every tensor is hashed), or declare the group with --nondeterministic; a group of three or more ranks can outvote one"
 	}
-	return fmt.Sprintf("%s: %s; %s; roots: %s; remedy: %s", describe(d), why, differ(regions), rootsOf(d), remedy)
+	return remedy
 }
 
 // differ makes a clause of what nameRegions says.
@@ -233,7 +244,7 @@ func (l *Leader) tellRegions() {
 	}
 	d := all[0]
 	if regions, done := l.nameRegions(betweenVotes(d)); done {
-		l.note("dispute-regions", describe(d)+": "+differ(regions), nil)
+		l.note(NoteRegions, describe(d)+": "+differ(regions)+"; remedy: "+remedyOf(d), nil)
 	}
 }
 

@@ -115,6 +115,8 @@ type NodeReport struct {
 	Epoch   Epoch    `json:"epoch,omitempty" cbor:"20,keyasint,omitempty"`
 	Phase   JobPhase `json:"phase,omitempty" cbor:"21,keyasint,omitempty"`
 	SinceMS uint64   `json:"since_ms,omitempty" cbor:"22,keyasint,omitempty"`
+	// Lacks is what copies of ranks here lack, by their own word: also of processes that have ended, while a generation of theirs may be written.
+	Lacks []Lacks `json:"lacks,omitempty" cbor:"28,keyasint,omitempty"`
 	// Bad lists the copies here that failed their digest since the job last ran, and were given up.
 	Bad []Held `json:"bad,omitempty" cbor:"11,keyasint,omitempty"`
 	// BadDisk lists the durable parts that failed their digest when this node read them for the newest plan.

@@ -53,6 +53,7 @@ func someStatus() control.Status {
 			Name: "lm", Phase: "open", Epoch: 3, Position: replica.Position{Epoch: 3, Step: 120}, Committed: gen(120), Copies: 1, Degraded: true, DurableError: "shard 1-158/private-1.safetensors is missing",
 			Ranks:   []control.RankStatus{{Rank: 0, Group: 0, Node: "a", Incarnation: 5, PID: 4242, Live: 121, State: "alive"}, {Rank: 1, Group: 1, State: "unclaimed"}},
 			Waiting: []string{"node s has not pinned group 1"}, Uncommitted: 87, AtRisk: true,
+			Lacks:  []replica.Lacking{{Rank: 0, Text: "model.teacher.0.weight"}, {Rank: 1, More: 2, Text: "buffer"}},
 			Odds:   []control.OddsStatus{{Lost: 1, Of: 8, Ways: 8, Survive: 8}, {Lost: 2, Of: 8, Ways: 28, Survive: 24}, {Lost: 3, Of: 8, Ways: 56}},
 			Losses: []control.LossStatus{{Of: "process"}, {Of: "node a", Nodes: []replica.NodeName{"a"}, Why: []string{"group 0 of step 120 is held by a alone", "no seat"}}, {Of: "rack r1", Nodes: []replica.NodeName{"b", "s"}, Resume: gen(120)}},
 		}},
@@ -81,7 +82,8 @@ func TestStatus(t *testing.T) {
 		t.Fatalf("code %d: %s", code, errout)
 	}
 	for _, want := range []string{
-		"leader      b (term 4)", "keeper      gone: restart this daemon", "expiry      this node's certificate expires in 9 days", "durable     durable directory /mnt: the file system does not answer", "unobserved      leader", "silent          client", "job lm", "open, epoch 3", "alive, revoked", "gossip key  0a0b0c0d, this node sends with it", "unknown of [b]: ", "step 120, as generation (3,120)", "none yet", "durable writes are tried again: shard 1-158/private-1.safetensors is missing",
+		"leader      b (term 4)", "keeper      gone: restart this daemon", "expiry      this node's certificate expires in 9 days", "durable     durable directory /mnt: the file system does not answer", "unobserved      leader", "silent          client", "job lm", "open, epoch 3", "alive, revoked", "lacks      rank 0: model.teacher.0.weight: a restart is not the same run", "lacks      rank 1 and 2 more: buffer: a restart",
+		"gossip key  0a0b0c0d, this node sends with it", "unknown of [b]: ", "step 120, as generation (3,120)", "none yet", "durable writes are tried again: shard 1-158/private-1.safetensors is missing",
 		"survives   loss of 1 node: 100 %, 2 nodes: 85.71 % (all but 4 of 28 ways), 3 nodes: 0 %, of the 8 nodes that hold the committed step", "87 steps since: one more fault may cost them", "degraded", "node s has not pinned group 1", "if lost    node a: group 0 of step 120 is held by a alone; no seat", "4242", "unclaimed", "aa000000  a s*", "bb000000  b",
 		"voter c, 12 tries since 00:00:00: its certificate expired", "node s (incarnation 9), 3 tries since 00:00:00: superseded by 11", "node t, 1 tries since 00:00:00: another version",
 	} {

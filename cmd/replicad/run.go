@@ -28,7 +28,8 @@ func newRun(std stdio) *cobra.Command {
 		Short: "Run ranks of a job on this node, as its daemon asks for them",
 		Long: "Runs COMMAND for each rank that this node's daemon assigns to it. The environment of COMMAND has\n" +
 			"REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN, REPLICAD_RANK, REPLICAD_WORLD, REPLICAD_GROUP,\n" +
-			"REPLICAD_GROUPS and REPLICAD_HOST.\n\n" +
+			"REPLICAD_GROUPS and REPLICAD_HOST, and torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK,\n" +
+			"LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and some of TORCHELASTIC_*.\n\n" +
 			"When a process dies, the launcher starts it again on the daemon's order; the others keep running.\n" +
 			"With --spare the launcher waits until a rank is lost elsewhere.\n\n" +
 			"SIGINT and SIGTERM are passed on, and processes that have not ended 10 s later are killed. Processes\n" +

@@ -122,6 +122,9 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if j.WentBack != "" {
 		fmt.Fprintf(t, "WENT BACK\tthe job %s\n", j.WentBack)
 	}
+	for _, l := range j.Lacks {
+		fmt.Fprintf(t, "lacks\t%s: %s: a restart is not the same run\n", l.Who(), l.Text)
+	}
 	if j.AtRisk {
 		fmt.Fprintf(t, "at risk\t%d steps since: one more fault may cost them\n", j.Uncommitted)
 	}

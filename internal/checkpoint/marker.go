@@ -32,6 +32,8 @@ type Marker struct {
 	Written uint64 `json:"written,omitempty" cbor:"12,keyasint,omitempty"`
 	// Owner is the job's: nobody else's job goes on from the generation.
 	Owner uint32 `json:"owner" cbor:"13,keyasint,omitempty"`
+	// Lacks is what ranks had said of their copies by the time that it was written: a run that goes on from it is not the same one.
+	Lacks []replica.Lacking `json:"lacks,omitempty" cbor:"14,keyasint,omitempty"`
 }
 
 // Versions of a marker.
@@ -223,7 +225,7 @@ func (t *tree) writeMarker(ctx context.Context, m Marker) error {
 	return err
 }
 
-// wroteBefore tells whether the marker that is there is m, but for when it was written.
+// wroteBefore tells whether the marker that is there is m, but for when it was written and what ranks had said by then.
 func (t *tree) wroteBefore(name string, m Marker) bool {
 	b, err := t.readFile(name, maxMarker)
 	if err != nil {
@@ -233,7 +235,7 @@ func (t *tree) wroteBefore(name string, m Marker) bool {
 	if wire.Decode(b, kindMarker, &there) != nil {
 		return false
 	}
-	m.Version, m.Written = there.Version, there.Written
+	m.Version, m.Written, m.Lacks = there.Version, there.Written, there.Lacks
 	frame, err := wire.Append(nil, kindMarker, &m)
 	return err == nil && bytes.Equal(frame, b)
 }

@@ -201,6 +201,10 @@ func TestMarkerOnce(t *testing.T) {
 	}
 	found, _ := find(t, s, job)
 	other := found[0].Marker
+	other.Lacks = []replica.Lacking{{Rank: 1, Text: "teacher"}} // said since the order for the first one
+	if err := s.WriteMarker(t.Context(), other); err != nil {
+		t.Fatalf("the same once more, when a rank has said something new: %v", err)
+	}
 	other.Condemned = nil
 	if err := s.WriteMarker(t.Context(), other); !errors.Is(err, ErrCommitted) {
 		t.Fatalf("another marker: %v", err)

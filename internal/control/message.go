@@ -203,6 +203,7 @@ type MarkerOrder struct {
 	Job        replica.JobID      `cbor:"1,keyasint"`
 	Generation replica.Generation `cbor:"2,keyasint"`
 	Shards     []ShardReport      `cbor:"3,keyasint"`
+	Lacks      []replica.Lacking  `cbor:"4,keyasint,omitempty"` // what the generation lacks, as far as a rank has said so
 }
 
 // MarkedReport says what came of a MarkerOrder; Failed is empty where the marker lies there.

@@ -160,6 +160,8 @@ type JobStatus struct {
 	Stalled string `json:"stalled,omitempty" cbor:"29,keyasint"`
 	// WentBack says that the job goes on from before a step that was committed, and why; until it has committed as far again.
 	WentBack string `json:"went_back,omitempty" cbor:"30,keyasint"`
+	// Lacks is what copies lack, by the ranks' own word: a restart is not the same run.
+	Lacks []replica.Lacking `json:"lacks,omitempty" cbor:"31,keyasint,omitempty"`
 }
 
 // CommitStatus is how often a job commits, over its newest commits.
@@ -344,6 +346,7 @@ func StatusOf(job *replica.Job, reports map[replica.NodeName]replica.NodeReport)
 		s.Unvouched = p.Reason
 	}
 	s.WentBack = wentBack(job)
+	s.Lacks = replica.LackingNow(job, reports)
 	for _, d := range job.Disputed {
 		s.Disputes = append(s.Disputes, DisputeStatus{Group: d.Group, Step: d.Generation.Step, Generation: d.Generation, Majority: d.Majority(), Suspects: d.Suspects, Votes: d.Votes})
 	}

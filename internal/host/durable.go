@@ -168,7 +168,7 @@ func (h *Host) writeMarker(o control.MarkerOrder) {
 		return
 	}
 	job := lj.job
-	mark := checkpoint.Marker{JobName: job.Name, Job: job.ID, Generation: o.Generation, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned, Geometries: job.GroupGeometry, Owner: job.Owner}
+	mark := checkpoint.Marker{JobName: job.Name, Job: job.ID, Generation: o.Generation, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned, Geometries: job.GroupGeometry, Owner: job.Owner, Lacks: o.Lacks}
 	for _, s := range o.Shards {
 		mark.Shards = append(mark.Shards, s.Info)
 	}

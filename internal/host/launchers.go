@@ -31,6 +31,7 @@ type launcher struct {
 	deaf     bool // it has not taken up a start, and said nothing since
 	accepted bool
 	job      replica.JobID // that it was accepted for: a name may be used again
+	idle     time.Time     // since when it was accepted, until it was told what it waits for
 	done     bool
 }
 
@@ -171,6 +172,7 @@ func (h *Host) serveLauncher(l *launcher) {
 			h.note(l, job, text)
 		}
 	}
+	h.sayIdle(job, l, time.Now())
 	if job.Phase != replica.Opening || l.hello.Spare {
 		return
 	}
@@ -409,7 +411,7 @@ func (h *Host) stopLeftovers(lj *localJob, l *launcher) {
 
 // acceptLauncher says that it is of a job.
 func (h *Host) acceptLauncher(l *launcher, job *replica.Job) {
-	l.accepted, l.job = true, job.ID
+	l.accepted, l.job, l.idle = true, job.ID, time.Now()
 	l.peer.Send(wire.RankHeader{Type: wire.MRunOK, Request: l.request, Epoch: job.Epoch}, wire.Welcome{ABI: wire.RankABI, Cluster: h.cluster, Job: job.ID, Era: h.era, ChunkBytes: room.ChunkBytes(job)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 }
 

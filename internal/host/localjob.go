@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/lacks"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/host/room"
@@ -37,6 +38,7 @@ type localJob struct {
 	writes     shardWrites                       // that were begun
 	bad        []replica.Held                    // copies here that failed their digest since the job last ran
 	badDisk    []replica.Held                    // and durable parts, when they were read here
+	lacks      lacks.Book                        // what copies of ranks here lack
 	outage     *outage                           // that it has not come out of yet; nil: none
 	failures   map[replica.Rank][]failure        // the exceptions of each rank's newest step that had one
 	untaken    map[replica.Rank]*untaken         // offers that no launcher here is known to have taken up
@@ -45,7 +47,7 @@ type localJob struct {
 
 func newLocalJob(job *replica.Job, held *mirrors.Held) *localJob {
 	return &localJob{job: job, candidacy: newCandidacy(), ranks: map[replica.Rank]*localRank{}, mirrors: held,
-		written: map[replica.Part]control.ShardReport{}, writes: shardWrites{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{}}
+		lacks: lacks.Book{}, written: map[replica.Part]control.ShardReport{}, writes: shardWrites{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{}}
 }
 
 // localRank is a rank whose claim this node holds, or held. Owned by the host.
@@ -114,6 +116,7 @@ func (h *Host) report(lj *localJob) {
 	if lj.job.Phase == replica.Open {
 		lj.bad, lj.badDisk = nil, nil
 	}
+	r.Lacks = lj.lacks.Report()
 	r.Bad, r.BadDisk = slices.Clone(lj.bad), slices.Clone(lj.badDisk)
 	r.Offers, r.Spare = h.offers(lj.job)
 	r.Launchers, r.Short = h.launchersOf(lj.job), h.shortages.of(lj.job.Name, time.Now())
@@ -181,6 +184,7 @@ func (h *Host) reconcile(lj *localJob) {
 	h.durable(lj)
 	h.answerCandidate(lj)
 	h.retain(lj)
+	lj.lacks.Learn(lj.job)
 	h.report(lj)
 }
 

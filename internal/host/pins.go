@@ -129,6 +129,7 @@ func (h *Host) tellCommitted(lj *localJob) {
 			}
 		}
 	}
+	h.sayLacks(lj)
 }
 
 // retain frees every place that protocol section 4 allows to be freed now.

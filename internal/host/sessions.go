@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -64,6 +65,8 @@ func (h *Host) handleSession(ev session.Event) {
 	case session.Pause:
 		h.heard(ev.Peer, ev)
 	case session.Ending:
+		h.heard(ev.Peer, ev)
+	case session.Lacks:
 		h.heard(ev.Peer, ev)
 	case session.Leave:
 		h.heard(ev.Peer, ev)
@@ -136,6 +139,11 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 	case session.Ending:
 		lr.ending = millis(ev.Most) // in an open epoch the limits of a hang hold as they are: its peers wait for it
 		h.report(lj)
+	case session.Lacks:
+		if lj.lacks.Say(lr.rank, lr.incarnation, ev.Text, lr.arena.Step().Generation()) {
+			h.log.RankNote(lj.job, lr.rank, "lacks", cmp.Or(ev.Text, "nothing any more"))
+			h.report(lj)
+		}
 	case session.Leave:
 		if lr.left() && lj.job.Phase == replica.Ended {
 			lr.ordered = orderKey{} // a rank waits in slices, and asks in each: the answer came between two of them

@@ -40,7 +40,7 @@ func (h *Host) outages(lj *localJob, was *replica.Job) {
 
 // lossText says why an epoch was closed, and what else is going to be printed because of it.
 func lossText(job *replica.Job) string {
-	why := "ranks differ"
+	why := differText(job)
 	if len(job.Faults) > 0 {
 		f := job.Faults[0]
 		who := fmt.Sprintf("rank %d", f.Rank)
@@ -53,6 +53,33 @@ func lossText(job *replica.Job) string {
 		}
 	}
 	return fmt.Sprintf("epoch %d is closed (%s); recovering. Tracebacks of collectives that break now are expected", job.ClosedEpoch, why)
+}
+
+// differText says which ranks differ, of an epoch that was closed for no fault. In which regions is said once their daemons have compared them.
+func differText(job *replica.Job) string {
+	i := slices.IndexFunc(job.Disputed, func(d replica.Dispute) bool { return d.Generation.Epoch == job.ClosedEpoch && len(d.Votes) > 0 })
+	if i < 0 {
+		return "ranks differ"
+	}
+	d := job.Disputed[i]
+	of := "no root has a majority"
+	if d.Majority() {
+		of = "the others agree"
+	}
+	return fmt.Sprintf("ranks differ at step %d: %s of group %d, and %s; the regions in which they do are named next", d.Generation.Step, ranksText(d.Suspects), d.Group, of)
+}
+
+// ranksText names some ranks.
+func ranksText(ranks []replica.Rank) string {
+	const most = 8
+	list := make([]string, 0, most)
+	for _, r := range ranks[:min(len(ranks), most)] {
+		list = append(list, fmt.Sprint(r))
+	}
+	if more := len(ranks) - len(list); more > 0 {
+		list = append(list, fmt.Sprintf("and %d more", more))
+	}
+	return plural(replica.Step(len(ranks)), "rank") + " " + strings.Join(list, ", ")
 }
 
 // recovered says where the job goes on, from which tier that ranks here needed, and at what cost, which is the plan's to say; empty: this node saw no loss, and no committed step is gone.
@@ -81,6 +108,13 @@ func plural(n replica.Step, word string) string {
 		return word
 	}
 	return word + "s"
+}
+
+// sayLacks says, at a commit, what copies of ranks here lack.
+func (h *Host) sayLacks(lj *localJob) {
+	for _, l := range lj.lacks.Committed(lj.job.Committed) {
+		h.noteAll(lj, fmt.Sprintf("step %d lacks %s (%s): a restart from it is not the same run; session.noticed says what to do", lj.job.Position.Step, clip(l.Text), l.Who()))
+	}
 }
 
 // failure is an exception that a rank reported, as far as it can be told from another one.

@@ -72,6 +72,23 @@ func TestLauncherIsToldOfARecovery(t *testing.T) {
 	}
 }
 
+// An epoch that was closed because ranks differ says which, and at what step.
+func TestLauncherIsToldWhoDiffers(t *testing.T) {
+	dispute := replica.Dispute{Group: 1, Generation: fixture.Gen(3, 6), Votes: []replica.Vote{{Rank: 0}, {Rank: 1, Root: replica.Digest{1}}, {Rank: 2}}, Suspects: []replica.Rank{1}}
+	split := replica.Dispute{Generation: fixture.Gen(3, 6), Votes: dispute.Votes[:2], Suspects: []replica.Rank{0, 1}}
+	old := replica.Dispute{Generation: fixture.Gen(1, 2), Votes: dispute.Votes[:2], Suspects: []replica.Rank{0, 1}}
+	for want, disputed := range map[string][]replica.Dispute{
+		"(ranks differ at step 6: rank 1 of group 1, and the others agree; the regions in which they do are named next)":           {old, dispute},
+		"(ranks differ at step 6: ranks 0, 1 of group 0, and no root has a majority; the regions in which they do are named next)": {split},
+		"(ranks differ)": {old},
+	} {
+		job := fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Disputed = disputed })
+		if text := lossText(job); !strings.HasPrefix(text, "epoch 3 is closed "+want) {
+			t.Errorf("it says %q, want %q", text, want)
+		}
+	}
+}
+
 // A launcher says what the plan says, whatever its own ranks had made; and that committed steps are gone even where its daemon saw no loss.
 func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
 	d := newRig(t)
@@ -97,6 +114,46 @@ func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
 	if s := control.StatusOf(far, nil); s.WentBack != "" {
 		t.Errorf("at step 14 again status says %q", s.WentBack)
 	}
+}
+
+// What a rank says that its copies lack is reported, and said by the launcher at the first commit after it, once. The leader hears it again
+// from a daemon's next report, the rank's next process says it anew.
+func TestWhatCopiesLackIsSaid(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	lr.peer, _ = d.session(0)
+	d.live(lr, 3, 7, replica.Idle)
+	launcher, end := d.listener()
+	commit := func(s replica.Step) {
+		d.viewed(control.View{Index: lj.job.LastIndex + 1, Era: 1, Jobs: []*replica.Job{fixture.Changed(lj.job, func(j *replica.Job) {
+			j.Position.Step, j.Committed = s, fixture.Gen(3, s)
+		})}})
+	}
+	d.says()
+	d.handleSession(session.Lacks{Peer: lr.peer, Text: "model.teacher.0.weight"})
+	want := replica.Lacks{Rank: 0, Incarnation: 4, Text: "model.teacher.0.weight"}
+	if r := fixture.Only[replica.NodeReport](d.says()); len(r) != 1 || len(r[0].Lacks) != 1 || r[0].Lacks[0] != want {
+		t.Fatalf("reported %+v, want one with %+v", r, want)
+	}
+	commit(6)
+	end.quiet(launcher) // of before
+	commit(7)
+	if text := end.note(); text != "step 7 lacks model.teacher.0.weight (rank 0): a restart from it is not the same run; session.noticed says what to do" {
+		t.Errorf("it says %q", text)
+	}
+	d.handleSession(session.Lacks{Peer: lr.peer, Text: "model.teacher.0.weight"}) // after a reconnect
+	commit(8)
+	end.quiet(launcher)
+	d.handleSession(session.Lacks{Peer: lr.peer, Text: ""})
+	if r := d.reported(lj); len(r.Lacks) != 1 || r.Lacks[0].Text != "" || r.Lacks[0].Until != fixture.Gen(3, 7) {
+		t.Errorf("taken back: %+v", r.Lacks)
+	}
+	commit(9)
+	if r := d.reported(lj); r.Lacks != nil {
+		t.Errorf("nothing lacks it any more: %+v", r.Lacks)
+	}
+	end.quiet(launcher)
 }
 
 // An exception that comes again at its step after a restart is no accident, and the launcher says so the second time, not the seventeenth.

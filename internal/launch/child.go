@@ -22,11 +22,19 @@ const (
 // kills it when the launcher dies: nobody would report its end then.
 type child struct {
 	rank  replica.Rank
+	seat  seat
+	began time.Time // when it was the rank's
 	cmd   *exec.Cmd
 	place *os.File // what it waits for its rank on; nil: it has one
 
 	killAt   time.Time // when it gets SIGKILL, having been asked to end; zero: not
 	signaled bool      // by this launcher: its status says nothing of the program
+}
+
+// outcome is how a process ended.
+type outcome struct {
+	status int32
+	ran    time.Duration
 }
 
 type exited struct {
@@ -35,15 +43,15 @@ type exited struct {
 }
 
 // start must run on the thread that lives as long as the launcher: the parent-death signal is bound to it.
-func start(o Options, s wire.RunStart) (*child, error) {
+func start(o Options, s wire.RunStart, at seat) (*child, error) {
 	cmd := exec.Command(o.Command[0], o.Command[1:]...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = o.environ(s), o.Stdout, o.Stderr
+	cmd.Env, cmd.Stdout, cmd.Stderr = o.environ(s, at), o.Stdout, o.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = o.Grace
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	return &child{rank: s.Rank, cmd: cmd}, nil
+	return &child{rank: s.Rank, seat: at, began: time.Now(), cmd: cmd}, nil
 }
 
 // wait returns the exit code, or 128 + signal, and ends what the process left behind in its group.

@@ -47,7 +47,7 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 
 	linkCtx, closeLink := context.WithCancel(context.WithoutCancel(ctx))
 	l := &launcher{
-		opt: o, children: map[replica.Rank]*child{}, dismissed: map[*child]bool{}, ended: map[replica.Rank]wire.RunExited{}, exits: make(chan exited),
+		opt: o, children: map[replica.Rank]*child{}, dismissed: map[*child]bool{}, seats: seats{}, last: map[replica.Rank]outcome{}, ended: map[replica.Rank]wire.RunExited{}, exits: make(chan exited),
 		link:  &link{socket: o.Socket, hello: o.hello(), wait: o.helloWait, events: make(chan linkEvent)},
 		close: closeLink,
 	}
@@ -69,6 +69,8 @@ type launcher struct {
 	warmAt    time.Time                       // not before it is another one started
 	vain      int                             // how many times in a row such ended by themselves before they were needed
 	dismissed map[*child]bool                 // killed because they would not take one
+	last      map[replica.Rank]outcome        // how each rank's last process ended
+	seats     seats                           // of the processes that run, and of those that ran
 	ended     map[replica.Rank]wire.RunExited // reported, and again after each reconnect until the rank is started anew
 	exits     chan exited
 
@@ -208,10 +210,12 @@ func (l *launcher) onStart(s wire.RunStart) {
 		l.report(wire.RunExited{Rank: s.Rank, Status: statusCannotRun})
 		return
 	}
-	c, err := l.takeWarm(s), error(nil)
+	l.sayEarly(s)
+	at := l.seats.take(l.opt, s.Rank, l.taken())
+	c, err := l.takeWarm(s, at), error(nil)
 	waited := c != nil
 	if !waited {
-		c, err = start(l.opt, s)
+		c, err = start(l.opt, s, at)
 	}
 	if err != nil {
 		l.opt.Logf("rank %d: start %q: %v", s.Rank, l.opt.Command[0], err)
@@ -228,6 +232,25 @@ func (l *launcher) onStart(s wire.RunStart) {
 	if waited {
 		l.warmAt = time.Now().Add(l.opt.warmAgain) // the cores are the recovery's first
 	}
+}
+
+// earlySaid is how many processes of a rank end in a row before they have a session until it is said: the first may have met an accident.
+const earlySaid = 2
+
+// sayEarly tells a program that fails while it starts from a rank that was lost: its job recovers nothing, and nobody waits for that.
+func (l *launcher) sayEarly(s wire.RunStart) {
+	if last, known := l.last[s.Rank]; known && s.Early >= earlySaid {
+		l.opt.Logf("rank %d ended %d times in a row before it had a session, the last time with status %d after %.1f s: "+
+			"the program fails as it starts, and its own output above says why; it is started again", s.Rank, s.Early, last.status, last.ran.Seconds())
+	}
+}
+
+// taken are the seats of the processes that run.
+func (l *launcher) taken() (local []int) {
+	for _, c := range l.children {
+		local = append(local, c.seat.local)
+	}
+	return local
 }
 
 // admit tells why a start is refused: the daemon and this launcher disagree, so the daemon must hear of it.
@@ -280,6 +303,7 @@ func (l *launcher) onExit(e exited) {
 		return
 	}
 	delete(l.children, e.child.rank)
+	l.last[e.child.rank] = outcome{e.status, time.Since(e.child.began)}
 	l.opt.Logf("rank %d: process %d ended with status %d", e.child.rank, e.child.pid(), e.status)
 	l.report(wire.RunExited{Rank: e.child.rank, Status: e.status, PID: e.child.pid()})
 	if l.stopping && l.code == 0 && l.err == nil && e.status != 0 && !e.child.signaled {

@@ -213,7 +213,10 @@ const forever = "while :; do sleep 100; done"
 
 func TestHelloAndEnvironment(t *testing.T) {
 	d, out := newDaemon(t), filepath.Join(t.TempDir(), "env")
-	t.Setenv("REPLICAD_RANK", "stale")
+	for _, name := range []string{"REPLICAD_RANK", "RANK", "TORCHELASTIC_ERROR_FILE"} {
+		t.Setenv(name, "stale")
+	}
+	t.Setenv("MASTER_PORT", "7000")
 	j := run(d, 4, "env > "+out, func(o *Options) {
 		o.Groups, o.Ranks, o.Token, o.Host = []replica.GroupID{0, 1, 0, 1}, []replica.Rank{0, 3}, "secret", "10.0.0.7"
 		o.MinCopies, o.Cadence, o.Slots, o.ChunkMB, o.DurableEvery = 3, 2, 4, 8, 50
@@ -234,7 +237,9 @@ func TestHelloAndEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(string(env), "\n")
-	for _, want := range []string{"REPLICAD_SOCKET=" + d.path, "REPLICAD_JOB=test", "REPLICAD_TOKEN=secret", "REPLICAD_RANK=3", "REPLICAD_WORLD=4", "REPLICAD_GROUP=1", "REPLICAD_GROUPS=0,1,0,1", "REPLICAD_HOST=10.0.0.7"} {
+	for _, want := range []string{"REPLICAD_SOCKET=" + d.path, "REPLICAD_JOB=test", "REPLICAD_TOKEN=secret", "REPLICAD_RANK=3", "REPLICAD_WORLD=4", "REPLICAD_GROUP=1", "REPLICAD_GROUPS=0,1,0,1", "REPLICAD_HOST=10.0.0.7",
+		"RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=10.0.0.7", "MASTER_PORT=7000", "TORCHELASTIC_RUN_ID=replicad:test", "TORCHELASTIC_RESTART_COUNT=0",
+		"TORCHELASTIC_MAX_RESTARTS=2147483647", "TORCHELASTIC_USE_AGENT_STORE=False"} {
 		if !slices.Contains(lines, want) {
 			t.Errorf("%s is not in the environment:\n%s", want, env)
 		}
@@ -245,6 +250,26 @@ func TestHelloAndEnvironment(t *testing.T) {
 	p.done(0, "finished")
 	if code, err := j.wait(); code != 0 || err != nil {
 		t.Errorf("code %d, %v", code, err)
+	}
+}
+
+// A program that fails while it starts is told from a rank that was lost: the second time, not the fifth.
+func TestEarlyEndsAreSaid(t *testing.T) {
+	d := newDaemon(t)
+	j := run(d, 1, "exit 7")
+	p := d.welcome()
+	const said = "rank 0 ended 2 times in a row before it had a session, the last time with status 7 after "
+	for early := range uint32(3) {
+		if early == 2 && strings.Contains(j.log.String(), said) {
+			t.Errorf("said too early:\n%s", j.log)
+		}
+		p.startAgain(0, 1, early)
+		p.running()
+		p.exited()
+	}
+	p.done(5, "gave up")
+	if code, err := j.wait(); code != 5 || err != nil || !strings.Contains(j.log.String(), said) {
+		t.Errorf("code %d, %v; it said:\n%s", code, err, j.log)
 	}
 }
 

@@ -37,7 +37,7 @@ type Options struct {
 	Resume, RequireVotes, CollectiveWindow           bool
 
 	Command []string // and its arguments
-	Env     []string // "NAME=value"; REPLICAD_* are replaced
+	Env     []string // "NAME=value"; REPLICAD_* and torchrun's are replaced
 	Stdout  io.Writer
 	Stderr  io.Writer
 	Logf    func(format string, args ...any) // what the launcher itself has to say; nil: nothing
@@ -193,15 +193,14 @@ func (o Options) nobody(err error) error {
 }
 
 // environ is what a rank's process finds in its environment.
-func (o Options) environ(start wire.RunStart) []string {
-	env := make([]string, 0, len(o.Env)+7)
-	for _, e := range o.Env {
-		if !strings.HasPrefix(e, "REPLICAD_") {
-			env = append(env, e)
-		}
-	}
+func (o Options) environ(start wire.RunStart, at seat) []string {
+	return append(o.inherited(), o.placed(start, at)...)
+}
+
+// placed is the part of a process's environment that says which rank it is, and of which job.
+func (o Options) placed(start wire.RunStart, at seat) []string {
 	number := func(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
-	env = append(env, "REPLICAD_SOCKET="+o.Socket, "REPLICAD_JOB="+o.Job, "REPLICAD_RANK="+number(uint32(start.Rank)),
+	env := append(o.torchEnviron(start, at), "REPLICAD_SOCKET="+o.Socket, "REPLICAD_JOB="+o.Job, "REPLICAD_RANK="+number(uint32(start.Rank)),
 		"REPLICAD_WORLD="+number(start.World), "REPLICAD_HOST="+o.Host)
 	if start.Group != replica.NoGroup {
 		env = append(env, "REPLICAD_GROUP="+number(uint32(start.Group)))

@@ -58,14 +58,14 @@ func TestGroupsAuto(t *testing.T) {
 	if err := o.Validate(); err != nil || !o.Named || o.hello().Flags != wire.RunNameGroups {
 		t.Errorf("%v, named %v, flags %d", err, o.Named, o.hello().Flags)
 	}
-	env := strings.Join(o.environ(wire.RunStart{World: 4, Group: replica.NoGroup}), "\n")
+	env := strings.Join(o.environ(wire.RunStart{World: 4, Group: replica.NoGroup}, seat{}), "\n")
 	if !strings.Contains(env, "REPLICAD_GROUPS=auto") || strings.Contains(env, "REPLICAD_GROUP=") {
 		t.Errorf("a rank that names its group has the environment\n%s", env)
 	}
 	if env := strings.Join(o.Environ(), "\n"); !strings.Contains(env, "REPLICAD_GROUPS=auto") {
 		t.Errorf("another launcher's ranks have the environment\n%s", env)
 	}
-	if env := strings.Join(o.environ(wire.RunStart{World: 20000, Groups: make([]replica.GroupID, 20000)}), "\n"); strings.Contains(env, "REPLICAD_GROUPS=") {
+	if env := strings.Join(o.environ(wire.RunStart{World: 20000, Groups: make([]replica.GroupID, 20000)}, seat{}), "\n"); strings.Contains(env, "REPLICAD_GROUPS=") {
 		t.Error("groups that don't fit an environment are put into it")
 	}
 	if groups, named, err := ParseGroups("0,1"); err != nil || named || len(groups) != 2 {

@@ -42,12 +42,7 @@ func startWarm(o Options) (*child, error) {
 		return nil, err
 	}
 	cmd := exec.Command(o.Command[0], o.Command[1:]...)
-	for _, e := range o.Env {
-		if !strings.HasPrefix(e, "REPLICAD_") {
-			cmd.Env = append(cmd.Env, e)
-		}
-	}
-	cmd.Env = append(cmd.Env, waitFD+"=3", waitPipe+"="+pipe, waitParent+"="+strconv.Itoa(os.Getpid()))
+	cmd.Env = append(o.inherited(), waitFD+"=3", waitPipe+"="+pipe, waitParent+"="+strconv.Itoa(os.Getpid()))
 	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr = []*os.File{r}, o.Stdout, o.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = o.Grace
@@ -59,19 +54,18 @@ func startWarm(o Options) (*child, error) {
 }
 
 // become tells a warm process which rank it is.
-func (c *child) become(o Options, s wire.RunStart) error {
+func (c *child) become(o Options, s wire.RunStart, at seat) error {
 	place := map[string]string{}
-	for _, e := range o.environ(s) {
-		if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, "REPLICAD_") {
-			place[name] = value
-		}
+	for _, e := range o.placed(s, at) {
+		name, value, _ := strings.Cut(e, "=")
+		place[name] = value
 	}
 	line, err := json.Marshal(place)
 	if err != nil {
 		return err
 	}
 	w := c.place
-	c.place, c.rank = nil, s.Rank
+	c.place, c.rank, c.seat, c.began = nil, s.Rank, at, time.Now()
 	w.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // a line fits the pipe's buffer
 	_, err = w.Write(append(line, '\n'))
 	if cerr := w.Close(); err == nil {
@@ -85,11 +79,11 @@ func (c *child) become(o Options, s wire.RunStart) error {
 
 // takeWarm makes a process that waits the rank's; nil if none can be, and for a rank whose last process ended before it attached:
 // it may have been one that waited, and that it did may be why (a script in the command that Python is not executed by).
-func (l *launcher) takeWarm(s wire.RunStart) *child {
+func (l *launcher) takeWarm(s wire.RunStart, at seat) *child {
 	for s.Early == 0 && len(l.warm) > 0 {
 		c := l.warm[0]
 		l.warm = l.warm[1:]
-		err := c.become(l.opt, s)
+		err := c.become(l.opt, s, at)
 		if err == nil {
 			l.vain = 0
 			return c

@@ -31,7 +31,7 @@ func TestWarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	var place map[string]string
-	if err := json.Unmarshal(b, &place); err != nil || place["REPLICAD_RANK"] != "1" || place["REPLICAD_WORLD"] != "2" || place["REPLICAD_SOCKET"] != d.path {
+	if err := json.Unmarshal(b, &place); err != nil || place["REPLICAD_RANK"] != "1" || place["REPLICAD_WORLD"] != "2" || place["REPLICAD_SOCKET"] != d.path || place["RANK"] != "1" || place["WORLD_SIZE"] != "2" || place["LOCAL_RANK"] != "1" || place["TORCHELASTIC_RUN_ID"] != "replicad:test" {
 		t.Errorf("the place is %s, %v", b, err)
 	}
 	p.start(0, 2) // the other one that waits

@@ -164,7 +164,7 @@ func (l *Leader) shard(ctx context.Context, from replica.NodeName, m control.Sha
 		return
 	}
 	led.shards[m.Part] = m
-	order := control.MarkerOrder{Job: m.Job, Generation: m.Generation}
+	order := control.MarkerOrder{Job: m.Job, Generation: m.Generation, Lacks: replica.LackingIn(led.job, led.reports, m.Generation)}
 	for _, s := range led.job.Writer.Shards {
 		have, ok := led.shards[s.Part]
 		if !ok {

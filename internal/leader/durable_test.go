@@ -31,10 +31,10 @@ func (c *chair) shelf() string {
 }
 
 // writes puts a durable generation of a job of one rank on the shelf.
-func (c *chair) writes(name string, cluster replica.ClusterID, id replica.JobID, g replica.Generation) {
+func (c *chair) writes(name string, cluster replica.ClusterID, id replica.JobID, g replica.Generation, lacks ...replica.Lacking) {
 	c.t.Helper()
 	regions := fixture.Geometry(c.t, false)
-	m := checkpoint.Marker{JobName: name, Job: id, Generation: g, Position: replica.Position(g), Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Lineage: replica.Lineage{{Epoch: 1}}}
+	m := checkpoint.Marker{JobName: name, Job: id, Generation: g, Position: replica.Position(g), Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Lineage: replica.Lineage{{Epoch: 1}}, Lacks: lacks}
 	for _, p := range []replica.Part{replica.OfGroup(0), replica.OfRank(0)} {
 		b := make([]byte, map[replica.PartKind]uint64{replica.ReplicatedPart: regions.ReplicatedBytes, replica.PrivatePart: regions.PrivateBytes}[p.Kind])
 		man := replica.Manifest{Cluster: cluster, Era: 1, Job: id, Part: p, Generation: g, Incarnation: 1, Geometry: xxh3.Hash128(regions.DigestInput(p.Kind)).Bytes(),

@@ -8,6 +8,7 @@ import (
 	"path"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/checkpoint"
@@ -102,9 +103,27 @@ func (l *Leader) adoptable(from *nodeLink, m control.CreateRequest) adopt {
 		a.request.Layout, a.request.NameGroups = f.Layout, false // the groups are those that its ranks had
 		a.command = replica.CreateJob{ID: f.Job, Epoch: max(f.Lineage.Last().Epoch, f.Generation.Epoch), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries}
 		a.request.Owner = f.Owner
+		a.news = lackingNews(f.Marker)
 		l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", m.Name, f.Generation, f.Path))
 	}
 	return a
+}
+
+// lackingNews says what the durable generation lacks that a job opens from. Empty: nothing.
+func lackingNews(m checkpoint.Marker) string {
+	var rows []string
+	for _, l := range m.Lacks {
+		rows = append(rows, fmt.Sprintf("%s (%s)", l.Text, l.Who()))
+	}
+	if len(rows) == 0 {
+		return ""
+	}
+	const most = 700 // of a note's text, which has the rest of the sentence too
+	names := strings.Join(rows, "; ")
+	if len(names) > most {
+		names = replica.Cut(names, most) + "..."
+	}
+	return fmt.Sprintf("warning: step %d, which the job goes on from, lacks %s: this is not the same run; session.noticed says what to do", m.Position.Step, names)
 }
 
 // tell has the launchers of a job print something, on all nodes.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
@@ -100,6 +101,26 @@ func TestAdoptsForItsOwner(t *testing.T) {
 	ask.Owner = 0
 	if a := c.adoptable(nil, ask); a.refused != "" || a.request.Owner != 0 {
 		t.Errorf("refused its owner: %q", a.refused)
+	}
+}
+
+// The launchers of a job that goes on from a generation which lacks something are told so, in a note's length.
+func TestAdoptsWhatLacksSomething(t *testing.T) {
+	c := newChair(t)
+	c.shelf()
+	ask := control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true}
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+	if a := c.adoptable(nil, ask); a.news != "" || a.refused != "" {
+		t.Errorf("of one that lacks nothing: %q%s", a.news, a.refused)
+	}
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 6), replica.Lacking{Rank: 0, Text: "model.teacher.0.weight"}, replica.Lacking{Rank: 2, More: 1, Text: "buffer"})
+	const want = "warning: step 6, which the job goes on from, lacks model.teacher.0.weight (rank 0); buffer (rank 2 and 1 more): this is not the same run; session.noticed says what to do"
+	if a := c.adoptable(nil, ask); a.news != want || a.refused != "" {
+		t.Errorf("launchers are told %q, want %q (refused: %q)", a.news, want, a.refused)
+	}
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 8), replica.Lacking{Text: strings.Repeat("é", replica.MaxLacks/2)}, replica.Lacking{Rank: 1, Text: strings.Repeat("x", replica.MaxLacks)})
+	if a := c.adoptable(nil, ask); len(a.news) > wire.MaxRefusedText || !strings.HasSuffix(a.news, "says what to do") || !utf8.ValidString(a.news) {
+		t.Errorf("%d bytes: %q", len(a.news), a.news)
 	}
 }
 

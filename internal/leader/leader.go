@@ -602,11 +602,20 @@ func (l *Leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 		case recovery.ScanDurable:
 			l.scan(ctx, led.job)
 		case recovery.Note:
-			if led.notes[e.Code] != e.Text {
-				led.notes[e.Code] = e.Text
-				l.log.Note(led.job, e)
-			}
+			l.noted(led, e)
 		}
+	}
+}
+
+// noted logs what a recovery has to say, if it is news. What ranks disagree about is for the launchers too.
+func (l *Leader) noted(led *ledJob, n recovery.Note) {
+	if led.notes[n.Code] == n.Text {
+		return
+	}
+	led.notes[n.Code] = n.Text
+	l.log.Note(led.job, n)
+	if n.Code == recovery.NoteDispute || n.Code == recovery.NoteRegions {
+		l.tell(led.job.ID, "ranks differ: "+n.Text)
 	}
 }
 

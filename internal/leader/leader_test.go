@@ -548,7 +548,7 @@ func TestJobDoesNotEndInADispute(t *testing.T) {
 	}
 }
 
-// The marker is ordered when the last shard is fsynced, from the writer, with all of them in the order of the plan; a shard
+// The marker is ordered when the last shard is fsynced, from the writer, with all of them in the order of the plan, and with what ranks say that it lacks; a shard
 // that failed ends the write.
 func TestMarkerFollowsTheLastShard(t *testing.T) {
 	c := newChair(t)
@@ -564,6 +564,11 @@ func TestMarkerFollowsTheLastShard(t *testing.T) {
 	say := func(p replica.Part, g replica.Generation) {
 		c.shard(t.Context(), "n1", control.ShardReport{Job: fixture.JobID, Generation: g, Part: p, Info: replica.ShardInfo{Part: p}})
 	}
+	lacks := []replica.Lacks{{Rank: 1, Incarnation: 5, Text: "critic", Earlier: "teacher", Until: fixture.Gen(3, 5)}}
+	c.message(t.Context(), n2, replica.NodeReport{Job: fixture.JobID, Holder: n2.node.Holder(), Session: 1, Seq: 1, Epoch: 3, Lacks: lacks})
+	if st := c.said(); len(st[0].Lacks) != 1 || st[0].Lacks[0] != (replica.Lacking{Rank: 1, Text: "critic"}) {
+		t.Errorf("status says that it lacks %+v", st[0].Lacks)
+	}
 	say(parts[2], fixture.Gen(3, 5))
 	say(parts[0], fixture.Gen(3, 5))
 	say(parts[1], fixture.Gen(3, 4)) // of an earlier write
@@ -573,7 +578,7 @@ func TestMarkerFollowsTheLastShard(t *testing.T) {
 	}
 	say(parts[1], fixture.Gen(3, 5))
 	orders := fixture.Only[control.MarkerOrder](told(t, n2))
-	if len(orders) != 1 || orders[0].Generation != fixture.Gen(3, 5) || len(orders[0].Shards) != 3 {
+	if len(orders) != 1 || orders[0].Generation != fixture.Gen(3, 5) || len(orders[0].Shards) != 3 || len(orders[0].Lacks) != 1 || orders[0].Lacks[0].Text != "critic, teacher" {
 		t.Fatalf("ordered %+v", orders)
 	}
 	for i, s := range orders[0].Shards {

@@ -9,6 +9,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -77,5 +78,22 @@ func TestALargeViewIsFrames(t *testing.T) {
 	}
 	if total <= control.MaxLinkFrame || len(frames) > control.LinkQueue {
 		t.Fatalf("%d bytes in %d frames: want more than fit into one of %d, and fewer than %d", total, len(frames), control.MaxLinkFrame, control.LinkQueue)
+	}
+}
+
+// Which regions ranks differ in, and what becomes of them, is for the launchers; what the job waits for is told elsewhere.
+func TestLaunchersAreToldOfDisputes(t *testing.T) {
+	c := newChair(t)
+	n := c.node("n2", 22)
+	led := c.knows(fixture.Job())
+	told(t, n)
+	for range 2 { // the second time it is no news
+		for _, note := range []recovery.Note{{Code: recovery.NoteRegions, Text: `they differ in region "w"`}, {Code: recovery.NoteDispute, Text: "node n1 is quarantined"}, {Code: "waiting", Text: "for acks"}} {
+			c.noted(led, note)
+		}
+	}
+	want := []control.Tell{{Job: fixture.JobID, Text: `ranks differ: they differ in region "w"`}, {Job: fixture.JobID, Text: "ranks differ: node n1 is quarantined"}}
+	if got := fixture.Only[control.Tell](told(t, n)); !reflect.DeepEqual(got, want) {
+		t.Errorf("they are told %+v", got)
 	}
 }

@@ -75,6 +75,12 @@ func TestEvents(t *testing.T) {
 	if ev := next[Ending](t, s); ev.Most != time.Minute {
 		t.Errorf("%+v", ev)
 	}
+	for said, want := range map[string]string{"teacher": "teacher", "": "", "a\x1b[31mb\r\nc\u0085\xff": "a [31mb  c "} {
+		c.send(wire.MLacks, []byte(said))
+		if ev := next[Lacks](t, s); ev.Text != want || ev.Peer != p {
+			t.Errorf("%q is read as %q, want %q", said, ev.Text, want)
+		}
+	}
 	c.send(wire.MScope, nil)
 	if ev := next[Scope](t, s); ev.Peer != p || ev.Header.Request != 9 {
 		t.Errorf("%+v", ev)

@@ -96,6 +96,12 @@ type (
 		Header wire.RankHeader
 		Most   time.Duration
 	}
+	// Lacks names what copies of the rank do not hold although its program changes it; empty: nothing.
+	Lacks struct {
+		Peer   Peer
+		Header wire.RankHeader
+		Text   string
+	}
 	// Leave says that the rank has finished; it expects MBye.
 	Leave struct {
 		Peer   Peer
@@ -150,6 +156,7 @@ func (Stopped) event()    {}
 func (Loaded) event()     {}
 func (Pause) event()      {}
 func (Ending) event()     {}
+func (Lacks) event()      {}
 func (Reject) event()     {}
 func (Unloadable) event() {}
 func (Fail) event()       {}

@@ -60,6 +60,9 @@ func TestOutvotedRankIsReplaced(t *testing.T) {
 	}
 	c.nodes[0].daemon.await("quarantined", fields{"node": "n2"})
 	spare.await("loaded", fields{"rank": 1})
+	for _, text := range []string{"(ranks differ at step ", "ranks differ: group 0, step "} { // and in which regions, with the remedy
+		launchers[0].awaitText(0, text)
+	}
 	j := c.nodes[0].statusWhen(linked).job("job")
 	spare.await("step", fields{"rank": 1, "step": j.Disputes[0].Step + 10})
 	for _, d := range j.Disputes {

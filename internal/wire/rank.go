@@ -48,9 +48,10 @@ const (
 	MRunHello   uint16 = 20
 	MRunExited  uint16 = 21
 	MRunRunning uint16 = 22 // body: RunExited with Status 0
-	// MUnloadable and MEnding come from a rank again.
+	// MUnloadable, MEnding and MLacks come from a rank again.
 	MUnloadable uint16 = 23
 	MEnding     uint16 = 24
+	MLacks      uint16 = 30
 	// daemon -> rank
 	MWelcome  uint16 = 64
 	MRefused  uint16 = 65

@@ -143,6 +143,14 @@ func ParseStopped(b []byte) (replica.Word, error) {
 	return replica.Word(le.Uint64(b)), nil
 }
 
+// ParseLacks reads the body of MLacks: what the rank's copies lack, as bytes that may be no text; none: nothing.
+func ParseLacks(b []byte) (string, error) {
+	if len(b) > replica.MaxLacks {
+		return "", fmt.Errorf("lacks: a text of %d bytes, at most %d", len(b), replica.MaxLacks)
+	}
+	return string(b), nil
+}
+
 // ParsePause reads the body of MPause and of MEnding: nanoseconds, at most a day's.
 func ParsePause(b []byte) (time.Duration, error) {
 	if err := checkBody("pause", b, 8); err != nil {

@@ -66,6 +66,9 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 		return again(v, err)
 	case MFail, MReject:
 		return string(body), body, nil
+	case MLacks:
+		text, err := ParseLacks(body)
+		return text, []byte(text), err
 	case MLeave, MBye, MFence, MScope, MPaused:
 		return nil, nil, checkBody("empty", body, 0)
 	case MKVSet, MKVGet, MBarrier, MKVAdd, MKVCheck, MKVCompareSet, MKVDelete:
@@ -112,7 +115,7 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 }
 
 var messageFiles = []string{"hello", "regions", "attach", "reattach", "sealed", "stopped", "loaded", "fail", "leave", "kv_set", "kv_get", "barrier",
-	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped", "paused", "ending",
+	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped", "paused", "ending", "lacks",
 	"run_hello", "run_exited", "welcome", "refused", "attached", "fence", "order", "bye", "kv_ok", "kv_value", "run_ok", "run_start", "run_stop", "run_done"}
 
 // The vectors are written by C: every one must parse to the values its text names, and encode to the same bytes.
@@ -150,6 +153,7 @@ func TestGoldenValues(t *testing.T) {
 		"kv_delete":      KV{Key: "who", Value: nil, Once: 12},
 		"kv_total":       KVTotal{Code: CodeOK, Total: -3},
 		"scoped":         Scoped{Epoch: 8},
+		"lacks":          "model.teacher.0.weight",
 		"order": Order{Action: OrderLoad, Source: replica.PeerRAM, Step: 1234567, Generation: replica.Word(6597074704924).Generation(), Slot: 2, Place: 9,
 			ReplicatedRoot: rising(0x50), PrivateRoot: rising(0x70), Code: CodeStopped, Text: "why"},
 		"run_hello": RunHello{ABI: 1, World: 4, Capacity: 2, Ranks: []replica.Rank{0, 3}, Groups: []replica.GroupID{0, 1, 0, 1}, MinCopies: 2, Cadence: 1, Slots: 4,

@@ -38,7 +38,7 @@
  *   loaded        rp_load                       rp_ready, rp_reject; rp_join, rp_fail
  *   ready         rp_ready                      rp_step_enter, rp_step_exit by turns; rp_set_good, rp_seal_step; rp_join, rp_leave, rp_fail, rp_pause, rp_ending
  *   Any state: rp_scope, rp_kv_*, rp_barrier, rp_fd, rp_fenced, rp_committed, rp_get_stats, rp_freeze_good, rp_cancel, rp_close. From attached
- *   on: rp_capture, rp_help, rp_notify, rp_reconnect, rp_ordered.
+ *   on: rp_capture, rp_help, rp_notify, rp_reconnect, rp_ordered, rp_lacks.
  *   rp_join leaves "ready" even if it ends in RP_ETIMEOUT: the rank has said that it stopped. It takes no further step before it has joined,
  *   loaded and is ready again; the daemon closes the epoch 5 s later where no fault does so sooner, and then the order comes.
  *   After RP_ESTOPPED: rp_close, and exit. After rp_close the handle must not be used.
@@ -264,6 +264,11 @@ RP_API int rp_pause(rp_handle *h, int64_t most_ns, rp_error *err);
 /* Says that the process is on its way out, for at most most_ns, a day at most: an exception ends it, or its exit handlers run. Where an
  * epoch was closed it is no hang meanwhile; its rank gets a new process once it has ended. */
 RP_API int rp_ending(rp_handle *h, int64_t most_ns, rp_error *err);
+
+/* Training thread: names what the registered memory does not hold although the program changes it, as a person reads it ("model.teacher.0.weight").
+ * Replicad status, the launcher and the durable generations written from now on say so. Longer than 1,000 bytes of UTF-8 it is cut; "" takes it back.
+ * The daemon hears it now, or from the next rp_notify or rp_reconnect. */
+RP_API int rp_lacks(rp_handle *h, const char *text, rp_error *err);
 
 /* Rendezvous of the handle's scope: a key-value store and a barrier, served through the daemon. The scope is the epoch that
  * rp_join named last, or the one that rp_scope named since. It outlives the cluster's leader; a rank may contribute 16,384 keys

@@ -304,6 +304,8 @@ RP_API int rp_notify(rp_handle *h) {
 		return RP_ESTATE;
 	int rc = rpi_flush(h, 0);
 	pthread_mutex_lock(&h->io);
+	int told = rpi_tell_lacks(h);
+	rc = rc == RP_OK ? told : rc;
 	if (!h->waiting) /* else the training thread reads */
 		rpi_pump(h);
 	if (h->gone)

@@ -193,6 +193,10 @@ struct rp_handle {
 	uint64_t asked;   /* the epoch that request is about; 0: of none */
 	uint32_t hands;
 	uint64_t claimed_on; /* the connection on which hand waits for the arena since an earlier rp_attach, if it waits */
+	char lacks[RP_MAX_LACKS]; /* what the copies lack, as rp_lacks said last */
+	uint32_t lacks_bytes;
+	bool lacking;      /* rp_lacks was ever called */
+	uint64_t lacks_on; /* the connection on which the daemon was told so; 0: on none */
 	uint8_t *datagram; /* RP_MAX_MESSAGE */
 };
 
@@ -275,6 +279,9 @@ int rpi_capture_run(rp_handle *h, rp_error *err);
 int rpi_capture_live(rp_handle *h, uint64_t generation, rp_error *err); /* RP_EAGAIN: it is not what is live */
 int rpi_flush(rp_handle *h, int64_t deadline); /* sends notices */
 void rpi_quiesce(rp_handle *h, int64_t deadline); /* finishes or cancels, and joins, the capture; tears what was abandoned */
+
+/* lacks.c */
+int rpi_tell_lacks(rp_handle *h); /* io held: where the connection's daemon was not told yet; RP_ETIMEOUT: it takes no message now */
 
 /* words.c */
 bool rpi_set_step(rp_handle *h, uint64_t to);

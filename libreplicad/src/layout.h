@@ -107,6 +107,7 @@ _Static_assert(sizeof(rp_meta) == 128, "meta");
 #define RP_MESSAGE_MAGIC 0x31445052u /* "RPD1" */
 #define RP_MESSAGE_VERSION 1u
 #define RP_MAX_MESSAGE 65536u
+#define RP_MAX_LACKS 1000u
 
 typedef struct rp_header {
 	uint32_t magic;
@@ -141,6 +142,7 @@ enum {
 	RP_M_UNLOADABLE = 23, /* text: rp_load found that the bytes it was ordered to load are not the plan's; no reply (a fence follows) */
 	RP_M_PAUSE = 19,    /* u64 nanoseconds: the rank stands still for at most so long, on purpose; 0 ends it; reply RP_M_PAUSED if it is a request */
 	RP_M_ENDING = 24,   /* u64 nanoseconds: the process is on its way out, for at most so long; no reply */
+	RP_M_LACKS = 30,    /* text: what copies of this rank lack, at most RP_MAX_LACKS bytes; empty: nothing; no reply; said again on each connection */
 	/* a launcher (replicad run) -> daemon */
 	RP_M_RUN_HELLO = 20, /* rp_run_hello; reply RP_M_RUN_OK or RP_M_REFUSED */
 	RP_M_RUN_EXITED = 21, /* rp_run_exited; no reply */

@@ -154,6 +154,12 @@ static void answer(fake *f, const uint8_t *message) {
 	case RP_M_UNLOADABLE:
 		atomic_fetch_add(&f->unloadable, 1);
 		break;
+	case RP_M_LACKS:
+		CHECK(h.length - sizeof h <= RP_MAX_LACKS);
+		memcpy(f->lacks, message + sizeof h, h.length - sizeof h);
+		f->lacks[h.length - sizeof h] = 0;
+		atomic_fetch_add(&f->lacking, 1);
+		break;
 	case RP_M_LOADED:
 		fake_send(f, RP_M_ORDER, f->epoch, 0, &(rp_order){.action = RP_ORDER_GO}, sizeof(rp_order));
 		break;

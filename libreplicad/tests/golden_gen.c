@@ -245,6 +245,12 @@ static void from_rank(void) {
 	fprintf(text, "most %llu\n", (unsigned long long)most);
 	sent();
 
+	message("lacks", RP_M_LACKS);
+	const char *what = "model.teacher.0.weight";
+	add(what, strlen(what));
+	fprintf(text, "text %s\n", what);
+	sent();
+
 	plain("leave", RP_M_LEAVE);
 	kv("kv_set", RP_M_KV_SET, "addr/3", "127.0.0.1:4000", 0, 9);
 	kv("kv_get", RP_M_KV_GET, "addr/3", "", 0, 0);

@@ -62,7 +62,8 @@ typedef struct {
 	uint64_t granted; /* incarnation in the next answer to an attach; 0: 5 */
 	_Atomic bool left; /* a rank has said that it leaves */
 	bool freeing;   /* frees the slots before it takes a word of a pause */
-	_Atomic unsigned sealed, stopped, unloadable;
+	_Atomic unsigned sealed, stopped, unloadable, lacking; /* messages of each kind */
+	char lacks[RP_MAX_LACKS + 1]; /* the newest, read behind a reply to what was sent after it */
 	rp_sealed last;
 	/* rendezvous */
 	uint64_t scope;    /* answered to rp_scope */

@@ -21,7 +21,7 @@ static void child_touches_nothing(void) {
 			  rp_ready(r.h, 0, &e) == RP_EFORK && rp_capture(r.h, &e) == RP_EFORK && rp_notify(r.h) == RP_EFORK && rp_reconnect(r.h, 0, &e) == RP_EFORK && rp_seal_initial(r.h, &e) == RP_EFORK &&
 			  GOOD(r.h, 1) == RP_EFORK && STAGED(r.h, 1) == RP_EFORK && rp_freeze_good(r.h, 1) == RP_EFORK && rp_kv_set(r.h, "k", "v", 1, 0, &e) == RP_EFORK && rp_kv_get(r.h, "k", NULL, &n, 0, &e) == RP_EFORK &&
 			  rp_barrier(r.h, "b", 1, 0, &e) == RP_EFORK && rp_scope(r.h, NULL, 0, &e) == RP_EFORK && rp_kv_check(r.h, "k", 0, &e) == RP_EFORK && rp_kv_add(r.h, "k", 1, NULL, 0, &e) == RP_EFORK &&
-			  rp_kv_compare_set(r.h, "k", "", 0, "", 0, NULL, &n, 0, &e) == RP_EFORK && rp_kv_delete(r.h, "k", NULL, 0, &e) == RP_EFORK && rp_fail(r.h, "x", &e) == RP_EFORK && rp_reject(r.h, "x", &e) == RP_EFORK && rp_pause(r.h, 1, &e) == RP_EFORK && rp_ending(r.h, 1, &e) == RP_EFORK && rp_seal_step(r.h, 0, &e) == RP_EFORK && rp_leave(r.h, 0, &e) == RP_EFORK && rp_attach(r.h, 0, &e) == RP_EFORK && rp_set_group(r.h, 0, &e) == RP_EFORK && rp_fenced(r.h) == 0 && rp_ordered(r.h) == 0 &&
+			  rp_kv_compare_set(r.h, "k", "", 0, "", 0, NULL, &n, 0, &e) == RP_EFORK && rp_kv_delete(r.h, "k", NULL, 0, &e) == RP_EFORK && rp_fail(r.h, "x", &e) == RP_EFORK && rp_reject(r.h, "x", &e) == RP_EFORK && rp_pause(r.h, 1, &e) == RP_EFORK && rp_ending(r.h, 1, &e) == RP_EFORK && rp_lacks(r.h, "x", &e) == RP_EFORK && rp_seal_step(r.h, 0, &e) == RP_EFORK && rp_leave(r.h, 0, &e) == RP_EFORK && rp_attach(r.h, 0, &e) == RP_EFORK && rp_set_group(r.h, 0, &e) == RP_EFORK && rp_fenced(r.h) == 0 && rp_ordered(r.h) == 0 &&
 			  rp_committed(r.h) == 0 && rp_fd(r.h) == -1;
 		rp_cancel(r.h);
 		rp_close(r.h);
@@ -221,5 +221,57 @@ static void refused_while_training(void) {
 	rank_end(&r);
 }
 
+/* What the daemon heard, once it has answered something that was sent later. */
+static const char *heard(rank *r, unsigned times) {
+	OK(rp_kv_set(r->h, "k", "v", 1, 20ll * second, &failure));
+	SAME(atomic_load(&r->daemon.lacking), times);
+	return r->daemon.lacks;
+}
+
+static void says_what_its_copies_lack(void) {
+	rank r;
+	memset(&r, 0, sizeof r);
+	r.daemon = (fake){.chunk = 4096, .slots = 4, .ring = 8};
+	fake_start(&r.daemon);
+	rank_open(&r, &r.daemon, 100, 0);
+	r.daemon.scope = 1;
+	SAME(rp_lacks(r.h, "x", &failure), RP_ESTATE);
+	OK(rp_attach(r.h, 20ll * second, &failure));
+	SAME(rp_lacks(r.h, NULL, &failure), RP_EINVAL);
+	OK(rp_lacks(r.h, "", &failure)); /* nothing was said before */
+	OK(rp_scope(r.h, &(uint64_t){0}, 20ll * second, &failure));
+	SAME(atomic_load(&r.daemon.lacking), 0);
+	OK(rp_lacks(r.h, "teacher", &failure));
+	OK(rp_lacks(r.h, "teacher", &failure)); /* said already */
+	CHECK(strcmp(heard(&r, 1), "teacher") == 0);
+	char many[RP_MAX_LACKS + 8];
+	memset(many, 'x', sizeof many);
+	memcpy(many + RP_MAX_LACKS - 1, "\xc3\xa9", 3); /* a character that would end one byte too late */
+	OK(rp_lacks(r.h, many, &failure));
+	SAME(strlen(heard(&r, 2)), RP_MAX_LACKS - 1);
+	OK(rp_lacks(r.h, "", &failure));
+	CHECK(strcmp(heard(&r, 3), "") == 0);
+	rank_end(&r);
+}
+
+/* A daemon that was away hears what was said before, and what was said meanwhile: that nothing is lacking, too. */
+static void says_what_its_copies_lack_again(void) {
+	rank r;
+	rank_start(&r, 100);
+	OK(rp_lacks(r.h, "teacher", &failure));
+	CHECK(strcmp(heard(&r, 1), "teacher") == 0);
+	const char *meanwhile[] = {"teacher", "critic", ""};
+	for (unsigned i = 0; i < 3; i++) {
+		fake_hang_up(&r.daemon);
+		OK(rp_lacks(r.h, meanwhile[i], &failure));
+		SAME(rp_notify(r.h), RP_EGONE);
+		fake_start(&r.daemon);
+		OK(rp_reconnect(r.h, 20ll * second, &failure));
+		OK(rp_notify(r.h));
+		CHECK(strcmp(heard(&r, 2 + i), meanwhile[i]) == 0);
+	}
+	rank_end(&r);
+}
+
 const test process_tests[] = {{"child touches nothing", child_touches_nothing}, {"killed while copying", killed_while_copying}, {"daemon goes away", daemon_goes_away}, {"refused then attached", refused_then_attached}, {"refused before it hung up", refused_before_it_hung_up}, {"refused while training", refused_while_training}, {"reconnect to another incarnation", reconnect_to_another_incarnation},
-			      {"good is asked again when copied", good_is_asked_again_when_copied}, {0}};
+			      {"good is asked again when copied", good_is_asked_again_when_copied}, {"says what its copies lack", says_what_its_copies_lack}, {"says what its copies lack again", says_what_its_copies_lack_again}, {0}};

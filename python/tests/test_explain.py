@@ -60,6 +60,12 @@ if not shards:
     ddp = torch.nn.parallel.DistributedDataParallel(model)
     say("DDP")
     ddp = None
+    ddp = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True, gradient_as_bucket_view=True)
+    say("VIEWS")
+    ddp = None
+    ddp = replicad.parallel.ddp(model, gradient_as_bucket_view=True)
+    say("PINNED_VIEWS")
+    ddp = None
     ddp = replicad.parallel.ddp(model)
     say("PINNED")
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -134,7 +140,12 @@ def test_three_plain_replicas(daemon: Daemon) -> None:
         assert verdict(e, "sums over ranks")["ok"] is False
         assert "lays its buckets out anew after its first step (find_unused_parameters=False)" in verdict(e, "sums over ranks")["reason"]
         assert e["bit_exact"] is False
-    for what in ("PINNED", "PLAIN_HOOK"):
+    for e in told(out, "VIEWS").values():
+        views = verdict(e, "sums over ranks")
+        assert views["ok"] is e["bit_exact"] is None
+        assert "multiplies gradients by 1/3" in views["reason"]
+        assert "replicad.parallel.ddp(model, gradient_as_bucket_view=True)" in views["remedy"]
+    for what in ("PINNED", "PINNED_VIEWS", "PLAIN_HOOK"):
         assert len(told(out, what)) == 3
         for e in told(out, what).values():
             assert verdict(e, "sums over ranks")["ok"] is True
@@ -362,6 +373,21 @@ def test_optimizers_and_what_hangs_on_them(opened: Open) -> None:
     assert e.bit_exact is False
     assert "NO  missing: what a restart would not have (optim, scaler) begins anew" in str(e)
     del scaler
+
+
+def test_what_is_not_known_of_an_optimizer(opened: Open) -> None:
+    class Counting(torch.optim.AdamW):
+        seen = 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.seen += 1
+            return super().step(closure)
+
+    m = model()
+    for kind, known in ((torch.optim.AdamW, True), (Counting, None)):
+        e = opened(model=m, optimizer=kind(m.parameters()), data=loader())
+        assert e.bit_exact is known
+        assert any("keeps a count in self.seen, which no copy holds" in v.reason and v.what == "optim" for v in e.exact) is not known
 
 
 def test_an_average_of_weights(opened: Open) -> None:

@@ -17,6 +17,7 @@ def test_import_error_ends_the_job(daemon: Daemon) -> None:
     assert out.count("STARTED") == 5
     assert out.count("ImportError: no such module") == 5
     assert "do not requeue: rank 0 ended 5 times in a row on node dev before it attached, the last time with status 1" in out
+    assert [n for n in range(6) if f"rank 0 ended {n} times in a row before it had a session, the last time with status 1 after" in out] == [2, 3, 4]
 
 
 def test_replacement_that_never_attaches_ends_the_job(daemon: Daemon) -> None:
@@ -40,6 +41,31 @@ def test_replacement_that_never_attaches_ends_the_job(daemon: Daemon) -> None:
     )
     assert job.wait() == 5, "do not requeue"
     assert "rank 0 ended 5 times in a row on node dev before it attached, the last time with status 9" in str(job.out)
+
+
+def test_a_second_launcher_says_what_it_waits_for(daemon: Daemon) -> None:
+    program = """
+        import ctypes, os, signal, sys
+        from replicad import Rank, Region
+        memory = (ctypes.c_uint8 * 64)()
+        rank = Rank.open()
+        rank.register([Region("m", ctypes.addressof(memory), 64, shape=(64,))])
+        rank.attach()
+        while rank.join().initialise:
+            rank.seal_initial()
+        rank.load(); rank.ready()
+        print("TRAINS", flush=True)
+        while not os.path.exists(sys.argv[0] + ".go"):
+            signal.sigtimedwait([], 0.01)
+        rank.leave()
+        """
+    first = daemon.run(program)
+    first.until("TRAINS")
+    second = daemon.run(program, name=first.name)
+    second.until(f'job "{first.name}" runs already with all its ranks, on dev (1). This launcher\'s process is spare and starts when a rank is lost')
+    (daemon.dir / f"{first.name}.py.go").touch()
+    assert "TRAINS" not in second.done()
+    first.done()
 
 
 @pytest.mark.parametrize("between", ["", "exec 3<&-"], ids=["lets it wait", "closes its descriptor"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -403,6 +404,142 @@ def test_what_is_not_to_be_copied_is_not_tried_out(caplog: pytest.LogCaptureFixt
     monkeypatch.setattr("replicad._torch.optimizers.MOST_COPIED", 1 << 20)
     materialise(Holding(list(net().parameters())))
     assert "Holding is none of torch's, and can't be tried out (MemoryError: its attributes hold 4 MiB of tensors" in caplog.text
+
+
+def sized(least: int) -> Any:
+    """An optimizer that keeps 8-bit averages of tensors of so many elements and more, which begin with their first gradient; plain ones of others."""
+
+    class Sized(optim.Optimizer):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params, {"lr": 0.1})
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for p in (p for g in self.param_groups for p in g["params"] if p.grad is not None):
+                state = self.state[p]
+                if p.numel() < least:
+                    state.setdefault("average", torch.zeros_like(p)).mul_(0.9).add_(p.grad)
+                elif not state:
+                    state |= {"small": p.grad.clamp(-1, 1).mul(127).to(torch.int8), "scale": torch.ones(())}
+                else:
+                    state["small"].copy_((state["small"] * 0.9 + p.grad * 12.7).clamp(-127, 127))
+                p.sub_(0.1 * (state["average"] if "average" in state else state["small"] / 127.0))
+
+    return Sized
+
+
+def test_it_is_tried_out_at_the_size_that_it_has() -> None:
+    """On an 8 by 8 corner of each the two kinds of state are one."""
+    for make, shapes in ((sized(4096), [(64, 64), (3,), (3,)]), (sized(65), [(5, 13)])):
+        params = [nn.Parameter(torch.ones(shape)) for shape in shapes]
+        optimizer = make(params)
+        with pytest.raises(Unsupported, match=r"Sized: its first step is unlike the others.*optim\.param\.0\.0\.small"):
+            materialise(optimizer)
+        assert not optimizer.state
+    materialise(sized(4097)([nn.Parameter(torch.ones(64, 64))]))
+
+
+def test_what_is_too_large_to_be_tried_out_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smaller one that stands for it is as large as there is room for; where the state shows that it is of another kind, it is refused."""
+    monkeypatch.setattr(optimizers, "MOST_TRIED", 100 << 10)
+    monkeypatch.setattr(optimizers, "LARGE", 4096)
+    params = [nn.Parameter(torch.ones(shape)) for shape in ((300, 70), (300, 70), (10,))]
+    with pytest.raises(Unsupported, match=r"Sized: its first step is unlike the others"):
+        materialise(sized(2000)(params))  # 37 by 70 elements stand for it
+    params.append(nn.Parameter(torch.ones(600, 70)))
+    optimizer = sized(22000)(params)
+    with pytest.raises(
+        Unsupported, match=r"shape \(600, 70\) otherwise than the one of shape \(\d+, \d+\).*small \(int8\).*average \(float32\).*take a step before the session is made"
+    ):
+        materialise(optimizer)
+    assert not optimizer.state
+    for p in params:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    materialise(optimizer)  # the remedy
+    assert caplog.text == ""
+    materialise(sized(1 << 20)(params))
+    assert re.search(r"Sized is none of torch's, and was tried out on smaller tensors than it has: \(\d+, \d+\) for a parameter of shape \(600, 70\);", caplog.text)
+
+
+def test_a_shard_is_not_tried_out_as_large_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for a fourth of what this rank has."""
+
+    class Sharded(nn.Parameter):
+        pass
+
+    monkeypatch.setattr(optimizers, "MOST_TRIED", 0)
+    monkeypatch.setattr(optimizers, "LARGE", 100)
+    whole = Sharded(torch.ones(100, 10))
+    plain: dict[str, Any] = {}
+    assert optimizers._tried([(plain, whole), (plain, nn.Parameter(torch.ones(3000)))])[0][id(whole)] == (100, 10)
+    whole._local_tensor = torch.ones(25, 10)
+    assert optimizers._tried([(plain, whole)])[0][id(whole)] == (6, 10)
+
+
+def test_tensors_in_attributes_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    class Holding(Lion):
+        def __init__(self, params: Any, anew: bool) -> None:
+            super().__init__(params)
+            self.anew, self.still, self.norms = anew, torch.ones(3), [torch.zeros(())]
+            self.watched = self.param_groups[0]["params"]
+
+        def step(self, closure: Any = None) -> None:
+            super().step(closure)
+            self.norms[0] = self.norms[0] + 1 if self.anew else self.norms[0].add_(1)
+
+    for anew in (False, True):
+        caplog.clear()
+        with pytest.raises(Unsupported, match=r"self\.norms"):
+            materialise(Holding(net().parameters(), anew))
+
+    class Inside(Lion):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params)
+            self.clip = type("Clip", (), {})()
+            self.clip.norm = torch.zeros(())
+
+        def step(self, closure: Any = None) -> None:
+            super().step(closure)
+            self.clip.norm += 1
+
+    materialise(Inside(net().parameters()))
+    assert "a step of Inside changes tensors in self.clip, which no copy holds" in caplog.text
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_parameter_without_elements(name: str) -> None:
+    """It has state as torch makes it, and gets gradients."""
+
+    def trained(made: bool) -> list[Any]:
+        params = [nn.Parameter(torch.ones(4, 0)), nn.Parameter(torch.ones(3))]
+        optimizer = OPTIMIZERS[name](params)
+        if made:
+            materialise(optimizer)
+        for step in range(3):
+            for p in params[name == "Adafactor" :]:  # which divides by the number of elements
+                p.grad = torch.full_like(p, step - 1.5)
+            optimizer.step()
+        return [{k: flat(v) for k, v in optimizer.state.get(p, {}).items()} for p in params]
+
+    want, got = trained(False), trained(True)
+    assert got[1] == want[1]
+    assert got[0] == want[0] or name == "Adafactor"
+
+
+def test_an_optimizer_that_fails_without_elements(caplog: pytest.LogCaptureFixture) -> None:
+    """It trains as it does without a session, where the parameter gets no gradient."""
+
+    class Mean(Lion):
+        def step(self, closure: Any = None) -> None:
+            for p in self.param_groups[0]["params"]:
+                1 / (p.numel() if p.grad is not None else 1)
+            super().step(closure)
+
+    optimizer = Mean([nn.Parameter(torch.ones(4, 0)), nn.Parameter(torch.ones(3))])
+    materialise(optimizer)
+    assert [p.numel() for p in optimizer.state] == [3]
+    assert caplog.text == ""
 
 
 def test_a_scheduler_is_around_the_step(caplog: pytest.LogCaptureFixture) -> None:

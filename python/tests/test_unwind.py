@@ -15,9 +15,10 @@ from replicad._core.life import Life
 from replicad._torch import unwind
 from replicad.inprocess import AbortProcessGroups, abort
 
-#: Rank 1 breaks off its third step and resumes: its process lives, and its connections stay open. Rank 0 waits for it in a collective.
+#: Rank 1 breaks off its third step and resumes: its process lives, and its connections stay open. Rank 0 waits for it in a collective. Argument:
+#: whose the group is, of "replicad" or of the "program", which has made another one too.
 PROGRAM = """
-import json, os
+import json, os, sys
 import torch, torch.distributed as dist
 import replicad
 from replicad.store import init_process_group
@@ -32,9 +33,16 @@ while True:
     start = session.resume()
     print(json.dumps({"rank": rank, "pid": os.getpid(), "step": start, "broken": broken}), flush=True)
     try:
-        init_process_group(session)
+        group = None
+        if sys.argv[1] == "program":
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            dist.init_process_group("gloo")
+            group = dist.new_group([0, 1])
+        else:
+            init_process_group(session)
         for step in range(start + 1, 11):
-            dist.all_reduce(torch.ones(4))
+            dist.all_reduce(torch.ones(4), group=group)
             if step == 4 and rank == 1 and not broken:
                 broken = True
                 with session.step():
@@ -50,8 +58,9 @@ dist.destroy_process_group()
 """
 
 
-def test_a_blocked_survivor_comes_back(daemon: Daemon) -> None:
-    job = daemon.run(PROGRAM, world=2)
+@pytest.mark.parametrize("whose", ["replicad", "program"])
+def test_a_blocked_survivor_comes_back(whose: str, daemon: Daemon) -> None:
+    job = daemon.run(PROGRAM, whose, world=2)
     job.done()
     said = [json.loads(line) for line in job.out.seen if line.startswith("{")]
     for rank in (0, 1):

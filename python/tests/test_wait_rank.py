@@ -21,20 +21,33 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setenv("REPLICAD_WAIT_FD", str(r))
     monkeypatch.setenv("REPLICAD_WAIT_PIPE", os.readlink(f"/proc/self/fd/{r}"))
     monkeypatch.setenv("REPLICAD_WAIT_PARENT", str(os.getppid()))
-    monkeypatch.setenv("REPLICAD_RANK", "before")
+    for name in ("REPLICAD_RANK", "RANK", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "before")
     return w
 
 
 def test_a_rank_is_given(pipe: int) -> None:
-    os.write(pipe, json.dumps({"REPLICAD_RANK": "3", "REPLICAD_WORLD": "4"}).encode() + b"\n")
+    os.write(pipe, json.dumps({"REPLICAD_RANK": "3", "REPLICAD_WORLD": "4", "RANK": "3", "TORCHELASTIC_RUN_ID": "replicad:job"}).encode() + b"\n")
     os.close(pipe)
     wait_rank()
-    assert os.environ["REPLICAD_RANK"] == "3"
+    assert os.environ["REPLICAD_RANK"] == os.environ["RANK"] == "3"
     assert "REPLICAD_WAIT_FD" not in os.environ
     wait_rank()  # at once
 
 
-@pytest.mark.parametrize("answer", [b"\n", b"3\n", b"{}\n", b'{"REPLICAD_RANK": 3}\n', b'{"REPLICAD_RANK": "3", "PATH": "/"}\n', b"x" * (65 << 10) + b"\n"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\n",
+        b"3\n",
+        b"{}\n",
+        b'{"REPLICAD_RANK": 3}\n',
+        b'{"REPLICAD_RANK": "3", "RANK": 3}\n',
+        b'{"REPLICAD_RANK": "3", "PATH": "/"}\n',
+        b'{"REPLICAD_RANK": "3", "TORCHELASTIC_ERROR_FILE": "/"}\n',
+        b"x" * (65 << 10) + b"\n",
+    ],
+)
 def test_another_answer_is_an_error(pipe: int, answer: bytes) -> None:
     pid = os.fork()
     if pid == 0:  # a long answer does not fit the pipe

@@ -89,17 +89,16 @@ class Alone(Session):
             self._at = loop.step
         return self._at + 1
 
+    def done(self, name: str) -> None:
+        """What followed the step has been done."""
+        self._follows.done(name, self._at)
+
     def _check(self) -> None:
         pass
 
     def _between(self, what: str) -> None:
         if self._at < 0:
             raise SessionState(f"{what} before resume: call session.resume() first")
-
-    def done(self, name: str) -> None:
-        """As under a launcher, but that no copy had it due."""
-        self._between("done")
-        self._follows.done(name, self._at)
 
     def commit(self, timeout: float | None = None) -> int:
         """The step that it is at."""

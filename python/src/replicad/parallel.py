@@ -6,9 +6,10 @@ import inspect
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["ddp"]
+__all__ = ["ddp", "divides_alike"]
 
 
 def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
@@ -27,6 +28,10 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     made for the first time must come out equal on all ranks, by its seed; the job says which tensor differs where it does not.
     Older torch (2.6) always sends, which changes nothing: parameters are equal, and buffers that it sends when DDP is made it
     sends before the next forward as well.
+
+    With ``gradient_as_bucket_view=True``, and ranks that are no power of two, gradients are divided by a communication hook (torch's own ``allreduce``), unless the
+    program registers one before the first forward. DDP itself multiplies a gradient by 1/world where it copies it into the bucket, as in a
+    process's first step, and divides it by world where it lies there already, as ``zero_grad(set_to_none=False)`` leaves it: the two round differently.
     """
     if options.get("static_graph"):
         raise ValueError(
@@ -36,4 +41,28 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     ours: dict[str, Any] = {"find_unused_parameters": True}
     if "init_sync" in inspect.signature(DistributedDataParallel).parameters:
         ours["init_sync"] = False
-    return DistributedDataParallel(model, **ours | options)
+    made = DistributedDataParallel(model, **ours | options)
+    if not divides_alike(made):
+        _Divides(made)
+    return made
+
+
+class _Divides:
+    """Has gradients divided in one way in every step of a process, from the first forward on: until then the program may register a hook of its own, as DDP takes one hook."""
+
+    def __init__(self, made: DistributedDataParallel) -> None:
+        self._hook = made.register_forward_pre_hook(self)
+
+    def __call__(self, made: DistributedDataParallel, *_: Any) -> None:
+        self._hook.remove()
+        if not divides_alike(made):
+            made._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[no-untyped-call, attr-defined]
+
+
+def divides_alike(made: DistributedDataParallel) -> bool:
+    """Whether DDP scales gradients in the first step of a process as it does in later ones, to the bit, whatever ``zero_grad`` leaves."""
+    world = dist.get_world_size(made.process_group)
+    if not made.gradient_as_bucket_view or world & (world - 1) == 0 or made._comm_hooks:  # a hook scales, and DDP does not
+        return True
+    logged: dict[str, Any] = made._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    return "comm_hook" in logged or any(isinstance(h, _Divides) for h in made._forward_pre_hooks.values())

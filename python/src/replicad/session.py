@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ._core import admin, ending
+from ._core import admin, ending, torchenv
 from ._core.feasible import Feasible, feasible
 from ._core.life import Life
 from ._core.orders import Orders
@@ -35,6 +35,7 @@ from ._core.region import Region
 from ._torch import conversion, groups, loaders
 from ._torch.alarm import Alarm
 from ._torch.explain import Explanation, explain
+from ._torch.grown import Grown, Grows
 from ._torch.hooks import Hook
 from ._torch.layout import Layout, sharded
 from ._torch.live import Live
@@ -44,8 +45,9 @@ from ._torch.offload import Offload
 from ._torch.optimizers import Carried, part, scalars_in_place
 from ._torch.parts import Parts
 from ._torch.staging import Staging
-from ._torch.state import Capsule, regions
+from ._torch.state import Capsule, Full, regions
 from ._torch.steps import Ended, Follows, Steps
+from ._torch.tensors import some
 from ._torch.trained import Trained
 from ._torch.unwind import Unwinder
 from ._torch.watch import Watch
@@ -59,6 +61,8 @@ log = logging.getLogger("replicad")
 
 #: A rank that leaves waits so many seconds for a place to copy its last step to, and as long as a mirror may take to get a copy at so many bytes a second.
 SEAL, SLOWEST = 30.0, 32 << 20
+#: So many bytes may name what a copy lacks.
+MARKED = 8 << 10
 #: How many seconds a program may be on its way out, beyond what any survivor has, before it counts as one that hangs.
 ENDING = 30.0
 
@@ -121,7 +125,8 @@ class Session:
     what says which samples come next (a sampler or loader with ``state_dict``). ``extra`` holds further objects with
     ``state_dict`` and ``load_state_dict``. ``shared_buffers(name)`` says of a buffer, under the name that messages give it, whether it is equal on all ranks of the replica
     group; the others are kept for each rank. ``debug`` hashes every tensor at the end of a step and the beginning of the next, and
-    names what changed between, and random numbers that are drawn where a restart would draw them again. ``staging``
+    names what changed between, and random numbers that are drawn where a restart would draw them again. ``strict`` refuses what is only
+    named otherwise: state that changes and is in no copy (:class:`Mismatch`, in the step or forward that finds it). ``staging``
     puts host memory between host tensors and the arena, as device tensors always have it: it costs a copy, and lets
     :meth:`rebind` put a model that was made anew in the old one's place. ``kept_dtype`` names tensors (``{"model.*": torch.float32}``) whose copies have
     another, wider floating-point type than they have here: what was kept of a float32 model is then rounded to this bfloat16 one when it is loaded, and logged;
@@ -156,6 +161,7 @@ class Session:
         shared_buffers: Callable[[str], bool] = lambda name: False,
         keep_rng: bool = True,
         debug: bool = False,
+        strict: bool = False,
         staging: bool = False,
         kept_dtype: Mapping[str, torch.dtype] | None = None,
         connection: Rank | None = None,
@@ -182,35 +188,55 @@ class Session:
         self._asked: bytes | None = None  # the generators, when the loop asks for the first batch after resume
         self._resumed_with: bytes | None = None  # the generators, when a loop over steps() begins
         self._follows = Follows()
+        self._grows: Grows | None = None  # what is to be kept from the next step on, or why it can't be
+        self._lacked: list[str] = []  # by the copy that was loaded
+        self._told = ""  # of what copies lack, to the daemon
         self.reached: Callable[[str, int], None] = lambda place, step: None  #: where the step is; replicad.testing breaks things here
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
-        self._objects = Objects(given, shared_buffers, keep_rng)
-        self._staging = Staging(self._objects.leaves, staging, conversion.kept_dtypes(self._objects.leaves, kept_dtype or {}))
-        self._memory = Memory(self._staging)
-        self._trained = Trained(self._objects, self._memory)
-        self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most)
-        self._own = Capsule("replicad.own", True, "window", self._read_own, sum(loaders.room(o) for o in self._objects.data.values()))
-        self._watch = Watch(self._shared, lambda: self._objects.objects(), lambda: self._objects.generators(), self._objects.leaves, self._trained, debug)
-        self._rank = connection or Rank.open()
-        self._alarm = Alarm(self._rank, self._staging, self._objects.live, self._watch.say)
-        self._live = Live(self._rank, self._staging, self._alarm)
-        self._orders = Orders(self._rank)
-        self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
         self._hooks: list[Any] = []
+        self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
+        self._how = (staging, dict(kept_dtype or {}), debug, strict)
+        self._make(Objects(given, shared_buffers, keep_rng))
+        there = connection or torchenv.opened()
+        self._rank = there or Rank.open()
         try:
-            self._sharded = sharded(self._rank.world, self._objects)
+            self._orders = Orders(self._rank)
+            if recipe := self._rank.recipe() if hasattr(self._rank, "recipe") else b"":
+                self._make(self._objects.grew(Grown.unpack(recipe)))
+            self._bind()
             groups.settle(self._rank, {s.name: s.spread for s in self._sharded})
-            self._layout = Layout(self._sharded)
             self._hook()
         except BaseException:
             for hook in self._hooks:
                 hook.remove()
-            if connection is None:
+            if there is None:
                 self._rank.close()
             raise
         _open = self
         atexit.unregister(_on_its_way_out)
         atexit.register(_on_its_way_out)
+
+    def _make(self, objects: Objects) -> None:
+        """What a session consists of besides its objects, for these."""
+        staging, kept, debug, strict = self._how
+        self._objects, rooms = objects, objects.grown.rooms
+        self._staging = Staging(objects.leaves, staging, conversion.kept_dtypes(objects.leaves, kept))
+        self._memory = Memory(self._staging)
+        self._trained = Trained(objects, self._memory)
+        self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most, rooms.get("replicad.shared", 0))
+        before: Watch | None = getattr(self, "_watch", None)
+        self._watch = Watch(self._shared, lambda: self._objects.objects(), lambda: self._objects.generators(), objects.leaves, self._trained, debug, strict)
+        if before is not None:
+            self._watch.seen, self._watch.lacking = before.seen, before.lacking
+        more = MARKED + sum(loaders.room(o) for o in objects.data.values())
+        self._own = Capsule("replicad.own", True, "window", self._read_own, more, rooms.get("replicad.own", 0))
+
+    def _bind(self) -> None:
+        """What of it hangs on the rank."""
+        self._alarm = Alarm(self._rank, self._staging, self._objects.live, self._watch.say)
+        self._live = Live(self._rank, self._staging, self._alarm)
+        self._sharded = sharded(self._rank.world, self._objects)
+        self._layout = Layout(self._sharded)
 
     def _hook(self) -> None:
         for hook in self._hooks:
@@ -259,7 +285,7 @@ class Session:
     def _read_own(self, how: str = "") -> Any:
         """What is the rank's own, of a step that is over. ``how`` it is known to be over says whose the numbers are that were drawn since its block ended: the step's, or, where a
         batch is asked for, of both: a process that resumes draws what its loop draws before it asks, and has at that place what an undisturbed one has."""
-        own = self._objects.own() | {"asked": None, "due": list(self._follows.due)}
+        own = self._objects.own() | {"asked": None, "due": list(self._follows.due), "lacks": list(self._watch.lacking)}
         if self._ended is not None and how in ("a batch", "a forward", "a step"):
             now, own["rng"] = own["rng"], self._ended.generators
             own["asked"] = now if how == "a batch" else None
@@ -273,7 +299,7 @@ class Session:
             training = module.training and torch.is_grad_enabled()
             if training and self._ended is not None and self._running() is None:
                 self._over("a forward")
-            if self._ended is None and (training or not self._follows.due):
+            if self._ended is None and not self._follows.due:
                 self._watch.forward(training)
             for layer in self._trained.merged():
                 self._watch.say(
@@ -297,6 +323,7 @@ class Session:
         own = self._own.value()
         self._objects.set_own(own)
         self._follows.due, self._follows.named = list(own["due"]), []
+        self._lacked = list(own["lacks"])
         self._asked, self._resumed_with = own["asked"], own["rng"]
 
     # -- life -----------------------------------------------------------------------------------------------------------
@@ -372,6 +399,9 @@ class Session:
         self._rank.met = None  # the gathering has its epoch
         if order.step == 0:  # the initial state is as of resume: what is drawn before the loop is drawn again
             self._asked = self._resumed_with = None
+        if self._lacked:
+            log.warning("replicad: step %d lacks %s: a restart is not the same run; session.noticed of the process that ran it said what to do", order.step, some(self._lacked))
+            self._watch.lacking = self._watch.lacking | dict.fromkeys(self._lacked)
         if source != "fresh":
             for text in conversion.rounded(self._staging.converted):
                 log.warning("replicad: step %d: %s", order.step, text)
@@ -448,15 +478,18 @@ class Session:
     def _attach(self) -> None:
         try:
             self._rank.register(table := self._table())
-            self._alarm.registered(table)
-            self._rank.judge = self._alarm.judge
-            if self._staging:
-                self._rank.stage = self._live.bring
+            self._registered(table)
             self._rank.attach()
         except Refused as err:
             if "geometry" in str(err):
                 raise Mismatch(str(err) + conversion.hint(str(err))) from None
             raise
+
+    def _registered(self, table: list[Region]) -> None:
+        self._alarm.registered(table)
+        self._rank.judge = self._alarm.judge
+        if self._staging:
+            self._rank.stage = self._live.bring
 
     def _write_all(self) -> None:
         self._shared.write()
@@ -493,6 +526,7 @@ class Session:
                 )
             self._watch.entering(step)
             self._carried.look(self._watch.say, step)
+            self._objects.gradients.look(self._watch.say, step, self._objects.optimizers.values(), self._objects.names)
             self._watch.samples({k: loaders.state(o) for k, o in self._objects.data.items()})
             self._live.enter(step, timeout)
             self._life.inside = mark = object()
@@ -504,6 +538,7 @@ class Session:
             self.reached("updated", step)
             self._look()
             self._carried = Carried(() if updated else self._objects.optimizers.values())
+            self._objects.gradients.ended(self._objects.optimizers.values())
             self._modes = self._objects.modes()
             self._follows.ended()
             self._at, self._ended = step, Ended(step, updated, self._objects.generators() if self._asks else None)
@@ -522,9 +557,12 @@ class Session:
         return self._asks or self._running() is not None
 
     def _look(self) -> None:
-        """Refuses tensors that are not those which copies are made of."""
-        if not self._trained.check():
-            self._objects.look()
+        """Refuses tensors that are not those which copies are made of, but for what the job can take up."""
+        try:
+            if not self._trained.check():
+                self._objects.look()
+        except Grows as err:
+            self._grows = err
 
     def _over(self, how: str) -> None:
         """The step whose block has ended is over, with what followed it: it is copied from now on."""
@@ -538,8 +576,19 @@ class Session:
                 self._asks = False
                 log.info("replicad: step %d began without a batch of a registered Loader and without a forward: from now on a step is over when its block ends", step + 1)
             self._staging.small()
-            self._trained.kept = self._shared.write()["trained"]
-            generators = self._own.write(how)["rng"]
+            moving = self._watch.moving() if not any(True for _ in self._trained.layers()) else []
+            try:
+                self._trained.kept = self._shared.write()["trained"]
+                generators = self._own.write(how)["rng"]
+                tight = self._shared.larger != self._shared.room or self._own.larger != self._own.room
+            except Full:
+                generators, tight = None, True
+            if self._grows is not None or moving or tight:
+                self._grow(ended, how, moving)
+                return
+            if (lacks := ", ".join(self._watch.lacking)) != self._told:
+                self._rank.lacks(lacks)
+                self._told = lacks
             self._live.exit(step, updated=ended.updated)
             self._ended = None
             self._watch.exited(step, generators, known=how in ("an iteration", "a batch"))
@@ -548,6 +597,46 @@ class Session:
             raise
         finally:
             self._life.entering = False
+
+    def _grow(self, ended: Ended, how: str, moving: list[str]) -> None:
+        """Has the job take up what this session is to keep from now on, at the step that is over, by an epoch of its own. All ranks do so after the same step: they run one
+        program."""
+        grows, self._grows = self._grows, None
+        before = self._objects.grown
+        grown = self._trained.grown(before, moving)
+        grown.rooms |= {c.name: c.larger for c in (self._shared, self._own) if c.larger != c.room}
+        new = self._objects.grew(grown)
+        self._rank.step_exit(ended.step, updated=ended.updated, good=False)
+        old = dict(vars(self))
+        self._make(new)
+        self._bind()
+        self._life.resumed.clear()  # the epoch is closed by this, which is no fault
+        try:
+            self._rank.grow(table := self._table(), grown.pack())
+        except Refused as err:
+            vars(self).update(old)
+            self._life.resumed.set()
+            raise Mismatch(f"{grows or 'what this job keeps has grown'}. The job can't take it up at step {ended.step}: {err}") from None
+        self._registered(table)
+        self._hook()
+        self._shared.write()
+        self._own.write(how)
+        self._ended = None
+        self._take_up()
+        if self._rank.number == 0:
+            log.warning("replicad: step %d: the job keeps more from here on, in epoch %d: %s", ended.step, self.order.epoch, "; ".join(grown.lines(before)))
+
+    def _take_up(self) -> None:
+        """The epoch of a growth is opened: the live state is what it begins with."""
+        order = self._order(None)
+        self._staging.all()
+        self._rank.seal_initial()
+        order = self._order(None)
+        self._rank.load()
+        self._staging.back(order.step)
+        self._rank.ready(None)
+        self.order = order
+        self._life.resumed.set()
 
     def _tear(self, step: int, err: BaseException) -> None:
         """A step can't be kept: it is no state that anybody may go on from."""
@@ -633,7 +722,8 @@ class Session:
         """What followed the step has been done. :class:`SessionState` where it was not due."""
         self._between("done")
         self._follows.done(name, self._at)
-        self._watch.followed()
+        if not self._follows.due:
+            self._watch.followed()
         if self._resumed_with is not None:  # what was due has drawn, and a loop over steps() that begins now goes on behind it
             self._resumed_with = self._objects.generators()
 

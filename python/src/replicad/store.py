@@ -1,11 +1,12 @@
 """A ``torch.distributed.Store`` that the daemons serve, so that no rank's death takes the rendezvous along; and process groups
-made over it, fresh for each epoch.
+made over it, fresh for each epoch. It is behind ``env://`` in a process that ``replicad run`` started (:func:`rendezvous`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import logging
 import os
 import signal
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from ._core import torchenv
 from ._core.gathering import LOOK, meet, scattered
 from ._core.rank import Rank
 from .errors import Again, Error, Fenced, Gone, RegroupNeeded, Timeout
@@ -45,12 +47,40 @@ _connections: set[tuple[int, int]] = set()
 def connections() -> Iterator[None]:
     """Around what makes communicators (``new_group``, a device mesh): the TCP connections that are opened inside are theirs, and
     :func:`cut` ends them. :func:`init_process_group` does this by itself."""
-    before = _tcp()
+    if getattr(_noting, "here", False):
+        yield
+        return
+    before, _noting.here = _tcp(), True
     try:
         with _Attendant(_meeting() if _meeting else None):
             yield
     finally:
+        _noting.here = False
         _connections.update(_tcp() - before)
+
+
+#: Whether a thread is inside of :func:`connections`.
+_noting = threading.local()
+
+
+def _note_all_groups() -> None:
+    """Has the connections noted of every group that torch makes, whoever asks for it: the program is not to be changed for that."""
+    c10d: Any = dist.distributed_c10d
+    make = getattr(c10d, _MAKES, None)
+    if make is None or getattr(make, "noted", False):
+        return
+
+    @functools.wraps(make)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        with connections():
+            return make(*args, **kwargs)
+
+    noted.noted = True  # type: ignore[attr-defined]
+    setattr(c10d, _MAKES, noted)
+
+
+#: What of torch makes a group, the default one, ``new_group``'s and a device mesh's; a torch that has no such function has only the first noted.
+_MAKES = "_new_process_group_helper"
 
 
 #: The rank that groups are made for.
@@ -195,6 +225,12 @@ class Store(dist.Store):  # type: ignore[name-defined, misc]
 _excepthooks: tuple[Callable[..., object], Callable[..., object]] | None = None
 
 
+def forget() -> None:
+    """Ends what there is of groups of which the default one was never whole."""
+    cut()
+    _forget()
+
+
 def _forget() -> None:
     """Clears what torch has on record of groups, as ``destroy_process_group`` does where there is a default one. A restart may be raised at any
     point of making that: torch then says that there is none, and counts the next one as the second. Groups meet under that number
@@ -214,7 +250,6 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
     where the model is sharded before its state can be registered, or in a block that is run again) all ranks meet for the
     epoch that is to come. :class:`Fenced` when a rank is lost meanwhile. For a session that is off it is torch's own.
     """
-    global _excepthooks, _meeting
     if not isinstance(over, Rank) and not over.enabled:
         alone: dict[str, Any] = {} if over.order.world > 1 else {"store": torch._C._distributed_c10d.HashStore(), "rank": 0, "world_size": 1}
         dist.init_process_group(backend, **alone | options)
@@ -223,22 +258,58 @@ def init_process_group(over: Session | Rank, backend: str = "gloo", **options: A
     if dist.is_initialized():
         destroy_process_group()
     _forget()
-    if _excepthooks is not None and sys.excepthook is _excepthooks[1]:
-        sys.excepthook = _excepthooks[0]
-    rank.drop()
-    plain = sys.excepthook
-    _meeting = weakref.ref(rank)
-    if isinstance(over, Rank) or not over.resumed:
-        while not _meet_and_make(rank, backend, options):
-            pass
-    else:
+    with _default_group_of(rank):
+        if isinstance(over, Rank) or not over.resumed:
+            while not _meet_and_make(rank, backend, options):
+                pass
+            return
         try:
             _make(rank, f"pg/{over.order.epoch}", backend, options)
         except (Error, RuntimeError) as err:
             if rank.fenced:
                 raise Fenced(f"epoch {over.order.epoch} was closed while its process group was made ({err}): call session.resume() next") from err
             raise
+
+
+@contextmanager
+def _default_group_of(rank: Rank) -> Iterator[None]:
+    """Around what makes the default group: torch's hook for exceptions is put aside, that would else lie over that of the group before."""
+    global _excepthooks, _meeting
+    if _excepthooks is not None and sys.excepthook is _excepthooks[1]:
+        sys.excepthook = _excepthooks[0]
+    rank.drop()
+    plain = sys.excepthook
+    _meeting = weakref.ref(rank)
+    yield
     _excepthooks = plain, sys.excepthook
+
+
+def rendezvous(timeout: timedelta = DEFAULT_TIMEOUT, **_: Any) -> Iterator[tuple[Store, int, int]]:
+    """Torch's rendezvous of ``env://``, for the program's own ``torch.distributed.init_process_group``. As with :func:`init_process_group`, all ranks
+    meet for the epoch that is to come unless a session here has resumed: then it is of the session's epoch.
+
+    Torch holds this generator for as long as it makes the group, and ends it then.
+    """
+    from .session import current
+
+    _note_all_groups()
+    session = current()
+    if session is not None and session.rank.closed:
+        session = None
+    rank = torchenv.connected() if session is None else session.rank
+    name = f"pg/{session.order.epoch}" if session is not None and session.resumed else f"pg/{meet(rank, timeout.total_seconds())[0]}"
+    made = False
+    try:
+        with _default_group_of(rank):
+            try:
+                yield Store(rank, name, timeout), rank.number, rank.world
+            except GeneratorExit:
+                made = dist.is_initialized()
+                if not made:
+                    raise
+    finally:
+        if not made:  # another try begins as the first one did, with this rank as with all
+            forget()
 
 
 #: Before torch 2.8 the groups of the epoch before.

@@ -44,6 +44,11 @@ class Handle:
         self._write_lock = threading.RLock()  # over a whole write: one that is not answered goes on as the same write, if none came between
         self._fence_lock = threading.Lock()  # over what a closed epoch calls
 
+    @property
+    def closed(self) -> bool:
+        """Whether it can be used no more, here."""
+        return self._closed or self._pid != os.getpid()
+
     def _handle(self) -> c.c_void_p:
         if self._pid != os.getpid():
             raise Fork(f"this session belongs to process {self._pid}, and this is process {os.getpid()}: data-loader workers and other children must not use it")

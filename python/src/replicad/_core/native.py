@@ -165,6 +165,7 @@ def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:
         "rp_reject": (h, text, err),
         "rp_pause": (h, i64, err),
         "rp_ending": (h, i64, err),
+        "rp_lacks": (h, text, err),
         "rp_kv_set": (h, text, c.c_char_p, c.c_size_t, i64, err),
         "rp_kv_get": (h, text, c.c_char_p, c.POINTER(c.c_size_t), i64, err),
         "rp_kv_check": (h, text, i64, err),

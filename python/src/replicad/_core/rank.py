@@ -248,6 +248,14 @@ class Rank(Rendezvous):
         with self._lock:
             self._check(self._lib.rp_ending(self._handle(), int(most * 1e9), c.byref(self._text)), "ending")
 
+    def lacks(self, text: str) -> None:
+        """Names what the copies of this rank do not hold although the program changes it, from :meth:`attach` on; "" takes it back.
+
+        ``text`` is a list of names, separated by ", "; beyond 1,000 bytes it is cut. ``replicad status``, the launcher at the first commit and durable
+        generations written from now on say it. A new process of the rank begins without it."""
+        with self._lock:
+            self._check(self._lib.rp_lacks(self._handle(), text.replace("\0", " ").encode(errors="replace"), c.byref(self._text)), "lacks")
+
     def leave(self, timeout: float | None = None) -> None:
         """Says that the job is finished for this rank; returns when it is for all."""
         self._wait("leave", lambda ns: self._lib.rp_leave(self._h, ns, c.byref(self._text)), timeout)

@@ -6,6 +6,7 @@ import json
 import os
 
 from ..errors import Invalid
+from .torchenv import NAMES
 
 __all__ = ["place", "wait_rank"]
 
@@ -16,8 +17,8 @@ def wait_rank() -> None:
     """Returns once this process is a rank: at once, unless ``replicad run --warm`` started it beforehand.
 
     Call it at the top of a program, after the imports that take long and before anything that depends on the rank: it sets
-    REPLICAD_RANK and the like in ``os.environ``. In children and subprocesses it does nothing: of the processes below the launcher
-    the topmost Python waits, and scripts may stand above it. An answer that is not what the
+    REPLICAD_RANK and the like in ``os.environ``, and RANK, WORLD_SIZE, LOCAL_RANK and torchrun's others.
+    In children and subprocesses it does nothing: of the processes below the launcher the topmost Python waits, and scripts may stand above it. An answer that is not what the
     launcher writes is :class:`Invalid`; a launcher that goes away ends the process (``SystemExit``).
     """
     number = os.environ.get("REPLICAD_WAIT_FD")
@@ -38,8 +39,8 @@ def wait_rank() -> None:
         place = json.loads(line)
     except ValueError as err:
         raise Invalid(f"wait_rank: {line[:100]!r} is no answer of a launcher: {err}") from None
-    if not isinstance(place, dict) or "REPLICAD_RANK" not in place or not all(k.startswith("REPLICAD_") and isinstance(v, str) for k, v in place.items()):
-        raise Invalid(f"wait_rank: {line[:100]!r} is no answer of a launcher: want an object of REPLICAD_* strings with REPLICAD_RANK")
+    if not isinstance(place, dict) or "REPLICAD_RANK" not in place or not all((k.startswith("REPLICAD_") or k in NAMES) and isinstance(v, str) for k, v in place.items()):
+        raise Invalid(f"wait_rank: {line[:100]!r} is no answer of a launcher: want an object of REPLICAD_* strings, and of torchrun's, with REPLICAD_RANK")
     os.environ.update(place)
 
 

@@ -20,8 +20,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from .. import data, rng
 from .._core import rngcodec
+from ..parallel import divides_alike
 from . import conversion
 from .groups import derive, flag
+from .optimizers import doubts
 from .tensors import some
 from .wrappers import clean, flat_parameters, fsdp1, on_groups, within_fsdp
 
@@ -368,6 +370,8 @@ def _exact(parts: Parts, groups: Groups, live: dict[str, list[Any]], missing: tu
             "one thread computes" if one else f"{n} threads share sums on the CPU: a replacement must have as many",
             "" if one else f"where nodes differ, set OMP_NUM_THREADS={n} on all of them",
         )
+    for name, o in parts.objects.optimizers.items():
+        yield from (Verdict(name, None, text) for text in doubts(o))
     if parts.objects.keep_rng:
         yield Verdict("generators", True, "those that are listed are kept as they were when the step began")
         if own := _own_generators(parts):
@@ -419,6 +423,14 @@ def _sums(parts: Parts, groups: Groups, wrappers: list[Any]) -> Iterator[Verdict
                 False,
                 f"DDP over {n} ranks lays its buckets out anew after its first step ({how}): a process that was started again adds that step up in another order",
                 f"wrap the model with {pinned}",
+            )
+        elif not divides_alike(w):
+            yield Verdict(
+                what,
+                None,
+                f"DDP over {n} ranks with gradient_as_bucket_view=True: the first step of each process multiplies gradients by 1/{n}, and a step that finds gradients in the "
+                f"buckets (zero_grad(set_to_none=False), or none at all) divides them by {n}, which rounds differently",
+                "wrap the model with replicad.parallel.ddp(model, gradient_as_bucket_view=True): it divides in each step; or leave zero_grad() at set_to_none=True in every step",
             )
         else:
             yield Verdict(what, True, f"DDP over {n} ranks keeps its buckets as they were first laid out")

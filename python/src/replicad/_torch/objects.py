@@ -7,6 +7,7 @@ it fits.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,11 +17,15 @@ from .. import rng
 from .._core.capsule import Opaque
 from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from . import loaders
-from .optimizers import bare, refuse_inner, unwrapped
+from .gradients import Gradients
+from .grown import Grown
+from .optimizers import bare, part, refuse_inner, refuse_sparse, unwrapped
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
 from .wrappers import on_groups, reshard
 
 __all__ = ["Objects", "by_name"]
+
+log = logging.getLogger("replicad")
 
 #: The arguments of a session, and where their objects are found here.
 KINDS = {"model": "models", "optimizer": "optimizers", "scheduler": "schedulers", "scaler": "scalers", "data": "data", "extra": "extra"}
@@ -40,8 +45,10 @@ class Objects:
     names: dict[int, str]  #: of the models' parameters, by id
     leaves: list[Leaf]
 
-    def __init__(self, given: Mapping[str, Any], shared_buffers: Callable[[str], bool], keep_rng: bool) -> None:
-        self._shared_buffers, self.keep_rng = shared_buffers, keep_rng
+    def __init__(self, given: Mapping[str, Any], shared_buffers: Callable[[str], bool], keep_rng: bool, grown: Grown | None = None) -> None:
+        """``grown`` is what the job has taken up on its way."""
+        self._shared_buffers, self.keep_rng, self.grown = shared_buffers, keep_rng, grown or Grown()
+        self.gradients, self._kept_gradients = Gradients(), b""
         for kind, at in KINDS.items():
             setattr(self, at, by_name(kind, given.get(kind)))
         self._settle()
@@ -68,6 +75,13 @@ class Objects:
             if found := list(_unlike(self.leaves, new.leaves)):
                 more = [f"and {len(found) - 8} more"] if len(found) > 8 else []
                 raise Mismatch(f"rebind: {'; '.join([*found[:8], *more])}: rebind takes the model and optimizer that the session was made with, made anew in the same way")
+        return new
+
+    def grew(self, grown: Grown) -> Objects:
+        """The same, with more to keep."""
+        new = copy.copy(self)
+        new.grown = grown
+        new._find()
         return new
 
     def _strangers(self) -> int:
@@ -100,15 +114,20 @@ class Objects:
         self.names = {id(p): f"{m}.{clean(model, k)}" for m, model in self.models.items() for k, p in model.named_parameters()}
         self._modules = [m for model in self.models.values() for m in model.modules()]
         self._extra_state = dict(extra_state(self.models))
-        for o in self.optimizers.values():
+        self.grown.take({f"{m}.{clean(model, k)}": p for m, model in self.models.items() for k, p in model.named_parameters()}, self.optimizers)
+        refuse_sparse(self.optimizers, self.models, self.names)
+        for name, o in self.optimizers.items():
+            _in_order(name, o, self.names)
             materialise(o)
+        self.grown.take_state(self.names, self.optimizers)
         self.leaves = list(self.live())
         self.look()
 
     def live(self) -> Iterator[Leaf]:
         """The tensors that models and optimizers consist of now."""
+        window = set(self.grown.window)
         for name, m in self.models.items():
-            yield from model_leaves(name, m, self._shared_buffers)
+            yield from model_leaves(name, m, self._shared_buffers, window)
         for name, o in self.optimizers.items():
             yield from optimizer_leaves(name, o, self.names)
 
@@ -127,7 +146,7 @@ class Objects:
                     yield base()
 
     def drop_gradients(self) -> None:
-        """A step that was broken off leaves gradients behind, which the next backward would add to. What a process is started with has none."""
+        """A step that was broken off leaves gradients behind, which the next backward would add to. There are none then but zeros where the loop keeps gradients."""
         for model in self.models.values():
             for p in model.parameters():
                 p.grad = None
@@ -135,6 +154,7 @@ class Objects:
             for group in o.param_groups:
                 for p in group["params"]:
                     p.grad = None
+        self.gradients.set(self._kept_gradients, self.optimizers.values())
 
     def modes(self) -> list[bool]:
         """Which modules train, rather than evaluate."""
@@ -168,7 +188,9 @@ class Objects:
     def own(self) -> dict[str, Any]:
         """What is a rank's own."""
         modules = {k: x.get_extra_state() for k, x in self._extra_state.items()}  # of forward and backward: scales, calibrations
-        return {"data": {k: loaders.state(o) for k, o in self.data.items()}, "rng": self.generators(), "modules": modules, "objects": self.objects()}
+        data = {k: loaders.state(o) for k, o in self.data.items()}
+        grads = self.gradients.value(self.optimizers.values())
+        return {"data": data, "rng": self.generators(), "modules": modules, "objects": self.objects(), "grads": grads}
 
     def set_own(self, values: Mapping[str, Any]) -> None:
         """The inverse of :meth:`own`."""
@@ -176,6 +198,7 @@ class Objects:
             o.load_state_dict(values["objects"][k])
         for k, o in self.data.items():
             loaders.set_state(o, values["data"][k])
+        self._kept_gradients = values["grads"]
         for k, x in self._extra_state.items():
             x.set_extra_state(values["modules"][k])
         self.set_generators(values["rng"])
@@ -192,6 +215,16 @@ class Objects:
         """The inverse of :meth:`generators`."""
         if self.keep_rng and state is not None:
             rng.set(state)
+
+
+def _in_order(name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
+    """Puts the parameters of each group into the order in which the models have them. A group that was made of a set has another order in each process."""
+    place = {p: i for i, p in enumerate(names)}
+    for i, group in enumerate(optimizer.param_groups if part(optimizer) is optimizer else ()):
+        at = [place.get(id(p), -1) for p in group["params"]]
+        if min(at, default=0) >= 0 and at != sorted(at):
+            log.info("replicad: the parameters of group %d of %s are put into the order of the model", i, name)
+            group["params"].sort(key=lambda p: place[id(p)])
 
 
 def extra_state(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:

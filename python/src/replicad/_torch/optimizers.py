@@ -14,7 +14,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -27,7 +27,7 @@ from ..errors import Mismatch, Unsupported
 from .tensors import Leaf, leaves
 from .trees import differences
 
-__all__ = ["Carried", "materialise", "optimizer_leaves", "optimizer_values", "refuse_inner", "scalars_in_place", "set_optimizer_values", "unwrapped"]
+__all__ = ["Carried", "doubts", "materialise", "optimizer_leaves", "optimizer_values", "refuse_inner", "refuse_sparse", "scalars_in_place", "set_optimizer_values", "unwrapped"]
 
 log = logging.getLogger("replicad")
 
@@ -35,6 +35,27 @@ log = logging.getLogger("replicad")
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 #: Bytes of tensors that an optimizer's attributes may hold for it to be tried out: copies of a model would take its memory twice more.
 MOST_COPIED = 64 << 20
+#: Bytes of parameters that an optimizer is tried out on at their own size; with gradients and the state of two optimizers it takes some ten times as much, for a moment.
+#: A fourth of all is allowed too: the step that makes the state takes as much again.
+MOST_TRIED = 64 << 20
+#: Elements of what stands for a parameter that is too large for that. Optimizers tell small tensors apart (8-bit ones at 4096 elements, factored ones at 128 rows): this is above.
+LARGE = 1 << 20
+#: The longest dimension of what stands for a parameter of a kind that is tried at its own size elsewhere.
+SMALL = 8
+
+
+#: What is not known of an optimizer, or in no copy, as its session was told when its state was made.
+_doubts: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[str]] = weakref.WeakKeyDictionary()
+
+
+def doubts(optimizer: torch.optim.Optimizer) -> list[str]:
+    """Why a restart with this optimizer may be another run."""
+    return _doubts.get(part(optimizer), [])
+
+
+def _doubt(optimizer: torch.optim.Optimizer, text: str) -> None:
+    _doubts.setdefault(optimizer, []).append(text)
+    log.warning("replicad: %s", text)
 
 
 class Carried:
@@ -65,26 +86,27 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
     optimizer, kind = part(optimizer), type(optimizer).__name__
     if isinstance(optimizer, torch.optim.LBFGS):
         raise Unsupported(f"{kind}: its history is a list of tensors that grows from step to step, which can't be registered: use another optimizer")
-    # A parameter without elements (FSDP1 leaves such on a rank) never gets a gradient, and so no state.
-    fresh = [(g, p) for g in optimizer.param_groups for p in g["params"] if p.requires_grad and p.numel() and not optimizer.state.get(p)]
-    if not fresh:
+    if not (fresh := _fresh(optimizer)):
         return
     for g in optimizer.param_groups:
         if g.get("dampening") and g.get("momentum"):
             raise Unsupported(f"{kind} with dampening: its first step differs from all others, so its state can't be made beforehand: take a step before the session is made")
-    if not _of_torch(optimizer):
-        _try_out(optimizer)
-    elif _asked(optimizer, fresh):
+    trial = None if _of_torch(optimizer) else _try_out(optimizer)
+    if _of_torch(optimizer) and _asked(optimizer, fresh):
         return
-    try:
-        counted = _make(optimizer, fresh)
-    except Exception as err:
-        for _, p in fresh:
-            optimizer.state.pop(p, None)  # half made, it would be taken for state at the next attempt
-        raise Unsupported(f"{kind}: its state can't be made by a step with zero gradients ({type(err).__name__}: {err}): take a step before the session is made") from err
+    counted = _made(optimizer, fresh)
+    if trial is not None and trial.smaller:
+        _compare_sizes(optimizer, fresh, trial)
     if counted:
         names = ", ".join(f"self.{k}" for k in counted)
-        log.warning("replicad: %s keeps a count in %s, which no copy holds: a restart begins the count anew. Keep it in param_groups or in state", kind, names)
+        _doubt(optimizer, f"{kind} keeps a count in {names}, which no copy holds: a restart begins the count anew. Keep it in param_groups or in state")
+
+
+def _fresh(optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any], torch.Tensor]]:
+    """The parameters that a step can make state of, and that have none, with their groups. A parameter without elements gets a gradient and state as any other; what FSDP1 leaves
+    on a rank of a tensor that lies elsewhere gets neither."""
+    of = ((g, p) for g in optimizer.param_groups for p in g["params"])
+    return [(g, p) for g, p in of if p.requires_grad and (p.numel() or not getattr(p, "_fsdp_flattened", False)) and not optimizer.state.get(p)]
 
 
 def _asked(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> bool:
@@ -99,8 +121,8 @@ def _asked(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], t
     try:
         for p, _ in grads:
             p.grad = None
-        for p in new:  # where only shape and type count, one number is as good as many
-            plain = type(p) in _TENSORS and p.layout is torch.strided and p.is_contiguous()
+        for p in new:  # where only shape and type count, one number is as good as many; state of one element would have its strides, of which views can't be taken
+            plain = type(p) in _TENSORS and p.layout is torch.strided and p.is_contiguous() and p.numel() > 1
             p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape) if plain else torch.zeros_like(p)
         with torch.no_grad():
             for g in optimizer.param_groups:
@@ -116,6 +138,22 @@ def _asked(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], t
     for p in new if not made else []:
         optimizer.state.pop(p, None)
     return made
+
+
+def _made(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> list[str]:
+    """As :func:`_make`, with what it refuses. Some optimizers fail at a parameter without elements: in the program's own step too if it gets a gradient, so it needs no state."""
+    for some in (fresh, [(g, p) for g, p in fresh if p.numel()]):
+        try:
+            return _make(optimizer, some)
+        except Exception as err:
+            for _, p in fresh:
+                optimizer.state.pop(p, None)  # half made, it would be taken for state at the next attempt
+            first = err
+            if all(p.numel() for _, p in some):
+                break
+    raise Unsupported(
+        f"{type(optimizer).__name__}: its state can't be made by a step with zero gradients ({type(first).__name__}: {first}): take a step before the session is made"
+    ) from first
 
 
 def _make(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> list[str]:
@@ -231,70 +269,156 @@ def _begin(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], t
                 state[key] = type(v)(first)
 
 
-def _try_out(optimizer: torch.optim.Optimizer) -> None:
-    """Refuses an optimizer whose first steps differ where its state was made beforehand, by the names of what differs. Two small ones of its kind tell,
+class _Trial:
+    """How an optimizer was tried out: one that made its state beforehand, what stood for the parameters, by id, and the parameters that nothing of their size stood for."""
+
+    def __init__(self, made: torch.optim.Optimizer, stand_ins: dict[int, torch.Tensor], smaller: list[torch.Tensor]) -> None:
+        self.made, self.stand_ins, self.smaller = made, stand_ins, smaller
+
+
+def _try_out(optimizer: torch.optim.Optimizer) -> _Trial | None:
+    """Refuses an optimizer whose first steps differ where its state was made beforehand, by the names of what differs. Two of its kind tell, over parameters like its own,
     so that neither the optimizer nor what it refers to is touched."""
     kind = type(optimizer).__name__
+    shapes, smaller = _tried(_fresh(optimizer))
     try:
         _copyable(optimizer)
-        fresh, made = _small(optimizer), _small(optimizer)
-        _make(made, [(g, p) for g in made.param_groups for p in g["params"]])
+        (fresh, _), (made, stand_ins) = _copy(optimizer, shapes), _copy(optimizer, shapes)
+        held = [(name, t, t._version) for name, t in _held(fresh)]
+        _made(made, _fresh(made))
+        both = [[p for g in o.param_groups for p in g["params"]] for o in (fresh, made)]
+        stepped = [p.numel() > 0 or bool(made.state.get(p)) for p in both[1]]
         for gradient in (1.0, -0.5):
-            for o in (fresh, made):
-                for g in o.param_groups:
-                    for p in g["params"]:
-                        p.grad = torch.full_like(p, gradient)
+            for o, parameters in zip((fresh, made), both, strict=True):
+                for p in compress(parameters, stepped):
+                    p.grad = torch.full_like(p, gradient)
                 with rng.preserved(), _without_hooks(o):
                     o.step()
         unlike = list(differences(_content(fresh), _content(made), ""))
     except Exception as err:  # of anybody's code
-        log.warning(
-            "replicad: %s is none of torch's, and can't be tried out (%s: %s): its state is made by a step with zero gradients that is taken back; if its first step is unlike "
-            "the others (averages that begin with the first gradient, counters), take a step before the session is made",
-            kind,
-            type(err).__name__,
-            err,
+        why = err.__cause__ if isinstance(err, Unsupported) and err.__cause__ else err
+        _doubt(
+            optimizer,
+            f"{kind} is none of torch's, and can't be tried out ({type(why).__name__}: {why}): its state is made by a step with zero gradients that is taken back; if its first "
+            "step is unlike the others (averages that begin with the first gradient, counters), take a step before the session is made",
         )
-        return
+        return None
     if unlike:
         raise Unsupported(
             f"{kind}: its first step is unlike the others, so its state can't be made by one with zero gradients: {', '.join(unlike[:8])} would differ; count under the key "
             "'step' or in param_groups, begin averages with zeros, or take a step before the session is made"
         )
+    _say_held(optimizer, fresh, held)
+    return _Trial(made, stand_ins, smaller)
+
+
+def _tried(fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> tuple[dict[int, tuple[int, ...]], list[torch.Tensor]]:
+    """The shapes of the parameters that an optimizer is tried out on, by id, and the parameters that none of the same group, shape and type has its own size for: those that
+    are too large. The first of each kind counts; from the smallest on, each is taken at its own size while there is room."""
+    kinds: dict[Any, list[torch.Tensor]] = {}
+    for g, p in fresh:
+        kinds.setdefault((id(g), p.shape, p.dtype, p.device), []).append(p)
+    here = (getattr(p, "_local_tensor", p) for _, p in fresh)  # a shard's parameter has the size of the whole
+    room = max(MOST_TRIED, sum(t.numel() * t.element_size() for t in here) // 4)
+    shapes: dict[int, tuple[int, ...]] = {}
+    smaller: list[torch.Tensor] = []
+    for first, *others in sorted(kinds.values(), key=lambda of: of[0].numel() * of[0].element_size()):
+        room -= first.numel() * first.element_size()
+        shapes[id(first)] = tuple(first.shape) if room >= 0 else _at_most(tuple(first.shape), LARGE)
+        smaller += [first] if shapes[id(first)] != first.shape else []
+        shapes |= {id(p): tuple(min(n, SMALL) for n in p.shape) for p in others}
+    return shapes, smaller
+
+
+def _at_most(shape: tuple[int, ...], numel: int) -> tuple[int, ...]:
+    """A shape of at most so many elements, by halves of its longest dimension."""
+    sizes = list(shape)
+    while math.prod(sizes) > numel:
+        longest = max(range(len(sizes)), key=sizes.__getitem__)
+        sizes[longest] //= 2
+    return tuple(sizes)
+
+
+def _compare_sizes(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]], trial: _Trial) -> None:
+    """Says which parameters an optimizer was not tried out on, at their size. :class:`Unsupported` where it tells them apart from what stood for them by its state."""
+    kind, first = type(optimizer).__name__, trial.smaller[0]
+    for p in trial.smaller:
+        real, tried = (_kinds_of(o.state.get(of, {}), of) for o, of in ((optimizer, p), (trial.made, trial.stand_ins[id(p)])))
+        if real != tried:
+            for _, new in fresh:
+                optimizer.state.pop(new, None)
+            raise Unsupported(
+                f"{kind}: it treats a parameter of shape {tuple(p.shape)} otherwise than the one of shape {tuple(trial.stand_ins[id(p)].shape)} that it was tried out on "
+                f"(its state has {_listed(real)}, and there {_listed(tried)}), so whether its first step is like the others is not known: take a step before the session is made"
+            )
+    more = f" and {len(trial.smaller) - 1} more" if len(trial.smaller) > 1 else ""
+    _doubt(
+        optimizer,
+        f"{kind} is none of torch's, and was tried out on smaller tensors than it has: {tuple(trial.stand_ins[id(first)].shape)} for a parameter of shape {tuple(first.shape)}"
+        f"{more}; whether its first step is like the others was not tried at the full size: take a step before the session is made if it goes by size",
+    )
+
+
+def _kinds_of(state: Any, p: torch.Tensor) -> dict[str, str]:
+    """What an optimizer keeps of a parameter, by path: the type, and how it is shaped beside the parameter."""
+    return {path.removeprefix("."): f"{str(t.dtype).removeprefix('torch.')}{'' if t.shape == p.shape else f' of {t.dim()} dimensions'}" for path, t in _tensors(state, "")}
+
+
+def _listed(kinds: dict[str, str]) -> str:
+    return ", ".join(f"{path} ({what})" for path, what in kinds.items()) or "no tensors"
 
 
 def _copyable(optimizer: torch.optim.Optimizer) -> None:
     """Raises where copies of an optimizer's attributes would do harm."""
     if hasattr(type(optimizer), "__del__"):
         raise TypeError("it has a destructor, which would be called for what its copies share with it")
-    seen: set[int] = set()
-    nbytes, left = 0, [v for k, v in vars(optimizer).items() if k not in ("state", "param_groups") and not k.startswith("_optimizer_")]
-    while left:
-        if id(v := left.pop()) in seen or isinstance(v, (type, ModuleType, FunctionType)):
-            continue
-        seen.add(id(v))
-        if isinstance(v, torch.Tensor):
-            nbytes += v.numel() * v.element_size()
-        elif isinstance(v, Mapping):
-            left += v.values()
-        elif isinstance(v, (list, tuple, set, frozenset)):
-            left += v
-        else:
-            left += getattr(v, "__dict__", {}).values()
+    nbytes = sum(t.numel() * t.element_size() for _, t in _held(optimizer))
     if nbytes > MOST_COPIED:
         raise MemoryError(f"its attributes hold {nbytes >> 20} MiB of tensors")
 
 
-def _small(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """An optimizer of the same kind that has no state yet, over small parameters of its own."""
-    small = {}
-    for g in optimizer.param_groups:
-        for p in g["params"]:
-            if p.requires_grad and p.numel() and not optimizer.state.get(p):
-                shape = [min(n, 8) for n in p.shape]
-                small[id(p)] = torch.nn.Parameter(torch.linspace(-1, 1, math.prod(shape), device=p.device).to(p.dtype).reshape(shape))
+def _held(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that its attributes hold, besides state and groups, at any depth, by the attribute's name."""
+    seen: set[int] = set()
+    left = [(k, v) for k, v in vars(optimizer).items() if k not in ("state", "param_groups") and not k.startswith("_optimizer_")]
+    while left:
+        name, v = left.pop()
+        if id(v) in seen or isinstance(v, (type, ModuleType, FunctionType)):
+            continue
+        seen.add(id(v))
+        if isinstance(v, torch.Tensor):
+            yield name, v
+        elif isinstance(v, Mapping):
+            left += ((name, x) for x in v.values())
+        elif isinstance(v, (list, tuple, set, frozenset)):
+            left += ((name, x) for x in v)
+        else:
+            left += ((name, x) for x in getattr(v, "__dict__", {}).values())
+
+
+def _say_held(optimizer: torch.optim.Optimizer, tried: torch.optim.Optimizer, held: list[tuple[str, torch.Tensor, int]]) -> None:
+    """Says which attributes' tensors the steps of a trial have changed, or put others for. Parameters and state are kept, whoever holds them too."""
+    kept = {id(t) for tree in (*tried.param_groups, *tried.state.values()) for _, t in _tensors(tree, "")}
+    before = {id(t) for _, t, _ in held}
+    changed = {name for name, t, version in held if id(t) not in kept and t._version != version}
+    changed |= {name for name, t in _held(tried) if id(t) not in kept | before}
+    if changed:
+        names = ", ".join(f"self.{name}" for name in sorted(changed))
+        _doubt(
+            optimizer,
+            f"a step of {type(optimizer).__name__} changes tensors in {names}, which no copy holds: a restart begins them anew, which is right for what every step writes before "
+            "it reads. Keep others in param_groups or in state",
+        )
+
+
+def _copy(optimizer: torch.optim.Optimizer, shapes: Mapping[int, tuple[int, ...]]) -> tuple[torch.optim.Optimizer, dict[int, torch.Tensor]]:
+    """An optimizer of the same kind that has no state yet, and its parameters, of the given shapes, by the id of those that they stand for."""
+    stand_ins: dict[int, torch.Tensor] = {}
+    for _, p in _fresh(optimizer):
+        shape = shapes[id(p)]
+        stand_ins[id(p)] = torch.nn.Parameter(torch.linspace(-1, 1, math.prod(shape), device=p.device).to(p.dtype).reshape(shape))
     made = object.__new__(type(optimizer))
-    memo: dict[int, Any] = {**small, id(optimizer): made}
+    memo: dict[int, Any] = {**stand_ins, id(optimizer): made}
     for k, v in vars(optimizer).items():
         if k.startswith("_optimizer_") and isinstance(v, dict):
             vars(made)[k] = type(v)()  # hooks
@@ -302,8 +426,8 @@ def _small(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             vars(made)[k] = copy.deepcopy(v, memo)
     made.state = copy.copy(optimizer.state)
     made.state.clear()
-    made.param_groups = [copy.deepcopy(_hyper(g), memo) | {"params": [small[id(p)] for p in g["params"] if id(p) in small]} for g in optimizer.param_groups]
-    return made
+    made.param_groups = [copy.deepcopy(_hyper(g), memo) | {"params": [stand_ins[id(p)] for p in g["params"] if id(p) in stand_ins]} for g in optimizer.param_groups]
+    return made, stand_ins
 
 
 def _content(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -364,6 +488,18 @@ def refuse_inner(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
                         f"{name}: {type(o).__name__} steps the {type(inner).__name__} in its .{attribute}, whose state would be in no copy: give both, this one first "
                         "(optimizer=[outer, inner])"
                     )
+
+
+def refuse_sparse(optimizers: Mapping[str, torch.optim.Optimizer], models: Mapping[str, torch.nn.Module], names: Mapping[int, str]) -> None:
+    """:class:`Unsupported` for Nesterov's momentum over sparse gradients: nothing sparse can be registered, so it is dense, and torch adds nothing dense to a sparse tensor."""
+    sparse = {id(x.weight) for model in models.values() for x in model.modules() if getattr(x, "sparse", False) is True and isinstance(getattr(x, "weight", None), torch.Tensor)}
+    for name, o in optimizers.items():
+        for g in o.param_groups if sparse and isinstance(o, torch.optim.SGD) else ():
+            if g["nesterov"] and (of := [names.get(id(p), "a parameter") for p in g["params"] if id(p) in sparse]):
+                raise Unsupported(
+                    f"{name}: SGD with nesterov=True over {of[0]}, whose gradients are sparse: its momentum is kept dense, which torch can't add to a sparse gradient: give this "
+                    "parameter to a group with nesterov=False or to torch.optim.SparseAdam, or make the embedding with sparse=False"
+                )
 
 
 def part(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

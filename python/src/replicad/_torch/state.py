@@ -8,7 +8,7 @@ a replica group have in common, one of what is a rank's own.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -21,14 +21,14 @@ from .optimizers import materialise, optimizer_leaves, optimizer_values, set_opt
 from .tensors import Leaf, leaves, regions
 from .wrappers import clean, flat_parameters
 
-__all__ = ["Capsule", "Leaf", "clean", "materialise", "model_leaves", "optimizer_leaves", "optimizer_values", "regions", "set_optimizer_values"]
+__all__ = ["Capsule", "Full", "Leaf", "clean", "materialise", "model_leaves", "optimizer_leaves", "optimizer_values", "regions", "set_optimizer_values"]
 
 #: A capsule's room, as a multiple of what it holds first, and at least this many bytes.
 SLACK, LEAST = 4, 16 << 10
 
 
-def model_leaves(name: str, model: torch.nn.Module, shared_buffers: Callable[[str], bool]) -> Iterator[Leaf]:
-    """Parameters (frozen where they ask for no gradient; the shards of FSDP1's flat parameters in the place of what they are made
+def model_leaves(name: str, model: torch.nn.Module, shared_buffers: Callable[[str], bool], window: Collection[str] = ()) -> Iterator[Leaf]:
+    """Parameters (frozen where they ask for no gradient and are not in ``window``; the shards of FSDP1's flat parameters in the place of what they are made
     of) and persistent buffers. A buffer is a rank's own unless
     ``shared_buffers`` says that it is equal on every rank of the group: BatchNorm's statistics are not, the count of an average of weights is."""
     flat: set[int] = set()
@@ -38,7 +38,8 @@ def model_leaves(name: str, model: torch.nn.Module, shared_buffers: Callable[[st
         yield from leaves(f"{name}.{key}", p._local_shard, "window" if p.requires_grad else "never")
     for key, p in model.named_parameters():
         if id(p) not in flat:
-            yield from leaves(f"{name}.{clean(model, key)}", p, "window" if p.requires_grad else "never")
+            full = f"{name}.{clean(model, key)}"
+            yield from leaves(full, p, "window" if p.requires_grad or full in window else "never")
     for prefix, module in model.named_modules():
         for key, b in module.named_buffers(recurse=False):
             if b is None or key in module._non_persistent_buffers_set:
@@ -48,14 +49,18 @@ def model_leaves(name: str, model: torch.nn.Module, shared_buffers: Callable[[st
             yield from leaves(f"{name}.{full}", b, "any", private=not shared)
 
 
-class Capsule:
-    """A region that holds a tree of small values. Its room is fixed when the session is made."""
+class Full(Unsupported):
+    """A capsule has no room for what it is to hold."""
 
-    def __init__(self, name: str, private: bool, changes: str, read: Callable[..., Any], more: int = 0) -> None:
-        """``more`` bytes are what is not there yet may take at most."""
+
+class Capsule:
+    """A region that holds a tree of small values. Its room is fixed when it is made."""
+
+    def __init__(self, name: str, private: bool, changes: str, read: Callable[..., Any], more: int = 0, room: int = 0) -> None:
+        """``more`` bytes are what is not there yet may take at most; ``room`` is that of the job's, where it has grown."""
         self.name, self.read = name, read
         first = capsule.pack(read(), name)
-        self.room = max(LEAST, SLACK * (len(first) + 8)) + more
+        self.room = room or max(LEAST, SLACK * (len(first) + 8)) + more
         self.buffer = (ctypes.c_uint8 * self.room)()
         self._bytes = memoryview(self.buffer).cast("B")  # written to without a call of ctypes', at which another thread may take the interpreter
         self.region = Region(name=name, address=ctypes.addressof(self.buffer), nbytes=self.room, shape=(self.room,), private=private, changes=changes, keep=self.buffer)
@@ -68,6 +73,11 @@ class Capsule:
         self._put(capsule.pack(now, self.name))
         return now
 
+    @property
+    def larger(self) -> int:
+        """The room that it should have by now: another one where what it holds takes more than half of it."""
+        return max(self.room, 1 << (4 * self.used - 1).bit_length()) if self.used > self.room // 2 else self.room
+
     def changed(self) -> Any | None:
         """What is true now, if that is not what was written last, in the form in which :meth:`value` gives that."""
         now = capsule.pack(self.read(), self.name)
@@ -75,7 +85,7 @@ class Capsule:
 
     def _put(self, b: bytes) -> None:
         if len(b) + 8 > self.room:
-            raise Unsupported(
+            raise Full(
                 f"{self._largest()} of the {len(b)} that small state has now; the session made room for {self.room - 8} ({SLACK} times what it had then, {LEAST} at least): "
                 "keep what grows (histories, logs) out of it, or make the session when it has its full size"
             )

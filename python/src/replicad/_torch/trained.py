@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..errors import Mismatch
+from .grown import Grown, Grows
 from .memory import Memory
 from .objects import Objects, extra_state
 from .optimizers import part
@@ -48,8 +49,9 @@ class Trained:
         of_models = {f"{m}.{clean(model, k)}": p for m, model in models.items() for k, p in model.named_parameters()}
         known = {id(p) for p in of_models.values()}
         others = {f"{o}.{label}": p for o, optimizer in optimizers.items() for label, p in self._labelled(optimizer) if id(p) not in known}
-        self._window = [(n, p) for n, p in (of_models | others).items() if p.requires_grad]
-        self._frozen = [(n, p) for n, p in (of_models | others).items() if not p.requires_grad]
+        grown = set(objects.grown.window)
+        self._window = [(n, p) for n, p in (of_models | others).items() if p.requires_grad or n in grown]
+        self._frozen = [(n, p) for n, p in (of_models | others).items() if not p.requires_grad and n not in grown]
         self._window_tensors, self._frozen_tensors = [p for _, p in self._window], [p for _, p in self._frozen]
         self.most = sum(len(json.dumps(n)) + 1 for n, _ in self._window)  #: bytes that value() takes more, if all are frozen
         self._of_models = of_models
@@ -87,7 +89,7 @@ class Trained:
         come and go has, other values in an optimizer's state."""
         if any(map(_ASKS, self._frozen_tensors)):
             now = [n for n, p in self._frozen if p.requires_grad]
-            raise Mismatch(
+            raise (Grows if all(n in self._of_models for n in now) else Mismatch)(
                 f"{some(now)} asked for no gradient when the session was made and is kept once, not at every step: what it learns would be lost. "
                 "Let everything that is ever to be trained ask for a gradient when the session is made; it may be frozen afterwards"
             )
@@ -118,7 +120,42 @@ class Trained:
                 known = set(map(id, self._groups[o]))
                 added = [label for label, p in self._labelled(optimizer) if id(p) not in known]
                 what = f"got {some(added)}" if added else "lost or reordered parameters"
-                raise Mismatch(f"{o} {what} after the session was made: give the optimizer every parameter before the session is made, and freeze those that train later")
+                kind = Grows if added and self._new_groups(o) else Mismatch
+                raise kind(f"{o} {what} after the session was made: give the optimizer every parameter before the session is made, and freeze those that train later")
+
+    def _new_groups(self, o: str) -> list[list[str]]:
+        """The groups that an optimizer got, by the models' names of their parameters; none where those of before are not what they were, or a model has none of that name."""
+        groups, at = [], 0
+        for group in self._optimizers[o].param_groups:
+            if at < len(self._groups[o]):
+                if not identical(group["params"], self._groups[o][at : at + len(group["params"])]):
+                    return []
+            elif not all(id(p) in self._names for p in group["params"]):
+                return []
+            else:
+                groups.append([self._names[id(p)] for p in group["params"]])
+            at += len(group["params"])
+        return groups
+
+    def grown(self, before: Grown, moving: list[str]) -> Grown:
+        """What is to be kept from now on, beyond what was. ``moving`` ask for no gradient, and change."""
+        known = set(before.window)
+        window = [n for n, p in self._frozen if (p.requires_grad or n in moving) and n not in known and n in self._of_models]
+        now = Grown(before.window + window, [], {k: list(v) for k, v in before.groups.items()}, {k: dict(v) for k, v in before.state.items()}, dict(before.rooms))
+        now.asks = [n for n in now.window if self._of_models[n].requires_grad]
+        for o in self._optimizers:
+            if new := self._new_groups(o):
+                now.groups[o] = now.groups.get(o, []) + new
+        added = {n for groups in now.groups.values() for names in groups for n in names}
+        for o, own, state in self._states:
+            of = now.state.setdefault(o, {})
+            for label, p in self._labelled(own):
+                for key, t in state.get(p, {}).items():
+                    if isinstance(t, torch.Tensor) and f"{o}.{label}.{key}" not in self._of_the_optimizers and label not in added and label not in now.window:
+                        of[label] = of.get(label, {}) | {str(key): (str(t.dtype).removeprefix("torch."), list(t.shape))}
+            if not of:
+                del now.state[o]
+        return now
 
     def _look(self) -> Places:
         return Places(self._models.values(), self._optimizers.values(), [state for _, _, state in self._states])
@@ -141,7 +178,7 @@ class Trained:
             )
         was, now = self._of_the_optimizers, dict(self._optimizer_tensors())
         if came := [n for n in now if n not in was]:
-            raise Mismatch(
+            raise Grows(
                 f"{some(came)} was not there when the session was made (momentum that is switched on later, a history that grows?) and would be in no copy: have the optimizer "
                 "make it before, at its full size, and change it in place"
             )
@@ -164,6 +201,10 @@ class Trained:
         for o, optimizer in self._optimizers.items():
             trees += [(f"{o}.groups[{i}]", {k: v for k, v in group.items() if k != "params"}) for i, group in enumerate(optimizer.param_groups)]
         return ((f"{name}.{'.'.join(map(str, path))}", t) for name, tree in trees for path, t in _tensors(tree, ()))
+
+    def layers(self) -> Iterator[str]:
+        """The layers that peft can merge with their adapters, which changes base weights for a while."""
+        return (n for n, _ in self._layers)
 
     def merged(self) -> Iterator[str]:
         """The layers that peft has merged with their adapters. Unmerging subtracts what was added, which leaves rounding behind."""

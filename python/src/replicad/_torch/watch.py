@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .._core import capsule, rngcodec
+from ..errors import Mismatch
 from .state import Capsule, Leaf
 from .tensors import some
 from .trained import Trained
@@ -25,6 +26,8 @@ log = logging.getLogger("replicad")
 STILL = 10
 #: What may differ in a forward and be back when the step begins (a forward with adapters switched off); looked at then.
 ELSEWHERE = "trained."
+#: So many names are in a copy's mark.
+MOST = 32
 #: After a step so many forwards of an evaluation look: the second one sees what the first one drew.
 LOOKS = 2
 #: How often torch has changed a tensor in place.
@@ -72,13 +75,14 @@ class Watch:
     """Looks at small state from the end of a step to the next forward, at whether tensors were changed in place and, in debug mode, at every tensor's bytes.
 
     ``shared`` holds what ranks have in common, ``objects`` gives what the user's own objects have, and ``generators`` the bytes of :func:`replicad.rng.get`, or None where none are
-    kept. What changed is named once, in a warning, and kept in ``seen``.
+    kept. What changed is named once, in a warning, and kept in ``seen``; what is in no copy is in ``lacking`` too, and an error with ``strict``.
     """
 
     def __init__(
-        self, shared: Capsule, objects: Callable[[], dict[str, Any]], generators: Callable[[], bytes | None], leaves: Iterable[Leaf], trained: Trained, debug: bool
+        self, shared: Capsule, objects: Callable[[], dict[str, Any]], generators: Callable[[], bytes | None], leaves: Iterable[Leaf], trained: Trained, debug: bool, strict: bool
     ) -> None:
-        self._shared, self._objects, self._generators, self._debug = shared, objects, generators, debug
+        self.lacking: dict[str, None] = {}  #: what changed and is in no copy, by name, at most :data:`MOST` of them
+        self._shared, self._objects, self._generators, self._debug, self._strict = shared, objects, generators, debug, strict
         self.tensors(leaves, trained)
         self._at_exit: Exit | None = None
         self._looks = 0  # since then, by forwards that were none of training
@@ -140,6 +144,10 @@ class Watch:
                 "torch.func.functional_call, or in a copy of the model",
             )
 
+    def moving(self) -> list[str]:
+        """The frozen tensors that have changed in place since the last step began."""
+        return [] if self._kept is None else self._frozen.changed(self._kept)
+
     def rewritten(self) -> None:
         """Tensors were written anew with what they had."""
         if self._kept is not None:
@@ -169,12 +177,6 @@ class Watch:
         objects = {} if known else self._objects()
         self._at_exit, self._looks = Exit(step, known, generators, capsule.pack(objects, "extra") if objects else b""), 0
 
-    def followed(self) -> None:
-        """What was due is done. A process that resumes does it again, so that it has what that drew and changed."""
-        if (at := self._at_exit) is not None:
-            objects = self._objects()
-            self._at_exit = replace(at, generators=self._generators(), objects=capsule.pack(objects, "extra") if objects else b"")
-
     def late(self, step: int) -> None:
         """An iteration of a loop over steps ends; its step was over before, by a commit. What has changed since is in no copy of it."""
         at = self._at_exit
@@ -186,6 +188,10 @@ class Watch:
         for name in _drawn(at.generators, self._generators()):
             self.lacks(name, f"{name}: random numbers were drawn after step {step}: {remedy}")
         self._at_exit = at.begun()
+
+    def followed(self) -> None:
+        """What was to follow the step that is over has been done, and is done again by a process that resumes."""
+        self._at_exit = self._at_exit and self._at_exit.begun()
 
     def forward(self, training: bool) -> None:
         """A forward begins. After one that is none of training (an evaluation's) what changes is as lost as before it, so that the next one looks again."""
@@ -238,7 +244,11 @@ class Watch:
             yield from differences(capsule.unpack(at.objects), capsule.unpack(objects), "")
 
     def lacks(self, name: str, text: str) -> None:
-        """Names what changed and is in no copy, once."""
+        """Names what changed and is in no copy: copies are marked with it from now on. :class:`Mismatch` with ``strict``."""
+        if self._strict:
+            raise Mismatch(f"{text} (strict=True)")
+        if len(self.lacking) < MOST:
+            self.lacking = self.lacking | {name: None}
         self.say(name, text)
 
     def say(self, name: str, text: str) -> None:

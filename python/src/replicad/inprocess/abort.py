@@ -64,11 +64,12 @@ class AbortProcessGroups:
 
     def __call__(self) -> None:
         """Does it, or nothing where there is nothing to do."""
-        if not self.free():
-            return
-        from ..store import destroy_process_group
+        if self.free():
+            from ..store import destroy_process_group
 
-        destroy_process_group()
+            destroy_process_group()
+        elif store := sys.modules.get("replicad.store"):
+            store.forget()  # a restart is raised at any point of making a group too
 
     def free(self) -> bool:
         """Frees the threads that are blocked in collectives, and leaves the groups to the program; whether there are any."""
