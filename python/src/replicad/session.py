@@ -303,7 +303,7 @@ class Session:
             training = module.training and torch.is_grad_enabled()
             if training and self._ended is not None and self._running() is None:
                 self._over("a forward")
-            if self._ended is None and (training or not self._follows.due):
+            if self._ended is None and not self._follows.due:
                 self._watch.forward(training)
             for layer in self._trained.merged():
                 self._watch.say(

@@ -176,7 +176,7 @@ def _kept(objects: Objects, g: Any) -> bool:
     """Whether a draw shows in the state that is kept. The draw is taken back."""
 
     def state() -> bytes:
-        return capsule.pack({"before": {k: v for k, v in objects.before().items() if k != "rng"}, "after": objects.objects()})
+        return capsule.pack({k: v for k, v in objects.own().items() if k != "rng"})
 
     back = draws.aside(g)
     try:

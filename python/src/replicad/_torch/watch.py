@@ -177,12 +177,6 @@ class Watch:
         objects = {} if known else self._objects()
         self._at_exit, self._looks = Exit(step, known, generators, capsule.pack(objects, "extra") if objects else b""), 0
 
-    def followed(self) -> None:
-        """What was due is done. A process that resumes does it again, so that it has what that drew and changed."""
-        if (at := self._at_exit) is not None:
-            objects = self._objects()
-            self._at_exit = replace(at, generators=self._generators(), objects=capsule.pack(objects, "extra") if objects else b"")
-
     def late(self, step: int) -> None:
         """An iteration of a loop over steps ends; its step was over before, by a commit. What has changed since is in no copy of it."""
         at = self._at_exit
