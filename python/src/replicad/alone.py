@@ -96,6 +96,11 @@ class Alone(Session):
         if self._at < 0:
             raise SessionState(f"{what} before resume: call session.resume() first")
 
+    def done(self, name: str) -> None:
+        """As under a launcher, but that no copy had it due."""
+        self._between("done")
+        self._follows.done(name, self._at)
+
     def commit(self, timeout: float | None = None) -> int:
         """The step that it is at."""
         return self._at

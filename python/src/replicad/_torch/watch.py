@@ -189,6 +189,12 @@ class Watch:
             self.lacks(name, f"{name}: random numbers were drawn after step {step}: {remedy}")
         self._at_exit = at.begun()
 
+    def followed(self) -> None:
+        """What was due is done. A process that resumes does it again, so that it has what that drew and changed."""
+        if (at := self._at_exit) is not None:
+            objects = self._objects()
+            self._at_exit = replace(at, generators=self._generators(), objects=capsule.pack(objects, "extra") if objects else b"")
+
     def forward(self, training: bool) -> None:
         """A forward begins. After one that is none of training (an evaluation's) what changes is as lost as before it, so that the next one looks again."""
         drawn, self._at_resume = _drawn(self._at_resume, self._generators()) if self._at_resume is not None else [], None
