@@ -13,3 +13,4 @@
 #include "src/join.c"
 #include "src/load.c"
 #include "src/kv.c"
+#include "src/grow.c"
