@@ -32,6 +32,10 @@ type Marker struct {
 	Written uint64 `json:"written,omitempty" cbor:"12,keyasint,omitempty"`
 	// Owner is the job's: nobody else's job goes on from the generation.
 	Owner uint32 `json:"owner" cbor:"13,keyasint,omitempty"`
+	// Recipe is how a process gets the regions that the generation has, where its job had grown; Grown the epoch of the newest growth, before
+	// which regions were others.
+	Recipe []byte        `json:"recipe,omitempty" cbor:"14,keyasint,omitempty"`
+	Grown  replica.Epoch `json:"grown,omitempty" cbor:"15,keyasint,omitempty"`
 }
 
 // Versions of a marker.
