@@ -180,3 +180,19 @@ with Rank.open() as rank:""",
     out = job.done()
     assert out.count("GROWN 20") == 2, out
     assert result(out) == want
+
+
+def test_goes_on_from_the_durable_tier(own_daemon: Daemon) -> None:
+    """A durable generation from after a growth brings the recipe with it."""
+    want = result(own_daemon.run(GROWS, "60", "20", world=2).done())
+    job = own_daemon.run(GROWS, "60", "20", "40", world=2, name="kept", flags=("--durable-every", "5"))
+    job.until("GROWN 20")
+    job.until("COMMITTED")
+    while not (written := re.search(r"^durable +\((\d+),(\d+)\)$", own_daemon.verb("status", "--dev"), re.M)) or int(written[1]) < 2:
+        pass
+    own_daemon.verb("job", "end", "kept", "--dev")
+    job.wait()
+    out = own_daemon.run(GROWS, "60", "20", world=2, name="kept", flags=("--durable-every", "5", "--resume")).done()
+    assert out.count("REGISTERS late words own") == 2, out
+    assert re.search(r"RESUMED (?:2\d|3\d|4\d) durable", out), out
+    assert result(out) == want
