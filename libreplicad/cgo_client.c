@@ -14,3 +14,4 @@
 #include "src/lacks.c"
 #include "src/load.c"
 #include "src/kv.c"
+#include "src/grow.c"

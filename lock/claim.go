@@ -77,6 +77,8 @@ func claimable(j *replica.Job, c replica.Claim, now replica.Claimed) error {
 		return refuse(Stale, "claim rank %d: expected incarnation %d, but %d on node %s holds it", c.Rank, c.Expect, now.Incarnation, now.Node)
 	case c.Expect > now.Incarnation:
 		return refuse(NotYet, "claim rank %d: expected incarnation %d, but it has only %d", c.Rank, c.Expect, now.Incarnation)
+	case j.Growth != nil:
+		return refuse(NotYet, "claim rank %d: job %s grows, with the processes that it has: ranks are claimed again once it has, or a fault has taken the growth back", c.Rank, j.Name)
 	case held && j.Phase != replica.Opening && j.Phase != replica.Closed:
 		return refuse(NotYet, "claim rank %d: job %s is %v and incarnation %d on node %s holds it: it is free once a fault of it is applied", c.Rank, j.Name, j.Phase, now.Incarnation, now.Node)
 	case j.Phase != replica.Opening && j.Phase != replica.Closed:

@@ -92,7 +92,7 @@ func (s *State) running() (n int) {
 // still knows the job, numbers go on from whichever side knows more, so that nothing a zombie carries is handed out again.
 func adopt(j *replica.Job, former *replica.Job, c replica.CreateJob) error {
 	if c.Durable.IsZero() {
-		if c.Epoch != 0 || len(c.Lineage) != 0 || len(c.Condemned) != 0 || len(c.Geometries) != 0 {
+		if c.Epoch != 0 || len(c.Lineage) != 0 || len(c.Condemned) != 0 || len(c.Geometries) != 0 || len(c.Recipe) != 0 || c.Grown != 0 {
 			return refuse(Invalid, "create job %s: epoch %d, a lineage of %d epochs and %d geometries, but no durable generation they belong to", c.Name, c.Epoch, len(c.Lineage), len(c.Geometries))
 		}
 		return nil
@@ -100,7 +100,11 @@ func adopt(j *replica.Job, former *replica.Job, c replica.CreateJob) error {
 	if n := len(c.Geometries); n != 0 && n != len(j.GroupGeometry) {
 		return refuse(Invalid, "create job %s: geometries of %d groups, the layout has %d", c.Name, n, len(j.GroupGeometry))
 	}
+	if len(c.Recipe) > replica.MaxRecipe || c.Grown > c.Durable.Epoch {
+		return refuse(Invalid, "create job %s: a recipe of %d bytes, grown in epoch %d: want at most %d bytes, and not after durable generation %v", c.Name, len(c.Recipe), c.Grown, replica.MaxRecipe, c.Durable)
+	}
 	copy(j.GroupGeometry, c.Geometries)
+	j.Recipe, j.Grown = slices.Clone(c.Recipe), c.Grown
 	lineage, epoch := slices.Clone(c.Lineage), c.Epoch
 	if !rising(lineage) || lineage.Last().Epoch > epoch || epoch > replica.MaxEpoch {
 		return refuse(Invalid, "create job %s: lineage up to epoch %d, highest epoch %d: want rising epochs, none above the highest", c.Name, lineage.Last().Epoch, epoch)
@@ -191,6 +195,7 @@ func (s *State) newEra(index uint64, c replica.NewEra) Outcome {
 		}
 		j.Era, j.Lineage, j.LastIndex = c.Era, lineage, index
 		if j.Phase != replica.Ended {
+			takeBack(&j)
 			j.Epoch, j.ClosedEpoch, j.Plan, j.Writer, j.Faults = first-1, first-1, nil, nil, nil
 			j.Phase = replica.Closed
 			if j.Committed.IsZero() && len(lineage) == 0 {

@@ -109,6 +109,9 @@ func closeEpoch(j *replica.Job, nodes map[replica.NodeName]replica.Node) {
 	j.Faults = standing(j, nodes)
 	j.ClosedEpoch = j.Epoch
 	j.Plan = nil
+	if takeBack(j) {
+		j.Phase = replica.Closed // it has a committed step to go back to
+	}
 	if j.Phase != replica.Opening {
 		j.Phase = replica.Closed
 	}

@@ -37,6 +37,8 @@ func Fits(v View, c replica.Command) error {
 		return fitsJob(v, c, MaxView)
 	case replica.Revoke:
 		return fitsRevocation(v, c.Revocation)
+	case replica.Grow:
+		return fitsGrowth(v, c)
 	}
 	return nil
 }
@@ -101,7 +103,7 @@ func Size(v View) (sum uint64) {
 	}
 	longest := longestName(v.Nodes)
 	for _, j := range v.Jobs {
-		sum += listBytes(len(j.Lineage) + len(j.Condemned))
+		sum += listBytes(len(j.Lineage)+len(j.Condemned)) + recipeBytes(j)
 		if j.Phase == replica.Ended && j.Writer == nil {
 			sum += uint64(1<<10 + len(j.EndReason))
 		} else {
@@ -149,6 +151,9 @@ func Short(c replica.Command) replica.Command {
 		return c
 	case replica.ProveLost:
 		c.Why = replica.Cut(c.Why, maxDetail)
+		return c
+	case replica.Grow:
+		c.What = replica.Cut(c.What, maxDetail)
 		return c
 	case replica.ApplyPlan:
 		c.Plan.Reason = replica.Cut(c.Plan.Reason, MaxReason)

@@ -66,6 +66,9 @@ func checkJob(was, j *replica.Job, v View) error {
 	case j.Phase != replica.Ended && (j.Degraded != (j.Copies < j.Options.MinCopies) || j.Copies < 1):
 		return fmt.Errorf("%d copies, degraded %v", j.Copies, j.Degraded)
 	}
+	if err := checkGrowth(was, j); err != nil {
+		return err
+	}
 	seen := map[replica.Incarnation]bool{}
 	for r, c := range j.Ranks {
 		if c.Incarnation > j.NextIncarnation || c.Incarnation != 0 && seen[c.Incarnation] || r < len(was.Ranks) && c.Incarnation < was.Ranks[r].Incarnation {
@@ -115,4 +118,34 @@ func allParts(j *replica.Job) (out []replica.Part) {
 		out = append(out, replica.OfRank(replica.Rank(r)))
 	}
 	return out
+}
+
+// checkGrowth: a growth keeps its claims and what is committed; it ends by resuming, or by leaving nothing behind.
+func checkGrowth(was, j *replica.Job) error {
+	switch g := j.Growth; {
+	case j.Phase == replica.Ended:
+		return nil
+	case g == nil && j.Phase == replica.Opening && !j.Committed.IsZero():
+		return fmt.Errorf("opening, though %v is committed and nothing grows", j.Committed)
+	case !j.Committed.IsZero() && j.Committed.Epoch < j.Grown:
+		return fmt.Errorf("committed %v is from before the growth of epoch %d", j.Committed, j.Grown)
+	case g != nil && (j.Phase != replica.Opening && j.Phase != replica.Planned || j.ClosedEpoch+1 != j.Epoch):
+		return fmt.Errorf("%v in epoch %d, closed %d, and grows", j.Phase, j.Epoch, j.ClosedEpoch)
+	case g != nil && (j.Committed.IsZero() || g.Step != j.Position.Step || len(g.Geometries) != len(j.GroupGeometry)):
+		return fmt.Errorf("grows at step %d with %d geometries, committed at %v", g.Step, len(g.Geometries), j.Position)
+	case g != nil && was.Growth == g && !sameProcesses(was.Ranks, j.Ranks):
+		return fmt.Errorf("claims changed from %v to %v while the job grows", was.Ranks, j.Ranks)
+	case g != nil || was.Growth == nil || was.Era != j.Era:
+		return nil
+	case j.Grown == was.Epoch && j.Phase == replica.Open && slices.Equal(j.GroupGeometry, was.GroupGeometry):
+		return nil
+	case j.Grown == was.Grown && j.Committed == was.Committed && slices.Equal(j.GroupGeometry, was.Growth.Geometries) && slices.Equal(j.Recipe, was.Growth.Recipe):
+		return nil
+	}
+	return fmt.Errorf("the growth of epoch %d ended half done: %v, grown in %d, geometries %v", was.Epoch, j.Phase, j.Grown, j.GroupGeometry)
+}
+
+// sameProcesses tells whether claims differ at most by the life of a node, which goes on with its processes.
+func sameProcesses(a, b []replica.Claimed) bool {
+	return slices.EqualFunc(a, b, func(x, y replica.Claimed) bool { return x.Incarnation == y.Incarnation && x.Node == y.Node })
 }

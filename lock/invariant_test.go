@@ -33,6 +33,16 @@ func TestCheck(t *testing.T) {
 		"copies and no word":     {was, job(func(j *replica.Job) { j.Copies = 1 }), "1 copies, degraded false"},
 		"a commit without parts": {was, job(func(j *replica.Job) { j.Position.Step = 6 }), "with 0 parts"},
 		"another era's history":  {was, job(func(j *replica.Job) { j.Era, j.Lineage, j.Position.Step = 2, replica.Lineage{{Epoch: 2, Start: 5}}, 4 }), ""},
+		"opening again":          {was, job(func(j *replica.Job) { j.Phase, j.Epoch = replica.Opening, 4 }), "nothing grows"},
+		"a growth of another step": {was, job(func(j *replica.Job) {
+			j.Phase, j.Epoch, j.Growth = replica.Opening, 4, &replica.Growth{Step: 4}
+		}), "grows at step 4"},
+		"a growth half done": {job(func(j *replica.Job) {
+			j.Phase, j.Epoch, j.Growth, j.GroupGeometry = replica.Opening, 4, &replica.Growth{Step: 5, Geometries: []replica.Digest{{1}}}, []replica.Digest{{2}}
+		}), job(func(j *replica.Job) {
+			j.Epoch, j.ClosedEpoch, j.GroupGeometry = 4, 4, []replica.Digest{{2}}
+		}), "half done"},
+		"committed before it grew": {was, job(func(j *replica.Job) { j.Grown = 4 }), "from before the growth"},
 		"ended, with fewer words": {was, job(func(j *replica.Job) {
 			j.Phase, j.Options, j.Ranks, j.Mirrors = replica.Ended, replica.Options{}, nil, nil
 		}), ""},

@@ -41,7 +41,7 @@ func setMirrors(j *replica.Job, nodes map[replica.NodeName]replica.Node, c repli
 
 // quarantine keeps a node out of a job until it is cleared: it gets no rank and no mirror, and its pins don't count. What it holds
 // serves: a plan may name it as a source.
-func quarantine(j *replica.Job, c replica.Quarantine) (bool, error) {
+func quarantine(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.Quarantine) (bool, error) {
 	if err := running(j); err != nil {
 		return false, err
 	}
@@ -57,6 +57,9 @@ func quarantine(j *replica.Job, c replica.Quarantine) (bool, error) {
 		// A drain that is taken back speaks against the node no more; its fault would until the next Resume, which may wait for the node.
 		j.Faults = slices.DeleteFunc(slices.Clone(j.Faults), func(f replica.Fault) bool { return f.Kind == replica.Drain && f.Node == c.Node })
 	default:
+		if j.Growth != nil && slices.ContainsFunc(j.Ranks, func(r replica.Claimed) bool { return r.Node == c.Node }) {
+			closeEpoch(j, nodes) // a growth keeps its claims, and no plan may name one of such a node
+		}
 		j.Quarantined = slices.Insert(slices.Clone(j.Quarantined), at, c.Node)
 		dropMirror(j, c.Node)
 	}

@@ -67,12 +67,16 @@ func planPhase(j *replica.Job, p replica.Plan) error {
 func planGeneration(j *replica.Job, p replica.Plan) error {
 	g := p.Generation
 	switch {
-	case p.Initial && (g.Epoch != p.Epoch || len(j.Lineage) != 0):
+	case j.Growth != nil && (!p.Initial || g != grownAt(j)):
+		return refuse(Invalid, "plan for epoch %d: generation %v, but job %s grows: want %v, which its ranks seal in this epoch", p.Epoch, g, j.Name, grownAt(j))
+	case p.Initial && (g.Epoch != p.Epoch || len(j.Lineage) != 0 && j.Growth == nil):
 		return refuse(Invalid, "initial plan for epoch %d: generation %v, lineage %v: want one sealed in this epoch, before any was opened", p.Epoch, g, j.Lineage)
 	case !p.Initial && !j.Lineage.Valid(g):
 		return refuse(Stale, "plan for epoch %d: generation %v is not of job %s's history %v", p.Epoch, g, j.Name, j.Lineage)
 	case slices.Contains(j.Condemned, g):
 		return refuse(Conflict, "plan for epoch %d: generation %v is condemned", p.Epoch, g)
+	case g.Epoch < j.Grown:
+		return refuse(Conflict, "plan for epoch %d: generation %v is from before the job grew in epoch %d: its ranks have other regions now", p.Epoch, g, j.Grown)
 	case g.Step > replica.MaxStep:
 		return refuse(Invalid, "plan for epoch %d: step %d is above %d", p.Epoch, g.Step, replica.MaxStep)
 	}
@@ -183,11 +187,14 @@ func resume(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.R
 		return false, refuse(Stale, "resume epoch %d: epoch %d was opened", c.Epoch, j.Lineage.Last().Epoch)
 	}
 	j.Previous = safer(j, nodes, lineage, parts)
+	if j.Growth != nil {
+		j.Growth, j.Grown = nil, j.Epoch
+	}
 	j.Phase, j.Lineage, j.Faults, j.OpenedWith = replica.Open, lineage, nil, j.NextIncarnation
 	j.Position, j.Former = replica.Position{Epoch: j.Epoch, Step: j.Plan.Generation.Step}, 0
 	j.Committed, j.Parts, j.Copies, j.Degraded = j.Plan.Generation, parts, c.Copies, c.Copies < j.Options.MinCopies
 	j.Proved = stillRecorded(j)
-	if j.Writer != nil && !lineage.Valid(j.Writer.Generation) {
+	if j.Writer != nil && (!lineage.Valid(j.Writer.Generation) || j.Writer.Generation.Epoch < j.Grown) { // its marker would name regions that it has not
 		j.Writer = nil
 	}
 	return true, nil

@@ -13,7 +13,7 @@ import (
 // its copies, or where no earlier generation lies on more nodes. Of two earlier ones the one on more nodes stays.
 func safer(j *replica.Job, nodes map[replica.NodeName]replica.Node, lineage replica.Lineage, parts []replica.PartRoot) *replica.Earlier {
 	least := fewest(parts, func(replica.Holder) bool { return true })
-	if least >= j.Options.MinCopies {
+	if least >= j.Options.MinCopies || j.Growth != nil { // what was committed before a growth is laid out otherwise
 		return nil
 	}
 	here := func(h replica.Holder) bool {

@@ -142,6 +142,8 @@ func (s *State) rule(c replica.Command) (replica.JobID, func(*replica.Job) (bool
 	switch c := c.(type) {
 	case replica.Begin:
 		return c.Job, func(j *replica.Job) (bool, error) { return begin(j, nodes, c) }
+	case replica.Grow:
+		return c.Job, func(j *replica.Job) (bool, error) { return grow(j, nodes, c) }
 	case replica.ReportFault:
 		return c.Job, func(j *replica.Job) (bool, error) { return reportFault(j, nodes, c.Fault) }
 	case replica.ApplyPlan:
@@ -169,7 +171,7 @@ func (s *State) rule(c replica.Command) (replica.JobID, func(*replica.Job) (bool
 	case replica.EndDurable:
 		return c.Job, func(j *replica.Job) (bool, error) { return endDurable(j, c) }
 	case replica.Quarantine:
-		return c.Job, func(j *replica.Job) (bool, error) { return quarantine(j, c) }
+		return c.Job, func(j *replica.Job) (bool, error) { return quarantine(j, nodes, c) }
 	case replica.ProveLost:
 		return c.Job, func(j *replica.Job) (bool, error) { return proveLost(j, c) }
 	case replica.EndJob:

@@ -13,7 +13,7 @@ import (
 // TestStorm applies seeded random commands, honest, garbled, repeated and late, and checks after each what must hold of
 // every state: see Check.
 func TestStorm(t *testing.T) {
-	var changed, refused int
+	var changed, refused, grown, takenBack int
 	phases := map[replica.JobPhase]int{}
 	for seed := range uint64(60) {
 		s := newStorm(t, seed)
@@ -22,11 +22,12 @@ func TestStorm(t *testing.T) {
 			phases[s.w.current().Phase]++
 		}
 		changed, refused = changed+s.changed, refused+s.refused
+		grown, takenBack = grown+s.grown, takenBack+s.takenBack
 		s.frozen()
 	}
 	// The storm has to reach what it is about.
-	if changed < 2000 || refused < 2000 || phases[replica.Open] < 500 || phases[replica.Closed] < 500 || phases[replica.Planned] < 200 {
-		t.Errorf("a weak storm: %d changes, %d refusals, phases %v", changed, refused, phases)
+	if changed < 2000 || refused < 2000 || phases[replica.Open] < 500 || phases[replica.Closed] < 500 || phases[replica.Planned] < 200 || grown < 10 || takenBack < 20 {
+		t.Errorf("a weak storm: %d changes, %d refusals, %d growths and %d taken back, phases %v", changed, refused, grown, takenBack, phases)
 	}
 }
 
@@ -38,6 +39,7 @@ type storm struct {
 	views            []View
 	hashes           []string
 	changed, refused int
+	grown, takenBack int
 	seed             uint64
 	applied          func(index uint64, c replica.Command) // nil: nobody asks
 }
@@ -75,6 +77,8 @@ func (s *storm) line() string {
 		fmt.Sprintf("cadence %d from=%d", s.rng.IntN(3), int(j.Position.Step)+s.rng.IntN(8)), "durable " + node,
 		fmt.Sprintf("durable-end %d,%d %s", j.Durable.Epoch, j.Durable.Step, s.pick("done", "given-up")), "prove-lost " + node,
 	}
+	grow := fmt.Sprintf("grow %d,%d recipe=r%d step=%d epoch=%d", s.rng.IntN(9)+1, s.rng.IntN(9)+1, s.rng.IntN(9), int(j.Position.Step)+s.rng.IntN(8)/7, int(j.Epoch)-s.rng.IntN(8)/7)
+	rare = append(rare, grow)
 	if s.rng.IntN(5) == 0 {
 		return rare[s.rng.IntN(len(rare))]
 	}
@@ -83,13 +87,16 @@ func (s *storm) line() string {
 		if j.ClosedEpoch == j.Epoch {
 			return fmt.Sprintf("begin %d", j.Epoch+1)
 		}
+		if j.Growth != nil {
+			return s.pick("plan init", "plan init", fault)
+		}
 		return s.pick(claim, claim, "plan init", fmt.Sprintf("node %s session=9", node))
 	case replica.Closed:
 		return s.pick(claim, claim, claim, "plan", fmt.Sprintf("node %s session=%d", node, s.rng.IntN(50)))
 	case replica.Planned:
 		return s.pick("resume", "resume copies=1", "resume", fault)
 	default:
-		return s.pick("commit", "commit", "commit", fault)
+		return s.pick("commit", "commit", "commit", fault, grow)
 	}
 }
 
@@ -144,6 +151,13 @@ func (s *storm) apply(c replica.Command) Outcome {
 	}
 	if o.Changed {
 		s.changed++
+	}
+	if was, is := before.Jobs[s.w.job], after.Jobs[s.w.job]; was.Growth != nil && is.Growth == nil {
+		if is.Phase == replica.Open {
+			s.grown++
+		} else {
+			s.takenBack++
+		}
 	}
 	if err := Check(before, after); err != nil {
 		s.t.Fatalf("seed %d, entry %d, %+v: %v", s.seed, s.w.index, c, err)

@@ -179,6 +179,12 @@ func (w *world) command(verb string, a args) (replica.Command, error) {
 		return replica.Begin{Job: w.job, Epoch: replica.Epoch(number(a.word(1)))}, nil
 	case "claim":
 		return w.claim(a, j), nil
+	case "grow":
+		c := replica.Grow{Job: w.job, Epoch: replica.Epoch(a.num("epoch", uint64(j.Epoch))), Step: replica.Step(a.num("step", uint64(j.Position.Step))), Recipe: []byte(a.vals["recipe"]), What: "2 regions more"}
+		for _, g := range strings.Split(a.word(1), ",") {
+			c.Geometries = append(c.Geometries, replica.Digest{byte(number(g))})
+		}
+		return c, nil
 	case "fault":
 		return w.fault(a, j), nil
 	case "plan":
@@ -310,8 +316,12 @@ func (w *world) claim(a args, j *replica.Job) replica.Command {
 	if int(r) < len(j.Ranks) { // an ended job has none
 		g = j.Layout.Groups[r]
 	}
+	geometry := uint64(g) + 1
+	if j.Grown != 0 && int(g) < len(j.GroupGeometry) { // its recipe says so
+		geometry = uint64(j.GroupGeometry[g][0])
+	}
 	c := replica.Claim{Job: w.job, Rank: r, Expect: replica.Incarnation(a.num("expect", uint64(claimed(j, r).Incarnation))), Holder: h, Group: replica.GroupID(a.num("group", uint64(g))),
-		Geometry: replica.Digest{byte(a.num("geometry", uint64(g)+1))}, Nonce: a.num("nonce", w.index+100)}
+		Geometry: replica.Digest{byte(a.num("geometry", geometry))}, Nonce: a.num("nonce", w.index+100)}
 	if a.word(3) != "late" {
 		w.ranks[r].dead = false
 	}
@@ -375,7 +385,7 @@ func (w *world) newest(j *replica.Job) (best replica.Generation, ok bool) {
 		}
 	}
 	for g := range seen {
-		whole := j.Lineage.Valid(g) && !slices.Contains(j.Condemned, g)
+		whole := j.Lineage.Valid(g) && g.Epoch >= j.Grown && !slices.Contains(j.Condemned, g)
 		for _, d := range j.Disputed {
 			whole = whole && !(j.Lineage.Valid(d.Generation) && d.Generation.Step <= g.Step)
 		}
@@ -393,7 +403,7 @@ func (w *world) plan(a args, j *replica.Job) (replica.Command, error) {
 	p := replica.Plan{Epoch: j.Epoch + 1, Cites: a.num("cites", j.LastIndex), Layout: j.Layout, Ranks: slices.Clone(j.Ranks), Reason: "test"}
 	switch {
 	case a.word(1) == "init":
-		p.Epoch, p.Initial, p.Generation = j.Epoch, true, replica.Generation{Epoch: j.Epoch, Step: replica.Step(a.num("step", 0))}
+		p.Epoch, p.Initial, p.Generation = j.Epoch, true, replica.Generation{Epoch: j.Epoch, Step: replica.Step(a.num("step", uint64(grownStep(j))))}
 	case a.vals["at"] != "":
 		p.Generation = generation(a.vals["at"])
 	default:
@@ -456,6 +466,14 @@ func (w *world) resume(a args, j *replica.Job) (replica.Command, error) {
 		c.Parts[0].Root = replica.Digest{byte(number(v))}
 	}
 	return c, nil
+}
+
+// grownStep is the step that the ranks of a job which grows seal anew; 0: it does not grow.
+func grownStep(j *replica.Job) replica.Step {
+	if j.Growth == nil {
+		return 0
+	}
+	return j.Growth.Step
 }
 
 func (w *world) hold(n replica.NodeName, p replica.Part, g replica.Generation) {
@@ -578,6 +596,12 @@ func (w *world) status(out *strings.Builder) {
 	fmt.Fprintf(out, "%s: %v, epoch %d, closed %d, lineage %v, at %v %v, copies %d", j.Name, j.Phase, j.Epoch, j.ClosedEpoch, j.Lineage, j.Position, j.Committed, j.Copies)
 	if j.Degraded {
 		out.WriteString(", degraded")
+	}
+	if j.Growth != nil {
+		fmt.Fprintf(out, ", grows at %d from %v", j.Growth.Step, j.Growth.Geometries)
+	}
+	if j.Grown != 0 || len(j.Recipe) > 0 {
+		fmt.Fprintf(out, ", grown in %d by %q", j.Grown, j.Recipe)
 	}
 	out.WriteString("\n")
 	for r, c := range j.Ranks {

@@ -39,7 +39,7 @@ func (l *Leader) waits(now time.Duration) []waiting {
 	case replica.Planned:
 		out = l.waitsForLoads(in, now)
 	case replica.Open:
-		out = slices.Concat(l.waitsForSteps(in, now), l.waitsForSlots(now), l.waitsForEnd())
+		out = slices.Concat(l.waitsForSteps(in, now), l.waitsForGrowth(in), l.waitsForSlots(now), l.waitsForEnd())
 	case replica.Ended:
 	}
 	return append(out, l.waitsAtRendezvous(now)...)
@@ -111,7 +111,7 @@ func millis(n uint64) time.Duration {
 // waitsForRest are the ranks without a process, and the processes that are not at rest.
 func (l *Leader) waitsForRest(in *PlanInput) (out []waiting) {
 	j := l.job
-	first, short := j.Phase == replica.Opening && len(j.Lineage) == 0, in.shortages()
+	first, short := in.opens(), in.shortages()
 	all, moved, stopped := true, time.Duration(0), false
 	for r := range j.Ranks {
 		rank := replica.Rank(r)
@@ -141,6 +141,9 @@ func (l *Leader) waitsForRest(in *PlanInput) (out []waiting) {
 			w.until = max(w.since, s.at) + l.bound(AwaitSurvivor) + l.copies(in.Reports[w.node])
 		}
 		out = append(out, l.orItsEnd(w, rep, s))
+	}
+	if j.Growth != nil {
+		return l.waitsForGrown(in, out)
 	}
 	if first && all { // who waits for another rank's process can't get on; nor who waits for one that is stopped
 		for i := range out {

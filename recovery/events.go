@@ -158,6 +158,13 @@ type (
 		Part       replica.Part
 		Root       replica.Digest
 	}
+	// RefuseGrowth answers a rank that waits in a growth: it goes on with the regions that it has.
+	RefuseGrowth struct {
+		Node replica.NodeName
+		Rank replica.Rank
+		Ask  uint64
+		Why  string
+	}
 	// Note tells people what recovery does or waits for; Code is constant per kind of note.
 	Note struct {
 		Code   string
@@ -166,14 +173,15 @@ type (
 	}
 )
 
-func (Propose) effect()     {}
-func (Offer) effect()       {}
-func (Capture) effect()     {}
-func (Mirror) effect()      {}
-func (Relay) effect()       {}
-func (ScanDurable) effect() {}
-func (AskRegions) effect()  {}
-func (Note) effect()        {}
+func (Propose) effect()      {}
+func (Offer) effect()        {}
+func (Capture) effect()      {}
+func (Mirror) effect()       {}
+func (Relay) effect()        {}
+func (ScanDurable) effect()  {}
+func (AskRegions) effect()   {}
+func (RefuseGrowth) effect() {}
+func (Note) effect()         {}
 
 // PlanInput is all that the planner knows.
 type PlanInput struct {

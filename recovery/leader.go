@@ -47,6 +47,7 @@ type Leader struct {
 	came  map[replica.NodeName]bool          // this leader has seen them go, or come anew
 	lies  lies
 	meets meets
+	asks  asks // of ranks to grow
 
 	shunned shunned // who does not take which part
 	made    furthest
@@ -144,6 +145,7 @@ func (l *Leader) learn(ev Event) {
 		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer
 		l.askAgain(ev.Holder.Node)
 		l.meets.linked(ev.Holder.Node)
+		l.asks.linked(ev.Holder.Node)
 		l.mirrored = replica.Generation{}
 	case NodeGone:
 		delete(l.up, ev.Node)
@@ -197,7 +199,7 @@ func (l *Leader) learnJob(ev JobChanged) {
 	if l.job.ClosedEpoch != l.closed || first {
 		l.closed = l.job.ClosedEpoch
 		l.resetRecovery()
-		if !first {
+		if !first && l.job.Growth == nil { // a growth closes an epoch, and recovers nothing
 			l.recoveries = append(l.recoveries, l.now)
 		}
 	}
@@ -272,6 +274,10 @@ func (l *Leader) learnReport(r replica.NodeReport) {
 func (l *Leader) learnOutcome(o Outcome) {
 	name := proposalName(o.Cmd)
 	was, known := l.pending[name]
+	if _, grows := o.Cmd.(replica.Grow); grows && o.Err != nil {
+		l.asks.failed++
+		l.asks.why = o.Err.Error()
+	}
 	if o.Err != nil {
 		l.pending[name] = proposed{l.now + max(l.t.Collect, time.Millisecond), was.on}
 		return
@@ -354,6 +360,8 @@ func proposalName(c replica.Command) string {
 		return fmt.Sprintf("plan %d on %d", c.Plan.Epoch, c.Plan.Cites)
 	case replica.Resume:
 		return fmt.Sprintf("resume %d %v", c.Epoch, c.Spread)
+	case replica.Grow:
+		return fmt.Sprintf("grow %d", c.Epoch)
 	case replica.Begin:
 		return fmt.Sprintf("begin %d", c.Epoch)
 	case replica.Quarantine:

@@ -11,6 +11,10 @@ import (
 // opening has every rank claimed and its initial state sealed, and then plans the first epoch; or, where the job goes on
 // from a durable generation, plans as for any recovery.
 func (l *Leader) opening() {
+	if l.job.Growth != nil {
+		l.growing()
+		return
+	}
 	if l.spent() || l.abandoned() {
 		return
 	}

@@ -26,7 +26,7 @@ func (in *PlanInput) decide() (choice, Verdict) {
 	if v, waiting := in.waitForAcks(); waiting {
 		return choice{}, v
 	}
-	if in.Job.Phase == replica.Opening && len(in.Job.Lineage) == 0 {
+	if in.opens() {
 		return in.decideOpening()
 	}
 	ch, v, settled := in.choose()
@@ -41,6 +41,11 @@ func (in *PlanInput) decide() (choice, Verdict) {
 		return choice{}, v
 	}
 	return ch, Verdict{Kind: Ready, Reason: ch.reason, Scan: v.Scan}
+}
+
+// opens tells whether the job goes on from what its ranks seal in this epoch: it never ran before, or it grows.
+func (in *PlanInput) opens() bool {
+	return in.Job.Phase == replica.Opening && (len(in.Job.Lineage) == 0 || in.Job.Growth != nil)
 }
 
 // scarce tells whether memory holds some part of a choice on fewer nodes than a commit would need.
@@ -70,7 +75,7 @@ func (in *PlanInput) Required() []replica.NodeName {
 	out := []replica.NodeName{}
 	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
 		h := replica.Holder{Node: n, Incarnation: in.Nodes[n].Incarnation}
-		mayHold := len(j.Lineage) > 0 && !slices.Contains(j.Proved, h)
+		mayHold := len(j.Lineage) > 0 && j.Growth == nil && !slices.Contains(j.Proved, h)
 		if (runs[n] || mayHold) && !j.holderGone(h) {
 			out = append(out, n)
 		}
@@ -178,9 +183,21 @@ func (in *PlanInput) choose() (choice, Verdict, bool) {
 	case !disk:
 		tail = "the durable tier is off"
 	case !scan:
-		tail = "the durable tier has no valid one"
+		tail = "the durable tier has no valid one" + in.beforeGrowth()
 	}
 	return choice{}, Verdict{Kind: Stuck, Final: len(in.unproved(st)) == 0 && in.allAnswered() && in.Doubted == nil, Reason: fmt.Sprintf("no generation can be assembled: %s; %s", why, tail)}, false
+}
+
+// beforeGrowth says of a durable generation that nobody can load here, since the job's regions were others then, how it is gone on from.
+func (in *PlanInput) beforeGrowth() string {
+	j := *in.Job
+	j.Grown = 0
+	for _, d := range in.Durable {
+		if d.Generation.Epoch < in.Job.Grown && eligible(&j, d.Generation) {
+			return fmt.Sprintf(" but %v, which is from before the job grew in epoch %d: replicad run --resume begins a job from there, with the regions of then", d.Generation, in.Job.Grown)
+		}
+	}
+	return ""
 }
 
 // diskMayServe tells whether the durable tier may hold what memory does not, by what is recorded of it: something newer than
@@ -390,7 +407,7 @@ func (in *PlanInput) source(l lot) replica.Source {
 	return s
 }
 
-// decideOpening decides on the first epoch, for which exactly (p, init) is eligible.
+// decideOpening decides on the first epoch, for which exactly (p, init) is eligible, or on that of a growth, for which exactly (p, step) is.
 func (in *PlanInput) decideOpening() (choice, Verdict) {
 	var waiting []replica.Rank
 	for r := range in.Job.Ranks {
@@ -399,9 +416,12 @@ func (in *PlanInput) decideOpening() (choice, Verdict) {
 		}
 	}
 	if len(waiting) > 0 {
-		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Ranks: waiting, Reason: fmt.Sprintf("ranks %v have not sealed their initial state", rankList(waiting))}
+		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Ranks: waiting, Reason: fmt.Sprintf("ranks %v have not sealed %s", rankList(waiting), in.sealing())}
 	}
 	init := replica.Generation{Epoch: in.Job.Epoch}
+	if in.Job.Growth != nil {
+		init.Step = in.Job.Growth.Step
+	}
 	st := in.stock()
 	if d := st.disputed(in.Job, init); d != nil {
 		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: d.String(), dispute: d}
@@ -410,8 +430,19 @@ func (in *PlanInput) decideOpening() (choice, Verdict) {
 	if len(missing) > 0 {
 		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", missing[0])}
 	}
-	const reason = "opening: the initial state that every rank sealed"
+	reason := "opening: the initial state that every rank sealed"
+	if in.Job.Growth != nil {
+		reason = fmt.Sprintf("growth: step %d, which every rank sealed with its new regions", init.Step)
+	}
 	return choice{gen: init, lots: lots, reason: reason, initial: true}, Verdict{Kind: Ready, Reason: reason}
+}
+
+// sealing is what the ranks of a job that opens seal.
+func (in *PlanInput) sealing() string {
+	if in.Job.Growth != nil {
+		return fmt.Sprintf("step %d with their new regions", in.Job.Growth.Step)
+	}
+	return "their initial state"
 }
 
 // disputed finds a part of g that its producers sealed under different roots.

@@ -43,7 +43,7 @@ func (l *Leader) restoring() {
 		return // a report that names the loaded copies is still on its way
 	}
 	copies := in.copiesPossible()
-	if until := l.loaded.at + l.bound(AwaitMirror); fewest < copies && l.now < until {
+	if until := l.loaded.at + l.bound(AwaitMirror) + l.grownTime(); fewest < copies && l.now < until {
 		l.wakeAt(until)
 		l.note("waiting", fmt.Sprintf("some part of %v has %d of %d copies", p.Generation, fewest, copies), map[string]string{"why": "mirrors"})
 		return
@@ -110,6 +110,7 @@ func (l *Leader) training() {
 	in := l.input()
 	l.overdue()
 	l.hang(in)
+	l.grow(in)
 	l.spread(in)
 	if !l.proposed(replica.SetMirrors{}) && l.misplaced(in) {
 		byRank, byGroup := l.mirrorsWith(l.shunned)

@@ -22,16 +22,17 @@ var (
 // and checks P1 (no committed step is given up while holders live), P4 (all ranks resume at one valid generation) and that the
 // job goes on once faults end.
 func TestSimulation(t *testing.T) {
-	ends := map[string]int{}
+	ends, grew, tookBack := map[string]int{}, 0, 0
 	for run := range uint64(*simRuns) {
 		seed := run + 1
 		if *simSeed != 0 {
 			seed = *simSeed
 		}
 		s := newSim(seed, recovery.DefaultTiming())
-		s.lives = true
+		s.lives, s.grows = true, true
 		err := s.run()
 		ends[s.outcome]++
+		grew, tookBack = grew+s.w.grew, tookBack+s.w.tookBack
 		if err != nil || *simSeed != 0 {
 			t.Logf("seed %d:\n%s", seed, strings.Join(s.w.said, "\n"))
 		}
@@ -42,10 +43,13 @@ func TestSimulation(t *testing.T) {
 			return
 		}
 	}
+	if grew < *simRuns/5 || tookBack < *simRuns/50 {
+		t.Errorf("%d growths and %d taken back in %d runs: the simulation has grown too tame", grew, tookBack, *simRuns)
+	}
 	if ends["goes on"] < *simRuns/2 || ends["below"] != 0 {
 		t.Errorf("outcomes %v: most jobs should go on", ends)
 	}
-	t.Logf("outcomes %v", ends)
+	t.Logf("outcomes %v, %d growths, %d taken back", ends, grew, tookBack)
 }
 
 type sim struct {
@@ -55,6 +59,7 @@ type sim struct {
 	up      map[replica.NodeName]time.Duration // when each last came back
 	dead    map[replica.NodeName]bool          // its memory is gone when it comes back
 	lives   bool                               // keeper and daemon may start anew beside living ranks
+	grows   bool                               // ranks may ask for other regions
 	seen    []recovery.Event
 	broken  error
 	outcome string
@@ -173,7 +178,11 @@ func (s *sim) node(up bool) (replica.NodeName, *daemon) {
 
 func (s *sim) act() {
 	w, j := s.w, s.w.state()
-	switch s.r.IntN(18) {
+	acts := 18
+	if s.grows {
+		acts = 20
+	}
+	switch s.r.IntN(acts) {
 	case 0, 1, 2, 3, 4:
 		for range 1 + s.r.IntN(3) {
 			if w.step(s.r.IntN(4) > 0) != nil {
@@ -224,9 +233,34 @@ func (s *sim) act() {
 		w.apply(replica.ReportFault{Job: w.job, Fault: replica.Fault{Epoch: j.Epoch, Kind: replica.Drain, Node: n, NodeIncarnation: w.nodes[n].holder.Incarnation}})
 	case 17:
 		s.clear()
+	case 18, 19:
+		s.grow(j)
 	case 15:
 		w.now += time.Duration(s.r.IntN(20)) * time.Second
 	}
+}
+
+// grow has the ranks ask for other regions, most often all of them for the same, and at the committed step.
+func (s *sim) grow(j *replica.Job) {
+	if s.r.IntN(4) > 0 {
+		_ = s.w.step(true) // all stand at a committed step then
+	}
+	var list []replica.Rank
+	for r := range j.Ranks {
+		if s.r.IntN(12) > 0 {
+			list = append(list, replica.Rank(r))
+		}
+	}
+	g := replica.RankGrowth{Geometry: replica.Digest{byte(s.r.IntN(250) + 1)}, Prepared: s.r.IntN(12) > 0}
+	if s.r.IntN(12) == 0 {
+		g.Refused, g.Prepared = "no memory", false
+	}
+	if r := replica.Rank(s.r.IntN(len(j.Ranks))); s.r.IntN(3) == 0 { // it never seals, or loads, what it has grown to
+		if p := s.w.nodes[j.Ranks[r].Node].procs[r]; p != nil {
+			p.unsealing, p.blocked = s.r.IntN(2) == 0, true
+		}
+	}
+	s.w.ask(list, g)
 }
 
 // unsealed has every rank make a step that no slot holds, as most are with a cadence above one, or where commits lag. Some node may have no
@@ -319,7 +353,8 @@ func (s *sim) lost(j *replica.Job) error {
 
 // gone checks that a job that ended for want of state had none: not in memory, not on disk.
 func (s *sim) gone(j *replica.Job) error {
-	if len(s.w.disk) > 0 {
+	grown := s.w.grown
+	if slices.ContainsFunc(s.w.disk, func(d recovery.DurableGen) bool { return d.Generation.Epoch >= grown }) {
 		return fmt.Errorf("the job ended (%s), though %v is on disk", j.EndReason, s.w.disk[len(s.w.disk)-1].Generation)
 	}
 	for _, p := range allParts(&replica.Job{Layout: s.w.layout}) {

@@ -15,7 +15,7 @@ func newer(a, b replica.Generation) int {
 
 // eligible tells whether a generation may be resumed at, whoever holds it.
 func eligible(j *replica.Job, g replica.Generation) bool {
-	if !j.Lineage.Valid(g) || slices.Contains(j.Condemned, g) {
+	if !j.Lineage.Valid(g) || slices.Contains(j.Condemned, g) || g.Epoch < j.Grown { // before it grew its regions were others
 		return false
 	}
 	for _, d := range j.Disputed {

@@ -294,6 +294,15 @@ func (w *world) command(f []string) error {
 		n := replica.NodeName(f[1])
 		w.apply(replica.Quarantine{Job: w.job, Node: n})
 		return w.apply(replica.ReportFault{Job: w.job, Fault: replica.Fault{Epoch: w.state().Epoch, Kind: replica.Drain, Node: n, NodeIncarnation: w.nodes[n].holder.Incarnation}}).Err
+	case "grow": // grow RANKS [geometry=N] [recipe=N] [differs=TEXT] [refused=TEXT] [unprepared]: they ask for other regions where they stand
+		g := replica.RankGrowth{Geometry: replica.Digest{byte(number(a["geometry"]))}, Recipe: replica.Digest{byte(number(a["recipe"]))}, What: "2 regions more", Differs: a["differs"], Refused: a["refused"], Bytes: 64 << 20}
+		_, unprepared := a["unprepared"]
+		g.Prepared = !unprepared && g.Refused == ""
+		w.ask(ranks(f[1]), g)
+	case "unsealing": // unsealing RANKS: they never seal what they are to begin with
+		for _, r := range ranks(f[1]) {
+			w.process(fmt.Sprint(r)).unsealing = true
+		}
 	case "leave": // leave RANKS: they have done their last step
 		for _, r := range ranks(f[1]) {
 			w.process(fmt.Sprint(r)).left = true
@@ -377,6 +386,9 @@ func (w *world) status() {
 	}
 	if j.Previous != nil {
 		w.say("%v is kept", j.Previous.Generation)
+	}
+	if j.Grown != 0 {
+		w.say("grown in epoch %d to %v by %q", j.Grown, j.GroupGeometry, j.Recipe)
 	}
 	w.say("%v: epoch %d (closed %d), position %v, committed %v, copies %d, ranks %s, lineage %v", j.Phase, j.Epoch, j.ClosedEpoch, j.Position, j.Committed, j.Copies, strings.Join(on, " "), j.Lineage)
 }

@@ -103,6 +103,9 @@ func randomInput(r *rand.Rand) recovery.PlanInput {
 		j.Committed = gens[r.IntN(3)]
 	}
 	j.Position = replica.Position{Epoch: j.Lineage.Last().Epoch, Step: j.Committed.Step}
+	if j.Committed.Epoch == 2 && r.IntN(3) == 0 {
+		j.Grown = 2 // nobody can load what was sealed before
+	}
 	randomRecords(r, &in, gens, names)
 	for _, n := range names {
 		if r.IntN(8) > 0 {
@@ -298,7 +301,7 @@ func twinEligible(j *replica.Job, g replica.Generation) bool {
 			return false
 		}
 	}
-	return opened && !slices.Contains(j.Condemned, g)
+	return opened && !slices.Contains(j.Condemned, g) && g.Epoch >= j.Grown
 }
 
 func twinKnown(j *replica.Job, p replica.Part, g replica.Generation) replica.Digest {

@@ -39,6 +39,8 @@ const (
 	AwaitArena                    // an arena that its process alone still has
 	AwaitMeeting                  // the node's word for a rank at the rendezvous
 	AwaitBring                    // what a node keeps of the rendezvous
+	AwaitGrowth                   // the other ranks of a growth
+	AwaitGrown                    // the grown state of a rank
 	AwaitSlot                     // a slot that a durable write holds
 	AwaitCommit                   // the last commit of a job whose ranks have left
 	AwaitWrite                    // its last durable write
@@ -228,6 +230,10 @@ var Waits = [waitKinds]WaitRule{
 		Then: "hang", fault: replica.Hang, Says: "rank {rank}: put off at the rendezvous for {since}: node {node} is in another life than the one that claimed it"},
 	AwaitBring: {Phases: gathers, For: "what a node keeps of the rendezvous", Judge: "leader", Bound: sum(ack), Since: "a rank was first put off for it",
 		Then: "silent", fault: replica.Silent, node: true, Says: "node {node}: has not brought what its ranks left at the rendezvous, for {since}"},
+	AwaitGrowth: {Phases: []replica.JobPhase{replica.Open}, For: "the other ranks of a growth, and their nodes' memory for it", Judge: "leader", Bound: sum(settle, ack).and(bySize), Since: "a rank last asked, or its node had the memory",
+		Then: "the growth is refused, and the ranks go on with the regions that they have", Says: "{what}: rank {rank} on node {node} {process}, for {since}"},
+	AwaitGrown: {Phases: []replica.JobPhase{replica.Opening}, For: "the step that a rank seals with its new regions", Judge: "leader", Bound: sum(settle, ack).and(bySize), Since: "it last got on",
+		Then: "hang; the growth is taken back", fault: replica.Hang, Says: "rank {rank}: process {pid} on node {node} has not sealed {what} with its new regions for {since} (rp_join, rp_seal_initial)"},
 	AwaitSlot: {Phases: []replica.JobPhase{replica.Open}, For: "a slot that a durable write holds and the next commit lacks", Judge: "its node", Bound: fixed(WriteIdle), Since: "a byte was last read",
 		Then: "the slot is given up, and a later generation is written", Says: "node {node}: its durable write of {what} holds the slot that the next commit lacks: commits are {since} late"},
 	AwaitCommit: {Phases: []replica.JobPhase{replica.Open}, For: "the last commit, when all ranks have left", Judge: "leader", Bound: fixed(partingGrace).and("until three times the longest time between commits"), Since: "the last rank left",

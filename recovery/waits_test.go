@@ -158,6 +158,12 @@ func TestNobodyIsWaitedForForEver(t *testing.T) {
 				w.attach(t, d, 0)
 				w.must(t, w.wait(time.Second))
 			}},
+		{name: "opening, a rank does not seal what it has grown to", phase: replica.Opening, named: "rank 1: process 2 on node b has not sealed step 3 with its new regions for ", fault: "hang of rank 1", over: bound(recovery.AwaitGrown, 0),
+			begin: func(t *testing.T, w *world) {
+				w.process("1").unsealing = true
+				w.ask([]replica.Rank{0, 1}, replica.RankGrowth{Geometry: replica.Digest{5}, Prepared: true})
+				w.must(t, w.wait(time.Second))
+			}},
 		{name: "open, daemon away while its host is up", phase: replica.Open, named: "node b: its daemon has been away for ", fault: "silent of node b", over: bound(recovery.AwaitNode, 0),
 			begin: func(t *testing.T, w *world) { w.stopDaemon("b"); w.must(t, w.wait(time.Second)) }},
 		{name: "open, a rank hangs beside one that has left", phase: replica.Open, named: "rank 1: process 2 on node b stands still in step ", fault: "hang of rank 1", over: func(recovery.Timing) time.Duration { return 20 * time.Second },

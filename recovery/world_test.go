@@ -41,6 +41,9 @@ type world struct {
 	onPlan     func(*replica.Job)                  // called when a plan was applied
 	cuts       map[[2]replica.NodeName]bool        // pairs of nodes that can't exchange parts
 	relays     map[replica.Part][]replica.NodeName // who was asked to fetch a part of the plan for others
+	grew       int                                 // growths that resumed
+	grown      replica.Epoch                       // that of the newest
+	tookBack   int                                 // and that a fault took back
 	heirs      bool                                // planted: a process takes its dead predecessor's words for its own (docs/heir.md)
 }
 
@@ -113,6 +116,8 @@ type process struct {
 	loadMS    uint64
 	endingMS  uint64
 	still     standing
+	growth    *replica.RankGrowth // that it asks for, and waits
+	grown     replica.Epoch       // whose growth has brought its arena
 }
 
 // standing is since when nothing of a process has changed, as its daemon sees it.
@@ -141,6 +146,13 @@ func (w *world) apply(c replica.Command) lock.Outcome {
 	before := w.state()
 	out := w.st.Apply(w.index, c)
 	if out.Changed {
+		if j := w.state(); before != nil && before.Growth != nil && j.Growth == nil {
+			if j.Phase == replica.Open {
+				w.grew, w.grown = w.grew+1, j.Grown
+			} else {
+				w.tookBack++
+			}
+		}
 		if j := w.state(); j != nil && (before == nil || before.Phase != j.Phase || before.Epoch != j.Epoch) {
 			w.since = w.now
 		}
@@ -233,7 +245,11 @@ func (w *world) start(r replica.Rank, n replica.NodeName) error {
 		return errors.New("the job has ended")
 	}
 	w.nonce++
-	out := w.apply(replica.Claim{Job: w.job, Rank: r, Expect: j.Ranks[r].Incarnation, Holder: d.holder, Group: j.Layout.Groups[r], Geometry: replica.Digest{9}, Nonce: w.nonce})
+	geometry := j.GroupGeometry[j.Layout.Groups[r]] // what the recipe makes of it
+	if geometry.IsZero() {
+		geometry = replica.Digest{9}
+	}
+	out := w.apply(replica.Claim{Job: w.job, Rank: r, Expect: j.Ranks[r].Incarnation, Holder: d.holder, Group: j.Layout.Groups[r], Geometry: geometry, Nonce: w.nonce})
 	if out.Err != nil {
 		return out.Err
 	}
@@ -435,7 +451,7 @@ func (w *world) train() (g replica.Generation, err error) {
 	}
 	for r, c := range j.Ranks {
 		p := w.nodes[c.Node].procs[replica.Rank(r)]
-		if p == nil || !p.alive || p.stopped || p.busy {
+		if p == nil || !p.alive || p.stopped || p.busy || p.growth != nil {
 			return g, fmt.Errorf("rank %d does not step", r)
 		}
 		p.live.Epoch, p.live.Step = j.Epoch, p.live.Step+1
@@ -463,10 +479,21 @@ func (w *world) react(n replica.NodeName) {
 			p.alive = false // killed
 			d.offers++
 		}
+		if p.alive && p.grown > j.Grown && p.grown <= j.ClosedEpoch {
+			p.alive = false // its growth was taken back
+			d.offers++
+		}
 		if !p.alive {
 			continue
 		}
+		p.answer(j)
 		switch {
+		case j.Growth != nil && j.Phase == replica.Opening:
+			if p.grown == j.Epoch && p.initial != j.Epoch && !p.unsealing {
+				p.initial, p.live = j.Epoch, replica.Generation{Epoch: j.Epoch, Step: j.Growth.Step}
+				d.hold(replica.OfGroup(j.Layout.Groups[r]), p.live, r, false)
+				d.hold(replica.OfRank(r), p.live, r, false)
+			}
 		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0 && p.unsealing:
 		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0:
 			p.initial, p.live = j.Epoch, replica.Generation{Epoch: j.Epoch}
@@ -486,6 +513,36 @@ func (w *world) react(n replica.NodeName) {
 	}
 	if j.Phase == replica.Planned || j.Phase == replica.Open && j.Previous != nil {
 		w.fetchMirrors(n, d, j.Plan)
+	}
+}
+
+// answer is what a daemon does about a growth that its rank asks for: the job has it, or was closed first.
+func (p *process) answer(j *replica.Job) {
+	g := p.growth
+	if g == nil || j.Phase == replica.Open && j.Epoch == g.Epoch {
+		return
+	}
+	p.growth = nil
+	if j.Growth != nil && j.Phase == replica.Opening && j.Epoch == g.Epoch+1 && g.Prepared {
+		p.grown, p.live, p.loaded, p.initial, p.ordered, p.found, p.stopped = j.Epoch, replica.Generation{}, 0, 0, 0, words{}, true
+	}
+}
+
+// ask has ranks ask for other regions, at the step at which they stand.
+func (w *world) ask(list []replica.Rank, g replica.RankGrowth) {
+	j := w.state()
+	for _, r := range list {
+		p := w.nodes[j.Ranks[r].Node].procs[r]
+		if p == nil || !p.alive || p.stopped || p.busy || p.live.Epoch != j.Epoch {
+			continue
+		}
+		is := g
+		w.nonce++
+		is.Ask, is.Epoch, is.Step = w.nonce, j.Epoch, p.live.Step
+		if r == 0 {
+			is.RecipeBytes = []byte("recipe")
+		}
+		p.growth = &is
 	}
 }
 
@@ -601,7 +658,7 @@ func (w *world) report(n replica.NodeName) replica.NodeReport {
 		v := w.believed(p)
 		rep.Ranks = append(rep.Ranks, replica.RankReport{Rank: r, Incarnation: p.inc, Alive: p.alive, Attached: p.alive && !p.detached, PID: uint64(p.inc),
 			Live: replica.PackWord(v.live.Epoch, v.live.Step, phase), Good: v.live.Word(), Settled: !p.busy, Stopped: p.stopped && p.alive, Whole: p.alive && v.whole,
-			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive, Left: p.left, Progress: p.progress, Halted: p.halted && p.alive, Ordered: p.ordered, LoadMS: p.loadMS, EndingMS: p.endingMS, StillMS: p.still.look(w.now, p)})
+			Initial: p.initial, Loaded: p.loaded, Hung: p.hung && p.alive, Left: p.left, Progress: p.progress, Halted: p.halted && p.alive, Ordered: p.ordered, LoadMS: p.loadMS, EndingMS: p.endingMS, Growth: p.growth, StillMS: p.still.look(w.now, p)})
 	}
 	for r, c := range w.state().Ranks { // claims of this life of the node that no process of it has: nobody else reports their deaths
 		if p := d.procs[replica.Rank(r)]; c.Incarnation != 0 && c.Node == n && c.NodeIncarnation == d.holder.Incarnation && (p == nil || p.inc < c.Incarnation) {
@@ -711,6 +768,11 @@ func (w *world) carryOut(e recovery.Effect) {
 			}
 			w.queue = append(w.queue, recovery.Regions{RegionReport: r})
 		}
+	case recovery.RefuseGrowth:
+		w.say("refuse the growth of rank %d on %s: %s", e.Rank, e.Node, e.Why)
+		if p := w.nodes[e.Node].procs[e.Rank]; p != nil && p.growth != nil && p.growth.Ask == e.Ask && w.nodes[e.Node].up {
+			p.growth = nil
+		}
 	case recovery.Note:
 		w.say("%s: %s", e.Code, e.Text)
 	}
@@ -770,6 +832,8 @@ func describe(c replica.Command) string {
 		return s
 	case replica.Begin:
 		return fmt.Sprintf("begin %d", c.Epoch)
+	case replica.Grow:
+		return fmt.Sprintf("growth of epoch %d at step %d by %s, geometries %v, recipe %q", c.Epoch, c.Step, c.What, c.Geometries, c.Recipe)
 	case replica.Condemn:
 		return fmt.Sprintf("condemn %v: %s", c.Generation, c.Reason)
 	case replica.SetCopies:

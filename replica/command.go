@@ -35,6 +35,9 @@ type (
 		// Creator is the node whose launcher asked for the job, which may end it.
 		Creator NodeName `cbor:"13,keyasint,omitempty"`
 		Limit   uint64   `cbor:"14,keyasint,omitempty"` // as RegisterNode's
+		// Recipe and Grown are the durable generation's: how a process gets its regions, and since when they are those.
+		Recipe []byte `cbor:"15,keyasint,omitempty"`
+		Grown  Epoch  `cbor:"16,keyasint,omitempty"`
 	}
 	// Begin mints the epoch in which ranks attach and seal their initial state.
 	Begin struct {
@@ -50,6 +53,16 @@ type (
 		Group    GroupID     `cbor:"5,keyasint"` // as the process understands it; must be the layout's, once that has groups
 		Geometry Digest      `cbor:"6,keyasint"` // of its replicated part; must be its group's
 		Nonce    uint64      `cbor:"7,keyasint"` // chosen at random by the claimant: a repeated claim returns the same incarnation
+	}
+	// Grow closes the open epoch and mints the next one, in which the same processes seal the committed step anew, with other regions.
+	Grow struct {
+		Job        JobID    `cbor:"1,keyasint"`
+		Epoch      Epoch    `cbor:"2,keyasint"` // that is open
+		Step       Step     `cbor:"3,keyasint"` // at which all ranks stand: must be the committed one
+		Geometries []Digest `cbor:"4,keyasint"` // by group, of its replicated part
+		Recipe     []byte   `cbor:"5,keyasint,omitempty"`
+		Bytes      uint64   `cbor:"6,keyasint,omitempty"` // of a rank's parts
+		What       string   `cbor:"7,keyasint,omitempty"`
 	}
 	// ReportFault closes the newest epoch, or joins the faults that did.
 	ReportFault struct {
@@ -171,6 +184,7 @@ func (RegisterNode) command()  {}
 func (CreateJob) command()     {}
 func (Begin) command()         {}
 func (Claim) command()         {}
+func (Grow) command()          {}
 func (ReportFault) command()   {}
 func (ApplyPlan) command()     {}
 func (Resume) command()        {}

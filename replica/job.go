@@ -28,7 +28,7 @@ type Options struct {
 type JobPhase uint8
 
 // The phases of a job. Legal moves: Opening -> Planned -> Open -> Closed -> Planned -> Open ...; a fault moves Planned to
-// Closed and Opening to Begun-again (Opening with a new epoch); anything -> Ended.
+// Closed and Opening to Begun-again (Opening with a new epoch); a growth moves Open to Opening with a new epoch, and a fault of that Opening to Closed; anything -> Ended.
 const (
 	Opening JobPhase = 1 // Begin minted Epoch; ranks attach and seal their initial state
 	Planned JobPhase = 2 // Plan created Epoch; ranks restore
@@ -132,6 +132,25 @@ type Job struct {
 	Owner uint32 `json:"owner" cbor:"37,keyasint,omitempty"`
 	// Former is the step that an earlier run had committed which this one goes on from, as far as the log knew it; 0 once this one has resumed.
 	Former Step `json:"former,omitempty" cbor:"44,keyasint,omitempty"`
+	// Growth is a growth that was decided and has not resumed yet; GroupGeometry and Recipe are those that it leads to. A fault takes it back.
+	Growth *Growth `json:"growth,omitempty" cbor:"45,keyasint,omitempty"`
+	// Grown is the epoch of the newest growth that resumed: what was sealed in an epoch before it is laid out otherwise, and nobody can load it.
+	Grown Epoch `json:"grown,omitempty" cbor:"46,keyasint,omitempty"`
+	// Recipe is how a process gets the regions that the job has now, in the program's own words: a process of this job asks for it before it
+	// registers. Empty: the job has never grown.
+	Recipe []byte `json:"recipe,omitempty" cbor:"47,keyasint,omitempty"`
+}
+
+// MaxRecipe is how many bytes a recipe may have: it is in every whole view of its job.
+const MaxRecipe = 64 << 10
+
+// Growth is what a growth that has not resumed yet changes, and what to go back to.
+type Growth struct {
+	Step       Step     `json:"step" cbor:"1,keyasint"`                       // at which it goes on; it is committed with the regions of before
+	Geometries []Digest `json:"geometries" cbor:"2,keyasint"`                 // of before, by group
+	Recipe     []byte   `json:"recipe,omitempty" cbor:"3,keyasint,omitempty"` // of before
+	Bytes      uint64   `json:"bytes,omitempty" cbor:"4,keyasint,omitempty"`  // that a rank has after it: its seal and its mirrors have time for those
+	What       string   `json:"what,omitempty" cbor:"5,keyasint,omitempty"`   // grows, for people
 }
 
 // Held is on how many nodes each part of the committed generation lies, by the record, of the copies that a commit needs: fewer than Copies

@@ -83,6 +83,25 @@ type RankReport struct {
 	Failing string `json:"failing,omitempty" cbor:"22,keyasint,omitempty"`
 	// EndingMS is for how long its process has said that it may be on its way out, in milliseconds; 0: it has not said so.
 	EndingMS uint64 `json:"ending_ms,omitempty" cbor:"23,keyasint,omitempty"`
+	// Growth is what the rank asks to grow to, while it waits for an answer; nil: it does not.
+	Growth *RankGrowth `json:"growth,omitempty" cbor:"24,keyasint,omitempty"`
+}
+
+// RankGrowth is the growth that a rank asks for, between two steps.
+type RankGrowth struct {
+	Ask      uint64 `json:"ask" cbor:"1,keyasint"` // random: an answer names it
+	Epoch    Epoch  `json:"epoch" cbor:"2,keyasint"`
+	Step     Step   `json:"step" cbor:"3,keyasint"`     // at which the rank stands
+	Geometry Digest `json:"geometry" cbor:"4,keyasint"` // of its replicated part, grown
+	Recipe   Digest `json:"recipe" cbor:"5,keyasint"`
+	// RecipeBytes is the recipe itself, as rank 0 has it.
+	RecipeBytes []byte `json:"recipe_bytes,omitempty" cbor:"6,keyasint,omitempty"`
+	// Prepared: the grown arena lies beside the present one. Refused is why it can't; empty and not Prepared: it is being made.
+	Prepared bool   `json:"prepared,omitempty" cbor:"7,keyasint,omitempty"`
+	Refused  string `json:"refused,omitempty" cbor:"8,keyasint,omitempty"`
+	Bytes    uint64 `json:"bytes,omitempty" cbor:"9,keyasint,omitempty"`    // of the rank's parts, grown
+	What     string `json:"what,omitempty" cbor:"10,keyasint,omitempty"`    // it grows by, as a number
+	Differs  string `json:"differs,omitempty" cbor:"11,keyasint,omitempty"` // likewise, by name
 }
 
 // NodeReport is a daemon's full account of one job, sent after each change that matters outside the hot path. The newest

@@ -34,6 +34,10 @@ type Marker struct {
 	Owner uint32 `json:"owner" cbor:"13,keyasint,omitempty"`
 	// Lacks is what ranks had said of their copies by the time that it was written: a run that goes on from it is not the same one.
 	Lacks []replica.Lacking `json:"lacks,omitempty" cbor:"14,keyasint,omitempty"`
+	// Recipe is how a process gets the regions that the generation has, where its job had grown; Grown the epoch of the newest growth, before
+	// which regions were others.
+	Recipe []byte        `json:"recipe,omitempty" cbor:"15,keyasint,omitempty"`
+	Grown  replica.Epoch `json:"grown,omitempty" cbor:"16,keyasint,omitempty"`
 }
 
 // Versions of a marker.

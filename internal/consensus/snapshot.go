@@ -100,6 +100,8 @@ func checkJob(v lock.View, j *replica.Job) error {
 		return fmt.Errorf("mirrors of %d ranks and %d groups, the layout has %d and %d", len(j.Mirrors), len(j.GroupMirrors), j.Layout.World, groups)
 	case j.Naming != nil && (len(j.Naming) != len(j.Ranks) || groups != len(j.Ranks)):
 		return fmt.Errorf("groups named by %d ranks of %d, which the layout has in %d groups", len(j.Naming), len(j.Ranks), groups)
+	case j.Growth != nil && (len(j.Growth.Geometries) != groups || len(j.Growth.Recipe) > replica.MaxRecipe) || len(j.Recipe) > replica.MaxRecipe:
+		return errors.New("a growth from another number of groups, or a recipe that is too large")
 	case j.Phase < replica.Opening || j.Phase > replica.Ended:
 		return fmt.Errorf("phase %d", j.Phase)
 	case j.ClosedEpoch > j.Epoch || j.Epoch > replica.MaxEpoch:

@@ -86,6 +86,8 @@ func TestSnapshotRefuses(t *testing.T) {
 		}, "both called"},
 		"groups missing": {func(v *lock.View) { v.Jobs[job].Layout.Groups = nil }, "groups"},
 		"group too high": {func(v *lock.View) { v.Jobs[job].Layout.Groups[1] = 1 << 31 }, "group"},
+		"growth":         {func(v *lock.View) { v.Jobs[job].Growth = &replica.Growth{Geometries: make([]replica.Digest, 9)} }, "growth"},
+		"recipe":         {func(v *lock.View) { v.Jobs[job].Recipe = make([]byte, replica.MaxRecipe+1) }, "recipe"},
 		"phase":          {func(v *lock.View) { v.Jobs[job].Phase = 77 }, "phase"},
 		"epochs":         {func(v *lock.View) { v.Jobs[job].ClosedEpoch = 4 }, "epoch"},
 		"ranks missing":  {func(v *lock.View) { v.Jobs[job].Ranks = nil }, "ranks"},

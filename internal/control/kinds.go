@@ -62,6 +62,7 @@ const (
 	KindPiece       wire.Kind = 111
 	kindAskView     wire.Kind = 112
 	kindCopy        wire.Kind = 114
+	kindGrowth      wire.Kind = 115
 
 	KindOperatorReply wire.Kind = 113
 )
@@ -112,6 +113,7 @@ var table = []row{
 	message[RelayOrder](kindRelay, ToNode),
 	message[CorruptCopy](kindRecheck, ToNode), // read it again
 	message[RegionsOrder](kindAskRegions, ToNode),
+	message[GrowthRefused](kindGrowth, ToNode),
 	message[ClaimReply](KindClaimReply, ToNode),
 	message[CreateReply](KindCreateReply, ToNode),
 	message[KVReply](kindKVReply, ToNode),

@@ -324,6 +324,14 @@ type RegionsOrder struct {
 	Root       replica.Digest     `cbor:"5,keyasint"`
 }
 
+// GrowthRefused answers a rank that waits in a growth: it goes on with the regions that it has.
+type GrowthRefused struct {
+	Job  replica.JobID `cbor:"1,keyasint"`
+	Rank replica.Rank  `cbor:"2,keyasint"`
+	Ask  uint64        `cbor:"3,keyasint"`
+	Why  string        `cbor:"4,keyasint"`
+}
+
 // OtherLayout says how a job that runs has another layout than the one asked for; empty: it has that one.
 func (c CreateRequest) OtherLayout(job *replica.Job) string {
 	const remedy = "end it (replicad job end %s) or use another name"

@@ -46,7 +46,7 @@ func (lj *localJob) awaitsProcesses() bool {
 
 // sayWhoIsAwaited tells launchers which of their processes the job waits for: after claim_timeout, and each time that has doubled.
 func (h *Host) sayWhoIsAwaited(lj *localJob) {
-	if !lj.awaitsProcesses() {
+	if !lj.awaitsProcesses() || lj.job.Growth != nil { // the processes of a growth started long ago: the leader says whom it waits for
 		for _, l := range h.launchers {
 			if l.job == lj.job.ID {
 				l.starts.quiet()

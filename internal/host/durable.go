@@ -168,7 +168,8 @@ func (h *Host) writeMarker(o control.MarkerOrder) {
 		return
 	}
 	job := lj.job
-	mark := checkpoint.Marker{JobName: job.Name, Job: job.ID, Generation: o.Generation, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned, Geometries: job.GroupGeometry, Owner: job.Owner, Lacks: o.Lacks}
+	geometries, recipe := laidOut(job)
+	mark := checkpoint.Marker{JobName: job.Name, Job: job.ID, Generation: o.Generation, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned, Geometries: geometries, Recipe: recipe, Grown: job.Grown, Owner: job.Owner, Lacks: o.Lacks}
 	for _, s := range o.Shards {
 		mark.Shards = append(mark.Shards, s.Info)
 	}
@@ -182,4 +183,12 @@ func (h *Host) writeMarker(o control.MarkerOrder) {
 		}
 		return ev
 	})
+}
+
+// laidOut is how what a job has committed is laid out: while it grows, as before.
+func laidOut(job *replica.Job) (geometries []replica.Digest, recipe []byte) {
+	if g := job.Growth; g != nil {
+		return g.Geometries, g.Recipe
+	}
+	return job.GroupGeometry, job.Recipe
 }

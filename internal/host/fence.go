@@ -172,6 +172,7 @@ func (h *Host) supersede(lj *localJob) {
 			c = lj.job.Ranks[r]
 		}
 		if c.Incarnation <= lr.incarnation && lj.job.Phase != replica.Ended {
+			h.brokenOff(lj, lr)
 			continue
 		}
 		if lj.job.Phase == replica.Ended {

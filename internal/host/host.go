@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/adoption"
+	"github.com/replicad/replicad/internal/host/growth"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/push"
 	"github.com/replicad/replicad/internal/host/restore"
@@ -146,6 +147,7 @@ type Host struct {
 	push         *push.Room
 	mirrors      *mirrors.Room
 	restores     *restore.Room
+	growing      *growth.Room
 	yielding     yielding
 }
 
@@ -210,6 +212,7 @@ func New(c Config) *Host {
 	m.scrubber = newScrubber(m)
 	m.restores = restore.New(rooms{m}, m.log)
 	m.mirrors = mirrors.New(rooms{m}, m.log, m.self.Name)
+	m.growing = growth.New(rooms{m})
 	m.push = push.New(rooms{m}, m.log, m.cluster, m.self.Name)
 	return m
 }
@@ -295,6 +298,10 @@ func (h *Host) handle(ev Event) {
 		h.arenaParked(ev)
 	case arenaShort:
 		h.arenaShort(ev)
+	case growth.Event:
+		h.growths(ev)
+	case grownParked:
+		h.grownParked(ev)
 	case desk.Event:
 		h.desk.Handle(ev)
 	case scrub.FetchEnded:
@@ -412,6 +419,8 @@ func (h *Host) leaderSays(msg any) {
 		h.pushes(push.Asked{MirrorOrder: msg})
 	case control.UnheardQuestion:
 		h.send(control.UnheardAnswer{ID: msg.ID, Nodes: h.unheard()})
+	case control.GrowthRefused:
+		h.growths(growth.Refused{Job: msg.Job, Rank: msg.Rank, Ask: msg.Ask, Why: msg.Why})
 	case control.RelayOrder:
 		h.mirror(mirrors.Relay{RelayOrder: msg})
 	case control.CorruptCopy:
@@ -462,6 +471,7 @@ func (h *Host) viewed(v control.View) {
 			moved := was.Position != job.Position || was.Committed != job.Committed
 			lj.job = job
 			h.outages(lj, was)
+			h.sayGrowth(lj, was)
 			h.pushes(push.Changed{Was: was})
 			if moved { // a commit that came with another change, or a plan that went back
 				h.tellCommitted(lj)
@@ -555,6 +565,9 @@ func (h *Host) tick() time.Duration {
 		if lj.job.Phase == replica.Open {
 			h.answerCandidate(lj)
 		}
+		if h.growing.Asks(lj.job.ID) {
+			h.growths(growth.Changed{Job: lj.job.ID}) // no event says that a rank trains on instead of waiting
+		}
 		if due {
 			h.lookAtProgress(lj)
 			h.sayWhoIsAwaited(lj)
@@ -593,6 +606,9 @@ func (h *Host) Close() {
 		}
 	}
 	closeAll(h.adoption.Arenas()...)
+	for _, a := range h.growing.Close() {
+		a.Close()
+	}
 	for _, a := range h.attaching {
 		if a.arena != nil {
 			closeAll(a.arena)

@@ -27,15 +27,18 @@ const (
 	leaves              // it says that it has finished
 	dies                // its process has ended
 	returns             // it attaches again, to a daemon that was away
+	grows               // it gets another arena between two steps
 )
 
-func (d deed) String() string { return [...]string{"stops", "goes", "leaves", "dies", "returns"}[d] }
+func (d deed) String() string {
+	return [...]string{"stops", "goes", "leaves", "dies", "returns", "grows"}[d]
+}
 
 // lives has every way from one life to another; docs/design.md draws it, and a test compares the two. What is not here does not happen.
 var lives = map[life]map[deed]life{
-	attached: {stops: stopped, goes: training, leaves: finished, dies: dead, returns: attached},
+	attached: {stops: stopped, goes: training, leaves: finished, dies: dead, returns: attached, grows: attached}, // after a restart of the daemon it is only that
 	stopped:  {stops: stopped, goes: training, leaves: finished, dies: dead, returns: stopped},
-	training: {stops: stopped, goes: training, leaves: finished, dies: dead, returns: training},
+	training: {stops: stopped, goes: training, leaves: finished, dies: dead, returns: training, grows: attached},
 	finished: {stops: stopped, goes: finished, leaves: finished, dies: departed, returns: finished}, // a fault before all have left brings it back
 	dead:     {returns: attached},
 	departed: {returns: finished},

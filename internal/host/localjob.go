@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/growth"
 	"github.com/replicad/replicad/internal/host/lacks"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/restore"
@@ -102,6 +103,8 @@ func (h *Host) report(lj *localJob) {
 		a := lr.arena
 		rr := replica.RankReport{Rank: lr.rank, Incarnation: lr.incarnation, Alive: lr.alive(), Attached: lr.peer != nil, PID: uint64(lr.pid), Live: a.Step(), Good: a.Good(),
 			Settled: lr.settled(), Stopped: lr.stopped() && lr.alive(), Initial: lr.initial, Loaded: lr.loaded, Left: lr.left(), Hung: lr.hangs(a.Step()), Halted: lr.halted, Progress: lr.progress, EndingMS: lr.ending}
+		rr.Stopped = rr.Stopped && !lr.outgrown(lj.job) // its process is about to end
+		rr.Growth = h.growing.Of(lj.job.ID, lr.rank)
 		h.loads(lj.job, lr, &rr)
 		rr.Whole = rr.Live.Phase() == replica.Idle && rr.Good.Generation() == rr.Live.Generation() && rr.Stopped
 		r.Settled = r.Settled && rr.Settled
@@ -178,6 +181,7 @@ func (h *Host) reconcile(lj *localJob) {
 	h.fence(lj)
 	h.killHung(lj)
 	h.supersede(lj)
+	h.growths(growth.Changed{Job: lj.job.ID})
 	h.restoring(restore.Changed{Job: lj.job.ID})
 	h.mirror(mirrors.Changed{Job: lj.job.ID})
 	h.order(lj)

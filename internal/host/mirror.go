@@ -31,6 +31,10 @@ func (h *Host) doMirror(e mirrors.Effect) {
 		h.reserve(e.Arena)
 	case mirrors.Forget:
 		h.forget(e.Arena)
+	case mirrors.Retire:
+		lj := h.jobs[e.Job]
+		lj.retired = append(lj.retired, e.Arena)
+		h.saveArenas()
 	case mirrors.Drop:
 		e.Arena.Drop()
 	case *mirrors.Fetch:

@@ -82,6 +82,9 @@ func (lj *localJob) otherState(rank replica.Rank, group replica.GroupID, g, kept
 	}
 	var states []state
 	for _, a := range lj.view().Arenas() {
+		if g := lj.job.Grown; g != 0 && !a.Needed(func(held replica.Generation) bool { return held.Epoch >= g }) {
+			continue // what lies there is of before the job grew
+		}
 		states = append(states, state{a.Spec().Rank, a.Geometry()})
 	}
 	instead := ""

@@ -35,13 +35,20 @@ type orderKey struct {
 func (h *Host) order(lj *localJob) {
 	job := lj.job
 	for r, lr := range lj.ranks {
-		if lr.peer == nil || job.Phase == replica.Ended || lr.superseded(job) {
+		if lr.peer == nil || job.Phase == replica.Ended || lr.superseded(job) || lr.outgrown(job) {
 			continue
 		}
 		here, done := h.restores.Done(job.ID, job.Epoch, r)
 		switch {
 		case job.Phase == replica.Opening && job.Naming == nil && !adopted(job) && lr.stopped() && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
-			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderInit})
+			o := wire.Order{Action: wire.OrderInit}
+			if job.Growth != nil {
+				if lr.arena.Grown() != job.Epoch {
+					continue // it has not got its arena
+				}
+				o.Step = job.Growth.Step
+			}
+			h.orderOnce(lr, job.Epoch, o)
 		case job.Phase == replica.Planned && job.Plan != nil && lr.stopped() && lr.loaded != job.Epoch && lr.rejected != job.Epoch && done:
 			group, _ := job.Plan.Source(replica.OfGroup(room.Group(lj.job, r)))
 			private, _ := job.Plan.Source(replica.OfRank(r))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/host/adoption"
+	"github.com/replicad/replicad/internal/host/growth"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -50,6 +51,10 @@ func (h *Host) handleSession(ev session.Event) {
 			a.hello.Group = ev.Group
 		}
 		h.advance(a)
+	case session.Grow:
+		h.heard(ev.Peer, ev)
+	case session.Recipe:
+		h.recipe(ev)
 	case session.Sealed:
 		h.heard(ev.Peer, ev)
 	case session.Stopped:
@@ -108,7 +113,12 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 	switch ev := ev.(type) {
 	case session.Sealed:
 		h.sealed(lj, lr, shm.Place{Kind: shm.PlaceKind(ev.Sealed.Kind), Index: int(ev.Sealed.Index)})
+	case session.Grow:
+		h.grows(lj, lr, ev)
 	case session.Stopped:
+		if h.strayed(lj, lr, ev.Live) {
+			return
+		}
 		if !lr.stopped() {
 			lr.stoppedAt = time.Now()
 		}
@@ -167,6 +177,7 @@ func (h *Host) peerGone(p session.Peer) {
 		return
 	}
 	h.adopt(adoption.Gone{Peer: p})
+	h.growths(growth.Gone{Peer: p})
 	if lj, lr := h.rankOf(p); lr != nil {
 		lr.peer = nil
 		h.report(lj)

@@ -67,7 +67,7 @@ func (lj *localJob) timed(r replica.NodeReport, now time.Duration) replica.NodeR
 
 // loads adds to a report how a rank gets on with what is planned.
 func (h *Host) loads(job *replica.Job, lr *localRank, rr *replica.RankReport) {
-	if job.Phase != replica.Planned || lr.arena == nil || lr.loaded == job.Epoch {
+	if job.Phase != replica.Planned && job.Growth == nil || lr.arena == nil || lr.loaded == job.Epoch {
 		return
 	}
 	g := lr.arena.Geometry()

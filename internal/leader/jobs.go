@@ -101,7 +101,7 @@ func (l *Leader) adoptable(from *nodeLink, m control.CreateRequest) adopt {
 	default:
 		f := found[0]
 		a.request.Layout, a.request.NameGroups = f.Layout, false // the groups are those that its ranks had
-		a.command = replica.CreateJob{ID: f.Job, Epoch: max(f.Lineage.Last().Epoch, f.Generation.Epoch), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries}
+		a.command = replica.CreateJob{ID: f.Job, Epoch: max(f.Lineage.Last().Epoch, f.Generation.Epoch), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown}
 		a.request.Owner = f.Owner
 		a.news = lackingNews(f.Marker)
 		l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", m.Name, f.Generation, f.Path))

@@ -572,7 +572,15 @@ func (l *Leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 	for _, e := range l.look(led, ev) {
 		switch e := e.(type) {
 		case recovery.Propose:
+			if err := l.fits(e.Command); err != nil {
+				l.turned = append(l.turned, proposalOutcome{job: id, cmd: e.Command, out: lock.Outcome{Err: err}, rule: fromRecovery})
+				continue
+			}
 			l.propose(ctx, id, e.Command, fromRecovery, nil)
+		case recovery.RefuseGrowth:
+			if n := l.links[e.Node]; n != nil { // one that links anew is told again
+				n.Send(control.GrowthRefused{Job: id, Rank: e.Rank, Ask: e.Ask, Why: e.Why})
+			}
 		case recovery.Offer:
 			if n := l.links[e.Node]; n != nil {
 				l.log.Offered(led.job, e.Rank, e.Node)
@@ -617,6 +625,14 @@ func (l *Leader) noted(led *ledJob, n recovery.Note) {
 	if n.Code == recovery.NoteDispute || n.Code == recovery.NoteRegions {
 		l.tell(led.job.ID, "ranks differ: "+n.Text)
 	}
+}
+
+// fits refuses what a job's state has no room for, of what recovery wants.
+func (l *Leader) fits(c replica.Command) error {
+	if _, grows := c.(replica.Grow); !grows {
+		return nil
+	}
+	return lock.Fits(l.view, c)
 }
 
 func (l *Leader) tick(ctx context.Context) {

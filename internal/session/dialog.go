@@ -28,6 +28,8 @@ type dialog struct {
 	launcher bool
 	regions  []replica.Region // of the geometry being sent
 	attached *geometry        // that an attach has ended; nil: none yet
+	back     bool             // the rank has its arena since before this connection
+	recipe   []byte           // of the growth being sent
 }
 
 // geometry tells one that was sent from another: an attach may be asked again, never with another one.
@@ -80,6 +82,13 @@ func (d *dialog) event(token func(job string) string, p *conn, h wire.RankHeader
 		return nil, d.addRegions(body)
 	case wire.MAttach:
 		return d.attach(p, h, body)
+	case wire.MRecipePart:
+		return nil, d.addRecipe(body)
+	case wire.MGrow:
+		return d.grow(p, h, body)
+	case wire.MRecipe:
+		n, err := wire.ParseRecipe(body)
+		return Recipe{p, h, n}, err
 	case wire.MSealed:
 		v, err := wire.ParseSealed(body)
 		return Sealed{p, h, v}, err
@@ -151,6 +160,7 @@ func (d *dialog) greet(token func(job string) string, p *conn, h wire.RankHeader
 			return nil, fmt.Errorf("reattach with %d descriptors, want the arena's", len(*files))
 		}
 		ev.File, *files = (*files)[0], nil
+		d.back = true
 	}
 	d.greeted = true
 	return ev, nil
@@ -173,6 +183,9 @@ func (d *dialog) addRegions(body []byte) error {
 	first, regions, err := wire.ParseRegions(body)
 	if err != nil {
 		return err
+	}
+	if first == 0 && d.hasArena() {
+		d.regions, d.recipe = nil, nil // of a growth that was given up
 	}
 	at, have := uint64(first), uint64(len(d.regions))
 	switch {
@@ -217,6 +230,42 @@ func (d *dialog) attach(p *conn, h wire.RankHeader, body []byte) (Event, error) 
 		return nil, fmt.Errorf("attach again with other regions than before (%d in group %s, now %d in group %s): what is sent again must be the same; open another connection for another geometry", was.regions, groupName(was.group), is.regions, groupName(is.group))
 	}
 	d.regions, d.attached = nil, &is
+	return ev, nil
+}
+
+// hasArena tells whether the rank may ask to grow: what it sends then is a geometry beside that of its arena.
+func (d *dialog) hasArena() bool { return d.attached != nil || d.back }
+
+// addRecipe takes a piece of the recipe. Pieces come in order, and a whole one begins at 0.
+func (d *dialog) addRecipe(body []byte) error {
+	p, err := wire.ParsePiece(body)
+	if err != nil {
+		return err
+	}
+	if p.Offset == 0 {
+		d.recipe = nil
+	}
+	if int(p.Offset) != len(d.recipe) || !d.hasArena() {
+		return fmt.Errorf("piece of a recipe from byte %d, behind %d: want the pieces in order, from a rank that has attached", p.Offset, len(d.recipe))
+	}
+	d.recipe = append(d.recipe, p.Bytes...)
+	return nil
+}
+
+// grow ends the geometry and the recipe of a growth.
+func (d *dialog) grow(p *conn, h wire.RankHeader, body []byte) (Event, error) {
+	g, err := wire.ParseGrowth(body)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !d.hasArena():
+		return nil, errors.New("a growth before an attach")
+	case int(g.Regions) != len(d.regions) || int(g.Recipe) != len(d.recipe):
+		return nil, fmt.Errorf("growth with %d regions and a recipe of %d bytes, %d and %d were sent", g.Regions, g.Recipe, len(d.regions), len(d.recipe))
+	}
+	ev := Grow{Peer: p, Header: h, Growth: g, Regions: d.regions, Recipe: d.recipe}
+	d.regions, d.recipe = nil, nil
 	return ev, nil
 }
 

@@ -48,6 +48,20 @@ type (
 		Group   replica.GroupID
 		Again   bool
 	}
+	// Grow asks for other regions, between two steps; it expects MAttached, or MRefused. Recipe is what the job is to keep.
+	Grow struct {
+		Peer   Peer
+		Header wire.RankHeader
+		wire.Growth
+		Regions []replica.Region
+		Recipe  []byte
+	}
+	// Recipe asks for the job's from an offset on; it expects MRecipeIs.
+	Recipe struct {
+		Peer   Peer
+		Header wire.RankHeader
+		Offset uint32
+	}
 	// Sealed says that the rank sealed a place.
 	Sealed struct {
 		Peer   Peer
@@ -151,6 +165,8 @@ type (
 
 func (Hello) event()      {}
 func (Attach) event()     {}
+func (Grow) event()       {}
+func (Recipe) event()     {}
 func (Sealed) event()     {}
 func (Stopped) event()    {}
 func (Loaded) event()     {}

@@ -42,6 +42,7 @@ var commands = []struct {
 	{20, replica.CommitRoots{}},
 	{21, replica.Revoke{}},
 	{22, replica.SetHolder{}},
+	{23, replica.Grow{}},
 }
 
 var (

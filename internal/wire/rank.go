@@ -48,9 +48,12 @@ const (
 	MRunHello   uint16 = 20
 	MRunExited  uint16 = 21
 	MRunRunning uint16 = 22 // body: RunExited with Status 0
-	// MUnloadable, MEnding and MLacks come from a rank again.
+	// These come from a rank again.
 	MUnloadable uint16 = 23
 	MEnding     uint16 = 24
+	MRecipePart uint16 = 25
+	MGrow       uint16 = 26
+	MRecipe     uint16 = 27
 	MLacks      uint16 = 30
 	// daemon -> rank
 	MWelcome  uint16 = 64
@@ -64,6 +67,7 @@ const (
 	MKVTotal  uint16 = 72
 	MScoped   uint16 = 73
 	MPaused   uint16 = 74 // to an MPause that is a request
+	MRecipeIs uint16 = 75
 	// daemon -> launcher
 	MRunOK    uint16 = 80
 	MRunStart uint16 = 81

@@ -105,6 +105,69 @@ func ParseAttach(b []byte) (regions uint32, group replica.GroupID, err error) {
 	return le.Uint32(b), group, nil
 }
 
+// Piece is the body of MRecipePart, and of MRecipeIs: a piece of a recipe.
+type Piece struct {
+	Offset, Total uint32 // Total is of the whole recipe
+	Bytes         []byte
+}
+
+// MaxPiece is how many bytes of a recipe a message holds.
+const MaxPiece = 32 << 10
+
+// Append appends the body.
+func (p Piece) Append(dst []byte) []byte {
+	return append(le.AppendUint32(le.AppendUint32(dst, p.Offset), p.Total), p.Bytes...)
+}
+
+// ParsePiece reads the body of MRecipePart and of MRecipeIs. The bytes are a copy.
+func ParsePiece(b []byte) (p Piece, err error) {
+	if len(b) < 8 || len(b) > 8+MaxPiece {
+		return p, fmt.Errorf("piece of a recipe: body of %d bytes, want 8 to %d", len(b), 8+MaxPiece)
+	}
+	p = Piece{Offset: le.Uint32(b), Total: le.Uint32(b[4:]), Bytes: append([]byte(nil), b[8:]...)}
+	if p.Total > replica.MaxRecipe || p.Offset > p.Total || uint32(len(p.Bytes)) > p.Total-p.Offset {
+		return Piece{}, fmt.Errorf("piece of a recipe: %d bytes from %d of %d: want them in a recipe of at most %d", len(p.Bytes), p.Offset, p.Total, replica.MaxRecipe)
+	}
+	return p, nil
+}
+
+// Growth is the body of MGrow.
+type Growth struct {
+	Step    replica.Step // at which the rank stands
+	Regions uint32       // that were sent before
+	Recipe  uint32       // bytes, likewise
+}
+
+// Append appends the body.
+func (g Growth) Append(dst []byte) []byte {
+	return le.AppendUint32(le.AppendUint32(le.AppendUint64(dst, uint64(g.Step)), g.Regions), g.Recipe)
+}
+
+// ParseGrowth reads the body of MGrow.
+func ParseGrowth(b []byte) (g Growth, err error) {
+	if err := checkBody("growth", b, 16); err != nil {
+		return g, err
+	}
+	g = Growth{Step: replica.Step(le.Uint64(b)), Regions: le.Uint32(b[8:]), Recipe: le.Uint32(b[12:])}
+	if g.Step > replica.MaxStep || g.Recipe > replica.MaxRecipe || g.Regions == 0 || g.Regions > replica.MaxRegions {
+		return Growth{}, fmt.Errorf("growth at step %d with %d regions and a recipe of %d bytes: want at most step %d, 1 to %d regions and %d bytes", g.Step, g.Regions, g.Recipe, replica.MaxStep, replica.MaxRegions, replica.MaxRecipe)
+	}
+	return g, nil
+}
+
+// AppendRecipe appends the body of MRecipe: from where on it is asked for.
+func AppendRecipe(dst []byte, offset uint32) []byte {
+	return le.AppendUint32(le.AppendUint32(dst, offset), 0)
+}
+
+// ParseRecipe reads the body of MRecipe.
+func ParseRecipe(b []byte) (offset uint32, err error) {
+	if err := checkBody("recipe", b, 8); err != nil {
+		return 0, err
+	}
+	return le.Uint32(b), parseZero("recipe", b[4:])
+}
+
 // Sealed is the body of MSealed.
 type Sealed struct {
 	Kind       uint32 // 0 slot, 1 ring place, 2 frozen

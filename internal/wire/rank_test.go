@@ -61,6 +61,15 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 	case MPause, MEnding:
 		d, err := ParsePause(body)
 		return d, AppendPause(nil, d), err
+	case MRecipePart, MRecipeIs:
+		v, err := ParsePiece(body)
+		return again(v, err)
+	case MGrow:
+		v, err := ParseGrowth(body)
+		return again(v, err)
+	case MRecipe:
+		n, err := ParseRecipe(body)
+		return n, AppendRecipe(nil, n), err
 	case MLoaded:
 		v, err := ParseLoaded(body)
 		return again(v, err)
@@ -115,7 +124,7 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 }
 
 var messageFiles = []string{"hello", "regions", "attach", "reattach", "sealed", "stopped", "loaded", "fail", "leave", "kv_set", "kv_get", "barrier",
-	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped", "paused", "ending", "lacks",
+	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped", "paused", "ending", "recipe_part", "grow", "recipe", "recipe_is", "lacks",
 	"run_hello", "run_exited", "welcome", "refused", "attached", "fence", "order", "bye", "kv_ok", "kv_value", "run_ok", "run_start", "run_stop", "run_done"}
 
 // The vectors are written by C: every one must parse to the values its text names, and encode to the same bytes.

@@ -1,7 +1,7 @@
 /* replicad.h: the contract between a training rank and the replicad daemon of its node.
  *
  * Plain C11: no threads, globals, constructors, signal handlers or stdio; nothing is allocated after rp_attach but in
- * rp_join. Every function returns RP_OK (0) or a negative RP_E* code and, where it takes an rp_error, a text that names the
+ * rp_join and rp_grow. Every function returns RP_OK (0) or a negative RP_E* code and, where it takes an rp_error, a text that names the
  * value and the remedy. A call in a forked child returns RP_EFORK and touches nothing. Every blocking call has a deadline
  * in nanoseconds from now (timeout_ns; < 0 is refused).
  *
@@ -36,8 +36,8 @@
  *   to initialise rp_join said RP_INIT          rp_seal_initial; rp_join
  *   to load       rp_join said RP_LOAD          rp_load; rp_join, rp_fail
  *   loaded        rp_load                       rp_ready, rp_reject; rp_join, rp_fail
- *   ready         rp_ready                      rp_step_enter, rp_step_exit by turns; rp_set_good, rp_seal_step; rp_join, rp_leave, rp_fail, rp_pause, rp_ending
- *   Any state: rp_scope, rp_kv_*, rp_barrier, rp_fd, rp_fenced, rp_committed, rp_get_stats, rp_freeze_good, rp_cancel, rp_close. From attached
+ *   ready         rp_ready                      rp_step_enter, rp_step_exit by turns; rp_set_good, rp_seal_step, rp_grow; rp_join, rp_leave, rp_fail, rp_pause, rp_ending
+ *   Any state: rp_recipe, rp_scope, rp_kv_*, rp_barrier, rp_fd, rp_fenced, rp_committed, rp_get_stats, rp_freeze_good, rp_cancel, rp_close. From attached
  *   on: rp_capture, rp_help, rp_notify, rp_reconnect, rp_ordered, rp_lacks.
  *   rp_join leaves "ready" even if it ends in RP_ETIMEOUT: the rank has said that it stopped. It takes no further step before it has joined,
  *   loaded and is ready again; the daemon closes the epoch 5 s later where no fault does so sooner, and then the order comes.
@@ -149,7 +149,7 @@ typedef struct rp_region {
 	uint8_t dtype, kind, cls, ndim;
 	uint32_t flags;
 	const char *name; /* 1..127 bytes of UTF-8, unique in the rank, not "__metadata__" */
-	void *data;       /* live state; must stay mapped until rp_close */
+	void *data;       /* live state; must stay mapped until rp_close, or a growth without the region */
 	uint64_t bytes;   /* product(shape) * size of dtype */
 	uint64_t shape[8];
 } rp_region;
@@ -226,6 +226,23 @@ RP_API uint64_t rp_compared(const rp_handle *h);
  * else it is RP_ECANCELED. */
 enum { RP_PRIVATE_UNCHANGED = 1 };
 RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err);
+
+/* Training thread, between two steps, on all ranks of the job after the same step, which is committed (rp_committed): from now on the rank has these
+ * regions, in place of those that it registered. The regions follow the rules of rp_register, and those of a group are the same on all of its
+ * ranks; a region that stays is named again. The bytes of replicated regions must be equal on the ranks of the group by now. recipe: up to
+ * RP_RECIPE_MAX bytes of the caller, equal on all ranks, which the job keeps: a later process of a rank reads them (rp_recipe) before it registers.
+ *   RP_OK        the state is "attached". rp_join says RP_INIT at the same step of the next epoch: rp_seal_initial, rp_join, rp_load and rp_ready as
+ *                at the beginning, and training goes on with the next step. The memory of regions that are no longer registered is free.
+ *   RP_EREFUSED  nothing has changed, and the epoch is open: no memory on some node, another rank asks for other regions or does not ask.
+ *   RP_EFENCED   a fault closed the epoch before. Nothing has changed: rp_join goes on with the regions of before.
+ *   RP_ETIMEOUT, RP_EGONE (rp_reconnect): call it again with the same regions; it goes on where it was cut. Who takes a step instead has given it
+ *                up; where the growth is decided at that moment its process is replaced.
+ * A fault after RP_OK and before rp_ready takes the growth back: the process is superseded (RP_ESTOPPED), and a new one goes on with the regions of before. */
+enum { RP_RECIPE_MAX = 65536 };
+RP_API int rp_grow(rp_handle *h, const rp_region *regions, size_t n, const void *recipe, size_t recipe_n, int64_t timeout_ns, rp_error *err);
+/* The recipe of the job's newest growth; *n is 0 where the job has never grown. From rp_open on; before rp_register, so that a process which starts
+ * after a growth registers what the job has now. RP_EAGAIN: the job grows at this moment. RP_EINVAL: *n is too small, and says the size now. */
+RP_API int rp_recipe(rp_handle *h, void *recipe, size_t *n /* in: room, out: size */, int64_t timeout_ns, rp_error *err);
 /* Worker thread: copies and hashes the armed capture, seals it, tells the daemon. RP_EAGAIN if nothing is armed, after it has mapped
  * pages of the arena that are not mapped yet (until a capture is armed, or rp_cancel); RP_ECANCELED if cancelled. Needs good >= the captured step, and the step staged. */
 RP_API int rp_capture(rp_handle *h, rp_error *err);

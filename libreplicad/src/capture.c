@@ -156,11 +156,15 @@ RP_API int rp_capture(rp_handle *h, rp_error *err) {
 	RPI_ENTER(h, err);
 	if (!h->control)
 		return rpi_error(err, RP_ESTATE, "rp_capture: before rp_attach");
+	pthread_rwlock_rdlock(&h->shape);
 	rpi_prefault_slots(h);
 	int rc = rpi_capture_run(h, err);
-	if (rc != RP_OK)
+	bool ran = rc == RP_OK;
+	if (ran)
+		rc = rpi_flush(h, rpi_now());
+	pthread_rwlock_unlock(&h->shape);
+	if (!ran)
 		return rc;
-	rc = rpi_flush(h, rpi_now());
 	return rc == RP_EGONE ? rpi_error(err, rc, "the capture is sealed, the daemon is gone: rp_reconnect") : RP_OK;
 }
 
@@ -302,7 +306,9 @@ RP_API int rp_notify(rp_handle *h) {
 		return RP_EFORK;
 	if (!h->control)
 		return RP_ESTATE;
+	pthread_rwlock_rdlock(&h->shape);
 	int rc = rpi_flush(h, 0);
+	pthread_rwlock_unlock(&h->shape);
 	pthread_mutex_lock(&h->io);
 	int told = rpi_tell_lacks(h);
 	rc = rc == RP_OK ? told : rc;

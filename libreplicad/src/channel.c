@@ -361,8 +361,9 @@ int rpi_request(rp_handle *h, uint16_t type, struct iovec *body, int n, uint16_t
 /* One request on a connection that nobody else reads yet. The reply is left in h->hand, and a descriptor in it is the caller's to take. A claim whose
  * answer has not come in time is not made anew on its connection: the next call waits for that answer. */
 int rpi_handshake(rp_handle *h, int fd, uint16_t type, const void *body, size_t n, int pass, uint16_t want, int64_t deadline, rp_error *err) {
+	bool claims = type == RP_M_ATTACH || type == RP_M_GROW;
 	pthread_mutex_lock(&h->io);
-	bool asked = type == RP_M_ATTACH && h->hand.request && h->claimed_on == h->connections;
+	bool asked = claims && h->hand.request && h->claimed_on == h->connections;
 	if (!asked) {
 		if (h->hand.fd >= 0)
 			close(h->hand.fd);
@@ -378,8 +379,9 @@ int rpi_handshake(rp_handle *h, int fd, uint16_t type, const void *body, size_t 
 	asked = rc == RP_OK;
 	while (rc == RP_OK || rc == RP_EGONE) { /* one that has hung up may have said why */
 		pthread_mutex_lock(&h->io);
-		int got = read_one(h, fd);
-		bool done = h->hand.type != 0;
+		bool ours = h->hand.request == request; /* else the worker has connected anew meanwhile, and the request went down with the connection */
+		int got = ours ? read_one(h, fd) : -1;
+		bool done = ours && h->hand.type != 0;
 		why = done ? RP_OK : parted(h, err);
 		pthread_mutex_unlock(&h->io);
 		if (done)
@@ -398,9 +400,9 @@ int rpi_handshake(rp_handle *h, int fd, uint16_t type, const void *body, size_t 
 			poll_until(fd, POLLIN, deadline, RPI_POLL_NS);
 	}
 	pthread_mutex_lock(&h->io);
-	if (type == RP_M_ATTACH && asked && rc == RP_ETIMEOUT)
+	if (claims && asked && rc == RP_ETIMEOUT && h->hand.request == request)
 		h->claimed_on = h->connections;
-	else
+	else if (h->hand.request == request)
 		h->hand.request = 0;
 	pthread_mutex_unlock(&h->io);
 	if (why != RP_OK)

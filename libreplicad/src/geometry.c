@@ -189,10 +189,7 @@ static int lay_out(rp_handle *h, rp_error *err) {
 	return rc;
 }
 
-RP_API int rp_register(rp_handle *h, const rp_region *regions, size_t n, rp_error *err) {
-	RPI_ENTER(h, err);
-	if (atomic_load(&h->life) != RPI_OPEN || h->regions)
-		return rpi_error(err, RP_ESTATE, "rp_register: call it once, between rp_open and rp_attach");
+int rpi_take_regions(rp_handle *h, const rp_region *regions, size_t n, rp_error *err) {
 	if (n == 0 || n > 65536 || !regions)
 		return rpi_error(err, RP_EINVAL, "%zu regions: want 1 to 65536", n);
 	int rc = RP_OK;
@@ -215,6 +212,13 @@ RP_API int rp_register(rp_handle *h, const rp_region *regions, size_t n, rp_erro
 		h->private_in_window |= regions[i].kind == RP_PRIVATE && (regions[i].flags & RP_IN_WINDOW);
 	}
 	return lay_out(h, err);
+}
+
+RP_API int rp_register(rp_handle *h, const rp_region *regions, size_t n, rp_error *err) {
+	RPI_ENTER(h, err);
+	if (atomic_load(&h->life) != RPI_OPEN || h->regions)
+		return rpi_error(err, RP_ESTATE, "rp_register: call it once, between rp_open and rp_attach");
+	return rpi_take_regions(h, regions, n, err);
 }
 
 /* Takes count strides of an area that begins at offset, behind *end where the area before it ends. Areas that lie on each other would have one
@@ -326,6 +330,17 @@ static void point_staging(rp_handle *h) {
 	}
 }
 
+/* Maps the control page of an arena for words that any thread may look at: at an address of its own, or in place of the page that is there. */
+static int map_control(rp_control **control, int fd, rp_error *err) {
+	void *p = mmap(*control, RP_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | (*control ? MAP_FIXED : 0), fd, 0);
+	if (p == MAP_FAILED)
+		return rpi_system(err, "map the arena's control page", errno);
+	madvise(p, RP_PAGE, MADV_DONTFORK);
+	madvise(p, RP_PAGE, MADV_DONTDUMP);
+	*control = p;
+	return RP_OK;
+}
+
 int rpi_map(rp_handle *h, int fd, const rp_attached *a, rp_error *err) {
 	struct stat st;
 	if (fstat(fd, &st) != 0)
@@ -346,17 +361,62 @@ int rpi_map(rp_handle *h, int fd, const rp_attached *a, rp_error *err) {
 		rc = rpi_error(err, RP_EREFUSED, "arena: its region table is not what was registered: register the same regions as before, or end the job");
 	if (rc == RP_OK)
 		rc = prefault_rest(h, p, (size_t)st.st_size, err);
+	if (rc == RP_OK)
+		rc = map_control(&h->control, fd, err);
 	if (rc != RP_OK) {
 		munmap(p, (size_t)st.st_size);
 		return rc;
 	}
-	h->arena = p, h->arena_bytes = (size_t)st.st_size, h->arena_fd = fd, h->control = (rp_control *)(void *)p;
+	h->arena = p, h->arena_bytes = (size_t)st.st_size, h->arena_fd = fd;
 	point_staging(h);
 	atomic_store(&h->unfaulted, h->geo.slot_offset);
 	return RP_OK;
 }
 
+#define EXCHANGE(a, b)                            \
+	do {                                      \
+		unsigned char t_[sizeof(a)];      \
+		memcpy(t_, &(a), sizeof(a));      \
+		memcpy(&(a), &(b), sizeof(a));    \
+		memcpy(&(b), t_, sizeof(a));      \
+	} while (0)
+
+int rpi_become(rp_handle *h, rp_handle *next, rp_error *err) {
+	atomic_store(&h->hurried, true); /* a worker that maps pages lets go after the piece that it is at */
+	pthread_rwlock_wrlock(&h->shape);
+	/* Onto the page that is there: between two looks of another thread it is this arena's or the next one's, and never none. */
+	int rc = map_control(&h->control, next->arena_fd, err);
+	if (rc == RP_OK) {
+		EXCHANGE(h->records, next->records);
+		EXCHANGE(h->live, next->live);
+		EXCHANGE(h->regions, next->regions);
+		EXCHANGE(h->private_in_window, next->private_in_window);
+		EXCHANGE(h->volatile_offset, next->volatile_offset);
+		EXCHANGE(h->volatile_bytes, next->volatile_bytes);
+		EXCHANGE(h->geometry, next->geometry);
+		EXCHANGE(h->replicated, next->replicated);
+		EXCHANGE(h->private_part, next->private_part);
+		EXCHANGE(h->frozen, next->frozen);
+		EXCHANGE(h->staged, next->staged);
+		EXCHANGE(h->arena, next->arena);
+		EXCHANGE(h->arena_bytes, next->arena_bytes);
+		EXCHANGE(h->arena_fd, next->arena_fd);
+		EXCHANGE(h->geo, next->geo);
+		atomic_store(&h->unfaulted, h->geo.slot_offset);
+		atomic_store(&h->notices, 0); /* of places that are no longer this handle's; the daemon reads their words */
+		memset(h->expected, 0, sizeof h->expected);
+		memset(h->abandoned, 0, sizeof h->abandoned);
+		memset(h->frozen_root, 0, sizeof h->frozen_root);
+		atomic_store(&h->unstaged, 0);
+	}
+	pthread_rwlock_unlock(&h->shape);
+	atomic_store(&h->hurried, false);
+	return rc;
+}
+
 void rpi_unmap(rp_handle *h) {
+	if (h->control)
+		munmap(h->control, RP_PAGE);
 	if (h->arena)
 		munmap(h->arena, h->arena_bytes);
 	if (h->arena_fd >= 0)

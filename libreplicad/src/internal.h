@@ -118,12 +118,19 @@ struct rp_handle {
 	rpi_layout replicated, private_part, frozen; /* live */
 	rpi_layout staged[RP_STAGING];               /* replicated, but volatile regions in a staging place */
 
-	/* arena */
+	/* arena. The control page is mapped once more beside it, and that address stays: any thread may look at its words, and a growth maps the next
+	 * arena's page onto it. All else of an arena, and the geometry, changes under shape alone. */
 	rp_control *control;
 	uint8_t *arena;
 	size_t arena_bytes;
 	int arena_fd;
 	rp_control geo; /* copied once at attach and checked: what offsets come from. Its words are not used. */
+
+	pthread_rwlock_t shape; /* read by the worker in its calls, written by a growth that takes the next arena */
+	rp_handle *next;        /* the geometry, the recipe and later the arena of a growth that is not answered yet; NULL: none. It is no handle of its own. */
+	uint8_t *recipe;        /* of next */
+	uint32_t recipe_bytes, sent_recipe;
+	uint64_t grows_epoch, grows_at; /* next's: the epoch and step that it is of */
 
 	/* the order being carried out */
 	_Atomic uint64_t epoch;
@@ -192,7 +199,7 @@ struct rp_handle {
 	uint32_t request; /* training thread's */
 	uint64_t asked;   /* the epoch that request is about; 0: of none */
 	uint32_t hands;
-	uint64_t claimed_on; /* the connection on which hand waits for the arena since an earlier rp_attach, if it waits */
+	uint64_t claimed_on; /* the connection on which hand waits for the arena since an earlier rp_attach or rp_grow, if it waits */
 	char lacks[RP_MAX_LACKS]; /* what the copies lack, as rp_lacks said last */
 	uint32_t lacks_bytes;
 	bool lacking;      /* rp_lacks was ever called */
@@ -290,9 +297,16 @@ bool rpi_disown(rp_handle *h); /* the words speak of nobody's state; false: some
 void rpi_own(rp_handle *h, uint64_t epoch); /* of this handle's, from here on */
 
 /* open.c */
+int rpi_send_regions(rp_handle *h, rp_handle *of, int64_t deadline, rp_error *err); /* of: whose geometry; h itself, or next */
+int rpi_take_over(rp_handle *h, rp_error *err);
 int rpi_greet_again(rp_handle *h, int64_t deadline, rp_error *err); /* before rp_attach: if the daemon hung up */
 
+/* grow.c */
+void rpi_forget_growth(rp_handle *h);
+
 /* geometry.c */
+int rpi_take_regions(rp_handle *h, const rp_region *regions, size_t n, rp_error *err);
+int rpi_become(rp_handle *h, rp_handle *next, rp_error *err); /* takes its geometry and arena, and leaves those of before in it */
 int rpi_map(rp_handle *h, int fd, const rp_attached *a, rp_error *err);
 void rpi_unmap(rp_handle *h);
 

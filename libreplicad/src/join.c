@@ -68,6 +68,7 @@ RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_erro
 		return rc;
 	if (!info || info->struct_size != sizeof *info)
 		return rpi_error(err, RP_EVERSION, "rp_join: info's struct_size is not %zu: rebuild the caller against this replicad.h", sizeof *info);
+	rpi_forget_growth(h);
 	atomic_store(&h->life, RPI_ATTACHED);
 	int64_t settled = rpi_deadline(RPI_POLL_NS);
 	rpi_quiesce(h, deadline < settled ? settled : deadline);

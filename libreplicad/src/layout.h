@@ -143,6 +143,9 @@ enum {
 	RP_M_PAUSE = 19,    /* u64 nanoseconds: the rank stands still for at most so long, on purpose; 0 ends it; reply RP_M_PAUSED if it is a request */
 	RP_M_ENDING = 24,   /* u64 nanoseconds: the process is on its way out, for at most so long; no reply */
 	RP_M_LACKS = 30,    /* text: what copies of this rank lack, at most RP_MAX_LACKS bytes; empty: nothing; no reply; said again on each connection */
+	RP_M_RECIPE_PART = 25, /* rp_piece: a piece of the recipe of the growth to come; no reply */
+	RP_M_GROW = 26,     /* rp_growth, after its RP_M_REGIONS and RP_M_RECIPE_PARTs: the rank stands between two steps; reply RP_M_ATTACHED + descriptor, or RP_M_REFUSED (RP_EFENCED: the epoch was closed) */
+	RP_M_RECIPE = 27,   /* u32 offset, u32 0: what the job keeps; reply RP_M_RECIPE_IS */
 	/* a launcher (replicad run) -> daemon */
 	RP_M_RUN_HELLO = 20, /* rp_run_hello; reply RP_M_RUN_OK or RP_M_REFUSED */
 	RP_M_RUN_EXITED = 21, /* rp_run_exited; no reply */
@@ -159,6 +162,7 @@ enum {
 	RP_M_KV_TOTAL = 72, /* i32 code, u32 0, i64 total */
 	RP_M_SCOPED = 73,   /* u64: the epoch to come */
 	RP_M_PAUSED = 74,   /* the pause is known: nothing is freed any more for a step that the rank does not come to */
+	RP_M_RECIPE_IS = 75, /* rp_piece: the job's recipe from the offset on, as much as fits */
 	/* daemon -> launcher */
 	RP_M_RUN_OK = 80,    /* rp_welcome */
 	RP_M_RUN_START = 81, /* rp_run_start: run a process for this rank */
@@ -190,6 +194,19 @@ typedef struct rp_attached {
 	uint8_t job[16];
 } rp_attached;
 _Static_assert(sizeof(rp_attached) == 48, "attached");
+
+/* A piece of a recipe; its bytes follow. */
+typedef struct rp_piece {
+	uint32_t offset, total; /* total: of the whole recipe */
+} rp_piece;
+_Static_assert(sizeof(rp_piece) == 8, "piece");
+
+typedef struct rp_growth {
+	uint64_t step;    /* at which the rank stands; it is committed. header.epoch is that of the step */
+	uint32_t regions; /* sent before */
+	uint32_t recipe;  /* bytes, likewise */
+} rp_growth;
+_Static_assert(sizeof(rp_growth) == 16, "growth");
 
 typedef struct rp_sealed {
 	uint32_t kind;  /* 0 slot, 1 ring place, 2 frozen */

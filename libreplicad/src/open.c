@@ -63,6 +63,7 @@ static int new_handle(rp_handle **out, rp_error *err) {
 	h->pid = getpid();
 	h->hash = rpi_hash();
 	pthread_mutex_init(&h->io, NULL);
+	pthread_rwlock_init(&h->shape, NULL);
 	h->reply.room = RP_MAX_MESSAGE, h->hand.room = 1024;
 	h->reply.body = malloc(h->reply.room);
 	h->hand.body = malloc(h->hand.room);
@@ -82,6 +83,7 @@ static int new_handle(rp_handle **out, rp_error *err) {
 }
 
 static void release(rp_handle *h) {
+	rpi_forget_growth(h);
 	rpi_unmap(h);
 	if (h->fd >= 0)
 		close(h->fd);
@@ -90,6 +92,7 @@ static void release(rp_handle *h) {
 	if (h->mark)
 		munmap(h->mark, RP_PAGE);
 	pthread_mutex_destroy(&h->io);
+	pthread_rwlock_destroy(&h->shape);
 	free(h->reply.body);
 	free(h->hand.body);
 	free(h->datagram);
@@ -168,30 +171,30 @@ RP_API int rp_set_group(rp_handle *h, uint32_t group, rp_error *err) {
 enum { records_a_message = 128 };
 
 /* Sends the geometry, from where the call before was cut: on one connection each record is sent once. */
-static int send_regions(rp_handle *h, int64_t deadline, rp_error *err) {
+int rpi_send_regions(rp_handle *h, rp_handle *of, int64_t deadline, rp_error *err) {
 	uint8_t *batch = malloc((size_t)records_a_message * RPI_RECORD);
 	if (!batch)
 		return rpi_error(err, RP_ENOMEM, "no memory for region records");
-	if (h->sent_regions_on != h->connections)
-		h->sent_regions_on = h->connections, h->sent_regions = 0;
+	if (of->sent_regions_on != h->connections)
+		of->sent_regions_on = h->connections, of->sent_regions = 0;
 	int rc = RP_OK;
-	while (h->sent_regions < h->regions && rc == RP_OK) {
-		uint32_t first = h->sent_regions, count = h->regions - first < records_a_message ? h->regions - first : records_a_message;
-		memcpy(batch, h->records + (size_t)first * RPI_RECORD, (size_t)count * RPI_RECORD);
+	while (of->sent_regions < of->regions && rc == RP_OK) {
+		uint32_t first = of->sent_regions, count = of->regions - first < records_a_message ? of->regions - first : records_a_message;
+		memcpy(batch, of->records + (size_t)first * RPI_RECORD, (size_t)count * RPI_RECORD);
 		for (uint32_t i = 0; i < count; i++)
 			memset(batch + (size_t)i * RPI_RECORD + 208, 0, 8); /* offsets are the daemon's to compute too */
 		uint32_t head[2] = {first, count};
 		struct iovec body[2] = {{head, sizeof head}, {batch, (size_t)count * RPI_RECORD}};
 		rc = rpi_send(h, RP_M_REGIONS, 0, body, 2, deadline, err);
 		if (rc == RP_OK)
-			h->sent_regions += count;
+			of->sent_regions += count;
 	}
 	free(batch);
 	return rc;
 }
 
 /* The arena may be that of an earlier process of this rank: its sealed places stay, its words go. */
-static int take_over(rp_handle *h, rp_error *err) {
+int rpi_take_over(rp_handle *h, rp_error *err) {
 	h->step = atomic_load(&h->control->step.word);
 	h->good = atomic_load(&h->control->good.word);
 #ifdef RP_CHAOS_HEIR /* the negative control of chaos/: as it was before 2026-11-23, when a process that had loaded nothing took these words for its own */
@@ -214,7 +217,7 @@ RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 		return rpi_error(err, RP_ESTATE, "rp_attach: call it once, after rp_register");
 	int rc = rpi_greet_again(h, deadline, err);
 	if (rc == RP_OK)
-		rc = send_regions(h, deadline, err);
+		rc = rpi_send_regions(h, h, deadline, err);
 	uint32_t count[2] = {h->regions, h->hello.group + 1}; /* the group may have been named since the hello; 0: it was not */
 	if (rc == RP_OK)
 		rc = rpi_handshake(h, h->fd, RP_M_ATTACH, count, sizeof count, -1, RP_M_ATTACHED, deadline, err);
@@ -242,7 +245,7 @@ RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 		return rc;
 	}
 	h->incarnation = a.incarnation;
-	return take_over(h, err);
+	return rpi_take_over(h, err);
 }
 
 /* Final for the handle: every call that would wait for the daemon says so from now on. */
@@ -271,7 +274,9 @@ RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 	int rc = rpi_connect(h->path, 0, &fd, err);
 	if (rc != RP_OK)
 		return rc;
+	pthread_rwlock_rdlock(&h->shape); /* a growth takes another arena meanwhile, and closes this one's descriptor */
 	rc = rpi_handshake(h, fd, RP_M_REATTACH, &h->hello, sizeof h->hello, h->arena_fd, RP_M_ATTACHED, deadline, err);
+	pthread_rwlock_unlock(&h->shape);
 	rp_attached a = {0};
 	if (rc == RP_ESTOPPED)
 		stop(h, err ? err->text : "the daemon refused to take the rank back");

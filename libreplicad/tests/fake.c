@@ -72,6 +72,46 @@ void fake_order(fake *f, uint64_t epoch, uint32_t action, uint64_t step, uint32_
 	f->epoch = epoch;
 }
 
+/* Answers a growth with an arena for what the handle is to become, as the daemon does that has closed the epoch. */
+static void grow(fake *f, const rp_header *h, const uint8_t *body) {
+	atomic_fetch_add(&f->asked_to_grow, 1);
+	memcpy(&f->growth, body, sizeof f->growth);
+	if (f->grow_refuse) {
+		int32_t no[3] = {f->grow_refuse, 0, 0x2e6f6e}; /* "no." */
+		fake_send(f, RP_M_REFUSED, 0, h->request, no, 11);
+		return;
+	}
+	if (!f->grows)
+		return;
+	if (!f->before) {
+		f->before = f->arena, f->before_bytes = f->bytes;
+		close(f->memfd);
+		const rp_handle *was = f->geometry;
+		f->geometry = was->next;
+		lay_out(f);
+		f->geometry = was;
+		atomic_store(&f->control->fence.word, h->epoch);
+		atomic_store(&f->control->committed.word, RP_WORD(h->epoch, f->growth.step, 0));
+	}
+	rp_attached a = {.arena_bytes = f->bytes, .incarnation = 5, .slots = f->slots, .ring = f->ring};
+	memcpy(a.job, job, 16);
+	if (f->garbage)
+		a.arena_bytes++;
+	send_with(f, RP_M_ATTACHED, 0, h->request, &a, sizeof a, f->memfd);
+}
+
+/* The recipe in pieces of four bytes, as long as it is. */
+static void recipe(fake *f, const rp_header *h, const uint8_t *body) {
+	uint8_t reply[12];
+	rp_piece p = {.total = (uint32_t)strlen(f->recipe)};
+	memcpy(&p.offset, body, 4);
+	uint32_t left = p.offset < p.total ? p.total - p.offset : 0;
+	left = left < 4 ? left : 4;
+	memcpy(reply, &p, sizeof p);
+	memcpy(reply + sizeof p, f->recipe + (p.offset < p.total ? p.offset : p.total), left);
+	fake_send(f, RP_M_RECIPE_IS, 0, h->request, reply, sizeof p + left);
+}
+
 static void attach(fake *f, const rp_header *h) {
 	if (f->refuse) {
 		int32_t body[3] = {f->refuse, 0, 0x2e6f6e}; /* "no." */
@@ -141,6 +181,19 @@ static void answer(fake *f, const uint8_t *message) {
 	case RP_M_ATTACH:
 	case RP_M_REATTACH:
 		attach(f, &h);
+		break;
+	case RP_M_GROW:
+		grow(f, &h, message + sizeof h);
+		break;
+	case RP_M_REGIONS:
+	case RP_M_RECIPE_PART:
+		atomic_fetch_add(&f->pieces, 1);
+		break;
+	case RP_M_RECIPE:
+		recipe(f, &h, message + sizeof h);
+		break;
+	case RP_M_FAIL:
+		atomic_fetch_add(&f->failed, 1);
 		break;
 	case RP_M_SEALED:
 		memcpy(&f->last, message + sizeof h, sizeof f->last);
@@ -264,6 +317,8 @@ void fake_hang_up(fake *f) {
 
 void fake_stop(fake *f) {
 	fake_hang_up(f);
+	if (f->before)
+		munmap(f->before, f->before_bytes);
 	if (f->arena)
 		munmap(f->arena, f->bytes), close(f->memfd);
 }

@@ -239,6 +239,26 @@ static void from_rank(void) {
 	fprintf(text, "most %llu\n", (unsigned long long)most);
 	sent();
 
+	message("recipe_part", RP_M_RECIPE_PART);
+	rp_piece piece = {.offset = 4, .total = 12};
+	add(&piece, sizeof piece);
+	add("groups=2", 8);
+	NUM(piece, offset); NUM(piece, total);
+	fprintf(text, "bytes groups=2\n");
+	sent();
+
+	message("grow", RP_M_GROW);
+	rp_growth growth = {.step = 41, .regions = 5, .recipe = 12};
+	add(&growth, sizeof growth);
+	NUM(growth, step); NUM(growth, regions); NUM(growth, recipe);
+	sent();
+
+	message("recipe", RP_M_RECIPE);
+	uint32_t from[2] = {8, 0};
+	add(from, sizeof from);
+	fprintf(text, "offset 8\n");
+	sent();
+
 	message("ending", RP_M_ENDING);
 	most = 180000000000;
 	add(&most, sizeof most);
@@ -319,6 +339,14 @@ static void from_daemon(void) {
 	sent();
 
 	plain("paused", RP_M_PAUSED);
+
+	message("recipe_is", RP_M_RECIPE_IS);
+	rp_piece piece = {.offset = 8, .total = 12};
+	add(&piece, sizeof piece);
+	add("ps=2", 4);
+	NUM(piece, offset); NUM(piece, total);
+	fprintf(text, "bytes ps=2\n");
+	sent();
 }
 
 static void launcher(void) {

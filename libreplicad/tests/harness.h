@@ -61,6 +61,14 @@ typedef struct {
 	uint16_t part_at; /* 0: the connection itself, before anything is read */
 	uint64_t granted; /* incarnation in the next answer to an attach; 0: 5 */
 	_Atomic bool left; /* a rank has said that it leaves */
+	/* growth */
+	bool grows, garbage; /* whether it is answered with an arena, and with one whose size is not the descriptor's */
+	int grow_refuse;     /* code that it is refused with */
+	_Atomic unsigned asked_to_grow, pieces, failed;
+	rp_growth growth;
+	uint8_t *before; /* the arena of before */
+	size_t before_bytes;
+	const char *recipe;
 	bool freeing;   /* frees the slots before it takes a word of a pause */
 	_Atomic unsigned sealed, stopped, unloadable, lacking; /* messages of each kind */
 	char lacks[RP_MAX_LACKS + 1]; /* the newest, read behind a reply to what was sent after it */
@@ -106,5 +114,5 @@ typedef struct {
 	const char *name;
 	void (*run)(void);
 } test;
-extern const test words_tests[], capture_tests[], process_tests[], bytes_tests[], help_tests[], kv_tests[], mutation_tests[], stress_tests[];
+extern const test words_tests[], capture_tests[], process_tests[], bytes_tests[], help_tests[], kv_tests[], mutation_tests[], stress_tests[], grow_tests[];
 #endif

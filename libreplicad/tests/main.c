@@ -6,7 +6,7 @@
 rp_error failure;
 
 int main(int argc, char **argv) {
-	const test *const lists[] = {bytes_tests, words_tests, capture_tests, help_tests, process_tests, kv_tests, mutation_tests, stress_tests};
+	const test *const lists[] = {bytes_tests, words_tests, capture_tests, help_tests, process_tests, kv_tests, mutation_tests, stress_tests, grow_tests};
 	int n = 0;
 	for (size_t l = 0; l < sizeof lists / sizeof *lists; l++)
 		for (const test *t = lists[l]; t->name; t++) {

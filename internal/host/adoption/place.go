@@ -1,6 +1,7 @@
 package adoption
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/replicad/replicad/internal/holding"
@@ -86,8 +87,7 @@ func (r *Room) place() []Effect {
 // add has an arena compete for the place of its rank. The newest incarnation has it: that in place now, or the newest of those that came back.
 func (s *seating) add(v room.JobView, o *orphan) {
 	at := seat{v.Job.ID, o.Spec().Rank}
-	inc, _, _ := o.Owner()
-	if old, taken := v.Rank(at.rank); taken && old.Incarnation >= inc {
+	if old, taken := v.Rank(at.rank); taken && !newer(o.Arena, old.Arena) {
 		s.retire(at.job, o.Arena)
 		return
 	}
@@ -96,12 +96,19 @@ func (s *seating) add(v room.JobView, o *orphan) {
 		s.order, s.newest[at] = append(s.order, at), o
 		return
 	}
-	if had, _, _ := other.Owner(); had >= inc {
+	if !newer(o.Arena, other.Arena) {
 		s.retire(at.job, o.Arena)
 		return
 	}
 	s.retire(at.job, other.Arena)
 	s.newest[at] = o
+}
+
+// newer tells whether an arena is of a newer incarnation of its rank than another one, or of a later growth of the same.
+func newer(a, than *holding.Arena) bool {
+	is, _, _ := a.Owner()
+	was, _, _ := than.Owner()
+	return cmp.Or(cmp.Compare(is, was), cmp.Compare(a.Grown(), than.Grown())) > 0
 }
 
 func (s *seating) retire(job replica.JobID, a *holding.Arena) {

@@ -214,13 +214,17 @@ func (r *Room) kept(ev Kept) {
 // Back finds the arena of a rank whose process has come back before its job is known. A live rank goes on without a leader (P7). False: the room
 // has no arena of that process.
 func (r *Room) Back(p session.Peer, rank replica.Rank) (*holding.Arena, bool) {
+	var is *orphan
 	for _, o := range r.orphans {
-		if o.Process.PID == p.PID() && o.Process.Start == p.StartTime() && o.Spec().Rank == rank {
-			o.peer, o.Process.Proven = p, true
-			return o.Arena, true
+		if o.Process.PID == p.PID() && o.Process.Start == p.StartTime() && o.Spec().Rank == rank && (is == nil || o.Grown() > is.Grown()) {
+			is = o // of two the one that a growth has brought
 		}
 	}
-	return nil, false
+	if is == nil {
+		return nil, false
+	}
+	is.peer, is.Process.Proven = p, true
+	return is.Arena, true
 }
 
 // offered takes an arena into the room.

@@ -183,6 +183,23 @@ func TestArenasWaitForTheirJob(t *testing.T) {
 	n.logs()
 }
 
+// Of two arenas of one process the one that a growth has brought has the place, and the session.
+func TestTheGrownArenaHasThePlace(t *testing.T) {
+	for _, order := range [][]int{{0, 1}, {1, 0}} {
+		n := newNode(t)
+		before := n.arena("before", 0, 4, 100)
+		grown := holding.New(before.Arena, holding.GrownKey(fixture.JobID, 0, 4, 9), func(*shm.Arena) {})
+		n.named("grown", grown)
+		if grown.Grown() != 9 || before.Grown() != 0 {
+			t.Fatal(grown.Grown(), before.Grown())
+		}
+		arenas := []*holding.Arena{before, grown}
+		n.keeps(nil, arenas[order[0]], arenas[order[1]])
+		n.tells(fixture.Job())
+		n.wants(0, "retire before", "place grown as rank 0, incarnation 4", "placed", "settle rank 0 []")
+	}
+}
+
 // Whatever the order in which arenas of a rank come back, and whatever has its place already: the newest incarnation has it, and each other arena is a
 // holder, once.
 func TestTheNewestIncarnationHasThePlace(t *testing.T) {

@@ -130,7 +130,11 @@ func (r *Room) parked(mk *Making) {
 	held.arenas[mk.key] = room.Mirror{Part: mk.key, Rank: mk.rank, Arena: mk.arena}
 	r.effects = append(r.effects, Reserve{mk.arena})
 	mk.end(held, nil)
-	if old != nil {
+	switch v, _ := r.owner.Job(mk.job); {
+	case old == nil:
+	case v.Job.Growth != nil:
+		r.effects = append(r.effects, Retire{mk.job, old})
+	default:
 		r.effects = append(r.effects, Forget{old})
 	}
 }

@@ -88,6 +88,11 @@ type (
 	Reserve struct{ Arena *holding.Arena }
 	// Forget gives an arena up: keeper, list, memory.
 	Forget struct{ Arena *holding.Arena }
+	// Retire keeps an arena as a holder until the next commit: a growth that may be taken back brings another one in its place.
+	Retire struct {
+		Job   replica.JobID
+		Arena *holding.Arena
+	}
 	// Drop gives the memory of an arena back that nobody else has.
 	Drop struct{ Arena *holding.Arena }
 	// Fetch brings a part of a plan, and what it binds, into the arena that Find names, beside the owner.
@@ -109,6 +114,7 @@ func (Make) effect()    {}
 func (Park) effect()    {}
 func (Reserve) effect() {}
 func (Forget) effect()  {}
+func (Retire) effect()  {}
 func (Drop) effect()    {}
 func (*Fetch) effect()  {}
 func (Failing) effect() {}

@@ -93,6 +93,9 @@ func MirrorsPlanned(job *replica.Job, r replica.Rank, n replica.NodeName) bool {
 // whether the daemon writes one into it.
 func Useful(job *replica.Job, a *holding.Arena) bool {
 	return a.Needed(func(g replica.Generation) bool {
+		if g.Epoch < job.Grown { // its regions are those of before the job grew
+			return false
+		}
 		return g.Step >= job.Committed.Step || job.Previous != nil && g == job.Previous.Generation
 	})
 }

@@ -37,6 +37,7 @@ U8 = DTYPES["uint8"]
 MAX_NAME = 127  # bytes
 MAX_DIMS = 8
 MAX_VALUE = 32 << 10  # bytes, of the rendezvous
+MAX_RECIPE = 64 << 10  # bytes
 
 
 class ErrorText(c.Structure):
@@ -149,6 +150,8 @@ def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:
         "rp_expect": (h, u32, u64, c.c_void_p, c.c_size_t, err),
         "rp_load": (h, err),
         "rp_ready": (h, i64, err),
+        "rp_grow": (h, c.POINTER(Region), c.c_size_t, c.c_char_p, c.c_size_t, i64, err),
+        "rp_recipe": (h, c.c_char_p, c.POINTER(c.c_size_t), i64, err),
         "rp_step_enter": (h, u64, i64, err),
         "rp_step_exit": (h, u64, u32, c.POINTER(c.c_int), err),
         "rp_set_good": (h, u64, u64),

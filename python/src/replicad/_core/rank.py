@@ -172,12 +172,36 @@ class Rank(Rendezvous):
 
     def register(self, regions: Iterable[Region]) -> None:
         """Names the live state, before :meth:`attach`, in an order equal on all ranks of a group."""
-        regions = list(regions)
-        table = (n.Region * len(regions))()
-        names = [r.fill(table[i]) for i, r in enumerate(regions)]
-        self._check(self._lib.rp_register(self._handle(), table, len(regions), c.byref(self._text)), "register")
-        self._registered += sum(r.nbytes for r in regions)
-        self._keep.extend((names, [r.keep for r in regions]))
+        table, keep, nbytes = _table(regions)
+        self._check(self._lib.rp_register(self._handle(), table, len(table), c.byref(self._text)), "register")
+        self._registered, self._keep = nbytes, keep
+
+    def grow(self, regions: Iterable[Region], recipe: bytes = b"", timeout: float | None = None) -> None:
+        """Between two steps, on all ranks of the job after the same step, which is committed (:meth:`commit`): from now on the rank has these
+        regions, in place of those that it registered. A region that stays is named again. The memory of replicated regions must hold equal
+        bytes on the ranks of a group by now. ``recipe``: up to 64 KiB, equal on all ranks, that the job keeps for :meth:`recipe`.
+
+        Then :meth:`join` says ``initialise`` at the same step of the next epoch, and goes on as at the beginning: :meth:`seal_initial`,
+        :meth:`join`, :meth:`load`, :meth:`ready`. The epoch of before is closed: what :meth:`on_fence` was given is called.
+
+        :class:`Refused`: nothing has changed, and the epoch is open: no memory, or another rank asks for other regions or does not ask.
+        :class:`Fenced`: a fault was first; :meth:`join` goes on with the regions of before. :class:`Timeout`: call it again with the same
+        regions. A fault before :meth:`ready` takes the growth back: :class:`Stopped`, and a new process goes on with the regions of before."""
+        table, keep, nbytes = _table(regions)
+        self._wait("grow", lambda ns: self._lib.rp_grow(self._h, table, len(table), recipe, len(recipe), ns, c.byref(self._text)), timeout)
+        self._registered, self._keep = nbytes, keep
+
+    def recipe(self, timeout: float | None = None) -> bytes:
+        """What :meth:`grow` was given last, in this job; empty where it has never grown. A process reads it after :meth:`open` and before
+        :meth:`register`, and registers what the job has now."""
+        room, size = c.create_string_buffer(n.MAX_RECIPE), c.c_size_t()
+
+        def call(ns: int) -> int:
+            size.value = n.MAX_RECIPE
+            return int(self._lib.rp_recipe(self._h, room, c.byref(size), ns, c.byref(self._text)))
+
+        self._wait("read the recipe", call, timeout)
+        return room.raw[: size.value]
 
     def attach(self, timeout: float | None = None) -> None:
         """Claims the rank and maps its arena; None: as long as an arena of the registered size may take."""
@@ -472,6 +496,14 @@ class Rank(Rendezvous):
             calls, self._on_fence = self._on_fence, []
         for call in calls:
             call()
+
+
+def _table(regions: Iterable[Region]) -> tuple[Any, list[Any], int]:
+    """The library's table of regions, what must stay while the library has it, and the bytes."""
+    regions = list(regions)
+    table = (n.Region * len(regions))()
+    names = [r.fill(table[i]) for i, r in enumerate(regions)]
+    return table, [names, [r.keep for r in regions]], sum(r.nbytes for r in regions)
 
 
 def _bytes(v: str | None) -> bytes | None:

@@ -1,0 +1,198 @@
+"""Ranks whose regions grow between two steps, with a real daemon and launcher, without torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import Daemon
+
+#: A rank that counts, as in test_rank.py, and has another region from a step on. Arguments: the last step, the step after which it grows, and
+#: a step: once it or a later one is committed the rank says so and waits for the loss of a rank.
+GROWS = """
+import array, os, sys, zlib
+from replicad import Fenced, Rank, Region
+from replicad.errors import Refused
+
+last, at = int(sys.argv[1]), int(sys.argv[2])
+waits = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+memory = {"words": array.array("q", range(64)), "late": array.array("q", [7] * 1000), "own": array.array("q", [0])}
+
+def regions(names):
+    for name in names:
+        address, n = memory[name].buffer_info()
+        yield Region(name, address, 8 * n, dtype="int64", shape=(n,), **({"private": True, "changes": "any"} if name == "own" else {}))
+
+def update(name, step):
+    words = memory[name]
+    for i in range(len(words)):
+        words[i] = (words[i] * 6364136223846793005 + 1442695040888963407 + step) % 2**62 if i else step
+
+with Rank.open() as rank:
+    names = rank.recipe().decode().split() or ["words", "own"]
+    print("REGISTERS", *names, flush=True)
+    rank.register(regions(names))
+    rank.attach()
+    fresh, grown = False, False
+    while True:
+        order = rank.join()
+        if order.initialise:
+            rank.seal_initial()
+            fresh = not order.step
+            continue
+        rank.load()
+        rank.ready()
+        print("RESUMED", order.step, order.source, "as", order.rank, "pid", os.getpid(), "with", len(names), flush=True)
+        try:
+            for step in range(order.step + 1, last + 1):
+                if order.world > 1:
+                    rank.barrier(f"step {step}", order.world)
+                if step == at + 1 and "late" not in names:
+                    wants = ["late", "words", "own"]
+                    rank.commit(step - 1, unchanged=True)
+                    print("GROWING", step - 1, flush=True)
+                    rank.grow(regions(wants), " ".join(wants).encode())
+                    names, grown = wants, True
+                    print("GROWN", step - 1, flush=True)
+                    break
+                memory["own"][0] = 10000 * order.rank + step
+                rank.step_enter(step)
+                for name in names[:-1]:
+                    update(name, step)
+                rank.step_exit(step)
+                if waits and (fresh or grown) and step > waits:
+                    if rank.committed >= waits:
+                        print("COMMITTED", rank.committed, flush=True)
+                        rank.wait_fence()
+                    rank.wait_fence(0.001)
+            else:
+                print("RESULT", order.rank, *[zlib.crc32(bytes(memory[n])) for n in sorted(names)], flush=True)
+                rank.leave()
+                break
+        except Fenced:
+            print("FENCED", flush=True)
+            fresh = grown = False
+"""
+
+
+def result(out: str) -> list[str]:
+    return sorted(re.findall(r"^RESULT .*$", out, re.M))
+
+
+def test_two_ranks_grow_and_one_comes_back_grown(daemon: Daemon) -> None:
+    """Without a restart, and what comes later is as if nothing had happened: a process that starts afterwards registers by the recipe."""
+    want = daemon.run(GROWS, "300", "20", world=2).done()
+    assert want.count("GROWN 20") == 2
+    assert len(re.findall(r"RESUMED 20 own-ram as \d pid \d+ with 3", want)) == 2
+    assert want.count("job grows at step 20: 1 regions more (7.8 KiB a rank)") == 1, want
+    assert len(result(want)) == 2
+
+    job = daemon.run(GROWS, "300", "20", "40", world=2)
+    pids = [job.until("RESUMED 0 ").split()[6] for _ in range(2)]
+    committed = int(job.until("COMMITTED").split()[-1])
+    job.kill(pid=int(pids[0]))
+    job.until("REGISTERS late words own")
+    after = [job.until("RESUMED").split() for _ in range(2)]
+    assert int(after[0][1]) >= committed
+    assert {line[6] for line in after} & set(pids) == {pids[1]}
+    assert result(job.done()) == result(want)
+
+
+def test_killed_in_the_middle_of_a_growth(daemon: Daemon) -> None:
+    """Whoever is killed while the others wait to grow: the growth comes back with the process, and no step is lost."""
+    want = result(daemon.run(GROWS, "100", "20", world=2).done())
+    dies = GROWS.replace(
+        "rank.grow(regions(wants)",
+        "os.kill(os.getpid(), 9) if order.rank == 1 and order.incarnation <= 2 else None; rank.grow(regions(wants)",
+    )
+    out = daemon.run(dies, "100", "20", world=2).done()
+    assert "FENCED" in out
+    assert re.search(r"RESUMED 20 own-ram as 1 pid \d+ with 2", out), out
+    assert result(out) == want
+
+
+@pytest.mark.parametrize("moment", ["seal_initial", "load", "ready"])
+def test_killed_once_it_is_decided(daemon: Daemon, moment: str) -> None:
+    """The growth is taken back: new processes go on at the step that was committed, with the regions of before, and grow again."""
+    want = result(daemon.run(GROWS, "100", "20", world=2).done())
+    dies = GROWS.replace(f"rank.{moment}()", f"os.kill(os.getpid(), 9) if grown and order.rank == 1 and order.incarnation <= 2 else rank.{moment}()")
+    out = daemon.run(dies, "100", "20", world=2).done()
+    assert out.count("REGISTERS words own") == 4, out
+    assert out.count("GROWN 20") == 4, out
+    assert result(out) == want
+
+
+def test_refusals(daemon: Daemon) -> None:
+    """Nothing has changed, the epoch is open, and the text says which region it is."""
+    other = (
+        GROWS.replace('wants = ["late", "words", "own"]', 'wants = ["late", "words", "own"] if order.rank or grown is None else ["words", "late", "own"]')
+        .replace(
+            "rank.grow(regions(wants)",
+            "try_grow(regions(wants)",
+        )
+        .replace(
+            "with Rank.open() as rank:",
+            """
+def try_grow(r, recipe):
+    global grown
+    r = list(r)
+    try:
+        rank.grow(r, b"the same")
+    except Refused as err:
+        print("REFUSED", err, flush=True)
+    wanted = ["late", "words", "own"]
+    rank.grow(regions(wanted), " ".join(wanted).encode())
+
+with Rank.open() as rank:""",
+        )
+    )
+    out = daemon.run(other, "60", "20", world=2).done()
+    assert out.count("REFUSED grow: ranks 0 and 1 of one group ask for different regions") == 2, out
+    assert '"late" is extra' in out, out
+    assert out.count("GROWN 20") == 2
+    assert len(result(out)) == 2
+
+
+def test_a_daemon_that_restarts_in_the_middle(own_daemon: Daemon, tmp_path: Path) -> None:
+    """The ranks ask again, and the growth goes on."""
+    want = result(own_daemon.run(GROWS, "100", "20", world=2).done())
+    slow = GROWS.replace("rank.grow(regions(wants)", "wait_for(order.rank); rank.grow(regions(wants)").replace(
+        "with Rank.open() as rank:",
+        f"""
+def wait_for(rank):
+    import time
+    while rank == 1 and not os.path.exists({str(tmp_path / "go")!r}):
+        time.sleep(0.01)
+
+with Rank.open() as rank:""",
+    )
+    job = own_daemon.run(slow, "100", "20", world=2)
+    for _ in range(2):
+        job.until("GROWING 20")
+    assert own_daemon.process is not None
+    own_daemon.process.kill()
+    own_daemon.log.rest()
+    own_daemon.process.wait()
+    own_daemon.start()
+    (tmp_path / "go").touch()
+    out = job.done()
+    assert out.count("GROWN 20") == 2, out
+    assert result(out) == want
+
+
+def test_goes_on_from_the_durable_tier(own_daemon: Daemon) -> None:
+    """A durable generation from after a growth brings the recipe with it."""
+    want = result(own_daemon.run(GROWS, "60", "20", world=2).done())
+    job = own_daemon.run(GROWS, "60", "20", "40", world=2, name="kept", flags=("--durable-every", "5"))
+    job.until("GROWN 20")
+    job.until("COMMITTED")
+    while not (written := re.search(r"^durable +\((\d+),(\d+)\)$", own_daemon.verb("status", "--dev"), re.M)) or int(written[1]) < 2:
+        pass
+    own_daemon.verb("job", "end", "kept", "--dev")
+    job.wait()
+    out = own_daemon.run(GROWS, "60", "20", world=2, name="kept", flags=("--durable-every", "5", "--resume")).done()
+    assert out.count("REGISTERS late words own") == 2, out
+    assert re.search(r"RESUMED (?:2\d|3\d|4\d) durable", out), out
+    assert result(out) == want
