@@ -204,7 +204,7 @@ class Session:
         self._rank = there or Rank.open()
         try:
             self._orders = Orders(self._rank)
-            if recipe := self._rank.recipe() if hasattr(self._rank, "recipe") else b"":
+            if recipe := self._rank.recipe():
                 self._make(self._objects.grew(Grown.unpack(recipe)))
             self._bind()
             groups.settle(self._rank, {s.name: s.spread for s in self._sharded})
