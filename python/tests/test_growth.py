@@ -156,22 +156,27 @@ with Rank.open() as rank:""",
     assert len(result(out)) == 2
 
 
-def test_a_daemon_that_restarts_in_the_middle(own_daemon: Daemon, tmp_path: Path) -> None:
-    """The ranks ask again, and the growth goes on."""
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_daemon_that_restarts_in_the_middle(own_daemon: Daemon, tmp_path: Path, decided: bool) -> None:
+    """The ranks ask again, or seal their step for the next daemon, and the growth goes on."""
     want = result(own_daemon.run(GROWS, "100", "20", world=2).done())
-    slow = GROWS.replace("rank.grow(regions(wants)", "wait_for(order.rank); rank.grow(regions(wants)").replace(
+    program = GROWS.replace(
         "with Rank.open() as rank:",
         f"""
 def wait_for(rank):
     import time
-    while rank == 1 and not os.path.exists({str(tmp_path / "go")!r}):
+    print("WAITS", rank, flush=True)
+    while not os.path.exists({str(tmp_path / "go")!r}):
         time.sleep(0.01)
 
 with Rank.open() as rank:""",
     )
-    job = own_daemon.run(slow, "100", "20", world=2)
-    for _ in range(2):
-        job.until("GROWING 20")
+    if decided:
+        program = program.replace("rank.seal_initial()", "wait_for(1) if grown and order.rank else None; rank.seal_initial()")
+    else:
+        program = program.replace("rank.grow(regions(wants)", "wait_for(1) if order.rank else None; rank.grow(regions(wants)")
+    job = own_daemon.run(program, "100", "20", world=2)
+    job.until("WAITS 1")
     assert own_daemon.process is not None
     own_daemon.process.kill()
     own_daemon.log.rest()
@@ -180,6 +185,7 @@ with Rank.open() as rank:""",
     (tmp_path / "go").touch()
     out = job.done()
     assert out.count("GROWN 20") == 2, out
+    assert "FENCED" not in out
     assert result(out) == want
 
 
