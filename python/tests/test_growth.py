@@ -88,6 +88,7 @@ def test_two_ranks_grow_and_one_comes_back_grown(daemon: Daemon) -> None:
     assert want.count("GROWN 20") == 2
     assert len(re.findall(r"RESUMED 20 own-ram as \d pid \d+ with 3", want)) == 2
     assert want.count("job grows at step 20: 1 regions more (7.8 KiB a rank)") == 1, want
+    assert "is closed" not in want, want
     assert len(result(want)) == 2
 
     job = daemon.run(GROWS, "300", "20", "40", world=2)
@@ -120,8 +121,9 @@ def test_killed_once_it_is_decided(daemon: Daemon, moment: str) -> None:
     want = result(daemon.run(GROWS, "100", "20", world=2).done())
     dies = GROWS.replace(f"rank.{moment}()", f"os.kill(os.getpid(), 9) if grown and order.rank == 1 and order.incarnation <= 2 else rank.{moment}()")
     out = daemon.run(dies, "100", "20", world=2).done()
-    assert out.count("REGISTERS words own") == 4, out
-    assert out.count("GROWN 20") == 4, out
+    least = 3 if moment == "seal_initial" else 4  # the other one may not have its arena yet, and then it has nothing to give up
+    assert least <= out.count("REGISTERS words own") <= 4, out
+    assert least <= out.count("GROWN 20") <= 4, out
     assert result(out) == want
 
 
@@ -191,17 +193,17 @@ with Rank.open() as rank:""",
 
 def test_goes_on_from_the_durable_tier(own_daemon: Daemon) -> None:
     """A durable generation from after a growth brings the recipe with it."""
-    want = result(own_daemon.run(GROWS, "60", "20", world=2).done())
-    job = own_daemon.run(GROWS, "60", "20", "40", world=2, name="kept", flags=("--durable-every", "5"))
+    want = result(own_daemon.run(GROWS, "2000", "20", world=2).done())
+    job = own_daemon.run(GROWS, "2000", "20", "40", world=2, name="kept", flags=("--durable-every", "5"))
     job.until("GROWN 20")
     job.until("COMMITTED")
     while not (written := re.search(r"^durable +\((\d+),(\d+)\)$", own_daemon.verb("status", "--dev"), re.M)) or int(written[1]) < 2:
         pass
     own_daemon.verb("job", "end", "kept", "--dev")
     job.wait()
-    out = own_daemon.run(GROWS, "60", "20", world=2, name="kept", flags=("--durable-every", "5", "--resume")).done()
+    out = own_daemon.run(GROWS, "2000", "20", world=2, name="kept", flags=("--durable-every", "5", "--resume")).done()
     assert out.count("REGISTERS late words own") == 2, out
-    assert re.search(r"RESUMED (?:2\d|3\d|4\d) durable", out), out
+    assert re.search(r"RESUMED [1-9]\d+ durable", out), out
     assert result(out) == want
 
 
