@@ -7,10 +7,11 @@ import (
 )
 
 // A growth gives the ranks of a job other regions between two steps, without a restart. It closes the epoch and opens the next one with the same
-// claims: each rank seals the committed step anew, laid out in the new way, and the job resumes at that. Until then the committed generation is
+// claims: each rank seals the step that it stands at, laid out in the new way, and the job resumes at that. Until then the committed generation is
 // that of before, and a fault takes the growth back whole: no step is lost, and nothing is half done.
 
-// grow decides a growth. Invariant: all ranks stand at Step, for it is committed and the leader has heard so of each of them.
+// grow decides a growth. Invariant: all ranks stand at Step: each has asked for the growth there, and waits. The step need
+// not be committed: what came into it may have no place in the regions of before.
 func grow(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.Grow) (bool, error) {
 	if err := running(j); err != nil {
 		return false, err
@@ -26,7 +27,7 @@ func grow(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.Gro
 		return false, refuse(Stale, "growth of epoch %d: it was closed", c.Epoch)
 	case j.Phase != replica.Open:
 		return false, refuse(NotYet, "growth of epoch %d: job %s is %v", c.Epoch, j.Name, j.Phase)
-	case c.Step != j.Position.Step:
+	case c.Step < j.Position.Step:
 		return false, refuse(Stale, "growth at step %d: job %s is committed at %v", c.Step, j.Name, j.Position)
 	case j.Epoch >= replica.MaxEpoch:
 		return false, refuse(Invalid, "growth of epoch %d: no epoch is left", c.Epoch)

@@ -131,7 +131,7 @@ func checkGrowth(was, j *replica.Job) error {
 		return fmt.Errorf("committed %v is from before the growth of epoch %d", j.Committed, j.Grown)
 	case g != nil && (j.Phase != replica.Opening && j.Phase != replica.Planned || j.ClosedEpoch+1 != j.Epoch):
 		return fmt.Errorf("%v in epoch %d, closed %d, and grows", j.Phase, j.Epoch, j.ClosedEpoch)
-	case g != nil && (j.Committed.IsZero() || g.Step != j.Position.Step || len(g.Geometries) != len(j.GroupGeometry)):
+	case g != nil && (j.Committed.IsZero() || g.Step < j.Position.Step || len(g.Geometries) != len(j.GroupGeometry)):
 		return fmt.Errorf("grows at step %d with %d geometries, committed at %v", g.Step, len(g.Geometries), j.Position)
 	case g != nil && was.Growth == g && !sameProcesses(was.Ranks, j.Ranks):
 		return fmt.Errorf("claims changed from %v to %v while the job grows", was.Ranks, j.Ranks)

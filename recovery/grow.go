@@ -133,8 +133,8 @@ func (a *asks) learn(g growth, now time.Duration) {
 // unfit says why a growth can't be; empty: nothing speaks against it yet.
 func (l *Leader) unfit(in *PlanInput, g growth) string {
 	first := g.ranks[0]
-	if at := l.job.Position.Step; first.Growth.Step != at {
-		return fmt.Sprintf("rank %d asks to grow at step %d, and step %d is committed: a growth is of the committed step", first.Rank, first.Growth.Step, at)
+	if at := l.job.Position.Step; first.Growth.Step < at {
+		return fmt.Sprintf("rank %d asks to grow at step %d, and step %d is committed: a growth is of the committed step or a later one", first.Rank, first.Growth.Step, at)
 	}
 	for _, rep := range g.ranks {
 		if a := rep.Growth; a.Refused != "" {

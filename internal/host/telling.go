@@ -32,7 +32,8 @@ func (h *Host) outages(lj *localJob, was *replica.Job) {
 		lj.outage = nil
 	case is.Phase == replica.Ended:
 		lj.outage = nil
-	case was.Phase == replica.Open && is.ClosedEpoch >= was.Epoch && lj.outage == nil:
+	case is.Growth != nil: // nothing is lost with the epoch that it closes: sayGrowth
+	case (was.Phase == replica.Open || was.Growth != nil) && is.ClosedEpoch >= was.Epoch && lj.outage == nil:
 		lj.outage = &outage{began: time.Now()}
 		h.noteAll(lj, lossText(is))
 	}

@@ -227,8 +227,8 @@ RP_API uint64_t rp_compared(const rp_handle *h);
 enum { RP_PRIVATE_UNCHANGED = 1 };
 RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err);
 
-/* Training thread, between two steps, on all ranks of the job after the same step, which is committed (rp_committed): from now on the rank has these
- * regions, in place of those that it registered. The regions follow the rules of rp_register, and those of a group are the same on all of its
+/* Training thread, between two steps, on all ranks of the job after the same step, committed or not: from now on the rank has these
+ * regions, in place of those that it registered. A fault on the way goes back to the newest step that lies sealed in the regions of before. The regions follow the rules of rp_register, and those of a group are the same on all of its
  * ranks; a region that stays is named again. The bytes of replicated regions must be equal on the ranks of the group by now. recipe: up to
  * RP_RECIPE_MAX bytes of the caller, equal on all ranks, which the job keeps: a later process of a rank reads them (rp_recipe) before it registers.
  *   RP_OK        the state is "attached". rp_join says RP_INIT at the same step of the next epoch: rp_seal_initial, rp_join, rp_load and rp_ready as

@@ -28,10 +28,6 @@ static int may_grow(rp_handle *h, rp_error *err) {
 		return rpi_error(err, RP_EFENCED, "epoch %llu is closed: rp_join", (unsigned long long)epoch);
 	if (atomic_load(&h->life) != RPI_READY || h->step != RP_WORD(epoch, s, RP_IDLE))
 		return rpi_error(err, RP_ESTATE, "rp_grow: call it between two steps");
-	uint64_t committed = atomic_load(&h->control->committed.word);
-	if (committed != RP_WORD(epoch, s, 0))
-		return rpi_error(err, RP_ESTATE, "rp_grow: step %llu is not committed yet, but step %llu is: have it sealed (rp_pause, rp_seal_step) and wait until rp_committed says so", (unsigned long long)s,
-				 (unsigned long long)RP_WORD_STEP(committed));
 	return RP_OK;
 }
 

@@ -114,9 +114,6 @@ static void out_of_order(void) {
 	SAME(grows(&r, &g, second), RP_ESTATE);
 	OK(GOOD(r.h, 1));
 	OK(rp_step_exit(r.h, 1, 0, NULL, &failure));
-	SAME(grows(&r, &g, second), RP_ESTATE);
-	CHECK(strstr(failure.text, "step 1 is not committed yet"));
-	atomic_store(&r.daemon.control->committed.word, RP_WORD(1, 1, 0));
 	atomic_store(&r.daemon.control->fence.word, 1);
 	SAME(grows(&r, &g, second), RP_EFENCED);
 	SAME(atomic_load(&r.daemon.asked_to_grow), 0);
@@ -302,7 +299,7 @@ static void child_grows_nothing(void) {
 
 const test grow_tests[] = {
 	{"a growth takes other regions at the same step", takes_other_regions},
-	{"a growth is of the committed step, between two steps", out_of_order},
+	{"a growth comes between two steps", out_of_order},
 	{"a growth that is refused changes nothing", refused},
 	{"a growth that was cut is called again", cut_and_called_again},
 	{"a daemon restarts in the middle of a growth", daemon_restarts},

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Daemon
+from nodes import cluster
 
 #: A rank that counts, as in test_rank.py, and has another region from a step on. Arguments: the last step, the step after which it grows, and
 #: a step: once it or a later one is committed the rank says so and waits for the loss of a rank.
@@ -87,6 +88,7 @@ def test_two_ranks_grow_and_one_comes_back_grown(daemon: Daemon) -> None:
     assert want.count("GROWN 20") == 2
     assert len(re.findall(r"RESUMED 20 own-ram as \d pid \d+ with 3", want)) == 2
     assert want.count("job grows at step 20: 1 regions more (7.8 KiB a rank)") == 1, want
+    assert "is closed" not in want, want
     assert len(result(want)) == 2
 
     job = daemon.run(GROWS, "300", "20", "40", world=2)
@@ -119,8 +121,9 @@ def test_killed_once_it_is_decided(daemon: Daemon, moment: str) -> None:
     want = result(daemon.run(GROWS, "100", "20", world=2).done())
     dies = GROWS.replace(f"rank.{moment}()", f"os.kill(os.getpid(), 9) if grown and order.rank == 1 and order.incarnation <= 2 else rank.{moment}()")
     out = daemon.run(dies, "100", "20", world=2).done()
-    assert out.count("REGISTERS words own") == 4, out
-    assert out.count("GROWN 20") == 4, out
+    least = 3 if moment == "seal_initial" else 4  # the other one may not have its arena yet, and then it has nothing to give up
+    assert least <= out.count("REGISTERS words own") <= 4, out
+    assert least <= out.count("GROWN 20") <= 4, out
     assert result(out) == want
 
 
@@ -155,22 +158,27 @@ with Rank.open() as rank:""",
     assert len(result(out)) == 2
 
 
-def test_a_daemon_that_restarts_in_the_middle(own_daemon: Daemon, tmp_path: Path) -> None:
-    """The ranks ask again, and the growth goes on."""
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_daemon_that_restarts_in_the_middle(own_daemon: Daemon, tmp_path: Path, decided: bool) -> None:
+    """The ranks ask again, or seal their step for the next daemon, and the growth goes on."""
     want = result(own_daemon.run(GROWS, "100", "20", world=2).done())
-    slow = GROWS.replace("rank.grow(regions(wants)", "wait_for(order.rank); rank.grow(regions(wants)").replace(
+    program = GROWS.replace(
         "with Rank.open() as rank:",
         f"""
 def wait_for(rank):
     import time
-    while rank == 1 and not os.path.exists({str(tmp_path / "go")!r}):
+    print("WAITS", rank, flush=True)
+    while not os.path.exists({str(tmp_path / "go")!r}):
         time.sleep(0.01)
 
 with Rank.open() as rank:""",
     )
-    job = own_daemon.run(slow, "100", "20", world=2)
-    for _ in range(2):
-        job.until("GROWING 20")
+    if decided:
+        program = program.replace("rank.seal_initial()", "wait_for(1) if grown and order.rank else None; rank.seal_initial()")
+    else:
+        program = program.replace("rank.grow(regions(wants)", "wait_for(1) if order.rank else None; rank.grow(regions(wants)")
+    job = own_daemon.run(program, "100", "20", world=2)
+    job.until("WAITS 1")
     assert own_daemon.process is not None
     own_daemon.process.kill()
     own_daemon.log.rest()
@@ -179,20 +187,61 @@ with Rank.open() as rank:""",
     (tmp_path / "go").touch()
     out = job.done()
     assert out.count("GROWN 20") == 2, out
+    assert "FENCED" not in out
     assert result(out) == want
 
 
 def test_goes_on_from_the_durable_tier(own_daemon: Daemon) -> None:
     """A durable generation from after a growth brings the recipe with it."""
-    want = result(own_daemon.run(GROWS, "60", "20", world=2).done())
-    job = own_daemon.run(GROWS, "60", "20", "40", world=2, name="kept", flags=("--durable-every", "5"))
+    want = result(own_daemon.run(GROWS, "2000", "20", world=2).done())
+    job = own_daemon.run(GROWS, "2000", "20", "40", world=2, name="kept", flags=("--durable-every", "5"))
     job.until("GROWN 20")
     job.until("COMMITTED")
     while not (written := re.search(r"^durable +\((\d+),(\d+)\)$", own_daemon.verb("status", "--dev"), re.M)) or int(written[1]) < 2:
         pass
     own_daemon.verb("job", "end", "kept", "--dev")
     job.wait()
-    out = own_daemon.run(GROWS, "60", "20", world=2, name="kept", flags=("--durable-every", "5", "--resume")).done()
+    out = own_daemon.run(GROWS, "2000", "20", world=2, name="kept", flags=("--durable-every", "5", "--resume")).done()
     assert out.count("REGISTERS late words own") == 2, out
-    assert re.search(r"RESUMED (?:2\d|3\d|4\d) durable", out), out
+    assert re.search(r"RESUMED [1-9]\d+ durable", out), out
     assert result(out) == want
+
+
+def test_over_nodes_with_mirrors() -> None:
+    """Each rank's parts lie on another node too, before and after the growth: a node that is lost afterwards costs no step."""
+    with cluster("abc") as nodes:
+        shared = ("--min-copies", "2", "--groups", "0,1")
+        jobs = [nodes[n].run(GROWS, "400", "20", "60", world=2, name="over-nodes", flags=(*shared, "--ranks", r)) for n, r in (("a", "0"), ("b", "1"))]
+        spare = nodes["c"].run(GROWS, "400", "20", "60", world=2, name="over-nodes", flags=(*shared, "--spare"))
+        pids = [int(job.until("RESUMED 0 ").split()[6]) for job in jobs]
+        for job in jobs:
+            job.until("GROWN 20")
+        grown = [job.until("RESUMED 20 own-ram") for job in jobs]
+        assert all(line.endswith("with 3") for line in grown)
+        committed = int(jobs[0].until("COMMITTED").split()[-1])
+        nodes["b"].lose(pids[1])
+        spare.until("REGISTERS late words own")
+        assert int(spare.until("RESUMED").split()[1]) >= committed
+        assert len(result(jobs[0].done()) + result(spare.done())) == 2
+
+
+def test_a_node_is_lost_in_the_middle_of_a_growth() -> None:
+    """What a mirror held before is there until the growth has resumed: the step that was committed is not lost with the only rank that had it."""
+    waits = GROWS.replace(
+        "rank.seal_initial()",
+        "print('SEALS', order.rank, order.incarnation, flush=True) or (grown and order.rank and order.incarnation <= 2 and __import__('time').sleep(600)); rank.seal_initial()",
+    )
+    with cluster("abc") as nodes:
+        shared = ("--min-copies", "2", "--groups", "0,1")
+        jobs = [nodes[n].run(waits, "60", "20", world=2, name="lost", flags=(*shared, "--ranks", r)) for n, r in (("a", "0"), ("b", "1"))]
+        spare = nodes["c"].run(waits, "60", "20", world=2, name="lost", flags=(*shared, "--spare"))
+        pid = int(jobs[1].until("RESUMED 0 ").split()[6])
+        jobs[1].until("GROWN 20")
+        jobs[1].until("SEALS 1")
+        nodes["b"].lose(pid)
+        spare.until("REGISTERS words own")
+        assert spare.until("RESUMED").split()[1:3] == ["20", "peer-ram"]
+        spare.until("GROWN 20")
+        out = jobs[0].done() + spare.done()
+        assert len(result(out)) == 2
+        assert jobs[0].out.seen.count("REGISTERS words own") == 2

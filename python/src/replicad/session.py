@@ -21,6 +21,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -640,9 +641,9 @@ class Session:
         """Has the job take up what this session is to keep from now on, at the step that is over, by an epoch of its own. All ranks do so after the same step: they run one
         program."""
         grows, self._grows = self._grows, None
-        before = self._objects.grown
+        before = replace(self._objects.grown, rooms={c.name: c.room for c in (self._shared, self._own)})
         grown = self._trained.grown(before, moving)
-        grown.rooms |= {c.name: c.larger for c in (self._shared, self._own) if c.larger != c.room}
+        grown.rooms = {c.name: c.larger for c in (self._shared, self._own)}  # what a new process would make room for by itself is not this
         new = self._objects.grew(grown)
         self._rank.step_exit(ended.step, updated=ended.updated, good=False)
         old = dict(vars(self))

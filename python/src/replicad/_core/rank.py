@@ -177,7 +177,7 @@ class Rank(Rendezvous):
         self._registered, self._keep = nbytes, keep
 
     def grow(self, regions: Iterable[Region], recipe: bytes = b"", timeout: float | None = None) -> None:
-        """Between two steps, on all ranks of the job after the same step, which is committed (:meth:`commit`): from now on the rank has these
+        """Between two steps, on all ranks of the job after the same step, committed or not: from now on the rank has these
         regions, in place of those that it registered. A region that stays is named again. The memory of replicated regions must hold equal
         bytes on the ranks of a group by now. ``recipe``: up to 64 KiB, equal on all ranks, that the job keeps for :meth:`recipe`.
 

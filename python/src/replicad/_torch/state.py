@@ -75,8 +75,8 @@ class Capsule:
 
     @property
     def larger(self) -> int:
-        """The room that it should have by now: another one where what it holds takes more than half of it."""
-        return max(self.room, 1 << (4 * self.used - 1).bit_length()) if self.used > self.room // 2 else self.room
+        """The room that it should have by now: another one where what it holds, or had no room for, takes more than half of it."""
+        return max(self.room, 1 << (4 * self._wanted - 1).bit_length()) if self._wanted > self.room // 2 else self.room
 
     def changed(self) -> Any | None:
         """What is true now, if that is not what was written last, in the form in which :meth:`value` gives that."""
@@ -84,7 +84,8 @@ class Capsule:
         return None if now == self._bytes[8 : self.used] else capsule.unpack(now)
 
     def _put(self, b: bytes) -> None:
-        if len(b) + 8 > self.room:
+        self._wanted = len(b) + 8
+        if self._wanted > self.room:
             raise Full(
                 f"{self._largest()} of the {len(b)} that small state has now; the session made room for {self.room - 8} ({SLACK} times what it had then, {LEAST} at least): "
                 "keep what grows (histories, logs) out of it, or make the session when it has its full size"
