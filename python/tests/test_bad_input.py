@@ -342,7 +342,10 @@ def test_objects_of_another_kind(what: dict[str, Any], says: str) -> None:
 
 @pytest.mark.parametrize(
     ("what", "path"),
-    [({"extra": {"odd": Odd()}}, r"replicad\.own\.window\.odd\.seen\[1\]\.names: builtins\.set"), ({"data": Odd()}, r"replicad\.own\.data\.data\.seen\[1\]\.names: builtins\.set")],
+    [
+        ({"extra": {"odd": Odd()}}, r"replicad\.own\.objects\.odd\.seen\[1\]\.names: builtins\.set"),
+        ({"data": Odd()}, r"replicad\.own\.data\.data\.seen\[1\]\.names: builtins\.set"),
+    ],
     ids=["extra", "data"],
 )
 def test_state_that_needs_pickle(what: dict[str, Any], path: str) -> None:

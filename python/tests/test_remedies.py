@@ -101,18 +101,6 @@ ROWS = {
     "outside": Row(
         {"body": "pass", "after": "optimizer.step()"}, r"AdamW\.step\(\) outside of .*Call step\(\) of every registered optimizer inside", {"body": "optimizer.step()", "after": ""}
     ),
-    "thawed": Row(
-        {"before": "def frozen(m):\n    m.bias.requires_grad_(False); return m", "model": "frozen(nn.Linear(4, 2))", "body": "model.bias.requires_grad_(True); optimizer.step()"},
-        r"model\.bias asked for no gradient .*Let everything that is ever to be trained ask for a gradient when the session is made",
-        {"model": "nn.Linear(4, 2)"},
-        late=True,
-    ),
-    "momentum": Row(
-        {"optimizer": "torch.optim.SGD(model.parameters(), lr=0.1)", "body": "optimizer.param_groups[0]['momentum'] = 0.9; optimizer.step()"},
-        r"was not there when the session was made.*have the optimizer make it before",
-        {"optimizer": "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)"},
-        late=True,
-    ),
     "lbfgs": Row(
         {"optimizer": "torch.optim.LBFGS(model.parameters())", "body": "optimizer.step(lambda: 0.0)"},
         "LBFGS.*use another optimizer",
