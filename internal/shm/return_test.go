@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -150,7 +151,7 @@ func TestAFailedExchangeHangsUp(t *testing.T) {
 	if err := k.Drop("b"); err == nil {
 		t.Error("the second answer is taken for that of another question")
 	}
-	if err := <-served; err != nil {
+	if err := <-served; err != nil && !errors.Is(err, syscall.EPIPE) { // who has hung up already takes no second answer
 		t.Error(err)
 	}
 }

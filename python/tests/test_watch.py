@@ -17,7 +17,7 @@ WRONG = {
     "rate": {"optim.groups[0].lr"},
     "average": {"average.value"},
     "draw": {"torch's CPU generator"},
-    "draw-inside": {"torch's CPU generator, inside of a step"},
+    "draw-inside": set(),
     "evaluated": {"torch's CPU generator, in an evaluation", "torch's CPU generator"},
     "python": {"python's generator"},
     "named": {"the generator 'noise'"},
