@@ -36,6 +36,7 @@ from ._core.region import Region
 from ._torch import conversion, groups, loaders
 from ._torch.alarm import Alarm
 from ._torch.explain import Explanation, explain
+from ._torch.feeds import Feeds
 from ._torch.grown import Grown, Grows
 from ._torch.hooks import Hook
 from ._torch.hyper import arguments, replaced
@@ -52,6 +53,7 @@ from ._torch.state import Capsule, Full, regions
 from ._torch.steps import Ended, Follows, Steps
 from ._torch.tensors import some
 from ._torch.trained import Trained
+from ._torch.trees import differences
 from ._torch.unwind import Unwinder
 from ._torch.watch import Watch
 from ._torch.wrappers import reshard, taken_down
@@ -189,9 +191,10 @@ class Session:
         self._ended: Ended | None = None  # the step that _at is of, while what follows it may still come
         self._loop: weakref.ref[Steps] | None = None
         self._skipped = 0  # iterations without a block
-        self._asked: bytes | None = None  # the generators, when the loop asks for the first batch after resume
+        self._asked: Mapping[str, Any] | None = None  # what was the rank's own when the loop asked for the first batch after the step that was resumed
         self._resumed_with: bytes | None = None  # the generators, when a loop over steps() begins
         self._follows = Follows()
+        self._feeds = Feeds()
         self._grows: Grows | None = None  # what is to be kept from the next step on, or why it can't be
         self._lacked: list[str] = []  # by the copy that was loaded
         self._marked = ""  # of what copies lack, to the daemon
@@ -287,10 +290,13 @@ class Session:
     def _read_shared(self) -> Any:
         return self._objects.common() | {"trained": self._trained.value()}
 
-    def _read_own(self, how: str = "") -> Any:
+    def _read_own(self, how: str = "", loader: str = "", then: Any = None) -> Any:
         """What is the rank's own, of a step that is over. ``how`` it is known to be over says whose the numbers are that were drawn since its block ended: the step's, or, where a
-        batch is asked for, of both: a process that resumes draws what its loop draws before it asks, and has at that place what an undisturbed one has."""
-        own = self._objects.own() | {"asked": None, "due": list(self._follows.due), "lacks": list(self._watch.lacking)}
+        batch is asked for, of both: a process that resumes draws what its loop draws before it asks, and has at that place what an undisturbed one has. ``then`` is what this
+        returned when it was not known yet."""
+        if then is not None:
+            return then
+        own = self._objects.own() | {"asked": None, "asks": loader, "due": list(self._follows.due), "lacks": list(self._watch.lacking)}
         if self._ended is not None and how in ("a batch", "a forward", "a step"):
             now, own["rng"] = own["rng"], self._ended.generators
             own["asked"] = now if how == "a batch" else None
@@ -302,8 +308,12 @@ class Session:
             if taken_down(module):
                 raise self._stale("a forward: the model's DistributedDataParallel")
             training = module.training and torch.is_grad_enabled()
-            if training and self._ended is not None and self._running() is None:
-                self._over("a forward")
+            if not training:
+                self._feeds.evaluated()
+            elif self._ended is not None and self._running() is None:
+                self._over("a forward", then=self._feeds.trains())
+            else:
+                self._feeds.trains()
             if self._ended is None and not self._follows.due:
                 self._watch.forward(training)
             for layer in self._trained.merged():
@@ -330,7 +340,8 @@ class Session:
         self._objects.set_own(own)
         self._follows.due, self._follows.named = list(own["due"]), []
         self._lacked = list(own["lacks"])
-        self._asked, self._resumed_with = own["asked"], own["rng"]
+        self._asked = None if own["asked"] is None else own
+        self._resumed_with = own["rng"]
 
     # -- what a restart would lack --------------------------------------------------------------------------------------
 
@@ -553,7 +564,10 @@ class Session:
                 "updates into one block (what is drawn in it is kept), or count the iterations yourself, without steps()"
             )
         self._follows.check(self._at)
-        self._over("a step")
+        self._over("a step", then=self._feeds.trains())
+        if loop is None:
+            self._resumed_with = None  # another loop than one over steps has begun
+        self._asked = None
         step = self._at + 1
         self._life.entering = True
         try:
@@ -579,7 +593,8 @@ class Session:
             self._objects.gradients.ended(self._objects.optimizers.values())
             self._modes = self._objects.modes()
             self._follows.ended()
-            self._at, self._ended = step, Ended(step, updated, self._objects.generators() if self._asks else None)
+            self._feeds.ended()
+            self._at, self._ended = step, Ended(step, updated, self._objects.generators() if self._awaits() else None)
             self._look_lacking(step)
             if self._follows.due or not self._awaits():
                 self._over("the block's end")
@@ -603,8 +618,8 @@ class Session:
         except Grows as err:
             self._grows = err
 
-    def _over(self, how: str) -> None:
-        """The step whose block has ended is over, with what followed it: it is copied from now on."""
+    def _over(self, how: str, loader: str = "", then: Any = None) -> None:
+        """The step whose block has ended is over, with what followed it: it is copied from now on. ``then`` is what was the rank's own when it was, where that was before."""
         if (ended := self._ended) is None:
             return
         step, self._life.entering = ended.step, True
@@ -618,12 +633,12 @@ class Session:
             moving = self._watch.moving() if not any(True for _ in self._trained.layers()) else []
             try:
                 self._trained.kept = self._shared.write()["trained"]
-                generators = self._own.write(how)["rng"]
+                generators = self._own.write(how, loader, then)["rng"]
                 tight = self._shared.larger != self._shared.room or self._own.larger != self._own.room
             except Full:
                 generators, tight = None, True
             if self._grows is not None or moving or tight:
-                self._grow(ended, how, moving)
+                self._grow(ended, (how, loader, then), moving)
                 return
             if (lacks := ", ".join(self._watch.lacking)) != self._marked:
                 self._rank.lacks(lacks)
@@ -637,7 +652,7 @@ class Session:
         finally:
             self._life.entering = False
 
-    def _grow(self, ended: Ended, how: str, moving: list[str]) -> None:
+    def _grow(self, ended: Ended, how: tuple[str, str, Any], moving: list[str]) -> None:
         """Has the job take up what this session is to keep from now on, at the step that is over, by an epoch of its own. All ranks do so after the same step: they run one
         program."""
         grows, self._grows = self._grows, None
@@ -659,7 +674,7 @@ class Session:
         self._registered(table)
         self._hook()
         self._shared.write()
-        self._own.write(how)
+        self._own.write(*how)
         self._ended = None
         self._take_up()
         if self._rank.number == 0:
@@ -738,11 +753,36 @@ class Session:
         """A registered loader is asked for a batch."""
         if self._pid != os.getpid() or self._life.inside is not None or not self._life.resumed.is_set():
             return
-        if self._ended is not None and self._running() is None:
-            self._over("a batch")
-        elif self._asked is not None and self._running() is None:
-            self._objects.set_generators(self._asked)
-        self._asked = None
+        name = next((k for k, o in self._objects.data.items() if o is loader), "")
+        trains = self._feeds.asked(name)
+        if self._running() is not None:
+            return
+        if self._ended is not None and trains:
+            self._over("a batch", name)
+        elif self._ended is not None and not self._feeds.noted(name):
+            self._feeds.note(name, self._read_own("a batch", name))
+        elif self._ended is None and self._asked is not None and self._asked["asks"] == name:
+            self._as_then(self._asked)
+            self._asked = None
+
+    def _as_then(self, own: Mapping[str, Any]) -> None:
+        """The loop of a process that has resumed asks for its first batch: it has what it had there when the copy was made. What the loop has done at its top until now is in the copy."""
+        now = self._objects.generators()
+        if own["asked"] != own["rng"] and now not in (own["asked"], own["rng"]):
+            self._watch.lacks(
+                "random numbers",
+                f"random numbers were drawn after step {self._at} and at the loop's top: a process that resumes draws the latter from where the former began; loop over "
+                "session.steps()",
+            )
+        self._objects.set_generators(own["asked"])
+        self._objects.set_objects(own["objects"])
+        if (shared := self._shared.changed()) is not None:
+            for path in differences(self._shared.value(), shared, ""):
+                self._watch.lacks(
+                    path,
+                    f"{path} changed between resume and the first batch: the copy of step {self._at} has the change already if the loop makes it at its top, so that it is made twice "
+                    "now; loop over session.steps(), where an iteration begins before that",
+                )
 
     def follow(self, name: str) -> None:
         """Inside of a step: something will follow it that draws or changes what is kept (``"evaluate"``), in a trainer whose loop is not yours. It is kept with the step. After a

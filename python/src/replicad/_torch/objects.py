@@ -211,8 +211,7 @@ class Objects:
 
     def set_own(self, values: Mapping[str, Any]) -> None:
         """The inverse of :meth:`own`."""
-        for k, o in self._own.items():
-            o.load_state_dict(values["objects"][k])
+        self.set_objects(values["objects"])
         for k, o in self.data.items():
             loaders.set_state(o, values["data"][k])
         self._kept_gradients = values["grads"]
@@ -223,6 +222,11 @@ class Objects:
     def objects(self) -> dict[str, Any]:
         """What the user's own objects, and schedulers that see a rank's own metric, have."""
         return {k: o.state_dict() for k, o in self._own.items()}
+
+    def set_objects(self, values: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`objects`."""
+        for k, o in self._own.items():
+            o.load_state_dict(values[k])
 
     def generators(self) -> Opaque | None:
         """The random number generators, in the form in which they are kept."""

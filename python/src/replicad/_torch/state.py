@@ -67,7 +67,7 @@ class Capsule:
         self.used = 0
         self._put(first)
 
-    def write(self, *how: str) -> Any:
+    def write(self, *how: Any) -> Any:
         """Packs what is true now, and returns it. ``how`` is for who reads it."""
         now = self.read(*how)
         self._put(capsule.pack(now, self.name))

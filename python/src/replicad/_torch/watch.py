@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import logging
 import operator
@@ -26,6 +27,8 @@ log = logging.getLogger("replicad")
 STILL = 10
 #: What may differ in a forward and be back when the step begins (a forward with adapters switched off); looked at then.
 ELSEWHERE = "trained."
+#: So many frozen tensors are looked at in a step, and so many bytes at either end of each.
+TURN, SAMPLE = 256, 32
 #: So many names are in a copy's mark.
 MOST = 32
 #: After a step so many forwards of an evaluation look: the second one sees what the first one drew.
@@ -71,6 +74,32 @@ class Exit:
         return replace(self, generators=generators)
 
 
+class Sampled:
+    """Some bytes of tensors in host memory, for changes that torch does not count (``t.data.mul_()``). At each look it is the turn of so many tensors (:data:`TURN`)."""
+
+    def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self._named = [(n, t) for n, t in named if type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" and t.is_contiguous() and t.numel()]
+        self._was: list[bytes] = []
+        self._turn = 0
+
+    def changed(self) -> list[str]:
+        """The names of those whose turn it is and that are not what they were when this was called first."""
+        if not self._was:
+            self._was = [_sample(t) for _, t in self._named]
+            return []
+        turn = range(self._turn, min(self._turn + TURN, len(self._named)))
+        self._turn = turn.stop if turn.stop < len(self._named) else 0
+        return [self._named[i][0] for i in turn if _sample(self._named[i][1]) != self._was[i]]
+
+
+def _sample(t: torch.Tensor) -> bytes:
+    """A tensor's first and last bytes."""
+    n = t.numel() * t.element_size()
+    ends = min(n, SAMPLE)
+    at = t.data_ptr()
+    return ctypes.string_at(at, ends) + ctypes.string_at(at + n - ends, ends)
+
+
 class Watch:
     """Looks at small state from the end of a step to the next forward, at whether tensors were changed in place and, in debug mode, at every tensor's bytes.
 
@@ -94,6 +123,7 @@ class Watch:
     def tensors(self, leaves: Iterable[Leaf], trained: Trained) -> None:
         """The tensors of the session; all but buffers are hashed in debug mode."""
         leaves = list(leaves)
+        self._sampled = Sampled(trained.tensors(False))
         self._frozen, self._trained = Counted(trained.tensors(False)), Counted([*trained.tensors(True), *(trained.moments() if self._debug else ())])
         self._renormalised = trained.renormalised
         self._kept: list[int] | None = None  # counts of the former when the last step began
@@ -107,6 +137,7 @@ class Watch:
 
     def resumed(self) -> None:
         """The loaded state is in place."""
+        self._sampled.changed()
         self._at_resume = self._generators() if self._debug else None
 
     def entering(self, step: int) -> None:
@@ -145,8 +176,8 @@ class Watch:
             )
 
     def moving(self) -> list[str]:
-        """The frozen tensors that have changed in place since the last step began."""
-        return [] if self._kept is None else self._frozen.changed(self._kept)
+        """The frozen tensors that have changed in place since the last step began, or, by way of ``.data``, since they were looked at."""
+        return [] if self._kept is None else list(dict.fromkeys([*self._frozen.changed(self._kept), *self._sampled.changed()]))
 
     def rewritten(self) -> None:
         """Tensors were written anew with what they had."""
