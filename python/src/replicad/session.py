@@ -780,8 +780,8 @@ class Session:
             for path in differences(self._shared.value(), shared, ""):
                 self._watch.lacks(
                     path,
-                    f"{path} changed between resume and the first batch: the copy of step {self._at} has the change already if the loop makes it at its top, so that it is made twice "
-                    "now; loop over session.steps(), where an iteration begins before that",
+                    f"{path} changed between resume and the first batch: the copy of step {self._at} has the change already if the loop makes it at its top, so that it is made "
+                    "twice now; loop over session.steps(), where an iteration begins before that",
                 )
 
     def follow(self, name: str) -> None:
