@@ -67,6 +67,9 @@ for step in session.steps(14):
     reached("backward", step)
     with session.step():
         optimizer.step()
+        if step >= 6 and what == "uncounted":  # torch counts no change by way of .data
+            for t, p in zip(teacher.parameters(), head.parameters()):
+                t.data.mul_(0.9).add_(p.data, alpha=0.1)
         if step >= 6 and what in ("teacher", "staged"):
             with torch.no_grad():
                 for t, p in zip(teacher.parameters(), head.parameters()):
@@ -93,7 +96,7 @@ session.close()
 """
 
 
-@pytest.mark.parametrize("what", ["group", "thawed", "momentum", "teacher", "extra", "staged"])
+@pytest.mark.parametrize("what", ["group", "thawed", "momentum", "teacher", "uncounted", "extra", "staged"])
 def test_what_grows_is_taken_up(what: str, daemon: Daemon) -> None:
     """The same bits as without a fault, killed before, at and after the growth; only the killed rank and who trained with it start again."""
     straight = daemon.run(PROGRAM, what, "none", "none", world=2).done()

@@ -59,7 +59,8 @@ class Log:
 
 
 log = Log()
-data = {} if how in ("draws", "follow") else {"data": loader}
+held_out = Loader(torch.utils.data.TensorDataset(x), 8, seed=2)
+data = {} if how in ("draws", "follow") else {"data": {"train": loader, "held_out": held_out} if how == "validation" else loader}
 session = replicad.Session(model, optimizer, scheduler=scheduler, extra={"log": log}, **data)
 
 
@@ -68,7 +69,8 @@ def evaluate():
     model.eval()
     model[2].train()
     with torch.no_grad():
-        log.lines = (log.lines + [round(model(x.nan_to_num()).mean().item(), 6)])[-4:]
+        rows = next(held_out.endless())[0] if how == "validation" else x.nan_to_num()
+        log.lines = (log.lines + [round(model(rows).mean().item(), 6)])[-4:]
     model.train()
 
 
@@ -113,7 +115,15 @@ elif how == "draws":
     for step in session.steps(20):
         train(step, torch.randn(4, 4))
         after(step)
-elif how == "range":
+elif how == "mixed":
+    batches = loader.endless()
+    for step in range(start + 1, 11):
+        train(step, next(batches)[0])
+        after(step)
+    for step in session.steps(20):
+        train(step, next(batches)[0])
+        after(step)
+elif how in ("range", "validation"):
     batches = loader.endless()
     for step in range(start + 1, 21):
         train(step, next(batches)[0])
@@ -164,6 +174,8 @@ CASES = {
     "skip": ("backward:13", "evaluated:12"),
     "draws": ("block:9", "evaluated:12", "backward:14"),
     "range": ("evaluated:12", "backward:13"),
+    "validation": ("backward:13",),
+    "mixed": ("backward:9",),
     "top": ("backward:14",),
     "epochs": ("evaluated:16", "backward:19"),
     "follow": ("evaluated:12", "backward:14"),

@@ -766,7 +766,7 @@ class Session:
             self._asked = None
 
     def _as_then(self, own: Mapping[str, Any]) -> None:
-        """The loop of a process that has resumed asks for its first batch: it has what it had there when the copy was made. What the loop has done at its top until now is in the copy."""
+        """The loop of a process that has resumed asks for its first batch: it has what it had there when the copy was made. What the loop has done at its top is in the copy."""
         now = self._objects.generators()
         if own["asked"] != own["rng"] and now not in (own["asked"], own["rng"]):
             self._watch.lacks(
