@@ -195,6 +195,8 @@ class Session:
         self._resumed_with: bytes | None = None  # the generators, when a loop over steps() begins
         self._follows = Follows()
         self._feeds = Feeds()
+        self._unkept: set[str] = set()  # what moves and can't be kept
+        self._asks_room = True  # where small state takes more than half of its room
         self._grows: Grows | None = None  # what is to be kept from the next step on, or why it can't be
         self._lacked: list[str] = []  # by the copy that was loaded
         self._marked = ""  # of what copies lack, to the daemon
@@ -630,15 +632,16 @@ class Session:
                 self._asks = False
                 log.info("replicad: step %d began without a batch of a registered Loader and without a forward: from now on a step is over when its block ends", step + 1)
             self._staging.small()
-            moving = self._watch.moving() if not any(True for _ in self._trained.layers()) else []
+            moving = [n for n in self._watch.moving() if n not in self._unkept] if not any(True for _ in self._trained.layers()) else []
+            full = False
             try:
                 self._trained.kept = self._shared.write()["trained"]
                 generators = self._own.write(how, loader, then)["rng"]
-                tight = self._shared.larger != self._shared.room or self._own.larger != self._own.room
+                tight = self._asks_room and (self._shared.larger != self._shared.room or self._own.larger != self._own.room)
             except Full:
-                generators, tight = None, True
+                generators, tight, full = None, True, True
             if self._grows is not None or moving or tight:
-                self._grow(ended, (how, loader, then), moving)
+                self._grow(ended, (how, loader, then), moving, full)
                 return
             if (lacks := ", ".join(self._watch.lacking)) != self._marked:
                 self._rank.lacks(lacks)
@@ -652,7 +655,7 @@ class Session:
         finally:
             self._life.entering = False
 
-    def _grow(self, ended: Ended, how: tuple[str, str, Any], moving: list[str]) -> None:
+    def _grow(self, ended: Ended, how: tuple[str, str, Any], moving: list[str], full: bool) -> None:
         """Has the job take up what this session is to keep from now on, at the step that is over, by an epoch of its own. All ranks do so after the same step: they run one
         program."""
         grows, self._grows = self._grows, None
@@ -670,7 +673,10 @@ class Session:
         except Refused as err:
             vars(self).update(old)
             self._life.resumed.set()
-            raise Mismatch(f"{grows or 'what this job keeps has grown'}. The job can't take it up at step {ended.step}: {err}") from None
+            if grows is not None or full:
+                raise Mismatch(f"{grows or 'small state has outgrown its room'}. The job can't take it up at step {ended.step}: {err}") from None
+            self._refused(ended, moving, err)
+            return
         self._registered(table)
         self._hook()
         self._shared.write()
@@ -679,6 +685,20 @@ class Session:
         self._take_up()
         if self._rank.number == 0:
             log.warning("replicad: step %d: the job keeps more from here on, in epoch %d: %s", ended.step, self.order.epoch, "; ".join(grown.lines(before)))
+
+    def _refused(self, ended: Ended, moving: list[str], err: Refused) -> None:
+        """Training can go on with what there was: what moves is in no copy, and what has grown has room left. Neither is asked for again."""
+        self._ended, self._asks_room = None, False
+        for name in moving:
+            self._unkept.add(name)
+            self._watch.lacks(name, f"{name} asks for no gradient and changes, and the job can't keep it from step {ended.step} on: {err}")
+        if not moving:
+            self._watch.say(
+                "room",
+                f"small state takes more than half of the room that it has, and the job can't make more of it at step {ended.step}: {err}. Training ends where it takes more than "
+                "all of it: have it grow on all ranks alike, or keep histories out of it",
+            )
+        self._watch.exited(ended.step, self._objects.generators(), known=True)
 
     def _take_up(self) -> None:
         """The epoch of a growth is opened: the live state is what it begins with."""

@@ -6,8 +6,10 @@ its state. Values are not in there: they are loaded.
 
 from __future__ import annotations
 
+import functools
+import logging
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +19,8 @@ from .._core import capsule
 from ..errors import Corrupt, Mismatch, Unsupported
 
 __all__ = ["Grown", "Grows"]
+
+log = logging.getLogger("replicad")
 
 #: The most that a recipe may have, packed (the C client's RP_RECIPE_MAX) and unpacked.
 MOST, UNPACKED = 64 << 10, 32 << 20
@@ -80,6 +84,8 @@ class Grown:
                 params = [self._one(n, models) for n in names]
                 if not any(id(p) in there for p in params):
                     optimizer.add_param_group({"params": params})
+            if "add_param_group" not in vars(optimizer):
+                optimizer.add_param_group = functools.partial(_add, optimizer, optimizer.add_param_group)
 
     def take_state(self, names: Mapping[int, str], optimizers: Mapping[str, Any]) -> None:
         """The tensors of optimizers' state that came late, where they are not there; behind the making of the state."""
@@ -110,3 +116,13 @@ class Grown:
         for name, room in self.rooms.items():
             if room != before.rooms.get(name):
                 yield f"{name} has room for {room} bytes"
+
+
+def _add(optimizer: torch.optim.Optimizer, add: Callable[[dict[str, Any]], None], group: dict[str, Any]) -> None:
+    """A program that was written to resume adds the group again: it has it already, with the job's hyperparameters."""
+    params = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+    there = {id(p) for g in optimizer.param_groups for p in g["params"]}
+    if params and all(id(p) in there for p in params):
+        log.info("replicad: the optimizer has this group of %d parameters already, as the job has: it is not added again", len(params))
+    else:
+        add(group | {"params": params})
