@@ -736,8 +736,8 @@ class Session:
             raise Invalid(f"steps({last!r:.80}): want a whole number, the step that is to be the last") from None
         if last < self._at:
             raise Invalid(
-                f"steps({last}): this job is at step {self._at} already: give a number that is not below, or another --job to begin anew. A loop that is over when a later one begins is "
-                f"`session.steps(max({last}, session.at))`"
+                f"steps({last}): this job is at step {self._at} already: give a number that is not below, or another --job to begin anew. A loop "
+                f"that is over when a later one begins is `session.steps(max({last}, session.at))`"
             )
         if self._running() is not None:
             raise SessionState("steps inside of a loop over session.steps(): a session counts one loop at a time. Leave that loop first, or call close() on it")
