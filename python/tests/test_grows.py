@@ -60,6 +60,8 @@ session = replicad.Session({"model": model, "teacher": teacher}, optimizer, data
 session.reached = reached
 start, batches = session.resume(), loader.endless()
 print("START", int(start), len(optimizer.param_groups), flush=True)
+if what == "group" and start >= 6:  # as programs do that were written to resume: the job has it already
+    optimizer.add_param_group({"params": back.parameters(), "lr": 0.3})
 for step in session.steps(14):
     (x,) = next(batches)
     optimizer.zero_grad()
