@@ -114,18 +114,12 @@ def refused(text, undo):
 
 def main():
     step()
-    base.requires_grad_(True)
-    refused("model.base_model.model.0.base_layer.weight asked for no gradient when the session was made", lambda: base.requires_grad_(False))
-    optimizer.add_param_group({"params": [base]})
-    refused("optim got model.base_model.model.0.base_layer.weight after the session was made", lambda: (optimizer.param_groups.pop(), optimizer.state.pop(base, None)))
     kept, rate = optimizer.state, optimizer.param_groups[0]["lr"]
     optimizer.load_state_dict(optimizer.state_dict())
     refused("optim.state was replaced", lambda: (setattr(optimizer, "state", kept), optimizer.param_groups[0].update(lr=rate)))
     average = optimizer.state[adapter]["exp_avg"]
     optimizer.state[adapter]["exp_avg"] = average.clone()
     refused("optim.model.base_model.model.0.lora_A.default.weight.exp_avg was replaced", lambda: optimizer.state[adapter].update(exp_avg=average))
-    optimizer.state[adapter]["slow"] = torch.zeros(2)
-    refused("optim.model.base_model.model.0.lora_A.default.weight.slow was not there when the session was made", lambda: optimizer.state[adapter].pop("slow"))
     optimizer.param_groups[0]["lr"] = torch.tensor(0.5)
     refused("optim.groups[0].lr was replaced", lambda: optimizer.param_groups[0].update(lr=rate))
     mean = norm.running_mean
@@ -135,7 +129,6 @@ def main():
     adapter.data = where.clone()
     refused("model.base_model.model.0.lora_A.default.weight has moved", lambda: setattr(adapter, "data", where))
 
-    session.noticed.clear()  # the group that was added for a while
     model.merge_adapter()
     refused("model.base_model.model.0 is merged with its adapters", model.unmerge_adapter)
     assert "rounding" in session.noticed["model.base_model.model.0"]
@@ -161,7 +154,7 @@ session.close()
 
 def test_what_no_copy_would_have_is_refused_by_name(daemon: Daemon) -> None:
     out = daemon.run(REFUSED).done()
-    assert out.count("REFUSED") == 9, out
+    assert out.count("REFUSED") == 6, out
     assert "DONE" in out
 
 

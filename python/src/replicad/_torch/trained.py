@@ -123,6 +123,15 @@ class Trained:
                 kind = Grows if added and self._new_groups(o) else Mismatch
                 raise kind(f"{o} {what} after the session was made: give the optimizer every parameter before the session is made, and freeze those that train later")
 
+    def _by_key(self) -> set[str]:
+        """The tensors that an optimizer has of a model's parameter under a key, which a later process can be told to make. Others, in lists, say, it can't."""
+        by_key: set[str] = set()
+        for o, own, state in self._states:
+            for label, p in self._labelled(own):
+                if id(p) in self._names:
+                    by_key |= {f"{o}.{label}.{key}" for key, t in state.get(p, {}).items() if isinstance(t, torch.Tensor)}
+        return by_key
+
     def _new_groups(self, o: str) -> list[list[str]]:
         """The groups that an optimizer got, by the models' names of their parameters; none where those of before are not what they were, or a model has none of that name."""
         groups, at = [], 0
@@ -178,7 +187,7 @@ class Trained:
             )
         was, now = self._of_the_optimizers, dict(self._optimizer_tensors())
         if came := [n for n in now if n not in was]:
-            raise Grows(
+            raise (Grows if set(came) <= self._by_key() else Mismatch)(
                 f"{some(came)} was not there when the session was made (momentum that is switched on later, a history that grows?) and would be in no copy: have the optimizer "
                 "make it before, at its full size, and change it in place"
             )
