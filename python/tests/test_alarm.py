@@ -43,7 +43,7 @@ def step():
 for _ in range(20):
     step()
     session.commit()
-if (compared := session.rank.compared + session._alarm._staged_compared) < 15 or session.noticed:
+if (compared := session.rank.compared + session._kept.alarm._staged_compared) < 15 or session.noticed:
     raise replicad.Mismatch(f"{compared} compared, {session.noticed}")  # which ends the job
 weight = m[0].weight
 if how == "moved":
@@ -122,7 +122,7 @@ for i in range(60):
             p.copy_(k)
     if i % 10 == 9:
         session.commit()
-if (compared := session.rank.compared + session._alarm._staged_compared) < 10:
+if (compared := session.rank.compared + session._kept.alarm._staged_compared) < 10:
     raise replicad.Mismatch(f"{compared} compared")  # which ends the job
 session.leave()
 session.close()
@@ -171,7 +171,7 @@ for step in range(1, 13):
     given.set()
     o.zero_grad()
     must(session.commit(timeout=60) == step, step)
-compared = session.rank.compared + session._alarm._staged_compared
+compared = session.rank.compared + session._kept.alarm._staged_compared
 must(compared >= 6, compared)
 want = [p.detach().clone() for p in m.parameters()]
 session.rank.fail("lost on purpose")

@@ -149,7 +149,7 @@ elif how == "epochs":
 elif how == "follow":
     torch.manual_seed(5 if start == 0 else 6)
     if start:
-        session._objects.set_generators(session._resumed_with)  # this process drew nothing
+        session._objects.set_generators(session._loop.begins_with(first=True))  # this process drew nothing
     for step in range(start + 1, 21):
         if "evaluate" in session.due:
             evaluate()

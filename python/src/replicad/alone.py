@@ -15,6 +15,7 @@ import torch
 from ._core.life import Life
 from ._core.rank import Order, Rank, Stats
 from ._core.waiting import place
+from ._torch.loop import Loop
 from ._torch.steps import Follows, Steps
 from .errors import SessionState
 from .session import Resumed, Session
@@ -40,7 +41,7 @@ class Alone(Session):
         self._pid = os.getpid()
         self._closed, self._life = False, Life()
         self._at = -1
-        self._loop, self._follows = None, Follows()
+        self._loop, self._follows = Loop(), Follows()
         self._given = {"model": model}
         rank, world = place()
         self.order = Order(initialise=False, epoch=1, step=0, incarnation=1, source="fresh", rank=rank, world=world, group=0, job=uuid.UUID(int=0))

@@ -20,6 +20,8 @@ __all__ = [
     "Refused",
     "RegroupNeeded",
     "SessionState",
+    "StaleProcessGroup",
+    "StaleProgram",
     "Stopped",
     "System",
     "Timeout",
@@ -122,9 +124,13 @@ class SessionState(Error):
     code = -12
 
 
-class StaleProcessGroup(SessionState):
-    """What the session holds went down with the epoch, a model's process groups say. Running the block again can't help, a new process
+class StaleProgram(SessionState):
+    """What the program holds is of a step that the job goes back over (a parameter group that the step added, say). Running the block again can't help, a new process
     can: it ends the block of :mod:`replicad.inprocess`, and with it the process, which the launcher starts again."""
+
+
+class StaleProcessGroup(StaleProgram):
+    """What the session holds went down with the epoch, a model's process groups say."""
 
 
 class Canceled(Error):

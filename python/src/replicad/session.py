@@ -32,25 +32,21 @@ from ._core.feasible import Feasible, feasible
 from ._core.life import Life
 from ._core.orders import Orders
 from ._core.rank import Order, Rank, Stats
-from ._core.region import Region
 from ._torch import conversion, groups, loaders
-from ._torch.alarm import Alarm
 from ._torch.explain import Explanation, explain
-from ._torch.feeds import Feeds
-from ._torch.grown import Grown, Grows
+from ._torch.grown import Grown, Grows, More
 from ._torch.hooks import Hook
 from ._torch.hyper import arguments, replaced
-from ._torch.lacking import Lacking
-from ._torch.layout import Layout, sharded
-from ._torch.live import Live
-from ._torch.memory import Memory
+from ._torch.kept import How, Kept
+from ._torch.layout import sharded
+from ._torch.loop import Ended, Loop
 from ._torch.objects import Objects
 from ._torch.offload import Offload
 from ._torch.optimizers import Carried, part, scalars_in_place
 from ._torch.parts import Parts
 from ._torch.staging import Staging
-from ._torch.state import Capsule, Full, regions
-from ._torch.steps import Ended, Follows, Steps
+from ._torch.state import Full
+from ._torch.steps import Follows, Steps
 from ._torch.tensors import some
 from ._torch.trained import Trained
 from ._torch.trees import differences
@@ -58,7 +54,7 @@ from ._torch.unwind import Unwinder
 from ._torch.watch import Watch
 from ._torch.wrappers import reshard, taken_down
 from .data import Loader
-from .errors import Canceled, Corrupt, Error, Fenced, Invalid, Mismatch, Refused, RegroupNeeded, SessionState, StaleProcessGroup, Timeout
+from .errors import Canceled, Corrupt, Error, Fenced, Invalid, Mismatch, Refused, RegroupNeeded, SessionState, StaleProcessGroup, StaleProgram, Timeout
 
 __all__ = ["Resumed", "Session"]
 
@@ -66,8 +62,8 @@ log = logging.getLogger("replicad")
 
 #: A rank that leaves waits so many seconds for a place to copy its last step to, and as long as a mirror may take to get a copy at so many bytes a second.
 SEAL, SLOWEST = 30.0, 32 << 20
-#: So many bytes may name what a copy lacks.
-MARKED = 8 << 10
+#: So many steps after a recovery a new process says what a restart would lack.
+SAID = 8
 #: How many seconds a program may be on its way out, beyond what any survivor has, before it counts as one that hangs.
 ENDING = 30.0
 
@@ -181,39 +177,36 @@ class Session:
         self._modes: list[bool] | None = None  # of the models' modules, at the end of the last step
         self._carried = Carried(())
         self._torn = -1  # the step that was begun and not ended
-        self._told = False  # what a restart would lack
+        self._say_at: int | None = 0  # after which step it is said what a restart would lack; None: it was
         self._ends = False  # the daemon was told
         self._untold = ""  # why, where the daemon was not told
         self._offloaded: Offload | None = None
         self._unwinder: Unwinder | None = None
         self._at = -1  # the step whose state is live; -1 before resume
         self._fresh = False
-        self._ended: Ended | None = None  # the step that _at is of, while what follows it may still come
-        self._loop: weakref.ref[Steps] | None = None
-        self._skipped = 0  # iterations without a block
-        self._asked: Mapping[str, Any] | None = None  # what was the rank's own when the loop asked for the first batch after the step that was resumed
-        self._resumed_with: bytes | None = None  # the generators, when a loop over steps() begins
+        self._loop = Loop()
         self._follows = Follows()
-        self._feeds = Feeds()
         self._unkept: set[str] = set()  # what moves and can't be kept
         self._asks_room = True  # where small state takes more than half of its room
-        self._grows: Grows | None = None  # what is to be kept from the next step on, or why it can't be
-        self._lacked: list[str] = []  # by the copy that was loaded
+        self._grows: Grows | None = None  # what is to be kept from the step that is open on, or why it can't be
         self._marked = ""  # of what copies lack, to the daemon
+        self._watch = Watch(debug, strict)
         self.reached: Callable[[str, int], None] = lambda place, step: None  #: where the step is; replicad.testing breaks things here
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
         self._hooks: list[Any] = []
         self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
-        self._how = (staging, dict(kept_dtype or {}), debug, strict)
-        self._make(Objects(given, shared_buffers, keep_rng))
+        self._strict = strict
+        self._kept = kept = Kept(Objects(given, shared_buffers, keep_rng), How(self._read_own, staging, kept_dtype or {}))
+        self._watch.keep(kept.shared, kept.objects, kept.trained)
         there = connection or torchenv.opened()
         self._rank = there or Rank.open()
         try:
             self._orders = Orders(self._rank)
             if recipe := self._rank.recipe():
-                self._make(self._objects.grew(Grown.unpack(recipe)))
-            self._bind()
-            groups.settle(self._rank, {s.name: s.spread for s in self._sharded})
+                self._kept = kept = kept.grew(kept.objects.grew(Grown.unpack(recipe)))
+                self._watch.keep(kept.shared, kept.objects, kept.trained)
+            kept.bind(self._rank, self._watch.say)
+            groups.settle(self._rank, {s.name: s.spread for s in kept.sharded})
             self._hook()
         except BaseException:
             for hook in self._hooks:
@@ -225,28 +218,17 @@ class Session:
         atexit.unregister(_on_its_way_out)
         atexit.register(_on_its_way_out)
 
-    def _make(self, objects: Objects) -> None:
-        """What a session consists of besides its objects, for these."""
-        staging, kept, debug, strict = self._how
-        self._objects, rooms = objects, objects.grown.rooms
-        self._staging = Staging(objects.leaves, staging, conversion.kept_dtypes(objects.leaves, kept))
-        self._memory = Memory(self._staging)
-        self._trained = Trained(objects, self._memory)
-        self._shared = Capsule("replicad.shared", False, "any", self._read_shared, self._trained.most, rooms.get("replicad.shared", 0))
-        self._lacking = Lacking(objects)
-        before: Watch | None = getattr(self, "_watch", None)
-        self._watch = Watch(self._shared, lambda: self._objects.objects(), lambda: self._objects.generators(), objects.leaves, self._trained, debug, strict)
-        if before is not None:
-            self._watch.seen, self._watch.lacking = before.seen, before.lacking
-        more = MARKED + sum(loaders.room(o) for o in objects.data.values())
-        self._own = Capsule("replicad.own", True, "window", self._read_own, more, rooms.get("replicad.own", 0))
+    @property
+    def _objects(self) -> Objects:
+        return self._kept.objects
 
-    def _bind(self) -> None:
-        """What of it hangs on the rank."""
-        self._alarm = Alarm(self._rank, self._staging, self._objects.live, self._watch.say)
-        self._live = Live(self._rank, self._staging, self._alarm)
-        self._sharded = sharded(self._rank.world, self._objects)
-        self._layout = Layout(self._sharded)
+    @property
+    def _staging(self) -> Staging:
+        return self._kept.staging
+
+    @property
+    def _trained(self) -> Trained:
+        return self._kept.trained
 
     def _hook(self) -> None:
         for hook in self._hooks:
@@ -256,7 +238,7 @@ class Session:
         self._scalars = [scalars_in_place(o) for o in self._objects.optimizers.values()]
         self._hooks += [part(o).register_step_post_hook(put_back) for o, put_back in zip(self._objects.optimizers.values(), self._scalars, strict=True)]
         self._hooks += [o.before_a_batch(Hook(self._on_batch)) for o in self._objects.data.values() if isinstance(o, Loader)]
-        self._asks = any(isinstance(o, Loader) for o in self._objects.data.values())
+        self._loop.asks = any(isinstance(o, Loader) for o in self._objects.data.values())
 
     def rebind(self, *, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None, data: Any = None, extra: Mapping[str, Any] | None = None) -> None:
         """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was
@@ -271,36 +253,29 @@ class Session:
             raise SessionState("rebind: this session registered its tensors in place: make it with staging=True, or keep model and optimizer outside of the block")
         if not {"model", "optimizer"} & given.keys():
             self._unmoved()
-        new = self._objects.replaced(given)
-        if new.leaves is not self._objects.leaves:
-            self._layout.replaced(sharded(self._rank.world, new))
+        old, new = self._objects, self._objects.replaced(given)
+        if new.leaves is not old.leaves:
+            self._kept.layout.replaced(sharded(self._rank.world, new))
             if self._at >= 0 and not self._orders.resting:  # what the session has said is good is in the old tensors; the new ones are of no step
                 self._settle()
                 self._rank.freeze_good()
-            self._staging.bind(new.leaves)
-            self._memory.bound()
-            self._alarm.rebound(new.live)
-            self._trained = Trained(new, self._memory)
             self._modes = None
+        self._kept.rebound(new)
         self._rebound = self._at >= 0
-        self._objects, self._lacking = new, Lacking(new)
         self._hook()
-        self._watch.tensors(new.leaves, self._trained)
+        self._watch.keep(self._kept.shared, new, self._kept.trained)
 
     # -- what the capsules hold -----------------------------------------------------------------------------------------
 
-    def _read_shared(self) -> Any:
-        return self._objects.common() | {"trained": self._trained.value()}
-
-    def _read_own(self, how: str = "", loader: str = "", then: Any = None) -> Any:
+    def _read_own(self, objects: Objects, how: str = "", loader: str = "", then: Any = None) -> dict[str, Any]:
         """What is the rank's own, of a step that is over. ``how`` it is known to be over says whose the numbers are that were drawn since its block ended: the step's, or, where a
         batch is asked for, of both: a process that resumes draws what its loop draws before it asks, and has at that place what an undisturbed one has. ``then`` is what this
         returned when it was not known yet."""
         if then is not None:
-            return then
-        own = self._objects.own() | {"asked": None, "asks": loader, "due": list(self._follows.due), "lacks": list(self._watch.lacking)}
-        if self._ended is not None and how in ("a batch", "a forward", "a step"):
-            now, own["rng"] = own["rng"], self._ended.generators
+            return then  # type: ignore[no-any-return]
+        own = objects.own() | {"asked": None, "asks": loader, "due": list(self._follows.due), "lacks": list(self._watch.lacking)}
+        if self._loop.ended is not None and how in ("a batch", "a forward", "a step"):
+            now, own["rng"] = own["rng"], self._loop.ended.generators
             own["asked"] = now if how == "a batch" else None
         return own
 
@@ -310,13 +285,10 @@ class Session:
             if taken_down(module):
                 raise self._stale("a forward: the model's DistributedDataParallel")
             training = module.training and torch.is_grad_enabled()
-            if not training:
-                self._feeds.evaluated()
-            elif self._ended is not None and self._running() is None:
-                self._over("a forward", then=self._feeds.trains())
-            else:
-                self._feeds.trains()
-            if self._ended is None and not self._follows.due:
+            over, then = self._loop.forward(training)
+            if over:
+                self._over("a forward", then=then)
+            if self._loop.ended is None and not self._follows.due:
                 self._watch.forward(training)
             for layer in self._trained.merged():
                 self._watch.say(
@@ -324,7 +296,7 @@ class Session:
                 )
 
     def _on_optimizer(self, optimizer: Any, *_: Any) -> None:
-        self._lacking.stepped(optimizer)
+        self._kept.lacking.stepped(optimizer)
         if self._life.inside is not None or self._pid != os.getpid():
             return
         if self._life.resumed.is_set() and not (self._closed or self._life.left) and self._torn <= self._at:
@@ -333,26 +305,22 @@ class Session:
                 "Call step() of every registered optimizer inside of the block"
             )
 
-    def _apply(self) -> None:
-        """Gives what was loaded into the capsules to the objects."""
-        shared = self._shared.value()
+    def _apply(self) -> Any:
+        """Gives what was loaded into the capsules to the objects, and returns what is the rank's own."""
+        shared, own = self._kept.shared.value(), self._kept.own.value()
         self._objects.set_common(shared)
         self._trained.set(shared["trained"])
-        own = self._own.value()
         self._objects.set_own(own)
         self._follows.due, self._follows.named = list(own["due"]), []
-        self._lacked = list(own["lacks"])
-        self._asked = None if own["asked"] is None else own
-        self._resumed_with = own["rng"]
+        return own
 
     # -- what a restart would lack --------------------------------------------------------------------------------------
 
-    def _say_lacking(self, rank: int) -> None:
-        """At the first resume, on one rank: what is known to be missing. :class:`Mismatch` with ``strict``, on all."""
-        first, self._told = not self._told, True
-        strict = self._how[-1]
-        if first and (rank == 0 or strict) and (lacks := self._lacking.at_resume()):
-            if strict:
+    def _say_lacking(self) -> None:
+        """In each process once, on one rank: what is known to be missing. :class:`Mismatch` with ``strict``, on all."""
+        self._say_at = None
+        if (self._rank.number == 0 or self._strict) and (lacks := self._kept.lacking.at_resume()):
+            if self._strict:
                 raise Mismatch(f"a restart would lack: {'; '.join(lacks)} (strict=True)")
             log.warning("replicad: a restart would lack: %s: session.explain() says more", "; ".join(lacks))
 
@@ -360,17 +328,19 @@ class Session:
         """The hyperparameters that this program was written with and that the job's have replaced."""
         for name, now in self._objects.hyperparameters().items():
             o = self._objects.optimizers[name]
-            if text := replaced(written[name], now, arguments(o), self._lacking.scheduled(o)):
+            if text := replaced(written[name], now, arguments(o), self._kept.lacking.scheduled(o)):
                 log.warning("replicad: %s: %s", name, text)
 
     def _look_lacking(self, step: int) -> None:
         """When a step has ended: what is seen over the whole life."""
-        for name, text in self._lacking.step(step):
+        if self._say_at is not None and step >= self._say_at:
+            self._say_lacking()
+        for name, text in self._kept.lacking.step(step):
             self._watch.lacks(name, text)
 
     def iterated(self, loader: Any) -> None:
         """A loader of this package that nobody keeps is about to hand out batches."""
-        if self.resumed and self._pid == os.getpid() and (found := self._lacking.iterated(loader)) is not None:
+        if self.resumed and self._pid == os.getpid() and (found := self._kept.lacking.iterated(loader)) is not None:
             self._watch.lacks(*found)
 
     # -- life -----------------------------------------------------------------------------------------------------------
@@ -381,7 +351,7 @@ class Session:
         It waits until every rank is there; where the state came from is in the result's ``source``. It is called once
         before the loop, and again after :class:`replicad.Fenced` by those who stay in the process. :class:`Timeout` after ``timeout`` seconds (None: never),
         :class:`Mismatch` where this program has another state than the job, or values of the copy are too large for the type here, by name,
-        :class:`StaleProcessGroup` for a model whose process groups were taken down,
+        :class:`StaleProcessGroup` for a model whose process groups were taken down, :class:`StaleProgram` where this process has got more to keep in a step that is gone,
         :class:`RegroupNeeded` where ranks that had met before have to meet again, :class:`Stopped` when the job has ended.
 
         It stops the rank, in an epoch that is open too: no step can be taken before it has returned. The daemons close such an epoch within a few
@@ -394,29 +364,31 @@ class Session:
         self._unmoved()
         self._tell_late()
         self._life.resumed.clear()
-        self._ended, self._loop = None, None
         if not self._rank.attached:
             self._attach()
         elif not self._orders.resting and not self._rebound:
             self._settle()
+        self._loop.ended = self._grows = None
         self._watch.reset()
         while True:
             try:
                 order = self._order(timeout)
                 if order.initialise:
-                    self._write_all()
+                    self._kept.write()
                     self._staging.all()
                     self._rank.seal_initial()
                     self._fresh = True
                     continue
                 self._rank.load()
-                self._layout.check()
+                self._kept.layout.check()
                 self._staging.back(order.step)
                 if why := conversion.too_large(self._staging.overflown):
                     raise Mismatch(why)
                 reshard(self._objects.models.values())
                 written = self._objects.hyperparameters()
-                self._apply()
+                own = self._apply()
+                if self._at >= 0:
+                    self._trained.refreeze()
                 self._objects.drop_gradients()
                 if self._modes is not None:  # a restart may be raised in an evaluation
                     self._objects.set_modes(self._modes)
@@ -441,15 +413,14 @@ class Session:
         source = "fresh" if self._fresh and order.step == 0 else order.source
         first, self._at = self._at < 0, order.step
         self._fresh, self._torn, self._rebound, self._ends = False, -1, False, False
-        self._live.forget()
-        self._alarm.reset()
+        self._kept.live.forget()
+        self._kept.alarm.reset()
         self._carried = Carried(())
         self._rank.met = None  # the gathering has its epoch
-        if order.step == 0:  # the initial state is as of resume: what is drawn before the loop is drawn again
-            self._asked = self._resumed_with = None
-        if self._lacked:
-            log.warning("replicad: step %d lacks %s: a restart is not the same run; session.noticed of the process that ran it said what to do", order.step, some(self._lacked))
-            self._watch.lacking = self._watch.lacking | dict.fromkeys(self._lacked)
+        self._loop.resumed(order.step, own)
+        if lacked := own["lacks"]:
+            log.warning("replicad: step %d lacks %s: a restart is not the same run; session.noticed of the process that ran it said what to do", order.step, some(lacked))
+            self._watch.lacking = self._watch.lacking | dict.fromkeys(lacked)
         if source != "fresh":
             if first:
                 self._say_replaced(written)
@@ -459,7 +430,10 @@ class Session:
         self.order = order
         there = dist.is_available() and dist.is_initialized()
         self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())} if there else {}
-        self._say_lacking(order.rank)
+        if first and (source in ("fresh", "durable") or self._strict):
+            self._say_lacking()
+        elif first:  # to look takes a tenth of a second, for which no recovery is to wait
+            self._say_at = order.step + SAID
         self._watch.resumed()
         self._life.resumed.set()
         if self._unwinder is None:
@@ -504,7 +478,12 @@ class Session:
         """Refuses, before anything is loaded, tensors that are not those which copies are made of: the state would be loaded beside them."""
         for put_back in self._scalars:  # an optimizer's step that was broken off
             put_back()
-        self._trained.check_places()
+        try:
+            self._trained.check_places()
+        except Grows as err:
+            if self._at < 0:
+                raise
+            raise StaleProgram(f"{err}. That was in a step that the job goes back over: this process ends, and a new one takes its place") from None
 
     def _stale(self, what: str) -> StaleProcessGroup:
         return StaleProcessGroup(
@@ -520,31 +499,18 @@ class Session:
 
     def _settle(self) -> None:
         """Before the rank stops: the daemon may ask for a copy of the live state."""
-        if self._torn < 0 and self._ended is None:
-            self._live.settle(self._at)
-
-    def _table(self) -> list[Region]:
-        return [*regions(self._staging.leaves), self._layout.region, self._shared.region, self._own.region]
+        if self._torn < 0 and self._loop.ended is None:
+            self._kept.live.settle(self._at)
 
     def _attach(self) -> None:
         try:
-            self._rank.register(table := self._table())
-            self._registered(table)
+            self._rank.register(table := self._kept.table())
+            self._kept.registered(self._rank, table)
             self._rank.attach()
         except Refused as err:
             if "geometry" in str(err):
                 raise Mismatch(str(err) + conversion.hint(str(err))) from None
             raise
-
-    def _registered(self, table: list[Region]) -> None:
-        self._alarm.registered(table)
-        self._rank.judge = self._alarm.judge
-        if self._staging:
-            self._rank.stage = self._live.bring
-
-    def _write_all(self) -> None:
-        self._shared.write()
-        self._own.write()
 
     @contextmanager
     def step(self, *, updated: bool = True, timeout: float = 30.0) -> Iterator[int]:
@@ -560,16 +526,13 @@ class Session:
         self._between("a step")
         if self._life.left:
             raise SessionState(f"a step after leave: rank {self._rank.number} has reported that it is done. Call leave() after the last step")
-        if (loop := self._running()) is not None and self._at >= loop.step > 0:
+        if (loop := self._loop.over_steps) is not None and self._at >= loop.step > 0:
             raise SessionState(
                 f"a second step in the iteration of session.steps() that is for step {loop.step}: an iteration is one step, and a restart begins with a whole one. Put both "
                 "updates into one block (what is drawn in it is kept), or count the iterations yourself, without steps()"
             )
         self._follows.check(self._at)
-        self._over("a step", then=self._feeds.trains())
-        if loop is None:
-            self._resumed_with = None  # another loop than one over steps has begun
-        self._asked = None
+        self._over("a step", then=self._loop.enters())
         step = self._at + 1
         self._life.entering = True
         try:
@@ -581,8 +544,8 @@ class Session:
             self._watch.entering(step)
             self._carried.look(self._watch.say, step)
             self._objects.gradients.look(self._watch.say, step, self._objects.optimizers.values(), self._objects.names)
-            self._watch.samples(self._lacking.doubtful({k: loaders.state(o) for k, o in self._objects.data.items()}))
-            self._live.enter(step, timeout)
+            self._watch.samples(self._kept.lacking.doubtful({k: loaders.state(o) for k, o in self._objects.data.items()}))
+            self._kept.live.enter(step, timeout)
             self._life.inside = mark = object()
         finally:
             self._life.entering = False
@@ -595,10 +558,10 @@ class Session:
             self._objects.gradients.ended(self._objects.optimizers.values())
             self._modes = self._objects.modes()
             self._follows.ended()
-            self._feeds.ended()
-            self._at, self._ended = step, Ended(step, updated, self._objects.generators() if self._awaits() else None)
+            self._at, tells = step, self._loop.tells
+            self._loop.block_ended(Ended(step, updated, self._objects.generators() if tells else None))
             self._look_lacking(step)
-            if self._follows.due or not self._awaits():
+            if self._follows.due or not tells:
                 self._over("the block's end")
         except BaseException as err:
             if self._life.inside is mark and self._torn != step:
@@ -607,10 +570,6 @@ class Session:
         finally:
             if self._life.inside is mark:
                 self._life.inside = None
-
-    def _awaits(self) -> bool:
-        """Whether the loop will say when an iteration begins, so that what follows a step can be told from what the next one begins with."""
-        return self._asks or self._running() is not None
 
     def _look(self) -> None:
         """Refuses tensors that are not those which copies are made of, but for what the job can take up."""
@@ -622,87 +581,108 @@ class Session:
 
     def _over(self, how: str, loader: str = "", then: Any = None) -> None:
         """The step whose block has ended is over, with what followed it: it is copied from now on. ``then`` is what was the rank's own when it was, where that was before."""
-        if (ended := self._ended) is None:
+        if (ended := self._loop.ended) is None:
             return
-        step, self._life.entering = ended.step, True
+        self._life.entering = True
         try:
             if how != "the block's end":
                 self._look()
-            if how == "a step" and self._asks and self._running() is None:  # neither a batch nor a forward: what the next step did before is not told from what followed this one
-                self._asks = False
-                log.info("replicad: step %d began without a batch of a registered Loader and without a forward: from now on a step is over when its block ends", step + 1)
+            if how == "a step" and self._loop.asks and self._loop.over_steps is None:  # what the next step did before is not told from what followed this one
+                self._loop.asks = False
+                log.info("replicad: step %d began without a batch of a registered Loader and without a forward: from now on a step is over when its block ends", ended.step + 1)
             self._staging.small()
-            moving = [n for n in self._watch.moving() if n not in self._unkept] if not any(True for _ in self._trained.layers()) else []
-            full = False
-            try:
-                self._trained.kept = self._shared.write()["trained"]
-                generators = self._own.write(how, loader, then)["rng"]
-                tight = self._asks_room and (self._shared.larger != self._shared.room or self._own.larger != self._own.room)
-            except Full:
-                generators, tight, full = None, True, True
-            if self._grows is not None or moving or tight:
-                self._grow(ended, (how, loader, then), moving, full)
-                return
-            if (lacks := ", ".join(self._watch.lacking)) != self._marked:
-                self._rank.lacks(lacks)
-                self._marked = lacks
-            self._live.exit(step, updated=ended.updated)
-            self._ended = None
-            self._watch.exited(step, generators, known=how in ("an iteration", "a batch"))
+            if more := self._more(how, loader, then):
+                self._grow(ended, more)
+            else:
+                self._keep(ended, how)
         except BaseException as err:
-            self._tear(step, err)
+            self._tear(ended.step, err)
             raise
         finally:
             self._life.entering = False
 
-    def _grow(self, ended: Ended, how: tuple[str, str, Any], moving: list[str], full: bool) -> None:
-        """Has the job take up what this session is to keep from now on, at the step that is over, by an epoch of its own. All ranks do so after the same step: they run one
-        program."""
+    def _keep(self, ended: Ended, how: str) -> None:
+        """Has the step copied."""
+        if (lacks := ", ".join(self._watch.lacking)) != self._marked:
+            self._rank.lacks(lacks)
+            self._marked = lacks
+        self._kept.live.exit(ended.step, updated=ended.updated)
+        self._loop.ended = None
+        known = how in ("an iteration", "a batch")
+        drawn = ended.generators if how in ("a forward", "a step") else None if known else self._objects.generators()
+        self._watch.exited(ended.step, drawn, known)
+
+    # -- what there is to keep on the way ---------------------------------------------------------------------------------
+
+    def _more(self, *of: Any) -> More | None:
+        """Packs the small values of the step that is over. It returns what there is to keep that was not, if there is."""
         grows, self._grows = self._grows, None
-        before = replace(self._objects.grown, rooms={c.name: c.room for c in (self._shared, self._own)})
-        grown = self._trained.grown(before, moving)
-        grown.rooms = {c.name: c.larger for c in (self._shared, self._own)}  # what a new process would make room for by itself is not this
-        new = self._objects.grew(grown)
-        self._rank.step_exit(ended.step, updated=ended.updated, good=False)
-        old = dict(vars(self))
-        self._make(new)
-        self._bind()
-        self._life.resumed.clear()  # the epoch is closed by this, which is no fault
+        moving = self._moving()
         try:
-            self._rank.grow(table := self._table(), grown.pack())
+            self._kept.write(*of)
+            tight, full = self._asks_room and self._kept.tight, False
+        except Full:
+            tight = full = True
+        return More(grows, moving, full, of) if grows is not None or moving or tight else None
+
+    def _moving(self) -> list[str]:
+        """The frozen parameters that have begun to move and that the job can take up. Those that it can't are named."""
+        if self._trained.merges:
+            return []
+        moving = [n for n in self._watch.moving() if n not in self._unkept]
+        can = self._trained.movable(moving)
+        for name in moving:
+            if name not in can:
+                self._unkept.add(name)
+                self._watch.lacks(name, f"{name} asks for no gradient and changes, and is kept once: let it ask for one while the session is made, or change a copy of it")
+        return can
+
+    def _grow(self, ended: Ended, more: More) -> None:
+        """Has the job take up what this session is to keep from now on, at the step that is over, by an epoch of its own. All ranks do so after the same step: they run one
+        program. Until then nothing here is another: a fault on the way goes back to what there was."""
+        was = replace(self._objects.grown, rooms=self._kept.rooms)
+        grown = self._trained.grown(was, more.moving)
+        grown.rooms = self._kept.wanted  # what a new process would make room for by itself is not this
+        new = self._kept.grew(self._objects.grew(grown))
+        new.bind(self._rank, self._watch.say)
+        self._life.resumed.clear()  # the epoch is closed by this, which is no fault
+        self._rank.step_exit(ended.step, updated=ended.updated, good=False)
+        try:
+            self._rank.grow(table := new.table(), grown.pack())
         except Refused as err:
-            vars(self).update(old)
             self._life.resumed.set()
-            if grows is not None or full:
-                raise Mismatch(f"{grows or 'small state has outgrown its room'}. The job can't take it up at step {ended.step}: {err}") from None
-            self._refused(ended, moving, err)
+            if more.must:
+                raise Mismatch(f"{more.grows or 'small state has outgrown its room'}. The job can't take it up at step {ended.step}: {err}") from None
+            self._without(ended, more, err)
             return
-        self._registered(table)
+        self._kept = new
+        new.registered(self._rank, table)
         self._hook()
-        self._shared.write()
-        self._own.write(*how)
-        self._ended = None
+        self._watch.keep(new.shared, new.objects, new.trained)
+        new.write(*more.of)
+        self._loop.ended = None
         self._take_up()
         if self._rank.number == 0:
-            log.warning("replicad: step %d: the job keeps more from here on, in epoch %d: %s", ended.step, self.order.epoch, "; ".join(grown.lines(before)))
+            log.warning("replicad: step %d: the job keeps more from here on, in epoch %d: %s", ended.step, self.order.epoch, "; ".join(grown.lines(was)))
 
-    def _refused(self, ended: Ended, moving: list[str], err: Refused) -> None:
-        """Training can go on with what there was: what moves is in no copy, and what has grown has room left. Neither is asked for again."""
-        self._ended, self._asks_room = None, False
-        for name in moving:
+    def _without(self, ended: Ended, more: More, err: Refused) -> None:
+        """Training goes on with what there was: what moves is in no copy, and what has grown has room left. Neither is asked for again. This step is not kept."""
+        self._loop.ended = None
+        for name in more.moving:
             self._unkept.add(name)
             self._watch.lacks(name, f"{name} asks for no gradient and changes, and the job can't keep it from step {ended.step} on: {err}")
-        if not moving:
+        if not more.moving:
+            self._asks_room = False
             self._watch.say(
                 "room",
                 f"small state takes more than half of the room that it has, and the job can't make more of it at step {ended.step}: {err}. Training ends where it takes more than "
                 "all of it: have it grow on all ranks alike, or keep histories out of it",
             )
-        self._watch.exited(ended.step, self._objects.generators(), known=True)
+        self._watch.exited(ended.step, None, known=True)
 
     def _take_up(self) -> None:
         """The epoch of a growth is opened: the live state is what it begins with."""
-        order = self._order(None)
+        self._order(None)
         self._staging.all()
         self._rank.seal_initial()
         order = self._order(None)
@@ -714,7 +694,7 @@ class Session:
 
     def _tear(self, step: int, err: BaseException) -> None:
         """A step can't be kept: it is no state that anybody may go on from."""
-        self._torn, self._ended, self._at = step, None, step - 1
+        self._torn, self._loop.ended, self._at = step, None, step - 1
         self._rank.freeze_good()
         text = f"in the optimizer step {step}: {type(err).__name__}: {err}"
         if isinstance(err, GeneratorExit):
@@ -739,37 +719,29 @@ class Session:
                 f"steps({last}): this job is at step {self._at} already: give a number that is not below, or another --job to begin anew. A loop "
                 f"that is over when a later one begins is `session.steps(max({last}, session.at))`"
             )
-        if self._running() is not None:
+        if self._loop.over_steps is not None:
             raise SessionState("steps inside of a loop over session.steps(): a session counts one loop at a time. Leave that loop first, or call close() on it")
         steps = Steps(last, self._go_on)
-        self._loop = weakref.ref(steps)
+        self._loop.runs(steps)
         return steps
-
-    def _running(self) -> Steps | None:
-        """The loop over steps that runs."""
-        loop = None if self._loop is None else self._loop()
-        return None if loop is None or loop.over else loop
 
     def _go_on(self, loop: Steps) -> int:
         """An iteration ends, and the next one begins."""
-        if self._running() is not loop:
+        if self._loop.over_steps is not loop:
             raise SessionState("the next step of a loop over session.steps() that was begun before session.resume(): begin another loop")
         self._between("the next step of session.steps()")
         if self._at < loop.step:
-            self._skipped += 1
             self._watch.say(
                 "iterations without a block",
                 f"iteration {loop.step} had no `with session.step()`: it counts as a step that updates nothing, so that the count goes on as it does without a fault",
             )
             with self.step(updated=False):
                 pass
-        if self._ended is not None:
+        if self._loop.ended is not None:
             self._over("an iteration")
         elif loop.step:
             self._watch.late(loop.step)
-        if not loop.step and self._resumed_with is not None:  # what a process draws before its loop is no part of the run
-            self._objects.set_generators(self._resumed_with)
-        self._resumed_with = None
+        self._objects.set_generators(self._loop.begins_with(first=not loop.step))
         return self._at + 1
 
     def _on_batch(self, loader: Any) -> None:
@@ -777,16 +749,13 @@ class Session:
         if self._pid != os.getpid() or self._life.inside is not None or not self._life.resumed.is_set():
             return
         name = next((k for k, o in self._objects.data.items() if o is loader), "")
-        trains = self._feeds.asked(name)
-        if self._running() is not None:
-            return
-        if self._ended is not None and trains:
-            self._over("a batch", name)
-        elif self._ended is not None and not self._feeds.noted(name):
-            self._feeds.note(name, self._read_own("a batch", name))
-        elif self._ended is None and self._asked is not None and self._asked["asks"] == name:
-            self._as_then(self._asked)
-            self._asked = None
+        match self._loop.batch(name):
+            case "over":
+                self._over("a batch", name)
+            case "note":
+                self._loop.feeds.note(name, self._read_own(self._objects, "a batch", name))
+            case "then":
+                self._as_then(self._loop.then())
 
     def _as_then(self, own: Mapping[str, Any]) -> None:
         """The loop of a process that has resumed asks for its first batch: it has what it had there when the copy was made. What the loop has done at its top is in the copy."""
@@ -799,8 +768,8 @@ class Session:
             )
         self._objects.set_generators(own["asked"])
         self._objects.set_objects(own["objects"])
-        if (shared := self._shared.changed()) is not None:
-            for path in differences(self._shared.value(), shared, ""):
+        if (shared := self._kept.shared.changed()) is not None:
+            for path in differences(self._kept.shared.value(), shared, ""):
                 self._watch.lacks(
                     path,
                     f"{path} changed between resume and the first batch: the copy of step {self._at} has the change already if the loop makes it at its top, so that it is made "
@@ -826,8 +795,7 @@ class Session:
         self._follows.done(name, self._at)
         if not self._follows.due:
             self._watch.followed()
-        if self._resumed_with is not None:  # what was due has drawn, and a loop over steps() that begins now goes on behind it
-            self._resumed_with = self._objects.generators()
+        self._loop.followed(self._objects.generators())
 
     def _between(self, what: str) -> None:
         """What can be done only between two steps."""
@@ -870,7 +838,7 @@ class Session:
         """
         self._between("commit")
         self._over("a commit")
-        self._live.commit(self._at, timeout)
+        self._kept.live.commit(self._at, timeout)
         return self._at
 
     @contextmanager
@@ -884,9 +852,9 @@ class Session:
         if not self._staging:
             raise SessionState("offload: this session registered every tensor in place in host memory, and can't move it: make the session with staging=True")
         self._over("offload")
-        self._live.ready(self._at, "offload")
+        self._kept.live.ready(self._at, "offload")
         with contextlib.suppress(Canceled):  # it has no private part; nothing is being copied all the same
-            self._live.seal(self._at, timeout)
+            self._kept.live.seal(self._at, timeout)
         self._watch.look("they were offloaded", self._at)
         self._life.moving = True  # a restart is raised in the block, not while memory is on its way
         try:
@@ -900,7 +868,7 @@ class Session:
                 offloaded.back()
                 self._watch.rewritten()
                 self._offloaded = None
-                self._live.forget()
+                self._kept.live.forget()
         finally:
             self._life.moving = False
 
@@ -961,9 +929,9 @@ class Session:
             self._over("leave")
             self._settle()
             if self._at >= 0:
-                patience = SEAL + sum(r.nbytes for r in self._table()) / SLOWEST
+                patience = SEAL + sum(r.nbytes for r in self._kept.table()) / SLOWEST
                 with contextlib.suppress(Canceled, Timeout):  # copied, it is compared with the others', and can be the one that all go back to
-                    self._live.seal(self._at, patience if timeout is None else min(patience, timeout))
+                    self._kept.live.seal(self._at, patience if timeout is None else min(patience, timeout))
             self._rank.leave(timeout)
             self._life.left = True
 
@@ -1023,7 +991,7 @@ class Session:
     @property
     def parts(self) -> Parts:
         """What the session is made of, for replicad's own modules."""
-        return Parts(self._rank, self._objects, self._staging, self._table, self._sharded, frozenset(self._trained.renormalised), self._watch.seen, self._read_shared)
+        return Parts(self._rank, self._objects, self._staging, self._kept.table, self._kept.sharded, frozenset(self._trained.renormalised), self._watch.seen, self._kept.common)
 
     @property
     def at(self) -> int:

@@ -18,7 +18,7 @@ import torch
 from .._core import capsule
 from ..errors import Corrupt, Mismatch, Unsupported
 
-__all__ = ["Grown", "Grows"]
+__all__ = ["Grown", "Grows", "More"]
 
 log = logging.getLogger("replicad")
 
@@ -29,6 +29,21 @@ VERSION = 1
 
 class Grows(Mismatch):
     """Something is to be kept from now on that was not. Its text is what is said where it can't be."""
+
+
+@dataclass(frozen=True)
+class More:
+    """What there is to keep that was not, when a step is over. ``moving`` parameters ask for no gradient. ``full``: small values have no room. ``of`` is for who reads those."""
+
+    grows: Grows | None
+    moving: list[str]
+    full: bool
+    of: tuple[Any, ...]
+
+    @property
+    def must(self) -> bool:
+        """Whether training can't go on without."""
+        return self.grows is not None or self.full
 
 
 @dataclass

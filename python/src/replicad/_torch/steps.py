@@ -8,20 +8,10 @@ A :class:`replicad.data.Loader` knows as well, as the loop asks it for the next 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from ..errors import Invalid, SessionState
 
-__all__ = ["Ended", "Follows", "Steps"]
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A step whose block has ended, and which is not over yet: what follows it belongs to it."""
-
-    step: int
-    updated: bool
-    generators: bytes | None  #: when the block ended, in the form of :func:`replicad.rng.get`
+__all__ = ["Follows", "Steps"]
 
 
 class Steps(Iterator[int]):

@@ -146,6 +146,15 @@ class Trained:
             at += len(group["params"])
         return groups
 
+    def movable(self, names: list[str]) -> list[str]:
+        """Those of some frozen parameters that the job can copy at every step: those of models."""
+        return [n for n in names if n in self._of_models] if names else names
+
+    @property
+    def merges(self) -> bool:
+        """Whether there are layers that peft merges with their adapters, which changes base weights for a while."""
+        return bool(self._layers)
+
     def grown(self, before: Grown, moving: list[str]) -> Grown:
         """What is to be kept from now on, beyond what was. ``moving`` ask for no gradient, and change."""
         known = set(before.window)
@@ -211,10 +220,6 @@ class Trained:
             trees += [(f"{o}.groups[{i}]", {k: v for k, v in group.items() if k != "params"}) for i, group in enumerate(optimizer.param_groups)]
         return ((f"{name}.{'.'.join(map(str, path))}", t) for name, tree in trees for path, t in _tensors(tree, ()))
 
-    def layers(self) -> Iterator[str]:
-        """The layers that peft can merge with their adapters, which changes base weights for a while."""
-        return (n for n, _ in self._layers)
-
     def merged(self) -> Iterator[str]:
         """The layers that peft has merged with their adapters. Unmerging subtracts what was added, which leaves rounding behind."""
         return (n for n, x in self._layers if x.merged_adapters)
@@ -239,6 +244,11 @@ class Trained:
         for n, p in self._window:
             p.requires_grad_(n not in value["resting"])
         self.kept = self.value()
+
+    def refreeze(self) -> None:
+        """The process has gone back to before a step that thawed something."""
+        for p in filter(_ASKS, self._frozen_tensors):
+            p.requires_grad_(False)
 
     def _peft(self) -> Iterator[tuple[str, Any]]:
         if peft := sys.modules.get("peft"):

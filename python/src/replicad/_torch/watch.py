@@ -14,6 +14,7 @@ import torch
 
 from .._core import capsule, rngcodec
 from ..errors import Mismatch
+from .objects import Objects
 from .state import Capsule, Leaf
 from .tensors import some
 from .trained import Trained
@@ -27,8 +28,8 @@ log = logging.getLogger("replicad")
 STILL = 10
 #: What may differ in a forward and be back when the step begins (a forward with adapters switched off); looked at then.
 ELSEWHERE = "trained."
-#: So many frozen tensors are looked at in a step, and so many bytes at either end of each.
-TURN, SAMPLE = 256, 32
+#: So many frozen tensors are looked at in a step, and so many bytes in the middle of each.
+TURN, SAMPLE = 256, 64
 #: So many names are in a copy's mark.
 MOST = 32
 #: After a step so many forwards of an evaluation look: the second one sees what the first one drew.
@@ -75,69 +76,68 @@ class Exit:
 
 
 class Sampled:
-    """Some bytes of tensors in host memory, for changes that torch does not count (``t.data.mul_()``). At each look it is the turn of so many tensors (:data:`TURN`)."""
+    """Some bytes of registered tensors in host memory, for changes that torch does not count (``t.data.mul_()``). At each look it is the turn of so many tensors (:data:`TURN`)."""
 
-    def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
-        self._named = [(n, t) for n, t in named if type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" and t.is_contiguous() and t.numel()]
+    def __init__(self, leaves: Iterable[Leaf]) -> None:
+        self._of = [(x.name, x.tensor, *_middle(x.tensor)) for x in leaves if x.tensor.device.type == "cpu" and x.tensor.numel()]
+        self.reset()
+
+    def reset(self) -> None:
+        """They may have other values now."""
         self._was: list[bytes] = []
         self._turn = 0
 
     def changed(self) -> list[str]:
         """The names of those whose turn it is and that are not what they were when this was called first."""
         if not self._was:
-            self._was = [_sample(t) for _, t in self._named]
+            self._was = [ctypes.string_at(t.data_ptr() + at, n) for _, t, at, n in self._of]
             return []
-        turn = range(self._turn, min(self._turn + TURN, len(self._named)))
-        self._turn = turn.stop if turn.stop < len(self._named) else 0
-        return [self._named[i][0] for i in turn if _sample(self._named[i][1]) != self._was[i]]
+        turn = slice(self._turn, self._turn + TURN)
+        self._turn = turn.stop if turn.stop < len(self._of) else 0
+        return [name for (name, t, at, n), was in zip(self._of[turn], self._was[turn], strict=True) if ctypes.string_at(t.data_ptr() + at, n) != was]
 
 
-def _sample(t: torch.Tensor) -> bytes:
-    """A tensor's first and last bytes."""
-    n = t.numel() * t.element_size()
-    ends = min(n, SAMPLE)
-    at = t.data_ptr()
-    return ctypes.string_at(at, ends) + ctypes.string_at(at + n - ends, ends)
+def _middle(t: torch.Tensor) -> tuple[int, int]:
+    """Where some bytes in a tensor's middle begin, and how many they are."""
+    nbytes = t.numel() * t.element_size()
+    n = min(nbytes, SAMPLE)
+    return (nbytes - n) // 2, n
 
 
 class Watch:
     """Looks at small state from the end of a step to the next forward, at whether tensors were changed in place and, in debug mode, at every tensor's bytes.
 
-    ``shared`` holds what ranks have in common, ``objects`` gives what the user's own objects have, and ``generators`` the bytes of :func:`replicad.rng.get`, or None where none are
-    kept. What changed is named once, in a warning, and kept in ``seen``; what is in no copy is in ``lacking`` too, and an error with ``strict``.
+    What changed is named once, in a warning, and kept in ``seen``; what is in no copy is in ``lacking`` too, and an error with ``strict``.
     """
 
-    def __init__(
-        self, shared: Capsule, objects: Callable[[], dict[str, Any]], generators: Callable[[], bytes | None], leaves: Iterable[Leaf], trained: Trained, debug: bool, strict: bool
-    ) -> None:
-        self.lacking: dict[str, None] = {}  #: what changed and is in no copy, by name, at most :data:`MOST` of them
-        self._shared, self._objects, self._generators, self._debug, self._strict = shared, objects, generators, debug, strict
-        self.tensors(leaves, trained)
-        self._at_exit: Exit | None = None
-        self._looks = 0  # since then, by forwards that were none of training
-        self._at_resume: bytes | None = None
-        self._digests: dict[str, bytes]
-        self._samples: dict[str, tuple[bytes, int]] = {}  # by source: its first state, and how many steps have begun with it
+    def __init__(self, debug: bool, strict: bool) -> None:
+        self._debug, self._strict = debug, strict
         self.seen: dict[str, str] = {}
+        self.lacking: dict[str, None] = {}  #: what changed and is in no copy, by name, at most :data:`MOST` of them
+        self._samples: dict[str, tuple[bytes, int]] = {}  # by source: its first state, and how many steps have begun with it
 
-    def tensors(self, leaves: Iterable[Leaf], trained: Trained) -> None:
-        """The tensors of the session; all but buffers are hashed in debug mode."""
-        leaves = list(leaves)
-        self._sampled = Sampled(trained.tensors(False))
+    def keep(self, shared: Capsule, objects: Objects, trained: Trained) -> None:
+        """What is kept from now on. All tensors but buffers are hashed in debug mode."""
+        self._shared, self._objects, self._generators = shared, objects.objects, objects.generators
         self._frozen, self._trained = Counted(trained.tensors(False)), Counted([*trained.tensors(True), *(trained.moments() if self._debug else ())])
+        self._sampled = Sampled(x for x in objects.leaves if x.changes == "never")
         self._renormalised = trained.renormalised
-        self._kept: list[int] | None = None  # counts of the former when the last step began
-        self._left: list[int] | None = None  # of the latter when it ended
-        self._leaves = [x for x in leaves if x.changes != "any"] if self._debug else []
-        self._digests = {}
+        self._leaves = [x for x in objects.leaves if x.changes != "any"] if self._debug else []
+        self.reset()
 
     def reset(self) -> None:
         """State was loaded, or is about to be: what was seen before says nothing about it."""
-        self._at_exit, self._at_resume, self._digests, self._kept, self._left, self._samples = None, None, {}, None, None, {}
+        self._at_exit: Exit | None = None
+        self._looks = 0  # since then, by forwards that were none of training
+        self._at_resume: bytes | None = None
+        self._digests: dict[str, bytes] = {}
+        self._kept: list[int] | None = None  # how often frozen tensors had been changed when the last step began
+        self._left: list[int] | None = None  # and trained ones when it was over
+        self._samples = {}
+        self._sampled.reset()
 
     def resumed(self) -> None:
         """The loaded state is in place."""
-        self._sampled.changed()
         self._at_resume = self._generators() if self._debug else None
 
     def entering(self, step: int) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from .._core.ending import chain, of_a_collective
-from ..errors import Error, Fenced, Invalid, Mismatch, Signal, StaleProcessGroup, Stopped, Timeout
+from ..errors import Error, Fenced, Invalid, Mismatch, Signal, StaleProgram, Stopped, Timeout
 from .abort import default_abort, iterators
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
@@ -176,7 +176,7 @@ class Runs(Generic[T]):
         if (session := self.session()) is None:
             raise reason
         rank = session.rank
-        if isinstance(reason, (StaleProcessGroup, Unhealthy, Mismatch)):  # the second of a wrapper inside of this one
+        if isinstance(reason, (StaleProgram, Unhealthy, Mismatch)):  # the second of a wrapper inside of this one
             self._end_process(reason)
         if not rank.attached:
             raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
