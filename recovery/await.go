@@ -39,7 +39,7 @@ func (l *Leader) waits(now time.Duration) []waiting {
 	case replica.Planned:
 		out = l.waitsForLoads(in, now)
 	case replica.Open:
-		out = slices.Concat(l.waitsForSteps(in, now), l.waitsForGrowth(in), l.waitsForSlots(now), l.waitsForEnd())
+		out = slices.Concat(l.waitsForSteps(in, now), l.asks.waits(in, l.asks.growth(in)), l.waitsForSlots(now), l.waitsForEnd())
 	case replica.Ended:
 	}
 	return append(out, l.waitsAtRendezvous(now)...)

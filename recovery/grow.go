@@ -56,10 +56,10 @@ type growth struct {
 }
 
 // growth gathers what the reports say of the open epoch, but for what was refused.
-func (l *Leader) growth(in *PlanInput) (g growth) {
+func (a *asks) growth(in *PlanInput) (g growth) {
 	for r, rep := range in.said() {
 		rank := replica.Rank(r)
-		if rep != nil && rep.Growth != nil && rep.Growth.Epoch == in.Job.Epoch && l.asks.refused[rank].ask != rep.Growth.Ask {
+		if rep != nil && rep.Growth != nil && rep.Growth.Epoch == in.Job.Epoch && a.refused[rank].ask != rep.Growth.Ask {
 			g.ranks, g.bytes = append(g.ranks, rep), max(g.bytes, rep.Growth.Bytes)
 		} else {
 			g.missing = append(g.missing, rank)
@@ -68,45 +68,43 @@ func (l *Leader) growth(in *PlanInput) (g growth) {
 	return g
 }
 
-// answerAgain sends refusals again that may be lost, and forgets those that the nodes have passed on.
-func (l *Leader) answerAgain(in *PlanInput) {
-	for _, r := range slices.Sorted(maps.Keys(l.asks.refused)) {
-		was, rep := l.asks.refused[r], in.said()[r]
+// answers are the refusals that no node has yet, or may have lost. Those that the nodes have passed on are forgotten.
+func (a *asks) answers(in *PlanInput) (out []Effect) {
+	for _, r := range slices.Sorted(maps.Keys(a.refused)) {
+		was, rep := a.refused[r], in.said()[r]
 		switch {
 		case rep == nil: // its node is away
 		case rep.Growth == nil || rep.Growth.Ask != was.ask:
-			delete(l.asks.refused, r)
+			delete(a.refused, r)
 		case !was.sent:
 			was.sent = true
-			l.asks.refused[r] = was
-			l.out = append(l.out, RefuseGrowth{Node: was.node, Rank: r, Ask: was.ask, Why: was.why})
+			a.refused[r] = was
+			out = append(out, RefuseGrowth{Node: was.node, Rank: r, Ask: was.ask, Why: was.why})
 		}
 	}
+	return out
 }
 
 // grow decides what the ranks of an open job ask for.
 func (l *Leader) grow(in *PlanInput) {
-	l.answerAgain(in)
-	g := l.growth(in)
+	l.out = append(l.out, l.asks.answers(in)...)
+	g := l.asks.growth(in)
 	if len(g.ranks) == 0 {
 		l.asks = asks{refused: l.asks.refused}
 		return
 	}
 	l.asks.learn(g, l.now)
-	if l.asks.failed >= growTries {
-		l.refuseGrowth(in, g, "the growth was not taken into the log: "+l.asks.why)
-		return
+	until := l.asks.at + l.bound(AwaitGrowth) + sizeTime(g.bytes)
+	why, late := l.asks.denied(in, g), l.asks.waits(in, g)
+	if why == "" && len(late) > 0 && l.now >= until {
+		why = fmt.Sprintf("%s (the bound is %v)", late[0].text(l.now), Waits[AwaitGrowth].Bound)
 	}
-	if why := l.unfit(in, g); why != "" {
-		l.refuseGrowth(in, g, why)
-		return
-	}
-	late, until := l.waitsForGrowth(in), l.asks.at+l.bound(AwaitGrowth)+sizeTime(g.bytes)
 	switch {
+	case why != "":
+		l.asks.refuse(in.Job, g, why)
+		l.out = append(l.out, l.asks.answers(in)...)
 	case len(late) == 0:
 		l.propose(growCommand(l.job, g))
-	case l.now >= until:
-		l.refuseGrowth(in, g, fmt.Sprintf("%s (the bound is %v)", late[0].text(l.now), Waits[AwaitGrowth].Bound))
 	default:
 		l.wakeAt(until)
 		l.note("waiting", late[0].text(l.now), map[string]string{"why": "growth"})
@@ -130,15 +128,23 @@ func (a *asks) learn(g growth, now time.Duration) {
 	a.count, a.ready = len(g.ranks), ready
 }
 
+// denied says why a growth is refused, whatever time is left; empty: nothing speaks against it yet.
+func (a *asks) denied(in *PlanInput, g growth) string {
+	if a.failed >= growTries {
+		return "the growth was not taken into the log: " + a.why
+	}
+	return g.unfit(in)
+}
+
 // unfit says why a growth can't be; empty: nothing speaks against it yet.
-func (l *Leader) unfit(in *PlanInput, g growth) string {
+func (g growth) unfit(in *PlanInput) string {
 	first := g.ranks[0]
-	if at := l.job.Position.Step; first.Growth.Step < at {
+	if at := in.Job.Position.Step; first.Growth.Step < at {
 		return fmt.Sprintf("rank %d asks to grow at step %d, and step %d is committed: a growth is of the committed step or a later one", first.Rank, first.Growth.Step, at)
 	}
 	for _, rep := range g.ranks {
 		if a := rep.Growth; a.Refused != "" {
-			return fmt.Sprintf("rank %d on node %s: %s", rep.Rank, l.job.Ranks[rep.Rank].Node, a.Refused)
+			return fmt.Sprintf("rank %d on node %s: %s", rep.Rank, in.Job.Ranks[rep.Rank].Node, a.Refused)
 		}
 	}
 	for _, rep := range g.ranks {
@@ -150,7 +156,7 @@ func (l *Leader) unfit(in *PlanInput, g growth) string {
 			return fmt.Sprintf("ranks %d and %d give different recipes: all ranks give the same bytes", first.Rank, rep.Rank)
 		}
 	}
-	for _, members := range l.job.members {
+	for _, members := range in.record().members {
 		if text := unlike(members, g.ranks); text != "" {
 			return text
 		}
@@ -187,16 +193,16 @@ func unlike(members []replica.Rank, ranks []*replica.RankReport) string {
 	return ""
 }
 
-// refuseGrowth answers each rank that asks.
-func (l *Leader) refuseGrowth(in *PlanInput, g growth, why string) {
-	if l.asks.refused == nil {
-		l.asks.refused = make(map[replica.Rank]answered)
+// refuse has each rank that asks answered, and forgets what was known of them.
+func (a *asks) refuse(job *replica.Job, g growth, why string) {
+	refused := a.refused
+	if refused == nil {
+		refused = make(map[replica.Rank]answered)
 	}
 	for _, rep := range g.ranks {
-		l.asks.refused[rep.Rank] = answered{ask: rep.Growth.Ask, node: l.job.Ranks[rep.Rank].Node, why: why}
+		refused[rep.Rank] = answered{ask: rep.Growth.Ask, node: job.Ranks[rep.Rank].Node, why: why}
 	}
-	l.asks = asks{refused: l.asks.refused}
-	l.answerAgain(in)
+	*a = asks{refused: refused}
 }
 
 // growCommand is the entry that decides a growth for which all ranks are ready.
@@ -212,14 +218,13 @@ func growCommand(job *record, g growth) replica.Grow {
 	return c
 }
 
-// waitsForGrowth are the ranks that a growth waits for: those that have not asked, and those whose nodes have no memory for it yet.
-func (l *Leader) waitsForGrowth(in *PlanInput) (out []waiting) {
-	g := l.growth(in)
+// waits are for the ranks that have not asked yet for what others ask for, and for those whose nodes have no memory for it yet.
+func (a *asks) waits(in *PlanInput, g growth) (out []waiting) {
 	if len(g.ranks) == 0 {
 		return nil
 	}
 	is := func(r replica.Rank, does string) {
-		out = append(out, waiting{kind: AwaitGrowth, rank: r, node: l.job.Ranks[r].Node, process: does, since: l.asks.at, until: never, what: fmt.Sprintf("the growth at step %d", g.ranks[0].Growth.Step)})
+		out = append(out, waiting{kind: AwaitGrowth, rank: r, node: in.Job.Ranks[r].Node, process: does, since: a.at, until: never, what: fmt.Sprintf("the growth at step %d", g.ranks[0].Growth.Step)})
 	}
 	for _, r := range g.missing {
 		is(r, "has not asked for it")
@@ -239,27 +244,21 @@ func sizeTime(bytes uint64) time.Duration {
 
 // grownTime is how much longer than otherwise the mirrors of a growth have: all that they hold is laid out anew, and what they held before can't
 // be gone back to once the job has resumed.
-func (l *Leader) grownTime() time.Duration {
-	if l.job.Growth == nil {
+func grownTime(job *replica.Job) time.Duration {
+	if job.Growth == nil {
 		return 0
 	}
-	return sizeTime(l.job.Growth.Bytes)
+	return sizeTime(job.Growth.Bytes)
 }
 
 // growing has the ranks of a job that grows seal their step, and plans to go on from there. It ends no job: what does not work out is a fault.
 func (l *Leader) growing() {
 	l.overdue()
-	if d := l.differently(); d != nil {
-		l.blameGrowth(d)
+	if _, v := l.input().decide(); v.dispute != nil {
+		l.blameGrowth(v.dispute)
 		return
 	}
 	l.plan()
-}
-
-// differently finds what two ranks of a group have sealed differently.
-func (l *Leader) differently() *dispute {
-	_, v := l.input().decide()
-	return v.dispute
 }
 
 // blameGrowth takes a growth back in which the ranks of a group don't have the same bytes in their new regions.
@@ -282,7 +281,7 @@ func (l *Leader) waitsForGrown(in *PlanInput, seals []waiting) []waiting {
 		if w.kind == AwaitSeal {
 			w.kind, w.since = AwaitGrown, max(l.signs[w.rank].at, l.stageAt())
 			w.what = fmt.Sprintf("step %d", l.job.Growth.Step)
-			w.until = w.since + l.bound(AwaitGrown) + l.grownTime()
+			w.until = w.since + l.bound(AwaitGrown) + grownTime(in.Job)
 			seals[i] = w
 		}
 	}

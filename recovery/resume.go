@@ -43,7 +43,7 @@ func (l *Leader) restoring() {
 		return // a report that names the loaded copies is still on its way
 	}
 	copies := in.copiesPossible()
-	if until := l.loaded.at + l.bound(AwaitMirror) + l.grownTime(); fewest < copies && l.now < until {
+	if until := l.loaded.at + l.bound(AwaitMirror) + grownTime(in.Job); fewest < copies && l.now < until {
 		l.wakeAt(until)
 		l.note("waiting", fmt.Sprintf("some part of %v has %d of %d copies", p.Generation, fewest, copies), map[string]string{"why": "mirrors"})
 		return
