@@ -193,11 +193,13 @@ RP_API int rp_load(rp_handle *h, rp_error *err);
 RP_API int rp_ready(rp_handle *h, int64_t timeout_ns, rp_error *err);
 
 /* The optimizer-step lock. enter: copies and seals the private part of `step`, waits up to timeout_ns for the capture of
- * step-1 to leave the live state (then cancels it: a skipped capture), stores UPDATING, checks the fence. */
+ * step-1 to leave the live state (then cancels it: a skipped capture), stores UPDATING, checks the fence. RP_EFENCED as soon as the epoch is closed: the
+ * capture goes on, as it may be the newest copy that there is. */
 RP_API int rp_step_enter(rp_handle *h, uint64_t step, int64_t timeout_ns, rp_error *err);
 /* Exit flags: the step ran no update (overflow); the registered memory is a copy of the live state and does not hold this step yet,
- * so that nothing is copied from it before rp_staged. */
-enum { RP_NO_UPDATE = 1, RP_STAGED_LATER = 2 };
+ * so that nothing is copied from it before rp_staged; and its private regions neither, which are copied by rp_private_staged (where one has
+ * RP_IN_WINDOW; they stay as they are until the next rp_step_enter has returned). */
+enum { RP_NO_UPDATE = 1, RP_STAGED_LATER = 2, RP_PRIVATE_LATER = 4 };
 /* exit: stores UPDATED, copies volatile regions, arms the capture, stores IDLE. *armed (may be NULL) is 1 if rp_capture has work. 0 is no
  * failure: neither cadence nor candidate ask for a copy of this step, or there are two slots and a commit is outstanding. */
 RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed, rp_error *err);
@@ -205,6 +207,9 @@ RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed,
  * a thread that an epoch has left over says nothing about the next one, in which the same steps may come again. */
 /* After RP_STAGED_LATER: the registered memory holds `step` now. Without effect on any other step. */
 RP_API int rp_staged(rp_handle *h, uint64_t epoch, uint64_t step);
+/* After RP_PRIVATE_LATER, worker or training thread: the private regions hold `step` now, and are copied and sealed before this returns. RP_EAGAIN: the step
+ * is not known to be good yet (rp_set_good); or there is no place free, or nobody waits for it any more, and the step has no private part. */
+RP_API int rp_private_staged(rp_handle *h, uint64_t epoch, uint64_t step, rp_error *err);
 /* Raises the good word to {epoch, step}: the update of `step` is complete and every communicator was found free of error afterwards.
  * RP_ESTATE for a step that was not entered, or where no epoch is open; RP_ECANCELED after rp_freeze_good, until the next rp_load. */
 RP_API int rp_set_good(rp_handle *h, uint64_t epoch, uint64_t step);

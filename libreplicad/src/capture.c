@@ -65,10 +65,11 @@ void rpi_arm(rp_handle *h, uint64_t generation, uint32_t flags, int *armed) {
 	*armed = 1;
 }
 
-static void over(rp_handle *h) {
-	atomic_store(&h->capture, RPI_NONE);
+/* One of the two things that a step waits for is over. */
+static void over(rp_handle *h, _Atomic uint32_t *state) {
+	atomic_store(state, RPI_NONE);
 	if (atomic_load(&h->capture_waiter))
-		syscall(SYS_futex, &h->capture, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+		syscall(SYS_futex, state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 static void skip(rp_handle *h) {
@@ -136,7 +137,7 @@ int rpi_capture_run(rp_handle *h, rp_error *err) {
 		return rpi_error(err, RP_EAGAIN, "step %llu is not %s yet", (unsigned long long)step, lacks);
 	}
 	int rc = copy_armed(h, err);
-	over(h);
+	over(h, &h->capture);
 	return rc;
 }
 
@@ -168,6 +169,26 @@ RP_API int rp_capture(rp_handle *h, rp_error *err) {
 	return rc == RP_EGONE ? rpi_error(err, rc, "the capture is sealed, the daemon is gone: rp_reconnect") : RP_OK;
 }
 
+RP_API int rp_private_staged(rp_handle *h, uint64_t epoch, uint64_t step, rp_error *err) {
+	RPI_ENTER(h, err);
+	uint64_t generation = RP_WORD(epoch, step, 0);
+	uint32_t state = RPI_ARMED;
+	if (epoch != atomic_load(&h->epoch))
+		return rpi_error(err, RP_EFENCED, "rp_private_staged: of epoch %llu, which is over", (unsigned long long)epoch);
+	if (!h->control || !atomic_compare_exchange_strong(&h->private_later, &state, RPI_RUNNING))
+		return rpi_error(err, RP_EAGAIN, "no private part was left for later");
+	if (h->private_generation != generation || !rpi_good(h, generation)) {
+		atomic_store(&h->private_later, RPI_ARMED);
+		return rpi_error(err, RP_EAGAIN, "the private part of step %llu is not due, or the step is not known to be good yet", (unsigned long long)step);
+	}
+	pthread_rwlock_rdlock(&h->shape);
+	int rc = rpi_private(h, generation, 0, err);
+	rpi_flush(h, 0); /* a daemon that is away reads the words when it is back */
+	pthread_rwlock_unlock(&h->shape);
+	over(h, &h->private_later);
+	return rc;
+}
+
 /* Whether a place of a kind is sealed with a generation, or (generation 0) may be filled. */
 static bool has(const rp_handle *h, int kind, uint64_t generation) {
 	uint32_t n = kind == RPI_KIND_SLOT ? h->geo.slots : h->geo.ring;
@@ -191,6 +212,8 @@ RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err) {
 		return rpi_error(err, RP_EAGAIN, "step %llu is being captured", (unsigned long long)s);
 	if (flags & ~(uint32_t)RP_PRIVATE_UNCHANGED)
 		return rpi_error(err, RP_EINVAL, "rp_seal_step: unknown flags %#x", flags);
+	if (atomic_load(&h->private_later) != RPI_NONE)
+		return rpi_error(err, RP_EAGAIN, "the private part of step %llu is not staged yet", (unsigned long long)s);
 	if (!has(h, RPI_KIND_RING, generation)) {
 		if (!(flags & RP_PRIVATE_UNCHANGED))
 			return rpi_error(err, RP_ECANCELED, "step %llu has no private part: the ring had no free place for it, since the daemon is behind: take another step", (unsigned long long)s);
@@ -213,16 +236,50 @@ RP_API int rp_seal_step(rp_handle *h, uint32_t flags, rp_error *err) {
 	return has(h, RPI_KIND_SLOT, generation) ? RP_OK : rpi_error(err, RP_EAGAIN, "step %llu could not be captured: call again", (unsigned long long)s);
 }
 
-void rpi_capture_wait(rp_handle *h, int64_t deadline) {
+/* A private part that was left for later will not be copied: nobody knows whether its step is good, or waits for it. */
+static void forgo_private(rp_handle *h) {
+	uint32_t state = RPI_ARMED;
+	if (atomic_compare_exchange_strong(&h->private_later, &state, RPI_NONE))
+		atomic_fetch_add(&h->private_skipped, 1);
+}
+
+static bool never_good(rp_handle *h, uint64_t generation) { return atomic_load(&h->good_frozen) && !rpi_good(h, generation); }
+
+/* Whether the private part is copied, or forgone. */
+static bool private_over(rp_handle *h, int64_t deadline) {
+	uint32_t state = atomic_load(&h->private_later);
+	if (state == RPI_ARMED && (rpi_now() >= deadline || never_good(h, h->private_generation)))
+		forgo_private(h);
+	return atomic_load(&h->private_later) == RPI_NONE;
+}
+
+/* Waits until another thread has changed a state, a while at most: rp_cancel, rp_freeze_good and the fence wake nobody. */
+static void sleep_on(rp_handle *h, _Atomic uint32_t *word, uint32_t state, int64_t ns) {
+	ns = ns > 0 && ns < RPI_POLL_NS ? ns : RPI_POLL_NS;
+	struct timespec t = {ns / 1000000000, ns % 1000000000};
+	atomic_store(&h->capture_waiter, 1);
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, state, &t, NULL, 0);
+	atomic_store(&h->capture_waiter, 0);
+}
+
+bool rpi_capture_wait(rp_handle *h, int64_t deadline, uint64_t epoch) {
 	uint32_t state;
+	while (!private_over(h, deadline)) {
+		if (rpi_closed(h, epoch))
+			return false;
+		if ((state = atomic_load(&h->private_later)) != RPI_NONE)
+			sleep_on(h, &h->private_later, state, deadline - rpi_now());
+	}
 	while ((state = atomic_load(&h->capture)) != RPI_NONE) {
 		int64_t left = deadline - rpi_now();
 		bool canceled = atomic_load(&h->canceled_number) >= atomic_load(&h->armed_number);
-		bool hopeless = state == RPI_ARMED && (canceled || (atomic_load(&h->good_frozen) && !rpi_good(h, h->armed_generation)));
+		bool hopeless = state == RPI_ARMED && (canceled || never_good(h, h->armed_generation));
+		if (rpi_closed(h, epoch))
+			return false;
 		if (left <= 0 || hopeless) {
 			if (state == RPI_ARMED && atomic_compare_exchange_strong(&h->capture, &state, RPI_NONE)) {
 				skip(h);
-				return;
+				return true;
 			}
 			if (state == RPI_RUNNING && !canceled) {
 				atomic_store(&h->canceled_number, atomic_load(&h->armed_number));
@@ -230,12 +287,9 @@ void rpi_capture_wait(rp_handle *h, int64_t deadline) {
 			}
 			left = RPI_POLL_NS; /* at most one chunk of work is left */
 		}
-		left = left < RPI_POLL_NS ? left : RPI_POLL_NS; /* rp_cancel and rp_freeze_good wake nobody */
-		struct timespec t = {left / 1000000000, left % 1000000000};
-		atomic_store(&h->capture_waiter, 1);
-		syscall(SYS_futex, &h->capture, FUTEX_WAIT_PRIVATE, state, &t, NULL, 0);
-		atomic_store(&h->capture_waiter, 0);
+		sleep_on(h, &h->capture, state, left);
 	}
+	return true;
 }
 
 /* Before anything is loaded, and before user code runs again: nothing of this handle copies any more. An armed capture of good state
@@ -245,7 +299,8 @@ void rpi_quiesce(rp_handle *h, int64_t deadline) {
 		rpi_capture_run(h, NULL);
 	if (atomic_load(&h->capture) == RPI_ARMED)
 		deadline = 0; /* not good: nobody will run it */
-	rpi_capture_wait(h, deadline);
+	forgo_private(h);
+	rpi_capture_wait(h, deadline, 0);
 	for (uint32_t i = 0; i < h->geo.slots; i++) {
 		uint64_t w = h->abandoned[i];
 		h->abandoned[i] = 0;
@@ -259,6 +314,7 @@ RP_API void rp_cancel(rp_handle *h) {
 		return;
 	atomic_store(&h->canceled_number, atomic_load(&h->armed_number));
 	atomic_store(&h->hurried, true);
+	forgo_private(h);
 	rpi_wake_helpers(h);
 }
 

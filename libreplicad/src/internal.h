@@ -168,6 +168,8 @@ struct rp_handle {
 	uint64_t armed_generation;
 	uint32_t armed_flags, exit_flags; /* of the capture; of the last step_exit */
 	_Atomic uint64_t unstaged; /* the generation that the registered memory does not hold yet; 0: it holds what is live */
+	_Atomic uint32_t private_later; /* the private part that the last step_exit left for later: as capture; a futex */
+	uint64_t private_generation;    /* its generation */
 	uint64_t abandoned[RP_MAX_SLOTS]; /* COPYING words that a cancelled capture left, used again first; 0: none. Owned by whoever runs the capture. */
 	_Atomic bool sharing;     /* a thread has what others may help with: there is one at a time */
 	_Atomic uint32_t turn;    /* odd: helped is what threads may help with; a futex of those that would */
@@ -281,7 +283,7 @@ bool rpi_should_capture(uint64_t s, uint64_t committed, uint64_t candidate, uint
 int rpi_private(rp_handle *h, uint64_t generation, uint32_t flags, rp_error *err); /* RP_EAGAIN: no place */
 void rpi_stage(rp_handle *h, uint64_t generation);
 void rpi_arm(rp_handle *h, uint64_t generation, uint32_t flags, int *armed);
-void rpi_capture_wait(rp_handle *h, int64_t deadline); /* until nothing is armed or running; past the deadline cancels and joins */
+bool rpi_capture_wait(rp_handle *h, int64_t deadline, uint64_t epoch); /* until nothing is armed or running; past the deadline cancels and joins. False: the epoch was closed before (0: whichever is) */
 int rpi_capture_run(rp_handle *h, rp_error *err);
 int rpi_capture_live(rp_handle *h, uint64_t generation, rp_error *err); /* RP_EAGAIN: it is not what is live */
 int rpi_flush(rp_handle *h, int64_t deadline); /* sends notices */

@@ -66,8 +66,8 @@ RP_API int rp_step_enter(rp_handle *h, uint64_t step, int64_t timeout_ns, rp_err
 		return rpi_error(err, RP_ESTOPPED, "rank %u was claimed by a newer incarnation: exit", h->hello.rank);
 	if (!h->private_in_window && rpi_private(h, RP_WORD(epoch, step, 0), 0, err) == RP_ECORRUPT)
 		return RP_ECORRUPT;
-	if (atomic_load(&h->capture) != RPI_NONE)
-		rpi_capture_wait(h, rpi_deadline(timeout_ns));
+	if (!rpi_capture_wait(h, rpi_deadline(timeout_ns), epoch)) /* what is copied, or waits for a device that waits for the rank that was lost, is no business of a step that can't begin */
+		return out_of_order(h, "rp_step_enter", step, err);
 	/* Invariant: the store comes before the load, in one order seen by all; so either the daemon's fence is seen here, or UPDATING
 	 * is seen by a daemon that has raised it. */
 	if (!rpi_set_step(h, RP_WORD(epoch, step, RP_UPDATING)))
@@ -84,18 +84,23 @@ RP_API int rp_step_exit(rp_handle *h, uint64_t step, uint32_t flags, int *armed,
 	int ignored;
 	armed = armed ? armed : &ignored;
 	*armed = 0;
-	if (flags & ~(uint32_t)(RP_NO_UPDATE | RP_STAGED_LATER))
+	if (flags & ~(uint32_t)(RP_NO_UPDATE | RP_STAGED_LATER | RP_PRIVATE_LATER))
 		return rpi_error(err, RP_EINVAL, "rp_step_exit: unknown flags %#x", flags);
+	if (flags & RP_PRIVATE_LATER && !h->private_in_window)
+		return rpi_error(err, RP_EINVAL, "rp_step_exit: RP_PRIVATE_LATER, but no private region has RP_IN_WINDOW, so that they are copied when a step begins");
 	uint64_t epoch = RP_WORD_EPOCH(h->step), generation = RP_WORD(epoch, step, 0);
 	if (atomic_load(&h->life) != RPI_READY || h->step != RP_WORD(epoch, step, RP_UPDATING))
 		return out_of_order(h, "rp_step_exit", step, err);
 	if (!rpi_set_step(h, RP_WORD(epoch, step, RP_UPDATED)))
 		return lost_word(h, err);
 	rpi_stage(h, generation);
-	if (h->private_in_window && rpi_private(h, generation, 0, err) == RP_ECORRUPT)
+	if (flags & RP_PRIVATE_LATER) {
+		h->private_generation = generation;
+		atomic_store(&h->private_later, RPI_ARMED);
+	} else if (h->private_in_window && rpi_private(h, generation, 0, err) == RP_ECORRUPT)
 		return RP_ECORRUPT;
 	atomic_store(&h->unstaged, flags & RP_STAGED_LATER ? generation : 0); /* before the capture is armed: a worker that is awake runs it at once */
-	h->exit_flags = flags & ~(uint32_t)RP_STAGED_LATER;
+	h->exit_flags = flags & RP_NO_UPDATE;
 	rpi_arm(h, generation, h->exit_flags, armed);
 	return rpi_set_step(h, RP_WORD(epoch, step, RP_IDLE)) ? RP_OK : lost_word(h, err);
 }

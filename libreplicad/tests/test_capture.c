@@ -172,20 +172,25 @@ static void private_ring_full(void) {
 	rank_end(&r);
 }
 
-static void in_window_private_is_sealed_at_exit(void) {
-	rank r = {0};
+static void start_in_window(rank *r) {
 	rp_join_info info;
-	r.daemon = (fake){.chunk = 4096, .slots = 4, .ring = 8};
-	fake_start(&r.daemon);
-	rank_open(&r, &r.daemon, 100, RP_IN_WINDOW);
-	OK(rp_attach(r.h, 20ll * second, &failure));
-	fake_order(&r.daemon, 1, RP_ORDER_INIT, 0, 0, 0);
-	OK(rank_join(&r, &info));
-	OK(rp_seal_initial(r.h, &failure));
-	fake_order(&r.daemon, 1, RP_ORDER_LOAD, 0, 0, 0);
-	OK(rank_join(&r, &info));
-	OK(rp_load(r.h, &failure));
-	OK(rp_ready(r.h, 20ll * second, &failure));
+	*r = (rank){0};
+	r->daemon = (fake){.chunk = 4096, .slots = 4, .ring = 8};
+	fake_start(&r->daemon);
+	rank_open(r, &r->daemon, 100, RP_IN_WINDOW);
+	OK(rp_attach(r->h, 20ll * second, &failure));
+	fake_order(&r->daemon, 1, RP_ORDER_INIT, 0, 0, 0);
+	OK(rank_join(r, &info));
+	OK(rp_seal_initial(r->h, &failure));
+	fake_order(&r->daemon, 1, RP_ORDER_LOAD, 0, 0, 0);
+	OK(rank_join(r, &info));
+	OK(rp_load(r->h, &failure));
+	OK(rp_ready(r->h, 20ll * second, &failure));
+}
+
+static void in_window_private_is_sealed_at_exit(void) {
+	rank r;
+	start_in_window(&r);
 	OK(rp_step_enter(r.h, 1, 0, &failure));
 	SAME(RP_SLOT_STATE(atomic_load(&r.daemon.control->place[1].word)), RP_FREE);
 	r.rng[0] = 42;
@@ -196,6 +201,99 @@ static void in_window_private_is_sealed_at_exit(void) {
 	SAME(rng, 42);
 	rank_end(&r);
 }
+
+static uint64_t ring(const rank *r, uint32_t i) { return RP_SLOT_STATE(atomic_load(&r->daemon.control->place[i].word)); }
+
+/* On a device private regions are copied to the registered memory behind the step: their part is sealed once they are there, and the step is good. */
+static void private_part_later(void) {
+	rank r;
+	start_in_window(&r);
+	SAME(rp_private_staged(r.h, 1, 1, &failure), RP_EAGAIN);
+	OK(rp_step_enter(r.h, 1, 0, &failure));
+	OK(rp_step_exit(r.h, 1, RP_STAGED_LATER | RP_PRIVATE_LATER, NULL, &failure));
+	SAME(ring(&r, 1), RP_FREE);
+	r.rng[0] = 42;
+	SAME(rp_private_staged(r.h, 1, 1, &failure), RP_EAGAIN); /* not good yet */
+	SAME(rp_seal_step(r.h, RP_PRIVATE_UNCHANGED, &failure), RP_EAGAIN);
+	SAME(ring(&r, 1), RP_FREE);
+	OK(GOOD(r.h, 1));
+	SAME(rp_private_staged(r.h, 1, 2, &failure), RP_EAGAIN);
+	SAME(rp_private_staged(r.h, 2, 1, &failure), RP_EFENCED);
+	OK(rp_private_staged(r.h, 1, 1, &failure));
+	SAME(ring(&r, 1), RP_SEALED);
+	uint64_t rng;
+	memcpy(&rng, rpi_ring(r.h, 1).bytes, 8);
+	SAME(rng, 42);
+	OK(rp_staged(r.h, 1, 1));
+	OK(rp_capture(r.h, &failure));
+	OK(rp_seal_step(r.h, 0, &failure));
+
+	/* Nobody stages that of step 2: it is forgone at the deadline, and when it can't be good any more. */
+	rp_stats st = {.struct_size = sizeof st};
+	for (uint64_t s = 2; s < 4; s++) {
+		OK(rp_step_enter(r.h, s, 0, &failure));
+		OK(rp_step_exit(r.h, s, RP_STAGED_LATER | RP_PRIVATE_LATER, NULL, &failure));
+	}
+	OK(rp_get_stats(r.h, &st));
+	SAME(st.private_skipped, 1);
+	OK(rp_freeze_good(r.h, 1));
+	OK(rp_step_enter(r.h, 4, 3600ll * second, &failure));
+	OK(rp_step_exit(r.h, 4, RP_STAGED_LATER | RP_PRIVATE_LATER, NULL, &failure));
+	OK(rp_get_stats(r.h, &st));
+	SAME(st.private_skipped, 2);
+	SAME(rp_private_staged(r.h, 1, 4, &failure), RP_EAGAIN);
+
+	/* A join ends it. */
+	atomic_store(&r.daemon.control->fence.word, 1);
+	fake_order(&r.daemon, 2, RP_ORDER_LOAD, 0, 0, 0);
+	rp_join_info info;
+	OK(rank_join(&r, &info));
+	SAME(rp_private_staged(r.h, 2, 4, &failure), RP_EAGAIN);
+	rank_end(&r);
+}
+
+/* Without such a region private parts are copied when a step begins, which nobody can put off. */
+static void private_part_at_enter_is_never_late(void) {
+	rank r;
+	rank_start(&r, 100);
+	OK(rp_step_enter(r.h, 1, 0, &failure));
+	SAME(rp_step_exit(r.h, 1, RP_PRIVATE_LATER, NULL, &failure), RP_EINVAL);
+	OK(rp_step_exit(r.h, 1, 0, NULL, &failure));
+	rank_end(&r);
+}
+
+static void *fence_soon(void *arg) {
+	rank *r = arg;
+	while (!atomic_load(&r->h->capture_waiter))
+		sched_yield();
+	atomic_store(&r->daemon.control->fence.word, 1);
+	return NULL;
+}
+
+/* A step that waits for what a device still has to do, which may wait for a rank that was lost: the fence ends the wait. What is good and armed is copied by the join. */
+static void fenced_while_it_waits(bool private) {
+	rank r;
+	start_in_window(&r);
+	OK(rp_step_enter(r.h, 1, 0, &failure));
+	OK(rp_step_exit(r.h, 1, RP_STAGED_LATER | (private ? RP_PRIVATE_LATER : 0), NULL, &failure));
+	pthread_t t;
+	CHECK(pthread_create(&t, NULL, fence_soon, &r) == 0);
+	SAME(rp_step_enter(r.h, 2, 3600ll * second, &failure), RP_EFENCED);
+	pthread_join(t, NULL);
+	OK(GOOD(r.h, 1));
+	SAME(rp_private_staged(r.h, 1, 1, &failure), private ? RP_OK : RP_EAGAIN);
+	OK(rp_staged(r.h, 1, 1));
+	fake_order(&r.daemon, 2, RP_ORDER_LOAD, 0, 0, 0);
+	rp_join_info info;
+	OK(rank_join(&r, &info));
+	SAME(state(&r, 1), RP_SEALED);
+	SAME(rpi_slot(r.h, 1).meta->generation, RP_WORD(1, 1, 0));
+	SAME(ring(&r, 1), RP_SEALED);
+	rank_end(&r);
+}
+
+static void fenced_while_a_capture_waits(void) { fenced_while_it_waits(false); }
+static void fenced_while_a_private_part_waits(void) { fenced_while_it_waits(true); }
 
 typedef struct {
 	rank *r;
@@ -689,7 +787,7 @@ static void is_of_what_the_caller_has(void) {
 }
 
 const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"worker maps the slots", worker_maps_the_slots}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"is of what the caller has", is_of_what_the_caller_has}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
-			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"leaves with its last step sealed", leaves_with_its_last_step_sealed}, {"leaves in slices", leaves_in_slices}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed},
+			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"leaves with its last step sealed", leaves_with_its_last_step_sealed}, {"leaves in slices", leaves_in_slices}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed}, {"private part later", private_part_later}, {"private part at enter is never late", private_part_at_enter_is_never_late}, {"fenced while a capture waits", fenced_while_a_capture_waits}, {"fenced while a private part waits", fenced_while_a_private_part_waits},
 			      {"join finishes the capture", join_finishes_the_capture},
 			      {"join in an open epoch", join_in_an_open_epoch}, {"join only looks", join_only_looks}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed},
 			      {"an heir seals nothing", an_heir_seals_nothing}, {"says what it cannot load", says_what_it_cannot_load}, {0}};
