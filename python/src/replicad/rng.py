@@ -1,5 +1,5 @@
-"""Random number generators of a process: python's, numpy's legacy one, torch's of the CPU and of every CUDA device, Megatron's
-tracker, and any generator that is added by name (:func:`add`), numpy's with the seed sequence that it spawns others from. States
+"""Random number generators of a process: python's, numpy's legacy one, torch's of the CPU and of every CUDA device (with a session: of those that
+its tensors lie on), Megatron's tracker, and any generator that is added by name (:func:`add`), numpy's with the seed sequence that it spawns others from. States
 are plain bytes (:mod:`replicad._core.rngcodec`); :func:`get` and :func:`set` are exact inverses.
 
 numpy, torch and Megatron count once something else has imported them; this module imports none of them. CUDA's generators count
@@ -32,6 +32,7 @@ log = logging.getLogger("replicad")
 AT_ONCE = 1 << 16  #: children that are made and thrown away to get a seed sequence to its count: some 0.2 s
 
 _named: dict[str, tuple[int, Any]] = {}  # layout and generator by name
+session_devices: Callable[[], list[int]] | None = None  #: the devices that the session of this process uses; None: there is none, and all count that are visible
 _last: tuple[list[Record], Opaque] = [], Opaque()  # what get() found and gave: most generators rest for many steps
 
 
@@ -75,9 +76,9 @@ def get() -> Opaque:
         records.append(_record(NUMPY, codec.L_RANDOM_STATE, "", np.random))
     if torch := sys.modules.get("torch"):
         records.append(_record(TORCH, codec.L_TORCH_CPU, "", torch.default_generator))
-        if torch.cuda.is_initialized():
-            for i, g in enumerate(torch.cuda.default_generators):
-                records.append(_record(CUDA, codec.L_TORCH_CUDA, str(i), g))
+        if (cuda := _cuda(torch)).is_initialized():
+            for i, at in enumerate(_cuda_devices(cuda)):
+                records.append(_record(CUDA, codec.L_TORCH_CUDA, str(i), cuda.default_generators[at]))
     if tracker := _megatron():
         states = tracker.get_states()
         for name in _ordered(states):
@@ -134,6 +135,17 @@ def _set(state: bytes | bytearray | memoryview, strict: bool, named: bool = True
     _sow([r for r in records if r.place == SEEDS])
 
 
+def _cuda(torch: Any) -> Any:
+    """Torch's words for the device, or what a session has in their place."""
+    device = sys.modules.get("replicad._torch.device")
+    return torch.cuda if device is None else device.cuda
+
+
+def _cuda_devices(cuda: Any) -> list[int]:
+    """The devices whose generators count, in the order of their records. A rank's are its own, by their place among them: another process of it may have others."""
+    return session_devices() if session_devices is not None else list(range(cuda.device_count()))
+
+
 # -- which live generator a record is of ------------------------------------------------------------------------------------
 
 
@@ -163,13 +175,14 @@ def _restorer(r: Record) -> Callable[[], None]:
 
 def _cuda_restorer(records: list[Record]) -> Callable[[], None]:
     torch = sys.modules.get("torch")
-    n = torch.cuda.device_count() if torch is not None else 0
-    if torch is None or n != len(records):
-        raise Mismatch(f"the state has generators of {len(records)} CUDA devices, this process sees {n}: give it as many (CUDA_VISIBLE_DEVICES)")
+    at = [] if torch is None else _cuda_devices(_cuda(torch))
+    if torch is None or len(at) != len(records):
+        has = f"this rank has its tensors on {len(at)}: put them on as many" if session_devices else f"this process sees {len(at)}: give it as many (CUDA_VISIBLE_DEVICES)"
+        raise Mismatch(f"the state has generators of {len(records)} CUDA devices, {has}")
 
     def restore() -> None:
-        for i, r in enumerate(records):
-            torch.cuda.set_rng_state(_tensor(r.payload), i)  # waits for CUDA's initialisation where that is to come
+        for i, r in zip(at, records, strict=True):
+            _cuda(torch).set_rng_state(_tensor(r.payload), i)  # waits for CUDA's initialisation where that is to come
 
     return restore
 

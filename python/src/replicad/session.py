@@ -27,12 +27,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from . import rng
 from ._core import admin, ending, torchenv
 from ._core.feasible import Feasible, feasible
 from ._core.life import Life
 from ._core.orders import Orders
 from ._core.rank import Order, Rank, Stats
-from ._torch import conversion, groups, loaders
+from ._torch import conversion, device, groups, loaders, unwind
 from ._torch.explain import Explanation, explain
 from ._torch.grown import Grown, Grows, More
 from ._torch.hooks import Hook
@@ -50,7 +51,6 @@ from ._torch.steps import Follows, Steps
 from ._torch.tensors import some
 from ._torch.trained import Trained
 from ._torch.trees import differences
-from ._torch.unwind import Unwinder
 from ._torch.watch import Watch
 from ._torch.wrappers import reshard, taken_down
 from .data import Loader
@@ -181,7 +181,7 @@ class Session:
         self._ends = False  # the daemon was told
         self._untold = ""  # why, where the daemon was not told
         self._offloaded: Offload | None = None
-        self._unwinder: Unwinder | None = None
+        self._unwinder: unwind.Unwinder | None = None
         self._at = -1  # the step whose state is live; -1 before resume
         self._fresh = False
         self._loop = Loop()
@@ -206,6 +206,7 @@ class Session:
                 self._kept = kept = kept.grew(kept.objects.grew(Grown.unpack(recipe)))
                 self._watch.keep(kept.shared, kept.objects, kept.trained)
             kept.bind(self._rank, self._watch.say)
+            rng.session_devices = self._generators_on
             groups.settle(self._rank, {s.name: s.spread for s in kept.sharded})
             self._hook()
         except BaseException:
@@ -237,6 +238,8 @@ class Session:
         self._hooks += [part(o).register_step_pre_hook(Hook(self._on_optimizer)) for o in self._objects.optimizers.values()]
         self._scalars = [scalars_in_place(o) for o in self._objects.optimizers.values()]
         self._hooks += [part(o).register_step_post_hook(put_back) for o, put_back in zip(self._objects.optimizers.values(), self._scalars, strict=True)]
+        if self._staging.on_device:
+            self._hooks += [part(o).register_step_post_hook(Hook(self._on_stepped)) for o in self._objects.optimizers.values()]
         self._hooks += [o.before_a_batch(Hook(self._on_batch)) for o in self._objects.data.values() if isinstance(o, Loader)]
         self._loop.asks = any(isinstance(o, Loader) for o in self._objects.data.values())
 
@@ -265,6 +268,10 @@ class Session:
         self._hook()
         self._watch.keep(self._kept.shared, new, self._kept.trained)
 
+    def _generators_on(self) -> list[int]:
+        """The devices whose generators are kept: those of the tensors, which are this rank's own; the one in use where all lie in host memory."""
+        return [d.index or 0 for d in self._staging.devices] or [device.cuda.current_device()]
+
     # -- what the capsules hold -----------------------------------------------------------------------------------------
 
     def _read_own(self, objects: Objects, how: str = "", loader: str = "", then: Any = None) -> dict[str, Any]:
@@ -280,7 +287,7 @@ class Session:
         return own
 
     def _on_forward(self, module: torch.nn.Module, *_: Any) -> None:
-        if self._at >= 0 and self._pid == os.getpid():
+        if self._at >= 0 and self._pid == os.getpid() and not (self._staging.on_device and device.capturing()):  # to capture a graph is no step's forward
             self._present("a forward")
             if taken_down(module):
                 raise self._stale("a forward: the model's DistributedDataParallel")
@@ -304,6 +311,9 @@ class Session:
                 f"{type(optimizer).__name__}.step() outside of `with session.step()`: the copy of step {self._at} may be under way, and would have a part of this update. "
                 "Call step() of every registered optimizer inside of the block"
             )
+
+    def _on_stepped(self, *_: Any) -> None:
+        self._kept.live.stepped()
 
     def _apply(self) -> Any:
         """Gives what was loaded into the capsules to the objects, and returns what is the rank's own."""
@@ -375,7 +385,7 @@ class Session:
                 order = self._order(timeout)
                 if order.initialise:
                     self._kept.write()
-                    self._staging.all()
+                    self._kept.live.everything()
                     self._rank.seal_initial()
                     self._fresh = True
                     continue
@@ -413,7 +423,7 @@ class Session:
         source = "fresh" if self._fresh and order.step == 0 else order.source
         first, self._at = self._at < 0, order.step
         self._fresh, self._torn, self._rebound, self._ends = False, -1, False, False
-        self._kept.live.forget()
+        self._kept.live.begin()
         self._kept.alarm.reset()
         self._carried = Carried(())
         self._rank.met = None  # the gathering has its epoch
@@ -437,7 +447,7 @@ class Session:
         self._watch.resumed()
         self._life.resumed.set()
         if self._unwinder is None:
-            self._unwinder = Unwinder(self)
+            self._unwinder = unwind.Unwinder(self)
             self._unwinder.start()
         return Resumed(order, source)
 
@@ -499,8 +509,8 @@ class Session:
 
     def _settle(self) -> None:
         """Before the rank stops: the daemon may ask for a copy of the live state."""
-        if self._torn < 0 and self._loop.ended is None:
-            self._kept.live.settle(self._at)
+        if self._torn < 0 and self._loop.ended is None and self._kept.live.settle(self._at) and not unwind.blocks:
+            unwind.free()  # what is loaded next would wait on the device behind a collective that never ends; a block of replicad.inprocess has its own parts for that
 
     def _attach(self) -> None:
         try:
@@ -683,12 +693,13 @@ class Session:
     def _take_up(self) -> None:
         """The epoch of a growth is opened: the live state is what it begins with."""
         self._order(None)
-        self._staging.all()
+        self._kept.live.everything()
         self._rank.seal_initial()
         order = self._order(None)
         self._rank.load()
         self._staging.back(order.step)
         self._rank.ready(None)
+        self._kept.live.begin()
         self.order = order
         self._life.resumed.set()
 
@@ -948,9 +959,13 @@ class Session:
             self._abandon()
             self._ending()
             self._closed = True
+            rng.session_devices = None
             if self._unwinder is not None:
                 self._unwinder.end()
                 self._unwinder.join()
+            if self._staging.on_device and self._rank.attached and self._rank.fenced:
+                self._rank.freeze_good()
+                unwind.free()  # the interpreter's end waits for the device, which waits for the rank that was lost
             for hook in self._hooks:
                 hook.remove()
             self._rank.close()

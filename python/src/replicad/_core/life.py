@@ -18,6 +18,11 @@ class Life:
         self.moving = False  #: memory is being given back or taken again
 
     @property
+    def changing(self) -> bool:
+        """Whether registered memory is being changed: that ends by itself. A step that only begins may wait for a copy, from a device that waits for who was lost."""
+        return self.inside is not None or self.moving
+
+    @property
     def in_step(self) -> bool:
         """Whether the training thread is between the beginning of step() and the start of its capture: no restart is raised there."""
         return self.inside is not None or self.entering or self.moving

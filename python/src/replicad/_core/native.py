@@ -22,7 +22,7 @@ REPLICATED, PRIVATE = 0, 1
 WINDOW, VOLATILE, FROZEN = 0, 1, 2
 IN_WINDOW = 1
 NO_GROUP = 2**32 - 1
-NO_UPDATE, STAGED_LATER = 1, 2
+NO_UPDATE, STAGED_LATER, PRIVATE_LATER = 1, 2, 4
 PRIVATE_UNCHANGED = 1
 INIT, LOAD = 1, 2
 SOURCES = {0: "fresh", 1: "own-ram", 2: "peer-ram", 3: "durable"}
@@ -156,6 +156,7 @@ def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:
         "rp_step_exit": (h, u64, u32, c.POINTER(c.c_int), err),
         "rp_set_good": (h, u64, u64),
         "rp_staged": (h, u64, u64),
+        "rp_private_staged": (h, u64, u64, err),
         "rp_freeze_good": (h, u64),
         "rp_capture": (h, err),
         "rp_help": (h, i64),

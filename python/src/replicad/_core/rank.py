@@ -107,6 +107,7 @@ class Rank(Rendezvous):
         self._registered = 0  # bytes
         self._lacking = 0  # steps whose private part was not copied
         self._arming = 0  # the step whose capture was armed last
+        self._later = 0  # the step that the worker is to be told of though no capture may be armed: its private part was left for later
         self._frozen = False
         self._paused = 0.0  # until then it may stand still
         self._kept: list[object] = []
@@ -224,7 +225,7 @@ class Rank(Rendezvous):
         leave = self._until_ordered if beside else None
         self._wait("join", lambda ns: self._lib.rp_join(self._h, c.byref(info), 0 if beside else ns, c.byref(self._text)), timeout, leave)
         with self.stage_lock:  # a worker that comes late stages nothing over what is loaded now
-            self._armed.value = 0
+            self._armed.value = self._later = 0
         self._frozen = False
         self._capture_error = None
         with self._fence_lock:
@@ -332,11 +333,12 @@ class Rank(Rendezvous):
         lacking, self._lacking = self._lacking, self._stats().private_skipped
         return lacking == self._lacking
 
-    def step_exit(self, step: int, *, updated: bool = True, good: bool = True, staged: bool = True) -> bool:
+    def step_exit(self, step: int, *, updated: bool = True, good: bool = True, staged: bool = True, private_later: bool = False) -> bool:
         """Closes the window and starts the capture behind the next forward. ``good``: the update is complete and no
         communicator has failed; where that is known only later (CUDA), :meth:`set_good` follows. ``staged``: the registered memory holds
-        the step; where it is brought there later, :meth:`staged` follows. It returns as :meth:`step_enter` does, where private regions are copied now."""
-        flags = (0 if updated else n.NO_UPDATE) | (0 if staged else n.STAGED_LATER)
+        the step; where it is brought there later, :meth:`staged` follows. ``private_later``: its private regions too, which :meth:`private_staged`
+        copies. It returns as :meth:`step_enter` does, where private regions are copied now."""
+        flags = (0 if updated else n.NO_UPDATE) | (0 if staged else n.STAGED_LATER) | (n.PRIVATE_LATER if private_later else 0)
         with self._lock:
             h = self._handle()
             if good and not self._frozen:
@@ -344,6 +346,7 @@ class Rank(Rendezvous):
             code = self._lib.rp_step_exit(h, step, flags, c.byref(self._armed), c.byref(self._text))
             if self._armed.value:
                 self._arming = step
+            self._later = step if private_later else 0
             copied = self._private_copied()
             self._wake.set()
             self._copied(code, f"exit step {step}")
@@ -368,6 +371,25 @@ class Rank(Rendezvous):
         """Says that the registered memory holds ``step``."""
         self._check(self._lib.rp_staged(self._handle(), self.ordered, step), f"step {step} is staged")
         self._wake.set()
+
+    def private_staged(self, step: int) -> None:
+        """Says that the private regions hold ``step``, which is good, and copies them, where :meth:`step_exit` left that for later. Without effect where there is no room, or
+        nobody waits for it any more."""
+        code = self._lib.rp_private_staged(self._handle(), self.ordered, step, c.byref(text := n.ErrorText()))
+        if code == n.ECORRUPT and (err := self.judge(str(n.failure(f"step {step}", code, text)))):
+            raise err
+        if code not in (n.OK, n.EAGAIN, n.ECORRUPT):
+            raise n.failure(f"copy the private part of step {step}", code, text)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether nothing of this epoch counts as good any more."""
+        return self._frozen
+
+    @property
+    def closing(self) -> bool:
+        """Whether the rank is being closed."""
+        return self._quit.is_set()
 
     def set_good(self, step: int) -> None:
         """Says that the update of ``step`` is complete and every communicator was found free of error afterwards."""

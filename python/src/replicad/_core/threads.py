@@ -53,12 +53,13 @@ def work(rank: Rank) -> None:
         rank._lib.rp_notify(rank._h)
         rank._look_at_fence()  # that may have read the message which would have woken the watcher
         try:
-            if rank._armed.value:
-                if rank.before_capture:
-                    rank.before_capture(rank._arming)
+            if rank._armed.value and rank.before_capture:
+                rank.before_capture(rank._arming)
+            if rank._armed.value or rank._later:
                 with rank.stage_lock:
-                    if rank._armed.value and rank.stage:
-                        rank.stage(rank._arming)
+                    due, rank._later = rank._later or (rank._armed.value and rank._arming), 0
+                    if due and rank.stage:
+                        rank.stage(due)
         except Exception as err:  # what was to be copied is not ready: the training thread is told, this one goes on
             rank._capture_error = err
             rank._lib.rp_cancel(rank._h)  # it may be waiting already

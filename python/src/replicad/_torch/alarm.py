@@ -21,6 +21,7 @@ import torch
 from .._core.rank import Rank
 from .._core.region import Region
 from ..errors import Error, Mismatch
+from . import device
 from .staging import Staging
 from .tensors import Leaf
 
@@ -86,6 +87,7 @@ class Alarm:
         self._due: tuple[Leaf, Place] | None = None
         self._compared, self._staged_compared = 0, 0
         self._held: Held | None = None  # what was looked at last
+        self._was: torch.Tensor | None = None  # the piece's memory on the host
         self._piece: tuple[int, torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # a step; of what is staged: live, in the stage, and as it was
 
     def rebound(self, walk: Callable[[], Iterator[Leaf]]) -> None:
@@ -163,8 +165,10 @@ class Alarm:
         t, stage = leaf.local, place.registered
         at, n = (x // stage.element_size() for x in self._span(stage.numel() * stage.element_size()))
         live, there = (x.as_strided((x.numel(),), (1,), x.storage_offset())[at : at + n] for x in (t, stage))
-        was = torch.empty(n, dtype=stage.dtype, pin_memory=stage.is_pinned())
-        was.copy_(live, non_blocking=stage.is_pinned())
+        if self._was is None:
+            self._was = device.pinned([PIECE])[0] if device.lies_on(live) else torch.empty(PIECE, dtype=torch.uint8)
+        was = self._was.view(stage.dtype)[:n]  # the former piece has been compared, or nobody waits for its copy any more
+        was.copy_(live, non_blocking=device.lies_on(live))
         self._held = Held.of(leaf, t, place.staged)
         self._piece = step, live, there, was
 

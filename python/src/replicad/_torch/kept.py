@@ -64,7 +64,7 @@ class Kept:
     def bind(self, rank: Rank, say: Callable[[str, str], None]) -> None:
         """Hangs it on the rank."""
         self.alarm = Alarm(rank, self.staging, self.objects.live, say)
-        self.live = Live(rank, self.staging, self.alarm)
+        self.live = Live(rank, self.staging, self.alarm, say)
         self.sharded = sharded(rank.world, self.objects)
         self.layout = Layout(self.sharded)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from . import device
 from .staging import Staging
 
 __all__ = ["Offload"]
@@ -37,8 +38,7 @@ class Offload:
                 self._released.append((storage, nbytes, rest))
                 storage.resize_(0)
                 self.nbytes += nbytes
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.empty_cache()  # else the allocator keeps it from other processes
+        device.drop_cache()  # else the allocator keeps it from other processes
 
     def back(self) -> None:
         """Takes the memory again, and the values into it; the addresses may be others."""

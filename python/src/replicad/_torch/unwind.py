@@ -49,7 +49,7 @@ class Unwinder(threading.Thread):
     def _free(self) -> None:
         session, began, said = self._session, time.monotonic(), False
         while not self._over.wait(0.1) and session.life.resumed.is_set() and session.rank.fenced:
-            if time.monotonic() - began < self._soft or session.life.in_step:
+            if time.monotonic() - began < self._soft or session.life.changing:
                 continue  # an optimizer step ends by itself, and its copy is wanted
             if not said:
                 said = True
@@ -59,10 +59,15 @@ class Unwinder(threading.Thread):
                     "the collective that it waits in raises. An error of torch.distributed that follows is this",
                     time.monotonic() - began,
                 )
-            from ..inprocess.abort import AbortProcessGroups
-
-            try:
-                AbortProcessGroups(timeout=self._soft).free()
-            except Exception as err:
-                log.warning("replicad: aborting the process groups of the closed epoch failed: %s: %s", type(err).__name__, err)
+            free(self._soft)
             self._over.wait(self._soft)
+
+
+def free(timeout: float = SOFT) -> None:
+    """Aborts the process groups of an epoch that is closed, so that whatever waits in their collectives goes on: a thread, or a device."""
+    from ..inprocess.abort import AbortProcessGroups
+
+    try:
+        AbortProcessGroups(timeout=timeout).free()
+    except Exception as err:
+        log.warning("replicad: aborting the process groups of the closed epoch failed: %s: %s", type(err).__name__, err)

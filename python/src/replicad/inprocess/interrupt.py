@@ -72,7 +72,7 @@ class Interrupter:
                 busy = session.life.in_step or _unsafe(self._target)  # it is not blocked, and comes back by itself
                 if not self._over.is_set() and not busy and not (waited < CLEAN_UP and _leaving(self._target)):
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), ctypes.py_object(Restart))
-            if not freed and waited >= self._soft and not busy:
+            if not freed and waited >= self._soft and not session.life.changing and not _unsafe(self._target):
                 freed = True
                 session.rank.freeze_good()
                 run_all("abort", self._free, self._watchdog, lambda _, **more: self._trace("free", **more))
