@@ -16,6 +16,7 @@ from replicad import Mismatch
 from replicad._torch.grown import MOST, Grown
 from replicad._torch.memory import Memory
 from replicad._torch.objects import Objects
+from replicad._torch.optimizers import undoing
 from replicad._torch.staging import Staging
 from replicad._torch.trained import Trained
 from replicad.errors import Corrupt, Unsupported
@@ -167,6 +168,28 @@ def test_a_recipe_makes_of_a_new_program_what_the_old_one_had() -> None:
     assert {x.name: x.changes for x in new.leaves}["model.0.weight"] == "window"
     again = objects(*made(grown=True), packed)  # a program that has taken it up by itself
     assert [x.name for x in again.leaves] == [x.name for x in new.leaves]
+
+
+@pytest.mark.parametrize("given", ["all", "some"])
+def test_a_growth_that_comes_to_nothing_is_undone(given: str) -> None:
+    """What moves may be in an optimizer that has state of others only, and whose groups have another order."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)).requires_grad_(False)
+    model[1].requires_grad_(True)
+    params = list(model.parameters())
+    optimizer = torch.optim.AdamW(params if given == "all" else params[2:])
+    before = objects(model, optimizer)
+    if given == "some":
+        optimizer.param_groups[0]["params"].reverse()
+    had, order = {p: dict(of) for p, of in optimizer.state.items()}, list(map(id, optimizer.param_groups[0]["params"]))
+    undo = undoing(before.optimizers.values())
+    model[0].requires_grad_(True)
+    optimizer.state[params[2]]["more"] = torch.zeros(1)
+    before.grew(Grown(window=["model.0.weight"], asks=["model.0.weight"]))
+    assert list(map(id, optimizer.param_groups[0]["params"])) != order or len(optimizer.state) > len(had)
+    undo()
+    assert list(map(id, optimizer.param_groups[0]["params"])) == order
+    assert {p: list(of) for p, of in optimizer.state.items()} == {p: list(of) for p, of in had.items()}
+    assert all(t is had[p][key] for p, of in optimizer.state.items() for key, t in of.items())
 
 
 def test_a_recipe_of_another_program_is_refused() -> None:

@@ -33,6 +33,7 @@ from ._core.feasible import Feasible, feasible
 from ._core.life import Life
 from ._core.orders import Orders
 from ._core.rank import Order, Rank, Stats
+from ._core.region import Region
 from ._torch import conversion, device, groups, loaders, unwind
 from ._torch.explain import Explanation, explain
 from ._torch.grown import Grown, Grows, More
@@ -43,7 +44,7 @@ from ._torch.layout import sharded
 from ._torch.loop import Ended, Loop
 from ._torch.objects import Objects
 from ._torch.offload import Offload
-from ._torch.optimizers import Carried, part, scalars_in_place
+from ._torch.optimizers import Carried, part, scalars_in_place, undoing
 from ._torch.parts import Parts
 from ._torch.staging import Staging
 from ._torch.state import Full
@@ -653,12 +654,8 @@ class Session:
         was = replace(self._objects.grown, rooms=self._kept.rooms)
         grown = self._trained.grown(was, more.moving)
         grown.rooms = self._kept.wanted  # what a new process would make room for by itself is not this
-        new = self._kept.grew(self._objects.grew(grown))
-        new.bind(self._rank, self._watch.say)
-        self._life.resumed.clear()  # the epoch is closed by this, which is no fault
-        self._rank.step_exit(ended.step, updated=ended.updated, good=False)
         try:
-            self._rank.grow(table := new.table(), grown.pack())
+            new, table = self._ask_to_grow(ended, grown)
         except Refused as err:
             self._life.resumed.set()
             if more.must:
@@ -674,6 +671,20 @@ class Session:
         self._take_up()
         if self._rank.number == 0:
             log.warning("replicad: step %d: the job keeps more from here on, in epoch %d: %s", ended.step, self.order.epoch, "; ".join(grown.lines(was)))
+
+    def _ask_to_grow(self, ended: Ended, grown: Grown) -> tuple[Kept, list[Region]]:
+        """What the job has taken up, and what is registered of it. Where it does not, optimizers have what they had: an in-process resume may go back to before."""
+        undo = undoing(self._objects.optimizers.values())
+        try:
+            new = self._kept.grew(self._objects.grew(grown))
+            new.bind(self._rank, self._watch.say)
+            self._life.resumed.clear()  # the epoch is closed by this, which is no fault
+            self._rank.step_exit(ended.step, updated=ended.updated, good=False)
+            self._rank.grow(table := new.table(), grown.pack())
+        except BaseException:
+            undo()
+            raise
+        return new, table
 
     def _without(self, ended: Ended, more: More, err: Refused) -> None:
         """Training goes on with what there was: what moves is in no copy, and what has grown has room left. Neither is asked for again. This step is not kept."""

@@ -582,6 +582,25 @@ def part(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer.optim  # type: ignore[no-any-return]
 
 
+def undoing(optimizers: Iterable[torch.optim.Optimizer]) -> Callable[[], None]:
+    """What takes away again the state that optimizers get from now on, and puts the parameters of their groups back into their order."""
+    states = [(o.state, {p: set(of) if isinstance(of, dict) else set() for p, of in o.state.items()}) for o in map(part, optimizers)]
+    groups = [(group["params"], list(group["params"])) for o in optimizers for group in o.param_groups]
+
+    def undo() -> None:
+        for state, had in states:
+            for p in list(state):
+                if p not in had:
+                    del state[p]
+                elif isinstance(of := state[p], dict):
+                    for key in of.keys() - had[p]:
+                        del of[key]
+        for now, before in groups:
+            now[:] = before
+
+    return undo
+
+
 def optimizer_leaves(name: str, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Iterator[Leaf]:
     """The tensors of an optimizer: those of its groups, parameters that no model has, and its state by the names of the parameters
     and the paths in the state of each."""
