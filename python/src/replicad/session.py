@@ -674,6 +674,7 @@ class Session:
 
     def _ask_to_grow(self, ended: Ended, grown: Grown) -> tuple[Kept, list[Region]]:
         """What the job has taken up, and what is registered of it. Where it does not, optimizers have what they had: an in-process resume may go back to before."""
+        self._kept.live.sound()
         undo = undoing(self._objects.optimizers.values())
         try:
             new = self._kept.grew(self._objects.grew(grown))

@@ -14,13 +14,13 @@ class Life:
         self.resumed = threading.Event()  #: an epoch is open for the training thread
         self.left = False  #: the rank has said that it is done
         self.inside: object = None  #: the step that is open: none, or a mark of its own
-        self.entering = False  #: a step begins
+        self.entering = False  #: a step begins, or what it changed is being looked at
         self.moving = False  #: memory is being given back or taken again
 
     @property
     def changing(self) -> bool:
-        """Whether registered memory is being changed: that ends by itself. A step that only begins may wait for a copy, from a device that waits for who was lost."""
-        return self.inside is not None or self.moving
+        """Whether registered memory is being changed: that ends by itself. Where a step begins, or is over, the thread may wait for a device that waits for who was lost."""
+        return (self.inside is not None and not self.entering) or self.moving
 
     @property
     def in_step(self) -> bool:

@@ -83,7 +83,12 @@ class Live:
 
     def everything(self) -> None:
         """Brings all that is live to the stages, now: it is what the job begins with, or goes on with as more. :class:`Corrupt` where it can't be vouched for."""
+        self.sound()
         self._staging.all(self.given_up)
+
+    def sound(self) -> None:
+        """Waits until the device is through with all that it was given. :class:`Corrupt` where what it has computed since the last step can't be vouched for."""
+        self._streams.end().wait(self.given_up)
         if self._staging.on_device and (fault := self._communicators.fault(self._since)):
             raise Corrupt(f"what this rank has on its device may be anything: {fault.why}")
 
