@@ -232,8 +232,8 @@ def test_the_training_thread_waits_for_no_device(device_job: Callable[..., str])
 @pytest.mark.parametrize(("how", "seed"), [("inproc", 1), ("inproc item", 2), pytest.param("inproc", 3, marks=pytest.mark.long), pytest.param("inproc", 4, marks=pytest.mark.long)])
 def test_faults_within_processes(how: str, seed: int, device_job: Callable[..., str]) -> None:
     """A host is a step ahead of its device: what it waits for may wait for a rank that was lost."""
-    plan = drawn(seed, ["raise-bwd", "raise-after", "raise-win"], 6)
-    right(device_job(plan, HOW=how, SEED=seed, STEPS=28), 6)
+    plan = drawn(seed, ["raise-bwd", "raise-after", "raise-win"], 16)
+    right(device_job(plan, HOW=how, SEED=seed, STEPS=70, PACE=0.005, sharded=seed % 2 == 0), 16)
 
 
 @pytest.mark.parametrize(

@@ -390,6 +390,7 @@ class Session:
                     self._rank.seal_initial()
                     self._fresh = True
                     continue
+                self._kept.live.drain(self._free)
                 self._rank.load()
                 self._kept.layout.check()
                 self._staging.back(order.step)
@@ -510,8 +511,13 @@ class Session:
 
     def _settle(self) -> None:
         """Before the rank stops: the daemon may ask for a copy of the live state."""
-        if self._torn < 0 and self._loop.ended is None and self._kept.live.settle(self._at) and not unwind.blocks:
-            unwind.free()  # what is loaded next would wait on the device behind a collective that never ends; a block of replicad.inprocess has its own parts for that
+        if self._torn < 0 and self._loop.ended is None:
+            self._kept.live.settle(self._at)
+
+    def _free(self) -> None:
+        """A device does not come to its end: it waits for ranks that were lost, as a rule. A block of :mod:`replicad.inprocess` has seen to that before."""
+        if not unwind.blocks:
+            unwind.free()
 
     def _attach(self) -> None:
         try:
