@@ -464,6 +464,11 @@ class Session:
                 "order: call session.resume() again. No step can be taken before it returns"
             ) from None
 
+    def last_moment(self) -> None:
+        """The good word is about to be frozen, by :mod:`replicad.inprocess`."""
+        if self._torn < 0 and self._loop.ended is None and self._at >= 0:
+            self._kept.live.last_moment(self._at)
+
     def rest(self) -> None:
         """Says that this rank has stopped, without waiting for what comes next: the daemons plan the next epoch, and copy live
         state that is worth it, while this process takes down what hung on the last one. :meth:`resume` goes on from there.

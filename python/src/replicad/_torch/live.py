@@ -10,6 +10,7 @@ communicator is free of error after that (:mod:`replicad._torch.communicators`):
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -148,6 +149,15 @@ class Live:
             self._rank.freeze_good()
             return str(err)
         return ""
+
+    def last_moment(self, step: int) -> None:
+        """The good word is about to be frozen: a device that is about to end the live step gets the time for it, which may save the step."""
+        end = time.monotonic() + GRACE
+        with contextlib.suppress(RuntimeError, Error):  # what is wrong with it is said elsewhere
+            if self._ended is not None and self._ended.step == step:
+                self._ended.mark.wait(lambda: "it has had its time" if time.monotonic() > end or self._rank.frozen else "")
+                with self._rank.stage_lock:
+                    self._vouch(step)
 
     def given_up(self) -> str:
         """Why a device is waited for no longer, or nothing. A collective that waits for a rank that was lost never ends by itself."""
