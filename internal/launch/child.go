@@ -2,6 +2,7 @@ package launch
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -25,6 +26,7 @@ type child struct {
 	began time.Time // when it was the rank's
 	os    *os.Process
 	out   *output
+	from  int      // the process that it was forked from; 0: it was executed
 	place *os.File // what it waits for its rank on; nil: it has one
 
 	killAt   time.Time // when it gets SIGKILL, having been asked to end; zero: not
@@ -61,6 +63,14 @@ func (c *child) wait() int32 {
 }
 
 func (c *child) pid() uint64 { return uint64(c.os.Pid) }
+
+// origin says where it comes from, for the log.
+func (c *child) origin() string {
+	if c.from == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", forked from process %d", c.from)
+}
 
 // signal sends sig now and arms SIGKILL for later.
 func (c *child) signal(sig syscall.Signal, killAt time.Time) {

@@ -245,7 +245,7 @@ func (l *launcher) onStart(s wire.RunStart) {
 	if !waited {
 		l.wg.Go(func() { l.exits <- exited{c, c.wait()} })
 	}
-	l.opt.Logf("rank %d: process %d runs", s.Rank, c.pid())
+	l.opt.Logf("rank %d: process %d runs%s", s.Rank, c.pid(), c.origin())
 	l.send(wire.MRunRunning, wire.RunExited{Rank: c.rank, PID: c.pid()})
 	if waited {
 		l.warmAt = time.Now().Add(l.opt.warmAgain) // the cores are the recovery's first

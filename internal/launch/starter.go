@@ -71,7 +71,7 @@ func (l *launcher) start(env []string, extra ...*os.File) (*child, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if l.preload != nil {
 		if p := l.preload.Fork(cmd.Environ(), append(append([]*os.File{}, out.files...), extra...)); p != nil {
-			return &child{began: time.Now(), os: p, out: out}, nil
+			return &child{began: time.Now(), os: p, out: out, from: l.preload.PID()}, nil
 		}
 	}
 	if err := cmd.Start(); err != nil {

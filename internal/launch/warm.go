@@ -105,7 +105,7 @@ func (l *launcher) keepWarm(now time.Time) {
 		}
 		l.warm = append(l.warm, c)
 		l.wg.Go(func() { l.exits <- exited{c, c.wait()} })
-		l.opt.Logf("process %d waits for a rank", c.pid())
+		l.opt.Logf("process %d waits for a rank%s", c.pid(), c.origin())
 	}
 	l.warmAt = time.Time{}
 }

@@ -88,6 +88,7 @@ def main(folder: str) -> None:
     sys.path[:] = [p for p in sys.path if p != folder]
     sys.path_importer_cache.pop(folder, None)
     fresh_state()
+    imports.seeded.again()
 
 
 def serve(sock: socket.socket, argv: list[str]) -> None:
@@ -97,8 +98,11 @@ def serve(sock: socket.socket, argv: list[str]) -> None:
     owner = os.getpid()
     say(sock, {"hello": owner, "argv": [latin(os.fsencode(a)) for a in argv]})
     say(sock, {"ready": len(sys.modules), "packages": [], "kib": resident()})
+    seeded = TorchSeed()
+    seeded.look()
     serve_forks(sock, lambda: "")
     fresh_state()
+    seeded.again()
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
@@ -158,6 +162,8 @@ class Recording(os._Environ):  # type: ignore[type-arg]
         return super().__getitem__(key)
 
 
+#: With which older torches begin.
+FIXED_SEED = 67280421310721
 #: Who is told of a variable that is read.
 read: Callable[[Any], None] = lambda key: None
 
@@ -175,6 +181,7 @@ class Imports:
         self.done: list[str] = []
         self.entry, self.told = "", 0.0
         self.fds = descriptors()
+        self.seeded = TorchSeed()
 
     def run(self) -> None:
         """Imports all that is not left out."""
@@ -208,6 +215,7 @@ class Imports:
             pass  # the program, which knows what it needs, meets it as ever
         except BaseException as err:
             self.offends(f"ends the program when it is imported ({type(err).__name__})")
+        self.seeded.look()
         if mine := sorted((set(sys.modules) - had) & self.own):
             self.offends(f"imports {mine[0]}, of which the program has its own")
         if why := self.harm():
@@ -281,6 +289,25 @@ class Imports:
         if not self.offences and not self.done:
             return "nothing is left to import"
         return "" if self.offences else bad_fork()
+
+
+class TorchSeed:
+    """Whether torch has drawn the seed of its generator when it was imported, as newer ones do, and nothing has seeded it since."""
+
+    def __init__(self) -> None:
+        self.first: Any = None  # the generator's state when it was there
+
+    def look(self) -> None:
+        """After an import."""
+        torch = sys.modules.get("torch")
+        if self.first is None and hasattr(torch, "get_rng_state"):
+            self.first = torch.get_rng_state()
+
+    def again(self) -> None:
+        """In a forked process: draws another one."""
+        torch = sys.modules.get("torch")
+        if torch is not None and self.first is not None and torch.initial_seed() != FIXED_SEED and bool((torch.get_rng_state() == self.first).all()):
+            torch.default_generator.seed()
 
 
 def importing(frame: FrameType | None) -> Iterator[str]:
@@ -501,6 +528,8 @@ def fresh_state() -> None:
         numpy.seed()
     if (logging := sys.modules.get("logging")) is not None and hasattr(logging, "_startTime"):
         logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
+    if (threading := sys.modules.get("threading")) is not None and hasattr(threading.current_thread(), "_set_native_id"):
+        threading.current_thread()._set_native_id()  # Python keeps the parent's
     if (tempfile := sys.modules.get("tempfile")) is not None:
         tempfile.tempdir = None
     if (process := sys.modules.get("multiprocessing.process")) is not None:
