@@ -108,7 +108,7 @@ func (r *Room) Step(now time.Time) []Effect {
 	r.at = time.Time{}
 	switch r.state {
 	case importing:
-		return append([]Effect{Kill{}}, r.stuck(now, fmt.Sprintf("has not been imported within %v", silence))...)
+		return append([]Effect{Kill{}}, r.stuck(now)...)
 	case resting:
 		return r.start(now)
 	case waiting, ready, off:
@@ -209,11 +209,11 @@ func (r *Room) without(now time.Time, left []Left) []Effect {
 }
 
 // stuck: an import does not come to its end.
-func (r *Room) stuck(now time.Time, why string) []Effect {
+func (r *Room) stuck(now time.Time) []Effect {
 	if r.current == "" {
-		return r.rest(now, "the process that restarts would fork from "+why)
+		return r.rest(now, fmt.Sprintf("the process that restarts would fork from has said nothing for %v", silence))
 	}
-	return r.without(now, []Left{{r.current, why}})
+	return r.without(now, []Left{{r.current, fmt.Sprintf("has not been imported within %v", silence)}})
 }
 
 func (r *Room) onEnded(now time.Time, how string) []Effect {

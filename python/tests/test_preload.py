@@ -35,10 +35,12 @@ while True:
         break
     rank.seal_initial()
 rank.load(); rank.ready()
-print("LIFE", described.now(), flush=True)
+life = described.now()
+with open(f"{sys.argv[0]}.{os.getpid()}", "w") as f:
+    f.write(life)
 step = order.step + 1
 rank.step_enter(step); rank.step_exit(step); rank.commit(step)
-print("STEPPED", os.getpid(), flush=True)
+os.write(1, b"STEPPED %d\\n" % os.getpid())
 while not os.path.exists(sys.argv[0] + ".go"):
     signal.sigtimedwait([], 0.01)
     if os.path.exists(how := sys.argv[0] + ".how"):
@@ -50,7 +52,7 @@ rank.leave()
 """
 
 #: What a life says of its process. Beside the program, so it is the program's own.
-DESCRIBED = '''
+DESCRIBED = """
 import ctypes, gc, json, locale, os, random, resource, signal, sys, threading, warnings
 
 def read(name):
@@ -91,7 +93,8 @@ def now():
         "limits": {n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")},
         "cgroup": read("cgroup"), "oom_score_adj": read("oom_score_adj"), "nice": os.getpriority(os.PRIO_PROCESS, 0), "scheduler": os.sched_getscheduler(0),
         "affinity": sorted(os.sched_getaffinity(0)), "capabilities": status["CapEff"],
-        "path": sys.path, "meta_path": [getattr(f, "__name__", type(f).__name__) for f in sys.meta_path], "importers": sorted(p for p in sys.path_importer_cache if "_preload" in p), "flags": repr(sys.flags), "warnings": repr(warnings.filters),
+        "path": sys.path, "meta_path": [getattr(f, "__name__", type(f).__name__) for f in sys.meta_path],
+        "importers": sorted(p for p in sys.path_importer_cache if "_preload" in p), "flags": repr(sys.flags), "warnings": repr(warnings.filters),
         "hooks": [sys.excepthook is sys.__excepthook__, sys.settrace is None, sys.getprofile() is None],
         "type of environ": type(os.environ).__name__,
         "gc": [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.get_debug()],
@@ -116,7 +119,7 @@ OTHERS = {
         "tasks": len(os.listdir("/proc/self/task")),
     },
 }
-'''
+"""
 
 
 #: What no two processes have in common.
@@ -126,14 +129,13 @@ DRAWN = ("random", "drawn by numpy", "drawn by torch", "seed of torch")
 class Lives:
     """The lives of a job's rank 0."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job, self.folder, self.at = job, folder, 0
 
     def next(self) -> dict[str, Any]:
         """What the next life says of itself, once it has trained a step."""
-        said = dict(json.loads(self.job.until("LIFE").partition("LIFE ")[2]))
         self.pid = int(self.job.until("STEPPED").split()[-1])
-        return said
+        return dict(json.loads((self.folder / f"{self.job.name}.py.{self.pid}").read_text()))
 
     def again(self) -> dict[str, Any]:
         """Kills this life."""
@@ -146,9 +148,16 @@ class Lives:
         path.with_suffix(".new").write_text(text)
         path.with_suffix(".new").rename(path)
 
+    def said(self, text: str) -> str:
+        """A line of the launcher that follows the last one that was asked for: those of ranks come when they like."""
+        seen = self.job.out.seen
+        line = next((line for line in seen[self.at :] if text in line), None) or self.job.until(text)
+        self.at = len(seen) - seen[::-1].index(line)
+        return line
+
     def ready(self) -> int:
         """Waits for the process that restarts fork from; its process id."""
-        line = self.job.until("restarts fork from process")
+        line = self.said("restarts fork from process")
         return int(line.partition("process ")[2].split(",")[0])
 
     def end(self, daemon: Daemon) -> str:
@@ -179,11 +188,11 @@ class World:
 
     def run(self, imports: str = "import good", *args: str, **more: Any) -> Lives:
         """A job of one rank."""
-        return Lives(self.daemon.run(RANK.replace("IMPORTS", imports), *args, **more))
+        return Lives(self.daemon.run(RANK.replace("IMPORTS", imports), *args, **more), self.daemon.dir)
 
     def lines(self, lives: Lives) -> list[str]:
         """What the launcher has said of restarts in a job that now ends well."""
-        return [line.partition("replicad run: ")[2] for line in lives.end(self.daemon).splitlines() if "anew" in line or "restarts" in line]
+        return [line.partition("replicad run: ")[2] for line in lives.end(self.daemon).splitlines() if re.match("replicad run: .*(restarts|anew)", line)]
 
 
 @pytest.fixture
@@ -238,11 +247,11 @@ def test_ends_of_forked_processes_are_those_of_fresh_ones(world: World, ending: 
         lives.ready()
     lives.again()
     lives.does(world.daemon, ending)
-    lives.job.until(f"process {lives.pid} ended with status {status}")
+    lives.said(f"process {lives.pid} ended with status {status}")
     lives.next()
     out = lives.end(world.daemon)
     assert out.count("forked from process") == (2 if preload == "auto" else 0)
-    assert ("over" in out) == ("over" in ending), "standard error of a forked process"
+    assert ("RuntimeError: over" in out) == ("over" in ending), "standard error of a forked process"
 
 
 @pytest.mark.parametrize("preload", ["auto", "none"])
@@ -250,17 +259,17 @@ def test_processes_that_wait_are_forked(world: World, preload: str) -> None:
     """The first one that waits cannot be: nobody knows the program's imports yet."""
     lives = world.run(flags=("--warm", "1", "--preload", preload))
     lives.next()
+    first = lives.said("waits for a rank")
     if preload == "auto":
         lives.ready()
+    if f"process {lives.pid} " in first:  # it was there before the rank was given out
+        first = lives.said("waits for a rank")
     lives.again()
-    waits = lives.job.until("waits for a rank")
-    if "forked" not in waits and preload == "auto":  # the one of the beginning was late
-        lives.again()
-        waits = lives.job.until("waits for a rank")
-    assert ("forked from process" in waits) == (preload == "auto"), waits
-    forked = int(waits.partition("process ")[2].split()[0])
+    assert f"process {lives.pid} waits" in first
+    second = lives.said("waits for a rank")
+    assert ("forked from process" in second) == (preload == "auto"), second
     lives.again()
-    assert lives.pid == forked
+    assert f"process {lives.pid} waits" in second
     lives.end(world.daemon)
 
 
@@ -333,9 +342,9 @@ def test_variables_that_imports_set_are_set_in_forks(world: World) -> None:
 def test_libraries_whose_threads_the_program_counts(world: World) -> None:
     lives = world.run("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport good")
     lives.next()
-    lives.job.until("restarts import anew: the program sets OMP_NUM_THREADS itself, which libraries read when they are loaded: set it before `replicad run`")
+    lives.said("restarts import anew: the program sets OMP_NUM_THREADS itself, which libraries read when they are loaded: set it before `replicad run`")
     lives.again()
-    assert "forked" not in lives.end(world.daemon)
+    assert "forked from process" not in lives.end(world.daemon)
 
 
 def test_packages_that_change_while_the_job_runs(world: World) -> None:
@@ -362,7 +371,7 @@ def test_a_process_to_fork_from_that_dies_or_is_stopped(world: World, sig: signa
     lives.next()
     os.kill(lives.ready(), sig)
     if sig == signal.SIGKILL:
-        lives.job.until("the process that restarts fork from has ended")
+        lives.said("the process that restarts fork from has ended")
     lives.again()
     lives.ready()
     lives.again()
@@ -399,10 +408,11 @@ def test_programs_that_start_anew(world: World, tmp_path: Path, script: str, why
     world.environment(PYTHON=sys.executable)
     lives = world.run("import sys; sys.path += [SRC, SITE]; import good".replace("SRC", repr(str(SRC))).replace("SITE", repr(str(world.site))), python=str(path))
     lives.next()
-    lives.job.until(f"restarts import anew, since {why}")
+    lives.said(f"restarts import anew, since {why}")
     lives.again()
-    assert [line for line in world.lines(lives) if why in line] == [line for line in world.lines(lives)][:1]
-    assert "forked" not in str(lives.job.out)
+    (said,) = world.lines(lives)
+    assert why in said
+    assert "forked from process" not in str(lives.job.out)
 
 
 def test_a_virtual_environment_is_the_programs_own(world: World, tmp_path: Path) -> None:
@@ -421,24 +431,25 @@ def test_a_virtual_environment_is_the_programs_own(world: World, tmp_path: Path)
 def test_a_prepared_process_is_taken_over(world: World) -> None:
     """REPLICAD_PRELOAD_FD: the first life is forked too."""
     daemon = world.daemon
-    path = daemon.dir / "prepared.py"
+    name = f"t-prepared-{os.getpid()}"
+    path = daemon.dir / f"{name}.py"
     path.write_text(RANK.replace("IMPORTS", "import good"))
     command = [sys.executable, str(path)]
     prepared = daemon.dir / "prepare.py"
     prepared.write_text(PREPARE)
-    name = f"t-prepared-{os.getpid()}"
     run = [str(daemon.program), "run", *daemon.target, "--job", name, "--world", "1", "--min-copies", "1", "--ranks", "0", "--", *command]
-    process = subprocess.Popen([sys.executable, str(prepared), json.dumps(run), json.dumps(command)], env=daemon.env, cwd=daemon.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        [sys.executable, str(prepared), json.dumps(run), json.dumps(command)], env=daemon.env, cwd=daemon.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     job = Job(process, name, Lines(stream(process.stdout)))
     daemon.jobs.append(job)
-    lives = Lives(job)
+    lives = Lives(job, daemon.dir)
     first = lives.next()
     assert first["ppid"] == process.pid
     assert first["argv"] == command[1:]
     assert not any(e.startswith("REPLICAD_PRELOAD_FD=") for e in first["environ"])
     lives.again()
-    (daemon.dir / "prepared.py.go").touch()
-    assert job.done().count("forked from process") == 2
+    assert lives.end(daemon).count("forked from process") == 2
 
 
 #: Forks the process that restarts fork from, and becomes the launcher.

@@ -40,7 +40,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -152,20 +152,22 @@ class Recording(os._Environ):  # type: ignore[type-arg]
     """``os.environ`` while modules are imported: says what is read by name."""
 
     def __getitem__(self, key: Any) -> Any:
-        if sys._getframe(1).f_code.co_name != "__iter__":  # who goes through all of them looks for some by a prefix
-            read(key)
+        if told is not None and sys._getframe(1).f_code.co_name != "__iter__":  # who goes through all of them looks for some by a prefix
+            told(key)
         return super().__getitem__(key)
 
-    def setdefault(self, key: Any, value: Any) -> Any:
-        if self.encodekey(key) not in self._data:  # not a read by its name: the module sets it
+    def setdefault(self, key: Any, value: Any = None) -> Any:  # not a read: the module sets it where nobody has
+        try:
+            return super().__getitem__(key)
+        except KeyError:
             self[key] = value
-        return super().__getitem__(key)
+            return super().__getitem__(key)
 
 
 #: With which older torches begin.
 FIXED_SEED = 67280421310721
 #: Who is told of a variable that is read.
-read: Callable[[Any], None] = lambda key: None
+told: Callable[[Any], None] | None = None
 
 
 class Imports:
@@ -185,21 +187,21 @@ class Imports:
 
     def run(self) -> None:
         """Imports all that is not left out."""
-        global read
+        global told
         os.environ[ONE_THREAD] = "1"
         collects = gc.isenabled()
         gc.disable()
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
         os.environ.__class__ = os.environb.__class__ = Recording
-        read = self.was_read
+        told = self.was_read
         try:
             for name in self.plan["modules"]:
                 if name not in sys.modules and not self.is_left(name):
                     self.one(name)
         finally:
-            read = lambda key: None
+            told = None
             os.environ.__class__ = os.environb.__class__ = os._Environ
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
             gc.collect()
             if collects:
                 gc.enable()
@@ -238,7 +240,7 @@ class Imports:
             return "initialises the GPU when it is imported"
         return ""
 
-    def offends(self, why: str, names: Iterator[str] = iter(())) -> None:
+    def offends(self, why: str, names: Iterable[str] = ()) -> None:
         """Has the next process leave out the module that is being imported, and others in the middle of whose import this is."""
         for name in (self.entry, *names):
             self.offences.setdefault(name, why)
@@ -299,7 +301,7 @@ class TorchSeed:
 
     def look(self) -> None:
         """After an import."""
-        torch = sys.modules.get("torch")
+        torch: Any = sys.modules.get("torch")
         if self.first is None and hasattr(torch, "get_rng_state"):
             self.first = torch.get_rng_state()
 
@@ -313,8 +315,10 @@ class TorchSeed:
 def importing(frame: FrameType | None) -> Iterator[str]:
     """The modules in the middle of whose import this is, from the innermost on."""
     while frame is not None:
-        if frame.f_code.co_name == "<module>" and (name := frame.f_globals.get("__name__")) not in (None, "sitecustomize"):
-            yield str(name)
+        if frame.f_code.co_name == "<module>":
+            if (name := str(frame.f_globals.get("__name__"))) == "sitecustomize":
+                return  # ours; above it Python starts
+            yield name
         frame = frame.f_back
 
 
@@ -524,20 +528,21 @@ def _set(name: bytes, value: bytes | None) -> None:
 
 def fresh_state() -> None:
     """What of a process must not be equal in two forks, or follows the environment. ``random`` seeds itself after a fork."""
-    if (numpy := sys.modules.get("numpy.random")) is not None:
+    loaded: dict[str, Any] = dict(sys.modules)
+    if (numpy := loaded.get("numpy.random")) is not None:
         numpy.seed()
-    if (logging := sys.modules.get("logging")) is not None and hasattr(logging, "_startTime"):
+    if (logging := loaded.get("logging")) is not None and hasattr(logging, "_startTime"):
         logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
-    if (threading := sys.modules.get("threading")) is not None and hasattr(threading.current_thread(), "_set_native_id"):
+    if (threading := loaded.get("threading")) is not None and hasattr(threading.current_thread(), "_set_native_id"):
         threading.current_thread()._set_native_id()  # Python keeps the parent's
-    if (tempfile := sys.modules.get("tempfile")) is not None:
+    if (tempfile := loaded.get("tempfile")) is not None:
         tempfile.tempdir = None
-    if (process := sys.modules.get("multiprocessing.process")) is not None:
+    if (process := loaded.get("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
     blas_threads()
-    if (replicad := sys.modules.get("replicad")) is not None:
+    if (replicad := loaded.get("replicad")) is not None:
         replicad._begin()
-    if (preloading := sys.modules.get("replicad._core.preloading")) is not None:
+    if (preloading := loaded.get("replicad._core.preloading")) is not None:
         preloading.told = True
 
 

@@ -16,4 +16,4 @@ if "REPLICAD_PRELOAD_SERVE" in os.environ:
     sys.modules.pop(__name__, None)
     sys.modules.pop("replicad_preload", None)
     # What Python would have found without this folder. If it finds nothing, the ImportError is what `site` expects.
-    import sitecustomize  # noqa: F401
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
