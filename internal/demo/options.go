@@ -100,6 +100,7 @@ type Options struct {
 	Groups  []int         // replica group of each rank [r mod Shards; without shards all in one]
 	Pace    time.Duration // shortest step, which stands for a larger model [20 ms]
 	Warm    int           // processes a node keeps that wait to be a rank [none]
+	Preload string        // of the launchers: auto, or none, so that each restart imports [auto]
 	Plain   bool          // no live view though stdout is a terminal
 
 	LogLevel string // of the daemons' logs in Dir: debug or info; above info the timeline would have no events [info]

@@ -97,7 +97,7 @@ def now():
         "importers": sorted(p for p in sys.path_importer_cache if "_preload" in p), "flags": repr(sys.flags), "warnings": repr(warnings.filters),
         "hooks": [sys.excepthook is sys.__excepthook__, sys.settrace is None, sys.getprofile() is None],
         "type of environ": type(os.environ).__name__,
-        "gc": [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.get_debug()],
+        "gc": [gc.isenabled(), gc.get_threshold(), gc.get_debug()],
         "threads": [threading.current_thread().name, threading.main_thread() is threading.current_thread(), threading.main_thread().native_id == os.getpid()],
         "streams": [[s.name, s.encoding, s.errors, s.line_buffering, s.write_through, s.isatty(), s.fileno()] for s in (sys.stdin, sys.stdout, sys.stderr)],
         "locale": locale.setlocale(locale.LC_ALL), "main": [__import__("__main__").__name__, __import__("__main__").__file__, repr(__import__("__main__").__spec__)],

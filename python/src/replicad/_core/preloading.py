@@ -5,6 +5,8 @@ It is told once, at the end of the first step: by then what a program imports la
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import hashlib
 import json
 import os
@@ -13,9 +15,9 @@ import socket
 import sys
 import sysconfig
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
-__all__ = ["SOCKET", "report"]
+__all__ = ["SOCKET", "frozen", "objects", "report"]
 
 #: The launcher's socket for it: a name in the abstract namespace, with "@" for its first byte.
 SOCKET = "REPLICAD_PRELOAD"
@@ -45,6 +47,37 @@ def report() -> None:
                 sent = 0
                 while sent < len(message):
                     sent += s.send(message[sent:], socket.MSG_NOSIGNAL)
+
+
+#: Of a forked process: objects of imports that the garbage collector does not show, and that somebody looks for; and how many it does not show.
+_notable: list[Any] = []
+frozen = 0
+
+
+def freeze() -> None:
+    """In the process that restarts fork from: has the garbage collector leave alone what imports have made. A collection in a forked process would
+    write to each object, and so copy the memory of all of them."""
+    global frozen
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy.random")
+    generators = tuple(getattr(m, n) for m, names in ((torch, ("Generator",)), (numpy, ("Generator", "RandomState"))) for n in names if hasattr(m, n))
+    objects = gc.get_objects()
+    _notable[:] = [o for o in objects if _sought(cast("Hashable", type(o))) or any(type(x) in generators for x in gc.get_referents(o))]
+    del objects
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+
+
+@functools.cache
+def _sought(of: type) -> bool:
+    return not _SOUGHT.isdisjoint(f"{c.__module__}.{c.__name__}" for c in of.__mro__)
+
+
+_SOUGHT = frozenset(("torch.nn.modules.module.Module", "torch.optim.optimizer.Optimizer", "torch.utils.data.dataloader.DataLoader", "torch.amp.grad_scaler.GradScaler"))
+
+
+def objects() -> list[Any]:
+    """What the garbage collector knows, and of what imports have made before a fork what somebody may look for."""
+    return gc.get_objects() + _notable
 
 
 def described() -> dict[str, Any]:

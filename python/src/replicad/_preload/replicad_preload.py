@@ -203,6 +203,8 @@ class Imports:
             os.environ.__class__ = os.environb.__class__ = os._Environ
             sys.meta_path.remove(self)
             gc.collect()
+            freeze: Any = getattr(sys.modules.get("replicad._core.preloading"), "freeze", gc.freeze)
+            freeze()
             if collects:
                 gc.enable()
         self.done = [n for n in self.plan["modules"] if n in sys.modules]
