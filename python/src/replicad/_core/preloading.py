@@ -14,8 +14,9 @@ import site
 import socket
 import sys
 import sysconfig
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 __all__ = ["SOCKET", "frozen", "objects", "report"]
 
@@ -61,14 +62,14 @@ def freeze() -> None:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy.random")
     generators = tuple(getattr(m, n) for m, names in ((torch, ("Generator",)), (numpy, ("Generator", "RandomState"))) for n in names if hasattr(m, n))
     objects = gc.get_objects()
-    _notable[:] = [o for o in objects if _sought(cast("Hashable", type(o))) or any(type(x) in generators for x in gc.get_referents(o))]
+    sought: Callable[[Any], bool] = functools.cache(_sought)
+    _notable[:] = [o for o in objects if sought(type(o)) or any(type(x) in generators for x in gc.get_referents(o))]
     del objects
     gc.freeze()
     frozen = gc.get_freeze_count()
 
 
-@functools.cache
-def _sought(of: type) -> bool:
+def _sought(of: Any) -> bool:
     return not _SOUGHT.isdisjoint(f"{c.__module__}.{c.__name__}" for c in of.__mro__)
 
 
