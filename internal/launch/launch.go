@@ -102,7 +102,9 @@ func (l *launcher) loop(ctx context.Context) (int, error) {
 		case e := <-l.exits:
 			l.onExit(e)
 		case e := <-l.preloadEvents():
-			l.preload.Learn(time.Now(), e)
+			if !l.stopping {
+				l.preload.Learn(time.Now(), e)
+			}
 		case <-done:
 			done = nil
 			l.onSignal(context.Cause(ctx))

@@ -180,7 +180,8 @@ class World:
 
     def environment(self, **more: str) -> None:
         """Of programs that are run from now on."""
-        self.patch.setattr(self.daemon, "env", self.daemon.env | {"PYTHONPATH": f"{SRC}:{self.site}"} | more)
+        env = {k: v for k, v in self.daemon.env.items() if not k.startswith(("LC_", "LANG"))}  # Python sets LC_CTYPE itself
+        self.patch.setattr(self.daemon, "env", env | {"PYTHONPATH": f"{SRC}:{self.site}"} | more)
 
     def package(self, name: str, text: str) -> None:
         """Installs a module."""

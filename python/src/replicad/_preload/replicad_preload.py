@@ -64,7 +64,7 @@ def main(folder: str) -> None:
     sock = socket.socket(fileno=int(os.environ.pop("REPLICAD_PRELOAD_SERVE")))
     sock.set_inheritable(False)
     _without(folder)
-    before = dict(os.environb)
+    before = _given()
     _silence()
     say(sock, {"hello": owner, "argv": [latin(os.fsencode(a)) for a in sys.orig_argv]})
     plan, _ = receive(sock)
@@ -425,6 +425,18 @@ def _lower_priority() -> Iterator[None]:
         yield
     finally:
         os.setpriority(os.PRIO_PROCESS, 0, was)
+
+
+def _given() -> dict[bytes, bytes]:
+    """The environment that the process was given, but for what is ours. Python may have changed it before anybody could look (LC_CTYPE), and files in
+    site-packages too."""
+    with open("/proc/self/environ", "rb") as f:
+        given = dict(entry.split(b"=", 1) for entry in f.read().split(b"\0") if b"=" in entry)
+    for name in (b"REPLICAD_PRELOAD_SERVE", b"PYTHONPATH"):
+        given.pop(name, None)
+        if name in os.environb:
+            given[name] = os.environb[name]
+    return given
 
 
 def _made(before: dict[bytes, bytes]) -> dict[bytes, bytes | None]:
