@@ -42,7 +42,7 @@ import peers
 
 ROOT, HERE = peers.ROOT, Path(__file__).resolve().parent
 #: By case: the demo's fault, and further flags.
-CASES = {"exception": ("rank-raise", ["--warm", "1"]), "warm": ("rank-forward", ["--warm", "1"]), "restart": ("rank-forward", []), "restart-fresh": ("rank-forward", ["--preload", "none"]), "node": ("node", ["--warm", "1"])}
+CASES = {"exception": ("rank-raise", ["--warm", "1"]), "warm": ("rank-forward", ["--warm", "1"]), "restart": ("rank-forward", ["--preload", "ready"]), "restart-fresh": ("rank-forward", ["--preload", "none"]), "node": ("node", ["--warm", "1"])}
 #: Of ranks with --state-mb: a step computes little, as its time is no matter here.
 SMALL = {"--length": "16", "--batch": "1"}
 PHASES = [("detected", "detected_ms"), ("stopped", "fenced_ms"), ("planned", "planned_ms"), ("resumed", "resumed_ms")]
@@ -54,7 +54,7 @@ def demo(case: str, faults: int, seed: int, state_mb: int) -> list[dict[str, flo
     program = [sys.executable, str(ROOT / "examples" / "torch" / "gpt.py"), "--inprocess"]
     if state_mb:
         program += ["--micro", "1", "--workers", "0", "--early", *flat(SMALL)]
-        flags = [*flags, "--world", "2", "--groups", "0,0", "--slots", "2", "--state-mb", str(state_mb), "--steps", "120" if case == "restart" else "20"]  # time to import once more
+        flags = [*flags, "--world", "2", "--groups", "0,0", "--slots", "2", "--state-mb", str(state_mb), "--steps", "160" if case == "restart" else "20"]  # time to import once more
     else:
         program += ["--width", "32", "--batch", "4"]
         flags = [*flags, "--world", "3", "--steps", str(240 * (faults + 1))]

@@ -54,7 +54,7 @@ NATIVE = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "LD_",
 ONE_THREAD = "OPENBLAS_NUM_THREADS"
 #: Descriptors that may be opened during an import, beside regular files for reading.
 HARMLESS = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
-PR_SET_PDEATHSIG, CAP_SYS_NICE, SCHED_NICE = 1, 23, 10
+PR_SET_PDEATHSIG, PR_SET_NAME, CAP_SYS_NICE, SCHED_NICE = 1, 15, 23, 10
 
 
 def main(folder: str) -> None:
@@ -64,7 +64,7 @@ def main(folder: str) -> None:
     sock = socket.socket(fileno=int(os.environ.pop("REPLICAD_PRELOAD_SERVE")))
     sock.set_inheritable(False)
     _without(folder)
-    before = _given()
+    before, name = _given(), _rename(b"replicad-forks")  # for `top`: its command line is that of a rank
     _silence()
     say(sock, {"hello": owner, "argv": [latin(os.fsencode(a)) for a in sys.orig_argv]})
     plan, _ = receive(sock)
@@ -87,6 +87,7 @@ def main(folder: str) -> None:
         _set(name, value)
     sys.path[:] = [p for p in sys.path if p != folder]
     sys.path_importer_cache.pop(folder, None)
+    _rename(name)
     fresh_state()
     imports.seeded.again()
 
@@ -401,6 +402,14 @@ def _without(folder: str) -> None:
         os.environ["PYTHONPATH"] = rest
     else:
         del os.environ["PYTHONPATH"]
+
+
+def _rename(name: bytes) -> bytes:
+    """Gives the process a name; the one that it had."""
+    with open("/proc/self/comm", "rb") as f:
+        had = f.read().rstrip(b"\n")
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name, 0, 0, 0)
+    return had
 
 
 def _silence() -> None:
