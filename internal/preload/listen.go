@@ -62,7 +62,9 @@ func take(conn *net.UnixConn) (r Report, ok bool) {
 	if err != nil || int(cred.Uid) != os.Getuid() {
 		return r, false
 	}
-	conn.SetReadDeadline(time.Now().Add(reportTime))
+	if err := conn.SetReadDeadline(time.Now().Add(reportTime)); err != nil {
+		return r, false
+	}
 	b, err := io.ReadAll(io.LimitReader(conn, maxReport+1))
 	if err != nil {
 		return r, false

@@ -231,7 +231,9 @@ func (p *process) fork(env []string, files []*os.File, patience time.Duration, k
 	for i := range files {
 		ask.Targets[i] = i
 	}
-	p.conn.SetWriteDeadline(time.Now().Add(patience))
+	if err := p.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		return nil, err
+	}
 	if err := p.send(ask, append([]*os.File{r}, files...)); err != nil {
 		return nil, err
 	}
@@ -319,8 +321,9 @@ func parent(pid int) int {
 
 // readHello reads the first message of a process that was handed over.
 func readHello(conn *net.UnixConn) (Message, error) {
-	conn.SetReadDeadline(time.Now().Add(helloTime))
-	defer conn.SetReadDeadline(time.Time{})
+	if err := conn.SetReadDeadline(time.Now().Add(helloTime)); err != nil {
+		return Message{}, err
+	}
 	b, files, _, _, err := unixsock.Receive(conn, make([]byte, maxMessage+1))
 	unixsock.CloseAll(files)
 	if err != nil {
@@ -330,5 +333,5 @@ func readHello(conn *net.UnixConn) (Message, error) {
 	if err == nil && m.Hello == 0 {
 		err = errors.New("its first message is no hello")
 	}
-	return m, err
+	return m, errors.Join(err, conn.SetReadDeadline(time.Time{}))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -149,8 +150,10 @@ func (s *Server) start(e Start) error {
 			f.Close()
 		}
 	}()
+	changed := map[string]string{} // never nil, as with list
+	maps.Copy(changed, e.Report.Changed)
 	p, err := start(s.opt.Argv, s.opt.Env, stdio, plan{
-		Modules: e.Report.Modules, LeaveOut: list(e.LeaveOut), Own: list(e.Report.Own), Varying: list(s.opt.Varying), Prefixes: list(s.opt.Prefixes), Changed: e.Report.Changed,
+		Modules: e.Report.Modules, LeaveOut: list(e.LeaveOut), Own: list(e.Report.Own), Varying: list(s.opt.Varying), Prefixes: list(s.opt.Prefixes), Changed: changed,
 	}, e.Report.Folder)
 	if err != nil {
 		return err

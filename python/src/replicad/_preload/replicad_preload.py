@@ -66,6 +66,25 @@ def main(folder: str) -> None:
     _without(folder)
     before, name = _given(), _rename(b"replicad-forks")  # for `top`: its command line is that of a rank
     _silence()
+    try:
+        imports, made, files = _imported(sock, before)
+    except Exception as err:
+        say(sock, {"refused": f"{type(err).__name__}: {err}"[:NAME]})
+        os._exit(0)
+    serve_forks(sock, lambda: changed(files))
+    # From here on in a forked process.
+    for variable, value in made.items():
+        _set(variable, value)
+    sys.path[:] = [p for p in sys.path if p != folder]
+    sys.path_importer_cache.pop(folder, None)
+    _rename(name)
+    fresh_state()
+    imports.seeded.again()
+
+
+def _imported(sock: socket.socket, before: dict[bytes, bytes]) -> tuple[Imports, dict[bytes, bytes | None], dict[str, tuple[int, int, int] | None]]:
+    """Imports, and says that forks are served: the imports, what variables they have set, and the files that are not to change. Where nothing is to be
+    served, the process ends."""
     say(sock, {"hello": owner, "argv": [latin(os.fsencode(a)) for a in sys.orig_argv]})
     plan, _ = receive(sock)
     imports = Imports(plan, sock)
@@ -81,15 +100,7 @@ def main(folder: str) -> None:
         os._exit(0)
     files = _files()
     say(sock, {"ready": len(imports.done), "packages": packages(imports.done)[:50], "kib": resident()})
-    serve_forks(sock, lambda: changed(files))
-    # From here on in a forked process.
-    for name, value in made.items():
-        _set(name, value)
-    sys.path[:] = [p for p in sys.path if p != folder]
-    sys.path_importer_cache.pop(folder, None)
-    _rename(name)
-    fresh_state()
-    imports.seeded.again()
+    return imports, made, files
 
 
 def serve(sock: socket.socket, argv: list[str]) -> None:
