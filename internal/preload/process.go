@@ -319,8 +319,8 @@ func parent(pid int) int {
 	return ppid
 }
 
-// readHello reads the first message of a process that was handed over.
-func readHello(conn *net.UnixConn) (Message, error) {
+// readFirst reads one of the first messages of a process that was handed over.
+func readFirst(conn *net.UnixConn) (Message, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(helloTime)); err != nil {
 		return Message{}, err
 	}
@@ -330,8 +330,5 @@ func readHello(conn *net.UnixConn) (Message, error) {
 		return Message{}, err
 	}
 	m, err := ParseMessage(b)
-	if err == nil && m.Hello == 0 {
-		err = errors.New("its first message is no hello")
-	}
 	return m, errors.Join(err, conn.SetReadDeadline(time.Time{}))
 }

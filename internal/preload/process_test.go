@@ -261,3 +261,41 @@ func TestAnswersAreChecked(t *testing.T) {
 		t.Errorf("in another control group: %v", err)
 	}
 }
+
+// What is handed over must be a child of this process that serves its command, and say so.
+func TestWhatIsHandedOverIsChecked(t *testing.T) {
+	for want, says := range map[string][]string{
+		"is no hello, or is not followed by ready": {`{"importing":"torch"}`, `{"ready":1}`},
+		"which is not the command":                 {`{"hello":1,"argv":["python","x.py"]}`, `{"ready":1}`},
+		"is no child of this one":                  {`{"hello":1,"argv":["python","train.py"]}`, `{"ready":1}`},
+		"a message of 0 kinds":                     {`{}`},
+		"connection reset":                         {},
+	} {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range says {
+			if err := unix.Send(fds[1], []byte(m), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		unix.Close(fds[1])
+		var log strings.Builder
+		s, err := New(Options{Argv: []string{"python", "train.py"}, Given: os.NewFile(uintptr(fds[0]), "given"), Logf: func(format string, a ...any) { fmt.Fprintf(&log, format+"\n", a...) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := s.room.Ready(); ok || s.PID() != 0 || !strings.HasPrefix(log.String(), "REPLICAD_PRELOAD_FD: ") || want != "connection reset" && !strings.Contains(log.String(), want) {
+			t.Errorf("%q: it says %q, want %q", says, log.String(), want)
+		}
+		s.Close()
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if conn, err := connOf(null); err == nil {
+		t.Errorf("%v of %s", conn, os.DevNull)
+	}
+}

@@ -94,8 +94,11 @@ func (r *Room) Ready() (patience time.Duration, ok bool) {
 	return 2*time.Second + time.Duration(r.kib>>10)*10*time.Millisecond, r.state == ready
 }
 
-// Adopt takes a process that somebody else has prepared and that was handed over, before any report.
-func (r *Room) Adopt() { r.state, r.at = importing, time.Time{} }
+// Adopt takes a process that somebody else has prepared and that was handed over, before any report. Ready is its word.
+func (r *Room) Adopt(now time.Time, ready Said) []Effect {
+	r.state = importing
+	return r.onSaid(now, ready)
+}
 
 // Next is when Step has something to do; zero: nothing by itself.
 func (r *Room) Next() time.Time { return r.at }

@@ -204,9 +204,9 @@ func TestRoomRefuses(t *testing.T) {
 // A process that was handed over cannot be made again before a program has told how.
 func TestRoomOfAProcessHandedOver(t *testing.T) {
 	s := newTranscript(t)
-	s.room.Adopt()
-	s.imported(0)
-	if s.got = nil; !s.ready() {
+	n := 2
+	s.did(s.room.Adopt(s.now, says(Message{Ready: &n})))
+	if s.want("restarts fork from process 9, which has imported 2 modules; 0 MiB, shared"); !s.ready() {
 		t.Fatal("not ready")
 	}
 	s.learn(NotForked{Why: "it is stopped"})

@@ -172,26 +172,31 @@ func (s *Server) watch(p *process) {
 
 // adopt takes a process over that serves already: a child of this process, which says so, and as which command it serves.
 func (s *Server) adopt(f *os.File) {
-	p, err := s.given(f)
+	p, ready, err := s.given(f)
 	if err != nil {
 		s.opt.Logf("REPLICAD_PRELOAD_FD: %v; ranks are started as without it", err)
 		return
 	}
-	s.room.Adopt()
 	s.watch(p)
+	s.do(time.Now(), s.room.Adopt(time.Now(), Said{p.os.Pid, ready}))
 }
 
 // helloTime bounds the wait for a process that was handed over.
 const helloTime = 10 * time.Second
 
-func (s *Server) given(f *os.File) (*process, error) {
+func (s *Server) given(f *os.File) (p *process, ready Message, err error) {
 	conn, err := connOf(f)
 	if err != nil {
-		return nil, err
+		return nil, ready, err
 	}
-	hello, err := readHello(conn)
+	hello, err := readFirst(conn)
+	if err == nil {
+		ready, err = readFirst(conn)
+	}
 	switch {
 	case err != nil:
+	case hello.Hello == 0 || ready.Ready == nil:
+		err = errors.New("what its process says first is no hello, or is not followed by ready")
 	case !slices.Equal(hello.Argv, latins(s.opt.Argv)):
 		err = fmt.Errorf("process %d serves %.200q, which is not the command", hello.Hello, hello.Argv)
 	case parent(hello.Hello) != os.Getpid():
@@ -199,9 +204,9 @@ func (s *Server) given(f *os.File) (*process, error) {
 	default:
 		var child *os.Process
 		if child, err = os.FindProcess(hello.Hello); err == nil {
-			return &process{os: child, conn: conn, around: surroundings(), replies: make(chan Message, 1), gone: make(chan struct{}), quit: make(chan struct{})}, nil
+			return &process{os: child, conn: conn, around: surroundings(), replies: make(chan Message, 1), gone: make(chan struct{}), quit: make(chan struct{})}, ready, nil
 		}
 	}
 	conn.Close()
-	return nil, err
+	return nil, ready, err
 }
