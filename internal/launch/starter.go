@@ -27,7 +27,7 @@ func (l *launcher) newPreload() *preload.Server {
 		return nil
 	}
 	s, err := preload.New(preload.Options{
-		Argv: l.opt.Command, Env: l.opt.inherited(), Varying: varying(), Prefixes: []string{"REPLICAD_", "TORCHELASTIC_"}, Given: l.opt.Preloaded, Again: l.opt.preloadAgain,
+		Argv: l.opt.Command, Env: l.opt.inherited(), Varying: varying(), Prefixes: []string{"REPLICAD_", "TORCHELASTIC_"}, Given: l.opt.Preloaded, Again: l.opt.preloadAgain, Quiet: preload.DefaultQuiet,
 		Known: l.knows, Stdio: func() ([]*os.File, error) { return stdio(l.opt) }, Logf: l.opt.Logf,
 	})
 	if err != nil {
